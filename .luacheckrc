@@ -1,0 +1,4 @@
+std = "lua54"
+max_line_length = 100
+cache = false
+files["spec"] = { std = "+busted" }

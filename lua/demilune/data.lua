@@ -1,0 +1,1 @@
+-- demilune.data: data sets, samplers and the loader.

@@ -1,0 +1,1 @@
+-- demilune.datasets: readers of well-known data sets.

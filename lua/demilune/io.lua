@@ -1,0 +1,1 @@
+-- demilune.io: dm.save and dm.load.

@@ -1,0 +1,1 @@
+-- demilune.progress: a progress bar for loops.

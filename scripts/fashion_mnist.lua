@@ -1,0 +1,115 @@
+-- Trains a small CNN on Fashion-MNIST, in mixed precision on the CPU unless
+-- told otherwise. `scripts/run scripts/fashion_mnist.lua --help` lists the options.
+
+local dm = require "demilune"
+local argparse = require "argparse"
+local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
+
+local parser = argparse("fashion_mnist.lua", "Train a small CNN on Fashion-MNIST.")
+parser:option("--dtype", "what matrix products and convolutions compute in")
+  :choices{"float32", "bfloat16", "float16"}:default "bfloat16"
+parser:option("--epochs", "passes over the 60,000 pictures"):convert(math.tointeger):default "5"
+parser:option("--batch", "pictures in a step"):convert(math.tointeger):default "128"
+parser:option("--lr", "highest learning rate of the one-cycle schedule"):convert(tonumber):default "4e-3"
+parser:option("--seed", "of the weights and of the order of the data"):convert(math.tointeger):default "1"
+parser:option("--device", "cpu or cuda"):default "cpu"
+parser:option("--workers", "threads that prepare batches"):convert(math.tointeger):default "1"
+parser:option("--data", "folder with the four IDX files"):default(nil)
+parser:option("--save", "where the checkpoint goes"):default "fashion.safetensors"
+parser:option("--resume", "go on from this checkpoint"):argname "FILE"
+local args = parser:parse()
+
+local half = args.dtype ~= "float32"
+dm.manual_seed(args.seed)
+
+local function dataset(train)
+  return assert(dm.datasets.FashionMNIST(args.data, {train = train}))
+end
+local train = data.DataLoader(dataset(true),
+  {batch_size = args.batch, shuffle = true, drop_last = true, num_workers = args.workers, seed = args.seed})
+local test = data.DataLoader(dataset(false), {batch_size = 1000, num_workers = args.workers})
+
+local model = nn.Sequential{
+  nn.Conv2d(1, 32, 3, {padding = 1, bias = false}), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Conv2d(32, 64, 3, {padding = 1, bias = false}), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Flatten(), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Dropout(0.25), nn.Linear(128, 10),
+}:to(args.device)
+local criterion = nn.CrossEntropyLoss()
+local optimizer = optim.AdamW(model:parameters(), {lr = args.lr, weight_decay = 1e-2})
+local schedule = optim.lr_scheduler.OneCycleLR(optimizer,
+  {max_lr = args.lr, total_steps = args.epochs * #train})
+local scaler = amp.GradScaler{device = args.device, enabled = args.dtype == "float16"}
+
+local function forward(x)
+  return amp.autocast({device_type = args.device, dtype = half and args.dtype or nil, enabled = half},
+    function() return model(x) end)
+end
+
+local function accuracy()
+  model:eval()
+  local right, total = 0, 0
+  dm.no_grad(function()
+    for _, x, y in test:iter() do
+      local _ <close> = dm.scope()
+      right = right + forward(x:to(args.device)):argmax(-1):eq(y:to(args.device)):sum():item()
+      total = total + #y
+    end
+  end)
+  model:train()
+  return 100 * right / total
+end
+
+local first = 1
+local function state(epoch)
+  return {
+    model = model:state_dict(), optimizer = optimizer:state_dict(), schedule = schedule:state_dict(),
+    scaler = scaler:state_dict(), loader = train:state_dict(), rng = dm.get_rng_state(), epoch = epoch,
+  }
+end
+if args.resume then
+  local saved = assert(dm.load(args.resume))
+  model:load_state_dict(saved.model)
+  optimizer:load_state_dict(saved.optimizer)
+  schedule:load_state_dict(saved.schedule)
+  if scaler:is_enabled() then scaler:load_state_dict(saved.scaler) end
+  train:load_state_dict(saved.loader)
+  dm.set_rng_state(saved.rng)
+  first = saved.epoch + 1
+  print(("resumed %s after epoch %d"):format(args.resume, saved.epoch))
+end
+
+print(model)
+print(("seed %d, %s, batch %d, %d threads"):format(args.seed, args.dtype, args.batch, dm.get_num_threads()))
+
+local function epoch(n)
+  local sum, count = 0, 0
+  for _, x, y in dm.progress(train, {desc = ("epoch %d/%d"):format(n, args.epochs)}) do
+    local _ <close> = dm.scope()
+    x, y = x:to(args.device), y:to(args.device)
+    optimizer:zero_grad()
+    local loss = criterion(forward(x), y)
+    scaler:scale(loss):backward()
+    scaler:step(optimizer)
+    scaler:update()
+    schedule:step()
+    local value = loss:item()
+    sum, count = sum + value, count + 1
+    dm.progress.set{loss = value, samples = #x}
+  end
+  return sum / count
+end
+
+local ok, problem = xpcall(function()
+  for n = first, args.epochs do
+    dm.reset_peak_memory_stats()
+    local loss = epoch(n)
+    print(("epoch %d: train loss %.4f, test accuracy %.2f %%, peak memory %.1f MiB"):format(
+      n, loss, accuracy(), dm.max_memory_allocated() / 2^20))
+    assert(dm.save(args.save, state(n)))
+    print(("saved %s"):format(args.save))
+  end
+end, function(e) return tostring(e):find "interrupted!" and "interrupted" or debug.traceback(e, 2) end)
+if not ok then
+  io.stderr:write("\n", problem, problem == "interrupted" and "; the last checkpoint is whole\n" or "\n")
+  os.exit(problem == "interrupted" and 130 or 1, true)
+end

@@ -1,0 +1,1561 @@
+#!/usr/bin/env python3
+"""Writes spec/golden/*.lua: what PyTorch answers, as plain Lua data.
+
+Run by hand when a definition is added: python3 scripts/golden.py [family ...]
+The specs read only the files, so PyTorch is needed by nobody else.
+
+One case per line: the op, its arguments as Lua passes them (required ones in
+PyTorch's order, optional ones in a trailing table), and the results. A tensor
+is {t=dtype, s=shape, d=values row by row, g=gradient values}; `gout` holds the
+cotangents, so g is a vector-Jacobian product. Positions (dims, indices,
+labels, argmax results) are written counting from 1; P() marks them below.
+Inputs are odd multiples of 1/32: exact in every float dtype, short to write,
+and never on a kink unless a case puts them there.
+"""
+
+import os
+import sys
+import warnings
+import zlib
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")  # degenerate cases are meant
+OUT_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "spec", "golden")
+
+f64, f32, f16, bf16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
+i64, i32, i16, i8, u8 = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
+FLOATS, INTS = [f32, f64, f16, bf16], [i64, i32, i16, i8, u8]
+ALL = [torch.bool, u8, i8, i16, i32, i64, f16, bf16, f32, f64]
+INF, NAN = float("inf"), float("nan")
+
+
+# ---- Lua literals -----------------------------------------------------------
+
+class P:
+    """A position or several: counts from 0 for PyTorch, from 1 in the file."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def name_of(dtype):
+    return str(dtype).replace("torch.", "")
+
+
+def number(v, dtype=f64):
+    """Shortest literal that reads back as the same value of the dtype."""
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    if isinstance(v, int):
+        return str(v) if v > -2**63 else "math.mininteger"
+    if v != v:
+        return "0/0"
+    if v in (INF, -INF):
+        return "1/0" if v > 0 else "-1/0"
+    if v == 0:
+        return "-0.0" if np.signbit(v) else "0"
+    text = repr(v) if dtype == f64 else str(np.float32(v))
+    return text[:-2] if text.endswith(".0") else text
+
+
+def values(t, exact=False):
+    """The elements of t; bool as 1 and 0, so that data is numbers only."""
+    t = t.detach()
+    if t.dtype == torch.bool:
+        t = t.to(u8)
+    dtype = f64 if exact and t.dtype != f32 else t.dtype
+    return "{" + ",".join(number(v, dtype) for v in t.flatten().tolist()) + "}"
+
+
+def tensor(t, grad=None, shift=0, exact=False):
+    shape = ",".join(str(n) for n in t.shape)
+    if shift:
+        t = torch.where(t >= 0, t + shift, t)
+    data = values(t, exact)
+    g = "" if grad is None else ",g=" + values(grad)
+    return f'{{t="{name_of(t.dtype)}",s={{{shape}}},d={data}{g}}}'
+
+
+def lua(v, scalar=f64):
+    """Any argument as a Lua literal."""
+    if isinstance(v, P):
+        if isinstance(v.value, torch.Tensor):
+            return tensor(v.value, shift=1)
+        if isinstance(v.value, (list, tuple)):
+            return "{" + ",".join(lua(P(x)) for x in v.value) + "}"
+        return str(v.value + 1 if v.value >= 0 else v.value)
+    if isinstance(v, torch.Tensor):
+        return tensor(v, v.grad if v.requires_grad else None)
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    if isinstance(v, torch.dtype):
+        return f'"{name_of(v)}"'
+    if isinstance(v, str):
+        return '"' + v.replace('"', '\\"') + '"'
+    if isinstance(v, float):
+        text = number(v)
+        return text if any(c in text for c in "./en") else text + ".0"
+    if isinstance(v, int):
+        return number(v)
+    if isinstance(v, dict):
+        return "{" + ",".join(f"{k}={lua(x)}" for k, x in v.items()) + "}"
+    return "{" + ",".join(lua(x) for x in v) + "}"
+
+
+def plain(v):
+    """The argument as PyTorch takes it."""
+    if isinstance(v, P):
+        return v.value
+    if isinstance(v, (list, tuple)):
+        return type(v)(plain(x) for x in v)
+    if isinstance(v, dict):
+        return {k: plain(x) for k, x in v.items()}
+    return v
+
+
+def leaves(v):
+    """Own copies of the tensors; floating ones want a gradient."""
+    if isinstance(v, torch.Tensor):
+        c = v.detach().clone()
+        return c.requires_grad_(v.is_floating_point() and not hasattr(v, "no_grad"))
+    if isinstance(v, (list, tuple)):
+        return type(v)(leaves(x) for x in v)
+    if isinstance(v, dict):
+        return {k: leaves(x) for k, x in v.items()}
+    return v
+
+
+def tensors(v):
+    if isinstance(v, torch.Tensor):
+        return [v]
+    if isinstance(v, dict):
+        v = list(v.values())
+    return [t for x in v for t in tensors(x)] if isinstance(v, (list, tuple)) else []
+
+
+# ---- families ---------------------------------------------------------------
+
+FAMILIES = []
+
+
+def family(kind):
+    """kind says how far results may stray (spec/golden_spec.lua: tolerance)."""
+    def add(fn):
+        FAMILIES.append((fn.__name__.rstrip("_"), kind, fn))
+        return fn
+    return add
+
+
+LINES, NAMES = [], {}
+
+
+def emit(fields, label):
+    NAMES[label] = NAMES.get(label, 0) + 1
+    if NAMES[label] > 1:
+        label = f"{label} #{NAMES[label]}"
+    LINES.append("{" + ",".join(fields + [f"name={lua(label)}"]) + "},")
+
+
+def describe(op, args, opts):
+    parts = []
+    for t in tensors(list(args) + list(opts.values())):
+        parts.append(name_of(t.dtype) + "{" + ",".join(map(str, t.shape)) + "}")
+    words = [f"{k}={lua(v)}".replace('"', "") for k, v in opts.items() if not tensors(plain(v))]
+    return " ".join([op] + parts + words)
+
+
+def case(op, *args, fn=None, grad=True, pos=(), inplace=False, after=(), flags=(), kind=None,
+         **opts):
+    """One call: runs it, its backward with a random cotangent, and writes both.
+
+    pos: outputs that hold positions. inplace: op_ must answer the same.
+    after: arguments whose contents the call changes, to be checked.
+    kind: the case's own, where it is not its family's.
+    """
+    args = list(args)
+    label = describe(op, args, opts)
+    if grad:
+        args, opts = leaves(args), leaves(opts)
+    fn = fn or getattr(torch, op, None) or getattr(F, op)
+    before = {i: args[i].detach().clone() for i in after}
+    out = fn(*plain(args), **plain(opts))
+    outs = list(out) if isinstance(out, (tuple, list)) else [out]
+    gouts = [None] * len(outs)
+    if grad:
+        for i, y in enumerate(outs):
+            if y.requires_grad:
+                gouts[i] = like(y)
+        live = [i for i, g in enumerate(gouts) if g is not None]
+        if live:
+            torch.autograd.backward([outs[i] for i in live], [gouts[i] for i in live])
+        for t in tensors(args) + tensors(opts):
+            if t.requires_grad and t.grad is None:
+                if live:
+                    t.grad = torch.zeros_like(t)
+                else:
+                    t.requires_grad_(False)
+    given = [before.get(i, a) for i, a in enumerate(args)]
+    fields = [f'op="{op}"', f"args={lua_args(given, opts)}"]
+    fields.append("out={" + ",".join(
+        tensor(y, shift=1 if i in pos else 0) for i, y in enumerate(outs)) + "}")
+    if any(g is not None for g in gouts):
+        fields.append("gout={" + ",".join(
+            "false" if g is None else values(g) for g in gouts) + "}")
+    if after:
+        fields.append("after={" + ",".join(f"[{i + 1}]={tensor(args[i])}" for i in after) + "}")
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    if inplace and first is not None and outs[0].shape == first.shape \
+            and outs[0].dtype == first.dtype:
+        fields.append("inplace=true")
+    if kind:
+        fields.append(f'kind="{kind}"')
+    emit(fields + [f"{f}=true" for f in flags], label)
+
+
+def lua_args(args, opts):
+    parts = [lua(a) for a in args]
+    if opts:
+        parts.append(lua(opts))
+    return "{" + ",".join(parts) + "}"
+
+
+def sweep(dtypes, make):
+    """make(dtype) for every dtype that PyTorch supports there."""
+    for d in dtypes:
+        try:
+            make(d)
+        except (NotImplementedError, RuntimeError) as e:
+            if "not implemented" not in str(e) and "can only calculate" not in str(e) \
+                    and "not supported" not in str(e) and "can't be cast" not in str(e) \
+                    and "could not infer" not in str(e).lower():
+                raise
+
+
+# ---- inputs -----------------------------------------------------------------
+
+def r(*shape, dtype=f32, lo=-4.0, hi=4.0):
+    """Odd multiples of 1/32 in (lo, hi), at most 8 significant bits."""
+    k = torch.randint(int(lo * 16), int(hi * 16), shape)
+    return ((2 * k + 1).to(f64) / 32).to(dtype)
+
+
+def like(y):
+    return r(*y.shape, dtype=y.dtype, lo=-2, hi=2)
+
+
+def ints(*shape, dtype=i64, lo=-9, hi=9):
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape).bool()
+    return torch.randint(max(lo, 0) if dtype == u8 else lo, hi, shape).to(dtype)
+
+
+def distinct(*shape, dtype=f32):
+    """No two elements equal: for ops that choose."""
+    n = int(np.prod(shape))
+    k = torch.randperm(n) - n // 2
+    return ((2 * k + 1).to(f64) / 32).to(dtype).reshape(shape)
+
+
+def any_(*shape, dtype=f32, **kw):
+    return r(*shape, dtype=dtype, **kw) if dtype.is_floating_point else ints(*shape, dtype=dtype)
+
+
+def frozen(t):
+    t.no_grad = True
+    return t
+
+
+def special(dtype):
+    i = torch.finfo(dtype)
+    tiny = {f64: 5e-324, f32: 1.401298464324817e-45, f16: 2**-24, bf16: 2**-133}[dtype]
+    return torch.tensor([0.0, -0.0, INF, -INF, NAN, tiny, -tiny, i.tiny / 4, i.tiny, 1.0, -1.0,
+                         0.5, -0.5, 1.5, -1.5, 2.5, -2.5, i.eps, 3.0, -3.0, 10.0, -10.0],
+                        dtype=f64).to(dtype)
+
+
+def normal(dtype):
+    """special() without what PyTorch itself flushes to zero in bfloat16."""
+    x = special(dtype)
+    return x[~((x.abs() < 1e-37) & (x != 0))]
+
+
+# ---- creation, views --------------------------------------------------------
+
+@family("exact")
+def create():
+    for d in ALL:
+        case("zeros", [2, 3], dtype=d)
+        case("ones", [3], dtype=d)
+        case("full", [2, 2], 1 if d == torch.bool else 3, dtype=d)
+        case("eye", 3, dtype=d)
+        case("zeros_like", any_(2, 3, dtype=d), grad=False)
+        case("ones_like", any_(3, 2, dtype=d), grad=False)
+        case("full_like", any_(2, dtype=d), 1, grad=False)
+    case("zeros_like", r(2, 3), grad=False, dtype=i32)
+    case("ones_like", r(2, 0), grad=False)
+    case("full", [2, 3], 2.5)
+    case("full", [2, 3], 7)
+    case("full", [], -1.5)
+    case("full", [0, 2], 1.5)
+    case("zeros", [])
+    case("zeros", [0])
+    case("ones", [2, 0, 3])
+    case("eye", 2, 4)
+    case("eye", 4, 2)
+    case("eye", 0)
+    # arange ends at its last argument, as a numeric for does
+    for args, items in [((5,), [1, 2, 3, 4, 5]), ((2, 6), [2, 3, 4, 5, 6]),
+                        ((1, 7, 2), [1, 3, 5, 7]), ((1, 8, 3), [1, 4, 7]),
+                        ((5, 1, -2), [5, 3, 1]), ((-2, 2), [-2, -1, 0, 1, 2]),
+                        ((0.0, 1.0, 0.25), [0.0, 0.25, 0.5, 0.75, 1.0]),
+                        ((1.0, 2.0, 0.75), [1.0, 1.75]), ((1, 1), [1])]:
+        case("arange", *args, fn=lambda *a, items=items: torch.tensor(items))
+    for d in [f32, f64, i32, i16, u8]:
+        case("arange", 1, 4, fn=lambda *a, dtype: torch.tensor([1, 2, 3, 4], dtype=dtype), dtype=d)
+    for a in [(0, 1, 5), (-2, 2, 9), (3, 3, 2), (1, 0, 3), (0, 1, 1), (0, 1, 0), (0.1, 0.7, 7)]:
+        case("linspace", *a, kind="pointwise")
+        case("linspace", *a, kind="pointwise", dtype=f64)
+    case("tensor", 2.5)
+    case("tensor", [1.5, -2.0, 3.25])
+    case("tensor", [[1, 2, 3], [4, 5, 6]], dtype=f32)
+    case("tensor", [1, 2, 3])
+    case("tensor", 7)
+    case("tensor", [[True, False], [False, True]])
+    case("tensor", [0, 1, 2], dtype=torch.bool)
+    case("tensor", [1, 2, 300], dtype=bf16)
+
+
+def method(name):
+    return lambda x, *a, **k: getattr(x, name)(*a, **k)
+
+
+@family("exact")
+def view():
+    v = ["view"]
+    x = lambda d=f32: any_(2, 3, 4, dtype=d)
+    for d in FLOATS + [i64, torch.bool]:
+        case("view", x(d), 6, 4, fn=method("view"), flags=["dense"] + v)
+        case("reshape", x(d), [4, -1])
+        case("transpose", x(d), P(0), P(2), flags=v)
+        case("cat", [any_(2, 3, dtype=d), any_(1, 3, dtype=d)])
+        case("flip", x(d), P([0, 2]))
+    case("view", x(), -1, fn=method("view"), flags=["dense"] + v)
+    case("view", r(), 1, 1, fn=method("view"), flags=v)
+    case("view", r(0, 3), 3, 0, fn=method("view"), flags=["dense"])
+    case("reshape", x(), [24])
+    case("reshape", r(1), [])
+    case("reshape", r(0, 3), [0])
+    case("transpose", x(), P(-1), P(-2), flags=v)
+    case("transpose", r(0, 3), P(0), P(1))
+    case("transpose", r(), P(-1), P(-1), flags=v)
+    case("t", r(3, 4), flags=v)
+    case("t", r(3), flags=v)
+    case("t", r(), flags=v)
+    case("permute", x(), P([2, 0, 1]), flags=v)
+    case("permute", x(), P([-1, 1, -3]), flags=v)
+    case("permute", r(), P([]), flags=v)
+    case("squeeze", r(1, 3, 1), flags=v)
+    case("squeeze", r(1, 3, 1), P(0), flags=v)
+    case("squeeze", r(1, 3, 1), P(-1), flags=v)
+    case("squeeze", r(2, 3), P(0), flags=v)
+    case("squeeze", r(1, 3, 1), P([0, 2]), flags=v)
+    case("squeeze", r(), flags=v)
+    for dim in (0, 1, 2, -1, -3):
+        case("unsqueeze", r(2, 3), P(dim), flags=v)
+    case("unsqueeze", r(), P(0), flags=v)
+    case("unsqueeze", r(0), P(0))
+    case("expand", r(3, 1), 3, 4, fn=method("expand"))
+    case("expand", r(3, 1), 2, -1, 4, fn=method("expand"))
+    case("expand", r(), 2, 2, fn=method("expand"))
+    case("expand", r(1, 3), 0, 3, fn=method("expand"))
+    case("narrow", x(), P(1), P(1), 2, flags=v)
+    case("narrow", x(), P(-1), P(0), 3, flags=v)
+    case("narrow", x(), P(2), P(-2), 2, flags=v)
+    case("narrow", x(), P(0), P(1), 0)
+    case("select", x(), P(0), P(1), flags=v)
+    case("select", x(), P(2), P(-1), flags=v)
+    case("select", r(3), P(0), P(2), flags=v)
+    case("flatten", x())
+    case("flatten", x(), start_dim=P(1))
+    case("flatten", x(), start_dim=P(0), end_dim=P(1))
+    case("flatten", x(), start_dim=P(-2))
+    case("flatten", r())
+    case("contiguous", x(), fn=method("contiguous"))
+    case("movedim", x(), P(0), P(2), flags=v)
+    case("movedim", x(), P([0, 1]), P([2, 0]), flags=v)
+    case("movedim", x(), P(-1), P(0), flags=v)
+    case("cat", [r(2, 3), r(2, 1)], dim=P(1))
+    case("cat", [r(2, 3), r(2, 1)], dim=P(-1))
+    case("cat", [r(2), r(0), r(3)])
+    case("cat", [r(2, 3, dtype=f16), r(2, 3)])
+    case("cat", [ints(2), r(2)])
+    case("cat", [r(1, 2), r(3, 2), r(2, 2)])
+    case("stack", [r(2, 3), r(2, 3)])
+    case("stack", [r(2, 3), r(2, 3)], dim=P(1))
+    case("stack", [r(2, 3), r(2, 3)], dim=P(-1))
+    case("stack", [r(), r(), r()])
+    case("stack", [r(0), r(0)])
+    case("split", r(5, 2), 2, flags=v)
+    case("split", r(2, 6), [1, 2, 3], dim=P(1), flags=v)
+    case("split", r(2, 6), 4, dim=P(-1), flags=v)
+    case("chunk", r(5, 2), 3, flags=v)
+    case("chunk", r(2, 6), 2, dim=P(1), flags=v)
+    case("chunk", r(2, 5), 4, dim=P(-1), flags=v)
+    case("tile", r(2, 3), [2, 2])
+    case("tile", r(3), [2, 1, 2])
+    case("tile", r(2, 3), [2])
+    case("tile", r(2), [0])
+    case("repeat", r(2, 3), 2, 1, fn=method("repeat"))
+    case("repeat", r(3), 2, 1, 2, fn=method("repeat"))
+    case("flip", r(3), P([0]))
+    case("flip", r(2, 3), P([-1]))
+    case("flip", r(0, 3), P([1]))
+    for offset in (0, 1, -1):
+        case("diagonal", r(3, 4), offset=offset, flags=v)
+    case("clone", x())
+    case("detach", x(), grad=False, flags=v)
+
+
+# ---- pointwise --------------------------------------------------------------
+
+def pointwise(op, make, int_too=True, spec=special, bound=None, **opts):
+    """The usual shapes and dtypes of a function of one tensor."""
+    case(op, make(2, 3), inplace=True, **opts)
+    case(op, make(), inplace=True, **opts)
+    case(op, make(0, 3), inplace=True, **opts)
+    case(op, make(2, 17, dtype=f32), **opts)
+    sweep([f64, f16, bf16], lambda d: case(op, make(5, dtype=d), inplace=True, **opts))
+    if int_too:
+        sweep([i64, i32, u8, torch.bool],
+              lambda d: case(op, ints(4, dtype=d, lo=bound if bound is not None else -5, hi=6),
+                             grad=False, inplace=True, **opts))
+    if spec:
+        sweep(FLOATS, lambda d: case(op, spec(d), grad=False, **opts))
+
+
+UNARY = {  # op: (lo, hi) of its ordinary inputs
+    "neg": (-4, 4),
+    "abs": (-4, 4),
+    "sign": (-4, 4),
+    "exp": (-4, 4),
+    "expm1": (-4, 4),
+    "log": (0.125, 4),
+    "log1p": (-0.875, 4),
+    "log2": (0.125, 4),
+    "log10": (0.125, 4),
+    "sqrt": (0.125, 4),
+    "rsqrt": (0.125, 4),
+    "reciprocal": (0.125, 4),
+    "sin": (-4, 4),
+    "cos": (-4, 4),
+    "tan": (-1.25, 1.25),
+    "tanh": (-3, 3),
+    "sigmoid": (-4, 4),
+    "erf": (-2, 2),
+    "square": (-4, 4),
+    "asin": (-0.875, 0.875),
+    "acos": (-0.875, 0.875),
+    "atan": (-4, 4),
+    "sinh": (-3, 3),
+    "cosh": (-3, 3),
+    "floor": (-4, 4),
+    "ceil": (-4, 4),
+    "round": (-4, 4),
+    "trunc": (-4, 4),
+}
+
+
+@family("pointwise")
+def unary():
+    for op, (lo, hi) in UNARY.items():
+        pointwise(op, lambda *s, dtype=f32: r(*s, dtype=dtype, lo=lo, hi=hi),
+                  bound=1 if lo > -1 else None, spec=normal if op == "erf" else special)
+    for op in ("exp", "sigmoid", "tanh", "expm1"):  # saturation
+        for d in FLOATS:
+            case(op, torch.tensor([-1000.0, -80, -50, -20, 20, 50, 88, 100, 1000], dtype=d),
+                 grad=False)
+    for op in ("neg", "abs", "sqrt", "exp"):  # gradients at the edge
+        case(op, torch.tensor([0.0, 1.0, 4.0]))
+    for d in FLOATS:
+        case("round", torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5, 3.5], dtype=d), grad=False)
+    clamp_cases()
+
+
+def clamp_cases():
+    mk = lambda *s, dtype=f32: r(*s, dtype=dtype)
+    pointwise("clamp", mk, min=-1.5, max=2.0)
+    pointwise("clamp", mk, int_too=False, min=-1.5)
+    pointwise("clamp", mk, int_too=False, max=0.5)
+    case("clamp", torch.tensor([-1.0, 0.0, 1.0, 2.0]), min=-1.0, max=2.0)  # on the bounds
+    case("clamp", r(3), min=2.0, max=-2.0)  # the upper bound wins
+    case("clamp", ints(5), min=-2, max=3, grad=False)
+    case("clamp", r(2, 3), min=r(3, lo=-4, hi=-1), max=r(2, 1, lo=0, hi=4))
+
+
+def shapes_of_two(op, make, inplace=True, **opts):
+    for a, b in [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2, 3)), ((2, 3), ()),
+                 ((), ()), ((0, 3), (3,)), ((2, 1, 3), (4, 1)), ((2, 19), (2, 19))]:
+        case(op, make(*a), make(*b), inplace=inplace, **opts)
+    for d in FLOATS[1:]:
+        case(op, make(2, 3, dtype=d), make(2, 3, dtype=d), inplace=inplace, **opts)
+        case(op, make(3, dtype=d), make(2, 1, dtype=d), **opts)
+
+
+@family("pointwise")
+def binary():
+    mk = lambda *s, dtype=f32: r(*s, dtype=dtype)
+    pos = lambda *s, dtype=f32: r(*s, dtype=dtype, lo=0.25)
+    for op in ("add", "sub", "mul"):
+        shapes_of_two(op, mk)
+    for op in ("maximum", "minimum"):
+        shapes_of_two(op, mk, inplace=False)
+    for op in ("div", "fmod", "remainder"):
+        shapes_of_two(op, mk)
+    for mode in ("floor", "trunc"):
+        shapes_of_two("div", mk, rounding_mode=mode)
+    shapes_of_two("pow", pos)
+    shapes_of_two("atan2", mk)
+    for op in ("add", "sub"):
+        case(op, r(2, 3), r(3), alpha=2)
+        case(op, r(2, 3), r(3), alpha=-0.5, inplace=True, kind="sum")
+        case(op, ints(3), ints(3), alpha=3, grad=False)
+    for op in ("add", "sub", "mul", "div", "pow", "fmod", "remainder"):
+        for n in (2, 2.5, -1.5) if op != "pow" else (2, 0.5, 3, -1, 0, 1, 2.5, -2):
+            for d in FLOATS:
+                case(op, pos(4, dtype=d), n, inplace=True)
+            case(op, ints(4, lo=1), abs(n), grad=False)
+        for d in INTS:
+            case(op, ints(6, dtype=d, lo=1 if op == "pow" else -9), ints(6, dtype=d, lo=1, hi=5),
+                 grad=False, inplace=True)
+        case(op, ints(3, lo=1), r(3, lo=1))
+        case(op, r(3, dtype=f16, lo=1), r(3, lo=1))
+        case(op, r(3, dtype=f16, lo=1), r(3, dtype=bf16, lo=1))
+        case(op, r(3, dtype=bf16, lo=1), r(dtype=f32, lo=1))
+        case(op, r(3, dtype=f64, lo=1), r(3, lo=1))
+    for op in ("maximum", "minimum"):
+        case(op, torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.5, 2.0]))  # a tie
+        case(op, ints(5), ints(5), grad=False)
+        case(op, ints(5, dtype=torch.bool), ints(5, dtype=torch.bool), grad=False)
+    case("pow", 2.5, r(2, 3))
+    case("pow", 2, r(2, 3))
+    case("pow", torch.tensor([-2.0, -1.5, 0.0, 0.0, 2.0]), 3)
+    case("pow", torch.tensor([-2.0, -1.5, 3.0]), 2)
+    case("pow", torch.tensor([0.0, 0.0, 2.0]), torch.tensor([0.0, 2.0, 0.0]))
+    edge = torch.tensor([0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 2.5])
+    for op in ("add", "mul", "div", "pow", "fmod", "remainder", "maximum", "minimum", "sub"):
+        a, b = edge.reshape(-1, 1).expand(8, 8).contiguous(), edge.expand(8, 8).contiguous()
+        case(op, a, b, grad=False)
+    case("div", edge[:, None].contiguous(), torch.tensor([3.0, -3.0]), rounding_mode="floor",
+         grad=False)
+    case("div", ints(4, dtype=i64), ints(4, lo=1), rounding_mode="floor", grad=False)
+    case("div", torch.tensor([-7, 7, -7, 7]), torch.tensor([2, -2, -2, 2]), rounding_mode="trunc",
+         grad=False)
+    case("remainder", torch.tensor([-7, 7, -7, 7]), torch.tensor([2, -2, -2, 2]), grad=False)
+    case("fmod", torch.tensor([-7, 7, -7, 7]), torch.tensor([2, -2, -2, 2]), grad=False)
+    case("add", torch.tensor([250, 3], dtype=u8), torch.tensor([10, 4], dtype=u8), grad=False)
+    case("mul", torch.tensor([100, -100], dtype=i8), torch.tensor([2, 3], dtype=i8), grad=False)
+    case("add", ints(4, dtype=torch.bool), ints(4, dtype=torch.bool), grad=False)
+    case("mul", ints(4, dtype=torch.bool), ints(4, dtype=torch.bool), grad=False)
+    operators()
+    ternary()
+    filling()
+
+
+def operators():
+    """Lua's operators, a number on either side."""
+    import operator as o
+    for sign, fn in [("+", o.add), ("-", o.sub), ("*", o.mul), ("/", o.truediv),
+                     ("//", o.floordiv), ("%", o.mod), ("^", o.pow)]:
+        smooth = sign not in ("//", "%")
+        case(sign, r(2, 3, lo=0.25), r(3, lo=0.25), fn=fn, grad=smooth)
+        case(sign, r(3, lo=0.25), 2, fn=fn, grad=smooth)
+        case(sign, 2.5, r(3, lo=0.25), fn=fn, grad=smooth)
+        case(sign, ints(3, lo=1), 2, fn=fn, grad=False)
+        case(sign, 7, ints(3, lo=1), fn=fn, grad=False)
+    case("unm", r(2, 3), fn=o.neg)
+
+
+def filling():
+    """What changes its operand only; the spec calls it on a clone."""
+    copy = lambda x, source: x.clone().copy_(source)
+    for d in FLOATS:
+        case("copy_", r(2, 3, dtype=d), r(2, 3), fn=copy)
+    case("copy_", r(2, 3), r(3), fn=copy)
+    case("copy_", r(2, 3), ints(2, 1), fn=copy)
+    case("copy_", ints(3), r(3), fn=copy, grad=False)
+    case("fill_", r(2, 3), 1.5, fn=lambda x, v: x.clone().fill_(v))
+    case("fill_", ints(2, 3), 3, fn=lambda x, v: x.clone().fill_(v), grad=False)
+    case("zero_", r(2, 3), fn=lambda x: x.clone().zero_())
+
+
+def ternary():
+    for d in FLOATS:
+        case("lerp", r(2, 3, dtype=d), r(2, 3, dtype=d), 0.25, inplace=True, kind="sum")
+        case("lerp", r(2, 3, dtype=d), r(2, 3, dtype=d), r(3, dtype=d, lo=0, hi=1), inplace=True,
+             kind="sum")
+        for op in ("addcmul", "addcdiv"):
+            case(op, r(2, 3, dtype=d), r(2, 3, dtype=d), r(2, 3, dtype=d, lo=1), inplace=True,
+                 kind="sum")
+            case(op, r(2, 3, dtype=d), r(2, 1, dtype=d), r(3, dtype=d, lo=1), value=-0.5,
+                 kind="sum")
+        case("where", ints(2, 3, dtype=torch.bool), r(2, 3, dtype=d), r(2, 3, dtype=d))
+    case("lerp", r(), r(), 0.75, kind="sum")
+    case("lerp", r(0), r(0), 0.75)
+    case("addcmul", r(0, 3), r(3), r(1))
+    case("addcdiv", r(), r(), r(lo=1), kind="sum")
+    case("where", ints(3, dtype=torch.bool), r(2, 3), r(2, 1))
+    case("where", ints(2, 3, dtype=torch.bool), r(2, 3), 1.5)
+    case("where", ints(2, 3, dtype=torch.bool), 0.5, r(3))
+    case("where", torch.tensor(True), r(3), r(3))
+    case("where", ints(0, dtype=torch.bool), r(0), r(0))
+    case("where", ints(3, dtype=torch.bool), ints(3), r(3))
+    case("where", torch.tensor([True, False]), torch.tensor([1.0, NAN]), torch.tensor([INF, 2.0]))
+
+
+@family("exact")
+def compare():
+    edge = [0.0, -0.0, INF, -INF, NAN, 1.0]
+    for op in ("eq", "ne", "lt", "le", "gt", "ge"):
+        for d in ALL:
+            a = ints(8, dtype=d, lo=0, hi=3) if not d.is_floating_point else \
+                ints(8, lo=-2, hi=3).to(d)
+            case(op, a, ints(8, dtype=i64, lo=0, hi=3).to(d), grad=False)
+        for a, b in [((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((), ()), ((0, 3), (3,))]:
+            case(op, ints(*a, lo=0, hi=3).to(f32), ints(*b, lo=0, hi=3).to(f32), grad=False)
+        case(op, ints(6, lo=0, hi=3).to(f32), 1, grad=False)
+        case(op, ints(6, lo=0, hi=3), 1.5, grad=False)
+        case(op, ints(6, lo=0, hi=3), ints(6, lo=0, hi=3).to(f16), grad=False)
+        case(op, torch.tensor(edge).repeat_interleave(6), torch.tensor(edge).repeat(6), grad=False)
+    for op in ("logical_and", "logical_or", "logical_xor"):
+        for d in ALL:
+            case(op, ints(8, lo=0, hi=2).to(d), ints(8, lo=0, hi=2).to(d), grad=False)
+        case(op, ints(2, 3, dtype=torch.bool), ints(3, lo=0, hi=2).to(f32), grad=False)
+        case(op, torch.tensor(edge), torch.tensor(edge).flip(0), grad=False)
+        case(op, ints(0, dtype=torch.bool), ints(0, dtype=torch.bool), grad=False)
+        case(op, torch.tensor(True), ints(2, dtype=torch.bool), grad=False)
+    for d in ALL:
+        case("logical_not", ints(6, lo=0, hi=2).to(d), grad=False)
+    case("logical_not", torch.tensor(edge), grad=False)
+    for op in ("isnan", "isinf", "isfinite"):
+        for d in FLOATS:
+            case(op, special(d), grad=False)
+        case(op, ints(3), grad=False)
+        case(op, r(0), grad=False)
+        case(op, torch.tensor(NAN), grad=False)
+
+
+@family("activation")
+def activation():
+    mk = lambda *s, dtype=f32: r(*s, dtype=dtype)
+    for op, variants in [("relu", [{}]), ("leaky_relu", [{}, {"negative_slope": 0.2}]),
+                         ("elu", [{}, {"alpha": 0.5}]), ("gelu", [{}, {"approximate": "none"},
+                                                                  {"approximate": "tanh"}]),
+                         ("silu", [{}]), ("softplus", [{}, {"beta": 2.0, "threshold": 3.0}]),
+                         ("hardtanh", [{}, {"min_val": -0.5, "max_val": 2.0}])]:
+        for opts in variants:
+            fn = getattr(F, op)
+            case(op, mk(2, 3), fn=fn, inplace=op in ("relu", "leaky_relu", "elu", "hardtanh"),
+                 **opts)
+            case(op, mk(), fn=fn, **opts)
+            case(op, mk(0, 3), fn=fn, **opts)
+            case(op, mk(2, 17), fn=fn, **opts)
+            for d in (f64, f16, bf16):
+                case(op, mk(7, dtype=d), fn=fn, **opts)
+            for d in FLOATS:
+                case(op, special(d), fn=fn, grad=False, **opts)
+            case(op, torch.tensor([-100.0, -30, -15, 15, 25, 40, 100]), fn=fn, **opts)
+    case("relu", torch.tensor([-1.0, 0.0, 1.0]), fn=F.relu)
+    case("relu", ints(5), fn=F.relu, grad=False)
+    case("leaky_relu", torch.tensor([-1.0, 0.0, 1.0]), fn=F.leaky_relu)
+    case("elu", torch.tensor([-1.0, 0.0, 1.0]), fn=F.elu)
+    case("hardtanh", torch.tensor([-1.0, 0.0, 1.0]), fn=F.hardtanh)
+
+
+# ---- reductions, order, indexing --------------------------------------------
+
+DIMS = [(0,), (-1,), (1,)]
+
+
+@family("sum")
+def reduce():
+    x = lambda d=f32: r(2, 3, 4, dtype=d, lo=-2, hi=2)
+    for op in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "prod"):
+        # tied maxima share their gradient, so ties are welcome in amax and amin
+        many = op not in ("prod",)
+        if op != "logsumexp":
+            for d in FLOATS:
+                case(op, x(d))
+            case(op, r(40))
+        for dim in DIMS:
+            case(op, x(), P(dim[0]))
+            case(op, x(), P(dim[0]), keepdim=True)
+        if many:
+            for dims in ([0, 2], [-1, 0], [0, 1, 2]):
+                case(op, x(), P(dims))
+            case(op, x(), P([0, 2]), keepdim=True)
+        for d in FLOATS[1:]:
+            case(op, x(d), P(1))
+        if op not in ("amax", "amin"):
+            case(op, r(0, 3), P(0))
+        case(op, r(0, 3), P(1))
+        if op not in ("var", "std"):
+            case(op, r(), P(0))
+    for op in ("var", "std"):
+        for c in (0, 1, 2):
+            case(op, x(), correction=c)
+            case(op, x(), P(1), correction=c)
+        case(op, x(), P([0, 1]), correction=0, keepdim=True)
+    for op in ("sum", "mean", "prod"):
+        case(op, r())
+        case(op, r(0))
+        case(op, x(f16), dtype=f32)
+        case(op, x(), P(1), dtype=f64)
+    for op in ("sum", "prod"):
+        for d in INTS + [torch.bool]:
+            case(op, ints(4, dtype=d, lo=1, hi=5), grad=False)
+            case(op, ints(2, 3, dtype=d, lo=1, hi=5), P(0), grad=False)
+    case("mean", ints(6), grad=False, dtype=f32)
+    case("prod", torch.tensor([2.0, 0.0, 3.0]))
+    case("prod", torch.tensor([[2.0, 0.0, 3.0], [0.0, 0.0, 1.0], [1.0, 2.0, 3.0]]), P(1))
+    for d in (f16, bf16):  # 16-bit sums accumulate in float32
+        case("sum", torch.ones(4096, dtype=d), grad=False)
+        case("mean", torch.ones(3000, dtype=d), grad=False)
+    case("logsumexp", torch.tensor([[1000.0, 1000.0], [-1000.0, -1001.0]]), P(1))
+    case("logsumexp", torch.tensor([[-INF, -INF], [INF, 1.0], [-INF, 2.0]]), P(1), grad=False)
+    for op in ("max", "min"):
+        for d in FLOATS:
+            case(op, distinct(2, 3, dtype=d))
+            case(op, distinct(2, 5, dtype=d), P(1), pos=(1,))
+        case(op, torch.tensor([1.0, 3.0, 3.0, 1.0]))  # a tie
+        case(op, distinct(2, 3, 4), P(0), pos=(1,))
+        case(op, distinct(2, 3, 4), P(-2), keepdim=True, pos=(1,))
+        case(op, r(), P(0), pos=(1,))
+        case(op, torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 1.0]]), P(1), pos=(1,))
+        case(op, torch.tensor([1.0, NAN, 3.0]), grad=False)
+        case(op, torch.tensor([1.0, NAN, 3.0, NAN]), P(0), pos=(1,), grad=False)
+        case(op, torch.tensor([INF, -INF, 3.0]), P(0), pos=(1,), grad=False)
+        case(op, r(0, 3), P(1), pos=(1,), grad=False)
+        case(op, distinct(2, 3), distinct(3))
+        for d in INTS + [torch.bool]:
+            case(op, ints(6, dtype=d), grad=False)
+    for op in ("argmax", "argmin"):
+        for d in FLOATS + [i64, i32, u8]:
+            t = distinct(3, 4, dtype=d) if d.is_floating_point else \
+                (torch.randperm(12) + 1).to(d).reshape(3, 4)
+            case(op, t, pos=(0,), grad=False)
+            case(op, t, P(1), pos=(0,), grad=False)
+        case(op, distinct(2, 3, 4), P(-1), keepdim=True, pos=(0,), grad=False)
+        case(op, torch.tensor([1.0, NAN, 3.0]), pos=(0,), grad=False)
+        case(op, r(), pos=(0,), grad=False)
+        case(op, r(0, 3), P(1), pos=(0,), grad=False)
+    for op in ("any", "all"):
+        for d in ALL:
+            case(op, ints(2, 3, lo=0, hi=2).to(d), grad=False)
+        case(op, ints(2, 3, 2, dtype=torch.bool), P(1), grad=False)
+        case(op, ints(2, 3, 2, dtype=torch.bool), P(-1), keepdim=True, grad=False)
+        case(op, ints(0, 3, dtype=torch.bool), grad=False)
+        case(op, ints(0, 3, dtype=torch.bool), P(0), grad=False)
+        case(op, torch.tensor([0.0, NAN]), grad=False)
+        case(op, torch.tensor(False), grad=False)
+    for p in (2, 1, 0.5, 3, INF, -INF, 0):
+        case("norm", x(), p=p)
+        case("norm", x(), p=p, dim=P(1))
+        case("norm", x(), p=p, dim=P([0, 2]), keepdim=True)
+    for d in FLOATS:
+        case("norm", x(d))
+        case("norm", x(d), p=2, dim=P(-1))
+    case("norm", r())
+    case("norm", r(0))
+    case("norm", torch.zeros(3))
+    for d in FLOATS:
+        case("cumsum", x(d), P(1))
+    case("cumsum", x(), P(0))
+    case("cumsum", x(), P(-1))
+    case("cumsum", r(), P(0))
+    case("cumsum", r(0, 3), P(0))
+    case("cumsum", ints(5, dtype=i32), P(0), grad=False)
+    case("cumsum", ints(5, dtype=torch.bool), P(0), grad=False)
+    case("cumsum", x(f16), P(1), dtype=f32)
+
+
+@family("exact")
+def sort():
+    for d in FLOATS:
+        case("sort", distinct(3, 5, dtype=d), pos=(1,))
+        case("topk", distinct(3, 5, dtype=d), 2, pos=(1,))
+    for d in INTS:
+        case("sort", (torch.randperm(8) - (0 if d == u8 else 4)).to(d), pos=(1,), grad=False)
+    case("sort", distinct(3, 5), descending=True, pos=(1,))
+    case("sort", distinct(3, 4, 2), dim=P(1), pos=(1,))
+    case("sort", distinct(3, 4, 2), dim=P(0), descending=True, pos=(1,))
+    case("sort", distinct(3, 4), dim=P(-2), pos=(1,))
+    case("sort", torch.tensor([2.0, 1.0, 2.0, 1.0, 2.0]), stable=True, pos=(1,), grad=False)
+    case("sort", torch.tensor([2.0, 1.0, 2.0, 1.0]), stable=True, descending=True, pos=(1,),
+         grad=False)
+    case("sort", torch.tensor([NAN, 1.0, INF, -INF]), stable=True, pos=(1,), grad=False)
+    case("sort", r(), pos=(1,))
+    case("sort", r(0, 3), pos=(1,))
+    case("sort", r(0), pos=(1,))
+    case("sort", torch.randperm(40).to(f32), pos=(1,), grad=False)
+    case("topk", distinct(3, 5), 3, dim=P(0), pos=(1,))
+    case("topk", distinct(3, 5), 2, largest=False, pos=(1,))
+    case("topk", distinct(3, 5), 5, pos=(1,))
+    case("topk", distinct(3, 5), 0, pos=(1,), grad=False)
+    case("topk", torch.tensor([NAN, 1.0, 5.0, 3.0]), 2, pos=(1,), grad=False)
+    case("topk", r(), 1, pos=(1,))
+    case("topk", (torch.randperm(9) - 4), 4, pos=(1,), grad=False)
+
+
+@family("sum")
+def index():
+    for d in ALL:
+        case("nonzero", ints(3, 4, lo=0, hi=2).to(d), pos=(0,), grad=False)
+    case("nonzero", torch.zeros(3), pos=(0,), grad=False)
+    case("nonzero", torch.tensor(2.0), pos=(0,), grad=False)
+    case("nonzero", torch.tensor([0.0, -0.0, NAN]), pos=(0,), grad=False)
+    case("nonzero", r(0, 3), pos=(0,), grad=False)
+    ix = lambda *s, n: torch.randint(0, n, s)
+    for d in FLOATS + [i64, torch.bool]:
+        case("gather", any_(3, 4, dtype=d), P(1), P(ix(3, 2, n=4)))
+        case("index_select", any_(3, 4, dtype=d), P(0), P(torch.tensor([2, 0, 2])))
+        case("masked_fill", any_(3, 4, dtype=d), ints(3, 4, dtype=torch.bool), 1, inplace=True)
+    case("gather", r(3, 4), P(0), P(ix(2, 3, n=3)))
+    case("gather", r(2, 3, 4), P(-1), P(ix(2, 3, 2, n=4)))
+    case("gather", r(3), P(0), P(ix(0, n=3)))
+    case("gather", r(), P(0), P(torch.tensor(0)))
+    rows = torch.stack([torch.randperm(4)[:3] for _ in range(2)])
+    for d in FLOATS + [i64]:
+        case("scatter", any_(3, 4, dtype=d), P(1), P(rows), any_(2, 3, dtype=d), inplace=True)
+        case("scatter_add", any_(3, 4, dtype=d), P(1), P(ix(2, 3, n=4)), any_(2, 3, dtype=d),
+             inplace=True)
+    case("scatter", r(3, 4), P(1), P(rows), 1.5, inplace=True)
+    case("scatter", r(3, 4), P(0), P(torch.tensor([[2, 0, 1, 1]])), r(1, 4))
+    case("scatter", r(3), P(0), P(ix(0, n=3)), r(0))
+    case("scatter_add", r(3, 4), P(0), P(ix(5, 4, n=3)), r(5, 4), inplace=True)
+    case("scatter_add", r(3), P(-1), P(torch.tensor([1, 1, 1, 0])), r(4), inplace=True)
+    case("index_select", r(3, 4), P(1), P(torch.tensor([3, 3, 1, 0])))
+    case("index_select", r(3, 4), P(-1), P(torch.tensor([], dtype=i64)))
+    case("index_select", r(3, 4), P(0), P(torch.tensor([1], dtype=i32)))
+    case("masked_fill", r(2, 3), torch.tensor([True, False, True]), -2.5, inplace=True)
+    case("masked_fill", r(2, 3), ints(2, 3, dtype=torch.bool), torch.tensor(1.5))
+    case("masked_fill", r(), torch.tensor(True), 1.0)
+    case("masked_fill", r(2, 3), ints(2, 3, dtype=torch.bool), -INF, grad=False)
+    case("masked_fill", r(0, 3), ints(0, 3, dtype=torch.bool), 1.0)
+    for d in FLOATS:
+        case("embedding", P(torch.tensor([[0, 2], [4, 2]])), r(5, 3, dtype=d), fn=F.embedding)
+    case("embedding", P(torch.tensor([1, 2, 1])), r(4, 2), fn=F.embedding, padding_idx=P(1))
+    case("embedding", P(torch.tensor([1, 3, 0])), r(4, 2), fn=F.embedding, padding_idx=P(-1))
+    case("embedding", P(torch.tensor(2)), r(4, 2), fn=F.embedding)
+    case("embedding", P(torch.tensor([], dtype=i64)), r(4, 2), fn=F.embedding)
+    brackets()
+
+
+class Key:
+    """An index as Lua writes it, and as PyTorch takes it."""
+
+    def __init__(self, text, key):
+        self.text, self.key = text, key
+
+
+def brackets():
+    """x[key] and x[key] = value: ranges are inclusive and count from 1."""
+    s = slice
+    keys = [
+        ("2", 1),
+        ("-1", -1),
+        ("{1,3}", (0, 2)),
+        ("{{},{2,3},-1}", (s(None), s(1, 3), -1)),
+        ("{{},{}}", (s(None), s(None))),
+        ("{{1,1}}", s(0, 1)),
+        ("{2,{1,3,2}}", (1, s(0, 3, 2))),
+        ("{{},{},{1,4,3}}", (s(None), s(None), s(0, 4, 3))),
+        ("{{},{-2,-1}}", (s(None), s(-2, None))),
+        ("{{},{},2}", (s(None), s(None), 1)),
+        ("{1,2,3}", (0, 1, 2)),
+        ("{{},{2,-1}}", (s(None), s(1, None))),
+    ]
+    for text, key in keys:
+        x = r(2, 3, 4).requires_grad_()
+        y = x[key]
+        g = like(y)
+        y.backward(g)
+        emit(['op="[]"', f"args={{{lua(x)},{text}}}", f"out={{{tensor(y)}}}",
+              f"gout={{{values(g)}}}", "view=true"], f"index x[{text}]")
+        for v, label in [(1.5, "number"), (like(y), "tensor"), (like(y).reshape(-1)[0], "0-dim")]:
+            x, orig = r(2, 3, 4), None
+            orig = x.clone()
+            x[key] = v
+            emit(['op="[]="', f"args={{{tensor(orig)},{text},{lua(v)}}}", f"out={{{tensor(x)}}}"],
+                 f"index x[{text}] = {label}")
+    row, mask = torch.tensor([1, 0, 1]), torch.tensor([[True, False, True], [False, True, True]])
+    for text, key in [
+        (tensor(row, shift=1), row),
+        (tensor(mask), mask),
+        (tensor(mask[0, :2]), mask[0, :2]),
+    ]:
+        x = r(2, 3, 4).requires_grad_()
+        y = x[key]
+        g = like(y)
+        y.backward(g)
+        what = "rows" if key is row else f"mask{list(key.shape)}"
+        emit(['op="[]"', f"args={{{lua(x)},{text}}}", f"out={{{tensor(y)}}}",
+              f"gout={{{values(g)}}}"], f"index x[{what}]")
+    x = r(2, 3)
+    y = x.clone()
+    y[mask] = -1.5
+    emit(['op="[]="', f"args={{{tensor(x)},{tensor(mask)},-1.5}}", f"out={{{tensor(y)}}}"],
+         "index x[mask] = number")
+    y, v = x.clone(), r(4)
+    y[mask] = v
+    emit(['op="[]="', f"args={{{tensor(x)},{tensor(mask)},{tensor(v)}}}", f"out={{{tensor(y)}}}"],
+         "index x[mask] = tensor")
+
+
+@family("sum")
+def softmax():
+    for op in ("softmax", "log_softmax"):
+        for d in FLOATS:
+            case(op, r(3, 5, dtype=d), P(-1))
+            case(op, r(2, 4, 3, dtype=d), P(1))
+        case(op, r(3, 5), P(0))
+        case(op, r(2, 3, 4), P(2))
+        case(op, r(2, 37), P(1))
+        case(op, r(6), P(0))
+        case(op, r(), P(0))
+        case(op, r(0, 3), P(0))
+        case(op, r(0, 3), P(1))
+        case(op, torch.tensor([[1000.0, 999.0, -1000.0], [88.5, 0.0, -104.0]]), P(1))
+        case(op, torch.tensor([[-INF, 1.0, 2.0], [INF, 1.0, 2.0], [-INF, -INF, -INF],
+                               [NAN, 1.0, 2.0]]), P(1), grad=False)
+        case(op, r(2, 3, dtype=f16), P(1), dtype=f32)
+        case(op, r(2, 3, dtype=bf16), P(1), dtype=f32)
+
+
+# ---- products, convolution, normalisation -----------------------------------
+
+@family("sum")
+def matmul():
+    m = lambda *s, dtype=f32: r(*s, dtype=dtype, lo=-2, hi=2)
+    for d in FLOATS + [i64, i32]:
+        g = dict(grad=d.is_floating_point)
+        mi = lambda *s: m(*s, dtype=d) if d.is_floating_point else ints(*s, dtype=d)
+        case("matmul", mi(3, 4), mi(4, 2), **g)
+        case("mm", mi(3, 4), mi(4, 5), **g)
+        case("bmm", mi(2, 3, 4), mi(2, 4, 2), **g)
+        case("mv", mi(3, 4), mi(4), **g)
+        case("dot", mi(7), mi(7), **g)
+        case("addmm", mi(3, 2), mi(3, 4), mi(4, 2), **g)
+        case("baddbmm", mi(2, 3, 2), mi(2, 3, 4), mi(2, 4, 2), **g)
+        case("outer", mi(3), mi(4), **g)
+        if d.is_floating_point:
+            case("linear", mi(3, 4), mi(5, 4), mi(5), fn=F.linear)
+            case("linear", mi(3, 4), mi(5, 4), fn=F.linear)
+            case("einsum", "ij,jk->ik", mi(2, 3), mi(3, 4))
+    for a, b in [((4,), (4,)), ((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)),
+                 ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)), ((2, 1, 3, 4), (5, 4, 2)),
+                 ((0, 4), (4, 3)), ((3, 0), (0, 2)), ((2, 0, 3), (2, 3, 4)), ((1, 1), (1, 1)),
+                 ((17, 33), (33, 9)), ((0,), (0,))]:
+        case("matmul", m(*a), m(*b))
+    case("mm", m(2, 70), m(70, 3))
+    case("mm", m(0, 3), m(3, 2))
+    case("mm", m(2, 0), m(0, 2))
+    case("bmm", m(0, 2, 3), m(0, 3, 2))
+    case("mv", m(3, 0), m(0))
+    case("dot", m(0), m(0))
+    for bias in ((3, 2), (2,), (3, 1), ()):
+        case("addmm", m(*bias), m(3, 4), m(4, 2), beta=0.5, alpha=2.0)
+    case("addmm", torch.full((2, 2), NAN), m(2, 3), m(3, 2), beta=0, grad=False)
+    for bias in ((2, 3, 2), (3, 2), (2,), (2, 1, 2)):
+        case("baddbmm", m(*bias), m(2, 3, 4), m(2, 4, 2), beta=-1.5, alpha=0.5)
+    case("linear", m(4), m(3, 4), m(3), fn=F.linear)
+    case("linear", m(2, 3, 4), m(5, 4), m(5), fn=F.linear)
+    case("linear", m(0, 4), m(3, 4), m(3), fn=F.linear)
+    case("outer", m(0), m(3))
+    for eq, shapes in [
+        ("ij->ji", [(2, 3)]),
+        ("ii->i", [(3, 3)]),
+        ("ii->", [(3, 3)]),
+        ("ij->", [(2, 3)]),
+        ("ij->j", [(2, 3)]),
+        ("i,i->", [(4,), (4,)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 2)]),
+        ("bij,bjk", [(2, 3, 4), (2, 4, 2)]),
+        ("...ij,...jk->...ik", [(2, 3, 4), (4, 2)]),
+        ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
+        ("ij,kj,k->i", [(2, 3), (4, 3), (4,)]),
+        ("ij,ij->ij", [(2, 3), (2, 3)]),
+        ("ijk,j->ki", [(2, 3, 4), (3,)]),
+        ("ba,b->a", [(3, 2), (3,)]),
+    ]:
+        case("einsum", eq, *[m(*s) for s in shapes])
+
+
+@family("sum")
+def conv():
+    m = lambda *s, dtype=f32: r(*s, dtype=dtype, lo=-2, hi=2)
+    for d in FLOATS:
+        case("conv2d", m(2, 2, 5, 5, dtype=d), m(3, 2, 3, 3, dtype=d), m(3, dtype=d), fn=F.conv2d)
+        case("conv2d", m(1, 2, 4, 5, dtype=d), m(2, 2, 3, 2, dtype=d), fn=F.conv2d, padding=1)
+    for x, w, opts in [
+        ((1, 1, 4, 4), (1, 1, 1, 1), {}),
+        ((1, 3, 4, 4), (2, 3, 1, 1), {}),
+        ((1, 2, 6, 5), (2, 2, 3, 3), {"stride": 2}),
+        ((1, 2, 6, 5), (2, 2, 3, 3), {"stride": [2, 1]}),
+        ((1, 2, 4, 5), (2, 2, 3, 3), {"padding": [1, 2]}),
+        ((1, 2, 5, 5), (2, 2, 3, 3), {"padding": 2, "stride": 2}),
+        ((1, 1, 6, 7), (2, 1, 3, 3), {"dilation": 2}),
+        ((1, 1, 6, 7), (2, 1, 2, 3), {"dilation": [3, 2], "padding": 1}),
+        ((1, 4, 4, 4), (4, 2, 3, 3), {"groups": 2, "padding": 1}),
+        ((2, 3, 4, 4), (3, 1, 3, 3), {"groups": 3}),
+        ((1, 3, 4, 4), (6, 1, 2, 2), {"groups": 3, "stride": 2}),
+        ((1, 2, 3, 4), (3, 2, 3, 4), {}),
+        ((2, 5, 4), (3, 2, 3, 3), {}),
+        ((0, 2, 4, 4), (3, 2, 3, 3), {}),
+    ]:
+        if x == (2, 5, 4):
+            case("conv2d", m(2, 5, 4), m(*w), m(w[0]), fn=F.conv2d)
+            continue
+        case("conv2d", m(*x), m(*w), m(w[0]), fn=F.conv2d, **opts)
+        case("conv2d", m(*x), m(*w), fn=F.conv2d, **opts)
+    case("conv2d", m(1, 2, 4, 4), m(2, 2, 3, 3), fn=F.conv2d, bias=m(2), padding=1)
+    case("conv2d", m(1, 2, 5, 4), m(2, 2, 3, 2), fn=F.conv2d, padding="same")
+    case("conv2d", m(1, 2, 5, 4), m(2, 2, 3, 2), fn=F.conv2d, padding="valid")
+
+
+@family("sum")
+def pool():
+    for d in FLOATS:
+        case("max_pool2d", distinct(1, 2, 4, 4, dtype=d), 2, fn=F.max_pool2d)
+        case("avg_pool2d", r(1, 2, 4, 4, dtype=d), 2, fn=F.avg_pool2d)
+        case("adaptive_avg_pool2d", r(1, 2, 5, 4, dtype=d), [2, 3], fn=F.adaptive_avg_pool2d)
+    indices = lambda x, k, return_indices, **o: F.max_pool2d(x, k, return_indices=True, **o)
+    for opts in (
+        {},
+        {"stride": 1},
+        {"stride": [2, 1]},
+        {"padding": 1},
+        {"padding": 1, "stride": 1},
+        {"dilation": 2},
+        {"ceil_mode": True},
+        {"stride": 2, "ceil_mode": True, "padding": 1},
+    ):
+        for k in (3, [2, 3]):
+            case("max_pool2d", distinct(1, 2, 6, 7), k, fn=F.max_pool2d, **opts)
+            case("max_pool2d", distinct(1, 1, 6, 7), k, fn=indices, pos=(1,), return_indices=True,
+                 **opts)
+            if "dilation" not in opts:
+                case("avg_pool2d", r(1, 2, 6, 7), k, fn=F.avg_pool2d, **opts)
+    case("max_pool2d", distinct(2, 4, 4), 2, fn=F.max_pool2d)
+    case("max_pool2d", r(0, 2, 4, 4), 2, fn=F.max_pool2d)
+    case("max_pool2d", torch.tensor([[[1.0, 1, 1, 0], [1, 1, 0, 0]]]), 2, fn=indices, pos=(1,),
+         return_indices=True)
+    case("max_pool2d", torch.tensor([[[1.0, NAN, -INF, -INF], [1, 1, -INF, -INF]]]), 2, fn=indices,
+         pos=(1,), grad=False, return_indices=True)
+    case("avg_pool2d", r(1, 1, 5, 5), 3, fn=F.avg_pool2d, padding=1, count_include_pad=False)
+    case("avg_pool2d", r(1, 1, 5, 5), 3, fn=F.avg_pool2d, padding=1, count_include_pad=False,
+         ceil_mode=True, stride=2)
+    case("avg_pool2d", r(1, 1, 5, 5), 2, fn=F.avg_pool2d, divisor_override=3)
+    case("avg_pool2d", r(2, 4, 4), 2, fn=F.avg_pool2d)
+    case("avg_pool2d", r(0, 2, 4, 4), 2, fn=F.avg_pool2d)
+    for size in (1, 2, 3, 7, [1, 4]):
+        case("adaptive_avg_pool2d", r(1, 2, 5, 6), size, fn=F.adaptive_avg_pool2d)
+    case("adaptive_avg_pool2d", r(2, 5, 6), 2, fn=F.adaptive_avg_pool2d)
+    case("adaptive_avg_pool2d", r(0, 2, 5, 6), 2, fn=F.adaptive_avg_pool2d)
+
+
+@family("sum")
+def norm():
+    stats = lambda c, d=f32: (frozen(r(c, dtype=d)), frozen(r(c, dtype=d, lo=0.5)))
+    for shape in ((4, 3), (2, 3, 4), (2, 3, 2, 4)):
+        for training in (True, False):
+            for affine in (True, False):
+                aff = {"weight": r(3), "bias": r(3)} if affine else {}
+                case("batch_norm", r(*shape), *stats(3), fn=F.batch_norm, after=(1, 2),
+                     training=training, **aff)
+    for d in (f64, f16, bf16):
+        sd = d if d == f64 else f32
+        case("batch_norm", r(2, 3, 2, 2, dtype=d), *stats(3, sd), fn=F.batch_norm, after=(1, 2),
+             weight=r(3, dtype=sd), bias=r(3, dtype=sd), training=True)
+    case("batch_norm", r(4, 2), *stats(2), fn=F.batch_norm, after=(1, 2), training=True,
+         momentum=0.3, eps=0.01)
+    case("batch_norm", r(1, 2, 3, 3), *stats(2), fn=F.batch_norm, after=(1, 2), training=True,
+         momentum=1.0)
+    for d in FLOATS:
+        case("layer_norm", r(3, 8, dtype=d), [8], fn=F.layer_norm, weight=r(8, dtype=d),
+             bias=r(8, dtype=d))
+        case("group_norm", r(2, 4, 3, dtype=d), 2, fn=F.group_norm, weight=r(4, dtype=d),
+             bias=r(4, dtype=d))
+    case("layer_norm", r(3, 8), [8], fn=F.layer_norm)
+    case("layer_norm", r(2, 3, 4), [3, 4], fn=F.layer_norm, weight=r(3, 4), bias=r(3, 4))
+    case("layer_norm", r(2, 3, 4), [4], fn=F.layer_norm, weight=r(4), eps=0.1)
+    case("layer_norm", r(5), [5], fn=F.layer_norm)
+    case("layer_norm", r(0, 4), [4], fn=F.layer_norm)
+    case("group_norm", r(2, 4, 2, 2), 4, fn=F.group_norm)
+    case("group_norm", r(2, 4, 2, 2), 1, fn=F.group_norm, weight=r(4), bias=r(4), eps=0.01)
+    case("group_norm", r(3, 6), 2, fn=F.group_norm, weight=r(6), bias=r(6), eps=0.1)
+    drop = F.dropout
+    case("dropout", r(2, 3), fn=drop, p=0.0)
+    case("dropout", r(2, 3), fn=drop, p=1.0)
+    case("dropout", r(2, 3), fn=drop, p=0.5, training=False)
+    case("dropout", r(0), fn=drop, p=0.5)
+    case("dropout", r(), fn=drop, p=0.0)
+
+
+@family("sum")
+def loss():
+    label = lambda *s, n=5: torch.randint(0, n, s)
+    for op in ("cross_entropy", "nll_loss"):
+        fn = getattr(F, op)
+        for d in FLOATS:
+            case(op, r(4, 5, dtype=d), P(label(4)), fn=fn)
+        ignoring = torch.tensor([2, 0, 2, 4])
+        for red in ("none", "mean", "sum"):
+            case(op, r(4, 5), P(label(4)), fn=fn, reduction=red)
+            case(op, r(4, 5), P(label(4)), fn=fn, weight=frozen(r(5, lo=0.25)), reduction=red)
+            case(op, r(4, 5), P(ignoring), fn=fn, ignore_index=P(2), reduction=red)
+            case(op, r(4, 5), P(ignoring), fn=fn, ignore_index=P(2), weight=frozen(r(5, lo=0.25)),
+                 reduction=red)
+            case(op, r(2, 3, 2, 2), P(label(2, 2, 2, n=3)), fn=fn, reduction=red)
+        case(op, r(4, 5), P(torch.tensor([1, -100, 3, -100])), fn=fn, ignore_index=-100)
+        case(op, r(5), P(label()), fn=fn)
+        case(op, r(2, 3, 4), P(label(2, 4, n=3)), fn=fn, weight=frozen(r(3, lo=0.25)))
+        case(op, r(0, 5), P(label(0)), fn=fn, reduction="sum")
+        case(op, r(0, 5), P(label(0)), fn=fn, reduction="none")
+        case(op, r(2, 5), P(torch.tensor([2, 2])), fn=fn, ignore_index=P(2))  # nothing left: nan
+    for red in ("none", "mean", "sum"):
+        case("cross_entropy", r(4, 5), P(label(4)), fn=F.cross_entropy, label_smoothing=0.1,
+             reduction=red)
+        case("cross_entropy", r(4, 5), P(torch.tensor([2, 0, 2, 4])), fn=F.cross_entropy,
+             label_smoothing=0.2, ignore_index=P(2), weight=frozen(r(5, lo=0.25)), reduction=red)
+        case("cross_entropy", r(2, 3, 2, 2), P(label(2, 2, 2, n=3)), fn=F.cross_entropy,
+             label_smoothing=0.1, weight=frozen(r(3, lo=0.25)), reduction=red)
+    case("cross_entropy", torch.tensor([[1000.0, 0.0], [0.0, -1000.0]]), P(torch.tensor([1, 0])),
+         fn=F.cross_entropy)
+    for op, variants in [
+        ("mse_loss", [{}]),
+        ("l1_loss", [{}]),
+        ("smooth_l1_loss", [{}, {"beta": 0.5}, {"beta": 2.0}]),
+    ]:
+        fn = getattr(F, op)
+        for opts in variants:
+            for red in ("none", "mean", "sum"):
+                case(op, r(3, 4), r(3, 4), fn=fn, reduction=red, **opts)
+            for d in FLOATS:
+                case(op, r(6, dtype=d), r(6, dtype=d), fn=fn, **opts)
+        case(op, r(), r(), fn=fn)
+        case(op, r(0, 2), r(0, 2), fn=fn, reduction="sum")
+        case(op, r(0, 2), r(0, 2), fn=fn)
+        case(op, torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 1.0, 4.0]), fn=fn)  # kinks
+    case("smooth_l1_loss", r(5), r(5), fn=F.smooth_l1_loss, beta=0.0)
+    bce, op = F.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
+    y = lambda *s, dtype=f32: frozen(r(*s, dtype=dtype, lo=0, hi=1))
+    for red in ("none", "mean", "sum"):
+        case(op, r(3, 4), y(3, 4), fn=bce, reduction=red)
+        case(op, r(3, 4), y(3, 4), fn=bce, weight=frozen(r(4, lo=0.25)), reduction=red)
+        case(op, r(3, 4), y(3, 4), fn=bce, pos_weight=frozen(r(4, lo=0.25)), reduction=red)
+        case(op, r(3, 4), y(3, 4), fn=bce, weight=frozen(r(3, 4, lo=0.25)),
+             pos_weight=frozen(r(4, lo=0.25)), reduction=red)
+    for d in FLOATS:
+        case(op, r(6, dtype=d), y(6, dtype=d), fn=bce)
+    case(op, r(), y(), fn=bce)
+    case(op, r(0), y(0), fn=bce, reduction="sum")
+    case(op, torch.tensor([1000.0, -1000.0, 50.0]), frozen(torch.tensor([0.0, 1.0, 1.0])), fn=bce)
+
+
+# ---- training ---------------------------------------------------------------
+
+STEPS = 8
+
+
+def trajectory(cls, groups_opts, **opts):
+    """Two parameters; gradients given per step, values noted after each."""
+    params = [r(2, 3), r(3)]
+    start = [p.clone() for p in params]
+    leaf = [p.clone().requires_grad_() for p in params]
+    groups = [dict(params=[p], **o) for p, o in zip(leaf, groups_opts)] if groups_opts else leaf
+    optimizer = getattr(torch.optim, cls)(groups, foreach=False, **opts)
+    grads, seen = [], []
+    for step in range(STEPS):
+        g = [like(p) for p in params]
+        if step == 4:
+            g[0] = torch.zeros_like(g[0])
+        for p, x in zip(leaf, g):
+            p.grad = x.clone()
+        optimizer.step()
+        grads.append("{" + ",".join(values(x) for x in g) + "}")
+        seen.append("{" + ",".join(values(p) for p in leaf) + "}")
+    fields = [f'class="{cls}"', f"opts={lua(opts)}",
+              "params={" + ",".join(tensor(p) for p in start) + "}"]
+    if groups_opts:
+        fields.append(f"groups={lua(groups_opts)}")
+    words = " ".join(f"{k}={v}" for k, v in opts.items()) + (" two groups" if groups_opts else "")
+    emit(fields + ["grads={" + ",".join(grads) + "}", "out={" + ",".join(seen) + "}"],
+         f"{cls} {words}")
+
+
+@family("train")
+def optim():
+    for wd in (0.0, 0.1):
+        for momentum in (0.0, 0.9):
+            for dampening in (0.0, 0.1) if momentum else (0.0,):
+                for nesterov in (False, True) if momentum and not dampening else (False,):
+                    trajectory("SGD", None, lr=0.1, momentum=momentum, dampening=dampening,
+                               weight_decay=wd, nesterov=nesterov)
+    trajectory("SGD", [{"lr": 0.2}, {"weight_decay": 0.05}], lr=0.1, momentum=0.5)
+    for cls in ("Adam", "AdamW"):
+        for wd in (0.0, 0.1):
+            for amsgrad in (False, True):
+                for betas in ((0.9, 0.999), (0.5, 0.9)):
+                    trajectory(cls, None, lr=0.01, betas=betas, eps=1e-8 if wd else 1e-3,
+                               weight_decay=wd, amsgrad=amsgrad)
+        trajectory(cls, [{"lr": 0.02}, {"betas": (0.8, 0.99)}], lr=0.01)
+        trajectory(cls, None)
+    trajectory("SGD", None)
+
+
+@family("exact")
+def sched():
+    def rates(cls, args, opts, steps=30, cfg=None, lr=0.5, extra=None, lam=None):
+        p = torch.zeros(1, requires_grad=True)
+        cfg = cfg or ("SGD", {"momentum": 0.9})
+        optimizer = getattr(torch.optim, cfg[0])([p], lr=lr, **cfg[1])
+        real = [eval("lambda n: " + lam)] if lam else args
+        s = getattr(torch.optim.lr_scheduler, cls)(optimizer, *real, **opts)
+        out, second = [], []
+        for _ in range(steps):
+            g = optimizer.param_groups[0]
+            out.append(g["lr"])
+            if extra:
+                second.append(g["betas"][0] if extra == "betas" else g[extra])
+            optimizer.step()
+            s.step()
+        fields = [
+            f'class="{cls}"',
+            f"args={lua(args)}",
+            f"opts={lua(opts)}",
+            f'optimizer="{cfg[0]}"',
+            f"config={lua(dict(cfg[1], lr=lr))}",
+        ]
+        if lam:
+            fields.append(f'lambda="{lam.replace("**", "^")}"')
+        fields.append("rates={" + ",".join(number(v) for v in out) + "}")
+        if extra:
+            fields.append(f"{extra}={{" + ",".join(number(v) for v in second) + "}")
+        emit(
+            fields,
+            " ".join(
+                [cls, lam or ""] + [str(a) for a in args] + [f"{k}={v}" for k, v in opts.items()]
+            ),
+        )
+    for step_size in (1, 3, 7):
+        rates("StepLR", [step_size], {})
+        rates("StepLR", [step_size], {"gamma": 0.5})
+    for t in (1, 10, 7):
+        rates("CosineAnnealingLR", [t], {})
+        rates("CosineAnnealingLR", [t], {"eta_min": 0.05})
+    for lam in ("0.95 ** n", "1 / (1 + n)", "min(1, (n + 1) / 10)"):
+        rates("LambdaLR", [], {}, lam=lam.replace("min", "min"))
+    for opts in (
+        {"total_steps": 30},
+        {"total_steps": 31, "pct_start": 0.2},
+        {"epochs": 3, "steps_per_epoch": 10},
+        {"total_steps": 30, "anneal_strategy": "linear"},
+        {"total_steps": 30, "three_phase": True},
+        {"total_steps": 30, "div_factor": 10.0, "final_div_factor": 100.0},
+        {"total_steps": 30, "base_momentum": 0.8, "max_momentum": 0.99},
+    ):
+        rates("OneCycleLR", [0.8], opts, steps=30, extra="momentum")
+    rates("OneCycleLR", [0.8], {"total_steps": 30, "cycle_momentum": False}, extra="momentum")
+    rates(
+        "OneCycleLR",
+        [0.8],
+        {"total_steps": 20},
+        steps=20,
+        cfg=("Adam", {"betas": (0.9, 0.99)}),
+        extra="betas",
+    )
+
+
+@family("train")
+def clip():
+    def clipped(grads, max_norm, **opts):
+        ps = [torch.zeros(len(g), requires_grad=True) for g in grads]
+        for p, g in zip(ps, grads):
+            p.grad = torch.tensor(g)
+        norm = torch.nn.utils.clip_grad_norm_(ps, max_norm, **opts)
+        before = "{" + ",".join(lua([float(v) for v in g]) for g in grads) + "}"
+        after = "{" + ",".join(values(p.grad) for p in ps) + "}"
+        emit(
+            [
+                'op="clip_grad_norm_"',
+                f"grads={before}",
+                f"args={{{lua(max_norm)}" + (f",{lua(opts)}" if opts else "") + "}",
+                f"norm={number(norm.item(), f32)}",
+                f"out={after}",
+            ],
+            f"clip_grad_norm_ {grads} {max_norm} {opts or ''}",
+        )
+    clipped([[3.0, 4.0]], 1.0)
+    clipped([[3.0], [4.0]], 1.0)
+    clipped([[0.6, 0.8]], 1.0)
+    clipped([[0.3, 0.4]], 1.0)
+    clipped([[3.0, -4.0], [1.0]], 2.0, norm_type=INF)
+    clipped([[3.0, -4.0]], 1.0, norm_type=1.0)
+    clipped([[1.0, 4.0]], 1.0, norm_type=0.5)
+    clipped([[3.0, 4.0]], 0.0)
+    clipped([[INF, 1.0]], 1.0)
+    clipped([[NAN, 1.0]], 1.0)
+    clipped([[1e20, 1e20]], 1.0)
+    clipped([[0.0, 0.0]], 1.0)
+    g = [-3.0, -2.0, 0.0, 2.6, INF, -INF, NAN]
+    p = torch.zeros(len(g), requires_grad=True)
+    p.grad = torch.tensor(g)
+    torch.nn.utils.clip_grad_value_([p], 2.5)
+    emit(
+         ['op="clip_grad_value_"', f"grads={{{lua(g)}}}", "args={2.5}", f"out={{{values(p.grad)}}}"],
+         "clip_grad_value_ 2.5")
+
+
+@family("exact")
+def amp_scaler():
+    """Scale and growth counter after runs of clean and overflowing updates."""
+    def history(events, **opts):
+        scaler = torch.amp.GradScaler("cpu", **opts)
+        p = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([p], lr=0.0)
+        out = []
+        for inf, n in events:
+            for _ in range(n):
+                scaler.scale(torch.zeros(()))
+                p.grad = torch.tensor([INF if inf else 1.0])
+                scaler.step(optimizer)
+                scaler.update()
+            state = scaler.state_dict()
+            out.append(
+                f"{{inf={lua(inf)},n={n},scale={number(state['scale'])},tracker={state['_growth_tracker']}}}"
+            )
+        emit([f"opts={lua(opts)}", "runs={" + ",".join(out) + "}"], f"GradScaler {opts}")
+    bad, good = True, False
+    history([(bad, 1), (bad, 1), (good, 1999), (good, 1), (good, 1)])
+    history(
+        [(good, 1), (good, 1), (bad, 1)],
+        init_scale=4.0,
+        growth_factor=2.0,
+        backoff_factor=0.25,
+        growth_interval=2,
+    )
+    history([(good, 1), (good, 1), (good, 2)], init_scale=3.0, growth_factor=4.0, growth_interval=2)
+    history([(good, 1), (good, 3)], growth_factor=1.5, growth_interval=1)
+    history([(bad, 1), (bad, 1), (bad, 3)], backoff_factor=0.1)
+    history([(good, 1), (good, 1)], init_scale=2.0**127, growth_interval=1)
+    history([(good, 1)], init_scale=1.7e38, growth_interval=1)
+    history([(bad, 8), (bad, 8)])
+    history(
+        [(good, 1), (bad, 1), (good, 2), (bad, 2), (good, 5)], init_scale=128.0, growth_interval=1
+    )
+
+    def unscaled(scale, grads, dtype):
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        p = torch.zeros(len(grads), dtype=dtype, requires_grad=True)
+        optimizer = torch.optim.SGD([p], lr=0.0)
+        scaler.scale(torch.zeros(()))
+        p.grad = torch.tensor(grads, dtype=dtype)
+        before = tensor(p.grad, exact=True)
+        scaler.unscale_(optimizer)
+        emit(
+            [
+                f"opts={lua({'init_scale': scale})}",
+                f"grad={before}",
+                f"unscaled={tensor(p.grad, exact=True)}",
+            ],
+            f"unscale_ {name_of(dtype)} by {scale}",
+        )
+    for d in (f32, bf16, f64):
+        for scale in (65536.0, 3.0, 98304.0, 1.0, 6553.60009765625):
+            unscaled(scale, [1.0, -2.5, 0.1, 1e-8, 3e30, 0.0, -0.0, 65536.0, 1e-38], d)
+
+
+# ---- dtypes -----------------------------------------------------------------
+
+@family("exact")
+def promote():
+    """Result dtype of every pair; a number is a Lua integer or float."""
+    ops = {"add": torch.add, "mul": torch.mul, "div": torch.div, "lt": torch.lt, "pow": torch.pow}
+    kinds = {"nd": lambda d: torch.ones(2, dtype=d), "0d": lambda d: torch.ones((), dtype=d)}
+    lefts = [(f"{name_of(d)}/{k}", mk(d)) for d in ALL for k, mk in kinds.items()]
+    rights = lefts + [("integer", 2), ("float", 2.5)]
+    for op, fn in ops.items():
+        for ln, a in lefts:
+            row = []
+            for rn, b in rights:
+                try:
+                    row.append(f'["{rn}"]="{name_of(fn(a, b).dtype)}"')
+                except (RuntimeError, NotImplementedError):
+                    pass  # PyTorch has no kernel: nothing to hold us to
+            emit([f'op="{op}"', f'left="{ln}"', "out={" + ",".join(row) + "}"], f"{op} {ln}")
+
+
+@family("exact")
+def cast():
+    tricky = {
+        f32: [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            INF,
+            -INF,
+            NAN,
+            65504.0,
+            65519.996,
+            65520.0,
+            65536.0,
+            2049.0,
+            2051.0,
+            257.0,
+            259.0,
+            2**-24,
+            2**-25,
+            2**-25 * 1.0001,
+            6.1e-5,
+            1e-8,
+            1.001,
+            1.0039,
+            1.00391,
+            3.4e38,
+            3.3895314e38,
+            1e-45,
+            4e-41,
+            9.1835e-41,
+            1.1754942e-38,
+            0.1,
+            1 / 3,
+            -2.7182817,
+            3e-8,
+            8.9e-8,
+            5.9604645e-8,
+        ],
+        f64: [
+            0.0,
+            -0.0,
+            1.0,
+            INF,
+            -INF,
+            NAN,
+            0.1,
+            1 / 3,
+            1e308,
+            1e39,
+            3.4028235677973366e38,
+            3.4028235677973362e38,
+            1e-46,
+            7.006492321624085e-46,
+            7.006492321624086e-46,
+            2.0**24 + 1,
+            65519.999,
+            1.00048828125000001,
+            1.00048828125 + 2**-40,
+            1.00390625 + 2**-40,
+            5e-324,
+            1e-310,
+        ],
+        f16: [
+            0.0,
+            -0.0,
+            1.0,
+            INF,
+            -INF,
+            NAN,
+            65504.0,
+            2**-24,
+            2**-14,
+            0.1,
+            2049.0,
+            259.0,
+            1.00390625,
+            1.01171875,
+        ],
+        bf16: [
+            0.0,
+            -0.0,
+            1.0,
+            INF,
+            -INF,
+            NAN,
+            65536.0,
+            3.3895313892515355e38,
+            2**-133,
+            2**-126,
+            0.1,
+            1e-8,
+            65280.0,
+        ],
+        i64: [
+            0,
+            1,
+            -1,
+            127,
+            128,
+            255,
+            256,
+            257,
+            259,
+            2049,
+            2051,
+            65504,
+            65520,
+            2**24 + 1,
+            2**31 - 1,
+            2**31,
+            2**53 + 1,
+            2**63 - 1,
+            -(2**63),
+            -129,
+        ],
+        i32: [0, 1, -1, 2**31 - 1, -(2**31), 2**24 + 1, 259, 2051, 300],
+        i16: [0, 1, -1, 32767, -32768, 257, 2049],
+        i8: [0, 1, -1, 127, -128],
+        u8: [0, 1, 127, 128, 255],
+        torch.bool: [True, False],
+    }
+    small = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.75, -1.75, 2.5, 100.0, -100.0, 127.0]
+    for src, items in tricky.items():
+        for dst in ALL:
+            x = torch.tensor(items, dtype=src)
+            if src.is_floating_point and dst != torch.bool and not dst.is_floating_point:
+                # outside the target's range C leaves the result open
+                x = torch.tensor([v for v in small if dst != u8 or v > -1], dtype=src)
+            emit([f"x={tensor(x, exact=True)}", f"out={tensor(x.to(dst), exact=True)}"],
+                 f"{name_of(src)} to {name_of(dst)}")
+
+
+# ---- writing ----------------------------------------------------------------
+
+def main():
+    wanted, total = sys.argv[1:], 0
+    os.makedirs(OUT_DIR, exist_ok=True)
+    for name, kind, fn in FAMILIES:
+        if wanted and name not in wanted:
+            continue
+        LINES.clear()
+        NAMES.clear()
+        torch.manual_seed(zlib.crc32(name.encode()))
+        fn()
+        path = os.path.join(OUT_DIR, name + ".lua")
+        with open(path, "w", encoding="ascii", newline="\n") as f:
+            f.write(f"-- What PyTorch {torch.__version__} answers; written by scripts/golden.py.\n")
+            f.write("-- luacheck: ignore\n")
+            f.write(f'return {{torch="{torch.__version__}",kind="{kind}",cases={{\n')
+            f.write("\n".join(LINES) + "\n}}\n")
+        total += os.path.getsize(path)
+        print(f"{name:12s} {len(LINES):5d} cases {os.path.getsize(path):8d} bytes")
+    print(f"{total} bytes, PyTorch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

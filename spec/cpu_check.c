@@ -1,0 +1,580 @@
+/* Checks src/cpu against plain references in double: conversions, threads,
+   matrix products and convolutions. Prints "N passed, N failed".
+   Tolerances: k products below 1 in size, summed in any order, err by less
+   than eps * k / 2 each way; storing adds half a unit in the last place. */
+#include "base/alloc.h"
+#include "base/half.h"
+#include "cpu/conv.h"
+#include "cpu/gemm.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int n_passed, n_failed;
+
+static void check(bool ok, const char *what) {
+  if (ok) {
+    n_passed++;
+  } else {
+    n_failed++;
+    printf("FAILED: %s\n", what);
+  }
+}
+
+/* ---- random numbers: xorshift (Marsaglia 2003) ----------------------------- */
+
+static uint64_t seed = 88172645463325252u;
+static uint64_t next_u64(void) {
+  seed ^= seed << 13;
+  seed ^= seed >> 7;
+  seed ^= seed << 17;
+  return seed;
+}
+static int64_t below(int64_t n) { return (int64_t)(next_u64() % (uint64_t)n); }
+static double uniform(void) { return (double)(next_u64() >> 11) * 0x1p-52 - 1; }
+
+static double eps_of(dm_DType t) {
+  return t == DM_F64 ? 0x1p-52 : t == DM_F32 ? 0x1p-23 : t == DM_F16 ? 0x1p-10 : 0x1p-7;
+}
+
+/* Arrays are a multiple of their size with guard bytes on both sides. */
+enum { GUARD = 64, FILL = 0xa5 };
+static void *new_array(dm_DType t, int64_t n) {
+  const size_t size = (size_t)(n * dm_dtype_size(t));
+  unsigned char *p = malloc(size + 2 * GUARD);
+  if (!p) exit(2);
+  memset(p, FILL, size + 2 * GUARD);
+  return p + GUARD;
+}
+static bool guards_hold(dm_DType t, int64_t n, const void *array) {
+  const unsigned char *p = array;
+  const int64_t size = n * dm_dtype_size(t);
+  for (int i = 0; i < GUARD; i++)
+    if (p[-1 - i] != FILL || p[size + i] != FILL) return false;
+  return true;
+}
+static void free_array(void *p) { free((unsigned char *)p - GUARD); }
+
+static void *random_array(dm_DType t, int64_t n) {
+  void *p = new_array(t, n);
+  for (int64_t i = 0; i < n; i++) {
+    const double v = uniform();
+    dm_store_f64(t, (char *)p + i * dm_dtype_size(t), 1, 1, &v);
+  }
+  return p;
+}
+static double get(dm_DType t, const void *p, int64_t i) {
+  double v;
+  dm_load_f64(t, (const char *)p + i * dm_dtype_size(t), 1, 1, &v);
+  return v;
+}
+
+/* ---- conversions -------------------------------------------------------------- */
+
+static bool all_patterns(dm_DType t, float (*up)(uint16_t), uint16_t (*down)(float)) {
+  static uint16_t half[65536], back[65536];
+  static float wide[65536];
+  bool ok = true;
+  for (int i = 0; i < 65536; i++) half[i] = (uint16_t)i;
+  dm_load_f32(t, half, 1, 65536, wide);
+  dm_store_f32(t, back, 1, 65536, wide);
+  for (int i = 0; i < 65536; i++) {
+    const float v = up((uint16_t)i);
+    ok = ok && dm_f32_to_bits(wide[i]) == dm_f32_to_bits(v) && back[i] == down(v);
+    ok = ok && (isnan(v) || back[i] == i);
+  }
+  return ok;
+}
+
+static bool narrowing_is_exact(dm_DType t, uint16_t (*down)(float)) {
+  enum { N = 1 << 16 };
+  static float src[N];
+  static uint16_t dst[N];
+  const uint32_t special[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
+                              0x7f800001, 0xffbfffff, 0x477fefff, 0x477ff000, 0x477fffff,
+                              0x33000000, 0x33000001, 0x337fffff, 0x387fffff, 0x38800000,
+                              0x00000001, 0x7f7fffff, 0x3f808000, 0x3f818000, 0x3f801000};
+  for (int round = 0; round < 16; round++) {
+    for (int i = 0; i < N; i++) {
+      uint32_t u = (uint32_t)next_u64();
+      if (i % 4 == 1) u = special[i / 4 % DM_COUNT(special)];
+      if (i % 4 == 2) u = (u & 0x8fffffffu) | 0x30000000u; /* near f16's range */
+      if (i % 4 == 3) u &= 0xffff1000u;                    /* ties */
+      src[i] = dm_bits_to_f32(u);
+    }
+    dm_store_f32(t, dst, 1, N - round, src);
+    for (int i = 0; i < N - round; i++)
+      if (dst[i] != down(src[i])) return false;
+  }
+  return true;
+}
+
+static float up_f16(uint16_t h) { return dm_f16_to_f32(h); }
+static float up_bf16(uint16_t h) { return dm_bf16_to_f32(h); }
+static uint16_t down_f16(float f) { return dm_f32_to_f16(f); }
+static uint16_t down_bf16(float f) { return dm_f32_to_bf16(f); }
+
+static void check_strides(void) {
+  for (int t = 0; t < DM_N_DTYPE; t++) {
+    bool ok = true;
+    for (int64_t stride = -3; stride <= 3; stride++) {
+      enum { N = 37 };
+      const int64_t es = dm_dtype_size((dm_DType)t), span = 3 * N;
+      char *p = new_array((dm_DType)t, span);
+      char *first = p + (stride < 0 ? (span - 1) * es : 0);
+      float f[N], f2[N];
+      double d[N], d2[N];
+      int64_t v[N], v2[N];
+      for (int i = 0; i < N; i++) v[i] = t == DM_BOOL ? i % 2 : stride ? i : 5;
+      dm_store_i64((dm_DType)t, first, stride, N, v);
+      dm_load_i64((dm_DType)t, first, stride, N, v2);
+      dm_load_f32((dm_DType)t, first, stride, N, f);
+      dm_load_f64((dm_DType)t, first, stride, N, d);
+      dm_store_f32((dm_DType)t, first, stride, N, f);
+      dm_store_f64((dm_DType)t, first, stride, N, d);
+      dm_load_f32((dm_DType)t, first, stride, N, f2);
+      dm_load_f64((dm_DType)t, first, stride, N, d2);
+      for (int i = 0; i < N; i++) {
+        const int64_t want = stride || t != DM_BOOL ? v[i] : v[N - 1];
+        ok = ok && v2[i] == want && f2[i] == (float)want && d2[i] == (double)want;
+      }
+      ok = ok && guards_hold((dm_DType)t, span, p);
+      free_array(p);
+    }
+    check(ok, dm_dtype_name((dm_DType)t));
+  }
+}
+
+static void check_convert(void) {
+  enum { N = 1100 };
+  for (int a = 0; a < DM_N_DTYPE; a++)
+    for (int b = 0; b < DM_N_DTYPE; b++) {
+      void *src = new_array((dm_DType)a, N), *dst = new_array((dm_DType)b, N);
+      for (int64_t i = 0; i < N; i++) {
+        const int64_t v = i % 100;
+        dm_store_i64((dm_DType)a, (char *)src + i * dm_dtype_size((dm_DType)a), 1, 1, &v);
+      }
+      dm_convert((dm_DType)a, src, (dm_DType)b, dst, N);
+      bool ok = guards_hold((dm_DType)b, N, dst);
+      for (int64_t i = 0; i < N; i++) {
+        const int64_t v = i % 100;
+        const bool truth = a == DM_BOOL || b == DM_BOOL;
+        ok = ok && get((dm_DType)b, dst, i) == (double)(truth ? v != 0 : v);
+      }
+      check(ok, "convert: any dtype to any");
+      free_array(src);
+      free_array(dst);
+    }
+  const float half = 0.5f;
+  uint8_t truth = 0;
+  dm_convert(DM_F32, &half, DM_BOOL, &truth, 1);
+  check(truth == 1, "convert: 0.5 is true");
+  const int64_t big = INT64_MAX - 1;
+  int64_t same = 0;
+  dm_convert(DM_I64, &big, DM_I64, &same, 1);
+  check(same == big, "convert: int64 keeps its bits");
+}
+
+static void check_vec(void) {
+  check(all_patterns(DM_F16, up_f16, down_f16), "f16: all patterns");
+  check(all_patterns(DM_BF16, up_bf16, down_bf16), "bf16: all patterns");
+  check(narrowing_is_exact(DM_F16, down_f16), "f16: narrowing");
+  check(narrowing_is_exact(DM_BF16, down_bf16), "bf16: narrowing");
+  check_strides();
+  check_convert();
+}
+
+/* ---- threads ---------------------------------------------------------------------- */
+
+typedef struct Cover {
+  int64_t n, grain;
+  unsigned char *seen;
+  bool nested, ok;
+} Cover;
+
+static void cover_range(void *ctx, int64_t begin, int64_t end) {
+  Cover *const c = ctx;
+  if (begin % c->grain != 0 || end - begin > c->grain || end > c->n) c->ok = false;
+  if (end - begin < c->grain && end != c->n) c->ok = false;
+  for (int64_t i = begin; i < end; i++) c->seen[i]++;
+}
+
+static void cover_outer(void *ctx, int64_t begin, int64_t end) {
+  Cover *const all = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    Cover one = {all->n, all->grain, all->seen + i * all->n, false, true};
+    dm_parallel_for(one.n, one.grain, cover_range, &one);
+    if (!one.ok) all->ok = false;
+  }
+}
+
+static void check_threads(void) {
+  for (int threads = 1; threads <= 5; threads++) {
+    dm_set_num_threads(threads);
+    check(dm_get_num_threads() == threads, "threads: set and get");
+    bool ok = true;
+    for (int round = 0; round < 300; round++) {
+      Cover c = {below(200), 1 + below(20), NULL, false, true};
+      c.seen = calloc(200 * 200, 1);
+      if (!c.seen) exit(2);
+      const bool nested = round % 8 == 0;
+      if (nested) dm_parallel_for(c.n, 1, cover_outer, &c);
+      else dm_parallel_for(c.n, c.grain, cover_range, &c);
+      for (int64_t i = 0; i < (nested ? c.n * c.n : c.n); i++) ok = ok && c.seen[i] == 1;
+      ok = ok && c.ok;
+      free(c.seen);
+    }
+    check(ok, "threads: every unit once");
+  }
+}
+
+/* ---- matrix products ----------------------------------------------------------- */
+
+typedef struct Product {
+  int64_t m, n, k;
+  dm_DType ta, tb, tc;
+  dm_Mat a, b;
+  int64_t ldc;
+  double alpha, beta;
+  dm_Epilogue epilogue;
+} Product;
+
+static dm_Mat make_mat(dm_DType t, int64_t rows, int64_t cols, int layout, void **own) {
+  const int64_t gap = below(3);
+  dm_Mat x = {NULL, t, 0, 0};
+  int64_t n = 1;
+  if (layout == 0) x.rs = cols + gap, x.cs = 1, n = rows * x.rs;
+  if (layout == 1) x.rs = 1, x.cs = rows + gap, n = cols * x.cs;
+  if (layout == 2) x.rs = 2 * cols + gap, x.cs = 2, n = rows * x.rs + 1;
+  if (layout == 3) x.rs = 0, x.cs = 1, n = cols;
+  *own = random_array(t, n);
+  x.data = *own;
+  return x;
+}
+
+static bool run_product(const Product *p, const void *bias, const void *c0, int64_t size) {
+  const int64_t bytes = size * dm_dtype_size(p->tc);
+  void *c[2];
+  bool ok = true;
+  for (int i = 0; i < 2; i++) {
+    c[i] = new_array(p->tc, size);
+    memcpy(c[i], c0, (size_t)bytes);
+    dm_set_num_threads(i + 1);
+    ok = ok && dm_gemm(p->m, p->n, p->k, p->alpha, p->a, p->b, p->beta, c[i], p->tc, p->ldc,
+                       bias, p->tc, p->epilogue) == DM_OK;
+    ok = ok && guards_hold(p->tc, size, c[i]);
+  }
+  ok = ok && memcmp(c[0], c[1], (size_t)bytes) == 0;
+  const double acc = p->tc == DM_F64 ? 0x1p-52 : 0x1p-23;
+  for (int64_t i = 0; i < p->m && ok; i++)
+    for (int64_t j = 0; j < p->ldc && ok; j++) {
+      const double before = get(p->tc, c0, i * p->ldc + j);
+      double want = before, sum = 0;
+      if (j < p->n) {
+        for (int64_t q = 0; q < p->k; q++)
+          sum += get(p->ta, p->a.data, i * p->a.rs + q * p->a.cs) *
+                 get(p->tb, p->b.data, q * p->b.rs + j * p->b.cs);
+        want = p->alpha * sum + (p->beta != 0 ? p->beta * before : 0);
+        if (p->epilogue == DM_EPI_BIAS_COL) want += get(p->tc, bias, j);
+        if (p->epilogue == DM_EPI_BIAS_ROW) want += get(p->tc, bias, i);
+      }
+      const double tol = acc * ((double)p->k + 16) + fabs(want) * eps_of(p->tc) * 0.51 +
+                         1e-7 * (p->tc == DM_F16);
+      const double got = get(p->tc, c[0], i * p->ldc + j);
+      if (j >= p->n ? got != want : !(fabs(got - want) <= tol)) {
+        printf("  (%lld,%lld,%lld) at %lld,%lld: %g, wanted %g\n", (long long)p->m,
+               (long long)p->n, (long long)p->k, (long long)i, (long long)j, got, want);
+        ok = false;
+      }
+    }
+  free_array(c[0]);
+  free_array(c[1]);
+  return ok;
+}
+
+static void check_product(int64_t m, int64_t n, int64_t k, int kind) {
+  static const dm_DType types[][3] = {{DM_F32, DM_F32, DM_F32},  {DM_F64, DM_F64, DM_F64},
+                                      {DM_F16, DM_F16, DM_F16},  {DM_BF16, DM_BF16, DM_BF16},
+                                      {DM_BF16, DM_F32, DM_F32}, {DM_F16, DM_F16, DM_F32},
+                                      {DM_F32, DM_F16, DM_BF16}};
+  static const double scales[][2] = {{1, 0}, {1, 1}, {0.5, 0}, {1, -0.5}, {2, 1}};
+  const dm_DType *t = types[kind % DM_COUNT(types)];
+  const double *s = scales[below(DM_COUNT(scales))];
+  void *a, *b;
+  Product p = {
+      m, n, k, t[0], t[1], t[2], {0}, {0}, n + below(3), s[0], s[1], (dm_Epilogue)below(3)};
+  p.a = make_mat(p.ta, m, k, (int)below(4), &a);
+  p.b = make_mat(p.tb, k, n, (int)below(4), &b);
+  void *bias = random_array(p.tc, m > n ? m : n);
+  void *c0 = random_array(p.tc, m * p.ldc);
+  char what[96];
+  snprintf(what, sizeof what, "gemm %s x %s -> %s (%lld,%lld,%lld)", dm_dtype_name(p.ta),
+           dm_dtype_name(p.tb), dm_dtype_name(p.tc), (long long)m, (long long)n, (long long)k);
+  check(run_product(&p, bias, c0, m * p.ldc), what);
+  free_array(a);
+  free_array(b);
+  free_array(bias);
+  free_array(c0);
+}
+
+static void check_batched(void) {
+  const int64_t nb = 7, m = 13, n = 21, k = 9;
+  void *a = random_array(DM_F32, nb * m * k), *b = random_array(DM_F32, k * n);
+  void *c = new_array(DM_F32, nb * m * n);
+  const dm_Mat ma = {a, DM_F32, k, 1}, mb = {b, DM_F32, n, 1};
+  bool ok = dm_gemm_batched(nb, m, n, k, ma, m * k, mb, 0, c, DM_F32, n, m * n) == DM_OK;
+  for (int64_t r = 0; r < nb * m; r++)
+    for (int64_t j = 0; j < n; j++) {
+      double sum = 0;
+      for (int64_t q = 0; q < k; q++)
+        sum += get(DM_F32, a, r * k + q) * get(DM_F32, b, q * n + j);
+      ok = ok && fabs(sum - get(DM_F32, c, r * n + j)) < 1e-5;
+    }
+  check(ok && guards_hold(DM_F32, nb * m * n, c), "gemm: batched, b shared");
+  free_array(a);
+  free_array(b);
+  free_array(c);
+}
+
+static void check_gemm(void) {
+  static const int64_t sizes[][3] = {
+      {1, 1, 1},     {8, 16, 32},   {6, 16, 256},  {7, 17, 257},  {5, 3, 0},     {1, 100, 70},
+      {100, 1, 70},  {13, 8, 600},  {48, 48, 48},  {65, 70, 90},  {200, 40, 30}, {31, 530, 20},
+      {9, 11, 5000}, {193, 513, 7}, {64, 64, 300}, {50, 90, 2100}};
+  for (int s = 0; s < DM_COUNT(sizes); s++)
+    for (int kind = 0; kind < 7; kind++)
+      check_product(sizes[s][0], sizes[s][1], sizes[s][2], kind);
+  for (int i = 0; i < 200; i++) check_product(1 + below(50), 1 + below(70), 1 + below(80), i);
+  check_batched();
+}
+
+/* ---- convolutions ------------------------------------------------------------------- */
+
+static bool window_at(const dm_ConvDims *d, int64_t p, int64_t r, int64_t q, int64_t s,
+                      int64_t *h, int64_t *w) {
+  *h = p * d->stride[0] + r * d->dil[0] - d->pad[0];
+  *w = q * d->stride[1] + s * d->dil[1] - d->pad[1];
+  return *h >= 0 && *h < d->h && *w >= 0 && *w < d->w;
+}
+
+/* All three at once: y, dx, dw of x, w, dy (double, sums from 0). */
+static void conv_naive(const dm_ConvDims *d, const double *x, const double *w, const double *dy,
+                       double *y, double *dx, double *dw) {
+  const int64_t in = d->c / d->groups, out = d->o / d->groups;
+  for (int64_t n = 0; n < d->n; n++)
+    for (int64_t o = 0; o < d->o; o++)
+      for (int64_t p = 0; p < d->p; p++)
+        for (int64_t q = 0; q < d->q; q++)
+          for (int64_t c = 0; c < in; c++)
+            for (int64_t r = 0; r < d->r; r++)
+              for (int64_t s = 0; s < d->s; s++) {
+                int64_t h, v;
+                if (!window_at(d, p, r, q, s, &h, &v)) continue;
+                const int64_t at_x = ((n * d->c + o / out * in + c) * d->h + h) * d->w + v;
+                const int64_t at_w = ((o * in + c) * d->r + r) * d->s + s;
+                const int64_t at_y = ((n * d->o + o) * d->p + p) * d->q + q;
+                y[at_y] += x[at_x] * w[at_w];
+                dx[at_x] += dy[at_y] * w[at_w];
+                dw[at_w] += dy[at_y] * x[at_x];
+              }
+}
+
+static double *widen(dm_DType t, const void *src, int64_t n) {
+  double *p = malloc((size_t)(n + 1) * 8);
+  if (!p) exit(2);
+  dm_load_f64(t, src, 1, n, p);
+  return p;
+}
+
+static bool near_all(dm_DType t, const void *got, const double *want, int64_t n, int64_t k) {
+  const double acc = t == DM_F64 ? 0x1p-52 : 0x1p-23;
+  for (int64_t i = 0; i < n; i++) {
+    const double tol =
+        acc * ((double)k + 16) + fabs(want[i]) * eps_of(t) * 0.51 + 1e-7 * (t == DM_F16);
+    const double v = get(t, got, i);
+    if (!(fabs(v - want[i]) <= tol)) {
+      printf("  at %lld of %lld: %g, wanted %g\n", (long long)i, (long long)n, v, want[i]);
+      return false;
+    }
+  }
+  return guards_hold(t, n, got);
+}
+
+static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
+  const int64_t nx = d->n * d->c * d->h * d->w, ny = d->n * d->o * d->p * d->q;
+  const int64_t nw = d->o * (d->c / d->groups) * d->r * d->s;
+  void *x = random_array(t, nx), *w = random_array(t, nw), *dy = random_array(t, ny);
+  void *bias = random_array(t, d->o);
+  double *wx = widen(t, x, nx), *ww = widen(t, w, nw), *wdy = widen(t, dy, ny);
+  double *y = calloc((size_t)ny + 1, 8), *dx = calloc((size_t)nx + 1, 8);
+  double *dw = calloc((size_t)nw + 1, 8);
+  if (!y || !dx || !dw) exit(2);
+  conv_naive(d, wx, ww, wdy, y, dx, dw);
+  const bool biased = below(2);
+  for (int64_t i = 0; biased && i < ny; i++) y[i] += get(t, bias, i / (d->p * d->q) % d->o);
+  bool ok[3] = {true, true, true};
+  void *first[3] = {NULL, NULL, NULL};
+  const int64_t size[3] = {ny, nx, nw};
+  for (int threads = 1; threads <= 2; threads++) {
+    void *got[3] = {new_array(t, ny), new_array(t, nx), new_array(t, nw)};
+    dm_set_num_threads(threads);
+    ok[0] = ok[0] && dm_conv2d_fwd(d, t, x, w, biased ? bias : NULL, got[0]) == DM_OK;
+    ok[1] = ok[1] && dm_conv2d_dx(d, t, dy, w, got[1]) == DM_OK;
+    ok[2] = ok[2] && dm_conv2d_dw(d, t, dy, x, got[2]) == DM_OK;
+    const int64_t rs = d->r * d->s;
+    ok[0] = ok[0] && near_all(t, got[0], y, ny, d->c / d->groups * rs);
+    ok[1] = ok[1] && near_all(t, got[1], dx, nx, d->o / d->groups * rs);
+    ok[2] = ok[2] && near_all(t, got[2], dw, nw, d->n * d->p * d->q);
+    for (int i = 0; i < 3; i++) {
+      if (threads == 1) {
+        first[i] = got[i];
+        continue;
+      }
+      ok[i] = ok[i] && memcmp(first[i], got[i], (size_t)(size[i] * dm_dtype_size(t))) == 0;
+      free_array(first[i]);
+      free_array(got[i]);
+    }
+  }
+  char what[200];
+  static const char *const names[3] = {"fwd", "dx", "dw"};
+  for (int i = 0; i < 3; i++) {
+    snprintf(what, sizeof what,
+             "conv %s %s x(%d,%d,%d,%d) w(%d,.,%d,%d) groups %d stride %d,%d pad %d,%d "
+             "dil %d,%d",
+             names[i], dm_dtype_name(t), (int)d->n, (int)d->c, (int)d->h, (int)d->w, (int)d->o,
+             (int)d->r, (int)d->s, (int)d->groups, (int)d->stride[0], (int)d->stride[1],
+             (int)d->pad[0], (int)d->pad[1], (int)d->dil[0], (int)d->dil[1]);
+    check(ok[i], what);
+  }
+  free_array(x), free_array(w), free_array(dy), free_array(bias);
+  free(wx), free(ww), free(wdy), free(y), free(dx), free(dw);
+}
+
+static bool set_output(dm_ConvDims *d) {
+  const int64_t h = d->h + 2 * d->pad[0] - d->dil[0] * (d->r - 1) - 1;
+  const int64_t w = d->w + 2 * d->pad[1] - d->dil[1] * (d->s - 1) - 1;
+  if (h < 0 || w < 0) return false;
+  d->p = h / d->stride[0] + 1;
+  d->q = w / d->stride[1] + 1;
+  return true;
+}
+
+static void check_conv(void) {
+  static const dm_DType types[] = {DM_F32, DM_BF16, DM_F16, DM_F64};
+  dm_ConvDims fixed[] = {{.n = 3,
+                          .c = 1,
+                          .h = 28,
+                          .w = 28,
+                          .o = 32,
+                          .r = 3,
+                          .s = 3,
+                          .groups = 1,
+                          .stride = {1, 1},
+                          .pad = {1, 1},
+                          .dil = {1, 1}},
+                         {.n = 5,
+                          .c = 32,
+                          .h = 14,
+                          .w = 14,
+                          .o = 20,
+                          .r = 3,
+                          .s = 3,
+                          .groups = 1,
+                          .stride = {1, 1},
+                          .pad = {1, 1},
+                          .dil = {1, 1}},
+                         {.n = 2,
+                          .c = 50,
+                          .h = 7,
+                          .w = 7,
+                          .o = 26,
+                          .r = 3,
+                          .s = 3,
+                          .groups = 1,
+                          .stride = {2, 2},
+                          .pad = {1, 1},
+                          .dil = {1, 1}},
+                         {.n = 2,
+                          .c = 24,
+                          .h = 9,
+                          .w = 31,
+                          .o = 24,
+                          .r = 3,
+                          .s = 3,
+                          .groups = 24,
+                          .stride = {1, 1},
+                          .pad = {1, 1},
+                          .dil = {1, 1}},
+                         {.n = 1,
+                          .c = 3,
+                          .h = 70,
+                          .w = 66,
+                          .o = 8,
+                          .r = 7,
+                          .s = 7,
+                          .groups = 1,
+                          .stride = {2, 2},
+                          .pad = {3, 3},
+                          .dil = {1, 1}},
+                         {.n = 2,
+                          .c = 70,
+                          .h = 12,
+                          .w = 12,
+                          .o = 40,
+                          .r = 1,
+                          .s = 1,
+                          .groups = 1,
+                          .stride = {1, 1},
+                          .pad = {0, 0},
+                          .dil = {1, 1}}};
+  for (int i = 0; i < DM_COUNT(fixed); i++)
+    for (int t = 0; t < 4; t++)
+      if (set_output(&fixed[i])) check_conv_dims(&fixed[i], types[t]);
+  for (int i = 0; i < 240;) {
+    dm_ConvDims d = {.n = 1 + below(4),
+                     .h = 1 + below(20),
+                     .w = 1 + below(20),
+                     .r = 1 + below(4),
+                     .s = 1 + below(4),
+                     .groups = 1 + below(3)};
+    d.c = d.groups * (1 + below(6));
+    d.o = d.groups * (1 + below(9));
+    for (int j = 0; j < 2; j++) {
+      d.stride[j] = 1 + below(3);
+      d.pad[j] = below(4);
+      d.dil[j] = 1 + below(3);
+    }
+    if (!set_output(&d)) continue;
+    check_conv_dims(&d, types[i++ % 4]);
+  }
+}
+
+/* Every allocation of a first product fails once, with a status. */
+static void check_no_memory(void) {
+  dm_set_num_threads(1);
+  enum { N = 1500 }; /* larger than any buffer that earlier checks left */
+  float *a = calloc(1 << 22, 4), *c = calloc(N * N, 4);
+  if (!a || !c) exit(2);
+  const dm_Mat m = {a, DM_F32, 1, 1};
+  dm_alloc_fail_at(1, true);
+  const dm_status st =
+      dm_gemm(400, 400, 100000, 1, m, m, 0, c, DM_F32, 400, NULL, DM_F32, DM_EPI_NONE);
+  dm_alloc_fail_at(0, false);
+  check(st == DM_EMEM, "gemm: no memory is a status");
+  free(a);
+  free(c);
+}
+
+int main(void) {
+  check_vec();
+  check_threads();
+  check_gemm();
+  check_conv();
+  check_no_memory();
+  printf("%d passed, %d failed\n", n_passed, n_failed);
+  return n_failed != 0;
+}

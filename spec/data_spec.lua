@@ -1,0 +1,1 @@
+-- The data room: data sets and the loader.

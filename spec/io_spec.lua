@@ -1,0 +1,1 @@
+-- dm.save and dm.load.

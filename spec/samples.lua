@@ -1,0 +1,344 @@
+-- Sample calls for every op: small float64 inputs away from kinks, so that
+-- finite differences can judge the gradients. spec/op_spec.lua fails by name
+-- on an op of dm.ops() that has none.
+--
+-- samples.NAME = list of calls; a call is the argument list, where x(...) makes a
+-- tensor literal of spec/case.lua. Fields of a call:
+--   grad = false    nothing to differentiate
+--   once = true     no second-order check: a second derivative is not defined
+--   dense = true    the meaning depends on the strides: contiguous only
+--   random = true   results differ from call to call
+--   pointwise       filled in below: the op works on any shape
+
+local samples = {}
+
+-- A fixed sequence in (0, 1), spread like a golden-ratio lattice.
+local turn = 0
+local function fraction()
+  turn = (turn + 0.6180339887498949) % 1
+  return turn
+end
+
+local function literal(dtype, lo, hi, shape, grad)
+  local n = 1
+  for _, s in ipairs(shape) do n = n * s end
+  local d = {}
+  for i = 1, n do d[i] = lo + (hi - lo) * fraction() end
+  return {t = dtype, s = shape, d = d, g = grad}
+end
+
+-- Differentiable, in (lo, hi).
+local function x(lo, hi, ...) return literal("float64", lo, hi, {...}, true) end
+
+-- Not differentiated: weights, targets, statistics.
+local function const(lo, hi, ...) return literal("float64", lo, hi, {...}) end
+
+-- Magnitudes in (0.2, hi), signs alternating: for kinks at 0.
+local function off_zero(hi, ...)
+  local v = x(0.2, hi, ...)
+  for i = 1, #v.d, 2 do v.d[i] = -v.d[i] end
+  return v
+end
+
+-- Elements at least 0.3 apart, shuffled: for ops that choose.
+local function distinct(...)
+  local v = x(0, 1, ...)
+  local order = {}
+  for i = 1, #v.d do order[i] = i end
+  table.sort(order, function(a, b) return v.d[a] < v.d[b] end)
+  for rank, i in ipairs(order) do v.d[i] = 0.3 * (rank - #order / 2) + 0.07 end
+  return v
+end
+
+-- Between whole numbers.
+local function off_integer(...)
+  local v = x(0.2, 0.4, ...)
+  for i = 1, #v.d do v.d[i] = v.d[i] + i % 5 - 2 end
+  return v
+end
+
+local function int(dtype, shape, d) return {t = dtype, s = shape, d = d} end
+local function bool(shape, d) return int("bool", shape, d) end
+local mask = bool({2, 3}, {1, 0, 1, 0, 0, 1})
+
+-- ---- functions of one tensor ----
+
+local UNARY = {
+  neg = {-2, 2}, exp = {-2, 2}, expm1 = {-2, 2}, log = {0.3, 3}, log1p = {-0.6, 2},
+  log2 = {0.3, 3}, log10 = {0.3, 3}, sqrt = {0.3, 3}, rsqrt = {0.3, 3}, reciprocal = {0.4, 2},
+  sin = {-2, 2}, cos = {-2, 2}, tan = {-1, 1}, tanh = {-2, 2}, sigmoid = {-3, 3}, erf = {-2, 2},
+  gelu = {-3, 3}, silu = {-3, 3}, softplus = {-3, 3}, square = {-2, 2}, asin = {-0.8, 0.8},
+  acos = {-0.8, 0.8}, atan = {-2, 2}, sinh = {-2, 2}, cosh = {-2, 2},
+}
+for name, range in pairs(UNARY) do samples[name] = {{x(range[1], range[2], 2, 3)}} end
+for _, name in ipairs{"abs", "sign", "relu", "leaky_relu", "elu", "hardtanh"} do
+  samples[name] = {{off_zero(0.9, 2, 3)}, {off_zero(3.1, 2, 3)}}
+end
+for _, name in ipairs{"floor", "ceil", "round", "trunc"} do
+  samples[name] = {{off_integer(2, 3)}}
+end
+samples.clamp = {
+  {off_integer(2, 3), {min = -1, max = 1}}, {off_integer(2, 3), {min = 0}},
+  {off_integer(2, 3), {min = x(-0.9, -0.6, 3), max = x(0.5, 0.9, 2, 1)}},
+}
+table.insert(samples.gelu, {x(-3, 3, 2, 3), {approximate = "tanh"}})
+table.insert(samples.softplus, {x(-1, 1, 2, 3), {beta = 2}})
+table.insert(samples.leaky_relu, {off_zero(2, 2, 3), {negative_slope = 0.3}})
+table.insert(samples.elu, {off_zero(2, 2, 3), {alpha = 0.5}})
+table.insert(samples.hardtanh, {off_integer(2, 3), {min_val = -0.5, max_val = 1.5}})
+
+-- ---- functions of two and three ----
+
+for _, name in ipairs{"add", "sub", "mul"} do
+  samples[name] = {
+    {x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}, {x(-2, 2, 2, 1), 1.5},
+  }
+end
+table.insert(samples.add, {x(-2, 2, 2, 3), x(-2, 2, 2, 1), {alpha = -0.5}})
+table.insert(samples.sub, {x(-2, 2, 2, 3), x(-2, 2, 2, 1), {alpha = 2}})
+samples.div = {{x(-2, 2, 2, 3), x(0.5, 2, 2, 3)}, {x(-2, 2, 2, 3), x(0.5, 2, 3)}, {x(1, 2, 2), 3}}
+samples.pow = {
+  {x(0.5, 2, 2, 3), x(-2, 2, 2, 3)}, {x(0.5, 2, 2, 3), x(-2, 2, 3)}, {x(0.5, 2, 3), 2.5},
+  {x(-2, -0.5, 3), 3},
+}
+samples.atan2 = {{x(0.2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(0.2, 2, 2, 3), x(-2, 2, 3)}}
+for _, name in ipairs{"fmod", "remainder"} do
+  samples[name] = {{off_integer(2, 3), 1.0}, {x(2.1, 2.9, 2, 3), x(0.95, 1.05, 3)}}
+end
+for _, name in ipairs{"maximum", "minimum"} do
+  local a = distinct(2, 3)
+  local b = x(0.1, 0.2, 2, 3)
+  for i = 1, #b.d do b.d[i] = a.d[i] + (i % 2 == 0 and b.d[i] or -b.d[i]) end
+  samples[name] = {{a, b}, {off_zero(1, 2, 3), const(0, 0, 3)}}
+end
+samples.where = {{mask, x(-2, 2, 2, 3), x(-2, 2, 3)}}
+samples.lerp = {
+  {x(-2, 2, 2, 3), x(-2, 2, 2, 3), 0.3}, {x(-2, 2, 2, 3), x(-2, 2, 3), x(0, 1, 2, 1)},
+}
+samples.addcmul = {
+  {x(-2, 2, 2, 3), x(-2, 2, 2, 3), x(-2, 2, 2, 3)},
+  {x(-2, 2, 2, 3), x(-2, 2, 3), x(-2, 2, 2, 1), {value = -0.5}},
+}
+samples.addcdiv = {
+  {x(-2, 2, 2, 3), x(-2, 2, 2, 3), x(0.5, 2, 2, 3)},
+  {x(-2, 2, 2, 3), x(-2, 2, 3), x(0.5, 2, 2, 1), {value = -0.5}},
+}
+for _, name in ipairs{"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
+  "logical_xor"} do
+  samples[name] = {{const(-1, 1, 2, 3), const(-1, 1, 3), grad = false}}
+end
+for _, name in ipairs{"logical_not", "isnan", "isinf", "isfinite"} do
+  samples[name] = {{const(-1, 1, 2, 3), grad = false}}
+end
+
+local POINTWISE = {"clamp", "add", "sub", "mul", "div", "pow", "atan2", "fmod", "remainder",
+  "maximum", "minimum", "where", "lerp", "addcmul", "addcdiv", "abs", "sign", "relu",
+  "leaky_relu", "elu", "hardtanh", "floor", "ceil", "round", "trunc", "eq", "ne", "lt",
+  "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
+  "isinf", "isfinite"}
+for name in pairs(UNARY) do POINTWISE[#POINTWISE + 1] = name end
+for _, name in ipairs(POINTWISE) do
+  for _, call in ipairs(samples[name]) do call.pointwise = true end
+end
+
+-- ---- creation ----
+
+local DOUBLE = {dtype = "float64"}
+for _, name in ipairs{"zeros", "ones"} do samples[name] = {{2, 3, DOUBLE, grad = false}} end
+for _, name in ipairs{"empty", "rand", "randn"} do
+  samples[name] = {{2, 3, DOUBLE, grad = false, random = true}}
+end
+samples.full = {{{2, 3}, 1.5, DOUBLE, grad = false}}
+samples.randint = {{1, 7, {2, 3}, grad = false, random = true}}
+samples.randperm = {{7, grad = false, random = true}}
+samples.bernoulli = {{const(0, 1, 3), grad = false, random = true}}
+samples.multinomial = {{const(0.1, 1, 4), 2, grad = false, random = true}}
+samples.normal = {{0, 1, {2, 3}, grad = false, random = true}}
+samples.arange = {{5, grad = false}, {1, 7, 2, grad = false}}
+samples.linspace = {{0, 1, 5, grad = false}}
+samples.eye = {{3, grad = false}, {2, 3, grad = false}}
+for _, name in ipairs{"zeros_like", "ones_like"} do
+  samples[name] = {{const(0, 1, 2, 3), grad = false}}
+end
+for _, name in ipairs{"empty_like", "rand_like", "randn_like"} do
+  samples[name] = {{const(0, 1, 2, 3), grad = false, random = true}}
+end
+samples.full_like = {{const(0, 1, 2, 3), 1.5, grad = false}}
+samples.randint_like = {{const(0, 1, 2, 3), 1, 7, grad = false, random = true}}
+samples.tensor = {{{{1, 2}, {3, 4}}, grad = false}}
+
+-- ---- views and shape ----
+
+local function box() return x(-2, 2, 2, 3, 4) end
+samples.view = {{x(-2, 2, 6), 2, 3, dense = true}, {x(-2, 2, 6), -1, 2, dense = true}}
+samples.reshape = {{box(), {4, 6}}, {box(), {-1}}}
+samples.transpose = {{box(), 1, 3}, {box(), -1, -2}}
+samples.t = {{x(-2, 2, 2, 3)}}
+samples.permute = {{box(), {3, 1, 2}}}
+samples.squeeze = {{x(-2, 2, 2, 1, 3)}, {x(-2, 2, 2, 1, 3), 2}}
+samples.unsqueeze = {{x(-2, 2, 2, 3), 1}, {x(-2, 2, 2, 3), -1}}
+samples.expand = {{x(-2, 2, 3, 1), 2, 3, 4}}
+samples.narrow = {{box(), 2, 2, 2}}
+samples.select = {{box(), 2, -1}}
+samples.flatten = {{box()}, {box(), {start_dim = 2}}}
+samples.unflatten = {{x(-2, 2, 2, 6), 2, {2, 3}}}
+samples.contiguous = {{box()}}
+samples.movedim = {{box(), 1, 3}}
+samples.cat = {{{x(-2, 2, 2, 3), x(-2, 2, 1, 3)}}, {{x(-2, 2, 2, 3), x(-2, 2, 2, 1)}, {dim = 2}}}
+samples.stack = {{{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}}, {{x(-2, 2, 2), x(-2, 2, 2)}, {dim = 2}}}
+samples.split = {{x(-2, 2, 5, 2), 2}, {x(-2, 2, 2, 5), {2, 3}, {dim = 2}}}
+samples.chunk = {{x(-2, 2, 5, 2), 2}}
+samples.tile = {{x(-2, 2, 2, 3), {2, 1}}}
+samples["repeat"] = {{x(-2, 2, 2, 3), 2, 1}}
+samples.flip = {{box(), {1, 3}}}
+samples.roll = {{box(), 1, 2}}
+samples.repeat_interleave = {{x(-2, 2, 2, 3), 2, {dim = 2}}}
+samples.clone = {{box()}}
+samples.detach = {{const(-2, 2, 2, 3), grad = false}}
+samples.slice = {{box(), 2, 1, 3, 2}}
+samples.diagonal = {{x(-2, 2, 3, 4)}, {x(-2, 2, 3, 4), {offset = 1}}}
+samples.as_strided = {
+  {x(-2, 2, 6), {2, 2}, {3, 1}, dense = true},
+  {x(-2, 2, 6), {3, 2}, {1, 2}, {offset = 1}, dense = true},
+}
+samples.expand_as = {{x(-2, 2, 3, 1), const(0, 1, 3, 4)}}
+samples.view_as = {{x(-2, 2, 6), const(0, 1, 2, 3), dense = true}}
+
+-- ---- conversion and filling ----
+
+samples.to = {{x(-2, 2, 2, 3), "float64"}}
+samples.cast = {{x(-2, 2, 2, 3), "float64"}}
+for _, name in ipairs{"float", "half", "bfloat16", "long", "int", "bool"} do
+  samples[name] = {{const(-2, 2, 2, 3), grad = false}}
+end
+samples.double = {{x(-2, 2, 2, 3)}}
+samples.copy_ = {{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}}
+samples.fill_ = {{x(-2, 2, 2, 3), 1.5}}
+samples.zero_ = {{x(-2, 2, 2, 3)}}
+for _, name in ipairs{"uniform", "normal", "bernoulli", "random"} do
+  samples[name .. "_"] = {{const(0, 1, 2, 3), grad = false, random = true}}
+end
+
+-- ---- reductions ----
+
+for _, name in ipairs{"sum", "mean", "var", "std", "norm", "logsumexp"} do
+  samples[name] = {{box(), 2}, {box(), -1, {keepdim = true}}, {box(), {1, 3}}}
+  if name ~= "logsumexp" then table.insert(samples[name], {box()}) end
+end
+samples.norm = {
+  {box()}, {box(), {p = 3, dim = 2}}, {off_zero(2, 2, 3), {p = 1}},
+  {distinct(2, 3), {p = math.huge, dim = 2}}, {box(), {dim = {1, 3}, keepdim = true}},
+}
+table.insert(samples.var, {box(), {correction = 0}})
+table.insert(samples.std, {box(), 2, {correction = 0}})
+samples.prod = {{x(0.5, 2, 2, 3)}, {x(0.5, 2, 2, 3), 2}, {x(0.5, 2, 2, 3), 1, {keepdim = true}}}
+for _, name in ipairs{"max", "min"} do
+  samples[name] = {{distinct(2, 3)}, {distinct(2, 3), 2}, {distinct(2, 3), 1, {keepdim = true}}}
+end
+for _, name in ipairs{"amax", "amin"} do
+  samples[name] = {{distinct(2, 3)}, {distinct(2, 3), 2}, {distinct(2, 3, 2), {1, 3}}}
+end
+for _, name in ipairs{"argmax", "argmin"} do
+  samples[name] = {{distinct(2, 3), grad = false}, {distinct(2, 3), 2, grad = false}}
+end
+for _, name in ipairs{"any", "all"} do
+  samples[name] = {{mask, grad = false}, {mask, 2, grad = false}}
+end
+samples.cumsum = {{box(), 2}, {box(), -1}}
+
+-- ---- order and indexing ----
+
+samples.sort = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, descending = true}}}
+samples.argsort = {{distinct(2, 4), grad = false}}
+samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = false}}}
+samples.nonzero = {{mask, grad = false}}
+local pick = int("int64", {2, 3}, {1, 4, 2, 3, 3, 1})
+local spread = int("int64", {2, 3}, {1, 4, 2, 3, 2, 1})
+samples.gather = {{x(-2, 2, 2, 4), 2, pick}}
+samples.scatter = {{x(-2, 2, 2, 4), 2, spread, x(-2, 2, 2, 3)}, {x(-2, 2, 2, 4), 2, spread, 1.5}}
+samples.scatter_add = {{x(-2, 2, 2, 4), 2, pick, x(-2, 2, 2, 3)}}
+samples.index_select = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4})}}
+samples.index_add = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4}), x(-2, 2, 3, 2)}}
+samples.masked_fill = {{x(-2, 2, 2, 3), mask, 1.5}, {x(-2, 2, 2, 3), mask, x(-1, 1)}}
+samples.masked_select = {{x(-2, 2, 2, 3), mask}}
+samples.embedding = {{int("int64", {2, 2}, {1, 3, 3, 2}), x(-2, 2, 4, 3)}}
+samples.one_hot = {{int("int64", {3}, {1, 3, 2}), {num_classes = 4}, grad = false}}
+
+-- ---- softmax and products ----
+
+for _, name in ipairs{"softmax", "log_softmax"} do
+  samples[name] = {{x(-2, 2, 2, 4), -1}, {x(-2, 2, 2, 4, 3), 2}}
+end
+samples.matmul = {
+  {x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 3), x(-1, 1, 3)}, {x(-1, 1, 3), x(-1, 1, 3, 2)},
+  {x(-1, 1, 2, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 2, 1, 2, 3), x(-1, 1, 2, 3, 2)},
+}
+samples.mm = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}}
+samples.bmm = {{x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3, 2)}}
+samples.mv = {{x(-1, 1, 2, 3), x(-1, 1, 3)}}
+samples.dot = {{x(-1, 1, 4), x(-1, 1, 4)}}
+samples.outer = {{x(-1, 1, 2), x(-1, 1, 3)}}
+samples.addmm = {
+  {x(-1, 1, 2, 2), x(-1, 1, 2, 3), x(-1, 1, 3, 2)},
+  {x(-1, 1, 2), x(-1, 1, 2, 3), x(-1, 1, 3, 2), {beta = 0.5, alpha = 2}},
+}
+samples.baddbmm = {
+  {x(-1, 1, 2, 2, 2), x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3, 2), {beta = 0.5, alpha = 2}},
+}
+samples.linear = {
+  {x(-1, 1, 2, 3), x(-1, 1, 4, 3), x(-1, 1, 4)}, {x(-1, 1, 2, 2, 3), x(-1, 1, 4, 3)},
+}
+samples.einsum = {
+  {"bij,bjk->bik", x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3, 2)}, {"ij,j->i", x(-1, 1, 2, 3), x(-1, 1, 3)},
+}
+
+-- ---- layers ----
+
+samples.conv2d = {
+  {x(-1, 1, 1, 2, 4, 4), x(-1, 1, 2, 2, 3, 3), x(-1, 1, 2), {padding = 1}},
+  {x(-1, 1, 1, 2, 5, 4), x(-1, 1, 2, 1, 2, 2), {stride = {2, 1}, dilation = {1, 2}, groups = 2}},
+}
+samples.max_pool2d = {
+  {distinct(1, 1, 4, 4), 2}, {distinct(1, 1, 4, 5), 3, {stride = 1, padding = 1}},
+}
+samples.avg_pool2d = {
+  {x(-1, 1, 1, 2, 4, 4), 2},
+  {x(-1, 1, 1, 1, 5, 4), 3, {stride = 2, padding = 1, count_include_pad = false}},
+}
+samples.adaptive_avg_pool2d = {{x(-1, 1, 1, 2, 5, 4), {2, 3}}}
+samples.batch_norm = {
+  {x(-1, 1, 4, 2), const(-1, 1, 2), const(0.5, 1, 2),
+    {weight = x(0.5, 1, 2), bias = x(-1, 1, 2), training = true}},
+  {x(-1, 1, 2, 2, 3), const(-1, 1, 2), const(0.5, 1, 2), {weight = x(0.5, 1, 2)}},
+}
+samples.layer_norm = {
+  {x(-1, 1, 3, 4), {4}, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}, {x(-1, 1, 2, 2, 3), {2, 3}},
+}
+samples.group_norm = {{x(-1, 1, 2, 4, 3), 2, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}}
+samples.dropout = {{x(-1, 1, 2, 3), {p = 0}}, {x(-1, 1, 2, 3), {p = 0.5, training = false}}}
+
+-- ---- losses ----
+
+local labels = int("int64", {3}, {2, 1, 4})
+local weight = const(0.5, 1.5, 4)
+samples.cross_entropy = {
+  {x(-1, 1, 3, 4), labels}, {x(-1, 1, 3, 4), labels, {reduction = "none", weight = weight}},
+  {x(-1, 1, 3, 4), labels, {label_smoothing = 0.1, weight = weight}},
+  {x(-1, 1, 3, 4), labels, {ignore_index = 2}},
+}
+samples.nll_loss = {
+  {x(-1, 1, 3, 4), labels}, {x(-1, 1, 3, 4), labels, {reduction = "sum", weight = weight}},
+}
+for _, name in ipairs{"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"} do
+  local a = off_integer(2, 3)
+  local b = const(0, 0, 2, 3)
+  samples[name] = {{a, b}, {a, b, {reduction = "none"}}, {a, b, {reduction = "sum"}}}
+end
+samples.binary_cross_entropy = {{x(0.2, 0.8, 2, 3), const(0, 1, 2, 3)}}
+samples.binary_cross_entropy_with_logits = {
+  {x(-2, 2, 2, 3), const(0, 1, 2, 3)},
+  {x(-2, 2, 2, 3), const(0, 1, 2, 3),
+    {weight = const(0.5, 1, 3), pos_weight = const(0.5, 2, 3), reduction = "sum"}},
+}
+
+return samples

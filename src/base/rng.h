@@ -1,0 +1,43 @@
+/* Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as
+   1, 2, 3"): counter based, so that element i of a draw is the same whatever
+   the device or the number of threads. C and CUDA. */
+#ifndef DM_RNG_H
+#define DM_RNG_H
+
+#include <math.h>
+#include <stdint.h>
+
+typedef struct dm_Philox {
+  uint32_t v[4];
+} dm_Philox;
+
+static inline dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
+  uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+    c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+    c1 = (uint32_t)p1;
+    c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+    c3 = (uint32_t)p0;
+    k0 += 0x9E3779B9u; /* golden ratio */
+    k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
+  }
+  return (dm_Philox){{c0, c1, c2, c3}};
+}
+
+/* [0, 1) with 24 bits; and with 53 bits from two words. */
+static inline float dm_uniform_f32(uint32_t u) {
+  return (float)(u >> 8) * 5.9604644775390625e-08f; /* 2^-24 */
+}
+static inline double dm_uniform_f64(uint32_t hi, uint32_t lo) {
+  const uint64_t u = ((uint64_t)hi << 32 | lo) >> 11;
+  return (double)u * 1.1102230246251565e-16; /* 2^-53 */
+}
+
+/* A generator is a seed and the number of the next unused counter. */
+typedef struct dm_Generator {
+  uint64_t seed, offset;
+} dm_Generator;
+
+#endif

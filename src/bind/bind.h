@@ -1,0 +1,109 @@
+/* What the files of the binding share. The binding is the only code that
+   includes lua.h; it turns a failed status into a Lua error at the caller's
+   line, and holds no engine reference across a call that may raise, but in
+   userdata. Every closure has two upvalues: 1 the State, 2 the metatable of
+   tensors. */
+#ifndef DM_BIND_H
+#define DM_BIND_H
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include "engine/op.h"
+#include "engine/tape.h"
+
+/* A Lua handle on a tensor. Lies in its scope's ring, so that the scope's end
+   can release it. t is NULL once released. */
+typedef struct Box {
+  const void *magic;
+  dm_Tensor *t;
+  struct Box *prev, *next; /* of the scope's ring; NULL: in none */
+  bool by_scope;           /* released by a scope: the message says so */
+} Box;
+
+/* One per Lua state (not per coroutine). */
+typedef struct State {
+  dm_Modes modes; /* the main coroutine's */
+  dm_Modes *current;
+  lua_State *current_thread;
+  dm_Generator generator;
+  Box *scope; /* ring of the innermost open scope; NULL: none */
+  int64_t gc_limit, gc_count;
+  double gc_seconds;
+  int64_t next_id;
+} State;
+
+#define UP_STATE 1
+#define UP_META 2
+
+extern const char dm_box_magic;
+
+static inline State *state_of(lua_State *L) {
+  return lua_touserdata(L, lua_upvalueindex(UP_STATE));
+}
+
+/* Makes this coroutine's modes current; the first thing every entry does. */
+void dm_enter_slow(lua_State *L, State *S);
+static inline State *dm_enter(lua_State *L) {
+  State *S = state_of(L);
+  if (DM_UNLIKELY(S->current_thread != L)) dm_enter_slow(L, S);
+  dm_modes_current = S->current;
+  return S;
+}
+
+static inline Box *dm_box(lua_State *L, int i) {
+  if (lua_type(L, i) != LUA_TUSERDATA || lua_rawlen(L, i) != sizeof(Box)) return NULL;
+  Box *b = lua_touserdata(L, i);
+  return b->magic == &dm_box_magic ? b : NULL;
+}
+static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
+  const Box *b = dm_box(L, i);
+  return b ? b->t : NULL;
+}
+
+/* The tensor at i; raises when there is none, or it was freed. */
+dm_Tensor *dm_check_tensor(lua_State *L, int i);
+/* Pushes an empty box; fill it after. */
+Box *dm_push_box(lua_State *L, State *S);
+/* Pushes t and takes its reference. May collect garbage. */
+void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
+/* Takes b out of its scope: it lives until Lua lets go of it. */
+void dm_box_keep(Box *b);
+void dm_box_release(Box *b);
+
+/* Raises the engine's message (or a formatted one) at the line of the first
+   caller outside the library. */
+int dm_raise(lua_State *L);
+int dm_raise_text(lua_State *L, const char *fmt, ...);
+#define DM_CHECK(L, call)                                 \
+  do {                                                    \
+    if (DM_UNLIKELY((call) != DM_OK)) return dm_raise(L); \
+  } while (0)
+
+/* Registers with the two upvalues (the table is on top). */
+void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
+/* Frees what garbage holds: the second chance of an allocation that failed. */
+void dm_collect(lua_State *L, State *S);
+
+dm_DType dm_check_dtype(lua_State *L, int i);
+dm_Device dm_check_device(lua_State *L, int i);
+/* t[key] of an options table at i, or nil; pushes one value. */
+int dm_option(lua_State *L, int i, const char *key);
+bool dm_option_bool(lua_State *L, int i, const char *key, bool def);
+/* The nearest of n names to word, or NULL when none is near. */
+const char *dm_nearest(const char *word, int n, const char *const *names);
+
+int dm_op_closure(lua_State *L); /* upvalues: state, meta, op id, in place? */
+int dm_index_get(lua_State *L);
+int dm_index_set(lua_State *L);
+int dm_tensor_tostring(lua_State *L);
+int dm_tensor_to(lua_State *L);
+
+extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
+extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
+extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
+void dm_register_scopes(lua_State *L, State *S);
+void dm_register_data(lua_State *L, State *S);
+
+#endif

@@ -1,0 +1,399 @@
+/* One closure for every op: reads tensors and attributes as the row's signature
+   says, calls the engine, pushes the results.
+
+   Arguments are told apart by type, in order: a tensor fills the next tensor
+   slot, anything else the next attribute; so gather(x, dim, index) and
+   layer_norm(x, {5}, w, b) need no table of their own. A trailing table with
+   names holds the rest. */
+#include <string.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+
+enum { UP_OP = 3, UP_INPLACE = 4, LOCAL_IN = 16 };
+
+typedef struct Args {
+  lua_State *L;
+  const dm_OpInfo *op;
+  const dm_Signature *g;
+  dm_Tensor *in[DM_MAX_IN];
+  dm_Tensor *temp[DM_MAX_IN]; /* numbers made into tensors; freed after the call */
+  int n_tensor, n_temp, next_attr;
+  uint32_t attr_given;
+  int requires_grad;
+  _Alignas(8) char attr[DM_ATTR_BYTES];
+} Args;
+
+static int free_temps(Args *a) {
+  for (int i = 0; i < a->n_temp; i++) dm_tensor_unref(&a->temp[i]);
+  a->n_temp = 0;
+  return 0;
+}
+
+/* Raises about argument `name`, after letting go of what the call holds. */
+static int bad(Args *a, const char *name, int i, const char *wanted) {
+  free_temps(a);
+  return dm_raise_text(a->L, "%s: %s: %s expected, got %s", a->op->name, name, wanted,
+                       lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i)
+                                                        : luaL_typename(a->L, i));
+}
+
+static int64_t to_int(Args *a, const char *name, int i) {
+  int ok;
+  const lua_Integer v = lua_tointegerx(a->L, i, &ok);
+  if (!ok || lua_type(a->L, i) != LUA_TNUMBER) bad(a, name, i, "integer");
+  return v;
+}
+
+/* A position in Lua counts from 1; the engine counts from 0. */
+static int64_t to_position(Args *a, const char *name, int i) {
+  const int64_t v = to_int(a, name, i);
+  if (v == 0) {
+    free_temps(a);
+    dm_raise_text(a->L, "%s: %s is 0: positions count from 1 (or from the end: -1)",
+                  a->op->name, name);
+  }
+  return v > 0 ? v - 1 : v;
+}
+
+static double to_num(Args *a, const char *name, int i) {
+  if (lua_type(a->L, i) == LUA_TBOOLEAN) return lua_toboolean(a->L, i);
+  if (lua_type(a->L, i) != LUA_TNUMBER) bad(a, name, i, "number");
+  return lua_tonumber(a->L, i);
+}
+
+static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
+  const char *word = lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : NULL;
+  const size_t n = word ? strlen(word) : 0;
+  int64_t k = 0;
+  for (const char *p = s->choices; word && *p; k++) {
+    const char *end = strchr(p, '|');
+    const size_t len = end ? (size_t)(end - p) : strlen(p);
+    if (len == n && memcmp(p, word, n) == 0) return k;
+    p += len + (end != NULL);
+  }
+  free_temps(a);
+  dm_raise_text(a->L, "%s: %s: '%s' is none of %s", a->op->name, s->name,
+                word ? word : luaL_typename(a->L, i), s->choices);
+  return 0;
+}
+
+/* A list from a table at i, or from the numbers at i .. last. Gives how many
+   arguments it took. */
+static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out) {
+  lua_State *L = a->L;
+  const bool table = lua_istable(L, i);
+  const int64_t n = table ? (int64_t)lua_rawlen(L, i) : last - i + 1;
+  if (n > DM_MAX_DIM) {
+    free_temps(a);
+    dm_raise_text(L, "%s: %s: %d values given, a tensor has at most %d dims", a->op->name,
+                  s->name, (int)n, DM_MAX_DIM);
+  }
+  out->n = n;
+  for (int k = 0; k < n; k++) {
+    int at = i + k;
+    if (table) {
+      lua_rawgeti(L, i, k + 1);
+      at = lua_gettop(L);
+    }
+    out->v[k] = s->kind == A_DIMS ? to_position(a, s->name, at) : to_int(a, s->name, at);
+    if (table) lua_pop(L, 1);
+  }
+  return table ? 1 : (int)n;
+}
+
+/* How many arguments from i on a list may swallow: numbers, and only when no
+   attribute that must follow would go without. */
+static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
+  const int k = (int)(s - a->g->attr);
+  for (int j = k + 1; j < a->g->n_attr; j++)
+    if (a->g->attr[j].required) return i;
+  int end = i;
+  while (end < last && lua_type(a->L, end + 1) == LUA_TNUMBER) end++;
+  return end;
+}
+
+/* Reads the value at i (and up to `last` for a list) into the attribute. */
+static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
+  lua_State *L = a->L;
+  void *p = a->attr + s->offset;
+  a->attr_given |= 1u << (s - a->g->attr);
+  switch ((dm_AttrKind)s->kind) {
+  case A_INT: *(int64_t *)p = to_int(a, s->name, i); break;
+  case A_NUM: *(double *)p = to_num(a, s->name, i); break;
+  case A_BOOL: *(int64_t *)p = lua_toboolean(L, i); break;
+  case A_DTYPE:
+    if (lua_type(L, i) != LUA_TSTRING || dm_dtype_find(lua_tostring(L, i)) == DM_NO_DTYPE)
+      free_temps(a);
+    *(int64_t *)p = dm_check_dtype(L, i);
+    break;
+  case A_DEVICE: {
+    free_temps(a);
+    const dm_Device d = dm_check_device(L, i);
+    *(int64_t *)p = d.type << 8 | d.index;
+    break;
+  }
+  case A_ENUM: *(int64_t *)p = to_choice(a, s, i); break;
+  case A_DIM:
+  case A_POS: *(int64_t *)p = to_position(a, s->name, i); break;
+  case A_STR:
+    if (lua_type(L, i) != LUA_TSTRING) bad(a, s->name, i, "string");
+    *(const char **)p = lua_tostring(L, i);
+    break;
+  case A_OPTNUM: *(dm_OptNum *)p = (dm_OptNum){1, to_num(a, s->name, i)}; break;
+  case A_OPTDIM: *(dm_OptInt *)p = (dm_OptInt){1, to_position(a, s->name, i)}; break;
+  case A_PAIR: {
+    int64_t *v = p;
+    if (!lua_istable(L, i)) {
+      v[0] = v[1] = to_int(a, s->name, i);
+      break;
+    }
+    if (lua_rawlen(L, i) != 2) bad(a, s->name, i, "number or a table of two");
+    for (int k = 0; k < 2; k++) {
+      lua_rawgeti(L, i, k + 1);
+      v[k] = to_int(a, s->name, lua_gettop(L));
+      lua_pop(L, 1);
+    }
+    break;
+  }
+  case A_DIMS:
+  case A_SIZES: {
+    if (!lua_istable(L, i) && lua_type(L, i) != LUA_TNUMBER)
+      bad(a, s->name, i, "number or table of numbers");
+    return to_list(a, s, i, list_end(a, s, i, last), p);
+  }
+  }
+  return 1;
+}
+
+/* A number (or a boolean) as an operand. */
+static dm_Tensor *number_tensor(Args *a, int i) {
+  dm_Tensor *t = NULL;
+  const bool is_bool = lua_type(a->L, i) == LUA_TBOOLEAN;
+  const bool is_int = is_bool || lua_isinteger(a->L, i);
+  const int64_t v = is_bool ? lua_toboolean(a->L, i) : lua_tointeger(a->L, i);
+  if (dm_tensor_number(is_int, lua_tonumber(a->L, i), v, &t) != DM_OK) {
+    free_temps(a);
+    dm_raise(a->L);
+  }
+  if (is_bool) {
+    t->dtype = DM_BOOL;
+    *(uint8_t *)dm_tensor_data(t) = (uint8_t)v;
+  }
+  return a->temp[a->n_temp++] = t;
+}
+
+static dm_Tensor *read_tensor(Args *a, int i) {
+  const Box *b = dm_box(a->L, i);
+  if (b && !b->t) {
+    free_temps(a);
+    dm_check_tensor(a->L, i);
+  }
+  return b ? b->t : NULL;
+}
+
+static int unknown_option(Args *a, const char *key) {
+  const char *names[DM_MAX_IN + DM_MAX_ATTR];
+  int n = 0;
+  for (int k = 0; k < a->g->n_tensor; k++) names[n++] = a->g->tensor[k];
+  for (int k = 0; k < a->g->n_attr; k++) names[n++] = a->g->attr[k].name;
+  const char *near = dm_nearest(key, n, names);
+  free_temps(a);
+  if (near)
+    return dm_raise_text(a->L, "%s: unknown option '%s'; did you mean '%s'?", a->op->name, key,
+                         near);
+  return dm_raise_text(a->L, "%s: unknown option '%s'", a->op->name, key);
+}
+
+static void read_named(Args *a, const char *key) {
+  lua_State *L = a->L;
+  const int i = lua_gettop(L);
+  for (int k = 0; k < a->g->n_attr; k++) {
+    if (strcmp(a->g->attr[k].name, key) != 0) continue;
+    read_attr(a, &a->g->attr[k], i, i);
+    return;
+  }
+  for (int k = 0; k < a->g->n_tensor; k++) {
+    if (strcmp(a->g->tensor[k], key) != 0) continue;
+    a->in[k] = read_tensor(a, i);
+    if (!a->in[k] && a->g->number_ok[k] && lua_type(L, i) == LUA_TNUMBER)
+      a->in[k] = number_tensor(a, i);
+    if (!a->in[k]) bad(a, key, i, "tensor");
+    if (k >= a->n_tensor) a->n_tensor = k + 1;
+    return;
+  }
+  if ((a->op->flags & F_CREATE) && strcmp(key, "requires_grad") == 0)
+    a->requires_grad = lua_toboolean(L, i);
+  else unknown_option(a, key);
+}
+
+static void read_options(Args *a, int i) {
+  lua_State *L = a->L;
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    if (lua_type(L, -2) != LUA_TSTRING) {
+      free_temps(a);
+      dm_raise_text(L, "%s: options are named; this table mixes names and positions",
+                    a->op->name);
+    }
+    read_named(a, lua_tostring(L, -2));
+    lua_pop(L, 1);
+  }
+}
+
+/* Is the table at i an options table? Those have names and no list part. */
+static bool is_options(lua_State *L, int i) {
+  if (!lua_istable(L, i) || lua_rawlen(L, i) > 0) return false;
+  lua_pushnil(L);
+  const bool any = lua_next(L, i) != 0;
+  if (any) lua_pop(L, 2);
+  return any;
+}
+
+static const dm_AttrSpec *next_attr(Args *a) {
+  while (a->next_attr < a->g->n_attr && (a->attr_given >> a->next_attr & 1)) a->next_attr++;
+  return a->next_attr < a->g->n_attr ? &a->g->attr[a->next_attr] : NULL;
+}
+
+static void read_positional(Args *a, int first, int last) {
+  lua_State *L = a->L;
+  for (int i = first; i <= last;) {
+    const int type = lua_type(L, i);
+    const int slot = a->n_tensor;
+    dm_Tensor *t = slot < a->g->n_tensor ? read_tensor(a, i) : NULL;
+    const bool number = type == LUA_TNUMBER || type == LUA_TBOOLEAN;
+    if (!t && slot < a->g->n_tensor && number && a->g->number_ok[slot]) t = number_tensor(a, i);
+    if (t || (type == LUA_TNIL && slot >= a->g->n_required && slot < a->g->n_tensor)) {
+      a->in[a->n_tensor++] = t;
+      i++;
+      continue;
+    }
+    const dm_AttrSpec *s = next_attr(a);
+    if (slot < a->g->n_required && (!s || type == LUA_TNIL || type == LUA_TUSERDATA))
+      bad(a, a->g->tensor[slot], i, "tensor");
+    if (!s) {
+      free_temps(a);
+      dm_raise_text(L, "%s: argument %d is one too many", a->op->name, i);
+    }
+    if (type == LUA_TNIL) {
+      a->next_attr++;
+      i++;
+      continue;
+    }
+    if (type == LUA_TUSERDATA) bad(a, s->name, i, "value");
+    i += read_attr(a, s, i, last);
+  }
+}
+
+static void check_complete(Args *a) {
+  for (int k = a->n_tensor; k < a->g->n_required; k++) {
+    free_temps(a);
+    dm_raise_text(a->L, "%s: tensor '%s' is missing", a->op->name, a->g->tensor[k]);
+  }
+  for (int k = 0; k < a->g->n_attr; k++)
+    if (a->g->attr[k].required && !(a->attr_given >> k & 1)) {
+      free_temps(a);
+      dm_raise_text(a->L, "%s: '%s' is missing", a->op->name, a->g->attr[k].name);
+    }
+}
+
+/* Pushes an output; an input that comes back is the same Lua value. */
+static void push_result(lua_State *L, State *S, dm_Tensor *out, int top) {
+  for (int i = 1; i <= top; i++) {
+    if (dm_to_tensor(L, i) != out) continue;
+    lua_pushvalue(L, i);
+    dm_tensor_unref(&out);
+    return;
+  }
+  dm_push_tensor(L, S, out);
+}
+
+/* Makes the handles first: creating one may raise, and then nothing is held. */
+static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplace) {
+  lua_State *L = a->L;
+  const int top = lua_gettop(L), id = (int)dm_op_id(a->op);
+  if (inplace) {
+    dm_status st = dm_call_inplace(id, n_in, in, a->attr);
+    if (DM_UNLIKELY(st == DM_EMEM)) {
+      dm_collect(L, S);
+      st = dm_call_inplace(id, n_in, in, a->attr);
+    }
+    free_temps(a);
+    if (st != DM_OK) return dm_raise(L);
+    lua_pushvalue(L, 1);
+    return 1;
+  }
+  luaL_checkstack(L, DM_MAX_OUT + 6, NULL);
+  dm_Tensor *out[DM_MAX_OUT] = {NULL};
+  int n_out = 0;
+  dm_status st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
+  if (DM_UNLIKELY(st == DM_EMEM)) {
+    dm_collect(L, S);
+    const dm_Device cpu = {DM_CPU, 0};
+    dm_device_ops(cpu)->empty_cache(cpu);
+    st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
+  }
+  free_temps(a);
+  if (DM_UNLIKELY(st != DM_OK)) return dm_raise(L);
+  if (a->requires_grad && dm_set_requires_grad(out[0], true) != DM_OK) {
+    for (int i = 0; i < n_out; i++) dm_tensor_unref(&out[i]);
+    return dm_raise(L);
+  }
+  for (int i = 0; i < n_out; i++) push_result(L, S, out[i], top);
+  return n_out;
+}
+
+/* cat and its kind: the tensors come as one table. */
+static int call_list(Args *a, State *S, int top) {
+  lua_State *L = a->L;
+  int first = 1;
+  while (first <= top && !lua_istable(L, first) && !dm_box(L, first)) first++;
+  dm_Tensor *local[LOCAL_IN], **in = local;
+  int n;
+  if (dm_box(L, first)) { /* einsum("ij,jk->ik", a, b): tensors side by side */
+    n = 0;
+    while (first + n <= top && dm_box(L, first + n)) n++;
+  } else if (lua_istable(L, first)) {
+    n = (int)lua_rawlen(L, first);
+  } else {
+    return bad(a, a->g->tensor[0], 1, "table of tensors");
+  }
+  if (n > LOCAL_IN) in = lua_newuserdatauv(L, sizeof *in * (size_t)n, 0);
+  const bool table = lua_istable(L, first);
+  for (int k = 0; k < n; k++) {
+    if (table) lua_rawgeti(L, first, k + 1);
+    in[k] = dm_to_tensor(L, table ? -1 : first + k);
+    if (!in[k])
+      return dm_raise_text(L, "%s: tensor %d: tensor expected, got %s", a->op->name, k + 1,
+                           luaL_typename(L, table ? -1 : first + k));
+    if (table) lua_pop(L, 1); /* the table keeps it */
+  }
+  const int after = table ? first + 1 : first + n;
+  const bool opts = after <= top && is_options(L, top);
+  a->n_tensor = a->g->n_tensor;
+  if (first > 1) read_positional(a, 1, first - 1);
+  read_positional(a, after, opts ? top - 1 : top);
+  if (opts) read_options(a, top);
+  check_complete(a);
+  return finish(a, S, n, in, false);
+}
+
+int dm_op_closure(lua_State *L) {
+  State *S = dm_enter(L);
+  const int id = (int)lua_tointeger(L, lua_upvalueindex(UP_OP));
+  Args a;
+  a.L = L;
+  a.op = &dm_ops[id];
+  a.g = dm_op_signature(a.op);
+  a.n_tensor = a.n_temp = a.next_attr = a.requires_grad = 0;
+  a.attr_given = 0;
+  if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
+  const int top = lua_gettop(L);
+  if (a.g->list) return call_list(&a, S, top);
+  for (int k = 0; k < a.g->n_tensor; k++) a.in[k] = NULL;
+  const bool opts = top > 0 && lua_istable(L, top) && is_options(L, top);
+  read_positional(&a, 1, opts ? top - 1 : top);
+  if (opts) read_options(&a, top);
+  check_complete(&a);
+  return finish(&a, S, a.g->n_tensor, a.in, lua_toboolean(L, lua_upvalueindex(UP_INPLACE)));
+}

@@ -1,0 +1,342 @@
+/* Files and loaders for Lua. What the outside world gets wrong comes back as
+   nil and a message; what runs out of memory raises. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "bind/bind.h"
+#include "data/idx.h"
+#include "data/loader.h"
+#include "data/safetensors.h"
+
+static const dm_Device cpu = {.type = DM_CPU};
+
+static int world_failed(lua_State *L, dm_status st) {
+  if (st == DM_EMEM) return dm_raise(L);
+  lua_pushnil(L);
+  lua_pushstring(L, dm_error());
+  return 2;
+}
+
+/* read_idx(path) -> tensor */
+static int read_idx(lua_State *L) {
+  State *S = dm_enter(L);
+  const char *path = luaL_checkstring(L, 1);
+  dm_Idx idx = {0};
+  Box *box = dm_push_box(L, S);
+  dm_status st = dm_idx_read(&idx, path);
+  if (st != DM_OK) return world_failed(L, st);
+  st = dm_tensor_wrap(idx.data, idx.dtype, idx.n_dim, idx.shape, dm_free, idx.data, &box->t);
+  if (st != DM_OK) {
+    dm_free(idx.data);
+    return dm_raise(L);
+  }
+  return 1;
+}
+
+/* ---- safetensors ---- */
+
+static int close_file(lua_State *L) {
+  dm_st_close(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Pushes a userdata that closes the file when it is collected. */
+static dm_StFile **push_file(lua_State *L) {
+  dm_StFile **f = lua_newuserdatauv(L, sizeof *f, 0);
+  *f = NULL;
+  if (luaL_newmetatable(L, "demilune.SafetensorsFile")) {
+    lua_pushcfunction(L, close_file);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  return f;
+}
+
+/* safetensors_read(path) -> {tensors = {name = tensor}, metadata = {k = v}} */
+static int safetensors_read(lua_State *L) {
+  State *S = dm_enter(L);
+  const char *path = luaL_checkstring(L, 1);
+  dm_StFile **f = push_file(L);
+  dm_status st = dm_st_open(f, path);
+  if (st != DM_OK) return world_failed(L, st);
+  int64_t n;
+  lua_createtable(L, 0, 2);
+  lua_newtable(L);
+  const dm_StEntry *e = dm_st_get_entries(*f, &n);
+  for (int64_t i = 0; i < n; i++, e++) {
+    Box *box = dm_push_box(L, S);
+    DM_CHECK(L, dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t));
+    if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(box->t))) != DM_OK)
+      return world_failed(L, st);
+    lua_setfield(L, -2, e->name);
+  }
+  lua_setfield(L, -2, "tensors");
+  lua_newtable(L);
+  const dm_StPair *p = dm_st_get_pairs(*f, &n);
+  for (int64_t i = 0; i < n; i++, p++) {
+    lua_pushstring(L, p->value);
+    lua_setfield(L, -2, p->key);
+  }
+  lua_setfield(L, -2, "metadata");
+  dm_st_close(f);
+  return 1;
+}
+
+static lua_Integer count_pairs(lua_State *L, int table) {
+  lua_Integer n = 0;
+  for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) n++;
+  return n;
+}
+
+/* safetensors_write(path, {name = tensor}, {key = string}) -> true */
+static int safetensors_write(lua_State *L) {
+  State *S = dm_enter(L);
+  const char *path = luaL_checkstring(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
+  const size_t n = (size_t)count_pairs(L, 2), n_pairs = (size_t)count_pairs(L, 3);
+  dm_StEntry *entries = lua_newuserdatauv(L, sizeof *entries * (n + 1), 0);
+  const void **data = lua_newuserdatauv(L, sizeof *data * (n + 1), 0);
+  dm_StPair *pairs = lua_newuserdatauv(L, sizeof *pairs * (n_pairs + 1), 0);
+  lua_createtable(L, (int)n, 0); /* holds dense copies until the end */
+  const int held = lua_gettop(L);
+  size_t i = 0;
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1), i++) {
+    if (lua_type(L, -2) != LUA_TSTRING)
+      return dm_raise_text(L, "safetensors_write: the name of a tensor is no string");
+    dm_Tensor *t = dm_check_tensor(L, -1);
+    Box *dense = dm_push_box(L, S);
+    lua_rawseti(L, held, (lua_Integer)i + 1);
+    DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &t, NULL, &dense->t));
+    entries[i] = (dm_StEntry){.name = lua_tostring(L, -2), .dtype = t->dtype, .n_dim = t->ndim};
+    memcpy(entries[i].shape, t->shape, sizeof t->shape);
+    data[i] = dm_tensor_data(dense->t);
+  }
+  i = 0;
+  for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1), i++) {
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
+      return dm_raise_text(L, "safetensors_write: metadata wants strings for keys and values");
+    pairs[i] = (dm_StPair){lua_tostring(L, -2), lua_tostring(L, -1)};
+  }
+  const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
+  if (st != DM_OK) return world_failed(L, st);
+  lua_pushboolean(L, true);
+  return 1;
+}
+
+/* ---- the loader ---- */
+
+enum { MAX_COLUMN = 8, MAX_CHANNEL = 64, WAIT_MS = 50 };
+
+typedef struct LoaderBox {
+  dm_Loader *loader;
+  int n;
+  dm_Tensor *column[MAX_COLUMN];              /* owned, dense */
+  int n_dim[MAX_COLUMN];                      /* of a batch */
+  int64_t shape[MAX_COLUMN][DM_MAX_DIM];      /* [k][0] is the batch's own */
+} LoaderBox;
+
+static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
+                           dm_LoaderBuffer *out) {
+  const LoaderBox *l = ctx;
+  int64_t shape[DM_MAX_DIM];
+  dm_Tensor *t = NULL;
+  DM_UNUSED(n_bytes);
+  memcpy(shape, l->shape[k], sizeof shape);
+  shape[0] = n_rows;
+  DM_TRY(dm_tensor_new(dm_loader_dtype(l->loader, k), l->n_dim[k], shape, cpu, &t));
+  *out = (dm_LoaderBuffer){dm_tensor_data(t), t};
+  return DM_OK;
+}
+
+static void free_batch(void *ctx, dm_LoaderBuffer *buffer) {
+  dm_Tensor *t = buffer->owner;
+  DM_UNUSED(ctx);
+  dm_tensor_unref(&t);
+  *buffer = (dm_LoaderBuffer){NULL, NULL};
+}
+
+static LoaderBox *check_loader(lua_State *L) {
+  return luaL_checkudata(L, 1, "demilune.Loader");
+}
+
+static int loader_gc(lua_State *L) {
+  dm_enter(L);
+  LoaderBox *l = check_loader(L);
+  dm_loader_free(&l->loader);
+  for (int k = 0; k < l->n; k++) dm_tensor_unref(&l->column[k]);
+  return 0;
+}
+
+/* Numbers of the array t[key], t at i, into dst; their count. */
+static int read_floats(lua_State *L, int i, const char *key, float dst[MAX_CHANNEL]) {
+  int n = 0;
+  if (dm_option(L, i, key) == LUA_TTABLE) {
+    for (; n < MAX_CHANNEL && lua_rawgeti(L, -1, n + 1) == LUA_TNUMBER; n++) {
+      dst[n] = (float)lua_tonumber(L, -1);
+      lua_pop(L, 1);
+    }
+    if (n < MAX_CHANNEL) lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return n;
+}
+
+static double option_number(lua_State *L, int i, const char *key, double def) {
+  const double v = dm_option(L, i, key) == LUA_TNIL ? def : luaL_checknumber(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+typedef struct Image {
+  dm_ImageTransform how;
+  float mean[MAX_CHANNEL], std[MAX_CHANNEL];
+} Image;
+
+/* The transform in the table at i, for images (N,H,W) or (N,C,H,W). */
+static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
+  const dm_Tensor *t = l->column[k];
+  if (t->ndim != 3 && t->ndim != 4)
+    dm_raise_text(L, "DataLoader: images want shape {N, H, W} or {N, C, H, W}, got %s",
+                  DM_SHAPE(t));
+  im->how = (dm_ImageTransform){
+      .channels = t->ndim == 4 ? t->shape[1] : 1,
+      .height = t->shape[t->ndim - 2],
+      .width = t->shape[t->ndim - 1],
+      .padding = (int64_t)option_number(L, i, "padding", 0),
+      .crop_height = (int64_t)option_number(L, i, "crop_height", 0),
+      .crop_width = (int64_t)option_number(L, i, "crop_width", 0),
+      .flip = option_number(L, i, "flip", 0),
+  };
+  const int n_mean = read_floats(L, i, "mean", im->mean), n_std = read_floats(L, i, "std", im->std);
+  if ((n_mean && n_mean != im->how.channels) || (n_std && n_std != im->how.channels))
+    dm_raise_text(L, "DataLoader: %d means and %d deviations for %d channels", n_mean, n_std,
+                  (int)im->how.channels);
+  im->how.mean = n_mean ? im->mean : NULL;
+  im->how.std = n_std ? im->std : NULL;
+  l->n_dim[k] = 4;
+  l->shape[k][1] = im->how.channels;
+  l->shape[k][2] = im->how.crop_height ? im->how.crop_height : im->how.height;
+  l->shape[k][3] = im->how.crop_width ? im->how.crop_width : im->how.width;
+}
+
+/* loader_new{tensors = , transforms = {[k] = {mean = , ...}}, batch_size = ,
+   drop_last = , num_workers = , prefetch = , seed = } */
+static int loader_new(lua_State *L) {
+  dm_enter(L);
+  lua_settop(L, 1);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 0);
+  *l = (LoaderBox){0};
+  luaL_setmetatable(L, "demilune.Loader");
+  Image *images = lua_newuserdatauv(L, sizeof *images * MAX_COLUMN, 0);
+  dm_LoaderColumn columns[MAX_COLUMN];
+  lua_getfield(L, 1, "tensors");
+  const int tensors = lua_gettop(L);
+  lua_getfield(L, 1, "transforms");
+  const int transforms = lua_gettop(L);
+  const lua_Integer n = (lua_Integer)luaL_len(L, tensors);
+  if (n < 1 || n > MAX_COLUMN)
+    return dm_raise_text(L, "DataLoader: %d tensors, wanted 1 to %d", (int)n, MAX_COLUMN);
+  for (int k = 0; k < (int)n; k++) {
+    lua_rawgeti(L, tensors, k + 1);
+    dm_Tensor *t = dm_check_tensor(L, -1);
+    if (t->ndim < 1) return dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
+    DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &t, NULL, &l->column[k]));
+    l->n = k + 1;
+    t = l->column[k];
+    if (t->shape[0] != l->column[0]->shape[0])
+      return dm_raise_text(L, "DataLoader: tensor %d has %d rows, tensor 1 has %d", k + 1,
+                           (int)t->shape[0], (int)l->column[0]->shape[0]);
+    l->n_dim[k] = t->ndim;
+    memcpy(l->shape[k], t->shape, sizeof t->shape);
+    columns[k] = (dm_LoaderColumn){.data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1};
+    for (int d = 1; d < t->ndim; d++) columns[k].row_numel *= t->shape[d];
+    if (lua_istable(L, transforms) && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
+      read_image(L, lua_gettop(L), l, k, &images[k]);
+      columns[k].image = &images[k].how;
+    }
+    lua_settop(L, transforms);
+  }
+  const dm_LoaderSpec spec = {
+      .columns = columns,
+      .n_columns = (int)n,
+      .n_samples = l->column[0]->shape[0],
+      .batch_size = (int64_t)option_number(L, 1, "batch_size", 1),
+      .drop_last = dm_option_bool(L, 1, "drop_last", false),
+      .num_workers = (int)option_number(L, 1, "num_workers", 0),
+      .prefetch = (int)option_number(L, 1, "prefetch", 0),
+      .seed = (uint64_t)option_number(L, 1, "seed", 0),
+      .alloc = new_batch,
+      .free = free_batch,
+      .ctx = l,
+  };
+  DM_CHECK(L, dm_loader_new(&l->loader, &spec));
+  lua_settop(L, 2);
+  return 1;
+}
+
+/* loader:epoch(number, order): order counts from 1. */
+static int loader_epoch(lua_State *L) {
+  State *S = dm_enter(L);
+  LoaderBox *l = check_loader(L);
+  const lua_Integer epoch = luaL_checkinteger(L, 2);
+  dm_Tensor *order = dm_check_tensor(L, 3);
+  if (order->dtype != DM_I64 || order->ndim != 1)
+    return dm_raise_text(L, "DataLoader: order is %s %s, wanted int64 of one dim",
+                         dm_dtype_name(order->dtype), DM_SHAPE(order));
+  Box *dense = dm_push_box(L, S);
+  DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &order, NULL, &dense->t));
+  const int64_t n = order->numel, *from = dm_tensor_data(dense->t);
+  int64_t *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)(n ? n : 1), 0);
+  for (int64_t i = 0; i < n; i++) rows[i] = from[i] - 1;
+  DM_CHECK(L, dm_loader_epoch(l->loader, (uint64_t)epoch, rows, n));
+  return 0;
+}
+
+/* loader:next() -> tensors of a batch; nil at the end; false: not ready yet,
+   ask again (so that a signal is seen). */
+static int loader_next(lua_State *L) {
+  State *S = dm_enter(L);
+  LoaderBox *l = check_loader(L);
+  Box *box[MAX_COLUMN];
+  dm_LoaderBuffer out[MAX_COLUMN];
+  dm_LoaderState state;
+  int64_t n_rows;
+  luaL_checkstack(L, l->n + 2, NULL);
+  for (int k = 0; k < l->n; k++) box[k] = dm_push_box(L, S);
+  DM_CHECK(L, dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state));
+  if (state != DM_LOADER_BATCH) {
+    if (state == DM_LOADER_END) lua_pushnil(L);
+    else lua_pushboolean(L, false);
+    return 1;
+  }
+  for (int k = 0; k < l->n; k++) box[k]->t = out[k].owner;
+  return l->n;
+}
+
+static int loader_stop(lua_State *L) {
+  dm_enter(L);
+  dm_loader_stop(check_loader(L)->loader);
+  return 0;
+}
+
+void dm_register_data(lua_State *L, State *S) {
+  static const luaL_Reg methods[] = {
+      {"epoch", loader_epoch}, {"next", loader_next}, {"stop", loader_stop},
+      {"__gc", loader_gc},     {"__close", loader_stop}, {NULL, NULL}};
+  if (luaL_newmetatable(L, "demilune.Loader")) {
+    dm_set_functions(L, methods, S);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+const luaL_Reg dm_data_functions[] = {{"read_idx", read_idx},
+                                      {"safetensors_read", safetensors_read},
+                                      {"safetensors_write", safetensors_write},
+                                      {"loader_new", loader_new},
+                                      {NULL, NULL}};

@@ -1,0 +1,185 @@
+/* x[i], x[{...}], x[mask], x[ids], read and assigned. A position counts from 1,
+   a negative one from the end. */
+#include <string.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+
+static int64_t position(lua_State *L, int i) {
+  const lua_Integer v = lua_tointeger(L, i);
+  if (v == 0) dm_raise_text(L, "index 0: positions count from 1 (or from the end: -1)");
+  return v > 0 ? v - 1 : v;
+}
+
+/* Replaces the tensor in the box on top by a view of it. */
+static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
+  dm_Tensor *t = dm_to_tensor(L, -1), *out = NULL;
+  if (dm_call(op, 1, &t, attr, &out) != DM_OK) dm_raise(L);
+  dm_push_tensor(L, S, out);
+  lua_replace(L, -2);
+}
+
+/* {} all, {i, j} from i to j, {i, j, step}; the range table is at `at`. */
+static void take_range(lua_State *L, State *S, int at, int64_t dim) {
+  const lua_Unsigned n = lua_rawlen(L, at);
+  if (n == 0) return;
+  if (n > 3) dm_raise_text(L, "index: a range is {first, last} or {first, last, step}");
+  int64_t attr[4] = {dim, 0, -1, 1};
+  for (lua_Unsigned k = 1; k <= n; k++) {
+    lua_rawgeti(L, at, (lua_Integer)k);
+    if (!lua_isinteger(L, -1))
+      dm_raise_text(L, "index: a range holds integers, got %s", luaL_typename(L, -1));
+    attr[k] = k < 3 ? position(L, -1) : lua_tointeger(L, -1);
+    lua_pop(L, 1);
+  }
+  if (n == 1) attr[2] = attr[1];
+  const dm_Tensor *t = dm_to_tensor(L, -1);
+  const int64_t size = dim < t->ndim ? t->shape[dim] : 0;
+  for (int k = 1; k < 3; k++)
+    if (attr[k] >= size || attr[k] < -size)
+      dm_raise_text(L, "index %d is out of range for dim %d of shape %s",
+                    (int)(attr[k] >= 0 ? attr[k] + 1 : attr[k]), (int)dim + 1, DM_SHAPE(t));
+  narrow_top(L, S, DM_OP_slice, attr);
+}
+
+/* Pushes the view that the table at `at` asks for. */
+static void push_view(lua_State *L, State *S, int at) {
+  lua_pushvalue(L, 1);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, at);
+  int64_t dim = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    const int type = lua_rawgeti(L, at, k);
+    lua_insert(L, -2); /* item below, tensor on top */
+    const int item = lua_gettop(L) - 1;
+    const dm_Tensor *t = dm_to_tensor(L, -1);
+    if (dim >= t->ndim && type != LUA_TNIL)
+      dm_raise_text(L, "index: %d indices for a tensor of shape %s", (int)n,
+                    DM_SHAPE(dm_to_tensor(L, 1)));
+    if (lua_isinteger(L, item)) {
+      const int64_t attr[2] = {dim, position(L, item)};
+      narrow_top(L, S, DM_OP_select, attr);
+    } else if (type == LUA_TTABLE) {
+      take_range(L, S, item, dim++);
+    } else if (dm_to_tensor(L, item)) {
+      dm_Tensor *in[2] = {dm_to_tensor(L, -1), dm_to_tensor(L, item)}, *out = NULL;
+      const int64_t attr = dim;
+      const int ids = in[1]->ndim;
+      if (in[1]->dtype == DM_BOOL) dm_raise_text(L, "index: a mask stands alone: x[mask]");
+      if (dm_call(DM_OP_index_get, 2, in, &attr, &out) != DM_OK) dm_raise(L);
+      dm_push_tensor(L, S, out);
+      lua_replace(L, -2);
+      dim += ids;
+    } else {
+      dm_raise_text(L, "index: integer, range or tensor expected, got %s",
+                    luaL_typename(L, item));
+    }
+    lua_remove(L, -2);
+  }
+}
+
+/* A mask of x's leading dims, with dims of size 1 behind them so that it
+   broadcasts to x. */
+static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask) {
+  if (mask->ndim >= t->ndim) return mask;
+  dm_Ints shape = {t->ndim, {0}};
+  for (int d = 0; d < t->ndim; d++) shape.v[d] = d < mask->ndim ? mask->shape[d] : 1;
+  return dm_x(x, DM_OP_reshape, &shape, 1, mask);
+}
+
+/* x[mask]: the selected rows; elements when the mask has x's rank. */
+static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
+  dm_X x = DM_X_INIT;
+  dm_Tensor *picked = dm_x(&x, DM_OP_masked_select, NULL, 2, t, widen_mask(&x, t, mask));
+  if (mask->ndim < t->ndim) {
+    dm_Ints shape = {t->ndim - mask->ndim + 1, {0}};
+    int64_t row = 1;
+    for (int d = mask->ndim; d < t->ndim; d++) row *= shape.v[d - mask->ndim + 1] = t->shape[d];
+    if (picked) shape.v[0] = row ? picked->numel / row : 0;
+    picked = dm_x(&x, DM_OP_reshape, &shape, 1, picked);
+  }
+  if (x.st == DM_OK) *out = dm_tensor_ref(picked);
+  dm_x_free(&x);
+  return x.st;
+}
+
+static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) {
+  dm_X x = DM_X_INIT;
+  dm_Tensor *in[3] = {t, widen_mask(&x, t, mask), value};
+  if (x.st == DM_OK)
+    x.st =
+        dm_call_inplace(value->ndim == 0 ? DM_OP_masked_fill : DM_OP_masked_put, 3, in, NULL);
+  dm_x_free(&x);
+  return x.st;
+}
+
+int dm_index_get(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  if (lua_isinteger(L, 2)) {
+    const int64_t attr[2] = {0, position(L, 2)};
+    DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
+    dm_push_tensor(L, S, out);
+    return 1;
+  }
+  if (lua_istable(L, 2)) {
+    push_view(L, S, 2);
+    return 1;
+  }
+  dm_Tensor *in[2] = {t, dm_to_tensor(L, 2)};
+  if (!in[1])
+    return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
+                         luaL_typename(L, 2));
+  if (in[1]->dtype == DM_BOOL) {
+    DM_CHECK(L, select_masked(t, in[1], &out));
+  } else {
+    const int64_t dim = 0;
+    DM_CHECK(L, dm_call(DM_OP_index_get, 2, in, &dim, &out));
+  }
+  dm_push_tensor(L, S, out);
+  return 1;
+}
+
+/* The value at 3 as a tensor: itself, or a number in a box that is pushed. */
+static dm_Tensor *push_value(lua_State *L, State *S) {
+  dm_Tensor *v = dm_to_tensor(L, 3);
+  if (v) return v;
+  const int type = lua_type(L, 3);
+  if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
+    dm_raise_text(L, "index: number or tensor expected as the value, got %s",
+                  luaL_typename(L, 3));
+  Box *b = dm_push_box(L, S);
+  const bool is_bool = type == LUA_TBOOLEAN, is_int = is_bool || lua_isinteger(L, 3);
+  const int64_t i = is_bool ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
+  if (dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t) != DM_OK) dm_raise(L);
+  return b->t;
+}
+
+int dm_index_set(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1), *index = dm_to_tensor(L, 2);
+  lua_settop(L, 3);
+  dm_Tensor *value = push_value(L, S);
+  if (index && index->dtype == DM_BOOL) {
+    DM_CHECK(L, assign_masked(t, index, value));
+    return 0;
+  }
+  if (index) {
+    dm_Tensor *in[3] = {t, index, value};
+    const int64_t attr[2] = {0, 0};
+    DM_CHECK(L, dm_call_inplace(DM_OP_index_put, 3, in, attr));
+    return 0;
+  }
+  if (lua_istable(L, 2)) {
+    push_view(L, S, 2);
+  } else if (lua_isinteger(L, 2)) {
+    lua_pushvalue(L, 1);
+    const int64_t attr[2] = {0, position(L, 2)};
+    narrow_top(L, S, DM_OP_select, attr);
+  } else {
+    return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
+                         luaL_typename(L, 2));
+  }
+  dm_Tensor *in[2] = {dm_to_tensor(L, -1), value};
+  DM_CHECK(L, dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  return 0;
+}

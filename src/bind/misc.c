@@ -1,0 +1,415 @@
+/* Seeds, threads, memory counters, JSON, and the op table as Lua data. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "bind/bind.h"
+#include "cpu/threads.h"
+
+static int manual_seed(lua_State *L) {
+  State *S = dm_enter(L);
+  S->generator = (dm_Generator){(uint64_t)luaL_checkinteger(L, 1), 0};
+  return 0;
+}
+static int initial_seed(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)dm_enter(L)->generator.seed);
+  return 1;
+}
+static int get_rng_state(lua_State *L) {
+  const State *S = dm_enter(L);
+  lua_createtable(L, 0, 2);
+  lua_pushinteger(L, (lua_Integer)S->generator.seed);
+  lua_setfield(L, -2, "seed");
+  lua_pushinteger(L, (lua_Integer)S->generator.offset);
+  lua_setfield(L, -2, "offset");
+  return 1;
+}
+static int set_rng_state(lua_State *L) {
+  State *S = dm_enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_getfield(L, 1, "seed");
+  lua_getfield(L, 1, "offset");
+  S->generator.seed = (uint64_t)luaL_checkinteger(L, -2);
+  S->generator.offset = (uint64_t)luaL_checkinteger(L, -1);
+  return 0;
+}
+
+static int set_num_threads(lua_State *L) {
+  const lua_Integer n = luaL_checkinteger(L, 1);
+  if (n < 1 || n > 1024)
+    return dm_raise_text(L, "set_num_threads: %d, wanted 1 to 1024", (int)n);
+  dm_set_num_threads((int)n);
+  return 0;
+}
+static int get_num_threads(lua_State *L) {
+  lua_pushinteger(L, dm_get_num_threads());
+  return 1;
+}
+
+/* ---- memory ---- */
+
+static const dm_DeviceOps *device_at(lua_State *L, int i, dm_Device *d) {
+  *d = (dm_Device){DM_CPU, 0};
+  if (!lua_isnoneornil(L, i)) *d = dm_check_device(L, i);
+  return dm_device_ops(*d);
+}
+static dm_MemStats *stats_at(lua_State *L, int i) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, i, &d);
+  return ops->stats(d);
+}
+static int memory_allocated(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1)->allocated_bytes.current);
+  return 1;
+}
+static int max_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1)->allocated_bytes.peak);
+  return 1;
+}
+static int memory_reserved(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1)->reserved_bytes.current);
+  return 1;
+}
+static int max_memory_reserved(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1)->reserved_bytes.peak);
+  return 1;
+}
+
+typedef struct NamedStat {
+  const char *name;
+  size_t at;
+} NamedStat;
+static const NamedStat stat_names[] = {
+    {"allocation", offsetof(dm_MemStats, allocation)},
+    {"allocated_bytes", offsetof(dm_MemStats, allocated_bytes)},
+    {"requested_bytes", offsetof(dm_MemStats, requested_bytes)},
+    {"segment", offsetof(dm_MemStats, segment)},
+    {"reserved_bytes", offsetof(dm_MemStats, reserved_bytes)},
+};
+
+static int reset_peak_memory_stats(lua_State *L) {
+  dm_MemStats *m = stats_at(L, 1);
+  for (int i = 0; i < DM_COUNT(stat_names); i++) {
+    dm_MemStat *s = (dm_MemStat *)(void *)((char *)m + stat_names[i].at);
+    s->peak = s->current;
+  }
+  return 0;
+}
+
+static void put_stat(lua_State *L, const char *name, const char *what, int64_t v) {
+  lua_pushfstring(L, "%s.all.%s", name, what);
+  lua_pushinteger(L, v);
+  lua_rawset(L, -3);
+}
+
+static int memory_stats(lua_State *L) {
+  const State *S = dm_enter(L);
+  const dm_MemStats *m = stats_at(L, 1);
+  lua_newtable(L);
+  for (int i = 0; i < DM_COUNT(stat_names); i++) {
+    const dm_MemStat *s =
+        (const dm_MemStat *)(const void *)((const char *)m + stat_names[i].at);
+    put_stat(L, stat_names[i].name, "current", s->current);
+    put_stat(L, stat_names[i].name, "peak", s->peak);
+    put_stat(L, stat_names[i].name, "allocated", s->allocated);
+    put_stat(L, stat_names[i].name, "freed", s->freed);
+  }
+  lua_pushinteger(L, m->num_alloc_retries);
+  lua_setfield(L, -2, "num_alloc_retries");
+  lua_pushinteger(L, m->num_ooms);
+  lua_setfield(L, -2, "num_ooms");
+  lua_pushinteger(L, S->gc_count);
+  lua_setfield(L, -2, "forced_collections");
+  lua_pushnumber(L, S->gc_seconds);
+  lua_setfield(L, -2, "forced_collection_seconds");
+  return 1;
+}
+
+static int memory_summary(lua_State *L) {
+  const dm_MemStats *m = stats_at(L, 1);
+  luaL_Buffer b;
+  char line[160];
+  luaL_buffinit(L, &b);
+  snprintf(line, sizeof line, "%-16s %14s %14s %14s %14s\n", "", "Cur Usage", "Peak Usage",
+           "Tot Alloc", "Tot Freed");
+  luaL_addstring(&b, line);
+  for (int i = 0; i < DM_COUNT(stat_names); i++) {
+    const dm_MemStat *s =
+        (const dm_MemStat *)(const void *)((const char *)m + stat_names[i].at);
+    snprintf(line, sizeof line, "%-16s %14lld %14lld %14lld %14lld\n", stat_names[i].name,
+             (long long)s->current, (long long)s->peak, (long long)s->allocated,
+             (long long)s->freed);
+    luaL_addstring(&b, line);
+  }
+  luaL_pushresult(&b);
+  return 1;
+}
+
+static int empty_cache(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->empty_cache(d);
+  return 0;
+}
+static int synchronize(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->synchronize(d);
+  return 0;
+}
+
+/* For the allocation-failure walk: see base/alloc.h. */
+static int alloc_fail_at(lua_State *L) {
+  dm_alloc_fail_at(luaL_checkinteger(L, 1), lua_toboolean(L, 2));
+  return 0;
+}
+static int alloc_requests(lua_State *L) {
+  lua_pushinteger(L, dm_alloc_requests());
+  return 1;
+}
+static int alloc_live(lua_State *L) {
+  lua_pushinteger(L, dm_alloc_live());
+  return 1;
+}
+
+/* Seconds on a clock that only goes forward. */
+static int now(lua_State *L) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  lua_pushnumber(L, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+  return 1;
+}
+
+/* ---- JSON, by libcjson: plain data to text and back ---- */
+
+static cJSON *to_json(lua_State *L, int i, int depth);
+
+static cJSON *table_to_json(lua_State *L, int i, int depth) {
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, i);
+  luaL_checkstack(L, 6, NULL);
+  lua_pushnil(L);
+  const bool empty = !lua_next(L, i);
+  if (!empty) lua_pop(L, 2);
+  if (n > 0 || empty) {
+    cJSON *a = empty ? cJSON_CreateObject() : cJSON_CreateArray();
+    for (lua_Integer k = 1; a && k <= n; k++) {
+      lua_rawgeti(L, i, k);
+      cJSON *v = to_json(L, lua_gettop(L), depth + 1);
+      lua_pop(L, 1);
+      if (!v) {
+        cJSON_Delete(a);
+        return NULL;
+      }
+      cJSON_AddItemToArray(a, v);
+    }
+    return a;
+  }
+  cJSON *o = cJSON_CreateObject();
+  lua_pushnil(L);
+  while (o && lua_next(L, i)) {
+    cJSON *v = lua_type(L, -2) == LUA_TSTRING ? to_json(L, lua_gettop(L), depth + 1) : NULL;
+    if (!v) {
+      lua_pop(L, 2);
+      cJSON_Delete(o);
+      return NULL;
+    }
+    cJSON_AddItemToObject(o, lua_tostring(L, -2), v);
+    lua_pop(L, 1);
+  }
+  return o;
+}
+
+static cJSON *to_json(lua_State *L, int i, int depth) {
+  char text[40];
+  if (depth > 100) return NULL;
+  switch (lua_type(L, i)) {
+  case LUA_TBOOLEAN: return cJSON_CreateBool(lua_toboolean(L, i));
+  case LUA_TSTRING: return cJSON_CreateString(lua_tostring(L, i));
+  case LUA_TNUMBER:
+    if (lua_isinteger(L, i))
+      snprintf(text, sizeof text, "%lld", (long long)lua_tointeger(L, i));
+    else if (!isfinite(lua_tonumber(L, i))) return NULL;
+    else snprintf(text, sizeof text, "%.17g", lua_tonumber(L, i));
+    /* a float keeps its point, so that it comes back as one */
+    if (!lua_isinteger(L, i) && !strpbrk(text, ".e")) strcat(text, ".0");
+    return cJSON_CreateRaw(text);
+  case LUA_TTABLE: return table_to_json(L, i, depth);
+  default: return NULL;
+  }
+}
+
+static int json_encode(lua_State *L) {
+  lua_settop(L, 1);
+  cJSON *j = to_json(L, 1, 0);
+  if (!j)
+    return dm_raise_text(L, "json_encode: wanted nested tables of finite numbers, strings and "
+                            "booleans, each with string keys or as a list");
+  char *text = cJSON_PrintUnformatted(j);
+  cJSON_Delete(j);
+  if (!text) return dm_raise_text(L, "json_encode: out of memory");
+  lua_pushstring(L, text);
+  cJSON_free(text);
+  return 1;
+}
+
+/* cJSON reads every number as a double; a whole one below 2^53 was an integer
+   unless the text said otherwise, which cJSON does not keep: so a float goes
+   through json_encode as "1.0" and comes back as the integer 1 only if it was
+   written by another program. */
+static void from_json(lua_State *L, const cJSON *j) {
+  luaL_checkstack(L, 4, NULL);
+  if (cJSON_IsBool(j)) {
+    lua_pushboolean(L, cJSON_IsTrue(j));
+  } else if (cJSON_IsNumber(j)) {
+    const double v = j->valuedouble;
+    if (v == floor(v) && fabs(v) < 9007199254740992.0) lua_pushinteger(L, (lua_Integer)v);
+    else lua_pushnumber(L, v);
+  } else if (cJSON_IsString(j)) {
+    lua_pushstring(L, j->valuestring);
+  } else if (cJSON_IsArray(j) || cJSON_IsObject(j)) {
+    lua_newtable(L);
+    lua_Integer k = 1;
+    for (const cJSON *c = j->child; c; c = c->next) {
+      from_json(L, c);
+      if (cJSON_IsArray(j)) lua_rawseti(L, -2, k++);
+      else lua_setfield(L, -2, c->string);
+    }
+  } else {
+    lua_pushnil(L);
+  }
+}
+
+/* The parsed tree, freed by the collector if a Lua error strikes. */
+static int free_json(lua_State *L) {
+  cJSON **j = lua_touserdata(L, 1);
+  cJSON_Delete(*j);
+  *j = NULL;
+  return 0;
+}
+
+static int json_decode(lua_State *L) {
+  size_t n;
+  const char *text = luaL_checklstring(L, 1, &n);
+  cJSON **j = lua_newuserdatauv(L, sizeof *j, 0);
+  *j = NULL;
+  if (luaL_newmetatable(L, "demilune.JSON")) {
+    lua_pushcfunction(L, free_json);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  *j = cJSON_ParseWithLength(text, n);
+  if (!*j) {
+    lua_pushnil(L);
+    lua_pushliteral(L, "not JSON");
+    return 2;
+  }
+  from_json(L, *j);
+  cJSON_Delete(*j);
+  *j = NULL;
+  return 1;
+}
+
+/* ---- the op table as data ---- */
+
+static const char *const cast_names[] = {
+    "unlisted", "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "promote", "banned"};
+static const char *const kind_names[] = {"int",  "number", "bool", "dtype", "device",
+                                         "enum", "dim",    "pos",  "str",   "number?",
+                                         "dim?", "pair",   "dims", "sizes"};
+
+static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
+  lua_createtable(L, 0, 5);
+  lua_pushstring(L, s->name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, kind_names[s->kind]);
+  lua_setfield(L, -2, "kind");
+  lua_pushboolean(L, s->required);
+  lua_setfield(L, -2, "required");
+  if (s->choices[0]) {
+    lua_pushstring(L, s->choices);
+    lua_setfield(L, -2, "choices");
+  }
+  if (s->kind == A_NUM || s->kind == A_INT || s->kind == A_BOOL || s->kind == A_PAIR) {
+    if (s->kind == A_BOOL) lua_pushboolean(L, s->def != 0);
+    else lua_pushnumber(L, s->def);
+    lua_setfield(L, -2, "default");
+  }
+}
+
+static void push_row(lua_State *L, const dm_OpInfo *op) {
+  const dm_Signature *g = dm_op_signature(op);
+  lua_createtable(L, 0, 14);
+#define STR(KEY, V) (lua_pushstring(L, V), lua_setfield(L, -2, KEY))
+#define BOOL(KEY, V) (lua_pushboolean(L, V), lua_setfield(L, -2, KEY))
+  STR("name", op->name);
+  STR("signature", op->sig);
+  STR("doc", op->doc);
+  STR("cpu", cast_names[op->cast[DM_CPU]]);
+  STR("cuda", cast_names[op->cast[DM_CUDA]]);
+  BOOL("inplace", op->flags & F_INPLACE);
+  BOOL("only_inplace", op->flags & F_ONLY_INPLACE);
+  BOOL("view", op->flags & F_VIEW);
+  BOOL("hidden", op->flags & F_HIDDEN);
+  BOOL("creates", op->flags & F_CREATE);
+  BOOL("pointwise", op->flags & F_POINTWISE);
+  BOOL("composed", op->compose != NULL);
+  BOOL("differentiable", op->grad || (op->compose && !(op->flags & F_CREATE)));
+  BOOL("no_double", op->flags & F_NO_DOUBLE);
+#undef STR
+#undef BOOL
+  lua_pushinteger(L, op->n_out);
+  lua_setfield(L, -2, "outputs");
+  lua_pushnumber(L, op->lo);
+  lua_setfield(L, -2, "lo");
+  lua_pushnumber(L, op->hi);
+  lua_setfield(L, -2, "hi");
+  lua_createtable(L, g->n_tensor, 0);
+  for (int i = 0; i < g->n_tensor; i++) {
+    lua_pushfstring(L, "%s%s", g->tensor[i], g->list ? "..." : i >= g->n_required ? "?" : "");
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "tensors");
+  lua_createtable(L, g->n_attr, 0);
+  for (int i = 0; i < g->n_attr; i++) {
+    push_attr_spec(L, &g->attr[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "attrs");
+}
+
+static int ops(lua_State *L) {
+  lua_createtable(L, DM_N_OP, 0);
+  for (int i = 0; i < DM_N_OP; i++) {
+    push_row(L, &dm_ops[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+const luaL_Reg dm_misc_functions[] = {{"manual_seed", manual_seed},
+                                      {"initial_seed", initial_seed},
+                                      {"get_rng_state", get_rng_state},
+                                      {"set_rng_state", set_rng_state},
+                                      {"set_num_threads", set_num_threads},
+                                      {"get_num_threads", get_num_threads},
+                                      {"memory_allocated", memory_allocated},
+                                      {"max_memory_allocated", max_memory_allocated},
+                                      {"memory_reserved", memory_reserved},
+                                      {"max_memory_reserved", max_memory_reserved},
+                                      {"reset_peak_memory_stats", reset_peak_memory_stats},
+                                      {"memory_stats", memory_stats},
+                                      {"memory_summary", memory_summary},
+                                      {"empty_cache", empty_cache},
+                                      {"synchronize", synchronize},
+                                      {"alloc_fail_at", alloc_fail_at},
+                                      {"alloc_requests", alloc_requests},
+                                      {"alloc_live", alloc_live},
+                                      {"now", now},
+                                      {"json_encode", json_encode},
+                                      {"json_decode", json_decode},
+                                      {"ops", ops},
+                                      {NULL, NULL}};

@@ -1,0 +1,170 @@
+/* luaopen_demilune_core: one table with every op of dm_ops, the methods of
+   tensors, and the rest of the binding. May be opened more than once in a
+   state: it then shares the state's singletons. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "bind/bind.h"
+
+static const char state_key = 0;
+
+static int state_gc(lua_State *L) {
+  State *S = lua_touserdata(L, 1);
+  dm_modes_clear(&S->modes);
+  if (dm_modes_current == &S->modes || dm_modes_current == S->current) dm_modes_current = NULL;
+  return 0;
+}
+
+/* The state's own record, made when first asked for; lives until lua_close. */
+static State *push_state(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key) == LUA_TUSERDATA)
+    return lua_touserdata(L, -1);
+  lua_pop(L, 1);
+  State *S = lua_newuserdatauv(L, sizeof *S, 0);
+  *S = (State){.gc_limit = 256 << 20};
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  S->generator.seed = (uint64_t)t.tv_sec * 1000003u ^ (uint64_t)t.tv_nsec;
+  dm_modes_init(&S->modes, &S->generator);
+  S->modes.base = 1;
+  S->current = &S->modes;
+  lua_newtable(L);
+  lua_pushcfunction(L, state_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  return S;
+}
+
+static void push_op(lua_State *L, State *S, int id, bool inplace) {
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  lua_pushinteger(L, id);
+  lua_pushboolean(L, inplace);
+  lua_pushcclosure(L, dm_op_closure, 4);
+}
+
+/* Every row as a function of the module (at `module`), and as a method when it
+   takes a tensor. Hidden rows stay inside. */
+static void register_ops(lua_State *L, State *S, int module, int methods) {
+  for (int id = 0; id < DM_N_OP; id++) {
+    const dm_OpInfo *op = &dm_ops[id];
+    if (op->flags & F_HIDDEN) continue;
+    const bool method = !(op->flags & F_CREATE) && !dm_op_signature(op)->list;
+    if (!(op->flags & F_ONLY_INPLACE)) {
+      push_op(L, S, id, false);
+      if (method) {
+        lua_pushvalue(L, -1);
+        lua_setfield(L, methods, op->name);
+      }
+      lua_setfield(L, module, op->name);
+    }
+    if (op->flags & F_INPLACE) {
+      push_op(L, S, id, true);
+      lua_pushfstring(L, "%s_", op->name);
+      lua_pushvalue(L, -2);
+      lua_setfield(L, methods, lua_tostring(L, -2));
+      lua_pushvalue(L, -2);
+      lua_setfield(L, module, lua_tostring(L, -2));
+      lua_pop(L, 2);
+    }
+  }
+}
+
+typedef struct Operator {
+  const char *event;
+  int op;
+} Operator;
+static const Operator operators[] = {{"__add", DM_OP_add},       {"__sub", DM_OP_sub},
+                                     {"__mul", DM_OP_mul},       {"__div", DM_OP_div},
+                                     {"__mod", DM_OP_remainder}, {"__pow", DM_OP_pow}};
+
+static int unary_minus(lua_State *L) {
+  lua_settop(L, 1); /* Lua passes the operand twice */
+  return dm_op_closure(L);
+}
+
+static int floor_divide(lua_State *L) {
+  lua_settop(L, 2);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "floor");
+  lua_setfield(L, -2, "rounding_mode");
+  return dm_op_closure(L);
+}
+
+static void register_special(lua_State *L, State *S, const char *event, lua_CFunction f,
+                             int id) {
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  lua_pushinteger(L, id);
+  lua_pushboolean(L, false);
+  lua_pushcclosure(L, f, 4);
+  lua_setfield(L, -2, event);
+}
+
+/* The metatable is on top, the table of methods at `methods`. */
+static void fill_metatable(lua_State *L, State *S, int methods) {
+  for (const luaL_Reg *r = dm_tensor_metamethods; r->name; r++) {
+    lua_pushlightuserdata(L, S);
+    lua_pushvalue(L, -2);
+    lua_pushvalue(L, methods);
+    lua_pushcclosure(L, r->func, 3);
+    lua_setfield(L, -2, r->name);
+  }
+  for (int i = 0; i < DM_COUNT(operators); i++) {
+    push_op(L, S, operators[i].op, false);
+    lua_setfield(L, -2, operators[i].event);
+  }
+  register_special(L, S, "__unm", unary_minus, DM_OP_neg);
+  register_special(L, S, "__idiv", floor_divide, DM_OP_div);
+}
+
+int luaopen_demilune_core(lua_State *L) {
+  luaL_checkversion(L);
+  State *S = push_state(L);
+  lua_newtable(L);
+  const int module = lua_gettop(L);
+  lua_newtable(L);
+  const int methods = lua_gettop(L);
+  const bool fresh = luaL_newmetatable(L, "demilune.Tensor");
+  if (fresh) fill_metatable(L, S, methods);
+  lua_pop(L, 1);
+  register_ops(L, S, module, methods);
+  lua_pushvalue(L, methods);
+  dm_set_functions(L, dm_tensor_methods, S);
+  dm_set_functions(L, dm_grad_methods, S);
+  lua_pop(L, 1);
+  dm_register_scopes(L, S);
+  dm_register_data(L, S);
+  lua_pushvalue(L, module);
+  const luaL_Reg *const parts[] = {dm_tensor_functions, dm_scope_functions, dm_grad_functions,
+                                   dm_misc_functions,   dm_data_functions,  dm_optim_functions};
+  for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
+  lua_pop(L, 1);
+  lua_pushvalue(L, methods);
+  lua_setfield(L, module, "methods");
+  lua_settop(L, module);
+  return 1;
+}
+
+dm_Tensor *dm_lua_tensor(lua_State *L, int index) { return dm_to_tensor(L, index); }
+
+static int push_taken(lua_State *L) {
+  dm_Tensor **t = lua_touserdata(L, 1);
+  State *S = dm_enter(L);
+  Box *b = dm_push_box(L, S);
+  b->t = *t;
+  *t = NULL;
+  return 1;
+}
+
+void dm_lua_push(lua_State *L, dm_Tensor *t) {
+  State *S = push_state(L);
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  lua_pushcclosure(L, push_taken, 2);
+  lua_remove(L, -2);
+  lua_pushlightuserdata(L, &t);
+  lua_call(L, 1, 1);
+}

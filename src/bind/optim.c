@@ -1,0 +1,214 @@
+/* Lua's side of op/optim.h. Lists are Lua arrays of tensors; a step reads a
+   parameter group {params = , lr = , ...} and the optimizer's state, a table
+   from parameter to its named buffers, and makes no table itself. */
+#include <string.h>
+
+#include "bind/bind.h"
+#include "op/optim.h"
+
+/* The number group[key] (a boolean counts as 0 or 1); absent: 0. */
+static double number_of(lua_State *L, int group, const char *key) {
+  const int type = lua_getfield(L, group, key);
+  const double v = type == LUA_TBOOLEAN ? lua_toboolean(L, -1) : lua_tonumber(L, -1);
+  if (type != LUA_TNUMBER && type != LUA_TBOOLEAN && type != LUA_TNIL)
+    dm_raise_text(L, "optimizer: %s is a %s, wanted a number", key, lua_typename(L, type));
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Element i of the array betas. */
+static double beta_of(lua_State *L, int group, int i) {
+  double v = 0;
+  if (lua_getfield(L, group, "betas") == LUA_TTABLE) {
+    lua_rawgeti(L, -1, i);
+    v = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return v;
+}
+
+/* The tensor t[key], t on top; or NULL. */
+static dm_Tensor *buffer_of(lua_State *L, const char *key) {
+  dm_Tensor *t = NULL;
+  if (lua_getfield(L, -1, key) != LUA_TNIL) t = dm_check_tensor(L, -1);
+  lua_pop(L, 1);
+  return t;
+}
+
+static dm_Tensor *found_inf_of(lua_State *L, int i) {
+  return lua_isnoneornil(L, i) ? NULL : dm_check_tensor(L, i);
+}
+
+/* Pushes group.params and an array for its slots. */
+static void *push_slots(lua_State *L, size_t size, lua_Integer *n) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  if (lua_getfield(L, 1, "params") != LUA_TTABLE)
+    dm_raise_text(L, "optimizer: a group without params");
+  *n = (lua_Integer)lua_rawlen(L, -1);
+  void *slots = lua_newuserdatauv(L, size * (size_t)(*n ? *n : 1), 0);
+  memset(slots, 0, size * (size_t)*n);
+  lua_insert(L, -2);
+  return slots;
+}
+
+/* Of parameter i (params on top): pushes it and state[it]; false when that is
+   no table. */
+static bool push_state_of(lua_State *L, lua_Integer i, dm_Tensor **param) {
+  lua_rawgeti(L, -1, i);
+  *param = dm_check_tensor(L, -1);
+  lua_pushvalue(L, -1);
+  return lua_rawget(L, 2) == LUA_TTABLE;
+}
+
+/* sgd_step(group, state, found_inf, first): `first` has a true for each
+   parameter whose momentum_buffer is new. Returns nil, or, with nothing done,
+   the number of a parameter that wants a buffer and has none. */
+static int sgd_step(lua_State *L) {
+  dm_enter(L);
+  lua_settop(L, 4);
+  dm_Tensor *const found_inf = found_inf_of(L, 3);
+  const dm_SgdOptions o = {
+      .lr = number_of(L, 1, "lr"),
+      .momentum = number_of(L, 1, "momentum"),
+      .dampening = number_of(L, 1, "dampening"),
+      .weight_decay = number_of(L, 1, "weight_decay"),
+      .nesterov = number_of(L, 1, "nesterov") != 0,
+      .maximize = number_of(L, 1, "maximize") != 0,
+  };
+  lua_Integer n;
+  dm_SgdSlot *slots = push_slots(L, sizeof *slots, &n);
+  for (lua_Integer i = 1; i <= n; i++) {
+    dm_SgdSlot *s = &slots[i - 1];
+    const bool has_state = push_state_of(L, i, &s->param);
+    s->grad = s->param->grad;
+    if (s->grad && o.momentum != 0) {
+      s->momentum = has_state ? buffer_of(L, "momentum_buffer") : NULL;
+      if (!s->momentum) {
+        lua_pushinteger(L, i);
+        return 1;
+      }
+      if (lua_istable(L, 4)) {
+        lua_pushvalue(L, -2);
+        lua_rawget(L, 4);
+        s->first = lua_toboolean(L, -1);
+        lua_pop(L, 1);
+      }
+    }
+    lua_pop(L, 2);
+  }
+  DM_CHECK(L, dm_sgd_step(n, slots, &o, found_inf));
+  return 0;
+}
+
+/* adam_step(group, state, found_inf): as sgd_step. group.decoupled: AdamW. */
+static int adam_step(lua_State *L) {
+  dm_enter(L);
+  lua_settop(L, 3);
+  dm_Tensor *const found_inf = found_inf_of(L, 3);
+  const dm_AdamOptions o = {
+      .lr = number_of(L, 1, "lr"),
+      .beta1 = beta_of(L, 1, 1),
+      .beta2 = beta_of(L, 1, 2),
+      .eps = number_of(L, 1, "eps"),
+      .weight_decay = number_of(L, 1, "weight_decay"),
+      .amsgrad = number_of(L, 1, "amsgrad") != 0,
+      .decoupled = number_of(L, 1, "decoupled_weight_decay") != 0,
+      .maximize = number_of(L, 1, "maximize") != 0,
+  };
+  lua_Integer n;
+  dm_AdamSlot *slots = push_slots(L, sizeof *slots, &n);
+  for (lua_Integer i = 1; i <= n; i++) {
+    dm_AdamSlot *s = &slots[i - 1];
+    const bool has_state = push_state_of(L, i, &s->param);
+    s->grad = s->param->grad;
+    if (s->grad && has_state) {
+      s->step = buffer_of(L, "step");
+      s->exp_avg = buffer_of(L, "exp_avg");
+      s->exp_avg_sq = buffer_of(L, "exp_avg_sq");
+      if (o.amsgrad) s->max_exp_avg_sq = buffer_of(L, "max_exp_avg_sq");
+    }
+    if (s->grad && (!s->step || !s->exp_avg || !s->exp_avg_sq ||
+                    (o.amsgrad && !s->max_exp_avg_sq))) {
+      lua_pushinteger(L, i);
+      return 1;
+    }
+    lua_pop(L, 2);
+  }
+  DM_CHECK(L, dm_adam_step(n, slots, &o, found_inf));
+  return 0;
+}
+
+/* The tensors of the array at i, or their gradients where they have one.
+   Pushes the userdata that holds the list. */
+static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  const lua_Integer len = (lua_Integer)lua_rawlen(L, i);
+  dm_Tensor **list = lua_newuserdatauv(L, sizeof *list * (size_t)(len ? len : 1), 0);
+  *n = 0;
+  for (lua_Integer k = 1; k <= len; k++) {
+    lua_rawgeti(L, i, k);
+    dm_Tensor *t = dm_check_tensor(L, -1);
+    lua_pop(L, 1);
+    if (grads) t = t->grad;
+    if (t) list[(*n)++] = t;
+  }
+  return list;
+}
+
+/* amp_unscale_(params, found_inf, inv_scale) -> how many gradients there were */
+static int amp_unscale(lua_State *L) {
+  dm_enter(L);
+  int64_t n;
+  dm_Tensor **grads = push_list(L, 1, true, &n);
+  dm_Tensor *found_inf = dm_check_tensor(L, 2);
+  const dm_Tensor *inv_scale = dm_check_tensor(L, 3);
+  DM_CHECK(L, dm_amp_unscale(n, grads, found_inf, inv_scale));
+  lua_pushinteger(L, n);
+  return 1;
+}
+
+/* amp_update_scale_(scale, growth_tracker, found_inf, growth, backoff, interval) */
+static int amp_update_scale(lua_State *L) {
+  dm_enter(L);
+  dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
+  const dm_Tensor *found_inf = dm_check_tensor(L, 3);
+  DM_CHECK(L, dm_amp_update_scale(scale, tracker, found_inf, luaL_checknumber(L, 4),
+                                  luaL_checknumber(L, 5), luaL_checkinteger(L, 6)));
+  return 0;
+}
+
+/* total_norm(tensors, p, grads?) -> 0-dim tensor, number of tensors in it */
+static int total_norm(lua_State *L) {
+  State *S = dm_enter(L);
+  int64_t n;
+  lua_settop(L, 3);
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
+  Box *box = dm_push_box(L, S);
+  DM_CHECK(L, dm_total_norm(n, list, luaL_checknumber(L, 2), &box->t));
+  lua_pushinteger(L, n);
+  return 2;
+}
+
+static int over_list(lua_State *L, dm_status (*fn)(int64_t, dm_Tensor *const *, double)) {
+  dm_enter(L);
+  int64_t n;
+  lua_settop(L, 3);
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
+  DM_CHECK(L, fn(n, list, luaL_checknumber(L, 2)));
+  return 0;
+}
+
+/* mul_all_(tensors, factor, grads?) and clamp_all_(tensors, limit, grads?) */
+static int mul_all(lua_State *L) { return over_list(L, dm_scale_all); }
+static int clamp_all(lua_State *L) { return over_list(L, dm_clamp_all); }
+
+const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
+                                       {"adam_step", adam_step},
+                                       {"amp_unscale_", amp_unscale},
+                                       {"amp_update_scale_", amp_update_scale},
+                                       {"total_norm", total_norm},
+                                       {"mul_all_", mul_all},
+                                       {"clamp_all_", clamp_all},
+                                       {NULL, NULL}};

@@ -1,0 +1,170 @@
+/* A tensor as text: its values in columns, a corner of a large one, and a last
+   line with dtype, shape and device. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bind/bind.h"
+#include "cpu/vec.h"
+
+enum { MAX_ROWS = 6, MAX_COLS = 8, MAX_PLANES = 4 };
+
+typedef struct Printer {
+  luaL_Buffer *b;
+  const dm_Tensor *t;
+  int width;
+  bool whole; /* all values are integers */
+} Printer;
+
+static double value_at(const dm_Tensor *t, const int64_t *index) {
+  int64_t off = 0;
+  double v;
+  for (int d = 0; d < t->ndim; d++) off += index[d] * t->stride[d];
+  dm_load_f64((dm_DType)t->dtype,
+              (const char *)dm_tensor_data(t) + off * dm_dtype_size((dm_DType)t->dtype), 1, 1,
+              &v);
+  return v;
+}
+
+/* The digits that the dtype carries and no more. */
+static int format(const Printer *p, double v, char *buf, size_t room) {
+  if (p->t->dtype == DM_BOOL) return snprintf(buf, room, "%s", v != 0 ? "true" : "false");
+  if (isnan(v)) return snprintf(buf, room, "nan");
+  if (isinf(v)) return snprintf(buf, room, v > 0 ? "inf" : "-inf");
+  if (!dm_is_float((dm_DType)p->t->dtype)) return snprintf(buf, room, "%.0f", v);
+  if (p->whole) return snprintf(buf, room, "%.0f.", v);
+  const int digits = dm_is_16bit((dm_DType)p->t->dtype) ? 3 : 4;
+  const double a = fabs(v);
+  if (a != 0 && (a < 1e-4 || a >= 1e5)) return snprintf(buf, room, "%.*e", digits, v);
+  return snprintf(buf, room, "%.*f", a >= 1000 ? 1 : digits, v);
+}
+
+static int n_shown(int64_t n, int max) { return n <= max ? (int)n : max + 1; }
+/* The k-th index shown of n, of which at most `max` are; -1: dots. */
+static int64_t pick(int64_t n, int max, int k) {
+  const int head = max / 2;
+  if (n <= max) return k;
+  if (k < head) return k;
+  if (k == head) return -1;
+  return n - (max + 1 - k);
+}
+
+static void measure_row(Printer *p, int64_t *index, int last) {
+  char buf[64];
+  const int64_t n = last < 0 ? 1 : p->t->shape[last];
+  const int cols = n_shown(n, MAX_COLS);
+  for (int k = 0; k < cols; k++) {
+    const int64_t i = pick(n, MAX_COLS, k);
+    if (i < 0) continue;
+    if (last >= 0) index[last] = i;
+    const int w = format(p, value_at(p->t, index), buf, sizeof buf);
+    if (w > p->width) p->width = w;
+  }
+}
+
+static void print_row(Printer *p, int64_t *index, int last) {
+  char buf[80], cell[64];
+  const int64_t n = p->t->shape[last];
+  const int cols = n_shown(n, MAX_COLS);
+  for (int k = 0; k < cols; k++) {
+    const int64_t i = pick(n, MAX_COLS, k);
+    if (i < 0) {
+      luaL_addstring(p->b, "  ...");
+      continue;
+    }
+    index[last] = i;
+    format(p, value_at(p->t, index), cell, sizeof cell);
+    snprintf(buf, sizeof buf, "  %*s", p->width, cell);
+    luaL_addstring(p->b, buf);
+  }
+  luaL_addchar(p->b, '\n');
+}
+
+/* Calls row for each row that is shown. */
+static void each_row(Printer *p, int64_t *index, int d, bool print) {
+  const int last = p->t->ndim - 1;
+  if (d >= last) {
+    if (print) print_row(p, index, last);
+    else measure_row(p, index, last);
+    return;
+  }
+  const bool rows = d == last - 1;
+  const int max = rows ? MAX_ROWS : MAX_PLANES;
+  const int n = n_shown(p->t->shape[d], max);
+  for (int k = 0; k < n; k++) {
+    index[d] = pick(p->t->shape[d], max, k);
+    if (index[d] < 0) {
+      if (print) luaL_addstring(p->b, "  ...\n");
+      continue;
+    }
+    if (print && !rows && d == last - 2) {
+      char buf[128];
+      int at = snprintf(buf, sizeof buf, "[");
+      for (int j = 0; j <= d; j++)
+        at += snprintf(buf + at, sizeof buf - (size_t)at, "%lld, ", (long long)index[j] + 1);
+      snprintf(buf + at, sizeof buf - (size_t)at, "{}, {}]\n");
+      luaL_addstring(p->b, buf);
+    }
+    each_row(p, index, d + 1, print);
+  }
+}
+
+/* Are all shown values whole? Looked at over the first elements only. */
+static bool all_whole(const dm_Tensor *t) {
+  int64_t index[DM_MAX_DIM] = {0};
+  const int64_t n = dm_min_i64(t->numel, 1000);
+  for (int64_t k = 0; k < n; k++) {
+    const double v = value_at(t, index);
+    if (isfinite(v) && (v != floor(v) || fabs(v) >= 1e5)) return false;
+    for (int d = t->ndim - 1; d >= 0 && ++index[d] == t->shape[d]; d--) index[d] = 0;
+  }
+  return true;
+}
+
+static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
+  *n_nan = *n_inf = 0;
+  if (!dm_is_float((dm_DType)t->dtype) || t->numel > 1 << 20) return;
+  int64_t index[DM_MAX_DIM] = {0};
+  for (int64_t k = 0; k < t->numel; k++) {
+    const double v = value_at(t, index);
+    *n_nan += isnan(v);
+    *n_inf += isinf(v) != 0;
+    for (int d = t->ndim - 1; d >= 0 && ++index[d] == t->shape[d]; d--) index[d] = 0;
+  }
+}
+
+int dm_tensor_tostring(lua_State *L) {
+  const Box *box = dm_box(L, 1);
+  if (!box || !box->t) {
+    lua_pushstring(L,
+                   box && box->by_scope ? "[tensor released by its scope]" : "[freed tensor]");
+    return 1;
+  }
+  const dm_Tensor *t = box->t;
+  luaL_Buffer b;
+  char buf[200], name[16];
+  int64_t index[DM_MAX_DIM] = {0}, n_nan, n_inf;
+  luaL_buffinit(L, &b);
+  Printer p = {&b, t, 0, all_whole(t)};
+  if (t->ndim == 0) {
+    format(&p, value_at(t, index), buf, sizeof buf);
+    luaL_addstring(&b, buf);
+    luaL_addstring(&b, "  ");
+  } else if (t->numel > 0) {
+    each_row(&p, index, 0, false);
+    each_row(&p, index, 0, true);
+  }
+  count_odd(t, &n_nan, &n_inf);
+  int at = snprintf(buf, sizeof buf, "[%s tensor %s %s", dm_dtype_name((dm_DType)t->dtype),
+                    DM_SHAPE(t), dm_device_name(t->device, name));
+  if (dm_tensor_requires_grad(t))
+    at += snprintf(buf + at, sizeof buf - (size_t)at, ", requires grad");
+  if (t->node)
+    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s", dm_node_name(t->node));
+  if (n_nan) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld nan", (long long)n_nan);
+  if (n_inf) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld inf", (long long)n_inf);
+  snprintf(buf + at, sizeof buf - (size_t)at, "]");
+  luaL_addstring(&b, buf);
+  luaL_pushresult(&b);
+  return 1;
+}

@@ -1,0 +1,261 @@
+/* Scopes: no_grad and its kin, dm.scope, and the state of autocast. A scope is
+   a to-be-closed value that switches when it is made and switches back once,
+   on every way out; given a function it runs it inside and returns its results. */
+#include "base/error.h"
+#include "bind/bind.h"
+#include "engine/autocast.h"
+
+typedef enum Kind { OFF, ON, INFERENCE, MEMORY } Kind;
+
+typedef struct Scope {
+  Kind kind;
+  bool open, old_grad, old_inference;
+  dm_Modes *modes; /* of the coroutine that opened it */
+  State *S;
+  Box ring;   /* MEMORY: handles made inside */
+  Box *outer; /* the scope around */
+} Scope;
+
+static void scope_open(lua_State *L, State *S, Scope *c) {
+  DM_UNUSED(L);
+  c->modes = S->current;
+  c->open = true;
+  c->old_grad = c->modes->grad;
+  c->old_inference = c->modes->inference;
+  if (c->kind == MEMORY) {
+    c->ring.next = c->ring.prev = &c->ring;
+    c->outer = S->scope;
+    S->scope = &c->ring;
+    return;
+  }
+  c->modes->grad = c->kind == ON;
+  c->modes->inference = c->kind == INFERENCE || (c->kind == OFF && c->old_inference);
+}
+
+static void scope_shut(Scope *c) {
+  if (!c->open) return;
+  c->open = false;
+  if (c->kind != MEMORY) {
+    c->modes->grad = c->old_grad;
+    c->modes->inference = c->old_inference;
+    return;
+  }
+  while (c->ring.next != &c->ring) {
+    Box *b = c->ring.next;
+    b->by_scope = true;
+    dm_box_release(b);
+  }
+  /* closed out of order: the ring may lie deeper in the stack of scopes */
+  if (c->S->scope == &c->ring) c->S->scope = c->outer;
+}
+
+static int scope_close(lua_State *L) {
+  scope_shut(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Takes every tensor among the values from i on (and in tables, one level
+   deep) out of the scope. */
+static void keep_values(lua_State *L, int i, int last, int depth) {
+  for (; i <= last; i++) {
+    Box *b = dm_box(L, i);
+    if (b) {
+      dm_box_keep(b);
+    } else if (lua_istable(L, i) && depth < 4) {
+      luaL_checkstack(L, 4, NULL);
+      lua_pushnil(L);
+      while (lua_next(L, i)) {
+        const int top = lua_gettop(L);
+        keep_values(L, top, top, depth + 1);
+        lua_pop(L, 1);
+      }
+    }
+  }
+}
+
+static int keep(lua_State *L) {
+  keep_values(L, 1, lua_gettop(L), 0);
+  return lua_gettop(L);
+}
+
+/* Runs the function at 1 in the scope at 2; the results are kept. */
+static int run_inside(lua_State *L, Scope *c, int n_args) {
+  const int base = lua_gettop(L) - n_args; /* function below its arguments */
+  const int st = lua_pcall(L, n_args, LUA_MULTRET, 0);
+  const int last = lua_gettop(L);
+  if (st == LUA_OK && c->kind == MEMORY) keep_values(L, base, last, 0);
+  scope_shut(c);
+  if (st != LUA_OK) return lua_error(L);
+  return last - base + 1;
+}
+
+static Scope *push_scope(lua_State *L, State *S, Kind kind) {
+  Scope *c = lua_newuserdatauv(L, sizeof *c, 0);
+  *c = (Scope){.kind = kind, .S = S};
+  luaL_setmetatable(L, "demilune.Scope");
+  scope_open(L, S, c);
+  return c;
+}
+
+static int scope_of(lua_State *L, Kind kind) {
+  State *S = dm_enter(L);
+  if (!lua_isfunction(L, 1)) {
+    push_scope(L, S, kind);
+    return 1;
+  }
+  Scope *c = push_scope(L, S, kind);
+  lua_insert(L, 1); /* scope below, anchored; the function and its arguments above */
+  return run_inside(L, c, lua_gettop(L) - 2);
+}
+
+static int no_grad(lua_State *L) { return scope_of(L, OFF); }
+static int enable_grad(lua_State *L) { return scope_of(L, ON); }
+static int inference_mode(lua_State *L) { return scope_of(L, INFERENCE); }
+static int memory_scope(lua_State *L) { return scope_of(L, MEMORY); }
+
+/* The wrapped function; upvalues: state, meta, function, kind. */
+static int wrapped(lua_State *L) {
+  lua_pushvalue(L, lua_upvalueindex(3));
+  lua_insert(L, 1);
+  return scope_of(L, (Kind)lua_tointeger(L, lua_upvalueindex(4)));
+}
+
+/* scope:wrap(fn): closes this one, and opens one at each call of the result. */
+static int scope_wrap(lua_State *L) {
+  Scope *c = luaL_checkudata(L, 1, "demilune.Scope");
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  scope_shut(c);
+  lua_pushlightuserdata(L, c->S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  lua_pushvalue(L, 2);
+  lua_pushinteger(L, c->kind);
+  lua_pushcclosure(L, wrapped, 4);
+  return 1;
+}
+
+static int set_grad_enabled(lua_State *L) {
+  dm_enter(L)->current->grad = lua_toboolean(L, 1);
+  return 0;
+}
+static int is_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->grad);
+  return 1;
+}
+static int is_inference_mode_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->inference);
+  return 1;
+}
+
+/* ---- autocast's state; the regions themselves are Lua's ---- */
+
+static dm_DeviceType check_type(lua_State *L, int i) {
+  const char *name = luaL_optstring(L, i, "cuda");
+  dm_Device d;
+  if (dm_device_parse(name, &d) != DM_OK) dm_raise(L);
+  return (dm_DeviceType)d.type;
+}
+
+typedef struct RegionBox {
+  dm_Region region;
+  dm_Modes *modes;
+  bool open;
+} RegionBox;
+
+/* autocast_enter(device_type, enabled, dtype, cache) -> token */
+static int autocast_enter(lua_State *L) {
+  State *S = dm_enter(L);
+  const dm_DeviceType type = check_type(L, 1);
+  const dm_DType dtype = dm_check_dtype(L, 3);
+  RegionBox *r = lua_newuserdatauv(L, sizeof *r, 0);
+  r->region = dm_autocast_enter(type, lua_toboolean(L, 2), dtype, lua_toboolean(L, 4));
+  r->modes = S->current;
+  r->open = true;
+  return 1;
+}
+
+static int autocast_leave(lua_State *L) {
+  dm_enter(L);
+  RegionBox *r = lua_touserdata(L, 1);
+  if (!r || lua_rawlen(L, 1) != sizeof *r) return dm_raise_text(L, "autocast: not a region");
+  if (!r->open) return 0;
+  r->open = false;
+  dm_Modes *here = dm_modes_current;
+  dm_modes_current = r->modes;
+  dm_autocast_leave(r->region);
+  dm_modes_current = here;
+  return 0;
+}
+
+static int is_autocast_enabled(lua_State *L) {
+  State *S = dm_enter(L);
+  lua_pushboolean(L, S->current->autocast[check_type(L, 1)].enabled);
+  return 1;
+}
+static int set_autocast_enabled(lua_State *L) {
+  State *S = dm_enter(L);
+  S->current->autocast[check_type(L, 1)].enabled = lua_toboolean(L, 2);
+  return 0;
+}
+static int get_autocast_dtype(lua_State *L) {
+  State *S = dm_enter(L);
+  lua_pushstring(L, dm_dtype_name((dm_DType)S->current->autocast[check_type(L, 1)].dtype));
+  return 1;
+}
+static int set_autocast_dtype(lua_State *L) {
+  State *S = dm_enter(L);
+  S->current->autocast[check_type(L, 1)].dtype = (uint8_t)dm_check_dtype(L, 2);
+  return 0;
+}
+static int is_cache_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->cache_enabled);
+  return 1;
+}
+static int set_cache_enabled(lua_State *L) {
+  dm_enter(L)->current->cache_enabled = lua_toboolean(L, 1);
+  return 0;
+}
+static int clear_cache(lua_State *L) {
+  dm_enter(L);
+  dm_autocast_clear_cache();
+  return 0;
+}
+static int cast_count(lua_State *L) {
+  lua_pushinteger(L, dm_autocast_cast_count());
+  return 1;
+}
+
+void dm_register_scopes(lua_State *L, State *S) {
+  static const luaL_Reg meta[] = {
+      {"__close", scope_close}, {"__gc", scope_close}, {NULL, NULL}};
+  DM_UNUSED(S);
+  if (luaL_newmetatable(L, "demilune.Scope")) {
+    luaL_setfuncs(L, meta, 0);
+    lua_newtable(L);
+    lua_pushcfunction(L, scope_wrap);
+    lua_setfield(L, -2, "wrap");
+    lua_pushcfunction(L, scope_close);
+    lua_setfield(L, -2, "close");
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+const luaL_Reg dm_scope_functions[] = {{"no_grad", no_grad},
+                                       {"enable_grad", enable_grad},
+                                       {"inference_mode", inference_mode},
+                                       {"scope", memory_scope},
+                                       {"keep", keep},
+                                       {"set_grad_enabled", set_grad_enabled},
+                                       {"is_grad_enabled", is_grad_enabled},
+                                       {"is_inference_mode_enabled", is_inference_mode_enabled},
+                                       {"autocast_enter", autocast_enter},
+                                       {"autocast_leave", autocast_leave},
+                                       {"is_autocast_enabled", is_autocast_enabled},
+                                       {"set_autocast_enabled", set_autocast_enabled},
+                                       {"get_autocast_dtype", get_autocast_dtype},
+                                       {"set_autocast_dtype", set_autocast_dtype},
+                                       {"is_autocast_cache_enabled", is_cache_enabled},
+                                       {"set_autocast_cache_enabled", set_cache_enabled},
+                                       {"clear_autocast_cache", clear_cache},
+                                       {"autocast_cast_count", cast_count},
+                                       {NULL, NULL}};

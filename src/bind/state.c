@@ -1,0 +1,249 @@
+/* Handles, errors, coroutines: what every entry of the binding stands on. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+
+const char dm_box_magic = 0;
+
+enum { GC_FLOOR = 256 << 20 };
+
+/* ---- coroutines: each has modes of its own, inherited from its starter ---- */
+
+static const char modes_key = 0, anchor_key = 0;
+
+static int free_modes(lua_State *L) {
+  dm_modes_clear(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Finds or makes the modes of coroutine L. They live in a table with weak keys;
+   the current coroutine is anchored, so that its address means it. */
+void dm_enter_slow(lua_State *L, State *S) {
+  luaL_checkstack(L, 6, "demilune");
+  const bool is_main = lua_pushthread(L);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &anchor_key);
+  dm_Modes *m = &S->modes;
+  if (!is_main) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) != LUA_TTABLE) {
+      lua_pop(L, 1);
+      lua_newtable(L);
+      lua_newtable(L);
+      lua_pushliteral(L, "k");
+      lua_setfield(L, -2, "__mode");
+      lua_setmetatable(L, -2);
+      lua_pushvalue(L, -1);
+      lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
+    }
+    lua_pushvalue(L, -2);
+    if (lua_rawget(L, -2) == LUA_TUSERDATA) {
+      m = lua_touserdata(L, -1);
+    } else {
+      m = lua_newuserdatauv(L, sizeof *m, 0);
+      *m = *S->current;
+      m->cache = NULL;
+      m->depth = 0;
+      lua_newtable(L);
+      lua_pushcfunction(L, free_modes);
+      lua_setfield(L, -2, "__gc");
+      lua_setmetatable(L, -2);
+      lua_pushvalue(L, -4);
+      lua_pushvalue(L, -2);
+      lua_rawset(L, -5);
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 2);
+  }
+  lua_pop(L, 1);
+  S->current = m;
+  S->current_thread = L;
+}
+
+/* ---- errors ---- */
+
+/* Pushes "file:line: " of the first Lua function on the stack that is not part
+   of the library itself. */
+static void push_where(lua_State *L) {
+  lua_Debug ar;
+  for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0) continue;
+    if (ar.source[0] == '@' && strstr(ar.source, "/demilune/")) continue;
+    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+    return;
+  }
+  lua_pushliteral(L, "");
+}
+
+int dm_raise(lua_State *L) {
+  push_where(L);
+  lua_pushstring(L, dm_error());
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+int dm_raise_text(lua_State *L, const char *fmt, ...) {
+  va_list ap;
+  push_where(L);
+  va_start(ap, fmt);
+  lua_pushvfstring(L, fmt, ap);
+  va_end(ap);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+/* ---- handles ---- */
+
+static void ring_out(Box *b) {
+  if (!b->next) return;
+  b->prev->next = b->next;
+  b->next->prev = b->prev;
+  b->prev = b->next = NULL;
+}
+
+void dm_box_keep(Box *b) { ring_out(b); }
+
+void dm_box_release(Box *b) {
+  ring_out(b);
+  dm_tensor_unref(&b->t);
+}
+
+dm_Tensor *dm_check_tensor(lua_State *L, int i) {
+  const Box *b = dm_box(L, i);
+  if (DM_LIKELY(b && b->t)) return b->t;
+  if (!b) {
+    const char *got = luaL_typename(L, i);
+    dm_raise_text(L, "argument %d: tensor expected, got %s", i, got);
+  }
+  dm_raise_text(L, b->by_scope
+                       ? "tensor was released when its scope closed; hint: dm.keep(t), or "
+                         "return it from the scope's function"
+                       : "tensor was freed");
+  return NULL;
+}
+
+void dm_collect(lua_State *L, State *S) {
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  lua_gc(L, LUA_GCCOLLECT);
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  S->gc_count++;
+  S->gc_seconds += (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+}
+
+static int64_t live_bytes(void) {
+  const dm_Device cpu = {DM_CPU, 0};
+  return dm_device_ops(cpu)->stats(cpu)->allocated_bytes.current;
+}
+
+/* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
+   full collection, whatever the collector's mode; the next limit is twice what
+   is left. */
+static void feel_memory(lua_State *L, State *S) {
+  if (DM_LIKELY(live_bytes() <= S->gc_limit)) return;
+  dm_collect(L, S);
+  S->gc_limit = dm_max_i64(GC_FLOOR, 2 * live_bytes());
+}
+
+Box *dm_push_box(lua_State *L, State *S) {
+  Box *b = lua_newuserdatauv(L, sizeof *b, 0);
+  *b = (Box){.magic = &dm_box_magic};
+  if (S->scope) {
+    b->next = S->scope->next;
+    b->prev = S->scope;
+    b->next->prev = b;
+    S->scope->next = b;
+  }
+  lua_pushvalue(L, lua_upvalueindex(UP_META));
+  lua_setmetatable(L, -2);
+  return b;
+}
+
+void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
+  Box *b = dm_push_box(L, S);
+  b->t = t;
+  feel_memory(L, S);
+}
+
+/* ---- arguments ---- */
+
+void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S) {
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  luaL_setfuncs(L, f, 2);
+}
+
+dm_DType dm_check_dtype(lua_State *L, int i) {
+  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
+  const dm_DType d = name ? dm_dtype_find(name) : DM_NO_DTYPE;
+  if (d != DM_NO_DTYPE) return d;
+  static const char *const names[] = {"float64", "float32", "float16", "bfloat16", "int64",
+                                      "int32",   "int16",   "int8",    "uint8",    "bool"};
+  const char *near = name ? dm_nearest(name, DM_COUNT(names), names) : NULL;
+  if (near) dm_raise_text(L, "unknown dtype '%s'; did you mean '%s'?", name, near);
+  dm_raise_text(L,
+                "unknown dtype %s: wanted float64 float32 float16 bfloat16 int64 int32 int16 "
+                "int8 uint8 or bool",
+                name ? name : luaL_typename(L, i));
+  return d;
+}
+
+dm_Device dm_check_device(lua_State *L, int i) {
+  dm_Device d = {DM_CPU, 0};
+  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
+  if (!name) dm_raise_text(L, "device: string expected, got %s", luaL_typename(L, i));
+  else if (dm_device_parse(name, &d) != DM_OK) dm_raise(L);
+  else if (!dm_device_ops(d))
+    dm_raise_text(L, "device %s is not available: this build has no CUDA back end", name);
+  return d;
+}
+
+int dm_option(lua_State *L, int i, const char *key) {
+  if (lua_istable(L, i)) return lua_getfield(L, i, key);
+  lua_pushnil(L);
+  return LUA_TNIL;
+}
+
+bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {
+  const bool v = dm_option(L, i, key) == LUA_TNIL ? def : lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Levenshtein distance of short words; row by row. */
+static int distance(const char *a, const char *b) {
+  enum { MAX = 32 };
+  int row[MAX + 1];
+  const int n = (int)strlen(a), m = (int)strlen(b);
+  if (n > MAX || m > MAX) return MAX;
+  for (int j = 0; j <= m; j++) row[j] = j;
+  for (int i = 1; i <= n; i++) {
+    int diag = row[0];
+    row[0] = i;
+    for (int j = 1; j <= m; j++) {
+      const int up = row[j], change = diag + (a[i - 1] != b[j - 1]);
+      int best = up + 1 < row[j - 1] + 1 ? up + 1 : row[j - 1] + 1;
+      if (change < best) best = change;
+      row[j] = best;
+      diag = up;
+    }
+  }
+  return row[m];
+}
+
+const char *dm_nearest(const char *word, int n, const char *const *names) {
+  const char *best = NULL;
+  int least = (int)strlen(word) / 2 + 1;
+  for (int i = 0; i < n; i++) {
+    const int d = distance(word, names[i]);
+    if (d < least) {
+      least = d;
+      best = names[i];
+    }
+  }
+  return best;
+}

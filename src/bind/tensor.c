@@ -1,0 +1,699 @@
+/* Tensors as Lua values: properties, indexing, to and from Lua's own values. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+#include "cpu/vec.h"
+
+/* ---- one element to and from Lua ---- */
+
+static void push_element(lua_State *L, dm_DType t, const void *p) {
+  if (t == DM_BOOL) {
+    lua_pushboolean(L, *(const uint8_t *)p);
+  } else if (dm_is_float(t)) {
+    double v;
+    dm_load_f64(t, p, 1, 1, &v);
+    lua_pushnumber(L, v);
+  } else {
+    int64_t v;
+    dm_load_i64(t, p, 1, 1, &v);
+    lua_pushinteger(L, v);
+  }
+}
+
+static int tensor_item(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->numel != 1)
+    return dm_raise_text(L, "item: wanted one element, given shape %s; hint: x:totable()",
+                         DM_SHAPE(t));
+  push_element(L, (dm_DType)t->dtype, dm_tensor_data(t));
+  return 1;
+}
+
+static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) {
+  if (d == t->ndim) {
+    push_element(L, (dm_DType)t->dtype, p);
+    return;
+  }
+  luaL_checkstack(L, 3, NULL);
+  lua_createtable(L, (int)t->shape[d], 0);
+  for (int64_t i = 0; i < t->shape[d]; i++) {
+    push_nested(L, t, d + 1, p + i * t->stride[d] * dm_dtype_size((dm_DType)t->dtype));
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+static int tensor_totable(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  push_nested(L, t, 0, dm_tensor_data(t));
+  return 1;
+}
+
+/* ---- dm.tensor(data, opts) ---- */
+
+typedef struct Nested {
+  int ndim;
+  int64_t shape[DM_MAX_DIM];
+  bool any_float, any_int, any_bool;
+} Nested;
+
+static void measure(lua_State *L, int i, int depth, Nested *n) {
+  const int type = lua_type(L, i);
+  if (type == LUA_TTABLE) {
+    if (depth == DM_MAX_DIM) dm_raise_text(L, "tensor: nested deeper than %d", DM_MAX_DIM);
+    const int64_t len = (int64_t)lua_rawlen(L, i);
+    if (n->ndim >= 0 && depth >= n->ndim) dm_raise_text(L, "tensor: rows are not of one depth");
+    if (n->shape[depth] < 0) n->shape[depth] = len;
+    else if (n->shape[depth] != len)
+      dm_raise_text(L, "tensor: a row has %d elements, another %d", (int)len,
+                    (int)n->shape[depth]);
+    luaL_checkstack(L, 3, NULL);
+    if (len == 0 && n->ndim < 0) n->ndim = depth + 1;
+    for (int64_t k = 1; k <= len; k++) {
+      lua_rawgeti(L, i, k);
+      measure(L, lua_gettop(L), depth + 1, n);
+      lua_pop(L, 1);
+    }
+    return;
+  }
+  if (n->ndim < 0) n->ndim = depth;
+  if (n->ndim != depth) dm_raise_text(L, "tensor: rows are not of one depth");
+  if (type == LUA_TBOOLEAN) n->any_bool = true;
+  else if (type != LUA_TNUMBER)
+    dm_raise_text(L, "tensor: number expected, got %s", luaL_typename(L, i));
+  else if (lua_isinteger(L, i)) n->any_int = true;
+  else n->any_float = true;
+}
+
+static void fill_from(lua_State *L, int i, dm_DType t, char **p) {
+  if (lua_istable(L, i)) {
+    const int64_t len = (int64_t)lua_rawlen(L, i);
+    for (int64_t k = 1; k <= len; k++) {
+      lua_rawgeti(L, i, k);
+      fill_from(L, lua_gettop(L), t, p);
+      lua_pop(L, 1);
+    }
+    return;
+  }
+  if (dm_is_float(t) || !lua_isinteger(L, i)) {
+    const double v = lua_isboolean(L, i) ? lua_toboolean(L, i) : lua_tonumber(L, i);
+    dm_store_f64(t, *p, 1, 1, &v);
+  } else {
+    const int64_t v = lua_tointeger(L, i);
+    dm_store_i64(t, *p, 1, 1, &v);
+  }
+  *p += dm_dtype_size(t);
+}
+
+static void check_tensor_options(lua_State *L, int i) {
+  static const char *const names[] = {"dtype", "device", "requires_grad"};
+  if (!lua_istable(L, i)) return;
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    const char *k = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
+    bool known = false;
+    for (int j = 0; j < DM_COUNT(names); j++) known |= strcmp(names[j], k) == 0;
+    if (!known) {
+      const char *near = dm_nearest(k, DM_COUNT(names), names);
+      dm_raise_text(L,
+                    near ? "tensor: unknown option '%s'; did you mean '%s'?"
+                         : "tensor: unknown option '%s'",
+                    k, near);
+    }
+    lua_pop(L, 1);
+  }
+}
+
+static int tensor_new(lua_State *L) {
+  State *S = dm_enter(L);
+  lua_settop(L, 2);
+  check_tensor_options(L, 2);
+  dm_DType t = DM_NO_DTYPE;
+  if (dm_option(L, 2, "dtype") != LUA_TNIL) t = dm_check_dtype(L, -1);
+  dm_Device dev = {DM_CPU, 0};
+  if (dm_option(L, 2, "device") != LUA_TNIL) dev = dm_check_device(L, -1);
+  const bool grad = dm_option_bool(L, 2, "requires_grad", false);
+  lua_settop(L, 2);
+  const dm_Tensor *given = dm_to_tensor(L, 1);
+  if (given) { /* a copy, without history */
+    dm_Tensor *src = NULL, *out = NULL;
+    Box *hold = dm_push_box(L, S);
+    DM_CHECK(L, dm_tensor_alias(given, &src));
+    hold->t = src;
+    const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
+    DM_CHECK(L, dm_call(DM_OP_cast, 1, &src, &dtype, &out));
+    dm_push_tensor(L, S, out);
+    if (grad) DM_CHECK(L, dm_set_requires_grad(out, true));
+    return 1;
+  }
+  Nested n = {.ndim = -1};
+  for (int d = 0; d < DM_MAX_DIM; d++) n.shape[d] = -1;
+  measure(L, 1, 0, &n);
+  for (int d = 0; d < n.ndim; d++)
+    if (n.shape[d] < 0) n.shape[d] = 0;
+  if (t == DM_NO_DTYPE)
+    t = n.any_float ? DM_F32 : n.any_int ? DM_I64 : n.any_bool ? DM_BOOL : DM_F32;
+  Box *b = dm_push_box(L, S);
+  DM_CHECK(L, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
+  char *p = dm_tensor_data(b->t);
+  if (b->t->numel > 0) fill_from(L, 1, t, &p);
+  if (grad) DM_CHECK(L, dm_set_requires_grad(b->t, true));
+  DM_UNUSED(dev);
+  return 1;
+}
+
+/* ---- properties ---- */
+
+static int shape_tostring(lua_State *L) {
+  luaL_Buffer b;
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  luaL_buffinit(L, &b);
+  luaL_addchar(&b, '{');
+  for (lua_Integer i = 1; i <= n; i++) {
+    if (i > 1) luaL_addstring(&b, ", ");
+    lua_rawgeti(L, 1, i);
+    luaL_tolstring(L, -1, NULL);
+    lua_remove(L, -2);
+    luaL_addvalue(&b);
+  }
+  luaL_addchar(&b, '}');
+  luaL_pushresult(&b);
+  return 1;
+}
+
+static int shape_eq(lua_State *L) {
+  bool same = lua_istable(L, 1) && lua_istable(L, 2) && lua_rawlen(L, 1) == lua_rawlen(L, 2);
+  for (lua_Integer i = 1; same && i <= (lua_Integer)lua_rawlen(L, 1); i++) {
+    lua_rawgeti(L, 1, i);
+    lua_rawgeti(L, 2, i);
+    same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+  }
+  lua_pushboolean(L, same);
+  return 1;
+}
+
+static void push_ints(lua_State *L, int n, const int64_t *v) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, v[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  if (luaL_newmetatable(L, "demilune.Shape")) {
+    lua_pushcfunction(L, shape_tostring);
+    lua_setfield(L, -2, "__tostring");
+    lua_pushcfunction(L, shape_eq);
+    lua_setfield(L, -2, "__eq");
+  }
+  lua_setmetatable(L, -2);
+}
+
+static int tensor_size(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  if (lua_isnoneornil(L, 2)) {
+    push_ints(L, t->ndim, t->shape);
+    return 1;
+  }
+  const lua_Integer d = luaL_checkinteger(L, 2);
+  const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
+  if (d == 0 || k < 0 || k >= t->ndim)
+    return dm_raise_text(L, "size: dim %d is out of range for shape %s (dims count from 1)",
+                         (int)d, DM_SHAPE(t));
+  lua_pushinteger(L, t->shape[k]);
+  return 1;
+}
+
+static int tensor_stride(lua_State *L) {
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  push_ints(L, t->ndim, t->stride);
+  return 1;
+}
+static int tensor_dim(lua_State *L) {
+  lua_pushinteger(L, dm_check_tensor(L, 1)->ndim);
+  return 1;
+}
+static int tensor_numel(lua_State *L) {
+  lua_pushinteger(L, dm_check_tensor(L, 1)->numel);
+  return 1;
+}
+static int tensor_is_contiguous(lua_State *L) {
+  lua_pushboolean(L, dm_tensor_is_contiguous(dm_check_tensor(L, 1)));
+  return 1;
+}
+static int tensor_data_ptr(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)(intptr_t)dm_tensor_data(dm_check_tensor(L, 1)));
+  return 1;
+}
+static int tensor_version(lua_State *L) {
+  lua_pushinteger(L, dm_check_tensor(L, 1)->storage->version);
+  return 1;
+}
+static int tensor_element_size(lua_State *L) {
+  lua_pushinteger(L, dm_dtype_size((dm_DType)dm_check_tensor(L, 1)->dtype));
+  return 1;
+}
+static int tensor_is_floating_point(lua_State *L) {
+  lua_pushboolean(L, dm_is_float((dm_DType)dm_check_tensor(L, 1)->dtype));
+  return 1;
+}
+
+static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) {
+  char name[16];
+  if (strcmp(key, "shape") == 0) {
+    push_ints(L, t->ndim, t->shape);
+  } else if (strcmp(key, "dtype") == 0) {
+    lua_pushstring(L, dm_dtype_name((dm_DType)t->dtype));
+  } else if (strcmp(key, "device") == 0) {
+    lua_pushstring(L, dm_device_name(t->device, name));
+  } else if (strcmp(key, "grad") == 0) {
+    if (t->grad) dm_push_tensor(L, S, dm_tensor_ref(t->grad));
+    else lua_pushnil(L);
+  } else if (strcmp(key, "requires_grad") == 0) {
+    lua_pushboolean(L, dm_tensor_requires_grad(t));
+  } else if (strcmp(key, "is_leaf") == 0) {
+    lua_pushboolean(L, !t->node);
+  } else if (strcmp(key, "is_parameter") == 0) {
+    lua_pushboolean(L, t->flags & DM_T_PARAMETER);
+  } else if (strcmp(key, "ndim") == 0) {
+    lua_pushinteger(L, t->ndim);
+  } else if (strcmp(key, "data") == 0) {
+    dm_Tensor *a;
+    DM_CHECK(L, dm_tensor_alias(t, &a));
+    dm_push_tensor(L, S, a);
+  } else if (strcmp(key, "grad_fn") == 0) {
+    if (t->node) lua_pushstring(L, dm_node_name(t->node));
+    else lua_pushnil(L);
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+/* A name that is neither method nor property: say which is near. */
+static int no_such_name(lua_State *L, const char *key) {
+  const char *best = NULL;
+  const char *names[512];
+  int n = 0;
+  lua_pushnil(L);
+  while (lua_next(L, lua_upvalueindex(3)) && n < 512) {
+    names[n++] = lua_tostring(L, -2);
+    lua_pop(L, 1);
+  }
+  best = dm_nearest(key, n, names);
+  if (best) return dm_raise_text(L, "a tensor has no '%s'; did you mean '%s'?", key, best);
+  return dm_raise_text(L, "a tensor has no '%s'", key);
+}
+
+/* __index; upvalue 3: the table of methods. */
+static int tensor_index(lua_State *L) {
+  if (lua_type(L, 2) == LUA_TSTRING) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(3)) != LUA_TNIL) return 1;
+    State *S = dm_enter(L);
+    const char *key = lua_tostring(L, 2);
+    if (push_property(L, S, dm_check_tensor(L, 1), key)) return 1;
+    return no_such_name(L, key);
+  }
+  return dm_index_get(L);
+}
+
+static int set_grad(lua_State *L, dm_Tensor *t) {
+  if (lua_isnil(L, 3)) {
+    dm_tensor_unref(&t->grad);
+    return 0;
+  }
+  dm_Tensor *g = dm_check_tensor(L, 3);
+  if (!dm_same_shape(g, t))
+    return dm_raise_text(L, "grad: a gradient of shape %s for a tensor of shape %s",
+                         DM_SHAPE(g), DM_SHAPE(t));
+  if (!dm_is_float((dm_DType)g->dtype))
+    return dm_raise_text(L, "grad: a gradient is a float tensor, given %s",
+                         dm_dtype_name((dm_DType)g->dtype));
+  dm_Tensor *mine = dm_tensor_ref(g);
+  dm_tensor_unref(&t->grad);
+  t->grad = mine;
+  return 0;
+}
+
+/* x.data = y: x's bytes, shape and dtype become y's; the handle stays. */
+static int set_data(lua_State *L, dm_Tensor *t) {
+  dm_Tensor *from = dm_check_tensor(L, 3), *tmp;
+  if (t->node || t->base)
+    return dm_raise_text(L, "data: only a leaf that is no view takes other data");
+  DM_CHECK(L, dm_tensor_alias(from, &tmp));
+  dm_Storage *s = t->storage;
+  t->storage = tmp->storage;
+  tmp->storage = s;
+  t->dtype = from->dtype;
+  t->ndim = from->ndim;
+  t->device = from->device;
+  t->offset = from->offset;
+  t->numel = from->numel;
+  memcpy(t->shape, from->shape, sizeof t->shape);
+  memcpy(t->stride, from->stride, sizeof t->stride);
+  dm_tensor_unref(&tmp);
+  return 0;
+}
+
+static int tensor_newindex(lua_State *L) {
+  dm_enter(L);
+  if (lua_type(L, 2) != LUA_TSTRING) return dm_index_set(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  const char *key = lua_tostring(L, 2);
+  if (strcmp(key, "grad") == 0) return set_grad(L, t);
+  if (strcmp(key, "data") == 0) return set_data(L, t);
+  if (strcmp(key, "requires_grad") == 0) {
+    DM_CHECK(L, dm_set_requires_grad(t, lua_toboolean(L, 3)));
+    return 0;
+  }
+  return dm_raise_text(L, "a tensor has no field '%s' to assign (grad, data, requires_grad)",
+                       key);
+}
+
+/* ---- handles ---- */
+
+static int tensor_gc(lua_State *L) {
+  Box *b = lua_touserdata(L, 1);
+  dm_box_release(b);
+  return 0;
+}
+
+static int tensor_free(lua_State *L) {
+  Box *b = dm_box(L, 1);
+  if (!b) dm_check_tensor(L, 1);
+  else dm_box_release(b);
+  return 0;
+}
+
+static int tensor_len(lua_State *L) {
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->ndim == 0) return dm_raise_text(L, "#: a 0-dim tensor has no length");
+  lua_pushinteger(L, t->shape[0]);
+  return 1;
+}
+
+static int tensor_eq(lua_State *L) {
+  const dm_Tensor *a = dm_to_tensor(L, 1), *b = dm_to_tensor(L, 2);
+  lua_pushboolean(L, a && a == b);
+  return 1;
+}
+
+static int tensor_concat(lua_State *L) {
+  if (dm_box(L, 1) && dm_box(L, 2))
+    return dm_raise_text(L, "..: joins text; hint: dm.cat({x, y})");
+  luaL_tolstring(L, 1, NULL);
+  luaL_tolstring(L, 2, NULL);
+  lua_concat(L, 2);
+  return 1;
+}
+
+static int next_row(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  const lua_Integer i = lua_tointeger(L, 2);
+  if (t->ndim == 0 || i >= t->shape[0]) return 0;
+  const int64_t attr[2] = {0, i};
+  DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
+  lua_pushinteger(L, i + 1);
+  dm_push_tensor(L, S, out);
+  return 2;
+}
+
+static int tensor_pairs(lua_State *L) {
+  dm_check_tensor(L, 1);
+  lua_pushvalue(L, lua_upvalueindex(UP_STATE));
+  lua_pushvalue(L, lua_upvalueindex(UP_META));
+  lua_pushcclosure(L, next_row, 2);
+  lua_pushvalue(L, 1);
+  lua_pushinteger(L, 0);
+  return 3;
+}
+
+static int tensor_detach(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *out;
+  DM_CHECK(L, dm_tensor_alias(dm_check_tensor(L, 1), &out));
+  dm_push_tensor(L, S, out);
+  return 1;
+}
+
+static int tensor_detach_(lua_State *L) {
+  dm_enter(L);
+  dm_detach_(dm_check_tensor(L, 1));
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int tensor_requires_grad_(lua_State *L) {
+  dm_enter(L);
+  DM_CHECK(L, dm_set_requires_grad(dm_check_tensor(L, 1),
+                                   lua_isnone(L, 2) ? true : lua_toboolean(L, 2)));
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* x:to("float16"), x:to("cpu"), x:to(other), x:to{dtype=, device=, ...} */
+int dm_tensor_to(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  int64_t dtype = t->dtype;
+  dm_Device dev = t->device;
+  for (int i = 2; i <= lua_gettop(L); i++) {
+    const dm_Tensor *like = dm_to_tensor(L, i);
+    if (like) {
+      dtype = like->dtype;
+      dev = like->device;
+    } else if (lua_type(L, i) == LUA_TSTRING) {
+      const dm_DType d = dm_dtype_find(lua_tostring(L, i));
+      if (d != DM_NO_DTYPE) dtype = d;
+      else dev = dm_check_device(L, i);
+    } else if (lua_istable(L, i)) {
+      if (dm_option(L, i, "dtype") != LUA_TNIL) dtype = dm_check_dtype(L, -1);
+      if (dm_option(L, i, "device") != LUA_TNIL) dev = dm_check_device(L, -1);
+      lua_pop(L, 2);
+    } else if (!lua_isnil(L, i)) {
+      return dm_raise_text(L, "to: dtype, device or tensor expected, got %s",
+                           luaL_typename(L, i));
+    }
+  }
+  if (dtype == t->dtype && dm_device_eq(dev, t->device)) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  if (!dm_device_eq(dev, t->device)) {
+    char a[16], b[16];
+    return dm_raise_text(L, "to: no copy from %s to %s in this build",
+                         dm_device_name(t->device, a), dm_device_name(dev, b));
+  }
+  DM_CHECK(L, dm_call(DM_OP_cast, 1, &t, &dtype, &out));
+  dm_push_tensor(L, S, out);
+  return 1;
+}
+
+static int to_dtype(lua_State *L, const char *dtype) {
+  lua_settop(L, 1);
+  lua_pushstring(L, dtype);
+  return dm_tensor_to(L);
+}
+static int tensor_float(lua_State *L) { return to_dtype(L, "float32"); }
+static int tensor_half(lua_State *L) { return to_dtype(L, "float16"); }
+static int tensor_bfloat16(lua_State *L) { return to_dtype(L, "bfloat16"); }
+static int tensor_double(lua_State *L) { return to_dtype(L, "float64"); }
+static int tensor_long(lua_State *L) { return to_dtype(L, "int64"); }
+static int tensor_int(lua_State *L) { return to_dtype(L, "int32"); }
+static int tensor_bool(lua_State *L) { return to_dtype(L, "bool"); }
+static int tensor_cpu(lua_State *L) { return to_dtype(L, "cpu"); }
+static int tensor_cuda(lua_State *L) { return to_dtype(L, "cuda"); }
+static int tensor_type_as(lua_State *L) {
+  dm_check_tensor(L, 2);
+  lua_settop(L, 2);
+  return dm_tensor_to(L);
+}
+
+/* ---- pieces: split, chunk, unbind give tables of views ---- */
+
+static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
+  const lua_Integer d = luaL_optinteger(L, i, 1);
+  const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
+  if (d == 0 || k < 0 || k >= t->ndim)
+    dm_raise_text(L, "dim %d is out of range for shape %s (dims count from 1)", (int)d,
+                  DM_SHAPE(t));
+  return (int)k;
+}
+
+static void push_piece(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
+  const int64_t attr[3] = {d, at, n};
+  dm_Tensor *out = NULL;
+  if (dm_call(DM_OP_narrow, 1, &t, attr, &out) != DM_OK) dm_raise(L);
+  dm_push_tensor(L, S, out);
+}
+
+static int pieces_of(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
+  lua_newtable(L);
+  lua_Integer k = 1;
+  for (int64_t at = 0; at < t->shape[d] || k == 1; at += each) {
+    push_piece(L, S, t, d, at, dm_min_i64(each, t->shape[d] - at));
+    lua_rawseti(L, -2, k++);
+    if (each == 0) break;
+  }
+  return 1;
+}
+
+/* The dim may come by position or as {dim = }. */
+static void dim_from_options(lua_State *L) {
+  if (!lua_istable(L, 3)) return;
+  lua_getfield(L, 3, "dim");
+  lua_replace(L, 3);
+}
+
+static int tensor_split(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  dim_from_options(L);
+  const int d = tensor_dim_arg(L, t, 3);
+  if (!lua_istable(L, 2)) {
+    const lua_Integer each = luaL_checkinteger(L, 2);
+    if (each < 1)
+      return dm_raise_text(L, "split: pieces of %d elements, wanted 1 or more", (int)each);
+    return pieces_of(L, S, t, d, each);
+  }
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  int64_t sum = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    lua_rawgeti(L, 2, k);
+    const lua_Integer each = luaL_checkinteger(L, -1);
+    if (each < 0) return dm_raise_text(L, "split: a piece of %d elements", (int)each);
+    sum += each;
+    lua_pop(L, 1);
+  }
+  if (sum != t->shape[d])
+    return dm_raise_text(L, "split: pieces of %d elements together, dim %d has %d", (int)sum,
+                         d + 1, (int)t->shape[d]);
+  lua_createtable(L, (int)n, 0);
+  int64_t at = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    lua_rawgeti(L, 2, k);
+    const int64_t each = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    push_piece(L, S, t, d, at, each);
+    lua_rawseti(L, -2, k);
+    at += each;
+  }
+  return 1;
+}
+
+static int tensor_chunk(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  dim_from_options(L);
+  const int d = tensor_dim_arg(L, t, 3);
+  const lua_Integer n = luaL_checkinteger(L, 2);
+  if (n < 1) return dm_raise_text(L, "chunk: %d chunks, wanted 1 or more", (int)n);
+  return pieces_of(L, S, t, d, (t->shape[d] + n - 1) / n);
+}
+
+static int tensor_unbind(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->ndim == 0) return dm_raise_text(L, "unbind: a 0-dim tensor has no rows");
+  const int d = tensor_dim_arg(L, t, 2);
+  lua_createtable(L, (int)t->shape[d], 0);
+  for (int64_t i = 0; i < t->shape[d]; i++) {
+    const int64_t attr[2] = {d, i};
+    dm_Tensor *out = NULL;
+    DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
+    dm_push_tensor(L, S, out);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* x:equal(y): same shape, dtype and elements, as one boolean. */
+static int tensor_equal(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, 2)}, *out = NULL;
+  if (!dm_same_shape(in[0], in[1])) {
+    lua_pushboolean(L, false);
+    return 1;
+  }
+  DM_CHECK(L, dm_call(DM_OP_eq, 2, in, NULL, &out));
+  Box *eq = dm_push_box(L, S);
+  eq->t = out;
+  Box *all = dm_push_box(L, S);
+  DM_CHECK(L, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
+  push_element(L, DM_BOOL, dm_tensor_data(all->t));
+  dm_box_release(eq);
+  dm_box_release(all);
+  return 1;
+}
+
+static int is_tensor(lua_State *L) {
+  lua_pushboolean(L, dm_box(L, 1) != NULL);
+  return 1;
+}
+
+/* dm.core.parameter(t, requires_grad): marks t; it outlives scopes. */
+static int make_parameter(lua_State *L) {
+  dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  const bool on = lua_isnoneornil(L, 2) ? true : lua_toboolean(L, 2);
+  DM_CHECK(L, dm_set_requires_grad(t, on));
+  t->flags |= DM_T_PARAMETER;
+  dm_box_keep(dm_box(L, 1));
+  lua_settop(L, 1);
+  return 1;
+}
+
+const luaL_Reg dm_tensor_functions[] = {
+    {"tensor", tensor_new},  {"is_tensor", is_tensor}, {"parameter", make_parameter},
+    {"split", tensor_split}, {"chunk", tensor_chunk},  {"unbind", tensor_unbind},
+    {"equal", tensor_equal}, {"numel", tensor_numel},  {NULL, NULL}};
+
+const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
+                                      {"totable", tensor_totable},
+                                      {"size", tensor_size},
+                                      {"stride", tensor_stride},
+                                      {"dim", tensor_dim},
+                                      {"numel", tensor_numel},
+                                      {"is_contiguous", tensor_is_contiguous},
+                                      {"data_ptr", tensor_data_ptr},
+                                      {"element_size", tensor_element_size},
+                                      {"is_floating_point", tensor_is_floating_point},
+                                      {"_version", tensor_version},
+                                      {"free", tensor_free},
+                                      {"detach", tensor_detach},
+                                      {"detach_", tensor_detach_},
+                                      {"requires_grad_", tensor_requires_grad_},
+                                      {"to", dm_tensor_to},
+                                      {"float", tensor_float},
+                                      {"half", tensor_half},
+                                      {"bfloat16", tensor_bfloat16},
+                                      {"double", tensor_double},
+                                      {"long", tensor_long},
+                                      {"int", tensor_int},
+                                      {"bool", tensor_bool},
+                                      {"cpu", tensor_cpu},
+                                      {"cuda", tensor_cuda},
+                                      {"type_as", tensor_type_as},
+                                      {"split", tensor_split},
+                                      {"chunk", tensor_chunk},
+                                      {"unbind", tensor_unbind},
+                                      {"equal", tensor_equal},
+                                      {NULL, NULL}};
+
+const luaL_Reg dm_tensor_metamethods[] = {{"__newindex", tensor_newindex},
+                                          {"__gc", tensor_gc},
+                                          {"__close", tensor_free},
+                                          {"__len", tensor_len},
+                                          {"__eq", tensor_eq},
+                                          {"__concat", tensor_concat},
+                                          {"__pairs", tensor_pairs},
+                                          {"__tostring", dm_tensor_tostring},
+                                          {"__index", tensor_index},
+                                          {NULL, NULL}};

@@ -1,0 +1,209 @@
+/* The CPU as a device: a caching allocator. First touch of fresh pages costs
+   ten times a reused block, so freed blocks are kept by size.
+
+   A request is rounded up to 512 bytes (counted as "allocated"), then to its
+   size class: 4 classes to a doubling, so at most a quarter is unused. Each
+   class has a list of free blocks. Blocks below SMALL are cut from segments of
+   1 MiB and stay; larger ones are mapped one by one, on huge pages when the
+   kernel likes, and go back to the system on empty_cache or when memory ends.
+   Invariant: a free block lies in the list of its own class, and nowhere else. */
+#include "core/device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+enum { GRAIN = 512, SMALL = 256 << 10, SEGMENT = 1 << 20, N_CLASS = 160 };
+
+typedef struct Block {
+  struct Block *next;
+} Block;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Block *free_blocks[N_CLASS];
+static char *segment_at, *segment_end;
+static dm_MemStats mem_stats;
+
+/* Class k = 4e + f holds blocks of GRAIN * 2^e * (1 + f/4) bytes. */
+static int64_t class_bytes(int k) { return ((int64_t)GRAIN << (k / 4)) / 4 * (4 + k % 4); }
+
+static int class_of(int64_t n_bytes) {
+  const uint64_t units = ((uint64_t)n_bytes + GRAIN - 1) / GRAIN;
+  int e = 63 - __builtin_clzll(units);
+  int k = 4 * e;
+  while (class_bytes(k) < n_bytes) k++;
+  return k;
+}
+
+static void stat_add(dm_MemStat *s, int64_t n) {
+  s->current += n;
+  s->allocated += n;
+  if (s->current > s->peak) s->peak = s->current;
+}
+
+static void stat_sub(dm_MemStat *s, int64_t n) {
+  s->current -= n;
+  s->freed += n;
+}
+
+static void *map_pages(int64_t n) {
+  void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+  if (n >= (2 << 20)) (void)madvise(p, (size_t)n, MADV_HUGEPAGE);
+#endif
+  stat_add(&mem_stats.segment, 1);
+  stat_add(&mem_stats.reserved_bytes, n);
+  return p;
+}
+
+/* Gives every cached large block back to the system; the lock is held. */
+static void release_cached(void) {
+  for (int k = class_of(SMALL); k < N_CLASS; k++) {
+    while (free_blocks[k]) {
+      Block *b = free_blocks[k];
+      free_blocks[k] = b->next;
+      munmap(b, (size_t)class_bytes(k));
+      stat_sub(&mem_stats.segment, 1);
+      stat_sub(&mem_stats.reserved_bytes, class_bytes(k));
+    }
+  }
+}
+
+/* A block of class k that nobody has used yet; the lock is held. */
+static void *fresh_block(int k) {
+  const int64_t n = class_bytes(k);
+  if (n >= SMALL) {
+    void *p = map_pages(n);
+    if (!p) {
+      mem_stats.num_alloc_retries++;
+      release_cached();
+      p = map_pages(n);
+    }
+    return p;
+  }
+  if (segment_end - segment_at < n) {
+    /* the rest of the old segment is cut into the largest classes that fit */
+    while (segment_end - segment_at >= GRAIN) {
+      int j = class_of(segment_end - segment_at);
+      if (class_bytes(j) > segment_end - segment_at) j--;
+      Block *b = (Block *)(void *)segment_at;
+      segment_at += class_bytes(j);
+      b->next = free_blocks[j];
+      free_blocks[j] = b;
+    }
+    char *s = map_pages(SEGMENT);
+    if (!s) {
+      mem_stats.num_alloc_retries++;
+      release_cached();
+      s = map_pages(SEGMENT);
+    }
+    if (!s) return NULL;
+    segment_at = s;
+    segment_end = s + SEGMENT;
+  }
+  void *p = segment_at;
+  segment_at += n;
+  return p;
+}
+
+static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
+  DM_UNUSED(dev);
+  if (n_bytes <= 0 || n_bytes > ((int64_t)1 << 44) || dm_alloc_should_fail()) {
+    mem_stats.num_ooms++;
+    return dm_fail(DM_EMEM, "cpu: out of memory: %lld bytes asked for", (long long)n_bytes);
+  }
+  const int k = class_of(n_bytes);
+  pthread_mutex_lock(&lock);
+  Block *b = free_blocks[k];
+  void *p = b;
+  if (b) free_blocks[k] = b->next;
+  else p = fresh_block(k);
+  if (p) {
+    stat_add(&mem_stats.allocation, 1);
+    stat_add(&mem_stats.requested_bytes, n_bytes);
+    stat_add(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);
+  } else {
+    mem_stats.num_ooms++;
+  }
+  const int64_t live = mem_stats.allocated_bytes.current;
+  pthread_mutex_unlock(&lock);
+  if (!p)
+    return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
+                   (double)n_bytes / 1048576.0, (double)live / 1048576.0);
+  *out = p;
+  return DM_OK;
+}
+
+static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
+  DM_UNUSED(dev);
+  const int k = class_of(n_bytes);
+  Block *b = p;
+  pthread_mutex_lock(&lock);
+  b->next = free_blocks[k];
+  free_blocks[k] = b;
+  stat_sub(&mem_stats.allocation, 1);
+  stat_sub(&mem_stats.requested_bytes, n_bytes);
+  stat_sub(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);
+  pthread_mutex_unlock(&lock);
+}
+
+static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n) {
+  DM_UNUSED(to);
+  DM_UNUSED(from);
+  memcpy(dst, src, (size_t)n);
+  return DM_OK;
+}
+
+static dm_status cpu_zero(dm_Device dev, void *dst, int64_t n) {
+  DM_UNUSED(dev);
+  memset(dst, 0, (size_t)n);
+  return DM_OK;
+}
+
+static void cpu_synchronize(dm_Device dev) { DM_UNUSED(dev); }
+
+static void cpu_empty_cache(dm_Device dev) {
+  DM_UNUSED(dev);
+  pthread_mutex_lock(&lock);
+  release_cached();
+  pthread_mutex_unlock(&lock);
+}
+
+static dm_MemStats *cpu_stats(dm_Device dev) {
+  DM_UNUSED(dev);
+  return &mem_stats;
+}
+
+static const dm_DeviceOps cpu_ops = {cpu_alloc,       cpu_free,        cpu_copy, cpu_zero,
+                                     cpu_synchronize, cpu_empty_cache, cpu_stats};
+static const dm_DeviceOps *device_ops[DM_N_DEVICE_TYPE] = {&cpu_ops, NULL};
+
+const dm_DeviceOps *dm_device_ops(dm_Device dev) { return device_ops[dev.type]; }
+
+void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops) { device_ops[type] = ops; }
+
+dm_status dm_device_parse(const char *name, dm_Device *out) {
+  unsigned index = 0;
+  char rest = 0;
+  if (strcmp(name, "cpu") == 0) {
+    *out = (dm_Device){DM_CPU, 0};
+    return DM_OK;
+  }
+  if (strcmp(name, "cuda") == 0 ||
+      (sscanf(name, "cuda:%3u%c", &index, &rest) == 1 && index < 64)) {
+    *out = (dm_Device){DM_CUDA, (uint8_t)index};
+    return DM_OK;
+  }
+  return dm_fail(DM_EARG, "unknown device '%s': wanted \"cpu\", \"cuda\" or \"cuda:N\"", name);
+}
+
+const char *dm_device_name(dm_Device dev, char buf[16]) {
+  if (dev.type == DM_CPU) return "cpu";
+  snprintf(buf, 16, "cuda:%d", dev.index);
+  return buf;
+}

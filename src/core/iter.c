@@ -1,0 +1,60 @@
+/* See iter.h. Invariant after init: dims of size 1 are gone (but one), and no
+   two neighbours could be merged. */
+#include "core/iter.h"
+
+void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
+  it->n_op = n;
+  it->numel = t[0]->numel;
+  for (int i = 0; i < n; i++) {
+    it->data[i] = dm_tensor_data(t[i]);
+    it->size[i] = dm_dtype_sizes[t[i]->dtype];
+  }
+  int k = 0; /* dims kept so far; dim k-1 is the last kept */
+  const int ndim = t[0]->ndim;
+  for (int d = 0; d < ndim; d++) {
+    const int64_t size = t[0]->shape[d];
+    if (size == 1) continue;
+    int64_t s[DM_ITER_OPERANDS];
+    bool merge = k > 0;
+    for (int i = 0; i < n; i++) {
+      const int dd = d - (ndim - t[i]->ndim);
+      s[i] = dd < 0 || t[i]->shape[dd] == 1 ? 0 : t[i]->stride[dd];
+      if (merge && it->stride[i][k - 1] != s[i] * size) merge = false;
+    }
+    if (merge) it->shape[k - 1] *= size;
+    else it->shape[k++] = size;
+    for (int i = 0; i < n; i++) it->stride[i][k - 1] = s[i];
+  }
+  if (k == 0) {
+    it->shape[0] = 1;
+    for (int i = 0; i < n; i++) it->stride[i][0] = 1;
+    k = 1;
+  }
+  it->ndim = k;
+}
+
+void dm_iter_range(const dm_Iter *it, int64_t begin, int64_t end, dm_RunFn *fn, void *ctx) {
+  const int last = it->ndim - 1;
+  int64_t at[DM_MAX_DIM], inner[DM_ITER_OPERANDS], rest = begin;
+  for (int d = last; d >= 0; d--) {
+    at[d] = rest % it->shape[d];
+    rest /= it->shape[d];
+  }
+  for (int i = 0; i < it->n_op; i++) inner[i] = it->stride[i][last];
+  while (begin < end) {
+    char *ptr[DM_ITER_OPERANDS];
+    for (int i = 0; i < it->n_op; i++) {
+      int64_t off = 0;
+      for (int d = 0; d <= last; d++) off += at[d] * it->stride[i][d];
+      ptr[i] = it->data[i] + off * it->size[i];
+    }
+    const int64_t n = dm_min_i64(it->shape[last] - at[last], end - begin);
+    fn(ctx, ptr, inner, n);
+    begin += n;
+    at[last] += n;
+    for (int d = last; d > 0 && at[d] == it->shape[d]; d--) {
+      at[d] = 0;
+      at[d - 1]++;
+    }
+  }
+}

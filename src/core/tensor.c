@@ -1,0 +1,288 @@
+/* Handles and storage. Invariant: numel is the product of shape; a contiguous
+   tensor's strides are dm_contiguous_strides(shape) up to dims of size 1. */
+#include "core/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+void (*dm_tensor_drop_history)(dm_Tensor *t);
+
+static void storage_unref(dm_Storage *s) {
+  if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+  if (s->release) s->release(s->release_ctx);
+  else if (s->data) dm_device_ops(s->device)->free(s->device, s->data, s->n_bytes);
+  dm_free(s);
+}
+
+static dm_status storage_new(dm_Device dev, int64_t n_bytes, dm_Storage **out) {
+  dm_Storage *s = dm_alloc(sizeof *s);
+  if (!s) return dm_fail(DM_EMEM, "out of memory: no room for a tensor's storage");
+  *s = (dm_Storage){.device = dev, .n_bytes = n_bytes};
+  atomic_init(&s->refs, 1);
+  if (n_bytes > 0) {
+    const dm_DeviceOps *ops = dm_device_ops(dev);
+    const dm_status st = ops ? ops->alloc(dev, n_bytes, &s->data)
+                             : dm_fail(DM_EDEV, "device cuda is not available");
+    if (st != DM_OK) {
+      dm_free(s);
+      return st;
+    }
+  }
+  *out = s;
+  return DM_OK;
+}
+
+static dm_Tensor *handle_new(void) {
+  dm_Tensor *t = dm_alloc(sizeof *t);
+  if (!t) {
+    (void)dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
+    return NULL;
+  }
+  t->flags = 0;
+  t->out_index = 0;
+  t->gen = 0;
+  t->offset = 0;
+  t->storage = NULL;
+  t->node = NULL;
+  t->base = NULL;
+  t->grad = NULL;
+  t->hooks = NULL;
+  atomic_init(&t->refs, 1);
+  return t;
+}
+
+int64_t dm_numel(int ndim, const int64_t *shape) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++) n *= shape[d];
+  return n;
+}
+
+void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride) {
+  int64_t s = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    stride[d] = s;
+    s *= dm_max_i64(shape[d], 1);
+  }
+}
+
+/* Fails on a rank or an element count that no tensor can have. */
+static dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
+  if (ndim < 0 || ndim > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "a tensor has at most %d dims, %d asked for", DM_MAX_DIM, ndim);
+  int64_t n = 1;
+  bool empty = false;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] < 0)
+      return dm_fail(DM_EARG, "negative size %lld in shape %s", (long long)shape[d],
+                     dm_shape_str(ndim, shape, (char[96]){0}));
+    if (shape[d] == 0) empty = true;
+    else if (n > ((int64_t)1 << 58) / shape[d])
+      return dm_fail(DM_EMEM, "shape %s has more elements than memory has bytes",
+                     dm_shape_str(ndim, shape, (char[96]){0}));
+    else n *= shape[d];
+  }
+  *numel = empty ? 0 : n;
+  return DM_OK;
+}
+
+dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Device dev,
+                        dm_Tensor **out) {
+  int64_t numel;
+  DM_TRY(check_shape(ndim, shape, &numel));
+  dm_Tensor *t = handle_new();
+  if (!t) return DM_EMEM;
+  const dm_status st = storage_new(dev, numel * dm_dtype_size(dtype), &t->storage);
+  if (st != DM_OK) {
+    dm_free(t);
+    return st;
+  }
+  t->dtype = (uint8_t)dtype;
+  t->ndim = (uint8_t)ndim;
+  t->device = dev;
+  t->numel = numel;
+  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
+  dm_contiguous_strides(ndim, shape, t->stride);
+  *out = t;
+  return DM_OK;
+}
+
+dm_status dm_tensor_new_meta(const dm_Meta *m, dm_Tensor **out) {
+  return dm_tensor_new((dm_DType)m->dtype, m->ndim, m->shape, m->device, out);
+}
+
+dm_status dm_tensor_number(bool is_int, double f, int64_t i, dm_Tensor **out) {
+  DM_TRY(dm_tensor_new(is_int ? DM_I64 : DM_F64, 0, NULL, (dm_Device){DM_CPU, 0}, out));
+  (*out)->flags |= DM_T_NUMBER;
+  if (is_int) *(int64_t *)dm_tensor_data(*out) = i;
+  else *(double *)dm_tensor_data(*out) = f;
+  return DM_OK;
+}
+
+dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *shape,
+                         void (*release)(void *), void *ctx, dm_Tensor **out) {
+  int64_t numel;
+  DM_TRY(check_shape(ndim, shape, &numel));
+  const int64_t none = 0;
+  dm_Tensor *t;
+  DM_TRY(dm_tensor_new(dtype, 1, &none, (dm_Device){DM_CPU, 0}, &t));
+  t->storage->data = data;
+  t->storage->n_bytes = numel * dm_dtype_size(dtype);
+  t->storage->release = release;
+  t->storage->release_ctx = ctx;
+  t->ndim = (uint8_t)ndim;
+  t->numel = numel;
+  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
+  dm_contiguous_strides(ndim, shape, t->stride);
+  *out = t;
+  return DM_OK;
+}
+
+dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
+  dm_Tensor *a = handle_new();
+  if (!a) return DM_EMEM;
+  a->dtype = t->dtype;
+  a->ndim = t->ndim;
+  a->device = t->device;
+  a->flags = t->flags & (DM_T_NUMBER | DM_T_INFERENCE);
+  a->offset = t->offset;
+  a->numel = t->numel;
+  for (int d = 0; d < t->ndim; d++) {
+    a->shape[d] = t->shape[d];
+    a->stride[d] = t->stride[d];
+  }
+  a->storage = t->storage;
+  atomic_fetch_add_explicit(&a->storage->refs, 1, memory_order_relaxed);
+  *out = a;
+  return DM_OK;
+}
+
+dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
+                         int64_t offset, dm_Tensor **out) {
+  int64_t numel;
+  DM_TRY(check_shape(ndim, shape, &numel));
+  dm_Tensor *v;
+  DM_TRY(dm_tensor_alias(t, &v));
+  v->flags &= (uint8_t)~DM_T_NUMBER;
+  v->ndim = (uint8_t)ndim;
+  v->offset = offset;
+  v->numel = numel;
+  for (int d = 0; d < ndim; d++) {
+    v->shape[d] = shape[d];
+    v->stride[d] = stride[d];
+  }
+  v->base = dm_tensor_ref(t->base ? t->base : t);
+  v->gen = v->base->gen;
+  *out = v;
+  return DM_OK;
+}
+
+dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
+  atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+  return t;
+}
+
+void dm_tensor_unref(dm_Tensor **tp) {
+  dm_Tensor *t = *tp;
+  *tp = NULL;
+  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+  if (t->node || t->hooks) dm_tensor_drop_history(t);
+  storage_unref(t->storage);
+  if (t->grad) dm_tensor_unref(&t->grad);
+  if (t->base) dm_tensor_unref(&t->base);
+  dm_free(t);
+}
+
+dm_Tensor *dm_tensor_get_grad(const dm_Tensor *t) { return t->grad; }
+dm_DType dm_tensor_dtype(const dm_Tensor *t) { return (dm_DType)t->dtype; }
+int dm_tensor_ndim(const dm_Tensor *t) { return t->ndim; }
+const int64_t *dm_tensor_shape(const dm_Tensor *t) { return t->shape; }
+const int64_t *dm_tensor_stride(const dm_Tensor *t) { return t->stride; }
+int64_t dm_tensor_numel(const dm_Tensor *t) { return t->numel; }
+int64_t dm_tensor_bytes(const dm_Tensor *t) {
+  return t->numel * dm_dtype_size((dm_DType)t->dtype);
+}
+
+void *dm_tensor_data(const dm_Tensor *t) {
+  char *p = t->storage->data;
+  return p ? p + t->offset * dm_dtype_size((dm_DType)t->dtype) : NULL;
+}
+
+bool dm_tensor_is_contiguous(const dm_Tensor *t) {
+  int64_t s = 1;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    if (t->shape[d] == 0) return true;
+    if (t->shape[d] != 1 && t->stride[d] != s) return false;
+    s *= t->shape[d];
+  }
+  return true;
+}
+
+bool dm_tensor_requires_grad(const dm_Tensor *t) {
+  return (t->flags & DM_T_REQUIRES_GRAD) || t->node;
+}
+
+bool dm_tensor_overlaps_itself(const dm_Tensor *t) {
+  for (int d = 0; d < t->ndim; d++)
+    if (t->stride[d] == 0 && t->shape[d] > 1) return true;
+  return false;
+}
+
+dm_Meta dm_meta_of(const dm_Tensor *t) {
+  dm_Meta m = {.dtype = t->dtype, .ndim = t->ndim, .device = t->device};
+  for (int d = 0; d < t->ndim; d++) m.shape[d] = t->shape[d];
+  return m;
+}
+
+bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b) {
+  if (a->ndim != b->ndim) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->shape[d] != b->shape[d]) return false;
+  return true;
+}
+
+const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]) {
+  int at = snprintf(buf, 96, "{");
+  for (int d = 0; d < ndim && at < 96; d++)
+    at += snprintf(buf + at, (size_t)(96 - at), "%s%lld", d ? ", " : "", (long long)shape[d]);
+  if (at < 95) snprintf(buf + at, (size_t)(96 - at), "}");
+  return buf;
+}
+
+dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, int *ndim,
+                       int64_t *shape) {
+  const int n = a->ndim > b->ndim ? a->ndim : b->ndim;
+  for (int d = 0; d < n; d++) {
+    const int da = d - (n - a->ndim), db = d - (n - b->ndim);
+    const int64_t sa = da < 0 ? 1 : a->shape[da], sb = db < 0 ? 1 : b->shape[db];
+    if (sa != sb && sa != 1 && sb != 1)
+      return dm_fail(DM_EARG,
+                     "%s: shapes %s and %s do not broadcast: dim %d is %lld on the left and "
+                     "%lld on the right",
+                     op, DM_SHAPE(a), DM_SHAPE(b), d + 1, (long long)sa, (long long)sb);
+    shape[d] = sa == 1 ? sb : sa;
+  }
+  *ndim = n;
+  return DM_OK;
+}
+
+dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
+  /* rank classes: 0 = n-d tensors, 1 = 0-dim tensors, 2 = numbers */
+  dm_DType best[3] = {DM_NO_DTYPE, DM_NO_DTYPE, DM_NO_DTYPE};
+  for (int i = 0; i < n; i++) {
+    if (!in[i]) continue;
+    const int rank = in[i]->flags & DM_T_NUMBER ? 2 : in[i]->ndim == 0;
+    dm_DType d = (dm_DType)in[i]->dtype;
+    if (rank == 2 && dm_is_float(d)) d = DM_F32; /* the default float dtype */
+    best[rank] = best[rank] == DM_NO_DTYPE ? d : dm_promote(best[rank], d);
+  }
+  dm_DType r = best[0];
+  for (int rank = 1; rank < 3; rank++) {
+    if (best[rank] == DM_NO_DTYPE) continue;
+    if (r == DM_NO_DTYPE) r = best[rank];
+    else if (dm_kind(best[rank]) > dm_kind(r)) r = best[rank];
+  }
+  return r;
+}

@@ -1,0 +1,747 @@
+/* Convolution as a product of packed weights with gathered pixels.
+
+   A window is a set of planes read at positions (p,q) and taps (r,s), at row
+   p*step + tap[r] and column q*step + tap[s]. A task copies the part of the
+   planes that it needs into a padded buffer in the compute type, so that every
+   later read is in bounds, and gathers strips of pixels from there.
+
+     forward  y  (O x NPQ)   = w (O x CRS) * window of x
+     dx       for each of step^2 phases, the pixels h = h'*step + phase see the
+              taps r with (phase + pad - r*dil) % step == 0, and there
+              dx (C x NH'W') = w^T (C x O taps) * window of dy, whose step is 1
+     dw       dw (O x CRS)   = dy (O x NPQ) * (window of x)^T, in a number of
+              parts that depends on the shape alone, summed in order */
+#include "cpu/conv.h"
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/gemm_kernel.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+  DEPTH = 384,        /* products a chunk of channels adds: packed strip in L1 */
+  PIECE_COLS = 800,   /* pixels of a task, when planes are small */
+  BUFFER = 96 << 10,  /* elements of a padded buffer that stay in L2 */
+  ROWS = 192,         /* output channels of a task */
+  DW_DEPTH = 256,     /* pixels a step of dw adds */
+  DW_PARTS = 16,      /* most parts of dw */
+  TASK_WORK = 1 << 18 /* multiply-adds worth a task */
+};
+static const int64_t DW_SUMS = 4 << 20; /* most elements of all parts */
+
+/* ---- windows ----------------------------------------------------------------- */
+
+typedef struct Window {
+  const char *data;
+  dm_DType dtype;
+  int64_t n_img, n_chan, h, w; /* planes in memory, dense */
+  int64_t p, q;                /* positions */
+  int64_t step[2], n_tap[2], lo[2], hi[2];
+  const int64_t *tap[2];
+} Window;
+
+static void find_tap_range(Window *x) {
+  for (int d = 0; d < 2; d++) {
+    x->lo[d] = INT64_MAX;
+    x->hi[d] = INT64_MIN;
+    for (int64_t i = 0; i < x->n_tap[d]; i++) {
+      x->lo[d] = dm_min_i64(x->lo[d], x->tap[d][i]);
+      x->hi[d] = dm_max_i64(x->hi[d], x->tap[d][i]);
+    }
+  }
+}
+
+/* How positions are cut: whole images, or bands of rows of one image. */
+typedef struct Cut {
+  int64_t n_img, rows;     /* of a piece, at most */
+  int64_t n_band, n_piece; /* bands of an image; pieces in all */
+  int64_t n_chan;          /* channels of a chunk, at most */
+  int64_t ph, pw;          /* padded plane of a piece */
+  int64_t cols, buffer;    /* most pixels; elements of the padded buffer */
+} Cut;
+
+typedef struct Piece {
+  int64_t img, n_img, p, rows, cols;
+} Piece;
+
+static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
+  int64_t best = 1, best_waste = INT64_MAX;
+  for (int64_t i = 1; i <= n_img && i * pixels <= PIECE_COLS; i++) {
+    /* idle lanes per thousand pixels */
+    const int64_t all = i * pixels;
+    const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
+    if (waste <= best_waste) best = i, best_waste = waste;
+  }
+  return best;
+}
+
+static void measure_cut(const Window *x, Cut *cut) {
+  cut->ph = (cut->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
+  cut->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
+  cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
+}
+
+/* `group` channels are summed over; most_img 1 keeps images apart. */
+static Cut plan_cut(const Window *x, int64_t group, int64_t most_img, int64_t nr) {
+  Cut cut = {.n_img = 1, .rows = x->p};
+  const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
+  if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
+  else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
+  cut.n_chan = dm_even_part(group, dm_max_i64(1, DEPTH / taps), 1);
+  measure_cut(x, &cut);
+  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > 1)) {
+    if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
+    else cut.n_chan = dm_ceil_div(cut.n_chan, 2);
+    measure_cut(x, &cut);
+  }
+  cut.n_band = dm_ceil_div(x->p, cut.rows);
+  cut.n_piece = cut.n_band * dm_ceil_div(x->n_img, cut.n_img);
+  cut.cols = cut.n_img * cut.rows * x->q;
+  return cut;
+}
+
+static Piece get_piece(const Window *x, const Cut *cut, int64_t i) {
+  Piece piece = {.img = i / cut->n_band * cut->n_img, .p = i % cut->n_band * cut->rows};
+  piece.n_img = dm_min_i64(cut->n_img, x->n_img - piece.img);
+  piece.rows = dm_min_i64(cut->rows, x->p - piece.p);
+  piece.cols = piece.n_img * piece.rows * x->q;
+  return piece;
+}
+
+static void load_row(dm_DType t, const char *src, int64_t n, char *dst, int64_t es) {
+  if (t == DM_F32 || t == DM_F64) memcpy(dst, src, (size_t)(n * es));
+  else dm_load_f32(t, src, 1, n, (float *)(void *)dst);
+}
+
+/* Plane (img, chan), rows from p*step + lo on, with zeros outside. */
+static void load_plane(const Window *x, const Cut *cut, int64_t plane, int64_t h0, char *dst,
+                       int64_t es) {
+  const int64_t in = dm_dtype_size(x->dtype);
+  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), cut->pw);
+  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], cut->pw));
+  const char *const src = x->data + plane * x->h * x->w * in;
+  for (int64_t y = 0; y < cut->ph; y++, dst += cut->pw * es) {
+    const int64_t h = h0 + y;
+    if (h < 0 || h >= x->h || end == left) {
+      memset(dst, 0, (size_t)(cut->pw * es));
+      continue;
+    }
+    memset(dst, 0, (size_t)(left * es));
+    load_row(x->dtype, src + (h * x->w + x->lo[1] + left) * in, end - left, dst + left * es,
+             es);
+    memset(dst + end * es, 0, (size_t)((cut->pw - end) * es));
+  }
+}
+
+/* dst (img, chan, ph, pw) for n_chan channels from c0 on. */
+static void load_piece(const Window *x, const Cut *cut, const Piece *piece, int64_t c0,
+                       int64_t n_chan, char *dst, int64_t es) {
+  const int64_t size = cut->ph * cut->pw;
+  const int64_t h0 = piece->p * x->step[0] + x->lo[0];
+  for (int64_t i = 0; i < piece->n_img; i++)
+    for (int64_t c = 0; c < n_chan; c++)
+      load_plane(x, cut, (piece->img + i) * x->n_chan + c0 + c, h0,
+                 dst + (i * cut->n_chan + c) * size * es, es);
+}
+
+/* Where pixel j of a piece begins in the buffer. */
+static void list_pixels(const Window *x, const Cut *cut, const Piece *piece, int32_t *pixel) {
+  const int64_t img = cut->n_chan * cut->ph * cut->pw;
+  for (int64_t i = 0; i < piece->n_img; i++)
+    for (int64_t p = 0; p < piece->rows; p++)
+      for (int64_t q = 0; q < x->q; q++)
+        *pixel++ = (int32_t)(i * img + p * x->step[0] * cut->pw + q * x->step[1]);
+}
+
+/* How far (channel, r, s) lies from there. */
+static void list_taps(const Window *x, const Cut *cut, int32_t *tap) {
+  for (int64_t c = 0; c < cut->n_chan; c++)
+    for (int64_t r = 0; r < x->n_tap[0]; r++)
+      for (int64_t s = 0; s < x->n_tap[1]; s++)
+        *tap++ = (int32_t)((c * cut->ph + x->tap[0][r] - x->lo[0]) * cut->pw + x->tap[1][s] -
+                           x->lo[1]);
+}
+
+/* ---- buffers ------------------------------------------------------------------ */
+
+/* Parts of one block, each on a cache line: first measure, then hand out. */
+typedef struct Arena {
+  char *base;
+  int64_t used;
+} Arena;
+
+static void *take(Arena *a, int64_t n_bytes) {
+  void *p = a->base ? a->base + a->used : NULL;
+  a->used += (n_bytes + 63) / 64 * 64;
+  return p;
+}
+
+static dm_status no_memory(const char *op) {
+  return dm_fail(DM_EMEM, "%s: no memory for the packing buffers", op);
+}
+
+/* ---- window products: forward and dx --------------------------------------- */
+
+typedef struct Job {
+  const dm_Kernel *kn;
+  int64_t es;
+  Window x;
+  Cut cut;
+  int64_t groups, in, out; /* channels of a group: summed over, produced */
+  int64_t k;               /* in * taps */
+  const char *weights;     /* [group][panel][k][mr] */
+  int64_t group_size;      /* elements of a group's weights */
+  int64_t rows, n_block;   /* output channels of a task; tasks a piece */
+  const char *bias;        /* compute type, or NULL */
+  char *y;                 /* first output pixel of this job */
+  int64_t img_step, chan_step, row_step, col_step; /* of the output */
+  atomic_bool failed;
+} Job;
+
+typedef struct Work {
+  char *planes, *strip, *tile, *sums;
+  int32_t *pixel, *tap;
+  int64_t *to; /* output offset of each pixel */
+} Work;
+
+static bool is_staged(const Job *job) { return job->x.dtype != job->kn->type; }
+
+static void carve_work(const Job *job, Arena *a, Work *w) {
+  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->cut.n_chan * taps;
+  w->planes = take(a, (job->cut.buffer + DM_SLACK) * job->es);
+  w->strip = take(a, depth * job->kn->nr * job->es);
+  w->tile = take(a, job->rows * job->kn->nr * job->es);
+  w->sums = take(a, is_staged(job) ? job->rows * job->cut.cols * job->es : 0);
+  w->pixel = take(a, job->cut.cols * 4);
+  w->tap = take(a, depth * 4);
+  w->to = take(a, job->cut.cols * 8);
+}
+
+static void list_outputs(const Job *job, const Piece *piece, int64_t *to) {
+  for (int64_t i = 0; i < piece->n_img; i++)
+    for (int64_t p = 0; p < piece->rows; p++)
+      for (int64_t q = 0; q < job->x.q; q++)
+        *to++ = (piece->img + i) * job->img_step + (piece->p + p) * job->row_step +
+                q * job->col_step;
+}
+
+/* rows x n of dst become bias[row]. */
+static void fill_bias(const Job *job, int64_t first, int64_t rows, int64_t n, char *dst,
+                      int64_t rs) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < n; j++)
+      memcpy(dst + (i * rs + j) * job->es, job->bias + (first + i) * job->es, (size_t)job->es);
+}
+
+static void scatter(const Job *job, const char *tile, int64_t rows, int64_t n, char *y,
+                    const int64_t *to, bool add) {
+  const int64_t nr = job->kn->nr;
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t at = i * job->chan_step + to[j];
+      if (job->es == 4) {
+        float *const p = (float *)(void *)y + at;
+        const float v = ((const float *)(const void *)tile)[i * nr + j];
+        *p = add ? *p + v : v;
+      } else {
+        double *const p = (double *)(void *)y + at;
+        const double v = ((const double *)(const void *)tile)[i * nr + j];
+        *p = add ? *p + v : v;
+      }
+    }
+}
+
+/* One strip of pixels times the weights of a block, into sums or y. */
+static void run_strip(const Job *job, const Work *w, const char *weights, int64_t depth,
+                      int64_t chan, int64_t rows, int64_t j, int n, int64_t sums_rs, bool add) {
+  const dm_Kernel *const kn = job->kn;
+  const bool together = w->to[j + n - 1] - w->to[j] == n - 1;
+  char *const y = job->y + chan * job->chan_step * job->es;
+  char *dst = w->tile;
+  int64_t rs = kn->nr;
+  bool add_tile = false;
+  if (is_staged(job)) {
+    dst = w->sums + j * job->es;
+    rs = sums_rs;
+    add_tile = add;
+  } else if (together) {
+    dst = y + w->to[j] * job->es;
+    rs = job->chan_step;
+    add_tile = add;
+  }
+  if (job->bias && !add) {
+    fill_bias(job, chan, rows, n, dst, rs);
+    add_tile = true;
+  }
+  dm_tile_column(kn, rows, n, depth, weights, job->k * kn->mr, 1, kn->mr, w->strip, kn->nr, dst,
+                 rs, add_tile);
+  if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
+}
+
+/* Rounds staged sums (rows, cols) into y. */
+static void store_sums(const Job *job, const Piece *piece, const Work *w, int64_t chan,
+                       int64_t rows) {
+  const bool dense = job->col_step == 1 && job->row_step == job->x.q;
+  const int64_t run = dense ? piece->rows * job->x.q : job->x.q;
+  const int64_t out = dm_dtype_size(job->x.dtype);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < piece->cols; j += run)
+      dm_store_f32(job->x.dtype, job->y + ((chan + i) * job->chan_step + w->to[j]) * out,
+                   job->col_step, run,
+                   (const float *)(const void *)w->sums + i * piece->cols + j);
+}
+
+/* One output channel and neighbours in memory: nothing to share, so rows are
+   summed where they lie, without gathering. */
+static bool is_stencil(const Job *job) {
+  return job->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
+}
+
+static void run_stencil(const Job *job, const Work *w, const Piece *piece, const char *weights,
+                        int64_t depth, int64_t chan, bool add) {
+  char *const y = job->y + chan * job->chan_step * job->es;
+  for (int64_t j = 0; j < piece->cols; j += job->x.q) {
+    char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
+    const bool biased = job->bias && !add;
+    if (biased) fill_bias(job, chan, 1, job->x.q, dst, 0);
+    job->kn->stencil(w->planes + w->pixel[j] * job->es, w->tap, depth, weights, job->kn->mr,
+                     job->x.q, dst, add || biased);
+  }
+}
+
+static void run_piece(const Job *job, const Work *w, int64_t task) {
+  const int64_t block = task % job->n_block, rest = task / job->n_block;
+  const int64_t group = rest % job->groups, first = block * job->rows;
+  const int64_t rows = dm_min_i64(job->rows, job->out - first);
+  const int64_t chan = group * job->out + first, nr = job->kn->nr;
+  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
+  const Piece piece = get_piece(&job->x, &job->cut, rest / job->groups);
+  const char *const weights =
+      job->weights + (group * job->group_size + first * job->k) * job->es;
+  list_pixels(&job->x, &job->cut, &piece, w->pixel);
+  list_outputs(job, &piece, w->to);
+  for (int64_t c = 0; c < job->in; c += job->cut.n_chan) {
+    const int64_t n_chan = dm_min_i64(job->cut.n_chan, job->in - c);
+    const int64_t depth = n_chan * taps;
+    load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, w->planes, job->es);
+    const char *const part = weights + c * taps * job->kn->mr * job->es;
+    if (is_stencil(job)) {
+      run_stencil(job, w, &piece, part, depth, chan, c > 0);
+      continue;
+    }
+    for (int64_t j = 0; j < piece.cols; j += nr) {
+      const int n = (int)dm_min_i64(nr, piece.cols - j);
+      job->kn->gather(w->planes, w->pixel + j, n, w->tap, depth, (int)nr, w->strip);
+      run_strip(job, w, part, depth, chan, rows, j, n, piece.cols, c > 0);
+    }
+  }
+  if (is_staged(job)) store_sums(job, &piece, w, chan, rows);
+}
+
+static void run_pieces(void *ctx, int64_t begin, int64_t end) {
+  Job *const job = ctx;
+  Arena arena = {NULL, 0};
+  Work w;
+  carve_work(job, &arena, &w);
+  arena = (Arena){dm_scratch(DM_SCRATCH_TASK, arena.used), 0};
+  if (!arena.base) {
+    atomic_store(&job->failed, true);
+    return;
+  }
+  carve_work(job, &arena, &w);
+  list_taps(&job->x, &job->cut, w.tap);
+  for (int64_t i = begin; i < end; i++) run_piece(job, &w, i);
+}
+
+/* Cuts and runs a job whose window, weights and output are set. */
+static dm_status run_job(Job *job, const char *op) {
+  const int64_t threads = dm_get_num_threads();
+  find_tap_range(&job->x);
+  job->cut = plan_cut(&job->x, job->in, INT64_MAX, job->kn->nr);
+  if (job->cut.buffer > INT32_MAX)
+    return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
+  job->rows = dm_even_part(job->out, ROWS, job->kn->mr);
+  while (job->cut.n_piece * job->groups * dm_ceil_div(job->out, job->rows) < 2 * threads &&
+         job->rows > 8 * job->kn->mr)
+    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), job->kn->mr);
+  job->n_block = dm_ceil_div(job->out, job->rows);
+  const int64_t work = job->rows * job->cut.cols * job->k + 1;
+  dm_parallel_for(job->cut.n_piece * job->groups * job->n_block,
+                  dm_max_i64(1, TASK_WORK / work), run_pieces, job);
+  return atomic_load(&job->failed) ? no_memory(op) : DM_OK;
+}
+
+/* ---- weights -------------------------------------------------------------------- */
+
+typedef struct Weights {
+  const dm_ConvDims *d;
+  dm_DType dtype;
+  const dm_Kernel *kn;
+  const char *w;
+  char *dst;
+  int64_t in, out, k, group_size;
+  int64_t n_tap[2];
+  const int64_t *tap[2]; /* dx: which r and s take part */
+} Weights;
+
+static int64_t padded_lanes(const dm_Kernel *kn, int64_t n) {
+  return dm_ceil_div(n, kn->mr) * kn->mr;
+}
+
+/* w (O, CRS) as it is: panels of O. One unit is one group. */
+static void pack_forward(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  for (int64_t g = begin; g < end; g++)
+    dm_pack_panels(p->kn, p->dtype, p->w + g * p->out * p->k * dm_dtype_size(p->dtype), p->k, 1,
+                   p->out, p->k, p->kn->mr,
+                   p->dst + g * p->group_size * dm_dtype_size(p->kn->type));
+}
+
+/* Panels of C, k = (o, taps of this phase). One unit is one o of one group. */
+static void pack_backward(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype);
+  const int64_t rs = p->d->r * p->d->s, mr = p->kn->mr;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t g = u / p->in, o = u % p->in;
+    for (int64_t c = 0; c < p->out; c++) {
+      const char *const src = p->w + (u * p->out + c) * rs * in;
+      int64_t k = o * p->n_tap[0] * p->n_tap[1];
+      for (int64_t r = 0; r < p->n_tap[0]; r++)
+        for (int64_t s = 0; s < p->n_tap[1]; s++, k++) {
+          const int64_t at = p->tap[0][r] * p->d->s + p->tap[1][s];
+          char *const dst =
+              p->dst + (g * p->group_size + (c / mr * p->k + k) * mr + c % mr) * es;
+          load_row(p->dtype, src + at * in, 1, dst, es);
+        }
+    }
+  }
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+static Window window_of_x(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps) {
+  Window win = {.data = x,
+                .dtype = t,
+                .n_img = d->n,
+                .n_chan = d->c,
+                .h = d->h,
+                .w = d->w,
+                .p = d->p,
+                .q = d->q,
+                .step = {d->stride[0], d->stride[1]},
+                .n_tap = {d->r, d->s},
+                .tap = {taps, taps + d->r}};
+  for (int64_t i = 0; i < d->r; i++) taps[i] = i * d->dil[0] - d->pad[0];
+  for (int64_t i = 0; i < d->s; i++) taps[d->r + i] = i * d->dil[1] - d->pad[1];
+  find_tap_range(&win);
+  return win;
+}
+
+static void load_vector(dm_DType from, const void *src, int64_t n, dm_DType type, void *dst) {
+  if (type == DM_F64) dm_load_f64(from, src, 1, n, dst);
+  else dm_load_f32(from, src, 1, n, dst);
+}
+
+dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                        const void *bias, void *y) {
+  const int64_t pixels = d->p * d->q;
+  if (d->n * d->o * pixels <= 0) return DM_OK;
+  const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
+  const int64_t es = dm_dtype_size(kn->type), in = d->c / d->groups;
+  const int64_t out = d->o / d->groups, k = in * d->r * d->s;
+  const int64_t group_size = padded_lanes(kn, out) * k;
+  Arena a = {NULL, 0};
+  int64_t *taps = NULL;
+  char *packed = NULL, *bias_row = NULL;
+  for (int pass = 0; pass < 2; pass++) {
+    taps = take(&a, (d->r + d->s) * 8);
+    packed = take(&a, d->groups * group_size * es);
+    bias_row = take(&a, bias ? d->o * es : 0);
+    if (pass == 0) a = (Arena){dm_scratch(DM_SCRATCH_JOB, a.used), 0};
+    if (!a.base) return no_memory("conv2d");
+  }
+  Weights p = {.d = d,
+               .dtype = t,
+               .kn = kn,
+               .w = w,
+               .dst = packed,
+               .in = in,
+               .out = out,
+               .k = k,
+               .group_size = group_size};
+  dm_parallel_for(d->groups, dm_max_i64(1, (1 << 16) / group_size), pack_forward, &p);
+  if (bias) load_vector(t, bias, d->o, kn->type, bias_row);
+  Job job = {.kn = kn,
+             .es = es,
+             .groups = d->groups,
+             .in = in,
+             .out = out,
+             .k = k,
+             .weights = packed,
+             .group_size = group_size,
+             .bias = bias ? bias_row : NULL,
+             .y = y,
+             .img_step = d->o * pixels,
+             .chan_step = pixels,
+             .row_step = d->q,
+             .col_step = 1};
+  job.x = window_of_x(d, t, x, taps);
+  const dm_status st = run_job(&job, "conv2d");
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return st;
+}
+
+/* ---- dx -------------------------------------------------------------------------- */
+
+/* Taps r of one dim that reach pixels h = h'*step + phase: lists r, and the
+   row of dy that it reads for h' = 0. Returns how many. */
+static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t *which,
+                          int64_t *tap) {
+  const int64_t n = dim == 0 ? d->r : d->s;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t at = phase + d->pad[dim] - i * d->dil[dim];
+    if (at % d->stride[dim] != 0) continue;
+    which[count] = i;
+    tap[count++] = at / d->stride[dim];
+  }
+  return count;
+}
+
+static void run_phase(Job *job, Weights *p, const dm_ConvDims *d, int64_t ph, int64_t pw,
+                      int64_t *lists, char *dx, dm_status *st) {
+  int64_t *const which_h = lists, *const which_w = which_h + d->r;
+  int64_t *const tap_h = which_w + d->s, *const tap_w = tap_h + d->r;
+  Window *const x = &job->x;
+  x->p = (d->h - ph + d->stride[0] - 1) / d->stride[0];
+  x->q = (d->w - pw + d->stride[1] - 1) / d->stride[1];
+  x->n_tap[0] = p->n_tap[0] = phase_taps(d, 0, ph, which_h, tap_h);
+  x->n_tap[1] = p->n_tap[1] = phase_taps(d, 1, pw, which_w, tap_w);
+  x->tap[0] = tap_h;
+  x->tap[1] = tap_w;
+  p->tap[0] = which_h;
+  p->tap[1] = which_w;
+  if (x->p <= 0 || x->q <= 0 || x->n_tap[0] * x->n_tap[1] == 0) return;
+  job->k = p->k = p->in * x->n_tap[0] * x->n_tap[1];
+  job->group_size = p->group_size = padded_lanes(p->kn, p->out) * p->k;
+  job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
+  const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
+  dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
+  *st = run_job(job, "conv2d_dx");
+}
+
+dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                       void *dx) {
+  const int64_t size = d->n * d->c * d->h * d->w;
+  if (size <= 0) return DM_OK;
+  const bool hidden = d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 ||
+                      d->dil[1] > 1 || d->n * d->o * d->p * d->q <= 0;
+  /* pixels that no tap reaches have gradient 0 */
+  if (hidden) memset(dx, 0, (size_t)(size * dm_dtype_size(t)));
+  if (d->n * d->o * d->p * d->q <= 0) return DM_OK;
+  const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
+  const int64_t es = dm_dtype_size(kn->type), out = d->c / d->groups;
+  const int64_t in = d->o / d->groups;
+  Arena a = {NULL, 0};
+  int64_t *lists = NULL;
+  char *packed = NULL;
+  for (int pass = 0; pass < 2; pass++) {
+    lists = take(&a, 2 * (d->r + d->s) * 8);
+    packed = take(&a, d->groups * padded_lanes(kn, out) * in * d->r * d->s * es);
+    if (pass == 0) a = (Arena){dm_scratch(DM_SCRATCH_JOB, a.used), 0};
+    if (!a.base) return no_memory("conv2d_dx");
+  }
+  Weights p = {.d = d, .dtype = t, .kn = kn, .w = w, .dst = packed, .in = in, .out = out};
+  Job job = {.kn = kn,
+             .es = es,
+             .groups = d->groups,
+             .in = in,
+             .out = out,
+             .weights = packed,
+             .img_step = d->c * d->h * d->w,
+             .chan_step = d->h * d->w,
+             .row_step = d->w * d->stride[0],
+             .col_step = d->stride[1]};
+  job.x = (Window){.data = dy,
+                   .dtype = t,
+                   .n_img = d->n,
+                   .n_chan = d->o,
+                   .h = d->p,
+                   .w = d->q,
+                   .step = {1, 1}};
+  dm_status st = DM_OK;
+  for (int64_t ph = 0; ph < d->stride[0] && st == DM_OK; ph++)
+    for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw++)
+      run_phase(&job, &p, d, ph, pw, lists, dx, &st);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return st;
+}
+
+/* ---- dw -------------------------------------------------------------------------- */
+
+typedef struct DwJob {
+  const dm_Kernel *kn;
+  int64_t es;
+  const dm_ConvDims *d;
+  Window x;
+  Cut cut;
+  const char *dy;
+  int64_t in, out, k;          /* channels of a group; in * taps */
+  int64_t n_part, part_pieces; /* parts of all pieces */
+  int64_t n_block;             /* blocks of cut.n_chan channels */
+  char *parts;                 /* [n_part][O][k] */
+  char *dw;
+  atomic_bool failed;
+} DwJob;
+
+typedef struct DwWork {
+  char *planes, *strip, *dy;
+  int32_t *pixel, *tap;
+} DwWork;
+
+static void carve_dw(const DwJob *job, Arena *a, DwWork *w) {
+  const int64_t taps = job->d->r * job->d->s;
+  const bool convert = job->x.dtype != job->kn->type;
+  w->planes = take(a, (job->cut.buffer + DM_SLACK) * job->es);
+  w->strip = take(a, DW_DEPTH * job->kn->nr * job->es);
+  w->dy = take(a, convert ? job->out * job->cut.cols * job->es : 0);
+  w->pixel = take(a, job->cut.cols * 4);
+  w->tap = take(a, job->cut.n_chan * taps * 4);
+}
+
+/* The rows of dy of a piece (one image): (out, cols) at *rs apart. */
+static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece, int64_t group,
+                          int64_t *rs) {
+  const int64_t pixels = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
+  const char *const src =
+      job->dy +
+      ((piece->img * job->d->o + group * job->out) * pixels + piece->p * job->d->q) * in;
+  *rs = pixels;
+  if (job->x.dtype == job->kn->type) return src;
+  *rs = piece->cols;
+  for (int64_t o = 0; o < job->out; o++)
+    load_row(job->x.dtype, src + o * pixels * in, piece->cols,
+             w->dy + o * piece->cols * job->es, job->es);
+  return w->dy;
+}
+
+/* Adds one piece's products to sums (out, lanes), rows k apart. */
+static void add_piece(const DwJob *job, const DwWork *w, const Piece *piece, const char *dy,
+                      int64_t dy_rs, int64_t lanes, char *sums, bool add) {
+  const int64_t nr = job->kn->nr, mr = job->kn->mr, es = job->es;
+  for (int64_t k = 0; k < piece->cols; k += DW_DEPTH) {
+    const int64_t depth = dm_min_i64(DW_DEPTH, piece->cols - k);
+    for (int64_t j = 0; j < lanes; j += nr) {
+      const int n = (int)dm_min_i64(nr, lanes - j);
+      job->kn->gather_t(w->planes, w->tap + j, n, w->pixel + k, depth, (int)nr, w->strip);
+      dm_tile_column(job->kn, job->out, n, depth, dy + k * es, mr * dy_rs, dy_rs, 1, w->strip,
+                     nr, sums + j * es, job->k, add);
+    }
+    add = true;
+  }
+}
+
+static void run_dw_task(const DwJob *job, const DwWork *w, int64_t task) {
+  const int64_t block = task % job->n_block, rest = task / job->n_block;
+  const int64_t group = rest % job->d->groups, part = rest / job->d->groups;
+  const int64_t taps = job->d->r * job->d->s, c = block * job->cut.n_chan;
+  const int64_t n_chan = dm_min_i64(job->cut.n_chan, job->in - c);
+  const int64_t end = dm_min_i64(job->cut.n_piece, (part + 1) * job->part_pieces);
+  char *const sums =
+      job->parts + ((part * job->d->o + group * job->out) * job->k + c * taps) * job->es;
+  for (int64_t i = part * job->part_pieces; i < end; i++) {
+    const Piece piece = get_piece(&job->x, &job->cut, i);
+    int64_t dy_rs;
+    const char *const dy = get_dy(job, w, &piece, group, &dy_rs);
+    load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, w->planes, job->es);
+    add_piece(job, w, &piece, dy, dy_rs, n_chan * taps, sums, i > part * job->part_pieces);
+  }
+}
+
+static void run_dw_tasks(void *ctx, int64_t begin, int64_t end) {
+  DwJob *const job = ctx;
+  Arena arena = {NULL, 0};
+  DwWork w;
+  carve_dw(job, &arena, &w);
+  arena = (Arena){dm_scratch(DM_SCRATCH_TASK, arena.used), 0};
+  if (!arena.base) {
+    atomic_store(&job->failed, true);
+    return;
+  }
+  carve_dw(job, &arena, &w);
+  memset(w.planes + job->cut.buffer * job->es, 0, (size_t)(DM_SLACK * job->es));
+  const Piece whole = {0, 1, 0, job->cut.rows, job->cut.cols};
+  list_pixels(&job->x, &job->cut, &whole, w.pixel);
+  list_taps(&job->x, &job->cut, w.tap);
+  for (int64_t i = begin; i < end; i++) run_dw_task(job, &w, i);
+}
+
+/* Elements [begin, end) of dw: parts in order, then one rounding. */
+static void join_dw(void *ctx, int64_t begin, int64_t end) {
+  const DwJob *const job = ctx;
+  const int64_t size = job->d->o * job->k, n = end - begin;
+  const dm_Finish plain = {1, 0, job->x.dtype, job->x.dtype};
+  char *const sums = job->parts + begin * job->es;
+  for (int64_t p = 1; p < job->n_part; p++) {
+    const char *const more = sums + p * size * job->es;
+    if (job->es == 4)
+      for (int64_t i = 0; i < n; i++)
+        ((float *)(void *)sums)[i] += ((const float *)(const void *)more)[i];
+    else
+      for (int64_t i = 0; i < n; i++)
+        ((double *)(void *)sums)[i] += ((const double *)(const void *)more)[i];
+  }
+  dm_finish_row(&plain, job->kn->type, sums, n, job->dw + begin * dm_dtype_size(job->x.dtype),
+                NULL, 0);
+}
+
+dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                       void *dw) {
+  const int64_t in = d->c / d->groups, k = in * d->r * d->s, size = d->o * k;
+  if (size <= 0) return DM_OK;
+  if (d->n * d->p * d->q <= 0) {
+    memset(dw, 0, (size_t)(size * dm_dtype_size(t)));
+    return DM_OK;
+  }
+  const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
+  DwJob job = {.kn = kn,
+               .es = dm_dtype_size(kn->type),
+               .d = d,
+               .dy = dy,
+               .in = in,
+               .out = d->o / d->groups,
+               .k = k,
+               .dw = dw};
+  int64_t *const taps = dm_alloc((d->r + d->s) * 8);
+  if (!taps) return no_memory("conv2d_dw");
+  dm_status st = DM_OK;
+  job.x = window_of_x(d, t, x, taps);
+  job.cut = plan_cut(&job.x, in, 1, kn->nr);
+  job.n_block = dm_ceil_div(in, job.cut.n_chan);
+  const int64_t most = dm_max_i64(1, dm_min_i64(DW_PARTS, DW_SUMS / size));
+  job.part_pieces = dm_ceil_div(job.cut.n_piece, most);
+  job.n_part = dm_ceil_div(job.cut.n_piece, job.part_pieces);
+  if (job.cut.buffer > INT32_MAX) {
+    st = dm_fail(DM_EARG, "conv2d_dw: a row of taps spans more than 2^31 pixels");
+    goto done;
+  }
+  job.parts = dm_scratch(DM_SCRATCH_JOB, job.n_part * size * job.es);
+  if (!job.parts) {
+    st = no_memory("conv2d_dw");
+    goto done;
+  }
+  const int64_t work = job.part_pieces * job.cut.cols * job.out * k / job.n_block + 1;
+  dm_parallel_for(job.n_part * d->groups * job.n_block, dm_max_i64(1, TASK_WORK / work),
+                  run_dw_tasks, &job);
+  if (atomic_load(&job.failed)) st = no_memory("conv2d_dw");
+  else dm_parallel_for(size, 1 << 13, join_dw, &job);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+done:
+  dm_free(taps);
+  return st;
+}

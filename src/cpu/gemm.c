@@ -1,0 +1,310 @@
+/* Matrix products: C is cut into tiles, one task each. A task packs its block
+   of A (for L2) and, strip by strip, its part of B (for L1), and sweeps the
+   register kernel over them. Blocking after Goto & van de Geijn 2008.
+
+   Where C is small and k long, k is cut too, into a number of parts that
+   depends on the shape alone; the parts are summed in order. So neither tiles
+   nor threads show in the result. */
+#include "cpu/gemm.h"
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/gemm_kernel.h"
+#include "cpu/threads.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+  KC = 256,                   /* depth of a block: a 16-wide float strip is 16 KB of L1 */
+  TILE_M = 192,               /* rows of a block: 192 KB of a 512 KB L2 */
+  TILE_N = 512,               /* columns of a tile */
+  TILE_N_STAGED = 256,        /* the same where sums pass through a buffer */
+  GROUP = 4,                  /* strips packed together: whole cache lines and pages */
+  SPLIT_MIN_K = 1024,         /* least depth of a part of k */
+  SPLIT_MAX = 16,             /* most parts of k */
+  SPLIT_TILES = 8,            /* enough tiles to need no parts of k */
+  DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
+  DIRECT_ROWS = 24            /* rows of A that pay for no packing of B */
+};
+static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
+static const int64_t SPLIT_SUMS = 4 << 20; /* most elements of all parts */
+
+typedef struct Gemm {
+  const dm_Kernel *kn;
+  int64_t es; /* bytes of the compute type */
+  int64_t n_batch, m, n, k;
+  dm_Mat a, b;
+  int64_t a_step, b_step, c_step, ldc;
+  char *c;
+  const char *bias;
+  dm_Epilogue epilogue;
+  dm_Finish finish;
+  bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
+  bool staged;             /* sums reach C through a buffer */
+  int64_t tile_m, tile_n, n_tile_m, n_tile_n;
+  int64_t part_k, n_part;
+  char *parts; /* (n_part, m, n) sums, when n_part > 1 */
+  atomic_bool failed;
+} Gemm;
+
+/* One tile of one part of one product. */
+typedef struct Tile {
+  int64_t i, j, m, n, k0, k1;
+  const char *a, *b; /* matrices of this product */
+} Tile;
+
+static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t j) {
+  return data + (i * x->rs + j * x->cs) * dm_dtype_size(x->dtype);
+}
+
+/* ---- buffers of a task ---------------------------------------------------- */
+
+typedef struct Buffers {
+  char *a, *b, *sums;
+} Buffers;
+
+static bool get_buffers(const Gemm *g, Buffers *buf) {
+  const int64_t kc = dm_min_i64(g->k, KC), mr = g->kn->mr, nr = g->kn->nr;
+  const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
+  const int64_t n_b = g->direct_b ? 0 : GROUP * nr * kc;
+  const int64_t n_sums = g->staged ? g->tile_m * g->tile_n : 0;
+  *buf = (Buffers){NULL, NULL, NULL};
+  const int64_t pad = 16; /* elements; keeps each part on a cache line */
+  const int64_t all = n_a + n_b + n_sums;
+  if (all == 0) return true;
+  char *p = dm_scratch(DM_SCRATCH_TASK, (all + 3 * pad) * g->es);
+  if (!p) return false;
+  buf->a = p;
+  buf->b = buf->a + (n_a + pad) / pad * pad * g->es;
+  buf->sums = buf->b + (n_b + pad) / pad * pad * g->es;
+  return true;
+}
+
+/* ---- one tile ---------------------------------------------------------------- */
+
+/* Multiplies depth [k0, k0+kc) into out. */
+static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t k0, int64_t kc,
+                      char *out, int64_t out_rs, bool add) {
+  const dm_Kernel *const kn = g->kn;
+  const int64_t es = g->es, nr = kn->nr;
+  const char *a = mat_at(&g->a, t->a, t->i, k0);
+  int64_t a_panel = kn->mr * g->a.rs, a_rs = g->a.rs, a_cs = g->a.cs;
+  if (!g->direct_a) {
+    dm_pack_panels(kn, g->a.dtype, a, a_rs, a_cs, t->m, kc, kn->mr, buf->a);
+    a = buf->a;
+    a_panel = kn->mr * kc;
+    a_rs = 1;
+    a_cs = kn->mr;
+  }
+  for (int64_t j0 = 0; j0 < t->n; j0 += GROUP * nr) {
+    const int64_t n = dm_min_i64(GROUP * nr, t->n - j0);
+    const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
+    if (!g->direct_b)
+      dm_pack_panels(kn, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, (int)nr, buf->b);
+    for (int64_t j = 0; j < n; j += nr) {
+      const char *strip = g->direct_b ? b + j * es : buf->b + j * kc * es;
+      dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), kc, a, a_panel, a_rs, a_cs, strip,
+                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add);
+    }
+  }
+}
+
+static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
+  for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
+}
+
+static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
+                     int64_t out_rs, bool add) {
+  if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
+  for (int64_t k = t->k0; k < t->k1; k += KC) {
+    run_block(g, t, buf, k, dm_min_i64(KC, t->k1 - k), out, out_rs, add);
+    add = true;
+  }
+}
+
+/* sums (m,n) -> C: scaled, biased and rounded. */
+static void finish_rows(const Gemm *g, int64_t i0, int64_t m, int64_t j0, int64_t n,
+                        const char *sums, int64_t sums_rs, char *c) {
+  const int64_t c_es = dm_dtype_size(g->finish.c_dtype);
+  const int64_t b_es = g->bias ? dm_dtype_size(g->finish.bias_dtype) : 0;
+  const int step = g->epilogue == DM_EPI_BIAS_COL;
+  for (int64_t i = 0; i < m; i++)
+    dm_finish_row(&g->finish, g->kn->type, sums + i * sums_rs * g->es, n,
+                  c + ((i0 + i) * g->ldc + j0) * c_es,
+                  g->bias ? g->bias + (step ? j0 : i0 + i) * b_es : NULL, step);
+}
+
+/* C of the compute type takes the sums in place; bias is laid down first. */
+static void run_in_place(const Gemm *g, const Tile *t, const Buffers *buf, char *c) {
+  char *const out = c + (t->i * g->ldc + t->j) * g->es;
+  bool add = g->finish.beta == 1;
+  if (g->bias) {
+    const dm_Finish lay = {0, g->finish.beta, g->finish.c_dtype, g->finish.bias_dtype};
+    const double zeros[TILE_N] = {0}; /* also the zeros of floats */
+    Gemm first = {.kn = g->kn,
+                  .es = g->es,
+                  .ldc = g->ldc,
+                  .bias = g->bias,
+                  .epilogue = g->epilogue,
+                  .finish = lay};
+    finish_rows(&first, t->i, t->m, t->j, t->n, (const char *)zeros, 0, c);
+    add = true;
+  }
+  sum_tile(g, t, buf, out, g->ldc, add);
+}
+
+static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
+  const int64_t tn = task % g->n_tile_n, rest = task / g->n_tile_n;
+  const int64_t tm = rest % g->n_tile_m, outer = rest / g->n_tile_m;
+  const int64_t part = outer % g->n_part, batch = outer / g->n_part;
+  Tile t = {.i = tm * g->tile_m, .j = tn * g->tile_n, .k0 = part * g->part_k};
+  t.m = dm_min_i64(g->tile_m, g->m - t.i);
+  t.n = dm_min_i64(g->tile_n, g->n - t.j);
+  t.k1 = dm_min_i64(g->k, t.k0 + g->part_k);
+  t.a = (const char *)g->a.data + batch * g->a_step * dm_dtype_size(g->a.dtype);
+  t.b = (const char *)g->b.data + batch * g->b_step * dm_dtype_size(g->b.dtype);
+  char *const c = g->c + batch * g->c_step * dm_dtype_size(g->finish.c_dtype);
+  if (g->n_part > 1) {
+    char *const out = g->parts + ((part * g->m + t.i) * g->n + t.j) * g->es;
+    sum_tile(g, &t, buf, out, g->n, false);
+  } else if (g->staged) {
+    sum_tile(g, &t, buf, buf->sums, t.n, false);
+    finish_rows(g, t.i, t.m, t.j, t.n, buf->sums, t.n, c);
+  } else {
+    run_in_place(g, &t, buf, c);
+  }
+}
+
+static void run_tasks(void *ctx, int64_t begin, int64_t end) {
+  Gemm *const g = ctx;
+  Buffers buf;
+  if (!get_buffers(g, &buf)) {
+    atomic_store(&g->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) run_tile(g, &buf, i);
+}
+
+/* ---- parts of k ----------------------------------------------------------- */
+
+static void add_f32(float *to, const float *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] += x[i];
+}
+static void add_f64(double *to, const double *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] += x[i];
+}
+
+/* Rows [begin, end): sums the parts into the first, then stores. */
+static void join_parts(void *ctx, int64_t begin, int64_t end) {
+  const Gemm *const g = ctx;
+  const int64_t size = g->m * g->n * g->es;
+  char *const sums = g->parts + begin * g->n * g->es;
+  const int64_t count = (end - begin) * g->n;
+  for (int64_t p = 1; p < g->n_part; p++) {
+    if (g->kn->type == DM_F64)
+      add_f64((double *)(void *)sums, (const double *)(void *)(sums + p * size), count);
+    else add_f32((float *)(void *)sums, (const float *)(void *)(sums + p * size), count);
+  }
+  finish_rows(g, begin, end - begin, 0, g->n, sums, g->n, g->c);
+}
+
+/* ---- the plan --------------------------------------------------------------- */
+
+static void plan_split(Gemm *g) {
+  g->n_part = 1;
+  g->part_k = g->k;
+  const int64_t tiles = dm_ceil_div(g->m, TILE_M) * dm_ceil_div(g->n, TILE_N);
+  if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
+  int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);
+  parts = dm_min_i64(parts, SPLIT_SUMS / (g->m * g->n));
+  if (parts < 2) return;
+  g->part_k = dm_even_part(g->k, dm_ceil_div(g->k, parts), KC);
+  g->n_part = dm_ceil_div(g->k, g->part_k);
+}
+
+/* Tiles of at most L2 size; smaller while threads would go without. */
+static void plan_tiles(Gemm *g) {
+  const int64_t mr = g->kn->mr, nr = g->kn->nr;
+  g->tile_m = dm_even_part(g->m, TILE_M, mr);
+  g->tile_n = dm_even_part(g->n, g->staged ? TILE_N_STAGED : TILE_N, nr);
+  const int64_t wanted = dm_get_num_threads() > 1 ? 3 * dm_get_num_threads() : 1;
+  for (;;) {
+    g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
+    g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
+    const int64_t tasks = g->n_tile_m * g->n_tile_n * g->n_part * g->n_batch;
+    if (tasks >= wanted || g->tile_m * g->tile_n * g->part_k < 8 * TASK_WORK) return;
+    if (g->tile_n >= g->tile_m && g->tile_n > 4 * nr)
+      g->tile_n = dm_even_part(g->tile_n, dm_ceil_div(g->tile_n, 2), nr);
+    else if (g->tile_m > 8 * mr)
+      g->tile_m = dm_even_part(g->tile_m, dm_ceil_div(g->tile_m, 2), mr);
+    else return;
+  }
+}
+
+static void plan_direct(Gemm *g) {
+  const dm_DType type = g->kn->type;
+  const bool small = g->m * g->n * dm_min_i64(g->k, KC) <= DIRECT_WORK;
+  g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
+  g->direct_b = g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_ROWS);
+}
+
+static dm_status run(Gemm *g) {
+  const bool wide = g->a.dtype == DM_F64 || g->b.dtype == DM_F64;
+  if (wide && g->a.dtype != g->b.dtype)
+    return dm_fail(DM_EARG, "matmul: a is %s and b is %s; float64 goes with float64",
+                   dm_dtype_name(g->a.dtype), dm_dtype_name(g->b.dtype));
+  if (g->m <= 0 || g->n <= 0 || g->n_batch <= 0) return DM_OK;
+  g->kn = dm_kernel(wide ? DM_F64 : DM_F32);
+  g->es = dm_dtype_size(g->kn->type);
+  plan_split(g);
+  g->staged = g->n_part == 1 && (g->finish.c_dtype != g->kn->type || g->finish.alpha != 1 ||
+                                 (g->finish.beta != 0 && g->finish.beta != 1));
+  plan_direct(g);
+  plan_tiles(g);
+  if (g->n_part > 1) {
+    g->parts = dm_scratch(DM_SCRATCH_JOB, g->n_part * g->m * g->n * g->es);
+    if (!g->parts) goto no_memory;
+  }
+  const int64_t work = g->tile_m * g->tile_n * g->part_k + 1;
+  const int64_t grain = dm_max_i64(1, TASK_WORK / work);
+  dm_parallel_for(g->n_batch * g->n_part * g->n_tile_m * g->n_tile_n, grain, run_tasks, g);
+  if (atomic_load(&g->failed)) goto no_memory;
+  if (g->n_part > 1) {
+    const int64_t rows = dm_max_i64(1, (1 << 16) / (g->n_part * g->n));
+    dm_parallel_for(g->m, rows, join_parts, g);
+    dm_scratch_trim(DM_SCRATCH_JOB);
+  }
+  return DM_OK;
+no_memory:
+  return dm_fail(DM_EMEM, "matmul: no memory for the buffers of (%lld, %lld, %lld)",
+                 (long long)g->m, (long long)g->n, (long long)g->k);
+}
+
+dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Mat b,
+                  double beta, void *c, dm_DType c_dtype, int64_t ldc, const void *bias,
+                  dm_DType bias_dtype, dm_Epilogue epilogue) {
+  Gemm g = {.n_batch = 1, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc};
+  g.bias = epilogue == DM_EPI_NONE ? NULL : bias;
+  g.epilogue = epilogue;
+  g.finish = (dm_Finish){alpha, beta, c_dtype, bias_dtype};
+  return run(&g);
+}
+
+dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, dm_Mat a,
+                          int64_t a_step, dm_Mat b, int64_t b_step, void *c, dm_DType c_dtype,
+                          int64_t ldc, int64_t c_step) {
+  Gemm g = {.n_batch = n_batch,
+            .m = m,
+            .n = n,
+            .k = k,
+            .a = a,
+            .b = b,
+            .a_step = a_step,
+            .b_step = b_step,
+            .c_step = c_step,
+            .c = c,
+            .ldc = ldc,
+            .finish = {1, 0, c_dtype, c_dtype}};
+  return run(&g);
+}

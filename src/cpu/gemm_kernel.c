@@ -1,0 +1,209 @@
+/* The plain C kernels, packing for any dtype and stride, and the scratch
+   buffers of each thread. gemm_avx2.c holds the faster kernels. */
+#include "cpu/gemm_kernel.h"
+
+#include "base/alloc.h"
+#include "cpu/vec.h"
+#include "cpu/vec_table.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* ---- one definition for float and double ------------------------------- */
+
+enum { MR = 6, NR_F32 = 8, NR_F64 = 4, LINE = 128 };
+
+/* NR columns at a time: 6 x 8 floats fill twelve of sixteen SSE registers. */
+#define DEFINE_KERNELS(REAL, NR, TILE, EDGE, PACK, GATHER, LOAD)                               \
+  static void EDGE(int m, int n, int64_t k, const REAL *a, int64_t a_rs, int64_t a_cs,         \
+                   const REAL *b, int64_t b_rs, REAL acc[MR][NR]) {                            \
+    for (int64_t p = 0; p < k; p++)                                                            \
+      for (int i = 0; i < m; i++)                                                              \
+        for (int j = 0; j < n; j++) acc[i][j] += a[i * a_rs + p * a_cs] * b[p * b_rs + j];     \
+  }                                                                                            \
+  static void TILE(int m, int n, int64_t k, const void *va, int64_t a_rs, int64_t a_cs,        \
+                   const void *vb, int64_t b_rs, void *vc, int64_t c_rs, bool add) {           \
+    const REAL *a = va, *b = vb;                                                               \
+    REAL *c = vc;                                                                              \
+    REAL acc[MR][NR] = {{0}};                                                                  \
+    if (m == MR && n == NR) {                                                                  \
+      for (int64_t p = 0; p < k; p++)                                                          \
+        for (int i = 0; i < MR; i++)                                                           \
+          for (int j = 0; j < NR; j++) acc[i][j] += a[i * a_rs + p * a_cs] * b[p * b_rs + j];  \
+    } else {                                                                                   \
+      EDGE(m, n, k, a, a_rs, a_cs, b, b_rs, acc);                                              \
+    }                                                                                          \
+    for (int i = 0; i < m; i++)                                                                \
+      for (int j = 0; j < n; j++)                                                              \
+        c[i * c_rs + j] = add ? c[i * c_rs + j] + acc[i][j] : acc[i][j];                       \
+  }                                                                                            \
+  void PACK(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_lane, int64_t k,        \
+            int width, void *vdst) {                                                           \
+    const int64_t es = dm_dtype_size(t);                                                       \
+    REAL line[LINE], *dst = vdst;                                                              \
+    if (ls == 1) {                                                                             \
+      for (int64_t p = 0; p < k; p++)                                                          \
+        LOAD(t, (const char *)src + p * ks * es, 1, n_lane, dst + p * width);                  \
+      return;                                                                                  \
+    }                                                                                          \
+    for (int l = 0; l < n_lane; l++)                                                           \
+      for (int64_t p = 0; p < k; p += LINE) {                                                  \
+        const int64_t n = dm_min_i64(LINE, k - p);                                             \
+        LOAD(t, (const char *)src + (l * ls + p * ks) * es, ks, n, line);                      \
+        for (int64_t q = 0; q < n; q++) dst[(p + q) * width + l] = line[q];                    \
+      }                                                                                        \
+  }                                                                                            \
+  void GATHER(const void *vsrc, const int32_t *lane, int n_lane, const int32_t *at, int64_t k, \
+              int width, void *vdst) {                                                         \
+    const REAL *src = vsrc;                                                                    \
+    REAL *dst = vdst;                                                                          \
+    for (int64_t p = 0; p < k; p++)                                                            \
+      for (int l = 0; l < n_lane; l++) dst[p * width + l] = src[lane[l] + at[p]];              \
+  }
+#define DEFINE_STENCIL(REAL, NAME)                                                          \
+  void NAME(const void *vsrc, const int32_t *at, int64_t k, const void *vw, int64_t w_step, \
+            int64_t n, void *vdst, bool add) {                                              \
+    const REAL *src = vsrc, *w = vw;                                                        \
+    REAL *dst = vdst;                                                                       \
+    for (int64_t j = 0; j < n; j++) {                                                       \
+      REAL sum = 0;                                                                         \
+      for (int64_t p = 0; p < k; p++) sum += w[p * w_step] * src[at[p] + j];                \
+      dst[j] = add ? dst[j] + sum : sum;                                                    \
+    }                                                                                       \
+  }
+DEFINE_STENCIL(float, dm_stencil_f32)
+DEFINE_STENCIL(double, dm_stencil_f64)
+#undef DEFINE_STENCIL
+DEFINE_KERNELS(float, NR_F32, tile_f32, edge_f32, dm_pack_f32, dm_gather_f32, dm_load_f32)
+DEFINE_KERNELS(double, NR_F64, tile_f64, edge_f64, dm_pack_f64, dm_gather_f64, dm_load_f64)
+#undef DEFINE_KERNELS
+
+static const dm_Kernel plain_f32 = {
+    DM_F32, MR, NR_F32, tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32, dm_stencil_f32};
+static const dm_Kernel plain_f64 = {
+    DM_F64, MR, NR_F64, tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64, dm_stencil_f64};
+
+const dm_Kernel *dm_kernel(dm_DType type) {
+  const dm_Kernel *const fast = dm_kernel_avx2(type);
+  if (fast && dm_cpu_has_avx2()) return fast;
+  return type == DM_F64 ? &plain_f64 : &plain_f32;
+}
+
+/* ---- panels and columns of tiles ---------------------------------------- */
+
+void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
+                    int64_t n_lane, int64_t k, int width, void *dst) {
+  const int64_t in = dm_dtype_size(t), out = dm_dtype_size(kn->type);
+  for (int64_t l = 0; l < n_lane; l += width)
+    kn->pack(t, (const char *)src + l * ls * in, ls, ks, (int)dm_min_i64(width, n_lane - l), k,
+             width, (char *)dst + l * k * out);
+}
+
+void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
+                    int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
+                    void *c, int64_t c_rs, bool add) {
+  const int64_t es = dm_dtype_size(kn->type);
+  const char *pa = a;
+  char *pc = c;
+  for (int64_t i = 0; i < m; i += kn->mr) {
+    kn->tile((int)dm_min_i64(kn->mr, m - i), n, k, pa, a_rs, a_cs, b, b_rs, pc, c_rs, add);
+    pa += a_panel * es;
+    pc += kn->mr * c_rs * es;
+  }
+}
+
+/* ---- the store ----------------------------------------------------------- */
+
+#define DEFINE_FINISH(REAL, NAME, LOAD, STORE)                                                \
+  static void NAME(const dm_Finish *f, const REAL *acc, int64_t n, char *c, const char *bias, \
+                   int bias_step) {                                                           \
+    const int64_t c_es = dm_dtype_size(f->c_dtype);                                           \
+    const REAL alpha = (REAL)f->alpha, beta = (REAL)f->beta;                                  \
+    REAL sum[LINE], more[LINE];                                                               \
+    for (int64_t j = 0; j < n; j += LINE) {                                                   \
+      const int64_t len = dm_min_i64(LINE, n - j);                                            \
+      for (int64_t q = 0; q < len; q++) sum[q] = alpha * acc[j + q];                          \
+      if (f->beta != 0) {                                                                     \
+        LOAD(f->c_dtype, c + j * c_es, 1, len, more);                                         \
+        for (int64_t q = 0; q < len; q++) sum[q] += beta * more[q];                           \
+      }                                                                                       \
+      if (bias) {                                                                             \
+        const int64_t b_es = dm_dtype_size(f->bias_dtype) * bias_step;                        \
+        LOAD(f->bias_dtype, bias + j * b_es, bias_step, len, more);                           \
+        for (int64_t q = 0; q < len; q++) sum[q] += more[q];                                  \
+      }                                                                                       \
+      STORE(f->c_dtype, c + j * c_es, 1, len, sum);                                           \
+    }                                                                                         \
+  }
+DEFINE_FINISH(float, finish_f32, dm_load_f32, dm_store_f32)
+DEFINE_FINISH(double, finish_f64, dm_load_f64, dm_store_f64)
+#undef DEFINE_FINISH
+
+void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64_t n, void *c,
+                   const void *bias, int bias_step) {
+  const bool plain = f->alpha == 1 && f->beta == 0 && !bias;
+  if (acc_type == DM_F64) {
+    if (plain) dm_store_f64(f->c_dtype, c, 1, n, acc);
+    else finish_f64(f, acc, n, c, bias, bias_step);
+  } else {
+    if (plain) dm_store_f32(f->c_dtype, c, 1, n, acc);
+    else finish_f32(f, acc, n, c, bias, bias_step);
+  }
+}
+
+/* ---- scratch -------------------------------------------------------------- */
+
+typedef struct Scratch {
+  void *data[DM_N_SCRATCH];
+  int64_t n_bytes[DM_N_SCRATCH];
+  bool known; /* the key holds this thread */
+} Scratch;
+
+enum { SCRATCH_KEEP = 16 << 20 }; /* bytes a thread keeps for next time */
+
+static _Thread_local Scratch scratch;
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static bool scratch_has_key;
+
+static void free_scratch(void *arg) {
+  Scratch *const s = arg;
+  for (int i = 0; i < DM_N_SCRATCH; i++) dm_free(s->data[i]);
+  *s = (Scratch){0};
+}
+
+static void make_scratch_key(void) {
+  scratch_has_key = pthread_key_create(&scratch_key, free_scratch) == 0;
+}
+
+static void *grow_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
+  if (!scratch.known) {
+    pthread_once(&scratch_once, make_scratch_key);
+    if (!scratch_has_key || pthread_setspecific(scratch_key, &scratch) != 0) return NULL;
+    scratch.known = true;
+  }
+  dm_free(scratch.data[slot]);
+  scratch.n_bytes[slot] = 0;
+  scratch.data[slot] = dm_alloc(n_bytes);
+  if (scratch.data[slot]) scratch.n_bytes[slot] = n_bytes;
+  return scratch.data[slot];
+}
+
+void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
+  if (DM_LIKELY(n_bytes <= scratch.n_bytes[slot])) return scratch.data[slot];
+  return grow_scratch(slot, n_bytes);
+}
+
+void dm_scratch_trim(dm_ScratchSlot slot) {
+  if (scratch.n_bytes[slot] <= SCRATCH_KEEP) return;
+  dm_free(scratch.data[slot]);
+  scratch.data[slot] = NULL;
+  scratch.n_bytes[slot] = 0;
+}
+
+/* When the library goes, its key must not call into it any more. */
+__attribute__((destructor)) static void drop_scratch_key(void) {
+  if (scratch_has_key) pthread_key_delete(scratch_key);
+  scratch_has_key = false;
+  free_scratch(&scratch);
+}

@@ -1,0 +1,85 @@
+/* What gemm.c and conv.c share: register-tile kernels, packing, scratch.
+
+   A product runs on panels in the compute type (float or double). `real`
+   below is that type; buffers travel as void * so that one driver serves
+   both. Every kernel adds its k products to one sum per element in order of
+   k, so results do not depend on how a matrix was cut into tiles. */
+#ifndef DM_GEMM_KERNEL_H
+#define DM_GEMM_KERNEL_H
+
+#include "base/dtype.h"
+
+/* c (m,n) = [c +] a (m,k) b (k,n) for m <= mr and n <= nr. a(i,k) lies at
+   a + i*a_rs + k*a_cs; rows of b and c have unit column stride. Touches
+   nothing outside the m x n, m x k and k x n elements. */
+typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int64_t a_cs,
+                       const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
+
+/* dst[k*width + l] = src(l,k), l < n_lane <= width, at src + l*ls + k*ks
+   elements of dtype t. Lanes from n_lane on are left as they are. */
+typedef void dm_PackFn(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_lane,
+                       int64_t k, int width, void *dst);
+
+/* dst[k*width + l] = src[lane[l] + at[k]], both lists ascending. `gather`
+   expects runs of +1 in lane; `gather_t` in at, and may read src up to
+   DM_SLACK elements past the last one named. */
+typedef void dm_GatherFn(const void *src, const int32_t *lane, int n_lane, const int32_t *at,
+                         int64_t k, int width, void *dst);
+enum { DM_SLACK = 8 };
+
+/* dst[j] = [dst[j] +] sum over k of w[k*w_step] * src[at[k] + j], j < n. */
+typedef void dm_StencilFn(const void *src, const int32_t *at, int64_t k, const void *w,
+                          int64_t w_step, int64_t n, void *dst, bool add);
+
+typedef struct dm_Kernel {
+  dm_DType type; /* DM_F32 or DM_F64 */
+  int mr, nr;
+  dm_TileFn *tile;
+  dm_PackFn *pack;
+  dm_GatherFn *gather, *gather_t;
+  dm_StencilFn *stencil;
+} dm_Kernel;
+
+const dm_Kernel *dm_kernel(dm_DType type);      /* the best this machine runs */
+const dm_Kernel *dm_kernel_avx2(dm_DType type); /* NULL where it is not built */
+
+/* Any dtype and stride, any processor. */
+dm_PackFn dm_pack_f32, dm_pack_f64;
+dm_GatherFn dm_gather_f32, dm_gather_f64;
+dm_StencilFn dm_stencil_f32, dm_stencil_f64;
+
+/* A buffer of this thread that lives until the thread ends or the next call
+   with the same slot; NULL when nothing is left. */
+typedef enum dm_ScratchSlot { DM_SCRATCH_JOB, DM_SCRATCH_TASK, DM_N_SCRATCH } dm_ScratchSlot;
+void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes);
+void dm_scratch_trim(dm_ScratchSlot slot); /* gives an outsized one back */
+
+/* c (n) = alpha * acc + beta * c + bias, one row: bias NULL, bias_step 0 (one
+   value for the row) or 1. beta 0 never reads c. */
+typedef struct dm_Finish {
+  double alpha, beta;
+  dm_DType c_dtype, bias_dtype;
+} dm_Finish;
+void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64_t n, void *c,
+                   const void *bias, int bias_step);
+
+/* Panels of mr lanes, each k deep: dst[panel][k][mr]. */
+void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
+                    int64_t n_lane, int64_t k, int width, void *dst);
+
+/* c (m,n <= nr) = [c +] panels of a (each a_panel elements after the last,
+   element (i,k) at i*a_rs + k*a_cs) times one strip of b. */
+void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
+                    int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
+                    void *c, int64_t c_rs, bool add);
+
+/* Sizes of even parts: the least multiple of `unit` that cuts n into parts of
+   at most `most`. */
+static inline int64_t dm_even_part(int64_t n, int64_t most, int64_t unit) {
+  const int64_t parts = (n + most - 1) / most;
+  const int64_t part = (n + parts - 1) / parts;
+  return (part + unit - 1) / unit * unit;
+}
+static inline int64_t dm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#endif

@@ -1,0 +1,234 @@
+/* The pool: one job at a time, its chunks claimed through a counter.
+
+   Workers start with the first parallel call and live until the library is
+   unloaded or the process exits; then they are joined, so that no thread runs
+   in unmapped code. A child after fork() has no workers and starts its own.
+
+   The gate is one word: OPEN while a job may be entered, plus the number of
+   workers inside. The owner writes the job only while the gate is shut and
+   empty; a worker reads it only after it found the gate open on its way in. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
+#include "cpu/threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+enum {
+  MAX_THREADS = 256,
+  OPEN = 1 << 30,
+  SPINS = 3000 /* pauses, some 50 microseconds, before a thread sleeps */
+};
+
+static struct {
+  atomic_int n_threads; /* 0: not chosen yet, one per core */
+  atomic_bool busy;     /* held by the owner of the current job */
+  atomic_bool stop;
+  atomic_int gate;
+  atomic_uint round; /* counts jobs; what idle workers watch */
+  atomic_int sleepers;
+  atomic_bool owner_sleeps;
+  /* the job */
+  dm_RangeFn *fn;
+  void *ctx;
+  int64_t n, grain, n_chunks;
+  int n_helpers; /* workers 0 .. n_helpers-1 take part */
+  atomic_llong next;
+  /* the workers, started and joined under `busy` or at exit */
+  int n_workers;
+  pthread_t workers[MAX_THREADS];
+  pthread_mutex_t lock;
+  pthread_cond_t wake, done;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER,
+          .wake = PTHREAD_COND_INITIALIZER,
+          .done = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool inside; /* this thread runs a body: stay inline */
+
+static inline void cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+static int count_cores(void) {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  const long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n < 1 ? 1 : (int)n;
+}
+
+void dm_set_num_threads(int n) {
+  if (n < 1) n = count_cores();
+  atomic_store(&pool.n_threads, n > MAX_THREADS ? MAX_THREADS : n);
+}
+
+int dm_get_num_threads(void) {
+  const int n = atomic_load_explicit(&pool.n_threads, memory_order_relaxed);
+  if (DM_LIKELY(n > 0)) return n;
+  dm_set_num_threads(0);
+  return atomic_load(&pool.n_threads);
+}
+
+static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
+  for (int64_t i = 0; i < n; i += grain) {
+    if (n - i <= grain) {
+      fn(ctx, i, n);
+      return;
+    }
+    fn(ctx, i, i + grain);
+  }
+}
+
+static void run_chunks(void) {
+  for (;;) {
+    const int64_t i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
+    if (i >= pool.n_chunks) return;
+    const int64_t begin = i * pool.grain;
+    pool.fn(pool.ctx, begin, dm_min_i64(pool.n - begin, pool.grain) + begin);
+  }
+}
+
+static void wait_for_round(unsigned seen) {
+  for (int i = 0; i < SPINS; i++) {
+    if (atomic_load_explicit(&pool.round, memory_order_acquire) != seen) return;
+    cpu_relax();
+  }
+  pthread_mutex_lock(&pool.lock);
+  atomic_fetch_add(&pool.sleepers, 1);
+  while (atomic_load(&pool.round) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+  atomic_fetch_sub(&pool.sleepers, 1);
+  pthread_mutex_unlock(&pool.lock);
+}
+
+static void enter_job(int index) {
+  if ((atomic_fetch_add(&pool.gate, 1) & OPEN) && index < pool.n_helpers) run_chunks();
+  /* The last one out of a shut gate wakes an owner that went to sleep. */
+  if (atomic_fetch_sub(&pool.gate, 1) == 1 && atomic_load(&pool.owner_sleeps)) {
+    pthread_mutex_lock(&pool.lock);
+    pthread_cond_signal(&pool.done);
+    pthread_mutex_unlock(&pool.lock);
+  }
+}
+
+static void *worker_main(void *arg) {
+  const int index = (int)(intptr_t)arg;
+  unsigned seen = 0;
+  inside = true;
+  while (!atomic_load(&pool.stop)) {
+    const unsigned now = atomic_load(&pool.round);
+    if (now == seen) {
+      wait_for_round(seen);
+      continue;
+    }
+    seen = now;
+    enter_job(index);
+  }
+  return NULL;
+}
+
+static void next_round(void) {
+  atomic_fetch_add(&pool.round, 1);
+  if (atomic_load(&pool.sleepers) == 0) return;
+  pthread_mutex_lock(&pool.lock);
+  pthread_cond_broadcast(&pool.wake);
+  pthread_mutex_unlock(&pool.lock);
+}
+
+static void wait_for_helpers(void) {
+  atomic_fetch_and(&pool.gate, ~OPEN);
+  for (int i = 0; i < SPINS; i++) {
+    if (atomic_load_explicit(&pool.gate, memory_order_acquire) == 0) return;
+    cpu_relax();
+  }
+  pthread_mutex_lock(&pool.lock);
+  atomic_store(&pool.owner_sleeps, true);
+  while (atomic_load(&pool.gate) != 0) pthread_cond_wait(&pool.done, &pool.lock);
+  atomic_store(&pool.owner_sleeps, false);
+  pthread_mutex_unlock(&pool.lock);
+}
+
+/* After fork() only the calling thread exists; locks may have been held. */
+static void forget_workers(void) {
+  pool.n_workers = 0;
+  atomic_store(&pool.gate, 0);
+  atomic_store(&pool.sleepers, 0);
+  atomic_store(&pool.owner_sleeps, false);
+  atomic_store(&pool.busy, false);
+  pthread_mutex_init(&pool.lock, NULL);
+  pthread_cond_init(&pool.wake, NULL);
+  pthread_cond_init(&pool.done, NULL);
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
+
+/* Brings the pool to `want` workers, or as many as the system gives. They
+   take no signals: those belong to the program's own threads. */
+static void start_workers(int want) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  if (pool.n_workers >= want) return;
+  pthread_once(&once, watch_forks);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  while (pool.n_workers < want) {
+    pthread_t *const slot = &pool.workers[pool.n_workers];
+    void *const index = (void *)(intptr_t)pool.n_workers;
+    if (pthread_create(slot, NULL, worker_main, index) != 0) break;
+    pool.n_workers++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void run_shared(int64_t n, int64_t grain, int64_t n_chunks, int n_threads,
+                       dm_RangeFn *fn, void *ctx) {
+  while (atomic_load_explicit(&pool.gate, memory_order_acquire) != 0)
+    cpu_relax(); /* a late worker is looking in; it leaves at once */
+  start_workers(n_threads - 1);
+  pool.fn = fn;
+  pool.ctx = ctx;
+  pool.n = n;
+  pool.grain = grain;
+  pool.n_chunks = n_chunks;
+  pool.n_helpers = n_threads - 1;
+  atomic_store(&pool.next, 0);
+  atomic_fetch_or(&pool.gate, OPEN);
+  next_round();
+  inside = true;
+  run_chunks();
+  inside = false;
+  wait_for_helpers();
+}
+
+void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
+  if (n <= 0) return;
+  if (grain < 1) grain = 1;
+  const int n_threads = dm_get_num_threads();
+  bool idle = false;
+  if (n <= grain || n_threads == 1 || inside || atomic_load(&pool.stop) ||
+      !atomic_compare_exchange_strong(&pool.busy, &idle, true)) {
+    run_serial(n, grain, fn, ctx);
+    return;
+  }
+  run_shared(n, grain, (n - 1) / grain + 1, n_threads, fn, ctx);
+  atomic_store(&pool.busy, false);
+}
+
+/* Runs when the library is unloaded and when the process exits. */
+__attribute__((destructor)) static void stop_workers(void) {
+  atomic_store(&pool.stop, true);
+  next_round();
+  for (int i = 0; i < pool.n_workers; i++)
+    if (!pthread_equal(pool.workers[i], pthread_self())) pthread_join(pool.workers[i], NULL);
+  pool.n_workers = 0;
+}

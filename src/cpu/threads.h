@@ -1,0 +1,18 @@
+/* A fixed pool of threads and one way to use it. Results must not depend on
+   the number of threads: a body may only write what its range owns. */
+#ifndef DM_THREADS_H
+#define DM_THREADS_H
+
+#include "base/base.h"
+
+typedef void dm_RangeFn(void *ctx, int64_t begin, int64_t end);
+
+/* Calls fn on disjoint ranges that cover [0, n), each of at most `grain` units
+   (the last may be shorter), starting at multiples of grain. Runs here at once
+   when n <= grain, when the pool has one thread, or inside another
+   dm_parallel_for. The ranges are the same for every thread count. */
+void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx);
+
+/* The size of the pool: dm_set_num_threads, demilune.h. */
+
+#endif

@@ -1,0 +1,219 @@
+/* Loads, stores and conversions over arrays: one typed loop per dtype, and
+   the dense 16-bit forms through a table that is filled once. */
+#include "cpu/vec.h"
+
+#include "base/half.h"
+#include "cpu/vec_table.h"
+
+#include <string.h>
+
+/* ---- the table --------------------------------------------------------- */
+
+static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
+  for (int64_t i = 0; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
+}
+static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
+  for (int64_t i = 0; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
+}
+static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
+  for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
+}
+static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
+  for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
+}
+static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
+
+bool dm_cpu_has_avx2(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
+static inline const dm_VecTable *table(void) {
+  const dm_VecTable *const fast = dm_vec_avx2();
+  return fast && dm_cpu_has_avx2() ? fast : &plain;
+}
+
+/* ---- conversions that C leaves undefined ------------------------------- */
+
+/* Truncates; what int64 cannot hold (and NaN) becomes its lowest value. */
+static inline int64_t f64_to_i64(double v) {
+  return v >= -0x1p63 && v < 0x1p63 ? (int64_t)v : INT64_MIN;
+}
+static inline int64_t f32_to_i64(float v) {
+  return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN;
+}
+
+/* ---- typed loops ------------------------------------------------------- */
+
+/* Row of a load: READ is an expression in v, an element of type SRC. */
+#define LOAD_CASE(DTYPE, SRC, READ)   \
+  case DTYPE: {                       \
+    const SRC *p = src;               \
+    for (int64_t i = 0; i < n; i++) { \
+      const SRC v = p[i * stride];    \
+      dst[i] = READ;                  \
+    }                                 \
+    return;                           \
+  }
+
+/* Row of a store: WRITE is an expression in v, an element of src. */
+#define STORE_CASE(DTYPE, DST, WRITE) \
+  case DTYPE: {                       \
+    DST *p = dst;                     \
+    for (int64_t i = 0; i < n; i++) { \
+      const REAL v = src[i];          \
+      p[i * stride] = WRITE;          \
+    }                                 \
+    return;                           \
+  }
+
+#define LOAD_INTS(REAL)                       \
+  LOAD_CASE(DM_BOOL, uint8_t, (REAL)(v != 0)) \
+  LOAD_CASE(DM_U8, uint8_t, (REAL)v)          \
+  LOAD_CASE(DM_I8, int8_t, (REAL)v)           \
+  LOAD_CASE(DM_I16, int16_t, (REAL)v)         \
+  LOAD_CASE(DM_I32, int32_t, (REAL)v)         \
+  LOAD_CASE(DM_I64, int64_t, (REAL)v)
+
+#define STORE_INTS(TO_I64)                        \
+  STORE_CASE(DM_BOOL, uint8_t, v != 0)            \
+  STORE_CASE(DM_U8, uint8_t, (uint8_t)TO_I64(v))  \
+  STORE_CASE(DM_I8, int8_t, (int8_t)TO_I64(v))    \
+  STORE_CASE(DM_I16, int16_t, (int16_t)TO_I64(v)) \
+  STORE_CASE(DM_I32, int32_t, (int32_t)TO_I64(v)) \
+  STORE_CASE(DM_I64, int64_t, TO_I64(v))
+
+void dm_load_f32(dm_DType from, const void *src, int64_t stride, int64_t n, float *dst) {
+  if (stride == 1 && n >= 8) {
+    switch (from) {
+    case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
+    case DM_F16: table()->f16_to_f32(src, n, dst); return;
+    case DM_BF16: table()->bf16_to_f32(src, n, dst); return;
+    default: break;
+    }
+  }
+  switch (from) {
+    LOAD_INTS(float)
+    LOAD_CASE(DM_F16, uint16_t, dm_f16_to_f32(v))
+    LOAD_CASE(DM_BF16, uint16_t, dm_bf16_to_f32(v))
+    LOAD_CASE(DM_F32, float, v)
+    LOAD_CASE(DM_F64, double, (float)v)
+  default: return;
+  }
+}
+
+void dm_load_f64(dm_DType from, const void *src, int64_t stride, int64_t n, double *dst) {
+  switch (from) {
+    LOAD_INTS(double)
+    LOAD_CASE(DM_F16, uint16_t, (double)dm_f16_to_f32(v))
+    LOAD_CASE(DM_BF16, uint16_t, (double)dm_bf16_to_f32(v))
+    LOAD_CASE(DM_F32, float, (double)v)
+    LOAD_CASE(DM_F64, double, v)
+  default: return;
+  }
+}
+
+void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int64_t *dst) {
+  switch (from) {
+    LOAD_INTS(int64_t)
+    LOAD_CASE(DM_F16, uint16_t, f32_to_i64(dm_f16_to_f32(v)))
+    LOAD_CASE(DM_BF16, uint16_t, f32_to_i64(dm_bf16_to_f32(v)))
+    LOAD_CASE(DM_F32, float, f32_to_i64(v))
+    LOAD_CASE(DM_F64, double, f64_to_i64(v))
+  default: return;
+  }
+}
+
+#define REAL float
+void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float *src) {
+  if (stride == 1 && n >= 8) {
+    switch (to) {
+    case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
+    case DM_F16: table()->f32_to_f16(src, n, dst); return;
+    case DM_BF16: table()->f32_to_bf16(src, n, dst); return;
+    default: break;
+    }
+  }
+  switch (to) {
+    STORE_INTS(f32_to_i64)
+    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16(v))
+    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16(v))
+    STORE_CASE(DM_F32, float, v)
+    STORE_CASE(DM_F64, double, (double)v)
+  default: return;
+  }
+}
+#undef REAL
+
+#define REAL double
+void dm_store_f64(dm_DType to, void *dst, int64_t stride, int64_t n, const double *src) {
+  switch (to) {
+    STORE_INTS(f64_to_i64)
+    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16((float)v))
+    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16((float)v))
+    STORE_CASE(DM_F32, float, (float)v)
+    STORE_CASE(DM_F64, double, v)
+  default: return;
+  }
+}
+#undef REAL
+
+#define REAL int64_t
+void dm_store_i64(dm_DType to, void *dst, int64_t stride, int64_t n, const int64_t *src) {
+  switch (to) {
+    STORE_INTS()
+    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16((float)v))
+    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16((float)v))
+    STORE_CASE(DM_F32, float, (float)v)
+    STORE_CASE(DM_F64, double, (double)v)
+  default: return;
+  }
+}
+#undef REAL
+#undef LOAD_CASE
+#undef STORE_CASE
+#undef LOAD_INTS
+#undef STORE_INTS
+
+/* ---- any to any --------------------------------------------------------- */
+
+enum { BLOCK = 512 }; /* elements that pass through the stack at a time */
+
+static void convert_block(dm_DType from, const void *src, dm_DType to, void *dst, int64_t n) {
+  union {
+    float f32[BLOCK];
+    double f64[BLOCK];
+    int64_t i64[BLOCK];
+  } mid;
+  switch (dm_compute_dtype(from)) {
+  case DM_F32:
+    dm_load_f32(from, src, 1, n, mid.f32);
+    dm_store_f32(to, dst, 1, n, mid.f32);
+    return;
+  case DM_F64:
+    dm_load_f64(from, src, 1, n, mid.f64);
+    dm_store_f64(to, dst, 1, n, mid.f64);
+    return;
+  default: dm_load_i64(from, src, 1, n, mid.i64); dm_store_i64(to, dst, 1, n, mid.i64);
+  }
+}
+
+void dm_convert(dm_DType from, const void *src, dm_DType to, void *dst, int64_t n) {
+  if (n <= 0) return;
+  const int64_t in = dm_dtype_size(from), out = dm_dtype_size(to);
+  if (from == to) {
+    memcpy(dst, src, (size_t)(n * in));
+  } else if (to == DM_F32) {
+    dm_load_f32(from, src, 1, n, dst);
+  } else if (from == DM_F32) {
+    dm_store_f32(to, dst, 1, n, src);
+  } else {
+    for (int64_t i = 0; i < n; i += BLOCK)
+      convert_block(from, (const char *)src + i * in, to, (char *)dst + i * out,
+                    dm_min_i64(BLOCK, n - i));
+  }
+}

@@ -1,0 +1,67 @@
+/* Conversions with AVX2 and F16C. The hardware makes signalling NaNs quiet
+   where base/half.h keeps their bits; such blocks go one by one. */
+#include "cpu/vec_table.h"
+
+#if defined(__AVX2__) && defined(__F16C__)
+#include "base/half.h"
+
+#include <immintrin.h>
+
+static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + i)));
+    if (DM_LIKELY(_mm256_testz_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q),
+                                  _mm256_cmp_ps(v, v, _CMP_UNORD_Q)))) {
+      _mm256_storeu_ps(dst + i, v);
+    } else {
+      for (int j = 0; j < 8; j++) dst[i + j] = dm_f16_to_f32(src[i + j]);
+    }
+  }
+  for (; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
+}
+
+static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128((__m128i *)(dst + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+  for (; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
+}
+
+static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(src + i)));
+    _mm256_storeu_si256((__m256i *)(dst + i), _mm256_slli_epi32(u, 16));
+  }
+  for (; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
+}
+
+static inline __m256i round_bf16(__m256i u) {
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  const __m256 f = _mm256_castsi256_ps(u);
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(f, f, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+
+static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
+    const __m256i b = round_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
+    /* packus works within 128-bit halves; put the quarters in order */
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+    _mm256_storeu_si256((__m256i *)(dst + i), both);
+  }
+  for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
+}
+
+static const dm_VecTable avx2 = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
+
+const dm_VecTable *dm_vec_avx2(void) { return &avx2; }
+#else
+const dm_VecTable *dm_vec_avx2(void) { return NULL; }
+#endif

@@ -1,0 +1,587 @@
+/* The loader. Batch b lives in slot b % depth of a ring. The calling thread
+   gives memory to slots and takes batches out; workers fill slots.
+   Invariants, under `lock`: taken <= started <= taken + depth; slot b % depth
+   of each b in [taken, taken + depth) has memory; it is ready once filled.
+   A worker touches a slot only between start and ready, the calling thread
+   only outside of that, so that the rows themselves need no lock. */
+#define _POSIX_C_SOURCE 200809L
+#include "data/loader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+
+enum {
+  MAX_WORKERS = 256,
+  MAX_PREFETCH = 64,
+  DEFAULT_PREFETCH = 2,
+  ROW_GRAIN_BYTES = 1 << 16, /* per range of dm_parallel_for: some microseconds */
+  LEVELS = 256               /* values of a uint8 */
+};
+
+/* What a column needs to turn rows of the array into rows of the batch. */
+typedef struct Column {
+  const uint8_t *data;
+  dm_DType dtype_in, dtype;
+  int64_t in_bytes, out_bytes, out_numel; /* of a row */
+  bool is_image;
+  dm_ImageTransform image; /* crop sizes filled in */
+  float *mean, *std;       /* per channel */
+  float *table;            /* uint8: (channels, LEVELS) outputs */
+} Column;
+
+typedef struct Slot {
+  dm_LoaderBuffer *buffers; /* n_columns; owned while `filled` */
+  bool filled, ready;       /* has memory; has its batch */
+} Slot;
+
+struct dm_Loader {
+  dm_LoaderSpec spec;
+  Column *columns;
+  Slot *slots;
+  dm_LoaderBuffer *all_buffers; /* depth * n_columns, the slots' */
+  dm_LoaderBuffer *spare;       /* n_columns: the next memory of a taken slot */
+  pthread_t *workers;
+  int n_running, depth;
+
+  /* The epoch. Constant while workers run. */
+  uint64_t epoch;
+  int64_t *order;
+  int64_t n_order, n_batches;
+
+  pthread_mutex_t lock;
+  pthread_cond_t batch_ready, slot_free;
+  int64_t started, taken; /* batches begun by workers, handed to the caller */
+  atomic_bool stopping;
+};
+
+/* ---- one row ---- */
+
+/* What chance decides for one sample. */
+typedef struct Draw {
+  int64_t top, left; /* of the window in the padded image */
+  bool mirror;
+} Draw;
+
+/* 0 .. n-1, n < 2^32; the bias of n / 2^32 is beyond notice */
+static int64_t draw_below(uint64_t *state, int64_t n) {
+  return (int64_t)(((dm_splitmix64(state) >> 32) * (uint64_t)n) >> 32);
+}
+
+/* Always three draws, so that one option does not change another's. */
+static Draw draw_sample(const dm_ImageTransform *t, uint64_t seed, uint64_t epoch,
+                        int64_t sample) {
+  uint64_t state = seed;
+  state = dm_splitmix64(&state) ^ epoch;
+  state = dm_splitmix64(&state) ^ (uint64_t)sample;
+  Draw d;
+  d.top = draw_below(&state, t->height + 2 * t->padding - t->crop_height + 1);
+  d.left = draw_below(&state, t->width + 2 * t->padding - t->crop_width + 1);
+  const double u = (double)(dm_splitmix64(&state) >> 11) * 0x1p-53;
+  d.mirror = u < t->flip;
+  return d;
+}
+
+/* One line of one channel: dst (crop_width) from src (width), or, where src is
+   NULL, from the padding. Columns [lo, hi) of the window lie inside src. */
+static void image_line(float *dst, const Column *k, int64_t c, const void *src, const Draw *d) {
+  const dm_ImageTransform *t = &k->image;
+  const int64_t n = t->crop_width, shift = d->left - t->padding;
+  const int64_t lo = src ? dm_min_i64(dm_max_i64(-shift, 0), n) : n;
+  const int64_t hi = src ? dm_max_i64(dm_min_i64(t->width - shift, n), lo) : n;
+  const float mean = k->mean[c], std = k->std[c];
+  const float zero = (0.0f - mean) / std;
+  const int64_t step = d->mirror ? -1 : 1;
+  if (d->mirror) dst += n - 1;
+  for (int64_t x = 0; x < lo; x++) dst[x * step] = zero;
+  if (k->dtype_in == DM_U8) {
+    const uint8_t *s = src;
+    const float *table = k->table + c * LEVELS;
+    for (int64_t x = lo; x < hi; x++) dst[x * step] = table[s[x + shift]];
+  } else {
+    const float *s = src;
+    for (int64_t x = lo; x < hi; x++) dst[x * step] = (s[x + shift] - mean) / std;
+  }
+  for (int64_t x = hi; x < n; x++) dst[x * step] = zero;
+}
+
+static void image_row(float *dst, const Column *k, const uint8_t *src, const Draw *d) {
+  const dm_ImageTransform *t = &k->image;
+  const int64_t line_bytes = t->width * dm_dtype_size(k->dtype_in);
+  for (int64_t c = 0; c < t->channels; c++)
+    for (int64_t y = 0; y < t->crop_height; y++) {
+      const int64_t from = y + d->top - t->padding;
+      const bool inside = from >= 0 && from < t->height;
+      image_line(dst, k, c, inside ? src + (c * t->height + from) * line_bytes : NULL, d);
+      dst += t->crop_width;
+    }
+}
+
+/* ---- one batch ---- */
+
+typedef struct Batch {
+  dm_Loader *loader;
+  const int64_t *samples;
+  dm_LoaderBuffer *buffers;
+} Batch;
+
+static void batch_rows(void *ctx, int64_t begin, int64_t end) {
+  const Batch *b = ctx;
+  dm_Loader *l = b->loader;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t sample = b->samples[i];
+    if (atomic_load_explicit(&l->stopping, memory_order_relaxed)) return;
+    for (int c = 0; c < l->spec.n_columns; c++) {
+      const Column *k = &l->columns[c];
+      const uint8_t *src = k->data + sample * k->in_bytes;
+      uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
+      if (k->is_image) {
+        const Draw d = draw_sample(&k->image, l->spec.seed, l->epoch, sample);
+        image_row((float *)(void *)dst, k, src, &d);
+      } else if (k->out_bytes > 0) {
+        memcpy(dst, src, (size_t)k->out_bytes);
+      }
+    }
+  }
+}
+
+static int64_t rows_of(const dm_Loader *l, int64_t batch) {
+  return dm_min_i64(l->spec.batch_size, l->n_order - batch * l->spec.batch_size);
+}
+
+static Batch batch_at(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buffers) {
+  return (Batch){l, l->order + batch * l->spec.batch_size, buffers};
+}
+
+static int64_t row_grain(int64_t row_bytes) {
+  return dm_max_i64(1, ROW_GRAIN_BYTES / dm_max_i64(row_bytes, 1));
+}
+
+/* ---- memory ---- */
+
+static dm_status plain_alloc(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
+                             dm_LoaderBuffer *out) {
+  DM_UNUSED(ctx);
+  out->owner = out->data = dm_alloc(n_bytes);
+  if (!out->data)
+    return dm_fail(DM_EMEM,
+                   "loader: no memory for a batch of %" PRId64 " rows (column %d, %" PRId64
+                   " bytes)",
+                   n_rows, k + 1, n_bytes);
+  return DM_OK;
+}
+
+static void plain_free(void *ctx, dm_LoaderBuffer *buffer) {
+  DM_UNUSED(ctx);
+  dm_free(buffer->data);
+}
+
+static void free_buffers(dm_Loader *l, dm_LoaderBuffer *buffers, int n) {
+  while (n-- > 0) l->spec.free(l->spec.ctx, &buffers[n]);
+}
+
+/* Memory for all columns of a batch, or none of it. */
+static dm_status alloc_buffers(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buffers) {
+  const int64_t n_rows = rows_of(l, batch);
+  for (int c = 0; c < l->spec.n_columns; c++) {
+    const int64_t n_bytes = n_rows * l->columns[c].out_bytes;
+    const dm_status st = l->spec.alloc(l->spec.ctx, c, n_rows, n_bytes, &buffers[c]);
+    if (st != DM_OK) {
+      free_buffers(l, buffers, c);
+      return st;
+    }
+  }
+  return DM_OK;
+}
+
+/* ---- workers ---- */
+
+static void *worker_main(void *arg) {
+  dm_Loader *l = arg;
+  pthread_mutex_lock(&l->lock);
+  for (;;) {
+    while (!atomic_load(&l->stopping) && l->started < l->n_batches &&
+           l->started >= l->taken + l->depth)
+      pthread_cond_wait(&l->slot_free, &l->lock);
+    if (atomic_load(&l->stopping) || l->started >= l->n_batches) break;
+    const int64_t batch = l->started++;
+    Slot *slot = &l->slots[batch % l->depth];
+    pthread_mutex_unlock(&l->lock);
+    Batch b = batch_at(l, batch, slot->buffers);
+    batch_rows(&b, 0, rows_of(l, batch));
+    pthread_mutex_lock(&l->lock);
+    slot->ready = true;
+    pthread_cond_signal(&l->batch_ready);
+  }
+  pthread_mutex_unlock(&l->lock);
+  return NULL;
+}
+
+/* Signals stay with the program's own threads: Ctrl-C must interrupt it. */
+static dm_status start_workers(dm_Loader *l) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int fault = 0;
+  while (l->n_running < l->spec.num_workers && !fault) {
+    fault = pthread_create(&l->workers[l->n_running], NULL, worker_main, l);
+    if (!fault) l->n_running++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (fault)
+    return dm_fail(DM_EMEM, "loader: cannot start worker %d of %d: %s", l->n_running + 1,
+                   l->spec.num_workers, strerror(fault));
+  return DM_OK;
+}
+
+static void join_workers(dm_Loader *l) {
+  pthread_mutex_lock(&l->lock);
+  atomic_store(&l->stopping, true);
+  pthread_cond_broadcast(&l->slot_free);
+  pthread_mutex_unlock(&l->lock);
+  while (l->n_running > 0) pthread_join(l->workers[--l->n_running], NULL);
+  atomic_store(&l->stopping, false);
+}
+
+/* ---- new and free ---- */
+
+static dm_status image_fault(int column, const char *what) {
+  return dm_fail(DM_EARG, "loader: column %d: %s", column + 1, what);
+}
+
+/* Sizes up to 2^30: then size + 2 padding stays below 2^32, as draws want it. */
+static bool is_size(int64_t n, int64_t least) { return n >= least && n <= 1 << 30; }
+
+static dm_status check_image(const dm_LoaderColumn *in, const dm_ImageTransform *t, int c) {
+  if (in->dtype != DM_U8 && in->dtype != DM_F32)
+    return dm_fail(DM_EARG, "loader: column %d: an image is uint8 or float32, this is %s",
+                   c + 1, dm_dtype_name(in->dtype));
+  if (!is_size(t->channels, 1) || !is_size(t->height, 1) || !is_size(t->width, 1) ||
+      t->height > INT64_MAX / t->channels / t->width ||
+      t->channels * t->height * t->width != in->row_numel)
+    return dm_fail(DM_EARG,
+                   "loader: column %d: {%" PRId64 ", %" PRId64 ", %" PRId64
+                   "} does not fit rows of %" PRId64 " elements",
+                   c + 1, t->channels, t->height, t->width, in->row_numel);
+  if (!is_size(t->padding, 0)) return image_fault(c, "padding is below 0 or too large");
+  if (!is_size(t->crop_height, 1) || !is_size(t->crop_width, 1) ||
+      t->crop_height > t->height + 2 * t->padding ||
+      t->crop_width > t->width + 2 * t->padding ||
+      t->crop_height > INT64_MAX / 4 / t->channels / t->crop_width)
+    return image_fault(c, "the window to crop is larger than the padded image");
+  if (!(t->flip >= 0 && t->flip <= 1)) return image_fault(c, "flip is a probability, 0 to 1");
+  for (int64_t i = 0; i < t->channels; i++)
+    if ((t->mean && !isfinite(t->mean[i])) ||
+        (t->std && (!isfinite(t->std[i]) || t->std[i] == 0.0f)))
+      return image_fault(c, "mean and std are finite, and std is not 0");
+  return DM_OK;
+}
+
+/* Copies what belongs to the caller and tables the 256 outputs of a channel. */
+static dm_status image_new(Column *k, const dm_ImageTransform *t) {
+  const int64_t n = t->channels;
+  k->mean = dm_alloc(n * (int64_t)sizeof *k->mean);
+  k->std = dm_alloc(n * (int64_t)sizeof *k->std);
+  if (k->dtype_in == DM_U8) k->table = dm_alloc(n * LEVELS * (int64_t)sizeof *k->table);
+  if (!k->mean || !k->std || (k->dtype_in == DM_U8 && !k->table))
+    return dm_fail(DM_EMEM, "loader: no memory for %" PRId64 " channels", n);
+  for (int64_t c = 0; c < n; c++) {
+    k->mean[c] = t->mean ? t->mean[c] : 0.0f;
+    k->std[c] = t->std ? t->std[c] : 1.0f;
+    for (int v = 0; k->table && v < LEVELS; v++)
+      k->table[c * LEVELS + v] = ((float)v / 255.0f - k->mean[c]) / k->std[c];
+  }
+  return DM_OK;
+}
+
+static dm_status column_new(Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
+  if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
+      in->row_numel > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
+      (!in->data && n_samples > 0 && in->row_numel > 0))
+    return image_fault(c, "no sound data, dtype and row size");
+  k->data = in->data;
+  k->dtype_in = k->dtype = in->dtype;
+  k->out_numel = in->row_numel;
+  k->in_bytes = in->row_numel * dm_dtype_size(in->dtype);
+  if (in->image) {
+    dm_ImageTransform t = *in->image;
+    if (t.crop_height == 0) t.crop_height = t.height;
+    if (t.crop_width == 0) t.crop_width = t.width;
+    DM_TRY(check_image(in, &t, c));
+    DM_TRY(image_new(k, &t));
+    k->is_image = true;
+    k->image = t;
+    k->dtype = DM_F32;
+    k->out_numel = t.channels * t.crop_height * t.crop_width;
+  }
+  k->out_bytes = k->out_numel * dm_dtype_size(k->dtype);
+  return DM_OK;
+}
+
+static dm_status check_spec(const dm_LoaderSpec *s) {
+  if (s->n_columns < 1) return dm_fail(DM_EARG, "loader: no columns");
+  if (s->n_samples < 0 || s->batch_size < 1)
+    return dm_fail(
+        DM_EARG, "loader: %" PRId64 " samples in batches of %" PRId64 ", at least 1 is wanted",
+        s->n_samples, s->batch_size);
+  if (s->num_workers < 0 || s->num_workers > MAX_WORKERS)
+    return dm_fail(DM_EARG, "loader: num_workers is %d, 0 to %d are possible", s->num_workers,
+                   MAX_WORKERS);
+  if (s->prefetch < 0 || s->prefetch > MAX_PREFETCH)
+    return dm_fail(DM_EARG, "loader: prefetch is %d, 0 to %d are possible", s->prefetch,
+                   MAX_PREFETCH);
+  return DM_OK;
+}
+
+/* The lock and its conditions; waiting measures the steady clock. */
+static dm_status init_locks(dm_Loader *l) {
+  pthread_condattr_t steady;
+  if (pthread_condattr_init(&steady) != 0) goto fail;
+  const int fault = pthread_condattr_setclock(&steady, CLOCK_MONOTONIC) ||
+                    pthread_cond_init(&l->batch_ready, &steady);
+  pthread_condattr_destroy(&steady);
+  if (fault) goto fail;
+  if (pthread_cond_init(&l->slot_free, NULL) != 0) goto no_free;
+  if (pthread_mutex_init(&l->lock, NULL) != 0) goto no_lock;
+  return DM_OK;
+no_lock:
+  pthread_cond_destroy(&l->slot_free);
+no_free:
+  pthread_cond_destroy(&l->batch_ready);
+fail:
+  return dm_fail(DM_EMEM, "loader: the system gave no lock");
+}
+
+static dm_status alloc_ring(dm_Loader *l) {
+  const int64_t n_columns = l->spec.n_columns;
+  l->slots = dm_alloc_zero(l->depth * (int64_t)sizeof *l->slots);
+  l->all_buffers = dm_alloc_zero(l->depth * n_columns * (int64_t)sizeof *l->all_buffers);
+  l->spare = dm_alloc_zero(n_columns * (int64_t)sizeof *l->spare);
+  l->workers = dm_alloc_zero(l->spec.num_workers * (int64_t)sizeof *l->workers);
+  if (!l->slots || !l->all_buffers || !l->spare || !l->workers)
+    return dm_fail(DM_EMEM, "loader: no memory for a ring of %d batches", l->depth);
+  for (int i = 0; i < l->depth; i++) l->slots[i].buffers = l->all_buffers + i * n_columns;
+  return DM_OK;
+}
+
+static void free_parts(dm_Loader *l) {
+  for (int c = 0; l->columns && c < l->spec.n_columns; c++) {
+    dm_free(l->columns[c].mean);
+    dm_free(l->columns[c].std);
+    dm_free(l->columns[c].table);
+  }
+  dm_free(l->columns);
+  dm_free(l->slots);
+  dm_free(l->all_buffers);
+  dm_free(l->spare);
+  dm_free(l->workers);
+  dm_free(l);
+}
+
+dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec) {
+  dm_status st = DM_OK;
+  DM_TRY(check_spec(spec));
+  dm_Loader *l = dm_alloc_zero(sizeof *l);
+  if (!l) return dm_fail(DM_EMEM, "loader: no memory");
+  l->spec = *spec;
+  if (!spec->alloc) {
+    l->spec.alloc = plain_alloc;
+    l->spec.free = plain_free;
+  }
+  l->depth = spec->num_workers * (spec->prefetch ? spec->prefetch : DEFAULT_PREFETCH);
+  l->columns = dm_alloc_zero(spec->n_columns * (int64_t)sizeof *l->columns);
+  if (!l->columns) {
+    st = dm_fail(DM_EMEM, "loader: no memory for %d columns", spec->n_columns);
+    goto done;
+  }
+  for (int c = 0; c < spec->n_columns; c++) {
+    DM_GO(column_new(&l->columns[c], &spec->columns[c], spec->n_samples, c));
+    if (spec->batch_size > INT64_MAX / dm_max_i64(l->columns[c].out_bytes, 1)) {
+      st = image_fault(c, "a batch of it overflows");
+      goto done;
+    }
+  }
+  DM_GO(alloc_ring(l));
+  DM_GO(init_locks(l));
+  *out = l;
+done:
+  if (st != DM_OK) free_parts(l);
+  return st;
+}
+
+void dm_loader_free(dm_Loader **loader) {
+  dm_Loader *l = *loader;
+  *loader = NULL;
+  if (!l) return;
+  dm_loader_stop(l);
+  pthread_mutex_destroy(&l->lock);
+  pthread_cond_destroy(&l->slot_free);
+  pthread_cond_destroy(&l->batch_ready);
+  free_parts(l);
+}
+
+dm_DType dm_loader_dtype(const dm_Loader *l, int k) { return l->columns[k].dtype; }
+int64_t dm_loader_row_numel(const dm_Loader *l, int k) { return l->columns[k].out_numel; }
+
+int64_t dm_loader_num_batches(const dm_Loader *l, int64_t n) {
+  const int64_t size = l->spec.batch_size;
+  return n / size + (!l->spec.drop_last && n % size != 0);
+}
+
+/* ---- an epoch ---- */
+
+static dm_status check_index(const char *op, const int64_t *index, int64_t n, int64_t limit) {
+  for (int64_t i = 0; i < n; i++)
+    if (index[i] < 0 || index[i] >= limit)
+      return dm_fail(DM_EARG,
+                     "%s: index %" PRId64 " at position %" PRId64 ", there are %" PRId64
+                     " samples",
+                     op, index[i] + 1, i + 1, limit);
+  return DM_OK;
+}
+
+dm_status dm_loader_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n) {
+  dm_status st = DM_OK;
+  if (n < 0) return dm_fail(DM_EARG, "loader: an order of %" PRId64 " samples", n);
+  DM_TRY(check_index("loader", order, n, l->spec.n_samples));
+  int64_t *copy = n <= INT64_MAX / 8 ? dm_alloc(n * (int64_t)sizeof *copy) : NULL;
+  if (!copy) return dm_fail(DM_EMEM, "loader: no memory for an order of %" PRId64, n);
+  if (n > 0) memcpy(copy, order, (size_t)n * sizeof *copy);
+  dm_loader_stop(l);
+  l->order = copy;
+  l->epoch = epoch;
+  l->n_order = n;
+  l->n_batches = dm_loader_num_batches(l, n);
+  for (int64_t b = 0; b < dm_min_i64(l->depth, l->n_batches); b++) {
+    DM_GO(alloc_buffers(l, b, l->slots[b].buffers));
+    l->slots[b].filled = true;
+  }
+  if (l->n_batches > 0) DM_GO(start_workers(l));
+done:
+  if (st != DM_OK) dm_loader_stop(l);
+  return st;
+}
+
+void dm_loader_stop(dm_Loader *l) {
+  join_workers(l);
+  for (int i = 0; i < l->depth; i++) {
+    Slot *slot = &l->slots[i];
+    if (slot->filled) free_buffers(l, slot->buffers, l->spec.n_columns);
+    slot->filled = slot->ready = false;
+  }
+  dm_free(l->order);
+  l->order = NULL;
+  l->n_order = l->n_batches = l->started = l->taken = 0;
+}
+
+static struct timespec deadline_after(int64_t ms) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  ms = dm_min_i64(ms, INT32_MAX); /* 24 days */
+  t.tv_sec += (time_t)(ms / 1000);
+  t.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (t.tv_nsec >= 1000000000) {
+    t.tv_sec++;
+    t.tv_nsec -= 1000000000;
+  }
+  return t;
+}
+
+/* Whether the slot has its batch, after waiting up to timeout_ms for it. */
+static bool wait_ready(dm_Loader *l, const Slot *slot, int64_t timeout_ms) {
+  const struct timespec end = deadline_after(dm_max_i64(timeout_ms, 0));
+  int late = 0;
+  pthread_mutex_lock(&l->lock);
+  while (!slot->ready && late != ETIMEDOUT)
+    late = timeout_ms < 0 ? pthread_cond_wait(&l->batch_ready, &l->lock)
+                          : pthread_cond_timedwait(&l->batch_ready, &l->lock, &end);
+  const bool ready = slot->ready;
+  pthread_mutex_unlock(&l->lock);
+  return ready;
+}
+
+/* Hands a ready batch out and its slot, with new memory, to the workers. The
+   memory comes first: when there is none, the batch stays where it is. */
+static dm_status take_batch(dm_Loader *l, Slot *slot, dm_LoaderBuffer *out) {
+  const size_t bytes = (size_t)l->spec.n_columns * sizeof *out;
+  const int64_t next = l->taken + l->depth;
+  const bool refill = next < l->n_batches;
+  if (refill) DM_TRY(alloc_buffers(l, next, l->spare));
+  memcpy(out, slot->buffers, bytes);
+  if (refill) memcpy(slot->buffers, l->spare, bytes);
+  pthread_mutex_lock(&l->lock);
+  slot->filled = refill;
+  slot->ready = false;
+  l->taken++;
+  pthread_cond_signal(&l->slot_free);
+  pthread_mutex_unlock(&l->lock);
+  return DM_OK;
+}
+
+/* num_workers = 0: the batch is made here and now. */
+static dm_status make_batch(dm_Loader *l, dm_LoaderBuffer *out) {
+  DM_TRY(alloc_buffers(l, l->taken, out));
+  int64_t row_bytes = 0;
+  for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
+  Batch b = batch_at(l, l->taken, out);
+  dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), batch_rows, &b);
+  l->taken++;
+  return DM_OK;
+}
+
+dm_status dm_loader_next_timed(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_rows,
+                               int64_t timeout_ms, dm_LoaderState *state) {
+  *n_rows = 0;
+  *state = DM_LOADER_END;
+  if (l->taken >= l->n_batches) return DM_OK;
+  const int64_t rows = rows_of(l, l->taken);
+  if (l->depth == 0) {
+    DM_TRY(make_batch(l, out));
+  } else {
+    Slot *slot = &l->slots[l->taken % l->depth];
+    *state = DM_LOADER_WAIT;
+    if (!wait_ready(l, slot, timeout_ms)) return DM_OK;
+    DM_TRY(take_batch(l, slot, out));
+  }
+  *n_rows = rows;
+  *state = DM_LOADER_BATCH;
+  return DM_OK;
+}
+
+dm_status dm_loader_next(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_rows,
+                         dm_LoaderState *state) {
+  return dm_loader_next_timed(l, out, n_rows, -1, state);
+}
+
+/* ---- gather ---- */
+
+typedef struct Gather {
+  uint8_t *dst;
+  const uint8_t *src;
+  int64_t row_bytes;
+  const int64_t *index;
+} Gather;
+
+static void gather_rows(void *ctx, int64_t begin, int64_t end) {
+  const Gather *g = ctx;
+  for (int64_t i = begin; i < end; i++)
+    memcpy(g->dst + i * g->row_bytes, g->src + g->index[i] * g->row_bytes,
+           (size_t)g->row_bytes);
+}
+
+dm_status dm_sample_gather(void *dst, const void *src, int64_t n_rows, int64_t row_bytes,
+                           const int64_t *index, int64_t n) {
+  DM_TRY(check_index("gather", index, n, n_rows));
+  Gather g = {dst, src, row_bytes, index};
+  if (row_bytes > 0) dm_parallel_for(n, row_grain(row_bytes), gather_rows, &g);
+  return DM_OK;
+}

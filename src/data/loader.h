@@ -1,0 +1,107 @@
+/* Batches ahead of time: dense arrays in, batches out in order, assembled by
+   threads of the loader's own. A declared pipeline, so that no thread ever
+   calls back: column k of a batch = rows of array k, as they are or through an
+   ImageTransform. Same bytes for every number of workers.
+
+     dm_loader_new -> [dm_loader_epoch -> dm_loader_next ... -> dm_loader_stop]*
+                   -> dm_loader_free
+
+   One thread calls these functions; the workers stay inside. */
+#ifndef DM_LOADER_H
+#define DM_LOADER_H
+
+#include "base/dtype.h"
+
+/* y (C,crop_h,crop_w) float32 = (x - mean[c]) / std[c], x (C,H,W), with uint8
+   taken as x / 255. Optionally a random window of x padded with zeros, and a
+   random mirror image of it; the draws depend on (seed, epoch, sample) only
+   and are the same for every column. */
+typedef struct dm_ImageTransform {
+  int64_t channels, height, width;
+  const float *mean, *std;         /* per channel; NULL: 0 and 1 */
+  int64_t padding;                 /* zeros around x before the window is cut */
+  int64_t crop_height, crop_width; /* 0: as x */
+  double flip;                     /* probability of the mirror image, 0 to 1 */
+} dm_ImageTransform;
+
+typedef struct dm_LoaderColumn {
+  const void *data; /* (n_samples, row_numel) dense; borrowed, must stay as it
+                       is until dm_loader_stop */
+  dm_DType dtype;
+  int64_t row_numel;
+  const dm_ImageTransform *image; /* NULL: rows are copied. dtype uint8 or
+                                     float32 else; copied by dm_loader_new */
+} dm_LoaderColumn;
+
+/* Where one column of one batch lies. `owner` is the allocator's business: a
+   tensor, say, whose bytes are `data`. */
+typedef struct dm_LoaderBuffer {
+  void *data, *owner;
+} dm_LoaderBuffer;
+
+typedef struct dm_LoaderSpec {
+  const dm_LoaderColumn *columns; /* copied */
+  int n_columns;
+  int64_t n_samples, batch_size;
+  bool drop_last;  /* no last batch that is short */
+  int num_workers; /* 0: dm_loader_next assembles, with dm_parallel_for */
+  int prefetch;    /* batches ahead per worker; 0: 2 */
+  uint64_t seed;
+  /* Makes room for column k of a batch of n_rows (n_bytes in all), and takes
+     it back when it never reached the caller. Called only from the thread that
+     calls the loader. Both NULL: dm_alloc and dm_free, owner == data. */
+  dm_status (*alloc)(void *ctx, int k, int64_t n_rows, int64_t n_bytes, dm_LoaderBuffer *out);
+  void (*free)(void *ctx, dm_LoaderBuffer *buffer);
+  void *ctx;
+} dm_LoaderSpec;
+
+typedef struct dm_Loader dm_Loader;
+
+typedef enum dm_LoaderState {
+  DM_LOADER_BATCH, /* a batch was handed out */
+  DM_LOADER_WAIT,  /* none became ready in time: ask again */
+  DM_LOADER_END    /* the epoch is over */
+} dm_LoaderState;
+
+DM_API dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec);
+DM_API void dm_loader_free(dm_Loader **loader); /* stops first; NULL is fine */
+
+/* Shape of a row of column k as it leaves the loader: dtype and elements. */
+DM_API dm_DType dm_loader_dtype(const dm_Loader *loader, int k);
+DM_API int64_t dm_loader_row_numel(const dm_Loader *loader, int k);
+/* Batches of an epoch over n samples. */
+DM_API int64_t dm_loader_num_batches(const dm_Loader *loader, int64_t n);
+
+/* Starts an epoch over samples order[0..n), copied and checked; stops the one
+   before. `epoch` enters the random draws. */
+DM_API dm_status dm_loader_epoch(dm_Loader *loader, uint64_t epoch, const int64_t *order,
+                                 int64_t n);
+
+/* Waits for the next batch in order and gives out[n_columns], which now belong
+   to the caller, and its rows. On a failure (no memory for a further batch)
+   nothing is lost: the same call may be made again. */
+DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
+                                dm_LoaderState *state);
+/* The same, waiting at most timeout_ms; below 0 without end. */
+DM_API dm_status dm_loader_next_timed(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
+                                      int64_t timeout_ms, dm_LoaderState *state);
+
+/* Ends the epoch at any moment: joins the workers, frees what was ahead. The
+   arrays are not read after it. Fine when nothing runs. */
+DM_API void dm_loader_stop(dm_Loader *loader);
+
+/* dst (n, row_bytes) = src[index[i]], src (n_rows, row_bytes). An index out of
+   range is refused before anything is written. */
+DM_API dm_status dm_sample_gather(void *dst, const void *src, int64_t n_rows, int64_t row_bytes,
+                                  const int64_t *index, int64_t n);
+
+/* splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
+   number generators", OOPSLA 2014. */
+static inline uint64_t dm_splitmix64(uint64_t *state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, odd */
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+#endif

@@ -1,0 +1,643 @@
+/* Reads and writes safetensors. The reader trusts nothing: all of the header
+   is checked before a tensor is given out, in the order text, JSON, entries,
+   cover of the data. The writer works on a temporary file beside the target,
+   which takes the target's name when all of it is on the disk.
+   Names and metadata point into the parsed JSON, which lives as long as the
+   file. cJSON takes its own memory; its hooks belong to the host program. */
+#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* realpath */
+#include "data/safetensors.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "data is copied as it lies in the file: least significant first");
+
+enum {
+  LENGTH_BYTES = 8,
+  MAX_HEADER = 100000000, /* the reference implementation's limit */
+  MAX_TENSORS = 1 << 20,
+  MAX_DEPTH = 3,                 /* {name: {shape: [ ] } } */
+  MAX_COMMAS = 12 * MAX_TENSORS, /* 11 a tensor of 8 dims: bounds the parser */
+  MAX_TRANSFER = 1 << 30         /* bytes of one read or write call */
+};
+static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
+
+/* By dm_DType: name in the file, and place in the reference's order of layout
+   (falling, so that larger elements come first). */
+static const struct {
+  const char *name;
+  int rank;
+} types[DM_N_DTYPE] = {[DM_BOOL] = {"BOOL", 0}, [DM_U8] = {"U8", 1},   [DM_I8] = {"I8", 2},
+                       [DM_I16] = {"I16", 3},   [DM_F16] = {"F16", 4}, [DM_BF16] = {"BF16", 5},
+                       [DM_I32] = {"I32", 6},   [DM_F32] = {"F32", 7}, [DM_F64] = {"F64", 8},
+                       [DM_I64] = {"I64", 9}};
+
+struct dm_StFile {
+  char *path;
+  int fd;
+  int64_t data_begin, data_bytes;
+  cJSON *root;
+  dm_StEntry *entries;
+  dm_StPair *pairs;
+  int64_t n_entries, n_pairs;
+};
+
+static dm_status no_memory(const char *path) {
+  return dm_fail(DM_EMEM, "safetensors: no memory for the header of '%s'", path);
+}
+
+/* ---- text ---- */
+
+/* Whether s is UTF-8 as Unicode 15, table 3-7 has it: shortest forms only, no
+   surrogates, nothing above U+10FFFF. */
+static bool is_utf8(const char *text, int64_t n) {
+  const uint8_t *s = (const uint8_t *)text, *end = s + n;
+  while (s < end) {
+    const uint8_t c = *s++;
+    if (c < 0x80) continue;
+    const int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+    if (c < 0xc2 || c > 0xf4 || end - s < more) return false;
+    const uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
+    const uint8_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+    if (s[0] < low || s[0] > high) return false;
+    for (int i = 1; i < more; i++)
+      if ((s[i] & 0xc0) != 0x80) return false;
+    s += more;
+  }
+  return true;
+}
+
+/* What is wrong with the header as text, or NULL. Guards the parser: C strings
+   cannot hold NUL, and its memory grows with the number of values. */
+static const char *text_fault(const char *s, int64_t n) {
+  if (!is_utf8(s, n)) return "it is not UTF-8";
+  int depth = 0;
+  int64_t n_commas = 0;
+  bool in_string = false;
+  for (int64_t i = 0; i < n; i++) {
+    const char c = s[i];
+    if (in_string) {
+      if ((uint8_t)c < 0x20) return "a string holds a control character";
+      if (c == '"') in_string = false;
+      if (c != '\\') continue;
+      if (n - i >= 6 && memcmp(s + i, "\\u0000", 6) == 0) return "a string holds NUL";
+      i++;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > MAX_DEPTH) return "it nests deeper than the format does";
+    } else if (c == '}' || c == ']') {
+      depth--;
+    } else if (c == ',') {
+      if (++n_commas > MAX_COMMAS) return "it has too many values";
+    } else if (c == '\0') {
+      return "it holds NUL";
+    }
+  }
+  return NULL;
+}
+
+/* ---- reading ---- */
+
+/* Reads n bytes at `offset`; DM_EIO when the file ends before. */
+static dm_status read_at(const dm_StFile *f, void *dst, int64_t n, int64_t offset) {
+  for (int64_t have = 0; have < n;) {
+    const size_t want = (size_t)dm_min_i64(n - have, MAX_TRANSFER);
+    const ssize_t got = pread(f->fd, (char *)dst + have, want, (off_t)(offset + have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      return dm_fail(DM_EIO, "safetensors: cannot read '%s': %s", f->path, strerror(errno));
+    if (got == 0)
+      return dm_fail(DM_EIO, "safetensors: '%s' became shorter while it was read", f->path);
+    have += got;
+  }
+  return DM_OK;
+}
+
+/* Opens the file and reads where header and data lie. O_NONBLOCK: a pipe is
+   refused and not waited for. */
+static dm_status open_file(dm_StFile *f, int64_t *header_bytes) {
+  struct stat info;
+  uint8_t raw[LENGTH_BYTES];
+  f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (f->fd < 0 || fstat(f->fd, &info) != 0)
+    return dm_fail(DM_EIO, "safetensors: cannot open '%s': %s", f->path, strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    return dm_fail(DM_EIO, "safetensors: '%s' is not a regular file", f->path);
+  const int64_t size = info.st_size;
+  if (size < LENGTH_BYTES)
+    return dm_fail(DM_EIO, "safetensors: '%s' is cut short: %" PRId64 " bytes, 8 come first",
+                   f->path, size);
+  DM_TRY(read_at(f, raw, LENGTH_BYTES, 0));
+  uint64_t n = 0;
+  for (int i = LENGTH_BYTES; i-- > 0;) n = n << 8 | raw[i];
+  if (n > MAX_HEADER)
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' is no safetensors file: header of %" PRIu64
+                   " bytes, the limit is %d",
+                   f->path, n, MAX_HEADER);
+  if ((int64_t)n > size - LENGTH_BYTES)
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' is cut short: header of %" PRIu64
+                   " bytes in a file of %" PRId64,
+                   f->path, n, size);
+  *header_bytes = (int64_t)n;
+  f->data_begin = LENGTH_BYTES + (int64_t)n;
+  f->data_bytes = size - f->data_begin;
+  return DM_OK;
+}
+
+static dm_status parse_header(dm_StFile *f, int64_t n) {
+  dm_status st = DM_OK;
+  char *text = dm_alloc(n + 1);
+  if (!text) return no_memory(f->path);
+  DM_GO(read_at(f, text, n, LENGTH_BYTES));
+  text[n] = '\0';
+  const char *fault = text_fault(text, n);
+  if (!fault) {
+    f->root = cJSON_ParseWithLengthOpts(text, (size_t)n + 1, NULL, true);
+    if (!cJSON_IsObject(f->root)) fault = "it is not a JSON object";
+  }
+  if (fault) st = dm_fail(DM_EIO, "safetensors: '%s' has a bad header: %s", f->path, fault);
+done:
+  dm_free(text);
+  return st;
+}
+
+static int by_text(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A key that occurs twice in an object of n members, in *key, or NULL there. */
+static dm_status find_twin(const dm_StFile *f, const cJSON *object, int64_t n,
+                           const char **key) {
+  *key = NULL;
+  const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
+  if (!keys) return no_memory(f->path);
+  int64_t i = 0;
+  for (const cJSON *v = object->child; v; v = v->next) keys[i++] = v->string;
+  qsort(keys, (size_t)n, sizeof *keys, by_text);
+  for (i = 1; i < n && !*key; i++)
+    if (strcmp(keys[i - 1], keys[i]) == 0) *key = keys[i];
+  dm_free(keys);
+  return DM_OK;
+}
+
+/* A count or an offset. 2^53 and above are refused: the parser holds numbers
+   as doubles, where neighbours of 2^53 fall together. */
+static bool read_integer(int64_t *out, const cJSON *v) {
+  if (!cJSON_IsNumber(v)) return false;
+  const double x = v->valuedouble;
+  if (!(x >= 0 && x < INTEGER_LIMIT)) return false;
+  *out = (int64_t)x;
+  return (double)*out == x;
+}
+
+static dm_DType read_dtype(const cJSON *v) {
+  if (!cJSON_IsString(v)) return DM_NO_DTYPE;
+  for (int d = 0; d < DM_N_DTYPE; d++)
+    if (strcmp(types[d].name, v->valuestring) == 0) return (dm_DType)d;
+  return DM_NO_DTYPE;
+}
+
+static bool read_shape(dm_StEntry *e, const cJSON *list) {
+  if (!cJSON_IsArray(list)) return false;
+  e->n_dim = 0;
+  for (const cJSON *v = list->child; v; v = v->next) {
+    if (e->n_dim == DM_MAX_DIM) return false;
+    if (!read_integer(&e->shape[e->n_dim++], v)) return false;
+  }
+  return true;
+}
+
+/* Bytes of a dense tensor; false when a size is negative or they overflow. */
+static bool dense_bytes(int64_t *out, const dm_StEntry *e) {
+  int64_t n = dm_dtype_size(e->dtype);
+  for (int d = 0; d < e->n_dim; d++) {
+    const int64_t k = e->shape[d];
+    if (k < 0 || (k > 0 && n > INT64_MAX / k)) return false;
+    n *= k;
+  }
+  *out = n;
+  return true;
+}
+
+/* What is wrong with one tensor of the header, or NULL and *e is filled. */
+static const char *read_entry(dm_StEntry *e, const cJSON *v) {
+  const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(v, "dtype");
+  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(v, "shape");
+  const cJSON *span = cJSON_GetObjectItemCaseSensitive(v, "data_offsets");
+  int64_t begin, end, n_bytes;
+  if (!cJSON_IsObject(v) || cJSON_GetArraySize(v) != 3 || !dtype || !shape || !span)
+    return "wanted dtype, shape and data_offsets, once each and nothing else";
+  *e = (dm_StEntry){.name = v->string, .dtype = read_dtype(dtype)};
+  if (e->dtype == DM_NO_DTYPE)
+    return "its dtype is none of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL";
+  if (!read_shape(e, shape)) return "its shape is not a list of up to 8 sizes";
+  if (!cJSON_IsArray(span) || cJSON_GetArraySize(span) != 2 ||
+      !read_integer(&begin, span->child) || !read_integer(&end, span->child->next))
+    return "its data_offsets are not two offsets below 2^53";
+  if (!dense_bytes(&n_bytes, e)) return "its shape overflows";
+  if (end < begin || end - begin != n_bytes)
+    return "its data_offsets do not fit its dtype and shape";
+  e->offset = begin;
+  e->n_bytes = n_bytes;
+  return NULL;
+}
+
+static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
+  if (cJSON_IsNull(object)) return DM_OK;
+  if (!cJSON_IsObject(object))
+    return dm_fail(DM_EIO, "safetensors: '%s': __metadata__ is not an object", f->path);
+  const int64_t n = cJSON_GetArraySize(object);
+  const char *twin;
+  DM_TRY(find_twin(f, object, n, &twin));
+  if (twin)
+    return dm_fail(DM_EIO, "safetensors: '%s': metadata key '%s' occurs twice", f->path, twin);
+  f->pairs = dm_alloc(n * (int64_t)sizeof *f->pairs);
+  if (!f->pairs) return no_memory(f->path);
+  for (const cJSON *v = object->child; v; v = v->next) {
+    if (!cJSON_IsString(v))
+      return dm_fail(DM_EIO, "safetensors: '%s': metadata '%s' is not a string", f->path,
+                     v->string);
+    f->pairs[f->n_pairs++] = (dm_StPair){v->string, v->valuestring};
+  }
+  return DM_OK;
+}
+
+static dm_status read_entries(dm_StFile *f) {
+  const int64_t n = cJSON_GetArraySize(f->root);
+  const char *twin;
+  if (n > MAX_TENSORS + 1)
+    return dm_fail(DM_EIO, "safetensors: '%s' has %" PRId64 " tensors, the limit is %d",
+                   f->path, n, MAX_TENSORS);
+  DM_TRY(find_twin(f, f->root, n, &twin));
+  if (twin) return dm_fail(DM_EIO, "safetensors: '%s': name '%s' occurs twice", f->path, twin);
+  f->entries = dm_alloc(n * (int64_t)sizeof *f->entries);
+  if (!f->entries) return no_memory(f->path);
+  for (const cJSON *v = f->root->child; v; v = v->next) {
+    if (strcmp(v->string, "__metadata__") == 0) {
+      DM_TRY(read_pairs(f, v));
+      continue;
+    }
+    const char *fault = read_entry(&f->entries[f->n_entries], v);
+    if (fault)
+      return dm_fail(DM_EIO, "safetensors: '%s': tensor '%s': %s", f->path, v->string, fault);
+    f->n_entries++;
+  }
+  return DM_OK;
+}
+
+static int by_offset(const void *a, const void *b) {
+  const dm_StEntry *x = a, *y = b;
+  if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+  if (x->n_bytes != y->n_bytes) return x->n_bytes < y->n_bytes ? -1 : 1;
+  return strcmp(x->name, y->name);
+}
+
+/* The tensors must cover the data from its first to its last byte, with no
+   overlap and no hole. */
+static dm_status check_cover(dm_StFile *f) {
+  int64_t at = 0;
+  qsort(f->entries, (size_t)f->n_entries, sizeof *f->entries, by_offset);
+  for (int64_t i = 0; i < f->n_entries; i++) {
+    const dm_StEntry *e = &f->entries[i];
+    if (e->offset != at)
+      return dm_fail(DM_EIO,
+                     "safetensors: '%s': tensor '%s' begins at byte %" PRId64
+                     " of the data, the one before it ends at %" PRId64,
+                     f->path, e->name, e->offset, at);
+    at += e->n_bytes; /* each is below 2^53 and at most 2^20 are there: no overflow */
+    if (at > f->data_bytes)
+      return dm_fail(DM_EIO,
+                     "safetensors: '%s' is cut short: tensor '%s' ends at byte %" PRId64
+                     " of the data, which has %" PRId64,
+                     f->path, e->name, at, f->data_bytes);
+  }
+  if (at != f->data_bytes)
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' holds %" PRId64 " bytes of data, its tensors %" PRId64,
+                   f->path, f->data_bytes, at);
+  return DM_OK;
+}
+
+dm_status dm_st_open(dm_StFile **out, const char *path) {
+  dm_status st = DM_OK;
+  int64_t header_bytes = 0;
+  dm_StFile *f = dm_alloc_zero(sizeof *f);
+  if (!f) return no_memory(path);
+  f->fd = -1;
+  const size_t path_bytes = strlen(path) + 1;
+  f->path = dm_alloc((int64_t)path_bytes);
+  if (!f->path) {
+    st = no_memory(path);
+    goto done;
+  }
+  memcpy(f->path, path, path_bytes);
+  DM_GO(open_file(f, &header_bytes));
+  DM_GO(parse_header(f, header_bytes));
+  DM_GO(read_entries(f));
+  DM_GO(check_cover(f));
+  *out = f;
+done:
+  if (st != DM_OK) dm_st_close(&f);
+  return st;
+}
+
+void dm_st_close(dm_StFile **file) {
+  dm_StFile *f = *file;
+  *file = NULL;
+  if (!f) return;
+  if (f->fd >= 0) close(f->fd);
+  cJSON_Delete(f->root);
+  dm_free(f->entries);
+  dm_free(f->pairs);
+  dm_free(f->path);
+  dm_free(f);
+}
+
+const dm_StEntry *dm_st_get_entries(const dm_StFile *f, int64_t *n) {
+  *n = f->n_entries;
+  return f->entries;
+}
+
+const dm_StPair *dm_st_get_pairs(const dm_StFile *f, int64_t *n) {
+  *n = f->n_pairs;
+  return f->pairs;
+}
+
+dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst) {
+  assert(e >= f->entries && e < f->entries + f->n_entries);
+  DM_TRY(read_at(f, dst, e->n_bytes, f->data_begin + e->offset));
+  if (e->dtype == DM_BOOL) { /* a bool is 0 or 1, whatever the file says */
+    uint8_t *b = dst;
+    for (int64_t i = 0; i < e->n_bytes; i++) b[i] = b[i] != 0;
+  }
+  return DM_OK;
+}
+
+/* ---- writing: the header ---- */
+
+static int by_layout(const void *a, const void *b) {
+  const dm_StEntry *x = *(const dm_StEntry *const *)a;
+  const dm_StEntry *y = *(const dm_StEntry *const *)b;
+  const int ranks = types[y->dtype].rank - types[x->dtype].rank;
+  return ranks ? ranks : strcmp(x->name, y->name);
+}
+
+/* Whether what is to be written can be: names, sizes, number. */
+static dm_status check_entries(const dm_StEntry *entries, int64_t n) {
+  if (n > MAX_TENSORS)
+    return dm_fail(DM_EARG, "safetensors: %" PRId64 " tensors, a file takes %d", n,
+                   MAX_TENSORS);
+  int64_t total = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const dm_StEntry *e = &entries[i];
+    int64_t n_bytes;
+    if (strcmp(e->name, "__metadata__") == 0)
+      return dm_fail(DM_EARG, "safetensors: no tensor may be named '__metadata__'");
+    if (!is_utf8(e->name, (int64_t)strlen(e->name)))
+      return dm_fail(DM_EARG, "safetensors: name of tensor %" PRId64 " is not UTF-8", i + 1);
+    if (e->dtype < 0 || e->dtype >= DM_N_DTYPE || e->n_dim < 0 || e->n_dim > DM_MAX_DIM ||
+        !dense_bytes(&n_bytes, e) || n_bytes > (int64_t)INTEGER_LIMIT - total)
+      return dm_fail(DM_EARG, "safetensors: tensor '%s' has no sound dtype and shape", e->name);
+    total += n_bytes;
+  }
+  return DM_OK;
+}
+
+/* order[n] = the entries as they will lie in the file; refuses twins. */
+static dm_status lay_out(const dm_StEntry **order, const dm_StEntry *entries, int64_t n) {
+  dm_status st = DM_OK;
+  const char **names = dm_alloc(n * (int64_t)sizeof *names);
+  if (!names) return dm_fail(DM_EMEM, "safetensors: no memory to write %" PRId64 " tensors", n);
+  for (int64_t i = 0; i < n; i++) {
+    order[i] = &entries[i];
+    names[i] = entries[i].name;
+  }
+  if (n > 0) {
+    qsort(order, (size_t)n, sizeof *order, by_layout);
+    qsort(names, (size_t)n, sizeof *names, by_text);
+  }
+  for (int64_t i = 1; i < n && st == DM_OK; i++)
+    if (strcmp(names[i - 1], names[i]) == 0)
+      st = dm_fail(DM_EARG, "safetensors: two tensors are named '%s'", names[i]);
+  dm_free(names);
+  return st;
+}
+
+static dm_status check_pairs(const dm_StPair *pairs, int64_t n) {
+  dm_status st = DM_OK;
+  const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
+  if (!keys) return dm_fail(DM_EMEM, "safetensors: no memory to write the metadata");
+  for (int64_t i = 0; i < n; i++) {
+    keys[i] = pairs[i].key;
+    if (!is_utf8(pairs[i].key, (int64_t)strlen(pairs[i].key)) ||
+        !is_utf8(pairs[i].value, (int64_t)strlen(pairs[i].value))) {
+      st = dm_fail(DM_EARG, "safetensors: metadata pair %" PRId64 " is not UTF-8", i + 1);
+      goto done;
+    }
+  }
+  if (n > 0) qsort(keys, (size_t)n, sizeof *keys, by_text);
+  for (int64_t i = 1; i < n && st == DM_OK; i++)
+    if (strcmp(keys[i - 1], keys[i]) == 0)
+      st = dm_fail(DM_EARG, "safetensors: metadata key '%s' occurs twice", keys[i]);
+done:
+  dm_free(keys);
+  return st;
+}
+
+static bool add_pairs(cJSON *root, const dm_StPair *pairs, int64_t n) {
+  cJSON *object = cJSON_AddObjectToObject(root, "__metadata__");
+  for (int64_t i = 0; i < n && object; i++)
+    if (!cJSON_AddStringToObject(object, pairs[i].key, pairs[i].value)) return false;
+  return object != NULL;
+}
+
+/* Numbers go in as text: the library would print large ones as 2e+15. */
+static bool add_entry(cJSON *root, const dm_StEntry *e, int64_t begin, int64_t end) {
+  char shape[DM_MAX_DIM * 21 + 3] = "[", span[2 * 21 + 3];
+  int k = 1;
+  for (int d = 0; d < e->n_dim; d++)
+    k += snprintf(shape + k, sizeof shape - (size_t)k, "%s%" PRId64, d ? "," : "", e->shape[d]);
+  snprintf(shape + k, sizeof shape - (size_t)k, "]");
+  snprintf(span, sizeof span, "[%" PRId64 ",%" PRId64 "]", begin, end);
+  cJSON *object = cJSON_AddObjectToObject(root, e->name);
+  return object && cJSON_AddStringToObject(object, "dtype", types[e->dtype].name) &&
+         cJSON_AddRawToObject(object, "shape", shape) &&
+         cJSON_AddRawToObject(object, "data_offsets", span);
+}
+
+/* *out = length and header, *n_bytes of them, padded with spaces to 8. */
+static dm_status make_header(char **out, int64_t *n_bytes, const dm_StEntry *const *order,
+                             int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
+  dm_status st = DM_OK;
+  char *text = NULL;
+  cJSON *root = cJSON_CreateObject();
+  bool ok = root && (n_pairs == 0 || add_pairs(root, pairs, n_pairs));
+  int64_t at = 0;
+  for (int64_t i = 0; i < n && ok; i++) {
+    int64_t size = 0;
+    dense_bytes(&size, order[i]);
+    ok = add_entry(root, order[i], at, at + size);
+    at += size;
+  }
+  if (ok) text = cJSON_PrintUnformatted(root);
+  if (!text) {
+    st = dm_fail(DM_EMEM, "safetensors: no memory to write the header");
+    goto done;
+  }
+  const int64_t used = (int64_t)strlen(text), padded = (used + 7) / 8 * 8;
+  if (padded > MAX_HEADER) {
+    st = dm_fail(DM_EARG,
+                 "safetensors: names and metadata take %" PRId64 " bytes, the limit is %d",
+                 padded, MAX_HEADER);
+    goto done;
+  }
+  char *header = dm_alloc(LENGTH_BYTES + padded);
+  if (!header) {
+    st = dm_fail(DM_EMEM, "safetensors: no memory to write the header");
+    goto done;
+  }
+  for (int i = 0; i < LENGTH_BYTES; i++)
+    header[i] = (char)(uint8_t)((uint64_t)padded >> (8 * i));
+  memcpy(header + LENGTH_BYTES, text, (size_t)used);
+  memset(header + LENGTH_BYTES + used, ' ', (size_t)(padded - used));
+  *out = header;
+  *n_bytes = LENGTH_BYTES + padded;
+done:
+  cJSON_free(text);
+  cJSON_Delete(root);
+  return st;
+}
+
+/* ---- writing: the file ---- */
+
+/* A file in the making: `temp` in folder `dir`, to be renamed to `base`. */
+typedef struct Draft {
+  const char *path;      /* as the caller gave it, for messages */
+  char target[PATH_MAX]; /* the same with links followed */
+  const char *base;      /* its last part */
+  char temp[64];         /* name in dir; empty when there is none */
+  int dir, fd;
+} Draft;
+
+static dm_status write_fault(const Draft *d, const char *what) {
+  return dm_fail(DM_EIO, "safetensors: cannot write '%s': %s%s", d->path, what,
+                 strerror(errno));
+}
+
+/* Opens the folder and a new file in it, with the rights of the old file. */
+static dm_status draft_open(Draft *d) {
+  enum { TRIES = 100 };
+  struct stat old;
+  const bool exists = stat(d->path, &old) == 0;
+  if (exists && !S_ISREG(old.st_mode))
+    return dm_fail(DM_EIO, "safetensors: cannot write '%s': it is not a regular file", d->path);
+  if (strlen(d->path) >= sizeof d->target) {
+    errno = ENAMETOOLONG;
+    return write_fault(d, "");
+  }
+  if (!exists || !realpath(d->path, d->target)) strcpy(d->target, d->path);
+  char *slash = strrchr(d->target, '/');
+  d->base = slash ? slash + 1 : d->target;
+  if (*d->base == '\0')
+    return dm_fail(DM_EIO, "safetensors: cannot write '%s': it names a folder or nothing",
+                   d->path);
+  char folder[PATH_MAX] = ".";
+  if (slash) {
+    const size_t n = slash == d->target ? 1 : (size_t)(slash - d->target);
+    memcpy(folder, d->target, n);
+    folder[n] = '\0';
+  }
+  d->dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (d->dir < 0) return write_fault(d, "its folder: ");
+  for (int i = 0; i < TRIES && d->fd < 0; i++) {
+    snprintf(d->temp, sizeof d->temp, ".safetensors-%ld-%d.tmp", (long)getpid(), i);
+    d->fd = openat(d->dir, d->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (d->fd < 0 && errno != EEXIST) break;
+  }
+  if (d->fd < 0) {
+    d->temp[0] = '\0';
+    return write_fault(d, "a temporary file beside it: ");
+  }
+  if (exists && fchmod(d->fd, old.st_mode & 0777) != 0) return write_fault(d, "");
+  return DM_OK;
+}
+
+static dm_status draft_write(Draft *d, const void *src, int64_t n) {
+  for (int64_t done = 0; done < n;) {
+    const size_t want = (size_t)dm_min_i64(n - done, MAX_TRANSFER);
+    errno = ENOSPC; /* should the system take nothing and name no cause */
+    const ssize_t put = write(d->fd, (const char *)src + done, want);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return write_fault(d, "");
+    done += put;
+  }
+  return DM_OK;
+}
+
+/* The order that survives a power cut: bytes to the disk, then the name, then
+   the folder. File systems that cannot sync a folder answer EINVAL. */
+static dm_status draft_finish(Draft *d) {
+  if (fsync(d->fd) != 0) return write_fault(d, "");
+  const int fd = d->fd;
+  d->fd = -1;
+  if (close(fd) != 0) return write_fault(d, "");
+  if (renameat(d->dir, d->temp, d->dir, d->base) != 0) return write_fault(d, "");
+  d->temp[0] = '\0';
+  if (fsync(d->dir) != 0 && errno != EINVAL)
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' is written, but its folder may not have reached the "
+                   "disk: %s",
+                   d->path, strerror(errno));
+  return DM_OK;
+}
+
+/* Closes what is open; a draft that did not become the file is removed. */
+static void draft_close(Draft *d) {
+  if (d->fd >= 0) close(d->fd);
+  if (d->temp[0]) unlinkat(d->dir, d->temp, 0);
+  if (d->dir >= 0) close(d->dir);
+}
+
+dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
+                      int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
+  dm_status st = DM_OK;
+  Draft draft = {.path = path, .dir = -1, .fd = -1};
+  char *header = NULL;
+  int64_t header_bytes = 0;
+  DM_TRY(check_entries(entries, n));
+  DM_TRY(check_pairs(pairs, n_pairs));
+  const dm_StEntry **order = dm_alloc(n * (int64_t)sizeof *order);
+  if (!order) return dm_fail(DM_EMEM, "safetensors: no memory to write %" PRId64 " tensors", n);
+  DM_GO(lay_out(order, entries, n));
+  DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
+  DM_GO(draft_open(&draft));
+  DM_GO(draft_write(&draft, header, header_bytes));
+  for (int64_t i = 0; i < n; i++) {
+    int64_t n_bytes = 0;
+    dense_bytes(&n_bytes, order[i]);
+    DM_GO(draft_write(&draft, data[order[i] - entries], n_bytes));
+  }
+  DM_GO(draft_finish(&draft));
+done:
+  draft_close(&draft);
+  dm_free(header);
+  dm_free(order);
+  return st;
+}

@@ -1,0 +1,288 @@
+/* The one door. A call passes, in this order: autocast, the rule (shapes,
+   dtypes, outputs' meta), the outputs, the kernel, the record. */
+#include <stdarg.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "engine/autocast.h"
+#include "engine/op.h"
+#include "engine/tape.h"
+
+static dm_KernelFn *other_kernels[DM_N_DEVICE_TYPE][DM_N_OP];
+
+void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel) {
+  other_kernels[type][id] = kernel;
+}
+
+static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out) {
+  *out = dev.type == DM_CPU ? c->op->kernel : other_kernels[dev.type][dm_op_id(c->op)];
+  if (*out) return DM_OK;
+  char name[16];
+  return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));
+}
+
+/* All inputs on one device, but for host numbers and 0-dim CPU tensors. */
+static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in) {
+  const dm_Tensor *first = NULL;
+  for (int i = 0; i < n_in; i++) {
+    const dm_Tensor *t = in[i];
+    if (!t || (t->device.type == DM_CPU && t->ndim == 0)) continue;
+    if (!first) first = t;
+    if (DM_UNLIKELY(!dm_device_eq(first->device, t->device))) {
+      char a[16], b[16];
+      return dm_fail(DM_EARG, "%s: tensors on %s and %s; hint: x:to(device)", op->name,
+                     dm_device_name(first->device, a), dm_device_name(t->device, b));
+    }
+  }
+  return DM_OK;
+}
+
+static bool wants_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in) {
+  const dm_Modes *m = dm_modes();
+  if (!m->grad || !op->grad) return false;
+  for (int i = 0; i < n_in; i++)
+    if (in[i] && dm_tensor_requires_grad(in[i])) return true;
+  return false;
+}
+
+static dm_status run_kernel(dm_Call *c) {
+  for (int i = 0; i < c->n_out; i++) {
+    const dm_status st = dm_tensor_new_meta(&c->out_meta[i], &c->out[i]);
+    if (st != DM_OK) return st;
+  }
+  dm_KernelFn *kernel;
+  DM_TRY(find_kernel(c, c->out[0]->device, &kernel));
+  return kernel(c);
+}
+
+static dm_status run_composed(dm_Call *c) {
+  dm_X x = DM_X_INIT;
+  dm_status st = c->op->compose(c, &x);
+  if (st == DM_OK) st = x.st;
+  for (int i = 0; i < c->n_out; i++) {
+    if (st == DM_OK && c->out[i]) dm_tensor_ref(c->out[i]);
+    else c->out[i] = NULL;
+  }
+  dm_x_free(&x);
+  return st;
+}
+
+static void drop_outputs(dm_Call *c) {
+  for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&c->out[i]);
+}
+
+/* The call after autocast. */
+static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                            const void *attr, dm_Tensor **out, int *n_out) {
+  dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
+  c.base = dm_modes()->base;
+  DM_TRY(check_devices(op, n_in, in));
+  dm_status st;
+  if (op->compose) {
+    st = run_composed(&c);
+  } else {
+    const bool record = wants_record(op, n_in, in);
+    if (record)
+      for (int i = 0; i < n_in; i++)
+        if (in[i] && in[i]->base && in[i]->gen != in[i]->base->gen)
+          DM_TRY(dm_refresh_view(in[i]));
+    st = op->rule(&c);
+    if (st == DM_OK && !(op->flags & F_VIEW)) st = run_kernel(&c);
+    if (st == DM_OK && record) st = dm_record(op, n_in, in, attr, c.n_out, c.out, NULL);
+    if (st == DM_OK && dm_modes()->inference)
+      for (int i = 0; i < c.n_out; i++) c.out[i]->flags |= DM_T_INFERENCE;
+  }
+  if (DM_UNLIKELY(st != DM_OK)) {
+    drop_outputs(&c);
+    return st;
+  }
+  for (int i = 0; i < c.n_out; i++) out[i] = c.out[i];
+  *n_out = c.n_out;
+  return DM_OK;
+}
+
+/* Room for n pointers: the given array when it is large enough. */
+static dm_Tensor **room_for(int n, dm_Tensor **local, int n_local) {
+  return n <= n_local ? local : dm_alloc((int64_t)sizeof *local * n);
+}
+
+static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                               const void *attr, dm_Tensor **out, int *n_out) {
+  dm_Modes *m = dm_modes();
+  dm_Tensor *local[16];
+  _Alignas(8) char attr_copy[DM_ATTR_BYTES];
+  dm_Tensor **cast = room_for(n_in, local, 16);
+  if (!cast) return dm_fail(DM_EMEM, "%s: out of memory", op->name);
+  memcpy(attr_copy, attr, dm_op_signature(op)->attr_bytes);
+  bool listed;
+  dm_status st = dm_autocast_inputs(op, n_in, in, cast, attr_copy, &listed);
+  if (st == DM_OK) {
+    m->masked = listed;
+    st = call_plain(op, n_in, cast, attr_copy, out, n_out);
+    m->masked = false;
+    for (int i = 0; i < n_in; i++) dm_tensor_unref(&cast[i]);
+  }
+  if (cast != local) dm_free(cast);
+  return st;
+}
+
+dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
+                    int *n_out) {
+  const dm_OpInfo *op = &dm_ops[id];
+  _Alignas(8) char defaults[DM_ATTR_BYTES];
+  if (!attr) {
+    dm_op_defaults(op, defaults);
+    attr = defaults;
+  }
+  if (dm_autocast_on(dm_modes())) return call_autocast(op, n_in, in, attr, out, n_out);
+  return call_plain(op, n_in, in, attr, out, n_out);
+}
+
+dm_status dm_call(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out) {
+  int n_out;
+  return dm_call_n(id, n_in, in, attr, out, &n_out);
+}
+
+/* ---- in place ---- */
+
+static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm_Meta *m) {
+  const dm_Modes *modes = dm_modes();
+  if (modes->grad && !t->node && !t->base && (t->flags & DM_T_REQUIRES_GRAD))
+    return dm_fail(DM_ESTATE,
+                   "%s_: a leaf that requires grad cannot change in place; hint: inside "
+                   "dm.no_grad(), or on x:clone()",
+                   op->name);
+  if (modes->grad && !modes->inference && (t->flags & DM_T_INFERENCE))
+    return dm_fail(DM_ESTATE,
+                   "%s_: a tensor made under inference_mode cannot change outside it; "
+                   "hint: x:clone()",
+                   op->name);
+  if (dm_tensor_overlaps_itself(t))
+    return dm_fail(DM_EARG,
+                   "%s_: several elements of the expanded tensor share one place; hint: "
+                   "x:clone()",
+                   op->name);
+  const bool same = m->ndim == t->ndim &&
+                    memcmp(m->shape, t->shape, sizeof m->shape[0] * (size_t)t->ndim) == 0;
+  if (!same)
+    return dm_fail(DM_EARG, "%s_: the result has shape %s, but it is written into %s", op->name,
+                   dm_shape_str(m->ndim, m->shape, (char[96]){0}), DM_SHAPE(t));
+  if (dm_kind((dm_DType)m->dtype) > dm_kind((dm_DType)t->dtype))
+    return dm_fail(DM_EARG, "%s_: the result is %s and cannot be written into %s", op->name,
+                   dm_dtype_name((dm_DType)m->dtype), dm_dtype_name((dm_DType)t->dtype));
+  return DM_OK;
+}
+
+/* May a pointwise kernel write into in[0] while it reads in[i]? Only when each
+   element it writes is one that it has read before, at the same place. */
+static bool aliases_badly(const dm_Tensor *t, const dm_Tensor *u) {
+  if (!u || u == t || u->storage != t->storage || u->storage->n_bytes == 0) return false;
+  return u->offset != t->offset || !dm_same_shape(t, u) ||
+         memcmp(t->stride, u->stride, sizeof t->stride[0] * t->ndim) != 0;
+}
+
+static dm_status copy_into(dm_Tensor *dst, dm_Tensor *src) {
+  dm_Call c = {.op = &dm_ops[DM_OP_copy], .n_in = 2, .n_out = 1, .base = dm_modes()->base};
+  dm_Tensor *in[2] = {dst, src};
+  c.in = in;
+  c.out[0] = dst;
+  dm_KernelFn *kernel;
+  DM_TRY(find_kernel(&c, dst->device, &kernel));
+  return kernel(&c);
+}
+
+static dm_status write_inplace(dm_Call *c) {
+  dm_Tensor *t = c->in[0];
+  bool direct = (c->op->flags & F_POINTWISE) && c->n_out == 1;
+  for (int i = 1; i < c->n_in && direct; i++)
+    if (aliases_badly(t, c->in[i])) direct = false;
+  if (direct) {
+    dm_KernelFn *kernel;
+    DM_TRY(find_kernel(c, t->device, &kernel));
+    c->out[0] = t;
+    const dm_status st = kernel(c);
+    c->out[0] = NULL;
+    return st;
+  }
+  dm_status st = run_kernel(c);
+  if (st == DM_OK) st = copy_into(t, c->out[0]);
+  drop_outputs(c);
+  return st;
+}
+
+dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
+  const dm_OpInfo *op = &dm_ops[id];
+  dm_Tensor *t = in[0], *old = NULL;
+  _Alignas(8) char defaults[DM_ATTR_BYTES];
+  if (!attr) {
+    dm_op_defaults(op, defaults);
+    attr = defaults;
+  }
+  dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
+  c.base = dm_modes()->base;
+  DM_TRY(check_devices(op, n_in, in));
+  DM_TRY(op->rule(&c));
+  DM_TRY(check_inplace(op, t, &c.out_meta[0]));
+  const bool record = wants_record(op, n_in, in);
+  if (record) {
+    if (t->base && !t->base->node && (t->base->flags & DM_T_REQUIRES_GRAD))
+      return dm_fail(DM_ESTATE,
+                     "%s_: a view of a leaf that requires grad cannot change in place; "
+                     "hint: inside dm.no_grad()",
+                     op->name);
+    if (!dm_is_float((dm_DType)t->dtype))
+      return dm_fail(DM_EARG, "%s_: a gradient cannot flow into %s", op->name,
+                     dm_dtype_name((dm_DType)t->dtype));
+    for (int i = 0; i < n_in; i++)
+      if (in[i] && in[i]->base) DM_TRY(dm_refresh_view(in[i]));
+    /* the gradient wants the value from before */
+    if (op->save & I0) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
+  }
+  dm_status st = write_inplace(&c);
+  if (st == DM_OK) {
+    t->storage->version++;
+    if (record) st = dm_record(op, n_in, in, attr, 1, &t, old);
+    if (st == DM_OK && record && t->base) st = dm_rebase(t);
+  }
+  dm_tensor_unref(&old);
+  return st;
+}
+
+/* ---- compositions ---- */
+
+dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t) {
+  if (!t) return NULL;
+  if (x->n == DM_COUNT(x->own)) {
+    dm_tensor_unref(&t);
+    x->st = dm_fail(DM_ESTATE, "a composition has more than %d steps", DM_COUNT(x->own));
+    return NULL;
+  }
+  return x->own[x->n++] = t;
+}
+
+dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...) {
+  if (x->st != DM_OK) return NULL;
+  dm_Tensor *in[DM_MAX_IN], *out[DM_MAX_OUT] = {NULL};
+  va_list ap;
+  va_start(ap, n_in);
+  for (int i = 0; i < n_in; i++) in[i] = va_arg(ap, dm_Tensor *);
+  va_end(ap);
+  int n_out;
+  x->st = dm_call_n(op, n_in, in, attr, out, &n_out);
+  if (x->st != DM_OK) return NULL;
+  for (int i = 1; i < n_out; i++) (void)dm_x_own(x, out[i]);
+  return dm_x_own(x, out[0]);
+}
+
+dm_Tensor *dm_x_number(dm_X *x, double v) {
+  dm_Tensor *t = NULL;
+  if (x->st != DM_OK) return NULL;
+  x->st = dm_tensor_number(false, v, 0, &t);
+  return x->st == DM_OK ? dm_x_own(x, t) : NULL;
+}
+
+void dm_x_free(dm_X *x) {
+  for (int i = 0; i < x->n; i++) dm_tensor_unref(&x->own[i]);
+  x->n = 0;
+}

@@ -1,0 +1,22 @@
+/* The current modes of a thread; its own default ones until a host sets some. */
+#include "engine/modes.h"
+
+_Thread_local dm_Modes *dm_modes_current;
+static _Thread_local dm_Modes own;
+static _Thread_local dm_Generator own_generator;
+
+void dm_modes_init(dm_Modes *m, dm_Generator *gen) {
+  *m = (dm_Modes){.grad = true, .cache_enabled = true, .generator = gen};
+  m->autocast[DM_CPU].dtype = DM_BF16;
+  m->autocast[DM_CUDA].dtype = DM_F16;
+}
+
+dm_Modes *dm_modes(void) {
+  if (DM_UNLIKELY(!dm_modes_current)) {
+    dm_modes_init(&own, &own_generator);
+    dm_modes_current = &own;
+  }
+  return dm_modes_current;
+}
+
+void dm_manual_seed(uint64_t seed) { *dm_modes()->generator = (dm_Generator){seed, 0}; }

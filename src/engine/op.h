@@ -1,0 +1,196 @@
+/* What an op is: one row of src/ops.def, and the one door through which it is
+   called. A row's functions live in src/op (rule, CPU kernel, gradient); the
+   linker joins them to the table here. */
+#ifndef DM_OP_H
+#define DM_OP_H
+
+#include "core/tensor.h"
+#include "engine/modes.h"
+
+enum { DM_MAX_IN = 8, DM_MAX_OUT = 3, DM_MAX_ATTR = 12 };
+
+typedef enum dm_OpId {
+#define OP(NAME, ...) DM_OP_##NAME,
+#include "engine/rows.inc"
+  DM_N_OP
+} dm_OpId;
+
+/* Autocast's policies, amp.md's words: unlisted, lower_precision_fp, fp32,
+   fp32_set_opt_dtype, promote, banned. */
+typedef enum dm_Cast { ASIS, LOW, F32, F32OUT, WIDE, BAN } dm_Cast;
+
+/* Which inputs and outputs the gradient reads. */
+enum {
+  I0 = 1,
+  I1 = 2,
+  I2 = 4,
+  I3 = 8,
+  I4 = 16,
+  I5 = 32,
+  O0 = 1 << 8,
+  O1 = 1 << 9,
+  O2 = 1 << 10
+};
+
+enum {
+  F_INPLACE = 1,   /* has a form with a trailing underscore */
+  F_POINTWISE = 2, /* element i of the output needs element i of the inputs only */
+  F_ONLY_INPLACE = 4,
+  F_VIEW = 8,      /* the rule makes the output, sharing storage */
+  F_HIDDEN = 16,   /* serves gradients; not offered to scripts */
+  F_CREATE = 32,   /* takes no tensor: dtype, device, requires_grad options */
+  F_NO_DOUBLE = 64 /* its gradient has no gradient */
+};
+
+/* One attribute, read from the row's signature; see engine/sig.h. */
+typedef enum dm_AttrKind {
+  A_INT,    /* int64_t */
+  A_NUM,    /* double */
+  A_BOOL,   /* int64_t, 0 or 1 */
+  A_DTYPE,  /* int64_t, -1: none given */
+  A_DEVICE, /* int64_t: type << 8 | index */
+  A_ENUM,   /* int64_t: number of the word in choices */
+  A_DIM,    /* int64_t, from 0, or negative from the end: a position */
+  A_POS,    /* int64_t, likewise: an index along a dim */
+  A_STR,    /* const char *, borrowed for the call */
+  A_OPTNUM, /* dm_OptNum */
+  A_OPTDIM, /* dm_OptInt; a position */
+  A_PAIR,   /* int64_t[2]; one number gives both */
+  A_DIMS,   /* dm_Ints; positions; n = -1: none given */
+  A_SIZES   /* dm_Ints; counts or data; n = -1: none given */
+} dm_AttrKind;
+
+typedef struct dm_OptNum {
+  int64_t set;
+  double v;
+} dm_OptNum;
+typedef struct dm_OptInt {
+  int64_t set, v;
+} dm_OptInt;
+typedef struct dm_Ints {
+  int64_t n, v[DM_MAX_DIM];
+} dm_Ints;
+
+typedef struct dm_AttrSpec {
+  char name[20];
+  char choices[40]; /* "none|mean|sum" */
+  uint8_t kind;
+  bool required;
+  uint16_t offset; /* bytes into the attribute struct */
+  double def;
+} dm_AttrSpec;
+
+typedef struct dm_Signature {
+  uint8_t n_tensor, n_required, n_attr;
+  bool list;                 /* the only tensor argument is a list */
+  bool number_ok[DM_MAX_IN]; /* a host number may stand there */
+  char tensor[DM_MAX_IN][16];
+  uint16_t attr_bytes;
+  int8_t dtype_attr; /* index of an attribute called dtype, or -1 */
+  dm_AttrSpec attr[DM_MAX_ATTR];
+} dm_Signature;
+
+struct dm_OpInfo;
+
+/* One call. in, n_in and attr are the caller's; the rule fills out_meta (or,
+   for a view, out); then the engine makes the outputs and runs the kernel. */
+typedef struct dm_Call {
+  const struct dm_OpInfo *op;
+  int n_in, n_out;
+  dm_Tensor *const *in; /* an optional input may be NULL */
+  const void *attr;
+  dm_Meta out_meta[DM_MAX_OUT];
+  dm_Tensor *out[DM_MAX_OUT];
+  int base; /* positions count from here, in tensors and in messages */
+} dm_Call;
+
+/* Intermediate results of a composition: freed together at its end; after a
+   failure every further step does nothing and gives NULL. */
+typedef struct dm_X {
+  dm_status st;
+  int n;
+  dm_Tensor *own[96];
+} dm_X;
+
+/* One node's turn in backward. gy[i] may be NULL (no gradient came); the
+   function sets gx[i] where need[i], owned by x, of any shape that broadcasts
+   from the input's (the tape sums) and of any float dtype (the tape casts). */
+typedef struct dm_Grad {
+  const struct dm_OpInfo *op;
+  const void *attr;
+  int n_in, n_out;
+  dm_Tensor *const *gy;
+  dm_Tensor **gx;
+  const bool *need;
+  dm_Tensor *const *in, *const *out; /* saved ones; others NULL */
+  const dm_Meta *in_meta;
+  bool create_graph;
+  dm_X *x;
+} dm_Grad;
+
+typedef dm_status dm_RuleFn(dm_Call *c);
+typedef dm_status dm_KernelFn(dm_Call *c);
+typedef dm_status dm_ComposeFn(dm_Call *c, dm_X *x);
+typedef void dm_GradFn(dm_Grad *g);
+
+typedef struct dm_OpInfo {
+  const char *name, *sig, *doc;
+  int n_out;
+  dm_RuleFn *rule;
+  dm_KernelFn *kernel; /* the CPU's; other devices register theirs */
+  dm_ComposeFn *compose;
+  dm_GradFn *grad;
+  uint32_t save, flags;
+  uint8_t cast[DM_N_DEVICE_TYPE];
+  double lo, hi; /* where the op's tests sample, for pointwise ops */
+} dm_OpInfo;
+
+extern const dm_OpInfo dm_ops[DM_N_OP];
+
+/* One type a column: a typo in a row is a link error, a function of another
+   type a compile error. */
+#define OP(NAME, N_OUT, SIG, RULE, KERNEL_FN, COMPOSE, GRAD, ...) \
+  dm_RuleFn RULE;                                                 \
+  dm_KernelFn KERNEL_FN;                                          \
+  dm_ComposeFn COMPOSE;                                           \
+  dm_GradFn GRAD;
+#include "engine/rows.inc"
+
+static inline dm_OpId dm_op_id(const dm_OpInfo *op) { return (dm_OpId)(op - dm_ops); }
+/* The parsed signature; parsed when first asked for. */
+const dm_Signature *dm_op_signature(const dm_OpInfo *op);
+/* Fills attr (signature's attr_bytes) with the defaults. */
+void dm_op_defaults(const dm_OpInfo *op, void *attr);
+void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel);
+
+enum { DM_ATTR_BYTES = 512 };
+
+/* The one door is dm_call (demilune.h); dm_call_inplace has in[0] as its output.
+   This one also tells how many outputs there are. */
+dm_status dm_call_n(int op, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
+                    int *n_out);
+
+/* Steps of a composition. */
+dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...);
+dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t); /* x frees t at its end */
+dm_Tensor *dm_x_number(dm_X *x, double v);  /* a host number as an operand */
+void dm_x_free(dm_X *x);
+#define DM_X_INIT      \
+  {                    \
+    DM_OK, 0, { NULL } \
+  }
+
+/* For rules. */
+static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType dtype) {
+  c->out_meta[i] = dm_meta_of(t);
+  c->out_meta[i].dtype = (uint8_t)dtype;
+}
+/* dim (may be negative) of t as 0..ndim-1; a 0-dim tensor counts as one dim. */
+dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *out);
+/* Fails unless t is of a float dtype / an integer dtype. */
+dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what);
+
+/* The attribute struct of a call; in a debug build its size is checked. */
+#define DM_ATTR(TYPE, CALL) ((const TYPE *)(CALL)->attr)
+
+#endif

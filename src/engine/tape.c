@@ -1,0 +1,280 @@
+/* Recording, and what belongs to a tensor's history. The walk is backward.c.
+
+   A node is one block: the struct, then its arrays. Invariant: edges point to
+   older nodes (smaller seq), so histories have no cycles; a saved output is an
+   alias without history for the same reason. */
+#include "engine/tape.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+static atomic_ullong next_seq = 1;
+
+typedef struct AsStrided { /* attributes of as_strided and its scatter */
+  dm_Ints size, stride;
+  int64_t offset;
+} AsStrided;
+
+static void free_hooks(dm_Hook *h) {
+  while (h) {
+    dm_Hook *next = h->next;
+    if (h->drop) h->drop(h->ctx);
+    dm_free(h);
+    h = next;
+  }
+}
+
+const char *dm_node_name(const dm_Node *n) { return n->op ? n->op->name : n->custom.name; }
+
+/* Long chains are freed by a loop: a node whose last reference goes while
+   another is being freed waits in this thread's list. */
+static _Thread_local dm_Node *doomed;
+static _Thread_local bool draining;
+
+void dm_node_release_saved(dm_Node *n) {
+  if (n->released) return;
+  n->released = true;
+  for (int i = 0; n->saved_in && i < n->n_in; i++) dm_tensor_unref(&n->saved_in[i].t);
+  for (int i = 0; n->saved_out && i < n->n_out; i++) dm_tensor_unref(&n->saved_out[i].t);
+  if (!n->op && n->custom.drop) {
+    n->custom.drop(n->custom.ctx);
+    n->custom.ctx = NULL;
+  }
+}
+
+static void node_free(dm_Node *n) {
+  dm_node_release_saved(n);
+  for (int i = 0; i < n->n_in; i++) {
+    dm_node_unref(&n->in[i].node);
+    dm_tensor_unref(&n->in[i].leaf);
+  }
+  for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
+  free_hooks(n->hooks);
+  dm_free(n->retain);
+  dm_free(n);
+}
+
+void dm_node_unref(dm_Node **np) {
+  dm_Node *n = *np;
+  *np = NULL;
+  if (!n || atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1) return;
+  if (draining) {
+    n->next_doomed = doomed;
+    doomed = n;
+    return;
+  }
+  draining = true;
+  node_free(n);
+  while (doomed) {
+    dm_Node *d = doomed;
+    doomed = d->next_doomed;
+    node_free(d);
+  }
+  draining = false;
+}
+
+static void drop_history(dm_Tensor *t) {
+  if (t->flags & DM_T_RETAIN_GRAD && t->node && t->node->retain)
+    t->node->retain[t->out_index] = NULL;
+  dm_node_unref(&t->node);
+  free_hooks(t->hooks);
+  t->hooks = NULL;
+}
+
+static dm_Edge edge_of(dm_Tensor *t) {
+  dm_Edge e = {NULL, NULL, 0};
+  if (!t || !dm_is_float((dm_DType)t->dtype)) return e;
+  if (t->node) {
+    atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
+    e.node = t->node;
+    e.out = t->out_index;
+  } else if (t->flags & DM_T_REQUIRES_GRAD) {
+    e.leaf = dm_tensor_ref(t);
+  }
+  return e;
+}
+
+static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
+
+/* A node with room for everything; in_meta, out_meta and edges are filled. */
+static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
+                         dm_Tensor **out, int64_t attr_bytes) {
+  const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
+  const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
+  const bool save_in = op && (op->save & 0xff), save_out = op && (op->save >> 8);
+  const int64_t saved =
+      up8((int64_t)sizeof(dm_Saved) * ((save_in ? n_in : 0) + (save_out ? n_out : 0)));
+  const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
+  const int64_t head = up8((int64_t)sizeof(dm_Node));
+  char *p = dm_alloc(head + edges + metas + saved + grads + attr_bytes);
+  if (!p) {
+    (void)dm_fail(DM_EMEM, "out of memory: no room to record %s", op ? op->name : "a function");
+    return NULL;
+  }
+  dm_Node *n = (dm_Node *)(void *)p;
+  memset(p, 0, (size_t)head);
+  atomic_init(&n->refs, 1);
+  n->op = op;
+  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+  n->n_in = n_in;
+  n->n_out = (uint8_t)n_out;
+  n->base = dm_modes()->base;
+  p += head;
+  n->in = (dm_Edge *)(void *)p;
+  p += edges;
+  n->in_meta = (dm_Meta *)(void *)p;
+  n->out_meta = n->in_meta + n_in;
+  p += metas;
+  if (save_in) n->saved_in = (dm_Saved *)(void *)p;
+  if (save_out) n->saved_out = (dm_Saved *)(void *)p + (save_in ? n_in : 0);
+  memset(p, 0, (size_t)saved);
+  p += saved;
+  n->gy = (dm_Tensor **)(void *)p;
+  memset(p, 0, (size_t)grads);
+  n->attr = p + grads;
+  for (int i = 0; i < n_in; i++) {
+    n->in[i] = edge_of(in[i]);
+    if (in[i]) n->in_meta[i] = dm_meta_of(in[i]);
+    else memset(&n->in_meta[i], 0, sizeof n->in_meta[i]);
+  }
+  for (int i = 0; i < n_out; i++) n->out_meta[i] = dm_meta_of(out[i]);
+  return n;
+}
+
+static void give_history(dm_Node *n, int n_out, dm_Tensor **out) {
+  for (int i = 0; i < n_out; i++) {
+    if (!dm_is_float((dm_DType)out[i]->dtype)) continue;
+    dm_Node *mine = n;
+    atomic_fetch_add_explicit(&mine->refs, 1, memory_order_relaxed);
+    dm_node_unref(&out[i]->node);
+    out[i]->node = mine;
+    out[i]->out_index = (uint8_t)i;
+    out[i]->flags |= DM_T_REQUIRES_GRAD;
+  }
+}
+
+dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
+                    int n_out, dm_Tensor **out, dm_Tensor *save_in) {
+  const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
+  dm_Node *n = node_new(op, n_in, in, n_out, out, attr_bytes);
+  if (!n) return DM_EMEM;
+  if (attr_bytes) memcpy(n->attr, attr, (size_t)attr_bytes);
+  dm_status st = DM_OK;
+  for (int i = 0; i < n_in && i < 8 && n->saved_in; i++) {
+    if (!(op->save >> i & 1) || !in[i]) continue;
+    dm_Tensor *t = i == 0 && save_in ? save_in : in[i];
+    n->saved_in[i] = (dm_Saved){dm_tensor_ref(t), t->storage->version, false};
+  }
+  for (int i = 0; i < n_out && n->saved_out; i++) {
+    if (!(op->save >> (8 + i) & 1)) continue;
+    dm_Saved *s = &n->saved_out[i];
+    DM_GO(dm_tensor_alias(out[i], &s->t));
+    s->alias = true;
+    s->version = out[i]->storage->version;
+  }
+  give_history(n, n_out, out);
+done:
+  dm_node_unref(&n);
+  return st;
+}
+
+dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
+                           dm_Tensor **out) {
+  dm_Node *n = node_new(NULL, n_in, in, n_out, out, 0);
+  if (!n) return DM_EMEM;
+  n->custom = custom;
+  give_history(n, n_out, out);
+  dm_node_unref(&n);
+  return DM_OK;
+}
+
+/* ---- views and in-place changes ---- */
+
+static AsStrided geometry(const dm_Tensor *v) {
+  AsStrided a = {{v->ndim, {0}}, {v->ndim, {0}}, v->offset};
+  memcpy(a.size.v, v->shape, sizeof v->shape[0] * v->ndim);
+  memcpy(a.stride.v, v->stride, sizeof v->stride[0] * v->ndim);
+  return a;
+}
+
+dm_status dm_refresh_view(dm_Tensor *v) {
+  dm_Tensor *b = v->base;
+  if (!b || v->gen == b->gen) return DM_OK;
+  if (!dm_tensor_requires_grad(b)) {
+    v->gen = b->gen;
+    return DM_OK;
+  }
+  const AsStrided a = geometry(v);
+  DM_TRY(dm_record(&dm_ops[DM_OP_as_strided], 1, &b, &a, 1, &v, NULL));
+  v->gen = b->gen;
+  return DM_OK;
+}
+
+/* base' = base with v's region replaced by v; then v is a view of base'. */
+dm_status dm_rebase(dm_Tensor *v) {
+  dm_Tensor *b = v->base;
+  const AsStrided a = geometry(v);
+  dm_Tensor *in[2] = {b, v};
+  DM_TRY(dm_record(&dm_ops[DM_OP_as_strided_scatter], 2, in, &a, 1, &b, NULL));
+  b->gen++;
+  return dm_refresh_view(v);
+}
+
+void dm_detach_(dm_Tensor *t) {
+  if (t->node || t->hooks) drop_history(t);
+  if (t->base) dm_tensor_unref(&t->base);
+  t->flags &= (uint8_t) ~(DM_T_REQUIRES_GRAD | DM_T_RETAIN_GRAD);
+}
+
+dm_status dm_set_requires_grad(dm_Tensor *t, bool on) {
+  if (on && !dm_is_float((dm_DType)t->dtype))
+    return dm_fail(DM_EARG, "requires_grad: only float tensors have gradients, this one is %s",
+                   dm_dtype_name((dm_DType)t->dtype));
+  if (!on && t->node)
+    return dm_fail(DM_ESTATE,
+                   "requires_grad: only a leaf can be switched off; hint: x:detach()");
+  if (on) t->flags |= DM_T_REQUIRES_GRAD;
+  else t->flags &= (uint8_t)~DM_T_REQUIRES_GRAD;
+  return DM_OK;
+}
+
+dm_status dm_retain_grad(dm_Tensor *t) {
+  if (!dm_tensor_requires_grad(t))
+    return dm_fail(DM_ESTATE, "retain_grad: the tensor does not require grad");
+  if (!t->node) return DM_OK; /* a leaf keeps its gradient anyway */
+  if (!t->node->retain) {
+    t->node->retain = dm_alloc_zero((int64_t)sizeof(dm_Tensor *) * t->node->n_out);
+    if (!t->node->retain) return dm_fail(DM_EMEM, "retain_grad: out of memory");
+  }
+  t->node->retain[t->out_index] = t;
+  t->flags |= DM_T_RETAIN_GRAD;
+  return DM_OK;
+}
+
+dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
+  if (!dm_tensor_requires_grad(t))
+    return dm_fail(DM_ESTATE, "register_hook: the tensor does not require grad");
+  dm_Hook **at = t->node ? &t->node->hooks : &t->hooks;
+  while (*at) at = &(*at)->next; /* hooks run in the order they came */
+  hook->out = t->node ? t->out_index : 0;
+  hook->next = NULL;
+  *at = hook;
+  return DM_OK;
+}
+
+void dm_remove_hook(dm_Tensor *t, int64_t id) {
+  for (dm_Hook **at = t->node ? &t->node->hooks : &t->hooks; *at; at = &(*at)->next) {
+    if ((*at)->id != id) continue;
+    dm_Hook *h = *at;
+    *at = h->next;
+    h->next = NULL;
+    free_hooks(h);
+    return;
+  }
+}
+
+__attribute__((constructor)) static void install(void) {
+  dm_tensor_drop_history = drop_history;
+}

@@ -1,0 +1,132 @@
+/* Copies: to another dtype, into another tensor, of one number. */
+#include <string.h>
+
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/pointwise.h"
+
+typedef struct CastAttr {
+  int64_t dtype;
+} CastAttr;
+
+dm_status cast_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)DM_ATTR(CastAttr, c)->dtype);
+  return DM_OK;
+}
+
+dm_status clone_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+/* The identity, through a compute type that holds both ends: int64 for two
+   integers, float64 when one of them is float64 or a wide integer meets a
+   float, else float32. */
+static void same32(const float *const *in, float *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+static void same64(const double *const *in, double *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+static void same_int(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+
+typedef struct Dense {
+  const char *src;
+  char *dst;
+  dm_DType from, to;
+} Dense;
+
+static void convert_range(void *ctx, int64_t begin, int64_t end) {
+  const Dense *d = ctx;
+  dm_convert(d->from, d->src + begin * dm_dtype_size(d->from), d->to,
+             d->dst + begin * dm_dtype_size(d->to), end - begin);
+}
+
+static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
+  const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
+  if (out->numel == 0) return DM_OK;
+  if (dm_same_shape(out, in) && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in)) {
+    Dense d = {dm_tensor_data(in), dm_tensor_data(out), from, to};
+    dm_parallel_for(out->numel, 2 * DM_POINT_GRAIN, convert_range, &d);
+    return DM_OK;
+  }
+  static const dm_Pointwise same = {same32, same64, same_int};
+  dm_DType via = DM_F32;
+  if (!dm_is_float(from) && !dm_is_float(to)) via = DM_I64;
+  else if (from == DM_F64 || to == DM_F64 || dm_is_int(from) || dm_is_int(to)) via = DM_F64;
+  return dm_pointwise(out, 1, &in, via, &same, NULL);
+}
+
+dm_status cast_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[0]); }
+
+void cast_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape casts back */
+void clone_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; }
+
+dm_status copy_rule(dm_Call *c) {
+  dm_Tensor *x = c->in[0], *s = c->in[1];
+  int ndim;
+  int64_t shape[DM_MAX_DIM];
+  DM_TRY(dm_broadcast("copy_", x, s, &ndim, shape));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  if (ndim != x->ndim || memcmp(shape, x->shape, sizeof shape[0] * (size_t)ndim) != 0)
+    return dm_fail(DM_EARG, "copy_: a source of shape %s does not broadcast to %s", DM_SHAPE(s),
+                   DM_SHAPE(x));
+  return DM_OK;
+}
+
+dm_status copy_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[1]); }
+
+void copy_grad(dm_Grad *g) {
+  if (g->need[0]) g->gx[0] = x_zeros_like(g->x, g->gy[0]);
+  if (g->need[1]) g->gx[1] = g->gy[0];
+}
+
+dm_status fill_rule(dm_Call *c) { return clone_rule(c); }
+
+static void fill32(const float *const *in, float *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = (float)*p;
+}
+static void fill64(const double *const *in, double *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = *p;
+}
+static void fill_int(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = (int64_t)*p;
+}
+static const dm_Pointwise fill_fn = {fill32, fill64, fill_int};
+
+dm_status fill_cpu(dm_Call *c) {
+  const double *value = DM_ATTR(double, c);
+  const dm_DType t = (dm_DType)c->out[0]->dtype;
+  if (t == DM_BOOL) {
+    const double truth = *value != 0;
+    return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, &truth);
+  }
+  return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, value);
+}
+
+dm_status zero_cpu(dm_Call *c) {
+  dm_Tensor *t = c->out[0];
+  const double zero = 0;
+  if (t->numel > 0 && dm_tensor_is_contiguous(t)) {
+    memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+    return DM_OK;
+  }
+  return dm_pointwise(t, 0, NULL, (dm_DType)t->dtype, &fill_fn, &zero);
+}
+
+void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }
+
+dm_status contiguous_compose(dm_Call *c, dm_X *x) {
+  c->out[0] =
+      dm_tensor_is_contiguous(c->in[0]) ? c->in[0] : dm_x(x, DM_OP_clone, NULL, 1, c->in[0]);
+  return x->st;
+}

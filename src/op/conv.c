@@ -1,0 +1,287 @@
+/* conv2d: x (N,C,H,W), weight (O,C/G,R,S) -> y (N,O,P,Q); x without N gives y
+   without. It is linear in x and in weight, so the three products conv2d,
+   conv2d_dx and conv2d_dw are each other's gradients, to any order. */
+#include "cpu/conv.h"
+
+#include "base/error.h"
+#include "op/dense.h"
+#include "op/pointwise.h"
+
+enum { SAME = -1 }; /* padding that gives the output the input's size */
+
+typedef struct ConvAttr {
+  int64_t stride[2], padding[2], dilation[2], groups;
+} ConvAttr;
+
+typedef struct ConvSizedAttr {
+  ConvAttr conv;
+  int64_t size[2]; /* (H,W) of x, or (R,S) of weight */
+} ConvSizedAttr;
+
+/* ---- shapes ---- */
+
+typedef struct Image { /* a batch of images, or one without a batch dim */
+  int64_t n, c, h, w;
+} Image;
+
+static Image image_of(const dm_Tensor *t) {
+  const int64_t *s = t->shape + t->ndim - 3;
+  return (Image){t->ndim == 4 ? t->shape[0] : 1, s[0], s[1], s[2]};
+}
+
+static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *what) {
+  if (t->ndim == 3 || t->ndim == 4) return dm_check_float(c, t, what);
+  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted {n, channels, height, width} or {channels, "
+                          "height, width}",
+                 c->op->name, what, DM_SHAPE(t));
+}
+
+static dm_status check_same_dtype(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *w,
+                                  const char *what) {
+  if (x->dtype == w->dtype) return DM_OK;
+  const char *other = dm_dtype_name((dm_DType)w->dtype);
+  return dm_fail(DM_EARG, "%s: input is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or "
+                          "autocast",
+                 c->op->name, dm_dtype_name((dm_DType)x->dtype), what, other, other);
+}
+
+static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
+  for (int i = 0; i < 2; i++) {
+    if (a->stride[i] < 1 || a->dilation[i] < 1 || a->padding[i] < SAME)
+      return dm_fail(DM_EARG, "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
+                              "and 0",
+                     c->op->name, (long long)a->stride[i], (long long)a->dilation[i],
+                     (long long)a->padding[i]);
+    if (a->padding[i] == SAME && a->stride[i] != 1)
+      return dm_fail(DM_EARG, "%s: stride %lld, but padding \"same\" wants 1", c->op->name,
+                     (long long)a->stride[i]);
+  }
+  return DM_OK;
+}
+
+/* The size of the output along axis i. SAME puts half of the padding before,
+   and an odd one behind. */
+static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t in, int64_t kernel,
+                             int64_t *pad, int64_t *out) {
+  const int64_t reach = a->dilation[i] * (kernel - 1);
+  if (a->padding[i] == SAME) {
+    *pad = reach / 2;
+    *out = in;
+    return DM_OK;
+  }
+  *pad = a->padding[i];
+  const int64_t room = in + 2 * *pad - reach - 1;
+  if (room < 0 || kernel < 1)
+    return dm_fail(DM_EARG, "%s: a kernel that spans %lld does not fit into %s %lld, padding "
+                            "included",
+                   c->op->name, (long long)(reach + 1), i ? "width" : "height",
+                   (long long)(in + 2 * *pad));
+  *out = room / a->stride[i] + 1;
+  return DM_OK;
+}
+
+static dm_status conv_dims(const dm_Call *c, const ConvAttr *a, Image x, int64_t o, int64_t r,
+                           int64_t s, dm_ConvDims *d) {
+  *d = (dm_ConvDims){.n = x.n, .c = x.c, .h = x.h, .w = x.w, .o = o, .r = r, .s = s,
+                     .groups = a->groups, .stride = {a->stride[0], a->stride[1]},
+                     .dil = {a->dilation[0], a->dilation[1]}};
+  DM_TRY(check_attr(c, a));
+  if (a->groups < 1 || o % a->groups != 0 || x.c % a->groups != 0)
+    return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
+                   c->op->name, (long long)a->groups, (long long)x.c, (long long)o);
+  DM_TRY(output_size(c, a, 0, x.h, r, &d->pad[0], &d->p));
+  return output_size(c, a, 1, x.w, s, &d->pad[1], &d->q);
+}
+
+static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
+  if (w->ndim == 4) return DM_OK;
+  return dm_fail(DM_EARG, "%s: weight has shape %s, wanted {out, in / groups, height, width}",
+                 c->op->name, DM_SHAPE(w));
+}
+
+/* gy must be what d's forward gives. */
+static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tensor *gy) {
+  const Image y = image_of(gy);
+  if (y.n == d->n && y.c == d->o && y.h == d->p && y.w == d->q) return DM_OK;
+  return dm_fail(DM_EARG, "%s: gradient of shape %s, wanted {%lld, %lld, %lld, %lld}", c->op->name,
+                 DM_SHAPE(gy), (long long)d->n, (long long)d->o, (long long)d->p, (long long)d->q);
+}
+
+/* Output 0: like the image `like` (with or without a batch dim), sizes new. */
+static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int64_t h, int64_t w) {
+  dm_out_like(c, 0, like, (dm_DType)like->dtype);
+  int64_t *s = c->out_meta[0].shape + like->ndim - 3;
+  s[0] = channels;
+  s[1] = h;
+  s[2] = w;
+}
+
+static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
+
+/* ---- what each product's dims are ---- */
+
+static dm_status fwd_dims(const dm_Call *c, dm_ConvDims *d) {
+  const int64_t *w = c->in[1]->shape;
+  return conv_dims(c, DM_ATTR(ConvAttr, c), image_of(c->in[0]), w[0], w[2], w[3], d);
+}
+
+/* conv2d_dx: in = gy, weight; size = (H,W). */
+static dm_status dx_dims(const dm_Call *c, dm_ConvDims *d) {
+  const ConvSizedAttr *a = DM_ATTR(ConvSizedAttr, c);
+  const int64_t *w = c->in[1]->shape;
+  const Image x = {image_of(c->in[0]).n, w[1] * a->conv.groups, a->size[0], a->size[1]};
+  return conv_dims(c, &a->conv, x, w[0], w[2], w[3], d);
+}
+
+/* conv2d_dw: in = gy, x; size = (R,S). */
+static dm_status dw_dims(const dm_Call *c, dm_ConvDims *d) {
+  const ConvSizedAttr *a = DM_ATTR(ConvSizedAttr, c);
+  return conv_dims(c, &a->conv, image_of(c->in[1]), image_of(c->in[0]).c, a->size[0], a->size[1],
+                   d);
+}
+
+/* ---- rules ---- */
+
+dm_status conv2d_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
+  const ConvAttr *a = DM_ATTR(ConvAttr, c);
+  DM_TRY(check_image(c, x, "input"));
+  DM_TRY(weight_dims(c, w));
+  if (a->groups < 1) return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
+  const int64_t channels = image_of(x).c, wanted = w->shape[1] * a->groups;
+  if (channels != wanted)
+    return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld",
+                   (long long)channels, (long long)wanted);
+  DM_TRY(check_same_dtype(c, x, w, "weight"));
+  if (bias) {
+    DM_TRY(check_same_dtype(c, x, bias, "bias"));
+    if (bias->ndim != 1 || bias->shape[0] != w->shape[0])
+      return dm_fail(DM_EARG, "conv2d: bias has shape %s, wanted {%lld}", DM_SHAPE(bias),
+                     (long long)w->shape[0]);
+  }
+  dm_ConvDims d;
+  DM_TRY(fwd_dims(c, &d));
+  image_meta(c, x, d.o, d.p, d.q);
+  return DM_OK;
+}
+
+dm_status conv2d_dx_rule(dm_Call *c) {
+  dm_ConvDims d;
+  DM_TRY(check_image(c, c->in[0], "gradient"));
+  DM_TRY(weight_dims(c, c->in[1]));
+  DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "weight"));
+  DM_TRY(dx_dims(c, &d));
+  DM_TRY(check_gy(c, &d, c->in[0]));
+  image_meta(c, c->in[0], d.c, d.h, d.w);
+  return DM_OK;
+}
+
+dm_status conv2d_dw_rule(dm_Call *c) {
+  dm_ConvDims d;
+  DM_TRY(check_image(c, c->in[0], "gradient"));
+  DM_TRY(check_image(c, c->in[1], "input"));
+  DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "input"));
+  DM_TRY(dw_dims(c, &d));
+  DM_TRY(check_gy(c, &d, c->in[0]));
+  c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype, .ndim = 4, .device = c->in[0]->device,
+                             .shape = {d.o, d.c / d.groups, d.r, d.s}};
+  return DM_OK;
+}
+
+/* ---- kernels ---- */
+
+typedef dm_status RunFn(const dm_ConvDims *d, dm_DType t, const void *a, const void *b,
+                        const void *bias, void *out);
+
+static dm_status run_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                         const void *bias, void *y) {
+  return dm_conv2d_fwd(d, t, x, w, bias, y);
+}
+static dm_status run_dx(const dm_ConvDims *d, dm_DType t, const void *gy, const void *w,
+                        const void *bias, void *gx) {
+  DM_UNUSED(bias);
+  return dm_conv2d_dx(d, t, gy, w, gx);
+}
+static dm_status run_dw(const dm_ConvDims *d, dm_DType t, const void *gy, const void *x,
+                        const void *bias, void *gw) {
+  DM_UNUSED(bias);
+  return dm_conv2d_dw(d, t, gy, x, gw);
+}
+
+/* The kernels read dense NCHW. */
+static dm_status run_dense(dm_Call *c, const dm_ConvDims *d, RunFn *fn) {
+  dm_Tensor *dense[3] = {NULL, NULL, NULL}, *out = c->out[0];
+  dm_status st = DM_OK;
+  if (out->numel == 0) return DM_OK;
+  for (int i = 0; i < c->n_in; i++)
+    if (c->in[i]) DM_GO(dm_dense_new(c->in[i], &dense[i]));
+  st = fn(d, (dm_DType)out->dtype, dm_tensor_data(dense[0]), dm_tensor_data(dense[1]),
+          dense[2] ? dm_tensor_data(dense[2]) : NULL, dm_tensor_data(out));
+done:
+  for (int i = 0; i < 3; i++) dm_tensor_unref(&dense[i]);
+  return st;
+}
+
+dm_status conv2d_cpu(dm_Call *c) {
+  dm_ConvDims d;
+  DM_TRY(fwd_dims(c, &d));
+  return run_dense(c, &d, run_fwd);
+}
+
+dm_status conv2d_dx_cpu(dm_Call *c) {
+  dm_ConvDims d;
+  DM_TRY(dx_dims(c, &d));
+  return run_dense(c, &d, run_dx);
+}
+
+dm_status conv2d_dw_cpu(dm_Call *c) {
+  dm_ConvDims d;
+  DM_TRY(dw_dims(c, &d));
+  return run_dense(c, &d, run_dw);
+}
+
+/* ---- gradients ---- */
+
+static dm_Tensor *x_fwd(dm_X *x, const ConvAttr *a, dm_Tensor *in, dm_Tensor *w) {
+  return dm_x(x, DM_OP_conv2d, a, 2, in, w);
+}
+/* The gradient for an input of `like`'s shape. */
+static dm_Tensor *x_dx(dm_X *x, const ConvAttr *a, dm_Tensor *gy, dm_Tensor *w,
+                       const dm_Meta *like) {
+  const int64_t *s = like->shape + like->ndim - 2;
+  const ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  return dm_x(x, DM_OP_conv2d_dx, &sized, 2, gy, w);
+}
+static dm_Tensor *x_dw(dm_X *x, const ConvAttr *a, dm_Tensor *gy, dm_Tensor *in,
+                       const dm_Meta *like) {
+  const int64_t *s = like->shape + like->ndim - 2;
+  const ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  return dm_x(x, DM_OP_conv2d_dw, &sized, 2, gy, in);
+}
+
+void conv2d_grad(dm_Grad *g) {
+  const ConvAttr *a = DM_ATTR(ConvAttr, g);
+  dm_Tensor *gy = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
+  if (g->n_in > 2 && g->need[2]) {
+    const dm_Ints all_but_channels = gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
+    g->gx[2] = x_sum(g->x, gy, all_but_channels, false);
+  }
+}
+
+/* z = conv2d_dx(gy, w) */
+void conv2d_dx_grad(dm_Grad *g) {
+  const ConvAttr *a = &DM_ATTR(ConvSizedAttr, g)->conv;
+  dm_Tensor *gz = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_fwd(g->x, a, gz, g->in[1]);
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, &g->in_meta[1]);
+}
+
+/* z = conv2d_dw(gy, x) */
+void conv2d_dw_grad(dm_Grad *g) {
+  const ConvAttr *a = &DM_ATTR(ConvSizedAttr, g)->conv;
+  dm_Tensor *gz = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_fwd(g->x, a, g->in[1], gz);
+  if (g->need[1]) g->gx[1] = x_dx(g->x, a, g->in[0], gz, &g->in_meta[1]);
+}

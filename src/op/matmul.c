@@ -1,0 +1,428 @@
+/* Matrix products. matmul, mm, bmm, mv and dot share one kernel and one
+   gradient; their rules differ in which ranks they let pass. Operands go to
+   gemm by their strides, so a transposed one is never copied, and batches that
+   only continue the left one's rows are more rows of a single product. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/gemm.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/pointwise.h"
+
+/* ---- what to multiply ---- */
+
+/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n);
+   c is dense; steps in elements, 0 where an operand is the same for all. */
+typedef struct Product {
+  int64_t m, n, k;
+  dm_Mat a, b;
+  void *c;
+  double alpha, beta;
+  const void *bias; /* dense, or NULL */
+  int n_batch;
+  int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
+} Product;
+
+static int64_t batch_size(const dm_Tensor *t, int d) { return d < 0 ? 1 : t->shape[d]; }
+static int64_t batch_step(const dm_Tensor *t, int d) {
+  return d < 0 || t->shape[d] == 1 ? 0 : t->stride[d];
+}
+
+/* A vector on the left is one row, on the right one column. */
+static Product product_of(const dm_Tensor *a, const dm_Tensor *b, const dm_Tensor *out) {
+  const int na = a->ndim, nb = b->ndim;
+  Product p = {.alpha = 1, .c = dm_tensor_data(out)};
+  p.m = na > 1 ? a->shape[na - 2] : 1;
+  p.k = a->shape[na - 1];
+  p.n = nb > 1 ? b->shape[nb - 1] : 1;
+  p.a = (dm_Mat){dm_tensor_data(a), (dm_DType)a->dtype, na > 1 ? a->stride[na - 2] : p.k,
+                 a->stride[na - 1]};
+  p.b = (dm_Mat){dm_tensor_data(b), (dm_DType)b->dtype, b->stride[nb > 1 ? nb - 2 : 0],
+                 nb > 1 ? b->stride[nb - 1] : 1};
+  p.n_batch = (na > nb ? na : nb) - 2;
+  for (int d = 0; d < p.n_batch; d++) {
+    const int da = d - (p.n_batch - (na - 2)), db = d - (p.n_batch - (nb - 2));
+    p.size[d] = batch_size(a, da) == 1 ? batch_size(b, db) : batch_size(a, da);
+    p.a_step[d] = batch_step(a, da);
+    p.b_step[d] = batch_step(b, db);
+  }
+  return p;
+}
+
+/* x (..., k) times the transpose of weight (n, k). */
+static Product linear_product(const dm_Tensor *x, const dm_Tensor *w, const dm_Tensor *out) {
+  dm_Tensor wt = *w; /* a borrowed handle with its dims swapped */
+  wt.shape[0] = w->shape[1];
+  wt.shape[1] = w->shape[0];
+  wt.stride[0] = w->stride[1];
+  wt.stride[1] = w->stride[0];
+  return product_of(x, &wt, out);
+}
+
+/* Inner batches that share b and continue a's rows become rows. */
+static void fold_rows(Product *p) {
+  for (; p->n_batch > 0; p->n_batch--) {
+    const int d = p->n_batch - 1;
+    if (p->size[d] == 1) continue;
+    if (p->b_step[d] != 0 || (p->m > 1 && p->a_step[d] != p->m * p->a.rs)) return;
+    if (p->m == 1) p->a.rs = p->a_step[d];
+    p->m *= p->size[d];
+  }
+}
+
+/* Neighbouring batch dims with one step between all their products become one. */
+static void merge_batches(Product *p) {
+  int kept = 0;
+  for (int d = 0; d < p->n_batch; d++) {
+    const int64_t size = p->size[d], sa = p->a_step[d], sb = p->b_step[d];
+    if (size == 1) continue;
+    const int last = kept - 1;
+    if (kept && p->a_step[last] == sa * size && p->b_step[last] == sb * size) {
+      p->size[last] *= size;
+    } else {
+      p->size[kept++] = size;
+    }
+    p->a_step[kept - 1] = sa;
+    p->b_step[kept - 1] = sb;
+  }
+  p->n_batch = kept;
+}
+
+/* ---- multiplying ---- */
+
+static dm_Mat at(dm_Mat m, int64_t elements) {
+  m.data = (const char *)m.data + elements * dm_dtype_size(m.dtype);
+  return m;
+}
+
+static int64_t mul_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+static int64_t add_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+
+/* One integer product, in int64 (modulo 2^64), for the sake of completeness. */
+static dm_status int_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+  const int64_t size = dm_dtype_size(a.dtype), n = p->n, k = p->k;
+  const int64_t alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
+  int64_t *const wide = dm_alloc((k * n + k + 2 * n) * (int64_t)sizeof *wide);
+  if (!wide) return dm_fail(DM_EMEM, "matmul: out of memory");
+  int64_t *const row = wide + k * n, *const sum = row + k, *const old = sum + n;
+  for (int64_t l = 0; l < k; l++)
+    dm_load_i64(b.dtype, at(b, l * b.rs).data, b.cs, n, wide + l * n);
+  for (int64_t i = 0; i < p->m; i++, c += n * size) {
+    dm_load_i64(a.dtype, at(a, i * a.rs).data, a.cs, k, row);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t l = 0; l < k; l++)
+      for (int64_t j = 0; j < n; j++)
+        sum[j] = add_wrap(sum[j], mul_wrap(row[l], wide[l * n + j]));
+    if (p->bias) dm_load_i64(a.dtype, p->bias, 1, n, old);
+    else if (beta != 0) dm_load_i64(a.dtype, c, 1, n, old);
+    else memset(old, 0, (size_t)n * sizeof *old);
+    for (int64_t j = 0; j < n; j++)
+      sum[j] = add_wrap(mul_wrap(alpha, sum[j]), mul_wrap(p->bias ? 1 : beta, old[j]));
+    dm_store_i64(a.dtype, c, 1, n, sum);
+  }
+  dm_free(wide);
+  return DM_OK;
+}
+
+static dm_status one_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+  const dm_DType t = a.dtype;
+  if (!dm_is_float(t)) return int_product(p, a, b, c);
+  return dm_gemm(p->m, p->n, p->k, p->alpha, a, b, p->beta, c, t, p->n, p->bias, t,
+                 p->bias ? DM_EPI_BIAS_COL : DM_EPI_NONE);
+}
+
+/* The products along the innermost batch dim. */
+static dm_status inner_products(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+  if (p->n_batch == 0) return one_product(p, a, b, c);
+  const int d = p->n_batch - 1;
+  const int64_t step = p->m * p->n;
+  const bool plain = p->alpha == 1 && p->beta == 0 && !p->bias && dm_is_float(a.dtype);
+  if (plain)
+    return dm_gemm_batched(p->size[d], p->m, p->n, p->k, a, p->a_step[d], b, p->b_step[d], c,
+                           a.dtype, p->n, step);
+  for (int64_t i = 0; i < p->size[d]; i++)
+    DM_TRY(one_product(p, at(a, i * p->a_step[d]), at(b, i * p->b_step[d]),
+                       c + i * step * dm_dtype_size(a.dtype)));
+  return DM_OK;
+}
+
+static dm_status multiply(Product *p) {
+  fold_rows(p);
+  merge_batches(p);
+  int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->a.dtype);
+  for (int d = 0; d < p->n_batch - 1; d++) outer *= p->size[d];
+  if (p->n_batch > 0) c_step *= p->size[p->n_batch - 1];
+  for (int64_t o = 0; o < outer; o++) {
+    int64_t rest = o, a = 0, b = 0;
+    for (int d = p->n_batch - 2; d >= 0; d--) {
+      a += rest % p->size[d] * p->a_step[d];
+      b += rest % p->size[d] * p->b_step[d];
+      rest /= p->size[d];
+    }
+    DM_TRY(inner_products(p, at(p->a, a), at(p->b, b), (char *)p->c + o * c_step));
+  }
+  return DM_OK;
+}
+
+/* ---- rules ---- */
+
+static dm_status one_dtype(const dm_Call *c) {
+  const dm_DType t = (dm_DType)c->in[0]->dtype;
+  for (int i = 1; i < c->n_in; i++) {
+    if (!c->in[i] || c->in[i]->dtype == t) continue;
+    const char *other = dm_dtype_name((dm_DType)c->in[i]->dtype);
+    return dm_fail(DM_EARG, "%s: %s and %s: %s must have one dtype; hint: x:to(\"%s\") or autocast",
+                   c->op->name, dm_dtype_name(t), other, c->n_in == 2 ? "both" : "all", other);
+  }
+  if (t == DM_BOOL)
+    return dm_fail(DM_EARG, "%s: bool, wanted a float or integer dtype; hint: x:to(\"float32\")",
+                   c->op->name);
+  return DM_OK;
+}
+
+static dm_status check_ranks(const dm_Call *c, const dm_Tensor *a, int na, const dm_Tensor *b,
+                             int nb) {
+  if (a->ndim == na && b->ndim == nb) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s x %s: wanted %d dim%s and %d", c->op->name, DM_SHAPE(a),
+                 DM_SHAPE(b), na, na == 1 ? "" : "s", nb);
+}
+
+/* Fills the output's meta for a times b; both have a dim at least. */
+static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
+  const int na = a->ndim, nb = b->ndim, b_row = nb > 1 ? nb - 2 : 0;
+  if (a->shape[na - 1] != b->shape[b_row])
+    return dm_fail(DM_EARG, "%s: %s x %s: dim %d of the left is %lld, dim %d of the right is %lld",
+                   c->op->name, DM_SHAPE(a), DM_SHAPE(b), na - 1 + c->base,
+                   (long long)a->shape[na - 1], b_row + c->base, (long long)b->shape[b_row]);
+  DM_TRY(one_dtype(c));
+  dm_Meta *m = &c->out_meta[0];
+  *m = (dm_Meta){.dtype = a->dtype, .device = a->device};
+  const int n_batch = (na > nb ? na : nb) - 2;
+  for (int d = 0; d < n_batch; d++) {
+    const int da = d - (n_batch - (na - 2)), db = d - (n_batch - (nb - 2));
+    const int64_t sa = batch_size(a, da), sb = batch_size(b, db);
+    if (sa != sb && sa != 1 && sb != 1)
+      return dm_fail(DM_EARG, "%s: %s x %s: batch dim %d of the left is %lld, dim %d of the right "
+                              "is %lld",
+                     c->op->name, DM_SHAPE(a), DM_SHAPE(b), da + c->base, (long long)sa,
+                     db + c->base, (long long)sb);
+    m->shape[m->ndim++] = sa == 1 ? sb : sa;
+  }
+  if (na > 1) m->shape[m->ndim++] = a->shape[na - 2];
+  if (nb > 1) m->shape[m->ndim++] = b->shape[nb - 1];
+  return DM_OK;
+}
+
+dm_status matmul_rule(dm_Call *c) {
+  const dm_Tensor *a = c->in[0], *b = c->in[1];
+  if (a->ndim == 0 || b->ndim == 0)
+    return dm_fail(DM_EARG, "%s: %s x %s: both want at least 1 dim; hint: x * y", c->op->name,
+                   DM_SHAPE(a), DM_SHAPE(b));
+  return product_rule(c, a, b);
+}
+
+dm_status mm_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 2));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+static dm_status batched_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
+  DM_TRY(check_ranks(c, a, 3, b, 3));
+  if (a->shape[0] != b->shape[0])
+    return dm_fail(DM_EARG, "%s: %s x %s: %lld and %lld matrices; hint: matmul broadcasts",
+                   c->op->name, DM_SHAPE(a), DM_SHAPE(b), (long long)a->shape[0],
+                   (long long)b->shape[0]);
+  return product_rule(c, a, b);
+}
+
+dm_status bmm_rule(dm_Call *c) { return batched_rule(c, c->in[0], c->in[1]); }
+
+dm_status mv_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 1));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+dm_status dot_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 1, c->in[1], 1));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+typedef struct AddmmAttr {
+  double beta, alpha;
+} AddmmAttr;
+
+static dm_status check_added(const dm_Call *c) {
+  const AddmmAttr *a = DM_ATTR(AddmmAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const dm_Meta *m = &c->out_meta[0];
+  bool fits = x->ndim <= m->ndim;
+  for (int d = 1; fits && d <= x->ndim; d++) {
+    const int64_t s = x->shape[x->ndim - d];
+    fits = s == 1 || s == m->shape[m->ndim - d];
+  }
+  if (!fits)
+    return dm_fail(DM_EARG, "%s: input of shape %s does not broadcast to the product's %s",
+                   c->op->name, DM_SHAPE(x), dm_shape_str(m->ndim, m->shape, (char[96]){0}));
+  const bool whole = a->beta == (double)(int64_t)a->beta && a->alpha == (double)(int64_t)a->alpha;
+  if (!dm_is_float((dm_DType)x->dtype) && !whole)
+    return dm_fail(DM_EARG, "%s: beta %g and alpha %g, wanted integers for %s tensors",
+                   c->op->name, a->beta, a->alpha, dm_dtype_name((dm_DType)x->dtype));
+  return DM_OK;
+}
+
+dm_status addmm_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[1], 2, c->in[2], 2));
+  DM_TRY(product_rule(c, c->in[1], c->in[2]));
+  return check_added(c);
+}
+
+dm_status baddbmm_rule(dm_Call *c) {
+  DM_TRY(batched_rule(c, c->in[1], c->in[2]));
+  return check_added(c);
+}
+
+static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
+
+dm_status linear_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
+  if (w->ndim != 2)
+    return dm_fail(DM_EARG, "linear: weight has shape %s, wanted {out, in}", DM_SHAPE(w));
+  if (x->ndim == 0 || x->shape[x->ndim - 1] != w->shape[1])
+    return dm_fail(DM_EARG, "linear: input %s, weight %s: the input's last dim is %lld, wanted %lld",
+                   DM_SHAPE(x), DM_SHAPE(w), (long long)(x->ndim ? x->shape[x->ndim - 1] : 1),
+                   (long long)w->shape[1]);
+  if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))
+    return dm_fail(DM_EARG, "linear: bias has shape %s, wanted {%lld}", DM_SHAPE(bias),
+                   (long long)w->shape[0]);
+  DM_TRY(one_dtype(c));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  c->out_meta[0].shape[x->ndim - 1] = w->shape[0];
+  return DM_OK;
+}
+
+/* ---- kernels ---- */
+
+dm_status matmul_cpu(dm_Call *c) {
+  if (c->out[0]->numel == 0) return DM_OK;
+  Product p = product_of(c->in[0], c->in[1], c->out[0]);
+  return multiply(&p);
+}
+
+static void same_f32(const float *const *in, float *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+static void same_f64(const double *const *in, double *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+
+/* addmm and baddbmm. input as one dense row is a bias; else it is laid into
+   the output first. beta 0 does not read it. */
+dm_status addmm_cpu(dm_Call *c) {
+  dm_Tensor *in = c->in[0], *out = c->out[0];
+  const AddmmAttr *a = DM_ATTR(AddmmAttr, c);
+  if (out->numel == 0) return DM_OK;
+  Product p = product_of(c->in[1], c->in[2], out);
+  p.alpha = a->alpha;
+  if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p.n && dm_tensor_is_contiguous(in)) {
+    p.bias = dm_tensor_data(in);
+  } else if (a->beta != 0) {
+    static const dm_Pointwise same = {same_f32, same_f64, same_i64};
+    DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
+    p.beta = a->beta;
+  }
+  return multiply(&p);
+}
+
+dm_status linear_cpu(dm_Call *c) {
+  dm_Tensor *bias = bias_of(c), *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  Product p = linear_product(c->in[0], c->in[1], c->out[0]);
+  if (bias) {
+    DM_TRY(dm_dense_new(bias, &dense));
+    p.bias = dm_tensor_data(dense);
+  }
+  const dm_status st = multiply(&p);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+/* ---- gradients ---- */
+
+static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
+
+static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
+}
+
+/* All dims but the last as one. */
+static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
+  if (x->st != DM_OK || t->ndim == 2) return t;
+  const int last = t->ndim - 1;
+  const int64_t shape[2] = {dm_numel(last, t->shape), t->shape[last]};
+  return x_reshape(x, t, 2, shape);
+}
+
+/* a^T gy, summed over all batches at once where b has none. */
+static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, dm_Tensor *b, dm_Tensor *gy) {
+  if (b->ndim > 2) return x_matmul(x, x_mt(x, a), gy);
+  return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
+}
+
+/* y = a b: ga = gy b^T, gb = a^T gy; the tape sums over broadcast batches.
+   Vectors take part as a row and a column. */
+void matmul_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
+  const bool a_vec = a->ndim == 1, b_vec = b->ndim == 1;
+  if (b_vec) {
+    gy = x_unsqueeze(x, gy, gy->ndim);
+    b = x_unsqueeze(x, b, 1);
+  }
+  if (a_vec && x->st == DM_OK) {
+    gy = x_unsqueeze(x, gy, gy->ndim - 1);
+    a = x_unsqueeze(x, a, 0);
+  }
+  if (x->st != DM_OK) return;
+  if (g->need[0]) g->gx[0] = x_matmul(x, gy, x_mt(x, b));
+  if (g->need[1]) g->gx[1] = right_gradient(x, a, b, gy);
+  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, b->shape);
+}
+
+static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
+  return s == 1 ? t : x_scale(x, t, s);
+}
+
+void addmm_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const AddmmAttr *a = DM_ATTR(AddmmAttr, g);
+  dm_Tensor *gy = g->gy[0];
+  if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
+  if (g->need[1]) g->gx[1] = scaled(x, x_matmul(x, gy, x_mt(x, g->in[2])), a->alpha);
+  if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
+}
+
+/* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
+void linear_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *rows = x_rows(x, gy);
+  if (g->need[0]) g->gx[0] = x_matmul(x, gy, g->in[1]);
+  if (g->need[1]) g->gx[1] = x_matmul(x, x_mt(x, rows), x_rows(x, g->in[0]));
+  if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);
+}
+
+/* ---- compositions ---- */
+
+dm_status outer_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  DM_TRY(check_ranks(c, a, 1, b, 1));
+  c->out[0] = x_mul(x, x_unsqueeze(x, a, 1), b);
+  return x->st;
+}

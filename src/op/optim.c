@@ -1,0 +1,503 @@
+/* Updates of lists of tensors. A tensor is cut into blocks; each block's lanes
+   (parameter, gradient, buffers) are widened to the compute type where they are
+   not of it, computed, and rounded once into the lanes that are written.
+
+   SGD: I. Sutskever et al. 2013. Adam: D. Kingma, J. Ba 2014. Decoupled decay:
+   I. Loshchilov, F. Hutter 2017. AMSGrad: S. Reddi et al. 2018. The order of
+   operations is PyTorch's, so that float32 results agree. */
+#include "op/optim.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "engine/modes.h"
+#include "engine/op.h"
+
+enum { MAX_LANE = 5, BLOCK = 512, GRAIN = 32 * BLOCK };
+
+typedef struct Update {
+  int n_lane;
+  unsigned written; /* bit i: lane i is changed */
+  dm_Tensor *lane[MAX_LANE];
+  void (*f32)(float *const *x, int64_t n, const void *how);
+  void (*f64)(double *const *x, int64_t n, const void *how);
+  const void *how;
+} Update;
+
+/* ---- the block loop ---- */
+
+static char *at(const dm_Tensor *t, int64_t i) {
+  return (char *)dm_tensor_data(t) + i * dm_dtype_size(t->dtype);
+}
+
+static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
+  const Update *u = ctx;
+  float room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    for (int k = 0; k < u->n_lane; k++) {
+      const dm_DType dtype = u->lane[k]->dtype;
+      x[k] = dtype == DM_F32 ? (float *)(void *)at(u->lane[k], i) : room[k];
+      if (x[k] == room[k]) dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
+    }
+    u->f32(x, n, u->how);
+    for (int k = 0; k < u->n_lane; k++)
+      if (x[k] == room[k] && (u->written >> k & 1u))
+        dm_store_f32(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+  }
+}
+
+static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
+  const Update *u = ctx;
+  double room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    for (int k = 0; k < u->n_lane; k++) {
+      const dm_DType dtype = u->lane[k]->dtype;
+      x[k] = dtype == DM_F64 ? (double *)(void *)at(u->lane[k], i) : room[k];
+      if (x[k] == room[k]) dm_load_f64(dtype, at(u->lane[k], i), 1, n, room[k]);
+    }
+    u->f64(x, n, u->how);
+    for (int k = 0; k < u->n_lane; k++)
+      if (x[k] == room[k] && (u->written >> k & 1u))
+        dm_store_f64(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+  }
+}
+
+static void run_dense(Update *u) {
+  dm_parallel_for(u->lane[0]->numel, GRAIN, u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32,
+                  u);
+  for (int k = 0; k < u->n_lane; k++)
+    if (u->written >> k & 1u) u->lane[k]->storage->version++;
+}
+
+/* The same with lanes that are not dense: computed in copies, copied back. */
+static dm_status run_strided(Update *u) {
+  dm_Tensor *own[MAX_LANE];
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  dm_status st = DM_OK;
+  for (int k = 0; k < u->n_lane; k++) own[k] = u->lane[k];
+  m->grad = false;
+  for (int k = 0; k < u->n_lane; k++) u->lane[k] = NULL;
+  for (int k = 0; k < u->n_lane; k++)
+    DM_GO(dm_call(DM_OP_contiguous, 1, &own[k], NULL, &u->lane[k]));
+  run_dense(u);
+  for (int k = 0; k < u->n_lane; k++) {
+    dm_Tensor *in[2] = {own[k], u->lane[k]};
+    if ((u->written >> k & 1u) && in[0]->storage != in[1]->storage)
+      DM_GO(dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  }
+done:
+  m->grad = grad;
+  for (int k = 0; k < u->n_lane; k++) dm_tensor_unref(&u->lane[k]);
+  return st;
+}
+
+static dm_status run(Update *u) {
+  for (int k = 0; k < u->n_lane; k++)
+    if (!dm_tensor_is_contiguous(u->lane[k])) return run_strided(u);
+  run_dense(u);
+  return DM_OK;
+}
+
+/* Lanes that all have lane 0's shape and a float dtype on the CPU. */
+static dm_status check_lanes(const char *op, int64_t i, int n, dm_Tensor *const *lane) {
+  for (int k = 0; k < n; k++) {
+    const dm_Tensor *t = lane[k];
+    if (!dm_is_float((dm_DType)t->dtype))
+      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", op, (long long)i + 1,
+                     dm_dtype_name(t->dtype));
+    if (t->device.type != DM_CPU)
+      return dm_fail(DM_EDEV, "%s: no kernel for the device of tensor %lld", op,
+                     (long long)i + 1);
+    if (!dm_same_shape(t, lane[0]))
+      return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s", op,
+                     (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
+  }
+  return DM_OK;
+}
+
+static dm_status check_scalar(const char *op, const char *name, const dm_Tensor *t,
+                              dm_DType dtype) {
+  if (t->numel == 1 && t->dtype == dtype && t->device.type == DM_CPU) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted one element of %s on the gradients' device",
+                 op, name, dm_dtype_name(t->dtype), DM_SHAPE(t), dm_dtype_name(dtype));
+}
+
+static float scalar_of(const dm_Tensor *t) { return *(const float *)dm_tensor_data(t); }
+
+static dm_status check_found_inf(const char *op, const dm_Tensor *found_inf, bool *skip) {
+  *skip = false;
+  if (!found_inf) return DM_OK;
+  DM_TRY(check_scalar(op, "found_inf", found_inf, DM_F32));
+  const float v = scalar_of(found_inf);
+  *skip = v < 0 || v > 0 || v != v;
+  return DM_OK;
+}
+
+/* ---- SGD: lanes parameter, gradient, momentum buffer ---- */
+
+typedef struct SgdHow {
+  const dm_SgdOptions *o;
+  bool first;
+} SgdHow;
+
+#define DEFINE_SGD(NAME, REAL)                                                                \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
+    const SgdHow *how = how_;                                                                 \
+    const dm_SgdOptions *o = how->o;                                                          \
+    const REAL lr = (REAL)o->lr, mu = (REAL)o->momentum, keep = (REAL)(1 - o->dampening);     \
+    const REAL decay = (REAL)o->weight_decay, sign = o->maximize ? (REAL)-1 : (REAL)1;        \
+    REAL *const p = x[0], *const b = x[2];                                                    \
+    const REAL *const g = x[1];                                                               \
+    if (o->momentum == 0) {                                                                   \
+      for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);              \
+    } else if (how->first) {                                                                  \
+      const REAL push = o->nesterov ? 1 + mu : (REAL)1;                                       \
+      for (int64_t i = 0; i < n; i++) {                                                       \
+        b[i] = sign * g[i] + decay * p[i];                                                    \
+        p[i] -= lr * (push * b[i]);                                                           \
+      }                                                                                       \
+    } else {                                                                                  \
+      for (int64_t i = 0; i < n; i++) {                                                       \
+        const REAL d = sign * g[i] + decay * p[i];                                            \
+        b[i] = mu * b[i] + keep * d;                                                          \
+        p[i] -= lr * (o->nesterov ? d + mu * b[i] : b[i]);                                    \
+      }                                                                                       \
+    }                                                                                         \
+  }
+DEFINE_SGD(sgd_f32, float)
+DEFINE_SGD(sgd_f64, double)
+#undef DEFINE_SGD
+
+static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
+  lane[0] = s->param;
+  lane[1] = s->grad;
+  lane[2] = s->momentum;
+  return s->momentum ? 3 : 2;
+}
+
+dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
+                      const dm_Tensor *found_inf) {
+  Update u = {.f32 = sgd_f32, .f64 = sgd_f64};
+  bool skip;
+  DM_TRY(check_found_inf("SGD", found_inf, &skip));
+  for (int64_t i = 0; i < n; i++)
+    if (slots[i].grad) DM_TRY(check_lanes("SGD", i, sgd_lanes(&slots[i], u.lane), u.lane));
+  for (int64_t i = 0; i < n && !skip; i++) {
+    if (!slots[i].grad) continue;
+    const SgdHow how = {o, slots[i].first};
+    u.n_lane = sgd_lanes(&slots[i], u.lane);
+    u.written = 1u | 4u;
+    u.how = &how;
+    DM_TRY(run(&u));
+  }
+  return DM_OK;
+}
+
+/* ---- Adam: lanes parameter, gradient, mean, mean square, its maximum ---- */
+
+typedef struct AdamHow {
+  const dm_AdamOptions *o;
+  double step_size; /* lr / (1 - beta1^t) */
+  double root;      /* sqrt(1 - beta2^t) */
+} AdamHow;
+
+#define DEFINE_ADAM(NAME, REAL, SQRT)                                                         \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
+    const AdamHow *how = how_;                                                                \
+    const dm_AdamOptions *o = how->o;                                                         \
+    const REAL w1 = (REAL)(1 - o->beta1), b2 = (REAL)o->beta2, w2 = (REAL)(1 - o->beta2);     \
+    const REAL shrink = (REAL)(o->decoupled ? 1 - o->lr * o->weight_decay : 1);               \
+    const REAL decay = (REAL)(o->decoupled ? 0 : o->weight_decay);                            \
+    const REAL size = (REAL)-how->step_size, root = (REAL)how->root, eps = (REAL)o->eps;      \
+    const REAL sign = o->maximize ? (REAL)-1 : (REAL)1;                                       \
+    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4];                \
+    const REAL *const g = x[1];                                                               \
+    if (o->amsgrad) {                                                                         \
+      for (int64_t i = 0; i < n; i++) {                                                       \
+        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                            \
+        m[i] += w1 * (d - m[i]);                                                              \
+        v[i] = v[i] * b2 + w2 * d * d;                                                        \
+        top[i] = v[i] > top[i] || v[i] != v[i] ? v[i] : top[i];                               \
+        p[i] = q + size * m[i] / (SQRT(top[i]) / root + eps);                                 \
+      }                                                                                       \
+    } else {                                                                                  \
+      for (int64_t i = 0; i < n; i++) {                                                       \
+        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                            \
+        m[i] += w1 * (d - m[i]);                                                              \
+        v[i] = v[i] * b2 + w2 * d * d;                                                        \
+        p[i] = q + size * m[i] / (SQRT(v[i]) / root + eps);                                   \
+      }                                                                                       \
+    }                                                                                         \
+  }
+DEFINE_ADAM(adam_f32, float, sqrtf)
+DEFINE_ADAM(adam_f64, double, sqrt)
+#undef DEFINE_ADAM
+
+static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
+  lane[0] = s->param;
+  lane[1] = s->grad;
+  lane[2] = s->exp_avg;
+  lane[3] = s->exp_avg_sq;
+  lane[4] = s->max_exp_avg_sq;
+  return s->max_exp_avg_sq ? 5 : 4;
+}
+
+dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
+                       const dm_Tensor *found_inf) {
+  Update u = {.f32 = adam_f32, .f64 = adam_f64};
+  bool skip;
+  DM_TRY(check_found_inf("Adam", found_inf, &skip));
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    if (o->amsgrad && !slots[i].max_exp_avg_sq)
+      return dm_fail(DM_EARG, "Adam: amsgrad wants max_exp_avg_sq for parameter %lld",
+                     (long long)i + 1);
+    DM_TRY(check_lanes("Adam", i, adam_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_scalar("Adam", "step", slots[i].step, DM_F32));
+  }
+  for (int64_t i = 0; i < n && !skip; i++) {
+    if (!slots[i].grad) continue;
+    float *step = dm_tensor_data(slots[i].step);
+    *step += 1;
+    const double t = (double)*step;
+    const AdamHow how = {o, o->lr / (1 - pow(o->beta1, t)), sqrt(1 - pow(o->beta2, t))};
+    u.n_lane = adam_lanes(&slots[i], u.lane);
+    u.written = 1u | 4u | 8u | 16u;
+    u.how = &how;
+    DM_TRY(run(&u));
+  }
+  return DM_OK;
+}
+
+/* ---- gradient scaling ---- */
+
+typedef struct UnscaleHow {
+  double factor;
+  atomic_int *bad;
+} UnscaleHow;
+
+/* x - x is 0 for what is finite, and NaN for the rest. */
+#define DEFINE_UNSCALE(NAME, REAL)                                                            \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
+    const UnscaleHow *how = how_;                                                             \
+    const REAL factor = (REAL)how->factor;                                                    \
+    REAL *const g = x[0], odd = 0;                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                         \
+      g[i] *= factor;                                                                         \
+      odd += g[i] - g[i];                                                                     \
+    }                                                                                         \
+    if (odd != odd) atomic_store_explicit(how->bad, 1, memory_order_relaxed);                 \
+  }
+DEFINE_UNSCALE(unscale_f32, float)
+DEFINE_UNSCALE(unscale_f64, double)
+#undef DEFINE_UNSCALE
+
+dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, dm_Tensor *found_inf,
+                         const dm_Tensor *inv_scale) {
+  atomic_int bad = 0;
+  DM_TRY(check_scalar("unscale_", "found_inf", found_inf, DM_F32));
+  DM_TRY(check_scalar("unscale_", "inv_scale", inv_scale, DM_F32));
+  const UnscaleHow how = {(double)scalar_of(inv_scale), &bad};
+  Update u = {1, 1u, {NULL}, unscale_f32, unscale_f64, &how};
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes("unscale_", i, 1, &grads[i]));
+  for (int64_t i = 0; i < n; i++) {
+    u.lane[0] = grads[i];
+    DM_TRY(run(&u));
+  }
+  if (atomic_load(&bad)) *(float *)dm_tensor_data(found_inf) = 1;
+  return DM_OK;
+}
+
+dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
+                              const dm_Tensor *found_inf, double growth, double backoff,
+                              int64_t interval) {
+  bool found;
+  DM_TRY(check_scalar("update", "scale", scale, DM_F32));
+  DM_TRY(check_scalar("update", "growth_tracker", growth_tracker, DM_I32));
+  DM_TRY(check_found_inf("update", found_inf, &found));
+  float *s = dm_tensor_data(scale);
+  int32_t *tracker = dm_tensor_data(growth_tracker);
+  if (found) {
+    *s = (float)((double)*s * backoff);
+    *tracker = 0;
+  } else if (*tracker + 1 == interval) {
+    const float grown = (float)((double)*s * growth);
+    if (isfinite(grown)) *s = grown;
+    *tracker = 0;
+  } else {
+    *tracker += 1;
+  }
+  scale->storage->version++;
+  growth_tracker->storage->version++;
+  return DM_OK;
+}
+
+/* ---- norms and clipping ---- */
+
+typedef struct NormCtx {
+  const dm_Tensor *t;
+  double p;
+  double *part; /* one per GRAIN elements: the sum does not depend on threads */
+} NormCtx;
+
+static double block_sum_f32(const float *x, int64_t n, double p) {
+  double sum = 0;
+  if (p == 2) {
+    for (int64_t i = 0; i < n; i++) sum += (double)(x[i] * x[i]);
+  } else if (p == 1) {
+    for (int64_t i = 0; i < n; i++) sum += (double)fabsf(x[i]);
+  } else if (p == 0) {
+    for (int64_t i = 0; i < n; i++) sum += x[i] < 0 || x[i] > 0 || x[i] != x[i] ? 1 : 0;
+  } else if (isinf(p)) {
+    for (int64_t i = 0; i < n; i++) {
+      const double a = (double)fabsf(x[i]);
+      if (a > sum || a != a) sum = a;
+      if (a != a) break;
+    }
+  } else {
+    for (int64_t i = 0; i < n; i++) sum += (double)powf(fabsf(x[i]), (float)p);
+  }
+  return sum;
+}
+
+static double block_sum_f64(const double *x, int64_t n, double p) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const double a = fabs(x[i]);
+    if (!isinf(p)) {
+      sum += p == 2 ? a * a : p == 1 ? a : p == 0 ? (a != 0 ? 1 : 0) : pow(a, p);
+    } else if (a > sum || a != a) {
+      sum = a;
+      if (a != a) break;
+    }
+  }
+  return sum;
+}
+
+/* Joins two partial results; NaN wins. */
+static double join(double a, double b, double p) {
+  if (!isinf(p)) return a + b;
+  return a != a || a > b ? a : b;
+}
+
+static void norm_range(void *ctx_, int64_t begin, int64_t end) {
+  const NormCtx *ctx = ctx_;
+  double room[BLOCK];
+  double sum = 0;
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    double s;
+    if (ctx->t->dtype == DM_F64) {
+      s = block_sum_f64((const double *)(const void *)at(ctx->t, i), n, ctx->p);
+    } else if (ctx->t->dtype == DM_F32) {
+      s = block_sum_f32((const float *)(const void *)at(ctx->t, i), n, ctx->p);
+    } else {
+      float *wide = (float *)(void *)room;
+      dm_load_f32(ctx->t->dtype, at(ctx->t, i), 1, n, wide);
+      s = block_sum_f32(wide, n, ctx->p);
+    }
+    sum = join(sum, s, ctx->p);
+  }
+  ctx->part[begin / GRAIN] = sum;
+}
+
+static double root_of(double sum, double p) {
+  if (p == 2) return sqrt(sum);
+  return p == 1 || p == 0 || isinf(p) ? sum : pow(sum, 1 / p);
+}
+
+/* *norm = the p-norm of t, rounded to float32 unless t is float64. */
+static dm_status norm_of(dm_Tensor *t, double p, double *norm) {
+  const int64_t n_part = (t->numel + GRAIN - 1) / GRAIN;
+  dm_Tensor *dense = NULL;
+  double few[8] = {0}, *part = few;
+  dm_status st = DM_OK;
+  DM_GO(dm_call(DM_OP_contiguous, 1, &t, NULL, &dense));
+  if (n_part > DM_COUNT(few)) {
+    part = dm_alloc(n_part * (int64_t)sizeof *part);
+    if (!part) DM_GO(dm_fail(DM_EMEM, "total_norm: no memory for %lld sums", (long long)n_part));
+  }
+  NormCtx ctx = {dense, p, part};
+  dm_parallel_for(dense->numel, GRAIN, norm_range, &ctx);
+  double sum = 0;
+  for (int64_t i = 0; i < n_part; i++) sum = join(sum, part[i], p);
+  *norm = root_of(sum, p);
+  if (t->dtype != DM_F64) *norm = (double)(float)*norm;
+done:
+  if (part != few) dm_free(part);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  dm_DType dtype = DM_F32;
+  double total = 0;
+  dm_status st = DM_OK;
+  if (!(p >= 0)) return dm_fail(DM_EARG, "total_norm: norm_type is %g, wanted 0 or more", p);
+  m->grad = false;
+  for (int64_t i = 0; i < n; i++) {
+    double norm;
+    DM_GO(check_lanes("total_norm", i, 1, &tensors[i]));
+    DM_GO(norm_of(tensors[i], p, &norm));
+    if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
+    total = join(total, dtype == DM_F64 ? block_sum_f64(&norm, 1, p)
+                                        : block_sum_f32(&(float){(float)norm}, 1, p), p);
+  }
+  DM_GO(dm_tensor_new(dtype, 0, NULL, (dm_Device){.type = DM_CPU}, out));
+  total = root_of(total, p);
+  dm_store_f64(dtype, dm_tensor_data(*out), 1, 1, &total);
+done:
+  m->grad = grad;
+  return st;
+}
+
+#define DEFINE_SCALE(NAME, REAL)                                                              \
+  static void NAME(REAL *const *x, int64_t n, const void *how) {                              \
+    const REAL factor = (REAL) * (const double *)how;                                         \
+    for (int64_t i = 0; i < n; i++) x[0][i] *= factor;                                        \
+  }
+DEFINE_SCALE(scale_f32, float)
+DEFINE_SCALE(scale_f64, double)
+#undef DEFINE_SCALE
+
+#define DEFINE_CLAMP(NAME, REAL)                                                              \
+  static void NAME(REAL *const *x, int64_t n, const void *how) {                              \
+    const REAL hi = (REAL) * (const double *)how, lo = -hi;                                   \
+    for (int64_t i = 0; i < n; i++) {                                                         \
+      const REAL v = x[0][i];                                                                 \
+      x[0][i] = v > hi ? hi : v < lo ? lo : v;                                                \
+    }                                                                                         \
+  }
+DEFINE_CLAMP(clamp_f32, float)
+DEFINE_CLAMP(clamp_f64, double)
+#undef DEFINE_CLAMP
+
+static dm_status run_all(const char *op, int64_t n, dm_Tensor *const *tensors, Update u) {
+  u.n_lane = 1;
+  u.written = 1u;
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(op, i, 1, &tensors[i]));
+  for (int64_t i = 0; i < n; i++) {
+    u.lane[0] = tensors[i];
+    DM_TRY(run(&u));
+  }
+  return DM_OK;
+}
+
+dm_status dm_scale_all(int64_t n, dm_Tensor *const *tensors, double factor) {
+  return run_all("mul_all_", n, tensors,
+                 (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
+}
+
+dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
+  return run_all("clamp_all_", n, tensors,
+                 (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
+}

@@ -1,0 +1,47 @@
+/* How a pointwise kernel runs: runs of the iterator, cut into blocks that fit
+   the first-level cache; each block is widened to the compute type, computed,
+   and rounded once into the output. */
+#ifndef DM_POINTWISE_H
+#define DM_POINTWISE_H
+
+#include "core/iter.h"
+#include "engine/op.h"
+
+enum { DM_BLOCK = 512, DM_POINT_GRAIN = 32768, DM_POINT_IN = 4 };
+
+/* n elements; in[i] and out are dense arrays of the compute type. */
+typedef void dm_BlockF32(const float *const *in, float *out, int64_t n, const double *param);
+typedef void dm_BlockF64(const double *const *in, double *out, int64_t n, const double *param);
+typedef void dm_BlockI64(const int64_t *const *in, int64_t *out, int64_t n,
+                         const double *param);
+
+typedef struct dm_Pointwise {
+  dm_BlockF32 *f32;
+  dm_BlockF64 *f64;
+  dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
+} dm_Pointwise;
+
+/* out = fn(in...), in the compute type of `compute`; in broadcast to out. */
+dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
+                       const dm_Pointwise *fn, const double *param);
+
+/* Compositions' short hands; see dm_x. */
+dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_mul(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_div(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_scale(dm_X *x, dm_Tensor *a, double s);       /* a * s */
+dm_Tensor *x_shift(dm_X *x, dm_Tensor *a, double s);       /* a + s */
+dm_Tensor *x_unary(dm_X *x, int op, dm_Tensor *a);         /* any op of one tensor, defaults */
+dm_Tensor *x_like(dm_X *x, dm_Tensor *mask, dm_Tensor *t); /* mask as t's dtype */
+dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to);
+dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b);
+/* sum over dims (n = -1: all), keeping them as size 1 or not */
+dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim);
+dm_Tensor *x_reshape(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape);
+dm_Tensor *x_transpose(dm_X *x, dm_Tensor *a, int d0, int d1);
+dm_Tensor *x_matmul(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_zeros_like(dm_X *x, dm_Tensor *a);
+dm_Tensor *x_expand(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape);
+
+#endif

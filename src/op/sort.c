@@ -1,0 +1,382 @@
+/* Ops that go along one dim, line by line: sort, topk, cumsum, and taking and
+   putting by index; and nonzero. Lines are sorted by merging, stably, on
+   64-bit keys whose unsigned order is the order of the values. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/along.h"
+#include "op/dense.h"
+#include "op/pointwise.h"
+
+enum { RUN = 16 /* items sorted by insertion before merging starts */ };
+
+typedef struct Item {
+  uint64_t key;
+  int64_t at;
+} Item;
+
+typedef struct Job {
+  dm_Along in, out; /* they differ in n */
+  dm_DType from, to;
+  const char *x;
+  char *y;
+  int64_t *index; /* written by sort, read by take and put */
+  bool descending, reverse;
+  int base;
+  atomic_bool failed; /* out of memory */
+} Job;
+
+static void copy_element(char *dst, const char *src, int64_t size) {
+  switch (size) {
+    case 1: *dst = *src; break;
+    case 2: memcpy(dst, src, 2); break;
+    case 4: memcpy(dst, src, 4); break;
+    default: memcpy(dst, src, 8);
+  }
+}
+
+/* Dense x in j; the caller frees *dense. */
+static dm_status open_job(Job *j, const dm_Call *c, int64_t dim, dm_Tensor **dense) {
+  DM_TRY(dm_dense_new(c->in[0], dense));
+  j->in = dm_along(*dense, dim);
+  j->out = dm_along(c->out[0], dim);
+  j->from = (dm_DType)c->in[0]->dtype;
+  j->to = (dm_DType)c->out[0]->dtype;
+  j->x = dm_tensor_data(*dense);
+  j->y = dm_tensor_data(c->out[0]);
+  j->base = c->base;
+  atomic_init(&j->failed, false);
+  return DM_OK;
+}
+static int64_t line_grain(const Job *j) {
+  return dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j->in.n));
+}
+
+/* ---- sort, topk ---- */
+
+static uint64_t key_f64(double v) {
+  uint64_t u;
+  if (v != v) return UINT64_MAX;
+  v += 0.0; /* -0 is 0 */
+  memcpy(&u, &v, 8);
+  return u >> 63 ? ~u : u | 1ull << 63;
+}
+static void fill_items(const Job *j, const char *x, Item *items) {
+  double f[DM_BLOCK];
+  int64_t v[DM_BLOCK];
+  const bool is_float = dm_is_float(j->from);
+  for (int64_t at = 0; at < j->in.n; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at);
+    const char *p = x + at * j->in.inner * dm_dtype_size(j->from);
+    if (is_float) dm_load_f64(j->from, p, j->in.inner, m, f);
+    else dm_load_i64(j->from, p, j->in.inner, m, v);
+    for (int64_t i = 0; i < m; i++) {
+      const uint64_t key = is_float ? key_f64(f[i]) : (uint64_t)v[i] ^ 1ull << 63;
+      items[at + i] = (Item){j->descending ? ~key : key, at + i};
+    }
+  }
+}
+
+static void insertion_sort(Item *a, int64_t n) {
+  for (int64_t i = 1; i < n; i++) {
+    const Item t = a[i];
+    int64_t k = i;
+    for (; k > 0 && a[k - 1].key > t.key; k--) a[k] = a[k - 1];
+    a[k] = t;
+  }
+}
+static void merge(const Item *a, int64_t n_a, const Item *b, int64_t n_b, Item *out) {
+  while (n_a > 0 && n_b > 0) {
+    const bool second = b->key < a->key;
+    *out++ = second ? *b++ : *a++;
+    *(second ? &n_b : &n_a) -= 1;
+  }
+  if (n_a > 0) memcpy(out, a, sizeof *a * (size_t)n_a);
+  if (n_b > 0) memcpy(out, b, sizeof *b * (size_t)n_b);
+}
+/* Sorts a with the help of b, equally long; returns where the result is. */
+static Item *merge_sort(Item *a, Item *b, int64_t n) {
+  for (int64_t i = 0; i < n; i += RUN) insertion_sort(a + i, dm_min_i64(RUN, n - i));
+  for (int64_t w = RUN; w < n; w *= 2) {
+    for (int64_t i = 0; i < n; i += 2 * w) {
+      const int64_t n_a = dm_min_i64(w, n - i), n_b = dm_min_i64(w, n - i - n_a);
+      merge(a + i, n_a, a + i + n_a, n_b, b + i);
+    }
+    Item *const t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+static void sort_lines(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  const int64_t size = dm_dtype_size(j->from), n = j->in.n;
+  Item *items = dm_alloc(2 * n * (int64_t)sizeof *items);
+  if (!items) {
+    atomic_store(&j->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    const char *x = j->x + dm_along_at(&j->in, i) * size;
+    const int64_t to = dm_along_at(&j->out, i);
+    fill_items(j, x, items);
+    const Item *sorted = merge_sort(items, items + n, n);
+    for (int64_t k = 0; k < j->out.n; k++) {
+      const int64_t at = to + k * j->out.inner;
+      copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);
+      j->index[at] = sorted[k].at + j->base;
+    }
+  }
+  dm_free(items);
+}
+
+static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
+  Job j = {.descending = descending};
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, dim, &dense));
+  j.index = dm_tensor_data(c->out[1]);
+  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), sort_lines, &j);
+  dm_tensor_unref(&dense);
+  return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
+}
+
+typedef struct SortAttr {
+  int64_t dim, descending, stable;
+} SortAttr;
+typedef struct TopkAttr {
+  int64_t k, dim, largest, sorted;
+} TopkAttr;
+
+dm_status sort_rule(dm_Call *c) {
+  int d;
+  DM_TRY(dm_check_dim(c, c->in[0], DM_ATTR(SortAttr, c)->dim, &d));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  dm_out_like(c, 1, c->in[0], DM_I64);
+  return DM_OK;
+}
+dm_status sort_cpu(dm_Call *c) {
+  const SortAttr *a = DM_ATTR(SortAttr, c);
+  return sort_along(c, a->dim, a->descending);
+}
+
+dm_status topk_rule(dm_Call *c) {
+  const TopkAttr *a = DM_ATTR(TopkAttr, c);
+  const dm_Tensor *x = c->in[0];
+  int d;
+  DM_TRY(dm_check_dim(c, x, a->dim, &d));
+  const int64_t n = x->ndim > 0 ? x->shape[d] : 1;
+  if (a->k < 0 || a->k > n)
+    return dm_fail(DM_EARG, "topk: k = %lld, but dim %d of %s has %lld elements", (long long)a->k,
+                   d + c->base, DM_SHAPE(x), (long long)n);
+  for (int i = 0; i < 2; i++) {
+    dm_out_like(c, i, x, i == 0 ? (dm_DType)x->dtype : DM_I64);
+    if (x->ndim > 0) c->out_meta[i].shape[d] = a->k;
+  }
+  return DM_OK;
+}
+dm_status topk_cpu(dm_Call *c) {
+  const TopkAttr *a = DM_ATTR(TopkAttr, c);
+  return sort_along(c, a->dim, a->largest);
+}
+
+/* ---- put_along, take_along ---- */
+
+typedef struct PutAttr {
+  int64_t dim, size;
+} PutAttr;
+
+static dm_status check_index(const dm_Call *c) {
+  const dm_Tensor *index = c->in[1];
+  if (index->dtype == DM_I64 && index->ndim == c->in[0]->ndim) return DM_OK;
+  return dm_fail(DM_EARG, "%s: index is %s %s, wanted int64 with %d dims", c->op->name,
+                 dm_dtype_name((dm_DType)index->dtype), DM_SHAPE(index), c->in[0]->ndim);
+}
+static void put_lines(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const int64_t size = dm_dtype_size(j->from);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t from = dm_along_at(&j->in, i), to = dm_along_at(&j->out, i);
+    for (int64_t k = 0; k < j->in.n; k++) {
+      const int64_t at = from + k * j->in.inner;
+      const int64_t go = to + (j->index[at] - j->base) * j->out.inner;
+      copy_element(j->y + go * size, j->x + at * size, size);
+    }
+  }
+}
+static void take_lines(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const int64_t size = dm_dtype_size(j->from);
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t from = dm_along_at(&j->in, i), to = dm_along_at(&j->out, i);
+    for (int64_t k = 0; k < j->out.n; k++) {
+      const int64_t at = to + k * j->out.inner;
+      const int64_t come = from + (j->index[at] - j->base) * j->in.inner;
+      copy_element(j->y + at * size, j->x + come * size, size);
+    }
+  }
+}
+static dm_status move_along(dm_Call *c, int64_t dim, dm_RangeFn *fn) {
+  Job j = {.descending = false};
+  dm_Tensor *dense = NULL, *index = NULL;
+  dm_status st = DM_OK;
+  DM_GO(open_job(&j, c, dim, &dense));
+  DM_GO(dm_dense_new(c->in[1], &index));
+  j.index = dm_tensor_data(index);
+  if (index->numel > 0) dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), fn, &j);
+done:
+  dm_tensor_unref(&dense);
+  dm_tensor_unref(&index);
+  return st;
+}
+
+dm_status put_along_rule(dm_Call *c) {
+  const PutAttr *a = DM_ATTR(PutAttr, c);
+  int d;
+  DM_TRY(check_index(c));
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  if (c->in[0]->ndim > 0) c->out_meta[0].shape[d] = a->size;
+  return DM_OK;
+}
+dm_status put_along_cpu(dm_Call *c) {
+  if (c->out[0]->numel > 0)
+    memset(dm_tensor_data(c->out[0]), 0, (size_t)dm_tensor_bytes(c->out[0]));
+  return move_along(c, DM_ATTR(PutAttr, c)->dim, put_lines);
+}
+void put_along_grad(dm_Grad *g) {
+  const int64_t dim = DM_ATTR(PutAttr, g)->dim;
+  g->gx[0] = dm_x(g->x, DM_OP_take_along, &dim, 2, g->gy[0], g->in[1]);
+}
+
+dm_status take_along_rule(dm_Call *c) {
+  int d;
+  DM_TRY(check_index(c));
+  DM_TRY(dm_check_dim(c, c->in[0], *DM_ATTR(int64_t, c), &d));
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status take_along_cpu(dm_Call *c) { return move_along(c, *DM_ATTR(int64_t, c), take_lines); }
+
+static dm_Tensor *put_back(dm_Grad *g, int64_t dim, dm_Tensor *index) {
+  const dm_Meta *m = &g->in_meta[0];
+  const int64_t d = dim < 0 ? dim + m->ndim : dim;
+  const PutAttr put = {m->ndim > 0 ? d : 0, m->ndim > 0 ? m->shape[d] : 1};
+  return dm_x(g->x, DM_OP_put_along, &put, 2, g->gy[0], index);
+}
+void take_along_grad(dm_Grad *g) { g->gx[0] = put_back(g, *DM_ATTR(int64_t, g), g->in[1]); }
+/* Each value's gradient goes back to where the value came from. */
+void sort_grad(dm_Grad *g) {
+  if (g->gy[0]) g->gx[0] = put_back(g, DM_ATTR(SortAttr, g)->dim, g->out[1]);
+}
+void topk_grad(dm_Grad *g) {
+  if (g->gy[0]) g->gx[0] = put_back(g, DM_ATTR(TopkAttr, g)->dim, g->out[1]);
+}
+
+/* ---- cumsum; its gradient runs from the end ---- */
+
+typedef struct CumsumAttr {
+  int64_t dim, dtype;
+} CumsumAttr;
+
+static void cumsum_lines(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const int64_t n = j->in.n, inner = j->in.inner;
+  const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);
+  double f[DM_BLOCK];
+  int64_t v[DM_BLOCK];
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t first = dm_along_at(&j->in, i) + (j->reverse ? (n - 1) * inner : 0);
+    const int64_t step = j->reverse ? -inner : inner;
+    double sum = 0;
+    uint64_t total = 0; /* wraps, as integers do */
+    for (int64_t at = 0; at < n; at += DM_BLOCK) {
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);
+      const char *x = j->x + (first + at * step) * size;
+      char *y = j->y + (first + at * step) * to_size;
+      if (dm_is_float(j->to)) {
+        dm_load_f64(j->from, x, step, m, f);
+        for (int64_t k = 0; k < m; k++) f[k] = sum += f[k];
+        dm_store_f64(j->to, y, step, m, f);
+      } else {
+        dm_load_i64(j->from, x, step, m, v);
+        for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(total += (uint64_t)v[k]);
+        dm_store_i64(j->to, y, step, m, v);
+      }
+    }
+  }
+}
+dm_status cumsum_rule(dm_Call *c) {
+  const CumsumAttr *a = DM_ATTR(CumsumAttr, c);
+  const dm_DType own = (dm_DType)c->in[0]->dtype;
+  int d;
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
+  dm_out_like(c, 0, c->in[0], a->dtype >= 0 ? (dm_DType)a->dtype : dm_is_float(own) ? own : DM_I64);
+  return DM_OK;
+}
+dm_status cumsum_cpu(dm_Call *c) {
+  Job j = {.reverse = c->op == &dm_ops[DM_OP_cumsum_back]};
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, DM_ATTR(CumsumAttr, c)->dim, &dense));
+  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), cumsum_lines, &j);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+void cumsum_grad(dm_Grad *g) {
+  const CumsumAttr a = {DM_ATTR(CumsumAttr, g)->dim, DM_NO_DTYPE};
+  g->gx[0] = dm_x(g->x, DM_OP_cumsum_back, &a, 1, g->gy[0]);
+}
+void cumsum_back_grad(dm_Grad *g) {
+  const CumsumAttr a = {DM_ATTR(CumsumAttr, g)->dim, DM_NO_DTYPE};
+  g->gx[0] = dm_x(g->x, DM_OP_cumsum, &a, 1, g->gy[0]);
+}
+
+/* ---- nonzero ---- */
+
+/* Counts what is not 0; writes the positions, one row each, unless to is NULL. */
+static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
+  double v[DM_BLOCK];
+  const char *x = dm_tensor_data(dense);
+  const dm_DType type = (dm_DType)dense->dtype;
+  int64_t found = 0;
+  for (int64_t at = 0; at < dense->numel; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, dense->numel - at);
+    dm_load_f64(type, x + at * dm_dtype_size(type), 1, m, v);
+    for (int64_t i = 0; i < m; i++) {
+      if (v[i] == 0) continue;
+      found++;
+      if (!to) continue;
+      int64_t rest = at + i;
+      for (int d = dense->ndim - 1; d >= 0; d--) {
+        to[d] = rest % dense->shape[d] + base;
+        rest /= dense->shape[d];
+      }
+      to += dense->ndim;
+    }
+  }
+  return found;
+}
+dm_status nonzero_rule(dm_Call *c) {
+  dm_Tensor *dense = NULL;
+  dm_out_like(c, 0, c->in[0], DM_I64);
+  DM_TRY(dm_dense_new(c->in[0], &dense));
+  c->out_meta[0].shape[0] = scan_nonzero(dense, NULL, 0);
+  c->out_meta[0].shape[1] = dense->ndim;
+  c->out_meta[0].ndim = 2;
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+dm_status nonzero_cpu(dm_Call *c) {
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(dm_dense_new(c->in[0], &dense));
+  (void)scan_nonzero(dense, dm_tensor_data(c->out[0]), c->base);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}

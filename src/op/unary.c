@@ -1,0 +1,285 @@
+/* The pointwise ops of one operand. Kernels and derivatives come from the
+   formulas of base/scalar.inc; the gradients here are for create_graph, each
+   the same derivative composed of ops, so that it has a gradient itself. */
+#include <tgmath.h>
+
+#include "base/error.h"
+#include "cpu/vec.h"
+#include "op/pointwise.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define real float
+#define F(NAME) NAME##32
+#include "base/scalar.inc"
+#undef real
+#undef F
+#define real double
+#define F(NAME) NAME##64
+#include "base/scalar.inc"
+#undef real
+#undef F
+#pragma GCC diagnostic pop
+
+/* A block of each formula: forward over x, backward over (gy, saved). */
+#define BLOCKS(NAME)                                                                           \
+  static void NAME##_block32(const float *const *in, float *out, int64_t n, const double *a) { \
+    const float *x = in[0], p = (float)a[0], q = (float)a[1];                                  \
+    for (int64_t i = 0; i < n; i++) out[i] = NAME##_f32(x[i], p, q);                           \
+  }                                                                                            \
+  static void NAME##_block64(const double *const *in, double *out, int64_t n,                  \
+                             const double *a) {                                                \
+    const double *x = in[0], p = a[0], q = a[1];                                               \
+    for (int64_t i = 0; i < n; i++) out[i] = NAME##_f64(x[i], p, q);                           \
+  }                                                                                            \
+  static void NAME##_back32(const float *const *in, float *out, int64_t n, const double *a) {  \
+    const float *g = in[0], *s = in[1], p = (float)a[0], q = (float)a[1];                      \
+    for (int64_t i = 0; i < n; i++) out[i] = g[i] * NAME##_b32(s[i], p, q);                    \
+  }                                                                                            \
+  static void NAME##_back64(const double *const *in, double *out, int64_t n,                   \
+                            const double *a) {                                                 \
+    const double *g = in[0], *s = in[1], p = a[0], q = a[1];                                   \
+    for (int64_t i = 0; i < n; i++) out[i] = g[i] * NAME##_b64(s[i], p, q);                    \
+  }
+/* only the UNARY rows: the other families vanish */
+#define UNARY(NAME, ...) BLOCKS(NAME)
+#define BINARY(...)
+#define KERNEL(...)
+#define VIEW(...)
+#define COMPOSED(...)
+#include "ops.def"
+#undef UNARY
+#undef BLOCKS
+
+/* Integers: what stays one. */
+#define INT_BLOCK(NAME, EXPR)                                                     \
+  static void NAME##_block_int(const int64_t *const *in, int64_t *out, int64_t n, \
+                               const double *a) {                                 \
+    DM_UNUSED(a);                                                                 \
+    for (int64_t i = 0; i < n; i++) {                                             \
+      const int64_t x = in[0][i];                                                 \
+      out[i] = EXPR;                                                              \
+    }                                                                             \
+  }
+INT_BLOCK(neg, (int64_t)(0 - (uint64_t)x))
+INT_BLOCK(abs, x < 0 ? (int64_t)(0 - (uint64_t)x) : x)
+INT_BLOCK(sign, (x > 0) - (x < 0))
+INT_BLOCK(square, (int64_t)((uint64_t)x *(uint64_t)x))
+INT_BLOCK(relu, x < 0 ? 0 : x)
+INT_BLOCK(same, x)
+#undef INT_BLOCK
+static void clip_block_int(const int64_t *const *in, int64_t *out, int64_t n, const double *a) {
+  const int64_t lo = (int64_t)a[0], hi = (int64_t)a[1];
+  for (int64_t i = 0; i < n; i++) out[i] = in[0][i] < lo ? lo : in[0][i] > hi ? hi : in[0][i];
+}
+
+static dm_BlockI64 *int_block(dm_OpId id) {
+  switch (id) {
+  case DM_OP_neg: return neg_block_int;
+  case DM_OP_abs: return abs_block_int;
+  case DM_OP_sign: return sign_block_int;
+  case DM_OP_square: return square_block_int;
+  case DM_OP_relu: return relu_block_int;
+  case DM_OP_hardtanh: return clip_block_int;
+  case DM_OP_floor:
+  case DM_OP_ceil:
+  case DM_OP_round:
+  case DM_OP_trunc: return same_block_int;
+  default: return NULL;
+  }
+}
+
+typedef struct Formula {
+  dm_Pointwise forward, backward;
+} Formula;
+
+static const Formula formulas[DM_N_OP] = {
+#define UNARY(NAME, ...) \
+  [DM_OP_##              \
+      NAME] = {{NAME##_block32, NAME##_block64, NULL}, {NAME##_back32, NAME##_back64, NULL}},
+#include "ops.def"
+#undef UNARY
+#undef BINARY
+#undef KERNEL
+#undef VIEW
+#undef COMPOSED
+};
+
+/* The row's attributes as p and q, whatever their kind. */
+static void read_params(const dm_OpInfo *op, const void *attr, double pq[2]) {
+  const dm_Signature *g = dm_op_signature(op);
+  for (int i = 0; i < 2; i++) {
+    const void *at = i < g->n_attr ? (const char *)attr + g->attr[i].offset : NULL;
+    pq[i] = !at                        ? 0
+            : g->attr[i].kind == A_NUM ? *(const double *)at
+                                       : (double)*(const int64_t *)at;
+  }
+}
+
+dm_status unary_rule(dm_Call *c) {
+  const dm_DType d = (dm_DType)c->in[0]->dtype;
+  const bool keeps = dm_is_float(d) || (d != DM_BOOL && int_block(dm_op_id(c->op)));
+  if (d == DM_BOOL && c->op == &dm_ops[DM_OP_neg])
+    return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");
+  dm_out_like(c, 0, c->in[0], keeps ? d : DM_F32);
+  return DM_OK;
+}
+
+dm_status unary_cpu(dm_Call *c) {
+  const dm_OpId id = dm_op_id(c->op);
+  dm_Pointwise fn = formulas[id].forward;
+  fn.i64 = int_block(id);
+  double pq[2];
+  read_params(c->op, c->attr, pq);
+  return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
+}
+
+typedef struct BackwardAttr {
+  int64_t op;
+  double p, q;
+} BackwardAttr;
+
+dm_status unary_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
+  return DM_OK;
+}
+
+dm_status unary_backward_cpu(dm_Call *c) {
+  const BackwardAttr *a = DM_ATTR(BackwardAttr, c);
+  return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype,
+                      &formulas[a->op].backward, &a->p);
+}
+
+/* dy/dx as a composition of ops on s, the saved one of x and y; NULL where the
+   derivative is constant 0. */
+static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[2]) {
+  dm_Tensor *one_minus_s2, *sg;
+  switch (id) {
+  case DM_OP_abs: return x_unary(x, DM_OP_sign, s);
+  case DM_OP_square: return x_scale(x, s, 2);
+  case DM_OP_exp: return s;
+  case DM_OP_expm1: return x_shift(x, s, 1);
+  case DM_OP_log: return x_unary(x, DM_OP_reciprocal, s);
+  case DM_OP_log1p: return x_unary(x, DM_OP_reciprocal, x_shift(x, s, 1));
+  case DM_OP_log2: /* ln 2 */
+    return x_unary(x, DM_OP_reciprocal, x_scale(x, s, 0.69314718055994530942));
+  case DM_OP_log10: /* ln 10 */
+    return x_unary(x, DM_OP_reciprocal, x_scale(x, s, 2.30258509299404568402));
+  case DM_OP_sqrt: return x_scale(x, x_unary(x, DM_OP_reciprocal, s), 0.5);
+  case DM_OP_rsqrt: return x_scale(x, x_mul(x, s, x_mul(x, s, s)), -0.5);
+  case DM_OP_reciprocal: return x_scale(x, x_mul(x, s, s), -1);
+  case DM_OP_sin: return x_unary(x, DM_OP_cos, s);
+  case DM_OP_cos: return x_scale(x, x_unary(x, DM_OP_sin, s), -1);
+  case DM_OP_tan: return x_shift(x, x_mul(x, s, s), 1);
+  case DM_OP_asin:
+  case DM_OP_acos:
+    one_minus_s2 = x_shift(x, x_scale(x, x_mul(x, s, s), -1), 1);
+    return x_scale(x, x_unary(x, DM_OP_rsqrt, one_minus_s2), id == DM_OP_asin ? 1 : -1);
+  case DM_OP_atan: return x_unary(x, DM_OP_reciprocal, x_shift(x, x_mul(x, s, s), 1));
+  case DM_OP_sinh: return x_unary(x, DM_OP_cosh, s);
+  case DM_OP_cosh: return x_unary(x, DM_OP_sinh, s);
+  case DM_OP_tanh: return x_shift(x, x_scale(x, x_mul(x, s, s), -1), 1);
+  case DM_OP_sigmoid: return x_sub(x, s, x_mul(x, s, s));
+  case DM_OP_erf: /* 2/sqrt(pi) */
+    return x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, x_mul(x, s, s), -1)),
+                   1.12837916709551257390);
+  case DM_OP_relu: return x_like(x, dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0)), s);
+  case DM_OP_leaky_relu: {
+    dm_Tensor *pos = x_like(x, dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0)), s);
+    return x_shift(x, x_scale(x, pos, 1 - pq[0]), pq[0]);
+  }
+  case DM_OP_elu: {
+    dm_Tensor *pos = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0));
+    return x_where(x, pos, dm_x_number(x, 1), x_scale(x, x_unary(x, DM_OP_exp, s), pq[0]));
+  }
+  case DM_OP_silu: /* s (1 + x (1 - s)) with s = sigmoid(x) */
+    sg = x_unary(x, DM_OP_sigmoid, s);
+    return x_mul(x, sg, x_shift(x, x_sub(x, s, x_mul(x, s, sg)), 1));
+  case DM_OP_softplus: {
+    dm_Tensor *bx = x_scale(x, s, pq[0]);
+    dm_Tensor *linear = dm_x(x, DM_OP_gt, NULL, 2, bx, dm_x_number(x, pq[1]));
+    return x_where(x, linear, dm_x_number(x, 1), x_unary(x, DM_OP_sigmoid, bx));
+  }
+  case DM_OP_hardtanh: {
+    dm_Tensor *above = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, pq[0]));
+    dm_Tensor *below = dm_x(x, DM_OP_lt, NULL, 2, s, dm_x_number(x, pq[1]));
+    return x_mul(x, x_like(x, above, s), x_like(x, below, s));
+  }
+  case DM_OP_gelu: {
+    const double k = 0.79788456080286535588; /* sqrt(2/pi) */
+    dm_Tensor *s2 = x_mul(x, s, s);
+    if (pq[0] != 0) { /* 0.5 (1 + t) + 0.5 x (1 - t^2) k (1 + 3 c x^2), c = 0.044715 */
+      dm_Tensor *t = x_unary(
+          x, DM_OP_tanh, x_scale(x, x_mul(x, s, x_shift(x, x_scale(x, s2, 0.044715), 1)), k));
+      dm_Tensor *dt = x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1);
+      dm_Tensor *du = x_scale(x, x_shift(x, x_scale(x, s2, 3 * 0.044715), 1), 0.5 * k);
+      return x_add(x, x_scale(x, x_shift(x, t, 1), 0.5), x_mul(x, s, x_mul(x, dt, du)));
+    }
+    dm_Tensor *cdf =
+        x_unary(x, DM_OP_erf, x_scale(x, s, 0.70710678118654752440)); /* 1/sqrt 2 */
+    dm_Tensor *pdf = x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, s2, -0.5)),
+                             0.39894228040143267794); /* 1/sqrt(2 pi) */
+    return x_add(x, x_scale(x, x_shift(x, cdf, 1), 0.5), x_mul(x, s, pdf));
+  }
+  default: return NULL;
+  }
+}
+
+void unary_grad(dm_Grad *g) {
+  const dm_OpId id = dm_op_id(g->op);
+  dm_Tensor *gy = g->gy[0], *s = g->in[0] ? g->in[0] : g->out[0];
+  if (!s) { /* neg, or a step function */
+    g->gx[0] = id == DM_OP_neg ? x_scale(g->x, gy, -1) : x_zeros_like(g->x, gy);
+    return;
+  }
+  double pq[2];
+  read_params(g->op, g->attr, pq);
+  if (g->create_graph) {
+    dm_Tensor *d = derivative(g->x, id, s, pq);
+    g->gx[0] = d ? x_mul(g->x, gy, d) : NULL;
+    return;
+  }
+  const BackwardAttr a = {id, pq[0], pq[1]};
+  g->gx[0] = dm_x(g->x, DM_OP_unary_backward, &a, 2, gy, s);
+}
+
+/* ---- predicates: a bool for every element ---- */
+
+dm_status predicate_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], DM_BOOL);
+  return DM_OK;
+}
+
+#define PREDICATE(NAME, EXPR, INT_EXPR)                                                      \
+  static void NAME##_p32(const float *const *in, float *out, int64_t n, const double *a) {   \
+    DM_UNUSED(a);                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                        \
+      const float x = in[0][i];                                                              \
+      out[i] = (EXPR) ? 1.0f : 0.0f;                                                         \
+    }                                                                                        \
+  }                                                                                          \
+  static void NAME##_p64(const double *const *in, double *out, int64_t n, const double *a) { \
+    DM_UNUSED(a);                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                        \
+      const double x = in[0][i];                                                             \
+      out[i] = (EXPR) ? 1.0 : 0.0;                                                           \
+    }                                                                                        \
+  }                                                                                          \
+  static void NAME##_pint(const int64_t *const *in, int64_t *out, int64_t n,                 \
+                          const double *a) {                                                 \
+    DM_UNUSED(a);                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                        \
+      const int64_t x = in[0][i];                                                            \
+      DM_UNUSED(x);                                                                          \
+      out[i] = INT_EXPR;                                                                     \
+    }                                                                                        \
+  }                                                                                          \
+  dm_status NAME##_cpu(dm_Call *c) {                                                         \
+    static const dm_Pointwise fn = {NAME##_p32, NAME##_p64, NAME##_pint};                    \
+    return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->in[0]->dtype, &fn, NULL);          \
+  }
+PREDICATE(isnan, x != x, 0)
+PREDICATE(isinf, isinf(x), 0)
+PREDICATE(isfinite, isfinite(x), 1)
+PREDICATE(logical_not, x == 0, x == 0)
+#undef PREDICATE

@@ -1,0 +1,39 @@
+/* Windows: other shapes on a tensor's elements, for the length of a kernel. A
+   window owns nothing and is never recorded; it lies on the stack. */
+#ifndef DM_WINDOW_H
+#define DM_WINDOW_H
+
+#include "engine/op.h"
+
+/* t's elements, stepped through by stride (elements; 0 and below are fine). */
+static inline dm_Tensor dm_window(const dm_Tensor *t, int ndim, const int64_t *shape,
+                                  const int64_t *stride, int64_t offset) {
+  dm_Tensor w = {.dtype = t->dtype, .ndim = (uint8_t)ndim, .device = t->device,
+                 .offset = offset, .storage = t->storage};
+  for (int d = 0; d < ndim; d++) {
+    w.shape[d] = shape[d];
+    w.stride[d] = stride[d];
+  }
+  w.numel = dm_numel(ndim, shape);
+  return w;
+}
+
+/* t as broadcast to shape. */
+static inline dm_Tensor dm_window_expanded(const dm_Tensor *t, int ndim, const int64_t *shape) {
+  int64_t stride[DM_MAX_DIM];
+  for (int d = 0; d < ndim; d++) {
+    const int dd = d - (ndim - t->ndim);
+    stride[d] = dd < 0 || t->shape[dd] == 1 ? 0 : t->stride[dd];
+  }
+  return dm_window(t, ndim, shape, stride, t->offset);
+}
+
+/* Copies src into dst, broadcast and converted; CPU tensors or windows. */
+static inline dm_status dm_copy_to(dm_Tensor *dst, dm_Tensor *src) {
+  dm_Tensor *in[2] = {dst, src};
+  dm_Call c = {.op = &dm_ops[DM_OP_copy], .n_in = 2, .n_out = 1, .in = in};
+  c.out[0] = dst;
+  return copy_cpu(&c);
+}
+
+#endif
