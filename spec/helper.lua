@@ -7,3 +7,12 @@ package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path
 package.cpath = "./" .. build .. "/lua/?.so;" .. package.cpath
 
 collectgarbage(os.getenv "DEMILUNE_GC" or "incremental")
+
+-- assert.refuses(pattern, f): f raises an error whose text has pattern.
+local assert, say = require "luassert", require "say"
+say:set("assertion.refuses", "Expected an error with '%s', got: %s")
+assert:register("assertion", "refuses", function(_, args)
+  local raised, text = pcall(args[2])
+  args[2] = raised and "no error" or tostring(text)
+  return not raised and tostring(text):find(args[1]) ~= nil
+end, "assertion.refuses", "assertion.refuses")

@@ -11,6 +11,7 @@ lib.here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = lib.here .. "/?.lua;" .. package.path
 
 local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+lib.quote = quote
 
 --- What a command prints, without the last line feed; nil when it fails.
 function lib.output(command)
@@ -57,11 +58,16 @@ function Worker:close()
   self.requests:close()
   self.answers:close()
 end
+Worker.__close = Worker.close
 
---- The two sides. PyTorch gets the environment in which it is fastest on a CPU:
+function lib.ours()
+  return lib.worker("demilune", "exec lua5.4 " .. quote(lib.here .. "/ours.lua"))
+end
+
+--- Both sides. PyTorch gets the environment in which it is fastest on a CPU:
 --- waiting threads sleep, and freed memory stays with the process.
 function lib.sides()
-  local ours = lib.worker("demilune", "exec lua5.4 " .. quote(lib.here .. "/ours.lua"))
+  local ours = lib.ours()
   local python = os.getenv("PYTHON") or "python3"
   local peer = lib.worker("PyTorch", "OMP_WAIT_POLICY=PASSIVE MALLOC_MMAP_MAX_=0 "
     .. "MALLOC_TRIM_THRESHOLD_=17179869184 exec " .. quote(python) .. " "
@@ -163,7 +169,9 @@ function lib.table(header, rows)
   end
   local function line(row)
     local cells = {}
-    for i, cell in ipairs(row) do cells[i] = cell .. (" "):rep(width[i] - (utf8.len(cell) or #cell)) end
+    for i, cell in ipairs(row) do
+      cells[i] = cell .. (" "):rep(width[i] - (utf8.len(cell) or #cell))
+    end
     print("| " .. table.concat(cells, " | ") .. " |")
   end
   line(header)

@@ -181,19 +181,19 @@ def begin(dtype, seed, **o):
     _, threads, layout = fastest_setting(dtype, o)
     torch.set_num_threads(threads)
     (x, _), _ = data()
-    batches = -(-len(x) // o["batch"])
-    STATE["training"] = Training(dtype, seed, o, batches * o["epochs"])
+    STATE["batches"] = len(x) // o["batch"]
+    STATE["training"] = Training(dtype, seed, o, STATE["batches"] * o["epochs"])
     STATE["training"].use_layout(layout)
     STATE["batch"] = o["batch"]
     return {"threads": threads, "layout": str(layout).replace("torch.", "")}
 
 
 def epoch():
-    """All images in a new random order, the short last batch included."""
+    """All images in a new random order, without the short last batch."""
     (x, y), _ = data()
     training, total = STATE["training"], torch.zeros(())
     start = time.perf_counter()
-    batches = torch.randperm(len(x)).split(STATE["batch"])
+    batches = torch.randperm(len(x)).split(STATE["batch"])[:STATE["batches"]]
     for index in batches:
         total += training.step(x[index], y[index])
     return {"seconds": time.perf_counter() - start, "loss": total.item() / len(batches)}

@@ -144,6 +144,11 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   case A_OPTDIM: *(dm_OptInt *)p = (dm_OptInt){1, to_position(a, s->name, i)}; break;
   case A_PAIR: {
     int64_t *v = p;
+    const char *word = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
+    if (strcmp(word, "same") == 0 || strcmp(word, "valid") == 0) {
+      v[0] = v[1] = word[0] == 's' ? -1 : 0; /* conv2d makes sense of -1 */
+      break;
+    }
     if (!lua_istable(L, i)) {
       v[0] = v[1] = to_int(a, s->name, i);
       break;
@@ -378,9 +383,35 @@ static int call_list(Args *a, State *S, int top) {
   return finish(a, S, n, in, false);
 }
 
+/* full({2}, 7) is int64 and full({2}, true) bool, when no dtype is given. */
+static void infer_full(Args *a, int top) {
+  const dm_AttrSpec *s = &a->g->attr[a->g->dtype_attr];
+  int64_t *dtype = (int64_t *)(void *)(a->attr + s->offset);
+  const int value = top < 2 ? 0 : 2;
+  if (*dtype >= 0 || !value) return;
+  if (lua_isinteger(a->L, value)) *dtype = DM_I64;
+  else if (lua_isboolean(a->L, value)) *dtype = DM_BOOL;
+}
+
+static bool names_tensor(lua_State *L, int i, const char *key) {
+  const bool yes = lua_istable(L, i) && lua_getfield(L, i, key) == LUA_TUSERDATA;
+  if (lua_istable(L, i)) lua_pop(L, 1);
+  return yes;
+}
+
+/* Names that PyTorch gives to two ops, told apart by a tensor argument. */
+static int overload(lua_State *L, int id) {
+  if (id == DM_OP_max && dm_box(L, 2)) return DM_OP_maximum;
+  if (id == DM_OP_min && dm_box(L, 2)) return DM_OP_minimum;
+  if (id == DM_OP_clamp && (dm_box(L, 2) || dm_box(L, 3) || names_tensor(L, 2, "min") ||
+                            names_tensor(L, 2, "max")))
+    return DM_OP_clamp_tensor;
+  return id;
+}
+
 int dm_op_closure(lua_State *L) {
   State *S = dm_enter(L);
-  const int id = (int)lua_tointeger(L, lua_upvalueindex(UP_OP));
+  const int id = overload(L, (int)lua_tointeger(L, lua_upvalueindex(UP_OP)));
   Args a;
   a.L = L;
   a.op = &dm_ops[id];
@@ -395,5 +426,6 @@ int dm_op_closure(lua_State *L) {
   read_positional(&a, 1, opts ? top - 1 : top);
   if (opts) read_options(&a, top);
   check_complete(&a);
+  if (id == DM_OP_full) infer_full(&a, top);
   return finish(&a, S, a.g->n_tensor, a.in, lua_toboolean(L, lua_upvalueindex(UP_INPLACE)));
 }

@@ -1,5 +1,6 @@
 /* Files and loaders for Lua. What the outside world gets wrong comes back as
-   nil and a message; what runs out of memory raises. */
+   nil and a message; a mistake of the caller raises, and so does the end of
+   memory, after a collection and a second try. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,8 +12,10 @@
 
 static const dm_Device cpu = {.type = DM_CPU};
 
+/* A file that cannot be read or written is an answer; the rest is a mistake of
+   the caller, or the end of memory. */
 static int world_failed(lua_State *L, dm_status st) {
-  if (st == DM_EMEM) return dm_raise(L);
+  if (st != DM_EIO) return dm_raise(L);
   lua_pushnil(L);
   lua_pushstring(L, dm_error());
   return 2;
@@ -25,6 +28,10 @@ static int read_idx(lua_State *L) {
   dm_Idx idx = {0};
   Box *box = dm_push_box(L, S);
   dm_status st = dm_idx_read(&idx, path);
+  if (st == DM_EMEM) {
+    dm_collect(L, S);
+    st = dm_idx_read(&idx, path);
+  }
   if (st != DM_OK) return world_failed(L, st);
   st = dm_tensor_wrap(idx.data, idx.dtype, idx.n_dim, idx.shape, dm_free, idx.data, &box->t);
   if (st != DM_OK) {
@@ -32,6 +39,24 @@ static int read_idx(lua_State *L) {
     return dm_raise(L);
   }
   return 1;
+}
+
+/* A new tensor on the CPU in the box; collects garbage when memory is short. */
+static dm_status new_tensor(lua_State *L, State *S, Box *box, const dm_StEntry *e) {
+  dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
+  if (st != DM_EMEM) return st;
+  dm_collect(L, S);
+  return dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
+}
+
+/* *out = the elements of t side by side in row-major order, without history;
+   t's own bytes when they lie so. */
+static dm_status dense_of(const dm_Tensor *t, dm_Tensor **out) {
+  dm_Tensor *alias = NULL;
+  DM_TRY(dm_tensor_alias(t, &alias));
+  const dm_status st = dm_call(DM_OP_contiguous, 1, &alias, NULL, out);
+  dm_tensor_unref(&alias);
+  return st;
 }
 
 /* ---- safetensors ---- */
@@ -66,7 +91,7 @@ static int safetensors_read(lua_State *L) {
   const dm_StEntry *e = dm_st_get_entries(*f, &n);
   for (int64_t i = 0; i < n; i++, e++) {
     Box *box = dm_push_box(L, S);
-    DM_CHECK(L, dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t));
+    DM_CHECK(L, new_tensor(L, S, box, e));
     if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(box->t))) != DM_OK)
       return world_failed(L, st);
     lua_setfield(L, -2, e->name);
@@ -109,7 +134,7 @@ static int safetensors_write(lua_State *L) {
     dm_Tensor *t = dm_check_tensor(L, -1);
     Box *dense = dm_push_box(L, S);
     lua_rawseti(L, held, (lua_Integer)i + 1);
-    DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &t, NULL, &dense->t));
+    DM_CHECK(L, dense_of(t, &dense->t));
     entries[i] = (dm_StEntry){.name = lua_tostring(L, -2), .dtype = t->dtype, .n_dim = t->ndim};
     memcpy(entries[i].shape, t->shape, sizeof t->shape);
     data[i] = dm_tensor_data(dense->t);
@@ -119,8 +144,11 @@ static int safetensors_write(lua_State *L) {
     if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
       return dm_raise_text(L, "safetensors_write: metadata wants strings for keys and values");
     pairs[i] = (dm_StPair){lua_tostring(L, -2), lua_tostring(L, -1)};
+    if (strlen(pairs[i].key) != lua_rawlen(L, -2) || strlen(pairs[i].value) != lua_rawlen(L, -1))
+      return dm_raise_text(L, "safetensors_write: metadata '%s' holds a NUL", pairs[i].key);
   }
   const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
+  for (lua_pushnil(L); lua_next(L, held); lua_pop(L, 1)) dm_box_release(dm_box(L, -1));
   if (st != DM_OK) return world_failed(L, st);
   lua_pushboolean(L, true);
   return 1;
@@ -159,12 +187,13 @@ static void free_batch(void *ctx, dm_LoaderBuffer *buffer) {
 }
 
 static LoaderBox *check_loader(lua_State *L) {
-  return luaL_checkudata(L, 1, "demilune.Loader");
+  LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
+  if (!l->loader) dm_raise_text(L, "DataLoader: used after its end");
+  return l;
 }
 
 static int loader_gc(lua_State *L) {
-  dm_enter(L);
-  LoaderBox *l = check_loader(L);
+  LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
   dm_loader_free(&l->loader);
   for (int k = 0; k < l->n; k++) dm_tensor_unref(&l->column[k]);
   return 0;
@@ -182,6 +211,17 @@ static int read_floats(lua_State *L, int i, const char *key, float dst[MAX_CHANN
   }
   lua_pop(L, 1);
   return n;
+}
+
+static int64_t option_integer(lua_State *L, int i, const char *key, int64_t def) {
+  const int64_t v = dm_option(L, i, key) == LUA_TNIL ? def : luaL_checkinteger(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* A count, default 0; what does not fit an int stays out of its range. */
+static int option_int(lua_State *L, int i, const char *key) {
+  return (int)dm_max_i64(-1, dm_min_i64(option_integer(L, i, key, 0), INT32_MAX));
 }
 
 static double option_number(lua_State *L, int i, const char *key, double def) {
@@ -205,9 +245,9 @@ static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
       .channels = t->ndim == 4 ? t->shape[1] : 1,
       .height = t->shape[t->ndim - 2],
       .width = t->shape[t->ndim - 1],
-      .padding = (int64_t)option_number(L, i, "padding", 0),
-      .crop_height = (int64_t)option_number(L, i, "crop_height", 0),
-      .crop_width = (int64_t)option_number(L, i, "crop_width", 0),
+      .padding = option_integer(L, i, "padding", 0),
+      .crop_height = option_integer(L, i, "crop_height", 0),
+      .crop_width = option_integer(L, i, "crop_width", 0),
       .flip = option_number(L, i, "flip", 0),
   };
   const int n_mean = read_floats(L, i, "mean", im->mean), n_std = read_floats(L, i, "std", im->std);
@@ -244,7 +284,7 @@ static int loader_new(lua_State *L) {
     lua_rawgeti(L, tensors, k + 1);
     dm_Tensor *t = dm_check_tensor(L, -1);
     if (t->ndim < 1) return dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
-    DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &t, NULL, &l->column[k]));
+    DM_CHECK(L, dense_of(t, &l->column[k]));
     l->n = k + 1;
     t = l->column[k];
     if (t->shape[0] != l->column[0]->shape[0])
@@ -264,11 +304,11 @@ static int loader_new(lua_State *L) {
       .columns = columns,
       .n_columns = (int)n,
       .n_samples = l->column[0]->shape[0],
-      .batch_size = (int64_t)option_number(L, 1, "batch_size", 1),
+      .batch_size = option_integer(L, 1, "batch_size", 1),
       .drop_last = dm_option_bool(L, 1, "drop_last", false),
-      .num_workers = (int)option_number(L, 1, "num_workers", 0),
-      .prefetch = (int)option_number(L, 1, "prefetch", 0),
-      .seed = (uint64_t)option_number(L, 1, "seed", 0),
+      .num_workers = option_int(L, 1, "num_workers"),
+      .prefetch = option_int(L, 1, "prefetch"),
+      .seed = (uint64_t)option_integer(L, 1, "seed", 0),
       .alloc = new_batch,
       .free = free_batch,
       .ctx = l,
@@ -288,7 +328,7 @@ static int loader_epoch(lua_State *L) {
     return dm_raise_text(L, "DataLoader: order is %s %s, wanted int64 of one dim",
                          dm_dtype_name(order->dtype), DM_SHAPE(order));
   Box *dense = dm_push_box(L, S);
-  DM_CHECK(L, dm_call(DM_OP_contiguous, 1, &order, NULL, &dense->t));
+  DM_CHECK(L, dense_of(order, &dense->t));
   const int64_t n = order->numel, *from = dm_tensor_data(dense->t);
   int64_t *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)(n ? n : 1), 0);
   for (int64_t i = 0; i < n; i++) rows[i] = from[i] - 1;
@@ -306,8 +346,16 @@ static int loader_next(lua_State *L) {
   dm_LoaderState state;
   int64_t n_rows;
   luaL_checkstack(L, l->n + 2, NULL);
-  for (int k = 0; k < l->n; k++) box[k] = dm_push_box(L, S);
-  DM_CHECK(L, dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state));
+  for (int k = 0; k < l->n; k++) {
+    dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
+    box[k] = dm_box(L, -1);
+  }
+  dm_status st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
+  if (st == DM_EMEM) {
+    dm_collect(L, S);
+    st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
+  }
+  DM_CHECK(L, st);
   if (state != DM_LOADER_BATCH) {
     if (state == DM_LOADER_END) lua_pushnil(L);
     else lua_pushboolean(L, false);
@@ -317,10 +365,34 @@ static int loader_next(lua_State *L) {
   return l->n;
 }
 
+/* Frees the workers and what they made ahead; fine more than once. */
 static int loader_stop(lua_State *L) {
-  dm_enter(L);
-  dm_loader_stop(check_loader(L)->loader);
+  const LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
+  if (l->loader) dm_loader_stop(l->loader);
   return 0;
+}
+
+/* permutation(n, seed, epoch) -> int64 (n): the positions 1..n in an order that
+   depends on nothing else. Fisher and Yates' shuffle. */
+static int permutation(lua_State *L) {
+  State *S = dm_enter(L);
+  const int64_t n = luaL_checkinteger(L, 1);
+  uint64_t state = (uint64_t)luaL_checkinteger(L, 2);
+  state = dm_splitmix64(&state) ^ (uint64_t)luaL_checkinteger(L, 3);
+  if (n < 0) return dm_raise_text(L, "permutation: of %d", (int)n);
+  Box *box = dm_push_box(L, S);
+  DM_CHECK(L, dm_tensor_new(DM_I64, 1, &n, cpu, &box->t));
+  int64_t *p = dm_tensor_data(box->t);
+  for (int64_t i = 0; i < n; i++) {
+    const uint64_t sides = (uint64_t)i + 1, uneven = (0 - sides) % sides; /* 2^64 mod sides */
+    uint64_t r;
+    do r = dm_splitmix64(&state);
+    while (r < uneven); /* so that each side is as likely */
+    const int64_t j = (int64_t)(r % sides);
+    if (j != i) p[i] = p[j];
+    p[j] = i + 1;
+  }
+  return 1;
 }
 
 void dm_register_data(lua_State *L, State *S) {
@@ -339,4 +411,5 @@ const luaL_Reg dm_data_functions[] = {{"read_idx", read_idx},
                                       {"safetensors_read", safetensors_read},
                                       {"safetensors_write", safetensors_write},
                                       {"loader_new", loader_new},
+                                      {"permutation", permutation},
                                       {NULL, NULL}};

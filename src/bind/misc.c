@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -181,6 +182,13 @@ static int now(lua_State *L) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   lua_pushnumber(L, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+  return 1;
+}
+
+/* isatty(file): whether an open Lua file is a terminal. */
+static int is_terminal(lua_State *L) {
+  const luaL_Stream *s = luaL_checkudata(L, 1, LUA_FILEHANDLE);
+  lua_pushboolean(L, s->closef && isatty(fileno(s->f)));
   return 1;
 }
 
@@ -409,6 +417,7 @@ const luaL_Reg dm_misc_functions[] = {{"manual_seed", manual_seed},
                                       {"alloc_requests", alloc_requests},
                                       {"alloc_live", alloc_live},
                                       {"now", now},
+    {"isatty", is_terminal},
                                       {"json_encode", json_encode},
                                       {"json_decode", json_decode},
                                       {"ops", ops},

@@ -72,6 +72,14 @@ static void register_ops(lua_State *L, State *S, int module, int methods) {
   }
 }
 
+/* A second name for an op, in both tables. */
+static void alias(lua_State *L, int module, int methods, const char *op, const char *name) {
+  lua_getfield(L, module, op);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, module, name);
+  lua_setfield(L, methods, name);
+}
+
 typedef struct Operator {
   const char *event;
   int op;
@@ -131,6 +139,7 @@ int luaopen_demilune_core(lua_State *L) {
   if (fresh) fill_metatable(L, S, methods);
   lua_pop(L, 1);
   register_ops(L, S, module, methods);
+  alias(L, module, methods, "tile", "repeat"); /* a keyword: x["repeat"](x, 2, 1) */
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
   dm_set_functions(L, dm_grad_methods, S);

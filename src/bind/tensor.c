@@ -296,8 +296,8 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
 /* A name that is neither method nor property: say which is near. */
 static int no_such_name(lua_State *L, const char *key) {
   const char *best = NULL;
-  const char *names[512];
-  int n = 0;
+  const char *names[512] = {"shape", "dtype", "device", "grad", "requires_grad", "is_leaf", "data"};
+  int n = 7;
   lua_pushnil(L);
   while (lua_next(L, lua_upvalueindex(3)) && n < 512) {
     names[n++] = lua_tostring(L, -2);
@@ -341,21 +341,9 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
 
 /* x.data = y: x's bytes, shape and dtype become y's; the handle stays. */
 static int set_data(lua_State *L, dm_Tensor *t) {
-  dm_Tensor *from = dm_check_tensor(L, 3), *tmp;
   if (t->node || t->base)
     return dm_raise_text(L, "data: only a leaf that is no view takes other data");
-  DM_CHECK(L, dm_tensor_alias(from, &tmp));
-  dm_Storage *s = t->storage;
-  t->storage = tmp->storage;
-  tmp->storage = s;
-  t->dtype = from->dtype;
-  t->ndim = from->ndim;
-  t->device = from->device;
-  t->offset = from->offset;
-  t->numel = from->numel;
-  memcpy(t->shape, from->shape, sizeof t->shape);
-  memcpy(t->stride, from->stride, sizeof t->stride);
-  dm_tensor_unref(&tmp);
+  dm_tensor_swap_storage(t, dm_check_tensor(L, 3));
   return 0;
 }
 
@@ -650,7 +638,7 @@ static int make_parameter(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_tensor_functions[] = {
+const luaL_Reg dm_tensor_functions[] = {{"detach", tensor_detach},
     {"tensor", tensor_new},  {"is_tensor", is_tensor}, {"parameter", make_parameter},
     {"split", tensor_split}, {"chunk", tensor_chunk},  {"unbind", tensor_unbind},
     {"equal", tensor_equal}, {"numel", tensor_numel},  {NULL, NULL}};

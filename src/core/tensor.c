@@ -10,10 +10,24 @@
 
 void (*dm_tensor_drop_history)(dm_Tensor *t);
 
+/* A small tensor is one block: storage, handle, data. Everything is touched
+   together, and making one is one request. */
+typedef struct Inline {
+  dm_Storage storage;
+  _Alignas(16) dm_Tensor handle;
+  _Alignas(16) char data[];
+} Inline;
+enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
+
 static void storage_unref(dm_Storage *s) {
   if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+  const dm_DeviceOps *ops = dm_device_ops(s->device);
   if (s->release) s->release(s->release_ctx);
-  else if (s->data) dm_device_ops(s->device)->free(s->device, s->data, s->n_bytes);
+  if (s->inlined) {
+    ops->free(s->device, s, BLOCK_BYTES);
+    return;
+  }
+  if (!s->release && s->data) ops->free(s->device, s->data, s->n_bytes);
   dm_free(s);
 }
 
@@ -35,23 +49,39 @@ static dm_status storage_new(dm_Device dev, int64_t n_bytes, dm_Storage **out) {
   return DM_OK;
 }
 
-static dm_Tensor *handle_new(void) {
-  dm_Tensor *t = dm_alloc(sizeof *t);
-  if (!t) {
-    (void)dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
-    return NULL;
-  }
-  t->flags = 0;
+/* Everything but shape, strides and dtype. */
+static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flags) {
+  atomic_init(&t->refs, 1);
+  t->device = dev;
+  t->flags = flags;
   t->out_index = 0;
   t->gen = 0;
   t->offset = 0;
-  t->storage = NULL;
+  t->storage = s;
+  t->home = NULL;
   t->node = NULL;
   t->base = NULL;
   t->grad = NULL;
   t->hooks = NULL;
-  atomic_init(&t->refs, 1);
-  return t;
+}
+
+static dm_status handle_new(dm_Device dev, dm_Storage *s, dm_Tensor **out) {
+  *out = dm_alloc(sizeof **out);
+  if (!*out) return dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
+  handle_init(*out, dev, s, 0);
+  return DM_OK;
+}
+
+static dm_status inline_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
+  void *block;
+  DM_TRY(dm_device_ops(dev)->alloc(dev, BLOCK_BYTES, &block));
+  Inline *p = block;
+  p->storage = (dm_Storage){.device = dev, .inlined = true, .n_bytes = n_bytes};
+  p->storage.data = n_bytes ? p->data : NULL;
+  atomic_init(&p->storage.refs, 1);
+  handle_init(&p->handle, dev, &p->storage, DM_T_INLINED);
+  *out = &p->handle;
+  return DM_OK;
 }
 
 int64_t dm_numel(int ndim, const int64_t *shape) {
@@ -92,16 +122,21 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
                         dm_Tensor **out) {
   int64_t numel;
   DM_TRY(check_shape(ndim, shape, &numel));
-  dm_Tensor *t = handle_new();
-  if (!t) return DM_EMEM;
-  const dm_status st = storage_new(dev, numel * dm_dtype_size(dtype), &t->storage);
-  if (st != DM_OK) {
-    dm_free(t);
-    return st;
+  const int64_t n_bytes = numel * dm_dtype_size(dtype);
+  dm_Tensor *t;
+  if (dev.type == DM_CPU && n_bytes <= INLINE_BYTES) {
+    DM_TRY(inline_new(dev, n_bytes, &t));
+  } else {
+    dm_Storage *s = NULL;
+    DM_TRY(storage_new(dev, n_bytes, &s));
+    const dm_status st = handle_new(dev, s, &t);
+    if (st != DM_OK) {
+      storage_unref(s);
+      return st;
+    }
   }
   t->dtype = (uint8_t)dtype;
   t->ndim = (uint8_t)ndim;
-  t->device = dev;
   t->numel = numel;
   for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
   dm_contiguous_strides(ndim, shape, t->stride);
@@ -141,11 +176,10 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
 }
 
 dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
-  dm_Tensor *a = handle_new();
-  if (!a) return DM_EMEM;
+  dm_Tensor *a;
+  DM_TRY(handle_new(t->device, t->storage, &a));
   a->dtype = t->dtype;
   a->ndim = t->ndim;
-  a->device = t->device;
   a->flags = t->flags & (DM_T_NUMBER | DM_T_INFERENCE);
   a->offset = t->offset;
   a->numel = t->numel;
@@ -153,7 +187,6 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
     a->shape[d] = t->shape[d];
     a->stride[d] = t->stride[d];
   }
-  a->storage = t->storage;
   atomic_fetch_add_explicit(&a->storage->refs, 1, memory_order_relaxed);
   *out = a;
   return DM_OK;
@@ -189,10 +222,27 @@ void dm_tensor_unref(dm_Tensor **tp) {
   *tp = NULL;
   if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
   if (t->node || t->hooks) dm_tensor_drop_history(t);
-  storage_unref(t->storage);
   if (t->grad) dm_tensor_unref(&t->grad);
   if (t->base) dm_tensor_unref(&t->base);
-  dm_free(t);
+  dm_Storage *storage = t->storage, *home = t->home;
+  if (!(t->flags & DM_T_INLINED)) dm_free(t);
+  storage_unref(storage); /* an inlined handle goes with its block */
+  storage_unref(home);
+}
+
+void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
+  atomic_fetch_add_explicit(&from->storage->refs, 1, memory_order_relaxed);
+  dm_Storage *old = t->storage;
+  t->storage = from->storage;
+  t->dtype = from->dtype;
+  t->ndim = from->ndim;
+  t->device = from->device;
+  t->offset = from->offset;
+  t->numel = from->numel;
+  memcpy(t->shape, from->shape, sizeof t->shape);
+  memcpy(t->stride, from->stride, sizeof t->stride);
+  if ((t->flags & DM_T_INLINED) && !t->home) t->home = old;
+  else storage_unref(old);
 }
 
 dm_Tensor *dm_tensor_get_grad(const dm_Tensor *t) { return t->grad; }

@@ -18,8 +18,9 @@ typedef struct dm_Storage {
   atomic_int refs;
   dm_Device device;
   uint32_t version; /* in-place changes so far */
+  bool inlined;     /* lies in the block that holds its data */
   int64_t n_bytes;
-  void *data;                 /* NULL when n_bytes is 0 */
+  void *data;                 /* NULL when n_bytes is 0 and nothing is wrapped */
   void (*release)(void *ctx); /* for memory that somebody else gave; or NULL */
   void *release_ctx;
 } dm_Storage;
@@ -32,7 +33,8 @@ enum {
   DM_T_NUMBER = 2,        /* a Lua number in tensor's clothing: widens no dtype */
   DM_T_PARAMETER = 4,
   DM_T_RETAIN_GRAD = 8,
-  DM_T_INFERENCE = 16 /* made under inference_mode: never recorded */
+  DM_T_INFERENCE = 16, /* made under inference_mode: never recorded */
+  DM_T_INLINED = 32    /* the handle lies in the block of the storage it was made with */
 };
 
 struct dm_Tensor {
@@ -45,6 +47,7 @@ struct dm_Tensor {
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
+  dm_Storage *home;       /* owned; an inlined handle's block, once storage is another */
   struct dm_Node *node;   /* owned; NULL for a leaf */
   struct dm_Tensor *base; /* owned; the tensor that this is a view of, or NULL */
   struct dm_Tensor *grad; /* owned; leaves and retain_grad */
@@ -66,6 +69,8 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out);
 /* A view: remembers t's base so that in-place changes reach its history. */
 dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
                          int64_t offset, dm_Tensor **out);
+/* t shows from's elements from now on; its history and gradient stay. */
+void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
 bool dm_tensor_requires_grad(const dm_Tensor *t);

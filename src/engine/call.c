@@ -237,13 +237,14 @@ dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *at
     for (int i = 0; i < n_in; i++)
       if (in[i] && in[i]->base) DM_TRY(dm_refresh_view(in[i]));
     /* the gradient wants the value from before */
-    if (op->save & I0) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
+    if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }
   dm_status st = write_inplace(&c);
   if (st == DM_OK) {
     t->storage->version++;
     if (record) st = dm_record(op, n_in, in, attr, 1, &t, old);
     if (st == DM_OK && record && t->base) st = dm_rebase(t);
+    else if (record) t->gen++; /* views made before learn of it */
   }
   dm_tensor_unref(&old);
   return st;
@@ -251,11 +252,27 @@ dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *at
 
 /* ---- compositions ---- */
 
+/* Makes room for one more; the first ones lie in the struct itself. */
+static bool x_grow(dm_X *x) {
+  if (!x->own) {
+    x->own = x->local;
+    x->room = DM_COUNT(x->local);
+  }
+  if (x->n < x->room) return true;
+  dm_Tensor **own = dm_alloc((int64_t)sizeof *own * 2 * x->room);
+  if (!own) return false;
+  memcpy(own, x->own, sizeof *own * (size_t)x->n);
+  if (x->own != x->local) dm_free(x->own);
+  x->own = own;
+  x->room *= 2;
+  return true;
+}
+
 dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t) {
   if (!t) return NULL;
-  if (x->n == DM_COUNT(x->own)) {
+  if (!x_grow(x)) {
     dm_tensor_unref(&t);
-    x->st = dm_fail(DM_ESTATE, "a composition has more than %d steps", DM_COUNT(x->own));
+    x->st = dm_fail(DM_EMEM, "out of memory: no room for a step of a composition");
     return NULL;
   }
   return x->own[x->n++] = t;
@@ -284,5 +301,7 @@ dm_Tensor *dm_x_number(dm_X *x, double v) {
 
 void dm_x_free(dm_X *x) {
   for (int i = 0; i < x->n; i++) dm_tensor_unref(&x->own[i]);
+  if (x->own != x->local) dm_free(x->own);
+  x->own = NULL;
   x->n = 0;
 }

@@ -19,7 +19,8 @@ typedef enum dm_OpId {
    fp32_set_opt_dtype, promote, banned. */
 typedef enum dm_Cast { ASIS, LOW, F32, F32OUT, WIDE, BAN } dm_Cast;
 
-/* Which inputs and outputs the gradient reads. */
+/* Which inputs and outputs the gradient reads. C0: input 0, but only for the
+   gradient of another input: not kept when no other input wants one. */
 enum {
   I0 = 1,
   I1 = 2,
@@ -29,7 +30,10 @@ enum {
   I5 = 32,
   O0 = 1 << 8,
   O1 = 1 << 9,
-  O2 = 1 << 10
+  O2 = 1 << 10,
+  C0 = 1 << 16,
+  C1 = 1 << 17,
+  C2 = 1 << 18
 };
 
 enum {
@@ -92,6 +96,9 @@ typedef struct dm_Signature {
 
 struct dm_OpInfo;
 
+/* Does the gradient of this call read input i? */
+bool dm_saves_input(const struct dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in);
+
 /* One call. in, n_in and attr are the caller's; the rule fills out_meta (or,
    for a view, out); then the engine makes the outputs and runs the kernel. */
 typedef struct dm_Call {
@@ -108,8 +115,9 @@ typedef struct dm_Call {
    failure every further step does nothing and gives NULL. */
 typedef struct dm_X {
   dm_status st;
-  int n;
-  dm_Tensor *own[96];
+  int n, room;
+  dm_Tensor **own; /* local, or a block when that is full */
+  dm_Tensor *local[32];
 } dm_X;
 
 /* One node's turn in backward. gy[i] may be NULL (no gradient came); the
@@ -175,10 +183,7 @@ dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...);
 dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t); /* x frees t at its end */
 dm_Tensor *dm_x_number(dm_X *x, double v);  /* a host number as an operand */
 void dm_x_free(dm_X *x);
-#define DM_X_INIT      \
-  {                    \
-    DM_OK, 0, { NULL } \
-  }
+#define DM_X_INIT {.st = DM_OK}
 
 /* For rules. */
 static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType dtype) {

@@ -103,7 +103,8 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
                          dm_Tensor **out, int64_t attr_bytes) {
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
   const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
-  const bool save_in = op && (op->save & 0xff), save_out = op && (op->save >> 8);
+  const bool save_in = op && (op->save & ~(uint32_t)(O0 | O1 | O2));
+  const bool save_out = op && (op->save & (O0 | O1 | O2));
   const int64_t saved =
       up8((int64_t)sizeof(dm_Saved) * ((save_in ? n_in : 0) + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
@@ -155,6 +156,15 @@ static void give_history(dm_Node *n, int n_out, dm_Tensor **out) {
   }
 }
 
+bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) {
+  if (!in[i]) return false;
+  if (op->save & ((uint32_t)I0 << i)) return true;
+  if (!(op->save & ((uint32_t)C0 << i))) return false;
+  for (int j = 0; j < n_in; j++)
+    if (j != i && in[j] && dm_tensor_requires_grad(in[j])) return true;
+  return false;
+}
+
 dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
                     int n_out, dm_Tensor **out, dm_Tensor *save_in) {
   const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
@@ -162,10 +172,13 @@ dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const v
   if (!n) return DM_EMEM;
   if (attr_bytes) memcpy(n->attr, attr, (size_t)attr_bytes);
   dm_status st = DM_OK;
+  const bool inplace = n_out == 1 && n_in > 0 && in[0] == out[0];
   for (int i = 0; i < n_in && i < 8 && n->saved_in; i++) {
-    if (!(op->save >> i & 1) || !in[i]) continue;
+    if (!dm_saves_input(op, i, n_in, in)) continue;
     dm_Tensor *t = i == 0 && save_in ? save_in : in[i];
-    n->saved_in[i] = (dm_Saved){dm_tensor_ref(t), t->storage->version, false};
+    /* an in-place op has already overwritten what shares its output's bytes */
+    const bool lost = inplace && t->storage == out[0]->storage;
+    n->saved_in[i] = (dm_Saved){dm_tensor_ref(t), t->storage->version - lost, false};
   }
   for (int i = 0; i < n_out && n->saved_out; i++) {
     if (!(op->save >> (8 + i) & 1)) continue;

@@ -31,8 +31,9 @@ static Image image_of(const dm_Tensor *t) {
 
 static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *what) {
   if (t->ndim == 3 || t->ndim == 4) return dm_check_float(c, t, what);
-  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted {n, channels, height, width} or {channels, "
-                          "height, width}",
+  return dm_fail(DM_EARG,
+                 "%s: %s has shape %s, wanted {n, channels, height, width} or {channels, "
+                 "height, width}",
                  c->op->name, what, DM_SHAPE(t));
 }
 
@@ -40,16 +41,18 @@ static dm_status check_same_dtype(const dm_Call *c, const dm_Tensor *x, const dm
                                   const char *what) {
   if (x->dtype == w->dtype) return DM_OK;
   const char *other = dm_dtype_name((dm_DType)w->dtype);
-  return dm_fail(DM_EARG, "%s: input is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or "
-                          "autocast",
+  return dm_fail(DM_EARG,
+                 "%s: input is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or "
+                 "autocast",
                  c->op->name, dm_dtype_name((dm_DType)x->dtype), what, other, other);
 }
 
 static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
   for (int i = 0; i < 2; i++) {
     if (a->stride[i] < 1 || a->dilation[i] < 1 || a->padding[i] < SAME)
-      return dm_fail(DM_EARG, "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
-                              "and 0",
+      return dm_fail(DM_EARG,
+                     "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
+                     "and 0",
                      c->op->name, (long long)a->stride[i], (long long)a->dilation[i],
                      (long long)a->padding[i]);
     if (a->padding[i] == SAME && a->stride[i] != 1)
@@ -61,8 +64,8 @@ static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
 
 /* The size of the output along axis i. SAME puts half of the padding before,
    and an odd one behind. */
-static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t in, int64_t kernel,
-                             int64_t *pad, int64_t *out) {
+static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t in,
+                             int64_t kernel, int64_t *pad, int64_t *out) {
   const int64_t reach = a->dilation[i] * (kernel - 1);
   if (a->padding[i] == SAME) {
     *pad = reach / 2;
@@ -72,8 +75,9 @@ static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t
   *pad = a->padding[i];
   const int64_t room = in + 2 * *pad - reach - 1;
   if (room < 0 || kernel < 1)
-    return dm_fail(DM_EARG, "%s: a kernel that spans %lld does not fit into %s %lld, padding "
-                            "included",
+    return dm_fail(DM_EARG,
+                   "%s: a kernel that spans %lld does not fit into %s %lld, padding "
+                   "included",
                    c->op->name, (long long)(reach + 1), i ? "width" : "height",
                    (long long)(in + 2 * *pad));
   *out = room / a->stride[i] + 1;
@@ -82,8 +86,15 @@ static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t
 
 static dm_status conv_dims(const dm_Call *c, const ConvAttr *a, Image x, int64_t o, int64_t r,
                            int64_t s, dm_ConvDims *d) {
-  *d = (dm_ConvDims){.n = x.n, .c = x.c, .h = x.h, .w = x.w, .o = o, .r = r, .s = s,
-                     .groups = a->groups, .stride = {a->stride[0], a->stride[1]},
+  *d = (dm_ConvDims){.n = x.n,
+                     .c = x.c,
+                     .h = x.h,
+                     .w = x.w,
+                     .o = o,
+                     .r = r,
+                     .s = s,
+                     .groups = a->groups,
+                     .stride = {a->stride[0], a->stride[1]},
                      .dil = {a->dilation[0], a->dilation[1]}};
   DM_TRY(check_attr(c, a));
   if (a->groups < 1 || o % a->groups != 0 || x.c % a->groups != 0)
@@ -103,12 +114,14 @@ static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
 static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tensor *gy) {
   const Image y = image_of(gy);
   if (y.n == d->n && y.c == d->o && y.h == d->p && y.w == d->q) return DM_OK;
-  return dm_fail(DM_EARG, "%s: gradient of shape %s, wanted {%lld, %lld, %lld, %lld}", c->op->name,
-                 DM_SHAPE(gy), (long long)d->n, (long long)d->o, (long long)d->p, (long long)d->q);
+  return dm_fail(DM_EARG, "%s: gradient of shape %s, wanted {%lld, %lld, %lld, %lld}",
+                 c->op->name, DM_SHAPE(gy), (long long)d->n, (long long)d->o, (long long)d->p,
+                 (long long)d->q);
 }
 
 /* Output 0: like the image `like` (with or without a batch dim), sizes new. */
-static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int64_t h, int64_t w) {
+static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int64_t h,
+                       int64_t w) {
   dm_out_like(c, 0, like, (dm_DType)like->dtype);
   int64_t *s = c->out_meta[0].shape + like->ndim - 3;
   s[0] = channels;
@@ -136,8 +149,8 @@ static dm_status dx_dims(const dm_Call *c, dm_ConvDims *d) {
 /* conv2d_dw: in = gy, x; size = (R,S). */
 static dm_status dw_dims(const dm_Call *c, dm_ConvDims *d) {
   const ConvSizedAttr *a = DM_ATTR(ConvSizedAttr, c);
-  return conv_dims(c, &a->conv, image_of(c->in[1]), image_of(c->in[0]).c, a->size[0], a->size[1],
-                   d);
+  return conv_dims(c, &a->conv, image_of(c->in[1]), image_of(c->in[0]).c, a->size[0],
+                   a->size[1], d);
 }
 
 /* ---- rules ---- */
@@ -147,7 +160,8 @@ dm_status conv2d_rule(dm_Call *c) {
   const ConvAttr *a = DM_ATTR(ConvAttr, c);
   DM_TRY(check_image(c, x, "input"));
   DM_TRY(weight_dims(c, w));
-  if (a->groups < 1) return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
+  if (a->groups < 1)
+    return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
   const int64_t channels = image_of(x).c, wanted = w->shape[1] * a->groups;
   if (channels != wanted)
     return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld",
@@ -183,7 +197,9 @@ dm_status conv2d_dw_rule(dm_Call *c) {
   DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "input"));
   DM_TRY(dw_dims(c, &d));
   DM_TRY(check_gy(c, &d, c->in[0]));
-  c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype, .ndim = 4, .device = c->in[0]->device,
+  c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype,
+                             .ndim = 4,
+                             .device = c->in[0]->device,
                              .shape = {d.o, d.c / d.groups, d.r, d.s}};
   return DM_OK;
 }
@@ -265,7 +281,8 @@ void conv2d_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
   if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
   if (g->n_in > 2 && g->need[2]) {
-    const dm_Ints all_but_channels = gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
+    const dm_Ints all_but_channels =
+        gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
     g->gx[2] = x_sum(g->x, gy, all_but_channels, false);
   }
 }

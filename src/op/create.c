@@ -68,24 +68,24 @@ dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(FullLikeAttr, c)->
 
 typedef struct Fill {
   char *dst;
-  int64_t size;   /* bytes of an element */
-  char value[8];  /* the element */
+  int64_t size;  /* bytes of an element */
+  char value[8]; /* the element */
 } Fill;
 
-#define FILL(TYPE)                                                             \
-  {                                                                            \
-    TYPE v, *p = (TYPE *)(void *)f->dst;                                       \
-    memcpy(&v, f->value, sizeof v);                                            \
-    for (int64_t i = begin; i < end; i++) p[i] = v;                            \
-    return;                                                                    \
+#define FILL(TYPE)                                  \
+  {                                                 \
+    TYPE v, *p = (TYPE *)(void *)f->dst;            \
+    memcpy(&v, f->value, sizeof v);                 \
+    for (int64_t i = begin; i < end; i++) p[i] = v; \
+    return;                                         \
   }
 static void fill_range(void *ctx, int64_t begin, int64_t end) {
   const Fill *f = ctx;
   switch (f->size) {
-    case 1: FILL(uint8_t)
-    case 2: FILL(uint16_t)
-    case 4: FILL(uint32_t)
-    default: FILL(uint64_t)
+  case 1: FILL(uint8_t)
+  case 2: FILL(uint16_t)
+  case 4: FILL(uint32_t)
+  default: FILL(uint64_t)
   }
 }
 #undef FILL
@@ -198,8 +198,8 @@ dm_status eye_rule(dm_Call *c) {
   const EyeAttr *a = DM_ATTR(EyeAttr, c);
   const int64_t m = a->m == -1 ? a->n : a->m;
   if (a->n < 0 || m < 0)
-    return dm_fail(DM_EARG, "eye: sizes %lld and %lld given, wanted 0 or more",
-                   (long long)a->n, (long long)m);
+    return dm_fail(DM_EARG, "eye: sizes %lld and %lld given, wanted 0 or more", (long long)a->n,
+                   (long long)m);
   dm_out_sized(c, (dm_Ints){2, {a->n, m}}, a->dtype, DM_F32, a->device);
   return DM_OK;
 }

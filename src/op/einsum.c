@@ -16,8 +16,8 @@ typedef struct Term { /* one label a dim */
 } Term;
 
 typedef struct Einsum {
-  int n;        /* operands */
-  Term *term;   /* of each operand */
+  int n;      /* operands */
+  Term *term; /* of each operand */
   Term out;
   int64_t size[N_LABEL]; /* of each label; a 1 gives way */
   int uses[N_LABEL];     /* operands still to come that have the label */
@@ -33,19 +33,21 @@ static bool has(const Term *t, uint8_t label) {
 static dm_status read_term(const char **s, const char *all, Term *t) {
   t->n = 0;
   for (; **s && **s != ',' && **s != '-'; (*s)++) {
-    uint8_t label = (uint8_t)**s;
+    uint8_t label = (uint8_t) * *s;
     if (label == ' ') continue;
     if (strncmp(*s, "...", 3) == 0) {
       label = ELLIPSIS;
       *s += 2;
     } else if (!((label | 32) >= 'a' && (label | 32) <= 'z')) {
-      return dm_fail(DM_EARG, "einsum: '%c' in \"%s\", wanted letters, \"...\", \",\" and \"->\"",
-                     **s, all);
+      return dm_fail(DM_EARG,
+                     "einsum: '%c' in \"%s\", wanted letters, \"...\", \",\" and \"->\"", **s,
+                     all);
     }
     if (label == ELLIPSIS && has(t, ELLIPSIS))
       return dm_fail(DM_EARG, "einsum: two ellipses in one term of \"%s\"", all);
     if (t->n == DM_MAX_DIM)
-      return dm_fail(DM_EARG, "einsum: a term of \"%s\" has more than %d labels", all, DM_MAX_DIM);
+      return dm_fail(DM_EARG, "einsum: a term of \"%s\" has more than %d labels", all,
+                     DM_MAX_DIM);
     t->label[t->n++] = label;
   }
   return DM_OK;
@@ -100,7 +102,8 @@ static dm_status implied_output(Einsum *e, int n_ellipsis, const char *all) {
       for (int d = 0; d < e->term[i].n; d++) count += e->term[i].label[d] == l;
     if (count != 1) continue;
     if (e->out.n == DM_MAX_DIM)
-      return dm_fail(DM_EARG, "einsum: the result of \"%s\" has more than %d dims", all, DM_MAX_DIM);
+      return dm_fail(DM_EARG, "einsum: the result of \"%s\" has more than %d dims", all,
+                     DM_MAX_DIM);
     e->out.label[e->out.n++] = (uint8_t)l;
   }
   return DM_OK;
@@ -112,7 +115,8 @@ static dm_status given_output(Einsum *e, int n_ellipsis, const char *all) {
     const uint8_t l = e->out.label[d];
     if (l < 'A') continue;
     if (e->uses[l] == 0)
-      return dm_fail(DM_EARG, "einsum: label %c of the result is in no operand of \"%s\"", l, all);
+      return dm_fail(DM_EARG, "einsum: label %c of the result is in no operand of \"%s\"", l,
+                     all);
     if (memchr(e->out.label, l, (size_t)d))
       return dm_fail(DM_EARG, "einsum: label %c is twice in the result of \"%s\"", l, all);
   }
@@ -295,7 +299,8 @@ static dm_Tensor *contract(dm_X *x, const Einsum *e, dm_Tensor *a, Term *ta, dm_
   Term gone_a = {0, {0}}, gone_b = {0, {0}};
   sort_labels(e, a, ta, b, tb, &r, &gone_a, &gone_b);
   if (r.batch.n + r.left.n + r.right.n > DM_MAX_DIM) {
-    x->st = dm_fail(DM_EARG, "einsum: an intermediate result has more than %d dims", DM_MAX_DIM);
+    x->st =
+        dm_fail(DM_EARG, "einsum: an intermediate result has more than %d dims", DM_MAX_DIM);
     return NULL;
   }
   a = summed(x, a, ta, &gone_a);

@@ -1,4 +1,4 @@
-/* Elements chosen by positions (gather, index_*, embedding) or by masks.
+/* Elements chosen by positions: gather, scatter, index_*, embedding, one_hot.
 
    Positions are read once: checked, counted from 0, and laid out densely as
    int64. Along a dim, a tensor is seen as (outer, n, inner); where whole rows
@@ -15,6 +15,7 @@
 #include "cpu/vec.h"
 #include "op/create.h"
 #include "op/dense.h"
+#include "op/index.h"
 #include "op/pointwise.h"
 #include "op/window.h"
 
@@ -28,8 +29,9 @@ typedef struct DimAttr {
 
 static dm_status check_index_dtype(const dm_Call *c, const dm_Tensor *index) {
   if (dm_is_int((dm_DType)index->dtype)) return DM_OK;
-  return dm_fail(DM_EARG, "%s: the index is %s, wanted positions as int64 (or another integer "
-                          "dtype)%s",
+  return dm_fail(DM_EARG,
+                 "%s: the index is %s, wanted positions as int64 (or another integer "
+                 "dtype)%s",
                  c->op->name, dm_dtype_name((dm_DType)index->dtype),
                  index->dtype == DM_BOOL ? "; hint: masked_select" : "");
 }
@@ -110,10 +112,10 @@ static dm_status positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bo
 
 /* ---- operands ---- */
 
-/* May values of src be written among x's? A number may when it is whole. */
-static dm_status check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
+dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
   const dm_DType to = (dm_DType)x->dtype, from = (dm_DType)src->dtype;
   if (dm_kind(from) <= dm_kind(to)) return DM_OK;
+  if (to == DM_BOOL && (src->flags & DM_T_NUMBER)) return DM_OK; /* its truth */
   if ((src->flags & DM_T_NUMBER) && from == DM_F64) {
     const double v = *(const double *)dm_tensor_data(src);
     if (v == trunc(v) && fabs(v) < 0x1p63) return DM_OK;
@@ -124,9 +126,8 @@ static dm_status check_source(const dm_Call *c, const dm_Tensor *x, const dm_Ten
                  dm_dtype_name(from), dm_dtype_name(to), dm_dtype_name(from));
 }
 
-/* t broadcast to shape, as a dense tensor of dtype; t itself when it is one. */
-static dm_status dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
-                              dm_Tensor **out) {
+dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
+                          dm_Tensor **out) {
   bool same = t->ndim == ndim && t->dtype == dtype && dm_tensor_is_contiguous(t);
   for (int d = 0; d < ndim && same; d++) same = t->shape[d] == shape[d];
   if (same) {
@@ -144,8 +145,7 @@ static dm_status sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums) {
   if (dtype == out->dtype) *sums = dm_tensor_ref(out);
   else DM_TRY(dm_tensor_new(dtype, out->ndim, out->shape, out->device, sums));
   if (x) return dm_copy_to(*sums, x);
-  if ((*sums)->numel > 0)
-    memset(dm_tensor_data(*sums), 0, (size_t)dm_tensor_bytes(*sums));
+  if ((*sums)->numel > 0) memset(dm_tensor_data(*sums), 0, (size_t)dm_tensor_bytes(*sums));
   return DM_OK;
 }
 
@@ -158,7 +158,8 @@ static int dim_of(const dm_Tensor *t, int64_t dim) {
   return (int)(dim < 0 ? dim + dm_max_i64(t->ndim, 1) : dim);
 }
 
-static dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like) {
+dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like) {
+  if (x->st != DM_OK) return NULL;
   dm_SizedAttr a = {.size = {.n = ndim}};
   a.dtype = like->dtype;
   a.device = like->device.type << 8 | like->device.index;
@@ -170,21 +171,19 @@ static dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tens
 
 typedef struct Walk {
   dm_Iter it;
-  int64_t step; /* elements of x from position to position */
+  int64_t step;   /* elements of x from position to position */
   int64_t length; /* of a line: the index's size along dim */
   dm_RunFn *run;
 } Walk;
 
 /* ptr: out, x, positions */
-#define GATHER(BITS)                                                           \
-  static void gather_##BITS(void *ctx, char *const *ptr, const int64_t *s,     \
-                            int64_t n) {                                       \
-    const int64_t step = ((const Walk *)ctx)->step;                            \
-    uint##BITS##_t *y = (uint##BITS##_t *)(void *)ptr[0];                      \
-    const uint##BITS##_t *x = (const uint##BITS##_t *)(const void *)ptr[1];    \
-    const int64_t *at = (const int64_t *)(const void *)ptr[2];                 \
-    for (int64_t i = 0; i < n; i++)                                            \
-      y[i * s[0]] = x[i * s[1] + at[i * s[2]] * step];                         \
+#define GATHER(BITS)                                                                    \
+  static void gather_##BITS(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                     \
+    uint##BITS##_t *y = (uint##BITS##_t *)(void *)ptr[0];                               \
+    const uint##BITS##_t *x = (const uint##BITS##_t *)(const void *)ptr[1];             \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
+    for (int64_t i = 0; i < n; i++) y[i * s[0]] = x[i * s[1] + at[i * s[2]] * step];    \
   }
 GATHER(8)
 GATHER(16)
@@ -193,15 +192,13 @@ GATHER(64)
 #undef GATHER
 
 /* ptr: x (written), source, positions */
-#define SCATTER(NAME, TYPE, OP)                                                \
-  static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s,    \
-                             int64_t n) {                                      \
-    const int64_t step = ((const Walk *)ctx)->step;                            \
-    TYPE *x = (TYPE *)(void *)ptr[0];                                          \
-    const TYPE *v = (const TYPE *)(const void *)ptr[1];                        \
-    const int64_t *at = (const int64_t *)(const void *)ptr[2];                 \
-    for (int64_t i = 0; i < n; i++)                                            \
-      x[i * s[0] + at[i * s[2]] * step] OP v[i * s[1]];                        \
+#define SCATTER(NAME, TYPE, OP)                                                          \
+  static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                      \
+    TYPE *x = (TYPE *)(void *)ptr[0];                                                    \
+    const TYPE *v = (const TYPE *)(const void *)ptr[1];                                  \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                           \
+    for (int64_t i = 0; i < n; i++) x[i * s[0] + at[i * s[2]] * step] OP v[i * s[1]];    \
   }
 SCATTER(8, uint8_t, =)
 SCATTER(16, uint16_t, =)
@@ -234,8 +231,9 @@ static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Ten
   bool fits = x->ndim == index->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = d == *dim || index->shape[d] <= x->shape[d];
   if (fits) return DM_OK;
-  return dm_fail(DM_EARG, "%s: an index of shape %s for x of shape %s; wanted the same rank and, "
-                          "but for dim %d, no larger sizes",
+  return dm_fail(DM_EARG,
+                 "%s: an index of shape %s for x of shape %s; wanted the same rank and, "
+                 "but for dim %d, no larger sizes",
                  c->op->name, DM_SHAPE(index), DM_SHAPE(x), *dim + c->base);
 }
 
@@ -275,14 +273,15 @@ static dm_status check_scatter(dm_Call *c, bool number_ok) {
   const dm_Tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
   int dim;
   DM_TRY(check_gather(c, x, index, &dim));
-  DM_TRY(check_source(c, x, src));
+  DM_TRY(dm_check_source(c, x, src));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   if (number_ok && src->ndim == 0) return DM_OK;
   bool fits = src->ndim == index->ndim;
   for (int d = 0; fits && d < src->ndim; d++) fits = index->shape[d] <= src->shape[d];
   if (fits) return DM_OK;
-  return dm_fail(DM_EARG, "%s: a source of shape %s for an index of shape %s; wanted the same "
-                          "rank and no smaller sizes",
+  return dm_fail(DM_EARG,
+                 "%s: a source of shape %s for an index of shape %s; wanted the same "
+                 "rank and no smaller sizes",
                  c->op->name, DM_SHAPE(src), DM_SHAPE(index));
 }
 dm_status scatter_rule(dm_Call *c) { return check_scatter(c, true); }
@@ -317,7 +316,7 @@ dm_status scatter_cpu(dm_Call *c) {
   const int dim = dim_of(x, DM_ATTR(DimAttr, c)->dim);
   dm_status st;
   DM_GO(positions_new(c, c->in[1], size_along(x, dim), false, &at));
-  DM_GO(dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
+  DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
   DM_GO(dm_copy_to(c->out[0], x));
   scatter_into(c->out[0], values, at, dim, runs[log2_size(x)]);
 done:
@@ -333,10 +332,11 @@ dm_status scatter_add_cpu(dm_Call *c) {
   DM_GO(positions_new(c, c->in[1], size_along(x, dim), false, &at));
   DM_GO(sums_new(c->out[0], x, &sums));
   const dm_DType dtype = (dm_DType)sums->dtype;
-  DM_GO(dense_as_new(src, dtype, src->ndim, src->shape, &values));
+  DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
   scatter_into(sums, values, at, dim,
-               dtype == DM_F32 ? scatter_add_f32 : dtype == DM_F64 ? scatter_add_f64
-                                                                   : scatter_add_i64);
+               dtype == DM_F32   ? scatter_add_f32
+               : dtype == DM_F64 ? scatter_add_f64
+                                 : scatter_add_i64);
   DM_GO(sums_store(c->out[0], sums));
 done:
   dm_tensor_unref(&values);
@@ -387,8 +387,10 @@ typedef struct Rows {
 } Rows;
 
 static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
-  return (Rows){.at = dm_tensor_data(at), .outer = dm_numel(dim, x->shape),
-                .n = x->shape[dim], .m = at->numel,
+  return (Rows){.at = dm_tensor_data(at),
+                .outer = dm_numel(dim, x->shape),
+                .n = x->shape[dim],
+                .m = at->numel,
                 .inner = dm_numel(x->ndim - dim - 1, x->shape + dim + 1),
                 .size = dm_dtype_size((dm_DType)x->dtype)};
 }
@@ -401,13 +403,12 @@ static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
   else memcpy(dst, src, (size_t)size);
 }
 
-#define PUT_ADD(NAME, TYPE)                                                    \
-  static void put_add_##NAME(char *dst, const char *src, int64_t n,            \
-                             int64_t size) {                                   \
-    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                 \
-    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;               \
-    DM_UNUSED(size);                                                           \
-    for (int64_t i = 0; i < n; i++) y[i] += x[i];                              \
+#define PUT_ADD(NAME, TYPE)                                                         \
+  static void put_add_##NAME(char *dst, const char *src, int64_t n, int64_t size) { \
+    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                      \
+    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;                    \
+    DM_UNUSED(size);                                                                \
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];                                   \
   }
 PUT_ADD(f32, float)
 PUT_ADD(f64, double)
@@ -477,8 +478,9 @@ static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
                                 const dm_Tensor *index, int *ndim, int64_t *shape) {
   const int n = x->ndim - 1 + index->ndim;
   if (n > DM_MAX_DIM)
-    return dm_fail(DM_EARG, "%s: an index of shape %s in x of shape %s gives %d dims, the most "
-                            "is %d",
+    return dm_fail(DM_EARG,
+                   "%s: an index of shape %s in x of shape %s gives %d dims, the most "
+                   "is %d",
                    c->op->name, DM_SHAPE(index), DM_SHAPE(x), n, DM_MAX_DIM);
   for (int d = 0; d < n; d++)
     shape[d] = d < dim                 ? x->shape[d]
@@ -559,7 +561,7 @@ static dm_status put(dm_Call *c, int dim, dm_Tensor *source, bool wrap, bool add
     to = dm_tensor_ref(c->out[0]);
     DM_GO(dm_copy_to(to, x));
   }
-  DM_GO(dense_as_new(source, (dm_DType)to->dtype, ndim, shape, &rows));
+  DM_GO(dm_dense_as_new(source, (dm_DType)to->dtype, ndim, shape, &rows));
   put_into(to, dim, at, rows, add);
   DM_GO(sums_store(c->out[0], to));
 done:
@@ -577,7 +579,7 @@ dm_status index_put_rule(dm_Call *c) {
   int dim, ndim, both;
   int64_t shape[DM_MAX_DIM], wide[DM_MAX_DIM];
   DM_TRY(check_rows(c, DM_ATTR(PutAttr, c)->dim, &dim));
-  DM_TRY(check_source(c, c->in[0], c->in[2]));
+  DM_TRY(dm_check_source(c, c->in[0], c->in[2]));
   DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, shape));
   const dm_Tensor region = dm_window(c->in[0], ndim, shape, shape, 0);
   DM_TRY(dm_broadcast(c->op->name, &region, c->in[2], &both, wide));
@@ -606,7 +608,7 @@ static dm_status check_row_source(dm_Call *c) {
   int dim;
   DM_TRY(check_rows(c, DM_ATTR(DimAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
-  DM_TRY(check_source(c, x, source));
+  DM_TRY(dm_check_source(c, x, source));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   bool fits = source->ndim == x->ndim;
   for (int d = 0; fits && d < x->ndim; d++)
@@ -685,7 +687,7 @@ typedef struct EmbeddingBackwardAttr {
 } EmbeddingBackwardAttr;
 
 dm_status embedding_rule(dm_Call *c) {
-  const dm_Tensor *w = c->in[0], *index = c->in[1];
+  const dm_Tensor *index = c->in[0], *w = c->in[1];
   const dm_OptInt pad = DM_ATTR(EmbeddingAttr, c)->padding_idx;
   if (w->ndim != 2)
     return dm_fail(DM_EARG, "embedding: the weight has shape %s, wanted {rows, columns}",
@@ -702,12 +704,18 @@ dm_status embedding_rule(dm_Call *c) {
   c->out_meta[0].shape[c->out_meta[0].ndim++] = w->shape[1];
   return DM_OK;
 }
-dm_status embedding_cpu(dm_Call *c) { return take(c, c->in[1], 0, false); }
+dm_status embedding_cpu(dm_Call *c) {
+  dm_Tensor *const weight_first[2] = {c->in[1], c->in[0]};
+  dm_Call rows = *c;
+  rows.in = weight_first;
+  return take(&rows, c->in[0], 0, false);
+}
 
 void embedding_grad(dm_Grad *g) {
   const EmbeddingAttr *a = g->attr;
-  const EmbeddingBackwardAttr attr = {g->in_meta[0].shape[0], a->padding_idx};
-  g->gx[0] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[1]);
+  const EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
+  if (g->need[1])
+    g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
 }
 
 dm_status embedding_backward_rule(dm_Call *c) {
@@ -732,7 +740,7 @@ dm_status embedding_backward_cpu(dm_Call *c) {
       if (p[i] == pad) p[i] = -1;
   }
   DM_GO(sums_new(out, NULL, &sums));
-  DM_GO(dense_as_new(gy, (dm_DType)sums->dtype, gy->ndim, gy->shape, &rows));
+  DM_GO(dm_dense_as_new(gy, (dm_DType)sums->dtype, gy->ndim, gy->shape, &rows));
   put_into(sums, 0, at, rows, true);
   DM_GO(sums_store(out, sums));
 done:
@@ -747,7 +755,7 @@ void embedding_backward_grad(dm_Grad *g) {
   const EmbeddingBackwardAttr *a = g->attr;
   const EmbeddingAttr attr = {a->padding_idx};
   dm_Tensor *index = g->in[1];
-  g->gx[0] = dm_x(g->x, DM_OP_embedding, &attr, 2, g->gy[0], index);
+  g->gx[0] = dm_x(g->x, DM_OP_embedding, &attr, 2, index, g->gy[0]);
   if (!a->padding_idx.set) return;
   const int64_t pad = a->padding_idx.v < 0 ? a->padding_idx.v + a->n : a->padding_idx.v;
   const int64_t last = -1;
@@ -775,8 +783,9 @@ dm_status one_hot_rule(dm_Call *c) {
   DM_TRY(check_index_dtype(c, index));
   if (n == -1) {
     if (index->numel == 0 || index->device.type != DM_CPU)
-      return dm_fail(DM_EARG, "one_hot: num_classes is wanted for an index that is empty or not "
-                              "on the cpu");
+      return dm_fail(DM_EARG,
+                     "one_hot: num_classes is wanted for an index that is empty or not "
+                     "on the cpu");
     Read r = {.dtype = (dm_DType)index->dtype, .n = INT64_MIN};
     dm_iter_init(&r.it, 1, &index);
     dm_iter_range(&r.it, 0, index->numel, run_max, &r);
@@ -803,234 +812,3 @@ dm_status one_hot_cpu(dm_Call *c) {
   dm_tensor_unref(&at);
   return DM_OK;
 }
-
-/* ---- masks ---- */
-
-static dm_status check_mask(const dm_Call *c, const dm_Tensor *mask) {
-  if (mask->dtype == DM_BOOL || mask->dtype == DM_U8) return DM_OK;
-  return dm_fail(DM_EARG, "%s: the mask is %s, wanted bool; hint: x:ne(0)", c->op->name,
-                 dm_dtype_name((dm_DType)mask->dtype));
-}
-
-static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  int64_t sum = 0;
-  for (int64_t i = 0; i < n; i++) sum += ptr[0][i * stride[0]] != 0;
-  *(int64_t *)ctx += sum;
-}
-
-static dm_status count_mask(const dm_Call *c, dm_Tensor *mask, int64_t *count) {
-  *count = 0;
-  if (mask->device.type != DM_CPU)
-    return dm_fail(DM_EDEV, "%s: the size of the result depends on the mask's values, which "
-                            "are not on the cpu; hint: where or masked_fill",
-                   c->op->name);
-  if (mask->numel == 0) return DM_OK;
-  dm_Iter it;
-  dm_iter_init(&it, 1, &mask);
-  dm_iter_range(&it, 0, mask->numel, count_run, count);
-  return DM_OK;
-}
-
-dm_status masked_fill_rule(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *value = c->in[2];
-  dm_Meta *m = &c->out_meta[0];
-  int ndim;
-  DM_TRY(check_mask(c, c->in[1]));
-  if (value->ndim != 0)
-    return dm_fail(DM_EARG, "masked_fill: a value of shape %s given, wanted a number or a 0-dim "
-                            "tensor",
-                   DM_SHAPE(value));
-  DM_TRY(check_source(c, x, value));
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  DM_TRY(dm_broadcast("masked_fill", x, c->in[1], &ndim, m->shape));
-  m->ndim = (uint8_t)ndim;
-  return DM_OK;
-}
-
-#define MASKED(SUFFIX, TYPE)                                                   \
-  static void masked_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,     \
-                              const double *p) {                               \
-    const TYPE *x = in[0], *mask = in[1], *value = in[2];                      \
-    DM_UNUSED(p);                                                              \
-    for (int64_t i = 0; i < n; i++) {                                          \
-      const TYPE a = value[i], b = x[i]; /* both read: no branch */            \
-      out[i] = mask[i] != 0 ? a : b;                                           \
-    }                                                                          \
-  }
-MASKED(f32, float)
-MASKED(f64, double)
-MASKED(i64, int64_t)
-#undef MASKED
-
-dm_status masked_fill_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {masked_f32, masked_f64, masked_i64};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, NULL);
-}
-
-void masked_fill_grad(dm_Grad *g) {
-  dm_Tensor *zero = dm_x_number(g->x, 0), *mask = g->in[1];
-  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gy[0], mask, zero);
-  if (g->need[2]) g->gx[2] = x_where(g->x, mask, g->gy[0], zero);
-}
-
-dm_status masked_select_rule(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *mask = c->in[1];
-  int ndim;
-  int64_t shape[DM_MAX_DIM], count;
-  DM_TRY(check_mask(c, mask));
-  DM_TRY(dm_broadcast("masked_select", x, mask, &ndim, shape));
-  DM_TRY(count_mask(c, mask, &count));
-  if (mask->numel > 0) count *= dm_numel(ndim, shape) / mask->numel;
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  c->out_meta[0].ndim = 1;
-  c->out_meta[0].shape[0] = count;
-  return DM_OK;
-}
-
-/* Elements between a dense row and a masked tensor, in row-major order. */
-typedef struct Compact {
-  char *row;
-  int64_t size, step; /* bytes of an element; from element to element of row */
-  bool put;           /* from row to the tensor, or the other way */
-} Compact;
-
-/* ptr: tensor, mask */
-static void compact_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  Compact *k = ctx;
-  for (int64_t i = 0; i < n; i++) {
-    if (ptr[1][i * stride[1]] == 0) continue;
-    char *p = ptr[0] + i * stride[0] * k->size;
-    if (k->put) put_copy(p, k->row, 1, k->size);
-    else put_copy(k->row, p, 1, k->size);
-    k->row += k->step;
-  }
-}
-
-static void compact(dm_Tensor *t, dm_Tensor *mask, Compact k) {
-  dm_Tensor *both[2] = {t, mask};
-  dm_Iter it;
-  if (t->numel == 0) return;
-  dm_iter_init(&it, 2, both);
-  dm_iter_range(&it, 0, t->numel, compact_run, &k);
-}
-
-dm_status masked_select_cpu(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *mask = c->in[1];
-  int ndim;
-  int64_t shape[DM_MAX_DIM];
-  const int64_t size = dm_dtype_size((dm_DType)x->dtype);
-  DM_TRY(dm_broadcast("masked_select", x, mask, &ndim, shape));
-  dm_Tensor wide = dm_window_expanded(x, ndim, shape);
-  compact(&wide, mask, (Compact){dm_tensor_data(c->out[0]), size, size, false});
-  return DM_OK;
-}
-
-void masked_select_grad(dm_Grad *g) {
-  const dm_Meta *m = &g->in_meta[0];
-  dm_Tensor x = {.ndim = m->ndim}; /* carries the shape, no more */
-  int ndim;
-  int64_t shape[DM_MAX_DIM];
-  for (int d = 0; d < m->ndim; d++) x.shape[d] = m->shape[d];
-  g->x->st = dm_broadcast("masked_select", &x, g->in[1], &ndim, shape);
-  if (g->x->st != DM_OK) return;
-  dm_Tensor *zeros = x_zeros(g->x, ndim, shape, g->gy[0]);
-  g->gx[0] = dm_x(g->x, DM_OP_masked_put, NULL, 3, zeros, g->in[1], g->gy[0]);
-}
-
-dm_status masked_put_rule(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *mask = c->in[1], *source = c->in[2];
-  int ndim;
-  int64_t shape[DM_MAX_DIM], count;
-  DM_TRY(check_mask(c, mask));
-  DM_TRY(check_source(c, x, source));
-  DM_TRY(dm_broadcast("masked_put", x, mask, &ndim, shape));
-  if (ndim != x->ndim || memcmp(shape, x->shape, sizeof *shape * (size_t)ndim) != 0)
-    return dm_fail(DM_EARG, "masked_put: a mask of shape %s does not broadcast to %s",
-                   DM_SHAPE(mask), DM_SHAPE(x));
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  if (source->numel == 1) return DM_OK;
-  DM_TRY(count_mask(c, mask, &count));
-  if (mask->numel > 0) count *= x->numel / mask->numel;
-  if (count != source->numel)
-    return dm_fail(DM_EARG, "masked_put: the mask chooses %lld elements, the source of shape "
-                            "%s has %lld",
-                   (long long)count, DM_SHAPE(source), (long long)source->numel);
-  return DM_OK;
-}
-
-dm_status masked_put_cpu(dm_Call *c) {
-  dm_Tensor *out = c->out[0], *source = c->in[2], *row = NULL;
-  const int64_t size = dm_dtype_size((dm_DType)out->dtype);
-  dm_status st;
-  DM_GO(dense_as_new(source, (dm_DType)out->dtype, source->ndim, source->shape, &row));
-  DM_GO(dm_copy_to(out, c->in[0]));
-  compact(out, c->in[1],
-          (Compact){dm_tensor_data(row), size, source->numel == 1 ? 0 : size, true});
-done:
-  dm_tensor_unref(&row);
-  return st;
-}
-
-void masked_put_grad(dm_Grad *g) {
-  if (g->need[0])
-    g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gy[0], g->in[1],
-                    dm_x_number(g->x, 0));
-  if (!g->need[2]) return;
-  dm_Tensor *t = dm_x(g->x, DM_OP_masked_select, NULL, 2, g->gy[0], g->in[1]);
-  const dm_Meta *m = &g->in_meta[2];
-  if (!t || m->ndim == 0) {
-    g->gx[2] = t;
-    return;
-  }
-  int64_t shape[DM_MAX_DIM];
-  for (int d = 0; d < m->ndim; d++) shape[d] = m->shape[d];
-  /* one element went to all: they are summed back along the last dim */
-  if (dm_numel(m->ndim, shape) == 1) shape[m->ndim - 1] = t->numel;
-  g->gx[2] = x_reshape(g->x, t, m->ndim, shape);
-}
-
-/* ---- triangles ---- */
-
-dm_status triangle_rule(dm_Call *c) {
-  if (c->in[0]->ndim < 2)
-    return dm_fail(DM_EARG, "%s: x has shape %s, wanted matrices (two dims or more)",
-                   c->op->name, DM_SHAPE(c->in[0]));
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
-  return DM_OK;
-}
-
-typedef struct Triangle {
-  char *data; /* dense, one row after another */
-  int64_t rows, columns, diagonal, size;
-  bool upper;
-} Triangle;
-
-/* Clears what lies off the triangle in each row: columns before or after
-   row + diagonal. */
-static void clear_rows(void *ctx, int64_t begin, int64_t end) {
-  const Triangle *t = ctx;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t edge = i % t->rows + t->diagonal + (t->upper ? 0 : 1);
-    const int64_t k = dm_max_i64(0, dm_min_i64(edge, t->columns));
-    char *row = t->data + i * t->columns * t->size;
-    if (t->upper) memset(row, 0, (size_t)(k * t->size));
-    else memset(row + k * t->size, 0, (size_t)((t->columns - k) * t->size));
-  }
-}
-
-static dm_status triangle(dm_Call *c, bool upper) {
-  dm_Tensor *out = c->out[0];
-  const int64_t rows = out->shape[out->ndim - 2], columns = out->shape[out->ndim - 1];
-  const int64_t far = rows + columns; /* beyond it nothing changes; rules out overflow */
-  const int64_t diagonal = dm_max_i64(-far, dm_min_i64(far, *DM_ATTR(int64_t, c)));
-  if (out->numel == 0) return DM_OK;
-  DM_TRY(dm_copy_to(out, c->in[0]));
-  Triangle t = {dm_tensor_data(out), rows, columns, diagonal,
-                dm_dtype_size((dm_DType)out->dtype), upper};
-  dm_parallel_for(out->numel / columns, dm_max_i64(1, GRAIN / columns), clear_rows, &t);
-  return DM_OK;
-}
-dm_status tril_cpu(dm_Call *c) { return triangle(c, false); }
-dm_status triu_cpu(dm_Call *c) { return triangle(c, true); }
-void tril_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_tril, g->attr, 1, g->gy[0]); }
-void triu_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_triu, g->attr, 1, g->gy[0]); }

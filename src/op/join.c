@@ -76,8 +76,9 @@ dm_status cat_rule(dm_Call *c) {
     bool same = t->ndim == first->ndim;
     for (int d = 0; same && d < t->ndim; d++) same = d == dim || t->shape[d] == first->shape[d];
     if (!same)
-      return dm_fail(DM_EARG, "cat: tensor %d has shape %s, tensor %d %s: they may differ in "
-                              "dim %d only",
+      return dm_fail(DM_EARG,
+                     "cat: tensor %d has shape %s, tensor %d %s: they may differ in "
+                     "dim %d only",
                      at + c->base, DM_SHAPE(first), i + c->base, DM_SHAPE(t), dim + c->base);
     shape[dim] += t->shape[dim];
   }
@@ -119,8 +120,9 @@ void cat_grad(dm_Grad *g) {
 static dm_status stack_dim(const dm_Call *c, int ndim, int *out) {
   const int64_t dim = *DM_ATTR(int64_t, c);
   if (dim < -(ndim + 1) || dim > ndim)
-    return dm_fail(DM_EARG, "stack: dim %lld is out of range for tensors of shape %s (wanted "
-                            "%d to %d)",
+    return dm_fail(DM_EARG,
+                   "stack: dim %lld is out of range for tensors of shape %s (wanted "
+                   "%d to %d)",
                    (long long)(dim < 0 ? dim : dim + c->base), DM_SHAPE(c->in[0]), c->base,
                    ndim + c->base);
   *out = (int)(dim < 0 ? dim + ndim + 1 : dim);

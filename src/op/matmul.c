@@ -173,11 +173,13 @@ static dm_status one_dtype(const dm_Call *c) {
   for (int i = 1; i < c->n_in; i++) {
     if (!c->in[i] || c->in[i]->dtype == t) continue;
     const char *other = dm_dtype_name((dm_DType)c->in[i]->dtype);
-    return dm_fail(DM_EARG, "%s: %s and %s: %s must have one dtype; hint: x:to(\"%s\") or autocast",
+    return dm_fail(DM_EARG,
+                   "%s: %s and %s: %s must have one dtype; hint: x:to(\"%s\") or autocast",
                    c->op->name, dm_dtype_name(t), other, c->n_in == 2 ? "both" : "all", other);
   }
   if (t == DM_BOOL)
-    return dm_fail(DM_EARG, "%s: bool, wanted a float or integer dtype; hint: x:to(\"float32\")",
+    return dm_fail(DM_EARG,
+                   "%s: bool, wanted a float or integer dtype; hint: x:to(\"float32\")",
                    c->op->name);
   return DM_OK;
 }
@@ -193,7 +195,8 @@ static dm_status check_ranks(const dm_Call *c, const dm_Tensor *a, int na, const
 static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
   const int na = a->ndim, nb = b->ndim, b_row = nb > 1 ? nb - 2 : 0;
   if (a->shape[na - 1] != b->shape[b_row])
-    return dm_fail(DM_EARG, "%s: %s x %s: dim %d of the left is %lld, dim %d of the right is %lld",
+    return dm_fail(DM_EARG,
+                   "%s: %s x %s: dim %d of the left is %lld, dim %d of the right is %lld",
                    c->op->name, DM_SHAPE(a), DM_SHAPE(b), na - 1 + c->base,
                    (long long)a->shape[na - 1], b_row + c->base, (long long)b->shape[b_row]);
   DM_TRY(one_dtype(c));
@@ -204,8 +207,9 @@ static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b
     const int da = d - (n_batch - (na - 2)), db = d - (n_batch - (nb - 2));
     const int64_t sa = batch_size(a, da), sb = batch_size(b, db);
     if (sa != sb && sa != 1 && sb != 1)
-      return dm_fail(DM_EARG, "%s: %s x %s: batch dim %d of the left is %lld, dim %d of the right "
-                              "is %lld",
+      return dm_fail(DM_EARG,
+                     "%s: %s x %s: batch dim %d of the left is %lld, dim %d of the right "
+                     "is %lld",
                      c->op->name, DM_SHAPE(a), DM_SHAPE(b), da + c->base, (long long)sa,
                      db + c->base, (long long)sb);
     m->shape[m->ndim++] = sa == 1 ? sb : sa;
@@ -265,7 +269,8 @@ static dm_status check_added(const dm_Call *c) {
   if (!fits)
     return dm_fail(DM_EARG, "%s: input of shape %s does not broadcast to the product's %s",
                    c->op->name, DM_SHAPE(x), dm_shape_str(m->ndim, m->shape, (char[96]){0}));
-  const bool whole = a->beta == (double)(int64_t)a->beta && a->alpha == (double)(int64_t)a->alpha;
+  const bool whole =
+      a->beta == (double)(int64_t)a->beta && a->alpha == (double)(int64_t)a->alpha;
   if (!dm_is_float((dm_DType)x->dtype) && !whole)
     return dm_fail(DM_EARG, "%s: beta %g and alpha %g, wanted integers for %s tensors",
                    c->op->name, a->beta, a->alpha, dm_dtype_name((dm_DType)x->dtype));
@@ -290,7 +295,8 @@ dm_status linear_rule(dm_Call *c) {
   if (w->ndim != 2)
     return dm_fail(DM_EARG, "linear: weight has shape %s, wanted {out, in}", DM_SHAPE(w));
   if (x->ndim == 0 || x->shape[x->ndim - 1] != w->shape[1])
-    return dm_fail(DM_EARG, "linear: input %s, weight %s: the input's last dim is %lld, wanted %lld",
+    return dm_fail(DM_EARG,
+                   "linear: input %s, weight %s: the input's last dim is %lld, wanted %lld",
                    DM_SHAPE(x), DM_SHAPE(w), (long long)(x->ndim ? x->shape[x->ndim - 1] : 1),
                    (long long)w->shape[1]);
   if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))

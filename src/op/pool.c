@@ -28,8 +28,9 @@ static int64_t n_planes(const dm_Tensor *t) { return dm_numel(t->ndim - 2, t->sh
 
 static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
   if (t->ndim == 3 || t->ndim == 4) return DM_OK;
-  return dm_fail(DM_EARG, "%s: input has shape %s, wanted {n, channels, height, width} or "
-                          "{channels, height, width}",
+  return dm_fail(DM_EARG,
+                 "%s: input has shape %s, wanted {n, channels, height, width} or "
+                 "{channels, height, width}",
                  c->op->name, DM_SHAPE(t));
 }
 
@@ -53,16 +54,17 @@ static dm_status axis_of(const dm_Call *c, const char *name, int64_t in, int64_t
     return dm_fail(DM_EARG, "%s: kernel %lld, stride %lld, dilation %lld: wanted at least 1",
                    c->op->name, (long long)kernel, (long long)stride, (long long)dil);
   if (pad < 0 || pad > kernel / 2)
-    return dm_fail(DM_EARG, "%s: padding %lld, wanted 0 to half of the kernel's %lld", c->op->name,
-                   (long long)pad, (long long)kernel);
+    return dm_fail(DM_EARG, "%s: padding %lld, wanted 0 to half of the kernel's %lld",
+                   c->op->name, (long long)pad, (long long)kernel);
   const int64_t room = in + 2 * pad - dil * (kernel - 1) - 1;
   const int64_t up = room + (ceil_mode ? stride - 1 : 0);
   a->out = up < 0 ? 0 : up / stride + 1;
   /* the last window starts inside the input or its left padding */
   if (ceil_mode && a->out > 0 && (a->out - 1) * stride >= in + pad) a->out--;
   if (a->out >= 1) return DM_OK;
-  return dm_fail(DM_EARG, "%s: a window that spans %lld does not fit into %s %lld, padding included",
-                 c->op->name, (long long)(dil * (kernel - 1) + 1), name, (long long)(in + 2 * pad));
+  return dm_fail(
+      DM_EARG, "%s: a window that spans %lld does not fit into %s %lld, padding included",
+      c->op->name, (long long)(dil * (kernel - 1) + 1), name, (long long)(in + 2 * pad));
 }
 
 /* stride: none given, one number, or two */
@@ -92,7 +94,8 @@ typedef struct MaxPublicAttr {
   int64_t return_indices;
 } MaxPublicAttr;
 
-static dm_status max_axes(const dm_Call *c, const MaxAttr *a, const int64_t size[2], Axis ax[2]) {
+static dm_status max_axes(const dm_Call *c, const MaxAttr *a, const int64_t size[2],
+                          Axis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   for (int i = 0; i < 2; i++)
     DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
@@ -151,122 +154,123 @@ static int64_t first_inside(const Axis *a, int64_t o) {
 static bool is_two_by_two(const MaxJob *j) {
   const Axis *h = &j->h, *w = &j->w;
   return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 && h->pad == 0 &&
-         w->pad == 0 && h->dil == 1 && w->dil == 1 && 2 * h->out <= h->in && 2 * w->out <= w->in;
+         w->pad == 0 && h->dil == 1 && w->dil == 1 && 2 * h->out <= h->in &&
+         2 * w->out <= w->in;
 }
 
 /* v wins over the best so far: larger, or NaN (the last NaN stays). */
-#define TAKE(V, K)                                                                            \
-  do {                                                                                        \
-    const bool wins = (V) > best || (V) != (V);                                               \
-    best = wins ? (V) : best;                                                                 \
-    k = wins ? (K) : k;                                                                       \
+#define TAKE(V, K)                              \
+  do {                                          \
+    const bool wins = (V) > best || (V) != (V); \
+    best = wins ? (V) : best;                   \
+    k = wins ? (K) : k;                         \
   } while (0)
 
 /* One plane x to y, in one compute type; code and first have w.out elements. */
-#define MAX_PLANE(SUFFIX, TYPE, LOWEST)                                                       \
-  static void max_row_##SUFFIX(const MaxJob *j, const TYPE *x, int64_t p, TYPE *y,            \
-                               int32_t *code) {                                               \
-    const Axis *h = &j->h, *w = &j->w;                                                        \
-    for (int64_t r = first_inside(h, p); r < h->kernel; r++) {                                \
-      const int64_t row = p * h->stride - h->pad + r * h->dil;                                \
-      if (row >= h->in) break;                                                                \
-      for (int64_t s = 0; s < w->kernel; s++) {                                               \
-        int64_t begin, end;                                                                   \
-        inside(w, s, &begin, &end);                                                           \
-        const TYPE *from = x + row * w->in + s * w->dil - w->pad;                             \
-        for (int64_t q = begin; q < end; q++) {                                               \
-          TYPE best = y[q];                                                                   \
-          int32_t k = code[q];                                                                \
-          const TYPE v = from[q * w->stride];                                                 \
-          TAKE(v, (int32_t)(r * w->kernel + s));                                              \
-          y[q] = best;                                                                        \
-          code[q] = k;                                                                        \
-        }                                                                                     \
-      }                                                                                       \
-    }                                                                                         \
-  }                                                                                           \
-  static void max_plane_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,         \
-                                 int32_t *code, const int32_t *first) {                       \
-    const int64_t q_end = j->w.out;                                                           \
-    for (int64_t p = 0; p < j->h.out; p++, y += q_end, at += q_end) {                         \
-      const int32_t r = (int32_t)(first_inside(&j->h, p) * j->w.kernel);                      \
-      for (int64_t q = 0; q < q_end; q++) y[q] = LOWEST;                                      \
-      for (int64_t q = 0; q < q_end; q++) code[q] = r + first[q];                             \
-      max_row_##SUFFIX(j, x, p, y, code);                                                     \
-      store_codes(j, at, q_end, code);                                                        \
-    }                                                                                         \
-  }                                                                                           \
-  /* windows of 2 by 2, side by side */                                                       \
-  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                    \
-                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) {  \
-    const int64_t n = j->w.out;                                                               \
-    for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                 \
-      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                              \
-      for (int64_t q = 0; q < n; q++) {                                                       \
-        TYPE best = up[2 * q];                                                                \
-        int32_t k = 0;                                                                        \
-        TAKE(up[2 * q + 1], 1);                                                               \
-        TAKE(low[2 * q], 2);                                                                  \
-        TAKE(low[2 * q + 1], 3);                                                              \
-        y[q] = best;                                                                          \
-        code[q] = k;                                                                          \
-      }                                                                                       \
-      store_codes(j, at, n, code);                                                            \
-    }                                                                                         \
-  }                                                                                           \
-  static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                     \
-    MaxJob *j = ctx;                                                                          \
-    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                      \
-    const int64_t size = dm_dtype_size(j->dtype);                                             \
-    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                              \
-    const int64_t n_wide = direct ? 0 : n_in + n_out;                                         \
-    TYPE *wide = dm_alloc(n_wide * (int64_t)sizeof(TYPE) + j->w.out * 8);                     \
-    if (!wide) {                                                                              \
-      atomic_store(&j->no_memory, true);                                                      \
-      return;                                                                                 \
-    }                                                                                         \
-    int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;             \
-    for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)first_inside(&j->w, q);        \
-    const bool two = is_two_by_two(j);                                                        \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      const char *in = j->in + i * n_in * size;                                               \
-      char *out = j->out + i * n_out * size;                                                  \
-      const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                         \
-      TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                   \
-      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                             \
-      if (two) max_two_##SUFFIX(j, x, y, i * n_out, code);                                    \
-      else max_plane_##SUFFIX(j, x, y, i * n_out, code, first);                               \
-      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                             \
-    }                                                                                         \
-    dm_free(wide);                                                                            \
-  }                                                                                           \
-  /* the gradient: in = gy, out = gx */                                                       \
-  static void scatter_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                 \
-    MaxJob *j = ctx;                                                                          \
-    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                      \
-    const int64_t size = dm_dtype_size(j->dtype);                                             \
-    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                              \
-    TYPE *wide = direct ? NULL : dm_alloc((n_in + n_out) * (int64_t)sizeof(TYPE));            \
-    if (!direct && !wide) {                                                                   \
-      atomic_store(&j->no_memory, true);                                                      \
-      return;                                                                                 \
-    }                                                                                         \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      const char *in = j->in + i * n_out * size;                                              \
-      char *out = j->out + i * n_in * size;                                                   \
-      const TYPE *gy = direct ? (const TYPE *)(const void *)in : wide + n_in;                 \
-      TYPE *gx = direct ? (TYPE *)(void *)out : wide;                                         \
-      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_out, wide + n_in);                     \
-      memset(gx, 0, (size_t)n_in * sizeof(TYPE));                                             \
-      int64_t o = 0;                                                                          \
-      for (int64_t p = 0; p < j->h.out; p++)                                                  \
-        for (int64_t q = 0; q < j->w.out; q++, o++) {                                         \
-          const int64_t to = window_corner(j, p, q) + j->place[code_at(j, i * n_out + o)];    \
-          if (to >= 0 && to < n_in) gx[to] += gy[o];                                          \
-        }                                                                                     \
-      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                             \
-    }                                                                                         \
-    dm_free(wide);                                                                            \
+#define MAX_PLANE(SUFFIX, TYPE, LOWEST)                                                      \
+  static void max_row_##SUFFIX(const MaxJob *j, const TYPE *x, int64_t p, TYPE *y,           \
+                               int32_t *code) {                                              \
+    const Axis *h = &j->h, *w = &j->w;                                                       \
+    for (int64_t r = first_inside(h, p); r < h->kernel; r++) {                               \
+      const int64_t row = p * h->stride - h->pad + r * h->dil;                               \
+      if (row >= h->in) break;                                                               \
+      for (int64_t s = 0; s < w->kernel; s++) {                                              \
+        int64_t begin, end;                                                                  \
+        inside(w, s, &begin, &end);                                                          \
+        const TYPE *from = x + row * w->in + s * w->dil - w->pad;                            \
+        for (int64_t q = begin; q < end; q++) {                                              \
+          TYPE best = y[q];                                                                  \
+          int32_t k = code[q];                                                               \
+          const TYPE v = from[q * w->stride];                                                \
+          TAKE(v, (int32_t)(r * w->kernel + s));                                             \
+          y[q] = best;                                                                       \
+          code[q] = k;                                                                       \
+        }                                                                                    \
+      }                                                                                      \
+    }                                                                                        \
+  }                                                                                          \
+  static void max_plane_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,        \
+                                 int32_t *code, const int32_t *first) {                      \
+    const int64_t q_end = j->w.out;                                                          \
+    for (int64_t p = 0; p < j->h.out; p++, y += q_end, at += q_end) {                        \
+      const int32_t r = (int32_t)(first_inside(&j->h, p) * j->w.kernel);                     \
+      for (int64_t q = 0; q < q_end; q++) y[q] = LOWEST;                                     \
+      for (int64_t q = 0; q < q_end; q++) code[q] = r + first[q];                            \
+      max_row_##SUFFIX(j, x, p, y, code);                                                    \
+      store_codes(j, at, q_end, code);                                                       \
+    }                                                                                        \
+  }                                                                                          \
+  /* windows of 2 by 2, side by side */                                                      \
+  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                   \
+                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) { \
+    const int64_t n = j->w.out;                                                              \
+    for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                \
+      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                             \
+      for (int64_t q = 0; q < n; q++) {                                                      \
+        TYPE best = up[2 * q];                                                               \
+        int32_t k = 0;                                                                       \
+        TAKE(up[2 * q + 1], 1);                                                              \
+        TAKE(low[2 * q], 2);                                                                 \
+        TAKE(low[2 * q + 1], 3);                                                             \
+        y[q] = best;                                                                         \
+        code[q] = k;                                                                         \
+      }                                                                                      \
+      store_codes(j, at, n, code);                                                           \
+    }                                                                                        \
+  }                                                                                          \
+  static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
+    MaxJob *j = ctx;                                                                         \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                     \
+    const int64_t size = dm_dtype_size(j->dtype);                                            \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                             \
+    const int64_t n_wide = direct ? 0 : n_in + n_out;                                        \
+    TYPE *wide = dm_alloc(n_wide * (int64_t)sizeof(TYPE) + j->w.out * 8);                    \
+    if (!wide) {                                                                             \
+      atomic_store(&j->no_memory, true);                                                     \
+      return;                                                                                \
+    }                                                                                        \
+    int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;            \
+    for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)first_inside(&j->w, q);       \
+    const bool two = is_two_by_two(j);                                                       \
+    for (int64_t i = begin; i < end; i++) {                                                  \
+      const char *in = j->in + i * n_in * size;                                              \
+      char *out = j->out + i * n_out * size;                                                 \
+      const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                        \
+      TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                  \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                            \
+      if (two) max_two_##SUFFIX(j, x, y, i *n_out, code);                                    \
+      else max_plane_##SUFFIX(j, x, y, i *n_out, code, first);                               \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                            \
+    }                                                                                        \
+    dm_free(wide);                                                                           \
+  }                                                                                          \
+  /* the gradient: in = gy, out = gx */                                                      \
+  static void scatter_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                \
+    MaxJob *j = ctx;                                                                         \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                     \
+    const int64_t size = dm_dtype_size(j->dtype);                                            \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                             \
+    TYPE *wide = direct ? NULL : dm_alloc((n_in + n_out) * (int64_t)sizeof(TYPE));           \
+    if (!direct && !wide) {                                                                  \
+      atomic_store(&j->no_memory, true);                                                     \
+      return;                                                                                \
+    }                                                                                        \
+    for (int64_t i = begin; i < end; i++) {                                                  \
+      const char *in = j->in + i * n_out * size;                                             \
+      char *out = j->out + i * n_in * size;                                                  \
+      const TYPE *gy = direct ? (const TYPE *)(const void *)in : wide + n_in;                \
+      TYPE *gx = direct ? (TYPE *)(void *)out : wide;                                        \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_out, wide + n_in);                    \
+      memset(gx, 0, (size_t)n_in * sizeof(TYPE));                                            \
+      int64_t o = 0;                                                                         \
+      for (int64_t p = 0; p < j->h.out; p++)                                                 \
+        for (int64_t q = 0; q < j->w.out; q++, o++) {                                        \
+          const int64_t to = window_corner(j, p, q) + j->place[code_at(j, i * n_out + o)];   \
+          if (to >= 0 && to < n_in) gx[to] += gy[o];                                         \
+        }                                                                                    \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                            \
+    }                                                                                        \
+    dm_free(wide);                                                                           \
   }
 MAX_PLANE(f32, float, -INFINITY)
 MAX_PLANE(f64, double, (double)-INFINITY)
@@ -338,12 +342,16 @@ dm_status max_pool2d_coded_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(max_axes(c, a, plane_size(c->in[0]), ax));
   DM_TRY(dm_dense_new(c->in[0], &x));
-  MaxJob j = {.dtype = (dm_DType)x->dtype, .code_dtype = code_dtype(a), .in = dm_tensor_data(x),
-              .out = dm_tensor_data(c->out[0]), .code = dm_tensor_data(c->out[1])};
+  MaxJob j = {.dtype = (dm_DType)x->dtype,
+              .code_dtype = code_dtype(a),
+              .in = dm_tensor_data(x),
+              .out = dm_tensor_data(c->out[0]),
+              .code = dm_tensor_data(c->out[1])};
   const dm_DType t = dm_compute_dtype(j.dtype);
-  const dm_status st =
-      run_max(c, &j, ax, n_planes(x), false,
-              t == DM_F32 ? max_range_f32 : t == DM_F64 ? max_range_f64 : max_range_i64);
+  const dm_status st = run_max(c, &j, ax, n_planes(x), false,
+                               t == DM_F32   ? max_range_f32
+                               : t == DM_F64 ? max_range_f64
+                                             : max_range_i64);
   dm_tensor_unref(&x);
   return st;
 }
@@ -362,7 +370,8 @@ dm_status max_pool2d_scatter_rule(dm_Call *c) {
 }
 
 /* Scatter and gather: in = values, codes; dense copies, then fn. */
-static dm_status run_coded(dm_Call *c, const MaxAttr *a, const int64_t size[2], dm_RangeFn *fn) {
+static dm_status run_coded(dm_Call *c, const MaxAttr *a, const int64_t size[2],
+                           dm_RangeFn *fn) {
   dm_Tensor *values = NULL, *codes = NULL;
   dm_status st = DM_OK;
   Axis ax[2];
@@ -370,8 +379,10 @@ static dm_status run_coded(dm_Call *c, const MaxAttr *a, const int64_t size[2], 
   DM_TRY(max_axes(c, a, size, ax));
   DM_GO(dm_dense_new(c->in[0], &values));
   DM_GO(dm_dense_new(c->in[1], &codes));
-  MaxJob j = {.dtype = (dm_DType)values->dtype, .code_dtype = (dm_DType)codes->dtype,
-              .in = dm_tensor_data(values), .out = dm_tensor_data(c->out[0]),
+  MaxJob j = {.dtype = (dm_DType)values->dtype,
+              .code_dtype = (dm_DType)codes->dtype,
+              .in = dm_tensor_data(values),
+              .out = dm_tensor_data(c->out[0]),
               .code = dm_tensor_data(codes)};
   st = run_max(c, &j, ax, n_planes(codes), true, fn);
 done:
@@ -421,8 +432,10 @@ dm_status max_pool2d_position_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(max_axes(c, &a->max, a->size, ax));
   DM_TRY(dm_dense_new(c->in[0], &codes));
-  MaxJob j = {.code_dtype = (dm_DType)codes->dtype, .code = dm_tensor_data(codes),
-              .out = dm_tensor_data(c->out[0]), .base = c->base};
+  MaxJob j = {.code_dtype = (dm_DType)codes->dtype,
+              .code = dm_tensor_data(codes),
+              .out = dm_tensor_data(c->out[0]),
+              .base = c->base};
   const dm_status st = run_max(c, &j, ax, n_planes(codes), true, position_range);
   dm_tensor_unref(&codes);
   return st;
@@ -460,81 +473,83 @@ typedef struct MeanJob {
 } MeanJob;
 
 /* x[0] + ... + x[n-1] in eight running sums, so that long spans lose little. */
-#define MEANS(SUFFIX, TYPE)                                                                   \
-  static TYPE sum_##SUFFIX(const TYPE *x, int64_t n) {                                        \
-    TYPE s[8] = {0}, rest = 0;                                                                \
-    int64_t i = 0;                                                                            \
-    for (; i + 8 <= n; i += 8)                                                                \
-      for (int k = 0; k < 8; k++) s[k] += x[i + k];                                           \
-    for (; i < n; i++) rest += x[i];                                                          \
-    return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])) + rest;          \
-  }                                                                                           \
-  static TYPE divisor_##SUFFIX(const MeanJob *j, const Span *r, const Span *s) {              \
-    return j->divisor != 0 ? (TYPE)j->divisor : (TYPE)(r->count * s->count);                  \
-  }                                                                                           \
-  /* down the rows first, along whole rows; then across */                                    \
-  static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *line) {     \
-    for (int64_t p = 0; p < j->p; p++, y += j->q) {                                           \
-      const Span *r = &j->rows[p];                                                            \
-      memset(line, 0, (size_t)j->w * sizeof *line);                                           \
-      for (int64_t i = r->lo; i < r->hi; i++)                                                 \
-        for (int64_t l = 0; l < j->w; l++) line[l] += x[i * j->w + l];                        \
-      for (int64_t q = 0; q < j->q; q++) {                                                    \
-        const Span *s = &j->cols[q];                                                          \
-        const bool empty = r->hi <= r->lo || s->hi <= s->lo;                                  \
-        y[q] = empty ? 0 : sum_##SUFFIX(line + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s); \
-      }                                                                                       \
-    }                                                                                         \
-  }                                                                                           \
-  static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *line) { \
-    memset(gx, 0, (size_t)(j->h * j->w) * sizeof *gx);                                        \
-    for (int64_t p = 0; p < j->p; p++, gy += j->q) {                                          \
-      const Span *r = &j->rows[p];                                                            \
-      memset(line, 0, (size_t)j->w * sizeof *line);                                           \
-      for (int64_t q = 0; q < j->q; q++) {                                                    \
-        const Span *s = &j->cols[q];                                                          \
-        if (r->hi <= r->lo || s->hi <= s->lo) continue;                                       \
-        const TYPE g = gy[q] / divisor_##SUFFIX(j, r, s);                                     \
-        for (int64_t l = s->lo; l < s->hi; l++) line[l] += g;                                 \
-      }                                                                                       \
-      for (int64_t i = r->lo; i < r->hi; i++)                                                 \
-        for (int64_t l = 0; l < j->w; l++) gx[i * j->w + l] += line[l];                       \
-    }                                                                                         \
-  }                                                                                           \
-  static void means_##SUFFIX(MeanJob *j, int64_t begin, int64_t end, bool spread) {           \
-    const int64_t n_in = spread ? j->p * j->q : j->h * j->w;                                  \
-    const int64_t n_out = spread ? j->h * j->w : j->p * j->q;                                 \
-    const int64_t size = dm_dtype_size(j->dtype);                                             \
-    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                              \
-    const int64_t n_wide = direct ? 0 : n_in + n_out;                                         \
-    TYPE *line = dm_alloc((j->w + n_wide) * (int64_t)sizeof(TYPE)), *wide = line + j->w;      \
-    if (!line) {                                                                              \
-      atomic_store(&j->no_memory, true);                                                      \
-      return;                                                                                 \
-    }                                                                                         \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      const char *in = j->in + i * n_in * size;                                               \
-      char *out = j->out + i * n_out * size;                                                  \
-      const TYPE *from = direct ? (const TYPE *)(const void *)in : wide;                      \
-      TYPE *to = direct ? (TYPE *)(void *)out : wide + n_in;                                  \
-      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                             \
-      if (spread) spread_plane_##SUFFIX(j, from, to, line);                                   \
-      else mean_plane_##SUFFIX(j, from, to, line);                                            \
-      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, to);                            \
-    }                                                                                         \
-    dm_free(line);                                                                            \
-  }                                                                                           \
-  static void mean_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
-    means_##SUFFIX(ctx, begin, end, false);                                                   \
-  }                                                                                           \
-  static void spread_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                  \
-    means_##SUFFIX(ctx, begin, end, true);                                                    \
+#define MEANS(SUFFIX, TYPE)                                                                    \
+  static TYPE sum_##SUFFIX(const TYPE *x, int64_t n) {                                         \
+    TYPE s[8] = {0}, rest = 0;                                                                 \
+    int64_t i = 0;                                                                             \
+    for (; i + 8 <= n; i += 8)                                                                 \
+      for (int k = 0; k < 8; k++) s[k] += x[i + k];                                            \
+    for (; i < n; i++) rest += x[i];                                                           \
+    return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])) + rest;           \
+  }                                                                                            \
+  static TYPE divisor_##SUFFIX(const MeanJob *j, const Span *r, const Span *s) {               \
+    return j->divisor != 0 ? (TYPE)j->divisor : (TYPE)(r->count * s->count);                   \
+  }                                                                                            \
+  /* down the rows first, along whole rows; then across */                                     \
+  static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *line) {      \
+    for (int64_t p = 0; p < j->p; p++, y += j->q) {                                            \
+      const Span *r = &j->rows[p];                                                             \
+      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      for (int64_t i = r->lo; i < r->hi; i++)                                                  \
+        for (int64_t l = 0; l < j->w; l++) line[l] += x[i * j->w + l];                         \
+      for (int64_t q = 0; q < j->q; q++) {                                                     \
+        const Span *s = &j->cols[q];                                                           \
+        const bool empty = r->hi <= r->lo || s->hi <= s->lo;                                   \
+        y[q] =                                                                                 \
+            empty ? 0 : sum_##SUFFIX(line + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s); \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *line) {  \
+    memset(gx, 0, (size_t)(j->h * j->w) * sizeof *gx);                                         \
+    for (int64_t p = 0; p < j->p; p++, gy += j->q) {                                           \
+      const Span *r = &j->rows[p];                                                             \
+      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      for (int64_t q = 0; q < j->q; q++) {                                                     \
+        const Span *s = &j->cols[q];                                                           \
+        if (r->hi <= r->lo || s->hi <= s->lo) continue;                                        \
+        const TYPE g = gy[q] / divisor_##SUFFIX(j, r, s);                                      \
+        for (int64_t l = s->lo; l < s->hi; l++) line[l] += g;                                  \
+      }                                                                                        \
+      for (int64_t i = r->lo; i < r->hi; i++)                                                  \
+        for (int64_t l = 0; l < j->w; l++) gx[i * j->w + l] += line[l];                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void means_##SUFFIX(MeanJob *j, int64_t begin, int64_t end, bool spread) {            \
+    const int64_t n_in = spread ? j->p * j->q : j->h * j->w;                                   \
+    const int64_t n_out = spread ? j->h * j->w : j->p * j->q;                                  \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    const int64_t n_wide = direct ? 0 : n_in + n_out;                                          \
+    TYPE *line = dm_alloc((j->w + n_wide) * (int64_t)sizeof(TYPE)), *wide = line + j->w;       \
+    if (!line) {                                                                               \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_in * size;                                                \
+      char *out = j->out + i * n_out * size;                                                   \
+      const TYPE *from = direct ? (const TYPE *)(const void *)in : wide;                       \
+      TYPE *to = direct ? (TYPE *)(void *)out : wide + n_in;                                   \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
+      if (spread) spread_plane_##SUFFIX(j, from, to, line);                                    \
+      else mean_plane_##SUFFIX(j, from, to, line);                                             \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, to);                             \
+    }                                                                                          \
+    dm_free(line);                                                                             \
+  }                                                                                            \
+  static void mean_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                     \
+    means_##SUFFIX(ctx, begin, end, false);                                                    \
+  }                                                                                            \
+  static void spread_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                   \
+    means_##SUFFIX(ctx, begin, end, true);                                                     \
   }
 MEANS(f32, float)
 MEANS(f64, double)
 #undef MEANS
 
-static dm_status job_new(const dm_Call *c, const int64_t in[2], const int64_t out[2], MeanJob *j) {
+static dm_status job_new(const dm_Call *c, const int64_t in[2], const int64_t out[2],
+                         MeanJob *j) {
   *j = (MeanJob){.h = in[0], .w = in[1], .p = out[0], .q = out[1]};
   atomic_init(&j->no_memory, false);
   j->rows = dm_alloc((j->p + j->q) * (int64_t)sizeof *j->rows);
@@ -575,7 +590,8 @@ typedef struct AvgSizedAttr {
   int64_t size[2]; /* of the input plane */
 } AvgSizedAttr;
 
-static dm_status avg_axes(const dm_Call *c, const AvgAttr *a, const int64_t size[2], Axis ax[2]) {
+static dm_status avg_axes(const dm_Call *c, const AvgAttr *a, const int64_t size[2],
+                          Axis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   if (a->divisor.set && a->divisor.v == 0)
     return dm_fail(DM_EARG, "%s: divisor_override is 0", c->op->name);
@@ -675,8 +691,9 @@ dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
   DM_TRY(dm_check_float(c, x, "input"));
   const int64_t *in = plane_size(x);
   if (size[0] < 0 || size[1] < 0 || in[0] < 1 || in[1] < 1)
-    return dm_fail(DM_EARG, "%s: output {%lld, %lld} of input %s: wanted sizes of at least 0 and "
-                            "planes that are not empty",
+    return dm_fail(DM_EARG,
+                   "%s: output {%lld, %lld} of input %s: wanted sizes of at least 0 and "
+                   "planes that are not empty",
                    c->op->name, (long long)size[0], (long long)size[1], DM_SHAPE(x));
   planes_meta(c, 0, x, (dm_DType)x->dtype, size[0], size[1]);
   return DM_OK;

@@ -310,7 +310,8 @@ dm_status randperm_rule(dm_Call *c) {
   dm_out_sized(c, (dm_Ints){1, {a->n}}, a->dtype, DM_I64, a->device);
   if (a->n > 0 && !holds((dm_DType)c->out_meta[0].dtype, a->n - 1 + c->base))
     return dm_fail(DM_EARG, "randperm: %s does not hold the numbers up to %lld",
-                   dm_dtype_name((dm_DType)c->out_meta[0].dtype), (long long)a->n - 1 + c->base);
+                   dm_dtype_name((dm_DType)c->out_meta[0].dtype),
+                   (long long)a->n - 1 + c->base);
   return DM_OK;
 }
 
@@ -459,8 +460,9 @@ dm_status multinomial_rule(dm_Call *c) {
                    DM_SHAPE(x));
   const int64_t n = x->shape[x->ndim - 1], k = a->num_samples;
   if (k < 1 || (!a->replacement && k > n))
-    return dm_fail(DM_EARG, "multinomial: %lld samples of %lld without replacement; wanted 1 "
-                            "or more, and with replacement when more than there are",
+    return dm_fail(DM_EARG,
+                   "multinomial: %lld samples of %lld without replacement; wanted 1 "
+                   "or more, and with replacement when more than there are",
                    (long long)k, (long long)n);
   dm_out_like(c, 0, x, DM_I64);
   c->out_meta[0].shape[x->ndim - 1] = k;
@@ -550,8 +552,9 @@ dm_status multinomial_cpu(dm_Call *c) {
     dm_load_f64(t, (const char *)dm_tensor_data(x) + r * n * dm_dtype_size(t), 1, n, w);
     DM_GO(check_weights(w, n, &positive));
     if (!a->replacement && k > positive) {
-      st = dm_fail(DM_EARG, "multinomial: %lld samples without replacement of %lld weights "
-                            "above 0",
+      st = dm_fail(DM_EARG,
+                   "multinomial: %lld samples without replacement of %lld weights "
+                   "above 0",
                    (long long)k, (long long)positive);
       goto done;
     }

@@ -33,15 +33,14 @@ dm_status where_rule(dm_Call *c) {
   return broadcast_all(c, dm_result_dtype(2, c->in + 1));
 }
 
-#define WHERE(SUFFIX, TYPE)                                                    \
-  static void where_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,      \
-                             const double *p) {                                \
-    const TYPE *cond = in[0], *x = in[1], *y = in[2];                          \
-    DM_UNUSED(p);                                                              \
-    for (int64_t i = 0; i < n; i++) {                                          \
-      const TYPE a = x[i], b = y[i]; /* both read: no branch */                \
-      out[i] = cond[i] != 0 ? a : b;                                           \
-    }                                                                          \
+#define WHERE(SUFFIX, TYPE)                                                                  \
+  static void where_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
+    const TYPE *cond = in[0], *x = in[1], *y = in[2];                                        \
+    DM_UNUSED(p);                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                        \
+      const TYPE a = x[i], b = y[i]; /* both read: no branch */                              \
+      out[i] = cond[i] != 0 ? a : b;                                                         \
+    }                                                                                        \
   }
 WHERE(f32, float)
 WHERE(f64, double)
@@ -72,9 +71,8 @@ dm_status clamp_rule(dm_Call *c) {
   const dm_DType x = (dm_DType)c->in[0]->dtype;
   if (!a->min.set && !a->max.set)
     return dm_fail(DM_EARG, "clamp: neither min nor max given, wanted at least one");
-  if (x == DM_BOOL) return dm_fail(DM_EARG, "clamp: x is bool, wanted numbers");
   const bool floats = dm_is_float(x) || !fits_int(a->min) || !fits_int(a->max);
-  dm_out_like(c, 0, c->in[0], floats && !dm_is_float(x) ? DM_F32 : x);
+  dm_out_like(c, 0, c->in[0], floats && !dm_is_float(x) ? DM_F32 : x == DM_BOOL ? DM_I64 : x);
   return DM_OK;
 }
 
@@ -123,14 +121,14 @@ dm_status clamp_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-#define CLAMP_BACKWARD(SUFFIX, TYPE)                                           \
-  static void clamp_backward_##SUFFIX(const TYPE *const *in, TYPE *out,        \
-                                      int64_t n, const double *p) {            \
-    const TYPE *gy = in[0], *x = in[1], lo = (TYPE)p[0], hi = (TYPE)p[1];      \
-    for (int64_t i = 0; i < n; i++) {                                          \
-      const TYPE v = gy[i]; /* read in any case: no branch */                  \
-      out[i] = (x[i] >= lo) & (x[i] <= hi) ? v : 0;                            \
-    }                                                                          \
+#define CLAMP_BACKWARD(SUFFIX, TYPE)                                               \
+  static void clamp_backward_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, \
+                                      const double *p) {                           \
+    const TYPE *gy = in[0], *x = in[1], lo = (TYPE)p[0], hi = (TYPE)p[1];          \
+    for (int64_t i = 0; i < n; i++) {                                              \
+      const TYPE v = gy[i]; /* read in any case: no branch */                      \
+      out[i] = (x[i] > lo) & (x[i] < hi) ? v : 0; /* 0 at a bound */              \
+    }                                                                              \
   }
 CLAMP_BACKWARD(f32, float)
 CLAMP_BACKWARD(f64, double)
@@ -143,10 +141,18 @@ dm_status clamp_backward_cpu(dm_Call *c) {
   return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype, &fn, p);
 }
 
+/* Bounds that are tensors: the smaller, then the larger. */
+dm_status clamp_tensor_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *y = c->in[0];
+  if (c->in[1]) y = dm_x(x, DM_OP_maximum, NULL, 2, y, c->in[1]);
+  if (c->in[2]) y = dm_x(x, DM_OP_minimum, NULL, 2, y, c->in[2]);
+  c->out[0] = y;
+  return x->st;
+}
+
 /* Linear in gy; in x it is flat wherever it has a slope. */
 void clamp_backward_grad(dm_Grad *g) {
-  if (g->need[0])
-    g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[1]);
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[1]);
 }
 
 /* ---- lerp ---- */
@@ -154,8 +160,9 @@ void clamp_backward_grad(dm_Grad *g) {
 static dm_status float_result(dm_Call *c) {
   const dm_DType r = dm_result_dtype(c->n_in, c->in);
   if (!dm_is_float(r))
-    return dm_fail(DM_EARG, "%s: the operands are %s, wanted a float dtype; hint: "
-                            "x:to(\"float32\")",
+    return dm_fail(DM_EARG,
+                   "%s: the operands are %s, wanted a float dtype; hint: "
+                   "x:to(\"float32\")",
                    c->op->name, dm_dtype_name(r));
   return broadcast_all(c, r);
 }
@@ -163,16 +170,15 @@ static dm_status float_result(dm_Call *c) {
 dm_status lerp_rule(dm_Call *c) { return float_result(c); }
 
 /* From the nearer end, so that weight 1 gives end itself. */
-#define LERP(SUFFIX, TYPE)                                                     \
-  static void lerp_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,       \
-                            const double *p) {                                 \
-    const TYPE *x = in[0], *end = in[1], *w = in[2];                           \
-    DM_UNUSED(p);                                                              \
-    for (int64_t i = 0; i < n; i++) {                                          \
-      const TYPE d = end[i] - x[i];                                            \
-      const bool near_x = w[i] < (TYPE)0.5 && w[i] > (TYPE)-0.5;               \
-      out[i] = near_x ? x[i] + w[i] * d : end[i] - d * (1 - w[i]);             \
-    }                                                                          \
+#define LERP(SUFFIX, TYPE)                                                                  \
+  static void lerp_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
+    const TYPE *x = in[0], *end = in[1], *w = in[2];                                        \
+    DM_UNUSED(p);                                                                           \
+    for (int64_t i = 0; i < n; i++) {                                                       \
+      const TYPE d = end[i] - x[i];                                                         \
+      const bool near_x = w[i] < (TYPE)0.5 && w[i] > (TYPE)-0.5;                            \
+      out[i] = near_x ? x[i] + w[i] * d : end[i] - d * (1 - w[i]);                          \
+    }                                                                                       \
   }
 LERP(f32, float)
 LERP(f64, double)
@@ -192,21 +198,17 @@ void lerp_grad(dm_Grad *g) {
 
 /* ---- x + value * t1 * t2, x + value * t1 / t2 ---- */
 
-dm_status addcmul_rule(dm_Call *c) {
-  return broadcast_all(c, dm_result_dtype(c->n_in, c->in));
-}
+dm_status addcmul_rule(dm_Call *c) { return broadcast_all(c, dm_result_dtype(c->n_in, c->in)); }
 dm_status addcdiv_rule(dm_Call *c) { return float_result(c); }
 
-#define ADDC(SUFFIX, TYPE)                                                     \
-  static void addcmul_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,    \
-                               const double *p) {                              \
-    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;               \
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] * b[i];           \
-  }                                                                            \
-  static void addcdiv_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,    \
-                               const double *p) {                              \
-    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;               \
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] / b[i];           \
+#define ADDC(SUFFIX, TYPE)                                                                     \
+  static void addcmul_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
+    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;                               \
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] * b[i];                           \
+  }                                                                                            \
+  static void addcdiv_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
+    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;                               \
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] / b[i];                           \
   }
 ADDC(f32, float)
 ADDC(f64, double)
@@ -220,13 +222,11 @@ static void addcmul_i64(const int64_t *const *in, int64_t *out, int64_t n, const
 
 dm_status addcmul_cpu(dm_Call *c) {
   static const dm_Pointwise fn = {addcmul_f32, addcmul_f64, addcmul_i64};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn,
-                      DM_ATTR(double, c));
+  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, DM_ATTR(double, c));
 }
 dm_status addcdiv_cpu(dm_Call *c) {
   static const dm_Pointwise fn = {addcdiv_f32, addcdiv_f64, NULL};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn,
-                      DM_ATTR(double, c));
+  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, DM_ATTR(double, c));
 }
 
 void addcmul_grad(dm_Grad *g) {
@@ -245,6 +245,5 @@ void addcdiv_grad(dm_Grad *g) {
   if (!g->need[1] && !g->need[2]) return;
   dm_Tensor *over = x_div(g->x, x_scale(g->x, g->gy[0], value), t2);
   if (g->need[1]) g->gx[1] = over;
-  if (g->need[2])
-    g->gx[2] = x_mul(g->x, over, x_div(g->x, x_unary(g->x, DM_OP_neg, t1), t2));
+  if (g->need[2]) g->gx[2] = x_mul(g->x, over, x_div(g->x, x_unary(g->x, DM_OP_neg, t1), t2));
 }

@@ -118,6 +118,11 @@ static void read_params(const dm_OpInfo *op, const void *attr, double pq[2]) {
 
 dm_status unary_rule(dm_Call *c) {
   const dm_DType d = (dm_DType)c->in[0]->dtype;
+  const dm_OpId id = dm_op_id(c->op);
+  if (d == DM_BOOL && (id == DM_OP_sign || id == DM_OP_square)) {
+    dm_out_like(c, 0, c->in[0], id == DM_OP_sign ? DM_BOOL : DM_I64);
+    return DM_OK;
+  }
   const bool keeps = dm_is_float(d) || (d != DM_BOOL && int_block(dm_op_id(c->op)));
   if (d == DM_BOOL && c->op == &dm_ops[DM_OP_neg])
     return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");

@@ -8,8 +8,11 @@
 /* t's elements, stepped through by stride (elements; 0 and below are fine). */
 static inline dm_Tensor dm_window(const dm_Tensor *t, int ndim, const int64_t *shape,
                                   const int64_t *stride, int64_t offset) {
-  dm_Tensor w = {.dtype = t->dtype, .ndim = (uint8_t)ndim, .device = t->device,
-                 .offset = offset, .storage = t->storage};
+  dm_Tensor w = {.dtype = t->dtype,
+                 .ndim = (uint8_t)ndim,
+                 .device = t->device,
+                 .offset = offset,
+                 .storage = t->storage};
   for (int d = 0; d < ndim; d++) {
     w.shape[d] = shape[d];
     w.stride[d] = stride[d];

@@ -1,1 +1,0 @@
--- demilune.data: data sets, samplers and the loader.

@@ -1,0 +1,56 @@
+-- demilune.help: dm.help("conv2d") answers from the op table.
+
+local core = require "demilune.core"
+local options = require "demilune.options"
+
+local help = {}
+
+local function signature(row)
+  local args = {}
+  for _, tensor in ipairs(row.tensors) do args[#args + 1] = tensor end
+  local named = {}
+  for _, attr in ipairs(row.attrs) do
+    local kind = attr.choices or attr.kind
+    if attr.required then
+      args[#args + 1] = attr.name
+    elseif attr.default ~= nil then
+      named[#named + 1] = ("%s = %s"):format(attr.name, tostring(attr.default))
+    else
+      named[#named + 1] = ("%s: %s"):format(attr.name, kind)
+    end
+  end
+  if #named > 0 then args[#args + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  return ("%s(%s)"):format(row.name, table.concat(args, ", "))
+end
+
+local function text_of(row)
+  local lines = {signature(row), "  " .. row.doc}
+  lines[#lines + 1] = ("  autocast: %s on the CPU, %s on CUDA; %s"):format(row.cpu, row.cuda,
+    row.differentiable and "has a gradient" or "no gradient")
+  return table.concat(lines, "\n")
+end
+
+-- Prints (and returns) what an op does; without a name, the names of all.
+function help.help(name)
+  local rows, names = {}, {}
+  for _, row in ipairs(core.ops()) do
+    if not row.hidden then
+      rows[row.name] = row
+      names[#names + 1] = row.name
+    end
+  end
+  table.sort(names)
+  local text
+  if name == nil then
+    text = table.concat(names, " ")
+  elseif rows[name] then
+    text = text_of(rows[name])
+  else
+    local near = options.nearest(name, rows)
+    text = ("no op '%s'%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")
+  end
+  print(text)
+  return text
+end
+
+return help

@@ -1,0 +1,41 @@
+-- demilune: tensors, gradients and mixed precision.
+-- The ops and tensors come from demilune.core (C); the rooms are loaded when
+-- they are first named.
+
+local core = require "demilune.core"
+
+local ROOMS = {
+  nn = "demilune.nn",
+  optim = "demilune.optim",
+  amp = "demilune.amp",
+  autograd = "demilune.autograd",
+  data = "demilune.data",
+  datasets = "demilune.datasets",
+  cuda = "demilune.cuda",
+}
+local FUNCTIONS = {
+  progress = {"demilune.progress", "progress"},
+  save = {"demilune.io", "save"},
+  load = {"demilune.io", "load"},
+  help = {"demilune.help", "help"},
+}
+
+local dm = {}
+for name, value in pairs(core) do dm[name] = value end
+for _, dtype in ipairs{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
+  "int8", "uint8", "bool"} do
+  dm[dtype] = dtype
+end
+
+return setmetatable(dm, {
+  __index = function(self, name)
+    local value
+    if ROOMS[name] then
+      value = require(ROOMS[name])
+    elseif FUNCTIONS[name] then
+      value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
+    end
+    if value ~= nil then rawset(self, name, value) end
+    return value
+  end,
+})

@@ -1,0 +1,78 @@
+-- Modules made of modules: Sequential, ModuleList, ModuleDict, Identity.
+
+local caller = require "demilune.caller"
+local Module = require "demilune.nn.module"
+
+local containers = {}
+
+local function check(self, i, module)
+  if not Module.is_module(module) then
+    caller.raise("%s: element %s is a %s, wanted a module", self.class, tostring(i), type(module))
+  end
+  return module
+end
+
+-- Takes modules as arguments, or one table of them.
+local function fill(self, ...)
+  local first = ...
+  local list = type(first) == "table" and not Module.is_module(first) and first or {...}
+  for i, module in ipairs(list) do self[i] = check(self, i, module) end
+end
+
+local function append(self, module)
+  self[#self + 1] = check(self, #self + 1, module)
+  return self
+end
+
+-- y = f_n(... f_1(x)). In files the first is 0, in Lua 1.
+local Sequential = Module:extend "Sequential"
+Sequential.init = fill
+Sequential.append = append
+
+-- What passes between two modules that keep nothing is nobody else's: its
+-- handle is let go of at once (a graph that needs the values holds them itself).
+local function is_private(module)
+  return module.keeps_nothing and not rawget(module, "_hooks")
+    and not rawget(module, "_pre_hooks")
+end
+
+function Sequential:forward(x, ...)
+  local input, private = x, false
+  for i = 1, #self do
+    local module = self[i]
+    local y = i == 1 and module(x, ...) or module(x)
+    local keeps = not is_private(module)
+    if private and not keeps and y ~= x and not rawequal(x, input) then x:free() end
+    private = not keeps
+    x = y
+  end
+  return x
+end
+
+-- A list of modules; the owner calls them.
+local ModuleList = Module:extend "ModuleList"
+ModuleList.init = fill
+ModuleList.append = append
+function ModuleList:forward()
+  caller.raise("ModuleList has no forward; call its elements")
+end
+
+-- Modules by name, in the order of the names.
+local ModuleDict = Module:extend "ModuleDict"
+function ModuleDict:init(modules)
+  local names = {}
+  for name in pairs(modules or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do self[name] = check(self, name, modules[name]) end
+end
+function ModuleDict:forward()
+  caller.raise("ModuleDict has no forward; call its elements")
+end
+
+local Identity = Module:extend "Identity"
+Identity.keeps_nothing = true
+function Identity:forward(x) return x end
+
+containers.Sequential, containers.ModuleList = Sequential, ModuleList
+containers.ModuleDict, containers.Identity = ModuleDict, Identity
+return containers

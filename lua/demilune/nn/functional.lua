@@ -1,0 +1,5 @@
+-- nn.functional: every op, and what is several ops.
+
+local core = require "demilune.core"
+
+return setmetatable({}, {__index = core})

@@ -1,0 +1,23 @@
+-- demilune.nn: modules, functions, initial values.
+
+local core = require "demilune.core"
+local options = require "demilune.options"
+
+local nn = {
+  Module = require "demilune.nn.module",
+  functional = require "demilune.nn.functional",
+  init = require "demilune.nn.init_weights",
+  utils = require "demilune.nn.utils",
+}
+
+for _, room in ipairs{"containers", "linear", "conv", "norm", "activation"} do
+  for name, class in pairs(require("demilune.nn." .. room)) do nn[name] = class end
+end
+
+-- Marks t as a parameter (the same tensor); opts.requires_grad: true.
+function nn.Parameter(t, opts)
+  local o = options.read("Parameter", opts, {requires_grad = true})
+  return core.parameter(t, o.requires_grad)
+end
+
+return nn

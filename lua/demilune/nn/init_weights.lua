@@ -1,0 +1,77 @@
+-- nn.init: initial values, by PyTorch's formulas. All fill in place, unrecorded.
+-- X. Glorot, Y. Bengio 2010 (xavier); K. He et al. 2015 (kaiming).
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local init = {}
+
+local function fill(t, method, ...)
+  local _ <close> = core.no_grad()
+  t[method](t, ...)
+  return t
+end
+
+function init.uniform_(t, a, b) return fill(t, "uniform_", a or 0, b or 1) end
+function init.normal_(t, mean, std) return fill(t, "normal_", mean or 0, std or 1) end
+function init.constant_(t, value) return fill(t, "fill_", value) end
+function init.ones_(t) return fill(t, "fill_", 1) end
+function init.zeros_(t) return fill(t, "zero_") end
+
+-- Inputs and outputs of one unit: (O, I, ...) with the plane counted in both.
+function init.fans(t)
+  if t:dim() < 2 then
+    caller.raise("init: shape %s has no fan; wanted two dims or more", tostring(t.shape))
+  end
+  local plane = 1
+  for d = 3, t:dim() do plane = plane * t:size(d) end
+  return t:size(2) * plane, t:size(1) * plane
+end
+
+local GAIN = {linear = 1, conv2d = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
+
+function init.calculate_gain(nonlinearity, slope)
+  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
+  if not GAIN[nonlinearity] then
+    caller.raise("init: unknown nonlinearity '%s'", tostring(nonlinearity))
+  end
+  return GAIN[nonlinearity]
+end
+
+local KAIMING = {a = 0, mode = "fan_in", nonlinearity = "leaky_relu"}
+
+local function kaiming_std(name, t, opts)
+  local o = options.read(name, opts, KAIMING)
+  local fan_in, fan_out = init.fans(t)
+  if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
+    caller.raise("%s: mode is '%s', wanted 'fan_in' or 'fan_out'", name, tostring(o.mode))
+  end
+  return init.calculate_gain(o.nonlinearity, o.a) / math.sqrt(o.mode == "fan_in" and fan_in or fan_out)
+end
+
+function init.kaiming_uniform_(t, opts)
+  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
+  return init.uniform_(t, -bound, bound)
+end
+
+function init.kaiming_normal_(t, opts)
+  return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts))
+end
+
+local function xavier_std(name, t, opts)
+  local o = options.read(name, opts, {gain = 1})
+  local fan_in, fan_out = init.fans(t)
+  return o.gain * math.sqrt(2 / (fan_in + fan_out))
+end
+
+function init.xavier_uniform_(t, opts)
+  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
+  return init.uniform_(t, -bound, bound)
+end
+
+function init.xavier_normal_(t, opts)
+  return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts))
+end
+
+return init

@@ -1,0 +1,87 @@
+-- Linear, Embedding, Flatten, Dropout.
+
+local core = require "demilune.core"
+local options = require "demilune.options"
+local init = require "demilune.nn.init_weights"
+local Module = require "demilune.nn.module"
+
+local layers = {}
+
+-- x (..., I) -> y (..., O) = x W^T + b, W (O, I)
+local Linear = Module:extend "Linear"
+Linear.keeps_nothing = true
+
+function Linear:init(in_features, out_features, opts)
+  local o = options.read("Linear", opts, {bias = true, dtype = "float32", device = "cpu"})
+  self.in_features, self.out_features = in_features, out_features
+  local how = {dtype = o.dtype, device = o.device}
+  self.weight = core.parameter(core.empty(out_features, in_features, how))
+  if o.bias then self.bias = core.parameter(core.empty(out_features, how)) end
+  self:reset_parameters()
+end
+
+-- PyTorch's: both uniform within 1 / sqrt(fan in).
+function Linear:reset_parameters()
+  init.kaiming_uniform_(self.weight, {a = math.sqrt(5)})
+  if self.bias then
+    local bound = self.in_features > 0 and 1 / math.sqrt(self.in_features) or 0
+    init.uniform_(self.bias, -bound, bound)
+  end
+end
+
+function Linear:forward(x) return core.linear(x, self.weight, self.bias) end
+
+function Linear:extra_repr()
+  return ("%d -> %d%s"):format(self.in_features, self.out_features,
+    self.bias and "" or ", bias = false")
+end
+
+-- ids (...) -> rows (..., D) of weight (N, D); ids count from 1.
+local Embedding = Module:extend "Embedding"
+Embedding.keeps_nothing = true
+
+function Embedding:init(num_embeddings, embedding_dim, opts)
+  local o = options.read("Embedding", opts, {padding_idx = options.NONE, dtype = "float32",
+    device = "cpu"})
+  self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+  self.padding_idx = o.padding_idx
+  self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
+    {dtype = o.dtype, device = o.device}))
+  self:reset_parameters()
+end
+
+-- Normal; the padding row is zero.
+function Embedding:reset_parameters()
+  init.normal_(self.weight)
+  if self.padding_idx then init.zeros_(self.weight.data[self.padding_idx]) end
+end
+
+function Embedding:forward(ids)
+  return core.embedding(ids, self.weight, {padding_idx = self.padding_idx})
+end
+
+function Embedding:extra_repr()
+  return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim,
+    self.padding_idx and ", padding_idx = " .. self.padding_idx or "")
+end
+
+local Flatten = Module:extend "Flatten"
+Flatten.keeps_nothing = true
+
+function Flatten:init(start_dim, end_dim)
+  self.start_dim, self.end_dim = start_dim or 2, end_dim or -1
+end
+
+function Flatten:forward(x) return core.flatten(x, self.start_dim, self.end_dim) end
+
+-- Zeros with probability p while training, and scales the rest by 1 / (1 - p);
+-- N. Srivastava et al. 2014.
+local Dropout = Module:extend "Dropout"
+Dropout.keeps_nothing = true
+
+function Dropout:init(p) self.p = p or 0.5 end
+function Dropout:forward(x) return core.dropout(x, {p = self.p, training = self.training}) end
+function Dropout:extra_repr() return tostring(self.p) end
+
+layers.Linear, layers.Embedding, layers.Flatten, layers.Dropout = Linear, Embedding, Flatten, Dropout
+return layers

@@ -1,0 +1,478 @@
+-- nn.Module: the base of everything with parameters. A field that holds a
+-- parameter, a module or a table of modules belongs to the module: what a field
+-- holds is looked at when it is asked for, in the order of first assignment.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+
+local Module = {}
+Module.__index = Module
+Module.class = "Module"
+
+local is_tensor = core.is_tensor
+local classes = setmetatable({[Module] = true}, {__mode = "k"})
+
+-- ---- classes and instances ----
+
+local function construct(class, ...)
+  local self = setmetatable({_fields = {}, _buffers = {}, training = true}, class)
+  self:init(...)
+  return self
+end
+
+-- A new class: `local Block = nn.Module:extend "Block"`.
+function Module:extend(name)
+  local class = {}
+  for key, value in pairs(self) do
+    if type(key) == "string" and key:sub(1, 2) == "__" then class[key] = value end
+  end
+  class.__index = class
+  class.class = name or "Module"
+  class.super = self
+  classes[class] = true
+  return setmetatable(class, {__index = self, __call = construct})
+end
+
+function Module:init() end
+
+function Module:forward()
+  caller.raise("%s has no forward", self.class)
+end
+
+local function is_module(v)
+  return type(v) == "table" and classes[getmetatable(v)] == true
+end
+Module.is_module = is_module
+
+-- First assignment of a field; later ones are plain.
+function Module:__newindex(name, value)
+  rawset(self, name, value)
+  local fields = self._fields
+  for _, known in ipairs(fields) do
+    if known == name then return end
+  end
+  fields[#fields + 1] = name
+end
+
+-- A buffer: state that is saved and moved, but not trained.
+-- opts.persistent = false: not in the state_dict.
+function Module:register_buffer(name, tensor, opts)
+  self._buffers[name] = opts and opts.persistent == false and "passing" or "saved"
+  self[name] = tensor
+end
+
+function Module:register_parameter(name, parameter) self[name] = parameter end
+
+-- ---- walking ----
+
+-- Whether a plain table is one of modules (or of such tables).
+local function holds_modules(t, depth)
+  if type(t) ~= "table" or getmetatable(t) ~= nil or depth > 4 then return false end
+  local _, first = next(t)
+  return is_module(first) or holds_modules(first, depth + 1)
+end
+
+-- Keys of a table: 1, 2, ... first, then the strings in order.
+local function keys_of(t)
+  local keys, names = {}, {}
+  for i = 1, #t do keys[i] = i end
+  for key in pairs(t) do
+    if type(key) == "string" then names[#names + 1] = key end
+  end
+  table.sort(names)
+  return table.move(names, 1, #names, #keys + 1, keys)
+end
+
+-- Calls fn(path, module) for what is directly below; a path is a list of keys.
+local function each_child(self, fn)
+  local function visit(path, value, depth)
+    if is_module(value) then return fn(path, value) end
+    if not holds_modules(value, depth) then return end
+    for _, key in ipairs(keys_of(value)) do
+      local longer = table.move(path, 1, #path, 1, {})
+      longer[#longer + 1] = key
+      visit(longer, value[key], depth + 1)
+    end
+  end
+  for i, child in ipairs(self) do visit({i}, child, 1) end
+  for _, name in ipairs(self._fields) do
+    if type(name) == "string" then visit({name}, rawget(self, name), 1) end
+  end
+end
+
+-- As files name it: numbers from 0, as PyTorch's.
+local function file_name(path)
+  local words = {}
+  for i, key in ipairs(path) do words[i] = math.type(key) and tostring(key - 1) or key end
+  return table.concat(words, ".")
+end
+
+-- As Lua writes it: .layers[3]
+local function lua_name(path)
+  local words = {}
+  for i, key in ipairs(path) do
+    words[i] = math.type(key) and ("[%d]"):format(key) or "." .. key
+  end
+  return table.concat(words)
+end
+
+local function join(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+
+-- Calls fn(name, module) for this module and all below, each once.
+local function each_module(self, fn, prefix, seen)
+  if seen[self] then return end
+  seen[self] = true
+  fn(prefix, self)
+  each_child(self, function(path, child)
+    each_module(child, fn, join(prefix, file_name(path)), seen)
+  end)
+end
+
+-- Calls fn(name, tensor, owner, field) for the tensors that `wanted` picks.
+local function each_tensor(self, wanted, fn)
+  local seen = {}
+  each_module(self, function(prefix, module)
+    for _, field in ipairs(module._fields) do
+      local value = rawget(module, field)
+      if is_tensor(value) and not seen[value] and wanted(module, field, value) then
+        seen[value] = true
+        fn(join(prefix, tostring(field)), value, module, field)
+      end
+    end
+  end, "", {})
+end
+
+local function is_parameter(_, _, value) return value.is_parameter end
+local function is_buffer(module, field) return module._buffers[field] ~= nil end
+local function is_saved(module, field, value)
+  return value.is_parameter or module._buffers[field] == "saved"
+end
+
+-- name, value pairs as an iterator.
+local function iterator(walk)
+  local names, values, i = {}, {}, 0
+  walk(function(name, value)
+    names[#names + 1], values[#values + 1] = name, value
+  end)
+  return function()
+    i = i + 1
+    return names[i], values[i]
+  end
+end
+
+function Module:named_parameters()
+  return iterator(function(fn) each_tensor(self, is_parameter, fn) end)
+end
+
+function Module:named_buffers()
+  return iterator(function(fn) each_tensor(self, is_buffer, fn) end)
+end
+
+function Module:named_modules()
+  return iterator(function(fn) each_module(self, fn, "", {}) end)
+end
+
+function Module:named_children()
+  return iterator(function(fn)
+    each_child(self, function(path, child) fn(file_name(path), child) end)
+  end)
+end
+
+local function values_of(named)
+  return function(self)
+    local list = {}
+    for _, value in self[named](self) do list[#list + 1] = value end
+    return list
+  end
+end
+Module.parameters = values_of "named_parameters"
+Module.buffers = values_of "named_buffers"
+Module.modules = values_of "named_modules"
+Module.children = values_of "named_children"
+
+-- Calls fn(module) for all below, then for this one.
+function Module:apply(fn)
+  each_child(self, function(_, child) child:apply(fn) end)
+  fn(self)
+  return self
+end
+
+-- ---- modes, dtype, device ----
+
+function Module:train(mode)
+  if mode == nil then mode = true end
+  for _, module in self:named_modules() do module.training = mode end
+  return self
+end
+
+function Module:eval() return self:train(false) end
+
+function Module:requires_grad_(on)
+  if on == nil then on = true end
+  for _, p in self:named_parameters() do p.requires_grad = on end
+  return self
+end
+
+function Module:zero_grad()
+  for _, p in self:named_parameters() do p.grad = nil end
+end
+
+-- Floating parameters and buffers take the dtype; all take the device. They
+-- stay the same tensors, so that an optimizer keeps them.
+function Module:to(...)
+  local dtype, device
+  for _, arg in ipairs{...} do
+    if type(arg) == "table" then
+      dtype, device = arg.dtype or dtype, arg.device or device
+    elseif core.is_tensor(arg) then
+      dtype, device = arg.dtype, arg.device
+    elseif type(arg) == "string" and (arg:match "^%l+:%d+$" or arg == "cpu" or arg == "cuda") then
+      device = arg
+    else
+      dtype = arg
+    end
+  end
+  if dtype and not (type(dtype) == "string" and dtype:find "float") then
+    caller.raise("%s:to: dtype is %s, wanted a float dtype", self.class, tostring(dtype))
+  end
+  local function convert(t)
+    return t:to{dtype = t:is_floating_point() and dtype or nil, device = device}
+  end
+  local _ <close> = core.no_grad()
+  each_tensor(self, function(module, field, value)
+    return is_parameter(module, field, value) or is_buffer(module, field)
+  end, function(_, t)
+    local grad = t.grad
+    t.grad = nil
+    t.data = convert(t.data)
+    if grad then t.grad = convert(grad) end
+  end)
+  return self
+end
+
+for method, dtype in pairs{float = "float32", half = "float16", bfloat16 = "bfloat16",
+  double = "float64"} do
+  Module[method] = function(self) return self:to{dtype = dtype} end
+end
+function Module:cpu() return self:to{device = "cpu"} end
+function Module:cuda(device) return self:to{device = device or "cuda"} end
+
+-- ---- state ----
+
+local function saved_tensors(self)
+  local found = {}
+  each_module(self, function(prefix, module)
+    for _, field in ipairs(module._fields) do
+      local value = rawget(module, field)
+      if is_tensor(value) and is_saved(module, field, value) then
+        found[join(prefix, field)] = value
+      end
+    end
+  end, "", {})
+  return found
+end
+
+-- {name = tensor}; the tensors share storage with the module's.
+function Module:state_dict()
+  local state = {}
+  for name, t in pairs(saved_tensors(self)) do state[name] = t:detach() end
+  return state
+end
+
+local function list(title, words)
+  table.sort(words)
+  return #words > 0 and {("%s: %s"):format(title, table.concat(words, ", "))} or {}
+end
+
+-- Copies tensors in. opts.strict (true): a missing or unexpected name raises;
+-- a shape that differs always does. Nothing is copied when it raises. Returns
+-- {missing_keys = , unexpected_keys = }.
+function Module:load_state_dict(state, opts)
+  local strict = not (opts and opts.strict == false)
+  local missing, unexpected, shapes = {}, {}, {}
+  if type(state) ~= "table" then
+    caller.raise("load_state_dict: wanted a table of tensors, got %s", type(state))
+  end
+  local own = saved_tensors(self)
+  for name, t in pairs(own) do
+    local given = state[name]
+    if given == nil then
+      missing[#missing + 1] = name
+    elseif not is_tensor(given) or tostring(given.shape) ~= tostring(t.shape) then
+      shapes[#shapes + 1] = ("%s is %s, wanted %s"):format(name,
+        is_tensor(given) and tostring(given.shape) or type(given), tostring(t.shape))
+    end
+  end
+  for name in pairs(state) do
+    if own[name] == nil then unexpected[#unexpected + 1] = tostring(name) end
+  end
+  local faults = list("shapes differ", shapes)
+  if strict then
+    table.move(list("missing", missing), 1, 1, #faults + 1, faults)
+    table.move(list("unexpected", unexpected), 1, 1, #faults + 1, faults)
+  end
+  if #faults > 0 then
+    caller.raise("load_state_dict of %s: %s", self.class, table.concat(faults, "; "))
+  end
+  local _ <close> = core.no_grad()
+  for name, t in pairs(own) do
+    if state[name] ~= nil then t.data:copy_(state[name]) end
+  end
+  return {missing_keys = missing, unexpected_keys = unexpected}
+end
+
+-- ---- calls ----
+
+-- Errors inside forward get the path of the module in front. They pass through
+-- each enclosing call, which puts its own step in front of the path.
+local fault = {}
+
+local function path_to(self, child)
+  local found = child == self and "" or nil
+  local function search(module, prefix, depth)
+    each_child(module, function(path, below)
+      if found then return end
+      local name = prefix .. lua_name(path)
+      if rawequal(below, child) then
+        found = name
+      elseif depth < 8 then
+        search(below, name, depth + 1)
+      end
+    end)
+  end
+  if not found then search(self, "", 1) end
+  return found
+end
+
+local function annotate(self, message)
+  if type(message) ~= "string" then return message end
+  if message == fault.message then
+    local step = path_to(self, fault.top)
+    if not step then return message end
+    fault.path = step .. fault.path
+    fault.top = self
+  else
+    local where, text = message:match "^(.-:%d+: )(.*)$"
+    fault = {where = where or "", text = text or message, path = "", top = self,
+      name = self:describe()}
+  end
+  local path = fault.path == "" and "" or "model" .. fault.path .. " "
+  fault.message = ("%sin %s%s: %s"):format(fault.where, path, fault.name, fault.text)
+  return fault.message
+end
+
+local function finish(self, ok, ...)
+  if ok then
+    if not self._hooks then return ... end
+    return self:_run_hooks(...)
+  end
+  return error(annotate(self, ...), 0)
+end
+
+function Module:__call(...)
+  local before = rawget(self, "_pre_hooks")
+  if before then
+    for _, hook in ipairs(before) do hook(self, {...}) end
+  end
+  if rawget(self, "_hooks") then rawset(self, "_hook_inputs", {...}) end
+  return finish(self, pcall(self.forward, self, ...))
+end
+
+-- A hook may replace the output by what it returns.
+function Module:_run_hooks(output, ...)
+  for _, hook in ipairs(self._hooks) do
+    local changed = hook(self, self._hook_inputs, output)
+    if changed ~= nil then output = changed end
+  end
+  rawset(self, "_hook_inputs", nil)
+  return output, ...
+end
+
+local function add_hook(self, list_name, fn)
+  local hooks = rawget(self, list_name) or {}
+  rawset(self, list_name, hooks)
+  hooks[#hooks + 1] = fn
+  local handle = {}
+  function handle.remove()
+    for i, hook in ipairs(hooks) do
+      if hook == fn then table.remove(hooks, i) break end
+    end
+    if #hooks == 0 and rawget(self, list_name) == hooks then rawset(self, list_name, nil) end
+  end
+  return handle
+end
+
+-- fn(module, inputs, output), after each forward; the handle has :remove().
+function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) end
+-- fn(module, inputs), before each forward.
+function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
+
+-- ---- printing ----
+
+-- What stands in the parentheses of the constructor.
+function Module:extra_repr() return "" end
+
+function Module:describe()
+  local extra = self:extra_repr()
+  return extra == "" and self.class or ("%s(%s)"):format(self.class, extra)
+end
+
+local function with_commas(n)
+  local s = tostring(n)
+  while true do
+    local longer, k = s:gsub("^(%d+)(%d%d%d)", "%1,%2")
+    if k == 0 then return s end
+    s = longer
+  end
+end
+
+local function count_of(module)
+  local n, bytes, dtype = 0, 0, nil
+  for _, p in module:named_parameters() do
+    n = n + p:numel()
+    bytes = bytes + p:numel() * p:element_size()
+    if dtype and dtype ~= p.dtype then dtype = "mixed" else dtype = p.dtype end
+  end
+  return n, bytes, dtype
+end
+
+local function bytes_text(n)
+  if n < 1000 then return n .. " B" end
+  if n < 1e6 then return ("%.0f kB"):format(n / 1e3) end
+  return ("%.1f MB"):format(n / 1e6)
+end
+
+local function lines_of(module, indent, name, out)
+  local children = {}
+  each_child(module, function(path, child)
+    children[#children + 1] = {lua_name(path):gsub("^%.", ""), child}
+  end)
+  local n = count_of(module)
+  if #children == 0 then
+    out[#out + 1] = {indent .. name .. module:describe(), n > 0 and with_commas(n) or ""}
+    return
+  end
+  out[#out + 1] = {indent .. name .. module:describe() .. " {", ""}
+  for _, pair in ipairs(children) do lines_of(pair[2], indent .. "  ", pair[1] .. " ", out) end
+  out[#out + 1] = {indent .. "}", with_commas(n)}
+end
+
+function Module:__tostring()
+  local rows, width, column = {}, 0, 0
+  lines_of(self, "", "", rows)
+  for _, row in ipairs(rows) do
+    width, column = math.max(width, #row[1]), math.max(column, #row[2])
+  end
+  local n, bytes, dtype = count_of(self)
+  local text = {}
+  for i, row in ipairs(rows) do
+    text[i] = row[2] == "" and row[1]
+      or ("%-" .. width .. "s  %" .. column .. "s"):format(row[1], row[2])
+  end
+  if n > 0 then
+    text[#text] = ("%s parameters, %s %s"):format(text[#text], bytes_text(bytes), dtype)
+  end
+  return table.concat(text, "\n")
+end
+
+return setmetatable(Module, {__call = construct})

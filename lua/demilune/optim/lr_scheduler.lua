@@ -1,0 +1,196 @@
+-- Learning rates over steps, by PyTorch's formulas. A schedule sets the rates of
+-- an optimizer's groups when it is made and at each step(). Step numbers count
+-- steps done: the first is 0.
+
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local lr_scheduler = {}
+
+local Schedule = {}
+Schedule.__index = Schedule
+
+function Schedule:apply()
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:rate(i, group) end
+end
+
+function Schedule:step()
+  if self.last_epoch == 0 and not self.warned and not self.optimizer.steps then
+    self.warned = true
+    caller.warn("%s:step() came before optimizer:step(), so the first rate is passed over; hint: " ..
+      "step the optimizer first", self.class)
+  end
+  self.last_epoch = self.last_epoch + 1
+  self:apply()
+end
+
+function Schedule:get_last_lr()
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
+  return rates
+end
+
+-- Numbers only: the optimizer and functions stay out.
+function Schedule:state_dict()
+  local state = {last_epoch = self.last_epoch, base_lrs = {table.unpack(self.base_lrs)}}
+  for key, value in pairs(self.settings) do
+    if type(value) ~= "function" and type(value) ~= "table" then state[key] = value end
+  end
+  return state
+end
+
+function Schedule:load_state_dict(state)
+  self.last_epoch = state.last_epoch
+  self.base_lrs = {table.unpack(state.base_lrs)}
+  for key in pairs(self.settings) do
+    if state[key] ~= nil then self.settings[key] = state[key] end
+  end
+end
+
+function Schedule:__tostring()
+  return ("%s(step %d, lr = %g)"):format(self.class, self.last_epoch,
+    self.optimizer.param_groups[1].lr)
+end
+
+-- A class of schedules. required: names of positional settings; prepare(self)
+-- runs before the first rates are set; rate(self, i, group) gives group i's.
+local function schedule(name, required, defaults, rate, prepare)
+  local class = setmetatable({class = name, rate = rate, __tostring = Schedule.__tostring},
+    {__index = Schedule})
+  class.__index = class
+  lr_scheduler[name] = function(optimizer, ...)
+    local args = {...}
+    if type(optimizer) ~= "table" or not optimizer.param_groups then
+      caller.raise("%s: wanted an optimizer first", name)
+    end
+    local settings = options.read(name, args[#required + 1], defaults)
+    for i, key in ipairs(required) do
+      if args[i] == nil then caller.raise("%s: %s is missing", name, key) end
+      settings[key] = args[i]
+    end
+    local self = setmetatable({optimizer = optimizer, settings = settings, last_epoch = 0,
+      base_lrs = {}}, class)
+    for i, group in ipairs(optimizer.param_groups) do
+      group.initial_lr = group.initial_lr or group.lr
+      self.base_lrs[i] = group.initial_lr
+    end
+    if prepare then prepare(self) end
+    self:apply()
+    return self
+  end
+end
+
+-- lr *= gamma every step_size steps
+schedule("StepLR", {"step_size"}, {gamma = 0.1}, function(self, _, group)
+  local t, s = self.last_epoch, self.settings
+  if t == 0 or t % s.step_size ~= 0 then return group.lr end
+  return group.lr * s.gamma
+end)
+
+-- lr *= gamma at each milestone (steps done)
+schedule("MultiStepLR", {"milestones"}, {gamma = 0.1}, function(self, _, group)
+  local lr = group.lr
+  for _, milestone in ipairs(self.settings.milestones) do
+    if milestone == self.last_epoch and milestone > 0 then lr = lr * self.settings.gamma end
+  end
+  return lr
+end)
+
+-- lr *= gamma every step
+schedule("ExponentialLR", {"gamma"}, {}, function(self, _, group)
+  return self.last_epoch == 0 and group.lr or group.lr * self.settings.gamma
+end)
+
+-- From start_factor to end_factor of the base rate in a straight line.
+schedule("LinearLR", {}, {start_factor = 1 / 3, end_factor = 1.0, total_iters = 5},
+  function(self, i)
+    local s = self.settings
+    local done = math.min(self.last_epoch, s.total_iters) / s.total_iters
+    return self.base_lrs[i] * (s.start_factor + (s.end_factor - s.start_factor) * done)
+  end)
+
+-- base * fn(steps done); fn: a function, or one a group
+schedule("LambdaLR", {"lr_lambda"}, {}, function(self, i)
+  local fn = self.settings.lr_lambda
+  if type(fn) == "table" then fn = fn[i] end
+  return self.base_lrs[i] * fn(self.last_epoch)
+end)
+
+-- Half a cosine from the base rate to eta_min in T_max steps, and back.
+-- I. Loshchilov, F. Hutter 2016. Recursive, as PyTorch's.
+schedule("CosineAnnealingLR", {"T_max"}, {eta_min = 0.0}, function(self, i, group)
+  local t, n, low = self.last_epoch, self.settings.T_max, self.settings.eta_min
+  if t == 0 then return group.lr end
+  if (t - 1 - n) % (2 * n) == 0 then
+    return group.lr + (self.base_lrs[i] - low) * (1 - math.cos(math.pi / n)) / 2
+  end
+  return (1 + math.cos(math.pi * t / n)) / (1 + math.cos(math.pi * (t - 1) / n))
+    * (group.lr - low) + low
+end)
+
+-- ---- OneCycleLR: L. Smith, N. Topin 2017 ----
+
+local ANNEAL = {
+  cos = function(from, to, done) return to + (from - to) / 2 * (1 + math.cos(math.pi * done)) end,
+  linear = function(from, to, done) return (to - from) * done + from end,
+}
+
+local function one_cycle_prepare(self)
+  local s = self.settings
+  if not s.total_steps then
+    if not (s.epochs and s.steps_per_epoch) then
+      caller.raise("OneCycleLR: wanted total_steps, or epochs and steps_per_epoch")
+    end
+    s.total_steps = s.epochs * s.steps_per_epoch
+  end
+  if not ANNEAL[s.anneal_strategy] then
+    caller.raise("OneCycleLR: anneal_strategy is '%s', wanted 'cos' or 'linear'",
+      tostring(s.anneal_strategy))
+  end
+  local n, up = s.total_steps, s.pct_start
+  if s.three_phase then
+    self.phases = {{up * n - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum"},
+      {2 * up * n - 2, "max_lr", "initial_lr", "base_momentum", "max_momentum"},
+      {n - 1, "initial_lr", "min_lr", "max_momentum", "max_momentum"}}
+  else
+    self.phases = {{up * n - 1, "initial_lr", "max_lr", "max_momentum", "base_momentum"},
+      {n - 1, "max_lr", "min_lr", "base_momentum", "max_momentum"}}
+  end
+  self.ends = {}
+  for i, group in ipairs(self.optimizer.param_groups) do
+    local max_lr = type(s.max_lr) == "table" and s.max_lr[i] or s.max_lr
+    local initial = max_lr / s.div_factor
+    group.initial_lr = initial
+    self.base_lrs[i] = initial
+    self.ends[i] = {initial_lr = initial, max_lr = max_lr, min_lr = initial / s.final_div_factor,
+      base_momentum = s.base_momentum, max_momentum = s.max_momentum}
+    if s.cycle_momentum and group.momentum == nil and not group.betas then
+      caller.raise("OneCycleLR: cycle_momentum wants an optimizer with momentum or betas")
+    end
+  end
+end
+
+schedule("OneCycleLR", {"max_lr"}, {total_steps = options.NONE, epochs = options.NONE,
+  steps_per_epoch = options.NONE, pct_start = 0.3, anneal_strategy = "cos", cycle_momentum = true,
+  base_momentum = 0.85, max_momentum = 0.95, div_factor = 25.0, final_div_factor = 1e4,
+  three_phase = false}, function(self, i, group)
+  local s, t, from = self.settings, self.last_epoch, 0
+  if t > s.total_steps then
+    caller.raise("OneCycleLR: step %d of %d", t, s.total_steps)
+  end
+  local anneal, ends = ANNEAL[s.anneal_strategy], self.ends[i]
+  for k, phase in ipairs(self.phases) do
+    local to = phase[1]
+    if t <= to or k == #self.phases then
+      local done = (t - from) / (to - from)
+      if s.cycle_momentum then
+        local momentum = anneal(ends[phase[4]], ends[phase[5]], done)
+        if group.betas then group.betas[1] = momentum else group.momentum = momentum end
+      end
+      return anneal(ends[phase[2]], ends[phase[3]], done)
+    end
+    from = to
+  end
+end, one_cycle_prepare)
+
+return lr_scheduler

@@ -1,0 +1,194 @@
+-- The base of optimizers: parameter groups, state, saving.
+-- state[p] holds p's buffers by name, absent until p's first step.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+-- A class of optimizers; class.defaults are its options.
+function Optimizer.extend(name, defaults)
+  local class = {__name = name, class = name, defaults = defaults,
+    __tostring = Optimizer.__tostring}
+  class.__index = class
+  return setmetatable(class, {__index = Optimizer, __call = function(_, params, opts)
+    return Optimizer.new(class, params, opts)
+  end})
+end
+
+function Optimizer.new(class, params, opts)
+  local self = setmetatable({state = {}, param_groups = {}}, class)
+  self.defaults = options.read(class.class, opts, class.defaults)
+  if type(params) ~= "table" then
+    caller.raise("%s: wanted an array of parameters or groups, got %s", class.class,
+      core.is_tensor(params) and "one tensor" or type(params))
+  end
+  if #params == 0 then caller.raise("%s: the array of parameters is empty", class.class) end
+  if type(params[1]) ~= "table" then params = {{params = params}} end
+  for _, group in ipairs(params) do self:add_param_group(group) end
+  return self
+end
+
+-- group: {params = {...}, lr = , ...}; what it does not name is the default.
+function Optimizer:add_param_group(group)
+  local given = {}
+  for key, value in pairs(group) do
+    if key ~= "params" then given[key] = value end
+  end
+  local new = options.read(self.class, given, self.defaults)
+  if self.check then self.check(new) end
+  for key, value in pairs(new) do
+    if type(value) == "table" then new[key] = {table.unpack(value)} end
+  end
+  local params = core.is_tensor(group.params) and {group.params} or group.params
+  if type(params) ~= "table" then caller.raise("%s: a group without params", self.class) end
+  local taken = {}
+  for _, other in ipairs(self.param_groups) do
+    for _, p in ipairs(other.params) do taken[p] = true end
+  end
+  new.params = {}
+  for i, p in ipairs(params) do
+    if not core.is_tensor(p) then
+      caller.raise("%s: parameter %d is a %s, wanted a tensor", self.class, i, type(p))
+    end
+    if not p.is_leaf then
+      caller.raise("%s: parameter %d is the result of an op, wanted a leaf", self.class, i)
+    end
+    if taken[p] then
+      caller.raise("%s: parameter %d of the group is in a group already", self.class, i)
+    end
+    taken[p] = true
+    new.params[i] = core.keep(p)
+  end
+  self.param_groups[#self.param_groups + 1] = new
+end
+
+function Optimizer:zero_grad()
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do p.grad = nil end
+  end
+end
+
+-- One update. closure, if given, computes the loss (with gradients), which is
+-- returned. found_inf: a float32 scalar; not 0: nothing is changed.
+function Optimizer:step(closure, found_inf)
+  local loss
+  if closure then
+    local _ <close> = core.enable_grad()
+    loss = closure()
+  end
+  for _, group in ipairs(self.param_groups) do self:update(group, found_inf) end
+  self.steps = (self.steps or 0) + 1
+  return loss
+end
+
+-- A buffer like p, of zeros.
+function Optimizer.zeros_like(p)
+  return core.keep(core.zeros_like(p.data))
+end
+
+-- {state = {[i] = buffers}, param_groups = {{params = {i, ...}, lr = , ...}}}:
+-- parameters are numbered from 1, in the order of the groups.
+function Optimizer:state_dict()
+  local saved, n = {state = {}, param_groups = {}}, 0
+  for g, group in ipairs(self.param_groups) do
+    local copy = {params = {}}
+    for key, value in pairs(group) do
+      if key ~= "params" then
+        copy[key] = type(value) == "table" and {table.unpack(value)} or value
+      end
+    end
+    for i, p in ipairs(group.params) do
+      n = n + 1
+      copy.params[i] = n
+      if self.state[p] then
+        local buffers = {}
+        for name, value in pairs(self.state[p]) do buffers[name] = value end
+        saved.state[n] = buffers
+      end
+    end
+    saved.param_groups[g] = copy
+  end
+  return saved
+end
+
+local function check_saved(self, saved)
+  local name = self.class
+  if type(saved) ~= "table" or type(saved.param_groups) ~= "table" or type(saved.state) ~= "table" then
+    caller.raise("%s:load_state_dict: wanted {state = , param_groups = }", name)
+  end
+  if #saved.param_groups ~= #self.param_groups then
+    caller.raise("%s:load_state_dict: %d groups, wanted %d", name, #saved.param_groups,
+      #self.param_groups)
+  end
+  for g, group in ipairs(self.param_groups) do
+    local n = #(saved.param_groups[g].params or {})
+    if n ~= #group.params then
+      caller.raise("%s:load_state_dict: group %d has %d parameters, wanted %d", name, g, n,
+        #group.params)
+    end
+    for i, p in ipairs(group.params) do
+      for key, value in pairs(saved.state[saved.param_groups[g].params[i]] or {}) do
+        if core.is_tensor(value) and value:dim() > 0
+          and tostring(value.shape) ~= tostring(p.shape) then
+          caller.raise("%s:load_state_dict: %s of parameter %d is %s, wanted %s", name, key, i,
+            tostring(value.shape), tostring(p.shape))
+        end
+      end
+    end
+  end
+end
+
+-- Copies the state; buffers take their parameter's dtype, counters keep theirs.
+function Optimizer:load_state_dict(saved)
+  check_saved(self, saved)
+  local _ <close> = core.no_grad()
+  local state = {}
+  for g, group in ipairs(self.param_groups) do
+    local from = saved.param_groups[g]
+    for key, value in pairs(from) do
+      if key ~= "params" then
+        group[key] = type(value) == "table" and {table.unpack(value)} or value
+      end
+    end
+    for i, p in ipairs(group.params) do
+      local buffers = saved.state[from.params[i]]
+      if buffers then
+        state[p] = {}
+        for key, value in pairs(buffers) do
+          if core.is_tensor(value) then
+            value = core.keep(value:to(key == "step" and "float32" or p.dtype):clone())
+          end
+          state[p][key] = value
+        end
+      end
+    end
+  end
+  self.state = state
+end
+
+-- "Adam(lr = 0.001, betas = {0.9, 0.999}, ..., 6 parameters)"
+function Optimizer:__tostring()
+  local groups = {}
+  for g, group in ipairs(self.param_groups) do
+    local parts = {}
+    for key, value in pairs(group) do
+      if key ~= "params" and key ~= "lr" then
+        local text = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}"
+          or tostring(value)
+        if value ~= getmetatable(self).defaults[key] then
+          parts[#parts + 1] = key .. " = " .. text
+        end
+      end
+    end
+    table.sort(parts)
+    table.insert(parts, 1, ("lr = %g"):format(group.lr))
+    parts[#parts + 1] = ("%d tensors"):format(#group.params)
+    groups[g] = table.concat(parts, ", ")
+  end
+  return ("%s(%s)"):format(self.class, table.concat(groups, "; "))
+end
+
+return Optimizer

@@ -1,0 +1,213 @@
+-- The tape: what backward leaves in the leaves, what it refuses, and that
+-- long graphs cost no stack.
+
+local dm = require "demilune"
+
+local function leaf(data) return dm.tensor(data, {requires_grad = true}) end
+local function numbers(t) return t:totable() end
+
+describe("backward", function()
+  it("adds into the gradients of leaves", function()
+    local x = leaf{1.0, 2.0};
+    (x * 3):sum():backward();
+    (x * x):sum():backward()
+    assert.same({5.0, 7.0}, numbers(x.grad))
+  end)
+
+  it("gives no gradient to what does not require one", function()
+    local x, y = leaf{1.0}, dm.tensor{2.0};
+    (x * y):sum():backward()
+    assert.is_nil(y.grad)
+  end)
+
+  it("sums over broadcast dims", function()
+    local x = leaf{{1.0}, {2.0}};
+    (x * dm.ones(2, 3)):sum():backward()
+    assert.same({{3.0}, {3.0}}, numbers(x.grad))
+  end)
+
+  it("takes a gradient for a tensor of more elements", function()
+    local x = leaf{1.0, 2.0};
+    (x * 2):backward{gradient = dm.tensor{10.0, 100.0}}
+    assert.same({20.0, 200.0}, numbers(x.grad))
+  end)
+
+  it("refuses a tensor of more elements without one", function()
+    local x = leaf{1.0, 2.0}
+    assert.refuses("implied gradient", function() (x * 2):backward() end)
+  end)
+
+  it("refuses to go twice, unless the graph is retained", function()
+    local x = leaf{2.0}
+    local y = (x * x):sum()
+    y:backward{retain_graph = true}
+    y:backward()
+    assert.same({8.0}, numbers(x.grad))
+    assert.refuses("retain_graph", function() y:backward() end)
+  end)
+
+  it("does not overflow the stack on 100,000 nodes #slow", function()
+    local x = leaf{1.0}
+    local y = x
+    for _ = 1, 100000 do y = y + 1e-5 end
+    y:sum():backward()
+    assert.same({1.0}, numbers(x.grad))
+  end)
+
+  it("reaches a shared node once with the sum", function()
+    local x = leaf{3.0}
+    local y = x * x;
+    (y + y * y):sum():backward() -- 2x + 4x^3
+    assert.same({114.0}, numbers(x.grad))
+  end)
+end)
+
+describe("double backward", function()
+  it("differentiates a gradient", function()
+    local x = leaf{2.0}
+    local g = dm.autograd.grad((x ^ 3):sum(), x, {create_graph = true})
+    assert.same({12.0}, numbers(g))
+    assert.same({12.0}, numbers((dm.autograd.grad(g:sum(), x))))
+  end)
+
+  it("leaves the leaves' gradients alone", function()
+    local x = leaf{2.0}
+    dm.autograd.grad((x * x):sum(), x)
+    assert.is_nil(x.grad)
+  end)
+
+  it("names an input that was not used", function()
+    local x, z = leaf{1.0}, leaf{1.0}
+    assert.refuses("allow_unused", function() dm.autograd.grad((x * 2):sum(), {x, z}) end)
+    local gx, gz = dm.autograd.grad((x * 2):sum(), {x, z}, {allow_unused = true})
+    assert.same({2.0}, numbers(gx))
+    assert.is_nil(gz)
+  end)
+
+  it("stops at an inner tensor", function()
+    local x = leaf{2.0}
+    local h = x * 3
+    local g = dm.autograd.grad((h * h):sum(), h)
+    assert.same({12.0}, numbers(g))
+  end)
+end)
+
+describe("in-place changes", function()
+  it("are refused on a leaf that requires grad", function()
+    local x = leaf{1.0}
+    assert.refuses("leaf", function() x:add_(1) end)
+    assert.same({1.0}, numbers(x))
+  end)
+
+  it("of a saved tensor are found, and the op is named", function()
+    local x = leaf{2.0}
+    local h = x * 1
+    local y = h:square()
+    h:add_(1)
+    assert.refuses("square", function() y:sum():backward() end)
+  end)
+
+  it("with an alias of the changed tensor as the factor are found", function()
+    local x = leaf{2.0}
+    local h = x * 3
+    h:mul_(h:detach())
+    assert.refuses("changed in place", function() h:sum():backward() end)
+  end)
+
+  it("join the graph", function()
+    local x = leaf{2.0}
+    local h = x * 3
+    h:mul_(h:detach():clone())
+    h:sum():backward()
+    assert.same({18.0}, numbers(x.grad))
+  end)
+
+  it("through a view reach the base", function()
+    local x = leaf{1.0, 2.0, 3.0}
+    local h = x * 2
+    h[2]:mul_(10)
+    h:sum():backward()
+    assert.same({2.0, 20.0, 2.0}, numbers(x.grad))
+  end)
+
+  it("through the base reach a view made before", function()
+    local x = leaf{1.0, 2.0}
+    local h = x * 2
+    local v = h[1]
+    h:mul_(5)
+    v:backward()
+    assert.same({10.0, 0.0}, numbers(x.grad))
+  end)
+
+  it("by assignment cut the old value's gradient", function()
+    local x, w = leaf{1.0, 2.0}, leaf(7.0)
+    local h = x * 2
+    h[1] = w
+    h:sum():backward()
+    assert.same({0.0, 2.0}, numbers(x.grad))
+    assert.equal(1.0, w.grad:item())
+  end)
+end)
+
+describe("modes", function()
+  it("no_grad records nothing and is left on an error", function()
+    local x = leaf{1.0}
+    assert.is_false(dm.no_grad(function() return (x * 2).requires_grad end))
+    pcall(dm.no_grad, function() error "out" end)
+    assert.is_true((x * 2).requires_grad)
+  end)
+
+  it("enable_grad records inside no_grad", function()
+    local x = leaf{1.0}
+    local _ <close> = dm.no_grad()
+    assert.is_true(dm.enable_grad(function() return (x * 2).requires_grad end))
+  end)
+
+  it("inference tensors cannot be changed outside", function()
+    local x = dm.inference_mode(function() return dm.ones(2) * 2 end)
+    assert.refuses("inference", function() x:add_(1) end)
+  end)
+
+  it("belong to a coroutine", function()
+    local x = leaf{1.0}
+    local co = coroutine.wrap(function()
+      local _ <close> = dm.no_grad()
+      coroutine.yield((x * 2).requires_grad)
+    end)
+    assert.is_false(co())
+    assert.is_true((x * 2).requires_grad)
+  end)
+end)
+
+describe("hooks", function()
+  it("see and may replace a gradient", function()
+    local x = leaf{1.0}
+    local h = x * 2
+    local seen
+    h:register_hook(function(g) seen = g:item(); return g * 10 end)
+    h:sum():backward()
+    assert.equal(1.0, seen)
+    assert.same({20.0}, numbers(x.grad))
+  end)
+
+  it("can be taken off", function()
+    local x = leaf{1.0}
+    local handle = x:register_hook(function(g) return g * 0 end)
+    handle:remove();
+    (x * 2):sum():backward()
+    assert.same({2.0}, numbers(x.grad))
+  end)
+
+  it("raise through backward", function()
+    local x = leaf{1.0}
+    x:register_hook(function() error "from the hook" end)
+    assert.refuses("from the hook", function() (x * 2):sum():backward() end)
+  end)
+
+  it("retain_grad keeps the gradient of an inner tensor", function()
+    local x = leaf{1.0}
+    local h = (x * 2):retain_grad();
+    (h * h):sum():backward()
+    assert.same({4.0}, numbers(h.grad))
+  end)
+end)

@@ -1,0 +1,203 @@
+-- Tensors as Lua values: indexing, properties, printing, errors, memory.
+
+local dm = require "demilune"
+
+local x = dm.tensor{{1, 2, 3}, {4, 5, 6}}
+
+describe("indexing", function()
+  it("selects, ranges and steps from 1", function()
+    assert.same({4, 5, 6}, x[2]:totable())
+    assert.same({4, 5, 6}, x[-1]:totable())
+    assert.same({2, 5}, x[{{}, 2}]:totable())
+    assert.same({{1, 2}, {4, 5}}, x[{{}, {1, 2}}]:totable())
+    assert.same({{1, 3}, {4, 6}}, x[{{}, {1, 3, 2}}]:totable())
+    assert.equal(6, x[{2, -1}]:item())
+  end)
+
+  it("takes masks and positions", function()
+    assert.same({4, 5, 6}, x[x:gt(3)]:totable())
+    assert.same({{4, 5, 6}, {1, 2, 3}}, x[dm.tensor{2, 1}]:totable())
+    assert.same({{1, 2, 3}}, x[dm.tensor{true, false}]:totable())
+  end)
+
+  it("assigns", function()
+    local y = x:clone()
+    y[{{}, 1}] = 0
+    y[y:gt(4)] = -1
+    y[dm.tensor{1}] = dm.tensor{{7, 7, 7}}
+    assert.same({{7, 7, 7}, {0, -1, -1}}, y:totable())
+  end)
+
+  it("refuses 0 and what lies past the end", function()
+    assert.refuses("count from 1", function() return x[0] end)
+    assert.refuses("out of range", function() return x[3] end)
+    assert.refuses("out of range", function() return x[{{}, {2, 4}}] end)
+    assert.refuses("wanted 1 to 2", function() return x[dm.tensor{3}] end)
+    assert.refuses("indices", function() return x[{1, 1, 1}] end)
+  end)
+end)
+
+describe("a tensor", function()
+  it("knows its shape, dtype and size", function()
+    assert.equal("{2, 3}", tostring(x.shape))
+    assert.equal("int64", x.dtype)
+    assert.equal("cpu", x.device)
+    assert.equal(2, #x)
+    assert.equal(3, x:size(-1))
+    assert.equal(6, x:numel())
+  end)
+
+  it("prints values, dtype, shape and device", function()
+    assert.truthy(tostring(x):find("[int64 tensor {2, 3} cpu]", 1, true))
+    local odd = tostring(dm.tensor{0 / 0, 1 / 0, 1.5})
+    assert.truthy(odd:find("1 nan, 1 inf", 1, true))
+    assert.is_true(#tostring(dm.zeros(1000, 1000)) < 2000)
+  end)
+
+  it("joins text with ..", function()
+    assert.truthy(("x " .. dm.tensor(2.5)):find "2.5")
+  end)
+
+  it("is equal to itself by any handle", function()
+    local w = dm.ones(1, {requires_grad = true})
+    w:sum():backward()
+    assert.is_true(w.grad == w.grad)
+    assert.is_false(dm.ones(1) == dm.ones(1))
+  end)
+
+  it("iterates over rows", function()
+    local sum = 0
+    for i, row in pairs(x) do sum = sum + i * row:sum():item() end
+    assert.equal(36, sum)
+  end)
+end)
+
+describe("a wrong call", function()
+  local function message(f, ...)
+    local ok, text = pcall(f, ...)
+    assert.is_false(ok)
+    return text
+  end
+
+  it("names the caller's line", function()
+    local text = message(function() return dm.ones(2, 3) + dm.ones(4) end)
+    assert.truthy(text:find "tensor_spec.lua:%d+: add: shapes {2, 3} and {4}")
+  end)
+
+  it("offers the nearest option", function()
+    assert.truthy(message(function() x:sum{keepdm = true} end):find "did you mean 'keepdim'")
+    assert.truthy(message(function() dm.ones(2, {dtype = "flot32"}) end):find "did you mean 'float32'")
+    assert.truthy(message(function() return x.shpe end):find "did you mean 'shape'")
+    assert.truthy(message(function() dm.tensor({1}, {dtyp = "int8"}) end):find "did you mean 'dtype'")
+  end)
+
+  it("says what it got and what it wanted", function()
+    assert.truthy(message(function() x:transpose(1, 3) end):find "dim 3 is out of range")
+    assert.truthy(message(function() x:sum(0) end):find "count from 1")
+    assert.truthy(message(function() x:view(4, 2) end):find "does not fit")
+    assert.truthy(message(function() x:float():matmul(dm.ones(2, 2)) end):find "dim 2 of the left is 3")
+    assert.truthy(message(function() dm.tensor{{1, 2}, {3}} end):find "a row has 1")
+    assert.truthy(message(function() dm.ones(2):to "mars" end):find "unknown device")
+    assert.truthy(message(function() x:item() end):find "one element")
+    assert.truthy(message(function() dm.zeros(-1) end):find "negative size")
+    assert.truthy(message(function() dm.zeros(1 << 40, 1 << 40) end):find "more elements")
+  end)
+
+  it("on a label out of range gives its value and position", function()
+    local text = message(function() dm.cross_entropy(dm.zeros(2, 3), dm.tensor{1, 4}) end)
+    assert.truthy(text:find "label 4 at position 2")
+    text = message(function() dm.cross_entropy(dm.zeros(2, 3), dm.tensor{0, 1}) end)
+    assert.truthy(text:find "label 0 at position 1")
+  end)
+
+  it("on a freed tensor says so", function()
+    local t = dm.ones(2)
+    t:free()
+    assert.truthy(message(function() return t + 1 end):find "freed")
+    assert.equal("[freed tensor]", tostring(t))
+  end)
+
+  it("leaves its operands as they were", function()
+    local a = dm.ones(2)
+    pcall(function() a:add_(dm.ones(3)) end)
+    pcall(function() a:copy_(dm.ones(3)) end)
+    assert.same({1.0, 1.0}, a:totable())
+  end)
+end)
+
+describe("memory", function()
+  it("counts as PyTorch counts", function()
+    collectgarbage()
+    local before = dm.memory_stats()
+    local t <close> = dm.empty(1000, {dtype = "uint8"})
+    local after = dm.memory_stats()
+    assert.equal(1024, after["allocated_bytes.all.current"] - before["allocated_bytes.all.current"])
+    assert.equal(1000, after["requested_bytes.all.current"] - before["requested_bytes.all.current"])
+    assert.is_true(t ~= nil)
+  end)
+
+  it("resets the peak to what is in use", function()
+    local t = dm.empty(1 << 20)
+    t:free()
+    assert.is_true(dm.max_memory_allocated() >= dm.memory_allocated() + (4 << 20))
+    dm.reset_peak_memory_stats()
+    assert.equal(dm.memory_allocated(), dm.max_memory_allocated())
+  end)
+
+  it("is freed at the end of a scope, but for what is kept or returned", function()
+    local inner, kept
+    local out = dm.scope(function()
+      inner = dm.ones(4)
+      kept = dm.keep(dm.ones(4))
+      return inner + 1
+    end)
+    assert.same({2.0, 2.0, 2.0, 2.0}, out:totable())
+    assert.same({1.0, 1.0, 1.0, 1.0}, kept:totable())
+    assert.refuses("scope", function() return inner + 1 end)
+  end)
+
+  it("of gradients survives the scope", function()
+    local w = dm.ones(2, {requires_grad = true})
+    do
+      local _ <close> = dm.scope();
+      (w * 2):sum():backward()
+    end
+    assert.same({2.0, 2.0}, w.grad:totable())
+  end)
+
+  it("that cannot be had is an error, and the program goes on", function()
+    assert.refuses("out of memory", function() return dm.empty(1 << 42) end)
+    assert.equal(2.0, (dm.ones(1) + 1):item())
+  end)
+
+  it("stays flat without scopes, because garbage is collected #slow", function()
+    dm.reset_peak_memory_stats()
+    local start = dm.memory_allocated()
+    for _ = 1, 200 do
+      local a = dm.empty(1 << 22) -- 16 MiB each, 3.2 GiB in all
+      a:zero_()
+    end
+    assert.is_true(dm.max_memory_allocated() - start < 600 << 20)
+  end)
+end)
+
+describe("random numbers", function()
+  it("follow the seed", function()
+    dm.manual_seed(7)
+    local a, b = dm.rand(5), dm.randn(5)
+    dm.manual_seed(7)
+    assert.is_true(a:equal(dm.rand(5)) and b:equal(dm.randn(5)))
+  end)
+
+  it("do not depend on the number of threads", function()
+    local n = dm.get_num_threads()
+    local draws = {}
+    for i, threads in ipairs{1, 3} do
+      dm.set_num_threads(threads)
+      dm.manual_seed(1)
+      draws[i] = dm.randn(200000)
+    end
+    dm.set_num_threads(n)
+    assert.is_true(draws[1]:equal(draws[2]))
+  end)
+end)

@@ -1,0 +1,545 @@
+/* layer_norm, group_norm and batch_norm. 16-bit inputs are read and written as
+   such; means, variances and affine arithmetic are in the compute type. The
+   first two recompute their moments in backward (a row is in cache anyway);
+   batch_norm keeps them. Under create_graph gradients are composed. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/pointwise.h"
+#include "op/reduce.h"
+#include "op/rowmath.h"
+
+/* n_rows rows of len elements; row i belongs to group i % groups, and each
+   weight holds for `inner` neighbouring elements. */
+typedef struct RowJob {
+  int64_t n_rows, len, groups, inner, n_affine;
+  double eps;
+  dm_DType dtype, gy_dtype;
+  const char *x, *gy;
+  char *y;          /* the output, or gx */
+  const void *w, *b; /* in the compute type; both or none */
+  double *gw, *gb;  /* (units, n_affine) */
+  int64_t rows_per; /* rows of a unit */
+  atomic_bool failed; /* out of memory */
+} RowJob;
+
+/* x (N,C,inner) by channel: n_run runs of `run` elements, `step` apart. */
+typedef struct ChannelJob {
+  int64_t n_run, run, step, run_step, channel_step;
+  double eps;
+  bool training;
+  dm_DType dtype, gy_dtype;
+  const char *x, *gy;
+  char *y; /* the output, or gx */
+  const void *w, *b;
+  void *mean, *invstd, *gw, *gb;
+  double *batch_var;
+} ChannelJob;
+
+#define real float
+#define REAL_DTYPE DM_F32
+#define N(name) name##_f32
+#include "op/norm.inc"
+#undef real
+#undef REAL_DTYPE
+#undef N
+#define real double
+#define REAL_DTYPE DM_F64
+#define N(name) name##_f64
+#include "op/norm.inc"
+#undef real
+#undef REAL_DTYPE
+#undef N
+
+/* t's n elements as a dense array of the compute type, in *own when they had
+   to be copied; without t all are `otherwise`. */
+static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherwise, void **own,
+                        const void **out) {
+  dm_Tensor *dense = NULL;
+  *own = NULL;
+  *out = NULL;
+  if (t) DM_TRY(dm_dense_new(t, &dense));
+  if (dense && dense->dtype == compute && dense == t) {
+    *out = dm_tensor_data(t);
+    dm_tensor_unref(&dense);
+    return DM_OK;
+  }
+  *own = dm_alloc(dm_max_i64(1, n) * dm_dtype_size(compute));
+  if (*own && dense) dm_convert((dm_DType)dense->dtype, dm_tensor_data(dense), compute, *own, n);
+  for (int64_t i = 0; *own && !dense && i < n; i++)
+    dm_store_f64(compute, (char *)*own + i * dm_dtype_size(compute), 1, 1, &otherwise);
+  dm_tensor_unref(&dense);
+  *out = *own;
+  return *own ? DM_OK : dm_fail(DM_EMEM, "normalization: out of memory");
+}
+
+static dm_status check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n) {
+  if (!t) return DM_OK;
+  if (!dm_is_float((dm_DType)t->dtype))
+    return dm_fail(DM_EARG, "%s: %s is %s, wanted a float dtype", c->op->name, name,
+                   dm_dtype_name((dm_DType)t->dtype));
+  if (t->numel == n) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %lld elements", c->op->name, name, DM_SHAPE(t),
+                 (long long)n);
+}
+
+/* ---- layer_norm, group_norm ---- */
+
+typedef struct LayerAttr {
+  dm_Ints shape;
+  double eps;
+} LayerAttr;
+typedef struct GroupAttr {
+  int64_t n;
+  double eps;
+} GroupAttr;
+typedef struct RowAttr {
+  int64_t outer, groups, inner;
+  double eps;
+} RowAttr;
+
+static RowAttr layer_rows(const dm_Meta *m, const LayerAttr *a) {
+  return (RowAttr){dm_numel(m->ndim - (int)a->shape.n, m->shape), 1, 1, a->eps};
+}
+static RowAttr group_rows(const dm_Meta *m, const GroupAttr *a) {
+  return (RowAttr){m->shape[0], a->n, dm_numel(m->ndim - 2, m->shape + 2), a->eps};
+}
+
+dm_status layer_norm_rule(dm_Call *c) {
+  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const int64_t lead = x->ndim - a->shape.n;
+  DM_TRY(dm_check_float(c, x, "x"));
+  bool ok = lead >= 0 && a->shape.n > 0;
+  for (int64_t d = 0; ok && d < a->shape.n; d++) ok = a->shape.v[d] == x->shape[lead + d];
+  if (!ok)
+    return dm_fail(DM_EARG, "layer_norm: x is %s, wanted one that ends in normalized_shape %s",
+                   DM_SHAPE(x), dm_shape_str((int)a->shape.n, a->shape.v, (char[96]){0}));
+  const int64_t n = dm_numel((int)a->shape.n, a->shape.v);
+  DM_TRY(check_affine(c, "weight", c->in[1], n));
+  DM_TRY(check_affine(c, "bias", c->in[2], n));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  return DM_OK;
+}
+dm_status group_norm_rule(dm_Call *c) {
+  const GroupAttr *a = DM_ATTR(GroupAttr, c);
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_float(c, x, "x"));
+  if (x->ndim < 2)
+    return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)", DM_SHAPE(x));
+  if (a->n < 1 || x->shape[1] % a->n != 0)
+    return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
+                   (long long)x->shape[1], (long long)a->n);
+  DM_TRY(check_affine(c, "weight", c->in[1], x->shape[1]));
+  DM_TRY(check_affine(c, "bias", c->in[2], x->shape[1]));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  return DM_OK;
+}
+
+static void describe_rows(RowJob *j, const dm_Tensor *x, const RowAttr *a) {
+  j->n_rows = a->outer * a->groups;
+  j->len = x->numel / dm_max_i64(1, j->n_rows);
+  j->groups = a->groups;
+  j->inner = a->inner;
+  j->eps = a->eps;
+  j->n_affine = j->groups * j->len / dm_max_i64(1, j->inner);
+  j->dtype = (dm_DType)x->dtype;
+  j->x = dm_tensor_data(x);
+  atomic_init(&j->failed, false);
+}
+
+static dm_status rows_cpu(dm_Call *c, RowAttr a) {
+  dm_Tensor *x = NULL;
+  void *own_w = NULL, *own_b = NULL;
+  RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_rows(&j, x, &a);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  if (c->in[1] || c->in[2]) {
+    DM_GO(affine(c->in[1], j.n_affine, compute, 1, &own_w, &j.w));
+    DM_GO(affine(c->in[2], j.n_affine, compute, 0, &own_b, &j.b));
+  }
+  dm_parallel_for(j.n_rows, dm_max_i64(1, DM_POINT_GRAIN / j.len),
+                  compute == DM_F64 ? rows_forward_f64 : rows_forward_f32, &j);
+  if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+done:
+  dm_free(own_w);
+  dm_free(own_b);
+  dm_tensor_unref(&x);
+  return st;
+}
+dm_status layer_norm_cpu(dm_Call *c) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_cpu(c, layer_rows(&m, DM_ATTR(LayerAttr, c)));
+}
+dm_status group_norm_cpu(dm_Call *c) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_cpu(c, group_rows(&m, DM_ATTR(GroupAttr, c)));
+}
+
+dm_status row_norm_backward_rule(dm_Call *c) {
+  const RowAttr *a = DM_ATTR(RowAttr, c);
+  const dm_Tensor *x = c->in[1];
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  for (int i = 1; i < 3; i++) {
+    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = x->numel / dm_max_i64(1, a->outer * a->inner);
+  }
+  return DM_OK;
+}
+
+/* The units' sums as one, in t. */
+static void join_units(const double *sums, int64_t n_unit, dm_Tensor *t) {
+  const dm_DType to = (dm_DType)t->dtype;
+  char *p = dm_tensor_data(t);
+  for (int64_t i = 0; i < t->numel; i++) {
+    double s = 0;
+    for (int64_t u = 0; u < n_unit; u++) s += sums[u * t->numel + i];
+    dm_store_f64(to, p + i * dm_dtype_size(to), 1, 1, &s);
+  }
+}
+dm_status row_norm_backward_cpu(dm_Call *c) {
+  enum { MOST_UNITS = 16 };
+  dm_Tensor *x = NULL, *gy = NULL;
+  void *own_w = NULL;
+  double *sums = NULL;
+  RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &gy));
+  DM_GO(dm_dense_new(c->in[1], &x));
+  describe_rows(&j, x, DM_ATTR(RowAttr, c));
+  j.n_affine = c->out[1]->numel;
+  j.gy = dm_tensor_data(gy);
+  j.gy_dtype = (dm_DType)gy->dtype;
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  if (c->in[2]) DM_GO(affine(c->in[2], j.n_affine, compute, 1, &own_w, &j.w));
+  j.rows_per = dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j.len)),
+                          (j.n_rows + MOST_UNITS - 1) / MOST_UNITS);
+  const int64_t n_unit = x->numel == 0 ? 0 : (j.n_rows + j.rows_per - 1) / j.rows_per;
+  sums = dm_alloc_zero(2 * dm_max_i64(1, n_unit * j.n_affine) * (int64_t)sizeof *sums);
+  if (!sums) {
+    st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+    goto done;
+  }
+  j.gw = sums;
+  j.gb = sums + n_unit * j.n_affine;
+  dm_parallel_for(n_unit, 1, compute == DM_F64 ? rows_backward_f64 : rows_backward_f32, &j);
+  join_units(j.gw, n_unit, c->out[1]);
+  join_units(j.gb, n_unit, c->out[2]);
+  if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+done:
+  dm_free(sums);
+  dm_free(own_w);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&gy);
+  return st;
+}
+
+/* The gradient of x from ordinary ops, for x whose moments are taken over
+   `dims`; *xhat is the normalized x. */
+static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims, double eps,
+                              dm_Tensor **xhat) {
+  const struct {
+    dm_Ints dims;
+    int64_t keepdim, dtype;
+  } keep = {dims, 1, DM_NO_DTYPE};
+#define MEAN(T) dm_x(x, DM_OP_mean, &keep, 1, T)
+  dm_Tensor *d = x_sub(x, v, MEAN(v));
+  dm_Tensor *r = x_unary(x, DM_OP_rsqrt, x_shift(x, MEAN(x_mul(x, d, d)), eps));
+  *xhat = x_mul(x, d, r);
+  dm_Tensor *rest = x_add(x, MEAN(gh), x_mul(x, *xhat, MEAN(x_mul(x, gh, *xhat))));
+#undef MEAN
+  return x_mul(x, r, x_sub(x, gh, rest));
+}
+
+static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType)m->dtype); }
+
+/* Composed, in three dims: x as (outer, groups, row) for the moments and as
+   (outer, channels, inner) for the weight. */
+static void rows_grad_composed(dm_Grad *g, const RowAttr *a) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_DType compute = compute_of(m);
+  const int64_t n = dm_numel(m->ndim, m->shape);
+  const int64_t channels = n / dm_max_i64(1, a->outer * a->inner);
+  const int64_t by_row[3] = {a->outer, a->groups, n / dm_max_i64(1, a->outer * a->groups)};
+  const int64_t by_channel[3] = {a->outer, channels, a->inner}, weight[3] = {1, channels, 1};
+  const dm_Ints last = {1, {2}}, others = {2, {0, 2}};
+  dm_Tensor *gy = x_reshape(x, x_cast(x, g->gy[0], compute), 3, by_channel), *gh = gy, *xhat;
+  dm_Tensor *v = x_reshape(x, x_cast(x, g->in[0], compute), 3, by_row);
+  if (g->in[1])
+    gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), 3, weight));
+  dm_Tensor *gx = x_norm_back(x, x_reshape(x, gh, 3, by_row), v, last, a->eps, &xhat);
+  g->gx[0] = x_reshape(x, gx, m->ndim, m->shape);
+  const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
+  if (g->need[1])
+    g->gx[1] = x_reshape(x, x_sum(x, x_mul(x, gy, x_reshape(x, xhat, 3, by_channel)), others, false),
+                         w->ndim, w->shape);
+  if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
+}
+static void rows_grad(dm_Grad *g, RowAttr a) {
+  dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
+  if (g->create_graph) {
+    rows_grad_composed(g, &a);
+    return;
+  }
+  if (!x_call(g->x, DM_OP_row_norm_backward, &a, 3, in, out)) return;
+  g->gx[0] = out[0];
+  for (int i = 1; i < 3; i++)
+    if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
+}
+void layer_norm_grad(dm_Grad *g) { rows_grad(g, layer_rows(&g->in_meta[0], DM_ATTR(LayerAttr, g))); }
+void group_norm_grad(dm_Grad *g) { rows_grad(g, group_rows(&g->in_meta[0], DM_ATTR(GroupAttr, g))); }
+
+/* ---- batch_norm ---- */
+
+typedef struct BatchAttr {
+  int64_t training;
+  double momentum, eps;
+} BatchAttr;
+typedef struct TrainAttr {
+  double momentum, eps;
+} TrainAttr;
+
+static dm_status check_channels(const dm_Call *c, const dm_Tensor *x) {
+  DM_TRY(dm_check_float(c, x, "x"));
+  if (x->ndim < 2)
+    return dm_fail(DM_EARG, "batch_norm: x is %s, wanted at least 2 dims (batch, channels)", DM_SHAPE(x));
+  return DM_OK;
+}
+
+dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
+  static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
+  const BatchAttr *a = DM_ATTR(BatchAttr, c);
+  dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2], *w = c->in[3], *b = c->in[4];
+  DM_TRY(check_channels(c, v));
+  for (int i = 1; i < 5; i++) DM_TRY(check_affine(c, names[i], c->in[i], v->shape[1]));
+  if (a->training) {
+    const TrainAttr train = {a->momentum, a->eps};
+    if (v->numel > 0 && v->numel == v->shape[1])
+      return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
+                     DM_SHAPE(v));
+    c->out[0] = dm_x(x, DM_OP_batch_norm_train, &train, 5, v, w, b, mean, var);
+    return x->st;
+  }
+  if (!mean || !var)
+    return dm_fail(DM_EARG, "batch_norm: running_mean and running_var are wanted when not training");
+  c->out[0] = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
+  return x->st;
+}
+
+static void describe_channels(ChannelJob *j, const dm_Tensor *x) {
+  const int64_t n = x->shape[0], ch = x->shape[1], inner = dm_numel(x->ndim - 2, x->shape + 2);
+  const bool flat = inner == 1;
+  j->n_run = flat ? 1 : n;
+  j->run = flat ? n : inner;
+  j->step = flat ? ch : 1;
+  j->run_step = ch * inner;
+  j->channel_step = inner;
+  j->dtype = (dm_DType)x->dtype;
+  j->x = dm_tensor_data(x);
+}
+static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, ChannelJob *j) {
+  const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
+  if (x->numel > 0)
+    dm_parallel_for(x->shape[1], dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
+}
+
+dm_status batch_norm_train_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  for (int i = 1; i < 3; i++) {
+    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = x->shape[1];
+  }
+  return DM_OK;
+}
+
+/* running = (1 - momentum) running + momentum batch */
+static void track(dm_Tensor *t, double momentum, int64_t c, double batch) {
+  double v;
+  char *p = (char *)dm_tensor_data(t) + c * t->stride[t->ndim - 1] * dm_dtype_sizes[t->dtype];
+  dm_load_f64((dm_DType)t->dtype, p, 1, 1, &v);
+  v = (1 - momentum) * v + momentum * batch;
+  dm_store_f64((dm_DType)t->dtype, p, 1, 1, &v);
+}
+dm_status batch_norm_train_cpu(dm_Call *c) {
+  const TrainAttr *a = DM_ATTR(TrainAttr, c);
+  dm_Tensor *x = NULL, *mean = c->in[3], *var = c->in[4];
+  void *own_w = NULL, *own_b = NULL;
+  ChannelJob j = {.eps = a->eps, .y = dm_tensor_data(c->out[0]), .mean = dm_tensor_data(c->out[1]),
+                  .invstd = dm_tensor_data(c->out[2])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) {
+    if (c->out[1]->numel == 0) return DM_OK;
+    memset(j.mean, 0, (size_t)dm_tensor_bytes(c->out[1]));
+    memset(j.invstd, 0, (size_t)dm_tensor_bytes(c->out[2]));
+    return DM_OK;
+  }
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_channels(&j, x);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1], n = x->numel / channels;
+  if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own_w, &j.w));
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own_b, &j.b));
+  j.batch_var = dm_alloc(channels * (int64_t)sizeof *j.batch_var);
+  if (!j.batch_var) {
+    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
+    goto done;
+  }
+  for_channels(x, compute == DM_F64 ? channels_train_f64 : channels_train_f32, &j);
+  for (int64_t k = 0; k < channels; k++) {
+    double mu;
+    dm_load_f64(compute, (char *)j.mean + k * dm_dtype_size(compute), 1, 1, &mu);
+    if (mean) track(mean, a->momentum, k, mu);
+    if (var) track(var, a->momentum, k, j.batch_var[k] * (double)n / (double)(n - 1));
+  }
+  if (mean) mean->storage->version++;
+  if (var) var->storage->version++;
+done:
+  dm_free(j.batch_var);
+  dm_free(own_w);
+  dm_free(own_b);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+dm_status batch_norm_eval_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status batch_norm_eval_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL;
+  void *own[3] = {NULL}, *invstd = NULL;
+  const void *mean, *var;
+  ChannelJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_channels(&j, x);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1], size = dm_dtype_size(compute);
+  if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own[0], &j.w));
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own[1], &j.b));
+  DM_GO(affine(c->in[3], channels, compute, 0, &own[2], &mean));
+  DM_GO(affine(c->in[4], channels, compute, 1, &invstd, &var));
+  if (!invstd && !(invstd = dm_alloc(channels * size))) {
+    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
+    goto done;
+  }
+  for (int64_t k = 0; k < channels; k++) {
+    double v;
+    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
+    v = 1 / sqrt(v + *DM_ATTR(double, c));
+    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
+  }
+  j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
+  j.invstd = invstd;
+  for_channels(x, compute == DM_F64 ? channels_eval_f64 : channels_eval_f32, &j);
+done:
+  for (int i = 0; i < 3; i++) dm_free(own[i]);
+  dm_free(invstd);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+dm_status batch_norm_backward_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[1];
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  for (int i = 1; i < 3; i++) {
+    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = x->shape[1];
+  }
+  return DM_OK;
+}
+dm_status batch_norm_backward_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL, *gy = NULL;
+  void *own[3] = {NULL};
+  const void *mean, *invstd;
+  ChannelJob j = {.y = dm_tensor_data(c->out[0]), .gw = dm_tensor_data(c->out[1]),
+                  .gb = dm_tensor_data(c->out[2]), .training = *DM_ATTR(int64_t, c)};
+  dm_status st = DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &gy));
+  DM_GO(dm_dense_new(c->in[1], &x));
+  describe_channels(&j, x);
+  j.gy = dm_tensor_data(gy);
+  j.gy_dtype = (dm_DType)gy->dtype;
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1];
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 1, &own[0], &j.w));
+  DM_GO(affine(c->in[3], channels, compute, 0, &own[1], &mean));
+  DM_GO(affine(c->in[4], channels, compute, 0, &own[2], &invstd));
+  j.mean = (void *)(uintptr_t)mean; /* only read by channels_backward */
+  j.invstd = (void *)(uintptr_t)invstd;
+  if (x->numel == 0 && channels > 0) {
+    memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
+    memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
+  }
+  for_channels(x, compute == DM_F64 ? channels_backward_f64 : channels_backward_f32, &j);
+done:
+  for (int i = 0; i < 3; i++) dm_free(own[i]);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&gy);
+  return st;
+}
+
+/* t (C) as (1,C,1,...) beside x. */
+static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < m->ndim; d++) shape[d] = d == 1 ? m->shape[1] : 1;
+  return x_reshape(x, x_cast(x, t, compute_of(m)), m->ndim, shape);
+}
+static dm_Ints all_but_channel(const dm_Meta *m) {
+  dm_Ints dims = {m->ndim - 1, {0}};
+  for (int d = 2; d < m->ndim; d++) dims.v[d - 1] = d;
+  return dims;
+}
+
+void batch_norm_train_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  if (!g->gy[0]) return;
+  if (!g->create_graph) {
+    const int64_t training = 1;
+    dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], g->out[1], g->out[2]};
+    (void)x_call(x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+    return;
+  }
+  const dm_Ints dims = all_but_channel(m);
+  dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *gh = gy, *xhat;
+  if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
+  g->gx[0] = x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims,
+                         DM_ATTR(TrainAttr, g)->eps, &xhat);
+  if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
+  if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
+}
+
+void batch_norm_eval_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_Ints dims = all_but_channel(m);
+  dm_Tensor *invstd = x_unary(x, DM_OP_rsqrt, x_shift(x, x_cast(x, g->in[4], compute_of(m)),
+                                                     *DM_ATTR(double, g)));
+  if (!g->create_graph) {
+    const int64_t training = 0;
+    dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], g->in[3], invstd};
+    (void)x_call(x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+    return;
+  }
+  dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *r = by_channel(x, invstd, m), *gh = gy;
+  if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
+  g->gx[0] = x_mul(x, gh, r);
+  dm_Tensor *d = x_sub(x, x_cast(x, g->in[0], compute_of(m)), by_channel(x, g->in[3], m));
+  if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, x_mul(x, d, r)), dims, false);
+  if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
+}
