@@ -73,7 +73,8 @@ Region.close = Region.__close
 function Region:__gc()
   if #self == 0 then return end
   while #self > 0 do self:leave() end
-  caller.sink("demilune: an autocast region was never closed; write local _ <close> = amp.autocast{...}")
+  caller.sink("warning: an autocast region was never closed; hint: " ..
+    "local _ <close> = amp.autocast{...}")
 end
 
 function Region:__tostring()
@@ -176,7 +177,7 @@ local SCALER = {device = "cpu", init_scale = 2.0 ^ 16, growth_factor = 2.0, back
   growth_interval = 2000, enabled = true, min_scale = 0.0}
 
 local function check_factors(growth, backoff)
-  if not (growth > 1) then
+  if growth <= 1 or growth ~= growth then
     caller.raise("GradScaler: growth_factor is %s, wanted above 1", growth)
   end
   if not (backoff < 1 and backoff > 0) then
@@ -198,7 +199,8 @@ function amp.GradScaler(opts)
     _growth_factor = o.growth_factor, _backoff_factor = o.backoff_factor,
     _growth_interval = o.growth_interval, _min_scale = o.min_scale,
     _init_tracker = 0, _records = setmetatable({}, {__mode = "k"}),
-    _skips = setmetatable({}, {__mode = "k"}), _n_steps = 0, _n_skipped = core.keep(core.tensor(0.0)),
+    _skips = setmetatable({}, {__mode = "k"}), _n_steps = 0,
+    _n_skipped = core.keep(core.tensor(0.0)),
   }, GradScaler)
 end
 

@@ -186,7 +186,8 @@ function autograd.gradcheck(fn, inputs, opts)
     for e = 1, leaves[k]:numel() do
       local want = difference(fn, inputs, flat, e, weights, o.eps)
       local got = grad[e] or 0
-      if not (math.abs(got - want) <= o.atol + o.rtol * math.abs(want)) then
+      local close = math.abs(got - want) <= o.atol + o.rtol * math.abs(want)
+      if not close then
         local text = ("gradcheck: input %d, element %d: gradient %.9g, finite difference %.9g")
           :format(i, e, got, want)
         if o.raise_exception then caller.raise("%s", text) end

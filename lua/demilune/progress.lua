@@ -1,140 +1,206 @@
--- dm.progress: a bar for loops, on stderr. On a terminal one line is drawn
--- again at most ten times a second; elsewhere a line is written now and then.
+-- dm.progress: a bar for loops.
+--
+--   for i, x, y in dm.progress(train, {desc = "epoch 1"}) do
+--     ...
+--     dm.progress.set{loss = loss, samples = #x}
+--   end
+--
+-- On a terminal one line is redrawn, at most ten times a second; elsewhere a
+-- line is written now and then, and one at the end.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local options = require "demilune.options"
 
-local room = {}
+local REDRAW_S, LINE_S = 0.1, 10 -- on a terminal; elsewhere
+local BAR_WIDTH = 20
 
-local REDRAW_S, LINE_S, WIDTH = 0.1, 5.0, 24
+local progress = {}
+local bars = {} -- those that run, the innermost last
+
+-- ---- text ----
+
+-- 75 -> "1:15", 3675 -> "1:01:15"
+local function clock(seconds)
+  local s = math.floor(seconds + 0.5)
+  if s >= 3600 then return ("%d:%02d:%02d"):format(s // 3600, s // 60 % 60, s % 60) end
+  return ("%d:%02d"):format(s // 60, s % 60)
+end
+
+local function short(v)
+  if math.type(v) ~= "float" then return tostring(v) end
+  local size = math.abs(v)
+  local plain = size == 0 or size >= 1e-3 and size < 1e5
+  return (plain and "%.4f" or "%.3e"):format(v)
+end
+
+-- Enough digits to compare.
+local function rate(per_second)
+  return (per_second >= 100 and "%.0f" or "%.3g"):format(per_second)
+end
+
+local function locale()
+  for _, name in ipairs{"LC_ALL", "LC_CTYPE", "LANG"} do
+    local value = os.getenv(name)
+    if value and value ~= "" then return value end
+  end
+  return ""
+end
+
+local function drawing(share)
+  local full, on, off = math.floor(share * BAR_WIDTH), "#", "."
+  if locale():upper():find "UTF%-?8" then on, off = "█", "░" end
+  return on:rep(full) .. off:rep(BAR_WIDTH - full)
+end
+
+-- ---- one bar ----
 
 local Bar = {}
 Bar.__index = Bar
 
-local function clock(seconds)
-  if seconds ~= seconds or seconds == math.huge then return "?" end
-  seconds = math.floor(seconds + 0.5)
-  if seconds < 3600 then return ("%d:%02d"):format(seconds // 60, seconds % 60) end
-  return ("%d:%02d:%02d"):format(seconds // 3600, seconds // 60 % 60, seconds % 60)
-end
-
-local function short(v)
-  if math.type(v) == "float" then return ("%.4g"):format(v) end
-  if core.is_tensor(v) then return ("%.4g"):format(v:item()) end
-  return tostring(v)
-end
-
--- Names and values shown at the end: bar:set{loss = 0.5}
-function Bar:set(values)
-  for key, value in pairs(values) do
-    if self.values[key] == nil then self.names[#self.names + 1] = key end
-    self.values[key] = value
-  end
-  table.sort(self.names)
-  return self
-end
-
-function Bar:text()
-  local spent = math.max(core.now() - self.began, 1e-9)
-  local rate = (self.done - self.first) / spent
-  local parts = {}
-  if self.desc then parts[1] = self.desc end
-  if self.total and self.total > 0 then
-    local share = math.min(self.done / self.total, 1)
-    local full = math.floor(share * WIDTH)
-    parts[#parts + 1] = ("%3.0f%% [%s%s]"):format(share * 100, ("#"):rep(full),
-      ("."):rep(WIDTH - full))
-    parts[#parts + 1] = ("%d/%d"):format(self.done, self.total)
+function Bar:text(now)
+  local elapsed = math.max(now - self.began, 1e-9)
+  local parts = {self.desc}
+  local function put(text, ...) parts[#parts + 1] = text:format(...) end
+  if self.total then
+    local share = self.total > 0 and math.min(self.done / self.total, 1) or 1
+    put("%3d%%", math.floor(100 * share))
+    if self.terminal then put("%s", drawing(share)) end
+    put("%d/%d", self.done, self.total)
   else
-    parts[#parts + 1] = tostring(self.done)
+    put("%d", self.done)
   end
-  parts[#parts + 1] = clock(spent)
-  if self.total and rate > 0 then
-    parts[#parts + 1] = "left " .. clock((self.total - self.done) / rate)
+  if self.samples > 0 then put("%s samples/s", rate(self.samples / elapsed))
+  elseif self.done > 0 then put("%s it/s", rate(self.done / elapsed)) end
+  if self.total and self.done > 0 and self.done < self.total then
+    put("%s left", clock(elapsed / self.done * (self.total - self.done)))
+  else
+    put("%s", clock(elapsed))
   end
-  parts[#parts + 1] = ("%.4g %s/s"):format(rate * self.per, self.unit)
-  for _, key in ipairs(self.names) do
-    parts[#parts + 1] = ("%s %s"):format(key, short(self.values[key]))
-  end
+  for _, name in ipairs(self.names) do put("%s %s", name, short(self.values[name])) end
   return table.concat(parts, "  ")
 end
 
-local function draw(self, last)
+-- Writes it when it is time, or when it is the last time.
+function Bar:show(last)
   local now = core.now()
-  if not last and now - self.drawn < (self.terminal and REDRAW_S or LINE_S) then return end
-  self.drawn = now
+  if not last and now - self.shown < (self.terminal and REDRAW_S or LINE_S) then return end
+  self.shown = now
   if self.terminal then
-    io.stderr:write("\r", self:text(), "\27[K", last and "\n" or "")
+    self.file:write("\r", self:text(now), "\27[K", last and "\n" or "")
   else
-    io.stderr:write(self:text(), "\n")
+    self.file:write(self:text(now), "\n")
   end
-  io.stderr:flush()
+  self.file:flush()
 end
 
-local DEFAULTS = {desc = options.NONE, total = options.NONE, unit = options.NONE}
-
--- The iterator quadruple of a loader, an array, a number or a function.
-local function source(of)
-  if type(of) == "number" then
-    local function up(_, i)
-      if i < of then return i + 1 end
-    end
-    return up, nil, 0, nil, of
-  elseif type(of) == "function" then
-    return of
-  elseif type(of.iter) == "function" then
-    local step, state, from, closing = of:iter()
-    return step, state, from, closing, #of
-  end
-  local step, state, from = ipairs(of)
-  return step, state, from, nil, #of
-end
-
--- Starts the loop over what the bar was made for.
-local function open(self)
-  local step, state, from, closing, total = source(self.of)
-  self.step, self.state, self.control, self.closing = step, state, from, closing
-  self.total = self.total or total
-  self.done = type(from) == "number" and from or 0
-  self.first = self.done
-  self.began, self.drawn = core.now(), core.now()
-end
-
-local function advance(self, first, ...)
-  if first ~= nil then
-    self.control = first
-    self.done = math.type(first) and first or self.done + 1
-    draw(self, false)
-  end
-  return first, ...
-end
-
-function Bar:__call()
-  if not self.began then open(self) end
-  return advance(self, self.step(self.state, self.control))
-end
-
-function Bar:iter() return self, nil, nil, self end
-
-function Bar:close(fault)
+-- Ends it, and the loader below, on every way out of the loop; once.
+function Bar:close()
   if self.closed then return end
   self.closed = true
-  if self.began then draw(self, true) end
-  local close = self.closing and getmetatable(self.closing).__close
-  if close then close(self.closing, fault) end
+  local _ <close> = self.source
+  for k = #bars, 1, -1 do
+    if bars[k] == self then table.remove(bars, k) end
+  end
+  self:show(true)
 end
 Bar.__close = Bar.close
 
--- For `for i, x, y in dm.progress(loader, {desc = "epoch 1"}) do`. With values
--- to show: `local bar = dm.progress(loader)`, then `for i, x, y in bar:iter() do`
--- and bar:set{loss = v} inside. of: a loader, an array, a number, an iterator.
-function room.progress(of, opts)
-  local o = options.read("progress", opts, DEFAULTS)
-  local per = type(of) == "table" and of.batch_size or 1
-  local bar = setmetatable({of = of, desc = o.desc, total = o.total, per = per,
-    unit = o.unit or per > 1 and "samples" or "it", names = {}, values = {},
-    terminal = core.isatty(io.stderr)}, Bar)
-  return bar:iter()
+local function new_bar(opts, total, source)
+  local now, file = core.now(), opts.file or io.stderr
+  local terminal = io.type(file) == "file" and core.isatty(file)
+  local bar = setmetatable({
+    desc = opts.desc, total = opts.total or total, file = file, terminal = terminal,
+    source = source, began = now, done = 0, samples = 0, names = {}, values = {},
+    shown = terminal and now - REDRAW_S or now, -- on a terminal it is there at once
+  }, Bar)
+  bars[#bars + 1] = bar
+  bar:show()
+  return bar
 end
 
-return room
+-- ---- what a loop runs over ----
+
+local function count_to(n)
+  local i = 0
+  return function()
+    i = i + 1
+    if i <= n then return i end
+  end
+end
+
+-- A loader's iterator, and the batches to come: fewer amid an epoch.
+local function rounds_of_loader(over)
+  local total = over.len and over:len() or nil
+  if total and over.state_dict then total = math.max(total - over:state_dict().position, 0) end
+  local f, state, control, closing = over:iter()
+  return f, state, control, closing, total
+end
+
+-- Iterator, state, control and closing value, and how many rounds (nil: unknown).
+local function rounds_of(over)
+  if math.type(over) == "integer" then return count_to(over), nil, nil, nil, over end
+  if type(over) == "function" then return over end
+  if type(over) == "table" and over.iter then return rounds_of_loader(over) end
+  if type(over) == "table" then
+    local f, state, control = ipairs(over)
+    return f, state, control, nil, #over
+  end
+  caller.raise("progress: wanted a loader, a list, a count or an iterator, got %s", type(over))
+end
+
+local DEFAULTS = {desc = options.NONE, total = options.NONE, file = options.NONE}
+
+-- progress(over, {desc =, total =, file =}) -> what a generic for takes. `over`
+-- is a DataLoader, a list, a count, or an iterator function.
+local function begin(_, over, given)
+  local opts = options.read("progress", given, DEFAULTS)
+  if opts.total and math.type(opts.total) ~= "integer" then
+    caller.raise("progress: total is %s, wanted a count", tostring(opts.total))
+  elseif opts.file and io.type(opts.file) ~= "file" then
+    caller.raise("progress: file: an open file expected, got %s", io.type(opts.file)
+      or type(opts.file))
+  end
+  local f, state, control, closing, total = rounds_of(over)
+  local bar = new_bar(opts, total, closing)
+  local started = false
+  local function deliver(first, ...)
+    control = first
+    if first == nil then bar:close() end
+    return first, ...
+  end
+  return function()
+    if started then
+      bar.done = bar.done + 1
+      bar:show()
+    end
+    started = true
+    return deliver(f(state, control))
+  end, nil, nil, bar
+end
+
+-- progress.set{loss = 0.3, samples = 128}: values beside the innermost bar that
+-- runs; `samples` are added to those it has seen, for the rate. A tensor is read
+-- at once, which waits for its device. Nothing happens when no bar runs.
+function progress.set(values)
+  if type(values) ~= "table" then
+    caller.raise("progress.set: a table expected, got %s", type(values))
+  end
+  local bar, fresh = bars[#bars], {}
+  if not bar then return end
+  for name, value in pairs(values) do
+    if name == "samples" then
+      bar.samples = bar.samples + value
+    else
+      if bar.values[name] == nil then fresh[#fresh + 1] = name end
+      bar.values[name] = core.is_tensor(value) and value:item() or value
+    end
+  end
+  table.sort(fresh)
+  table.move(fresh, 1, #fresh, #bar.names + 1, bar.names)
+  bar:show()
+end
+
+progress.progress = setmetatable(progress, {__call = begin})
+
+return progress

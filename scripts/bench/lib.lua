@@ -54,7 +54,10 @@ function Worker:ask(...)
   return answer
 end
 
+--- Asks for the end: closing alone does not tell it, as workers that started
+--- later have inherited the writing end.
 function Worker:close()
+  if not self.gone then self.requests:write "quit\n" end
   self.requests:close()
   self.answers:close()
 end
@@ -129,9 +132,11 @@ end
 
 --- "0.31 [0.30, 0.35]": the median and the middle half, in units of 1 / scale.
 function lib.spread(values, scale, format)
-  format = format or "%.2f"
-  return (("%s [%s, %s]"):gsub("%%s", format)):format(lib.median(values) * scale,
-    lib.quantile(values, 0.25) * scale, lib.quantile(values, 0.75) * scale)
+  local words = {}
+  for i, q in ipairs { 0.5, 0.25, 0.75 } do
+    words[i] = (format or "%.2f"):format(lib.quantile(values, q) * scale)
+  end
+  return ("%s [%s, %s]"):format(table.unpack(words))
 end
 
 -- ---------------------------------------------------------------------------

@@ -219,6 +219,7 @@ local function answer(line)
 end
 
 for line in io.lines() do
+  if line == "quit" then break end
   local ok, reply = xpcall(answer, debug.traceback, line)
   local words = {}
   if ok then

@@ -267,7 +267,9 @@ def main():
     if torch:
         torch.manual_seed(1)
         CASES = small_cases()
-    for line in sys.stdin:
+    for line in iter(sys.stdin.readline, ""):
+        if line == "quit\n":
+            return
         try:
             if not torch:
                 raise RuntimeError("no torch")

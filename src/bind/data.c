@@ -144,7 +144,8 @@ static int safetensors_write(lua_State *L) {
     if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
       return dm_raise_text(L, "safetensors_write: metadata wants strings for keys and values");
     pairs[i] = (dm_StPair){lua_tostring(L, -2), lua_tostring(L, -1)};
-    if (strlen(pairs[i].key) != lua_rawlen(L, -2) || strlen(pairs[i].value) != lua_rawlen(L, -1))
+    if (strlen(pairs[i].key) != lua_rawlen(L, -2) ||
+        strlen(pairs[i].value) != lua_rawlen(L, -1))
       return dm_raise_text(L, "safetensors_write: metadata '%s' holds a NUL", pairs[i].key);
   }
   const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
@@ -161,9 +162,9 @@ enum { MAX_COLUMN = 8, MAX_CHANNEL = 64, WAIT_MS = 50 };
 typedef struct LoaderBox {
   dm_Loader *loader;
   int n;
-  dm_Tensor *column[MAX_COLUMN];              /* owned, dense */
-  int n_dim[MAX_COLUMN];                      /* of a batch */
-  int64_t shape[MAX_COLUMN][DM_MAX_DIM];      /* [k][0] is the batch's own */
+  dm_Tensor *column[MAX_COLUMN];         /* owned, dense */
+  int n_dim[MAX_COLUMN];                 /* of a batch */
+  int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderBox;
 
 static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
@@ -250,7 +251,8 @@ static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
       .crop_width = option_integer(L, i, "crop_width", 0),
       .flip = option_number(L, i, "flip", 0),
   };
-  const int n_mean = read_floats(L, i, "mean", im->mean), n_std = read_floats(L, i, "std", im->std);
+  const int n_mean = read_floats(L, i, "mean", im->mean),
+            n_std = read_floats(L, i, "std", im->std);
   if ((n_mean && n_mean != im->how.channels) || (n_std && n_std != im->how.channels))
     dm_raise_text(L, "DataLoader: %d means and %d deviations for %d channels", n_mean, n_std,
                   (int)im->how.channels);
@@ -292,7 +294,8 @@ static int loader_new(lua_State *L) {
                            (int)t->shape[0], (int)l->column[0]->shape[0]);
     l->n_dim[k] = t->ndim;
     memcpy(l->shape[k], t->shape, sizeof t->shape);
-    columns[k] = (dm_LoaderColumn){.data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1};
+    columns[k] =
+        (dm_LoaderColumn){.data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1};
     for (int d = 1; d < t->ndim; d++) columns[k].row_numel *= t->shape[d];
     if (lua_istable(L, transforms) && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
       read_image(L, lua_gettop(L), l, k, &images[k]);
@@ -396,9 +399,9 @@ static int permutation(lua_State *L) {
 }
 
 void dm_register_data(lua_State *L, State *S) {
-  static const luaL_Reg methods[] = {
-      {"epoch", loader_epoch}, {"next", loader_next}, {"stop", loader_stop},
-      {"__gc", loader_gc},     {"__close", loader_stop}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"epoch", loader_epoch},  {"next", loader_next},
+                                     {"stop", loader_stop},    {"__gc", loader_gc},
+                                     {"__close", loader_stop}, {NULL, NULL}};
   if (luaL_newmetatable(L, "demilune.Loader")) {
     dm_set_functions(L, methods, S);
     lua_pushvalue(L, -1);

@@ -129,8 +129,8 @@ static int adam_step(lua_State *L) {
       s->exp_avg_sq = buffer_of(L, "exp_avg_sq");
       if (o.amsgrad) s->max_exp_avg_sq = buffer_of(L, "max_exp_avg_sq");
     }
-    if (s->grad && (!s->step || !s->exp_avg || !s->exp_avg_sq ||
-                    (o.amsgrad && !s->max_exp_avg_sq))) {
+    if (s->grad &&
+        (!s->step || !s->exp_avg || !s->exp_avg_sq || (o.amsgrad && !s->max_exp_avg_sq))) {
       lua_pushinteger(L, i);
       return 1;
     }
@@ -204,11 +204,8 @@ static int over_list(lua_State *L, dm_status (*fn)(int64_t, dm_Tensor *const *, 
 static int mul_all(lua_State *L) { return over_list(L, dm_scale_all); }
 static int clamp_all(lua_State *L) { return over_list(L, dm_clamp_all); }
 
-const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
-                                       {"adam_step", adam_step},
-                                       {"amp_unscale_", amp_unscale},
-                                       {"amp_update_scale_", amp_update_scale},
-                                       {"total_norm", total_norm},
-                                       {"mul_all_", mul_all},
-                                       {"clamp_all_", clamp_all},
-                                       {NULL, NULL}};
+const luaL_Reg dm_optim_functions[] = {
+    {"sgd_step", sgd_step},        {"adam_step", adam_step},
+    {"amp_unscale_", amp_unscale}, {"amp_update_scale_", amp_update_scale},
+    {"total_norm", total_norm},    {"mul_all_", mul_all},
+    {"clamp_all_", clamp_all},     {NULL, NULL}};

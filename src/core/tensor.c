@@ -319,6 +319,8 @@ dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, i
 }
 
 dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
+  if (n == 2 && in[0]->dtype == in[1]->dtype && !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
+    return (dm_DType)in[0]->dtype;
   /* rank classes: 0 = n-d tensors, 1 = 0-dim tensors, 2 = numbers */
   dm_DType best[3] = {DM_NO_DTYPE, DM_NO_DTYPE, DM_NO_DTYPE};
   for (int i = 0; i < n; i++) {

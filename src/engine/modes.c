@@ -11,12 +11,9 @@ void dm_modes_init(dm_Modes *m, dm_Generator *gen) {
   m->autocast[DM_CUDA].dtype = DM_F16;
 }
 
-dm_Modes *dm_modes(void) {
-  if (DM_UNLIKELY(!dm_modes_current)) {
-    dm_modes_init(&own, &own_generator);
-    dm_modes_current = &own;
-  }
-  return dm_modes_current;
+dm_Modes *dm_modes_own(void) {
+  dm_modes_init(&own, &own_generator);
+  return dm_modes_current = &own;
 }
 
 void dm_manual_seed(uint64_t seed) { *dm_modes()->generator = (dm_Generator){seed, 0}; }

@@ -26,10 +26,15 @@ typedef struct dm_Modes {
   dm_Generator *generator;    /* the default one of every device */
 } dm_Modes;
 
-extern _Thread_local dm_Modes *dm_modes_current;
+/* Read at every call; one pointer fits the room that the loader keeps for the
+   fast kind of thread-local variables. */
+extern _Thread_local dm_Modes *dm_modes_current __attribute__((tls_model("initial-exec")));
 
-/* The thread's current modes; the thread's own default ones until set. */
-dm_Modes *dm_modes(void);
+dm_Modes *dm_modes_own(void); /* sets and gives the thread's own default ones */
+/* The thread's current modes; its own until a host sets some. */
+static inline dm_Modes *dm_modes(void) {
+  return DM_LIKELY(dm_modes_current != NULL) ? dm_modes_current : dm_modes_own();
+}
 void dm_modes_init(dm_Modes *m, dm_Generator *gen);
 /* Drops what m holds (its cast cache). */
 void dm_modes_clear(dm_Modes *m);

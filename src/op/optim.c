@@ -69,8 +69,8 @@ static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
 }
 
 static void run_dense(Update *u) {
-  dm_parallel_for(u->lane[0]->numel, GRAIN, u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32,
-                  u);
+  dm_parallel_for(u->lane[0]->numel, GRAIN,
+                  u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32, u);
   for (int k = 0; k < u->n_lane; k++)
     if (u->written >> k & 1u) u->lane[k]->storage->version++;
 }
@@ -110,14 +110,14 @@ static dm_status check_lanes(const char *op, int64_t i, int n, dm_Tensor *const 
   for (int k = 0; k < n; k++) {
     const dm_Tensor *t = lane[k];
     if (!dm_is_float((dm_DType)t->dtype))
-      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", op, (long long)i + 1,
-                     dm_dtype_name(t->dtype));
+      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", op,
+                     (long long)i + 1, dm_dtype_name(t->dtype));
     if (t->device.type != DM_CPU)
       return dm_fail(DM_EDEV, "%s: no kernel for the device of tensor %lld", op,
                      (long long)i + 1);
     if (!dm_same_shape(t, lane[0]))
-      return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s", op,
-                     (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
+      return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s",
+                     op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
   }
   return DM_OK;
 }
@@ -147,29 +147,29 @@ typedef struct SgdHow {
   bool first;
 } SgdHow;
 
-#define DEFINE_SGD(NAME, REAL)                                                                \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
-    const SgdHow *how = how_;                                                                 \
-    const dm_SgdOptions *o = how->o;                                                          \
-    const REAL lr = (REAL)o->lr, mu = (REAL)o->momentum, keep = (REAL)(1 - o->dampening);     \
-    const REAL decay = (REAL)o->weight_decay, sign = o->maximize ? (REAL)-1 : (REAL)1;        \
-    REAL *const p = x[0], *const b = x[2];                                                    \
-    const REAL *const g = x[1];                                                               \
-    if (o->momentum == 0) {                                                                   \
-      for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);              \
-    } else if (how->first) {                                                                  \
-      const REAL push = o->nesterov ? 1 + mu : (REAL)1;                                       \
-      for (int64_t i = 0; i < n; i++) {                                                       \
-        b[i] = sign * g[i] + decay * p[i];                                                    \
-        p[i] -= lr * (push * b[i]);                                                           \
-      }                                                                                       \
-    } else {                                                                                  \
-      for (int64_t i = 0; i < n; i++) {                                                       \
-        const REAL d = sign * g[i] + decay * p[i];                                            \
-        b[i] = mu * b[i] + keep * d;                                                          \
-        p[i] -= lr * (o->nesterov ? d + mu * b[i] : b[i]);                                    \
-      }                                                                                       \
-    }                                                                                         \
+#define DEFINE_SGD(NAME, REAL)                                                            \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {                         \
+    const SgdHow *how = how_;                                                             \
+    const dm_SgdOptions *o = how->o;                                                      \
+    const REAL lr = (REAL)o->lr, mu = (REAL)o->momentum, keep = (REAL)(1 - o->dampening); \
+    const REAL decay = (REAL)o->weight_decay, sign = o->maximize ? (REAL)-1 : (REAL)1;    \
+    REAL *const p = x[0], *const b = x[2];                                                \
+    const REAL *const g = x[1];                                                           \
+    if (o->momentum == 0) {                                                               \
+      for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);          \
+    } else if (how->first) {                                                              \
+      const REAL push = o->nesterov ? 1 + mu : (REAL)1;                                   \
+      for (int64_t i = 0; i < n; i++) {                                                   \
+        b[i] = sign * g[i] + decay * p[i];                                                \
+        p[i] -= lr * (push * b[i]);                                                       \
+      }                                                                                   \
+    } else {                                                                              \
+      for (int64_t i = 0; i < n; i++) {                                                   \
+        const REAL d = sign * g[i] + decay * p[i];                                        \
+        b[i] = mu * b[i] + keep * d;                                                      \
+        p[i] -= lr * (o->nesterov ? d + mu * b[i] : b[i]);                                \
+      }                                                                                   \
+    }                                                                                     \
   }
 DEFINE_SGD(sgd_f32, float)
 DEFINE_SGD(sgd_f64, double)
@@ -208,33 +208,33 @@ typedef struct AdamHow {
   double root;      /* sqrt(1 - beta2^t) */
 } AdamHow;
 
-#define DEFINE_ADAM(NAME, REAL, SQRT)                                                         \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
-    const AdamHow *how = how_;                                                                \
-    const dm_AdamOptions *o = how->o;                                                         \
-    const REAL w1 = (REAL)(1 - o->beta1), b2 = (REAL)o->beta2, w2 = (REAL)(1 - o->beta2);     \
-    const REAL shrink = (REAL)(o->decoupled ? 1 - o->lr * o->weight_decay : 1);               \
-    const REAL decay = (REAL)(o->decoupled ? 0 : o->weight_decay);                            \
-    const REAL size = (REAL)-how->step_size, root = (REAL)how->root, eps = (REAL)o->eps;      \
-    const REAL sign = o->maximize ? (REAL)-1 : (REAL)1;                                       \
-    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4];                \
-    const REAL *const g = x[1];                                                               \
-    if (o->amsgrad) {                                                                         \
-      for (int64_t i = 0; i < n; i++) {                                                       \
-        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                            \
-        m[i] += w1 * (d - m[i]);                                                              \
-        v[i] = v[i] * b2 + w2 * d * d;                                                        \
-        top[i] = v[i] > top[i] || v[i] != v[i] ? v[i] : top[i];                               \
-        p[i] = q + size * m[i] / (SQRT(top[i]) / root + eps);                                 \
-      }                                                                                       \
-    } else {                                                                                  \
-      for (int64_t i = 0; i < n; i++) {                                                       \
-        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                            \
-        m[i] += w1 * (d - m[i]);                                                              \
-        v[i] = v[i] * b2 + w2 * d * d;                                                        \
-        p[i] = q + size * m[i] / (SQRT(v[i]) / root + eps);                                   \
-      }                                                                                       \
-    }                                                                                         \
+#define DEFINE_ADAM(NAME, REAL, SQRT)                                                     \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {                         \
+    const AdamHow *how = how_;                                                            \
+    const dm_AdamOptions *o = how->o;                                                     \
+    const REAL w1 = (REAL)(1 - o->beta1), b2 = (REAL)o->beta2, w2 = (REAL)(1 - o->beta2); \
+    const REAL shrink = (REAL)(o->decoupled ? 1 - o->lr * o->weight_decay : 1);           \
+    const REAL decay = (REAL)(o->decoupled ? 0 : o->weight_decay);                        \
+    const REAL size = (REAL)-how->step_size, root = (REAL)how->root, eps = (REAL)o->eps;  \
+    const REAL sign = o->maximize ? (REAL)-1 : (REAL)1;                                   \
+    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4];            \
+    const REAL *const g = x[1];                                                           \
+    if (o->amsgrad) {                                                                     \
+      for (int64_t i = 0; i < n; i++) {                                                   \
+        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                        \
+        m[i] += w1 * (d - m[i]);                                                          \
+        v[i] = v[i] * b2 + w2 * d * d;                                                    \
+        top[i] = v[i] > top[i] || v[i] != v[i] ? v[i] : top[i];                           \
+        p[i] = q + size * m[i] / (SQRT(top[i]) / root + eps);                             \
+      }                                                                                   \
+    } else {                                                                              \
+      for (int64_t i = 0; i < n; i++) {                                                   \
+        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                        \
+        m[i] += w1 * (d - m[i]);                                                          \
+        v[i] = v[i] * b2 + w2 * d * d;                                                    \
+        p[i] = q + size * m[i] / (SQRT(v[i]) / root + eps);                               \
+      }                                                                                   \
+    }                                                                                     \
   }
 DEFINE_ADAM(adam_f32, float, sqrtf)
 DEFINE_ADAM(adam_f64, double, sqrt)
@@ -284,16 +284,16 @@ typedef struct UnscaleHow {
 } UnscaleHow;
 
 /* x - x is 0 for what is finite, and NaN for the rest. */
-#define DEFINE_UNSCALE(NAME, REAL)                                                            \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {                             \
-    const UnscaleHow *how = how_;                                                             \
-    const REAL factor = (REAL)how->factor;                                                    \
-    REAL *const g = x[0], odd = 0;                                                            \
-    for (int64_t i = 0; i < n; i++) {                                                         \
-      g[i] *= factor;                                                                         \
-      odd += g[i] - g[i];                                                                     \
-    }                                                                                         \
-    if (odd != odd) atomic_store_explicit(how->bad, 1, memory_order_relaxed);                 \
+#define DEFINE_UNSCALE(NAME, REAL)                                            \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {             \
+    const UnscaleHow *how = how_;                                             \
+    const REAL factor = (REAL)how->factor;                                    \
+    REAL *const g = x[0], odd = 0;                                            \
+    for (int64_t i = 0; i < n; i++) {                                         \
+      g[i] *= factor;                                                         \
+      odd += g[i] - g[i];                                                     \
+    }                                                                         \
+    if (odd != odd) atomic_store_explicit(how->bad, 1, memory_order_relaxed); \
   }
 DEFINE_UNSCALE(unscale_f32, float)
 DEFINE_UNSCALE(unscale_f64, double)
@@ -422,7 +422,8 @@ static dm_status norm_of(dm_Tensor *t, double p, double *norm) {
   DM_GO(dm_call(DM_OP_contiguous, 1, &t, NULL, &dense));
   if (n_part > DM_COUNT(few)) {
     part = dm_alloc(n_part * (int64_t)sizeof *part);
-    if (!part) DM_GO(dm_fail(DM_EMEM, "total_norm: no memory for %lld sums", (long long)n_part));
+    if (!part)
+      DM_GO(dm_fail(DM_EMEM, "total_norm: no memory for %lld sums", (long long)n_part));
   }
   NormCtx ctx = {dense, p, part};
   dm_parallel_for(dense->numel, GRAIN, norm_range, &ctx);
@@ -449,8 +450,10 @@ dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tenso
     DM_GO(check_lanes("total_norm", i, 1, &tensors[i]));
     DM_GO(norm_of(tensors[i], p, &norm));
     if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
-    total = join(total, dtype == DM_F64 ? block_sum_f64(&norm, 1, p)
-                                        : block_sum_f32(&(float){(float)norm}, 1, p), p);
+    total = join(total,
+                 dtype == DM_F64 ? block_sum_f64(&norm, 1, p)
+                                 : block_sum_f32(&(float){(float)norm}, 1, p),
+                 p);
   }
   DM_GO(dm_tensor_new(dtype, 0, NULL, (dm_Device){.type = DM_CPU}, out));
   total = root_of(total, p);
@@ -460,22 +463,22 @@ done:
   return st;
 }
 
-#define DEFINE_SCALE(NAME, REAL)                                                              \
-  static void NAME(REAL *const *x, int64_t n, const void *how) {                              \
-    const REAL factor = (REAL) * (const double *)how;                                         \
-    for (int64_t i = 0; i < n; i++) x[0][i] *= factor;                                        \
+#define DEFINE_SCALE(NAME, REAL)                                 \
+  static void NAME(REAL *const *x, int64_t n, const void *how) { \
+    const REAL factor = (REAL) * (const double *)how;            \
+    for (int64_t i = 0; i < n; i++) x[0][i] *= factor;           \
   }
 DEFINE_SCALE(scale_f32, float)
 DEFINE_SCALE(scale_f64, double)
 #undef DEFINE_SCALE
 
-#define DEFINE_CLAMP(NAME, REAL)                                                              \
-  static void NAME(REAL *const *x, int64_t n, const void *how) {                              \
-    const REAL hi = (REAL) * (const double *)how, lo = -hi;                                   \
-    for (int64_t i = 0; i < n; i++) {                                                         \
-      const REAL v = x[0][i];                                                                 \
-      x[0][i] = v > hi ? hi : v < lo ? lo : v;                                                \
-    }                                                                                         \
+#define DEFINE_CLAMP(NAME, REAL)                                 \
+  static void NAME(REAL *const *x, int64_t n, const void *how) { \
+    const REAL hi = (REAL) * (const double *)how, lo = -hi;      \
+    for (int64_t i = 0; i < n; i++) {                            \
+      const REAL v = x[0][i];                                    \
+      x[0][i] = v > hi ? hi : v < lo ? lo : v;                   \
+    }                                                            \
   }
 DEFINE_CLAMP(clamp_f32, float)
 DEFINE_CLAMP(clamp_f64, double)

@@ -47,15 +47,39 @@ RUN(f64, double, DM_F64)
 RUN(i64, int64_t, DM_I64)
 #undef RUN
 
+/* Dense operands of one shape that already have the compute type, and few: one
+   block, where they lie. Most calls of a small net are this. */
+static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type) {
+  if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out)) return false;
+  for (int i = 0; i < n_in; i++)
+    if (in[i]->dtype != type || in[i]->numel != out->numel || !dm_tensor_is_contiguous(in[i]))
+      return false;
+  return true;
+}
+
+static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type,
+                      const dm_Pointwise *fn, const double *param) {
+  const void *p[DM_POINT_IN];
+  void *q = dm_tensor_data(out);
+  for (int i = 0; i < n_in; i++) p[i] = dm_tensor_data(in[i]);
+  if (type == DM_F32) fn->f32((const float *const *)(const void *)p, q, out->numel, param);
+  else if (type == DM_F64) fn->f64((const double *const *)(const void *)p, q, out->numel, param);
+  else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
+}
+
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param) {
   if (out->numel == 0) return DM_OK;
+  const dm_DType type = dm_compute_dtype(compute);
+  if (is_one_block(out, n_in, in, type)) {
+    one_block(out, n_in, in, type, fn, param);
+    return DM_OK;
+  }
   Job j = {.fn = fn, .param = param, .n_in = n_in};
   dm_Tensor *all[DM_POINT_IN + 1] = {out};
   for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
   for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
   dm_iter_init(&j.it, n_in + 1, all);
-  const dm_DType type = dm_compute_dtype(compute);
   dm_parallel_for(out->numel, DM_POINT_GRAIN,
                   type == DM_F32   ? range_f32
                   : type == DM_F64 ? range_f64

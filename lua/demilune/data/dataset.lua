@@ -1,99 +1,202 @@
--- Data sets. One has a length (#) and get(i), the sample's fields, i from 1. One
--- that also has columns() (dense tensors, rows being samples, and how images
--- among them are transformed) is read by the engine's own threads.
+-- Data sets.
+--
+-- A data set answers two questions: `len()`, and `get(i)` for the sample i of
+-- 1..len, as one value or more. A set of tensors also answers a third, to the
+-- loader: which arrays its samples are rows of. C threads then cut batches out
+-- of these; samples that Lua code makes are collated in Lua.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 
 local dataset = {}
 
-local Dataset = {}
-Dataset.__index = Dataset
-Dataset.class = "Dataset"
+-- ---- Dataset ----
 
--- A class: `local Squares = data.Dataset:extend "Squares"`, with init(...),
--- __len and get(i).
-function Dataset:extend(name)
-  local class = {class = name or "Dataset", super = self, __tostring = self.__tostring}
-  class.__index = class
-  class.__len = function(set) return set:len() end
-  return setmetatable(class, {__index = self, __call = function(_, ...)
-    local set = setmetatable({}, class)
-    set:init(...)
-    return set
-  end})
+local Dataset = {class = "Dataset"}
+Dataset.__index = Dataset
+Dataset.__len = function(self) return self:len() end
+Dataset.__tostring = function(self) return ("%s(%d samples)"):format(self.class, self:len()) end
+dataset.Dataset = Dataset
+
+local function construct(class, ...)
+  local self = setmetatable({}, class)
+  self:init(...)
+  return self
 end
 
-function Dataset:init() end -- luacheck: ignore self
-function Dataset:len() caller.raise("%s has no len", self.class) end
-function Dataset:get() caller.raise("%s has no get", self.class) end
-function Dataset:__tostring() return ("%s of %d samples"):format(self.class, #self) end
+-- A new class: `local Squares = data.Dataset:extend "Squares"`, then its init,
+-- get and len.
+function Dataset:extend(name)
+  local class = {}
+  for key, value in pairs(self) do
+    if key:sub(1, 2) == "__" then class[key] = value end
+  end
+  class.__index = class
+  class.class = name or self.class
+  class.super = self
+  return setmetatable(class, {__index = self, __call = construct})
+end
 
--- Rows of tensors: sample i is row i of each.
+function Dataset:init() end -- luacheck: ignore 212
+function Dataset:get() caller.raise("%s has no get(i)", self.class) end
+function Dataset:len() caller.raise("%s has no len()", self.class) end
+
+-- The samples in a data set; a plain table with get and len is one as well.
+function dataset.count(what, set)
+  if type(set) ~= "table" or not (set.get and set.len) then
+    caller.raise("%s: wanted a data set (a table with get(i) and len()), got %s", what,
+      core.is_tensor(set) and "a tensor; hint: data.TensorDataset(x)" or type(set))
+  end
+  local n = set:len()
+  if math.type(n) ~= "integer" or n < 0 then
+    caller.raise("%s: the data set's len() is %s, wanted a count", what, tostring(n))
+  end
+  return n
+end
+
+function dataset.check_position(what, i, n)
+  if math.type(i) ~= "integer" or i < 1 or i > n then
+    caller.raise("%s: sample %s, there are %d (they count from 1)", what, tostring(i), n)
+  end
+end
+
+-- Positions of 1..n, a list or a tensor, as an int64 tensor of one dim.
+function dataset.positions(what, list, n)
+  if not core.is_tensor(list) then
+    if type(list) ~= "table" then
+      caller.raise("%s: wanted a list or tensor of positions, got %s", what, type(list))
+    end
+    for _, i in ipairs(list) do dataset.check_position(what, i, n) end
+    if #list == 0 then return core.zeros(0, {dtype = "int64"}) end
+    return core.tensor(list, {dtype = "int64"})
+  end
+  if list.dtype ~= "int64" or list:dim() ~= 1 then
+    caller.raise("%s: positions are %s %s, wanted int64 of one dim", what, list.dtype,
+      tostring(list.shape))
+  end
+  if #list > 0 then
+    dataset.check_position(what, list:amin():item(), n)
+    dataset.check_position(what, list:amax():item(), n)
+  end
+  return list
+end
+
+-- For the loader: a list of columns {tensor =, image = a transform or nil}, and
+-- the rows of them that are samples (nil: all). Nothing when the samples are
+-- made by Lua code, as when a class derived from a native one has its own get.
+function dataset.source(set)
+  if set.native_get and set.get == set.native_get then return set:columns() end
+end
+
+-- ---- TensorDataset ----
+
 local TensorDataset = Dataset:extend "TensorDataset"
+dataset.TensorDataset = TensorDataset
 
+-- TensorDataset(x, y, ...): sample i is x[i], y[i], ...
 function TensorDataset:init(...)
   self.tensors = {...}
+  if #self.tensors == 0 then caller.raise("TensorDataset: wanted tensors, got none") end
+  local n
   for k, t in ipairs(self.tensors) do
-    if not core.is_tensor(t) or t:dim() == 0 then
-      caller.raise("TensorDataset: argument %d is no tensor with rows", k)
+    if not core.is_tensor(t) then
+      caller.raise("TensorDataset: argument %d: tensor expected, got %s", k, type(t))
+    elseif t:dim() == 0 then
+      caller.raise("TensorDataset: tensor %d has no dim to count samples in", k)
     end
-    if #t ~= #self.tensors[1] then
-      caller.raise("TensorDataset: tensor %d has %d rows, tensor 1 has %d", k, #t,
-        #self.tensors[1])
+    n = n or #t
+    if #t ~= n then
+      caller.raise("TensorDataset: tensor %d has %d rows, tensor 1 has %d", k, #t, n)
     end
     core.keep(t)
   end
-  if #self.tensors == 0 then caller.raise("TensorDataset: wanted a tensor or more") end
 end
 
 function TensorDataset:len() return #self.tensors[1] end
 
 function TensorDataset:get(i)
-  local fields = {}
-  for k, t in ipairs(self.tensors) do fields[k] = t[i] end
-  return table.unpack(fields)
+  dataset.check_position(self.class, i, self:len())
+  local sample = {}
+  for k, t in ipairs(self.tensors) do sample[k] = t[i] end
+  return table.unpack(sample)
 end
 
--- Tensors, and {[k] = {mean = {...}, std = {...}}} for those that are images.
-function TensorDataset:columns() return self.tensors, self.transforms end
+TensorDataset.native_get = TensorDataset.get
+function TensorDataset:columns()
+  local columns = {}
+  for k, t in ipairs(self.tensors) do columns[k] = {tensor = t} end
+  return columns
+end
 
--- The samples whose indices are listed (an array, from 1).
+-- ---- Subset ----
+
 local Subset = Dataset:extend "Subset"
+dataset.Subset = Subset
 
-function Subset:init(whole, indices)
-  for _, i in ipairs(indices) do
-    if math.type(i) ~= "integer" or i < 1 or i > #whole then
-      caller.raise("Subset: index %s, wanted 1 to %d", tostring(i), #whole)
-    end
-  end
-  self.dataset, self.indices = whole, indices
+-- Subset(set, indices): the samples at these positions, in this order.
+function Subset:init(set, indices)
+  local n = dataset.count("Subset", set)
+  self.dataset = set
+  self.indices = core.keep(dataset.positions("Subset", indices, n))
 end
 
 function Subset:len() return #self.indices end
-function Subset:get(i) return self.dataset:get(self.indices[i]) end
 
--- Subsets of the given lengths (or shares that add up to 1), at random.
-function dataset.random_split(whole, lengths)
-  local n, sizes, total = #whole, {}, 0
-  local sum = 0
-  for _, length in ipairs(lengths) do sum = sum + length end
-  for i, length in ipairs(lengths) do
-    sizes[i] = math.abs(sum - 1) < 1e-9 and n > 1 and math.floor(length * n) or length
-    total = total + sizes[i]
+function Subset:get(i)
+  dataset.check_position(self.class, i, self:len())
+  return self.dataset:get(self.indices[i]:item())
+end
+
+Subset.native_get = Subset.get
+function Subset:columns()
+  local columns, rows = dataset.source(self.dataset)
+  if columns then return columns, rows and rows[self.indices] or self.indices end
+end
+
+-- ---- random_split ----
+
+-- Shares of n that sum to 1, as counts: rounded down, the rest dealt out one by
+-- one from the first on.
+local function counts_of(shares, n)
+  local counts, left = {}, n
+  for k, share in ipairs(shares) do
+    counts[k] = math.floor(n * share)
+    left = left - counts[k]
   end
-  if math.abs(sum - 1) < 1e-9 then
-    for i = 1, n - total do sizes[i] = sizes[i] + 1 end
-  elseif total ~= n then
-    caller.raise("random_split: the lengths add up to %d, the data set has %d samples", total, n)
+  for k = 1, left do
+    local at = (k - 1) % #counts + 1
+    counts[at] = counts[at] + 1
   end
-  local order, from, parts = core.randperm(n):totable(), 1, {}
-  for i, size in ipairs(sizes) do
-    parts[i] = Subset(whole, table.move(order, from, from + size - 1, 1, {}))
-    from = from + size
+  return counts
+end
+
+-- random_split(set, lengths, {seed = n}) -> as many Subsets, which share nothing.
+-- lengths: counts that sum to #set, or shares that sum to 1.
+-- local train, valid = data.random_split(set, {0.9, 0.1})
+function dataset.random_split(set, lengths, opts)
+  opts = options.read("random_split", opts, {seed = options.NONE})
+  local n = dataset.count("random_split", set)
+  local sum, are_counts = 0, true
+  for _, v in ipairs(lengths) do
+    if type(v) ~= "number" or v < 0 then
+      caller.raise("random_split: a length of %s", tostring(v))
+    end
+    sum, are_counts = sum + v, are_counts and math.type(v) == "integer"
+  end
+  if not are_counts and math.abs(sum - 1) < 1e-9 then
+    lengths = counts_of(lengths, n)
+  elseif not are_counts or sum ~= n then
+    caller.raise("random_split: lengths sum to %s, wanted %d (counts) or 1.0 (shares)",
+      tostring(sum), n)
+  end
+  local order = core.permutation(n, opts.seed or core.initial_seed(), 0)
+  local parts, at = {}, 1
+  for k, length in ipairs(lengths) do
+    parts[k] = Subset(set, order:narrow(1, at, length):clone())
+    at = at + length
   end
   return table.unpack(parts)
 end
 
-dataset.Dataset, dataset.TensorDataset, dataset.Subset = Dataset, TensorDataset, Subset
 return dataset

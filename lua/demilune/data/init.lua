@@ -1,9 +1,18 @@
--- demilune.data: data sets, samplers and the loader.
+-- demilune.data: data sets, samplers and the loader (torch.utils.data).
 
-local data = {DataLoader = require "demilune.data.loader"}
+local dataset = require "demilune.data.dataset"
+local sampler = require "demilune.data.sampler"
+local loader = require "demilune.data.loader"
 
-for _, room in ipairs{"dataset", "sampler"} do
-  for name, value in pairs(require("demilune.data." .. room)) do data[name] = value end
-end
-
-return data
+return {
+  Dataset = dataset.Dataset,
+  TensorDataset = dataset.TensorDataset,
+  Subset = dataset.Subset,
+  random_split = dataset.random_split,
+  Sampler = sampler.Sampler,
+  SequentialSampler = sampler.SequentialSampler,
+  RandomSampler = sampler.RandomSampler,
+  SubsetRandomSampler = sampler.SubsetRandomSampler,
+  DataLoader = loader.DataLoader,
+  default_collate = loader.default_collate,
+}

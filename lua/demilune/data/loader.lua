@@ -1,179 +1,251 @@
--- DataLoader: batches of a data set. The order of an epoch depends on the seed
--- and the epoch's number only, so it is the same for any number of workers, and
--- a loader restored from its state goes on where it was.
+-- DataLoader: batches of a data set, in a seeded order.
+--
+-- An epoch's order follows from (seed, epoch) alone, so that it is the same for
+-- every number of workers, and a saved position can be taken up again.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local dataset = require "demilune.data.dataset"
 
-local DataLoader = {}
+local loader = {}
+
+-- ---- collating what Lua code made ----
+
+local collate_values
+
+local function collate_fields(tables)
+  local out = {}
+  for key in pairs(tables[1]) do
+    local column = {}
+    for i, t in ipairs(tables) do column[i] = t[key] end
+    out[key] = collate_values(column, #tables, tostring(key))
+  end
+  return out
+end
+
+local function kind_of(v) return core.is_tensor(v) and "tensor" or type(v) end
+
+-- n values of one field, as one: tensors stacked, numbers and booleans as a
+-- tensor, tables field by field, strings as a list.
+function collate_values(values, n, field)
+  local kind = kind_of(values[1])
+  for i = 2, n do
+    if kind_of(values[i]) ~= kind then
+      caller.raise("DataLoader: field %s is a %s in one sample and a %s in another", field, kind,
+        kind_of(values[i]))
+    end
+  end
+  if kind == "tensor" then return core.stack(values) end
+  if kind == "number" or kind == "boolean" then return core.tensor(values) end
+  if kind == "table" then return collate_fields(values) end
+  if kind == "string" then return values end
+  caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
+end
+
+-- default_collate{{x, y}, {x, y}, ...} -> all x, all y
+function loader.default_collate(samples)
+  local width, columns = samples[1].n or #samples[1], {}
+  for k = 1, width do
+    local column = {}
+    for i, sample in ipairs(samples) do column[i] = sample[k] end
+    columns[k] = collate_values(column, #samples, tostring(k))
+  end
+  return table.unpack(columns, 1, width)
+end
+
+-- Does in Lua what the C engine does: next() gives a batch, nil at the end.
+local LuaBatches = {}
+LuaBatches.__index = LuaBatches
+
+-- A batch of nothing would end the loop, or look like one that is not ready.
+local function check_batch(first, ...)
+  if not first then caller.raise("DataLoader: collate_fn gave %s", tostring(first)) end
+  return first, ...
+end
+
+function LuaBatches:next()
+  local first = self.done + 1
+  local last = math.min(self.done + self.batch_size, #self.order)
+  if first > last or self.drop_last and last - first + 1 < self.batch_size then return nil end
+  local samples = {}
+  for i = first, last do
+    samples[#samples + 1] = table.pack(self.dataset:get(self.order[i]))
+  end
+  self.done = last
+  return check_batch(self.collate(samples))
+end
+
+function LuaBatches:stop() self.order = {} end
+
+-- ---- one run through an epoch ----
+
+local Run = {}
+Run.__index = Run
+
+-- Ends it, at any moment, more than once if need be.
+function Run:finish()
+  self.batches:stop()
+  if self.loader.run == self then self.loader.run = nil end
+end
+Run.__close = Run.finish
+
+local step
+
+-- The engine answers false when no batch became ready within some 50 ms: being
+-- back in Lua then lets Ctrl-C through.
+local function deliver(run, first, ...)
+  if first == false then return step(run) end
+  if first == nil then
+    run:finish()
+    return nil
+  end
+  run.position = run.position + 1
+  return run.position, first, ...
+end
+
+function step(run) return deliver(run, run.batches:next()) end
+
+-- ---- DataLoader ----
+
+local DataLoader = {class = "DataLoader"}
 DataLoader.__index = DataLoader
-DataLoader.__name = "demilune.DataLoader"
+DataLoader.__len = function(self) return self:len() end
 
-local NONE = options.NONE
-local DEFAULTS = {batch_size = 1, shuffle = false, sampler = NONE, drop_last = false,
-  num_workers = 0, prefetch_factor = 2, collate_fn = NONE, seed = NONE}
+local DEFAULTS = {
+  batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, prefetch_factor = 2,
+  sampler = options.NONE, collate_fn = options.NONE, seed = options.NONE,
+}
 
-local function check_count(name, v, low)
-  if math.type(v) ~= "integer" or v < low then
-    caller.raise("DataLoader: %s is %s, wanted an integer from %d", name, tostring(v), low)
+local function check_count(opts, name, least, most)
+  local v = opts[name]
+  if math.type(v) ~= "integer" or v < least or v > most then
+    caller.raise("DataLoader: %s is %s, wanted %s", name, tostring(v),
+      most == math.maxinteger and ("a count of at least %d"):format(least)
+      or ("%d to %d"):format(least, most))
   end
 end
 
--- Rows of a data set's columns that a Subset picks, or nil.
-local function columns_of(set)
-  if set.columns then return set:columns() end
-  if set.indices and set.dataset and set.dataset.columns then
-    local tensors, transforms = set.dataset:columns()
-    return tensors, transforms, set.indices
+local function check(opts)
+  check_count(opts, "batch_size", 1, math.maxinteger)
+  check_count(opts, "num_workers", 0, 256)
+  check_count(opts, "prefetch_factor", 1, 64)
+  local sampler = opts.sampler
+  if opts.seed and math.type(opts.seed) ~= "integer" then
+    caller.raise("DataLoader: seed is %s, wanted an integer", tostring(opts.seed))
+  elseif sampler and opts.shuffle then
+    caller.raise("DataLoader: shuffle = true and a sampler: one of them decides the order")
+  elseif sampler and not (type(sampler) == "table" and sampler.order and sampler.len) then
+    caller.raise("DataLoader: sampler: wanted order(epoch) and len(), got %s", type(sampler))
+  elseif opts.collate_fn and type(opts.collate_fn) ~= "function" then
+    caller.raise("DataLoader: collate_fn: function expected, got %s", type(opts.collate_fn))
   end
 end
 
--- opts.seed: by default drawn from the default generator, so that
--- dm.manual_seed fixes it.
-function DataLoader.new(set, opts)
-  local self = setmetatable(options.read("DataLoader", opts, DEFAULTS), DataLoader)
-  check_count("batch_size", self.batch_size, 1)
-  check_count("num_workers", self.num_workers, 0)
-  check_count("prefetch_factor", self.prefetch_factor, 1)
-  if set == nil then caller.raise("DataLoader: the data set is nil") end
-  if self.sampler and self.shuffle then
-    caller.raise("DataLoader: a sampler and shuffle exclude each other")
+-- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
+-- default the one of dm.manual_seed.
+local function construct(class, set, given)
+  local n = dataset.count("DataLoader", set)
+  local self = setmetatable(options.read("DataLoader", given, DEFAULTS), class)
+  check(self)
+  self.dataset, self.n_samples = set, n
+  self.seed = self.seed or core.initial_seed()
+  self.native = not self.collate_fn and dataset.source(set) ~= nil
+  if not self.native and self.num_workers > 0 then
+    caller.raise("DataLoader: num_workers = %d: workers are C threads that cut batches out of "
+      .. "tensors, and the samples of this data set are made by Lua code; hint: num_workers = 0, "
+      .. "or a TensorDataset without collate_fn", self.num_workers)
   end
-  self.dataset = set
-  self.seed = self.seed or core.randint(0, 2 ^ 31 - 1, {1}):item()
-  self.epoch, self.position = 0, 0
-  local tensors, transforms, rows = columns_of(set)
-  if tensors and not self.collate_fn then
-    self._rows = rows and core.tensor(rows, {dtype = "int64"})
-    self._engine = core.loader_new{tensors = tensors, transforms = transforms,
-      batch_size = self.batch_size, drop_last = self.drop_last,
-      num_workers = self.num_workers, prefetch = self.prefetch_factor, seed = self.seed}
-  elseif self.num_workers > 0 then
-    caller.raise("DataLoader: num_workers is %d, but this data set is read by Lua code, which " ..
-      "runs in one thread; hint: num_workers = 0, or a data set with columns()", self.num_workers)
-  end
+  self.next_run = {epoch = 1, position = 0}
   return self
 end
 
-local function count_samples(self)
-  return self.sampler and #self.sampler or #self.dataset
+-- The number of batches in an epoch.
+function DataLoader:len()
+  local n = self.sampler and self.sampler:len() or self.n_samples
+  return self.drop_last and n // self.batch_size or -(-n // self.batch_size)
 end
 
--- Batches of an epoch.
-function DataLoader:__len()
-  local n = count_samples(self)
-  return self.drop_last and n // self.batch_size or (n + self.batch_size - 1) // self.batch_size
-end
-
--- Sample numbers of this epoch: int64, from 1.
-local function order_of(self)
+local function order_of(self, epoch)
   if self.sampler then
-    local order = {}
-    for i in self.sampler:iter() do order[#order + 1] = i end
-    return core.tensor(order, {dtype = "int64"})
+    return dataset.positions("DataLoader: sampler", self.sampler:order(epoch), self.n_samples)
+  elseif self.shuffle then
+    return core.permutation(self.n_samples, self.seed, epoch)
   end
-  local n = #self.dataset
-  if not self.shuffle then return core.arange(n, {dtype = "int64"}) end
-  local state = core.get_rng_state()
-  core.manual_seed(self.seed * 1000003 + self.epoch)
-  local order = core.randperm(n)
-  core.set_rng_state(state)
-  return order
+  return core.arange(1, self.n_samples, {dtype = "int64"})
 end
 
--- ---- batches made in Lua ----
-
--- One field of all samples as a tensor: numbers and tensors are stacked.
-local function stack(values)
-  local first = values[1]
-  if core.is_tensor(first) then return core.stack(values) end
-  if type(first) == "number" then
-    return core.tensor(values, {dtype = math.type(first) == "integer" and "int64" or nil})
-  end
-  return values
+-- What is left of an order after so many samples.
+local function rest_of(order, skip)
+  skip = math.min(skip, #order)
+  return skip == 0 and order or order:narrow(1, skip + 1, #order - skip)
 end
 
-function DataLoader.default_collate(samples)
-  local fields = {}
-  for k = 1, samples[1].n do
-    local values = {}
-    for i, sample in ipairs(samples) do values[i] = sample[k] end
-    fields[k] = stack(values)
+local function native_batches(self, epoch, order)
+  local columns, rows = dataset.source(self.dataset)
+  local tensors, transforms = {}, {}
+  for k, column in ipairs(columns) do
+    tensors[k], transforms[k] = column.tensor, column.image or false
   end
-  return table.unpack(fields)
+  local engine = core.loader_new{
+    tensors = tensors, transforms = transforms, batch_size = self.batch_size,
+    drop_last = self.drop_last, num_workers = self.num_workers,
+    prefetch = self.prefetch_factor, seed = self.seed,
+  }
+  engine:epoch(epoch, rows and rows[order] or order)
+  return engine
 end
 
 local function lua_batches(self, order)
-  local numbers, at = order:totable(), 0
-  return function()
-    local n = math.min(self.batch_size, #numbers - at)
-    if n <= 0 or self.drop_last and n < self.batch_size then return nil end
-    local samples = {}
-    for i = 1, n do samples[i] = table.pack(self.dataset:get(numbers[at + i])) end
-    at = at + n
-    return (self.collate_fn or DataLoader.default_collate)(samples)
-  end
+  return setmetatable({
+    dataset = self.dataset, order = #order > 0 and order:totable() or {}, done = 0,
+    batch_size = self.batch_size, drop_last = self.drop_last,
+    collate = self.collate_fn or loader.default_collate,
+  }, LuaBatches)
 end
 
-local function engine_batches(self, order)
-  if self._rows then order = core.index_select(self._rows, 1, order) end
-  self._engine:epoch(self.epoch, order)
-  local engine = self._engine
-  local function take(first, ...)
-    if first == false then return take(engine:next()) end
-    return first, ...
-  end
-  return function() return take(engine:next()) end
-end
-
--- ---- iterating ----
-
-local function finish(self)
-  if self._engine then self._engine:stop() end
-  if self._open then
-    self._open = false
-    self.epoch, self.position = self.epoch + 1, 0
-  end
-end
-
--- For `for i, x, y in loader:iter() do`. Leaving the loop in any way ends the
--- epoch and its workers.
+-- for i, x, y in loader:iter() do: i counts the batches of the epoch from 1.
+-- Leaving the loop in any way shuts the workers down.
 function DataLoader:iter()
-  finish(self)
-  local order = order_of(self)
-  local skip = math.min(self.position * self.batch_size, #order)
-  if skip > 0 then order = order:narrow(1, skip + 1, #order - skip) end
-  local next_batch = (self._engine and engine_batches or lua_batches)(self, order)
-  self._open = true
-  local function step(_, i)
-    local function hand_out(first, ...)
-      if first == nil then
-        finish(self)
-        return nil
-      end
-      self.position = i + 1
-      return i + 1, first, ...
-    end
-    return hand_out(next_batch())
-  end
-  return step, self, self.position, setmetatable({}, {__close = function() finish(self) end})
+  local epoch, position = self.next_run.epoch, self.next_run.position
+  local order = rest_of(order_of(self, epoch), position * self.batch_size)
+  local run = setmetatable({
+    loader = self, epoch = epoch, position = position,
+    batches = self.native and native_batches(self, epoch, order) or lua_batches(self, order),
+  }, Run)
+  self.next_run = {epoch = epoch + 1, position = 0}
+  self.run = run
+  return function() return step(run) end, nil, nil, run
 end
 
--- Where the loader is: saved within an epoch, the next iter() goes on there.
+-- Where the loader stands: inside a loop, after the batch in hand; outside, at
+-- the start of the next epoch. A loader with this state goes on with the same
+-- batches, provided data set and options are the same.
 function DataLoader:state_dict()
-  return {seed = self.seed, epoch = self.epoch, position = self.position}
+  local at = self.run or self.next_run
+  return {seed = self.seed, epoch = at.epoch, position = at.position}
 end
 
 function DataLoader:load_state_dict(state)
-  finish(self)
-  self.seed, self.epoch, self.position = state.seed, state.epoch, state.position
+  for key, least in pairs{seed = math.mininteger, epoch = 1, position = 0} do
+    local v = type(state) == "table" and state[key]
+    if math.type(v) ~= "integer" or v < least then
+      caller.raise("DataLoader: load_state_dict: %s is %s", key, tostring(v))
+    end
+  end
+  if self.run then self.run:finish() end
+  self.seed = state.seed
+  self.next_run = {epoch = state.epoch, position = state.position}
 end
 
 function DataLoader:__tostring()
-  return ("DataLoader(%d samples, batch_size = %d, %d batches%s, %d workers)"):format(
-    count_samples(self), self.batch_size, #self, self.shuffle and ", shuffled" or "",
-    self.num_workers)
+  local set = getmetatable(self.dataset) and tostring(self.dataset)
+    or ("%d samples"):format(self.n_samples)
+  return ("DataLoader(%s, %d batches of %d%s%s, %d workers)"):format(set, self:len(),
+    self.batch_size, self.shuffle and ", shuffled" or "",
+    self.drop_last and ", a short last one dropped" or "", self.num_workers)
 end
 
-return setmetatable(DataLoader, {__call = function(_, ...) return DataLoader.new(...) end})
+loader.DataLoader = setmetatable(DataLoader, {__call = construct})
+
+return loader

@@ -1,57 +1,53 @@
--- Samplers: the order in which samples are drawn. One has a length and iter().
+-- Samplers: in which order an epoch goes through the samples.
+--
+-- A sampler answers `order(epoch)`: positions, as an int64 tensor or a list; and
+-- `len()`, how many these are. The same seed and epoch give the same order, so
+-- that a loader can go on where it was.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local dataset = require "demilune.data.dataset"
 
 local sampler = {}
 
-local function class(name, make_order)
-  local Sampler = {class = name}
-  Sampler.__index = Sampler
-  Sampler.__len = function(self) return self.n end
-  function Sampler:iter()
-    local order, i = make_order(self), 0
-    return function()
-      i = i + 1
-      return order[i]
-    end
-  end
-  sampler[name] = function(source, n)
-    return setmetatable({source = source, n = n or #source}, Sampler)
-  end
+local Sampler = {class = "Sampler"}
+Sampler.__index = Sampler
+Sampler.__len = function(self) return self:len() end
+Sampler.__tostring = function(self) return ("%s(%d samples)"):format(self.class, self:len()) end
+Sampler.extend = dataset.Dataset.extend
+function Sampler:init() end -- luacheck: ignore 212
+function Sampler:len() return self.n end
+function Sampler:order() caller.raise("%s has no order(epoch)", self.class) end
+sampler.Sampler = Sampler
+
+local function seed_of(what, opts)
+  return options.read(what, opts, {seed = options.NONE}).seed or core.initial_seed()
 end
 
-class("SequentialSampler", function(self)
-  local order = {}
-  for i = 1, self.n do order[i] = i end
-  return order
-end)
+-- SequentialSampler(set): 1, 2, ...
+local SequentialSampler = Sampler:extend "SequentialSampler"
+function SequentialSampler:init(set) self.n = dataset.count(self.class, set) end
+function SequentialSampler:order() return core.arange(1, self.n, {dtype = "int64"}) end
+sampler.SequentialSampler = SequentialSampler
 
-class("RandomSampler", function(self) return core.randperm(self.n):totable() end)
+-- RandomSampler(set, {seed = n}): a new permutation each epoch.
+local RandomSampler = Sampler:extend "RandomSampler"
+function RandomSampler:init(set, opts)
+  self.n, self.seed = dataset.count(self.class, set), seed_of(self.class, opts)
+end
+function RandomSampler:order(epoch) return core.permutation(self.n, self.seed, epoch) end
+sampler.RandomSampler = RandomSampler
 
--- source: an array of sample numbers.
-class("SubsetRandomSampler", function(self)
-  local order = core.randperm(self.n):totable()
-  for i, k in ipairs(order) do order[i] = self.source[k] end
-  return order
-end)
-
--- source: an array of weights; n draws with replacement.
-class("WeightedRandomSampler", function(self)
-  local sums, total = {}, 0
-  for i, w in ipairs(self.source) do
-    total = total + w
-    sums[i] = total
-  end
-  local draws = (core.rand(self.n, {dtype = "float64"}) * total):totable()
-  for k, v in ipairs(draws) do
-    local low, high = 1, #sums
-    while low < high do
-      local middle = (low + high) // 2
-      if sums[middle] > v then high = middle else low = middle + 1 end
-    end
-    draws[k] = low
-  end
-  return draws
-end)
+-- SubsetRandomSampler(indices, {seed = n}): these positions, shuffled.
+local SubsetRandomSampler = Sampler:extend "SubsetRandomSampler"
+function SubsetRandomSampler:init(indices, opts)
+  self.indices = core.keep(dataset.positions(self.class, indices, math.maxinteger))
+  self.n, self.seed = #self.indices, seed_of(self.class, opts)
+end
+function SubsetRandomSampler:order(epoch)
+  return self.indices[core.permutation(self.n, self.seed, epoch)]
+end
+sampler.SubsetRandomSampler = SubsetRandomSampler
 
 return sampler

@@ -9,7 +9,9 @@ local layers = {}
 local function shown(opts)
   local parts = {}
   for key, value in pairs(opts) do
-    if not core.is_tensor(value) then parts[#parts + 1] = ("%s = %s"):format(key, tostring(value)) end
+    if not core.is_tensor(value) then
+      parts[#parts + 1] = ("%s = %s"):format(key, tostring(value))
+    end
   end
   table.sort(parts)
   return table.concat(parts, ", ")
@@ -35,8 +37,8 @@ end
 local function plain(name, op)
   local Class = Module:extend(name)
   Class.keeps_nothing = true
-  function Class:init(opts) options.read(name, opts, {}) end
-  function Class:forward(x) return core[op](x) end -- luacheck: ignore self
+  function Class.init(_, opts) options.read(name, opts, {}) end
+  function Class.forward(_, x) return core[op](x) end
   layers[name] = Class
 end
 

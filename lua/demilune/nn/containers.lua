@@ -53,7 +53,7 @@ end
 local ModuleList = Module:extend "ModuleList"
 ModuleList.init = fill
 ModuleList.append = append
-function ModuleList:forward()
+function ModuleList.forward()
   caller.raise("ModuleList has no forward; call its elements")
 end
 
@@ -65,13 +65,13 @@ function ModuleDict:init(modules)
   table.sort(names)
   for _, name in ipairs(names) do self[name] = check(self, name, modules[name]) end
 end
-function ModuleDict:forward()
+function ModuleDict.forward()
   caller.raise("ModuleDict has no forward; call its elements")
 end
 
 local Identity = Module:extend "Identity"
 Identity.keeps_nothing = true
-function Identity:forward(x) return x end
+function Identity.forward(_, x) return x end
 
 containers.Sequential, containers.ModuleList = Sequential, ModuleList
 containers.ModuleDict, containers.Identity = ModuleDict, Identity

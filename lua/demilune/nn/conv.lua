@@ -45,7 +45,9 @@ local function padding_of(o, kernel, dilation, stride)
   end
   local around, after = {}, {}
   for d = 1, 2 do
-    if stride[d] ~= 1 then caller.raise("Conv2d: padding 'same' wants stride 1, got %d", stride[d]) end
+    if stride[d] ~= 1 then
+      caller.raise("Conv2d: padding 'same' wants stride 1, got %d", stride[d])
+    end
     local total = dilation[d] * (kernel[d] - 1)
     around[d], after[d] = total // 2, total % 2
   end

@@ -47,7 +47,8 @@ local function kaiming_std(name, t, opts)
   if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
     caller.raise("%s: mode is '%s', wanted 'fan_in' or 'fan_out'", name, tostring(o.mode))
   end
-  return init.calculate_gain(o.nonlinearity, o.a) / math.sqrt(o.mode == "fan_in" and fan_in or fan_out)
+  local fan = o.mode == "fan_in" and fan_in or fan_out
+  return init.calculate_gain(o.nonlinearity, o.a) / math.sqrt(fan)
 end
 
 function init.kaiming_uniform_(t, opts)

@@ -83,5 +83,6 @@ function Dropout:init(p) self.p = p or 0.5 end
 function Dropout:forward(x) return core.dropout(x, {p = self.p, training = self.training}) end
 function Dropout:extra_repr() return tostring(self.p) end
 
-layers.Linear, layers.Embedding, layers.Flatten, layers.Dropout = Linear, Embedding, Flatten, Dropout
+layers.Linear, layers.Embedding = Linear, Embedding
+layers.Flatten, layers.Dropout = Flatten, Dropout
 return layers

@@ -33,7 +33,7 @@ function Module:extend(name)
   return setmetatable(class, {__index = self, __call = construct})
 end
 
-function Module:init() end
+function Module.init() end
 
 function Module:forward()
   caller.raise("%s has no forward", self.class)
@@ -410,7 +410,7 @@ function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks"
 -- ---- printing ----
 
 -- What stands in the parentheses of the constructor.
-function Module:extra_repr() return "" end
+function Module.extra_repr() return "" end
 
 function Module:describe()
   local extra = self:extra_repr()

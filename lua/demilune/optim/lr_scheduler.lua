@@ -17,8 +17,8 @@ end
 function Schedule:step()
   if self.last_epoch == 0 and not self.warned and not self.optimizer.steps then
     self.warned = true
-    caller.warn("%s:step() came before optimizer:step(), so the first rate is passed over; hint: " ..
-      "step the optimizer first", self.class)
+    caller.warn("%s:step() came before optimizer:step(), so the first rate is passed over; " ..
+      "hint: step the optimizer first", self.class)
   end
   self.last_epoch = self.last_epoch + 1
   self:apply()

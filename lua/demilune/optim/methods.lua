@@ -9,7 +9,7 @@ local methods = {}
 
 local function check_range(class, o, name, top)
   local v = o[name]
-  if type(v) ~= "number" or not (v >= 0) or top and v >= top then
+  if type(v) ~= "number" or v ~= v or v < 0 or top and v >= top then
     caller.raise("%s: %s is %s, wanted a number from 0%s", class, name, tostring(v),
       top and " to below " .. top or " up")
   end

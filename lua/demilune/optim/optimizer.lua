@@ -116,7 +116,8 @@ end
 
 local function check_saved(self, saved)
   local name = self.class
-  if type(saved) ~= "table" or type(saved.param_groups) ~= "table" or type(saved.state) ~= "table" then
+  if type(saved) ~= "table" or type(saved.param_groups) ~= "table"
+    or type(saved.state) ~= "table" then
     caller.raise("%s:load_state_dict: wanted {state = , param_groups = }", name)
   end
   if #saved.param_groups ~= #self.param_groups then

@@ -1,0 +1,160 @@
+local dm = require "demilune"
+local nn = dm.nn
+
+local function fails(pattern, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+  return message
+end
+
+local Pair = nn.Module:extend "Pair"
+function Pair:init() self.layers = {nn.Linear(3, 4), nn.Linear(4, 2)} end
+function Pair:forward(x) return self.layers[2](self.layers[1](x)) end
+
+describe("nn.Module", function()
+  it("registers parameters, modules and tables of modules by assignment", function()
+    local m = Pair()
+    m.scale = nn.Parameter(dm.ones(1))
+    m:register_buffer("seen", dm.zeros(1))
+    local names = {}
+    for name in m:named_parameters() do names[#names + 1] = name end
+    assert.same({"scale", "layers.0.weight", "layers.0.bias", "layers.1.weight",
+      "layers.1.bias"}, names)
+    assert.equal(1, #m:buffers())
+    assert.equal(3, #m:modules())
+    m.scale = nil
+    assert.equal(4, #m:parameters())
+  end)
+
+  it("train and eval reach every module below", function()
+    local m = nn.Sequential{Pair(), nn.Dropout(0.5)}
+    m:eval()
+    for _, module in m:named_modules() do assert.is_false(module.training) end
+  end)
+
+  it("to converts floating tensors and keeps the parameters' identity", function()
+    local m = nn.Sequential{nn.Linear(2, 2), nn.BatchNorm1d(2)}
+    local before = m:parameters()
+    m:half()
+    for i, p in ipairs(m:parameters()) do
+      assert.is_true(rawequal(before[i], p))
+      assert.equal("float16", p.dtype)
+    end
+    assert.equal("int64", m[2].num_batches_tracked.dtype)
+  end)
+
+  it("state_dict goes over to another module", function()
+    local a, b = Pair(), Pair()
+    b:load_state_dict(a:state_dict())
+    local x = dm.randn(2, 3)
+    assert.same(a(x):totable(), b(x):totable())
+  end)
+
+  it("load_state_dict lists missing and unexpected names, and shapes", function()
+    local m = Pair()
+    local state = m:state_dict()
+    state["layers.0.weight"], state.foo = nil, dm.zeros(1)
+    state["layers.1.bias"] = dm.zeros(7)
+    local message = fails("^spec/nn_spec", function() m:load_state_dict(state) end)
+    assert.matches("missing: layers.0.weight", message, 1, true)
+    assert.matches("unexpected: foo", message, 1, true)
+    assert.matches("layers.1.bias is {7}, wanted {2}", message, 1, true)
+  end)
+
+  it("errors name the path of the module once, and the caller's line", function()
+    local m = nn.Sequential{Pair()}
+    local message = fails("^spec/nn_spec.lua:%d+: in model%[1%].layers%[1%] Linear%(3 %-> 4%): ",
+      function() m(dm.ones(2, 5)) end)
+    local _, n = message:gsub("in model", "")
+    assert.equal(1, n)
+  end)
+
+  it("an unknown option names the nearest one", function()
+    fails("unknown option 'biass'; did you mean 'bias'", nn.Linear, 1, 1, {biass = false})
+  end)
+
+  it("prints as its constructor with counts", function()
+    local text = tostring(nn.Sequential{nn.Linear(784, 256), nn.ReLU()})
+    assert.matches("[1] Linear(784 -> 256)  200,960", text, 1, true)
+    assert.matches("200,960 parameters, 804 kB float32", text, 1, true)
+  end)
+
+  it("a forward hook may replace the output, until removed", function()
+    local m = nn.Identity()
+    local handle = m:register_forward_hook(function(_, inputs, y) return inputs[1] + y end)
+    assert.equal(4, m(dm.tensor(2.0)):item())
+    handle:remove()
+    assert.equal(2, m(dm.tensor(2.0)):item())
+  end)
+end)
+
+describe("nn layers", function()
+  it("Linear and Conv2d start within 1 / sqrt(fan in)", function()
+    local w = nn.Linear(100, 50).weight
+    assert.is_true(w:abs():max():item() <= 0.1)
+    assert.is_true(w:abs():max():item() > 0.09)
+    assert.is_true(nn.Conv2d(4, 8, 5).bias:abs():max():item() <= 0.1)
+  end)
+
+  it("Conv2d padding 'same' keeps the plane for even kernels too", function()
+    for _, k in ipairs{1, 2, 3, 4} do
+      assert.same({1, 2, 7, 6}, {table.unpack(nn.Conv2d(1, 2, k, {padding = "same"})(
+        dm.ones(1, 1, 7, 6)).shape)})
+    end
+  end)
+
+  it("BatchNorm with momentum 'cumulative' keeps the plain mean", function()
+    local bn = nn.BatchNorm1d(1, {momentum = "cumulative"})
+    bn(dm.tensor{{1.0}, {3.0}})
+    bn(dm.tensor{{5.0}, {7.0}})
+    assert.equal(4, bn.running_mean:item())
+    assert.equal(2, bn.num_batches_tracked:item())
+  end)
+
+  it("Sequential keeps its input and its output alive", function()
+    local x = dm.randn(2, 3)
+    local m = nn.Sequential{nn.ReLU(), nn.Identity(), nn.Flatten(), nn.ReLU()}
+    local _ <close> = dm.no_grad()
+    local y = m(x)
+    assert.equal(6, x:numel())
+    assert.same({2, 3}, {table.unpack(y.shape)})
+  end)
+end)
+
+describe("autograd", function()
+  local Cube = dm.autograd.Function{
+    name = "Cube",
+    forward = function(ctx, x)
+      ctx:save_for_backward(x)
+      return x * x * x
+    end,
+    backward = function(ctx, gy)
+      local x = ctx:saved_tensors()
+      return gy * x * x * 3
+    end,
+  }
+
+  it("a Function passes gradcheck and gradgradcheck", function()
+    local x = dm.randn(4, {dtype = "float64", requires_grad = true})
+    assert.is_true(dm.autograd.gradcheck(Cube, {x}))
+    assert.is_true(dm.autograd.gradgradcheck(Cube, {x}))
+  end)
+
+  it("a wrong gradient is named by input and element", function()
+    local Wrong = dm.autograd.Function{
+      forward = function(_, x) return x * 2 end,
+      backward = function(_, gy) return gy * 3 end,
+    }
+    local x = dm.randn(2, {dtype = "float64", requires_grad = true})
+    fails("input 1, element 1", dm.autograd.gradcheck, Wrong, {x})
+  end)
+
+  it("a saved tensor that changed in place is refused", function()
+    local x = dm.ones(2, {requires_grad = true})
+    local h = x * 1
+    local y = Cube(h)
+    h:add_(1)
+    fails("saved tensor 1 was changed in place", function() y:sum():backward() end)
+  end)
+end)
