@@ -290,7 +290,7 @@ describe("DataLoader:", function()
       while true do
         for _ in loader:iter() do end
       end]]):format(package.path, package.cpath))
-    local text = run("timeout -s INT -k 10 1 lua5.4 " .. script)
+    local text = run("timeout --foreground -s INT -k 10 1 lua5.4 " .. script)
     assert.matches("interrupted!", text)
   end)
 end)

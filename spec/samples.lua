@@ -153,7 +153,6 @@ samples.randint = {{1, 7, {2, 3}, grad = false, random = true}}
 samples.randperm = {{7, grad = false, random = true}}
 samples.bernoulli = {{const(0, 1, 3), grad = false, random = true}}
 samples.multinomial = {{const(0.1, 1, 4), 2, grad = false, random = true}}
-samples.normal = {{0, 1, {2, 3}, grad = false, random = true}}
 samples.arange = {{5, grad = false}, {1, 7, 2, grad = false}}
 samples.linspace = {{0, 1, 5, grad = false}}
 samples.eye = {{3, grad = false}, {2, 3, grad = false}}
@@ -258,6 +257,9 @@ samples.gather = {{x(-2, 2, 2, 4), 2, pick}}
 samples.scatter = {{x(-2, 2, 2, 4), 2, spread, x(-2, 2, 2, 3)}, {x(-2, 2, 2, 4), 2, spread, 1.5}}
 samples.scatter_add = {{x(-2, 2, 2, 4), 2, pick, x(-2, 2, 2, 3)}}
 samples.index_select = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4})}}
+samples.index_copy = {{x(-2, 2, 4, 2), 1, int("int64", {2}, {4, 1}), x(-2, 2, 2, 2)}}
+samples.tril = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), -1}}
+samples.triu = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), 1}}
 samples.index_add = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4}), x(-2, 2, 3, 2)}}
 samples.masked_fill = {{x(-2, 2, 2, 3), mask, 1.5}, {x(-2, 2, 2, 3), mask, x(-1, 1)}}
 samples.masked_select = {{x(-2, 2, 2, 3), mask}}

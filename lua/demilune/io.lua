@@ -141,7 +141,10 @@ local function broken(text, ...) error({message = text:format(...)}, 0) end
 local decode
 
 local MARKS = {
-  ["$float"] = function(s) return FLOATS[s] or tonumber(s) + 0.0 end,
+  ["$float"] = function(s)
+    local v = FLOATS[s] or tonumber(s)
+    return math.type(v) == "float" and v or broken("'%s' is no float", tostring(s))
+  end,
   ["$int"] = function(s) return assert(math.tointeger(tonumber(s))) end,
   ["$bytes"] = function(s)
     return (s:gsub("..", function(h) return string.char(tonumber(h, 16)) end))

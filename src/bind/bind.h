@@ -32,12 +32,13 @@ typedef struct State {
   int64_t gc_limit, gc_count;
   double gc_seconds;
   int64_t next_id;
+  char library[512]; /* the folder of the Lua files, as sources name it; or empty */
 } State;
 
 #define UP_STATE 1
 #define UP_META 2
 
-extern const char dm_box_magic;
+extern const char dm_box_magic, dm_state_key;
 
 static inline State *state_of(lua_State *L) {
   return lua_touserdata(L, lua_upvalueindex(UP_STATE));

@@ -102,12 +102,13 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
   return table ? 1 : (int)n;
 }
 
-/* How many arguments from i on a list may swallow: numbers, and only when no
-   attribute that must follow would go without. */
+/* The last of the arguments from i on that a list may swallow: numbers, and
+   only when no other list or required attribute comes after. */
 static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
   const int k = (int)(s - a->g->attr);
   for (int j = k + 1; j < a->g->n_attr; j++)
-    if (a->g->attr[j].required) return i;
+    if (a->g->attr[j].required || a->g->attr[j].kind == A_DIMS || a->g->attr[j].kind == A_SIZES)
+      return i;
   int end = i;
   while (end < last && lua_type(a->L, end + 1) == LUA_TNUMBER) end++;
   return end;

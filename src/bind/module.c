@@ -6,8 +6,6 @@
 
 #include "bind/bind.h"
 
-static const char state_key = 0;
-
 static int state_gc(lua_State *L) {
   State *S = lua_touserdata(L, 1);
   dm_modes_clear(&S->modes);
@@ -17,7 +15,7 @@ static int state_gc(lua_State *L) {
 
 /* The state's own record, made when first asked for; lives until lua_close. */
 static State *push_state(lua_State *L) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &state_key) == LUA_TUSERDATA)
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key) == LUA_TUSERDATA)
     return lua_touserdata(L, -1);
   lua_pop(L, 1);
   State *S = lua_newuserdatauv(L, sizeof *S, 0);
@@ -33,7 +31,7 @@ static State *push_state(lua_State *L) {
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &state_key);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &dm_state_key);
   return S;
 }
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 
-const char dm_box_magic = 0;
+const char dm_box_magic = 0, dm_state_key = 0; /* only their addresses count */
 
 enum { GC_FLOOR = 256 << 20 };
 
@@ -65,14 +65,17 @@ void dm_enter_slow(lua_State *L, State *S) {
 
 /* ---- errors ---- */
 
-/* Pushes "file:line: " of the first Lua function on the stack that is not part
-   of the library itself. */
+/* Pushes "file:line: " of the first Lua function on the stack whose source does
+   not lie in the library's own folder. */
 static void push_where(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key);
+  const State *S = lua_touserdata(L, -1);
+  lua_pop(L, 1); /* the registry keeps it */
   lua_Debug ar;
   for (int level = 1; lua_getstack(L, level, &ar); level++) {
     lua_getinfo(L, "Sl", &ar);
     if (ar.currentline <= 0) continue;
-    if (ar.source[0] == '@' && strstr(ar.source, "/demilune/")) continue;
+    if (S->library[0] && strncmp(ar.source, S->library, strlen(S->library)) == 0) continue;
     lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
     return;
   }

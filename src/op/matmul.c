@@ -377,8 +377,8 @@ static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
 }
 
 /* a^T gy, summed over all batches at once where b has none. */
-static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, dm_Tensor *b, dm_Tensor *gy) {
-  if (b->ndim > 2) return x_matmul(x, x_mt(x, a), gy);
+static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, int b_ndim, dm_Tensor *gy) {
+  if (b_ndim > 2) return x_matmul(x, x_mt(x, a), gy);
   return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
 }
 
@@ -387,19 +387,19 @@ static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, dm_Tensor *b, dm_Tensor 
 void matmul_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
-  const bool a_vec = a->ndim == 1, b_vec = b->ndim == 1;
+  const bool a_vec = g->in_meta[0].ndim == 1, b_vec = g->in_meta[1].ndim == 1;
   if (b_vec) {
     gy = x_unsqueeze(x, gy, gy->ndim);
-    b = x_unsqueeze(x, b, 1);
+    if (b) b = x_unsqueeze(x, b, 1); /* each is kept only for the other's gradient */
   }
   if (a_vec && x->st == DM_OK) {
     gy = x_unsqueeze(x, gy, gy->ndim - 1);
-    a = x_unsqueeze(x, a, 0);
+    if (a) a = x_unsqueeze(x, a, 0);
   }
   if (x->st != DM_OK) return;
   if (g->need[0]) g->gx[0] = x_matmul(x, gy, x_mt(x, b));
-  if (g->need[1]) g->gx[1] = right_gradient(x, a, b, gy);
-  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, b->shape);
+  if (g->need[1]) g->gx[1] = right_gradient(x, a, g->in_meta[1].ndim, gy);
+  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, g->in_meta[1].shape);
 }
 
 static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {

@@ -461,9 +461,61 @@ dm_status as_strided_rule(dm_Call *c) {
   return make(c, (int)a->size.n, a->size.v, a->stride.v, a->offset);
 }
 
-/* Where the window lies inside a dense tensor of the base's shape. Only dense
-   bases have windows recorded: the base of a view is an op's own output. */
-void as_strided_grad(dm_Grad *g) { as_region_grad(g); }
+/* May two elements of the window be one of the storage? Not when each dim steps
+   over all that the dims with smaller steps reach. */
+static bool window_overlaps(const WindowAttr *a) {
+  int64_t reach = 0; /* of the dims taken so far, by growing stride */
+  bool taken[DM_MAX_DIM] = {false};
+  for (int k = 0; k < a->size.n; k++) {
+    int d = -1;
+    for (int j = 0; j < a->size.n; j++)
+      if (!taken[j] && (d < 0 || a->stride.v[j] < a->stride.v[d])) d = j;
+    taken[d] = true;
+    if (a->size.v[d] <= 1) continue;
+    if (a->stride.v[d] <= reach) return true;
+    reach += (a->size.v[d] - 1) * a->stride.v[d];
+  }
+  return false;
+}
+
+/* The window's elements as positions in the flat storage, counted from base. */
+static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, int base) {
+  const int64_t n = dm_numel((int)a->size.n, a->size.v);
+  dm_Tensor *t = NULL;
+  if (x->st == DM_OK) x->st = dm_tensor_new(DM_I64, 1, &n, (dm_Device){DM_CPU, 0}, &t);
+  if (x->st != DM_OK) return NULL;
+  int64_t *p = dm_tensor_data(t), at[DM_MAX_DIM] = {0};
+  for (int64_t i = 0; i < n; i++) {
+    p[i] = a->offset + base;
+    for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
+    for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
+  }
+  return dm_x_own(x, t);
+}
+
+/* Where the window lies inside a dense tensor of the base's shape: only dense
+   bases have windows recorded, the base of a view being an op's own output.
+   An element that the window shows twice gets both gradients. */
+void as_strided_grad(dm_Grad *g) {
+  const WindowAttr *a = g->attr;
+  const dm_Meta *m = &g->in_meta[0];
+  dm_X *x = g->x;
+  if (!window_overlaps(a)) {
+    as_region_grad(g);
+    return;
+  }
+  const int64_t whole = dm_numel(m->ndim, m->shape), all = -1;
+  const struct {
+    int64_t dim;
+    double alpha;
+  } attr = {0, 1};
+  dm_Tensor *zero = x_cast(x, dm_x_number(x, 0), (dm_DType)g->gy[0]->dtype);
+  dm_Tensor *flat = x_unary(x, DM_OP_clone, x_expand(x, zero, 1, &whole));
+  dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
+  dm_Tensor *at = window_positions(x, a, dm_modes()->base);
+  flat = dm_x(x, DM_OP_index_add, &attr, 3, flat, at, gy);
+  g->gx[0] = x_reshape(x, flat, m->ndim, m->shape);
+}
 
 dm_status as_strided_scatter_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
