@@ -3,6 +3,7 @@
 -- they are first named.
 
 local core = require "demilune.core"
+core._library(debug.getinfo(1, "S").source:match "^(.*)init%.lua$")
 
 local ROOMS = {
   nn = "demilune.nn",

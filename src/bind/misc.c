@@ -39,6 +39,13 @@ static int set_rng_state(lua_State *L) {
   return 0;
 }
 
+/* _library(folder): errors name the first line outside it. */
+static int set_library(lua_State *L) {
+  State *S = dm_enter(L);
+  snprintf(S->library, sizeof S->library, "%s", luaL_checkstring(L, 1));
+  return 0;
+}
+
 static int set_num_threads(lua_State *L) {
   const lua_Integer n = luaL_checkinteger(L, 1);
   if (n < 1 || n > 1024)
@@ -398,7 +405,8 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_misc_functions[] = {{"manual_seed", manual_seed},
+const luaL_Reg dm_misc_functions[] = {{"_library", set_library},
+                                      {"manual_seed", manual_seed},
                                       {"initial_seed", initial_seed},
                                       {"get_rng_state", get_rng_state},
                                       {"set_rng_state", set_rng_state},

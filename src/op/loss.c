@@ -1,490 +1,475 @@
-/* Losses. cross_entropy and nll_loss are kernels over the class dim (dim 2 of
-   x, or dim 1 of a single sample); the elementwise losses are composed.
+/* Losses. Cross entropy reads logits of any float dtype once, a row at a time,
+   and keeps nothing but its inputs; the rest are compositions.
 
-   With w_c the class weights (1 without), t the target, e the smoothing, C the
-   number of classes and l_c = log softmax(x)_c:
-     loss = -(1 - e) w_t l_t - (e / C) sum_c w_c l_c
-   `mean` divides the sum by that of w_t. Ignored targets count for nothing. */
-#include <stdatomic.h>
+   Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
+   logits of one target; they lie d apart. Labels count from the call's base. */
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/along.h"
 #include "op/dense.h"
 #include "op/pointwise.h"
-#include "op/reduce.h"
-#include "op/rowmath.h"
 
-typedef enum Reduction { NONE, MEAN, SUM } Reduction; /* order of the rows' words */
+enum { NONE, MEAN, SUM };
 
-/* cross_entropy's; nll_loss's ends before the smoothing. */
-typedef struct ClassAttr {
-  dm_OptNum ignore_index;
-  int64_t reduction;
-  double smoothing;
-} ClassAttr;
 typedef struct NllAttr {
-  dm_OptNum ignore_index;
+  dm_OptNum ignore;
   int64_t reduction;
 } NllAttr;
-typedef struct NllBackAttr {
-  NllAttr loss;
+
+typedef struct CrossAttr {
+  dm_OptNum ignore;
+  int64_t reduction;
+  double smoothing;
+} CrossAttr;
+
+typedef struct NllBackwardAttr {
+  dm_OptNum ignore;
+  int64_t reduction;
   dm_Ints shape;
-} NllBackAttr;
+} NllBackwardAttr;
 
-/* One position is one target: a line of x of n classes. */
-typedef struct Job {
-  dm_Along at;
-  int64_t n_pos;
-  dm_DType dtype, gy_dtype; /* of x and of the gradient in x */
-  const char *x, *gy;       /* x NULL: nll_loss's gradient needs none */
-  char *gx;
-  int64_t *target; /* from 0; -1: ignored */
-  double *weight;  /* (n), or NULL */
-  double *loss;    /* (n_pos) */
-  double smoothing, weight_sum, total; /* total: what `mean` divides by */
-  bool nll, mean, each;                /* each: gy has one element a position */
-  atomic_bool failed;                  /* out of memory */
-} Job;
+typedef struct Rows {
+  int64_t n, c, inner; /* rows n = N * inner; x[i / inner][class][i % inner] */
+} Rows;
 
-static int class_dim(int ndim) { return ndim == 1 ? 0 : 1; }
+static Rows rows_of(int ndim, const int64_t *shape) {
+  if (ndim == 1) return (Rows){1, shape[0], 1};
+  Rows r = {shape[0], shape[1], 1};
+  for (int d = 2; d < ndim; d++) r.inner *= shape[d];
+  r.n *= r.inner;
+  return r;
+}
 
-/* ---- shapes and targets ---- */
-
-/* target: x's shape without the class dim; weight: one number a class. */
-static dm_status check_classes(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
-                               const dm_Tensor *weight) {
-  const char *name = c->op->name;
-  DM_TRY(dm_check_float(c, x, "x"));
-  if (x->ndim == 0) return dm_fail(DM_EARG, "%s: x is 0-dim, wanted (batch, classes)", name);
+static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x, const dm_Tensor *target,
+                            const dm_Tensor *weight) {
+  const char *op = c->op->name;
+  const char *given = dm_shape_str(ndim, x, (char[96]){0});
+  if (ndim < 1) return dm_fail(DM_EARG, "%s: x has shape {}, wanted {N, classes, ...}", op);
   if (!dm_is_int((dm_DType)target->dtype))
-    return dm_fail(DM_EARG, "%s: target is %s, wanted int64 class labels", name,
+    return dm_fail(DM_EARG, "%s: the target is %s, wanted labels as int64; hint: y:long()", op,
                    dm_dtype_name((dm_DType)target->dtype));
-  const int dim = class_dim(x->ndim);
-  bool ok = target->ndim == x->ndim - 1;
-  for (int d = 0; ok && d < target->ndim; d++) ok = target->shape[d] == x->shape[d < dim ? d : d + 1];
-  if (!ok)
-    return dm_fail(DM_EARG, "%s: target is %s, wanted the shape of x %s without dim %d (the classes)",
-                   name, DM_SHAPE(target), DM_SHAPE(x), dim + c->base);
-  if (weight && (weight->ndim != 1 || weight->shape[0] != x->shape[dim]))
-    return dm_fail(DM_EARG, "%s: weight is %s, wanted one number for each of %lld classes", name,
-                   DM_SHAPE(weight), (long long)x->shape[dim]);
+  bool fits = target->ndim == (ndim == 1 ? 0 : ndim - 1);
+  for (int d = 0; fits && d < target->ndim; d++) fits = target->shape[d] == x[d ? d + 1 : 0];
+  if (!fits)
+    return dm_fail(DM_EARG, "%s: x has shape %s, the target %s; wanted one label for each row",
+                   op, given, DM_SHAPE(target));
+  const int64_t classes = x[ndim == 1 ? 0 : 1];
+  if (weight && (weight->ndim != 1 || weight->shape[0] != classes))
+    return dm_fail(DM_EARG, "%s: weight has shape %s, wanted one for each of %lld classes", op,
+                   DM_SHAPE(weight), (long long)classes);
   return DM_OK;
 }
 
-static void loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target, int64_t reduction) {
-  dm_out_like(c, 0, target, (dm_DType)x->dtype);
-  if (reduction != NONE) c->out_meta[0].ndim = 0;
-}
-
-static dm_status bad_label(const dm_Call *c, int64_t label, int64_t i, int64_t n) {
-  return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s", c->op->name,
-                 (long long)label, (long long)(i + c->base), c->base, (long long)(n - 1 + c->base),
-                 label == 0 && c->base == 1 ? "; hint: labels count from 1" : "");
-}
-
-/* Targets from 0 in j->target, class weights in j->weight, what `mean`
-   divides by in j->total. */
-static dm_status read_targets(Job *j, const dm_Call *c, dm_Tensor *target, dm_Tensor *weight,
-                              dm_OptNum ignore) {
-  dm_Tensor *dense = NULL;
-  dm_status st = DM_OK;
-  const int64_t n = j->at.n;
-  j->n_pos = target->numel;
-  j->target = dm_alloc(dm_max_i64(1, j->n_pos) * (int64_t)sizeof *j->target);
-  if (weight) j->weight = dm_alloc(dm_max_i64(1, n) * (int64_t)sizeof *j->weight);
-  if (!j->target || (weight && !j->weight)) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
-  if (weight) {
-    DM_GO(dm_dense_new(weight, &dense));
-    dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, n, j->weight);
-    dm_tensor_unref(&dense);
-  }
-  j->weight_sum = 0;
-  for (int64_t k = 0; k < n; k++) j->weight_sum += j->weight ? j->weight[k] : 1;
-  DM_GO(dm_dense_new(target, &dense));
-  dm_load_i64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, j->n_pos, j->target);
-  for (int64_t i = 0; i < j->n_pos; i++) {
-    const int64_t label = j->target[i];
-    if (ignore.set && label == (int64_t)ignore.v) {
-      j->target[i] = -1;
+/* Targets as classes from 0, -1 for an ignored one; a bad one is an error. */
+static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNum ignore,
+                             int64_t classes, int64_t *label) {
+  dm_Tensor *dense;
+  DM_TRY(dm_dense_new((dm_Tensor *)(uintptr_t)target, &dense));
+  if (target->numel)
+    dm_load_i64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, dense->numel, label);
+  dm_tensor_unref(&dense);
+  for (int64_t i = 0; i < target->numel; i++) {
+    if (ignore.set && label[i] == (int64_t)ignore.v) {
+      label[i] = -1;
       continue;
     }
-    const int64_t t = j->target[i] = label - c->base;
-    if (t < 0 || t >= n) {
-      st = bad_label(c, label, i, n);
-      goto done;
-    }
-    j->total += j->weight ? j->weight[t] : 1;
+    const int64_t given = label[i];
+    label[i] -= c->base;
+    if (label[i] < 0 || label[i] >= classes)
+      return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s",
+                     c->op->name, (long long)given, (long long)(i + c->base), c->base,
+                     (long long)(classes - 1 + c->base),
+                     c->base == 1 && given == 0 ? "; hint: labels count from 1" : "");
   }
-done:
-  dm_tensor_unref(&dense);
-  return st;
-}
-static void close_job(Job *j) {
-  dm_free(j->target);
-  dm_free(j->weight);
-  dm_free(j->loss);
+  return DM_OK;
 }
 
-/* ---- the loops ---- */
+/* What one loss call works on. Everything in one block. */
+typedef struct Work {
+  Rows r;
+  dm_DType type;
+  dm_Tensor *x;     /* dense; owned */
+  int64_t *label;   /* n, owned */
+  double *weight;   /* classes, owned; NULL: all 1 */
+  double *row;      /* n: loss of each row, or its upstream gradient; owned */
+  double weight_sum; /* over classes */
+  double smoothing;
+  char *out;
+  dm_status st;
+} Work;
 
-#define LINES(SUFFIX, TYPE)                                                                   \
-  static const TYPE *line_##SUFFIX(const Job *j, int64_t i, TYPE *room) {                     \
-    const char *p = j->x + dm_along_at(&j->at, i) * dm_dtype_size(j->dtype);                  \
-    if (j->at.inner == 1 && j->dtype == dm_compute_dtype(j->dtype))                           \
-      return (const TYPE *)(const void *)p;                                                   \
-    dm_load_##SUFFIX(j->dtype, p, j->at.inner, j->at.n, room);                                \
-    return room;                                                                              \
-  }                                                                                           \
-  static double loss_of_##SUFFIX(const Job *j, const TYPE *x, int64_t t, TYPE *work) {        \
-    const int64_t n = j->at.n;                                                                \
-    const double w = j->weight ? j->weight[t] : 1, xt = (double)x[t];                         \
-    if (j->nll) return -w * xt;                                                               \
-    const TYPE top = dm_row_max_##SUFFIX(x, n);                                               \
-    const double lse = (double)top + log(dm_row_exp_##SUFFIX(x, top, n, work));               \
-    if (j->smoothing == 0) return w * (lse - xt);                                             \
-    double all = 0;                                                                           \
-    for (int64_t k = 0; k < n; k++)                                                           \
-      all += (j->weight ? j->weight[k] : 1) * (lse - (double)x[k]);                           \
-    return (1 - j->smoothing) * w * (lse - xt) + j->smoothing / (double)n * all;              \
-  }                                                                                           \
-  static void forward_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                       \
-    Job *j = ctx;                                                                             \
-    TYPE *room = dm_alloc(2 * j->at.n * (int64_t)sizeof *room);                               \
-    if (!room) {                                                                              \
-      atomic_store(&j->failed, true);                                                         \
-      return;                                                                                 \
-    }                                                                                         \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      j->loss[i] = 0;                                                                         \
-      if (j->target[i] >= 0)                                                                  \
-        j->loss[i] = loss_of_##SUFFIX(j, line_##SUFFIX(j, i, room), j->target[i],             \
-                                      room + j->at.n);                                        \
-    }                                                                                         \
-    dm_free(room);                                                                            \
-  }                                                                                           \
-  /* The gradient of one line, gx, for g = d / d loss. */                                     \
-  static void slope_##SUFFIX(const Job *j, int64_t i, double g, TYPE *room, TYPE *gx) {       \
-    const int64_t n = j->at.n, t = j->target[i];                                              \
-    if (t < 0 || j->nll) memset(gx, 0, sizeof *gx * (size_t)n);                               \
-    if (t < 0) return;                                                                        \
-    const double w = g * (j->weight ? j->weight[t] : 1), even = g * j->smoothing / (double)n; \
-    if (!j->nll) {                                                                            \
-      const TYPE *x = line_##SUFFIX(j, i, room);                                              \
-      const double sum = dm_row_exp_##SUFFIX(x, dm_row_max_##SUFFIX(x, n), n, gx);            \
-      const double mass = (1 - j->smoothing) * w + even * j->weight_sum;                      \
-      const TYPE scale = (TYPE)(mass / sum), flat = (TYPE)even;                               \
-      if (j->weight && even != 0)                                                             \
-        for (int64_t k = 0; k < n; k++) gx[k] = gx[k] * scale - (TYPE)(even * j->weight[k]);  \
-      else                                                                                    \
-        for (int64_t k = 0; k < n; k++) gx[k] = gx[k] * scale - flat;                         \
-    }                                                                                         \
-    gx[t] -= (TYPE)((1 - j->smoothing) * w);                                                  \
-  }                                                                                           \
-  static void backward_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
-    Job *j = ctx;                                                                             \
-    const int64_t n = j->at.n, size = dm_dtype_size(j->dtype);                                \
-    TYPE *room = dm_alloc(2 * n * (int64_t)sizeof *room);                                     \
-    if (!room) {                                                                              \
-      atomic_store(&j->failed, true);                                                         \
-      return;                                                                                 \
-    }                                                                                         \
-    const bool direct = j->at.inner == 1 && j->dtype == dm_compute_dtype(j->dtype);           \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      double g;                                                                               \
-      dm_load_f64(j->gy_dtype, j->gy + (j->each ? i : 0) * dm_dtype_size(j->gy_dtype), 1, 1, &g); \
-      char *to = j->gx + dm_along_at(&j->at, i) * size;                                       \
-      TYPE *gx = direct ? (TYPE *)(void *)to : room + n;                                      \
-      slope_##SUFFIX(j, i, j->mean ? g / j->total : g, room, gx);                             \
-      if (!direct) dm_store_##SUFFIX(j->dtype, to, j->at.inner, n, gx);                       \
-    }                                                                                         \
-    dm_free(room);                                                                            \
-  }
-LINES(f32, float)
-LINES(f64, double)
-#undef LINES
-
-static dm_status run(dm_Call *c, Job *j, dm_RangeFn *f32, dm_RangeFn *f64) {
-  atomic_init(&j->failed, false);
-  if (j->at.n > 0)
-    dm_parallel_for(j->n_pos, dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
-                    j->dtype == DM_F64 ? f64 : f32, j);
-  return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
+static void work_free(Work *w) {
+  dm_tensor_unref(&w->x);
+  dm_free(w->label);
+  dm_free(w->weight);
+  dm_free(w->row);
 }
 
-/* in: x, target, weight. */
-static dm_status class_loss(dm_Call *c, const NllAttr *a, double smoothing, bool nll) {
-  dm_Tensor *x = NULL, *out = c->out[0];
-  const dm_DType to = (dm_DType)out->dtype;
-  Job j = {.nll = nll, .smoothing = smoothing};
-  dm_status st = DM_OK;
-  DM_GO(dm_dense_new(c->in[0], &x));
-  j.at = dm_along(x, class_dim(x->ndim));
-  j.dtype = (dm_DType)x->dtype;
-  j.x = dm_tensor_data(x);
-  DM_GO(read_targets(&j, c, c->in[1], c->in[2], a->ignore_index));
-  j.loss = dm_alloc(dm_max_i64(1, j.n_pos) * (int64_t)sizeof *j.loss);
-  if (!j.loss) {
-    st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
-    goto done;
-  }
-  DM_GO(run(c, &j, forward_f32, forward_f64));
-  if (a->reduction == NONE) {
-    dm_store_f64(to, dm_tensor_data(out), 1, j.n_pos, j.loss);
-  } else {
-    double sum = 0;
-    for (int64_t i = 0; i < j.n_pos; i++) sum += j.loss[i];
-    if (a->reduction == MEAN) sum /= j.total;
-    dm_store_f64(to, dm_tensor_data(out), 1, 1, &sum);
-  }
-done:
-  close_job(&j);
-  dm_tensor_unref(&x);
-  return st;
-}
-
-/* x NULL for nll_loss. */
-static dm_status class_slope(dm_Call *c, dm_Tensor *x, dm_Tensor *target, dm_Tensor *weight,
-                             const NllAttr *a, double smoothing) {
-  dm_Tensor *dense = NULL, *gy = NULL, *out = c->out[0];
-  Job j = {.nll = !x, .smoothing = smoothing, .mean = a->reduction == MEAN};
-  dm_status st = DM_OK;
-  j.at = dm_along(out, class_dim(out->ndim));
-  j.dtype = (dm_DType)out->dtype;
-  j.gx = dm_tensor_data(out);
-  j.each = a->reduction == NONE;
+static dm_status work_new(const dm_Call *c, Rows r, dm_Tensor *x, dm_Tensor *target,
+                          dm_Tensor *weight, dm_OptNum ignore, Work *w) {
+  *w = (Work){.r = r, .weight_sum = (double)r.c};
+  w->label = dm_alloc((int64_t)sizeof(int64_t) * r.n);
+  w->row = dm_alloc((int64_t)sizeof(double) * r.n);
+  if (weight) w->weight = dm_alloc((int64_t)sizeof(double) * r.c);
+  if (!w->label || !w->row || (weight && !w->weight))
+    return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
   if (x) {
-    DM_GO(dm_dense_new(x, &dense));
-    j.x = dm_tensor_data(dense);
+    DM_TRY(dm_dense_new(x, &w->x));
+    w->type = (dm_DType)w->x->dtype;
   }
-  DM_GO(dm_dense_new(c->in[0], &gy));
-  j.gy = dm_tensor_data(gy);
-  j.gy_dtype = (dm_DType)gy->dtype;
-  DM_GO(read_targets(&j, c, target, weight, a->ignore_index));
-  DM_GO(run(c, &j, backward_f32, backward_f64));
-done:
-  close_job(&j);
+  if (weight) {
+    dm_load_f64((dm_DType)weight->dtype, dm_tensor_data(weight), weight->stride[0], r.c,
+                w->weight);
+    w->weight_sum = 0;
+    for (int64_t k = 0; k < r.c; k++) w->weight_sum += w->weight[k];
+  }
+  return read_labels(c, target, ignore, r.c, w->label);
+}
+
+static double weight_at(const Work *w, int64_t label) {
+  return label < 0 ? 0 : w->weight ? w->weight[label] : 1;
+}
+
+static double total_weight(const Work *w) {
+  double s = 0;
+  for (int64_t i = 0; i < w->r.n; i++) s += weight_at(w, w->label[i]);
+  return s;
+}
+
+/* The rows' losses to the output: each, their sum, or their weighted mean. */
+static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
+  if (reduction == NONE) {
+    if (w->r.n) dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->r.n, w->row);
+    return;
+  }
+  double s = 0;
+  for (int64_t i = 0; i < w->r.n; i++) s += w->row[i];
+  if (reduction == MEAN) s /= total_weight(w);
+  dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
+}
+
+/* The upstream gradient of each row's loss. */
+static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
+  dm_Tensor *dense;
+  DM_TRY(dm_dense_new(gy, &dense));
+  if (reduction == NONE) {
+    if (w->r.n) dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, w->r.n, w->row);
+  } else {
+    double g;
+    dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, 1, &g);
+    if (reduction == MEAN) g /= total_weight(w);
+    for (int64_t i = 0; i < w->r.n; i++) w->row[i] = g;
+  }
   dm_tensor_unref(&dense);
-  dm_tensor_unref(&gy);
-  return st;
-}
-
-/* ---- nll_loss: linear in x, so that its gradient's gradient is itself ---- */
-
-dm_status nll_loss_rule(dm_Call *c) {
-  DM_TRY(check_classes(c, c->in[0], c->in[1], c->in[2]));
-  loss_meta(c, c->in[0], c->in[1], DM_ATTR(NllAttr, c)->reduction);
   return DM_OK;
 }
-dm_status nll_loss_cpu(dm_Call *c) { return class_loss(c, DM_ATTR(NllAttr, c), 0, true); }
 
-static dm_Tensor *x_nll_back(dm_X *x, dm_Tensor *gy, dm_Tensor *target, dm_Tensor *weight,
-                             const NllAttr *a, const dm_Meta *m) {
-  NllBackAttr back = {*a, {m->ndim, {0}}};
-  memcpy(back.shape.v, m->shape, sizeof m->shape[0] * m->ndim);
-  return dm_x(x, DM_OP_nll_loss_backward, &back, 3, gy, target, weight);
-}
-void nll_loss_grad(dm_Grad *g) {
-  g->gx[0] = x_nll_back(g->x, g->gy[0], g->in[1], g->in[2], DM_ATTR(NllAttr, g), &g->in_meta[0]);
-}
-dm_status nll_loss_backward_rule(dm_Call *c) {
-  const dm_Ints *shape = &DM_ATTR(NllBackAttr, c)->shape;
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
-  c->out_meta[0].ndim = (uint8_t)shape->n;
-  for (int64_t d = 0; d < shape->n; d++) c->out_meta[0].shape[d] = shape->v[d];
+static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
+                           int64_t reduction) {
+  dm_out_like(c, 0, target, (dm_DType)x->dtype);
+  if (reduction != NONE) c->out_meta[0].ndim = 0;
   return DM_OK;
 }
-dm_status nll_loss_backward_cpu(dm_Call *c) {
-  return class_slope(c, NULL, c->in[1], c->in[2], &DM_ATTR(NllBackAttr, c)->loss, 0);
-}
-void nll_loss_backward_grad(dm_Grad *g) {
-  g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &DM_ATTR(NllBackAttr, g)->loss, 3, g->gy[0], g->in[1],
-                  g->in[2]);
+
+/* Row i of x starts here; its elements lie r.inner apart. */
+static char *row_at(const Work *w, char *data, int64_t i) {
+  const int64_t first = i / w->r.inner * w->r.c * w->r.inner + i % w->r.inner;
+  return data + first * dm_dtype_size(w->type);
 }
 
-/* ---- cross_entropy ---- */
-
-static NllAttr nll_part(const ClassAttr *a) { return (NllAttr){a->ignore_index, a->reduction}; }
+/* ---- cross entropy ---- */
 
 dm_status cross_entropy_rule(dm_Call *c) {
-  const ClassAttr *a = DM_ATTR(ClassAttr, c);
-  DM_TRY(check_classes(c, c->in[0], c->in[1], c->in[2]));
+  const dm_Tensor *x = c->in[0];
+  const CrossAttr *a = DM_ATTR(CrossAttr, c);
+  DM_TRY(dm_check_float(c, x, "x"));
+  DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
   if (!(a->smoothing >= 0 && a->smoothing <= 1))
-    return dm_fail(DM_EARG, "cross_entropy: label_smoothing = %g, wanted 0 to 1", a->smoothing);
-  loss_meta(c, c->in[0], c->in[1], a->reduction);
-  return DM_OK;
+    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1", a->smoothing);
+  return loss_meta(c, x, c->in[1], a->reduction);
 }
+
+/* One row in float32 or float64: its log-sum-exp, or its gradient in place. */
+#define CROSS(TYPE, SUFFIX, EXP)                                                              \
+  static void cross_rows_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
+    Work *w = ctx;                                                                            \
+    const int64_t n_class = w->r.c;                                                           \
+    TYPE *z = dm_alloc((int64_t)sizeof(TYPE) * n_class);                                      \
+    if (!z) {                                                                                 \
+      w->st = DM_EMEM;                                                                        \
+      return;                                                                                 \
+    }                                                                                         \
+    for (int64_t i = begin; i < end; i++) {                                                   \
+      const int64_t label = w->label[i];                                                      \
+      if (label < 0 && !w->out) {                                                             \
+        w->row[i] = 0;                                                                        \
+        continue;                                                                             \
+      }                                                                                       \
+      dm_load_##SUFFIX(w->type, row_at(w, dm_tensor_data(w->x), i), w->r.inner, n_class, z);  \
+      TYPE max = z[0];                                                                        \
+      for (int64_t k = 1; k < n_class; k++) max = z[k] > max ? z[k] : max;                    \
+      double sum = 0, smooth = 0;                                                             \
+      for (int64_t k = 0; k < n_class; k++) sum += (double)EXP(z[k] - max);                   \
+      const double lse = (double)max + log(sum), eps = w->smoothing;                          \
+      const double hard = (1 - eps) * weight_at(w, label), soft = eps / (double)n_class;      \
+      if (!w->out) {                                                                          \
+        for (int64_t k = 0; eps > 0 && k < n_class; k++)                                      \
+          smooth += weight_at(w, k) * (lse - (double)z[k]);                                   \
+        w->row[i] = hard * (lse - (double)z[label]) + soft * smooth;                          \
+        continue;                                                                             \
+      }                                                                                       \
+      const double g = label < 0 ? 0 : w->row[i], p_scale = hard + soft * w->weight_sum;      \
+      for (int64_t k = 0; k < n_class; k++) {                                                 \
+        const double p = (double)EXP(z[k] - (TYPE)lse);                                       \
+        z[k] = (TYPE)(g * (p_scale * p - soft * weight_at(w, k)));                            \
+      }                                                                                       \
+      if (label >= 0) z[label] -= (TYPE)(g * hard);                                           \
+      dm_store_##SUFFIX(w->type, row_at(w, w->out, i), w->r.inner, n_class, z);               \
+    }                                                                                         \
+    dm_free(z);                                                                               \
+  }
+CROSS(float, f32, expf)
+CROSS(double, f64, exp)
+#undef CROSS
+
+static dm_status run_cross(Work *w) {
+  const int64_t grain = dm_max_i64(1, 16384 / dm_max_i64(w->r.c, 1));
+  dm_parallel_for(w->r.n, grain, w->type == DM_F64 ? cross_rows_f64 : cross_rows_f32, w);
+  return w->st == DM_OK ? DM_OK : dm_fail(w->st, "cross_entropy: out of memory");
+}
+
 dm_status cross_entropy_cpu(dm_Call *c) {
-  const ClassAttr *a = DM_ATTR(ClassAttr, c);
-  const NllAttr nll = nll_part(a);
-  return class_loss(c, &nll, a->smoothing, false);
+  const CrossAttr *a = DM_ATTR(CrossAttr, c);
+  dm_Tensor *x = c->in[0];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  w.smoothing = a->smoothing;
+  DM_GO(run_cross(&w));
+  reduce_rows(&w, a->reduction, c->out[0]);
+done:
+  work_free(&w);
+  return st;
 }
-/* Under create_graph as that of nll_loss on log_softmax. */
-void cross_entropy_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  const ClassAttr *a = DM_ATTR(ClassAttr, g);
-  const dm_Meta *m = &g->in_meta[0];
-  if (!g->create_graph) {
-    g->gx[0] = dm_x(x, DM_OP_cross_entropy_backward, a, 4, g->gy[0], g->in[0], g->in[1], g->in[2]);
-    return;
-  }
-  if (a->smoothing != 0) {
-    x->st = dm_fail(DM_ESTATE, "backward: cross_entropy with label_smoothing has no second "
-                               "derivative (create_graph)");
-    return;
-  }
-  const struct {
-    int64_t dim, dtype;
-  } soft = {class_dim(m->ndim), DM_NO_DTYPE};
-  const dm_Ints dims = {1, {soft.dim}};
-  const NllAttr nll = nll_part(a);
-  dm_Tensor *p = dm_x(x, DM_OP_softmax, &soft, 1, g->in[0]);
-  dm_Tensor *gl = x_nll_back(x, x_like(x, g->gy[0], g->in[0]), g->in[1], g->in[2], &nll, m);
-  g->gx[0] = x_sub(x, gl, x_mul(x, p, x_sum(x, gl, dims, true)));
-}
+
 dm_status cross_entropy_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
   return DM_OK;
 }
+
 dm_status cross_entropy_backward_cpu(dm_Call *c) {
-  const ClassAttr *a = DM_ATTR(ClassAttr, c);
-  const NllAttr nll = nll_part(a);
-  return class_slope(c, c->in[1], c->in[2], c->in[3], &nll, a->smoothing);
+  const CrossAttr *a = DM_ATTR(CrossAttr, c);
+  dm_Tensor *x = c->in[1];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[2], c->in[3], a->ignore, &w));
+  w.smoothing = a->smoothing;
+  DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
+  w.out = dm_tensor_data(c->out[0]);
+  DM_GO(run_cross(&w));
+done:
+  work_free(&w);
+  return st;
 }
 
-/* ---- elementwise losses ---- */
-
-static dm_Tensor *x_reduced(dm_X *x, dm_Tensor *loss, int64_t reduction) {
-  if (reduction == NONE) return loss;
-  return x_unary(x, reduction == MEAN ? DM_OP_mean : DM_OP_sum, loss);
+/* With p = softmax(x): g (A (p - 1/C) + K), where A is what a row's targets
+   weigh and K the gradient at x = 0, both constants. */
+static void cross_entropy_composed(dm_Grad *g) {
+  dm_X *x = g->x;
+  const CrossAttr *a = g->attr;
+  dm_Tensor *logits = g->in[0], *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
+  const int dim = logits->ndim == 1 ? 0 : 1;
+  const double classes = (double)logits->shape[dim];
+  CrossAttr each = *a;
+  each.reduction = NONE;
+  const NllAttr pick = {a->ignore, NONE};
+  dm_Tensor *zeros = x_zeros_like(x, logits), *minus = x_shift(x, zeros, -1);
+  dm_Tensor *weigh = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, weight);
+  dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
+  dm_Tensor *total = weight ? x_sum(x, weight, (dm_Ints){-1, {0}}, false) : NULL;
+  dm_Tensor *soft = total ? x_mul(x, mask, total) : x_scale(x, mask, classes);
+  dm_Tensor *A = x_add(x, x_scale(x, weigh, 1 - a->smoothing),
+                       x_scale(x, soft, a->smoothing / classes));
+  dm_Tensor *ones = x_unary(x, DM_OP_ones_like, weigh);
+  dm_Tensor *K = dm_x(x, DM_OP_cross_entropy_backward, &each, 4, ones, zeros, target, weight);
+  const struct {
+    int64_t dim, dtype;
+  } softmax = {dim, DM_NO_DTYPE};
+  dm_Tensor *p = dm_x(x, DM_OP_softmax, &softmax, 1, logits);
+  const int64_t at = dim;
+  if (a->reduction == MEAN) gy = x_div(x, gy, x_sum(x, weigh, (dm_Ints){-1, {0}}, false));
+  if (a->reduction == NONE) gy = dm_x(x, DM_OP_unsqueeze, &at, 1, gy);
+  A = dm_x(x, DM_OP_unsqueeze, &at, 1, A);
+  g->gx[0] = x_mul(x, gy, x_add(x, x_mul(x, A, x_shift(x, p, -1 / classes)), K));
 }
-static int64_t reduction_of(const dm_Call *c) { return *DM_ATTR(int64_t, c); }
 
-/* smooth_l1_loss's and huber_loss's */
-typedef struct BendAttr {
+void cross_entropy_grad(dm_Grad *g) {
+  if (!g->need[0]) return;
+  if (g->create_graph) cross_entropy_composed(g);
+  else
+    g->gx[0] = dm_x(g->x, DM_OP_cross_entropy_backward, g->attr, 4, g->gy[0], g->in[0], g->in[1],
+                    g->in[2]);
+}
+
+/* ---- negative log-likelihood ---- */
+
+dm_status nll_loss_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_float(c, x, "x"));
+  DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
+  return loss_meta(c, x, c->in[1], DM_ATTR(NllAttr, c)->reduction);
+}
+
+dm_status nll_loss_cpu(dm_Call *c) {
+  const NllAttr *a = DM_ATTR(NllAttr, c);
+  dm_Tensor *x = c->in[0];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  for (int64_t i = 0; i < w.r.n; i++) {
+    double v = 0;
+    if (w.label[i] >= 0)
+      dm_load_f64(w.type,
+                  row_at(&w, dm_tensor_data(w.x), i) +
+                      w.label[i] * w.r.inner * dm_dtype_size(w.type),
+                  1, 1, &v);
+    w.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
+  }
+  reduce_rows(&w, a->reduction, c->out[0]);
+done:
+  work_free(&w);
+  return st;
+}
+
+void nll_loss_grad(dm_Grad *g) {
+  const NllAttr *a = g->attr;
+  NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};
+  memcpy(b.shape.v, g->in_meta[0].shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
+  if (g->need[0])
+    g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
+}
+
+dm_status nll_loss_backward_rule(dm_Call *c) {
+  const dm_Ints *shape = &DM_ATTR(NllBackwardAttr, c)->shape;
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].ndim = (uint8_t)shape->n;
+  memcpy(c->out_meta[0].shape, shape->v, sizeof shape->v[0] * (size_t)shape->n);
+  return DM_OK;
+}
+
+dm_status nll_loss_backward_cpu(dm_Call *c) {
+  const NllBackwardAttr *a = DM_ATTR(NllBackwardAttr, c);
+  dm_Tensor *out = c->out[0];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, rows_of(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore, &w));
+  w.type = (dm_DType)out->dtype;
+  DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
+  if (out->numel) memset(dm_tensor_data(out), 0, (size_t)dm_tensor_bytes(out));
+  for (int64_t i = 0; i < w.r.n; i++) {
+    if (w.label[i] < 0) continue;
+    const double v = -weight_at(&w, w.label[i]) * w.row[i];
+    dm_store_f64(w.type,
+                 row_at(&w, dm_tensor_data(out), i) +
+                     w.label[i] * w.r.inner * dm_dtype_size(w.type),
+                 1, 1, &v);
+  }
+done:
+  work_free(&w);
+  return st;
+}
+
+/* Linear in gy, and its transpose is nll_loss itself. */
+void nll_loss_backward_grad(dm_Grad *g) {
+  const NllBackwardAttr *b = g->attr;
+  const NllAttr a = {b->ignore, b->reduction};
+  if (g->need[0])
+    g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
+}
+
+/* ---- compositions ---- */
+
+static dm_Tensor *reduced(dm_X *x, dm_Tensor *t, int64_t reduction) {
+  if (reduction == NONE || x->st != DM_OK) return t;
+  return dm_x(x, reduction == MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, t);
+}
+
+
+typedef struct SmoothAttr {
   int64_t reduction;
-  double bend;
-} BendAttr;
+  double width; /* beta or delta */
+} SmoothAttr;
 
 dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *d = x_sub(x, c->in[0], c->in[1]);
-  c->out[0] = x_reduced(x, x_unary(x, DM_OP_square, d), reduction_of(c));
+  c->out[0] = reduced(x, x_unary(x, DM_OP_square, d), *DM_ATTR(int64_t, c));
   return x->st;
 }
+
 dm_status l1_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  c->out[0] = x_reduced(x, d, reduction_of(c));
+  c->out[0] = reduced(x, d, *DM_ATTR(int64_t, c));
   return x->st;
 }
-/* in_scale d^2 / 2 where d < bend, else out_scale (d - bend / 2) */
-static dm_Tensor *x_bent(dm_X *x, dm_Tensor *d, double bend, double in_scale, double out_scale) {
-  dm_Tensor *small = dm_x(x, DM_OP_lt, NULL, 2, d, dm_x_number(x, bend));
-  dm_Tensor *inner = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 * in_scale);
-  return x_where(x, small, inner, x_scale(x, x_shift(x, d, -0.5 * bend), out_scale));
-}
+
 dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
-  const BendAttr *a = DM_ATTR(BendAttr, c);
-  if (a->bend < 0) return dm_fail(DM_EARG, "smooth_l1_loss: beta = %g, wanted 0 or more", a->bend);
+  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
+  if (a->width < 0)
+    return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->width);
   dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  if (a->bend > 0) d = x_bent(x, d, a->bend, 1 / a->bend, 1);
-  c->out[0] = x_reduced(x, d, a->reduction);
+  if (a->width > 0) {
+    dm_Tensor *small = dm_x(x, DM_OP_lt, NULL, 2, d, dm_x_number(x, a->width));
+    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->width);
+    d = x_where(x, small, near, x_shift(x, d, -0.5 * a->width));
+  }
+  c->out[0] = reduced(x, d, a->reduction);
   return x->st;
 }
+
 dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
-  const BendAttr *a = DM_ATTR(BendAttr, c);
-  if (!(a->bend > 0)) return dm_fail(DM_EARG, "huber_loss: delta = %g, wanted more than 0", a->bend);
+  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
+  if (!(a->width > 0))
+    return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->width);
   dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  c->out[0] = x_reduced(x, x_bent(x, d, a->bend, 1, a->bend), a->reduction);
+  dm_Tensor *small = dm_x(x, DM_OP_lt, NULL, 2, d, dm_x_number(x, a->width));
+  dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5);
+  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->width), a->width);
+  c->out[0] = reduced(x, x_where(x, small, near, far), a->reduction);
   return x->st;
 }
 
-/* ---- binary cross entropy ---- */
-
-static dm_status same_shape(const dm_Call *c) {
-  if (dm_same_shape(c->in[0], c->in[1])) return DM_OK;
-  return dm_fail(DM_EARG, "%s: target is %s, wanted x's shape %s", c->op->name, DM_SHAPE(c->in[1]),
-                 DM_SHAPE(c->in[0]));
-}
-
-/* Logarithms are held at -100 or above, so that the loss stays finite. */
-#define BCE(SUFFIX, TYPE, LOG, LOG1P)                                                         \
-  static TYPE held_##SUFFIX(TYPE v) { return v < -100 ? -100 : v; }                           \
-  static void bce_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *param) { \
-    DM_UNUSED(param);                                                                         \
-    for (int64_t i = 0; i < n; i++) {                                                         \
-      const TYPE p = in[0][i], t = in[1][i];                                                  \
-      out[i] = (t - 1) * held_##SUFFIX(LOG1P(-p)) - t * held_##SUFFIX(LOG(p));                \
-    }                                                                                         \
-  }
-BCE(f32, float, logf, log1pf)
-BCE(f64, double, log, log1p)
-#undef BCE
-
-dm_status bce_terms_rule(dm_Call *c) {
-  DM_TRY(dm_check_float(c, c->in[0], "x"));
-  DM_TRY(dm_check_float(c, c->in[1], "target"));
-  DM_TRY(same_shape(c));
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
-  return DM_OK;
-}
-static dm_status check_probabilities(dm_Tensor *x) {
-  dm_Tensor *dense = NULL;
-  double v[DM_BLOCK];
-  DM_TRY(dm_dense_new(x, &dense));
-  const dm_DType type = (dm_DType)x->dtype;
-  const char *p = dm_tensor_data(dense);
-  dm_status st = DM_OK;
-  for (int64_t at = 0; at < x->numel && st == DM_OK; at += DM_BLOCK) {
-    const int64_t m = dm_min_i64(DM_BLOCK, x->numel - at);
-    dm_load_f64(type, p + at * dm_dtype_size(type), 1, m, v);
-    for (int64_t i = 0; i < m && st == DM_OK; i++)
-      if (!(v[i] >= 0 && v[i] <= 1))
-        st = dm_fail(DM_EARG, "binary_cross_entropy: %g is no probability, wanted 0 to 1; hint: "
-                              "binary_cross_entropy_with_logits", v[i]);
-  }
-  dm_tensor_unref(&dense);
-  return st;
-}
-dm_status bce_terms_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {bce_f32, bce_f64, NULL};
-  DM_TRY(check_probabilities(c->in[0]));
-  return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype, &fn, NULL);
-}
-/* gy (x - target) / (x (1 - x)), the divisor at least 1e-12 */
-void bce_terms_grad(dm_Grad *g) {
-  dm_X *x = g->x;
-  dm_Tensor *p = g->in[0], *t = g->in[1];
-  dm_Tensor *q = x_shift(x, x_scale(x, p, -1), 1); /* 1 - p */
-  if (g->need[0]) {
-    dm_Tensor *by = dm_x(x, DM_OP_maximum, NULL, 2, x_mul(x, p, q), dm_x_number(x, 1e-12));
-    g->gx[0] = x_mul(x, g->gy[0], x_div(x, x_sub(x, p, t), by));
-  }
-  if (g->need[1])
-    g->gx[1] = x_mul(x, g->gy[0], x_sub(x, x_unary(x, DM_OP_log, q), x_unary(x, DM_OP_log, p)));
-}
+/* The logarithms are held above -100, so that a sure but wrong guess costs
+   much, not everything; as PyTorch does. */
 dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *loss = dm_x(x, DM_OP_bce_terms, NULL, 2, c->in[0], c->in[1]);
+  dm_Tensor *p = c->in[0], *t = c->in[1];
+  const struct {
+    dm_OptNum min, max;
+  } floor = {{1, -100}, {0, 0}};
+  dm_Tensor *log_p = dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log, p));
+  dm_Tensor *log_q =
+      dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log1p, x_scale(x, p, -1)));
+  dm_Tensor *not_t = x_shift(x, x_scale(x, t, -1), 1);
+  dm_Tensor *loss = x_scale(x, x_add(x, x_mul(x, t, log_p), x_mul(x, not_t, log_q)), -1);
   if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
-  c->out[0] = x_reduced(x, loss, reduction_of(c));
+  c->out[0] = reduced(x, loss, *DM_ATTR(int64_t, c));
   return x->st;
 }
 
-/* (1 - t) x + (1 + (pos_weight - 1) t) log(1 + exp(-x)) */
+/* (1 - t) x + (1 + (w - 1) t) softplus(-x), w the weight of positives; softplus
+   as max(-x, 0) + log1p(exp(-|x|)), which never overflows. */
 dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    double beta, threshold;
-  } exact = {1, 60}; /* log1p(exp(60)) is 60 in float64 */
-  dm_Tensor *v = c->in[0], *t = c->in[1];
-  DM_TRY(dm_check_float(c, v, "x"));
-  DM_TRY(same_shape(c));
-  dm_Tensor *tail = dm_x(x, DM_OP_softplus, &exact, 1, x_scale(x, v, -1));
-  if (c->in[3])
-    tail = x_mul(x, tail, x_shift(x, x_mul(x, x_shift(x, c->in[3], -1), t), 1));
-  dm_Tensor *loss = x_add(x, x_mul(x, x_shift(x, x_scale(x, t, -1), 1), v), tail);
-  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
-  c->out[0] = x_reduced(x, loss, reduction_of(c));
+  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
+  dm_Tensor *tail = x_unary(x, DM_OP_log1p,
+                            x_unary(x, DM_OP_exp, x_scale(x, x_unary(x, DM_OP_abs, z), -1)));
+  dm_Tensor *soft = x_add(
+      x, dm_x(x, DM_OP_maximum, NULL, 2, x_scale(x, z, -1), dm_x_number(x, 0)), tail);
+  if (pos) soft = x_mul(x, soft, x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1));
+  dm_Tensor *loss = x_add(x, x_mul(x, x_shift(x, x_scale(x, t, -1), 1), z), soft);
+  if (weight) loss = x_mul(x, loss, weight);
+  c->out[0] = reduced(x, loss, *DM_ATTR(int64_t, c));
   return x->st;
 }

@@ -1,0 +1,295 @@
+-- Memory that runs out, at every place where it can: each scenario runs with its
+-- first request for memory refused, then its second, and so on until it passes
+-- untouched; once with that request alone refused, once with all after it too.
+-- A refusal must end in a Lua error that says so, or be made good by the engine's
+-- second try with the right result; either way nothing is left behind, and the
+-- program goes on. Run by scripts/test under the sanitizers.
+
+local dm = require "demilune"
+local case = require "spec.case"
+local samples = require "spec.samples"
+local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
+
+local FILE = os.tmpname()
+local scenarios = {}
+
+-- setup() is not refused anything; run(what setup gave) is, and returns a value
+-- that is the same in every run.
+local function scenario(name, setup, run)
+  scenarios[#scenarios + 1] = {name = name, setup = setup, run = run}
+end
+
+local function nothing() end
+local function leaf(...) return dm.randn(..., {requires_grad = true}) end
+
+-- ---- tensors ----
+
+scenario("creation", nothing, function()
+  local all = {
+    dm.tensor{{1, 2}, {3, 4}}, dm.tensor({true, false}, {dtype = "bool"}), dm.zeros(3, {dtype = "float16"}),
+    dm.ones(2, 2, {requires_grad = true}), dm.full({2}, 7), dm.arange(5), dm.linspace(0, 1, 4), dm.eye(3),
+    dm.rand(4), dm.randn(4), dm.randint(1, 9, {4}), dm.randperm(6), dm.tensor(dm.ones(2)),
+  }
+  local text = {}
+  for i, t in ipairs(all) do text[i] = tostring(t) end
+  return table.concat(text, "\n")
+end)
+
+scenario("reading and assigning through an index", function()
+  return {dm.randn(4, 5), dm.tensor{2, 4}, dm.tensor{true, false, true, true}}
+end, function(given)
+  local x, ids, mask = table.unpack(given)
+  local w = x:clone():requires_grad_()
+  local sum = (w[1]:sum() + w[{{}, 2}]:sum() + w[{{1, 3, 2}, -1}]:sum() + w[ids]:sum() + w[mask]:sum()
+    + w[{{}, ids}]:sum() + w[w:gt(0)]:sum())
+  sum:backward()
+  local y = w * 2
+  y[1] = 3
+  y[{{}, 2}] = x[{{}, 1}]
+  y[ids] = 0.5
+  y[mask] = x[1]
+  y[y:gt(1)] = -1
+  y:sum():backward()
+  return w.grad:sum():item()
+end)
+
+scenario("views changed in place", function() return leaf(3, 4) end, function(x)
+  local y = x * 2
+  local row, column = y[2], y:transpose(1, 2)[1]
+  row:mul_(3)
+  column:add_(1)
+  y:add_(row:sum())
+  y:sigmoid_():sum():backward()
+  return x.grad:sum():item()
+end)
+
+scenario("pieces, iteration and scopes", function() return dm.randn(6, 2) end, function(x)
+  return dm.scope(function()
+    local sum = dm.cat(x:split(4)):sum() + dm.stack(x:unbind()):sum() + x:chunk(3)[1]:sum()
+    for _, row in pairs(x) do sum = sum + row:sum() end
+    return sum
+  end):item()
+end)
+
+-- ---- every op, with its gradient ----
+
+local NOT_ARGUMENTS = {"grad", "once", "random", "dense", "pointwise"}
+local function sample_arguments(call)
+  local args = case.decode(dm, call, {grad = call.grad ~= false})
+  for _, name in ipairs(NOT_ARGUMENTS) do args[name] = nil end
+  return args
+end
+
+for _, row in ipairs(dm.ops()) do
+  local call = not row.hidden and not row.only_inplace and (samples[row.name] or {})[1]
+  if call then
+    scenario(row.name, function() return sample_arguments(call) end, function(args)
+      local text = {}
+      for i, y in ipairs(case.call(dm, row.name, args)) do
+        if y.requires_grad then y:backward{gradient = dm.ones_like(y), retain_graph = true} end
+        text[i] = row.name == "empty" and "" or tostring(y)
+      end
+      return table.concat(text, "\n")
+    end)
+  end
+end
+
+scenario("cat and einsum of many", function()
+  local parts = {}
+  for i = 1, 20 do parts[i] = leaf(2, 2) end
+  return parts
+end, function(parts)
+  local y = dm.cat(parts, 1):sum() + dm.einsum("ij,jk,kl->il", parts[1], parts[2], parts[3]):sum()
+  y:backward()
+  return parts[1].grad:sum():item()
+end)
+
+-- ---- gradients ----
+
+scenario("autograd.grad with create_graph", function() return {leaf(3, 3), leaf(3, 3)} end, function(given)
+  local x, w = table.unpack(given)
+  local gx, gw = dm.autograd.grad(x:matmul(w):tanh():square():sum(), {x, w}, {create_graph = true});
+  (gx:square():sum() + (gw * gx):sum()):backward()
+  return (x.grad:sum() + w.grad:sum()):item()
+end)
+
+local Cube = dm.autograd.Function{
+  name = "Cube",
+  forward = function(ctx, x)
+    ctx:save_for_backward(x)
+    return x * x * x
+  end,
+  backward = function(ctx, gy) return gy * ctx:saved_tensors():square() * 3 end,
+}
+scenario("a function of one's own", function() return leaf(4) end, function(x)
+  Cube(x):sum():backward()
+  return x.grad:sum():item()
+end)
+
+scenario("hooks", function() return leaf(4) end, function(x)
+  local h = (x * 2):retain_grad()
+  local off = h:register_hook(function(g) return g * 3 end)
+  x:register_hook(function(g) return g + 1 end)
+  off:remove()
+  h:register_hook(function(g) return g * 5 end)
+  h:square():sum():backward()
+  return (x.grad:sum() + h.grad:sum()):item()
+end)
+
+-- ---- training ----
+
+local function net()
+  return nn.Sequential{
+    nn.Conv2d(1, 2, 3, {padding = 1, bias = false}), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    nn.Linear(8, 4), nn.LayerNorm(4), nn.Dropout(0.5), nn.Linear(4, 3),
+  }
+end
+
+local function training(make_optimizer)
+  return function()
+    local model = net()
+    return {model = model, optimizer = make_optimizer(model:parameters()), x = dm.randn(2, 1, 4, 4),
+      y = dm.tensor{1, 3}, scaler = amp.GradScaler{init_scale = 8}}
+  end
+end
+
+local function step(t)
+  t.optimizer:zero_grad()
+  local loss = amp.autocast({dtype = "bfloat16"}, function()
+    return nn.functional.cross_entropy(t.model(t.x), t.y)
+  end)
+  t.scaler:scale(loss):backward()
+  t.scaler:unscale_(t.optimizer)
+  nn.utils.clip_grad_norm_(t.model:parameters(), 1)
+  t.scaler:step(t.optimizer)
+  t.scaler:update()
+  return loss:item()
+end
+
+scenario("two steps of Adam, mixed precision", training(function(params)
+  return optim.Adam(params, {lr = 1e-2})
+end), function(t) return step(t) + step(t) end)
+
+scenario("a step of SGD with momentum", training(function(params)
+  return optim.SGD(params, {lr = 1e-2, momentum = 0.9, nesterov = true})
+end), step)
+
+scenario("a model built, its state taken and put back", nothing, function()
+  local model, other = net(), net()
+  other:load_state_dict(model:state_dict())
+  return tostring(other:parameters()[1])
+end)
+
+-- ---- files and loaders ----
+
+scenario("save and load", function()
+  local t = training(function(params) return optim.AdamW(params) end)()
+  step(t)
+  return t
+end, function(t)
+  assert(dm.save(FILE, {model = t.model:state_dict(), optimizer = t.optimizer:state_dict(), epoch = 1}))
+  local back = assert(dm.load(FILE))
+  t.model:load_state_dict(back.model)
+  t.optimizer:load_state_dict(back.optimizer)
+  return back.epoch
+end)
+
+local function epoch_of(workers)
+  return function(set)
+    local loader = data.DataLoader(set, {batch_size = 3, shuffle = true, seed = 1, num_workers = workers})
+    local sum = 0
+    for _, x, y in loader:iter() do sum = sum + (x:sum() + y:sum()):item() end
+    return sum
+  end
+end
+local function ten() return data.TensorDataset(dm.arange(20):reshape(10, 2):float(), dm.arange(10)) end
+scenario("an epoch of a loader", ten, epoch_of(0))
+scenario("an epoch of a loader with workers", ten, epoch_of(2))
+
+local Squares = data.Dataset:extend "Squares"
+function Squares:len() return 5 end -- luacheck: ignore 212
+function Squares:get(i) return dm.full({2}, i), i * i end -- luacheck: ignore 212
+scenario("an epoch of samples made in Lua", function() return Squares() end, epoch_of(0))
+
+-- ---- the walk ----
+
+local function in_use()
+  collectgarbage()
+  collectgarbage() -- what finalizers let go of
+  return dm.alloc_live(), dm.memory_allocated()
+end
+
+-- Runs s with request n refused; n = 0: none. Gives whether n was reached.
+local function attempt(s, n, sticky)
+  dm.manual_seed(1)
+  local given = s.setup()
+  dm.alloc_fail_at(n, sticky)
+  local ok, value = pcall(s.run, given)
+  local reached = dm.alloc_requests() >= n
+  dm.alloc_fail_at(0)
+  return reached, ok, value
+end
+
+local function check_refusal(s, ok, value)
+  if ok then
+    if value ~= s.want then return ("gave %s, wanted %s"):format(value, s.want) end
+  elseif type(value) ~= "string" or not value:find "out of memory" then
+    return "raised: " .. tostring(value)
+  end
+  if not dm.is_grad_enabled() or amp.is_autocast_enabled "cpu" then return "left a mode behind" end
+  local sum = dm.ones(2, 2):matmul(dm.ones(2, 2)):add(1):sum():item()
+  if sum ~= 12 then return ("then 12 was computed as %s"):format(sum) end
+end
+
+local function check_rest(s)
+  local live, bytes = in_use()
+  if live == s.live and bytes == s.bytes then return nil end
+  return ("left %d blocks and %d bytes behind"):format(live - s.live, bytes - s.bytes)
+end
+
+local function walk(s, sticky)
+  for n = 1, math.huge do
+    local reached, ok, value = attempt(s, n, sticky)
+    local problem = check_refusal(s, ok, value)
+    value = nil -- luacheck: ignore 311
+    problem = problem or check_rest(s)
+    if problem then
+      return ("request %d%s refused: %s"):format(n, sticky and " and all after it" or "", problem)
+    end
+    if not reached then return nil, n - 1 end
+  end
+end
+
+-- What lasts (threads, caches, loaded rooms) is made before the base is taken.
+local function warm_up(s)
+  for _ = 1, 2 do
+    local _, ok, value = attempt(s, 0)
+    if not ok then return tostring(value) end
+    s.want = value
+  end
+  s.live, s.bytes = in_use()
+end
+
+local only = arg and arg[1]
+local passed, failed, refused = 0, 0, 0
+for _, s in ipairs(scenarios) do
+  if not only or s.name == only then
+    local problem = warm_up(s)
+    for _, sticky in ipairs{false, true} do
+      if problem then break end
+      local count
+      problem, count = walk(s, sticky)
+      refused = refused + (count or 0)
+    end
+    if problem then
+      failed = failed + 1
+      print(("failed: %s: %s"):format(s.name, problem))
+    else
+      passed = passed + 1
+    end
+  end
+end
+os.remove(FILE)
+print(("%d requests refused"):format(refused))
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and passed > 0)
