@@ -20,7 +20,7 @@ local function scenario(name, setup, run)
 end
 
 local function nothing() end
-local function leaf(...) return dm.randn(..., {requires_grad = true}) end
+local function leaf(...) return dm.randn({...}, {requires_grad = true}) end
 
 -- ---- tensors ----
 
@@ -47,7 +47,7 @@ end, function(given)
   y[1] = 3
   y[{{}, 2}] = x[{{}, 1}]
   y[ids] = 0.5
-  y[mask] = x[1]
+  y[mask] = x[mask]
   y[y:gt(1)] = -1
   y:sum():backward()
   return w.grad:sum():item()
@@ -87,7 +87,7 @@ for _, row in ipairs(dm.ops()) do
       local text = {}
       for i, y in ipairs(case.call(dm, row.name, args)) do
         if y.requires_grad then y:backward{gradient = dm.ones_like(y), retain_graph = true} end
-        text[i] = row.name == "empty" and "" or tostring(y)
+        text[i] = row.name:find "^empty" and y.dtype or tostring(y)
       end
       return table.concat(text, "\n")
     end)

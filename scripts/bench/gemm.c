@@ -65,8 +65,7 @@ static dm_status run_product(void *ctx) {
 }
 
 /* `layout`: nn, nt (b transposed, as in a linear layer) or tn. */
-static void bench_product(dm_DType t, int64_t m, int64_t n, int64_t k,
-                          const char *layout) {
+static void bench_product(dm_DType t, int64_t m, int64_t n, int64_t k, const char *layout) {
   void *a = ones(t, m * k), *b = ones(t, k * n), *c = ones(t, m * n);
   Product p = {m, n, k, {a, t, k, 1}, {b, t, n, 1}, c, t};
   if (layout[0] == 't') p.a.rs = 1, p.a.cs = m;
@@ -102,8 +101,8 @@ static void bench_conv(dm_DType t, int64_t n, int64_t c, int64_t hw, int64_t o, 
                        int64_t stride, int64_t groups) {
   Conv job = {.t = t};
   const int64_t pad = r / 2, p = (hw + 2 * pad - r) / stride + 1;
-  job.d = (dm_ConvDims){n, c, hw, hw, o, r, r, p, p, groups,
-                        {stride, stride}, {pad, pad}, {1, 1}};
+  job.d =
+      (dm_ConvDims){n, c, hw, hw, o, r, r, p, p, groups, {stride, stride}, {pad, pad}, {1, 1}};
   job.x = ones(t, n * c * hw * hw);
   job.w = ones(t, o * (c / groups) * r * r);
   job.y = ones(t, n * o * p * p);
@@ -113,8 +112,8 @@ static void bench_conv(dm_DType t, int64_t n, int64_t c, int64_t hw, int64_t o, 
   for (int i = 0; i < 3; i++) {
     char what[96];
     snprintf(what, sizeof what, "conv %s %s (%d,%d,%d,%d) o %d r %d /%d g %d", names[i],
-             dm_dtype_name(t), (int)n, (int)c, (int)hw, (int)hw, (int)o, (int)r,
-             (int)stride, (int)groups);
+             dm_dtype_name(t), (int)n, (int)c, (int)hw, (int)hw, (int)o, (int)r, (int)stride,
+             (int)groups);
     bench(what, flop, calls[i], &job);
   }
   free(job.x), free(job.w), free(job.y);

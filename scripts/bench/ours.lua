@@ -86,8 +86,8 @@ local function training(dtype, seed, o)
   self.model = fashion_net(o.c1, o.c2, o.hidden, o.dropout)
   self.optimizer = optim.AdamW(self.model:parameters(),
     { lr = o.lr, weight_decay = o.weight_decay })
-  local schedule = optim.lr_scheduler.OneCycleLR(self.optimizer,
-    { max_lr = o.lr, total_steps = #self.loader * o.epochs })
+  local schedule = optim.lr_scheduler.OneCycleLR(self.optimizer, o.lr,
+    { total_steps = #self.loader * o.epochs })
   local scaler = amp.GradScaler { device = "cpu", enabled = dtype == "float16" }
   local criterion = nn.CrossEntropyLoss()
 

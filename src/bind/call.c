@@ -404,8 +404,8 @@ static bool names_tensor(lua_State *L, int i, const char *key) {
 static int overload(lua_State *L, int id) {
   if (id == DM_OP_max && dm_box(L, 2)) return DM_OP_maximum;
   if (id == DM_OP_min && dm_box(L, 2)) return DM_OP_minimum;
-  if (id == DM_OP_clamp && (dm_box(L, 2) || dm_box(L, 3) || names_tensor(L, 2, "min") ||
-                            names_tensor(L, 2, "max")))
+  if (id == DM_OP_clamp &&
+      (dm_box(L, 2) || dm_box(L, 3) || names_tensor(L, 2, "min") || names_tensor(L, 2, "max")))
     return DM_OP_clamp_tensor;
   return id;
 }

@@ -296,7 +296,8 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
 /* A name that is neither method nor property: say which is near. */
 static int no_such_name(lua_State *L, const char *key) {
   const char *best = NULL;
-  const char *names[512] = {"shape", "dtype", "device", "grad", "requires_grad", "is_leaf", "data"};
+  const char *names[512] = {"shape",         "dtype",   "device", "grad",
+                            "requires_grad", "is_leaf", "data"};
   int n = 7;
   lua_pushnil(L);
   while (lua_next(L, lua_upvalueindex(3)) && n < 512) {
@@ -638,10 +639,12 @@ static int make_parameter(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_tensor_functions[] = {{"detach", tensor_detach},
-    {"tensor", tensor_new},  {"is_tensor", is_tensor}, {"parameter", make_parameter},
-    {"split", tensor_split}, {"chunk", tensor_chunk},  {"unbind", tensor_unbind},
-    {"equal", tensor_equal}, {"numel", tensor_numel},  {NULL, NULL}};
+const luaL_Reg dm_tensor_functions[] = {
+    {"detach", tensor_detach}, {"tensor", tensor_new},
+    {"is_tensor", is_tensor},  {"parameter", make_parameter},
+    {"split", tensor_split},   {"chunk", tensor_chunk},
+    {"unbind", tensor_unbind}, {"equal", tensor_equal},
+    {"numel", tensor_numel},   {NULL, NULL}};
 
 const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"totable", tensor_totable},

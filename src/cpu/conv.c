@@ -181,7 +181,7 @@ static void *take(Arena *a, int64_t n_bytes) {
 }
 
 static dm_status no_memory(const char *op) {
-  return dm_fail(DM_EMEM, "%s: no memory for the packing buffers", op);
+  return dm_fail(DM_EMEM, "%s: out of memory for the packing buffers", op);
 }
 
 /* ---- window products: forward and dx --------------------------------------- */

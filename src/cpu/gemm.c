@@ -277,7 +277,7 @@ static dm_status run(Gemm *g) {
   }
   return DM_OK;
 no_memory:
-  return dm_fail(DM_EMEM, "matmul: no memory for the buffers of (%lld, %lld, %lld)",
+  return dm_fail(DM_EMEM, "matmul: out of memory for the buffers of (%lld, %lld, %lld)",
                  (long long)g->m, (long long)g->n, (long long)g->k);
 }
 

@@ -61,7 +61,7 @@ static void stream_close(Stream *s) {
 static dm_status stream_open(Stream **out, const char *path) {
   dm_status st = DM_OK;
   Stream *s = dm_alloc_zero(sizeof *s);
-  if (!s) return dm_fail(DM_EMEM, "idx: no memory to read '%s'", path);
+  if (!s) return dm_fail(DM_EMEM, "idx: out of memory reading '%s'", path);
   s->path = path;
   s->file = fopen(path, "rb");
   if (!s->file) {
@@ -74,7 +74,7 @@ static dm_status stream_open(Stream **out, const char *path) {
     s->z.zalloc = z_alloc;
     s->z.zfree = z_free;
     if (inflateInit2(&s->z, GZIP_WINDOW) != Z_OK) {
-      st = dm_fail(DM_EMEM, "idx: no memory to decompress '%s'", path);
+      st = dm_fail(DM_EMEM, "idx: out of memory decompressing '%s'", path);
       goto done;
     }
     s->inflating = true;
@@ -87,7 +87,7 @@ done:
 
 static dm_status gzip_fault(const Stream *s, int code) {
   if (code == Z_MEM_ERROR)
-    return dm_fail(DM_EMEM, "idx: no memory to decompress '%s'", s->path);
+    return dm_fail(DM_EMEM, "idx: out of memory decompressing '%s'", s->path);
   return dm_fail(DM_EIO, "idx: '%s' is damaged: gzip says %s", s->path,
                  s->z.msg ? s->z.msg : zError(code));
 }
@@ -209,8 +209,8 @@ static dm_status read_data(Stream *s, dm_Idx *x) {
                  s->path, x->n_bytes);
   goto done;
 no_memory:
-  st = dm_fail(DM_EMEM, "idx: no memory for '%s': %" PRId64 " bytes of %" PRId64, s->path, room,
-               x->n_bytes);
+  st = dm_fail(DM_EMEM, "idx: out of memory for '%s': %" PRId64 " bytes of %" PRId64, s->path,
+               room, x->n_bytes);
 done:
   if (st != DM_OK) {
     dm_free(block);

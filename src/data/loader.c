@@ -174,7 +174,7 @@ static dm_status plain_alloc(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
   out->owner = out->data = dm_alloc(n_bytes);
   if (!out->data)
     return dm_fail(DM_EMEM,
-                   "loader: no memory for a batch of %" PRId64 " rows (column %d, %" PRId64
+                   "loader: out of memory for a batch of %" PRId64 " rows (column %d, %" PRId64
                    " bytes)",
                    n_rows, k + 1, n_bytes);
   return DM_OK;
@@ -293,7 +293,7 @@ static dm_status image_new(Column *k, const dm_ImageTransform *t) {
   k->std = dm_alloc(n * (int64_t)sizeof *k->std);
   if (k->dtype_in == DM_U8) k->table = dm_alloc(n * LEVELS * (int64_t)sizeof *k->table);
   if (!k->mean || !k->std || (k->dtype_in == DM_U8 && !k->table))
-    return dm_fail(DM_EMEM, "loader: no memory for %" PRId64 " channels", n);
+    return dm_fail(DM_EMEM, "loader: out of memory for %" PRId64 " channels", n);
   for (int64_t c = 0; c < n; c++) {
     k->mean[c] = t->mean ? t->mean[c] : 0.0f;
     k->std[c] = t->std ? t->std[c] : 1.0f;
@@ -368,7 +368,7 @@ static dm_status alloc_ring(dm_Loader *l) {
   l->spare = dm_alloc_zero(n_columns * (int64_t)sizeof *l->spare);
   l->workers = dm_alloc_zero(l->spec.num_workers * (int64_t)sizeof *l->workers);
   if (!l->slots || !l->all_buffers || !l->spare || !l->workers)
-    return dm_fail(DM_EMEM, "loader: no memory for a ring of %d batches", l->depth);
+    return dm_fail(DM_EMEM, "loader: out of memory for a ring of %d batches", l->depth);
   for (int i = 0; i < l->depth; i++) l->slots[i].buffers = l->all_buffers + i * n_columns;
   return DM_OK;
 }
@@ -391,7 +391,7 @@ dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec) {
   dm_status st = DM_OK;
   DM_TRY(check_spec(spec));
   dm_Loader *l = dm_alloc_zero(sizeof *l);
-  if (!l) return dm_fail(DM_EMEM, "loader: no memory");
+  if (!l) return dm_fail(DM_EMEM, "loader: out of memory");
   l->spec = *spec;
   if (!spec->alloc) {
     l->spec.alloc = plain_alloc;
@@ -400,7 +400,7 @@ dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec) {
   l->depth = spec->num_workers * (spec->prefetch ? spec->prefetch : DEFAULT_PREFETCH);
   l->columns = dm_alloc_zero(spec->n_columns * (int64_t)sizeof *l->columns);
   if (!l->columns) {
-    st = dm_fail(DM_EMEM, "loader: no memory for %d columns", spec->n_columns);
+    st = dm_fail(DM_EMEM, "loader: out of memory for %d columns", spec->n_columns);
     goto done;
   }
   for (int c = 0; c < spec->n_columns; c++) {
@@ -454,7 +454,7 @@ dm_status dm_loader_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, in
   if (n < 0) return dm_fail(DM_EARG, "loader: an order of %" PRId64 " samples", n);
   DM_TRY(check_index("loader", order, n, l->spec.n_samples));
   int64_t *copy = n <= INT64_MAX / 8 ? dm_alloc(n * (int64_t)sizeof *copy) : NULL;
-  if (!copy) return dm_fail(DM_EMEM, "loader: no memory for an order of %" PRId64, n);
+  if (!copy) return dm_fail(DM_EMEM, "loader: out of memory for an order of %" PRId64, n);
   if (n > 0) memcpy(copy, order, (size_t)n * sizeof *copy);
   dm_loader_stop(l);
   l->order = copy;

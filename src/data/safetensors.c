@@ -57,7 +57,7 @@ struct dm_StFile {
 };
 
 static dm_status no_memory(const char *path) {
-  return dm_fail(DM_EMEM, "safetensors: no memory for the header of '%s'", path);
+  return dm_fail(DM_EMEM, "safetensors: out of memory for the header of '%s'", path);
 }
 
 /* ---- text ---- */
@@ -424,7 +424,8 @@ static dm_status check_entries(const dm_StEntry *entries, int64_t n) {
 static dm_status lay_out(const dm_StEntry **order, const dm_StEntry *entries, int64_t n) {
   dm_status st = DM_OK;
   const char **names = dm_alloc(n * (int64_t)sizeof *names);
-  if (!names) return dm_fail(DM_EMEM, "safetensors: no memory to write %" PRId64 " tensors", n);
+  if (!names)
+    return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   for (int64_t i = 0; i < n; i++) {
     order[i] = &entries[i];
     names[i] = entries[i].name;
@@ -443,7 +444,7 @@ static dm_status lay_out(const dm_StEntry **order, const dm_StEntry *entries, in
 static dm_status check_pairs(const dm_StPair *pairs, int64_t n) {
   dm_status st = DM_OK;
   const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
-  if (!keys) return dm_fail(DM_EMEM, "safetensors: no memory to write the metadata");
+  if (!keys) return dm_fail(DM_EMEM, "safetensors: out of memory writing the metadata");
   for (int64_t i = 0; i < n; i++) {
     keys[i] = pairs[i].key;
     if (!is_utf8(pairs[i].key, (int64_t)strlen(pairs[i].key)) ||
@@ -498,7 +499,7 @@ static dm_status make_header(char **out, int64_t *n_bytes, const dm_StEntry *con
   }
   if (ok) text = cJSON_PrintUnformatted(root);
   if (!text) {
-    st = dm_fail(DM_EMEM, "safetensors: no memory to write the header");
+    st = dm_fail(DM_EMEM, "safetensors: out of memory writing the header");
     goto done;
   }
   const int64_t used = (int64_t)strlen(text), padded = (used + 7) / 8 * 8;
@@ -510,7 +511,7 @@ static dm_status make_header(char **out, int64_t *n_bytes, const dm_StEntry *con
   }
   char *header = dm_alloc(LENGTH_BYTES + padded);
   if (!header) {
-    st = dm_fail(DM_EMEM, "safetensors: no memory to write the header");
+    st = dm_fail(DM_EMEM, "safetensors: out of memory writing the header");
     goto done;
   }
   for (int i = 0; i < LENGTH_BYTES; i++)
@@ -624,7 +625,8 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
   DM_TRY(check_entries(entries, n));
   DM_TRY(check_pairs(pairs, n_pairs));
   const dm_StEntry **order = dm_alloc(n * (int64_t)sizeof *order);
-  if (!order) return dm_fail(DM_EMEM, "safetensors: no memory to write %" PRId64 " tensors", n);
+  if (!order)
+    return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   DM_GO(lay_out(order, entries, n));
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
   DM_GO(draft_open(&draft));

@@ -183,7 +183,8 @@ dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...);
 dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t); /* x frees t at its end */
 dm_Tensor *dm_x_number(dm_X *x, double v);  /* a host number as an operand */
 void dm_x_free(dm_X *x);
-#define DM_X_INIT {.st = DM_OK}
+#define DM_X_INIT \
+  { .st = DM_OK }
 
 /* For rules. */
 static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType dtype) {

@@ -12,30 +12,30 @@ enum { LANES = 16 };
 /* ---- the folds: a or i the best so far, k its index or -1; param 1: the
    largest, -1: the smallest ---- */
 
-#define EXTREME(SUFFIX, TYPE)                                                                 \
+#define EXTREME(SUFFIX, TYPE)                                                                  \
   static void extreme_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double sign) { \
-    const TYPE g = (TYPE)sign;                                                                \
-    if (s->a != s->a) return;                                                                 \
-    TYPE lane[LANES], best = v[0] * g;                                                        \
-    for (int k = 0; k < LANES; k++) lane[k] = best;                                           \
-    bool nan = false;                                                                         \
-    int64_t i = 0;                                                                            \
-    for (; i + LANES <= n; i += LANES)                                                        \
-      for (int k = 0; k < LANES; k++) {                                                       \
-        const TYPE t = v[i + k] * g;                                                          \
-        lane[k] = lane[k] > t ? lane[k] : t; /* a NaN moves in, and out at the next */        \
-        nan |= t != t;                                                                        \
-      }                                                                                       \
-    for (; i < n; i++) {                                                                      \
-      const TYPE t = v[i] * g;                                                                \
-      lane[0] = lane[0] > t ? lane[0] : t;                                                    \
-      nan |= t != t;                                                                          \
-    }                                                                                         \
-    for (int k = 0; k < LANES; k++) best = lane[k] > best ? lane[k] : best;                   \
-    if (!nan && s->k >= 0 && !((double)best > s->a)) return;                                  \
-    for (i = 0; nan ? v[i] == v[i] : v[i] * g != best;) i++;                                  \
-    s->a = (double)(v[i] * g);                                                                \
-    s->k = at + i;                                                                            \
+    const TYPE g = (TYPE)sign;                                                                 \
+    if (s->a != s->a) return;                                                                  \
+    TYPE lane[LANES], best = v[0] * g;                                                         \
+    for (int k = 0; k < LANES; k++) lane[k] = best;                                            \
+    bool nan = false;                                                                          \
+    int64_t i = 0;                                                                             \
+    for (; i + LANES <= n; i += LANES)                                                         \
+      for (int k = 0; k < LANES; k++) {                                                        \
+        const TYPE t = v[i + k] * g;                                                           \
+        lane[k] = lane[k] > t ? lane[k] : t; /* a NaN moves in, and out at the next */         \
+        nan |= t != t;                                                                         \
+      }                                                                                        \
+    for (; i < n; i++) {                                                                       \
+      const TYPE t = v[i] * g;                                                                 \
+      lane[0] = lane[0] > t ? lane[0] : t;                                                     \
+      nan |= t != t;                                                                           \
+    }                                                                                          \
+    for (int k = 0; k < LANES; k++) best = lane[k] > best ? lane[k] : best;                    \
+    if (!nan && s->k >= 0 && !((double)best > s->a)) return;                                   \
+    for (i = 0; nan ? v[i] == v[i] : v[i] * g != best;) i++;                                   \
+    s->a = (double)(v[i] * g);                                                                 \
+    s->k = at + i;                                                                             \
   }
 EXTREME(f32, float)
 EXTREME(f64, double)
@@ -60,10 +60,18 @@ static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
   DM_UNUSED(n);
   return s->a * sign;
 }
-static const dm_Fold max_fold = {.start = {0, 0, 0, -1}, .f32 = extreme_f32, .f64 = extreme_f64,
-                                 .i64 = extreme_i64, .merge = max_merge, .value = extreme_value};
-static const dm_Fold min_fold = {.start = {0, 0, 0, -1}, .f32 = extreme_f32, .f64 = extreme_f64,
-                                 .i64 = extreme_i64, .merge = min_merge, .value = extreme_value};
+static const dm_Fold max_fold = {.start = {0, 0, 0, -1},
+                                 .f32 = extreme_f32,
+                                 .f64 = extreme_f64,
+                                 .i64 = extreme_i64,
+                                 .merge = max_merge,
+                                 .value = extreme_value};
+static const dm_Fold min_fold = {.start = {0, 0, 0, -1},
+                                 .f32 = extreme_f32,
+                                 .f64 = extreme_f64,
+                                 .i64 = extreme_i64,
+                                 .merge = min_merge,
+                                 .value = extreme_value};
 
 static bool wants_least(const dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
@@ -178,14 +186,14 @@ dm_status argmax_cpu(dm_Call *c) {
 
 /* ---- any, all ---- */
 
-#define TRUTH(SUFFIX, TYPE)                                                                   \
-  static void any_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {   \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;                                \
-  }                                                                                           \
-  static void all_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {   \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;                                 \
+#define TRUTH(SUFFIX, TYPE)                                                                 \
+  static void any_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;                              \
+  }                                                                                         \
+  static void all_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;                               \
   }
 TRUTH(f32, float)
 TRUTH(f64, double)
@@ -193,10 +201,10 @@ TRUTH(i64, int64_t)
 #undef TRUTH
 static void any_merge(dm_Acc *s, const dm_Acc *later) { s->i |= later->i; }
 static void all_merge(dm_Acc *s, const dm_Acc *later) { s->i &= later->i; }
-static const dm_Fold any_fold = {.f32 = any_f32, .f64 = any_f64, .i64 = any_i64,
-                                 .merge = any_merge};
-static const dm_Fold all_fold = {.start = {0, 0, 1, 0}, .f32 = all_f32, .f64 = all_f64,
-                                 .i64 = all_i64, .merge = all_merge};
+static const dm_Fold any_fold = {
+    .f32 = any_f32, .f64 = any_f64, .i64 = any_i64, .merge = any_merge};
+static const dm_Fold all_fold = {
+    .start = {0, 0, 1, 0}, .f32 = all_f32, .f64 = all_f64, .i64 = all_i64, .merge = all_merge};
 
 /* bool, but uint8 of uint8. */
 dm_status any_rule(dm_Call *c) {

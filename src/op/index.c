@@ -714,8 +714,7 @@ dm_status embedding_cpu(dm_Call *c) {
 void embedding_grad(dm_Grad *g) {
   const EmbeddingAttr *a = g->attr;
   const EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
-  if (g->need[1])
-    g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
+  if (g->need[1]) g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
 }
 
 dm_status embedding_backward_rule(dm_Call *c) {

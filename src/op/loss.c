@@ -44,8 +44,8 @@ static Rows rows_of(int ndim, const int64_t *shape) {
   return r;
 }
 
-static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x, const dm_Tensor *target,
-                            const dm_Tensor *weight) {
+static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
+                            const dm_Tensor *target, const dm_Tensor *weight) {
   const char *op = c->op->name;
   const char *given = dm_shape_str(ndim, x, (char[96]){0});
   if (ndim < 1) return dm_fail(DM_EARG, "%s: x has shape {}, wanted {N, classes, ...}", op);
@@ -92,10 +92,10 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
 typedef struct Work {
   Rows r;
   dm_DType type;
-  dm_Tensor *x;     /* dense; owned */
-  int64_t *label;   /* n, owned */
-  double *weight;   /* classes, owned; NULL: all 1 */
-  double *row;      /* n: loss of each row, or its upstream gradient; owned */
+  dm_Tensor *x;      /* dense; owned */
+  int64_t *label;    /* n, owned */
+  double *weight;    /* classes, owned; NULL: all 1 */
+  double *row;       /* n: loss of each row, or its upstream gradient; owned */
   double weight_sum; /* over classes */
   double smoothing;
   char *out;
@@ -189,48 +189,49 @@ dm_status cross_entropy_rule(dm_Call *c) {
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
   if (!(a->smoothing >= 0 && a->smoothing <= 1))
-    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1", a->smoothing);
+    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
+                   a->smoothing);
   return loss_meta(c, x, c->in[1], a->reduction);
 }
 
 /* One row in float32 or float64: its log-sum-exp, or its gradient in place. */
-#define CROSS(TYPE, SUFFIX, EXP)                                                              \
-  static void cross_rows_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
-    Work *w = ctx;                                                                            \
-    const int64_t n_class = w->r.c;                                                           \
-    TYPE *z = dm_alloc((int64_t)sizeof(TYPE) * n_class);                                      \
-    if (!z) {                                                                                 \
-      w->st = DM_EMEM;                                                                        \
-      return;                                                                                 \
-    }                                                                                         \
-    for (int64_t i = begin; i < end; i++) {                                                   \
-      const int64_t label = w->label[i];                                                      \
-      if (label < 0 && !w->out) {                                                             \
-        w->row[i] = 0;                                                                        \
-        continue;                                                                             \
-      }                                                                                       \
-      dm_load_##SUFFIX(w->type, row_at(w, dm_tensor_data(w->x), i), w->r.inner, n_class, z);  \
-      TYPE max = z[0];                                                                        \
-      for (int64_t k = 1; k < n_class; k++) max = z[k] > max ? z[k] : max;                    \
-      double sum = 0, smooth = 0;                                                             \
-      for (int64_t k = 0; k < n_class; k++) sum += (double)EXP(z[k] - max);                   \
-      const double lse = (double)max + log(sum), eps = w->smoothing;                          \
-      const double hard = (1 - eps) * weight_at(w, label), soft = eps / (double)n_class;      \
-      if (!w->out) {                                                                          \
-        for (int64_t k = 0; eps > 0 && k < n_class; k++)                                      \
-          smooth += weight_at(w, k) * (lse - (double)z[k]);                                   \
-        w->row[i] = hard * (lse - (double)z[label]) + soft * smooth;                          \
-        continue;                                                                             \
-      }                                                                                       \
-      const double g = label < 0 ? 0 : w->row[i], p_scale = hard + soft * w->weight_sum;      \
-      for (int64_t k = 0; k < n_class; k++) {                                                 \
-        const double p = (double)EXP(z[k] - (TYPE)lse);                                       \
-        z[k] = (TYPE)(g * (p_scale * p - soft * weight_at(w, k)));                            \
-      }                                                                                       \
-      if (label >= 0) z[label] -= (TYPE)(g * hard);                                           \
-      dm_store_##SUFFIX(w->type, row_at(w, w->out, i), w->r.inner, n_class, z);               \
-    }                                                                                         \
-    dm_free(z);                                                                               \
+#define CROSS(TYPE, SUFFIX, EXP)                                                             \
+  static void cross_rows_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                   \
+    Work *w = ctx;                                                                           \
+    const int64_t n_class = w->r.c;                                                          \
+    TYPE *z = dm_alloc((int64_t)sizeof(TYPE) * n_class);                                     \
+    if (!z) {                                                                                \
+      w->st = DM_EMEM;                                                                       \
+      return;                                                                                \
+    }                                                                                        \
+    for (int64_t i = begin; i < end; i++) {                                                  \
+      const int64_t label = w->label[i];                                                     \
+      if (label < 0 && !w->out) {                                                            \
+        w->row[i] = 0;                                                                       \
+        continue;                                                                            \
+      }                                                                                      \
+      dm_load_##SUFFIX(w->type, row_at(w, dm_tensor_data(w->x), i), w->r.inner, n_class, z); \
+      TYPE max = z[0];                                                                       \
+      for (int64_t k = 1; k < n_class; k++) max = z[k] > max ? z[k] : max;                   \
+      double sum = 0, smooth = 0;                                                            \
+      for (int64_t k = 0; k < n_class; k++) sum += (double)EXP(z[k] - max);                  \
+      const double lse = (double)max + log(sum), eps = w->smoothing;                         \
+      const double hard = (1 - eps) * weight_at(w, label), soft = eps / (double)n_class;     \
+      if (!w->out) {                                                                         \
+        for (int64_t k = 0; eps > 0 && k < n_class; k++)                                     \
+          smooth += weight_at(w, k) * (lse - (double)z[k]);                                  \
+        w->row[i] = hard * (lse - (double)z[label]) + soft * smooth;                         \
+        continue;                                                                            \
+      }                                                                                      \
+      const double g = label < 0 ? 0 : w->row[i], p_scale = hard + soft * w->weight_sum;     \
+      for (int64_t k = 0; k < n_class; k++) {                                                \
+        const double p = (double)EXP(z[k] - (TYPE)lse);                                      \
+        z[k] = (TYPE)(g * (p_scale * p - soft * weight_at(w, k)));                           \
+      }                                                                                      \
+      if (label >= 0) z[label] -= (TYPE)(g * hard);                                          \
+      dm_store_##SUFFIX(w->type, row_at(w, w->out, i), w->r.inner, n_class, z);              \
+    }                                                                                        \
+    dm_free(z);                                                                              \
   }
 CROSS(float, f32, expf)
 CROSS(double, f64, exp)
@@ -292,13 +293,11 @@ static void cross_entropy_composed(dm_Grad *g) {
   dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
   dm_Tensor *total = weight ? x_sum(x, weight, (dm_Ints){-1, {0}}, false) : NULL;
   dm_Tensor *soft = total ? x_mul(x, mask, total) : x_scale(x, mask, classes);
-  dm_Tensor *A = x_add(x, x_scale(x, weigh, 1 - a->smoothing),
-                       x_scale(x, soft, a->smoothing / classes));
+  dm_Tensor *A =
+      x_add(x, x_scale(x, weigh, 1 - a->smoothing), x_scale(x, soft, a->smoothing / classes));
   dm_Tensor *ones = x_unary(x, DM_OP_ones_like, weigh);
   dm_Tensor *K = dm_x(x, DM_OP_cross_entropy_backward, &each, 4, ones, zeros, target, weight);
-  const struct {
-    int64_t dim, dtype;
-  } softmax = {dim, DM_NO_DTYPE};
+  const struct { int64_t dim, dtype; } softmax = {dim, DM_NO_DTYPE};
   dm_Tensor *p = dm_x(x, DM_OP_softmax, &softmax, 1, logits);
   const int64_t at = dim;
   if (a->reduction == MEAN) gy = x_div(x, gy, x_sum(x, weigh, (dm_Ints){-1, {0}}, false));
@@ -311,8 +310,8 @@ void cross_entropy_grad(dm_Grad *g) {
   if (!g->need[0]) return;
   if (g->create_graph) cross_entropy_composed(g);
   else
-    g->gx[0] = dm_x(g->x, DM_OP_cross_entropy_backward, g->attr, 4, g->gy[0], g->in[0], g->in[1],
-                    g->in[2]);
+    g->gx[0] = dm_x(g->x, DM_OP_cross_entropy_backward, g->attr, 4, g->gy[0], g->in[0],
+                    g->in[1], g->in[2]);
 }
 
 /* ---- negative log-likelihood ---- */
@@ -387,8 +386,7 @@ done:
 void nll_loss_backward_grad(dm_Grad *g) {
   const NllBackwardAttr *b = g->attr;
   const NllAttr a = {b->ignore, b->reduction};
-  if (g->need[0])
-    g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
 }
 
 /* ---- compositions ---- */
@@ -397,7 +395,6 @@ static dm_Tensor *reduced(dm_X *x, dm_Tensor *t, int64_t reduction) {
   if (reduction == NONE || x->st != DM_OK) return t;
   return dm_x(x, reduction == MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, t);
 }
-
 
 typedef struct SmoothAttr {
   int64_t reduction;
@@ -446,9 +443,7 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
    much, not everything; as PyTorch does. */
 dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *p = c->in[0], *t = c->in[1];
-  const struct {
-    dm_OptNum min, max;
-  } floor = {{1, -100}, {0, 0}};
+  const struct { dm_OptNum min, max; } floor = {{1, -100}, {0, 0}};
   dm_Tensor *log_p = dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log, p));
   dm_Tensor *log_q =
       dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log1p, x_scale(x, p, -1)));
@@ -463,10 +458,10 @@ dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
    as max(-x, 0) + log1p(exp(-|x|)), which never overflows. */
 dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
-  dm_Tensor *tail = x_unary(x, DM_OP_log1p,
-                            x_unary(x, DM_OP_exp, x_scale(x, x_unary(x, DM_OP_abs, z), -1)));
-  dm_Tensor *soft = x_add(
-      x, dm_x(x, DM_OP_maximum, NULL, 2, x_scale(x, z, -1), dm_x_number(x, 0)), tail);
+  dm_Tensor *tail =
+      x_unary(x, DM_OP_log1p, x_unary(x, DM_OP_exp, x_scale(x, x_unary(x, DM_OP_abs, z), -1)));
+  dm_Tensor *soft =
+      x_add(x, dm_x(x, DM_OP_maximum, NULL, 2, x_scale(x, z, -1), dm_x_number(x, 0)), tail);
   if (pos) soft = x_mul(x, soft, x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1));
   dm_Tensor *loss = x_add(x, x_mul(x, x_shift(x, x_scale(x, t, -1), 1), z), soft);
   if (weight) loss = x_mul(x, loss, weight);

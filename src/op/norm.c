@@ -21,10 +21,10 @@ typedef struct RowJob {
   double eps;
   dm_DType dtype, gy_dtype;
   const char *x, *gy;
-  char *y;          /* the output, or gx */
-  const void *w, *b; /* in the compute type; both or none */
-  double *gw, *gb;  /* (units, n_affine) */
-  int64_t rows_per; /* rows of a unit */
+  char *y;            /* the output, or gx */
+  const void *w, *b;  /* in the compute type; both or none */
+  double *gw, *gb;    /* (units, n_affine) */
+  int64_t rows_per;   /* rows of a unit */
   atomic_bool failed; /* out of memory */
 } RowJob;
 
@@ -70,7 +70,8 @@ static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherw
     return DM_OK;
   }
   *own = dm_alloc(dm_max_i64(1, n) * dm_dtype_size(compute));
-  if (*own && dense) dm_convert((dm_DType)dense->dtype, dm_tensor_data(dense), compute, *own, n);
+  if (*own && dense)
+    dm_convert((dm_DType)dense->dtype, dm_tensor_data(dense), compute, *own, n);
   for (int64_t i = 0; *own && !dense && i < n; i++)
     dm_store_f64(compute, (char *)*own + i * dm_dtype_size(compute), 1, 1, &otherwise);
   dm_tensor_unref(&dense);
@@ -78,14 +79,15 @@ static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherw
   return *own ? DM_OK : dm_fail(DM_EMEM, "normalization: out of memory");
 }
 
-static dm_status check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n) {
+static dm_status check_affine(const dm_Call *c, const char *name, const dm_Tensor *t,
+                              int64_t n) {
   if (!t) return DM_OK;
   if (!dm_is_float((dm_DType)t->dtype))
     return dm_fail(DM_EARG, "%s: %s is %s, wanted a float dtype", c->op->name, name,
                    dm_dtype_name((dm_DType)t->dtype));
   if (t->numel == n) return DM_OK;
-  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %lld elements", c->op->name, name, DM_SHAPE(t),
-                 (long long)n);
+  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %lld elements", c->op->name, name,
+                 DM_SHAPE(t), (long long)n);
 }
 
 /* ---- layer_norm, group_norm ---- */
@@ -131,7 +133,8 @@ dm_status group_norm_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   if (x->ndim < 2)
-    return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)", DM_SHAPE(x));
+    return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)",
+                   DM_SHAPE(x));
   if (a->n < 1 || x->shape[1] % a->n != 0)
     return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
                    (long long)x->shape[1], (long long)a->n);
@@ -275,14 +278,14 @@ static void rows_grad_composed(dm_Grad *g, const RowAttr *a) {
   const dm_Ints last = {1, {2}}, others = {2, {0, 2}};
   dm_Tensor *gy = x_reshape(x, x_cast(x, g->gy[0], compute), 3, by_channel), *gh = gy, *xhat;
   dm_Tensor *v = x_reshape(x, x_cast(x, g->in[0], compute), 3, by_row);
-  if (g->in[1])
-    gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), 3, weight));
+  if (g->in[1]) gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), 3, weight));
   dm_Tensor *gx = x_norm_back(x, x_reshape(x, gh, 3, by_row), v, last, a->eps, &xhat);
   g->gx[0] = x_reshape(x, gx, m->ndim, m->shape);
   const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
   if (g->need[1])
-    g->gx[1] = x_reshape(x, x_sum(x, x_mul(x, gy, x_reshape(x, xhat, 3, by_channel)), others, false),
-                         w->ndim, w->shape);
+    g->gx[1] =
+        x_reshape(x, x_sum(x, x_mul(x, gy, x_reshape(x, xhat, 3, by_channel)), others, false),
+                  w->ndim, w->shape);
   if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
 }
 static void rows_grad(dm_Grad *g, RowAttr a) {
@@ -296,8 +299,12 @@ static void rows_grad(dm_Grad *g, RowAttr a) {
   for (int i = 1; i < 3; i++)
     if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
 }
-void layer_norm_grad(dm_Grad *g) { rows_grad(g, layer_rows(&g->in_meta[0], DM_ATTR(LayerAttr, g))); }
-void group_norm_grad(dm_Grad *g) { rows_grad(g, group_rows(&g->in_meta[0], DM_ATTR(GroupAttr, g))); }
+void layer_norm_grad(dm_Grad *g) {
+  rows_grad(g, layer_rows(&g->in_meta[0], DM_ATTR(LayerAttr, g)));
+}
+void group_norm_grad(dm_Grad *g) {
+  rows_grad(g, group_rows(&g->in_meta[0], DM_ATTR(GroupAttr, g)));
+}
 
 /* ---- batch_norm ---- */
 
@@ -312,7 +319,8 @@ typedef struct TrainAttr {
 static dm_status check_channels(const dm_Call *c, const dm_Tensor *x) {
   DM_TRY(dm_check_float(c, x, "x"));
   if (x->ndim < 2)
-    return dm_fail(DM_EARG, "batch_norm: x is %s, wanted at least 2 dims (batch, channels)", DM_SHAPE(x));
+    return dm_fail(DM_EARG, "batch_norm: x is %s, wanted at least 2 dims (batch, channels)",
+                   DM_SHAPE(x));
   return DM_OK;
 }
 
@@ -325,13 +333,15 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   if (a->training) {
     const TrainAttr train = {a->momentum, a->eps};
     if (v->numel > 0 && v->numel == v->shape[1])
-      return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
+      return dm_fail(DM_EARG,
+                     "batch_norm: one value per channel in %s, wanted more to train on",
                      DM_SHAPE(v));
     c->out[0] = dm_x(x, DM_OP_batch_norm_train, &train, 5, v, w, b, mean, var);
     return x->st;
   }
   if (!mean || !var)
-    return dm_fail(DM_EARG, "batch_norm: running_mean and running_var are wanted when not training");
+    return dm_fail(DM_EARG,
+                   "batch_norm: running_mean and running_var are wanted when not training");
   c->out[0] = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
   return x->st;
 }
@@ -376,7 +386,9 @@ dm_status batch_norm_train_cpu(dm_Call *c) {
   const TrainAttr *a = DM_ATTR(TrainAttr, c);
   dm_Tensor *x = NULL, *mean = c->in[3], *var = c->in[4];
   void *own_w = NULL, *own_b = NULL;
-  ChannelJob j = {.eps = a->eps, .y = dm_tensor_data(c->out[0]), .mean = dm_tensor_data(c->out[1]),
+  ChannelJob j = {.eps = a->eps,
+                  .y = dm_tensor_data(c->out[0]),
+                  .mean = dm_tensor_data(c->out[1]),
                   .invstd = dm_tensor_data(c->out[2])};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) {
@@ -466,8 +478,10 @@ dm_status batch_norm_backward_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *gy = NULL;
   void *own[3] = {NULL};
   const void *mean, *invstd;
-  ChannelJob j = {.y = dm_tensor_data(c->out[0]), .gw = dm_tensor_data(c->out[1]),
-                  .gb = dm_tensor_data(c->out[2]), .training = *DM_ATTR(int64_t, c)};
+  ChannelJob j = {.y = dm_tensor_data(c->out[0]),
+                  .gw = dm_tensor_data(c->out[1]),
+                  .gb = dm_tensor_data(c->out[2]),
+                  .training = *DM_ATTR(int64_t, c)};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
@@ -528,8 +542,8 @@ void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   const dm_Ints dims = all_but_channel(m);
-  dm_Tensor *invstd = x_unary(x, DM_OP_rsqrt, x_shift(x, x_cast(x, g->in[4], compute_of(m)),
-                                                     *DM_ATTR(double, g)));
+  dm_Tensor *invstd = x_unary(
+      x, DM_OP_rsqrt, x_shift(x, x_cast(x, g->in[4], compute_of(m)), *DM_ATTR(double, g)));
   if (!g->create_graph) {
     const int64_t training = 0;
     dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], g->in[3], invstd};

@@ -423,7 +423,7 @@ static dm_status norm_of(dm_Tensor *t, double p, double *norm) {
   if (n_part > DM_COUNT(few)) {
     part = dm_alloc(n_part * (int64_t)sizeof *part);
     if (!part)
-      DM_GO(dm_fail(DM_EMEM, "total_norm: no memory for %lld sums", (long long)n_part));
+      DM_GO(dm_fail(DM_EMEM, "total_norm: out of memory for %lld sums", (long long)n_part));
   }
   NormCtx ctx = {dense, p, part};
   dm_parallel_for(dense->numel, GRAIN, norm_range, &ctx);

@@ -50,7 +50,8 @@ RUN(i64, int64_t, DM_I64)
 /* Dense operands of one shape that already have the compute type, and few: one
    block, where they lie. Most calls of a small net are this. */
 static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type) {
-  if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out)) return false;
+  if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out))
+    return false;
   for (int i = 0; i < n_in; i++)
     if (in[i]->dtype != type || in[i]->numel != out->numel || !dm_tensor_is_contiguous(in[i]))
       return false;
@@ -63,7 +64,8 @@ static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType t
   void *q = dm_tensor_data(out);
   for (int i = 0; i < n_in; i++) p[i] = dm_tensor_data(in[i]);
   if (type == DM_F32) fn->f32((const float *const *)(const void *)p, q, out->numel, param);
-  else if (type == DM_F64) fn->f64((const double *const *)(const void *)p, q, out->numel, param);
+  else if (type == DM_F64)
+    fn->f64((const double *const *)(const void *)p, q, out->numel, param);
   else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
 }
 

@@ -13,23 +13,23 @@
 #include "op/pointwise.h"
 
 enum {
-  TILE = 64,      /* outputs walked side by side */
-  ROWS = 64,      /* reduced elements of each, per turn */
-  LANES = 16,     /* independent partial sums of a block */
-  CHUNK = 65536,  /* elements of a long reduction that one thread takes */
-  FEW = 64        /* outputs below which a long reduction is cut */
+  TILE = 64,     /* outputs walked side by side */
+  ROWS = 64,     /* reduced elements of each, per turn */
+  LANES = 16,    /* independent partial sums of a block */
+  CHUNK = 65536, /* elements of a long reduction that one thread takes */
+  FEW = 64       /* outputs below which a long reduction is cut */
 };
 
 /* ---- the walks ---- */
 
 typedef struct Job {
-  dm_Iter red;   /* the reduced dims of x; data: its first element */
-  dm_Iter kept;  /* the kept dims, likewise */
+  dm_Iter red;  /* the reduced dims of x; data: its first element */
+  dm_Iter kept; /* the kept dims, likewise */
   dm_DType dtype, compute;
   int64_t n_out, n_red;
-  int64_t n_chunk, chunk;     /* pieces of each reduction, elements in one */
-  int64_t n_tile;             /* tiles along the last kept dim; 0: by rows */
-  int64_t width, step;        /* last kept dim: size and stride */
+  int64_t n_chunk, chunk; /* pieces of each reduction, elements in one */
+  int64_t n_tile;         /* tiles along the last kept dim; 0: by rows */
+  int64_t width, step;    /* last kept dim: size and stride */
   const dm_Fold *fold;
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
@@ -53,7 +53,8 @@ static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
   for (int d = 0; d < x->ndim; d++) {
     if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
     it->numel *= x->shape[d];
-    if (k > 0 && it->stride[0][k - 1] == x->stride[d] * x->shape[d]) it->shape[k - 1] *= x->shape[d];
+    if (k > 0 && it->stride[0][k - 1] == x->stride[d] * x->shape[d])
+      it->shape[k - 1] *= x->shape[d];
     else it->shape[k++] = x->shape[d];
     it->stride[0][k - 1] = x->stride[d];
   }
@@ -76,38 +77,38 @@ static char *first_of(const Job *j, int64_t i) {
 }
 
 /* Rows gathered so far are folded into each column of a tile. */
-#define WALKS(SUFFIX, TYPE, DTYPE)                                                            \
-  static void row_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {   \
-    Walk *w = ctx;                                                                            \
-    const Job *j = w->j;                                                                      \
-    TYPE buf[DM_BLOCK];                                                                       \
-    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                            \
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                         \
-      const char *p = ptr[0] + at * stride[0] * j->red.size[0];                               \
-      const TYPE *v = buf;                                                                    \
-      if (j->dtype == DTYPE && stride[0] == 1) v = (const TYPE *)(const void *)p;             \
-      else dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                                  \
-      j->fold->SUFFIX(w->acc, v, m, w->at, j->param);                                         \
-      w->at += m;                                                                             \
-    }                                                                                         \
-  }                                                                                           \
-  static void flush_##SUFFIX(Walk *w) {                                                       \
-    const TYPE *buf = w->buf;                                                                 \
-    for (int64_t k = 0; k < w->cols && w->fill > 0; k++)                                      \
-      w->j->fold->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at,          \
-                         w->j->param);                                                        \
-    w->at += w->fill;                                                                         \
-    w->fill = 0;                                                                              \
-  }                                                                                           \
-  static void tile_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {  \
-    Walk *w = ctx;                                                                            \
-    TYPE line[TILE], *buf = w->buf;                                                           \
-    for (int64_t r = 0; r < n; r++) {                                                         \
-      const char *p = ptr[0] + r * stride[0] * w->j->red.size[0];                             \
-      dm_load_##SUFFIX(w->j->dtype, p, w->j->step, w->cols, line);                            \
-      for (int64_t k = 0; k < w->cols; k++) buf[k * ROWS + w->fill] = line[k];                \
-      if (++w->fill == ROWS) flush_##SUFFIX(w);                                               \
-    }                                                                                         \
+#define WALKS(SUFFIX, TYPE, DTYPE)                                                           \
+  static void row_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {  \
+    Walk *w = ctx;                                                                           \
+    const Job *j = w->j;                                                                     \
+    TYPE buf[DM_BLOCK];                                                                      \
+    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                           \
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                        \
+      const char *p = ptr[0] + at * stride[0] * j->red.size[0];                              \
+      const TYPE *v = buf;                                                                   \
+      if (j->dtype == DTYPE && stride[0] == 1) v = (const TYPE *)(const void *)p;            \
+      else dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                                 \
+      j->fold->SUFFIX(w->acc, v, m, w->at, j->param);                                        \
+      w->at += m;                                                                            \
+    }                                                                                        \
+  }                                                                                          \
+  static void flush_##SUFFIX(Walk *w) {                                                      \
+    const TYPE *buf = w->buf;                                                                \
+    for (int64_t k = 0; k < w->cols && w->fill > 0; k++)                                     \
+      w->j->fold->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at,         \
+                         w->j->param);                                                       \
+    w->at += w->fill;                                                                        \
+    w->fill = 0;                                                                             \
+  }                                                                                          \
+  static void tile_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    Walk *w = ctx;                                                                           \
+    TYPE line[TILE], *buf = w->buf;                                                          \
+    for (int64_t r = 0; r < n; r++) {                                                        \
+      const char *p = ptr[0] + r * stride[0] * w->j->red.size[0];                            \
+      dm_load_##SUFFIX(w->j->dtype, p, w->j->step, w->cols, line);                           \
+      for (int64_t k = 0; k < w->cols; k++) buf[k * ROWS + w->fill] = line[k];               \
+      if (++w->fill == ROWS) flush_##SUFFIX(w);                                              \
+    }                                                                                        \
   }
 WALKS(f32, float, DM_F32)
 WALKS(f64, double, DM_F64)
@@ -229,7 +230,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   for (int64_t i = 0; i < n_acc; i++) j.acc[i] = fold->start;
   if (j.n_red > 0) {
     const int64_t rows = j.n_tile ? j.n_out / j.width * j.n_tile : j.n_out;
-    const int64_t cost = dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(TILE, j.width) : 1);
+    const int64_t cost =
+        dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(TILE, j.width) : 1);
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
                     j.n_tile ? by_tiles : by_rows, &j);
   }
@@ -281,7 +283,8 @@ dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask) {
   return x_reshape(x, r, m->ndim, shape);
 }
 
-bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in, dm_Tensor **out) {
+bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
+            dm_Tensor **out) {
   int n_out = 0;
   if (x->st != DM_OK) return false;
   x->st = dm_call_n(op, n_in, in, attr, out, &n_out);
@@ -297,20 +300,20 @@ typedef struct SumAttr {
 
 /* ---- sum, mean ---- */
 
-#define SUM(SUFFIX, TYPE)                                                                     \
-  static TYPE sum_block_##SUFFIX(const TYPE *v, int64_t n) {                                  \
-    TYPE lane[LANES] = {0}, sum = 0;                                                          \
-    int64_t i = 0;                                                                            \
-    for (; i + LANES <= n; i += LANES)                                                        \
-      for (int k = 0; k < LANES; k++) lane[k] += v[i + k];                                    \
-    for (; i < n; i++) sum += v[i];                                                           \
-    for (int w = LANES / 2; w > 0; w /= 2)                                                    \
-      for (int k = 0; k < w; k++) lane[k] += lane[k + w];                                     \
-    return sum + lane[0];                                                                     \
-  }                                                                                           \
-  static void sum_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {   \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    s->a += (double)sum_block_##SUFFIX(v, n);                                                 \
+#define SUM(SUFFIX, TYPE)                                                                   \
+  static TYPE sum_block_##SUFFIX(const TYPE *v, int64_t n) {                                \
+    TYPE lane[LANES] = {0}, sum = 0;                                                        \
+    int64_t i = 0;                                                                          \
+    for (; i + LANES <= n; i += LANES)                                                      \
+      for (int k = 0; k < LANES; k++) lane[k] += v[i + k];                                  \
+    for (; i < n; i++) sum += v[i];                                                         \
+    for (int w = LANES / 2; w > 0; w /= 2)                                                  \
+      for (int k = 0; k < w; k++) lane[k] += lane[k + w];                                   \
+    return sum + lane[0];                                                                   \
+  }                                                                                         \
+  static void sum_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    s->a += (double)sum_block_##SUFFIX(v, n);                                               \
   }
 SUM(f32, float)
 SUM(f64, double)
@@ -335,10 +338,14 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Fold sum_fold = {.f32 = sum_f32, .f64 = sum_f64, .i64 = sum_i64,
-                                 .merge = sum_merge, .value = sum_value, .plain_sum = true};
-static const dm_Fold mean_fold = {.f32 = sum_f32, .f64 = sum_f64, .merge = sum_merge,
-                                  .value = mean_value, .plain_sum = true};
+static const dm_Fold sum_fold = {.f32 = sum_f32,
+                                 .f64 = sum_f64,
+                                 .i64 = sum_i64,
+                                 .merge = sum_merge,
+                                 .value = sum_value,
+                                 .plain_sum = true};
+static const dm_Fold mean_fold = {
+    .f32 = sum_f32, .f64 = sum_f64, .merge = sum_merge, .value = mean_value, .plain_sum = true};
 
 static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Fold *fold) {
   dm_Tensor *out[2] = {c->out[0], NULL};
@@ -353,7 +360,9 @@ dm_status sum_rule(dm_Call *c) {
   unsigned mask;
   DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
-                 a->dtype >= 0 ? (dm_DType)a->dtype : dm_is_float(own) ? own : DM_I64);
+                 a->dtype >= 0      ? (dm_DType)a->dtype
+                 : dm_is_float(own) ? own
+                                    : DM_I64);
   return DM_OK;
 }
 dm_status sum_cpu(dm_Call *c) {
@@ -374,8 +383,10 @@ dm_status mean_rule(dm_Call *c) {
   const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)x->dtype;
   unsigned mask;
   if (!dm_is_float(to))
-    return dm_fail(DM_EARG, "mean: the result would be %s, wanted a float dtype; hint: dtype = \"float32\"",
-                   dm_dtype_name(to));
+    return dm_fail(
+        DM_EARG,
+        "mean: the result would be %s, wanted a float dtype; hint: dtype = \"float32\"",
+        dm_dtype_name(to));
   DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, to);
   return DM_OK;
@@ -435,12 +446,12 @@ void sum_to_size_grad(dm_Grad *g) {
 
 /* ---- prod ---- */
 
-#define PROD(SUFFIX, TYPE)                                                                    \
-  static void prod_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {  \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    double p = s->a;                                                                          \
-    for (int64_t i = 0; i < n; i++) p *= (double)v[i];                                        \
-    s->a = p;                                                                                 \
+#define PROD(SUFFIX, TYPE)                                                                   \
+  static void prod_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                         \
+    double p = s->a;                                                                         \
+    for (int64_t i = 0; i < n; i++) p *= (double)v[i];                                       \
+    s->a = p;                                                                                \
   }
 PROD(f32, float)
 PROD(f64, double)
@@ -455,8 +466,12 @@ static void prod_merge(dm_Acc *s, const dm_Acc *later) {
   s->a *= later->a;
   s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
 }
-static const dm_Fold prod_fold = {.start = {1, 0, 1, 0}, .f32 = prod_f32, .f64 = prod_f64,
-                                  .i64 = prod_i64, .merge = prod_merge, .value = sum_value};
+static const dm_Fold prod_fold = {.start = {1, 0, 1, 0},
+                                  .f32 = prod_f32,
+                                  .f64 = prod_f64,
+                                  .i64 = prod_i64,
+                                  .merge = prod_merge,
+                                  .value = sum_value};
 
 dm_status prod_cpu(dm_Call *c) {
   return reduce_in_out_dtype(c, DM_ATTR(SumAttr, c)->dims, &prod_fold);
@@ -469,8 +484,10 @@ void prod_grad(dm_Grad *g) {
   const SumAttr *a = DM_ATTR(SumAttr, g);
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, a->dims);
-  dm_Tensor *v = x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
-  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *zero = dm_x_number(x, 0), *one = dm_x_number(x, 1);
+  dm_Tensor *v =
+      x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
+  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *zero = dm_x_number(x, 0),
+            *one = dm_x_number(x, 1);
   dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
   dm_Tensor *n_zero = x_sum(x, is_zero, a->dims, true);
   dm_Tensor *rest = x_where(x, is_zero, one, v);
@@ -493,34 +510,36 @@ static void var_join(dm_Acc *s, double mean, double m2, int64_t n) {
   s->a += d * ((double)n / total);
   s->k += n;
 }
-#define VAR(SUFFIX, TYPE)                                                                     \
-  static void var_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {   \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    const TYPE about = (TYPE)((double)sum_block_##SUFFIX(v, n) / (double)n);                  \
-    TYPE d1[LANES] = {0}, d2[LANES] = {0};                                                    \
-    int64_t i = 0;                                                                            \
-    for (; i + LANES <= n; i += LANES)                                                        \
-      for (int k = 0; k < LANES; k++) {                                                       \
-        const TYPE d = v[i + k] - about;                                                      \
-        d1[k] += d;                                                                           \
-        d2[k] += d * d;                                                                       \
-      }                                                                                       \
-    for (; i < n; i++) {                                                                      \
-      const TYPE d = v[i] - about;                                                            \
-      d1[0] += d;                                                                             \
-      d2[0] += d * d;                                                                         \
-    }                                                                                         \
-    double s1 = 0, s2 = 0;                                                                    \
-    for (int k = 0; k < LANES; k++) {                                                         \
-      s1 += (double)d1[k];                                                                    \
-      s2 += (double)d2[k];                                                                    \
-    }                                                                                         \
-    var_join(s, (double)about + s1 / (double)n, s2 - s1 * s1 / (double)n, n);                 \
+#define VAR(SUFFIX, TYPE)                                                                   \
+  static void var_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    const TYPE about = (TYPE)((double)sum_block_##SUFFIX(v, n) / (double)n);                \
+    TYPE d1[LANES] = {0}, d2[LANES] = {0};                                                  \
+    int64_t i = 0;                                                                          \
+    for (; i + LANES <= n; i += LANES)                                                      \
+      for (int k = 0; k < LANES; k++) {                                                     \
+        const TYPE d = v[i + k] - about;                                                    \
+        d1[k] += d;                                                                         \
+        d2[k] += d * d;                                                                     \
+      }                                                                                     \
+    for (; i < n; i++) {                                                                    \
+      const TYPE d = v[i] - about;                                                          \
+      d1[0] += d;                                                                           \
+      d2[0] += d * d;                                                                       \
+    }                                                                                       \
+    double s1 = 0, s2 = 0;                                                                  \
+    for (int k = 0; k < LANES; k++) {                                                       \
+      s1 += (double)d1[k];                                                                  \
+      s2 += (double)d2[k];                                                                  \
+    }                                                                                       \
+    var_join(s, (double)about + s1 / (double)n, s2 - s1 * s1 / (double)n, n);               \
   }
 VAR(f32, float)
 VAR(f64, double)
 #undef VAR
-static void var_merge(dm_Acc *s, const dm_Acc *later) { var_join(s, later->a, later->b, later->k); }
+static void var_merge(dm_Acc *s, const dm_Acc *later) {
+  var_join(s, later->a, later->b, later->k);
+}
 static double var_value(const dm_Acc *s, double correction, int64_t n) {
   const double by = (double)n - correction;
   return s->b / (by > 0 ? by : 0);
@@ -528,10 +547,10 @@ static double var_value(const dm_Acc *s, double correction, int64_t n) {
 static double std_value(const dm_Acc *s, double correction, int64_t n) {
   return sqrt(var_value(s, correction, n));
 }
-static const dm_Fold var_fold = {.f32 = var_f32, .f64 = var_f64, .merge = var_merge,
-                                 .value = var_value};
-static const dm_Fold std_fold = {.f32 = var_f32, .f64 = var_f64, .merge = var_merge,
-                                 .value = std_value};
+static const dm_Fold var_fold = {
+    .f32 = var_f32, .f64 = var_f64, .merge = var_merge, .value = var_value};
+static const dm_Fold std_fold = {
+    .f32 = var_f32, .f64 = var_f64, .merge = var_merge, .value = std_value};
 
 typedef struct VarAttr {
   dm_Ints dims;
@@ -583,33 +602,33 @@ typedef struct NormAttr {
   int64_t keepdim, dtype;
 } NormAttr;
 
-#define NORM(SUFFIX, TYPE)                                                                    \
-  static void norm_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) {      \
-    DM_UNUSED(at);                                                                            \
-    double lane[LANES] = {0};                                                                 \
-    int64_t i = 0;                                                                            \
-    if (p == 2.0) {                                                                           \
-      for (; i + LANES <= n; i += LANES)                                                      \
-        for (int k = 0; k < LANES; k++) lane[k] += (double)v[i + k] * (double)v[i + k];       \
-      for (; i < n; i++) lane[0] += (double)v[i] * (double)v[i];                              \
-    } else if (p == 1.0) {                                                                    \
-      for (; i + LANES <= n; i += LANES)                                                      \
-        for (int k = 0; k < LANES; k++) lane[k] += fabs((double)v[i + k]);                    \
-      for (; i < n; i++) lane[0] += fabs((double)v[i]);                                       \
-    } else if (p == 0.0) {                                                                    \
-      for (; i < n; i++) lane[0] += v[i] != 0;                                                \
-    } else {                                                                                  \
-      for (; i < n; i++) lane[0] += pow(fabs((double)v[i]), p);                               \
-    }                                                                                         \
-    for (int k = 0; k < LANES; k++) s->a += lane[k];                                          \
-  }                                                                                           \
-  static void largest_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) {   \
-    for (int64_t i = 0; i < n; i++) {                                                         \
-      const double a = fabs((double)v[i]);                                                    \
-      if (at + i == 0 || s->k == 0 || (p > 0 ? a > s->a : a < s->a) || a != a)                \
-        if (s->a == s->a) s->a = a;                                                           \
-      s->k = 1;                                                                               \
-    }                                                                                         \
+#define NORM(SUFFIX, TYPE)                                                                  \
+  static void norm_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) {    \
+    DM_UNUSED(at);                                                                          \
+    double lane[LANES] = {0};                                                               \
+    int64_t i = 0;                                                                          \
+    if (p == 2.0) {                                                                         \
+      for (; i + LANES <= n; i += LANES)                                                    \
+        for (int k = 0; k < LANES; k++) lane[k] += (double)v[i + k] * (double)v[i + k];     \
+      for (; i < n; i++) lane[0] += (double)v[i] * (double)v[i];                            \
+    } else if (p == 1.0) {                                                                  \
+      for (; i + LANES <= n; i += LANES)                                                    \
+        for (int k = 0; k < LANES; k++) lane[k] += fabs((double)v[i + k]);                  \
+      for (; i < n; i++) lane[0] += fabs((double)v[i]);                                     \
+    } else if (p == 0.0) {                                                                  \
+      for (; i < n; i++) lane[0] += v[i] != 0;                                              \
+    } else {                                                                                \
+      for (; i < n; i++) lane[0] += pow(fabs((double)v[i]), p);                             \
+    }                                                                                       \
+    for (int k = 0; k < LANES; k++) s->a += lane[k];                                        \
+  }                                                                                         \
+  static void largest_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) { \
+    for (int64_t i = 0; i < n; i++) {                                                       \
+      const double a = fabs((double)v[i]);                                                  \
+      if (at + i == 0 || s->k == 0 || (p > 0 ? a > s->a : a < s->a) || a != a)              \
+        if (s->a == s->a) s->a = a;                                                         \
+      s->k = 1;                                                                             \
+    }                                                                                       \
   }
 NORM(f32, float)
 NORM(f64, double)
@@ -624,12 +643,12 @@ static void largest_merge(dm_Acc *s, const dm_Acc *later) {
 static void least_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a == s->a && (later->a < s->a || later->a != later->a)) s->a = later->a;
 }
-static const dm_Fold norm_fold = {.f32 = norm_f32, .f64 = norm_f64, .merge = sum_merge,
-                                  .value = norm_value};
-static const dm_Fold largest_fold = {.f32 = largest_f32, .f64 = largest_f64,
-                                     .merge = largest_merge, .value = sum_value};
-static const dm_Fold least_fold = {.f32 = largest_f32, .f64 = largest_f64, .merge = least_merge,
-                                   .value = sum_value};
+static const dm_Fold norm_fold = {
+    .f32 = norm_f32, .f64 = norm_f64, .merge = sum_merge, .value = norm_value};
+static const dm_Fold largest_fold = {
+    .f32 = largest_f32, .f64 = largest_f64, .merge = largest_merge, .value = sum_value};
+static const dm_Fold least_fold = {
+    .f32 = largest_f32, .f64 = largest_f64, .merge = least_merge, .value = sum_value};
 
 dm_status norm_rule(dm_Call *c) {
   const NormAttr *a = DM_ATTR(NormAttr, c);
@@ -637,13 +656,14 @@ dm_status norm_rule(dm_Call *c) {
   unsigned mask;
   DM_TRY(dm_check_float(c, x, "x"));
   if (a->dtype >= 0 && !dm_is_float((dm_DType)a->dtype))
-    return dm_fail(DM_EARG, "norm: dtype = %s, wanted a float dtype", dm_dtype_name((dm_DType)a->dtype));
+    return dm_fail(DM_EARG, "norm: dtype = %s, wanted a float dtype",
+                   dm_dtype_name((dm_DType)a->dtype));
   DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, (dm_DType)(a->dtype >= 0 ? a->dtype : x->dtype));
   if ((a->p < 0 || isinf(a->p)) && x->numel == 0 &&
       dm_numel(c->out_meta[0].ndim, c->out_meta[0].shape) > 0)
-    return dm_fail(DM_EARG, "norm: the norm with p = %g of no elements is not defined; x is %s", a->p,
-                   DM_SHAPE(x));
+    return dm_fail(DM_EARG, "norm: the norm with p = %g of no elements is not defined; x is %s",
+                   a->p, DM_SHAPE(x));
   return DM_OK;
 }
 dm_status norm_cpu(dm_Call *c) {
@@ -706,15 +726,15 @@ static void lse_join(dm_Acc *s, double top, double sum) {
     s->a = top;
   }
 }
-#define LSE(SUFFIX, TYPE, EXP)                                                                \
-  static void lse_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) {   \
-    DM_UNUSED(at), DM_UNUSED(param);                                                          \
-    TYPE top = -INFINITY;                                                                     \
-    double sum = 0;                                                                           \
-    for (int64_t i = 0; i < n; i++) top = v[i] > top || v[i] != v[i] ? v[i] : top;            \
-    for (int64_t i = 0; i < n; i++)                                                           \
-      if (v[i] != -(TYPE)INFINITY) sum += v[i] == top ? 1.0 : (double)EXP(v[i] - top);              \
-    lse_join(s, (double)top, sum);                                                            \
+#define LSE(SUFFIX, TYPE, EXP)                                                              \
+  static void lse_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    TYPE top = -INFINITY;                                                                   \
+    double sum = 0;                                                                         \
+    for (int64_t i = 0; i < n; i++) top = v[i] > top || v[i] != v[i] ? v[i] : top;          \
+    for (int64_t i = 0; i < n; i++)                                                         \
+      if (v[i] != -(TYPE)INFINITY) sum += v[i] == top ? 1.0 : (double)EXP(v[i] - top);      \
+    lse_join(s, (double)top, sum);                                                          \
   }
 LSE(f32, float, expf)
 LSE(f64, double, exp)
@@ -724,8 +744,11 @@ static double lse_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a + log(s->b);
 }
-static const dm_Fold lse_fold = {.start = {-INFINITY, 0, 0, 0}, .f32 = lse_f32, .f64 = lse_f64,
-                                 .merge = lse_merge, .value = lse_value};
+static const dm_Fold lse_fold = {.start = {-INFINITY, 0, 0, 0},
+                                 .f32 = lse_f32,
+                                 .f64 = lse_f64,
+                                 .merge = lse_merge,
+                                 .value = lse_value};
 
 typedef struct DimsAttr {
   dm_Ints dims;

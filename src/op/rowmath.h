@@ -30,60 +30,60 @@ static inline double dm_exp_f64(double x) { return exp(x); }
 
 /* max of a row (NaN may be lost); sum; sum of v*w; exp(v - by) into y and its
    sum; and the mean with the sum of squared differences from it. */
-#define DM_ROWMATH(SUFFIX, TYPE)                                                              \
-  static inline TYPE dm_row_max_##SUFFIX(const TYPE *v, int64_t n) {                          \
-    TYPE lane[16], best = v[0];                                                               \
-    int64_t i = 0;                                                                            \
-    for (int k = 0; k < 16; k++) lane[k] = best;                                              \
-    for (; i + 16 <= n; i += 16)                                                              \
-      for (int k = 0; k < 16; k++) lane[k] = v[i + k] > lane[k] ? v[i + k] : lane[k];         \
-    for (; i < n; i++) best = v[i] > best ? v[i] : best;                                      \
-    for (int k = 0; k < 16; k++) best = lane[k] > best ? lane[k] : best;                      \
-    return best;                                                                              \
-  }                                                                                           \
-  static inline double dm_lanes_##SUFFIX(const TYPE *lane) {                                  \
-    double s = 0;                                                                             \
-    for (int k = 0; k < 16; k++) s += (double)lane[k];                                        \
-    return s;                                                                                 \
-  }                                                                                           \
-  static inline double dm_row_sum_##SUFFIX(const TYPE *v, int64_t n) {                        \
-    TYPE lane[16] = {0};                                                                      \
-    int64_t i = 0;                                                                            \
-    for (; i + 16 <= n; i += 16)                                                              \
-      for (int k = 0; k < 16; k++) lane[k] += v[i + k];                                       \
-    for (; i < n; i++) lane[i & 15] += v[i];                                                  \
-    return dm_lanes_##SUFFIX(lane);                                                           \
-  }                                                                                           \
-  static inline double dm_row_dot_##SUFFIX(const TYPE *v, const TYPE *w, int64_t n) {         \
-    TYPE lane[16] = {0};                                                                      \
-    int64_t i = 0;                                                                            \
-    for (; i + 16 <= n; i += 16)                                                              \
-      for (int k = 0; k < 16; k++) lane[k] += v[i + k] * w[i + k];                            \
-    for (; i < n; i++) lane[i & 15] += v[i] * w[i];                                           \
-    return dm_lanes_##SUFFIX(lane);                                                           \
-  }                                                                                           \
-  static inline double dm_row_exp_##SUFFIX(const TYPE *v, TYPE by, int64_t n, TYPE *y) {      \
-    for (int64_t i = 0; i < n; i++) y[i] = dm_exp_##SUFFIX(v[i] - by);                        \
-    return dm_row_sum_##SUFFIX(y, n);                                                         \
-  }                                                                                           \
-  static inline double dm_row_moments_##SUFFIX(const TYPE *v, int64_t n, double *m2) {        \
-    const TYPE about = (TYPE)(dm_row_sum_##SUFFIX(v, n) / (double)n);                         \
-    TYPE d1[16] = {0}, d2[16] = {0};                                                          \
-    int64_t i = 0;                                                                            \
-    for (; i + 16 <= n; i += 16)                                                              \
-      for (int k = 0; k < 16; k++) {                                                          \
-        const TYPE d = v[i + k] - about;                                                      \
-        d1[k] += d;                                                                           \
-        d2[k] += d * d;                                                                       \
-      }                                                                                       \
-    for (; i < n; i++) {                                                                      \
-      const TYPE d = v[i] - about;                                                            \
-      d1[0] += d;                                                                             \
-      d2[0] += d * d;                                                                         \
-    }                                                                                         \
-    const double off = dm_lanes_##SUFFIX(d1);                                                 \
-    *m2 = dm_lanes_##SUFFIX(d2) - off * off / (double)n;                                      \
-    return (double)about + off / (double)n;                                                   \
+#define DM_ROWMATH(SUFFIX, TYPE)                                                         \
+  static inline TYPE dm_row_max_##SUFFIX(const TYPE *v, int64_t n) {                     \
+    TYPE lane[16], best = v[0];                                                          \
+    int64_t i = 0;                                                                       \
+    for (int k = 0; k < 16; k++) lane[k] = best;                                         \
+    for (; i + 16 <= n; i += 16)                                                         \
+      for (int k = 0; k < 16; k++) lane[k] = v[i + k] > lane[k] ? v[i + k] : lane[k];    \
+    for (; i < n; i++) best = v[i] > best ? v[i] : best;                                 \
+    for (int k = 0; k < 16; k++) best = lane[k] > best ? lane[k] : best;                 \
+    return best;                                                                         \
+  }                                                                                      \
+  static inline double dm_lanes_##SUFFIX(const TYPE *lane) {                             \
+    double s = 0;                                                                        \
+    for (int k = 0; k < 16; k++) s += (double)lane[k];                                   \
+    return s;                                                                            \
+  }                                                                                      \
+  static inline double dm_row_sum_##SUFFIX(const TYPE *v, int64_t n) {                   \
+    TYPE lane[16] = {0};                                                                 \
+    int64_t i = 0;                                                                       \
+    for (; i + 16 <= n; i += 16)                                                         \
+      for (int k = 0; k < 16; k++) lane[k] += v[i + k];                                  \
+    for (; i < n; i++) lane[i & 15] += v[i];                                             \
+    return dm_lanes_##SUFFIX(lane);                                                      \
+  }                                                                                      \
+  static inline double dm_row_dot_##SUFFIX(const TYPE *v, const TYPE *w, int64_t n) {    \
+    TYPE lane[16] = {0};                                                                 \
+    int64_t i = 0;                                                                       \
+    for (; i + 16 <= n; i += 16)                                                         \
+      for (int k = 0; k < 16; k++) lane[k] += v[i + k] * w[i + k];                       \
+    for (; i < n; i++) lane[i & 15] += v[i] * w[i];                                      \
+    return dm_lanes_##SUFFIX(lane);                                                      \
+  }                                                                                      \
+  static inline double dm_row_exp_##SUFFIX(const TYPE *v, TYPE by, int64_t n, TYPE *y) { \
+    for (int64_t i = 0; i < n; i++) y[i] = dm_exp_##SUFFIX(v[i] - by);                   \
+    return dm_row_sum_##SUFFIX(y, n);                                                    \
+  }                                                                                      \
+  static inline double dm_row_moments_##SUFFIX(const TYPE *v, int64_t n, double *m2) {   \
+    const TYPE about = (TYPE)(dm_row_sum_##SUFFIX(v, n) / (double)n);                    \
+    TYPE d1[16] = {0}, d2[16] = {0};                                                     \
+    int64_t i = 0;                                                                       \
+    for (; i + 16 <= n; i += 16)                                                         \
+      for (int k = 0; k < 16; k++) {                                                     \
+        const TYPE d = v[i + k] - about;                                                 \
+        d1[k] += d;                                                                      \
+        d2[k] += d * d;                                                                  \
+      }                                                                                  \
+    for (; i < n; i++) {                                                                 \
+      const TYPE d = v[i] - about;                                                       \
+      d1[0] += d;                                                                        \
+      d2[0] += d * d;                                                                    \
+    }                                                                                    \
+    const double off = dm_lanes_##SUFFIX(d1);                                            \
+    *m2 = dm_lanes_##SUFFIX(d2) - off * off / (double)n;                                 \
+    return (double)about + off / (double)n;                                              \
   }
 DM_ROWMATH(f32, float)
 DM_ROWMATH(f64, double)

@@ -29,8 +29,8 @@ typedef struct Job {
 } Job;
 
 /* x and y may be the same row. */
-#define ROWS(SUFFIX, TYPE)                                                               \
-  static void forward_##SUFFIX(const TYPE *x, TYPE *y, TYPE *work, int64_t n, bool logs) {     \
+#define ROWS(SUFFIX, TYPE)                                                                    \
+  static void forward_##SUFFIX(const TYPE *x, TYPE *y, TYPE *work, int64_t n, bool logs) {    \
     const TYPE top = dm_row_max_##SUFFIX(x, n);                                               \
     TYPE *e = logs ? work : y;                                                                \
     const double sum = dm_row_exp_##SUFFIX(x, top, n, e);                                     \
@@ -73,8 +73,7 @@ typedef struct Job {
       TYPE *y = direct ? (TYPE *)(void *)(j->y + at * size) : room + n;                       \
       if (j->gy)                                                                              \
         backward_##SUFFIX(x, read_##SUFFIX(j, j->gy, j->to, at, room + 2 * n), y, n, j->log); \
-      else                                                                                    \
-        forward_##SUFFIX(x, y, room + 2 * n, n, j->log);                                      \
+      else forward_##SUFFIX(x, y, room + 2 * n, n, j->log);                                   \
       if (!direct) dm_store_##SUFFIX(j->to, j->y + at * size, j->at.inner, n, y);             \
     }                                                                                         \
     dm_free(room);                                                                            \
@@ -98,8 +97,10 @@ dm_status softmax_rule(dm_Call *c) {
   int d;
   DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
   if (!dm_is_float(to))
-    return dm_fail(DM_EARG, "%s: the result would be %s, wanted a float dtype; hint: dtype = "
-                   "\"float32\"", c->op->name, dm_dtype_name(to));
+    return dm_fail(DM_EARG,
+                   "%s: the result would be %s, wanted a float dtype; hint: dtype = "
+                   "\"float32\"",
+                   c->op->name, dm_dtype_name(to));
   dm_out_like(c, 0, c->in[0], to);
   return DM_OK;
 }

@@ -32,10 +32,10 @@ typedef struct Job {
 
 static void copy_element(char *dst, const char *src, int64_t size) {
   switch (size) {
-    case 1: *dst = *src; break;
-    case 2: memcpy(dst, src, 2); break;
-    case 4: memcpy(dst, src, 4); break;
-    default: memcpy(dst, src, 8);
+  case 1: *dst = *src; break;
+  case 2: memcpy(dst, src, 2); break;
+  case 4: memcpy(dst, src, 4); break;
+  default: memcpy(dst, src, 8);
   }
 }
 
@@ -172,8 +172,8 @@ dm_status topk_rule(dm_Call *c) {
   DM_TRY(dm_check_dim(c, x, a->dim, &d));
   const int64_t n = x->ndim > 0 ? x->shape[d] : 1;
   if (a->k < 0 || a->k > n)
-    return dm_fail(DM_EARG, "topk: k = %lld, but dim %d of %s has %lld elements", (long long)a->k,
-                   d + c->base, DM_SHAPE(x), (long long)n);
+    return dm_fail(DM_EARG, "topk: k = %lld, but dim %d of %s has %lld elements",
+                   (long long)a->k, d + c->base, DM_SHAPE(x), (long long)n);
   for (int i = 0; i < 2; i++) {
     dm_out_like(c, i, x, i == 0 ? (dm_DType)x->dtype : DM_I64);
     if (x->ndim > 0) c->out_meta[i].shape[d] = a->k;
@@ -316,7 +316,10 @@ dm_status cumsum_rule(dm_Call *c) {
   const dm_DType own = (dm_DType)c->in[0]->dtype;
   int d;
   DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
-  dm_out_like(c, 0, c->in[0], a->dtype >= 0 ? (dm_DType)a->dtype : dm_is_float(own) ? own : DM_I64);
+  dm_out_like(c, 0, c->in[0],
+              a->dtype >= 0      ? (dm_DType)a->dtype
+              : dm_is_float(own) ? own
+                                 : DM_I64);
   return DM_OK;
 }
 dm_status cumsum_cpu(dm_Call *c) {

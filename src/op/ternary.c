@@ -121,14 +121,14 @@ dm_status clamp_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-#define CLAMP_BACKWARD(SUFFIX, TYPE)                                               \
-  static void clamp_backward_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, \
-                                      const double *p) {                           \
-    const TYPE *gy = in[0], *x = in[1], lo = (TYPE)p[0], hi = (TYPE)p[1];          \
-    for (int64_t i = 0; i < n; i++) {                                              \
-      const TYPE v = gy[i]; /* read in any case: no branch */                      \
-      out[i] = (x[i] > lo) & (x[i] < hi) ? v : 0; /* 0 at a bound */              \
-    }                                                                              \
+#define CLAMP_BACKWARD(SUFFIX, TYPE)                                                \
+  static void clamp_backward_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,  \
+                                      const double *p) {                            \
+    const TYPE *gy = in[0], *x = in[1], lo = (TYPE)p[0], hi = (TYPE)p[1];           \
+    for (int64_t i = 0; i < n; i++) {                                               \
+      const TYPE v = gy[i];                       /* read in any case: no branch */ \
+      out[i] = (x[i] > lo) & (x[i] < hi) ? v : 0; /* 0 at a bound */                \
+    }                                                                               \
   }
 CLAMP_BACKWARD(f32, float)
 CLAMP_BACKWARD(f64, double)
