@@ -8,12 +8,15 @@ local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
 local parser = argparse("fashion_mnist.lua", "Train a small CNN on Fashion-MNIST.")
 parser:option("--dtype", "what matrix products and convolutions compute in")
   :choices{"float32", "bfloat16", "float16"}:default "bfloat16"
-parser:option("--epochs", "passes over the 60,000 pictures"):convert(math.tointeger):default "5"
-parser:option("--batch", "pictures in a step"):convert(math.tointeger):default "128"
-parser:option("--lr", "highest learning rate of the one-cycle schedule"):convert(tonumber):default "5e-3"
-parser:option("--seed", "of the weights and of the order of the data"):convert(math.tointeger):default "1"
+local function number(name, convert, default, about)
+  parser:option("--" .. name, about):convert(convert):default(default)
+end
+number("epochs", math.tointeger, "5", "passes over the 60,000 pictures")
+number("batch", math.tointeger, "128", "pictures in a step")
+number("lr", tonumber, "5e-3", "highest learning rate of the one-cycle schedule")
+number("seed", math.tointeger, "1", "of the weights and of the order of the data")
+number("workers", math.tointeger, "1", "threads that prepare batches")
 parser:option("--device", "cpu or cuda"):default "cpu"
-parser:option("--workers", "threads that prepare batches"):convert(math.tointeger):default "1"
 parser:option("--data", "folder with the four IDX files"):default(nil)
 parser:option("--save", "where the checkpoint goes"):default "fashion.safetensors"
 parser:option("--resume", "go on from this checkpoint"):argname "FILE"
@@ -25,13 +28,15 @@ dm.manual_seed(args.seed)
 local function dataset(train)
   return assert(dm.datasets.FashionMNIST(args.data, {train = train}))
 end
-local train = data.DataLoader(dataset(true),
-  {batch_size = args.batch, shuffle = true, drop_last = true, num_workers = args.workers, seed = args.seed})
+local train = data.DataLoader(dataset(true), {batch_size = args.batch, shuffle = true,
+  drop_last = true, num_workers = args.workers, seed = args.seed})
 local test = data.DataLoader(dataset(false), {batch_size = 1000, num_workers = args.workers})
 
 local model = nn.Sequential{
-  nn.Conv2d(1, 16, 3, {padding = 1, bias = false}), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-  nn.Conv2d(16, 32, 3, {padding = 1, bias = false}), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Conv2d(1, 16, 3, {padding = 1, bias = false}), nn.BatchNorm2d(16), nn.ReLU(),
+  nn.MaxPool2d(2),
+  nn.Conv2d(16, 32, 3, {padding = 1, bias = false}), nn.BatchNorm2d(32), nn.ReLU(),
+  nn.MaxPool2d(2),
   nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10),
 }:to(args.device)
 local criterion = nn.CrossEntropyLoss()
@@ -39,9 +44,11 @@ local optimizer = optim.AdamW(model:parameters(), {lr = args.lr, weight_decay = 
 local schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr, {total_steps = args.epochs * #train})
 local scaler = amp.GradScaler{device = args.device, enabled = args.dtype == "float16"}
 
+local region = {
+  device_type = args.device, enabled = half, dtype = half and args.dtype or nil,
+}
 local function forward(x)
-  return amp.autocast({device_type = args.device, dtype = half and args.dtype or nil, enabled = half},
-    function() return model(x) end)
+  return amp.autocast(region, function() return model(x) end)
 end
 
 local function accuracy()
@@ -61,8 +68,9 @@ end
 local first = 1
 local function state(epoch)
   return {
-    model = model:state_dict(), optimizer = optimizer:state_dict(), schedule = schedule:state_dict(),
-    scaler = scaler:state_dict(), loader = train:state_dict(), rng = dm.get_rng_state(), epoch = epoch,
+    model = model:state_dict(), optimizer = optimizer:state_dict(),
+    schedule = schedule:state_dict(), scaler = scaler:state_dict(),
+    loader = train:state_dict(), rng = dm.get_rng_state(), epoch = epoch,
   }
 end
 if args.resume then
@@ -78,7 +86,8 @@ if args.resume then
 end
 
 print(model)
-print(("seed %d, %s, batch %d, %d threads"):format(args.seed, args.dtype, args.batch, dm.get_num_threads()))
+print(("seed %d, %s, batch %d, %d threads"):format(args.seed, args.dtype, args.batch,
+  dm.get_num_threads()))
 
 local function epoch(n)
   local sum, count = 0, 0
@@ -107,8 +116,11 @@ local ok, problem = xpcall(function()
     assert(dm.save(args.save, state(n)))
     print(("saved %s"):format(args.save))
   end
-end, function(e) return tostring(e):find "interrupted!" and "interrupted" or debug.traceback(e, 2) end)
+end, function(e)
+  return tostring(e):find "interrupted!" and "interrupted" or debug.traceback(e, 2)
+end)
 if not ok then
-  io.stderr:write("\n", problem, problem == "interrupted" and "; the last checkpoint is whole\n" or "\n")
-  os.exit(problem == "interrupted" and 130 or 1, true)
+  local stopped = problem == "interrupted" -- Ctrl-C
+  io.stderr:write("\n", problem, stopped and "; the last checkpoint is whole\n" or "\n")
+  os.exit(stopped and 130 or 1, true)
 end

@@ -17,7 +17,8 @@ end
 local function setup(dtype, seed)
   dm.manual_seed(seed)
   local t = {dtype = dtype, losses = {}}
-  t.loader = data.DataLoader(clusters(96), {batch_size = 16, shuffle = true, num_workers = 1, seed = seed})
+  t.loader = data.DataLoader(clusters(96),
+    {batch_size = 16, shuffle = true, num_workers = 1, seed = seed})
   t.model = nn.Sequential{
     nn.Conv2d(1, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
     nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 3),
@@ -31,8 +32,11 @@ end
 local function epoch(t)
   for _, x, y in t.loader:iter() do
     t.optimizer:zero_grad()
-    local loss = amp.autocast({device_type = "cpu", dtype = t.dtype ~= "float32" and t.dtype or nil,
-      enabled = t.dtype ~= "float32"}, function() return nn.functional.cross_entropy(t.model(x), y) end)
+    local half = t.dtype ~= "float32"
+    local region = {device_type = "cpu", dtype = half and t.dtype or nil, enabled = half}
+    local loss = amp.autocast(region, function()
+      return nn.functional.cross_entropy(t.model(x), y)
+    end)
     t.scaler:scale(loss):backward()
     t.scaler:step(t.optimizer)
     t.scaler:update()

@@ -318,10 +318,12 @@ static void push_result(lua_State *L, State *S, dm_Tensor *out, int top) {
 static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplace) {
   lua_State *L = a->L;
   const int top = lua_gettop(L), id = (int)dm_op_id(a->op);
+  const dm_Generator generator = S->generator; /* a second try draws the same numbers */
   if (inplace) {
     dm_status st = dm_call_inplace(id, n_in, in, a->attr);
     if (DM_UNLIKELY(st == DM_EMEM)) {
       dm_collect(L, S);
+      S->generator = generator;
       st = dm_call_inplace(id, n_in, in, a->attr);
     }
     free_temps(a);
@@ -337,6 +339,7 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
     dm_collect(L, S);
     const dm_Device cpu = {DM_CPU, 0};
     dm_device_ops(cpu)->empty_cache(cpu);
+    S->generator = generator;
     st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
   }
   free_temps(a);

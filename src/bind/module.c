@@ -19,7 +19,7 @@ static State *push_state(lua_State *L) {
     return lua_touserdata(L, -1);
   lua_pop(L, 1);
   State *S = lua_newuserdatauv(L, sizeof *S, 0);
-  *S = (State){.gc_limit = 256 << 20};
+  *S = (State){.gc_limit = 32 << 20};
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   S->generator.seed = (uint64_t)t.tv_sec * 1000003u ^ (uint64_t)t.tv_nsec;

@@ -9,7 +9,7 @@
 
 const char dm_box_magic = 0, dm_state_key = 0; /* only their addresses count */
 
-enum { GC_FLOOR = 256 << 20 };
+enum { GC_FLOOR = 32 << 20 }; /* live bytes that are not worth a collection */
 
 /* ---- coroutines: each has modes of its own, inherited from its starter ---- */
 
@@ -129,13 +129,19 @@ dm_Tensor *dm_check_tensor(lua_State *L, int i) {
   return NULL;
 }
 
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 void dm_collect(lua_State *L, State *S) {
-  struct timespec a, b;
-  clock_gettime(CLOCK_MONOTONIC, &a);
+  const double start = seconds();
   lua_gc(L, LUA_GCCOLLECT);
-  clock_gettime(CLOCK_MONOTONIC, &b);
+  S->gc_end = seconds();
+  S->gc_last = S->gc_end - start;
   S->gc_count++;
-  S->gc_seconds += (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+  S->gc_seconds += S->gc_last;
 }
 
 static int64_t live_bytes(void) {
@@ -144,12 +150,17 @@ static int64_t live_bytes(void) {
 }
 
 /* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
-   full collection, whatever the collector's mode; the next limit is twice what
-   is left. */
+   full collection, whatever the collector's mode. The limit is a quarter above
+   what a collection leaves; it falls slowly, because a collection between two
+   steps leaves less than the next step needs. Collections get at most a sixth
+   of the time, unless live bytes are at twice the limit. */
 static void feel_memory(lua_State *L, State *S) {
-  if (DM_LIKELY(live_bytes() <= S->gc_limit)) return;
+  const int64_t live = live_bytes();
+  if (DM_LIKELY(live <= S->gc_limit)) return;
+  if (live <= 2 * S->gc_limit && seconds() - S->gc_end < 5 * S->gc_last) return;
   dm_collect(L, S);
-  S->gc_limit = dm_max_i64(GC_FLOOR, 2 * live_bytes());
+  const int64_t left = live_bytes();
+  S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 4, S->gc_limit / 10 * 9));
 }
 
 Box *dm_push_box(lua_State *L, State *S) {

@@ -78,7 +78,7 @@ DM_API dm_status dm_loader_epoch(dm_Loader *loader, uint64_t epoch, const int64_
                                  int64_t n);
 
 /* Waits for the next batch in order and gives out[n_columns], which now belong
-   to the caller, and its rows. On a failure (no memory for a further batch)
+   to the caller, and its rows. On a failure (out of memory for a further batch)
    nothing is lost: the same call may be made again. */
 DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                 dm_LoaderState *state);

@@ -211,6 +211,43 @@ static dm_status write_inplace(dm_Call *c) {
   return st;
 }
 
+/* How a tensor was made, to be put back when a call fails. */
+typedef struct History {
+  dm_Tensor *t; /* NULL: nothing kept */
+  dm_Node *node;
+  uint32_t gen;
+  uint8_t out_index, flags;
+} History;
+
+static void keep_history(History *h, dm_Tensor *t) {
+  if (!t) return;
+  *h = (History){t, t->node, t->gen, t->out_index, t->flags};
+  if (h->node) atomic_fetch_add_explicit(&h->node->refs, 1, memory_order_relaxed);
+}
+
+static void end_history(History *h, bool put_back) {
+  if (!h->t) return;
+  if (put_back) {
+    dm_Node *made = h->t->node;
+    h->t->node = h->node;
+    h->node = made;
+    h->t->gen = h->gen;
+    h->t->out_index = h->out_index;
+    h->t->flags = h->flags;
+  }
+  dm_node_unref(&h->node);
+}
+
+static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                                const void *attr, dm_Tensor *t, dm_Tensor *old) {
+  DM_TRY(dm_record(op, n_in, in, attr, 1, &t, old));
+  if (t->base) return dm_rebase(t);
+  t->gen++; /* views made before learn of it */
+  return DM_OK;
+}
+
+/* Recorded before it is written: recording may fail, and then nothing has
+   changed and the call can be tried again. */
 dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
   const dm_OpInfo *op = &dm_ops[id];
   dm_Tensor *t = in[0], *old = NULL;
@@ -239,13 +276,17 @@ dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *at
     /* the gradient wants the value from before */
     if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }
-  dm_status st = write_inplace(&c);
-  if (st == DM_OK) {
-    t->storage->version++;
-    if (record) st = dm_record(op, n_in, in, attr, 1, &t, old);
-    if (st == DM_OK && record && t->base) st = dm_rebase(t);
-    else if (record) t->gen++; /* views made before learn of it */
+  History kept[2] = {{NULL}, {NULL}};
+  dm_status st = DM_OK;
+  t->storage->version++;
+  if (record) {
+    keep_history(&kept[0], t);
+    keep_history(&kept[1], t->base);
+    st = record_inplace(op, n_in, in, attr, t, old);
   }
+  if (st == DM_OK) st = write_inplace(&c);
+  if (st != DM_OK) t->storage->version--;
+  for (int i = 0; i < DM_COUNT(kept); i++) end_history(&kept[i], st != DM_OK);
   dm_tensor_unref(&old);
   return st;
 }
