@@ -41,7 +41,8 @@ local model = nn.Sequential{
 }:to(args.device)
 local criterion = nn.CrossEntropyLoss()
 local optimizer = optim.AdamW(model:parameters(), {lr = args.lr, weight_decay = 1e-2})
-local schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr, {total_steps = args.epochs * #train})
+local schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
+  {total_steps = args.epochs * #train})
 local scaler = amp.GradScaler{device = args.device, enabled = args.dtype == "float16"}
 
 local region = {

@@ -26,9 +26,10 @@ local function leaf(...) return dm.randn({...}, {requires_grad = true}) end
 
 scenario("creation", nothing, function()
   local all = {
-    dm.tensor{{1, 2}, {3, 4}}, dm.tensor({true, false}, {dtype = "bool"}), dm.zeros(3, {dtype = "float16"}),
-    dm.ones(2, 2, {requires_grad = true}), dm.full({2}, 7), dm.arange(5), dm.linspace(0, 1, 4), dm.eye(3),
-    dm.rand(4), dm.randn(4), dm.randint(1, 9, {4}), dm.randperm(6), dm.tensor(dm.ones(2)),
+    dm.tensor{{1, 2}, {3, 4}}, dm.tensor({true, false}, {dtype = "bool"}),
+    dm.zeros(3, {dtype = "float16"}), dm.ones(2, 2, {requires_grad = true}), dm.full({2}, 7),
+    dm.arange(5), dm.linspace(0, 1, 4), dm.eye(3), dm.rand(4), dm.randn(4),
+    dm.randint(1, 9, {4}), dm.randperm(6), dm.tensor(dm.ones(2)),
   }
   local text = {}
   for i, t in ipairs(all) do text[i] = tostring(t) end
@@ -40,8 +41,8 @@ scenario("reading and assigning through an index", function()
 end, function(given)
   local x, ids, mask = table.unpack(given)
   local w = x:clone():requires_grad_()
-  local sum = (w[1]:sum() + w[{{}, 2}]:sum() + w[{{1, 3, 2}, -1}]:sum() + w[ids]:sum() + w[mask]:sum()
-    + w[{{}, ids}]:sum() + w[w:gt(0)]:sum())
+  local sum = (w[1]:sum() + w[{{}, 2}]:sum() + w[{{1, 3, 2}, -1}]:sum() + w[ids]:sum()
+    + w[mask]:sum() + w[{{}, ids}]:sum() + w[w:gt(0)]:sum())
   sum:backward()
   local y = w * 2
   y[1] = 3
@@ -106,7 +107,9 @@ end)
 
 -- ---- gradients ----
 
-scenario("autograd.grad with create_graph", function() return {leaf(3, 3), leaf(3, 3)} end, function(given)
+scenario("autograd.grad with create_graph", function()
+  return {leaf(3, 3), leaf(3, 3)}
+end, function(given)
   local x, w = table.unpack(given)
   local gx, gw = dm.autograd.grad(x:matmul(w):tanh():square():sum(), {x, w}, {create_graph = true});
   (gx:square():sum() + (gw * gx):sum()):backward()
@@ -140,16 +143,17 @@ end)
 
 local function net()
   return nn.Sequential{
-    nn.Conv2d(1, 2, 3, {padding = 1, bias = false}), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-    nn.Linear(8, 4), nn.LayerNorm(4), nn.Dropout(0.5), nn.Linear(4, 3),
+    nn.Conv2d(1, 2, 3, {padding = 1, bias = false}), nn.BatchNorm2d(2), nn.ReLU(),
+    nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 4), nn.LayerNorm(4), nn.Dropout(0.5),
+    nn.Linear(4, 3),
   }
 end
 
 local function training(make_optimizer)
   return function()
     local model = net()
-    return {model = model, optimizer = make_optimizer(model:parameters()), x = dm.randn(2, 1, 4, 4),
-      y = dm.tensor{1, 3}, scaler = amp.GradScaler{init_scale = 8}}
+    return {model = model, optimizer = make_optimizer(model:parameters()),
+      x = dm.randn(2, 1, 4, 4), y = dm.tensor{1, 3}, scaler = amp.GradScaler{init_scale = 8}}
   end
 end
 
@@ -187,7 +191,8 @@ scenario("save and load", function()
   step(t)
   return t
 end, function(t)
-  assert(dm.save(FILE, {model = t.model:state_dict(), optimizer = t.optimizer:state_dict(), epoch = 1}))
+  local state = {model = t.model:state_dict(), optimizer = t.optimizer:state_dict(), epoch = 1}
+  assert(dm.save(FILE, state))
   local back = assert(dm.load(FILE))
   t.model:load_state_dict(back.model)
   t.optimizer:load_state_dict(back.optimizer)
@@ -196,13 +201,16 @@ end)
 
 local function epoch_of(workers)
   return function(set)
-    local loader = data.DataLoader(set, {batch_size = 3, shuffle = true, seed = 1, num_workers = workers})
+    local loader = data.DataLoader(set,
+      {batch_size = 3, shuffle = true, seed = 1, num_workers = workers})
     local sum = 0
     for _, x, y in loader:iter() do sum = sum + (x:sum() + y:sum()):item() end
     return sum
   end
 end
-local function ten() return data.TensorDataset(dm.arange(20):reshape(10, 2):float(), dm.arange(10)) end
+local function ten()
+  return data.TensorDataset(dm.arange(20):reshape(10, 2):float(), dm.arange(10))
+end
 scenario("an epoch of a loader", ten, epoch_of(0))
 scenario("an epoch of a loader with workers", ten, epoch_of(2))
 

@@ -178,7 +178,13 @@ static dm_Tensor *number_tensor(Args *a, int i) {
   const bool is_bool = lua_type(a->L, i) == LUA_TBOOLEAN;
   const bool is_int = is_bool || lua_isinteger(a->L, i);
   const int64_t v = is_bool ? lua_toboolean(a->L, i) : lua_tointeger(a->L, i);
-  if (dm_tensor_number(is_int, lua_tonumber(a->L, i), v, &t) != DM_OK) {
+  const double number = lua_tonumber(a->L, i);
+  dm_status st = dm_tensor_number(is_int, number, v, &t);
+  if (DM_UNLIKELY(st == DM_EMEM)) {
+    dm_collect(a->L, state_of(a->L));
+    st = dm_tensor_number(is_int, number, v, &t);
+  }
+  if (st != DM_OK) {
     free_temps(a);
     dm_raise(a->L);
   }
@@ -292,7 +298,8 @@ static void read_positional(Args *a, int first, int last) {
 }
 
 static void check_complete(Args *a) {
-  for (int k = a->n_tensor; k < a->g->n_required; k++) {
+  for (int k = 0; k < a->g->n_required && !a->g->list; k++) {
+    if (k < a->n_tensor && a->in[k]) continue;
     free_temps(a);
     dm_raise_text(a->L, "%s: tensor '%s' is missing", a->op->name, a->g->tensor[k]);
   }
@@ -320,6 +327,11 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
   const int top = lua_gettop(L), id = (int)dm_op_id(a->op);
   const dm_Generator generator = S->generator; /* a second try draws the same numbers */
   if (inplace) {
+    if (n_in < 1 || dm_to_tensor(L, 1) != in[0]) {
+      free_temps(a);
+      return dm_raise_text(L, "%s_: argument 1: tensor expected, got %s", a->op->name,
+                           luaL_typename(L, 1));
+    }
     dm_status st = dm_call_inplace(id, n_in, in, a->attr);
     if (DM_UNLIKELY(st == DM_EMEM)) {
       dm_collect(L, S);

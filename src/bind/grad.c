@@ -110,12 +110,12 @@ static int autograd_grad(lua_State *L) {
   for (int k = 0; k < n_in; k++)
     if (!inputs[k]) return dm_raise_text(L, "autograd.grad: input %d is nil", k + 1);
   dm_Tensor **got = lua_newuserdatauv(L, sizeof *got * (size_t)(n_in ? n_in : 1), 0);
+  luaL_checkstack(L, n_in + 4, NULL);
   const int flags = walk_flags(L, 3, true);
   lua_State *outer = running;
   running = L;
   const dm_status st = dm_grad(n_out, roots, seeds, n_in, inputs, flags, got);
   (void)finish_walk(L, outer, st);
-  luaL_checkstack(L, n_in + 4, NULL);
   for (int k = 0; k < n_in; k++) {
     if (got[k]) dm_push_tensor(L, S, got[k]);
     else lua_pushnil(L);
@@ -253,9 +253,9 @@ static dm_status hook_call(void *ctx, dm_Tensor **g) {
 /* ---- handles of hooks ---- */
 
 static int hook_remove(lua_State *L) {
+  const int64_t *id = luaL_checkudata(L, 1, "demilune.Hook");
   lua_getiuservalue(L, 1, 1);
   dm_Tensor *t = dm_to_tensor(L, -1);
-  const int64_t *id = luaL_checkudata(L, 1, "demilune.Hook");
   if (t) dm_remove_hook(t, *id);
   return 0;
 }

@@ -32,6 +32,14 @@ static void scope_open(lua_State *L, State *S, Scope *c) {
   c->modes->inference = c->kind == INFERENCE || (c->kind == OFF && c->old_inference);
 }
 
+/* Takes c out of the stack of scopes, of which it need not be the top. */
+static void unstack(const Scope *c) {
+  Box **at = &c->S->scope;
+  while (*at && *at != &c->ring)
+    at = &((Scope *)(void *)((char *)*at - offsetof(Scope, ring)))->outer;
+  if (*at) *at = c->outer;
+}
+
 static void scope_shut(Scope *c) {
   if (!c->open) return;
   c->open = false;
@@ -45,8 +53,7 @@ static void scope_shut(Scope *c) {
     b->by_scope = true;
     dm_box_release(b);
   }
-  /* closed out of order: the ring may lie deeper in the stack of scopes */
-  if (c->S->scope == &c->ring) c->S->scope = c->outer;
+  unstack(c);
 }
 
 static int scope_close(lua_State *L) {
@@ -89,9 +96,16 @@ static int run_inside(lua_State *L, Scope *c, int n_args) {
   return last - base + 1;
 }
 
+/* The userdata on top holds on to the coroutine, and so to its modes. */
+static void keep_coroutine(lua_State *L) {
+  lua_pushthread(L);
+  lua_setiuservalue(L, -2, 1);
+}
+
 static Scope *push_scope(lua_State *L, State *S, Kind kind) {
-  Scope *c = lua_newuserdatauv(L, sizeof *c, 0);
+  Scope *c = lua_newuserdatauv(L, sizeof *c, 1);
   *c = (Scope){.kind = kind, .S = S};
+  keep_coroutine(L);
   luaL_setmetatable(L, "demilune.Scope");
   scope_open(L, S, c);
   return c;
@@ -166,7 +180,8 @@ static int autocast_enter(lua_State *L) {
   State *S = dm_enter(L);
   const dm_DeviceType type = check_type(L, 1);
   const dm_DType dtype = dm_check_dtype(L, 3);
-  RegionBox *r = lua_newuserdatauv(L, sizeof *r, 0);
+  RegionBox *r = lua_newuserdatauv(L, sizeof *r, 1);
+  keep_coroutine(L);
   r->region = dm_autocast_enter(type, lua_toboolean(L, 2), dtype, lua_toboolean(L, 4));
   r->modes = S->current;
   r->open = true;

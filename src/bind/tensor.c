@@ -328,6 +328,7 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
     return 0;
   }
   dm_Tensor *g = dm_check_tensor(L, 3);
+  if (g == t) return dm_raise_text(L, "grad: a tensor cannot be its own gradient");
   if (!dm_same_shape(g, t))
     return dm_raise_text(L, "grad: a gradient of shape %s for a tensor of shape %s",
                          DM_SHAPE(g), DM_SHAPE(t));
@@ -557,8 +558,13 @@ static int tensor_split(lua_State *L) {
     lua_rawgeti(L, 2, k);
     const lua_Integer each = luaL_checkinteger(L, -1);
     if (each < 0) return dm_raise_text(L, "split: a piece of %d elements", (int)each);
-    sum += each;
     lua_pop(L, 1);
+    if (each > t->shape[d] - sum)
+      return dm_raise_text(L,
+                           "split: the pieces have more elements together than dim %d of "
+                           "shape %s",
+                           d + 1, DM_SHAPE(t));
+    sum += each;
   }
   if (sum != t->shape[d])
     return dm_raise_text(L, "split: pieces of %d elements together, dim %d has %d", (int)sum,
@@ -584,7 +590,7 @@ static int tensor_chunk(lua_State *L) {
   const int d = tensor_dim_arg(L, t, 3);
   const lua_Integer n = luaL_checkinteger(L, 2);
   if (n < 1) return dm_raise_text(L, "chunk: %d chunks, wanted 1 or more", (int)n);
-  return pieces_of(L, S, t, d, (t->shape[d] + n - 1) / n);
+  return pieces_of(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
 }
 
 static int tensor_unbind(lua_State *L) {

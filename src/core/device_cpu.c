@@ -4,9 +4,11 @@
    A request is rounded up to 512 bytes (counted as "allocated"), then to its
    size class: 4 classes to a doubling, so at most a quarter is unused. Each
    class has a list of free blocks. Blocks below SMALL are cut from segments of
-   1 MiB and stay; larger ones are mapped one by one, on huge pages when the
-   kernel likes, and go back to the system on empty_cache or when memory ends.
-   Invariant: a free block lies in the list of its own class, and nowhere else. */
+   1 MiB; larger ones are mapped one by one, on huge pages when the kernel likes.
+   Free large blocks, and segments with no block in use, go back to the system on
+   empty_cache or when memory ends.
+   Invariant: a free block lies in the list of its own class, and nowhere else;
+   a segment's `live` counts its blocks in use. */
 #include "core/device.h"
 
 #include <pthread.h>
@@ -25,7 +27,13 @@ typedef struct Block {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Block *free_blocks[N_CLASS];
-static char *segment_at, *segment_end;
+/* The head of a segment, which starts at a multiple of its size. */
+typedef struct Segment {
+  struct Segment *next;
+  int64_t live;
+} Segment;
+static Segment *segments;
+static char *segment_at, *segment_end; /* what is left of the newest */
 static dm_MemStats mem_stats;
 
 /* Class k = 4e + f holds blocks of GRAIN * 2^e * (1 + f/4) bytes. */
@@ -61,8 +69,52 @@ static void *map_pages(int64_t n) {
   return p;
 }
 
-/* Gives every cached large block back to the system; the lock is held. */
+static Segment *segment_of(const void *p) {
+  return (Segment *)((uintptr_t)p & ~(uintptr_t)(SEGMENT - 1));
+}
+
+static bool is_small(int k) { return class_bytes(k) < SMALL; }
+
+/* Twice the size is mapped, and all but the aligned middle given back. */
+static Segment *map_segment(void) {
+  char *p = mmap(NULL, 2 * SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  Segment *s = segment_of(p + SEGMENT - 1);
+  char *begin = (char *)s, *end = begin + SEGMENT;
+  if (begin > p) munmap(p, (size_t)(begin - p));
+  if (p + 2 * SEGMENT > end) munmap(end, (size_t)(p + 2 * SEGMENT - end));
+  *s = (Segment){segments, 0};
+  segments = s;
+  stat_add(&mem_stats.segment, 1);
+  stat_add(&mem_stats.reserved_bytes, SEGMENT);
+  return s;
+}
+
+/* Takes the free blocks of unused segments off the lists, then the segments. */
+static void release_segments(void) {
+  if (segment_end && segment_of(segment_end - 1)->live == 0) segment_at = segment_end = NULL;
+  for (int k = 0; is_small(k); k++) {
+    for (Block **at = &free_blocks[k]; *at;) {
+      if (segment_of(*at)->live == 0) *at = (*at)->next;
+      else at = &(*at)->next;
+    }
+  }
+  for (Segment **at = &segments; *at;) {
+    Segment *s = *at;
+    if (s->live > 0) {
+      at = &s->next;
+      continue;
+    }
+    *at = s->next;
+    munmap(s, SEGMENT);
+    stat_sub(&mem_stats.segment, 1);
+    stat_sub(&mem_stats.reserved_bytes, SEGMENT);
+  }
+}
+
+/* Gives what is cached and unused back to the system; the lock is held. */
 static void release_cached(void) {
+  release_segments();
   for (int k = class_of(SMALL); k < N_CLASS; k++) {
     while (free_blocks[k]) {
       Block *b = free_blocks[k];
@@ -77,7 +129,7 @@ static void release_cached(void) {
 /* A block of class k that nobody has used yet; the lock is held. */
 static void *fresh_block(int k) {
   const int64_t n = class_bytes(k);
-  if (n >= SMALL) {
+  if (!is_small(k)) {
     void *p = map_pages(n);
     if (!p) {
       mem_stats.num_alloc_retries++;
@@ -96,15 +148,16 @@ static void *fresh_block(int k) {
       b->next = free_blocks[j];
       free_blocks[j] = b;
     }
-    char *s = map_pages(SEGMENT);
+    segment_at = segment_end = NULL;
+    Segment *s = map_segment();
     if (!s) {
       mem_stats.num_alloc_retries++;
       release_cached();
-      s = map_pages(SEGMENT);
+      s = map_segment();
     }
     if (!s) return NULL;
-    segment_at = s;
-    segment_end = s + SEGMENT;
+    segment_at = (char *)s + GRAIN;
+    segment_end = (char *)s + SEGMENT;
   }
   void *p = segment_at;
   segment_at += n;
@@ -124,6 +177,7 @@ static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   if (b) free_blocks[k] = b->next;
   else p = fresh_block(k);
   if (p) {
+    if (is_small(k)) segment_of(p)->live++;
     stat_add(&mem_stats.allocation, 1);
     stat_add(&mem_stats.requested_bytes, n_bytes);
     stat_add(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);
@@ -146,6 +200,7 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   pthread_mutex_lock(&lock);
   b->next = free_blocks[k];
   free_blocks[k] = b;
+  if (is_small(k)) segment_of(p)->live--;
   stat_sub(&mem_stats.allocation, 1);
   stat_sub(&mem_stats.requested_bytes, n_bytes);
   stat_sub(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);

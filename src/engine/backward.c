@@ -84,10 +84,27 @@ done:
   return st;
 }
 
+/* A hook may take itself or others off the list: the ones to call are noted
+   and held first. */
 static dm_status run_hooks(dm_Hook *hooks, int out, dm_Tensor **g) {
-  for (dm_Hook *h = hooks; h; h = h->next)
-    if (h->out == out) DM_TRY(h->call(h->ctx, g));
-  return DM_OK;
+  enum { LOCAL = 8 };
+  dm_Hook *local[LOCAL], **list = local;
+  int n = 0, k = 0;
+  for (const dm_Hook *h = hooks; h; h = h->next) n += h->out == out;
+  if (n > LOCAL && !(list = dm_alloc((int64_t)sizeof *list * n)))
+    return dm_fail(DM_EMEM, "backward: out of memory");
+  for (dm_Hook *h = hooks; h; h = h->next) {
+    if (h->out != out) continue;
+    h->refs++;
+    list[k++] = h;
+  }
+  dm_status st = DM_OK;
+  for (k = 0; k < n; k++) {
+    if (st == DM_OK && !list[k]->removed) st = list[k]->call(list[k]->ctx, g);
+    dm_hook_unref(list[k]);
+  }
+  if (list != local) dm_free(list);
+  return st;
 }
 
 /* Adds g into leaf.grad (backward) or into what was asked for (grad). */

@@ -246,10 +246,30 @@ static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const 
   return DM_OK;
 }
 
+/* A composed op has no kernel to write with: its result is copied in. It works
+   on a clone, so that what its gradient keeps is not overwritten. */
+static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
+  dm_Tensor *from[DM_MAX_IN], *clone = NULL, *out[DM_MAX_OUT] = {NULL};
+  int n_out = 0;
+  DM_TRY(dm_call(DM_OP_clone, 1, in, NULL, &clone));
+  for (int i = 0; i < n_in; i++) from[i] = in[i] == in[0] ? clone : in[i];
+  dm_status st = dm_call_n(id, n_in, from, attr, out, &n_out);
+  if (st == DM_OK) {
+    const dm_Meta m = dm_meta_of(out[0]);
+    dm_Tensor *pair[2] = {in[0], out[0]};
+    st = check_inplace(&dm_ops[id], in[0], &m);
+    if (st == DM_OK) st = dm_call_inplace(DM_OP_copy, 2, pair, NULL);
+  }
+  for (int i = 0; i < n_out; i++) dm_tensor_unref(&out[i]);
+  dm_tensor_unref(&clone);
+  return st;
+}
+
 /* Recorded before it is written: recording may fail, and then nothing has
    changed and the call can be tried again. */
 dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
   const dm_OpInfo *op = &dm_ops[id];
+  if (op->compose) return compose_inplace(id, n_in, in, attr);
   dm_Tensor *t = in[0], *old = NULL;
   _Alignas(8) char defaults[DM_ATTR_BYTES];
   if (!attr) {

@@ -17,11 +17,17 @@ typedef struct AsStrided { /* attributes of as_strided and its scatter */
   int64_t offset;
 } AsStrided;
 
+void dm_hook_unref(dm_Hook *h) {
+  if (--h->refs > 0) return;
+  if (h->drop) h->drop(h->ctx);
+  dm_free(h);
+}
+
 static void free_hooks(dm_Hook *h) {
   while (h) {
     dm_Hook *next = h->next;
-    if (h->drop) h->drop(h->ctx);
-    dm_free(h);
+    h->removed = true;
+    dm_hook_unref(h);
     h = next;
   }
 }
@@ -273,6 +279,7 @@ dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
   while (*at) at = &(*at)->next; /* hooks run in the order they came */
   hook->out = t->node ? t->out_index : 0;
   hook->next = NULL;
+  hook->refs = 1;
   *at = hook;
   return DM_OK;
 }

@@ -26,7 +26,9 @@ typedef struct dm_Saved {
    caller; the hook unrefs the old one and gives a new reference). */
 typedef struct dm_Hook {
   struct dm_Hook *next;
-  int out; /* which output of the node */
+  int refs;     /* its list, and a walk that is about to call it */
+  bool removed; /* by another hook of that walk: not called any more */
+  int out;      /* which output of the node */
   int64_t id;
   dm_status (*call)(void *ctx, dm_Tensor **g);
   void (*drop)(void *ctx);
@@ -77,6 +79,7 @@ const char *dm_node_name(const dm_Node *n);
 
 dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook); /* takes hook on success */
 void dm_remove_hook(dm_Tensor *t, int64_t id);
+void dm_hook_unref(dm_Hook *hook);
 dm_status dm_retain_grad(dm_Tensor *t);
 void dm_detach_(dm_Tensor *t);
 

@@ -47,12 +47,19 @@ static dm_status check_same_dtype(const dm_Call *c, const dm_Tensor *x, const dm
                  c->op->name, dm_dtype_name((dm_DType)x->dtype), what, other, other);
 }
 
+/* 0 .. MAX_STEP: no product of them with a size overflows. */
+static bool out_of_bounds(int64_t v, int64_t least) {
+  enum { MAX_STEP = 1 << 20 };
+  return v < least || v > MAX_STEP;
+}
+
 static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
   for (int i = 0; i < 2; i++) {
-    if (a->stride[i] < 1 || a->dilation[i] < 1 || a->padding[i] < SAME)
+    if (out_of_bounds(a->stride[i], 1) || out_of_bounds(a->dilation[i], 1) ||
+        out_of_bounds(a->padding[i], SAME))
       return dm_fail(DM_EARG,
                      "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
-                     "and 0",
+                     "and 0, and at most 2^20",
                      c->op->name, (long long)a->stride[i], (long long)a->dilation[i],
                      (long long)a->padding[i]);
     if (a->padding[i] == SAME && a->stride[i] != 1)

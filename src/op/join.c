@@ -176,6 +176,16 @@ static dm_Tensor *repeat_rows(dm_X *x, dm_Tensor *t, int64_t outer, int64_t size
   return x_expand(x, x_reshape(x, t, 3, rows), 3, more);
 }
 
+/* *size *= n, where that is a size. */
+static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
+  int64_t product;
+  if (__builtin_mul_overflow(*size, n, &product))
+    return dm_fail(DM_EARG, "%s: %lld times %lld elements are more than there are numbers for",
+                   c->op->name, (long long)n, (long long)*size);
+  *size = product;
+  return DM_OK;
+}
+
 dm_status tile_compose(dm_Call *c, dm_X *x) {
   const dm_Ints *reps = DM_ATTR(dm_Ints, c);
   dm_Tensor *t = c->in[0];
@@ -193,8 +203,9 @@ dm_status tile_compose(dm_Call *c, dm_X *x) {
                      (long long)n, r + c->base);
     if (n == 1) continue;
     t = repeat_rows(x, t, product(shape, d), product(shape + d, ndim - d), n);
-    shape[d] *= n;
+    DM_TRY(multiply(c, &shape[d], n));
     t = x_reshape(x, t, ndim, shape); /* now a dense copy */
+    if (x->st != DM_OK) return x->st;
   }
   /* a result of its own, even when nothing is repeated */
   if (t == c->in[0]) t = dm_x(x, DM_OP_clone, NULL, 1, t);
@@ -222,7 +233,7 @@ dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
   }
   const int64_t size = product(shape + dim + 1, ndim - dim - 1);
   t = repeat_rows(x, t, product(shape, dim + 1), size, a->repeats);
-  shape[dim] *= a->repeats;
+  DM_TRY(multiply(c, &shape[dim], a->repeats));
   c->out[0] = dm_x(x, DM_OP_contiguous, NULL, 1, x_reshape(x, t, ndim, shape));
   return x->st;
 }

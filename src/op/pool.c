@@ -47,12 +47,16 @@ typedef struct Axis {
   int64_t in, out, kernel, stride, pad, dil;
 } Axis;
 
+enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride and dilation: no product overflows */
+
 static dm_status axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
                          int64_t stride, int64_t pad, int64_t dil, bool ceil_mode, Axis *a) {
   *a = (Axis){in, 0, kernel, stride, pad, dil};
-  if (kernel < 1 || stride < 1 || dil < 1)
-    return dm_fail(DM_EARG, "%s: kernel %lld, stride %lld, dilation %lld: wanted at least 1",
-                   c->op->name, (long long)kernel, (long long)stride, (long long)dil);
+  if (kernel < 1 || stride < 1 || dil < 1 || kernel > MAX_WINDOW || stride > MAX_WINDOW ||
+      dil > MAX_WINDOW)
+    return dm_fail(DM_EARG, "%s: kernel %lld, stride %lld, dilation %lld: wanted 1 to %d",
+                   c->op->name, (long long)kernel, (long long)stride, (long long)dil,
+                   MAX_WINDOW);
   if (pad < 0 || pad > kernel / 2)
     return dm_fail(DM_EARG, "%s: padding %lld, wanted 0 to half of the kernel's %lld",
                    c->op->name, (long long)pad, (long long)kernel);
@@ -101,6 +105,9 @@ static dm_status max_axes(const dm_Call *c, const MaxAttr *a, const int64_t size
     DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
                    stride_at(&a->stride, a->kernel, i), a->padding[i], a->dilation[i],
                    a->ceil_mode != 0, &ax[i]));
+  if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* codes are int32 */
+    return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
+                   (long long)(a->kernel[0] * a->kernel[1]));
   return DM_OK;
 }
 

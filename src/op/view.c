@@ -18,7 +18,9 @@ static dm_status make(dm_Call *c, int ndim, const int64_t *shape, const int64_t 
 /* Fills in one size of -1; fails unless the element counts agree. */
 static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints *want,
                                int64_t *shape, int *ndim) {
+  const int64_t MAX_NUMEL = (int64_t)1 << 58;
   int64_t known = 1;
+  bool huge = false, empty = false;
   int unknown = -1;
   if (want->n > DM_MAX_DIM) return dm_fail(DM_EARG, "%s: more than %d sizes", op, DM_MAX_DIM);
   for (int d = 0; d < want->n; d++) {
@@ -27,10 +29,14 @@ static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints
     else if (shape[d] < 0)
       return dm_fail(DM_EARG, "%s: size %lld in %s; one size may be -1, the others count", op,
                      (long long)shape[d], dm_shape_str((int)want->n, want->v, (char[96]){0}));
-    else if (shape[d] > 0 && known > ((int64_t)1 << 58) / shape[d]) known = (int64_t)1 << 59;
-    else known *= shape[d];
+    else if (shape[d] > 0 && known > MAX_NUMEL / shape[d]) huge = true;
+    else if (shape[d] > 0) known *= shape[d];
+    else empty = true;
   }
-  if (unknown >= 0 && known > 0 && x->numel % known == 0) shape[unknown] = x->numel / known;
+  if (huge) known = MAX_NUMEL + 1; /* an empty shape may have huge sizes, but not these */
+  else if (empty) known = 0;
+  if (unknown >= 0 && known > 0 && !huge && x->numel % known == 0)
+    shape[unknown] = x->numel / known;
   else if (unknown >= 0 || known != x->numel)
     return dm_fail(DM_EARG, "%s: shape %s with %lld elements does not fit into %s", op,
                    DM_SHAPE(x), (long long)x->numel,
@@ -327,7 +333,7 @@ static dm_status cut(dm_Call *c, int d, int64_t start, int64_t step, int64_t len
   memcpy(shape, t->shape, sizeof shape);
   memcpy(stride, t->stride, sizeof stride);
   shape[d] = length;
-  stride[d] *= step;
+  if (length > 1) stride[d] *= step; /* else no step is made, however large */
   return make(c, t->ndim, shape, stride, t->offset + (length ? start * t->stride[d] : 0));
 }
 
@@ -411,7 +417,7 @@ dm_status diagonal_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   const int64_t k = *DM_ATTR(int64_t, c);
   if (t->ndim != 2) return dm_fail(DM_EARG, "diagonal: wanted a matrix, given %s", DM_SHAPE(t));
-  const int64_t row = k < 0 ? -k : 0, col = k > 0 ? k : 0;
+  const int64_t row = k < 0 ? dm_min_i64(-(k + 1), t->shape[0]) + 1 : 0, col = k > 0 ? k : 0;
   const int64_t n = dm_max_i64(dm_min_i64(t->shape[0] - row, t->shape[1] - col), 0);
   const int64_t stride = t->stride[0] + t->stride[1];
   return make(c, 1, &n, &stride, t->offset + (n ? row * t->stride[0] + col * t->stride[1] : 0));
@@ -444,18 +450,19 @@ dm_status as_strided_rule(dm_Call *c) {
   if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
     return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
                    (long long)a->stride.n);
-  int64_t last = a->offset, numel = 1;
-  bool fits = a->offset >= 0;
   const int64_t room = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
-  for (int d = 0; d < a->size.n; d++) {
-    if (a->size.v[d] < 0 || a->stride.v[d] < 0 || a->stride.v[d] > room) fits = false;
-    numel *= fits ? a->size.v[d] : 0;
-    if (a->size.v[d] > 0 && a->size.v[d] - 1 > INT64_MAX / 2 / dm_max_i64(room, 1))
-      fits = false;
-    else if (a->size.v[d] > 0) last += (a->size.v[d] - 1) * a->stride.v[d];
-    if (last > room) fits = false;
+  int64_t last = a->offset;
+  bool fits = last >= 0 && last <= room, empty = false;
+  for (int d = 0; fits && d < a->size.n; d++) {
+    const int64_t size = a->size.v[d], stride = a->stride.v[d];
+    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(room, 1) && stride >= 0 &&
+           stride <= room;
+    if (!fits) break;
+    if (size == 0) empty = true;
+    else last += (size - 1) * stride;
+    fits = last <= room;
   }
-  if (!fits || (numel > 0 && last >= room))
+  if (!fits || (!empty && last >= room))
     return dm_fail(DM_EARG, "as_strided: the window leaves the storage of %lld elements",
                    (long long)room);
   return make(c, (int)a->size.n, a->size.v, a->stride.v, a->offset);

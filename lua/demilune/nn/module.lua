@@ -324,7 +324,9 @@ end
 -- ---- calls ----
 
 -- Errors inside forward get the path of the module in front. They pass through
--- each enclosing call, which puts its own step in front of the path.
+-- each enclosing call, which puts its own step in front of the path. The last
+-- fault is remembered, but keeps no module alive.
+local WEAK = {__mode = "v"}
 local fault = {}
 
 local function path_to(self, child)
@@ -353,8 +355,8 @@ local function annotate(self, message)
     fault.top = self
   else
     local where, text = message:match "^(.-:%d+: )(.*)$"
-    fault = {where = where or "", text = text or message, path = "", top = self,
-      name = self:describe()}
+    fault = setmetatable({where = where or "", text = text or message, path = "", top = self,
+      name = self:describe()}, WEAK)
   end
   local path = fault.path == "" and "" or "model" .. fault.path .. " "
   fault.message = ("%sin %s%s: %s"):format(fault.where, path, fault.name, fault.text)

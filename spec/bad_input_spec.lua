@@ -1,0 +1,343 @@
+-- Calls that no one should make: every op, method and operator with arguments
+-- drawn at random, some nearly right and some absurd. Each works or raises a
+-- text; none harms the process, its operands, or what comes after. And memory
+-- that really ends, in a process of its own.
+
+local dm = require "demilune"
+
+local SEED = 20260101
+local HUGE = 1 << 45 -- elements no machine has: refused without a try
+
+local function one_of(list) return list[math.random(#list)] end
+
+-- ---- arguments ----
+
+local DTYPES = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
+  "uint8", "bool"}
+local SHAPES = {{}, {1}, {3}, {0}, {2, 3}, {3, 2}, {3, 3}, {0, 3}, {2, 0}, {1, 1}, {2, 1, 3},
+  {2, 3, 4}, {1, 2, 4, 4}, {2, 2, 3, 3}, {2, 0, 3, 3}, {1, 2, 1, 2, 1, 2, 1, 2}}
+local INTEGERS = {0, 1, 2, 3, 4, 5, -1, -2, -3, -9, HUGE, -HUGE, math.maxinteger,
+  math.mininteger}
+local FLOATS = {0.0, 0.5, -1.5, 3.0, 1e300, -1e-300, 2^62, math.huge, -math.huge, 0 / 0}
+local STRINGS = {"", "float32", "int64", "bool", "float31", "cpu", "cuda", "mars", "mean", "sum",
+  "none", "tanh", "floor", "same", "dim", "3", "\0", "%s%n", ("x"):rep(300), "ij,jk->ik", "i->",
+  "...", "ii->i", ",", "->", "\xff"}
+
+-- Tensors made for the call that is being drawn.
+local made
+
+local function a_tensor()
+  local dtype = one_of(math.random(3) == 1 and DTYPES or {"float32", "float64", "int64", "bool"})
+  local x = dm.randn(one_of(SHAPES), {dtype = "float32"}):mul(2):to(dtype)
+  local turn = math.random(10)
+  if turn == 1 and x:dim() > 1 then
+    x = x:transpose(1, 2)
+  elseif turn == 2 and x:dim() < 8 then
+    x = x:unsqueeze(1):expand(3, table.unpack(x.shape))
+  elseif turn == 3 and x:is_floating_point() then
+    x = x:detach():requires_grad_()
+  elseif turn == 4 and x:is_floating_point() then
+    x = x:detach():requires_grad_() * 1
+  elseif turn == 5 and math.random(3) == 1 then
+    x:free()
+    return x
+  end
+  made[#made + 1] = x
+  return x
+end
+
+local a_value
+
+local function a_list()
+  local list, n = {}, math.random(0, 4)
+  local draw = one_of{a_tensor, a_value, function() return one_of(INTEGERS) end,
+    function() return math.random(-1, 4) end}
+  for i = 1, n do list[i] = draw() end
+  return list
+end
+
+local NAMES = {"dim", "keepdim", "dtype", "device", "requires_grad", "reduction", "weight", "x",
+  "other", "min", "gradient", "retain_graph", "", "n"}
+local function some_options()
+  local opts = {}
+  for _ = 1, math.random(0, 2) do opts[one_of(NAMES)] = a_value() end
+  return opts
+end
+
+local depth = 0
+function a_value()
+  depth = depth + 1
+  local turn = depth > 3 and math.random(6) or math.random(14)
+  local v
+  if turn <= 2 then v = math.random(-1, 4)
+  elseif turn == 3 then v = one_of(INTEGERS)
+  elseif turn == 4 then v = one_of(FLOATS)
+  elseif turn == 5 then v = one_of(STRINGS)
+  elseif turn == 6 then v = one_of{true, false, nil}
+  elseif turn <= 10 then v = a_tensor()
+  elseif turn == 11 then v = a_list()
+  elseif turn == 12 then v = some_options()
+  elseif turn == 13 then v = one_of{print, io.stdout, coroutine.create(print), dm}
+  else v = nil
+  end
+  depth = depth - 1
+  return v
+end
+
+-- A value of the kind that the row's signature asks for; once in a while not.
+local function for_attr(attr)
+  if math.random(6) == 1 then return a_value() end
+  local kind = attr.kind:gsub("%?", "")
+  if kind == "int" or kind == "dim" or kind == "pos" then
+    return math.random(4) == 1 and one_of(INTEGERS) or math.random(-2, 4)
+  elseif kind == "number" then return math.random(3) == 1 and one_of(FLOATS) or math.random()
+  elseif kind == "bool" then return math.random(2) == 1
+  elseif kind == "dtype" then return one_of(DTYPES)
+  elseif kind == "device" then return "cpu"
+  elseif kind == "str" then return one_of(STRINGS)
+  elseif kind == "enum" then
+    local choices = {}
+    for word in attr.choices:gmatch "[^|]+" do choices[#choices + 1] = word end
+    return one_of(choices)
+  end
+  local list = {}
+  for i = 1, kind == "pair" and 2 or math.random(0, 4) do
+    list[i] = math.random(8) == 1 and one_of(INTEGERS) or math.random(-1, 4)
+  end
+  return list
+end
+
+local function anything()
+  local args = {n = math.random(0, 5)}
+  for i = 1, args.n do args[i] = a_value() end
+  return args
+end
+
+local function nearly_right(row)
+  local args = {n = 0}
+  local function add(v)
+    args.n = args.n + 1
+    args[args.n] = v
+  end
+  if row.tensors[1] and row.tensors[1]:find("...", 1, true) then
+    local list = {}
+    for i = 1, math.random(0, 4) do list[i] = a_tensor() end
+    add(list)
+  else
+    for _ = 1, #row.tensors do add(math.random(8) == 1 and a_value() or a_tensor()) end
+  end
+  local opts
+  for _, attr in ipairs(row.attrs) do
+    if attr.required and math.random(2) == 1 then
+      add(for_attr(attr))
+    elseif attr.required or math.random(3) == 1 then
+      opts = opts or {}
+      opts[attr.name] = for_attr(attr)
+    end
+  end
+  if opts then add(opts) end
+  return args
+end
+
+local function method_call()
+  local args = anything()
+  if math.random(8) > 1 then
+    args.n = math.max(args.n, 1)
+    args[1] = a_tensor()
+  end
+  return args
+end
+
+-- ---- what is called ----
+
+-- name, function, how its arguments are drawn, whether it may change an operand
+local function targets()
+  local out = {}
+  local function add(name, fn, draw, changes)
+    out[#out + 1] = {name = name, fn = fn, draw = draw, changes = changes}
+  end
+  for _, row in ipairs(dm.ops()) do
+    if not row.hidden then
+      local function draw() return math.random(3) == 1 and anything() or nearly_right(row) end
+      -- running statistics are operands that batch_norm changes
+      if not row.only_inplace then add(row.name, dm[row.name], draw, row.name == "batch_norm") end
+      if row.inplace then add(row.name .. "_", dm[row.name .. "_"], draw, true) end
+    end
+  end
+  for name, fn in pairs(dm.methods) do
+    add(name, fn, method_call, name:sub(-1) == "_" or name == "free" or name == "batch_norm")
+  end
+  local function syntax(name, fn, changes) add(name, fn, method_call, changes) end
+  syntax("x[k]", function(x, k) return x[k] end)
+  syntax("x[k] = v", function(x, k, v) x[k] = v end, true)
+  syntax("x + y", function(x, y) return x + y end)
+  syntax("x // y", function(x, y) return x // y end)
+  syntax("x % y", function(x, y) return x % y end)
+  syntax("x ^ y", function(x, y) return x ^ y end)
+  syntax("x .. y", function(x, y) return x .. y end)
+  syntax("-x", function(x) return -x end)
+  syntax("#x", function(x) return #x end)
+  syntax("tostring", tostring)
+  syntax("pairs", function(x) for _, row in pairs(x) do made[#made + 1] = row end end)
+  add("tensor", dm.tensor, anything)
+  add("autograd.grad", dm.autograd.grad, anything)
+  add("keep", dm.keep, anything)
+  add("json_encode", dm.json_encode, anything)
+  add("json_decode", dm.json_decode, anything)
+  table.sort(out, function(a, b) return a.name < b.name end) -- pairs() knows no seed
+  return out
+end
+
+-- ---- the property ----
+
+local function write(v, parts)
+  if type(v) == "table" then
+    for _, item in ipairs(v) do write(item, parts) end
+  else
+    parts[#parts + 1] = tostring(v)
+  end
+end
+
+-- All that an operand is, as text.
+local function picture(x)
+  local parts = {x.dtype, tostring(x.shape), tostring(x.requires_grad), tostring(x:_version())}
+  write(x:totable(), parts)
+  return table.concat(parts, " ")
+end
+
+local function wording(target, args)
+  local words = {}
+  for i = 1, args.n do
+    local v = args[i]
+    words[i] = dm.is_tensor(v) and tostring(v):gsub("\n", " ") or tostring(v)
+  end
+  return ("%s(%s)"):format(target.name, table.concat(words, ", "))
+end
+
+local function check_call(target)
+  made = {}
+  local args, before = target.draw(), {}
+  if not target.changes then
+    for i, x in ipairs(made) do before[i] = picture(x) end
+  end
+  local ok, text = pcall(target.fn, table.unpack(args, 1, args.n))
+  if not ok and type(text) ~= "string" then
+    error(("%s raised a %s"):format(wording(target, args), type(text)), 0)
+  end
+  for i, x in ipairs(made) do
+    if before[i] and picture(x) ~= before[i] then
+      error(("%s changed an operand:\n%s\n%s"):format(wording(target, args), before[i],
+        picture(x)), 0)
+    end
+  end
+  return ok
+end
+
+local function in_use()
+  made = nil
+  dm.is_grad_enabled() -- the engine holds on to the coroutine that called it last
+  collectgarbage()
+  collectgarbage()
+  return dm.alloc_live(), dm.memory_allocated()
+end
+
+-- To be run in a coroutine: what its stack still holds is garbage with it.
+local function storm(n)
+  local list, worked = targets(), 0
+  math.randomseed(SEED)
+  dm.manual_seed(SEED)
+  for i = 1, n do
+    if check_call(list[(i - 1) % #list + 1]) then worked = worked + 1 end
+  end
+  return worked
+end
+
+describe("arguments drawn at random", function()
+  local sink, noise = require "demilune.caller", nil
+  before_each(function()
+    noise, sink.sink = sink.sink, function() end
+  end)
+  after_each(function() sink.sink = noise end)
+
+  it("work or raise a text, and leave nothing behind", function()
+    coroutine.wrap(storm)(2000) -- threads, caches
+    local live, bytes = in_use()
+    local calls = 30000
+    local share = coroutine.wrap(storm)(calls) / calls
+    assert.is_true(share > 0.1 and share < 0.9, "a test of one kind of call only: " .. share)
+    local live_after, bytes_after = in_use()
+    assert.equal(live, live_after)
+    assert.equal(bytes, bytes_after)
+    assert.is_true(dm.is_grad_enabled())
+    assert.same({{3.0, 3.0}}, dm.ones(1, 2):matmul(dm.ones(2, 2)):add(1):totable())
+  end)
+end)
+
+describe("sizes beyond all memory", function()
+  it("are refused with a text", function()
+    local x = dm.ones(2, 2)
+    for _, f in ipairs{
+      function() return dm.zeros(HUGE) end, function() return dm.empty(1 << 31, 1 << 31) end,
+      function() return dm.arange(1e300) end, function() return dm.arange(HUGE) end,
+      function() return dm.linspace(0, 1, HUGE) end, function() return dm.eye(HUGE) end,
+      function() return dm.randperm(HUGE) end, function() return x:tile(HUGE, HUGE) end,
+      function() return x["repeat"](x, HUGE, 1) end,
+      function() return x:repeat_interleave(HUGE) end,
+      function() return dm.ones(2):long():one_hot(HUGE) end,
+      function() return x:expand(HUGE, 2, 2):clone() end,
+      function() return dm.full({HUGE}, 1) end,
+    } do
+      local ok, text = pcall(f)
+      assert.is_false(ok)
+      assert.equal("string", type(text))
+    end
+  end)
+
+  it("a size that is no number is refused", function()
+    for _, size in ipairs{0 / 0, 1 / 0, 2.5, "3", true} do
+      assert.refuses("zeros", function() return dm.zeros(size) end)
+    end
+  end)
+end)
+
+-- ---- memory that ends ----
+
+local CHILD = [[
+local dm = require "demilune"
+local function exhaust(make)
+  local kept, ok, text = {}, nil, nil
+  ok, text = pcall(function()
+    for i = 1, math.huge do kept[i] = make() end
+  end)
+  kept = nil
+  collectgarbage()
+  assert(not ok and type(text) == "string" and text:find "memory", text)
+  local sum = dm.ones(1000, 1000):matmul(dm.ones(1000, 10)):sum():item()
+  assert(sum == 1e7, sum)
+end
+exhaust(function() return dm.ones(1 << 20) end)
+exhaust(function() return dm.ones(50000) end)
+exhaust(function() return dm.ones(8) end)
+exhaust(function() return ("x"):rep(1 << 20) .. math.random() end)
+local w = dm.ones(1 << 18, {requires_grad = true})
+local y = w
+exhaust(function() y = y * 2; return y end)
+y = nil
+print "ok"
+]]
+
+describe("a process that may have 400 MB", function()
+  it("gets an error when they are used up, and goes on #slow", function()
+    local script = os.tmpname()
+    local file <close> = assert(io.open(script, "w"))
+    local paths = "package.path, package.cpath = %q, %q\n"
+    file:write(paths:format(package.path, package.cpath), CHILD)
+    file:flush()
+    local pipe = io.popen(("ulimit -v 400000 && lua5.4 %s 2>&1"):format(script))
+    local said = pipe:read "a"
+    local fine = pipe:close()
+    os.remove(script)
+    assert.equal("ok\n", said)
+    assert.is_true(fine)
+  end)
+end)
