@@ -149,6 +149,26 @@ describe("in-place changes", function()
   end)
 end)
 
+describe("a history", function()
+  it("holds no cycle, whatever is changed in place", function()
+    local function work()
+      local x = leaf{{1.0, 2.0}, {3.0, 4.0}}
+      local h = x * 2
+      h:copy_(h:square())
+      h[1]:mul_(h[2]:clone())
+      local k = x * 3
+      pcall(function() k:mul_(k:t()) end)
+      h:sum():backward()
+    end
+    work()
+    collectgarbage()
+    local before = dm.memory_allocated()
+    for _ = 1, 10 do work() end
+    collectgarbage()
+    assert.equal(before, dm.memory_allocated())
+  end)
+end)
+
 describe("modes", function()
   it("no_grad records nothing and is left on an error", function()
     local x = leaf{1.0}

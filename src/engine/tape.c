@@ -171,6 +171,22 @@ bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) 
   return false;
 }
 
+/* A leaf is kept itself. Of another tensor a handle of the tape's own, with the
+   history that it has now: the script's handle may get a newer one, by a change
+   in place that itself depends on this record, and would close a cycle. */
+static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
+  if (!t->node) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_alias(t, out));
+  atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
+  (*out)->node = t->node;
+  (*out)->out_index = t->out_index;
+  (*out)->flags |= DM_T_REQUIRES_GRAD;
+  return DM_OK;
+}
+
 dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
                     int n_out, dm_Tensor **out, dm_Tensor *save_in) {
   const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
@@ -184,7 +200,8 @@ dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const v
     dm_Tensor *t = i == 0 && save_in ? save_in : in[i];
     /* an in-place op has already overwritten what shares its output's bytes */
     const bool lost = inplace && t->storage == out[0]->storage;
-    n->saved_in[i] = (dm_Saved){dm_tensor_ref(t), t->storage->version - lost, false};
+    n->saved_in[i].version = t->storage->version - lost;
+    DM_GO(keep_input(t, &n->saved_in[i].t));
   }
   for (int i = 0; i < n_out && n->saved_out; i++) {
     if (!(op->save >> (8 + i) & 1)) continue;

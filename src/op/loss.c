@@ -4,6 +4,7 @@
    Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
    logits of one target; they lie d apart. Labels count from the call's base. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -99,7 +100,7 @@ typedef struct Work {
   double weight_sum; /* over classes */
   double smoothing;
   char *out;
-  dm_status st;
+  atomic_bool failed; /* set by any thread */
 } Work;
 
 static void work_free(Work *w) {
@@ -201,7 +202,7 @@ dm_status cross_entropy_rule(dm_Call *c) {
     const int64_t n_class = w->r.c;                                                          \
     TYPE *z = dm_alloc((int64_t)sizeof(TYPE) * n_class);                                     \
     if (!z) {                                                                                \
-      w->st = DM_EMEM;                                                                       \
+      atomic_store(&w->failed, true);                                                        \
       return;                                                                                \
     }                                                                                        \
     for (int64_t i = begin; i < end; i++) {                                                  \
@@ -240,7 +241,7 @@ CROSS(double, f64, exp)
 static dm_status run_cross(Work *w) {
   const int64_t grain = dm_max_i64(1, 16384 / dm_max_i64(w->r.c, 1));
   dm_parallel_for(w->r.n, grain, w->type == DM_F64 ? cross_rows_f64 : cross_rows_f32, w);
-  return w->st == DM_OK ? DM_OK : dm_fail(w->st, "cross_entropy: out of memory");
+  return w->failed ? dm_fail(DM_EMEM, "cross_entropy: out of memory") : DM_OK;
 }
 
 dm_status cross_entropy_cpu(dm_Call *c) {
