@@ -280,12 +280,6 @@ bool dm_tensor_overlaps_itself(const dm_Tensor *t) {
   return false;
 }
 
-dm_Meta dm_meta_of(const dm_Tensor *t) {
-  dm_Meta m = {.dtype = t->dtype, .ndim = t->ndim, .device = t->device};
-  for (int d = 0; d < t->ndim; d++) m.shape[d] = t->shape[d];
-  return m;
-}
-
 bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b) {
   if (a->ndim != b->ndim) return false;
   for (int d = 0; d < a->ndim; d++)

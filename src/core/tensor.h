@@ -11,6 +11,7 @@
 #define DM_TENSOR_H
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "core/device.h"
 
@@ -79,7 +80,13 @@ bool dm_tensor_overlaps_itself(const dm_Tensor *t);
 int64_t dm_tensor_bytes(const dm_Tensor *t);
 
 void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride);
-dm_Meta dm_meta_of(const dm_Tensor *t);
+/* All sizes are copied, not only ndim of them: a move of fixed length costs less
+   than a loop, and this runs for every operand of every recorded call. */
+static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
+  dm_Meta m = {.dtype = t->dtype, .ndim = t->ndim, .device = t->device};
+  memcpy(m.shape, t->shape, sizeof m.shape);
+  return m;
+}
 int64_t dm_numel(int ndim, const int64_t *shape);
 bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b);
 /* "{2, 3, 4}" into buf. */
