@@ -845,6 +845,17 @@ def index():
     case("masked_fill", r(), torch.tensor(True), 1.0)
     case("masked_fill", r(2, 3), ints(2, 3, dtype=torch.bool), -INF, grad=False)
     case("masked_fill", r(0, 3), ints(0, 3, dtype=torch.bool), 1.0)
+    case("masked_select", r(2, 3), ints(2, 3, dtype=torch.bool))
+    case("index_add", r(3, 4), P(0), P(torch.tensor([2, 0, 2])), r(3, 4))
+    case("index_copy", r(4, 3), P(0), P(torch.tensor([3, 0])), r(2, 3))
+    case("tril", r(3, 4))
+    case("tril", r(3, 4), -1)
+    case("triu", r(4, 3))
+    case("triu", r(4, 3), 1)
+    case("roll", r(2, 3), 1, P(1))
+    case("roll", r(2, 3), [1, -1], P([0, 1]))
+    case("repeat_interleave", r(2, 3), 2, P(1))
+    case("one_hot", P(torch.tensor([0, 2, 1])), 4, fn=F.one_hot)
     for d in FLOATS:
         case("embedding", P(torch.tensor([[0, 2], [4, 2]])), r(5, 3, dtype=d), fn=F.embedding)
     case("embedding", P(torch.tensor([1, 2, 1])), r(4, 2), fn=F.embedding, padding_idx=P(1))
@@ -1152,6 +1163,10 @@ def loss():
         case(op, r(0, 2), r(0, 2), fn=fn)
         case(op, torch.tensor([1.0, 2.0, 2.0]), torch.tensor([1.0, 1.0, 4.0]), fn=fn)  # kinks
     case("smooth_l1_loss", r(5), r(5), fn=F.smooth_l1_loss, beta=0.0)
+    for reduction in ("none", "mean", "sum"):
+        case("huber_loss", r(6), r(6), fn=F.huber_loss, delta=1.5, reduction=reduction)
+        case("binary_cross_entropy", r(6, lo=0.05, hi=0.95), frozen(r(6, lo=0.0, hi=1.0)),
+             fn=F.binary_cross_entropy, reduction=reduction)
     bce, op = F.binary_cross_entropy_with_logits, "binary_cross_entropy_with_logits"
     y = lambda *s, dtype=f32: frozen(r(*s, dtype=dtype, lo=0, hi=1))
     for red in ("none", "mean", "sum"):
