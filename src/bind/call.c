@@ -321,7 +321,8 @@ static void push_result(lua_State *L, State *S, dm_Tensor *out, int top) {
   dm_push_tensor(L, S, out);
 }
 
-/* Makes the handles first: creating one may raise, and then nothing is held. */
+/* Calls the engine, with a second try after a collection, and pushes what it
+   gives. */
 static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplace) {
   lua_State *L = a->L;
   const int top = lua_gettop(L), id = (int)dm_op_id(a->op);

@@ -11,6 +11,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/pointwise.h"
+#include "op/rowmath.h"
 
 enum {
   TILE = 64,     /* outputs walked side by side */
@@ -513,26 +514,10 @@ static void var_join(dm_Acc *s, double mean, double m2, int64_t n) {
 #define VAR(SUFFIX, TYPE)                                                                   \
   static void var_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
     DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    const TYPE about = (TYPE)((double)sum_block_##SUFFIX(v, n) / (double)n);                \
-    TYPE d1[LANES] = {0}, d2[LANES] = {0};                                                  \
-    int64_t i = 0;                                                                          \
-    for (; i + LANES <= n; i += LANES)                                                      \
-      for (int k = 0; k < LANES; k++) {                                                     \
-        const TYPE d = v[i + k] - about;                                                    \
-        d1[k] += d;                                                                         \
-        d2[k] += d * d;                                                                     \
-      }                                                                                     \
-    for (; i < n; i++) {                                                                    \
-      const TYPE d = v[i] - about;                                                          \
-      d1[0] += d;                                                                           \
-      d2[0] += d * d;                                                                       \
-    }                                                                                       \
-    double s1 = 0, s2 = 0;                                                                  \
-    for (int k = 0; k < LANES; k++) {                                                       \
-      s1 += (double)d1[k];                                                                  \
-      s2 += (double)d2[k];                                                                  \
-    }                                                                                       \
-    var_join(s, (double)about + s1 / (double)n, s2 - s1 * s1 / (double)n, n);               \
+    if (n == 0) return;                                                                     \
+    double m2;                                                                              \
+    const double mean = dm_row_moments_##SUFFIX(v, n, &m2);                                 \
+    var_join(s, mean, m2, n);                                                               \
   }
 VAR(f32, float)
 VAR(f64, double)
