@@ -77,7 +77,8 @@ function a_value()
   elseif turn <= 10 then v = a_tensor()
   elseif turn == 11 then v = a_list()
   elseif turn == 12 then v = some_options()
-  elseif turn == 13 then v = one_of{print, io.stdout, coroutine.create(print), dm}
+  elseif turn == 13 then
+    v = one_of{print, io.stdout, coroutine.create(print), setmetatable({}, {__index = dm})}
   else v = nil
   end
   depth = depth - 1
@@ -165,7 +166,8 @@ local function targets()
     end
   end
   for name, fn in pairs(dm.methods) do
-    add(name, fn, method_call, name:sub(-1) == "_" or name == "free" or name == "batch_norm")
+    add("x:" .. name, fn, method_call,
+      name:sub(-1) == "_" or name == "free" or name == "batch_norm")
   end
   local function syntax(name, fn, changes) add(name, fn, method_call, changes) end
   syntax("x[k]", function(x, k) return x[k] end)
@@ -270,6 +272,22 @@ describe("arguments drawn at random", function()
     assert.equal(bytes, bytes_after)
     assert.is_true(dm.is_grad_enabled())
     assert.same({{3.0, 3.0}}, dm.ones(1, 2):matmul(dm.ones(2, 2)):add(1):totable())
+  end)
+end)
+
+describe("sizes that are 0", function()
+  it("a kernel without taps is refused, a batch without images is not", function()
+    local x, w = dm.ones(1, 2, 4, 4), dm.ones(3, 2, 3, 3)
+    for _, shape in ipairs{{2, 2, 0, 0}, {2, 2, 3, 0}, {0, 2, 3, 3}} do
+      for _, opts in ipairs{{}, {padding = "same"}} do
+        assert.error_matches(function() x:conv2d(dm.ones(table.unpack(shape)), opts) end,
+          "at least 1")
+      end
+    end
+    assert.error_matches(function() dm.ones(1, 0, 4, 4):conv2d(dm.ones(2, 0, 3, 3)) end,
+      "at least 1")
+    assert.same({0, 3, 2, 2}, dm.ones(0, 2, 4, 4):conv2d(w, {}).shape)
+    assert.error_matches(function() dm.ones(1, 2, 0, 4):conv2d(w) end, "does not fit")
   end)
 end)
 

@@ -102,13 +102,14 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
   return table ? 1 : (int)n;
 }
 
+static bool is_list(const dm_AttrSpec *s) { return s->kind == A_DIMS || s->kind == A_SIZES; }
+
 /* The last of the arguments from i on that a list may swallow: numbers, and
    only when no other list or required attribute comes after. */
 static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
   const int k = (int)(s - a->g->attr);
   for (int j = k + 1; j < a->g->n_attr; j++)
-    if (a->g->attr[j].required || a->g->attr[j].kind == A_DIMS || a->g->attr[j].kind == A_SIZES)
-      return i;
+    if (a->g->attr[j].required || is_list(&a->g->attr[j])) return i;
   int end = i;
   while (end < last && lua_type(a->L, end + 1) == LUA_TNUMBER) end++;
   return end;
@@ -262,6 +263,10 @@ static bool is_options(lua_State *L, int i) {
   return any;
 }
 
+static bool is_empty_table(lua_State *L, int i) {
+  return lua_istable(L, i) && lua_rawlen(L, i) == 0 && !is_options(L, i);
+}
+
 static const dm_AttrSpec *next_attr(Args *a) {
   while (a->next_attr < a->g->n_attr && (a->attr_given >> a->next_attr & 1)) a->next_attr++;
   return a->next_attr < a->g->n_attr ? &a->g->attr[a->next_attr] : NULL;
@@ -281,6 +286,7 @@ static void read_positional(Args *a, int first, int last) {
       continue;
     }
     const dm_AttrSpec *s = next_attr(a);
+    if (i == last && is_empty_table(L, i) && !(s && is_list(s))) break; /* no options */
     if (slot < a->g->n_required && (!s || type == LUA_TNIL || type == LUA_TUSERDATA))
       bad(a, a->g->tensor[slot], i, "tensor");
     if (!s) {

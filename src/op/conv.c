@@ -74,6 +74,9 @@ static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
 static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t in,
                              int64_t kernel, int64_t *pad, int64_t *out) {
   const int64_t reach = a->dilation[i] * (kernel - 1);
+  if (kernel < 1)
+    return dm_fail(DM_EARG, "%s: the kernel's %s is %lld, wanted at least 1", c->op->name,
+                   i ? "width" : "height", (long long)kernel);
   if (a->padding[i] == SAME) {
     *pad = reach / 2;
     *out = in;
@@ -81,7 +84,7 @@ static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t
   }
   *pad = a->padding[i];
   const int64_t room = in + 2 * *pad - reach - 1;
-  if (room < 0 || kernel < 1)
+  if (room < 0)
     return dm_fail(DM_EARG,
                    "%s: a kernel that spans %lld does not fit into %s %lld, padding "
                    "included",
@@ -112,9 +115,12 @@ static dm_status conv_dims(const dm_Call *c, const ConvAttr *a, Image x, int64_t
 }
 
 static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
-  if (w->ndim == 4) return DM_OK;
-  return dm_fail(DM_EARG, "%s: weight has shape %s, wanted {out, in / groups, height, width}",
-                 c->op->name, DM_SHAPE(w));
+  if (w->ndim == 4 && w->numel > 0) return DM_OK;
+  return dm_fail(
+      DM_EARG,
+      "%s: weight has shape %s, wanted {out, in / groups, height, width} of at least "
+      "1 each",
+      c->op->name, DM_SHAPE(w));
 }
 
 /* gy must be what d's forward gives. */

@@ -57,7 +57,8 @@ static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t
   bool bad = false;
   dm_load_i64(d->dtype, ptr[0], stride[0], n, out);
   for (int64_t i = 0; i < n; i++) {
-    out[i] = d->wrap && out[i] < 0 ? out[i] + d->n : out[i] - d->base;
+    /* unsigned: the least of int64 wraps, and is out of range still */
+    out[i] = (int64_t)((uint64_t)out[i] + (uint64_t)(d->wrap && out[i] < 0 ? d->n : -d->base));
     bad |= out[i] < 0 || out[i] >= d->n;
   }
   if (bad) atomic_store(&d->bad, true);
@@ -788,7 +789,8 @@ dm_status one_hot_rule(dm_Call *c) {
     Read r = {.dtype = (dm_DType)index->dtype, .n = INT64_MIN};
     dm_iter_init(&r.it, 1, &index);
     dm_iter_range(&r.it, 0, index->numel, run_max, &r);
-    n = dm_max_i64(r.n - c->base + 1, 0);
+    n = r.n < c->base ? 0 : r.n - c->base;
+    n += r.n >= c->base;
   }
   if (n < 0)
     return dm_fail(DM_EARG, "one_hot: num_classes %lld given, wanted 0 or more", (long long)n);
