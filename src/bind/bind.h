@@ -28,6 +28,7 @@ typedef struct State {
   dm_Modes *current;
   lua_State *current_thread;
   dm_Generator generator;
+  struct dm_Observer *observers;
   Box *scope; /* ring of the innermost open scope; NULL: none */
   int64_t gc_limit, gc_count;
   double gc_seconds, gc_end, gc_last; /* in forced collections; the last one's end, length */

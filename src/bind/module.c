@@ -23,7 +23,7 @@ static State *push_state(lua_State *L) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   S->generator.seed = (uint64_t)t.tv_sec * 1000003u ^ (uint64_t)t.tv_nsec;
-  dm_modes_init(&S->modes, &S->generator);
+  dm_modes_init(&S->modes, &S->generator, &S->observers);
   S->modes.base = 1;
   S->current = &S->modes;
   lua_newtable(L);

@@ -88,10 +88,11 @@ static dm_status cast_one(dm_Modes *m, dm_Tensor *t, dm_DType to, dm_Tensor **ou
   const int64_t dtype = to;
   /* a cached cast always has a history: it may be used with gradients later */
   if (cached) m->grad = true;
-  m->masked = true;
+  m->masked = m->casting = true;
   const dm_status st = dm_call(DM_OP_cast, 1, &t, &dtype, out);
   m->grad = grad;
   m->masked = masked;
+  m->casting = false;
   if (st != DM_OK) return st;
   n_casts++;
   if (cached) cache_add(m, t, *out);

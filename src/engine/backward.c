@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/observe.h"
 #include "engine/tape.h"
 
 typedef struct Walk {
@@ -227,7 +228,7 @@ done:
   return st;
 }
 
-static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
+static dm_status gradients_unobserved(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
   dm_X x = DM_X_INIT;
   dm_Modes *m = dm_modes();
   const uint8_t base = m->base;
@@ -247,6 +248,21 @@ static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor
   for (int i = 0; i < n->n_in && st == DM_OK; i++)
     if (gx[i] && need[i]) st = fit(&gx[i], &n->in_meta[i]);
   m->base = base;
+  return st;
+}
+
+static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
+  if (!dm_observed()) return gradients_unobserved(w, n, need, gx);
+  dm_Event e = {.op = n->op,
+                .name = dm_node_name(n),
+                .backward = true,
+                .n_in = n->n_out,
+                .in = n->gy,
+                .out = gx};
+  dm_observe_begin(&e);
+  const dm_status st = gradients_unobserved(w, n, need, gx);
+  if (st == DM_OK) e.n_out = n->n_in;
+  dm_observe_end(&e);
   return st;
 }
 

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/autocast.h"
+#include "engine/observe.h"
 #include "engine/op.h"
 #include "engine/tape.h"
 
@@ -72,9 +73,8 @@ static void drop_outputs(dm_Call *c) {
   for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&c->out[i]);
 }
 
-/* The call after autocast. */
-static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                            const void *attr, dm_Tensor **out, int *n_out) {
+static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                                const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
   DM_TRY(check_devices(op, n_in, in));
@@ -100,6 +100,23 @@ static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
   for (int i = 0; i < c.n_out; i++) out[i] = c.out[i];
   *n_out = c.n_out;
   return DM_OK;
+}
+
+/* The call after autocast. */
+static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                            const void *attr, dm_Tensor **out, int *n_out) {
+  if (!dm_observed()) return run_unobserved(op, n_in, in, attr, out, n_out);
+  dm_Event e = {.op = op,
+                .name = op->name,
+                .autocast = dm_modes()->casting,
+                .n_in = n_in,
+                .in = in,
+                .out = out};
+  dm_observe_begin(&e);
+  const dm_status st = run_unobserved(op, n_in, in, attr, out, n_out);
+  if (st == DM_OK) e.n_out = *n_out;
+  dm_observe_end(&e);
+  return st;
 }
 
 /* Room for n pointers: the given array when it is large enough. */
@@ -267,9 +284,9 @@ static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const v
 
 /* Recorded before it is written: recording may fail, and then nothing has
    changed and the call can be tried again. */
-dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
-  const dm_OpInfo *op = &dm_ops[id];
-  if (op->compose) return compose_inplace(id, n_in, in, attr);
+static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                                   const void *attr) {
+  if (op->compose) return compose_inplace((int)dm_op_id(op), n_in, in, attr);
   dm_Tensor *t = in[0], *old = NULL;
   _Alignas(8) char defaults[DM_ATTR_BYTES];
   if (!attr) {
@@ -308,6 +325,17 @@ dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *at
   if (st != DM_OK) t->storage->version--;
   for (int i = 0; i < DM_COUNT(kept); i++) end_history(&kept[i], st != DM_OK);
   dm_tensor_unref(&old);
+  return st;
+}
+
+dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
+  const dm_OpInfo *op = &dm_ops[id];
+  if (!dm_observed()) return change_unobserved(op, n_in, in, attr);
+  dm_Event e = {.op = op, .name = op->name, .inplace = true, .n_in = n_in, .in = in, .out = in};
+  dm_observe_begin(&e);
+  const dm_status st = change_unobserved(op, n_in, in, attr);
+  e.n_out = st == DM_OK;
+  dm_observe_end(&e);
   return st;
 }
 

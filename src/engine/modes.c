@@ -4,15 +4,17 @@
 _Thread_local dm_Modes *dm_modes_current;
 static _Thread_local dm_Modes own;
 static _Thread_local dm_Generator own_generator;
+static _Thread_local struct dm_Observer *own_observers;
 
-void dm_modes_init(dm_Modes *m, dm_Generator *gen) {
-  *m = (dm_Modes){.grad = true, .cache_enabled = true, .generator = gen};
+void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observers) {
+  *m =
+      (dm_Modes){.grad = true, .cache_enabled = true, .generator = gen, .observers = observers};
   m->autocast[DM_CPU].dtype = DM_BF16;
   m->autocast[DM_CUDA].dtype = DM_F16;
 }
 
 dm_Modes *dm_modes_own(void) {
-  dm_modes_init(&own, &own_generator);
+  dm_modes_init(&own, &own_generator, &own_observers);
   return dm_modes_current = &own;
 }
 

@@ -8,6 +8,7 @@
 #include "core/tensor.h"
 
 struct dm_CastCache;
+struct dm_Observer;
 
 typedef struct dm_Autocast {
   bool enabled;
@@ -19,11 +20,13 @@ typedef struct dm_Modes {
   bool inference; /* neither record nor ever be recorded */
   bool cache_enabled;
   bool masked;  /* inside a listed op: its inner calls are not converted */
+  bool casting; /* autocast is converting an input */
   uint8_t base; /* positions count from 0 (C) or 1 (Lua) */
   int depth;    /* open autocast regions of all device types */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
-  struct dm_CastCache *cache; /* casts of weights, dropped when depth is 0 */
-  dm_Generator *generator;    /* the default one of every device */
+  struct dm_CastCache *cache;     /* casts of weights, dropped when depth is 0 */
+  dm_Generator *generator;        /* the default one of every device */
+  struct dm_Observer **observers; /* head of the host's list */
 } dm_Modes;
 
 /* Read at every call; one pointer fits the room that the loader keeps for the
@@ -35,7 +38,8 @@ dm_Modes *dm_modes_own(void); /* sets and gives the thread's own default ones */
 static inline dm_Modes *dm_modes(void) {
   return DM_LIKELY(dm_modes_current != NULL) ? dm_modes_current : dm_modes_own();
 }
-void dm_modes_init(dm_Modes *m, dm_Generator *gen);
+/* Both belong to the host, and serve all of its modes. */
+void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observers);
 /* Drops what m holds (its cast cache). */
 void dm_modes_clear(dm_Modes *m);
 

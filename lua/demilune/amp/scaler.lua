@@ -1,171 +1,9 @@
--- demilune.amp: autocast regions and the gradient scaler.
+-- The gradient scaler.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
-
-local amp = {}
-
--- ---- autocast ----
-
--- A region may be entered again while it is open: it keeps a stack.
-local Region = {}
-Region.__index = Region
-Region.__name = "demilune.autocast"
-
-local TYPES = {cpu = true, cuda = true}
-local LOW = {float16 = true, bfloat16 = true}
-local REGION = {device_type = "cpu", dtype = options.NONE, enabled = true,
-  cache_enabled = options.NONE}
-
-function amp.is_autocast_available(device_type)
-  return device_type == "cpu" or device_type == "cuda"
-end
-
-local function device_type_of(name)
-  if type(name) ~= "string" then
-    caller.raise("autocast: device_type is a %s, wanted a string such as \"cpu\"", type(name))
-  end
-  local kind = name:match "^(%l+):%d+$" or name
-  if not TYPES[kind] then
-    caller.raise("autocast: unknown device '%s', wanted \"cpu\" or \"cuda\"", name)
-  end
-  return kind
-end
-
-local function settings_of(opts)
-  if type(opts) == "string" then opts = {device_type = opts} end
-  local o = options.read("autocast", opts, REGION)
-  o.device_type = device_type_of(o.device_type)
-  if o.dtype == nil then o.dtype = core.get_autocast_dtype(o.device_type) end
-  if o.cache_enabled == nil then o.cache_enabled = core.is_autocast_cache_enabled() end
-  if o.enabled and o.device_type == "cuda" and not require("demilune.cuda").is_available() then
-    caller.warn("autocast: there is no CUDA device; the region is off")
-    o.enabled = false
-  elseif o.enabled and o.device_type == "cpu" and not LOW[o.dtype] then
-    caller.warn("autocast: dtype is %s, the CPU knows float16 and bfloat16; the region is off",
-      tostring(o.dtype))
-    o.enabled = false
-  end
-  return o
-end
-
-function Region:enter()
-  local o = self.settings
-  -- a region that is off accepts any dtype: the one in force stays
-  local dtype = o.enabled and o.dtype or LOW[o.dtype] and o.dtype
-    or core.get_autocast_dtype(o.device_type)
-  self[#self + 1] = core.autocast_enter(o.device_type, o.enabled, dtype, o.cache_enabled)
-  return self
-end
-
-function Region:leave()
-  local token = table.remove(self)
-  if token == nil then caller.raise("autocast: the region is not open") end
-  core.autocast_leave(token)
-end
-
-function Region:__close()
-  if #self > 0 then self:leave() end
-end
-Region.close = Region.__close
-
-function Region:__gc()
-  if #self == 0 then return end
-  while #self > 0 do self:leave() end
-  caller.sink("warning: an autocast region was never closed; hint: " ..
-    "local _ <close> = amp.autocast{...}")
-end
-
-function Region:__tostring()
-  local o = self.settings
-  return ("autocast(%s, %s, %s)"):format(o.device_type, o.dtype, o.enabled and "on" or "off")
-end
-
--- fn inside the region, at each call; the region itself is closed.
-function Region:wrap(fn)
-  if type(fn) ~= "function" then
-    local meta = getmetatable(fn)
-    if not (type(meta) == "table" and meta.__call) then
-      caller.raise("autocast:wrap: wanted a function, got %s; hint: local _ <close> = " ..
-        "amp.autocast{...} opens a region for a block", type(fn))
-    end
-  end
-  while #self > 0 do self:leave() end
-  return function(...)
-    local _ <close> = self:enter()
-    return fn(...)
-  end
-end
-
--- amp.autocast{device_type = , dtype = , enabled = , cache_enabled = } opens a
--- region, to be closed; amp.autocast(opts, fn) returns what fn() returns inside.
-function amp.autocast(opts, fn)
-  local region = setmetatable({settings = settings_of(opts)}, Region)
-  if fn == nil then return region:enter() end
-  return region:wrap(fn)()
-end
-
-amp.is_autocast_enabled = core.is_autocast_enabled
-amp.get_autocast_dtype = core.get_autocast_dtype
-
--- {op = class} of the ops that autocast treats on that device.
-function amp.op_table(device_type)
-  local kind, classes = device_type_of(device_type or "cpu"), {}
-  for _, row in ipairs(core.ops()) do
-    if not row.hidden and row[kind] ~= "unlisted" then classes[row.name] = row[kind] end
-  end
-  return classes
-end
-
--- ---- functions of one's own under autocast ----
-
-local CUSTOM = {cast_inputs = options.NONE, device_type = "cpu"}
-
--- Floating tensors as dtype, float64 aside; tables are walked.
-local function cast(value, dtype)
-  if core.is_tensor(value) then
-    local fits = value:is_floating_point() and value.dtype ~= "float64"
-    return fits and value:to(dtype) or value
-  end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local out = {}
-  for key, item in pairs(value) do out[key] = cast(item, dtype) end
-  return out
-end
-
--- For forward of an autograd Function: remembers the region. cast_inputs: inputs
--- become that dtype and the body runs with autocast off, if it was on.
-function amp.custom_fwd(fn, opts)
-  local o = options.read("custom_fwd", opts, CUSTOM)
-  local kind = device_type_of(o.device_type)
-  return function(ctx, ...)
-    local dtype = core.get_autocast_dtype(kind)
-    local enabled = core.is_autocast_enabled(kind)
-    ctx._autocast = {device_type = kind, dtype = dtype, enabled = enabled}
-    if not (o.cast_inputs and enabled) then
-      return fn(ctx, ...)
-    end
-    ctx._autocast.enabled = false
-    local args = table.pack(...)
-    for i = 1, args.n do args[i] = cast(args[i], o.cast_inputs) end
-    local _ <close> = amp.autocast{device_type = kind, enabled = false}
-    return fn(ctx, table.unpack(args, 1, args.n))
-  end
-end
-
--- For backward: runs in the state that forward ran in.
-function amp.custom_bwd(fn)
-  return function(ctx, ...)
-    if not ctx._autocast then
-      caller.raise("custom_bwd: forward was not wrapped by amp.custom_fwd")
-    end
-    local _ <close> = amp.autocast(ctx._autocast)
-    return fn(ctx, ...)
-  end
-end
-
--- ---- GradScaler ----
+local regions = require "demilune.amp.autocast"
 
 -- Scale, counter and found_inf are tensors; step() and update() read none of
 -- them on the host. The records of an optimizer: stage and found_inf.
@@ -186,9 +24,9 @@ local function check_factors(growth, backoff)
 end
 
 -- min_scale: backing off stops there (0: never).
-function amp.GradScaler(opts)
+local function new(opts)
   local o = options.read("GradScaler", opts, SCALER)
-  o.device = device_type_of(o.device)
+  o.device = regions.device_type_of(o.device)
   if o.enabled and o.device == "cuda" and not require("demilune.cuda").is_available() then
     caller.warn("GradScaler: there is no CUDA device; the scaler is off")
     o.enabled = false
@@ -406,4 +244,4 @@ function GradScaler:__tostring()
     s.steps, s.grows_in)
 end
 
-return amp
+return {GradScaler = new}

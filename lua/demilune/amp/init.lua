@@ -1,0 +1,23 @@
+-- demilune.amp: mixed precision. Each room is loaded when it is first named.
+
+local ROOMS = {
+  autocast = {"autocast", "is_autocast_available", "is_autocast_enabled", "get_autocast_dtype",
+    "op_table"},
+  scaler = {"GradScaler"},
+  custom = {"custom_fwd", "custom_bwd"},
+}
+
+local room_of = {}
+for room, names in pairs(ROOMS) do
+  for _, name in ipairs(names) do room_of[name] = room end
+end
+
+return setmetatable({}, {
+  __index = function(self, name)
+    local room = room_of[name]
+    if not room then return nil end
+    local value = require("demilune.amp." .. room)[name]
+    rawset(self, name, value)
+    return value
+  end,
+})

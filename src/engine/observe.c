@@ -1,0 +1,22 @@
+/* Tells the observers; see observe.h. */
+#include "engine/observe.h"
+
+void dm_observe_begin(const dm_Event *e) {
+  for (dm_Observer *o = *dm_modes()->observers; o; o = o->next) o->begin(o->ctx, e);
+}
+
+void dm_observe_end(const dm_Event *e) {
+  for (dm_Observer *o = *dm_modes()->observers; o; o = o->next) o->end(o->ctx, e);
+}
+
+void dm_observer_add(dm_Observer *o) {
+  dm_Observer **head = dm_modes()->observers;
+  o->next = *head;
+  *head = o;
+}
+
+void dm_observer_remove(dm_Observer *o) {
+  dm_Observer **at = dm_modes()->observers;
+  while (*at && *at != o) at = &(*at)->next;
+  if (*at) *at = o->next;
+}
