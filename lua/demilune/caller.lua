@@ -28,4 +28,13 @@ function caller.warn(text, ...)
   caller.sink(position() .. "warning: " .. text:format(...))
 end
 
+local warned = {}
+
+-- A warning that is given once for each key (any value but nil).
+function caller.warn_once(key, text, ...)
+  if warned[key] then return end
+  warned[key] = true
+  caller.warn(text, ...)
+end
+
 return caller
