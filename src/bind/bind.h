@@ -83,6 +83,10 @@ int dm_raise_text(lua_State *L, const char *fmt, ...);
     if (DM_UNLIKELY((call) != DM_OK)) return dm_raise(L); \
   } while (0)
 
+/* Finds the first Lua function on the stack whose source does not lie in the
+   library's own folder: the user's line. Takes no memory. */
+bool dm_where(lua_State *L, const State *S, lua_Debug *ar);
+
 /* Registers with the two upvalues (the table is on top). */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
 /* Frees what garbage holds: the second chance of an allocation that failed. */
@@ -105,6 +109,7 @@ int dm_tensor_to(lua_State *L);
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
+extern const luaL_Reg dm_report_functions[];
 void dm_register_scopes(lua_State *L, State *S);
 void dm_register_data(lua_State *L, State *S);
 

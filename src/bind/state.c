@@ -65,21 +65,23 @@ void dm_enter_slow(lua_State *L, State *S) {
 
 /* ---- errors ---- */
 
-/* Pushes "file:line: " of the first Lua function on the stack whose source does
-   not lie in the library's own folder. */
+bool dm_where(lua_State *L, const State *S, lua_Debug *ar) {
+  for (int level = 1; lua_getstack(L, level, ar); level++) {
+    lua_getinfo(L, "Sl", ar);
+    if (ar->currentline <= 0) continue;
+    if (!S->library[0] || strncmp(ar->source, S->library, strlen(S->library)) != 0) return true;
+  }
+  return false;
+}
+
+/* Pushes "file:line: ", or nothing when no such function is on the stack. */
 static void push_where(lua_State *L) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key);
   const State *S = lua_touserdata(L, -1);
   lua_pop(L, 1); /* the registry keeps it */
   lua_Debug ar;
-  for (int level = 1; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0) continue;
-    if (S->library[0] && strncmp(ar.source, S->library, strlen(S->library)) == 0) continue;
-    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
-    return;
-  }
-  lua_pushliteral(L, "");
+  if (dm_where(L, S, &ar)) lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+  else lua_pushliteral(L, "");
 }
 
 int dm_raise(lua_State *L) {

@@ -257,6 +257,7 @@ static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor
                 .name = dm_node_name(n),
                 .backward = true,
                 .n_in = n->n_out,
+                .node = n->seq,
                 .in = n->gy,
                 .out = gx};
   dm_observe_begin(&e);
@@ -443,11 +444,12 @@ static dm_status walk_in_modes(Walk *w, int n, dm_Tensor *const *roots,
   const dm_Modes old = *m;
   m->grad = w->flags & DM_CREATE_GRAPH;
   m->inference = false;
-  m->masked = true;
+  m->masked = m->walking = true;
   const dm_status st = walk(w, n, roots, seeds);
   m->grad = old.grad;
   m->inference = old.inference;
   m->masked = old.masked;
+  m->walking = old.walking;
   return st;
 }
 

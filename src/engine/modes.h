@@ -21,8 +21,10 @@ typedef struct dm_Modes {
   bool cache_enabled;
   bool masked;  /* inside a listed op: its inner calls are not converted */
   bool casting; /* autocast is converting an input */
+  bool walking; /* in the walk back */
   uint8_t base; /* positions count from 0 (C) or 1 (Lua) */
   int depth;    /* open autocast regions of all device types */
+  int place;    /* where the host is, by a number of its own, for observers; 0: nowhere */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
   struct dm_CastCache *cache;     /* casts of weights, dropped when depth is 0 */
   dm_Generator *generator;        /* the default one of every device */

@@ -15,6 +15,7 @@ typedef struct dm_Event {
   bool autocast;   /* a cast that autocast makes */
   bool inplace;    /* in[0] is out[0] */
   int n_in, n_out; /* n_out is 0 at the beginning, and after a failure */
+  uint64_t node;   /* of a node's turn: its number (seq) */
   dm_Tensor *const *in, *const *out; /* single ones may be NULL */
 } dm_Event;
 

@@ -5,6 +5,7 @@ local ROOMS = {
     "op_table"},
   scaler = {"GradScaler"},
   custom = {"custom_fwd", "custom_bwd"},
+  report = {"report", "memory"},
 }
 
 local room_of = {}

@@ -329,6 +329,8 @@ end
 local WEAK = {__mode = "v"}
 local fault = {}
 
+-- The way from this module to one below, as Lua writes it: ".layers[3]"; nil
+-- when it is not below.
 local function path_to(self, child)
   local found = child == self and "" or nil
   local function search(module, prefix, depth)
@@ -345,6 +347,8 @@ local function path_to(self, child)
   if not found then search(self, "", 1) end
   return found
 end
+
+Module.path_to = path_to
 
 local function annotate(self, message)
   if type(message) ~= "string" then return message end
@@ -363,6 +367,13 @@ local function annotate(self, message)
   return fault.message
 end
 
+-- Who wants to know which module runs, or nil: see Module.follow.
+local follower
+
+-- fn(module) is called before each forward, and gives the place (core._place)
+-- to go back to after it, on every way out. nil: nobody follows.
+function Module.follow(fn) follower = fn end
+
 local function finish(self, ok, ...)
   if ok then
     if not self._hooks then return ... end
@@ -371,12 +382,21 @@ local function finish(self, ok, ...)
   return error(annotate(self, ...), 0)
 end
 
+local function finish_followed(self, outer, ...)
+  core._place(outer)
+  return finish(self, ...)
+end
+
 function Module:__call(...)
   local before = rawget(self, "_pre_hooks")
   if before then
     for _, hook in ipairs(before) do hook(self, {...}) end
   end
   if rawget(self, "_hooks") then rawset(self, "_hook_inputs", {...}) end
+  if follower then
+    local outer = follower(self)
+    return finish_followed(self, outer, pcall(self.forward, self, ...))
+  end
   return finish(self, pcall(self.forward, self, ...))
 end
 

@@ -1,0 +1,223 @@
+/* Lua's side of engine/watch.h and core/census.h, for demilune.amp.report. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+#include "core/census.h"
+#include "engine/watch.h"
+
+typedef struct Watch {
+  dm_Watch watch;
+  State *S;
+  bool open;
+} Watch;
+
+/* Called inside an op: takes no memory and raises nothing. */
+static void write_line(void *ctx, char *out, size_t n) {
+  const Watch *w = ctx;
+  lua_Debug ar;
+  if (w->S->current_thread && dm_where(w->S->current_thread, w->S, &ar))
+    snprintf(out, n, "%s:%d", ar.short_src, ar.currentline);
+}
+
+static Watch *check_watch(lua_State *L) { return luaL_checkudata(L, 1, "demilune.Watch"); }
+
+/* Links the watch into its state's observers, or takes it out. */
+static void set_open(Watch *w, bool open) {
+  if (w->open == open) return;
+  w->open = open;
+  dm_Modes *here = dm_modes_current;
+  dm_modes_current = &w->S->modes;
+  if (open) dm_observer_add(&w->watch.observer);
+  else dm_observer_remove(&w->watch.observer);
+  dm_modes_current = here;
+  w->watch.depth = 0;
+}
+
+static int watch_open(lua_State *L) {
+  set_open(check_watch(L), true);
+  return 0;
+}
+static int watch_close(lua_State *L) {
+  set_open(check_watch(L), false);
+  return 0;
+}
+static int watch_gc(lua_State *L) {
+  Watch *w = check_watch(L);
+  set_open(w, false);
+  dm_watch_free(&w->watch);
+  return 0;
+}
+
+static void set_integer(lua_State *L, const char *key, int64_t v) {
+  lua_pushinteger(L, v);
+  lua_setfield(L, -2, key);
+}
+static void set_string(lua_State *L, const char *key, const char *v) {
+  lua_pushstring(L, v);
+  lua_setfield(L, -2, key);
+}
+static void set_boolean(lua_State *L, const char *key, bool v) {
+  lua_pushboolean(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static const char *dtype_name(uint8_t dtype) {
+  return dtype == DM_N_DTYPE ? NULL : dm_dtype_name((dm_DType)dtype);
+}
+
+/* -> array of {place, op, kind, dtype, region, device, mixed, calls, bytes} */
+static int watch_tallies(lua_State *L) {
+  static const char *const kinds[DM_N_TALLY] = {"forward", "backward", "weight",  "input",
+                                                "kept",    "bad",      "bad_back"};
+  const dm_TallyTable *t = &check_watch(L)->watch.tallies;
+  lua_createtable(L, t->n, 0);
+  lua_Integer n = 0;
+  for (int i = 0; i < t->room; i++) {
+    if (!t->slot[i].key) continue;
+    const dm_TallyKey k = dm_tally_key(&t->slot[i]);
+    lua_createtable(L, 0, 9);
+    set_integer(L, "place", k.place);
+    set_string(L, "op", k.op == DM_N_OP ? "(function)" : dm_ops[k.op].name);
+    set_string(L, "kind", kinds[k.kind]);
+    set_string(L, "dtype", dtype_name(k.dtype));
+    set_string(L, "region", dtype_name(k.region));
+    set_string(L, "device", k.device == DM_CUDA ? "cuda" : "cpu");
+    set_boolean(L, "mixed", k.mixed);
+    set_integer(L, "calls", t->slot[i].calls);
+    set_integer(L, "bytes", t->slot[i].bytes);
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+/* first(backward?) -> what first gave inf or NaN there, or nil */
+static int watch_first(lua_State *L) {
+  const dm_Blame *b = &check_watch(L)->watch.first[lua_toboolean(L, 2)];
+  if (!b->found) return 0;
+  lua_createtable(L, 0, 12);
+  set_string(L, "op", b->op);
+  set_string(L, "within", b->within);
+  set_string(L, "where", b->where);
+  set_string(L, "phase", lua_toboolean(L, 2) ? "backward" : "forward");
+  set_string(L, "value", b->nan ? "NaN" : "inf");
+  set_string(L, "dtype", dtype_name(b->dtype));
+  set_string(L, "shape", dm_shape_str(b->ndim, b->shape, (char[96]){0}));
+  set_boolean(L, "autocast", b->autocast);
+  set_integer(L, "place", b->place);
+  set_integer(L, "step", b->step);
+  lua_pushnumber(L, b->largest);
+  lua_setfield(L, -2, "largest");
+  lua_createtable(L, b->n_in, 0);
+  for (int i = 0; i < b->n_in && i < 32; i++) {
+    lua_pushboolean(L, b->finite >> i & 1);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "inputs_finite");
+  return 1;
+}
+
+/* -> walks back, tallies lost for want of memory */
+static int watch_steps(lua_State *L) {
+  const Watch *w = check_watch(L);
+  lua_pushinteger(L, w->watch.walks);
+  lua_pushinteger(L, w->watch.missed);
+  return 2;
+}
+
+/* _watch(check) -> a watch, closed */
+static int new_watch(lua_State *L) {
+  static const luaL_Reg methods[] = {{"open", watch_open},
+                                     {"close", watch_close},
+                                     {"tallies", watch_tallies},
+                                     {"first", watch_first},
+                                     {"steps", watch_steps},
+                                     {"__gc", watch_gc},
+                                     {NULL, NULL}};
+  State *S = dm_enter(L);
+  Watch *w = lua_newuserdatauv(L, sizeof *w, 0);
+  *w = (Watch){.S = S};
+  if (luaL_newmetatable(L, "demilune.Watch")) {
+    luaL_setfuncs(L, methods, 0);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_setmetatable(L, -2);
+  DM_CHECK(L, dm_watch_init(&w->watch, lua_toboolean(L, 1)));
+  w->watch.where = write_line;
+  w->watch.ctx = w;
+  return 1;
+}
+
+/* _place() -> the number of the place; _place(n) sets it, and gives the old one */
+static int place(lua_State *L) {
+  dm_Modes *m = dm_enter(L)->current;
+  const int old = m->place;
+  if (!lua_isnoneornil(L, 1)) m->place = (int)luaL_checkinteger(L, 1);
+  lua_pushinteger(L, old);
+  return 1;
+}
+
+/* table[key] += v, the table at i */
+static void add_count(lua_State *L, int i, const char *key, int64_t v) {
+  lua_getfield(L, i, key);
+  lua_pushinteger(L, lua_tointeger(L, -1) + v);
+  lua_setfield(L, i, key);
+  lua_pop(L, 1);
+}
+
+static void add_fit(lua_State *L, int i, const char *key, const dm_HalfFit *f) {
+  if (lua_getfield(L, i, key) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_createtable(L, 0, 3);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, i, key);
+  }
+  const int t = lua_gettop(L);
+  add_count(L, t, "underflow", f->lost);
+  add_count(L, t, "subnormal", f->subnormal);
+  add_count(L, t, "overflow", f->overflow);
+  lua_pop(L, 1);
+}
+
+/* _census(t, sums, factor, scale): adds to the table sums what the elements of
+   t, times the factor, are: n, zero, inf, nan, largest, exponents = {[e] = n},
+   float16 = {underflow, subnormal, overflow}; and scaled, the same times the
+   scale, unless that is nil. */
+static int census(lua_State *L) {
+  dm_enter(L);
+  lua_settop(L, 4);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  dm_Census c = {0};
+  dm_census(t, luaL_optnumber(L, 3, 1), luaL_optnumber(L, 4, 1), &c);
+  add_count(L, 2, "n", c.n);
+  add_count(L, 2, "zero", c.zero);
+  add_count(L, 2, "inf", c.inf);
+  add_count(L, 2, "nan", c.nan);
+  lua_getfield(L, 2, "largest");
+  if (c.largest > lua_tonumber(L, -1) || lua_isnil(L, -1)) {
+    lua_pushnumber(L, c.largest);
+    lua_setfield(L, 2, "largest");
+  }
+  add_fit(L, 2, "float16", &c.plain);
+  if (!lua_isnil(L, 4)) add_fit(L, 2, "scaled", &c.scaled);
+  if (lua_getfield(L, 2, "exponents") != LUA_TTABLE) {
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, 2, "exponents");
+  }
+  const int exponents = lua_gettop(L);
+  for (int i = 0; i < DM_N_EXP; i++) {
+    if (c.exponent[i] == 0) continue;
+    const lua_Integer e = i + DM_EXP_MIN;
+    lua_rawgeti(L, exponents, e);
+    lua_pushinteger(L, lua_tointeger(L, -1) + c.exponent[i]);
+    lua_rawseti(L, exponents, e);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+const luaL_Reg dm_report_functions[] = {
+    {"_watch", new_watch}, {"_place", place}, {"_census", census}, {NULL, NULL}};

@@ -1,0 +1,30 @@
+/* What numbers a tensor of floats holds: whether all are finite, and how their
+   magnitudes would fit into float16. Reads the host's memory only. */
+#ifndef DM_CENSUS_H
+#define DM_CENSUS_H
+
+#include "core/tensor.h"
+
+enum { DM_EXP_MIN = -149, DM_EXP_MAX = 127, DM_N_EXP = DM_EXP_MAX - DM_EXP_MIN + 1 };
+
+/* Finite numbers other than 0 that float16 would not hold as they are. */
+typedef struct dm_HalfFit {
+  int64_t lost;      /* round to 0: up to 2^-25 */
+  int64_t subnormal; /* lose digits: below 2^-14 */
+  int64_t overflow;  /* round to inf: from 65520 */
+} dm_HalfFit;
+
+typedef struct dm_Census {
+  int64_t n, zero, inf, nan;
+  double largest; /* magnitude among the finite ones */
+  int64_t
+      exponent[DM_N_EXP];   /* [e - DM_EXP_MIN]: 2^e <= |x| < 2^(e+1); the ends hold the rest */
+  dm_HalfFit plain, scaled; /* as they are, and times the scale */
+} dm_Census;
+
+/* True of what is no float and of what lies on another device, too. */
+bool dm_all_finite(const dm_Tensor *t);
+/* Adds the elements of t, each times `factor`, to the census. */
+void dm_census(const dm_Tensor *t, double factor, double scale, dm_Census *c);
+
+#endif
