@@ -178,6 +178,16 @@ scenario("a step of SGD with momentum", training(function(params)
   return optim.SGD(params, {lr = 1e-2, momentum = 0.9, nesterov = true})
 end), step)
 
+scenario("a step that amp.report watches", training(function(params)
+  return optim.SGD(params, {lr = 1e-2})
+end), function(t)
+  return amp.report(function(report)
+    local loss = step(t)
+    assert(#tostring(report) > 0)
+    return loss
+  end)
+end)
+
 scenario("a model built, its state taken and put back", nothing, function()
   local model, other = net(), net()
   other:load_state_dict(model:state_dict())

@@ -213,6 +213,43 @@ describe("amp.report", function()
       assert.equal(8, report.casts.backward) -- the weights' gradients to float32
     end)
 
+    it("A31: casts of one weight: shared in a region, not when it is frozen", function()
+      local function weights(w, fn)
+        local report <close> = amp.report()
+        fn(function() return dm.ones(2, 2):mm(w) end)
+        return report.casts.weights
+      end
+      local function twice(use)
+        amp.autocast({dtype = "bfloat16"}, function() return use(), use() end)
+      end
+      local w, frozen = dm.parameter(dm.ones(2, 2)), dm.parameter(dm.ones(2, 2))
+      frozen.requires_grad = false
+      assert.equal(1, weights(w, twice))
+      assert.equal(2, weights(frozen, twice))
+      assert.equal(2, weights(w, function(use)
+        for _ = 1, 2 do amp.autocast({dtype = "bfloat16"}, use) end
+      end))
+    end)
+
+    it("A49: linear and ReLU keep 16 bits only", function()
+      local kept = watch(1, {dtype = "bfloat16", model = nn.Sequential{nn.Linear(8, 4), nn.ReLU()}})
+        .total.kept
+      assert.equal(2 * (32 * 8 + 32 * 4), kept.bfloat16)
+      assert.is_nil(kept.float32)
+    end)
+
+    -- PyTorch's saved_tensors_hooks on the same network, without weights and
+    -- their casts, each storage once
+    it("what PyTorch keeps of the Fashion-MNIST network", function()
+      local model = nn.Sequential{
+        nn.Conv2d(1, 16, 3, {padding = 1, bias = false}), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 14 * 14, 64), nn.ReLU()}
+      local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(2, 1, 28, 28)})
+      local picture = 2 * 28 * 28
+      assert.equal(2 * (picture + 16 * picture * 2 + 4 * picture + 2 * 64),
+        report.total.kept.bfloat16)
+    end)
+
     it("nothing saved without a region, float32 kept instead", function()
       local report = watch(1, {})
       assert.equal(0, report.casts.weights)

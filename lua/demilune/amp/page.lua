@@ -66,14 +66,15 @@ end
 local function bytes_cell(n) return n > 0 and page.bytes(n) or "-" end
 
 local function module_cells(row, steps, room)
-  local c, wide = row.casts, (row.kept.float32 or 0) + (row.kept.float64 or 0)
+  local c, rest = row.casts, -row.saved -- what is not kept in 16 bits: indices of maxima, too
+  for _, bytes in pairs(row.kept) do rest = rest + bytes end
   return {name_of(row, room), dtypes_cell(row.forward, steps), dtypes_cell(row.backward, steps),
     number(c.weights / steps), number(c.inputs / steps),
     bytes_cell((c.weight_bytes + c.input_bytes) / steps), bytes_cell(row.saved / steps),
-    bytes_cell(wide / steps)}
+    bytes_cell(rest / steps)}
 end
 
-local HEAD = {"module", "forward", "backward", "weights", "inputs", "written", "16 bit", "32 bit"}
+local HEAD = {"module", "forward", "backward", "weights", "inputs", "written", "16 bit", "other"}
 
 -- Names get what the numbers leave of the line.
 local function module_lines(s, room)
