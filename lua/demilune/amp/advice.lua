@@ -1,7 +1,7 @@
 -- What to change, in one line: the first of these rules that applies to what an
 -- amp.report saw (see `all` in report.lua).
 
-local sizes = require "demilune.amp.page"
+local page = require "demilune.amp.page"
 
 local advice = {}
 
@@ -42,7 +42,7 @@ end)
 rule(function(s)
   local f = s.forward_fault
   if not f or f.dtype ~= "float16" then return nil end
-  if f.autocast then
+  if f.op == "cast" then
     return ("numbers up to %.3g%s do not fit float16: use bfloat16, or normalize them")
       :format(f.largest, at(f))
   end
@@ -115,7 +115,7 @@ rule(function(s)
   local written = casts.weight_bytes + casts.input_bytes
   if s.steps > 0 and written > s.total.saved then
     return ("casts write %s a step and save %s: the model or the batch is small, float32 may be "
-      .. "as fast"):format(sizes.bytes(written / s.steps), sizes.bytes(s.total.saved / s.steps))
+      .. "as fast"):format(page.bytes(written / s.steps), page.bytes(s.total.saved / s.steps))
   end
 end)
 

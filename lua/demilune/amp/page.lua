@@ -22,19 +22,17 @@ local function percent(share)
   return ("%.1f %%"):format(100 * share)
 end
 
--- Rows of cells to lines, and the columns' widths: the first column to the left,
--- the others to the right.
-local function align(rows)
-  local widths = {}
+-- Rows of cells to lines, and the columns' widths. left[i]: column i to the left.
+local function align(rows, left)
+  local widths, lines = {}, {}
   for _, row in ipairs(rows) do
     for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
   end
-  local lines = {}
   for r, row in ipairs(rows) do
     local cells = {}
     for i, cell in ipairs(row) do
       local blank = (" "):rep(widths[i] - #cell)
-      cells[i] = i == 1 and cell .. blank or blank .. cell
+      cells[i] = left[i] and cell .. blank or blank .. cell
     end
     lines[r] = table.concat(cells, "  "):gsub("%s+$", "")
   end
@@ -81,7 +79,7 @@ local function module_lines(s, room)
   local rows, steps = {HEAD}, math.max(1, s.steps)
   for _, row in ipairs(s.modules) do rows[#rows + 1] = module_cells(row, steps, room) end
   rows[#rows + 1] = module_cells(s.total, steps, room)
-  local lines, w = align(rows)
+  local lines, w = align(rows, {true})
   if #lines[1] > WIDTH and room > 16 then
     return module_lines(s, math.max(16, WIDTH - (#lines[1] - w[1])))
   end
@@ -100,24 +98,26 @@ local function modules(s, out)
   end
 end
 
+local MOST = 12 -- float32 ops that are listed
+
 local function float32_ops(s, out)
-  if #s.float32_ops == 0 then return end
+  local n = #s.float32_ops
+  if n == 0 then return end
+  local ops = table.move(s.float32_ops, 1, n, 1, {})
+  table.sort(ops, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.path .. a.op .. a.reason < b.path .. b.op .. b.reason
+  end)
   local rows = {}
-  for _, op in ipairs(s.float32_ops) do
-    rows[#rows + 1] = {"  " .. name_of(op, 34), op.op,
-      bytes_cell(op.bytes / math.max(1, s.steps)), op.reason}
+  for i = 1, math.min(n, MOST) do
+    local op = ops[i]
+    rows[i] = {"  " .. name_of(op, 34), op.op, bytes_cell(op.bytes / math.max(1, s.steps)),
+      op.reason}
   end
-  table.sort(rows, function(a, b) return table.concat(a) < table.concat(b) end)
-  out[#out + 1] = ""
-  out[#out + 1] = "float32 inside the region"
-  local widths = {0, 0, 0}
-  for _, row in ipairs(rows) do
-    for i = 1, 3 do widths[i] = math.max(widths[i], #row[i]) end
-  end
-  for _, row in ipairs(rows) do
-    out[#out + 1] = ("%-" .. widths[1] .. "s  %-" .. widths[2] .. "s  %" .. widths[3] .. "s  %s")
-      :format(table.unpack(row))
-  end
+  out[#out + 1] = "\nfloat32 inside the region, by bytes of results"
+  local lines = align(rows, {true, true, false, true})
+  table.move(lines, 1, #lines, #out + 1, out)
+  if n > MOST then out[#out + 1] = ("  and %d more: report.float32_ops"):format(n - MOST) end
 end
 
 -- ---- gradients ----
@@ -137,13 +137,8 @@ local function fit_text(fit)
     percent(fit.subnormal_share), percent(fit.overflow_share))
 end
 
-local function gradients(s, out)
-  local g = s.gradients
-  if not g then return end
-  local t = g.total
-  out[#out + 1] = ""
-  out[#out + 1] = ("gradients of %d parameters in %d steps, unscaled: %s exact zeros, %d inf, "
-    .. "%d NaN"):format(#g.parameters, g.steps, percent(t.zero / t.n), t.inf, t.nan)
+-- How many lie in each band, as bars.
+local function bands(t, out)
   for _, band in ipairs(t.nonzero > 0 and BANDS or {}) do
     local n = 0
     for e, k in pairs(t.exponents) do
@@ -153,8 +148,26 @@ local function gradients(s, out)
     out[#out + 1] = (("  %-16s %7s  %-40s  %s"):format(band_name(band), percent(share),
       ("#"):rep(math.floor(40 * share + 0.5)), band[3]):gsub("%s+$", ""))
   end
+end
+
+local function most_underflow(g)
+  local worst
+  for _, row in ipairs(g.parameters) do
+    local share = row.float16.underflow_share
+    if share > 0 and (not worst or share > worst.float16.underflow_share) then worst = row end
+  end
+  return worst
+end
+
+local function gradients(s, out)
+  local g = s.gradients
+  if not g then return end
+  local t, worst = g.total, most_underflow(g)
+  out[#out + 1] = ("\ngradients of %d parameters in %d steps, unscaled: %s exact zeros, %d inf, "
+    .. "%d NaN"):format(#g.parameters, g.steps, percent(t.zero / math.max(1, t.n)), t.inf, t.nan)
+  bands(t, out)
   out[#out + 1] = "  in float16 as they are: " .. fit_text(t.float16)
-  if t.scaled then
+  if t.scaled and g.scale then
     out[#out + 1] = ("  at the scaler's scale (%g now): %s"):format(g.scale, fit_text(t.scaled))
   end
   if g.best_scale then
@@ -162,11 +175,6 @@ local function gradients(s, out)
       math.floor(math.log(g.best_scale, 2) + 0.5))
   end
   if g.scaler then out[#out + 1] = ("  steps skipped: %d of %d"):format(g.skipped, g.steps) end
-  local worst
-  for _, row in ipairs(g.parameters) do
-    local share = row.float16.underflow_share
-    if share > 0 and (not worst or share > worst.float16.underflow_share) then worst = row end
-  end
   if worst then
     out[#out + 1] = ("  most underflow: %s, %s"):format(worst.name,
       percent(worst.float16.underflow_share))
@@ -195,20 +203,22 @@ local function fault_text(f)
 end
 
 local function faults(s, out)
-  for _, f in pairs{s.forward_fault or false, s.backward_fault or false} do
-    if f then
-      out[#out + 1] = ""
-      table.move(fault_text(f), 1, 2, #out + 1, out)
+  for _, phase in ipairs{"forward_fault", "backward_fault"} do
+    if s[phase] then
+      local text = fault_text(s[phase])
+      out[#out + 1] = "\n" .. text[1]
+      out[#out + 1] = text[2]
     end
   end
 end
 
--- Breaks at the last space before the width; what follows is indented.
+-- Breaks a long line, at a space of its second half if there is one.
 local function wrap(line)
   local lines = {}
   while #line > WIDTH do
-    local cut = line:sub(1, WIDTH):match "^.*() " or WIDTH
-    lines[#lines + 1] = line:sub(1, cut - 1)
+    local cut = line:sub(WIDTH // 2, WIDTH):match "^.*() "
+    cut = cut and cut + WIDTH // 2 - 1 or WIDTH
+    lines[#lines + 1] = line:sub(1, cut):gsub("%s+$", "")
     line = "  " .. line:sub(cut + 1)
   end
   lines[#lines + 1] = line
@@ -220,17 +230,16 @@ function page.report(s)
   local regions = {}
   for dtype in pairs(s.regions) do regions[#regions + 1] = dtype end
   table.sort(regions)
-  local out = {("amp.report: %d step%s, autocast %s"):format(s.steps, s.steps == 1 and "" or "s",
-    #regions > 0 and table.concat(regions, " and ") or "off"), ""}
+  local out = {("amp.report: %d step%s, autocast %s\n"):format(s.steps,
+    s.steps == 1 and "" or "s", #regions > 0 and table.concat(regions, " and ") or "off")}
   if s.ran then modules(s, out) end
   float32_ops(s, out)
   gradients(s, out)
   faults(s, out)
   if s.missed > 0 then
-    out[#out + 1] = ("not counted for want of memory: %d"):format(s.missed)
+    out[#out + 1] = ("\nnot counted for want of memory: %d"):format(s.missed)
   end
-  out[#out + 1] = ""
-  out[#out + 1] = "suggestion: " .. s.suggestion
+  out[#out + 1] = "\nsuggestion: " .. s.suggestion
   for i, line in ipairs(out) do out[i] = wrap(line) end
   return table.concat(out, "\n")
 end
@@ -249,7 +258,7 @@ function page.memory(m)
     rows[#rows + 1] = {dtype, bytes_cell(row.parameters), bytes_cell(row.buffers),
       bytes_cell(row.gradients), bytes_cell(row.state), bytes_cell(row.total)}
   end
-  return table.concat((align(rows)), "\n")
+  return table.concat((align(rows, {true})), "\n")
 end
 
 return page
