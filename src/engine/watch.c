@@ -224,7 +224,7 @@ static void end(void *ctx, const dm_Event *e) {
   if (e->autocast)
     tally(w, key_of(w, e, is_weight(e->in[0]) ? DM_TALLY_WEIGHT : DM_TALLY_INPUT),
           bytes_out(e));
-  else if (w->depth == 0 && (e->backward || !(e->op->flags & (F_VIEW | F_CREATE))))
+  else if (w->depth == 0 && (e->backward || !e->op || !(e->op->flags & (F_VIEW | F_CREATE))))
     tally(w, key_of(w, e, backward ? DM_TALLY_BACKWARD : DM_TALLY_FORWARD), bytes_out(e));
   if (!backward) look_at_tape(w, e);
   if (w->check) look_at_numbers(w, e, backward);
