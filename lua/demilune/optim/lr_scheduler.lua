@@ -14,8 +14,12 @@ function Schedule:apply()
   for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:rate(i, group) end
 end
 
+-- Optimizers of this library count their steps, those that a GradScaler made them
+-- skip as well: a skipped first step is no reason to warn. Of any other optimizer
+-- nothing is known.
 function Schedule:step()
-  if self.last_epoch == 0 and not self.warned and not self.optimizer.steps then
+  local optimizer = self.optimizer
+  if self.last_epoch == 0 and not self.warned and optimizer.update and not optimizer.steps then
     self.warned = true
     caller.warn("%s:step() came before optimizer:step(), so the first rate is passed over; " ..
       "hint: step the optimizer first", self.class)

@@ -39,6 +39,8 @@ local function sgd(class)
     end
   end
 
+  SGD.takes_found_inf = true
+
   local function make(p) return {momentum_buffer = Optimizer.zeros_like(p)} end
 
   function SGD:update(group, found_inf)
@@ -57,6 +59,8 @@ local function adam(class, weight_decay, decoupled)
     if type(o.betas) ~= "table" then caller.raise("%s: betas is a pair {b1, b2}", class) end
     for i = 1, 2 do check_range(class .. ": betas", o.betas, i, 1) end
   end
+
+  Adam.takes_found_inf = true
 
   local function make(p, group, state)
     state = state or {step = core.keep(core.tensor(0.0)), exp_avg = Optimizer.zeros_like(p),

@@ -1,5 +1,8 @@
 -- The base of optimizers: parameter groups, state, saving.
--- state[p] holds p's buffers by name, absent until p's first step.
+-- state[p] holds p's buffers by name, absent until p's first step. A class gives
+-- update(self, group, found_inf), and says takes_found_inf = true if that changes
+-- nothing where found_inf (nil, or a tensor) is not 0; a GradScaler then need not
+-- read it.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -18,31 +21,45 @@ function Optimizer.extend(name, defaults)
   end})
 end
 
+-- An array of parameters, and their names where the iterator
+-- model:named_parameters() gave them.
+local function listed(params)
+  if core.is_tensor(params) then return {params} end
+  if type(params) ~= "function" then return params end
+  local list, names = {}, {}
+  for name, p in params do list[#list + 1], names[#names + 1] = p, name end
+  return list, names
+end
+
+-- params: an array of parameters or of groups, or model:named_parameters().
 function Optimizer.new(class, params, opts)
   local self = setmetatable({state = {}, param_groups = {}}, class)
   self.defaults = options.read(class.class, opts, class.defaults)
+  local names
+  if type(params) == "function" then params, names = listed(params) end
   if type(params) ~= "table" then
     caller.raise("%s: wanted an array of parameters or groups, got %s", class.class,
       core.is_tensor(params) and "one tensor" or type(params))
   end
   if #params == 0 then caller.raise("%s: the array of parameters is empty", class.class) end
-  if type(params[1]) ~= "table" then params = {{params = params}} end
+  if type(params[1]) ~= "table" then params = {{params = params, param_names = names}} end
   for _, group in ipairs(params) do self:add_param_group(group) end
   return self
 end
 
 -- group: {params = {...}, lr = , ...}; what it does not name is the default.
+-- params may be module:named_parameters(); the names go into param_names.
 function Optimizer:add_param_group(group)
   local given = {}
   for key, value in pairs(group) do
-    if key ~= "params" then given[key] = value end
+    if key ~= "params" and key ~= "param_names" then given[key] = value end
   end
   local new = options.read(self.class, given, self.defaults)
   if self.check then self.check(new) end
   for key, value in pairs(new) do
     if type(value) == "table" then new[key] = {table.unpack(value)} end
   end
-  local params = core.is_tensor(group.params) and {group.params} or group.params
+  local params, names = listed(group.params)
   if type(params) ~= "table" then caller.raise("%s: a group without params", self.class) end
   local taken = {}
   for _, other in ipairs(self.param_groups) do
@@ -62,6 +79,7 @@ function Optimizer:add_param_group(group)
     taken[p] = true
     new.params[i] = core.keep(p)
   end
+  new.param_names = names or group.param_names
   self.param_groups[#self.param_groups + 1] = new
 end
 
@@ -176,7 +194,7 @@ function Optimizer:__tostring()
   for g, group in ipairs(self.param_groups) do
     local parts = {}
     for key, value in pairs(group) do
-      if key ~= "params" and key ~= "lr" then
+      if key ~= "params" and key ~= "lr" and key ~= "param_names" then
         local text = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}"
           or tostring(value)
         if value ~= getmetatable(self).defaults[key] then
