@@ -35,7 +35,8 @@ enum {
   DM_T_PARAMETER = 4,
   DM_T_RETAIN_GRAD = 8,
   DM_T_INFERENCE = 16, /* made under inference_mode: never recorded */
-  DM_T_INLINED = 32    /* the handle lies in the block of the storage it was made with */
+  DM_T_INLINED = 32,   /* the handle lies in the block of the storage it was made with */
+  DM_T_SCALED = 64     /* a gradient that still carries a GradScaler's scale */
 };
 
 struct dm_Tensor {

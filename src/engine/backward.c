@@ -13,6 +13,7 @@ typedef struct Walk {
   dm_Node **heap; /* owned references; heap[0] has the largest seq */
   int n, room;
   int flags;
+  bool scaled; /* a node that multiplies by a loss scale has been passed */
   /* autograd.grad: where to stop and what to bring back; NULL for backward */
   int n_want;
   dm_Tensor *const *want;
@@ -119,13 +120,14 @@ static dm_status into_leaf(Walk *w, dm_Tensor *leaf, dm_Tensor *g) {
       if (w->want[i] == leaf) DM_GO(meet(&w->got[i], mine, create, false));
   } else if (leaf->grad) {
     DM_GO(meet(&leaf->grad, mine, create, false));
-  } else if (create || (atomic_load(&mine->refs) <= 2 && g == mine &&
-                        atomic_load(&mine->storage->refs) == 1 && !mine->base &&
-                        dm_tensor_is_contiguous(mine))) {
+  } else if (atomic_load(&mine->refs) <= 2 && g == mine &&
+             atomic_load(&mine->storage->refs) == 1 && !mine->base &&
+             dm_tensor_is_contiguous(mine)) {
     leaf->grad = dm_tensor_ref(mine);
   } else {
     DM_GO(dm_call(DM_OP_clone, 1, &mine, NULL, &leaf->grad));
   }
+  if (w->scaled && leaf->grad) leaf->grad->flags |= DM_T_SCALED;
 done:
   dm_tensor_unref(&mine);
   return st;
@@ -314,6 +316,7 @@ static dm_status step(Walk *w, dm_Node *n) {
           dm_node_name(n));
       goto done;
     }
+    w->scaled |= n->scales;
     st = node_gradients(w, n, need, gx);
     for (int i = 0; i < n->n_in && st == DM_OK; i++)
       if (gx[i] && need[i]) st = hand_on(w, &n->in[i], gx[i]);

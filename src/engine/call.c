@@ -323,6 +323,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
   }
   if (st == DM_OK) st = write_inplace(&c);
   if (st != DM_OK) t->storage->version--;
+  else t->flags &= (uint8_t)~DM_T_SCALED; /* who changes it by hand knows better */
   for (int i = 0; i < DM_COUNT(kept); i++) end_history(&kept[i], st != DM_OK);
   dm_tensor_unref(&old);
   return st;

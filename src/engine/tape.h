@@ -51,6 +51,7 @@ typedef struct dm_Node {
   int32_t n_in;
   uint8_t n_out, base;
   bool released; /* saved tensors are gone: backward has been here */
+  bool scales;   /* multiplies by a loss scale: the leaves below get scaled gradients */
   dm_Edge *in;
   dm_Meta *in_meta, *out_meta;
   dm_Saved *saved_in, *saved_out;
