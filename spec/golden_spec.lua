@@ -277,7 +277,7 @@ end)
 
 describe("golden amp_scaler", function()
   local function scaler_with_param(opts, n, dtype)
-    local config = {device = "cpu"}
+    local config = {device = "cpu", min_scale = 0} -- PyTorch has no floor
     for k, v in pairs(opts) do config[k] = v end
     local p = dm.zeros(n, {dtype = dtype, requires_grad = true})
     return dm.amp.GradScaler(config), p, dm.optim.SGD({p}, {lr = 0.0})

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bind/bind.h"
+#include "engine/tape.h"
 #include "op/optim.h"
 
 /* The number group[key] (a boolean counts as 0 or 1); absent: 0. */
@@ -157,26 +158,89 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
   return list;
 }
 
-/* amp_unscale_(params, found_inf, inv_scale) -> how many gradients there were */
+/* How many parameters the groups {params = } of the array at i have. */
+static int64_t count_params(lua_State *L, int i) {
+  int64_t n = 0;
+  luaL_checktype(L, i, LUA_TTABLE);
+  for (lua_Integer g = 1; lua_rawgeti(L, i, g) == LUA_TTABLE; g++) {
+    if (lua_getfield(L, -1, "params") != LUA_TTABLE)
+      dm_raise_text(L, "optimizer: a group without params");
+    n += (int64_t)lua_rawlen(L, -1);
+    lua_pop(L, 2);
+  }
+  lua_pop(L, 1);
+  return n;
+}
+
+/* amp_unscale_(param_groups, scale, found_inf, where) -> how many gradients
+   there were; see dm_amp_unscale */
 static int amp_unscale(lua_State *L) {
   dm_enter(L);
-  int64_t n;
-  dm_Tensor **grads = push_list(L, 1, true, &n);
-  dm_Tensor *found_inf = dm_check_tensor(L, 2);
-  const dm_Tensor *inv_scale = dm_check_tensor(L, 3);
-  DM_CHECK(L, dm_amp_unscale(n, grads, found_inf, inv_scale));
-  lua_pushinteger(L, n);
+  lua_settop(L, 4);
+  const int64_t n = count_params(L, 1);
+  int64_t i = 0, n_grad = 0;
+  dm_Tensor **grads = lua_newuserdatauv(L, sizeof *grads * (size_t)(n ? n : 1), 0);
+  for (lua_Integer g = 1; lua_rawgeti(L, 1, g) == LUA_TTABLE; g++) {
+    lua_getfield(L, -1, "params");
+    for (lua_Integer k = 1; k <= (lua_Integer)lua_rawlen(L, -1) && i < n; k++) {
+      lua_rawgeti(L, -1, k);
+      grads[i] = dm_check_tensor(L, -1)->grad;
+      n_grad += grads[i++] != NULL;
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 2);
+  }
+  if (n_grad > 0)
+    DM_CHECK(L, dm_amp_unscale(i, grads, dm_check_tensor(L, 2), dm_check_tensor(L, 3),
+                               dm_check_tensor(L, 4)));
+  lua_pushinteger(L, n_grad);
   return 1;
 }
 
-/* amp_update_scale_(scale, growth_tracker, found_inf, growth, backoff, interval) */
+/* amp_note_(history, found_inf, where, step) */
+static int amp_note(lua_State *L) {
+  dm_enter(L);
+  DM_CHECK(L, dm_amp_note(dm_check_tensor(L, 1), dm_check_tensor(L, 2), dm_check_tensor(L, 3),
+                          luaL_checkinteger(L, 4)));
+  return 0;
+}
+
+/* amp_update_scale_(scale, growth_tracker, floored, found_infs, growth, backoff,
+   interval, floor, ceiling) -> updates in a row that the floor held */
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
+  int64_t n, held = 0;
   dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
-  const dm_Tensor *found_inf = dm_check_tensor(L, 3);
-  DM_CHECK(L, dm_amp_update_scale(scale, tracker, found_inf, luaL_checknumber(L, 4),
-                                  luaL_checknumber(L, 5), luaL_checkinteger(L, 6)));
+  dm_Tensor *floored = dm_check_tensor(L, 3);
+  const dm_ScalePolicy how = {
+      .growth = luaL_checknumber(L, 5),
+      .backoff = luaL_checknumber(L, 6),
+      .interval = luaL_checkinteger(L, 7),
+      .floor = luaL_checknumber(L, 8),
+      .ceiling = luaL_checknumber(L, 9),
+  };
+  dm_Tensor **found = push_list(L, 4, false, &n);
+  DM_CHECK(L, dm_amp_update_scale(scale, tracker, floored, n, found, &how, &held));
+  lua_pushinteger(L, held);
+  return 1;
+}
+
+/* amp_mark_scaled_(t): what backward sends through the node that made t counts
+   as scaled from there on */
+static int amp_mark_scaled(lua_State *L) {
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->node) t->node->scales = true;
   return 0;
+}
+
+/* amp_any_scaled(params) -> has one of them a gradient that is still scaled */
+static int amp_any_scaled(lua_State *L) {
+  int64_t n;
+  bool any = false;
+  dm_Tensor **grads = push_list(L, 1, true, &n);
+  for (int64_t i = 0; i < n; i++) any |= (grads[i]->flags & DM_T_SCALED) != 0;
+  lua_pushboolean(L, any);
+  return 1;
 }
 
 /* total_norm(tensors, p, grads?) -> 0-dim tensor, number of tensors in it */
@@ -191,21 +255,34 @@ static int total_norm(lua_State *L) {
   return 2;
 }
 
-static int over_list(lua_State *L, dm_status (*fn)(int64_t, dm_Tensor *const *, double)) {
+/* clip_norm_(tensors, max_norm, total_norm, grads?) */
+static int clip_norm(lua_State *L) {
+  dm_enter(L);
+  int64_t n;
+  lua_settop(L, 4);
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 4), &n);
+  DM_CHECK(L, dm_clip_norm(n, list, luaL_checknumber(L, 2), dm_check_tensor(L, 3)));
+  return 0;
+}
+
+/* clamp_all_(tensors, limit, grads?) */
+static int clamp_all(lua_State *L) {
   dm_enter(L);
   int64_t n;
   lua_settop(L, 3);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
-  DM_CHECK(L, fn(n, list, luaL_checknumber(L, 2)));
+  DM_CHECK(L, dm_clamp_all(n, list, luaL_checknumber(L, 2)));
   return 0;
 }
 
-/* mul_all_(tensors, factor, grads?) and clamp_all_(tensors, limit, grads?) */
-static int mul_all(lua_State *L) { return over_list(L, dm_scale_all); }
-static int clamp_all(lua_State *L) { return over_list(L, dm_clamp_all); }
-
-const luaL_Reg dm_optim_functions[] = {
-    {"sgd_step", sgd_step},        {"adam_step", adam_step},
-    {"amp_unscale_", amp_unscale}, {"amp_update_scale_", amp_update_scale},
-    {"total_norm", total_norm},    {"mul_all_", mul_all},
-    {"clamp_all_", clamp_all},     {NULL, NULL}};
+const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
+                                       {"adam_step", adam_step},
+                                       {"amp_unscale_", amp_unscale},
+                                       {"amp_note_", amp_note},
+                                       {"amp_update_scale_", amp_update_scale},
+                                       {"amp_mark_scaled_", amp_mark_scaled},
+                                       {"amp_any_scaled", amp_any_scaled},
+                                       {"total_norm", total_norm},
+                                       {"clip_norm_", clip_norm},
+                                       {"clamp_all_", clamp_all},
+                                       {NULL, NULL}};

@@ -7,11 +7,14 @@
    operations is PyTorch's, so that float32 results agree. */
 #include "op/optim.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "core/iter.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/modes.h"
@@ -278,64 +281,187 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
 
 /* ---- gradient scaling ---- */
 
-typedef struct UnscaleHow {
-  double factor;
-  atomic_int *bad;
-} UnscaleHow;
+typedef struct Unscale {
+  dm_Iter it;
+  dm_DType dtype;
+  float factor;
+  atomic_llong *bad; /* elements that are not finite afterwards */
+} Unscale;
 
-/* x - x is 0 for what is finite, and NaN for the rest. */
-#define DEFINE_UNSCALE(NAME, REAL)                                            \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {             \
-    const UnscaleHow *how = how_;                                             \
-    const REAL factor = (REAL)how->factor;                                    \
-    REAL *const g = x[0], odd = 0;                                            \
-    for (int64_t i = 0; i < n; i++) {                                         \
-      g[i] *= factor;                                                         \
-      odd += g[i] - g[i];                                                     \
-    }                                                                         \
-    if (odd != odd) atomic_store_explicit(how->bad, 1, memory_order_relaxed); \
-  }
-DEFINE_UNSCALE(unscale_f32, float)
-DEFINE_UNSCALE(unscale_f64, double)
-#undef DEFINE_UNSCALE
+/* The largest magnitude that is rounded to a finite number of the dtype. */
+static float top_of(dm_DType dtype) {
+  return dtype == DM_F16 ? 65519.996f : dtype == DM_BF16 ? 0x1.fefffep127f : FLT_MAX;
+}
 
-dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, dm_Tensor *found_inf,
-                         const dm_Tensor *inv_scale) {
-  atomic_int bad = 0;
-  DM_TRY(check_scalar("unscale_", "found_inf", found_inf, DM_F32));
-  DM_TRY(check_scalar("unscale_", "inv_scale", inv_scale, DM_F32));
-  const UnscaleHow how = {(double)scalar_of(inv_scale), &bad};
-  Update u = {1, 1u, {NULL}, unscale_f32, unscale_f64, &how};
-  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes("unscale_", i, 1, &grads[i]));
+static int64_t unscale_f32(float *g, int64_t n, float factor, float top) {
+  int bad = 0;
   for (int64_t i = 0; i < n; i++) {
-    u.lane[0] = grads[i];
-    DM_TRY(run(&u));
+    g[i] *= factor;
+    bad += !(fabsf(g[i]) <= top);
   }
-  if (atomic_load(&bad)) *(float *)dm_tensor_data(found_inf) = 1;
+  return bad;
+}
+
+static int64_t unscale_f64(double *g, int64_t n, double factor) {
+  int64_t bad = 0; /* as wide as a double, for the vectorizer */
+  for (int64_t i = 0; i < n; i++) {
+    g[i] *= factor;
+    bad += !(fabs(g[i]) <= DBL_MAX);
+  }
+  return bad;
+}
+
+/* A block is computed where it lies if it is dense and of the compute type. */
+static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_t n) {
+  union {
+    float f32[BLOCK];
+    double f64[BLOCK];
+  } room;
+  void *const at0 = at_;
+  int64_t bad;
+  if (u->dtype == DM_F64) {
+    double *x = stride == 1 ? at0 : room.f64;
+    if (x == room.f64) dm_load_f64(u->dtype, at0, stride, n, x);
+    bad = unscale_f64(x, n, (double)u->factor);
+    if (x == room.f64) dm_store_f64(u->dtype, at0, stride, n, x);
+  } else {
+    float *x = stride == 1 && u->dtype == DM_F32 ? at0 : room.f32;
+    if (x == room.f32) dm_load_f32(u->dtype, at0, stride, n, x);
+    bad = unscale_f32(x, n, u->factor, top_of(u->dtype));
+    if (x == room.f32) dm_store_f32(u->dtype, at0, stride, n, x);
+  }
+  return bad;
+}
+
+static void unscale_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Unscale *u = ctx;
+  const int64_t step = stride[0] * dm_dtype_size(u->dtype);
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; i += BLOCK)
+    bad += unscale_block(u, ptr[0] + i * step, stride[0], dm_min_i64(BLOCK, n - i));
+  if (bad) atomic_fetch_add_explicit(u->bad, bad, memory_order_relaxed);
+}
+
+static void unscale_range(void *ctx, int64_t begin, int64_t end) {
+  Unscale *u = ctx;
+  dm_iter_range(&u->it, begin, end, unscale_run, u);
+}
+
+static dm_status check_record(const char *op, const char *name, const dm_Tensor *t, int n) {
+  if (t->numel == n && t->dtype == DM_I64 && t->device.type == DM_CPU &&
+      dm_tensor_is_contiguous(t))
+    return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted %d dense elements of int64", op, name,
+                 dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t), n);
+}
+
+static dm_status check_grads(int64_t n, dm_Tensor *const *grads) {
+  for (int64_t i = 0; i < n; i++) {
+    if (!grads[i]) continue;
+    DM_TRY(check_lanes("unscale_", i, 1, &grads[i]));
+    if (dm_tensor_overlaps_itself(grads[i]))
+      return dm_fail(DM_EARG,
+                     "unscale_: several elements of the expanded gradient of parameter %lld "
+                     "share one place; hint: p.grad = p.grad:clone()",
+                     (long long)i + 1);
+  }
   return DM_OK;
 }
 
-dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                              const dm_Tensor *found_inf, double growth, double backoff,
-                              int64_t interval) {
-  bool found;
+/* The products are looked at, not the gradients: they are as bad as these, and
+   where the inverse of a tiny scale overflows they are worse. */
+dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
+                         dm_Tensor *found_inf, dm_Tensor *where) {
+  DM_TRY(check_scalar("unscale_", "scale", scale, DM_F32));
+  DM_TRY(check_scalar("unscale_", "found_inf", found_inf, DM_F32));
+  DM_TRY(check_record("unscale_", "where", where, 2));
+  DM_TRY(check_grads(n, grads));
+  int64_t first[2] = {0, 0};
+  for (int64_t i = 0; i < n; i++) {
+    dm_Tensor *g = grads[i];
+    if (!g) continue;
+    atomic_llong bad = 0;
+    Unscale u = {.dtype = (dm_DType)g->dtype,
+                 .factor = (float)(1 / (double)scalar_of(scale)),
+                 .bad = &bad};
+    dm_iter_init(&u.it, 1, &g);
+    if (g->numel > 0) dm_parallel_for(g->numel, GRAIN, unscale_range, &u);
+    g->storage->version++;
+    g->flags &= (uint8_t)~DM_T_SCALED;
+    if (bad == 0 || first[0]) continue;
+    first[0] = i + 1;
+    first[1] = bad;
+  }
+  *(float *)dm_tensor_data(found_inf) = first[0] ? 1 : 0;
+  memcpy(dm_tensor_data(where), first, sizeof first);
+  found_inf->storage->version++;
+  where->storage->version++;
+  return DM_OK;
+}
+
+dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
+                      int64_t step) {
+  bool skipped;
+  DM_TRY(check_record("step", "history", history, DM_AMP_FIELDS));
+  DM_TRY(check_record("step", "where", where, 2));
+  DM_TRY(check_found_inf("step", found_inf, &skipped));
+  int64_t *h = dm_tensor_data(history);
+  const int64_t *w = dm_tensor_data(where);
+  if (!skipped) {
+    h[DM_AMP_RUN] = 0;
+  } else {
+    if (h[DM_AMP_RUN]++ == 0) h[DM_AMP_FIRST] = step;
+    h[DM_AMP_SKIPPED]++;
+    h[DM_AMP_STEP] = step;
+    h[DM_AMP_WHICH] = w[0];
+    h[DM_AMP_COUNT] = w[1];
+  }
+  history->storage->version++;
+  return DM_OK;
+}
+
+/* The scale after an overflow. One that lies below the floor stays there. */
+static float backed_off(float scale, const dm_ScalePolicy *how) {
+  const float less = (float)((double)scale * how->backoff), floor_ = (float)how->floor;
+  return less >= floor_ ? less : scale < floor_ ? scale : floor_;
+}
+
+static float grown(float scale, const dm_ScalePolicy *how) {
+  const float more = (float)((double)scale * how->growth), top = (float)how->ceiling;
+  if (!isfinite(more)) return scale;
+  return more <= top ? more : scale > top ? scale : top;
+}
+
+dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
+                              int64_t n, dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
+                              int64_t *held) {
+  bool found = false;
   DM_TRY(check_scalar("update", "scale", scale, DM_F32));
   DM_TRY(check_scalar("update", "growth_tracker", growth_tracker, DM_I32));
-  DM_TRY(check_found_inf("update", found_inf, &found));
+  DM_TRY(check_scalar("update", "floored", floored, DM_I32));
+  for (int64_t i = 0; i < n; i++) {
+    bool one;
+    DM_TRY(check_found_inf("update", found_inf[i], &one));
+    found |= one;
+  }
   float *s = dm_tensor_data(scale);
-  int32_t *tracker = dm_tensor_data(growth_tracker);
+  int32_t *tracker = dm_tensor_data(growth_tracker), *low = dm_tensor_data(floored);
   if (found) {
-    *s = (float)((double)*s * backoff);
-    *tracker = 0;
-  } else if (*tracker + 1 == interval) {
-    const float grown = (float)((double)*s * growth);
-    if (isfinite(grown)) *s = grown;
+    const bool fits = (float)((double)*s * how->backoff) >= (float)how->floor;
+    *s = backed_off(*s, how);
+    *low = fits ? 0 : *low < INT32_MAX ? *low + 1 : *low;
     *tracker = 0;
   } else {
-    *tracker += 1;
+    *low = 0;
+    if (++*tracker == how->interval) {
+      *s = grown(*s, how);
+      *tracker = 0;
+    }
   }
+  *held = *low;
   scale->storage->version++;
   growth_tracker->storage->version++;
+  floored->storage->version++;
   return DM_OK;
 }
 
@@ -495,12 +621,25 @@ static dm_status run_all(const char *op, int64_t n, dm_Tensor *const *tensors, U
   return DM_OK;
 }
 
-dm_status dm_scale_all(int64_t n, dm_Tensor *const *tensors, double factor) {
-  return run_all("mul_all_", n, tensors,
+/* As PyTorch divides a number by a tensor: by way of the reciprocal. */
+static double clip_factor(double max_norm, const dm_Tensor *total) {
+  double t;
+  dm_load_f64((dm_DType)total->dtype, dm_tensor_data(total), 1, 1, &t);
+  if (total->dtype == DM_F64) t = max_norm * (1 / (t + 1e-6));
+  else t = (double)((float)max_norm * (1 / ((float)t + 1e-6f)));
+  return t > 1 ? 1 : t; /* NaN stays */
+}
+
+dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
+                       const dm_Tensor *total_norm) {
+  DM_TRY(check_scalar("clip_grad_norm_", "total_norm", total_norm,
+                      total_norm->dtype == DM_F64 ? DM_F64 : DM_F32));
+  const double factor = clip_factor(max_norm, total_norm);
+  return run_all("clip_grad_norm_", n, tensors,
                  (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
 }
 
 dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
-  return run_all("clamp_all_", n, tensors,
+  return run_all("clip_grad_value_", n, tensors,
                  (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
 }

@@ -35,20 +35,50 @@ DM_API dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOpt
 DM_API dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
                               const dm_Tensor *found_inf);
 
-/* g = g * inv_scale for each; *found_inf = 1 if a product is inf or NaN (else
-   it stays). inv_scale and found_inf: float32 scalars. */
-DM_API dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, dm_Tensor *found_inf,
-                                const dm_Tensor *inv_scale);
-/* scale and growth_tracker (int32) after one update: back off where found_inf
-   is not 0, else grow every `interval` updates, never to infinity. */
+/* ---- gradient scaling; every scalar is a tensor on the gradients' device ---- */
+
+/* Divides the gradients (NULL: none) by the scale (float32): each element times
+   float32(1 / scale), rounded once. *found_inf (float32) = 1 if some result is
+   inf or NaN, else 0. where (2 int64) = the first gradient that has any,
+   counted from 1, and how many it has; or zeros. */
+DM_API dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
+                                dm_Tensor *found_inf, dm_Tensor *where);
+
+/* What an optimizer's steps came to, as int64 elements of one tensor. */
+enum {
+  DM_AMP_SKIPPED, /* steps skipped so far */
+  DM_AMP_RUN,     /* of these the last ones in a row; 0: the last step was done */
+  DM_AMP_FIRST,   /* the step that the last run of skipped ones began with */
+  DM_AMP_STEP,    /* the last skipped step */
+  DM_AMP_WHICH,   /* where, in that step */
+  DM_AMP_COUNT,
+  DM_AMP_FIELDS
+};
+/* Notes in that history how step number `step` went. */
+DM_API dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
+                             const dm_Tensor *where, int64_t step);
+
+typedef struct dm_ScalePolicy {
+  double growth, backoff;
+  double floor, ceiling; /* the scale is not moved past these; 0 and infinity: none */
+  int64_t interval;      /* clean updates to a growth; 0: no growth */
+} dm_ScalePolicy;
+
+/* scale and growth_tracker (int32) after one update: back off once where one of
+   the n found_inf is not 0, else grow every `interval` updates, never to
+   infinity. floored (int32) counts the updates in a row that the floor held;
+   *held is that number as far as the host knows it without waiting. */
 DM_API dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                     const dm_Tensor *found_inf, double growth, double backoff,
-                                     int64_t interval);
+                                     dm_Tensor *floored, int64_t n, dm_Tensor *const *found_inf,
+                                     const dm_ScalePolicy *how, int64_t *held);
 
 /* The p-norm of the tensors' p-norms, p >= 0 or infinite: a new 0-dim tensor,
    float64 if one of them is, else float32. 0 for none. */
 DM_API dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
-DM_API dm_status dm_scale_all(int64_t n, dm_Tensor *const *tensors, double factor);
+/* Each element times min(1, max_norm / (total_norm + 1e-6)), that in
+   total_norm's dtype (float32 or float64, one element). */
+DM_API dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
+                              const dm_Tensor *total_norm);
 /* Each element held between -limit and limit; NaN stays. */
 DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit);
 

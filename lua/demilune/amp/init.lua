@@ -4,6 +4,7 @@ local ROOMS = {
   autocast = {"autocast", "is_autocast_available", "is_autocast_enabled", "get_autocast_dtype",
     "op_table"},
   scaler = {"GradScaler"},
+  step = {"step"},
   custom = {"custom_fwd", "custom_bwd"},
   report = {"report", "memory"},
 }

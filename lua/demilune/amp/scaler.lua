@@ -1,29 +1,55 @@
--- The gradient scaler.
+-- The gradient scaler. float16 holds nothing below 6e-8: the loss is multiplied
+-- by a scale, so that gradients are too, and these are divided again before the
+-- step. The scale falls when a gradient overflows (that step is skipped) and
+-- grows after a while without.
+--
+-- Scale, counters and found_inf are tensors on the device. scale(), unscale_(),
+-- step() of an optimizer of this library, and update() read none of them; what
+-- asks for a number waits: get_scale(), state_dict(), stats(), skipped().
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local regions = require "demilune.amp.autocast"
 
--- Scale, counter and found_inf are tensors; step() and update() read none of
--- them on the host. The records of an optimizer: stage and found_inf.
 local GradScaler = {}
 GradScaler.__index = GradScaler
 GradScaler.__name = "demilune.GradScaler"
 
-local SCALER = {device = "cpu", init_scale = 2.0 ^ 16, growth_factor = 2.0, backoff_factor = 0.5,
-  growth_interval = 2000, enabled = true, min_scale = 0.0}
+-- ---- settings ----
 
-local function check_factors(growth, backoff)
-  if growth <= 1 or growth ~= growth then
-    caller.raise("GradScaler: growth_factor is %s, wanted above 1", growth)
+local SCALER = {device = "cpu", init_scale = 2.0 ^ 16, growth_factor = 2.0, backoff_factor = 0.5,
+  growth_interval = 2000, enabled = true, min_scale = 1.0, max_scale = math.huge, patience = 10}
+
+local function is_finite(v) return v > -math.huge and v < math.huge end
+local function is_count(v) return math.tointeger(v) ~= nil and v >= 0 end
+
+-- What each setting may be, in code and in words.
+local WANTED = {
+  init_scale = {function(v) return v > 0 and is_finite(v) end, "a positive number"},
+  growth_factor = {function(v) return v > 1 and is_finite(v) end, "a number above 1"},
+  backoff_factor = {function(v) return v > 0 and v < 1 end, "a number between 0 and 1"},
+  growth_interval = {is_count, "a whole number of updates (0: the scale never grows)"},
+  min_scale = {function(v) return v >= 0 and is_finite(v) end, "0 (no floor) or more"},
+  max_scale = {function(v) return v > 0 end, "a positive number"},
+  patience = {is_count, "a whole number of updates (0: no warning)"},
+}
+
+-- v as a setting of that kind (kind: its name, unless it is given).
+local function checked(what, name, v, kind)
+  local fits, words = table.unpack(WANTED[kind or name])
+  if type(v) ~= "number" or not fits(v) then
+    caller.raise("%s: %s is %s, wanted %s", what, name, tostring(v), words)
   end
-  if not (backoff < 1 and backoff > 0) then
-    caller.raise("GradScaler: backoff_factor is %s, wanted between 0 and 1", backoff)
-  end
+  return fits == is_count and math.tointeger(v) or v + 0.0
 end
 
--- min_scale: backing off stops there (0: never).
+-- amp.GradScaler{...}. PyTorch's options: device, init_scale, growth_factor,
+-- backoff_factor, growth_interval, enabled. Ours: min_scale (1; PyTorch has no
+-- floor, as 0 does not): backing off stops there; max_scale (none): growing
+-- does; patience (10): after so many updates in a row that the floor held, one
+-- warning says which gradients are to blame (0: never).
+-- A scaler that is off does nothing, and its settings are not looked at.
 local function new(opts)
   local o = options.read("GradScaler", opts, SCALER)
   o.device = regions.device_type_of(o.device)
@@ -31,154 +57,301 @@ local function new(opts)
     caller.warn("GradScaler: there is no CUDA device; the scaler is off")
     o.enabled = false
   end
-  if o.enabled then check_factors(o.growth_factor, o.backoff_factor) end
-  return setmetatable({
-    _enabled = o.enabled, _device = o.device, _init_scale = o.init_scale + 0.0,
-    _growth_factor = o.growth_factor, _backoff_factor = o.backoff_factor,
-    _growth_interval = o.growth_interval, _min_scale = o.min_scale,
-    _init_tracker = 0, _records = setmetatable({}, {__mode = "k"}),
-    _skips = setmetatable({}, {__mode = "k"}), _n_steps = 0,
-    _n_skipped = core.keep(core.tensor(0.0)),
-  }, GradScaler)
+  local self = {_enabled = o.enabled and true or false, _device = o.device, _init_tracker = 0,
+    _records = setmetatable({}, {__mode = "k"}), _open = {}, _updates = 0}
+  for name in pairs(WANTED) do
+    self["_" .. name] = o.enabled and checked("GradScaler", name, o[name]) or o[name]
+  end
+  if o.enabled and o.max_scale < o.min_scale then
+    caller.raise("GradScaler: max_scale is %g, wanted min_scale (%g) or more", o.max_scale,
+      o.min_scale)
+  end
+  return setmetatable(self, GradScaler)
 end
+
+-- ---- scale ----
 
 local function scalar(v, dtype) return core.keep(core.tensor(v, {dtype = dtype})) end
 
+-- The tensors are made by the first scale().
 local function start(self)
   if self._scale then return end
-  self._scale = scalar(self._init_scale, "float32")
-  self._tracker = scalar(self._init_tracker, "int32")
+  local floored, tracker = scalar(0, "int32"), scalar(self._init_tracker, "int32")
+  self._scale, self._tracker, self._floored = scalar(self._init_scale, "float32"), tracker, floored
 end
 
 local function scaled(self, value)
-  if core.is_tensor(value) then return value * self._scale end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then
-    caller.raise("scale: got a %s, wanted a tensor or a table of tensors", type(value))
+  if core.is_tensor(value) then
+    local out = value * self._scale
+    core.amp_mark_scaled_(out)
+    return out
   end
   local out = {}
   for key, item in pairs(value) do out[key] = scaled(self, item) end
   return out
 end
 
--- The loss (or a table of losses) times the scale.
+local function check_outputs(value)
+  if core.is_tensor(value) then return end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then
+    caller.raise("scale: got a %s, wanted a tensor or a table of tensors", type(value))
+  end
+  for _, item in pairs(value) do check_outputs(item) end
+end
+
+-- The loss times the scale; of a table of losses (nested at will), such a table.
+-- Once for each loss. Differentiable. A scaler that is off returns its argument.
 function GradScaler:scale(outputs)
   if not self._enabled then return outputs end
+  check_outputs(outputs)
   start(self)
   return scaled(self, outputs)
 end
 
-local function need_scale(self, method)
-  if not self._scale then
-    caller.raise("%s: there is no scale yet; hint: scaler:scale(loss):backward() comes first",
-      method)
-  end
-end
+-- ---- records: what is known of each optimizer ----
 
+local FIELDS = {"skipped", "run", "first_step", "step", "which", "count"} -- as op/optim.h has them
+
+-- stage: "ready", "unscaled" or "stepped" since the last update(). steps: those
+-- asked for. found_inf and where are of the last check, history of all steps.
 local function record_of(self, optimizer)
   local record = self._records[optimizer]
   if not record then
-    record = {stage = "ready"}
+    record = {stage = "ready", steps = 0, found_inf = scalar(0.0, "float32"),
+      where = core.keep(core.zeros(2, {dtype = "int64"})),
+      history = core.keep(core.zeros(#FIELDS, {dtype = "int64"}))}
     self._records[optimizer] = record
   end
   return record
 end
 
-local function unscale(self, optimizer, record)
-  local found = scalar(0.0, "float32")
-  local inverse = core.tensor(1 / self._scale:item())
-  local n = 0
-  for _, group in ipairs(optimizer.param_groups) do
-    n = n + core.amp_unscale_(group.params, found, inverse)
-  end
-  if n > 0 then record.found_inf = found end
-  record.stage = "unscaled"
+local function history_of(record)
+  local history, values = {}, record.history:totable()
+  for i, name in ipairs(FIELDS) do history[name] = values[i] end
+  return history
 end
 
+local function check_call(self, method, optimizer)
+  if type(optimizer) ~= "table" or type(optimizer.param_groups) ~= "table" then
+    caller.raise("%s: got a %s, wanted an optimizer", method, type(optimizer))
+  end
+  if not self._scale then
+    caller.raise("%s: there is no scale yet: scale() was not called; hint: " ..
+      "scaler:scale(loss):backward() comes first", method)
+  end
+end
+
+-- "parameter 3 'fc.weight' {10, 5} of group 1"; number counts through the
+-- groups. Also the parameter, its name, its group and its place in that.
+local function describe(optimizer, number)
+  local i = number
+  for g, group in ipairs(optimizer.param_groups) do
+    local p = group.params[i]
+    if p then
+      local name = group.param_names and group.param_names[i]
+      local quoted = name and (" '%s'"):format(name) or ""
+      local text = ("parameter %d%s %s of group %d"):format(i, quoted, tostring(p.shape), g)
+      return text, p, name, g, i
+    end
+    i = i - #group.params
+  end
+  return "a parameter that is gone"
+end
+
+local function raise_no_gradient(optimizer)
+  local list, n, frozen = {}, 0, 0
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, p in ipairs(group.params) do
+      n = n + 1
+      if not p.requires_grad then frozen = frozen + 1 end
+      if n <= 4 then list[n] = describe(optimizer, n) end
+    end
+  end
+  if n > 4 then list[5] = ("and %d more"):format(n - 4) end
+  local reason = frozen == n and "none of them requires a gradient" or
+    "the loss was not made from these tensors (detached, under no_grad(), another copy of the " ..
+    "model), or backward() was not called, or zero_grad() came after it"
+  caller.raise("step: no parameter of this optimizer has a gradient, so nothing was checked for " ..
+    "inf and NaN: %s. Likely: %s", table.concat(list, ", "), reason)
+end
+
+-- Without a gradient it changes nothing, the stage neither.
+local function unscale(self, optimizer, record)
+  local n = core.amp_unscale_(optimizer.param_groups, self._scale, record.found_inf, record.where)
+  if n == 0 then return end
+  record.stage = "unscaled"
+  self._open[#self._open + 1] = record
+end
+
+-- ---- the calls of an iteration ----
+
 -- Divides the optimizer's gradients by the scale, in place, so that they may be
--- looked at or clipped before step().
+-- looked at or clipped before step(). Once for each optimizer and update().
 function GradScaler:unscale_(optimizer)
   if not self._enabled then return end
-  need_scale(self, "unscale_")
+  check_call(self, "unscale_", optimizer)
   local record = record_of(self, optimizer)
   if record.stage == "unscaled" then
-    caller.raise("unscale_: called already for this optimizer since the last update()")
+    caller.raise("unscale_: called already for this optimizer since the last update(); hint: " ..
+      "when gradients are accumulated, only before the step")
   elseif record.stage == "stepped" then
-    caller.raise("unscale_: called after step()")
+    caller.raise("unscale_: called after step(); hint: unscale_(), clip, step(), update()")
   end
   unscale(self, optimizer, record)
 end
 
--- optimizer:step(), unless a gradient is inf or NaN; unscales first if need be.
-function GradScaler:step(optimizer, closure)
-  if not self._enabled then
-    if type(closure) == "table" then closure = closure.closure end
-    return optimizer:step(closure)
+local function is_callable(v)
+  local meta = getmetatable(v)
+  return type(v) == "function" or type(meta) == "table" and meta.__call ~= nil
+end
+
+local function check_extra(optimizer, ...)
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if is_callable(v) or type(v) == "table" and v.closure ~= nil then
+      caller.raise("step: a closure is not supported while the scaler is on: the loss would be " ..
+        "computed again between unscaling and the step; hint: GradScaler{enabled = false}")
+    elseif v ~= nil and optimizer.takes_found_inf then
+      caller.raise("step: got a %s after the optimizer, whose step takes nothing", type(v))
+    end
   end
-  if closure ~= nil then
-    caller.raise("step: closures are not supported while the scaler is enabled")
-  end
-  need_scale(self, "step")
+end
+
+-- A scaler that is off: {closure = f} is f by position.
+local function plain_step(self, optimizer, first, ...)
+  local record = self._records[optimizer] or {steps = 0}
+  self._records[optimizer] = record
+  record.steps = record.steps + 1
+  if type(first) == "table" and first.closure then first = first.closure end
+  return optimizer:step(first, ...)
+end
+
+local function step_if_finite(record, optimizer, ...)
+  if optimizer.takes_found_inf then return optimizer:step(nil, record.found_inf) end
+  if record.found_inf:item() == 0 then return optimizer:step(...) end
+end
+
+-- Notes that the step went well, and hands its results on.
+local function noted(self, record, ...)
+  core.amp_note_(record.history, record.found_inf, record.where, self._updates + 1)
+  record.stage, record.steps = "stepped", record.steps + 1
+  return ...
+end
+
+-- optimizer:step(...), unless a gradient is inf or NaN; unscales first if need
+-- be. Returns what that returns, nothing when the host knows of a skip. An
+-- optimizer with takes_found_inf = true, as this library's, makes the decision on
+-- the device: it gets found_inf as step's second argument and changes nothing
+-- where that is not 0. Any other one waits for the decision here.
+-- To have a schedule of learning rates follow the real steps:
+--   if scaler:stepped(optimizer) then schedule:step() end
+function GradScaler:step(optimizer, ...)
+  if not self._enabled then return plain_step(self, optimizer, ...) end
+  check_call(self, "step", optimizer)
+  check_extra(optimizer, ...)
   local record = record_of(self, optimizer)
   if record.stage == "stepped" then
-    caller.raise("step: called already for this optimizer since the last update()")
+    caller.raise("step: called already for this optimizer since the last update(); hint: " ..
+      "update() ends each iteration")
   end
   if record.stage == "ready" then unscale(self, optimizer, record) end
-  local found = record.found_inf
-  if not found then
-    record.stage = "ready"
-    caller.raise("step: no parameter of this optimizer has a gradient")
-  end
-  record.stage = "stepped"
-  self._skips[optimizer] = found
-  self._n_steps = self._n_steps + 1
-  self._n_skipped:add_(found)
-  if optimizer.update then return optimizer:step(nil, found) end
-  if found:item() == 0 then return optimizer:step() end
+  if record.stage == "ready" then raise_no_gradient(optimizer) end
+  return noted(self, record, step_if_finite(record, optimizer, ...))
 end
 
 local function set_scale(self, value)
-  if core.is_tensor(value) then
-    if value:numel() ~= 1 or value.requires_grad or value.dtype ~= "float32" then
-      caller.raise("update: new_scale is %s %s, wanted one float32 element that requires no grad",
-        value.dtype, tostring(value.shape))
-    end
-    self._scale:copy_(value:reshape())
-  elseif type(value) == "number" then
-    self._scale:fill_(value)
-  else
+  if type(value) == "number" then
+    self._scale:fill_(checked("update", "new_scale", value, "init_scale"))
+  elseif not core.is_tensor(value) then
     caller.raise("update: new_scale is a %s, wanted a number or a tensor", type(value))
+  elseif value:numel() ~= 1 or value.requires_grad or not value:is_floating_point()
+    or regions.device_type_of(value.device) ~= self._device then
+    caller.raise("update: new_scale is %s %s on %s%s, wanted one float element on %s that " ..
+      "requires no gradient", value.dtype, tostring(value.shape), value.device,
+      value.requires_grad and " that requires a gradient" or "", self._device)
+  else
+    self._scale:copy_(value:squeeze())
   end
 end
 
--- Ends an iteration: backs the scale off after an inf or NaN, else counts
--- towards growth. new_scale (a number, a tensor, or {new_scale = }) sets it.
+-- The last step that was skipped: its history, and the optimizer.
+local function last_skip_of(self)
+  local last, owner
+  for optimizer, record in pairs(self._records) do
+    local history = record.history and history_of(record)
+    if history and history.step > 0 and (not last or history.step > last.step) then
+      last, owner = history, optimizer
+    end
+  end
+  return last, owner
+end
+
+local function warn_held(self, held)
+  self._warned = true
+  local skip, optimizer = last_skip_of(self)
+  local blame = ""
+  if skip then
+    local text, p = describe(optimizer, skip.which)
+    blame = (" The gradients overflow since step %d; in step %d %s had %d values that are inf " ..
+      "or NaN, of %d."):format(skip.first_step, skip.step, text, skip.count,
+        p and p:numel() or 0)
+  end
+  caller.warn("update: %d updates in a row wanted the scale below min_scale = %g, where it " ..
+    "stays.%s Scaling is not to blame then: look for inf or NaN in the input, the loss and the " ..
+    "weights; hint: autograd.detect_anomaly() names the op; min_scale = 0 is no floor", held,
+    self._min_scale, blame)
+end
+
+local function adapt(self)
+  local found = {}
+  for i, record in ipairs(self._open) do found[i] = record.found_inf end
+  if #found == 0 then
+    caller.raise("update: no gradients were checked since the last update(); hint: step() or " ..
+      "unscale_() comes first, and update() once an iteration")
+  end
+  local held = core.amp_update_scale_(self._scale, self._tracker, self._floored, found,
+    self._growth_factor, self._backoff_factor, self._growth_interval, self._min_scale,
+    self._max_scale)
+  if self._patience > 0 and held >= self._patience and not self._warned then
+    warn_held(self, held)
+  end
+end
+
+-- Ends an iteration: backs the scale off, once, if a gradient of any optimizer
+-- was inf or NaN, else counts towards growth. new_scale (a number, a tensor of
+-- one element, or {new_scale = }) sets the scale instead; the counter stays.
 function GradScaler:update(new_scale)
   if not self._enabled then return end
-  need_scale(self, "update")
+  if not self._scale then
+    caller.raise("update: there is no scale yet: scale() was not called; hint: " ..
+      "scaler:scale(loss):backward(), scaler:step(optimizer), scaler:update()")
+  end
   if type(new_scale) == "table" then
     new_scale = options.read("update", new_scale, {new_scale = options.NONE}).new_scale
   end
-  if new_scale ~= nil then
-    set_scale(self, new_scale)
-  else
-    local found
-    for _, record in pairs(self._records) do
-      if record.found_inf then found = found and found + record.found_inf or record.found_inf end
-    end
-    if not found then caller.raise("update: no gradients were checked since the last update()") end
-    core.amp_update_scale_(self._scale, self._tracker, found, self._growth_factor,
-      self._backoff_factor, self._growth_interval)
-    if self._min_scale > 0 then self._scale:clamp_(self._min_scale, math.huge) end
-  end
-  self._records = setmetatable({}, {__mode = "k"})
+  if new_scale ~= nil then set_scale(self, new_scale) else adapt(self) end
+  for _, record in ipairs(self._open) do record.stage = "ready" end
+  self._open = {}
+  self._updates = self._updates + 1
 end
 
--- Whether the last step() of this optimizer did nothing.
+-- ---- questions ----
+
+-- Whether the last step() of this optimizer left everything as it was; also
+-- after update(). Waits for the device.
 function GradScaler:skipped(optimizer)
-  local found = self._skips[optimizer]
-  return found ~= nil and found:item() ~= 0
+  local record = self._records[optimizer]
+  return record ~= nil and record.history ~= nil and history_of(record).run > 0
 end
 
+-- Whether the last step() of this optimizer was done: the other way round, and
+-- false before the first. Waits for the device.
+function GradScaler:stepped(optimizer)
+  local record = self._records[optimizer]
+  return record ~= nil and record.steps > 0 and not self:skipped(optimizer)
+end
+
+-- The scale as a number (1 when off). Waits for the device.
 function GradScaler:get_scale()
   if not self._enabled then return 1.0 end
   return self._scale and self._scale:item() or self._init_scale
@@ -188,60 +361,91 @@ local function tracker_of(self)
   return self._tracker and self._tracker:item() or self._init_tracker
 end
 
--- {scale, growth_tracker, steps, skipped, grows_in}
+-- {steps, skipped, scale, growth_tracker, grows_in, last_skip}. steps: calls of
+-- step(), of these `skipped` changed nothing. grows_in: clean updates until the
+-- scale grows (nil: it never does). last_skip (nil: none): {step = , first_step =
+-- (where the steps skipped in a row began; counted in updates, from 1), optimizer
+-- = , group = , parameter = (its place in the group), name = , shape = , count =
+-- (its values that were inf or NaN)}: the first parameter that had any. A name is
+-- known to optimizers made from model:named_parameters(). Waits for the device.
 function GradScaler:stats()
-  local tracker = tracker_of(self)
-  return {scale = self:get_scale(), growth_tracker = tracker, steps = self._n_steps,
-    skipped = math.tointeger(self._n_skipped:item()), grows_in = self._growth_interval - tracker}
+  local tracker, steps, skipped = tracker_of(self), 0, 0
+  for _, record in pairs(self._records) do
+    steps = steps + record.steps
+    if record.history then skipped = skipped + history_of(record).skipped end
+  end
+  local stats = {scale = self:get_scale(), growth_tracker = tracker, steps = steps,
+    skipped = skipped}
+  if self._enabled and self._growth_interval > 0 then
+    stats.grows_in = self._growth_interval - tracker
+  end
+  local skip, optimizer = last_skip_of(self)
+  if skip then
+    local _, p, name, group, i = describe(optimizer, skip.which)
+    stats.last_skip = {step = skip.step, first_step = skip.first_step, optimizer = optimizer,
+      group = group, parameter = i, name = name, shape = p and p.shape, count = skip.count}
+  end
+  return stats
 end
 
 function GradScaler:is_enabled() return self._enabled end
-function GradScaler:get_growth_factor() return self._growth_factor end
-function GradScaler:get_backoff_factor() return self._backoff_factor end
-function GradScaler:get_growth_interval() return self._growth_interval end
 
-function GradScaler:set_growth_factor(v)
-  check_factors(v, self._backoff_factor)
-  self._growth_factor = v
-end
-
-function GradScaler:set_backoff_factor(v)
-  check_factors(self._growth_factor, v)
-  self._backoff_factor = v
-end
-
-function GradScaler:set_growth_interval(v)
-  if math.type(v) ~= "integer" or v < 1 then
-    caller.raise("GradScaler: growth_interval is %s, wanted an integer from 1", tostring(v))
+-- get_growth_factor(), set_growth_factor(v), and so on. The next update() uses it.
+for _, name in ipairs{"growth_factor", "backoff_factor", "growth_interval"} do
+  GradScaler["get_" .. name] = function(self) return self["_" .. name] end
+  GradScaler["set_" .. name] = function(self, v)
+    self["_" .. name] = checked("set_" .. name, name, v)
   end
-  self._growth_interval = v
 end
 
--- PyTorch's five entries; empty for a scaler that is off.
+-- ---- saving ----
+
+-- PyTorch's five entries; empty for a scaler that is off. Between step() and
+-- update() it raises: the file would lack what the last gradients did.
 function GradScaler:state_dict()
   if not self._enabled then return {} end
+  for _, record in ipairs(self._open) do
+    if record.stage == "stepped" then
+      caller.raise("state_dict: called between step() and update(); hint: save at the end of an " ..
+        "iteration, after update()")
+    end
+  end
   return {scale = self:get_scale(), growth_factor = self._growth_factor,
     backoff_factor = self._backoff_factor, growth_interval = self._growth_interval,
     _growth_tracker = tracker_of(self)}
 end
 
+-- Takes up a saved state, PyTorch's too; floor, ceiling and patience stay this
+-- scaler's own. A scaler that is off ignores it.
 function GradScaler:load_state_dict(state)
   if not self._enabled then return end
+  if type(state) ~= "table" then
+    caller.raise("load_state_dict: got a %s, wanted a table from state_dict()", type(state))
+  end
   if next(state) == nil then
     caller.raise("load_state_dict: the state is empty; hint: it was saved by a scaler that was off")
   end
-  self._init_scale, self._init_tracker = state.scale + 0.0, state._growth_tracker
-  self._growth_factor, self._backoff_factor = state.growth_factor, state.backoff_factor
-  self._growth_interval = state.growth_interval
-  self._scale, self._tracker = nil, nil
-  start(self)
+  local loaded = {_init_scale = checked("load_state_dict", "scale", state.scale, "init_scale")}
+  for _, name in ipairs{"growth_factor", "backoff_factor", "growth_interval"} do
+    loaded["_" .. name] = checked("load_state_dict", name, state[name])
+  end
+  local tracker = state._growth_tracker
+  if not (type(tracker) == "number" and is_count(tracker)) then
+    caller.raise("load_state_dict: _growth_tracker is %s, wanted a whole number",
+      tostring(tracker))
+  end
+  loaded._init_tracker = math.tointeger(tracker)
+  for key, value in pairs(loaded) do self[key] = value end
+  if not self._scale then return end
+  self._scale:fill_(self._init_scale)
+  self._tracker:fill_(self._init_tracker)
 end
 
 function GradScaler:__tostring()
   if not self._enabled then return "GradScaler(off)" end
   local s = self:stats()
-  return ("GradScaler(scale = %g, %d of %d steps skipped, grows in %d)"):format(s.scale, s.skipped,
-    s.steps, s.grows_in)
+  return ("GradScaler(scale = %g, %d of %d steps skipped, %s)"):format(s.scale, s.skipped,
+    s.steps, s.grows_in and ("grows in %d"):format(s.grows_in) or "does not grow")
 end
 
 return {GradScaler = new}

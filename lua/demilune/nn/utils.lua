@@ -7,16 +7,49 @@ local options = require "demilune.options"
 
 local utils = {}
 
-local function as_list(parameters)
-  return core.is_tensor(parameters) and {parameters} or parameters
+-- An array of what is one tensor, an array, or an iterator such as
+-- model:named_parameters().
+local function as_list(name, parameters)
+  if core.is_tensor(parameters) then return {parameters} end
+  if type(parameters) == "table" then return parameters end
+  if type(parameters) ~= "function" then
+    caller.raise("%s: got a %s, wanted a tensor, an array of tensors, or an iterator over them",
+      name, type(parameters))
+  end
+  local list = {}
+  for a, b in parameters do list[#list + 1] = b or a end
+  if #list == 0 then
+    caller.warn("%s: the iterator gives no parameter; nothing is clipped", name)
+  end
+  return list
 end
+
+local function check_limit(name, what, v)
+  if type(v) ~= "number" or v ~= v or v < 0 then
+    caller.raise("%s: %s is %s, wanted a number from 0", name, what, tostring(v))
+  end
+end
+
+-- A limit is meant for gradients, not for these times a GradScaler's scale.
+local function warn_scaled(name, parameters)
+  if not core.amp_any_scaled(parameters) then return end
+  caller.warn_once("clipping of scaled gradients", "%s: these gradients are still multiplied by " ..
+    "the loss scale, so the limit cuts nearly all of them away; hint: " ..
+    "scaler:unscale_(optimizer) comes before clipping (or the limit is times " ..
+    "scaler:get_scale()). Said once", name)
+end
+
+-- ---- clipping ----
 
 local NORM = {norm_type = 2.0, error_if_nonfinite = false, foreach = options.NONE}
 
-local function norm_of(name, tensors, opts, of_grads)
-  local o = options.read(name, opts, NORM)
+local function norm_of(name, tensors, o, of_grads)
   local p = o.norm_type == "inf" and math.huge or o.norm_type
-  local norm = core.total_norm(as_list(tensors), p, of_grads)
+  if type(p) ~= "number" or p ~= p or p < 0 then
+    caller.raise("%s: norm_type is %s, wanted a number from 0, or \"inf\"", name,
+      tostring(o.norm_type))
+  end
+  local norm = core.total_norm(tensors, p, of_grads)
   if o.error_if_nonfinite then
     local v = norm:item()
     if v ~= v or v == math.huge then
@@ -27,32 +60,50 @@ local function norm_of(name, tensors, opts, of_grads)
   return norm
 end
 
--- The p-norm of all elements of the tensors.
+-- The p-norm of all elements of the tensors (a tensor, an array, an iterator), as
+-- a 0-dim tensor. Options: norm_type (2; a number from 0, or "inf"),
+-- error_if_nonfinite (false): raise when the norm is inf or NaN. 16-bit tensors:
+-- float32.
 function utils.get_total_norm(tensors, opts)
-  return norm_of("get_total_norm", tensors, opts, false)
+  local o = options.read("get_total_norm", opts, NORM)
+  return norm_of("get_total_norm", as_list("get_total_norm", tensors), o, false)
 end
 
--- Scales the gradients by min(1, max_norm / (total_norm + 1e-6)).
-function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
-  local total = core.is_tensor(total_norm) and total_norm:item() or total_norm
-  -- rounded as float32 arithmetic does it
-  local coefficient = core.tensor(max_norm / core.tensor(total + 0.0):add(1e-6):item()):item()
-  if coefficient > 1 then coefficient = 1.0 end
-  core.mul_all_(as_list(parameters), coefficient, true)
+-- Multiplies the gradients by min(1, max_norm / (total_norm + 1e-6)), without
+-- waiting for the device. total_norm: from get_total_norm, or a number.
+function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
+  options.read("clip_grads_with_norm_", opts, {foreach = options.NONE})
+  check_limit("clip_grads_with_norm_", "max_norm", max_norm)
+  local list = as_list("clip_grads_with_norm_", parameters)
+  if type(total_norm) == "number" then total_norm = core.tensor(total_norm + 0.0) end
+  core.clip_norm_(list, max_norm, total_norm, true)
 end
 
 -- Holds the norm of all gradients together at max_norm or below; returns the
--- norm before (a 0-dim tensor).
+-- norm before (a 0-dim tensor; 0 where there is no gradient). Options as
+-- get_total_norm's; foreach is accepted and means nothing here: lists are always
+-- worked on in one call. With a GradScaler: after unscale_(). Does not wait for
+-- the device, unless error_if_nonfinite; that leaves the gradients as they were.
 function utils.clip_grad_norm_(parameters, max_norm, opts)
-  local norm = norm_of("clip_grad_norm_", parameters, opts, true)
-  utils.clip_grads_with_norm_(parameters, max_norm, norm)
+  local o = options.read("clip_grad_norm_", opts, NORM)
+  check_limit("clip_grad_norm_", "max_norm", max_norm)
+  local list = as_list("clip_grad_norm_", parameters)
+  warn_scaled("clip_grad_norm_", list)
+  local norm = norm_of("clip_grad_norm_", list, o, true)
+  core.clip_norm_(list, max_norm, norm, true)
   return norm
 end
 
--- Holds each element of the gradients in [-clip_value, clip_value].
-function utils.clip_grad_value_(parameters, clip_value)
-  core.clamp_all_(as_list(parameters), clip_value, true)
+-- Holds each element of the gradients in [-clip_value, clip_value]; NaN stays.
+function utils.clip_grad_value_(parameters, clip_value, opts)
+  options.read("clip_grad_value_", opts, {foreach = options.NONE})
+  check_limit("clip_grad_value_", "clip_value", clip_value)
+  local list = as_list("clip_grad_value_", parameters)
+  warn_scaled("clip_grad_value_", list)
+  core.clamp_all_(list, clip_value, true)
 end
+
+-- ---- parameters as one vector ----
 
 function utils.parameters_to_vector(parameters)
   local flat = {}

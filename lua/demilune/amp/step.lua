@@ -1,0 +1,86 @@
+-- A training step's calls in the one order that is right:
+-- scale, backward, unscale, clip, step, update, zero_grad.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local utils = require "demilune.nn.utils"
+
+local step = {}
+
+local STEP = {loss = options.NONE, optimizer = options.NONE, scaler = options.NONE,
+  max_norm = options.NONE, accumulate = 1, parameters = options.NONE}
+
+-- Backward passes since the last step, by (first) optimizer.
+local passes = setmetatable({}, {__mode = "k"})
+
+local function read(opts)
+  local o = options.read("amp.step", opts, STEP)
+  if not core.is_tensor(o.loss) then
+    caller.raise("amp.step: loss is a %s, wanted a tensor", type(o.loss))
+  end
+  if type(o.optimizer) ~= "table" then
+    caller.raise("amp.step: optimizer is a %s, wanted an optimizer or an array of them",
+      type(o.optimizer))
+  end
+  o.optimizers = o.optimizer.param_groups and {o.optimizer} or o.optimizer
+  if #o.optimizers == 0 then caller.raise("amp.step: the array of optimizers is empty") end
+  for i, optimizer in ipairs(o.optimizers) do
+    if type(optimizer) ~= "table" or not optimizer.param_groups then
+      caller.raise("amp.step: optimizer %d is a %s, wanted an optimizer", i, type(optimizer))
+    end
+  end
+  local n = math.tointeger(o.accumulate)
+  if not n or n < 1 then
+    caller.raise("amp.step: accumulate is %s, wanted a whole number from 1", tostring(o.accumulate))
+  end
+  o.accumulate = n
+  if o.scaler and not o.scaler:is_enabled() then o.scaler = nil end
+  return o
+end
+
+local function parameters_of(optimizers)
+  local all = {}
+  for _, optimizer in ipairs(optimizers) do
+    for _, group in ipairs(optimizer.param_groups) do
+      table.move(group.params, 1, #group.params, #all + 1, all)
+    end
+  end
+  return all
+end
+
+-- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
+-- parameters = }: backward from the loss, and the step. optimizer: one, or an
+-- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
+-- plain training. max_norm: the norm of the gradients of `parameters` (default:
+-- all of the optimizers') is held there. accumulate = n: the loss is divided by
+-- n, and only each n-th call steps; the others leave the gradients to be added to.
+-- Returns whether this call stepped, and the norm before clipping (a tensor, or
+-- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
+-- scaler:stepped(optimizer) knows better.
+function step.step(opts)
+  local o = read(opts)
+  local scaler, optimizers, n = o.scaler, o.optimizers, o.accumulate
+  local loss = n > 1 and o.loss / n or o.loss
+  if scaler then loss = scaler:scale(loss) end
+  loss:backward()
+  local first = optimizers[1]
+  passes[first] = (passes[first] or 0) + 1
+  if passes[first] < n then return false end
+  passes[first] = nil
+  local norm
+  if o.max_norm then
+    if scaler then
+      for _, optimizer in ipairs(optimizers) do scaler:unscale_(optimizer) end
+    end
+    norm = utils.clip_grad_norm_(o.parameters or parameters_of(optimizers), o.max_norm)
+  end
+  for _, optimizer in ipairs(optimizers) do
+    if scaler then scaler:step(optimizer) else optimizer:step() end
+  end
+  if scaler then scaler:update() end
+  for _, optimizer in ipairs(optimizers) do optimizer:zero_grad() end
+  return true, norm
+end
+
+return step
