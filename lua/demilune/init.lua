@@ -13,6 +13,7 @@ local ROOMS = {
   data = "demilune.data",
   datasets = "demilune.datasets",
   cuda = "demilune.cuda",
+  profiler = "demilune.profiler",
 }
 local FUNCTIONS = {
   progress = {"demilune.progress", "progress"},
