@@ -20,6 +20,8 @@ local FUNCTIONS = {
   save = {"demilune.io", "save"},
   load = {"demilune.io", "load"},
   help = {"demilune.help", "help"},
+  memory_summary = {"demilune.memory", "memory_summary"},
+  mem_get_info = {"demilune.memory", "mem_get_info"},
 }
 
 local dm = {}

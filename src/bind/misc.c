@@ -1,4 +1,4 @@
-/* Seeds, threads, memory counters, JSON, and the op table as Lua data. */
+/* Seeds, threads, JSON, and the op table as Lua data. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -56,118 +56,6 @@ static int set_num_threads(lua_State *L) {
 static int get_num_threads(lua_State *L) {
   lua_pushinteger(L, dm_get_num_threads());
   return 1;
-}
-
-/* ---- memory ---- */
-
-static const dm_DeviceOps *device_at(lua_State *L, int i, dm_Device *d) {
-  *d = (dm_Device){DM_CPU, 0};
-  if (!lua_isnoneornil(L, i)) *d = dm_check_device(L, i);
-  return dm_device_ops(*d);
-}
-static dm_MemStats *stats_at(lua_State *L, int i) {
-  dm_Device d;
-  const dm_DeviceOps *ops = device_at(L, i, &d);
-  return ops->stats(d);
-}
-static int memory_allocated(lua_State *L) {
-  lua_pushinteger(L, stats_at(L, 1)->allocated_bytes.current);
-  return 1;
-}
-static int max_memory_allocated(lua_State *L) {
-  lua_pushinteger(L, stats_at(L, 1)->allocated_bytes.peak);
-  return 1;
-}
-static int memory_reserved(lua_State *L) {
-  lua_pushinteger(L, stats_at(L, 1)->reserved_bytes.current);
-  return 1;
-}
-static int max_memory_reserved(lua_State *L) {
-  lua_pushinteger(L, stats_at(L, 1)->reserved_bytes.peak);
-  return 1;
-}
-
-typedef struct NamedStat {
-  const char *name;
-  size_t at;
-} NamedStat;
-static const NamedStat stat_names[] = {
-    {"allocation", offsetof(dm_MemStats, allocation)},
-    {"allocated_bytes", offsetof(dm_MemStats, allocated_bytes)},
-    {"requested_bytes", offsetof(dm_MemStats, requested_bytes)},
-    {"segment", offsetof(dm_MemStats, segment)},
-    {"reserved_bytes", offsetof(dm_MemStats, reserved_bytes)},
-};
-
-static int reset_peak_memory_stats(lua_State *L) {
-  dm_MemStats *m = stats_at(L, 1);
-  for (int i = 0; i < DM_COUNT(stat_names); i++) {
-    dm_MemStat *s = (dm_MemStat *)(void *)((char *)m + stat_names[i].at);
-    s->peak = s->current;
-  }
-  return 0;
-}
-
-static void put_stat(lua_State *L, const char *name, const char *what, int64_t v) {
-  lua_pushfstring(L, "%s.all.%s", name, what);
-  lua_pushinteger(L, v);
-  lua_rawset(L, -3);
-}
-
-static int memory_stats(lua_State *L) {
-  const State *S = dm_enter(L);
-  const dm_MemStats *m = stats_at(L, 1);
-  lua_newtable(L);
-  for (int i = 0; i < DM_COUNT(stat_names); i++) {
-    const dm_MemStat *s =
-        (const dm_MemStat *)(const void *)((const char *)m + stat_names[i].at);
-    put_stat(L, stat_names[i].name, "current", s->current);
-    put_stat(L, stat_names[i].name, "peak", s->peak);
-    put_stat(L, stat_names[i].name, "allocated", s->allocated);
-    put_stat(L, stat_names[i].name, "freed", s->freed);
-  }
-  lua_pushinteger(L, m->num_alloc_retries);
-  lua_setfield(L, -2, "num_alloc_retries");
-  lua_pushinteger(L, m->num_ooms);
-  lua_setfield(L, -2, "num_ooms");
-  lua_pushinteger(L, S->gc_count);
-  lua_setfield(L, -2, "forced_collections");
-  lua_pushnumber(L, S->gc_seconds);
-  lua_setfield(L, -2, "forced_collection_seconds");
-  return 1;
-}
-
-static int memory_summary(lua_State *L) {
-  const dm_MemStats *m = stats_at(L, 1);
-  luaL_Buffer b;
-  char line[160];
-  luaL_buffinit(L, &b);
-  snprintf(line, sizeof line, "%-16s %14s %14s %14s %14s\n", "", "Cur Usage", "Peak Usage",
-           "Tot Alloc", "Tot Freed");
-  luaL_addstring(&b, line);
-  for (int i = 0; i < DM_COUNT(stat_names); i++) {
-    const dm_MemStat *s =
-        (const dm_MemStat *)(const void *)((const char *)m + stat_names[i].at);
-    snprintf(line, sizeof line, "%-16s %14lld %14lld %14lld %14lld\n", stat_names[i].name,
-             (long long)s->current, (long long)s->peak, (long long)s->allocated,
-             (long long)s->freed);
-    luaL_addstring(&b, line);
-  }
-  luaL_pushresult(&b);
-  return 1;
-}
-
-static int empty_cache(lua_State *L) {
-  dm_Device d;
-  const dm_DeviceOps *ops = device_at(L, 1, &d);
-  ops->empty_cache(d);
-  return 0;
-}
-static int synchronize(lua_State *L) {
-  dm_Device d;
-  const dm_DeviceOps *ops = device_at(L, 1, &d);
-  ops->synchronize(d);
-  return 0;
 }
 
 /* For the allocation-failure walk: see base/alloc.h. */
@@ -413,15 +301,6 @@ const luaL_Reg dm_misc_functions[] = {{"_library", set_library},
                                       {"set_rng_state", set_rng_state},
                                       {"set_num_threads", set_num_threads},
                                       {"get_num_threads", get_num_threads},
-                                      {"memory_allocated", memory_allocated},
-                                      {"max_memory_allocated", max_memory_allocated},
-                                      {"memory_reserved", memory_reserved},
-                                      {"max_memory_reserved", max_memory_reserved},
-                                      {"reset_peak_memory_stats", reset_peak_memory_stats},
-                                      {"memory_stats", memory_stats},
-                                      {"memory_summary", memory_summary},
-                                      {"empty_cache", empty_cache},
-                                      {"synchronize", synchronize},
                                       {"alloc_fail_at", alloc_fail_at},
                                       {"alloc_requests", alloc_requests},
                                       {"alloc_live", alloc_live},

@@ -148,7 +148,7 @@ void dm_collect(lua_State *L, State *S) {
 
 static int64_t live_bytes(void) {
   const dm_Device cpu = {DM_CPU, 0};
-  return dm_device_ops(cpu)->stats(cpu)->allocated_bytes.current;
+  return dm_device_ops(cpu)->allocated_bytes(cpu);
 }
 
 /* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one

@@ -9,14 +9,25 @@ static inline bool dm_device_eq(dm_Device a, dm_Device b) {
   return a.type == b.type && a.index == b.index;
 }
 
-/* The allocator's counters, named as PyTorch's memory_stats names them. */
+/* What an allocator counts, and for which of its pools, by the names of
+   PyTorch's memory_stats. The small pool holds blocks of up to 1 MiB. */
+typedef enum dm_MemCounter {
+  DM_MEM_ALLOCATION, /* blocks handed out: their number, bytes rounded to 512, bytes asked for
+                      */
+  DM_MEM_ALLOCATED_BYTES,
+  DM_MEM_REQUESTED_BYTES,
+  DM_MEM_SEGMENT, /* blocks taken from the system */
+  DM_MEM_RESERVED_BYTES,
+  DM_N_MEM
+} dm_MemCounter;
+typedef enum dm_MemPool { DM_POOL_SMALL, DM_POOL_LARGE, DM_POOL_ALL, DM_N_POOL } dm_MemPool;
+
 typedef struct dm_MemStat {
-  int64_t current, peak, allocated, freed;
+  int64_t current, peak, allocated, freed; /* the last two: totals */
 } dm_MemStat;
 
 typedef struct dm_MemStats {
-  dm_MemStat allocation, allocated_bytes, requested_bytes; /* blocks handed out */
-  dm_MemStat segment, reserved_bytes;                      /* blocks taken from the system */
+  dm_MemStat of[DM_N_MEM][DM_N_POOL];
   int64_t num_alloc_retries, num_ooms;
 } dm_MemStats;
 
@@ -28,7 +39,10 @@ typedef struct dm_DeviceOps {
   dm_status (*zero)(dm_Device dev, void *dst, int64_t n);
   void (*synchronize)(dm_Device dev);
   void (*empty_cache)(dm_Device dev);
-  dm_MemStats *(*stats)(dm_Device dev);
+  int64_t (*allocated_bytes)(dm_Device dev); /* now; cheap */
+  void (*stats)(dm_Device dev, dm_MemStats *out);
+  void (*reset_peaks)(dm_Device dev);
+  void (*reset_totals)(dm_Device dev);
 } dm_DeviceOps;
 
 /* NULL when that kind of device is not there. */

@@ -20,6 +20,7 @@
 #include "base/error.h"
 
 enum { GRAIN = 512, SMALL = 256 << 10, SEGMENT = 1 << 20, N_CLASS = 160 };
+enum { SMALL_POOL = 1 << 20 }; /* the largest block of the small pool, as in PyTorch */
 
 typedef struct Block {
   struct Block *next;
@@ -34,7 +35,15 @@ typedef struct Segment {
 } Segment;
 static Segment *segments;
 static char *segment_at, *segment_end; /* what is left of the newest */
-static dm_MemStats mem_stats;
+
+/* One counter. What only follows from these is left to whoever asks, for they
+   change at every block: all = small + large, freed = allocated + start - current. */
+typedef struct Counter {
+  int64_t current[2], allocated[2], peak[DM_N_POOL];
+  int64_t start[2]; /* current when `allocated` was set to 0 */
+} Counter;
+static Counter counters[DM_N_MEM];
+static int64_t num_alloc_retries, num_ooms;
 
 /* Class k = 4e + f holds blocks of GRAIN * 2^e * (1 + f/4) bytes. */
 static int64_t class_bytes(int k) { return ((int64_t)GRAIN << (k / 4)) / 4 * (4 + k % 4); }
@@ -47,15 +56,54 @@ static int class_of(int64_t n_bytes) {
   return k;
 }
 
-static void stat_add(dm_MemStat *s, int64_t n) {
-  s->current += n;
-  s->allocated += n;
-  if (s->current > s->peak) s->peak = s->current;
+/* Of a block, or of a request: 1 MiB is a size class. */
+static bool is_large(int64_t n_bytes) { return n_bytes > SMALL_POOL; }
+
+static inline void count(dm_MemCounter what, dm_MemPool pool, int64_t n) {
+  Counter *c = &counters[what];
+  const int64_t now = c->current[pool] += n, all = now + c->current[!pool];
+  c->allocated[pool] += n;
+  if (now > c->peak[pool]) c->peak[pool] = now;
+  if (all > c->peak[DM_POOL_ALL]) c->peak[DM_POOL_ALL] = all;
 }
 
-static void stat_sub(dm_MemStat *s, int64_t n) {
-  s->current -= n;
-  s->freed += n;
+static inline void uncount(dm_MemCounter what, dm_MemPool pool, int64_t n) {
+  counters[what].current[pool] -= n;
+}
+
+static int64_t rounded(int64_t n_bytes) { return (n_bytes + GRAIN - 1) / GRAIN * GRAIN; }
+
+static inline void count_in(dm_MemPool pool, int64_t n_bytes) {
+  count(DM_MEM_ALLOCATION, pool, 1);
+  count(DM_MEM_REQUESTED_BYTES, pool, n_bytes);
+  count(DM_MEM_ALLOCATED_BYTES, pool, rounded(n_bytes));
+}
+static inline void uncount_in(dm_MemPool pool, int64_t n_bytes) {
+  uncount(DM_MEM_ALLOCATION, pool, 1);
+  uncount(DM_MEM_REQUESTED_BYTES, pool, n_bytes);
+  uncount(DM_MEM_ALLOCATED_BYTES, pool, rounded(n_bytes));
+}
+
+/* A branch each, so that the pool is a constant in what runs at every block. */
+static void count_block(int64_t n_bytes) {
+  if (DM_UNLIKELY(is_large(n_bytes))) count_in(DM_POOL_LARGE, n_bytes);
+  else count_in(DM_POOL_SMALL, n_bytes);
+}
+static void uncount_block(int64_t n_bytes) {
+  if (DM_UNLIKELY(is_large(n_bytes))) uncount_in(DM_POOL_LARGE, n_bytes);
+  else uncount_in(DM_POOL_SMALL, n_bytes);
+}
+
+static void count_reserved(int64_t n_bytes) {
+  const dm_MemPool pool = is_large(n_bytes) ? DM_POOL_LARGE : DM_POOL_SMALL;
+  count(DM_MEM_SEGMENT, pool, 1);
+  count(DM_MEM_RESERVED_BYTES, pool, n_bytes);
+}
+
+static void uncount_reserved(int64_t n_bytes) {
+  const dm_MemPool pool = is_large(n_bytes) ? DM_POOL_LARGE : DM_POOL_SMALL;
+  uncount(DM_MEM_SEGMENT, pool, 1);
+  uncount(DM_MEM_RESERVED_BYTES, pool, n_bytes);
 }
 
 static void *map_pages(int64_t n) {
@@ -64,8 +112,7 @@ static void *map_pages(int64_t n) {
 #ifdef MADV_HUGEPAGE
   if (n >= (2 << 20)) (void)madvise(p, (size_t)n, MADV_HUGEPAGE);
 #endif
-  stat_add(&mem_stats.segment, 1);
-  stat_add(&mem_stats.reserved_bytes, n);
+  count_reserved(n);
   return p;
 }
 
@@ -85,8 +132,7 @@ static Segment *map_segment(void) {
   if (p + 2 * SEGMENT > end) munmap(end, (size_t)(p + 2 * SEGMENT - end));
   *s = (Segment){segments, 0};
   segments = s;
-  stat_add(&mem_stats.segment, 1);
-  stat_add(&mem_stats.reserved_bytes, SEGMENT);
+  count_reserved(SEGMENT);
   return s;
 }
 
@@ -107,8 +153,7 @@ static void release_segments(void) {
     }
     *at = s->next;
     munmap(s, SEGMENT);
-    stat_sub(&mem_stats.segment, 1);
-    stat_sub(&mem_stats.reserved_bytes, SEGMENT);
+    uncount_reserved(SEGMENT);
   }
 }
 
@@ -120,8 +165,7 @@ static void release_cached(void) {
       Block *b = free_blocks[k];
       free_blocks[k] = b->next;
       munmap(b, (size_t)class_bytes(k));
-      stat_sub(&mem_stats.segment, 1);
-      stat_sub(&mem_stats.reserved_bytes, class_bytes(k));
+      uncount_reserved(class_bytes(k));
     }
   }
 }
@@ -132,7 +176,7 @@ static void *fresh_block(int k) {
   if (!is_small(k)) {
     void *p = map_pages(n);
     if (!p) {
-      mem_stats.num_alloc_retries++;
+      num_alloc_retries++;
       release_cached();
       p = map_pages(n);
     }
@@ -151,7 +195,7 @@ static void *fresh_block(int k) {
     segment_at = segment_end = NULL;
     Segment *s = map_segment();
     if (!s) {
-      mem_stats.num_alloc_retries++;
+      num_alloc_retries++;
       release_cached();
       s = map_segment();
     }
@@ -164,31 +208,31 @@ static void *fresh_block(int k) {
   return p;
 }
 
+static int64_t cpu_allocated_bytes(dm_Device dev) {
+  DM_UNUSED(dev);
+  const Counter *c = &counters[DM_MEM_ALLOCATED_BYTES];
+  return c->current[DM_POOL_SMALL] + c->current[DM_POOL_LARGE];
+}
+
 static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   DM_UNUSED(dev);
-  if (n_bytes <= 0 || n_bytes > ((int64_t)1 << 44) || dm_alloc_should_fail()) {
-    mem_stats.num_ooms++;
-    return dm_fail(DM_EMEM, "cpu: out of memory: %lld bytes asked for", (long long)n_bytes);
-  }
-  const int k = class_of(n_bytes);
+  const bool possible = n_bytes > 0 && n_bytes <= (int64_t)1 << 44 && !dm_alloc_should_fail();
+  const int k = possible ? class_of(n_bytes) : 0;
   pthread_mutex_lock(&lock);
-  Block *b = free_blocks[k];
+  Block *b = possible ? free_blocks[k] : NULL;
   void *p = b;
   if (b) free_blocks[k] = b->next;
-  else p = fresh_block(k);
+  else if (possible) p = fresh_block(k);
   if (p) {
     if (is_small(k)) segment_of(p)->live++;
-    stat_add(&mem_stats.allocation, 1);
-    stat_add(&mem_stats.requested_bytes, n_bytes);
-    stat_add(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);
+    count_block(n_bytes);
   } else {
-    mem_stats.num_ooms++;
+    num_ooms++;
   }
-  const int64_t live = mem_stats.allocated_bytes.current;
   pthread_mutex_unlock(&lock);
   if (!p)
     return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
-                   (double)n_bytes / 1048576.0, (double)live / 1048576.0);
+                   (double)n_bytes / 1048576.0, (double)cpu_allocated_bytes(dev) / 1048576.0);
   *out = p;
   return DM_OK;
 }
@@ -201,9 +245,7 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   b->next = free_blocks[k];
   free_blocks[k] = b;
   if (is_small(k)) segment_of(p)->live--;
-  stat_sub(&mem_stats.allocation, 1);
-  stat_sub(&mem_stats.requested_bytes, n_bytes);
-  stat_sub(&mem_stats.allocated_bytes, (n_bytes + GRAIN - 1) / GRAIN * GRAIN);
+  uncount_block(n_bytes);
   pthread_mutex_unlock(&lock);
 }
 
@@ -229,13 +271,59 @@ static void cpu_empty_cache(dm_Device dev) {
   pthread_mutex_unlock(&lock);
 }
 
-static dm_MemStats *cpu_stats(dm_Device dev) {
+static void cpu_stats(dm_Device dev, dm_MemStats *out) {
   DM_UNUSED(dev);
-  return &mem_stats;
+  pthread_mutex_lock(&lock);
+  *out = (dm_MemStats){.num_alloc_retries = num_alloc_retries, .num_ooms = num_ooms};
+  for (int i = 0; i < DM_N_MEM; i++) {
+    const Counter *c = &counters[i];
+    dm_MemStat *all = &out->of[i][DM_POOL_ALL];
+    for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++) {
+      const dm_MemStat s = {.current = c->current[pool],
+                            .peak = c->peak[pool],
+                            .allocated = c->allocated[pool],
+                            .freed = c->allocated[pool] + c->start[pool] - c->current[pool]};
+      out->of[i][pool] = s;
+      all->current += s.current;
+      all->allocated += s.allocated;
+      all->freed += s.freed;
+    }
+    all->peak = c->peak[DM_POOL_ALL];
+  }
+  pthread_mutex_unlock(&lock);
 }
 
-static const dm_DeviceOps cpu_ops = {cpu_alloc,       cpu_free,        cpu_copy, cpu_zero,
-                                     cpu_synchronize, cpu_empty_cache, cpu_stats};
+static void cpu_reset_peaks(dm_Device dev) {
+  DM_UNUSED(dev);
+  pthread_mutex_lock(&lock);
+  for (Counter *c = counters; c < counters + DM_N_MEM; c++) {
+    memcpy(c->peak, c->current, sizeof c->current);
+    c->peak[DM_POOL_ALL] = c->current[DM_POOL_SMALL] + c->current[DM_POOL_LARGE];
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void cpu_reset_totals(dm_Device dev) {
+  DM_UNUSED(dev);
+  pthread_mutex_lock(&lock);
+  for (Counter *c = counters; c < counters + DM_N_MEM; c++) {
+    memcpy(c->start, c->current, sizeof c->current);
+    memset(c->allocated, 0, sizeof c->allocated);
+  }
+  num_alloc_retries = num_ooms = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+static const dm_DeviceOps cpu_ops = {.alloc = cpu_alloc,
+                                     .free = cpu_free,
+                                     .copy = cpu_copy,
+                                     .zero = cpu_zero,
+                                     .synchronize = cpu_synchronize,
+                                     .empty_cache = cpu_empty_cache,
+                                     .allocated_bytes = cpu_allocated_bytes,
+                                     .stats = cpu_stats,
+                                     .reset_peaks = cpu_reset_peaks,
+                                     .reset_totals = cpu_reset_totals};
 static const dm_DeviceOps *device_ops[DM_N_DEVICE_TYPE] = {&cpu_ops, NULL};
 
 const dm_DeviceOps *dm_device_ops(dm_Device dev) { return device_ops[dev.type]; }

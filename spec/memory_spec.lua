@@ -1,0 +1,213 @@
+-- The allocators' statistics: PyTorch's names, and numbers that are true.
+
+local dm = require "demilune"
+
+local NAMES = {"allocation", "allocated_bytes", "segment", "reserved_bytes", "active",
+  "active_bytes", "inactive_split", "inactive_split_bytes", "requested_bytes"}
+local POOLS = {"all", "small_pool", "large_pool"}
+local FIELDS = {"current", "peak", "allocated", "freed"}
+
+-- What changed in the statistics while fn ran, which gets what it returns kept.
+local function change(fn)
+  collectgarbage()
+  local before = dm.memory_stats()
+  local kept = fn()
+  local after, out = dm.memory_stats(), {}
+  for key, value in pairs(after) do out[key] = value - before[key] end
+  return out, kept
+end
+
+describe("memory_stats", function()
+  it("has PyTorch's flat names", function()
+    local stats, n = dm.memory_stats(), 0
+    for _, name in ipairs(NAMES) do
+      for _, pool in ipairs(POOLS) do
+        for _, field in ipairs(FIELDS) do
+          assert.equal("integer", math.type(stats[("%s.%s.%s"):format(name, pool, field)]))
+          n = n + 1
+        end
+      end
+    end
+    for _, name in ipairs{"oversize_allocations", "oversize_segments"} do
+      for _, field in ipairs(FIELDS) do
+        assert.equal(0, stats[name .. "." .. field])
+        n = n + 1
+      end
+    end
+    for _, name in ipairs{"num_alloc_retries", "num_ooms", "num_sync_all_streams",
+      "num_device_alloc", "num_device_free", "forced_collections", "forced_collection_seconds"} do
+      assert.is_number(stats[name])
+      n = n + 1
+    end
+    for _ in pairs(stats) do n = n - 1 end
+    assert.equal(0, n)
+  end)
+
+  it("M01: 1000 bytes asked for are 1024 allocated", function()
+    local d, t = change(function() return dm.empty(1000, {dtype = "uint8"}) end)
+    assert.is_true(t ~= nil)
+    for _, pool in ipairs{"all", "small_pool"} do
+      assert.equal(1000, d["requested_bytes." .. pool .. ".current"])
+      assert.equal(1024, d["allocated_bytes." .. pool .. ".current"])
+      assert.equal(1024, d["active_bytes." .. pool .. ".allocated"])
+      assert.equal(1, d["allocation." .. pool .. ".current"])
+      assert.equal(1, d["active." .. pool .. ".allocated"])
+      assert.equal(0, d["allocation." .. pool .. ".freed"])
+    end
+    assert.equal(0, d["allocation.large_pool.allocated"])
+    d = change(function() t:free() end)
+    assert.equal(-1000, d["requested_bytes.all.current"])
+    assert.equal(1024, d["allocated_bytes.all.freed"])
+    assert.equal(1, d["allocation.small_pool.freed"])
+    assert.equal(0, d["allocation.all.allocated"])
+  end)
+
+  it("a small tensor is one block of 512 bytes with its handle", function()
+    local d, t = change(function() return dm.ones(1) end)
+    assert.is_true(t ~= nil)
+    assert.equal(512, d["requested_bytes.all.current"])
+    assert.equal(512, d["allocated_bytes.all.current"])
+    assert.equal(1, d["allocation.all.current"])
+  end)
+
+  it("blocks of up to 1 MiB belong to the small pool", function()
+    local small = change(function() return dm.empty(1 << 20, {dtype = "uint8"}) end)
+    assert.equal(1, small["allocation.small_pool.allocated"])
+    assert.equal(0, small["allocation.large_pool.allocated"])
+    local large = change(function() return dm.empty((1 << 20) + 1, {dtype = "uint8"}) end)
+    assert.equal(0, large["allocation.small_pool.allocated"])
+    assert.equal(1, large["allocation.large_pool.allocated"])
+    assert.equal((1 << 20) + 512, large["allocated_bytes.large_pool.allocated"])
+  end)
+
+  it("all is the sum of the pools, and what is not freed is current", function()
+    local kept = {dm.empty(5000), dm.empty(1 << 20), dm.ones(1)}
+    local s = dm.memory_stats()
+    for _, name in ipairs(NAMES) do
+      for _, field in ipairs{"current", "allocated", "freed"} do
+        assert.equal(s[name .. ".all." .. field],
+          s[name .. ".small_pool." .. field] + s[name .. ".large_pool." .. field])
+      end
+      for _, pool in ipairs(POOLS) do
+        local at = name .. "." .. pool .. "."
+        assert.is_true(s[at .. "peak"] >= s[at .. "current"])
+        assert.is_true(s[at .. "allocated"] >= s[at .. "freed"])
+      end
+    end
+    assert.equal(3, #kept)
+  end)
+
+  it("counts segments: a large block is one, and empty_cache gives it back", function()
+    collectgarbage()
+    dm.empty_cache()
+    local d, t = change(function() return dm.empty(3 << 20, {dtype = "uint8"}) end)
+    assert.equal(1, d["segment.large_pool.current"])
+    assert.equal(3 << 20, d["reserved_bytes.large_pool.current"])
+    assert.equal(1, d.num_device_alloc)
+    d = change(function() t:free() end)
+    assert.equal(0, d["reserved_bytes.all.current"])
+    local allocated = dm.memory_allocated()
+    d = change(dm.empty_cache)
+    assert.equal(-(3 << 20), d["reserved_bytes.large_pool.current"])
+    assert.equal(1, d.num_device_free)
+    assert.equal(allocated, dm.memory_allocated())
+  end)
+
+  it("counts what could not be had", function()
+    local d = change(function() pcall(dm.empty, 1 << 42) end)
+    assert.is_true(d.num_ooms >= 1)
+  end)
+end)
+
+describe("shorthands", function()
+  it("are entries of memory_stats, and know devices", function()
+    local t = dm.empty(1 << 21)
+    local s = dm.memory_stats "cpu"
+    for name, key in pairs{memory_allocated = "allocated_bytes.all.current",
+      max_memory_allocated = "allocated_bytes.all.peak",
+      memory_reserved = "reserved_bytes.all.current",
+      max_memory_reserved = "reserved_bytes.all.peak"} do
+      assert.equal(s[key], dm[name]())
+      assert.equal(s[key], dm[name] "cpu")
+    end
+    assert.is_true(t ~= nil)
+    for _, name in ipairs{"memory_stats", "memory_allocated", "max_memory_allocated",
+      "memory_reserved", "max_memory_reserved", "reset_peak_memory_stats",
+      "reset_accumulated_memory_stats", "empty_cache", "synchronize", "memory_summary",
+      "mem_get_info"} do
+      assert.refuses("cuda is not available", function() dm[name] "cuda" end)
+      assert.refuses("unknown device 'gpu'", function() dm[name] "gpu" end)
+    end
+    dm.synchronize()
+  end)
+
+  it("M02: the peak is at least what is in use, and a reset makes it that", function()
+    dm.empty(1 << 21):free()
+    assert.is_true(dm.max_memory_allocated() >= dm.memory_allocated() + (8 << 20))
+    dm.reset_peak_memory_stats()
+    local s = dm.memory_stats()
+    for _, name in ipairs(NAMES) do
+      for _, pool in ipairs(POOLS) do
+        local at = name .. "." .. pool .. "."
+        assert.equal(s[at .. "current"], s[at .. "peak"])
+      end
+    end
+    dm.empty(1 << 21):free()
+    assert.equal(dm.memory_allocated() + (8 << 20), dm.max_memory_allocated())
+  end)
+
+  it("the peak of all is not the sum of peaks", function()
+    dm.reset_peak_memory_stats()
+    local base = dm.memory_stats()
+    dm.empty(1 << 20, {dtype = "uint8"}):free()
+    dm.empty(1 << 20):free()
+    local s = dm.memory_stats()
+    local function rise(pool)
+      return s["allocated_bytes." .. pool .. ".peak"] - base["allocated_bytes." .. pool .. ".peak"]
+    end
+    assert.equal(1 << 20, rise "small_pool")
+    assert.equal(4 << 20, rise "large_pool")
+    assert.equal(4 << 20, rise "all")
+  end)
+
+  it("reset_accumulated_memory_stats sets the totals to 0, and they go on", function()
+    local t = dm.empty(3000, {dtype = "uint8"})
+    dm.reset_accumulated_memory_stats()
+    local s = dm.memory_stats()
+    for _, name in ipairs(NAMES) do
+      assert.equal(0, s[name .. ".all.allocated"])
+      assert.equal(0, s[name .. ".all.freed"])
+    end
+    assert.equal(0, s.num_ooms)
+    assert.is_true(s["allocated_bytes.all.current"] >= 3072)
+    t:free()
+    s = dm.memory_stats()
+    assert.equal(3072, s["allocated_bytes.small_pool.freed"])
+    assert.equal(0, s["allocated_bytes.small_pool.allocated"])
+  end)
+end)
+
+describe("for people", function()
+  it("memory_summary is a table of usage", function()
+    local text = dm.memory_summary()
+    assert.matches("Cur Usage | +Peak Usage | +Tot Alloc | +Tot Freed", text)
+    for _, row in ipairs{"Allocated memory", "Requested memory", "Reserved memory",
+      "Allocations", "Segments", "from large pool", "from small pool"} do
+      assert.matches(row, text)
+    end
+    assert.matches("Allocations +| +" .. dm.memory_stats()["allocation.all.current"], text)
+    assert.not_matches("pool", dm.memory_summary("cpu", {abbreviated = true}))
+    local width
+    for line in text:gmatch "|[^\n]+" do
+      width = width or #line
+      assert.equal(width, #line)
+    end
+    assert.refuses("unknown option", function() dm.memory_summary("cpu", {short = true}) end)
+  end)
+
+  it("mem_get_info tells what is free and what there is", function()
+    local free, total = dm.mem_get_info()
+    assert.equal("integer", math.type(free))
+    assert.is_true(free > 0 and free <= total)
+  end)
+end)

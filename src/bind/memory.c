@@ -1,0 +1,125 @@
+/* The allocators' counters and caches. Each function takes a device, the CPU by
+   default. */
+#include "bind/bind.h"
+
+static const dm_DeviceOps *device_at(lua_State *L, int i, dm_Device *d) {
+  *d = (dm_Device){DM_CPU, 0};
+  if (!lua_isnoneornil(L, i)) *d = dm_check_device(L, i);
+  return dm_device_ops(*d);
+}
+
+static dm_MemStats stats_at(lua_State *L, int i) {
+  dm_Device d;
+  dm_MemStats m;
+  device_at(L, i, &d)->stats(d, &m);
+  return m;
+}
+
+static int memory_allocated(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  lua_pushinteger(L, ops->allocated_bytes(d));
+  return 1;
+}
+static int max_memory_allocated(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].peak);
+  return 1;
+}
+static int memory_reserved(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current);
+  return 1;
+}
+static int max_memory_reserved(lua_State *L) {
+  lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].peak);
+  return 1;
+}
+
+static void put(lua_State *L, const char *what, const char *pool, const char *field,
+                int64_t v) {
+  lua_pushfstring(L, "%s%s.%s", what, pool, field);
+  lua_pushinteger(L, v);
+  lua_rawset(L, -3);
+}
+
+static void put_stat(lua_State *L, const char *what, const char *pool, const dm_MemStat *s) {
+  put(L, what, pool, "current", s->current);
+  put(L, what, pool, "peak", s->peak);
+  put(L, what, pool, "allocated", s->allocated);
+  put(L, what, pool, "freed", s->freed);
+}
+
+/* memory_stats(device) -> PyTorch's flat names. active is allocation (nothing
+   waits for a stream here). Always 0: inactive_split and oversize (no block is
+   split), num_sync_all_streams. max_split_size is absent. */
+static int memory_stats(lua_State *L) {
+  static const char *const pools[DM_N_POOL] = {".small_pool", ".large_pool", ".all"};
+  static const struct {
+    const char *name;
+    int counter;
+  } names[] = {{"allocation", DM_MEM_ALLOCATION},
+               {"allocated_bytes", DM_MEM_ALLOCATED_BYTES},
+               {"requested_bytes", DM_MEM_REQUESTED_BYTES},
+               {"segment", DM_MEM_SEGMENT},
+               {"reserved_bytes", DM_MEM_RESERVED_BYTES},
+               {"active", DM_MEM_ALLOCATION},
+               {"active_bytes", DM_MEM_ALLOCATED_BYTES},
+               {"inactive_split", -1},
+               {"inactive_split_bytes", -1}};
+  const State *S = dm_enter(L);
+  const dm_MemStats m = stats_at(L, 1);
+  const dm_MemStat none = {0, 0, 0, 0};
+  lua_createtable(L, 0, 128);
+  for (int i = 0; i < DM_COUNT(names); i++)
+    for (int pool = 0; pool < DM_N_POOL; pool++)
+      put_stat(L, names[i].name, pools[pool],
+               names[i].counter < 0 ? &none : &m.of[names[i].counter][pool]);
+  put_stat(L, "oversize_allocations", "", &none);
+  put_stat(L, "oversize_segments", "", &none);
+#define COUNT(NAME, V) (lua_pushinteger(L, V), lua_setfield(L, -2, NAME))
+  COUNT("num_alloc_retries", m.num_alloc_retries);
+  COUNT("num_ooms", m.num_ooms);
+  COUNT("num_sync_all_streams", 0);
+  COUNT("num_device_alloc", m.of[DM_MEM_SEGMENT][DM_POOL_ALL].allocated);
+  COUNT("num_device_free", m.of[DM_MEM_SEGMENT][DM_POOL_ALL].freed);
+  COUNT("forced_collections", S->gc_count);
+#undef COUNT
+  lua_pushnumber(L, S->gc_seconds);
+  lua_setfield(L, -2, "forced_collection_seconds");
+  return 1;
+}
+
+static int reset_peaks(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->reset_peaks(d);
+  return 0;
+}
+static int reset_totals(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->reset_totals(d);
+  return 0;
+}
+static int empty_cache(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->empty_cache(d);
+  return 0;
+}
+static int synchronize(lua_State *L) {
+  dm_Device d;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  ops->synchronize(d);
+  return 0;
+}
+
+const luaL_Reg dm_memory_functions[] = {{"memory_allocated", memory_allocated},
+                                        {"max_memory_allocated", max_memory_allocated},
+                                        {"memory_reserved", memory_reserved},
+                                        {"max_memory_reserved", max_memory_reserved},
+                                        {"memory_stats", memory_stats},
+                                        {"reset_peak_memory_stats", reset_peaks},
+                                        {"reset_accumulated_memory_stats", reset_totals},
+                                        {"empty_cache", empty_cache},
+                                        {"synchronize", synchronize},
+                                        {NULL, NULL}};
