@@ -229,6 +229,15 @@ function Squares:len() return 5 end -- luacheck: ignore 212
 function Squares:get(i) return dm.full({2}, i), i * i end -- luacheck: ignore 212
 scenario("an epoch of samples made in Lua", function() return Squares() end, epoch_of(0))
 
+scenario("a profile", function() return leaf(2, 2) end, function(w)
+  local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
+  dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)
+  prof:stop()
+  local seen = {}
+  for i, e in ipairs(prof:key_averages()) do seen[i] = e.key end -- a second try counts too
+  return table.concat(seen, " ")
+end)
+
 -- ---- the walk ----
 
 local function in_use()

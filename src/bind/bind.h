@@ -109,8 +109,9 @@ int dm_tensor_to(lua_State *L);
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
-extern const luaL_Reg dm_report_functions[], dm_memory_functions[];
+extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
 void dm_register_scopes(lua_State *L, State *S);
 void dm_register_data(lua_State *L, State *S);
+void dm_register_profile(lua_State *L, State *S);
 
 #endif

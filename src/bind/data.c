@@ -9,6 +9,7 @@
 #include "data/idx.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
+#include "engine/observe.h"
 
 static const dm_Device cpu = {.type = DM_CPU};
 
@@ -353,11 +354,14 @@ static int loader_next(lua_State *L) {
     dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
     box[k] = dm_box(L, -1);
   }
+  const dm_Event wait = {.name = "DataLoader.next"};
+  dm_observe_begin(&wait);
   dm_status st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
   if (st == DM_EMEM) {
     dm_collect(L, S);
     st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
   }
+  dm_observe_end(&wait);
   DM_CHECK(L, st);
   if (state != DM_LOADER_BATCH) {
     if (state == DM_LOADER_END) lua_pushnil(L);

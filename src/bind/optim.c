@@ -4,8 +4,20 @@
 #include <string.h>
 
 #include "bind/bind.h"
+#include "engine/observe.h"
 #include "engine/tape.h"
 #include "op/optim.h"
+
+/* DM_CHECK of work that is no op: observers are told of it by this name. Nothing
+   in the call may raise, for the end would go untold. */
+#define CHECK_AS(NAME, L, call)            \
+  do {                                     \
+    const dm_Event event = {.name = NAME}; \
+    dm_observe_begin(&event);              \
+    const dm_status st = (call);           \
+    dm_observe_end(&event);                \
+    DM_CHECK(L, st);                       \
+  } while (0)
 
 /* The number group[key] (a boolean counts as 0 or 1); absent: 0. */
 static double number_of(lua_State *L, int group, const char *key) {
@@ -99,7 +111,7 @@ static int sgd_step(lua_State *L) {
     }
     lua_pop(L, 2);
   }
-  DM_CHECK(L, dm_sgd_step(n, slots, &o, found_inf));
+  CHECK_AS("SGD.step", L, dm_sgd_step(n, slots, &o, found_inf));
   return 0;
 }
 
@@ -137,7 +149,7 @@ static int adam_step(lua_State *L) {
     }
     lua_pop(L, 2);
   }
-  DM_CHECK(L, dm_adam_step(n, slots, &o, found_inf));
+  CHECK_AS(o.decoupled ? "AdamW.step" : "Adam.step", L, dm_adam_step(n, slots, &o, found_inf));
   return 0;
 }
 
@@ -190,9 +202,11 @@ static int amp_unscale(lua_State *L) {
     }
     lua_pop(L, 2);
   }
-  if (n_grad > 0)
-    DM_CHECK(L, dm_amp_unscale(i, grads, dm_check_tensor(L, 2), dm_check_tensor(L, 3),
-                               dm_check_tensor(L, 4)));
+  if (n_grad > 0) {
+    dm_Tensor *t[3];
+    for (int k = 0; k < 3; k++) t[k] = dm_check_tensor(L, 2 + k);
+    CHECK_AS("GradScaler.unscale_", L, dm_amp_unscale(i, grads, t[0], t[1], t[2]));
+  }
   lua_pushinteger(L, n_grad);
   return 1;
 }
@@ -220,7 +234,8 @@ static int amp_update_scale(lua_State *L) {
       .ceiling = luaL_checknumber(L, 9),
   };
   dm_Tensor **found = push_list(L, 4, false, &n);
-  DM_CHECK(L, dm_amp_update_scale(scale, tracker, floored, n, found, &how, &held));
+  CHECK_AS("GradScaler.update", L,
+           dm_amp_update_scale(scale, tracker, floored, n, found, &how, &held));
   lua_pushinteger(L, held);
   return 1;
 }
@@ -249,8 +264,9 @@ static int total_norm(lua_State *L) {
   int64_t n;
   lua_settop(L, 3);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
+  const double p = luaL_checknumber(L, 2);
   Box *box = dm_push_box(L, S);
-  DM_CHECK(L, dm_total_norm(n, list, luaL_checknumber(L, 2), &box->t));
+  CHECK_AS("total_norm", L, dm_total_norm(n, list, p, &box->t));
   lua_pushinteger(L, n);
   return 2;
 }
@@ -261,7 +277,9 @@ static int clip_norm(lua_State *L) {
   int64_t n;
   lua_settop(L, 4);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 4), &n);
-  DM_CHECK(L, dm_clip_norm(n, list, luaL_checknumber(L, 2), dm_check_tensor(L, 3)));
+  const double max_norm = luaL_checknumber(L, 2);
+  dm_Tensor *norm = dm_check_tensor(L, 3);
+  CHECK_AS("clip_norm_", L, dm_clip_norm(n, list, max_norm, norm));
   return 0;
 }
 
@@ -271,7 +289,8 @@ static int clamp_all(lua_State *L) {
   int64_t n;
   lua_settop(L, 3);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
-  DM_CHECK(L, dm_clamp_all(n, list, luaL_checknumber(L, 2)));
+  const double limit = luaL_checknumber(L, 2);
+  CHECK_AS("clamp_all_", L, dm_clamp_all(n, list, limit));
   return 0;
 }
 

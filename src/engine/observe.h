@@ -8,7 +8,9 @@
 
 /* Tensors are borrowed for the time of the call. */
 typedef struct dm_Event {
-  const dm_OpInfo *op; /* NULL: a gradient that the host wrote */
+  /* NULL: a gradient that the host wrote (backward), or other work, without
+     tensors: an optimizer's step, a range of the program */
+  const dm_OpInfo *op;
   const char *name;
   bool backward;   /* a node's turn in the walk back; the ops it calls are events within it.
                       in: the gradients of its outputs, out: those of its inputs */

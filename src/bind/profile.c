@@ -1,0 +1,172 @@
+/* The profiler's recorder and the program's own ranges as Lua values; what they
+   tell is put together in lua/demilune/profiler. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bind/bind.h"
+#include "engine/profile.h"
+
+enum { MAX_FRAMES = 8 };
+
+typedef struct Recorder {
+  dm_Profile *p;
+  const State *S;
+  char where[1024];
+} Recorder;
+
+static Recorder *check_recorder(lua_State *L) {
+  dm_enter(L);
+  return luaL_checkudata(L, 1, "demilune.Recorder");
+}
+
+/* The innermost lines of the program that lie outside the library, one a line. */
+static const char *where(void *ctx) {
+  Recorder *r = ctx;
+  lua_State *L = r->S->current_thread;
+  const size_t n_library = strlen(r->S->library);
+  size_t at = 0;
+  int frames = 0;
+  lua_Debug ar;
+  r->where[0] = '\0';
+  for (int level = 0; frames < MAX_FRAMES && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0) continue;
+    if (n_library && strncmp(ar.source, r->S->library, n_library) == 0) continue;
+    const int n = snprintf(r->where + at, sizeof r->where - at, "%s%s:%d", frames ? "\n" : "",
+                           ar.short_src, ar.currentline);
+    if (n < 0 || (size_t)n >= sizeof r->where - at) {
+      r->where[at] = '\0'; /* no half lines */
+      break;
+    }
+    at += (size_t)n;
+    frames++;
+  }
+  return r->where;
+}
+
+/* profile_new(memory, shapes, flops, stack) -> a recorder, not yet recording */
+static int profile_new(lua_State *L) {
+  const State *S = dm_enter(L);
+  const int flags = (lua_toboolean(L, 1) ? DM_PROFILE_MEMORY : 0) |
+                    (lua_toboolean(L, 2) ? DM_PROFILE_SHAPES : 0) |
+                    (lua_toboolean(L, 3) ? DM_PROFILE_FLOPS : 0);
+  Recorder *r = lua_newuserdatauv(L, sizeof *r, 0);
+  r->p = NULL;
+  r->S = S;
+  luaL_setmetatable(L, "demilune.Recorder");
+  DM_CHECK(L, dm_profile_new(flags, lua_toboolean(L, 4) ? where : NULL, r, &r->p));
+  return 1;
+}
+
+static int profile_start(lua_State *L) {
+  dm_profile_start(check_recorder(L)->p);
+  return 0;
+}
+static int profile_stop(lua_State *L) {
+  DM_CHECK(L, dm_profile_stop(check_recorder(L)->p));
+  return 0;
+}
+static int profile_gc(lua_State *L) {
+  Recorder *r = check_recorder(L);
+  dm_profile_free(r->p);
+  r->p = NULL;
+  return 0;
+}
+static int profile_count(lua_State *L) {
+  lua_pushinteger(L, dm_profile_count(check_recorder(L)->p));
+  return 1;
+}
+
+/* "{{2, 3}, {3, 4}}" */
+static void push_shapes(lua_State *L, const int64_t *at) {
+  luaL_Buffer b;
+  char text[32];
+  luaL_buffinit(L, &b);
+  luaL_addchar(&b, '{');
+  for (int64_t i = 0, n = *at++; i < n; i++) {
+    luaL_addstring(&b, i ? ", {" : "{");
+    for (int64_t d = 0, ndim = *at++; d < ndim; d++) {
+      snprintf(text, sizeof text, "%s%lld", d ? ", " : "", (long long)*at++);
+      luaL_addstring(&b, text);
+    }
+    luaL_addchar(&b, '}');
+  }
+  luaL_addchar(&b, '}');
+  luaL_pushresult(&b);
+}
+
+/* profile_event(recorder, i) -> name, start, stop, total, self (microseconds),
+   bytes, self bytes, flops, number of the parent or nil, coroutine, is it an op,
+   shapes or nil, stack or nil. Nothing while it is under way. */
+static int profile_event(lua_State *L) {
+  const dm_Profile *p = check_recorder(L)->p;
+  const lua_Integer i = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, i >= 1 && i <= dm_profile_count(p), 2, "no such event");
+  const dm_ProfileEvent *e = dm_profile_event(p, i - 1);
+  if (e->end < 0) return 0;
+  lua_pushfstring(L, "%s%s", e->name, e->suffix);
+  lua_pushnumber(L, (double)e->start * 1e-3);
+  lua_pushnumber(L, (double)e->end * 1e-3);
+  lua_pushnumber(L, (double)(e->end - e->start) * 1e-3);
+  lua_pushnumber(L, (double)e->self * 1e-3);
+  lua_pushinteger(L, e->bytes);
+  lua_pushinteger(L, e->self_bytes);
+  lua_pushnumber(L, e->flops);
+  if (e->parent < 0) lua_pushnil(L);
+  else lua_pushinteger(L, e->parent + 1);
+  lua_pushinteger(L, (lua_Integer)(intptr_t)e->thread);
+  lua_pushboolean(L, e->is_op);
+  if (e->shapes) push_shapes(L, e->shapes);
+  else lua_pushnil(L);
+  lua_pushstring(L, e->stack);
+  return 13;
+}
+
+/* ---- ranges ---- */
+
+typedef struct Range {
+  dm_Event event;
+  bool open;
+  char name[];
+} Range;
+
+/* range_begin(name) -> a to-be-closed value: an event until it is closed */
+static int range_begin(lua_State *L) {
+  dm_enter(L);
+  size_t n;
+  const char *name = luaL_checklstring(L, 1, &n);
+  Range *r = lua_newuserdatauv(L, sizeof *r + n + 1, 0);
+  memcpy(r->name, name, n + 1);
+  r->event = (dm_Event){.name = r->name};
+  r->open = false;
+  luaL_setmetatable(L, "demilune.Range");
+  r->open = true;
+  dm_observe_begin(&r->event);
+  return 1;
+}
+
+static int range_end(lua_State *L) {
+  dm_enter(L);
+  Range *r = luaL_checkudata(L, 1, "demilune.Range");
+  if (r->open) dm_observe_end(&r->event);
+  r->open = false;
+  return 0;
+}
+
+static void register_class(lua_State *L, State *S, const char *name, const luaL_Reg *meta) {
+  if (luaL_newmetatable(L, name)) dm_set_functions(L, meta, S);
+  lua_pop(L, 1);
+}
+
+void dm_register_profile(lua_State *L, State *S) {
+  static const luaL_Reg recorder[] = {{"__gc", profile_gc}, {NULL, NULL}};
+  static const luaL_Reg range[] = {{"__gc", range_end}, {"__close", range_end}, {NULL, NULL}};
+  register_class(L, S, "demilune.Recorder", recorder);
+  register_class(L, S, "demilune.Range", range);
+}
+
+const luaL_Reg dm_profile_functions[] = {
+    {"profile_new", profile_new},     {"profile_start", profile_start},
+    {"profile_stop", profile_stop},   {"profile_count", profile_count},
+    {"profile_event", profile_event}, {"range_begin", range_begin},
+    {"range_end", range_end},         {NULL, NULL}};

@@ -1,0 +1,46 @@
+/* A recorder of events, as an observer: what ran, when, within what, and what
+   it did to memory.
+
+   Events nest as they run: the parent of one is the innermost that is under way
+   when it begins. Time and bytes are charged, from one beginning or end to the
+   next, to the innermost event under way; so the self times of all events add up
+   to the time spent in any of them, even where ranges of two coroutines overlap. */
+#ifndef DM_PROFILE_H
+#define DM_PROFILE_H
+
+#include "engine/observe.h"
+
+enum { DM_PROFILE_MEMORY = 1, DM_PROFILE_SHAPES = 2, DM_PROFILE_FLOPS = 4 };
+
+typedef struct dm_ProfileEvent {
+  const char *name, *suffix;     /* "mm" and " backward"; a name's copy lives in the profile */
+  int64_t start, end, self;      /* ns since the profile was made; end -1: under way */
+  int64_t bytes, self_bytes;     /* allocated less freed, on the CPU */
+  double flops;                  /* of products and convolutions, else 0 */
+  int64_t index, parent;         /* from 0; parent -1: none */
+  const void *thread;            /* tells coroutines apart */
+  const int64_t *shapes;         /* NULL, or n inputs: n, then for each ndim and sizes */
+  const char *stack;             /* NULL, or what `where` gave */
+  bool is_op;                    /* else a range, a step: work the host named */
+  const dm_Event *key;           /* while under way */
+  struct dm_ProfileEvent *below; /* while under way: the next innermost */
+} dm_ProfileEvent;
+
+typedef struct dm_Profile dm_Profile;
+
+/* where (or NULL) tells, in text that lasts until its next call, which line of
+   the host's program is running. */
+dm_status dm_profile_new(int flags, const char *(*where)(void *ctx), void *ctx,
+                         dm_Profile **out);
+void dm_profile_free(dm_Profile *p); /* NULL is fine; stops it first */
+
+/* Recording may start and stop more than once, also while events are under way:
+   those that began before are not seen, those that end later end at the stop.
+   stop fails with DM_EMEM, once, where memory ran out: recording ended there, and
+   what was recorded stays. */
+void dm_profile_start(dm_Profile *p);
+dm_status dm_profile_stop(dm_Profile *p);
+int64_t dm_profile_count(const dm_Profile *p);
+const dm_ProfileEvent *dm_profile_event(const dm_Profile *p, int64_t i);
+
+#endif
