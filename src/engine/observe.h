@@ -32,7 +32,8 @@ static inline bool dm_observed(void) { return DM_UNLIKELY(*dm_modes()->observers
 void dm_observe_begin(const dm_Event *e);
 void dm_observe_end(const dm_Event *e);
 
-/* An observer must come off while no op is under way that began before. */
+/* Not from within begin or end. An observer that comes or goes while an op is
+   under way is told of only one of the two. */
 void dm_observer_add(dm_Observer *o);
 void dm_observer_remove(dm_Observer *o);
 

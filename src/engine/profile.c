@@ -17,7 +17,7 @@ typedef struct Block {
 
 struct dm_Profile {
   dm_Observer observer;
-  dm_Observer **list; /* the host's, while recording */
+  bool recording;
   int flags;
   const char *(*where)(void *ctx);
   void *ctx;
@@ -210,15 +210,15 @@ dm_status dm_profile_new(int flags, const char *(*where)(void *ctx), void *ctx,
 }
 
 void dm_profile_start(dm_Profile *p) {
-  if (p->list) return;
-  p->list = dm_modes()->observers;
+  if (p->recording) return;
+  p->recording = true;
   dm_observer_add(&p->observer);
 }
 
 dm_status dm_profile_stop(dm_Profile *p) {
-  if (!p->list) return DM_OK;
+  if (!p->recording) return DM_OK;
   dm_observer_remove(&p->observer);
-  p->list = NULL;
+  p->recording = false;
   charge(p);
   for (; p->top; p->top = p->top->below) finish(p, p->top);
   if (!p->out_of_memory) return DM_OK;
