@@ -541,7 +541,7 @@ describe("a profile", function()
 end)
 
 describe("record_function", function()
-  it("is a range in all three forms, and costs nothing unobserved", function()
+  it("is a range in all three forms, and nothing where no profile is", function()
     local x = dm.ones(2)
     local function work(v) return (v:exp()) end
     local prof = profiler.profile()
