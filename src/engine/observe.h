@@ -25,7 +25,8 @@ typedef struct dm_Observer {
   struct dm_Observer *next;
   void *ctx;
   void (*begin)(void *ctx, const dm_Event *e);
-  void (*end)(void *ctx, const dm_Event *e); /* in reverse order of the beginnings */
+  /* in reverse order of the beginnings, but for ranges of several coroutines */
+  void (*end)(void *ctx, const dm_Event *e);
 } dm_Observer;
 
 static inline bool dm_observed(void) { return DM_UNLIKELY(*dm_modes()->observers != NULL); }

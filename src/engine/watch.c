@@ -204,9 +204,13 @@ static void look_at_numbers(dm_Watch *w, const dm_Event *e, bool backward) {
 
 /* ---- the observer ---- */
 
+/* A range of the program, an optimizer's step: no call, and nothing is composed
+   of the calls within it. */
+static bool is_aside(const dm_Event *e) { return !e->op && !e->backward; }
+
 static void begin(void *ctx, const dm_Event *e) {
   dm_Watch *w = ctx;
-  if (w->depth++ > 0) return;
+  if (is_aside(e) || w->depth++ > 0) return;
   const dm_Modes *m = dm_modes();
   if (m->walking && !w->walked) w->walks++;
   if (!m->walking && w->walked) clear(&w->kept);
@@ -217,7 +221,7 @@ static void begin(void *ctx, const dm_Event *e) {
 
 static void end(void *ctx, const dm_Event *e) {
   dm_Watch *w = ctx;
-  if (w->depth == 0) return; /* began before the watch */
+  if (is_aside(e) || w->depth == 0) return; /* depth 0: began before the watch */
   w->depth--;
   if (e->n_out == 0) return;
   const bool backward = dm_modes()->walking;
