@@ -7,7 +7,8 @@ description = {
   detailed = [[
     A tensor engine in C11 with PyTorch's names and Lua's manners: autograd,
     neural network modules, optimizers, autocast and gradient scaling.
-    Building it takes CMake, a C compiler, zlib and cJSON.]],
+    Building it takes CMake, a C compiler, zlib and cJSON;
+    with libpng it reads and writes PNG files.]],
   license = "MIT",
   labels = { "machine-learning", "tensor", "autograd", "neural-network" },
 }

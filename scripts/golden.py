@@ -808,6 +808,23 @@ def sort():
     case("topk", torch.tensor([NAN, 1.0, 5.0, 3.0]), 2, pos=(1,), grad=False)
     case("topk", r(), 1, pos=(1,))
     case("topk", (torch.randperm(9) - 4), 4, pos=(1,), grad=False)
+    edges = torch.tensor([-0.21875, 0.0, 0.21875, 0.34375])
+    for d in FLOATS:
+        for right in (False, True):
+            case("bucketize", distinct(3, 4, dtype=d), edges.to(d), right=right, pos=(0,),
+                 grad=False)
+    for d in INTS:
+        case("bucketize", torch.arange(8).to(d), torch.tensor([2, 3, 3, 6]).to(d), pos=(0,),
+             grad=False)
+        case("bucketize", torch.arange(8).to(d), torch.tensor([2, 3, 3, 6]).to(d), right=True,
+             pos=(0,), grad=False)
+    special = torch.tensor([NAN, INF, -INF, -0.0, 0.0])
+    case("bucketize", special, edges, pos=(0,), grad=False)
+    case("bucketize", special, edges, right=True, pos=(0,), grad=False)
+    case("bucketize", special, edges, out_int32=True, pos=(0,), grad=False)
+    case("bucketize", torch.tensor(0.25), edges, pos=(0,), grad=False)
+    case("bucketize", distinct(2, 3), torch.zeros(0), pos=(0,), grad=False)
+    case("bucketize", torch.zeros(0, 2), edges, pos=(0,), grad=False)
 
 
 @family("sum")

@@ -251,6 +251,10 @@ samples.sort = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, descending = true}}
 samples.argsort = {{distinct(2, 4), grad = false}}
 samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = false}}}
 samples.nonzero = {{mask, grad = false}}
+local edges = int("float64", {3}, {-1, 0.25, 1})
+samples.bucketize = {
+  {const(-2, 2, 2, 3), edges, grad = false}, {const(-2, 2, 2, 3), edges, {right = true}, grad = false},
+}
 local pick = int("int64", {2, 3}, {1, 4, 2, 3, 3, 1})
 local spread = int("int64", {2, 3}, {1, 4, 2, 3, 2, 1})
 samples.gather = {{x(-2, 2, 2, 4), 2, pick}}

@@ -87,6 +87,14 @@ int dm_raise_text(lua_State *L, const char *fmt, ...);
    library's own folder: the user's line. Takes no memory. */
 bool dm_where(lua_State *L, const State *S, lua_Debug *ar);
 
+/* A file that cannot be read or written is an answer, nil and a message; the
+   rest is a mistake of the caller, or the end of memory, and raises. */
+int dm_world_failed(lua_State *L, dm_status st);
+
+/* *out = the elements of t side by side in row-major order, without history;
+   t's own bytes when they lie so. */
+dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
+
 /* Registers with the two upvalues (the table is on top). */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
 /* Frees what garbage holds: the second chance of an allocation that failed. */
@@ -110,6 +118,7 @@ extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_meta
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
+extern const luaL_Reg dm_image_functions[];
 void dm_register_scopes(lua_State *L, State *S);
 void dm_register_data(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);

@@ -13,9 +13,7 @@
 
 static const dm_Device cpu = {.type = DM_CPU};
 
-/* A file that cannot be read or written is an answer; the rest is a mistake of
-   the caller, or the end of memory. */
-static int world_failed(lua_State *L, dm_status st) {
+int dm_world_failed(lua_State *L, dm_status st) {
   if (st != DM_EIO) return dm_raise(L);
   lua_pushnil(L);
   lua_pushstring(L, dm_error());
@@ -33,7 +31,7 @@ static int read_idx(lua_State *L) {
     dm_collect(L, S);
     st = dm_idx_read(&idx, path);
   }
-  if (st != DM_OK) return world_failed(L, st);
+  if (st != DM_OK) return dm_world_failed(L, st);
   st = dm_tensor_wrap(idx.data, idx.dtype, idx.n_dim, idx.shape, dm_free, idx.data, &box->t);
   if (st != DM_OK) {
     dm_free(idx.data);
@@ -50,9 +48,7 @@ static dm_status new_tensor(lua_State *L, State *S, Box *box, const dm_StEntry *
   return dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
 }
 
-/* *out = the elements of t side by side in row-major order, without history;
-   t's own bytes when they lie so. */
-static dm_status dense_of(const dm_Tensor *t, dm_Tensor **out) {
+dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *alias = NULL;
   DM_TRY(dm_tensor_alias(t, &alias));
   const dm_status st = dm_call(DM_OP_contiguous, 1, &alias, NULL, out);
@@ -85,7 +81,7 @@ static int safetensors_read(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   dm_StFile **f = push_file(L);
   dm_status st = dm_st_open(f, path);
-  if (st != DM_OK) return world_failed(L, st);
+  if (st != DM_OK) return dm_world_failed(L, st);
   int64_t n;
   lua_createtable(L, 0, 2);
   lua_newtable(L);
@@ -94,7 +90,7 @@ static int safetensors_read(lua_State *L) {
     Box *box = dm_push_box(L, S);
     DM_CHECK(L, new_tensor(L, S, box, e));
     if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(box->t))) != DM_OK)
-      return world_failed(L, st);
+      return dm_world_failed(L, st);
     lua_setfield(L, -2, e->name);
   }
   lua_setfield(L, -2, "tensors");
@@ -135,7 +131,7 @@ static int safetensors_write(lua_State *L) {
     dm_Tensor *t = dm_check_tensor(L, -1);
     Box *dense = dm_push_box(L, S);
     lua_rawseti(L, held, (lua_Integer)i + 1);
-    DM_CHECK(L, dense_of(t, &dense->t));
+    DM_CHECK(L, dm_dense_of(t, &dense->t));
     entries[i] = (dm_StEntry){.name = lua_tostring(L, -2), .dtype = t->dtype, .n_dim = t->ndim};
     memcpy(entries[i].shape, t->shape, sizeof t->shape);
     data[i] = dm_tensor_data(dense->t);
@@ -151,7 +147,7 @@ static int safetensors_write(lua_State *L) {
   }
   const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
   for (lua_pushnil(L); lua_next(L, held); lua_pop(L, 1)) dm_box_release(dm_box(L, -1));
-  if (st != DM_OK) return world_failed(L, st);
+  if (st != DM_OK) return dm_world_failed(L, st);
   lua_pushboolean(L, true);
   return 1;
 }
@@ -287,7 +283,7 @@ static int loader_new(lua_State *L) {
     lua_rawgeti(L, tensors, k + 1);
     dm_Tensor *t = dm_check_tensor(L, -1);
     if (t->ndim < 1) return dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
-    DM_CHECK(L, dense_of(t, &l->column[k]));
+    DM_CHECK(L, dm_dense_of(t, &l->column[k]));
     l->n = k + 1;
     t = l->column[k];
     if (t->shape[0] != l->column[0]->shape[0])
@@ -332,7 +328,7 @@ static int loader_epoch(lua_State *L) {
     return dm_raise_text(L, "DataLoader: order is %s %s, wanted int64 of one dim",
                          dm_dtype_name(order->dtype), DM_SHAPE(order));
   Box *dense = dm_push_box(L, S);
-  DM_CHECK(L, dense_of(order, &dense->t));
+  DM_CHECK(L, dm_dense_of(order, &dense->t));
   const int64_t n = order->numel, *from = dm_tensor_data(dense->t);
   int64_t *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)(n ? n : 1), 0);
   for (int64_t i = 0; i < n; i++) rows[i] = from[i] - 1;

@@ -147,9 +147,9 @@ int luaopen_demilune_core(lua_State *L) {
   dm_register_profile(L, S);
   lua_pushvalue(L, module);
   const luaL_Reg *const parts[] = {
-      dm_tensor_functions, dm_scope_functions,  dm_grad_functions,
-      dm_misc_functions,   dm_data_functions,   dm_optim_functions,
-      dm_report_functions, dm_memory_functions, dm_profile_functions};
+      dm_tensor_functions,  dm_scope_functions, dm_grad_functions,   dm_misc_functions,
+      dm_data_functions,    dm_optim_functions, dm_report_functions, dm_memory_functions,
+      dm_profile_functions, dm_image_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);

@@ -5,7 +5,6 @@
    Names and metadata point into the parsed JSON, which lives as long as the
    file. cJSON takes its own memory; its hooks belong to the host program. */
 #define _POSIX_C_SOURCE 200809L
-#define _XOPEN_SOURCE 700 /* realpath */
 #include "data/safetensors.h"
 
 #include <assert.h>
@@ -13,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "data/draft.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "data is copied as it lies in the file: least significant first");
@@ -528,98 +527,10 @@ done:
 
 /* ---- writing: the file ---- */
 
-/* A file in the making: `temp` in folder `dir`, to be renamed to `base`. */
-typedef struct Draft {
-  const char *path;      /* as the caller gave it, for messages */
-  char target[PATH_MAX]; /* the same with links followed */
-  const char *base;      /* its last part */
-  char temp[64];         /* name in dir; empty when there is none */
-  int dir, fd;
-} Draft;
-
-static dm_status write_fault(const Draft *d, const char *what) {
-  return dm_fail(DM_EIO, "safetensors: cannot write '%s': %s%s", d->path, what,
-                 strerror(errno));
-}
-
-/* Opens the folder and a new file in it, with the rights of the old file. */
-static dm_status draft_open(Draft *d) {
-  enum { TRIES = 100 };
-  struct stat old;
-  const bool exists = stat(d->path, &old) == 0;
-  if (exists && !S_ISREG(old.st_mode))
-    return dm_fail(DM_EIO, "safetensors: cannot write '%s': it is not a regular file", d->path);
-  if (strlen(d->path) >= sizeof d->target) {
-    errno = ENAMETOOLONG;
-    return write_fault(d, "");
-  }
-  if (!exists || !realpath(d->path, d->target)) strcpy(d->target, d->path);
-  char *slash = strrchr(d->target, '/');
-  d->base = slash ? slash + 1 : d->target;
-  if (*d->base == '\0')
-    return dm_fail(DM_EIO, "safetensors: cannot write '%s': it names a folder or nothing",
-                   d->path);
-  char folder[PATH_MAX] = ".";
-  if (slash) {
-    const size_t n = slash == d->target ? 1 : (size_t)(slash - d->target);
-    memcpy(folder, d->target, n);
-    folder[n] = '\0';
-  }
-  d->dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (d->dir < 0) return write_fault(d, "its folder: ");
-  for (int i = 0; i < TRIES && d->fd < 0; i++) {
-    snprintf(d->temp, sizeof d->temp, ".safetensors-%ld-%d.tmp", (long)getpid(), i);
-    d->fd = openat(d->dir, d->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (d->fd < 0 && errno != EEXIST) break;
-  }
-  if (d->fd < 0) {
-    d->temp[0] = '\0';
-    return write_fault(d, "a temporary file beside it: ");
-  }
-  if (exists && fchmod(d->fd, old.st_mode & 0777) != 0) return write_fault(d, "");
-  return DM_OK;
-}
-
-static dm_status draft_write(Draft *d, const void *src, int64_t n) {
-  for (int64_t done = 0; done < n;) {
-    const size_t want = (size_t)dm_min_i64(n - done, MAX_TRANSFER);
-    errno = ENOSPC; /* should the system take nothing and name no cause */
-    const ssize_t put = write(d->fd, (const char *)src + done, want);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return write_fault(d, "");
-    done += put;
-  }
-  return DM_OK;
-}
-
-/* The order that survives a power cut: bytes to the disk, then the name, then
-   the folder. File systems that cannot sync a folder answer EINVAL. */
-static dm_status draft_finish(Draft *d) {
-  if (fsync(d->fd) != 0) return write_fault(d, "");
-  const int fd = d->fd;
-  d->fd = -1;
-  if (close(fd) != 0) return write_fault(d, "");
-  if (renameat(d->dir, d->temp, d->dir, d->base) != 0) return write_fault(d, "");
-  d->temp[0] = '\0';
-  if (fsync(d->dir) != 0 && errno != EINVAL)
-    return dm_fail(DM_EIO,
-                   "safetensors: '%s' is written, but its folder may not have reached the "
-                   "disk: %s",
-                   d->path, strerror(errno));
-  return DM_OK;
-}
-
-/* Closes what is open; a draft that did not become the file is removed. */
-static void draft_close(Draft *d) {
-  if (d->fd >= 0) close(d->fd);
-  if (d->temp[0]) unlinkat(d->dir, d->temp, 0);
-  if (d->dir >= 0) close(d->dir);
-}
-
 dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
                       int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
   dm_status st = DM_OK;
-  Draft draft = {.path = path, .dir = -1, .fd = -1};
+  dm_Draft draft = DM_DRAFT("safetensors", path);
   char *header = NULL;
   int64_t header_bytes = 0;
   DM_TRY(check_entries(entries, n));
@@ -629,16 +540,16 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
     return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   DM_GO(lay_out(order, entries, n));
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
-  DM_GO(draft_open(&draft));
-  DM_GO(draft_write(&draft, header, header_bytes));
+  DM_GO(dm_draft_open(&draft));
+  DM_GO(dm_draft_write(&draft, header, header_bytes));
   for (int64_t i = 0; i < n; i++) {
     int64_t n_bytes = 0;
     dense_bytes(&n_bytes, order[i]);
-    DM_GO(draft_write(&draft, data[order[i] - entries], n_bytes));
+    DM_GO(dm_draft_write(&draft, data[order[i] - entries], n_bytes));
   }
-  DM_GO(draft_finish(&draft));
+  DM_GO(dm_draft_finish(&draft));
 done:
-  draft_close(&draft);
+  dm_draft_close(&draft);
   dm_free(header);
   dm_free(order);
   return st;

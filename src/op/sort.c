@@ -1,6 +1,6 @@
 /* Ops that go along one dim, line by line: sort, topk, cumsum, and taking and
-   putting by index; and nonzero. Lines are sorted by merging, stably, on
-   64-bit keys whose unsigned order is the order of the values. */
+   putting by index; bucketize and nonzero. Lines are sorted by merging, stably,
+   on 64-bit keys whose unsigned order is the order of the values. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -65,19 +65,28 @@ static uint64_t key_f64(double v) {
   memcpy(&u, &v, 8);
   return u >> 63 ? ~u : u | 1ull << 63;
 }
-static void fill_items(const Job *j, const char *x, Item *items) {
+/* The keys of m <= DM_BLOCK elements, `stride` apart; as_float where they will
+   meet the keys of floats. */
+static void load_keys(dm_DType from, bool as_float, const char *x, int64_t stride, int64_t m,
+                      uint64_t *key) {
   double f[DM_BLOCK];
   int64_t v[DM_BLOCK];
-  const bool is_float = dm_is_float(j->from);
+  if (as_float) {
+    dm_load_f64(from, x, stride, m, f);
+    for (int64_t i = 0; i < m; i++) key[i] = key_f64(f[i]);
+  } else {
+    dm_load_i64(from, x, stride, m, v);
+    for (int64_t i = 0; i < m; i++) key[i] = (uint64_t)v[i] ^ 1ull << 63;
+  }
+}
+static void fill_items(const Job *j, const char *x, Item *items) {
+  uint64_t key[DM_BLOCK];
   for (int64_t at = 0; at < j->in.n; at += DM_BLOCK) {
     const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at);
     const char *p = x + at * j->in.inner * dm_dtype_size(j->from);
-    if (is_float) dm_load_f64(j->from, p, j->in.inner, m, f);
-    else dm_load_i64(j->from, p, j->in.inner, m, v);
-    for (int64_t i = 0; i < m; i++) {
-      const uint64_t key = is_float ? key_f64(f[i]) : (uint64_t)v[i] ^ 1ull << 63;
-      items[at + i] = (Item){j->descending ? ~key : key, at + i};
-    }
+    load_keys(j->from, dm_is_float(j->from), p, j->in.inner, m, key);
+    for (int64_t i = 0; i < m; i++)
+      items[at + i] = (Item){j->descending ? ~key[i] : key[i], at + i};
   }
 }
 
@@ -276,6 +285,88 @@ void sort_grad(dm_Grad *g) {
 }
 void topk_grad(dm_Grad *g) {
   if (g->gy[0]) g->gx[0] = put_back(g, DM_ATTR(TopkAttr, g)->dim, g->out[1]);
+}
+
+/* ---- bucketize ---- */
+
+typedef struct BucketAttr {
+  int64_t right, out_int32;
+} BucketAttr;
+
+typedef struct Buckets {
+  const uint64_t *edge; /* keys, rising */
+  int64_t n;
+  bool right, as_float;
+  dm_DType from, to;
+  const char *x;
+  char *y;
+  int base;
+} Buckets;
+
+dm_status bucketize_rule(dm_Call *c) {
+  if (c->in[1]->ndim != 1)
+    return dm_fail(DM_EARG, "bucketize: boundaries have shape %s, wanted one dim",
+                   DM_SHAPE(c->in[1]));
+  dm_out_like(c, 0, c->in[0], DM_ATTR(BucketAttr, c)->out_int32 ? DM_I32 : DM_I64);
+  return DM_OK;
+}
+
+/* How many edges lie below the key (right: or on it), by halving. */
+static int64_t edges_below(const Buckets *b, uint64_t key) {
+  int64_t low = 0, high = b->n;
+  while (low < high) {
+    const int64_t mid = low + (high - low) / 2;
+    if (b->right ? b->edge[mid] <= key : b->edge[mid] < key) low = mid + 1;
+    else high = mid;
+  }
+  return low;
+}
+static void bucket_range(void *ctx, int64_t begin, int64_t end) {
+  const Buckets *b = ctx;
+  uint64_t key[DM_BLOCK];
+  for (int64_t at = begin; at < end; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, end - at);
+    load_keys(b->from, b->as_float, b->x + at * dm_dtype_size(b->from), 1, m, key);
+    for (int64_t i = 0; i < m; i++) {
+      const int64_t v = edges_below(b, key[i]) + b->base;
+      if (b->to == DM_I64) ((int64_t *)(void *)b->y)[at + i] = v;
+      else ((int32_t *)(void *)b->y)[at + i] = (int32_t)v;
+    }
+  }
+}
+
+dm_status bucketize_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL, *edges = NULL;
+  uint64_t *keys = NULL;
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  DM_GO(dm_dense_new(c->in[1], &edges));
+  keys = dm_alloc(dm_max_i64(1, edges->numel) * (int64_t)sizeof *keys);
+  if (!keys) {
+    st = dm_fail(DM_EMEM, "bucketize: out of memory");
+    goto done;
+  }
+  const dm_DType of_edges = (dm_DType)edges->dtype;
+  Buckets b = {.edge = keys,
+               .n = edges->numel,
+               .right = DM_ATTR(BucketAttr, c)->right,
+               .from = (dm_DType)x->dtype,
+               .to = (dm_DType)c->out[0]->dtype,
+               .x = dm_tensor_data(x),
+               .y = dm_tensor_data(c->out[0]),
+               .base = c->base};
+  b.as_float = dm_is_float(b.from) || dm_is_float(of_edges);
+  const char *from = dm_tensor_data(edges);
+  for (int64_t at = 0; at < b.n; at += DM_BLOCK)
+    load_keys(of_edges, b.as_float, from + at * dm_dtype_size(of_edges), 1,
+              dm_min_i64(DM_BLOCK, b.n - at), keys + at);
+  dm_parallel_for(x->numel, DM_POINT_GRAIN, bucket_range, &b);
+done:
+  dm_free(keys);
+  dm_tensor_unref(&edges);
+  dm_tensor_unref(&x);
+  return st;
 }
 
 /* ---- cumsum; its gradient runs from the end ---- */

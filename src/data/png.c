@@ -1,0 +1,236 @@
+/* Reads and writes PNG files by libpng, which this file alone knows. libpng
+   reports a failure by a jump: each of its calls is made below guarded(), where
+   the jump ends; what it may skip lives in the Codec, and is freed by the code
+   outside. Its memory comes from dm_alloc. */
+#include "data/png.h"
+
+#include "base/error.h"
+
+#if !DM_HAVE_PNG
+
+static dm_status no_png(const char *path) {
+  return dm_fail(DM_EIO,
+                 "png: '%s': this build knows no PNG files; hint: install libpng (Debian: "
+                 "libpng-dev) and build again",
+                 path);
+}
+dm_status dm_png_read(dm_Png *out, const char *path) {
+  DM_UNUSED(out);
+  return no_png(path);
+}
+dm_status dm_png_write(const char *path, const dm_Png *image) {
+  DM_UNUSED(image);
+  return no_png(path);
+}
+
+#else
+
+#include <errno.h>
+#include <inttypes.h>
+#include <png.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "data/draft.h"
+
+enum {
+  SIGNATURE_BYTES = 8,
+  DEFLATE_MOST = 1032, /* bytes that one byte of deflate can stand for */
+  MAX_SIDE = 1 << 20
+};
+
+typedef struct Codec {
+  const char *path;
+  dm_status st;   /* of the first failure, whose message is recorded */
+  bool no_memory; /* an allocation failed: the failure that follows is that */
+  png_structp png;
+  png_infop info;
+  png_bytepp rows; /* into the picture */
+  dm_Png image;
+  FILE *file;      /* reading */
+  int64_t n_bytes; /* of the file */
+  dm_Draft draft;  /* writing */
+} Codec;
+
+/* ---- what libpng calls ---- */
+
+static png_voidp codec_alloc(png_structp png, png_alloc_size_t n) {
+  Codec *c = png_get_mem_ptr(png);
+  void *p = n > PTRDIFF_MAX ? NULL : dm_alloc((int64_t)n);
+  if (!p) c->no_memory = true;
+  return p;
+}
+static void codec_free(png_structp png, png_voidp p) {
+  DM_UNUSED(png);
+  dm_free(p);
+}
+
+PNG_NORETURN static void codec_failed(png_structp png, png_const_charp text) {
+  Codec *c = png_get_error_ptr(png);
+  if (c->st == DM_OK && c->no_memory)
+    c->st = dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
+  else if (c->st == DM_OK) c->st = dm_fail(DM_EIO, "png: '%s' is damaged: %s", c->path, text);
+  png_longjmp(png, 1);
+}
+static void codec_warned(png_structp png, png_const_charp text) {
+  DM_UNUSED(png);
+  DM_UNUSED(text);
+}
+
+/* Ends the guarded call with a failure that is recorded already. */
+PNG_NORETURN static void give_up(Codec *c, dm_status st) {
+  c->st = st;
+  png_error(c->png, "");
+}
+
+static void codec_read(png_structp png, png_bytep dst, size_t n) {
+  Codec *c = png_get_io_ptr(png);
+  errno = 0;
+  if (fread(dst, 1, n, c->file) == n) return;
+  if (ferror(c->file))
+    give_up(c, dm_fail(DM_EIO, "png: cannot read '%s': %s", c->path, strerror(errno)));
+  give_up(c, dm_fail(DM_EIO, "png: '%s' is cut short", c->path));
+}
+static void codec_write(png_structp png, png_bytep src, size_t n) {
+  Codec *c = png_get_io_ptr(png);
+  const dm_status st = dm_draft_write(&c->draft, src, (int64_t)n);
+  if (st != DM_OK) give_up(c, st);
+}
+static void codec_flush(png_structp png) { DM_UNUSED(png); }
+
+/* body(c), as far as it gets. Nothing of this frame changes after setjmp. */
+static dm_status guarded(Codec *c, void (*body)(Codec *)) {
+  if (setjmp(png_jmpbuf(c->png)) == 0) body(c);
+  return c->st;
+}
+
+/* ---- both ways ---- */
+
+static dm_status codec_open(Codec *c, bool reading) {
+  c->png = reading ? png_create_read_struct_2(PNG_LIBPNG_VER_STRING, c, codec_failed,
+                                              codec_warned, c, codec_alloc, codec_free)
+                   : png_create_write_struct_2(PNG_LIBPNG_VER_STRING, c, codec_failed,
+                                               codec_warned, c, codec_alloc, codec_free);
+  if (c->png) c->info = png_create_info_struct(c->png);
+  if (c->info) return DM_OK;
+  return c->st != DM_OK ? c->st : dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
+}
+
+static dm_status point_at_rows(Codec *c) {
+  const dm_Png *m = &c->image;
+  c->rows = dm_alloc(m->height * (int64_t)sizeof *c->rows);
+  if (!c->rows) return dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
+  for (int64_t y = 0; y < m->height; y++) c->rows[y] = m->data + y * m->width * m->channels;
+  return DM_OK;
+}
+
+/* ---- reading ---- */
+
+static dm_status open_file(Codec *c) {
+  uint8_t head[SIGNATURE_BYTES];
+  struct stat info;
+  c->file = fopen(c->path, "rb");
+  if (!c->file || fstat(fileno(c->file), &info) != 0)
+    return dm_fail(DM_EIO, "png: cannot open '%s': %s", c->path, strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    return dm_fail(DM_EIO, "png: cannot read '%s': it is not a regular file", c->path);
+  c->n_bytes = info.st_size;
+  if (fread(head, 1, sizeof head, c->file) != sizeof head)
+    return dm_fail(DM_EIO, "png: '%s' is cut short: %" PRId64 " bytes", c->path, c->n_bytes);
+  if (png_sig_cmp(head, 0, sizeof head) != 0)
+    return dm_fail(DM_EIO, "png: '%s' is no PNG file: it begins %02x %02x %02x %02x", c->path,
+                   head[0], head[1], head[2], head[3]);
+  return DM_OK;
+}
+
+/* The header, and how samples of any kind become 8 bits each. */
+static void read_header(Codec *c) {
+  png_set_read_fn(c->png, c, codec_read);
+  png_set_sig_bytes(c->png, SIGNATURE_BYTES);
+  png_set_user_limits(c->png, MAX_SIDE, MAX_SIDE);
+  png_read_info(c->png, c->info);
+  png_set_expand(c->png);
+  png_set_scale_16(c->png);
+  png_set_interlace_handling(c->png);
+  const int64_t raw = (int64_t)png_get_rowbytes(c->png, c->info); /* in the file */
+  png_read_update_info(c->png, c->info);
+  dm_Png *m = &c->image;
+  m->channels = png_get_channels(c->png, c->info);
+  m->height = png_get_image_height(c->png, c->info);
+  m->width = png_get_image_width(c->png, c->info);
+  if (raw * m->height / DEFLATE_MOST > c->n_bytes) /* before memory is asked for */
+    give_up(c, dm_fail(DM_EIO,
+                       "png: '%s' is damaged: its %" PRId64 " bytes cannot hold the %" PRId64
+                       " x %" PRId64 " picture of its header",
+                       c->path, c->n_bytes, m->width, m->height));
+}
+
+static void read_picture(Codec *c) {
+  png_read_image(c->png, c->rows);
+  png_read_end(c->png, NULL);
+}
+
+dm_status dm_png_read(dm_Png *out, const char *path) {
+  Codec c = {.path = path};
+  dm_Png *m = &c.image;
+  dm_status st = DM_OK;
+  DM_GO(open_file(&c));
+  DM_GO(codec_open(&c, true));
+  DM_GO(guarded(&c, read_header));
+  m->data = dm_alloc(m->height * m->width * m->channels);
+  if (!m->data) {
+    st = dm_fail(DM_EMEM, "png: out of memory for '%s'", path);
+    goto done;
+  }
+  DM_GO(point_at_rows(&c));
+  DM_GO(guarded(&c, read_picture));
+  *out = c.image;
+  m->data = NULL;
+done:
+  png_destroy_read_struct(&c.png, &c.info, NULL);
+  dm_free(c.rows);
+  dm_free(m->data);
+  if (c.file) fclose(c.file);
+  return st;
+}
+
+/* ---- writing ---- */
+
+static void write_picture(Codec *c) {
+  static const int kind[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
+                             PNG_COLOR_TYPE_RGB_ALPHA};
+  const dm_Png *m = &c->image;
+  png_set_write_fn(c->png, c, codec_write, codec_flush);
+  png_set_IHDR(c->png, c->info, (png_uint_32)m->width, (png_uint_32)m->height, 8,
+               kind[m->channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+               PNG_FILTER_TYPE_DEFAULT);
+  png_write_info(c->png, c->info);
+  png_write_image(c->png, c->rows);
+  png_write_end(c->png, c->info);
+}
+
+dm_status dm_png_write(const char *path, const dm_Png *image) {
+  Codec c = {.path = path, .image = *image, .draft = DM_DRAFT("png", path)};
+  dm_status st = DM_OK;
+  if (image->channels < 1 || image->channels > 4 || image->height < 1 || image->width < 1 ||
+      image->height > MAX_SIDE || image->width > MAX_SIDE)
+    return dm_fail(DM_EARG,
+                   "png: a picture of %d channels, %" PRId64 " x %" PRId64
+                   ", wanted 1 to 4, and sides of 1 to %d",
+                   image->channels, image->width, image->height, MAX_SIDE);
+  DM_GO(codec_open(&c, false));
+  DM_GO(point_at_rows(&c));
+  DM_GO(dm_draft_open(&c.draft));
+  DM_GO(guarded(&c, write_picture));
+  DM_GO(dm_draft_finish(&c.draft));
+done:
+  png_destroy_write_struct(&c.png, &c.info);
+  dm_free(c.rows);
+  dm_draft_close(&c.draft);
+  return st;
+}
+
+#endif
