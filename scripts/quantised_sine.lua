@@ -18,8 +18,9 @@ function sine.problem(size, device)
   local axis = dm.linspace(0, 1, size, {dtype = "float64"})
   local x, y = dm.meshgrid(axis, axis, {indexing = "xy"})
   local wave = (8 * math.pi * x):cos() + (4 * math.pi * y):cos()
-  local edges = dm.linspace(wave:min():item(), wave:max():item(), 5, {dtype = "float64"})
-  local level = dm.bucketize(wave, edges[{{1, 4}}], {right = true}) - 2
+  local low, high = wave:min():item(), wave:max():item()
+  local edges = low + (high - low) / 4 * dm.arange(0, 3, 1, {dtype = "float64"})
+  local level = dm.bucketize(wave, edges, {right = true}) - 2
   return dm.stack{x, y}:unsqueeze(1):to{dtype = "float32", device = device},
     (level / 3):reshape(1, 1, size, size):to{dtype = "float32", device = device}
 end

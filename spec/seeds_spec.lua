@@ -1,0 +1,236 @@
+-- The scripts of scripts/examples and scripts/quantised_sine.lua, run as a user
+-- runs them: what they print is true. And PNG files, which the latter writes.
+
+local dm = require "demilune"
+
+local build = os.getenv "DEMILUNE_BUILD" or "build"
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+-- The standard output and error of a script of ours, which must succeed.
+local function run(script, ...)
+  local words = {"LUA_PATH=" .. quote "./lua/?.lua;./lua/?/init.lua;;",
+    "LUA_CPATH=" .. quote("./" .. build .. "/lua/?.so;;"), "lua5.4", "scripts/" .. script}
+  for _, word in ipairs{...} do words[#words + 1] = quote(word) end
+  local pipe <close> = assert(io.popen(table.concat(words, " ") .. " 2>&1"))
+  local text = pipe:read "a"
+  assert.is_true(pipe:close(), text)
+  return text
+end
+
+local function example(name, ...) return run("examples/" .. name .. ".lua", ...) end
+
+-- The numbers after each `key`, in order.
+local function numbers(text, key)
+  local list = {}
+  for word in text:gmatch(key .. "%s*([-%d.e+naif]+)") do list[#list + 1] = tonumber(word) or 0 / 0 end
+  return list
+end
+
+local function has(text, ...)
+  for _, piece in ipairs{...} do
+    assert.is_truthy(text:find(piece, 1, true), ("no '%s' in:\n%s"):format(piece, text))
+  end
+end
+
+-- The losses that a loop prints: falling, to a fraction of the first.
+local function learns(text, n)
+  local losses = numbers(text, "loss =")
+  assert.equal(n, #losses)
+  assert.is_true(losses[n] < 0.1 * losses[1], text)
+  return losses
+end
+
+local function has_room(...)
+  local room = dm
+  for _, name in ipairs{...} do
+    local ok, value = pcall(function() return room[name] end)
+    if not ok or value == nil then return false end
+    room = value
+  end
+  return true
+end
+
+describe("examples:", function()
+  it("dtypes: a product is 16-bit, a sum as its inputs, by the device's default", function()
+    has(example "dtypes", "x: float32 {1024, 1}", "Multiplication: bfloat16 {1024, 1024}",
+      "Addition: float32 {1024, 1}", "conv2d: bfloat16", "cross_entropy: float32")
+    has(example("dtypes", "--dtype", "float16"), "Multiplication: float16", "Addition: float32")
+    local lists = example "dtypes"
+    for op, class in pairs(dm.amp.op_table "cpu") do
+      assert.is_truthy(lists:find(("%s:[^\n]* %s[ \n]"):format(class, op)), op)
+    end
+  end)
+
+  it("plain_loop, amp_loop and bf16_loop learn alike", function()
+    local plain = learns(example "plain_loop", 3)
+    for _, text in ipairs{example "amp_loop", example("amp_loop", "--dtype", "bfloat16"),
+      example "bf16_loop"} do
+      for i, loss in ipairs(learns(text, 3)) do
+        assert.is_true(math.abs(loss - plain[i]) < 0.02 * plain[1], text)
+      end
+    end
+  end)
+
+  it("amp_loop with --dtype float32 is plain_loop", function()
+    assert.equal(example "plain_loop", example("amp_loop", "--dtype", "float32"))
+  end)
+
+  it("amp_loop differs from plain_loop by a few lines", function()
+    local pipe <close> = io.popen "diff scripts/examples/plain_loop.lua scripts/examples/amp_loop.lua"
+    local added = 0
+    for line in pipe:lines() do
+      if line:find "^> " and not line:find "^> %-%-" then added = added + 1 end
+    end
+    assert.is_true(added > 0 and added <= 12, added .. " lines")
+  end)
+
+  it("scale: backs off from overflow, skipping; grows after four good steps", function()
+    local text = example "scale"
+    has(text, "1e-8 in float16: 0; scaled by 1024 and back: 1.00117e-08; by 65536: 9.99717e-09")
+    local scale, good, seen = 2 ^ 20, 0, {skipped = 0, grown = 0}
+    for printed, what, weights in text:gmatch "scale%s+(%d+), (%a+), (%a+) weights" do
+      assert.equal(scale, tonumber(printed))
+      assert.equal(what == "skipped" and "same" or "new", weights)
+      if what == "skipped" then
+        scale, good, seen.skipped = scale / 2, 0, seen.skipped + 1
+      else
+        good = good + 1
+        if good == 4 then scale, good, seen.grown = scale * 2, 0, seen.grown + 1 end
+      end
+    end
+    assert.is_true(seen.skipped > 0 and seen.grown > 0, text)
+    has(text, ("16 steps, %d skipped, scale %d\n"):format(seen.skipped, scale // 1 | 0))
+  end)
+
+  it("scale: a lower first scale skips nothing", function()
+    has(example("scale", "--init_scale", "1024"), "step  1: scale    1024, stepped", " 0 skipped")
+  end)
+
+  it("clipping: holds unscaled norms at 1, as in float32", function()
+    local half, full = example "clipping", example("clipping", "--dtype", "float32")
+    local before, after = numbers(half, "norm"), numbers(half, "to")
+    local reference = numbers(full, "norm")
+    assert.equal(8, #before)
+    assert.is_true(before[1] > 1)
+    for i, norm in ipairs(before) do
+      assert.is_true(math.abs(after[i] - math.min(norm, 1)) < 1e-3, half)
+      assert.is_true(math.abs(norm - reference[i]) < 0.02, half)
+    end
+  end)
+
+  it("two_optimizers: Adam and SGD train a chain", function()
+    learns(example "two_optimizers", 3)
+  end)
+
+  it("accumulation: steps once in four batches, like one large batch", function()
+    for dtype, tolerance in pairs{float32 = 1e-5, float16 = 5e-3} do
+      local text = example("accumulation", "--dtype", dtype)
+      learns(text, 8)
+      assert.is_true(numbers(text, "differ by")[1] < tolerance, text)
+    end
+  end)
+
+  it("custom_function: backward runs as forward did; cast_inputs keeps float32", function()
+    if not has_room("autograd", "detect_anomaly") then
+      return pending "custom backward does not resume autocast in this build"
+    end
+    has(example "custom_function",
+      "MyFunction: forward bfloat16, backward bfloat16, gradients float32 and float32",
+      "Float32Function: forward float32, backward float32, gradients float32 and float32",
+      "gradcheck: true")
+  end)
+
+  it("evaluation: 16-bit outputs, no scaler, the same answers", function()
+    for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
+      has(example("evaluation", "--dtype", dtype), "outputs " .. dtype, "accuracy 100.00 %")
+    end
+  end)
+
+  it("profile: a table of ops, casts among them", function()
+    if not has_room("profiler", "profile") then return pending "there is no dm.profiler.profile" end
+    has(example "profile", "Name", "Self CPU %", "# of Calls", "linear", "cast", "cross_entropy",
+      "Self CPU time total:")
+  end)
+
+  it("nan_loss: the check sees inf; anomaly detection names op and line", function()
+    if not has_room("autograd", "detect_anomaly") then
+      return pending "there is no dm.autograd.detect_anomaly"
+    end
+    local text = example "nan_loss"
+    has(text, "float16: the loss is NaN or inf!", "bfloat16: loss = 3.6", "nan_loss.lua:")
+    assert.is_truthy(text:lower():find "sqrt", text)
+  end)
+
+  it("apex: initialize trains at each level", function()
+    if not has_room("amp", "initialize") then return pending "there is no amp.initialize" end
+    local dtypes = {O0 = "float32", O1 = "float32", O2 = "float16", O3 = "float16"}
+    for level, dtype in pairs(dtypes) do
+      local text = example("apex", "--opt_level", level)
+      has(text, level .. ": weights " .. dtype)
+      learns(text, 3)
+    end
+  end)
+end)
+
+describe("quantised_sine:", function()
+  local sine = assert(loadfile "scripts/quantised_sine.lua")("workload")
+
+  it("the problem is the original's: counts, mean, variance, corners", function()
+    local input, target = sine.problem(512, "cpu")
+    assert.same({1, 2, 512, 512}, {table.unpack(input.shape)})
+    assert.same({1, 1, 512, 512}, {table.unpack(target.shape)})
+    for level, count in ipairs{48252, 82314, 82810, 48768} do
+      assert.equal(count, (target * 3):round():eq(level - 1):sum():item())
+    end
+    assert.near(0.50130, target:mean():item(), 5e-6)
+    assert.near(0.11002, target:var(nil, {correction = 0}):item(), 5e-6)
+    -- channel 1 varies along columns, channel 2 along rows
+    assert.equal(1, input[{1, 1, 1, 512}]:item())
+    assert.equal(0, input[{1, 1, 512, 1}]:item())
+    assert.equal(1, input[{1, 2, 512, 1}]:item())
+  end)
+
+  it("the model has 134145 parameters", function()
+    local n = 0
+    for _, p in ipairs(sine.model(256, "cpu"):parameters()) do n = n + p:numel() end
+    assert.equal(134145, n)
+  end)
+
+  it("trains both, compares them, and writes the picture", function()
+    local path = os.tmpname()
+    local text = run("quantised_sine.lua", "--size", "32", "--hidden", "16", "--steps", "60",
+      "--forwards", "4", "--output", path)
+    has(text, "32 x 32 points", "training", "inference, 4 passes", "speed-up", "saving")
+    local full, half = text:match "loss%s+(%S+)%s+(%S+)"
+    local variance = numbers(text, "variance")[1]
+    assert.is_true(tonumber(full) < variance, text) -- better than the best constant
+    assert.is_true(math.abs(half / full - 1) < 0.15, text)
+    local shares = numbers(text, "saving")
+    assert.equal(3, #shares)
+    for _, share in ipairs(shares) do assert.is_true(share > 30 and share < 55, text) end
+    local picture = assert(dm.read_image(path))
+    os.remove(path)
+    assert.same({1, 32 + 8, 3 * 32 + 16}, {table.unpack(picture.shape)})
+    local _, target = sine.problem(32, "cpu")
+    local left = picture[{1, {5, 36}, {5, 36}}]:float()
+    assert.is_true((left / 255 - target[{1, 1}]):abs():max():item() < 0.003)
+    for k = 1, 2 do -- the outputs look like the target: nearer than the best constant is
+      local output = picture[{1, {5, 36}, {36 * k + 5, 36 * k + 36}}]:float() / 255
+      assert.is_true((output - target[{1, 1}]):square():mean():item() < variance)
+    end
+  end)
+
+  it("peaks: M03's shares at a small size", function()
+    local input, target = sine.problem(64, "cpu")
+    local o = {seed = 0, hidden = 64, device = "cpu", steps = 2, forwards = 2}
+    local activation = 64 * 64 * 64 * 4
+    local full = sine.train(o, "float32", input, target).bytes / activation
+    local half = sine.train(o, "bfloat16", input, target).bytes / activation
+    -- three pairs saved and two under way; the rest are weights, moments, inputs
+    assert.is_true(full > 8 and full < 8.45, full)
+    assert.is_true(half < 0.53 * full, half)
+    assert.is_true(sine.infer(o, "float32", input).bytes / activation < 2.35)
+    assert.is_true(sine.infer(o, "float32", input, true).bytes / activation > 12)
+  end)
+end)
