@@ -209,6 +209,13 @@ end, function(t)
   return back.epoch
 end)
 
+if dm.save_image(dm.ones(3, 2, 2), FILE) then -- not in a build without libpng
+  scenario("pictures in files", function() return dm.rand(3, 3, 5, 4) end, function(x)
+    assert(dm.save_image(x, FILE, {normalize = true}))
+    return tostring(assert(dm.read_image(FILE)))
+  end)
+end
+
 local function epoch_of(workers)
   return function(set)
     local loader = data.DataLoader(set,

@@ -1,5 +1,5 @@
 -- The scripts of scripts/examples and scripts/quantised_sine.lua, run as a user
--- runs them: what they print is true. And PNG files, which the latter writes.
+-- runs them: what they print is true.
 
 local dm = require "demilune"
 
@@ -23,7 +23,9 @@ local function example(name, ...) return run("examples/" .. name .. ".lua", ...)
 -- The numbers after each `key`, in order.
 local function numbers(text, key)
   local list = {}
-  for word in text:gmatch(key .. "%s*([-%d.e+naif]+)") do list[#list + 1] = tonumber(word) or 0 / 0 end
+  for word in text:gmatch(key .. "%s*([-%d.e+naif]+)") do
+    list[#list + 1] = tonumber(word) or 0 / 0
+  end
   return list
 end
 
@@ -77,7 +79,7 @@ describe("examples:", function()
   end)
 
   it("amp_loop differs from plain_loop by a few lines", function()
-    local pipe <close> = io.popen "diff scripts/examples/plain_loop.lua scripts/examples/amp_loop.lua"
+    local pipe <close> = io.popen("cd scripts/examples && diff plain_loop.lua amp_loop.lua")
     local added = 0
     for line in pipe:lines() do
       if line:find "^> " and not line:find "^> %-%-" then added = added + 1 end
@@ -209,8 +211,10 @@ describe("quantised_sine:", function()
     local shares = numbers(text, "saving")
     assert.equal(3, #shares)
     for _, share in ipairs(shares) do assert.is_true(share > 30 and share < 55, text) end
-    local picture = assert(dm.read_image(path))
+    local picture, problem = dm.read_image(path)
     os.remove(path)
+    if not picture and problem:find "libpng" then return has(text, "no picture: png:") end
+    assert(picture, problem)
     assert.same({1, 32 + 8, 3 * 32 + 16}, {table.unpack(picture.shape)})
     local _, target = sine.problem(32, "cpu")
     local left = picture[{1, {5, 36}, {5, 36}}]:float()

@@ -12,11 +12,9 @@ local INDEXING = {ij = true, xy = true}
 -- {#a, #b, ...}: tensor k repeated along all dims but dim k. indexing = "xy"
 -- exchanges the first two dims: a runs along columns. A list of tensors will do.
 function grid.meshgrid(...)
-  local axes = {...}
-  if #axes > 0 and type(axes[1]) == "table" then axes = {table.unpack(axes[1])} end
-  local opts = select("#", ...) > 1 and select(-1, ...) or nil
-  if type(opts) ~= "table" then opts = nil end
-  if axes[#axes] == opts then axes[#axes] = nil end
+  local axes, opts = {...}, nil
+  if type(axes[#axes]) == "table" and #axes > 1 then opts = table.remove(axes) end
+  if type(axes[1]) == "table" then axes = {table.unpack(axes[1])} end
   local o = options.read("meshgrid", opts, {indexing = "ij"})
   if not INDEXING[o.indexing] then
     caller.raise("meshgrid: indexing is '%s', wanted \"ij\" or \"xy\"", tostring(o.indexing))
