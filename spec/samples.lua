@@ -253,7 +253,8 @@ samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = fal
 samples.nonzero = {{mask, grad = false}}
 local edges = int("float64", {3}, {-1, 0.25, 1})
 samples.bucketize = {
-  {const(-2, 2, 2, 3), edges, grad = false}, {const(-2, 2, 2, 3), edges, {right = true}, grad = false},
+  {const(-2, 2, 2, 3), edges, grad = false},
+  {const(-2, 2, 2, 3), edges, {right = true}, grad = false},
 }
 local pick = int("int64", {2, 3}, {1, 4, 2, 3, 3, 1})
 local spread = int("int64", {2, 3}, {1, 4, 2, 3, 2, 1})

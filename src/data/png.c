@@ -132,11 +132,11 @@ static dm_status point_at_rows(Codec *c) {
 static dm_status open_file(Codec *c) {
   uint8_t head[SIGNATURE_BYTES];
   struct stat info;
+  if (stat(c->path, &info) == 0 && !S_ISREG(info.st_mode)) /* a pipe might never open */
+    return dm_fail(DM_EIO, "png: cannot read '%s': it is not a regular file", c->path);
   c->file = fopen(c->path, "rb");
   if (!c->file || fstat(fileno(c->file), &info) != 0)
     return dm_fail(DM_EIO, "png: cannot open '%s': %s", c->path, strerror(errno));
-  if (!S_ISREG(info.st_mode))
-    return dm_fail(DM_EIO, "png: cannot read '%s': it is not a regular file", c->path);
   c->n_bytes = info.st_size;
   if (fread(head, 1, sizeof head, c->file) != sizeof head)
     return dm_fail(DM_EIO, "png: '%s' is cut short: %" PRId64 " bytes", c->path, c->n_bytes);
