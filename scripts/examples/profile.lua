@@ -13,10 +13,13 @@ local criterion = nn.CrossEntropyLoss()
 local inputs = dm.randn(256, task.features, {device = args.device})
 local labels = dm.randint(1, task.classes + 1, {256}, {device = args.device})
 
-local prof = dm.profiler.profile({activities = {"cpu", "cuda"}, record_shapes = true}, function()
+local prof
+do
+  local recording <close> = dm.profiler.profile{record_shapes = true}
   local loss = amp.autocast({device_type = args.device, dtype = args.dtype, enabled = args.amp},
     function() return criterion(model(inputs), labels) end)
   loss:backward()
-end)
+  prof = recording
+end
 
 print(prof:key_averages():table{sort_by = args.sort_by, row_limit = 12})
