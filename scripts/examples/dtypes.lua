@@ -7,7 +7,8 @@ local amp, F = dm.amp, dm.nn.functional
 
 local parser = argparse("dtypes.lua", "Dtypes under autocast.")
 parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
-parser:option("--dtype", "bfloat16 on the CPU, float16 on CUDA, unless given"):default(nil)
+parser:option("--dtype", "bfloat16 on the CPU, float16 on CUDA, unless given")
+  :choices{"bfloat16", "float16"}
 local args = parser:parse()
 local on = {device = args.device}
 
