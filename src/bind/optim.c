@@ -76,8 +76,9 @@ static bool push_state_of(lua_State *L, lua_Integer i, dm_Tensor **param) {
 }
 
 /* sgd_step(group, state, found_inf, first): `first` has a true for each
-   parameter whose momentum_buffer is new. Returns nil, or, with nothing done,
-   the number of a parameter that wants a buffer and has none. */
+   parameter whose momentum_buffer is new. With group.master_weights a 16-bit
+   parameter has a buffer `master`. Returns nil, or, with nothing done, the
+   number of a parameter that wants a buffer and has none. */
 static int sgd_step(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 4);
@@ -89,25 +90,29 @@ static int sgd_step(lua_State *L) {
       .weight_decay = number_of(L, 1, "weight_decay"),
       .nesterov = number_of(L, 1, "nesterov") != 0,
       .maximize = number_of(L, 1, "maximize") != 0,
+      .stochastic = number_of(L, 1, "stochastic_rounding") != 0,
   };
+  const bool masters = number_of(L, 1, "master_weights") != 0;
   lua_Integer n;
   dm_SgdSlot *slots = push_slots(L, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_SgdSlot *s = &slots[i - 1];
     const bool has_state = push_state_of(L, i, &s->param);
     s->grad = s->param->grad;
-    if (s->grad && o.momentum != 0) {
-      s->momentum = has_state ? buffer_of(L, "momentum_buffer") : NULL;
-      if (!s->momentum) {
-        lua_pushinteger(L, i);
-        return 1;
-      }
-      if (lua_istable(L, 4)) {
-        lua_pushvalue(L, -2);
-        lua_rawget(L, 4);
-        s->first = lua_toboolean(L, -1);
-        lua_pop(L, 1);
-      }
+    const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
+    if (s->grad && has_state) {
+      if (o.momentum != 0) s->momentum = buffer_of(L, "momentum_buffer");
+      if (mastered) s->master = buffer_of(L, "master");
+    }
+    if (s->grad && ((o.momentum != 0 && !s->momentum) || (mastered && !s->master))) {
+      lua_pushinteger(L, i);
+      return 1;
+    }
+    if (lua_istable(L, 4)) {
+      lua_pushvalue(L, -2);
+      lua_rawget(L, 4);
+      s->first = lua_toboolean(L, -1);
+      lua_pop(L, 1);
     }
     lua_pop(L, 2);
   }
@@ -129,21 +134,25 @@ static int adam_step(lua_State *L) {
       .amsgrad = number_of(L, 1, "amsgrad") != 0,
       .decoupled = number_of(L, 1, "decoupled_weight_decay") != 0,
       .maximize = number_of(L, 1, "maximize") != 0,
+      .stochastic = number_of(L, 1, "stochastic_rounding") != 0,
   };
+  const bool masters = number_of(L, 1, "master_weights") != 0;
   lua_Integer n;
   dm_AdamSlot *slots = push_slots(L, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_AdamSlot *s = &slots[i - 1];
     const bool has_state = push_state_of(L, i, &s->param);
     s->grad = s->param->grad;
+    const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
     if (s->grad && has_state) {
       s->step = buffer_of(L, "step");
       s->exp_avg = buffer_of(L, "exp_avg");
       s->exp_avg_sq = buffer_of(L, "exp_avg_sq");
       if (o.amsgrad) s->max_exp_avg_sq = buffer_of(L, "max_exp_avg_sq");
+      if (mastered) s->master = buffer_of(L, "master");
     }
-    if (s->grad &&
-        (!s->step || !s->exp_avg || !s->exp_avg_sq || (o.amsgrad && !s->max_exp_avg_sq))) {
+    if (s->grad && (!s->step || !s->exp_avg || !s->exp_avg_sq || (mastered && !s->master) ||
+                    (o.amsgrad && !s->max_exp_avg_sq))) {
       lua_pushinteger(L, i);
       return 1;
     }

@@ -55,6 +55,7 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->device = dev;
   t->flags = flags;
   t->out_index = 0;
+  t->low_dtype = 0;
   t->gen = 0;
   t->offset = 0;
   t->storage = s;
@@ -63,6 +64,7 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->base = NULL;
   t->grad = NULL;
   t->hooks = NULL;
+  t->low = NULL;
 }
 
 static dm_status handle_new(dm_Device dev, dm_Storage *s, dm_Tensor **out) {
@@ -224,6 +226,7 @@ void dm_tensor_unref(dm_Tensor **tp) {
   if (t->node || t->hooks) dm_tensor_drop_history(t);
   if (t->grad) dm_tensor_unref(&t->grad);
   if (t->base) dm_tensor_unref(&t->base);
+  if (t->low) dm_tensor_unref(&t->low);
   dm_Storage *storage = t->storage, *home = t->home;
   if (!(t->flags & DM_T_INLINED)) dm_free(t);
   storage_unref(storage); /* an inlined handle goes with its block */
@@ -241,6 +244,7 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   t->numel = from->numel;
   memcpy(t->shape, from->shape, sizeof t->shape);
   memcpy(t->stride, from->stride, sizeof t->stride);
+  dm_tensor_unref(&t->low); /* versions of two storages do not compare */
   if ((t->flags & DM_T_INLINED) && !t->home) t->home = old;
   else storage_unref(old);
 }

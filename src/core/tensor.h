@@ -45,6 +45,7 @@ struct dm_Tensor {
   dm_Device device;
   uint8_t flags;
   uint8_t out_index; /* which output of node */
+  uint8_t low_dtype; /* autocast read `low`, or wanted it, since the last step; or 0 */
   uint32_t gen;      /* base: rewritten histories so far; view: the one it knows */
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -54,6 +55,10 @@ struct dm_Tensor {
   struct dm_Tensor *base; /* owned; the tensor that this is a view of, or NULL */
   struct dm_Tensor *grad; /* owned; leaves and retain_grad */
   struct dm_Hook *hooks;  /* owned; of a leaf */
+  /* Owned; a float32 weight in 16 bits, written by the optimizer's step for the
+     next forward. It shows the weight's elements while its storage counts the
+     same version; or NULL. */
+  struct dm_Tensor *low;
 };
 
 /* What an output looks like before it exists. */

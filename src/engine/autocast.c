@@ -1,14 +1,20 @@
 /* Policies as in PyTorch's autocast_mode: see autocast.h.
 
    The cache holds casts of float32 leaves that require a gradient, keyed by
-   tensor, version and dtype: an in-place change makes a new key, so an entry
-   is never stale, and it owns its source, so an address is never reused. */
+   tensor and dtype, of one version: a cast of a later version takes the entry's
+   place, so none is stale; and it owns its source, so an address is never
+   reused.
+
+   A leaf that is cast is marked (low_dtype); the optimizer that steps it then
+   leaves a 16-bit copy with it (low), written together with the weight, and the
+   next region shows that copy instead of casting. */
 #include "engine/autocast.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/tape.h"
 
 typedef struct Entry {
   dm_Tensor *source, *cast;
@@ -39,18 +45,23 @@ static void cache_clear(dm_Modes *m) {
 void dm_autocast_clear_cache(void) { cache_clear(dm_modes()); }
 void dm_modes_clear(dm_Modes *m) { cache_clear(m); }
 
-static dm_Tensor *cache_find(const dm_Modes *m, const dm_Tensor *t, dm_DType to) {
+/* The entry of t in that dtype, of whatever version; or NULL. */
+static Entry *cache_entry(const dm_Modes *m, const dm_Tensor *t, dm_DType to) {
   const dm_CastCache *c = m->cache;
-  for (int i = 0; c && i < c->n; i++) {
-    const Entry *e = &c->entries[i];
-    if (e->source == t && e->version == t->storage->version && e->cast->dtype == to)
-      return e->cast;
-  }
+  for (int i = 0; c && i < c->n; i++)
+    if (c->entries[i].source == t && c->entries[i].cast->dtype == to) return &c->entries[i];
   return NULL;
 }
 
 /* Failing to remember a cast only costs time. */
 static void cache_add(dm_Modes *m, dm_Tensor *t, dm_Tensor *cast) {
+  Entry *old = cache_entry(m, t, (dm_DType)cast->dtype);
+  if (old) {
+    dm_tensor_unref(&old->cast);
+    old->cast = dm_tensor_ref(cast);
+    old->version = t->storage->version;
+    return;
+  }
   if (!m->cache && !(m->cache = dm_alloc_zero(sizeof *m->cache))) return;
   dm_CastCache *c = m->cache;
   if (c->n == c->room) {
@@ -70,31 +81,52 @@ static bool eligible(const dm_Tensor *t, int type) {
          !(t->flags & DM_T_NUMBER);
 }
 
-static dm_status cast_one(dm_Modes *m, dm_Tensor *t, dm_DType to, dm_Tensor **out) {
-  if (t->dtype == to) {
-    *out = dm_tensor_ref(t);
-    return DM_OK;
-  }
-  const bool cached = m->cache_enabled && t->dtype == DM_F32 && dm_is_16bit(to) &&
-                      (t->flags & DM_T_REQUIRES_GRAD) && !t->node && !t->base && !m->inference;
-  if (cached) {
-    dm_Tensor *hit = cache_find(m, t, to);
-    if (hit) {
-      *out = dm_tensor_ref(hit);
-      return DM_OK;
-    }
-  }
+/* The kernel's cast of t; with a history when `record`. */
+static dm_status cast_now(dm_Modes *m, dm_Tensor *t, dm_DType to, bool record,
+                          dm_Tensor **out) {
   const bool grad = m->grad, masked = m->masked;
   const int64_t dtype = to;
-  /* a cached cast always has a history: it may be used with gradients later */
-  if (cached) m->grad = true;
+  m->grad = record;
   m->masked = m->casting = true;
   const dm_status st = dm_call(DM_OP_cast, 1, &t, &dtype, out);
   m->grad = grad;
   m->masked = masked;
   m->casting = false;
-  if (st != DM_OK) return st;
-  n_casts++;
+  if (st == DM_OK) n_casts++;
+  return st;
+}
+
+/* t's copy as if it had been cast just now: another handle, with a cast for a
+   history when `record`. */
+static dm_status show_copy(const dm_Modes *m, dm_Tensor *t, bool record, dm_Tensor **out) {
+  const int64_t dtype = t->low->dtype;
+  DM_TRY(dm_tensor_alias(t->low, out));
+  if (m->inference) (*out)->flags |= DM_T_INFERENCE;
+  if (!record || !dm_tensor_requires_grad(t)) return DM_OK;
+  const dm_status st = dm_record(&dm_ops[DM_OP_cast], 1, &t, &dtype, 1, out, NULL);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}
+
+static dm_status cast_one(dm_Modes *m, dm_Tensor *t, dm_DType to, dm_Tensor **out) {
+  if (t->dtype == to) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  const bool weight = t->dtype == DM_F32 && dm_is_16bit(to) &&
+                      (t->flags & DM_T_REQUIRES_GRAD) && !t->node && !t->base && !m->inference;
+  const bool cached = weight && m->cache_enabled;
+  const Entry *hit = cached ? cache_entry(m, t, to) : NULL;
+  if (hit && hit->version == t->storage->version) {
+    *out = dm_tensor_ref(hit->cast);
+    return DM_OK;
+  }
+  /* a cached cast always has a history: it may be used with gradients later */
+  const bool record = cached || m->grad;
+  const bool fresh =
+      t->low && t->low->dtype == to && t->low->storage->version == t->storage->version;
+  DM_TRY(fresh ? show_copy(m, t, record, out) : cast_now(m, t, to, record, out));
+  if (weight) t->low_dtype = (uint8_t)to;
   if (cached) cache_add(m, t, *out);
   return DM_OK;
 }

@@ -14,13 +14,14 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/half.h"
 #include "core/iter.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/modes.h"
 #include "engine/op.h"
 
-enum { MAX_LANE = 5, BLOCK = 512, GRAIN = 32 * BLOCK };
+enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
 
 typedef struct Update {
   int n_lane;
@@ -29,12 +30,51 @@ typedef struct Update {
   void (*f32)(float *const *x, int64_t n, const void *how);
   void (*f64)(double *const *x, int64_t n, const void *how);
   const void *how;
+  int twin;                  /* the lane that gets lane 0 rounded to 16 bits; 0: none */
+  bool master;               /* lane 0 is the twin's master */
+  const dm_Generator *noise; /* lane 0, of 16 bits, is rounded by chance; or NULL */
 } Update;
 
 /* ---- the block loop ---- */
 
 static char *at(const dm_Tensor *t, int64_t i) {
   return (char *)dm_tensor_data(t) + i * dm_dtype_size(t->dtype);
+}
+
+/* A parameter that was loaded or clamped takes its master along: where the
+   rounded master is not the parameter, the parameter counts. */
+static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) {
+  uint16_t rounded[BLOCK];
+  const uint16_t *now = (const uint16_t *)(const void *)at(param, i);
+  dm_store_f32(param->dtype, rounded, 1, n, master);
+  if (memcmp(rounded, now, sizeof *now * (size_t)n) == 0) return;
+  float wide[BLOCK];
+  dm_load_f32(param->dtype, now, 1, n, wide);
+  for (int64_t k = 0; k < n; k++)
+    if (rounded[k] != now[k]) master[k] = wide[k];
+}
+
+/* v as one of its two neighbours in `to`, the nearer one the more often, so
+   that the mean is v: a random number below the last kept bit is added, and
+   what lies below that bit is cut. Overflows where rounding to nearest does. */
+static float round_by_chance(dm_DType to, float v, uint32_t word) {
+  const float max = to == DM_F16 ? 65504.0f : 0x1.fep127f;
+  if (!(fabsf(v) <= max)) return v;
+  if (to == DM_F16 && fabsf(v) < 0x1p-14f) { /* its subnormals: multiples of 2^-24 */
+    const float q = fabsf(v) * 0x1p24f, low = floorf(q);
+    return copysignf((q - low > dm_uniform_f32(word) ? low + 1 : low) * 0x1p-24f, v);
+  }
+  const uint32_t cut = to == DM_F16 ? 0x1fffu : 0xffffu;
+  const float r = dm_bits_to_f32((dm_f32_to_bits(v) + (word & cut)) & ~cut);
+  return fabsf(r) <= max ? r : v;
+}
+
+/* Element i + k takes word (i + k) % 4 of its counter; i is a multiple of 4. */
+static void roughen(dm_DType to, dm_Generator g, int64_t i, int64_t n, float *v) {
+  for (int64_t k = 0; k < n; k += 4) {
+    const dm_Philox p = dm_philox(g.seed, g.offset + (uint64_t)(i + k) / 4);
+    for (int64_t j = k; j < n && j < k + 4; j++) v[j] = round_by_chance(to, v[j], p.v[j - k]);
+  }
 }
 
 static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
@@ -45,11 +85,15 @@ static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
     for (int k = 0; k < u->n_lane; k++) {
       const dm_DType dtype = u->lane[k]->dtype;
       x[k] = dtype == DM_F32 ? (float *)(void *)at(u->lane[k], i) : room[k];
-      if (x[k] == room[k]) dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
+      if (x[k] == room[k] && (k == 0 || k != u->twin))
+        dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
     }
+    if (u->master) follow(u->lane[u->twin], i, n, x[0]);
     u->f32(x, n, u->how);
+    if (u->noise) roughen(u->lane[0]->dtype, *u->noise, i, n, x[0]);
+    if (u->twin) dm_store_f32(u->lane[u->twin]->dtype, at(u->lane[u->twin], i), 1, n, x[0]);
     for (int k = 0; k < u->n_lane; k++)
-      if (x[k] == room[k] && (u->written >> k & 1u))
+      if (x[k] == room[k] && (u->written >> k & 1u) && (k == 0 || k != u->twin))
         dm_store_f32(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
   }
 }
@@ -108,6 +152,48 @@ static dm_status run(Update *u) {
   return DM_OK;
 }
 
+/* ---- a weight in two precisions ---- */
+
+/* p's 16-bit copy, to be written: made when autocast has asked for one since
+   the last step, dropped when it has not. A copy that a graph still reads stays
+   with the graph. No room for one only costs the next region a cast. */
+static dm_Tensor *fresh_copy(dm_Tensor *p) {
+  if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
+    dm_tensor_unref(&p->low);
+  if (p->low_dtype && p->dtype == DM_F32 && !p->low)
+    (void)dm_tensor_new((dm_DType)p->low_dtype, p->ndim, p->shape, p->device, &p->low);
+  return p->low;
+}
+
+/* The counters of n elements. */
+static dm_Generator take_counters(int64_t n) {
+  dm_Generator *g = dm_modes()->generator;
+  const dm_Generator from = *g;
+  g->offset += (uint64_t)(n + 3) / 4;
+  return from;
+}
+
+/* Runs u, whose lane 0 is the weight that the method updates: the parameter, or
+   its master. */
+static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic) {
+  dm_Generator noise;
+  u.master = u.lane[0] != param;
+  dm_Tensor *twin = u.master ? param : fresh_copy(param);
+  if (twin) {
+    u.twin = u.n_lane++;
+    u.lane[u.twin] = twin;
+    u.written |= 1u << u.twin;
+  } else if (stochastic && dm_is_16bit((dm_DType)param->dtype)) {
+    noise = take_counters(param->numel);
+    u.noise = &noise;
+  }
+  const dm_status st = run(&u);
+  if (st != DM_OK) dm_tensor_unref(&param->low);
+  if (param->low) param->low->storage->version = param->storage->version;
+  param->low_dtype = 0;
+  return st;
+}
+
 /* Lanes that all have lane 0's shape and a float dtype on the CPU. */
 static dm_status check_lanes(const char *op, int64_t i, int n, dm_Tensor *const *lane) {
   for (int k = 0; k < n; k++) {
@@ -123,6 +209,16 @@ static dm_status check_lanes(const char *op, int64_t i, int n, dm_Tensor *const 
                      op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
   }
   return DM_OK;
+}
+
+/* A parameter beside its master: lane 0 was checked. */
+static dm_status check_weight(const char *op, int64_t i, dm_Tensor *param, dm_Tensor *master) {
+  if (!master) return DM_OK;
+  DM_TRY(check_lanes(op, i, 2, (dm_Tensor *[2]){master, param}));
+  if (master->dtype == DM_F32 && dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: parameter %lld is %s, its master %s; wanted 16 bits and float32",
+                 op, (long long)i + 1, dm_dtype_name((dm_DType)param->dtype),
+                 dm_dtype_name((dm_DType)master->dtype));
 }
 
 static dm_status check_scalar(const char *op, const char *name, const dm_Tensor *t,
@@ -143,7 +239,7 @@ static dm_status check_found_inf(const char *op, const dm_Tensor *found_inf, boo
   return DM_OK;
 }
 
-/* ---- SGD: lanes parameter, gradient, momentum buffer ---- */
+/* ---- SGD: lanes weight, gradient, momentum buffer ---- */
 
 typedef struct SgdHow {
   const dm_SgdOptions *o;
@@ -179,7 +275,7 @@ DEFINE_SGD(sgd_f64, double)
 #undef DEFINE_SGD
 
 static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
-  lane[0] = s->param;
+  lane[0] = s->master ? s->master : s->param;
   lane[1] = s->grad;
   lane[2] = s->momentum;
   return s->momentum ? 3 : 2;
@@ -190,20 +286,23 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
   Update u = {.f32 = sgd_f32, .f64 = sgd_f64};
   bool skip;
   DM_TRY(check_found_inf("SGD", found_inf, &skip));
-  for (int64_t i = 0; i < n; i++)
-    if (slots[i].grad) DM_TRY(check_lanes("SGD", i, sgd_lanes(&slots[i], u.lane), u.lane));
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    DM_TRY(check_lanes("SGD", i, sgd_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight("SGD", i, slots[i].param, slots[i].master));
+  }
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
     const SgdHow how = {o, slots[i].first};
     u.n_lane = sgd_lanes(&slots[i], u.lane);
-    u.written = 1u | 4u;
+    u.written = 1u | (slots[i].momentum ? 4u : 0);
     u.how = &how;
-    DM_TRY(run(&u));
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic));
   }
   return DM_OK;
 }
 
-/* ---- Adam: lanes parameter, gradient, mean, mean square, its maximum ---- */
+/* ---- Adam: lanes weight, gradient, mean, mean square, its maximum ---- */
 
 typedef struct AdamHow {
   const dm_AdamOptions *o;
@@ -244,7 +343,7 @@ DEFINE_ADAM(adam_f64, double, sqrt)
 #undef DEFINE_ADAM
 
 static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
-  lane[0] = s->param;
+  lane[0] = s->master ? s->master : s->param;
   lane[1] = s->grad;
   lane[2] = s->exp_avg;
   lane[3] = s->exp_avg_sq;
@@ -263,6 +362,7 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
       return dm_fail(DM_EARG, "Adam: amsgrad wants max_exp_avg_sq for parameter %lld",
                      (long long)i + 1);
     DM_TRY(check_lanes("Adam", i, adam_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight("Adam", i, slots[i].param, slots[i].master));
     DM_TRY(check_scalar("Adam", "step", slots[i].step, DM_F32));
   }
   for (int64_t i = 0; i < n && !skip; i++) {
@@ -272,9 +372,9 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
     const double t = (double)*step;
     const AdamHow how = {o, o->lr / (1 - pow(o->beta1, t)), sqrt(1 - pow(o->beta2, t))};
     u.n_lane = adam_lanes(&slots[i], u.lane);
-    u.written = 1u | 4u | 8u | 16u;
+    u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
     u.how = &how;
-    DM_TRY(run(&u));
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic));
   }
   return DM_OK;
 }

@@ -1,32 +1,43 @@
 /* What a training step does to whole lists of tensors, one call each: unscale,
    norm, clip, update. Nothing here is recorded; every tensor that is written
    counts a version, so that a stale graph or a cached cast is noticed.
-   16-bit tensors compute in float32 and are rounded once. */
+   16-bit tensors compute in float32 and are rounded once.
+
+   A weight may live in two precisions. A step of a float32 parameter also
+   writes the 16-bit copy that autocast asked for (dm_Tensor.low). A step of a
+   16-bit parameter updates its float32 master and writes it rounded; without a
+   master it rounds the new value, to nearest or stochastically. */
 #ifndef DM_OPTIM_H
 #define DM_OPTIM_H
 
 #include "core/tensor.h"
 
 /* One parameter; grad NULL: passed over. Buffers have the parameter's shape;
-   a buffer the method does not use is NULL. */
+   a buffer the method does not use is NULL. master: float32, of a 16-bit
+   parameter; where the parameter is not its rounded value, somebody has changed
+   the parameter, and the master takes that value before the update. */
 typedef struct dm_SgdSlot {
-  dm_Tensor *param, *grad, *momentum;
+  dm_Tensor *param, *grad, *master, *momentum;
   bool first; /* momentum holds nothing yet: it becomes the gradient */
 } dm_SgdSlot;
 
 typedef struct dm_SgdOptions {
   double lr, momentum, dampening, weight_decay;
   bool nesterov, maximize;
+  bool stochastic; /* 16-bit parameters without a master are rounded up or down
+                      by chance, as often as keeps the mean; draws of the default
+                      generator */
 } dm_SgdOptions;
 
 typedef struct dm_AdamSlot {
-  dm_Tensor *param, *grad, *step; /* step: float32 scalar, steps done */
+  dm_Tensor *param, *grad, *master, *step; /* step: float32 scalar, steps done */
   dm_Tensor *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
 } dm_AdamSlot;
 
 typedef struct dm_AdamOptions {
   double lr, beta1, beta2, eps, weight_decay;
   bool amsgrad, decoupled, maximize; /* decoupled: AdamW's decay */
+  bool stochastic;                   /* as SGD's */
 } dm_AdamOptions;
 
 /* found_inf (or NULL): float32 scalar; where it is not 0 nothing is touched. */

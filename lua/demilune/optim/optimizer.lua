@@ -160,7 +160,8 @@ local function check_saved(self, saved)
   end
 end
 
--- Copies the state; buffers take their parameter's dtype, counters keep theirs.
+-- Copies the state; buffers take their parameter's dtype, or float32 where it has
+-- a master; counters keep theirs.
 function Optimizer:load_state_dict(saved)
   check_saved(self, saved)
   local _ <close> = core.no_grad()
@@ -175,10 +176,11 @@ function Optimizer:load_state_dict(saved)
     for i, p in ipairs(group.params) do
       local buffers = saved.state[from.params[i]]
       if buffers then
+        local dtype = buffers.master and "float32" or p.dtype
         state[p] = {}
         for key, value in pairs(buffers) do
           if core.is_tensor(value) then
-            value = core.keep(value:to(key == "step" and "float32" or p.dtype):clone())
+            value = core.keep(value:to(key == "step" and "float32" or dtype):clone())
           end
           state[p][key] = value
         end
