@@ -7,6 +7,7 @@ local ROOMS = {
   step = {"step"},
   custom = {"custom_fwd", "custom_bwd"},
   report = {"report", "memory"},
+  initialize = {"initialize", "scale_loss", "loss_scalers"},
 }
 
 local room_of = {}
