@@ -40,4 +40,34 @@ typedef struct dm_Generator {
   uint64_t seed, offset;
 } dm_Generator;
 
+enum { DM_PHILOX_LANES = 8 };
+
+/* The words of n counters from g.offset + counter on, four each; n is rounded up
+   to DM_PHILOX_LANES. dm_philox's arithmetic, laid out for vector registers. */
+static inline void dm_philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out) {
+  for (int64_t at = 0; at < n; at += DM_PHILOX_LANES) {
+    uint32_t c[4][DM_PHILOX_LANES], k0 = (uint32_t)g.seed, k1 = (uint32_t)(g.seed >> 32);
+    for (int i = 0; i < DM_PHILOX_LANES; i++) {
+      const uint64_t number = g.offset + counter + (uint64_t)(at + i);
+      c[0][i] = (uint32_t)number;
+      c[1][i] = (uint32_t)(number >> 32);
+      c[2][i] = c[3][i] = 0;
+    }
+    for (int round = 0; round < 10; round++) {
+      for (int i = 0; i < DM_PHILOX_LANES; i++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0][i];
+        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2][i];
+        c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0;
+        c[1][i] = (uint32_t)p1;
+        c[2][i] = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
+        c[3][i] = (uint32_t)p0;
+      }
+      k0 += 0x9E3779B9u; /* golden ratio */
+      k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
+    }
+    for (int i = 0; i < DM_PHILOX_LANES; i++)
+      for (int k = 0; k < 4; k++) out[4 * (at + i) + k] = c[k][i];
+  }
+}
+
 #endif

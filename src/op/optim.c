@@ -69,12 +69,12 @@ static float round_by_chance(dm_DType to, float v, uint32_t word) {
   return fabsf(r) <= max ? r : v;
 }
 
-/* Element i + k takes word (i + k) % 4 of its counter; i is a multiple of 4. */
+/* Element i + k takes word (i + k) % 4 of counter (i + k) / 4; i is a multiple of
+   4, n at most BLOCK. */
 static void roughen(dm_DType to, dm_Generator g, int64_t i, int64_t n, float *v) {
-  for (int64_t k = 0; k < n; k += 4) {
-    const dm_Philox p = dm_philox(g.seed, g.offset + (uint64_t)(i + k) / 4);
-    for (int64_t j = k; j < n && j < k + 4; j++) v[j] = round_by_chance(to, v[j], p.v[j - k]);
-  }
+  uint32_t word[BLOCK + 4 * DM_PHILOX_LANES];
+  dm_philox_words(g, (uint64_t)i / 4, (n + 3) / 4, word);
+  for (int64_t k = 0; k < n; k++) v[k] = round_by_chance(to, v[k], word[k]);
 }
 
 static void blocks_f32(void *ctx, int64_t begin, int64_t end) {

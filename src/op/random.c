@@ -26,35 +26,7 @@ static dm_Generator take_counters(int64_t n, int64_t per_counter) {
 
 /* ---- words ---- */
 
-enum { LANES = 8, MAX_COUNTERS = BLOCK / 2 + LANES + 1 };
-
-/* dm_philox of n counters (n is rounded up to LANES), eight at a time: the
-   same arithmetic, laid out for vector registers. */
-static void philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out) {
-  for (int64_t at = 0; at < n; at += LANES) {
-    uint32_t c[4][LANES], k0 = (uint32_t)g.seed, k1 = (uint32_t)(g.seed >> 32);
-    for (int i = 0; i < LANES; i++) {
-      const uint64_t number = g.offset + counter + (uint64_t)(at + i);
-      c[0][i] = (uint32_t)number;
-      c[1][i] = (uint32_t)(number >> 32);
-      c[2][i] = c[3][i] = 0;
-    }
-    for (int round = 0; round < 10; round++) {
-      for (int i = 0; i < LANES; i++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0][i];
-        const uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2][i];
-        c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0;
-        c[1][i] = (uint32_t)p1;
-        c[2][i] = (uint32_t)(p0 >> 32) ^ c[3][i] ^ k1;
-        c[3][i] = (uint32_t)p0;
-      }
-      k0 += 0x9E3779B9u; /* golden ratio */
-      k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
-    }
-    for (int i = 0; i < LANES; i++)
-      for (int k = 0; k < 4; k++) out[4 * (at + i) + k] = c[k][i];
-  }
-}
+enum { MAX_COUNTERS = BLOCK / 2 + DM_PHILOX_LANES + 1 };
 
 /* The words of elements first .. first + n - 1, n <= BLOCK, of which a counter
    holds per_counter; from the first element's counter on. *words: how many. */
@@ -62,7 +34,7 @@ static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_
                           uint32_t *out, int64_t *words) {
   const int64_t from = first / per_counter;
   const int64_t counters = (first + n + per_counter - 1) / per_counter - from;
-  philox_words(g, (uint64_t)from, counters, out);
+  dm_philox_words(g, (uint64_t)from, counters, out);
   *words = 4 * counters;
 }
 
