@@ -155,7 +155,7 @@ end
 local records = setmetatable({}, {__mode = "k"})
 
 local function check_optimizer(optimizer, o)
-  if type(optimizer) ~= "table" or not (optimizer.param_groups and optimizer.update) then
+  if type(optimizer) ~= "table" or not (optimizer.param_groups and optimizer.widen_gradients) then
     caller.raise("amp.initialize: got a %s, wanted an optimizer of dm.optim or an array of them",
       type(optimizer))
   end
@@ -255,11 +255,11 @@ end
 local Scope = {__name = "demilune.scaled_loss"}
 Scope.__index = Scope
 
--- Calls fn(parameter, group) for all parameters of the scope's optimizers.
+-- Calls fn(parameter) for all parameters of the scope's optimizers.
 local function each_parameter(scope, fn)
   for _, optimizer in ipairs(scope.optimizers) do
     for _, group in ipairs(optimizer.param_groups) do
-      for _, p in ipairs(group.params) do fn(p, group) end
+      for _, p in ipairs(group.params) do fn(p) end
     end
   end
 end
@@ -277,16 +277,6 @@ local function put_back(scope, failed)
       p.grad = before
     elseif before then
       p.grad = p.grad + before
-    end
-  end)
-end
-
--- The scale saved what 16 bits would lose: where there is a master, the gradient
--- is divided in float32.
-local function widen(scope)
-  each_parameter(scope, function(p, group)
-    if group.master_weights and p.grad and SIXTEEN[p.dtype] then
-      p.grad = p.grad:float()
     end
   end)
 end
@@ -323,8 +313,10 @@ local function update_scale(scope)
   if held ~= scale then s:update(held) end
 end
 
+-- The scale saved what 16 bits would lose: gradients of masters are divided in
+-- float32.
 local function settle(scope)
-  widen(scope)
+  for _, optimizer in ipairs(scope.optimizers) do optimizer:widen_gradients() end
   check_gradients(scope)
   update_scale(scope)
 end

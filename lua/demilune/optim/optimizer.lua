@@ -102,6 +102,19 @@ function Optimizer:step(closure, found_inf)
   return loss
 end
 
+-- Gradients of parameters with masters become float32: what divides or clips
+-- them afterwards loses nothing to 16 bits.
+function Optimizer:widen_gradients()
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.master_weights and group.params or {}) do
+      local grad = p.grad
+      if grad and (grad.dtype == "float16" or grad.dtype == "bfloat16") then
+        p.grad = grad:float()
+      end
+    end
+  end
+end
+
 -- A buffer like p, of zeros.
 function Optimizer.zeros_like(p)
   return core.keep(core.zeros_like(p.data))
