@@ -186,6 +186,28 @@ end), function(t)
     assert(#tostring(report) > 0)
     return loss
   end)
+
+for name, opts in pairs{["master weights"] = {master_weights = true},
+  ["rounding by chance"] = {stochastic_rounding = true}} do
+  scenario("two steps of a 16-bit model, " .. name, function()
+    local t = training(function(params) return optim.SGD(params, opts) end)()
+    t.model:to "bfloat16"
+    return t
+  end, function(t) return step(t) + step(t) end)
+end
+
+scenario("two steps at a level", nothing, function()
+  local model = net()
+  local optimizer = optim.AdamW(model:parameters())
+  amp.initialize(model, optimizer, {opt_level = "O2", dtype = "bfloat16"})
+  local x, y, sum = dm.randn(2, 1, 4, 4), dm.tensor{1, 3}, 0
+  for _ = 1, 2 do
+    local loss = nn.functional.cross_entropy(model(x), y)
+    amp.scale_loss(loss, optimizer, function(scaled) scaled:backward() end)
+    optimizer:step()
+    sum = sum + loss:item()
+  end
+  return sum
 end)
 
 scenario("a model built, its state taken and put back", nothing, function()
