@@ -1,13 +1,8 @@
 /* Policies as in PyTorch's autocast_mode: see autocast.h.
 
    The cache holds casts of float32 leaves that require a gradient, keyed by
-   tensor and dtype, of one version: a cast of a later version takes the entry's
-   place, so none is stale; and it owns its source, so an address is never
-   reused.
-
-   A leaf that is cast is marked (low_dtype); the optimizer that steps it then
-   leaves a 16-bit copy with it (low), written together with the weight, and the
-   next region shows that copy instead of casting. */
+   tensor, version and dtype: an in-place change makes a new key, so an entry
+   is never stale, and it owns its source, so an address is never reused. */
 #include "engine/autocast.h"
 
 #include <string.h>
@@ -45,23 +40,18 @@ static void cache_clear(dm_Modes *m) {
 void dm_autocast_clear_cache(void) { cache_clear(dm_modes()); }
 void dm_modes_clear(dm_Modes *m) { cache_clear(m); }
 
-/* The entry of t in that dtype, of whatever version; or NULL. */
-static Entry *cache_entry(const dm_Modes *m, const dm_Tensor *t, dm_DType to) {
+static dm_Tensor *cache_find(const dm_Modes *m, const dm_Tensor *t, dm_DType to) {
   const dm_CastCache *c = m->cache;
-  for (int i = 0; c && i < c->n; i++)
-    if (c->entries[i].source == t && c->entries[i].cast->dtype == to) return &c->entries[i];
+  for (int i = 0; c && i < c->n; i++) {
+    const Entry *e = &c->entries[i];
+    if (e->source == t && e->version == t->storage->version && e->cast->dtype == to)
+      return e->cast;
+  }
   return NULL;
 }
 
 /* Failing to remember a cast only costs time. */
 static void cache_add(dm_Modes *m, dm_Tensor *t, dm_Tensor *cast) {
-  Entry *old = cache_entry(m, t, (dm_DType)cast->dtype);
-  if (old) {
-    dm_tensor_unref(&old->cast);
-    old->cast = dm_tensor_ref(cast);
-    old->version = t->storage->version;
-    return;
-  }
   if (!m->cache && !(m->cache = dm_alloc_zero(sizeof *m->cache))) return;
   dm_CastCache *c = m->cache;
   if (c->n == c->room) {
@@ -80,6 +70,10 @@ static bool eligible(const dm_Tensor *t, int type) {
   return t && t->device.type == type && dm_is_float((dm_DType)t->dtype) && t->dtype != DM_F64 &&
          !(t->flags & DM_T_NUMBER);
 }
+
+/* A leaf that is cast is marked (low_dtype); the optimizer that steps it then
+   leaves a 16-bit copy with it (low), written together with the weight, and the
+   next region shows that copy instead of casting. */
 
 /* The kernel's cast of t; with a history when `record`. */
 static dm_status cast_now(dm_Modes *m, dm_Tensor *t, dm_DType to, bool record,
@@ -116,9 +110,9 @@ static dm_status cast_one(dm_Modes *m, dm_Tensor *t, dm_DType to, dm_Tensor **ou
   const bool weight = t->dtype == DM_F32 && dm_is_16bit(to) &&
                       (t->flags & DM_T_REQUIRES_GRAD) && !t->node && !t->base && !m->inference;
   const bool cached = weight && m->cache_enabled;
-  const Entry *hit = cached ? cache_entry(m, t, to) : NULL;
-  if (hit && hit->version == t->storage->version) {
-    *out = dm_tensor_ref(hit->cast);
+  dm_Tensor *hit = cached ? cache_find(m, t, to) : NULL;
+  if (hit) {
+    *out = dm_tensor_ref(hit);
     return DM_OK;
   }
   /* a cached cast always has a history: it may be used with gradients later */

@@ -21,8 +21,6 @@ local function cast(value, dtype)
   return out
 end
 
-custom.cast = cast
-
 -- For forward of an autograd Function: remembers the region. cast_inputs: inputs
 -- become that dtype and the body runs with autocast off, if it was on.
 function custom.custom_fwd(fn, opts)

@@ -13,7 +13,6 @@ local caller = require "demilune.caller"
 local options = require "demilune.options"
 local regions = require "demilune.amp.autocast"
 local scaler = require "demilune.amp.scaler"
-local custom = require "demilune.amp.custom"
 local Module = require "demilune.nn.module"
 
 local NONE = options.NONE
@@ -126,6 +125,18 @@ local function convert(model, dtype, keep_batchnorm)
   for t, data in pairs(kept) do t.data = data end
 end
 
+-- Floating tensors in that dtype, float64 aside; tables are walked.
+local function converted(value, dtype)
+  if core.is_tensor(value) then
+    local fits = value:is_floating_point() and value.dtype ~= "float64"
+    return fits and value:to(dtype) or value
+  end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local out = {}
+  for key, item in pairs(value) do out[key] = converted(item, dtype) end
+  return out
+end
+
 -- The instance gets a forward of its own: inputs in the model's dtype, or a region
 -- around it; outputs in float32.
 local function patch_forward(model, o)
@@ -140,10 +151,10 @@ local function patch_forward(model, o)
   rawset(model, "forward", function(self, ...)
     local args = table.pack(...)
     if o.cast_model_type then
-      for i = 1, args.n do args[i] = custom.cast(args[i], o.cast_model_type) end
+      for i = 1, args.n do args[i] = converted(args[i], o.cast_model_type) end
     end
     local out = table.pack(inner(self, table.unpack(args, 1, args.n)))
-    for i = 1, out.n do out[i] = custom.cast(out[i], "float32") end
+    for i = 1, out.n do out[i] = converted(out[i], "float32") end
     return table.unpack(out, 1, out.n)
   end)
 end
