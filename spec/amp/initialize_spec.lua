@@ -313,6 +313,24 @@ describe("amp.scale_loss", function()
     assert.is_true(math.abs(model.weight[{1, 1}]:item() - 0.7) < 1e-3)
   end)
 
+  it("an optimizer that knows nothing of found_inf is skipped from outside", function()
+    local Plain = optim.Optimizer.extend("Plain", {lr = 0.5})
+    function Plain:update(group) -- luacheck: ignore 212
+      local _ <close> = dm.no_grad()
+      for _, p in ipairs(group.params) do p:sub_(p.grad * group.lr) end
+    end
+    local model = nn.Linear(2, 1, {bias = false})
+    model.weight.data:copy_(dm.ones(1, 2))
+    local optimizer = Plain(model:parameters())
+    amp.initialize(model, optimizer, {opt_level = "O1", dtype = "bfloat16"})
+    for i, factor in ipairs{math.huge, 1} do
+      optimizer:zero_grad()
+      amp.scale_loss(model(dm.ones(1, 2)):sum() * factor, optimizer, function(l) l:backward() end)
+      optimizer:step()
+      assert.same(i == 1 and {{1, 1}} or {{0.5, 0.5}}, model.weight:totable())
+    end
+  end)
+
   it("an error inside passes, and the gradients from before are back", function()
     local model, optimizer = tiny{opt_level = "O1"}
     model.weight.grad = dm.ones(1, 2)

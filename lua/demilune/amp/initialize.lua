@@ -179,14 +179,14 @@ local function check_optimizer(optimizer, o)
   end
 end
 
--- step() skips where a scope found inf or NaN. While a scope ends, the scaler's
--- call of it only tells what was found.
+-- step() skips where a scope found inf or NaN: on the device if the optimizer
+-- takes found_inf, else here. While a scope ends, the scaler's call of step() only
+-- tells what was found; record.ending holds it.
 local function patch_step(optimizer, record)
   local step = optimizer.step
   rawset(optimizer, "step", function(self, closure, found_inf)
     if record.ending then
-      record.found_inf = core.keep(record.found_inf and record.found_inf + found_inf
-        or found_inf:clone())
+      record.ending = found_inf or core.tensor(0.0)
       return
     end
     if record.open > 0 then
@@ -195,8 +195,13 @@ local function patch_step(optimizer, record)
     elseif closure ~= nil then
       caller.raise("%s:step: a closure is not supported after amp.initialize", self.class)
     end
-    found_inf, record.found_inf = found_inf or record.found_inf, nil
-    return step(self, nil, found_inf)
+    local found = record.found_inf
+    record.found_inf = nil
+    if found and not self.takes_found_inf then
+      if found:item() ~= 0 then return end
+      found = nil
+    end
+    return step(self, nil, found_inf or found)
   end)
 end
 
@@ -301,17 +306,17 @@ local function has_gradient(optimizer)
   return false
 end
 
--- A loss need not reach each of several optimizers.
-local function check_gradients(scope)
-  for _, optimizer in ipairs(scope.optimizers) do
-    if has_gradient(optimizer) or #scope.optimizers == 1 then
-      local record = records[optimizer]
-      record.ending = true
-      local ok, message = pcall(scope.scaler.step, scope.scaler, optimizer)
-      record.ending = nil
-      if not ok then error(message, 0) end
-    end
-  end
+-- Unscales and adds to record.found_inf. A scaler that decides on the host does
+-- not call step() at all where it found something.
+local function check_gradients(scope, optimizer)
+  local record = records[optimizer]
+  record.ending = true
+  local ok, message = pcall(scope.scaler.step, scope.scaler, optimizer)
+  local found = record.ending
+  record.ending = nil
+  if not ok then error(message, 0) end
+  if found == true then found = core.tensor(1.0) end
+  record.found_inf = core.keep(record.found_inf and record.found_inf + found or found:clone())
 end
 
 -- The new scale, within the limits of the plan.
@@ -327,8 +332,11 @@ end
 -- The scale saved what 16 bits would lose: gradients of masters are divided in
 -- float32.
 local function settle(scope)
-  for _, optimizer in ipairs(scope.optimizers) do optimizer:widen_gradients() end
-  check_gradients(scope)
+  for _, optimizer in ipairs(scope.optimizers) do
+    optimizer:widen_gradients()
+    -- a loss need not reach each of several optimizers
+    if #scope.optimizers == 1 or has_gradient(optimizer) then check_gradients(scope, optimizer) end
+  end
   update_scale(scope)
 end
 
