@@ -186,6 +186,7 @@ end), function(t)
     assert(#tostring(report) > 0)
     return loss
   end)
+end)
 
 for name, opts in pairs{["master weights"] = {master_weights = true},
   ["rounding by chance"] = {stochastic_rounding = true}} do
