@@ -195,6 +195,8 @@ describe("amp.initialize", function()
       {{opt_level = "O2", cast_model_type = "int8"}, "cast_model_type is int8"},
       {{dtype = "float64"}, "dtype is float64"},
       {{num_losses = 0}, "num_losses is 0"},
+      {{min_loss_scale = 8, max_loss_scale = 4}, "the second not below the first"},
+      {{max_loss_scale = "much"}, "max_loss_scale much"},
       {{opt_lvl = "O1"}, "did you mean 'opt_level'"},
     }
     for _, case in ipairs(cases) do

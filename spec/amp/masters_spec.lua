@@ -144,6 +144,18 @@ describe("master weights", function()
     assert.same({{-2, -4}, {-6, -8}, {-10, -12}}, opt.state[p].master:totable())
   end)
 
+  it("are given gradients that a GradScaler divides in float32", function()
+    local p = parameter(dm.ones(3), "float16")
+    local opt = optim.SGD({p}, {lr = 1000, master_weights = true})
+    local scaler = amp.GradScaler()
+    scaler:scale((p:float() * 1e-9):sum()):backward()
+    assert.equal("float16", p.grad.dtype)
+    scaler:unscale_(opt)
+    assert.is_true(math.abs(p.grad[1]:item() / 1e-9 - 1) < 1e-3) -- 0 in float16
+    scaler:step(opt)
+    assert.is_true(opt.state[p].master[1]:item() < 1)
+  end)
+
   it("a skipped step changes neither", function()
     local p = parameter(dm.ones(3), "float16")
     local opt = optim.Adam({p}, {master_weights = true})

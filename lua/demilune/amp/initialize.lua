@@ -81,6 +81,11 @@ local function properties_of(o)
     caller.raise("amp.initialize: num_losses is %s, wanted a whole number from 1",
       tostring(o.num_losses))
   end
+  local low, high = o.min_loss_scale, o.max_loss_scale
+  if type(low) ~= "number" or type(high) ~= "number" or not (0 <= low and low <= high) then
+    caller.raise("amp.initialize: min_loss_scale is %s and max_loss_scale %s, wanted numbers from " ..
+      "0, the second not below the first", tostring(low), tostring(high))
+  end
   o.loss_scale = loss_scale_of(o.loss_scale)
   return o
 end
@@ -166,7 +171,7 @@ end
 local records = setmetatable({}, {__mode = "k"})
 
 local function check_optimizer(optimizer, o)
-  if type(optimizer) ~= "table" or not (optimizer.param_groups and optimizer.widen_gradients) then
+  if type(optimizer) ~= "table" or not (optimizer.param_groups and optimizer.update) then
     caller.raise("amp.initialize: got a %s, wanted an optimizer of dm.optim or an array of them",
       type(optimizer))
   end
@@ -218,9 +223,9 @@ local function new_scalers(o)
   local list = {}
   for i = 1, o.num_losses do
     local dynamic = o.loss_scale == "dynamic"
-    list[i] = scaler.GradScaler{enabled = o.loss_scale ~= 1, min_scale = 0.0,
-      init_scale = dynamic and math.max(o.min_loss_scale, math.min(o.max_loss_scale, 2.0 ^ 16))
-        or o.loss_scale}
+    list[i] = scaler.GradScaler{enabled = o.loss_scale ~= 1, min_scale = o.min_loss_scale,
+      max_scale = o.max_loss_scale, init_scale = not dynamic and o.loss_scale
+        or math.max(o.min_loss_scale, math.min(o.max_loss_scale, 2.0 ^ 16))}
   end
   return list
 end
@@ -319,25 +324,13 @@ local function check_gradients(scope, optimizer)
   record.found_inf = core.keep(record.found_inf and record.found_inf + found or found:clone())
 end
 
--- The new scale, within the limits of the plan.
-local function update_scale(scope)
-  local plan, s = scope.plan, scope.scaler
-  if plan.loss_scale ~= "dynamic" then return s:update(plan.loss_scale) end
-  s:update()
-  local scale = s:get_scale()
-  local held = math.max(plan.min_loss_scale, math.min(plan.max_loss_scale, scale))
-  if held ~= scale then s:update(held) end
-end
-
--- The scale saved what 16 bits would lose: gradients of masters are divided in
--- float32.
 local function settle(scope)
   for _, optimizer in ipairs(scope.optimizers) do
-    optimizer:widen_gradients()
     -- a loss need not reach each of several optimizers
     if #scope.optimizers == 1 or has_gradient(optimizer) then check_gradients(scope, optimizer) end
   end
-  update_scale(scope)
+  local scale = scope.plan.loss_scale
+  scope.scaler:update(scale ~= "dynamic" and scale or nil)
 end
 
 local function leave(scope, failed)

@@ -175,8 +175,10 @@ local function raise_no_gradient(optimizer)
     "inf and NaN: %s. Likely: %s", table.concat(list, ", "), reason)
 end
 
--- Without a gradient it changes nothing, the stage neither.
+-- Without a gradient it changes nothing, the stage neither. Where there are
+-- masters, gradients become float32 first: the quotient may be too small for 16 bits.
 local function unscale(self, optimizer, record)
+  if optimizer.widen_gradients then optimizer:widen_gradients() end
   local n = core.amp_unscale_(optimizer.param_groups, self._scale, record.found_inf, record.where)
   if n == 0 then return end
   record.stage = "unscaled"
