@@ -83,8 +83,8 @@ local function properties_of(o)
   end
   local low, high = o.min_loss_scale, o.max_loss_scale
   if type(low) ~= "number" or type(high) ~= "number" or not (0 <= low and low <= high) then
-    caller.raise("amp.initialize: min_loss_scale is %s and max_loss_scale %s, wanted numbers from " ..
-      "0, the second not below the first", tostring(low), tostring(high))
+    caller.raise("amp.initialize: min_loss_scale is %s and max_loss_scale %s, wanted numbers " ..
+      "from 0, the second not below the first", tostring(low), tostring(high))
   end
   o.loss_scale = loss_scale_of(o.loss_scale)
   return o
