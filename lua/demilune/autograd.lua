@@ -23,102 +23,219 @@ end
 
 -- ---- Function ----
 
+-- What forward and backward share; a field of one's own may hold what is no
+-- tensor. ctx.needs_input_grad[i]: does argument i of forward want a gradient?
 local Context = {}
 Context.__index = Context
 
+-- Keeps tensors (arguments, results, others; or nil) for backward. The graph
+-- holds them, not the context: they go with it, and a result makes no cycle.
 function Context:save_for_backward(...)
-  self._saved = table.pack(...)
-end
-
--- The tensors saved, in order; raises when one was changed in place since.
-function Context:saved_tensors()
-  local saved = self._saved or {n = 0}
+  local saved = table.pack(...)
   for i = 1, saved.n do
-    local t = saved[i]
-    if core.is_tensor(t) and t:_version() ~= self._versions[i] then
-      caller.raise("%s: saved tensor %d was changed in place: it has version %d, wanted %d",
-        self._name, i, t:_version(), self._versions[i])
+    if saved[i] ~= nil and not core.is_tensor(saved[i]) then
+      caller.raise("save_for_backward: argument %d is a %s, wanted a tensor; hint: ctx.name = value",
+        i, type(saved[i]))
     end
   end
-  return table.unpack(saved, 1, saved.n)
+  self._saved = saved
 end
 
+-- The tensors saved, in order. Backward raises when one was changed in place.
+function Context:saved_tensors()
+  local saved = self._saved
+  if saved then return table.unpack(saved, 1, saved.n) end
+end
+
+-- A context holds the tensors only while backward runs.
+function Context:__close() self._saved = nil end
+
+-- These results get no gradient.
 function Context:mark_non_differentiable(...)
   self._plain = {}
   for _, t in ipairs{...} do self._plain[t] = true end
 end
 
-local function note_versions(ctx)
-  ctx._versions = {}
-  for i = 1, ctx._saved and ctx._saved.n or 0 do
-    local t = ctx._saved[i]
-    ctx._versions[i] = core.is_tensor(t) and t:_version()
+-- false: backward gets nil, not zeros, for a result that no gradient reached.
+function Context:set_materialize_grads(on) self._materialize = on end
+
+-- How to make zeros for the results, {[place] = shape and options}, or nil.
+local function blanks_of(ctx, results)
+  if results.n < 2 or ctx._materialize == false then return nil end
+  local blanks = {}
+  for i = 1, results.n do
+    local y = results[i]
+    if core.is_tensor(y) then blanks[i] = {y.shape, {dtype = y.dtype, device = y.device}} end
   end
+  return blanks
 end
 
--- Gradients of the tensor inputs, out of those of all arguments.
-local function pick(positions, ...)
-  local all, out = table.pack(...), {}
-  for i, position in ipairs(positions) do out[i] = all[position] end
-  return table.unpack(out, 1, #positions)
+-- The results that are given the function as their history; an argument that is
+-- returned becomes another tensor. outputs, and their places among the results.
+local function outputs_of(ctx, args, results)
+  local outputs, places = {}, {}
+  for i = 1, results.n do
+    local y = results[i]
+    if core.is_tensor(y) and y:is_floating_point() and not (ctx._plain and ctx._plain[y]) then
+      for k = 1, args.n do
+        if rawequal(args[k], y) then y = y:detach() break end
+      end
+      results[i] = y
+      outputs[#outputs + 1], places[#places + 1] = y, i
+    end
+  end
+  return outputs, places
 end
 
-local function apply(def, ...)
-  local args = table.pack(...)
-  local ctx = setmetatable({_name = def.name, needs_input_grad = {}}, Context)
-  local inputs, positions = {}, {}
+local function record(def, ctx, args, results)
+  local outputs, places = outputs_of(ctx, args, results)
+  local blanks, n = blanks_of(ctx, results), results.n
+  local inputs = {n = args.n}
+  for i = 1, args.n do inputs[i] = core.is_tensor(args[i]) and args[i] or nil end
+  core.custom_record(def.name, inputs, outputs, ctx._saved or {}, function(saved, ...)
+    local given, gy = {...}, {}
+    for k, place in ipairs(places) do gy[place] = given[k] end
+    for place, blank in pairs(blanks or {}) do
+      gy[place] = gy[place] or core.zeros(table.unpack(blank))
+    end
+    ctx._saved = saved
+    local _ <close> = ctx
+    return def.backward(ctx, table.unpack(gy, 1, n))
+  end)
+  ctx._saved = nil
+end
+
+local function run(def, args)
+  local ctx = setmetatable({needs_input_grad = {}}, Context)
   local recording = false
   for i = 1, args.n do
     local needs = core.is_tensor(args[i]) and args[i].requires_grad
     ctx.needs_input_grad[i] = needs
-    if core.is_tensor(args[i]) then
-      inputs[#inputs + 1], positions[#positions + 1] = args[i], i
-      recording = recording or needs
-    end
+    recording = recording or needs
   end
-  recording = recording and core.is_grad_enabled()
   local results
   do
     local _ <close> = core.no_grad()
-    results = table.pack(def.forward(ctx, ...))
+    results = table.pack(def.forward(ctx, table.unpack(args, 1, args.n)))
   end
-  if not recording then return table.unpack(results, 1, results.n) end
-  local outputs, slots = {}, {}
-  for i = 1, results.n do
-    local y = results[i]
-    if core.is_tensor(y) and y:is_floating_point() and not (ctx._plain and ctx._plain[y]) then
-      for _, x in ipairs(inputs) do
-        if rawequal(x, y) then y = y:detach() break end
-      end
-      results[i] = y
-      outputs[#outputs + 1], slots[#slots + 1] = y, i
-    end
-  end
-  note_versions(ctx)
-  local n = results.n
-  core.custom_record(def.name, inputs, outputs, function(...)
-    local given, gy = {...}, {}
-    for k, slot in ipairs(slots) do gy[slot] = given[k] end
-    return pick(positions, def.backward(ctx, table.unpack(gy, 1, n)))
-  end)
-  return table.unpack(results, 1, n)
+  if recording and core.is_grad_enabled() then record(def, ctx, args, results) end
+  return table.unpack(results, 1, results.n)
 end
 
+local Function = {__name = "demilune.Function"}
+Function.__index = Function
+
+function Function:__call(...)
+  local args = table.pack(...)
+  if self.policy and core.autocast_convert(self.name, self.policy, args) then
+    local _ <close> = core.autocast_resume(core.autocast_state(true))
+    return run(self, args)
+  end
+  return run(self, args)
+end
+
+function Function:__tostring() return "autograd.Function " .. self.name end
+
+function autograd.is_function(v) return getmetatable(v) == Function end
+
 -- A function {name = , forward = fn(ctx, ...), backward = fn(ctx, gy...)};
--- backward gives one gradient (or nil) an argument of forward.
+-- backward gives one gradient (or nil) an argument of forward. Call it, or its
+-- apply, as forward is called, without ctx. Backward runs in the autocast state
+-- in which the function was called; PyTorch does that for decorated ones only.
 function autograd.Function(def)
   options.read("Function", def, {name = "Function", forward = options.NONE,
     backward = options.NONE})
   if type(def.forward) ~= "function" or type(def.backward) ~= "function" then
     caller.raise("Function: wanted forward and backward, both functions")
   end
-  local name = def.name or "Function"
-  local callee = {name = name, forward = def.forward, backward = def.backward}
-  return setmetatable({name = name, apply = function(...) return apply(callee, ...) end}, {
-    __call = function(_, ...) return apply(callee, ...) end,
-    __tostring = function() return "autograd.Function " .. name end,
-  })
+  local self = setmetatable({name = def.name or "Function", forward = def.forward,
+    backward = def.backward}, Function)
+  function self.apply(...) return self(...) end
+  return self
 end
+
+-- ---- anomaly detection ----
+
+local HERE = debug.getinfo(1, "S").source:match "^(.*)autograd%.lua$"
+local FRAMES = 6 -- of the script, that a node's place tells
+
+-- The modules whose forward is running, outermost first, as "model.layers[3]
+-- Linear(8 -> 8)"; nil outside any.
+local function module_path(modules)
+  local Module = package.loaded["demilune.nn.module"]
+  local inner = modules[#modules]
+  if not inner then return nil end
+  return ("model%s %s"):format(Module.path_to(modules[1], inner) or "", inner:describe())
+end
+
+-- Where the script is: its line, the module, and the calls that led there.
+local function where()
+  local Module = package.loaded["demilune.nn.module"]
+  local lines, modules, level = {}, {}, 2
+  while true do
+    local info = debug.getinfo(level, "Slnf")
+    if not info then break end
+    if Module and info.func == Module.__call then
+      local _, module = debug.getlocal(level, 1)
+      table.insert(modules, 1, module)
+    elseif info.currentline > 0 and info.source:sub(1, #HERE) ~= HERE and #lines < FRAMES then
+      lines[#lines + 1] = ("%s:%d:%s"):format(info.short_src, info.currentline,
+        info.name and (" in %s '%s'"):format(info.namewhat, info.name) or "")
+    end
+    level = level + 1
+  end
+  local path = module_path(modules)
+  local first = (lines[1] or "outside any script"):match "^(.-:%d+):" or lines[1]
+  return ("%s%s\n\t%s"):format(first or "outside any script", path and " in " .. path or "",
+    table.concat(lines, "\n\t"))
+end
+
+local Anomaly = {__name = "demilune.anomaly"}
+Anomaly.__index = Anomaly
+
+local function switch(on, check_nan)
+  return setmetatable({past = core.anomaly_switch(on, check_nan, where), check_nan = check_nan},
+    Anomaly)
+end
+
+-- What was in force before is again.
+function Anomaly:close()
+  local _ <close> = self.past
+end
+Anomaly.__close = Anomaly.close
+
+-- fn with detection on, at each call; this one is closed.
+function Anomaly:wrap(fn)
+  self:close()
+  return function(...)
+    local _ <close> = switch(true, self.check_nan)
+    return fn(...)
+  end
+end
+
+local DETECT = {check_nan = true}
+
+-- A scope in which each recorded call notes where the script made it: an error
+-- in backward then tells, and a gradient that is NaN is one (an infinity is not;
+-- check_nan = false: neither). Three forms: a value to be closed, (opts, fn) or
+-- (fn) returning what fn returns, and :wrap(fn). The same must be on in backward.
+-- It costs time; under a GradScaler the first steps may overflow on purpose.
+function autograd.detect_anomaly(opts, fn)
+  if type(opts) == "function" then opts, fn = nil, opts end
+  local o = options.read("detect_anomaly", opts, DETECT)
+  caller.warn_once("detect_anomaly", "detect_anomaly: it slows every op; for finding faults only")
+  local scope = switch(true, o.check_nan)
+  if fn == nil then return scope end
+  return scope:wrap(fn)()
+end
+
+-- Switches at once, and stays; what it gives may be closed to go back.
+function autograd.set_detect_anomaly(mode, opts)
+  return switch(mode, options.read("set_detect_anomaly", opts, DETECT).check_nan)
+end
+
+autograd.is_anomaly_enabled = core.is_anomaly_enabled
+autograd.is_anomaly_check_nan_enabled = core.is_anomaly_check_nan_enabled
 
 -- ---- gradcheck ----
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "engine/replay.h"
 
 enum { UP_OP = 3, UP_INPLACE = 4, LOCAL_IN = 16 };
 
@@ -333,6 +334,7 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
   lua_State *L = a->L;
   const int top = lua_gettop(L), id = (int)dm_op_id(a->op);
   const dm_Generator generator = S->generator; /* a second try draws the same numbers */
+  const int mark = dm_replay_mark();           /* and saves the same tensors */
   if (inplace) {
     if (n_in < 1 || dm_to_tensor(L, 1) != in[0]) {
       free_temps(a);
@@ -343,6 +345,7 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
     if (DM_UNLIKELY(st == DM_EMEM)) {
       dm_collect(L, S);
       S->generator = generator;
+      dm_replay_rewind(mark);
       st = dm_call_inplace(id, n_in, in, a->attr);
     }
     free_temps(a);
@@ -359,6 +362,7 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
     const dm_Device cpu = {DM_CPU, 0};
     dm_device_ops(cpu)->empty_cache(cpu);
     S->generator = generator;
+    dm_replay_rewind(mark);
     st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
   }
   free_temps(a);

@@ -1,12 +1,18 @@
-/* backward, autograd.grad, hooks, and gradients written in Lua. */
+/* backward, autograd.grad, hooks, gradients written in Lua, checkpoints, anomaly
+   detection, and autocast's state as a value. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
+#include "engine/autocast.h"
+#include "engine/replay.h"
 
 /* The coroutine that runs backward, for the functions it calls back. A Lua
-   error in one is kept in the registry and raised again at the end. */
+   error in one is kept in the registry and raised again at the end, with what
+   the engine's message says of the node's origin (from its second line on). */
 static _Thread_local lua_State *running;
-static const char error_key = 0;
+static const char error_key = 0, where_key = 0; /* only their addresses count */
 
 static int finish_walk(lua_State *L, lua_State *outer, dm_status st) {
   running = outer;
@@ -14,6 +20,11 @@ static int finish_walk(lua_State *L, lua_State *outer, dm_status st) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key) != LUA_TNIL) {
     lua_pushnil(L);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+    const char *origin = strchr(dm_error(), '\n');
+    if (origin && lua_type(L, -1) == LUA_TSTRING) {
+      lua_pushstring(L, origin);
+      lua_concat(L, 2);
+    }
     return lua_error(L);
   }
   return dm_raise(L);
@@ -50,7 +61,9 @@ static void check_names(lua_State *L, int i, const char *what, int n,
   }
 }
 
-/* x:backward{gradient =, retain_graph =, create_graph =}; also x:backward(g) */
+/* x:backward{gradient =, retain_graph =, create_graph =}; also x:backward(g).
+   With create_graph x.grad has a history that holds x, as in PyTorch: memory that
+   comes back when x.grad = nil (zero_grad). autograd.grad makes no such cycle. */
 static int tensor_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
   dm_enter(L);
@@ -66,13 +79,18 @@ static int tensor_backward(lua_State *L) {
 }
 
 /* Reads the tensors of a table (or the one tensor) at i into an array that
-   lies in a userdata, pushed. */
+   lies in a userdata, pushed. A table with holes has its length in n. */
 static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   const bool one = dm_box(L, i) != NULL;
   if (!one && !lua_istable(L, i))
     dm_raise_text(L, "%s: tensor or table of tensors expected, got %s", what,
                   luaL_typename(L, i));
-  *n = one ? 1 : (int)lua_rawlen(L, i);
+  *n = 1;
+  if (!one) {
+    *n = lua_getfield(L, i, "n") == LUA_TNUMBER ? (int)lua_tointeger(L, -1)
+                                                : (int)lua_rawlen(L, i);
+    lua_pop(L, 1);
+  }
   dm_Tensor **a = lua_newuserdatauv(L, sizeof *a * (size_t)(*n ? *n : 1), 0);
   for (int k = 0; k < *n; k++) {
     if (one) {
@@ -129,7 +147,6 @@ typedef struct Callback {
   lua_State *main; /* for the release, which has no coroutine at hand */
   State *S;
   int ref; /* the function, in the registry */
-  int n_out, n_in;
   char name[48];
 } Callback;
 
@@ -162,31 +179,51 @@ static void callback_drop(void *ctx) {
   dm_free(c);
 }
 
-/* Gradients in, gradients out, across the border. */
+/* Tensors in, tensors out, across the border. */
 typedef struct Crossing {
+  const char *name;
   int n_in, n_out;
   dm_Tensor **in, **out; /* out: new references */
-  const char *name;
+  bool custom;           /* a gradient: what was saved comes first, as a table */
+  int n_saved;
+  dm_Tensor **saved;
 } Crossing;
 
-/* Upvalue 3: the function; argument 1: the crossing. Pushes each gradient (or
-   nil), calls, and takes the results. */
+static void push_or_nil(lua_State *L, State *S, dm_Tensor *t) {
+  if (t) dm_push_tensor(L, S, dm_tensor_ref(t));
+  else lua_pushnil(L);
+}
+
+/* Upvalue 3: the function; argument 1: the crossing. Pushes the tensors (or
+   nils), calls, and takes the results. */
 static int trampoline(lua_State *L) {
   State *S = dm_enter(L);
   Crossing *x = lua_touserdata(L, 1);
-  luaL_checkstack(L, x->n_in + x->n_out + 4, NULL);
+  luaL_checkstack(L, x->n_in + x->n_out + 6, NULL);
   lua_pushvalue(L, lua_upvalueindex(3));
-  for (int i = 0; i < x->n_in; i++) {
-    if (x->in[i]) dm_push_tensor(L, S, dm_tensor_ref(x->in[i]));
-    else lua_pushnil(L);
+  if (x->custom) {
+    lua_createtable(L, x->n_saved, 1);
+    for (int i = 0; i < x->n_saved; i++) {
+      push_or_nil(L, S, x->saved[i]);
+      lua_rawseti(L, -2, i + 1);
+    }
+    lua_pushinteger(L, x->n_saved);
+    lua_setfield(L, -2, "n");
   }
-  lua_call(L, x->n_in, x->n_out);
+  for (int i = 0; i < x->n_in; i++) push_or_nil(L, S, x->in[i]);
+  lua_call(L, x->n_in + x->custom, LUA_MULTRET);
+  enum { FIRST = 2 }; /* the crossing is 1 */
+  const int given = lua_gettop(L) - 1;
+  lua_settop(L, 1 + (given > x->n_out ? given : x->n_out));
+  for (int i = x->n_out; i < given && x->custom; i++)
+    if (!lua_isnil(L, FIRST + i))
+      return luaL_error(L, "%s: backward gave %d gradients for %d arguments of forward",
+                        x->name, given, x->n_out);
   for (int i = 0; i < x->n_out; i++) {
-    const int at = i - x->n_out;
-    dm_Tensor *t = dm_to_tensor(L, at);
-    if (!t && !lua_isnil(L, at))
+    dm_Tensor *t = dm_to_tensor(L, FIRST + i);
+    if (!t && !lua_isnil(L, FIRST + i))
       return luaL_error(L, "%s: gradient %d: tensor or nil expected, got %s", x->name, i + 1,
-                        luaL_typename(L, at));
+                        luaL_typename(L, FIRST + i));
     x->out[i] = t ? dm_tensor_ref(t) : NULL;
   }
   return 0;
@@ -208,28 +245,29 @@ static dm_status cross(Callback *c, Crossing *x) {
   return dm_fail(DM_ESTATE, "%s: error in a Lua function", x->name);
 }
 
-static dm_status custom_backward(void *ctx, int n_out, dm_Tensor **gy, int n_in,
-                                 dm_Tensor **gx) {
+static dm_status custom_backward(void *ctx, int n_saved, dm_Tensor **saved, int n_out,
+                                 dm_Tensor **gy, int n_in, dm_Tensor **gx) {
   Callback *c = ctx;
-  Crossing x = {n_out, n_in, gy, gx, c->name};
+  Crossing x = {c->name, n_out, n_in, gy, gx, true, n_saved, saved};
   return cross(c, &x);
 }
 
-/* custom_record(name, inputs, outputs, backward_fn) */
+/* custom_record(name, inputs, outputs, saved, backward_fn): inputs has holes where
+   forward's arguments are no tensors; backward_fn(saved, gradient of each output)
+   gives one of each argument. */
 static int custom_record(lua_State *L) {
   dm_enter(L);
   const char *name = luaL_checkstring(L, 1);
-  luaL_checktype(L, 4, LUA_TFUNCTION);
-  int n_in, n_out;
+  luaL_checktype(L, 5, LUA_TFUNCTION);
+  int n_in, n_out, n_saved;
   dm_Tensor **in = tensor_array(L, 2, name, &n_in);
   dm_Tensor **out = tensor_array(L, 3, name, &n_out);
+  dm_Tensor **saved = tensor_array(L, 4, "save_for_backward", &n_saved);
   if (n_out > 255) return dm_raise_text(L, "%s: more than 255 outputs", name);
-  Callback *c = callback_new(L, 4);
-  c->n_in = n_in;
-  c->n_out = n_out;
+  Callback *c = callback_new(L, 5);
   for (int i = 0; i < (int)sizeof c->name - 1 && name[i]; i++) c->name[i] = name[i];
   const dm_Custom custom = {c->name, custom_backward, callback_drop, c};
-  const dm_status st = dm_record_custom(custom, n_in, in, n_out, out);
+  const dm_status st = dm_record_custom(custom, n_in, in, n_out, out, n_saved, saved);
   if (st != DM_OK) callback_drop(c);
   DM_CHECK(L, st);
   return 0;
@@ -238,7 +276,7 @@ static int custom_record(lua_State *L) {
 static dm_status hook_call(void *ctx, dm_Tensor **g) {
   Callback *c = ctx;
   dm_Tensor *out = NULL;
-  Crossing x = {1, 1, g, &out, "hook"};
+  Crossing x = {.name = "hook", .n_in = 1, .n_out = 1, .in = g, .out = &out};
   DM_TRY(cross(c, &x));
   if (!out) return DM_OK;
   if (!dm_same_shape(out, *g)) {
@@ -294,8 +332,212 @@ static int retain_grad(lua_State *L) {
   return 1;
 }
 
+/* ---- work that is run again ---- */
+
+static dm_status run_again(void *ctx, int n, dm_Tensor **in) {
+  Crossing x = {.name = "checkpoint", .n_in = n, .in = in};
+  return cross(ctx, &x);
+}
+
+static int replay_gc(lua_State *L) {
+  dm_replay_unref(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* checkpoint_run(again, tensors, fn, ...) gives what fn(...) gives, recorded so
+   that again(tensors...) makes once more what the gradients need. */
+static int checkpoint_run(lua_State *L) {
+  enum { AGAIN = 1, TENSORS, HELD, ARRAY, FN };
+  State *S = dm_enter(L);
+  luaL_checktype(L, AGAIN, LUA_TFUNCTION);
+  int n;
+  dm_Replay **held = lua_newuserdatauv(L, sizeof *held, 0);
+  *held = NULL;
+  if (luaL_newmetatable(L, "demilune.Replay")) {
+    lua_pushcfunction(L, replay_gc);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  lua_insert(L, HELD);
+  dm_Tensor **in = tensor_array(L, TENSORS, "checkpoint", &n);
+  lua_insert(L, ARRAY);
+  Callback *c = callback_new(L, AGAIN);
+  if (dm_replay_new(n, in, run_again, callback_drop, c, held) != DM_OK) {
+    callback_drop(c);
+    return dm_raise(L);
+  }
+  dm_Modes *m = S->current;
+  dm_Replay *outer = m->replay;
+  m->replay = *held;
+  const int st = lua_pcall(L, lua_gettop(L) - FN, LUA_MULTRET, 0);
+  m->replay = outer;
+  dm_replay_end(*held);
+  dm_replay_unref(held);
+  return st == LUA_OK ? lua_gettop(L) - FN + 1 : lua_error(L);
+}
+
+/* ---- states to go back to ---- */
+
+/* A to-be-closed value: what was in force, and in whose modes. */
+typedef struct Past {
+  dm_Modes *modes;
+  bool open, is_autocast;
+  bool anomaly, check_nan;
+  dm_CastState cast;
+} Past;
+
+static int past_close(lua_State *L) {
+  Past *p = luaL_checkudata(L, 1, "demilune.Past");
+  if (!p->open) return 0;
+  p->open = false;
+  if (!p->is_autocast) {
+    p->modes->anomaly = p->anomaly;
+    p->modes->check_nan = p->check_nan;
+    return 0;
+  }
+  dm_Modes *here = dm_modes_current;
+  dm_modes_current = p->modes;
+  dm_autocast_go_back(p->cast);
+  dm_modes_current = here;
+  return 0;
+}
+
+static Past *push_past(lua_State *L, State *S) {
+  Past *p = lua_newuserdatauv(L, sizeof *p, 1);
+  *p = (Past){.modes = S->current,
+              .anomaly = S->current->anomaly,
+              .check_nan = S->current->check_nan};
+  if (luaL_newmetatable(L, "demilune.Past")) {
+    lua_pushcfunction(L, past_close);
+    lua_setfield(L, -2, "__close");
+  }
+  lua_setmetatable(L, -2);
+  lua_pushthread(L); /* the coroutine, and so its modes, live on */
+  lua_setiuservalue(L, -2, 1);
+  return p;
+}
+
+/* autocast_state([off]) -> the state, as a value; off: with that device type, or
+   (true) with all of them, switched off. */
+static int autocast_state(lua_State *L) {
+  dm_enter(L);
+  dm_CastState s = dm_autocast_state();
+  if (lua_isstring(L, 1)) {
+    dm_Device d;
+    DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
+    s = dm_autocast_off(d.type);
+  } else if (lua_toboolean(L, 1)) {
+    s = dm_autocast_off(-1);
+  }
+  dm_CastState *to = lua_newuserdatauv(L, sizeof *to, 0);
+  *to = s;
+  luaL_newmetatable(L, "demilune.AutocastState");
+  lua_setmetatable(L, -2);
+  return 1;
+}
+
+/* autocast_resume(state) -> to be closed */
+static int autocast_resume(lua_State *L) {
+  State *S = dm_enter(L);
+  const dm_CastState *s = luaL_checkudata(L, 1, "demilune.AutocastState");
+  Past *p = push_past(L, S);
+  p->cast = dm_autocast_resume(*s);
+  p->open = p->is_autocast = true;
+  return 1;
+}
+
+/* autocast_convert(name, {device type = policy}, values) -> does a policy rule?
+   Then the tensors among values are replaced by what an op of that policy would
+   be given. */
+static int autocast_convert(lua_State *L) {
+  static const char *const names[] = {"unlisted", "lower_precision_fp", "fp32", "promote", NULL};
+  static const uint8_t policies[] = {ASIS, LOW, F32, WIDE};
+  State *S = dm_enter(L);
+  lua_settop(L, 3);
+  if (!dm_autocast_on(S->current)) return 0;
+  dm_OpInfo op = {.name = luaL_checkstring(L, 1)};
+  for (int type = 0; type < DM_N_DEVICE_TYPE; type++) {
+    lua_getfield(L, 2, type == DM_CPU ? "cpu" : "cuda");
+    op.cast[type] = policies[luaL_checkoption(L, -1, "unlisted", names)];
+    lua_pop(L, 1);
+  }
+  int n;
+  dm_Tensor **in = tensor_array(L, 3, op.name, &n);
+  dm_Tensor **cast = lua_newuserdatauv(L, sizeof *cast * (size_t)(n ? n : 1), 0);
+  luaL_checkstack(L, n + 4, NULL);
+  const int first = lua_gettop(L) + 1;
+  for (int i = 0; i < n; i++) (void)dm_push_box(L, S); /* nothing may raise later */
+  bool listed = false;
+  DM_CHECK(L, dm_autocast_inputs(&op, n, in, cast, NULL, &listed));
+  for (int i = n - 1; i >= 0; i--) {
+    if (cast[i] == in[i]) {
+      dm_tensor_unref(&cast[i]);
+      lua_pop(L, 1);
+    } else {
+      dm_box(L, first + i)->t = cast[i];
+      lua_rawseti(L, 3, i + 1);
+    }
+  }
+  lua_pushboolean(L, listed);
+  return 1;
+}
+
+/* ---- anomaly detection ---- */
+
+/* What the Lua function behind where_key says; ctx is the State. */
+static dm_status host_where(void *ctx, char **text) {
+  const State *S = ctx;
+  lua_State *L = S->current_thread;
+  if (!lua_checkstack(L, 4)) return dm_fail(DM_EMEM, "out of memory: the Lua stack is full");
+  dm_Modes *modes = dm_modes_current;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &where_key);
+  const bool ok = lua_pcall(L, 0, 1, 0) == LUA_OK;
+  dm_modes_current = modes;
+  size_t n = 0;
+  const char *s = lua_tolstring(L, -1, &n);
+  dm_status st = DM_OK;
+  if (!ok) st = dm_fail(DM_EMEM, "out of memory: a call's place is not noted (%s)", s ? s : "?");
+  else if (!(*text = dm_alloc((int64_t)n + 1)))
+    st = dm_fail(DM_EMEM, "out of memory: no room to note a call's place");
+  else memcpy(*text, s ? s : "", n + 1);
+  lua_pop(L, 1);
+  return st;
+}
+
+/* anomaly_switch(on, check_nan, where_fn) -> to be closed, if at all */
+static int anomaly_switch(lua_State *L) {
+  State *S = dm_enter(L);
+  luaL_checktype(L, 3, LUA_TFUNCTION);
+  lua_settop(L, 3);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &where_key);
+  push_past(L, S)->open = true;
+  S->current->anomaly = lua_toboolean(L, 1);
+  S->current->check_nan = lua_toboolean(L, 2);
+  S->current->where = host_where;
+  S->current->where_ctx = S;
+  return 1;
+}
+
+static int is_anomaly_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->anomaly);
+  return 1;
+}
+static int is_anomaly_check_nan_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->check_nan);
+  return 1;
+}
+
 const luaL_Reg dm_grad_functions[] = {
-    {"autograd_grad", autograd_grad}, {"custom_record", custom_record}, {NULL, NULL}};
+    {"autograd_grad", autograd_grad},
+    {"custom_record", custom_record},
+    {"checkpoint_run", checkpoint_run},
+    {"autocast_state", autocast_state},
+    {"autocast_resume", autocast_resume},
+    {"autocast_convert", autocast_convert},
+    {"anomaly_switch", anomaly_switch},
+    {"is_anomaly_enabled", is_anomaly_enabled},
+    {"is_anomaly_check_nan_enabled", is_anomaly_check_nan_enabled},
+    {NULL, NULL}};
 const luaL_Reg dm_grad_methods[] = {{"backward", tensor_backward},
                                     {"register_hook", register_hook},
                                     {"retain_grad", retain_grad},

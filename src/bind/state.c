@@ -47,6 +47,7 @@ void dm_enter_slow(lua_State *L, State *S) {
       *m = *S->current;
       m->cache = NULL;
       m->depth = 0;
+      m->replay = NULL; /* it may outlive the stretch */
       lua_newtable(L);
       lua_pushcfunction(L, free_modes);
       lua_setfield(L, -2, "__gc");

@@ -335,7 +335,11 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   if (!dm_is_float((dm_DType)g->dtype))
     return dm_raise_text(L, "grad: a gradient is a float tensor, given %s",
                          dm_dtype_name((dm_DType)g->dtype));
-  dm_Tensor *mine = dm_tensor_ref(g);
+  /* A gradient is a value here: with a history that leads to t (p.grad = p * 2)
+     t would hold itself. Only backward{create_graph = true} gives it one. */
+  dm_Tensor *mine = NULL;
+  if (dm_tensor_requires_grad(g)) DM_CHECK(L, dm_tensor_alias(g, &mine));
+  else mine = dm_tensor_ref(g);
   dm_tensor_unref(&t->grad);
   t->grad = mine;
   return 0;

@@ -203,3 +203,36 @@ void dm_autocast_leave(dm_Region r) {
   m->autocast[r.device_type] = r.old;
   m->cache_enabled = r.old_cache;
 }
+
+dm_CastState dm_autocast_state(void) {
+  const dm_Modes *m = dm_modes();
+  dm_CastState s = {.cache_enabled = m->cache_enabled};
+  memcpy(s.autocast, m->autocast, sizeof s.autocast);
+  return s;
+}
+
+dm_CastState dm_autocast_off(int type) {
+  dm_CastState s = dm_autocast_state();
+  for (int i = 0; i < DM_N_DEVICE_TYPE; i++)
+    if (type < 0 || type == i) s.autocast[i].enabled = false;
+  return s;
+}
+
+static void put_in_force(dm_Modes *m, dm_CastState s) {
+  memcpy(m->autocast, s.autocast, sizeof m->autocast);
+  m->cache_enabled = s.cache_enabled;
+}
+
+dm_CastState dm_autocast_resume(dm_CastState s) {
+  dm_Modes *m = dm_modes();
+  const dm_CastState old = dm_autocast_state();
+  put_in_force(m, s);
+  m->depth++;
+  return old;
+}
+
+void dm_autocast_go_back(dm_CastState old) {
+  dm_Modes *m = dm_modes();
+  if (--m->depth == 0) cache_clear(m);
+  put_in_force(m, old);
+}

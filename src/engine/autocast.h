@@ -25,6 +25,14 @@ typedef struct dm_Region {
 
 dm_Region dm_autocast_enter(dm_DeviceType type, bool enabled, dm_DType dtype, bool cache);
 void dm_autocast_leave(dm_Region r);
+
+/* The whole state: as it is now, with one device type or (-1) all switched off;
+   put in force, giving the one to go back to; and gone back to. Between the two
+   lies a region: casts that it caches go with the outermost. */
+dm_CastState dm_autocast_state(void);
+dm_CastState dm_autocast_off(int type);
+dm_CastState dm_autocast_resume(dm_CastState s);
+void dm_autocast_go_back(dm_CastState old);
 void dm_autocast_clear_cache(void);
 DM_API int64_t dm_autocast_cast_count(void); /* casts made by autocast in this thread */
 

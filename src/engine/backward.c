@@ -1,11 +1,12 @@
 /* The walk back. Nodes wait in a heap by number; the largest is next, and all
    that could still feed it have been. Gradients meet at gy. Work per node: the
-   hooks, the row's gradient (autocast off, positions counted as in forward),
-   then each result is brought to its input's shape and dtype and handed on. */
+   hooks, the row's gradient (autocast off, positions counted as in forward; one
+   that the host wrote runs in its forward's autocast state), then each result is brought to its input's shape and dtype and handed on. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/autocast.h"
 #include "engine/observe.h"
 #include "engine/tape.h"
 
@@ -174,37 +175,68 @@ static bool wanted(const Walk *w, const dm_Edge *e) {
   return false;
 }
 
-/* The saved tensor, checked; for an output under create_graph a handle that
-   has the node as its history. */
-static dm_status unpack(dm_Node *n, dm_Saved *s, int out, bool create, dm_Tensor **to) {
-  *to = NULL;
-  if (!s->t) return DM_OK;
-  if (s->t->storage->version != s->version)
-    return dm_fail(
-        DM_ESTATE,
-        "backward: a tensor of shape %s that %s needs for its gradient was changed in "
-        "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
-        DM_SHAPE(s->t), dm_node_name(n), s->t->storage->version, s->version);
-  if (!s->alias || !create) {
-    *to = dm_tensor_ref(s->t);
-    return DM_OK;
-  }
-  DM_TRY(dm_tensor_alias(s->t, to));
+static void join(dm_Tensor *t, dm_Node *n, int out) {
   atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
-  (*to)->node = n;
-  (*to)->out_index = (uint8_t)out;
-  (*to)->flags |= DM_T_REQUIRES_GRAD;
+  t->node = n;
+  t->out_index = (uint8_t)out;
+  t->flags |= DM_T_REQUIRES_GRAD;
+}
+
+/* What was made again must look like what was left out, of which the node has
+   the shape, and the edge the version of a leaf. */
+static dm_status check_again(const dm_Node *n, const dm_Saved *s, const dm_Tensor *t) {
+  const dm_Meta *m = s->out >= 0    ? &n->out_meta[s->out]
+                     : s->from >= 0 ? &n->in_meta[s->from]
+                                    : NULL;
+  if (m && (m->dtype != t->dtype || m->ndim != t->ndim ||
+            memcmp(m->shape, t->shape, sizeof m->shape[0] * m->ndim) != 0))
+    return dm_fail(DM_ESTATE,
+                   "checkpoint: run again, the function gave %s a tensor of shape %s and dtype "
+                   "%s, at first %s %s; hint: it must do the same both times",
+                   dm_node_name(n), DM_SHAPE(t), dm_dtype_name((dm_DType)t->dtype),
+                   dm_shape_str(m->ndim, m->shape, (char[96]){0}),
+                   dm_dtype_name((dm_DType)m->dtype));
+  const dm_Tensor *leaf = s->from >= 0 ? n->in[s->from].leaf : NULL;
+  if (leaf && leaf->storage->version != s->version)
+    return dm_fail(DM_ESTATE,
+                   "backward: a leaf of shape %s that %s needs for its gradient was changed in "
+                   "place since the checkpoint's forward (version %u, wanted %u)",
+                   DM_SHAPE(leaf), dm_node_name(n), leaf->storage->version, s->version);
   return DM_OK;
+}
+
+/* The saved tensor, checked; under create_graph with its history: that of an
+   output is this node, and what was made again takes up the edge's. */
+static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **to) {
+  dm_status st = dm_saved_get(s, dm_node_name(n), to);
+  if (st != DM_OK || !*to) return st;
+  if (s->replay) DM_GO(check_again(n, s, *to));
+  if (!create || (s->out < 0 && !s->replay)) return DM_OK;
+  if (!s->replay) { /* the tape's own handle, which stays without */
+    dm_tensor_unref(to);
+    DM_GO(dm_tensor_alias(s->t, to));
+  }
+  if (s->out >= 0) {
+    join(*to, n, s->out);
+  } else if (s->from >= 0 && n->in[s->from].node) {
+    join(*to, n->in[s->from].node, n->in[s->from].out);
+  } else if (s->from >= 0 && n->in[s->from].leaf) {
+    dm_tensor_unref(to);
+    *to = dm_tensor_ref(n->in[s->from].leaf);
+  }
+done:
+  if (st != DM_OK) dm_tensor_unref(to);
+  return st;
 }
 
 /* The row's gradient, with its inputs unpacked. */
 static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool create, dm_X *x) {
   dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL};
   dm_status st = DM_OK;
-  for (int i = 0; n->saved_in && i < n->n_in && i < DM_MAX_IN; i++)
-    DM_GO(unpack(n, &n->saved_in[i], i, create, &in[i]));
+  for (int i = 0; i < n->n_saved && i < DM_MAX_IN; i++)
+    DM_GO(unpack(n, &n->saved_in[i], create, &in[i]));
   for (int i = 0; n->saved_out && i < n->n_out; i++)
-    DM_GO(unpack(n, &n->saved_out[i], i, create, &out[i]));
+    DM_GO(unpack(n, &n->saved_out[i], create, &out[i]));
   if (create && (n->op->flags & F_NO_DOUBLE)) {
     st =
         dm_fail(DM_ESTATE, "backward: %s has no second derivative (create_graph)", n->op->name);
@@ -230,6 +262,24 @@ done:
   return st;
 }
 
+/* The host's gradient, in the autocast state of its forward. PyTorch runs it
+   without autocast unless it is decorated (custom_bwd). */
+static dm_status call_custom(dm_Node *n, dm_Tensor **gx, bool create) {
+  enum { LOCAL = 8 };
+  dm_Tensor *local[LOCAL] = {NULL}, **saved = local;
+  if (n->n_saved > LOCAL && !(saved = dm_alloc_zero((int64_t)sizeof *saved * n->n_saved)))
+    return dm_fail(DM_EMEM, "backward: out of memory");
+  dm_status st = DM_OK;
+  for (int i = 0; i < n->n_saved; i++) DM_GO(unpack(n, &n->saved_in[i], create, &saved[i]));
+  const dm_CastState old = dm_autocast_resume(n->cast);
+  st = n->custom.backward(n->custom.ctx, n->n_saved, saved, n->n_out, n->gy, n->n_in, gx);
+  dm_autocast_go_back(old);
+done:
+  for (int i = 0; i < n->n_saved; i++) dm_tensor_unref(&saved[i]);
+  if (saved != local) dm_free(saved);
+  return st;
+}
+
 static dm_status gradients_unobserved(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
   dm_X x = DM_X_INIT;
   dm_Modes *m = dm_modes();
@@ -244,7 +294,7 @@ static dm_status gradients_unobserved(Walk *w, dm_Node *n, const bool *need, dm_
       else gx[i] = NULL;
     }
   } else {
-    st = n->custom.backward(n->custom.ctx, n->n_out, n->gy, n->n_in, gx);
+    st = call_custom(n, gx, create);
   }
   dm_x_free(&x);
   for (int i = 0; i < n->n_in && st == DM_OK; i++)
@@ -267,6 +317,41 @@ static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor
   if (st == DM_OK) e.n_out = n->n_in;
   dm_observe_end(&e);
   return st;
+}
+
+static dm_status has_nan(dm_Tensor *t, bool *found) {
+  const dm_Device cpu = {DM_CPU, 0};
+  dm_Tensor *nan = NULL, *any = NULL;
+  dm_status st = DM_OK;
+  DM_GO(dm_call(DM_OP_isnan, 1, &t, NULL, &nan));
+  DM_GO(dm_call(DM_OP_any, 1, &nan, NULL, &any));
+  st = dm_device_ops(any->device)
+           ->copy(cpu, found, any->device, dm_tensor_data(any), sizeof *found);
+done:
+  dm_tensor_unref(&nan);
+  dm_tensor_unref(&any);
+  return st;
+}
+
+/* Under anomaly detection: fails when a gradient that n gave has a NaN. An
+   infinity passes: under a GradScaler it is part of the game. */
+static dm_status check_nan(const dm_Node *n, const bool *need, dm_Tensor *const *gx) {
+  for (int i = 0; i < n->n_in; i++) {
+    bool found = false;
+    if (!gx[i] || !need[i]) continue;
+    DM_TRY(has_nan(gx[i], &found));
+    const int place = i + dm_modes()->base;
+    if (found)
+      return dm_fail(DM_ESTATE, "backward of %s: its output %d, the gradient of input %d, is NaN",
+                     dm_node_name(n), place, place);
+  }
+  return DM_OK;
+}
+
+/* A failure in n's turn also says where forward made n, if that was noted. */
+static dm_status tell_where(const dm_Node *n, dm_status st) {
+  return n->where ? dm_fail(st, "%s\nforward of %s: %s", dm_error(), dm_node_name(n), n->where)
+                  : st;
 }
 
 /* Keeps what was asked for of this node's outputs, and runs its hooks. */
@@ -318,6 +403,8 @@ static dm_status step(Walk *w, dm_Node *n) {
     }
     w->scaled |= n->scales;
     st = node_gradients(w, n, need, gx);
+    const dm_Modes *m = dm_modes();
+    if (DM_UNLIKELY(m->anomaly) && m->check_nan && st == DM_OK) st = check_nan(n, need, gx);
     for (int i = 0; i < n->n_in && st == DM_OK; i++)
       if (gx[i] && need[i]) st = hand_on(w, &n->in[i], gx[i]);
     for (int i = 0; i < n->n_in; i++) dm_tensor_unref(&gx[i]);
@@ -426,6 +513,7 @@ static dm_status walk(Walk *w, int n, dm_Tensor *const *roots, dm_Tensor *const 
   while (w->n > 0) {
     dm_Node *node = pop(w);
     st = step(w, node);
+    if (DM_UNLIKELY(st != DM_OK)) st = tell_where(node, st);
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
     dm_node_unref(&node);
     if (st != DM_OK) goto done;
@@ -440,19 +528,23 @@ done:
   return st;
 }
 
-/* Runs the walk in its own modes: recording only for create_graph, no autocast. */
+/* Runs the walk in its own modes: recording only for create_graph, no autocast
+   (a hook may open a region of its own). */
 static dm_status walk_in_modes(Walk *w, int n, dm_Tensor *const *roots,
                                dm_Tensor *const *seeds) {
   dm_Modes *m = dm_modes();
   const dm_Modes old = *m;
+  const dm_CastState cast = dm_autocast_resume(dm_autocast_off(-1));
   m->grad = w->flags & DM_CREATE_GRAPH;
   m->inference = false;
-  m->masked = m->walking = true;
+  m->walking = true;
+  m->replay = NULL;
   const dm_status st = walk(w, n, roots, seeds);
   m->grad = old.grad;
   m->inference = old.inference;
-  m->masked = old.masked;
   m->walking = old.walking;
+  m->replay = old.replay;
+  dm_autocast_go_back(cast);
   return st;
 }
 

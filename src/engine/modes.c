@@ -7,8 +7,11 @@ static _Thread_local dm_Generator own_generator;
 static _Thread_local struct dm_Observer *own_observers;
 
 void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observers) {
-  *m =
-      (dm_Modes){.grad = true, .cache_enabled = true, .generator = gen, .observers = observers};
+  *m = (dm_Modes){.grad = true,
+                  .cache_enabled = true,
+                  .generator = gen,
+                  .observers = observers,
+                  .check_nan = true};
   m->autocast[DM_CPU].dtype = DM_BF16;
   m->autocast[DM_CUDA].dtype = DM_F16;
 }

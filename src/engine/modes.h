@@ -9,11 +9,19 @@
 
 struct dm_CastCache;
 struct dm_Observer;
+struct dm_Replay;
 
 typedef struct dm_Autocast {
   bool enabled;
   uint8_t dtype;
 } dm_Autocast;
+
+/* All that autocast goes by: it travels with a node that the host wrote, and
+   with work that is to be run again. */
+typedef struct dm_CastState {
+  dm_Autocast autocast[DM_N_DEVICE_TYPE];
+  bool cache_enabled;
+} dm_CastState;
 
 typedef struct dm_Modes {
   bool grad;      /* record what could need a gradient */
@@ -29,6 +37,12 @@ typedef struct dm_Modes {
   struct dm_CastCache *cache;     /* casts of weights, dropped when depth is 0 */
   dm_Generator *generator;        /* the default one of every device */
   struct dm_Observer **observers; /* head of the host's list */
+  struct dm_Replay *replay; /* the stretch of work that is to be run again; or NULL */
+  bool anomaly;             /* nodes note where they are made, and backward tells */
+  bool check_nan;           /* with anomaly: a NaN gradient is an error */
+  /* The host's place in words, in a block of dm_alloc that the caller frees. */
+  dm_status (*where)(void *ctx, char **text);
+  void *where_ctx;
 } dm_Modes;
 
 /* Read at every call; one pointer fits the room that the loader keeps for the

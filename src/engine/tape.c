@@ -9,6 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/autocast.h"
+#include "engine/replay.h"
 
 static atomic_ullong next_seq = 1;
 
@@ -42,8 +44,8 @@ static _Thread_local bool draining;
 void dm_node_release_saved(dm_Node *n) {
   if (n->released) return;
   n->released = true;
-  for (int i = 0; n->saved_in && i < n->n_in; i++) dm_tensor_unref(&n->saved_in[i].t);
-  for (int i = 0; n->saved_out && i < n->n_out; i++) dm_tensor_unref(&n->saved_out[i].t);
+  for (int i = 0; i < n->n_saved; i++) dm_saved_drop(&n->saved_in[i]);
+  for (int i = 0; n->saved_out && i < n->n_out; i++) dm_saved_drop(&n->saved_out[i]);
   if (!n->op && n->custom.drop) {
     n->custom.drop(n->custom.ctx);
     n->custom.ctx = NULL;
@@ -59,6 +61,7 @@ static void node_free(dm_Node *n) {
   for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
   free_hooks(n->hooks);
   dm_free(n->retain);
+  dm_free(n->where);
   dm_free(n);
 }
 
@@ -104,19 +107,24 @@ static dm_Edge edge_of(dm_Tensor *t) {
 
 static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
-/* A node with room for everything; in_meta, out_meta and edges are filled. */
+/* A node with room for everything; in_meta, out_meta and edges are filled.
+   n_saved: tensors to keep, not counting the outputs. */
 static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
-                         dm_Tensor **out, int64_t attr_bytes) {
+                         dm_Tensor **out, int n_saved, int64_t attr_bytes) {
+  const dm_Modes *m = dm_modes();
+  char *where = NULL;
+  if (DM_UNLIKELY(m->anomaly) && m->where && m->where(m->where_ctx, &where) != DM_OK)
+    return NULL;
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
   const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
-  const bool save_in = op && (op->save & ~(uint32_t)(O0 | O1 | O2));
   const bool save_out = op && (op->save & (O0 | O1 | O2));
   const int64_t saved =
-      up8((int64_t)sizeof(dm_Saved) * ((save_in ? n_in : 0) + (save_out ? n_out : 0)));
+      up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
   const int64_t head = up8((int64_t)sizeof(dm_Node));
   char *p = dm_alloc(head + edges + metas + saved + grads + attr_bytes);
   if (!p) {
+    dm_free(where);
     (void)dm_fail(DM_EMEM, "out of memory: no room to record %s", op ? op->name : "a function");
     return NULL;
   }
@@ -126,16 +134,18 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->op = op;
   n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
   n->n_in = n_in;
+  n->n_saved = n_saved;
   n->n_out = (uint8_t)n_out;
-  n->base = dm_modes()->base;
+  n->base = m->base;
+  n->where = where;
   p += head;
   n->in = (dm_Edge *)(void *)p;
   p += edges;
   n->in_meta = (dm_Meta *)(void *)p;
   n->out_meta = n->in_meta + n_in;
   p += metas;
-  if (save_in) n->saved_in = (dm_Saved *)(void *)p;
-  if (save_out) n->saved_out = (dm_Saved *)(void *)p + (save_in ? n_in : 0);
+  if (n_saved) n->saved_in = (dm_Saved *)(void *)p;
+  if (save_out) n->saved_out = (dm_Saved *)(void *)p + n_saved;
   memset(p, 0, (size_t)saved);
   p += saved;
   n->gy = (dm_Tensor **)(void *)p;
@@ -187,10 +197,44 @@ static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
   return DM_OK;
 }
 
+dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out) {
+  s->version = version;
+  s->from = (int16_t)from;
+  s->out = (int16_t)out;
+  dm_Replay *r = dm_modes()->replay;
+  if (DM_UNLIKELY(r != NULL)) {
+    DM_TRY(dm_replay_save(r, t, version, &s->index));
+    s->replay = r;
+    return DM_OK;
+  }
+  return out >= 0 ? dm_tensor_alias(t, &s->t) : keep_input(t, &s->t);
+}
+
+void dm_saved_drop(dm_Saved *s) {
+  dm_tensor_unref(&s->t);
+  dm_replay_unref(&s->replay);
+}
+
+dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
+  uint32_t version = s->version;
+  *to = NULL;
+  if (s->replay) DM_TRY(dm_replay_take(s->replay, s->index, to, &version));
+  else if (s->t) *to = dm_tensor_ref(s->t);
+  if (!*to || (*to)->storage->version == version) return DM_OK;
+  const dm_status st = dm_fail(
+      DM_ESTATE,
+      "backward: a tensor of shape %s that %s needs for its gradient was changed in "
+      "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
+      DM_SHAPE(*to), who, (*to)->storage->version, version);
+  dm_tensor_unref(to);
+  return st;
+}
+
 dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
                     int n_out, dm_Tensor **out, dm_Tensor *save_in) {
   const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
-  dm_Node *n = node_new(op, n_in, in, n_out, out, attr_bytes);
+  const bool save_in_any = op->save & ~(uint32_t)(O0 | O1 | O2);
+  dm_Node *n = node_new(op, n_in, in, n_out, out, save_in_any ? n_in : 0, attr_bytes);
   if (!n) return DM_EMEM;
   if (attr_bytes) memcpy(n->attr, attr, (size_t)attr_bytes);
   dm_status st = DM_OK;
@@ -200,15 +244,11 @@ dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const v
     dm_Tensor *t = i == 0 && save_in ? save_in : in[i];
     /* an in-place op has already overwritten what shares its output's bytes */
     const bool lost = inplace && t->storage == out[0]->storage;
-    n->saved_in[i].version = t->storage->version - lost;
-    DM_GO(keep_input(t, &n->saved_in[i].t));
+    DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
   for (int i = 0; i < n_out && n->saved_out; i++) {
     if (!(op->save >> (8 + i) & 1)) continue;
-    dm_Saved *s = &n->saved_out[i];
-    DM_GO(dm_tensor_alias(out[i], &s->t));
-    s->alias = true;
-    s->version = out[i]->storage->version;
+    DM_GO(dm_save(&n->saved_out[i], out[i], out[i]->storage->version, -1, i));
   }
   give_history(n, n_out, out);
 done:
@@ -216,14 +256,28 @@ done:
   return st;
 }
 
+static int place_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
+  for (int i = 0; i < n; i++)
+    if (list[i] == t) return i;
+  return -1;
+}
+
 dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
-                           dm_Tensor **out) {
-  dm_Node *n = node_new(NULL, n_in, in, n_out, out, 0);
+                           dm_Tensor **out, int n_saved, dm_Tensor *const *saved) {
+  dm_Node *n = node_new(NULL, n_in, in, n_out, out, n_saved, 0);
   if (!n) return DM_EMEM;
-  n->custom = custom;
+  dm_status st = DM_OK;
+  n->cast = dm_autocast_state();
+  for (int i = 0; i < n_saved; i++) {
+    if (!saved[i]) continue;
+    const int from = place_of(saved[i], n_in, in), to = place_of(saved[i], n_out, out);
+    DM_GO(dm_save(&n->saved_in[i], saved[i], saved[i]->storage->version, from, to));
+  }
+  n->custom = custom; /* from here on the node drops it */
   give_history(n, n_out, out);
+done:
   dm_node_unref(&n);
-  return DM_OK;
+  return st;
 }
 
 /* ---- views and in-place changes ---- */

@@ -14,12 +14,14 @@ typedef struct dm_Edge {
   uint8_t out;
 } dm_Edge;
 
-/* A tensor kept for the gradient, and its version when it was kept. An alias
-   stands for an output, which may not hold the node that holds it. */
+/* A tensor kept for the gradient, and its version when it was kept. For an
+   output an alias is kept: it may not hold the node that holds it. In a stretch
+   that is to be run again nothing is kept but a place in the order of what was. */
 typedef struct dm_Saved {
-  dm_Tensor *t; /* owned */
-  uint32_t version;
-  bool alias;
+  dm_Tensor *t;             /* owned */
+  struct dm_Replay *replay; /* owned; makes the tensor again */
+  uint32_t version, index;
+  int16_t from, out; /* which input or output of the node it is, or -1 */
 } dm_Saved;
 
 /* Called with the gradient that arrives; may replace it (*g owned by the
@@ -35,10 +37,12 @@ typedef struct dm_Hook {
   void *ctx;
 } dm_Hook;
 
-/* A gradient written by the host: gets gy (NULL where none came), gives gx. */
+/* A gradient written by the host: gets what was saved, and gy (NULL where none
+   came); gives gx. It runs in the autocast state in which it was recorded. */
 typedef struct dm_Custom {
   const char *name; /* borrowed from ctx */
-  dm_status (*backward)(void *ctx, int n_out, dm_Tensor **gy, int n_in, dm_Tensor **gx);
+  dm_status (*backward)(void *ctx, int n_saved, dm_Tensor **saved, int n_out, dm_Tensor **gy,
+                        int n_in, dm_Tensor **gx);
   void (*drop)(void *ctx);
   void *ctx;
 } dm_Custom;
@@ -48,8 +52,9 @@ typedef struct dm_Node {
   const dm_OpInfo *op; /* NULL for a custom one */
   uint64_t seq;
   uint32_t mark; /* of the walk that is going on */
-  int32_t n_in;
+  int32_t n_in, n_saved; /* n_saved: of saved_in */
   uint8_t n_out, base;
+  dm_CastState cast; /* of a custom one: autocast as it was */
   bool released; /* saved tensors are gone: backward has been here */
   bool scales;   /* multiplies by a loss scale: the leaves below get scaled gradients */
   dm_Edge *in;
@@ -59,6 +64,7 @@ typedef struct dm_Node {
   dm_Tensor **retain; /* outputs with retain_grad, borrowed; or NULL */
   void *attr;
   dm_Hook *hooks;
+  char *where;                 /* owned; under anomaly detection, where it was made */
   struct dm_Node *next_doomed; /* waiting to be freed */
   dm_Custom custom;
 } dm_Node;
@@ -68,7 +74,13 @@ typedef struct dm_Node {
 dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
                     int n_out, dm_Tensor **out, dm_Tensor *save_in);
 dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
-                           dm_Tensor **out);
+                           dm_Tensor **out, int n_saved, dm_Tensor *const *saved);
+/* Keeps t, which is that input or output (or -1), for a gradient. */
+dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out);
+/* A new reference to what was kept, made again if need be; fails when it was
+   changed in place. `who` needs it. */
+dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to);
+void dm_saved_drop(dm_Saved *s);
 /* After op changed the view v in place and recorded it: rewrites the history
    of v's base, and v's own. */
 dm_status dm_rebase(dm_Tensor *v);

@@ -1,55 +1,96 @@
 -- Autograd functions of one's own under autocast.
 
 local core = require "demilune.core"
+local autograd = require "demilune.autograd"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local regions = require "demilune.amp.autocast"
 
 local custom = {}
 
-local CUSTOM = {cast_inputs = options.NONE, device_type = "cpu"}
+local CUSTOM = {cast_inputs = options.NONE, device_type = options.NONE}
 
--- Floating tensors as dtype, float64 aside; tables are walked.
-local function cast(value, dtype)
+local function kind_of(o) return o.device_type and regions.device_type_of(o.device_type) end
+
+-- Floating tensors on those devices as dtype, float64 aside; tables are walked,
+-- their keys too.
+local function cast(value, dtype, on)
   if core.is_tensor(value) then
     local fits = value:is_floating_point() and value.dtype ~= "float64"
+      and on[regions.device_type_of(value.device)]
     return fits and value:to(dtype) or value
   end
   if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
   local out = {}
-  for key, item in pairs(value) do out[key] = cast(item, dtype) end
+  for key, item in pairs(value) do out[cast(key, dtype, on)] = cast(item, dtype, on) end
   return out
 end
 
--- For forward of an autograd Function: remembers the region. cast_inputs: inputs
--- become that dtype and the body runs with autocast off, if it was on.
+-- The device types where autocast is on, among `kind` or all; nil when there is none.
+local function types_on(kind)
+  local on = {}
+  for _, name in ipairs(kind and {kind} or {"cpu", "cuda"}) do
+    on[name] = core.is_autocast_enabled(name) or nil
+  end
+  return next(on) and on
+end
+
+-- For forward of an autograd Function: notes the autocast state, for custom_bwd.
+-- {cast_inputs = dtype}: where autocast is on, tensors among the arguments become
+-- that dtype (in tables too; float64 stays) and forward runs with autocast off.
+-- {device_type = }: only that one; without it, all.
 function custom.custom_fwd(fn, opts)
   local o = options.read("custom_fwd", opts, CUSTOM)
-  local kind = regions.device_type_of(o.device_type)
+  local kind = kind_of(o)
+  local off = o.cast_inputs and (kind or true)
   return function(ctx, ...)
-    local dtype = core.get_autocast_dtype(kind)
-    local enabled = core.is_autocast_enabled(kind)
-    ctx._autocast = {device_type = kind, dtype = dtype, enabled = enabled}
-    if not (o.cast_inputs and enabled) then
-      return fn(ctx, ...)
-    end
-    ctx._autocast.enabled = false
+    ctx._autocast = core.autocast_state(off)
+    local on = off and types_on(kind)
+    if not on then return fn(ctx, ...) end
     local args = table.pack(...)
-    for i = 1, args.n do args[i] = cast(args[i], o.cast_inputs) end
-    local _ <close> = regions.autocast{device_type = kind, enabled = false}
+    for i = 1, args.n do args[i] = cast(args[i], o.cast_inputs, on) end
+    local _ <close> = core.autocast_resume(ctx._autocast)
     return fn(ctx, table.unpack(args, 1, args.n))
   end
 end
 
--- For backward: runs in the state that forward ran in.
-function custom.custom_bwd(fn)
+-- For backward: runs in the state that custom_fwd noted. A Function without the
+-- two gets back the state of its call anyway; it differs under cast_inputs, when
+-- backward runs without autocast as forward did.
+function custom.custom_bwd(fn, opts)
+  kind_of(options.read("custom_bwd", opts, {device_type = options.NONE}))
   return function(ctx, ...)
     if not ctx._autocast then
       caller.raise("custom_bwd: forward was not wrapped by amp.custom_fwd")
     end
-    local _ <close> = regions.autocast(ctx._autocast)
+    local _ <close> = core.autocast_resume(ctx._autocast)
     return fn(ctx, ...)
   end
+end
+
+local REGISTER = {op = options.NONE, policy = options.NONE, device_type = options.NONE}
+local POLICIES = {lower_precision = "lower_precision_fp", lower_precision_fp = "lower_precision_fp",
+  fp32 = "fp32", promote = "promote", unlisted = "unlisted"}
+
+-- register{op = an autograd Function, policy = , device_type = }: under autocast
+-- its tensors are converted as a listed op's, and it runs with autocast off.
+-- policy: "lower_precision" (or op_table's name for it), "fp32", "promote", or
+-- "unlisted" to undo it. device_type: only that one; without it, all.
+function custom.register(opts)
+  local o = options.read("register", opts, REGISTER)
+  if not autograd.is_function(o.op) then
+    caller.raise("register: op is a %s, wanted an autograd.Function", type(o.op))
+  end
+  local policy = POLICIES[o.policy]
+  if not policy then
+    local near = options.nearest(tostring(o.policy), POLICIES)
+    caller.raise("register: policy is %s%s", tostring(o.policy), near and
+      ("; did you mean '%s'?"):format(near)
+      or ", wanted \"lower_precision\", \"fp32\", \"promote\" or \"unlisted\"")
+  end
+  local kind = kind_of(o)
+  o.op.policy = o.op.policy or {}
+  for _, name in ipairs(kind and {kind} or {"cpu", "cuda"}) do o.op.policy[name] = policy end
 end
 
 return custom

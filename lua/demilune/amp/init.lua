@@ -5,7 +5,7 @@ local ROOMS = {
     "op_table"},
   scaler = {"GradScaler"},
   step = {"step"},
-  custom = {"custom_fwd", "custom_bwd"},
+  custom = {"custom_fwd", "custom_bwd", "register"},
   report = {"report", "memory"},
   initialize = {"initialize", "scale_loss", "loss_scalers"},
 }

@@ -121,4 +121,6 @@ function utils.vector_to_parameters(vector, parameters)
   end
 end
 
+for name, fn in pairs(require "demilune.nn.checkpoint") do utils[name] = fn end
+
 return utils
