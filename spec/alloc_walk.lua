@@ -217,6 +217,44 @@ scenario("a model built, its state taken and put back", nothing, function()
   return tostring(other:parameters()[1])
 end)
 
+scenario("a checkpointed step, one within another", training(function(params)
+  return optim.SGD(params, {lr = 1e-2})
+end), function(t)
+  t.optimizer:zero_grad()
+  local checkpoint, model = nn.utils.checkpoint, t.model
+  local loss = amp.autocast({dtype = "bfloat16"}, function()
+    local h = checkpoint(function(x)
+      for i = 1, 4 do x = model[i](x) end
+      return checkpoint(function(v) return Cube(model[6](model[5](v))) end, x)
+    end, t.x)
+    return nn.functional.cross_entropy(model[9](model[8](model[7](h))), t.y)
+  end)
+  loss:backward()
+  local sum = loss:item()
+  for _, p in ipairs(model:parameters()) do sum = sum + p.grad:abs():sum():item() end
+  return sum
+end)
+
+scenario("a step under anomaly detection", training(function(params)
+  return optim.SGD(params, {lr = 1e-2})
+end), function(t)
+  return dm.autograd.detect_anomaly(function() return step(t) end)
+end)
+
+scenario("a function with a policy", function() return leaf(4) end, function(x)
+  local Twice = dm.autograd.Function{
+    forward = amp.custom_fwd(function(_, v) return v * 2 end, {cast_inputs = "float16"}),
+    backward = amp.custom_bwd(function(_, gy) return gy * 2 end),
+  }
+  local function once()
+    amp.autocast({dtype = "bfloat16"}, function() return Twice(x):sum() end):backward()
+  end
+  once()
+  amp.register{op = Twice, policy = "lower_precision"}
+  once()
+  return x.grad:sum():item()
+end)
+
 -- ---- files and loaders ----
 
 scenario("save and load", function()
@@ -293,7 +331,9 @@ local function check_refusal(s, ok, value)
   elseif type(value) ~= "string" or not value:find "out of memory" then
     return "raised: " .. tostring(value)
   end
-  if not dm.is_grad_enabled() or amp.is_autocast_enabled "cpu" then return "left a mode behind" end
+  if not dm.is_grad_enabled() or amp.is_autocast_enabled "cpu" or dm.is_anomaly_enabled() then
+    return "left a mode behind"
+  end
   local sum = dm.ones(2, 2):matmul(dm.ones(2, 2)):add(1):sum():item()
   if sum ~= 12 then return ("then 12 was computed as %s"):format(sum) end
 end

@@ -170,6 +170,48 @@ describe("a history", function()
   end)
 end)
 
+describe("a gradient assigned by hand", function()
+  local function live()
+    collectgarbage()
+    collectgarbage()
+    return dm.alloc_live()
+  end
+
+  it("is a value: its history does not hold the tensor", function()
+    local function once()
+      local p, q = leaf{1.0, 2.0}, leaf{3.0, 4.0}
+      p.grad = p * 2
+      assert.same({2.0, 4.0}, numbers(p.grad))
+      assert.is_false(p.grad.requires_grad)
+      p.grad, q.grad = q, p
+    end
+    once()
+    local before = live()
+    for _ = 1, 5 do once() end
+    assert.equal(before, live())
+  end)
+
+  it("shares its elements with what was assigned", function()
+    local p, g = leaf{1.0}, dm.tensor{5.0}
+    p.grad = g
+    g:add_(1)
+    assert.same({6.0}, numbers(p.grad))
+  end)
+
+  it("of create_graph has a history, and is let go of by nil", function()
+    local function once()
+      local p = leaf{3.0}
+      p:square():backward{create_graph = true}
+      assert.is_true(p.grad.requires_grad)
+      p.grad = nil
+    end
+    once()
+    local before = live()
+    for _ = 1, 5 do once() end
+    assert.equal(before, live())
+  end)
+end)
+
 describe("modes", function()
   it("no_grad records nothing and is left on an error", function()
     local x = leaf{1.0}

@@ -176,7 +176,10 @@ describe("a checkpoint", function()
 
   it("just runs where nothing is recorded", function()
     local calls = 0
-    local function fn(x) calls = calls + 1 return x * 2 end
+    local function fn(x)
+      calls = calls + 1
+      return x * 2
+    end
     local x = dm.ones(2, {requires_grad = true})
     assert.is_false(dm.no_grad(function() return checkpoint(fn, x).requires_grad end))
     assert.is_false(dm.inference_mode(function() return checkpoint(fn, x).requires_grad end))
@@ -312,7 +315,7 @@ describe("a checkpoint", function()
   it("a coroutine that the function starts and leaves is outside it", function()
     local co
     local x = dm.ones(2, {requires_grad = true})
-    local y = checkpoint(function(v)
+    checkpoint(function(v)
       co = coroutine.wrap(function()
         local h = x:exp()
         coroutine.yield()
@@ -322,7 +325,6 @@ describe("a checkpoint", function()
       return v:sin()
     end, x)
     local z = co()
-    y = nil -- luacheck: ignore
     collectgarbage()
     z:backward()
     assert.is_near(2 * math.exp(2), x.grad[1]:item(), 1e-5)

@@ -34,8 +34,8 @@ function Context:save_for_backward(...)
   local saved = table.pack(...)
   for i = 1, saved.n do
     if saved[i] ~= nil and not core.is_tensor(saved[i]) then
-      caller.raise("save_for_backward: argument %d is a %s, wanted a tensor; hint: ctx.name = value",
-        i, type(saved[i]))
+      caller.raise("save_for_backward: argument %d is a %s, wanted a tensor; hint: " ..
+        "ctx.name = value", i, type(saved[i]))
     end
   end
   self._saved = saved
@@ -87,12 +87,16 @@ local function outputs_of(ctx, args, results)
   return outputs, places
 end
 
+local function tensors_of(args)
+  local tensors = {n = args.n}
+  for i = 1, args.n do tensors[i] = core.is_tensor(args[i]) and args[i] or nil end
+  return tensors
+end
+
 local function record(def, ctx, args, results)
   local outputs, places = outputs_of(ctx, args, results)
   local blanks, n = blanks_of(ctx, results), results.n
-  local inputs = {n = args.n}
-  for i = 1, args.n do inputs[i] = core.is_tensor(args[i]) and args[i] or nil end
-  core.custom_record(def.name, inputs, outputs, ctx._saved or {}, function(saved, ...)
+  core.custom_record(def.name, tensors_of(args), outputs, ctx._saved or {}, function(saved, ...)
     local given, gy = {...}, {}
     for k, place in ipairs(places) do gy[place] = given[k] end
     for place, blank in pairs(blanks or {}) do
@@ -105,7 +109,7 @@ local function record(def, ctx, args, results)
   ctx._saved = nil
 end
 
-local function run(def, args)
+local function evaluate(def, args)
   local ctx = setmetatable({needs_input_grad = {}}, Context)
   local recording = false
   for i = 1, args.n do
@@ -127,11 +131,13 @@ Function.__index = Function
 
 function Function:__call(...)
   local args = table.pack(...)
-  if self.policy and core.autocast_convert(self.name, self.policy, args) then
-    local _ <close> = core.autocast_resume(core.autocast_state(true))
-    return run(self, args)
+  local tensors = self.policy and tensors_of(args)
+  if not (tensors and core.autocast_convert(self.name, self.policy, tensors)) then
+    return evaluate(self, args)
   end
-  return run(self, args)
+  for i = 1, args.n do args[i] = tensors[i] or args[i] end
+  local _ <close> = core.autocast_resume(core.autocast_state(true))
+  return evaluate(self, args)
 end
 
 function Function:__tostring() return "autograd.Function " .. self.name end
@@ -168,6 +174,13 @@ local function module_path(modules)
   return ("model%s %s"):format(Module.path_to(modules[1], inner) or "", inner:describe())
 end
 
+-- As Lua's own traceback puts it.
+local function name_of(info)
+  if info.what == "main" then return "in main chunk" end
+  if info.name then return ("in %s '%s'"):format(info.namewhat, info.name) end
+  return ("in function <%s:%d>"):format(info.short_src, info.linedefined)
+end
+
 -- Where the script is: its line, the module, and the calls that led there.
 local function where()
   local Module = package.loaded["demilune.nn.module"]
@@ -179,15 +192,13 @@ local function where()
       local _, module = debug.getlocal(level, 1)
       table.insert(modules, 1, module)
     elseif info.currentline > 0 and info.source:sub(1, #HERE) ~= HERE and #lines < FRAMES then
-      lines[#lines + 1] = ("%s:%d:%s"):format(info.short_src, info.currentline,
-        info.name and (" in %s '%s'"):format(info.namewhat, info.name) or "")
+      lines[#lines + 1] = ("%s:%d: %s"):format(info.short_src, info.currentline, name_of(info))
     end
     level = level + 1
   end
+  local line = lines[1] and lines[1]:match "^(.-:%d+):" or "no script"
   local path = module_path(modules)
-  local first = (lines[1] or "outside any script"):match "^(.-:%d+):" or lines[1]
-  return ("%s%s\n\t%s"):format(first or "outside any script", path and " in " .. path or "",
-    table.concat(lines, "\n\t"))
+  return ("%s%s\n\t%s"):format(line, path and " in " .. path or "", table.concat(lines, "\n\t"))
 end
 
 local Anomaly = {__name = "demilune.anomaly"}

@@ -73,8 +73,8 @@ function checkpoint.checkpoint_sequential(functions, segments, input, opts)
   local o = options.read("checkpoint_sequential", opts, OPTIONS)
   local n = #functions
   if math.type(segments) ~= "integer" or segments < 1 or segments > n then
-    caller.raise("checkpoint_sequential: %s segments for %d functions, wanted an integer from 1 to %d",
-      tostring(segments), n, n)
+    caller.raise("checkpoint_sequential: %s segments for %d functions, wanted an integer from 1 " ..
+      "to %d", tostring(segments), n, n)
   end
   local function piece(first, last)
     return function(x)
