@@ -404,9 +404,8 @@ static int past_close(lua_State *L) {
 
 static Past *push_past(lua_State *L, State *S) {
   Past *p = lua_newuserdatauv(L, sizeof *p, 1);
-  *p = (Past){.modes = S->current,
-              .anomaly = S->current->anomaly,
-              .check_nan = S->current->check_nan};
+  *p = (Past){
+      .modes = S->current, .anomaly = S->current->anomaly, .check_nan = S->current->check_nan};
   if (luaL_newmetatable(L, "demilune.Past")) {
     lua_pushcfunction(L, past_close);
     lua_setfield(L, -2, "__close");
@@ -450,7 +449,8 @@ static int autocast_resume(lua_State *L) {
    Then the tensors among values are replaced by what an op of that policy would
    be given. */
 static int autocast_convert(lua_State *L) {
-  static const char *const names[] = {"unlisted", "lower_precision_fp", "fp32", "promote", NULL};
+  static const char *const names[] = {"unlisted", "lower_precision_fp", "fp32", "promote",
+                                      NULL};
   static const uint8_t policies[] = {ASIS, LOW, F32, WIDE};
   State *S = dm_enter(L);
   lua_settop(L, 3);
@@ -484,20 +484,20 @@ static int autocast_convert(lua_State *L) {
 
 /* ---- anomaly detection ---- */
 
-/* What the Lua function behind where_key says; ctx is the State. */
+/* What the Lua function behind where_key says (or its error: a module's own
+   describe may raise); ctx is the State. */
 static dm_status host_where(void *ctx, char **text) {
   const State *S = ctx;
   lua_State *L = S->current_thread;
   if (!lua_checkstack(L, 4)) return dm_fail(DM_EMEM, "out of memory: the Lua stack is full");
   dm_Modes *modes = dm_modes_current;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &where_key);
-  const bool ok = lua_pcall(L, 0, 1, 0) == LUA_OK;
+  const bool room = lua_pcall(L, 0, 1, 0) != LUA_ERRMEM;
   dm_modes_current = modes;
   size_t n = 0;
   const char *s = lua_tolstring(L, -1, &n);
   dm_status st = DM_OK;
-  if (!ok) st = dm_fail(DM_EMEM, "out of memory: a call's place is not noted (%s)", s ? s : "?");
-  else if (!(*text = dm_alloc((int64_t)n + 1)))
+  if (!room || !(*text = dm_alloc((int64_t)n + 1)))
     st = dm_fail(DM_EMEM, "out of memory: no room to note a call's place");
   else memcpy(*text, s ? s : "", n + 1);
   lua_pop(L, 1);

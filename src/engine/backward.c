@@ -1,7 +1,8 @@
 /* The walk back. Nodes wait in a heap by number; the largest is next, and all
    that could still feed it have been. Gradients meet at gy. Work per node: the
    hooks, the row's gradient (autocast off, positions counted as in forward; one
-   that the host wrote runs in its forward's autocast state), then each result is brought to its input's shape and dtype and handed on. */
+   that the host wrote runs in its forward's autocast state), then each result is brought to its
+   input's shape and dtype and handed on. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -342,7 +343,8 @@ static dm_status check_nan(const dm_Node *n, const bool *need, dm_Tensor *const 
     DM_TRY(has_nan(gx[i], &found));
     const int place = i + dm_modes()->base;
     if (found)
-      return dm_fail(DM_ESTATE, "backward of %s: its output %d, the gradient of input %d, is NaN",
+      return dm_fail(DM_ESTATE,
+                     "backward of %s: its output %d, the gradient of input %d, is NaN",
                      dm_node_name(n), place, place);
   }
   return DM_OK;

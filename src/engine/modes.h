@@ -37,9 +37,9 @@ typedef struct dm_Modes {
   struct dm_CastCache *cache;     /* casts of weights, dropped when depth is 0 */
   dm_Generator *generator;        /* the default one of every device */
   struct dm_Observer **observers; /* head of the host's list */
-  struct dm_Replay *replay; /* the stretch of work that is to be run again; or NULL */
-  bool anomaly;             /* nodes note where they are made, and backward tells */
-  bool check_nan;           /* with anomaly: a NaN gradient is an error */
+  struct dm_Replay *replay;       /* the stretch of work that is to be run again; or NULL */
+  bool anomaly;                   /* nodes note where they are made, and backward tells */
+  bool check_nan;                 /* with anomaly: a NaN gradient is an error */
   /* The host's place in words, in a block of dm_alloc that the caller frees. */
   dm_status (*where)(void *ctx, char **text);
   void *where_ctx;

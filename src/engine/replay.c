@@ -82,8 +82,7 @@ static dm_status add(dm_Replay *r, const dm_Tensor *t, uint32_t version) {
   return DM_OK;
 }
 
-dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version,
-                         uint32_t *number) {
+dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version, uint32_t *number) {
   *number = (uint32_t)(r->again ? r->n : r->n_left_out++);
   if (r->again) DM_TRY(add(r, t, version));
   atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
@@ -135,8 +134,9 @@ dm_status dm_replay_take(dm_Replay *r, uint32_t number, dm_Tensor **to, uint32_t
     return dm_tensor_alias(r->made[i].t, to);
   }
   if (r->again)
-    return dm_fail(DM_ESTATE, "checkpoint: the function's gradients were asked for while it ran "
-                              "again");
+    return dm_fail(DM_ESTATE,
+                   "checkpoint: the function's gradients were asked for while it ran "
+                   "again");
   if (i >= r->n || !r->made[i].t) DM_TRY(run_again(r));
   if (i >= r->n)
     return dm_fail(DM_ESTATE, "checkpoint: run again, the function saved too few tensors");

@@ -25,8 +25,7 @@ void dm_replay_end(dm_Replay *r);
 
 /* Gives t the next number, and the caller a reference to r; only in a second run
    is t kept. */
-dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version,
-                         uint32_t *number);
+dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version, uint32_t *number);
 /* The tensor of that number, a handle of the caller's alone. */
 dm_status dm_replay_take(dm_Replay *r, uint32_t number, dm_Tensor **to, uint32_t *version);
 

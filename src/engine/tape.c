@@ -118,8 +118,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
   const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
   const bool save_out = op && (op->save & (O0 | O1 | O2));
-  const int64_t saved =
-      up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
+  const int64_t saved = up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
   const int64_t head = up8((int64_t)sizeof(dm_Node));
   char *p = dm_alloc(head + edges + metas + saved + grads + attr_bytes);
@@ -221,11 +220,11 @@ dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
   if (s->replay) DM_TRY(dm_replay_take(s->replay, s->index, to, &version));
   else if (s->t) *to = dm_tensor_ref(s->t);
   if (!*to || (*to)->storage->version == version) return DM_OK;
-  const dm_status st = dm_fail(
-      DM_ESTATE,
-      "backward: a tensor of shape %s that %s needs for its gradient was changed in "
-      "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
-      DM_SHAPE(*to), who, (*to)->storage->version, version);
+  const dm_status st =
+      dm_fail(DM_ESTATE,
+              "backward: a tensor of shape %s that %s needs for its gradient was changed in "
+              "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
+              DM_SHAPE(*to), who, (*to)->storage->version, version);
   dm_tensor_unref(to);
   return st;
 }

@@ -51,7 +51,7 @@ typedef struct dm_Node {
   atomic_int refs;
   const dm_OpInfo *op; /* NULL for a custom one */
   uint64_t seq;
-  uint32_t mark; /* of the walk that is going on */
+  uint32_t mark;         /* of the walk that is going on */
   int32_t n_in, n_saved; /* n_saved: of saved_in */
   uint8_t n_out, base;
   dm_CastState cast; /* of a custom one: autocast as it was */
