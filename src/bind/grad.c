@@ -79,18 +79,14 @@ static int tensor_backward(lua_State *L) {
 }
 
 /* Reads the tensors of a table (or the one tensor) at i into an array that
-   lies in a userdata, pushed. A table with holes has its length in n. */
+   lies in a userdata, pushed. *n: the length of a table with holes, or -1. */
 static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   const bool one = dm_box(L, i) != NULL;
   if (!one && !lua_istable(L, i))
     dm_raise_text(L, "%s: tensor or table of tensors expected, got %s", what,
                   luaL_typename(L, i));
-  *n = 1;
-  if (!one) {
-    *n = lua_getfield(L, i, "n") == LUA_TNUMBER ? (int)lua_tointeger(L, -1)
-                                                : (int)lua_rawlen(L, i);
-    lua_pop(L, 1);
-  }
+  if (one) *n = 1;
+  else if (*n < 0) *n = (int)lua_rawlen(L, i);
   dm_Tensor **a = lua_newuserdatauv(L, sizeof *a * (size_t)(*n ? *n : 1), 0);
   for (int k = 0; k < *n; k++) {
     if (one) {
@@ -107,6 +103,15 @@ static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   return a;
 }
 
+/* n of a table that table.pack made. */
+static int packed_length(lua_State *L, int i) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  lua_getfield(L, i, "n");
+  const int n = (int)luaL_checkinteger(L, -1);
+  lua_pop(L, 1);
+  return n;
+}
+
 /* autograd_grad(outputs, inputs, opts) -> gradients, as values */
 static int autograd_grad(lua_State *L) {
   static const char *const names[] = {"grad_outputs", "retain_graph", "create_graph",
@@ -114,7 +119,7 @@ static int autograd_grad(lua_State *L) {
   State *S = dm_enter(L);
   lua_settop(L, 3);
   check_names(L, 3, "autograd.grad", DM_COUNT(names), names);
-  int n_out, n_in, n_seed = 0;
+  int n_out = -1, n_in = -1, n_seed = -1;
   dm_Tensor **roots = tensor_array(L, 1, "autograd.grad: outputs", &n_out);
   dm_Tensor **inputs = tensor_array(L, 2, "autograd.grad: inputs", &n_in);
   dm_Tensor **seeds = NULL;
@@ -259,7 +264,7 @@ static int custom_record(lua_State *L) {
   dm_enter(L);
   const char *name = luaL_checkstring(L, 1);
   luaL_checktype(L, 5, LUA_TFUNCTION);
-  int n_in, n_out, n_saved;
+  int n_in = packed_length(L, 2), n_out = -1, n_saved = packed_length(L, 4);
   dm_Tensor **in = tensor_array(L, 2, name, &n_in);
   dm_Tensor **out = tensor_array(L, 3, name, &n_out);
   dm_Tensor **saved = tensor_array(L, 4, "save_for_backward", &n_saved);
@@ -350,7 +355,7 @@ static int checkpoint_run(lua_State *L) {
   enum { AGAIN = 1, TENSORS, HELD, ARRAY, FN };
   State *S = dm_enter(L);
   luaL_checktype(L, AGAIN, LUA_TFUNCTION);
-  int n;
+  int n = -1;
   dm_Replay **held = lua_newuserdatauv(L, sizeof *held, 0);
   *held = NULL;
   if (luaL_newmetatable(L, "demilune.Replay")) {
@@ -461,7 +466,7 @@ static int autocast_convert(lua_State *L) {
     op.cast[type] = policies[luaL_checkoption(L, -1, "unlisted", names)];
     lua_pop(L, 1);
   }
-  int n;
+  int n = packed_length(L, 3);
   dm_Tensor **in = tensor_array(L, 3, op.name, &n);
   dm_Tensor **cast = lua_newuserdatauv(L, sizeof *cast * (size_t)(n ? n : 1), 0);
   luaL_checkstack(L, n + 4, NULL);

@@ -1,8 +1,8 @@
 /* The walk back. Nodes wait in a heap by number; the largest is next, and all
    that could still feed it have been. Gradients meet at gy. Work per node: the
    hooks, the row's gradient (autocast off, positions counted as in forward; one
-   that the host wrote runs in its forward's autocast state), then each result is brought to its
-   input's shape and dtype and handed on. */
+   that the host wrote runs in its forward's autocast state), then each result is
+   brought to its input's shape and dtype and handed on. */
 #include <string.h>
 
 #include "base/alloc.h"
