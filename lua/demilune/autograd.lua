@@ -96,7 +96,8 @@ end
 local function record(def, ctx, args, results)
   local outputs, places = outputs_of(ctx, args, results)
   local blanks, n = blanks_of(ctx, results), results.n
-  core.custom_record(def.name, tensors_of(args), outputs, ctx._saved or {n = 0}, function(saved, ...)
+  local keep = ctx._saved or {n = 0}
+  core.custom_record(def.name, tensors_of(args), outputs, keep, function(saved, ...)
     local given, gy = {...}, {}
     for k, place in ipairs(places) do gy[place] = given[k] end
     for place, blank in pairs(blanks or {}) do

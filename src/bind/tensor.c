@@ -340,6 +340,7 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   dm_Tensor *mine = NULL;
   if (dm_tensor_requires_grad(g)) DM_CHECK(L, dm_tensor_alias(g, &mine));
   else mine = dm_tensor_ref(g);
+  mine->flags |= g->flags & DM_T_SCALED;
   dm_tensor_unref(&t->grad);
   t->grad = mine;
   return 0;

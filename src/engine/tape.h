@@ -55,8 +55,8 @@ typedef struct dm_Node {
   int32_t n_in, n_saved; /* n_saved: of saved_in */
   uint8_t n_out, base;
   dm_CastState cast; /* of a custom one: autocast as it was */
-  bool released; /* saved tensors are gone: backward has been here */
-  bool scales;   /* multiplies by a loss scale: the leaves below get scaled gradients */
+  bool released;     /* saved tensors are gone: backward has been here */
+  bool scales;       /* multiplies by a loss scale: the leaves below get scaled gradients */
   dm_Edge *in;
   dm_Meta *in_meta, *out_meta;
   dm_Saved *saved_in, *saved_out;
