@@ -198,6 +198,16 @@ describe("a gradient assigned by hand", function()
     assert.same({6.0}, numbers(p.grad))
   end)
 
+  it("keeps the mark of a loss scale", function()
+    local p = leaf{3.0}
+    dm.amp.GradScaler{init_scale = 8}:scale(p:square():sum()):backward{create_graph = true}
+    p.grad = p.grad
+    assert.is_false(p.grad.requires_grad)
+    assert.is_true(dm.amp_any_scaled{p})
+    p.grad = p.grad * 2
+    assert.is_false(dm.amp_any_scaled{p})
+  end)
+
   it("of create_graph has a history, and is let go of by nil", function()
     local function once()
       local p = leaf{3.0}
