@@ -210,8 +210,8 @@ dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out
 }
 
 void dm_saved_drop(dm_Saved *s) {
-  dm_tensor_unref(&s->t);
-  dm_replay_unref(&s->replay);
+  if (s->t) dm_tensor_unref(&s->t);
+  if (s->replay) dm_replay_unref(&s->replay);
 }
 
 dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
