@@ -311,6 +311,13 @@ describe("sizes beyond all memory", function()
     end
   end)
 
+  it("numbers at the ends of int64 do not overflow", function()
+    local x, most = dm.ones(1, 2, 4, 4), math.maxinteger
+    assert.refuses("weight wants " .. most .. " times 2", function()
+      return x:conv2d(dm.ones(2, 2, 3, 3), {groups = most})
+    end)
+  end)
+
   it("a size that is no number is refused", function()
     for _, size in ipairs{0 / 0, 1 / 0, 2.5, "3", true} do
       assert.refuses("zeros", function() return dm.zeros(size) end)

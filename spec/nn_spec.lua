@@ -112,6 +112,42 @@ describe("nn layers", function()
     assert.equal(2, bn.num_batches_tracked:item())
   end)
 
+  it("running statistics move once, and only when the call succeeds", function()
+    local x = dm.randn(4, 2, {requires_grad = true})
+    -- One call with request n for memory refused: whether it came that far,
+    -- whether it succeeded, and the statistics after it.
+    local function call(n, sticky)
+      local mean, var = dm.zeros(2), dm.ones(2)
+      dm.alloc_fail_at(n, sticky)
+      local ok = pcall(x.batch_norm, x, mean, var, {training = true})
+      local reached = dm.alloc_requests() >= n
+      dm.alloc_fail_at(0)
+      return reached, ok, {mean:totable(), var:totable()}
+    end
+    local _, _, moved = call(0)
+    local still = {{0.0, 0.0}, {1.0, 1.0}}
+    for _, sticky in ipairs{false, true} do
+      local n, reached, ok, got = 0, true, nil, nil
+      while reached do
+        n = n + 1
+        reached, ok, got = call(n, sticky)
+        assert.same(ok and moved or still, got)
+      end
+      assert.is_true(ok and n > 5)
+    end
+  end)
+
+  it("running statistics are vectors of their own", function()
+    local x, one = dm.randn(4, 1), dm.zeros(1)
+    local function train(mean, var) return function()
+      return x:batch_norm(mean, var, {training = true})
+    end end
+    assert.refuses("running_mean has shape {}, wanted one dim", train(dm.tensor(0.0), one))
+    assert.refuses("running_var has shape {1, 1}, wanted one dim", train(one, dm.ones(1, 1)))
+    x = dm.randn(4, 3)
+    assert.refuses("running_mean has shape {3}, expanded", train(one:expand(3), dm.ones(3)))
+  end)
+
   it("Sequential keeps its input and its output alive", function()
     local x = dm.randn(2, 3)
     local m = nn.Sequential{nn.ReLU(), nn.Identity(), nn.Flatten(), nn.ReLU()}

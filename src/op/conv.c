@@ -175,10 +175,10 @@ dm_status conv2d_rule(dm_Call *c) {
   DM_TRY(weight_dims(c, w));
   if (a->groups < 1)
     return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
-  const int64_t channels = image_of(x).c, wanted = w->shape[1] * a->groups;
-  if (channels != wanted)
-    return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld",
-                   (long long)channels, (long long)wanted);
+  const int64_t channels = image_of(x).c, each = w->shape[1];
+  if (channels % a->groups != 0 || channels / a->groups != each)
+    return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld times %lld",
+                   (long long)channels, (long long)a->groups, (long long)each);
   DM_TRY(check_same_dtype(c, x, w, "weight"));
   if (bias) {
     DM_TRY(check_same_dtype(c, x, bias, "bias"));

@@ -37,8 +37,7 @@ typedef struct ChannelJob {
   const char *x, *gy;
   char *y; /* the output, or gx */
   const void *w, *b;
-  void *mean, *invstd, *gw, *gb;
-  double *batch_var;
+  void *mean, *var, *invstd, *gw, *gb;
 } ChannelJob;
 
 #define real float
@@ -312,9 +311,6 @@ typedef struct BatchAttr {
   int64_t training;
   double momentum, eps;
 } BatchAttr;
-typedef struct TrainAttr {
-  double momentum, eps;
-} TrainAttr;
 
 static dm_status check_channels(const dm_Call *c, const dm_Tensor *x) {
   DM_TRY(dm_check_float(c, x, "x"));
@@ -324,21 +320,57 @@ static dm_status check_channels(const dm_Call *c, const dm_Tensor *x) {
   return DM_OK;
 }
 
+/* Statistics that training writes have a place of their own for each channel. */
+static dm_status check_running(const char *name, const dm_Tensor *t) {
+  if (!t || (t->ndim == 1 && !dm_tensor_overlaps_itself(t))) return DM_OK;
+  return dm_fail(DM_EARG, "batch_norm: %s has shape %s%s, wanted one dim%s", name, DM_SHAPE(t),
+                 t->ndim == 1 ? ", expanded" : "", t->ndim == 1 ? " of its own" : "");
+}
+
+/* running = (1 - momentum) running + momentum scale batch. Cannot fail. */
+static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, double scale) {
+  if (!running) return;
+  const int64_t step = running->stride[0] * dm_dtype_sizes[running->dtype];
+  const int64_t size = dm_dtype_sizes[batch->dtype];
+  char *p = dm_tensor_data(running);
+  const char *from = dm_tensor_data(batch);
+  for (int64_t k = 0; k < running->numel; k++, p += step, from += size) {
+    double v, b;
+    dm_load_f64((dm_DType)running->dtype, p, 1, 1, &v);
+    dm_load_f64((dm_DType)batch->dtype, from, 1, 1, &b);
+    v = (1 - momentum) * v + momentum * (b * scale);
+    dm_store_f64((dm_DType)running->dtype, p, 1, 1, &v);
+  }
+  running->storage->version++;
+}
+
+/* The running statistics come last, when nothing can fail any more: a call that
+   is tried again has not moved them yet. */
+static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
+  const BatchAttr *a = DM_ATTR(BatchAttr, c);
+  dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
+  dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *out[3];
+  DM_TRY(check_running("running_mean", mean));
+  DM_TRY(check_running("running_var", var));
+  const double n = v->shape[1] ? (double)(v->numel / v->shape[1]) : 0;
+  if (n == 1)
+    return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
+                   DM_SHAPE(v));
+  if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
+  c->out[0] = out[0];
+  if (n == 0) return DM_OK;
+  track(mean, a->momentum, out[1], 1);
+  track(var, a->momentum, out[2], n / (n - 1));
+  return DM_OK;
+}
+
 dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
   const BatchAttr *a = DM_ATTR(BatchAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2], *w = c->in[3], *b = c->in[4];
   DM_TRY(check_channels(c, v));
   for (int i = 1; i < 5; i++) DM_TRY(check_affine(c, names[i], c->in[i], v->shape[1]));
-  if (a->training) {
-    const TrainAttr train = {a->momentum, a->eps};
-    if (v->numel > 0 && v->numel == v->shape[1])
-      return dm_fail(DM_EARG,
-                     "batch_norm: one value per channel in %s, wanted more to train on",
-                     DM_SHAPE(v));
-    c->out[0] = dm_x(x, DM_OP_batch_norm_train, &train, 5, v, w, b, mean, var);
-    return x->st;
-  }
+  if (a->training) return batch_norm_training(c, x);
   if (!mean || !var)
     return dm_fail(DM_EARG,
                    "batch_norm: running_mean and running_var are wanted when not training");
@@ -374,51 +406,28 @@ dm_status batch_norm_train_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* running = (1 - momentum) running + momentum batch */
-static void track(dm_Tensor *t, double momentum, int64_t c, double batch) {
-  double v;
-  char *p = (char *)dm_tensor_data(t) + c * t->stride[t->ndim - 1] * dm_dtype_sizes[t->dtype];
-  dm_load_f64((dm_DType)t->dtype, p, 1, 1, &v);
-  v = (1 - momentum) * v + momentum * batch;
-  dm_store_f64((dm_DType)t->dtype, p, 1, 1, &v);
-}
 dm_status batch_norm_train_cpu(dm_Call *c) {
-  const TrainAttr *a = DM_ATTR(TrainAttr, c);
-  dm_Tensor *x = NULL, *mean = c->in[3], *var = c->in[4];
+  dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
-  ChannelJob j = {.eps = a->eps,
+  ChannelJob j = {.eps = *DM_ATTR(double, c),
                   .y = dm_tensor_data(c->out[0]),
                   .mean = dm_tensor_data(c->out[1]),
-                  .invstd = dm_tensor_data(c->out[2])};
+                  .var = dm_tensor_data(c->out[2])};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) {
     if (c->out[1]->numel == 0) return DM_OK;
     memset(j.mean, 0, (size_t)dm_tensor_bytes(c->out[1]));
-    memset(j.invstd, 0, (size_t)dm_tensor_bytes(c->out[2]));
+    memset(j.var, 0, (size_t)dm_tensor_bytes(c->out[2]));
     return DM_OK;
   }
   DM_GO(dm_dense_new(c->in[0], &x));
   describe_channels(&j, x);
   const dm_DType compute = dm_compute_dtype(j.dtype);
-  const int64_t channels = x->shape[1], n = x->numel / channels;
+  const int64_t channels = x->shape[1];
   if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own_w, &j.w));
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own_b, &j.b));
-  j.batch_var = dm_alloc(channels * (int64_t)sizeof *j.batch_var);
-  if (!j.batch_var) {
-    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
-    goto done;
-  }
   for_channels(x, compute == DM_F64 ? channels_train_f64 : channels_train_f32, &j);
-  for (int64_t k = 0; k < channels; k++) {
-    double mu;
-    dm_load_f64(compute, (char *)j.mean + k * dm_dtype_size(compute), 1, 1, &mu);
-    if (mean) track(mean, a->momentum, k, mu);
-    if (var) track(var, a->momentum, k, j.batch_var[k] * (double)n / (double)(n - 1));
-  }
-  if (mean) mean->storage->version++;
-  if (var) var->storage->version++;
 done:
-  dm_free(j.batch_var);
   dm_free(own_w);
   dm_free(own_b);
   dm_tensor_unref(&x);
@@ -519,21 +528,29 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
   return dims;
 }
 
+static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
+  dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
+  return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, *DM_ATTR(double, g)));
+}
+/* training: mean and var are x's own; else they are constants. */
+static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_t training) {
+  dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], mean, invstd};
+  (void)x_call(g->x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+}
+
 void batch_norm_train_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   if (!g->gy[0]) return;
   if (!g->create_graph) {
-    const int64_t training = 1;
-    dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], g->out[1], g->out[2]};
-    (void)x_call(x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+    channels_grad(g, g->out[1], invstd_of(g, g->out[2]), true);
     return;
   }
   const dm_Ints dims = all_but_channel(m);
   dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *gh = gy, *xhat;
   if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
-  g->gx[0] = x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims,
-                         DM_ATTR(TrainAttr, g)->eps, &xhat);
+  g->gx[0] =
+      x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims, *DM_ATTR(double, g), &xhat);
   if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
@@ -542,12 +559,9 @@ void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   const dm_Ints dims = all_but_channel(m);
-  dm_Tensor *invstd = x_unary(
-      x, DM_OP_rsqrt, x_shift(x, x_cast(x, g->in[4], compute_of(m)), *DM_ATTR(double, g)));
+  dm_Tensor *invstd = invstd_of(g, g->in[4]);
   if (!g->create_graph) {
-    const int64_t training = 0;
-    dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], g->in[3], invstd};
-    (void)x_call(x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+    channels_grad(g, g->in[3], invstd, false);
     return;
   }
   dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *r = by_channel(x, invstd, m), *gh = gy;
