@@ -89,6 +89,17 @@ static dm_status check_affine(const dm_Call *c, const char *name, const dm_Tenso
                  DM_SHAPE(t), (long long)n);
 }
 
+/* Outputs: one like x, and two vectors of n in the compute type. */
+static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  for (int i = 1; i < 3; i++) {
+    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = n;
+  }
+  return DM_OK;
+}
+
 /* ---- layer_norm, group_norm ---- */
 
 typedef struct LayerAttr {
@@ -189,13 +200,7 @@ dm_status group_norm_cpu(dm_Call *c) {
 dm_status row_norm_backward_rule(dm_Call *c) {
   const RowAttr *a = DM_ATTR(RowAttr, c);
   const dm_Tensor *x = c->in[1];
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  for (int i = 1; i < 3; i++) {
-    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
-    c->out_meta[i].ndim = 1;
-    c->out_meta[i].shape[0] = x->numel / dm_max_i64(1, a->outer * a->inner);
-  }
-  return DM_OK;
+  return out_and_vectors(c, x, x->numel / dm_max_i64(1, a->outer * a->inner));
 }
 
 /* The units' sums as one, in t. */
@@ -396,14 +401,7 @@ static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, ChannelJob *j) {
 }
 
 dm_status batch_norm_train_rule(dm_Call *c) {
-  const dm_Tensor *x = c->in[0];
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  for (int i = 1; i < 3; i++) {
-    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
-    c->out_meta[i].ndim = 1;
-    c->out_meta[i].shape[0] = x->shape[1];
-  }
-  return DM_OK;
+  return out_and_vectors(c, c->in[0], c->in[0]->shape[1]);
 }
 
 dm_status batch_norm_train_cpu(dm_Call *c) {
@@ -474,14 +472,7 @@ done:
 }
 
 dm_status batch_norm_backward_rule(dm_Call *c) {
-  const dm_Tensor *x = c->in[1];
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
-  for (int i = 1; i < 3; i++) {
-    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
-    c->out_meta[i].ndim = 1;
-    c->out_meta[i].shape[0] = x->shape[1];
-  }
-  return DM_OK;
+  return out_and_vectors(c, c->in[1], c->in[1]->shape[1]);
 }
 dm_status batch_norm_backward_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *gy = NULL;
