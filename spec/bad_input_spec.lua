@@ -327,6 +327,69 @@ end)
 
 -- ---- memory that ends ----
 
+-- What a Lua program prints; `before` are the shell's words before lua5.4.
+local function output_of(program, before)
+  local script = os.tmpname()
+  local file <close> = assert(io.open(script, "w"))
+  local paths = "package.path, package.cpath = %q, %q\n"
+  file:write(paths:format(package.path, package.cpath), program)
+  file:flush()
+  local pipe = io.popen(("%s lua5.4 %s 2>&1"):format(before, script))
+  local said = pipe:read "a"
+  local fine = pipe:close()
+  os.remove(script)
+  return said, fine
+end
+
+-- Every call with Lua's first request for memory refused, then its second, ...
+local REFUSED = [[
+local dm = require "demilune"
+local fail_at = assert(package.loadlib(LIBRARY, "luaopen_lua_alloc"))()
+local x, mask, ids = dm.randn(3, 4), dm.tensor{true, false, true}, dm.tensor{2, 1}
+local unpack, list = table.unpack, {dm.ones(2), dm.ones(3)}
+local calls = {
+  function() return x + 1 end, function() return x:max(1) end,
+  function() return x:clamp(-1, 1) end, function() return dm.cat(list) end,
+  function() return dm.rand(3, {requires_grad = true}) end,
+  function() return x[1], x[ids], x[mask], x[{{}, 2}], x[{{1, 2}, ids}] end,
+  function() x[1] = 2 x[mask] = 3 x[{{}, 1}] = x[{{}, 2}] end,
+  function() return unpack(x:split(2)) end, function() return x:unbind(), x:equal(x) end,
+  function() return x:to "float64", x:detach(), x.data, dm.tensor(x), dm.tensor{1, 2} end,
+  function() for _, row in pairs(x) do row:add_(1) end end,
+}
+local function in_use()
+  collectgarbage()
+  collectgarbage()
+  return dm.alloc_live()
+end
+for k, call in ipairs(calls) do
+  call()
+  local live, n, ok, text = in_use(), 0, nil, nil
+  repeat
+    n = n + 1
+    fail_at(n)
+    ok, text = pcall(call)
+    fail_at(0)
+    if not ok and text ~= "not enough memory" then print(k, n, text) end
+    text = nil
+    if in_use() ~= live then print(k, n, in_use() - live .. " left behind") end
+  until ok
+  if n == 1 then print(k, "asked for nothing") end
+end
+print "ok"
+]]
+
+describe("Lua's own memory that ends", function()
+  it("leaves nothing behind, wherever it ends", function()
+    local library = os.tmpname()
+    local command = "cc -shared -fPIC $(pkg-config --cflags lua5.4) spec/lua_alloc.c -o %s"
+    assert(os.execute(command:format(library)))
+    local said = output_of(("local LIBRARY = %q\n"):format(library) .. REFUSED, "")
+    os.remove(library)
+    assert.equal("ok\n", said)
+  end)
+end)
+
 local CHILD = [[
 local dm = require "demilune"
 local function exhaust(make)
@@ -353,15 +416,7 @@ print "ok"
 
 describe("a process that may have 400 MB", function()
   it("gets an error when they are used up, and goes on #slow", function()
-    local script = os.tmpname()
-    local file <close> = assert(io.open(script, "w"))
-    local paths = "package.path, package.cpath = %q, %q\n"
-    file:write(paths:format(package.path, package.cpath), CHILD)
-    file:flush()
-    local pipe = io.popen(("ulimit -v 400000 && lua5.4 %s 2>&1"):format(script))
-    local said = pipe:read "a"
-    local fine = pipe:close()
-    os.remove(script)
+    local said, fine = output_of(CHILD, "ulimit -v 400000 &&")
     assert.equal("ok\n", said)
     assert.is_true(fine)
   end)

@@ -28,6 +28,53 @@ describe("indexing", function()
     assert.same({{7, 7, 7}, {0, -1, -1}}, y:totable())
   end)
 
+  it("assigns rows to a mask, broadcast to what it chooses", function()
+    local y, mask = dm.zeros(3, 2), dm.tensor{true, false, true}
+    local row = dm.tensor({1.0, 2.0}, {requires_grad = true})
+    y[mask] = row
+    assert.same({{1, 2}, {0, 0}, {1, 2}}, y:totable())
+    y:sum():backward()
+    assert.same({2, 2}, row.grad:totable())
+    y = y:detach()
+    y[mask] = dm.tensor{{3.0}, {4.0}}
+    assert.same({{3, 3}, {0, 0}, {4, 4}}, y:totable())
+    y[y:gt(3)] = dm.tensor{{8.0, 9.0}} -- a leading dim of size 1 does not count
+    assert.same({{3, 3}, {0, 0}, {8, 9}}, y:totable())
+    y[dm.zeros(3):gt(0)] = dm.tensor{5.0, 5.0}
+    assert.same({{3, 3}, {0, 0}, {8, 9}}, y:totable())
+    for _, shape in ipairs{{3}, {4}, {3, 2}, {2, 2, 2}} do
+      assert.refuses("does not broadcast to {2, 2}", function()
+        y[mask] = dm.ones(table.unpack(shape))
+      end)
+    end
+  end)
+
+  it("tries again when memory ran out, as ops do", function()
+    local mask, ids = dm.tensor{true, false}, dm.tensor{2, 1}
+    local function all(y)
+      y[1] = 7
+      y[{{}, 2}] = y[{{}, 3}]
+      y[ids] = y[dm.tensor{1, 1}]
+      y[mask] = y[2]
+      local sum = y[1]:sum() + y[mask]:sum() + y[{{}, {1, 2}}]:sum() + y[{2, ids}]:sum()
+      for _, row in pairs(y) do sum = sum + row:sum() end
+      return (sum + dm.tensor(y):sum() + y.data:sum() + y:detach():sum() + y:split(1)[2]:sum()
+        + y:unbind()[1]:sum()):item()
+    end
+    local want, n = all(x:clone()), 0
+    repeat
+      n = n + 1
+      local y = x:clone()
+      dm.alloc_fail_at(n)
+      local ok, sum = pcall(all, y)
+      local reached = dm.alloc_requests() >= n
+      dm.alloc_fail_at(0)
+      assert.is_true(ok, sum)
+      assert.equal(want, sum)
+    until not reached
+    assert.is_true(n > 30)
+  end)
+
   it("refuses 0 and what lies past the end", function()
     assert.refuses("count from 1", function() return x[0] end)
     assert.refuses("out of range", function() return x[3] end)
@@ -52,6 +99,22 @@ describe("a tensor", function()
     local odd = tostring(dm.tensor{0 / 0, 1 / 0, 1.5})
     assert.truthy(odd:find("1 nan, 1 inf", 1, true))
     assert.is_true(#tostring(dm.zeros(1000, 1000)) < 2000)
+  end)
+
+  it("of random integers is below high, and from 0 on when low is not given", function()
+    local function draw(...)
+      dm.manual_seed(5)
+      return dm.randint(...)
+    end
+    local want = draw(0, 7, {40})
+    assert.is_true(want:amin():item() == 0 and want:amax():item() == 6)
+    assert.same(want:totable(), draw(7, {40}):totable())
+    assert.same(want:totable(), draw(7, {size = {40}}):totable())
+    assert.same(want:totable(), draw{high = 7, size = {40}}:totable())
+    assert.same(want:totable(), draw(0, {high = 7, size = {40}}):totable())
+    assert.equal("int8", draw(7, {40}, {dtype = "int8"}).dtype)
+    assert.refuses("low 0 and high 0", function() dm.randint(0, {2}) end)
+    assert.refuses("'size' is missing", function() dm.randint(5) end)
   end)
 
   it("joins text with ..", function()

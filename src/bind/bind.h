@@ -11,6 +11,7 @@
 #include <lualib.h>
 
 #include "engine/op.h"
+#include "engine/replay.h"
 #include "engine/tape.h"
 
 /* A Lua handle on a tensor. Lies in its scope's ring, so that the scope's end
@@ -68,8 +69,14 @@ static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
 dm_Tensor *dm_check_tensor(lua_State *L, int i);
 /* Pushes an empty box; fill it after. */
 Box *dm_push_box(lua_State *L, State *S);
-/* Pushes t and takes its reference. May collect garbage. */
+/* Fills an empty box; takes t's reference. May collect garbage. */
+void dm_box_fill(lua_State *L, State *S, Box *b, dm_Tensor *t);
+/* Pushes t and takes its reference. May collect garbage. When Lua itself may
+   run out of memory, better: first the box, then the call that fills it. */
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
+/* Calls an op of one output and pushes that, or raises; tried twice. */
+int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
+                 const void *attr);
 /* Takes b out of its scope: it lives until Lua lets go of it. */
 void dm_box_keep(Box *b);
 void dm_box_release(Box *b);
@@ -95,10 +102,25 @@ int dm_world_failed(lua_State *L, dm_status st);
    t's own bytes when they lie so. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
 
+/* The same; out of memory, the call is tried again after dm_make_room. */
+#define DM_CHECK_TWICE(L, S, call)                     \
+  do {                                                 \
+    const int mark_ = dm_replay_mark();                \
+    dm_status st_ = (call);                            \
+    if (DM_UNLIKELY(st_ == DM_EMEM)) {                 \
+      dm_make_room(L, S);                              \
+      dm_replay_rewind(mark_);                         \
+      st_ = (call);                                    \
+    }                                                  \
+    if (DM_UNLIKELY(st_ != DM_OK)) return dm_raise(L); \
+  } while (0)
+
 /* Registers with the two upvalues (the table is on top). */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
-/* Frees what garbage holds: the second chance of an allocation that failed. */
+/* Frees what garbage holds. */
 void dm_collect(lua_State *L, State *S);
+/* And what the allocator keeps: the second chance of a call that failed. */
+void dm_make_room(lua_State *L, State *S);
 
 dm_DType dm_check_dtype(lua_State *L, int i);
 dm_Device dm_check_device(lua_State *L, int i);

@@ -13,6 +13,9 @@
 
 enum { UP_OP = 3, UP_INPLACE = 4, LOCAL_IN = 16 };
 
+/* The stack of a call: the arguments 1 .. top, then the boxes of its outputs.
+   They are made first: when Lua runs out of memory there is nothing to lose. */
+
 typedef struct Args {
   lua_State *L;
   const dm_OpInfo *op;
@@ -20,6 +23,8 @@ typedef struct Args {
   dm_Tensor *in[DM_MAX_IN];
   dm_Tensor *temp[DM_MAX_IN]; /* numbers made into tensors; freed after the call */
   int n_tensor, n_temp, next_attr;
+  int top;
+  bool inplace;
   uint32_t attr_given;
   int requires_grad;
   _Alignas(8) char attr[DM_ATTR_BYTES];
@@ -183,7 +188,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
   const double number = lua_tonumber(a->L, i);
   dm_status st = dm_tensor_number(is_int, number, v, &t);
   if (DM_UNLIKELY(st == DM_EMEM)) {
-    dm_collect(a->L, state_of(a->L));
+    dm_make_room(a->L, state_of(a->L));
     st = dm_tensor_number(is_int, number, v, &t);
   }
   if (st != DM_OK) {
@@ -317,53 +322,46 @@ static void check_complete(Args *a) {
     }
 }
 
-/* Pushes an output; an input that comes back is the same Lua value. */
-static void push_result(lua_State *L, State *S, dm_Tensor *out, int top) {
-  for (int i = 1; i <= top; i++) {
+/* Puts output k into its box; an input that comes back is the same Lua value. */
+static void give_result(Args *a, State *S, int k, dm_Tensor *out) {
+  lua_State *L = a->L;
+  const int box = a->top + 1 + k;
+  for (int i = 1; i <= a->top; i++) {
     if (dm_to_tensor(L, i) != out) continue;
     lua_pushvalue(L, i);
+    lua_replace(L, box);
     dm_tensor_unref(&out);
     return;
   }
-  dm_push_tensor(L, S, out);
+  dm_box_fill(L, S, dm_box(L, box), out);
+}
+
+static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
+                             int *n_out) {
+  const int id = (int)dm_op_id(a->op);
+  return a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
+                    : dm_call_n(id, n_in, in, a->attr, out, n_out);
 }
 
 /* Calls the engine, with a second try after a collection, and pushes what it
    gives. */
-static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplace) {
+static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   lua_State *L = a->L;
-  const int top = lua_gettop(L), id = (int)dm_op_id(a->op);
-  const dm_Generator generator = S->generator; /* a second try draws the same numbers */
-  const int mark = dm_replay_mark();           /* and saves the same tensors */
-  if (inplace) {
-    if (n_in < 1 || dm_to_tensor(L, 1) != in[0]) {
-      free_temps(a);
-      return dm_raise_text(L, "%s_: argument 1: tensor expected, got %s", a->op->name,
-                           luaL_typename(L, 1));
-    }
-    dm_status st = dm_call_inplace(id, n_in, in, a->attr);
-    if (DM_UNLIKELY(st == DM_EMEM)) {
-      dm_collect(L, S);
-      S->generator = generator;
-      dm_replay_rewind(mark);
-      st = dm_call_inplace(id, n_in, in, a->attr);
-    }
-    free_temps(a);
-    if (st != DM_OK) return dm_raise(L);
-    lua_pushvalue(L, 1);
-    return 1;
-  }
-  luaL_checkstack(L, DM_MAX_OUT + 6, NULL);
   dm_Tensor *out[DM_MAX_OUT] = {NULL};
   int n_out = 0;
-  dm_status st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
+  if (a->inplace && (n_in < 1 || dm_to_tensor(L, 1) != in[0])) {
+    free_temps(a);
+    return dm_raise_text(L, "%s_: argument 1: tensor expected, got %s", a->op->name,
+                         luaL_typename(L, 1));
+  }
+  const dm_Generator generator = S->generator;
+  const int mark = dm_replay_mark();
+  dm_status st = call_engine(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
-    dm_collect(L, S);
-    const dm_Device cpu = {DM_CPU, 0};
-    dm_device_ops(cpu)->empty_cache(cpu);
-    S->generator = generator;
-    dm_replay_rewind(mark);
-    st = dm_call_n(id, n_in, in, a->attr, out, &n_out);
+    dm_make_room(L, S);
+    S->generator = generator; /* the second try draws the same numbers ... */
+    dm_replay_rewind(mark);   /* and saves the same tensors */
+    st = call_engine(a, n_in, in, out, &n_out);
   }
   free_temps(a);
   if (DM_UNLIKELY(st != DM_OK)) return dm_raise(L);
@@ -371,24 +369,30 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in, bool inplac
     for (int i = 0; i < n_out; i++) dm_tensor_unref(&out[i]);
     return dm_raise(L);
   }
-  for (int i = 0; i < n_out; i++) push_result(L, S, out[i], top);
+  if (a->inplace) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  for (int i = 0; i < n_out; i++) give_result(a, S, i, out[i]);
+  lua_settop(L, a->top + n_out);
   return n_out;
 }
 
 /* cat and its kind: the tensors come as one table. */
-static int call_list(Args *a, State *S, int top) {
+static int call_list(Args *a, State *S) {
   lua_State *L = a->L;
+  const int top = a->top;
   int first = 1;
   while (first <= top && !lua_istable(L, first) && !dm_box(L, first)) first++;
   dm_Tensor *local[LOCAL_IN], **in = local;
   int n;
+  if (first > top)
+    return bad(a, a->g->tensor[0], top ? 1 : lua_gettop(L) + 1, "table of tensors");
   if (dm_box(L, first)) { /* einsum("ij,jk->ik", a, b): tensors side by side */
     n = 0;
     while (first + n <= top && dm_box(L, first + n)) n++;
-  } else if (lua_istable(L, first)) {
-    n = (int)lua_rawlen(L, first);
   } else {
-    return bad(a, a->g->tensor[0], 1, "table of tensors");
+    n = (int)lua_rawlen(L, first);
   }
   if (n > LOCAL_IN) in = lua_newuserdatauv(L, sizeof *in * (size_t)n, 0);
   const bool table = lua_istable(L, first);
@@ -407,7 +411,7 @@ static int call_list(Args *a, State *S, int top) {
   read_positional(a, after, opts ? top - 1 : top);
   if (opts) read_options(a, top);
   check_complete(a);
-  return finish(a, S, n, in, false);
+  return finish(a, S, n, in);
 }
 
 /* full({2}, 7) is int64 and full({2}, true) bool, when no dtype is given. */
@@ -420,10 +424,11 @@ static void infer_full(Args *a, int top) {
   else if (lua_isboolean(a->L, value)) *dtype = DM_BOOL;
 }
 
-static bool names_tensor(lua_State *L, int i, const char *key) {
-  const bool yes = lua_istable(L, i) && lua_getfield(L, i, key) == LUA_TUSERDATA;
-  if (lua_istable(L, i)) lua_pop(L, 1);
-  return yes;
+/* The type of option `key` in the table at i, nil when there is none. */
+static int option_type(lua_State *L, int i, const char *key) {
+  const int type = dm_option(L, i, key);
+  lua_pop(L, 1);
+  return type;
 }
 
 /* Names that PyTorch gives to two ops, told apart by a tensor argument. */
@@ -431,9 +436,21 @@ static int overload(lua_State *L, int id) {
   if (id == DM_OP_max && dm_box(L, 2)) return DM_OP_maximum;
   if (id == DM_OP_min && dm_box(L, 2)) return DM_OP_minimum;
   if (id == DM_OP_clamp &&
-      (dm_box(L, 2) || dm_box(L, 3) || names_tensor(L, 2, "min") || names_tensor(L, 2, "max")))
+      (dm_box(L, 2) || dm_box(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
+       option_type(L, 2, "max") == LUA_TUSERDATA))
     return DM_OP_clamp_tensor;
   return id;
+}
+
+/* randint(high, size): low is 0. */
+static void supply_low(lua_State *L) {
+  const int top = lua_gettop(L);
+  if (top == 0 || option_type(L, top, "low") != LUA_TNIL) return;
+  if (lua_type(L, 1) == LUA_TNUMBER &&
+      (lua_type(L, 2) == LUA_TNUMBER || option_type(L, top, "high") != LUA_TNIL))
+    return;
+  lua_pushinteger(L, 0);
+  lua_insert(L, 1);
 }
 
 int dm_op_closure(lua_State *L) {
@@ -446,13 +463,17 @@ int dm_op_closure(lua_State *L) {
   a.n_tensor = a.n_temp = a.next_attr = a.requires_grad = 0;
   a.attr_given = 0;
   if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
-  const int top = lua_gettop(L);
-  if (a.g->list) return call_list(&a, S, top);
+  a.inplace = lua_toboolean(L, lua_upvalueindex(UP_INPLACE));
+  if (id == DM_OP_randint) supply_low(L);
+  const int top = a.top = lua_gettop(L);
+  luaL_checkstack(L, DM_MAX_OUT + 6, NULL);
+  for (int k = 0; k < a.op->n_out && !a.inplace; k++) dm_push_box(L, S);
+  if (a.g->list) return call_list(&a, S);
   for (int k = 0; k < a.g->n_tensor; k++) a.in[k] = NULL;
   const bool opts = top > 0 && lua_istable(L, top) && is_options(L, top);
   read_positional(&a, 1, opts ? top - 1 : top);
   if (opts) read_options(&a, top);
   check_complete(&a);
   if (id == DM_OP_full) infer_full(&a, top);
-  return finish(&a, S, a.g->n_tensor, a.in, lua_toboolean(L, lua_upvalueindex(UP_INPLACE)));
+  return finish(&a, S, a.g->n_tensor, a.in);
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "op/pointwise.h"
 
 static int64_t position(lua_State *L, int i) {
   const lua_Integer v = lua_tointeger(L, i);
@@ -11,11 +12,10 @@ static int64_t position(lua_State *L, int i) {
   return v > 0 ? v - 1 : v;
 }
 
-/* Replaces the tensor in the box on top by a view of it. */
+/* Replaces the tensor in the box on top by a part of it. */
 static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
-  dm_Tensor *t = dm_to_tensor(L, -1), *out = NULL;
-  if (dm_call(op, 1, &t, attr, &out) != DM_OK) dm_raise(L);
-  dm_push_tensor(L, S, out);
+  dm_Tensor *t = dm_to_tensor(L, -1);
+  dm_push_call(L, S, op, 1, &t, attr);
   lua_replace(L, -2);
 }
 
@@ -61,12 +61,11 @@ static void push_view(lua_State *L, State *S, int at) {
     } else if (type == LUA_TTABLE) {
       take_range(L, S, item, dim++);
     } else if (dm_to_tensor(L, item)) {
-      dm_Tensor *in[2] = {dm_to_tensor(L, -1), dm_to_tensor(L, item)}, *out = NULL;
+      dm_Tensor *in[2] = {dm_to_tensor(L, -1), dm_to_tensor(L, item)};
       const int64_t attr = dim;
       const int ids = in[1]->ndim;
       if (in[1]->dtype == DM_BOOL) dm_raise_text(L, "index: a mask stands alone: x[mask]");
-      if (dm_call(DM_OP_index_get, 2, in, &attr, &out) != DM_OK) dm_raise(L);
-      dm_push_tensor(L, S, out);
+      dm_push_call(L, S, DM_OP_index_get, 2, in, &attr);
       lua_replace(L, -2);
       dim += ids;
     } else {
@@ -105,24 +104,44 @@ static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
   return x.st;
 }
 
+/* value broadcast to x[mask], less leading dims of size 1 that are too many. */
+static dm_Tensor *fit_value(dm_X *x, dm_Tensor *value, const dm_Tensor *there) {
+  int ndim, drop = 0;
+  int64_t shape[DM_MAX_DIM];
+  while (value->ndim - drop > there->ndim && value->shape[drop] == 1) drop++;
+  dm_Tensor *v = value;
+  if (drop) v = x_reshape(x, value, value->ndim - drop, value->shape + drop);
+  if (x->st != DM_OK) return NULL;
+  if (dm_broadcast("index", v, there, &ndim, shape) == DM_OK && ndim == there->ndim &&
+      memcmp(shape, there->shape, sizeof *shape * (size_t)ndim) == 0)
+    return x_expand(x, v, ndim, shape);
+  x->st = dm_fail(DM_EARG,
+                  "index: a value of shape %s does not broadcast to %s, what the mask chooses",
+                  DM_SHAPE(value), DM_SHAPE(there));
+  return NULL;
+}
+
 static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) {
   dm_X x = DM_X_INIT;
-  dm_Tensor *in[3] = {t, widen_mask(&x, t, mask), value};
-  if (x.st == DM_OK)
-    x.st =
-        dm_call_inplace(value->ndim == 0 ? DM_OP_masked_fill : DM_OP_masked_put, 3, in, NULL);
+  dm_Tensor *in[3] = {t, widen_mask(&x, t, mask), value}, *there = NULL;
+  int op = DM_OP_masked_fill;
+  if (value->ndim > 0 && x.st == DM_OK) {
+    op = DM_OP_masked_put;
+    x.st = select_masked(t, mask, &there);
+    if (x.st == DM_OK) in[2] = fit_value(&x, value, there);
+  }
+  if (x.st == DM_OK) x.st = dm_call_inplace(op, 3, in, NULL);
+  dm_tensor_unref(&there);
   dm_x_free(&x);
   return x.st;
 }
 
 int dm_index_get(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  dm_Tensor *t = dm_check_tensor(L, 1);
   if (lua_isinteger(L, 2)) {
     const int64_t attr[2] = {0, position(L, 2)};
-    DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
-    dm_push_tensor(L, S, out);
-    return 1;
+    return dm_push_call(L, S, DM_OP_select, 1, &t, attr);
   }
   if (lua_istable(L, 2)) {
     push_view(L, S, 2);
@@ -132,20 +151,20 @@ int dm_index_get(lua_State *L) {
   if (!in[1])
     return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
                          luaL_typename(L, 2));
-  if (in[1]->dtype == DM_BOOL) {
-    DM_CHECK(L, select_masked(t, in[1], &out));
-  } else {
+  if (in[1]->dtype != DM_BOOL) {
     const int64_t dim = 0;
-    DM_CHECK(L, dm_call(DM_OP_index_get, 2, in, &dim, &out));
+    return dm_push_call(L, S, DM_OP_index_get, 2, in, &dim);
   }
-  dm_push_tensor(L, S, out);
+  Box *b = dm_push_box(L, S);
+  dm_Tensor *out = NULL;
+  DM_CHECK_TWICE(L, S, select_masked(t, in[1], &out));
+  dm_box_fill(L, S, b, out);
   return 1;
 }
 
-/* The value at 3 as a tensor: itself, or a number in a box that is pushed. */
-static dm_Tensor *push_value(lua_State *L, State *S) {
-  dm_Tensor *v = dm_to_tensor(L, 3);
-  if (v) return v;
+/* The value at 3 becomes a tensor, if it is not one. */
+static int value_to_tensor(lua_State *L, State *S) {
+  if (dm_to_tensor(L, 3)) return 0;
   const int type = lua_type(L, 3);
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
     dm_raise_text(L, "index: number or tensor expected as the value, got %s",
@@ -153,23 +172,25 @@ static dm_Tensor *push_value(lua_State *L, State *S) {
   Box *b = dm_push_box(L, S);
   const bool is_bool = type == LUA_TBOOLEAN, is_int = is_bool || lua_isinteger(L, 3);
   const int64_t i = is_bool ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
-  if (dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t) != DM_OK) dm_raise(L);
-  return b->t;
+  DM_CHECK_TWICE(L, S, dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t));
+  lua_replace(L, 3);
+  return 0;
 }
 
 int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1), *index = dm_to_tensor(L, 2);
   lua_settop(L, 3);
-  dm_Tensor *value = push_value(L, S);
+  value_to_tensor(L, S);
+  dm_Tensor *value = dm_to_tensor(L, 3);
   if (index && index->dtype == DM_BOOL) {
-    DM_CHECK(L, assign_masked(t, index, value));
+    DM_CHECK_TWICE(L, S, assign_masked(t, index, value));
     return 0;
   }
   if (index) {
     dm_Tensor *in[3] = {t, index, value};
     const int64_t attr[2] = {0, 0};
-    DM_CHECK(L, dm_call_inplace(DM_OP_index_put, 3, in, attr));
+    DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_index_put, 3, in, attr));
     return 0;
   }
   if (lua_istable(L, 2)) {
@@ -183,6 +204,6 @@ int dm_index_set(lua_State *L) {
                          luaL_typename(L, 2));
   }
   dm_Tensor *in[2] = {dm_to_tensor(L, -1), value};
-  DM_CHECK(L, dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_copy, 2, in, NULL));
   return 0;
 }

@@ -147,6 +147,12 @@ void dm_collect(lua_State *L, State *S) {
   S->gc_seconds += S->gc_last;
 }
 
+void dm_make_room(lua_State *L, State *S) {
+  const dm_Device cpu = {DM_CPU, 0};
+  dm_collect(L, S);
+  dm_device_ops(cpu)->empty_cache(cpu);
+}
+
 static int64_t live_bytes(void) {
   const dm_Device cpu = {DM_CPU, 0};
   return dm_device_ops(cpu)->allocated_bytes(cpu);
@@ -180,10 +186,22 @@ Box *dm_push_box(lua_State *L, State *S) {
   return b;
 }
 
-void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
-  Box *b = dm_push_box(L, S);
+void dm_box_fill(lua_State *L, State *S, Box *b, dm_Tensor *t) {
   b->t = t;
   feel_memory(L, S);
+}
+
+void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
+  dm_box_fill(L, S, dm_push_box(L, S), t);
+}
+
+int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
+                 const void *attr) {
+  Box *b = dm_push_box(L, S);
+  dm_Tensor *out = NULL;
+  DM_CHECK_TWICE(L, S, dm_call(op, n_in, in, attr, &out));
+  dm_box_fill(L, S, b, out);
+  return 1;
 }
 
 /* ---- arguments ---- */

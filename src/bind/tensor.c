@@ -139,14 +139,11 @@ static int tensor_new(lua_State *L) {
   lua_settop(L, 2);
   const dm_Tensor *given = dm_to_tensor(L, 1);
   if (given) { /* a copy, without history */
-    dm_Tensor *src = NULL, *out = NULL;
     Box *hold = dm_push_box(L, S);
-    DM_CHECK(L, dm_tensor_alias(given, &src));
-    hold->t = src;
+    DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
     const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
-    DM_CHECK(L, dm_call(DM_OP_cast, 1, &src, &dtype, &out));
-    dm_push_tensor(L, S, out);
-    if (grad) DM_CHECK(L, dm_set_requires_grad(out, true));
+    dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype);
+    if (grad) DM_CHECK(L, dm_set_requires_grad(dm_to_tensor(L, -1), true));
     return 1;
   }
   Nested n = {.ndim = -1};
@@ -157,7 +154,7 @@ static int tensor_new(lua_State *L) {
   if (t == DM_NO_DTYPE)
     t = n.any_float ? DM_F32 : n.any_int ? DM_I64 : n.any_bool ? DM_BOOL : DM_F32;
   Box *b = dm_push_box(L, S);
-  DM_CHECK(L, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
+  DM_CHECK_TWICE(L, S, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
   char *p = dm_tensor_data(b->t);
   if (b->t->numel > 0) fill_from(L, 1, t, &p);
   if (grad) DM_CHECK(L, dm_set_requires_grad(b->t, true));
@@ -281,9 +278,8 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
   } else if (strcmp(key, "ndim") == 0) {
     lua_pushinteger(L, t->ndim);
   } else if (strcmp(key, "data") == 0) {
-    dm_Tensor *a;
-    DM_CHECK(L, dm_tensor_alias(t, &a));
-    dm_push_tensor(L, S, a);
+    Box *b = dm_push_box(L, S);
+    DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   } else if (strcmp(key, "grad_fn") == 0) {
     if (t->node) lua_pushstring(L, dm_node_name(t->node));
     else lua_pushnil(L);
@@ -408,13 +404,12 @@ static int tensor_concat(lua_State *L) {
 
 static int next_row(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  dm_Tensor *t = dm_check_tensor(L, 1);
   const lua_Integer i = lua_tointeger(L, 2);
   if (t->ndim == 0 || i >= t->shape[0]) return 0;
   const int64_t attr[2] = {0, i};
-  DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
   lua_pushinteger(L, i + 1);
-  dm_push_tensor(L, S, out);
+  dm_push_call(L, S, DM_OP_select, 1, &t, attr);
   return 2;
 }
 
@@ -430,9 +425,9 @@ static int tensor_pairs(lua_State *L) {
 
 static int tensor_detach(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *out;
-  DM_CHECK(L, dm_tensor_alias(dm_check_tensor(L, 1), &out));
-  dm_push_tensor(L, S, out);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  Box *b = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   return 1;
 }
 
@@ -454,7 +449,7 @@ static int tensor_requires_grad_(lua_State *L) {
 /* x:to("float16"), x:to("cpu"), x:to(other), x:to{dtype=, device=, ...} */
 int dm_tensor_to(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1), *out = NULL;
+  dm_Tensor *t = dm_check_tensor(L, 1);
   int64_t dtype = t->dtype;
   dm_Device dev = t->device;
   for (int i = 2; i <= lua_gettop(L); i++) {
@@ -484,9 +479,7 @@ int dm_tensor_to(lua_State *L) {
     return dm_raise_text(L, "to: no copy from %s to %s in this build",
                          dm_device_name(t->device, a), dm_device_name(dev, b));
   }
-  DM_CHECK(L, dm_call(DM_OP_cast, 1, &t, &dtype, &out));
-  dm_push_tensor(L, S, out);
-  return 1;
+  return dm_push_call(L, S, DM_OP_cast, 1, &t, &dtype);
 }
 
 static int to_dtype(lua_State *L, const char *dtype) {
@@ -522,9 +515,7 @@ static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
 
 static void push_piece(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
   const int64_t attr[3] = {d, at, n};
-  dm_Tensor *out = NULL;
-  if (dm_call(DM_OP_narrow, 1, &t, attr, &out) != DM_OK) dm_raise(L);
-  dm_push_tensor(L, S, out);
+  dm_push_call(L, S, DM_OP_narrow, 1, &t, attr);
 }
 
 static int pieces_of(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
@@ -606,9 +597,7 @@ static int tensor_unbind(lua_State *L) {
   lua_createtable(L, (int)t->shape[d], 0);
   for (int64_t i = 0; i < t->shape[d]; i++) {
     const int64_t attr[2] = {d, i};
-    dm_Tensor *out = NULL;
-    DM_CHECK(L, dm_call(DM_OP_select, 1, &t, attr, &out));
-    dm_push_tensor(L, S, out);
+    dm_push_call(L, S, DM_OP_select, 1, &t, attr);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
@@ -617,16 +606,14 @@ static int tensor_unbind(lua_State *L) {
 /* x:equal(y): same shape, dtype and elements, as one boolean. */
 static int tensor_equal(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, 2)}, *out = NULL;
+  dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, 2)};
   if (!dm_same_shape(in[0], in[1])) {
     lua_pushboolean(L, false);
     return 1;
   }
-  DM_CHECK(L, dm_call(DM_OP_eq, 2, in, NULL, &out));
-  Box *eq = dm_push_box(L, S);
-  eq->t = out;
-  Box *all = dm_push_box(L, S);
-  DM_CHECK(L, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
+  Box *eq = dm_push_box(L, S), *all = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
+  DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
   push_element(L, DM_BOOL, dm_tensor_data(all->t));
   dm_box_release(eq);
   dm_box_release(all);
