@@ -333,6 +333,17 @@ def method(name):
     return lambda x, *a, **k: getattr(x, name)(*a, **k)
 
 
+def closed_slice(x, dim, start, stop, step=1):
+    """From start to stop, both included, as in Lua."""
+    n = x.shape[dim]
+    stop = stop + n if stop < 0 else stop
+    return x.movedim(dim, 0)[start:stop + 1:step].movedim(0, dim)
+
+
+def at_offset(x, size, stride, offset=0):
+    return torch.as_strided(x, size, stride, offset)
+
+
 @family("exact")
 def view():
     v = ["view"]
@@ -418,6 +429,17 @@ def view():
         case("diagonal", r(3, 4), offset=offset, flags=v)
     case("clone", x())
     case("detach", x(), grad=False, flags=v)
+    case("slice", x(), P(2), P(0), P(2), fn=closed_slice, flags=v)
+    case("slice", x(), P(2), P(0), P(-1), fn=closed_slice, step=2, flags=v)
+    case("slice", x(), P(-1), P(-3), P(-2), fn=closed_slice, flags=v)
+    case("slice", x(), P(0), P(1), P(1), fn=closed_slice, step=5, flags=v)
+    case("slice", r(3), P(0), P(2), P(1), fn=closed_slice)
+    case("as_strided", r(8), [2, 3], [3, 1], flags=[*v, "dense"])
+    case("as_strided", r(8), [2, 3], [1, 2], offset=1, fn=at_offset, flags=[*v, "dense"])
+    case("as_strided", r(8), [3, 4], [2, 1], fn=at_offset, flags=["dense"])  # places that overlap
+    case("as_strided", r(2, 4), [4], [0], offset=5, fn=at_offset, flags=["dense"])
+    case("as_strided", r(8), [], [], offset=7, fn=at_offset, flags=[*v, "dense"])
+    case("as_strided", r(8), [0, 3], [3, 1], flags=["dense"])
 
 
 # ---- pointwise --------------------------------------------------------------
