@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "op/index.h"
 #include "op/pointwise.h"
 #include "op/reduce.h"
 
@@ -167,11 +168,8 @@ void max_grad(dm_Grad *g) {
   }
   const int64_t d = a->dim.v < 0 && m->ndim > 0 ? a->dim.v + m->ndim : a->dim.v;
   const unsigned mask = m->ndim > 0 ? 1u << d : 0;
-  const struct {
-    int64_t dim, size;
-  } put = {m->ndim > 0 ? d : 0, m->ndim > 0 ? m->shape[d] : 1};
-  g->gx[0] = dm_x(x, DM_OP_put_along, &put, 2, x_keepdim(x, g->gy[0], m, mask),
-                  x_keepdim(x, g->out[1], m, mask));
+  g->gx[0] = x_put_back(g, a->dim.v, x_keepdim(x, g->gy[0], m, mask),
+                        x_keepdim(x, g->out[1], m, mask));
 }
 
 dm_status argmax_rule(dm_Call *c) {

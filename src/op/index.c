@@ -264,10 +264,13 @@ dm_status gather_cpu(dm_Call *c) {
   return DM_OK;
 }
 
-void gather_grad(dm_Grad *g) {
+dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) {
   const dm_Meta *m = &g->in_meta[0];
-  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
-  g->gx[0] = dm_x(g->x, DM_OP_scatter_add, g->attr, 3, zeros, g->in[1], g->gy[0]);
+  dm_Tensor *zeros = gy ? x_zeros(g->x, m->ndim, m->shape, gy) : NULL;
+  return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
+}
+void gather_grad(dm_Grad *g) {
+  g->gx[0] = x_put_back(g, DM_ATTR(DimAttr, g)->dim, g->gy[0], g->in[1]);
 }
 
 static dm_status check_scatter(dm_Call *c, bool number_ok) {

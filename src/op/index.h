@@ -1,4 +1,4 @@
-/* What ops that write some elements of a tensor share. */
+/* What ops that read or write some elements of a tensor share. */
 #ifndef DM_INDEX_H
 #define DM_INDEX_H
 
@@ -12,5 +12,8 @@ dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t 
                           dm_Tensor **out);
 /* Zeros of a shape, with the dtype and device of another tensor. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
+/* The gradient of values taken along dim of input 0: each gy goes back to where
+   its value came from. */
+dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index);
 
 #endif

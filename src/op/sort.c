@@ -10,6 +10,7 @@
 #include "cpu/vec.h"
 #include "op/along.h"
 #include "op/dense.h"
+#include "op/index.h"
 #include "op/pointwise.h"
 
 enum { RUN = 16 /* items sorted by insertion before merging starts */ };
@@ -194,97 +195,11 @@ dm_status topk_cpu(dm_Call *c) {
   return sort_along(c, a->dim, a->largest);
 }
 
-/* ---- put_along, take_along ---- */
-
-typedef struct PutAttr {
-  int64_t dim, size;
-} PutAttr;
-
-static dm_status check_index(const dm_Call *c) {
-  const dm_Tensor *index = c->in[1];
-  if (index->dtype == DM_I64 && index->ndim == c->in[0]->ndim) return DM_OK;
-  return dm_fail(DM_EARG, "%s: index is %s %s, wanted int64 with %d dims", c->op->name,
-                 dm_dtype_name((dm_DType)index->dtype), DM_SHAPE(index), c->in[0]->ndim);
-}
-static void put_lines(void *ctx, int64_t begin, int64_t end) {
-  const Job *j = ctx;
-  const int64_t size = dm_dtype_size(j->from);
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t from = dm_along_at(&j->in, i), to = dm_along_at(&j->out, i);
-    for (int64_t k = 0; k < j->in.n; k++) {
-      const int64_t at = from + k * j->in.inner;
-      const int64_t go = to + (j->index[at] - j->base) * j->out.inner;
-      copy_element(j->y + go * size, j->x + at * size, size);
-    }
-  }
-}
-static void take_lines(void *ctx, int64_t begin, int64_t end) {
-  const Job *j = ctx;
-  const int64_t size = dm_dtype_size(j->from);
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t from = dm_along_at(&j->in, i), to = dm_along_at(&j->out, i);
-    for (int64_t k = 0; k < j->out.n; k++) {
-      const int64_t at = to + k * j->out.inner;
-      const int64_t come = from + (j->index[at] - j->base) * j->in.inner;
-      copy_element(j->y + at * size, j->x + come * size, size);
-    }
-  }
-}
-static dm_status move_along(dm_Call *c, int64_t dim, dm_RangeFn *fn) {
-  Job j = {.descending = false};
-  dm_Tensor *dense = NULL, *index = NULL;
-  dm_status st = DM_OK;
-  DM_GO(open_job(&j, c, dim, &dense));
-  DM_GO(dm_dense_new(c->in[1], &index));
-  j.index = dm_tensor_data(index);
-  if (index->numel > 0) dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), fn, &j);
-done:
-  dm_tensor_unref(&dense);
-  dm_tensor_unref(&index);
-  return st;
-}
-
-dm_status put_along_rule(dm_Call *c) {
-  const PutAttr *a = DM_ATTR(PutAttr, c);
-  int d;
-  DM_TRY(check_index(c));
-  DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
-  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
-  if (c->in[0]->ndim > 0) c->out_meta[0].shape[d] = a->size;
-  return DM_OK;
-}
-dm_status put_along_cpu(dm_Call *c) {
-  if (c->out[0]->numel > 0)
-    memset(dm_tensor_data(c->out[0]), 0, (size_t)dm_tensor_bytes(c->out[0]));
-  return move_along(c, DM_ATTR(PutAttr, c)->dim, put_lines);
-}
-void put_along_grad(dm_Grad *g) {
-  const int64_t dim = DM_ATTR(PutAttr, g)->dim;
-  g->gx[0] = dm_x(g->x, DM_OP_take_along, &dim, 2, g->gy[0], g->in[1]);
-}
-
-dm_status take_along_rule(dm_Call *c) {
-  int d;
-  DM_TRY(check_index(c));
-  DM_TRY(dm_check_dim(c, c->in[0], *DM_ATTR(int64_t, c), &d));
-  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[0]->dtype);
-  return DM_OK;
-}
-dm_status take_along_cpu(dm_Call *c) { return move_along(c, *DM_ATTR(int64_t, c), take_lines); }
-
-static dm_Tensor *put_back(dm_Grad *g, int64_t dim, dm_Tensor *index) {
-  const dm_Meta *m = &g->in_meta[0];
-  const int64_t d = dim < 0 ? dim + m->ndim : dim;
-  const PutAttr put = {m->ndim > 0 ? d : 0, m->ndim > 0 ? m->shape[d] : 1};
-  return dm_x(g->x, DM_OP_put_along, &put, 2, g->gy[0], index);
-}
-void take_along_grad(dm_Grad *g) { g->gx[0] = put_back(g, *DM_ATTR(int64_t, g), g->in[1]); }
-/* Each value's gradient goes back to where the value came from. */
 void sort_grad(dm_Grad *g) {
-  if (g->gy[0]) g->gx[0] = put_back(g, DM_ATTR(SortAttr, g)->dim, g->out[1]);
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(SortAttr, g)->dim, g->gy[0], g->out[1]);
 }
 void topk_grad(dm_Grad *g) {
-  if (g->gy[0]) g->gx[0] = put_back(g, DM_ATTR(TopkAttr, g)->dim, g->out[1]);
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(TopkAttr, g)->dim, g->gy[0], g->out[1]);
 }
 
 /* ---- bucketize ---- */
