@@ -316,6 +316,14 @@ describe("sizes beyond all memory", function()
     assert.refuses("weight wants " .. most .. " times 2", function()
       return x:conv2d(dm.ones(2, 2, 3, 3), {groups = most})
     end)
+    assert.refuses("label %-9223372036854775808 at position 1 is out of range", function()
+      return dm.zeros(1, 3):nll_loss(dm.tensor{math.mininteger})
+    end)
+    local labels = dm.tensor{1, 2}
+    for _, none in ipairs{1e300, -1e300, 1 / 0, 0 / 0, 1.5} do -- numbers that no label is
+      assert.same({1, 1}, dm.full({2, 3}, -1.0):nll_loss(labels,
+        {ignore_index = none, reduction = "none"}):totable())
+    end
   end)
 
   it("a size that is no number is refused", function()

@@ -6,6 +6,18 @@
 
 /* May values of src be written among x's? A number may when it is whole. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src);
+/* Fails unless index is of an integer dtype. */
+dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index);
+/* index as a dense int64 tensor of positions in 0..n-1; wrap: negative ones
+   count from the end. */
+dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,
+                           dm_Tensor **out);
+/* Where sums into out are kept: out, or a tensor of its compute type. Starts
+   as x, or as zeros when there is none. */
+dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums);
+dm_status dm_sums_store(dm_Tensor *out, dm_Tensor *sums);
+/* The dim of a checked call. */
+int dm_dim_of(const dm_Tensor *t, int64_t dim);
 /* t broadcast to shape, as a dense tensor of dtype; t itself when it is one.
    CPU; never recorded. *out is to be unreffed after a failure as well. */
 dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,

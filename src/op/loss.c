@@ -74,12 +74,13 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
     dm_load_i64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, dense->numel, label);
   dm_tensor_unref(&dense);
   for (int64_t i = 0; i < target->numel; i++) {
-    if (ignore.set && label[i] == (int64_t)ignore.v) {
+    const int64_t given = label[i];
+    if (ignore.set && (double)given == ignore.v) {
       label[i] = -1;
       continue;
     }
-    const int64_t given = label[i];
-    label[i] -= c->base;
+    /* unsigned: the least of int64 wraps, and is out of range still */
+    label[i] = (int64_t)((uint64_t)given - (uint64_t)c->base);
     if (label[i] < 0 || label[i] >= classes)
       return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s",
                      c->op->name, (long long)given, (long long)(i + c->base), c->base,
