@@ -3,26 +3,10 @@
 local dm = require "demilune"
 local data, datasets = dm.data, dm.datasets
 
-local folder
-local function path(name) return folder .. "/" .. name end
-local function write(name, text)
-  local f = assert(io.open(path(name), "wb"))
-  f:write(text)
-  f:close()
-  return path(name)
-end
-local function run(command)
-  local p = assert(io.popen(command .. " 2>&1"))
-  local text = p:read "a"
-  local _, _, code = p:close()
-  return text, code
-end
-setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(os.execute("mkdir " .. folder))
-end)
-teardown(function() os.execute("rm -rf " .. folder) end)
+local folder = require "spec.folder"
+local path, write, run = folder.path, folder.write, folder.run
+setup(folder.make)
+teardown(folder.remove)
 
 -- Threads of this process, or nil where the system does not tell.
 local function threads()
@@ -419,7 +403,7 @@ describe("FashionMNIST and MNIST:", function()
 
   it("normalise pictures and count labels from 1", function()
     four_files(3, {0, 9, 4})
-    local set = assert(datasets.MNIST(folder))
+    local set = assert(datasets.MNIST(path()))
     assert.equal(3, #set)
     assert.same({"uint8", "int64"}, {set.images.dtype, set.labels.dtype})
     assert.same({1, 10, 5}, set.labels:totable())
@@ -433,7 +417,7 @@ describe("FashionMNIST and MNIST:", function()
         assert.equal(label:item(), y[i]:item())
       end
     end
-    local raw = assert(datasets.FashionMNIST(folder, {normalize = false}))
+    local raw = assert(datasets.FashionMNIST(path(), {normalize = false}))
     assert.near(1 / 255, raw:get(1)[{1, 1, 1}]:item(), 1e-7)
     assert.equal("Ankle boot", raw.classes[10])
   end)
@@ -442,7 +426,7 @@ describe("FashionMNIST and MNIST:", function()
     local labels = {}
     for i = 1, 64 do labels[i] = i % 10 end
     four_files(64, labels)
-    local set = assert(datasets.MNIST(folder, {augment = {padding = 1, flip = 0.5}}))
+    local set = assert(datasets.MNIST(path(), {augment = {padding = 1, flip = 0.5}}))
     local sums = {}
     for _, workers in ipairs{0, 1, 3} do
       local loader = data.DataLoader(set, {batch_size = 16, num_workers = workers, seed = 4})
@@ -458,26 +442,26 @@ describe("FashionMNIST and MNIST:", function()
   end)
 
   it("say how to get what is missing, and what does not fit", function()
-    local set, message = datasets.FashionMNIST(folder .. "/nowhere")
+    local set, message = datasets.FashionMNIST(path "nowhere")
     assert.is_nil(set)
     assert.matches("apt-get install dataset-fashion-mnist", message, 1, true)
     assert.matches("four IDX files", message)
     four_files(3, {0, 9})
-    set, message = datasets.MNIST(folder)
+    set, message = datasets.MNIST(path())
     assert.is_nil(set)
     assert.matches("3 pictures and 2 labels", message)
     four_files(1, {10})
-    set, message = datasets.MNIST(folder)
+    set, message = datasets.MNIST(path())
     assert.is_nil(set)
     assert.matches("a label of 10", message)
     write("train-labels-idx1-ubyte", "xx")
-    set, message = datasets.MNIST(folder)
+    set, message = datasets.MNIST(path())
     assert.is_nil(set)
     assert.matches("cut short", message)
   end)
 
   it("refuse unknown options", function()
-    local ok, message = pcall(datasets.FashionMNIST, folder, {trian = false})
+    local ok, message = pcall(datasets.FashionMNIST, path(), {trian = false})
     assert.is_false(ok)
     assert.matches("did you mean 'train'", message)
   end)

@@ -2,32 +2,10 @@
 
 local dm = require "demilune"
 
-local folder
-local function path(name) return folder .. "/" .. name end
-local function read(name)
-  local f = assert(io.open(path(name), "rb"))
-  local text = f:read "a"
-  f:close()
-  return text
-end
-local function write(name, text)
-  local f = assert(io.open(path(name), "wb"))
-  f:write(text)
-  f:close()
-  return path(name)
-end
-local function run(command)
-  local p = assert(io.popen(command .. " 2>&1"))
-  local text = p:read "a"
-  p:close()
-  return text
-end
-setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(os.execute("mkdir " .. folder))
-end)
-teardown(function() os.execute("rm -rf " .. folder) end)
+local folder = require "spec.folder"
+local path, read, write, run = folder.path, folder.read, folder.write, folder.run
+setup(folder.make)
+teardown(folder.remove)
 
 local function round_trip(tree)
   assert(dm.save(path "trip", tree))
@@ -199,7 +177,7 @@ end)
 
 describe("The outside world:", function()
   it("a path that cannot be is nil and a message", function()
-    for _, bad in ipairs{path "no/such/folder/f", folder, "/dev/full", ""} do
+    for _, bad in ipairs{path "no/such/folder/f", path(), "/dev/full", ""} do
       local ok, message = dm.save(bad, {1})
       assert.is_nil(ok)
       assert.is_string(message)
@@ -207,7 +185,7 @@ describe("The outside world:", function()
     local tree, message = dm.load(path "nowhere")
     assert.is_nil(tree)
     assert.matches("No such file", message)
-    assert.is_nil((dm.load(folder)))
+    assert.is_nil((dm.load(path())))
   end)
 
   it("a disk that fills up leaves the old checkpoint and no litter", function()
@@ -225,7 +203,7 @@ describe("The outside world:", function()
     assert.matches("full\tnil\t.*cannot write.*File too large", text)
     assert.matches("kept\t10.0", text)
     assert.matches("small\ttrue", text)
-    assert.equal("", run(("ls -A %s | grep tmp"):format(folder)))
+    assert.equal("", run(("ls -A %s | grep tmp"):format(path())))
   end)
 
   it("damaged files are nil and a message, never a crash", function()

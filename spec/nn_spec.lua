@@ -97,6 +97,23 @@ describe("nn layers", function()
     assert.is_true(nn.Conv2d(4, 8, 5).bias:abs():max():item() <= 0.1)
   end)
 
+  it("initial weights have the deviation that their formulas ask for", function()
+    local w = dm.empty(200, 50)
+    local wanted = {
+      kaiming_normal_ = math.sqrt(2 / 50), kaiming_uniform_ = math.sqrt(2 / 50),
+      xavier_normal_ = math.sqrt(2 / 250), xavier_uniform_ = math.sqrt(2 / 250),
+    }
+    for name, deviation in pairs(wanted) do
+      assert.is_true(rawequal(w, nn.init[name](w)))
+      assert.is_true(math.abs(w:std():item() / deviation - 1) < 0.05, name)
+      local most = w:abs():max():item() / deviation
+      assert.equal(name:find "uniform" ~= nil, most < 1.74, name) -- sqrt(3)
+      fails("unknown option", nn.init[name], w, {fan = 1})
+    end
+    nn.init.kaiming_normal_(w, {mode = "fan_out", nonlinearity = "linear"})
+    assert.is_true(math.abs(w:std():item() / math.sqrt(1 / 200) - 1) < 0.05)
+  end)
+
   it("Conv2d padding 'same' keeps the plane for even kernels too", function()
     for _, k in ipairs{1, 2, 3, 4} do
       assert.same({1, 2, 7, 6}, {table.unpack(nn.Conv2d(1, 2, k, {padding = "same"})(

@@ -183,6 +183,11 @@ static char *row_at(const Work *w, char *data, int64_t i) {
   return data + first * dm_dtype_size(w->type);
 }
 
+/* Its element at row i's label. */
+static char *label_at(const Work *w, char *data, int64_t i) {
+  return row_at(w, data, i) + w->label[i] * w->r.inner * dm_dtype_size(w->type);
+}
+
 /* ---- cross entropy ---- */
 
 dm_status cross_entropy_rule(dm_Call *c) {
@@ -239,44 +244,34 @@ CROSS(float, f32, expf)
 CROSS(double, f64, exp)
 #undef CROSS
 
-static dm_status run_cross(Work *w) {
-  const int64_t grain = dm_max_i64(1, 16384 / dm_max_i64(w->r.c, 1));
-  dm_parallel_for(w->r.n, grain, w->type == DM_F64 ? cross_rows_f64 : cross_rows_f32, w);
-  return w->failed ? dm_fail(DM_EMEM, "cross_entropy: out of memory") : DM_OK;
-}
-
-dm_status cross_entropy_cpu(dm_Call *c) {
+/* in: x, target, weight. The loss; or, with gy, the gradient of x. */
+static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
   const CrossAttr *a = DM_ATTR(CrossAttr, c);
-  dm_Tensor *x = c->in[0];
   Work w;
   dm_status st;
-  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  DM_GO(work_new(c, rows_of(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
   w.smoothing = a->smoothing;
-  DM_GO(run_cross(&w));
-  reduce_rows(&w, a->reduction, c->out[0]);
+  if (gy) {
+    DM_GO(spread_gradient(&w, a->reduction, gy));
+    w.out = dm_tensor_data(c->out[0]);
+  }
+  dm_parallel_for(w.r.n, dm_max_i64(1, 16384 / dm_max_i64(w.r.c, 1)),
+                  w.type == DM_F64 ? cross_rows_f64 : cross_rows_f32, &w);
+  if (w.failed) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  else if (!gy) reduce_rows(&w, a->reduction, c->out[0]);
 done:
   work_free(&w);
   return st;
 }
+
+dm_status cross_entropy_cpu(dm_Call *c) { return cross_entropy(c, c->in, NULL); }
 
 dm_status cross_entropy_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
   return DM_OK;
 }
-
 dm_status cross_entropy_backward_cpu(dm_Call *c) {
-  const CrossAttr *a = DM_ATTR(CrossAttr, c);
-  dm_Tensor *x = c->in[1];
-  Work w;
-  dm_status st;
-  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[2], c->in[3], a->ignore, &w));
-  w.smoothing = a->smoothing;
-  DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
-  w.out = dm_tensor_data(c->out[0]);
-  DM_GO(run_cross(&w));
-done:
-  work_free(&w);
-  return st;
+  return cross_entropy(c, c->in + 1, c->in[0]);
 }
 
 /* With p = softmax(x): g (A (p - 1/C) + K), where A is what a row's targets
@@ -333,11 +328,7 @@ dm_status nll_loss_cpu(dm_Call *c) {
   DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
   for (int64_t i = 0; i < w.r.n; i++) {
     double v = 0;
-    if (w.label[i] >= 0)
-      dm_load_f64(w.type,
-                  row_at(&w, dm_tensor_data(w.x), i) +
-                      w.label[i] * w.r.inner * dm_dtype_size(w.type),
-                  1, 1, &v);
+    if (w.label[i] >= 0) dm_load_f64(w.type, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
     w.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
   }
   reduce_rows(&w, a->reduction, c->out[0]);
@@ -374,10 +365,7 @@ dm_status nll_loss_backward_cpu(dm_Call *c) {
   for (int64_t i = 0; i < w.r.n; i++) {
     if (w.label[i] < 0) continue;
     const double v = -weight_at(&w, w.label[i]) * w.row[i];
-    dm_store_f64(w.type,
-                 row_at(&w, dm_tensor_data(out), i) +
-                     w.label[i] * w.r.inner * dm_dtype_size(w.type),
-                 1, 1, &v);
+    dm_store_f64(w.type, label_at(&w, dm_tensor_data(out), i), 1, 1, &v);
   }
 done:
   work_free(&w);

@@ -11,13 +11,7 @@ local options = require "demilune.options"
 
 local dataset = {}
 
--- ---- Dataset ----
-
-local Dataset = {class = "Dataset"}
-Dataset.__index = Dataset
-Dataset.__len = function(self) return self:len() end
-Dataset.__tostring = function(self) return ("%s(%d samples)"):format(self.class, self:len()) end
-dataset.Dataset = Dataset
+-- ---- classes of what has samples ----
 
 local function construct(class, ...)
   local self = setmetatable({}, class)
@@ -27,18 +21,28 @@ end
 
 -- A new class: `local Squares = data.Dataset:extend "Squares"`, then its init,
 -- get and len.
-function Dataset:extend(name)
+local function extend(base, name)
   local class = {}
-  for key, value in pairs(self) do
+  for key, value in pairs(base) do
     if key:sub(1, 2) == "__" then class[key] = value end
   end
   class.__index = class
-  class.class = name or self.class
-  class.super = self
-  return setmetatable(class, {__index = self, __call = construct})
+  class.class = name or base.class
+  class.super = base
+  return setmetatable(class, {__index = base, __call = construct})
 end
 
-function Dataset:init() end -- luacheck: ignore 212
+-- A first class, with len() to come: Dataset, Sampler.
+function dataset.class(name)
+  local class = {class = name, extend = extend, init = function() end}
+  class.__index = class
+  function class:__len() return self:len() end
+  function class:__tostring() return ("%s(%d samples)"):format(self.class, self:len()) end
+  return class
+end
+
+local Dataset = dataset.class "Dataset"
+dataset.Dataset = Dataset
 function Dataset:get() caller.raise("%s has no get(i)", self.class) end
 function Dataset:len() caller.raise("%s has no len()", self.class) end
 

@@ -11,12 +11,7 @@ local dataset = require "demilune.data.dataset"
 
 local sampler = {}
 
-local Sampler = {class = "Sampler"}
-Sampler.__index = Sampler
-Sampler.__len = function(self) return self:len() end
-Sampler.__tostring = function(self) return ("%s(%d samples)"):format(self.class, self:len()) end
-Sampler.extend = dataset.Dataset.extend
-function Sampler:init() end -- luacheck: ignore 212
+local Sampler = dataset.class "Sampler"
 function Sampler:len() return self.n end
 function Sampler:order() caller.raise("%s has no order(epoch)", self.class) end
 sampler.Sampler = Sampler

@@ -51,28 +51,23 @@ local function kaiming_std(name, t, opts)
   return init.calculate_gain(o.nonlinearity, o.a) / math.sqrt(fan)
 end
 
-function init.kaiming_uniform_(t, opts)
-  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
-  return init.uniform_(t, -bound, bound)
-end
-
-function init.kaiming_normal_(t, opts)
-  return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts))
-end
-
 local function xavier_std(name, t, opts)
   local o = options.read(name, opts, {gain = 1})
   local fan_in, fan_out = init.fans(t)
   return o.gain * math.sqrt(2 / (fan_in + fan_out))
 end
 
-function init.xavier_uniform_(t, opts)
-  local bound = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
-  return init.uniform_(t, -bound, bound)
+-- init.NAME_uniform_(t, opts) and init.NAME_normal_(t, opts) fill t with numbers
+-- whose standard deviation is deviation(t, opts).
+local function scheme(name, deviation)
+  local uniform, normal = name .. "_uniform_", name .. "_normal_"
+  init[uniform] = function(t, opts)
+    local bound = math.sqrt(3) * deviation(uniform, t, opts)
+    return init.uniform_(t, -bound, bound)
+  end
+  init[normal] = function(t, opts) return init.normal_(t, 0, deviation(normal, t, opts)) end
 end
-
-function init.xavier_normal_(t, opts)
-  return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts))
-end
+scheme("kaiming", kaiming_std)
+scheme("xavier", xavier_std)
 
 return init
