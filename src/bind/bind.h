@@ -102,7 +102,7 @@ int dm_world_failed(lua_State *L, dm_status st);
    t's own bytes when they lie so. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
 
-/* The same; out of memory, the call is tried again after dm_make_room. */
+/* DM_CHECK, with a second try after dm_make_room when memory ran out. */
 #define DM_CHECK_TWICE(L, S, call)                     \
   do {                                                 \
     const int mark_ = dm_replay_mark();                \

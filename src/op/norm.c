@@ -145,7 +145,7 @@ dm_status group_norm_rule(dm_Call *c) {
   if (x->ndim < 2)
     return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)",
                    DM_SHAPE(x));
-  if (a->n < 1 || x->shape[1] % a->n != 0)
+  if (a->n < 1 || a->n > dm_max_i64(1, x->shape[1]) || x->shape[1] % a->n != 0)
     return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
                    (long long)x->shape[1], (long long)a->n);
   DM_TRY(check_affine(c, "weight", c->in[1], x->shape[1]));

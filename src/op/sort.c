@@ -1,6 +1,6 @@
-/* Ops that go along one dim, line by line: sort, topk, cumsum, and taking and
-   putting by index; bucketize and nonzero. Lines are sorted by merging, stably,
-   on 64-bit keys whose unsigned order is the order of the values. */
+/* Ops that go along one dim, line by line: sort, topk, cumsum;
+   bucketize and nonzero. Lines are sorted by merging, stably, on 64-bit keys
+   whose unsigned order is the order of the values. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ typedef struct Job {
   dm_DType from, to;
   const char *x;
   char *y;
-  int64_t *index; /* written by sort, read by take and put */
+  int64_t *index; /* where each came from */
   bool descending, reverse;
   int base;
   atomic_bool failed; /* out of memory */
