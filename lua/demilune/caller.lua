@@ -37,4 +37,12 @@ function caller.warn_once(key, text, ...)
   caller.warn(text, ...)
 end
 
+-- A warning about a line, "file:line: " (nil: the caller's), given once for it.
+function caller.warn_at(where, text)
+  text = (where or position()) .. "warning: " .. text
+  if warned[text] then return end
+  warned[text] = true
+  caller.sink(text)
+end
+
 return caller

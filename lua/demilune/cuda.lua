@@ -7,4 +7,9 @@ function cuda.is_available() return false, "this build has no CUDA part" end
 
 function cuda.device_count() return 0 end
 
-return cuda
+-- dm.cuda.amp is dm.amp: regions there find their device themselves.
+return setmetatable(cuda, {
+  __index = function(_, name)
+    if name == "amp" then return require "demilune.amp" end
+  end,
+})

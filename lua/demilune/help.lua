@@ -23,10 +23,27 @@ local function signature(row)
   return ("%s(%s)"):format(row.name, table.concat(args, ", "))
 end
 
+-- What autocast's words mean for the op.
+local POLICY = {
+  lower_precision_fp = "inputs become the region's 16-bit dtype",
+  fp32 = "inputs become float32",
+  fp32_set_opt_dtype = "the result is float32, unless a dtype is given",
+  promote = "inputs that differ become float32",
+  banned = "refused",
+  unlisted = "works on what it is given",
+}
+
+local function policy(word) return ("%s (%s)"):format(word, POLICY[word]) end
+
 local function text_of(row)
   local lines = {signature(row), "  " .. row.doc}
-  lines[#lines + 1] = ("  autocast: %s on the CPU, %s on CUDA; %s"):format(row.cpu, row.cuda,
-    row.differentiable and "has a gradient" or "no gradient")
+  if row.cpu == row.cuda then
+    lines[#lines + 1] = "  autocast: " .. policy(row.cpu)
+  else
+    lines[#lines + 1] = "  autocast on the CPU: " .. policy(row.cpu)
+    lines[#lines + 1] = "  autocast on CUDA: " .. policy(row.cuda)
+  end
+  lines[#lines + 1] = row.differentiable and "  has a gradient" or "  no gradient"
   return table.concat(lines, "\n")
 end
 

@@ -27,7 +27,7 @@ typedef struct Box {
 typedef struct State {
   dm_Modes modes; /* the main coroutine's */
   dm_Modes *current;
-  lua_State *current_thread;
+  lua_State *current_thread, *main; /* NULL: not met yet */
   dm_Generator generator;
   struct dm_Observer *observers;
   Box *scope; /* ring of the innermost open scope; NULL: none */
@@ -141,7 +141,12 @@ extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functio
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
 extern const luaL_Reg dm_image_functions[];
+extern const luaL_Reg dm_autocast_functions[];
 void dm_register_scopes(lua_State *L, State *S);
+/* Pushes the table of methods of autocast's regions. */
+void dm_push_region_methods(lua_State *L, State *S);
+/* Warns, once for each line, when `what` is called while autocast is on. */
+void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_data(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);
 

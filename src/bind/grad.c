@@ -66,7 +66,7 @@ static void check_names(lua_State *L, int i, const char *what, int n,
    comes back when x.grad = nil (zero_grad). autograd.grad makes no such cycle. */
 static int tensor_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
-  dm_enter(L);
+  const State *S = dm_enter(L);
   dm_Tensor *root = dm_check_tensor(L, 1), *seed = dm_to_tensor(L, 2);
   if (!seed) {
     check_names(L, 2, "backward", DM_COUNT(names), names);
@@ -74,6 +74,7 @@ static int tensor_backward(lua_State *L) {
   }
   const int flags = walk_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
   lua_State *outer = running;
+  if (!outer) dm_warn_autocast(L, S, "backward");
   running = L;
   return finish_walk(L, outer, dm_backward(1, &root, &seed, flags));
 }
@@ -421,22 +422,27 @@ static Past *push_past(lua_State *L, State *S) {
   return p;
 }
 
+static int cast_state_gc(lua_State *L) {
+  dm_cast_state_drop(lua_touserdata(L, 1));
+  return 0;
+}
+
 /* autocast_state([off]) -> the state, as a value; off: with that device type, or
    (true) with all of them, switched off. */
 static int autocast_state(lua_State *L) {
   dm_enter(L);
-  dm_CastState s = dm_autocast_state();
-  if (lua_isstring(L, 1)) {
-    dm_Device d;
-    DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
-    s = dm_autocast_off(d.type);
-  } else if (lua_toboolean(L, 1)) {
-    s = dm_autocast_off(-1);
+  lua_settop(L, 1);
+  dm_CastState *s = lua_newuserdatauv(L, sizeof *s, 0);
+  *s = (dm_CastState){.cache_enabled = true};
+  if (luaL_newmetatable(L, "demilune.AutocastState")) {
+    lua_pushcfunction(L, cast_state_gc);
+    lua_setfield(L, -2, "__gc");
   }
-  dm_CastState *to = lua_newuserdatauv(L, sizeof *to, 0);
-  *to = s;
-  luaL_newmetatable(L, "demilune.AutocastState");
   lua_setmetatable(L, -2);
+  dm_Device d;
+  if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
+  if (lua_isstring(L, 1)) *s = dm_autocast_off(d.type);
+  else *s = lua_toboolean(L, 1) ? dm_autocast_off(-1) : dm_autocast_state();
   return 1;
 }
 
@@ -472,8 +478,9 @@ static int autocast_convert(lua_State *L) {
   luaL_checkstack(L, n + 4, NULL);
   const int first = lua_gettop(L) + 1;
   for (int i = 0; i < n; i++) (void)dm_push_box(L, S); /* nothing may raise later */
-  bool listed = false;
-  DM_CHECK(L, dm_autocast_inputs(&op, n, in, cast, NULL, &listed));
+  dm_CastPlan plan;
+  DM_CHECK(L, dm_autocast_plan(&op, n, in, NULL, &plan));
+  DM_CHECK(L, dm_autocast_inputs(&plan, n, in, cast));
   for (int i = n - 1; i >= 0; i--) {
     if (cast[i] == in[i]) {
       dm_tensor_unref(&cast[i]);
@@ -483,7 +490,7 @@ static int autocast_convert(lua_State *L) {
       lua_rawseti(L, 3, i + 1);
     }
   }
-  lua_pushboolean(L, listed);
+  lua_pushboolean(L, plan.listed);
   return 1;
 }
 

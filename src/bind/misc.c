@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "cpu/threads.h"
+#include "engine/autocast.h"
 
 static int manual_seed(lua_State *L) {
   State *S = dm_enter(L);
@@ -218,8 +219,6 @@ static int json_decode(lua_State *L) {
 
 /* ---- the op table as data ---- */
 
-static const char *const cast_names[] = {
-    "unlisted", "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "promote", "banned"};
 static const char *const kind_names[] = {"int",  "number", "bool", "dtype", "device",
                                          "enum", "dim",    "pos",  "str",   "number?",
                                          "dim?", "pair",   "dims", "sizes"};
@@ -252,8 +251,8 @@ static void push_row(lua_State *L, const dm_OpInfo *op) {
   STR("name", op->name);
   STR("signature", op->sig);
   STR("doc", op->doc);
-  STR("cpu", cast_names[op->cast[DM_CPU]]);
-  STR("cuda", cast_names[op->cast[DM_CUDA]]);
+  STR("cpu", dm_cast_names[op->cast[DM_CPU]]);
+  STR("cuda", dm_cast_names[op->cast[DM_CUDA]]);
   BOOL("inplace", op->flags & F_INPLACE);
   BOOL("only_inplace", op->flags & F_ONLY_INPLACE);
   BOOL("view", op->flags & F_VIEW);

@@ -1,9 +1,8 @@
-/* Scopes: no_grad and its kin, dm.scope, and the state of autocast. A scope is
-   a to-be-closed value that switches when it is made and switches back once,
-   on every way out; given a function it runs it inside and returns its results. */
+/* Scopes: no_grad and its kin, and dm.scope. A scope is a to-be-closed value that switches when
+   it is made and switches back once, on every way out; given a function it runs it inside and
+   returns its results. */
 #include "base/error.h"
 #include "bind/bind.h"
-#include "engine/autocast.h"
 
 typedef enum Kind { OFF, ON, INFERENCE, MEMORY } Kind;
 
@@ -160,85 +159,6 @@ static int is_inference_mode_enabled(lua_State *L) {
   return 1;
 }
 
-/* ---- autocast's state; the regions themselves are Lua's ---- */
-
-static dm_DeviceType check_type(lua_State *L, int i) {
-  const char *name = luaL_optstring(L, i, "cuda");
-  dm_Device d;
-  if (dm_device_parse(name, &d) != DM_OK) dm_raise(L);
-  return (dm_DeviceType)d.type;
-}
-
-typedef struct RegionBox {
-  dm_Region region;
-  dm_Modes *modes;
-  bool open;
-} RegionBox;
-
-/* autocast_enter(device_type, enabled, dtype, cache) -> token */
-static int autocast_enter(lua_State *L) {
-  State *S = dm_enter(L);
-  const dm_DeviceType type = check_type(L, 1);
-  const dm_DType dtype = dm_check_dtype(L, 3);
-  RegionBox *r = lua_newuserdatauv(L, sizeof *r, 1);
-  keep_coroutine(L);
-  r->region = dm_autocast_enter(type, lua_toboolean(L, 2), dtype, lua_toboolean(L, 4));
-  r->modes = S->current;
-  r->open = true;
-  return 1;
-}
-
-static int autocast_leave(lua_State *L) {
-  dm_enter(L);
-  RegionBox *r = lua_touserdata(L, 1);
-  if (!r || lua_rawlen(L, 1) != sizeof *r) return dm_raise_text(L, "autocast: not a region");
-  if (!r->open) return 0;
-  r->open = false;
-  dm_Modes *here = dm_modes_current;
-  dm_modes_current = r->modes;
-  dm_autocast_leave(r->region);
-  dm_modes_current = here;
-  return 0;
-}
-
-static int is_autocast_enabled(lua_State *L) {
-  State *S = dm_enter(L);
-  lua_pushboolean(L, S->current->autocast[check_type(L, 1)].enabled);
-  return 1;
-}
-static int set_autocast_enabled(lua_State *L) {
-  State *S = dm_enter(L);
-  S->current->autocast[check_type(L, 1)].enabled = lua_toboolean(L, 2);
-  return 0;
-}
-static int get_autocast_dtype(lua_State *L) {
-  State *S = dm_enter(L);
-  lua_pushstring(L, dm_dtype_name((dm_DType)S->current->autocast[check_type(L, 1)].dtype));
-  return 1;
-}
-static int set_autocast_dtype(lua_State *L) {
-  State *S = dm_enter(L);
-  S->current->autocast[check_type(L, 1)].dtype = (uint8_t)dm_check_dtype(L, 2);
-  return 0;
-}
-static int is_cache_enabled(lua_State *L) {
-  lua_pushboolean(L, dm_enter(L)->current->cache_enabled);
-  return 1;
-}
-static int set_cache_enabled(lua_State *L) {
-  dm_enter(L)->current->cache_enabled = lua_toboolean(L, 1);
-  return 0;
-}
-static int clear_cache(lua_State *L) {
-  dm_enter(L);
-  dm_autocast_clear_cache();
-  return 0;
-}
-static int cast_count(lua_State *L) {
-  lua_pushinteger(L, dm_autocast_cast_count());
-  return 1;
-}
-
 void dm_register_scopes(lua_State *L, State *S) {
   static const luaL_Reg meta[] = {
       {"__close", scope_close}, {"__gc", scope_close}, {NULL, NULL}};
@@ -263,14 +183,4 @@ const luaL_Reg dm_scope_functions[] = {{"no_grad", no_grad},
                                        {"set_grad_enabled", set_grad_enabled},
                                        {"is_grad_enabled", is_grad_enabled},
                                        {"is_inference_mode_enabled", is_inference_mode_enabled},
-                                       {"autocast_enter", autocast_enter},
-                                       {"autocast_leave", autocast_leave},
-                                       {"is_autocast_enabled", is_autocast_enabled},
-                                       {"set_autocast_enabled", set_autocast_enabled},
-                                       {"get_autocast_dtype", get_autocast_dtype},
-                                       {"set_autocast_dtype", set_autocast_dtype},
-                                       {"is_autocast_cache_enabled", is_cache_enabled},
-                                       {"set_autocast_cache_enabled", set_cache_enabled},
-                                       {"clear_autocast_cache", clear_cache},
-                                       {"autocast_cast_count", cast_count},
                                        {NULL, NULL}};

@@ -13,53 +13,96 @@ enum { GC_FLOOR = 32 << 20 }; /* live bytes that are not worth a collection */
 
 /* ---- coroutines: each has modes of its own, inherited from its starter ---- */
 
-static const char modes_key = 0, anchor_key = 0;
+static const char modes_key = 0, starters_key = 0, anchor_key = 0;
 
 static int free_modes(lua_State *L) {
   dm_modes_clear(lua_touserdata(L, 1));
   return 0;
 }
 
+/* Pushes the registry's table at key, made with that __mode when first asked for. */
+static void push_weak(lua_State *L, const char *key, const char *mode) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushstring(L, mode);
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, key);
+}
+
+/* Runs, or has resumed the one that runs. */
+static bool at_work(lua_State *T) {
+  lua_Debug ar;
+  return lua_status(T) == LUA_OK && lua_getstack(T, 0, &ar);
+}
+
+/* Pushes the coroutine that resumed L, as far as the library has met it: the one
+   that called last, or if that one is no longer at work its own starter, and so
+   on. nil: the main one. Lua keeps no such record. */
+static void push_starter(lua_State *L, const State *S) {
+  lua_State *T = S->current_thread;
+  push_weak(L, &starters_key, "kv");
+  if (!T) lua_pushnil(L);
+  else lua_rawgetp(L, LUA_REGISTRYINDEX, &anchor_key);
+  /* coroutines nest at most 200 deep; old records may point in a circle */
+  for (int hops = 0; T && (T == L || !at_work(T)); hops++) {
+    if (hops < 200) lua_rawget(L, -2);
+    else lua_pop(L, 1), lua_pushnil(L);
+    T = lua_tothread(L, -1);
+  }
+  lua_remove(L, -2);
+}
+
+/* The modes of coroutine T, which is at i; NULL when it has none yet. The main
+   one's are in S. */
+static dm_Modes *find_modes(lua_State *L, State *S, int i) {
+  lua_State *T = lua_tothread(L, i);
+  if (!T || T == S->main) return &S->modes;
+  lua_pushvalue(L, i);
+  push_weak(L, &modes_key, "k");
+  lua_insert(L, -2);
+  lua_rawget(L, -2);
+  dm_Modes *m = lua_touserdata(L, -1);
+  lua_pop(L, 2);
+  return m;
+}
+
+static dm_Modes *make_modes(lua_State *L, const dm_Modes *from) {
+  push_weak(L, &modes_key, "k");
+  lua_pushthread(L);
+  dm_Modes *m = lua_newuserdatauv(L, sizeof *m, 0);
+  dm_modes_inherit(m, from);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, free_modes);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  return m;
+}
+
 /* Finds or makes the modes of coroutine L. They live in a table with weak keys;
    the current coroutine is anchored, so that its address means it. */
 void dm_enter_slow(lua_State *L, State *S) {
-  luaL_checkstack(L, 6, "demilune");
-  const bool is_main = lua_pushthread(L);
-  lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &anchor_key);
-  dm_Modes *m = &S->modes;
-  if (!is_main) {
-    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) != LUA_TTABLE) {
-      lua_pop(L, 1);
-      lua_newtable(L);
-      lua_newtable(L);
-      lua_pushliteral(L, "k");
-      lua_setfield(L, -2, "__mode");
-      lua_setmetatable(L, -2);
-      lua_pushvalue(L, -1);
-      lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
-    }
-    lua_pushvalue(L, -2);
-    if (lua_rawget(L, -2) == LUA_TUSERDATA) {
-      m = lua_touserdata(L, -1);
-    } else {
-      m = lua_newuserdatauv(L, sizeof *m, 0);
-      *m = *S->current;
-      m->cache = NULL;
-      m->depth = 0;
-      m->replay = NULL; /* it may outlive the stretch */
-      lua_newtable(L);
-      lua_pushcfunction(L, free_modes);
-      lua_setfield(L, -2, "__gc");
-      lua_setmetatable(L, -2);
-      lua_pushvalue(L, -4);
-      lua_pushvalue(L, -2);
-      lua_rawset(L, -5);
-      lua_pop(L, 1);
-    }
-    lua_pop(L, 2);
+  luaL_checkstack(L, 12, "demilune");
+  if (lua_pushthread(L)) S->main = L;
+  const int self = lua_gettop(L);
+  push_starter(L, S);
+  dm_Modes *m = find_modes(L, S, self);
+  if (!m) {
+    const dm_Modes *from = find_modes(L, S, self + 1);
+    m = make_modes(L, from ? from : &S->modes);
   }
-  lua_pop(L, 1);
+  push_weak(L, &starters_key, "kv");
+  lua_pushvalue(L, self);
+  lua_pushvalue(L, self + 1);
+  lua_rawset(L, -3);
+  lua_pushvalue(L, self);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &anchor_key);
+  lua_settop(L, self - 1);
   S->current = m;
   S->current_thread = L;
 }

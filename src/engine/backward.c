@@ -540,7 +540,9 @@ static dm_status walk_in_modes(Walk *w, int n, dm_Tensor *const *roots,
                                dm_Tensor *const *seeds) {
   dm_Modes *m = dm_modes();
   const dm_Modes old = *m;
-  const dm_CastState cast = dm_autocast_resume(dm_autocast_off(-1));
+  dm_CastState off = dm_autocast_off(-1);
+  const dm_CastState cast = dm_autocast_resume(off);
+  dm_cast_state_drop(&off);
   m->grad = w->flags & DM_CREATE_GRAPH;
   m->inference = false;
   m->walking = true;

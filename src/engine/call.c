@@ -124,24 +124,42 @@ static dm_Tensor **room_for(int n, dm_Tensor **local, int n_local) {
   return n <= n_local ? local : dm_alloc((int64_t)sizeof *local * n);
 }
 
-static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                               const void *attr, dm_Tensor **out, int *n_out) {
+/* A listed op: its inner calls are not converted again. */
+static dm_status call_masked(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                             const void *attr, dm_Tensor **out, int *n_out) {
   dm_Modes *m = dm_modes();
-  dm_Tensor *local[16];
-  _Alignas(8) char attr_copy[DM_ATTR_BYTES];
-  dm_Tensor **cast = room_for(n_in, local, 16);
+  m->masked = true;
+  const dm_status st = call_plain(op, n_in, in, attr, out, n_out);
+  m->masked = false;
+  return st;
+}
+
+static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_in,
+                           dm_Tensor *const *in, const void *attr, dm_Tensor **out,
+                           int *n_out) {
+  dm_Tensor *local[16], **cast = room_for(n_in, local, 16);
   if (!cast) return dm_fail(DM_EMEM, "%s: out of memory", op->name);
-  memcpy(attr_copy, attr, dm_op_signature(op)->attr_bytes);
-  bool listed;
-  dm_status st = dm_autocast_inputs(op, n_in, in, cast, attr_copy, &listed);
+  dm_status st = dm_autocast_inputs(plan, n_in, in, cast);
   if (st == DM_OK) {
-    m->masked = listed;
-    st = call_plain(op, n_in, cast, attr_copy, out, n_out);
-    m->masked = false;
+    st = call_masked(op, n_in, cast, attr, out, n_out);
     for (int i = 0; i < n_in; i++) dm_tensor_unref(&cast[i]);
   }
   if (cast != local) dm_free(cast);
   return st;
+}
+
+static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                               const void *attr, dm_Tensor **out, int *n_out) {
+  dm_CastPlan plan;
+  DM_TRY(dm_autocast_plan(op, n_in, in, attr, &plan));
+  if (!plan.listed) return call_plain(op, n_in, in, attr, out, n_out);
+  if (plan.to != DM_NO_DTYPE) return call_cast(op, &plan, n_in, in, attr, out, n_out);
+  if (!plan.f32_result) return call_masked(op, n_in, in, attr, out, n_out);
+  _Alignas(8) char copy[DM_ATTR_BYTES];
+  const dm_Signature *g = dm_op_signature(op);
+  memcpy(copy, attr, g->attr_bytes);
+  *(int64_t *)(void *)(copy + g->attr[g->dtype_attr].offset) = DM_F32;
+  return call_masked(op, n_in, in, copy, out, n_out);
 }
 
 dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
@@ -152,7 +170,9 @@ dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm
     dm_op_defaults(op, defaults);
     attr = defaults;
   }
-  if (dm_autocast_on(dm_modes())) return call_autocast(op, n_in, in, attr, out, n_out);
+  const dm_Modes *m = dm_modes();
+  if (dm_autocast_on(m) && dm_autocast_knows(m, op))
+    return call_autocast(op, n_in, in, attr, out, n_out);
   return call_plain(op, n_in, in, attr, out, n_out);
 }
 

@@ -10,10 +10,13 @@
 struct dm_CastCache;
 struct dm_Observer;
 struct dm_Replay;
+struct dm_Policies;
+struct dm_Region;
 
 typedef struct dm_Autocast {
   bool enabled;
   uint8_t dtype;
+  struct dm_Policies *policies; /* NULL: the op table's; a counted reference */
 } dm_Autocast;
 
 /* All that autocast goes by: it travels with a node that the host wrote, and
@@ -31,10 +34,11 @@ typedef struct dm_Modes {
   bool casting; /* autocast is converting an input */
   bool walking; /* in the walk back */
   uint8_t base; /* positions count from 0 (C) or 1 (Lua) */
-  int depth;    /* open autocast regions of all device types */
   int place;    /* where the host is, by a number of its own, for observers; 0: nowhere */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
-  struct dm_CastCache *cache;     /* casts of weights, dropped when depth is 0 */
+  struct dm_Region *regions;      /* open autocast regions, the innermost first */
+  int resumed;                    /* states put in force, and not gone back from */
+  struct dm_CastCache *cache;     /* casts of weights, dropped with the last of both */
   dm_Generator *generator;        /* the default one of every device */
   struct dm_Observer **observers; /* head of the host's list */
   struct dm_Replay *replay;       /* the stretch of work that is to be run again; or NULL */
@@ -56,7 +60,10 @@ static inline dm_Modes *dm_modes(void) {
 }
 /* Both belong to the host, and serve all of its modes. */
 void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observers);
-/* Drops what m holds (its cast cache). */
+/* For a new thread of control: what `from` has switched on, without its regions
+   and casts, which end with it. */
+void dm_modes_inherit(dm_Modes *m, const dm_Modes *from);
+/* Drops what m holds. */
 void dm_modes_clear(dm_Modes *m);
 
 #endif

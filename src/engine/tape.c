@@ -60,6 +60,7 @@ static void node_free(dm_Node *n) {
   }
   for (int i = 0; i < n->n_out; i++) dm_tensor_unref(&n->gy[i]);
   free_hooks(n->hooks);
+  dm_cast_state_drop(&n->cast);
   dm_free(n->retain);
   dm_free(n->where);
   dm_free(n);

@@ -3,118 +3,162 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local cuda = require "demilune.cuda"
 
 local autocast = {}
 
--- A region may be entered again while it is open: it keeps a stack.
-local Region = {}
-Region.__index = Region
-Region.__name = "demilune.autocast"
-
+local NONE = options.NONE
 local TYPES = {cpu = true, cuda = true}
+local DEFAULT = cuda.is_available() and "cuda" or "cpu"
 local LOW = {float16 = true, bfloat16 = true}
-local REGION = {device_type = "cpu", dtype = options.NONE, enabled = true,
-  cache_enabled = options.NONE}
+local DTYPES = {float64 = true, float32 = true, float16 = true, bfloat16 = true}
+local REGION = {device_type = NONE, dtype = NONE, enabled = true, cache_enabled = NONE,
+  rules = NONE, policy = NONE}
 
-function autocast.is_autocast_available(device_type)
-  return device_type == "cpu" or device_type == "cuda"
-end
-
--- "cpu" or "cuda", from a device's name.
+-- "cpu" or "cuda", from a device's name. nil: cuda where there is a CUDA device, else cpu.
 function autocast.device_type_of(name)
+  if name == nil then return DEFAULT end
+  if TYPES[name] then return name end
   if type(name) ~= "string" then
     caller.raise("autocast: device_type is a %s, wanted a string such as \"cpu\"", type(name))
   end
-  local kind = name:match "^(%l+):%d+$" or name
+  local kind = name:match "^(%l+):%d+$"
   if not TYPES[kind] then
     caller.raise("autocast: unknown device '%s', wanted \"cpu\" or \"cuda\"", name)
   end
   return kind
 end
 
-local function settings_of(opts)
-  if type(opts) == "string" then opts = {device_type = opts} end
-  local o = options.read("autocast", opts, REGION)
-  o.device_type = autocast.device_type_of(o.device_type)
-  if o.dtype == nil then o.dtype = core.get_autocast_dtype(o.device_type) end
-  if o.cache_enabled == nil then o.cache_enabled = core.is_autocast_cache_enabled() end
-  if o.enabled and o.device_type == "cuda" and not require("demilune.cuda").is_available() then
-    caller.warn("autocast: there is no CUDA device; the region is off")
-    o.enabled = false
-  elseif o.enabled and o.device_type == "cpu" and not LOW[o.dtype] then
-    caller.warn("autocast: dtype is %s, the CPU knows float16 and bfloat16; the region is off",
-      tostring(o.dtype))
-    o.enabled = false
+-- Whether autocast knows the device type; raises when there is no such type.
+function autocast.is_autocast_available(device_type)
+  return TYPES[autocast.device_type_of(device_type)]
+end
+
+-- May the region be on? Warns when it may not.
+local function may_be_on(kind, dtype)
+  if kind == "cuda" then
+    if cuda.is_available() then return true end
+    caller.warn_at(nil, "autocast: there is no CUDA device; the region is off")
+    return false
   end
-  return o
+  caller.warn_at(nil, ("autocast: dtype is %s, the CPU knows float16 and bfloat16; the region "
+    .. "is off"):format(dtype))
+  return false
 end
 
-function Region:enter()
-  local o = self.settings
-  -- a region that is off accepts any dtype: the one in force stays
-  local dtype = o.enabled and o.dtype or LOW[o.dtype] and o.dtype
-    or core.get_autocast_dtype(o.device_type)
-  self[#self + 1] = core.autocast_enter(o.device_type, o.enabled, dtype, o.cache_enabled)
-  return self
+local function check_flag(name, flag)
+  if type(flag) ~= "boolean" then
+    caller.raise("autocast: %s is %s, wanted true or false", name, tostring(flag))
+  end
 end
 
-function Region:leave()
-  local token = table.remove(self)
-  if token == nil then caller.raise("autocast: the region is not open") end
-  core.autocast_leave(token)
-end
-
-function Region:__close()
-  if #self > 0 then self:leave() end
-end
-Region.close = Region.__close
-
-function Region:__gc()
-  if #self == 0 then return end
-  while #self > 0 do self:leave() end
-  caller.sink("warning: an autocast region was never closed; hint: " ..
-    "local _ <close> = amp.autocast{...}")
-end
-
-function Region:__tostring()
-  local o = self.settings
-  return ("autocast(%s, %s, %s)"):format(o.device_type, o.dtype, o.enabled and "on" or "off")
-end
-
--- fn inside the region, at each call; the region itself is closed.
-function Region:wrap(fn)
-  if type(fn) ~= "function" then
-    local meta = getmetatable(fn)
-    if not (type(meta) == "table" and meta.__call) then
-      caller.raise("autocast:wrap: wanted a function, got %s; hint: local _ <close> = " ..
-        "amp.autocast{...} opens a region for a block", type(fn))
+-- An open region. named: when it is forgotten, the warning names the caller's line.
+local function open(opts, named)
+  local kind, dtype, enabled, cache
+  if opts ~= nil then
+    for key in next, opts do
+      if not REGION[key] then options.read("autocast", opts, REGION) end
     end
+    kind, dtype, enabled, cache = opts.device_type, opts.dtype, opts.enabled, opts.cache_enabled
+    if enabled ~= nil then check_flag("enabled", enabled) end
+    if cache ~= nil then check_flag("cache_enabled", cache) end
   end
-  while #self > 0 do self:leave() end
+  if not TYPES[kind] then kind = autocast.device_type_of(kind) end
+  if dtype ~= nil and not DTYPES[dtype] then
+    caller.raise("autocast: dtype is '%s', wanted \"float16\" or \"bfloat16\"", tostring(dtype))
+  end
+  if enabled == nil then enabled = true end
+  if enabled and (kind == "cuda" or dtype and not LOW[dtype]) then
+    enabled = may_be_on(kind, dtype)
+  end
+  -- a region that is off accepts any dtype: the one in force stays
+  if dtype and not enabled and not LOW[dtype] then dtype = nil end
+  return core.autocast_open(kind, enabled, dtype, cache, opts and opts.rules,
+    opts and opts.policy, named)
+end
+
+-- autocast("cpu", {...}, fn) as autocast({device_type = "cpu", ...}, fn).
+local function device_first(device_type, opts, fn)
+  if type(device_type) ~= "string" then options.read("autocast", device_type, REGION) end
+  local all = {}
+  if type(opts) == "table" and getmetatable(opts) == nil then
+    for key, value in next, opts do all[key] = value end
+    all.device_type = device_type
+    return all, fn
+  end
+  all.device_type = device_type
+  return all, opts
+end
+
+local function check_callable(fn)
+  if type(fn) == "function" then return end
+  local meta = getmetatable(fn)
+  if type(meta) == "table" and meta.__call then return end
+  caller.raise("autocast: wanted a function, got %s; hint: local _ <close> = "
+    .. "amp.autocast{...} opens a region for a block", type(fn))
+end
+
+-- fn inside a region of these settings, at each call, however deep; the region
+-- itself is closed.
+function core.region_methods.wrap(region, fn)
+  region:close()
+  check_callable(fn)
   return function(...)
-    local _ <close> = self:enter()
+    local _ <close> = region:reopen()
     return fn(...)
   end
 end
 
--- amp.autocast{device_type = , dtype = , enabled = , cache_enabled = } opens a
--- region, to be closed; amp.autocast(opts, fn) returns what fn() returns inside.
-function autocast.autocast(opts, fn)
-  local region = setmetatable({settings = settings_of(opts)}, Region)
-  if fn == nil then return region:enter() end
-  return region:wrap(fn)()
+-- Opens a region: listed ops convert their floating tensors (float64 aside).
+--   local _ <close> = amp.autocast{dtype = "bfloat16"}    until the end of the block
+--   local y = amp.autocast({...}, function() return model(x) end)
+--   local step = amp.autocast{...}:wrap(function(x) ... end)
+-- device_type (which may come first, as a string): "cpu" or "cuda"; without one
+--   cuda where there is a CUDA device, else cpu.
+-- dtype: "float16" or "bfloat16"; without one that of the region around, outside
+--   of any bfloat16 on the CPU and float16 on CUDA.
+-- enabled = false: ops work on what they are given, also inside a region that is on.
+-- cache_enabled: whether a weight is cast once for the region, or at each use.
+-- policy = {softmax = "lower_precision", ...}: other rules for single ops, here
+--   and in the regions inside. Words: lower_precision, fp32, promote, unlisted,
+--   fp32_set_opt_dtype, banned.
+-- rules = "cuda" or "cpu": whose op table rules, whatever the device.
+-- Where the region cannot be on (no CUDA, another dtype on the CPU) it warns and
+-- is off. A coroutine starts with the state of the one that starts it, and from
+-- then on its regions are its own.
+function autocast.autocast(opts, fn, last)
+  if opts ~= nil and type(opts) ~= "table" then opts, fn = device_first(opts, fn, last) end
+  if fn == nil then return open(opts, true) end
+  check_callable(fn)
+  local _ <close> = open(opts)
+  return fn()
 end
 
-autocast.is_autocast_enabled = core.is_autocast_enabled
-autocast.get_autocast_dtype = core.get_autocast_dtype
+-- The state itself, as in PyTorch: for a device type, by default the one that
+-- autocast() takes. The setters act in the coroutine that calls.
+for _, name in ipairs{"is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype",
+  "set_autocast_dtype", "is_autocast_cache_enabled", "set_autocast_cache_enabled",
+  "clear_autocast_cache"} do
+  autocast[name] = core[name]
+end
 
--- {op = class} of the ops that autocast treats on that device.
+-- How many casts autocast has made so far.
+autocast.cast_count = core.autocast_cast_count
+
+-- {op = word}, for every op: what autocast does to it on that device. A number
+-- divided by a tensor counts as a reciprocal.
+--   lower_precision_fp   inputs become the region's 16-bit dtype
+--   fp32                 inputs become float32
+--   fp32_set_opt_dtype   the result is float32, unless a dtype is given
+--   promote              inputs that differ become float32
+--   banned               raises
+--   unlisted             nothing
 function autocast.op_table(device_type)
-  local kind, classes = autocast.device_type_of(device_type or "cpu"), {}
+  local kind, words = autocast.device_type_of(device_type), {}
   for _, row in ipairs(core.ops()) do
-    if not row.hidden and row[kind] ~= "unlisted" then classes[row.name] = row[kind] end
+    if not row.hidden then words[row.name] = row[kind] end
   end
-  return classes
+  return words
 end
 
 return autocast

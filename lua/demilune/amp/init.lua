@@ -1,8 +1,10 @@
 -- demilune.amp: mixed precision. Each room is loaded when it is first named.
 
 local ROOMS = {
-  autocast = {"autocast", "is_autocast_available", "is_autocast_enabled", "get_autocast_dtype",
-    "op_table"},
+  autocast = {"autocast", "cast_count", "clear_autocast_cache",
+    "get_autocast_dtype", "is_autocast_available", "is_autocast_cache_enabled",
+    "is_autocast_enabled", "op_table", "set_autocast_cache_enabled", "set_autocast_dtype",
+    "set_autocast_enabled"},
   scaler = {"GradScaler"},
   step = {"step"},
   custom = {"custom_fwd", "custom_bwd", "register"},

@@ -92,6 +92,7 @@ end
 -- One update. closure, if given, computes the loss (with gradients), which is
 -- returned. found_inf: a float32 scalar; not 0: nothing is changed.
 function Optimizer:step(closure, found_inf)
+  core.warn_autocast "step"
   local loss
   if closure then
     local _ <close> = core.enable_grad()

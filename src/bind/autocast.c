@@ -1,0 +1,314 @@
+/* Autocast's regions as Lua values, and its state. A region is open when it is
+   made and closes once: as a to-be-closed value, by close(), or, forgotten, when
+   it is collected; then a warning names the line that opened it. What there is
+   to say about options is said in Lua, by amp/autocast.lua. */
+#include <string.h>
+
+#include "base/error.h"
+#include "bind/bind.h"
+#include "engine/autocast.h"
+
+static const char region_key = 0; /* its address names the metatable and marks a region */
+
+typedef struct Region {
+  const void *magic;
+  dm_Region region;
+  dm_Autocast now; /* what it sets; holds a reference to its policies */
+  dm_Modes *modes; /* of the coroutine that opened it, which user value 1 holds */
+  int line;        /* that opened it, in the function that user value 2 is; or -1 */
+  uint8_t type;
+  bool cache, open;
+} Region;
+
+static Region *check_region(lua_State *L) {
+  Region *r = lua_rawlen(L, 1) == sizeof *r ? lua_touserdata(L, 1) : NULL;
+  if (!r || r->magic != &region_key)
+    dm_raise_text(L, "autocast: region expected, got %s", luaL_typename(L, 1));
+  return r;
+}
+
+/* Warns (demilune.caller's warn_at): a place or nil and a text are on top, and go. */
+static void call_warning(lua_State *L) {
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "demilune.caller");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "warn_at");
+  lua_insert(L, -4);
+  lua_pop(L, 1);
+  lua_call(L, 2, 0);
+}
+
+void dm_warn_autocast(lua_State *L, const State *S, const char *what) {
+  if (DM_LIKELY(!dm_autocast_on(S->current))) return;
+  luaL_checkstack(L, 6, NULL);
+  lua_pushnil(L);
+  lua_pushfstring(L,
+                  "%s: called while autocast is on, which covers forward and loss only; hint: "
+                  "close the region first",
+                  what);
+  call_warning(L);
+}
+
+static int warn_autocast(lua_State *L) {
+  const State *S = dm_enter(L);
+  dm_warn_autocast(L, S, luaL_checkstring(L, 1));
+  return 0;
+}
+
+/* ---- regions ---- */
+
+/* Pushes a region that is not open yet. */
+static Region *push_region(lua_State *L, dm_DeviceType type) {
+  Region *r = lua_newuserdatauv(L, sizeof *r, 2);
+  *r = (Region){.magic = &region_key, .type = (uint8_t)type, .line = -1};
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &region_key);
+  lua_setmetatable(L, -2);
+  return r;
+}
+
+/* Opens the region on top of the stack. */
+static void open_region(lua_State *L, const State *S, Region *r) {
+  lua_pushthread(L);
+  lua_setiuservalue(L, -2, 1);
+  r->modes = S->current;
+  dm_autocast_enter(&r->region, (dm_DeviceType)r->type, r->now, r->cache);
+  r->open = true;
+}
+
+/* The caller of amp/autocast.lua, whose own frame is one: it ends in a tail call. */
+static void note_line(lua_State *L, Region *r) {
+  lua_Debug ar;
+  if (!lua_getstack(L, 2, &ar)) return;
+  lua_getinfo(L, "fl", &ar);
+  r->line = ar.currentline;
+  lua_setiuservalue(L, -2, 2);
+}
+
+static void shut_region(Region *r) {
+  if (!r->open) return;
+  r->open = false;
+  dm_autocast_leave(r->modes, &r->region);
+}
+
+static int region_close(lua_State *L) {
+  shut_region(check_region(L));
+  return 0;
+}
+
+static int region_gc(lua_State *L) {
+  Region *r = check_region(L);
+  const bool forgotten = r->open && r->line > 0;
+  shut_region(r);
+  dm_policies_unref(&r->now.policies);
+  if (!forgotten) return 0;
+  lua_Debug ar;
+  lua_getiuservalue(L, 1, 2);
+  lua_getinfo(L, ">S", &ar);
+  lua_pushfstring(L, "%s:%d: ", ar.short_src, r->line);
+  lua_pushliteral(L, "autocast: this region was never closed; hint: local _ <close> = "
+                     "amp.autocast{...}, or amp.autocast(options, fn)");
+  call_warning(L);
+  return 0;
+}
+
+/* A new region with the settings of this one, open. */
+static int region_reopen(lua_State *L) {
+  const State *S = dm_enter(L);
+  const Region *from = check_region(L);
+  Region *r = push_region(L, (dm_DeviceType)from->type);
+  r->now = from->now;
+  r->cache = from->cache;
+  dm_policies_ref(r->now.policies);
+  open_region(L, S, r);
+  return 1;
+}
+
+static int region_tostring(lua_State *L) {
+  const Region *r = check_region(L);
+  lua_pushfstring(L, "autocast(%s, %s, %s)", r->type == DM_CUDA ? "cuda" : "cpu",
+                  dm_dtype_name((dm_DType)r->now.dtype), r->now.enabled ? "on" : "off");
+  return 1;
+}
+
+/* ---- settings ---- */
+
+/* cuda where there is a device of that type, else cpu. */
+static dm_DeviceType check_type(lua_State *L, int i) {
+  dm_Device d = {DM_CUDA, 0};
+  if (lua_isnoneornil(L, i)) return dm_device_ops(d) ? DM_CUDA : DM_CPU;
+  if (lua_type(L, i) != LUA_TSTRING)
+    dm_raise_text(L, "autocast: device_type is a %s, wanted a string such as \"cpu\"",
+                  luaL_typename(L, i));
+  if (dm_device_parse(lua_tostring(L, i), &d) != DM_OK) dm_raise(L);
+  return (dm_DeviceType)d.type;
+}
+
+/* The class that the word at the top stands for. */
+static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
+  static const char *const names[] = {"unlisted", "lower_precision", "lower_precision_fp",
+                                      "fp32",     "float32",         "fp32_set_opt_dtype",
+                                      "promote",  "banned"};
+  static const uint8_t classes[] = {ASIS, LOW, LOW, F32, F32, F32OUT, WIDE, BAN};
+  const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  if (!word)
+    dm_raise_text(L, "autocast: policy of %s is a %s, wanted a word such as \"fp32\"", op->name,
+                  luaL_typename(L, -1));
+  int k = 0;
+  while (word && k < DM_COUNT(names) && strcmp(names[k], word) != 0) k++;
+  if (k == DM_COUNT(names)) {
+    const char *near = dm_nearest(word, DM_COUNT(names), names);
+    if (near)
+      dm_raise_text(L, "autocast: unknown policy '%s' of %s; did you mean '%s'?", word,
+                    op->name, near);
+    dm_raise_text(L,
+                  "autocast: unknown policy '%s' of %s, wanted lower_precision, fp32, "
+                  "fp32_set_opt_dtype, promote, unlisted or banned",
+                  word, op->name);
+  }
+  if (classes[k] == F32OUT && dm_op_signature(op)->dtype_attr < 0)
+    dm_raise_text(L, "autocast: %s has no option dtype for fp32_set_opt_dtype; hint: \"fp32\"",
+                  op->name);
+  return classes[k];
+}
+
+/* The op named at i; raises on those that autocast never meets. */
+static int check_op(lua_State *L, int i) {
+  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : luaL_typename(L, i);
+  const int id = dm_op_find(name);
+  const uint32_t flags = id < 0 ? 0 : dm_ops[id].flags;
+  if (flags & (F_CREATE | F_ONLY_INPLACE))
+    dm_raise_text(L, "autocast: policy: %s %s, so nothing of it is converted", name,
+                  flags & F_CREATE ? "takes no tensor" : "works in place");
+  if (id >= 0 && !(flags & F_HIDDEN)) return id;
+  const char *names[DM_N_OP];
+  int n = 0;
+  for (int k = 0; k < DM_N_OP; k++)
+    if (!(dm_ops[k].flags & F_HIDDEN)) names[n++] = dm_ops[k].name;
+  const char *near = dm_nearest(name, n, names);
+  if (near) dm_raise_text(L, "autocast: policy: no op '%s'; did you mean '%s'?", name, near);
+  dm_raise_text(L, "autocast: policy: no op '%s'", name);
+  return -1;
+}
+
+/* The policies of a region: those around it, or the column named at `rules`,
+   changed by the table at `words`. */
+static void read_policies(lua_State *L, Region *r, int rules, int words) {
+  const bool fresh = !lua_isnil(L, rules);
+  const dm_DeviceType column = fresh ? check_type(L, rules) : (dm_DeviceType)r->type;
+  r->now.policies = dm_policies_new(column, fresh ? NULL : r->now.policies);
+  if (!r->now.policies) {
+    dm_fail(DM_EMEM, "autocast: out of memory");
+    dm_raise(L);
+  }
+  if (lua_isnil(L, words)) return;
+  if (!lua_istable(L, words))
+    dm_raise_text(L, "autocast: policy is a %s, wanted a table such as {softmax = \"fp32\"}",
+                  luaL_typename(L, words));
+  lua_pushnil(L);
+  while (lua_next(L, words)) {
+    const int id = check_op(L, lua_gettop(L) - 1);
+    r->now.policies->of[id] = check_word(L, &dm_ops[id]);
+    lua_pop(L, 1);
+  }
+}
+
+/* autocast_open(device_type, enabled, dtype, cache, rules, policy, named) -> an
+   open region. nil: as it is around. named: a warning may name the line. */
+static int autocast_open(lua_State *L) {
+  const State *S = dm_enter(L);
+  lua_settop(L, 7);
+  const dm_DeviceType type = check_type(L, 1);
+  Region *r = push_region(L, type);
+  r->now = S->current->autocast[type];
+  r->now.enabled = lua_toboolean(L, 2);
+  if (lua_isnil(L, 5) && lua_isnil(L, 6)) dm_policies_ref(r->now.policies);
+  else read_policies(L, r, 5, 6);
+  if (!lua_isnil(L, 3)) r->now.dtype = (uint8_t)dm_check_dtype(L, 3);
+  r->cache = lua_isnil(L, 4) ? S->current->cache_enabled : lua_toboolean(L, 4);
+  lua_settop(L, 8);
+  if (lua_toboolean(L, 7)) note_line(L, r);
+  open_region(L, S, r);
+  return 1;
+}
+
+static int is_autocast_enabled(lua_State *L) {
+  const State *S = dm_enter(L);
+  lua_pushboolean(L, S->current->autocast[check_type(L, 1)].enabled);
+  return 1;
+}
+/* set_autocast_enabled([device_type,] flag) */
+static int set_autocast_enabled(lua_State *L) {
+  const State *S = dm_enter(L);
+  const int flag = lua_gettop(L) > 1 ? 2 : 1;
+  luaL_argexpected(L, lua_isboolean(L, flag), flag, "boolean");
+  lua_settop(L, 3);
+  S->current->autocast[check_type(L, flag == 2 ? 1 : 3)].enabled = lua_toboolean(L, flag);
+  return 0;
+}
+static int get_autocast_dtype(lua_State *L) {
+  const State *S = dm_enter(L);
+  lua_pushstring(L, dm_dtype_name((dm_DType)S->current->autocast[check_type(L, 1)].dtype));
+  return 1;
+}
+static int set_autocast_dtype(lua_State *L) {
+  const State *S = dm_enter(L);
+  const dm_DeviceType type = check_type(L, 1);
+  const dm_DType dtype = dm_check_dtype(L, 2);
+  if (!dm_is_16bit(dtype) && !(type == DM_CUDA && dtype == DM_F32))
+    return dm_raise_text(L, "set_autocast_dtype: dtype is %s, wanted float16 or bfloat16",
+                         dm_dtype_name(dtype));
+  S->current->autocast[type].dtype = (uint8_t)dtype;
+  return 0;
+}
+static int is_cache_enabled(lua_State *L) {
+  lua_pushboolean(L, dm_enter(L)->current->cache_enabled);
+  return 1;
+}
+static int set_cache_enabled(lua_State *L) {
+  const State *S = dm_enter(L);
+  luaL_checktype(L, 1, LUA_TBOOLEAN);
+  S->current->cache_enabled = lua_toboolean(L, 1);
+  return 0;
+}
+static int clear_cache(lua_State *L) {
+  dm_enter(L);
+  dm_autocast_clear_cache();
+  return 0;
+}
+static int cast_count(lua_State *L) {
+  lua_pushinteger(L, dm_autocast_cast_count());
+  return 1;
+}
+
+void dm_push_region_methods(lua_State *L, State *S) {
+  static const luaL_Reg meta[] = {{"__close", region_close},
+                                  {"__gc", region_gc},
+                                  {"__tostring", region_tostring},
+                                  {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"close", region_close}, {"reopen", region_reopen}, {NULL, NULL}};
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &region_key) == LUA_TNIL) {
+    lua_pop(L, 1);
+    luaL_newmetatable(L, "demilune.autocast");
+    luaL_setfuncs(L, meta, 0);
+    lua_newtable(L);
+    dm_set_functions(L, methods, S);
+    lua_setfield(L, -2, "__index");
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &region_key);
+  }
+  lua_getfield(L, -1, "__index");
+  lua_remove(L, -2);
+}
+
+const luaL_Reg dm_autocast_functions[] = {{"autocast_open", autocast_open},
+                                          {"warn_autocast", warn_autocast},
+                                          {"is_autocast_enabled", is_autocast_enabled},
+                                          {"set_autocast_enabled", set_autocast_enabled},
+                                          {"get_autocast_dtype", get_autocast_dtype},
+                                          {"set_autocast_dtype", set_autocast_dtype},
+                                          {"is_autocast_cache_enabled", is_cache_enabled},
+                                          {"set_autocast_cache_enabled", set_cache_enabled},
+                                          {"clear_autocast_cache", clear_cache},
+                                          {"autocast_cast_count", cast_count},
+                                          {NULL, NULL}};
