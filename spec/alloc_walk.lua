@@ -211,6 +211,14 @@ scenario("two steps at a level", nothing, function()
   return sum
 end)
 
+scenario("regions with policies", function() return leaf(4, 4) end, function(x)
+  local _ <close> = amp.autocast{rules = "cuda", policy = {exp = "lower_precision"}}
+  local inner = amp.autocast{policy = {log = "promote"}}:wrap(function()
+    return dm.mm(x, x):exp()
+  end)
+  return coroutine.wrap(inner)():sum():item() + inner():sum():item()
+end)
+
 scenario("a model built, its state taken and put back", nothing, function()
   local model, other = net(), net()
   other:load_state_dict(model:state_dict())

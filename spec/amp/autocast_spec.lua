@@ -1,0 +1,1098 @@
+-- Autocast: which op runs in which dtype, bit for bit what casts placed by hand
+-- give; regions, their state and the cache of casts.
+
+local dm = require "demilune"
+local caller = require "demilune.caller"
+local case = require "spec.case"
+local amp, nn = dm.amp, dm.nn
+
+-- PyTorch's lists, in its names. CUDA's are tried on the CPU by rules = "cuda".
+local LISTS = {
+  cuda = {
+    lower_precision_fp = [[conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+      conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm
+      baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+      scaled_dot_product_attention]],
+    fp32 = [[acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow
+      softplus layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
+      poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss
+      smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
+      soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+      dist pdist cdist renorm logsumexp interpolate cross_entropy square]],
+    fp32_set_opt_dtype = [[prod softmax log_softmax cumprod cumsum vector_norm matrix_norm sum
+      norm]],
+    promote = [[addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler tensordot
+      scatter_add]],
+    banned = "binary_cross_entropy",
+  },
+  cpu = {
+    lower_precision_fp = [[conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear
+      matmul conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
+      scaled_dot_product_attention]],
+    fp32 = [[avg_pool3d binary_cross_entropy grid_sampler polar prod quantile nanquantile stft
+      cdist trace cholesky inverse pinverse max_pool3d adaptive_avg_pool3d reflection_pad1d
+      replication_pad1d mse_loss cosine_embedding_loss nll_loss hinge_embedding_loss
+      poisson_nll_loss smooth_l1_loss cross_entropy l1_loss huber_loss margin_ranking_loss
+      soft_margin_loss triplet_margin_loss multi_margin_loss ctc_loss kl_div
+      multilabel_margin_loss binary_cross_entropy_with_logits fft linalg_solve linalg_inv
+      linalg_qr linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
+      adaptive_max_pool3d]],
+    promote = "stack cat index_copy",
+  },
+}
+
+-- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
+local ABSENT = {}
+for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
+  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
+  rnn_relu_cell scaled_dot_product_attention erfinv rms_norm frobenius_norm nuclear_norm
+  cosine_similarity poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div
+  margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
+  multi_margin_loss dist pdist cdist renorm interpolate cumprod vector_norm matrix_norm bilinear
+  cross vdot grid_sampler tensordot avg_pool3d polar quantile nanquantile stft trace cholesky
+  inverse pinverse max_pool3d adaptive_avg_pool3d reflection_pad1d replication_pad1d ctc_loss fft
+  linalg_solve linalg_inv linalg_qr linalg_svd linalg_eig geqrf qr svd triangular_solve
+  fractional_max_pool2d adaptive_max_pool3d]]):gmatch "%S+" do
+  ABSENT[name] = true
+end
+
+local LP = {"bfloat16", "float16"}
+
+-- ---- inputs ----
+
+-- x(lo, hi, shape...): uniform in [lo, hi), in the dtype, a leaf.
+local function source(dtype)
+  return function(lo, hi, ...)
+    return (dm.rand(...) * (hi - lo) + lo):to(dtype):detach():requires_grad_()
+  end
+end
+
+local function labels(...) return dm.tensor({...}, {dtype = "int64"}) end
+local function index() return dm.tensor({{1, 2, 1}, {2, 1, 2}}, {dtype = "int64"}) end
+
+-- The calls, by op: functions from a source to the arguments. `other` gives the
+-- second operand's dtype where the operands may differ.
+local CALLS = {
+  conv2d = function(x) return x(-1, 1, 2, 3, 5, 5), x(-1, 1, 4, 3, 3, 3), x(-1, 1, 4) end,
+  addmm = function(x) return x(-1, 1, 4, 5), x(-1, 1, 4, 3), x(-1, 1, 3, 5) end,
+  baddbmm = function(x) return x(-1, 1, 2, 4, 5), x(-1, 1, 2, 4, 3), x(-1, 1, 2, 3, 5) end,
+  matmul = function(x) return x(-1, 1, 8, 8), x(-1, 1, 8, 8) end,
+  mm = function(x) return x(-1, 1, 8, 8), x(-1, 1, 8, 8) end,
+  bmm = function(x) return x(-1, 1, 2, 4, 3), x(-1, 1, 2, 3, 5) end,
+  mv = function(x) return x(-1, 1, 8, 8), x(-1, 1, 8) end,
+  linear = function(x) return x(-1, 1, 4, 8), x(-1, 1, 8, 8), x(-1, 1, 8) end,
+  einsum = function(x) return "ij,jk->ik", x(-1, 1, 8, 8), x(-1, 1, 8, 8) end,
+  acos = function(x) return x(-0.9, 0.9, 8) end,
+  asin = function(x) return x(-0.9, 0.9, 8) end,
+  log = function(x) return x(0.1, 100, 8) end,
+  log2 = function(x) return x(0.1, 100, 8) end,
+  log10 = function(x) return x(0.1, 100, 8) end,
+  log1p = function(x) return x(-0.9, 100, 8) end,
+  rsqrt = function(x) return x(0.1, 100, 8) end,
+  reciprocal = function(x) return x(0.5, 4, 8) end,
+  tan = function(x) return x(-1.5, 1.5, 8) end,
+  pow = function(x) return x(0.1, 4, 8), x(-1, 2, 8) end,
+  layer_norm = function(x) return x(-1, 1, 4, 8), {8}, x(-1, 1, 8), x(-1, 1, 8) end,
+  group_norm = function(x) return x(-1, 1, 2, 4, 3), 2, x(-1, 1, 4), x(-1, 1, 4) end,
+  nll_loss = function(x) return x(-3, 0, 4, 3), labels(1, 3, 2, 1) end,
+  cross_entropy = function(x) return x(-3, 3, 4, 3), labels(1, 3, 2, 1) end,
+  l1_loss = function(x) return x(-1, 1, 8), x(-1, 1, 8) end,
+  smooth_l1_loss = function(x) return x(-2, 2, 8), x(-2, 2, 8) end,
+  huber_loss = function(x) return x(-2, 2, 8), x(-2, 2, 8) end,
+  mse_loss = function(x) return x(-1, 1, 8), x(-1, 1, 8) end,
+  binary_cross_entropy = function(x) return x(0.1, 0.9, 8), x(0.1, 0.9, 8) end,
+  binary_cross_entropy_with_logits = function(x) return x(-3, 3, 8), x(0, 1, 8) end,
+  logsumexp = function(x) return x(-3, 3, 4, 8), 2 end,
+  softmax = function(x) return x(-3, 3, 8, 8), 1 end,
+  log_softmax = function(x) return x(-3, 3, 8, 8), 1 end,
+  cumsum = function(x) return x(-1, 1, 8, 8), 1 end,
+  sum = function(x) return x(-1, 1, 8, 8), 2 end,
+  prod = function(x) return x(0.5, 1.5, 8, 3), 1 end,
+  norm = function(x) return x(-1, 1, 8, 8) end,
+  addcmul = function(x, other) return x(-1, 1, 8), other(-1, 1, 8), x(-1, 1, 8) end,
+  addcdiv = function(x, other) return x(-1, 1, 8), other(-1, 1, 8), x(0.5, 1, 8) end,
+  atan2 = function(x, other) return x(0.1, 1, 8), other(0.1, 1, 8) end,
+  dot = function(x, other) return x(-1, 1, 8), other(-1, 1, 8) end,
+  scatter_add = function(x, other) return x(-1, 1, 2, 3), 1, index(), other(-1, 1, 2, 3) end,
+  index_copy = function(x, other) return x(-1, 1, 4, 3), 1, labels(3, 1), other(-1, 1, 2, 3) end,
+  cat = function(x, other) return {x(-1, 1, 2, 3), other(-1, 1, 1, 3)} end,
+  stack = function(x, other) return {x(-1, 1, 2, 3), other(-1, 1, 2, 3)} end,
+}
+for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do
+  CALLS[name] = function(x) return x(-2, 2, 8) end
+end
+
+-- ---- the comparison with casts by hand ----
+
+local function map(f, v)
+  if type(v) ~= "table" then return f(v) end
+  local out = {}
+  for i, item in ipairs(v) do out[i] = map(f, item) end
+  return out
+end
+
+local function cast_to(dtype)
+  return function(v)
+    local fits = dm.is_tensor(v) and v:is_floating_point() and v.dtype ~= "float64"
+    return fits and v:to(dtype) or v
+  end
+end
+
+local function leaves_of(args)
+  local out = {}
+  for i = 1, args.n do
+    map(function(v) if dm.is_tensor(v) and v.requires_grad then out[#out + 1] = v end end, args[i])
+  end
+  return out
+end
+
+local function same(a, b, what)
+  assert.equal(b.dtype, a.dtype, what)
+  assert.same({table.unpack(b.shape)}, {table.unpack(a.shape)}, what)
+  local x, y = case.values(a), case.values(b)
+  for i = 1, #y do
+    if x[i] ~= y[i] and (x[i] == x[i] or y[i] == y[i]) then
+      error(("%s: element %d is %.17g, by hand %.17g"):format(what, i, x[i], y[i]), 0)
+    end
+  end
+end
+
+-- Runs the op on arguments of (dtype, other) inside the region and, with casts to
+-- `to` (or that dtype asked for), outside: results and gradients have equal bits.
+local function matches_hand(region, op, dtype, other, to, set_dtype)
+  local what = ("%s(%s, %s) in %s"):format(op, dtype, other, region.dtype)
+  local function arguments()
+    dm.manual_seed(7)
+    local args = table.pack(CALLS[op](source(dtype), source(other)))
+    return args, leaves_of(args)
+  end
+  local args, leaves = arguments()
+  local y = amp.autocast(region, function() return dm[op](table.unpack(args, 1, args.n)) end)
+  local by_hand, hand_leaves = arguments()
+  if set_dtype then
+    by_hand.n = by_hand.n + 1
+    by_hand[by_hand.n] = {dtype = to}
+  else
+    for i = 1, by_hand.n do by_hand[i] = map(cast_to(to), by_hand[i]) end
+  end
+  local z = dm[op](table.unpack(by_hand, 1, by_hand.n))
+  assert.equal(to, y.dtype, what)
+  same(y, z, what)
+  dm.manual_seed(8)
+  local gy = dm.randn_like(y.data)
+  y:backward(gy)
+  z:backward(gy)
+  for i, leaf in ipairs(leaves) do same(leaf.grad, hand_leaves[i].grad, what .. ": gradient") end
+  -- A04: as a method it is the same op
+  if type(args[1]) == "userdata" then
+    local again = amp.autocast(region, function()
+      return args[1][op](table.unpack(args, 1, args.n))
+    end)
+    same(again, y, what .. " as a method")
+  end
+end
+
+local function each(device, word, check)
+  for name in LISTS[device][word]:gmatch "%S+" do
+    if not ABSENT[name] then
+      assert(CALLS[name], name .. " has no call in this spec")
+      for _, lp in ipairs(LP) do check(name, lp) end
+    end
+  end
+end
+
+-- ---- warnings ----
+
+local function warnings_of(fn)
+  local texts, sink = {}, caller.sink
+  caller.sink = function(text) texts[#texts + 1] = text end
+  local ok, message = pcall(fn)
+  caller.sink = sink
+  assert(ok, message)
+  return texts
+end
+
+local function line() return debug.getinfo(2, "l").currentline end
+local function is_on() return amp.is_autocast_enabled "cpu" end
+local function ones(...) return dm.ones(...) end
+local function leaf(...) return dm.ones(...):requires_grad_() end
+
+describe("the op tables", function()
+  for device, lists in pairs(LISTS) do
+    it("are PyTorch's for every op on " .. device, function()
+      local want = {}
+      for word, names in pairs(lists) do
+        for name in names:gmatch "%S+" do want[name] = word end
+      end
+      local words = amp.op_table(device)
+      for name, word in pairs(words) do assert.equal(want[name] or "unlisted", word, name) end
+      for name in pairs(want) do assert.equal(ABSENT[name] == nil, words[name] ~= nil, name) end
+    end)
+  end
+
+  it("are what help prints", function()
+    local print_, lines = print, {}
+    _G.print = function(text) lines[#lines + 1] = text end
+    local ok, text = pcall(dm.help, "softmax")
+    _G.print = print_
+    assert(ok, text)
+    assert.matches("CPU: unlisted", text)
+    assert.matches("CUDA: fp32_set_opt_dtype", text)
+    assert.equal(text, lines[1])
+  end)
+
+  it("A03 A04: CUDA's 16-bit list equals casts by hand", function()
+    each("cuda", "lower_precision_fp", function(op, lp)
+      matches_hand({rules = "cuda", dtype = lp}, op, "float32", "float32", lp)
+    end)
+  end)
+
+  it("A05 A07: CUDA's float32 list equals casts by hand", function()
+    each("cuda", "fp32", function(op, lp)
+      matches_hand({rules = "cuda", dtype = lp}, op, lp, lp, "float32")
+    end)
+  end)
+
+  it("A06: CUDA's ops with a dtype give float32 and read 16 bits", function()
+    each("cuda", "fp32_set_opt_dtype", function(op, lp)
+      matches_hand({rules = "cuda", dtype = lp}, op, lp, lp, "float32", true)
+    end)
+    local _ <close> = amp.autocast{rules = "cuda", dtype = "float16"}
+    local h = dm.rand(4, 4):to "float16"
+    for _, p in ipairs{1, 2} do
+      assert.equal("float32", h:norm(p).dtype)
+      assert.equal("float32", h:norm(p, 1).dtype)
+    end
+    assert.equal("float16", h:norm(2, {dtype = "float16"}).dtype)
+    assert.equal("float32", h:sum().dtype)
+    assert.equal("float32", h:prod().dtype)
+    assert.equal("int64", dm.ones(3, {dtype = "int64"}):sum().dtype)
+  end)
+
+  it("A09: CUDA's promote list widens, whichever operand is the wider", function()
+    each("cuda", "promote", function(op, lp)
+      matches_hand({rules = "cuda", dtype = lp}, op, "float32", lp, "float32")
+      matches_hand({rules = "cuda", dtype = lp}, op, lp, "float32", "float32")
+    end)
+  end)
+
+  it("A13: the CPU's 16-bit list equals casts by hand", function()
+    each("cpu", "lower_precision_fp", function(op, lp)
+      matches_hand({dtype = lp}, op, "float32", "float32", lp)
+    end)
+  end)
+
+  it("A14 A07: the CPU's float32 list equals casts by hand", function()
+    each("cpu", "fp32", function(op, lp) matches_hand({dtype = lp}, op, lp, lp, "float32") end)
+  end)
+
+  it("A15: the CPU's promote list widens", function()
+    each("cpu", "promote", function(op, lp)
+      matches_hand({dtype = lp}, op, "float32", lp, "float32")
+      matches_hand({dtype = lp}, op, lp, "float32", "float32")
+    end)
+  end)
+
+  it("promote does not depend on the order of arguments", function()
+    for _, lp in ipairs(LP) do
+      for _, pair in ipairs{{"float16", "float32"}, {"bfloat16", "float32"},
+        {"float16", "bfloat16"}} do
+        matches_hand({dtype = lp}, "cat", pair[1], pair[2], "float32")
+        matches_hand({dtype = lp}, "cat", pair[2], pair[1], "float32")
+      end
+      -- what needs no conversion gets none
+      matches_hand({dtype = lp}, "cat", "float16", "float16", "float16")
+      matches_hand({dtype = lp}, "cat", "bfloat16", "bfloat16", "bfloat16")
+    end
+  end)
+
+  it("A08: linear with a bias", function()
+    for _, lp in ipairs(LP) do
+      local y = amp.autocast({dtype = lp}, function()
+        return dm.linear(ones(2, 8), ones(4, 8), ones(4))
+      end)
+      assert.equal(lp, y.dtype)
+      assert.equal(9, y[{1, 1}]:item())
+    end
+  end)
+
+  it("A10: comparisons, arithmetic and joins of float32 and 16 bits", function()
+    for _, lp in ipairs(LP) do
+      for _, rules in ipairs{"cpu", "cuda"} do
+        local _ <close> = amp.autocast{dtype = lp, rules = rules}
+        local a, b = ones(3), ones(3):to(lp)
+        for name in ("eq ge gt le lt ne"):gmatch "%S+" do
+          assert.equal("bool", dm[name](a, b).dtype)
+        end
+        for name in ("add sub mul div"):gmatch "%S+" do
+          assert.equal("float32", dm[name](a, b).dtype)
+          assert.equal(lp, dm[name](b, b).dtype)
+        end
+        assert.equal("float32", dm.cat{b, a}.dtype)
+        assert.equal("float32", dm.stack{b, a}.dtype)
+      end
+    end
+  end)
+
+  it("A11: binary cross-entropy is refused by CUDA's rules and float32 by the CPU's", function()
+    local p = dm.rand(4)
+    assert.refuses("unsafe under autocast.*_with_logits", function()
+      amp.autocast({rules = "cuda"}, function() return dm.binary_cross_entropy(p, p) end)
+    end)
+    amp.autocast({rules = "cuda"}, function()
+      assert.equal("float32", amp.autocast({enabled = false}, function()
+        return dm.binary_cross_entropy(p, p)
+      end).dtype)
+    end)
+    assert.equal("float32", amp.autocast({}, function()
+      return dm.binary_cross_entropy(p:to "bfloat16", p)
+    end).dtype)
+  end)
+
+  it("A12: powers, and a number over a tensor, by CUDA's rules", function()
+    local h = (dm.rand(4) + 1):to "float16"
+    local _ <close> = amp.autocast{rules = "cuda", dtype = "float16"}
+    assert.equal("float32", h:pow(1.5).dtype)
+    assert.equal("float32", (h ^ 1.5).dtype)
+    assert.equal("float32", (2 ^ h).dtype)
+    assert.equal("float32", (1 / h).dtype)
+    assert.equal("float16", (h / 2).dtype)
+    assert.equal("float16", (2 // h).dtype)
+    assert.equal("float32", h:square().dtype)
+  end)
+end)
+
+describe("regions", function()
+  it("A01: the dtypes of old", function()
+    assert.equal("float16", amp.get_autocast_dtype "cuda")
+    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    assert.is_true(amp.is_autocast_available "cpu")
+    assert.is_true(amp.is_autocast_available "cuda")
+    assert.refuses("unknown device 'tpu'", function() amp.is_autocast_available "tpu" end)
+  end)
+
+  it("A02: on, off inside, on again, off after", function()
+    assert.is_false(is_on())
+    do
+      local _ <close> = amp.autocast()
+      assert.is_true(is_on())
+      do
+        local _ <close> = amp.autocast{enabled = false}
+        assert.is_false(is_on())
+      end
+      assert.is_true(is_on())
+    end
+    assert.is_false(is_on())
+  end)
+
+  it("take the dtype of the region around", function()
+    amp.autocast({dtype = "float16"}, function()
+      local y = amp.autocast({}, function() return dm.mm(ones(1, 1), ones(1, 1)) end)
+      assert.equal("float16", y.dtype)
+    end)
+    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+  end)
+
+  it("may be named by the device first", function()
+    local y = amp.autocast("cpu", {dtype = "float16"}, function()
+      return dm.mm(ones(1, 1), ones(1, 1))
+    end)
+    assert.equal("float16", y.dtype)
+    do
+      local _ <close> = amp.autocast "cpu"
+      assert.is_true(is_on())
+    end
+    assert.equal(amp.autocast, dm.cuda.amp.autocast)
+  end)
+
+  it("A16: give equal results one after the other", function()
+    local x, w = dm.randn(8, 8), dm.randn(8, 8)
+    for _, lp in ipairs(LP) do
+      local y = {}
+      for i = 1, 2 do y[i] = amp.autocast({dtype = lp}, function() return dm.mm(x, w) end) end
+      same(y[1], y[2], "mm")
+    end
+  end)
+
+  it("A17 A18: refuse what is no device, and other nonsense, at the caller's line", function()
+    for pattern, opts in pairs{
+      ["unknown device 'not a real device'"] = {device_type = "not a real device"},
+      ["device_type is a number, wanted a string"] = {device_type = 3},
+      ["unknown option 'dtyp'; did you mean 'dtype'"] = {dtyp = "float16"},
+      ["dtype is 'int64'"] = {dtype = "int64"},
+      ["enabled is 0, wanted true or false"] = {enabled = 0},
+      ["no op 'softmaxx'; did you mean 'softmax'"] = {policy = {softmaxx = "fp32"}},
+      ["unknown policy 'fp64' of softmax; did you mean 'fp32'"] = {policy = {softmax = "fp64"}},
+      ["relu has no option dtype"] = {policy = {relu = "fp32_set_opt_dtype"}},
+      ["zeros takes no tensor"] = {policy = {zeros = "fp32"}},
+      ["policy is a string"] = {policy = "fp32"},
+      ["unknown device 'gpu'"] = {rules = "gpu"},
+    } do
+      local ok, text = pcall(function() amp.autocast(opts) end)
+      assert.is_false(ok)
+      assert.matches("autocast_spec%.lua:%d+: ", text)
+      assert(text:find(pattern, 1, true), text)
+      assert.is_false(is_on())
+    end
+    assert.refuses("options are a table, got number", function() amp.autocast(3) end)
+  end)
+
+  it("A19: wrap a function only", function()
+    assert.refuses("wanted a function, got userdata.*<close>", function()
+      amp.autocast():wrap(ones(2))
+    end)
+    assert.refuses("wanted a function", function() amp.autocast({}, ones(2)) end)
+    collectgarbage()
+    assert.is_false(is_on())
+  end)
+
+  it("A20: float32 on the CPU is silent when off, warns and is off when on", function()
+    assert.same({}, warnings_of(function()
+      amp.autocast({dtype = "float32", enabled = false}, function() assert.is_false(is_on()) end)
+    end))
+    local texts = warnings_of(function()
+      for _ = 1, 2 do
+        amp.autocast({dtype = "float32"}, function() assert.is_false(is_on()) end)
+      end
+    end)
+    assert.equal(1, #texts)
+    assert.matches("autocast_spec%.lua:%d+: warning: autocast: dtype is float32", texts[1])
+  end)
+
+  it("A21: without CUDA a CUDA region warns and is off", function()
+    local y
+    local texts = warnings_of(function()
+      y = amp.autocast({device_type = "cuda"}, function() return dm.mm(ones(2, 2), ones(2, 2)) end)
+    end)
+    assert.equal(1, #texts)
+    assert.equal("float32", y.dtype)
+  end)
+
+  it("A22: restore the state after an error, which goes on", function()
+    local thrown = {}
+    for _, fn in ipairs{
+      function() local _ <close> = amp.autocast() error(thrown) end,
+      function() amp.autocast({}, function() error(thrown) end) end,
+      amp.autocast():wrap(function() error(thrown) end),
+    } do
+      local ok, got = pcall(fn)
+      assert.is_false(ok)
+      assert.equal(thrown, got)
+      assert.is_false(is_on())
+    end
+  end)
+
+  it("A24: wrap gives arguments and results through", function()
+    local mm = amp.autocast{dtype = "float16"}:wrap(function(...) return dm.mm(...), nil, 3 end)
+    assert.is_false(is_on())
+    local y, none, three = mm(ones(2, 2), ones(2, 2))
+    assert.equal("float16", y.dtype)
+    assert.is_nil(none)
+    assert.equal(3, three)
+    assert.is_false(is_on())
+  end)
+
+  it("A25: a product and a sum", function()
+    local x, y = dm.randn(1024, 1), dm.randn(1024, 1)
+    for _, lp in ipairs(LP) do
+      local _ <close> = amp.autocast{dtype = lp}
+      local p = dm.matmul(x, y:t())
+      assert.same({1024, 1024}, {table.unpack(p.shape)})
+      assert.equal(lp, p.dtype)
+      assert.equal("float32", (x + y).dtype)
+    end
+  end)
+
+  it("A26 A27: off inside on; and after the region", function()
+    local a = dm.randn(4, 4)
+    for _, lp in ipairs(LP) do
+      local e
+      do
+        local _ <close> = amp.autocast{dtype = lp}
+        e = dm.mm(a, a)
+        local f
+        do
+          local _ <close> = amp.autocast{enabled = false}
+          assert.refuses("must have one dtype", function() dm.mm(a, e) end)
+          f = dm.mm(a, e:float())
+        end
+        assert.equal("float32", f.dtype)
+        assert.equal(lp, dm.mm(a, f).dtype)
+      end
+      assert.refuses("must have one dtype", function() dm.mm(a, e) end)
+      assert.equal("float32", dm.mm(a, e:float()).dtype)
+      assert.is_true(rawequal(a, a:float()))
+    end
+  end)
+
+  it("A35: a wrapped function may call itself, and be wrapped twice", function()
+    local region = amp.autocast{dtype = "float16"}
+    local f
+    f = region:wrap(function(n)
+      assert.is_true(is_on())
+      if n > 0 then f(n - 1) end
+      assert.is_true(is_on())
+    end)
+    f(3)
+    assert.is_false(is_on())
+    region:wrap(region:wrap(function() assert.is_true(is_on()) end))()
+    assert.is_false(is_on())
+    do
+      local _ <close> = region:reopen()
+      do local _ <close> = region:reopen() end
+      assert.is_true(is_on())
+    end
+    assert.is_false(is_on())
+  end)
+
+  it("may be closed in any order, and twice", function()
+    local outer = amp.autocast{dtype = "float16"}
+    local middle = amp.autocast{enabled = false, cache_enabled = false}
+    local inner = amp.autocast{dtype = "bfloat16", enabled = true}
+    outer:close()
+    assert.is_true(is_on())
+    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    inner:close()
+    inner:close()
+    assert.is_false(is_on())
+    middle:close()
+    assert.is_false(is_on())
+    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    assert.is_true(amp.is_autocast_cache_enabled())
+  end)
+
+  it("print what they are", function()
+    local r <close> = amp.autocast{dtype = "float16"}
+    assert.equal("autocast(cpu, float16, on)", tostring(r))
+  end)
+
+  it("that are forgotten end when they are collected, and name their line", function()
+    local at
+    local function forget()
+      for _ = 1, 2 do
+        at = line() + 1
+        amp.autocast{dtype = "float16"}
+      end
+    end
+    local texts = warnings_of(function()
+      forget()
+      collectgarbage()
+      collectgarbage()
+    end)
+    assert.is_false(is_on())
+    assert.equal(1, #texts)
+    assert.matches("autocast_spec%.lua:" .. at .. ": warning: autocast: this region was never",
+      texts[1])
+  end)
+
+  it("around backward() and step() are warned of, once for each line", function()
+    local p = leaf(2, 2)
+    local opt = dm.optim.SGD({p}, {lr = 1})
+    local first
+    local texts = warnings_of(function()
+      for _ = 1, 2 do
+        local _ <close> = amp.autocast()
+        first = line() + 1
+        dm.mm(p, p):sum():backward()
+        opt:step()
+        amp.autocast({enabled = false}, function() opt:step() end)
+      end
+      dm.mm(p, p):sum():backward()
+      opt:step()
+    end)
+    assert.equal(2, #texts)
+    assert.matches("autocast_spec%.lua:" .. first .. ": warning: backward: called while", texts[1])
+    assert.matches("autocast_spec%.lua:" .. first + 1 .. ": warning: step: called while", texts[2])
+  end)
+
+  it("A45 A44: an explicit dtype wins, and float64 is left alone", function()
+    for _, lp in ipairs(LP) do
+      local _ <close> = amp.autocast{dtype = lp}
+      local d, f, h = dm.ones(2, 2, {dtype = "float64"}), ones(2, 2), ones(2, 2):to(lp)
+      assert.equal("float64", h:sum{dtype = "float64"}.dtype)
+      assert.equal("float64", dm.mm(d, d).dtype)
+      assert.equal("float64", dm.linear(d, d).dtype)
+      assert.equal("float64", dm.cat{d, f}.dtype)
+      assert.equal("float64", dm.cat{d, h}.dtype)
+      assert.refuses("must have one dtype", function() dm.mm(d, f) end)
+    end
+  end)
+
+  it("A46: the other 16-bit dtype is converted too", function()
+    for i, lp in ipairs(LP) do
+      local _ <close> = amp.autocast{dtype = lp}
+      assert.equal(lp, dm.mm(ones(2, 2):to(LP[3 - i]), ones(2, 2)).dtype)
+    end
+  end)
+
+  it("A43: what works in place is not converted", function()
+    for _, lp in ipairs(LP) do
+      local _ <close> = amp.autocast{dtype = lp}
+      local a, h = ones(2, 2), ones(2, 2):to(lp)
+      amp.autocast({rules = "cuda"}, function()
+        assert.equal(lp, h:clone():exp_().dtype)
+        assert.equal(lp, h:clone():addcmul_(a, a).dtype)
+      end)
+      assert.equal(lp, h:clone():add_(a).dtype)
+      assert.equal("float32", a:clone():add_(h).dtype)
+    end
+  end)
+
+  it("A50: one that is off changes nothing", function()
+    local model, x = nn.Sequential{nn.Linear(8, 8), nn.GELU(), nn.LayerNorm{8}}, dm.randn(4, 8)
+    local plain = model(x)
+    same(amp.autocast({enabled = false, rules = "cuda"}, function() return model(x) end), plain,
+      "off")
+  end)
+
+  it("A41: CPU tensors have nothing to do with CUDA's switch", function()
+    amp.set_autocast_enabled("cuda", true)
+    local a = ones(1)
+    local c, m = dm.cat{a, a}, dm.mm(ones(2, 2), ones(2, 2))
+    local s = dm.stack{c, c}
+    amp.set_autocast_enabled("cuda", false)
+    assert.same({2}, {table.unpack(c.shape)})
+    assert.same({2, 2}, {table.unpack(s.shape)})
+    assert.equal("float32", m.dtype)
+  end)
+end)
+
+describe("policies of a region's own", function()
+  it("change single ops, by short words and long", function()
+    local a, h = dm.randn(4, 4), dm.randn(4, 4):to "bfloat16"
+    local _ <close> = amp.autocast{policy = {softmax = "lower_precision", layer_norm = "fp32",
+      relu = "float32", mm = "unlisted", add = "promote", exp = "banned",
+      sum = "fp32_set_opt_dtype", tanh = "lower_precision_fp"}}
+    assert.equal("bfloat16", a:softmax(1).dtype)
+    assert.equal("bfloat16", a:tanh().dtype)
+    assert.equal("float32", dm.layer_norm(h, {4}).dtype)
+    assert.equal("float32", h:relu().dtype)
+    assert.equal("float32", dm.mm(a, a).dtype)
+    assert.equal("bfloat16", dm.mm(h, h).dtype)
+    assert.equal("float32", (h + h:to "float16").dtype)
+    assert.equal("float32", h:sum().dtype)
+    assert.equal("bfloat16", h:sum{dtype = "bfloat16"}.dtype)
+    assert.refuses("exp: banned by this autocast region", function() a:exp() end)
+    assert.equal("bfloat16", dm.bmm(a[{}]:unsqueeze(1), a:unsqueeze(1)).dtype)
+  end)
+
+  it("are inherited, added to, and gone after", function()
+    local a = dm.randn(4, 4)
+    do
+      local _ <close> = amp.autocast{policy = {exp = "lower_precision"}}
+      do
+        local _ <close> = amp.autocast{policy = {log = "lower_precision"}}
+        assert.equal("bfloat16", a:exp().dtype)
+        assert.equal("bfloat16", a:log().dtype)
+        local _ <close> = amp.autocast{dtype = "float16", policy = {exp = "unlisted"}}
+        assert.equal("float32", a:exp().dtype)
+        assert.equal("float16", a:log().dtype)
+        -- rules begins anew
+        local _ <close> = amp.autocast{rules = "cpu"}
+        assert.equal("float32", a:log().dtype)
+      end
+      assert.equal("bfloat16", a:exp().dtype)
+      assert.equal("float32", a:log().dtype)
+    end
+    assert.equal("float32", amp.autocast({}, function() return a:exp() end).dtype)
+  end)
+
+  it("outlive their region in what began inside", function()
+    local a = dm.randn(4)
+    local co, state
+    do
+      local _ <close> = amp.autocast{policy = {exp = "lower_precision"}}
+      co = coroutine.wrap(function()
+        while true do coroutine.yield(a:exp().dtype) end
+      end)
+      assert.equal("bfloat16", co())
+      state = dm.autocast_state()
+    end
+    collectgarbage()
+    assert.equal("bfloat16", co())
+    assert.equal("float32", a:exp().dtype)
+    local _ <close> = dm.autocast_resume(state)
+    assert.equal("bfloat16", a:exp().dtype)
+  end)
+
+  it("of the other device rule by an option", function()
+    local h = dm.rand(4, 4):to "float16"
+    assert.equal("float16", amp.autocast({}, function() return h:softmax(1) end).dtype)
+    local _ <close> = amp.autocast{rules = "cuda"}
+    assert.equal("float32", h:softmax(1).dtype)
+    assert.equal("bfloat16", dm.mv(ones(2, 2), ones(2)).dtype)
+    do
+      local _ <close> = amp.autocast{policy = {softmax = "unlisted"}}
+      assert.equal("float16", h:softmax(1).dtype)
+      assert.equal("bfloat16", dm.mv(ones(2, 2), ones(2)).dtype)
+    end
+  end)
+end)
+
+describe("coroutines", function()
+  it("keep a region to themselves across yields", function()
+    local co = coroutine.wrap(function()
+      local _ <close> = amp.autocast()
+      for _ = 1, 3 do coroutine.yield(is_on()) end
+      return "done"
+    end)
+    for _ = 1, 3 do
+      assert.is_true(co())
+      assert.is_false(is_on())
+    end
+    assert.equal("done", co())
+    assert.is_false(is_on())
+  end)
+
+  it("A23: start with the state of their starter, whoever called the library last", function()
+    local function state() return is_on() end
+    do
+      local _ <close> = amp.autocast()
+      assert.is_true(coroutine.wrap(state)())
+    end
+    local inside = coroutine.wrap(function()
+      local _ <close> = amp.autocast()
+      coroutine.yield()
+      return coroutine.wrap(function()
+        return coroutine.wrap(state)()
+      end)()
+    end)
+    inside()
+    -- `inside` called last, but it waits: it is not the one that starts this
+    assert.is_false(coroutine.wrap(state)())
+    inside()
+    -- nor is one that yielded to its starter, which starts another
+    local outer = coroutine.wrap(function()
+      local _ <close> = amp.autocast{dtype = "float16"}
+      local other = coroutine.wrap(function()
+        local _ <close> = amp.autocast{enabled = false}
+        coroutine.yield()
+      end)
+      other()
+      local got = coroutine.wrap(state)()
+      other()
+      return got
+    end)
+    assert.is_true(outer())
+    assert.is_false(is_on())
+  end)
+
+  it("may resume one another in a circle", function()
+    local a, b
+    a = coroutine.create(function()
+      is_on()
+      coroutine.resume(b)
+      coroutine.yield()
+      is_on()
+      coroutine.yield()
+    end)
+    b = coroutine.create(function()
+      is_on()
+      coroutine.yield()
+      coroutine.resume(a)
+    end)
+    coroutine.resume(a)
+    coroutine.resume(b)
+    assert.is_false(is_on())
+  end)
+
+  it("closed inside a region end it", function()
+    local co = coroutine.create(function()
+      local _ <close> = amp.autocast()
+      coroutine.yield()
+    end)
+    coroutine.resume(co)
+    assert.is_true(coroutine.close(co))
+    assert.is_false(is_on())
+  end)
+
+  it("may yield in all three forms", function()
+    local co = coroutine.wrap(function()
+      amp.autocast({}, function() coroutine.yield(is_on()) end)
+      amp.autocast():wrap(function() coroutine.yield(is_on()) end)()
+      return is_on()
+    end)
+    assert.is_true(co())
+    assert.is_true(co())
+    assert.is_false(co())
+  end)
+end)
+
+describe("the state", function()
+  it("has PyTorch's setters", function()
+    amp.set_autocast_enabled(true)
+    assert.is_true(amp.is_autocast_enabled())
+    amp.set_autocast_enabled("cpu", false)
+    assert.is_false(amp.is_autocast_enabled())
+    amp.set_autocast_dtype("cpu", "float16")
+    assert.equal("float16", amp.get_autocast_dtype "cpu")
+    amp.set_autocast_dtype("cpu", "bfloat16")
+    assert.refuses("wanted float16 or bfloat16", function()
+      amp.set_autocast_dtype("cpu", "int8")
+    end)
+    assert.refuses("did you mean 'bfloat16'", function()
+      amp.set_autocast_dtype("cpu", "bfloat1")
+    end)
+    assert.refuses("unknown device", function() amp.set_autocast_enabled("tpu", true) end)
+    assert.refuses("boolean expected", function() amp.set_autocast_enabled("cpu", 1) end)
+    amp.set_autocast_cache_enabled(false)
+    assert.is_false(amp.is_autocast_cache_enabled())
+    amp.set_autocast_cache_enabled(true)
+    amp.clear_autocast_cache()
+  end)
+end)
+
+describe("the cast cache", function()
+  local x, w
+  before_each(function()
+    x, w = dm.ones(1, 2):to "bfloat16", leaf(2, 2)
+  end)
+
+  local function casts(fn)
+    local before = amp.cast_count()
+    fn()
+    return amp.cast_count() - before
+  end
+  local function use() return dm.mm(x, w) end
+
+  it("A31: counts of casts of one weight", function()
+    local cases = {
+      {1, "two uses", function() amp.autocast({}, function() use() use() end) end},
+      {2, "cache off", function()
+        amp.autocast({cache_enabled = false}, function() use() use() end)
+      end},
+      {2, "two regions", function() for _ = 1, 2 do amp.autocast({}, use) end end},
+      {1, "nested", function()
+        amp.autocast({}, function() use() amp.autocast({}, use) end)
+      end},
+      {1, "disabled in between", function()
+        amp.autocast({}, function()
+          use()
+          amp.autocast({enabled = false}, function() dm.mm(w, w) end)
+          use()
+        end)
+      end},
+      {1, "disabled around two regions", function()
+        amp.autocast({enabled = false}, function()
+          amp.autocast({enabled = true}, use)
+          amp.autocast({enabled = true}, use)
+        end)
+      end},
+      {2, "cleared in between", function()
+        amp.autocast({}, function() use() amp.clear_autocast_cache() use() end)
+      end},
+      {2, "a frozen weight", function()
+        w:requires_grad_(false)
+        amp.autocast({}, function() use() use() end)
+      end},
+    }
+    for _, c in ipairs(cases) do assert.equal(c[1], casts(c[3]), c[2]) end
+  end)
+
+  it("is not filled outside of regions, where nobody would empty it", function()
+    amp.set_autocast_enabled("cpu", true)
+    local n = casts(function() use() use() end)
+    amp.set_autocast_enabled("cpu", false)
+    assert.equal(2, n)
+  end)
+
+  it("A29 A30: a gradient that opens a region of its own finds the cast", function()
+    local Linear = dm.autograd.Function{
+      forward = function(ctx, a, b)
+        ctx:save_for_backward(a, b)
+        return dm.linear(a, b)
+      end,
+      backward = function(ctx, gy)
+        local a, b = ctx:saved_tensors()
+        local _ <close> = amp.autocast()
+        return dm.mm(gy, b), dm.mm(gy:t(), a)
+      end,
+    }
+    local data, weight = dm.randn(2, 3):to "bfloat16", dm.randn(4, 3):requires_grad_()
+    local function run(cache)
+      weight.grad = nil
+      -- open around both, as closing the last region empties the cache
+      local outer <close> = amp.autocast{enabled = false, cache_enabled = cache}
+      local n = casts(function()
+        local y = amp.autocast({enabled = true}, function() return Linear(data, weight) end)
+        assert.equal("bfloat16", y.dtype)
+        y:sum():backward()
+      end)
+      assert.equal("float32", weight.grad.dtype)
+      return n, outer
+    end
+    assert.equal(1, (run(true)))
+    assert.equal(2, (run(false)))
+  end)
+
+  it("A32: a change in place is seen at once", function()
+    local ones3, weight = dm.ones(1, 3), leaf(1, 3)
+    local function value() return dm.linear(ones3, weight):item() end
+    local got = {}
+    amp.autocast({}, function()
+      got[1] = value()
+      dm.no_grad(function() weight:mul_(2) end)
+      got[2] = value()
+    end)
+    got[3] = amp.autocast({}, value)
+    assert.same({3, 6, 6}, got)
+  end)
+
+  it("A33: gradients of a shared cast meet in float32", function()
+    for _, cache in ipairs{true, false} do
+      local weight = leaf(1, 1)
+      local loss = amp.autocast({cache_enabled = cache}, function()
+        local a = dm.linear(dm.full({1, 1}, 256.0), weight):float()
+        return (a + dm.linear(dm.full({1, 1}, 1.0), weight):float()):sum()
+      end)
+      loss:backward()
+      assert.equal(257, weight.grad:item())
+    end
+  end)
+
+  it("A34: knows dtypes apart", function()
+    amp.autocast({dtype = "bfloat16"}, function()
+      assert.equal("bfloat16", use().dtype)
+      amp.autocast({dtype = "float16"}, function()
+        assert.equal("float16", use().dtype)
+        assert.equal("float16", use().dtype)
+      end)
+      assert.equal("bfloat16", use().dtype)
+    end)
+  end)
+
+  it("A36: keeps history, whichever use came first", function()
+    for _, lp in ipairs(LP) do
+      local seen, second, fourth = {}, nil, nil
+      amp.autocast({dtype = lp}, function()
+        for i = 1, 4 do
+          local y = i % 2 == 1 and dm.no_grad(use) or use()
+          seen[i] = y.requires_grad
+          if i == 2 then second = y elseif i == 4 then fourth = y end
+        end
+      end)
+      assert.same({false, true, false, true}, seen)
+      w.grad = nil
+      (second + fourth):sum():backward()
+      assert.equal(2, w.grad[{1, 1}]:item())
+    end
+  end)
+
+  it("A37: inference inside a region, and a region inside inference", function()
+    amp.autocast({}, function()
+      local y = dm.inference_mode(use)
+      assert.is_false(y.requires_grad)
+      assert.equal("bfloat16", y.dtype)
+      y = use()
+      assert.is_true(y.requires_grad)
+      y:float():sum()
+    end)
+    dm.inference_mode(function()
+      local y = amp.autocast({}, use)
+      assert.is_false(y.requires_grad)
+      assert.equal("bfloat16", y.dtype)
+    end)
+  end)
+
+  it("A38: three forwards, three backwards", function()
+    local model, input = nn.Sequential{nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)}, dm.randn(2, 4)
+    local y = {}
+    amp.autocast({}, function() for i = 1, 3 do y[i] = model(input):sum() end end)
+    for i = 1, 3 do
+      assert.is_true(y[i].requires_grad)
+      y[i]:backward{retain_graph = i < 3}
+    end
+    assert.equal("float32", model[1].weight.grad.dtype)
+  end)
+
+  it("stays small in a region that never ends", function()
+    local function live() collectgarbage() collectgarbage() return dm.memory_allocated() end
+    local _ <close> = amp.autocast()
+    local function steps(n)
+      for i = 1, n do
+        if i % 50 == 0 then collectgarbage() end
+        use() -- a new version each time
+        dm.no_grad(function() w:mul_(1.0) end)
+        dm.mm(x, leaf(2, 2)) -- a leaf that nobody holds
+      end
+    end
+    steps(100)
+    local before = live()
+    steps(1000)
+    -- an entry holds two tensors of 512 bytes each; 1000 would be too many
+    assert.is_true(live() - before < 300 * 1024)
+  end)
+
+  it("finds every one of many weights", function()
+    local weights = {}
+    for i = 1, 300 do weights[i] = dm.full({2, 2}, (i % 64) / 4, {requires_grad = true}) end
+    local _ <close> = amp.autocast()
+    local function use_all()
+      for i = 1, 300 do
+        assert.equal((i % 64) / 2, dm.mm(x, weights[i])[{1, 1}]:item())
+      end
+    end
+    assert.equal(300, casts(use_all))
+    assert.equal(0, casts(use_all))
+  end)
+end)
+
+describe("gradients", function()
+  it("A47: through a 16-bit product: float32 at the leaf, equal to casts by hand", function()
+    for _, lp in ipairs(LP) do
+      local a, b = dm.randn(4, 4):requires_grad_(), dm.randn(4, 4):requires_grad_()
+      local y = amp.autocast({dtype = lp}, function() return dm.mm(a, b) end)
+      local seen
+      y:register_hook(function(g) seen = g.dtype end)
+      y:backward(dm.ones_like(y.data))
+      local c, d = a.data:clone():requires_grad_(), b.data:clone():requires_grad_()
+      dm.mm(c:to(lp), d:to(lp)):backward(dm.ones_like(y.data))
+      assert.equal(lp, seen)
+      assert.equal("float32", a.grad.dtype)
+      same(a.grad, c.grad, "left")
+      same(b.grad, d.grad, "right")
+    end
+  end)
+
+  it("A48: convolution, batch norm, ReLU, convolution, loss", function()
+    for _, lp in ipairs(LP) do
+      local one, bn, two = nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 1, 3)
+      local input, target = dm.randn(2, 2, 5, 5), dm.randn(2, 1, 3, 3)
+      local dtypes, loss = {}, nil
+      amp.autocast({dtype = lp}, function()
+        local h = input
+        for i, layer in ipairs{one, bn, nn.ReLU(), two} do
+          h = layer(h)
+          dtypes[i] = h.dtype
+        end
+        loss = nn.functional.mse_loss(h, target)
+      end)
+      assert.same({lp, lp, lp, lp}, dtypes)
+      assert.equal("float32", loss.dtype)
+      loss:backward()
+      for _, p in ipairs{one.weight, one.bias, bn.weight, bn.bias, two.weight} do
+        assert.equal("float32", p.dtype)
+        assert.equal("float32", p.grad.dtype)
+      end
+      assert.equal("float32", bn.running_mean.dtype)
+      assert.equal("float32", bn.running_var.dtype)
+    end
+  end)
+
+  it("A49: linear and ReLU keep 16-bit tensors only", function()
+    local n = 128
+    local input, weight = dm.randn(n, n), dm.randn(n, n):requires_grad_()
+    for _, lp in ipairs(LP) do
+      collectgarbage()
+      collectgarbage()
+      local before = dm.memory_allocated()
+      local y = amp.autocast({dtype = lp}, function() return dm.linear(input, weight):relu() end)
+      collectgarbage()
+      collectgarbage()
+      -- the input, the weight, the result; one of them in float32 would be a fourth
+      local kept = (dm.memory_allocated() - before) / (n * n * 2)
+      assert.is_true(kept >= 2 and kept < 3.5, kept)
+      y:float():sum():backward()
+    end
+  end)
+end)
