@@ -62,6 +62,62 @@ local function small(name)
 end
 
 -- ---------------------------------------------------------------------------
+-- Regions, and ops in them that need no cast
+-- ---------------------------------------------------------------------------
+local function op_cases()
+  local one, other = dm.randn(1), dm.randn(1)
+  local low, bias = dm.randn(1, 1):to "bfloat16", dm.randn(1):to "bfloat16"
+  return {
+    add = function() return one + other end,
+    mul = function() return one * other end,
+    relu = function() return dm.relu(one) end,
+    softmax = function() return dm.softmax(one, 1) end,
+    cat = function() return dm.cat { one, other } end,
+    mse_loss = function() return F.mse_loss(one, other) end,
+    mm = function() return dm.mm(low, low) end,
+    linear = function() return F.linear(low, low, bias) end,
+  }
+end
+
+--- Seconds of a call outside and inside a region, and of the difference: the
+--- median over neighbours of half a millisecond.
+local function in_region(name)
+  local f = op_cases()[name]
+  local n = math.ceil(5e-4 / seconds_per_call(f, 0.01, 3))
+  local function slice()
+    local start = now()
+    for _ = 1, n do f() end
+    return (now() - start) / n
+  end
+  local off, on, extra = {}, {}, {}
+  for i = 1, 200 do
+    local before = slice()
+    do
+      local _ <close> = amp.autocast { device_type = "cpu", dtype = "bfloat16" }
+      on[i] = slice()
+    end
+    off[i] = (before + slice()) / 2
+    extra[i] = on[i] - off[i]
+  end
+  for _, list in ipairs { off, on, extra } do table.sort(list) end
+  return { off = off[100], on = on[100], extra = extra[100] }
+end
+
+--- Entering and leaving a region in each of its forms.
+local function region(form)
+  local function nothing() end
+  local wrapped = amp.autocast { device_type = "cpu", dtype = "bfloat16" }:wrap(nothing)
+  local forms = {
+    block = function()
+      local _ <close> = amp.autocast { device_type = "cpu", dtype = "bfloat16" }
+    end,
+    call = function() amp.autocast({ device_type = "cpu", dtype = "bfloat16" }, nothing) end,
+    wrapped = wrapped,
+  }
+  return { seconds = seconds_per_call(forms[form], 0.02, 7) }
+end
+
+-- ---------------------------------------------------------------------------
 -- The network of scripts/fashion_mnist.lua
 -- ---------------------------------------------------------------------------
 local function fashion_net(c1, c2, hidden, dropout)
@@ -201,6 +257,7 @@ end
 -- ---------------------------------------------------------------------------
 local requests = {
   small = small, begin = begin, epoch = epoch, accuracy = accuracy, memory = memory, flat = flat,
+  in_region = in_region, region = region,
 }
 
 --- "begin float32 1 batch=128" calls begin("float32", 1, {batch = 128}).

@@ -84,6 +84,60 @@ def small(name):
     return {"seconds": min(s, seconds_per_call(CASES[n])), "threads": threads, "variant": n}
 
 
+# ---- regions, and ops in them that need no cast ------------------------------
+
+def op_cases():
+    one, other = torch.randn(1), torch.randn(1)
+    low, bias = torch.randn(1, 1).bfloat16(), torch.randn(1).bfloat16()
+    return {
+        "add": lambda: one + other,
+        "mul": lambda: one * other,
+        "relu": lambda: torch.relu(one),
+        "softmax": lambda: torch.softmax(one, 0),
+        "cat": lambda: torch.cat([one, other]),
+        "mse_loss": lambda: F.mse_loss(one, other),
+        "mm": lambda: torch.mm(low, low),
+        "linear": lambda: F.linear(low, low, bias),
+    }
+
+
+def in_region(name):
+    """Outside and inside a region, and the difference: the median over neighbours."""
+    torch.set_num_threads(1)
+    f = op_cases()[name]
+    n = int(5e-4 / seconds_per_call(f, 0.01, 3)) + 1
+
+    def time_slice():
+        start = time.perf_counter()
+        for _ in range(n):
+            f()
+        return (time.perf_counter() - start) / n
+
+    off, on, extra = [], [], []
+    for _ in range(200):
+        before = time_slice()
+        with torch.autocast("cpu", torch.bfloat16):
+            on.append(time_slice())
+        off.append((before + time_slice()) / 2)
+        extra.append(on[-1] - off[-1])
+    return {"off": statistics.median(off), "on": statistics.median(on),
+            "extra": statistics.median(extra)}
+
+
+def region(form):
+    def nothing():
+        pass
+
+    def block():
+        with torch.autocast("cpu", torch.bfloat16):
+            pass
+
+    forms = {"block": block, "wrapped": torch.autocast("cpu", torch.bfloat16)(nothing)}
+    if form not in forms:
+        raise RuntimeError("no such form")
+    return {"seconds": seconds_per_call(forms[form])}
+
+
 # ---- the network of scripts/fashion_mnist.lua -------------------------------
 
 def read_idx(name, header):
@@ -258,7 +312,8 @@ def answer(line):
     named = dict(w.split("=", 1) for w in words if "=" in w)
     plain = [number(w) for w in words if "=" not in w]
     request = {"about": about, "small": small, "begin": begin, "epoch": epoch,
-               "accuracy": accuracy, "memory": memory}[name]
+               "accuracy": accuracy, "memory": memory, "in_region": in_region,
+               "region": region}[name]
     return request(*plain, **{k: number(v) for k, v in named.items()})
 
 
