@@ -123,7 +123,9 @@ DM_API int dm_get_num_threads(void);
 struct lua_State;
 /* Opens the module `demilune.core`; for package.preload or luaL_requiref. */
 DM_API int luaopen_demilune_core(struct lua_State *L);
-/* The tensor at a stack index, borrowed; NULL when there is none. */
+/* The tensor at a stack index, borrowed; NULL when there is none. It, and the next
+   function, hand over from Lua to C: until Lua calls again, calls of this thread
+   count from 0, with what Lua has switched on (no_grad, autocast). */
 DM_API dm_Tensor *dm_lua_tensor(struct lua_State *L, int index);
 /* Pushes a tensor as a Lua value and takes its reference. */
 DM_API void dm_lua_push(struct lua_State *L, dm_Tensor *t);

@@ -1,5 +1,5 @@
 /* demilune inside a C program: opens a Lua state with the module linked in,
-   runs a training script, and reads the weights it trained through the C API.
+   runs a training script, and reads and searches the weights through the C API.
    Usage: embed SCRIPT.lua; the script returns the model's weight and bias. */
 #include <lauxlib.h>
 #include <lua.h>
@@ -35,6 +35,13 @@ int main(int argc, char **argv) {
     for (int64_t k = 0; k < dm_tensor_numel(t); k++) printf(" %.4f", (double)v[k]);
     printf("\n");
   }
+  dm_Tensor *weight = dm_lua_tensor(L, -2), *at = NULL; /* and the engine, from C */
+  if (dm_call(dm_op_find("argmax"), 1, &weight, NULL, &at)) {
+    fprintf(stderr, "embed: %s\n", dm_error());
+    return lua_close(L), 1;
+  }
+  printf("largest weight: %d\n", (int)*(const int64_t *)dm_tensor_data(at));
+  dm_tensor_unref(&at);
   lua_close(L);
   return 0;
 }

@@ -29,12 +29,14 @@ static Region *check_region(lua_State *L) {
 
 /* Warns (demilune.caller's warn_at): a place or nil and a text are on top, and go. */
 static void call_warning(lua_State *L) {
-  lua_getglobal(L, "require");
-  lua_pushliteral(L, "demilune.caller");
-  lua_call(L, 1, 1);
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  if (lua_getfield(L, -1, "demilune.caller") != LUA_TTABLE) { /* the core alone was loaded */
+    lua_pop(L, 4);
+    return;
+  }
   lua_getfield(L, -1, "warn_at");
-  lua_insert(L, -4);
-  lua_pop(L, 1);
+  lua_insert(L, -5);
+  lua_pop(L, 2);
   lua_call(L, 2, 0);
 }
 

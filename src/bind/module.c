@@ -9,7 +9,7 @@
 static int state_gc(lua_State *L) {
   State *S = lua_touserdata(L, 1);
   dm_modes_clear(&S->modes);
-  if (dm_modes_current == &S->modes || dm_modes_current == S->current) dm_modes_current = NULL;
+  dm_modes_forget(); /* they may point into S */
   return 0;
 }
 
@@ -160,7 +160,18 @@ int luaopen_demilune_core(lua_State *L) {
   return 1;
 }
 
-dm_Tensor *dm_lua_tensor(lua_State *L, int index) { return dm_to_tensor(L, index); }
+/* From Lua to C: the calls that follow are C's. */
+static void hand_over(lua_State *L) {
+  const State *S = push_state(L);
+  lua_pop(L, 1);
+  dm_modes_adopt(S->current);
+}
+
+dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
+  dm_Tensor *t = dm_to_tensor(L, index);
+  hand_over(L);
+  return t;
+}
 
 static int push_taken(lua_State *L) {
   dm_Tensor **t = lua_touserdata(L, 1);
@@ -179,4 +190,5 @@ void dm_lua_push(lua_State *L, dm_Tensor *t) {
   lua_remove(L, -2);
   lua_pushlightuserdata(L, &t);
   lua_call(L, 1, 1);
+  hand_over(L);
 }

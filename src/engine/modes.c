@@ -21,4 +21,17 @@ dm_Modes *dm_modes_own(void) {
   return dm_modes_current = &own;
 }
 
+void dm_modes_adopt(const dm_Modes *from) {
+  if (from == &own) return;
+  dm_modes_clear(&own);
+  dm_modes_inherit(&own, from);
+  own.base = 0;
+  dm_modes_current = &own;
+}
+
+void dm_modes_forget(void) {
+  dm_modes_clear(&own);
+  dm_modes_current = NULL;
+}
+
 void dm_manual_seed(uint64_t seed) { *dm_modes()->generator = (dm_Generator){seed, 0}; }

@@ -63,6 +63,11 @@ void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observer
 /* For a new thread of control: what `from` has switched on, without its regions
    and casts, which end with it. */
 void dm_modes_inherit(dm_Modes *m, const dm_Modes *from);
+/* For C code that a host hands over to: the thread's own modes become what `from`
+   has switched on, but positions count from 0; `from`'s host must outlive them,
+   or call dm_modes_forget, after which they are the default ones. */
+void dm_modes_adopt(const dm_Modes *from);
+void dm_modes_forget(void);
 /* Drops what m holds. */
 void dm_modes_clear(dm_Modes *m);
 
