@@ -2,6 +2,7 @@
 -- the feature, and where it is shown, as FILE or FILE: words of a test in it.
 -- "GPU": the part that only a GPU can show is not shown here.
 
+-- luacheck: no max string line length
 local dm = require "demilune"
 
 local TABLE = [[
