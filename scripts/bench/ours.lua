@@ -80,14 +80,19 @@ local function op_cases()
 end
 
 --- Seconds of a call outside and inside a region, and of the difference: the
---- median over neighbours of half a millisecond.
+--- median over neighbours of half a millisecond. Garbage is collected between
+--- them, for the work of a collector that runs amid them has a rhythm of its own.
 local function in_region(name)
   local f = op_cases()[name]
   local n = math.ceil(5e-4 / seconds_per_call(f, 0.01, 3))
   local function slice()
+    collectgarbage()
+    collectgarbage "stop"
     local start = now()
     for _ = 1, n do f() end
-    return (now() - start) / n
+    local seconds = (now() - start) / n
+    collectgarbage "restart"
+    return seconds
   end
   local off, on, extra = {}, {}, {}
   for i = 1, 200 do
