@@ -80,6 +80,25 @@ describe("nn.Module", function()
     assert.matches("200,960 parameters, 804 kB float32", text, 1, true)
   end)
 
+  it("forward hooks get the inputs of their own call, and an error leaves none behind", function()
+    local model = nn.Module:extend "Countdown"()
+    function model:forward(n)
+      if n < 0 then error "below zero" end
+      return n == 0 and 0 or self(n - 1) + 1
+    end
+    local seen = {}
+    model:register_forward_hook(function(_, inputs, output)
+      seen[#seen + 1] = ("%d gives %d"):format(inputs[1], output)
+    end)
+    assert.equal(2, model(2))
+    assert.same({"0 gives 0", "1 gives 1", "2 gives 2"}, seen)
+    local held = setmetatable({dm.ones(3)}, {__mode = "v"})
+    assert.is_false(pcall(model, -1, held[1]))
+    collectgarbage()
+    collectgarbage()
+    assert.is_nil(held[1])
+  end)
+
   it("a forward hook may replace the output, until removed", function()
     local m = nn.Identity()
     local handle = m:register_forward_hook(function(_, inputs, y) return inputs[1] + y end)

@@ -375,15 +375,23 @@ local follower
 function Module.follow(fn) follower = fn end
 
 local function finish(self, ok, ...)
-  if ok then
-    if not self._hooks then return ... end
-    return self:_run_hooks(...)
-  end
+  if ok then return ... end
   return error(annotate(self, ...), 0)
 end
 
-local function finish_followed(self, outer, ...)
-  core._place(outer)
+-- A hook may replace the (first) output by what it returns.
+local function run_hooks(self, inputs, output, ...)
+  for _, hook in ipairs(rawget(self, "_hooks") or {}) do
+    local changed = hook(self, inputs, output)
+    if changed ~= nil then output = changed end
+  end
+  return output, ...
+end
+
+-- outer: the place to go back to, or nil; inputs: for the hooks, or nil.
+local function finish_watched(self, outer, inputs, ...)
+  if outer then core._place(outer) end
+  if inputs then return run_hooks(self, inputs, finish(self, ...)) end
   return finish(self, ...)
 end
 
@@ -392,22 +400,12 @@ function Module:__call(...)
   if before then
     for _, hook in ipairs(before) do hook(self, {...}) end
   end
-  if rawget(self, "_hooks") then rawset(self, "_hook_inputs", {...}) end
-  if follower then
-    local outer = follower(self)
-    return finish_followed(self, outer, pcall(self.forward, self, ...))
+  local inputs = rawget(self, "_hooks") and {...}
+  local outer = follower and follower(self)
+  if inputs or outer then
+    return finish_watched(self, outer, inputs, pcall(self.forward, self, ...))
   end
   return finish(self, pcall(self.forward, self, ...))
-end
-
--- A hook may replace the output by what it returns.
-function Module:_run_hooks(output, ...)
-  for _, hook in ipairs(self._hooks) do
-    local changed = hook(self, self._hook_inputs, output)
-    if changed ~= nil then output = changed end
-  end
-  rawset(self, "_hook_inputs", nil)
-  return output, ...
 end
 
 local function add_hook(self, list_name, fn)
