@@ -635,6 +635,10 @@ describe("regions", function()
       end)
       assert.equal(lp, h:clone():add_(a).dtype)
       assert.equal("float32", a:clone():add_(h).dtype)
+      local c = dm.zeros(2, 2)
+      assert.equal("float32", c:addmm_(a, a).dtype)
+      assert.same({{2, 2}, {2, 2}}, c:totable())
+      assert.refuses("addmm", function() c:addmm_(a, h) end)
     end
   end)
 
