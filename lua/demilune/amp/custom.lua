@@ -4,6 +4,7 @@ local core = require "demilune.core"
 local autograd = require "demilune.autograd"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local convert = require "demilune.amp.convert"
 local regions = require "demilune.amp.autocast"
 
 local custom = {}
@@ -11,20 +12,6 @@ local custom = {}
 local CUSTOM = {cast_inputs = options.NONE, device_type = options.NONE}
 
 local function kind_of(o) return o.device_type and regions.device_type_of(o.device_type) end
-
--- Floating tensors on those devices as dtype, float64 aside; tables are walked,
--- their keys too.
-local function cast(value, dtype, on)
-  if core.is_tensor(value) then
-    local fits = value:is_floating_point() and value.dtype ~= "float64"
-      and on[regions.device_type_of(value.device)]
-    return fits and value:to(dtype) or value
-  end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local out = {}
-  for key, item in pairs(value) do out[cast(key, dtype, on)] = cast(item, dtype, on) end
-  return out
-end
 
 -- The device types where autocast is on, among `kind` or all; nil when there is none.
 local function types_on(kind)
@@ -48,7 +35,8 @@ function custom.custom_fwd(fn, opts)
     local on = off and types_on(kind)
     if not on then return fn(ctx, ...) end
     local args = table.pack(...)
-    for i = 1, args.n do args[i] = cast(args[i], o.cast_inputs, on) end
+    local function fits(t) return on[regions.device_type_of(t.device)] end
+    for i = 1, args.n do args[i] = convert(args[i], o.cast_inputs, fits) end
     local _ <close> = core.autocast_resume(ctx._autocast)
     return fn(ctx, table.unpack(args, 1, args.n))
   end

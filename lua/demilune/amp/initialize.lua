@@ -11,6 +11,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local convert = require "demilune.amp.convert"
 local regions = require "demilune.amp.autocast"
 local scaler = require "demilune.amp.scaler"
 local Module = require "demilune.nn.module"
@@ -118,7 +119,7 @@ local function is_batch_norm(module)
   return false
 end
 
-local function convert(model, dtype, keep_batchnorm)
+local function convert_model(model, dtype, keep_batchnorm)
   local kept = {}
   for _, module in model:named_modules() do
     if keep_batchnorm and is_batch_norm(module) then
@@ -128,18 +129,6 @@ local function convert(model, dtype, keep_batchnorm)
   end
   model:to(dtype)
   for t, data in pairs(kept) do t.data = data end
-end
-
--- Floating tensors in that dtype, float64 aside; tables are walked.
-local function converted(value, dtype)
-  if core.is_tensor(value) then
-    local fits = value:is_floating_point() and value.dtype ~= "float64"
-    return fits and value:to(dtype) or value
-  end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local out = {}
-  for key, item in pairs(value) do out[key] = converted(item, dtype) end
-  return out
 end
 
 -- The instance gets a forward of its own: inputs in the model's dtype, or a region
@@ -156,10 +145,10 @@ local function patch_forward(model, o)
   rawset(model, "forward", function(self, ...)
     local args = table.pack(...)
     if o.cast_model_type then
-      for i = 1, args.n do args[i] = converted(args[i], o.cast_model_type) end
+      for i = 1, args.n do args[i] = convert(args[i], o.cast_model_type) end
     end
     local out = table.pack(inner(self, table.unpack(args, 1, args.n)))
-    for i = 1, out.n do out[i] = converted(out[i], "float32") end
+    for i = 1, out.n do out[i] = convert(out[i], "float32") end
     return table.unpack(out, 1, out.n)
   end)
 end
@@ -258,7 +247,7 @@ local function initialize(models, optimizers, opts)
   o.scalers = o.enabled and new_scalers(o) or {}
   for _, model in ipairs(o.enabled and array_of(models) or {}) do
     prepared[model] = true
-    if o.cast_model_type then convert(model, o.cast_model_type, o.keep_batchnorm_fp32) end
+    if o.cast_model_type then convert_model(model, o.cast_model_type, o.keep_batchnorm_fp32) end
     patch_forward(model, o)
   end
   for _, optimizer in ipairs(array_of(optimizers)) do
