@@ -43,5 +43,9 @@ dm.help "conv2d"
   it("errors come with the line", function()
     shows "stdin:1: matmul: {2, 3} x {2, 2}: dim 2 of the left is 3, dim 1 of the right is 2"
   end)
-  it("help answers from the op table", function() shows "2-d convolution" end)
+  it("help answers from the op table, once", function()
+    shows "2-d convolution"
+    local _, times = text:gsub("2%-d convolution", "")
+    assert.equal(1, times)
+  end)
 end)

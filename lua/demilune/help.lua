@@ -47,7 +47,7 @@ local function text_of(row)
   return table.concat(lines, "\n")
 end
 
--- Prints (and returns) what an op does; without a name, the names of all.
+-- Prints what an op does; without a name, the names of all.
 function help.help(name)
   local rows, names = {}, {}
   for _, row in ipairs(core.ops()) do
@@ -67,7 +67,6 @@ function help.help(name)
     text = ("no op '%s'%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")
   end
   print(text)
-  return text
 end
 
 return help

@@ -236,9 +236,8 @@ describe("the op tables", function()
     local ok, text = pcall(dm.help, "softmax")
     _G.print = print_
     assert(ok, text)
-    assert.matches("CPU: unlisted", text)
-    assert.matches("CUDA: fp32_set_opt_dtype", text)
-    assert.equal(text, lines[1])
+    assert.matches("CPU: unlisted", lines[1])
+    assert.matches("CUDA: fp32_set_opt_dtype", lines[1])
   end)
 
   it("A03 A04: CUDA's 16-bit list equals casts by hand", function()
