@@ -246,6 +246,30 @@ describe("memory", function()
 end)
 
 describe("random numbers", function()
+  it("come from a generator of one's own where one is named", function()
+    local g = dm.Generator():manual_seed(7)
+    dm.manual_seed(7)
+    local all = {dm.rand(3), dm.randn(2, 2), dm.randint(5, {4}), dm.randperm(6),
+      dm.zeros(3):uniform_(), dm.zeros(3):normal_(), dm.full(4, 0.5):bernoulli()}
+    local state = dm.get_rng_state()
+    local own = {dm.rand(3, {generator = g}), dm.randn(2, 2, {generator = g}),
+      dm.randint(5, {4}, {generator = g}), dm.randperm(6, {generator = g}),
+      dm.zeros(3):uniform_{generator = g}, dm.zeros(3):normal_{generator = g},
+      dm.full(4, 0.5):bernoulli{generator = g}}
+    for i, drawn in ipairs(all) do assert.same(drawn:totable(), own[i]:totable()) end
+    assert.same(state, dm.get_rng_state()) -- untouched
+    assert.same(state, g:get_state())
+    assert.equal(7, g:initial_seed())
+    local again = dm.rand(3, {generator = g})
+    assert.same(again:totable(), dm.rand(3, {generator = g:set_state(state)}):totable())
+    assert.matches("^Generator%(seed = 7, offset = %d+%)$", tostring(g))
+    assert.refuses("dm.Generator%(%) expected, got number", function()
+      dm.rand(3, {generator = 7})
+    end)
+    assert.refuses("did you mean 'generator'", function() dm.rand(3, {genrator = g}) end)
+    assert.refuses("unknown option 'generator'", function() dm.ones(3, {generator = g}) end)
+  end)
+
   it("follow the seed", function()
     dm.manual_seed(7)
     local a, b = dm.rand(5), dm.randn(5)

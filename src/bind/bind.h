@@ -136,6 +136,10 @@ int dm_index_set(lua_State *L);
 int dm_tensor_tostring(lua_State *L);
 int dm_tensor_to(lua_State *L);
 
+/* The script's generator at i, or NULL. */
+dm_Generator *dm_to_generator(lua_State *L, int i);
+
+extern const luaL_Reg dm_random_functions[];
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
@@ -148,6 +152,7 @@ void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_data(lua_State *L, State *S);
+void dm_register_random(lua_State *L);
 void dm_register_profile(lua_State *L, State *S);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct Args {
   bool inplace;
   uint32_t attr_given;
   int requires_grad;
+  dm_Generator *generator; /* the call's own, or NULL */
   _Alignas(8) char attr[DM_ATTR_BYTES];
 } Args;
 
@@ -212,10 +213,11 @@ static dm_Tensor *read_tensor(Args *a, int i) {
 }
 
 static int unknown_option(Args *a, const char *key) {
-  const char *names[DM_MAX_IN + DM_MAX_ATTR];
+  const char *names[DM_MAX_IN + DM_MAX_ATTR + 1];
   int n = 0;
   for (int k = 0; k < a->g->n_tensor; k++) names[n++] = a->g->tensor[k];
   for (int k = 0; k < a->g->n_attr; k++) names[n++] = a->g->attr[k].name;
+  if (a->op->flags & F_RANDOM) names[n++] = "generator";
   const char *near = dm_nearest(key, n, names);
   free_temps(a);
   if (near)
@@ -241,9 +243,14 @@ static void read_named(Args *a, const char *key) {
     if (k >= a->n_tensor) a->n_tensor = k + 1;
     return;
   }
-  if ((a->op->flags & F_CREATE) && strcmp(key, "requires_grad") == 0)
+  if ((a->op->flags & F_CREATE) && strcmp(key, "requires_grad") == 0) {
     a->requires_grad = lua_toboolean(L, i);
-  else unknown_option(a, key);
+  } else if ((a->op->flags & F_RANDOM) && strcmp(key, "generator") == 0) {
+    a->generator = dm_to_generator(L, i);
+    if (!a->generator) bad(a, key, i, "dm.Generator()");
+  } else {
+    unknown_option(a, key);
+  }
 }
 
 static void read_options(Args *a, int i) {
@@ -339,8 +346,13 @@ static void give_result(Args *a, State *S, int k, dm_Tensor *out) {
 static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                              int *n_out) {
   const int id = (int)dm_op_id(a->op);
-  return a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
-                    : dm_call_n(id, n_in, in, a->attr, out, n_out);
+  dm_Modes *m = dm_modes();
+  dm_Generator *const own = m->generator;
+  if (a->generator) m->generator = a->generator;
+  const dm_status st = a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
+                                  : dm_call_n(id, n_in, in, a->attr, out, n_out);
+  m->generator = own;
+  return st;
 }
 
 /* Calls the engine, with a second try after a collection, and pushes what it
@@ -354,13 +366,13 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
     return dm_raise_text(L, "%s_: argument 1: tensor expected, got %s", a->op->name,
                          luaL_typename(L, 1));
   }
-  const dm_Generator generator = S->generator;
+  dm_Generator *const draws = a->generator ? a->generator : &S->generator, before = *draws;
   const int mark = dm_replay_mark();
   dm_status st = call_engine(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
     dm_make_room(L, S);
-    S->generator = generator; /* the second try draws the same numbers ... */
-    dm_replay_rewind(mark);   /* and saves the same tensors */
+    *draws = before;        /* the second try draws the same numbers ... */
+    dm_replay_rewind(mark); /* and saves the same tensors */
     st = call_engine(a, n_in, in, out, &n_out);
   }
   free_temps(a);
@@ -462,6 +474,7 @@ int dm_op_closure(lua_State *L) {
   a.g = dm_op_signature(a.op);
   a.n_tensor = a.n_temp = a.next_attr = a.requires_grad = 0;
   a.attr_given = 0;
+  a.generator = NULL;
   if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
   a.inplace = lua_toboolean(L, lua_upvalueindex(UP_INPLACE));
   if (id == DM_OP_randint) supply_low(L);

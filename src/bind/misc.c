@@ -1,4 +1,4 @@
-/* Seeds, threads, JSON, and the op table as Lua data. */
+/* Threads, JSON, and the op table as Lua data. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,34 +11,6 @@
 #include "bind/bind.h"
 #include "cpu/threads.h"
 #include "engine/autocast.h"
-
-static int manual_seed(lua_State *L) {
-  State *S = dm_enter(L);
-  S->generator = (dm_Generator){(uint64_t)luaL_checkinteger(L, 1), 0};
-  return 0;
-}
-static int initial_seed(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)dm_enter(L)->generator.seed);
-  return 1;
-}
-static int get_rng_state(lua_State *L) {
-  const State *S = dm_enter(L);
-  lua_createtable(L, 0, 2);
-  lua_pushinteger(L, (lua_Integer)S->generator.seed);
-  lua_setfield(L, -2, "seed");
-  lua_pushinteger(L, (lua_Integer)S->generator.offset);
-  lua_setfield(L, -2, "offset");
-  return 1;
-}
-static int set_rng_state(lua_State *L) {
-  State *S = dm_enter(L);
-  luaL_checktype(L, 1, LUA_TTABLE);
-  lua_getfield(L, 1, "seed");
-  lua_getfield(L, 1, "offset");
-  S->generator.seed = (uint64_t)luaL_checkinteger(L, -2);
-  S->generator.offset = (uint64_t)luaL_checkinteger(L, -1);
-  return 0;
-}
 
 /* _library(folder): errors name the first line outside it. */
 static int set_library(lua_State *L) {
@@ -294,10 +266,6 @@ static int ops(lua_State *L) {
 }
 
 const luaL_Reg dm_misc_functions[] = {{"_library", set_library},
-                                      {"manual_seed", manual_seed},
-                                      {"initial_seed", initial_seed},
-                                      {"get_rng_state", get_rng_state},
-                                      {"set_rng_state", set_rng_state},
                                       {"set_num_threads", set_num_threads},
                                       {"get_num_threads", get_num_threads},
                                       {"alloc_fail_at", alloc_fail_at},

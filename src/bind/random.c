@@ -1,0 +1,108 @@
+/* Generators of random numbers: the state's own, and those that a script makes
+   for itself and names in a call, {generator = g}. */
+#include "base/error.h"
+#include "bind/bind.h"
+
+static const char generator_name[] = "demilune.Generator";
+
+dm_Generator *dm_to_generator(lua_State *L, int i) {
+  return luaL_testudata(L, i, generator_name);
+}
+
+/* A seed at i; positions in the stream of numbers begin at 0. */
+static dm_Generator seeded(lua_State *L, int i) {
+  return (dm_Generator){(uint64_t)luaL_checkinteger(L, i), 0};
+}
+
+static void push_state_of(lua_State *L, const dm_Generator *g) {
+  lua_createtable(L, 0, 2);
+  lua_pushinteger(L, (lua_Integer)g->seed);
+  lua_setfield(L, -2, "seed");
+  lua_pushinteger(L, (lua_Integer)g->offset);
+  lua_setfield(L, -2, "offset");
+}
+
+static dm_Generator state_at(lua_State *L, int i) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  lua_getfield(L, i, "seed");
+  lua_getfield(L, i, "offset");
+  return (dm_Generator){(uint64_t)luaL_checkinteger(L, -2), (uint64_t)luaL_checkinteger(L, -1)};
+}
+
+/* ---- the state's own ---- */
+
+static int manual_seed(lua_State *L) {
+  State *S = dm_enter(L);
+  S->generator = seeded(L, 1);
+  return 0;
+}
+static int initial_seed(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)dm_enter(L)->generator.seed);
+  return 1;
+}
+static int get_rng_state(lua_State *L) {
+  push_state_of(L, &dm_enter(L)->generator);
+  return 1;
+}
+static int set_rng_state(lua_State *L) {
+  State *S = dm_enter(L);
+  S->generator = state_at(L, 1);
+  return 0;
+}
+
+/* ---- a script's ---- */
+
+static dm_Generator *check_generator(lua_State *L) {
+  return luaL_checkudata(L, 1, generator_name);
+}
+
+/* dm.Generator() -> a generator with PyTorch's default seed */
+static int generator_new(lua_State *L) {
+  dm_Generator *g = lua_newuserdatauv(L, sizeof *g, 0);
+  *g = (dm_Generator){67280421310721u, 0};
+  luaL_setmetatable(L, generator_name);
+  return 1;
+}
+static int generator_manual_seed(lua_State *L) {
+  *check_generator(L) = seeded(L, 2);
+  lua_settop(L, 1);
+  return 1;
+}
+static int generator_initial_seed(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)check_generator(L)->seed);
+  return 1;
+}
+static int generator_get_state(lua_State *L) {
+  push_state_of(L, check_generator(L));
+  return 1;
+}
+static int generator_set_state(lua_State *L) {
+  dm_Generator *g = check_generator(L);
+  *g = state_at(L, 2);
+  lua_settop(L, 1);
+  return 1;
+}
+static int generator_tostring(lua_State *L) {
+  const dm_Generator *g = check_generator(L);
+  lua_pushfstring(L, "Generator(seed = %I, offset = %I)", (lua_Integer)g->seed,
+                  (lua_Integer)g->offset);
+  return 1;
+}
+
+void dm_register_random(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"manual_seed", generator_manual_seed}, {"initial_seed", generator_initial_seed},
+      {"get_state", generator_get_state},     {"set_state", generator_set_state},
+      {"__tostring", generator_tostring},     {NULL, NULL}};
+  if (luaL_newmetatable(L, generator_name)) {
+    luaL_setfuncs(L, methods, 0);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+const luaL_Reg dm_random_functions[] = {
+    {"manual_seed", manual_seed},     {"initial_seed", initial_seed},
+    {"get_rng_state", get_rng_state}, {"set_rng_state", set_rng_state},
+    {"Generator", generator_new},     {NULL, NULL}};
