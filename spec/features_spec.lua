@@ -9,24 +9,24 @@ local TABLE = [[
 autocast region with device_type, dtype, enabled | spec/amp/autocast_spec.lua: A02
 default dtype by device | spec/amp/autocast_spec.lua: A01; GPU
 float16 autocast | spec/amp/autocast_spec.lua: A13; scripts/examples/amp_loop.lua; GPU
-bfloat16 autocast, without a scaler | spec/seeds_spec.lua: bf16_loop; scripts/examples/bf16_loop.lua
+bfloat16 autocast, without a scaler | spec/examples_spec.lua: bf16_loop; scripts/examples/bf16_loop.lua
 matmul and conv in 16 bits | spec/amp/autocast_spec.lua: A03
 softmax, norms, losses, log in float32 (CUDA's table) | spec/amp/autocast_spec.lua: A05; spec/amp/autocast_spec.lua: A06
 batch norm's statistics in float32 | spec/amp/autocast_spec.lua: A48
 neither ops keep or promote | spec/amp/autocast_spec.lua: A25; spec/amp/autocast_spec.lua: A10
 the op lists, from Lua | spec/amp/autocast_spec.lua: the op tables
-unlisted ops run in their inputs' dtype, and the trace that says so | spec/amp/report_spec.lua: 10: ops that ran in float32
-one switch turns a script into float32 | spec/seeds_spec.lua: amp_loop with --dtype float32
+unlisted ops run in their inputs' dtype, and the trace that says so | spec/amp/report_spec.lua: ops that ran in float32
+one switch turns a script into float32 | spec/examples_spec.lua: amp_loop with --dtype float32
 the wrapped function, recursion | spec/amp/autocast_spec.lua: A35; spec/amp/autocast_spec.lua: A24
-forward and loss inside, backward outside | spec/seeds_spec.lua: amp_loop differs; spec/amp/autocast_spec.lua: around backward() and step()
+forward and loss inside, backward outside | spec/examples_spec.lua: amp_loop differs; spec/amp/autocast_spec.lua: around backward() and step()
 backward in the forward's precision | spec/amp/autocast_spec.lua: A47
 nested and disabled regions | spec/amp/autocast_spec.lua: A26
 float32 weights, casts temporary and cached | spec/amp/autocast_spec.lua: A31; spec/amp/weight_copies_spec.lua: a model in training casts its inputs
 evaluation under autocast | spec/amp/autocast_spec.lua: A37; scripts/examples/evaluation.lua
-float32 data, cast where it is used | spec/seeds_spec.lua: evaluation
-autocast and scaler apart | spec/seeds_spec.lua: plain_loop, amp_loop and bf16_loop; spec/amp/scaler_spec.lua: G37
+float32 data, cast where it is used | spec/examples_spec.lua: evaluation
+autocast and scaler apart | spec/examples_spec.lua: plain_loop, amp_loop and bf16_loop; spec/amp/scaler_spec.lua: G37
 amp.autocast() without arguments, the cuda.amp spelling | spec/amp/autocast_spec.lua: A21; lua/demilune/cuda.lua: dm.cuda.amp is dm.amp
-the dtype of a result | spec/seeds_spec.lua: dtypes: a product
+the dtype of a result | spec/examples_spec.lua: dtypes: a product
 custom_fwd and custom_bwd | spec/amp/custom_spec.lua: A28
 custom_fwd with cast_inputs | spec/amp/custom_spec.lua: cast_inputs converts
 functions of one's own, save_for_backward | spec/nn_spec.lua: a Function passes gradcheck
@@ -41,13 +41,13 @@ unscale_, once a step | spec/amp/scaler_spec.lua: G14
 clipping after unscale_ | spec/amp/scaler_spec.lua: G12; scripts/examples/clipping.lua
 a warning when scaled gradients are clipped | spec/amp/clip_spec.lua: clipping of gradients that are still scaled
 several optimizers, one update | spec/amp/scaler_spec.lua: several optimizers: each skips on its own
-two models in a chain | spec/seeds_spec.lua: two_optimizers
-accumulation, with clipping | spec/amp/scaler_spec.lua: G13; spec/seeds_spec.lua: accumulation
-the scale adapts both ways | spec/seeds_spec.lua: scale: backs off
+two models in a chain | spec/examples_spec.lua: two_optimizers
+accumulation, with clipping | spec/amp/scaler_spec.lua: G13; spec/examples_spec.lua: accumulation
+the scale adapts both ways | spec/examples_spec.lua: scale: backs off
 inf and NaN in any element of any gradient | spec/amp/scaler_spec.lua: G08
 underflow repaired | spec/amp/scaler_spec.lua: underflow is repaired
-no scaler for bfloat16 and inference | spec/seeds_spec.lua: evaluation; spec/seeds_spec.lua: bf16_loop
-a lower first scale | spec/seeds_spec.lua: a lower first scale
+no scaler for bfloat16 and inference | spec/examples_spec.lua: evaluation; spec/examples_spec.lua: bf16_loop
+a lower first scale | spec/examples_spec.lua: a lower first scale
 float32 updates outside of autocast | spec/golden_spec.lua: golden optim
 nothing waits for the device | spec/amp/scaler_spec.lua: nothing is read by the host; GPU
 diagnosis in place of a silent collapse | spec/amp/scaler_spec.lua: after `patience` updates
@@ -56,29 +56,29 @@ one call for the whole step | spec/amp/scaler_spec.lua: amp.step
 products and transposes | spec/golden_spec.lua: golden
 conv2d, function and module | spec/golden_spec.lua: golden; spec/nn_spec.lua: Conv2d
 softmax, layer_norm, cross_entropy | spec/golden_spec.lua: golden
-the losses as modules | spec/seeds_spec.lua: plain_loop
+the losses as modules | spec/examples_spec.lua: plain_loop
 Module, Sequential, BatchNorm2d, ReLU; train and eval | spec/nn_spec.lua: train and eval reach
-isnan, isinf | spec/seeds_spec.lua: nan_loss
+isnan, isinf | spec/examples_spec.lua: nan_loss
 zero_grad, backward, step | spec/optim_spec.lua: worked example
 SGD and Adam | spec/optim_spec.lua: Adam: three steps; spec/optim_spec.lua: SGD: three steps
 no_grad | spec/autograd_spec.lua: no_grad records nothing
-item(), loss / k | spec/seeds_spec.lua: accumulation
+item(), loss / k | spec/examples_spec.lua: accumulation
 device strings, is_available | spec/amp/autocast_spec.lua: A21; GPU
 seeded random tensors, tensors from data | spec/tensor_spec.lua: follow the seed
-arange, meshgrid, stack, cos, linspace, bucketize, min, max | spec/seeds_spec.lua: the problem is the original's
+arange, meshgrid, stack, cos, linspace, bucketize, min, max | spec/examples_spec.lua: the problem is the original's
 the float32 loop, the AMP loop, the bfloat16 loop | scripts/examples/plain_loop.lua; scripts/examples/amp_loop.lua; scripts/examples/bf16_loop.lua
 the validation loop | scripts/examples/evaluation.lua; scripts/fashion_mnist.lua
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
 normalised pictures | spec/data_spec.lua: normalise pictures
-the epoch's line | spec/seeds_spec.lua: plain_loop
+the epoch's line | spec/examples_spec.lua: plain_loop
 float32 against AMP: time, loss, memory, in one table | scripts/quantised_sine.lua; scripts/bench/quantised_sine.lua; GPU
-the quantised sine's ConvModel | spec/seeds_spec.lua: the model has 134145 parameters; spec/seeds_spec.lua: M03
-its picture | spec/seeds_spec.lua: trains in float32 and; spec/image_spec.lua: read_image and save_image
+the quantised sine's ConvModel | spec/examples_spec.lua: the model has 134145 parameters; spec/examples_spec.lua: M03
+its picture | spec/examples_spec.lua: trains in float32 and; spec/image_spec.lua: read_image and save_image
 clip_grad_norm_, clip_grad_value_ | spec/amp/clip_spec.lua: C01; spec/amp/clip_spec.lua: C08
 the profiler's scope | spec/profiler_spec.lua: is a scope; GPU
 key_averages():table | spec/profiler_spec.lua: P01; spec/profiler_spec.lua: P02
 anomaly detection | spec/anomaly_spec.lua: N01; spec/anomaly_spec.lua: N05
-the check of the loss | spec/seeds_spec.lua: nan_loss
+the check of the loss | spec/examples_spec.lua: nan_loss
 memory_allocated, peak, reset, empty_cache | spec/memory_spec.lua: M01; spec/memory_spec.lua: M02
 time and memory of a piece of work | spec/profiler_spec.lua: starts clean
 saving and speed-up in percent | spec/profiler_spec.lua: compares by the formulas

@@ -1,5 +1,4 @@
--- amp.report: what is counted, where, and what is suggested. Numbers of rows are
--- of amp.md's tables 4.1 and 4.6.
+-- amp.report: what is counted, where, and what is suggested.
 
 local dm = require "demilune"
 local caller = require "demilune.caller"
@@ -191,7 +190,7 @@ describe("amp.report", function()
   end)
 
   describe("counts", function()
-    it("pain 8: ops by the dtype they ran in, casts and what is kept", function()
+    it("ops by the dtype they ran in, casts and what is kept", function()
       local report = watch(2, {dtype = "bfloat16"})
       local first = report.modules[2]
       assert.equal("Linear", first.class)
@@ -258,7 +257,7 @@ describe("amp.report", function()
       assert.equal(4 * 32 * 8, report.modules[2].kept.float32)
     end)
 
-    it("108: activation dtypes and bytes by module", function()
+    it("activation dtypes and bytes by module", function()
       local report = watch(1, {dtype = "float16"})
       local list = report:dtypes()
       assert.equal("float16", list[2].dtype)
@@ -266,7 +265,7 @@ describe("amp.report", function()
       assert.equal(2 * 32 * 16, list[2].bytes)
     end)
 
-    it("10: ops that ran in float32 inside the region, and why", function()
+    it("ops that ran in float32 inside the region, and why", function()
       local why = {}
       local report <close> = amp.report()
       amp.autocast({dtype = "bfloat16"}, function()
@@ -285,7 +284,7 @@ describe("amp.report", function()
         cat = "promote: its inputs are float32"}, why)
     end)
 
-    it("110: memory by dtype", function()
+    it("memory by dtype", function()
       local _, model, optimizer = watch(1, {})
       model:register_buffer("count", dm.zeros(3, {dtype = "int64"}))
       model[3]:half()
@@ -519,13 +518,13 @@ describe("amp.report", function()
       assert.matches("do not fit float16", report.suggestion)
     end)
 
-    it("108: other cures for a NaN in float32", function()
+    it("other cures for a NaN in float32", function()
       local report <close> = amp.report()
       dm.zeros(2):log()
       assert.matches("log gave inf in float32.*learning rate", report.suggestion)
     end)
 
-    it("pain 2: a lower scale, when many steps are skipped", function()
+    it("a lower scale, when many steps are skipped", function()
       local scaler = amp.GradScaler{init_scale = 2.0^60}
       local report = watch(8, {dtype = "float16", scaler = scaler})
       assert.matches("^8 of 8 steps were skipped", report.suggestion)
@@ -547,7 +546,7 @@ describe("amp.report", function()
       assert.matches("the gradient of sqrt gave inf in float32", report.suggestion)
     end)
 
-    it("108: no scaler for bfloat16", function()
+    it("no scaler for bfloat16", function()
       local report = watch(2, {dtype = "bfloat16", scaler = amp.GradScaler{}})
       assert.matches("^bfloat16 needs no scaler", report.suggestion)
     end)
@@ -563,13 +562,13 @@ describe("amp.report", function()
       assert.matches("^nothing ran under autocast", watch(1, {}).suggestion)
     end)
 
-    it("109, pain 8: float32, where casts cost more than they save", function()
+    it("float32, where casts cost more than they save", function()
       local model = nn.Sequential{nn.Linear(8, 512), nn.Linear(512, 512)}
       local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(1, 8)})
       assert.matches("^casts write %S+ %a+ a step and save", report.suggestion)
     end)
 
-    it("10: a cast, where a float32 input keeps what follows in float32", function()
+    it("a cast, where a float32 input keeps what follows in float32", function()
       local model = nn.Sequential{Fn(function(x) return (x * 2):relu() end), nn.Linear(8, 4)}
       local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(4096, 8)})
       assert.matches("works in float32 %(unlisted", report.suggestion)

@@ -15,7 +15,7 @@ typedef enum dm_OpId {
   DM_N_OP
 } dm_OpId;
 
-/* Autocast's policies, amp.md's words: unlisted, lower_precision_fp, fp32,
+/* Autocast's policies, in PyTorch's words: unlisted, lower_precision_fp, fp32,
    fp32_set_opt_dtype, promote, banned. */
 typedef enum dm_Cast { ASIS, LOW, F32, F32OUT, WIDE, BAN } dm_Cast;
 

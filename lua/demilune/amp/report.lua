@@ -347,7 +347,7 @@ end
 function readers:suggestion() return all(self).suggestion end
 
 -- Which dtypes the activations have: {{path, class, dtype, bytes}, ...}, bytes of
--- results over all steps. (amp.md 108)
+-- results over all steps.
 function Report:dtypes()
   local list = {}
   for _, row in ipairs(self.modules) do
@@ -374,7 +374,7 @@ function Report:__tostring() return page.report(all(self)) end
 local Memory = {__name = "demilune.amp.memory", __tostring = page.memory}
 
 -- Bytes that live on with the model, by dtype: {float32 = {parameters, buffers,
--- gradients, state, total}, ..., total = {...}}. state: the optimizer's. (amp.md 110)
+-- gradients, state, total}, ..., total = {...}}. state: the optimizer's.
 local function memory(model, optimizer)
   if not Module.is_module(model) then
     caller.raise("memory: wanted a model, got %s", type(model))
