@@ -70,6 +70,13 @@ describe("double backward", function()
     assert.same({12.0}, numbers((dm.autograd.grad(g:sum(), x))))
   end)
 
+  it("passes through a view of a view", function()
+    local x = dm.tensor({{1.0, 2.0}, {3.0, 4.0}}, {dtype = "float64", requires_grad = true})
+    assert.is_true(dm.autograd.gradgradcheck(function(t)
+      return t[2]:narrow(1, 2, 1):square() * t[1]:narrow(1, 2, 1)
+    end, {x}))
+  end)
+
   it("leaves the leaves' gradients alone", function()
     local x = leaf{2.0}
     dm.autograd.grad((x * x):sum(), x)

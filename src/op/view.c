@@ -549,6 +549,8 @@ dm_status as_strided_scatter_cpu(dm_Call *c) {
 void as_strided_scatter_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = x_unary(x, DM_OP_contiguous, g->gy[0]);
+  /* as_strided counts from the storage's first element */
+  if (x->st == DM_OK && gy->offset != 0) gy = x_unary(x, DM_OP_clone, gy);
   if (x->st != DM_OK) return;
   if (g->need[1]) g->gx[1] = dm_x(x, DM_OP_as_strided, g->attr, 1, gy);
   if (g->need[0]) {
