@@ -1221,6 +1221,78 @@ def loss():
     case(op, torch.tensor([1000.0, -1000.0, 50.0]), frozen(torch.tensor([0.0, 1.0, 1.0])), fn=bce)
 
 
+# ---- recurrent networks ------------------------------------------------------
+
+# One layer of torch's own networks; rnn_layer's reverse is its second direction.
+def one_layer(x, w_ih, w_hh, mode, b_ih=None, b_hh=None, hx=None, cx=None, reverse=False):
+    flat = [w for w in (w_ih, w_hh, b_ih, b_hh) if w is not None]
+    zeros = torch.zeros(x.shape[1], w_hh.shape[1], dtype=x.dtype)
+    h, c = [(zeros if s is None else s)[None] for s in (hx, cx)]
+    fn = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu, "lstm": torch.lstm,
+          "gru": torch.gru}[mode]
+    y, *last = fn(x.flip(0) if reverse else x, (h, c) if mode == "lstm" else h, flat,
+                  len(flat) == 4, 1, 0.0, False, False, False)
+    return [y.flip(0) if reverse else y] + [s[0] for s in last]
+
+
+def network(cls, x_shape, states, **opts):
+    """A module with weights of our own: results and all gradients in one backward."""
+    net = getattr(torch.nn, cls)(3, 2, dtype=f64, **opts)
+    for p in net.parameters():
+        p.data = r(*p.shape, dtype=f64, lo=-1, hi=1)
+    x = leaves(r(*x_shape, dtype=f64, lo=-2, hi=2))
+    hx = [leaves(r(*s, dtype=f64, lo=-1, hi=1)) for s in states]
+    given = [] if not hx else [tuple(hx) if len(hx) == 2 else hx[0]]
+    out = net(x, *given)
+    out = [out] if isinstance(out, torch.Tensor) else [out[0], *(
+        out[1:] if isinstance(out[1], torch.Tensor) else out[1])]
+    gouts = [like(y) for y in out]
+    torch.autograd.backward(out, gouts)
+    state = ",".join(f'{k}={tensor(p, p.grad)}' for k, p in net.named_parameters())
+    words = " ".join(f"{k}={v}" for k, v in opts.items())
+    emit([f'class="{cls}"', f"opts={lua(opts)}", "state={" + state + "}",
+          f"x={tensor(x, x.grad)}", "hx={" + ",".join(tensor(h, h.grad) for h in hx) + "}",
+          "out={" + ",".join(tensor(y) for y in out) + "}",
+          "gout={" + ",".join(values(g) for g in gouts) + "}"],
+         f"{cls} {words} {list(x_shape)}" + (" with a state" if hx else ""))
+
+
+@family("sum")
+def rnn():
+    m = lambda *s, dtype=f64: r(*s, dtype=dtype, lo=-1, hi=1)
+    for d in (f64, f32):
+        for op, g in (("rnn_tanh_cell", 1), ("rnn_relu_cell", 1), ("gru_cell", 3)):
+            w = lambda: [m(2 * g, 3, dtype=d), m(2 * g, 2, dtype=d)]
+            case(op, m(4, 3, dtype=d), m(4, 2, dtype=d), *w(), b_ih=m(2 * g, dtype=d),
+                 b_hh=m(2 * g, dtype=d))
+            case(op, m(1, 3, dtype=d), m(1, 2, dtype=d), *w())
+        lstm = lambda x, h, c, *w, **b: torch.lstm_cell(x, (h, c), *w, **b)
+        w = lambda: [m(8, 3, dtype=d), m(8, 2, dtype=d)]
+        case("lstm_cell", m(4, 3, dtype=d), m(4, 2, dtype=d), m(4, 2, dtype=d), *w(), fn=lstm,
+             b_ih=m(8, dtype=d), b_hh=m(8, dtype=d))
+        case("lstm_cell", m(1, 3, dtype=d), m(1, 2, dtype=d), m(1, 2, dtype=d), *w(), fn=lstm)
+        for mode, g in (("tanh", 1), ("relu", 1), ("lstm", 4), ("gru", 3)):
+            w = lambda: [m(2 * g, 3, dtype=d), m(2 * g, 2, dtype=d)]
+            cell = {"cx": m(2, 2, dtype=d)} if mode == "lstm" else {}
+            case("rnn_layer", m(3, 2, 3, dtype=d), *w(), mode, fn=one_layer)
+            case("rnn_layer", m(4, 2, 3, dtype=d), *w(), mode, fn=one_layer, reverse=True,
+                 b_ih=m(2 * g, dtype=d), b_hh=m(2 * g, dtype=d), hx=m(2, 2, dtype=d), **cell)
+
+
+@family("sum")
+def recurrent():
+    for cls in ("RNN", "LSTM", "GRU"):
+        n = 2 if cls == "LSTM" else 1
+        network(cls, (4, 2, 3), [])
+        network(cls, (2, 4, 3), [(2, 2, 2)] * n, num_layers=2, bias=False, batch_first=True)
+        network(cls, (4, 2, 3), [(4, 2, 2)] * n, num_layers=2, bidirectional=True)
+        network(cls, (4, 3), [(2, 2)] * n, bidirectional=True)
+        network(cls + "Cell", (2, 3), [])
+        network(cls + "Cell", (3,), [(2,)] * n, bias=False)
+    network("RNN", (4, 2, 3), [(1, 2, 2)], nonlinearity="relu")
+    network("RNNCell", (2, 3), [(2, 2)], nonlinearity="relu")
+
+
 # ---- training ---------------------------------------------------------------
 
 STEPS = 8

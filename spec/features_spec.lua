@@ -56,6 +56,7 @@ one call for the whole step | spec/amp/scaler_spec.lua: amp.step
 products and transposes | spec/golden_spec.lua: golden
 conv2d, function and module | spec/golden_spec.lua: golden; spec/nn_spec.lua: Conv2d
 softmax, layer_norm, cross_entropy | spec/golden_spec.lua: golden
+recurrent networks, in float32 and under autocast | spec/rnn_spec.lua: starts from zeros; spec/amp/rnn_spec.lua: A39; spec/amp/rnn_spec.lua: A40
 the losses as modules | spec/examples_spec.lua: plain_loop
 Module, Sequential, BatchNorm2d, ReLU; train and eval | spec/nn_spec.lua: train and eval reach
 isnan, isinf | spec/examples_spec.lua: nan_loss

@@ -324,6 +324,30 @@ samples.layer_norm = {
 samples.group_norm = {{x(-1, 1, 2, 4, 3), 2, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}}
 samples.dropout = {{x(-1, 1, 2, 3), {p = 0}}, {x(-1, 1, 2, 3), {p = 0.5, training = false}}}
 
+-- ---- recurrent networks: 2 rows of 3 features, 2 hidden ----
+
+for _, name in ipairs{"rnn_tanh_cell", "rnn_relu_cell", "gru_cell"} do
+  local rows = name == "gru_cell" and 6 or 2
+  samples[name] = {
+    {x(-1, 1, 2, 3), x(-1, 1, 2, 2), x(-1, 1, rows, 3), x(-1, 1, rows, 2),
+      {b_ih = x(-1, 1, rows), b_hh = x(-1, 1, rows)}},
+    {x(-1, 1, 3), x(-1, 1, 2), x(-1, 1, rows, 3), x(-1, 1, rows, 2)},
+  }
+end
+samples.lstm_cell = {
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 2), x(-1, 1, 2, 2), x(-1, 1, 8, 3), x(-1, 1, 8, 2),
+    {b_ih = x(-1, 1, 8), b_hh = x(-1, 1, 8)}},
+  {x(-1, 1, 3), x(-1, 1, 2), x(-1, 1, 2), x(-1, 1, 8, 3), x(-1, 1, 8, 2)},
+}
+samples.rnn_layer = {
+  {x(-1, 1, 3, 2, 3), x(-1, 1, 2, 3), x(-1, 1, 2, 2), "tanh", {reverse = true}},
+  {x(-1, 1, 2, 1, 3), x(-1, 1, 2, 3), x(-1, 1, 2, 2), "relu", {b_ih = x(1, 2, 2)}},
+  {x(-1, 1, 3, 2, 3), x(-1, 1, 8, 3), x(-1, 1, 8, 2), "lstm",
+    {b_ih = x(-1, 1, 8), b_hh = x(-1, 1, 8), hx = x(-1, 1, 2, 2), cx = x(-1, 1, 2, 2)}},
+  {x(-1, 1, 2, 1, 3), x(-1, 1, 6, 3), x(-1, 1, 6, 2), "gru",
+    {b_hh = x(-1, 1, 6), hx = x(-1, 1, 1, 2), reverse = true}},
+}
+
 -- ---- losses ----
 
 local labels = int("int64", {3}, {2, 1, 4})

@@ -7,12 +7,13 @@ local case = require "spec.case"
 local amp, nn = dm.amp, dm.nn
 
 -- PyTorch's lists, in its names. CUDA's are tried on the CPU by rules = "cuda".
+-- rnn_layer is its mkldnn_rnn_layer; on CUDA it converts what cuDNN's networks get.
 local LISTS = {
   cuda = {
     lower_precision_fp = [[conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
       conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm
       baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-      scaled_dot_product_attention]],
+      rnn_layer scaled_dot_product_attention]],
     fp32 = [[acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow
       softplus layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
       poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss
@@ -28,7 +29,7 @@ local LISTS = {
   cpu = {
     lower_precision_fp = [[conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear
       matmul conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
-      scaled_dot_product_attention]],
+      rnn_layer scaled_dot_product_attention]],
     fp32 = [[avg_pool3d binary_cross_entropy grid_sampler polar prod quantile nanquantile stft
       cdist trace cholesky inverse pinverse max_pool3d adaptive_avg_pool3d reflection_pad1d
       replication_pad1d mse_loss cosine_embedding_loss nll_loss hinge_embedding_loss
@@ -42,10 +43,11 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
+-- Of recurrent networks it has no packed sequences.
 local ABSENT = {}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
-  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
-  rnn_relu_cell scaled_dot_product_attention erfinv rms_norm frobenius_norm nuclear_norm
+  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot
+  scaled_dot_product_attention erfinv rms_norm frobenius_norm nuclear_norm
   cosine_similarity poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div
   margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
   multi_margin_loss dist pdist cdist renorm interpolate cumprod vector_norm matrix_norm bilinear
@@ -82,6 +84,17 @@ local CALLS = {
   mv = function(x) return x(-1, 1, 8, 8), x(-1, 1, 8) end,
   linear = function(x) return x(-1, 1, 4, 8), x(-1, 1, 8, 8), x(-1, 1, 8) end,
   einsum = function(x) return "ij,jk->ik", x(-1, 1, 8, 8), x(-1, 1, 8, 8) end,
+  lstm_cell = function(x)
+    return x(-1, 1, 3, 5), x(-1, 1, 3, 4), x(-1, 1, 3, 4), x(-1, 1, 16, 5), x(-1, 1, 16, 4),
+      x(-1, 1, 16), x(-1, 1, 16)
+  end,
+  gru_cell = function(x)
+    return x(-1, 1, 3, 5), x(-1, 1, 3, 4), x(-1, 1, 12, 5), x(-1, 1, 12, 4), x(-1, 1, 12),
+      x(-1, 1, 12)
+  end,
+  rnn_layer = function(x) -- one time step: no gradient is summed
+    return x(-1, 1, 1, 3, 5), x(-1, 1, 12, 5), x(-1, 1, 12, 4), "gru"
+  end,
   acos = function(x) return x(-0.9, 0.9, 8) end,
   asin = function(x) return x(-0.9, 0.9, 8) end,
   log = function(x) return x(0.1, 100, 8) end,
@@ -118,6 +131,11 @@ local CALLS = {
   cat = function(x, other) return {x(-1, 1, 2, 3), other(-1, 1, 1, 3)} end,
   stack = function(x, other) return {x(-1, 1, 2, 3), other(-1, 1, 2, 3)} end,
 }
+for name in ("rnn_tanh_cell rnn_relu_cell"):gmatch "%S+" do
+  CALLS[name] = function(x)
+    return x(-1, 1, 3, 5), x(-1, 1, 3, 4), x(-1, 1, 4, 5), x(-1, 1, 4, 4), x(-1, 1, 4)
+  end
+end
 for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do
   CALLS[name] = function(x) return x(-2, 2, 8) end
 end

@@ -1,0 +1,224 @@
+-- Recurrent networks: RNN, LSTM, GRU, and one step of each: RNNCell, LSTMCell, GRUCell.
+-- A layer in one direction is core.rnn_layer; sequences of a batch are of one length.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local init = require "demilune.nn.init_weights"
+local Module = require "demilune.nn.module"
+
+local layers = {}
+
+-- The first state as h, c. It goes by name, {hx = h}, or by position: h; of an
+-- LSTM {h, c}.
+local function first_state(self, given)
+  local hx = given
+  if type(given) == "table" and given[1] == nil then
+    hx = options.read(self.class, given, {hx = options.NONE}).hx
+  end
+  if hx == nil then return nil end
+  local pair = type(hx) == "table"
+  local h, c = pair and hx[1] or hx, pair and hx[2] or nil
+  if pair ~= self.has_cell or not core.is_tensor(h) or pair and not core.is_tensor(c) then
+    caller.raise("%s: hx is a %s, wanted %s", self.class, type(hx),
+      self.has_cell and "two tensors, {h, c}" or "a tensor")
+  end
+  return h, c
+end
+
+local function shape_text(shape) return "{" .. table.concat(shape, ", ") .. "}" end
+
+local function check_shape(self, name, t, wanted)
+  if t == nil then return end
+  local shape = {table.unpack(t.shape)}
+  if shape_text(shape) ~= shape_text(wanted) then
+    caller.raise("%s: %s has shape %s, wanted %s", self.class, name, shape_text(shape),
+      shape_text(wanted))
+  end
+end
+
+-- x is a tensor of one of two numbers of dims, with input_size features.
+local function check_input(self, x, dims, wanted)
+  if not core.is_tensor(x) then
+    caller.raise("%s: the input is a %s, wanted a tensor", self.class, type(x))
+  end
+  if x:dim() ~= dims and x:dim() ~= dims - 1 or x:size(-1) ~= self.input_size then
+    caller.raise("%s: the input has shape %s, wanted %s, features being %d", self.class,
+      shape_text{table.unpack(x.shape)}, wanted, self.input_size)
+  end
+end
+
+local NONLINEARITY = {tanh = true, relu = true}
+
+local function check_nonlinearity(self, word)
+  if not NONLINEARITY[word] then
+    caller.raise("%s: nonlinearity is '%s', wanted 'tanh' or 'relu'", self.class, tostring(word))
+  end
+  return word
+end
+
+-- weight_ih (gates H, inputs), weight_hh (gates H, H) and their biases, by names
+-- with the suffix.
+local function make_parameters(self, suffix, inputs, o)
+  local how = {dtype = o.dtype, device = o.device}
+  local hidden, rows = self.hidden_size, self.gates * self.hidden_size
+  local function make(name, ...)
+    self[name .. suffix] = core.parameter(core.empty(...))
+  end
+  make("weight_ih", rows, inputs, how)
+  make("weight_hh", rows, hidden, how)
+  if not o.bias then return end
+  make("bias_ih", rows, how)
+  make("bias_hh", rows, how)
+end
+
+-- PyTorch's: all uniform within 1 / sqrt(hidden size).
+local function reset_parameters(self)
+  local bound = self.hidden_size > 0 and 1 / math.sqrt(self.hidden_size) or 0
+  for _, p in self:named_parameters() do init.uniform_(p, -bound, bound) end
+end
+
+-- ---- one step ----
+
+-- x (B, F) or (F), h and c (B, H) or (H), zeros when not given
+-- -> h; an LSTM's cell: h, c.
+local Cell = Module:extend "Cell"
+Cell.reset_parameters = reset_parameters
+
+local CELL = {bias = true, dtype = "float32", device = "cpu"}
+local RNN_CELL = {bias = true, nonlinearity = "tanh", dtype = "float32", device = "cpu"}
+
+function Cell:init(input_size, hidden_size, opts)
+  local o = options.read(self.class, opts, self.has_nonlinearity and RNN_CELL or CELL)
+  self.input_size, self.hidden_size = input_size, hidden_size
+  if self.has_nonlinearity then
+    self.step = core[("rnn_%s_cell"):format(check_nonlinearity(self, o.nonlinearity))]
+  end
+  make_parameters(self, "", input_size, o)
+  self:reset_parameters()
+end
+
+function Cell:forward(x, given)
+  local h, c = first_state(self, given)
+  check_input(self, x, 2, "{batch, features} or {features}")
+  local wanted = {self.hidden_size}
+  if x:dim() == 2 then wanted = {x:size(1), self.hidden_size} end
+  check_shape(self, "h", h, wanted)
+  check_shape(self, "c", c, wanted)
+  h = h or core.zeros(wanted, {dtype = x.dtype, device = x.device})
+  local weights = {self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh}
+  if self.has_cell then return self.step(x, h, c or h, table.unpack(weights)) end
+  return self.step(x, h, table.unpack(weights))
+end
+
+function Cell:extra_repr() return ("%d -> %d"):format(self.input_size, self.hidden_size) end
+
+local function cell(name, fields)
+  local class = Cell:extend(name)
+  for key, value in pairs(fields) do class[key] = value end
+  layers[name] = class
+end
+cell("RNNCell", {gates = 1, has_cell = false, has_nonlinearity = true})
+cell("LSTMCell", {gates = 4, has_cell = true, step = core.lstm_cell})
+cell("GRUCell", {gates = 3, has_cell = false, step = core.gru_cell})
+
+-- ---- all time steps ----
+
+-- x (T, B, F), with batch_first (B, T, F), or (T, F) without a batch; h and c
+-- (layers directions, B, H), or without B; zeros when not given
+-- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: c.
+local Recurrent = Module:extend "Recurrent"
+Recurrent.reset_parameters = reset_parameters
+
+local LAYERS = {num_layers = 1, bias = true, batch_first = false, dropout = 0,
+  bidirectional = false, dtype = "float32", device = "cpu"}
+local RNN_LAYERS = {nonlinearity = "tanh"}
+for key, default in pairs(LAYERS) do RNN_LAYERS[key] = default end
+
+-- PyTorch's: weight_ih_l0, weight_ih_l0_reverse, ...; layers count from 0.
+local function suffix_of(layer, direction)
+  return ("_l%d%s"):format(layer - 1, direction == 2 and "_reverse" or "")
+end
+
+function Recurrent:init(input_size, hidden_size, opts)
+  local o = options.read(self.class, opts, self.mode and LAYERS or RNN_LAYERS)
+  if math.type(o.num_layers) ~= "integer" or o.num_layers < 1 then
+    caller.raise("%s: num_layers is %s, wanted 1 or more", self.class, tostring(o.num_layers))
+  end
+  if type(o.dropout) ~= "number" or not (o.dropout >= 0 and o.dropout <= 1) then
+    caller.raise("%s: dropout is %s, wanted a number from 0 to 1", self.class,
+      tostring(o.dropout))
+  end
+  if o.dropout > 0 and o.num_layers == 1 then
+    caller.warn("%s: dropout works between layers, and there is only one", self.class)
+  end
+  if not self.mode then self.mode = check_nonlinearity(self, o.nonlinearity) end
+  self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, o.num_layers
+  self.batch_first, self.dropout, self.bidirectional = o.batch_first, o.dropout, o.bidirectional
+  self.directions = o.bidirectional and 2 or 1
+  for layer = 1, o.num_layers do
+    local inputs = layer == 1 and input_size or self.directions * hidden_size
+    for direction = 1, self.directions do
+      make_parameters(self, suffix_of(layer, direction), inputs, o)
+    end
+  end
+  self:reset_parameters()
+end
+
+-- x (T, B, F); h and c (layers directions, B, H) or nil -> y, lists of last h and c.
+local function run_layers(self, x, h, c)
+  local hs, cs = {}, {}
+  for layer = 1, self.num_layers do
+    local ys = {}
+    for direction = 1, self.directions do
+      local i, suffix = #hs + 1, suffix_of(layer, direction)
+      ys[direction], hs[i], cs[i] = core.rnn_layer(x, self["weight_ih" .. suffix],
+        self["weight_hh" .. suffix], self.mode, {b_ih = self["bias_ih" .. suffix],
+          b_hh = self["bias_hh" .. suffix], hx = h and h[i], cx = c and c[i],
+          reverse = direction == 2})
+    end
+    x = #ys == 1 and ys[1] or core.cat(ys, {dim = 3})
+    if layer < self.num_layers and self.dropout > 0 then
+      x = core.dropout(x, {p = self.dropout, training = self.training})
+    end
+  end
+  return x, hs, cs
+end
+
+function Recurrent:forward(x, given)
+  local h, c = first_state(self, given)
+  check_input(self, x, 3, self.batch_first and "{batch, time, features} or {time, features}"
+    or "{time, batch, features} or {time, features}")
+  local batched, n = x:dim() == 3, self.num_layers * self.directions
+  local swapped = batched and self.batch_first
+  local wanted = {n, self.hidden_size}
+  if batched then table.insert(wanted, 2, x:size(swapped and 1 or 2)) end
+  check_shape(self, "h", h, wanted)
+  check_shape(self, "c", c, wanted)
+  if swapped then x = x:transpose(1, 2) end
+  if not batched then
+    x, h, c = x:unsqueeze(2), h and h:unsqueeze(2), c and c:unsqueeze(2)
+  end
+  local y, hs, cs = run_layers(self, x, h, c)
+  if swapped then y = y:transpose(1, 2) end
+  h, c = core.stack(hs), self.has_cell and core.stack(cs) or nil
+  if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2) end
+  if c then return y, h, c end
+  return y, h
+end
+
+function Recurrent:extra_repr()
+  return ("%d -> %d, num_layers = %d%s"):format(self.input_size, self.hidden_size,
+    self.num_layers, self.bidirectional and ", bidirectional" or "")
+end
+
+local function recurrent(name, fields)
+  local class = Recurrent:extend(name)
+  for key, value in pairs(fields) do class[key] = value end
+  layers[name] = class
+end
+recurrent("RNN", {gates = 1, has_cell = false}) -- its mode is its nonlinearity
+recurrent("LSTM", {gates = 4, has_cell = true, mode = "lstm"})
+recurrent("GRU", {gates = 3, has_cell = false, mode = "gru"})
+
+return layers

@@ -1,0 +1,142 @@
+-- Recurrent networks under autocast. A39's packed sequences are left out: there are none.
+
+local dm = require "demilune"
+local case = require "spec.case"
+local amp, nn = dm.amp, dm.nn
+
+local T, B, F, H = 3, 4, 5, 6
+local CLASSES = {"RNN", "GRU", "LSTM"}
+
+local function each_choice(fn) -- layers, bias, batch first, directions
+  for layers = 1, 2 do
+    for choice = 0, 7 do
+      fn{num_layers = layers, bias = choice & 1 == 0, batch_first = choice & 2 == 0,
+        bidirectional = choice & 4 == 0}
+    end
+  end
+end
+
+local function leaf(t, dtype) return t:to(dtype):detach():requires_grad_() end
+
+-- The network of a class with weights of a dtype that hold values of `lp`, its input
+-- and state likewise, and what it gives: results, then gradients.
+local function run(class, opts, lp, dtypes, region)
+  dm.manual_seed(5)
+  local net = nn[class](F, H, opts)
+  net:to(lp):to(dtypes.weight)
+  local x = opts.batch_first and dm.randn(B, T, F) or dm.randn(T, B, F)
+  local n = opts.num_layers * (opts.bidirectional and 2 or 1)
+  local leaves = {leaf(x:to(lp), dtypes.input)}
+  for i = 1, class == "LSTM" and 2 or 1 do
+    leaves[i + 1] = leaf(dm.randn(n, B, H):to(lp), dtypes.hidden)
+  end
+  local hx = leaves[3] and {leaves[2], leaves[3]} or leaves[2]
+  local out
+  do
+    local _ <close> = amp.autocast(region)
+    out = table.pack(net(leaves[1], {hx = hx}))
+  end
+  local total = 0
+  for i = 1, out.n do total = total + (out[i]:float() * dm.randn(out[i].shape)):sum() end
+  total:backward()
+  for _, p in net:named_parameters() do leaves[#leaves + 1] = p end
+  return out, leaves
+end
+
+local function dtype_mixes(lp, fn)
+  for mix = 0, 7 do
+    local function of(bit) return mix & bit == 0 and lp or "float32" end
+    fn{input = of(1), hidden = of(2), weight = of(4)}
+  end
+end
+
+-- A control's weight is a 16-bit leaf: the gradients of its T uses are rounded in
+-- between, which those of a cast are not. Each of the T - 1 sums and the last rounding
+-- may be off by half a gap, of the largest partial sum at most.
+local function near(got, want, lp, what)
+  local eps = case.EPS[lp]
+  local a, b = case.values(got:to(lp)), case.values(want)
+  local tolerance = T * eps * case.magnitude(b)
+  for i = 1, #b do
+    local close = math.abs(a[i] - b[i]) <= tolerance -- false for NaN
+    if not close then
+      error(("%s: element %d is %.9g, wanted %.9g"):format(what, i, a[i], b[i]), 0)
+    end
+  end
+end
+
+-- Runs every mix in the region against the control of 16 bits alone.
+local function matches_control(class, opts, lp, region)
+  local same = {input = lp, hidden = lp, weight = lp}
+  local off = {enabled = false}
+  local want, want_leaves = run(class, opts, lp, same, off)
+  dtype_mixes(lp, function(dtypes)
+    local what = ("%s in %s, input %s, hidden %s, weight %s"):format(class, lp, dtypes.input,
+      dtypes.hidden, dtypes.weight)
+    local out, leaves = run(class, opts, lp, dtypes, region)
+    assert.equal(want.n, out.n)
+    for i = 1, out.n do
+      assert.equal(lp, out[i].dtype, what)
+      assert.same(case.values(want[i]), case.values(out[i]), what)
+    end
+    for i, l in ipairs(leaves) do near(l.grad, want_leaves[i].grad, lp, what .. ": gradient") end
+  end)
+end
+
+describe("recurrent networks under autocast", function()
+  for _, class in ipairs(CLASSES) do
+    it("A39: " .. class .. " under CUDA's rules equals the float16 control", function()
+      each_choice(function(opts)
+        matches_control(class, opts, "float16", {rules = "cuda", dtype = "float16"})
+      end)
+    end)
+
+    it("A39: " .. class .. " in a region of the CPU", function()
+      local opts = {num_layers = 2, bidirectional = true}
+      for _, lp in ipairs{"bfloat16", "float16"} do
+        matches_control(class, opts, lp, {dtype = lp})
+      end
+    end)
+  end
+
+  it("A40: an LSTM with bfloat16 weights needs a region for a float32 input", function()
+    local net, x = nn.LSTM(F, H):to "bfloat16", dm.randn(T, B, F)
+    local ok, message = pcall(function() return net(x) end)
+    assert.is_false(ok)
+    assert.matches("^spec/amp/rnn_spec.lua:%d+: in LSTM", message)
+    assert.matches("x is float32, w_ih bfloat16: all must have one dtype", message, 1, true)
+    local y, h, c = amp.autocast({}, function() return net(x) end)
+    for _, t in ipairs{y, h, c} do
+      assert.equal("bfloat16", t.dtype)
+      assert.is_true(t:isfinite():all():item())
+    end
+    y:float():sum():backward()
+    assert.equal("bfloat16", net.weight_ih_l0.grad.dtype)
+  end)
+
+  it("casts each weight once in a region, and trains float32 weights", function()
+    local net, x = nn.LSTM(F, H), dm.randn(T, B, F)
+    local before = amp.cast_count()
+    local y = amp.autocast({}, function()
+      net(x)
+      return (net(x))
+    end)
+    assert.equal(4 + 2, amp.cast_count() - before) -- the weights, and x twice
+    y:float():sum():backward()
+    for _, p in ipairs(net:parameters()) do assert.equal("float32", p.grad.dtype) end
+  end)
+
+  it("cells are not on the CPU's list: their products alone are in 16 bits", function()
+    local cell, x = nn.GRUCell(F, H), dm.randn(B, F)
+    local h = dm.zeros(B, H)
+    assert.equal("float32", amp.autocast({}, function() return cell(x, h) end).dtype)
+    local low = amp.autocast({rules = "cuda", dtype = "float16"}, function() return cell(x, h) end)
+    assert.equal("float16", low.dtype)
+  end)
+
+  it("float64 networks are left alone", function()
+    local net = nn.GRU(F, H, {dtype = "float64"})
+    local y = amp.autocast({}, function() return (net(dm.randn(T, B, F):double())) end)
+    assert.equal("float64", y.dtype)
+  end)
+end)
