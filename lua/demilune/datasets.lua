@@ -1,4 +1,4 @@
--- demilune.datasets: readers of MNIST and its kin (torchvision.datasets).
+-- demilune.datasets: readers of MNIST, its kin and CIFAR-10 (torchvision.datasets).
 --
 -- Pictures stay uint8 in memory; the loader's threads make them float32,
 -- (x / 255 - mean) / std. Labels count from 1. Nothing is downloaded: the files
@@ -8,6 +8,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local data = require "demilune.data.dataset"
+local transforms = require "demilune.transforms"
 
 local datasets = {}
 
@@ -15,67 +16,85 @@ local datasets = {}
 
 local Images = data.Dataset:extend "Images"
 
--- A number, or one per channel, as a list per channel.
-local function per_channel(what, v, channels)
-  if type(v) == "number" then
-    local list = {}
-    for c = 1, channels do list[c] = v end
-    return list
-  elseif type(v) ~= "table" or #v ~= channels then
-    caller.raise("normalize: %s: wanted a number, or %d of them", what, channels)
-  end
-  return v
-end
-
--- images uint8 (N,C,H,W), labels int64 (N) from 1; normalize = {mean, std} of
--- pictures in [0, 1], or false; augment = {padding =, flip =}: the loader moves
--- each picture by up to padding and mirrors it with probability flip.
+-- images uint8 (N,C,H,W), labels int64 (N) from 1; transform = what get(i) makes
+-- of a picture, which the loader's threads do when they can; or normalize = {mean,
+-- std} of pictures in [0, 1], or false, and augment = {padding =, flip =}: the loader
+-- moves each picture by up to padding and mirrors it with probability flip.
 function Images:init(images, labels, opts)
-  local channels = images:size(2)
   self.images, self.labels = core.keep(images, labels)
   self.classes = opts.classes
-  local mean, std = table.unpack(opts.normalize or {0, 1})
-  local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
-  self.transform = {
-    mean = per_channel("mean", mean, channels), std = per_channel("std", std, channels),
-    crop_height = images:size(3), crop_width = images:size(4),
-    padding = augment.padding, flip = augment.flip,
-  }
+  self.transform = opts.transform or transforms.Compose{transforms.ToTensor(),
+    transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
+  self.declared = transforms.declare(self.transform, table.unpack(images.shape, 2))
+  if not opts.transform then
+    local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
+    self.declared.padding, self.declared.flip = augment.padding, augment.flip
+  end
 end
 
 function Images:len() return #self.labels end
 
--- The picture i, normalised, float32 (C,H,W), and its label, int64 ().
+-- The picture i, transformed (normalised: float32 (C,H,W)), and its label, int64 ().
 function Images:get(i)
   data.check_position(self.class, i, self:len())
-  local mean = core.tensor(self.transform.mean, {dtype = "float32"}):reshape(-1, 1, 1)
-  local std = core.tensor(self.transform.std, {dtype = "float32"}):reshape(-1, 1, 1)
-  return (self.images[i]:to("float32") / 255 - mean) / std, self.labels[i]
+  return self.transform(self.images[i]), self.labels[i]
 end
 
 Images.native_get = Images.get
 function Images:columns()
-  return {{tensor = self.images, image = self.transform}, {tensor = self.labels}}
+  if not self.declared then return nil end -- Lua makes the samples
+  return {{tensor = self.images, image = self.declared}, {tensor = self.labels}}
 end
 
--- ---- MNIST and Fashion-MNIST ----
+-- ---- files ----
 
 local function is_file(path)
   local f = io.open(path, "rb")
   return f and f:close() or false
 end
 
--- The path of this file, plain or gzip, in the first folder that has it.
-local function find(folders, name)
+-- The path of the file with one of these names in the first folder that has one.
+local function find(folders, ...)
   for _, folder in ipairs(folders) do
-    for _, variant in ipairs{name, (name:gsub("-idx", ".idx"))} do
-      for _, ending in ipairs{"", ".gz"} do
-        local path = ("%s/%s%s"):format(folder, variant, ending)
-        if is_file(path) then return path end
-      end
+    for _, name in ipairs{...} do
+      local path = ("%s/%s"):format(folder, name)
+      if is_file(path) then return path end
     end
   end
 end
+
+local DEFAULTS = {train = true, transform = options.NONE, normalize = options.NONE,
+  augment = options.NONE}
+
+local function check_transform(name, opts)
+  if opts.transform == nil then return end
+  if not transforms.is_callable(opts.transform) then
+    caller.raise("%s: transform: a function or one of dm.transforms expected, got %s", name,
+      type(opts.transform))
+  elseif opts.normalize ~= nil or opts.augment ~= nil then
+    caller.raise("%s: transform with %s: the transform says it all", name,
+      opts.augment and "augment" or "normalize")
+  end
+end
+
+-- Checks the options and reads the files with kind.read(kind, folders, opts), which
+-- gives pictures uint8 (N,C,H,W) and labels from 0, or nil and a message.
+local function read(kind, root, given)
+  if type(root) == "table" and given == nil then root, given = nil, root end
+  if root ~= nil and type(root) ~= "string" then
+    caller.raise("%s: root: a folder's name or nil expected, got %s", kind.name, type(root))
+  end
+  local opts = options.read(kind.name, given, kind.options or DEFAULTS)
+  check_transform(kind.name, opts)
+  local folders = root and {root, ("%s/%s"):format(root, kind.below)} or kind.folders
+  local images, labels = kind.read(kind, folders, opts)
+  if not images then return nil, ("%s: %s"):format(kind.name, labels) end
+  if opts.normalize == nil then opts.normalize = kind.normalize end
+  opts.classes = kind.classes
+  return kind.class(images, labels:to("int64") + 1, opts)
+end
+
+-- ---- MNIST and Fashion-MNIST ----
 
 -- Why these are not pictures and labels that belong together, or nil.
 local function fault_of(images, labels, n_classes)
@@ -94,24 +113,16 @@ end
 
 -- The tensor in one of the folders' files; or nil and a message.
 local function read_part(kind, folders, name)
-  local path = find(folders, name)
+  local dotted = name:gsub("-idx", ".idx")
+  local path = find(folders, name, name .. ".gz", dotted, dotted .. ".gz")
   if not path then
-    return nil, ("%s: no %s or %s.gz in %s; hint: %s"):format(kind.name, name, name,
+    return nil, ("no %s or %s.gz in %s; hint: %s"):format(name, name,
       table.concat(folders, ", "), kind.hint)
   end
-  local tensor, problem = core.read_idx(path)
-  return tensor, problem and ("%s: %s"):format(kind.name, problem)
+  return core.read_idx(path)
 end
 
-local DEFAULTS = {train = true, normalize = options.NONE, augment = options.NONE}
-
-local function read(kind, root, given)
-  if type(root) == "table" and given == nil then root, given = nil, root end
-  if root ~= nil and type(root) ~= "string" then
-    caller.raise("%s: root: a folder's name or nil expected, got %s", kind.name, type(root))
-  end
-  local opts = options.read(kind.name, given, DEFAULTS)
-  local folders = root and {root, ("%s/%s/raw"):format(root, kind.name)} or kind.folders
+local function read_pair(kind, folders, opts)
   local part = opts.train and "train" or "t10k"
   local images, labels, problem
   images, problem = read_part(kind, folders, part .. "-images-idx3-ubyte")
@@ -119,10 +130,8 @@ local function read(kind, root, given)
   labels, problem = read_part(kind, folders, part .. "-labels-idx1-ubyte")
   if not labels then return nil, problem end
   local fault = fault_of(images, labels, #kind.classes)
-  if fault then return nil, ("%s: %s"):format(kind.name, fault) end
-  if opts.normalize == nil then opts.normalize = kind.normalize end
-  opts.classes = kind.classes
-  return kind.class(images:unsqueeze(2), labels:to("int64") + 1, opts)
+  if fault then return nil, fault end
+  return images:unsqueeze(2), labels
 end
 
 local GIVE_FOLDER = "give the folder with the four IDX files (train-images-idx3-ubyte, "
@@ -131,6 +140,8 @@ local GIVE_FOLDER = "give the folder with the four IDX files (train-images-idx3-
 local fashion_mnist = {
   name = "FashionMNIST",
   class = Images:extend "FashionMNIST",
+  read = read_pair,
+  below = "FashionMNIST/raw",
   folders = {"/usr/share/datasets/fashion-mnist", "./data/FashionMNIST/raw",
     "./data/fashion-mnist", "./data"},
   hint = "apt-get install dataset-fashion-mnist, or " .. GIVE_FOLDER,
@@ -142,18 +153,91 @@ local fashion_mnist = {
 local mnist = {
   name = "MNIST",
   class = Images:extend "MNIST",
+  read = read_pair,
+  below = "MNIST/raw",
   folders = {"./data/MNIST/raw", "./data/mnist", "./data"},
   hint = GIVE_FOLDER,
   normalize = {0.1307, 0.3081}, -- of the 60,000 training pictures
   classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
 }
 
--- FashionMNIST(root or nil, {train = true, normalize = {mean, std} or false,
--- augment = {padding =, flip =}}) -> a data set of pictures float32 (1,28,28) and
--- labels from 1; or nil and a message. No root: Debian's package, then ./data.
+-- FashionMNIST(root or nil, {train = true, transform = one of dm.transforms, or
+-- normalize = {mean, std} or false, augment = {padding =, flip =}}) -> a data set of
+-- pictures float32 (1,28,28) and labels from 1; or nil and a message. No root:
+-- Debian's package, then ./data.
 function datasets.FashionMNIST(root, opts) return read(fashion_mnist, root, opts) end
 
 -- MNIST(root or nil, opts), likewise; no root: ./data.
 function datasets.MNIST(root, opts) return read(mnist, root, opts) end
+
+-- ---- CIFAR-10: A. Krizhevsky, "Learning multiple layers of features", 2009 ----
+
+local SIDE = 32
+local RECORD = 1 + 3 * SIDE * SIDE -- a label, then the red, green and blue planes
+
+-- A file's records, uint8 (n, RECORD); or nil and a message.
+local function read_records(path, n_classes)
+  local f <close>, unopened = io.open(path, "rb")
+  if not f then return nil, unopened end
+  local text, problem = f:read "a"
+  if not text then return nil, ("'%s': %s"):format(path, problem) end
+  if #text == 0 or #text % RECORD ~= 0 then
+    return nil, ("'%s' is cut short: %d bytes, wanted records of %d"):format(path, #text, RECORD)
+  end
+  local records = core._from_bytes(text):reshape(-1, RECORD)
+  local labels = records:select(2, 1)
+  local worst = labels:amax():item()
+  if worst >= n_classes then
+    return nil, ("'%s': a label of %d in record %d, there are 0 to %d"):format(path, worst,
+      labels:argmax():item(), n_classes - 1)
+  end
+  return records
+end
+
+local function read_cifar(kind, folders, opts)
+  local n = opts.batches
+  if math.type(n) ~= "integer" or n < 1 or n > 5 then
+    caller.raise("%s: batches is %s, wanted 1 to 5", kind.name, tostring(n))
+  end
+  local names, paths, missing = {"test_batch.bin"}, {}, {}
+  for i = 1, opts.train and n or 0 do names[i] = ("data_batch_%d.bin"):format(i) end
+  for i, name in ipairs(names) do
+    paths[i] = find(folders, name)
+    if not paths[i] then missing[#missing + 1] = name end
+  end
+  if #missing > 0 then
+    return nil, ("no %s in %s; hint: %s"):format(table.concat(missing, ", "),
+      table.concat(folders, ", "), kind.hint)
+  end
+  local images, labels = {}, {}
+  for i, path in ipairs(paths) do
+    local records, problem = read_records(path, #kind.classes)
+    if not records then return nil, problem end
+    images[i], labels[i] = records:narrow(2, 2, RECORD - 1), records:select(2, 1)
+  end
+  return core.cat(images):reshape(-1, 3, SIDE, SIDE), core.cat(labels)
+end
+
+local cifar10 = {
+  name = "CIFAR10",
+  class = Images:extend "CIFAR10",
+  read = read_cifar,
+  below = "cifar-10-batches-bin",
+  folders = {"./data/cifar-10-batches-bin", "./data"},
+  options = {batches = 5},
+  hint = "get CIFAR-10's binary version (cifar-10-binary.tar.gz, from "
+    .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
+    .. "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+  normalize = {{0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}}, -- of the training pictures
+  classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+    "truck"},
+}
+for name, default in pairs(DEFAULTS) do cifar10.options[name] = default end
+
+-- CIFAR10(root or nil, {train = true, batches = 5, and as FashionMNIST}) -> a data set
+-- of pictures float32 (3,32,32) and labels from 1; or nil and a message. root: the
+-- folder with the files of the binary version, or the one above; nil: ./data.
+-- batches: so many of the five training files are read.
+function datasets.CIFAR10(root, opts) return read(cifar10, root, opts) end
 
 return datasets

@@ -12,6 +12,7 @@ local ROOMS = {
   autograd = "demilune.autograd",
   data = "demilune.data",
   datasets = "demilune.datasets",
+  transforms = "demilune.transforms",
   cuda = "demilune.cuda",
   profiler = "demilune.profiler",
 }

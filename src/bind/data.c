@@ -40,6 +40,18 @@ static int read_idx(lua_State *L) {
   return 1;
 }
 
+/* _from_bytes(string) -> uint8 (n): a copy of its bytes */
+static int from_bytes(lua_State *L) {
+  State *S = dm_enter(L);
+  size_t n_bytes;
+  const char *bytes = luaL_checklstring(L, 1, &n_bytes);
+  const int64_t n = (int64_t)n_bytes;
+  Box *box = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_U8, 1, &n, cpu, &box->t));
+  if (n > 0) memcpy(dm_tensor_data(box->t), bytes, n_bytes);
+  return 1;
+}
+
 /* A new tensor on the CPU in the box; collects garbage when memory is short. */
 static dm_status new_tensor(lua_State *L, State *S, Box *box, const dm_StEntry *e) {
   dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
@@ -411,6 +423,7 @@ void dm_register_data(lua_State *L, State *S) {
 }
 
 const luaL_Reg dm_data_functions[] = {{"read_idx", read_idx},
+                                      {"_from_bytes", from_bytes},
                                       {"safetensors_read", safetensors_read},
                                       {"safetensors_write", safetensors_write},
                                       {"loader_new", loader_new},

@@ -1,0 +1,249 @@
+-- CIFAR-10: the reader and transforms.
+
+local dm = require "demilune"
+local data, transforms = dm.data, dm.transforms
+local CIFAR10 = dm.datasets.CIFAR10
+
+local folder = require "spec.folder"
+local path, write = folder.path, folder.write
+setup(folder.make)
+teardown(folder.remove)
+
+-- ---- files in the binary version's layout ----
+
+-- A record: the label, then 32 rows each of red, green and blue.
+local function record(r, label)
+  local rows = {string.char(label)}
+  for row = 0, 95 do
+    local bytes = {}
+    for i = 1, 32 do bytes[i] = (r * 31 + row * 37 + i * 5 + row // 32 * 85) % 256 end
+    rows[#rows + 1] = string.char(table.unpack(bytes))
+  end
+  return table.concat(rows)
+end
+
+local function write_file(name, n, first)
+  local records = {}
+  for r = 1, n do records[r] = record(first + r, (first + r) % 10) end
+  return write(name, table.concat(records))
+end
+
+-- All six: 12, 13, ..., 16 pictures of training and 8 of test, in a new folder.
+local function write_all(name)
+  assert(os.execute("mkdir -p " .. path(name)))
+  for i = 1, 5 do write_file(("%s/data_batch_%d.bin"):format(name, i), 11 + i, 100 * i) end
+  write_file(name .. "/test_batch.bin", 8, 900)
+  return path(name)
+end
+
+local function problem_of(...)
+  local set, message = CIFAR10(...)
+  assert.is_nil(set)
+  return message
+end
+
+describe("CIFAR10", function()
+  it("reads the five files, or the test's, in their order; labels count from 1", function()
+    local root = write_all "good"
+    local set = assert(CIFAR10(root, {normalize = false}))
+    assert.equal(12 + 13 + 14 + 15 + 16, #set)
+    assert.same({70, 3, 32, 32}, {table.unpack(set.images.shape)})
+    assert.same({"uint8", "int64"}, {set.images.dtype, set.labels.dtype})
+    -- the second record of the second file: r = 202, its blue plane's first byte
+    local x, y = set:get(14)
+    assert.equal(202 % 10 + 1, y:item())
+    assert.equal("bird", set.classes[y:item()])
+    local byte = (202 * 31 + 64 * 37 + 5 + 170) % 256
+    assert.equal(byte, set.images[{14, 3, 1, 1}]:item())
+    assert.near(byte / 255, x[{3, 1, 1}]:item(), 1e-7)
+
+    local test = assert(CIFAR10(root, {train = false}))
+    assert.equal(8, #test)
+    assert.equal(12, #assert(CIFAR10(root, {batches = 1})))
+    -- each channel has its own mean and deviation
+    local green = test.images[{1, 2, 1, 1}]:item()
+    assert.near((green / 255 - 0.4822) / 0.2435, test:get(1)[{2, 1, 1}]:item(), 1e-6)
+  end)
+
+  it("looks in cifar-10-batches-bin as well", function()
+    write_all "above/cifar-10-batches-bin"
+    assert.equal(70, #assert(CIFAR10(path "above")))
+  end)
+
+  it("says which files are missing, and where people get them", function()
+    local root = write_all "holes"
+    os.remove(root .. "/data_batch_2.bin")
+    os.remove(root .. "/data_batch_5.bin")
+    local message = problem_of(root)
+    assert.matches("CIFAR10: no data_batch_2.bin, data_batch_5.bin in " .. root, message, 1, true)
+    assert.matches("cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html",
+      message, 1, true)
+    assert.equal(12, #assert(CIFAR10(root, {batches = 1})))
+    assert.matches("no test_batch.bin in", problem_of(path "nowhere", {train = false}))
+  end)
+
+  it("refuses files that are cut short, or have a label above 9", function()
+    local root = write_all "bad"
+    local file = write("bad/data_batch_3.bin", record(1, 3) .. record(2, 4):sub(1, -2))
+    assert.matches(("CIFAR10: '%s' is cut short: 6145 bytes, wanted records of 3073"):format(file),
+      problem_of(root), 1, true)
+    write("bad/data_batch_3.bin", "")
+    assert.matches("cut short: 0 bytes", problem_of(root))
+    write("bad/data_batch_3.bin", record(1, 3) .. record(2, 10))
+    assert.matches("data_batch_3.bin': a label of 10 in record 2, there are 0 to 9",
+      problem_of(root), 1, true)
+    os.remove(file)
+    assert(os.execute("mkdir " .. file))
+    assert.matches("CIFAR10: .*data_batch_3.bin.*directory", problem_of(root))
+  end)
+
+  it("refuses options that make no sense, at the caller's line", function()
+    local root = write_all "options"
+    for _, case in ipairs{
+      {{batches = 6}, "CIFAR10: batches is 6, wanted 1 to 5"},
+      {{trian = true}, "did you mean 'train'"},
+      {{transform = 3}, "transform: a function or one of dm.transforms expected, got number"},
+      {{transform = transforms.ToTensor(), augment = {flip = 1}}, "transform with augment"},
+      {{normalize = {{0.5, 0.5}, 0.5}}, "mean has 2 numbers, the pictures have 3 channels"},
+    } do
+      local ok, message = pcall(function() CIFAR10(root, case[1]) end)
+      assert.is_false(ok)
+      assert.matches("cifar_spec.lua:%d+: ", message)
+      assert.matches(case[2], message, 1, true)
+    end
+    assert.has_error(function() dm.datasets.MNIST(root, {batches = 1}) end)
+  end)
+end)
+
+describe("transforms", function()
+  local levels = dm.tensor({0, 1, 77, 128, 200, 255}, {dtype = "uint8"}):reshape(1, 2, 3)
+
+  -- Of PyTorch 2.15: x.float().div(255), then .sub_(mean).div_(std).
+  local TO_TENSOR = {0.0, 0x1.010102p-8, 0x1.353536p-2, 0x1.010102p-1, 0x1.919192p-1, 1.0}
+  local HALF = {-1.0, -0x1.fbfbfcp-1, -0x1.959594p-2, 0x1.0102p-8, 0x1.232324p-1, 1.0}
+  local RED = {-0x1.fd4e26p+0, -0x1.f93da6p+0, -0x1.88af08p-1, 0x1.5e428p-5, 0x1.2f9632p+0,
+    0x1.0790e6p+1}
+
+  local function assert_values(expected, x)
+    assert.equal("float32", x.dtype)
+    assert.same(expected, x:reshape(-1):totable())
+  end
+
+  it("ToTensor and Normalize give torchvision's numbers, to the bit", function()
+    assert_values(TO_TENSOR, transforms.ToTensor()(levels))
+    local half = transforms.Compose{transforms.ToTensor(), transforms.Normalize(0.5, 0.5)}
+    assert_values(HALF, half(levels))
+    local red = transforms.Compose{transforms.ToTensor(),
+      transforms.Normalize({0.4914}, {0.2470})}
+    assert_values(RED, red(levels))
+    assert.equal("Compose(ToTensor(), Normalize(mean = {0.5}, std = {0.5}))", tostring(half))
+  end)
+
+  it("take batches, and functions of one's own", function()
+    local batch = dm.stack{levels, levels}
+    local double = transforms.Compose{transforms.ToTensor(), function(x) return x * 2 end}
+    assert.equal(2.0, double(batch)[{2, 1, 2, 3}]:item())
+    local channels = transforms.Normalize({0, 1, 2}, {1, 2, 4})(dm.ones(2, 3, 1, 1))
+    assert.same({{{{1.0}}, {{0.0}}, {{-0.25}}}, {{{1.0}}, {{0.0}}, {{-0.25}}}},
+      channels:totable())
+  end)
+
+  it("refuse what they cannot do", function()
+    local function refuses(text, fn, ...)
+      local ok, message = pcall(fn, ...)
+      assert.is_false(ok)
+      assert.matches(text, message, 1, true)
+    end
+    refuses("hint: ToTensor before it", transforms.Normalize(0.5, 0.5), levels)
+    refuses("3 numbers, the pictures have 1", transforms.Normalize({1, 2, 3}, 1), levels:float())
+    refuses("std is 0", transforms.Normalize, 0.5, {1, 0, 1})
+    refuses("wanted a number, or one per channel", transforms.Normalize, "x", 1)
+    refuses("wanted a picture {C, H, W}", transforms.ToTensor(), dm.ones(3, 3))
+    refuses("9 of 2 rows or columns", transforms.RandomCrop(9), levels)
+    refuses("wanted whole numbers", transforms.RandomCrop, 2.5)
+    refuses("p is 2, wanted 0 to 1", transforms.RandomHorizontalFlip, 2)
+    refuses("element 1 is a number", transforms.Compose, {1})
+  end)
+
+  -- Every window of x with a border of one `border`, and its mirror image.
+  local function windows_of(x, border)
+    local wide = dm.full({3, 34, 34}, border)
+    wide[{{}, {2, 33}, {2, 33}}] = x
+    local list = {}
+    for top = 1, 3 do
+      for left = 1, 3 do
+        local w = wide:narrow(2, top, 32):narrow(3, left, 32)
+        list[#list + 1] = w
+        list[#list + 1] = w:flip{3}
+      end
+    end
+    return list
+  end
+
+  local function place(windows, x)
+    for i, w in ipairs(windows) do
+      if dm.equal(w, x) then return i end
+    end
+  end
+
+  local crop, flip = transforms.RandomCrop(32, {padding = 1}), transforms.RandomHorizontalFlip()
+  local to_tensor, normalize = transforms.ToTensor(), transforms.Normalize(0.25, 0.5)
+
+  it("RandomCrop and RandomHorizontalFlip: all windows and no others, by Lua and by threads",
+    function()
+      local root = write_all "crops"
+      local plain = assert(CIFAR10(root, {transform = transforms.Compose{to_tensor, normalize}}))
+      local transform = transforms.Compose{crop, flip, transforms.Compose{to_tensor, normalize}}
+      local set = assert(CIFAR10(root, {transform = transform}))
+      dm.manual_seed(3)
+      local seen = {threads = {}, lua = {}}
+      local function note(by, i, x)
+        local at = place(windows_of(plain:get(i), -0.5), x)
+        assert.is_truthy(at, by .. " made a picture that is no window")
+        seen[by][at] = true
+      end
+      local loader = data.DataLoader(set, {batch_size = 70, num_workers = 2, seed = 1})
+      for _ = 1, 2 do
+        for _, x in loader:iter() do
+          for i = 1, 70 do note("threads", i, x[i]) end
+        end
+        for i = 1, 70 do note("lua", i, (set:get(i))) end
+      end
+      assert.same({18, 18}, {#seen.threads, #seen.lua})
+    end)
+
+  it("the loader's threads do known transforms, with the numbers of get(i)", function()
+    local set = assert(CIFAR10(write_all "known",
+      {transform = transforms.Compose{to_tensor, transforms.Normalize(0.5, 0.5)}}))
+    for _, x, y in data.DataLoader(set, {batch_size = 70, num_workers = 2}):iter() do
+      for i = 1, #set do
+        local one, label = set:get(i)
+        assert.is_true(dm.equal(one, x[i]))
+        assert.equal(label:item(), y[i]:item())
+      end
+    end
+    local subset = data.Subset(set, {70, 1})
+    for _, x in data.DataLoader(subset, {batch_size = 2, num_workers = 1}):iter() do
+      assert.is_true(dm.equal(set:get(70), x[1]))
+    end
+  end)
+
+  it("other ones, and orders that threads do not do, run in Lua", function()
+    local root = write_all "unknown"
+    for _, steps in ipairs{
+      {to_tensor, function(x) return x + 1 end}, {to_tensor, normalize, crop},
+      {to_tensor, normalize, normalize}, {crop},
+    } do
+      local transform = transforms.Compose(steps)
+      local set = assert(CIFAR10(root, {transform = transform}))
+      dm.manual_seed(1)
+      local expected = transform(set.images[1])
+      dm.manual_seed(1)
+      local _, x = data.DataLoader(set):iter()()
+      assert.is_true(dm.equal(expected, x[1]))
+      local ok, message = pcall(data.DataLoader, set, {num_workers = 1})
+      assert.is_false(ok)
+      assert.matches("made by Lua code", message)
+    end
+  end)
+end)
