@@ -1,8 +1,8 @@
--- CIFAR-10: the reader and transforms.
+-- CIFAR-10: the reader, transforms and resnet18.
 
 local dm = require "demilune"
-local data, transforms = dm.data, dm.transforms
-local CIFAR10 = dm.datasets.CIFAR10
+local data, nn, transforms = dm.data, dm.nn, dm.transforms
+local CIFAR10, resnet18 = dm.datasets.CIFAR10, dm.models.resnet18
 
 local folder = require "spec.folder"
 local path, write = folder.path, folder.write
@@ -245,5 +245,107 @@ describe("transforms", function()
       assert.is_false(ok)
       assert.matches("made by Lua code", message)
     end
+  end)
+end)
+
+describe("resnet18", function()
+  local function count(model)
+    local n = 0
+    for _, p in model:named_parameters() do n = n + p:numel() end
+    return n
+  end
+
+  -- As scripts/golden_resnet.py makes them.
+  local function formula(shape, size)
+    local n = 1
+    for _, d in ipairs(shape) do n = n * d end
+    local i = dm.arange(0, n - 1)
+    return ((i * i + i * 7919):remainder(1021):float() / 1021 - 0.5)
+      :reshape(table.unpack(shape)) * size
+  end
+
+  local function filled(opts)
+    local model = resnet18(opts)
+    local _ <close> = dm.no_grad()
+    for _, p in model:named_parameters() do
+      p:copy_(formula(p.shape, 0.125) + (p:dim() == 1 and 1 or 0))
+    end
+    return model
+  end
+
+  it("has torchvision's names, shapes and numbers of parameters", function()
+    local model = resnet18()
+    assert.equal(11689512, count(model))
+    assert.equal(11181642, count(resnet18{num_classes = 10}))
+    assert.equal(11173962, count(resnet18{num_classes = 10, small_stem = true}))
+    local expected = {["conv1.weight"] = {64, 3, 7, 7}, ["fc.weight"] = {1000, 512},
+      ["fc.bias"] = {1000}}
+    local function norm(name, n)
+      for _, part in ipairs{"weight", "bias", "running_mean", "running_var"} do
+        expected[name .. "." .. part] = {n}
+      end
+      expected[name .. ".num_batches_tracked"] = {}
+    end
+    norm("bn1", 64)
+    local inputs = 64
+    for l, width in ipairs{64, 128, 256, 512} do
+      for b = 0, 1 do
+        local block = ("layer%d.%d."):format(l, b)
+        expected[block .. "conv1.weight"] = {width, inputs, 3, 3}
+        expected[block .. "conv2.weight"] = {width, width, 3, 3}
+        norm(block .. "bn1", width)
+        norm(block .. "bn2", width)
+        if inputs ~= width then
+          expected[block .. "downsample.0.weight"] = {width, inputs, 1, 1}
+          norm(block .. "downsample.1", width)
+        end
+        inputs = width
+      end
+    end
+    local got = {}
+    for name, t in pairs(model:state_dict()) do got[name] = {table.unpack(t.shape)} end
+    assert.same(expected, got)
+  end)
+
+  it("starts as torchvision's: kaiming by outputs, batch norms 1 and 0", function()
+    dm.manual_seed(1)
+    local state = resnet18{num_classes = 10}:state_dict()
+    for name, fan_out in pairs{["conv1.weight"] = 64 * 49, ["layer4.1.conv2.weight"] = 512 * 9,
+      ["layer2.0.downsample.0.weight"] = 128} do
+      local std = math.sqrt(2 / fan_out)
+      assert.near(1, state[name]:std():item() / std, 0.03)
+    end
+    assert.is_true(dm.equal(dm.ones(512), state["layer4.1.bn2.weight"]))
+    assert.is_true(dm.equal(dm.zeros(512), state["layer4.1.bn2.bias"]))
+    assert.is_true(state["fc.weight"]:abs():amax():item() <= 1 / math.sqrt(512))
+  end)
+
+  for _, golden in ipairs{
+    {small_stem = false, loss = 6.381347, gradient = 109.5365,
+      eval = {3.96621, -1.75718, 1.71407, -2.73382, 3.80697, -4.10332, 2.80695, -4.13208,
+        5.67845, -2.03351}},
+    {small_stem = true, loss = 5.705478, gradient = 5.972696,
+      eval = {3.70201, -1.09995, 4.18184, -2.51428, 2.74353, -1.54459, 1.0444, -5.24651,
+        3.70293, -0.69597}},
+  } do
+    it("computes what PyTorch's does, small_stem = " .. tostring(golden.small_stem)
+      .. " #slow", function()
+      local model = filled{num_classes = 10, small_stem = golden.small_stem}
+      local x = formula({4, 3, 32, 32}, 4)
+      local loss = nn.functional.cross_entropy(model(x), dm.tensor{3, 8, 1, 10})
+      loss:backward()
+      assert.near(golden.loss, loss:item(), 1e-4)
+      assert.near(1, model.conv1.weight.grad:norm():item() / golden.gradient, 1e-3)
+      model:eval()
+      for i, logit in ipairs(model(x)[2]:totable()) do
+        assert.near(golden.eval[i], logit, 1e-3)
+      end
+    end)
+  end
+
+  it("refuses options that it does not know", function()
+    local ok, message = pcall(resnet18, {classes = 10})
+    assert.is_false(ok)
+    assert.matches("unknown option 'classes'", message)
   end)
 end)

@@ -13,6 +13,7 @@ local ROOMS = {
   data = "demilune.data",
   datasets = "demilune.datasets",
   transforms = "demilune.transforms",
+  models = "demilune.models",
   cuda = "demilune.cuda",
   profiler = "demilune.profiler",
 }
