@@ -1,11 +1,11 @@
--- CIFAR-10: the reader, transforms and resnet18.
+-- CIFAR-10: the reader, transforms, resnet18, and the script that trains it.
 
 local dm = require "demilune"
 local data, nn, transforms = dm.data, dm.nn, dm.transforms
 local CIFAR10, resnet18 = dm.datasets.CIFAR10, dm.models.resnet18
 
 local folder = require "spec.folder"
-local path, write = folder.path, folder.write
+local path, write, run = folder.path, folder.write, folder.run
 setup(folder.make)
 teardown(folder.remove)
 
@@ -347,5 +347,58 @@ describe("resnet18", function()
     local ok, message = pcall(resnet18, {classes = 10})
     assert.is_false(ok)
     assert.matches("unknown option 'classes'", message)
+  end)
+end)
+
+describe("scripts/cifar10.lua", function()
+  local function script(arguments)
+    return run(("LUA_PATH_5_4='%s' LUA_CPATH_5_4='%s' lua5.4 scripts/cifar10.lua %s"):format(
+      package.path, package.cpath, arguments))
+  end
+
+  it("says what to get when there is no data, and exits 1", function()
+    local text, code = script("--data " .. path "nowhere")
+    assert.equal(1, code)
+    assert.matches("no data_batch_1.bin, .*cifar%-10%-binary.tar.gz", text)
+    assert.not_matches("traceback", text)
+  end)
+
+  it("trains by the printed recipe, plain and in mixed precision, and goes on #slow",
+    function()
+      local root, file = write_all "train", path "cifar.safetensors"
+      local losses = {}
+      for _, dtype in ipairs{"float32", "float16"} do
+        local text, code = script(("--data %s --dtype %s --epochs 1 --batch 32 --limit 64 "
+          .. "--lr 0.01 --workers 1 --save %s"):format(root, dtype, file))
+        assert.equal(0, code, text)
+        assert.matches("recipe 'printed': 7x7 stem and max pool, no augmentation", text, 1, true)
+        assert.matches("64 pictures, seed 1, " .. dtype, text, 1, true)
+        losses[dtype] = tonumber(text:match
+          "\nEpoch 1: loss = (%d+%.%d%d%d%d), test accuracy %d+%.%d%d %%")
+      end
+      assert.near(losses.float32, losses.float16, 0.05 * losses.float32)
+      local again, code = script(("--data %s --epochs 2 --batch 32 --limit 64 --lr 0.01 "
+        .. "--workers 1 --save %s --resume %s"):format(root, file, file))
+      assert.equal(0, code, again)
+      assert.matches("after epoch 1\n.*\nEpoch 2: loss = ", again)
+      assert.not_matches("Epoch 1: ", again)
+      local other
+      other, code = script(("--data %s --recipe usual --resume %s"):format(root, file))
+      assert.equal(1, code)
+      assert.matches("is of the recipe 'printed'; hint: --recipe printed", other, 1, true)
+    end)
+
+  it("trains by the usual recipe, a try even without the test's file #slow", function()
+    local root = write_all "usual"
+    os.remove(root .. "/test_batch.bin")
+    local text, code = script(("--data %s --recipe usual --dtype bfloat16 --epochs 1 --batch 4 "
+      .. "--limit 4 --batches 1 --save %s"):format(root, path "usual.safetensors"))
+    assert.equal(0, code, text)
+    assert.matches("recipe 'usual': 3x3 stem, crops and mirror images, cosine schedule", text, 1,
+      true)
+    assert.matches("Epoch 1: loss = %d+%.%d%d%d%d, training accuracy", text)
+    text, code = script("--data " .. root)
+    assert.equal(1, code)
+    assert.matches("no test_batch.bin", text)
   end)
 end)

@@ -71,6 +71,10 @@ the float32 loop, the AMP loop, the bfloat16 loop | scripts/examples/plain_loop.
 the validation loop | scripts/examples/evaluation.lua; scripts/fashion_mnist.lua
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
 normalised pictures | spec/data_spec.lua: normalise pictures
+ResNet-18 with ten classes | spec/cifar_spec.lua: computes what PyTorch's does
+CIFAR-10 from its binary files | spec/cifar_spec.lua: says what to get
+Compose, ToTensor, Normalize | spec/cifar_spec.lua: ToTensor and Normalize give
+the CIFAR-10 script, plain and in mixed precision | spec/cifar_spec.lua: trains by the printed recipe; scripts/cifar10.lua; GPU
 the epoch's line | spec/examples_spec.lua: plain_loop
 float32 against AMP: time, loss, memory, in one table | scripts/quantised_sine.lua; scripts/bench/quantised_sine.lua; GPU
 the quantised sine's ConvModel | spec/examples_spec.lua: the model has 134145 parameters; spec/examples_spec.lua: M03
