@@ -230,6 +230,25 @@ describe("a gradient assigned by hand", function()
 end)
 
 describe("modes", function()
+  it("set_grad_enabled switches until it is called again", function()
+    local x = leaf{1.0}
+    dm.set_grad_enabled(false)
+    local off = x * 2
+    dm.set_grad_enabled(true)
+    assert.is_false(off.requires_grad)
+    assert.is_true((x * 2).requires_grad)
+  end)
+
+  it("detach_ cuts a tensor off from its history", function()
+    local x = leaf{3.0}
+    local y = x * 2
+    assert.is_true(rawequal(y, y:detach_()))
+    assert.is_false(y.requires_grad)
+    assert.is_true(y.is_leaf)
+    assert.refuses("neither requires grad", function() y:sum():backward() end)
+    assert.is_nil(x.grad)
+  end)
+
   it("no_grad records nothing and is left on an error", function()
     local x = leaf{1.0}
     assert.is_false(dm.no_grad(function() return (x * 2).requires_grad end))

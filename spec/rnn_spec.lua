@@ -2,7 +2,7 @@
 -- layouts, dropout between layers; what is refused.
 
 local dm = require "demilune"
-local caller = require "demilune.caller"
+local warnings_of = require "spec.warnings"
 local case = require "spec.case"
 local nn = dm.nn
 
@@ -19,15 +19,6 @@ local function shape(t) return {table.unpack(t.shape)} end
 local function is_near(a, b)
   assert.same(shape(a), shape(b))
   return (a - b):abs():max():item() < 1e-5
-end
-
-local function warnings_of(fn)
-  local texts, sink = {}, caller.sink
-  caller.sink = function(text) texts[#texts + 1] = text end
-  local ok, message = pcall(fn)
-  caller.sink = sink
-  assert(ok, message)
-  return texts
 end
 
 local function uniform(...)

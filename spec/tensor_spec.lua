@@ -85,6 +85,12 @@ describe("indexing", function()
 end)
 
 describe("a tensor", function()
+  it("takes another's dtype by type_as, and is itself when it has it", function()
+    local h = dm.ones(2, {dtype = "float16"})
+    assert.equal("float16", dm.ones(3):type_as(h).dtype)
+    assert.is_true(rawequal(h, h:type_as(h)))
+  end)
+
   it("knows its shape, dtype and size", function()
     assert.equal("{2, 3}", tostring(x.shape))
     assert.equal("int64", x.dtype)

@@ -2,8 +2,8 @@
 -- give; regions, their state and the cache of casts.
 
 local dm = require "demilune"
-local caller = require "demilune.caller"
 local case = require "spec.case"
+local warnings_of = require "spec.warnings"
 local amp, nn = dm.amp, dm.nn
 
 -- PyTorch's lists, in its names. CUDA's are tried on the CPU by rules = "cuda".
@@ -217,17 +217,6 @@ local function each(device, word, check)
       for _, lp in ipairs(LP) do check(name, lp) end
     end
   end
-end
-
--- ---- warnings ----
-
-local function warnings_of(fn)
-  local texts, sink = {}, caller.sink
-  caller.sink = function(text) texts[#texts + 1] = text end
-  local ok, message = pcall(fn)
-  caller.sink = sink
-  assert(ok, message)
-  return texts
 end
 
 local function line() return debug.getinfo(2, "l").currentline end

@@ -4,7 +4,7 @@
 local dm = require "demilune"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 local core = require "demilune.core"
-local caller = require "demilune.caller"
+local warnings = require "spec.warnings"
 local golden = assert(loadfile "spec/golden/scaler.lua")()
 
 local INF, NAN = math.huge, 0 / 0
@@ -29,16 +29,6 @@ local function iterate(s, p, opt, g)
 end
 
 local function tracker(s) return s:state_dict()._growth_tracker end
-
--- The warnings that fn() gives.
-local function warnings(fn)
-  local texts, sink = {}, caller.sink
-  caller.sink = function(text) texts[#texts + 1] = text end
-  local ok, text = pcall(fn)
-  caller.sink = sink
-  assert(ok, text)
-  return texts
-end
 
 -- An optimizer of somebody else's, that knows nothing of found_inf.
 local function foreign(params)

@@ -19,15 +19,4 @@ dm_status dm_fail(dm_status code, const char *fmt, ...) {
   return code;
 }
 
-void dm_fail_prefix(const char *fmt, ...) {
-  char fresh[MESSAGE_BYTES];
-  va_list ap;
-  va_start(ap, fmt);
-  const int n = vsnprintf(fresh, sizeof fresh, fmt, ap);
-  va_end(ap);
-  if (n < 0 || n >= MESSAGE_BYTES) return;
-  snprintf(fresh + n, sizeof fresh - (size_t)n, "%s", message);
-  memcpy(message, fresh, sizeof message);
-}
-
 const char *dm_error(void) { return message; }

@@ -7,7 +7,4 @@
 /* Records the message and returns code, so that `return dm_fail(...)` works. */
 dm_status dm_fail(dm_status code, const char *fmt, ...) DM_PRINTF(2, 3);
 
-/* Puts text in front of the recorded message ("in model.layers[3]: "). */
-void dm_fail_prefix(const char *fmt, ...) DM_PRINTF(1, 2);
-
 #endif

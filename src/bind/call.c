@@ -346,11 +346,18 @@ static void give_result(Args *a, State *S, int k, dm_Tensor *out) {
 static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                              int *n_out) {
   const int id = (int)dm_op_id(a->op);
+  return a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
+                    : dm_call_n(id, n_in, in, a->attr, out, n_out);
+}
+
+/* Likewise, with the call's own generator where it names one. */
+static dm_status call_drawing(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
+                              int *n_out) {
+  if (DM_LIKELY(!a->generator)) return call_engine(a, n_in, in, out, n_out);
   dm_Modes *m = dm_modes();
   dm_Generator *const own = m->generator;
-  if (a->generator) m->generator = a->generator;
-  const dm_status st = a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
-                                  : dm_call_n(id, n_in, in, a->attr, out, n_out);
+  m->generator = a->generator;
+  const dm_status st = call_engine(a, n_in, in, out, n_out);
   m->generator = own;
   return st;
 }
@@ -368,12 +375,12 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   }
   dm_Generator *const draws = a->generator ? a->generator : &S->generator, before = *draws;
   const int mark = dm_replay_mark();
-  dm_status st = call_engine(a, n_in, in, out, &n_out);
+  dm_status st = call_drawing(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
     dm_make_room(L, S);
     *draws = before;        /* the second try draws the same numbers ... */
     dm_replay_rewind(mark); /* and saves the same tensors */
-    st = call_engine(a, n_in, in, out, &n_out);
+    st = call_drawing(a, n_in, in, out, &n_out);
   }
   free_temps(a);
   if (DM_UNLIKELY(st != DM_OK)) return dm_raise(L);
