@@ -20,6 +20,12 @@
 #define DM_UNLIKELY(x) (x)
 #define DM_RESTRICT
 #endif
+/* What CUDA's kernels may call too. */
+#ifdef __CUDACC__
+#define DM_HD __host__ __device__
+#else
+#define DM_HD
+#endif
 #define DM_UNUSED(x) ((void)(x))
 #define DM_COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 

@@ -4,29 +4,32 @@
 #ifndef DM_HALF_H
 #define DM_HALF_H
 
-#include <stdint.h>
 #include <string.h>
 
-static inline float dm_bits_to_f32(uint32_t u) {
+#include "base/base.h"
+
+static inline DM_HD float dm_bits_to_f32(uint32_t u) {
   float f;
   memcpy(&f, &u, 4);
   return f;
 }
-static inline uint32_t dm_f32_to_bits(float f) {
+static inline DM_HD uint32_t dm_f32_to_bits(float f) {
   uint32_t u;
   memcpy(&u, &f, 4);
   return u;
 }
 
-static inline float dm_bf16_to_f32(uint16_t h) { return dm_bits_to_f32((uint32_t)h << 16); }
+static inline DM_HD float dm_bf16_to_f32(uint16_t h) {
+  return dm_bits_to_f32((uint32_t)h << 16);
+}
 
-static inline uint16_t dm_f32_to_bf16(float f) {
+static inline DM_HD uint16_t dm_f32_to_bf16(float f) {
   const uint32_t u = dm_f32_to_bits(f);
   if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
   return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-static inline float dm_f16_to_f32(uint16_t h) {
+static inline DM_HD float dm_f16_to_f32(uint16_t h) {
   const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
   const uint32_t expo = (h >> 10) & 0x1fu, mant = h & 0x3ffu;
   if (expo == 31) return dm_bits_to_f32(sign | 0x7f800000u | (mant << 13));
@@ -36,7 +39,7 @@ static inline float dm_f16_to_f32(uint16_t h) {
   return dm_bits_to_f32(sign | dm_f32_to_bits(v));
 }
 
-static inline uint16_t dm_f32_to_f16(float f) {
+static inline DM_HD uint16_t dm_f32_to_f16(float f) {
   const uint32_t u = dm_f32_to_bits(f);
   const uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
   const uint32_t a = u & 0x7fffffffu;

@@ -5,13 +5,14 @@
 #define DM_RNG_H
 
 #include <math.h>
-#include <stdint.h>
+
+#include "base/base.h"
 
 typedef struct dm_Philox {
   uint32_t v[4];
 } dm_Philox;
 
-static inline dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
+static inline DM_HD dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
   uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
   for (int round = 0; round < 10; round++) {
@@ -23,14 +24,15 @@ static inline dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
     k0 += 0x9E3779B9u; /* golden ratio */
     k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
   }
-  return (dm_Philox){{c0, c1, c2, c3}};
+  const dm_Philox words = {{c0, c1, c2, c3}};
+  return words;
 }
 
 /* [0, 1) with 24 bits; and with 53 bits from two words. */
-static inline float dm_uniform_f32(uint32_t u) {
+static inline DM_HD float dm_uniform_f32(uint32_t u) {
   return (float)(u >> 8) * 5.9604644775390625e-08f; /* 2^-24 */
 }
-static inline double dm_uniform_f64(uint32_t hi, uint32_t lo) {
+static inline DM_HD double dm_uniform_f64(uint32_t hi, uint32_t lo) {
   const uint64_t u = ((uint64_t)hi << 32 | lo) >> 11;
   return (double)u * 1.1102230246251565e-16; /* 2^-53 */
 }

@@ -109,7 +109,7 @@ static int empty_cache(lua_State *L) {
 static int synchronize(lua_State *L) {
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);
-  ops->synchronize(d);
+  DM_CHECK(L, ops->synchronize(d));
   return 0;
 }
 

@@ -31,23 +31,70 @@ typedef struct dm_MemStats {
   int64_t num_alloc_retries, num_ooms;
 } dm_MemStats;
 
+/* What dm.cuda tells of a device. */
+typedef struct dm_DeviceInfo {
+  char name[64];
+  int64_t total_bytes, free_bytes;
+  int major, minor, processors; /* compute capability; multiprocessors */
+} dm_DeviceInfo;
+
+/* Queues of work of a device other than the CPU. Streams and events are handles
+   of the back end. */
+typedef struct dm_StreamOps {
+  dm_status (*stream_new)(dm_Device dev, void **out);
+  void (*stream_free)(dm_Device dev, void *stream);
+  void *(*stream_get)(dm_Device dev);              /* the thread's current one */
+  void (*stream_set)(dm_Device dev, void *stream); /* NULL: the default one */
+  dm_status (*stream_wait)(dm_Device dev, void *stream, void *event); /* later work waits */
+  dm_status (*stream_synchronize)(dm_Device dev, void *stream);
+  bool (*stream_idle)(dm_Device dev, void *stream);
+  dm_status (*event_new)(dm_Device dev, bool timing, void **out);
+  void (*event_free)(dm_Device dev, void *event);
+  dm_status (*event_record)(dm_Device dev, void *event, void *stream);
+  dm_status (*event_synchronize)(dm_Device dev, void *event);
+  bool (*event_done)(dm_Device dev, void *event);
+  dm_status (*event_elapsed)(void *from, void *to, double *milliseconds);
+  /* memory of the host that the device copies from and to by itself */
+  dm_status (*pinned_alloc)(int64_t n_bytes, void **out);
+  void (*pinned_free)(void *p);
+  /* p, freed later, is not handed out again before `stream` has done what it has now */
+  dm_status (*record_use)(dm_Device dev, void *p, void *stream);
+} dm_StreamOps;
+
 typedef struct dm_DeviceOps {
+  int (*count)(void); /* devices of this type; ordinals count from 0 */
+  /* around each kernel of a device other than the CPU, which has none of them */
+  dm_status (*begin)(dm_Device dev);
+  dm_status (*end)(dm_Device dev);
   /* n > 0 bytes; DM_EMEM when even an emptied cache has no room */
   dm_status (*alloc)(dm_Device dev, int64_t n_bytes, void **out);
   void (*free)(dm_Device dev, void *p, int64_t n_bytes);
-  dm_status (*copy)(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n);
+  /* Into the CPU's memory: waits until it is there. Out of it: src may change as
+     soon as this returns, unless it is pinned and later != 0. */
+  dm_status (*copy)(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
+                    bool later);
   dm_status (*zero)(dm_Device dev, void *dst, int64_t n);
-  void (*synchronize)(dm_Device dev);
+  /* waits for all work; tells of what went wrong in it */
+  dm_status (*synchronize)(dm_Device dev);
   void (*empty_cache)(dm_Device dev);
   int64_t (*allocated_bytes)(dm_Device dev); /* now; cheap */
   void (*stats)(dm_Device dev, dm_MemStats *out);
   void (*reset_peaks)(dm_Device dev);
   void (*reset_totals)(dm_Device dev);
+  dm_status (*info)(dm_Device dev, dm_DeviceInfo *out);
+  const dm_StreamOps *streams; /* NULL for the CPU */
 } dm_DeviceOps;
 
-/* NULL when that kind of device is not there. */
+/* NULL when that kind of device is not there. A back end is opened when it is
+   first asked for. */
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
+/* Fails, with the reason, unless dev is there. */
+dm_status dm_device_check(dm_Device dev);
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops);
+
+/* Opens the back end of a type, which registers itself; NULL, or why it could
+   not. Called once a type; defined in engine/backend.c. */
+const char *dm_backend_open(dm_DeviceType type);
 
 /* The device's name, in buf when it needs one. */
 const char *dm_device_name(dm_Device dev, char buf[16]);

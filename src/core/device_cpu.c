@@ -249,9 +249,11 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n) {
+static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
+                          bool later) {
   DM_UNUSED(to);
   DM_UNUSED(from);
+  DM_UNUSED(later);
   memcpy(dst, src, (size_t)n);
   return DM_OK;
 }
@@ -262,7 +264,12 @@ static dm_status cpu_zero(dm_Device dev, void *dst, int64_t n) {
   return DM_OK;
 }
 
-static void cpu_synchronize(dm_Device dev) { DM_UNUSED(dev); }
+static dm_status cpu_synchronize(dm_Device dev) {
+  DM_UNUSED(dev);
+  return DM_OK;
+}
+
+static int cpu_count(void) { return 1; }
 
 static void cpu_empty_cache(dm_Device dev) {
   DM_UNUSED(dev);
@@ -314,7 +321,8 @@ static void cpu_reset_totals(dm_Device dev) {
   pthread_mutex_unlock(&lock);
 }
 
-static const dm_DeviceOps cpu_ops = {.alloc = cpu_alloc,
+static const dm_DeviceOps cpu_ops = {.count = cpu_count,
+                                     .alloc = cpu_alloc,
                                      .free = cpu_free,
                                      .copy = cpu_copy,
                                      .zero = cpu_zero,
@@ -324,11 +332,34 @@ static const dm_DeviceOps cpu_ops = {.alloc = cpu_alloc,
                                      .stats = cpu_stats,
                                      .reset_peaks = cpu_reset_peaks,
                                      .reset_totals = cpu_reset_totals};
-static const dm_DeviceOps *device_ops[DM_N_DEVICE_TYPE] = {&cpu_ops, NULL};
 
-const dm_DeviceOps *dm_device_ops(dm_Device dev) { return device_ops[dev.type]; }
+/* ---- which devices there are ---- */
+
+static const dm_DeviceOps *_Atomic device_ops[DM_N_DEVICE_TYPE] = {&cpu_ops, NULL};
+static const char *missing[DM_N_DEVICE_TYPE]; /* why a type is not there */
+static pthread_once_t cuda_opened = PTHREAD_ONCE_INIT;
+
+static void open_cuda(void) {
+  if (!device_ops[DM_CUDA]) missing[DM_CUDA] = dm_backend_open(DM_CUDA);
+}
+
+const dm_DeviceOps *dm_device_ops(dm_Device dev) {
+  const dm_DeviceOps *ops = device_ops[dev.type];
+  if (DM_LIKELY(ops != NULL)) return ops;
+  pthread_once(&cuda_opened, open_cuda);
+  return device_ops[dev.type];
+}
 
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops) { device_ops[type] = ops; }
+
+dm_status dm_device_check(dm_Device dev) {
+  const dm_DeviceOps *ops = dm_device_ops(dev);
+  if (!ops) return dm_fail(DM_EDEV, "no CUDA device: %s", missing[dev.type]);
+  if (dev.index < ops->count()) return DM_OK;
+  char name[16];
+  return dm_fail(DM_EDEV, "no device %s: there are %d (ordinals count from 0)",
+                 dm_device_name(dev, name), ops->count());
+}
 
 dm_status dm_device_parse(const char *name, dm_Device *out) {
   unsigned index = 0;

@@ -37,9 +37,8 @@ static dm_status storage_new(dm_Device dev, int64_t n_bytes, dm_Storage **out) {
   *s = (dm_Storage){.device = dev, .n_bytes = n_bytes};
   atomic_init(&s->refs, 1);
   if (n_bytes > 0) {
-    const dm_DeviceOps *ops = dm_device_ops(dev);
-    const dm_status st = ops ? ops->alloc(dev, n_bytes, &s->data)
-                             : dm_fail(DM_EDEV, "device cuda is not available");
+    dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
+    if (st == DM_OK) st = dm_device_ops(dev)->alloc(dev, n_bytes, &s->data);
     if (st != DM_OK) {
       dm_free(s);
       return st;

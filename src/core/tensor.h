@@ -10,7 +10,11 @@
 #ifndef DM_TENSOR_H
 #define DM_TENSOR_H
 
+#ifdef __cplusplus
+typedef int atomic_int; /* CUDA files know the layout and leave it alone */
+#else
 #include <stdatomic.h>
+#endif
 #include <string.h>
 
 #include "core/device.h"
@@ -89,7 +93,10 @@ void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride);
 /* All sizes are copied, not only ndim of them: a move of fixed length costs less
    than a loop, and this runs for every operand of every recorded call. */
 static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
-  dm_Meta m = {.dtype = t->dtype, .ndim = t->ndim, .device = t->device};
+  dm_Meta m;
+  m.dtype = t->dtype;
+  m.ndim = t->ndim;
+  m.device = t->device;
   memcpy(m.shape, t->shape, sizeof m.shape);
   return m;
 }

@@ -331,7 +331,7 @@ static dm_status has_nan(dm_Tensor *t, bool *found) {
   DM_GO(dm_call(DM_OP_isnan, 1, &t, NULL, &nan));
   DM_GO(dm_call(DM_OP_any, 1, &nan, NULL, &any));
   st = dm_device_ops(any->device)
-           ->copy(cpu, found, any->device, dm_tensor_data(any), sizeof *found);
+           ->copy(cpu, found, any->device, dm_tensor_data(any), sizeof *found, false);
 done:
   dm_tensor_unref(&nan);
   dm_tensor_unref(&any);

@@ -23,6 +23,17 @@ static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out)
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));
 }
 
+/* The kernel of `dev`, which is the outputs' device. */
+static dm_status launch(dm_Call *c, dm_Device dev) {
+  dm_KernelFn *kernel;
+  DM_TRY(find_kernel(c, dev, &kernel));
+  if (DM_LIKELY(dev.type == DM_CPU)) return kernel(c);
+  const dm_DeviceOps *ops = dm_device_ops(dev);
+  DM_TRY(ops->begin(dev));
+  DM_TRY(kernel(c));
+  return ops->end(dev);
+}
+
 /* All inputs on one device, but for host numbers and 0-dim CPU tensors. */
 static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in) {
   const dm_Tensor *first = NULL;
@@ -52,9 +63,7 @@ static dm_status run_kernel(dm_Call *c) {
     const dm_status st = dm_tensor_new_meta(&c->out_meta[i], &c->out[i]);
     if (st != DM_OK) return st;
   }
-  dm_KernelFn *kernel;
-  DM_TRY(find_kernel(c, c->out[0]->device, &kernel));
-  return kernel(c);
+  return launch(c, c->out[0]->device);
 }
 
 static dm_status run_composed(dm_Call *c) {
@@ -224,9 +233,7 @@ static dm_status copy_into(dm_Tensor *dst, dm_Tensor *src) {
   dm_Tensor *in[2] = {dst, src};
   c.in = in;
   c.out[0] = dst;
-  dm_KernelFn *kernel;
-  DM_TRY(find_kernel(&c, dst->device, &kernel));
-  return kernel(&c);
+  return launch(&c, dst->device);
 }
 
 static dm_status write_inplace(dm_Call *c) {
@@ -235,10 +242,8 @@ static dm_status write_inplace(dm_Call *c) {
   for (int i = 1; i < c->n_in && direct; i++)
     if (aliases_badly(t, c->in[i])) direct = false;
   if (direct) {
-    dm_KernelFn *kernel;
-    DM_TRY(find_kernel(c, t->device, &kernel));
     c->out[0] = t;
-    const dm_status st = kernel(c);
+    const dm_status st = launch(c, t->device);
     c->out[0] = NULL;
     return st;
   }

@@ -49,15 +49,19 @@ typedef struct dm_Modes {
   void *where_ctx;
 } dm_Modes;
 
+/* The thread's current modes; its own until a host sets some. */
+#ifdef DM_BACK_END /* a library of its own: see engine/backend.h */
+dm_Modes *dm_modes(void);
+#else
 /* Read at every call; one pointer fits the room that the loader keeps for the
    fast kind of thread-local variables. */
 extern _Thread_local dm_Modes *dm_modes_current __attribute__((tls_model("initial-exec")));
 
 dm_Modes *dm_modes_own(void); /* sets and gives the thread's own default ones */
-/* The thread's current modes; its own until a host sets some. */
 static inline dm_Modes *dm_modes(void) {
   return DM_LIKELY(dm_modes_current != NULL) ? dm_modes_current : dm_modes_own();
 }
+#endif
 /* Both belong to the host, and serve all of its modes. */
 void dm_modes_init(dm_Modes *m, dm_Generator *gen, struct dm_Observer **observers);
 /* For a new thread of control: what `from` has switched on, without its regions

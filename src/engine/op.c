@@ -18,9 +18,9 @@
 #define NO_COMPOSE NULL
 #define NO_GRAD NULL
 const dm_OpInfo dm_ops[DM_N_OP] = {
-#define OP(NAME, N_OUT, SIG, RULE, KERNEL_FN, COMPOSE, GRAD, SAVE, CPU, CUDA, FLAGS, LO, HI, \
-           DOC)                                                                              \
-  {#NAME, SIG, DOC, N_OUT, RULE, KERNEL_FN, COMPOSE, GRAD, SAVE, FLAGS, {CPU, CUDA}, LO, HI},
+#define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, COMPOSE, GRAD, SAVE, CPU, CUDA, FLAGS, LO, \
+           HI, DOC)                                                                            \
+  {#NAME, SIG, DOC, N_OUT, RULE, CPU_FN, COMPOSE, GRAD, SAVE, FLAGS, {CPU, CUDA}, LO, HI},
 #include "engine/rows.inc"
 };
 

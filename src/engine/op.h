@@ -154,14 +154,18 @@ typedef struct dm_OpInfo {
   double lo, hi; /* where the op's tests sample, for pointwise ops */
 } dm_OpInfo;
 
+#ifdef DM_BACK_END
+extern const dm_OpInfo *dm_ops;
+#else
 extern const dm_OpInfo dm_ops[DM_N_OP];
+#endif
 
 /* One type a column: a typo in a row is a link error, a function of another
    type a compile error. */
-#define OP(NAME, N_OUT, SIG, RULE, KERNEL_FN, COMPOSE, GRAD, ...) \
-  dm_RuleFn RULE;                                                 \
-  dm_KernelFn KERNEL_FN;                                          \
-  dm_ComposeFn COMPOSE;                                           \
+#define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, COMPOSE, GRAD, ...) \
+  dm_RuleFn RULE;                                                       \
+  dm_KernelFn CPU_FN, CUDA_FN;                                          \
+  dm_ComposeFn COMPOSE;                                                 \
   dm_GradFn GRAD;
 #include "engine/rows.inc"
 

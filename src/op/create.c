@@ -10,33 +10,6 @@
 
 enum { GRAIN = 65536, BLOCK = 256 };
 
-typedef struct FullAttr {
-  dm_Ints size;
-  double value;
-  int64_t dtype, device;
-} FullAttr;
-
-typedef struct FullLikeAttr {
-  double value;
-  int64_t dtype;
-} FullLikeAttr;
-
-typedef struct ArangeAttr {
-  double first;
-  dm_OptNum last;
-  double step;
-  int64_t dtype, device;
-} ArangeAttr;
-
-typedef struct LinspaceAttr {
-  double start, stop;
-  int64_t steps, dtype, device;
-} LinspaceAttr;
-
-typedef struct EyeAttr {
-  int64_t n, m, dtype, device;
-} EyeAttr;
-
 /* ---- constants ---- */
 
 void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, int64_t device) {
@@ -54,7 +27,7 @@ dm_status sized_rule(dm_Call *c) {
 }
 
 dm_status full_rule(dm_Call *c) {
-  const FullAttr *a = DM_ATTR(FullAttr, c);
+  const dm_FullAttr *a = DM_ATTR(dm_FullAttr, c);
   dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
   return DM_OK;
 }
@@ -64,7 +37,7 @@ static dm_status like(dm_Call *c, int64_t dtype) {
   return DM_OK;
 }
 dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(int64_t, c)); }
-dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(FullLikeAttr, c)->dtype); }
+dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c)->dtype); }
 
 typedef struct Fill {
   char *dst;
@@ -101,9 +74,9 @@ static dm_status fill_dense(dm_Tensor *t, double value) {
 
 dm_status zeros_cpu(dm_Call *c) { return fill_dense(c->out[0], 0); }
 dm_status ones_cpu(dm_Call *c) { return fill_dense(c->out[0], 1); }
-dm_status full_cpu(dm_Call *c) { return fill_dense(c->out[0], DM_ATTR(FullAttr, c)->value); }
+dm_status full_cpu(dm_Call *c) { return fill_dense(c->out[0], DM_ATTR(dm_FullAttr, c)->value); }
 dm_status full_like_cpu(dm_Call *c) {
-  return fill_dense(c->out[0], DM_ATTR(FullLikeAttr, c)->value);
+  return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
 }
 dm_status empty_cpu(dm_Call *c) {
   DM_UNUSED(c); /* what the memory holds is what one gets */
@@ -115,9 +88,7 @@ dm_status empty_cpu(dm_Call *c) {
 typedef struct Ramp {
   char *dst;
   dm_DType dtype;
-  double start, step;
-  int64_t mirror; /* from this element on, counted back from stop */
-  double stop;
+  dm_Ramp of;
   int64_t n;
 } Ramp;
 
@@ -127,33 +98,23 @@ static void ramp_range(void *ctx, int64_t begin, int64_t end) {
   double buf[BLOCK];
   for (int64_t at = begin; at < end; at += BLOCK) {
     const int64_t n = dm_min_i64(BLOCK, end - at);
-    for (int64_t k = 0; k < n; k++) {
-      const int64_t i = at + k;
-      buf[k] = i < r->mirror ? r->start + (double)i * r->step
-                             : r->stop - (double)(r->n - 1 - i) * r->step;
-    }
+    for (int64_t k = 0; k < n; k++) buf[k] = dm_ramp_at(r->of, at + k, r->n);
     dm_store_f64(r->dtype, r->dst + at * size, 1, n, buf);
   }
 }
 
-static dm_status ramp(dm_Tensor *t, double start, double step, int64_t mirror, double stop) {
+static dm_status ramp(dm_Tensor *t, dm_Ramp of) {
   if (t->numel == 0) return DM_OK;
-  Ramp r = {dm_tensor_data(t), (dm_DType)t->dtype, start, step, mirror, stop, t->numel};
+  Ramp r = {dm_tensor_data(t), (dm_DType)t->dtype, of, t->numel};
   dm_parallel_for(t->numel, GRAIN, ramp_range, &r);
   return DM_OK;
-}
-
-/* The one argument of arange(n) is a count; with two, the last belongs to the
-   row when positions count from 1, as in Lua's for, and not when from 0. */
-static double arange_first(const dm_Call *c, const ArangeAttr *a) {
-  return a->last.set ? a->first : c->base;
 }
 
 static bool whole(double v) { return trunc(v) == v && fabs(v) < 0x1p53; }
 
 dm_status arange_rule(dm_Call *c) {
-  const ArangeAttr *a = DM_ATTR(ArangeAttr, c);
-  const double first = arange_first(c, a);
+  const dm_ArangeAttr *a = DM_ATTR(dm_ArangeAttr, c);
+  const double first = dm_arange_first(c->base, a);
   const double last = a->last.set ? a->last.v : a->first - 1 + c->base;
   const bool closed = !a->last.set || c->base == 1;
   if (a->step == 0) return dm_fail(DM_EARG, "arange: the step is 0");
@@ -173,12 +134,11 @@ dm_status arange_rule(dm_Call *c) {
 }
 
 dm_status arange_cpu(dm_Call *c) {
-  const ArangeAttr *a = DM_ATTR(ArangeAttr, c);
-  return ramp(c->out[0], arange_first(c, a), a->step, INT64_MAX, 0);
+  return ramp(c->out[0], dm_arange_ramp(c->base, DM_ATTR(dm_ArangeAttr, c)));
 }
 
 dm_status linspace_rule(dm_Call *c) {
-  const LinspaceAttr *a = DM_ATTR(LinspaceAttr, c);
+  const dm_LinspaceAttr *a = DM_ATTR(dm_LinspaceAttr, c);
   if (a->steps < 0)
     return dm_fail(DM_EARG, "linspace: %lld steps given, wanted 0 or more",
                    (long long)a->steps);
@@ -186,16 +146,12 @@ dm_status linspace_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Each half counts from its own end: both ends are met exactly. */
 dm_status linspace_cpu(dm_Call *c) {
-  const LinspaceAttr *a = DM_ATTR(LinspaceAttr, c);
-  const double step = a->steps > 1 ? (a->stop - a->start) / (double)(a->steps - 1) : 0;
-  const int64_t mirror = a->steps > 1 ? a->steps / 2 : 1;
-  return ramp(c->out[0], a->start, step, mirror, a->stop);
+  return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
 }
 
 dm_status eye_rule(dm_Call *c) {
-  const EyeAttr *a = DM_ATTR(EyeAttr, c);
+  const dm_EyeAttr *a = DM_ATTR(dm_EyeAttr, c);
   const int64_t m = a->m == -1 ? a->n : a->m;
   if (a->n < 0 || m < 0)
     return dm_fail(DM_EARG, "eye: sizes %lld and %lld given, wanted 0 or more", (long long)a->n,

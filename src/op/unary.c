@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cpu/vec.h"
 #include "op/pointwise.h"
+#include "op/unary.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -105,17 +106,6 @@ static const Formula formulas[DM_N_OP] = {
 #undef COMPOSED
 };
 
-/* The row's attributes as p and q, whatever their kind. */
-static void read_params(const dm_OpInfo *op, const void *attr, double pq[2]) {
-  const dm_Signature *g = dm_op_signature(op);
-  for (int i = 0; i < 2; i++) {
-    const void *at = i < g->n_attr ? (const char *)attr + g->attr[i].offset : NULL;
-    pq[i] = !at                        ? 0
-            : g->attr[i].kind == A_NUM ? *(const double *)at
-                                       : (double)*(const int64_t *)at;
-  }
-}
-
 dm_status unary_rule(dm_Call *c) {
   const dm_DType d = (dm_DType)c->in[0]->dtype;
   const dm_OpId id = dm_op_id(c->op);
@@ -135,14 +125,9 @@ dm_status unary_cpu(dm_Call *c) {
   dm_Pointwise fn = formulas[id].forward;
   fn.i64 = int_block(id);
   double pq[2];
-  read_params(c->op, c->attr, pq);
+  dm_unary_params(dm_op_signature(c->op), c->attr, pq);
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
 }
-
-typedef struct BackwardAttr {
-  int64_t op;
-  double p, q;
-} BackwardAttr;
 
 dm_status unary_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
@@ -150,7 +135,7 @@ dm_status unary_backward_rule(dm_Call *c) {
 }
 
 dm_status unary_backward_cpu(dm_Call *c) {
-  const BackwardAttr *a = DM_ATTR(BackwardAttr, c);
+  const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype,
                       &formulas[a->op].backward, &a->p);
 }
@@ -238,13 +223,13 @@ void unary_grad(dm_Grad *g) {
     return;
   }
   double pq[2];
-  read_params(g->op, g->attr, pq);
+  dm_unary_params(dm_op_signature(g->op), g->attr, pq);
   if (g->create_graph) {
     dm_Tensor *d = derivative(g->x, id, s, pq);
     g->gx[0] = d ? x_mul(g->x, gy, d) : NULL;
     return;
   }
-  const BackwardAttr a = {id, pq[0], pq[1]};
+  const dm_UnaryBackwardAttr a = {id, pq[0], pq[1]};
   g->gx[0] = dm_x(g->x, DM_OP_unary_backward, &a, 2, gy, s);
 }
 

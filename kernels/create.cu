@@ -1,0 +1,48 @@
+/* Tensors out of nothing but sizes: constants, counts, the identity. */
+#include "kernels/cuda.cuh"
+#include "kernels/fill.h"
+
+extern "C" {
+#include "op/create.h"
+}
+
+DM_CUDA_KERNEL(zeros_cuda) { return dm_cuda_fill(c->out[0], 0); }
+DM_CUDA_KERNEL(ones_cuda) { return dm_cuda_fill(c->out[0], 1); }
+DM_CUDA_KERNEL(full_cuda) { return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullAttr, c)->value); }
+DM_CUDA_KERNEL(full_like_cuda) {
+  return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
+}
+DM_CUDA_KERNEL(empty_cuda) {
+  (void)c; /* what the memory holds is what one gets */
+  return DM_OK;
+}
+
+/* In double, as on the CPU: the same numbers. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    ramp_f64_kernel(void *out, int dtype, dm_Ramp r, int64_t n) {
+  for (int64_t i = dm_thread(); i < n; i += dm_threads())
+    dm_Any<double>::store(dtype, out, i, dm_ramp_at(r, i, n));
+}
+
+static dm_status ramp(dm_Tensor *t, dm_Ramp r) {
+  return dm_launch(ramp_f64_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
+                   (int)t->dtype, r, t->numel);
+}
+DM_CUDA_KERNEL(arange_cuda) {
+  return ramp(c->out[0], dm_arange_ramp(c->base, DM_ATTR(dm_ArangeAttr, c)));
+}
+DM_CUDA_KERNEL(linspace_cuda) {
+  return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
+}
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    eye_kernel(void *out, int dtype, int64_t n_column, int64_t n) {
+  for (int64_t i = dm_thread(); i < n; i += dm_threads())
+    dm_Any<int64_t>::store(dtype, out, i, i / n_column == i % n_column);
+}
+
+DM_CUDA_KERNEL(eye_cuda) {
+  dm_Tensor *t = c->out[0];
+  return dm_launch(eye_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
+                   (int)t->dtype, t->shape[1], t->numel);
+}

@@ -1,0 +1,440 @@
+/* CUDA's devices, as the engine sees them: memory, copies, streams and events,
+   and the record of faults that kernels find.
+
+   A device is opened when it is first used. Each has a stream of its own as the
+   default one (the legacy stream would wait for every other). What a thread
+   launches goes to its current stream; the allocator keeps the order. */
+#include "kernels/cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/allocator.h"
+#include "kernels/module.h"
+
+enum { MAX_DEVICE = 64, LISTED = 5 };
+
+typedef struct Device {
+  bool open;
+  int processors;
+  dm_Allocator *memory;
+  cudaStream_t stream;
+  dm_Fault *fault; /* in the host's memory, written by kernels */
+} Device;
+
+static Device devices[MAX_DEVICE];
+static int n_device;
+static bool sync_always; /* DEMILUNE_SYNC=1: each kernel is waited for */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static _Thread_local int current = -1;
+static _Thread_local cudaStream_t streams[MAX_DEVICE]; /* NULL: the default one */
+
+dm_status dm_cuda_fail(cudaError_t e, const char *what) {
+  if (DM_LIKELY(e == cudaSuccess)) return DM_OK;
+  return dm_fail(e == cudaErrorMemoryAllocation ? DM_EMEM : DM_EDEV, "cuda: %s (%s, in %s)%s",
+                 cudaGetErrorString(e), cudaGetErrorName(e), what,
+                 sync_always ? "" : "; hint: DEMILUNE_SYNC=1 names the op");
+}
+
+/* ---- raw memory for the allocator ---- */
+
+static int ordinal(void *ctx) { return (int)((Device *)ctx - devices); }
+
+static bool raw_alloc(void *ctx, int64_t n, void **out) {
+  const cudaError_t e = cudaSetDevice(current = ordinal(ctx));
+  if (e == cudaSuccess && cudaMalloc(out, (size_t)n) == cudaSuccess) return true;
+  (void)cudaGetLastError(); /* it is told by the result; nobody else shall meet it */
+  return false;
+}
+static void raw_free(void *ctx, void *p, int64_t n) {
+  DM_UNUSED(n);
+  cudaSetDevice(current = ordinal(ctx));
+  cudaFree(p);
+}
+static bool raw_event_new(void *ctx, void **event) {
+  cudaEvent_t e = NULL;
+  cudaSetDevice(current = ordinal(ctx));
+  if (cudaEventCreateWithFlags(&e, cudaEventDisableTiming) != cudaSuccess) return false;
+  *event = e;
+  return true;
+}
+static void raw_event_record(void *ctx, void *event, void *stream) {
+  DM_UNUSED(ctx);
+  cudaEventRecord(event, stream);
+}
+static bool raw_event_done(void *ctx, void *event) {
+  DM_UNUSED(ctx);
+  return cudaEventQuery(event) == cudaSuccess;
+}
+static void raw_event_wait(void *ctx, void *event) {
+  DM_UNUSED(ctx);
+  cudaEventSynchronize(event);
+}
+static void raw_event_free(void *ctx, void *event) {
+  DM_UNUSED(ctx);
+  cudaEventDestroy(event);
+}
+
+/* ---- opening ---- */
+
+static dm_status open_parts(Device *d) {
+  const dm_RawMemory raw = {d,
+                            raw_alloc,
+                            raw_free,
+                            raw_event_new,
+                            raw_event_record,
+                            raw_event_done,
+                            raw_event_wait,
+                            raw_event_free,
+                            NULL};
+  void *fault = NULL;
+  DM_CUDA_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount,
+                                     ordinal(d)));
+  if (!d->stream) DM_CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+  if (!d->fault) {
+    DM_CUDA_TRY(cudaHostAlloc(&fault, sizeof(dm_Fault),
+                              cudaHostAllocPortable | cudaHostAllocMapped));
+    memset(fault, 0, sizeof(dm_Fault));
+    d->fault = fault;
+  }
+  if (!d->memory) d->memory = dm_allocator_new(&raw);
+  if (!d->memory) return dm_fail(DM_EMEM, "cuda: out of memory for a device's bookkeeping");
+  d->open = true;
+  return DM_OK;
+}
+
+static dm_status open_device(int i) {
+  Device *d = &devices[i];
+  pthread_mutex_lock(&lock);
+  const dm_status st = d->open ? DM_OK : open_parts(d);
+  pthread_mutex_unlock(&lock);
+  return st;
+}
+
+/* Makes it the one that CUDA's calls of this thread mean. */
+static dm_status use(int i) {
+  if (DM_LIKELY(current == i && devices[i].open)) return DM_OK;
+  if (i >= n_device)
+    return dm_fail(DM_EDEV, "no device cuda:%d: there are %d (ordinals count from 0)", i,
+                   n_device);
+  DM_CUDA_TRY(cudaSetDevice(i));
+  current = i;
+  return devices[i].open ? DM_OK : open_device(i);
+}
+
+static cudaStream_t stream_of(int i) { return streams[i] ? streams[i] : devices[i].stream; }
+
+cudaStream_t dm_cuda_stream(void) { return stream_of(current); }
+int dm_cuda_device(void) { return current; }
+int dm_cuda_processors(void) { return devices[current].processors; }
+dm_Fault *dm_cuda_faults(void) { return devices[current].fault; }
+
+/* ---- faults ---- */
+
+static dm_status tell(const dm_Fault *f) {
+  const char *op = f->op >= 0 && f->op < DM_N_OP ? dm_ops[f->op].name : "?";
+  const long long place = (long long)f->place + 1, value = (long long)f->value;
+  const long long first = f->base, last = (long long)f->size - 1 + f->base;
+  switch ((dm_FaultKind)f->kind) {
+  case DM_FAULT_INDEX:
+    return dm_fail(DM_EARG, "%s: index %lld (element %lld) is out of range, wanted %lld to %lld",
+                   op, value, place, first, last);
+  case DM_FAULT_LABEL:
+    return dm_fail(DM_EARG, "%s: target %lld (element %lld) is no class, wanted %lld to %lld",
+                   op, value, place, first, last);
+  case DM_FAULT_ZERO: return dm_fail(DM_EARG, "%s: integer division by zero", op);
+  case DM_FAULT_WEIGHTS:
+    return dm_fail(DM_EARG, "%s: row %lld has weights that cannot be drawn from", op, place);
+  case DM_FAULT_PROBABILITY:
+    return dm_fail(DM_EARG, "%s: element %lld is no probability, wanted 0 to 1", op, place);
+  default: return dm_fail(DM_EDEV, "%s: a fault of kind %d", op, (int)f->kind);
+  }
+}
+
+dm_status dm_cuda_check_faults(int i) {
+  dm_Fault *f = devices[i].fault;
+  if (DM_LIKELY(!f->taken)) return DM_OK;
+  const dm_Fault seen = *f;
+  memset(f, 0, sizeof *f);
+  return tell(&seen);
+}
+
+static dm_status wait_for(int i, cudaStream_t stream) {
+  DM_CUDA_TRY(cudaStreamSynchronize(stream));
+  return dm_cuda_check_faults(i);
+}
+
+/* ---- the engine's table ---- */
+
+static int count(void) { return n_device; }
+
+static dm_status begin(dm_Device dev) { return use(dev.index); }
+static dm_status end(dm_Device dev) {
+  return DM_UNLIKELY(sync_always) ? wait_for(dev.index, stream_of(dev.index)) : DM_OK;
+}
+
+typedef struct Largest {
+  int64_t n[LISTED];
+} Largest;
+
+static void note_block(void *ctx, void *p, int64_t n) {
+  Largest *l = ctx;
+  DM_UNUSED(p);
+  for (int k = 0; k < LISTED; k++) {
+    if (n <= l->n[k]) continue;
+    const int64_t smaller = l->n[k];
+    l->n[k] = n;
+    n = smaller;
+  }
+}
+
+static double mib(int64_t n) { return (double)n / 1048576.0; }
+
+static dm_status no_room(int i, int64_t n) {
+  Largest l = {{0}};
+  char list[160] = "";
+  const dm_AllocatorRoom room = dm_allocator_room(devices[i].memory);
+  dm_allocator_each_live(devices[i].memory, note_block, &l);
+  for (int k = 0, at = 0; k < LISTED && l.n[k] > 0; k++)
+    at += snprintf(list + at, sizeof list - (size_t)at, "%s%.1f", k ? ", " : "", mib(l.n[k]));
+  return dm_fail(DM_EMEM,
+                 "cuda:%d: out of memory: %.1f MiB asked for, %.1f MiB in use, %.1f MiB held; "
+                 "the largest tensors have %s MiB; hint: a smaller batch, amp.autocast, or "
+                 "dm.scope() to free what a step leaves",
+                 i, mib(n), mib(room.allocated), mib(room.reserved), list[0] ? list : "0");
+}
+
+static dm_status cuda_alloc(dm_Device dev, int64_t n, void **out) {
+  DM_TRY(use(dev.index));
+  const dm_status st =
+      dm_allocator_alloc(devices[dev.index].memory, stream_of(dev.index), n, out);
+  return DM_LIKELY(st == DM_OK) ? DM_OK : no_room(dev.index, n);
+}
+
+static void cuda_free(dm_Device dev, void *p, int64_t n) {
+  DM_UNUSED(n);
+  dm_allocator_free(devices[dev.index].memory, p);
+}
+
+dm_status dm_cuda_scratch(int64_t n_bytes, void **out) {
+  const dm_Device dev = {DM_CUDA, (uint8_t)current};
+  return cuda_alloc(dev, n_bytes > 0 ? n_bytes : 1, out);
+}
+void dm_cuda_scratch_free(void *p, int64_t n_bytes) {
+  const dm_Device dev = {DM_CUDA, (uint8_t)current};
+  if (p) cuda_free(dev, p, n_bytes);
+}
+
+/* From one device's stream to another's: what comes later there sees what was
+   written here, and here nothing is written over before it was read there. */
+static dm_status copy_across(int to, void *dst, int from, const void *src, int64_t n) {
+  cudaEvent_t done = NULL;
+  DM_TRY(use(to)); /* opened, so that it has a stream */
+  DM_TRY(use(from));
+  DM_CUDA_TRY(cudaMemcpyPeerAsync(dst, to, src, from, (size_t)n, stream_of(from)));
+  DM_CUDA_TRY(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+  cudaError_t e = cudaEventRecord(done, stream_of(from));
+  if (e == cudaSuccess) e = cudaStreamWaitEvent(stream_of(to), done, 0);
+  cudaEventDestroy(done);
+  return e == cudaSuccess ? use(to) : dm_cuda_fail(e, "cudaStreamWaitEvent");
+}
+
+static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
+                           bool later) {
+  if (n == 0) return DM_OK;
+  if (to.type == DM_CPU) {
+    DM_TRY(use(from.index));
+    const cudaStream_t stream = stream_of(from.index);
+    DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToHost, stream));
+    return later ? DM_OK : wait_for(from.index, stream);
+  }
+  if (from.type == DM_CPU) {
+    DM_TRY(use(to.index));
+    const cudaStream_t stream = stream_of(to.index);
+    struct cudaPointerAttributes where;
+    /* memory that the device reads by itself is read at its leisure */
+    const bool pinned = cudaPointerGetAttributes(&where, src) == cudaSuccess &&
+                        where.type == cudaMemoryTypeHost;
+    (void)cudaGetLastError();
+    DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyHostToDevice, stream));
+    return pinned && !later ? wait_for(to.index, stream) : DM_OK;
+  }
+  if (to.index != from.index) return copy_across(to.index, dst, from.index, src, n);
+  DM_TRY(use(to.index));
+  DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToDevice,
+                              stream_of(to.index)));
+  return DM_OK;
+}
+
+static dm_status cuda_zero(dm_Device dev, void *dst, int64_t n) {
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaMemsetAsync(dst, 0, (size_t)n, stream_of(dev.index)));
+  return DM_OK;
+}
+
+static dm_status cuda_synchronize(dm_Device dev) {
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaDeviceSynchronize());
+  return dm_cuda_check_faults(dev.index);
+}
+
+/* A device that nobody has used has nothing to tell. */
+static dm_Allocator *memory_of(dm_Device dev) {
+  return dev.index < n_device && devices[dev.index].open ? devices[dev.index].memory : NULL;
+}
+static void cuda_empty_cache(dm_Device dev) {
+  if (memory_of(dev)) dm_allocator_empty_cache(memory_of(dev));
+}
+static int64_t cuda_allocated_bytes(dm_Device dev) {
+  return memory_of(dev) ? dm_allocator_allocated_bytes(memory_of(dev)) : 0;
+}
+static void cuda_stats(dm_Device dev, dm_MemStats *out) {
+  memset(out, 0, sizeof *out);
+  if (memory_of(dev)) dm_allocator_stats(memory_of(dev), out);
+}
+static void cuda_reset_peaks(dm_Device dev) {
+  if (memory_of(dev)) dm_allocator_reset_peaks(memory_of(dev));
+}
+static void cuda_reset_totals(dm_Device dev) {
+  if (memory_of(dev)) dm_allocator_reset_totals(memory_of(dev));
+}
+
+static dm_status cuda_info(dm_Device dev, dm_DeviceInfo *out) {
+  struct cudaDeviceProp p;
+  size_t free_bytes, total;
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaGetDeviceProperties(&p, dev.index));
+  DM_CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
+  *out = (dm_DeviceInfo){.total_bytes = (int64_t)total,
+                         .free_bytes = (int64_t)free_bytes,
+                         .major = p.major,
+                         .minor = p.minor,
+                         .processors = p.multiProcessorCount};
+  snprintf(out->name, sizeof out->name, "%.63s", p.name);
+  return DM_OK;
+}
+
+/* ---- streams and events ---- */
+
+static dm_status stream_new(dm_Device dev, void **out) {
+  cudaStream_t s = NULL;
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  *out = s;
+  return DM_OK;
+}
+static void stream_free(dm_Device dev, void *stream) {
+  if (streams[dev.index] == stream) streams[dev.index] = NULL;
+  cudaStreamSynchronize(stream); /* blocks that belong to it are cached under its name */
+  cudaStreamDestroy(stream);
+}
+static void *stream_get(dm_Device dev) { return streams[dev.index]; }
+static void stream_set(dm_Device dev, void *stream) { streams[dev.index] = stream; }
+static cudaStream_t resolved(dm_Device dev, void *stream) {
+  return stream ? stream : devices[dev.index].stream;
+}
+static dm_status stream_wait(dm_Device dev, void *stream, void *event) {
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaStreamWaitEvent(resolved(dev, stream), event, 0));
+  return DM_OK;
+}
+static dm_status stream_synchronize(dm_Device dev, void *stream) {
+  DM_TRY(use(dev.index));
+  return wait_for(dev.index, resolved(dev, stream));
+}
+static bool stream_idle(dm_Device dev, void *stream) {
+  return use(dev.index) == DM_OK && cudaStreamQuery(resolved(dev, stream)) == cudaSuccess;
+}
+static dm_status event_new(dm_Device dev, bool timing, void **out) {
+  cudaEvent_t e = NULL;
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming));
+  *out = e;
+  return DM_OK;
+}
+static void event_free(dm_Device dev, void *event) {
+  DM_UNUSED(dev);
+  cudaEventDestroy(event);
+}
+static dm_status event_record(dm_Device dev, void *event, void *stream) {
+  DM_TRY(use(dev.index));
+  DM_CUDA_TRY(cudaEventRecord(event, resolved(dev, stream)));
+  return DM_OK;
+}
+static dm_status event_synchronize(dm_Device dev, void *event) {
+  DM_CUDA_TRY(cudaEventSynchronize(event));
+  return dm_cuda_check_faults(dev.index);
+}
+static bool event_done(dm_Device dev, void *event) {
+  DM_UNUSED(dev);
+  return cudaEventQuery(event) == cudaSuccess;
+}
+static dm_status event_elapsed(void *from, void *to, double *milliseconds) {
+  float ms;
+  DM_CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+  *milliseconds = (double)ms;
+  return DM_OK;
+}
+static dm_status pinned_alloc(int64_t n, void **out) {
+  DM_CUDA_TRY(cudaHostAlloc(out, (size_t)n, cudaHostAllocPortable));
+  return DM_OK;
+}
+static void pinned_free(void *p) { cudaFreeHost(p); }
+static dm_status record_use(dm_Device dev, void *p, void *stream) {
+  const dm_status st = dm_allocator_record_stream(devices[dev.index].memory, p,
+                                                  resolved(dev, stream));
+  return st == DM_OK ? DM_OK : dm_fail(st, "record_stream: not a tensor's memory, or no room");
+}
+
+static const dm_StreamOps stream_ops = {
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .stream_get = stream_get,
+    .stream_set = stream_set,
+    .stream_wait = stream_wait,
+    .stream_synchronize = stream_synchronize,
+    .stream_idle = stream_idle,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_synchronize = event_synchronize,
+    .event_done = event_done,
+    .event_elapsed = event_elapsed,
+    .pinned_alloc = pinned_alloc,
+    .pinned_free = pinned_free,
+    .record_use = record_use,
+};
+
+static const dm_DeviceOps cuda_ops = {
+    .count = count,
+    .begin = begin,
+    .end = end,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .synchronize = cuda_synchronize,
+    .empty_cache = cuda_empty_cache,
+    .allocated_bytes = cuda_allocated_bytes,
+    .stats = cuda_stats,
+    .reset_peaks = cuda_reset_peaks,
+    .reset_totals = cuda_reset_totals,
+    .info = cuda_info,
+    .streams = &stream_ops,
+};
+
+const char *dm_cuda_device_open(void) {
+  const char *sync = getenv("DEMILUNE_SYNC");
+  sync_always = sync && strcmp(sync, "0") != 0;
+  const cudaError_t e = cudaGetDeviceCount(&n_device);
+  if (e == cudaErrorInsufficientDriver)
+    return "there is no NVIDIA driver, or it is older than this build's CUDA";
+  if (e == cudaErrorNoDevice || (e == cudaSuccess && n_device == 0))
+    return "the driver finds no NVIDIA GPU (CUDA_VISIBLE_DEVICES may hide it)";
+  if (e != cudaSuccess) return cudaGetErrorString(e);
+  if (n_device > MAX_DEVICE) n_device = MAX_DEVICE;
+  dm_device_register(DM_CUDA, &cuda_ops);
+  return NULL;
+}

@@ -1,0 +1,53 @@
+/* The engine's functions, for this library: calls through the table that it was
+   given. Defined under their own names, so that headers of src/ serve as they are. */
+#include "kernels/host.h"
+
+#include "base/half.h"
+#include "kernels/cuda.h"
+
+static const dm_Engine *engine;
+const dm_OpInfo *dm_ops;
+
+void dm_host_open(const dm_Engine *e) {
+  engine = e;
+  dm_ops = e->ops;
+}
+
+#define FN(RESULT, NAME, PARAMETERS, ARGUMENTS) \
+  RESULT NAME PARAMETERS { return engine->NAME ARGUMENTS; }
+#include "engine/backend.def"
+#undef FN
+
+dm_status dm_fail(dm_status code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  dm_vfail(code, fmt, ap);
+  va_end(ap);
+  return code;
+}
+
+const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
+
+double dm_host_f64(const dm_Tensor *t) {
+  const void *p = dm_tensor_data(t);
+  switch ((dm_DType)t->dtype) {
+  case DM_F64: return *(const double *)p;
+  case DM_F32: return (double)*(const float *)p;
+  case DM_F16: return (double)dm_f16_to_f32(*(const uint16_t *)p);
+  case DM_BF16: return (double)dm_bf16_to_f32(*(const uint16_t *)p);
+  default: return (double)dm_host_i64(t);
+  }
+}
+
+int64_t dm_host_i64(const dm_Tensor *t) {
+  const void *p = dm_tensor_data(t);
+  switch ((dm_DType)t->dtype) {
+  case DM_BOOL:
+  case DM_U8: return *(const uint8_t *)p;
+  case DM_I8: return *(const int8_t *)p;
+  case DM_I16: return *(const int16_t *)p;
+  case DM_I32: return *(const int32_t *)p;
+  case DM_I64: return *(const int64_t *)p;
+  default: return (int64_t)dm_host_f64(t);
+  }
+}

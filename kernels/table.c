@@ -1,0 +1,20 @@
+/* The op table's CUDA column: each op's kernel on this device. */
+#include "kernels/module.h"
+
+/* A column without a function is a symbol that nobody defines: NULL. */
+#define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, ...) \
+  extern dm_KernelFn CUDA_FN __attribute__((weak));
+#include "engine/rows.inc"
+
+static dm_KernelFn *const *kernels(void) {
+  static dm_KernelFn *const table[DM_N_OP] = {
+#define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, ...) [DM_OP_##NAME] = CUDA_FN,
+#include "engine/rows.inc"
+  };
+  return table;
+}
+
+void dm_cuda_table_open(void) {
+  for (int i = 0; i < DM_N_OP; i++)
+    if (kernels()[i]) dm_op_register(DM_CUDA, (dm_OpId)i, kernels()[i]);
+}

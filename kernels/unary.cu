@@ -1,0 +1,133 @@
+/* The pointwise ops of one operand, from the formulas that the CPU uses too. */
+#include "kernels/pointwise.cuh"
+
+#include "op/unary.h"
+
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
+#define real float
+#define F(NAME) NAME##32
+#include "base/scalar.inc"
+#undef real
+#undef F
+#define real double
+#define F(NAME) NAME##64
+#include "base/scalar.inc"
+#undef real
+#undef F
+
+/* Of each row, forward over x and backward over (gy, saved). */
+#define FUNCTORS(NAME)                                                            \
+  static __device__ inline float NAME##_v(float x, float p, float q) {            \
+    return NAME##_f32(x, p, q);                                                   \
+  }                                                                               \
+  static __device__ inline double NAME##_v(double x, double p, double q) {        \
+    return NAME##_f64(x, p, q);                                                   \
+  }                                                                               \
+  static __device__ inline float NAME##_d(float s, float p, float q) {            \
+    return NAME##_b32(s, p, q);                                                   \
+  }                                                                               \
+  static __device__ inline double NAME##_d(double s, double p, double q) {        \
+    return NAME##_b64(s, p, q);                                                   \
+  }                                                                               \
+  template <class C> struct NAME##_forward {                                      \
+    C p, q;                                                                       \
+    __device__ C operator()(const C *x) const { return NAME##_v(x[0], p, q); }    \
+  };                                                                              \
+  template <class C> struct NAME##_backward {                                     \
+    C p, q;                                                                       \
+    __device__ C operator()(const C *x) const { return x[0] * NAME##_d(x[1], p, q); } \
+  };
+#define UNARY(NAME, ...) FUNCTORS(NAME)
+#define BINARY(...)
+#define KERNEL(...)
+#define VIEW(...)
+#define COMPOSED(...)
+#include "ops.def"
+#undef UNARY
+#undef FUNCTORS
+
+/* Integers: what stays one. */
+#define WHOLE(NAME, EXPR)                            \
+  struct NAME##_whole {                              \
+    int64_t p, q;                                    \
+    __device__ int64_t operator()(const int64_t *in) const { \
+      const int64_t x = in[0];                       \
+      return EXPR;                                   \
+    }                                                \
+  };
+WHOLE(neg, (int64_t)(0 - (uint64_t)x))
+WHOLE(abs, x < 0 ? (int64_t)(0 - (uint64_t)x) : x)
+WHOLE(sign, (x > 0) - (x < 0))
+WHOLE(square, (int64_t)((uint64_t)x * (uint64_t)x))
+WHOLE(relu, x < 0 ? 0 : x)
+WHOLE(clip, x < p ? p : x > q ? q : x)
+WHOLE(same, x)
+#undef WHOLE
+
+static dm_status whole(dm_Call *c, double p, double q) {
+  const int64_t lo = (int64_t)p, hi = (int64_t)q;
+  dm_Tensor *out = c->out[0];
+  switch (dm_op_id(c->op)) {
+  case DM_OP_neg: return dm_strided<int64_t, 1>(out, c->in, neg_whole{lo, hi});
+  case DM_OP_abs: return dm_strided<int64_t, 1>(out, c->in, abs_whole{lo, hi});
+  case DM_OP_sign: return dm_strided<int64_t, 1>(out, c->in, sign_whole{lo, hi});
+  case DM_OP_square: return dm_strided<int64_t, 1>(out, c->in, square_whole{lo, hi});
+  case DM_OP_relu: return dm_strided<int64_t, 1>(out, c->in, relu_whole{lo, hi});
+  case DM_OP_hardtanh: return dm_strided<int64_t, 1>(out, c->in, clip_whole{lo, hi});
+  default: return dm_strided<int64_t, 1>(out, c->in, same_whole{lo, hi});
+  }
+}
+
+DM_CUDA_KERNEL(unary_cuda) {
+  dm_Tensor *out = c->out[0];
+  const dm_DType dtype = (dm_DType)out->dtype;
+  double pq[2];
+  dm_unary_params(dm_op_signature(c->op), c->attr, pq);
+  if (!dm_is_float(dtype)) return whole(c, pq[0], pq[1]);
+  switch (dm_op_id(c->op)) {
+#define UNARY(NAME, ...) \
+  case DM_OP_##NAME: return dm_pointwise_float<NAME##_forward, 1>(out, c->in, dtype, pq[0], pq[1]);
+#include "ops.def"
+#undef UNARY
+  default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
+  }
+}
+
+DM_CUDA_KERNEL(unary_backward_cuda) {
+  const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
+  dm_Tensor *out = c->out[0];
+  const dm_DType dtype = (dm_DType)out->dtype;
+  switch ((dm_OpId)a->op) {
+#define UNARY(NAME, ...) \
+  case DM_OP_##NAME: return dm_pointwise_float<NAME##_backward, 2>(out, c->in, dtype, a->p, a->q);
+#include "ops.def"
+#undef UNARY
+  default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
+  }
+}
+
+/* ---- predicates: bool out of any dtype ---- */
+
+template <class C> struct Truth { /* 0: x == 0, 1: NaN, 2: infinite, 3: finite */
+  C which, unused;
+  __device__ C operator()(const C *in) const {
+    const C x = in[0], size = x < 0 ? -x : x;
+    if (which == C(0)) return x == C(0);
+    if (which == C(1)) return x != x;
+    const bool infinite = size > C(0) && size == size * C(2);
+    return which == C(2) ? infinite : !infinite && x == x;
+  }
+};
+
+static dm_status predicate(dm_Call *c, int which) {
+  const dm_DType dtype = dm_compute_dtype((dm_DType)c->in[0]->dtype);
+  if (dtype == DM_I64)
+    return dm_strided<int64_t, 1>(c->out[0], c->in, Truth<int64_t>{which == 3 ? 3 : which, 0});
+  return dm_pointwise_float<Truth, 1>(c->out[0], c->in, dtype, which, 0);
+}
+DM_CUDA_KERNEL(logical_not_cuda) { return predicate(c, 0); }
+DM_CUDA_KERNEL(isnan_cuda) { return predicate(c, 1); }
+DM_CUDA_KERNEL(isinf_cuda) { return predicate(c, 2); }
+DM_CUDA_KERNEL(isfinite_cuda) { return predicate(c, 3); }

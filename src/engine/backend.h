@@ -1,0 +1,31 @@
+/* A back end: a shared library of its own, opened when a device of its kind is
+   first asked for. The core holds no symbol of it; it gets a table of the
+   engine's functions, and registers its device and kernels through that. */
+#ifndef DM_BACKEND_H
+#define DM_BACKEND_H
+
+#include <stdarg.h>
+
+#include "core/iter.h"
+#include "engine/op.h"
+
+typedef struct dm_Engine {
+  const char *version; /* DM_VERSION */
+  int64_t layout;      /* DM_LAYOUT: sizes that both sides must agree on */
+  const dm_OpInfo *ops;
+#define FN(RESULT, NAME, PARAMETERS, ARGUMENTS) RESULT(*NAME) PARAMETERS;
+#include "engine/backend.def"
+#undef FN
+} dm_Engine;
+
+enum {
+  DM_LAYOUT = (int)(sizeof(dm_Tensor) + sizeof(dm_Call) * 2 + sizeof(dm_OpInfo) * 4 +
+                    sizeof(dm_DeviceOps) * 8 + sizeof(dm_Modes) * 16) +
+              DM_N_OP * 65536
+};
+
+/* The one symbol of a back end. NULL: opened, and registered; else why not. */
+typedef const char *dm_BackendOpenFn(const dm_Engine *engine);
+#define DM_BACKEND_SYMBOL "dm_backend"
+
+#endif
