@@ -22,7 +22,7 @@
 #define __has_feature(name) 0
 #endif
 #if defined(DM_EMULATED) && (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer))
-#define POISON 1 /* the device's memory is the host's: what no block covers is forbidden */
+#define POISON 1 /* the device's memory is the host's */
 #include <sanitizer/asan_interface.h>
 #else
 #define POISON 0
@@ -108,6 +108,9 @@ static int64_t segment_bytes(int64_t n) {
 }
 
 /* ---- what is forbidden to touch ---------------------------------------------- */
+
+/* Free blocks, and what a block has beyond the bytes asked for: overruns inside a segment
+   show. Right because the emulation has run what is launched when the launch returns. */
 
 static void forbid(void *p, int64_t n) {
 #if POISON

@@ -219,7 +219,7 @@ static bool sound(Device *d, int *n_free) {
       waiting_12 += b->n * (12 / b->n_pending);
     }
   }
-  return !d->wrong && n_live == a->n_live && 2 * n_live <= dm_max_i64(a->n_slots, 0) &&
+  return !d->wrong && n_live == a->n_live && 2 * n_live <= a->n_slots &&
          cover + waiting_12 / 12 == d->used && reserved(d) == d->used;
 }
 static bool is_sound(Device *d) {
@@ -359,6 +359,19 @@ static void check_class_search(void) {
   CHECK(is_sound(&d) && close_device(&d));
 }
 
+/* A new segment that is cut takes two records, however many are left. */
+static void check_records(void) {
+  bool right = true;
+  for (int n = 0; n <= SLAB; n++) {
+    Device d;
+    open_device(&d, 4 * MIB);
+    for (int i = 0; i < n; i++) right = right && get(&d, 0, 512);
+    right = right && get(&d, 1, 512) && is_sound(&d);
+    right = close_device(&d) && right;
+  }
+  CHECK(right);
+}
+
 /* After its first run a step takes no raw memory, and all joins up in the end. */
 static void check_steps(void) {
   enum { N = 400 };
@@ -443,6 +456,14 @@ static void check_streams(void) {
 
 /* ---- memory ends ----------------------------------------------------------------- */
 
+/* Requests until no record is left: one each, the last a new segment's two. */
+static bool spend_records(void *ctx) {
+  Device *d = ctx;
+  while (d->a->n_spare_blocks != 2) CHECK(get(d, 3, 512));
+  CHECK(get(d, 2, 512) && d->a->n_spare_blocks == 0);
+  return free_ballast(d);
+}
+
 static void check_out_of_memory(void) {
   Device d;
   dm_MemStats m;
@@ -471,7 +492,15 @@ static void check_out_of_memory(void) {
   const dm_AllocatorRoom room = dm_allocator_room(d.a);
   CHECK(room.allocated == 16 * MIB + 512 && room.reserved == 18 * MIB);
   CHECK(room.largest_free == 2 * MIB - 512 && is_sound(&d));
+  dm_allocator_reset_totals(d.a);
+  dm_allocator_stats(d.a, &m);
+  CHECK(m.num_alloc_retries == 0 && m.num_ooms == 0 && dm_allocator_raw_allocations(d.a) == 6);
   CHECK(close_device(&d));
+
+  open_device(&d, 32 * MIB); /* while the lock is open others use up the records */
+  d.a->raw.pressure = spend_records;
+  d.ballast = get(&d, 0, 20 * MIB);
+  CHECK(d.ballast && get(&d, 1, 24 * MIB + 512) && is_sound(&d) && close_device(&d));
 
   open_device(&d, MIB); /* without a hook */
   d.a->raw.pressure = NULL;
@@ -512,7 +541,7 @@ static void model_count(Model *m, int64_t asked, int sign) {
   }
 }
 
-/* The stats of segments follow the device; the last three counters' current is it. */
+/* Blocks are counted as the model does; segments as the device has them. */
 static bool stats_agree(Device *d, const Model *m) {
   dm_MemStats s;
   dm_allocator_stats(d->a, &s);
@@ -661,6 +690,7 @@ static void check_storm(void) {
   for (int i = 0; i < N_STREAM; i++) catch_up(&d, i);
   CHECK(get(&d, 0, 512) && is_sound(&d));
   CHECK(free_blocks(&d) <= d.n_segments); /* one each, but for that block's */
+  for (int i = 0; i < MAX_LIVE; i++) storm_alloc(&d, &m, &seed); /* closed with them */
   CHECK(close_device(&d));
 }
 
@@ -823,6 +853,7 @@ int main(void) {
   check_reuse();
   check_joining();
   check_class_search();
+  check_records();
   check_steps();
   check_streams();
   check_out_of_memory();
