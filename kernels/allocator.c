@@ -1,0 +1,628 @@
+/* Segments come from the device, in PyTorch's sizes, and are cut into blocks. Requests
+   of up to 1 MiB are cut from segments of 2 MiB (the small pool), larger ones from
+   segments of 20 MiB, those from 10 MiB up get a segment of their own size. A freed
+   block joins its free neighbours.
+
+   Free blocks lie in lists by stream, pool and size class, 8 classes to a doubling; a
+   bit a class says which lists hold something (after TLSF, Masmano et al. 2004), so
+   that a block is found without a walk.
+
+   Invariants: the blocks of a segment are linked by address and cover it. Two
+   neighbours are never both free. A block is in use (asked > 0: it is in the table), or
+   waits for events (n_pending > 0), or is free (it lies in the list of its class).
+   Bookkeeping is taken from the host before anything changes, and kept. */
+#include "allocator.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#ifndef __has_feature /* clang's; gcc has a macro */
+#define __has_feature(name) 0
+#endif
+#if defined(DM_EMULATED) && (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer))
+#define POISON 1 /* the device's memory is the host's */
+#include <sanitizer/asan_interface.h>
+#else
+#define POISON 0
+#endif
+
+#define MIB ((int64_t)1 << 20)
+#define GRAIN ((int64_t)512)
+#define SMALL_REQUEST (1 * MIB) /* the largest of the small pool */
+#define SMALL_SEGMENT (2 * MIB)
+#define MEDIUM_REQUEST (10 * MIB) /* from here on a segment is as large as its request */
+#define LARGE_SEGMENT (20 * MIB)
+#define SEGMENT_GRAIN (2 * MIB)
+#define LARGEST ((int64_t)1 << 44)
+
+enum {
+  N_CLASS = 272, /* class_of(LARGEST) is 264 */
+  N_WORD = (N_CLASS + 63) / 64,
+  SCAN = 16, /* so many blocks of a class are looked at for the best fit */
+  SLAB = 64, /* blocks' records are taken from the host so many at a time */
+  FIRST_SLOTS = 1024
+};
+
+typedef struct Block Block;
+typedef struct Stream Stream;
+
+/* A stream other than its own that uses a block; once the block is freed, the event
+   that it waits for, queued in the order of recording. */
+typedef struct Use {
+  struct Use *next; /* of the block, then of the stream's queue */
+  Stream *stream;
+  Block *block;
+  void *event;
+} Use;
+
+struct Block {
+  char *p;
+  int64_t n, asked; /* bytes; asked > 0 while in use */
+  Stream *stream;
+  dm_MemPool pool;
+  int n_pending;                /* events that it waits for */
+  Use *uses;                    /* while in use */
+  Block *before, *after;        /* the neighbours in its segment */
+  Block *free_prev, *free_next; /* in the list of its class; free_next: of spare ones */
+};
+
+typedef struct FreeBlocks {
+  uint64_t filled[N_WORD]; /* bit k: class k has a block */
+  Block *first[N_CLASS];
+} FreeBlocks;
+
+struct Stream {
+  Stream *next;
+  void *handle;
+  FreeBlocks pools[2]; /* DM_POOL_SMALL, DM_POOL_LARGE */
+  Use *first_pending, *last_pending;
+};
+
+typedef struct Slab {
+  struct Slab *next;
+  Block blocks[SLAB];
+} Slab;
+
+struct dm_Allocator {
+  pthread_mutex_t lock;
+  dm_RawMemory raw;
+  dm_MemStats stats;
+  int64_t n_raw_allocations;
+  Stream *streams; /* few */
+  Slab *slabs;
+  Block *spare_blocks;
+  int64_t n_spare_blocks;
+  Use *spare_uses;
+  Block **table;           /* blocks in use by address: open addressing, linear probing */
+  int64_t n_slots, n_live; /* n_slots: 0 or a power of two, at least twice n_live */
+};
+
+static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
+
+static int64_t segment_bytes(int64_t n) {
+  return n <= SMALL_REQUEST   ? SMALL_SEGMENT
+         : n < MEDIUM_REQUEST ? LARGE_SEGMENT
+                              : round_up(n, SEGMENT_GRAIN);
+}
+
+/* ---- what is forbidden to touch ---------------------------------------------- */
+
+/* Free blocks, and what a block has beyond the bytes asked for: overruns inside a segment
+   show. Right because the emulation has run what is launched when the launch returns. */
+
+static void forbid(void *p, int64_t n) {
+#if POISON
+  ASAN_POISON_MEMORY_REGION(p, (size_t)n);
+#else
+  DM_UNUSED(p), DM_UNUSED(n);
+#endif
+}
+static void permit(void *p, int64_t n) {
+#if POISON
+  ASAN_UNPOISON_MEMORY_REGION(p, (size_t)n);
+#else
+  DM_UNUSED(p), DM_UNUSED(n);
+#endif
+}
+
+/* ---- counters ---------------------------------------------------------------- */
+
+static void add(dm_MemStat *s, int64_t n) {
+  s->current += n;
+  s->peak = dm_max_i64(s->peak, s->current);
+  if (n > 0) s->allocated += n;
+  else s->freed -= n;
+}
+static void count(dm_Allocator *a, dm_MemCounter what, dm_MemPool pool, int64_t n) {
+  add(&a->stats.of[what][pool], n);
+  add(&a->stats.of[what][DM_POOL_ALL], n);
+}
+/* sign: 1 for a block handed out, -1 for one given back */
+static void count_block(dm_Allocator *a, const Block *b, int sign) {
+  count(a, DM_MEM_ALLOCATION, b->pool, sign);
+  count(a, DM_MEM_REQUESTED_BYTES, b->pool, sign * b->asked);
+  count(a, DM_MEM_ALLOCATED_BYTES, b->pool, sign * round_up(b->asked, GRAIN));
+}
+static void count_segment(dm_Allocator *a, const Block *b, int sign) {
+  count(a, DM_MEM_SEGMENT, b->pool, sign);
+  count(a, DM_MEM_RESERVED_BYTES, b->pool, sign * b->n);
+}
+
+/* ---- blocks in use, by address ------------------------------------------------ */
+
+static int64_t home_slot(const dm_Allocator *a, const void *p) {
+  const uint64_t h = (uint64_t)((uintptr_t)p / GRAIN) * 0x9e3779b97f4a7c15u; /* Fibonacci */
+  return (int64_t)(h >> 32) & (a->n_slots - 1);
+}
+static int64_t next_slot(const dm_Allocator *a, int64_t i) {
+  return (i + 1) & (a->n_slots - 1);
+}
+
+/* Where p is, or else the empty slot for it. */
+static int64_t slot_of(const dm_Allocator *a, const void *p) {
+  int64_t i = home_slot(a, p);
+  while (a->table[i] && a->table[i]->p != p) i = next_slot(a, i);
+  return i;
+}
+static Block *block_at(const dm_Allocator *a, const void *p) {
+  return a->table ? a->table[slot_of(a, p)] : NULL;
+}
+
+static void put_in_table(dm_Allocator *a, Block *b) {
+  a->table[slot_of(a, b->p)] = b;
+  a->n_live++;
+}
+
+/* What a probe would no longer reach past the gap moves into it. */
+static void take_from_table(dm_Allocator *a, const Block *b) {
+  int64_t gap = slot_of(a, b->p);
+  for (int64_t i = next_slot(a, gap); a->table[i]; i = next_slot(a, i)) {
+    const int64_t mask = a->n_slots - 1, home = home_slot(a, a->table[i]->p);
+    if (((i - home) & mask) < ((i - gap) & mask)) continue;
+    a->table[gap] = a->table[i];
+    gap = i;
+  }
+  a->table[gap] = NULL;
+  a->n_live--;
+}
+
+static bool grow_table(dm_Allocator *a) {
+  const int64_t n_old = a->n_slots, n = n_old ? 2 * n_old : FIRST_SLOTS;
+  Block **old = a->table, **table = dm_alloc_zero(n * (int64_t)sizeof *table);
+  if (!table) return false;
+  a->table = table;
+  a->n_slots = n;
+  for (int64_t i = 0; i < n_old; i++)
+    if (old[i]) table[slot_of(a, old[i]->p)] = old[i];
+  dm_free(old);
+  return true;
+}
+
+/* ---- records ------------------------------------------------------------------ */
+
+static void recycle(dm_Allocator *a, Block *b) {
+  b->free_next = a->spare_blocks;
+  a->spare_blocks = b;
+  a->n_spare_blocks++;
+}
+
+/* n_spare_blocks is not 0: see reserve. */
+static Block *new_block(dm_Allocator *a, Block value) {
+  Block *b = a->spare_blocks;
+  a->spare_blocks = b->free_next;
+  a->n_spare_blocks--;
+  *b = value;
+  return b;
+}
+
+/* One request needs two records at most, a segment's and what is left of it, and a slot. */
+static bool reserve(dm_Allocator *a) {
+  if (2 * (a->n_live + 1) > a->n_slots && !grow_table(a)) return false;
+  if (a->n_spare_blocks >= 2) return true;
+  Slab *slab = dm_alloc((int64_t)sizeof *slab);
+  if (!slab) return false;
+  slab->next = a->slabs;
+  a->slabs = slab;
+  for (int i = 0; i < SLAB; i++) recycle(a, &slab->blocks[i]);
+  return true;
+}
+
+/* NULL when the host has no memory. */
+static Stream *stream_of(dm_Allocator *a, void *handle) {
+  for (Stream *s = a->streams; s; s = s->next)
+    if (s->handle == handle) return s;
+  Stream *s = dm_alloc_zero((int64_t)sizeof *s);
+  if (!s) return NULL;
+  s->handle = handle;
+  s->next = a->streams;
+  a->streams = s;
+  return s;
+}
+
+/* With an event; NULL when there is no memory. */
+static Use *new_use(dm_Allocator *a) {
+  Use *u = a->spare_uses;
+  if (u) {
+    a->spare_uses = u->next;
+    return u;
+  }
+  u = dm_alloc_zero((int64_t)sizeof *u);
+  if (!u || a->raw.event_new(a->raw.ctx, &u->event)) return u;
+  dm_free(u);
+  return NULL;
+}
+
+/* ---- free blocks -------------------------------------------------------------- */
+
+/* The class of blocks of n bytes, a multiple of GRAIN: up to 15 grains each size has its
+   own, from there on a class is an eighth of a doubling. */
+static int class_of(int64_t n) {
+  const uint64_t grains = (uint64_t)(n / GRAIN);
+  if (grains < 8) return (int)grains;
+  const int e = 63 - __builtin_clzll(grains);
+  return 8 * (e - 2) + (int)(grains >> (e - 3) & 7);
+}
+
+static FreeBlocks *list_of(const Block *b) { return &b->stream->pools[b->pool]; }
+
+static void put_in_list(Block *b) {
+  FreeBlocks *f = list_of(b);
+  const int k = class_of(b->n);
+  b->free_prev = NULL;
+  b->free_next = f->first[k];
+  if (b->free_next) b->free_next->free_prev = b;
+  f->first[k] = b;
+  f->filled[k / 64] |= (uint64_t)1 << k % 64;
+}
+
+static void take_from_list(Block *b) {
+  FreeBlocks *f = list_of(b);
+  const int k = class_of(b->n);
+  if (b->free_next) b->free_next->free_prev = b->free_prev;
+  if (b->free_prev) b->free_prev->free_next = b->free_next;
+  else f->first[k] = b->free_next;
+  if (!f->first[k]) f->filled[k / 64] &= ~((uint64_t)1 << k % 64);
+}
+
+/* The smallest that holds n bytes among the first `scan` of a list. */
+static Block *best_of(Block *b, int64_t n, int64_t scan) {
+  Block *best = NULL;
+  for (; b && scan > 0; b = b->free_next, scan--) {
+    if (b->n == n) return b;
+    if (b->n > n && (!best || b->n < best->n)) best = b;
+  }
+  return best;
+}
+
+/* The first class from k on that has a block, or N_CLASS. */
+static int filled_class(const FreeBlocks *f, int k) {
+  for (; k < N_CLASS; k = (k / 64 + 1) * 64) {
+    const uint64_t word = f->filled[k / 64] >> k % 64;
+    if (word) return k + __builtin_ctzll(word);
+  }
+  return N_CLASS;
+}
+
+/* A free block of n bytes or more, or NULL. Those of n's own class may be too small, those
+   of higher ones never are; all of its own are tried before there is none. */
+static Block *find(const FreeBlocks *f, int64_t n) {
+  const int k = class_of(n), higher = filled_class(f, k + 1);
+  Block *b = best_of(f->first[k], n, SCAN);
+  if (!b && higher < N_CLASS) b = best_of(f->first[higher], n, SCAN);
+  return b ? b : best_of(f->first[k], n, INT64_MAX);
+}
+
+static bool is_free(const Block *b) { return b && b->asked == 0 && b->n_pending == 0; }
+
+/* b grows by the block after it, whose record goes. */
+static void join_next(dm_Allocator *a, Block *b) {
+  Block *gone = b->after;
+  b->n += gone->n;
+  b->after = gone->after;
+  if (b->after) b->after->before = b;
+  recycle(a, gone);
+}
+
+/* A block that nothing uses any more, to its list. */
+static void make_free(dm_Allocator *a, Block *b) {
+  forbid(b->p, b->n);
+  if (is_free(b->after)) {
+    take_from_list(b->after);
+    join_next(a, b);
+  }
+  if (is_free(b->before)) {
+    b = b->before;
+    take_from_list(b);
+    join_next(a, b);
+  }
+  put_in_list(b);
+}
+
+/* What b has beyond n bytes becomes a free block, where a later request can use it. */
+static void split(dm_Allocator *a, Block *b, int64_t n) {
+  const int64_t rest = b->n - n;
+  if (rest < GRAIN || (b->pool == DM_POOL_LARGE && rest <= SMALL_REQUEST)) return;
+  Block *r = new_block(a, (Block){.p = b->p + n,
+                                  .n = rest,
+                                  .stream = b->stream,
+                                  .pool = b->pool,
+                                  .before = b,
+                                  .after = b->after});
+  if (r->after) r->after->before = r;
+  b->after = r;
+  b->n = n;
+  put_in_list(r);
+}
+
+/* ---- segments ----------------------------------------------------------------- */
+
+/* A new segment as one free block, or NULL. */
+static Block *new_segment(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
+  void *p = NULL;
+  if (!a->raw.alloc(a->raw.ctx, n, &p)) return NULL;
+  Block *b = new_block(a, (Block){.p = p, .n = n, .stream = s, .pool = pool});
+  a->n_raw_allocations++;
+  count_segment(a, b, 1);
+  make_free(a, b);
+  return b;
+}
+
+/* A free block that is a whole segment, back to the device. */
+static void free_segment(dm_Allocator *a, Block *b) {
+  take_from_list(b);
+  count_segment(a, b, -1);
+  permit(b->p, b->n);
+  a->raw.free(a->raw.ctx, b->p, b->n);
+  recycle(a, b);
+}
+
+static void free_segments_of(dm_Allocator *a, FreeBlocks *f) {
+  for (int k = filled_class(f, 0); k < N_CLASS; k = filled_class(f, k + 1)) {
+    for (Block *b = f->first[k], *next; b; b = next) {
+      next = b->free_next;
+      if (!b->before && !b->after) free_segment(a, b);
+    }
+  }
+}
+
+/* Blocks whose last event has completed become free. Events of one stream complete in
+   the order of its queue. */
+static void finish_uses(dm_Allocator *a, bool wait) {
+  for (Stream *s = a->streams; s; s = s->next) {
+    while (s->first_pending) {
+      Use *u = s->first_pending;
+      if (wait) a->raw.event_wait(a->raw.ctx, u->event);
+      else if (!a->raw.event_done(a->raw.ctx, u->event)) break;
+      s->first_pending = u->next;
+      u->next = a->spare_uses;
+      a->spare_uses = u;
+      if (--u->block->n_pending == 0) make_free(a, u->block);
+    }
+  }
+}
+
+static void release_cached(dm_Allocator *a) {
+  finish_uses(a, true);
+  for (Stream *s = a->streams; s; s = s->next) {
+    free_segments_of(a, &s->pools[DM_POOL_SMALL]);
+    free_segments_of(a, &s->pools[DM_POOL_LARGE]);
+  }
+}
+
+/* ---- requests ----------------------------------------------------------------- */
+
+/* A free block when memory ends: what waited, or a segment no larger than it must be
+   once all that is unused was given back. */
+static Block *scrape(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
+  finish_uses(a, true);
+  Block *b = find(&s->pools[pool], n);
+  if (b) return b;
+  release_cached(a);
+  return new_segment(a, s, pool, round_up(n, SEGMENT_GRAIN));
+}
+
+/* Whether the caller found something to free; the lock is open meanwhile. */
+static bool relieved(dm_Allocator *a) {
+  if (!a->raw.pressure) return false;
+  pthread_mutex_unlock(&a->lock);
+  const bool yes = a->raw.pressure(a->raw.ctx);
+  pthread_mutex_lock(&a->lock);
+  return yes;
+}
+
+/* A free block of n bytes or more, or NULL; the lock is held. */
+static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
+  const dm_MemPool pool = n > SMALL_REQUEST ? DM_POOL_LARGE : DM_POOL_SMALL;
+  Stream *s = stream_of(a, stream);
+  if (!s || !reserve(a)) return NULL;
+  finish_uses(a, false);
+  Block *b = find(&s->pools[pool], n);
+  if (!b) b = new_segment(a, s, pool, segment_bytes(n));
+  if (b) return b;
+  a->stats.num_alloc_retries++;
+  b = scrape(a, s, pool, n);
+  if (!b && relieved(a) && reserve(a)) b = scrape(a, s, pool, n);
+  return b;
+}
+
+dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, void **out) {
+  const bool possible = n_bytes > 0 && n_bytes <= LARGEST && !dm_alloc_should_fail();
+  const int64_t n = possible ? round_up(n_bytes, GRAIN) : 0;
+  pthread_mutex_lock(&a->lock);
+  Block *b = possible ? obtain(a, stream, n) : NULL;
+  if (b) {
+    take_from_list(b);
+    split(a, b, n);
+    b->asked = n_bytes;
+    put_in_table(a, b);
+    count_block(a, b, 1);
+    permit(b->p, n_bytes);
+    *out = b->p;
+  } else {
+    a->stats.num_ooms++;
+  }
+  pthread_mutex_unlock(&a->lock);
+  return b ? DM_OK : DM_EMEM;
+}
+
+/* Marks in each other stream the point that the block waits for. */
+static void queue_uses(dm_Allocator *a, Block *b) {
+  for (Use *u = b->uses, *next; u; u = next) {
+    next = u->next;
+    a->raw.event_record(a->raw.ctx, u->event, u->stream->handle);
+    u->next = NULL;
+    if (u->stream->first_pending) u->stream->last_pending->next = u;
+    else u->stream->first_pending = u;
+    u->stream->last_pending = u;
+    b->n_pending++;
+  }
+  b->uses = NULL;
+}
+
+static void free_block(dm_Allocator *a, Block *b) {
+  take_from_table(a, b);
+  count_block(a, b, -1);
+  b->asked = 0;
+  if (b->uses) queue_uses(a, b);
+  else make_free(a, b);
+}
+
+bool dm_allocator_free(dm_Allocator *a, void *p) {
+  pthread_mutex_lock(&a->lock);
+  Block *b = block_at(a, p);
+  if (b) free_block(a, b);
+  pthread_mutex_unlock(&a->lock);
+  return b != NULL;
+}
+
+static bool is_used_on(const Block *b, const Stream *s) {
+  if (b->stream == s) return true;
+  for (const Use *u = b->uses; u; u = u->next)
+    if (u->stream == s) return true;
+  return false;
+}
+
+static dm_status record_use(dm_Allocator *a, Block *b, void *stream) {
+  if (!b) return DM_EARG;
+  Stream *s = stream_of(a, stream);
+  if (!s) return DM_EMEM;
+  if (is_used_on(b, s)) return DM_OK;
+  Use *u = new_use(a);
+  if (!u) return DM_EMEM;
+  *u = (Use){.next = b->uses, .stream = s, .block = b, .event = u->event};
+  b->uses = u;
+  return DM_OK;
+}
+
+dm_status dm_allocator_record_stream(dm_Allocator *a, void *p, void *stream) {
+  pthread_mutex_lock(&a->lock);
+  const dm_status st = record_use(a, block_at(a, p), stream);
+  pthread_mutex_unlock(&a->lock);
+  return st;
+}
+
+void dm_allocator_empty_cache(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  release_cached(a);
+  pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- what there is ------------------------------------------------------------ */
+
+void dm_allocator_stats(dm_Allocator *a, dm_MemStats *out) {
+  pthread_mutex_lock(&a->lock);
+  *out = a->stats;
+  pthread_mutex_unlock(&a->lock);
+}
+
+int64_t dm_allocator_allocated_bytes(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  const int64_t n = a->stats.of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].current;
+  pthread_mutex_unlock(&a->lock);
+  return n;
+}
+
+int64_t dm_allocator_raw_allocations(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  const int64_t n = a->n_raw_allocations;
+  pthread_mutex_unlock(&a->lock);
+  return n;
+}
+
+void dm_allocator_reset_peaks(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  for (int i = 0; i < DM_N_MEM; i++)
+    for (int pool = 0; pool < DM_N_POOL; pool++)
+      a->stats.of[i][pool].peak = a->stats.of[i][pool].current;
+  pthread_mutex_unlock(&a->lock);
+}
+
+void dm_allocator_reset_totals(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  for (int i = 0; i < DM_N_MEM; i++)
+    for (int pool = 0; pool < DM_N_POOL; pool++)
+      a->stats.of[i][pool].allocated = a->stats.of[i][pool].freed = 0;
+  a->stats.num_alloc_retries = a->stats.num_ooms = 0;
+  pthread_mutex_unlock(&a->lock);
+}
+
+static int64_t largest_in(const FreeBlocks *f) {
+  int64_t n = 0;
+  for (int k = filled_class(f, 0); k < N_CLASS; k = filled_class(f, k + 1))
+    for (const Block *b = f->first[k]; b; b = b->free_next) n = dm_max_i64(n, b->n);
+  return n;
+}
+
+dm_AllocatorRoom dm_allocator_room(dm_Allocator *a) {
+  pthread_mutex_lock(&a->lock);
+  dm_AllocatorRoom room = {.allocated =
+                               a->stats.of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].current,
+                           .reserved = a->stats.of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current};
+  for (const Stream *s = a->streams; s; s = s->next)
+    for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++)
+      room.largest_free = dm_max_i64(room.largest_free, largest_in(&s->pools[pool]));
+  pthread_mutex_unlock(&a->lock);
+  return room;
+}
+
+void dm_allocator_each_live(dm_Allocator *a, dm_LiveBlockFn *fn, void *ctx) {
+  pthread_mutex_lock(&a->lock);
+  for (int64_t i = 0; i < a->n_slots; i++)
+    if (a->table[i]) fn(ctx, a->table[i]->p, a->table[i]->asked);
+  pthread_mutex_unlock(&a->lock);
+}
+
+/* ---- from first to last ------------------------------------------------------- */
+
+dm_Allocator *dm_allocator_new(const dm_RawMemory *raw) {
+  dm_Allocator *a = dm_alloc_zero((int64_t)sizeof *a);
+  if (!a) return NULL;
+  if (pthread_mutex_init(&a->lock, NULL) != 0) {
+    dm_free(a);
+    return NULL;
+  }
+  a->raw = *raw;
+  return a;
+}
+
+#define FREE_EACH(TYPE, LIST)                           \
+  for (TYPE *each = (LIST), *next; each; each = next) { \
+    next = each->next;                                  \
+    dm_free(each);                                      \
+  }
+
+void dm_allocator_delete(dm_Allocator *a) {
+  if (!a) return;
+  for (int64_t i = 0; i < a->n_slots; i++)
+    while (a->table[i]) free_block(a, a->table[i]); /* another may move to the slot */
+  release_cached(a);
+  for (Use *u = a->spare_uses; u; u = u->next) a->raw.event_free(a->raw.ctx, u->event);
+  FREE_EACH(Use, a->spare_uses)
+  FREE_EACH(Stream, a->streams)
+  FREE_EACH(Slab, a->slabs)
+  dm_free(a->table);
+  pthread_mutex_destroy(&a->lock);
+  dm_free(a);
+}
