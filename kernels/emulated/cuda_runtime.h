@@ -1,0 +1,203 @@
+/* The part of NVIDIA's cuda_runtime.h that the back end uses, for a build
+   without a GPU: same names, same values, C and C++. runtime.cpp answers the
+   calls, block.cpp runs the kernels; what a kernel may say is in device.h.
+
+   Everything is done before the call returns; streams and events keep the
+   rules of use (which device, which handle lives), not the asynchrony. */
+#ifndef DM_EMULATED_CUDA_RUNTIME_H
+#define DM_EMULATED_CUDA_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CUDART_VERSION 13000
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DM_EMULATED_API __attribute__((visibility("default")))
+
+/* ---- errors ------------------------------------------------------------------ */
+
+/* name, value, what cudaGetErrorString says */
+#define DM_EMULATED_ERRORS(X)                                                      \
+  X(cudaSuccess, 0, "no error")                                                    \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                                  \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                                 \
+  X(cudaErrorInitializationError, 3, "initialization error")                       \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")            \
+  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                   \
+  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")      \
+  X(cudaErrorInsufficientDriver, 35,                                               \
+    "CUDA driver version is insufficient for CUDA runtime "                        \
+    "version")                                                                     \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                 \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                  \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                         \
+  X(cudaErrorNoKernelImageForDevice, 209,                                          \
+    "no kernel image is available for execution on "                               \
+    "the device")                                                                  \
+  X(cudaErrorPeerAccessUnsupported, 217,                                           \
+    "peer access is not supported between these two "                              \
+    "devices")                                                                     \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                \
+  X(cudaErrorNotReady, 600, "device not ready")                                    \
+  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")      \
+  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch") \
+  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")      \
+  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")        \
+  X(cudaErrorAssert, 710, "device-side assert triggered")                          \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                     \
+  X(cudaErrorNotSupported, 801, "operation not supported")                         \
+  X(cudaErrorUnknown, 999, "unknown error")
+
+typedef enum cudaError {
+#define DM_EMULATED_CODE(name, value, text) name = value,
+  DM_EMULATED_ERRORS(DM_EMULATED_CODE)
+#undef DM_EMULATED_CODE
+} cudaError_t;
+
+DM_EMULATED_API const char *cudaGetErrorName(cudaError_t e);
+DM_EMULATED_API const char *cudaGetErrorString(cudaError_t e);
+DM_EMULATED_API cudaError_t cudaGetLastError(void); /* and forgets it */
+DM_EMULATED_API cudaError_t cudaPeekAtLastError(void);
+
+/* ---- devices ----------------------------------------------------------------- */
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+  int warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor, multiProcessorCount;
+  int major, minor, l2CacheSize;
+};
+
+enum cudaDeviceAttr {
+  cudaDevAttrMaxThreadsPerBlock = 1,
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrWarpSize = 10,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrL2CacheSize = 38,
+  cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+
+DM_EMULATED_API cudaError_t cudaDriverGetVersion(int *version);
+DM_EMULATED_API cudaError_t cudaRuntimeGetVersion(int *version);
+DM_EMULATED_API cudaError_t cudaGetDeviceCount(int *count);
+DM_EMULATED_API cudaError_t cudaSetDevice(int device); /* this host thread's */
+DM_EMULATED_API cudaError_t cudaGetDevice(int *device);
+DM_EMULATED_API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
+DM_EMULATED_API cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
+                                                   int device);
+DM_EMULATED_API cudaError_t cudaDeviceSynchronize(void);
+DM_EMULATED_API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+DM_EMULATED_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+
+/* ---- streams and events ------------------------------------------------------ */
+
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+
+#define cudaStreamDefault 0x00
+#define cudaStreamNonBlocking 0x01
+#define cudaStreamLegacy ((cudaStream_t)0x1)
+#define cudaStreamPerThread ((cudaStream_t)0x2)
+#define cudaEventDefault 0x00
+#define cudaEventBlockingSync 0x01
+#define cudaEventDisableTiming 0x02
+
+DM_EMULATED_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+DM_EMULATED_API cudaError_t cudaStreamDestroy(cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaStreamQuery(cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+DM_EMULATED_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+DM_EMULATED_API cudaError_t cudaEventCreate(cudaEvent_t *out);
+DM_EMULATED_API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaEventSynchronize(cudaEvent_t e);
+DM_EMULATED_API cudaError_t cudaEventQuery(cudaEvent_t e);
+DM_EMULATED_API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+DM_EMULATED_API cudaError_t cudaEventDestroy(cudaEvent_t e);
+
+/* ---- memory ------------------------------------------------------------------ */
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered,
+  cudaMemoryTypeHost,
+  cudaMemoryTypeDevice,
+  cudaMemoryTypeManaged
+};
+
+struct cudaPointerAttributes {
+  enum cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
+};
+
+#define cudaHostAllocDefault 0x00
+#define cudaHostAllocPortable 0x01
+#define cudaHostAllocMapped 0x02
+#define cudaHostAllocWriteCombined 0x04
+
+DM_EMULATED_API cudaError_t cudaMalloc(void **out, size_t n);
+DM_EMULATED_API cudaError_t cudaFree(void *p);
+DM_EMULATED_API cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags);
+DM_EMULATED_API cudaError_t cudaFreeHost(void *p);
+DM_EMULATED_API cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
+DM_EMULATED_API cudaError_t cudaMemcpy(void *dst, const void *src, size_t n,
+                                       enum cudaMemcpyKind kind);
+DM_EMULATED_API cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n,
+                                            enum cudaMemcpyKind kind, cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
+                                                int src_device, size_t n, cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaMemset(void *dst, int byte, size_t n);
+DM_EMULATED_API cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s);
+DM_EMULATED_API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out,
+                                                     const void *p);
+
+/* ---- kernels ----------------------------------------------------------------- */
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+DM_EMULATED_API cudaError_t cudaFuncSetAttribute(const void *kernel,
+                                                 enum cudaFuncAttribute attr, int value);
+
+/* ---- what only the emulation has ---------------------------------------------- */
+
+/* How often since the start, in all host threads:
+     "launch"       kernels run, and the calls of dm_emulated_run
+     "copy"         copies and fills of n > 0 bytes
+     "sync"         calls that make the host wait: Device-, Stream- and
+                    EventSynchronize, cudaMemcpy, cudaMemset, asynchronous copies from
+                    a device to pageable memory
+     "malloc" "free"            cudaMalloc, cudaFree (which wait as well)
+     "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
+   -1 for another word. */
+DM_EMULATED_API int64_t dm_emulated_count(const char *what);
+
+/* Runs f(arg) on the host with the memory of the current device open to it and
+   counts it as a launch of `name`: how a library's entry points (cuBLASLt,
+   cuDNN) are answered. A stream of another device fails. f may not launch,
+   copy or allocate. */
+DM_EMULATED_API cudaError_t dm_emulated_run(const char *name, cudaStream_t s,
+                                            void (*f)(void *arg), void *arg);
+
+#ifdef __cplusplus
+}
+
+#include "device.h"
+#endif
+
+#endif

@@ -1,0 +1,51 @@
+/* What the emulation's own files share. */
+#ifndef DM_EMULATED_INTERNAL_H
+#define DM_EMULATED_INTERNAL_H
+
+#include "cuda_runtime.h"
+
+enum {
+  MAX_DEVICES = 8,
+  MAX_THREADS = 1024,       /* of a block */
+  STATIC_SHARED = 48 << 10, /* bytes of shared memory that every kernel may use */
+  MAX_SHARED = 227 << 10    /* after cudaFuncSetAttribute */
+};
+
+enum dm_Counter {
+  LAUNCHES,
+  COPIES,
+  SYNCS,
+  MALLOCS,
+  FREES,
+  HOST_MALLOCS,
+  HOST_FREES,
+  N_COUNTERS
+};
+void dm_emulated_add(dm_Counter what);
+
+/* Records the calling thread's last error. */
+cudaError_t dm_emulated_result(cudaError_t e);
+
+/* Whether the current device may run work of stream s. */
+cudaError_t dm_emulated_check_stream(cudaStream_t s);
+
+/* One thread at a time launches, copies or allocates; meanwhile the memory of
+   the devices in `devices` (a bit each) can be read and written. */
+void dm_emulated_enter(unsigned devices);
+void dm_emulated_leave(unsigned devices);
+/* The current device and the peers that it may reach. */
+unsigned dm_emulated_reach(void);
+
+/* Whether a kernel of the current device may follow p. */
+bool dm_emulated_reachable(const void *p);
+
+/* Says on stderr who touched an address that cannot be: a kernel's thread or,
+   in a device's range, the host. */
+void dm_emulated_tell_fault(const void *at, bool device);
+
+void dm_emulated_poison(void *p, size_t n);
+
+/* Counts a launch and the kernel's name. Between enter and leave. */
+void dm_emulated_count_launch(const char *name);
+
+#endif

@@ -1,0 +1,727 @@
+/* The emulation's devices, memory, streams and counters; see cuda_runtime.h.
+
+   A device's memory is one reserved range of addresses that can be neither
+   read nor written but while a launch or a copy runs: host code that follows a
+   device pointer crashes here as it would with a GPU. */
+#include "internal.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- errors and counters ------------------------------------------------------- */
+
+static thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t dm_emulated_result(cudaError_t e) {
+  if (e != cudaSuccess) last_error = e;
+  return e;
+}
+
+const char *cudaGetErrorName(cudaError_t e) {
+  switch (e) {
+#define CASE(name, value, text) \
+  case name: return #name;
+    DM_EMULATED_ERRORS(CASE)
+#undef CASE
+  }
+  return "unrecognized error code";
+}
+const char *cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+#define CASE(name, value, text) \
+  case name: return text;
+    DM_EMULATED_ERRORS(CASE)
+#undef CASE
+  }
+  return "unrecognized error code";
+}
+cudaError_t cudaPeekAtLastError(void) { return last_error; }
+cudaError_t cudaGetLastError(void) {
+  const cudaError_t e = last_error;
+  last_error = cudaSuccess;
+  return e;
+}
+
+static int64_t counters[N_COUNTERS];
+
+void dm_emulated_add(dm_Counter what) {
+  __atomic_fetch_add(&counters[what], 1, __ATOMIC_RELAXED);
+}
+int64_t dm_emulated_count(const char *what) {
+  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",     "malloc",
+                                                "free",   "host_malloc", "host_free"};
+  for (int i = 0; i < N_COUNTERS; i++)
+    if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
+  return -1;
+}
+
+/* ---- devices ------------------------------------------------------------------- */
+
+struct Block {
+  size_t offset, size; /* pages taken */
+  size_t asked;        /* bytes asked for */
+};
+struct Device {
+  char *base;    /* the reserved range, `limit` bytes */
+  Block *blocks; /* by falling address, so that the last one is cheap to reach */
+  int n_blocks, room;
+  size_t used;
+  unsigned peers; /* whose memory its kernels may touch: a bit each; atomic */
+};
+/* Guarded by `lock`; `base` is fixed at the start. */
+static Device devices[MAX_DEVICES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Fixed at the start. */
+static int n_devices;      /* negative: the driver is said to be too old */
+static size_t limit, page; /* bytes of a device; bytes of a page */
+static bool always_open;
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+
+static thread_local int current;
+
+static long long setting(const char *name, long long otherwise) {
+  const char *s = getenv(name);
+  return s && *s ? atoll(s) : otherwise;
+}
+
+static int owner(const void *p);
+
+/* Says who it was, and leaves the rest to whoever was asked before: the
+   instruction runs again. */
+static struct sigaction before_fault;
+static void on_fault(int, siginfo_t *info, void *) {
+  sigaction(SIGSEGV, &before_fault, nullptr);
+  dm_emulated_tell_fault(info->si_addr, owner(info->si_addr) >= 0);
+}
+
+static void start(void) {
+  n_devices = (int)setting("DEMILUNE_EMULATED_DEVICES", 2);
+  if (n_devices > MAX_DEVICES) n_devices = MAX_DEVICES;
+  page = (size_t)sysconf(_SC_PAGESIZE);
+  limit = (size_t)setting("DEMILUNE_EMULATED_MEMORY", 4ll << 30) / page * page;
+  always_open = setting("DEMILUNE_EMULATED_OPEN", 0) != 0;
+  const int access = always_open ? PROT_READ | PROT_WRITE : PROT_NONE;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  for (int i = 0; i < n_devices && limit > 0; i++) {
+    void *p = mmap(nullptr, limit, access, flags, -1, 0);
+    if (p == MAP_FAILED) {
+      fprintf(stderr, "demilune emulation: no room for %zu bytes of a device\n", limit);
+      abort();
+    }
+    /* Pages of 2 MiB: opening and closing takes time by the page. */
+    madvise(p, limit, MADV_HUGEPAGE);
+    devices[i].base = (char *)p;
+  }
+  struct sigaction act = {};
+  act.sa_sigaction = on_fault;
+  act.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &act, &before_fault);
+}
+
+static cudaError_t ready(void) {
+  pthread_once(&started, start);
+  return n_devices > 0    ? cudaSuccess
+         : n_devices == 0 ? cudaErrorNoDevice
+                          : cudaErrorInsufficientDriver;
+}
+static cudaError_t ready_device(int device) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return e;
+  return device >= 0 && device < n_devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+static void protect(unsigned mask, int access) {
+  if (always_open) return;
+  for (int i = 0; i < n_devices; i++) {
+    const Device *d = &devices[i];
+    if (!(mask >> i & 1) || d->n_blocks == 0) continue;
+    const size_t end = d->blocks[0].offset + d->blocks[0].size;
+    if (mprotect(d->base, end, access) != 0) {
+      perror("demilune emulation: mprotect");
+      abort();
+    }
+  }
+}
+void dm_emulated_enter(unsigned mask) {
+  pthread_mutex_lock(&lock);
+  protect(mask, PROT_READ | PROT_WRITE);
+}
+void dm_emulated_leave(unsigned mask) {
+  protect(mask, PROT_NONE);
+  pthread_mutex_unlock(&lock);
+}
+unsigned dm_emulated_reach(void) {
+  return 1u << current | __atomic_load_n(&devices[current].peers, __ATOMIC_RELAXED);
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+  const cudaError_t e = ready();
+  /* Without a driver the version is 0. */
+  *version = e == cudaSuccess ? CUDART_VERSION : e == cudaErrorNoDevice ? 0 : 11000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *count) {
+  const cudaError_t e = ready();
+  *count = e == cudaSuccess ? n_devices : 0;
+  return dm_emulated_result(e);
+}
+cudaError_t cudaSetDevice(int device) {
+  const cudaError_t e = ready_device(device);
+  if (e == cudaSuccess) current = device;
+  return dm_emulated_result(e);
+}
+cudaError_t cudaGetDevice(int *device) {
+  const cudaError_t e = ready();
+  if (e == cudaSuccess) *device = current;
+  return dm_emulated_result(e);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
+  const cudaError_t e = ready_device(device);
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  memset(prop, 0, sizeof *prop);
+  snprintf(prop->name, sizeof prop->name, "Emulated CUDA device");
+  prop->totalGlobalMem = limit;
+  prop->sharedMemPerBlock = STATIC_SHARED;
+  prop->sharedMemPerBlockOptin = MAX_SHARED;
+  prop->sharedMemPerMultiprocessor = 228 << 10;
+  prop->warpSize = 32;
+  prop->maxThreadsPerBlock = MAX_THREADS;
+  prop->maxThreadsPerMultiProcessor = 2048;
+  prop->multiProcessorCount = 4; /* few: a grid sized by it has little to do */
+  prop->major = 9;
+  prop->minor = 0;
+  prop->l2CacheSize = 50 << 20;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
+  cudaDeviceProp p;
+  const cudaError_t e = cudaGetDeviceProperties(&p, device);
+  if (e != cudaSuccess) return e;
+  switch (attr) {
+  case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+  case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)p.sharedMemPerBlock; break;
+  case cudaDevAttrWarpSize: *value = p.warpSize; break;
+  case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+  case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+  case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+  case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+  case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+    *value = (int)p.sharedMemPerMultiprocessor;
+    break;
+  case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
+  default: return dm_emulated_result(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+  cudaError_t e = ready_device(device);
+  if (e == cudaSuccess) e = ready_device(peer);
+  if (e == cudaSuccess) *can = device != peer;
+  return dm_emulated_result(e);
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  cudaError_t e = ready_device(peer);
+  if (e == cudaSuccess && flags != 0) e = cudaErrorInvalidValue;
+  if (e == cudaSuccess && peer == current) e = cudaErrorInvalidDevice;
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  const unsigned bit = 1u << peer;
+  if (__atomic_fetch_or(&devices[current].peers, bit, __ATOMIC_RELAXED) & bit)
+    e = cudaErrorPeerAccessAlreadyEnabled;
+  return dm_emulated_result(e);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+  dm_emulated_add(SYNCS);
+  return dm_emulated_result(ready());
+}
+
+/* ---- device memory ---------------------------------------------------------------- */
+
+/* Half words 0xfffd: NaN in every float type, far below zero in wide integers,
+   so that reading what nothing wrote shows. */
+void dm_emulated_poison(void *p, size_t n) {
+  static const unsigned char pattern[2] = {0xfd, 0xff};
+  unsigned char *b = (unsigned char *)p;
+  if (n >= 2) memcpy(b, pattern, 2);
+  if (n % 2) b[n - 1] = pattern[0];
+  for (size_t done = 2; done + 1 < n;) { /* doubling */
+    const size_t part = done < n / 2 * 2 - done ? done : n / 2 * 2 - done;
+    memcpy(b + done, b, part);
+    done += part;
+  }
+}
+
+/* The lowest gap of n bytes, as a place in `blocks` (they fall) and an offset. */
+static bool find_gap(const Device *d, size_t n, int *place, size_t *offset) {
+  size_t end = 0; /* of the blocks below */
+  for (int i = d->n_blocks; i >= 0; i--) {
+    const size_t next = i > 0 ? d->blocks[i - 1].offset : limit;
+    if (next - end >= n) {
+      *place = i;
+      *offset = end;
+      return true;
+    }
+    if (i > 0) end = next + d->blocks[i - 1].size;
+  }
+  return false;
+}
+
+static bool add_block(Device *d, int place, Block b) {
+  if (d->n_blocks == d->room) {
+    const int room = d->room ? 2 * d->room : 64;
+    Block *more = (Block *)realloc(d->blocks, (size_t)room * sizeof *more);
+    if (!more) return false;
+    d->blocks = more;
+    d->room = room;
+  }
+  Block *at = d->blocks + place;
+  memmove(at + 1, at, (size_t)(d->n_blocks - place) * sizeof b);
+  *at = b;
+  d->n_blocks++;
+  d->used += b.size;
+  return true;
+}
+
+cudaError_t cudaMalloc(void **out, size_t n) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!out) return dm_emulated_result(cudaErrorInvalidValue);
+  dm_emulated_add(MALLOCS);
+  *out = nullptr;
+  if (n == 0) return cudaSuccess;
+  if (n > limit) return dm_emulated_result(cudaErrorMemoryAllocation);
+  Device *d = &devices[current];
+  const size_t size = (n + page - 1) / page * page;
+  int place;
+  size_t offset;
+  pthread_mutex_lock(&lock);
+  const bool ok =
+      find_gap(d, size, &place, &offset) && add_block(d, place, Block{offset, size, n});
+  if (ok) {
+    protect(1u << current, PROT_READ | PROT_WRITE);
+    *out = d->base + offset;
+    dm_emulated_poison(*out, size);
+    protect(1u << current, PROT_NONE);
+  }
+  pthread_mutex_unlock(&lock);
+  return dm_emulated_result(ok ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+/* The device whose range holds p, or -1. */
+static int owner(const void *p) {
+  const char *c = (const char *)p;
+  for (int i = 0; i < n_devices; i++)
+    if (devices[i].base && c >= devices[i].base && c < devices[i].base + limit) return i;
+  return -1;
+}
+/* The block of a device's address, or -1. */
+static int block_of(const Device *d, const void *p) {
+  const size_t at = (size_t)((const char *)p - d->base);
+  for (int i = 0; i < d->n_blocks; i++)
+    if (at >= d->blocks[i].offset)
+      return at - d->blocks[i].offset < d->blocks[i].asked ? i : -1;
+  return -1;
+}
+
+static cudaError_t release(void *p) {
+  const int device = owner(p);
+  if (device < 0) return cudaErrorInvalidValue;
+  Device *d = &devices[device];
+  const int i = block_of(d, p);
+  if (i < 0 || d->base + d->blocks[i].offset != p) return cudaErrorInvalidValue;
+  d->used -= d->blocks[i].size;
+  d->n_blocks--;
+  memmove(d->blocks + i, d->blocks + i + 1, (size_t)(d->n_blocks - i) * sizeof(Block));
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void *p) {
+  cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  dm_emulated_add(FREES);
+  if (!p) return cudaSuccess;
+  pthread_mutex_lock(&lock);
+  e = release(p);
+  pthread_mutex_unlock(&lock);
+  return dm_emulated_result(e);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  pthread_mutex_lock(&lock);
+  *total = limit;
+  *free_bytes = limit - devices[current].used;
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
+}
+
+/* ---- pinned memory ------------------------------------------------------------------ */
+
+struct Pinned {
+  Pinned *next;
+  size_t size;
+  int device;
+  char *data;
+};
+static Pinned *pinned; /* guarded by `lock` */
+
+static Pinned **find_pinned(const void *p) {
+  Pinned **at = &pinned;
+  while (*at &&
+         !((const char *)p >= (*at)->data && (const char *)p < (*at)->data + (*at)->size))
+    at = &(*at)->next;
+  return at;
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!out || flags > 7) return dm_emulated_result(cudaErrorInvalidValue);
+  dm_emulated_add(HOST_MALLOCS);
+  *out = nullptr;
+  if (n == 0) return cudaSuccess;
+  Pinned *b = (Pinned *)malloc(sizeof *b);
+  void *data = aligned_alloc(512, (n + 511) / 512 * 512);
+  if (!b || !data) {
+    free(b);
+    free(data);
+    return dm_emulated_result(cudaErrorMemoryAllocation);
+  }
+  dm_emulated_poison(data, n);
+  pthread_mutex_lock(&lock);
+  *b = Pinned{pinned, n, current, (char *)data};
+  pinned = b;
+  pthread_mutex_unlock(&lock);
+  *out = data;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void *p) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  dm_emulated_add(HOST_FREES);
+  if (!p) return cudaSuccess;
+  pthread_mutex_lock(&lock);
+  Pinned **at = find_pinned(p), *b = *at;
+  const bool ok = b && b->data == p;
+  if (ok) *at = b->next;
+  pthread_mutex_unlock(&lock);
+  if (!ok) return dm_emulated_result(cudaErrorInvalidValue);
+  free(b->data);
+  free(b);
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  *out = cudaPointerAttributes{cudaMemoryTypeUnregistered, -2, nullptr, (void *)p};
+  const int device = owner(p);
+  pthread_mutex_lock(&lock);
+  if (device >= 0 && block_of(&devices[device], p) >= 0) {
+    *out = cudaPointerAttributes{cudaMemoryTypeDevice, device, (void *)p, nullptr};
+  } else if (Pinned *b = device < 0 ? *find_pinned(p) : nullptr) {
+    *out = cudaPointerAttributes{cudaMemoryTypeHost, b->device, (void *)p, (void *)p};
+  }
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
+}
+
+/* A kernel of the current device may follow NULL (which it must not), its own
+   memory, its peers' and pinned memory. */
+bool dm_emulated_reachable(const void *p) {
+  if (!p || ready() != cudaSuccess) return true;
+  const int device = owner(p);
+  if (device >= 0) return dm_emulated_reach() >> device & 1;
+  pthread_mutex_lock(&lock);
+  const bool ok = *find_pinned(p) != nullptr;
+  pthread_mutex_unlock(&lock);
+  return ok;
+}
+
+/* ---- streams and events -------------------------------------------------------------- */
+
+/* Live handles, so that a stale one is refused. */
+struct Handle {
+  Handle *next;
+  int device;
+};
+struct CUstream_st : Handle {};
+struct CUevent_st : Handle {
+  bool timed, recorded;
+  struct timespec at;
+};
+static Handle *streams, *events; /* guarded by `lock` */
+
+static void enlist(Handle **list, Handle *h) {
+  pthread_mutex_lock(&lock);
+  h->device = current;
+  h->next = *list;
+  *list = h;
+  pthread_mutex_unlock(&lock);
+}
+static bool lives(Handle *list, const Handle *h) {
+  pthread_mutex_lock(&lock);
+  while (list && list != h) list = list->next;
+  pthread_mutex_unlock(&lock);
+  return list != nullptr;
+}
+static bool strike(Handle **list, const Handle *h) {
+  pthread_mutex_lock(&lock);
+  while (*list && *list != h) list = &(*list)->next;
+  const bool found = *list != nullptr;
+  if (found) *list = h->next;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+static bool is_default(cudaStream_t s) {
+  return !s || s == cudaStreamLegacy || s == cudaStreamPerThread;
+}
+static int device_of(cudaStream_t s) { return is_default(s) ? current : s->device; }
+static cudaError_t ready_stream(cudaStream_t s) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess || is_default(s) || lives(streams, s)) return e;
+  return cudaErrorInvalidResourceHandle;
+}
+static cudaError_t ready_event(cudaEvent_t ev) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess || (ev && lives(events, ev))) return e;
+  return cudaErrorInvalidResourceHandle;
+}
+cudaError_t dm_emulated_check_stream(cudaStream_t s) {
+  const cudaError_t e = ready_stream(s);
+  if (e != cudaSuccess) return e;
+  return device_of(s) == current ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!out || flags > cudaStreamNonBlocking) return dm_emulated_result(cudaErrorInvalidValue);
+  cudaStream_t s = (cudaStream_t)calloc(1, sizeof *s);
+  if (!s) return dm_emulated_result(cudaErrorMemoryAllocation);
+  enlist(&streams, s);
+  *out = s;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!strike(&streams, s)) return dm_emulated_result(cudaErrorInvalidResourceHandle);
+  free(s);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  dm_emulated_add(SYNCS);
+  return dm_emulated_result(ready_stream(s));
+}
+cudaError_t cudaStreamQuery(cudaStream_t s) { return dm_emulated_result(ready_stream(s)); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags) {
+  cudaError_t e = ready_stream(s);
+  if (e == cudaSuccess) e = ready_event(ev);
+  if (e == cudaSuccess && flags > 1) e = cudaErrorInvalidValue;
+  return dm_emulated_result(e);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!out || flags > 3) return dm_emulated_result(cudaErrorInvalidValue);
+  cudaEvent_t ev = (cudaEvent_t)calloc(1, sizeof *ev);
+  if (!ev) return dm_emulated_result(cudaErrorMemoryAllocation);
+  ev->timed = !(flags & cudaEventDisableTiming);
+  enlist(&events, ev);
+  *out = ev;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+  return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t ev) {
+  const cudaError_t e = ready();
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!strike(&events, ev)) return dm_emulated_result(cudaErrorInvalidResourceHandle);
+  free(ev);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s) {
+  cudaError_t e = ready_stream(s);
+  if (e == cudaSuccess) e = ready_event(ev);
+  if (e == cudaSuccess && ev->device != device_of(s)) e = cudaErrorInvalidResourceHandle;
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  ev->recorded = true;
+  clock_gettime(CLOCK_MONOTONIC, &ev->at);
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
+  dm_emulated_add(SYNCS);
+  return dm_emulated_result(ready_event(ev));
+}
+cudaError_t cudaEventQuery(cudaEvent_t ev) { return dm_emulated_result(ready_event(ev)); }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
+  cudaError_t e = ready_event(from);
+  if (e == cudaSuccess) e = ready_event(to);
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  if (!from->timed || !to->timed || !from->recorded || !to->recorded ||
+      from->device != to->device)
+    return dm_emulated_result(cudaErrorInvalidResourceHandle);
+  *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 +
+                (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
+  return cudaSuccess;
+}
+
+/* ---- copies ------------------------------------------------------------------------------ */
+
+/* Where n bytes at p lie: HOST, PINNED or a device's number; BAD when they are
+   a device's but not all in one live block. Between enter and leave. */
+enum { BAD = -3, HOST = -2, PINNED = -1 };
+static int place_of(const void *p, size_t n) {
+  const int device = owner(p);
+  if (device < 0) return *find_pinned(p) ? PINNED : HOST;
+  const Device *d = &devices[device];
+  const int i = block_of(d, p);
+  if (i < 0) return BAD;
+  const size_t at = (size_t)((const char *)p - d->base) - d->blocks[i].offset;
+  return n <= d->blocks[i].asked - at ? device : BAD;
+}
+
+static bool direction_fits(enum cudaMemcpyKind kind, bool from_device, bool to_device) {
+  switch (kind) {
+  case cudaMemcpyHostToHost: return !from_device && !to_device;
+  case cudaMemcpyHostToDevice: return !from_device && to_device;
+  case cudaMemcpyDeviceToHost: return from_device && !to_device;
+  case cudaMemcpyDeviceToDevice: return from_device && to_device;
+  case cudaMemcpyDefault: return true;
+  }
+  return false;
+}
+
+static unsigned bit_of(int place) { return place >= 0 ? 1u << place : 0; }
+
+/* `waits`: the call is one that returns only when the copy is done. */
+static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
+                        bool waits) {
+  if (n == 0) return cudaSuccess;
+  if (!dst || !src) return cudaErrorInvalidValue;
+  dm_emulated_enter(0);
+  const int from = place_of(src, n), to = place_of(dst, n);
+  const bool ok = from != BAD && to != BAD && direction_fits(kind, from >= 0, to >= 0);
+  if (ok) {
+    const unsigned open = bit_of(from) | bit_of(to);
+    protect(open, PROT_READ | PROT_WRITE);
+    memmove(dst, src, n);
+    protect(open, PROT_NONE);
+  }
+  dm_emulated_leave(0);
+  if (!ok) return cudaErrorInvalidValue;
+  dm_emulated_add(COPIES);
+  if (waits || (from >= 0 && to == HOST)) dm_emulated_add(SYNCS);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
+  const cudaError_t e = ready();
+  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, true) : e);
+}
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
+                            cudaStream_t s) {
+  const cudaError_t e = ready_stream(s);
+  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, false) : e);
+}
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device,
+                                size_t n, cudaStream_t s) {
+  cudaError_t e = ready_stream(s);
+  if (e == cudaSuccess) e = ready_device(dst_device);
+  if (e == cudaSuccess) e = ready_device(src_device);
+  if (e == cudaSuccess && n > 0 && (owner(dst) != dst_device || owner(src) != src_device))
+    e = cudaErrorInvalidValue;
+  if (e == cudaSuccess) e = copy(dst, src, n, cudaMemcpyDeviceToDevice, false);
+  return dm_emulated_result(e);
+}
+
+static cudaError_t fill(void *dst, int byte, size_t n) {
+  if (n == 0) return cudaSuccess;
+  dm_emulated_enter(0);
+  const int to = place_of(dst, n);
+  if (to >= 0) {
+    protect(bit_of(to), PROT_READ | PROT_WRITE);
+    memset(dst, byte, n);
+    protect(bit_of(to), PROT_NONE);
+  }
+  dm_emulated_leave(0);
+  if (to < 0) return cudaErrorInvalidValue;
+  dm_emulated_add(COPIES);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s) {
+  const cudaError_t e = ready_stream(s);
+  return dm_emulated_result(e == cudaSuccess ? fill(dst, byte, n) : e);
+}
+cudaError_t cudaMemset(void *dst, int byte, size_t n) {
+  dm_emulated_add(SYNCS);
+  return cudaMemsetAsync(dst, byte, n, nullptr);
+}
+
+/* ---- launches: what was run ---------------------------------------------------------------
+ */
+
+struct Named {
+  const char *name;
+  int64_t n;
+};
+static Named names[1024]; /* by the name's address; guarded by `lock` */
+
+void dm_emulated_count_launch(const char *name) {
+  dm_emulated_add(LAUNCHES);
+  const int n = (int)(sizeof names / sizeof *names);
+  const int first = (int)(((uintptr_t)name >> 2) * 2654435761u % (unsigned)n);
+  for (int i = 0; i < n; i++) {
+    Named *at = &names[(first + i) % n];
+    if (at->name && at->name != name) continue;
+    at->name = name;
+    at->n++;
+    return;
+  }
+}
+
+/* At the end: appends what was run to the file that collects it, by one lock so
+   that many processes may. "(scale<float, 4>)" loses its parentheses. */
+__attribute__((destructor)) static void write_names(void) {
+  const char *path = getenv("DEMILUNE_EMULATED_COVERAGE");
+  FILE *f = path && *path ? fopen(path, "a") : nullptr;
+  if (!f) return;
+  flock(fileno(f), LOCK_EX);
+  for (const Named &k : names) {
+    if (!k.name) continue;
+    const bool wrapped = k.name[0] == '(';
+    const int length = (int)strlen(k.name) - 2 * wrapped;
+    fprintf(f, "%.*s %lld\n", length, k.name + wrapped, (long long)k.n);
+  }
+  fclose(f);
+}
+
+cudaError_t dm_emulated_run(const char *name, cudaStream_t s, void (*f)(void *arg), void *arg) {
+  const cudaError_t e = dm_emulated_check_stream(s);
+  if (e != cudaSuccess) return dm_emulated_result(e);
+  const unsigned open = dm_emulated_reach();
+  dm_emulated_enter(open);
+  dm_emulated_count_launch(name);
+  f(arg);
+  dm_emulated_leave(open);
+  return cudaSuccess;
+}

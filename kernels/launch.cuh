@@ -1,0 +1,74 @@
+/* How kernels are launched and how they declare shared memory: one spelling for
+   nvcc and for the emulation. */
+#ifndef DM_LAUNCH_CUH
+#define DM_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+#include "demilune.h"
+
+extern "C" {
+cudaStream_t dm_cuda_stream(void);                           /* this thread's current stream */
+dm_status dm_cuda_fail(cudaError_t error, const char *what); /* DM_OK for cudaSuccess */
+}
+
+/* ---- shared memory -------------------------------------------------------------
+
+   DM_SHARED(float, tile, 33 * 32);      a block's array of a fixed length
+   DM_DYNAMIC_SHARED(float, rows);       the launch's `shared` bytes
+   DM_SHARED_PTR(float) t                a function's parameter that takes either
+
+   Elements are read and written by index, tile + n is the part from n on, and
+   &tile[i] goes into atomics. The emulation aborts on races and on positions
+   outside; each block starts with NaN. */
+#ifndef DM_EMULATED
+#define DM_SHARED(type, name, n) __shared__ type name[n]
+#define DM_DYNAMIC_SHARED(type, name)                                \
+  extern __shared__ __align__(16) unsigned char dm_dynamic_shared[]; \
+  type *const name = reinterpret_cast<type *>(dm_dynamic_shared)
+#define DM_SHARED_PTR(type) type *
+#else
+#define DM_SHARED(type, name, n)    \
+  static const char name##_key = 0; \
+  const dm_SharedArray<type> name(dm_emulated_tile(&name##_key, #name, sizeof(type), n))
+#define DM_DYNAMIC_SHARED(type, name) \
+  const dm_SharedArray<type> name(dm_emulated_tile(nullptr, #name, sizeof(type), -1))
+#define DM_SHARED_PTR(type) dm_SharedArray<type>
+#endif
+
+/* ---- launches -------------------------------------------------------------------- */
+
+#ifdef DM_EMULATED
+template <class T> static inline void dm_check_argument(const char *, const T &) {}
+template <class T> static inline void dm_check_argument(const char *name, T *const &p) {
+  dm_emulated_check_pointer(name, p);
+}
+#endif
+
+/* Starts `kernel` on the stream with `shared` bytes of dynamic shared memory;
+   args become its parameters' types as in an assignment. Nothing to do for
+   grid.x == 0. Returns without waiting; what goes wrong inside shows later. */
+template <class... P, class... A>
+dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P...), dim3 grid,
+                       dim3 block, size_t shared, A... args) {
+  static_assert(sizeof...(P) == sizeof...(A),
+                "one argument for each of the kernel's parameters");
+  if (grid.x == 0) return DM_OK;
+#ifdef DM_EMULATED
+  (dm_check_argument(name, static_cast<P>(args)), ...);
+  auto thread = [&] { kernel(static_cast<P>(args)...); };
+  const auto run = [](void *t) { (*static_cast<decltype(thread) *>(t))(); };
+  return dm_cuda_fail(dm_emulated_launch(name, reinterpret_cast<const void *>(kernel), grid,
+                                         block, shared, stream, run, &thread),
+                      name);
+#else
+  kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
+  return dm_cuda_fail(cudaGetLastError(), name);
+#endif
+}
+
+/* dm_launch(kernel, grid, block, shared, args...) on the current stream. A
+   kernel with commas goes in parentheses: dm_launch((scale<float, 4>), ...). */
+#define dm_launch(kernel, ...) dm_launch_on(dm_cuda_stream(), #kernel, kernel, __VA_ARGS__)
+
+#endif
