@@ -5,7 +5,7 @@
 
    Free blocks lie in lists by stream, pool and size class, 8 classes to a doubling; a
    bit a class says which lists hold something (after TLSF, Masmano et al. 2004), so
-   that a block is found without a walk.
+   that a block is found in a few steps, however many are free.
 
    Invariants: the blocks of a segment are linked by address and cover it. Two
    neighbours are never both free. A block is in use (asked > 0: it is in the table), or
@@ -14,11 +14,10 @@
 #include "allocator.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #include "base/alloc.h"
 
-#ifndef __has_feature /* clang's; gcc has a macro */
+#ifndef __has_feature /* clang's way to ask; gcc defines a macro */
 #define __has_feature(name) 0
 #endif
 #if defined(DM_EMULATED) && (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer))
@@ -111,7 +110,6 @@ static int64_t segment_bytes(int64_t n) {
 
 /* Free blocks, and what a block has beyond the bytes asked for: overruns inside a segment
    show. Right because the emulation has run what is launched when the launch returns. */
-
 static void forbid(void *p, int64_t n) {
 #if POISON
   ASAN_POISON_MEMORY_REGION(p, (size_t)n);

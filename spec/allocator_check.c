@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int n_passed, n_failed;
 
@@ -298,12 +299,12 @@ static void check_reuse(void) {
   CHECK(!dm_allocator_free(d.a, p)); /* twice */
   CHECK(is_sound(&d) && dm_allocator_raw_allocations(d.a) == 2);
 
-  /* what is left of a large block is worth a block of its own from 1 MiB up */
+  /* what is left of a large block becomes a block of its own above 1 MiB */
   p = get(&d, 0, 19 * MIB + 512);
   CHECK(stat_of(&d, DM_MEM_SEGMENT, DM_POOL_LARGE).current == 1 && d.used == 24 * MIB);
   give(&d, p);
   CHECK(get(&d, 0, 19 * MIB) == p);
-  CHECK(!((Block *)block_at(d.a, p))->after);
+  CHECK(!block_at(d.a, p)->after);
   give(&d, p);
   CHECK(get(&d, 0, 19 * MIB - 512) == p);
   CHECK(block_at(d.a, p)->after && block_at(d.a, p)->n == 19 * MIB - 512);
