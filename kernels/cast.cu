@@ -85,12 +85,11 @@ extern "C" dm_status dm_cuda_fill(dm_Tensor *t, double value) {
   const dm_DType dtype = (dm_DType)t->dtype;
   if (t->numel == 0) return DM_OK;
   if (value == 0 && !signbit(value) && dm_tensor_is_contiguous(t)) {
-    DM_CUDA_TRY(cudaMemsetAsync(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t),
-                                dm_cuda_stream()));
+    DM_CUDA_TRY(
+        cudaMemsetAsync(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t), dm_cuda_stream()));
     return DM_OK;
   }
-  if (dm_is_float(dtype))
-    return dm_pointwise_float<Constant, 0>(t, NULL, dtype, value, 0);
+  if (dm_is_float(dtype)) return dm_pointwise_float<Constant, 0>(t, NULL, dtype, value, 0);
   const Constant<int64_t> whole = {dtype == DM_BOOL ? value != 0 : (int64_t)value, 0};
   return dm_strided<int64_t, 0>(t, NULL, whole);
 }

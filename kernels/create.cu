@@ -21,7 +21,7 @@ DM_CUDA_KERNEL(empty_cuda) {
 static __global__ void __launch_bounds__(DM_THREADS)
     ramp_f64_kernel(void *out, int dtype, dm_Ramp r, int64_t n) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads())
-    dm_Any<double>::store(dtype, out, i, dm_ramp_at(r, i, n));
+    dm_store<double>(dtype, out, i, dm_ramp_at(r, i, n));
 }
 
 static dm_status ramp(dm_Tensor *t, dm_Ramp r) {
@@ -38,7 +38,7 @@ DM_CUDA_KERNEL(linspace_cuda) {
 static __global__ void __launch_bounds__(DM_THREADS)
     eye_kernel(void *out, int dtype, int64_t n_column, int64_t n) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads())
-    dm_Any<int64_t>::store(dtype, out, i, i / n_column == i % n_column);
+    dm_store<int64_t>(dtype, out, i, i / n_column == i % n_column);
 }
 
 DM_CUDA_KERNEL(eye_cuda) {

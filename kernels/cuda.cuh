@@ -102,78 +102,71 @@ template <class C> static __device__ inline void dm_put(uint8_t *p, C v) {
 template <class C> static __device__ inline void dm_put(bool *p, C v) { *p = v != 0; }
 
 /* The same with the type known only at run time: one branch, the same for all
-   threads of a launch. p points at the operand, i counts elements. */
-template <class C> struct dm_Any;
-#define DM_ANY_INTS(F)  \
-  case DM_BOOL: F(bool) \
-  case DM_U8: F(uint8_t) \
-  case DM_I8: F(int8_t) \
-  case DM_I16: F(int16_t) \
-  case DM_I32: F(int32_t) \
-  case DM_I64: F(int64_t)
-#define DM_ANY_HALVES(F) \
-  case DM_F16: F(dm_f16) \
-  case DM_BF16: F(dm_bf16) \
-  case DM_F32: F(float)
-#define DM_ANY_DOUBLE(F) \
-  case DM_F64: F(double)
-#define DM_ANY_NONE(F)
-#define DM_ANY_LOAD(TYPE) return dm_get<Compute, TYPE>(((const TYPE *)p)[i]);
-#define DM_ANY_STORE(TYPE)       \
-  {                              \
-    dm_put((TYPE *)p + i, v);    \
-    return;                      \
+   threads of a launch. p points at the operand, i counts elements. float meets no
+   double, so that its kernels hold none. */
+template <class C> static __device__ inline C dm_load(int dtype, const void *p, int64_t i) {
+  switch (dtype) {
+  case DM_BOOL: return dm_get<C, bool>(((const bool *)p)[i]);
+  case DM_U8: return dm_get<C, uint8_t>(((const uint8_t *)p)[i]);
+  case DM_I8: return dm_get<C, int8_t>(((const int8_t *)p)[i]);
+  case DM_I16: return dm_get<C, int16_t>(((const int16_t *)p)[i]);
+  case DM_I32: return dm_get<C, int32_t>(((const int32_t *)p)[i]);
+  case DM_I64: return dm_get<C, int64_t>(((const int64_t *)p)[i]);
+  case DM_F16: return dm_get<C, dm_f16>(((const dm_f16 *)p)[i]);
+  case DM_BF16: return dm_get<C, dm_bf16>(((const dm_bf16 *)p)[i]);
+  case DM_F32: return dm_get<C, float>(((const float *)p)[i]);
+  default:
+    if constexpr (sizeof(C) == 8) return dm_get<C, double>(((const double *)p)[i]);
+    else return C(0);
   }
-#define DM_ANY(C, DOUBLE)                                                       \
-  template <> struct dm_Any<C> {                                                \
-    typedef C Compute;                                                          \
-    static __device__ inline C load(int dtype, const void *p, int64_t i) {      \
-      switch (dtype) {                                                          \
-        DM_ANY_INTS(DM_ANY_LOAD) DM_ANY_HALVES(DM_ANY_LOAD) DOUBLE(DM_ANY_LOAD) \
-      default: return C(0);                                                     \
-      }                                                                         \
-    }                                                                           \
-    static __device__ inline void store(int dtype, void *p, int64_t i, C v) {   \
-      switch (dtype) {                                                          \
-        DM_ANY_INTS(DM_ANY_STORE) DM_ANY_HALVES(DM_ANY_STORE)                   \
-            DOUBLE(DM_ANY_STORE) default : return;                              \
-      }                                                                         \
-    }                                                                           \
-  };
-DM_ANY(float, DM_ANY_NONE)
-DM_ANY(double, DM_ANY_DOUBLE)
-DM_ANY(int64_t, DM_ANY_DOUBLE)
-#undef DM_ANY
+}
+
+template <class C> static __device__ inline void dm_store(int dtype, void *p, int64_t i, C v) {
+  switch (dtype) {
+  case DM_BOOL: dm_put((bool *)p + i, v); return;
+  case DM_U8: dm_put((uint8_t *)p + i, v); return;
+  case DM_I8: dm_put((int8_t *)p + i, v); return;
+  case DM_I16: dm_put((int16_t *)p + i, v); return;
+  case DM_I32: dm_put((int32_t *)p + i, v); return;
+  case DM_I64: dm_put((int64_t *)p + i, v); return;
+  case DM_F16: dm_put((dm_f16 *)p + i, v); return;
+  case DM_BF16: dm_put((dm_bf16 *)p + i, v); return;
+  case DM_F32: dm_put((float *)p + i, v); return;
+  default:
+    if constexpr (sizeof(C) == 8) dm_put((double *)p + i, v);
+  }
+}
 
 /* V neighbours that move as one word; aligned as that. */
-template <class T, int V> struct alignas(sizeof(T) * V) dm_Run {
-  T v[V];
-};
+template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 
 /* ---- which types a kernel is made for ---- */
 
-/* Runs BODY with the C++ type `T` of a float dtype; and `C`, what it computes in. */
-#define DM_FLOAT_TYPES(DTYPE, ...)                                                       \
-  do {                                                                                   \
-    switch ((dm_DType)(DTYPE)) {                                                         \
+/* clang-format off */
+/* Runs the statements with the C++ type `T` of a float dtype; `C` is what it
+   computes in. */
+#define DM_FLOAT_TYPES(DTYPE, ...)                                                          \
+  do {                                                                                      \
+    switch ((dm_DType)(DTYPE)) {                                                            \
     case DM_F16: { typedef dm_f16 T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;   \
     case DM_BF16: { typedef dm_bf16 T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break; \
     case DM_F64: { typedef double T; typedef double C; (void)sizeof(C); __VA_ARGS__ } break;  \
     default: { typedef float T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;        \
-    }                                                                                    \
+    }                                                                                       \
   } while (0)
 
-/* Runs BODY with `T` an unsigned integer of the dtype's size: for kernels that
-   move elements and never look into them. */
-#define DM_SIZE_TYPES(DTYPE, ...)                                     \
-  do {                                                                \
-    switch (dm_dtype_sizes[DTYPE]) {                                  \
-    case 1: { typedef uint8_t T; __VA_ARGS__ } break;                 \
-    case 2: { typedef uint16_t T; __VA_ARGS__ } break;                \
-    case 4: { typedef uint32_t T; __VA_ARGS__ } break;                \
-    default: { typedef uint64_t T; __VA_ARGS__ } break;               \
-    }                                                                 \
+/* With `T` an unsigned integer of the dtype's size: for kernels that move elements
+   and never look into them. */
+#define DM_SIZE_TYPES(DTYPE, ...)                     \
+  do {                                                \
+    switch (dm_dtype_sizes[DTYPE]) {                  \
+    case 1: { typedef uint8_t T; __VA_ARGS__ } break;  \
+    case 2: { typedef uint16_t T; __VA_ARGS__ } break; \
+    case 4: { typedef uint32_t T; __VA_ARGS__ } break; \
+    default: { typedef uint64_t T; __VA_ARGS__ } break; \
+    }                                                 \
   } while (0)
+/* clang-format on */
 
 /* ---- launch shapes ---- */
 
@@ -235,8 +228,7 @@ template <int N> struct dm_Walk {
 };
 
 /* The walk over t[0]'s shape; the others broadcast to it. data: their elements. */
-template <int N>
-static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N]) {
+template <int N> static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N]) {
   dm_Iter it;
   dm_iter_init(&it, N, t);
   dm_Walk<N> w;

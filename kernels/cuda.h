@@ -25,9 +25,9 @@ extern "C" {
 
 /* Fails with what was tried and CUDA's own words; DM_OK for cudaSuccess. */
 dm_status dm_cuda_fail(cudaError_t e, const char *what);
-#define DM_CUDA_TRY(call)                                             \
-  do {                                                                \
-    const cudaError_t cuda_try_ = (call);                             \
+#define DM_CUDA_TRY(call)                                                \
+  do {                                                                   \
+    const cudaError_t cuda_try_ = (call);                                \
     if (cuda_try_ != cudaSuccess) return dm_cuda_fail(cuda_try_, #call); \
   } while (0)
 
@@ -47,18 +47,18 @@ void dm_cuda_scratch_free(void *p, int64_t n_bytes);
    The first one is noted in memory that the host reads when it waits anyway. */
 typedef enum dm_FaultKind {
   DM_FAULT_NONE,
-  DM_FAULT_INDEX,   /* value is no position in `size` */
-  DM_FAULT_LABEL,   /* value is no class out of `size` */
-  DM_FAULT_ZERO,    /* integer division by zero */
-  DM_FAULT_WEIGHTS, /* multinomial: weights of a row that cannot be drawn from */
+  DM_FAULT_INDEX,      /* value is no position in `size` */
+  DM_FAULT_LABEL,      /* value is no class out of `size` */
+  DM_FAULT_ZERO,       /* integer division by zero */
+  DM_FAULT_WEIGHTS,    /* multinomial: weights of a row that cannot be drawn from */
   DM_FAULT_PROBABILITY /* bernoulli: a probability outside 0 and 1 */
 } dm_FaultKind;
 
 typedef struct dm_Fault {
   unsigned taken;
   int32_t kind, op;
-  int32_t base;   /* positions count from here */
-  int64_t place;  /* which element of the operand */
+  int32_t base;  /* positions count from here */
+  int64_t place; /* which element of the operand */
   int64_t value, size;
 } dm_Fault;
 

@@ -90,12 +90,12 @@ static dm_status open_parts(Device *d) {
                             raw_event_free,
                             NULL};
   void *fault = NULL;
-  DM_CUDA_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount,
-                                     ordinal(d)));
+  DM_CUDA_TRY(
+      cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, ordinal(d)));
   if (!d->stream) DM_CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
   if (!d->fault) {
-    DM_CUDA_TRY(cudaHostAlloc(&fault, sizeof(dm_Fault),
-                              cudaHostAllocPortable | cudaHostAllocMapped));
+    DM_CUDA_TRY(
+        cudaHostAlloc(&fault, sizeof(dm_Fault), cudaHostAllocPortable | cudaHostAllocMapped));
     memset(fault, 0, sizeof(dm_Fault));
     d->fault = fault;
   }
@@ -139,8 +139,9 @@ static dm_status tell(const dm_Fault *f) {
   const long long first = f->base, last = (long long)f->size - 1 + f->base;
   switch ((dm_FaultKind)f->kind) {
   case DM_FAULT_INDEX:
-    return dm_fail(DM_EARG, "%s: index %lld (element %lld) is out of range, wanted %lld to %lld",
-                   op, value, place, first, last);
+    return dm_fail(DM_EARG,
+                   "%s: index %lld (element %lld) is out of range, wanted %lld to %lld", op,
+                   value, place, first, last);
   case DM_FAULT_LABEL:
     return dm_fail(DM_EARG, "%s: target %lld (element %lld) is no class, wanted %lld to %lld",
                    op, value, place, first, last);
@@ -263,8 +264,8 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
   }
   if (to.index != from.index) return copy_across(to.index, dst, from.index, src, n);
   DM_TRY(use(to.index));
-  DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToDevice,
-                              stream_of(to.index)));
+  DM_CUDA_TRY(
+      cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToDevice, stream_of(to.index)));
   return DM_OK;
 }
 
@@ -383,8 +384,8 @@ static dm_status pinned_alloc(int64_t n, void **out) {
 }
 static void pinned_free(void *p) { cudaFreeHost(p); }
 static dm_status record_use(dm_Device dev, void *p, void *stream) {
-  const dm_status st = dm_allocator_record_stream(devices[dev.index].memory, p,
-                                                  resolved(dev, stream));
+  const dm_status st =
+      dm_allocator_record_stream(devices[dev.index].memory, p, resolved(dev, stream));
   return st == DM_OK ? DM_OK : dm_fail(st, "record_stream: not a tensor's memory, or no room");
 }
 

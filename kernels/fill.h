@@ -7,6 +7,7 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-dm_status dm_cuda_fill(dm_Tensor *t, double value);
+    dm_status
+    dm_cuda_fill(dm_Tensor *t, double value);
 
 #endif

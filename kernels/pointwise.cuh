@@ -79,8 +79,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
     C a[N > 0 ? N : 1];
     walk.at(i, off);
     for (int j = 0; j < N; j++)
-      a[j] = in.data[j] ? dm_Any<C>::load(in.dtype[j], in.data[j], off[j + 1]) : in.constant[j];
-    dm_Any<C>::store(out_dtype, out, off[0], fn(a));
+      a[j] = in.data[j] ? dm_load<C>(in.dtype[j], in.data[j], off[j + 1]) : in.constant[j];
+    dm_store<C>(out_dtype, out, off[0], fn(a));
   }
 }
 

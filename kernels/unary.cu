@@ -18,25 +18,25 @@
 #undef F
 
 /* Of each row, forward over x and backward over (gy, saved). */
-#define FUNCTORS(NAME)                                                            \
-  static __device__ inline float NAME##_v(float x, float p, float q) {            \
-    return NAME##_f32(x, p, q);                                                   \
-  }                                                                               \
-  static __device__ inline double NAME##_v(double x, double p, double q) {        \
-    return NAME##_f64(x, p, q);                                                   \
-  }                                                                               \
-  static __device__ inline float NAME##_d(float s, float p, float q) {            \
-    return NAME##_b32(s, p, q);                                                   \
-  }                                                                               \
-  static __device__ inline double NAME##_d(double s, double p, double q) {        \
-    return NAME##_b64(s, p, q);                                                   \
-  }                                                                               \
-  template <class C> struct NAME##_forward {                                      \
-    C p, q;                                                                       \
-    __device__ C operator()(const C *x) const { return NAME##_v(x[0], p, q); }    \
-  };                                                                              \
-  template <class C> struct NAME##_backward {                                     \
-    C p, q;                                                                       \
+#define FUNCTORS(NAME)                                                                \
+  static __device__ inline float NAME##_v(float x, float p, float q) {                \
+    return NAME##_f32(x, p, q);                                                       \
+  }                                                                                   \
+  static __device__ inline double NAME##_v(double x, double p, double q) {            \
+    return NAME##_f64(x, p, q);                                                       \
+  }                                                                                   \
+  static __device__ inline float NAME##_d(float s, float p, float q) {                \
+    return NAME##_b32(s, p, q);                                                       \
+  }                                                                                   \
+  static __device__ inline double NAME##_d(double s, double p, double q) {            \
+    return NAME##_b64(s, p, q);                                                       \
+  }                                                                                   \
+  template <class C> struct NAME##_forward {                                          \
+    C p, q;                                                                           \
+    __device__ C operator()(const C *x) const { return NAME##_v(x[0], p, q); }        \
+  };                                                                                  \
+  template <class C> struct NAME##_backward {                                         \
+    C p, q;                                                                           \
     __device__ C operator()(const C *x) const { return x[0] * NAME##_d(x[1], p, q); } \
   };
 #define UNARY(NAME, ...) FUNCTORS(NAME)
@@ -49,20 +49,20 @@
 #undef FUNCTORS
 
 /* Integers: what stays one. */
-#define WHOLE(NAME, EXPR)                            \
-  struct NAME##_whole {                              \
-    int64_t p, q;                                    \
+#define WHOLE(NAME, EXPR)                                    \
+  struct NAME##_whole {                                      \
+    int64_t p, q;                                            \
     __device__ int64_t operator()(const int64_t *in) const { \
-      const int64_t x = in[0];                       \
-      return EXPR;                                   \
-    }                                                \
+      const int64_t x = in[0];                               \
+      return EXPR;                                           \
+    }                                                        \
   };
 WHOLE(neg, (int64_t)(0 - (uint64_t)x))
 WHOLE(abs, x < 0 ? (int64_t)(0 - (uint64_t)x) : x)
 WHOLE(sign, (x > 0) - (x < 0))
-WHOLE(square, (int64_t)((uint64_t)x * (uint64_t)x))
+WHOLE(square, (int64_t)((uint64_t)x *(uint64_t)x))
 WHOLE(relu, x < 0 ? 0 : x)
-WHOLE(clip, x < p ? p : x > q ? q : x)
+WHOLE(clip, x<p ? p : x> q ? q : x)
 WHOLE(same, x)
 #undef WHOLE
 
@@ -88,7 +88,8 @@ DM_CUDA_KERNEL(unary_cuda) {
   if (!dm_is_float(dtype)) return whole(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
 #define UNARY(NAME, ...) \
-  case DM_OP_##NAME: return dm_pointwise_float<NAME##_forward, 1>(out, c->in, dtype, pq[0], pq[1]);
+  case DM_OP_##NAME:     \
+    return dm_pointwise_float<NAME##_forward, 1>(out, c->in, dtype, pq[0], pq[1]);
 #include "ops.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
@@ -101,7 +102,8 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
   const dm_DType dtype = (dm_DType)out->dtype;
   switch ((dm_OpId)a->op) {
 #define UNARY(NAME, ...) \
-  case DM_OP_##NAME: return dm_pointwise_float<NAME##_backward, 2>(out, c->in, dtype, a->p, a->q);
+  case DM_OP_##NAME:     \
+    return dm_pointwise_float<NAME##_backward, 2>(out, c->in, dtype, a->p, a->q);
 #include "ops.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
