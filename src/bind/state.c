@@ -274,9 +274,7 @@ dm_Device dm_check_device(lua_State *L, int i) {
   dm_Device d = {DM_CPU, 0};
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
   if (!name) dm_raise_text(L, "device: string expected, got %s", luaL_typename(L, i));
-  else if (dm_device_parse(name, &d) != DM_OK) dm_raise(L);
-  else if (!dm_device_ops(d))
-    dm_raise_text(L, "device %s is not available: this build has no CUDA back end", name);
+  else if (dm_device_parse(name, &d) != DM_OK || dm_device_check(d) != DM_OK) dm_raise(L);
   return d;
 }
 
@@ -284,6 +282,23 @@ int dm_option(lua_State *L, int i, const char *key) {
   if (lua_istable(L, i)) return lua_getfield(L, i, key);
   lua_pushnil(L);
   return LUA_TNIL;
+}
+
+void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names) {
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
+    bool known = false;
+    for (int k = 0; k < n; k++) known |= strcmp(names[k], key) == 0;
+    if (!known) {
+      const char *near = dm_nearest(key, n, names);
+      dm_raise_text(L,
+                    near ? "%s: unknown option '%s'; did you mean '%s'?"
+                         : "%s: unknown option '%s'",
+                    what, key, near);
+    }
+    lua_pop(L, 1);
+  }
 }
 
 bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {
