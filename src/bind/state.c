@@ -196,22 +196,17 @@ void dm_make_room(lua_State *L, State *S) {
   dm_device_ops(cpu)->empty_cache(cpu);
 }
 
-static int64_t live_bytes(void) {
-  const dm_Device cpu = {DM_CPU, 0};
-  return dm_device_ops(cpu)->allocated_bytes(cpu);
-}
-
 /* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
    full collection, whatever the collector's mode. The limit is a quarter above
    what a collection leaves; it falls slowly, because a collection between two
    steps leaves less than the next step needs. Collections get at most a sixth
    of the time, unless live bytes are at twice the limit. */
 static void feel_memory(lua_State *L, State *S) {
-  const int64_t live = live_bytes();
+  const int64_t live = dm_live_bytes();
   if (DM_LIKELY(live <= S->gc_limit)) return;
   if (live <= 2 * S->gc_limit && seconds() - S->gc_end < 5 * S->gc_last) return;
   dm_collect(L, S);
-  const int64_t left = live_bytes();
+  const int64_t left = dm_live_bytes();
   S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 4, S->gc_limit / 10 * 9));
 }
 

@@ -334,6 +334,10 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   if (!dm_same_shape(g, t))
     return dm_raise_text(L, "grad: a gradient of shape %s for a tensor of shape %s",
                          DM_SHAPE(g), DM_SHAPE(t));
+  char a[16], b[16];
+  if (!dm_device_eq(g->device, t->device))
+    return dm_raise_text(L, "grad: a gradient on %s for a tensor on %s",
+                         dm_device_name(g->device, a), dm_device_name(t->device, b));
   if (!dm_is_float((dm_DType)g->dtype))
     return dm_raise_text(L, "grad: a gradient is a float tensor, given %s",
                          dm_dtype_name((dm_DType)g->dtype));
