@@ -172,16 +172,18 @@ function decode(v, tensors)
   return out
 end
 
--- load(path, {device = "cpu"}) -> the tree that was saved; or nil and a message.
+-- load(path, {device = "cpu"}) -> the tree that was saved, its tensors on that
+-- device (map_location: PyTorch's name for it); or nil and a message.
 -- A file that another program wrote comes as {name = tensor}, and its metadata
 -- as a second result.
 function files.load(path, opts)
   if type(path) ~= "string" then caller.raise("load: a path expected, got %s", type(path)) end
-  opts = options.read("load", opts, {device = "cpu"})
+  opts = options.read("load", opts, {device = "cpu", map_location = options.NONE})
+  local device = opts.map_location or opts.device
   local file, problem = core.safetensors_read(path)
   if not file then return nil, problem end
   local tensors, text = file.tensors, file.metadata[KEY]
-  for name, t in next, tensors do tensors[name] = t:to(opts.device) end
+  for name, t in next, tensors do tensors[name] = t:to(device) end
   if not text then return tensors, file.metadata end
   local ok, tree = pcall(decode, core.json_decode(text), tensors)
   if ok and type(tree) == "table" and tree[1] ~= nil then return tree[1] end

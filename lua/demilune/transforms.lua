@@ -108,7 +108,7 @@ local function window(x, dim, size)
   if size > room then
     caller.raise("RandomCrop: %d of %d rows or columns, padding counted", size, room)
   end
-  return x:narrow(dim, core.randint(1, room - size + 2, {1}):item(), size)
+  return x:narrow(dim, core.randint(1, room - size + 2, {1}, {device = "cpu"}):item(), size)
 end
 
 function RandomCrop:apply(x)
@@ -142,7 +142,7 @@ end
 
 local RandomHorizontalFlip = class "RandomHorizontalFlip"
 function RandomHorizontalFlip:apply(x)
-  return core.rand(1):item() < self.p and x:flip{-1} or x
+  return core.rand(1, {device = "cpu"}):item() < self.p and x:flip{-1} or x
 end
 function RandomHorizontalFlip:describe() return ("p = %g"):format(self.p) end
 function RandomHorizontalFlip:declare(how) how.flip = self.p end

@@ -98,8 +98,8 @@ bool dm_where(lua_State *L, const State *S, lua_Debug *ar);
    rest is a mistake of the caller, or the end of memory, and raises. */
 int dm_world_failed(lua_State *L, dm_status st);
 
-/* *out = the elements of t side by side in row-major order, without history;
-   t's own bytes when they lie so. */
+/* *out = the elements of t side by side in row-major order on the CPU, without
+   history; t's own bytes when they lie so. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
 
 /* DM_CHECK, with a second try after dm_make_room when memory ran out. */
@@ -126,6 +126,8 @@ dm_DType dm_check_dtype(lua_State *L, int i);
 dm_Device dm_check_device(lua_State *L, int i);
 /* t[key] of an options table at i, or nil; pushes one value. */
 int dm_option(lua_State *L, int i, const char *key);
+/* Raises when the table at i has a key that is none of the n names. */
+void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names);
 bool dm_option_bool(lua_State *L, int i, const char *key, bool def);
 /* The nearest of n names to word, or NULL when none is near. */
 const char *dm_nearest(const char *word, int n, const char *const *names);

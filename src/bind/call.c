@@ -136,12 +136,10 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
       free_temps(a);
     *(int64_t *)p = dm_check_dtype(L, i);
     break;
-  case A_DEVICE: {
+  case A_DEVICE:
     free_temps(a);
-    const dm_Device d = dm_check_device(L, i);
-    *(int64_t *)p = d.type << 8 | d.index;
+    *(int64_t *)p = dm_device_code(dm_check_device(L, i));
     break;
-  }
   case A_ENUM: *(int64_t *)p = to_choice(a, s, i); break;
   case A_DIM:
   case A_POS: *(int64_t *)p = to_position(a, s->name, i); break;

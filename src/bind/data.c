@@ -63,7 +63,10 @@ static dm_status new_tensor(lua_State *L, State *S, Box *box, const dm_StEntry *
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *alias = NULL;
   DM_TRY(dm_tensor_alias(t, &alias));
-  const dm_status st = dm_call(DM_OP_contiguous, 1, &alias, NULL, out);
+  const int64_t to_cpu[2] = {dm_device_code(cpu), 0};
+  const dm_status st = t->device.type == DM_CPU
+                           ? dm_call(DM_OP_contiguous, 1, &alias, NULL, out)
+                           : dm_call(DM_OP_to_device, 1, &alias, to_cpu, out);
   dm_tensor_unref(&alias);
   return st;
 }

@@ -12,6 +12,17 @@ static int64_t position(lua_State *L, int i) {
   return v > 0 ? v - 1 : v;
 }
 
+/* The index at i, moved beside t when it lies on the CPU and t elsewhere; NULL
+   when there is none. */
+static dm_Tensor *index_beside(lua_State *L, State *S, int i, const dm_Tensor *t) {
+  dm_Tensor *index = dm_to_tensor(L, i);
+  if (!index || index->device.type != DM_CPU || t->device.type == DM_CPU) return index;
+  const int64_t to[2] = {dm_device_code(t->device), 0};
+  dm_push_call(L, S, DM_OP_to_device, 1, &index, to);
+  lua_replace(L, i);
+  return dm_to_tensor(L, i);
+}
+
 /* Replaces the tensor in the box on top by a part of it. */
 static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
   dm_Tensor *t = dm_to_tensor(L, -1);
@@ -61,7 +72,8 @@ static void push_view(lua_State *L, State *S, int at) {
     } else if (type == LUA_TTABLE) {
       take_range(L, S, item, dim++);
     } else if (dm_to_tensor(L, item)) {
-      dm_Tensor *in[2] = {dm_to_tensor(L, -1), dm_to_tensor(L, item)};
+      dm_Tensor *in[2] = {dm_to_tensor(L, -1), NULL};
+      in[1] = index_beside(L, S, item, in[0]);
       const int64_t attr = dim;
       const int ids = in[1]->ndim;
       if (in[1]->dtype == DM_BOOL) dm_raise_text(L, "index: a mask stands alone: x[mask]");
@@ -147,7 +159,7 @@ int dm_index_get(lua_State *L) {
     push_view(L, S, 2);
     return 1;
   }
-  dm_Tensor *in[2] = {t, dm_to_tensor(L, 2)};
+  dm_Tensor *in[2] = {t, index_beside(L, S, 2, t)};
   if (!in[1])
     return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
                          luaL_typename(L, 2));
@@ -179,8 +191,9 @@ static int value_to_tensor(lua_State *L, State *S) {
 
 int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1), *index = dm_to_tensor(L, 2);
+  dm_Tensor *t = dm_check_tensor(L, 1);
   lua_settop(L, 3);
+  dm_Tensor *index = index_beside(L, S, 2, t);
   value_to_tensor(L, S);
   dm_Tensor *value = dm_to_tensor(L, 3);
   if (index && index->dtype == DM_BOOL) {

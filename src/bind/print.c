@@ -7,7 +7,7 @@
 #include "bind/bind.h"
 #include "cpu/vec.h"
 
-enum { MAX_ROWS = 6, MAX_COLS = 8, MAX_PLANES = 4 };
+enum { MAX_ROWS = 6, MAX_COLS = 8, MAX_PLANES = 4, MAX_READ = 1 << 20 };
 
 typedef struct Printer {
   luaL_Buffer *b;
@@ -16,10 +16,23 @@ typedef struct Printer {
   bool whole; /* all values are integers */
 } Printer;
 
+/* The element at offset off of a large tensor on another device; NaN when that
+   cannot give it. */
+static double fetched(const dm_Tensor *t, int64_t off) {
+  dm_Tensor one = *t;
+  char element[8];
+  double v = (double)NAN;
+  one.offset += off;
+  if (dm_tensor_read(&one, dm_dtype_size((dm_DType)t->dtype), element) == DM_OK)
+    dm_load_f64((dm_DType)t->dtype, element, 1, 1, &v);
+  return v;
+}
+
 static double value_at(const dm_Tensor *t, const int64_t *index) {
   int64_t off = 0;
   double v;
   for (int d = 0; d < t->ndim; d++) off += index[d] * t->stride[d];
+  if (t->device.type != DM_CPU) return fetched(t, off);
   dm_load_f64((dm_DType)t->dtype,
               (const char *)dm_tensor_data(t) + off * dm_dtype_size((dm_DType)t->dtype), 1, 1,
               &v);
@@ -123,7 +136,7 @@ static bool all_whole(const dm_Tensor *t) {
 
 static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
   *n_nan = *n_inf = 0;
-  if (!dm_is_float((dm_DType)t->dtype) || t->numel > 1 << 20) return;
+  if (!dm_is_float((dm_DType)t->dtype) || t->numel > MAX_READ) return;
   int64_t index[DM_MAX_DIM] = {0};
   for (int64_t k = 0; k < t->numel; k++) {
     const double v = value_at(t, index);
@@ -141,6 +154,11 @@ int dm_tensor_tostring(lua_State *L) {
     return 1;
   }
   const dm_Tensor *t = box->t;
+  if (t->device.type != DM_CPU && t->numel <= MAX_READ) {
+    Box *host = dm_push_box(L, state_of(L));
+    DM_CHECK(L, dm_tensor_on_host(t, &host->t));
+    t = host->t;
+  }
   luaL_Buffer b;
   char buf[200], name[16];
   int64_t index[DM_MAX_DIM] = {0}, n_nan, n_inf;
@@ -156,11 +174,12 @@ int dm_tensor_tostring(lua_State *L) {
   }
   count_odd(t, &n_nan, &n_inf);
   int at = snprintf(buf, sizeof buf, "[%s tensor %s %s", dm_dtype_name((dm_DType)t->dtype),
-                    DM_SHAPE(t), dm_device_name(t->device, name));
-  if (dm_tensor_requires_grad(t))
+                    DM_SHAPE(t), dm_device_name(box->t->device, name));
+  if (dm_tensor_requires_grad(box->t))
     at += snprintf(buf + at, sizeof buf - (size_t)at, ", requires grad");
-  if (t->node)
-    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s", dm_node_name(t->node));
+  if (box->t->node)
+    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s",
+                   dm_node_name(box->t->node));
   if (n_nan) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld nan", (long long)n_nan);
   if (n_inf) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld inf", (long long)n_inf);
   snprintf(buf + at, sizeof buf - (size_t)at, "]");

@@ -56,8 +56,16 @@ static dm_Generator *check_generator(lua_State *L) {
   return luaL_checkudata(L, 1, generator_name);
 }
 
-/* dm.Generator() -> a generator with PyTorch's default seed */
+/* dm.Generator{device = } -> a generator with PyTorch's default seed. It serves
+   every device, with the same numbers; the name is checked, no more. */
 static int generator_new(lua_State *L) {
+  static const char *const names[] = {"device"};
+  if (lua_istable(L, 1)) {
+    dm_check_options(L, "Generator", 1, DM_COUNT(names), names);
+    if (dm_option(L, 1, "device") != LUA_TNIL) dm_check_device(L, -1);
+  } else if (!lua_isnoneornil(L, 1)) {
+    dm_check_device(L, 1);
+  }
   dm_Generator *g = lua_newuserdatauv(L, sizeof *g, 0);
   *g = (dm_Generator){67280421310721u, 0};
   luaL_setmetatable(L, generator_name);

@@ -1,14 +1,15 @@
-/* Scopes: no_grad and its kin, and dm.scope. A scope is a to-be-closed value that switches when
+/* Scopes: no_grad and its kin, dm.device and dm.scope. A scope is a to-be-closed value that switches when
    it is made and switches back once, on every way out; given a function it runs it inside and
    returns its results. */
 #include "base/error.h"
 #include "bind/bind.h"
 
-typedef enum Kind { OFF, ON, INFERENCE, MEMORY } Kind;
+typedef enum Kind { OFF, ON, INFERENCE, DEVICE, MEMORY } Kind;
 
 typedef struct Scope {
   Kind kind;
   bool open, old_grad, old_inference;
+  dm_Device device, old_device; /* DEVICE: where tensors are made */
   dm_Modes *modes; /* of the coroutine that opened it */
   State *S;
   Box ring;   /* MEMORY: handles made inside */
@@ -21,6 +22,11 @@ static void scope_open(lua_State *L, State *S, Scope *c) {
   c->open = true;
   c->old_grad = c->modes->grad;
   c->old_inference = c->modes->inference;
+  c->old_device = c->modes->device;
+  if (c->kind == DEVICE) {
+    c->modes->device = c->device;
+    return;
+  }
   if (c->kind == MEMORY) {
     c->ring.next = c->ring.prev = &c->ring;
     c->outer = S->scope;
@@ -42,6 +48,10 @@ static void unstack(const Scope *c) {
 static void scope_shut(Scope *c) {
   if (!c->open) return;
   c->open = false;
+  if (c->kind == DEVICE) {
+    c->modes->device = c->old_device;
+    return;
+  }
   if (c->kind != MEMORY) {
     c->modes->grad = c->old_grad;
     c->modes->inference = c->old_inference;
@@ -101,24 +111,43 @@ static void keep_coroutine(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
 }
 
-static Scope *push_scope(lua_State *L, State *S, Kind kind) {
+static Scope *push_scope(lua_State *L, State *S, Kind kind, dm_Device device) {
   Scope *c = lua_newuserdatauv(L, sizeof *c, 1);
-  *c = (Scope){.kind = kind, .S = S};
+  *c = (Scope){.kind = kind, .S = S, .device = device};
   keep_coroutine(L);
   luaL_setmetatable(L, "demilune.Scope");
   scope_open(L, S, c);
   return c;
 }
 
-static int scope_of(lua_State *L, Kind kind) {
+static int scope_on(lua_State *L, Kind kind, dm_Device device) {
   State *S = dm_enter(L);
   if (!lua_isfunction(L, 1)) {
-    push_scope(L, S, kind);
+    push_scope(L, S, kind, device);
     return 1;
   }
-  Scope *c = push_scope(L, S, kind);
+  Scope *c = push_scope(L, S, kind, device);
   lua_insert(L, 1); /* scope below, anchored; the function and its arguments above */
   return run_inside(L, c, lua_gettop(L) - 2);
+}
+
+static int scope_of(lua_State *L, Kind kind) {
+  return scope_on(L, kind, (dm_Device){DM_CPU, 0});
+}
+
+/* device(name), device(name, fn, ...): tensors are made there unless a call names
+   a device: creation ops, dm.tensor, the parameters of modules. */
+static int device(lua_State *L) {
+  dm_enter(L);
+  const dm_Device d = dm_check_device(L, 1);
+  lua_remove(L, 1);
+  return scope_on(L, DEVICE, d);
+}
+
+static int get_default_device(lua_State *L) {
+  char name[16];
+  lua_pushstring(L, dm_device_name(dm_enter(L)->current->device, name));
+  return 1;
 }
 
 static int no_grad(lua_State *L) { return scope_of(L, OFF); }
@@ -126,11 +155,12 @@ static int enable_grad(lua_State *L) { return scope_of(L, ON); }
 static int inference_mode(lua_State *L) { return scope_of(L, INFERENCE); }
 static int memory_scope(lua_State *L) { return scope_of(L, MEMORY); }
 
-/* The wrapped function; upvalues: state, meta, function, kind. */
+/* The wrapped function; upvalues: state, meta, function, kind, device. */
 static int wrapped(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
-  return scope_of(L, (Kind)lua_tointeger(L, lua_upvalueindex(4)));
+  return scope_on(L, (Kind)lua_tointeger(L, lua_upvalueindex(4)),
+                  dm_device_of(lua_tointeger(L, lua_upvalueindex(5))));
 }
 
 /* scope:wrap(fn): closes this one, and opens one at each call of the result. */
@@ -142,7 +172,8 @@ static int scope_wrap(lua_State *L) {
   luaL_getmetatable(L, "demilune.Tensor");
   lua_pushvalue(L, 2);
   lua_pushinteger(L, c->kind);
-  lua_pushcclosure(L, wrapped, 4);
+  lua_pushinteger(L, dm_device_code(c->device));
+  lua_pushcclosure(L, wrapped, 5);
   return 1;
 }
 
@@ -178,6 +209,8 @@ void dm_register_scopes(lua_State *L, State *S) {
 const luaL_Reg dm_scope_functions[] = {{"no_grad", no_grad},
                                        {"enable_grad", enable_grad},
                                        {"inference_mode", inference_mode},
+                                       {"device", device},
+                                       {"get_default_device", get_default_device},
                                        {"scope", memory_scope},
                                        {"keep", keep},
                                        {"set_grad_enabled", set_grad_enabled},

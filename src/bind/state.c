@@ -196,22 +196,17 @@ void dm_make_room(lua_State *L, State *S) {
   dm_device_ops(cpu)->empty_cache(cpu);
 }
 
-static int64_t live_bytes(void) {
-  const dm_Device cpu = {DM_CPU, 0};
-  return dm_device_ops(cpu)->allocated_bytes(cpu);
-}
-
 /* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
    full collection, whatever the collector's mode. The limit is a quarter above
    what a collection leaves; it falls slowly, because a collection between two
    steps leaves less than the next step needs. Collections get at most a sixth
    of the time, unless live bytes are at twice the limit. */
 static void feel_memory(lua_State *L, State *S) {
-  const int64_t live = live_bytes();
+  const int64_t live = dm_live_bytes();
   if (DM_LIKELY(live <= S->gc_limit)) return;
   if (live <= 2 * S->gc_limit && seconds() - S->gc_end < 5 * S->gc_last) return;
   dm_collect(L, S);
-  const int64_t left = live_bytes();
+  const int64_t left = dm_live_bytes();
   S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 4, S->gc_limit / 10 * 9));
 }
 
@@ -274,9 +269,7 @@ dm_Device dm_check_device(lua_State *L, int i) {
   dm_Device d = {DM_CPU, 0};
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
   if (!name) dm_raise_text(L, "device: string expected, got %s", luaL_typename(L, i));
-  else if (dm_device_parse(name, &d) != DM_OK) dm_raise(L);
-  else if (!dm_device_ops(d))
-    dm_raise_text(L, "device %s is not available: this build has no CUDA back end", name);
+  else if (dm_device_parse(name, &d) != DM_OK || dm_device_check(d) != DM_OK) dm_raise(L);
   return d;
 }
 
@@ -284,6 +277,23 @@ int dm_option(lua_State *L, int i, const char *key) {
   if (lua_istable(L, i)) return lua_getfield(L, i, key);
   lua_pushnil(L);
   return LUA_TNIL;
+}
+
+void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names) {
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
+    bool known = false;
+    for (int k = 0; k < n; k++) known |= strcmp(names[k], key) == 0;
+    if (!known) {
+      const char *near = dm_nearest(key, n, names);
+      dm_raise_text(L,
+                    near ? "%s: unknown option '%s'; did you mean '%s'?"
+                         : "%s: unknown option '%s'",
+                    what, key, near);
+    }
+    lua_pop(L, 1);
+  }
 }
 
 bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {

@@ -28,7 +28,9 @@ static int tensor_item(lua_State *L) {
   if (t->numel != 1)
     return dm_raise_text(L, "item: wanted one element, given shape %s; hint: x:totable()",
                          DM_SHAPE(t));
-  push_element(L, (dm_DType)t->dtype, dm_tensor_data(t));
+  char element[8];
+  DM_CHECK(L, dm_tensor_read(t, dm_dtype_size((dm_DType)t->dtype), element));
+  push_element(L, (dm_DType)t->dtype, element);
   return 1;
 }
 
@@ -46,9 +48,12 @@ static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) 
 }
 
 static int tensor_totable(lua_State *L) {
-  dm_enter(L);
+  State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  push_nested(L, t, 0, dm_tensor_data(t));
+  Box *host = dm_push_box(L, S); /* below the result, which may end Lua's memory */
+  DM_CHECK_TWICE(L, S, dm_tensor_on_host(t, &host->t));
+  push_nested(L, host->t, 0, dm_tensor_data(host->t));
+  dm_box_release(host);
   return 1;
 }
 
@@ -108,44 +113,28 @@ static void fill_from(lua_State *L, int i, dm_DType t, char **p) {
   *p += dm_dtype_size(t);
 }
 
-static void check_tensor_options(lua_State *L, int i) {
-  static const char *const names[] = {"dtype", "device", "requires_grad"};
-  if (!lua_istable(L, i)) return;
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    const char *k = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
-    bool known = false;
-    for (int j = 0; j < DM_COUNT(names); j++) known |= strcmp(names[j], k) == 0;
-    if (!known) {
-      const char *near = dm_nearest(k, DM_COUNT(names), names);
-      dm_raise_text(L,
-                    near ? "tensor: unknown option '%s'; did you mean '%s'?"
-                         : "tensor: unknown option '%s'",
-                    k, near);
-    }
-    lua_pop(L, 1);
-  }
+/* The option `device`, or -1. */
+static int64_t device_option(lua_State *L, int i) {
+  const bool given = dm_option(L, i, "device") != LUA_TNIL;
+  const int64_t code = given ? dm_device_code(dm_check_device(L, -1)) : -1;
+  lua_pop(L, 1);
+  return code;
 }
 
-static int tensor_new(lua_State *L) {
-  State *S = dm_enter(L);
-  lua_settop(L, 2);
-  check_tensor_options(L, 2);
-  dm_DType t = DM_NO_DTYPE;
-  if (dm_option(L, 2, "dtype") != LUA_TNIL) t = dm_check_dtype(L, -1);
-  dm_Device dev = {DM_CPU, 0};
-  if (dm_option(L, 2, "device") != LUA_TNIL) dev = dm_check_device(L, -1);
-  const bool grad = dm_option_bool(L, 2, "requires_grad", false);
-  lua_settop(L, 2);
-  const dm_Tensor *given = dm_to_tensor(L, 1);
-  if (given) { /* a copy, without history */
-    Box *hold = dm_push_box(L, S);
-    DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
-    const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
-    dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype);
-    if (grad) DM_CHECK(L, dm_set_requires_grad(dm_to_tensor(L, -1), true));
-    return 1;
-  }
+/* Pushes a copy of a tensor, without history. */
+static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
+                     int64_t device) {
+  const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
+  const int64_t to[3] = {dtype, device, 0};
+  const bool stays = device < 0 || device == dm_device_code(given->device);
+  Box *hold = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
+  return stays ? dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype)
+               : dm_push_call(L, S, DM_OP_to, 1, &hold->t, to);
+}
+
+/* Pushes a tensor of the nested table (or number) at 1. */
+static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   Nested n = {.ndim = -1};
   for (int d = 0; d < DM_MAX_DIM; d++) n.shape[d] = -1;
   measure(L, 1, 0, &n);
@@ -157,8 +146,25 @@ static int tensor_new(lua_State *L) {
   DM_CHECK_TWICE(L, S, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
   char *p = dm_tensor_data(b->t);
   if (b->t->numel > 0) fill_from(L, 1, t, &p);
-  if (grad) DM_CHECK(L, dm_set_requires_grad(b->t, true));
-  DM_UNUSED(dev);
+  const int64_t attr[2] = {dm_device_code(dm_device_of(device)), 0};
+  if (DM_LIKELY(attr[0] == dm_device_code(b->t->device))) return 1;
+  return dm_push_call(L, S, DM_OP_to_device, 1, &b->t, attr);
+}
+
+static int tensor_new(lua_State *L) {
+  State *S = dm_enter(L);
+  lua_settop(L, 2);
+  static const char *const names[] = {"dtype", "device", "requires_grad"};
+  if (lua_istable(L, 2)) dm_check_options(L, "tensor", 2, DM_COUNT(names), names);
+  dm_DType t = DM_NO_DTYPE;
+  if (dm_option(L, 2, "dtype") != LUA_TNIL) t = dm_check_dtype(L, -1);
+  const int64_t device = device_option(L, 2);
+  const bool grad = dm_option_bool(L, 2, "requires_grad", false);
+  lua_settop(L, 2);
+  const dm_Tensor *given = dm_to_tensor(L, 1);
+  if (given) push_copy(L, S, given, t, device);
+  else push_values(L, S, t, device);
+  if (grad) DM_CHECK(L, dm_set_requires_grad(dm_to_tensor(L, -1), true));
   return 1;
 }
 
@@ -328,6 +334,10 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   if (!dm_same_shape(g, t))
     return dm_raise_text(L, "grad: a gradient of shape %s for a tensor of shape %s",
                          DM_SHAPE(g), DM_SHAPE(t));
+  char a[16], b[16];
+  if (!dm_device_eq(g->device, t->device))
+    return dm_raise_text(L, "grad: a gradient on %s for a tensor on %s",
+                         dm_device_name(g->device, a), dm_device_name(t->device, b));
   if (!dm_is_float((dm_DType)g->dtype))
     return dm_raise_text(L, "grad: a gradient is a float tensor, given %s",
                          dm_dtype_name((dm_DType)g->dtype));
@@ -446,40 +456,52 @@ static int tensor_requires_grad_(lua_State *L) {
   return 1;
 }
 
-/* x:to("float16"), x:to("cpu"), x:to(other), x:to{dtype=, device=, ...} */
+/* What x:to is asked for. */
+typedef struct Target {
+  int64_t dtype, device, non_blocking; /* as the op `to` takes them */
+  bool copy;                           /* even when nothing changes */
+} Target;
+
+static void read_target_options(lua_State *L, int i, Target *to) {
+  static const char *const names[] = {"dtype", "device", "non_blocking", "copy"};
+  dm_check_options(L, "to", i, DM_COUNT(names), names);
+  if (dm_option(L, i, "dtype") != LUA_TNIL) to->dtype = dm_check_dtype(L, -1);
+  lua_pop(L, 1);
+  const int64_t device = device_option(L, i);
+  if (device >= 0) to->device = device;
+  to->non_blocking = dm_option_bool(L, i, "non_blocking", to->non_blocking);
+  to->copy = dm_option_bool(L, i, "copy", to->copy);
+}
+
+/* x:to("float16"), x:to("cuda"), x:to(other), x:to{dtype=, device=, non_blocking=,
+   copy=}: x itself where that changes nothing, unless `copy`. Differentiable. A
+   copy to the host always waits; one to a device goes on behind the script's back
+   where memory is pinned and non_blocking is set. */
 int dm_tensor_to(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
-  int64_t dtype = t->dtype;
-  dm_Device dev = t->device;
+  Target to = {t->dtype, dm_device_code(t->device), false, false};
   for (int i = 2; i <= lua_gettop(L); i++) {
     const dm_Tensor *like = dm_to_tensor(L, i);
     if (like) {
-      dtype = like->dtype;
-      dev = like->device;
+      to.dtype = like->dtype;
+      to.device = dm_device_code(like->device);
     } else if (lua_type(L, i) == LUA_TSTRING) {
       const dm_DType d = dm_dtype_find(lua_tostring(L, i));
-      if (d != DM_NO_DTYPE) dtype = d;
-      else dev = dm_check_device(L, i);
+      if (d != DM_NO_DTYPE) to.dtype = d;
+      else to.device = dm_device_code(dm_check_device(L, i));
     } else if (lua_istable(L, i)) {
-      if (dm_option(L, i, "dtype") != LUA_TNIL) dtype = dm_check_dtype(L, -1);
-      if (dm_option(L, i, "device") != LUA_TNIL) dev = dm_check_device(L, -1);
-      lua_pop(L, 2);
+      read_target_options(L, i, &to);
     } else if (!lua_isnil(L, i)) {
       return dm_raise_text(L, "to: dtype, device or tensor expected, got %s",
                            luaL_typename(L, i));
     }
   }
-  if (dtype == t->dtype && dm_device_eq(dev, t->device)) {
-    lua_settop(L, 1);
-    return 1;
-  }
-  if (!dm_device_eq(dev, t->device)) {
-    char a[16], b[16];
-    return dm_raise_text(L, "to: no copy from %s to %s in this build",
-                         dm_device_name(t->device, a), dm_device_name(dev, b));
-  }
-  return dm_push_call(L, S, DM_OP_cast, 1, &t, &dtype);
+  if (to.device != dm_device_code(t->device)) return dm_push_call(L, S, DM_OP_to, 1, &t, &to);
+  if (to.dtype != t->dtype) return dm_push_call(L, S, DM_OP_cast, 1, &t, &to.dtype);
+  if (to.copy) return dm_push_call(L, S, DM_OP_clone, 1, &t, NULL);
+  lua_settop(L, 1);
+  return 1;
 }
 
 static int to_dtype(lua_State *L, const char *dtype) {
@@ -495,7 +517,14 @@ static int tensor_long(lua_State *L) { return to_dtype(L, "int64"); }
 static int tensor_int(lua_State *L) { return to_dtype(L, "int32"); }
 static int tensor_bool(lua_State *L) { return to_dtype(L, "bool"); }
 static int tensor_cpu(lua_State *L) { return to_dtype(L, "cpu"); }
-static int tensor_cuda(lua_State *L) { return to_dtype(L, "cuda"); }
+/* x:cuda(), x:cuda("cuda:1"), x:cuda{non_blocking = true} */
+static int tensor_cuda(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) {
+    lua_pushliteral(L, "cuda");
+    lua_insert(L, 2);
+  }
+  return dm_tensor_to(L);
+}
 static int tensor_type_as(lua_State *L) {
   dm_check_tensor(L, 2);
   lua_settop(L, 2);
@@ -614,7 +643,9 @@ static int tensor_equal(lua_State *L) {
   Box *eq = dm_push_box(L, S), *all = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
-  push_element(L, DM_BOOL, dm_tensor_data(all->t));
+  char truth;
+  DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
+  push_element(L, DM_BOOL, &truth);
   dm_box_release(eq);
   dm_box_release(all);
   return 1;

@@ -23,19 +23,21 @@ FINITE_RUN(bf16_run, uint16_t, 0x7f80u)
 FINITE_RUN(f32_run, uint32_t, 0x7f800000u)
 FINITE_RUN(f64_run, uint64_t, 0x7ff0000000000000u)
 
-static bool readable(const dm_Tensor *t) {
-  return dm_is_float((dm_DType)t->dtype) && t->device.type == DM_CPU && t->numel > 0;
+/* A float tensor that is not empty, where the host can read it. */
+static bool fetch(const dm_Tensor *t, dm_Tensor **out) {
+  return dm_is_float((dm_DType)t->dtype) && t->numel > 0 && dm_tensor_on_host(t, out) == DM_OK;
 }
 
 bool dm_all_finite(const dm_Tensor *t) {
   static dm_RunFn *const runs[DM_N_DTYPE] = {
       [DM_F16] = f16_run, [DM_BF16] = bf16_run, [DM_F32] = f32_run, [DM_F64] = f64_run};
-  if (!readable(t)) return true;
   bool bad = false;
   dm_Iter it;
-  dm_Tensor *only = (dm_Tensor *)(uintptr_t)t; /* the walk takes operands; this one is read */
+  dm_Tensor *only;
+  if (!fetch(t, &only)) return true;
   dm_iter_init(&it, 1, &only);
   dm_iter_range(&it, 0, it.numel, runs[t->dtype], &bad);
+  dm_tensor_unref(&only);
   return !bad;
 }
 
@@ -94,10 +96,11 @@ static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_
 }
 
 void dm_census(const dm_Tensor *t, double factor, double scale, dm_Census *c) {
-  if (!readable(t)) return;
+  dm_Tensor *only;
+  if (!fetch(t, &only)) return;
   Count k = {c, factor, scale, (dm_DType)t->dtype};
   dm_Iter it;
-  dm_Tensor *only = (dm_Tensor *)(uintptr_t)t;
   dm_iter_init(&it, 1, &only);
   dm_iter_range(&it, 0, it.numel, count_run, &k);
+  dm_tensor_unref(&only);
 }

@@ -1,5 +1,6 @@
 /* What numbers a tensor of floats holds: whether all are finite, and how their
-   magnitudes would fit into float16. Reads the host's memory only. */
+   magnitudes would fit into float16. Of another device's tensor a copy is looked
+   at, which waits; one that cannot be had counts as finite, and as none. */
 #ifndef DM_CENSUS_H
 #define DM_CENSUS_H
 
@@ -22,7 +23,7 @@ typedef struct dm_Census {
   dm_HalfFit plain, scaled; /* as they are, and times the scale */
 } dm_Census;
 
-/* True of what is no float and of what lies on another device, too. */
+/* True of what is no float, too. */
 bool dm_all_finite(const dm_Tensor *t);
 /* Adds the elements of t, each times `factor`, to the census. */
 void dm_census(const dm_Tensor *t, double factor, double scale, dm_Census *c);

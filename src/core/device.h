@@ -88,6 +88,8 @@ typedef struct dm_DeviceOps {
 /* NULL when that kind of device is not there. A back end is opened when it is
    first asked for. */
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
+/* Bytes handed out on all devices that are open; cheap. */
+int64_t dm_live_bytes(void);
 /* Fails, with the reason, unless dev is there. */
 dm_status dm_device_check(dm_Device dev);
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops);

@@ -350,6 +350,14 @@ const dm_DeviceOps *dm_device_ops(dm_Device dev) {
   return device_ops[dev.type];
 }
 
+int64_t dm_live_bytes(void) {
+  int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0});
+  const dm_DeviceOps *cuda = device_ops[DM_CUDA]; /* asking for it does not open it */
+  for (int i = 0; DM_UNLIKELY(cuda != NULL) && i < cuda->count(); i++)
+    sum += cuda->allocated_bytes((dm_Device){DM_CUDA, (uint8_t)i});
+  return sum;
+}
+
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops) { device_ops[type] = ops; }
 
 dm_status dm_device_check(dm_Device dev) {

@@ -248,6 +248,46 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   else storage_unref(old);
 }
 
+/* ---- between devices ---- */
+
+/* Whichever of the two is not the CPU does it. */
+static dm_status copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
+                      bool later) {
+  if (n == 0) return DM_OK;
+  return dm_device_ops(to.type == DM_CPU ? from : to)->copy(to, dst, from, src, n, later);
+}
+
+dm_status dm_tensor_copy_bytes(dm_Tensor *dst, const dm_Tensor *src, bool later) {
+  return copy(dst->device, dm_tensor_data(dst), src->device, dm_tensor_data(src),
+              dm_tensor_bytes(src), later);
+}
+
+dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst) {
+  return copy((dm_Device){DM_CPU, 0}, dst, t->device, dm_tensor_data(t), n_bytes, false);
+}
+
+dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out) {
+  if (t->device.type == DM_CPU) {
+    *out = dm_tensor_ref((dm_Tensor *)(uintptr_t)t);
+    return DM_OK;
+  }
+  int64_t n = t->numel > 0; /* elements from the first to the last; strides are 0 or more */
+  for (int d = 0; n && d < t->ndim; d++) n += (t->shape[d] - 1) * t->stride[d];
+  dm_Tensor *host;
+  DM_TRY(dm_tensor_new((dm_DType)t->dtype, 1, &n, (dm_Device){DM_CPU, 0}, &host));
+  const dm_status st = dm_tensor_read(t, dm_tensor_bytes(host), dm_tensor_data(host));
+  if (st != DM_OK) {
+    dm_tensor_unref(&host);
+    return st;
+  }
+  host->ndim = t->ndim;
+  host->numel = t->numel;
+  memcpy(host->shape, t->shape, sizeof t->shape);
+  memcpy(host->stride, t->stride, sizeof t->stride);
+  *out = host;
+  return DM_OK;
+}
+
 dm_Tensor *dm_tensor_get_grad(const dm_Tensor *t) { return t->grad; }
 dm_DType dm_tensor_dtype(const dm_Tensor *t) { return (dm_DType)t->dtype; }
 int dm_tensor_ndim(const dm_Tensor *t) { return t->ndim; }

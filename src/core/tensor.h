@@ -83,6 +83,16 @@ dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int
 /* t shows from's elements from now on; its history and gradient stay. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 
+/* Copies the bytes of src into dst: both dense, of one shape and dtype, on any
+   devices. `later`: as dm_DeviceOps.copy. */
+dm_status dm_tensor_copy_bytes(dm_Tensor *dst, const dm_Tensor *src, bool later);
+/* The first n_bytes from t's first element on, which lie side by side, to the
+   host's memory; waits for them. */
+dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
+/* t where the host can read it: on the CPU t itself, one reference more; else a
+   copy of its shape and strides, without history. */
+dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
+
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
 bool dm_tensor_requires_grad(const dm_Tensor *t);
 /* True when two elements of t may share a word (expanded dims). */

@@ -146,26 +146,39 @@ static dm_status hand_on(Walk *w, const dm_Edge *e, dm_Tensor *g) {
   return waiting ? DM_OK : push(w, n);
 }
 
-/* Gradient of the input's own shape and dtype, from one that broadcast gave. */
+/* *g = op(*g) */
+static dm_status replace(dm_Tensor **g, int op, const void *attr) {
+  dm_Tensor *out;
+  DM_TRY(dm_call(op, 1, g, attr, &out));
+  dm_tensor_unref(g);
+  *g = out;
+  return DM_OK;
+}
+
+/* A 0-dim tensor of the CPU may meet those of any device; its gradient comes home. */
+static dm_status bring_home(dm_Tensor **g, const dm_Meta *m) {
+  if (m->ndim == 0) {
+    const int64_t attr[3] = {m->dtype, dm_device_code(m->device), 0};
+    return replace(g, DM_OP_to, attr);
+  }
+  char a[16], b[16];
+  return dm_fail(DM_EARG, "backward: a gradient on %s for a tensor on %s",
+                 dm_device_name((*g)->device, a), dm_device_name(m->device, b));
+}
+
+/* Gradient of the input's own shape, dtype and device, from one that broadcast gave. */
 static dm_status fit(dm_Tensor **g, const dm_Meta *m) {
-  dm_Tensor *t = *g;
-  dm_Tensor *out = NULL;
-  bool same = t->ndim == m->ndim;
-  for (int d = 0; same && d < t->ndim; d++) same = t->shape[d] == m->shape[d];
+  bool same = (*g)->ndim == m->ndim;
+  for (int d = 0; same && d < m->ndim; d++) same = (*g)->shape[d] == m->shape[d];
   if (!same) {
     dm_Ints size = {m->ndim, {0}};
     memcpy(size.v, m->shape, sizeof m->shape[0] * m->ndim);
-    DM_TRY(dm_call(DM_OP_sum_to_size, 1, &t, &size, &out));
-    dm_tensor_unref(g);
-    *g = t = out;
+    DM_TRY(replace(g, DM_OP_sum_to_size, &size));
   }
-  if (t->dtype != m->dtype) {
-    const int64_t dtype = m->dtype;
-    DM_TRY(dm_call(DM_OP_cast, 1, &t, &dtype, &out));
-    dm_tensor_unref(g);
-    *g = out;
-  }
-  return DM_OK;
+  if (DM_UNLIKELY(!dm_device_eq((*g)->device, m->device))) DM_TRY(bring_home(g, m));
+  if ((*g)->dtype == m->dtype) return DM_OK;
+  const int64_t dtype = m->dtype;
+  return replace(g, DM_OP_cast, &dtype);
 }
 
 static bool wanted(const Walk *w, const dm_Edge *e) {
@@ -325,13 +338,11 @@ static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor
 }
 
 static dm_status has_nan(dm_Tensor *t, bool *found) {
-  const dm_Device cpu = {DM_CPU, 0};
   dm_Tensor *nan = NULL, *any = NULL;
   dm_status st = DM_OK;
   DM_GO(dm_call(DM_OP_isnan, 1, &t, NULL, &nan));
   DM_GO(dm_call(DM_OP_any, 1, &nan, NULL, &any));
-  st = dm_device_ops(any->device)
-           ->copy(cpu, found, any->device, dm_tensor_data(any), sizeof *found, false);
+  st = dm_tensor_read(any, sizeof *found, found);
 done:
   dm_tensor_unref(&nan);
   dm_tensor_unref(&any);

@@ -17,7 +17,8 @@ void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel) {
 }
 
 static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out) {
-  *out = dev.type == DM_CPU ? c->op->kernel : other_kernels[dev.type][dm_op_id(c->op)];
+  const bool own = dev.type == DM_CPU || (c->op->flags & F_ANY_DEVICE);
+  *out = own ? c->op->kernel : other_kernels[dev.type][dm_op_id(c->op)];
   if (*out) return DM_OK;
   char name[16];
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));
@@ -34,19 +35,47 @@ static dm_status launch(dm_Call *c, dm_Device dev) {
   return ops->end(dev);
 }
 
-/* All inputs on one device, but for host numbers and 0-dim CPU tensors. */
-static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in) {
+static dm_status apart(const dm_OpInfo *op, dm_Device a, dm_Device b) {
+  char first[16], second[16];
+  return dm_fail(DM_EARG, "%s: tensors on %s and %s; hint: x:to(device)", op->name,
+                 dm_device_name(a, first), dm_device_name(b, second));
+}
+
+/* Beside tensors of another device: a 0-dim CPU tensor is taken for the number it
+   holds where the op takes numbers, or goes by elements. */
+static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                               dm_Device dev) {
+  const dm_Signature *g = dm_op_signature(op);
+  for (int i = 0; i < n_in && !op->compose; i++) {
+    const bool ok = (op->flags & F_POINTWISE) || (!g->list && g->number_ok[i]);
+    if (in[i] && in[i]->device.type == DM_CPU && !ok) return apart(op, in[i]->device, dev);
+  }
+  return DM_OK;
+}
+
+/* All inputs on one device, *dev, but for host numbers and 0-dim CPU tensors. */
+static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                               dm_Device *dev) {
   const dm_Tensor *first = NULL;
   for (int i = 0; i < n_in; i++) {
     const dm_Tensor *t = in[i];
     if (!t || (t->device.type == DM_CPU && t->ndim == 0)) continue;
     if (!first) first = t;
-    if (DM_UNLIKELY(!dm_device_eq(first->device, t->device))) {
-      char a[16], b[16];
-      return dm_fail(DM_EARG, "%s: tensors on %s and %s; hint: x:to(device)", op->name,
-                     dm_device_name(first->device, a), dm_device_name(t->device, b));
-    }
+    if (DM_UNLIKELY(!dm_device_eq(first->device, t->device)))
+      return apart(op, first->device, t->device);
   }
+  *dev = (dm_Device){DM_CPU, 0};
+  if (DM_LIKELY(!first || first->device.type == DM_CPU)) return DM_OK;
+  *dev = first->device;
+  return check_numbers(op, n_in, in, *dev);
+}
+
+/* The rule's word on shapes and dtypes. Where a tensor of a device meets a host
+   number, the result lies on that device, whichever of them the rule looked at. */
+static dm_status apply_rule(dm_Call *c, dm_Device dev) {
+  DM_TRY(c->op->rule(c));
+  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & F_ANY_DEVICE)) return DM_OK;
+  for (int i = 0; i < c->n_out; i++) c->out_meta[i].device = dev;
   return DM_OK;
 }
 
@@ -86,7 +115,8 @@ static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const 
                                 const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
-  DM_TRY(check_devices(op, n_in, in));
+  dm_Device dev;
+  DM_TRY(check_devices(op, n_in, in, &dev));
   dm_status st;
   if (op->compose) {
     st = run_composed(&c);
@@ -96,7 +126,7 @@ static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const 
       for (int i = 0; i < n_in; i++)
         if (in[i] && in[i]->base && in[i]->gen != in[i]->base->gen)
           DM_TRY(dm_refresh_view(in[i]));
-    st = op->rule(&c);
+    st = apply_rule(&c, dev);
     if (st == DM_OK && !(op->flags & F_VIEW)) st = run_kernel(&c);
     if (st == DM_OK && record) st = dm_record(op, n_in, in, attr, c.n_out, c.out, NULL);
     if (st == DM_OK && dm_modes()->inference)
@@ -214,6 +244,11 @@ static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm
   if (!same)
     return dm_fail(DM_EARG, "%s_: the result has shape %s, but it is written into %s", op->name,
                    dm_shape_str(m->ndim, m->shape, (char[96]){0}), DM_SHAPE(t));
+  if (DM_UNLIKELY(!dm_device_eq(m->device, t->device))) {
+    char a[16], b[16];
+    return dm_fail(DM_EARG, "%s_: the result is on %s, but it is written into %s", op->name,
+                   dm_device_name(m->device, a), dm_device_name(t->device, b));
+  }
   if (dm_kind((dm_DType)m->dtype) > dm_kind((dm_DType)t->dtype))
     return dm_fail(DM_EARG, "%s_: the result is %s and cannot be written into %s", op->name,
                    dm_dtype_name((dm_DType)m->dtype), dm_dtype_name((dm_DType)t->dtype));
@@ -307,11 +342,29 @@ static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const v
   return st;
 }
 
+/* Does copy_ go from one device to another? A host number is none's. */
+static bool copies_across(const dm_OpInfo *op, dm_Tensor *const *in) {
+  return op == &dm_ops[DM_OP_copy] && !dm_device_eq(in[0]->device, in[1]->device) &&
+         (in[1]->device.type != DM_CPU || in[1]->ndim > 0);
+}
+
+/* The source moves first, converted where that leaves fewer bytes to move. */
+static dm_status copy_across(dm_Tensor *const *in, const void *attr) {
+  const int64_t non_blocking = attr ? *(const int64_t *)attr : 0;
+  const int64_t to[3] = {in[0]->dtype, dm_device_code(in[0]->device), non_blocking};
+  dm_Tensor *pair[2] = {in[0], NULL};
+  DM_TRY(dm_call(DM_OP_to, 1, &in[1], to, &pair[1]));
+  const dm_status st = dm_call_inplace(DM_OP_copy, 2, pair, NULL);
+  dm_tensor_unref(&pair[1]);
+  return st;
+}
+
 /* Recorded before it is written: recording may fail, and then nothing has
    changed and the call can be tried again. */
 static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                    const void *attr) {
   if (op->compose) return compose_inplace((int)dm_op_id(op), n_in, in, attr);
+  if (DM_UNLIKELY(copies_across(op, in))) return copy_across(in, attr);
   dm_Tensor *t = in[0], *old = NULL;
   _Alignas(8) char defaults[DM_ATTR_BYTES];
   if (!attr) {
@@ -320,8 +373,9 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
   }
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
-  DM_TRY(check_devices(op, n_in, in));
-  DM_TRY(op->rule(&c));
+  dm_Device dev;
+  DM_TRY(check_devices(op, n_in, in, &dev));
+  DM_TRY(apply_rule(&c, dev));
   DM_TRY(check_inplace(op, t, &c.out_meta[0]));
   const bool record = wants_record(op, n_in, in);
   if (record) {

@@ -34,6 +34,7 @@ typedef struct dm_Modes {
   bool casting; /* autocast is converting an input */
   bool walking; /* in the walk back */
   uint8_t base; /* positions count from 0 (C) or 1 (Lua) */
+  dm_Device device; /* where tensors are made that name no other */
   int place;    /* where the host is, by a number of its own, for observers; 0: nowhere */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
   struct dm_Region *regions;      /* open autocast regions, the innermost first */

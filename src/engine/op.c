@@ -73,7 +73,8 @@ static void parse_attr(dm_Signature *g, const char **s) {
     *s = end + 1;
   }
   a->required = **s != '=';
-  a->def = a->kind == A_DTYPE || a->kind == A_DIMS || a->kind == A_SIZES ? -1 : 0;
+  const bool none = a->kind == A_DTYPE || a->kind == A_DEVICE;
+  a->def = none || a->kind == A_DIMS || a->kind == A_SIZES ? -1 : 0;
   if (!a->required) {
     (*s)++;
     if (a->kind == A_ENUM) {

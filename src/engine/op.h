@@ -44,7 +44,8 @@ enum {
   F_HIDDEN = 16,    /* serves gradients; not offered to scripts */
   F_CREATE = 32,    /* takes no tensor: dtype, device, requires_grad options */
   F_NO_DOUBLE = 64, /* its gradient has no gradient */
-  F_RANDOM = 128    /* draws numbers: a call may name a generator */
+  F_RANDOM = 128,    /* draws numbers: a call may name a generator */
+  F_ANY_DEVICE = 256 /* its kernel serves every device, its rule names the outputs' */
 };
 
 /* One attribute, read from the row's signature; see engine/sig.h. */
@@ -53,7 +54,7 @@ typedef enum dm_AttrKind {
   A_NUM,    /* double */
   A_BOOL,   /* int64_t, 0 or 1 */
   A_DTYPE,  /* int64_t, -1: none given */
-  A_DEVICE, /* int64_t: type << 8 | index */
+  A_DEVICE, /* int64_t: type << 8 | index, -1: none given */
   A_ENUM,   /* int64_t: number of the word in choices */
   A_DIM,    /* int64_t, from 0, or negative from the end: a position */
   A_POS,    /* int64_t, likewise: an index along a dim */
@@ -168,6 +169,12 @@ extern const dm_OpInfo dm_ops[DM_N_OP];
   dm_ComposeFn COMPOSE;                                                 \
   dm_GradFn GRAD;
 #include "engine/rows.inc"
+
+/* A device as an attribute holds it; none given: where the modes have tensors made. */
+static inline int64_t dm_device_code(dm_Device d) { return d.type << 8 | d.index; }
+static inline dm_Device dm_device_of(int64_t code) {
+  return code < 0 ? dm_modes()->device : (dm_Device){(uint8_t)(code >> 8), (uint8_t)code};
+}
 
 static inline dm_OpId dm_op_id(const dm_OpInfo *op) { return (dm_OpId)(op - dm_ops); }
 /* The parsed signature; parsed when first asked for. */

@@ -166,14 +166,14 @@ dm_status binary_rule(dm_Call *c) {
     DM_TRY(dm_broadcast(c->op->name, x, y, &ndim, m->shape));
     m->ndim = (uint8_t)ndim;
   }
-  m->device = x->ndim == 0 && y->device.type != DM_CPU ? y->device : x->device;
+  m->device = x->device;
   const dm_DType t = dm_result_dtype(2, c->in);
   const dm_OpId id = dm_op_id(c->op);
   if (t == DM_BOOL && id == DM_OP_sub)
     return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
   if (!dm_is_float(t) && b->result == SAME) {
     const bool divides = id == DM_OP_fmod || id == DM_OP_remainder || id == DM_OP_div;
-    if (divides && has_zero(y))
+    if (divides && y->device.type == DM_CPU && has_zero(y)) /* else the kernel tells */
       return dm_fail(DM_EARG, "%s: integer division by zero", c->op->name);
     if (id == DM_OP_pow && (y->flags & DM_T_NUMBER) && y->dtype == DM_I64 &&
         *(const int64_t *)dm_tensor_data(y) < 0)

@@ -1,9 +1,10 @@
-/* Copies: to another dtype, into another tensor, of one number. */
+/* Copies: to another dtype or device, into another tensor, of one number. */
 #include <string.h>
 
 #include "base/error.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "op/dense.h"
 #include "op/pointwise.h"
 
 typedef struct CastAttr {
@@ -128,5 +129,49 @@ void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }
 dm_status contiguous_compose(dm_Call *c, dm_X *x) {
   c->out[0] =
       dm_tensor_is_contiguous(c->in[0]) ? c->in[0] : dm_x(x, DM_OP_clone, NULL, 1, c->in[0]);
+  return x->st;
+}
+
+/* ---- from device to device ---- */
+
+typedef struct MoveAttr {
+  int64_t device, non_blocking;
+} MoveAttr;
+
+typedef struct ToAttr {
+  int64_t dtype, device, non_blocking;
+} ToAttr;
+
+dm_status to_device_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].device = dm_device_of(DM_ATTR(MoveAttr, c)->device);
+  return DM_OK;
+}
+
+/* Made dense where it lies: that device's kernels know its strides. */
+dm_status to_device_any(dm_Call *c) {
+  dm_Tensor *dense = NULL;
+  DM_TRY(dm_dense_new(c->in[0], &dense));
+  const dm_status st =
+      dm_tensor_copy_bytes(c->out[0], dense, DM_ATTR(MoveAttr, c)->non_blocking);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+void to_device_grad(dm_Grad *g) {
+  const MoveAttr back = {dm_device_code(g->in_meta[0].device), 0};
+  g->gx[0] = dm_x(g->x, DM_OP_to_device, &back, 1, g->gy[0]);
+}
+
+/* Converted on the side where that leaves fewer bytes to move. */
+dm_status to_compose(dm_Call *c, dm_X *x) {
+  const ToAttr *a = DM_ATTR(ToAttr, c);
+  dm_Tensor *t = c->in[0];
+  const dm_DType dtype = (dm_DType)a->dtype;
+  const bool moves = dm_device_code(t->device) != a->device;
+  if (!moves || dm_dtype_size(dtype) < dm_dtype_size((dm_DType)t->dtype))
+    t = x_cast(x, t, dtype);
+  if (moves) t = dm_x(x, DM_OP_to_device, &(MoveAttr){a->device, a->non_blocking}, 1, t);
+  c->out[0] = x->st == DM_OK ? x_cast(x, t, dtype) : NULL;
   return x->st;
 }

@@ -15,7 +15,7 @@ enum { GRAIN = 65536, BLOCK = 256 };
 void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, int64_t device) {
   dm_Meta *m = &c->out_meta[0];
   m->dtype = (uint8_t)(dtype < 0 ? standard : (dm_DType)dtype);
-  m->device = (dm_Device){(uint8_t)(device >> 8), (uint8_t)(device & 255)};
+  m->device = dm_device_of(device);
   m->ndim = (uint8_t)dm_max_i64(size.n, 0);
   for (int d = 0; d < m->ndim; d++) m->shape[d] = size.v[d];
 }

@@ -13,6 +13,7 @@
 #include "cpu/vec.h"
 #include "op/create.h"
 #include "op/index.h"
+#include "op/pointwise.h"
 #include "op/window.h"
 
 enum { GRAIN = 32768 };
@@ -106,6 +107,16 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
   return DM_OK;
 }
 
+dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
+  dm_X x = DM_X_INIT;
+  dm_Tensor *set = dm_x(&x, DM_OP_ne, NULL, 2, t, dm_x_number(&x, 0));
+  dm_Tensor *sum = x_sum(&x, set, (dm_Ints){-1, {0}}, false); /* of bool: int64 */
+  dm_status st = x.st;
+  if (st == DM_OK) st = dm_tensor_read(sum, sizeof *count, count);
+  dm_x_free(&x);
+  return st;
+}
+
 /* ---- operands ---- */
 
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
@@ -155,7 +166,7 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
   if (x->st != DM_OK) return NULL;
   dm_SizedAttr a = {.size = {.n = ndim}};
   a.dtype = like->dtype;
-  a.device = like->device.type << 8 | like->device.index;
+  a.device = dm_device_code(like->device);
   for (int d = 0; d < ndim; d++) a.size.v[d] = shape[d];
   return dm_x(x, DM_OP_zeros, &a, 0);
 }

@@ -6,6 +6,8 @@
 
 /* May values of src be written among x's? A number may when it is whole. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src);
+/* How many elements of a tensor of another device than the CPU are not 0; waits. */
+dm_status dm_count_far(dm_Tensor *t, int64_t *count);
 /* Fails unless index is of an integer dtype. */
 dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index);
 /* index as a dense int64 tensor of positions in 0..n-1; wrap: negative ones

@@ -427,19 +427,35 @@ static void run_max(void *ctx, char *const *ptr, const int64_t *stride, int64_t 
   }
 }
 
+/* The largest value in an index that is not empty. */
+static dm_status largest_of(dm_Tensor *index, int64_t *value) {
+  const dm_DType dtype = (dm_DType)index->dtype;
+  if (index->device.type == DM_CPU) {
+    Largest r = {.dtype = dtype, .value = INT64_MIN};
+    dm_iter_init(&r.it, 1, &index);
+    dm_iter_range(&r.it, 0, index->numel, run_max, &r);
+    *value = r.value;
+    return DM_OK;
+  }
+  dm_Tensor *max = NULL;
+  char element[8];
+  DM_TRY(dm_call(DM_OP_amax, 1, &index, NULL, &max));
+  const dm_status st = dm_tensor_read(max, dm_dtype_size(dtype), element);
+  if (st == DM_OK) dm_load_i64(dtype, element, 1, 1, value);
+  dm_tensor_unref(&max);
+  return st;
+}
+
 dm_status one_hot_rule(dm_Call *c) {
   dm_Tensor *index = c->in[0];
   int64_t n = *DM_ATTR(int64_t, c);
   DM_TRY(dm_check_index(c, index));
   if (n == -1) {
-    if (index->numel == 0 || index->device.type != DM_CPU)
-      return dm_fail(DM_EARG,
-                     "one_hot: num_classes is wanted for an index that is empty or not "
-                     "on the cpu");
-    Largest r = {.dtype = (dm_DType)index->dtype, .value = INT64_MIN};
-    dm_iter_init(&r.it, 1, &index);
-    dm_iter_range(&r.it, 0, index->numel, run_max, &r);
-    n = r.value < c->base ? 0 : dm_min_i64(r.value - c->base, INT64_MAX - 1) + 1;
+    int64_t most;
+    if (index->numel == 0)
+      return dm_fail(DM_EARG, "one_hot: num_classes is wanted for an index that is empty");
+    DM_TRY(largest_of(index, &most));
+    n = most < c->base ? 0 : dm_min_i64(most - c->base, INT64_MAX - 1) + 1;
   }
   if (n < 0)
     return dm_fail(DM_EARG, "one_hot: num_classes %lld given, wanted 0 or more", (long long)n);

@@ -24,13 +24,9 @@ static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_
   *(int64_t *)ctx += sum;
 }
 
-static dm_status count_mask(const dm_Call *c, dm_Tensor *mask, int64_t *count) {
+static dm_status count_mask(dm_Tensor *mask, int64_t *count) {
   *count = 0;
-  if (mask->device.type != DM_CPU)
-    return dm_fail(DM_EDEV,
-                   "%s: the size of the result depends on the mask's values, which "
-                   "are not on the cpu; hint: where or masked_fill",
-                   c->op->name);
+  if (mask->device.type != DM_CPU) return dm_count_far(mask, count);
   if (mask->numel == 0) return DM_OK;
   dm_Iter it;
   dm_iter_init(&it, 1, &mask);
@@ -86,7 +82,7 @@ dm_status masked_select_rule(dm_Call *c) {
   int64_t shape[DM_MAX_DIM], count;
   DM_TRY(check_mask(c, mask));
   DM_TRY(dm_broadcast("masked_select", x, mask, &ndim, shape));
-  DM_TRY(count_mask(c, mask, &count));
+  DM_TRY(count_mask(mask, &count));
   if (mask->numel > 0) count *= dm_numel(ndim, shape) / mask->numel;
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   c->out_meta[0].ndim = 1;
@@ -156,7 +152,7 @@ dm_status masked_put_rule(dm_Call *c) {
                    DM_SHAPE(mask), DM_SHAPE(x));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   if (source->numel == 1) return DM_OK;
-  DM_TRY(count_mask(c, mask, &count));
+  DM_TRY(count_mask(mask, &count));
   if (mask->numel > 0) count *= x->numel / mask->numel;
   if (count != source->numel)
     return dm_fail(DM_EARG,

@@ -194,49 +194,83 @@ static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic) {
   return st;
 }
 
-/* Lanes that all have lane 0's shape and a float dtype on the CPU. */
-static dm_status check_lanes(const char *op, int64_t i, int n, dm_Tensor *const *lane) {
+/* ---- what is given ---- */
+
+static const dm_OptimOps *far[DM_N_DEVICE_TYPE];
+
+void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops) { far[type] = ops; }
+
+/* A call under check: where its tensors lie, once one was seen. */
+typedef struct Check {
+  const char *op;
+  const dm_Tensor *first;
+} Check;
+
+static dm_status check_place(Check *c, const char *what, int64_t i, const dm_Tensor *t) {
+  if (!c->first) c->first = t;
+  if (DM_LIKELY(dm_device_eq(c->first->device, t->device))) return DM_OK;
+  char a[16], b[16];
+  return dm_fail(DM_EARG, "%s: %s %lld is on %s, what came before it on %s; hint: a call each",
+                 c->op, what, (long long)i + 1, dm_device_name(t->device, a),
+                 dm_device_name(c->first->device, b));
+}
+
+/* *ops: the back end that is to do it; NULL: the CPU. */
+static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
+  *ops = NULL;
+  if (!c->first || c->first->device.type == DM_CPU) return DM_OK;
+  *ops = far[c->first->device.type];
+  if (*ops) return DM_OK;
+  char name[16];
+  return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
+}
+
+/* Lanes that all have lane 0's shape and device, and a float dtype. */
+static dm_status check_lanes(Check *c, int64_t i, int n, dm_Tensor *const *lane) {
   for (int k = 0; k < n; k++) {
     const dm_Tensor *t = lane[k];
     if (!dm_is_float((dm_DType)t->dtype))
-      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", op,
+      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", c->op,
                      (long long)i + 1, dm_dtype_name(t->dtype));
-    if (t->device.type != DM_CPU)
-      return dm_fail(DM_EDEV, "%s: no kernel for the device of tensor %lld", op,
-                     (long long)i + 1);
+    DM_TRY(check_place(c, "tensor", i, t));
     if (!dm_same_shape(t, lane[0]))
       return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s",
-                     op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
+                     c->op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
   }
   return DM_OK;
 }
 
 /* A parameter beside its master: lane 0 was checked. */
-static dm_status check_weight(const char *op, int64_t i, dm_Tensor *param, dm_Tensor *master) {
+static dm_status check_weight(Check *c, int64_t i, dm_Tensor *param, dm_Tensor *master) {
   if (!master) return DM_OK;
-  DM_TRY(check_lanes(op, i, 2, (dm_Tensor *[2]){master, param}));
+  DM_TRY(check_lanes(c, i, 2, (dm_Tensor *[2]){master, param}));
   if (master->dtype == DM_F32 && dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
   return dm_fail(DM_EARG, "%s: parameter %lld is %s, its master %s; wanted 16 bits and float32",
-                 op, (long long)i + 1, dm_dtype_name((dm_DType)param->dtype),
+                 c->op, (long long)i + 1, dm_dtype_name((dm_DType)param->dtype),
                  dm_dtype_name((dm_DType)master->dtype));
 }
 
-static dm_status check_scalar(const char *op, const char *name, const dm_Tensor *t,
-                              dm_DType dtype) {
-  if (t->numel == 1 && t->dtype == dtype && t->device.type == DM_CPU) return DM_OK;
-  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted one element of %s on the gradients' device",
-                 op, name, dm_dtype_name(t->dtype), DM_SHAPE(t), dm_dtype_name(dtype));
+/* One element on the device of the others. */
+static dm_status check_scalar(Check *c, const char *name, const dm_Tensor *t, dm_DType dtype) {
+  if (!c->first) c->first = t;
+  if (t->numel == 1 && t->dtype == dtype && dm_device_eq(t->device, c->first->device))
+    return DM_OK;
+  char at[16];
+  return dm_fail(DM_EARG,
+                 "%s: %s is %s %s on %s, wanted one element of %s on the gradients' device",
+                 c->op, name, dm_dtype_name(t->dtype), DM_SHAPE(t),
+                 dm_device_name(t->device, at), dm_dtype_name(dtype));
 }
 
 static float scalar_of(const dm_Tensor *t) { return *(const float *)dm_tensor_data(t); }
 
-static dm_status check_found_inf(const char *op, const dm_Tensor *found_inf, bool *skip) {
-  *skip = false;
-  if (!found_inf) return DM_OK;
-  DM_TRY(check_scalar(op, "found_inf", found_inf, DM_F32));
-  const float v = scalar_of(found_inf);
-  *skip = v < 0 || v > 0 || v != v;
-  return DM_OK;
+static dm_status check_found_inf(Check *c, const dm_Tensor *found_inf) {
+  return found_inf ? check_scalar(c, "found_inf", found_inf, DM_F32) : DM_OK;
+}
+
+static bool is_set(const dm_Tensor *found_inf) {
+  const float v = found_inf ? scalar_of(found_inf) : 0;
+  return v < 0 || v > 0 || v != v;
 }
 
 /* ---- SGD: lanes weight, gradient, momentum buffer ---- */
@@ -284,13 +318,17 @@ static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
 dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
                       const dm_Tensor *found_inf) {
   Update u = {.f32 = sgd_f32, .f64 = sgd_f64};
-  bool skip;
-  DM_TRY(check_found_inf("SGD", found_inf, &skip));
+  Check c = {"SGD", NULL};
+  const dm_OptimOps *ops;
   for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
-    DM_TRY(check_lanes("SGD", i, sgd_lanes(&slots[i], u.lane), u.lane));
-    DM_TRY(check_weight("SGD", i, slots[i].param, slots[i].master));
+    DM_TRY(check_lanes(&c, i, sgd_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
   }
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->sgd_step(n, slots, o, found_inf);
+  const bool skip = is_set(found_inf);
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
     const SgdHow how = {o, slots[i].first};
@@ -354,17 +392,21 @@ static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
 dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
                        const dm_Tensor *found_inf) {
   Update u = {.f32 = adam_f32, .f64 = adam_f64};
-  bool skip;
-  DM_TRY(check_found_inf("Adam", found_inf, &skip));
+  Check c = {"Adam", NULL};
+  const dm_OptimOps *ops;
   for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
     if (o->amsgrad && !slots[i].max_exp_avg_sq)
       return dm_fail(DM_EARG, "Adam: amsgrad wants max_exp_avg_sq for parameter %lld",
                      (long long)i + 1);
-    DM_TRY(check_lanes("Adam", i, adam_lanes(&slots[i], u.lane), u.lane));
-    DM_TRY(check_weight("Adam", i, slots[i].param, slots[i].master));
-    DM_TRY(check_scalar("Adam", "step", slots[i].step, DM_F32));
+    DM_TRY(check_lanes(&c, i, adam_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
+    DM_TRY(check_scalar(&c, "step", slots[i].step, DM_F32));
   }
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->adam_step(n, slots, o, found_inf);
+  const bool skip = is_set(found_inf);
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
     float *step = dm_tensor_data(slots[i].step);
@@ -447,18 +489,17 @@ static void unscale_range(void *ctx, int64_t begin, int64_t end) {
   dm_iter_range(&u->it, begin, end, unscale_run, u);
 }
 
-static dm_status check_record(const char *op, const char *name, const dm_Tensor *t, int n) {
-  if (t->numel == n && t->dtype == DM_I64 && t->device.type == DM_CPU &&
-      dm_tensor_is_contiguous(t))
-    return DM_OK;
-  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted %d dense elements of int64", op, name,
+static dm_status check_record(Check *c, const char *name, const dm_Tensor *t, int n) {
+  DM_TRY(check_place(c, name, 0, t));
+  if (t->numel == n && t->dtype == DM_I64 && dm_tensor_is_contiguous(t)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted %d dense elements of int64", c->op, name,
                  dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t), n);
 }
 
-static dm_status check_grads(int64_t n, dm_Tensor *const *grads) {
+static dm_status check_grads(Check *c, int64_t n, dm_Tensor *const *grads) {
   for (int64_t i = 0; i < n; i++) {
     if (!grads[i]) continue;
-    DM_TRY(check_lanes("unscale_", i, 1, &grads[i]));
+    DM_TRY(check_lanes(c, i, 1, &grads[i]));
     if (dm_tensor_overlaps_itself(grads[i]))
       return dm_fail(DM_EARG,
                      "unscale_: several elements of the expanded gradient of parameter %lld "
@@ -472,10 +513,14 @@ static dm_status check_grads(int64_t n, dm_Tensor *const *grads) {
    where the inverse of a tiny scale overflows they are worse. */
 dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                          dm_Tensor *found_inf, dm_Tensor *where) {
-  DM_TRY(check_scalar("unscale_", "scale", scale, DM_F32));
-  DM_TRY(check_scalar("unscale_", "found_inf", found_inf, DM_F32));
-  DM_TRY(check_record("unscale_", "where", where, 2));
-  DM_TRY(check_grads(n, grads));
+  Check c = {"unscale_", NULL};
+  const dm_OptimOps *ops;
+  DM_TRY(check_grads(&c, n, grads));
+  DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->amp_unscale(n, grads, scale, found_inf, where);
   int64_t first[2] = {0, 0};
   for (int64_t i = 0; i < n; i++) {
     dm_Tensor *g = grads[i];
@@ -501,13 +546,16 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
 
 dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
                       int64_t step) {
-  bool skipped;
-  DM_TRY(check_record("step", "history", history, DM_AMP_FIELDS));
-  DM_TRY(check_record("step", "where", where, 2));
-  DM_TRY(check_found_inf("step", found_inf, &skipped));
+  Check c = {"step", NULL};
+  const dm_OptimOps *ops;
+  DM_TRY(check_record(&c, "history", history, DM_AMP_FIELDS));
+  DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->amp_note(history, found_inf, where, step);
   int64_t *h = dm_tensor_data(history);
   const int64_t *w = dm_tensor_data(where);
-  if (!skipped) {
+  if (!is_set(found_inf)) {
     h[DM_AMP_RUN] = 0;
   } else {
     if (h[DM_AMP_RUN]++ == 0) h[DM_AMP_FIRST] = step;
@@ -535,15 +583,17 @@ static float grown(float scale, const dm_ScalePolicy *how) {
 dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
                               int64_t n, dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
                               int64_t *held) {
+  Check c = {"update", NULL};
+  const dm_OptimOps *ops;
   bool found = false;
-  DM_TRY(check_scalar("update", "scale", scale, DM_F32));
-  DM_TRY(check_scalar("update", "growth_tracker", growth_tracker, DM_I32));
-  DM_TRY(check_scalar("update", "floored", floored, DM_I32));
-  for (int64_t i = 0; i < n; i++) {
-    bool one;
-    DM_TRY(check_found_inf("update", found_inf[i], &one));
-    found |= one;
-  }
+  DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
+  DM_TRY(check_scalar(&c, "growth_tracker", growth_tracker, DM_I32));
+  DM_TRY(check_scalar(&c, "floored", floored, DM_I32));
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_found_inf(&c, found_inf[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops)
+    return ops->amp_update_scale(scale, growth_tracker, floored, n, found_inf, how, held);
+  for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
   float *s = dm_tensor_data(scale);
   int32_t *tracker = dm_tensor_data(growth_tracker), *low = dm_tensor_data(floored);
   if (found) {
@@ -669,11 +719,15 @@ dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tenso
   dm_DType dtype = DM_F32;
   double total = 0;
   dm_status st = DM_OK;
+  Check c = {"total_norm", NULL};
+  const dm_OptimOps *ops;
   if (!(p >= 0)) return dm_fail(DM_EARG, "total_norm: norm_type is %g, wanted 0 or more", p);
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->total_norm(n, tensors, p, out);
   m->grad = false;
   for (int64_t i = 0; i < n; i++) {
     double norm;
-    DM_GO(check_lanes("total_norm", i, 1, &tensors[i]));
     DM_GO(norm_of(tensors[i], p, &norm));
     if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
     total = join(total,
@@ -710,10 +764,9 @@ DEFINE_CLAMP(clamp_f32, float)
 DEFINE_CLAMP(clamp_f64, double)
 #undef DEFINE_CLAMP
 
-static dm_status run_all(const char *op, int64_t n, dm_Tensor *const *tensors, Update u) {
+static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
   u.n_lane = 1;
   u.written = 1u;
-  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(op, i, 1, &tensors[i]));
   for (int64_t i = 0; i < n; i++) {
     u.lane[0] = tensors[i];
     DM_TRY(run(&u));
@@ -732,14 +785,22 @@ static double clip_factor(double max_norm, const dm_Tensor *total) {
 
 dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                        const dm_Tensor *total_norm) {
-  DM_TRY(check_scalar("clip_grad_norm_", "total_norm", total_norm,
+  Check c = {"clip_grad_norm_", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(check_scalar(&c, "total_norm", total_norm,
                       total_norm->dtype == DM_F64 ? DM_F64 : DM_F32));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->clip_norm(n, tensors, max_norm, total_norm);
   const double factor = clip_factor(max_norm, total_norm);
-  return run_all("clip_grad_norm_", n, tensors,
-                 (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
+  return run_all(n, tensors, (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
 }
 
 dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
-  return run_all("clip_grad_value_", n, tensors,
-                 (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
+  Check c = {"clip_grad_value_", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return ops->clamp_all(n, tensors, limit);
+  return run_all(n, tensors, (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
 }

@@ -93,4 +93,29 @@ DM_API dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_n
 /* Each element held between -limit and limit; NaN stays. */
 DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit);
 
+/* ---- other devices ---- */
+
+/* The functions above as a back end has them: called with arguments that were
+   checked (lists not empty, all tensors on one device of its). They wait for
+   nothing: of *held they tell what they know. They raise the versions and clear
+   DM_T_SCALED as the CPU's do, and serve dm_Tensor.low. */
+typedef struct dm_OptimOps {
+  dm_status (*sgd_step)(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
+                        const dm_Tensor *found_inf);
+  dm_status (*adam_step)(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
+                         const dm_Tensor *found_inf);
+  dm_status (*amp_unscale)(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
+                           dm_Tensor *found_inf, dm_Tensor *where);
+  dm_status (*amp_note)(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
+                        int64_t step);
+  dm_status (*amp_update_scale)(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
+                                int64_t n, dm_Tensor *const *found_inf,
+                                const dm_ScalePolicy *how, int64_t *held);
+  dm_status (*total_norm)(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
+  dm_status (*clip_norm)(int64_t n, dm_Tensor *const *tensors, double max_norm,
+                         const dm_Tensor *total_norm);
+  dm_status (*clamp_all)(int64_t n, dm_Tensor *const *tensors, double limit);
+} dm_OptimOps;
+void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops);
+
 #endif

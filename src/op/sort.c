@@ -371,14 +371,19 @@ static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
   }
   return found;
 }
-dm_status nonzero_rule(dm_Call *c) {
+static dm_status count_nonzero(dm_Tensor *x, int64_t *count) {
   dm_Tensor *dense = NULL;
-  dm_out_like(c, 0, c->in[0], DM_I64);
-  DM_TRY(dm_dense_new(c->in[0], &dense));
-  c->out_meta[0].shape[0] = scan_nonzero(dense, NULL, 0);
-  c->out_meta[0].shape[1] = dense->ndim;
-  c->out_meta[0].ndim = 2;
+  if (x->device.type != DM_CPU) return dm_count_far(x, count);
+  DM_TRY(dm_dense_new(x, &dense));
+  *count = scan_nonzero(dense, NULL, 0);
   dm_tensor_unref(&dense);
+  return DM_OK;
+}
+dm_status nonzero_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], DM_I64);
+  DM_TRY(count_nonzero(c->in[0], &c->out_meta[0].shape[0]));
+  c->out_meta[0].shape[1] = c->in[0]->ndim;
+  c->out_meta[0].ndim = 2;
   return DM_OK;
 }
 dm_status nonzero_cpu(dm_Call *c) {

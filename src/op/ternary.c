@@ -8,18 +8,15 @@
 static dm_status broadcast_all(dm_Call *c, dm_DType dtype) {
   dm_Tensor sum = {.ndim = 0}; /* carries the shape so far, no more */
   dm_Meta *m = &c->out_meta[0];
-  dm_Device dev = c->in[0]->device;
   for (int i = 0; i < c->n_in; i++) {
     int ndim;
     int64_t shape[DM_MAX_DIM];
     DM_TRY(dm_broadcast(c->op->name, &sum, c->in[i], &ndim, shape));
     sum.ndim = (uint8_t)ndim;
     for (int d = 0; d < ndim; d++) sum.shape[d] = shape[d];
-    if (c->in[i]->device.type != DM_CPU) dev = c->in[i]->device;
   }
   *m = dm_meta_of(&sum);
   m->dtype = (uint8_t)dtype;
-  m->device = dev;
   return DM_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "op/index.h"
 #include "op/pointwise.h"
 
 typedef struct TwoDims {
@@ -427,9 +428,7 @@ void as_region_grad(dm_Grad *g) {
   /* the same view of a fresh tensor of zeros gives the region */
   const dm_Meta *m = &g->in_meta[0];
   dm_X *x = g->x;
-  dm_Tensor *zero = dm_x_number(x, 0);
-  dm_Tensor *whole = x_expand(x, x_cast(x, zero, (dm_DType)g->gy[0]->dtype), m->ndim, m->shape);
-  whole = x_unary(x, DM_OP_clone, whole);
+  dm_Tensor *whole = x_zeros(x, m->ndim, m->shape, g->gy[0]);
   if (x->st != DM_OK) return;
   dm_Tensor *region = dm_x(x, (int)dm_op_id(g->op), g->attr, 1, whole);
   dm_Tensor *in[2] = {region, g->gy[0]};
@@ -486,7 +485,7 @@ static bool window_overlaps(const WindowAttr *a) {
 }
 
 /* The window's elements as positions in the flat storage, counted from base. */
-static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, int base) {
+static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, int base) {
   const int64_t n = dm_numel((int)a->size.n, a->size.v);
   dm_Tensor *t = NULL;
   if (x->st == DM_OK) x->st = dm_tensor_new(DM_I64, 1, &n, (dm_Device){DM_CPU, 0}, &t);
@@ -497,7 +496,9 @@ static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, int base) {
     for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
     for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
   }
-  return dm_x_own(x, t);
+  t = dm_x_own(x, t);
+  const int64_t move[2] = {dm_device_code(dev), 0};
+  return t && dev.type != DM_CPU ? dm_x(x, DM_OP_to_device, move, 1, t) : t;
 }
 
 /* Where the window lies inside a dense tensor of the base's shape: only dense
@@ -516,10 +517,9 @@ void as_strided_grad(dm_Grad *g) {
     int64_t dim;
     double alpha;
   } attr = {0, 1};
-  dm_Tensor *zero = x_cast(x, dm_x_number(x, 0), (dm_DType)g->gy[0]->dtype);
-  dm_Tensor *flat = x_unary(x, DM_OP_clone, x_expand(x, zero, 1, &whole));
+  dm_Tensor *flat = x_zeros(x, 1, &whole, g->gy[0]);
   dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
-  dm_Tensor *at = window_positions(x, a, dm_modes()->base);
+  dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_modes()->base);
   flat = dm_x(x, DM_OP_index_add, &attr, 3, flat, at, gy);
   g->gx[0] = x_reshape(x, flat, m->ndim, m->shape);
 }
@@ -539,7 +539,8 @@ static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *
   return st;
 }
 
-dm_status as_strided_scatter_cpu(dm_Call *c) {
+/* Made of calls: for every device. */
+dm_status as_strided_scatter_any(dm_Call *c) {
   const WindowAttr *a = DM_ATTR(WindowAttr, c);
   dm_Tensor *in[2] = {c->out[0], c->in[0]};
   DM_TRY(dm_call_inplace(DM_OP_copy, 2, in, NULL));

@@ -173,6 +173,11 @@ local function check_optimizer(optimizer, o)
   end
 end
 
+-- v as a found_inf beside the optimizer's parameters.
+local function flag_of(optimizer, v)
+  return core.tensor(v, {device = optimizer.param_groups[1].params[1].device})
+end
+
 -- step() skips where a scope found inf or NaN: on the device if the optimizer
 -- takes found_inf, else here. While a scope ends, the scaler's call of step() only
 -- tells what was found; record.ending holds it.
@@ -180,7 +185,7 @@ local function patch_step(optimizer, record)
   local step = optimizer.step
   rawset(optimizer, "step", function(self, closure, found_inf)
     if record.ending then
-      record.ending = found_inf or core.tensor(0.0)
+      record.ending = found_inf or flag_of(optimizer, 0.0)
       return
     end
     if record.open > 0 then
@@ -309,7 +314,7 @@ local function check_gradients(scope, optimizer)
   local found = record.ending
   record.ending = nil
   if not ok then error(message, 0) end
-  if found == true then found = core.tensor(1.0) end
+  if found == true then found = flag_of(optimizer, 1.0) end
   record.found_inf = core.keep(record.found_inf and record.found_inf + found or found:clone())
 end
 

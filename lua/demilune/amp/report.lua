@@ -56,7 +56,7 @@ local function look(self, params, factor, scale, wanted)
     local grad = p.grad
     if grad and (not wanted or wanted[p]) then
       any = true
-      local host = grad.device == "cpu" and grad or grad:to "cpu"
+      local host = grad:to "cpu"
       local row = g.of[p]
       if not row then
         row = {name = ("parameter %d %s"):format(i, tostring(p.shape))}
@@ -182,7 +182,8 @@ end
 local function add(t, key, n) t[key] = (t[key] or 0) + n end
 
 -- Ops whose dtype is what the script asked for.
-local MOVES = {cast = true, clone = true, copy = true, zeros_like = true, ones_like = true}
+local MOVES = {cast = true, clone = true, copy = true, to = true, to_device = true,
+  zeros_like = true, ones_like = true}
 
 -- The class of an op under autocast, by device: {cpu = {exp = "fp32", ...}, ...}
 local classes

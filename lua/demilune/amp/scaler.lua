@@ -71,18 +71,22 @@ end
 
 -- ---- scale ----
 
-local function scalar(v, dtype) return core.keep(core.tensor(v, {dtype = dtype})) end
+local function scalar(v, dtype, device)
+  return core.keep(core.tensor(v, {dtype = dtype, device = device}))
+end
 
--- The tensors are made by the first scale().
-local function start(self)
+-- The tensors are made by the first scale(), on the device of its first loss.
+local function start(self, device)
   if self._scale then return end
-  local floored, tracker = scalar(0, "int32"), scalar(self._init_tracker, "int32")
-  self._scale, self._tracker, self._floored = scalar(self._init_scale, "float32"), tracker, floored
+  local floored = scalar(0, "int32", device)
+  local tracker = scalar(self._init_tracker, "int32", device)
+  self._scale, self._tracker, self._floored = scalar(self._init_scale, "float32", device),
+    tracker, floored
 end
 
 local function scaled(self, value)
   if core.is_tensor(value) then
-    local out = value * self._scale
+    local out = value * self._scale:to(value.device)
     core.amp_mark_scaled_(out)
     return out
   end
@@ -91,20 +95,22 @@ local function scaled(self, value)
   return out
 end
 
+-- Raises unless it is made of tensors; the device of one, nil when there is none.
 local function check_outputs(value)
-  if core.is_tensor(value) then return end
+  if core.is_tensor(value) then return value.device end
   if type(value) ~= "table" or getmetatable(value) ~= nil then
     caller.raise("scale: got a %s, wanted a tensor or a table of tensors", type(value))
   end
-  for _, item in pairs(value) do check_outputs(item) end
+  local device
+  for _, item in pairs(value) do device = check_outputs(item) or device end
+  return device
 end
 
 -- The loss times the scale; of a table of losses (nested at will), such a table.
 -- Once for each loss. Differentiable. A scaler that is off returns its argument.
 function GradScaler:scale(outputs)
   if not self._enabled then return outputs end
-  check_outputs(outputs)
-  start(self)
+  start(self, check_outputs(outputs))
   return scaled(self, outputs)
 end
 
@@ -117,9 +123,9 @@ local FIELDS = {"skipped", "run", "first_step", "step", "which", "count"} -- as 
 local function record_of(self, optimizer)
   local record = self._records[optimizer]
   if not record then
-    record = {stage = "ready", steps = 0, found_inf = scalar(0.0, "float32"),
-      where = core.keep(core.zeros(2, {dtype = "int64"})),
-      history = core.keep(core.zeros(#FIELDS, {dtype = "int64"}))}
+    local counts = {dtype = "int64", device = self._scale.device}
+    record = {stage = "ready", steps = 0, found_inf = scalar(0.0, "float32", counts.device),
+      where = core.keep(core.zeros(2, counts)), history = core.keep(core.zeros(#FIELDS, counts))}
     self._records[optimizer] = record
   end
   return record
@@ -267,10 +273,10 @@ local function set_scale(self, value)
   elseif not core.is_tensor(value) then
     caller.raise("update: new_scale is a %s, wanted a number or a tensor", type(value))
   elseif value:numel() ~= 1 or value.requires_grad or not value:is_floating_point()
-    or regions.device_type_of(value.device) ~= self._device then
+    or value.device ~= self._scale.device then
     caller.raise("update: new_scale is %s %s on %s%s, wanted one float element on %s that " ..
       "requires no gradient", value.dtype, tostring(value.shape), value.device,
-      value.requires_grad and " that requires a gradient" or "", self._device)
+      value.requires_grad and " that requires a gradient" or "", self._scale.device)
   else
     self._scale:copy_(value:squeeze())
   end

@@ -72,8 +72,8 @@ function dataset.positions(what, list, n)
       caller.raise("%s: wanted a list or tensor of positions, got %s", what, type(list))
     end
     for _, i in ipairs(list) do dataset.check_position(what, i, n) end
-    if #list == 0 then return core.zeros(0, {dtype = "int64"}) end
-    return core.tensor(list, {dtype = "int64"})
+    if #list == 0 then return core.zeros(0, {dtype = "int64", device = "cpu"}) end
+    return core.tensor(list, {dtype = "int64", device = "cpu"})
   end
   if list.dtype ~= "int64" or list:dim() ~= 1 then
     caller.raise("%s: positions are %s %s, wanted int64 of one dim", what, list.dtype,

@@ -37,7 +37,9 @@ function collate_values(values, n, field)
     end
   end
   if kind == "tensor" then return core.stack(values) end
-  if kind == "number" or kind == "boolean" then return core.tensor(values) end
+  if kind == "number" or kind == "boolean" then
+    return core.tensor(values, {device = "cpu"})
+  end
   if kind == "table" then return collate_fields(values) end
   if kind == "string" then return values end
   caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
@@ -172,7 +174,7 @@ local function order_of(self, epoch)
   elseif self.shuffle then
     return core.permutation(self.n_samples, self.seed, epoch)
   end
-  return core.arange(1, self.n_samples, {dtype = "int64"})
+  return core.arange(1, self.n_samples, {dtype = "int64", device = "cpu"})
 end
 
 -- What is left of an order after so many samples.

@@ -23,7 +23,9 @@ end
 -- SequentialSampler(set): 1, 2, ...
 local SequentialSampler = Sampler:extend "SequentialSampler"
 function SequentialSampler:init(set) self.n = dataset.count(self.class, set) end
-function SequentialSampler:order() return core.arange(1, self.n, {dtype = "int64"}) end
+function SequentialSampler:order()
+  return core.arange(1, self.n, {dtype = "int64", device = "cpu"})
+end
 sampler.SequentialSampler = SequentialSampler
 
 -- RandomSampler(set, {seed = n}): a new permutation each epoch.

@@ -32,7 +32,7 @@ local Conv2d = Module:extend "Conv2d"
 Conv2d.keeps_nothing = true
 
 local CONV = {stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
-  padding_mode = "zeros", dtype = "float32", device = "cpu"}
+  padding_mode = "zeros", dtype = "float32", device = options.NONE}
 
 -- Zeros on each side of a plane. "same" may want one more at the end.
 local function padding_of(o, kernel, dilation, stride)

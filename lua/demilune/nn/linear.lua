@@ -12,7 +12,7 @@ local Linear = Module:extend "Linear"
 Linear.keeps_nothing = true
 
 function Linear:init(in_features, out_features, opts)
-  local o = options.read("Linear", opts, {bias = true, dtype = "float32", device = "cpu"})
+  local o = options.read("Linear", opts, {bias = true, dtype = "float32", device = options.NONE})
   self.in_features, self.out_features = in_features, out_features
   local how = {dtype = o.dtype, device = o.device}
   self.weight = core.parameter(core.empty(out_features, in_features, how))
@@ -42,7 +42,7 @@ Embedding.keeps_nothing = true
 
 function Embedding:init(num_embeddings, embedding_dim, opts)
   local o = options.read("Embedding", opts, {padding_idx = options.NONE, dtype = "float32",
-    device = "cpu"})
+    device = options.NONE})
   self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
   self.padding_idx = o.padding_idx
   self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,

@@ -4,6 +4,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 
 local Module = {}
 Module.__index = Module
@@ -217,13 +218,17 @@ function Module:zero_grad()
   for _, p in self:named_parameters() do p.grad = nil end
 end
 
--- Floating parameters and buffers take the dtype; all take the device. They
--- stay the same tensors, so that an optimizer keeps them.
+local TO = {dtype = options.NONE, device = options.NONE, non_blocking = false}
+
+-- Floating parameters and buffers take the dtype; all take the device, and their
+-- gradients with them. They stay the same tensors, so that an optimizer keeps them;
+-- its own buffers stay where they are, so move first. Arguments as tensor:to's.
 function Module:to(...)
-  local dtype, device
+  local dtype, device, non_blocking
   for _, arg in ipairs{...} do
     if type(arg) == "table" then
-      dtype, device = arg.dtype or dtype, arg.device or device
+      local o = options.read("to", arg, TO)
+      dtype, device, non_blocking = o.dtype or dtype, o.device or device, o.non_blocking
     elseif core.is_tensor(arg) then
       dtype, device = arg.dtype, arg.device
     elseif type(arg) == "string" and (arg:match "^%l+:%d+$" or arg == "cpu" or arg == "cuda") then
@@ -236,7 +241,8 @@ function Module:to(...)
     caller.raise("%s:to: dtype is %s, wanted a float dtype", self.class, tostring(dtype))
   end
   local function convert(t)
-    return t:to{dtype = t:is_floating_point() and dtype or nil, device = device}
+    return t:to{dtype = t:is_floating_point() and dtype or nil, device = device,
+      non_blocking = non_blocking}
   end
   local _ <close> = core.no_grad()
   each_tensor(self, function(module, field, value)

@@ -19,7 +19,7 @@ local function batch_norm(name, wanted, ranks)
 
   function Norm:init(num_features, opts)
     local o = options.read(name, opts, {eps = 1e-5, momentum = 0.1, affine = true,
-      track_running_stats = true, dtype = "float32", device = "cpu"})
+      track_running_stats = true, dtype = "float32", device = options.NONE})
     local how = {dtype = o.dtype, device = o.device}
     self.num_features, self.eps, self.momentum = num_features, o.eps, o.momentum
     if o.affine then
@@ -29,7 +29,8 @@ local function batch_norm(name, wanted, ranks)
     if o.track_running_stats then
       self:register_buffer("running_mean", core.zeros(num_features, how))
       self:register_buffer("running_var", core.ones(num_features, how))
-      self:register_buffer("num_batches_tracked", core.tensor(0, {dtype = "int64"}))
+      self:register_buffer("num_batches_tracked", core.tensor(0, {dtype = "int64",
+        device = o.device}))
     end
   end
 
@@ -62,7 +63,7 @@ LayerNorm.keeps_nothing = true
 
 function LayerNorm:init(normalized_shape, opts)
   local o = options.read("LayerNorm", opts, {eps = 1e-5, elementwise_affine = true, bias = true,
-    dtype = "float32", device = "cpu"})
+    dtype = "float32", device = options.NONE})
   local shape = type(normalized_shape) == "table" and {table.unpack(normalized_shape)}
     or {normalized_shape}
   self.normalized_shape, self.eps = shape, o.eps
@@ -87,7 +88,7 @@ GroupNorm.keeps_nothing = true
 
 function GroupNorm:init(num_groups, num_channels, opts)
   local o = options.read("GroupNorm", opts, {eps = 1e-5, affine = true, dtype = "float32",
-    device = "cpu"})
+    device = options.NONE})
   if num_channels % num_groups ~= 0 then
     caller.raise("GroupNorm: %d groups do not divide %d channels", num_groups, num_channels)
   end

@@ -85,8 +85,8 @@ end
 local Cell = Module:extend "Cell"
 Cell.reset_parameters = reset_parameters
 
-local CELL = {bias = true, dtype = "float32", device = "cpu"}
-local RNN_CELL = {bias = true, nonlinearity = "tanh", dtype = "float32", device = "cpu"}
+local CELL = {bias = true, dtype = "float32", device = options.NONE}
+local RNN_CELL = {bias = true, nonlinearity = "tanh", dtype = "float32", device = options.NONE}
 
 function Cell:init(input_size, hidden_size, opts)
   local o = options.read(self.class, opts, self.has_nonlinearity and RNN_CELL or CELL)
@@ -131,7 +131,7 @@ local Recurrent = Module:extend "Recurrent"
 Recurrent.reset_parameters = reset_parameters
 
 local LAYERS = {num_layers = 1, bias = true, batch_first = false, dropout = 0,
-  bidirectional = false, dtype = "float32", device = "cpu"}
+  bidirectional = false, dtype = "float32", device = options.NONE}
 local RNN_LAYERS = {nonlinearity = "tanh"}
 for key, default in pairs(LAYERS) do RNN_LAYERS[key] = default end
 

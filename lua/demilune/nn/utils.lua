@@ -75,7 +75,10 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
   options.read("clip_grads_with_norm_", opts, {foreach = options.NONE})
   check_limit("clip_grads_with_norm_", "max_norm", max_norm)
   local list = as_list("clip_grads_with_norm_", parameters)
-  if type(total_norm) == "number" then total_norm = core.tensor(total_norm + 0.0) end
+  if type(total_norm) == "number" then
+    local device = list[1] and list[1].device
+    total_norm = core.tensor(total_norm + 0.0, {dtype = "float32", device = device})
+  end
   core.clip_norm_(list, max_norm, total_norm, true)
 end
 

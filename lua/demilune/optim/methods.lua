@@ -92,7 +92,8 @@ local function adam(class, weight_decay, decoupled)
   Adam.takes_found_inf = true
 
   local function make(buffers, like, group)
-    buffers.step = buffers.step or core.keep(core.tensor(0.0))
+    buffers.step = buffers.step
+      or core.keep(core.tensor(0.0, {device = like.device}))
     for _, name in ipairs{"exp_avg", "exp_avg_sq", group.amsgrad and "max_exp_avg_sq"} do
       buffers[name] = buffers[name] or Optimizer.zeros_like(like)
     end

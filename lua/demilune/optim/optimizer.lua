@@ -174,8 +174,8 @@ local function check_saved(self, saved)
   end
 end
 
--- Copies the state; buffers take their parameter's dtype, or float32 where it has
--- a master; counters keep theirs.
+-- Copies the state to the parameters' devices; buffers take their parameter's dtype,
+-- or float32 where it has a master; counters keep theirs.
 function Optimizer:load_state_dict(saved)
   check_saved(self, saved)
   local _ <close> = core.no_grad()
@@ -194,7 +194,8 @@ function Optimizer:load_state_dict(saved)
         state[p] = {}
         for key, value in pairs(buffers) do
           if core.is_tensor(value) then
-            value = core.keep(value:to(key == "step" and "float32" or dtype):clone())
+            value = core.keep(value:to{dtype = key == "step" and "float32" or dtype,
+              device = p.device, copy = true})
           end
           state[p][key] = value
         end
