@@ -522,9 +522,11 @@ void dm_emulated_touch(const dm_EmulatedTile *tile, int64_t i, dm_EmulatedAccess
     if (other == how && how != DM_WRITE) continue; /* reads agree, and so do atomics */
     if (!unordered(&marks[other])) continue;
     const uint3 o = run.threads[marks[other].thread].index;
-    blame("%s %s[%lld], which thread (%u, %u, %u)%s %s since the last barrier between them",
-          now[how], tile->name, (long long)i, o.x, o.y, o.z,
-          marks[other].several == ONE_THREAD ? "" : " and others", before[other]);
+    char who[64] = "several threads";
+    if (marks[other].several == ONE_THREAD)
+      snprintf(who, sizeof who, "thread (%u, %u, %u)", o.x, o.y, o.z);
+    blame("%s %s[%lld], which %s %s since the last barrier between them", now[how], tile->name,
+          (long long)i, who, before[other]);
   }
   mark(&marks[how]);
 }
