@@ -32,7 +32,8 @@ enum { STACK = 256 << 10 }; /* bytes; taken as they are touched */
 
 #if defined(__x86_64__)
 
-/* Keeps what a call must keep and the stack's place in *from, goes on at `to`. */
+/* Keeps what a call must keep and the stack's place in *from, goes on at `to`.
+   A jump, as a ret would go where the processor does not expect it. */
 extern "C" void dm_emulated_switch(void **from, void *to);
 asm(R"(
 .text
@@ -54,7 +55,8 @@ dm_emulated_switch:
   popq %r12
   popq %rbx
   popq %rbp
-  ret
+  popq %rcx
+  jmpq *%rcx
 .size dm_emulated_switch, . - dm_emulated_switch
 )");
 typedef void *Context;
