@@ -9,7 +9,7 @@
 
 extern "C" {
 cudaStream_t dm_cuda_stream(void);                           /* this thread's current stream */
-dm_status dm_cuda_fail(cudaError_t error, const char *what); /* DM_OK for cudaSuccess */
+dm_status dm_cuda_fail(cudaError_t error, const char *what); /* records the failure */
 }
 
 /* ---- shared memory -------------------------------------------------------------
@@ -58,13 +58,13 @@ dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P..
   (dm_check_argument(name, static_cast<P>(args)), ...);
   auto thread = [&] { kernel(static_cast<P>(args)...); };
   const auto run = [](void *t) { (*static_cast<decltype(thread) *>(t))(); };
-  return dm_cuda_fail(dm_emulated_launch(name, reinterpret_cast<const void *>(kernel), grid,
-                                         block, shared, stream, run, &thread),
-                      name);
+  dm_emulated_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
+                     run, &thread);
 #else
   kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
-  return dm_cuda_fail(cudaGetLastError(), name);
 #endif
+  const cudaError_t e = cudaGetLastError();
+  return e == cudaSuccess ? DM_OK : dm_cuda_fail(e, name);
 }
 
 /* dm_launch(kernel, grid, block, shared, args...) on the current stream. A

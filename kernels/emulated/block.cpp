@@ -32,7 +32,8 @@ enum { STACK = 256 << 10 }; /* bytes; taken as they are touched */
 
 #if defined(__x86_64__)
 
-/* Keeps what a call must keep and the stack's place in *from, goes on at `to`. */
+/* Keeps what a call must keep and the stack's place in *from, goes on at `to`.
+   A jump, as a ret would go where the processor does not expect it. */
 extern "C" void dm_emulated_switch(void **from, void *to);
 asm(R"(
 .text
@@ -54,7 +55,8 @@ dm_emulated_switch:
   popq %r12
   popq %rbx
   popq %rbp
-  ret
+  popq %rcx
+  jmpq *%rcx
 .size dm_emulated_switch, . - dm_emulated_switch
 )");
 typedef void *Context;
@@ -522,9 +524,11 @@ void dm_emulated_touch(const dm_EmulatedTile *tile, int64_t i, dm_EmulatedAccess
     if (other == how && how != DM_WRITE) continue; /* reads agree, and so do atomics */
     if (!unordered(&marks[other])) continue;
     const uint3 o = run.threads[marks[other].thread].index;
-    blame("%s %s[%lld], which thread (%u, %u, %u)%s %s since the last barrier between them",
-          now[how], tile->name, (long long)i, o.x, o.y, o.z,
-          marks[other].several == ONE_THREAD ? "" : " and others", before[other]);
+    char who[64] = "several threads";
+    if (marks[other].several == ONE_THREAD)
+      snprintf(who, sizeof who, "thread (%u, %u, %u)", o.x, o.y, o.z);
+    blame("%s %s[%lld], which %s %s since the last barrier between them", now[how], tile->name,
+          (long long)i, who, before[other]);
   }
   mark(&marks[how]);
 }
