@@ -1,12 +1,19 @@
 -- Runs before the specs: where the module is, and which collector.
 -- DEMILUNE_BUILD: the build folder to test ("build", or the sanitizer's).
 -- DEMILUNE_GC: "incremental" or "generational".
+-- DEMILUNE_DEVICE: where tensors are made that name no device ("cpu").
 local build = os.getenv "DEMILUNE_BUILD" or "build"
 
 package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path
 package.cpath = "./" .. build .. "/lua/?.so;" .. package.cpath
 
 collectgarbage(os.getenv "DEMILUNE_GC" or "incremental")
+
+-- Open until the process ends: every spec runs on that device.
+local device = os.getenv "DEMILUNE_DEVICE" or "cpu"
+if device ~= "cpu" then
+  rawset(_G, "DEMILUNE_DEVICE_SCOPE", require("demilune").device(device))
+end
 
 -- assert.refuses(pattern, f): f raises an error whose text has pattern.
 local assert, say = require "luassert", require "say"

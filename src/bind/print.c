@@ -178,8 +178,8 @@ int dm_tensor_tostring(lua_State *L) {
   if (dm_tensor_requires_grad(box->t))
     at += snprintf(buf + at, sizeof buf - (size_t)at, ", requires grad");
   if (box->t->node)
-    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s",
-                   dm_node_name(box->t->node));
+    at +=
+        snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s", dm_node_name(box->t->node));
   if (n_nan) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld nan", (long long)n_nan);
   if (n_inf) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld inf", (long long)n_inf);
   snprintf(buf + at, sizeof buf - (size_t)at, "]");

@@ -1,6 +1,6 @@
-/* Scopes: no_grad and its kin, dm.device and dm.scope. A scope is a to-be-closed value that switches when
-   it is made and switches back once, on every way out; given a function it runs it inside and
-   returns its results. */
+/* Scopes: no_grad and its kin, dm.device and dm.scope. A scope is a to-be-closed value that
+   switches when it is made and switches back once, on every way out; given a function it runs
+   it inside and returns its results. */
 #include "base/error.h"
 #include "bind/bind.h"
 
@@ -10,7 +10,7 @@ typedef struct Scope {
   Kind kind;
   bool open, old_grad, old_inference;
   dm_Device device, old_device; /* DEVICE: where tensors are made */
-  dm_Modes *modes; /* of the coroutine that opened it */
+  dm_Modes *modes;              /* of the coroutine that opened it */
   State *S;
   Box ring;   /* MEMORY: handles made inside */
   Box *outer; /* the scope around */

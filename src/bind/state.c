@@ -287,10 +287,9 @@ void dm_check_options(lua_State *L, const char *what, int i, int n, const char *
     for (int k = 0; k < n; k++) known |= strcmp(names[k], key) == 0;
     if (!known) {
       const char *near = dm_nearest(key, n, names);
-      dm_raise_text(L,
-                    near ? "%s: unknown option '%s'; did you mean '%s'?"
-                         : "%s: unknown option '%s'",
-                    what, key, near);
+      dm_raise_text(
+          L, near ? "%s: unknown option '%s'; did you mean '%s'?" : "%s: unknown option '%s'",
+          what, key, near);
     }
     lua_pop(L, 1);
   }

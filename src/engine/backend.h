@@ -9,6 +9,9 @@
 #include "core/iter.h"
 #include "engine/op.h"
 
+struct dm_OptimOps; /* op/optim.h, above; the linker joins them */
+void dm_optim_register(dm_DeviceType type, const struct dm_OptimOps *ops);
+
 typedef struct dm_Engine {
   const char *version; /* DM_VERSION */
   int64_t layout;      /* DM_LAYOUT: sizes that both sides must agree on */

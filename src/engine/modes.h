@@ -30,12 +30,12 @@ typedef struct dm_Modes {
   bool grad;      /* record what could need a gradient */
   bool inference; /* neither record nor ever be recorded */
   bool cache_enabled;
-  bool masked;  /* inside a listed op: its inner calls are not converted */
-  bool casting; /* autocast is converting an input */
-  bool walking; /* in the walk back */
-  uint8_t base; /* positions count from 0 (C) or 1 (Lua) */
+  bool masked;      /* inside a listed op: its inner calls are not converted */
+  bool casting;     /* autocast is converting an input */
+  bool walking;     /* in the walk back */
+  uint8_t base;     /* positions count from 0 (C) or 1 (Lua) */
   dm_Device device; /* where tensors are made that name no other */
-  int place;    /* where the host is, by a number of its own, for observers; 0: nowhere */
+  int place;        /* where the host is, by a number of its own, for observers; 0: nowhere */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
   struct dm_Region *regions;      /* open autocast regions, the innermost first */
   int resumed;                    /* states put in force, and not gone back from */

@@ -40,10 +40,10 @@ enum {
   F_INPLACE = 1,   /* has a form with a trailing underscore */
   F_POINTWISE = 2, /* element i of the output needs element i of the inputs only */
   F_ONLY_INPLACE = 4,
-  F_VIEW = 8,       /* the rule makes the output, sharing storage */
-  F_HIDDEN = 16,    /* serves gradients; not offered to scripts */
-  F_CREATE = 32,    /* takes no tensor: dtype, device, requires_grad options */
-  F_NO_DOUBLE = 64, /* its gradient has no gradient */
+  F_VIEW = 8,        /* the rule makes the output, sharing storage */
+  F_HIDDEN = 16,     /* serves gradients; not offered to scripts */
+  F_CREATE = 32,     /* takes no tensor: dtype, device, requires_grad options */
+  F_NO_DOUBLE = 64,  /* its gradient has no gradient */
   F_RANDOM = 128,    /* draws numbers: a call may name a generator */
   F_ANY_DEVICE = 256 /* its kernel serves every device, its rule names the outputs' */
 };
