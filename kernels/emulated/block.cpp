@@ -350,6 +350,13 @@ static Fiber *fresh_fiber(void) {
   return f;
 }
 
+void dm_emulated_drop_stacks(void) {
+  const size_t guard = (size_t)sysconf(_SC_PAGESIZE);
+  for (int i = 0; i < run.n_fibers; i++) munmap(run.fibers[i].stack - guard, guard + STACK);
+  run.n_fibers = 0;
+  run.free_fibers = nullptr;
+}
+
 static void run_block(void) {
   run.n_started = run.n_exited = run.n_at_barrier = 0;
   run.block_epoch++;

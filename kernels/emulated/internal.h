@@ -43,6 +43,9 @@ bool dm_emulated_reachable(const void *p);
    in a device's range, the host. */
 void dm_emulated_tell_fault(const void *at, bool device);
 
+/* At the end: gives the fibers' stacks back. */
+void dm_emulated_drop_stacks(void);
+
 void dm_emulated_poison(void *p, size_t n);
 
 /* Counts a launch and the kernel's name. Between enter and leave. */

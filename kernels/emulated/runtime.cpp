@@ -699,9 +699,9 @@ void dm_emulated_count_launch(const char *name) {
   }
 }
 
-/* At the end: appends what was run to the file that collects it, by one lock so
-   that many processes may. "(scale<float, 4>)" loses its parentheses. */
-__attribute__((destructor)) static void write_names(void) {
+/* Appends what was run to the file that collects it, under a lock, as many
+   processes do. "(scale<float, 4>)" loses its parentheses. */
+static void write_names(void) {
   const char *path = getenv("DEMILUNE_EMULATED_COVERAGE");
   FILE *f = path && *path ? fopen(path, "a") : nullptr;
   if (!f) return;
@@ -724,4 +724,31 @@ cudaError_t dm_emulated_run(const char *name, cudaStream_t s, void (*f)(void *ar
   f(arg);
   dm_emulated_leave(open);
   return cudaSuccess;
+}
+
+/* ---- the end: of the process, or of the module in it ----------------------------------------
+ */
+
+template <class T> static void free_list(T **list) {
+  while (T *first = *list) {
+    *list = first->next;
+    free(first);
+  }
+}
+
+/* Whoever calls later finds no block and no handle, and is refused. */
+__attribute__((destructor)) static void stop(void) {
+  write_names();
+  if (n_devices <= 0) return;
+  sigaction(SIGSEGV, &before_fault, nullptr);
+  dm_emulated_drop_stacks();
+  for (int i = 0; i < n_devices; i++) {
+    if (devices[i].base) munmap(devices[i].base, limit);
+    free(devices[i].blocks);
+    devices[i] = Device{};
+  }
+  for (Pinned *b = pinned; b; b = b->next) free(b->data);
+  free_list(&pinned);
+  free_list(&streams);
+  free_list(&events);
 }
