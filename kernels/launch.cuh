@@ -28,8 +28,8 @@ dm_status dm_cuda_fail(cudaError_t error, const char *what); /* records the fail
   type *const name = reinterpret_cast<type *>(dm_dynamic_shared)
 #define DM_SHARED_PTR(type) type *
 #else
-#define DM_SHARED(type, name, n)    \
-  static const char name##_key = 0; \
+#define DM_SHARED(type, name, n) \
+  static char name##_key;        \
   const dm_SharedArray<type> name(dm_emulated_tile(&name##_key, #name, sizeof(type), n))
 #define DM_DYNAMIC_SHARED(type, name) \
   const dm_SharedArray<type> name(dm_emulated_tile(nullptr, #name, sizeof(type), -1))
