@@ -1,7 +1,7 @@
 /* Checks kernels/emulated and kernels/launch.cuh: what a kernel computes on the
    emulated device, and that what is wrong on a GPU is caught. Prints
    "N passed, N failed". */
-#include "launch.cuh"
+#include "kernels/launch.cuh"
 
 #include <math.h>
 #include <pthread.h>
