@@ -3,7 +3,7 @@
 
    A device is opened when it is first used. Each has a stream of its own as the
    default one (the legacy stream would wait for every other). What a thread
-   launches goes to its current stream; the allocator keeps the order. */
+   launches goes to its current stream (dm_Modes.stream); the allocator keeps the order. */
 #include "kernels/cuda.h"
 
 #include <pthread.h>
@@ -29,7 +29,6 @@ static bool sync_always; /* DEMILUNE_SYNC=1: each kernel is waited for */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static _Thread_local int current = -1;
-static _Thread_local cudaStream_t streams[MAX_DEVICE]; /* NULL: the default one */
 
 dm_status dm_cuda_fail(cudaError_t e, const char *what) {
   if (DM_LIKELY(e == cudaSuccess)) return DM_OK;
@@ -124,7 +123,11 @@ static dm_status use(int i) {
   return devices[i].open ? DM_OK : open_device(i);
 }
 
-static cudaStream_t stream_of(int i) { return streams[i] ? streams[i] : devices[i].stream; }
+/* Where the thread's work for device i goes. */
+static cudaStream_t stream_of(int i) {
+  const dm_Stream *s = &dm_modes()->stream;
+  return DM_UNLIKELY(s->handle != NULL) && s->device.index == i ? s->handle : devices[i].stream;
+}
 
 cudaStream_t dm_cuda_stream(void) { return stream_of(current); }
 int dm_cuda_device(void) { return current; }
@@ -327,12 +330,10 @@ static dm_status stream_new(dm_Device dev, void **out) {
   return DM_OK;
 }
 static void stream_free(dm_Device dev, void *stream) {
-  if (streams[dev.index] == stream) streams[dev.index] = NULL;
+  DM_UNUSED(dev);
   cudaStreamSynchronize(stream); /* blocks that belong to it are cached under its name */
   cudaStreamDestroy(stream);
 }
-static void *stream_get(dm_Device dev) { return streams[dev.index]; }
-static void stream_set(dm_Device dev, void *stream) { streams[dev.index] = stream; }
 static cudaStream_t resolved(dm_Device dev, void *stream) {
   return stream ? stream : devices[dev.index].stream;
 }
@@ -392,8 +393,6 @@ static dm_status record_use(dm_Device dev, void *p, void *stream) {
 static const dm_StreamOps stream_ops = {
     .stream_new = stream_new,
     .stream_free = stream_free,
-    .stream_get = stream_get,
-    .stream_set = stream_set,
     .stream_wait = stream_wait,
     .stream_synchronize = stream_synchronize,
     .stream_idle = stream_idle,

@@ -1,11 +1,81 @@
--- demilune.cuda: what CUDA devices there are.
+-- demilune.cuda: NVIDIA's GPUs. Devices count from 0, as in "cuda:0"; a function
+-- that takes a device takes its name or its number, cuda:0 by default.
+--
+-- The back end (cuda.so) is opened when a CUDA device is first asked for.
+
+local core = require "demilune.core"
+local options = require "demilune.options"
 
 local cuda = {}
 
--- false and the reason, where there is none.
-function cuda.is_available() return false, "this build has no CUDA part" end
+-- is_available() -> true; or false and the reason: built without CUDA, no driver,
+-- no GPU.
+function cuda.is_available()
+  local n, why = core.cuda_count()
+  if n > 0 then return true end
+  return false, why
+end
 
-function cuda.device_count() return 0 end
+-- How many devices there are; 0 where CUDA is not available.
+function cuda.device_count() return (core.cuda_count()) end
+
+-- get_device_properties(device) -> {name, total_memory, free_memory (bytes), major,
+-- minor (compute capability), multi_processor_count}
+cuda.get_device_properties = core.cuda_info
+
+function cuda.get_device_name(device) return core.cuda_info(device).name end
+
+-- get_device_capability(device) -> major, minor
+function cuda.get_device_capability(device)
+  local info = core.cuda_info(device)
+  return info.major, info.minor
+end
+
+-- ---- streams and events ----
+
+-- Stream(device) -> a queue of work beside the default one. s:synchronize() waits
+-- for what it has, s:query() tells whether it has done all.
+-- s:wait_event(e), s:wait_stream(other): its later work waits; s:record_event(e).
+-- current_stream(device), default_stream(device).
+-- stream(s): a scope in which s is its device's current stream;
+--   do local _ <close> = dm.cuda.stream(s) ... end, or dm.cuda.stream(s, function, ...).
+cuda.Stream = core.cuda_stream
+cuda.current_stream = core.cuda_current_stream
+cuda.default_stream = core.cuda_default_stream
+cuda.stream = core.cuda_in_stream
+
+-- Event{device = , enable_timing = } -> a mark in a stream. e:record(stream), e:wait(stream),
+-- e:synchronize(), e:query(), from:elapsed_time(to) in milliseconds (both timed).
+function cuda.Event(opts)
+  local o = options.read("Event", opts, {device = "cuda", enable_timing = false})
+  return core.cuda_event(o.device, o.enable_timing)
+end
+
+-- Waits for all work of the device; raises what went wrong in it.
+function cuda.synchronize(device) core.synchronize(device or "cuda") end
+
+-- ---- memory: dm.memory_allocated and its kin, of cuda:0 by default ----
+
+local MEMORY = {"memory_allocated", "max_memory_allocated", "memory_reserved",
+  "max_memory_reserved", "memory_stats", "reset_peak_memory_stats",
+  "reset_accumulated_memory_stats", "empty_cache"}
+for _, name in ipairs(MEMORY) do
+  cuda[name] = function(device) return core[name](device or "cuda") end
+end
+
+-- memory_summary(device, {abbreviated = }) -> text
+function cuda.memory_summary(device, opts)
+  return require("demilune.memory").memory_summary(device or "cuda", opts)
+end
+
+-- mem_get_info(device) -> bytes free, bytes in all
+function cuda.mem_get_info(device)
+  local info = core.cuda_info(device)
+  return info.free_memory, info.total_memory
+end
+
+-- One generator serves every device: the same numbers everywhere.
+cuda.manual_seed, cuda.manual_seed_all = core.manual_seed, core.manual_seed
 
 -- dm.cuda.amp is dm.amp: regions there find their device themselves.
 return setmetatable(cuda, {

@@ -148,7 +148,11 @@ extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
 extern const luaL_Reg dm_image_functions[];
 extern const luaL_Reg dm_autocast_functions[];
+extern const luaL_Reg dm_cuda_functions[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
+/* A scope in which the stream at 1 is the current one; a function may lie at 2. */
+int dm_stream_scope(lua_State *L, dm_Stream stream);
+void dm_register_cuda(lua_State *L, State *S);
 /* Pushes the table of methods of autocast's regions. */
 void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */

@@ -1,15 +1,16 @@
-/* Scopes: no_grad and its kin, dm.device and dm.scope. A scope is a to-be-closed value that
-   switches when it is made and switches back once, on every way out; given a function it runs
-   it inside and returns its results. */
+/* Scopes: no_grad and its kin, dm.device, dm.cuda.stream, dm.scope. A scope is a to-be-closed
+   value that switches when it is made and switches back once, on every way out; given a
+   function it runs it inside and returns its results. */
 #include "base/error.h"
 #include "bind/bind.h"
 
-typedef enum Kind { OFF, ON, INFERENCE, DEVICE, MEMORY } Kind;
+typedef enum Kind { OFF, ON, INFERENCE, DEVICE, STREAM, MEMORY } Kind;
 
 typedef struct Scope {
   Kind kind;
   bool open, old_grad, old_inference;
-  dm_Device device, old_device; /* DEVICE: where tensors are made */
+  dm_Device device, old_device; /* DEVICE: where tensors are made; STREAM: the stream's */
+  dm_Stream stream, old_stream; /* STREAM: where its device's work goes */
   dm_Modes *modes;              /* of the coroutine that opened it */
   State *S;
   Box ring;   /* MEMORY: handles made inside */
@@ -23,8 +24,13 @@ static void scope_open(lua_State *L, State *S, Scope *c) {
   c->old_grad = c->modes->grad;
   c->old_inference = c->modes->inference;
   c->old_device = c->modes->device;
+  c->old_stream = c->modes->stream;
   if (c->kind == DEVICE) {
     c->modes->device = c->device;
+    return;
+  }
+  if (c->kind == STREAM) {
+    c->modes->stream = c->stream;
     return;
   }
   if (c->kind == MEMORY) {
@@ -50,6 +56,10 @@ static void scope_shut(Scope *c) {
   c->open = false;
   if (c->kind == DEVICE) {
     c->modes->device = c->old_device;
+    return;
+  }
+  if (c->kind == STREAM) {
+    c->modes->stream = c->old_stream;
     return;
   }
   if (c->kind != MEMORY) {
@@ -111,29 +121,41 @@ static void keep_coroutine(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
 }
 
-static Scope *push_scope(lua_State *L, State *S, Kind kind, dm_Device device) {
-  Scope *c = lua_newuserdatauv(L, sizeof *c, 1);
-  *c = (Scope){.kind = kind, .S = S, .device = device};
+/* `how` says what to switch; a stream's handle lies at 1 and is held on to. */
+static Scope *push_scope(lua_State *L, State *S, Scope how) {
+  Scope *c = lua_newuserdatauv(L, sizeof *c, 2);
+  *c = how;
+  c->S = S;
   keep_coroutine(L);
+  if (how.kind == STREAM) {
+    lua_pushvalue(L, 1);
+    lua_setiuservalue(L, -2, 2);
+  }
   luaL_setmetatable(L, "demilune.Scope");
   scope_open(L, S, c);
   return c;
 }
 
-static int scope_on(lua_State *L, Kind kind, dm_Device device) {
+/* The function, if any, lies at 1; a stream's at 2. */
+static int scope_on(lua_State *L, Scope how) {
   State *S = dm_enter(L);
-  if (!lua_isfunction(L, 1)) {
-    push_scope(L, S, kind, device);
-    return 1;
+  Scope *c;
+  if (how.kind == STREAM) {
+    c = push_scope(L, S, how);
+    lua_replace(L, 1);
+    if (!lua_isfunction(L, 2)) {
+      lua_settop(L, 1);
+      return 1;
+    }
+    return run_inside(L, c, lua_gettop(L) - 2);
   }
-  Scope *c = push_scope(L, S, kind, device);
+  c = push_scope(L, S, how);
+  if (!lua_isfunction(L, 1)) return 1;
   lua_insert(L, 1); /* scope below, anchored; the function and its arguments above */
   return run_inside(L, c, lua_gettop(L) - 2);
 }
 
-static int scope_of(lua_State *L, Kind kind) {
-  return scope_on(L, kind, (dm_Device){DM_CPU, 0});
-}
+static int scope_of(lua_State *L, Kind kind) { return scope_on(L, (Scope){.kind = kind}); }
 
 /* device(name), device(name, fn, ...): tensors are made there unless a call names
    a device: creation ops, dm.tensor, the parameters of modules. */
@@ -141,13 +163,17 @@ static int device(lua_State *L) {
   dm_enter(L);
   const dm_Device d = dm_check_device(L, 1);
   lua_remove(L, 1);
-  return scope_on(L, DEVICE, d);
+  return scope_on(L, (Scope){.kind = DEVICE, .device = d});
 }
 
 static int get_default_device(lua_State *L) {
   char name[16];
   lua_pushstring(L, dm_device_name(dm_enter(L)->current->device, name));
   return 1;
+}
+
+int dm_stream_scope(lua_State *L, dm_Stream stream) {
+  return scope_on(L, (Scope){.kind = STREAM, .stream = stream});
 }
 
 static int no_grad(lua_State *L) { return scope_of(L, OFF); }
@@ -159,14 +185,16 @@ static int memory_scope(lua_State *L) { return scope_of(L, MEMORY); }
 static int wrapped(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
-  return scope_on(L, (Kind)lua_tointeger(L, lua_upvalueindex(4)),
-                  dm_device_of(lua_tointeger(L, lua_upvalueindex(5))));
+  return scope_on(L, (Scope){.kind = (Kind)lua_tointeger(L, lua_upvalueindex(4)),
+                             .device = dm_device_of(lua_tointeger(L, lua_upvalueindex(5)))});
 }
 
 /* scope:wrap(fn): closes this one, and opens one at each call of the result. */
 static int scope_wrap(lua_State *L) {
   Scope *c = luaL_checkudata(L, 1, "demilune.Scope");
   luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (c->kind == STREAM)
+    return dm_raise_text(L, "wrap: a stream's scope has no wrapper; hint: stream(s, fn)");
   scope_shut(c);
   lua_pushlightuserdata(L, c->S);
   luaL_getmetatable(L, "demilune.Tensor");

@@ -43,8 +43,6 @@ typedef struct dm_DeviceInfo {
 typedef struct dm_StreamOps {
   dm_status (*stream_new)(dm_Device dev, void **out);
   void (*stream_free)(dm_Device dev, void *stream);
-  void *(*stream_get)(dm_Device dev);              /* the thread's current one */
-  void (*stream_set)(dm_Device dev, void *stream); /* NULL: the default one */
   dm_status (*stream_wait)(dm_Device dev, void *stream, void *event); /* later work waits */
   dm_status (*stream_synchronize)(dm_Device dev, void *stream);
   bool (*stream_idle)(dm_Device dev, void *stream);
@@ -92,6 +90,8 @@ const dm_DeviceOps *dm_device_ops(dm_Device dev);
 int64_t dm_live_bytes(void);
 /* Fails, with the reason, unless dev is there. */
 dm_status dm_device_check(dm_Device dev);
+/* Why a type is not there, once it was asked for. */
+const char *dm_device_missing(dm_DeviceType type);
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops);
 
 /* Opens the back end of a type, which registers itself; NULL, or why it could

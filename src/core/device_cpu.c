@@ -360,6 +360,8 @@ int64_t dm_live_bytes(void) {
 
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops) { device_ops[type] = ops; }
 
+const char *dm_device_missing(dm_DeviceType type) { return missing[type]; }
+
 dm_status dm_device_check(dm_Device dev) {
   const dm_DeviceOps *ops = dm_device_ops(dev);
   if (!ops) return dm_fail(DM_EDEV, "no CUDA device: %s", missing[dev.type]);

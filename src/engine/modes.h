@@ -26,6 +26,12 @@ typedef struct dm_CastState {
   bool cache_enabled;
 } dm_CastState;
 
+/* A queue of work that a host has made, and its device. */
+typedef struct dm_Stream {
+  dm_Device device;
+  void *handle; /* the back end's; NULL: none, each device has its default one */
+} dm_Stream;
+
 typedef struct dm_Modes {
   bool grad;      /* record what could need a gradient */
   bool inference; /* neither record nor ever be recorded */
@@ -35,6 +41,7 @@ typedef struct dm_Modes {
   bool walking;     /* in the walk back */
   uint8_t base;     /* positions count from 0 (C) or 1 (Lua) */
   dm_Device device; /* where tensors are made that name no other */
+  dm_Stream stream; /* where work of its device goes; not inherited */
   int place;        /* where the host is, by a number of its own, for observers; 0: nowhere */
   dm_Autocast autocast[DM_N_DEVICE_TYPE];
   struct dm_Region *regions;      /* open autocast regions, the innermost first */

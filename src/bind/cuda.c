@@ -1,0 +1,324 @@
+/* dm.cuda's part in C: what devices there are, streams, events, pinned memory. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "bind/bind.h"
+
+static const char stream_name[] = "demilune.Stream", event_name[] = "demilune.Event";
+
+typedef struct Stream {
+  dm_Stream s; /* handle NULL: the device's default one */
+  bool own;    /* made here, to be freed here */
+} Stream;
+
+typedef struct Event {
+  dm_Device device;
+  void *handle;
+} Event;
+
+/* cuda_count() -> how many devices, or 0 and why there is none */
+static int cuda_count(lua_State *L) {
+  dm_enter(L);
+  const dm_Device first = {DM_CUDA, 0};
+  const dm_DeviceOps *ops = dm_device_ops(first);
+  lua_pushinteger(L, ops ? ops->count() : 0);
+  lua_pushstring(L, ops ? "" : dm_device_missing(DM_CUDA));
+  return 2;
+}
+
+/* The device at i: a CUDA one that is there, cuda:0 by default. */
+static dm_Device check_cuda(lua_State *L, int i) {
+  dm_Device d = {DM_CUDA, 0};
+  if (lua_isinteger(L, i)) d.index = (uint8_t)lua_tointeger(L, i);
+  else if (!lua_isnoneornil(L, i)) d = dm_check_device(L, i);
+  if (d.type != DM_CUDA) dm_raise_text(L, "wanted a CUDA device, given \"cpu\"");
+  if (dm_device_check(d) != DM_OK) dm_raise(L);
+  return d;
+}
+
+/* cuda_info(device) -> {name, total_memory, free_memory, major, minor,
+   multi_processor_count} */
+static int cuda_info(lua_State *L) {
+  dm_enter(L);
+  dm_DeviceInfo info;
+  const dm_Device d = check_cuda(L, 1);
+  DM_CHECK(L, dm_device_ops(d)->info(d, &info));
+  lua_createtable(L, 0, 6);
+  lua_pushstring(L, info.name);
+  lua_setfield(L, -2, "name");
+  const struct {
+    const char *name;
+    int64_t v;
+  } numbers[] = {{"total_memory", info.total_bytes},
+                 {"free_memory", info.free_bytes},
+                 {"major", info.major},
+                 {"minor", info.minor},
+                 {"multi_processor_count", info.processors}};
+  for (int i = 0; i < DM_COUNT(numbers); i++) {
+    lua_pushinteger(L, numbers[i].v);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  return 1;
+}
+
+/* ---- streams ---- */
+
+static Stream *check_stream(lua_State *L, int i) { return luaL_checkudata(L, i, stream_name); }
+static const dm_StreamOps *ops_of(dm_Device d) { return dm_device_ops(d)->streams; }
+
+static Stream *push_stream(lua_State *L, dm_Device d) {
+  Stream *s = lua_newuserdatauv(L, sizeof *s, 0);
+  *s = (Stream){.s = {.device = d}};
+  luaL_setmetatable(L, stream_name);
+  return s;
+}
+
+/* cuda_stream(device) -> a new stream */
+static int stream_new(lua_State *L) {
+  dm_enter(L);
+  const dm_Device d = check_cuda(L, 1);
+  Stream *s = push_stream(L, d);
+  DM_CHECK(L, ops_of(d)->stream_new(d, &s->s.handle));
+  s->own = true;
+  return 1;
+}
+/* cuda_default_stream(device) */
+static int stream_default(lua_State *L) {
+  dm_enter(L);
+  push_stream(L, check_cuda(L, 1));
+  return 1;
+}
+/* cuda_current_stream(device) -> another handle on the stream in force */
+static int stream_current(lua_State *L) {
+  const State *S = dm_enter(L);
+  const dm_Device d = check_cuda(L, 1);
+  Stream *s = push_stream(L, d);
+  if (dm_device_eq(S->current->stream.device, d)) s->s = S->current->stream;
+  s->s.device = d;
+  return 1;
+}
+/* cuda_in_stream(stream), cuda_in_stream(stream, fn, ...): a scope */
+static int in_stream(lua_State *L) { return dm_stream_scope(L, check_stream(L, 1)->s); }
+
+static int stream_gc(lua_State *L) {
+  Stream *s = check_stream(L, 1);
+  if (s->own) ops_of(s->s.device)->stream_free(s->s.device, s->s.handle);
+  s->own = false;
+  return 0;
+}
+static int stream_synchronize(lua_State *L) {
+  dm_enter(L);
+  const Stream *s = check_stream(L, 1);
+  DM_CHECK(L, ops_of(s->s.device)->stream_synchronize(s->s.device, s->s.handle));
+  return 0;
+}
+static int stream_query(lua_State *L) {
+  dm_enter(L);
+  const Stream *s = check_stream(L, 1);
+  lua_pushboolean(L, ops_of(s->s.device)->stream_idle(s->s.device, s->s.handle));
+  return 1;
+}
+/* s:record_event(e), s:wait_event(e), s:wait_stream(other) */
+static Event *check_event(lua_State *L, int i) { return luaL_checkudata(L, i, event_name); }
+static int stream_record_event(lua_State *L) {
+  dm_enter(L);
+  const Stream *s = check_stream(L, 1);
+  const Event *e = check_event(L, 2);
+  if (!dm_device_eq(s->s.device, e->device))
+    return dm_raise_text(L, "record_event: a stream and an event of two devices");
+  DM_CHECK(L, ops_of(e->device)->event_record(e->device, e->handle, s->s.handle));
+  lua_settop(L, 2);
+  return 1;
+}
+static int stream_wait_event(lua_State *L) {
+  dm_enter(L);
+  const Stream *s = check_stream(L, 1);
+  const Event *e = check_event(L, 2);
+  DM_CHECK(L, ops_of(s->s.device)->stream_wait(s->s.device, s->s.handle, e->handle));
+  return 0;
+}
+static int stream_wait_stream(lua_State *L) {
+  dm_enter(L);
+  const Stream *s = check_stream(L, 1), *other = check_stream(L, 2);
+  const dm_StreamOps *ops = ops_of(other->s.device);
+  void *event;
+  DM_CHECK(L, ops->event_new(other->s.device, false, &event));
+  dm_status st = ops->event_record(other->s.device, event, other->s.handle);
+  if (st == DM_OK) st = ops->stream_wait(s->s.device, s->s.handle, event);
+  ops->event_free(other->s.device, event);
+  DM_CHECK(L, st);
+  return 0;
+}
+static int stream_tostring(lua_State *L) {
+  char name[16];
+  const Stream *s = check_stream(L, 1);
+  lua_pushfstring(L, "Stream(%s%s)", dm_device_name(s->s.device, name),
+                  s->s.handle ? "" : ", default");
+  return 1;
+}
+static int stream_eq(lua_State *L) {
+  const Stream *a = check_stream(L, 1), *b = check_stream(L, 2);
+  lua_pushboolean(L, dm_device_eq(a->s.device, b->s.device) && a->s.handle == b->s.handle);
+  return 1;
+}
+
+/* ---- events ---- */
+
+/* cuda_event(device, timing) */
+static int event_new(lua_State *L) {
+  dm_enter(L);
+  const dm_Device d = check_cuda(L, 1);
+  Event *e = lua_newuserdatauv(L, sizeof *e, 0);
+  *e = (Event){.device = d};
+  luaL_setmetatable(L, event_name);
+  DM_CHECK(L, ops_of(d)->event_new(d, lua_toboolean(L, 2), &e->handle));
+  return 1;
+}
+static int event_gc(lua_State *L) {
+  Event *e = check_event(L, 1);
+  if (e->handle) ops_of(e->device)->event_free(e->device, e->handle);
+  e->handle = NULL;
+  return 0;
+}
+/* The stream at i, or the current one of the event's device. */
+static dm_Stream stream_for(lua_State *L, const State *S, int i, dm_Device d) {
+  dm_Stream s = {d, NULL};
+  if (!lua_isnoneornil(L, i)) s = check_stream(L, i)->s;
+  else if (dm_device_eq(S->current->stream.device, d)) s = S->current->stream;
+  if (!dm_device_eq(s.device, d)) dm_raise_text(L, "a stream and an event of two devices");
+  return s;
+}
+/* event:record(stream): what the stream has to do until now */
+static int event_record(lua_State *L) {
+  const State *S = dm_enter(L);
+  const Event *e = check_event(L, 1);
+  const dm_Stream s = stream_for(L, S, 2, e->device);
+  DM_CHECK(L, ops_of(e->device)->event_record(e->device, e->handle, s.handle));
+  lua_settop(L, 1);
+  return 1;
+}
+/* event:wait(stream): later work of the stream waits for the event */
+static int event_wait(lua_State *L) {
+  const State *S = dm_enter(L);
+  const Event *e = check_event(L, 1);
+  dm_Stream s = {e->device, NULL};
+  if (!lua_isnoneornil(L, 2)) s = check_stream(L, 2)->s;
+  else s = stream_for(L, S, 2, e->device);
+  DM_CHECK(L, ops_of(s.device)->stream_wait(s.device, s.handle, e->handle));
+  return 0;
+}
+static int event_synchronize(lua_State *L) {
+  dm_enter(L);
+  const Event *e = check_event(L, 1);
+  DM_CHECK(L, ops_of(e->device)->event_synchronize(e->device, e->handle));
+  return 0;
+}
+static int event_query(lua_State *L) {
+  dm_enter(L);
+  const Event *e = check_event(L, 1);
+  lua_pushboolean(L, ops_of(e->device)->event_done(e->device, e->handle));
+  return 1;
+}
+/* from:elapsed_time(to) -> milliseconds; both timed and done */
+static int event_elapsed(lua_State *L) {
+  dm_enter(L);
+  double ms;
+  const Event *from = check_event(L, 1), *to = check_event(L, 2);
+  DM_CHECK(L, ops_of(from->device)->event_elapsed(from->handle, to->handle, &ms));
+  lua_pushnumber(L, ms);
+  return 1;
+}
+
+/* ---- pinned memory ---- */
+
+static void release_pinned(void *p) {
+  const dm_Device first = {DM_CUDA, 0};
+  ops_of(first)->pinned_free(p);
+}
+
+/* x:pin_memory() -> a dense copy in memory that CUDA's devices read by themselves */
+static int pin_memory(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->device.type != DM_CPU)
+    return dm_raise_text(L, "pin_memory: wanted a tensor on the CPU");
+  const dm_Device d = check_cuda(L, 2);
+  Box *dense = dm_push_box(L, S), *box = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_dense_of(t, &dense->t));
+  const int64_t n = dm_tensor_bytes(dense->t);
+  void *p;
+  DM_CHECK_TWICE(L, S, ops_of(d)->pinned_alloc(n ? n : 1, &p));
+  memcpy(p, dm_tensor_data(dense->t), (size_t)n);
+  const dm_status st =
+      dm_tensor_wrap(p, (dm_DType)t->dtype, t->ndim, t->shape, release_pinned, p, &box->t);
+  if (st != DM_OK) release_pinned(p);
+  DM_CHECK(L, st);
+  dm_box_release(dense);
+  return 1;
+}
+
+static int is_pinned(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_pushboolean(L, t->storage->release == release_pinned);
+  return 1;
+}
+
+/* x:record_stream(s): x's memory, once freed, is not used again before s has done
+   what it has to do then */
+static int record_stream(lua_State *L) {
+  dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  const dm_Stream s = check_stream(L, 2)->s;
+  if (!dm_device_eq(t->device, s.device))
+    return dm_raise_text(L, "record_stream: the tensor lies on another device");
+  if (t->storage->data)
+    DM_CHECK(L, ops_of(s.device)->record_use(s.device, t->storage->data, s.handle));
+  return 0;
+}
+
+static void register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S) {
+  if (!luaL_newmetatable(L, name)) {
+    lua_pop(L, 1);
+    return;
+  }
+  dm_set_functions(L, methods, S);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -2, "__index");
+  lua_pop(L, 1);
+}
+
+void dm_register_cuda(lua_State *L, State *S) {
+  static const luaL_Reg stream[] = {{"synchronize", stream_synchronize},
+                                    {"query", stream_query},
+                                    {"record_event", stream_record_event},
+                                    {"wait_event", stream_wait_event},
+                                    {"wait_stream", stream_wait_stream},
+                                    {"__gc", stream_gc},
+                                    {"__tostring", stream_tostring},
+                                    {"__eq", stream_eq},
+                                    {NULL, NULL}};
+  static const luaL_Reg event[] = {{"record", event_record},
+                                   {"wait", event_wait},
+                                   {"synchronize", event_synchronize},
+                                   {"query", event_query},
+                                   {"elapsed_time", event_elapsed},
+                                   {"__gc", event_gc},
+                                   {NULL, NULL}};
+  register_class(L, stream_name, stream, S);
+  register_class(L, event_name, event, S);
+}
+
+const luaL_Reg dm_cuda_methods[] = {{"pin_memory", pin_memory},
+                                    {"is_pinned", is_pinned},
+                                    {"record_stream", record_stream},
+                                    {NULL, NULL}};
+const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
+                                      {"cuda_info", cuda_info},
+                                      {"cuda_stream", stream_new},
+                                      {"cuda_default_stream", stream_default},
+                                      {"cuda_current_stream", stream_current},
+                                      {"cuda_in_stream", in_stream},
+                                      {"cuda_event", event_new},
+                                      {NULL, NULL}};
