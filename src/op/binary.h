@@ -1,0 +1,90 @@
+/* What the kernels of the pointwise ops of two operands share, on every device:
+   which formula of base/pair.inc a call means, and functions that those formulas
+   use. */
+#ifndef DM_BINARY_H
+#define DM_BINARY_H
+
+#ifdef __cplusplus
+#include <math.h> /* has overloads */
+#else
+#include <tgmath.h>
+#endif
+
+#include "engine/op.h"
+
+enum { DM_ROUND_NONE, DM_ROUND_TRUNC, DM_ROUND_FLOOR };
+
+/* A formula has its op's number; second forms of add, sub and div come after. */
+enum {
+  DM_OP_add_scaled = DM_N_OP,
+  DM_OP_sub_scaled,
+  DM_OP_div_trunc,
+  DM_OP_div_floor,
+  DM_N_PAIR
+};
+
+static inline int dm_pair_of(const dm_Call *c) {
+  const int id = (int)dm_op_id(c->op);
+  if (id == DM_OP_add && *DM_ATTR(double, c) != 1.0) return DM_OP_add_scaled;
+  if (id == DM_OP_sub && *DM_ATTR(double, c) != 1.0) return DM_OP_sub_scaled;
+  if (id == DM_OP_div && *DM_ATTR(int64_t, c) != DM_ROUND_NONE)
+    return *DM_ATTR(int64_t, c) == DM_ROUND_TRUNC ? DM_OP_div_trunc : DM_OP_div_floor;
+  return id;
+}
+/* alpha of add and sub, or 0 */
+static inline double dm_pair_param(const dm_Call *c) {
+  const int id = (int)dm_op_id(c->op);
+  return id == DM_OP_add || id == DM_OP_sub ? *DM_ATTR(double, c) : 0;
+}
+
+/* ---- integers: the divisor is not 0; -1 would overflow ---- */
+
+static inline DM_HD int64_t dm_pow_i64(int64_t a, int64_t e) {
+  if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 ? -1 : 1) : 0;
+  uint64_t r = 1, base = (uint64_t)a;
+  for (; e; e >>= 1, base *= base)
+    if (e & 1) r *= base;
+  return (int64_t)r;
+}
+static inline DM_HD int64_t dm_fmod_i64(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+static inline DM_HD int64_t dm_modulo_i64(int64_t a, int64_t b) {
+  const int64_t r = dm_fmod_i64(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+static inline DM_HD int64_t dm_trunc_div_i64(int64_t a, int64_t b) {
+  return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
+  const int64_t q = dm_trunc_div_i64(a, b);
+  return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+/* ---- floats: the remainder with b's sign, and Python's floor division ---- */
+
+#define DM_MODULO(TYPE, MODULO, FLOOR_DIV)             \
+  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {    \
+    const TYPE r = fmod(a, b);                         \
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;   \
+  }                                                    \
+  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) { \
+    if (b == 0) return a / b;                          \
+    const TYPE r = fmod(a, b);                         \
+    TYPE d = (a - r) / b;                              \
+    if (r != 0 && (b < 0) != (r < 0)) d -= 1;          \
+    if (d == 0) return copysign((TYPE)0, a / b);       \
+    const TYPE f = floor(d);                           \
+    return d - f > (TYPE)0.5 ? f + 1 : f;              \
+  }
+#ifdef __cplusplus
+DM_MODULO(float, dm_modulo, dm_floor_div)
+DM_MODULO(double, dm_modulo, dm_floor_div)
+#else
+DM_MODULO(float, dm_modulo_f32, dm_floor_div_f32)
+DM_MODULO(double, dm_modulo_f64, dm_floor_div_f64)
+#define dm_modulo(a, b) _Generic((a), float : dm_modulo_f32, double : dm_modulo_f64)(a, b)
+#define dm_floor_div(a, b) \
+  _Generic((a), float : dm_floor_div_f32, double : dm_floor_div_f64)(a, b)
+#endif
+#undef DM_MODULO
+
+#endif
