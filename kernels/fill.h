@@ -1,13 +1,19 @@
-/* Constant elements; see cast.cu. */
+/* Constant elements, and copies; see cast.cu. */
 #ifndef DM_KERNELS_FILL_H
 #define DM_KERNELS_FILL_H
 
 #include "kernels/cuda.h"
 
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-    dm_status
-    dm_cuda_fill(dm_Tensor *t, double value);
 
+dm_status dm_cuda_fill(dm_Tensor *t, double value);
+/* Copies `in` into `out`, broadcast and converted. Windows will do; `in` may be a
+   host number. */
+dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

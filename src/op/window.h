@@ -3,16 +3,20 @@
 #ifndef DM_WINDOW_H
 #define DM_WINDOW_H
 
+#include <string.h>
+
 #include "engine/op.h"
 
 /* t's elements, stepped through by stride (elements; 0 and below are fine). */
 static inline dm_Tensor dm_window(const dm_Tensor *t, int ndim, const int64_t *shape,
                                   const int64_t *stride, int64_t offset) {
-  dm_Tensor w = {.dtype = t->dtype,
-                 .ndim = (uint8_t)ndim,
-                 .device = t->device,
-                 .offset = offset,
-                 .storage = t->storage};
+  dm_Tensor w;
+  memset(&w, 0, sizeof w);
+  w.dtype = t->dtype;
+  w.ndim = (uint8_t)ndim;
+  w.device = t->device;
+  w.offset = offset;
+  w.storage = t->storage;
   for (int d = 0; d < ndim; d++) {
     w.shape[d] = shape[d];
     w.stride[d] = stride[d];
@@ -31,6 +35,7 @@ static inline dm_Tensor dm_window_expanded(const dm_Tensor *t, int ndim, const i
   return dm_window(t, ndim, shape, stride, t->offset);
 }
 
+#ifndef __cplusplus
 /* Copies src into dst, broadcast and converted; CPU tensors or windows. */
 static inline dm_status dm_copy_to(dm_Tensor *dst, dm_Tensor *src) {
   dm_Tensor *in[2] = {dst, src};
@@ -38,5 +43,6 @@ static inline dm_status dm_copy_to(dm_Tensor *dst, dm_Tensor *src) {
   c.out[0] = dst;
   return copy_cpu(&c);
 }
+#endif
 
 #endif

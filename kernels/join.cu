@@ -1,0 +1,51 @@
+/* Tensors put side by side, or turned round: copies into and out of windows. */
+#include "kernels/cuda.cuh"
+#include "kernels/fill.h"
+
+extern "C" {
+#include "op/window.h"
+}
+
+DM_CUDA_KERNEL(cat_cuda) {
+  dm_Tensor *out = c->out[0];
+  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
+  int64_t at = out->offset;
+  for (int i = 0; i < c->n_in; i++) {
+    dm_Tensor *t = c->in[i];
+    if (t->numel == 0) continue; /* of one dim, it may join any others */
+    dm_Tensor to = dm_window(out, t->ndim, t->shape, out->stride, at);
+    DM_TRY(dm_cuda_copy(&to, t));
+    at += t->shape[dim] * out->stride[dim];
+  }
+  return DM_OK;
+}
+
+DM_CUDA_KERNEL(stack_cuda) {
+  dm_Tensor *out = c->out[0];
+  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
+  int64_t stride[DM_MAX_DIM];
+  for (int d = 0; d < out->ndim - 1; d++) stride[d] = out->stride[d < dim ? d : d + 1];
+  for (int i = 0; i < c->n_in; i++) {
+    dm_Tensor *t = c->in[i];
+    dm_Tensor to =
+        dm_window(out, t->ndim, t->shape, stride, out->offset + i * out->stride[dim]);
+    DM_TRY(dm_cuda_copy(&to, t));
+  }
+  return DM_OK;
+}
+
+/* A copy from a window that steps backwards. */
+DM_CUDA_KERNEL(flip_cuda) {
+  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Tensor *t = c->in[0];
+  if (t->numel == 0) return DM_OK;
+  dm_Tensor back = dm_window(t, t->ndim, t->shape, t->stride, t->offset);
+  for (int i = 0; i < dims->n && t->ndim > 0; i++) {
+    const int64_t d = dims->v[i] < 0 ? dims->v[i] + t->ndim : dims->v[i];
+    back.offset += (t->shape[d] - 1) * t->stride[d];
+    back.stride[d] = -t->stride[d];
+  }
+  return dm_cuda_copy(c->out[0], &back);
+}
