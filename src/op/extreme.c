@@ -96,13 +96,8 @@ static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned
 
 /* ---- amax, amin ---- */
 
-typedef struct DimsAttr {
-  dm_Ints dims;
-  int64_t keepdim;
-} DimsAttr;
-
 dm_status amax_rule(dm_Call *c) {
-  const DimsAttr *a = DM_ATTR(DimsAttr, c);
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
   DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
   DM_TRY(check_some(c, c->in[0], mask));
@@ -110,7 +105,8 @@ dm_status amax_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status amax_cpu(dm_Call *c) {
-  return choose(c, c->out[0], NULL, dm_dims_bits(c->in[0]->ndim, DM_ATTR(DimsAttr, c)->dims));
+  return choose(c, c->out[0], NULL,
+                dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims));
 }
 
 /* gy goes to the elements equal to y, in equal parts. */
@@ -122,21 +118,16 @@ static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims) {
   dm_Tensor *hit = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), g->in[0]);
   return x_mul(x, hit, x_div(x, gy, x_sum(x, hit, dims, true)));
 }
-void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(DimsAttr, g)->dims); }
+void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dims); }
 
 /* ---- max, min, argmax, argmin ---- */
-
-typedef struct DimAttr {
-  dm_OptInt dim;
-  int64_t keepdim;
-} DimAttr;
 
 static unsigned dim_mask(const dm_Tensor *x, dm_OptInt dim) {
   const dm_Ints dims = {dim.set ? 1 : -1, {dim.v}};
   return dm_dims_bits(x->ndim, dims);
 }
 static dm_status check_choice(dm_Call *c, unsigned *mask) {
-  const DimAttr *a = DM_ATTR(DimAttr, c);
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   int d;
   if (a->dim.set) DM_TRY(dm_check_dim(c, c->in[0], a->dim.v, &d));
   *mask = dim_mask(c->in[0], a->dim);
@@ -144,7 +135,7 @@ static dm_status check_choice(dm_Call *c, unsigned *mask) {
 }
 
 dm_status max_rule(dm_Call *c) {
-  const DimAttr *a = DM_ATTR(DimAttr, c);
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   unsigned mask;
   DM_TRY(check_choice(c, &mask));
   const bool keep = a->dim.set && a->keepdim;
@@ -155,11 +146,11 @@ dm_status max_rule(dm_Call *c) {
 }
 dm_status max_cpu(dm_Call *c) {
   return choose(c, c->out[0], c->n_out == 2 ? c->out[1] : NULL,
-                dim_mask(c->in[0], DM_ATTR(DimAttr, c)->dim));
+                dim_mask(c->in[0], DM_ATTR(dm_DimAttr, c)->dim));
 }
 void max_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const DimAttr *a = DM_ATTR(DimAttr, g);
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, g);
   const dm_Meta *m = &g->in_meta[0];
   if (!g->gy[0]) return;
   if (!a->dim.set) {
@@ -175,11 +166,11 @@ void max_grad(dm_Grad *g) {
 dm_status argmax_rule(dm_Call *c) {
   unsigned mask;
   DM_TRY(check_choice(c, &mask));
-  dm_out_reduced(c, 0, c->in[0], mask, DM_ATTR(DimAttr, c)->keepdim, DM_I64);
+  dm_out_reduced(c, 0, c->in[0], mask, DM_ATTR(dm_DimAttr, c)->keepdim, DM_I64);
   return DM_OK;
 }
 dm_status argmax_cpu(dm_Call *c) {
-  return choose(c, NULL, c->out[0], dim_mask(c->in[0], DM_ATTR(DimAttr, c)->dim));
+  return choose(c, NULL, c->out[0], dim_mask(c->in[0], DM_ATTR(dm_DimAttr, c)->dim));
 }
 
 /* ---- any, all ---- */
@@ -206,7 +197,7 @@ static const dm_Fold all_fold = {
 
 /* bool, but uint8 of uint8. */
 dm_status any_rule(dm_Call *c) {
-  const DimsAttr *a = DM_ATTR(DimsAttr, c);
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
   DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, c->in[0]->dtype == DM_U8 ? DM_U8 : DM_BOOL);
@@ -214,7 +205,7 @@ dm_status any_rule(dm_Call *c) {
 }
 dm_status any_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(DimsAttr, c)->dims),
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims),
                    dm_compute_dtype((dm_DType)c->in[0]->dtype),
                    c->op == &dm_ops[DM_OP_all] ? &all_fold : &any_fold, 0, 0);
 }

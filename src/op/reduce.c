@@ -243,15 +243,6 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
 
 /* ---- what rules and gradients share ---- */
 
-unsigned dm_dims_bits(int ndim, dm_Ints dims) {
-  const int n = ndim > 0 ? ndim : 1;
-  if (dims.n <= 0) return (1u << n) - 1u;
-  unsigned mask = 0;
-  for (int64_t i = 0; i < dims.n; i++)
-    mask |= 1u << (dims.v[i] < 0 ? dims.v[i] + n : dims.v[i]);
-  return mask;
-}
-
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask) {
   unsigned seen = 0;
   for (int64_t i = 0; i < dims.n; i++) {
@@ -292,12 +283,6 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
   for (int i = 0; x->st == DM_OK && i < n_out; i++) (void)dm_x_own(x, out[i]);
   return x->st == DM_OK;
 }
-
-/* sum, mean, prod */
-typedef struct SumAttr {
-  dm_Ints dims;
-  int64_t keepdim, dtype;
-} SumAttr;
 
 /* ---- sum, mean ---- */
 
@@ -355,7 +340,7 @@ static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Fold *fo
 }
 
 dm_status sum_rule(dm_Call *c) {
-  const SumAttr *a = DM_ATTR(SumAttr, c);
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   const dm_Tensor *x = c->in[0];
   const dm_DType own = (dm_DType)x->dtype;
   unsigned mask;
@@ -367,7 +352,7 @@ dm_status sum_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status sum_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(SumAttr, c)->dims, &sum_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &sum_fold);
 }
 
 /* gy as it was before the dims went, spread over them. */
@@ -376,10 +361,10 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
   dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
   return x_expand(g->x, gy, m->ndim, m->shape);
 }
-void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(SumAttr, g)->dims); }
+void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dims); }
 
 dm_status mean_rule(dm_Call *c) {
-  const SumAttr *a = DM_ATTR(SumAttr, c);
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   const dm_Tensor *x = c->in[0];
   const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)x->dtype;
   unsigned mask;
@@ -393,7 +378,7 @@ dm_status mean_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status mean_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(SumAttr, c)->dims, &mean_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &mean_fold);
 }
 static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
   int64_t n = 1;
@@ -403,7 +388,7 @@ static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
 }
 void mean_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const dm_Ints dims = DM_ATTR(SumAttr, g)->dims;
+  const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dims;
   const unsigned mask = dm_dims_bits(m->ndim, dims);
   dm_Tensor *gy = x_scale(g->x, g->gy[0], 1.0 / (double)n_reduced(m, mask));
   gy = x_keepdim(g->x, gy, m, mask);
@@ -412,14 +397,6 @@ void mean_grad(dm_Grad *g) {
 
 /* ---- sum_to_size: undoes a broadcast ---- */
 
-/* The dims of t along which a tensor of this size was repeated. */
-static unsigned repeated(const dm_Tensor *t, const dm_Ints *size) {
-  const int lead = t->ndim - (int)size->n;
-  unsigned mask = 0;
-  for (int d = 0; d < t->ndim; d++)
-    if (d < lead || (size->v[d - lead] == 1 && t->shape[d] != 1)) mask |= 1u << d;
-  return mask;
-}
 dm_status sum_to_size_rule(dm_Call *c) {
   const dm_Ints *size = DM_ATTR(dm_Ints, c);
   const dm_Tensor *x = c->in[0];
@@ -437,7 +414,7 @@ dm_status sum_to_size_rule(dm_Call *c) {
 }
 dm_status sum_to_size_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], repeated(c->in[0], DM_ATTR(dm_Ints, c)),
+  return dm_reduce(out, c->in[0], dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)),
                    dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_fold, 0, 0);
 }
 void sum_to_size_grad(dm_Grad *g) {
@@ -475,14 +452,14 @@ static const dm_Fold prod_fold = {.start = {1, 0, 1, 0},
                                   .value = sum_value};
 
 dm_status prod_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(SumAttr, c)->dims, &prod_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &prod_fold);
 }
 
 /* The product of the others: with no zero prod / x; with one zero the product
    of the rest, there only; with more, none. */
 void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const SumAttr *a = DM_ATTR(SumAttr, g);
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, a->dims);
   dm_Tensor *v =
@@ -492,7 +469,7 @@ void prod_grad(dm_Grad *g) {
   dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
   dm_Tensor *n_zero = x_sum(x, is_zero, a->dims, true);
   dm_Tensor *rest = x_where(x, is_zero, one, v);
-  const SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
   dm_Tensor *p = x_mul(x, dm_x(x, DM_OP_prod, &keep, 1, rest), gy);
   dm_Tensor *none = dm_x(x, DM_OP_eq, NULL, 2, n_zero, zero);
   dm_Tensor *single = dm_x(x, DM_OP_eq, NULL, 2, n_zero, one);
@@ -537,14 +514,8 @@ static const dm_Fold var_fold = {
 static const dm_Fold std_fold = {
     .f32 = var_f32, .f64 = var_f64, .merge = var_merge, .value = std_value};
 
-typedef struct VarAttr {
-  dm_Ints dims;
-  double correction;
-  int64_t keepdim;
-} VarAttr;
-
 dm_status var_rule(dm_Call *c) {
-  const VarAttr *a = DM_ATTR(VarAttr, c);
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   unsigned mask;
   DM_TRY(dm_check_float(c, c->in[0], "x"));
   DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
@@ -552,7 +523,7 @@ dm_status var_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status var_cpu(dm_Call *c) {
-  const VarAttr *a = DM_ATTR(VarAttr, c);
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0];
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dims), dm_compute_dtype((dm_DType)x->dtype),
@@ -562,10 +533,10 @@ dm_status var_cpu(dm_Call *c) {
 /* d var / dx = 2 (x - mean) / (n - correction), times gy. */
 static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   dm_X *x = g->x;
-  const VarAttr *a = DM_ATTR(VarAttr, g);
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, g);
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, a->dims);
-  const SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
   const double by = (double)n_reduced(m, mask) - a->correction;
   dm_Tensor *d = x_sub(x, g->in[0], dm_x(x, DM_OP_mean, &keep, 1, g->in[0]));
   return x_mul(x, x_keepdim(x, x_scale(x, gy, 2 / (by > 0 ? by : 0)), m, mask), d);
@@ -580,12 +551,6 @@ void std_grad(dm_Grad *g) {
 }
 
 /* ---- norm ---- */
-
-typedef struct NormAttr {
-  double p;
-  dm_Ints dims;
-  int64_t keepdim, dtype;
-} NormAttr;
 
 #define NORM(SUFFIX, TYPE)                                                                  \
   static void norm_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) {    \
@@ -636,7 +601,7 @@ static const dm_Fold least_fold = {
     .f32 = largest_f32, .f64 = largest_f64, .merge = least_merge, .value = sum_value};
 
 dm_status norm_rule(dm_Call *c) {
-  const NormAttr *a = DM_ATTR(NormAttr, c);
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
   const dm_Tensor *x = c->in[0];
   unsigned mask;
   DM_TRY(dm_check_float(c, x, "x"));
@@ -652,7 +617,7 @@ dm_status norm_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status norm_cpu(dm_Call *c) {
-  const NormAttr *a = DM_ATTR(NormAttr, c);
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
   const dm_Fold *fold = !isinf(a->p) ? &norm_fold : a->p > 0 ? &largest_fold : &least_fold;
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dims),
@@ -670,7 +635,7 @@ static dm_Tensor *x_same(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
    to the elements that are the norm, in equal parts. */
 void norm_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const NormAttr *a = DM_ATTR(NormAttr, g);
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, g);
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, a->dims);
   dm_Tensor *v = a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
@@ -735,13 +700,8 @@ static const dm_Fold lse_fold = {.start = {-INFINITY, 0, 0, 0},
                                  .merge = lse_merge,
                                  .value = lse_value};
 
-typedef struct DimsAttr {
-  dm_Ints dims;
-  int64_t keepdim;
-} DimsAttr;
-
 dm_status logsumexp_rule(dm_Call *c) {
-  const DimsAttr *a = DM_ATTR(DimsAttr, c);
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   const dm_Tensor *x = c->in[0];
   unsigned mask;
   DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
@@ -750,12 +710,12 @@ dm_status logsumexp_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status logsumexp_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(DimsAttr, c)->dims, &lse_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dims, &lse_fold);
 }
 void logsumexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
-  const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(DimsAttr, g)->dims);
+  const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dims);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
   g->gx[0] = x_mul(x, gy, x_unary(x, DM_OP_exp, x_sub(x, g->in[0], y)));
 }

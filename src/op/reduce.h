@@ -11,6 +11,32 @@
 #include "core/iter.h"
 #include "engine/op.h"
 
+/* sum, mean, prod */
+typedef struct dm_SumAttr {
+  dm_Ints dims;
+  int64_t keepdim, dtype;
+} dm_SumAttr;
+typedef struct dm_VarAttr {
+  dm_Ints dims;
+  double correction;
+  int64_t keepdim;
+} dm_VarAttr;
+typedef struct dm_NormAttr {
+  double p;
+  dm_Ints dims;
+  int64_t keepdim, dtype;
+} dm_NormAttr;
+/* logsumexp, amax, amin, any, all */
+typedef struct dm_DimsAttr {
+  dm_Ints dims;
+  int64_t keepdim;
+} dm_DimsAttr;
+/* max, min, argmax, argmin */
+typedef struct dm_DimAttr {
+  dm_OptInt dim;
+  int64_t keepdim;
+} dm_DimAttr;
+
 /* The running state of one output; what a, b, i and k hold is the fold's. */
 typedef struct dm_Acc {
   double a, b;
@@ -40,7 +66,22 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
 /* The bits of `dims` of t; none given or an empty list: every dim. */
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask);
 /* The same for dims that a rule has checked. */
-unsigned dm_dims_bits(int ndim, dm_Ints dims);
+static inline unsigned dm_dims_bits(int ndim, dm_Ints dims) {
+  const int n = ndim > 0 ? ndim : 1;
+  unsigned mask = 0;
+  if (dims.n <= 0) return (1u << n) - 1u;
+  for (int64_t i = 0; i < dims.n; i++)
+    mask |= 1u << (dims.v[i] < 0 ? dims.v[i] + n : dims.v[i]);
+  return mask;
+}
+/* The dims of t along which a tensor of this size was repeated. */
+static inline unsigned dm_repeated_bits(const dm_Tensor *t, const dm_Ints *size) {
+  const int lead = t->ndim - (int)size->n;
+  unsigned mask = 0;
+  for (int d = 0; d < t->ndim; d++)
+    if (d < lead || (size->v[d - lead] == 1 && t->shape[d] != 1)) mask |= 1u << d;
+  return mask;
+}
 /* Output i: t without the dims in mask, or with them as size 1. */
 void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool keepdim,
                     dm_DType dtype);

@@ -1,0 +1,380 @@
+/* Reductions. For every family: what a warp and a block have in common,
+
+     dm_warp_sum(v) dm_warp_max(v)    over the 32 lanes; every lane gets it
+     dm_block_sum(v) dm_block_max(v)  over the block (256 threads at most, a
+                                      multiple of 32); every thread gets it
+     dm_warp_fold(fold, s, lanes)     the same with any fold, over groups of
+     dm_block_fold(fold, s)           `lanes` neighbours (a power of two)
+
+   All threads of the block call them. The order of the additions is fixed.
+
+   For reductions over dims: dm_cuda_reduce(x, mask, fold, out). A fold is
+
+     struct Fold {
+       typedef float In;               what elements are read as
+       typedef .. State;               of one output; 4-byte words
+       static const bool positional;   looks at positions: dims keep their order
+       State start() const;
+       void add(State &s, In v, int64_t at) const;     element number `at`
+       void join(State &s, const State &other) const;  commutes
+       void put(const State &s, const dm_Reduced &out, int64_t i) const;
+     };
+
+   The dims of x are parted into kept and reduced ones. Threads lie along the
+   reduced elements (rows) or, where the kept ones are closer together, along those
+   (columns: bias gradients). Where outputs are few, each reduction is cut into
+   chunks, blocks of their own, whose states a second launch joins. How it is cut
+   depends on sizes alone: the same bits in every run, on every GPU. */
+#ifndef DM_CUDA_REDUCE_CUH
+#define DM_CUDA_REDUCE_CUH
+
+#include "kernels/cuda.cuh"
+
+/* ---- warps and blocks ---- */
+
+/* Of 4-byte words, as many as it takes. */
+template <class S> static __device__ inline S dm_shuffle_xor(const S &v, int with) {
+  const int n = (int)(sizeof(S) / 4);
+  static_assert(sizeof(S) % 4 == 0, "a state is made of 4-byte words");
+  unsigned word[n];
+  S other;
+  memcpy(word, &v, sizeof v);
+  for (int i = 0; i < n; i++) word[i] = __shfl_xor_sync(0xffffffffu, word[i], with);
+  memcpy(&other, word, sizeof v);
+  return other;
+}
+
+template <class Fold, class S>
+static __device__ inline S dm_warp_fold(const Fold &fold, S s, int lanes) {
+  for (int w = lanes / 2; w > 0; w /= 2) {
+    const S other = dm_shuffle_xor(s, w);
+    fold.join(s, other);
+  }
+  return s;
+}
+
+/* Every thread joins the warps' states in the same order. */
+template <class Fold, class S> static __device__ inline S dm_block_fold(const Fold &fold, S s) {
+  DM_SHARED(S, part, 32);
+  const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
+  s = dm_warp_fold(fold, s, 32);
+  __syncthreads(); /* who reads an earlier call's parts is done */
+  if (threadIdx.x % 32 == 0) part[warp] = s;
+  __syncthreads();
+  s = part[0];
+  for (int w = 1; w < n_warp; w++) {
+    const S other = part[w];
+    fold.join(s, other);
+  }
+  return s;
+}
+
+struct dm_Plus {
+  template <class C> __device__ void join(C &s, const C &other) const { s += other; }
+};
+/* A NaN is the largest. */
+struct dm_Larger {
+  template <class C> __device__ void join(C &s, const C &other) const {
+    s = other > s || other != other ? other : s;
+  }
+};
+template <class C> static __device__ inline C dm_warp_sum(C v) {
+  return dm_warp_fold(dm_Plus(), v, 32);
+}
+template <class C> static __device__ inline C dm_warp_max(C v) {
+  return dm_warp_fold(dm_Larger(), v, 32);
+}
+template <class C> static __device__ inline C dm_block_sum(C v) {
+  return dm_block_fold(dm_Plus(), v);
+}
+template <class C> static __device__ inline C dm_block_max(C v) {
+  return dm_block_fold(dm_Larger(), v);
+}
+
+/* ---- reductions over dims ---- */
+
+/* Where results go: values, or positions counted from base, or both. */
+struct dm_Reduced {
+  void *value;
+  int64_t *index;
+  int dtype, base;
+};
+
+enum {
+  DM_CHAIN = 1024, /* loads that one thread folds, at most: bounds the rounding */
+  DM_SHORT = 8,    /* and at least, before a reduction is cut */
+  DM_WIDTH = 1024  /* blocks worth having */
+};
+
+template <class Fold> struct dm_Plan {
+  Fold fold;
+  dm_Reduced out;
+  const void *x;
+  int dtype;
+  int lanes;              /* neighbouring threads that share an output, or columns of a block */
+  int64_t n_chunk, chunk; /* pieces of a reduction, loads in one */
+  dm_Walk<1> kept, red;   /* where loads lie; one is V elements wide */
+  typename Fold::State *partial; /* (outputs, n_chunk) when there are several */
+};
+
+/* The type of elements that is known at run time only. */
+struct dm_AnyType {};
+
+template <class C, class T, int V> struct dm_Loads {
+  C v[V];
+  __device__ dm_Loads(const void *x, int, int64_t at) {
+    const dm_Run<T, V> run = *(const dm_Run<T, V> *)((const T *)x + at);
+    for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+  }
+};
+template <class C> struct dm_Loads<C, dm_AnyType, 1> {
+  C v[1];
+  __device__ dm_Loads(const void *x, int dtype, int64_t at) { v[0] = dm_load<C>(dtype, x, at); }
+};
+
+template <class Fold>
+static __device__ inline void dm_emit(const dm_Plan<Fold> &p, const typename Fold::State &s,
+                                      int64_t i) {
+  if (p.n_chunk > 1) p.partial[i * p.n_chunk + blockIdx.y] = s;
+  else p.fold.put(s, p.out, i);
+}
+
+/* Joins the states of the `lanes` threads of each output; its first one emits. */
+template <class Fold>
+static __device__ inline typename Fold::State
+dm_join_lanes(const Fold &fold, const typename Fold::State &s, int lanes) {
+  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
+}
+
+template <class Fold, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Fold> p) {
+  const int64_t o = dm_thread() / p.lanes;
+  const int lane = threadIdx.x & (p.lanes - 1);
+  const bool mine = o < p.kept.numel;
+  typename Fold::State s = p.fold.start();
+  if (mine) {
+    const int64_t lo = blockIdx.y * p.chunk;
+    const int64_t hi = lo + p.chunk < p.red.numel ? lo + p.chunk : p.red.numel;
+    int64_t first, off;
+    p.kept.at(o, &first);
+    for (int64_t i = lo + lane; i < hi; i += p.lanes) {
+      p.red.at(i, &off);
+      const dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      for (int k = 0; k < V; k++) p.fold.add(s, x.v[k], i * V + k);
+    }
+  }
+  s = dm_join_lanes(p.fold, s, p.lanes);
+  if (mine && lane == 0) dm_emit(p, s, o);
+}
+
+/* A block is `lanes` loads wide, each of V outputs, and as many rows high as it has
+   threads. */
+template <class Fold, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<Fold> p) {
+  typedef typename Fold::State State;
+  DM_SHARED(State, tile, DM_THREADS * V);
+  const int t = threadIdx.x, rows = DM_THREADS / p.lanes, y = t / p.lanes;
+  const int64_t o = (int64_t)blockIdx.x * p.lanes + (t & (p.lanes - 1));
+  const bool mine = o < p.kept.numel;
+  State s[V];
+  for (int k = 0; k < V; k++) s[k] = p.fold.start();
+  if (mine) {
+    const int64_t lo = blockIdx.y * p.chunk;
+    const int64_t hi = lo + p.chunk < p.red.numel ? lo + p.chunk : p.red.numel;
+    int64_t first, off;
+    p.kept.at(o, &first);
+    for (int64_t i = lo + y; i < hi; i += rows) {
+      p.red.at(i, &off);
+      const dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      for (int k = 0; k < V; k++) p.fold.add(s[k], x.v[k], i);
+    }
+  }
+  for (int k = 0; k < V; k++) tile[k * DM_THREADS + t] = s[k];
+  for (int h = rows / 2; h > 0; h /= 2) {
+    __syncthreads();
+    for (int k = 0; k < V && y < h; k++) {
+      const State other = tile[k * DM_THREADS + t + h * p.lanes];
+      p.fold.join(s[k], other);
+      tile[k * DM_THREADS + t] = s[k];
+    }
+  }
+  for (int k = 0; k < V && mine && y == 0; k++) dm_emit(p, s[k], o * V + k);
+}
+
+/* The second launch: p.lanes threads an output join its chunks' states. */
+template <class Fold>
+static __global__ void __launch_bounds__(DM_THREADS)
+    dm_join_kernel(dm_Plan<Fold> p, int64_t n_out) {
+  const int64_t o = dm_thread() / p.lanes;
+  const int lane = threadIdx.x & (p.lanes - 1);
+  typename Fold::State s = p.fold.start();
+  for (int64_t i = lane; o < n_out && i < p.n_chunk; i += p.lanes) {
+    const typename Fold::State other = p.partial[o * p.n_chunk + i];
+    p.fold.join(s, other);
+  }
+  s = dm_join_lanes(p.fold, s, p.lanes);
+  if (o < n_out && lane == 0) p.fold.put(s, p.out, o);
+}
+
+/* ---- how it is laid out ---- */
+
+/* The dims of x in mask, neighbours merged; by falling strides where the order of
+   the elements does not count. */
+static inline dm_Walk<1> dm_dims_walk(const dm_Tensor *x, unsigned mask, bool ordered) {
+  dm_Walk<1> w;
+  int dim[DM_MAX_DIM], n = 0;
+  w.ndim = 0;
+  w.numel = 1;
+  for (int d = 0; d < x->ndim; d++) {
+    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
+    int k = n++;
+    for (; k > 0 && !ordered && x->stride[dim[k - 1]] < x->stride[d]; k--) dim[k] = dim[k - 1];
+    dim[k] = d;
+  }
+  for (int i = 0; i < n; i++) {
+    const int64_t size = x->shape[dim[i]], stride = x->stride[dim[i]];
+    w.numel *= size;
+    if (w.ndim > 0 && w.stride[0][w.ndim - 1] == stride * size) w.shape[w.ndim - 1] *= size;
+    else w.shape[w.ndim++] = size;
+    w.stride[0][w.ndim - 1] = stride;
+  }
+  if (w.ndim == 0 || w.numel == 0) {
+    w.ndim = 1;
+    w.shape[0] = w.numel;
+    w.stride[0][0] = 0;
+  }
+  return w;
+}
+
+/* Once shapes are final. */
+static inline void dm_walk_ready(dm_Walk<1> *w) {
+  w->wide = w->numel >= INT64_C(1) << 31;
+  for (int d = 0; d < w->ndim && !w->wide && w->numel > 0; d++)
+    w->div[d] = dm_divisor(w->shape[d]);
+}
+
+/* May elements of both walks be loaded V at a time, along `along`? */
+static inline bool dm_walks_in(const dm_Walk<1> &along, const dm_Walk<1> &other, const void *x,
+                               int64_t V, int64_t size) {
+  const int last = along.ndim - 1;
+  bool ok = along.stride[0][last] == 1 && along.shape[last] % V == 0 &&
+            (uintptr_t)x % (uint64_t)(V * size) == 0;
+  for (int d = 0; d < last; d++) ok = ok && along.stride[0][d] % V == 0;
+  for (int d = 0; d < other.ndim; d++) ok = ok && other.stride[0][d] % V == 0;
+  return ok;
+}
+static inline void dm_walk_in(dm_Walk<1> *along, int64_t V) {
+  along->shape[along->ndim - 1] /= V;
+  along->stride[0][along->ndim - 1] = V;
+  along->numel /= V;
+}
+
+/* The power of two from n on, up to most. */
+static inline int dm_lanes(int64_t n, int most) {
+  int lanes = 1;
+  while (lanes < n && lanes < most) lanes *= 2;
+  return lanes;
+}
+
+/* Chunks of a reduction of n loads by `threads` threads, done by `blocks` blocks. */
+template <class Fold>
+static inline void dm_cut(dm_Plan<Fold> *p, int64_t n, int64_t threads, int64_t blocks) {
+  const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
+  int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
+  if (pieces > most) pieces = most;
+  if (pieces < dm_ceil_div(n, threads * DM_CHAIN)) pieces = dm_ceil_div(n, threads * DM_CHAIN);
+  if (pieces > 65535) pieces = 65535; /* the grid's height */
+  p->chunk = pieces > 1 ? dm_ceil_div(n, pieces) : n;
+  p->n_chunk = pieces > 1 ? dm_ceil_div(n, p->chunk) : 1;
+}
+
+template <class Fold, class T, int V>
+static dm_status dm_launch_reduction(dm_Plan<Fold> p, bool rows) {
+  typedef typename Fold::State State;
+  const int64_t n_out = rows ? p.kept.numel : p.kept.numel * V;
+  int64_t blocks;
+  if (rows) {
+    const int64_t n = p.red.numel;
+    p.lanes = n > 512 || (n > 64 && n_out < 512) ? DM_THREADS : dm_lanes(n, 32);
+    blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
+    dm_cut(&p, n, p.lanes, blocks);
+  } else {
+    p.lanes = dm_lanes(p.kept.numel, 32);
+    blocks = dm_ceil_div(p.kept.numel, p.lanes);
+    dm_cut(&p, p.red.numel, DM_THREADS / p.lanes, blocks);
+  }
+  dm_walk_ready(&p.kept);
+  dm_walk_ready(&p.red);
+  const int64_t bytes = p.n_chunk > 1 ? n_out * p.n_chunk * (int64_t)sizeof(State) : 0;
+  const dim3 grid((unsigned)blocks, (unsigned)p.n_chunk);
+  void *room = NULL;
+  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
+  p.partial = (State *)room;
+  dm_status st = rows ? dm_launch((dm_rows_kernel<Fold, T, V>), grid, DM_THREADS, 0, p)
+                      : dm_launch((dm_columns_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
+  if (st == DM_OK && bytes > 0) {
+    p.lanes = p.n_chunk > 128 ? DM_THREADS : dm_lanes(p.n_chunk, 32);
+    blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
+    st = dm_launch((dm_join_kernel<Fold>), dim3((unsigned)blocks), DM_THREADS, 0, p, n_out);
+  }
+  if (bytes > 0) dm_cuda_scratch_free(room, bytes);
+  return st;
+}
+
+/* Where elements lie side by side, 16 bytes a load along rows, four outputs a load
+   along columns. */
+template <class Fold, class T>
+static bool dm_try_dense(const dm_Plan<Fold> &plan, bool rows, dm_status *st) {
+  const int across = 16 / (int)sizeof(T), down = sizeof(T) == 8 ? 2 : 4;
+  dm_Plan<Fold> p = plan;
+  if (!dm_walks_in(rows ? p.red : p.kept, rows ? p.kept : p.red, p.x, rows ? across : down,
+                   sizeof(T)))
+    return false;
+  dm_walk_in(rows ? &p.red : &p.kept, rows ? across : down);
+  *st = rows ? dm_launch_reduction<Fold, T, across>(p, true)
+             : dm_launch_reduction<Fold, T, down>(p, false);
+  return true;
+}
+
+/* The fast ways are made for float dtypes, and only where they are asked for. */
+template <bool fast, class Fold>
+static bool dm_try_fast(const dm_Plan<Fold> &p, bool rows, dm_status *st) {
+  if constexpr (fast && sizeof(typename Fold::In) == 4) {
+    switch (p.dtype) {
+    case DM_F16: return dm_try_dense<Fold, dm_f16>(p, rows, st);
+    case DM_BF16: return dm_try_dense<Fold, dm_bf16>(p, rows, st);
+    case DM_F32: return dm_try_dense<Fold, float>(p, rows, st);
+    default: return false;
+    }
+  }
+  (void)p, (void)rows, (void)st;
+  return false;
+}
+
+/* Reduces x over the dims in mask. fast: kernels of its own for dense float data. */
+template <bool fast, class Fold>
+static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Fold &fold,
+                                const dm_Reduced &out) {
+  dm_Plan<Fold> p;
+  dm_status st;
+  p.fold = fold;
+  p.out = out;
+  p.x = dm_tensor_data(x);
+  p.dtype = x->dtype;
+  p.kept = dm_dims_walk(x, ~mask, true);
+  p.red = dm_dims_walk(x, mask, Fold::positional);
+  if (p.kept.numel == 0) return DM_OK;
+  const int64_t down = p.kept.stride[0][p.kept.ndim - 1];
+  const int64_t along = p.red.stride[0][p.red.ndim - 1];
+  const bool rows =
+      p.kept.shape[p.kept.ndim - 1] < 4 || p.red.numel <= 1 || llabs(down) >= llabs(along);
+  if (dm_try_fast<fast>(p, rows, &st)) return st;
+  return dm_launch_reduction<Fold, dm_AnyType, 1>(p, rows);
+}
+
+static inline dm_Reduced dm_reduced(const dm_Tensor *value) {
+  const dm_Reduced r = {dm_tensor_data(value), NULL, (int)value->dtype, 0};
+  return r;
+}
+
+#endif
