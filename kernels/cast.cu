@@ -44,7 +44,7 @@ static bool try_convert(dm_Tensor *out, const dm_Tensor *in, dm_status *st) {
   return true;
 }
 
-static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
+extern "C" dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (out->numel == 0) return DM_OK;
   const Same<float> f32 = {0, 0};
@@ -68,8 +68,8 @@ static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
   return dm_strided<float, 1>(out, &in, f32);
 }
 
-DM_CUDA_KERNEL(cast_cuda) { return copy_elements(c->out[0], c->in[0]); }
-DM_CUDA_KERNEL(copy_cuda) { return copy_elements(c->out[0], c->in[1]); }
+DM_CUDA_KERNEL(cast_cuda) { return dm_cuda_copy(c->out[0], c->in[0]); }
+DM_CUDA_KERNEL(copy_cuda) { return dm_cuda_copy(c->out[0], c->in[1]); }
 
 /* ---- one number ---- */
 
