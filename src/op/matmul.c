@@ -6,89 +6,10 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "cpu/gemm.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
+#include "op/matmul.h"
 #include "op/pointwise.h"
-
-/* ---- what to multiply ---- */
-
-/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n);
-   c is dense; steps in elements, 0 where an operand is the same for all. */
-typedef struct Product {
-  int64_t m, n, k;
-  dm_Mat a, b;
-  void *c;
-  double alpha, beta;
-  const void *bias; /* dense, or NULL */
-  int n_batch;
-  int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
-} Product;
-
-static int64_t batch_size(const dm_Tensor *t, int d) { return d < 0 ? 1 : t->shape[d]; }
-static int64_t batch_step(const dm_Tensor *t, int d) {
-  return d < 0 || t->shape[d] == 1 ? 0 : t->stride[d];
-}
-
-/* A vector on the left is one row, on the right one column. */
-static Product product_of(const dm_Tensor *a, const dm_Tensor *b, const dm_Tensor *out) {
-  const int na = a->ndim, nb = b->ndim;
-  Product p = {.alpha = 1, .c = dm_tensor_data(out)};
-  p.m = na > 1 ? a->shape[na - 2] : 1;
-  p.k = a->shape[na - 1];
-  p.n = nb > 1 ? b->shape[nb - 1] : 1;
-  p.a = (dm_Mat){dm_tensor_data(a), (dm_DType)a->dtype, na > 1 ? a->stride[na - 2] : p.k,
-                 a->stride[na - 1]};
-  p.b = (dm_Mat){dm_tensor_data(b), (dm_DType)b->dtype, b->stride[nb > 1 ? nb - 2 : 0],
-                 nb > 1 ? b->stride[nb - 1] : 1};
-  p.n_batch = (na > nb ? na : nb) - 2;
-  for (int d = 0; d < p.n_batch; d++) {
-    const int da = d - (p.n_batch - (na - 2)), db = d - (p.n_batch - (nb - 2));
-    p.size[d] = batch_size(a, da) == 1 ? batch_size(b, db) : batch_size(a, da);
-    p.a_step[d] = batch_step(a, da);
-    p.b_step[d] = batch_step(b, db);
-  }
-  return p;
-}
-
-/* x (..., k) times the transpose of weight (n, k). */
-static Product linear_product(const dm_Tensor *x, const dm_Tensor *w, const dm_Tensor *out) {
-  dm_Tensor wt = *w; /* a borrowed handle with its dims swapped */
-  wt.shape[0] = w->shape[1];
-  wt.shape[1] = w->shape[0];
-  wt.stride[0] = w->stride[1];
-  wt.stride[1] = w->stride[0];
-  return product_of(x, &wt, out);
-}
-
-/* Inner batches that share b and continue a's rows become rows. */
-static void fold_rows(Product *p) {
-  for (; p->n_batch > 0; p->n_batch--) {
-    const int d = p->n_batch - 1;
-    if (p->size[d] == 1) continue;
-    if (p->b_step[d] != 0 || (p->m > 1 && p->a_step[d] != p->m * p->a.rs)) return;
-    if (p->m == 1) p->a.rs = p->a_step[d];
-    p->m *= p->size[d];
-  }
-}
-
-/* Neighbouring batch dims with one step between all their products become one. */
-static void merge_batches(Product *p) {
-  int kept = 0;
-  for (int d = 0; d < p->n_batch; d++) {
-    const int64_t size = p->size[d], sa = p->a_step[d], sb = p->b_step[d];
-    if (size == 1) continue;
-    const int last = kept - 1;
-    if (kept && p->a_step[last] == sa * size && p->b_step[last] == sb * size) {
-      p->size[last] *= size;
-    } else {
-      p->size[kept++] = size;
-    }
-    p->a_step[kept - 1] = sa;
-    p->b_step[kept - 1] = sb;
-  }
-  p->n_batch = kept;
-}
 
 /* ---- multiplying ---- */
 
@@ -101,7 +22,7 @@ static int64_t mul_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (
 static int64_t add_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
 /* One integer product, in int64 (modulo 2^64), for the sake of completeness. */
-static dm_status int_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+static dm_status int_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   const int64_t size = dm_dtype_size(a.dtype), n = p->n, k = p->k;
   const int64_t alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
   int64_t *const wide = dm_alloc((k * n + k + 2 * n) * (int64_t)sizeof *wide);
@@ -126,7 +47,7 @@ static dm_status int_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
   return DM_OK;
 }
 
-static dm_status one_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   const dm_DType t = a.dtype;
   if (!dm_is_float(t)) return int_product(p, a, b, c);
   return dm_gemm(p->m, p->n, p->k, p->alpha, a, b, p->beta, c, t, p->n, p->bias, t,
@@ -134,7 +55,7 @@ static dm_status one_product(const Product *p, dm_Mat a, dm_Mat b, char *c) {
 }
 
 /* The products along the innermost batch dim. */
-static dm_status inner_products(const Product *p, dm_Mat a, dm_Mat b, char *c) {
+static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   if (p->n_batch == 0) return one_product(p, a, b, c);
   const int d = p->n_batch - 1;
   const int64_t step = p->m * p->n;
@@ -148,9 +69,8 @@ static dm_status inner_products(const Product *p, dm_Mat a, dm_Mat b, char *c) {
   return DM_OK;
 }
 
-static dm_status multiply(Product *p) {
-  fold_rows(p);
-  merge_batches(p);
+static dm_status multiply(dm_Product *p) {
+  dm_product_fold(p);
   int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->a.dtype);
   for (int d = 0; d < p->n_batch - 1; d++) outer *= p->size[d];
   if (p->n_batch > 0) c_step *= p->size[p->n_batch - 1];
@@ -205,7 +125,7 @@ static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b
   const int n_batch = (na > nb ? na : nb) - 2;
   for (int d = 0; d < n_batch; d++) {
     const int da = d - (n_batch - (na - 2)), db = d - (n_batch - (nb - 2));
-    const int64_t sa = batch_size(a, da), sb = batch_size(b, db);
+    const int64_t sa = dm_batch_size(a, da), sb = dm_batch_size(b, db);
     if (sa != sb && sa != 1 && sb != 1)
       return dm_fail(DM_EARG,
                      "%s: %s x %s: batch dim %d of the left is %lld, dim %d of the right "
@@ -253,12 +173,8 @@ dm_status dot_rule(dm_Call *c) {
   return product_rule(c, c->in[0], c->in[1]);
 }
 
-typedef struct AddmmAttr {
-  double beta, alpha;
-} AddmmAttr;
-
 static dm_status check_added(const dm_Call *c) {
-  const AddmmAttr *a = DM_ATTR(AddmmAttr, c);
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
   const dm_Tensor *x = c->in[0];
   const dm_Meta *m = &c->out_meta[0];
   bool fits = x->ndim <= m->ndim;
@@ -312,7 +228,7 @@ dm_status linear_rule(dm_Call *c) {
 
 dm_status matmul_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
-  Product p = product_of(c->in[0], c->in[1], c->out[0]);
+  dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
 }
 
@@ -333,9 +249,9 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
    the output first. beta 0 does not read it. */
 dm_status addmm_cpu(dm_Call *c) {
   dm_Tensor *in = c->in[0], *out = c->out[0];
-  const AddmmAttr *a = DM_ATTR(AddmmAttr, c);
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
   if (out->numel == 0) return DM_OK;
-  Product p = product_of(c->in[1], c->in[2], out);
+  dm_Product p = dm_product_of(c->in[1], c->in[2], out);
   p.alpha = a->alpha;
   if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p.n && dm_tensor_is_contiguous(in)) {
     p.bias = dm_tensor_data(in);
@@ -350,7 +266,7 @@ dm_status addmm_cpu(dm_Call *c) {
 dm_status linear_cpu(dm_Call *c) {
   dm_Tensor *bias = bias_of(c), *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
-  Product p = linear_product(c->in[0], c->in[1], c->out[0]);
+  dm_Product p = dm_linear_product(c->in[0], c->in[1], c->out[0]);
   if (bias) {
     DM_TRY(dm_dense_new(bias, &dense));
     p.bias = dm_tensor_data(dense);
@@ -408,7 +324,7 @@ static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
 
 void addmm_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const AddmmAttr *a = DM_ATTR(AddmmAttr, g);
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, g);
   dm_Tensor *gy = g->gy[0];
   if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
   if (g->need[1]) g->gx[1] = scaled(x, x_matmul(x, gy, x_mt(x, g->in[2])), a->alpha);

@@ -1,0 +1,100 @@
+/* What a matrix product multiplies, as kernels of every device see it. C and C++. */
+#ifndef DM_MATMUL_H
+#define DM_MATMUL_H
+
+#include "cpu/gemm.h"
+#include "engine/op.h"
+
+typedef struct dm_AddmmAttr {
+  double beta, alpha;
+} dm_AddmmAttr;
+
+/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n);
+   c is dense; steps in elements, 0 where an operand is the same for all. */
+typedef struct dm_Product {
+  int64_t m, n, k;
+  dm_Mat a, b;
+  void *c;
+  double alpha, beta;
+  const void *bias; /* dense, or NULL */
+  int n_batch;
+  int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
+} dm_Product;
+
+static inline int64_t dm_batch_size(const dm_Tensor *t, int d) {
+  return d < 0 ? 1 : t->shape[d];
+}
+static inline int64_t dm_batch_step(const dm_Tensor *t, int d) {
+  return d < 0 || t->shape[d] == 1 ? 0 : t->stride[d];
+}
+
+static inline dm_Mat dm_mat(const dm_Tensor *t, int64_t row_stride, int64_t column_stride) {
+  dm_Mat m;
+  m.data = dm_tensor_data(t);
+  m.dtype = (dm_DType)t->dtype;
+  m.rs = row_stride;
+  m.cs = column_stride;
+  return m;
+}
+
+/* A vector on the left is one row, on the right one column. */
+static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
+                                       const dm_Tensor *out) {
+  const int na = a->ndim, nb = b->ndim;
+  dm_Product p;
+  memset(&p, 0, sizeof p);
+  p.alpha = 1;
+  p.c = dm_tensor_data(out);
+  p.m = na > 1 ? a->shape[na - 2] : 1;
+  p.k = a->shape[na - 1];
+  p.n = nb > 1 ? b->shape[nb - 1] : 1;
+  p.a = dm_mat(a, na > 1 ? a->stride[na - 2] : p.k, a->stride[na - 1]);
+  p.b = dm_mat(b, b->stride[nb > 1 ? nb - 2 : 0], nb > 1 ? b->stride[nb - 1] : 1);
+  p.n_batch = (na > nb ? na : nb) - 2;
+  for (int d = 0; d < p.n_batch; d++) {
+    const int da = d - (p.n_batch - (na - 2)), db = d - (p.n_batch - (nb - 2));
+    p.size[d] = dm_batch_size(a, da) == 1 ? dm_batch_size(b, db) : dm_batch_size(a, da);
+    p.a_step[d] = dm_batch_step(a, da);
+    p.b_step[d] = dm_batch_step(b, db);
+  }
+  return p;
+}
+
+/* x (..., k) times the transpose of weight (n, k). */
+static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *w,
+                                           const dm_Tensor *out) {
+  dm_Tensor wt = *w; /* a borrowed handle with its dims swapped */
+  wt.shape[0] = w->shape[1];
+  wt.shape[1] = w->shape[0];
+  wt.stride[0] = w->stride[1];
+  wt.stride[1] = w->stride[0];
+  return dm_product_of(x, &wt, out);
+}
+
+/* As few batch dims as it takes: inner ones that share b and continue a's rows
+   become rows; neighbours with one step between all their products become one. */
+static inline void dm_product_fold(dm_Product *p) {
+  for (; p->n_batch > 0; p->n_batch--) {
+    const int d = p->n_batch - 1;
+    if (p->size[d] == 1) continue;
+    if (p->b_step[d] != 0 || (p->m > 1 && p->a_step[d] != p->m * p->a.rs)) break;
+    if (p->m == 1) p->a.rs = p->a_step[d];
+    p->m *= p->size[d];
+  }
+  int kept = 0;
+  for (int d = 0; d < p->n_batch; d++) {
+    const int64_t size = p->size[d], sa = p->a_step[d], sb = p->b_step[d];
+    if (size == 1) continue;
+    const int last = kept - 1;
+    if (kept && p->a_step[last] == sa * size && p->b_step[last] == sb * size) {
+      p->size[last] *= size;
+    } else {
+      p->size[kept++] = size;
+    }
+    p->a_step[kept - 1] = sa;
+    p->b_step[kept - 1] = sb;
+  }
+  p->n_batch = kept;
+}
+
+#endif
