@@ -11,7 +11,9 @@ collectgarbage(os.getenv "DEMILUNE_GC" or "incremental")
 
 -- Open until the process ends: every spec runs on that device.
 local device = os.getenv "DEMILUNE_DEVICE" or "cpu"
-if device ~= "cpu" then
+if device == "cpu" then -- whatever GPUs there are; for the programs that specs start, too
+  require("demilune.core")._without_cuda()
+else
   rawset(_G, "DEMILUNE_DEVICE_SCOPE", require("demilune").device(device))
 end
 

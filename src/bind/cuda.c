@@ -1,4 +1,5 @@
 /* dm.cuda's part in C: what devices there are, streams, events, pinned memory. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,6 +26,14 @@ static int cuda_count(lua_State *L) {
   lua_pushinteger(L, ops ? ops->count() : 0);
   lua_pushstring(L, ops ? "" : dm_device_missing(DM_CUDA));
   return 2;
+}
+
+/* _without_cuda(): before CUDA was asked for, in this process and those it starts:
+   as where there is none */
+static int without_cuda(lua_State *L) {
+  DM_UNUSED(L);
+  setenv("DEMILUNE_CUDA", "0", 1);
+  return 0;
 }
 
 /* The device at i: a CUDA one that is there, cuda:0 by default. */
@@ -315,6 +324,7 @@ const luaL_Reg dm_cuda_methods[] = {{"pin_memory", pin_memory},
                                     {"record_stream", record_stream},
                                     {NULL, NULL}};
 const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
+                                      {"_without_cuda", without_cuda},
                                       {"cuda_info", cuda_info},
                                       {"cuda_stream", stream_new},
                                       {"cuda_default_stream", stream_default},
