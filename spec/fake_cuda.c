@@ -27,10 +27,19 @@ static dm_status nothing(dm_Device dev) {
   return DM_OK;
 }
 
+/* The engine's dm_fail; dm_vfail wants a list. */
+static dm_status fail(dm_status code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  engine->dm_vfail(code, fmt, ap);
+  va_end(ap);
+  return code;
+}
+
 static dm_status fake_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   DM_UNUSED(dev);
-  char *p = malloc((size_t)n_bytes);
-  if (!p) return DM_EMEM;
+  char *p = n_bytes < 1 << 30 ? malloc((size_t)n_bytes) : NULL;
+  if (!p) return fail(DM_EMEM, "fake: out of memory");
   memset(p, 0x5a, (size_t)n_bytes); /* fresh memory holds anything */
   live += n_bytes;
   *out = far_of(p);
@@ -110,7 +119,7 @@ static void hide(Shown v) {
 
 static dm_status kernel(dm_Call *c) {
   Shown *v = calloc((size_t)(c->n_in + c->n_out), sizeof *v);
-  if (!v) return DM_EMEM;
+  if (!v) return fail(DM_EMEM, "fake: out of memory");
   for (int i = 0; i < c->n_in; i++) v[i] = show(c->in[i]);
   for (int i = 0; i < c->n_out; i++) v[c->n_in + i] = show(c->out[i]);
   const dm_status st = c->op->kernel(c);
@@ -121,7 +130,12 @@ static dm_status kernel(dm_Call *c) {
 
 /* ---- optimizers ---- */
 
-/* The first element, as the host's; p: that of another device. */
+static dm_status check_float32(const dm_Tensor *t) {
+  const bool ok = t->dtype == DM_F32 && engine->dm_tensor_is_contiguous(t);
+  return ok ? DM_OK : fail(DM_EDEV, "fake: only dense float32 tensors are trained here");
+}
+
+/* The first element's address on the host. */
 static void *first(const dm_Tensor *t) {
   return (char *)near_of(t->storage->data) + t->offset * dm_dtype_size((dm_DType)t->dtype);
 }
@@ -133,6 +147,9 @@ static dm_status sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOption
                           const dm_Tensor *found_inf) {
   for (int64_t i = 0; i < n && !is_set(found_inf); i++) {
     if (!slots[i].grad) continue;
+    if (o->momentum != 0) return fail(DM_EDEV, "fake: no momentum here");
+    DM_TRY(check_float32(slots[i].param));
+    DM_TRY(check_float32(slots[i].grad));
     float *p = first(slots[i].param);
     const float *g = first(slots[i].grad);
     for (int64_t k = 0; k < slots[i].param->numel; k++) p[k] -= (float)o->lr * g[k];
@@ -148,6 +165,7 @@ static dm_status amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor
   w[0] = w[1] = 0;
   for (int64_t i = 0; i < n; i++) {
     if (!grads[i]) continue;
+    DM_TRY(check_float32(grads[i]));
     float *g = first(grads[i]);
     int64_t bad = 0;
     for (int64_t k = 0; k < grads[i]->numel; k++) {
@@ -164,8 +182,8 @@ static dm_status amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor
   return DM_OK;
 }
 
-static dm_status amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
-                          int64_t step) {
+static dm_status amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
+                          const dm_Tensor *where, int64_t step) {
   int64_t *h = first(history);
   const int64_t *w = first(where);
   if (!is_set(found_inf)) {
