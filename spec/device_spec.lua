@@ -65,6 +65,7 @@ describe("another device", function()
         on("cpu", y:cpu(), {{1.5, 2.0}, {3.0, 4.0}})
         on("cuda:1", y:to "cuda:1", {{1.5, 2.0}, {3.0, 4.0}})
       end
+      assert(x:cuda().is_cuda and not x.is_cuda)
       assert(x:to "cpu" == x and x:to{copy = true} ~= x)
       refuses("unknown option 'devise'; did you mean 'device'", x.to, x, {devise = "cuda"})
       refuses("no device cuda:2", x.to, x, "cuda:2")
