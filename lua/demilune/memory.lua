@@ -48,11 +48,12 @@ function memory.memory_summary(device, opts)
   return table.concat({frame, title, frame, table.concat(lines, "\n"), frame, ""}, "\n")
 end
 
--- mem_get_info(device) -> bytes free, bytes in all. Of the CPU: what the host
+-- mem_get_info(device) -> bytes free, bytes in all. Of the CPU, the default: what the host
 -- can give without swapping, and its memory; nil and a message where the system
 -- does not tell.
 function memory.mem_get_info(device)
-  core.memory_allocated(device) -- refuses a device that is not there
+  local free, total = core._device_bytes(device)
+  if free then return free, total end
   local file <close>, text = io.open "/proc/meminfo"
   if not file then return nil, "mem_get_info: " .. text end
   local kib = {}

@@ -106,11 +106,28 @@ static int empty_cache(lua_State *L) {
   ops->empty_cache(d);
   return 0;
 }
+/* synchronize([device]): without one, waits for all that are open */
 static int synchronize(lua_State *L) {
+  if (lua_isnoneornil(L, 1)) {
+    DM_CHECK(L, dm_synchronize());
+    return 0;
+  }
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);
   DM_CHECK(L, ops->synchronize(d));
   return 0;
+}
+
+/* _device_bytes(device) -> free, in all; nothing for the CPU */
+static int device_bytes(lua_State *L) {
+  dm_Device d;
+  dm_DeviceInfo info;
+  const dm_DeviceOps *ops = device_at(L, 1, &d);
+  if (!ops->info) return 0;
+  DM_CHECK(L, ops->info(d, &info));
+  lua_pushinteger(L, info.free_bytes);
+  lua_pushinteger(L, info.total_bytes);
+  return 2;
 }
 
 const luaL_Reg dm_memory_functions[] = {{"memory_allocated", memory_allocated},
@@ -122,4 +139,5 @@ const luaL_Reg dm_memory_functions[] = {{"memory_allocated", memory_allocated},
                                         {"reset_accumulated_memory_stats", reset_totals},
                                         {"empty_cache", empty_cache},
                                         {"synchronize", synchronize},
+                                        {"_device_bytes", device_bytes},
                                         {NULL, NULL}};

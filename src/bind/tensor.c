@@ -272,6 +272,8 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
     lua_pushstring(L, dm_dtype_name((dm_DType)t->dtype));
   } else if (strcmp(key, "device") == 0) {
     lua_pushstring(L, dm_device_name(t->device, name));
+  } else if (strcmp(key, "is_cuda") == 0) {
+    lua_pushboolean(L, t->device.type == DM_CUDA);
   } else if (strcmp(key, "grad") == 0) {
     if (t->grad) dm_push_tensor(L, S, dm_tensor_ref(t->grad));
     else lua_pushnil(L);

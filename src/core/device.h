@@ -88,6 +88,8 @@ typedef struct dm_DeviceOps {
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
 /* Bytes handed out on all devices that are open; cheap. */
 int64_t dm_live_bytes(void);
+/* Waits for all devices that are open; fails as their synchronize does. */
+dm_status dm_synchronize(void);
 /* Fails, with the reason, unless dev is there. */
 dm_status dm_device_check(dm_Device dev);
 /* Why a type is not there, once it was asked for. */

@@ -350,9 +350,17 @@ const dm_DeviceOps *dm_device_ops(dm_Device dev) {
   return device_ops[dev.type];
 }
 
+/* Asking for CUDA's table here does not open it. */
+dm_status dm_synchronize(void) {
+  const dm_DeviceOps *cuda = device_ops[DM_CUDA];
+  for (int i = 0; cuda && i < cuda->count(); i++)
+    DM_TRY(cuda->synchronize((dm_Device){DM_CUDA, (uint8_t)i}));
+  return DM_OK;
+}
+
 int64_t dm_live_bytes(void) {
   int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0});
-  const dm_DeviceOps *cuda = device_ops[DM_CUDA]; /* asking for it does not open it */
+  const dm_DeviceOps *cuda = device_ops[DM_CUDA];
   for (int i = 0; DM_UNLIKELY(cuda != NULL) && i < cuda->count(); i++)
     sum += cuda->allocated_bytes((dm_Device){DM_CUDA, (uint8_t)i});
   return sum;

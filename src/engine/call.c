@@ -53,7 +53,8 @@ static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   return DM_OK;
 }
 
-/* All inputs on one device, *dev, but for host numbers and 0-dim CPU tensors. */
+/* All inputs on one device, but for host numbers and 0-dim CPU tensors; *dev is
+   set when it is not the CPU. */
 static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                dm_Device *dev) {
   const dm_Tensor *first = NULL;
@@ -64,7 +65,6 @@ static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *
     if (DM_UNLIKELY(!dm_device_eq(first->device, t->device)))
       return apart(op, first->device, t->device);
   }
-  *dev = (dm_Device){DM_CPU, 0};
   if (DM_LIKELY(!first || first->device.type == DM_CPU)) return DM_OK;
   *dev = first->device;
   return check_numbers(op, n_in, in, *dev);
@@ -115,7 +115,7 @@ static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const 
                                 const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
-  dm_Device dev;
+  dm_Device dev = {DM_CPU, 0};
   DM_TRY(check_devices(op, n_in, in, &dev));
   dm_status st;
   if (op->compose) {
@@ -373,7 +373,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
   }
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
-  dm_Device dev;
+  dm_Device dev = {DM_CPU, 0};
   DM_TRY(check_devices(op, n_in, in, &dev));
   DM_TRY(apply_rule(&c, dev));
   DM_TRY(check_inplace(op, t, &c.out_meta[0]));

@@ -332,24 +332,9 @@ static dm_status check_running(const char *name, const dm_Tensor *t) {
                  t->ndim == 1 ? ", expanded" : "", t->ndim == 1 ? " of its own" : "");
 }
 
-/* The same on another device, by its kernels. */
-static dm_status track_far(dm_X *x, dm_Tensor *running, double momentum, dm_Tensor *batch,
-                           double scale) {
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
-  m->grad = false;
-  if (scale != 1) batch = x_scale(x, batch, scale);
-  dm_Tensor *in[3] = {running, batch, dm_x_number(x, momentum)};
-  if (x->st == DM_OK) x->st = dm_call_inplace(DM_OP_lerp, 3, in, NULL);
-  m->grad = grad;
-  return x->st;
-}
-
-/* running = (1 - momentum) running + momentum scale batch. On the CPU it cannot fail. */
-static dm_status track(dm_X *x, dm_Tensor *running, double momentum, dm_Tensor *batch,
-                       double scale) {
-  if (!running) return DM_OK;
-  if (running->device.type != DM_CPU) return track_far(x, running, momentum, batch, scale);
+/* running = (1 - momentum) running + momentum scale batch. Cannot fail. */
+static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, double scale) {
+  if (!running) return;
   const int64_t step = running->stride[0] * dm_dtype_sizes[running->dtype];
   const int64_t size = dm_dtype_sizes[batch->dtype];
   char *p = dm_tensor_data(running);
@@ -362,7 +347,22 @@ static dm_status track(dm_X *x, dm_Tensor *running, double momentum, dm_Tensor *
     dm_store_f64((dm_DType)running->dtype, p, 1, 1, &v);
   }
   running->storage->version++;
-  return DM_OK;
+}
+
+/* Both statistics on another device, by its kernels; all that needs memory first. */
+static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
+                           dm_Tensor *const *batch, double scale) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  m->grad = false;
+  dm_Tensor *share = dm_x_number(x, momentum);
+  dm_Tensor *end[2] = {batch[0], running[1] ? x_scale(x, batch[1], scale) : NULL};
+  for (int i = 0; i < 2 && x->st == DM_OK; i++) {
+    dm_Tensor *in[3] = {running[i], end[i], share};
+    if (in[0]) x->st = dm_call_inplace(DM_OP_lerp, 3, in, NULL);
+  }
+  m->grad = grad;
+  return x->st;
 }
 
 /* The running statistics come last, when nothing can fail any more: a call that
@@ -380,8 +380,11 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
   c->out[0] = out[0];
   if (n == 0) return DM_OK;
-  DM_TRY(track(x, mean, a->momentum, out[1], 1));
-  return track(x, var, a->momentum, out[2], n / (n - 1));
+  if (v->device.type != DM_CPU)
+    return track_far(x, c->in + 1, a->momentum, out + 1, n / (n - 1));
+  track(mean, a->momentum, out[1], 1);
+  track(var, a->momentum, out[2], n / (n - 1));
+  return DM_OK;
 }
 
 dm_status batch_norm_compose(dm_Call *c, dm_X *x) {

@@ -18,6 +18,7 @@
 #include "core/iter.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "engine/backend.h"
 #include "engine/modes.h"
 #include "engine/op.h"
 

@@ -95,9 +95,9 @@ DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit
 
 /* ---- other devices ---- */
 
-/* The functions above as a back end has them: called with arguments that were
-   checked (lists not empty, all tensors on one device of its). They wait for
-   nothing: of *held they tell what they know. They raise the versions and clear
+/* The functions above as a back end has them, for dm_optim_register (engine/backend.h): called
+   with arguments that were checked (lists not empty, all tensors on one device of its). They
+   wait for nothing: of *held they tell what they know. They raise the versions and clear
    DM_T_SCALED as the CPU's do, and serve dm_Tensor.low. */
 typedef struct dm_OptimOps {
   dm_status (*sgd_step)(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
@@ -116,6 +116,5 @@ typedef struct dm_OptimOps {
                          const dm_Tensor *total_norm);
   dm_status (*clamp_all)(int64_t n, dm_Tensor *const *tensors, double limit);
 } dm_OptimOps;
-void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops);
 
 #endif
