@@ -1293,6 +1293,34 @@ def recurrent():
     network("RNNCell", (2, 3), [(2, 2)], nonlinearity="relu")
 
 
+@family("sum")
+def attention():
+    op, m = "scaled_dot_product_attention", lambda *s, dtype=f32: r(*s, dtype=dtype, lo=-1, hi=1)
+    mask = lambda *s: torch.rand(s) < 0.6
+    for d in FLOATS:
+        qkv = lambda: [m(2, 3, 4, dtype=d), m(2, 5, 4, dtype=d), m(2, 5, 3, dtype=d)]
+        case(op, *qkv())
+        case(op, *qkv(), is_causal=True)
+        case(op, *qkv(), attn_mask=mask(3, 5), scale=0.75)
+        case(op, *qkv(), attn_mask=frozen(m(2, 1, 5, dtype=d)))
+    qkv = lambda n, s, *b: [m(*b, n, 4), m(*b, s, 4), m(*b, s, 4)]
+    case(op, *qkv(5, 3, 1, 2), is_causal=True)
+    case(op, *qkv(3, 5), is_causal=True)
+    case(op, *qkv(3, 4, 2, 2), attn_mask=mask(2, 1, 1, 4))
+    case(op, *qkv(3, 4, 2, 2), attn_mask=m(2, 1, 3, 4))  # the mask wants a gradient
+    blind = torch.tensor([[True, False, True], [False] * 3])
+    case(op, *qkv(2, 3, 2), attn_mask=blind)
+    case(op, *qkv(2, 3, 2), attn_mask=frozen(torch.where(blind, 0.5, -INF)))
+    case(op, m(2, 4, 3, 4), m(2, 2, 5, 4), m(2, 2, 5, 4), enable_gqa=True)
+    case(op, m(1, 6, 3, 4), m(1, 2, 3, 4), m(1, 2, 3, 4), enable_gqa=True, is_causal=True)
+    case(op, m(2, 4, 3, 4), m(2, 2, 5, 4), m(2, 2, 5, 4), enable_gqa=True,
+         attn_mask=mask(4, 3, 5))
+    case(op, m(2, 2, 3, 4), m(2, 1, 5, 4), m(1, 2, 5, 4))
+    case(op, *qkv(3, 0, 2), grad=False)
+    case(op, *qkv(0, 3, 2), grad=False)
+    case(op, 40 * m(2, 3, 4), 40 * m(2, 5, 4), m(2, 5, 4))
+
+
 # ---- training ---------------------------------------------------------------
 
 STEPS = 8
