@@ -1321,6 +1321,63 @@ def attention():
     case(op, 40 * m(2, 3, 4), 40 * m(2, 5, 4), m(2, 5, 4))
 
 
+def module(cls, args, inputs, call=(), masks=(), **opts):
+    """A module of torch.nn with weights of our own, its inputs, results and gradients.
+
+    call: options of the call; masks: those that are tensors, by name.
+    """
+    call, masks = dict(call), dict(masks)
+    net = getattr(torch.nn, cls)(*args, **opts)
+    if "Layer" in cls or cls == "Transformer":
+        net.eval()
+    for name, p in net.named_parameters():
+        p.data = r(*p.shape, lo=-1, hi=1) + (1 if "norm" in name and p.dim() == 1 else 0)
+    xs = [leaves(r(*s, lo=-2, hi=2)) for s in inputs]
+    given = xs * 3 if cls == "MultiheadAttention" and len(xs) == 1 else xs
+    out = net(*given, **call, **masks)
+    outs = [y for y in out if y is not None] if isinstance(out, tuple) else [out]
+    gouts = [like(y) for y in outs]
+    torch.autograd.backward(outs, gouts)
+    state = ",".join(f'["{k}"]={tensor(p, p.grad)}' for k, p in net.named_parameters())
+    words = " ".join(f"{k}={v}" for k, v in dict(opts, **call).items())
+    emit([f'class="{cls}"', f"args={lua(list(args))}", f"opts={lua(opts)}",
+          f"call={lua(call)}", f"masks={lua(masks)}", "state={" + state + "}",
+          "inputs={" + ",".join(tensor(x, x.grad) for x in xs) + "}",
+          "out={" + ",".join(tensor(y) for y in outs) + "}",
+          "gout={" + ",".join(values(g) for g in gouts) + "}"],
+         f"{cls} {words} {' '.join(masks)} {[list(s) for s in inputs]}")
+
+
+@family("sum")
+def transformer():
+    causal = torch.nn.Transformer.generate_square_subsequent_mask
+    late = torch.tensor([[False, False, True], [False, True, True]])
+    mha, two = ("MultiheadAttention", (4, 2)), [(3, 2, 4)]
+    module(*mha, two)
+    module(*mha, two, batch_first=True, bias=False)
+    module(*mha, two, {"need_weights": False})
+    module(*mha, [(3, 4)], {"average_attn_weights": False})
+    module(*mha, [(2, 2, 4), (3, 2, 4), (3, 2, 4)])
+    module(*mha, [(2, 2, 4), (3, 2, 3), (3, 2, 2)], kdim=3, vdim=2)
+    module(*mha, two, {}, {"key_padding_mask": late, "attn_mask": causal(3)})
+    module(*mha, two, {"need_weights": False}, {"key_padding_mask": late})
+    module(*mha, two, {"need_weights": False, "is_causal": True}, {"attn_mask": causal(3)})
+    module(*mha, two, {"need_weights": False}, {"attn_mask": ints(4, 3, 3, dtype=torch.bool)})
+    module(*mha, [(3, 2, 4), (3, 2, 4), (3, 2, 4)], {}, {"attn_mask": r(3, 3)})
+    small = dict(dim_feedforward=5, dropout=0.1)
+    one = ("TransformerEncoderLayer", (4, 2))
+    module(*one, two, **small)
+    module(*one, two, {}, {"src_mask": causal(3), "src_key_padding_mask": late.float() * -9},
+           norm_first=True, activation="gelu", **small)
+    module(*one, [(2, 3, 4)], batch_first=True, bias=False, layer_norm_eps=0.25, **small)
+    one = ("TransformerDecoderLayer", (4, 2))
+    module(*one, [(3, 2, 4), (2, 2, 4)], **small)
+    module(*one, [(3, 2, 4), (3, 2, 4)], {"tgt_is_causal": True},
+           {"tgt_mask": causal(3), "memory_key_padding_mask": late}, norm_first=True, **small)
+    module("Transformer", (), [(2, 2, 4), (3, 2, 4)], {}, {"tgt_mask": causal(3)}, d_model=4,
+           nhead=2, num_encoder_layers=2, num_decoder_layers=1, **small)
+
+
 # ---- training ---------------------------------------------------------------
 
 STEPS = 8
