@@ -4,6 +4,9 @@
 
 local FAMILIES = {
   resnet18 = "resnet",
+  vit_s_16 = "vit", vit_b_16 = "vit",
+  gpt2 = "gpt",
+  bert = "bert",
 }
 
 return setmetatable({}, {
