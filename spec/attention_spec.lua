@@ -239,6 +239,20 @@ describe("MultiheadAttention", function()
     end
   end)
 
+  it("gives 16 bits under autocast, weights too", function()
+    local net, x = nn.MultiheadAttention(8, 2), dm.randn(5, 1, 8)
+    local opts = {attn_mask = nn.Transformer.generate_square_subsequent_mask(5)}
+    for _, dtype in ipairs{"bfloat16", "float16"} do
+      local _ <close> = dm.amp.autocast{device_type = "cpu", dtype = dtype}
+      for _, wanted in ipairs{true, false} do
+        opts.need_weights = wanted
+        local y, weights = net(x, x, x, opts)
+        assert.equal(dtype, y.dtype)
+        assert.equal(wanted and dtype or nil, weights and weights.dtype)
+      end
+    end
+  end)
+
   it("refuses what does not fit, and says what would", function()
     local net, x = nn.MultiheadAttention(8, 2), dm.randn(5, 3, 8)
     fails("MultiheadAttention: 3 heads do not divide embed_dim = 8", nn.MultiheadAttention, 8, 3)

@@ -86,7 +86,8 @@ local Model = nn.Module:extend "GPT2Model"
 
 local function embedding(n, dim)
   local layer = nn.Embedding(n, dim)
-  nn.init.normal_(layer.weight, 0, STD)
+  local _ <close> = core.no_grad()
+  layer.weight:mul_(STD) -- it starts with a deviation of 1
   return layer
 end
 
