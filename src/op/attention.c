@@ -272,10 +272,8 @@ static dm_status run(const dm_Call *c, Job *j, int64_t n, int64_t rows, dm_Range
 }
 
 static dm_status zeros(dm_Tensor *t) {
-  return t->numel == 0
-             ? DM_OK
-             : dm_device_ops(t->device)->zero(t->device, dm_tensor_data(t),
-                                              t->numel * dm_dtype_size((dm_DType)t->dtype));
+  if (t->numel > 0) memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+  return DM_OK;
 }
 
 dm_status attention_rule(dm_Call *c) {
@@ -551,7 +549,7 @@ dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *k = spread(x, &b, c->in[1], false), *v = spread(x, &b, c->in[2], false), *y;
   mask = spread_mask(x, &b, mask, L, S);
   if (x->st != DM_OK) return x->st;
-  if (q->device.type == DM_CPU)
+  if (dm_op_has_kernel(DM_OP_attention, q->device))
     y = dm_x(x, DM_OP_attention, &attr, mask ? 4 : 3, q, k, v, mask);
   else y = x_matmul(x, x_drop(x, &attr, x_weights(x, &attr, q, k, mask)), v);
   if (b.groups > 1) {

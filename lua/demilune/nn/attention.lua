@@ -77,7 +77,7 @@ local function parameter(...) return core.parameter(core.empty(...)) end
 
 function MultiheadAttention:init(embed_dim, num_heads, opts)
   local o = options.read("MultiheadAttention", opts, {dropout = 0, bias = true, kdim = NONE,
-    vdim = NONE, batch_first = false, dtype = "float32", device = "cpu"})
+    vdim = NONE, batch_first = false, dtype = "float32", device = NONE})
   if math.type(num_heads) ~= "integer" or num_heads < 1 or embed_dim % num_heads ~= 0 then
     caller.raise("MultiheadAttention: %s heads do not divide embed_dim = %s",
       tostring(num_heads), tostring(embed_dim))
@@ -206,7 +206,7 @@ end
 
 local LAYER = {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
   layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true,
-  dtype = "float32", device = "cpu"}
+  dtype = "float32", device = NONE}
 
 -- What both kinds of layers have.
 local Layer = Module:extend "Layer"
