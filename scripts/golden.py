@@ -1293,6 +1293,91 @@ def recurrent():
     network("RNNCell", (2, 3), [(2, 2)], nonlinearity="relu")
 
 
+@family("sum")
+def attention():
+    op, m = "scaled_dot_product_attention", lambda *s, dtype=f32: r(*s, dtype=dtype, lo=-1, hi=1)
+    mask = lambda *s: torch.rand(s) < 0.6
+    for d in FLOATS:
+        qkv = lambda: [m(2, 3, 4, dtype=d), m(2, 5, 4, dtype=d), m(2, 5, 3, dtype=d)]
+        case(op, *qkv())
+        case(op, *qkv(), is_causal=True)
+        case(op, *qkv(), attn_mask=mask(3, 5), scale=0.75)
+        case(op, *qkv(), attn_mask=frozen(m(2, 1, 5, dtype=d)))
+    qkv = lambda n, s, *b: [m(*b, n, 4), m(*b, s, 4), m(*b, s, 4)]
+    case(op, *qkv(5, 3, 1, 2), is_causal=True)
+    case(op, *qkv(3, 5), is_causal=True)
+    case(op, *qkv(3, 4, 2, 2), attn_mask=mask(2, 1, 1, 4))
+    case(op, *qkv(3, 4, 2, 2), attn_mask=m(2, 1, 3, 4))  # the mask wants a gradient
+    blind = torch.tensor([[True, False, True], [False] * 3])
+    case(op, *qkv(2, 3, 2), attn_mask=blind)
+    case(op, *qkv(2, 3, 2), attn_mask=frozen(torch.where(blind, 0.5, -INF)))
+    case(op, m(2, 4, 3, 4), m(2, 2, 5, 4), m(2, 2, 5, 4), enable_gqa=True)
+    case(op, m(1, 6, 3, 4), m(1, 2, 3, 4), m(1, 2, 3, 4), enable_gqa=True, is_causal=True)
+    case(op, m(2, 4, 3, 4), m(2, 2, 5, 4), m(2, 2, 5, 4), enable_gqa=True,
+         attn_mask=mask(4, 3, 5))
+    case(op, m(2, 2, 3, 4), m(2, 1, 5, 4), m(1, 2, 5, 4))
+    case(op, *qkv(3, 0, 2), grad=False)
+    case(op, *qkv(0, 3, 2), grad=False)
+    case(op, 40 * m(2, 3, 4), 40 * m(2, 5, 4), m(2, 5, 4))
+
+
+def module(cls, args, inputs, call=(), masks=(), **opts):
+    """A module of torch.nn with weights of our own, its inputs, results and gradients.
+
+    call: options of the call; masks: those that are tensors, by name.
+    """
+    call, masks = dict(call), dict(masks)
+    net = getattr(torch.nn, cls)(*args, **opts)
+    if "Layer" in cls or cls == "Transformer":
+        net.eval()
+    for name, p in net.named_parameters():
+        p.data = r(*p.shape, lo=-1, hi=1) + (1 if "norm" in name and p.dim() == 1 else 0)
+    xs = [leaves(r(*s, lo=-2, hi=2)) for s in inputs]
+    given = xs * 3 if cls == "MultiheadAttention" and len(xs) == 1 else xs
+    out = net(*given, **call, **masks)
+    outs = [y for y in out if y is not None] if isinstance(out, tuple) else [out]
+    gouts = [like(y) for y in outs]
+    torch.autograd.backward(outs, gouts)
+    state = ",".join(f'["{k}"]={tensor(p, p.grad)}' for k, p in net.named_parameters())
+    words = " ".join(f"{k}={v}" for k, v in dict(opts, **call).items())
+    emit([f'class="{cls}"', f"args={lua(list(args))}", f"opts={lua(opts)}",
+          f"call={lua(call)}", f"masks={lua(masks)}", "state={" + state + "}",
+          "inputs={" + ",".join(tensor(x, x.grad) for x in xs) + "}",
+          "out={" + ",".join(tensor(y) for y in outs) + "}",
+          "gout={" + ",".join(values(g) for g in gouts) + "}"],
+         f"{cls} {words} {' '.join(masks)} {[list(s) for s in inputs]}")
+
+
+@family("sum")
+def transformer():
+    causal = torch.nn.Transformer.generate_square_subsequent_mask
+    late = torch.tensor([[False, False, True], [False, True, True]])
+    mha, two = ("MultiheadAttention", (4, 2)), [(3, 2, 4)]
+    module(*mha, two)
+    module(*mha, two, batch_first=True, bias=False)
+    module(*mha, two, {"need_weights": False})
+    module(*mha, [(3, 4)], {"average_attn_weights": False})
+    module(*mha, [(2, 2, 4), (3, 2, 4), (3, 2, 4)])
+    module(*mha, [(2, 2, 4), (3, 2, 3), (3, 2, 2)], kdim=3, vdim=2)
+    module(*mha, two, {}, {"key_padding_mask": late, "attn_mask": causal(3)})
+    module(*mha, two, {"need_weights": False}, {"key_padding_mask": late})
+    module(*mha, two, {"need_weights": False, "is_causal": True}, {"attn_mask": causal(3)})
+    module(*mha, two, {"need_weights": False}, {"attn_mask": ints(4, 3, 3, dtype=torch.bool)})
+    module(*mha, [(3, 2, 4), (3, 2, 4), (3, 2, 4)], {}, {"attn_mask": r(3, 3)})
+    small = dict(dim_feedforward=5, dropout=0.1)
+    one = ("TransformerEncoderLayer", (4, 2))
+    module(*one, two, **small)
+    module(*one, two, {}, {"src_mask": causal(3), "src_key_padding_mask": late.float() * -9},
+           norm_first=True, activation="gelu", **small)
+    module(*one, [(2, 3, 4)], batch_first=True, bias=False, layer_norm_eps=0.25, **small)
+    one = ("TransformerDecoderLayer", (4, 2))
+    module(*one, [(3, 2, 4), (2, 2, 4)], **small)
+    module(*one, [(3, 2, 4), (3, 2, 4)], {"tgt_is_causal": True},
+           {"tgt_mask": causal(3), "memory_key_padding_mask": late}, norm_first=True, **small)
+    module("Transformer", (), [(2, 2, 4), (3, 2, 4)], {}, {"tgt_mask": causal(3)}, d_model=4,
+           nhead=2, num_encoder_layers=2, num_decoder_layers=1, **small)
+
+
 # ---- training ---------------------------------------------------------------
 
 STEPS = 8

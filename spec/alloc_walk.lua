@@ -105,6 +105,18 @@ end, function(parts)
   return parts[1].grad:sum():item()
 end)
 
+scenario("attention with a mask, groups of heads and dropout", function()
+  return {leaf(2, 4, 3, 2), leaf(2, 2, 5, 2), leaf(2, 2, 5, 2), leaf(3, 5)}
+end, function(given)
+  local q, k, v, mask = table.unpack(given)
+  local opts = {enable_gqa = true, dropout_p = 0.25, attn_mask = mask:detach()}
+  local loss = dm.scaled_dot_product_attention(q, k, v, opts):sum()
+  opts.attn_mask = mask
+  loss = loss + dm.scaled_dot_product_attention(q, k, v, opts):sum()
+  loss:backward()
+  return (q.grad:sum() + k.grad:sum() + v.grad:sum() + mask.grad:sum()):item()
+end)
+
 -- ---- gradients ----
 
 scenario("autograd.grad with create_graph", function()

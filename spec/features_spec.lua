@@ -71,6 +71,8 @@ the float32 loop, the AMP loop, the bfloat16 loop | scripts/examples/plain_loop.
 the validation loop | scripts/examples/evaluation.lua; scripts/fashion_mnist.lua
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
 normalised pictures | spec/data_spec.lua: normalise pictures
+vision transformers | spec/transformers_spec.lua: computes what PyTorch's does; spec/transformers_spec.lua: halves the loss of
+BERT and GPT: embedding, attention, layer norm, gelu, tied weights | spec/transformers_spec.lua: gives under autocast the dtypes; spec/transformers_spec.lua: stay one tensor; spec/attention_spec.lua: golden transformer
 ResNet-18 with ten classes | spec/cifar_spec.lua: computes what PyTorch's does
 CIFAR-10 from its binary files | spec/cifar_spec.lua: says what to get
 Compose, ToTensor, Normalize | spec/cifar_spec.lua: ToTensor and Normalize give

@@ -324,6 +324,17 @@ samples.layer_norm = {
 samples.group_norm = {{x(-1, 1, 2, 4, 3), 2, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}}
 samples.dropout = {{x(-1, 1, 2, 3), {p = 0}}, {x(-1, 1, 2, 3), {p = 0.5, training = false}}}
 
+-- ---- attention: 3 queries, 4 keys ----
+
+local seen = bool({3, 4}, {1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0}) -- the second sees none
+samples.scaled_dot_product_attention = {
+  {x(-1, 1, 3, 2), x(-1, 1, 4, 2), x(-1, 1, 4, 3)},
+  {x(-1, 1, 2, 1, 3, 2), x(-1, 1, 2, 2, 4, 2), x(-1, 1, 1, 2, 4, 2), {is_causal = true}},
+  {x(-1, 1, 2, 3, 2), x(-1, 1, 2, 4, 2), x(-1, 1, 2, 4, 2), {attn_mask = seen, scale = 0.5}},
+  {x(-1, 1, 1, 4, 3, 2), x(-1, 1, 1, 2, 4, 2), x(-1, 1, 1, 2, 4, 2),
+    {attn_mask = x(-1, 1, 4, 1, 4), enable_gqa = true}},
+}
+
 -- ---- recurrent networks: 2 rows of 3 features, 2 hidden ----
 
 for _, name in ipairs{"rnn_tanh_cell", "rnn_relu_cell", "gru_cell"} do

@@ -47,7 +47,7 @@ local LISTS = {
 local ABSENT = {}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
   addr linalg_vecdot addbmm chain_matmul linalg_multi_dot
-  scaled_dot_product_attention erfinv rms_norm frobenius_norm nuclear_norm
+  erfinv rms_norm frobenius_norm nuclear_norm
   cosine_similarity poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div
   margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
   multi_margin_loss dist pdist cdist renorm interpolate cumprod vector_norm matrix_norm bilinear
@@ -94,6 +94,9 @@ local CALLS = {
   end,
   rnn_layer = function(x) -- one time step: no gradient is summed
     return x(-1, 1, 1, 3, 5), x(-1, 1, 12, 5), x(-1, 1, 12, 4), "gru"
+  end,
+  scaled_dot_product_attention = function(x)
+    return x(-1, 1, 2, 5, 4), x(-1, 1, 2, 6, 4), x(-1, 1, 2, 6, 3), x(-1, 1, 5, 6)
   end,
   acos = function(x) return x(-0.9, 0.9, 8) end,
   asin = function(x) return x(-0.9, 0.9, 8) end,

@@ -16,9 +16,15 @@ void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel) {
   other_kernels[type][id] = kernel;
 }
 
+static dm_KernelFn *kernel_of(const dm_OpInfo *op, dm_Device dev) {
+  const bool own = dev.type == DM_CPU || (op->flags & F_ANY_DEVICE);
+  return own ? op->kernel : other_kernels[dev.type][dm_op_id(op)];
+}
+
+bool dm_op_has_kernel(dm_OpId id, dm_Device dev) { return kernel_of(&dm_ops[id], dev) != NULL; }
+
 static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out) {
-  const bool own = dev.type == DM_CPU || (c->op->flags & F_ANY_DEVICE);
-  *out = own ? c->op->kernel : other_kernels[dev.type][dm_op_id(c->op)];
+  *out = kernel_of(c->op, dev);
   if (*out) return DM_OK;
   char name[16];
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));

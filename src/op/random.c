@@ -13,6 +13,7 @@
 #include "cpu/vec.h"
 #include "op/create.h"
 #include "op/dense.h"
+#include "op/random.h"
 
 enum { GRAIN = 16384, BLOCK = 256 };
 
@@ -362,10 +363,16 @@ typedef struct DropoutAttr {
   int64_t training;
 } DropoutAttr;
 
-typedef struct DropAttr {
-  double p;
-  int64_t seed, offset;
-} DropAttr;
+dm_DropAttr dm_drop_attr(double p, int64_t n) {
+  const dm_Generator g = take_counters(n, 4);
+  return (dm_DropAttr){p, (int64_t)g.seed, (int64_t)g.offset};
+}
+
+void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
+  const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
+  for (int64_t at = 0; at < n; at += BLOCK)
+    draw_f32(g, uniform4, first + at, dm_min_i64(BLOCK, n - at), out + at);
+}
 
 /* The mask is never stored: seed and offset draw it again for the gradient. */
 dm_status dropout_compose(dm_Call *c, dm_X *x) {
@@ -376,8 +383,7 @@ dm_status dropout_compose(dm_Call *c, dm_X *x) {
   c->out[0] = t;
   if (!a->training || a->p == 0) return DM_OK;
   DM_TRY(dm_check_float(c, t, "x"));
-  const dm_Generator g = take_counters(t->numel, 4);
-  const DropAttr drop = {a->p, (int64_t)g.seed, (int64_t)g.offset};
+  const dm_DropAttr drop = dm_drop_attr(a->p, t->numel);
   c->out[0] = dm_x(x, DM_OP_drop, &drop, 1, t);
   return x->st;
 }
@@ -406,7 +412,7 @@ static void drop_run(const Draw *d, int64_t at, char *const *ptr, const int64_t 
 }
 
 dm_status drop_cpu(dm_Call *c) {
-  const DropAttr *a = DM_ATTR(DropAttr, c);
+  const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
   dm_Tensor *t[2] = {c->out[0], c->in[0]};
   Draw d = {.gen = {(uint64_t)a->seed, (uint64_t)a->offset}, .run = drop_run};
   d.shift = a->p;

@@ -19,6 +19,22 @@ function init.constant_(t, value) return fill(t, "fill_", value) end
 function init.ones_(t) return fill(t, "fill_", 1) end
 function init.zeros_(t) return fill(t, "zero_") end
 
+-- Normal numbers within [a, b] (-2, 2): those outside are drawn again.
+function init.trunc_normal_(t, mean, std, a, b)
+  local _ <close> = core.no_grad()
+  mean, std, a, b = mean or 0, std or 1, a or -2, b or 2
+  if a >= b or mean + 6 * std < a or mean - 6 * std > b then
+    caller.raise("trunc_normal_: no normal number of mean %g, std %g is likely in [%g, %g]",
+      mean, std, a, b)
+  end
+  t:normal_(mean, std)
+  while true do
+    local outside = core.logical_or(t:lt(a), t:gt(b))
+    if not outside:any():item() then return t end
+    t:copy_(core.where(outside, core.empty_like(t):normal_(mean, std), t))
+  end
+end
+
 -- Inputs and outputs of one unit: (O, I, ...) with the plane counted in both.
 function init.fans(t)
   if t:dim() < 2 then

@@ -1,0 +1,153 @@
+-- GPT-2 with the names and the start of Hugging Face's GPT2LMHeadModel.
+-- A. Radford et al. 2019.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local nn = require "demilune.nn"
+local options = require "demilune.options"
+local TiedLinear = require "demilune.models.tied"
+
+local gpt = {}
+
+local STD = 0.02 -- of all first weights
+
+-- x (..., I) -> y (..., O) = x W + b, W (I, O): a Linear whose weight lies the other way.
+local Conv1D = nn.Module:extend "Conv1D"
+Conv1D.keeps_nothing = true
+
+function Conv1D:init(outputs, inputs, std)
+  self.weight = nn.Parameter(core.empty(inputs, outputs))
+  self.bias = nn.Parameter(core.zeros(outputs))
+  nn.init.normal_(self.weight, 0, std or STD)
+end
+
+function Conv1D:forward(x)
+  local shape = {table.unpack(x.shape)}
+  shape[#shape] = self.bias:size(1)
+  return core.addmm(self.bias, x:reshape(-1, x:size(-1)), self.weight):reshape(shape)
+end
+
+function Conv1D:extra_repr()
+  return ("%d -> %d"):format(self.weight:size(1), self.weight:size(2))
+end
+
+-- ---- one block ----
+
+local Attention = nn.Module:extend "GPT2Attention"
+Attention.keeps_nothing = true
+
+function Attention:init(o)
+  self.n_head, self.p = o.n_head, o.dropout
+  self.c_attn = Conv1D(3 * o.n_embd, o.n_embd)
+  self.c_proj = Conv1D(o.n_embd, o.n_embd, o.residual_std)
+  self.resid_dropout = nn.Dropout(o.dropout)
+end
+
+function Attention:forward(x)
+  local B, T = x:size(1), x:size(2)
+  local qkv = self.c_attn(x):reshape(B, T, 3, self.n_head, -1)
+  local function heads(i) return qkv:select(3, i):transpose(2, 3) end
+  local y = core.scaled_dot_product_attention(heads(1), heads(2), heads(3),
+    {is_causal = true, dropout_p = self.training and self.p or 0})
+  return self.resid_dropout(self.c_proj(y:transpose(2, 3):flatten(3)))
+end
+
+local MLP = nn.Module:extend "GPT2MLP"
+MLP.keeps_nothing = true
+
+function MLP:init(o)
+  self.c_fc = Conv1D(4 * o.n_embd, o.n_embd)
+  self.c_proj = Conv1D(o.n_embd, 4 * o.n_embd, o.residual_std)
+  self.dropout = nn.Dropout(o.dropout)
+end
+
+function MLP:forward(x)
+  return self.dropout(self.c_proj(core.gelu(self.c_fc(x), {approximate = "tanh"})))
+end
+
+local Block = nn.Module:extend "GPT2Block"
+Block.keeps_nothing = true
+
+function Block:init(o)
+  self.ln_1 = nn.LayerNorm(o.n_embd)
+  self.attn = Attention(o)
+  self.ln_2 = nn.LayerNorm(o.n_embd)
+  self.mlp = MLP(o)
+end
+
+function Block:forward(x)
+  x = x + self.attn(self.ln_1(x))
+  return x + self.mlp(self.ln_2(x))
+end
+
+-- ---- the model ----
+
+local Model = nn.Module:extend "GPT2Model"
+
+local function embedding(n, dim)
+  local layer = nn.Embedding(n, dim)
+  local _ <close> = core.no_grad()
+  layer.weight:mul_(STD) -- it starts with a deviation of 1
+  return layer
+end
+
+function Model:init(o)
+  self.block_size = o.block_size
+  self.wte = embedding(o.vocab_size, o.n_embd)
+  self.wpe = embedding(o.block_size, o.n_embd)
+  self.drop = nn.Dropout(o.dropout)
+  self.h = nn.ModuleList()
+  for _ = 1, o.n_layer do self.h:append(Block(o)) end
+  self.ln_f = nn.LayerNorm(o.n_embd)
+end
+
+function Model:forward(ids)
+  if ids:dim() ~= 2 or ids:size(2) > self.block_size then
+    caller.raise("GPT2: ids are %s, wanted {batch, 1 to %d tokens}", tostring(ids.shape),
+      self.block_size)
+  end
+  local places = core.arange(ids:size(2), {device = ids.device})
+  local x = self.drop(self.wte(ids) + self.wpe(places))
+  for _, block in ipairs(self.h) do x = block(x) end
+  return self.ln_f(x)
+end
+
+local GPT2 = nn.Module:extend "GPT2LMHeadModel"
+
+function GPT2:init(o)
+  if o.n_embd % o.n_head ~= 0 then
+    caller.raise("gpt2: %d heads do not divide n_embd = %d", o.n_head, o.n_embd)
+  end
+  o.residual_std = STD / math.sqrt(2 * o.n_layer) -- 2 n_layer branches are summed
+  self.transformer = Model(o)
+  self.lm_head = TiedLinear(self.transformer.wte.weight)
+end
+
+function GPT2:forward(ids) return self.lm_head(self.transformer(ids)) end
+
+-- Takes what Hugging Face's files hold too: names without "transformer.", causal masks
+-- among the weights, and no lm_head, which is wte.
+function GPT2:load_state_dict(state, opts)
+  local load = GPT2.super.load_state_dict
+  if type(state) ~= "table" then return load(self, state, opts) end
+  local own = {}
+  for name, t in pairs(state) do
+    if type(name) == "string" and not name:find "%.attn%.bias$"
+      and not name:find "%.attn%.masked_bias$" then
+      local named = name:find "^transformer%." or name:find "^lm_head%."
+      own[named and name or "transformer." .. name] = t
+    end
+  end
+  own["lm_head.weight"] = own["lm_head.weight"] or own["transformer.wte.weight"]
+  return load(self, own, opts)
+end
+
+-- gpt2{n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50257,
+-- dropout = 0.1} -> a module of token ids (B, T) that gives scores of the next token
+-- (B, T, vocab_size). The defaults are the model of 124 million parameters.
+function gpt.gpt2(opts)
+  return GPT2(options.read("gpt2", opts, {n_layer = 12, n_head = 12, n_embd = 768,
+    block_size = 1024, vocab_size = 50257, dropout = 0.1}))
+end
+
+return gpt

@@ -1,0 +1,125 @@
+-- Vision transformers with torchvision's names and start. A. Dosovitskiy et al. 2020;
+-- the small one is H. Touvron et al.'s (2020).
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local nn = require "demilune.nn"
+local options = require "demilune.options"
+
+local vit = {}
+
+-- ---- one block ----
+
+local Block = nn.Module:extend "EncoderBlock"
+Block.keeps_nothing = true
+
+local function norm(dim) return nn.LayerNorm(dim, {eps = 1e-6}) end
+
+function Block:init(o)
+  local dim = o.hidden_dim
+  self.ln_1 = norm(dim)
+  self.self_attention = nn.MultiheadAttention(dim, o.num_heads,
+    {dropout = o.attention_dropout, batch_first = true})
+  self.dropout = nn.Dropout(o.dropout)
+  self.ln_2 = norm(dim)
+  self.mlp = nn.Sequential{nn.Linear(dim, o.mlp_dim), nn.GELU(), nn.Dropout(o.dropout),
+    nn.Linear(o.mlp_dim, dim), nn.Dropout(o.dropout)}
+  for _, layer in ipairs{self.mlp[1], self.mlp[4]} do
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.normal_(layer.bias, 0, 1e-6)
+  end
+end
+
+function Block:forward(x)
+  local y = self.ln_1(x)
+  y = self.self_attention(y, y, y, {need_weights = false})
+  x = x + self.dropout(y)
+  return x + self.mlp(self.ln_2(x))
+end
+
+-- ---- all blocks ----
+
+local Encoder = nn.Module:extend "Encoder"
+
+-- Names count from 0, as torchvision's.
+local function layer_name(i) return "encoder_layer_" .. i - 1 end
+
+function Encoder:init(length, o)
+  self.num_layers = o.num_layers
+  self.pos_embedding = nn.Parameter(core.empty(1, length, o.hidden_dim))
+  nn.init.normal_(self.pos_embedding, 0, 0.02)
+  self.dropout = nn.Dropout(o.dropout)
+  self.layers = nn.Module()
+  for i = 1, o.num_layers do self.layers[layer_name(i)] = Block(o) end
+  self.ln = norm(o.hidden_dim)
+end
+
+function Encoder:forward(x)
+  x = self.dropout(x + self.pos_embedding)
+  for i = 1, self.num_layers do x = self.layers[layer_name(i)](x) end
+  return self.ln(x)
+end
+
+-- ---- VisionTransformer ----
+
+local VisionTransformer = nn.Module:extend "VisionTransformer"
+
+function VisionTransformer:init(o)
+  local dim, patch = o.hidden_dim, o.patch_size
+  if o.image_size % patch ~= 0 then
+    caller.raise("VisionTransformer: patches of %d do not divide pictures of %d", patch,
+      o.image_size)
+  end
+  self.image_size = o.image_size
+  self.class_token = nn.Parameter(core.zeros(1, 1, dim))
+  self.conv_proj = nn.Conv2d(3, dim, patch, {stride = patch})
+  nn.init.trunc_normal_(self.conv_proj.weight, 0, 1 / math.sqrt(3 * patch * patch))
+  nn.init.zeros_(self.conv_proj.bias)
+  local side = o.image_size // patch
+  self.encoder = Encoder(side * side + 1, o)
+  self.heads = nn.Module()
+  self.heads.head = nn.Linear(dim, o.num_classes)
+  nn.init.zeros_(self.heads.head.weight)
+  nn.init.zeros_(self.heads.head.bias)
+end
+
+function VisionTransformer:forward(x)
+  local size = self.image_size
+  if x:dim() ~= 4 or x:size(3) ~= size or x:size(4) ~= size then
+    caller.raise("VisionTransformer: pictures are %s, wanted {N, 3, %d, %d}",
+      tostring(x.shape), size, size)
+  end
+  x = self.conv_proj(x):flatten(3):transpose(2, 3) -- (N, patches, dim)
+  local class = self.class_token:expand(x:size(1), -1, -1)
+  x = self.encoder(core.cat({class, x}, {dim = 2}))
+  return self.heads.head(x:select(2, 1))
+end
+
+-- Takes torchvision's first files too, which name the two products of a block's MLP.
+function VisionTransformer:load_state_dict(state, opts)
+  local load = VisionTransformer.super.load_state_dict
+  if type(state) ~= "table" then return load(self, state, opts) end
+  local own = {}
+  for name, t in pairs(state) do
+    if type(name) == "string" then
+      name = name:gsub("%.mlp%.linear_1%.", ".mlp.0."):gsub("%.mlp%.linear_2%.", ".mlp.3.")
+    end
+    own[name] = t
+  end
+  return load(self, own, opts)
+end
+
+-- A builder: NAME{image_size = 224, patch_size = 16, num_classes = 1000, dropout = 0,
+-- attention_dropout = 0, num_layers, num_heads, hidden_dim, mlp_dim} -> a module of
+-- pictures (N, 3, image_size, image_size) that gives (N, num_classes).
+local function builder(name, num_layers, num_heads, hidden_dim, mlp_dim)
+  vit[name] = function(opts)
+    return VisionTransformer(options.read(name, opts, {image_size = 224, patch_size = 16,
+      num_classes = 1000, dropout = 0, attention_dropout = 0, num_layers = num_layers,
+      num_heads = num_heads, hidden_dim = hidden_dim, mlp_dim = mlp_dim}))
+  end
+end
+builder("vit_s_16", 12, 6, 384, 1536)
+builder("vit_b_16", 12, 12, 768, 3072)
+
+return vit

@@ -1,0 +1,383 @@
+-- MultiheadAttention and the layers of A. Vaswani et al. 2017 made of it, with the
+-- names and first values of PyTorch's. N is the batch, L and S are the lengths of the
+-- query and of the key, E is the width, H the number of heads.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local init = require "demilune.nn.init_weights"
+local Module = require "demilune.nn.module"
+local containers = require "demilune.nn.containers"
+local linear = require "demilune.nn.linear"
+local LayerNorm = require("demilune.nn.norm").LayerNorm
+
+local layers = {}
+local NONE = options.NONE
+
+local function rate_of(class, p)
+  if type(p) ~= "number" or not (p >= 0 and p <= 1) then
+    caller.raise("%s: dropout is %s, wanted a number from 0 to 1", class, tostring(p))
+  end
+  return p
+end
+
+-- ---- masks ----
+
+-- A bool mask, true where a key is not to be seen, as numbers to add.
+local function additive(mask, dtype)
+  if mask.dtype == "bool" then mask = core.where(mask, -math.huge, 0.0) end
+  return mask:to(dtype)
+end
+
+-- (L, S): -inf above the diagonal, 0 elsewhere.
+local function causal_mask(L, S, opts)
+  return core.full({L, S}, -math.huge, opts):triu(1)
+end
+
+local function check_mask(self, name, mask, ...)
+  for _, wanted in ipairs{...} do
+    local text = "{" .. table.concat(wanted, ", ") .. "}"
+    if tostring(mask.shape) == text then return end
+  end
+  local last = select(-1, ...)
+  caller.raise("%s: %s has shape %s, wanted {%s}", self.class, name, tostring(mask.shape),
+    table.concat(last, ", "))
+end
+
+-- One additive mask that broadcasts to (N, H, L, S), or nil.
+local function merged_mask(self, o, dtype, N, L, S)
+  local H, mask, padding = self.num_heads, o.attn_mask, o.key_padding_mask
+  if mask then
+    check_mask(self, "attn_mask", mask, {N * H, L, S}, {L, S})
+    mask = additive(mask, dtype)
+    if mask:dim() == 3 then mask = mask:reshape(N, H, L, S) end
+  end
+  if padding then
+    if padding:dim() == 1 then padding = padding:unsqueeze(1) end
+    check_mask(self, "key_padding_mask", padding, {N, S})
+    padding = additive(padding, dtype):reshape(N, 1, 1, S)
+    mask = mask and mask + padding or padding
+  end
+  return mask
+end
+
+-- ---- MultiheadAttention ----
+
+-- query (N, L, E), key (N, S, kdim), value (N, S, vdim) with batch_first; else (L, N, E)
+-- and so on; or without N -> y, laid out as query; weights (N, L, S), averaged over the
+-- heads, or (N, H, L, S); nil when they are not wanted (need_weights = false: then no
+-- matrix of them is ever held). Options of a call: key_padding_mask (N, S), attn_mask
+-- (L, S) or (N H, L, S): bool, true where a key is NOT seen, or numbers to add;
+-- need_weights, average_attn_weights; is_causal: a query sees no key after it (a mask
+-- that comes with it is the causal one).
+local MultiheadAttention = Module:extend "MultiheadAttention"
+MultiheadAttention.keeps_nothing = true
+
+local function parameter(...) return core.parameter(core.empty(...)) end
+
+function MultiheadAttention:init(embed_dim, num_heads, opts)
+  local o = options.read("MultiheadAttention", opts, {dropout = 0, bias = true, kdim = NONE,
+    vdim = NONE, batch_first = false, dtype = "float32", device = NONE})
+  if math.type(num_heads) ~= "integer" or num_heads < 1 or embed_dim % num_heads ~= 0 then
+    caller.raise("MultiheadAttention: %s heads do not divide embed_dim = %s",
+      tostring(num_heads), tostring(embed_dim))
+  end
+  self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, o.batch_first
+  self.dropout = rate_of(self.class, o.dropout)
+  local kdim, vdim = o.kdim or embed_dim, o.vdim or embed_dim
+  local how = {dtype = o.dtype, device = o.device}
+  if kdim == embed_dim and vdim == embed_dim then
+    self.in_proj_weight = parameter(3 * embed_dim, embed_dim, how)
+  else
+    self.q_proj_weight = parameter(embed_dim, embed_dim, how)
+    self.k_proj_weight = parameter(embed_dim, kdim, how)
+    self.v_proj_weight = parameter(embed_dim, vdim, how)
+  end
+  if o.bias then self.in_proj_bias = parameter(3 * embed_dim, how) end
+  self.out_proj = linear.Linear(embed_dim, embed_dim,
+    {bias = o.bias, dtype = o.dtype, device = o.device})
+  self:reset_parameters()
+end
+
+-- PyTorch's: xavier for what goes in, 0 for all biases.
+function MultiheadAttention:reset_parameters()
+  for _, name in ipairs{"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"} do
+    if self[name] then init.xavier_uniform_(self[name]) end
+  end
+  if self.in_proj_bias then
+    init.zeros_(self.in_proj_bias)
+    init.zeros_(self.out_proj.bias)
+  end
+end
+
+-- (N, L, E) -> (N, H, L, E / H)
+local function split_heads(self, x)
+  return x:reshape(x:size(1), x:size(2), self.num_heads, -1):transpose(2, 3)
+end
+
+-- The heads of query, key and value. One product makes all three of one tensor.
+local function project(self, query, key, value)
+  local E, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
+  if weight and rawequal(query, key) and rawequal(key, value) then
+    local q, k, v = table.unpack(core.linear(query, weight, bias):chunk(3, {dim = 3}))
+    return split_heads(self, q), split_heads(self, k), split_heads(self, v)
+  end
+  local function part(x, i, name)
+    local w = weight and weight:narrow(1, (i - 1) * E + 1, E) or self[name]
+    return split_heads(self, core.linear(x, w, bias and bias:narrow(1, (i - 1) * E + 1, E)))
+  end
+  return part(query, 1, "q_proj_weight"), part(key, 2, "k_proj_weight"),
+    part(value, 3, "v_proj_weight")
+end
+
+-- y (N, H, L, E / H) and the weights (N, H, L, S), step by step.
+local function attend_openly(q, k, v, mask, p)
+  local N, H, L, S = q:size(1), q:size(2), q:size(3), k:size(3)
+  q = (q * (1 / math.sqrt(q:size(4)))):flatten(1, 2)
+  k = k:flatten(1, 2):transpose(2, 3)
+  local scores = mask and core.baddbmm(mask:expand(N, H, L, S):flatten(1, 2), q, k)
+    or core.bmm(q, k)
+  local weights = core.dropout(scores:softmax(-1), {p = p})
+  local y = core.bmm(weights, v:flatten(1, 2))
+  return y:reshape(N, H, L, -1), weights:reshape(N, H, L, S)
+end
+
+local function attend(self, q, k, v, o)
+  local N, L, S = q:size(1), q:size(3), k:size(3)
+  local p = self.training and self.dropout or 0
+  local causal = o.is_causal and not (o.need_weights or o.key_padding_mask)
+  if causal then
+    return core.scaled_dot_product_attention(q, k, v, {is_causal = true, dropout_p = p})
+  end
+  if o.is_causal and not o.attn_mask then
+    o.attn_mask = causal_mask(L, S, {dtype = q.dtype, device = q.device})
+  end
+  local mask = merged_mask(self, o, q.dtype, N, L, S)
+  if o.need_weights then return attend_openly(q, k, v, mask, p) end
+  return core.scaled_dot_product_attention(q, k, v, {attn_mask = mask, dropout_p = p})
+end
+
+local CALL = {key_padding_mask = NONE, need_weights = true, attn_mask = NONE,
+  average_attn_weights = true, is_causal = false}
+
+local function check_inputs(self, query, key, value)
+  for name, x in pairs{query = query, key = key, value = value} do
+    if not core.is_tensor(x) or x:dim() ~= query:dim() or x:dim() ~= 2 and x:dim() ~= 3 then
+      caller.raise("%s: %s is %s, wanted 3 dims, or 2 of a single sequence", self.class, name,
+        core.is_tensor(x) and tostring(x.shape) or type(x))
+    end
+  end
+end
+
+-- fn of each tensor; one that comes twice stays one.
+local function map(fn, q, k, v)
+  local a = fn(q)
+  local b = rawequal(k, q) and a or fn(k)
+  return a, b, rawequal(v, k) and b or fn(v)
+end
+
+local function unbatched(x) return x:unsqueeze(1) end
+local function swapped(x) return x:transpose(1, 2) end
+
+function MultiheadAttention:forward(query, key, value, opts)
+  local o = options.read(self.class, opts, CALL)
+  if not core.is_tensor(query) then
+    caller.raise("%s: query is a %s, wanted a tensor", self.class, type(query))
+  end
+  check_inputs(self, query, key, value)
+  local batched = query:dim() == 3
+  local turn = batched and not self.batch_first and swapped or not batched and unbatched
+  local q, k, v = query, key, value
+  if turn then q, k, v = map(turn, q, k, v) end
+  q, k, v = project(self, q, k, v)
+  local y, weights = attend(self, q, k, v, o)
+  y = self.out_proj(y:transpose(2, 3):flatten(3))
+  if weights and o.average_attn_weights then weights = weights:mean(2) end
+  if not batched then return y:squeeze(1), weights and weights:squeeze(1) end
+  if turn then y = swapped(y) end
+  return y, weights
+end
+
+function MultiheadAttention:extra_repr()
+  return ("%d, heads = %d"):format(self.embed_dim, self.num_heads)
+end
+
+-- ---- layers ----
+
+local LAYER = {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
+  layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true,
+  dtype = "float32", device = NONE}
+
+-- What both kinds of layers have.
+local Layer = Module:extend "Layer"
+Layer.keeps_nothing = true
+
+function Layer:init(d_model, nhead, opts)
+  local o = options.read(self.class, opts, LAYER)
+  if type(o.activation) == "string" and o.activation ~= "relu" and o.activation ~= "gelu" then
+    caller.raise("%s: activation is '%s', wanted 'relu', 'gelu' or a function", self.class,
+      o.activation)
+  end
+  local how = {bias = o.bias, dtype = o.dtype, device = o.device}
+  local function attention()
+    return MultiheadAttention(d_model, nhead, {dropout = o.dropout, batch_first = o.batch_first,
+      bias = o.bias, dtype = o.dtype, device = o.device})
+  end
+  self.d_model, self.norm_first = d_model, o.norm_first
+  self.activation = type(o.activation) == "string" and core[o.activation] or o.activation
+  self.self_attn = attention()
+  if self.attends_twice then self.multihead_attn = attention() end
+  self.linear1 = linear.Linear(d_model, o.dim_feedforward, how)
+  self.dropout = linear.Dropout(o.dropout)
+  self.linear2 = linear.Linear(o.dim_feedforward, d_model, how)
+  for i = 1, self.attends_twice and 3 or 2 do
+    self["norm" .. i] = LayerNorm(d_model, {eps = o.layer_norm_eps, bias = o.bias,
+      dtype = o.dtype, device = o.device})
+    self["dropout" .. i] = linear.Dropout(o.dropout)
+  end
+end
+
+-- x + the i-th branch of x: the norm stands before the branch or after the sum.
+function Layer:add_branch(i, x, branch)
+  local norm, dropout = self["norm" .. i], self["dropout" .. i]
+  if self.norm_first then return x + dropout(branch(norm(x))) end
+  return norm(x + dropout(branch(x)))
+end
+
+function Layer:feed_forward(i, x)
+  return self:add_branch(i, x, function(y)
+    return self.linear2(self.dropout(self.activation(self.linear1(y))))
+  end)
+end
+
+function Layer:attend_self(x, mask, padding, is_causal)
+  return self:add_branch(1, x, function(y)
+    return (self.self_attn(y, y, y, {attn_mask = mask, key_padding_mask = padding,
+      is_causal = is_causal, need_weights = false}))
+  end)
+end
+
+-- src (L, N, E), with batch_first (N, L, E), or (L, E) -> the same shape.
+local TransformerEncoderLayer = Layer:extend "TransformerEncoderLayer"
+
+function TransformerEncoderLayer:forward(src, opts)
+  local o = options.read(self.class, opts,
+    {src_mask = NONE, src_key_padding_mask = NONE, is_causal = false})
+  local x = self:attend_self(src, o.src_mask, o.src_key_padding_mask, o.is_causal)
+  return self:feed_forward(2, x)
+end
+
+-- tgt as src above, memory likewise, S long -> tgt's shape.
+local TransformerDecoderLayer = Layer:extend "TransformerDecoderLayer"
+TransformerDecoderLayer.attends_twice = true
+
+local DECODE = {tgt_mask = NONE, memory_mask = NONE, tgt_key_padding_mask = NONE,
+  memory_key_padding_mask = NONE, tgt_is_causal = false, memory_is_causal = false}
+
+function TransformerDecoderLayer:forward(tgt, memory, opts)
+  local o = options.read(self.class, opts, DECODE)
+  local x = self:attend_self(tgt, o.tgt_mask, o.tgt_key_padding_mask, o.tgt_is_causal)
+  x = self:add_branch(2, x, function(y)
+    return (self.multihead_attn(y, memory, memory, {attn_mask = o.memory_mask,
+      key_padding_mask = o.memory_key_padding_mask, is_causal = o.memory_is_causal,
+      need_weights = false}))
+  end)
+  return self:feed_forward(3, x)
+end
+
+-- ---- stacks of layers ----
+
+-- A module like another one, with tensors of its own.
+local function copy(v, made)
+  if made[v] then return made[v] end
+  local new = v
+  if core.is_tensor(v) then
+    new = v:detach():clone()
+    if v.is_parameter then new = core.parameter(new, v.requires_grad) end
+  elseif type(v) == "table" then
+    new = setmetatable({}, getmetatable(v))
+    made[v] = new
+    for key, item in next, v do rawset(new, key, copy(item, made)) end
+  end
+  made[v] = new
+  return new
+end
+
+-- num_layers copies of a layer, then opts.norm.
+local Stack = Module:extend "Stack"
+
+function Stack:init(layer, num_layers, opts)
+  local o = options.read(self.class, opts, {norm = NONE})
+  if not Module.is_module(layer) then
+    caller.raise("%s: the layer is a %s, wanted a module", self.class, type(layer))
+  end
+  self.layers = containers.ModuleList()
+  for _ = 1, num_layers do self.layers:append(copy(layer, {})) end
+  self.norm = o.norm
+end
+
+local TransformerEncoder = Stack:extend "TransformerEncoder"
+
+function TransformerEncoder:forward(src, opts)
+  local o = options.read(self.class, opts,
+    {mask = NONE, src_key_padding_mask = NONE, is_causal = false})
+  local each = {src_mask = o.mask, src_key_padding_mask = o.src_key_padding_mask,
+    is_causal = o.is_causal}
+  for _, layer in ipairs(self.layers) do src = layer(src, each) end
+  return self.norm and self.norm(src) or src
+end
+
+-- Options as a decoder layer's.
+local TransformerDecoder = Stack:extend "TransformerDecoder"
+
+function TransformerDecoder:forward(tgt, memory, opts)
+  for _, layer in ipairs(self.layers) do tgt = layer(tgt, memory, opts) end
+  return self.norm and self.norm(tgt) or tgt
+end
+
+-- ---- Transformer ----
+
+local Transformer = Module:extend "Transformer"
+
+local TRANSFORMER = {d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6}
+for key, default in pairs(LAYER) do TRANSFORMER[key] = default end
+
+function Transformer:init(opts)
+  local o = options.read("Transformer", opts, TRANSFORMER)
+  local how = {}
+  for key in pairs(LAYER) do how[key] = o[key] end
+  local function norm()
+    return LayerNorm(o.d_model, {eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype,
+      device = o.device})
+  end
+  self.encoder = TransformerEncoder(TransformerEncoderLayer(o.d_model, o.nhead, how),
+    o.num_encoder_layers, {norm = norm()})
+  self.decoder = TransformerDecoder(TransformerDecoderLayer(o.d_model, o.nhead, how),
+    o.num_decoder_layers, {norm = norm()})
+  for _, p in self:named_parameters() do
+    if p:dim() > 1 then init.xavier_uniform_(p) end
+  end
+end
+
+local TRANSLATE = {src_mask = NONE, src_key_padding_mask = NONE, src_is_causal = false}
+for key, default in pairs(DECODE) do TRANSLATE[key] = default end
+
+function Transformer:forward(src, tgt, opts)
+  local o = options.read("Transformer", opts, TRANSLATE)
+  local memory = self.encoder(src, {mask = o.src_mask,
+    src_key_padding_mask = o.src_key_padding_mask, is_causal = o.src_is_causal})
+  local each = {}
+  for key in pairs(DECODE) do each[key] = o[key] end
+  return self.decoder(tgt, memory, each)
+end
+
+-- (n, n): what a query adds to the scores so that it sees no key after it.
+function Transformer.generate_square_subsequent_mask(n, opts)
+  return causal_mask(n, n, opts)
+end
+
+layers.MultiheadAttention, layers.Transformer = MultiheadAttention, Transformer
+layers.TransformerEncoderLayer = TransformerEncoderLayer
+layers.TransformerDecoderLayer = TransformerDecoderLayer
+layers.TransformerEncoder, layers.TransformerDecoder = TransformerEncoder, TransformerDecoder
+return layers
