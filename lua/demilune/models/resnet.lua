@@ -1,11 +1,10 @@
--- demilune.models: ready architectures with torchvision's names, so that weights
--- travel both ways in safetensors files.
+-- Residual networks with torchvision's names.
 -- K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning", 2015.
 
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 
-local models = {}
+local resnet = {}
 
 local function conv(inputs, outputs, size, stride)
   return nn.Conv2d(inputs, outputs, size, {stride = stride, padding = size // 2, bias = false})
@@ -70,8 +69,8 @@ end
 -- resnet18{num_classes = 1000, small_stem = false} -> a module of pictures
 -- (N,3,H,W) that gives (N, num_classes). small_stem, for pictures of 32x32: the first
 -- convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and no max pool.
-function models.resnet18(opts)
+function resnet.resnet18(opts)
   return ResNet(options.read("resnet18", opts, {num_classes = 1000, small_stem = false}))
 end
 
-return models
+return resnet
