@@ -43,7 +43,6 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
--- Of recurrent networks it has no packed sequences.
 local ABSENT = {}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
   addr linalg_vecdot addbmm chain_matmul linalg_multi_dot
