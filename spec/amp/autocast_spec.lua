@@ -644,6 +644,10 @@ describe("regions", function()
       assert.equal("float32", c:addmm_(a, a).dtype)
       assert.same({{2, 2}, {2, 2}}, c:totable())
       assert.refuses("addmm", function() c:addmm_(a, h) end)
+      -- nor does a result's destination decide: there is no out =
+      assert.refuses("mm: unknown option 'out'", function() dm.mm(a, a, {out = c}) end)
+      assert.equal(lp, dm.mm(a, a).dtype)
+      assert.equal("float32", c:copy_(dm.mm(a, a)).dtype)
     end
   end)
 

@@ -174,9 +174,6 @@ local function run_batch(_, x, weights, mode, o)
   return core.rnn_layer(x, weights.ih, weights.hh, mode, o)
 end
 
--- The first n rows of a state, or nil.
-local function first_rows(state, n) return state and state:narrow(1, 1, n) end
-
 -- Rows from..to of the first state, or zeros like the running one's.
 local function fresh_rows(first, running, from, to)
   if first then return first:narrow(1, from, to - from + 1) end
@@ -203,7 +200,7 @@ end
 
 -- Backwards it grows by sequences whose end is reached.
 local function grow(state, n, first)
-  if not state then return first_rows(first, n) end
+  if not state then return first and first:narrow(1, 1, n) end
   if n == state:size(1) then return state end
   return core.cat{state, fresh_rows(first, state, state:size(1) + 1, n)}
 end
@@ -311,8 +308,9 @@ end
 
 function Recurrent:forward(x, given)
   local h, c = first_state(self, given)
-  local run, y = packed.is_packed(x) and forward_packed or forward_batch, nil
-  y, h, c = run(self, x, h, c)
+  local y
+  if packed.is_packed(x) then y, h, c = forward_packed(self, x, h, c)
+  else y, h, c = forward_batch(self, x, h, c) end
   if c then return y, h, c end
   return y, h
 end
