@@ -3,7 +3,15 @@
 -- Hugging Face's models, so that weights travel both ways in safetensors files.
 
 local FAMILIES = {
-  resnet18 = "resnet",
+  resnet18 = "resnet", resnet34 = "resnet", resnet50 = "resnet", resnet101 = "resnet",
+  resnet152 = "resnet",
+  efficientnet_b0 = "efficientnet", efficientnet_b1 = "efficientnet",
+  efficientnet_b2 = "efficientnet", efficientnet_b3 = "efficientnet",
+  efficientnet_b4 = "efficientnet",
+  lenet = "lenet",
+  mobilenet_v2 = "mobilenet",
+  vgg11 = "vgg", vgg13 = "vgg", vgg16 = "vgg", vgg19 = "vgg",
+  vgg11_bn = "vgg", vgg13_bn = "vgg", vgg16_bn = "vgg", vgg19_bn = "vgg",
 }
 
 return setmetatable({}, {
