@@ -10,6 +10,7 @@ local FAMILIES = {
   efficientnet_b4 = "efficientnet",
   lenet = "lenet",
   mobilenet_v2 = "mobilenet",
+  unet = "unet",
   vgg11 = "vgg", vgg13 = "vgg", vgg16 = "vgg", vgg19 = "vgg",
   vgg11_bn = "vgg", vgg13_bn = "vgg", vgg16_bn = "vgg", vgg19_bn = "vgg",
 }
