@@ -1235,22 +1235,33 @@ def one_layer(x, w_ih, w_hh, mode, b_ih=None, b_hh=None, hx=None, cx=None, rever
     return [y.flip(0) if reverse else y] + [s[0] for s in last]
 
 
-def network(cls, x_shape, states, **opts):
-    """A module with weights of our own: results and all gradients in one backward."""
+def network(cls, x_shape, states, lengths=None, enforce_sorted=True, **opts):
+    """A module with weights of our own: results and all gradients in one backward.
+    With lengths x is packed, and the first result padded again."""
     net = getattr(torch.nn, cls)(3, 2, dtype=f64, **opts)
     for p in net.parameters():
         p.data = r(*p.shape, dtype=f64, lo=-1, hi=1)
     x = leaves(r(*x_shape, dtype=f64, lo=-2, hi=2))
     hx = [leaves(r(*s, dtype=f64, lo=-1, hi=1)) for s in states]
     given = [] if not hx else [tuple(hx) if len(hx) == 2 else hx[0]]
-    out = net(x, *given)
+    if lengths:
+        first = opts.get("batch_first", False)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, first, enforce_sorted)
+        y, last = net(packed, *given)
+        out = (torch.nn.utils.rnn.pad_packed_sequence(y, first, -1.0)[0], last)
+    else:
+        out = net(x, *given)
     out = [out] if isinstance(out, torch.Tensor) else [out[0], *(
         out[1:] if isinstance(out[1], torch.Tensor) else out[1])]
     gouts = [like(y) for y in out]
     torch.autograd.backward(out, gouts)
     state = ",".join(f'{k}={tensor(p, p.grad)}' for k, p in net.named_parameters())
     words = " ".join(f"{k}={v}" for k, v in opts.items())
-    emit([f'class="{cls}"', f"opts={lua(opts)}", "state={" + state + "}",
+    how = []
+    if lengths:
+        words += f" packed {lengths}"
+        how = [f"lengths={lua(lengths)}", f"enforce_sorted={lua(enforce_sorted)}"]
+    emit([f'class="{cls}"', f"opts={lua(opts)}", *how, "state={" + state + "}",
           f"x={tensor(x, x.grad)}", "hx={" + ",".join(tensor(h, h.grad) for h in hx) + "}",
           "out={" + ",".join(tensor(y) for y in out) + "}",
           "gout={" + ",".join(values(g) for g in gouts) + "}"],
@@ -1289,6 +1300,11 @@ def recurrent():
         network(cls, (4, 3), [(2, 2)] * n, bidirectional=True)
         network(cls + "Cell", (2, 3), [])
         network(cls + "Cell", (3,), [(2,)] * n, bias=False)
+        network(cls, (3, 4, 3), [], lengths=[3, 3, 2, 1])
+        network(cls, (4, 3, 3), [(2, 4, 2)] * n, lengths=[3, 2, 1, 3], enforce_sorted=False,
+                batch_first=True, bidirectional=True)
+        network(cls, (5, 3, 3), [(4, 3, 2)] * n, lengths=[2, 5, 5], enforce_sorted=False,
+                num_layers=2, bidirectional=True, bias=False)
     network("RNN", (4, 2, 3), [(1, 2, 2)], nonlinearity="relu")
     network("RNNCell", (2, 3), [(2, 2)], nonlinearity="relu")
 

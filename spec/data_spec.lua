@@ -67,6 +67,40 @@ describe("TensorDataset and its kin:", function()
     assert.has_error(function() data.Subset(inner, {0}) end)
   end)
 
+  it("orders may come from a generator, which moves on", function()
+    local set = pairs_of(20)
+    local function orders(g)
+      local a = data.random_split(set, {15, 5}, {generator = g})
+      local b = data.random_split(set, {15, 5}, {generator = g})
+      local loader = data.DataLoader(set, {batch_size = 20, shuffle = true, generator = g})
+      local sampler = data.RandomSampler(set, {generator = g})
+      local _, x = loader:iter()()
+      return {a.indices:totable(), b.indices:totable(), x:flatten():totable(),
+        sampler:order(1):totable()}, loader.seed
+    end
+    local g = dm.Generator():manual_seed(7)
+    local first, seed = orders(g)
+    assert.not_same(first[1], first[2])
+    assert.not_same(first, (orders(g)))
+    local again, same_seed = orders(g:manual_seed(7))
+    assert.same(first, again)
+    assert.equal(seed, same_seed)
+    local state = g:get_state()
+    for text, opts in pairs{
+      ["random_split: seed and generator: one of them"] = {seed = 1, generator = g},
+      ["random_split: generator is a number, wanted dm.Generator()"] = {generator = 3},
+      ["random_split: generator is a userdata, wanted dm.Generator()"] = {generator = dm.ones(1)},
+      ["random_split: seed is x, wanted an integer"] = {seed = "x"},
+    } do
+      local ok, message = pcall(function() data.random_split(set, {15, 5}, opts) end)
+      assert.is_false(ok)
+      assert.matches(text, message, 1, true)
+    end
+    assert.has_error(function() data.random_split(set, {15, 6}, {generator = g}) end)
+    assert.has_error(function() data.DataLoader(set, {generator = g, batch_size = 0}) end)
+    assert.same(state, g:get_state()) -- what is refused draws nothing
+  end)
+
   it("random_split shares nothing and keeps all, by counts and by fractions", function()
     local a, b = data.random_split(pairs_of(10), {7, 3}, {seed = 1})
     local seen = {}

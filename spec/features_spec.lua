@@ -56,6 +56,7 @@ one call for the whole step | spec/amp/scaler_spec.lua: amp.step
 products and transposes | spec/golden_spec.lua: golden
 conv2d, function and module | spec/golden_spec.lua: golden; spec/nn_spec.lua: Conv2d
 softmax, layer_norm, cross_entropy | spec/golden_spec.lua: golden
+packed sequences, in float32 and under autocast | spec/rnn_spec.lua: give a network what each sequence gives alone; spec/amp/rnn_spec.lua: over packed sequences equals the float16 control
 recurrent networks, in float32 and under autocast | spec/rnn_spec.lua: starts from zeros; spec/amp/rnn_spec.lua: A39; spec/amp/rnn_spec.lua: A40
 the losses as modules | spec/examples_spec.lua: plain_loop
 Module, Sequential, BatchNorm2d, ReLU; train and eval | spec/nn_spec.lua: train and eval reach
@@ -74,6 +75,8 @@ normalised pictures | spec/data_spec.lua: normalise pictures
 vision transformers | spec/transformers_spec.lua: computes what PyTorch's does; spec/transformers_spec.lua: halves the loss of
 BERT and GPT: embedding, attention, layer norm, gelu, tied weights | spec/transformers_spec.lua: gives under autocast the dtypes; spec/transformers_spec.lua: stay one tensor; spec/attention_spec.lua: golden transformer
 ResNet-18 with ten classes | spec/cifar_spec.lua: computes what PyTorch's does
+the ResNet family, ResNet-50 | spec/models_spec.lua: resnet50 = {25557032; spec/models_spec.lua: trains %s: the loss falls in bfloat16; spec/models_spec.lua: resnet50 = {side
+EfficientNet: depthwise convolutions, SiLU, squeeze and excitation | spec/models_spec.lua: efficientnet_b0 = {5288548; spec/models_spec.lua: efficientnet_b0 = {side
 CIFAR-10 from its binary files | spec/cifar_spec.lua: says what to get
 Compose, ToTensor, Normalize | spec/cifar_spec.lua: ToTensor and Normalize give
 the CIFAR-10 script, plain and in mixed precision | spec/cifar_spec.lua: trains by the printed recipe; scripts/cifar10.lua; GPU

@@ -99,6 +99,31 @@ describe("nn.Module", function()
     assert.is_nil(held[1])
   end)
 
+  it("forward pre-hooks may replace the inputs, by one or by an array of them", function()
+    local Add = nn.Module:extend "Add"
+    function Add.forward(_, a, b) return a, b end
+    local m, seen = Add(), {}
+    local function see(_, inputs) seen[#seen + 1] = #inputs end
+    local function changing(hook, ...)
+      local handles = {m:register_forward_pre_hook(see), m:register_forward_pre_hook(hook),
+        m:register_forward_pre_hook(see)}
+      local got = table.pack(m(...))
+      for _, handle in ipairs(handles) do handle.remove() end
+      return got
+    end
+    local x, y = dm.ones(2), dm.zeros(2)
+    assert.same({x, y, n = 2}, changing(function() end, x, y))
+    assert.same({y, nil, n = 2}, changing(function() return y end, x, y))
+    assert.same({y, x, n = 2}, changing(function(_, inputs)
+      return {inputs[2], inputs[1]}
+    end, x, y))
+    assert.same({nil, x, n = 2}, changing(function() return {nil, x, n = 2} end, x, y))
+    -- what a hook does to its table changes nothing
+    assert.same({x, y, n = 2}, changing(function(_, inputs) inputs[1] = nil end, x, y))
+    assert.same({2, 2, 2, 1, 2, 2}, {table.unpack(seen, 1, 6)})
+    assert.same({x, y, n = 2}, table.pack(m(x, y)))
+  end)
+
   it("a forward hook may replace the output, until removed", function()
     local m = nn.Identity()
     local handle = m:register_forward_hook(function(_, inputs, y) return inputs[1] + y end)

@@ -4,7 +4,7 @@
 local dm = require "demilune"
 local warnings_of = require "spec.warnings"
 local case = require "spec.case"
-local nn = dm.nn
+local nn, rnn = dm.nn, dm.nn.utils.rnn
 
 local function fails(text, fn, ...)
   local ok, message = pcall(fn, ...)
@@ -35,6 +35,17 @@ end
 -- Results and gradients are sums of a few terms of size 1, through 8 steps at most.
 local SCALE = {m = 4, n = 64, grad = true, e = 0}
 
+-- With lengths the input is packed, and the first result padded again.
+local function run(c, net, x, given)
+  if not c.lengths then return net(x, given) end
+  local first = c.opts.batch_first
+  local y, h, cell = net(rnn.pack_padded_sequence(x, c.lengths, {batch_first = first,
+    enforce_sorted = c.enforce_sorted}), given)
+  y = rnn.pad_packed_sequence(y, {batch_first = first, padding_value = -1})
+  if cell then return y, h, cell end
+  return y, h
+end
+
 local function check_network(c)
   local opts = {dtype = "float64"}
   for key, value in pairs(c.opts) do opts[key] = value end
@@ -46,7 +57,7 @@ local function check_network(c)
     local h, grad = leaf(literal)
     hx[i], wants[h] = h, grad
   end
-  local out = table.pack(net(x, {hx = #hx == 2 and hx or hx[1]}))
+  local out = table.pack(run(c, net, x, {hx = #hx == 2 and hx or hx[1]}))
   assert.equal(#c.out, out.n)
   local total = 0
   for i, literal in ipairs(c.out) do
@@ -226,6 +237,137 @@ describe("a recurrent network", function()
     fails("RNN: dropout is 2, wanted a number from 0 to 1", function()
       nn.RNN(3, 4, {num_layers = 2, dropout = 2})
     end)
+  end)
+end)
+
+-- ---- packed sequences ----
+
+describe("packed sequences", function()
+  -- sequence b's step t is {10 b + t, -(10 b + t)}
+  local function padded(lengths, steps)
+    local rows = {}
+    for t = 1, steps do
+      rows[t] = {}
+      for b, length in ipairs(lengths) do
+        local v = t <= length and 10 * b + t or 0
+        rows[t][b] = {v, -v}
+      end
+    end
+    return dm.tensor(rows, {dtype = "float32"})
+  end
+  local function firsts(data) return data:select(-1, 1):totable() end
+
+  it("hold all first steps, then all second ones, the longest first", function()
+    local p = rnn.pack_padded_sequence(padded({3, 2, 1, 3}, 3), {3, 2, 1, 3},
+      {enforce_sorted = false})
+    assert.same({11, 41, 21, 31, 12, 42, 22, 13, 43}, firsts(p.data))
+    assert.same({4, 3, 2}, p.batch_sizes:totable())
+    assert.same({1, 4, 2, 3}, p.sorted_indices:totable())
+    assert.same({1, 3, 4, 2}, p.unsorted_indices:totable())
+    assert.equal("PackedSequence(data = {9, 2} float32, batch_sizes = {4, 3, 2})", tostring(p))
+    local q = rnn.pack_padded_sequence(padded({3, 3, 2, 1}, 3):transpose(1, 2),
+      dm.tensor({3, 3, 2, 1}, {dtype = "int64"}), {batch_first = true})
+    assert.same({11, 21, 31, 41, 12, 22, 32, 13, 23}, firsts(q.data))
+    assert.is_nil(q.sorted_indices)
+    assert.is_nil(q.unsorted_indices)
+  end)
+
+  it("are padded again, with what one likes", function()
+    local x = padded({3, 2, 1, 3}, 3)
+    local p = rnn.pack_padded_sequence(x, {3, 2, 1, 3}, {enforce_sorted = false})
+    local y, lengths = rnn.pad_packed_sequence(p)
+    assert.same(x:totable(), y:totable())
+    assert.same({3, 2, 1, 3}, lengths:totable())
+    local z = rnn.pad_packed_sequence(p, {batch_first = true, padding_value = -1,
+      total_length = 4})
+    assert.same({4, 4, 2}, shape(z))
+    assert.same({21, 22, -1, -1}, firsts(z[2]))
+  end)
+
+  it("come from lists and go back to lists", function()
+    local list = {dm.tensor{1, 2}, dm.tensor{3, 4, 5}, dm.tensor{6}}
+    assert.same({{1, 3, 6}, {2, 4, 0}, {0, 5, 0}}, rnn.pad_sequence(list):totable())
+    assert.same({{9, 1, 2}, {3, 4, 5}, {9, 9, 6}}, rnn.pad_sequence(list,
+      {batch_first = true, padding_value = 9, padding_side = "left"}):totable())
+    local p = rnn.pack_sequence(list, {enforce_sorted = false})
+    assert.same({3, 1, 6, 4, 2, 5}, p.data:totable())
+    for i, t in ipairs(rnn.unpack_sequence(p)) do assert.same(list[i]:totable(), t:totable()) end
+    local ids = {dm.tensor({1, 2}, {dtype = "int64"}), dm.tensor({3}, {dtype = "int64"})}
+    local x = rnn.pad_sequence(ids, {padding_value = 7})
+    assert.equal("int64", x.dtype)
+    assert.same({{1, 3}, {2, 7}}, x:totable())
+    assert.same({{1, 2}, {3}}, {rnn.unpad_sequence(x, {2, 1})[1]:totable(),
+      rnn.unpad_sequence(x, {2, 1})[2]:totable()})
+  end)
+
+  it("change dtype as tensors do", function()
+    local p = rnn.pack_sequence{dm.tensor{1.0, 2.0}, dm.tensor{3.0}}
+    assert.equal("float16", p:half().data.dtype)
+    assert.equal("float64", p:to("float64").data.dtype)
+    assert.is_true(rawequal(p, p:to "float32"))
+    assert.same({2, 1}, p:half().batch_sizes:totable())
+  end)
+
+  it("give a network what each sequence gives alone", function()
+    for _, class in ipairs(KINDS) do
+      for _, two in ipairs{false, true} do
+        local net = nn[class](3, 4, {num_layers = 2, bidirectional = two})
+        local list = {dm.randn(2, 3), dm.randn(4, 3), dm.randn(1, 3), dm.randn(4, 3)}
+        local y, h, c = net(rnn.pack_sequence(list, {enforce_sorted = false}))
+        local ys = rnn.unpack_sequence(y)
+        for i, x in ipairs(list) do
+          local y1, h1, c1 = net(x)
+          assert.is_true(is_near(ys[i], y1))
+          assert.is_true(is_near(h:select(2, i), h1))
+          if c then assert.is_true(is_near(c:select(2, i), c1)) end
+        end
+      end
+    end
+  end)
+
+  it("refuse what does not fit, and say what would", function()
+    local x = dm.zeros(3, 2, 5)
+    local p = rnn.pack_padded_sequence(x, {3, 2})
+    fails("pack_padded_sequence: the lengths do not fall; hint: enforce_sorted = false",
+      function() rnn.pack_padded_sequence(x, {2, 3}) end)
+    fails("pack_padded_sequence: there are 3 lengths, the batch is 2", function()
+      rnn.pack_padded_sequence(x, {3, 2, 1})
+    end)
+    fails("pack_padded_sequence: length 2 is 0, wanted an integer from 1 to 3", function()
+      rnn.pack_padded_sequence(x, {3, 0})
+    end)
+    fails("pack_padded_sequence: length 1 is 4, wanted an integer from 1 to 3", function()
+      rnn.pack_padded_sequence(x, {4, 1})
+    end)
+    fails("pack_padded_sequence: unknown option 'batch_fist'; did you mean 'batch_first'",
+      function() rnn.pack_padded_sequence(x, {3, 2}, {batch_fist = true}) end)
+    fails("pack_padded_sequence: the input has 1 dims", function()
+      rnn.pack_padded_sequence(x[1][1], {3})
+    end)
+    fails("pack_padded_sequence: lengths is a number", function()
+      rnn.pack_padded_sequence(x, 3)
+    end)
+    fails("pad_packed_sequence: got a tensor, wanted a PackedSequence", function()
+      rnn.pad_packed_sequence(x)
+    end)
+    fails("pad_packed_sequence: total_length is 2, the longest sequence has 3 steps", function()
+      rnn.pad_packed_sequence(p, {total_length = 2})
+    end)
+    fails("pad_sequence: sequence 2 has shape {2, 4}, the first {3, 5}", function()
+      rnn.pad_sequence{dm.zeros(3, 5), dm.zeros(2, 4)}
+    end)
+    fails("pad_sequence: got a table, wanted an array of tensors", function()
+      rnn.pad_sequence{}
+    end)
+    fails("pad_sequence: padding_side is 'top'", function()
+      rnn.pad_sequence({dm.zeros(3)}, {padding_side = "top"})
+    end)
+    fails("GRU: the packed input has shape {5, 5}, wanted {steps, features}, features being 3",
+      function() nn.GRU(3, 4)(p) end)
+    fails("GRU: h has shape {1, 3, 4}, wanted {1, 2, 4}", function()
+      nn.GRU(5, 4)(p, dm.zeros(1, 3, 4))
+    end)
+    fails("GRUCell: the input is a table, wanted a tensor", function() nn.GRUCell(5, 4)(p) end)
   end)
 end)
 

@@ -43,7 +43,6 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
--- Of recurrent networks it has no packed sequences.
 local ABSENT = {}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
   addr linalg_vecdot addbmm chain_matmul linalg_multi_dot
@@ -648,6 +647,10 @@ describe("regions", function()
       assert.equal("float32", c:addmm_(a, a).dtype)
       assert.same({{2, 2}, {2, 2}}, c:totable())
       assert.refuses("addmm", function() c:addmm_(a, h) end)
+      -- nor does a result's destination decide: there is no out =
+      assert.refuses("mm: unknown option 'out'", function() dm.mm(a, a, {out = c}) end)
+      assert.equal(lp, dm.mm(a, a).dtype)
+      assert.equal("float32", c:copy_(dm.mm(a, a)).dtype)
     end
   end)
 

@@ -122,6 +122,14 @@ describe("amp.initialize", function()
     end
   end)
 
+  it("packed sequences are converted as tensors are", function()
+    local model = amp.initialize(nn.GRU(4, 2), nil, {opt_level = "O3"})
+    local y = model(nn.utils.rnn.pack_sequence{dm.randn(3, 4), dm.randn(2, 4)})
+    assert.equal("float16", model.weight_hh_l0.dtype)
+    assert.equal("float32", y.data.dtype)
+    assert.same({2, 2, 1}, y.batch_sizes:totable())
+  end)
+
   it("batch norm that stays keeps its values to the bit", function()
     dm.manual_seed(1)
     local model = net()

@@ -1,10 +1,12 @@
--- Recurrent networks under autocast. A39's packed sequences are left out: there are none.
+-- Recurrent networks under autocast.
 
 local dm = require "demilune"
 local case = require "spec.case"
 local amp, nn = dm.amp, dm.nn
+local packing = nn.utils.rnn
 
 local T, B, F, H = 3, 4, 5, 6
+local LENGTHS = {3, 2, 1, 3} -- of packed sequences
 local CLASSES = {"RNN", "GRU", "LSTM"}
 
 local function each_choice(fn) -- layers, bias, batch first, directions
@@ -18,9 +20,18 @@ end
 
 local function leaf(t, dtype) return t:to(dtype):detach():requires_grad_() end
 
+-- The results for x as it is, or packed: then the first is its data.
+local function call(net, x, hx, packed, batch_first)
+  if not packed then return table.pack(net(x, {hx = hx})) end
+  local out = table.pack(net(packing.pack_padded_sequence(x, LENGTHS,
+    {batch_first = batch_first, enforce_sorted = false}), {hx = hx}))
+  out[1] = out[1].data
+  return out
+end
+
 -- The network of a class with weights of a dtype that hold values of `lp`, its input
 -- and state likewise, and what it gives: results, then gradients.
-local function run(class, opts, lp, dtypes, region)
+local function run(class, opts, lp, dtypes, region, packed)
   dm.manual_seed(5)
   local net = nn[class](F, H, opts)
   net:to(lp):to(dtypes.weight)
@@ -34,7 +45,7 @@ local function run(class, opts, lp, dtypes, region)
   local out
   do
     local _ <close> = amp.autocast(region)
-    out = table.pack(net(leaves[1], {hx = hx}))
+    out = call(net, leaves[1], hx, packed, opts.batch_first)
   end
   local total = 0
   for i = 1, out.n do total = total + (out[i]:float() * dm.randn(out[i].shape)):sum() end
@@ -66,14 +77,14 @@ local function near(got, want, lp, what)
 end
 
 -- Runs every mix in the region against the control of 16 bits alone.
-local function matches_control(class, opts, lp, region)
+local function matches_control(class, opts, lp, region, packed)
   local same = {input = lp, hidden = lp, weight = lp}
   local off = {enabled = false}
-  local want, want_leaves = run(class, opts, lp, same, off)
+  local want, want_leaves = run(class, opts, lp, same, off, packed)
   dtype_mixes(lp, function(dtypes)
     local what = ("%s in %s, input %s, hidden %s, weight %s"):format(class, lp, dtypes.input,
       dtypes.hidden, dtypes.weight)
-    local out, leaves = run(class, opts, lp, dtypes, region)
+    local out, leaves = run(class, opts, lp, dtypes, region, packed)
     assert.equal(want.n, out.n)
     for i = 1, out.n do
       assert.equal(lp, out[i].dtype, what)
@@ -91,10 +102,17 @@ describe("recurrent networks under autocast", function()
       end)
     end)
 
+    it("A39: " .. class .. " over packed sequences equals the float16 control", function()
+      each_choice(function(opts)
+        matches_control(class, opts, "float16", {rules = "cuda", dtype = "float16"}, true)
+      end)
+    end)
+
     it("A39: " .. class .. " in a region of the CPU", function()
       local opts = {num_layers = 2, bidirectional = true}
       for _, lp in ipairs{"bfloat16", "float16"} do
         matches_control(class, opts, lp, {dtype = lp})
+        matches_control(class, opts, lp, {dtype = lp}, true)
       end
     end)
   end

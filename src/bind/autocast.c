@@ -233,6 +233,58 @@ static int autocast_open(lua_State *L) {
   return 1;
 }
 
+/* Options of a region as most give them; -1: as it is around. */
+typedef struct Plain {
+  int type, enabled, dtype, cache;
+} Plain;
+
+/* Takes the option whose name and value are on top; false: nothing plain. */
+static bool take_option(lua_State *L, Plain *o) {
+  if (lua_type(L, -2) != LUA_TSTRING) return false;
+  const char *name = lua_tostring(L, -2);
+  const bool flag = lua_isboolean(L, -1);
+  const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  if (strcmp(name, "dtype") == 0) {
+    if (strcmp(word, "float16") == 0) o->dtype = DM_F16;
+    else if (strcmp(word, "bfloat16") == 0) o->dtype = DM_BF16;
+    else return false;
+  } else if (strcmp(name, "device_type") == 0) {
+    if (strcmp(word, "cpu") == 0) o->type = DM_CPU;
+    else if (strcmp(word, "cuda") == 0) o->type = DM_CUDA;
+    else return false;
+  } else if (strcmp(name, "enabled") == 0 && flag) o->enabled = lua_toboolean(L, -1);
+  else if (strcmp(name, "cache_enabled") == 0 && flag) o->cache = lua_toboolean(L, -1);
+  else return false;
+  return true;
+}
+
+/* autocast_plain(options, named) -> an open region; nothing when there is
+   something to check or to say, which autocast_open's caller does. */
+static int autocast_plain(lua_State *L) {
+  const State *S = dm_enter(L);
+  Plain o = {-1, true, -1, -1};
+  lua_settop(L, 2);
+  if (lua_istable(L, 1)) {
+    if (lua_getmetatable(L, 1)) return 0;
+    for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1))
+      if (!take_option(L, &o)) return 0;
+  } else if (!lua_isnil(L, 1)) return 0;
+  if (o.type != DM_CPU) { /* to ask for CUDA opens it */
+    const bool cuda = dm_device_ops((dm_Device){DM_CUDA, 0}) != NULL;
+    if (o.type == DM_CUDA && !cuda) return 0;
+    o.type = cuda ? DM_CUDA : DM_CPU;
+  }
+  Region *r = push_region(L, (dm_DeviceType)o.type);
+  r->now = S->current->autocast[o.type];
+  r->now.enabled = o.enabled;
+  if (o.dtype >= 0) r->now.dtype = (uint8_t)o.dtype;
+  r->cache = o.cache < 0 ? S->current->cache_enabled : o.cache;
+  dm_policies_ref(r->now.policies);
+  if (lua_toboolean(L, 2)) note_line(L, r);
+  open_region(L, S, r);
+  return 1;
+}
+
 static int is_autocast_enabled(lua_State *L) {
   const State *S = dm_enter(L);
   lua_pushboolean(L, S->current->autocast[check_type(L, 1)].enabled);
@@ -304,6 +356,7 @@ void dm_push_region_methods(lua_State *L, State *S) {
 }
 
 const luaL_Reg dm_autocast_functions[] = {{"autocast_open", autocast_open},
+                                          {"autocast_plain", autocast_plain},
                                           {"warn_autocast", warn_autocast},
                                           {"is_autocast_enabled", is_autocast_enabled},
                                           {"set_autocast_enabled", set_autocast_enabled},

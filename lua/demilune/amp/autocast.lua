@@ -128,9 +128,9 @@ end
 -- then on its regions are its own.
 function autocast.autocast(opts, fn, last)
   if opts ~= nil and type(opts) ~= "table" then opts, fn = device_first(opts, fn, last) end
-  if fn == nil then return open(opts, true) end
-  check_callable(fn)
-  local _ <close> = open(opts)
+  if fn == nil then return core.autocast_plain(opts, true) or open(opts, true) end
+  if type(fn) ~= "function" then check_callable(fn) end
+  local _ <close> = core.autocast_plain(opts) or open(opts)
   return fn()
 end
 

@@ -1,15 +1,19 @@
 -- Tensors within values, as another dtype.
 
 local core = require "demilune.core"
+local packed = require "demilune.nn.packed"
 
 -- Floating tensors as dtype, float64 aside; plain tables are walked, their keys
--- too, and everything else stays. fits(t): only the tensors for which it is true.
+-- too, and packed sequences; everything else stays. fits(t): only the tensors for which it is true.
 local function convert(value, dtype, fits)
   if core.is_tensor(value) then
     if not value:is_floating_point() or value.dtype == "float64" or fits and not fits(value) then
       return value
     end
     return value:to(dtype)
+  end
+  if packed.is_packed(value) then
+    return value:with_data(convert(value.data, dtype, fits))
   end
   if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
   local out = {}

@@ -86,6 +86,26 @@ function dataset.positions(what, list, n)
   return list
 end
 
+-- Checks the options seed and generator; dataset.draw_seed takes what they say.
+function dataset.check_seed(what, opts)
+  local seed, generator = opts.seed, opts.generator
+  if seed ~= nil and generator ~= nil then
+    caller.raise("%s: seed and generator: one of them decides the order", what)
+  elseif seed ~= nil and math.type(seed) ~= "integer" then
+    caller.raise("%s: seed is %s, wanted an integer", what, tostring(seed))
+  elseif generator ~= nil and (type(generator) ~= "userdata"
+    or getmetatable(generator).__name ~= "demilune.Generator") then
+    caller.raise("%s: generator is a %s, wanted dm.Generator()", what, type(generator))
+  end
+end
+
+-- The seed; or one that is drawn from the generator, which moves on; or that of
+-- dm.manual_seed.
+function dataset.draw_seed(opts)
+  if not opts.generator then return opts.seed or core.initial_seed() end
+  return core.randint(0, 1 << 62, {1}, {generator = opts.generator, dtype = "int64"}):item()
+end
+
 -- For the loader: a list of columns {tensor =, image = a transform or nil}, and
 -- the rows of them that are samples (nil: all). Nothing when the samples are
 -- made by Lua code, as when a class derived from a native one has its own get.
@@ -175,11 +195,13 @@ local function counts_of(shares, n)
   return counts
 end
 
--- random_split(set, lengths, {seed = n}) -> as many Subsets, which share nothing.
+-- random_split(set, lengths, {seed = n}), or {generator = g} -> as many Subsets, which
+-- share nothing.
 -- lengths: counts that sum to #set, or shares that sum to 1.
 -- local train, valid = data.random_split(set, {0.9, 0.1})
 function dataset.random_split(set, lengths, opts)
-  opts = options.read("random_split", opts, {seed = options.NONE})
+  opts = options.read("random_split", opts, {seed = options.NONE, generator = options.NONE})
+  dataset.check_seed("random_split", opts)
   local n = dataset.count("random_split", set)
   local sum, are_counts = 0, true
   for _, v in ipairs(lengths) do
@@ -194,7 +216,7 @@ function dataset.random_split(set, lengths, opts)
     caller.raise("random_split: lengths sum to %s, wanted %d (counts) or 1.0 (shares)",
       tostring(sum), n)
   end
-  local order = core.permutation(n, opts.seed or core.initial_seed(), 0)
+  local order = core.permutation(n, dataset.draw_seed(opts), 0)
   local parts, at = {}, 1
   for k, length in ipairs(lengths) do
     parts[k] = Subset(set, order:narrow(1, at, length):clone())

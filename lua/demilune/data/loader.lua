@@ -117,6 +117,7 @@ DataLoader.__len = function(self) return self:len() end
 local DEFAULTS = {
   batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, prefetch_factor = 2,
   sampler = options.NONE, collate_fn = options.NONE, seed = options.NONE,
+  generator = options.NONE,
 }
 
 local function check_count(opts, name, least, most)
@@ -133,9 +134,8 @@ local function check(opts)
   check_count(opts, "num_workers", 0, 256)
   check_count(opts, "prefetch_factor", 1, 64)
   local sampler = opts.sampler
-  if opts.seed and math.type(opts.seed) ~= "integer" then
-    caller.raise("DataLoader: seed is %s, wanted an integer", tostring(opts.seed))
-  elseif sampler and opts.shuffle then
+  dataset.check_seed("DataLoader", opts)
+  if sampler and opts.shuffle then
     caller.raise("DataLoader: shuffle = true and a sampler: one of them decides the order")
   elseif sampler and not (type(sampler) == "table" and sampler.order and sampler.len) then
     caller.raise("DataLoader: sampler: wanted order(epoch) and len(), got %s", type(sampler))
@@ -145,19 +145,20 @@ local function check(opts)
 end
 
 -- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
--- default the one of dm.manual_seed.
+-- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
+-- that, once: every epoch follows from it.
 local function construct(class, set, given)
   local n = dataset.count("DataLoader", set)
   local self = setmetatable(options.read("DataLoader", given, DEFAULTS), class)
   check(self)
   self.dataset, self.n_samples = set, n
-  self.seed = self.seed or core.initial_seed()
   self.native = not self.collate_fn and dataset.source(set) ~= nil
   if not self.native and self.num_workers > 0 then
     caller.raise("DataLoader: num_workers = %d: workers are C threads that cut batches out of "
       .. "tensors, and the samples of this data set are made by Lua code; hint: num_workers = 0, "
       .. "or a TensorDataset without collate_fn", self.num_workers)
   end
+  self.seed, self.generator = dataset.draw_seed(self), nil
   self.next_run = {epoch = 1, position = 0}
   return self
 end

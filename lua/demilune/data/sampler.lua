@@ -17,7 +17,9 @@ function Sampler:order() caller.raise("%s has no order(epoch)", self.class) end
 sampler.Sampler = Sampler
 
 local function seed_of(what, opts)
-  return options.read(what, opts, {seed = options.NONE}).seed or core.initial_seed()
+  local o = options.read(what, opts, {seed = options.NONE, generator = options.NONE})
+  dataset.check_seed(what, o)
+  return dataset.draw_seed(o)
 end
 
 -- SequentialSampler(set): 1, 2, ...
@@ -28,7 +30,7 @@ function SequentialSampler:order()
 end
 sampler.SequentialSampler = SequentialSampler
 
--- RandomSampler(set, {seed = n}): a new permutation each epoch.
+-- RandomSampler(set, {seed = n}), or {generator = g}: a new permutation each epoch.
 local RandomSampler = Sampler:extend "RandomSampler"
 function RandomSampler:init(set, opts)
   self.n, self.seed = dataset.count(self.class, set), seed_of(self.class, opts)
@@ -36,7 +38,7 @@ end
 function RandomSampler:order(epoch) return core.permutation(self.n, self.seed, epoch) end
 sampler.RandomSampler = RandomSampler
 
--- SubsetRandomSampler(indices, {seed = n}): these positions, shuffled.
+-- SubsetRandomSampler(indices, {seed = n}), or {generator = g}: these positions, shuffled.
 local SubsetRandomSampler = Sampler:extend "SubsetRandomSampler"
 function SubsetRandomSampler:init(indices, opts)
   self.indices = core.keep(dataset.positions(self.class, indices, math.maxinteger))

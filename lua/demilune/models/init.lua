@@ -3,7 +3,16 @@
 -- Hugging Face's models, so that weights travel both ways in safetensors files.
 
 local FAMILIES = {
-  resnet18 = "resnet",
+  resnet18 = "resnet", resnet34 = "resnet", resnet50 = "resnet", resnet101 = "resnet",
+  resnet152 = "resnet",
+  efficientnet_b0 = "efficientnet", efficientnet_b1 = "efficientnet",
+  efficientnet_b2 = "efficientnet", efficientnet_b3 = "efficientnet",
+  efficientnet_b4 = "efficientnet",
+  lenet = "lenet",
+  mobilenet_v2 = "mobilenet",
+  unet = "unet",
+  vgg11 = "vgg", vgg13 = "vgg", vgg16 = "vgg", vgg19 = "vgg",
+  vgg11_bn = "vgg", vgg13_bn = "vgg", vgg16_bn = "vgg", vgg19_bn = "vgg",
   vit_s_16 = "vit", vit_b_16 = "vit",
   gpt2 = "gpt",
   bert = "bert",

@@ -10,31 +10,61 @@ local function conv(inputs, outputs, size, stride)
   return nn.Conv2d(inputs, outputs, size, {stride = stride, padding = size // 2, bias = false})
 end
 
--- ---- two 3x3 convolutions and a way around them ----
-
-local BasicBlock = nn.Module:extend "BasicBlock"
-
-function BasicBlock:init(inputs, outputs, stride)
-  self.conv1, self.bn1 = conv(inputs, outputs, 3, stride), nn.BatchNorm2d(outputs)
-  self.conv2, self.bn2 = conv(outputs, outputs, 3, 1), nn.BatchNorm2d(outputs)
-  if stride ~= 1 or inputs ~= outputs then
-    self.downsample = nn.Sequential{conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)}
-  end
+local function shortcut(inputs, outputs, stride)
+  if stride == 1 and inputs == outputs then return nil end
+  return nn.Sequential{conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)}
 end
 
 -- A batch norm saves its input, so that its output may change in place.
+local function joined(self, y, x)
+  return y:add_(self.downsample and self.downsample(x) or x):relu_()
+end
+
+-- ---- two 3x3 convolutions and a way around them ----
+
+local BasicBlock = nn.Module:extend "BasicBlock"
+BasicBlock.expansion = 1
+
+function BasicBlock:init(inputs, width, stride)
+  self.conv1, self.bn1 = conv(inputs, width, 3, stride), nn.BatchNorm2d(width)
+  self.conv2, self.bn2 = conv(width, width, 3, 1), nn.BatchNorm2d(width)
+  self.downsample = shortcut(inputs, width, stride)
+end
+
 function BasicBlock:forward(x)
   local y = self.bn1(self.conv1(x)):relu_()
-  y = self.bn2(self.conv2(y))
-  return y:add_(self.downsample and self.downsample(x) or x):relu_()
+  return joined(self, self.bn2(self.conv2(y)), x)
+end
+
+-- ---- a 3x3 convolution between two of 1x1, and a way around them ----
+
+-- The stride is the 3x3 convolution's, as torchvision has it.
+local Bottleneck = nn.Module:extend "Bottleneck"
+Bottleneck.expansion = 4
+
+function Bottleneck:init(inputs, width, stride)
+  local outputs = self.expansion * width
+  self.conv1, self.bn1 = conv(inputs, width, 1, 1), nn.BatchNorm2d(width)
+  self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
+  self.conv3, self.bn3 = conv(width, outputs, 1, 1), nn.BatchNorm2d(outputs)
+  self.downsample = shortcut(inputs, outputs, stride)
+end
+
+function Bottleneck:forward(x)
+  local y = self.bn1(self.conv1(x)):relu_()
+  y = self.bn2(self.conv2(y)):relu_()
+  return joined(self, self.bn3(self.conv3(y)), x)
 end
 
 -- ---- ResNet ----
 
 local ResNet = nn.Module:extend "ResNet"
 
-local function layer(inputs, outputs, stride)
-  return nn.Sequential{BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1)}
+-- n blocks; the first strides and comes from `inputs` channels.
+local function layer(Block, inputs, width, n, stride)
+  local blocks = {Block(inputs, width, stride)}
+  for i = 2, n do blocks[i] = Block(Block.expansion * width, width, 1) end
+  return nn.Sequential(blocks)
 end
 
 -- torchvision's start: convolutions as K. He et al. 2015, by their outputs.
@@ -44,7 +74,8 @@ local function initialise(module)
   end
 end
 
-function ResNet:init(opts)
+-- depths: how many blocks each of the four layers has.
+function ResNet:init(Block, depths, opts)
   if opts.small_stem then
     self.conv1 = conv(3, 64, 3, 1)
   else
@@ -52,10 +83,14 @@ function ResNet:init(opts)
     self.maxpool = nn.MaxPool2d(3, {stride = 2, padding = 1})
   end
   self.bn1 = nn.BatchNorm2d(64)
-  self.layer1, self.layer2 = layer(64, 64, 1), layer(64, 128, 2)
-  self.layer3, self.layer4 = layer(128, 256, 2), layer(256, 512, 2)
+  local inputs = 64
+  for i, n in ipairs(depths) do
+    local width = 64 << i - 1
+    self["layer" .. i] = layer(Block, inputs, width, n, i == 1 and 1 or 2)
+    inputs = Block.expansion * width
+  end
   self.avgpool = nn.AdaptiveAvgPool2d(1)
-  self.fc = nn.Linear(512, opts.num_classes)
+  self.fc = nn.Linear(inputs, opts.num_classes)
   self:apply(initialise)
 end
 
@@ -67,10 +102,20 @@ function ResNet:forward(x)
 end
 
 -- resnet18{num_classes = 1000, small_stem = false} -> a module of pictures
--- (N,3,H,W) that gives (N, num_classes). small_stem, for pictures of 32x32: the first
--- convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and no max pool.
-function resnet.resnet18(opts)
-  return ResNet(options.read("resnet18", opts, {num_classes = 1000, small_stem = false}))
+-- (N,3,H,W) that gives (N, num_classes); so resnet34, 50, 101 and 152. small_stem, for
+-- pictures of 32x32: the first convolution is 3x3 with stride 1 in place of 7x7 with
+-- stride 2, and no max pool.
+for name, how in pairs{
+  resnet18 = {BasicBlock, {2, 2, 2, 2}},
+  resnet34 = {BasicBlock, {3, 4, 6, 3}},
+  resnet50 = {Bottleneck, {3, 4, 6, 3}},
+  resnet101 = {Bottleneck, {3, 4, 23, 3}},
+  resnet152 = {Bottleneck, {3, 8, 36, 3}},
+} do
+  resnet[name] = function(opts)
+    return ResNet(how[1], how[2], options.read(name, opts,
+      {num_classes = 1000, small_stem = false}))
+  end
 end
 
 return resnet

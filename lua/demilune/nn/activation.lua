@@ -52,6 +52,13 @@ activation("GELU", "gelu", {approximate = "none"})
 activation("Softplus", "softplus", {beta = 1.0, threshold = 20.0}, "beta")
 activation("Hardtanh", "hardtanh", {min_val = -1.0, max_val = 1.0})
 
+-- min(max(x, 0), 6)
+local ReLU6 = Module:extend "ReLU6"
+ReLU6.keeps_nothing = true
+function ReLU6.init(_, opts) options.read("ReLU6", opts, {}) end
+function ReLU6.forward(_, x) return core.hardtanh(x, {min_val = 0.0, max_val = 6.0}) end
+layers.ReLU6 = ReLU6
+
 local function along_dim(name, op)
   local Class = Module:extend(name)
   Class.keeps_nothing = true

@@ -401,15 +401,32 @@ local function finish_watched(self, outer, inputs, ...)
   return finish(self, ...)
 end
 
+-- The inputs as hooks leave them: one may replace them all by what it returns, an
+-- array of them or one alone.
+local function changed_inputs(self, hooks, ...)
+  local inputs = table.pack(...)
+  for _, hook in ipairs(hooks) do
+    local changed = hook(self, {table.unpack(inputs, 1, inputs.n)})
+    if type(changed) == "table" and getmetatable(changed) == nil then
+      inputs = table.pack(table.unpack(changed, 1, changed.n))
+    elseif changed ~= nil then
+      inputs = {changed, n = 1}
+    end
+  end
+  return inputs
+end
+
 function Module:__call(...)
   local before = rawget(self, "_pre_hooks")
-  if before then
-    for _, hook in ipairs(before) do hook(self, {...}) end
-  end
-  local inputs = rawget(self, "_hooks") and {...}
+  local inputs = before and changed_inputs(self, before, ...)
+  local after = rawget(self, "_hooks")
+  if after and not inputs then inputs = table.pack(...) end
   local outer = follower and follower(self)
-  if inputs or outer then
-    return finish_watched(self, outer, inputs, pcall(self.forward, self, ...))
+  if inputs then
+    return finish_watched(self, outer, after and inputs,
+      pcall(self.forward, self, table.unpack(inputs, 1, inputs.n)))
+  elseif outer then
+    return finish_watched(self, outer, nil, pcall(self.forward, self, ...))
   end
   return finish(self, pcall(self.forward, self, ...))
 end
@@ -430,7 +447,8 @@ end
 
 -- fn(module, inputs, output), after each forward; the handle has :remove().
 function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) end
--- fn(module, inputs), before each forward.
+-- fn(module, inputs), before each forward. What it returns, unless nil, replaces the
+-- inputs: a plain table is an array of them (with n where some are nil).
 function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
 
 -- ---- printing ----

@@ -1,11 +1,13 @@
 -- Recurrent networks: RNN, LSTM, GRU, and one step of each: RNNCell, LSTMCell, GRUCell.
--- A layer in one direction is core.rnn_layer; sequences of a batch are of one length.
+-- A layer in one direction is core.rnn_layer; over packed sequences, one call of it for
+-- each stretch of steps that the same sequences reach.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local init = require "demilune.nn.init_weights"
 local Module = require "demilune.nn.module"
+local packed = require "demilune.nn.packed"
 
 local layers = {}
 
@@ -127,6 +129,8 @@ cell("GRUCell", {gates = 3, has_cell = false, step = core.gru_cell})
 -- x (T, B, F), with batch_first (B, T, F), or (T, F) without a batch; h and c
 -- (layers directions, B, H), or without B; zeros when not given
 -- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: c.
+-- Of a PackedSequence: y is one too; h and c are those of each sequence's last step,
+-- in the order of before packing.
 local Recurrent = Module:extend "Recurrent"
 Recurrent.reset_parameters = reset_parameters
 
@@ -165,44 +169,148 @@ function Recurrent:init(input_size, hidden_size, opts)
   self:reset_parameters()
 end
 
--- x (T, B, F); h and c (layers directions, B, H) or nil -> y, lists of last h and c.
-local function run_layers(self, x, h, c)
+-- One layer in one direction over all of x (T, B, F) -> y, last h and c.
+local function run_batch(_, x, weights, mode, o)
+  return core.rnn_layer(x, weights.ih, weights.hh, mode, o)
+end
+
+-- Rows from..to of the first state, or zeros like the running one's.
+local function fresh_rows(first, running, from, to)
+  if first then return first:narrow(1, from, to - from + 1) end
+  return core.zeros(to - from + 1, running:size(2), {dtype = running.dtype,
+    device = running.device})
+end
+
+-- Forwards the batch shrinks: the states of those that end are put aside.
+local function shrink(state, n, ended)
+  if state and n < state:size(1) then
+    ended[#ended + 1] = state:narrow(1, n + 1, state:size(1) - n)
+    return state:narrow(1, 1, n)
+  end
+  return state
+end
+
+-- And are put back behind the longest ones': the last that ended come first.
+local function with_ended(state, ended)
+  if #ended == 0 then return state end
+  local all = {state}
+  for i = #ended, 1, -1 do all[#all + 1] = ended[i] end
+  return core.cat(all)
+end
+
+-- Backwards it grows by sequences whose end is reached.
+local function grow(state, n, first)
+  if not state then return first and first:narrow(1, 1, n) end
+  if n == state:size(1) then return state end
+  return core.cat{state, fresh_rows(first, state, state:size(1) + 1, n)}
+end
+
+-- One layer in one direction over the rows x (N, F) of packed sequences -> y (N, H),
+-- last h and c (B, H). stretches: see stretches_of.
+local function run_stretches(stretches, x, weights, mode, o)
+  local h0, c0, lstm = o.hx, o.cx, mode == "lstm"
+  local ys, h, c = {}, nil, nil
+  local h_ended, c_ended = {}, {}
+  local first, last, by = 1, #stretches, 1
+  if o.reverse then first, last, by = last, first, -1 end
+  for i = first, last, by do
+    local s = stretches[i]
+    if o.reverse or i == 1 then
+      h, c = grow(h, s.batch, h0), lstm and grow(c, s.batch, c0) or nil
+    else
+      h, c = shrink(h, s.batch, h_ended), shrink(c, s.batch, c_ended)
+    end
+    local part = x:narrow(1, s.from, s.steps * s.batch):reshape(s.steps, s.batch, -1)
+    local y
+    o.hx, o.cx = h, c
+    y, h, c = core.rnn_layer(part, weights.ih, weights.hh, mode, o)
+    ys[i] = y:flatten(1, 2)
+  end
+  return core.cat(ys), with_ended(h, h_ended), c and with_ended(c, c_ended)
+end
+
+-- Runs of steps with as many sequences: {{from = row, steps =, batch =}, ...}.
+local function stretches_of(sizes)
+  local list, row = {}, 1
+  for i, n in ipairs(sizes) do
+    if n ~= sizes[i - 1] then list[#list + 1] = {from = row, steps = 0, batch = n} end
+    list[#list].steps = list[#list].steps + 1
+    row = row + n
+  end
+  return list
+end
+
+-- x (T, B, F), or (N, F) with stretches; h and c (layers directions, B, H) or nil
+-- -> y, last h and c, alike.
+local function run_layers(self, x, h, c, stretches)
+  local run, features = stretches and run_stretches or run_batch, x:dim()
   local hs, cs = {}, {}
   for layer = 1, self.num_layers do
     local ys = {}
     for direction = 1, self.directions do
       local i, suffix = #hs + 1, suffix_of(layer, direction)
-      ys[direction], hs[i], cs[i] = core.rnn_layer(x, self["weight_ih" .. suffix],
-        self["weight_hh" .. suffix], self.mode, {b_ih = self["bias_ih" .. suffix],
-          b_hh = self["bias_hh" .. suffix], hx = h and h[i], cx = c and c[i],
-          reverse = direction == 2})
+      local weights = {ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix]}
+      ys[direction], hs[i], cs[i] = run(stretches, x, weights, self.mode,
+        {b_ih = self["bias_ih" .. suffix], b_hh = self["bias_hh" .. suffix], hx = h and h[i],
+          cx = c and c[i], reverse = direction == 2})
     end
-    x = #ys == 1 and ys[1] or core.cat(ys, {dim = 3})
+    x = #ys == 1 and ys[1] or core.cat(ys, {dim = features})
     if layer < self.num_layers and self.dropout > 0 then
       x = core.dropout(x, {p = self.dropout, training = self.training})
     end
   end
-  return x, hs, cs
+  return x, core.stack(hs), self.has_cell and core.stack(cs) or nil
 end
 
-function Recurrent:forward(x, given)
-  local h, c = first_state(self, given)
-  check_input(self, x, 3, self.batch_first and "{batch, time, features} or {time, features}"
-    or "{time, batch, features} or {time, features}")
-  local batched, n = x:dim() == 3, self.num_layers * self.directions
-  local swapped = batched and self.batch_first
-  local wanted = {n, self.hidden_size}
-  if batched then table.insert(wanted, 2, x:size(swapped and 1 or 2)) end
+local function check_states(self, h, c, batch)
+  local wanted = {self.num_layers * self.directions, self.hidden_size}
+  if batch then table.insert(wanted, 2, batch) end
   check_shape(self, "h", h, wanted)
   check_shape(self, "c", c, wanted)
+end
+
+-- States in the order of an index of sequences, or as they are.
+local function in_order(order, h, c)
+  if not order then return h, c end
+  return h and h:index_select(2, order), c and c:index_select(2, order)
+end
+
+local function forward_packed(self, sequence, h, c)
+  local x, sizes = sequence.data, sequence.batch_sizes:totable()
+  if x:dim() ~= 2 or x:size(2) ~= self.input_size then
+    caller.raise("%s: the packed input has shape %s, wanted {steps, features}, features being %d",
+      self.class, shape_text{table.unpack(x.shape)}, self.input_size)
+  end
+  check_states(self, h, c, sizes[1])
+  h, c = in_order(sequence.sorted_indices, h, c)
+  local y
+  y, h, c = run_layers(self, x, h, c, stretches_of(sizes))
+  h, c = in_order(sequence.unsorted_indices, h, c)
+  return sequence:with_data(y), h, c
+end
+
+local function forward_batch(self, x, h, c)
+  check_input(self, x, 3, self.batch_first and "{batch, time, features} or {time, features}"
+    or "{time, batch, features} or {time, features}")
+  local batched = x:dim() == 3
+  local swapped = batched and self.batch_first
+  check_states(self, h, c, batched and x:size(swapped and 1 or 2))
   if swapped then x = x:transpose(1, 2) end
   if not batched then
     x, h, c = x:unsqueeze(2), h and h:unsqueeze(2), c and c:unsqueeze(2)
   end
-  local y, hs, cs = run_layers(self, x, h, c)
+  local y
+  y, h, c = run_layers(self, x, h, c)
   if swapped then y = y:transpose(1, 2) end
-  h, c = core.stack(hs), self.has_cell and core.stack(cs) or nil
   if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2) end
+  return y, h, c
+end
+
+function Recurrent:forward(x, given)
+  local h, c = first_state(self, given)
+  local y
+  if packed.is_packed(x) then y, h, c = forward_packed(self, x, h, c)
+  else y, h, c = forward_batch(self, x, h, c) end
   if c then return y, h, c end
   return y, h
 end

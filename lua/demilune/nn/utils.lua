@@ -1,4 +1,4 @@
--- nn.utils: gradient clipping, and parameters as one vector.
+-- nn.utils: gradient clipping, and parameters as one vector; nn.utils.rnn: packing.
 -- R. Pascanu et al. 2013.
 
 local core = require "demilune.core"
@@ -123,6 +123,8 @@ function utils.vector_to_parameters(vector, parameters)
     from = from + n
   end
 end
+
+utils.rnn = require "demilune.nn.packed"
 
 for name, fn in pairs(require "demilune.nn.checkpoint") do utils[name] = fn end
 

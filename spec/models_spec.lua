@@ -1,0 +1,276 @@
+-- Ready networks: torchvision's names, shapes and results; a step in mixed precision;
+-- that they learn. What is expected comes from scripts/golden_models.py.
+
+local dm = require "demilune"
+local amp, models, nn = dm.amp, dm.models, dm.nn
+
+-- ---- names and shapes ----
+
+-- Parameters, and the checksum of the state's names and shapes.
+local EXPECTED = {
+  resnet34 = {21797672, 1947703847},
+  resnet50 = {25557032, 3906915457},
+  resnet101 = {44549160, 1815608848},
+  resnet152 = {60192808, 3175253057},
+  efficientnet_b0 = {5288548, 3649574376},
+  efficientnet_b4 = {19341616, 1281540843},
+  mobilenet_v2 = {3504872, 730953660},
+  vgg11 = {132863336, 1169884842},
+  vgg16 = {138357544, 242716949},
+  vgg16_bn = {138365992, 671103353},
+}
+
+local function count(model)
+  local n = 0
+  for _, p in model:named_parameters() do n = n + p:numel() end
+  return n
+end
+
+-- Of all lines "name 64x3x7x7", in the order of names.
+local function checksum(model)
+  local state, names, total = model:state_dict(), {}, 0
+  for name in pairs(state) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local line = name .. " " .. table.concat(state[name].shape, "x") .. "\n"
+    for k = 1, #line do total = total * 33 + line:byte(k) & 0xffffffff end
+  end
+  return total
+end
+
+-- fn() with parameters that get no values: they cost no time then.
+local function without_values(fn)
+  local uniform, normal = nn.init.uniform_, nn.init.normal_
+  local function same(t) return t end
+  nn.init.uniform_, nn.init.normal_ = same, same
+  local ok, result = pcall(fn)
+  nn.init.uniform_, nn.init.normal_ = uniform, normal
+  return ok and result or error(result, 0)
+end
+
+describe("models", function()
+  for name, wanted in pairs(EXPECTED) do
+    it(name .. " has torchvision's names, shapes and number of parameters", function()
+      local model = without_values(models[name])
+      assert.same(wanted, {count(model), checksum(model)})
+    end)
+  end
+
+  it("are nil when there is none of the name, and refuse unknown options", function()
+    assert.is_nil(models.resnet19)
+    for _, name in ipairs{"resnet50", "mobilenet_v2", "efficientnet_b0", "vgg16", "lenet"} do
+      local ok, message = pcall(models[name], {num_clases = 10})
+      assert.is_false(ok)
+      assert.matches(name .. ": unknown option 'num_clases'; did you mean 'num_classes'",
+        message, 1, true)
+    end
+  end)
+
+  it("lenet has 61706 parameters", function()
+    assert.equal(61706, count(models.lenet()))
+    assert.same({2, 10}, {table.unpack(models.lenet{in_channels = 3, padding = 0}(
+      dm.zeros(2, 3, 32, 32)).shape)})
+  end)
+end)
+
+-- ---- results ----
+
+-- In float64, without chance: four pictures of 32x32, ten classes.
+local RESULTS = {
+  resnet50 = {loss = 5.66400829, eval = {-3.3772134, -36.987294, -23.411136, 2.0570639}},
+  mobilenet_v2 = {loss = 2.79325135, gradient = 5552.97648,
+    eval = {3.3592227, 1.7352347, -1.6273044, -0.59935115}, opts = {dropout = 0}},
+  vgg11_bn = {loss = 4.48614045, eval = {2.1906466, -0.15399799, 0.08859704, -0.77101563},
+    opts = {dropout = 0, small_head = true}},
+  efficientnet_b0 = {loss = 2.0695362, gradient = 280.847017,
+    eval = {0.913315, 0.013365809, -0.061290936, 0.060533138},
+    opts = {dropout = 0, stochastic_depth = 0}},
+}
+
+-- Of element i, from 0: (i i + 7919 i) mod 1021, which repeats itself after 1021.
+local at = dm.arange(0, 1020)
+local PERIOD = ((at * at + at * 7919):remainder(1021):double() / 1021 - 0.5):unsqueeze(1)
+
+local function formula(shape, size)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  local rows = (n + 1020) // 1021
+  return (PERIOD * size):expand(rows, 1021):reshape(-1):narrow(1, 1, n)
+    :reshape(table.unpack(shape))
+end
+
+local function fill(model)
+  local _ <close> = dm.no_grad()
+  for name, p in model:named_parameters() do
+    if p:dim() == 1 then
+      p:copy_(formula(p.shape, 0.125) + (name:match "weight$" and 1 or 0))
+    else
+      p:copy_(formula(p.shape, math.sqrt(24 / (p:numel() / p:size(1)))))
+    end
+  end
+end
+
+local function with(opts, more)
+  local all = {}
+  for _, t in ipairs{opts or {}, more} do
+    for key, value in pairs(t) do all[key] = value end
+  end
+  return all
+end
+
+local function close(wanted, got)
+  assert.near(wanted, got, 1e-6 * math.abs(wanted) + 1e-8)
+end
+
+describe("results", function()
+  for name, wanted in pairs(RESULTS) do
+    it("of " .. name .. " are torchvision's", function()
+      local model = without_values(function()
+        return models[name](with(wanted.opts, {num_classes = 10})):double()
+      end)
+      fill(model)
+      local x = formula({4, 3, 32, 32}, 4)
+      local loss = dm.cross_entropy(model(x), dm.tensor({3, 8, 1, 10}, {dtype = "int64"}))
+      close(wanted.loss, loss:item())
+      if wanted.gradient then -- those of millions of parameters take long
+        loss:backward()
+        close(wanted.gradient, model:parameters()[1].grad:norm():item())
+      end
+      model:eval()
+      local logits = model(x)[2]
+      for k, v in ipairs(wanted.eval) do close(v, logits[k]:item()) end
+    end)
+  end
+end)
+
+-- ---- parts ----
+
+describe("stochastic depth", function()
+  local StochasticDepth = require("demilune.models.blocks").StochasticDepth
+
+  it("leaves out whole rows in training, and keeps the mean", function()
+    dm.manual_seed(1)
+    local layer = StochasticDepth(0.25)
+    local y = layer(dm.ones(4096, 2, 1, 1))
+    local first = y[{{}, 1, 1, 1}]
+    assert.is_true(dm.equal(first, y[{{}, 2, 1, 1}]))
+    local kept = first:gt(0):float()
+    assert.is_true(dm.equal(first, kept / 0.75))
+    assert.near(0.75, kept:mean():item(), 0.03) -- 4 standard deviations
+    assert.equal("bfloat16", layer(dm.ones(2, 3):to "bfloat16").dtype)
+    layer:eval()
+    local x = dm.ones(3, 2)
+    assert.is_true(rawequal(x, layer(x)))
+  end)
+
+  it("is rarer in early blocks", function()
+    local model, seen = without_values(models.efficientnet_b0), {}
+    for _, m in model:named_modules() do
+      if m.class == "StochasticDepth" then seen[#seen + 1] = m.p end
+    end
+    assert.equal(9, #seen) -- of 16 blocks those that have a way around
+    assert.near(0.2 * 2 / 16, seen[1], 1e-12)
+    assert.near(0.2 * 14 / 16, seen[9], 1e-12)
+  end)
+end)
+
+it("ReLU6 holds values between 0 and 6", function()
+  assert.same({0.0, 2.0, 6.0}, nn.ReLU6()(dm.tensor{-1.0, 2.0, 9.0}):totable())
+end)
+
+-- ---- training ----
+
+-- Networks for small pictures, the side of these, and how they are trained.
+local SMALL = {
+  resnet50 = {side = 16, steps = 2, lr = 0.001, small_stem = true},
+  mobilenet_v2 = {side = 32, steps = 8, lr = 0.01, small_stem = true, width_mult = 0.25,
+    dropout = 0},
+  efficientnet_b0 = {side = 32, steps = 3, lr = 0.0005, small_stem = true, dropout = 0,
+    stochastic_depth = 0},
+  lenet = {side = 32, steps = 20, lr = 0.1, in_channels = 3, padding = 0},
+}
+
+local function check_gradients(model)
+  for name, p in model:named_parameters() do
+    assert.is_true(p.grad:isfinite():all():item(), name)
+    assert.equal("float32", p.grad.dtype)
+  end
+end
+
+-- The losses of some steps on four pictures in mixed precision.
+local function train(model, how, dtype, steps)
+  local optimizer = dm.optim.SGD(model:parameters(), {lr = how.lr})
+  local scaler = amp.GradScaler{enabled = dtype == "float16", init_scale = 16}
+  local x, target = dm.randn(4, 3, how.side, how.side), dm.arange(1, 4)
+  local losses = {}
+  for step = 1, steps do
+    optimizer:zero_grad()
+    local loss = amp.autocast({dtype = dtype}, function()
+      local logits = model(x)
+      assert.equal(dtype, logits.dtype)
+      return dm.cross_entropy(logits, target)
+    end)
+    scaler:scale(loss):backward()
+    scaler:unscale_(optimizer)
+    if step == 1 then check_gradients(model) end
+    scaler:step(optimizer)
+    scaler:update()
+    losses[step] = loss:item()
+    assert.equal("float32", loss.dtype)
+  end
+  return losses
+end
+
+describe("mixed precision", function()
+  for name, how in pairs(SMALL) do
+    it(("trains %s: the loss falls in bfloat16, a step in float16 is finite%s"):format(name,
+      name == "resnet50" and " #slow" or ""),
+      function()
+        dm.manual_seed(3)
+        local opts = with(how, {num_classes = 4})
+        opts.side, opts.steps, opts.lr = nil, nil, nil
+        local model = models[name](opts)
+        local losses = train(model, how, "bfloat16", how.steps)
+        assert.is_true(losses[how.steps] < losses[1], table.concat(losses, " "))
+        assert.is_true(train(model, how, "float16", 1)[1] < 20)
+      end)
+  end
+end)
+
+describe("unet", function()
+  local unet = models.unet
+
+  it("gives each pixel classes, and refuses sides that cannot be halved", function()
+    local model = without_values(function() return unet{width = 4, depth = 3} end)
+    assert.same({2, 2, 16, 24}, {table.unpack(model(dm.zeros(2, 3, 16, 24)).shape)})
+    local ok, message = pcall(function() model(dm.zeros(2, 3, 16, 20)) end)
+    assert.is_false(ok)
+    assert.matches("UNet: the input has shape {2, 3, 16, 20}, wanted {N, C, H, W} with H and W "
+      .. "that 8 divides", message, 1, true)
+    -- 9 inputs outputs of each 3x3 convolution, 2 outputs of its norm, and the head's
+    local function double(i, o) return 9 * i * o + 9 * o * o + 4 * o end
+    local n = 64 + 64 + 2 -- bottom up: the head; then what each level has
+    for level, width in ipairs{64, 128, 256, 512} do
+      n = n + double(level == 1 and 3 or width // 2, width) + double(3 * width, width)
+    end
+    assert.equal(n + double(512, 1024), count(without_values(unet)))
+  end)
+
+  it("learns which pixels are bright, in mixed precision", function()
+    dm.manual_seed(2)
+    local model = unet{in_channels = 1, width = 8, depth = 2}
+    local optimizer = dm.optim.Adam(model:parameters(), {lr = 0.01})
+    local x = dm.randn(4, 1, 16, 16)
+    local target = x:squeeze(2):gt(0):long() + 1
+    local loss
+    for _ = 1, 12 do
+      optimizer:zero_grad()
+      loss = amp.autocast({dtype = "bfloat16"}, function()
+        return dm.cross_entropy(model(x), target)
+      end)
+      loss:backward()
+      optimizer:step()
+    end
+    assert.is_true(loss:item() < 0.2, loss:item())
+  end)
+end)
