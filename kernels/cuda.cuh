@@ -137,6 +137,17 @@ template <class C> static __device__ inline void dm_store(int dtype, void *p, in
   }
 }
 
+/* to[i] = from[j], elements of `size` bytes, whatever their bits. */
+static __device__ inline void dm_move(int size, void *to, int64_t i, const void *from,
+                                      int64_t j) {
+  switch (size) {
+  case 1: ((uint8_t *)to)[i] = ((const uint8_t *)from)[j]; return;
+  case 2: ((uint16_t *)to)[i] = ((const uint16_t *)from)[j]; return;
+  case 4: ((uint32_t *)to)[i] = ((const uint32_t *)from)[j]; return;
+  default: ((uint64_t *)to)[i] = ((const uint64_t *)from)[j];
+  }
+}
+
 /* V neighbours that move as one word; aligned as that. */
 template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 

@@ -11,6 +11,8 @@
 
 struct dm_OptimOps; /* op/optim.h, above; the linker joins them */
 void dm_optim_register(dm_DeviceType type, const struct dm_OptimOps *ops);
+/* op/index.h, likewise */
+dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out);
 
 typedef struct dm_Engine {
   const char *version; /* DM_VERSION */

@@ -4,6 +4,29 @@
 
 #include "engine/op.h"
 
+typedef struct dm_DimAttr {
+  int64_t dim;
+} dm_DimAttr;
+typedef struct dm_PutAttr {
+  int64_t dim, accumulate;
+} dm_PutAttr;
+typedef struct dm_AddAttr {
+  int64_t dim;
+  double alpha;
+} dm_AddAttr;
+typedef struct dm_EmbeddingAttr {
+  dm_OptInt padding_idx;
+} dm_EmbeddingAttr;
+typedef struct dm_EmbeddingBackwardAttr {
+  int64_t n;
+  dm_OptInt padding_idx;
+} dm_EmbeddingBackwardAttr;
+
+/* The dim of a checked call. */
+static inline int dm_dim_of(const dm_Tensor *t, int64_t dim) {
+  return (int)(dim < 0 ? dim + (t->ndim > 0 ? t->ndim : 1) : dim);
+}
+
 /* May values of src be written among x's? A number may when it is whole. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src);
 /* How many elements of a tensor of another device than the CPU are not 0; waits. */
@@ -18,8 +41,8 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
    as x, or as zeros when there is none. */
 dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums);
 dm_status dm_sums_store(dm_Tensor *out, dm_Tensor *sums);
-/* The dim of a checked call. */
-int dm_dim_of(const dm_Tensor *t, int64_t dim);
+/* index_add's sources: t in `dtype`, times alpha. */
+dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out);
 /* t broadcast to shape, as a dense tensor of dtype; t itself when it is one.
    CPU; never recorded. *out is to be unreffed after a failure as well. */
 dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,

@@ -17,10 +17,6 @@
 
 enum { GRAIN = 32768, BLOCK = 512, COLUMNS = 256 };
 
-typedef struct DimAttr {
-  int64_t dim;
-} DimAttr;
-
 /* x (outer, n, inner), rows (outer, m, inner), m positions in 0..n-1. */
 typedef struct Rows {
   char *dst;
@@ -153,14 +149,14 @@ static dm_status check_vector(const dm_Call *c, const dm_Tensor *index) {
 
 dm_status index_select_rule(dm_Call *c) {
   int dim;
-  DM_TRY(check_rows(c, DM_ATTR(DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].shape[dim] = c->in[1]->numel;
   return DM_OK;
 }
 dm_status index_select_cpu(dm_Call *c) {
-  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(DimAttr, c)->dim), false);
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), false);
 }
 void index_select_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
@@ -174,14 +170,14 @@ void index_select_grad(dm_Grad *g) {
 
 dm_status index_get_rule(dm_Call *c) {
   int dim, ndim;
-  DM_TRY(check_rows(c, DM_ATTR(DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, c->out_meta[0].shape));
   c->out_meta[0].ndim = (uint8_t)ndim;
   return DM_OK;
 }
 dm_status index_get_cpu(dm_Call *c) {
-  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(DimAttr, c)->dim), true);
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), true);
 }
 void index_get_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
@@ -216,14 +212,10 @@ done:
   return st;
 }
 
-typedef struct PutAttr {
-  int64_t dim, accumulate;
-} PutAttr;
-
 dm_status index_put_rule(dm_Call *c) {
   int dim, ndim, both;
   int64_t shape[DM_MAX_DIM], wide[DM_MAX_DIM];
-  DM_TRY(check_rows(c, DM_ATTR(PutAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_PutAttr, c)->dim, &dim));
   DM_TRY(dm_check_source(c, c->in[0], c->in[2]));
   DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, shape));
   const dm_Tensor region = dm_window(c->in[0], ndim, shape, shape, 0);
@@ -235,11 +227,11 @@ dm_status index_put_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status index_put_cpu(dm_Call *c) {
-  const PutAttr *a = DM_ATTR(PutAttr, c);
+  const dm_PutAttr *a = DM_ATTR(dm_PutAttr, c);
   return put(c, dm_dim_of(c->in[0], a->dim), c->in[2], true, a->accumulate);
 }
 void index_put_grad(dm_Grad *g) {
-  const PutAttr *a = g->attr;
+  const dm_PutAttr *a = g->attr;
   if (g->need[0])
     g->gx[0] = a->accumulate ? g->gy[0]
                              : dm_x(g->x, DM_OP_index_put, a, 3, g->gy[0], g->in[1],
@@ -251,7 +243,7 @@ void index_put_grad(dm_Grad *g) {
 static dm_status check_row_source(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *source = c->in[2];
   int dim;
-  DM_TRY(check_rows(c, DM_ATTR(DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
   DM_TRY(dm_check_source(c, x, source));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -264,11 +256,6 @@ static dm_status check_row_source(dm_Call *c) {
   return dm_fail(DM_EARG, "%s: a source of shape %s given, wanted %s", c->op->name,
                  DM_SHAPE(source), dm_shape_str(want.ndim, want.shape, (char[96]){0}));
 }
-
-typedef struct AddAttr {
-  int64_t dim;
-  double alpha;
-} AddAttr;
 
 dm_status index_add_rule(dm_Call *c) { return check_row_source(c); }
 dm_status index_copy_rule(dm_Call *c) { return check_row_source(c); }
@@ -285,27 +272,34 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   dm_Tensor *const in[2] = {c->in[0], &index};
   dm_Call inner = *c;
   inner.in = in;
-  return put(&inner, dm_dim_of(c->in[0], DM_ATTR(DimAttr, c)->dim), source, false, add);
+  return put(&inner, dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), source, false, add);
 }
 
-dm_status index_add_cpu(dm_Call *c) {
-  const double alpha = DM_ATTR(AddAttr, c)->alpha;
-  if (alpha == 1) return put_vector(c, c->in[2], true);
+/* Scaled in the type that the sums have: rounded once, at the end. */
+dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out) {
   dm_X x = DM_X_INIT;
   dm_Modes *m = dm_modes();
   const bool grad = m->grad;
   m->grad = false;
-  /* scaled in the type that the sums have: rounded once, at the end */
-  const dm_DType wide = dm_compute_dtype((dm_DType)c->in[0]->dtype);
-  dm_Tensor *scaled = x_cast(&x, x_scale(&x, x_cast(&x, c->in[2], wide), alpha), wide);
+  dm_Tensor *scaled = x_cast(&x, x_scale(&x, x_cast(&x, t, dtype), alpha), dtype);
   m->grad = grad;
-  dm_status st = x.st;
-  if (st == DM_OK) st = put_vector(c, scaled, true);
+  if (x.st == DM_OK) *out = dm_tensor_ref(scaled);
   dm_x_free(&x);
+  return x.st;
+}
+
+dm_status index_add_cpu(dm_Call *c) {
+  const double alpha = DM_ATTR(dm_AddAttr, c)->alpha;
+  if (alpha == 1) return put_vector(c, c->in[2], true);
+  const dm_DType wide = dm_compute_dtype((dm_DType)c->in[0]->dtype);
+  dm_Tensor *scaled = NULL;
+  DM_TRY(dm_scaled_new(c->in[2], wide, alpha, &scaled));
+  const dm_status st = put_vector(c, scaled, true);
+  dm_tensor_unref(&scaled);
   return st;
 }
 void index_add_grad(dm_Grad *g) {
-  const AddAttr *a = g->attr;
+  const dm_AddAttr *a = g->attr;
   g->gx[0] = g->gy[0];
   if (!g->need[2]) return;
   dm_Tensor *rows = dm_x(g->x, DM_OP_index_select, &a->dim, 2, g->gy[0], g->in[1]);
@@ -314,7 +308,7 @@ void index_add_grad(dm_Grad *g) {
 
 dm_status index_copy_cpu(dm_Call *c) { return put_vector(c, c->in[2], false); }
 void index_copy_grad(dm_Grad *g) {
-  const PutAttr attr = {*(const int64_t *)g->attr, false};
+  const dm_PutAttr attr = {*(const int64_t *)g->attr, false};
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_index_put, &attr, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
   if (g->need[2]) g->gx[2] = dm_x(g->x, DM_OP_index_select, &attr.dim, 2, g->gy[0], g->in[1]);
@@ -322,18 +316,9 @@ void index_copy_grad(dm_Grad *g) {
 
 /* ---- embedding ---- */
 
-typedef struct EmbeddingAttr {
-  dm_OptInt padding_idx;
-} EmbeddingAttr;
-
-typedef struct EmbeddingBackwardAttr {
-  int64_t n;
-  dm_OptInt padding_idx;
-} EmbeddingBackwardAttr;
-
 dm_status embedding_rule(dm_Call *c) {
   const dm_Tensor *index = c->in[0], *w = c->in[1];
-  const dm_OptInt pad = DM_ATTR(EmbeddingAttr, c)->padding_idx;
+  const dm_OptInt pad = DM_ATTR(dm_EmbeddingAttr, c)->padding_idx;
   if (w->ndim != 2)
     return dm_fail(DM_EARG, "embedding: the weight has shape %s, wanted {rows, columns}",
                    DM_SHAPE(w));
@@ -357,8 +342,8 @@ dm_status embedding_cpu(dm_Call *c) {
 }
 
 void embedding_grad(dm_Grad *g) {
-  const EmbeddingAttr *a = g->attr;
-  const EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
+  const dm_EmbeddingAttr *a = g->attr;
+  const dm_EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
   if (g->need[1]) g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
 }
 
@@ -366,14 +351,14 @@ dm_status embedding_backward_rule(dm_Call *c) {
   const dm_Tensor *gy = c->in[0];
   dm_Meta *m = &c->out_meta[0];
   *m = (dm_Meta){.dtype = gy->dtype, .ndim = 2, .device = gy->device};
-  m->shape[0] = DM_ATTR(EmbeddingBackwardAttr, c)->n;
+  m->shape[0] = DM_ATTR(dm_EmbeddingBackwardAttr, c)->n;
   m->shape[1] = gy->shape[gy->ndim - 1];
   return DM_OK;
 }
 
 /* gw[index[i]] += gy[i], in the order of i; rows of padding get nothing. */
 dm_status embedding_backward_cpu(dm_Call *c) {
-  const EmbeddingBackwardAttr *a = DM_ATTR(EmbeddingBackwardAttr, c);
+  const dm_EmbeddingBackwardAttr *a = DM_ATTR(dm_EmbeddingBackwardAttr, c);
   dm_Tensor *gy = c->in[0], *out = c->out[0], *at = NULL, *sums = NULL, *rows = NULL;
   dm_status st;
   DM_GO(dm_positions_new(c, c->in[1], a->n, false, &at));
@@ -396,8 +381,8 @@ done:
 
 /* Linear in gy: its gradient looks rows up again, 0 for those of padding. */
 void embedding_backward_grad(dm_Grad *g) {
-  const EmbeddingBackwardAttr *a = g->attr;
-  const EmbeddingAttr attr = {a->padding_idx};
+  const dm_EmbeddingBackwardAttr *a = g->attr;
+  const dm_EmbeddingAttr attr = {a->padding_idx};
   dm_Tensor *index = g->in[1];
   g->gx[0] = dm_x(g->x, DM_OP_embedding, &attr, 2, index, g->gy[0]);
   if (!a->padding_idx.set) return;

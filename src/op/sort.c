@@ -12,6 +12,7 @@
 #include "op/dense.h"
 #include "op/index.h"
 #include "op/pointwise.h"
+#include "op/sort.h"
 
 enum { RUN = 16 /* items sorted by insertion before merging starts */ };
 
@@ -156,27 +157,20 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
 
-typedef struct SortAttr {
-  int64_t dim, descending, stable;
-} SortAttr;
-typedef struct TopkAttr {
-  int64_t k, dim, largest, sorted;
-} TopkAttr;
-
 dm_status sort_rule(dm_Call *c) {
   int d;
-  DM_TRY(dm_check_dim(c, c->in[0], DM_ATTR(SortAttr, c)->dim, &d));
+  DM_TRY(dm_check_dim(c, c->in[0], DM_ATTR(dm_SortAttr, c)->dim, &d));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   dm_out_like(c, 1, c->in[0], DM_I64);
   return DM_OK;
 }
 dm_status sort_cpu(dm_Call *c) {
-  const SortAttr *a = DM_ATTR(SortAttr, c);
+  const dm_SortAttr *a = DM_ATTR(dm_SortAttr, c);
   return sort_along(c, a->dim, a->descending);
 }
 
 dm_status topk_rule(dm_Call *c) {
-  const TopkAttr *a = DM_ATTR(TopkAttr, c);
+  const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
   const dm_Tensor *x = c->in[0];
   int d;
   DM_TRY(dm_check_dim(c, x, a->dim, &d));
@@ -191,22 +185,18 @@ dm_status topk_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status topk_cpu(dm_Call *c) {
-  const TopkAttr *a = DM_ATTR(TopkAttr, c);
+  const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
   return sort_along(c, a->dim, a->largest);
 }
 
 void sort_grad(dm_Grad *g) {
-  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(SortAttr, g)->dim, g->gy[0], g->out[1]);
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(dm_SortAttr, g)->dim, g->gy[0], g->out[1]);
 }
 void topk_grad(dm_Grad *g) {
-  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(TopkAttr, g)->dim, g->gy[0], g->out[1]);
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(dm_TopkAttr, g)->dim, g->gy[0], g->out[1]);
 }
 
 /* ---- bucketize ---- */
-
-typedef struct BucketAttr {
-  int64_t right, out_int32;
-} BucketAttr;
 
 typedef struct Buckets {
   const uint64_t *edge; /* keys, rising */
@@ -222,7 +212,7 @@ dm_status bucketize_rule(dm_Call *c) {
   if (c->in[1]->ndim != 1)
     return dm_fail(DM_EARG, "bucketize: boundaries have shape %s, wanted one dim",
                    DM_SHAPE(c->in[1]));
-  dm_out_like(c, 0, c->in[0], DM_ATTR(BucketAttr, c)->out_int32 ? DM_I32 : DM_I64);
+  dm_out_like(c, 0, c->in[0], DM_ATTR(dm_BucketAttr, c)->out_int32 ? DM_I32 : DM_I64);
   return DM_OK;
 }
 
@@ -265,7 +255,7 @@ dm_status bucketize_cpu(dm_Call *c) {
   const dm_DType of_edges = (dm_DType)edges->dtype;
   Buckets b = {.edge = keys,
                .n = edges->numel,
-               .right = DM_ATTR(BucketAttr, c)->right,
+               .right = DM_ATTR(dm_BucketAttr, c)->right,
                .from = (dm_DType)x->dtype,
                .to = (dm_DType)c->out[0]->dtype,
                .x = dm_tensor_data(x),

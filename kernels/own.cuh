@@ -1,0 +1,58 @@
+/* What a kernel's host function holds until it returns, whichever way. */
+#ifndef DM_OWN_CUH
+#define DM_OWN_CUH
+
+#include "kernels/cuda.cuh"
+#include "kernels/fill.h"
+
+/* Room on the device; see dm_cuda_scratch. */
+template <class T> struct dm_Room {
+  T *p = NULL;
+  int64_t n_bytes = 0;
+
+  dm_Room() {}
+  dm_Room(const dm_Room &) = delete;
+  ~dm_Room() { dm_cuda_scratch_free(p, n_bytes); }
+  dm_status get(int64_t n) {
+    void *room;
+    DM_TRY(dm_cuda_scratch(n * (int64_t)sizeof(T), &room));
+    p = (T *)room;
+    n_bytes = n * (int64_t)sizeof(T);
+    return DM_OK;
+  }
+};
+
+struct dm_Own {
+  dm_Tensor *t = NULL;
+
+  dm_Own() {}
+  dm_Own(const dm_Own &) = delete;
+  ~dm_Own() { dm_tensor_unref(&t); }
+};
+
+/* t, or a 0-dim CPU tensor's copy on `dev`, for kernels that read it there. */
+static inline dm_status dm_bring(dm_Tensor **t, dm_Device dev, dm_Own *own) {
+  if (!dm_is_host(*t)) return DM_OK;
+  DM_TRY(dm_tensor_new((dm_DType)(*t)->dtype, (*t)->ndim, (*t)->shape, dev, &own->t));
+  DM_TRY(dm_cuda_copy(own->t, *t));
+  *t = own->t;
+  return DM_OK;
+}
+
+/* t broadcast to shape, dense, of dtype, on `dev`: *data is its own, or a copy's. */
+static inline dm_status dm_dense_as(dm_Tensor *t, dm_DType dtype, int ndim,
+                                    const int64_t *shape, dm_Device dev, dm_Own *own,
+                                    const void **data) {
+  bool same =
+      !dm_is_host(t) && t->dtype == dtype && t->ndim == ndim && dm_tensor_is_contiguous(t);
+  for (int d = 0; d < ndim && same; d++) same = t->shape[d] == shape[d];
+  if (!same) {
+    DM_TRY(dm_tensor_new(dtype, ndim, shape, dev, &own->t));
+    DM_TRY(dm_cuda_copy(own->t, t));
+    t = own->t;
+  }
+  *data = dm_tensor_data(t);
+  return DM_OK;
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* Sums of all that comes before, over an array: each block over its tile, then over
+   the tiles' sums in the same way. */
+#include "kernels/own.cuh"
+#include "kernels/scan.cuh"
+
+enum { EACH = 8, TILE = DM_THREADS * EACH };
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    scan_kernel(int64_t *v, int64_t n, int64_t *tiles) {
+  DM_SHARED(int64_t, sums, DM_WARPS);
+  const int64_t first = dm_thread() * EACH;
+  int64_t own[EACH], sum = 0, all;
+  for (int k = 0; k < EACH; k++) sum += own[k] = first + k < n ? v[first + k] : 0;
+  int64_t before = dm_block_scan(sum, sums, &all);
+  for (int k = 0; k < EACH && first + k < n; k++) {
+    v[first + k] = before;
+    before += own[k];
+  }
+  if (tiles && threadIdx.x == 0) tiles[blockIdx.x] = all;
+}
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    add_kernel(int64_t *v, int64_t n, const int64_t *tiles) {
+  const int64_t first = dm_thread() * EACH;
+  for (int k = 0; k < EACH && first + k < n; k++) v[first + k] += tiles[blockIdx.x];
+}
+
+dm_status dm_cuda_scan(int64_t *v, int64_t n) {
+  const int64_t n_tile = dm_ceil_div(n, TILE);
+  dm_Room<int64_t> tiles;
+  if (n_tile > 1) DM_TRY(tiles.get(n_tile));
+  DM_TRY(dm_launch(scan_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p));
+  if (n_tile <= 1) return DM_OK;
+  DM_TRY(dm_cuda_scan(tiles.p, n_tile));
+  return dm_launch(add_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p);
+}

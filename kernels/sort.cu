@@ -1,0 +1,318 @@
+/* Lines of a tensor in order: sort, topk; bucketize.
+
+   Elements become 64-bit keys whose unsigned order is that of the values. A line
+   of up to RUN elements is sorted by a bitonic network in one block's shared
+   memory, several short lines in one. Longer lines are cut into runs, which are
+   merged pairwise: each element finds its place by halving the other run. Equal
+   keys are told apart by their positions: the order is stable. */
+#include "kernels/own.cuh"
+#include "kernels/sort.h"
+
+extern "C" {
+#include "op/sort.h"
+#include "op/window.h"
+}
+
+enum { RUN = 2048, SMALL = 512 /* the least that a block sorts */ };
+
+/* ---- keys ---- */
+
+static __device__ inline uint64_t key_of(float v) {
+  if (v != v) return UINT64_MAX;
+  const uint32_t u = __float_as_uint(v + 0.0f); /* -0 is 0 */
+  return u >> 31 ? ~u : u | 1u << 31;
+}
+static __device__ inline uint64_t key_of(double v) {
+  uint64_t u;
+  if (v != v) return UINT64_MAX;
+  v += 0.0;
+  memcpy(&u, &v, 8);
+  return u >> 63 ? ~u : u | (uint64_t)1 << 63;
+}
+static __device__ inline uint64_t key_of(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
+
+/* ---- lines ---- */
+
+struct Lines {
+  dm_Walk<2> walk;  /* their first elements: in the outputs, in x */
+  int64_t count, n; /* lines, elements of each */
+  int64_t kept;     /* of each: so many come out */
+  int64_t out_step, x_step;
+  const void *x;
+  void *y;
+  int64_t *index; /* where each came from */
+  int dtype, size, base;
+  bool descending;
+
+  template <class C> __device__ uint64_t key(int64_t line, int64_t at) const {
+    int64_t off[2];
+    walk.at(line, off);
+    const uint64_t key = key_of(dm_load<C>(dtype, x, off[1] + at * x_step));
+    return descending ? ~key : key;
+  }
+  /* The rank-th of a line was number `at`. */
+  __device__ void place(int64_t line, int64_t rank, int64_t at) const {
+    int64_t off[2];
+    walk.at(line, off);
+    const int64_t to = off[0] + rank * out_step;
+    dm_move(size, y, to, x, off[1] + at * x_step);
+    index[to] = at + base;
+  }
+};
+
+/* Keys and where they were, a row of n for each line. */
+struct Order {
+  uint64_t *key;
+  int64_t *at;
+};
+
+/* ---- in a block ---- */
+
+/* Sorts each `width` of the `n` pairs by themselves; powers of two. */
+static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(int) at, int n,
+                                   int width) {
+  for (int span = 2; span <= width; span *= 2) {
+    for (int step = span / 2; step > 0; step /= 2) {
+      __syncthreads();
+      for (int t = (int)threadIdx.x; t < n / 2; t += DM_THREADS) {
+        const int low = 2 * t - (t & (step - 1)), high = low + step;
+        const bool rising = (low & (width - 1) & span) == 0;
+        const uint64_t a = key[low], b = key[high];
+        const int at_a = at[low], at_b = at[high];
+        if ((a > b || (a == b && at_a > at_b)) != rising) continue;
+        key[low] = b;
+        key[high] = a;
+        at[low] = at_b;
+        at[high] = at_a;
+      }
+    }
+  }
+  __syncthreads();
+}
+
+/* Sorts runs of `width` (a power of two), as many as a block takes. The lines'
+   only ones are written out; otherwise they go to `order`, to be merged. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    run_kernel(Lines lines, int64_t runs, int width, Order order) {
+  DM_SHARED(uint64_t, key, RUN);
+  DM_SHARED(int, at, RUN);
+  const int n = width < SMALL ? SMALL : width;
+  const int64_t first = (int64_t)blockIdx.x * (n / width);
+  for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
+    const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
+    const int64_t k = run * width + i % width;
+    /* what is behind the end comes after all others */
+    key[i] = line < lines.count && k < lines.n ? lines.key<C>(line, k) : UINT64_MAX;
+    at[i] = i % width;
+  }
+  sort_shared(key, at, n, width);
+  for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
+    const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
+    const int64_t k = run * width + i % width;
+    if (line >= lines.count || k >= lines.n) continue;
+    if (order.key) {
+      order.key[line * lines.n + k] = key[i];
+      order.at[line * lines.n + k] = run * width + at[i];
+    } else if (k < lines.kept) {
+      lines.place(line, k, at[i]);
+    }
+  }
+}
+
+/* ---- merging ---- */
+
+/* How many of the n rising keys come before `key`; with its equals if so told. */
+static __device__ inline int64_t count_before(const uint64_t *keys, int64_t n, uint64_t key,
+                                              bool equals) {
+  int64_t low = 0, high = n;
+  while (low < high) {
+    const int64_t mid = low + (high - low) / 2;
+    if (equals ? keys[mid] <= key : keys[mid] < key) low = mid + 1;
+    else high = mid;
+  }
+  return low;
+}
+
+/* Pairs of runs of `width` become runs twice as long; of each run only the first
+   `kept` matter. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    merge_kernel(Order from, Order to, int64_t count, int64_t n, int64_t kept, int64_t width) {
+  for (int64_t i = dm_thread(); i < count * n; i += dm_threads()) {
+    const int64_t line = i / n * n, run = i % n / width, k = i % n % width;
+    const int64_t other = (run ^ 1) * width, left = n - other;
+    const int64_t n_other = left < 0 ? 0 : dm_min_i64(kept, dm_min_i64(width, left));
+    if (k >= kept) continue;
+    const uint64_t key = from.key[i];
+    /* equals of the left run go first */
+    const int64_t rank =
+        k + count_before(from.key + line + (n_other ? other : 0), n_other, key, run & 1);
+    if (rank >= kept) continue;
+    const int64_t place = line + run / 2 * 2 * width + rank;
+    to.key[place] = key;
+    to.at[place] = from.at[i];
+  }
+}
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    place_kernel(Lines lines, const int64_t *at) {
+  for (int64_t i = dm_thread(); i < lines.count * lines.kept; i += dm_threads()) {
+    const int64_t line = i / lines.kept, rank = i % lines.kept;
+    lines.place(line, rank, at[line * lines.n + rank]);
+  }
+}
+
+/* ---- sort, topk ---- */
+
+static dm_status sort_runs(const Lines &lines, int64_t runs, int width, Order order) {
+  const int64_t blocks = dm_ceil_div(lines.count * runs, width < SMALL ? SMALL / width : 1);
+  switch (dm_compute_dtype((dm_DType)lines.dtype)) {
+  case DM_F32:
+    return dm_launch(run_kernel<float>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+                     order);
+  case DM_F64:
+    return dm_launch(run_kernel<double>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+                     order);
+  default:
+    return dm_launch(run_kernel<int64_t>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+                     order);
+  }
+}
+
+static dm_status merge_sort(const Lines &lines) {
+  const int64_t all = lines.count * lines.n;
+  dm_Room<uint64_t> keys;
+  dm_Room<int64_t> positions;
+  DM_TRY(keys.get(2 * all));
+  DM_TRY(positions.get(2 * all));
+  Order from = {keys.p, positions.p}, to = {keys.p + all, positions.p + all};
+  DM_TRY(sort_runs(lines, dm_ceil_div(lines.n, RUN), RUN, from));
+  for (int64_t width = RUN; width < lines.n; width *= 2) {
+    DM_TRY(dm_launch(merge_kernel, dm_blocks(all), DM_THREADS, 0, from, to, lines.count,
+                     lines.n, lines.kept, width));
+    const Order merged = to;
+    to = from;
+    from = merged;
+  }
+  return dm_launch(place_kernel, dm_blocks(lines.count * lines.kept), DM_THREADS, 0, lines,
+                   (const int64_t *)from.at);
+}
+
+static dm_status sort_lines(const Lines &lines) {
+  if (lines.n > RUN) return merge_sort(lines);
+  int width = 1;
+  while (width < lines.n) width *= 2;
+  return sort_runs(lines, 1, width, Order{NULL, NULL});
+}
+
+static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
+  dm_Tensor *out = c->out[0], *x = c->in[0];
+  const int d = (int)(dim < 0 ? dim + out->ndim : dim);
+  void *data[2];
+  Lines lines;
+  if (out->numel == 0) return DM_OK;
+  dm_Tensor firsts[2] = {dm_window(out, out->ndim, out->shape, out->stride, out->offset),
+                         dm_window(x, x->ndim, x->shape, x->stride, x->offset)};
+  lines.n = lines.kept = lines.out_step = lines.x_step = 1;
+  if (out->ndim > 0) {
+    lines.n = x->shape[d];
+    lines.kept = out->shape[d];
+    lines.out_step = out->stride[d];
+    lines.x_step = x->stride[d];
+    for (int i = 0; i < 2; i++) {
+      firsts[i].numel /= firsts[i].shape[d];
+      firsts[i].shape[d] = 1;
+    }
+  }
+  dm_Tensor *both[2] = {&firsts[0], &firsts[1]};
+  lines.walk = dm_walk<2>(both, data);
+  lines.count = lines.walk.numel;
+  lines.y = data[0];
+  lines.x = data[1];
+  lines.index = (int64_t *)dm_tensor_data(c->out[1]);
+  lines.dtype = x->dtype;
+  lines.size = dm_dtype_sizes[x->dtype];
+  lines.base = c->base;
+  lines.descending = descending;
+  return sort_lines(lines);
+}
+
+DM_CUDA_KERNEL(sort_cuda) {
+  const dm_SortAttr *a = DM_ATTR(dm_SortAttr, c);
+  return sort_along(c, a->dim, a->descending != 0);
+}
+DM_CUDA_KERNEL(topk_cuda) {
+  const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
+  return sort_along(c, a->dim, a->largest != 0);
+}
+
+dm_status dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t *at) {
+  Lines lines;
+  memset(&lines.walk, 0, sizeof lines.walk);
+  lines.walk.ndim = 1;
+  lines.walk.numel = lines.walk.shape[0] = 1;
+  lines.count = lines.out_step = lines.x_step = 1;
+  lines.n = lines.kept = n;
+  lines.x = keys;
+  lines.y = sorted;
+  lines.index = at;
+  lines.dtype = DM_I64;
+  lines.size = 8;
+  lines.base = 0;
+  lines.descending = false;
+  return n > 0 ? sort_lines(lines) : DM_OK;
+}
+
+/* ---- bucketize ---- */
+
+struct Edges {
+  const void *data;
+  int dtype;
+  int64_t n, stride;
+  bool right;
+};
+
+/* C holds both dtypes. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    bucket_kernel(void *y, int to, const void *x, int dtype, dm_Walk<2> walk, Edges edges,
+                  int base) {
+  for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
+    int64_t off[2], low = 0, high = edges.n;
+    walk.at(i, off);
+    const uint64_t key = key_of(dm_load<C>(dtype, x, off[1]));
+    while (low < high) { /* how many edges lie below; right: or on it */
+      const int64_t mid = low + (high - low) / 2;
+      const uint64_t edge = key_of(dm_load<C>(edges.dtype, edges.data, mid * edges.stride));
+      if (edges.right ? edge <= key : edge < key) low = mid + 1;
+      else high = mid;
+    }
+    if (to == DM_I64) ((int64_t *)y)[off[0]] = low + base;
+    else ((int32_t *)y)[off[0]] = (int32_t)(low + base);
+  }
+}
+
+template <class C> static dm_status bucketize(dm_Call *c, dm_Tensor *x, const Edges &edges) {
+  dm_Tensor *both[2] = {c->out[0], x};
+  void *data[2];
+  const dm_Walk<2> walk = dm_walk<2>(both, data);
+  return dm_launch(bucket_kernel<C>, dm_blocks(walk.numel), DM_THREADS, 0, data[0],
+                   (int)both[0]->dtype, data[1], (int)x->dtype, walk, edges, c->base);
+}
+
+static bool in_float(const dm_Tensor *t) {
+  return dm_is_float((dm_DType)t->dtype) && t->dtype != DM_F64;
+}
+
+DM_CUDA_KERNEL(bucketize_cuda) {
+  dm_Tensor *x = c->in[0], *t = c->in[1];
+  dm_Own own;
+  if (x->numel == 0) return DM_OK;
+  DM_TRY(dm_bring(&x, c->out[0]->device, &own));
+  const Edges edges = {dm_tensor_data(t), t->dtype, t->numel, t->stride[0],
+                       DM_ATTR(dm_BucketAttr, c)->right != 0};
+  if (in_float(x) && in_float(t)) return bucketize<float>(c, x, edges);
+  if (dm_is_float((dm_DType)x->dtype) || dm_is_float((dm_DType)t->dtype))
+    return bucketize<double>(c, x, edges);
+  return bucketize<int64_t>(c, x, edges);
+}
