@@ -92,7 +92,7 @@ static dm_status take(dm_Tensor *out, dm_Tensor *x, dm_Tensor *at, const Positio
 
 DM_CUDA_KERNEL(gather_cuda) {
   dm_Tensor *x = c->in[0], *index = c->in[1], *out = c->out[0];
-  const int dim = dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_Own own, own_x;
   if (out->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&x, out->device, &own_x));
@@ -125,7 +125,7 @@ static dm_status take_along(dm_Call *c, bool wrap) {
   dm_Tensor *x = c->in[0], *index = c->in[1];
   dm_Own own;
   DM_TRY(dm_bring(&index, c->out[0]->device, &own));
-  return take_rows(c, x, index, dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim), wrap);
+  return take_rows(c, x, index, dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim), wrap);
 }
 DM_CUDA_KERNEL(index_select_cuda) { return take_along(c, false); }
 DM_CUDA_KERNEL(index_get_cuda) { return take_along(c, true); }
@@ -312,7 +312,7 @@ static void set_lines(Put *put, const dm_Tensor *index, int dim) {
 
 static dm_status scatter(dm_Call *c, bool add) {
   dm_Tensor *out = c->out[0], *index = c->in[1], *src = c->in[2];
-  const int dim = dm_dim_of(out, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(out, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_Own own_index, own_values;
   dm_Room<int64_t> target;
   DM_TRY(dm_cuda_copy(out, c->in[0]));
@@ -384,7 +384,7 @@ DM_CUDA_KERNEL(index_put_cuda) {
 
 static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   dm_Tensor *x = c->out[0], *index = c->in[1];
-  const int dim = dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_Own own;
   DM_TRY(dm_cuda_copy(x, c->in[0]));
   DM_TRY(dm_bring(&index, x->device, &own));

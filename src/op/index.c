@@ -222,7 +222,7 @@ static int log2_size(const dm_Tensor *t) {
 /* The index has x's rank and, but for dim, no larger sizes. */
 static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *index,
                               int *dim) {
-  DM_TRY(dm_check_dim(c, x, DM_ATTR(dm_DimAttr, c)->dim, dim));
+  DM_TRY(dm_check_dim(c, x, DM_ATTR(dm_AlongAttr, c)->dim, dim));
   DM_TRY(dm_check_index(c, index));
   bool fits = x->ndim == index->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = d == *dim || index->shape[d] <= x->shape[d];
@@ -245,7 +245,7 @@ static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->sha
 dm_status gather_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {gather_8, gather_16, gather_32, gather_64};
   dm_Tensor *x = c->in[0], *out = c->out[0], *at;
-  const int dim = dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   DM_TRY(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
   if (out->numel > 0) {
     dm_Tensor from = dm_window(x, x->ndim, out->shape, x->stride, x->offset);
@@ -265,7 +265,7 @@ dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) 
   return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
 }
 void gather_grad(dm_Grad *g) {
-  g->gx[0] = x_put_back(g, DM_ATTR(dm_DimAttr, g)->dim, g->gy[0], g->in[1]);
+  g->gx[0] = x_put_back(g, DM_ATTR(dm_AlongAttr, g)->dim, g->gy[0], g->in[1]);
 }
 
 static dm_status check_scatter(dm_Call *c, bool number_ok) {
@@ -312,7 +312,7 @@ static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, d
 dm_status scatter_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {scatter_8, scatter_16, scatter_32, scatter_64};
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL;
-  const int dim = dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_status st;
   DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
   DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
@@ -326,7 +326,7 @@ done:
 
 dm_status scatter_add_cpu(dm_Call *c) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
-  const int dim = dm_dim_of(x, DM_ATTR(dm_DimAttr, c)->dim);
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_status st;
   DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
   DM_GO(dm_sums_new(c->out[0], x, &sums));

@@ -4,9 +4,9 @@
 
 #include "engine/op.h"
 
-typedef struct dm_DimAttr {
+typedef struct dm_AlongAttr {
   int64_t dim;
-} dm_DimAttr;
+} dm_AlongAttr;
 typedef struct dm_PutAttr {
   int64_t dim, accumulate;
 } dm_PutAttr;

@@ -149,14 +149,14 @@ static dm_status check_vector(const dm_Call *c, const dm_Tensor *index) {
 
 dm_status index_select_rule(dm_Call *c) {
   int dim;
-  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].shape[dim] = c->in[1]->numel;
   return DM_OK;
 }
 dm_status index_select_cpu(dm_Call *c) {
-  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), false);
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), false);
 }
 void index_select_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
@@ -170,14 +170,14 @@ void index_select_grad(dm_Grad *g) {
 
 dm_status index_get_rule(dm_Call *c) {
   int dim, ndim;
-  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, c->out_meta[0].shape));
   c->out_meta[0].ndim = (uint8_t)ndim;
   return DM_OK;
 }
 dm_status index_get_cpu(dm_Call *c) {
-  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), true);
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), true);
 }
 void index_get_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
@@ -243,7 +243,7 @@ void index_put_grad(dm_Grad *g) {
 static dm_status check_row_source(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *source = c->in[2];
   int dim;
-  DM_TRY(check_rows(c, DM_ATTR(dm_DimAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
   DM_TRY(dm_check_source(c, x, source));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -272,7 +272,7 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   dm_Tensor *const in[2] = {c->in[0], &index};
   dm_Call inner = *c;
   inner.in = in;
-  return put(&inner, dm_dim_of(c->in[0], DM_ATTR(dm_DimAttr, c)->dim), source, false, add);
+  return put(&inner, dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), source, false, add);
 }
 
 /* Scaled in the type that the sums have: rounded once, at the end. */
