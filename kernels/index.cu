@@ -20,7 +20,7 @@ enum {
 
 /* ---- positions ---- */
 
-struct Positions {
+struct IndexPositions {
   const void *data;
   int dtype, base, op;
   bool wrap;    /* negative positions count from the end */
@@ -46,8 +46,9 @@ struct Positions {
   }
 };
 
-static Positions positions(const dm_Call *c, const dm_Tensor *index, int64_t n, bool wrap) {
-  Positions p;
+static IndexPositions positions(const dm_Call *c, const dm_Tensor *index, int64_t n,
+                                bool wrap) {
+  IndexPositions p;
   p.data = dm_tensor_data(index);
   p.dtype = index->dtype;
   p.base = c->base;
@@ -69,8 +70,8 @@ static int64_t step_along(const dm_Tensor *t, int dim) { return t->ndim ? t->str
    `inner` times in a row, the whole index again and again. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    take_kernel(T *y, const T *x, Positions index, dm_Walk<3> walk, int64_t step, int64_t inner,
-                int64_t n_index) {
+    take_kernel(T *y, const T *x, IndexPositions index, dm_Walk<3> walk, int64_t step,
+                int64_t inner, int64_t n_index) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
     int64_t off[3];
     walk.at(i, off);
@@ -80,7 +81,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-static dm_status take(dm_Tensor *out, dm_Tensor *x, dm_Tensor *at, const Positions &index,
+static dm_status take(dm_Tensor *out, dm_Tensor *x, dm_Tensor *at, const IndexPositions &index,
                       int64_t step, int64_t inner, int64_t n_index) {
   dm_Tensor *all[3] = {out, x, at};
   void *data[3];
@@ -141,7 +142,7 @@ DM_CUDA_KERNEL(embedding_cuda) {
 
 /* target[i] = where `to` stands, `step` on for the index's i-th; -1 for none. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    target_kernel(int64_t *target, Positions index, dm_Walk<2> walk, int64_t step) {
+    target_kernel(int64_t *target, IndexPositions index, dm_Walk<2> walk, int64_t step) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
     int64_t off[2];
     walk.at(i, off);
@@ -150,8 +151,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const Positions &p, int64_t step,
-                              dm_Room<int64_t> *target) {
+static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const IndexPositions &p,
+                              int64_t step, dm_Room<int64_t> *target) {
   dm_Tensor *both[2] = {to, index};
   void *data[2];
   DM_TRY(target->get(index->numel));
@@ -162,7 +163,7 @@ static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const Positions &
 
 /* Sources (outer, m, inner), dense; each of the m has a row of x (outer, n, inner)
    as its target. */
-struct Put {
+struct IndexPut {
   int64_t outer, m, n, inner;
   const int64_t *target;
   const void *rows;
@@ -184,7 +185,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    write_kernel(T *x, Put put, const unsigned long long *claim) {
+    write_kernel(T *x, IndexPut put, const unsigned long long *claim) {
   for (int64_t e = dm_thread(); e < put.outer * put.m * put.inner; e += dm_threads()) {
     const int64_t k = e / put.inner % put.m, row = put.target[k];
     if (row < 0 || claim[row] != (unsigned long long)k + 1) continue;
@@ -192,7 +193,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-static dm_status write(dm_Tensor *x, const Put &put) {
+static dm_status write(dm_Tensor *x, const IndexPut &put) {
   dm_Room<unsigned long long> claim;
   DM_TRY(claim.get(put.n));
   DM_CUDA_TRY(cudaMemsetAsync(claim.p, 0, (size_t)claim.n_bytes, dm_cuda_stream()));
@@ -214,7 +215,7 @@ static __device__ inline int64_t plus(int64_t a, int64_t b) {
 /* One thread for all m sources of a column. each: every source of a column has a
    target of its own, an element of x; target is (outer, m, inner) then. */
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) add_kernel(C *x, Put put, bool each) {
+static __global__ void __launch_bounds__(DM_THREADS) add_kernel(C *x, IndexPut put, bool each) {
   for (int64_t u = dm_thread(); u < put.outer * put.inner; u += dm_threads()) {
     const int64_t o = u / put.inner, i = u % put.inner;
     for (int64_t k = 0; k < put.m; k++) {
@@ -228,7 +229,7 @@ static __global__ void __launch_bounds__(DM_THREADS) add_kernel(C *x, Put put, b
 }
 
 /* 16-bit sums are kept in float32, and rounded once. */
-static dm_status add_in_turn(dm_Tensor *x, const Put &put, bool each) {
+static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each) {
   const dm_DType wide = dm_compute_dtype((dm_DType)x->dtype);
   const unsigned blocks = dm_blocks(put.outer * put.inner);
   dm_Own own;
@@ -251,7 +252,7 @@ static dm_status add_in_turn(dm_Tensor *x, const Put &put, bool each) {
    target adds them all to x. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    add_sorted_kernel(void *x, int dtype, Put put, const int64_t *source) {
+    add_sorted_kernel(void *x, int dtype, IndexPut put, const int64_t *source) {
   for (int64_t e = dm_thread(); e < put.outer * put.m * put.inner; e += dm_threads()) {
     const int64_t o = e / put.inner / put.m, i = e % put.inner;
     int64_t k = e / put.inner % put.m;
@@ -265,7 +266,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-static dm_status add_sorted(dm_Tensor *x, Put put) {
+static dm_status add_sorted(dm_Tensor *x, IndexPut put) {
   const unsigned blocks = dm_blocks(put.outer * put.m * put.inner);
   dm_Room<int64_t> order;
   DM_TRY(order.get(2 * put.m));
@@ -294,8 +295,8 @@ static dm_DType adding(const dm_Tensor *x, const dm_Tensor *source) {
 /* ---- element by element: scatter, scatter_add ---- */
 
 /* Sources that lie as the index does, and go to elements of out. */
-static Put scattered(const dm_Tensor *out, const dm_Tensor *index, const int64_t *target) {
-  Put put;
+static IndexPut scattered(const dm_Tensor *out, const dm_Tensor *index, const int64_t *target) {
+  IndexPut put;
   put.outer = put.inner = 1;
   put.m = index->numel;
   put.n = out->numel;
@@ -304,7 +305,7 @@ static Put scattered(const dm_Tensor *out, const dm_Tensor *index, const int64_t
 }
 
 /* The index's elements as lines along dim. */
-static void set_lines(Put *put, const dm_Tensor *index, int dim) {
+static void set_lines(IndexPut *put, const dm_Tensor *index, int dim) {
   put->outer = dm_numel(dim, index->shape);
   put->m = size_along(index, dim);
   put->inner = index->numel / put->outer / put->m;
@@ -322,7 +323,7 @@ static dm_status scatter(dm_Call *c, bool add) {
   if (to.ndim) to.stride[dim] = 0;
   DM_TRY(find_targets(&to, index, positions(c, index, size_along(out, dim), false),
                       step_along(out, dim), &target));
-  Put put = scattered(out, index, target.p);
+  IndexPut put = scattered(out, index, target.p);
   /* the source's corner that the index covers; a number goes everywhere */
   dm_Tensor corner = dm_is_host(src) || src->ndim == 0
                          ? *src
@@ -332,7 +333,7 @@ static dm_status scatter(dm_Call *c, bool add) {
                      &put.rows));
   put.dtype = dtype;
   if (!add) return write(out, put);
-  Put lines = put;
+  IndexPut lines = put;
   set_lines(&lines, index, dim);
   if (lines.m <= FEW || lines.outer * lines.inner >= MANY) return add_in_turn(out, lines, true);
   return add_sorted(out, put);
@@ -345,12 +346,12 @@ DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true); }
 /* x's rows at the positions become those of `source`, or have them added; x holds
    what was there before. The index has m elements; shape: of the source, or what
    it is broadcast to. */
-static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const Positions &p,
+static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPositions &p,
                           dm_Tensor *source, int ndim, const int64_t *shape, bool add) {
   const int64_t none[DM_MAX_DIM] = {0};
   dm_Own own;
   dm_Room<int64_t> target;
-  Put put;
+  IndexPut put;
   put.outer = dm_numel(dim, x->shape);
   put.m = index->numel;
   put.n = x->shape[dim];
@@ -409,7 +410,7 @@ DM_CUDA_KERNEL(embedding_backward_cuda) {
   dm_Own own;
   DM_TRY(dm_cuda_fill(out, 0));
   DM_TRY(dm_bring(&index, out->device, &own));
-  Positions p = positions(c, index, a->n, false);
+  IndexPositions p = positions(c, index, a->n, false);
   if (a->padding_idx.set) p.skip = a->padding_idx.v + (a->padding_idx.v < 0 ? a->n : 0);
   return put_rows(out, 0, index, p, gy, gy->ndim, gy->shape, true);
 }
@@ -417,7 +418,7 @@ DM_CUDA_KERNEL(embedding_backward_cuda) {
 /* ---- one_hot ---- */
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    one_hot_kernel(int64_t *out, Positions index, dm_Walk<1> walk) {
+    one_hot_kernel(int64_t *out, IndexPositions index, dm_Walk<1> walk) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
     int64_t off[1];
     walk.at(i, off);

@@ -11,7 +11,7 @@ extern "C" {
 enum { EACH = 8, TILE = DM_THREADS * EACH };
 
 /* Elements between a dense row and a masked tensor. */
-struct Masked {
+struct MaskedElements {
   dm_Walk<2> walk; /* tensor, mask */
   void *tensor, *row;
   const uint8_t *mask;
@@ -33,7 +33,7 @@ struct Masked {
 };
 
 /* Positions of what is not 0, each a row of ndim. C tells 0 from all else. */
-template <class C> struct Positions {
+template <class C> struct NonzeroPositions {
   dm_Walk<1> walk;
   const void *x;
   int dtype, ndim, base;
@@ -93,7 +93,7 @@ static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, 
   DM_TRY(dm_bring(&mask, t->device, &own));
   dm_Tensor *both[2] = {t, mask};
   void *data[2];
-  Masked m;
+  MaskedElements m;
   m.walk = dm_walk<2>(both, data);
   m.tensor = data[0];
   m.mask = (const uint8_t *)data[1];
@@ -129,7 +129,7 @@ DM_CUDA_KERNEL(masked_put_cuda) {
 
 template <class C> static dm_status nonzero(dm_Tensor *x, int64_t *out, int base) {
   void *data[1];
-  Positions<C> p;
+  NonzeroPositions<C> p;
   p.walk = dm_walk<1>(&x, data);
   p.x = data[0];
   p.dtype = x->dtype;

@@ -33,7 +33,7 @@ static __device__ inline uint64_t key_of(int64_t v) { return (uint64_t)v ^ (uint
 
 /* ---- lines ---- */
 
-struct Lines {
+struct SortLines {
   dm_Walk<2> walk;  /* their first elements: in the outputs, in x */
   int64_t count, n; /* lines, elements of each */
   int64_t kept;     /* of each: so many come out */
@@ -94,7 +94,7 @@ static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(in
    only ones are written out; otherwise they go to `order`, to be merged. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    run_kernel(Lines lines, int64_t runs, int width, Order order) {
+    run_kernel(SortLines lines, int64_t runs, int width, Order order) {
   DM_SHARED(uint64_t, key, RUN);
   DM_SHARED(int, at, RUN);
   const int n = width < SMALL ? SMALL : width;
@@ -155,7 +155,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    place_kernel(Lines lines, const int64_t *at) {
+    place_kernel(SortLines lines, const int64_t *at) {
   for (int64_t i = dm_thread(); i < lines.count * lines.kept; i += dm_threads()) {
     const int64_t line = i / lines.kept, rank = i % lines.kept;
     lines.place(line, rank, at[line * lines.n + rank]);
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- sort, topk ---- */
 
-static dm_status sort_runs(const Lines &lines, int64_t runs, int width, Order order) {
+static dm_status sort_runs(const SortLines &lines, int64_t runs, int width, Order order) {
   const int64_t blocks = dm_ceil_div(lines.count * runs, width < SMALL ? SMALL / width : 1);
   switch (dm_compute_dtype((dm_DType)lines.dtype)) {
   case DM_F32:
@@ -179,7 +179,7 @@ static dm_status sort_runs(const Lines &lines, int64_t runs, int width, Order or
   }
 }
 
-static dm_status merge_sort(const Lines &lines) {
+static dm_status merge_sort(const SortLines &lines) {
   const int64_t all = lines.count * lines.n;
   dm_Room<uint64_t> keys;
   dm_Room<int64_t> positions;
@@ -198,7 +198,7 @@ static dm_status merge_sort(const Lines &lines) {
                    (const int64_t *)from.at);
 }
 
-static dm_status sort_lines(const Lines &lines) {
+static dm_status sort_lines(const SortLines &lines) {
   if (lines.n > RUN) return merge_sort(lines);
   int width = 1;
   while (width < lines.n) width *= 2;
@@ -209,7 +209,7 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   dm_Tensor *out = c->out[0], *x = c->in[0];
   const int d = (int)(dim < 0 ? dim + out->ndim : dim);
   void *data[2];
-  Lines lines;
+  SortLines lines;
   if (out->numel == 0) return DM_OK;
   dm_Tensor firsts[2] = {dm_window(out, out->ndim, out->shape, out->stride, out->offset),
                          dm_window(x, x->ndim, x->shape, x->stride, x->offset)};
@@ -247,7 +247,7 @@ DM_CUDA_KERNEL(topk_cuda) {
 }
 
 dm_status dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t *at) {
-  Lines lines;
+  SortLines lines;
   memset(&lines.walk, 0, sizeof lines.walk);
   lines.walk.ndim = 1;
   lines.walk.numel = lines.walk.shape[0] = 1;

@@ -44,7 +44,7 @@
     if (DM_UNLIKELY(st != DM_OK)) goto done; \
   } while (0)
 
-static inline int64_t dm_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t dm_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline DM_HD int64_t dm_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline DM_HD int64_t dm_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #endif
