@@ -241,10 +241,11 @@ template <class C> struct Seek {
   }
 };
 
-static dm_status seek(dm_Call *c, bool sought) {
+DM_CUDA_KERNEL(any_cuda) {
   const dm_Tensor *x = c->in[0];
   const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
-  const dm_Reduced out = dm_reduced(c->out[0]); /* bool or uint8: 0 or 1 */
+  const dm_Reduced out = dm_reduced(c->out[0]);    /* bool or uint8: 0 or 1 */
+  const bool sought = c->op == &dm_ops[DM_OP_any]; /* all: is there a 0? */
   const Seek<float> f32 = {sought};
   const Seek<double> f64 = {sought};
   const Seek<int64_t> i64 = {sought};
@@ -254,5 +255,3 @@ static dm_status seek(dm_Call *c, bool sought) {
   default: return dm_cuda_reduce<true>(x, mask, i64, out);
   }
 }
-DM_CUDA_KERNEL(any_cuda) { return seek(c, true); }
-DM_CUDA_KERNEL(all_cuda) { return seek(c, false); }
