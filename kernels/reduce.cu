@@ -14,20 +14,14 @@ static dm_DType compute_dtype(const dm_Tensor *x, dm_DType out) {
 
 /* ---- sum, mean, sum_to_size ---- */
 
-static __device__ inline void dm_wrap_add(float &s, float v) { s += v; }
-static __device__ inline void dm_wrap_add(double &s, double v) { s += v; }
-static __device__ inline void dm_wrap_add(int64_t &s, int64_t v) {
-  s = (int64_t)((uint64_t)s + (uint64_t)v);
-}
-
 template <class C> struct Sum {
   typedef C In;
   typedef C State;
   static const bool positional = false;
   C by;
   __device__ C start() const { return 0; }
-  __device__ void add(C &s, C v, int64_t) const { dm_wrap_add(s, v); }
-  __device__ void join(C &s, C other) const { dm_wrap_add(s, other); }
+  __device__ void add(C &s, C v, int64_t) const { s = dm_plus(s, v); }
+  __device__ void join(C &s, C other) const { s = dm_plus(s, other); }
   __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
     dm_store<C>(out.dtype, out.value, i, s / by);
   }

@@ -69,8 +69,19 @@ template <class Fold, class S> static __device__ inline S dm_block_fold(const Fo
   return s;
 }
 
+/* Either, over groups of a power of two up to 32, or the block. */
+template <class Fold, class S>
+static __device__ inline S dm_join_lanes(const Fold &fold, const S &s, int lanes) {
+  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
+}
+
+/* Integers wrap. */
+template <class C> static __device__ inline C dm_plus(C a, C b) { return a + b; }
+template <> __device__ inline int64_t dm_plus<int64_t>(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a + (uint64_t)b);
+}
 struct dm_Plus {
-  template <class C> __device__ void join(C &s, const C &other) const { s += other; }
+  template <class C> __device__ void join(C &s, const C &other) const { s = dm_plus(s, other); }
 };
 /* A NaN is the largest. */
 struct dm_Larger {
@@ -170,13 +181,6 @@ static __device__ inline void dm_emit(const dm_Plan<Fold> &p, const typename Fol
                                       int64_t i) {
   if (p.n_chunk > 1) p.partial[i * p.n_chunk + blockIdx.y] = s;
   else p.fold.put(s, p.out, i);
-}
-
-/* Joins the states of the `lanes` threads of each output; its first one emits. */
-template <class Fold>
-static __device__ inline typename Fold::State
-dm_join_lanes(const Fold &fold, const typename Fold::State &s, int lanes) {
-  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
 }
 
 template <class Fold, class T, int V>
