@@ -14,20 +14,14 @@ static dm_DType compute_dtype(const dm_Tensor *x, dm_DType out) {
 
 /* ---- sum, mean, sum_to_size ---- */
 
-static __device__ inline void dm_wrap_add(float &s, float v) { s += v; }
-static __device__ inline void dm_wrap_add(double &s, double v) { s += v; }
-static __device__ inline void dm_wrap_add(int64_t &s, int64_t v) {
-  s = (int64_t)((uint64_t)s + (uint64_t)v);
-}
-
 template <class C> struct Sum {
   typedef C In;
   typedef C State;
   static const bool positional = false;
   C by;
   __device__ C start() const { return 0; }
-  __device__ void add(C &s, C v, int64_t) const { dm_wrap_add(s, v); }
-  __device__ void join(C &s, C other) const { dm_wrap_add(s, other); }
+  __device__ void add(C &s, C v, int64_t) const { s = dm_plus(s, v); }
+  __device__ void join(C &s, C other) const { s = dm_plus(s, other); }
   __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
     dm_store<C>(out.dtype, out.value, i, s / by);
   }
@@ -56,6 +50,175 @@ DM_CUDA_KERNEL(sum_to_size_cuda) {
   return sum_over(c, dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)), false);
 }
 
+/* ---- prod ---- */
+
+static __device__ inline float product(float a, float b) { return a * b; }
+static __device__ inline double product(double a, double b) { return a * b; }
+static __device__ inline int64_t product(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+template <class C> struct Prod {
+  typedef C In;
+  typedef C State;
+  static const bool positional = false;
+  __device__ C start() const { return 1; }
+  __device__ void add(C &s, C v, int64_t) const { s = product(s, v); }
+  __device__ void join(C &s, C other) const { s = product(s, other); }
+  __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
+    dm_store<C>(out.dtype, out.value, i, s);
+  }
+};
+
+DM_CUDA_KERNEL(prod_cuda) {
+  const dm_Tensor *x = c->in[0];
+  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dims);
+  const dm_Reduced out = dm_reduced(c->out[0]);
+  switch (compute_dtype(x, (dm_DType)out.dtype)) {
+  case DM_F32: return dm_cuda_reduce<false>(x, mask, Prod<float>(), out);
+  case DM_F64: return dm_cuda_reduce<false>(x, mask, Prod<double>(), out);
+  default: return dm_cuda_reduce<false>(x, mask, Prod<int64_t>(), out);
+  }
+}
+
+/* ---- var, std: Welford 1962 along a thread, joined as in Chan et al. 1979 ---- */
+
+template <class C> struct Var {
+  struct State {
+    C mean, m2, n;
+  };
+  typedef C In;
+  static const bool positional = false;
+  C by; /* n - correction, not below 0 */
+  bool root;
+  __device__ State start() const { return {0, 0, 0}; }
+  __device__ void add(State &s, C v, int64_t) const {
+    const C d = v - s.mean;
+    s.n += 1;
+    s.mean += d / s.n;
+    s.m2 += d * (v - s.mean);
+  }
+  __device__ void join(State &s, const State &other) const {
+    if (other.n == 0) return;
+    const C d = other.mean - s.mean, n = s.n + other.n, part = other.n / n;
+    s.m2 += other.m2 + d * d * (s.n * part);
+    s.mean += d * part;
+    s.n = n;
+  }
+  __device__ void put(const State &s, const dm_Reduced &out, int64_t i) const {
+    const C var = s.m2 / by;
+    dm_store<C>(out.dtype, out.value, i, root ? dm_sqrt(var) : var);
+  }
+};
+
+template <class C> static dm_status var_of(dm_Call *c, bool root) {
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
+  const dm_Tensor *x = c->in[0], *out = c->out[0];
+  const double n = out->numel > 0 ? (double)(x->numel / out->numel) : 0;
+  const Var<C> fold = {(C)(n > a->correction ? n - a->correction : 0), root};
+  return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dims), fold, dm_reduced(out));
+}
+DM_CUDA_KERNEL(var_cuda) {
+  const bool root = c->op == &dm_ops[DM_OP_std];
+  return c->in[0]->dtype == DM_F64 ? var_of<double>(c, root) : var_of<float>(c, root);
+}
+
+/* ---- norm ---- */
+
+/* Squares of float32 leave its range where their root does not: the very large and
+   the very small are scaled and added up apart. Blue 1978. */
+struct Norm2 {
+  struct State {
+    float big, mid, small;
+  };
+  typedef float In;
+  static const bool positional = false;
+  __device__ State start() const { return {0, 0, 0}; }
+  __device__ void add(State &s, float v, int64_t) const {
+    const float a = fabsf(v), big = a * 0x1p-80f, small = a * 0x1p90f;
+    if (a > 0x1p48f) s.big += big * big;
+    else if (a < 0x1p-48f) s.small += small * small;
+    else s.mid += a * a;
+  }
+  __device__ void join(State &s, const State &other) const {
+    s.big += other.big;
+    s.mid += other.mid;
+    s.small += other.small;
+  }
+  __device__ void put(const State &s, const dm_Reduced &out, int64_t i) const {
+    float norm;
+    if (s.big != 0) norm = sqrtf(s.big + s.mid * 0x1p-80f * 0x1p-80f) * 0x1p80f;
+    else if (s.mid != 0) norm = sqrtf(s.mid + s.small * 0x1p-90f * 0x1p-90f);
+    else norm = sqrtf(s.small) * 0x1p-90f;
+    dm_store<float>(out.dtype, out.value, i, norm);
+  }
+};
+
+template <class C> struct NormP {
+  typedef C In;
+  typedef C State;
+  static const bool positional = false;
+  C p;
+  __device__ C start() const { return 0; }
+  __device__ void add(C &s, C v, int64_t) const {
+    const C a = dm_abs(v);
+    s += p == 1 ? a : p == 2 ? a * a : p == 0 ? (C)(a != 0) : dm_power(a, p);
+  }
+  __device__ void join(C &s, C other) const { s += other; }
+  __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
+    const C norm = p == 1 || p == 0 ? s : p == 2 ? dm_sqrt(s) : dm_power(s, 1 / p);
+    dm_store<C>(out.dtype, out.value, i, norm);
+  }
+};
+
+/* p = inf, -inf; a NaN stays. */
+template <class C> struct NormInf {
+  typedef C In;
+  typedef C State;
+  static const bool positional = false;
+  bool least;
+  __device__ C start() const { return least ? (C)INFINITY : 0; }
+  __device__ void join(C &s, C other) const {
+    if (s == s && ((least ? other < s : other > s) || other != other)) s = other;
+  }
+  __device__ void add(C &s, C v, int64_t) const { join(s, dm_abs(v)); }
+  __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
+    dm_store<C>(out.dtype, out.value, i, s);
+  }
+};
+
+template <class C> static dm_status norm_of(dm_Call *c, unsigned mask, double p) {
+  const NormInf<C> extent = {p < 0};
+  const NormP<C> sum = {(C)p};
+  if (isinf(p)) return dm_cuda_reduce<false>(c->in[0], mask, extent, dm_reduced(c->out[0]));
+  return dm_cuda_reduce<false>(c->in[0], mask, sum, dm_reduced(c->out[0]));
+}
+DM_CUDA_KERNEL(norm_cuda) {
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
+  const unsigned mask = dm_dims_bits(c->in[0]->ndim, a->dims);
+  if (compute_dtype(c->in[0], (dm_DType)c->out[0]->dtype) == DM_F64)
+    return norm_of<double>(c, mask, a->p);
+  if (a->p != 2) return norm_of<float>(c, mask, a->p);
+  return dm_cuda_reduce<true>(c->in[0], mask, Norm2(), dm_reduced(c->out[0]));
+}
+
+/* ---- logsumexp ---- */
+
+template <class C> struct LogSumExp : dm_LogSum<C> {
+  typedef C In;
+  static const bool positional = false;
+  __device__ void put(const typename dm_LogSum<C>::State &s, const dm_Reduced &out,
+                      int64_t i) const {
+    dm_store<C>(out.dtype, out.value, i, s.top + dm_log(s.sum));
+  }
+};
+DM_CUDA_KERNEL(logsumexp_cuda) {
+  const dm_Tensor *x = c->in[0];
+  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
+  if (x->dtype == DM_F64)
+    return dm_cuda_reduce<false>(x, mask, LogSumExp<double>(), dm_reduced(c->out[0]));
+  return dm_cuda_reduce<false>(x, mask, LogSumExp<float>(), dm_reduced(c->out[0]));
+}
+
 /* ---- any, all ---- */
 
 /* Is there an element whose truth is `sought`? */
@@ -72,18 +235,17 @@ template <class C> struct Seek {
   }
 };
 
-static dm_status seek(dm_Call *c, bool sought) {
+DM_CUDA_KERNEL(any_cuda) {
   const dm_Tensor *x = c->in[0];
   const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
-  const dm_Reduced out = dm_reduced(c->out[0]); /* bool or uint8: 0 or 1 */
+  const dm_Reduced out = dm_reduced(c->out[0]);    /* bool or uint8: 0 or 1 */
+  const bool sought = c->op == &dm_ops[DM_OP_any]; /* all: is there a 0? */
   const Seek<float> f32 = {sought};
   const Seek<double> f64 = {sought};
   const Seek<int64_t> i64 = {sought};
   switch (dm_compute_dtype((dm_DType)x->dtype)) {
   case DM_F32: return dm_cuda_reduce<false>(x, mask, f32, out);
   case DM_F64: return dm_cuda_reduce<false>(x, mask, f64, out);
-  default: return dm_cuda_reduce<false>(x, mask, i64, out);
+  default: return dm_cuda_reduce<true>(x, mask, i64, out);
   }
 }
-DM_CUDA_KERNEL(any_cuda) { return seek(c, true); }
-DM_CUDA_KERNEL(all_cuda) { return seek(c, false); }

@@ -69,8 +69,19 @@ template <class Fold, class S> static __device__ inline S dm_block_fold(const Fo
   return s;
 }
 
+/* Either, over groups of a power of two up to 32, or the block. */
+template <class Fold, class S>
+static __device__ inline S dm_join_lanes(const Fold &fold, const S &s, int lanes) {
+  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
+}
+
+/* Integers wrap. */
+template <class C> static __device__ inline C dm_plus(C a, C b) { return a + b; }
+template <> __device__ inline int64_t dm_plus<int64_t>(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a + (uint64_t)b);
+}
 struct dm_Plus {
-  template <class C> __device__ void join(C &s, const C &other) const { s += other; }
+  template <class C> __device__ void join(C &s, const C &other) const { s = dm_plus(s, other); }
 };
 /* A NaN is the largest. */
 struct dm_Larger {
@@ -90,6 +101,39 @@ template <class C> static __device__ inline C dm_block_sum(C v) {
 template <class C> static __device__ inline C dm_block_max(C v) {
   return dm_block_fold(dm_Larger(), v);
 }
+
+/* ---- functions of float and double ---- */
+
+static __device__ inline float dm_exp(float v) { return expf(v); }
+static __device__ inline double dm_exp(double v) { return exp(v); }
+static __device__ inline float dm_log(float v) { return logf(v); }
+static __device__ inline double dm_log(double v) { return log(v); }
+static __device__ inline float dm_sqrt(float v) { return sqrtf(v); }
+static __device__ inline double dm_sqrt(double v) { return sqrt(v); }
+static __device__ inline float dm_abs(float v) { return fabsf(v); }
+static __device__ inline double dm_abs(double v) { return fabs(v); }
+static __device__ inline float dm_power(float v, float p) { return powf(v, p); }
+static __device__ inline double dm_power(double v, double p) { return pow(v, p); }
+
+/* A sum of e^v as sum * e^top, top being the largest v so far. */
+template <class C> struct dm_LogSum {
+  struct State {
+    C top, sum;
+  };
+  __device__ State start() const { return {-(C)INFINITY, 0}; }
+  __device__ void join(State &s, const State &other) const {
+    if (other.sum == 0) return;
+    if (other.top > s.top) {
+      s.sum = (s.sum == 0 ? 0 : s.sum * dm_exp(s.top - other.top)) + other.sum;
+      s.top = other.top;
+    } else {
+      s.sum += other.top == s.top ? other.sum : other.sum * dm_exp(other.top - s.top);
+    }
+  }
+  __device__ void add(State &s, C v, int64_t) const {
+    if (v != -(C)INFINITY) join(s, {v, 1});
+  }
+};
 
 /* ---- reductions over dims ---- */
 
@@ -137,13 +181,6 @@ static __device__ inline void dm_emit(const dm_Plan<Fold> &p, const typename Fol
                                       int64_t i) {
   if (p.n_chunk > 1) p.partial[i * p.n_chunk + blockIdx.y] = s;
   else p.fold.put(s, p.out, i);
-}
-
-/* Joins the states of the `lanes` threads of each output; its first one emits. */
-template <class Fold>
-static __device__ inline typename Fold::State
-dm_join_lanes(const Fold &fold, const typename Fold::State &s, int lanes) {
-  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
 }
 
 template <class Fold, class T, int V>
@@ -336,7 +373,8 @@ static bool dm_try_dense(const dm_Plan<Fold> &plan, bool rows, dm_status *st) {
   return true;
 }
 
-/* The fast ways are made for float dtypes, and only where they are asked for. */
+/* The fast ways are made where they are asked for, for float dtypes but float64, and
+   for bytes: bools counted or looked through. */
 template <bool fast, class Fold>
 static bool dm_try_fast(const dm_Plan<Fold> &p, bool rows, dm_status *st) {
   if constexpr (fast && sizeof(typename Fold::In) == 4) {
@@ -347,6 +385,8 @@ static bool dm_try_fast(const dm_Plan<Fold> &p, bool rows, dm_status *st) {
     default: return false;
     }
   }
+  if constexpr (fast && (typename Fold::In)0.5 == 0) /* int64 */
+    if (p.dtype == DM_BOOL || p.dtype == DM_U8) return dm_try_dense<Fold, uint8_t>(p, rows, st);
   (void)p, (void)rows, (void)st;
   return false;
 }

@@ -5,6 +5,10 @@
 
 #include "engine/op.h"
 
+typedef struct dm_CumsumAttr {
+  int64_t dim, dtype;
+} dm_CumsumAttr;
+
 typedef struct dm_Along {
   int64_t outer, n, inner;
 } dm_Along;

@@ -11,13 +11,7 @@
 #include "op/pointwise.h"
 #include "op/reduce.h"
 #include "op/rowmath.h"
-
-typedef struct SoftmaxAttr {
-  int64_t dim, dtype;
-} SoftmaxAttr;
-typedef struct BackAttr {
-  int64_t dim, log;
-} BackAttr;
+#include "op/softmax.h"
 
 typedef struct Job {
   dm_Along at;
@@ -92,7 +86,7 @@ static dm_status run(dm_Call *c, Job *j) {
 }
 
 dm_status softmax_rule(dm_Call *c) {
-  const SoftmaxAttr *a = DM_ATTR(SoftmaxAttr, c);
+  const dm_SoftmaxAttr *a = DM_ATTR(dm_SoftmaxAttr, c);
   const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)c->in[0]->dtype;
   int d;
   DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
@@ -109,7 +103,7 @@ dm_status softmax_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(dm_dense_new(c->in[0], &x));
   Job j = {.from = (dm_DType)x->dtype, .x = dm_tensor_data(x)};
-  j.at = dm_along(x, DM_ATTR(SoftmaxAttr, c)->dim);
+  j.at = dm_along(x, DM_ATTR(dm_SoftmaxAttr, c)->dim);
   j.log = c->op == &dm_ops[DM_OP_log_softmax];
   const dm_status st = run(c, &j);
   dm_tensor_unref(&x);
@@ -119,7 +113,7 @@ dm_status softmax_cpu(dm_Call *c) {
 /* y (gy - sum(gy y)) */
 void softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const BackAttr back = {DM_ATTR(SoftmaxAttr, g)->dim, 0};
+  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 0};
   dm_Tensor *y = g->out[0], *gy = g->gy[0];
   if (!g->create_graph) {
     g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
@@ -131,7 +125,7 @@ void softmax_grad(dm_Grad *g) {
 /* gy - exp(y) sum(gy) */
 void log_softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const BackAttr back = {DM_ATTR(SoftmaxAttr, g)->dim, 1};
+  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 1};
   dm_Tensor *y = g->out[0], *gy = g->gy[0];
   if (!g->create_graph) {
     g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
@@ -146,7 +140,7 @@ dm_status softmax_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status softmax_backward_cpu(dm_Call *c) {
-  const BackAttr *a = DM_ATTR(BackAttr, c);
+  const dm_SoftmaxBackAttr *a = DM_ATTR(dm_SoftmaxBackAttr, c);
   dm_Tensor *gy = NULL, *y = NULL;
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;

@@ -276,10 +276,6 @@ done:
 
 /* ---- cumsum; its gradient runs from the end ---- */
 
-typedef struct CumsumAttr {
-  int64_t dim, dtype;
-} CumsumAttr;
-
 static void cumsum_lines(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   const int64_t n = j->in.n, inner = j->in.inner;
@@ -308,7 +304,7 @@ static void cumsum_lines(void *ctx, int64_t begin, int64_t end) {
   }
 }
 dm_status cumsum_rule(dm_Call *c) {
-  const CumsumAttr *a = DM_ATTR(CumsumAttr, c);
+  const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
   const dm_DType own = (dm_DType)c->in[0]->dtype;
   int d;
   DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
@@ -322,17 +318,17 @@ dm_status cumsum_cpu(dm_Call *c) {
   Job j = {.reverse = c->op == &dm_ops[DM_OP_cumsum_back]};
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
-  DM_TRY(open_job(&j, c, DM_ATTR(CumsumAttr, c)->dim, &dense));
+  DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
   dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), cumsum_lines, &j);
   dm_tensor_unref(&dense);
   return DM_OK;
 }
 void cumsum_grad(dm_Grad *g) {
-  const CumsumAttr a = {DM_ATTR(CumsumAttr, g)->dim, DM_NO_DTYPE};
+  const dm_CumsumAttr a = {DM_ATTR(dm_CumsumAttr, g)->dim, DM_NO_DTYPE};
   g->gx[0] = dm_x(g->x, DM_OP_cumsum_back, &a, 1, g->gy[0]);
 }
 void cumsum_back_grad(dm_Grad *g) {
-  const CumsumAttr a = {DM_ATTR(CumsumAttr, g)->dim, DM_NO_DTYPE};
+  const dm_CumsumAttr a = {DM_ATTR(dm_CumsumAttr, g)->dim, DM_NO_DTYPE};
   g->gx[0] = dm_x(g->x, DM_OP_cumsum, &a, 1, g->gy[0]);
 }
 

@@ -1,0 +1,133 @@
+/* Running sums along a dim, from its beginning or its end. Lines that lie close
+   together are taken a thread each; others a block each, or several: then each first
+   adds up its chunk, and starts from the sum of the chunks before. */
+#include "kernels/reduce.cuh"
+
+extern "C" {
+#include "op/along.h"
+#include "op/dense.h"
+}
+
+enum { PER_THREAD = 4, TILE = PER_THREAD * DM_THREADS };
+
+struct Lines {
+  const void *x;
+  void *y;
+  int from, to;
+  int64_t n, inner, n_line;
+  int64_t chunk, n_chunk;
+  bool reverse;
+};
+
+/* Element i, in the order of summation, of a line. */
+static __device__ inline int64_t place(const Lines &p, int64_t line, int64_t i) {
+  const int64_t first = line / p.inner * p.n * p.inner + line % p.inner;
+  return first + (p.reverse ? p.n - 1 - i : i) * p.inner;
+}
+
+template <class C> static __global__ void __launch_bounds__(DM_THREADS) thread_kernel(Lines p) {
+  const int64_t line = dm_thread(), step = p.reverse ? -p.inner : p.inner;
+  if (line >= p.n_line) return;
+  C sum = 0;
+  for (int64_t i = 0, at = place(p, line, 0); i < p.n; i++, at += step) {
+    sum = dm_plus(sum, dm_load<C>(p.from, p.x, at));
+    dm_store<C>(p.to, p.y, at, sum);
+  }
+}
+
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Lines p, C *sums) {
+  const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
+  C sum = 0;
+  for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS)
+    sum = dm_plus(sum, dm_load<C>(p.from, p.x, place(p, blockIdx.x, i)));
+  sum = dm_block_sum(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x * p.n_chunk + blockIdx.y] = sum;
+}
+
+/* The sum of v of the threads before this one, and of all. */
+template <class C> static __device__ inline C sum_before(C v, C *total) {
+  DM_SHARED(C, part, 32);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  C sum = v;
+  for (int by = 1; by < 32; by *= 2) {
+    const C other = __shfl_up_sync(0xffffffffu, sum, by);
+    if (lane >= by) sum = dm_plus(other, sum);
+  }
+  C before = __shfl_up_sync(0xffffffffu, sum, 1);
+  if (lane == 0) before = 0;
+  __syncthreads();
+  if (lane == 31) part[warp] = sum;
+  __syncthreads();
+  C warps = 0;
+  *total = 0;
+  for (int w = 0; w < DM_THREADS / 32; w++) {
+    if (w == warp) warps = *total;
+    *total = dm_plus<C>(*total, part[w]);
+  }
+  return dm_plus(warps, before);
+}
+
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS) scan_kernel(Lines p, const C *sums) {
+  const int64_t line = blockIdx.x;
+  const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
+  C carry = 0;
+  for (int64_t k = threadIdx.x; k < blockIdx.y; k += DM_THREADS)
+    carry = dm_plus(carry, sums[line * p.n_chunk + k]);
+  if (blockIdx.y > 0) carry = dm_block_sum(carry);
+  for (int64_t tile = lo; tile < hi; tile += TILE) {
+    const int64_t begin = tile + threadIdx.x * PER_THREAD;
+    C v[PER_THREAD], total;
+    for (int k = 0; k < PER_THREAD; k++) {
+      v[k] = begin + k < hi ? dm_load<C>(p.from, p.x, place(p, line, begin + k)) : C(0);
+      if (k > 0) v[k] = dm_plus(v[k - 1], v[k]);
+    }
+    const C before = dm_plus(carry, sum_before(v[PER_THREAD - 1], &total));
+    for (int k = 0; k < PER_THREAD && begin + k < hi; k++)
+      dm_store<C>(p.to, p.y, place(p, line, begin + k), dm_plus(before, v[k]));
+    carry = dm_plus(carry, total);
+  }
+}
+
+template <class C> static dm_status run(Lines p) {
+  if (p.inner >= 32 || p.n <= 32)
+    return dm_launch(thread_kernel<C>, dm_blocks(p.n_line), DM_THREADS, 0, p);
+  const int64_t most = dm_ceil_div(p.n, 4 * TILE), wanted = dm_ceil_div(DM_WIDTH, p.n_line);
+  p.chunk = dm_ceil_div(p.n, wanted < most ? wanted : most);
+  p.n_chunk = dm_ceil_div(p.n, p.chunk);
+  const dim3 grid((unsigned)p.n_line, (unsigned)p.n_chunk);
+  const int64_t bytes = p.n_line * p.n_chunk * (int64_t)sizeof(C);
+  void *sums = NULL;
+  dm_status st = DM_OK;
+  if (p.n_chunk > 1) {
+    DM_TRY(dm_cuda_scratch(bytes, &sums));
+    st = dm_launch(chunk_sum_kernel<C>, grid, DM_THREADS, 0, p, (C *)sums);
+  }
+  if (st == DM_OK) st = dm_launch(scan_kernel<C>, grid, DM_THREADS, 0, p, (const C *)sums);
+  if (sums) dm_cuda_scratch_free(sums, bytes);
+  return st;
+}
+
+DM_CUDA_KERNEL(cumsum_cuda) {
+  dm_Tensor *x = NULL, *y = c->out[0];
+  if (y->numel == 0) return DM_OK;
+  DM_TRY(dm_dense_new(c->in[0], &x));
+  const dm_Along at = dm_along(x, DM_ATTR(dm_CumsumAttr, c)->dim);
+  const Lines p = {dm_tensor_data(x),
+                   dm_tensor_data(y),
+                   x->dtype,
+                   y->dtype,
+                   at.n,
+                   at.inner,
+                   dm_along_lines(&at),
+                   0,
+                   1,
+                   c->op == &dm_ops[DM_OP_cumsum_back]};
+  dm_status st;
+  if (!dm_is_float((dm_DType)y->dtype)) st = run<int64_t>(p);
+  else if (x->dtype == DM_F64 || y->dtype == DM_F64) st = run<double>(p);
+  else st = run<float>(p);
+  dm_tensor_unref(&x);
+  return st;
+}

@@ -1,0 +1,67 @@
+/* The largest and the smallest, and where they stand. NaN counts as larger and
+   smaller than everything; of equals the first is named. */
+#include "kernels/reduce.cuh"
+
+extern "C" {
+#include "op/reduce.h"
+}
+
+template <class C> struct Extreme {
+  struct State {
+    C best;
+    int64_t at; /* -1: none yet */
+  };
+  typedef C In;
+  static const bool positional = true;
+  bool least;
+  __device__ State start() const { return {0, -1}; }
+  __device__ void add(State &s, C v, int64_t at) const {
+    const bool nan = v != v, had_nan = s.best != s.best;
+    const bool better = nan ? !had_nan : !had_nan && (least ? v < s.best : v > s.best);
+    const bool equal = nan ? had_nan : v == s.best;
+    if (s.at < 0 || better || (equal && at < s.at)) {
+      s.best = v;
+      s.at = at;
+    }
+  }
+  __device__ void join(State &s, const State &other) const {
+    if (other.at >= 0) add(s, other.best, other.at);
+  }
+  __device__ void put(const State &s, const dm_Reduced &out, int64_t i) const {
+    if (out.value) dm_store<C>(out.dtype, out.value, i, s.best);
+    if (out.index) out.index[i] = s.at + out.base;
+  }
+};
+
+/* value or index may be NULL. */
+static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned mask) {
+  const dm_Tensor *x = c->in[0];
+  const dm_OpId id = dm_op_id(c->op);
+  const bool least = id == DM_OP_min || id == DM_OP_amin || id == DM_OP_argmin;
+  const dm_Reduced out = {value ? dm_tensor_data(value) : NULL,
+                          index ? (int64_t *)dm_tensor_data(index) : NULL, (int)x->dtype,
+                          c->base};
+  const Extreme<float> f32 = {least};
+  const Extreme<double> f64 = {least};
+  const Extreme<int64_t> i64 = {least};
+  switch (dm_compute_dtype((dm_DType)x->dtype)) {
+  case DM_F32: return dm_cuda_reduce<true>(x, mask, f32, out);
+  case DM_F64: return dm_cuda_reduce<false>(x, mask, f64, out);
+  default: return dm_cuda_reduce<false>(x, mask, i64, out);
+  }
+}
+
+static unsigned dim_mask(dm_Call *c) {
+  const dm_OptInt dim = DM_ATTR(dm_DimAttr, c)->dim;
+  const dm_Ints dims = {dim.set ? 1 : -1, {dim.v}};
+  return dm_dims_bits(c->in[0]->ndim, dims);
+}
+
+DM_CUDA_KERNEL(max_cuda) {
+  return choose(c, c->out[0], c->n_out == 2 ? c->out[1] : NULL, dim_mask(c));
+}
+DM_CUDA_KERNEL(argmax_cuda) { return choose(c, NULL, c->out[0], dim_mask(c)); }
+DM_CUDA_KERNEL(amax_cuda) {
+  const unsigned mask = dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
+  return choose(c, c->out[0], NULL, mask);
+}

@@ -1,0 +1,14 @@
+/* The attributes of the softmax family, for the kernels of every device. */
+#ifndef DM_SOFTMAX_H
+#define DM_SOFTMAX_H
+
+#include <stdint.h>
+
+typedef struct dm_SoftmaxAttr {
+  int64_t dim, dtype;
+} dm_SoftmaxAttr;
+typedef struct dm_SoftmaxBackAttr {
+  int64_t dim, log;
+} dm_SoftmaxBackAttr;
+
+#endif
