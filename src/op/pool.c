@@ -19,6 +19,7 @@
 #include "cpu/vec.h"
 #include "op/dense.h"
 #include "op/pointwise.h"
+#include "op/pool.h"
 
 enum { PLANE_GRAIN = 65536 }; /* elements that make a range worth a thread */
 
@@ -43,15 +44,12 @@ static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, in
 
 /* ---- windows of a fixed size ---- */
 
-typedef struct Axis {
-  int64_t in, out, kernel, stride, pad, dil;
-} Axis;
-
 enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride and dilation: no product overflows */
 
 static dm_status axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
-                         int64_t stride, int64_t pad, int64_t dil, bool ceil_mode, Axis *a) {
-  *a = (Axis){in, 0, kernel, stride, pad, dil};
+                         int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
+                         dm_PoolAxis *a) {
+  *a = (dm_PoolAxis){in, 0, kernel, stride, pad, dil};
   if (kernel < 1 || stride < 1 || dil < 1 || kernel > MAX_WINDOW || stride > MAX_WINDOW ||
       dil > MAX_WINDOW)
     return dm_fail(DM_EARG, "%s: kernel %lld, stride %lld, dilation %lld: wanted 1 to %d",
@@ -71,11 +69,6 @@ static dm_status axis_of(const dm_Call *c, const char *name, int64_t in, int64_t
       c->op->name, (long long)(dil * (kernel - 1) + 1), name, (long long)(in + 2 * pad));
 }
 
-/* stride: none given, one number, or two */
-static int64_t stride_at(const dm_Ints *stride, const int64_t kernel[2], int i) {
-  return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
-}
-
 static dm_status check_stride(const dm_Call *c, const dm_Ints *stride) {
   if (stride->n <= 2) return DM_OK;
   return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or 2", c->op->name,
@@ -84,26 +77,17 @@ static dm_status check_stride(const dm_Call *c, const dm_Ints *stride) {
 
 /* ---- maxima ---- */
 
-typedef struct MaxAttr {
-  int64_t kernel[2];
-  dm_Ints stride;
-  int64_t padding[2], dilation[2], ceil_mode;
-} MaxAttr;
-typedef struct MaxSizedAttr {
-  MaxAttr max;
-  int64_t size[2]; /* of the input plane */
-} MaxSizedAttr;
 typedef struct MaxPublicAttr {
-  MaxAttr max;
+  dm_MaxPoolAttr max;
   int64_t return_indices;
 } MaxPublicAttr;
 
-static dm_status max_axes(const dm_Call *c, const MaxAttr *a, const int64_t size[2],
-                          Axis ax[2]) {
+static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
+                          dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   for (int i = 0; i < 2; i++)
     DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                   stride_at(&a->stride, a->kernel, i), a->padding[i], a->dilation[i],
+                   dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], a->dilation[i],
                    a->ceil_mode != 0, &ax[i]));
   if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* codes are int32 */
     return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
@@ -111,26 +95,21 @@ static dm_status max_axes(const dm_Call *c, const MaxAttr *a, const int64_t size
   return DM_OK;
 }
 
-static const int64_t *plane_size(const dm_Tensor *t) { return t->shape + t->ndim - 2; }
-
-static dm_DType code_dtype(const MaxAttr *a) {
+static dm_DType code_dtype(const dm_MaxPoolAttr *a) {
   return a->kernel[0] * a->kernel[1] <= 256 ? DM_U8 : DM_I32;
 }
 
 /* What all threads of one call share. */
 typedef struct MaxJob {
-  Axis h, w;
+  dm_PoolAxis h, w;
   dm_DType dtype, code_dtype;
   const char *in;
   char *out, *code;
-  const int64_t *place; /* offset in the plane of each code, from the window's corner */
+  const int64_t *place; /* of each code; see dm_pool_place */
   int64_t base;         /* positions count from here */
   atomic_bool no_memory;
 } MaxJob;
 
-static int64_t window_corner(const MaxJob *j, int64_t p, int64_t q) {
-  return (p * j->h.stride - j->h.pad) * j->w.in + q * j->w.stride - j->w.pad;
-}
 static int64_t code_at(const MaxJob *j, int64_t i) {
   return j->code_dtype == DM_U8 ? (int64_t)((const uint8_t *)j->code)[i]
                                 : (int64_t)((const int32_t *)(const void *)j->code)[i];
@@ -146,20 +125,14 @@ static void store_codes(const MaxJob *j, int64_t at, int64_t n, const int32_t *c
 }
 
 /* Outputs [*begin, *end) whose window element k lies inside the axis. */
-static void inside(const Axis *a, int64_t k, int64_t *begin, int64_t *end) {
+static void inside(const dm_PoolAxis *a, int64_t k, int64_t *begin, int64_t *end) {
   const int64_t shift = k * a->dil - a->pad; /* input = out * stride + shift */
   *begin = shift >= 0 ? 0 : (-shift + a->stride - 1) / a->stride;
   *end = shift >= a->in ? 0 : dm_min_i64(a->out, (a->in - 1 - shift) / a->stride + 1);
 }
 
-/* The first window element inside the axis, for output o. */
-static int64_t first_inside(const Axis *a, int64_t o) {
-  const int64_t before = a->pad - o * a->stride;
-  return before > 0 ? (before + a->dil - 1) / a->dil : 0;
-}
-
 static bool is_two_by_two(const MaxJob *j) {
-  const Axis *h = &j->h, *w = &j->w;
+  const dm_PoolAxis *h = &j->h, *w = &j->w;
   return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 && h->pad == 0 &&
          w->pad == 0 && h->dil == 1 && w->dil == 1 && 2 * h->out <= h->in &&
          2 * w->out <= w->in;
@@ -174,110 +147,111 @@ static bool is_two_by_two(const MaxJob *j) {
   } while (0)
 
 /* One plane x to y, in one compute type; code and first have w.out elements. */
-#define MAX_PLANE(SUFFIX, TYPE, LOWEST)                                                      \
-  static void max_row_##SUFFIX(const MaxJob *j, const TYPE *x, int64_t p, TYPE *y,           \
-                               int32_t *code) {                                              \
-    const Axis *h = &j->h, *w = &j->w;                                                       \
-    for (int64_t r = first_inside(h, p); r < h->kernel; r++) {                               \
-      const int64_t row = p * h->stride - h->pad + r * h->dil;                               \
-      if (row >= h->in) break;                                                               \
-      for (int64_t s = 0; s < w->kernel; s++) {                                              \
-        int64_t begin, end;                                                                  \
-        inside(w, s, &begin, &end);                                                          \
-        const TYPE *from = x + row * w->in + s * w->dil - w->pad;                            \
-        for (int64_t q = begin; q < end; q++) {                                              \
-          TYPE best = y[q];                                                                  \
-          int32_t k = code[q];                                                               \
-          const TYPE v = from[q * w->stride];                                                \
-          TAKE(v, (int32_t)(r * w->kernel + s));                                             \
-          y[q] = best;                                                                       \
-          code[q] = k;                                                                       \
-        }                                                                                    \
-      }                                                                                      \
-    }                                                                                        \
-  }                                                                                          \
-  static void max_plane_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,        \
-                                 int32_t *code, const int32_t *first) {                      \
-    const int64_t q_end = j->w.out;                                                          \
-    for (int64_t p = 0; p < j->h.out; p++, y += q_end, at += q_end) {                        \
-      const int32_t r = (int32_t)(first_inside(&j->h, p) * j->w.kernel);                     \
-      for (int64_t q = 0; q < q_end; q++) y[q] = LOWEST;                                     \
-      for (int64_t q = 0; q < q_end; q++) code[q] = r + first[q];                            \
-      max_row_##SUFFIX(j, x, p, y, code);                                                    \
-      store_codes(j, at, q_end, code);                                                       \
-    }                                                                                        \
-  }                                                                                          \
-  /* windows of 2 by 2, side by side */                                                      \
-  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                   \
-                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) { \
-    const int64_t n = j->w.out;                                                              \
-    for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                \
-      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                             \
-      for (int64_t q = 0; q < n; q++) {                                                      \
-        TYPE best = up[2 * q];                                                               \
-        int32_t k = 0;                                                                       \
-        TAKE(up[2 * q + 1], 1);                                                              \
-        TAKE(low[2 * q], 2);                                                                 \
-        TAKE(low[2 * q + 1], 3);                                                             \
-        y[q] = best;                                                                         \
-        code[q] = k;                                                                         \
-      }                                                                                      \
-      store_codes(j, at, n, code);                                                           \
-    }                                                                                        \
-  }                                                                                          \
-  static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                    \
-    MaxJob *j = ctx;                                                                         \
-    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                     \
-    const int64_t size = dm_dtype_size(j->dtype);                                            \
-    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                             \
-    const int64_t n_wide = direct ? 0 : n_in + n_out;                                        \
-    TYPE *wide = dm_alloc(n_wide * (int64_t)sizeof(TYPE) + j->w.out * 8);                    \
-    if (!wide) {                                                                             \
-      atomic_store(&j->no_memory, true);                                                     \
-      return;                                                                                \
-    }                                                                                        \
-    int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;            \
-    for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)first_inside(&j->w, q);       \
-    const bool two = is_two_by_two(j);                                                       \
-    for (int64_t i = begin; i < end; i++) {                                                  \
-      const char *in = j->in + i * n_in * size;                                              \
-      char *out = j->out + i * n_out * size;                                                 \
-      const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                        \
-      TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                  \
-      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                            \
-      if (two) max_two_##SUFFIX(j, x, y, i *n_out, code);                                    \
-      else max_plane_##SUFFIX(j, x, y, i *n_out, code, first);                               \
-      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                            \
-    }                                                                                        \
-    dm_free(wide);                                                                           \
-  }                                                                                          \
-  /* the gradient: in = gy, out = gx */                                                      \
-  static void scatter_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                \
-    MaxJob *j = ctx;                                                                         \
-    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                     \
-    const int64_t size = dm_dtype_size(j->dtype);                                            \
-    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                             \
-    TYPE *wide = direct ? NULL : dm_alloc((n_in + n_out) * (int64_t)sizeof(TYPE));           \
-    if (!direct && !wide) {                                                                  \
-      atomic_store(&j->no_memory, true);                                                     \
-      return;                                                                                \
-    }                                                                                        \
-    for (int64_t i = begin; i < end; i++) {                                                  \
-      const char *in = j->in + i * n_out * size;                                             \
-      char *out = j->out + i * n_in * size;                                                  \
-      const TYPE *gy = direct ? (const TYPE *)(const void *)in : wide + n_in;                \
-      TYPE *gx = direct ? (TYPE *)(void *)out : wide;                                        \
-      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_out, wide + n_in);                    \
-      memset(gx, 0, (size_t)n_in * sizeof(TYPE));                                            \
-      int64_t o = 0;                                                                         \
-      for (int64_t p = 0; p < j->h.out; p++)                                                 \
-        for (int64_t q = 0; q < j->w.out; q++, o++) {                                        \
-          const int64_t to = window_corner(j, p, q) + j->place[code_at(j, i * n_out + o)];   \
-          if (to >= 0 && to < n_in) gx[to] += gy[o];                                         \
-        }                                                                                    \
-      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                            \
-    }                                                                                        \
-    dm_free(wide);                                                                           \
+#define MAX_PLANE(SUFFIX, TYPE, LOWEST)                                                        \
+  static void max_row_##SUFFIX(const MaxJob *j, const TYPE *x, int64_t p, TYPE *y,             \
+                               int32_t *code) {                                                \
+    const dm_PoolAxis *h = &j->h, *w = &j->w;                                                  \
+    for (int64_t r = dm_pool_first_inside(h, p); r < h->kernel; r++) {                         \
+      const int64_t row = p * h->stride - h->pad + r * h->dil;                                 \
+      if (row >= h->in) break;                                                                 \
+      for (int64_t s = 0; s < w->kernel; s++) {                                                \
+        int64_t begin, end;                                                                    \
+        inside(w, s, &begin, &end);                                                            \
+        const TYPE *from = x + row * w->in + s * w->dil - w->pad;                              \
+        for (int64_t q = begin; q < end; q++) {                                                \
+          TYPE best = y[q];                                                                    \
+          int32_t k = code[q];                                                                 \
+          const TYPE v = from[q * w->stride];                                                  \
+          TAKE(v, (int32_t)(r * w->kernel + s));                                               \
+          y[q] = best;                                                                         \
+          code[q] = k;                                                                         \
+        }                                                                                      \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void max_plane_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,          \
+                                 int32_t *code, const int32_t *first) {                        \
+    const int64_t q_end = j->w.out;                                                            \
+    for (int64_t p = 0; p < j->h.out; p++, y += q_end, at += q_end) {                          \
+      const int32_t r = (int32_t)(dm_pool_first_inside(&j->h, p) * j->w.kernel);               \
+      for (int64_t q = 0; q < q_end; q++) y[q] = LOWEST;                                       \
+      for (int64_t q = 0; q < q_end; q++) code[q] = r + first[q];                              \
+      max_row_##SUFFIX(j, x, p, y, code);                                                      \
+      store_codes(j, at, q_end, code);                                                         \
+    }                                                                                          \
+  }                                                                                            \
+  /* windows of 2 by 2, side by side */                                                        \
+  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                     \
+                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) {   \
+    const int64_t n = j->w.out;                                                                \
+    for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                  \
+      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                               \
+      for (int64_t q = 0; q < n; q++) {                                                        \
+        TYPE best = up[2 * q];                                                                 \
+        int32_t k = 0;                                                                         \
+        TAKE(up[2 * q + 1], 1);                                                                \
+        TAKE(low[2 * q], 2);                                                                   \
+        TAKE(low[2 * q + 1], 3);                                                               \
+        y[q] = best;                                                                           \
+        code[q] = k;                                                                           \
+      }                                                                                        \
+      store_codes(j, at, n, code);                                                             \
+    }                                                                                          \
+  }                                                                                            \
+  static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
+    MaxJob *j = ctx;                                                                           \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                       \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    const int64_t n_wide = direct ? 0 : n_in + n_out;                                          \
+    TYPE *wide = dm_alloc(n_wide * (int64_t)sizeof(TYPE) + j->w.out * 8);                      \
+    if (!wide) {                                                                               \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;              \
+    for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)dm_pool_first_inside(&j->w, q); \
+    const bool two = is_two_by_two(j);                                                         \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_in * size;                                                \
+      char *out = j->out + i * n_out * size;                                                   \
+      const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                          \
+      TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                    \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
+      if (two) max_two_##SUFFIX(j, x, y, i *n_out, code);                                      \
+      else max_plane_##SUFFIX(j, x, y, i *n_out, code, first);                                 \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                              \
+    }                                                                                          \
+    dm_free(wide);                                                                             \
+  }                                                                                            \
+  /* the gradient: in = gy, out = gx */                                                        \
+  static void scatter_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                  \
+    MaxJob *j = ctx;                                                                           \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                       \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    TYPE *wide = direct ? NULL : dm_alloc((n_in + n_out) * (int64_t)sizeof(TYPE));             \
+    if (!direct && !wide) {                                                                    \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_out * size;                                               \
+      char *out = j->out + i * n_in * size;                                                    \
+      const TYPE *gy = direct ? (const TYPE *)(const void *)in : wide + n_in;                  \
+      TYPE *gx = direct ? (TYPE *)(void *)out : wide;                                          \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_out, wide + n_in);                      \
+      memset(gx, 0, (size_t)n_in * sizeof(TYPE));                                              \
+      int64_t o = 0;                                                                           \
+      for (int64_t p = 0; p < j->h.out; p++)                                                   \
+        for (int64_t q = 0; q < j->w.out; q++, o++) {                                          \
+          const int64_t to =                                                                   \
+              dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, i * n_out + o)];        \
+          if (to >= 0 && to < n_in) gx[to] += gy[o];                                           \
+        }                                                                                      \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                              \
+    }                                                                                          \
+    dm_free(wide);                                                                             \
   }
 MAX_PLANE(f32, float, -INFINITY)
 MAX_PLANE(f64, double, (double)-INFINITY)
@@ -294,7 +268,7 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
     int64_t o = i * n_out;
     for (int64_t p = 0; p < j->h.out; p++)
       for (int64_t q = 0; q < j->w.out; q++, o++) {
-        const int64_t from = window_corner(j, p, q) + j->place[code_at(j, o)];
+        const int64_t from = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)];
         if (from < 0 || from >= n_in) memset(j->out + o * size, 0, (size_t)size);
         else memcpy(j->out + o * size, j->in + (i * n_in + from) * size, (size_t)size);
       }
@@ -307,12 +281,12 @@ static void position_range(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++)
     for (int64_t p = 0; p < j->h.out; p++)
       for (int64_t q = 0; q < j->w.out; q++, o++)
-        out[o] = window_corner(j, p, q) + j->place[code_at(j, o)] + j->base;
+        out[o] = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)] + j->base;
 }
 
 /* Runs fn over all planes of t; makes the table of places when `places`. */
-static dm_status run_max(dm_Call *c, MaxJob *j, const Axis ax[2], int64_t planes, bool places,
-                         dm_RangeFn *fn) {
+static dm_status run_max(dm_Call *c, MaxJob *j, const dm_PoolAxis ax[2], int64_t planes,
+                         bool places, dm_RangeFn *fn) {
   j->h = ax[0];
   j->w = ax[1];
   atomic_init(&j->no_memory, false);
@@ -321,8 +295,7 @@ static dm_status run_max(dm_Call *c, MaxJob *j, const Axis ax[2], int64_t planes
     const int64_t n = j->h.kernel * j->w.kernel;
     place = dm_alloc(dm_max_i64(n, j->code_dtype == DM_U8 ? 256 : n) * (int64_t)sizeof *place);
     if (!place) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
-    for (int64_t k = 0; k < n; k++)
-      place[k] = k / j->w.kernel * j->h.dil * j->w.in + k % j->w.kernel * j->w.dil;
+    for (int64_t k = 0; k < n; k++) place[k] = dm_pool_place(&j->h, &j->w, (int32_t)k);
     j->place = place;
   }
   dm_parallel_for(planes, dm_max_i64(1, PLANE_GRAIN / (j->h.in * j->w.in + 1)), fn, j);
@@ -332,22 +305,22 @@ static dm_status run_max(dm_Call *c, MaxJob *j, const Axis ax[2], int64_t planes
 }
 
 dm_status max_pool2d_coded_rule(dm_Call *c) {
-  const MaxAttr *a = DM_ATTR(MaxAttr, c);
+  const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
   const dm_Tensor *x = c->in[0];
-  Axis ax[2];
+  dm_PoolAxis ax[2];
   DM_TRY(check_planes(c, x));
-  DM_TRY(max_axes(c, a, plane_size(x), ax));
+  DM_TRY(max_axes(c, a, dm_plane_size(x), ax));
   planes_meta(c, 0, x, (dm_DType)x->dtype, ax[0].out, ax[1].out);
   planes_meta(c, 1, x, code_dtype(a), ax[0].out, ax[1].out);
   return DM_OK;
 }
 
 dm_status max_pool2d_coded_cpu(dm_Call *c) {
-  const MaxAttr *a = DM_ATTR(MaxAttr, c);
+  const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
   dm_Tensor *x;
-  Axis ax[2];
+  dm_PoolAxis ax[2];
   if (c->out[0]->numel == 0) return DM_OK;
-  DM_TRY(max_axes(c, a, plane_size(c->in[0]), ax));
+  DM_TRY(max_axes(c, a, dm_plane_size(c->in[0]), ax));
   DM_TRY(dm_dense_new(c->in[0], &x));
   MaxJob j = {.dtype = (dm_DType)x->dtype,
               .code_dtype = code_dtype(a),
@@ -366,22 +339,23 @@ dm_status max_pool2d_coded_cpu(dm_Call *c) {
 void max_pool2d_coded_grad(dm_Grad *g) {
   if (!g->gy[0] || !g->need[0]) return;
   const dm_Meta *m = &g->in_meta[0];
-  const MaxSizedAttr a = {*DM_ATTR(MaxAttr, g), {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->out[1]);
 }
 
 dm_status max_pool2d_scatter_rule(dm_Call *c) {
-  const MaxSizedAttr *a = DM_ATTR(MaxSizedAttr, c);
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
 /* Scatter and gather: in = values, codes; dense copies, then fn. */
-static dm_status run_coded(dm_Call *c, const MaxAttr *a, const int64_t size[2],
+static dm_status run_coded(dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
                            dm_RangeFn *fn) {
   dm_Tensor *values = NULL, *codes = NULL;
   dm_status st = DM_OK;
-  Axis ax[2];
+  dm_PoolAxis ax[2];
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(max_axes(c, a, size, ax));
   DM_GO(dm_dense_new(c->in[0], &values));
@@ -399,7 +373,7 @@ done:
 }
 
 dm_status max_pool2d_scatter_cpu(dm_Call *c) {
-  const MaxSizedAttr *a = DM_ATTR(MaxSizedAttr, c);
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   const dm_DType t = dm_compute_dtype((dm_DType)c->in[0]->dtype);
   return run_coded(c, &a->max, a->size,
                    t == DM_F32   ? scatter_range_f32
@@ -408,7 +382,7 @@ dm_status max_pool2d_scatter_cpu(dm_Call *c) {
 }
 
 void max_pool2d_scatter_grad(dm_Grad *g) {
-  const MaxAttr *a = &DM_ATTR(MaxSizedAttr, g)->max;
+  const dm_MaxPoolAttr *a = &DM_ATTR(dm_MaxPoolSizedAttr, g)->max;
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_gather, a, 2, g->gy[0], g->in[1]);
 }
 
@@ -418,12 +392,13 @@ dm_status max_pool2d_gather_rule(dm_Call *c) {
 }
 
 dm_status max_pool2d_gather_cpu(dm_Call *c) {
-  return run_coded(c, DM_ATTR(MaxAttr, c), plane_size(c->in[0]), gather_range);
+  return run_coded(c, DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(c->in[0]), gather_range);
 }
 
 void max_pool2d_gather_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const MaxSizedAttr a = {*DM_ATTR(MaxAttr, g), {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->in[1]);
 }
 
@@ -433,9 +408,9 @@ dm_status max_pool2d_position_rule(dm_Call *c) {
 }
 
 dm_status max_pool2d_position_cpu(dm_Call *c) {
-  const MaxSizedAttr *a = DM_ATTR(MaxSizedAttr, c);
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   dm_Tensor *codes;
-  Axis ax[2];
+  dm_PoolAxis ax[2];
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(max_axes(c, &a->max, a->size, ax));
   DM_TRY(dm_dense_new(c->in[0], &codes));
@@ -453,11 +428,11 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *in = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check_planes(c, in));
-  Axis ax[2]; /* so that messages bear the public name */
-  DM_TRY(max_axes(c, &a->max, plane_size(in), ax));
+  dm_PoolAxis ax[2]; /* so that messages bear the public name */
+  DM_TRY(max_axes(c, &a->max, dm_plane_size(in), ax));
   c->out[0] = dm_x(x, DM_OP_max_pool2d_coded, &a->max, 1, in);
   if (!a->return_indices || x->st != DM_OK) return x->st;
-  const MaxSizedAttr sized = {a->max, {ax[0].in, ax[1].in}};
+  const dm_MaxPoolSizedAttr sized = {a->max, {ax[0].in, ax[1].in}};
   dm_Tensor *codes = x->own[x->n - 2]; /* dm_x owns the second output before the first */
   c->out[1] = dm_x(x, DM_OP_max_pool2d_position, &sized, 1, codes);
   return x->st;
@@ -465,14 +440,10 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
 
 /* ---- means ---- */
 
-typedef struct Span {
-  int64_t lo, hi, count; /* input elements [lo, hi); what the axis gives the divisor */
-} Span;
-
 typedef struct MeanJob {
   int64_t h, w, p, q;
-  Span *rows, *cols; /* one allocation, of p + q spans */
-  double divisor;    /* 0: the product of the counts */
+  dm_PoolSpan *rows, *cols; /* one allocation, of p + q spans */
+  double divisor;           /* 0: the product of the counts */
   dm_DType dtype;
   const char *in;
   char *out;
@@ -489,18 +460,18 @@ typedef struct MeanJob {
     for (; i < n; i++) rest += x[i];                                                           \
     return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])) + rest;           \
   }                                                                                            \
-  static TYPE divisor_##SUFFIX(const MeanJob *j, const Span *r, const Span *s) {               \
+  static TYPE divisor_##SUFFIX(const MeanJob *j, const dm_PoolSpan *r, const dm_PoolSpan *s) { \
     return j->divisor != 0 ? (TYPE)j->divisor : (TYPE)(r->count * s->count);                   \
   }                                                                                            \
   /* down the rows first, along whole rows; then across */                                     \
   static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *line) {      \
     for (int64_t p = 0; p < j->p; p++, y += j->q) {                                            \
-      const Span *r = &j->rows[p];                                                             \
+      const dm_PoolSpan *r = &j->rows[p];                                                      \
       memset(line, 0, (size_t)j->w * sizeof *line);                                            \
       for (int64_t i = r->lo; i < r->hi; i++)                                                  \
         for (int64_t l = 0; l < j->w; l++) line[l] += x[i * j->w + l];                         \
       for (int64_t q = 0; q < j->q; q++) {                                                     \
-        const Span *s = &j->cols[q];                                                           \
+        const dm_PoolSpan *s = &j->cols[q];                                                    \
         const bool empty = r->hi <= r->lo || s->hi <= s->lo;                                   \
         y[q] =                                                                                 \
             empty ? 0 : sum_##SUFFIX(line + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s); \
@@ -510,10 +481,10 @@ typedef struct MeanJob {
   static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *line) {  \
     memset(gx, 0, (size_t)(j->h * j->w) * sizeof *gx);                                         \
     for (int64_t p = 0; p < j->p; p++, gy += j->q) {                                           \
-      const Span *r = &j->rows[p];                                                             \
+      const dm_PoolSpan *r = &j->rows[p];                                                      \
       memset(line, 0, (size_t)j->w * sizeof *line);                                            \
       for (int64_t q = 0; q < j->q; q++) {                                                     \
-        const Span *s = &j->cols[q];                                                           \
+        const dm_PoolSpan *s = &j->cols[q];                                                    \
         if (r->hi <= r->lo || s->hi <= s->lo) continue;                                        \
         const TYPE g = gy[q] / divisor_##SUFFIX(j, r, s);                                      \
         for (int64_t l = s->lo; l < s->hi; l++) line[l] += g;                                  \
@@ -586,40 +557,25 @@ done:
 
 /* ---- avg_pool2d ---- */
 
-typedef struct AvgAttr {
-  int64_t kernel[2];
-  dm_Ints stride;
-  int64_t padding[2], ceil_mode, count_include_pad;
-  dm_OptNum divisor;
-} AvgAttr;
-typedef struct AvgSizedAttr {
-  AvgAttr avg;
-  int64_t size[2]; /* of the input plane */
-} AvgSizedAttr;
-
-static dm_status avg_axes(const dm_Call *c, const AvgAttr *a, const int64_t size[2],
-                          Axis ax[2]) {
+static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
+                          dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   if (a->divisor.set && a->divisor.v == 0)
     return dm_fail(DM_EARG, "%s: divisor_override is 0", c->op->name);
   for (int i = 0; i < 2; i++)
     DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                   stride_at(&a->stride, a->kernel, i), a->padding[i], 1, a->ceil_mode != 0,
-                   &ax[i]));
+                   dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], 1,
+                   a->ceil_mode != 0, &ax[i]));
   return DM_OK;
 }
 
-/* A window counts its padding, but not what ceil_mode adds beyond it. */
-static void fixed_spans(const Axis *a, bool include_pad, Span *span) {
-  for (int64_t o = 0; o < a->out; o++) {
-    const int64_t lo = o * a->stride - a->pad, hi = dm_min_i64(lo + a->kernel, a->in + a->pad);
-    span[o] = (Span){dm_max_i64(lo, 0), dm_min_i64(hi, a->in), hi - lo};
-    if (!include_pad) span[o].count = span[o].hi - span[o].lo;
-  }
+static void fixed_spans(const dm_PoolAxis *a, bool include_pad, dm_PoolSpan *span) {
+  for (int64_t o = 0; o < a->out; o++) span[o] = dm_pool_fixed_span(a, include_pad, o);
 }
 
-static dm_status run_avg(dm_Call *c, const AvgAttr *a, const int64_t size[2], bool spread) {
-  Axis ax[2];
+static dm_status run_avg(dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
+                         bool spread) {
+  dm_PoolAxis ax[2];
   MeanJob j;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(avg_axes(c, a, size, ax));
@@ -633,52 +589,45 @@ static dm_status run_avg(dm_Call *c, const AvgAttr *a, const int64_t size[2], bo
 
 dm_status avg_pool2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  Axis ax[2];
+  dm_PoolAxis ax[2];
   DM_TRY(check_planes(c, x));
   DM_TRY(dm_check_float(c, x, "input"));
-  DM_TRY(avg_axes(c, DM_ATTR(AvgAttr, c), plane_size(x), ax));
+  DM_TRY(avg_axes(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(x), ax));
   planes_meta(c, 0, x, (dm_DType)x->dtype, ax[0].out, ax[1].out);
   return DM_OK;
 }
 
 dm_status avg_pool2d_cpu(dm_Call *c) {
-  return run_avg(c, DM_ATTR(AvgAttr, c), plane_size(c->in[0]), false);
+  return run_avg(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(c->in[0]), false);
 }
 
 void avg_pool2d_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const AvgSizedAttr a = {*DM_ATTR(AvgAttr, g), {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_AvgPoolSizedAttr a = {*DM_ATTR(dm_AvgPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
 
 dm_status avg_pool2d_spread_rule(dm_Call *c) {
-  const AvgSizedAttr *a = DM_ATTR(AvgSizedAttr, c);
+  const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
 dm_status avg_pool2d_spread_cpu(dm_Call *c) {
-  const AvgSizedAttr *a = DM_ATTR(AvgSizedAttr, c);
+  const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
   return run_avg(c, &a->avg, a->size, true);
 }
 
 void avg_pool2d_spread_grad(dm_Grad *g) {
-  const AvgAttr *a = &DM_ATTR(AvgSizedAttr, g)->avg;
+  const dm_AvgPoolAttr *a = &DM_ATTR(dm_AvgPoolSizedAttr, g)->avg;
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d, a, 1, g->gy[0]);
 }
 
 /* ---- adaptive_avg_pool2d ---- */
 
-typedef struct SizeAttr {
-  int64_t size[2];
-} SizeAttr;
-
-/* Output o covers [floor(o in / out), ceil((o + 1) in / out)). */
-static void adaptive_spans(int64_t in, int64_t out, Span *span) {
-  for (int64_t o = 0; o < out; o++) {
-    const int64_t lo = o * in / out, hi = ((o + 1) * in + out - 1) / out;
-    span[o] = (Span){lo, hi, hi - lo};
-  }
+static void adaptive_spans(int64_t in, int64_t out, dm_PoolSpan *span) {
+  for (int64_t o = 0; o < out; o++) span[o] = dm_pool_adaptive_span(in, out, o);
 }
 
 static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out[2],
@@ -693,10 +642,10 @@ static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out
 
 dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  const int64_t *size = DM_ATTR(SizeAttr, c)->size;
+  const int64_t *size = DM_ATTR(dm_PoolSizeAttr, c)->size;
   DM_TRY(check_planes(c, x));
   DM_TRY(dm_check_float(c, x, "input"));
-  const int64_t *in = plane_size(x);
+  const int64_t *in = dm_plane_size(x);
   if (size[0] < 0 || size[1] < 0 || in[0] < 1 || in[1] < 1)
     return dm_fail(DM_EARG,
                    "%s: output {%lld, %lld} of input %s: wanted sizes of at least 0 and "
@@ -707,27 +656,27 @@ dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
 }
 
 dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
-  return run_adaptive(c, plane_size(c->in[0]), DM_ATTR(SizeAttr, c)->size, false);
+  return run_adaptive(c, dm_plane_size(c->in[0]), DM_ATTR(dm_PoolSizeAttr, c)->size, false);
 }
 
 void adaptive_avg_pool2d_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const SizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
 
 dm_status adaptive_avg_pool2d_spread_rule(dm_Call *c) {
-  const SizeAttr *a = DM_ATTR(SizeAttr, c);
+  const dm_PoolSizeAttr *a = DM_ATTR(dm_PoolSizeAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
 dm_status adaptive_avg_pool2d_spread_cpu(dm_Call *c) {
-  return run_adaptive(c, DM_ATTR(SizeAttr, c)->size, plane_size(c->in[0]), true);
+  return run_adaptive(c, DM_ATTR(dm_PoolSizeAttr, c)->size, dm_plane_size(c->in[0]), true);
 }
 
 void adaptive_avg_pool2d_spread_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const SizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d, &a, 1, g->gy[0]);
 }
