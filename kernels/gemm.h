@@ -13,6 +13,10 @@ extern "C" {
 /* The product by our own kernel (gemm.cu): every dtype but bool, every stride. */
 dm_status dm_cuda_gemm(const dm_Product *p);
 
+/* The product by cuBLASLt (lt.c). *done false: it is not there, or not for this
+   product, and nothing was written. */
+dm_status dm_lt_multiply(const dm_Product *p, bool *done);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,8 +5,10 @@
 #include "op/dense.h"
 
 static dm_status multiply(dm_Product *p) {
+  bool done;
   dm_product_fold(p);
-  return dm_cuda_gemm(p);
+  DM_TRY(dm_lt_multiply(p, &done));
+  return done ? DM_OK : dm_cuda_gemm(p);
 }
 
 dm_status matmul_cuda(dm_Call *c) {

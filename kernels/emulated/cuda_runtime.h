@@ -167,6 +167,14 @@ DM_EMULATED_API cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaS
 DM_EMULATED_API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out,
                                                      const void *p);
 
+/* Element types, as the libraries name them. */
+typedef enum cudaDataType_t {
+  CUDA_R_32F = 0,
+  CUDA_R_64F = 1,
+  CUDA_R_16F = 2,
+  CUDA_R_16BF = 14
+} cudaDataType;
+
 /* ---- kernels ----------------------------------------------------------------- */
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };

@@ -1,0 +1,326 @@
+/* cuBLASLt's entry points by plain loops over the operands' memory, for a build
+   without a GPU. Calls are held to what the library asks of them: kinds of one
+   sort, lines that do not overlap, a workspace and pointers as the algorithm was
+   told of.
+
+   DEMILUNE_EMULATED_CUBLASLT_REFUSES=NAME makes one entry point fail, as a library
+   that does not know the GPU would. Each heuristic and each product is counted
+   under its name. */
+#include "cublasLt.h"
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/half.h"
+}
+
+struct cublasLtContext {
+  int device;
+};
+struct dm_EmulatedDesc {
+  int32_t compute, scale, flip_a, flip_b;
+  uint32_t epilogue;
+  const void *bias;
+  int64_t bias_step;
+};
+struct dm_EmulatedLayout {
+  uint32_t type;
+  int32_t order, n_batch;
+  uint64_t rows, columns;
+  int64_t ld, step;
+};
+struct dm_EmulatedPreference {
+  uint64_t workspace;
+  uint32_t scheme, align[4];
+};
+
+/* ---- handles ------------------------------------------------------------------ */
+
+static bool is_refused(const char *name) {
+  const char *s = getenv("DEMILUNE_EMULATED_CUBLASLT_REFUSES");
+  return s && strcmp(s, name) == 0;
+}
+
+template <class T> static cublasStatus_t make(T **out, const T &value) {
+  *out = (T *)malloc(sizeof value);
+  if (!*out) return CUBLAS_STATUS_ALLOC_FAILED;
+  **out = value;
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class T> static cublasStatus_t destroy(T *p) {
+  free(p);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+  int device;
+  if (is_refused("cublasLtCreate") || cudaGetDevice(&device) != cudaSuccess)
+    return CUBLAS_STATUS_NOT_INITIALIZED;
+  return make(handle, cublasLtContext{device});
+}
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
+                                        cudaDataType scale) {
+  return make(desc, dm_EmulatedDesc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N,
+                                    CUBLASLT_EPILOGUE_DEFAULT, nullptr, 0});
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t ld) {
+  return make(layout,
+              dm_EmulatedLayout{(uint32_t)type, CUBLASLT_ORDER_COL, 1, rows, columns, ld, 0});
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return destroy(layout);
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+  return make(preference,
+              dm_EmulatedPreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}});
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return destroy(preference);
+}
+
+/* An attribute has one size. */
+template <class T> static cublasStatus_t set(T *out, const void *value, size_t n) {
+  if (!value || n != sizeof *out) return CUBLAS_STATUS_INVALID_VALUE;
+  memcpy(out, value, n);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t n) {
+  switch (what) {
+  case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return set(&d->compute, value, n);
+  case CUBLASLT_MATMUL_DESC_SCALE_TYPE: return set(&d->scale, value, n);
+  case CUBLASLT_MATMUL_DESC_TRANSA: return set(&d->flip_a, value, n);
+  case CUBLASLT_MATMUL_DESC_TRANSB: return set(&d->flip_b, value, n);
+  case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&d->epilogue, value, n);
+  case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&d->bias, value, n);
+  case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set(&d->bias_step, value, n);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t what,
+                                                const void *value, size_t n) {
+  switch (what) {
+  case CUBLASLT_MATRIX_LAYOUT_TYPE: return set(&l->type, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_ORDER: return set(&l->order, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_ROWS: return set(&l->rows, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_COLS: return set(&l->columns, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_LD: return set(&l->ld, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set(&l->n_batch, value, n);
+  case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set(&l->step, value, n);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void *value, size_t n) {
+  switch (what) {
+  case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&p->workspace, value, n);
+  case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&p->scheme, value, n);
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return set(&p->align[0], value, n);
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return set(&p->align[1], value, n);
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return set(&p->align[2], value, n);
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return set(&p->align[3], value, n);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* ---- what may be asked -------------------------------------------------------- */
+
+static size_t size_of(uint32_t type) {
+  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+static bool is_half(uint32_t type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
+
+/* The operands of one call, and its sizes. */
+struct Call {
+  const dm_EmulatedDesc *desc;
+  const dm_EmulatedLayout *a, *b, *c, *d;
+  uint64_t m, n, k;
+  const void *alpha, *beta, *a_data, *b_data, *c_data;
+  void *d_data, *workspace;
+  uint64_t part; /* bytes of the workspace: the sums of the first half of k; or 0 */
+};
+
+static bool lies_well(const dm_EmulatedLayout *l) {
+  const uint64_t line = l->order == CUBLASLT_ORDER_COL ? l->rows : l->columns;
+  const bool known = l->order == CUBLASLT_ORDER_COL || l->order == CUBLASLT_ORDER_ROW;
+  return known && l->rows > 0 && l->columns > 0 && l->ld > 0 && (uint64_t)l->ld >= line &&
+         l->n_batch > 0 && l->rows <= INT32_MAX && l->columns <= INT32_MAX;
+}
+
+static cublasStatus_t check(Call *x) {
+  const dm_EmulatedLayout *a = x->a, *b = x->b, *c = x->c, *d = x->d;
+  if (!lies_well(a) || !lies_well(b) || !lies_well(c) || !lies_well(d))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const bool flip_a = x->desc->flip_a != CUBLAS_OP_N, flip_b = x->desc->flip_b != CUBLAS_OP_N;
+  x->m = flip_a ? a->columns : a->rows;
+  x->k = flip_a ? a->rows : a->columns;
+  x->n = flip_b ? b->rows : b->columns;
+  if (x->k != (flip_b ? b->columns : b->rows) || d->rows != x->m || d->columns != x->n ||
+      c->rows != x->m || c->columns != x->n)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (a->n_batch != d->n_batch || b->n_batch != d->n_batch || c->n_batch != d->n_batch)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const bool wide = x->desc->compute == CUBLAS_COMPUTE_64F;
+  const uint32_t scale = wide ? CUDA_R_64F : CUDA_R_32F;
+  const bool kinds = a->type == b->type && c->type == d->type &&
+                     (d->type == a->type || (is_half(a->type) && d->type == CUDA_R_32F)) &&
+                     (a->type == CUDA_R_64F) == wide && x->desc->scale == (int32_t)scale;
+  const uint32_t whole = (uint32_t)(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_RELU_BIAS |
+                                    CUBLASLT_EPILOGUE_GELU_BIAS);
+  return kinds && !(x->desc->epilogue & ~whole) ? CUBLAS_STATUS_SUCCESS
+                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+enum { ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ROWS_OF_D, COLUMNS_OF_D, DEPTH, SCRATCH };
+
+static void count(const char *name) {
+  dm_emulated_enter(0);
+  dm_emulated_count_launch(name);
+  dm_emulated_leave(0);
+}
+
+cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                               cublasLtMatmulPreference_t p, int wanted,
+                               cublasLtMatmulHeuristicResult_t results[], int *n_result) {
+  count("cublasLtMatmulAlgoGetHeuristic");
+  *n_result = 0;
+  if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  if (is_refused("cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_NOT_SUPPORTED;
+  Call x = {};
+  x.desc = desc;
+  x.a = a;
+  x.b = b;
+  x.c = c;
+  x.d = d;
+  const cublasStatus_t st = check(&x);
+  if (st != CUBLAS_STATUS_SUCCESS) return st;
+  cublasLtMatmulHeuristicResult_t r = {};
+  for (int i = 0; i < 4; i++) r.algo.data[ALIGN_A + i] = p->align[i];
+  r.algo.data[ROWS_OF_D] = x.m;
+  r.algo.data[COLUMNS_OF_D] = x.n;
+  r.algo.data[DEPTH] = x.k;
+  const uint64_t sums =
+      x.m * x.n * (uint64_t)d->n_batch * (desc->compute == CUBLAS_COMPUTE_64F ? 8 : 4);
+  if (x.k >= 32 && sums <= p->workspace && p->scheme & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+    r.algo.data[SCRATCH] = r.workspaceSize = (size_t)sums;
+  r.wavesCount = 1;
+  results[0] = r;
+  *n_result = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- products ------------------------------------------------------------------ */
+
+static uint64_t place(const dm_EmulatedLayout *l, uint64_t batch, uint64_t row,
+                      uint64_t column) {
+  const uint64_t ld = (uint64_t)l->ld;
+  return batch * (uint64_t)l->step +
+         (l->order == CUBLASLT_ORDER_COL ? column * ld + row : row * ld + column);
+}
+
+template <class C> static C load(uint32_t type, const void *p, uint64_t i) {
+  switch (type) {
+  case CUDA_R_64F: return (C)((const double *)p)[i];
+  case CUDA_R_16F: return (C)dm_f16_to_f32(((const uint16_t *)p)[i]);
+  case CUDA_R_16BF: return (C)dm_bf16_to_f32(((const uint16_t *)p)[i]);
+  default: return (C)((const float *)p)[i];
+  }
+}
+template <class C> static void store(uint32_t type, void *p, uint64_t i, C v) {
+  switch (type) {
+  case CUDA_R_64F: ((double *)p)[i] = (double)v; return;
+  case CUDA_R_16F: ((uint16_t *)p)[i] = dm_f32_to_f16((float)v); return;
+  case CUDA_R_16BF: ((uint16_t *)p)[i] = dm_f32_to_bf16((float)v); return;
+  default: ((float *)p)[i] = (float)v;
+  }
+}
+
+template <class C>
+static C sum(const Call &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {
+  const bool flip_a = x.desc->flip_a != CUBLAS_OP_N, flip_b = x.desc->flip_b != CUBLAS_OP_N;
+  C s = 0;
+  for (uint64_t l = from; l < to; l++)
+    s += load<C>(x.a->type, x.a_data, flip_a ? place(x.a, z, l, i) : place(x.a, z, i, l)) *
+         load<C>(x.b->type, x.b_data, flip_b ? place(x.b, z, j, l) : place(x.b, z, l, j));
+  return s;
+}
+
+template <class C> static C finished(const Call &x, uint64_t z, uint64_t i, C v) {
+  const uint32_t e = x.desc->epilogue;
+  if (e & CUBLASLT_EPILOGUE_BIAS)
+    v += load<C>(x.d->type, x.desc->bias, z * (uint64_t)x.desc->bias_step + i);
+  if (e & CUBLASLT_EPILOGUE_RELU) v = v < 0 ? C(0) : v;
+  if (e & CUBLASLT_EPILOGUE_GELU) {
+    const double y = (double)v, inner = 0.7978845608028654 * (y + 0.044715 * y * y * y);
+    v = (C)(0.5 * y * (1 + tanh(inner)));
+  }
+  return v;
+}
+
+template <class C> static void multiply(void *arg) {
+  const Call &x = *(const Call *)arg;
+  const C alpha = *(const C *)x.alpha, beta = *(const C *)x.beta;
+  const uint64_t half = x.part ? x.k / 2 : 0, n_batch = (uint64_t)x.d->n_batch;
+  C *const part = (C *)x.workspace;
+  for (uint64_t z = 0, at = 0; z < n_batch && half; z++)
+    for (uint64_t j = 0; j < x.n; j++)
+      for (uint64_t i = 0; i < x.m; i++) part[at++] = sum<C>(x, z, i, j, 0, half);
+  for (uint64_t z = 0, at = 0; z < n_batch; z++)
+    for (uint64_t j = 0; j < x.n; j++)
+      for (uint64_t i = 0; i < x.m; i++, at++) {
+        C v = sum<C>(x, z, i, j, half, x.k);
+        if (half) v += part[at];
+        v *= alpha;
+        if (beta != 0) v += beta * load<C>(x.c->type, x.c_data, place(x.c, z, i, j));
+        store(x.d->type, x.d_data, place(x.d, z, i, j), finished(x, z, i, v));
+      }
+}
+
+static bool is_aligned(const void *p, uint64_t n) { return (uintptr_t)p % n == 0; }
+
+/* What was promised when the algorithm was chosen. */
+static bool keeps_promises(const Call &x, const cublasLtMatmulAlgo_t *algo, size_t workspace) {
+  const uint64_t *v = algo->data;
+  const bool biased = x.desc->epilogue & CUBLASLT_EPILOGUE_BIAS;
+  return v[ROWS_OF_D] == x.m && v[COLUMNS_OF_D] == x.n && v[DEPTH] == x.k &&
+         v[SCRATCH] <= workspace && is_aligned(x.a_data, v[ALIGN_A]) &&
+         is_aligned(x.b_data, v[ALIGN_B]) && is_aligned(x.c_data, v[ALIGN_C]) &&
+         is_aligned(x.d_data, v[ALIGN_D]) && is_aligned(x.workspace, 256) &&
+         (!biased || (x.desc->bias && is_aligned(x.desc->bias, size_of(x.d->type))));
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t n_workspace, cudaStream_t stream) {
+  int device;
+  if (!handle || cudaGetDevice(&device) != cudaSuccess || device != handle->device)
+    return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (is_refused("cublasLtMatmul")) return CUBLAS_STATUS_NOT_SUPPORTED;
+  Call x = {desc,  a_layout, b_layout, c_layout, d_layout, 0, 0,         0,
+            alpha, beta,     a,        b,        c,        d, workspace, 0};
+  const cublasStatus_t st = check(&x);
+  if (st != CUBLAS_STATUS_SUCCESS) return st;
+  if (!algo || !keeps_promises(x, algo, n_workspace)) return CUBLAS_STATUS_INVALID_VALUE;
+  x.part = algo->data[SCRATCH];
+  const void *const pointers[] = {a, b, c, d, workspace, desc->bias};
+  for (const void *p : pointers) dm_emulated_check_pointer("cublasLtMatmul", p);
+  const bool wide = desc->compute == CUBLAS_COMPUTE_64F;
+  const cudaError_t e =
+      dm_emulated_run("cublasLtMatmul", stream, wide ? multiply<double> : multiply<float>, &x);
+  return e == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}

@@ -1,0 +1,371 @@
+/* Matrix products by cuBLASLt, NVIDIA's library, where it is found.
+
+   The library counts columns first. A row-major matrix read that way is its own
+   transpose, so c = a b is asked for as c' = b' a': b goes in first.
+
+   For each kind of product the library is asked once how it would do it; the
+   answer, with the descriptors, is kept as a plan. A kind that it refuses is
+   remembered too, and left to our own kernel. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kernels/gemm.h"
+#include "kernels/library.h"
+
+enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 };
+
+/* ---- the library ---- */
+
+#define ENTRIES(X)                        \
+  X(cublasLtCreate)                       \
+  X(cublasLtMatmulDescCreate)             \
+  X(cublasLtMatmulDescDestroy)            \
+  X(cublasLtMatmulDescSetAttribute)       \
+  X(cublasLtMatrixLayoutCreate)           \
+  X(cublasLtMatrixLayoutDestroy)          \
+  X(cublasLtMatrixLayoutSetAttribute)     \
+  X(cublasLtMatmulPreferenceCreate)       \
+  X(cublasLtMatmulPreferenceDestroy)      \
+  X(cublasLtMatmulPreferenceSetAttribute) \
+  X(cublasLtMatmulAlgoGetHeuristic)       \
+  X(cublasLtMatmul)
+
+typedef struct Library {
+#define ENTRY(NAME) __typeof__(&NAME) NAME;
+  ENTRIES(ENTRY)
+#undef ENTRY
+} Library;
+
+/* Guarded by `lock`, as everything below: descriptors are written and read for
+   each product. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Library lt;
+static enum { UNTRIED, OPEN, MISSING } state;
+static cublasLtHandle_t handles[MAX_DEVICE];
+
+#ifdef DM_EMULATED
+static bool load(void) {
+#define ENTRY(NAME) lt.NAME = NAME;
+  ENTRIES(ENTRY)
+#undef ENTRY
+  return true;
+}
+#else
+/* POSIX lets a symbol be a function; ISO C wants the detour. */
+static bool find(void *library, const char *name, void *out) {
+  void *const symbol = dlsym(library, name);
+  memcpy(out, &symbol, sizeof symbol);
+  return symbol != NULL;
+}
+static bool load(void) {
+  static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
+                                      "libcublasLt.so", NULL};
+  char why[256];
+  void *const library = dm_cuda_library(names, why, sizeof why);
+  bool ok = library != NULL;
+#define ENTRY(NAME) ok = ok && find(library, #NAME, &lt.NAME);
+  ENTRIES(ENTRY)
+#undef ENTRY
+  return ok;
+}
+#endif
+
+static bool is_good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
+
+/* The device's handle; NULL where the library does not serve. */
+static cublasLtHandle_t handle_of(int device) {
+  if (state == UNTRIED) {
+    const char *wanted = getenv("DEMILUNE_CUBLASLT");
+    state = !(wanted && strcmp(wanted, "0") == 0) && load() ? OPEN : MISSING;
+  }
+  if (state == MISSING || device >= MAX_DEVICE) return NULL;
+  if (!handles[device] && !is_good(lt.cublasLtCreate(&handles[device]))) state = MISSING;
+  return handles[device];
+}
+
+/* ---- what is asked for ---- */
+
+/* All that the choice of an algorithm may depend on. Numbers of one size, without
+   gaps: compared as bytes. */
+typedef struct Key {
+  int64_t device, dtype, m, n, k, n_batch;
+  int64_t flip_a, flip_b; /* memory holds rows where the library expects columns */
+  int64_t ld_a, ld_b, step_a, step_b, step_c;
+  int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
+} Key;
+
+/* A rows x columns matrix by its steps, as the library takes one: side by side in
+   one direction, lines that do not overlap in the other. */
+static bool lies_in_columns(int64_t rows, int64_t columns, int64_t row_step,
+                            int64_t column_step, int64_t *ld) {
+  if (rows > 1 && row_step != 1) return false;
+  *ld = columns > 1 ? column_step : rows;
+  return *ld >= rows && *ld <= INT32_MAX;
+}
+static bool lies(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step,
+                 int64_t *flip, int64_t *ld) {
+  *flip = !lies_in_columns(rows, columns, row_step, column_step, ld);
+  return !*flip || lies_in_columns(columns, rows, column_step, row_step, ld);
+}
+
+/* The batch dim that is longest goes in as the library's one; the others are loops.
+   c_step: elements from one product of a dim to its next. */
+typedef struct Batches {
+  int along; /* -1: one product */
+  int64_t n_loop, c_step[DM_MAX_DIM];
+} Batches;
+
+static Batches batches_of(const dm_Product *p) {
+  Batches b = {-1, 1, {0}};
+  int64_t step = p->m * p->n;
+  for (int d = p->n_batch - 1; d >= 0; d--) {
+    b.c_step[d] = step;
+    step *= p->size[d];
+    if (b.along < 0 || p->size[d] > p->size[b.along]) b.along = d;
+  }
+  for (int d = 0; d < p->n_batch; d++)
+    if (d != b.along) b.n_loop *= p->size[d];
+  return b;
+}
+
+/* The largest power of two, to ALIGNED, that every address of the loops divides. */
+static int64_t alignment(const void *data, const int64_t *step, int n, int64_t size) {
+  uintptr_t bits = (uintptr_t)data | ALIGNED;
+  for (int d = 0; d < n; d++) bits |= (uintptr_t)(step[d] * size);
+  return (int64_t)(bits & (~bits + 1));
+}
+
+static bool fits(int64_t n) { return n > 0 && n <= INT32_MAX; }
+
+static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
+  const int64_t size = dm_dtype_size(p->a.dtype);
+  const int d = b->along;
+  memset(key, 0, sizeof *key);
+  key->device = dm_cuda_device();
+  key->dtype = (int64_t)p->a.dtype;
+  key->m = p->m;
+  key->n = p->n;
+  key->k = p->k;
+  key->n_batch = d < 0 ? 1 : p->size[d];
+  if (!fits(key->m) || !fits(key->n) || !fits(key->k) || !fits(key->n_batch)) return false;
+  if (!lies(p->n, p->k, p->b.cs, p->b.rs, &key->flip_b, &key->ld_b)) return false;
+  if (!lies(p->k, p->m, p->a.cs, p->a.rs, &key->flip_a, &key->ld_a)) return false;
+  if (d >= 0) {
+    key->step_a = p->a_step[d];
+    key->step_b = p->b_step[d];
+    key->step_c = b->c_step[d];
+    if (key->step_a < 0 || key->step_b < 0) return false;
+  }
+  key->align_a = alignment(p->a.data, p->a_step, p->n_batch, size);
+  key->align_b = alignment(p->b.data, p->b_step, p->n_batch, size);
+  key->align_c = alignment(p->c, b->c_step, p->n_batch, size);
+  if (p->bias) key->bias = alignment(p->bias, NULL, 0, size);
+  /* the library is told of no smaller alignment of a bias: it reads words */
+  return !p->bias || key->bias >= BIAS_ALIGNED;
+}
+
+/* ---- plans ---- */
+
+typedef struct Plan {
+  Key key;
+  bool used, refused;
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, c;
+  cublasLtMatmulAlgo_t algo;
+  size_t workspace; /* bytes */
+} Plan;
+
+/* A key's plans lie in one row, the newest first; the oldest makes room. */
+enum { ROWS = 256, PER_ROW = 4 };
+static Plan plans[ROWS][PER_ROW];
+
+static void plan_free(Plan *p) {
+  if (p->desc) lt.cublasLtMatmulDescDestroy(p->desc);
+  if (p->a) lt.cublasLtMatrixLayoutDestroy(p->a);
+  if (p->b) lt.cublasLtMatrixLayoutDestroy(p->b);
+  if (p->c) lt.cublasLtMatrixLayoutDestroy(p->c);
+  p->desc = NULL;
+  p->a = p->b = p->c = NULL;
+}
+
+static cudaDataType type_of(const Key *key) {
+  switch ((dm_DType)key->dtype) {
+  case DM_F16: return CUDA_R_16F;
+  case DM_BF16: return CUDA_R_16BF;
+  case DM_F64: return CUDA_R_64F;
+  default: return CUDA_R_32F;
+  }
+}
+
+static bool make_layout(const Key *key, int64_t rows, int64_t columns, int64_t ld, int64_t step,
+                        cublasLtMatrixLayout_t *out) {
+  const int32_t n_batch = (int32_t)key->n_batch;
+  if (!is_good(lt.cublasLtMatrixLayoutCreate(out, type_of(key), (uint64_t)rows,
+                                             (uint64_t)columns, ld)))
+    return false;
+  return is_good(lt.cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                     &n_batch, sizeof n_batch)) &&
+         is_good(lt.cublasLtMatrixLayoutSetAttribute(
+             *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step));
+}
+
+static bool set_desc(Plan *p, cublasLtMatmulDescAttributes_t what, const void *v, size_t n) {
+  return is_good(lt.cublasLtMatmulDescSetAttribute(p->desc, what, v, n));
+}
+static bool set_bias(Plan *p, const void *bias) {
+  return set_desc(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
+/* float32 and the 16-bit types add up in float32; float32 is not cut to TF32. */
+static bool make_desc(Plan *p) {
+  const bool wide = p->key.dtype == DM_F64;
+  const int32_t flip_a = p->key.flip_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const int32_t flip_b = p->key.flip_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const uint32_t epilogue = p->key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  return is_good(lt.cublasLtMatmulDescCreate(&p->desc,
+                                             wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                             wide ? CUDA_R_64F : CUDA_R_32F)) &&
+         set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &flip_b, sizeof flip_b) &&
+         set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &flip_a, sizeof flip_a) &&
+         set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+}
+
+/* Parts of a long sum may be added up in the type that is computed in, never in a
+   16-bit output: that is rounded once. */
+static bool make_preference(const Key *key, cublasLtMatmulPreference_t *out) {
+  const uint64_t workspace = WORKSPACE;
+  const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const struct {
+    cublasLtMatmulPreferenceAttributes_t what;
+    uint32_t bytes;
+  } align[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->align_a},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c}};
+  if (!is_good(lt.cublasLtMatmulPreferenceCreate(out))) return false;
+  bool ok =
+      is_good(lt.cublasLtMatmulPreferenceSetAttribute(
+          *out, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) &&
+      is_good(lt.cublasLtMatmulPreferenceSetAttribute(
+          *out, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme));
+  for (int i = 0; i < DM_COUNT(align) && ok; i++)
+    ok = is_good(lt.cublasLtMatmulPreferenceSetAttribute(*out, align[i].what, &align[i].bytes,
+                                                         sizeof align[i].bytes));
+  return ok;
+}
+
+static bool choose(Plan *p, cublasLtHandle_t handle) {
+  cublasLtMatmulPreference_t preference = NULL;
+  cublasLtMatmulHeuristicResult_t best;
+  int n = 0;
+  memset(&best, 0, sizeof best);
+  const bool ok = make_preference(&p->key, &preference) &&
+                  is_good(lt.cublasLtMatmulAlgoGetHeuristic(handle, p->desc, p->b, p->a, p->c,
+                                                            p->c, preference, 1, &best, &n)) &&
+                  n == 1 && is_good(best.state);
+  if (preference) lt.cublasLtMatmulPreferenceDestroy(preference);
+  p->algo = best.algo;
+  p->workspace = best.workspaceSize;
+  return ok;
+}
+
+static bool plan_make(Plan *p, cublasLtHandle_t handle, const void *bias) {
+  const Key *k = &p->key;
+  return make_desc(p) && (!bias || set_bias(p, bias)) &&
+         (k->flip_b ? make_layout(k, k->k, k->n, k->ld_b, k->step_b, &p->b)
+                    : make_layout(k, k->n, k->k, k->ld_b, k->step_b, &p->b)) &&
+         (k->flip_a ? make_layout(k, k->m, k->k, k->ld_a, k->step_a, &p->a)
+                    : make_layout(k, k->k, k->m, k->ld_a, k->step_a, &p->a)) &&
+         make_layout(k, k->n, k->m, k->n, k->step_c, &p->c) && choose(p, handle);
+}
+
+static uint64_t hash_of(const Key *key) {
+  uint64_t h = 0, word;
+  for (size_t i = 0; i < sizeof *key; i += sizeof word) {
+    memcpy(&word, (const char *)key + i, sizeof word);
+    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+/* Gives up what it holds, but not that it was refused. */
+static void plan_refuse(Plan *p) {
+  plan_free(p);
+  p->refused = true;
+}
+
+static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const void *bias) {
+  Plan *row = plans[hash_of(key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++)
+    if (row[i].used && memcmp(&row[i].key, key, sizeof *key) == 0) return &row[i];
+  plan_free(&row[PER_ROW - 1]);
+  memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
+  memset(row, 0, sizeof *row);
+  row->key = *key;
+  row->used = true;
+  if (!plan_make(row, handle, bias)) plan_refuse(row);
+  return row;
+}
+
+/* ---- multiplying ---- */
+
+static const void *at(const dm_Product *p, const void *data, int64_t elements) {
+  return (const char *)data + elements * dm_dtype_size(p->a.dtype);
+}
+
+/* Product o of the loops. */
+static bool launch(const dm_Product *p, const Batches *b, Plan *plan, int64_t o,
+                   void *workspace) {
+  const float alpha32 = (float)p->alpha, beta32 = (float)p->beta;
+  const bool wide = p->a.dtype == DM_F64;
+  int64_t i = 0, j = 0, l = 0;
+  for (int d = p->n_batch - 1; d >= 0; d--) {
+    if (d == b->along) continue;
+    const int64_t index = o % p->size[d];
+    o /= p->size[d];
+    i += index * p->a_step[d];
+    j += index * p->b_step[d];
+    l += index * b->c_step[d];
+  }
+  void *const c = (char *)p->c + l * dm_dtype_size(p->a.dtype);
+  return is_good(lt.cublasLtMatmul(
+      handles[plan->key.device], plan->desc, wide ? (const void *)&p->alpha : &alpha32,
+      at(p, p->b.data, j), plan->b, at(p, p->a.data, i), plan->a,
+      wide ? (const void *)&p->beta : &beta32, c, plan->c, c, plan->c, &plan->algo, workspace,
+      plan->workspace, dm_cuda_stream()));
+}
+
+static dm_status multiply(const dm_Product *p, const Batches *b, Plan *plan, bool *done) {
+  void *workspace = NULL;
+  const int64_t n = (int64_t)plan->workspace;
+  dm_status st = DM_OK;
+  if (n > 0) DM_TRY(dm_cuda_scratch(n, &workspace));
+  for (int64_t o = 0; o < b->n_loop && st == DM_OK; o++) {
+    *done = launch(p, b, plan, o, workspace);
+    if (*done) continue;
+    plan_refuse(plan);
+    if (o > 0) st = dm_fail(DM_EDEV, "cuda: cuBLASLt failed amid a batch of products");
+    break;
+  }
+  dm_cuda_scratch_free(workspace, n);
+  return st;
+}
+
+dm_status dm_lt_multiply(const dm_Product *p, bool *done) {
+  Key key;
+  *done = false;
+  if (!dm_is_float(p->a.dtype)) return DM_OK;
+  const Batches b = batches_of(p);
+  if (!key_of(p, &b, &key)) return DM_OK;
+  dm_status st = DM_OK;
+  pthread_mutex_lock(&lock);
+  const cublasLtHandle_t handle = handle_of(dm_cuda_device());
+  Plan *plan = handle ? plan_of(&key, handle, p->bias) : NULL;
+  if (plan && !plan->refused && (!p->bias || set_bias(plan, p->bias)))
+    st = multiply(p, &b, plan, done);
+  pthread_mutex_unlock(&lock);
+  return st;
+}
