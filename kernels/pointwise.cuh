@@ -6,8 +6,9 @@
        __device__ C operator()(const C *x) const { return x[0] + p * x[1]; }
      };
 
-   Dense operands of one float dtype move 16 bytes a thread; all others take the
-   strided walk, with types known at run time. A host number is a constant. */
+   Operands of one float dtype (and bool ones) whose rows are dense, or repeat one
+   element, move 16 bytes a thread; all others take the strided walk, with types
+   known at run time. A host number is a constant. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
@@ -19,55 +20,66 @@ template <class C, int N> struct dm_Inputs {
   uint8_t dtype[N > 0 ? N : 1];
 };
 
-template <class T> struct dm_Pack {
-  static const int n = 16 / (int)sizeof(T);
-  T v[n];
-};
-template <class T> static __device__ inline dm_Pack<T> dm_load_pack(const void *p, int64_t i) {
-  const uint4 words = ((const uint4 *)p)[i];
-  dm_Pack<T> pack;
-  memcpy(&pack, &words, 16);
-  return pack;
+/* As many elements of T as 16 bytes hold; and so many of another type. */
+template <class T> static constexpr DM_HD int dm_pack_size() { return 16 / (int)sizeof(T); }
+
+/* m elements at p as the compute type: one word when they fill the run. Loops have
+   a fixed length, so that arrays stay in registers. */
+template <class C, class T, int V>
+static __device__ inline void dm_widen_run(const T *p, int m, C *a) {
+  dm_Run<T, V> x;
+  if (m == V) x = *(const dm_Run<T, V> *)p;
+  else
+    for (int i = 0; i < V; i++) x.v[i] = p[i < m ? i : 0];
+  for (int i = 0; i < V; i++) a[i] = dm_get<C, T>(x.v[i]);
 }
-template <class T>
-static __device__ inline void dm_store_pack(void *p, int64_t i, const dm_Pack<T> &pack) {
-  uint4 words;
-  memcpy(&words, &pack, 16);
-  ((uint4 *)p)[i] = words;
+template <class C, class T, int V>
+static __device__ inline void dm_narrow_run(T *p, int m, const C *a) {
+  dm_Run<T, V> y;
+  for (int i = 0; i < V; i++) dm_put(&y.v[i], a[i]);
+  if (m == V) *(dm_Run<T, V> *)p = y;
+  else
+    for (int i = 0; i < V; i++)
+      if (i < m) p[i] = y.v[i];
 }
 
-/* Pack k of an operand, widened; m < n elements of it, at the end of the data. */
-template <class C, class T>
-static __device__ inline void dm_widen_pack(const void *p, C constant, int64_t k, int m, C *a) {
-  const int n = dm_Pack<T>::n;
-  if (!p) {
-    for (int i = 0; i < n; i++) a[i] = constant;
-  } else if (m == n) {
-    const dm_Pack<T> x = dm_load_pack<T>(p, k);
-    for (int i = 0; i < n; i++) a[i] = dm_get<C, T>(x.v[i]);
-  } else {
-    for (int i = 0; i < n; i++) a[i] = i < m ? dm_get<C, T>(((const T *)p)[k * n + i]) : C(0);
+/* Operand j's m elements of the pack that begins at `at`; step 0: one for all. */
+template <class C, class T, int N>
+static __device__ inline void dm_widen_pack(const dm_Inputs<C, N> &in, int j, int64_t at,
+                                            int64_t step, int m, C *a) {
+  const int V = dm_pack_size<T>();
+  const bool truth = in.dtype[j] == DM_BOOL;
+  if (in.data[j] && step != 0) {
+    if (truth) dm_widen_run<C, bool, V>((const bool *)in.data[j] + at, m, a);
+    else dm_widen_run<C, T, V>((const T *)in.data[j] + at, m, a);
+    return;
   }
+  const C v = !in.data[j] ? in.constant[j]
+              : truth     ? dm_get<C, bool>(((const bool *)in.data[j])[at])
+                          : dm_get<C, T>(((const T *)in.data[j])[at]);
+  for (int i = 0; i < V; i++) a[i] = v;
 }
 
-/* n elements of T, dense and 16-byte aligned. */
+/* The walk is over packs; n elements, the last pack may be short. */
 template <class Fn, class C, class T, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
-    dense_kernel(Fn fn, T *out, dm_Inputs<C, N> in, int64_t n) {
-  const int V = dm_Pack<T>::n;
-  for (int64_t k = dm_thread(); k * V < n; k += dm_threads()) {
+    packed_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk,
+                  int64_t n) {
+  const int V = dm_pack_size<T>();
+  for (int64_t k = dm_thread(); k < walk.numel; k += dm_threads()) {
     const int m = n - k * V < V ? (int)(n - k * V) : V;
-    C a[N > 0 ? N : 1][V];
-    dm_Pack<T> y;
-    for (int j = 0; j < N; j++) dm_widen_pack<C, T>(in.data[j], in.constant[j], k, m, a[j]);
+    int64_t off[N + 1];
+    C a[N > 0 ? N : 1][V], y[V];
+    walk.at(k, off);
+    for (int j = 0; j < N; j++)
+      dm_widen_pack<C, T, N>(in, j, off[j + 1], walk.stride[j + 1][walk.ndim - 1], m, a[j]);
     for (int i = 0; i < V; i++) {
       C x[N > 0 ? N : 1];
       for (int j = 0; j < N; j++) x[j] = a[j][i];
-      dm_put(&y.v[i], fn(x));
+      y[i] = fn(x);
     }
-    if (m == V) dm_store_pack<T>(out, k, y);
-    else
-      for (int i = 0; i < m; i++) out[k * V + i] = y.v[i];
+    if (out_dtype == DM_BOOL) dm_narrow_run<C, bool, V>((bool *)out + off[0], m, y);
+    else dm_narrow_run<C, T, V>((T *)out + off[0], m, y);
   }
 }
 
@@ -89,64 +101,106 @@ static inline void dm_constant(const dm_Tensor *t, double *v) { *v = dm_host_f64
 static inline void dm_constant(const dm_Tensor *t, int64_t *v) { *v = dm_host_i64(t); }
 
 static inline bool dm_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
-/* May t take part in a dense kernel of that dtype and size? */
-static inline bool dm_packs(const dm_Tensor *t, dm_DType dtype, int64_t numel) {
-  return t->dtype == dtype && t->numel == numel && dm_tensor_is_contiguous(t) &&
-         dm_aligned(dm_tensor_data(t));
-}
+
+/* A launch's operands: out, then the inputs. */
+template <class C, int N> struct dm_Operands {
+  dm_Inputs<C, N> in;
+  dm_Walk<N + 1> walk;
+  void *data[N + 1];
+
+  dm_Operands(dm_Tensor *out, dm_Tensor *const *inputs) {
+    dm_Tensor *all[N + 1] = {out};
+    for (int j = 0; j < N; j++) all[j + 1] = inputs[j];
+    walk = dm_walk<N + 1>(all, data);
+    for (int j = 0; j < N; j++) {
+      in.dtype[j] = inputs[j]->dtype;
+      in.data[j] = dm_is_host(inputs[j]) ? NULL : data[j + 1];
+      if (!in.data[j]) dm_constant(inputs[j], &in.constant[j]);
+    }
+  }
+};
 
 /* out = fn(in...) in the compute type C. */
 template <class C, int N, class Fn>
 static dm_status dm_strided(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
-  dm_Tensor *all[N + 1] = {out};
-  void *data[N + 1];
-  dm_Inputs<C, N> args;
   if (out->numel == 0) return DM_OK;
-  for (int j = 0; j < N; j++) all[j + 1] = in[j];
-  const dm_Walk<N + 1> walk = dm_walk<N + 1>(all, data);
-  for (int j = 0; j < N; j++) {
-    args.dtype[j] = in[j]->dtype;
-    args.data[j] = dm_is_host(in[j]) ? NULL : data[j + 1];
-    if (!args.data[j]) dm_constant(in[j], &args.constant[j]);
-  }
+  const dm_Operands<C, N> o(out, in);
   return dm_launch((strided_kernel<Fn, C, N>), dm_blocks(out->numel), DM_THREADS, 0, fn,
-                   data[0], (int)out->dtype, args, walk);
+                   o.data[0], (int)out->dtype, o.in, o.walk);
+}
+
+/* Makes the walk one over packs of V elements; false where packs do not fit. An
+   operand's rows are dense, their packs lying on the words of their size, or
+   repeat one element; rows other than the only one are whole packs. */
+template <class C, int N>
+static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
+  dm_Walk<N + 1> *w = &o->walk;
+  const int last = w->ndim - 1;
+  if (last < 0 || w->stride[0][last] != 1 || (last > 0 && w->shape[last] % V != 0))
+    return false;
+  for (int k = 0; k <= N; k++) {
+    const int dtype = k == 0 ? out->dtype : o->in.dtype[k - 1];
+    if ((k > 0 && !o->in.data[k - 1]) || w->stride[k][last] == 0) continue;
+    if (w->stride[k][last] != 1) return false;
+    if ((uintptr_t)o->data[k] % (uintptr_t)(V * dm_dtype_sizes[dtype]) != 0) return false;
+    for (int d = 0; d < last; d++)
+      if (w->stride[k][d] % V != 0) return false;
+  }
+  for (int k = 0; k <= N; k++) w->stride[k][last] *= V;
+  w->shape[last] = dm_ceil_div(w->shape[last], V);
+  w->numel = dm_ceil_div(w->numel, V);
+  w->wide = w->numel >= INT64_C(1) << 31;
+  if (!w->wide)
+    for (int d = 0; d <= last; d++) w->div[d] = dm_divisor(w->shape[d]);
+  return true;
 }
 
 template <class C, class T, int N, class Fn>
-static dm_status dm_dense(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
-  dm_Inputs<C, N> args;
+static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
   if (out->numel == 0) return DM_OK;
-  for (int j = 0; j < N; j++) {
-    args.dtype[j] = in[j]->dtype;
-    args.data[j] = dm_is_host(in[j]) ? NULL : dm_tensor_data(in[j]);
-    if (!args.data[j]) dm_constant(in[j], &args.constant[j]);
-  }
-  return dm_launch((dense_kernel<Fn, C, T, N>),
-                   dm_blocks(dm_ceil_div(out->numel, dm_Pack<T>::n)), DM_THREADS, 0, fn,
-                   (T *)dm_tensor_data(out), args, out->numel);
+  dm_Operands<C, N> o(out, in);
+  if (!dm_walk_packs<C, N>(&o, out, dm_pack_size<T>())) return dm_strided<C, N>(out, in, fn);
+  return dm_launch((packed_kernel<Fn, C, T, N>), dm_blocks(o.walk.numel), DM_THREADS, 0, fn,
+                   o.data[0], (int)out->dtype, o.in, o.walk, out->numel);
 }
 
-/* The formula in float or double, as `compute` asks (a float dtype). */
+/* The one float dtype of the operands on the device, bool ones aside; DM_BOOL when
+   there is none or more than one. */
+static inline dm_DType dm_pack_dtype(const dm_Tensor *out, int n, dm_Tensor *const *in) {
+  dm_DType one = (dm_DType)out->dtype;
+  for (int j = 0; j < n; j++) {
+    const dm_DType d = (dm_DType)in[j]->dtype;
+    if (dm_is_host(in[j]) || d == DM_BOOL) continue;
+    if (one != DM_BOOL && one != d) return DM_BOOL;
+    one = d;
+  }
+  return dm_is_float(one) ? one : DM_BOOL;
+}
+
+/* Is an operand on the device float64? Kernels that compute in float meet none. */
+static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in) {
+  bool any = out->dtype == DM_F64;
+  for (int j = 0; j < n; j++) any |= !dm_is_host(in[j]) && in[j]->dtype == DM_F64;
+  return any;
+}
+
+/* The formula in float or double, as `compute` (a float dtype) asks. */
 template <template <class> class Fn, int N>
 static dm_status dm_pointwise_float(dm_Tensor *out, dm_Tensor *const *in, dm_DType compute,
                                     double p, double q) {
   const Fn<float> f32 = {(float)p, (float)q};
   const Fn<double> f64 = {p, q};
-  bool packs = dm_packs(out, (dm_DType)out->dtype, out->numel);
-  for (int j = 0; j < N && packs; j++)
-    packs = dm_is_host(in[j]) || dm_packs(in[j], (dm_DType)out->dtype, out->numel);
-  if (packs && dm_is_float((dm_DType)out->dtype) &&
-      dm_compute_dtype((dm_DType)out->dtype) == dm_compute_dtype(compute)) {
-    switch ((dm_DType)out->dtype) {
-    case DM_F16: return dm_dense<float, dm_f16, N>(out, in, f32);
-    case DM_BF16: return dm_dense<float, dm_bf16, N>(out, in, f32);
-    case DM_F32: return dm_dense<float, float, N>(out, in, f32);
-    default: return dm_dense<double, double, N>(out, in, f64);
-    }
+  const dm_DType dtype = dm_pack_dtype(out, N, in);
+  if (compute == DM_F64 || dm_any_f64(out, N, in)) {
+    if (dtype == DM_F64) return dm_packed<double, double, N>(out, in, f64);
+    return dm_strided<double, N>(out, in, f64);
   }
-  if (compute == DM_F64) return dm_strided<double, N>(out, in, f64);
-  return dm_strided<float, N>(out, in, f32);
+  switch (dtype) {
+  case DM_F16: return dm_packed<float, dm_f16, N>(out, in, f32);
+  case DM_BF16: return dm_packed<float, dm_bf16, N>(out, in, f32);
+  case DM_F32: return dm_packed<float, float, N>(out, in, f32);
+  default: return dm_strided<float, N>(out, in, f32);
+  }
 }
 
 #endif

@@ -51,23 +51,8 @@ dm_status masked_fill_rule(dm_Call *c) {
   return DM_OK;
 }
 
-#define MASKED(SUFFIX, TYPE)                                                                  \
-  static void masked_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
-    const TYPE *x = in[0], *mask = in[1], *value = in[2];                                     \
-    DM_UNUSED(p);                                                                             \
-    for (int64_t i = 0; i < n; i++) {                                                         \
-      const TYPE a = value[i], b = x[i]; /* both read: no branch */                           \
-      out[i] = mask[i] != 0 ? a : b;                                                          \
-    }                                                                                         \
-  }
-MASKED(f32, float)
-MASKED(f64, double)
-MASKED(i64, int64_t)
-#undef MASKED
-
 dm_status masked_fill_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {masked_f32, masked_f64, masked_i64};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, NULL);
+  return dm_choose(c->out[0], c->in[1], c->in[2], c->in[0]);
 }
 
 void masked_fill_grad(dm_Grad *g) {

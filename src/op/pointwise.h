@@ -25,6 +25,9 @@ typedef struct dm_Pointwise {
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param);
 
+/* out = cond ? x : y, elementwise, in the compute type of out. */
+dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y);
+
 /* Compositions' short hands; see dm_x. */
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 dm_Tensor *x_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);

@@ -1,8 +1,6 @@
-/* Random tensors. A draw of n elements takes the generator's next counters;
-   element i reads word i % 4 of counter i / 4 (float32 and below), or two
-   words of counter i / 2 (float64, integers). So what a seed gives depends on
-   neither threads nor strides, and every device can give the same. */
-#include <math.h>
+/* Random tensors; see random.h for which words of the generator give what. */
+#include "op/random.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,17 +11,8 @@
 #include "cpu/vec.h"
 #include "op/create.h"
 #include "op/dense.h"
-#include "op/random.h"
 
 enum { GRAIN = 16384, BLOCK = 256 };
-
-/* The generator as it stands; it moves on by the counters that n elements use. */
-static dm_Generator take_counters(int64_t n, int64_t per_counter) {
-  dm_Generator *g = dm_modes()->generator;
-  const dm_Generator at = *g;
-  g->offset += (uint64_t)((n + per_counter - 1) / per_counter);
-  return at;
-}
 
 /* ---- words ---- */
 
@@ -51,22 +40,12 @@ static void uniform2(const uint32_t *w, int64_t n_words, double *v) {
   for (int64_t i = 0; i < n_words / 2; i++) v[i] = dm_uniform_f64(w[2 * i], w[2 * i + 1]);
 }
 
-/* Box & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
 static void normal4(const uint32_t *w, int64_t n_words, float *v) {
-  for (int64_t i = 0; i < n_words; i += 2) {
-    const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w[i])));
-    const float angle = 6.28318530717958648f * dm_uniform_f32(w[i + 1]); /* 2 pi u */
-    v[i] = r * cosf(angle);
-    v[i + 1] = r * sinf(angle);
-  }
+  for (int64_t i = 0; i < n_words; i += 2) dm_normal_f32(w[i], w[i + 1], &v[i], &v[i + 1]);
 }
 static void normal2(const uint32_t *w, int64_t n_words, double *v) {
   uniform2(w, n_words, v);
-  for (int64_t i = 0; i < n_words / 2; i += 2) {
-    const double r = sqrt(-2 * log(1 - v[i])), angle = 6.28318530717958648 * v[i + 1];
-    v[i] = r * cos(angle);
-    v[i + 1] = r * sin(angle);
-  }
+  for (int64_t i = 0; i < n_words / 2; i += 2) dm_normal_f64(&v[i], &v[i + 1]);
 }
 
 /* Elements first .. first + n - 1 of a draw, n <= BLOCK. */
@@ -85,19 +64,6 @@ static void draw_f64(dm_Generator g, Pair *pair, int64_t first, int64_t n, doubl
   element_words(g, first, n, 2, w, &words);
   pair(w, words, v);
   memcpy(out, v + first % 2, sizeof *out * (size_t)n);
-}
-
-static uint64_t draw_u64(dm_Generator g, int64_t i) {
-  const dm_Philox p = dm_philox(g.seed, g.offset + (uint64_t)i / 2);
-  const int k = i % 2 == 0 ? 0 : 2;
-  return (uint64_t)p.v[k] << 32 | p.v[k + 1];
-}
-
-/* floor(u * n / 2^64): u scaled to 0 .. n - 1. */
-static uint64_t scale_u64(uint64_t u, uint64_t n) {
-  const uint64_t ul = (uint32_t)u, uh = u >> 32, nl = (uint32_t)n, nh = n >> 32;
-  const uint64_t mid = uh * nl + (ul * nl >> 32), mid2 = ul * nh + (uint32_t)mid;
-  return uh * nh + (mid >> 32) + (mid2 >> 32);
 }
 
 /* ---- a draw over a tensor of any strides ---- */
@@ -163,7 +129,7 @@ static void affine_run(const Draw *d, int64_t at, char *const *ptr, const int64_
 
 static dm_status draw_affine(dm_Tensor *t, Quad *quad, Pair *pair, double shift, double scale) {
   Draw d = {.quad = quad, .pair = pair, .shift = shift, .scale = scale, .run = affine_run};
-  d.gen = take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
+  d.gen = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
   draw_all(&d, 1, &t);
   return DM_OK;
 }
@@ -213,12 +179,6 @@ dm_status normal_cpu(dm_Call *c) {
 
 /* ---- integers ---- */
 
-typedef struct RandintAttr {
-  int64_t low, high;
-  dm_Ints size;
-  int64_t dtype, device;
-} RandintAttr;
-
 /* Does the integer dtype t hold v? */
 static bool holds(dm_DType t, int64_t v) {
   if (t == DM_BOOL) return v == 0 || v == 1;
@@ -229,7 +189,7 @@ static bool holds(dm_DType t, int64_t v) {
 }
 
 dm_status randint_rule(dm_Call *c) {
-  const RandintAttr *a = DM_ATTR(RandintAttr, c);
+  const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   if (a->low >= a->high)
     return dm_fail(DM_EARG, "randint: low %lld and high %lld given, wanted low < high",
                    (long long)a->low, (long long)a->high);
@@ -258,26 +218,22 @@ static void integers_range(void *ctx, int64_t begin, int64_t end) {
     element_words(r->gen, at, n, 2, w, &words); /* at is even: BLOCK and GRAIN are */
     for (int64_t i = 0; i < n; i++) {
       const uint64_t u = (uint64_t)w[2 * i] << 32 | w[2 * i + 1];
-      v[i] = (int64_t)((uint64_t)r->low + scale_u64(u, r->count));
+      v[i] = (int64_t)((uint64_t)r->low + dm_scale_u64(u, r->count));
     }
     dm_store_i64(t, (char *)dm_tensor_data(r->out) + at * dm_dtype_size(t), 1, n, v);
   }
 }
 
 dm_status randint_cpu(dm_Call *c) {
-  const RandintAttr *a = DM_ATTR(RandintAttr, c);
+  const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   dm_Tensor *t = c->out[0];
-  Integers r = {t, take_counters(t->numel, 2), a->low, (uint64_t)a->high - (uint64_t)a->low};
+  Integers r = {t, dm_take_counters(t->numel, 2), a->low, (uint64_t)a->high - (uint64_t)a->low};
   if (t->numel > 0) dm_parallel_for(t->numel, GRAIN, integers_range, &r);
   return DM_OK;
 }
 
-typedef struct RandpermAttr {
-  int64_t n, dtype, device;
-} RandpermAttr;
-
 dm_status randperm_rule(dm_Call *c) {
-  const RandpermAttr *a = DM_ATTR(RandpermAttr, c);
+  const dm_RandpermAttr *a = DM_ATTR(dm_RandpermAttr, c);
   if (a->n < 0)
     return dm_fail(DM_EARG, "randperm: %lld given, wanted 0 or more", (long long)a->n);
   dm_out_sized(c, (dm_Ints){1, {a->n}}, a->dtype, DM_I64, a->device);
@@ -295,10 +251,10 @@ dm_status randperm_cpu(dm_Call *c) {
   if (n == 0) return DM_OK;
   int64_t *v = dm_alloc(n * (int64_t)sizeof *v);
   if (!v) return dm_fail(DM_EMEM, "randperm: out of memory");
-  const dm_Generator g = take_counters(n, 2);
+  const dm_Generator g = dm_take_counters(n, 2);
   for (int64_t i = 0; i < n; i++) v[i] = i + c->base;
   for (int64_t i = n - 1; i > 0; i--) {
-    const int64_t j = (int64_t)scale_u64(draw_u64(g, i), (uint64_t)i + 1);
+    const int64_t j = (int64_t)dm_scale_u64(dm_draw_u64(g, i), (uint64_t)i + 1);
     const int64_t was = v[i];
     v[i] = v[j];
     v[j] = was;
@@ -351,7 +307,7 @@ dm_status bernoulli_cpu(dm_Call *c) {
     if (d.shift != 0)
       return dm_fail(DM_EARG, "bernoulli: x holds %g, wanted probabilities", d.shift);
   }
-  d.gen = take_counters(x->numel, 4);
+  d.gen = dm_take_counters(x->numel, 4);
   draw_all(&d, p.set ? 1 : 2, t);
   return DM_OK;
 }
@@ -362,11 +318,6 @@ typedef struct DropoutAttr {
   double p;
   int64_t training;
 } DropoutAttr;
-
-dm_DropAttr dm_drop_attr(double p, int64_t n) {
-  const dm_Generator g = take_counters(n, 4);
-  return (dm_DropAttr){p, (int64_t)g.seed, (int64_t)g.offset};
-}
 
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
   const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
@@ -416,7 +367,7 @@ dm_status drop_cpu(dm_Call *c) {
   dm_Tensor *t[2] = {c->out[0], c->in[0]};
   Draw d = {.gen = {(uint64_t)a->seed, (uint64_t)a->offset}, .run = drop_run};
   d.shift = a->p;
-  d.scale = a->p < 1 ? 1 / (1 - a->p) : 0;
+  d.scale = dm_drop_scale(a->p);
   draw_all(&d, 2, t);
   return DM_OK;
 }
@@ -425,12 +376,8 @@ void drop_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_drop, g->attr, 1, g->gy
 
 /* ---- multinomial ---- */
 
-typedef struct MultinomialAttr {
-  int64_t num_samples, replacement;
-} MultinomialAttr;
-
 dm_status multinomial_rule(dm_Call *c) {
-  const MultinomialAttr *a = DM_ATTR(MultinomialAttr, c);
+  const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   if (x->ndim < 1 || x->ndim > 2)
@@ -471,16 +418,7 @@ static void sample_again(double *w, int64_t n, int64_t k, dm_Generator g, int64_
     if (w[i] > 0) last = i;
   for (int64_t i = 1; i < n; i++) w[i] += w[i - 1];
   for (int64_t s = 0; s < k; s++) {
-    double u;
-    draw_f64(g, uniform2, first + s, 1, &u);
-    u *= w[n - 1];
-    int64_t lo = 0, hi = last; /* the first i with w[i] > u */
-    while (lo < hi) {
-      const int64_t mid = (lo + hi) / 2;
-      if (w[mid] > u) hi = mid;
-      else lo = mid + 1;
-    }
-    out[s] = lo + base;
+    out[s] = dm_find_sum(w, last, dm_draw_f64(g, first + s) * w[n - 1]) + base;
   }
 }
 
@@ -495,21 +433,16 @@ static int earlier(const void *a, const void *b) {
   return (x->i > y->i) - (x->i < y->i);
 }
 
-/* An exponential race: i arrives after Exp(w[i]); the first k to arrive are
-   distributed as k draws without replacement (Efraimidis & Spirakis 2006). */
 static void sample_once(const double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
                         int64_t base, Racer *racers, int64_t *out) {
-  for (int64_t i = 0; i < n; i++) {
-    double u;
-    draw_f64(g, uniform2, first + i, 1, &u);
-    racers[i] = (Racer){w[i] > 0 ? -log1p(-u) / w[i] : (double)INFINITY, i};
-  }
+  for (int64_t i = 0; i < n; i++)
+    racers[i] = (Racer){dm_race_time(w[i], dm_draw_f64(g, first + i)), i};
   qsort(racers, (size_t)n, sizeof *racers, earlier);
   for (int64_t s = 0; s < k; s++) out[s] = racers[s].i + base;
 }
 
 dm_status multinomial_cpu(dm_Call *c) {
-  const MultinomialAttr *a = DM_ATTR(MultinomialAttr, c);
+  const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   dm_Tensor *x = NULL;
   const int64_t n = c->in[0]->shape[c->in[0]->ndim - 1], k = a->num_samples;
   const int64_t rows = c->in[0]->ndim == 2 ? c->in[0]->shape[0] : 1;
@@ -523,7 +456,7 @@ dm_status multinomial_cpu(dm_Call *c) {
   }
   DM_GO(dm_dense_new(c->in[0], &x));
   const int64_t draws = a->replacement ? k : n;
-  const dm_Generator g = take_counters(rows * draws, 2);
+  const dm_Generator g = dm_take_counters(rows * draws, 2);
   const dm_DType t = (dm_DType)x->dtype;
   for (int64_t r = 0; r < rows; r++) {
     int64_t positive, *out = (int64_t *)dm_tensor_data(c->out[0]) + r * k;

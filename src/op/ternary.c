@@ -1,8 +1,37 @@
 /* Three operands, broadcast together: choices, mixtures, products added. */
-#include <math.h>
+#include "op/ternary.h"
 
 #include "base/error.h"
 #include "op/pointwise.h"
+
+#define BLOCK(NAME, N, TYPE, SUFFIX, NUMBER, EXPR)                                             \
+  static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
+    typedef TYPE real;                                                                         \
+    const real *x = in[0], *y = in[N > 1 ? 1 : 0], *z = in[N > 2 ? 2 : 0];                     \
+    const real p = NUMBER(pq[0]), q = NUMBER(pq[1]);                                           \
+    DM_UNUSED(p), DM_UNUSED(q);                                                                \
+    for (int64_t i = 0; i < n; i++) {                                                          \
+      const real a = x[i], b = y[i], c = z[i];                                                 \
+      DM_UNUSED(b), DM_UNUSED(c);                                                              \
+      out[i] = (real)(EXPR);                                                                   \
+    }                                                                                          \
+  }
+#define U(x) ((uint64_t)(x))
+#define TRIPLE(NAME, N, FLOAT_EXPR, INT_EXPR)             \
+  BLOCK(NAME, N, float, f32, (float), FLOAT_EXPR)         \
+  BLOCK(NAME, N, double, f64, (double), FLOAT_EXPR)       \
+  BLOCK(NAME, N, int64_t, i64, dm_saturate_i64, INT_EXPR) \
+  static const dm_Pointwise NAME = {NAME##_f32, NAME##_f64, NAME##_i64};
+#include "base/triple.inc"
+#undef U
+#undef BLOCK
+
+/* In the output's dtype; pq: the formula's numbers. */
+static dm_status run(dm_Tensor *out, int n, dm_Tensor *const *in, const dm_Pointwise *fn,
+                     double p, double q) {
+  const double pq[2] = {p, q};
+  return dm_pointwise(out, n, in, (dm_DType)out->dtype, fn, pq);
+}
 
 /* Output 0: what all inputs broadcast to. */
 static dm_status broadcast_all(dm_Call *c, dm_DType dtype) {
@@ -30,24 +59,11 @@ dm_status where_rule(dm_Call *c) {
   return broadcast_all(c, dm_result_dtype(2, c->in + 1));
 }
 
-#define WHERE(SUFFIX, TYPE)                                                                  \
-  static void where_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
-    const TYPE *cond = in[0], *x = in[1], *y = in[2];                                        \
-    DM_UNUSED(p);                                                                            \
-    for (int64_t i = 0; i < n; i++) {                                                        \
-      const TYPE a = x[i], b = y[i]; /* both read: no branch */                              \
-      out[i] = cond[i] != 0 ? a : b;                                                         \
-    }                                                                                        \
-  }
-WHERE(f32, float)
-WHERE(f64, double)
-WHERE(i64, int64_t)
-#undef WHERE
-
-dm_status where_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {where_f32, where_f64, where_i64};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, NULL);
+dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y) {
+  dm_Tensor *const in[3] = {cond, x, y};
+  return run(out, 3, in, &choose, 0, 0);
 }
+dm_status where_cpu(dm_Call *c) { return dm_choose(c->out[0], c->in[0], c->in[1], c->in[2]); }
 
 void where_grad(dm_Grad *g) {
   dm_Tensor *zero = dm_x_number(g->x, 0);
@@ -57,14 +73,10 @@ void where_grad(dm_Grad *g) {
 
 /* ---- clamp ---- */
 
-typedef struct ClampAttr {
-  dm_OptNum min, max;
-} ClampAttr;
-
 static bool fits_int(dm_OptNum v) { return !v.set || trunc(v.v) == v.v; }
 
 dm_status clamp_rule(dm_Call *c) {
-  const ClampAttr *a = DM_ATTR(ClampAttr, c);
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
   const dm_DType x = (dm_DType)c->in[0]->dtype;
   if (!a->min.set && !a->max.set)
     return dm_fail(DM_EARG, "clamp: neither min nor max given, wanted at least one");
@@ -73,41 +85,11 @@ dm_status clamp_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Both comparisons are false for NaN, which passes through. A bound that is
-   not there is infinite. Where min > max, max wins. */
-static void clamp_f32(const float *const *in, float *out, int64_t n, const double *p) {
-  const float *x = in[0], lo = (float)p[0], hi = (float)p[1];
-  for (int64_t i = 0; i < n; i++) {
-    const float v = x[i] < lo ? lo : x[i];
-    out[i] = v > hi ? hi : v;
-  }
+static dm_status clamped(dm_Call *c, const dm_Pointwise *fn) {
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
+  return run(c->out[0], c->n_in, c->in, fn, dm_clamp_low(a), dm_clamp_high(a));
 }
-static void clamp_f64(const double *const *in, double *out, int64_t n, const double *p) {
-  const double *x = in[0], lo = p[0], hi = p[1];
-  for (int64_t i = 0; i < n; i++) {
-    const double v = x[i] < lo ? lo : x[i];
-    out[i] = v > hi ? hi : v;
-  }
-}
-static int64_t to_i64(double v) {
-  return v < -0x1p63 ? INT64_MIN : v >= 0x1p63 ? INT64_MAX : (int64_t)v;
-}
-static void clamp_i64(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
-  const int64_t *x = in[0], lo = to_i64(p[0]), hi = to_i64(p[1]);
-  for (int64_t i = 0; i < n; i++) out[i] = dm_min_i64(dm_max_i64(x[i], lo), hi);
-}
-
-static void bounds(const ClampAttr *a, double p[2]) {
-  p[0] = a->min.set ? a->min.v : (double)-INFINITY;
-  p[1] = a->max.set ? a->max.v : (double)INFINITY;
-}
-
-dm_status clamp_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {clamp_f32, clamp_f64, clamp_i64};
-  double p[2];
-  bounds(DM_ATTR(ClampAttr, c), p);
-  return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out[0]->dtype, &fn, p);
-}
+dm_status clamp_cpu(dm_Call *c) { return clamped(c, &clamp); }
 
 void clamp_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[0]);
@@ -118,25 +100,7 @@ dm_status clamp_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-#define CLAMP_BACKWARD(SUFFIX, TYPE)                                                \
-  static void clamp_backward_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n,  \
-                                      const double *p) {                            \
-    const TYPE *gy = in[0], *x = in[1], lo = (TYPE)p[0], hi = (TYPE)p[1];           \
-    for (int64_t i = 0; i < n; i++) {                                               \
-      const TYPE v = gy[i];                       /* read in any case: no branch */ \
-      out[i] = (x[i] > lo) & (x[i] < hi) ? v : 0; /* 0 at a bound */                \
-    }                                                                               \
-  }
-CLAMP_BACKWARD(f32, float)
-CLAMP_BACKWARD(f64, double)
-#undef CLAMP_BACKWARD
-
-dm_status clamp_backward_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {clamp_backward_f32, clamp_backward_f64, NULL};
-  double p[2];
-  bounds(DM_ATTR(ClampAttr, c), p);
-  return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype, &fn, p);
-}
+dm_status clamp_backward_cpu(dm_Call *c) { return clamped(c, &clamp_backward); }
 
 /* Bounds that are tensors: the smaller, then the larger. */
 dm_status clamp_tensor_compose(dm_Call *c, dm_X *x) {
@@ -166,25 +130,7 @@ static dm_status float_result(dm_Call *c) {
 
 dm_status lerp_rule(dm_Call *c) { return float_result(c); }
 
-/* From the nearer end, so that weight 1 gives end itself. */
-#define LERP(SUFFIX, TYPE)                                                                  \
-  static void lerp_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
-    const TYPE *x = in[0], *end = in[1], *w = in[2];                                        \
-    DM_UNUSED(p);                                                                           \
-    for (int64_t i = 0; i < n; i++) {                                                       \
-      const TYPE d = end[i] - x[i];                                                         \
-      const bool near_x = w[i] < (TYPE)0.5 && w[i] > (TYPE)-0.5;                            \
-      out[i] = near_x ? x[i] + w[i] * d : end[i] - d * (1 - w[i]);                          \
-    }                                                                                       \
-  }
-LERP(f32, float)
-LERP(f64, double)
-#undef LERP
-
-dm_status lerp_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {lerp_f32, lerp_f64, NULL};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, NULL);
-}
+dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, &lerp, 0, 0); }
 
 void lerp_grad(dm_Grad *g) {
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
@@ -198,32 +144,11 @@ void lerp_grad(dm_Grad *g) {
 dm_status addcmul_rule(dm_Call *c) { return broadcast_all(c, dm_result_dtype(c->n_in, c->in)); }
 dm_status addcdiv_rule(dm_Call *c) { return float_result(c); }
 
-#define ADDC(SUFFIX, TYPE)                                                                     \
-  static void addcmul_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
-    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;                               \
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] * b[i];                           \
-  }                                                                                            \
-  static void addcdiv_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *p) { \
-    const TYPE *x = in[0], *a = in[1], *b = in[2], v = (TYPE)*p;                               \
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] + v * a[i] / b[i];                           \
-  }
-ADDC(f32, float)
-ADDC(f64, double)
-#undef ADDC
-static void addcmul_i64(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
-  const int64_t *x = in[0], *a = in[1], *b = in[2];
-  const uint64_t v = (uint64_t)to_i64(*p); /* unsigned: wraps */
-  for (int64_t i = 0; i < n; i++)
-    out[i] = (int64_t)((uint64_t)x[i] + v * (uint64_t)a[i] * (uint64_t)b[i]);
-}
-
 dm_status addcmul_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {addcmul_f32, addcmul_f64, addcmul_i64};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, DM_ATTR(double, c));
+  return run(c->out[0], 3, c->in, &addcmul, *DM_ATTR(double, c), 0);
 }
 dm_status addcdiv_cpu(dm_Call *c) {
-  static const dm_Pointwise fn = {addcdiv_f32, addcdiv_f64, NULL};
-  return dm_pointwise(c->out[0], 3, c->in, (dm_DType)c->out[0]->dtype, &fn, DM_ATTR(double, c));
+  return run(c->out[0], 3, c->in, &addcdiv, *DM_ATTR(double, c), 0);
 }
 
 void addcmul_grad(dm_Grad *g) {

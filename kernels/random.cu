@@ -1,0 +1,383 @@
+/* Random tensors: the same numbers as the CPU's kernels give, from the same words
+   of the generator. Its state is the host's: a draw moves it on before the launch. */
+#include "kernels/pointwise.cuh"
+
+extern "C" {
+#include "op/random.h"
+}
+
+/* ---- a draw over a tensor: one counter a thread ---- */
+
+/* shift + scale v, rounded twice as on the CPU: not to be fused. */
+static __device__ inline float affine(float shift, float scale, float v) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(shift, __fmul_rn(scale, v));
+#else
+  return shift + scale * v;
+#endif
+}
+static __device__ inline double affine(double shift, double scale, double v) {
+#ifdef __CUDA_ARCH__
+  return __dadd_rn(shift, __dmul_rn(scale, v));
+#else
+  return shift + scale * v;
+#endif
+}
+
+/* What becomes of a drawn number u and of the input's element x. */
+template <bool NORMAL> struct Affine {
+  static const bool reads = false, normal = NORMAL;
+  float shift, scale;
+  __device__ float operator()(float u, float, int64_t) const { return affine(shift, scale, u); }
+};
+template <class C> struct Below { /* bernoulli of one probability */
+  static const bool reads = false, normal = false;
+  float p;
+  __device__ C operator()(float u, C, int64_t) const { return u < p ? C(1) : C(0); }
+};
+template <class C> struct BelowEach {
+  static const bool reads = true, normal = false;
+  dm_Fault *fault;
+  int op, base;
+  __device__ C operator()(float u, C x, int64_t i) const {
+    if (!(x >= C(0) && x <= C(1)))
+      dm_device_fault(fault, DM_FAULT_PROBABILITY, op, base, i, 0, 0);
+    return u < (float)x ? C(1) : C(0);
+  }
+};
+template <class C> struct Drop {
+  static const bool reads = true, normal = false;
+  float p;
+  C scale;
+  __device__ C operator()(float u, C x, int64_t) const { return u < p ? C(0) : x * scale; }
+};
+
+/* A word each; normal ones come in pairs. */
+template <bool NORMAL>
+static __device__ inline void draw4(dm_Generator g, int64_t counter, float u[4]) {
+  const dm_Philox w = dm_philox(g.seed, g.offset + (uint64_t)counter);
+  for (int i = 0; i < 4; i += 2) {
+    if (NORMAL) {
+      dm_normal_f32(w.v[i], w.v[i + 1], &u[i], &u[i + 1]);
+    } else {
+      u[i] = dm_uniform_f32(w.v[i]);
+      u[i + 1] = dm_uniform_f32(w.v[i + 1]);
+    }
+  }
+}
+
+/* Dense elements of one float dtype, four a thread. */
+template <class Fn, class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    dense_draw_kernel(Fn fn, T *out, const T *in, dm_Generator g, int64_t n) {
+  for (int64_t k = dm_thread(); k * 4 < n; k += dm_threads()) {
+    const int m = n - k * 4 < 4 ? (int)(n - k * 4) : 4;
+    float u[4];
+    C x[4] = {C(0), C(0), C(0), C(0)}, y[4];
+    draw4<Fn::normal>(g, k, u);
+    if (Fn::reads) dm_widen_run<C, T, 4>(in + k * 4, m, x);
+    for (int i = 0; i < 4; i++) y[i] = i < m ? fn(u[i], x[i], k * 4 + i) : C(0);
+    dm_narrow_run<C, T, 4>(out + k * 4, m, y);
+  }
+}
+
+/* Of any strides and dtypes. */
+template <class Fn, class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    strided_draw_kernel(Fn fn, void *out, int dtype, const void *in, int in_dtype,
+                        dm_Generator g, dm_Walk<2> walk) {
+  for (int64_t k = dm_thread(); k * 4 < walk.numel; k += dm_threads()) {
+    float u[4];
+    draw4<Fn::normal>(g, k, u);
+    for (int i = 0; i < 4; i++) {
+      int64_t off[2];
+      if (k * 4 + i >= walk.numel) break;
+      walk.at(k * 4 + i, off);
+      const C x = Fn::reads ? dm_load<C>(in_dtype, in, off[1]) : C(0);
+      dm_store<C>(dtype, out, off[0], fn(u[i], x, k * 4 + i));
+    }
+  }
+}
+
+template <class C, class T, class Fn>
+static dm_status dense_draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g) {
+  return dm_launch((dense_draw_kernel<Fn, C, T>), dm_blocks(dm_ceil_div(out->numel, 4)),
+                   DM_THREADS, 0, fn, (T *)dm_tensor_data(out), (const T *)dm_tensor_data(in),
+                   g, out->numel);
+}
+
+/* out = fn(u, in). A functor that reads nothing may be given out as in. */
+template <class C, class Fn>
+static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g) {
+  dm_Tensor *both[2] = {out, in};
+  void *data[2];
+  if (out->numel == 0) return DM_OK;
+  if (out->dtype == in->dtype && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in) &&
+      dm_aligned(dm_tensor_data(out)) && dm_aligned(dm_tensor_data(in))) {
+    if constexpr (sizeof(C) == 8) {
+      if (out->dtype == DM_F64) return dense_draw<C, double>(out, in, fn, g);
+    } else {
+      switch ((dm_DType)out->dtype) {
+      case DM_F16: return dense_draw<C, dm_f16>(out, in, fn, g);
+      case DM_BF16: return dense_draw<C, dm_bf16>(out, in, fn, g);
+      case DM_F32: return dense_draw<C, float>(out, in, fn, g);
+      default: break;
+      }
+    }
+  }
+  const dm_Walk<2> walk = dm_walk<2>(both, data);
+  return dm_launch((strided_draw_kernel<Fn, C>), dm_blocks(dm_ceil_div(out->numel, 4)),
+                   DM_THREADS, 0, fn, data[0], (int)out->dtype, data[1], (int)in->dtype, g,
+                   walk);
+}
+
+/* float64: two words each, two elements a counter. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    draw_f64_kernel(double *out, double shift, double scale, dm_Generator g, bool normal,
+                    dm_Walk<1> walk) {
+  for (int64_t k = dm_thread(); k * 2 < walk.numel; k += dm_threads()) {
+    const dm_Philox w = dm_philox(g.seed, g.offset + (uint64_t)k);
+    double u[2] = {dm_uniform_f64(w.v[0], w.v[1]), dm_uniform_f64(w.v[2], w.v[3])};
+    if (normal) dm_normal_f64(&u[0], &u[1]);
+    for (int i = 0; i < 2; i++) {
+      int64_t off[1];
+      if (k * 2 + i >= walk.numel) break;
+      walk.at(k * 2 + i, off);
+      out[off[0]] = affine(shift, scale, u[i]);
+    }
+  }
+}
+
+static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double scale) {
+  const dm_Generator g = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
+  const float a = (float)shift, b = (float)scale;
+  if (t->dtype != DM_F64)
+    return normal ? draw<float>(t, t, Affine<true>{a, b}, g)
+                  : draw<float>(t, t, Affine<false>{a, b}, g);
+  if (t->numel == 0) return DM_OK;
+  void *data[1];
+  const dm_Walk<1> walk = dm_walk<1>(&t, data);
+  return dm_launch(draw_f64_kernel, dm_blocks(dm_ceil_div(t->numel, 2)), DM_THREADS, 0,
+                   (double *)data[0], shift, scale, g, normal, walk);
+}
+
+DM_CUDA_KERNEL(rand_cuda) { return draw_affine(c->out[0], false, 0, 1); }
+DM_CUDA_KERNEL(randn_cuda) { return draw_affine(c->out[0], true, 0, 1); }
+DM_CUDA_KERNEL(uniform_cuda) {
+  const double *p = DM_ATTR(double, c);
+  return draw_affine(c->out[0], false, p[0], p[1] - p[0]);
+}
+DM_CUDA_KERNEL(normal_cuda) {
+  const double *p = DM_ATTR(double, c);
+  return draw_affine(c->out[0], true, p[0], p[1]);
+}
+
+DM_CUDA_KERNEL(bernoulli_cuda) {
+  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  dm_Tensor *out = c->out[0], *x = c->in[0];
+  const dm_Generator g = dm_take_counters(x->numel, 4);
+  const int op = (int)dm_op_id(c->op);
+  if (p.set && out->dtype == DM_F64)
+    return draw<double>(out, out, Below<double>{(float)p.v}, g);
+  if (p.set) return draw<float>(out, out, Below<float>{(float)p.v}, g);
+  if (x->dtype == DM_F64)
+    return draw<double>(out, x, BelowEach<double>{dm_cuda_faults(), op, c->base}, g);
+  return draw<float>(out, x, BelowEach<float>{dm_cuda_faults(), op, c->base}, g);
+}
+
+/* A mask that seed and offset draw, again for the gradient. */
+DM_CUDA_KERNEL(drop_cuda) {
+  const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
+  dm_Tensor *out = c->out[0], *x = c->in[0];
+  const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
+  const double scale = dm_drop_scale(a->p);
+  if (out->dtype == DM_F64) return draw<double>(out, x, Drop<double>{(float)a->p, scale}, g);
+  return draw<float>(out, x, Drop<float>{(float)a->p, (float)scale}, g);
+}
+
+/* ---- integers ---- */
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    randint_kernel(void *out, int dtype, dm_Generator g, int64_t low, uint64_t count,
+                   int64_t n) {
+  for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
+    const uint64_t u = dm_scale_u64(dm_draw_u64(g, i), count);
+    dm_store<int64_t>(dtype, out, i, (int64_t)((uint64_t)low + u));
+  }
+}
+
+DM_CUDA_KERNEL(randint_cuda) {
+  const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
+  dm_Tensor *t = c->out[0];
+  const dm_Generator g = dm_take_counters(t->numel, 2);
+  return dm_launch(randint_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
+                   (int)t->dtype, g, a->low, (uint64_t)a->high - (uint64_t)a->low, t->numel);
+}
+
+/* Each step of the shuffle needs the one before: the host does it. The copy takes
+   what is to be copied before it returns, and waits for no other work. */
+DM_CUDA_KERNEL(randperm_cuda) {
+  dm_RandpermAttr a = *DM_ATTR(dm_RandpermAttr, c);
+  const dm_Device cpu = {DM_CPU, 0};
+  dm_Tensor *t = NULL;
+  a.dtype = c->out[0]->dtype;
+  a.device = dm_device_code(cpu);
+  DM_TRY(dm_call(DM_OP_randperm, 0, NULL, &a, &t));
+  const cudaError_t e =
+      cudaMemcpyAsync(dm_tensor_data(c->out[0]), dm_tensor_data(t), (size_t)dm_tensor_bytes(t),
+                      cudaMemcpyHostToDevice, dm_cuda_stream());
+  dm_tensor_unref(&t);
+  return dm_cuda_fail(e, "cudaMemcpyAsync");
+}
+
+/* ---- multinomial: in double, row by row as on the CPU ---- */
+
+struct Weights {
+  const void *data;
+  int dtype;
+  int64_t rows, n, row_stride, stride, k; /* k samples of n weights */
+  dm_Fault *fault;
+  int op, base;
+
+  __device__ double at(int64_t row, int64_t i) const {
+    return dm_load<double>(dtype, data, row * row_stride + i * stride);
+  }
+  __device__ bool bad(double w) const { return !(w >= 0) || w == (double)INFINITY; }
+  __device__ void note(int64_t row) const {
+    dm_device_fault(fault, DM_FAULT_WEIGHTS, op, base, row, 0, 0);
+  }
+};
+
+/* A block a row: the running sums of its weights, added one after another by the
+   first thread, and where the last weight above 0 is. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    sums_kernel(Weights w, double *sums, int64_t *last) {
+  DM_SHARED(double, tile, DM_THREADS);
+  const int64_t row = blockIdx.x;
+  const int t = (int)threadIdx.x;
+  double sum = 0;
+  int64_t above = 0;
+  bool bad = false;
+  for (int64_t from = 0; from < w.n; from += DM_THREADS) {
+    const int m = w.n - from < DM_THREADS ? (int)(w.n - from) : (int)DM_THREADS;
+    if (t < m) tile[t] = w.at(row, from + t);
+    __syncthreads();
+    if (t == 0) {
+      for (int i = 0; i < m; i++) {
+        const double v = tile[i];
+        bad = bad || w.bad(v);
+        if (v > 0) above = from + i;
+        sum += v;
+        tile[i] = sum;
+      }
+    }
+    __syncthreads();
+    if (t < m) sums[row * w.n + from + t] = tile[t];
+    __syncthreads();
+  }
+  if (t != 0) return;
+  last[row] = above;
+  if (bad || !(sum > 0) || sum == (double)INFINITY) w.note(row);
+}
+
+static __global__ void __launch_bounds__(DM_THREADS)
+    sample_again_kernel(Weights w, const double *sums, const int64_t *last, dm_Generator g,
+                        int64_t *out) {
+  for (int64_t s = dm_thread(); s < w.rows * w.k; s += dm_threads()) {
+    const int64_t row = s / w.k;
+    const double *sum = sums + row * w.n;
+    out[s] = dm_find_sum(sum, last[row], dm_draw_f64(g, s) * sum[w.n - 1]) + w.base;
+  }
+}
+
+/* A block a row: when each arrives. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    times_kernel(Weights w, dm_Generator g, double *times) {
+  DM_SHARED(int, above, DM_THREADS);
+  const int64_t row = blockIdx.x;
+  const int t = (int)threadIdx.x;
+  int mine = 0;
+  bool bad = false;
+  for (int64_t i = t; i < w.n; i += DM_THREADS) {
+    const double v = w.at(row, i);
+    bad = bad || w.bad(v);
+    mine += v > 0;
+    times[row * w.n + i] = dm_race_time(v, dm_draw_f64(g, row * w.n + i));
+  }
+  above[t] = mine;
+  __syncthreads();
+  if (bad) w.note(row);
+  if (t != 0) return;
+  int64_t n_above = 0;
+  for (int i = 0; i < DM_THREADS; i++) n_above += above[i];
+  if (n_above < w.k) w.note(row);
+}
+
+/* Who arrives as number s is sample s: each counts who is earlier. Blocks of y
+   share a row. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    sample_once_kernel(Weights w, const double *times, int64_t *out) {
+  DM_SHARED(double, tile, DM_THREADS);
+  const int t = (int)threadIdx.x;
+  const int64_t row = blockIdx.x, i = (int64_t)blockIdx.y * DM_THREADS + t;
+  const double *time = times + row * w.n, mine = i < w.n ? time[i] : 0;
+  int64_t rank = 0;
+  for (int64_t from = 0; from < w.n; from += DM_THREADS) {
+    const int m = w.n - from < DM_THREADS ? (int)(w.n - from) : (int)DM_THREADS;
+    if (t < m) tile[t] = time[from + t];
+    __syncthreads();
+    for (int j = 0; j < m; j++) {
+      const double other = tile[j];
+      rank += other < mine || (other == mine && from + j < i);
+    }
+    __syncthreads();
+  }
+  if (i < w.n && rank < w.k) out[row * w.k + rank] = i + w.base;
+}
+
+static dm_status sample_again(Weights w, double *sums, dm_Generator g, int64_t *out) {
+  void *last;
+  const int64_t bytes = w.rows * (int64_t)sizeof(int64_t);
+  DM_TRY(dm_cuda_scratch(bytes, &last));
+  dm_status st =
+      dm_launch(sums_kernel, (unsigned)w.rows, DM_THREADS, 0, w, sums, (int64_t *)last);
+  if (st == DM_OK)
+    st = dm_launch(sample_again_kernel, dm_blocks(w.rows * w.k), DM_THREADS, 0, w, sums,
+                   (const int64_t *)last, g, out);
+  dm_cuda_scratch_free(last, bytes);
+  return st;
+}
+
+static dm_status sample_once(Weights w, double *times, dm_Generator g, int64_t *out) {
+  const dim3 grid((unsigned)w.rows, (unsigned)dm_ceil_div(w.n, DM_THREADS));
+  DM_TRY(dm_launch(times_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
+  return dm_launch(sample_once_kernel, grid, DM_THREADS, 0, w, times, out);
+}
+
+DM_CUDA_KERNEL(multinomial_cuda) {
+  const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const int last = x->ndim - 1;
+  const Weights w = {dm_tensor_data(x),
+                     (int)x->dtype,
+                     last > 0 ? x->shape[0] : 1,
+                     x->shape[last],
+                     last > 0 ? x->stride[0] : 0,
+                     x->stride[last],
+                     a->num_samples,
+                     dm_cuda_faults(),
+                     (int)dm_op_id(c->op),
+                     c->base};
+  const int64_t bytes = w.rows * w.n * (int64_t)sizeof(double);
+  void *room;
+  if (w.rows == 0) return DM_OK;
+  if (w.n == 0)
+    return dm_fail(DM_EARG, "multinomial: the weights sum to 0, wanted more than 0");
+  const dm_Generator g = dm_take_counters(w.rows * (a->replacement ? w.k : w.n), 2);
+  int64_t *out = (int64_t *)dm_tensor_data(c->out[0]);
+  DM_TRY(dm_cuda_scratch(bytes, &room));
+  const dm_status st = a->replacement ? sample_again(w, (double *)room, g, out)
+                                      : sample_once(w, (double *)room, g, out);
+  dm_cuda_scratch_free(room, bytes);
+  return st;
+}

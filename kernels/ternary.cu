@@ -1,0 +1,58 @@
+/* The pointwise ops of up to three operands, from the formulas that the CPU uses
+   too. */
+#include "kernels/pointwise.cuh"
+
+extern "C" {
+#include "op/ternary.h"
+}
+
+#define U(x) ((uint64_t)(x))
+#define TRIPLE(NAME, N, FLOAT_EXPR, INT_EXPR)                             \
+  template <class real> struct NAME##_triple {                            \
+    real p, q;                                                            \
+    __device__ real operator()(const real *x) const {                     \
+      const real a = x[0], b = x[N > 1 ? 1 : 0], c = x[N > 2 ? 2 : 0];    \
+      (void)b, (void)c;                                                   \
+      return (real)(FLOAT_EXPR);                                          \
+    }                                                                     \
+  };                                                                      \
+  template <> struct NAME##_triple<int64_t> {                             \
+    int64_t p, q;                                                         \
+    __device__ int64_t operator()(const int64_t *x) const {               \
+      const int64_t a = x[0], b = x[N > 1 ? 1 : 0], c = x[N > 2 ? 2 : 0]; \
+      (void)b, (void)c;                                                   \
+      return (int64_t)(INT_EXPR);                                         \
+    }                                                                     \
+  };
+#include "base/triple.inc"
+#undef U
+
+/* In the output's dtype. */
+template <template <class> class Fn, int N>
+static dm_status run(dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
+  const dm_DType dtype = (dm_DType)out->dtype;
+  if (dm_is_float(dtype)) return dm_pointwise_float<Fn, N>(out, in, dtype, p, q);
+  const Fn<int64_t> whole = {dm_saturate_i64(p), dm_saturate_i64(q)};
+  return dm_strided<int64_t, N>(out, in, whole);
+}
+
+DM_CUDA_KERNEL(where_cuda) { return run<choose_triple, 3>(c->out[0], c->in, 0, 0); }
+DM_CUDA_KERNEL(masked_fill_cuda) {
+  dm_Tensor *const in[3] = {c->in[1], c->in[2], c->in[0]};
+  return run<choose_triple, 3>(c->out[0], in, 0, 0);
+}
+DM_CUDA_KERNEL(clamp_cuda) {
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
+  return run<clamp_triple, 1>(c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
+}
+DM_CUDA_KERNEL(clamp_backward_cuda) {
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
+  return run<clamp_backward_triple, 2>(c->out[0], c->in, dm_clamp_low(a), dm_clamp_high(a));
+}
+DM_CUDA_KERNEL(lerp_cuda) { return run<lerp_triple, 3>(c->out[0], c->in, 0, 0); }
+DM_CUDA_KERNEL(addcmul_cuda) {
+  return run<addcmul_triple, 3>(c->out[0], c->in, *DM_ATTR(double, c), 0);
+}
+DM_CUDA_KERNEL(addcdiv_cuda) {
+  return run<addcdiv_triple, 3>(c->out[0], c->in, *DM_ATTR(double, c), 0);
+}

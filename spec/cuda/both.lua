@@ -1,0 +1,36 @@
+-- For specs that compare devices: what one call gives on the CPU and on CUDA.
+local assert = require "luassert"
+local dm = require "demilune"
+
+local both = {}
+
+both.floats = {"float16", "bfloat16", "float32", "float64"}
+both.dtypes = {"bool", "uint8", "int8", "int16", "int32", "int64", table.unpack(both.floats)}
+
+-- Is there no CUDA device? For `if both.missing() then return pending "..." end`.
+function both.missing() return not dm.cuda.is_available() end
+
+-- f's results where tensors without a device are made on `device`.
+function both.on(device, f)
+  local _ <close> = dm.device(device)
+  return f(device)
+end
+
+-- The elements of t as one string that shows every bit of them, NaNs alike.
+function both.bits(t)
+  local words = {t.dtype, table.concat(t.shape, "x")}
+  for _, v in ipairs(t:cpu():flatten():totable()) do
+    words[#words + 1] = math.type(v) == "float" and (v ~= v and "nan" or ("%a"):format(v))
+      or tostring(v)
+  end
+  return table.concat(words, " ")
+end
+
+-- f(device) gives a tensor; the same one on both devices.
+function both.agree(what, f)
+  local want, got = both.on("cpu", f), both.on("cuda", f)
+  assert(got.device:find "^cuda", what .. ": not made on cuda")
+  assert.equal(both.bits(want), both.bits(got), what)
+end
+
+return both
