@@ -16,15 +16,15 @@ static __device__ inline int64_t mul_add(int64_t a, int64_t b, int64_t sum) {
   return (int64_t)((uint64_t)sum + (uint64_t)a * (uint64_t)b);
 }
 
-/* Elements of type T; Any: an integer type known at run time. */
-struct Any {};
-template <class C, class T> struct Elements {
+/* Elements of type T; GemmAny: an integer type known at run time. */
+struct GemmAny {};
+template <class C, class T> struct GemmElements {
   static __device__ inline C load(int, const void *p, int64_t i) {
     return dm_get<C, T>(((const T *)p)[i]);
   }
   static __device__ inline void store(int, void *p, int64_t i, C v) { dm_put((T *)p + i, v); }
 };
-template <> struct Elements<int64_t, Any> {
+template <> struct GemmElements<int64_t, GemmAny> {
   static __device__ inline int64_t load(int dtype, const void *p, int64_t i) {
     return dm_load<int64_t>(dtype, p, i);
   }
@@ -35,7 +35,7 @@ template <> struct Elements<int64_t, Any> {
 
 /* One operand's part of a step: DEPTH of k for TILE lines (rows of a, columns of
    b), 0 outside. Neighbouring threads take what lies side by side in memory. */
-template <class C> struct Panel {
+template <class C> struct GemmPanel {
   const void *data;
   int dtype;
   int64_t base, line_step, k_step, n_line, k;
@@ -50,14 +50,14 @@ template <class C> struct Panel {
       const int64_t l = first + line, at = k0 + depth;
       tile[depth * PITCH + line] =
           l < n_line && at < k
-              ? Elements<C, T>::load(dtype, data, base + l * line_step + at * k_step)
+              ? GemmElements<C, T>::load(dtype, data, base + l * line_step + at * k_step)
               : C(0);
     }
   }
 };
 
 template <class C, class T>
-static __global__ void __launch_bounds__(SIDE *SIDE)
+static __global__ void __launch_bounds__(SIDE *SIDE, 2)
     gemm_kernel(dm_Product p, C alpha, C beta, int64_t n_product) {
   DM_SHARED(C, tile_a, DEPTH * PITCH);
   DM_SHARED(C, tile_b, DEPTH * PITCH);
@@ -65,8 +65,8 @@ static __global__ void __launch_bounds__(SIDE *SIDE)
   const int64_t n_across = (p.n + TILE - 1) / TILE;
   const int64_t i0 = blockIdx.x / n_across * TILE, j0 = blockIdx.x % n_across * TILE;
   for (int64_t z = blockIdx.y; z < n_product; z += gridDim.y) {
-    Panel<C> a = {p.a.data, dtype, 0, p.a.rs, p.a.cs, p.m, p.k};
-    Panel<C> b = {p.b.data, dtype, 0, p.b.cs, p.b.rs, p.n, p.k};
+    GemmPanel<C> a = {p.a.data, dtype, 0, p.a.rs, p.a.cs, p.m, p.k};
+    GemmPanel<C> b = {p.b.data, dtype, 0, p.b.cs, p.b.rs, p.n, p.k};
     int64_t rest = z;
     for (int d = p.n_batch - 1; d >= 0; d--) {
       a.base += rest % p.size[d] * p.a_step[d];
@@ -96,9 +96,9 @@ static __global__ void __launch_bounds__(SIDE *SIDE)
         const int64_t at = (z * p.m + ci) * p.n + cj;
         if (ci >= p.m || cj >= p.n) continue;
         C v = mul_add(alpha, sum[i][j], C(0));
-        if (beta != C(0)) v = mul_add(beta, Elements<C, T>::load(dtype, p.c, at), v);
-        if (p.bias) v = mul_add(C(1), Elements<C, T>::load(dtype, p.bias, cj), v);
-        Elements<C, T>::store(dtype, p.c, at, v);
+        if (beta != C(0)) v = mul_add(beta, GemmElements<C, T>::load(dtype, p.c, at), v);
+        if (p.bias) v = mul_add(C(1), GemmElements<C, T>::load(dtype, p.bias, cj), v);
+        GemmElements<C, T>::store(dtype, p.c, at, v);
       }
     }
   }
@@ -114,8 +114,8 @@ extern "C" dm_status dm_cuda_gemm(const dm_Product *p) {
                    (long long)p->m, (long long)p->n);
   const dim3 grid((unsigned)n_tile, (unsigned)(n_product < 65535 ? n_product : 65535));
   if (!dm_is_float(p->a.dtype))
-    return dm_launch((gemm_kernel<int64_t, Any>), grid, SIDE * SIDE, 0, *p, (int64_t)p->alpha,
-                     (int64_t)p->beta, n_product);
+    return dm_launch((gemm_kernel<int64_t, GemmAny>), grid, SIDE * SIDE, 0, *p,
+                     (int64_t)p->alpha, (int64_t)p->beta, n_product);
   DM_FLOAT_TYPES(p->a.dtype, return dm_launch((gemm_kernel<C, T>), grid, SIDE * SIDE, 0, *p,
                                               (C)p->alpha, (C)p->beta, n_product););
 }

@@ -139,7 +139,7 @@ static size_t size_of(uint32_t type) {
 static bool is_half(uint32_t type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
 
 /* The operands of one call, and its sizes. */
-struct Call {
+struct LtCall {
   const dm_EmulatedDesc *desc;
   const dm_EmulatedLayout *a, *b, *c, *d;
   uint64_t m, n, k;
@@ -155,7 +155,7 @@ static bool lies_well(const dm_EmulatedLayout *l) {
          l->n_batch > 0 && l->rows <= INT32_MAX && l->columns <= INT32_MAX;
 }
 
-static cublasStatus_t check(Call *x) {
+static cublasStatus_t check(LtCall *x) {
   const dm_EmulatedLayout *a = x->a, *b = x->b, *c = x->c, *d = x->d;
   if (!lies_well(a) || !lies_well(b) || !lies_well(c) || !lies_well(d))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -198,7 +198,7 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (is_refused("cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Call x = {};
+  LtCall x = {};
   x.desc = desc;
   x.a = a;
   x.b = b;
@@ -248,7 +248,7 @@ template <class C> static void store(uint32_t type, void *p, uint64_t i, C v) {
 }
 
 template <class C>
-static C sum(const Call &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {
+static C sum(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {
   const bool flip_a = x.desc->flip_a != CUBLAS_OP_N, flip_b = x.desc->flip_b != CUBLAS_OP_N;
   C s = 0;
   for (uint64_t l = from; l < to; l++)
@@ -257,7 +257,7 @@ static C sum(const Call &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, u
   return s;
 }
 
-template <class C> static C finished(const Call &x, uint64_t z, uint64_t i, C v) {
+template <class C> static C finished(const LtCall &x, uint64_t z, uint64_t i, C v) {
   const uint32_t e = x.desc->epilogue;
   if (e & CUBLASLT_EPILOGUE_BIAS)
     v += load<C>(x.d->type, x.desc->bias, z * (uint64_t)x.desc->bias_step + i);
@@ -270,7 +270,7 @@ template <class C> static C finished(const Call &x, uint64_t z, uint64_t i, C v)
 }
 
 template <class C> static void multiply(void *arg) {
-  const Call &x = *(const Call *)arg;
+  const LtCall &x = *(const LtCall *)arg;
   const C alpha = *(const C *)x.alpha, beta = *(const C *)x.beta;
   const uint64_t half = x.part ? x.k / 2 : 0, n_batch = (uint64_t)x.d->n_batch;
   C *const part = (C *)x.workspace;
@@ -291,7 +291,8 @@ template <class C> static void multiply(void *arg) {
 static bool is_aligned(const void *p, uint64_t n) { return (uintptr_t)p % n == 0; }
 
 /* What was promised when the algorithm was chosen. */
-static bool keeps_promises(const Call &x, const cublasLtMatmulAlgo_t *algo, size_t workspace) {
+static bool keeps_promises(const LtCall &x, const cublasLtMatmulAlgo_t *algo,
+                           size_t workspace) {
   const uint64_t *v = algo->data;
   const bool biased = x.desc->epilogue & CUBLASLT_EPILOGUE_BIAS;
   return v[ROWS_OF_D] == x.m && v[COLUMNS_OF_D] == x.n && v[DEPTH] == x.k &&
@@ -311,8 +312,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!handle || cudaGetDevice(&device) != cudaSuccess || device != handle->device)
     return CUBLAS_STATUS_NOT_INITIALIZED;
   if (is_refused("cublasLtMatmul")) return CUBLAS_STATUS_NOT_SUPPORTED;
-  Call x = {desc,  a_layout, b_layout, c_layout, d_layout, 0, 0,         0,
-            alpha, beta,     a,        b,        c,        d, workspace, 0};
+  LtCall x = {desc,  a_layout, b_layout, c_layout, d_layout, 0, 0,         0,
+              alpha, beta,     a,        b,        c,        d, workspace, 0};
   const cublasStatus_t st = check(&x);
   if (st != CUBLAS_STATUS_SUCCESS) return st;
   if (!algo || !keeps_promises(x, algo, n_workspace)) return CUBLAS_STATUS_INVALID_VALUE;

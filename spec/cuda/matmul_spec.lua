@@ -12,9 +12,10 @@ local emulated = dm.cuda.get_device_name "cuda":find "Emulated" ~= nil
 
 local FLOATS = {"float16", "bfloat16", "float32", "float64"}
 local WHOLE = {"uint8", "int8", "int16", "int32", "int64"}
+-- the gap after 1.0
 local EPS = {float16 = 2^-10, bfloat16 = 2^-7, float32 = 2^-23, float64 = 2^-52}
 
--- On the CPU, of that dtype; integers are small, so that int8 wraps nowhere it should not.
+-- On the CPU, of that dtype; integers are 0 to 4.
 local function random(dtype, ...)
   local x = dm.randn({...}, {device = "cpu", dtype = "float64"})
   return (EPS[dtype] and x or (x * 2):round():clamp(0, 4)):to(dtype)
@@ -25,7 +26,9 @@ local LAYOUTS = {
   dense = function(x) return x:cuda() end,
   transposed = function(x) return x:transpose(-2, -1):contiguous():cuda():transpose(-2, -1) end,
   stepped = function(x) return dm.stack({x, x}, {dim = -1}):cuda():select(-1, 1) end,
-  rows_apart = function(x) return dm.cat({x, x}, {dim = -1}):cuda():narrow(-1, 1, x.shape[x.ndim]) end,
+  rows_apart = function(x)
+    return dm.cat({x, x}, {dim = -1}):cuda():narrow(-1, 1, x.shape[x.ndim])
+  end,
 }
 
 local function wide(x) return EPS[x.dtype] and x:double() or x:long() end
@@ -51,7 +54,7 @@ local function close(got, a, b, added, alpha, what)
 end
 
 describe("CUDA's matrix products", function()
-  for _, dtype in ipairs{table.unpack(FLOATS)} do
+  for _, dtype in ipairs(FLOATS) do
     it("of " .. dtype .. " at odd sizes, however the operands lie", function()
       for _, s in ipairs{{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 65, 2}, {63, 64, 65},
           {130, 67, 31}, {2, 3, 129}} do
@@ -181,8 +184,15 @@ describe("cuBLASLt", function()
 
   it_counts("serves each device and stream", function()
     local n = counts("", TWICE .. [[
-      do local _ <close> = dm.device "cuda:1"; local x = dm.ones(3, 3); assert(x:matmul(x):sum():item() == 27) end
-      do local _ <close> = dm.cuda.stream(dm.cuda.Stream()); product(5, 6, 40) end
+      do
+        local _ <close> = dm.device "cuda:1"
+        local x = dm.ones(3, 3)
+        assert(x:matmul(x):cpu():sum():item() == 27)
+      end
+      do
+        local _ <close> = dm.cuda.stream(dm.cuda.Stream())
+        product(5, 6, 40)
+      end
     ]])
     assert.equal(3, n.cublasLtMatmulAlgoGetHeuristic)
     assert.equal(5, n.cublasLtMatmul)
