@@ -67,15 +67,15 @@ struct Windows {
 static __device__ inline void reaching(const dm_PoolAxis &a, int64_t i, int64_t *lo,
                                        int64_t *hi) {
   const int64_t first = i + a.pad - a.dil * (a.kernel - 1);
-  *lo = first > 0 ? dm_pool_quotient(first + a.stride - 1, a.stride) : 0;
-  *hi = dm_pool_quotient(i + a.pad, a.stride) + 1;
+  *lo = first > 0 ? dm_quotient(first + a.stride - 1, a.stride) : 0;
+  *hi = dm_quotient(i + a.pad, a.stride) + 1;
   if (*hi > a.out) *hi = a.out;
 }
 
 /* Which element of window o is input i, which the window reaches; -1: none. */
 static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int64_t i) {
   const int64_t away = i + a.pad - o * a.stride;
-  const int64_t k = a.dil == 1 ? away : dm_pool_quotient(away, a.dil);
+  const int64_t k = a.dil == 1 ? away : dm_quotient(away, a.dil);
   return k * a.dil == away ? k : -1;
 }
 
@@ -294,8 +294,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
     C sum = 0;
     if (!empty) {
       const T *from = x + (plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
-      const int64_t down = dm_pool_quotient(lanes, across), over = lanes - down * across;
-      int64_t row = dm_pool_quotient(lane, across), col = lane - row * across;
+      const int64_t down = dm_quotient(lanes, across), over = lanes - down * across;
+      int64_t row = dm_quotient(lane, across), col = lane - row * across;
       while (row < r.hi - r.lo) {
         sum += dm_get<C, T>(from[row * m.v.w.in + col]);
         row += down;

@@ -325,8 +325,8 @@ static inline void dm_cut(dm_Plan<Fold> *p, int64_t n, int64_t threads, int64_t 
   p->n_chunk = pieces > 1 ? dm_ceil_div(n, p->chunk) : 1;
 }
 
-template <class Fold, class T, int V>
-static dm_status dm_launch_reduction(dm_Plan<Fold> p, bool rows) {
+template <bool rows, class T, int V, class Fold>
+static dm_status dm_launch_reduction(dm_Plan<Fold> p) {
   typedef typename Fold::State State;
   const int64_t n_out = rows ? p.kept.numel : p.kept.numel * V;
   int64_t blocks;
@@ -347,8 +347,9 @@ static dm_status dm_launch_reduction(dm_Plan<Fold> p, bool rows) {
   void *room = NULL;
   if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
   p.partial = (State *)room;
-  dm_status st = rows ? dm_launch((dm_rows_kernel<Fold, T, V>), grid, DM_THREADS, 0, p)
-                      : dm_launch((dm_columns_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
+  dm_status st;
+  if constexpr (rows) st = dm_launch((dm_rows_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
+  else st = dm_launch((dm_columns_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
   if (st == DM_OK && bytes > 0) {
     p.lanes = p.n_chunk > 128 ? DM_THREADS : dm_lanes(p.n_chunk, 32);
     blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
@@ -368,8 +369,7 @@ static bool dm_try_dense(const dm_Plan<Fold> &plan, bool rows, dm_status *st) {
                    sizeof(T)))
     return false;
   dm_walk_in(rows ? &p.red : &p.kept, rows ? across : down);
-  *st = rows ? dm_launch_reduction<Fold, T, across>(p, true)
-             : dm_launch_reduction<Fold, T, down>(p, false);
+  *st = rows ? dm_launch_reduction<true, T, across>(p) : dm_launch_reduction<false, T, down>(p);
   return true;
 }
 
@@ -409,7 +409,8 @@ static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Fold &f
   const bool rows =
       p.kept.shape[p.kept.ndim - 1] < 4 || p.red.numel <= 1 || llabs(down) >= llabs(along);
   if (dm_try_fast<fast>(p, rows, &st)) return st;
-  return dm_launch_reduction<Fold, dm_AnyType, 1>(p, rows);
+  return rows ? dm_launch_reduction<true, dm_AnyType, 1>(p)
+              : dm_launch_reduction<false, dm_AnyType, 1>(p);
 }
 
 static inline dm_Reduced dm_reduced(const dm_Tensor *value) {

@@ -19,6 +19,7 @@ struct Rows {
   dm_Along at;
   int64_t n_load; /* loads of a row */
   int lanes;      /* threads of a row, or lines of a block */
+  unsigned tiles; /* blocks of one outer index */
   int slots;      /* elements that a thread keeps in shared memory; 0: it does not */
 };
 
@@ -129,7 +130,11 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_rows_kernel(Rows p
   }
 }
 
-/* ---- along another dim: blocks of p.lanes lines ---- */
+/* ---- along another dim: blocks of p.lanes lines, side by side ---- */
+
+static __device__ inline int64_t column_of(const Rows &p) {
+  return (int64_t)(blockIdx.x % p.tiles) * p.lanes + (threadIdx.x & (p.lanes - 1));
+}
 
 /* Joins the states of the threads of a line; each gets the whole. */
 template <class Fold, class S>
@@ -151,9 +156,9 @@ static __device__ inline S fold_column(const Fold &fold, S s, int lanes) {
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS) softmax_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
-  const int64_t line = (int64_t)blockIdx.x * p.lanes + (threadIdx.x & (p.lanes - 1));
-  const int64_t inner = p.at.inner, first = line / inner * p.at.n * inner + line % inner;
-  const int64_t n = line < p.at.outer * inner ? p.at.n : 0, begin = threadIdx.x / p.lanes;
+  const int64_t inner = p.at.inner, column = column_of(p);
+  const int64_t first = blockIdx.x / p.tiles * p.at.n * inner + column;
+  const int64_t n = column < inner ? p.at.n : 0, begin = threadIdx.x / p.lanes;
   const dm_LogSum<C> fold;
   typename dm_LogSum<C>::State s = fold.start();
   for (int64_t i = begin; i < n; i += rows)
@@ -169,9 +174,9 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_columns_kernel(Rows
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS) backward_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
-  const int64_t line = (int64_t)blockIdx.x * p.lanes + (threadIdx.x & (p.lanes - 1));
-  const int64_t inner = p.at.inner, first = line / inner * p.at.n * inner + line % inner;
-  const int64_t n = line < p.at.outer * inner ? p.at.n : 0, begin = threadIdx.x / p.lanes;
+  const int64_t inner = p.at.inner, column = column_of(p);
+  const int64_t first = blockIdx.x / p.tiles * p.at.n * inner + column;
+  const int64_t n = column < inner ? p.at.n : 0, begin = threadIdx.x / p.lanes;
   C sum = 0;
   for (int64_t i = begin; i < n; i += rows) {
     const C gy = dm_load<C>(p.from, p.gy, first + i * inner);
@@ -219,9 +224,9 @@ template <class From, class To> static dm_status launch_fast(const Rows &p) {
 
 template <class C> static dm_status launch_any(Rows p) {
   if (p.at.inner == 1) return launch_rows<C, dm_AnyType, dm_AnyType, 1>(p);
-  const int64_t lines = dm_along_lines(&p.at);
   p.lanes = dm_lanes(p.at.inner, 32);
-  const dim3 grid((unsigned)dm_ceil_div(lines, p.lanes));
+  p.tiles = (unsigned)dm_ceil_div(p.at.inner, p.lanes);
+  const dim3 grid((unsigned)p.at.outer * p.tiles);
   if (p.gy) return dm_launch((backward_columns_kernel<C>), grid, DM_THREADS, 0, p);
   return dm_launch((softmax_columns_kernel<C>), grid, DM_THREADS, 0, p);
 }

@@ -12,38 +12,8 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
+#include "op/loss.h"
 #include "op/pointwise.h"
-
-enum { NONE, MEAN, SUM };
-
-typedef struct NllAttr {
-  dm_OptNum ignore;
-  int64_t reduction;
-} NllAttr;
-
-typedef struct CrossAttr {
-  dm_OptNum ignore;
-  int64_t reduction;
-  double smoothing;
-} CrossAttr;
-
-typedef struct NllBackwardAttr {
-  dm_OptNum ignore;
-  int64_t reduction;
-  dm_Ints shape;
-} NllBackwardAttr;
-
-typedef struct Rows {
-  int64_t n, c, inner; /* rows n = N * inner; x[i / inner][class][i % inner] */
-} Rows;
-
-static Rows rows_of(int ndim, const int64_t *shape) {
-  if (ndim == 1) return (Rows){1, shape[0], 1};
-  Rows r = {shape[0], shape[1], 1};
-  for (int d = 2; d < ndim; d++) r.inner *= shape[d];
-  r.n *= r.inner;
-  return r;
-}
 
 static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
                             const dm_Tensor *target, const dm_Tensor *weight) {
@@ -92,7 +62,7 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
 
 /* What one loss call works on. Everything in one block. */
 typedef struct Work {
-  Rows r;
+  dm_LossRows r;
   dm_DType type;
   dm_Tensor *x;      /* dense; owned */
   int64_t *label;    /* n, owned */
@@ -111,7 +81,7 @@ static void work_free(Work *w) {
   dm_free(w->row);
 }
 
-static dm_status work_new(const dm_Call *c, Rows r, dm_Tensor *x, dm_Tensor *target,
+static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
                           dm_Tensor *weight, dm_OptNum ignore, Work *w) {
   *w = (Work){.r = r, .weight_sum = (double)r.c};
   w->label = dm_alloc((int64_t)sizeof(int64_t) * r.n);
@@ -144,13 +114,13 @@ static double total_weight(const Work *w) {
 
 /* The rows' losses to the output: each, their sum, or their weighted mean. */
 static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
-  if (reduction == NONE) {
+  if (reduction == DM_LOSS_NONE) {
     if (w->r.n) dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->r.n, w->row);
     return;
   }
   double s = 0;
   for (int64_t i = 0; i < w->r.n; i++) s += w->row[i];
-  if (reduction == MEAN) s /= total_weight(w);
+  if (reduction == DM_LOSS_MEAN) s /= total_weight(w);
   dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
 }
 
@@ -158,12 +128,12 @@ static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
 static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
   dm_Tensor *dense;
   DM_TRY(dm_dense_new(gy, &dense));
-  if (reduction == NONE) {
+  if (reduction == DM_LOSS_NONE) {
     if (w->r.n) dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, w->r.n, w->row);
   } else {
     double g;
     dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, 1, &g);
-    if (reduction == MEAN) g /= total_weight(w);
+    if (reduction == DM_LOSS_MEAN) g /= total_weight(w);
     for (int64_t i = 0; i < w->r.n; i++) w->row[i] = g;
   }
   dm_tensor_unref(&dense);
@@ -173,7 +143,7 @@ static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
 static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
                            int64_t reduction) {
   dm_out_like(c, 0, target, (dm_DType)x->dtype);
-  if (reduction != NONE) c->out_meta[0].ndim = 0;
+  if (reduction != DM_LOSS_NONE) c->out_meta[0].ndim = 0;
   return DM_OK;
 }
 
@@ -192,7 +162,7 @@ static char *label_at(const Work *w, char *data, int64_t i) {
 
 dm_status cross_entropy_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  const CrossAttr *a = DM_ATTR(CrossAttr, c);
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
   if (!(a->smoothing >= 0 && a->smoothing <= 1))
@@ -246,10 +216,11 @@ CROSS(double, f64, exp)
 
 /* in: x, target, weight. The loss; or, with gy, the gradient of x. */
 static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
-  const CrossAttr *a = DM_ATTR(CrossAttr, c);
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
   Work w;
   dm_status st;
-  DM_GO(work_new(c, rows_of(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
+  DM_GO(
+      work_new(c, dm_loss_rows(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
   w.smoothing = a->smoothing;
   if (gy) {
     DM_GO(spread_gradient(&w, a->reduction, gy));
@@ -278,13 +249,13 @@ dm_status cross_entropy_backward_cpu(dm_Call *c) {
    weigh and K the gradient at x = 0, both constants. */
 static void cross_entropy_composed(dm_Grad *g) {
   dm_X *x = g->x;
-  const CrossAttr *a = g->attr;
+  const dm_CrossAttr *a = g->attr;
   dm_Tensor *logits = g->in[0], *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
   const int dim = logits->ndim == 1 ? 0 : 1;
   const double classes = (double)logits->shape[dim];
-  CrossAttr each = *a;
-  each.reduction = NONE;
-  const NllAttr pick = {a->ignore, NONE};
+  dm_CrossAttr each = *a;
+  each.reduction = DM_LOSS_NONE;
+  const dm_NllAttr pick = {a->ignore, DM_LOSS_NONE};
   dm_Tensor *zeros = x_zeros_like(x, logits), *minus = x_shift(x, zeros, -1);
   dm_Tensor *weigh = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, weight);
   dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
@@ -297,8 +268,9 @@ static void cross_entropy_composed(dm_Grad *g) {
   const struct { int64_t dim, dtype; } softmax = {dim, DM_NO_DTYPE};
   dm_Tensor *p = dm_x(x, DM_OP_softmax, &softmax, 1, logits);
   const int64_t at = dim;
-  if (a->reduction == MEAN) gy = x_div(x, gy, x_sum(x, weigh, (dm_Ints){-1, {0}}, false));
-  if (a->reduction == NONE) gy = dm_x(x, DM_OP_unsqueeze, &at, 1, gy);
+  if (a->reduction == DM_LOSS_MEAN)
+    gy = x_div(x, gy, x_sum(x, weigh, (dm_Ints){-1, {0}}, false));
+  if (a->reduction == DM_LOSS_NONE) gy = dm_x(x, DM_OP_unsqueeze, &at, 1, gy);
   A = dm_x(x, DM_OP_unsqueeze, &at, 1, A);
   g->gx[0] = x_mul(x, gy, x_add(x, x_mul(x, A, x_shift(x, p, -1 / classes)), K));
 }
@@ -317,15 +289,15 @@ dm_status nll_loss_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
-  return loss_meta(c, x, c->in[1], DM_ATTR(NllAttr, c)->reduction);
+  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllAttr, c)->reduction);
 }
 
 dm_status nll_loss_cpu(dm_Call *c) {
-  const NllAttr *a = DM_ATTR(NllAttr, c);
+  const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
   dm_Tensor *x = c->in[0];
   Work w;
   dm_status st;
-  DM_GO(work_new(c, rows_of(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  DM_GO(work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
   for (int64_t i = 0; i < w.r.n; i++) {
     double v = 0;
     if (w.label[i] >= 0) dm_load_f64(w.type, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
@@ -338,15 +310,15 @@ done:
 }
 
 void nll_loss_grad(dm_Grad *g) {
-  const NllAttr *a = g->attr;
-  NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};
+  const dm_NllAttr *a = g->attr;
+  dm_NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};
   memcpy(b.shape.v, g->in_meta[0].shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
 }
 
 dm_status nll_loss_backward_rule(dm_Call *c) {
-  const dm_Ints *shape = &DM_ATTR(NllBackwardAttr, c)->shape;
+  const dm_Ints *shape = &DM_ATTR(dm_NllBackwardAttr, c)->shape;
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].ndim = (uint8_t)shape->n;
   memcpy(c->out_meta[0].shape, shape->v, sizeof shape->v[0] * (size_t)shape->n);
@@ -354,11 +326,12 @@ dm_status nll_loss_backward_rule(dm_Call *c) {
 }
 
 dm_status nll_loss_backward_cpu(dm_Call *c) {
-  const NllBackwardAttr *a = DM_ATTR(NllBackwardAttr, c);
+  const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
   dm_Tensor *out = c->out[0];
   Work w;
   dm_status st;
-  DM_GO(work_new(c, rows_of(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore, &w));
+  DM_GO(work_new(c, dm_loss_rows(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore,
+                 &w));
   w.type = (dm_DType)out->dtype;
   DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
   if (out->numel) memset(dm_tensor_data(out), 0, (size_t)dm_tensor_bytes(out));
@@ -374,16 +347,16 @@ done:
 
 /* Linear in gy, and its transpose is nll_loss itself. */
 void nll_loss_backward_grad(dm_Grad *g) {
-  const NllBackwardAttr *b = g->attr;
-  const NllAttr a = {b->ignore, b->reduction};
+  const dm_NllBackwardAttr *b = g->attr;
+  const dm_NllAttr a = {b->ignore, b->reduction};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
 }
 
 /* ---- compositions ---- */
 
 static dm_Tensor *reduced(dm_X *x, dm_Tensor *t, int64_t reduction) {
-  if (reduction == NONE || x->st != DM_OK) return t;
-  return dm_x(x, reduction == MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, t);
+  if (reduction == DM_LOSS_NONE || x->st != DM_OK) return t;
+  return dm_x(x, reduction == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, t);
 }
 
 typedef struct SmoothAttr {

@@ -10,6 +10,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
+#include "op/norm.h"
 #include "op/pointwise.h"
 #include "op/reduce.h"
 #include "op/rowmath.h"
@@ -102,28 +103,8 @@ static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
 
 /* ---- layer_norm, group_norm ---- */
 
-typedef struct LayerAttr {
-  dm_Ints shape;
-  double eps;
-} LayerAttr;
-typedef struct GroupAttr {
-  int64_t n;
-  double eps;
-} GroupAttr;
-typedef struct RowAttr {
-  int64_t outer, groups, inner;
-  double eps;
-} RowAttr;
-
-static RowAttr layer_rows(const dm_Meta *m, const LayerAttr *a) {
-  return (RowAttr){dm_numel(m->ndim - (int)a->shape.n, m->shape), 1, 1, a->eps};
-}
-static RowAttr group_rows(const dm_Meta *m, const GroupAttr *a) {
-  return (RowAttr){m->shape[0], a->n, dm_numel(m->ndim - 2, m->shape + 2), a->eps};
-}
-
 dm_status layer_norm_rule(dm_Call *c) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_LayerNormAttr *a = DM_ATTR(dm_LayerNormAttr, c);
   const dm_Tensor *x = c->in[0];
   const int64_t lead = x->ndim - a->shape.n;
   DM_TRY(dm_check_float(c, x, "x"));
@@ -139,7 +120,7 @@ dm_status layer_norm_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status group_norm_rule(dm_Call *c) {
-  const GroupAttr *a = DM_ATTR(GroupAttr, c);
+  const dm_GroupNormAttr *a = DM_ATTR(dm_GroupNormAttr, c);
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   if (x->ndim < 2)
@@ -154,7 +135,7 @@ dm_status group_norm_rule(dm_Call *c) {
   return DM_OK;
 }
 
-static void describe_rows(RowJob *j, const dm_Tensor *x, const RowAttr *a) {
+static void describe_rows(RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
   j->n_rows = a->outer * a->groups;
   j->len = x->numel / dm_max_i64(1, j->n_rows);
   j->groups = a->groups;
@@ -166,7 +147,7 @@ static void describe_rows(RowJob *j, const dm_Tensor *x, const RowAttr *a) {
   atomic_init(&j->failed, false);
 }
 
-static dm_status rows_cpu(dm_Call *c, RowAttr a) {
+static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
   RowJob j = {.y = dm_tensor_data(c->out[0])};
@@ -190,15 +171,15 @@ done:
 }
 dm_status layer_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
-  return rows_cpu(c, layer_rows(&m, DM_ATTR(LayerAttr, c)));
+  return rows_cpu(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
 }
 dm_status group_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
-  return rows_cpu(c, group_rows(&m, DM_ATTR(GroupAttr, c)));
+  return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
 }
 
 dm_status row_norm_backward_rule(dm_Call *c) {
-  const RowAttr *a = DM_ATTR(RowAttr, c);
+  const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
   const dm_Tensor *x = c->in[1];
   return out_and_vectors(c, x, x->numel / dm_max_i64(1, a->outer * a->inner));
 }
@@ -222,7 +203,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
-  describe_rows(&j, x, DM_ATTR(RowAttr, c));
+  describe_rows(&j, x, DM_ATTR(dm_RowNormAttr, c));
   j.n_affine = c->out[1]->numel;
   j.gy = dm_tensor_data(gy);
   j.gy_dtype = (dm_DType)gy->dtype;
@@ -271,7 +252,7 @@ static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType
 
 /* Composed, in three dims: x as (outer, groups, row) for the moments and as
    (outer, channels, inner) for the weight. */
-static void rows_grad_composed(dm_Grad *g, const RowAttr *a) {
+static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   const dm_DType compute = compute_of(m);
@@ -292,7 +273,7 @@ static void rows_grad_composed(dm_Grad *g, const RowAttr *a) {
                   w->ndim, w->shape);
   if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
 }
-static void rows_grad(dm_Grad *g, RowAttr a) {
+static void rows_grad(dm_Grad *g, dm_RowNormAttr a) {
   dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
   if (g->create_graph) {
     rows_grad_composed(g, &a);
@@ -304,10 +285,10 @@ static void rows_grad(dm_Grad *g, RowAttr a) {
     if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
 }
 void layer_norm_grad(dm_Grad *g) {
-  rows_grad(g, layer_rows(&g->in_meta[0], DM_ATTR(LayerAttr, g)));
+  rows_grad(g, dm_layer_rows(&g->in_meta[0], DM_ATTR(dm_LayerNormAttr, g)));
 }
 void group_norm_grad(dm_Grad *g) {
-  rows_grad(g, group_rows(&g->in_meta[0], DM_ATTR(GroupAttr, g)));
+  rows_grad(g, dm_group_rows(&g->in_meta[0], DM_ATTR(dm_GroupNormAttr, g)));
 }
 
 /* ---- batch_norm ---- */

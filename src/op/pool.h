@@ -3,6 +3,7 @@
 #ifndef DM_POOL_H
 #define DM_POOL_H
 
+#include "base/quotient.h"
 #include "engine/op.h"
 
 typedef struct dm_MaxPoolAttr {
@@ -78,16 +79,11 @@ static inline DM_HD dm_PoolSpan dm_pool_fixed_span(const dm_PoolAxis *a, bool in
   return s;
 }
 
-/* a / b for numbers that are not negative; cheap on a GPU when they are small. */
-static inline DM_HD int64_t dm_pool_quotient(int64_t a, int64_t b) {
-  return (a | b) >> 32 == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-}
-
 /* Output o covers [floor(o in / out), ceil((o + 1) in / out)). The outputs that
    cover input i are the same with in and out exchanged. */
 static inline DM_HD dm_PoolSpan dm_pool_adaptive_span(int64_t in, int64_t out, int64_t o) {
-  const int64_t lo = dm_pool_quotient(o * in, out);
-  const int64_t hi = dm_pool_quotient((o + 1) * in + out - 1, out);
+  const int64_t lo = dm_quotient(o * in, out);
+  const int64_t hi = dm_quotient((o + 1) * in + out - 1, out);
   const dm_PoolSpan s = {lo, hi, hi - lo};
   return s;
 }

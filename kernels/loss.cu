@@ -1,0 +1,448 @@
+/* cross_entropy and nll_loss. A row is the logits of one target. Where they lie side by
+   side a warp reads it, or a block when it is long; where rows are interleaved (images)
+   a thread does, so that neighbouring threads read neighbouring elements.
+
+   Rows' losses and weights are folded in a fixed order, on the device. A label that is
+   no class is noted and counts as nothing, as an ignored one does. */
+#include "kernels/reduce.cuh"
+#include "kernels/vector.cuh"
+
+extern "C" {
+#include "op/loss.h"
+}
+
+static __device__ inline float power(float v) { return expf(v); }
+static __device__ inline double power(double v) { return exp(v); }
+static __device__ inline float logarithm(float v) { return logf(v); }
+static __device__ inline double logarithm(double v) { return log(v); }
+
+struct Labels {
+  const void *data;
+  int dtype, base, op;
+  int64_t classes, ignored;
+  bool ignores;
+  dm_Fault *fault;
+
+  /* Row i's class from 0; -1: it does not count. */
+  __device__ int64_t at(int64_t i) const {
+    const int64_t given = dm_load<int64_t>(dtype, data, i);
+    if (ignores && given == ignored) return -1;
+    /* unsigned: the least of int64 wraps, and is out of range still */
+    const int64_t k = (int64_t)((uint64_t)given - (uint64_t)base);
+    if (k >= 0 && k < classes) return k;
+    dm_device_fault(fault, DM_FAULT_LABEL, op, base, i, given, classes);
+    return -1;
+  }
+};
+
+/* What a loss call reads. */
+struct Rows {
+  dm_LossRows r;
+  Labels label;
+  dm_Vector weight;
+  __device__ int64_t first(int64_t i) const {
+    const int64_t outer = r.inner == 1 ? i : dm_quotient(i, r.inner);
+    return outer * r.c * r.inner + (i - outer * r.inner);
+  }
+  template <class C> __device__ C weight_of(int64_t label) const {
+    return label < 0 ? C(0) : weight.at(label, C(1));
+  }
+};
+
+/* ---- the rows' losses as one ---- */
+
+template <class C> struct Share { C loss, weight; };
+struct JoinShares {
+  template <class C> __device__ void join(Share<C> &s, const Share<C> &o) const {
+    s.loss += o.loss;
+    s.weight += o.weight;
+  }
+};
+
+enum { FOLDED = 16 }; /* shares that a thread adds up, before there are more blocks */
+
+template <class C> static __device__ inline Share<C> fold_slice(const Share<C> *in, int64_t n) {
+  const int64_t slice = (n + gridDim.x - 1) / gridDim.x, lo = blockIdx.x * slice;
+  const int64_t hi = lo + slice < n ? lo + slice : n;
+  Share<C> s = {0, 0};
+  for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS) {
+    const Share<C> o = in[i];
+    JoinShares().join(s, o);
+  }
+  return dm_block_fold(JoinShares(), s);
+}
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    fold_kernel(const Share<C> *in, int64_t n, Share<C> *out) {
+  const Share<C> s = fold_slice(in, n);
+  if (threadIdx.x == 0) out[blockIdx.x] = s;
+}
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    finish_kernel(const Share<C> *in, int64_t n, bool mean, T *out) {
+  const Share<C> s = fold_slice(in, n);
+  if (threadIdx.x == 0) dm_put(out, mean ? s.loss / s.weight : s.loss);
+}
+
+/* Room for n rows' shares, and for those of the blocks that fold them. */
+enum { MOST_BLOCKS = 1024 };
+static int64_t share_bytes(int64_t n, dm_DType dtype) {
+  return 2 * (n + MOST_BLOCKS + 1) * dm_dtype_size(dm_compute_dtype(dtype));
+}
+
+/* Many shares to few; *n and the result: those that are left, for one block. */
+template <class C> static dm_status fold_shares(Share<C> **shares, int64_t *n) {
+  int64_t blocks = dm_ceil_div(*n, DM_THREADS * FOLDED);
+  if (blocks <= 1) return DM_OK;
+  if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
+  Share<C> *to = *shares + *n;
+  DM_TRY(dm_launch(fold_kernel<C>, dim3((unsigned)blocks), DM_THREADS, 0, *shares, *n, to));
+  *shares = to;
+  *n = blocks;
+  return DM_OK;
+}
+template <class C, class T>
+static dm_status finish(Share<C> *shares, int64_t n, bool mean, dm_Tensor *out) {
+  DM_TRY(fold_shares(&shares, &n));
+  return dm_launch((finish_kernel<C, T>), dim3(1), DM_THREADS, 0, shares, n, mean,
+                   (T *)dm_tensor_data(out));
+}
+
+/* ---- cross entropy ---- */
+
+/* exp(z - max) summed online. */
+template <class C> struct Soft { C max, sum; };
+template <class C> struct JoinSoft {
+  __device__ Soft<C> start() const { return {-INFINITY, 0}; }
+  __device__ void add(Soft<C> &s, C z) const {
+    if (z > s.max) {
+      s.sum = s.sum * power(s.max - z) + (1 + (z - z)); /* of an infinity: NaN */
+      s.max = z;
+    } else if (z != -INFINITY) {
+      s.sum += power(z - s.max);
+    }
+  }
+  __device__ void join(Soft<C> &s, const Soft<C> &o) const {
+    if (o.max > s.max) {
+      s.sum = s.sum * power(s.max - o.max) + o.sum;
+      s.max = o.max;
+    } else {
+      s.sum += o.max == -INFINITY ? o.sum : o.sum * power(o.max - s.max);
+    }
+  }
+};
+
+/* A row and the threads that share it: 1, 32, or a block. */
+template <class C, class T> struct Row {
+  const T *z;
+  int64_t n, step;
+  int lane, lanes;
+
+  template <class Fold, class S> __device__ S folded(const Fold &fold, const S &s) const {
+    return lanes == 1 ? s : lanes == 32 ? dm_warp_fold(fold, s, 32) : dm_block_fold(fold, s);
+  }
+  __device__ C sum(C v) const { return folded(dm_Plus(), v); }
+  __device__ C at(int64_t k) const { return dm_get<C, T>(z[k * step]); }
+  /* V elements a load: they lie side by side */
+  template <int V> __device__ C log_sum_exp(void) const {
+    const JoinSoft<C> fold;
+    Soft<C> s = fold.start();
+    for (int64_t k = lane * V; k < n; k += lanes * V) {
+      if constexpr (V > 1) {
+        const dm_Run<T, V> run = *(const dm_Run<T, V> *)(z + k);
+        for (int i = 0; i < V; i++) fold.add(s, dm_get<C, T>(run.v[i]));
+      } else {
+        fold.add(s, at(k));
+      }
+    }
+    s = folded(fold, s);
+    return s.max + logarithm(s.sum);
+  }
+  __device__ C total_weight(const dm_Vector &weight) const {
+    C w = 0;
+    if (!weight.data) return (C)n;
+    for (int64_t k = lane; k < n; k += lanes) w += weight.at(k, C(1));
+    return sum(w);
+  }
+};
+
+template <class C, class T>
+static __device__ inline Row<C, T> row_of(const Rows &rows, const T *x, int64_t i, int lanes) {
+  const Row<C, T> row = {x + rows.first(i), rows.r.c, rows.r.inner,
+                         (int)(threadIdx.x & (unsigned)(lanes - 1)), lanes};
+  return row;
+}
+
+/* Each row's loss to `each`, or its share to shares. */
+template <class C, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    cross_kernel(Rows rows, const T *x, C smoothing, int lanes, T *each, Share<C> *shares) {
+  for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
+    const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
+    const int64_t label = rows.label.at(i);
+    C loss = 0, weight = rows.template weight_of<C>(label);
+    if (label >= 0) {
+      const C lse = row.template log_sum_exp<V>();
+      C smooth = 0;
+      for (int64_t k = row.lane; smoothing > 0 && k < row.n; k += lanes)
+        smooth += rows.weight.at(k, C(1)) * (lse - row.at(k));
+      if (smoothing > 0) smooth = row.sum(smooth);
+      loss = (1 - smoothing) * weight * (lse - row.at(label)) + smoothing / (C)row.n * smooth;
+    }
+    if (row.lane != 0) continue;
+    if (each) dm_put(each + i, loss);
+    else shares[i] = {loss, weight};
+  }
+}
+
+/* total: the sum of all rows' weights; NULL: not a mean. */
+template <class C, class T>
+static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *total,
+                                    int64_t i) {
+  const C g = dm_get<C, T>(gy[scalar ? 0 : i]);
+  return total ? g / total->weight : g;
+}
+
+template <class C, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    cross_backward_kernel(Rows rows, const T *x, const T *gy, bool scalar, C smoothing,
+                          int lanes, const Share<C> *total, T *gx) {
+  for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
+    const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
+    T *to = gx + rows.first(i);
+    const int64_t label = rows.label.at(i);
+    C lse = 0, g = 0, hard = 0, soft = 0, p_scale = 0;
+    if (label >= 0) {
+      lse = row.template log_sum_exp<V>();
+      g = upstream(gy, scalar, total, i);
+      hard = (1 - smoothing) * rows.template weight_of<C>(label);
+      soft = smoothing / (C)row.n;
+      p_scale = smoothing > 0 ? hard + soft * row.total_weight(rows.weight) : hard;
+    }
+    for (int64_t k = row.lane * V; k < row.n; k += lanes * V) {
+      dm_Run<T, V> run;
+      if constexpr (V > 1) run = *(const dm_Run<T, V> *)(row.z + k);
+      else run.v[0] = row.z[k * row.step];
+      for (int e = 0; e < V; e++) {
+        C v = 0;
+        if (label >= 0) {
+          v = p_scale * power(dm_get<C, T>(run.v[e]) - lse);
+          if (smoothing > 0) v -= soft * rows.weight.at(k + e, C(1));
+          if (k + e == label) v -= hard;
+        }
+        dm_put(&run.v[e], g * v);
+      }
+      if constexpr (V > 1) *(dm_Run<T, V> *)(to + k) = run;
+      else to[k * row.step] = run.v[0];
+    }
+  }
+}
+
+/* ---- negative log-likelihood ---- */
+
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    nll_kernel(Rows rows, const T *x, T *each, Share<C> *shares) {
+  for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
+    const int64_t label = rows.label.at(i);
+    Share<C> s = {0, rows.template weight_of<C>(label)};
+    if (label >= 0) s.loss = -s.weight * dm_get<C, T>(x[rows.first(i) + label * rows.r.inner]);
+    if (each) dm_put(each + i, s.loss);
+    else shares[i] = s;
+  }
+}
+
+/* Each row's weight alone, of which a mean's gradient needs the sum. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS) weights_kernel(Rows rows, Share<C> *out) {
+  for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads())
+    out[i] = {C(0), rows.template weight_of<C>(rows.label.at(i))};
+}
+
+/* gx is 0 everywhere. */
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    nll_backward_kernel(Rows rows, const T *gy, bool scalar, const Share<C> *total, T *gx) {
+  for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
+    const int64_t label = rows.label.at(i);
+    if (label >= 0)
+      dm_put(gx + rows.first(i) + label * rows.r.inner,
+             -rows.template weight_of<C>(label) * upstream(gy, scalar, total, i));
+  }
+}
+
+/* ---- on the host ---- */
+
+/* What a call holds until its kernels are launched. */
+struct Held {
+  dm_Tensor *x, *gy, *target, *weight;
+  void *shares;
+  int64_t bytes;
+};
+static void release(Held *h) {
+  if (h->shares) dm_cuda_scratch_free(h->shares, h->bytes);
+  dm_tensor_unref(&h->x);
+  dm_tensor_unref(&h->gy);
+  dm_tensor_unref(&h->target);
+  dm_tensor_unref(&h->weight);
+}
+
+static dm_status rows_new(const dm_Call *c, dm_LossRows r, dm_Tensor *target, dm_Tensor *weight,
+                          dm_OptNum ignore, dm_DType dtype, Held *h, Rows *rows) {
+  const double v = ignore.v;
+  DM_TRY(dm_dense_new(target, &h->target));
+  DM_TRY(dm_vector_new(weight, dm_compute_dtype(dtype), &h->weight, &rows->weight));
+  h->bytes = share_bytes(r.n, dtype);
+  DM_TRY(dm_cuda_scratch(h->bytes, &h->shares));
+  rows->r = r;
+  rows->label = {
+      dm_tensor_data(h->target), h->target->dtype, c->base, (int)dm_op_id(c->op), r.c, 0, false,
+      dm_cuda_faults()};
+  if (ignore.set && v == floor(v) && v >= -0x1p63 && v < 0x1p63) {
+    rows->label.ignores = true;
+    rows->label.ignored = (int64_t)v;
+  }
+  return DM_OK;
+}
+
+/* The threads of a row. */
+static int lanes_of(const dm_LossRows &r) {
+  return r.inner > 1 ? 1 : r.c <= 4096 ? 32 : (int)DM_THREADS;
+}
+/* May a row be loaded 16 bytes at a time? */
+template <class T> static bool row_runs(const dm_LossRows &r, const void *x, const void *y) {
+  return r.inner == 1 && r.c % (16 / (int)sizeof(T)) == 0 &&
+         (((uintptr_t)x | (uintptr_t)y) & 15) == 0;
+}
+
+template <class C, class T>
+static dm_status cross(const Rows &rows, const Held &h, double smoothing, T *each) {
+  const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
+  const unsigned blocks = dm_blocks(rows.r.n * lanes);
+  const T *x = (const T *)dm_tensor_data(h.x);
+  Share<C> *shares = (Share<C> *)h.shares;
+  return row_runs<T>(rows.r, x, NULL)
+             ? dm_launch((cross_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
+                         lanes, each, shares)
+             : dm_launch((cross_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
+                         lanes, each, shares);
+}
+
+DM_CUDA_KERNEL(cross_entropy_cuda) {
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  dm_Tensor *x = c->in[0], *out = c->out[0];
+  const bool none = a->reduction == DM_LOSS_NONE;
+  Held h = {};
+  Rows rows;
+  dm_status st = DM_OK;
+  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
+                 (dm_DType)x->dtype, &h, &rows));
+  DM_GO(dm_dense_new(x, &h.x));
+  DM_FLOAT_TYPES(x->dtype, {
+    st = cross<C, T>(rows, h, a->smoothing, none ? (T *)dm_tensor_data(out) : NULL);
+    if (st == DM_OK && !none)
+      st = finish<C, T>((Share<C> *)h.shares, rows.r.n, a->reduction == DM_LOSS_MEAN, out);
+  });
+done:
+  release(&h);
+  return st;
+}
+
+/* The sum of the rows' weights, at *total; NULL for another reduction than the mean. */
+template <class C>
+static dm_status total_of(const Rows &rows, const Held &h, int64_t reduction,
+                          Share<C> **total) {
+  Share<C> *shares = (Share<C> *)h.shares;
+  int64_t n = rows.r.n;
+  *total = NULL;
+  if (reduction != DM_LOSS_MEAN) return DM_OK;
+  DM_TRY(dm_launch(weights_kernel<C>, dm_blocks(n), DM_THREADS, 0, rows, shares));
+  DM_TRY(fold_shares(&shares, &n));
+  *total = shares + n;
+  return dm_launch(fold_kernel<C>, dim3(1), DM_THREADS, 0, shares, n, *total);
+}
+
+template <class C, class T>
+static dm_status cross_backward(const Rows &rows, const Held &h, const dm_CrossAttr *a, T *gx) {
+  const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
+  const unsigned blocks = dm_blocks(rows.r.n * lanes);
+  const T *x = (const T *)dm_tensor_data(h.x), *gy = (const T *)dm_tensor_data(h.gy);
+  const bool scalar = a->reduction != DM_LOSS_NONE;
+  Share<C> *total;
+  DM_TRY(total_of<C>(rows, h, a->reduction, &total));
+  return row_runs<T>(rows.r, x, gx)
+             ? dm_launch((cross_backward_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, gy,
+                         scalar, (C)a->smoothing, lanes, total, gx)
+             : dm_launch((cross_backward_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, gy,
+                         scalar, (C)a->smoothing, lanes, total, gx);
+}
+
+DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  dm_Tensor *x = c->in[1];
+  const dm_DType dtype = (dm_DType)x->dtype;
+  Held h = {};
+  Rows rows;
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[2], c->in[3], a->ignore, dtype, &h,
+                 &rows));
+  DM_GO(dm_dense_new(x, &h.x));
+  DM_GO(dm_dense_as(c->in[0], dtype, &h.gy));
+  DM_FLOAT_TYPES(dtype,
+                 { st = cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(c->out[0])); });
+done:
+  release(&h);
+  return st;
+}
+
+DM_CUDA_KERNEL(nll_loss_cuda) {
+  const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
+  dm_Tensor *x = c->in[0], *out = c->out[0];
+  const bool none = a->reduction == DM_LOSS_NONE;
+  Held h = {};
+  Rows rows;
+  dm_status st = DM_OK;
+  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
+                 (dm_DType)x->dtype, &h, &rows));
+  DM_GO(dm_dense_new(x, &h.x));
+  DM_FLOAT_TYPES(x->dtype, {
+    Share<C> *shares = (Share<C> *)h.shares;
+    st = dm_launch((nll_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
+                   (const T *)dm_tensor_data(h.x), none ? (T *)dm_tensor_data(out) : NULL,
+                   shares);
+    if (st == DM_OK && !none)
+      st = finish<C, T>(shares, rows.r.n, a->reduction == DM_LOSS_MEAN, out);
+  });
+done:
+  release(&h);
+  return st;
+}
+
+template <class C, class T>
+static dm_status nll_backward(const Rows &rows, const Held &h, int64_t reduction, T *gx) {
+  Share<C> *total;
+  DM_TRY(total_of<C>(rows, h, reduction, &total));
+  return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
+                   (const T *)dm_tensor_data(h.gy), reduction != DM_LOSS_NONE, total, gx);
+}
+
+DM_CUDA_KERNEL(nll_loss_backward_cuda) {
+  const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
+  dm_Tensor *gx = c->out[0];
+  const dm_DType dtype = (dm_DType)gx->dtype;
+  Held h = {};
+  Rows rows;
+  dm_status st = DM_OK;
+  if (gx->numel == 0) return DM_OK;
+  DM_CUDA_TRY(
+      cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
+  DM_GO(rows_new(c, dm_loss_rows(gx->ndim, gx->shape), c->in[1], c->in[2], a->ignore, dtype, &h,
+                 &rows));
+  DM_GO(dm_dense_as(c->in[0], dtype, &h.gy));
+  DM_FLOAT_TYPES(dtype,
+                 { st = nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });
+done:
+  release(&h);
+  return st;
+}

@@ -1,0 +1,68 @@
+/* Small operands of a kernel (weights, biases, statistics): any float dtype, read as
+   the compute type. */
+#ifndef DM_CUDA_VECTOR_CUH
+#define DM_CUDA_VECTOR_CUH
+
+#include "kernels/cuda.cuh"
+
+extern "C" {
+#include "base/quotient.h"
+#include "op/dense.h"
+}
+
+/* Is that the dtype of T? */
+template <class T> static __device__ inline bool dm_dtype_is(int dtype);
+template <> __device__ inline bool dm_dtype_is<dm_f16>(int dtype) { return dtype == DM_F16; }
+template <> __device__ inline bool dm_dtype_is<dm_bf16>(int dtype) { return dtype == DM_BF16; }
+template <> __device__ inline bool dm_dtype_is<float>(int dtype) { return dtype == DM_F32; }
+template <> __device__ inline bool dm_dtype_is<double>(int dtype) { return dtype == DM_F64; }
+
+struct dm_Vector {
+  const void *data; /* NULL: none */
+  int dtype;
+
+  template <class C> __device__ C at(int64_t i, C otherwise) const {
+    return data ? dm_load<C>(dtype, data, i) : otherwise;
+  }
+};
+
+static inline dm_status dm_cast_new(dm_Tensor *t, dm_DType to, dm_Tensor **out) {
+  dm_Modes *m = dm_modes();
+  const int64_t dtype = to;
+  const bool grad = m->grad;
+  m->grad = false;
+  const dm_status st = dm_call(DM_OP_cast, 1, &t, &dtype, out);
+  m->grad = grad;
+  return st;
+}
+
+/* t's elements, dense, for kernels that compute in `compute`: a float32 one meets no
+   float64. *own keeps them alive; the caller's to unref. t may be NULL. */
+static inline dm_status dm_vector_new(dm_Tensor *t, dm_DType compute, dm_Tensor **own,
+                                      dm_Vector *v) {
+  v->data = NULL;
+  v->dtype = compute;
+  if (!t) return DM_OK;
+  DM_TRY(dm_dense_new(t, own));
+  if ((*own)->dtype == DM_F64 && compute != DM_F64) {
+    dm_Tensor *cast = NULL;
+    DM_TRY(dm_cast_new(*own, compute, &cast));
+    dm_tensor_unref(own);
+    *own = cast;
+  }
+  v->data = dm_tensor_data(*own);
+  v->dtype = (*own)->dtype;
+  return DM_OK;
+}
+
+/* t, dense and of that very dtype. */
+static inline dm_status dm_dense_as(dm_Tensor *t, dm_DType dtype, dm_Tensor **own) {
+  if (t->dtype == dtype) return dm_dense_new(t, own);
+  dm_Tensor *cast;
+  DM_TRY(dm_cast_new(t, dtype, &cast));
+  const dm_status st = dm_dense_new(cast, own);
+  dm_tensor_unref(&cast);
+  return st;
+}
+
+#endif
