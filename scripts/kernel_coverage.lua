@@ -1,0 +1,36 @@
+-- Which kernels of kernels/*.cu the specs have run, from the file that the emulated
+-- device writes (lines "name count"): a kernel that none has run is a failure.
+--   lua5.4 scripts/kernel_coverage.lua build/emulated/coverage
+-- Run from the repository root; ends with `N passed, N failed` (kernels).
+
+-- A launch's name is the text that names the kernel, "(row_kernel<C, T>)"; all
+-- kernels are called *_kernel, and no two alike.
+local launched = {}
+for line in io.lines(arg[1]) do
+  local text, count = line:match "^(.*) (%d+)$"
+  local name = text:match "[%w_]+_kernel"
+  launched[name] = (launched[name] or 0) + math.tointeger(count)
+end
+
+local passed, failed, home = 0, 0, {}
+local pipe <close> = assert(io.popen "ls kernels/*.cu kernels/*.cuh")
+for path in pipe:lines() do
+  local file <close> = assert(io.open(path))
+  local list = {}
+  for head in file:read "a":gmatch "__global__%s+(.-){" do
+    local name = head:match "([%w_]+_kernel)%("
+    local n = launched[name] or 0
+    if not name then
+      print(("%s: a kernel's name does not end in _kernel: %s"):format(path, head))
+    elseif home[name] then
+      print(("%s: %s has a namesake in %s"):format(path, name, home[name]))
+    elseif n == 0 then
+      print(("%s: no spec runs %s"):format(path, name))
+    end
+    if name and not home[name] and n > 0 then passed = passed + 1 else failed = failed + 1 end
+    home[name or ""] = path
+    list[#list + 1] = ("%s %d"):format(name, n)
+  end
+  if #list > 0 then print(("%s: %s"):format(path, table.concat(list, ", "))) end
+end
+print(("%d passed, %d failed"):format(passed, failed))
