@@ -23,9 +23,19 @@ struct Labels {
   bool ignores;
   dm_Fault *fault;
 
+  /* Not dm_load, which knows float64: kernels of float32 are to hold none. */
+  __device__ int64_t load(int64_t i) const {
+    switch (dtype) {
+    case DM_I8: return ((const int8_t *)data)[i];
+    case DM_I16: return ((const int16_t *)data)[i];
+    case DM_I32: return ((const int32_t *)data)[i];
+    case DM_I64: return ((const int64_t *)data)[i];
+    default: return ((const uint8_t *)data)[i];
+    }
+  }
   /* Row i's class from 0; -1: it does not count. */
   __device__ int64_t at(int64_t i) const {
-    const int64_t given = dm_load<int64_t>(dtype, data, i);
+    const int64_t given = load(i);
     if (ignores && given == ignored) return -1;
     /* unsigned: the least of int64 wraps, and is out of range still */
     const int64_t k = (int64_t)((uint64_t)given - (uint64_t)base);
@@ -204,7 +214,7 @@ static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *to
 }
 
 template <class C, class T, int V>
-static __global__ void __launch_bounds__(DM_THREADS)
+static __global__ void __launch_bounds__(DM_THREADS, 2)
     cross_backward_kernel(Rows rows, const T *x, const T *gy, bool scalar, C smoothing,
                           int lanes, const Share<C> *total, T *gx) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {

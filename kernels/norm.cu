@@ -17,6 +17,12 @@ extern "C" {
 static __device__ inline float root(float v) { return sqrtf(v); }
 static __device__ inline double root(double v) { return sqrt(v); }
 
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
 /* V neighbours from element i on. */
 template <class C, class T, int V>
 static __device__ inline void load_run(const T *p, int64_t i, C *v) {
@@ -72,7 +78,8 @@ template <int R, class F>
 static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
   const int lane = threadIdx.x & (lanes - 1);
   if constexpr (R > 0) {
-    for (int k = 0; k < R; k++) {
+    UNROLL
+    for (int k = 0; k < R; k++) { /* unrolled, or what is kept would not be in registers */
       const int64_t j = lane + (int64_t)k * lanes;
       if (j < n_run) f(j, k);
     }
@@ -140,7 +147,7 @@ static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, 
 
 /* y = (x - mean) * rstd, times weight plus bias */
 template <class C, class T, int V, int R>
-static __global__ void __launch_bounds__(DM_THREADS)
+static __global__ void __launch_bounds__(DM_THREADS, 2)
     rows_kernel(const T *x, T *y, dm_Vector w, dm_Vector b, RowShape s, C eps) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
     const T *from = x + row * s.len;
@@ -161,7 +168,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* gx = rstd (gh - mean(gh) - xhat mean(gh xhat)), gh = gy * weight. Each row's mean
    and rstd go to stats, for the sums by channel. */
 template <class C, class T, int V, int R>
-static __global__ void __launch_bounds__(DM_THREADS)
+static __global__ void __launch_bounds__(DM_THREADS, 2)
     rows_backward_kernel(const T *gy, const T *x, T *gx, dm_Vector w, RowShape s, C eps,
                          C *stats) {
   for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {

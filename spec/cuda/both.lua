@@ -33,4 +33,22 @@ function both.agree(what, f)
   assert.equal(both.bits(want), both.bits(got), what)
 end
 
+-- Elements of t as numbers, row by row.
+local function numbers(t) return t:cpu():double():flatten():totable() end
+
+-- As agree, for results that devices add up in orders of their own: elements may
+-- differ by `tolerance`, relative to the larger of 1 and the element.
+function both.near(what, f, tolerance)
+  local want, got = both.on("cpu", f), both.on("cuda", f)
+  assert(got.device:find "^cuda", what .. ": not made on cuda")
+  assert.equal(want.dtype, got.dtype, what)
+  assert.same(want.shape, got.shape, what)
+  local a, b = numbers(want), numbers(got)
+  for i, v in ipairs(a) do
+    local alike = v == b[i] or v ~= v and b[i] ~= b[i]
+      or math.abs(v - b[i]) <= tolerance * math.max(1, math.abs(v))
+    assert(alike, ("%s: element %d is %.9g, on the CPU %.9g"):format(what, i, b[i], v))
+  end
+end
+
 return both

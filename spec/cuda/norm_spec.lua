@@ -1,0 +1,179 @@
+-- Normalization on cuda against the CPU's, at sizes that take every way through the
+-- kernels: rows of a warp, of a block, longer ones; loads of one element and of many;
+-- channels in one piece and in several.
+local dm = require "demilune"
+local nn = require "demilune.nn"
+local both = require "spec.cuda.both"
+
+local TOLERANCE = {float16 = 4e-3, bfloat16 = 3e-2, float32 = 2e-5, float64 = 1e-12}
+
+local function it_agrees(name, f)
+  it(name, function()
+    if both.missing() then return pending "no CUDA device" end
+    f()
+  end)
+end
+
+-- Waves around `about`: the same elements on every device.
+local function wave(dtype, about, ...)
+  local size, n = {...}, 1
+  for _, s in ipairs(size) do n = n * s end
+  local t = dm.arange(n, {dtype = "float64", device = "cpu"})
+  local device = dm.zeros(1).device
+  return ((t * 0.7):sin() + (t * 0.013):cos() + about):to(dtype):reshape(table.unpack(size))
+    :to(device):detach()
+end
+
+-- The result and the gradients of f(x, weight, bias), weighted so that no two are alike.
+local function all_of(f, x, w, b)
+  for _, t in ipairs{x, w, b} do t:requires_grad_() end
+  local y = f(x, w, b)
+  y:backward(wave(y.dtype, 0.3, table.unpack(y.shape)))
+  return {y:detach(), x.grad, w.grad, b.grad}
+end
+
+-- make() gives x, weight, bias. Weights' gradients are sums of `terms` products.
+local function compare(what, dtype, terms, f, make)
+  for part, name in ipairs{"y", "gx", "gw", "gb"} do
+    local tolerance = TOLERANCE[dtype] * (part > 2 and math.max(1, terms ^ 0.5) or 1)
+    both.near(("%s, %s, %s"):format(what, dtype, name), function()
+      return all_of(f, make())[part]
+    end, tolerance)
+  end
+end
+
+local function layer(len)
+  return function(x, w, b) return x:layer_norm({len}, w, b) end
+end
+
+describe("layer_norm and group_norm on cuda", function()
+  it_agrees("norm rows of any length", function()
+    for _, len in ipairs{1, 5, 64, 500, 1000, 4096, 9000, 9001} do
+      local rows = len < 1000 and 7 or 2
+      compare("rows of " .. len, "float32", rows, layer(len), function()
+        return wave("float32", 3, rows, len), wave("float32", 1, len), wave("float32", 0, len)
+      end)
+    end
+  end)
+
+  it_agrees("norm every float dtype, long and short", function()
+    for _, dtype in ipairs(both.floats) do
+      for _, len in ipairs{24, 48 * 50, 8448, 21} do
+        compare("rows of " .. len, dtype, 3, layer(len), function()
+          return wave(dtype, 0, 3, len), wave(dtype, 1, len), wave(dtype, 0, len)
+        end)
+      end
+    end
+  end)
+
+  it_agrees("take weights of another dtype, and x at strides", function()
+    local mixes = {{"bfloat16", "float32"}, {"float16", "bfloat16"}, {"float32", "float64"}}
+    for _, pair in ipairs(mixes) do
+      compare(table.concat(pair, " x "), pair[1], 6, layer(32), function()
+        return wave(pair[1], 0, 32, 6):t():detach(), wave(pair[2], 1, 32), wave(pair[2], 0, 32)
+      end)
+    end
+  end)
+
+  it_agrees("sum many rows in pieces", function()
+    compare("columns", "float32", 3000, layer(12), function()
+      return wave("float32", 1, 3000, 12), wave("float32", 1, 12), wave("float32", 0, 12)
+    end)
+  end)
+
+  it_agrees("norm groups of channels", function()
+    for _, dtype in ipairs(both.floats) do
+      for _, size in ipairs{{2, 6, 4, 4}, {3, 6, 5, 5}, {2, 6}, {2, 6, 40, 40}} do
+        local terms = size[1] * (size[3] or 1) * (size[4] or 1)
+        compare(table.concat(size, "x"), dtype, terms, function(x, w, b)
+          return x:group_norm(3, w, b)
+        end, function()
+          return wave(dtype, 0, table.unpack(size)), wave(dtype, 1, 6), wave(dtype, 0, 6)
+        end)
+      end
+    end
+  end)
+
+  it_agrees("keep what is small beside a large mean", function()
+    both.near("offset", function()
+      return (wave("float32", 0, 2, 9001) + 1000):layer_norm{9001}
+    end, 2e-3)
+  end)
+
+  it_agrees("give every run the same bits", function()
+    both.on("cuda", function()
+      local bits
+      for _ = 1, 3 do
+        local parts = all_of(layer(40), wave("float32", 1, 700, 40), wave("float32", 1, 40),
+          wave("float32", 0, 40))
+        local now = {}
+        for k, t in ipairs(parts) do now[k] = both.bits(t) end
+        now = table.concat(now, "|")
+        assert.equal(bits or now, now)
+        bits = now
+      end
+    end)
+  end)
+end)
+
+describe("batch_norm on cuda", function()
+  local function train(x, w, b) return x:batch_norm(nil, nil, w, b, {training = true}) end
+
+  it_agrees("norms images and rows, in one piece and in many", function()
+    local sizes = {{4, 3, 5, 5}, {4, 3, 8, 8}, {6, 7}, {900, 5}, {3, 70}, {5, 2, 4}, {2, 2, 96, 96}}
+    for _, size in ipairs(sizes) do
+      local terms = size[1] * (size[3] or 1) * (size[4] or 1)
+      for _, dtype in ipairs(terms < 2000 and both.floats or {"float16", "float32"}) do
+        compare(table.concat(size, "x"), dtype, terms, train, function()
+          local c = size[2]
+          return wave(dtype, 2, table.unpack(size)), wave(dtype, 1, c), wave(dtype, 0, c)
+        end)
+      end
+    end
+  end)
+
+  it_agrees("norms by given statistics", function()
+    for _, dtype in ipairs(both.floats) do
+      local wide = dtype == "float64" and "float64" or "float32"
+      compare("eval", dtype, 32, function(x, w, b)
+        return x:batch_norm(wave(wide, 0, 3), wave(wide, 2, 3), w, b)
+      end, function()
+        return wave(dtype, 2, 2, 3, 4, 4), wave(wide, 1, 3), wave(wide, 0, 3)
+      end)
+    end
+  end)
+
+  it_agrees("moves the running statistics on the device", function()
+    for _, name in ipairs{"running_mean", "running_var"} do
+      both.near(name, function()
+        local norm = nn.BatchNorm2d(3)
+        norm:train()
+        for k = 1, 3 do norm(wave("float32", k, 4, 3, 6, 6)) end
+        return norm[name]
+      end, 1e-5)
+    end
+  end)
+
+  it_agrees("has zeros for gradients of no elements", function()
+    both.agree("empty", function()
+      local x, w = dm.zeros(0, 3, 4, 4), dm.ones(3):requires_grad_()
+      train(x, w, dm.zeros(3)):sum():backward()
+      return w.grad
+    end)
+  end)
+
+  it_agrees("gives every run the same bits", function()
+    both.on("cuda", function()
+      local bits
+      for _ = 1, 3 do
+        local parts = all_of(train, wave("float32", 1, 2, 2, 96, 96), wave("float32", 1, 2),
+          wave("float32", 0, 2))
+        local now = {}
+        for k, t in ipairs(parts) do now[k] = both.bits(t) end
+        now = table.concat(now, "|")
+        assert.equal(bits or now, now)
+        bits = now
+      end
+    end)
+  end)
+end)
