@@ -1,33 +1,13 @@
 /* conv2d: x (N,C,H,W), weight (O,C/G,R,S) -> y (N,O,P,Q); x without N gives y
    without. It is linear in x and in weight, so the three products conv2d,
    conv2d_dx and conv2d_dw are each other's gradients, to any order. */
-#include "cpu/conv.h"
+#include "op/conv.h"
 
 #include "base/error.h"
 #include "op/dense.h"
 #include "op/pointwise.h"
 
-enum { SAME = -1 }; /* padding that gives the output the input's size */
-
-typedef struct ConvAttr {
-  int64_t stride[2], padding[2], dilation[2], groups;
-} ConvAttr;
-
-typedef struct ConvSizedAttr {
-  ConvAttr conv;
-  int64_t size[2]; /* (H,W) of x, or (R,S) of weight */
-} ConvSizedAttr;
-
 /* ---- shapes ---- */
-
-typedef struct Image { /* a batch of images, or one without a batch dim */
-  int64_t n, c, h, w;
-} Image;
-
-static Image image_of(const dm_Tensor *t) {
-  const int64_t *s = t->shape + t->ndim - 3;
-  return (Image){t->ndim == 4 ? t->shape[0] : 1, s[0], s[1], s[2]};
-}
 
 static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *what) {
   if (t->ndim == 3 || t->ndim == 4) return dm_check_float(c, t, what);
@@ -53,65 +33,40 @@ static bool out_of_bounds(int64_t v, int64_t least) {
   return v < least || v > MAX_STEP;
 }
 
-static dm_status check_attr(const dm_Call *c, const ConvAttr *a) {
+static dm_status check_attr(const dm_Call *c, const dm_ConvAttr *a) {
   for (int i = 0; i < 2; i++) {
     if (out_of_bounds(a->stride[i], 1) || out_of_bounds(a->dilation[i], 1) ||
-        out_of_bounds(a->padding[i], SAME))
+        out_of_bounds(a->padding[i], DM_CONV_SAME))
       return dm_fail(DM_EARG,
                      "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
                      "and 0, and at most 2^20",
                      c->op->name, (long long)a->stride[i], (long long)a->dilation[i],
                      (long long)a->padding[i]);
-    if (a->padding[i] == SAME && a->stride[i] != 1)
+    if (a->padding[i] == DM_CONV_SAME && a->stride[i] != 1)
       return dm_fail(DM_EARG, "%s: stride %lld, but padding \"same\" wants 1", c->op->name,
                      (long long)a->stride[i]);
   }
   return DM_OK;
 }
 
-/* The size of the output along axis i. SAME puts half of the padding before,
-   and an odd one behind. */
-static dm_status output_size(const dm_Call *c, const ConvAttr *a, int i, int64_t in,
-                             int64_t kernel, int64_t *pad, int64_t *out) {
-  const int64_t reach = a->dilation[i] * (kernel - 1);
+static dm_status check_axis(const dm_Call *c, const dm_ConvAttr *a, int i, int64_t in,
+                            int64_t kernel, int64_t pad, int64_t out) {
+  const int64_t span = a->dilation[i] * (kernel - 1) + 1;
   if (kernel < 1)
     return dm_fail(DM_EARG, "%s: the kernel's %s is %lld, wanted at least 1", c->op->name,
                    i ? "width" : "height", (long long)kernel);
-  if (a->padding[i] == SAME) {
-    *pad = reach / 2;
-    *out = in;
-    return DM_OK;
-  }
-  *pad = a->padding[i];
-  const int64_t room = in + 2 * *pad - reach - 1;
-  if (room < 0)
-    return dm_fail(DM_EARG,
-                   "%s: a kernel that spans %lld does not fit into %s %lld, padding "
-                   "included",
-                   c->op->name, (long long)(reach + 1), i ? "width" : "height",
-                   (long long)(in + 2 * *pad));
-  *out = room / a->stride[i] + 1;
-  return DM_OK;
+  if (out > 0 || a->padding[i] == DM_CONV_SAME) return DM_OK;
+  return dm_fail(
+      DM_EARG, "%s: a kernel that spans %lld does not fit into %s %lld, padding included",
+      c->op->name, (long long)span, i ? "width" : "height", (long long)(in + 2 * pad));
 }
 
-static dm_status conv_dims(const dm_Call *c, const ConvAttr *a, Image x, int64_t o, int64_t r,
-                           int64_t s, dm_ConvDims *d) {
-  *d = (dm_ConvDims){.n = x.n,
-                     .c = x.c,
-                     .h = x.h,
-                     .w = x.w,
-                     .o = o,
-                     .r = r,
-                     .s = s,
-                     .groups = a->groups,
-                     .stride = {a->stride[0], a->stride[1]},
-                     .dil = {a->dilation[0], a->dilation[1]}};
-  DM_TRY(check_attr(c, a));
-  if (a->groups < 1 || o % a->groups != 0 || x.c % a->groups != 0)
+static dm_status check_dims(const dm_Call *c, const dm_ConvAttr *a, const dm_ConvDims *d) {
+  if (a->groups < 1 || d->o % a->groups != 0 || d->c % a->groups != 0)
     return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
-                   c->op->name, (long long)a->groups, (long long)x.c, (long long)o);
-  DM_TRY(output_size(c, a, 0, x.h, r, &d->pad[0], &d->p));
-  return output_size(c, a, 1, x.w, s, &d->pad[1], &d->q);
+                   c->op->name, (long long)a->groups, (long long)d->c, (long long)d->o);
+  DM_TRY(check_axis(c, a, 0, d->h, d->r, d->pad[0], d->p));
+  return check_axis(c, a, 1, d->w, d->s, d->pad[1], d->q);
 }
 
 static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
@@ -125,7 +80,7 @@ static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
 
 /* gy must be what d's forward gives. */
 static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tensor *gy) {
-  const Image y = image_of(gy);
+  const dm_Image y = dm_image_of(gy);
   if (y.n == d->n && y.c == d->o && y.h == d->p && y.w == d->q) return DM_OK;
   return dm_fail(DM_EARG, "%s: gradient of shape %s, wanted {%lld, %lld, %lld, %lld}",
                  c->op->name, DM_SHAPE(gy), (long long)d->n, (long long)d->o, (long long)d->p,
@@ -144,38 +99,16 @@ static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int6
 
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
 
-/* ---- what each product's dims are ---- */
-
-static dm_status fwd_dims(const dm_Call *c, dm_ConvDims *d) {
-  const int64_t *w = c->in[1]->shape;
-  return conv_dims(c, DM_ATTR(ConvAttr, c), image_of(c->in[0]), w[0], w[2], w[3], d);
-}
-
-/* conv2d_dx: in = gy, weight; size = (H,W). */
-static dm_status dx_dims(const dm_Call *c, dm_ConvDims *d) {
-  const ConvSizedAttr *a = DM_ATTR(ConvSizedAttr, c);
-  const int64_t *w = c->in[1]->shape;
-  const Image x = {image_of(c->in[0]).n, w[1] * a->conv.groups, a->size[0], a->size[1]};
-  return conv_dims(c, &a->conv, x, w[0], w[2], w[3], d);
-}
-
-/* conv2d_dw: in = gy, x; size = (R,S). */
-static dm_status dw_dims(const dm_Call *c, dm_ConvDims *d) {
-  const ConvSizedAttr *a = DM_ATTR(ConvSizedAttr, c);
-  return conv_dims(c, &a->conv, image_of(c->in[1]), image_of(c->in[0]).c, a->size[0],
-                   a->size[1], d);
-}
-
 /* ---- rules ---- */
 
 dm_status conv2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
-  const ConvAttr *a = DM_ATTR(ConvAttr, c);
+  const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, c);
   DM_TRY(check_image(c, x, "input"));
   DM_TRY(weight_dims(c, w));
   if (a->groups < 1)
     return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
-  const int64_t channels = image_of(x).c, each = w->shape[1];
+  const int64_t channels = dm_image_of(x).c, each = w->shape[1];
   if (channels % a->groups != 0 || channels / a->groups != each)
     return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld times %lld",
                    (long long)channels, (long long)a->groups, (long long)each);
@@ -186,29 +119,34 @@ dm_status conv2d_rule(dm_Call *c) {
       return dm_fail(DM_EARG, "conv2d: bias has shape %s, wanted {%lld}", DM_SHAPE(bias),
                      (long long)w->shape[0]);
   }
-  dm_ConvDims d;
-  DM_TRY(fwd_dims(c, &d));
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dims(c);
+  DM_TRY(check_dims(c, a, &d));
   image_meta(c, x, d.o, d.p, d.q);
   return DM_OK;
 }
 
 dm_status conv2d_dx_rule(dm_Call *c) {
-  dm_ConvDims d;
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
   DM_TRY(check_image(c, c->in[0], "gradient"));
   DM_TRY(weight_dims(c, c->in[1]));
   DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "weight"));
-  DM_TRY(dx_dims(c, &d));
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dx_dims(c);
+  DM_TRY(check_dims(c, a, &d));
   DM_TRY(check_gy(c, &d, c->in[0]));
   image_meta(c, c->in[0], d.c, d.h, d.w);
   return DM_OK;
 }
 
 dm_status conv2d_dw_rule(dm_Call *c) {
-  dm_ConvDims d;
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
   DM_TRY(check_image(c, c->in[0], "gradient"));
   DM_TRY(check_image(c, c->in[1], "input"));
   DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "input"));
-  DM_TRY(dw_dims(c, &d));
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dw_dims(c);
+  DM_TRY(check_dims(c, a, &d));
   DM_TRY(check_gy(c, &d, c->in[0]));
   c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype,
                              .ndim = 4,
@@ -252,44 +190,41 @@ done:
 }
 
 dm_status conv2d_cpu(dm_Call *c) {
-  dm_ConvDims d;
-  DM_TRY(fwd_dims(c, &d));
+  const dm_ConvDims d = dm_conv2d_dims(c);
   return run_dense(c, &d, run_fwd);
 }
 
 dm_status conv2d_dx_cpu(dm_Call *c) {
-  dm_ConvDims d;
-  DM_TRY(dx_dims(c, &d));
+  const dm_ConvDims d = dm_conv2d_dx_dims(c);
   return run_dense(c, &d, run_dx);
 }
 
 dm_status conv2d_dw_cpu(dm_Call *c) {
-  dm_ConvDims d;
-  DM_TRY(dw_dims(c, &d));
+  const dm_ConvDims d = dm_conv2d_dw_dims(c);
   return run_dense(c, &d, run_dw);
 }
 
 /* ---- gradients ---- */
 
-static dm_Tensor *x_fwd(dm_X *x, const ConvAttr *a, dm_Tensor *in, dm_Tensor *w) {
+static dm_Tensor *x_fwd(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor *w) {
   return dm_x(x, DM_OP_conv2d, a, 2, in, w);
 }
 /* The gradient for an input of `like`'s shape. */
-static dm_Tensor *x_dx(dm_X *x, const ConvAttr *a, dm_Tensor *gy, dm_Tensor *w,
+static dm_Tensor *x_dx(dm_X *x, const dm_ConvAttr *a, dm_Tensor *gy, dm_Tensor *w,
                        const dm_Meta *like) {
   const int64_t *s = like->shape + like->ndim - 2;
-  const ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  const dm_ConvSizedAttr sized = {*a, {s[0], s[1]}};
   return dm_x(x, DM_OP_conv2d_dx, &sized, 2, gy, w);
 }
-static dm_Tensor *x_dw(dm_X *x, const ConvAttr *a, dm_Tensor *gy, dm_Tensor *in,
+static dm_Tensor *x_dw(dm_X *x, const dm_ConvAttr *a, dm_Tensor *gy, dm_Tensor *in,
                        const dm_Meta *like) {
   const int64_t *s = like->shape + like->ndim - 2;
-  const ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  const dm_ConvSizedAttr sized = {*a, {s[0], s[1]}};
   return dm_x(x, DM_OP_conv2d_dw, &sized, 2, gy, in);
 }
 
 void conv2d_grad(dm_Grad *g) {
-  const ConvAttr *a = DM_ATTR(ConvAttr, g);
+  const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, g);
   dm_Tensor *gy = g->gy[0];
   if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
   if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
@@ -302,7 +237,7 @@ void conv2d_grad(dm_Grad *g) {
 
 /* z = conv2d_dx(gy, w) */
 void conv2d_dx_grad(dm_Grad *g) {
-  const ConvAttr *a = &DM_ATTR(ConvSizedAttr, g)->conv;
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
   dm_Tensor *gz = g->gy[0];
   if (g->need[0]) g->gx[0] = x_fwd(g->x, a, gz, g->in[1]);
   if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, &g->in_meta[1]);
@@ -310,7 +245,7 @@ void conv2d_dx_grad(dm_Grad *g) {
 
 /* z = conv2d_dw(gy, x) */
 void conv2d_dw_grad(dm_Grad *g) {
-  const ConvAttr *a = &DM_ATTR(ConvSizedAttr, g)->conv;
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
   dm_Tensor *gz = g->gy[0];
   if (g->need[0]) g->gx[0] = x_fwd(g->x, a, g->in[1], gz);
   if (g->need[1]) g->gx[1] = x_dx(g->x, a, g->in[0], gz, &g->in_meta[1]);

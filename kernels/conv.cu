@@ -1,0 +1,459 @@
+/* Convolutions without a library: any float dtype, any strides. They serve where
+   cuDNN does not.
+
+   All three are products of matrices, once for each group:
+
+              rows             columns             k
+     y        O/G              N P Q               C/G R S
+     x's      C/G              N H W               O/G R S      gradients
+     w's      O/G              C/G R S             N P Q
+
+   of a matrix that is written down in memory (the weight; y's gradient) with one
+   that is not: it is gathered from an image. An index of a column or of k is three
+   numbers; each of the two gives its part of a place in the image: elements to step
+   over, and a row and a column of it. What lies outside is 0. */
+#include "kernels/cuda.cuh"
+#include "kernels/conv.h"
+
+/* A block makes TILE x TILE of the product, each of its SIDE x SIDE threads every
+   SIDE-th element in both directions; DEPTH of k lie in shared memory at a time,
+   with rows two words too long so that writing down a column meets every bank. */
+enum { TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE, PITCH = TILE + 2 };
+/* Fewer rows than this are not worth a tile. */
+enum { FEW_ROWS = 5 };
+/* A long k is cut into pieces where there are fewer tiles than this. The cut depends
+   on nothing but sizes: sums keep their order on every device. */
+enum { ENOUGH_TILES = 256, LEAST_PIECE = 256 };
+/* Images and kernels reach no further: places in them are 32-bit numbers. */
+enum { MAX_REACH = 1 << 29, OUTSIDE = -(1 << 30) };
+
+/* ---- places ---- */
+
+/* One index's part of a place. */
+struct Spot {
+  int64_t offset; /* elements */
+  int y, x;
+};
+
+/* Index i = (a, b, c), the last one fastest: a * step elements, and row and column
+   b * mul[0] + add[0], c * mul[1] + add[1]. */
+struct Ramp {
+  int64_t n, n_bc, n_c;
+  bool wide; /* 2^31 or more: true divisions */
+  dm_Divisor by_bc, by_c;
+  int64_t step;
+  int mul[2], add[2];
+
+  __device__ inline Spot at(int64_t i) const {
+    const int64_t a = wide ? i / n_bc : dm_divide((uint32_t)i, by_bc);
+    i -= a * n_bc;
+    const int64_t b = wide ? i / n_c : dm_divide((uint32_t)i, by_c);
+    const Spot s = {a * step, (int)b * mul[0] + add[0], (int)(i - b * n_c) * mul[1] + add[1]};
+    return s;
+  }
+};
+
+/* A matrix of lines (rows of the left one, columns of the right) along k. */
+struct Matrix {
+  const void *data;
+  Ramp line, k;
+  dm_Divisor every[2]; /* rows and columns between these are empty */
+  int size[2];         /* of the image */
+  int64_t step[2];     /* elements from row to row, from column to column */
+  int64_t group_step;
+  bool along_k; /* neighbours along k lie side by side, rather than lines */
+
+  template <class C, class T>
+  __device__ inline C load(int64_t group, const Spot &l, const Spot &k) const {
+    const int y = l.y + k.y, x = l.x + k.x;
+    if (y < 0 || x < 0) return C(0);
+    const int row = (int)dm_divide((uint32_t)y, every[0]);
+    const int column = (int)dm_divide((uint32_t)x, every[1]);
+    if (row >= size[0] || column >= size[1] || row * (int)every[0].d != y ||
+        column * (int)every[1].d != x)
+      return C(0);
+    return dm_get<C, T>((
+        (const T *)
+            data)[group * group_step + l.offset + k.offset + row * step[0] + column * step[1]]);
+  }
+};
+
+struct Product {
+  Matrix a, b;
+  void *out;
+  int64_t rows, columns, k, groups;
+  /* element (row, column) of a group in out */
+  int64_t plane, image_step, row_step, group_step;
+  const void *bias; /* one element a row, or NULL */
+  int64_t bias_step;
+  int64_t numel, n_piece, piece; /* of k; sums of pieces go to `part` */
+  void *part;
+
+  __device__ inline int64_t place(int64_t group, int64_t row, int64_t column) const {
+    const int64_t image = column / plane;
+    return image * image_step + (column - image * plane) + row * row_step + group * group_step;
+  }
+  template <class C, class T>
+  __device__ inline void store(int64_t group, int64_t row, int64_t column, C sum) const {
+    const int64_t channel = group * rows + row;
+    if (bias) sum += dm_get<C, T>(((const T *)bias)[channel * bias_step]);
+    dm_put((T *)out + place(group, row, column), sum);
+  }
+};
+
+/* ---- tiles ---- */
+
+/* The part of a matrix that one thread brings into a tile: EACH elements a step. */
+template <class C, class T> struct Bearer {
+  const Matrix *m;
+  int64_t group;
+  Spot line[EACH];
+
+  __device__ inline int line_at(int i) const {
+    const int t = (int)threadIdx.x;
+    return m->along_k ? t / DEPTH + i * (SIDE * SIDE / DEPTH) : t % TILE;
+  }
+  __device__ inline int depth_at(int i) const {
+    const int t = (int)threadIdx.x;
+    return m->along_k ? t % DEPTH : t / TILE + i * (SIDE * SIDE / TILE);
+  }
+  __device__ inline void begin(const Matrix *matrix, int64_t g, int64_t first) {
+    m = matrix;
+    group = g;
+    for (int i = 0; i < EACH; i++) {
+      const int64_t l = first + line_at(i);
+      const Spot outside = {0, OUTSIDE, 0};
+      line[i] = l < m->line.n ? m->line.at(l) : outside;
+    }
+  }
+  __device__ inline void load(int64_t k0, int64_t k_end, DM_SHARED_PTR(C) tile) const {
+    for (int i = 0; i < EACH; i++) {
+      const int depth = depth_at(i);
+      const bool inside = k0 + depth < k_end;
+      tile[depth * PITCH + line_at(i)] =
+          inside ? m->load<C, T>(group, line[i], m->k.at(k0 + depth)) : C(0);
+    }
+  }
+};
+
+template <class C, class T>
+static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles(Product p) {
+  DM_SHARED(C, tile_a, DEPTH * PITCH);
+  DM_SHARED(C, tile_b, DEPTH * PITCH);
+  const int row = (int)threadIdx.x / SIDE, column = (int)threadIdx.x % SIDE;
+  const int64_t n_down = (p.rows + TILE - 1) / TILE;
+  const int64_t i0 = blockIdx.x % n_down * TILE, j0 = blockIdx.x / n_down * TILE;
+  const int64_t from = blockIdx.z * p.piece;
+  const int64_t to = from + p.piece < p.k ? from + p.piece : p.k;
+  for (int64_t g = blockIdx.y; g < p.groups; g += gridDim.y) {
+    Bearer<C, T> a, b;
+    a.begin(&p.a, g, i0);
+    b.begin(&p.b, g, j0);
+    C sum[EACH][EACH] = {};
+    for (int64_t k0 = from; k0 < to; k0 += DEPTH) {
+      a.load(k0, to, tile_a);
+      b.load(k0, to, tile_b);
+      __syncthreads();
+      for (int l = 0; l < DEPTH; l++) {
+        C x[EACH], y[EACH];
+        for (int i = 0; i < EACH; i++) {
+          x[i] = tile_a[l * PITCH + row + i * SIDE];
+          y[i] = tile_b[l * PITCH + column + i * SIDE];
+        }
+        for (int i = 0; i < EACH; i++)
+          for (int j = 0; j < EACH; j++) sum[i][j] += x[i] * y[j];
+      }
+      __syncthreads();
+    }
+    for (int i = 0; i < EACH; i++) {
+      for (int j = 0; j < EACH; j++) {
+        const int64_t r = i0 + row + i * SIDE, c = j0 + column + j * SIDE;
+        if (r >= p.rows || c >= p.columns) continue;
+        const int64_t at = ((blockIdx.z * p.groups + g) * p.rows + r) * p.columns + c;
+        if (p.n_piece > 1) ((C *)p.part)[at] = sum[i][j];
+        else p.template store<C, T>(g, r, c, sum[i][j]);
+      }
+    }
+  }
+}
+
+/* The pieces' sums, first to last. */
+template <class C, class T> static __global__ void conv_sum(Product p) {
+  for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
+    C sum = C(0);
+    for (int64_t z = 0; z < p.n_piece; z++) sum += ((const C *)p.part)[z * p.numel + i];
+    const int64_t line = i / p.columns;
+    p.template store<C, T>(line / p.rows, line % p.rows, i % p.columns, sum);
+  }
+}
+
+/* ---- few rows: groups of few channels, depthwise first of all ---- */
+
+/* A thread for each element of the output: k is short. */
+template <class C, class T> static __global__ void conv_each(Product p) {
+  const int64_t n_b = p.b.k.n_bc / p.b.k.n_c, n_a = p.k / p.b.k.n_bc;
+  for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
+    /* the image's columns are nearest to each other */
+    const int64_t column = i % p.columns, line = i / p.columns;
+    const int64_t group = line / p.rows, row = line % p.rows;
+    const Spot of_row = p.a.line.at(row), of_column = p.b.line.at(column);
+    Spot ka = {0, 0, 0}, kb = {0, 0, 0};
+    C sum = C(0);
+    for (int64_t a = 0; a < n_a; a++) {
+      ka.offset = a * p.a.k.step;
+      kb.offset = a * p.b.k.step;
+      for (int b = 0; b < n_b; b++) {
+        ka.y = b * p.a.k.mul[0] + p.a.k.add[0];
+        kb.y = b * p.b.k.mul[0] + p.b.k.add[0];
+        for (int c = 0; c < p.b.k.n_c; c++) {
+          ka.x = c * p.a.k.mul[1] + p.a.k.add[1];
+          kb.x = c * p.b.k.mul[1] + p.b.k.add[1];
+          sum += p.a.template load<C, T>(group, of_row, ka) *
+                 p.b.template load<C, T>(group, of_column, kb);
+        }
+      }
+    }
+    p.template store<C, T>(group, row, column, sum);
+  }
+}
+
+/* A block for each element of the output: k is all pixels of all images. */
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS) conv_whole(Product p) {
+  DM_SHARED(C, sums, DM_THREADS);
+  const int t = (int)threadIdx.x;
+  for (int64_t i = blockIdx.x; i < p.numel; i += gridDim.x) {
+    const int64_t column = i % p.columns, line = i / p.columns;
+    const int64_t group = line / p.rows, row = line % p.rows;
+    const Spot of_row = p.a.line.at(row), of_column = p.b.line.at(column);
+    C sum = C(0);
+    for (int64_t k = t; k < p.k; k += DM_THREADS)
+      sum += p.a.template load<C, T>(group, of_row, p.a.k.at(k)) *
+             p.b.template load<C, T>(group, of_column, p.b.k.at(k));
+    sums[t] = sum;
+    __syncthreads();
+    for (int half = DM_THREADS / 2; half > 0; half /= 2) {
+      if (t < half) sums[t] = sums[t] + sums[t + half];
+      __syncthreads();
+    }
+    if (t == 0) p.template store<C, T>(group, row, column, sums[0]);
+    __syncthreads();
+  }
+}
+
+/* ---- which product it is ---- */
+
+static Ramp ramp(int64_t n_a, int64_t n_b, int64_t n_c, int64_t step) {
+  Ramp r = {n_a * n_b * n_c, n_b * n_c, n_c, n_a * n_b * n_c > INT32_MAX, {}, {}, step, {}, {}};
+  if (!r.wide) {
+    r.by_bc = dm_divisor(r.n_bc > 0 ? r.n_bc : 1);
+    r.by_c = dm_divisor(r.n_c > 0 ? r.n_c : 1);
+  }
+  return r;
+}
+static void ramp_scale(Ramp *r, int64_t mul_y, int64_t mul_x, int64_t add_y, int64_t add_x) {
+  r->mul[0] = (int)mul_y;
+  r->mul[1] = (int)mul_x;
+  r->add[0] = (int)add_y;
+  r->add[1] = (int)add_x;
+}
+
+/* An operand as a matrix: its image of height x width, one row or column of which
+   is there for every `every` that places count. */
+static Matrix matrix(const dm_ConvOperand *o, int64_t height, int64_t width) {
+  Matrix m = {};
+  m.data = o->data;
+  m.size[0] = (int)height;
+  m.size[1] = (int)width;
+  m.every[0] = m.every[1] = dm_divisor(1);
+  m.step[0] = o->step[2];
+  m.step[1] = o->step[3];
+  return m;
+}
+
+/* Rows of the weight, which lies along k; or for x's gradient, of its transpose. */
+static Matrix weight_matrix(const dm_Conv *c, int64_t lines, int64_t line_step, int64_t deep,
+                            int64_t deep_step) {
+  const dm_ConvDims *d = &c->d;
+  Matrix m = matrix(&c->w, d->r, d->s);
+  m.line = ramp(lines, 1, 1, line_step);
+  m.k = ramp(deep, d->r, d->s, deep_step);
+  ramp_scale(&m.k, 1, 1, 0, 0);
+  m.group_step = d->o / d->groups * c->w.step[0];
+  m.along_k = true;
+  return m;
+}
+
+/* y[n,o,p,q] = sum of w[o,c,r,s] x[n, c, p stride - pad + r dil, ...] */
+static Product forward(const dm_Conv *c) {
+  const dm_ConvDims *d = &c->d;
+  const int64_t o = d->o / d->groups, each = d->c / d->groups;
+  Product p = {};
+  p.a = weight_matrix(c, o, c->w.step[0], each, c->w.step[1]);
+  p.b = matrix(&c->x, d->h, d->w);
+  p.b.line = ramp(d->n, d->p, d->q, c->x.step[0]);
+  ramp_scale(&p.b.line, d->stride[0], d->stride[1], -d->pad[0], -d->pad[1]);
+  p.b.k = ramp(each, d->r, d->s, c->x.step[1]);
+  ramp_scale(&p.b.k, d->dil[0], d->dil[1], 0, 0);
+  p.b.group_step = each * c->x.step[1];
+  p.rows = o;
+  p.plane = p.row_step = d->p * d->q;
+  p.image_step = d->o * p.plane;
+  p.group_step = o * p.plane;
+  p.out = c->y.data;
+  p.bias = c->bias;
+  p.bias_step = c->bias_step;
+  return p;
+}
+
+/* x[n,c,h,w] = sum of w[o,c,r,s] y[n, o, (h + pad - r dil) / stride, ...] */
+static Product input_gradient(const dm_Conv *c) {
+  const dm_ConvDims *d = &c->d;
+  const int64_t o = d->o / d->groups, each = d->c / d->groups;
+  Product p = {};
+  p.a = weight_matrix(c, each, c->w.step[1], o, c->w.step[0]);
+  p.b = matrix(&c->y, d->p, d->q);
+  p.b.every[0] = dm_divisor(d->stride[0]);
+  p.b.every[1] = dm_divisor(d->stride[1]);
+  p.b.line = ramp(d->n, d->h, d->w, c->y.step[0]);
+  ramp_scale(&p.b.line, 1, 1, d->pad[0], d->pad[1]);
+  p.b.k = ramp(o, d->r, d->s, c->y.step[1]);
+  ramp_scale(&p.b.k, -d->dil[0], -d->dil[1], 0, 0);
+  p.b.group_step = o * c->y.step[1];
+  p.rows = each;
+  p.plane = p.row_step = d->h * d->w;
+  p.image_step = d->c * p.plane;
+  p.group_step = each * p.plane;
+  p.out = c->x.data;
+  return p;
+}
+
+/* w[o,c,r,s] = sum of y[n,o,p,q] x[n, c, p stride - pad + r dil, ...] */
+static Product weight_gradient(const dm_Conv *c) {
+  const dm_ConvDims *d = &c->d;
+  const int64_t o = d->o / d->groups, each = d->c / d->groups;
+  Product p = {};
+  p.a = matrix(&c->y, d->p, d->q);
+  p.a.line = ramp(o, 1, 1, c->y.step[1]);
+  p.a.k = ramp(d->n, d->p, d->q, c->y.step[0]);
+  ramp_scale(&p.a.k, 1, 1, 0, 0);
+  p.a.group_step = o * c->y.step[1];
+  p.a.along_k = c->y.step[1] != 1;
+  p.b = matrix(&c->x, d->h, d->w);
+  p.b.line = ramp(each, d->r, d->s, c->x.step[1]);
+  ramp_scale(&p.b.line, d->dil[0], d->dil[1], 0, 0);
+  p.b.k = ramp(d->n, d->p, d->q, c->x.step[0]);
+  ramp_scale(&p.b.k, d->stride[0], d->stride[1], -d->pad[0], -d->pad[1]);
+  p.b.group_step = each * c->x.step[1];
+  p.b.along_k = true;
+  p.rows = o;
+  p.plane = p.row_step = each * d->r * d->s;
+  p.group_step = o * p.plane;
+  p.out = c->w.data;
+  return p;
+}
+
+/* ---- launching ---- */
+
+/* Into how many pieces of which length k is cut. */
+static void cut(Product *p, int64_t n_tile) {
+  const int64_t wanted = ENOUGH_TILES / n_tile, most = p->k / LEAST_PIECE;
+  const int64_t n = wanted < most ? wanted : most;
+  p->piece = n > 1 ? dm_ceil_div(p->k, n) : p->k > 0 ? p->k : 1;
+  p->n_piece = n > 1 ? dm_ceil_div(p->k, p->piece) : 1;
+}
+
+template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_tile) {
+  const unsigned groups = (unsigned)(p->groups < 65535 ? p->groups : 65535);
+  const int64_t bytes = p->n_piece * p->numel * (int64_t)sizeof(C);
+  const dim3 grid((unsigned)n_tile, groups, (unsigned)p->n_piece);
+  if (p->n_piece > 1) DM_TRY(dm_cuda_scratch(bytes, &p->part));
+  dm_status st = dm_launch((conv_tiles<C, T>), grid, SIDE * SIDE, 0, *p);
+  if (p->n_piece > 1 && st == DM_OK)
+    st = dm_launch((conv_sum<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
+  dm_cuda_scratch_free(p->part, bytes);
+  return st;
+}
+
+template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels) {
+  const int64_t n_tile = dm_ceil_div(p->rows, TILE) * dm_ceil_div(p->columns, TILE);
+  const int64_t n_block = p->numel < (INT64_C(1) << 30) ? p->numel : INT64_C(1) << 30;
+  if (p->rows >= FEW_ROWS) {
+    cut(p, n_tile * p->groups);
+    return n_tile <= INT32_MAX
+               ? launch_tiles<C, T>(p, n_tile)
+               : dm_fail(DM_EARG, "conv2d: an output of %lld elements is too large for cuda",
+                         (long long)p->numel);
+  }
+  return k_is_pixels ? dm_launch((conv_whole<C, T>), (unsigned)n_block, DM_THREADS, 0, *p)
+                     : dm_launch((conv_each<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
+}
+
+static dm_status check_reach(const dm_ConvDims *d) {
+  const int64_t sizes[] = {d->h, d->w, d->dil[0] * d->r, d->dil[1] * d->s};
+  for (int64_t n : sizes)
+    if (n > MAX_REACH)
+      return dm_fail(DM_EARG,
+                     "conv2d: a side, or a kernel that spans, %lld is too large for "
+                     "cuda, wanted at most %d",
+                     (long long)n, (int)MAX_REACH);
+  return DM_OK;
+}
+
+extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
+  DM_TRY(check_reach(&c->d));
+  Product p = c->kind == DM_CONV_FORWARD ? forward(c)
+              : c->kind == DM_CONV_INPUT ? input_gradient(c)
+                                         : weight_gradient(c);
+  p.groups = c->d.groups;
+  p.columns = p.b.line.n;
+  p.k = p.a.k.n;
+  p.numel = p.groups * p.rows * p.columns;
+  if (p.numel == 0) return DM_OK;
+  DM_FLOAT_TYPES(c->dtype, return (launch<C, T>(&p, c->kind == DM_CONV_WEIGHT)););
+}
+
+/* ---- the ops ---- */
+
+static dm_ConvOperand operand(const dm_Tensor *t) {
+  dm_ConvOperand o = {dm_tensor_data(t), {}};
+  for (int i = 0; i < t->ndim; i++) o.step[i + 4 - t->ndim] = t->stride[i];
+  return o;
+}
+
+static dm_status convolve(dm_Conv *c) { return dm_cuda_conv(c); }
+
+static dm_Conv conv_of(dm_ConvKind kind, const dm_ConvDims *d, const dm_Tensor *x,
+                       const dm_Tensor *w, const dm_Tensor *y) {
+  dm_Conv c = {};
+  c.kind = kind;
+  c.dtype = (dm_DType)x->dtype;
+  c.d = *d;
+  c.x = operand(x);
+  c.w = operand(w);
+  c.y = operand(y);
+  return c;
+}
+
+DM_CUDA_KERNEL(conv2d_cuda) {
+  const dm_ConvDims d = dm_conv2d_dims(c);
+  dm_Conv conv = conv_of(DM_CONV_FORWARD, &d, c->in[0], c->in[1], c->out[0]);
+  if (c->out[0]->numel == 0) return DM_OK;
+  if (c->n_in > 2 && c->in[2]) {
+    conv.bias = dm_tensor_data(c->in[2]);
+    conv.bias_step = c->in[2]->stride[0];
+  }
+  return convolve(&conv);
+}
+
+DM_CUDA_KERNEL(conv2d_dx_cuda) {
+  const dm_ConvDims d = dm_conv2d_dx_dims(c);
+  dm_Conv conv = conv_of(DM_CONV_INPUT, &d, c->out[0], c->in[1], c->in[0]);
+  return c->out[0]->numel == 0 ? DM_OK : convolve(&conv);
+}
+
+DM_CUDA_KERNEL(conv2d_dw_cuda) {
+  const dm_ConvDims d = dm_conv2d_dw_dims(c);
+  dm_Conv conv = conv_of(DM_CONV_WEIGHT, &d, c->in[1], c->out[0], c->in[0]);
+  return c->out[0]->numel == 0 ? DM_OK : convolve(&conv);
+}

@@ -1,0 +1,38 @@
+/* 2-d convolutions on the device. */
+#ifndef DM_KERNELS_CONV_H
+#define DM_KERNELS_CONV_H
+
+#include "kernels/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "op/conv.h"
+
+/* Elements, and how many of them lie between neighbours along each dim. */
+typedef struct dm_ConvOperand {
+  void *data;
+  int64_t step[4]; /* x: n c h w; w: o c r s; y: n o p q */
+} dm_ConvOperand;
+
+typedef enum dm_ConvKind { DM_CONV_FORWARD, DM_CONV_INPUT, DM_CONV_WEIGHT } dm_ConvKind;
+
+/* y = conv(x, w) + bias, or the gradient of x, or of w, from that of y. What is
+   written (y, x, w) is dense. */
+typedef struct dm_Conv {
+  dm_ConvKind kind;
+  dm_DType dtype;
+  dm_ConvDims d;
+  dm_ConvOperand x, w, y;
+  const void *bias; /* (O) or NULL */
+  int64_t bias_step;
+} dm_Conv;
+
+/* By our own kernels (conv.cu): everything. */
+dm_status dm_cuda_conv(const dm_Conv *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
