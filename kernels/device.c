@@ -13,13 +13,15 @@
 #include "kernels/allocator.h"
 #include "kernels/module.h"
 
-enum { MAX_DEVICE = 64, LISTED = 5 };
+enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
 
 typedef struct Device {
   bool open;
   int processors;
-  dm_Allocator *memory;
+  dm_Allocator *memory, *pinned; /* its own; of the host's, for copies to and fro */
   cudaStream_t stream;
+  cudaStream_t side[SIDE_STREAMS]; /* handed out in turns; NULL: not made yet */
+  unsigned next_side;
   dm_Fault *fault; /* in the host's memory, written by kernels */
 } Device;
 
@@ -51,6 +53,18 @@ static void raw_free(void *ctx, void *p, int64_t n) {
   DM_UNUSED(n);
   cudaSetDevice(current = ordinal(ctx));
   cudaFree(p);
+}
+static bool raw_pinned_alloc(void *ctx, int64_t n, void **out) {
+  const cudaError_t e = cudaSetDevice(current = ordinal(ctx));
+  if (e == cudaSuccess && cudaHostAlloc(out, (size_t)n, cudaHostAllocPortable) == cudaSuccess)
+    return true;
+  (void)cudaGetLastError();
+  return false;
+}
+static void raw_pinned_free(void *ctx, void *p, int64_t n) {
+  DM_UNUSED(n);
+  cudaSetDevice(current = ordinal(ctx));
+  cudaFreeHost(p);
 }
 static bool raw_event_new(void *ctx, void **event) {
   cudaEvent_t e = NULL;
@@ -88,6 +102,9 @@ static dm_status open_parts(Device *d) {
                             raw_event_wait,
                             raw_event_free,
                             NULL};
+  dm_RawMemory raw_pinned = raw;
+  raw_pinned.alloc = raw_pinned_alloc;
+  raw_pinned.free = raw_pinned_free;
   void *fault = NULL;
   DM_CUDA_TRY(
       cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, ordinal(d)));
@@ -99,7 +116,9 @@ static dm_status open_parts(Device *d) {
     d->fault = fault;
   }
   if (!d->memory) d->memory = dm_allocator_new(&raw);
-  if (!d->memory) return dm_fail(DM_EMEM, "cuda: out of memory for a device's bookkeeping");
+  if (!d->pinned) d->pinned = dm_allocator_new(&raw_pinned);
+  if (!d->memory || !d->pinned)
+    return dm_fail(DM_EMEM, "cuda: out of memory for a device's bookkeeping");
   d->open = true;
   return DM_OK;
 }
@@ -245,6 +264,12 @@ static dm_status copy_across(int to, void *dst, int from, const void *src, int64
   return e == cudaSuccess ? use(to) : dm_cuda_fail(e, "cudaStreamWaitEvent");
 }
 
+/* The pinned block at p, once freed, stays as it is until the stream has passed this
+   copy. False where it is no such block: somebody has to wait. */
+static bool hold_pinned(int i, const void *p, cudaStream_t stream) {
+  return dm_allocator_record_stream(devices[i].pinned, (void *)(intptr_t)p, stream) == DM_OK;
+}
+
 static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                            bool later) {
   if (n == 0) return DM_OK;
@@ -252,7 +277,7 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
     DM_TRY(use(from.index));
     const cudaStream_t stream = stream_of(from.index);
     DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToHost, stream));
-    return later ? DM_OK : wait_for(from.index, stream);
+    return later && hold_pinned(from.index, dst, stream) ? DM_OK : wait_for(from.index, stream);
   }
   if (from.type == DM_CPU) {
     DM_TRY(use(to.index));
@@ -263,7 +288,8 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
                         where.type == cudaMemoryTypeHost;
     (void)cudaGetLastError();
     DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyHostToDevice, stream));
-    return pinned && !later ? wait_for(to.index, stream) : DM_OK;
+    if (!pinned || (later && hold_pinned(to.index, src, stream))) return DM_OK;
+    return wait_for(to.index, stream);
   }
   if (to.index != from.index) return copy_across(to.index, dst, from.index, src, n);
   DM_TRY(use(to.index));
@@ -289,7 +315,9 @@ static dm_Allocator *memory_of(dm_Device dev) {
   return dev.index < n_device && devices[dev.index].open ? devices[dev.index].memory : NULL;
 }
 static void cuda_empty_cache(dm_Device dev) {
-  if (memory_of(dev)) dm_allocator_empty_cache(memory_of(dev));
+  if (!memory_of(dev)) return;
+  dm_allocator_empty_cache(memory_of(dev));
+  dm_allocator_empty_cache(devices[dev.index].pinned);
 }
 static int64_t cuda_allocated_bytes(dm_Device dev) {
   return memory_of(dev) ? dm_allocator_allocated_bytes(memory_of(dev)) : 0;
@@ -322,17 +350,22 @@ static dm_status cuda_info(dm_Device dev, dm_DeviceInfo *out) {
 
 /* ---- streams and events ---- */
 
+/* Streams are used again and never destroyed: blocks of memory belong to them, or wait
+   for them, under their names. */
 static dm_status stream_new(dm_Device dev, void **out) {
-  cudaStream_t s = NULL;
+  cudaError_t e = cudaSuccess;
   DM_TRY(use(dev.index));
-  DM_CUDA_TRY(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-  *out = s;
-  return DM_OK;
+  pthread_mutex_lock(&lock);
+  Device *d = &devices[dev.index];
+  cudaStream_t *s = &d->side[d->next_side++ % SIDE_STREAMS];
+  if (!*s) e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+  *out = *s;
+  pthread_mutex_unlock(&lock);
+  return e == cudaSuccess ? DM_OK : dm_cuda_fail(e, "cudaStreamCreateWithFlags");
 }
 static void stream_free(dm_Device dev, void *stream) {
   DM_UNUSED(dev);
-  cudaStreamSynchronize(stream); /* blocks that belong to it are cached under its name */
-  cudaStreamDestroy(stream);
+  DM_UNUSED(stream);
 }
 static cudaStream_t resolved(dm_Device dev, void *stream) {
   return stream ? stream : devices[dev.index].stream;
@@ -379,11 +412,20 @@ static dm_status event_elapsed(void *from, void *to, double *milliseconds) {
   *milliseconds = (double)ms;
   return DM_OK;
 }
-static dm_status pinned_alloc(int64_t n, void **out) {
-  DM_CUDA_TRY(cudaHostAlloc(out, (size_t)n, cudaHostAllocPortable));
-  return DM_OK;
+static dm_status pinned_alloc(dm_Device dev, int64_t n, void **out) {
+  DM_TRY(use(dev.index));
+  const dm_status st = dm_allocator_alloc(devices[dev.index].pinned, NULL, n, out);
+  return st == DM_OK ? DM_OK
+                     : dm_fail(st, "cuda:%d: no %.1f MiB of the host's memory to pin",
+                               dev.index, mib(n));
 }
-static void pinned_free(void *p) { cudaFreeHost(p); }
+static void pinned_free(void *p) {
+  for (int i = 0; i < n_device; i++)
+    if (devices[i].open && dm_allocator_free(devices[i].pinned, p)) return;
+}
+static int64_t pinned_bytes(dm_Device dev) {
+  return memory_of(dev) ? dm_allocator_allocated_bytes(devices[dev.index].pinned) : 0;
+}
 static dm_status record_use(dm_Device dev, void *p, void *stream) {
   const dm_status st =
       dm_allocator_record_stream(devices[dev.index].memory, p, resolved(dev, stream));
@@ -404,6 +446,7 @@ static const dm_StreamOps stream_ops = {
     .event_elapsed = event_elapsed,
     .pinned_alloc = pinned_alloc,
     .pinned_free = pinned_free,
+    .pinned_bytes = pinned_bytes,
     .record_use = record_use,
 };
 

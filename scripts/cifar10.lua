@@ -31,7 +31,7 @@ number("seed", math.tointeger, "1", "of the weights and of the order of the data
 number("workers", math.tointeger, "4", "threads that prepare batches")
 number("batches", math.tointeger, "5", "so many of the five training files are read")
 number("limit", math.tointeger, nil, "so many pictures of training and test, for a try")
-parser:option("--device", "cpu or cuda"):default "cpu"
+parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
 parser:option("--data", "folder with the files of CIFAR-10's binary version"):default(nil)
 parser:option("--save", "where the checkpoint goes"):default "cifar10.safetensors"
 parser:option("--resume", "go on from this checkpoint"):argname "FILE"
@@ -70,7 +70,7 @@ end
 local pictures, missing = dataset(true, recipe.augment)
 if not pictures then stop(missing) end
 local train = data.DataLoader(pictures, {batch_size = args.batch, shuffle = true,
-  num_workers = args.workers, seed = args.seed})
+  num_workers = args.workers, seed = args.seed, device = args.device})
 
 -- A try with a part of the training files may do without the test's: accuracy is
 -- then measured on the training pictures.
@@ -80,7 +80,8 @@ if not held_out then
   print(without)
   measured, held_out = "training", assert(dataset(true))
 end
-local test = data.DataLoader(held_out, {batch_size = 500, num_workers = args.workers})
+local test = data.DataLoader(held_out,
+  {batch_size = 500, num_workers = args.workers, device = args.device})
 
 -- ---- the network and what trains it ----
 
@@ -104,7 +105,7 @@ local function accuracy()
   dm.no_grad(function()
     for _, x, y in test:iter() do
       local _ <close> = dm.scope()
-      right = right + forward(x:to(args.device)):argmax(-1):eq(y:to(args.device)):sum():item()
+      right = right + forward(x):argmax(-1):eq(y):sum():item()
       total = total + #y
     end
   end)
@@ -145,14 +146,13 @@ print(("ResNet-18, recipe '%s': %s, %s, %s"):format(args.recipe,
   recipe.small_stem and "3x3 stem" or "7x7 stem and max pool",
   recipe.augment and "crops and mirror images" or "no augmentation",
   recipe.schedule and "cosine schedule" or "one learning rate"))
-print(("%d pictures, seed %d, %s, batch %d, %d threads"):format(#pictures, args.seed, args.dtype,
-  args.batch, dm.get_num_threads()))
+print(("%d pictures, seed %d, %s, batch %d, %s, %d threads"):format(#pictures, args.seed,
+  args.dtype, args.batch, args.device, dm.get_num_threads()))
 
 local function epoch(n)
   local running_loss = 0.0
   for _, x, y in dm.progress(train, {desc = ("epoch %d/%d"):format(n, epochs)}) do
     local _ <close> = dm.scope()
-    x, y = x:to(args.device), y:to(args.device)
     optimizer:zero_grad()
     local loss = criterion(forward(x), y)
     scaler:scale(loss):backward()

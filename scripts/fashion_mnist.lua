@@ -16,7 +16,7 @@ number("batch", math.tointeger, "128", "pictures in a step")
 number("lr", tonumber, "5e-3", "highest learning rate of the one-cycle schedule")
 number("seed", math.tointeger, "1", "of the weights and of the order of the data")
 number("workers", math.tointeger, "1", "threads that prepare batches")
-parser:option("--device", "cpu or cuda"):default "cpu"
+parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
 parser:option("--data", "folder with the four IDX files"):default(nil)
 parser:option("--save", "where the checkpoint goes"):default "fashion.safetensors"
 parser:option("--resume", "go on from this checkpoint"):argname "FILE"
@@ -29,8 +29,9 @@ local function dataset(train)
   return assert(dm.datasets.FashionMNIST(args.data, {train = train}))
 end
 local train = data.DataLoader(dataset(true), {batch_size = args.batch, shuffle = true,
-  drop_last = true, num_workers = args.workers, seed = args.seed})
-local test = data.DataLoader(dataset(false), {batch_size = 1000, num_workers = args.workers})
+  drop_last = true, num_workers = args.workers, seed = args.seed, device = args.device})
+local test = data.DataLoader(dataset(false),
+  {batch_size = 1000, num_workers = args.workers, device = args.device})
 
 local model = nn.Sequential{
   nn.Conv2d(1, 16, 3, {padding = 1, bias = false}), nn.BatchNorm2d(16), nn.ReLU(),
@@ -58,7 +59,7 @@ local function accuracy()
   dm.no_grad(function()
     for _, x, y in test:iter() do
       local _ <close> = dm.scope()
-      right = right + forward(x:to(args.device)):argmax(-1):eq(y:to(args.device)):sum():item()
+      right = right + forward(x):argmax(-1):eq(y):sum():item()
       total = total + #y
     end
   end)
@@ -87,14 +88,13 @@ if args.resume then
 end
 
 print(model)
-print(("seed %d, %s, batch %d, %d threads"):format(args.seed, args.dtype, args.batch,
-  dm.get_num_threads()))
+print(("seed %d, %s, batch %d, %s, %d threads"):format(args.seed, args.dtype, args.batch,
+  args.device, dm.get_num_threads()))
 
 local function epoch(n)
   local sum, count = 0, 0
   for _, x, y in dm.progress(train, {desc = ("epoch %d/%d"):format(n, args.epochs)}) do
     local _ <close> = dm.scope()
-    x, y = x:to(args.device), y:to(args.device)
     optimizer:zero_grad()
     local loss = criterion(forward(x), y)
     scaler:scale(loss):backward()

@@ -127,11 +127,13 @@ number("hidden", "64", "channels of the hidden layers")
 number("steps", "512", "training steps of each model")
 number("forwards", "32", "forward passes of the inference test")
 number("seed", "0", "of the weights")
-parser:option("--dtype", "of mixed precision"):choices{"bfloat16", "float16"}:default "bfloat16"
-parser:option("--device", "cpu or cuda"):default "cpu"
+parser:option("--dtype", "of mixed precision; float16 on cuda, bfloat16 on the CPU")
+  :choices{"bfloat16", "float16"}
+parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
 parser:option("--output", "picture of target, float32 and mixed precision, side by side")
   :default "quantised_sine.png"
 local args = parser:parse()
+args.dtype = args.dtype or args.device == "cpu" and "bfloat16" or "float16"
 
 local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 

@@ -102,6 +102,11 @@ int dm_world_failed(lua_State *L, dm_status st);
    history; t's own bytes when they lie so. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
 
+/* *out = a tensor on the CPU, in memory that dev, a CUDA device that is there, copies
+   from by itself; its bytes are anything. */
+dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *shape,
+                        dm_Tensor **out);
+
 /* DM_CHECK, with a second try after dm_make_room when memory ran out. */
 #define DM_CHECK_TWICE(L, S, call)                     \
   do {                                                 \

@@ -246,23 +246,31 @@ static void release_pinned(void *p) {
   ops_of(first)->pinned_free(p);
 }
 
-/* x:pin_memory() -> a dense copy in memory that CUDA's devices read by themselves */
+dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *shape,
+                        dm_Tensor **out) {
+  void *p;
+  int64_t n = dm_dtype_size(dtype);
+  for (int d = 0; d < ndim; d++) n *= shape[d];
+  DM_TRY(ops_of(dev)->pinned_alloc(dev, n ? n : 1, &p));
+  const dm_status st = dm_tensor_wrap(p, dtype, ndim, shape, release_pinned, p, out);
+  if (st != DM_OK) release_pinned(p);
+  return st;
+}
+
+/* x:pin_memory(device) -> a dense copy in memory that the device copies by itself */
 static int pin_memory(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
   if (t->device.type != DM_CPU)
     return dm_raise_text(L, "pin_memory: wanted a tensor on the CPU");
   const dm_Device d = check_cuda(L, 2);
-  Box *dense = dm_push_box(L, S), *box = dm_push_box(L, S);
+  Box *dense = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_dense_of(t, &dense->t));
-  const int64_t n = dm_tensor_bytes(dense->t);
-  void *p;
-  DM_CHECK_TWICE(L, S, ops_of(d)->pinned_alloc(n ? n : 1, &p));
-  memcpy(p, dm_tensor_data(dense->t), (size_t)n);
-  const dm_status st =
-      dm_tensor_wrap(p, (dm_DType)t->dtype, t->ndim, t->shape, release_pinned, p, &box->t);
-  if (st != DM_OK) release_pinned(p);
-  DM_CHECK(L, st);
+  dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
+  Box *box = dm_box(L, -1);
+  DM_CHECK_TWICE(L, S, dm_pinned_new(d, (dm_DType)t->dtype, t->ndim, t->shape, &box->t));
+  if (t->numel > 0)
+    memcpy(dm_tensor_data(box->t), dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
   dm_box_release(dense);
   return 1;
 }

@@ -173,6 +173,7 @@ enum { MAX_COLUMN = 8, MAX_CHANNEL = 64, WAIT_MS = 50 };
 
 typedef struct LoaderBox {
   dm_Loader *loader;
+  dm_Device pin; /* batches lie in memory pinned for it; the CPU: in plain memory */
   int n;
   dm_Tensor *column[MAX_COLUMN];         /* owned, dense */
   int n_dim[MAX_COLUMN];                 /* of a batch */
@@ -187,7 +188,9 @@ static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
   DM_UNUSED(n_bytes);
   memcpy(shape, l->shape[k], sizeof shape);
   shape[0] = n_rows;
-  DM_TRY(dm_tensor_new(dm_loader_dtype(l->loader, k), l->n_dim[k], shape, cpu, &t));
+  const dm_DType dtype = dm_loader_dtype(l->loader, k);
+  DM_TRY(l->pin.type == DM_CPU ? dm_tensor_new(dtype, l->n_dim[k], shape, cpu, &t)
+                               : dm_pinned_new(l->pin, dtype, l->n_dim[k], shape, &t));
   *out = (dm_LoaderBuffer){dm_tensor_data(t), t};
   return DM_OK;
 }
@@ -277,7 +280,7 @@ static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
 }
 
 /* loader_new{tensors = , transforms = {[k] = {mean = , ...}}, batch_size = ,
-   drop_last = , num_workers = , prefetch = , seed = } */
+   drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
 static int loader_new(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 1);
@@ -285,6 +288,9 @@ static int loader_new(lua_State *L) {
   LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 0);
   *l = (LoaderBox){0};
   luaL_setmetatable(L, "demilune.Loader");
+  l->pin = cpu;
+  if (dm_option(L, 1, "pin") != LUA_TNIL) l->pin = dm_check_device(L, -1);
+  lua_pop(L, 1);
   Image *images = lua_newuserdatauv(L, sizeof *images * MAX_COLUMN, 0);
   dm_LoaderColumn columns[MAX_COLUMN];
   lua_getfield(L, 1, "tensors");
@@ -351,11 +357,12 @@ static int loader_epoch(lua_State *L) {
   return 0;
 }
 
-/* loader:next() -> tensors of a batch; nil at the end; false: not ready yet,
-   ask again (so that a signal is seen). */
+/* loader:next(ms) -> tensors of a batch; nil at the end; false: not ready within ms
+   milliseconds, ask again (so that a signal is seen). */
 static int loader_next(lua_State *L) {
   State *S = dm_enter(L);
   LoaderBox *l = check_loader(L);
+  const lua_Integer ms = luaL_optinteger(L, 2, WAIT_MS);
   Box *box[MAX_COLUMN];
   dm_LoaderBuffer out[MAX_COLUMN];
   dm_LoaderState state;
@@ -367,10 +374,10 @@ static int loader_next(lua_State *L) {
   }
   const dm_Event wait = {.name = "DataLoader.next"};
   dm_observe_begin(&wait);
-  dm_status st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
+  dm_status st = dm_loader_next_timed(l->loader, out, &n_rows, ms, &state);
   if (st == DM_EMEM) {
     dm_collect(L, S);
-    st = dm_loader_next_timed(l->loader, out, &n_rows, WAIT_MS, &state);
+    st = dm_loader_next_timed(l->loader, out, &n_rows, ms, &state);
   }
   dm_observe_end(&wait);
   DM_CHECK(L, st);

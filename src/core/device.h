@@ -52,9 +52,11 @@ typedef struct dm_StreamOps {
   dm_status (*event_synchronize)(dm_Device dev, void *event);
   bool (*event_done)(dm_Device dev, void *event);
   dm_status (*event_elapsed)(void *from, void *to, double *milliseconds);
-  /* memory of the host that the device copies from and to by itself */
-  dm_status (*pinned_alloc)(int64_t n_bytes, void **out);
+  /* Memory of the host that the device copies from and to by itself; kept for the next
+     who asks. What it has been copied to or from `later` is waited for before that. */
+  dm_status (*pinned_alloc)(dm_Device dev, int64_t n_bytes, void **out);
   void (*pinned_free)(void *p);
+  int64_t (*pinned_bytes)(dm_Device dev); /* handed out now; cheap */
   /* p, freed later, is not handed out again before `stream` has done what it has now */
   dm_status (*record_use)(dm_Device dev, void *p, void *stream);
 } dm_StreamOps;
@@ -67,8 +69,8 @@ typedef struct dm_DeviceOps {
   /* n > 0 bytes; DM_EMEM when even an emptied cache has no room */
   dm_status (*alloc)(dm_Device dev, int64_t n_bytes, void **out);
   void (*free)(dm_Device dev, void *p, int64_t n_bytes);
-  /* Into the CPU's memory: waits until it is there. Out of it: src may change as
-     soon as this returns, unless it is pinned and later != 0. */
+  /* Into the CPU's memory: waits until it is there; out of it: src may change as soon
+     as this returns; both unless that is a whole pinned block and later != 0. */
   dm_status (*copy)(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                     bool later);
   dm_status (*zero)(dm_Device dev, void *dst, int64_t n);
@@ -86,7 +88,7 @@ typedef struct dm_DeviceOps {
 /* NULL when that kind of device is not there. A back end is opened when it is
    first asked for. */
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
-/* Bytes handed out on all devices that are open; cheap. */
+/* Bytes handed out on all devices that are open, pinned ones of the host too; cheap. */
 int64_t dm_live_bytes(void);
 /* Waits for all devices that are open; fails as their synchronize does. */
 dm_status dm_synchronize(void);

@@ -7,6 +7,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
+local ahead = require "demilune.data.ahead"
 
 local loader = {}
 
@@ -75,6 +76,7 @@ function LuaBatches:next()
     samples[#samples + 1] = table.pack(self.dataset:get(self.order[i]))
   end
   self.done = last
+  if self.pin then return ahead.pinned(self.pin, check_batch(self.collate(samples))) end
   return check_batch(self.collate(samples))
 end
 
@@ -117,7 +119,7 @@ DataLoader.__len = function(self) return self:len() end
 local DEFAULTS = {
   batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, prefetch_factor = 2,
   sampler = options.NONE, collate_fn = options.NONE, seed = options.NONE,
-  generator = options.NONE,
+  generator = options.NONE, pin_memory = false, device = options.NONE,
 }
 
 local function check_count(opts, name, least, most)
@@ -144,9 +146,21 @@ local function check(opts)
   end
 end
 
+-- For which CUDA device batches are pinned, and to which they go: nil for none.
+local function places(opts)
+  local device = opts.device and core.empty(0, {device = opts.device}).device
+  if device and device ~= "cpu" then return device, device end
+  if not opts.pin_memory then return nil end
+  if core.cuda_count() > 0 then return "cuda:0" end
+  caller.warn_once("pin_memory", "DataLoader: pin_memory without a CUDA device has no effect")
+end
+
 -- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
 -- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
 -- that, once: every epoch follows from it.
+-- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
+-- copies from without waiting. device = "cuda": they lie on that device, and the next
+-- one is copied there while the program works on the one in hand.
 local function construct(class, set, given)
   local n = dataset.count("DataLoader", set)
   local self = setmetatable(options.read("DataLoader", given, DEFAULTS), class)
@@ -158,6 +172,8 @@ local function construct(class, set, given)
       .. "tensors, and the samples of this data set are made by Lua code; hint: num_workers = 0, "
       .. "or a TensorDataset without collate_fn", self.num_workers)
   end
+  self.pin, self.device = places(self)
+  self.stream = self.device and core.cuda_stream(self.device)
   self.seed, self.generator = dataset.draw_seed(self), nil
   self.next_run = {epoch = 1, position = 0}
   return self
@@ -193,7 +209,7 @@ local function native_batches(self, epoch, order)
   local engine = core.loader_new{
     tensors = tensors, transforms = transforms, batch_size = self.batch_size,
     drop_last = self.drop_last, num_workers = self.num_workers,
-    prefetch = self.prefetch_factor, seed = self.seed,
+    prefetch = self.prefetch_factor, seed = self.seed, pin = self.pin,
   }
   engine:epoch(epoch, rows and rows[order] or order)
   return engine
@@ -203,8 +219,13 @@ local function lua_batches(self, order)
   return setmetatable({
     dataset = self.dataset, order = #order > 0 and order:totable() or {}, done = 0,
     batch_size = self.batch_size, drop_last = self.drop_last,
-    collate = self.collate_fn or loader.default_collate,
+    collate = self.collate_fn or loader.default_collate, pin = self.pin,
   }, LuaBatches)
+end
+
+local function batches_of(self, epoch, order)
+  local batches = self.native and native_batches(self, epoch, order) or lua_batches(self, order)
+  return self.device and ahead.new(batches, self.device, self.stream, self.native) or batches
 end
 
 -- for i, x, y in loader:iter() do: i counts the batches of the epoch from 1.
@@ -214,7 +235,7 @@ function DataLoader:iter()
   local order = rest_of(order_of(self, epoch), position * self.batch_size)
   local run = setmetatable({
     loader = self, epoch = epoch, position = position,
-    batches = self.native and native_batches(self, epoch, order) or lua_batches(self, order),
+    batches = batches_of(self, epoch, order),
   }, Run)
   self.next_run = {epoch = epoch + 1, position = 0}
   self.run = run
@@ -244,9 +265,10 @@ end
 function DataLoader:__tostring()
   local set = getmetatable(self.dataset) and tostring(self.dataset)
     or ("%d samples"):format(self.n_samples)
-  return ("DataLoader(%s, %d batches of %d%s%s, %d workers)"):format(set, self:len(),
+  return ("DataLoader(%s, %d batches of %d%s%s, %d workers%s)"):format(set, self:len(),
     self.batch_size, self.shuffle and ", shuffled" or "",
-    self.drop_last and ", a short last one dropped" or "", self.num_workers)
+    self.drop_last and ", a short last one dropped" or "", self.num_workers,
+    self.device and ", on " .. self.device or self.pin and ", pinned" or "")
 end
 
 loader.DataLoader = setmetatable(DataLoader, {__call = construct})
