@@ -11,6 +11,7 @@
 
 struct dm_OptimOps; /* op/optim.h, above; the linker joins them */
 void dm_optim_register(dm_DeviceType type, const struct dm_OptimOps *ops);
+dm_Tensor *dm_fresh_copy(dm_Tensor *p);
 /* op/index.h, likewise */
 dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out);
 

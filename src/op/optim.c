@@ -21,6 +21,23 @@
 #include "engine/backend.h"
 #include "engine/modes.h"
 #include "engine/op.h"
+#include "op/random.h"
+#include "op/step.h"
+
+#define real float
+#define SQRT sqrtf
+#define F(name) name##_f32
+#include "op/step.inc"
+#undef real
+#undef SQRT
+#undef F
+#define real double
+#define SQRT sqrt
+#define F(name) name##_f64
+#include "op/step.inc"
+#undef real
+#undef SQRT
+#undef F
 
 enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
 
@@ -55,27 +72,12 @@ static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) 
     if (rounded[k] != now[k]) master[k] = wide[k];
 }
 
-/* v as one of its two neighbours in `to`, the nearer one the more often, so
-   that the mean is v: a random number below the last kept bit is added, and
-   what lies below that bit is cut. Overflows where rounding to nearest does. */
-static float round_by_chance(dm_DType to, float v, uint32_t word) {
-  const float max = to == DM_F16 ? 65504.0f : 0x1.fep127f;
-  if (!(fabsf(v) <= max)) return v;
-  if (to == DM_F16 && fabsf(v) < 0x1p-14f) { /* its subnormals: multiples of 2^-24 */
-    const float q = fabsf(v) * 0x1p24f, low = floorf(q);
-    return copysignf((q - low > dm_uniform_f32(word) ? low + 1 : low) * 0x1p-24f, v);
-  }
-  const uint32_t cut = to == DM_F16 ? 0x1fffu : 0xffffu;
-  const float r = dm_bits_to_f32((dm_f32_to_bits(v) + (word & cut)) & ~cut);
-  return fabsf(r) <= max ? r : v;
-}
-
 /* Element i + k takes word (i + k) % 4 of counter (i + k) / 4; i is a multiple of
    4, n at most BLOCK. */
 static void roughen(dm_DType to, dm_Generator g, int64_t i, int64_t n, float *v) {
   uint32_t word[BLOCK + 4 * DM_PHILOX_LANES];
   dm_philox_words(g, (uint64_t)i / 4, (n + 3) / 4, word);
-  for (int64_t k = 0; k < n; k++) v[k] = round_by_chance(to, v[k], word[k]);
+  for (int64_t k = 0; k < n; k++) v[k] = dm_round_by_chance(to, v[k], word[k]);
 }
 
 static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
@@ -155,10 +157,7 @@ static dm_status run(Update *u) {
 
 /* ---- a weight in two precisions ---- */
 
-/* p's 16-bit copy, to be written: made when autocast has asked for one since
-   the last step, dropped when it has not. A copy that a graph still reads stays
-   with the graph. No room for one only costs the next region a cast. */
-static dm_Tensor *fresh_copy(dm_Tensor *p) {
+dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
     dm_tensor_unref(&p->low);
   if (p->low_dtype && p->dtype == DM_F32 && !p->low)
@@ -166,26 +165,18 @@ static dm_Tensor *fresh_copy(dm_Tensor *p) {
   return p->low;
 }
 
-/* The counters of n elements. */
-static dm_Generator take_counters(int64_t n) {
-  dm_Generator *g = dm_modes()->generator;
-  const dm_Generator from = *g;
-  g->offset += (uint64_t)(n + 3) / 4;
-  return from;
-}
-
 /* Runs u, whose lane 0 is the weight that the method updates: the parameter, or
    its master. */
 static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic) {
   dm_Generator noise;
   u.master = u.lane[0] != param;
-  dm_Tensor *twin = u.master ? param : fresh_copy(param);
+  dm_Tensor *twin = u.master ? param : dm_fresh_copy(param);
   if (twin) {
     u.twin = u.n_lane++;
     u.lane[u.twin] = twin;
     u.written |= 1u << u.twin;
   } else if (stochastic && dm_is_16bit((dm_DType)param->dtype)) {
-    noise = take_counters(param->numel);
+    noise = dm_take_counters(param->numel, 4);
     u.noise = &noise;
   }
   const dm_status st = run(&u);
@@ -216,14 +207,18 @@ static dm_status check_place(Check *c, const char *what, int64_t i, const dm_Ten
                  dm_device_name(c->first->device, b));
 }
 
-/* *ops: the back end that is to do it; NULL: the CPU. */
+/* *ops: the back end that is to do it, to be left by far_done; NULL: the CPU. */
 static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
   *ops = NULL;
   if (!c->first || c->first->device.type == DM_CPU) return DM_OK;
   *ops = far[c->first->device.type];
-  if (*ops) return DM_OK;
+  if (*ops) return dm_device_ops(c->first->device)->begin(c->first->device);
   char name[16];
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
+}
+
+static dm_status far_done(const Check *c, dm_status st) {
+  return st == DM_OK ? dm_device_ops(c->first->device)->end(c->first->device) : st;
 }
 
 /* Lanes that all have lane 0's shape and device, and a float dtype. */
@@ -270,9 +265,11 @@ static dm_status check_found_inf(Check *c, const dm_Tensor *found_inf) {
 }
 
 static bool is_set(const dm_Tensor *found_inf) {
-  const float v = found_inf ? scalar_of(found_inf) : 0;
-  return v < 0 || v > 0 || v != v;
+  return found_inf && dm_is_set(dm_tensor_data(found_inf));
 }
+
+#define F32(name) name##_f32
+#define F64(name) name##_f64
 
 /* ---- SGD: lanes weight, gradient, momentum buffer ---- */
 
@@ -281,32 +278,21 @@ typedef struct SgdHow {
   bool first;
 } SgdHow;
 
-#define DEFINE_SGD(NAME, REAL)                                                            \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {                         \
-    const SgdHow *how = how_;                                                             \
-    const dm_SgdOptions *o = how->o;                                                      \
-    const REAL lr = (REAL)o->lr, mu = (REAL)o->momentum, keep = (REAL)(1 - o->dampening); \
-    const REAL decay = (REAL)o->weight_decay, sign = o->maximize ? (REAL)-1 : (REAL)1;    \
-    REAL *const p = x[0], *const b = x[2];                                                \
-    const REAL *const g = x[1];                                                           \
-    if (o->momentum == 0) {                                                               \
-      for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);          \
-    } else if (how->first) {                                                              \
-      const REAL push = o->nesterov ? 1 + mu : (REAL)1;                                   \
-      for (int64_t i = 0; i < n; i++) {                                                   \
-        b[i] = sign * g[i] + decay * p[i];                                                \
-        p[i] -= lr * (push * b[i]);                                                       \
-      }                                                                                   \
-    } else {                                                                              \
-      for (int64_t i = 0; i < n; i++) {                                                   \
-        const REAL d = sign * g[i] + decay * p[i];                                        \
-        b[i] = mu * b[i] + keep * d;                                                      \
-        p[i] -= lr * (o->nesterov ? d + mu * b[i] : b[i]);                                \
-      }                                                                                   \
-    }                                                                                     \
+#define DEFINE_SGD(NAME, REAL, F)                                              \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {              \
+    const SgdHow *how = how_;                                                  \
+    const F(dm_Sgd) h = F(dm_sgd)(how->o);                                     \
+    REAL *const p = x[0], *const b = x[2];                                     \
+    const REAL *const g = x[1];                                                \
+    if (how->o->momentum == 0)                                                 \
+      for (int64_t i = 0; i < n; i++) F(dm_sgd_plain)(&h, &p[i], g[i]);        \
+    else if (how->first)                                                       \
+      for (int64_t i = 0; i < n; i++) F(dm_sgd_first)(&h, &p[i], g[i], &b[i]); \
+    else                                                                       \
+      for (int64_t i = 0; i < n; i++) F(dm_sgd_next)(&h, &p[i], g[i], &b[i]);  \
   }
-DEFINE_SGD(sgd_f32, float)
-DEFINE_SGD(sgd_f64, double)
+DEFINE_SGD(sgd_f32, float, F32)
+DEFINE_SGD(sgd_f64, double, F64)
 #undef DEFINE_SGD
 
 static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
@@ -328,7 +314,7 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
   }
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->sgd_step(n, slots, o, found_inf);
+  if (ops) return far_done(&c, ops->sgd_step(n, slots, o, found_inf));
   const bool skip = is_set(found_inf);
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
@@ -345,40 +331,25 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
 
 typedef struct AdamHow {
   const dm_AdamOptions *o;
-  double step_size; /* lr / (1 - beta1^t) */
-  double root;      /* sqrt(1 - beta2^t) */
+  dm_AdamTime time;
 } AdamHow;
 
-#define DEFINE_ADAM(NAME, REAL, SQRT)                                                     \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {                         \
-    const AdamHow *how = how_;                                                            \
-    const dm_AdamOptions *o = how->o;                                                     \
-    const REAL w1 = (REAL)(1 - o->beta1), b2 = (REAL)o->beta2, w2 = (REAL)(1 - o->beta2); \
-    const REAL shrink = (REAL)(o->decoupled ? 1 - o->lr * o->weight_decay : 1);           \
-    const REAL decay = (REAL)(o->decoupled ? 0 : o->weight_decay);                        \
-    const REAL size = (REAL)-how->step_size, root = (REAL)how->root, eps = (REAL)o->eps;  \
-    const REAL sign = o->maximize ? (REAL)-1 : (REAL)1;                                   \
-    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4];            \
-    const REAL *const g = x[1];                                                           \
-    if (o->amsgrad) {                                                                     \
-      for (int64_t i = 0; i < n; i++) {                                                   \
-        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                        \
-        m[i] += w1 * (d - m[i]);                                                          \
-        v[i] = v[i] * b2 + w2 * d * d;                                                    \
-        top[i] = v[i] > top[i] || v[i] != v[i] ? v[i] : top[i];                           \
-        p[i] = q + size * m[i] / (SQRT(top[i]) / root + eps);                             \
-      }                                                                                   \
-    } else {                                                                              \
-      for (int64_t i = 0; i < n; i++) {                                                   \
-        const REAL q = p[i] * shrink, d = sign * g[i] + decay * q;                        \
-        m[i] += w1 * (d - m[i]);                                                          \
-        v[i] = v[i] * b2 + w2 * d * d;                                                    \
-        p[i] = q + size * m[i] / (SQRT(v[i]) / root + eps);                               \
-      }                                                                                   \
-    }                                                                                     \
+#define DEFINE_ADAM(NAME, REAL, F)                                             \
+  static void NAME(REAL *const *x, int64_t n, const void *how_) {              \
+    const AdamHow *how = how_;                                                 \
+    const F(dm_Adam) h = F(dm_adam)(how->o);                                   \
+    const REAL size = (REAL)how->time.size, root = (REAL)how->time.root;       \
+    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4]; \
+    const REAL *const g = x[1];                                                \
+    if (how->o->amsgrad)                                                       \
+      for (int64_t i = 0; i < n; i++)                                          \
+        F(dm_amsgrad_one)(&h, size, root, &p[i], g[i], &m[i], &v[i], &top[i]); \
+    else                                                                       \
+      for (int64_t i = 0; i < n; i++)                                          \
+        F(dm_adam_one)(&h, size, root, &p[i], g[i], &m[i], &v[i]);             \
   }
-DEFINE_ADAM(adam_f32, float, sqrtf)
-DEFINE_ADAM(adam_f64, double, sqrt)
+DEFINE_ADAM(adam_f32, float, F32)
+DEFINE_ADAM(adam_f64, double, F64)
 #undef DEFINE_ADAM
 
 static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
@@ -406,14 +377,13 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
   }
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->adam_step(n, slots, o, found_inf);
+  if (ops) return far_done(&c, ops->adam_step(n, slots, o, found_inf));
   const bool skip = is_set(found_inf);
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
     float *step = dm_tensor_data(slots[i].step);
     *step += 1;
-    const double t = (double)*step;
-    const AdamHow how = {o, o->lr / (1 - pow(o->beta1, t)), sqrt(1 - pow(o->beta2, t))};
+    const AdamHow how = {o, dm_adam_time(o->lr, o->beta1, o->beta2, *step)};
     u.n_lane = adam_lanes(&slots[i], u.lane);
     u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
     u.how = &how;
@@ -430,11 +400,6 @@ typedef struct Unscale {
   float factor;
   atomic_llong *bad; /* elements that are not finite afterwards */
 } Unscale;
-
-/* The largest magnitude that is rounded to a finite number of the dtype. */
-static float top_of(dm_DType dtype) {
-  return dtype == DM_F16 ? 65519.996f : dtype == DM_BF16 ? 0x1.fefffep127f : FLT_MAX;
-}
 
 static int64_t unscale_f32(float *g, int64_t n, float factor, float top) {
   int bad = 0;
@@ -470,7 +435,7 @@ static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_
   } else {
     float *x = stride == 1 && u->dtype == DM_F32 ? at0 : room.f32;
     if (x == room.f32) dm_load_f32(u->dtype, at0, stride, n, x);
-    bad = unscale_f32(x, n, u->factor, top_of(u->dtype));
+    bad = unscale_f32(x, n, u->factor, dm_top_of(u->dtype));
     if (x == room.f32) dm_store_f32(u->dtype, at0, stride, n, x);
   }
   return bad;
@@ -521,7 +486,7 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(check_record(&c, "where", where, 2));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->amp_unscale(n, grads, scale, found_inf, where);
+  if (ops) return far_done(&c, ops->amp_unscale(n, grads, scale, found_inf, where));
   int64_t first[2] = {0, 0};
   for (int64_t i = 0; i < n; i++) {
     dm_Tensor *g = grads[i];
@@ -553,32 +518,10 @@ dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_T
   DM_TRY(check_record(&c, "where", where, 2));
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->amp_note(history, found_inf, where, step);
-  int64_t *h = dm_tensor_data(history);
-  const int64_t *w = dm_tensor_data(where);
-  if (!is_set(found_inf)) {
-    h[DM_AMP_RUN] = 0;
-  } else {
-    if (h[DM_AMP_RUN]++ == 0) h[DM_AMP_FIRST] = step;
-    h[DM_AMP_SKIPPED]++;
-    h[DM_AMP_STEP] = step;
-    h[DM_AMP_WHICH] = w[0];
-    h[DM_AMP_COUNT] = w[1];
-  }
+  if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, step));
+  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where), step);
   history->storage->version++;
   return DM_OK;
-}
-
-/* The scale after an overflow. One that lies below the floor stays there. */
-static float backed_off(float scale, const dm_ScalePolicy *how) {
-  const float less = (float)((double)scale * how->backoff), floor_ = (float)how->floor;
-  return less >= floor_ ? less : scale < floor_ ? scale : floor_;
-}
-
-static float grown(float scale, const dm_ScalePolicy *how) {
-  const float more = (float)((double)scale * how->growth), top = (float)how->ceiling;
-  if (!isfinite(more)) return scale;
-  return more <= top ? more : scale > top ? scale : top;
 }
 
 dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
@@ -593,23 +536,12 @@ dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Te
   for (int64_t i = 0; i < n; i++) DM_TRY(check_found_inf(&c, found_inf[i]));
   DM_TRY(find_ops(&c, &ops));
   if (ops)
-    return ops->amp_update_scale(scale, growth_tracker, floored, n, found_inf, how, held);
+    return far_done(
+        &c, ops->amp_update_scale(scale, growth_tracker, floored, n, found_inf, how, held));
   for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
-  float *s = dm_tensor_data(scale);
-  int32_t *tracker = dm_tensor_data(growth_tracker), *low = dm_tensor_data(floored);
-  if (found) {
-    const bool fits = (float)((double)*s * how->backoff) >= (float)how->floor;
-    *s = backed_off(*s, how);
-    *low = fits ? 0 : *low < INT32_MAX ? *low + 1 : *low;
-    *tracker = 0;
-  } else {
-    *low = 0;
-    if (++*tracker == how->interval) {
-      *s = grown(*s, how);
-      *tracker = 0;
-    }
-  }
-  *held = *low;
+  dm_move_scale(dm_tensor_data(scale), dm_tensor_data(growth_tracker), dm_tensor_data(floored),
+                found, how);
+  *held = *(const int32_t *)dm_tensor_data(floored);
   scale->storage->version++;
   growth_tracker->storage->version++;
   floored->storage->version++;
@@ -725,7 +657,7 @@ dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tenso
   if (!(p >= 0)) return dm_fail(DM_EARG, "total_norm: norm_type is %g, wanted 0 or more", p);
   for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->total_norm(n, tensors, p, out);
+  if (ops) return far_done(&c, ops->total_norm(n, tensors, p, out));
   m->grad = false;
   for (int64_t i = 0; i < n; i++) {
     double norm;
@@ -753,16 +685,13 @@ DEFINE_SCALE(scale_f32, float)
 DEFINE_SCALE(scale_f64, double)
 #undef DEFINE_SCALE
 
-#define DEFINE_CLAMP(NAME, REAL)                                 \
-  static void NAME(REAL *const *x, int64_t n, const void *how) { \
-    const REAL hi = (REAL) * (const double *)how, lo = -hi;      \
-    for (int64_t i = 0; i < n; i++) {                            \
-      const REAL v = x[0][i];                                    \
-      x[0][i] = v > hi ? hi : v < lo ? lo : v;                   \
-    }                                                            \
+#define DEFINE_CLAMP(NAME, REAL, F)                                         \
+  static void NAME(REAL *const *x, int64_t n, const void *how) {            \
+    const REAL hi = (REAL) * (const double *)how;                           \
+    for (int64_t i = 0; i < n; i++) x[0][i] = F(dm_clamp_one)(x[0][i], hi); \
   }
-DEFINE_CLAMP(clamp_f32, float)
-DEFINE_CLAMP(clamp_f64, double)
+DEFINE_CLAMP(clamp_f32, float, F32)
+DEFINE_CLAMP(clamp_f64, double, F64)
 #undef DEFINE_CLAMP
 
 static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
@@ -775,13 +704,11 @@ static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
   return DM_OK;
 }
 
-/* As PyTorch divides a number by a tensor: by way of the reciprocal. */
 static double clip_factor(double max_norm, const dm_Tensor *total) {
   double t;
   dm_load_f64((dm_DType)total->dtype, dm_tensor_data(total), 1, 1, &t);
-  if (total->dtype == DM_F64) t = max_norm * (1 / (t + 1e-6));
-  else t = (double)((float)max_norm * (1 / ((float)t + 1e-6f)));
-  return t > 1 ? 1 : t; /* NaN stays */
+  if (total->dtype == DM_F64) return dm_clip_factor_f64(max_norm, t);
+  return (double)dm_clip_factor_f32((float)max_norm, (float)t);
 }
 
 dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
@@ -792,7 +719,7 @@ dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
   DM_TRY(check_scalar(&c, "total_norm", total_norm,
                       total_norm->dtype == DM_F64 ? DM_F64 : DM_F32));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->clip_norm(n, tensors, max_norm, total_norm);
+  if (ops) return far_done(&c, ops->clip_norm(n, tensors, max_norm, total_norm));
   const double factor = clip_factor(max_norm, total_norm);
   return run_all(n, tensors, (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
 }
@@ -802,6 +729,6 @@ dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
   const dm_OptimOps *ops;
   for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return ops->clamp_all(n, tensors, limit);
+  if (ops) return far_done(&c, ops->clamp_all(n, tensors, limit));
   return run_all(n, tensors, (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
 }

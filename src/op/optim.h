@@ -95,6 +95,11 @@ DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit
 
 /* ---- other devices ---- */
 
+/* p's 16-bit copy, to be written: made when autocast has asked for one since
+   the last step, dropped when it has not. A copy that a graph still reads stays
+   with the graph. No room for one only costs the next region a cast. */
+dm_Tensor *dm_fresh_copy(dm_Tensor *p);
+
 /* The functions above as a back end has them, for dm_optim_register (engine/backend.h): called
    with arguments that were checked (lists not empty, all tensors on one device of its). They
    wait for nothing: of *held they tell what they know. They raise the versions and clear
