@@ -43,6 +43,10 @@ int dm_cuda_processors(void);
 dm_status dm_cuda_scratch(int64_t n_bytes, void **out);
 void dm_cuda_scratch_free(void *p, int64_t n_bytes);
 
+/* Memory of the device for as long as the process lives, or until cudaFree: beside
+   the allocator, which gives back what it has cached if need be. Waits. */
+dm_status dm_cuda_raw_alloc(int64_t n_bytes, void **out);
+
 /* ---- faults: what only the device can find wrong ----
    The first one is noted in memory that the host reads when it waits anyway. */
 typedef enum dm_FaultKind {

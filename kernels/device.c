@@ -250,6 +250,13 @@ void dm_cuda_scratch_free(void *p, int64_t n_bytes) {
   if (p) cuda_free(dev, p, n_bytes);
 }
 
+dm_status dm_cuda_raw_alloc(int64_t n_bytes, void **out) {
+  Device *d = &devices[current];
+  if (raw_alloc(d, n_bytes, out)) return DM_OK;
+  dm_allocator_empty_cache(d->memory);
+  return raw_alloc(d, n_bytes, out) ? DM_OK : no_room(current, n_bytes);
+}
+
 /* From one device's stream to another's: what comes later there sees what was
    written here, and here nothing is written over before it was read there. */
 static dm_status copy_across(int to, void *dst, int from, const void *src, int64_t n) {
@@ -465,6 +472,9 @@ static const dm_DeviceOps cuda_ops = {
     .reset_peaks = cuda_reset_peaks,
     .reset_totals = cuda_reset_totals,
     .info = cuda_info,
+#ifdef DM_EMULATED
+    .count_of = dm_emulated_count,
+#endif
     .streams = &stream_ops,
 };
 

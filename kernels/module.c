@@ -9,6 +9,8 @@ __attribute__((visibility("default"))) const char *dm_backend(const dm_Engine *e
     return "cuda.so was built for another version of demilune";
   dm_host_open(engine);
   const char *why = dm_cuda_device_open();
-  if (!why) dm_cuda_table_open();
-  return why;
+  if (why) return why;
+  dm_cuda_table_open();
+  dm_cuda_optim_open();
+  return NULL;
 }

@@ -8,5 +8,7 @@
 const char *dm_cuda_device_open(void);
 /* Registers the kernel of every op that has one. */
 void dm_cuda_table_open(void);
+/* Registers the optimizers. */
+void dm_cuda_optim_open(void);
 
 #endif

@@ -616,6 +616,9 @@ cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, 
   const unsigned open = dm_emulated_reach();
   dm_emulated_enter(open);
   if (shared_fits(kernel, shared)) {
+    static cudaStream_t last; /* guarded by enter and leave */
+    if (s != last) dm_emulated_add(SWITCHES);
+    last = s;
     dm_emulated_count_launch(name);
     run.kernel = name;
     run.host = pthread_self();

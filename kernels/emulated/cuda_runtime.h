@@ -192,6 +192,7 @@ DM_EMULATED_API cudaError_t cudaFuncSetAttribute(const void *kernel,
                     a device to pageable memory
      "malloc" "free"            cudaMalloc, cudaFree (which wait as well)
      "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
+     "switch"       kernels on another stream than the one before
    -1 for another word. */
 DM_EMULATED_API int64_t dm_emulated_count(const char *what);
 

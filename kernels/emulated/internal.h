@@ -19,6 +19,7 @@ enum dm_Counter {
   FREES,
   HOST_MALLOCS,
   HOST_FREES,
+  SWITCHES,
   N_COUNTERS
 };
 void dm_emulated_add(dm_Counter what);

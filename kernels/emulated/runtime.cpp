@@ -55,8 +55,8 @@ void dm_emulated_add(dm_Counter what) {
   __atomic_fetch_add(&counters[what], 1, __ATOMIC_RELAXED);
 }
 int64_t dm_emulated_count(const char *what) {
-  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",     "malloc",
-                                                "free",   "host_malloc", "host_free"};
+  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",      "malloc",
+                                                "free",   "host_malloc", "host_free", "switch"};
   for (int i = 0; i < N_COUNTERS; i++)
     if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
   return -1;

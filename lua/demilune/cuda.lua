@@ -31,6 +31,10 @@ function cuda.get_device_capability(device)
   return info.major, info.minor
 end
 
+-- For tests: how often the emulated device has done something ("launch", "copy",
+-- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
+cuda._count = core.cuda_count_of
+
 -- ---- streams and events ----
 
 -- Stream(device) -> a queue of work beside the default one. s:synchronize() waits

@@ -71,6 +71,18 @@ static int cuda_info(lua_State *L) {
   return 1;
 }
 
+/* cuda_count_of(what) -> how often the emulation has done that; nil of a real device
+   and for a word that it does not know */
+static int cuda_count_of(lua_State *L) {
+  dm_enter(L);
+  const char *what = luaL_checkstring(L, 1);
+  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 2));
+  const int64_t n = ops->count_of ? ops->count_of(what) : -1;
+  if (n >= 0) lua_pushinteger(L, n);
+  else lua_pushnil(L);
+  return 1;
+}
+
 /* ---- streams ---- */
 
 static Stream *check_stream(lua_State *L, int i) { return luaL_checkudata(L, i, stream_name); }
@@ -334,6 +346,7 @@ const luaL_Reg dm_cuda_methods[] = {{"pin_memory", pin_memory},
 const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
                                       {"_without_cuda", without_cuda},
                                       {"cuda_info", cuda_info},
+                                      {"cuda_count_of", cuda_count_of},
                                       {"cuda_stream", stream_new},
                                       {"cuda_default_stream", stream_default},
                                       {"cuda_current_stream", stream_current},

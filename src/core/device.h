@@ -82,6 +82,9 @@ typedef struct dm_DeviceOps {
   void (*reset_peaks)(dm_Device dev);
   void (*reset_totals)(dm_Device dev);
   dm_status (*info)(dm_Device dev, dm_DeviceInfo *out);
+  /* what a back end for tests has counted by that name ("launch", "sync"), -1 for no
+     name; NULL: counts nothing */
+  int64_t (*count_of)(const char *what);
   const dm_StreamOps *streams; /* NULL for the CPU */
 } dm_DeviceOps;
 

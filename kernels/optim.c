@@ -1,0 +1,395 @@
+/* The optimizers' functions (op/optim.h) on CUDA: which tensors, in which lanes, and
+   what the host keeps of them; the work is optim.cu's. A call is a launch over a
+   table of tensors, which stays on the device while the same ones come again.
+
+   The host does not know whether a step is skipped: versions are raised and random
+   numbers are taken as if it were not. */
+#include "kernels/optim.h"
+
+#include <stdatomic.h>
+
+#include "engine/backend.h"
+#include "kernels/fill.h"
+#include "kernels/keep.h"
+#include "kernels/module.h"
+#include "op/random.h"
+
+enum { MOST_THREADS = 256 };
+
+/* ---- the table ---- */
+
+/* A tensor that kernels cannot take as it is, and its dense twin for the call. */
+typedef struct Copy {
+  dm_Tensor *own, *dense;
+  bool written;
+} Copy;
+
+typedef struct Table {
+  dm_Item *item;
+  Copy *copy;
+  int32_t n, n_copy, n_chunk;
+  int64_t largest; /* elements */
+} Table;
+
+static dm_status table_open(Table *t, int64_t n, int lanes) {
+  memset(t, 0, sizeof *t);
+  t->item = dm_alloc_zero((n ? n : 1) * (int64_t)sizeof *t->item);
+  t->copy = dm_alloc((n ? n : 1) * lanes * (int64_t)sizeof *t->copy);
+  if (t->item && t->copy) return DM_OK;
+  dm_free(t->item);
+  dm_free(t->copy);
+  return dm_fail(DM_EMEM, "cuda: out of memory for a list of %lld tensors", (long long)n);
+}
+
+/* st, or what went wrong when results were put back where they belong. */
+static dm_status table_close(Table *t, dm_status st) {
+  for (int32_t i = 0; i < t->n_copy; i++) {
+    Copy *c = &t->copy[i];
+    if (st == DM_OK && c->written) st = dm_cuda_copy(c->own, c->dense);
+    dm_tensor_unref(&c->dense);
+  }
+  dm_free(t->item);
+  dm_free(t->copy);
+  return st;
+}
+
+/* *data: x's elements, dense; of float32 where x is float64 and the kernel's type is not. */
+static dm_status place(Table *t, dm_Item *item, dm_Tensor *x, bool written, void **data,
+                       uint8_t *dtype) {
+  const bool narrow = x->dtype == DM_F64 && item->dtype[0] != DM_F64;
+  *dtype = narrow ? DM_F32 : x->dtype;
+  if (narrow || !dm_tensor_is_contiguous(x)) {
+    Copy *c = &t->copy[t->n_copy];
+    *c = (Copy){x, NULL, written};
+    DM_TRY(dm_tensor_new((dm_DType)*dtype, x->ndim, x->shape, x->device, &c->dense));
+    t->n_copy++;
+    DM_TRY(dm_cuda_copy(c->dense, x));
+    x = c->dense;
+  }
+  *data = dm_tensor_data(x);
+  const uintptr_t word = 4 * (uintptr_t)dm_dtype_sizes[*dtype];
+  item->wide &= (uintptr_t)*data % word == 0;
+  if (written) x->storage->version++;
+  return DM_OK;
+}
+
+/* The table's next item; number: from 1. Lanes may be NULL, the first one not. */
+static dm_status add(Table *t, int64_t number, int n_lane, dm_Tensor *const *lane,
+                     unsigned written, dm_Item **out) {
+  dm_Item *item = &t->item[t->n];
+  item->numel = lane[0]->numel;
+  item->number = (int32_t)number;
+  item->wide = true;
+  item->dtype[0] = lane[0]->dtype;
+  for (int k = 0; k < n_lane; k++)
+    if (lane[k])
+      DM_TRY(place(t, item, lane[k], written >> k & 1u, &item->lane[k], &item->dtype[k]));
+  t->n++;
+  t->largest = dm_max_i64(t->largest, item->numel);
+  t->n_chunk += (int32_t)((item->numel + DM_CHUNK - 1) / DM_CHUNK);
+  if (out) *out = item;
+  return DM_OK;
+}
+
+static int32_t add_chunks(Table *t, bool f64, dm_Chunk *chunk, int32_t at) {
+  for (int32_t i = 0; i < t->n; i++) {
+    if ((t->item[i].dtype[0] == DM_F64) != f64) continue;
+    t->item[i].chunk = at;
+    for (int64_t k = 0; k * DM_CHUNK < t->item[i].numel; k++)
+      chunk[at++] = (dm_Chunk){i, (int32_t)k};
+  }
+  return at;
+}
+
+/* Who asks: a function, and a tensor that comes with each of its calls. */
+static uint64_t site_of(uint64_t which, const void *tensor, int64_t n) {
+  return dm_site(dm_site(which, (uint64_t)(uintptr_t)tensor), (uint64_t)n);
+}
+
+static dm_status upload(Table *t, uint64_t site, dm_List *out) {
+  const int64_t items = t->n * (int64_t)sizeof(dm_Item);
+  const int64_t n_bytes = items + t->n_chunk * (int64_t)sizeof(dm_Chunk);
+  const void *kept;
+  char *bytes = dm_alloc(n_bytes ? n_bytes : 1);
+  if (!bytes) return dm_fail(DM_EMEM, "cuda: out of memory for a table of %d tensors", t->n);
+  dm_Chunk *chunk = (dm_Chunk *)(void *)(bytes + items);
+  out->n_item = t->n;
+  out->threads = (int32_t)dm_min_i64(MOST_THREADS, (t->largest + 127) / 128 * 32);
+  out->n_f32 = add_chunks(t, false, chunk, 0);
+  out->n_f64 = add_chunks(t, true, chunk, out->n_f32) - out->n_f32;
+  memcpy(bytes, t->item, (size_t)items);
+  const dm_status st = dm_cuda_keep(site, bytes, n_bytes, &kept);
+  dm_free(bytes);
+  out->item = kept;
+  out->chunk = (const dm_Chunk *)(const void *)((const char *)kept + items);
+  return st;
+}
+
+/* Runs `launch` with the table as `list`. */
+#define WITH_LIST(st, table, site, list, launch)       \
+  do {                                                 \
+    dm_List list;                                      \
+    dm_cuda_keep_begin();                              \
+    if (st == DM_OK) st = upload(table, site, &list);  \
+    if (st == DM_OK && list.n_item > 0) st = (launch); \
+    dm_cuda_keep_end();                                \
+  } while (0)
+
+static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : NULL; }
+
+/* ---- steps ---- */
+
+/* Where a step's rounding goes: into the parameter of a master, into a float32
+   weight's 16-bit copy, or up and down by chance. *noise: counters taken so far. */
+static dm_status add_twin(Table *t, dm_Item *item, dm_Tensor *param, bool mastered,
+                          bool stochastic, int64_t *noise) {
+  dm_Tensor *twin = mastered ? param : dm_fresh_copy(param);
+  item->master = mastered;
+  if (twin) return place(t, item, twin, true, &item->twin, &item->twin_dtype);
+  if (!stochastic || !dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
+  item->rough = true;
+  item->counter = *noise;
+  *noise += (param->numel + 3) / 4;
+  return DM_OK;
+}
+
+/* After the step: autocast asks anew for the copy, which shows the new weight; or
+   has none where the step failed. */
+static void settle(dm_Tensor *param, dm_status st) {
+  if (st != DM_OK) dm_tensor_unref(&param->low);
+  if (param->low) param->low->storage->version = param->storage->version;
+  param->low_dtype = 0;
+}
+
+static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdOptions *o,
+                         int64_t *noise) {
+  dm_Tensor *lane[3] = {s->master ? s->master : s->param, s->grad,
+                        o->momentum != 0 ? s->momentum : NULL};
+  dm_Item *item;
+  DM_TRY(add(t, i + 1, 3, lane, 1u | 4u, &item));
+  item->first = s->first;
+  return add_twin(t, item, s->param, s->master != NULL, o->stochastic, noise);
+}
+
+static dm_status cuda_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
+                               const dm_Tensor *found_inf) {
+  Table t;
+  int64_t noise = 0;
+  DM_TRY(table_open(&t, n, 4));
+  dm_status st = DM_OK;
+  for (int64_t i = 0; i < n && st == DM_OK; i++)
+    if (slots[i].grad) st = sgd_add(&t, i, &slots[i], o, &noise);
+  const dm_Generator g = dm_take_counters(noise, 1);
+  const uint64_t site = site_of(1, slots->param, n);
+  WITH_LIST(st, &t, site, list,
+            dm_sgd_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
+  st = table_close(&t, st);
+  for (int64_t i = 0; i < n; i++)
+    if (slots[i].grad) settle(slots[i].param, st);
+  return st;
+}
+
+static dm_status adam_add(Table *t, int64_t i, const dm_AdamSlot *s, const dm_AdamOptions *o,
+                          int64_t *noise) {
+  dm_Tensor *lane[5] = {s->master ? s->master : s->param, s->grad, s->exp_avg, s->exp_avg_sq,
+                        o->amsgrad ? s->max_exp_avg_sq : NULL};
+  dm_Item *item;
+  DM_TRY(add(t, i + 1, 5, lane, 1u | 4u | 8u | 16u, &item));
+  item->step = dm_tensor_data(s->step);
+  return add_twin(t, item, s->param, s->master != NULL, o->stochastic, noise);
+}
+
+static dm_status cuda_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
+                                const dm_Tensor *found_inf) {
+  Table t;
+  int64_t noise = 0;
+  DM_TRY(table_open(&t, n, 6));
+  dm_status st = DM_OK;
+  for (int64_t i = 0; i < n && st == DM_OK; i++)
+    if (slots[i].grad) st = adam_add(&t, i, &slots[i], o, &noise);
+  const dm_Generator g = dm_take_counters(noise, 1);
+  const uint64_t site = site_of(2, slots->param, n);
+  WITH_LIST(st, &t, site, list,
+            dm_adam_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
+  st = table_close(&t, st);
+  for (int64_t i = 0; i < n; i++)
+    if (slots[i].grad) settle(slots[i].param, st);
+  return st;
+}
+
+/* ---- gradient scaling ---- */
+
+static dm_status cuda_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
+                                  dm_Tensor *found_inf, dm_Tensor *where) {
+  Table t;
+  DM_TRY(table_open(&t, n, 1));
+  dm_status st = DM_OK;
+  for (int64_t i = 0; i < n && st == DM_OK; i++)
+    if (grads[i]) st = add(&t, i + 1, 1, &grads[i], 1u, NULL);
+  WITH_LIST(st, &t, site_of(3, found_inf, n), list,
+            dm_unscale_launch(&list, floats(scale), dm_tensor_data(found_inf),
+                              dm_tensor_data(where)));
+  st = table_close(&t, st);
+  for (int64_t i = 0; i < n && st == DM_OK; i++)
+    if (grads[i]) grads[i]->flags &= (uint8_t)~DM_T_SCALED;
+  found_inf->storage->version++;
+  where->storage->version++;
+  return st;
+}
+
+static dm_status cuda_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
+                               const dm_Tensor *where, int64_t step) {
+  history->storage->version++;
+  return dm_note_launch(dm_tensor_data(history), floats(found_inf), dm_tensor_data(where),
+                        step);
+}
+
+/* What the host knows of a scaler's `floored`: a copy of it, under way or arrived. */
+typedef struct Held {
+  const void *floored;
+  uint32_t version; /* of floored, when it was last seen: another tensor may lie there */
+  bool pending;
+  int32_t *seen; /* pinned */
+  int32_t last;
+  cudaEvent_t arrived;
+  uint64_t used;
+} Held;
+
+enum { N_HELD = 32 };
+static Held helds[N_HELD]; /* guarded by dm_cuda_keep_begin */
+static uint64_t held_clock;
+
+static void take_news(Held *h) {
+  if (!h->pending || cudaEventQuery(h->arrived) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return;
+  }
+  h->last = *h->seen;
+  h->pending = false;
+}
+
+/* floored's record, or the one that was used the longest ago, cleared. */
+static Held *held_of(const dm_Tensor *floored) {
+  Held *h = helds;
+  const void *p = dm_tensor_data(floored);
+  for (int i = 0; i < N_HELD; i++) {
+    if (helds[i].floored == p) {
+      h = &helds[i];
+      break;
+    }
+    if (helds[i].used < h->used) h = &helds[i];
+  }
+  take_news(h);
+  if (h->floored != p || h->version != floored->storage->version) h->last = 0;
+  h->floored = p;
+  h->used = ++held_clock;
+  return h;
+}
+
+/* Asks for floored as it is after this update, unless an answer is on its way. */
+static dm_status ask(Held *h) {
+  void *room = h->seen;
+  if (h->pending) return DM_OK;
+  if (!room) {
+    DM_CUDA_TRY(cudaHostAlloc(&room, sizeof *h->seen, cudaHostAllocPortable));
+    h->seen = room;
+  }
+  if (!h->arrived) DM_CUDA_TRY(cudaEventCreateWithFlags(&h->arrived, cudaEventDisableTiming));
+  DM_CUDA_TRY(cudaMemcpyAsync(room, h->floored, sizeof *h->seen, cudaMemcpyDeviceToHost,
+                              dm_cuda_stream()));
+  DM_CUDA_TRY(cudaEventRecord(h->arrived, dm_cuda_stream()));
+  h->pending = true;
+  return DM_OK;
+}
+
+/* The list of found_inf is a table too. *held is that of the last update whose
+   number has arrived: where the device is behind, of an earlier one. */
+static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
+                            int64_t n, const void *pointers, const dm_ScalePolicy *how,
+                            int64_t *held) {
+  const void *kept;
+  Held *h = held_of(floored);
+  DM_TRY(dm_cuda_keep(site_of(4, scale, n), pointers, n * (int64_t)sizeof(void *), &kept));
+  DM_TRY(dm_scale_launch(dm_tensor_data(scale), dm_tensor_data(growth_tracker),
+                         dm_tensor_data(floored), n, kept, how));
+  h->version = ++floored->storage->version;
+  DM_TRY(ask(h));
+  take_news(h);
+  *held = h->last;
+  return DM_OK;
+}
+
+static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
+                                       dm_Tensor *floored, int64_t n,
+                                       dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
+                                       int64_t *held) {
+  const void **pointers = dm_alloc((n ? n : 1) * (int64_t)sizeof *pointers);
+  if (!pointers)
+    return dm_fail(DM_EMEM, "update: out of memory for %lld pointers", (long long)n);
+  for (int64_t i = 0; i < n; i++) pointers[i] = dm_tensor_data(found_inf[i]);
+  dm_cuda_keep_begin();
+  const dm_status st = move_scale(scale, growth_tracker, floored, n, pointers, how, held);
+  dm_cuda_keep_end();
+  dm_free(pointers);
+  scale->storage->version++;
+  growth_tracker->storage->version++;
+  return st;
+}
+
+/* ---- norms and clipping ---- */
+
+static dm_status add_all(Table *t, int64_t n, dm_Tensor *const *tensors, unsigned written) {
+  dm_status st = DM_OK;
+  DM_TRY(table_open(t, n, 1));
+  for (int64_t i = 0; i < n && st == DM_OK; i++)
+    st = add(t, i + 1, 1, &tensors[i], written, NULL);
+  return st == DM_OK ? DM_OK : table_close(t, st);
+}
+
+static dm_status cuda_total_norm(int64_t n, dm_Tensor *const *tensors, double p,
+                                 dm_Tensor **out) {
+  Table t;
+  dm_DType dtype = DM_F32;
+  for (int64_t i = 0; i < n; i++)
+    if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
+  DM_TRY(add_all(&t, n, tensors, 0));
+  dm_status st = dm_tensor_new(dtype, 0, NULL, tensors[0]->device, out);
+  WITH_LIST(st, &t, site_of(5, NULL, n), list,
+            dm_norm_launch(&list, p, dtype, dm_tensor_data(*out)));
+  st = table_close(&t, st);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}
+
+static dm_status cuda_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
+                                const dm_Tensor *total_norm) {
+  Table t;
+  DM_TRY(add_all(&t, n, tensors, 1u));
+  dm_status st = DM_OK;
+  WITH_LIST(
+      st, &t, site_of(6, NULL, n), list,
+      dm_clip_launch(&list, max_norm, (dm_DType)total_norm->dtype, dm_tensor_data(total_norm)));
+  return table_close(&t, st);
+}
+
+static dm_status cuda_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
+  Table t;
+  DM_TRY(add_all(&t, n, tensors, 1u));
+  dm_status st = DM_OK;
+  WITH_LIST(st, &t, site_of(7, NULL, n), list, dm_clamp_launch(&list, limit));
+  return table_close(&t, st);
+}
+
+void dm_cuda_optim_open(void) {
+  static const dm_OptimOps ops = {
+      .sgd_step = cuda_sgd_step,
+      .adam_step = cuda_adam_step,
+      .amp_unscale = cuda_amp_unscale,
+      .amp_note = cuda_amp_note,
+      .amp_update_scale = cuda_amp_update_scale,
+      .total_norm = cuda_total_norm,
+      .clip_norm = cuda_clip_norm,
+      .clamp_all = cuda_clamp_all,
+  };
+  dm_optim_register(DM_CUDA, &ops);
+}

@@ -1,0 +1,515 @@
+/* What a training step does to whole lists of tensors: a block for each chunk of
+   each tensor, one launch for all (and one more where float64 is among them). The
+   arithmetic is op/step.inc's. This file is compiled without fused multiply-adds:
+   memory is what these kernels wait for, and so each result has the CPU's bits.
+
+   found_inf, scale, norms and step counters stay on the device; what changes from
+   step to step (learning rates, ...) is read there too. */
+#include "kernels/keep.h"
+#include "kernels/optim.h"
+#include "kernels/own.cuh"
+#include "kernels/reduce.cuh"
+
+extern "C" {
+#include "op/step.h"
+}
+
+/* ---- the methods, for a compute type ---- */
+
+template <class C> struct Formulas;
+#define F(name) name
+#define real float
+#define SQRT sqrtf
+template <> struct Formulas<float> {
+#include "op/step.inc"
+};
+#undef real
+#undef SQRT
+#define real double
+#define SQRT sqrt
+template <> struct Formulas<double> {
+#include "op/step.inc"
+};
+#undef real
+#undef SQRT
+#undef F
+
+template <class C> struct Time { C size, root; };
+
+/* The numbers of a step, kept on the device. */
+struct SgdRecord {
+  Formulas<float>::dm_Sgd f32;
+  Formulas<double>::dm_Sgd f64;
+  dm_Generator g;
+};
+struct AdamRecord {
+  Formulas<float>::dm_Adam f32;
+  Formulas<double>::dm_Adam f64;
+  double lr, beta1, beta2;
+  dm_Generator g;
+};
+/* Of each item: written by the launch before the update's. */
+struct AdamTimes {
+  Time<float> f32;
+  Time<double> f64;
+};
+
+static __device__ inline const Formulas<float>::dm_Sgd &of(const SgdRecord &r, float) {
+  return r.f32;
+}
+static __device__ inline const Formulas<double>::dm_Sgd &of(const SgdRecord &r, double) {
+  return r.f64;
+}
+static __device__ inline const Formulas<float>::dm_Adam &of(const AdamRecord &r, float) {
+  return r.f32;
+}
+static __device__ inline const Formulas<double>::dm_Adam &of(const AdamRecord &r, double) {
+  return r.f64;
+}
+static __device__ inline Time<float> of(const AdamTimes &t, float) { return t.f32; }
+static __device__ inline Time<double> of(const AdamTimes &t, double) { return t.f64; }
+
+/* Lanes: weight, gradient, momentum. */
+template <class C> struct Sgd {
+  typedef SgdRecord Record;
+  static const int lanes = 3, written = 1 | 4;
+  typename Formulas<C>::dm_Sgd h;
+  bool first, momentum;
+
+  __device__ Sgd(const Record &r, const dm_Item &item, const AdamTimes *, int)
+      : h(of(r, C())), first(item.first), momentum(item.lane[2] != NULL) {}
+  __device__ void operator()(C (*x)[4], int i) const {
+    if (!momentum) Formulas<C>::dm_sgd_plain(&h, &x[0][i], x[1][i]);
+    else if (first) Formulas<C>::dm_sgd_first(&h, &x[0][i], x[1][i], &x[2][i]);
+    else Formulas<C>::dm_sgd_next(&h, &x[0][i], x[1][i], &x[2][i]);
+  }
+};
+
+/* Lanes: weight, gradient, mean, mean square, its maximum. */
+template <class C> struct Adam {
+  typedef AdamRecord Record;
+  static const int lanes = 5, written = 1 | 4 | 8 | 16;
+  typename Formulas<C>::dm_Adam h;
+  Time<C> t;
+  bool amsgrad;
+
+  __device__ Adam(const Record &r, const dm_Item &item, const AdamTimes *times, int which)
+      : h(of(r, C())), t(of(times[which], C())), amsgrad(item.lane[4] != NULL) {}
+  __device__ void operator()(C (*x)[4], int i) const {
+    C *p = &x[0][i], *m = &x[2][i], *v = &x[3][i];
+    if (!amsgrad) Formulas<C>::dm_adam_one(&h, t.size, t.root, p, x[1][i], m, v);
+    else Formulas<C>::dm_amsgrad_one(&h, t.size, t.root, p, x[1][i], m, v, &x[4][i]);
+  }
+};
+
+/* ---- four elements of a lane ---- */
+
+template <class C, class T>
+static __device__ inline void get4(const void *p, int64_t i, int m, bool wide, C *v) {
+  const T *from = (const T *)p + i;
+  dm_Run<T, 4> x;
+  if (wide && m == 4) x = *(const dm_Run<T, 4> *)from;
+  else
+    for (int k = 0; k < 4; k++) x.v[k] = from[k < m ? k : 0];
+  for (int k = 0; k < 4; k++) v[k] = dm_get<C, T>(x.v[k]);
+}
+template <class C, class T>
+static __device__ inline void put4(void *p, int64_t i, int m, bool wide, const C *v) {
+  T *to = (T *)p + i;
+  dm_Run<T, 4> y;
+  for (int k = 0; k < 4; k++) dm_put(&y.v[k], v[k]);
+  if (wide && m == 4) *(dm_Run<T, 4> *)to = y;
+  else
+    for (int k = 0; k < 4; k++)
+      if (k < m) to[k] = y.v[k];
+}
+
+/* The dtype is the same for all threads of a block. */
+template <class C>
+static __device__ inline void load4(int dtype, const void *p, int64_t i, int m, bool wide,
+                                    C *v) {
+  if (dtype == DM_F16) get4<C, dm_f16>(p, i, m, wide, v);
+  else if (dtype == DM_BF16) get4<C, dm_bf16>(p, i, m, wide, v);
+  else if (sizeof(C) == 4 || dtype == DM_F32) get4<C, float>(p, i, m, wide, v);
+  else if constexpr (sizeof(C) == 8) get4<C, double>(p, i, m, wide, v);
+}
+template <class C>
+static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool wide,
+                                     const C *v) {
+  if (dtype == DM_F16) put4<C, dm_f16>(p, i, m, wide, v);
+  else if (dtype == DM_BF16) put4<C, dm_bf16>(p, i, m, wide, v);
+  else if (sizeof(C) == 4 || dtype == DM_F32) put4<C, float>(p, i, m, wide, v);
+  else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
+}
+
+/* This block's part of an item: elements begin .. end - 1, four a thread. */
+struct Part {
+  const dm_Item &item;
+  const int which;
+  int64_t begin, end;
+
+  __device__ Part(const dm_Item *items, dm_Chunk c) : item(items[c.item]), which(c.item) {
+    begin = (int64_t)c.at * DM_CHUNK + threadIdx.x * 4;
+    end = (int64_t)(c.at + 1) * DM_CHUNK;
+    if (end > item.numel) end = item.numel;
+  }
+  __device__ int left(int64_t i) const { return end - i < 4 ? (int)(end - i) : 4; }
+};
+
+#define FOR_FOUR(part, i, m)                                            \
+  for (int64_t i = (part).begin, m; m = (part).left(i), i < (part).end; \
+       i += (int64_t)blockDim.x * 4)
+
+/* Threads of a block that has n things to do. */
+static unsigned few(int64_t n) {
+  return (unsigned)dm_min_i64(DM_THREADS, dm_max_i64(32, dm_ceil_div(n, 32) * 32));
+}
+
+/* ---- steps ---- */
+
+/* A parameter that was loaded or clamped takes its master along: where the
+   rounded master is not the parameter, the parameter counts. */
+template <class T>
+static __device__ inline void follow(const void *twin, int64_t i, int m, float *v) {
+  for (int k = 0; k < m; k++) {
+    const T now = ((const T *)twin)[i + k];
+    T rounded;
+    dm_put(&rounded, v[k]);
+    if (rounded.bits != now.bits) v[k] = dm_widen(now);
+  }
+}
+
+/* Element i takes word i % 4 of counter i / 4; i is a multiple of 4. */
+static __device__ inline void roughen(const dm_Item &item, dm_Generator g, int64_t i,
+                                      float *v) {
+  const dm_Philox word = dm_philox(g.seed, g.offset + (uint64_t)(item.counter + i / 4));
+  for (int k = 0; k < 4; k++)
+    v[k] = dm_round_by_chance((dm_DType)item.dtype[0], v[k], word.v[k]);
+}
+
+template <class M, class C>
+static __device__ inline void step4(const Part &part, const M &method, const dm_Generator &g,
+                                    int64_t i, int m) {
+  const dm_Item &item = part.item;
+  C x[M::lanes][4];
+  for (int k = 0; k < M::lanes; k++)
+    if (item.lane[k]) load4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
+  if constexpr (sizeof(C) == 4) {
+    if (item.master && item.twin_dtype == DM_F16) follow<dm_f16>(item.twin, i, m, x[0]);
+    if (item.master && item.twin_dtype == DM_BF16) follow<dm_bf16>(item.twin, i, m, x[0]);
+  }
+  for (int k = 0; k < 4; k++) method(x, k);
+  if constexpr (sizeof(C) == 4)
+    if (item.rough) roughen(item, g, i, x[0]);
+  if (item.twin) store4<C>(item.twin_dtype, item.twin, i, m, item.wide, x[0]);
+  for (int k = 0; k < M::lanes; k++)
+    if ((M::written >> k & 1) && item.lane[k])
+      store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
+}
+
+/* Nothing happens where *found_inf is not 0, but that copies are made: the host has
+   promised them. */
+template <class M, class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    step_kernel(const dm_Item *items, const dm_Chunk *chunks, const typename M::Record *record,
+                const AdamTimes *times, const float *found_inf) {
+  const Part part(items, chunks[blockIdx.x]);
+  const dm_Item &item = part.item;
+  if (!dm_is_set(found_inf)) {
+    const M method(*record, item, times, part.which);
+    FOR_FOUR(part, i, m) step4<M, C>(part, method, record->g, i, (int)m);
+  } else if (item.twin && !item.master) {
+    FOR_FOUR(part, i, m) {
+      C x[4];
+      load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+      store4<C>(item.twin_dtype, item.twin, i, (int)m, item.wide, x);
+    }
+  }
+}
+
+template <template <class> class M>
+static dm_status step_all(const dm_List *l, const typename M<float>::Record *record,
+                          const AdamTimes *times, const float *found_inf) {
+  DM_TRY(dm_launch((step_kernel<M<float>, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
+                   l->item, l->chunk, record, times, found_inf));
+  return dm_launch((step_kernel<M<double>, double>), (unsigned)l->n_f64, (unsigned)l->threads,
+                   0, l->item, l->chunk + l->n_f32, record, times, found_inf);
+}
+
+dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o, dm_Generator g,
+                        const float *found_inf) {
+  SgdRecord r;
+  const void *kept;
+  memset(&r, 0, sizeof r); /* padding counts when records are compared */
+  r.f32 = Formulas<float>::dm_sgd(o);
+  r.f64 = Formulas<double>::dm_sgd(o);
+  if (o->stochastic) r.g = g;
+  DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
+  return step_all<Sgd>(l, (const SgdRecord *)kept, NULL, found_inf);
+}
+
+/* An item a thread: its step counter, and what follows from it. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    adam_time_kernel(const dm_Item *items, int n, const AdamRecord *r, const float *found_inf,
+                     AdamTimes *times) {
+  const int64_t i = dm_thread();
+  if (i >= n || dm_is_set(found_inf)) return;
+  *items[i].step += 1;
+  const dm_AdamTime t = dm_adam_time(r->lr, r->beta1, r->beta2, *items[i].step);
+  times[i].f32.size = (float)t.size;
+  times[i].f32.root = (float)t.root;
+  times[i].f64.size = t.size;
+  times[i].f64.root = t.root;
+}
+
+dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
+                         dm_Generator g, const float *found_inf) {
+  AdamRecord r;
+  const void *kept;
+  dm_Room<AdamTimes> times;
+  memset(&r, 0, sizeof r);
+  r.f32 = Formulas<float>::dm_adam(o);
+  r.f64 = Formulas<double>::dm_adam(o);
+  r.lr = o->lr;
+  r.beta1 = o->beta1;
+  r.beta2 = o->beta2;
+  if (o->stochastic) r.g = g;
+  DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
+  DM_TRY(times.get(l->n_item));
+  DM_TRY(dm_launch(adam_time_kernel, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
+                   l->n_item, (const AdamRecord *)kept, found_inf, times.p));
+  return step_all<Adam>(l, (const AdamRecord *)kept, times.p, found_inf);
+}
+
+/* ---- gradient scaling ---- */
+
+/* bad: of each chunk, how many elements are not finite afterwards. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, const float *scale, int *bad) {
+  const Part part(items, chunks[blockIdx.x]);
+  const dm_Item &item = part.item;
+  const C factor = (C)(1 / *scale),
+          top = sizeof(C) == 8 ? (C)DBL_MAX : (C)dm_top_of((dm_DType)item.dtype[0]);
+  int n = 0;
+  FOR_FOUR(part, i, m) {
+    C x[4];
+    load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+    for (int k = 0; k < 4; k++) {
+      x[k] *= factor;
+      n += k < m && !(dm_abs(x[k]) <= top);
+    }
+    store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+  }
+  n = dm_block_sum(n);
+  if (threadIdx.x == 0) bad[blockIdx.x] = n;
+}
+
+struct Smaller {
+  __device__ void join(int &s, const int &other) const { s = other < s ? other : s; }
+};
+
+/* One block: the first gradient that has any, and how many. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    where_kernel(const dm_Item *items, const dm_Chunk *chunks, const int *bad, int n,
+                 float *found_inf, int64_t *where) {
+  int first = INT32_MAX;
+  long long count = 0;
+  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+    if (bad[i] && items[chunks[i].item].number < first) first = items[chunks[i].item].number;
+  first = dm_block_fold(Smaller(), first);
+  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+    if (bad[i] && items[chunks[i].item].number == first) count += bad[i];
+  count = dm_block_sum(count);
+  if (threadIdx.x != 0) return;
+  *found_inf = first == INT32_MAX ? 0 : 1;
+  where[0] = first == INT32_MAX ? 0 : first;
+  where[1] = count;
+}
+
+dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
+                            int64_t *where) {
+  dm_Room<int> bad;
+  DM_TRY(bad.get(l->n_f32 + l->n_f64));
+  DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
+                   l->chunk, scale, bad.p));
+  DM_TRY(dm_launch(unscale_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
+                   l->chunk + l->n_f32, scale, bad.p + l->n_f32));
+  return dm_launch(where_kernel, 1, few(l->n_f32 + l->n_f64), 0, l->item, l->chunk, bad.p,
+                   l->n_f32 + l->n_f64, found_inf, where);
+}
+
+static __global__ void note_kernel(int64_t *history, const float *found_inf,
+                                   const int64_t *where, int64_t step) {
+  if (threadIdx.x == 0) dm_note_step(history, dm_is_set(found_inf), where, step);
+}
+
+dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
+                         int64_t step) {
+  return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, step);
+}
+
+static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
+                                    const float *const *found_inf, dm_ScalePolicy how) {
+  bool found = false;
+  if (threadIdx.x != 0) return;
+  for (int64_t i = 0; i < n; i++) found |= dm_is_set(found_inf[i]);
+  dm_move_scale(scale, tracker, floored, found, &how);
+}
+
+dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
+                          const float *const *found_inf, const dm_ScalePolicy *how) {
+  return dm_launch(scale_kernel, 1, 32, 0, scale, tracker, floored, n, found_inf, *how);
+}
+
+/* ---- norms and clipping ---- */
+
+/* How a p-norm's terms come about and join; NaN stays. */
+template <class C> struct Norm {
+  enum { TWO, ONE, ZERO, TOP, ANY };
+  int kind;
+  C p;
+
+  __device__ C term(C v) const {
+    const C a = dm_abs(v);
+    switch (kind) {
+    case TWO: return v * v;
+    case ZERO: return a > 0 || a != a ? C(1) : C(0);
+    case ANY: return dm_power(a, p);
+    default: return a;
+    }
+  }
+  __device__ void join(C &s, const C &other) const {
+    if (kind == TOP) s = other > s || other != other ? other : s;
+    else s += other;
+  }
+  __device__ C root(C s) const {
+    return kind == TWO ? dm_sqrt(s) : kind == ANY ? dm_power(s, 1 / p) : s;
+  }
+};
+
+template <class C> static Norm<C> norm_of(double p) {
+  typedef Norm<C> N;
+  Norm<C> n;
+  n.kind = p == 2 ? N::TWO : p == 1 ? N::ONE : p == 0 ? N::ZERO : isinf(p) ? N::TOP : N::ANY;
+  n.p = (C)p;
+  return n;
+}
+
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    norm_kernel(const dm_Item *items, const dm_Chunk *chunks, Norm<C> norm, C *part_out) {
+  const Part part(items, chunks[blockIdx.x]);
+  const dm_Item &item = part.item;
+  C sum = 0;
+  FOR_FOUR(part, i, m) {
+    C x[4];
+    load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+    for (int k = 0; k < 4; k++)
+      if (k < m) norm.join(sum, norm.term(x[k]));
+  }
+  sum = dm_block_fold(norm, sum);
+  if (threadIdx.x == 0) part_out[blockIdx.x] = sum;
+}
+
+/* One block: a warp joins the parts of an item to its norm, which goes into each
+   (rounded as the item's dtype says), then all of them are joined. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    total_kernel(const dm_Item *items, int n, Norm<double> norm, Norm<float> single,
+                 const float *part32, const double *part64, int n_f32, double *each, bool wide,
+                 void *total) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  for (int i = (int)threadIdx.x / 32; i < n; i += warps) {
+    const dm_Item &item = items[i];
+    const bool f64 = item.dtype[0] == DM_F64;
+    const int parts = (int)((item.numel + DM_CHUNK - 1) / DM_CHUNK);
+    double sum = 0;
+    for (int k = lane; k < parts; k += 32)
+      norm.join(sum, f64 ? part64[item.chunk - n_f32 + k] : (double)part32[item.chunk + k]);
+    sum = norm.root(dm_warp_fold(norm, sum, 32));
+    if (lane == 0) each[i] = f64 ? sum : (double)(float)sum;
+  }
+  __syncthreads();
+  double sum = 0;
+  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+    norm.join(sum, wide ? norm.term(each[i]) : (double)single.term((float)each[i]));
+  sum = norm.root(dm_block_fold(norm, sum));
+  if (threadIdx.x != 0) return;
+  if (wide) *(double *)total = sum;
+  else *(float *)total = (float)sum;
+}
+
+dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total) {
+  dm_Room<float> part32;
+  dm_Room<double> part64, each;
+  DM_TRY(part32.get(l->n_f32));
+  DM_TRY(part64.get(l->n_f64));
+  DM_TRY(each.get(l->n_item));
+  DM_TRY(dm_launch(norm_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
+                   l->chunk, norm_of<float>(p), part32.p));
+  DM_TRY(dm_launch(norm_kernel<double>, (unsigned)l->n_f64, (unsigned)l->threads, 0, l->item,
+                   l->chunk + l->n_f32, norm_of<double>(p), part64.p));
+  return dm_launch(total_kernel, 1, few(32 * (int64_t)l->n_item), 0, l->item, l->n_item,
+                   norm_of<double>(p), norm_of<float>(p), part32.p, part64.p, l->n_f32, each.p,
+                   dtype == DM_F64, total);
+}
+
+/* v times min(1, max_norm / (total + 1e-6)), in total's type T. */
+template <class C, class T> struct Clip {
+  const T *total;
+  T max_norm;
+  struct Ready {
+    C factor;
+    __device__ C operator()(C v) const { return v * factor; }
+  };
+  __device__ Ready ready() const { return {(C)factor(max_norm, *total)}; }
+  static __device__ float factor(float most, float norm) {
+    return dm_clip_factor_f32(most, norm);
+  }
+  static __device__ double factor(double most, double norm) {
+    return dm_clip_factor_f64(most, norm);
+  }
+};
+
+template <class C> struct Clamp {
+  C limit;
+  __device__ Clamp ready() const { return *this; }
+  __device__ C operator()(C v) const { return Formulas<C>::dm_clamp_one(v, limit); }
+};
+
+template <class Fn, class C>
+static __global__ void __launch_bounds__(DM_THREADS)
+    map_kernel(const dm_Item *items, const dm_Chunk *chunks, Fn fn) {
+  const Part part(items, chunks[blockIdx.x]);
+  const dm_Item &item = part.item;
+  const auto ready = fn.ready();
+  FOR_FOUR(part, i, m) {
+    C x[4];
+    load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+    for (int k = 0; k < 4; k++) x[k] = ready(x[k]);
+    store4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
+  }
+}
+
+template <class F32, class F64> static dm_status map_all(const dm_List *l, F32 f32, F64 f64) {
+  DM_TRY(dm_launch((map_kernel<F32, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
+                   l->item, l->chunk, f32));
+  return dm_launch((map_kernel<F64, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
+                   l->item, l->chunk + l->n_f32, f64);
+}
+
+template <class T> static dm_status clip(const dm_List *l, double max_norm, const void *total) {
+  const Clip<float, T> f32 = {(const T *)total, (T)max_norm};
+  const Clip<double, T> f64 = {(const T *)total, (T)max_norm};
+  return map_all(l, f32, f64);
+}
+
+dm_status dm_clip_launch(const dm_List *l, double max_norm, dm_DType dtype, const void *total) {
+  return dtype == DM_F64 ? clip<double>(l, max_norm, total) : clip<float>(l, max_norm, total);
+}
+
+dm_status dm_clamp_launch(const dm_List *l, double limit) {
+  const Clamp<float> f32 = {(float)limit};
+  const Clamp<double> f64 = {limit};
+  return map_all(l, f32, f64);
+}

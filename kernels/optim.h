@@ -1,0 +1,70 @@
+/* Lists of tensors as one launch sees them: optim.c makes the tables, optim.cu runs
+   over them. */
+#ifndef DM_KERNELS_OPTIM_H
+#define DM_KERNELS_OPTIM_H
+
+#include "kernels/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/rng.h"
+#include "op/optim.h"
+
+enum {
+  DM_LANES = 5,
+  DM_CHUNK = 16384 /* elements of one block; fixed, as sums are cut there */
+};
+
+/* A tensor and what belongs to it, all dense and of one shape. Lane 0 is computed
+   in its own precision (float32 for 16 bits); of the others only a float64 one's
+   may be float64. */
+typedef struct dm_Item {
+  void *lane[DM_LANES];
+  void *twin;  /* 16 bits: gets lane 0 rounded; or NULL */
+  float *step; /* Adam's */
+  int64_t numel;
+  int64_t counter; /* of the call's random numbers, the first of this tensor */
+  int32_t chunk;   /* the first one */
+  int32_t number;  /* place in the caller's list, from 1 */
+  uint8_t dtype[DM_LANES], twin_dtype;
+  bool wide;   /* all begin on words of four elements */
+  bool master; /* lane 0 is the twin's master; else the twin is a copy of lane 0 */
+  bool first;  /* SGD's momentum holds nothing yet */
+  bool rough;  /* lane 0 is rounded by chance */
+} dm_Item;
+
+typedef struct dm_Chunk {
+  int32_t item, at; /* at: counts chunks of that item */
+} dm_Chunk;
+
+/* On the device. Chunks of float64 come last, so that a launch knows its type. */
+typedef struct dm_List {
+  const dm_Item *item;
+  const dm_Chunk *chunk;
+  int32_t n_item, n_f32, n_f64; /* n_f32, n_f64: chunks */
+  int32_t threads;              /* of a block: what the largest tensor keeps busy */
+} dm_List;
+
+/* site: whose numbers they are, see keep.h. g: the call's random numbers. */
+dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o, dm_Generator g,
+                        const float *found_inf);
+dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
+                         dm_Generator g, const float *found_inf);
+dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
+                            int64_t *where);
+dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
+                         int64_t step);
+/* found_inf: n pointers, on the device */
+dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
+                          const float *const *found_inf, const dm_ScalePolicy *how);
+/* total: one element of dtype */
+dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total);
+dm_status dm_clip_launch(const dm_List *l, double max_norm, dm_DType dtype, const void *total);
+dm_status dm_clamp_launch(const dm_List *l, double limit);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
