@@ -427,7 +427,7 @@ static bool recall(const Key *k, Choice *out) {
   char path[PATH_BYTES], line[LINE_BYTES];
   FILE *file = cache_file(k->device, path, false) ? fopen(path, "r") : NULL;
   bool found = false;
-  Choice choice;
+  Choice choice = {.n_knob = 0};
   while (file && fgets(line, sizeof line, file)) {
     if (!parse(line, name_of(k), &choice)) continue;
     *out = choice;
@@ -479,7 +479,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
     n = 0;
   const int n_kept = p->n_part;
   for (int64_t i = 0; i < n && i < n_config && !ok; i++) {
-    Choice choice;
+    Choice choice = {.n_knob = 0};
     const Part engine = engine_of(p, configs[i]);
     ok = make_run(p, handle, configs[i], engine);
     if (!ok) {
@@ -498,7 +498,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
 static bool plan_make(Plan *p, cudnnHandle_t handle) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
                                                  CUDNN_HEUR_MODE_FALLBACK};
-  Choice choice;
+  Choice choice = {.n_knob = 0};
   if (!make_graph(p, handle)) return false;
   const int n_kept = p->n_part;
   if (recall(&p->key, &choice) && make_chosen(p, handle, &choice)) return true;
