@@ -15,6 +15,10 @@
 #include "kernels/cuda.cuh"
 #include "kernels/conv.h"
 
+extern "C" {
+#include "op/dense.h"
+}
+
 /* A block makes TILE x TILE of the product, each of its SIDE x SIDE threads every
    SIDE-th element in both directions; DEPTH of k lie in shared memory at a time,
    with rows two words too long so that writing down a column meets every bank. */
@@ -413,47 +417,93 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
   DM_FLOAT_TYPES(c->dtype, return (launch<C, T>(&p, c->kind == DM_CONV_WEIGHT)););
 }
 
+/* y += bias, which is one number a channel. */
+template <class C, class T>
+static __global__ void add_bias(T *y, int64_t numel, int64_t plane, int64_t channels,
+                                const T *bias, int64_t step) {
+  for (int64_t i = dm_thread(); i < numel; i += dm_threads())
+    dm_put(y + i, dm_get<C, T>(y[i]) + dm_get<C, T>(bias[i / plane % channels * step]));
+}
+
+static dm_status finish_bias(const dm_Conv *c) {
+  const int64_t plane = c->d.p * c->d.q, numel = c->d.n * c->d.o * plane;
+  if (!c->bias) return DM_OK;
+  DM_FLOAT_TYPES(c->dtype, return dm_launch((add_bias<C, T>), dm_blocks(numel), DM_THREADS, 0,
+                                            (T *)c->y.data, numel, plane, c->d.o,
+                                            (const T *)c->bias, c->bias_step););
+}
+
 /* ---- the ops ---- */
+
+/* Whether each element lies at a place of its own, the steps going up. */
+static bool lies_apart(const dm_Tensor *t) {
+  int64_t span = 1, step[DM_MAX_DIM], size[DM_MAX_DIM];
+  int n = 0;
+  for (int d = 0; d < t->ndim; d++) {
+    int at = n;
+    if (t->shape[d] == 1) continue;
+    for (; at > 0 && step[at - 1] > t->stride[d]; at--) {
+      step[at] = step[at - 1];
+      size[at] = size[at - 1];
+    }
+    step[at] = t->stride[d];
+    size[at] = t->shape[d];
+    n++;
+  }
+  for (int i = 0; i < n; i++) {
+    if (step[i] < span) return false;
+    span += step[i] * (size[i] - 1);
+  }
+  return true;
+}
+
+/* An input as cuDNN takes it: what overlaps itself (broadcast gradients do) is
+   written out. */
+static dm_status apart_new(dm_Tensor *t, dm_Tensor **out) {
+  if (!lies_apart(t)) return dm_dense_new(t, out);
+  *out = dm_tensor_ref(t);
+  return DM_OK;
+}
 
 static dm_ConvOperand operand(const dm_Tensor *t) {
   dm_ConvOperand o = {dm_tensor_data(t), {}};
+  o.step[0] = t->numel; /* one image: wherever the next would be */
   for (int i = 0; i < t->ndim; i++) o.step[i + 4 - t->ndim] = t->stride[i];
   return o;
 }
 
-static dm_status convolve(dm_Conv *c) { return dm_cuda_conv(c); }
+/* x, w, y: the two inputs, and the output in its place. */
+static dm_status run(dm_Conv *c, const dm_Tensor *x, const dm_Tensor *w, const dm_Tensor *y) {
+  c->dtype = (dm_DType)x->dtype;
+  c->x = operand(x);
+  c->w = operand(w);
+  c->y = operand(y);
+  return dm_dnn_conv(c) ? finish_bias(c) : dm_cuda_conv(c);
+}
 
-static dm_Conv conv_of(dm_ConvKind kind, const dm_ConvDims *d, const dm_Tensor *x,
-                       const dm_Tensor *w, const dm_Tensor *y) {
+static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
+  dm_Tensor *a = NULL, *b = NULL, *out = call->out[0];
+  dm_Tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
   dm_Conv c = {};
+  dm_status st = DM_OK;
   c.kind = kind;
-  c.dtype = (dm_DType)x->dtype;
-  c.d = *d;
-  c.x = operand(x);
-  c.w = operand(w);
-  c.y = operand(y);
-  return c;
-}
-
-DM_CUDA_KERNEL(conv2d_cuda) {
-  const dm_ConvDims d = dm_conv2d_dims(c);
-  dm_Conv conv = conv_of(DM_CONV_FORWARD, &d, c->in[0], c->in[1], c->out[0]);
-  if (c->out[0]->numel == 0) return DM_OK;
-  if (c->n_in > 2 && c->in[2]) {
-    conv.bias = dm_tensor_data(c->in[2]);
-    conv.bias_step = c->in[2]->stride[0];
+  c.d = d;
+  if (out->numel == 0) return DM_OK;
+  if (bias) {
+    c.bias = dm_tensor_data(bias);
+    c.bias_step = bias->stride[0];
   }
-  return convolve(&conv);
+  st = apart_new(call->in[0], &a);
+  if (st == DM_OK) st = apart_new(call->in[1], &b);
+  if (st == DM_OK)
+    st = kind == DM_CONV_FORWARD ? run(&c, a, b, out)
+         : kind == DM_CONV_INPUT ? run(&c, out, b, a)
+                                 : run(&c, b, out, a);
+  dm_tensor_unref(&a);
+  dm_tensor_unref(&b);
+  return st;
 }
 
-DM_CUDA_KERNEL(conv2d_dx_cuda) {
-  const dm_ConvDims d = dm_conv2d_dx_dims(c);
-  dm_Conv conv = conv_of(DM_CONV_INPUT, &d, c->out[0], c->in[1], c->in[0]);
-  return c->out[0]->numel == 0 ? DM_OK : convolve(&conv);
-}
-
-DM_CUDA_KERNEL(conv2d_dw_cuda) {
-  const dm_ConvDims d = dm_conv2d_dw_dims(c);
-  dm_Conv conv = conv_of(DM_CONV_WEIGHT, &d, c->in[1], c->out[0], c->in[0]);
-  return c->out[0]->numel == 0 ? DM_OK : convolve(&conv);
-}
+DM_CUDA_KERNEL(conv2d_cuda) { return convolve(c, DM_CONV_FORWARD, dm_conv2d_dims(c)); }
+DM_CUDA_KERNEL(conv2d_dx_cuda) { return convolve(c, DM_CONV_INPUT, dm_conv2d_dx_dims(c)); }
+DM_CUDA_KERNEL(conv2d_dw_cuda) { return convolve(c, DM_CONV_WEIGHT, dm_conv2d_dw_dims(c)); }

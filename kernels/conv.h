@@ -32,6 +32,11 @@ typedef struct dm_Conv {
 /* By our own kernels (conv.cu): everything. */
 dm_status dm_cuda_conv(const dm_Conv *c);
 
+/* By cuDNN (dnn.c), without the bias. false: it is not there, or not for this one,
+   and nothing is written that dm_cuda_conv does not write again. Operands must not
+   overlap themselves, nor have steps below 1. */
+bool dm_dnn_conv(const dm_Conv *c);
+
 #ifdef __cplusplus
 }
 #endif

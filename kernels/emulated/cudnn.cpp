@@ -1,0 +1,603 @@
+/* cuDNN's entry points by plain loops over the tensors' memory, for a build without
+   a GPU. Descriptors are held to what the library asks of them: attributes that the
+   descriptor has, of the right type and number, none set after it was finalized,
+   none missing when it is, parts finalized before they go into another.
+
+   Two engines are offered, the first one with numerical notes and, where those
+   must not be, a wrong result: it must not be taken for float32. Each heuristic,
+   each engine that was named by its number, and each convolution is counted.
+
+   DEMILUNE_EMULATED_CUDNN_REFUSES=NAME makes one entry point fail. */
+#include "cudnn.h"
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/half.h"
+}
+
+struct cudnnContext {
+  int device;
+  cudaStream_t stream;
+};
+
+/* ---- what descriptors have ------------------------------------------------------ */
+
+/* An attribute of a descriptor: how many elements of which type; whether it must be
+   set; for parts, which descriptor they are. */
+struct Rule {
+  cudnnBackendDescriptorType_t owner;
+  cudnnBackendAttributeName_t name;
+  cudnnBackendAttributeType_t type;
+  int64_t least, most;
+  bool needed;
+  int part;
+};
+
+#define CONVOLVES(KIND, TYPE, X, W, Y)                                                           \
+  {TYPE,                                                                                         \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_CONV_DESC,                                          \
+   CUDNN_TYPE_BACKEND_DESCRIPTOR,                                                                \
+   1,                                                                                            \
+   1,                                                                                            \
+   true,                                                                                         \
+   CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR},                                                        \
+      {TYPE,                                                                                     \
+       CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_##X,                                            \
+       CUDNN_TYPE_BACKEND_DESCRIPTOR,                                                            \
+       1,                                                                                        \
+       1,                                                                                        \
+       true,                                                                                     \
+       CUDNN_BACKEND_TENSOR_DESCRIPTOR},                                                         \
+      {TYPE,                                                                                     \
+       CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_##W,                                            \
+       CUDNN_TYPE_BACKEND_DESCRIPTOR,                                                            \
+       1,                                                                                        \
+       1,                                                                                        \
+       true,                                                                                     \
+       CUDNN_BACKEND_TENSOR_DESCRIPTOR},                                                         \
+      {TYPE,                                                                                     \
+       CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_##Y,                                            \
+       CUDNN_TYPE_BACKEND_DESCRIPTOR,                                                            \
+       1,                                                                                        \
+       1,                                                                                        \
+       true,                                                                                     \
+       CUDNN_BACKEND_TENSOR_DESCRIPTOR},                                                         \
+      {TYPE, CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_ALPHA, CUDNN_TYPE_FLOAT, 1, 1, true, -1}, \
+  {                                                                                              \
+    TYPE, CUDNN_ATTR_OPERATION_CONVOLUTION_##KIND##_BETA, CUDNN_TYPE_FLOAT, 1, 1, true, -1       \
+  }
+
+enum { FORWARD = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR };
+enum { INPUT = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR };
+enum { WEIGHT = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR };
+
+/* clang-format off */
+static const Rule rules[] = {
+#define T CUDNN_BACKEND_TENSOR_DESCRIPTOR
+  {T, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, 4, true, -1},
+  {T, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 4, true, -1},
+  {T, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1, true, -1},
+  {T, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
+  {T, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, 2, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, 2, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, 2, true, -1},
+  {T, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, 2, true, -1},
+#undef T
+  CONVOLVES(FORWARD, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, X, W, Y),
+  CONVOLVES(BWD_DATA, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, DX, W, DY),
+  CONVOLVES(BWD_FILTER, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, X, DW, DY),
+#define T CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
+  {T, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR},
+  {T, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_ENGINE_DESCRIPTOR
+  {T, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR},
+  {T, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR
+  {T, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
+  {T, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_ENGINE_DESCRIPTOR},
+  {T, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, CUDNN_KNOB_TYPE_COUNTS, false, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
+  {T, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
+  {T, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, 3, true, -1},
+  {T, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, 3, true, -1},
+  {T, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1, true, -1},
+#undef T
+};
+/* clang-format on */
+
+enum { MAX_ATTRIBUTE = 8, MAX_ELEMENT = CUDNN_KNOB_TYPE_COUNTS };
+
+struct Attribute {
+  const Rule *rule;
+  int64_t n;
+  int64_t bits[MAX_ELEMENT]; /* each element's bytes */
+};
+struct Descriptor {
+  cudnnBackendDescriptorType_t type;
+  bool finalized;
+  int n;
+  Attribute attribute[MAX_ATTRIBUTE];
+};
+
+static size_t size_of(cudnnBackendAttributeType_t type) {
+  switch (type) {
+  case CUDNN_TYPE_HANDLE:
+  case CUDNN_TYPE_VOID_PTR:
+  case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void *);
+  case CUDNN_TYPE_INT64: return sizeof(int64_t);
+  default: return sizeof(int32_t);
+  }
+}
+
+static const Rule *rule_of(cudnnBackendDescriptorType_t owner,
+                           cudnnBackendAttributeName_t name) {
+  for (const Rule &r : rules)
+    if (r.owner == owner && r.name == name) return &r;
+  return nullptr;
+}
+static Attribute *attribute_of(Descriptor *d, int name) {
+  for (int i = 0; i < d->n; i++)
+    if (d->attribute[i].rule->name == name) return &d->attribute[i];
+  return nullptr;
+}
+static const int64_t *numbers(const Descriptor *d, int name) {
+  return attribute_of(const_cast<Descriptor *>(d), name)->bits;
+}
+static int64_t number(const Descriptor *d, int name) {
+  int64_t v = numbers(d, name)[0];
+  return size_of(attribute_of(const_cast<Descriptor *>(d), name)->rule->type) == 4
+             ? (int64_t)(int32_t)v
+             : v;
+}
+static Descriptor *part(const Descriptor *d, int name) {
+  return (Descriptor *)(intptr_t)numbers(d, name)[0];
+}
+static void put(Descriptor *d, cudnnBackendAttributeName_t name, int64_t v) {
+  Attribute *a = &d->attribute[d->n++];
+  a->rule = rule_of(d->type, name);
+  a->n = 1;
+  a->bits[0] = v;
+}
+
+static bool is_refused(const char *name) {
+  const char *s = getenv("DEMILUNE_EMULATED_CUDNN_REFUSES");
+  return s && strcmp(s, name) == 0;
+}
+static void count(const char *name) {
+  dm_emulated_enter(0);
+  dm_emulated_count_launch(name);
+  dm_emulated_leave(0);
+}
+
+size_t cudnnGetVersion(void) { return 91900; }
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
+  int device;
+  if (is_refused("cudnnCreate") || cudaGetDevice(&device) != cudaSuccess)
+    return CUDNN_STATUS_NOT_INITIALIZED;
+  *handle = (cudnnHandle_t)calloc(1, sizeof **handle);
+  if (!*handle) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+  (*handle)->device = device;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  if (!handle) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  handle->stream = stream;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                           cudnnBackendDescriptor_t *out) {
+  Descriptor *d = (Descriptor *)calloc(1, sizeof *d);
+  *out = d;
+  if (!d) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+  d->type = type;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
+  free(d);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t n,
+                                       const void *elements) {
+  Descriptor *d = (Descriptor *)descriptor;
+  if (!d || !elements) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  const Rule *rule = rule_of(d->type, name);
+  if (!rule || d->finalized) return CUDNN_STATUS_BAD_PARAM;
+  if (rule->type != type) return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
+  if (n < rule->least || n > rule->most) return CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND;
+  Attribute *a = attribute_of(d, name);
+  if (!a) a = &d->attribute[d->n++];
+  a->rule = rule;
+  a->n = n;
+  for (int64_t i = 0; i < n; i++) {
+    a->bits[i] = 0;
+    memcpy(&a->bits[i], (const char *)elements + (size_t)i * size_of(type), size_of(type));
+    if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR) continue;
+    const Descriptor *p = (const Descriptor *)(intptr_t)a->bits[i];
+    if (!p) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (rule->part >= 0 && rule->part != (int)p->type)
+      return CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE;
+    if (!p->finalized) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- what is checked when a descriptor is finished ------------------------------- */
+
+/* A convolution's parts, whichever way it goes. */
+struct Operation {
+  int type;
+  const Descriptor *conv, *x, *w, *y;
+  float alpha, beta;
+};
+
+static float as_float(int64_t bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static Operation operation_of(const Descriptor *d) {
+  const int base = (int)d->type == FORWARD ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
+                   : (int)d->type == INPUT ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA
+                                           : CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA;
+  Operation o = {};
+  o.type = (int)d->type;
+  o.alpha = as_float(numbers(d, base)[0]);
+  o.beta = as_float(numbers(d, base + 1)[0]);
+  o.conv = part(d, base + 2);
+  o.w = part(d, base + 3);
+  o.x = part(d, base + 4);
+  o.y = part(d, base + 5);
+  return o;
+}
+
+static cudnnStatus_t check_tensor(const Descriptor *d) {
+  const int64_t *size = numbers(d, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *step = numbers(d, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t align = number(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
+  for (int i = 0; i < 4; i++)
+    if (size[i] < 1 || step[i] < 1) return CUDNN_STATUS_BAD_PARAM;
+  return align > 0 && (align & (align - 1)) == 0 ? CUDNN_STATUS_SUCCESS
+                                                 : CUDNN_STATUS_BAD_PARAM;
+}
+
+static cudnnStatus_t check_operation(const Descriptor *d) {
+  const Operation o = operation_of(d);
+  const int64_t *x = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *w = numbers(o.w, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *y = numbers(o.y, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  if (x[0] != y[0] || w[0] != y[1] || x[1] % w[1] != 0 || y[1] % (x[1] / w[1]) != 0)
+    return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  for (int i = 0; i < 2; i++) {
+    const int64_t room = x[2 + i] + numbers(o.conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[i] +
+                         numbers(o.conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)[i] -
+                         numbers(o.conv, CUDNN_ATTR_CONVOLUTION_DILATIONS)[i] * (w[2 + i] - 1);
+    if (y[2 + i] != (room - 1) / numbers(o.conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[i] + 1)
+      return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  }
+  const int64_t type = number(o.x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const int64_t ids[] = {number(o.x, CUDNN_ATTR_TENSOR_UNIQUE_ID),
+                         number(o.w, CUDNN_ATTR_TENSOR_UNIQUE_ID),
+                         number(o.y, CUDNN_ATTR_TENSOR_UNIQUE_ID)};
+  if (ids[0] == ids[1] || ids[0] == ids[2] || ids[1] == ids[2])
+    return CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES;
+  const bool known =
+      type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+      type == number(o.y, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+      number(o.conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == CUDNN_DATA_FLOAT &&
+      number(o.conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION;
+  return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+enum { FAST_ENGINE = 0, EXACT_ENGINE = 1, N_ENGINE, STAGES = 3, WORKSPACE = 1024 };
+
+static cudnnStatus_t check(const Descriptor *d) {
+  switch (d->type) {
+  case CUDNN_BACKEND_TENSOR_DESCRIPTOR: return check_tensor(d);
+  case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+    return check_operation(d);
+  case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+    count("cudnnHeuristic");
+    return is_refused("cudnnHeuristic") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+  case CUDNN_BACKEND_ENGINE_DESCRIPTOR: {
+    const int64_t index = number(d, CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+    count("cudnnEngineByNumber");
+    return index >= 0 && index < N_ENGINE ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+  }
+  case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+    return is_refused("cudnnPlan") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+  default: return CUDNN_STATUS_SUCCESS;
+  }
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+  Descriptor *d = (Descriptor *)descriptor;
+  if (!d) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  for (const Rule &r : rules)
+    if (r.owner == d->type && r.needed && !attribute_of(d, r.name))
+      return CUDNN_STATUS_BAD_PARAM;
+  const cudnnStatus_t st = check(d);
+  d->finalized = st == CUDNN_STATUS_SUCCESS;
+  return st;
+}
+
+/* ---- what is told ---------------------------------------------------------------- */
+
+/* Both engines live in the heuristic's results as whole descriptors, like the
+   library's: a config and what it points at. They are never given back. */
+static Descriptor *engine_new(Descriptor *graph, int64_t index) {
+  Descriptor *e = (Descriptor *)calloc(1, sizeof *e);
+  if (!e) abort();
+  e->type = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
+  e->finalized = true;
+  put(e, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, (intptr_t)graph);
+  put(e, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
+  return e;
+}
+static Descriptor *knob_new(int64_t type, int64_t value) {
+  Descriptor *k = (Descriptor *)calloc(1, sizeof *k);
+  if (!k) abort();
+  k->type = CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR;
+  k->finalized = true;
+  put(k, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, type);
+  put(k, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+  return k;
+}
+
+/* The caller's empty descriptors become copies. */
+static cudnnStatus_t fill(Descriptor *to, const Descriptor *from) {
+  if (!to || to->type != from->type || to->finalized)
+    return CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE;
+  *to = *from;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t get_results(const Descriptor *d, int64_t wanted, int64_t *n, void *out) {
+  Descriptor *const *const configs = (Descriptor *const *)out;
+  Descriptor *graph = part(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+  *n = N_ENGINE;
+  for (int64_t i = 0; i < wanted && i < N_ENGINE; i++) {
+    Descriptor config = {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, true, 0, {}};
+    put(&config, CUDNN_ATTR_ENGINECFG_ENGINE, (intptr_t)engine_new(graph, i));
+    put(&config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+        (intptr_t)knob_new(CUDNN_KNOB_TYPE_STAGES, STAGES));
+    const cudnnStatus_t st = fill(configs[i], &config);
+    if (st != CUDNN_STATUS_SUCCESS) return st;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+static bool is_exact(const Descriptor *engine) {
+  return number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == EXACT_ENGINE;
+}
+static int64_t type_of_graph(const Descriptor *graph) {
+  const Operation o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  return number(o.x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+}
+static bool is_float(const Descriptor *engine) {
+  return type_of_graph(part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) == CUDNN_DATA_FLOAT;
+}
+
+static const Descriptor *engine_of_plan(const Descriptor *plan) {
+  return part(part(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
+}
+static cudnnStatus_t get_parts(const Attribute *a, int64_t wanted, int64_t *n, void *out) {
+  *n = a ? a->n : 0;
+  for (int64_t i = 0; i < wanted && i < *n; i++) {
+    const cudnnStatus_t st =
+        fill(((Descriptor **)out)[i], (const Descriptor *)(intptr_t)a->bits[i]);
+    if (st != CUDNN_STATUS_SUCCESS) return st;
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+template <class V> static cudnnStatus_t tell(V v, int64_t wanted, int64_t *n, void *out) {
+  *n = 1;
+  if (wanted > 0) memcpy(out, &v, sizeof v);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor,
+                                       cudnnBackendAttributeName_t name,
+                                       cudnnBackendAttributeType_t type, int64_t wanted,
+                                       int64_t *n, void *out) {
+  Descriptor *d = (Descriptor *)descriptor;
+  if (!d || !n || (wanted > 0 && !out)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+  if (!d->finalized) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
+  const struct {
+    cudnnBackendDescriptorType_t owner;
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+  } told[] = {
+      {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+       CUDNN_TYPE_BACKEND_DESCRIPTOR},
+      {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE,
+       CUDNN_TYPE_BACKEND_DESCRIPTOR},
+      {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+       CUDNN_TYPE_BACKEND_DESCRIPTOR},
+      {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+       CUDNN_TYPE_NUMERICAL_NOTE},
+      {CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64},
+      {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+       CUDNN_TYPE_KNOB_TYPE},
+      {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
+       CUDNN_TYPE_INT64},
+      {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+       CUDNN_TYPE_INT64}};
+  int at = -1;
+  for (int i = 0; i < (int)(sizeof told / sizeof *told); i++)
+    if (told[i].owner == d->type && told[i].name == name) at = i;
+  if (at < 0) return CUDNN_STATUS_BAD_PARAM;
+  if (told[at].type != type) return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
+  switch (name) {
+  case CUDNN_ATTR_ENGINEHEUR_RESULTS: return get_results(d, wanted, n, out);
+  case CUDNN_ATTR_ENGINECFG_ENGINE:
+  case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
+    return get_parts(attribute_of(d, name), wanted, n, out);
+  case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
+    *n = 0;
+    return is_exact(d) ? CUDNN_STATUS_SUCCESS
+                       : tell(is_float(d) ? CUDNN_NUMERICAL_NOTE_TENSOR_CORE
+                                          : CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+                              wanted, n, out);
+  case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
+    return tell((int64_t)WORKSPACE, wanted, n, out);
+  case CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: return tell((int32_t)number(d, name), wanted, n, out);
+  default: return tell(number(d, name), wanted, n, out);
+  }
+}
+
+/* ---- running --------------------------------------------------------------------- */
+
+static double load(int64_t type, const void *p, int64_t i) {
+  switch (type) {
+  case CUDNN_DATA_HALF: return (double)dm_f16_to_f32(((const uint16_t *)p)[i]);
+  case CUDNN_DATA_BFLOAT16: return (double)dm_bf16_to_f32(((const uint16_t *)p)[i]);
+  default: return (double)((const float *)p)[i];
+  }
+}
+static void store(int64_t type, void *p, int64_t i, double v) {
+  switch (type) {
+  case CUDNN_DATA_HALF: ((uint16_t *)p)[i] = dm_f32_to_f16((float)v); return;
+  case CUDNN_DATA_BFLOAT16: ((uint16_t *)p)[i] = dm_f32_to_bf16((float)v); return;
+  default: ((float *)p)[i] = (float)v;
+  }
+}
+
+struct Run {
+  Operation o;
+  void *x, *w, *y, *workspace;
+  double *sums; /* one for each element of the result */
+  bool wrong;
+};
+
+static int64_t numel(const Descriptor *t) {
+  const int64_t *s = numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  return s[0] * s[1] * s[2] * s[3];
+}
+static const Descriptor *result_of(const Operation &o) {
+  return o.type == FORWARD ? o.y : o.type == INPUT ? o.x : o.w;
+}
+
+/* Each product of x and w belongs to one y; sums go to whichever is the result. */
+static void convolve(void *arg) {
+  Run *run = (Run *)arg;
+  const Operation &o = run->o;
+  const int64_t *xs = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *ws = numbers(o.w, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *ys = numbers(o.y, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *xt = numbers(o.x, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t *wt = numbers(o.w, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t *yt = numbers(o.y, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t *stride = numbers(o.conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  const int64_t *dil = numbers(o.conv, CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const int64_t *pad = numbers(o.conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  const int64_t type = number(o.x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const int64_t per_group = ys[1] / (xs[1] / ws[1]);
+  for (int64_t n = 0; n < ys[0]; n++)
+    for (int64_t k = 0; k < ys[1]; k++)
+      for (int64_t p = 0; p < ys[2]; p++)
+        for (int64_t q = 0; q < ys[3]; q++)
+          for (int64_t c = 0; c < ws[1]; c++)
+            for (int64_t r = 0; r < ws[2]; r++)
+              for (int64_t s = 0; s < ws[3]; s++) {
+                const int64_t h = p * stride[0] - pad[0] + r * dil[0];
+                const int64_t w = q * stride[1] - pad[1] + s * dil[1];
+                const int64_t channel = k / per_group * ws[1] + c;
+                if (h < 0 || h >= xs[2] || w < 0 || w >= xs[3]) continue;
+                const int64_t in_x = n * xt[0] + channel * xt[1] + h * xt[2] + w * xt[3];
+                const int64_t in_w = k * wt[0] + c * wt[1] + r * wt[2] + s * wt[3];
+                const int64_t in_y = n * yt[0] + k * yt[1] + p * yt[2] + q * yt[3];
+                if (o.type == FORWARD)
+                  run->sums[((n * ys[1] + k) * ys[2] + p) * ys[3] + q] +=
+                      load(type, run->x, in_x) * load(type, run->w, in_w);
+                else if (o.type == INPUT)
+                  run->sums[((n * xs[1] + channel) * xs[2] + h) * xs[3] + w] +=
+                      load(type, run->y, in_y) * load(type, run->w, in_w);
+                else
+                  run->sums[((k * ws[1] + c) * ws[2] + r) * ws[3] + s] +=
+                      load(type, run->y, in_y) * load(type, run->x, in_x);
+              }
+  const Descriptor *result = result_of(o);
+  void *out = o.type == FORWARD ? run->y : o.type == INPUT ? run->x : run->w;
+  const int64_t *size = numbers(result, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *step = numbers(result, CUDNN_ATTR_TENSOR_STRIDES);
+  for (int64_t i = 0; i < numel(result); i++) {
+    int64_t rest = i, at = 0;
+    for (int d = 3; d >= 0; d--) {
+      at += rest % size[d] * step[d];
+      rest /= size[d];
+    }
+    double v = run->sums[i] * (double)o.alpha;
+    if (o.beta != 0) v += (double)o.beta * load(type, out, at);
+    store(type, out, at, run->wrong ? v + 1 : v);
+  }
+  memset(run->workspace, 0, WORKSPACE);
+}
+
+/* The tensor's memory, at the alignment that was promised. */
+static void *data_of(const Descriptor *pack, const Descriptor *t) {
+  const int64_t id = number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+  for (int i = 0; i < 3; i++) {
+    if (numbers(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)[i] != id) continue;
+    void *p = (void *)(intptr_t)numbers(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)[i];
+    const bool aligned = (intptr_t)p % number(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) == 0;
+    return aligned ? p : nullptr;
+  }
+  return nullptr;
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                  cudnnBackendDescriptor_t pack) {
+  const Descriptor *p = (const Descriptor *)plan, *v = (const Descriptor *)pack;
+  int device;
+  if (!handle || cudaGetDevice(&device) != cudaSuccess || device != handle->device)
+    return CUDNN_STATUS_NOT_INITIALIZED;
+  if (!p || !v || !p->finalized || !v->finalized) return CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED;
+  if (is_refused("cudnnBackendExecute")) return CUDNN_STATUS_NOT_SUPPORTED;
+  const Descriptor *engine = engine_of_plan(p);
+  const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  Run run = {};
+  run.o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
+  run.x = data_of(v, run.o.x);
+  run.w = data_of(v, run.o.w);
+  run.y = data_of(v, run.o.y);
+  run.workspace = (void *)(intptr_t)numbers(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)[0];
+  run.wrong = !is_exact(engine);
+  if (!run.x || !run.w || !run.y || !run.workspace) return CUDNN_STATUS_BAD_PARAM;
+  const void *const pointers[] = {run.x, run.w, run.y, run.workspace};
+  for (const void *q : pointers) dm_emulated_check_pointer("cudnnBackendExecute", q);
+  run.sums = (double *)calloc((size_t)numel(result_of(run.o)), sizeof(double));
+  if (!run.sums) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
+  const cudaError_t e = dm_emulated_run("cudnnBackendExecute", handle->stream, convolve, &run);
+  free(run.sums);
+  return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
+}
