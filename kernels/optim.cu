@@ -113,12 +113,29 @@ static __device__ inline void get4(const void *p, int64_t i, int m, bool wide, C
     for (int k = 0; k < 4; k++) x.v[k] = from[k < m ? k : 0];
   for (int k = 0; k < 4; k++) v[k] = dm_get<C, T>(x.v[k]);
 }
+/* In words of 8 or 16 bytes: the compiler takes them apart where it can see that the
+   branch beside this one stores the same elements. */
+template <class Run> static __device__ inline void put_words(void *to, const Run &y) {
+#ifdef __CUDA_ARCH__
+  unsigned w[sizeof(Run) / 4];
+  memcpy(w, &y, sizeof y);
+  if constexpr (sizeof y == 8)
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
+  else
+    for (int k = 0; k < (int)(sizeof y / 4); k += 4)
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"((char *)to + k * 4), "r"(w[k]),
+                   "r"(w[k + 1]), "r"(w[k + 2]), "r"(w[k + 3])
+                   : "memory");
+#else
+  *(Run *)to = y;
+#endif
+}
 template <class C, class T>
 static __device__ inline void put4(void *p, int64_t i, int m, bool wide, const C *v) {
   T *to = (T *)p + i;
   dm_Run<T, 4> y;
   for (int k = 0; k < 4; k++) dm_put(&y.v[k], v[k]);
-  if (wide && m == 4) *(dm_Run<T, 4> *)to = y;
+  if (wide && m == 4) put_words(to, y);
   else
     for (int k = 0; k < 4; k++)
       if (k < m) to[k] = y.v[k];
@@ -171,11 +188,11 @@ static unsigned few(int64_t n) {
    rounded master is not the parameter, the parameter counts. */
 template <class T>
 static __device__ inline void follow(const void *twin, int64_t i, int m, float *v) {
-  for (int k = 0; k < m; k++) {
-    const T now = ((const T *)twin)[i + k];
+  for (int k = 0; k < 4; k++) {
+    const T now = ((const T *)twin)[i + (k < m ? k : 0)];
     T rounded;
     dm_put(&rounded, v[k]);
-    if (rounded.bits != now.bits) v[k] = dm_widen(now);
+    if (k < m && rounded.bits != now.bits) v[k] = dm_widen(now);
   }
 }
 

@@ -239,7 +239,7 @@ describe("16-bit copies of weights", function()
     local function live()
       collectgarbage()
       collectgarbage()
-      return dm.memory_allocated()
+      return dm.memory_allocated(w.device)
     end
     w.grad = dm.ones(64, 64)
     local before = live()
