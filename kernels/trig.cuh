@@ -13,7 +13,7 @@ extern "C" {
 }
 
 /* The bits of 2 / pi after the point, and 32 zeros before. */
-static __device__ inline uint32_t dm_two_over_pi(int i) {
+static DM_HD inline uint32_t dm_two_over_pi(int i) {
   switch (i) {
   case 1: return 0xa2f9836eu;
   case 2: return 0x4e441529u;
@@ -29,7 +29,7 @@ static __device__ inline uint32_t dm_two_over_pi(int i) {
 /* x = n pi/2 + the result, at most pi/4 (and rounding) from 0; n as two bits or more.
    Payne & Hanek 1983: the product m 2^e with 2/pi, where the bits of 2/pi that give
    multiples of 4 are left out, and those that are too small. */
-static __device__ inline float dm_reduce_large(float x, uint32_t *n) {
+static DM_HD inline float dm_reduce_large(float x, uint32_t *n) {
   const uint32_t bits = dm_f32_to_bits(x), m = (bits & 0x7fffffu) | 0x800000u;
   const int from = (int)(bits >> 23 & 255u) - 150 + 30, i = from >> 5, shift = from & 31;
   uint32_t w[3];
@@ -51,7 +51,7 @@ static __device__ inline float dm_reduce_large(float x, uint32_t *n) {
   return -r;
 }
 
-static __device__ inline float dm_reduce_pi_2(float x, uint32_t *n) {
+static DM_HD inline float dm_reduce_pi_2(float x, uint32_t *n) {
   const float size = fabsf(x);
   if (size > 1e5f) {
     *n = 0;
@@ -66,34 +66,34 @@ static __device__ inline float dm_reduce_pi_2(float x, uint32_t *n) {
 }
 
 /* Polynomials of least relative error on [-pi/4, pi/4], 4e-9 and 2e-10. */
-static __device__ inline float dm_sin_part(float r) {
+static DM_HD inline float dm_sin_part(float r) {
   const float s = r * r;
   const float p = fmaf(fmaf(-1.95146315e-4f, s, 8.332156051e-3f), s, -0.1666665454f);
   return fmaf(r * s, p, r);
 }
-static __device__ inline float dm_cos_part(float r) {
+static DM_HD inline float dm_cos_part(float r) {
   const float s = r * r;
   const float p = fmaf(fmaf(2.443241259e-5f, s, -1.388730986e-3f), s, 0.04166664555f);
   return fmaf(s * s, p, fmaf(-0.5f, s, 1.0f));
 }
 
 /* Of n quarter turns and r; n = 1 more makes a cosine of a sine. */
-static __device__ inline float dm_sin_turned(float r, uint32_t n) {
+static DM_HD inline float dm_sin_turned(float r, uint32_t n) {
   const float y = n & 1u ? dm_cos_part(r) : dm_sin_part(r);
   return n & 2u ? -y : y;
 }
 
-static __device__ inline float dm_sin(float x) {
+static DM_HD inline float dm_sin(float x) {
   uint32_t n;
   const float r = dm_reduce_pi_2(x, &n);
   return x == 0 ? x : dm_sin_turned(r, n); /* -0 stays */
 }
-static __device__ inline float dm_cos(float x) {
+static DM_HD inline float dm_cos(float x) {
   uint32_t n;
   const float r = dm_reduce_pi_2(x, &n);
   return dm_sin_turned(r, n + 1);
 }
-static __device__ inline float dm_tan(float x) {
+static DM_HD inline float dm_tan(float x) {
   uint32_t n;
   const float r = dm_reduce_pi_2(x, &n), s = dm_sin_part(r), c = dm_cos_part(r);
   return x == 0 ? x : n & 1u ? -c / s : s / c;
