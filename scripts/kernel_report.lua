@@ -7,9 +7,9 @@
 -- float32 or 16 bits that spills or holds float64. Kernels of double and int64 may:
 -- their names say so. Our own kernels leave tensor cores to the libraries.
 
--- Kernels without types in their names that compute in double or int64 all the same.
+-- Kernels that compute in double or int64 without saying so in their names.
 local WIDE = {}
-for name in ([[draw_f64 draw_integers permute sums sample_again times sample_once]]):gmatch "%S+" do
+for name in ("eye randint sums sample_again times sample_once"):gmatch "%S+" do
   WIDE[name .. "_kernel"] = true
 end
 
@@ -88,10 +88,11 @@ local function read_log(path)
   return kernels
 end
 
--- May it hold float64 and spill? By its template's arguments.
-local function wide(name)
-  local types = name:match "_kernel(%b<>)" or ""
-  return WIDE[name:match "[%w_]+_kernel" or ""] or types:find "double" or types:find "long"
+-- May it hold float64 and spill? By its name and its template's arguments.
+local function wide(readable)
+  local name, types = readable:match "([%w_]+_kernel)(%b<>)"
+  name = name or readable:match "[%w_]+_kernel" or ""
+  return WIDE[name] or name:find "_f64_" or types and (types:find "double" or types:find "long")
 end
 
 local passed, failed, tolerated, archs, rows = 0, 0, 0, {}, {}
