@@ -23,6 +23,11 @@
   };
 #include "base/pair.inc"
 #undef U
+template <> constexpr bool dm_unpacked<pow_pair> = true;
+template <> constexpr bool dm_unpacked<fmod_pair> = true;
+template <> constexpr bool dm_unpacked<remainder_pair> = true;
+template <> constexpr bool dm_unpacked<div_floor_pair> = true;
+template <> constexpr bool dm_unpacked<atan2_pair> = true;
 
 /* A division: 0 where the divisor is, and the fault noted. */
 template <class Fn> struct Divide {

@@ -228,6 +228,7 @@ template <int N> struct dm_Walk {
 
   __device__ inline void at(int64_t i, int64_t off[N]) const {
     for (int k = 0; k < N; k++) off[k] = 0;
+    DM_ROLLED
     for (int d = ndim - 1; d > 0; d--) {
       const int64_t q = wide ? i / shape[d] : dm_divide((uint32_t)i, div[d]);
       const int64_t r = i - q * shape[d];

@@ -7,6 +7,13 @@
 
 #include "demilune.h"
 
+/* Before a loop of few turns: its body once, for smaller code. */
+#ifdef DM_EMULATED
+#define DM_ROLLED
+#else
+#define DM_ROLLED _Pragma("unroll 1")
+#endif
+
 extern "C" {
 cudaStream_t dm_cuda_stream(void);                           /* this thread's current stream */
 dm_status dm_cuda_fail(cudaError_t error, const char *what); /* records the failure */

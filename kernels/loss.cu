@@ -46,7 +46,7 @@ struct Labels {
 };
 
 /* What a loss call reads. */
-struct Rows {
+struct LabelRows {
   dm_LossRows r;
   Labels label;
   dm_Vector weight;
@@ -177,7 +177,8 @@ template <class C, class T> struct Row {
 };
 
 template <class C, class T>
-static __device__ inline Row<C, T> row_of(const Rows &rows, const T *x, int64_t i, int lanes) {
+static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int64_t i,
+                                          int lanes) {
   const Row<C, T> row = {x + rows.first(i), rows.r.c, rows.r.inner,
                          (int)(threadIdx.x & (unsigned)(lanes - 1)), lanes};
   return row;
@@ -186,7 +187,8 @@ static __device__ inline Row<C, T> row_of(const Rows &rows, const T *x, int64_t 
 /* Each row's loss to `each`, or its share to shares. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    cross_kernel(Rows rows, const T *x, C smoothing, int lanes, T *each, Share<C> *shares) {
+    cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each,
+                 Share<C> *shares) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
     const int64_t label = rows.label.at(i);
@@ -215,7 +217,7 @@ static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *to
 
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
-    cross_backward_kernel(Rows rows, const T *x, const T *gy, bool scalar, C smoothing,
+    cross_backward_kernel(LabelRows rows, const T *x, const T *gy, bool scalar, C smoothing,
                           int lanes, const Share<C> *total, T *gx) {
   for (int64_t i = dm_thread() / lanes; i < rows.r.n; i += dm_threads() / lanes) {
     const Row<C, T> row = row_of<C, T>(rows, x, i, lanes);
@@ -252,7 +254,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_kernel(Rows rows, const T *x, T *each, Share<C> *shares) {
+    nll_kernel(LabelRows rows, const T *x, T *each, Share<C> *shares) {
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
     Share<C> s = {0, rows.template weight_of<C>(label)};
@@ -264,7 +266,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* Each row's weight alone, of which a mean's gradient needs the sum. */
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) weights_kernel(Rows rows, Share<C> *out) {
+static __global__ void __launch_bounds__(DM_THREADS)
+    weights_kernel(LabelRows rows, Share<C> *out) {
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads())
     out[i] = {C(0), rows.template weight_of<C>(rows.label.at(i))};
 }
@@ -272,7 +275,8 @@ static __global__ void __launch_bounds__(DM_THREADS) weights_kernel(Rows rows, S
 /* gx is 0 everywhere. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    nll_backward_kernel(Rows rows, const T *gy, bool scalar, const Share<C> *total, T *gx) {
+    nll_backward_kernel(LabelRows rows, const T *gy, bool scalar, const Share<C> *total,
+                        T *gx) {
   for (int64_t i = dm_thread(); i < rows.r.n; i += dm_threads()) {
     const int64_t label = rows.label.at(i);
     if (label >= 0)
@@ -298,7 +302,7 @@ static void release(Held *h) {
 }
 
 static dm_status rows_new(const dm_Call *c, dm_LossRows r, dm_Tensor *target, dm_Tensor *weight,
-                          dm_OptNum ignore, dm_DType dtype, Held *h, Rows *rows) {
+                          dm_OptNum ignore, dm_DType dtype, Held *h, LabelRows *rows) {
   const double v = ignore.v;
   DM_TRY(dm_dense_new(target, &h->target));
   DM_TRY(dm_vector_new(weight, dm_compute_dtype(dtype), &h->weight, &rows->weight));
@@ -326,7 +330,7 @@ template <class T> static bool row_runs(const dm_LossRows &r, const void *x, con
 }
 
 template <class C, class T>
-static dm_status cross(const Rows &rows, const Held &h, double smoothing, T *each) {
+static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const T *x = (const T *)dm_tensor_data(h.x);
@@ -343,7 +347,7 @@ DM_CUDA_KERNEL(cross_entropy_cuda) {
   dm_Tensor *x = c->in[0], *out = c->out[0];
   const bool none = a->reduction == DM_LOSS_NONE;
   Held h = {};
-  Rows rows;
+  LabelRows rows;
   dm_status st = DM_OK;
   DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
                  (dm_DType)x->dtype, &h, &rows));
@@ -360,7 +364,7 @@ done:
 
 /* The sum of the rows' weights, at *total; NULL for another reduction than the mean. */
 template <class C>
-static dm_status total_of(const Rows &rows, const Held &h, int64_t reduction,
+static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reduction,
                           Share<C> **total) {
   Share<C> *shares = (Share<C> *)h.shares;
   int64_t n = rows.r.n;
@@ -373,7 +377,8 @@ static dm_status total_of(const Rows &rows, const Held &h, int64_t reduction,
 }
 
 template <class C, class T>
-static dm_status cross_backward(const Rows &rows, const Held &h, const dm_CrossAttr *a, T *gx) {
+static dm_status cross_backward(const LabelRows &rows, const Held &h, const dm_CrossAttr *a,
+                                T *gx) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const T *x = (const T *)dm_tensor_data(h.x), *gy = (const T *)dm_tensor_data(h.gy);
@@ -392,7 +397,7 @@ DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
   dm_Tensor *x = c->in[1];
   const dm_DType dtype = (dm_DType)x->dtype;
   Held h = {};
-  Rows rows;
+  LabelRows rows;
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[2], c->in[3], a->ignore, dtype, &h,
@@ -411,7 +416,7 @@ DM_CUDA_KERNEL(nll_loss_cuda) {
   dm_Tensor *x = c->in[0], *out = c->out[0];
   const bool none = a->reduction == DM_LOSS_NONE;
   Held h = {};
-  Rows rows;
+  LabelRows rows;
   dm_status st = DM_OK;
   DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
                  (dm_DType)x->dtype, &h, &rows));
@@ -430,7 +435,7 @@ done:
 }
 
 template <class C, class T>
-static dm_status nll_backward(const Rows &rows, const Held &h, int64_t reduction, T *gx) {
+static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t reduction, T *gx) {
   Share<C> *total;
   DM_TRY(total_of<C>(rows, h, reduction, &total));
   return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
@@ -442,7 +447,7 @@ DM_CUDA_KERNEL(nll_loss_backward_cuda) {
   dm_Tensor *gx = c->out[0];
   const dm_DType dtype = (dm_DType)gx->dtype;
   Held h = {};
-  Rows rows;
+  LabelRows rows;
   dm_status st = DM_OK;
   if (gx->numel == 0) return DM_OK;
   DM_CUDA_TRY(

@@ -6,9 +6,9 @@
        __device__ C operator()(const C *x) const { return x[0] + p * x[1]; }
      };
 
-   Operands of one float dtype (and bool ones) whose rows are dense, or repeat one
-   element, move 16 bytes a thread; all others take the strided walk, with types
-   known at run time. A host number is a constant. */
+   Operands of one dtype of float32 or 16 bits (and bool ones) whose rows are dense,
+   or repeat one element, move 16 bytes a thread; all others take the strided walk,
+   with types known at run time. A host number is a constant. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
@@ -184,23 +184,26 @@ static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in)
   return any;
 }
 
+/* Formulas that only take the strided walk: long ones, whose arithmetic takes more
+   time than the memory, and rare ones. To be specialized beside the formula. */
+template <template <class> class Fn> static constexpr bool dm_unpacked = false;
+
 /* The formula in float or double, as `compute` (a float dtype) asks. */
 template <template <class> class Fn, int N>
 static dm_status dm_pointwise_float(dm_Tensor *out, dm_Tensor *const *in, dm_DType compute,
                                     double p, double q) {
   const Fn<float> f32 = {(float)p, (float)q};
-  const Fn<double> f64 = {p, q};
-  const dm_DType dtype = dm_pack_dtype(out, N, in);
-  if (compute == DM_F64 || dm_any_f64(out, N, in)) {
-    if (dtype == DM_F64) return dm_packed<double, double, N>(out, in, f64);
-    return dm_strided<double, N>(out, in, f64);
+  if (compute == DM_F64 || dm_any_f64(out, N, in))
+    return dm_strided<double, N>(out, in, Fn<double>{p, q});
+  if constexpr (!dm_unpacked<Fn>) {
+    switch (dm_pack_dtype(out, N, in)) {
+    case DM_F16: return dm_packed<float, dm_f16, N>(out, in, f32);
+    case DM_BF16: return dm_packed<float, dm_bf16, N>(out, in, f32);
+    case DM_F32: return dm_packed<float, float, N>(out, in, f32);
+    default: break;
+    }
   }
-  switch (dtype) {
-  case DM_F16: return dm_packed<float, dm_f16, N>(out, in, f32);
-  case DM_BF16: return dm_packed<float, dm_bf16, N>(out, in, f32);
-  case DM_F32: return dm_packed<float, float, N>(out, in, f32);
-  default: return dm_strided<float, N>(out, in, f32);
-  }
+  return dm_strided<float, N>(out, in, f32);
 }
 
 #endif

@@ -154,7 +154,7 @@ static __device__ inline S fold_column(const Fold &fold, S s, int lanes) {
 }
 
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) softmax_columns_kernel(Rows p) {
+static __global__ void __launch_bounds__(DM_THREADS, 4) softmax_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
   const int64_t inner = p.at.inner, column = column_of(p);
   const int64_t first = blockIdx.x / p.tiles * p.at.n * inner + column;

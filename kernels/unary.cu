@@ -1,5 +1,6 @@
 /* The pointwise ops of one operand, from the formulas that the CPU uses too. */
 #include "kernels/pointwise.cuh"
+#include "kernels/trig.cuh"
 
 #include "op/unary.h"
 
@@ -8,7 +9,13 @@
 #endif
 #define real float
 #define F(NAME) NAME##32
+#define sin dm_sin
+#define cos dm_cos
+#define tan dm_tan
 #include "base/scalar.inc"
+#undef sin
+#undef cos
+#undef tan
 #undef real
 #undef F
 #define real double
@@ -47,6 +54,20 @@
 #include "ops.def"
 #undef UNARY
 #undef FUNCTORS
+#define UNPACKED(NAME)                                           \
+  template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
+  template <> constexpr bool dm_unpacked<NAME##_backward> = true;
+UNPACKED(expm1)
+UNPACKED(log1p)
+UNPACKED(log2)
+UNPACKED(log10)
+UNPACKED(tan)
+UNPACKED(asin)
+UNPACKED(acos)
+UNPACKED(atan)
+UNPACKED(sinh)
+UNPACKED(cosh)
+#undef UNPACKED
 
 /* Integers: what stays one. */
 #define WHOLE(NAME, EXPR)                                    \

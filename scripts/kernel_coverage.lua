@@ -1,5 +1,6 @@
 -- Which kernels of kernels/*.cu the specs have run, from the file that the emulated
--- device writes (lines "name count"): a kernel that none has run is a failure.
+-- device writes (lines "name count"): a kernel that none has run is a failure, and so
+-- are two structs of one name in two files.
 --   lua5.4 scripts/kernel_coverage.lua build/emulated/coverage
 -- Run from the repository root; ends with `N passed, N failed` (kernels).
 
@@ -13,11 +14,21 @@ for line in io.lines(arg[1]) do
 end
 
 local passed, failed, home = 0, 0, {}
+local structs = {} -- two of one name, each with functions of its own, would be mixed up
 local pipe <close> = assert(io.popen "ls kernels/*.cu kernels/*.cuh")
 for path in pipe:lines() do
   local file <close> = assert(io.open(path))
-  local list = {}
-  for head in file:read "a":gmatch "__global__%s+(.-){" do
+  local list, text = {}, file:read "a"
+  for line in text:gmatch "[^\n]+" do
+    local name = line:match "^struct%s+([%w_]+).*{"
+      or line:match "^template.->%s+struct%s+([%w_]+).*{"
+    if structs[name] and structs[name] ~= path then
+      print(("%s: struct %s has a namesake in %s"):format(path, name, structs[name]))
+      failed = failed + 1
+    end
+    structs[name or ""] = path
+  end
+  for head in text:gmatch "__global__%s+(.-){" do
     local name = head:match "([%w_]+_kernel)%("
     local n = launched[name] or 0
     if not name then

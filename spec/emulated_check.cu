@@ -2,6 +2,7 @@
    emulated device, and that what is wrong on a GPU is caught. Prints
    "N passed, N failed". */
 #include "kernels/launch.cuh"
+#include "kernels/trig.cuh"
 
 #include <math.h>
 #include <pthread.h>
@@ -740,6 +741,32 @@ static void settings(void) {
         "what was launched is written down");
 }
 
+/* ---- kernels/trig.cuh ------------------------------------------------------------ */
+
+/* |got - want| in units of want's last place. */
+static double ulps(float got, double want) {
+  int e;
+  frexp(want, &e);
+  return fabs((double)got - want) / ldexp(1, (e < -125 ? -125 : e) - 24);
+}
+
+static void trigonometry(void) {
+  double sine = 0, cosine = 0, tangent = 0;
+  bool signs = true;
+  for (uint32_t bits = 0; bits < 0x7f800000u; bits += 4999) {
+    const float x = dm_bits_to_f32(bits);
+    sine = fmax(sine, ulps(dm_sin(x), sin((double)x)));
+    cosine = fmax(cosine, ulps(dm_cos(x), cos((double)x)));
+    tangent = fmax(tangent, ulps(dm_tan(x), tan((double)x)));
+    signs = signs && dm_sin(-x) == -dm_sin(x) && dm_cos(-x) == dm_cos(x);
+  }
+  check(sine < 2 && cosine < 2 && tangent < 4, "sin, cos, tan of floats of any size");
+  check(signs, "sin is odd, cos even");
+  check(isnan(dm_sin(INFINITY)) && isnan(dm_cos(-INFINITY)) && isnan(dm_tan(NAN)),
+        "of no number: NaN");
+  check(signbit(dm_sin(-0.0f)) && signbit(dm_tan(-0.0f)), "-0 stays");
+}
+
 int main(void) {
   setenv("DEMILUNE_EMULATED_DEVICES", "2", 1);
   setenv("DEMILUNE_EMULATED_MEMORY", "67108864", 1);
@@ -754,6 +781,7 @@ int main(void) {
   shared_memory();
   large_block();
   launches();
+  trigonometry();
   memory();
   devices();
   events();

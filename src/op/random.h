@@ -53,9 +53,15 @@ static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 /* Box & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
 static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, float *v1) {
   const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w0)));
+#ifdef __CUDA_ARCH__ /* where sinf takes float64; the same but for rounding */
+  sincospif(2 * dm_uniform_f32(w1), v1, v0);
+  *v0 *= r;
+  *v1 *= r;
+#else
   const float angle = 6.28318530717958648f * dm_uniform_f32(w1); /* 2 pi u */
   *v0 = r * cosf(angle);
   *v1 = r * sinf(angle);
+#endif
 }
 /* From uniform u0, u1, which they replace. */
 static inline DM_HD void dm_normal_f64(double *u0, double *u1) {
