@@ -3,10 +3,12 @@
 
 local dm = require "demilune"
 local case = require "spec.case"
+local device = require "spec.device"
 local warnings_of = require "spec.warnings"
 local amp, nn = dm.amp, dm.nn
 
--- PyTorch's lists, in its names. CUDA's are tried on the CPU by rules = "cuda".
+-- PyTorch's lists, in its names. Those of the device that the spec does not run on
+-- are tried by rules = "cuda" or "cpu".
 -- rnn_layer is its mkldnn_rnn_layer; on CUDA it converts what cuDNN's networks get.
 local LISTS = {
   cuda = {
@@ -212,8 +214,8 @@ local function matches_hand(region, op, dtype, other, to, set_dtype)
   end
 end
 
-local function each(device, word, check)
-  for name in LISTS[device][word]:gmatch "%S+" do
+local function each(rules, word, check)
+  for name in LISTS[rules][word]:gmatch "%S+" do
     if not ABSENT[name] then
       assert(CALLS[name], name .. " has no call in this spec")
       for _, lp in ipairs(LP) do check(name, lp) end
@@ -222,18 +224,18 @@ local function each(device, word, check)
 end
 
 local function line() return debug.getinfo(2, "l").currentline end
-local function is_on() return amp.is_autocast_enabled "cpu" end
+local function is_on() return amp.is_autocast_enabled(device.type) end
 local function ones(...) return dm.ones(...) end
 local function leaf(...) return dm.ones(...):requires_grad_() end
 
 describe("the op tables", function()
-  for device, lists in pairs(LISTS) do
-    it("are PyTorch's for every op on " .. device, function()
+  for kind, lists in pairs(LISTS) do
+    it("are PyTorch's for every op on " .. kind, function()
       local want = {}
       for word, names in pairs(lists) do
         for name in names:gmatch "%S+" do want[name] = word end
       end
-      local words = amp.op_table(device)
+      local words = amp.op_table(kind)
       for name, word in pairs(words) do assert.equal(want[name] or "unlisted", word, name) end
       for name in pairs(want) do assert.equal(ABSENT[name] == nil, words[name] ~= nil, name) end
     end)
@@ -251,66 +253,71 @@ describe("the op tables", function()
 
   it("A03 A04: CUDA's 16-bit list equals casts by hand", function()
     each("cuda", "lower_precision_fp", function(op, lp)
-      matches_hand({rules = "cuda", dtype = lp}, op, "float32", "float32", lp)
+      matches_hand(device.region("cuda", lp), op, "float32", "float32", lp)
     end)
   end)
 
   it("A05 A07: CUDA's float32 list equals casts by hand", function()
     each("cuda", "fp32", function(op, lp)
-      matches_hand({rules = "cuda", dtype = lp}, op, lp, lp, "float32")
+      matches_hand(device.region("cuda", lp), op, lp, lp, "float32")
     end)
   end)
 
   it("A06: CUDA's ops with a dtype give float32 and read 16 bits", function()
     each("cuda", "fp32_set_opt_dtype", function(op, lp)
-      matches_hand({rules = "cuda", dtype = lp}, op, lp, lp, "float32", true)
+      matches_hand(device.region("cuda", lp), op, lp, lp, "float32", true)
     end)
-    local _ <close> = amp.autocast{rules = "cuda", dtype = "float16"}
-    local h = dm.rand(4, 4):to "float16"
-    for _, p in ipairs{1, 2} do
-      assert.equal("float32", h:norm(p).dtype)
-      assert.equal("float32", h:norm(p, 1).dtype)
+    for _, lp in ipairs(LP) do
+      local _ <close> = amp.autocast(device.region("cuda", lp))
+      local h = dm.rand(4, 4):to(lp)
+      for _, p in ipairs{1, 2} do
+        assert.equal("float32", h:norm(p).dtype)
+        assert.equal("float32", h:norm(p, 1).dtype)
+      end
+      assert.equal(lp, h:norm(2, {dtype = lp}).dtype)
+      assert.equal("float32", h:sum().dtype)
+      assert.equal("float32", h:prod().dtype)
+      assert.equal("int64", dm.ones(3, {dtype = "int64"}):sum().dtype)
     end
-    assert.equal("float16", h:norm(2, {dtype = "float16"}).dtype)
-    assert.equal("float32", h:sum().dtype)
-    assert.equal("float32", h:prod().dtype)
-    assert.equal("int64", dm.ones(3, {dtype = "int64"}):sum().dtype)
   end)
 
   it("A09: CUDA's promote list widens, whichever operand is the wider", function()
     each("cuda", "promote", function(op, lp)
-      matches_hand({rules = "cuda", dtype = lp}, op, "float32", lp, "float32")
-      matches_hand({rules = "cuda", dtype = lp}, op, lp, "float32", "float32")
+      matches_hand(device.region("cuda", lp), op, "float32", lp, "float32")
+      matches_hand(device.region("cuda", lp), op, lp, "float32", "float32")
     end)
   end)
 
   it("A13: the CPU's 16-bit list equals casts by hand", function()
     each("cpu", "lower_precision_fp", function(op, lp)
-      matches_hand({dtype = lp}, op, "float32", "float32", lp)
+      matches_hand(device.region("cpu", lp), op, "float32", "float32", lp)
     end)
   end)
 
   it("A14 A07: the CPU's float32 list equals casts by hand", function()
-    each("cpu", "fp32", function(op, lp) matches_hand({dtype = lp}, op, lp, lp, "float32") end)
+    each("cpu", "fp32", function(op, lp)
+      matches_hand(device.region("cpu", lp), op, lp, lp, "float32")
+    end)
   end)
 
   it("A15: the CPU's promote list widens", function()
     each("cpu", "promote", function(op, lp)
-      matches_hand({dtype = lp}, op, "float32", lp, "float32")
-      matches_hand({dtype = lp}, op, lp, "float32", "float32")
+      matches_hand(device.region("cpu", lp), op, "float32", lp, "float32")
+      matches_hand(device.region("cpu", lp), op, lp, "float32", "float32")
     end)
   end)
 
   it("promote does not depend on the order of arguments", function()
     for _, lp in ipairs(LP) do
+      local region = device.region("cpu", lp)
       for _, pair in ipairs{{"float16", "float32"}, {"bfloat16", "float32"},
         {"float16", "bfloat16"}} do
-        matches_hand({dtype = lp}, "cat", pair[1], pair[2], "float32")
-        matches_hand({dtype = lp}, "cat", pair[2], pair[1], "float32")
+        matches_hand(region, "cat", pair[1], pair[2], "float32")
+        matches_hand(region, "cat", pair[2], pair[1], "float32")
       end
       -- what needs no conversion gets none
-      matches_hand({dtype = lp}, "cat", "float16", "float16", "float16")
-      matches_hand({dtype = lp}, "cat", "bfloat16", "bfloat16", "bfloat16")
+      matches_hand(region, "cat", "float16", "float16", "float16")
+      matches_hand(region, "cat", "bfloat16", "bfloat16", "bfloat16")
     end
   end)
 
@@ -345,28 +352,30 @@ describe("the op tables", function()
   it("A11: binary cross-entropy is refused by CUDA's rules and float32 by the CPU's", function()
     local p = dm.rand(4)
     assert.refuses("unsafe under autocast.*_with_logits", function()
-      amp.autocast({rules = "cuda"}, function() return dm.binary_cross_entropy(p, p) end)
+      amp.autocast(device.region "cuda", function() return dm.binary_cross_entropy(p, p) end)
     end)
-    amp.autocast({rules = "cuda"}, function()
+    amp.autocast(device.region "cuda", function()
       assert.equal("float32", amp.autocast({enabled = false}, function()
         return dm.binary_cross_entropy(p, p)
       end).dtype)
     end)
-    assert.equal("float32", amp.autocast({}, function()
+    assert.equal("float32", amp.autocast(device.region "cpu", function()
       return dm.binary_cross_entropy(p:to "bfloat16", p)
     end).dtype)
   end)
 
   it("A12: powers, and a number over a tensor, by CUDA's rules", function()
-    local h = (dm.rand(4) + 1):to "float16"
-    local _ <close> = amp.autocast{rules = "cuda", dtype = "float16"}
-    assert.equal("float32", h:pow(1.5).dtype)
-    assert.equal("float32", (h ^ 1.5).dtype)
-    assert.equal("float32", (2 ^ h).dtype)
-    assert.equal("float32", (1 / h).dtype)
-    assert.equal("float16", (h / 2).dtype)
-    assert.equal("float16", (2 // h).dtype)
-    assert.equal("float32", h:square().dtype)
+    for _, lp in ipairs(LP) do
+      local h = (dm.rand(4) + 1):to(lp)
+      local _ <close> = amp.autocast(device.region("cuda", lp))
+      assert.equal("float32", h:pow(1.5).dtype)
+      assert.equal("float32", (h ^ 1.5).dtype)
+      assert.equal("float32", (2 ^ h).dtype)
+      assert.equal("float32", (1 / h).dtype)
+      assert.equal(lp, (h / 2).dtype)
+      assert.equal(lp, (2 // h).dtype)
+      assert.equal("float32", h:square().dtype)
+    end
   end)
 end)
 
@@ -394,20 +403,20 @@ describe("regions", function()
   end)
 
   it("take the dtype of the region around", function()
-    amp.autocast({dtype = "float16"}, function()
+    amp.autocast({dtype = device.another}, function()
       local y = amp.autocast({}, function() return dm.mm(ones(1, 1), ones(1, 1)) end)
-      assert.equal("float16", y.dtype)
+      assert.equal(device.another, y.dtype)
     end)
-    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    assert.equal(device.low, amp.get_autocast_dtype(device.type))
   end)
 
   it("may be named by the device first", function()
-    local y = amp.autocast("cpu", {dtype = "float16"}, function()
+    local y = amp.autocast(device.type, {dtype = device.another}, function()
       return dm.mm(ones(1, 1), ones(1, 1))
     end)
-    assert.equal("float16", y.dtype)
+    assert.equal(device.another, y.dtype)
     do
-      local _ <close> = amp.autocast "cpu"
+      local _ <close> = amp.autocast(device.type)
       assert.is_true(is_on())
     end
     assert.equal(amp.autocast, dm.cuda.amp.autocast)
@@ -455,26 +464,27 @@ describe("regions", function()
   end)
 
   it("A20: float32 on the CPU is silent when off, warns and is off when on", function()
-    assert.same({}, warnings_of(function()
-      amp.autocast({dtype = "float32", enabled = false}, function() assert.is_false(is_on()) end)
-    end))
-    local texts = warnings_of(function()
-      for _ = 1, 2 do
-        amp.autocast({dtype = "float32"}, function() assert.is_false(is_on()) end)
-      end
-    end)
+    local function float32(enabled)
+      amp.autocast("cpu", {dtype = "float32", enabled = enabled}, function()
+        assert.is_false(amp.is_autocast_enabled "cpu")
+      end)
+    end
+    assert.same({}, warnings_of(function() float32(false) end))
+    local texts = warnings_of(function() for _ = 1, 2 do float32(true) end end)
     assert.equal(1, #texts)
     assert.matches("autocast_spec%.lua:%d+: warning: autocast: dtype is float32", texts[1])
   end)
 
-  it("A21: without CUDA a CUDA region warns and is off", function()
-    local y
-    local texts = warnings_of(function()
-      y = amp.autocast({device_type = "cuda"}, function() return dm.mm(ones(2, 2), ones(2, 2)) end)
+  if device.type == "cpu" then -- of the process: spec/helper.lua hides what GPUs there are
+    it("A21: without CUDA a CUDA region warns and is off", function()
+      local y
+      local texts = warnings_of(function()
+        y = amp.autocast("cuda", function() return dm.mm(ones(2, 2), ones(2, 2)) end)
+      end)
+      assert.equal(1, #texts)
+      assert.equal("float32", y.dtype)
     end)
-    assert.equal(1, #texts)
-    assert.equal("float32", y.dtype)
-  end)
+  end
 
   it("A22: restore the state after an error, which goes on", function()
     local thrown = {}
@@ -559,19 +569,19 @@ describe("regions", function()
     local inner = amp.autocast{dtype = "bfloat16", enabled = true}
     outer:close()
     assert.is_true(is_on())
-    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    assert.equal("bfloat16", amp.get_autocast_dtype(device.type))
     inner:close()
     inner:close()
     assert.is_false(is_on())
     middle:close()
     assert.is_false(is_on())
-    assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
+    assert.equal(device.low, amp.get_autocast_dtype(device.type))
     assert.is_true(amp.is_autocast_cache_enabled())
   end)
 
   it("print what they are", function()
     local r <close> = amp.autocast{dtype = "float16"}
-    assert.equal("autocast(cpu, float16, on)", tostring(r))
+    assert.equal(("autocast(%s, float16, on)"):format(device.type), tostring(r))
   end)
 
   it("that are forgotten end when they are collected, and name their line", function()
@@ -662,34 +672,66 @@ describe("regions", function()
   end)
 
   it("A41: CPU tensors have nothing to do with CUDA's switch", function()
+    finally(function() amp.set_autocast_enabled("cuda", false) end)
     amp.set_autocast_enabled("cuda", true)
+    local _ <close> = dm.device "cpu"
     local a = ones(1)
     local c, m = dm.cat{a, a}, dm.mm(ones(2, 2), ones(2, 2))
     local s = dm.stack{c, c}
-    amp.set_autocast_enabled("cuda", false)
     assert.same({2}, {table.unpack(c.shape)})
     assert.same({2, 2}, {table.unpack(s.shape)})
     assert.equal("float32", m.dtype)
   end)
+
+  if device.type == "cuda" then -- with tensors on both devices
+    it("A41: each device type has its own switch, dtype and rules", function()
+      local cpu = {device = "cpu"}
+      local a, h = dm.ones(2, 2, cpu), dm.ones(2, {device = "cpu", dtype = "bfloat16"})
+      local b, g = dm.ones(2, 2), dm.ones(2, {dtype = "float16"})
+      local function dtypes()
+        return {dm.mm(a, a).dtype, h:softmax(1).dtype, dm.mm(b, b).dtype, g:softmax(1).dtype}
+      end
+      assert.same({"float32", "bfloat16", "float32", "float16"}, dtypes())
+      amp.autocast("cuda", {dtype = "float16"}, function()
+        assert.same({"float32", "bfloat16", "float16", "float32"}, dtypes())
+        amp.autocast("cpu", function()
+          assert.same({"bfloat16", "bfloat16", "float16", "float32"}, dtypes())
+          amp.autocast("cuda", {enabled = false}, function()
+            assert.same({"bfloat16", "bfloat16", "float32", "float16"}, dtypes())
+          end)
+        end)
+        assert.same({"float32", "bfloat16", "float16", "float32"}, dtypes())
+      end)
+    end)
+
+    it("float32 is a dtype of a CUDA region", function()
+      assert.same({}, warnings_of(function()
+        local _ <close> = amp.autocast{dtype = "float32"}
+        assert.is_true(is_on())
+        local h = ones(2, 2):to "float16"
+        assert.equal("float32", dm.mm(h, h).dtype)
+      end))
+    end)
+  end
 end)
 
 describe("policies of a region's own", function()
   it("change single ops, by short words and long", function()
-    local a, h = dm.randn(4, 4), dm.randn(4, 4):to "bfloat16"
+    local a, h = dm.randn(4, 4), dm.randn(4, 4):to(device.low)
     local _ <close> = amp.autocast{policy = {softmax = "lower_precision", layer_norm = "fp32",
       relu = "float32", mm = "unlisted", add = "promote", exp = "banned",
       sum = "fp32_set_opt_dtype", tanh = "lower_precision_fp"}}
-    assert.equal("bfloat16", a:softmax(1).dtype)
-    assert.equal("bfloat16", a:tanh().dtype)
+    assert.equal(device.low, a:softmax(1).dtype)
+    assert.equal(device.low, a:tanh().dtype)
     assert.equal("float32", dm.layer_norm(h, {4}).dtype)
     assert.equal("float32", h:relu().dtype)
     assert.equal("float32", dm.mm(a, a).dtype)
-    assert.equal("bfloat16", dm.mm(h, h).dtype)
-    assert.equal("float32", (h + h:to "float16").dtype)
+    assert.equal(device.low, dm.mm(h, h).dtype)
+    assert.equal("float32", (h + h:to(device.another)).dtype)
     assert.equal("float32", h:sum().dtype)
-    assert.equal("bfloat16", h:sum{dtype = "bfloat16"}.dtype)
+    assert.equal(device.low, h:sum{dtype = device.low}.dtype)
     assert.refuses("exp: banned by this autocast region", function() a:exp() end)
-    assert.equal("bfloat16", dm.bmm(a[{}]:unsqueeze(1), a:unsqueeze(1)).dtype)
+    assert.equal(device.low, dm.bmm(a[{}]:unsqueeze(1), a:unsqueeze(1)).dtype)
   end)
 
   it("are inherited, added to, and gone after", function()
@@ -698,16 +740,16 @@ describe("policies of a region's own", function()
       local _ <close> = amp.autocast{policy = {exp = "lower_precision"}}
       do
         local _ <close> = amp.autocast{policy = {log = "lower_precision"}}
-        assert.equal("bfloat16", a:exp().dtype)
-        assert.equal("bfloat16", a:log().dtype)
-        local _ <close> = amp.autocast{dtype = "float16", policy = {exp = "unlisted"}}
+        assert.equal(device.low, a:exp().dtype)
+        assert.equal(device.low, a:log().dtype)
+        local _ <close> = amp.autocast{dtype = device.another, policy = {exp = "unlisted"}}
         assert.equal("float32", a:exp().dtype)
-        assert.equal("float16", a:log().dtype)
+        assert.equal(device.another, a:log().dtype)
         -- rules begins anew
         local _ <close> = amp.autocast{rules = "cpu"}
         assert.equal("float32", a:log().dtype)
       end
-      assert.equal("bfloat16", a:exp().dtype)
+      assert.equal(device.low, a:exp().dtype)
       assert.equal("float32", a:log().dtype)
     end
     assert.equal("float32", amp.autocast({}, function() return a:exp() end).dtype)
@@ -721,26 +763,27 @@ describe("policies of a region's own", function()
       co = coroutine.wrap(function()
         while true do coroutine.yield(a:exp().dtype) end
       end)
-      assert.equal("bfloat16", co())
+      assert.equal(device.low, co())
       state = dm.autocast_state()
     end
     collectgarbage()
-    assert.equal("bfloat16", co())
+    assert.equal(device.low, co())
     assert.equal("float32", a:exp().dtype)
     local _ <close> = dm.autocast_resume(state)
-    assert.equal("bfloat16", a:exp().dtype)
+    assert.equal(device.low, a:exp().dtype)
   end)
 
   it("of the other device rule by an option", function()
     local h = dm.rand(4, 4):to "float16"
-    assert.equal("float16", amp.autocast({}, function() return h:softmax(1) end).dtype)
-    local _ <close> = amp.autocast{rules = "cuda"}
-    assert.equal("float32", h:softmax(1).dtype)
-    assert.equal("bfloat16", dm.mv(ones(2, 2), ones(2)).dtype)
-    do
-      local _ <close> = amp.autocast{policy = {softmax = "unlisted"}}
-      assert.equal("float16", h:softmax(1).dtype)
-      assert.equal("bfloat16", dm.mv(ones(2, 2), ones(2)).dtype)
+    local function dtypes() return {h:softmax(1).dtype, dm.mv(ones(2, 2), ones(2)).dtype} end
+    local by = {cpu = {"float16", "float32"}, cuda = {"float32", device.low}}
+    assert.same(by[device.type], amp.autocast({}, dtypes))
+    local _ <close> = amp.autocast{rules = device.other}
+    assert.same(by[device.other], dtypes())
+    do -- an op of the region's own beside them
+      local word = device.other == "cuda" and "unlisted" or "fp32"
+      local _ <close> = amp.autocast{policy = {softmax = word}}
+      assert.same({by[device.type][1], by[device.other][2]}, dtypes())
     end
   end)
 end)
@@ -836,13 +879,19 @@ end)
 
 describe("the state", function()
   it("has PyTorch's setters", function()
+    local type_ = device.type
+    finally(function()
+      amp.set_autocast_enabled(type_, false)
+      amp.set_autocast_dtype(type_, device.low)
+      amp.set_autocast_cache_enabled(true)
+    end)
     amp.set_autocast_enabled(true)
     assert.is_true(amp.is_autocast_enabled())
-    amp.set_autocast_enabled("cpu", false)
+    amp.set_autocast_enabled(type_, false)
     assert.is_false(amp.is_autocast_enabled())
-    amp.set_autocast_dtype("cpu", "float16")
-    assert.equal("float16", amp.get_autocast_dtype "cpu")
-    amp.set_autocast_dtype("cpu", "bfloat16")
+    amp.set_autocast_dtype(type_, device.another)
+    assert.equal(device.another, amp.get_autocast_dtype(type_))
+    amp.set_autocast_dtype(type_, device.low)
     assert.refuses("wanted float16 or bfloat16", function()
       amp.set_autocast_dtype("cpu", "int8")
     end)
@@ -861,7 +910,7 @@ end)
 describe("the cast cache", function()
   local x, w
   before_each(function()
-    x, w = dm.ones(1, 2):to "bfloat16", leaf(2, 2)
+    x, w = dm.ones(1, 2):to(device.low), leaf(2, 2)
   end)
 
   local function casts(fn)
@@ -906,10 +955,9 @@ describe("the cast cache", function()
   end)
 
   it("is not filled outside of regions, where nobody would empty it", function()
-    amp.set_autocast_enabled("cpu", true)
-    local n = casts(function() use() use() end)
-    amp.set_autocast_enabled("cpu", false)
-    assert.equal(2, n)
+    finally(function() amp.set_autocast_enabled(device.type, false) end)
+    amp.set_autocast_enabled(device.type, true)
+    assert.equal(2, casts(function() use() use() end))
   end)
 
   it("A29 A30: a gradient that opens a region of its own finds the cast", function()
@@ -924,14 +972,14 @@ describe("the cast cache", function()
         return dm.mm(gy, b), dm.mm(gy:t(), a)
       end,
     }
-    local data, weight = dm.randn(2, 3):to "bfloat16", dm.randn(4, 3):requires_grad_()
+    local data, weight = dm.randn(2, 3):to(device.low), dm.randn(4, 3):requires_grad_()
     local function run(cache)
       weight.grad = nil
       -- open around both, as closing the last region empties the cache
       local outer <close> = amp.autocast{enabled = false, cache_enabled = cache}
       local n = casts(function()
         local y = amp.autocast({enabled = true}, function() return Linear(data, weight) end)
-        assert.equal("bfloat16", y.dtype)
+        assert.equal(device.low, y.dtype)
         y:sum():backward()
       end)
       assert.equal("float32", weight.grad.dtype)
@@ -998,7 +1046,7 @@ describe("the cast cache", function()
     amp.autocast({}, function()
       local y = dm.inference_mode(use)
       assert.is_false(y.requires_grad)
-      assert.equal("bfloat16", y.dtype)
+      assert.equal(device.low, y.dtype)
       y = use()
       assert.is_true(y.requires_grad)
       y:float():sum()
@@ -1006,7 +1054,7 @@ describe("the cast cache", function()
     dm.inference_mode(function()
       local y = amp.autocast({}, use)
       assert.is_false(y.requires_grad)
-      assert.equal("bfloat16", y.dtype)
+      assert.equal(device.low, y.dtype)
     end)
   end)
 
@@ -1022,7 +1070,7 @@ describe("the cast cache", function()
   end)
 
   it("stays small in a region that never ends", function()
-    local function live() collectgarbage() collectgarbage() return dm.memory_allocated() end
+    local function live() collectgarbage() collectgarbage() return dm.memory_allocated(device.type) end
     local _ <close> = amp.autocast()
     local function steps(n)
       for i = 1, n do
@@ -1101,12 +1149,12 @@ describe("gradients", function()
     for _, lp in ipairs(LP) do
       collectgarbage()
       collectgarbage()
-      local before = dm.memory_allocated()
+      local before = dm.memory_allocated(device.type)
       local y = amp.autocast({dtype = lp}, function() return dm.linear(input, weight):relu() end)
       collectgarbage()
       collectgarbage()
       -- the input, the weight, the result; one of them in float32 would be a fourth
-      local kept = (dm.memory_allocated() - before) / (n * n * 2)
+      local kept = (dm.memory_allocated(device.type) - before) / (n * n * 2)
       assert.is_true(kept >= 2 and kept < 3.5, kept)
       y:float():sum():backward()
     end

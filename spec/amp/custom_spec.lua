@@ -2,6 +2,7 @@
 -- travels with a function to its backward, and a policy for a function.
 
 local dm = require "demilune"
+local device = require "spec.device"
 local amp, Function = dm.amp, dm.autograd.Function
 
 local caller = require "demilune.caller"
@@ -10,8 +11,8 @@ setup(function() caller.sink = function() end end) -- backward() inside regions 
 teardown(function() caller.sink = sink end)
 
 local function leaf(...) return dm.randn(...):requires_grad_() end
-local function on() return amp.is_autocast_enabled "cpu" end
-local function state() return on() and amp.get_autocast_dtype "cpu" or "off" end
+local function on() return amp.is_autocast_enabled(device.type) end
+local function state() return on() and amp.get_autocast_dtype(device.type) or "off" end
 local function low(fn, dtype) return amp.autocast({dtype = dtype or "bfloat16"}, fn) end
 
 -- A matmul that notes what it sees; `seen` is filled by each call.
@@ -134,7 +135,7 @@ describe("custom_fwd and custom_bwd", function()
 
   it("cast_inputs looks at the device type that it is given", function()
     local seen = {}
-    local MatMul = matmul(seen, casting("float32", "cuda"), amp.custom_bwd)
+    local MatMul = matmul(seen, casting("float32", device.other), amp.custom_bwd)
     local y = low(function() return MatMul(leaf(2, 2), leaf(2, 2)) end)
     assert.equal("bfloat16", y.dtype)
     assert.same({"float32", "float32"}, seen.dtypes)
@@ -355,11 +356,11 @@ describe("amp.register", function()
 
   it("fp32 and promote", function()
     local Op, seen = noted "Op"
-    amp.register{op = Op, policy = "fp32", device_type = "cpu"}
+    amp.register{op = Op, policy = "fp32", device_type = device.type}
     local h, f = dm.ones(1):bfloat16(), dm.ones(1)
     low(function() Op(h, h) end)
     assert.same({"float32", "float32"}, seen.dtypes)
-    amp.register{op = Op, policy = "promote", device_type = "cpu"}
+    amp.register{op = Op, policy = "promote", device_type = device.type}
     low(function() Op(h, f) end)
     assert.same({"float32", "float32"}, seen.dtypes)
     low(function() Op(h, h) end)
@@ -370,7 +371,7 @@ describe("amp.register", function()
 
   it("for another device type, or undone, changes nothing", function()
     local Op, seen = noted "Op"
-    amp.register{op = Op, policy = "lower_precision", device_type = "cuda"}
+    amp.register{op = Op, policy = "lower_precision", device_type = device.other}
     low(function() Op(dm.ones(1), dm.ones(1)) end)
     assert.same({"float32", "float32"}, seen.dtypes)
     assert.equal("bfloat16", seen.state)

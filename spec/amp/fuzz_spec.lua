@@ -4,6 +4,7 @@
 -- region sets, and that a weight is cast once for the outermost region.
 
 local dm = require "demilune"
+local device = require "spec.device"
 local amp = dm.amp
 
 -- The sanitizers are a tenfold slower.
@@ -314,7 +315,8 @@ local function by_hand(program, vars, record)
       end
     end
   end
-  block_of(program.block, {enabled = false, dtype = "bfloat16", cache = true, words = TABLES.cpu})
+  block_of(program.block, {enabled = false, dtype = device.low, cache = true,
+    words = TABLES[device.type]})
   return casts
 end
 
@@ -375,7 +377,7 @@ local function difference(program)
   local before = amp.cast_count()
   local vars, order, _, back = run(with_regions, program)
   local casts = amp.cast_count() - before
-  if amp.is_autocast_enabled "cpu" then return "autocast is on afterwards" end
+  if amp.is_autocast_enabled(device.type) then return "autocast is on afterwards" end
   local hand_vars, hand_order, hand_casts, hand_back = run(by_hand, program)
   for i, item in ipairs(order) do
     local other = hand_order[i]
@@ -411,15 +413,16 @@ describe("random programs under autocast", function()
     program.block = {{region = {}, form = "close", body = {
       {op = OPS[1], result = "y1", "w1", "x1"}}}}
     assert.is_nil(difference(program))
-    local low = TABLES.cpu.mm
-    TABLES.cpu.mm = "unlisted"
+    local words = TABLES[device.type]
+    local low = words.mm
+    words.mm = "unlisted"
     local text = difference(program)
-    TABLES.cpu.mm = low
-    assert.equal("y1: bfloat16, by hand float32", text)
+    words.mm = low
+    assert.equal(("y1: %s, by hand float32"):format(device.low), text)
     local lines = text_of(program)
     assert.matches("do local _ <close> = amp.autocast{}\n  y1 = dm.mm%(w1, x1%)\nend$", lines)
     local chunk = "local dm, amp = ...\nlocal w1, w2, b1, x1, h1, h2, h3, d1, y1\n" .. lines
       .. "\nreturn y1.dtype"
-    assert.equal("bfloat16", assert(load(chunk))(dm, amp))
+    assert.equal(device.low, assert(load(chunk))(dm, amp))
   end)
 end)

@@ -2,6 +2,7 @@
 
 local dm = require "demilune"
 local case = require "spec.case"
+local device = require "spec.device"
 local amp, nn = dm.amp, dm.nn
 local packing = nn.utils.rnn
 
@@ -98,38 +99,41 @@ describe("recurrent networks under autocast", function()
   for _, class in ipairs(CLASSES) do
     it("A39: " .. class .. " under CUDA's rules equals the float16 control", function()
       each_choice(function(opts)
-        matches_control(class, opts, "float16", {rules = "cuda", dtype = "float16"})
+        matches_control(class, opts, "float16", device.region("cuda", "float16"))
       end)
     end)
 
     it("A39: " .. class .. " over packed sequences equals the float16 control", function()
       each_choice(function(opts)
-        matches_control(class, opts, "float16", {rules = "cuda", dtype = "float16"}, true)
+        matches_control(class, opts, "float16", device.region("cuda", "float16"), true)
       end)
     end)
 
-    it("A39: " .. class .. " in a region of the CPU", function()
+    it("A39: " .. class .. " in either dtype, by either device's rules", function()
       local opts = {num_layers = 2, bidirectional = true}
       for _, lp in ipairs{"bfloat16", "float16"} do
-        matches_control(class, opts, lp, {dtype = lp})
-        matches_control(class, opts, lp, {dtype = lp}, true)
+        for _, rules in ipairs{"cpu", "cuda"} do
+          matches_control(class, opts, lp, device.region(rules, lp))
+          matches_control(class, opts, lp, device.region(rules, lp), true)
+        end
       end
     end)
   end
 
-  it("A40: an LSTM with bfloat16 weights needs a region for a float32 input", function()
-    local net, x = nn.LSTM(F, H):to "bfloat16", dm.randn(T, B, F)
+  it("A40: an LSTM with 16-bit weights needs a region for a float32 input", function()
+    local lp = device.low
+    local net, x = nn.LSTM(F, H):to(lp), dm.randn(T, B, F)
     local ok, message = pcall(function() return net(x) end)
     assert.is_false(ok)
     assert.matches("^spec/amp/rnn_spec.lua:%d+: in LSTM", message)
-    assert.matches("x is float32, w_ih bfloat16: all must have one dtype", message, 1, true)
+    assert.matches(("x is float32, w_ih %s: all must have one dtype"):format(lp), message, 1, true)
     local y, h, c = amp.autocast({}, function() return net(x) end)
     for _, t in ipairs{y, h, c} do
-      assert.equal("bfloat16", t.dtype)
+      assert.equal(lp, t.dtype)
       assert.is_true(t:isfinite():all():item())
     end
     y:float():sum():backward()
-    assert.equal("bfloat16", net.weight_ih_l0.grad.dtype)
+    assert.equal(lp, net.weight_ih_l0.grad.dtype)
   end)
 
   it("casts each weight once in a region, and trains float32 weights", function()
@@ -147,9 +151,13 @@ describe("recurrent networks under autocast", function()
   it("cells are not on the CPU's list: their products alone are in 16 bits", function()
     local cell, x = nn.GRUCell(F, H), dm.randn(B, F)
     local h = dm.zeros(B, H)
-    assert.equal("float32", amp.autocast({}, function() return cell(x, h) end).dtype)
-    local low = amp.autocast({rules = "cuda", dtype = "float16"}, function() return cell(x, h) end)
-    assert.equal("float16", low.dtype)
+    for _, lp in ipairs{"float16", "bfloat16"} do
+      local function dtype(rules)
+        return amp.autocast(device.region(rules, lp), function() return cell(x, h) end).dtype
+      end
+      assert.equal("float32", dtype "cpu")
+      assert.equal(lp, dtype "cuda")
+    end
   end)
 
   it("float64 networks are left alone", function()
