@@ -165,8 +165,8 @@ static dm_status tell(const dm_Fault *f) {
                    "%s: index %lld (element %lld) is out of range, wanted %lld to %lld", op,
                    value, place, first, last);
   case DM_FAULT_LABEL:
-    return dm_fail(DM_EARG, "%s: target %lld (element %lld) is no class, wanted %lld to %lld",
-                   op, value, place, first, last);
+    return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %lld to %lld", op,
+                   value, place, first, last);
   case DM_FAULT_ZERO: return dm_fail(DM_EARG, "%s: integer division by zero", op);
   case DM_FAULT_WEIGHTS:
     return dm_fail(DM_EARG, "%s: row %lld has weights that cannot be drawn from", op, place);

@@ -2,6 +2,7 @@
 -- masks, what is refused; the modules against PyTorch (spec/golden/transformer.lua).
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 local case = require "spec.case"
 local nn = dm.nn
 local sdpa = dm.scaled_dot_product_attention
@@ -65,11 +66,11 @@ describe("scaled_dot_product_attention", function()
     local L = 2048
     local q, k, v = leaf(1, 1, L, 4), leaf(1, 1, L, 4), leaf(1, 1, L, 4)
     collectgarbage()
-    local before = dm.memory_allocated()
-    dm.reset_peak_memory_stats()
+    local before = dm.memory_allocated(DEVICE)
+    dm.reset_peak_memory_stats(DEVICE)
     sdpa(q, k, v, {is_causal = true}):sum():backward()
     -- the weights would take 16 MiB; 4 L floats each: y, three gradients, copies
-    assert.is_true(dm.max_memory_allocated() - before < 8 * 4 * 4 * L)
+    assert.is_true(dm.max_memory_allocated(DEVICE) - before < 8 * 4 * 4 * L)
   end)
 
   it("gives the same bits with any number of threads", function()
@@ -243,7 +244,7 @@ describe("MultiheadAttention", function()
     local net, x = nn.MultiheadAttention(8, 2), dm.randn(5, 1, 8)
     local opts = {attn_mask = nn.Transformer.generate_square_subsequent_mask(5)}
     for _, dtype in ipairs{"bfloat16", "float16"} do
-      local _ <close> = dm.amp.autocast{device_type = "cpu", dtype = dtype}
+      local _ <close> = dm.amp.autocast{device_type = DEVICE, dtype = dtype}
       for _, wanted in ipairs{true, false} do
         opts.need_weights = wanted
         local y, weights = net(x, x, x, opts)

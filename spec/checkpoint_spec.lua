@@ -1,6 +1,7 @@
 -- nn.utils.checkpoint: the gradients of a plain call, bit for bit, for less memory.
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 local nn, amp, F = dm.nn, dm.amp, dm.nn.functional
 local checkpoint = nn.utils.checkpoint
 
@@ -70,8 +71,8 @@ describe("a checkpoint", function()
   it("runs again in the autocast state of its forward, whatever is on in backward", function()
     local seen = {}
     local function fn(x)
-      seen[#seen + 1] = ("%s %s %s"):format(amp.is_autocast_enabled "cpu",
-        amp.get_autocast_dtype "cpu", dm.is_autocast_cache_enabled())
+      seen[#seen + 1] = ("%s %s %s"):format(amp.is_autocast_enabled(DEVICE),
+        amp.get_autocast_dtype(DEVICE), dm.is_autocast_cache_enabled())
       return x:mm(x):float()
     end
     local x = dm.randn(3, 3, {requires_grad = true})
@@ -81,8 +82,8 @@ describe("a checkpoint", function()
     coroutine.wrap(function()
       local _ <close> = amp.autocast{dtype = "bfloat16"}
       y:sum():backward()
-      assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
-      assert.is_true(amp.is_autocast_enabled "cpu")
+      assert.equal("bfloat16", amp.get_autocast_dtype(DEVICE))
+      assert.is_true(amp.is_autocast_enabled(DEVICE))
     end)()
     assert.same({"true float16 false", "true float16 false"}, seen)
   end)
@@ -280,8 +281,8 @@ describe("a checkpoint", function()
     local function peak(how)
       collectgarbage()
       collectgarbage()
-      dm.reset_peak_memory_stats()
-      local before = dm.memory_allocated()
+      dm.reset_peak_memory_stats(DEVICE)
+      local before = dm.memory_allocated(DEVICE)
       do
         local _ <close> = dm.scope()
         local h = x:clone():requires_grad_()
@@ -291,10 +292,10 @@ describe("a checkpoint", function()
         h:sum():backward()
       end
       for i = 1, #layers do layers[i]:zero_grad() end
-      local most = dm.max_memory_allocated() - before
+      local most = dm.max_memory_allocated(DEVICE) - before
       collectgarbage()
       collectgarbage()
-      assert.equal(before, dm.memory_allocated())
+      assert.equal(before, dm.memory_allocated(DEVICE))
       return most
     end
     local all = peak(function(fn, v) return fn(v) end)

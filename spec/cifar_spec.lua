@@ -182,7 +182,7 @@ describe("transforms", function()
 
   local function place(windows, x)
     for i, w in ipairs(windows) do
-      if dm.equal(w, x) then return i end
+      if dm.equal(w:cpu(), x:cpu()) then return i end
     end
   end
 

@@ -1,6 +1,7 @@
 -- The allocators' statistics: PyTorch's names, and numbers that are true.
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 
 local NAMES = {"allocation", "allocated_bytes", "segment", "reserved_bytes", "active",
   "active_bytes", "inactive_split", "inactive_split_bytes", "requested_bytes"}
@@ -10,16 +11,16 @@ local FIELDS = {"current", "peak", "allocated", "freed"}
 -- What changed in the statistics while fn ran, which gets what it returns kept.
 local function change(fn)
   collectgarbage()
-  local before = dm.memory_stats()
+  local before = dm.memory_stats(DEVICE)
   local kept = fn()
-  local after, out = dm.memory_stats(), {}
+  local after, out = dm.memory_stats(DEVICE), {}
   for key, value in pairs(after) do out[key] = value - before[key] end
   return out, kept
 end
 
 describe("memory_stats", function()
   it("has PyTorch's flat names", function()
-    local stats, n = dm.memory_stats(), 0
+    local stats, n = dm.memory_stats(DEVICE), 0
     for _, name in ipairs(NAMES) do
       for _, pool in ipairs(POOLS) do
         for _, field in ipairs(FIELDS) do
@@ -62,10 +63,10 @@ describe("memory_stats", function()
     assert.equal(0, d["allocation.all.allocated"])
   end)
 
-  it("a small tensor is one block of 512 bytes with its handle", function()
+  it("a small tensor is one block of 512 bytes, on the CPU with its handle", function()
     local d, t = change(function() return dm.ones(1) end)
     assert.is_true(t ~= nil)
-    assert.equal(512, d["requested_bytes.all.current"])
+    assert.equal(DEVICE == "cpu" and 512 or 4, d["requested_bytes.all.current"])
     assert.equal(512, d["allocated_bytes.all.current"])
     assert.equal(1, d["allocation.all.current"])
   end)
@@ -82,7 +83,7 @@ describe("memory_stats", function()
 
   it("all is the sum of the pools, and what is not freed is current", function()
     local kept = {dm.empty(5000), dm.empty(1 << 20), dm.ones(1)}
-    local s = dm.memory_stats()
+    local s = dm.memory_stats(DEVICE)
     for _, name in ipairs(NAMES) do
       for _, field in ipairs{"current", "allocated", "freed"} do
         assert.equal(s[name .. ".all." .. field],
@@ -99,18 +100,19 @@ describe("memory_stats", function()
 
   it("counts segments: a large block is one, and empty_cache gives it back", function()
     collectgarbage()
-    dm.empty_cache()
+    dm.empty_cache(DEVICE)
     local d, t = change(function() return dm.empty(3 << 20, {dtype = "uint8"}) end)
+    local segment = DEVICE == "cpu" and 3 << 20 or 20 << 20 -- CUDA's blocks share a segment
     assert.equal(1, d["segment.large_pool.current"])
-    assert.equal(3 << 20, d["reserved_bytes.large_pool.current"])
+    assert.equal(segment, d["reserved_bytes.large_pool.current"])
     assert.equal(1, d.num_device_alloc)
     d = change(function() t:free() end)
     assert.equal(0, d["reserved_bytes.all.current"])
-    local allocated = dm.memory_allocated()
-    d = change(dm.empty_cache)
-    assert.equal(-(3 << 20), d["reserved_bytes.large_pool.current"])
+    local allocated = dm.memory_allocated(DEVICE)
+    d = change(function() dm.empty_cache(DEVICE) end)
+    assert.equal(-segment, d["reserved_bytes.large_pool.current"])
     assert.equal(1, d.num_device_free)
-    assert.equal(allocated, dm.memory_allocated())
+    assert.equal(allocated, dm.memory_allocated(DEVICE))
   end)
 
   it("counts what could not be had", function()
@@ -122,13 +124,14 @@ end)
 describe("shorthands", function()
   it("are entries of memory_stats, and know devices", function()
     local t = dm.empty(1 << 21)
-    local s = dm.memory_stats "cpu"
+    local s = dm.memory_stats(DEVICE)
     for name, key in pairs{memory_allocated = "allocated_bytes.all.current",
       max_memory_allocated = "allocated_bytes.all.peak",
       memory_reserved = "reserved_bytes.all.current",
       max_memory_reserved = "reserved_bytes.all.peak"} do
-      assert.equal(s[key], dm[name]())
-      assert.equal(s[key], dm[name] "cpu")
+      assert.equal(s[key], dm[name](DEVICE))
+      if DEVICE ~= "cpu" then assert.equal(s[key], dm.cuda[name]()) end
+      assert.equal(dm[name] "cpu", dm[name]()) -- the CPU is the default
     end
     assert.is_true(t ~= nil)
     for _, name in ipairs{"memory_stats", "memory_allocated", "max_memory_allocated",
@@ -145,9 +148,9 @@ describe("shorthands", function()
 
   it("M02: the peak is at least what is in use, and a reset makes it that", function()
     dm.empty(1 << 21):free()
-    assert.is_true(dm.max_memory_allocated() >= dm.memory_allocated() + (8 << 20))
-    dm.reset_peak_memory_stats()
-    local s = dm.memory_stats()
+    assert.is_true(dm.max_memory_allocated(DEVICE) >= dm.memory_allocated(DEVICE) + (8 << 20))
+    dm.reset_peak_memory_stats(DEVICE)
+    local s = dm.memory_stats(DEVICE)
     for _, name in ipairs(NAMES) do
       for _, pool in ipairs(POOLS) do
         local at = name .. "." .. pool .. "."
@@ -155,15 +158,15 @@ describe("shorthands", function()
       end
     end
     dm.empty(1 << 21):free()
-    assert.equal(dm.memory_allocated() + (8 << 20), dm.max_memory_allocated())
+    assert.equal(dm.memory_allocated(DEVICE) + (8 << 20), dm.max_memory_allocated(DEVICE))
   end)
 
   it("the peak of all is not the sum of peaks", function()
-    dm.reset_peak_memory_stats()
-    local base = dm.memory_stats()
+    dm.reset_peak_memory_stats(DEVICE)
+    local base = dm.memory_stats(DEVICE)
     dm.empty(1 << 20, {dtype = "uint8"}):free()
     dm.empty(1 << 20):free()
-    local s = dm.memory_stats()
+    local s = dm.memory_stats(DEVICE)
     local function rise(pool)
       return s["allocated_bytes." .. pool .. ".peak"] - base["allocated_bytes." .. pool .. ".peak"]
     end
@@ -174,8 +177,8 @@ describe("shorthands", function()
 
   it("reset_accumulated_memory_stats sets the totals to 0, and they go on", function()
     local t = dm.empty(3000, {dtype = "uint8"})
-    dm.reset_accumulated_memory_stats()
-    local s = dm.memory_stats()
+    dm.reset_accumulated_memory_stats(DEVICE)
+    local s = dm.memory_stats(DEVICE)
     for _, name in ipairs(NAMES) do
       assert.equal(0, s[name .. ".all.allocated"])
       assert.equal(0, s[name .. ".all.freed"])
@@ -183,7 +186,7 @@ describe("shorthands", function()
     assert.equal(0, s.num_ooms)
     assert.is_true(s["allocated_bytes.all.current"] >= 3072)
     t:free()
-    s = dm.memory_stats()
+    s = dm.memory_stats(DEVICE)
     assert.equal(3072, s["allocated_bytes.small_pool.freed"])
     assert.equal(0, s["allocated_bytes.small_pool.allocated"])
   end)
@@ -191,24 +194,24 @@ end)
 
 describe("for people", function()
   it("memory_summary is a table of usage", function()
-    local text = dm.memory_summary()
+    local text = dm.memory_summary(DEVICE)
     assert.matches("Cur Usage | +Peak Usage | +Tot Alloc | +Tot Freed", text)
     for _, row in ipairs{"Allocated memory", "Requested memory", "Reserved memory",
       "Allocations", "Segments", "from large pool", "from small pool"} do
       assert.matches(row, text)
     end
-    assert.matches("Allocations +| +" .. dm.memory_stats()["allocation.all.current"], text)
-    assert.not_matches("pool", dm.memory_summary("cpu", {abbreviated = true}))
+    assert.matches("Allocations +| +" .. dm.memory_stats(DEVICE)["allocation.all.current"], text)
+    assert.not_matches("pool", dm.memory_summary(DEVICE, {abbreviated = true}))
     local width
     for line in text:gmatch "|[^\n]+" do
       width = width or #line
       assert.equal(width, #line)
     end
-    assert.refuses("unknown option", function() dm.memory_summary("cpu", {short = true}) end)
+    assert.refuses("unknown option", function() dm.memory_summary(DEVICE, {short = true}) end)
   end)
 
   it("mem_get_info tells what is free and what there is", function()
-    local free, total = dm.mem_get_info()
+    local free, total = dm.mem_get_info(DEVICE)
     assert.equal("integer", math.type(free))
     assert.is_true(free > 0 and free <= total)
   end)

@@ -1,6 +1,7 @@
 -- demilune.profiler: what is recorded, how it nests and adds up, and the table.
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 local caller = require "demilune.caller"
 local averages = require "demilune.profiler.averages"
 local nn, optim, amp, profiler = dm.nn, dm.optim, dm.amp, dm.profiler
@@ -37,6 +38,8 @@ local function list_of(rows, memory)
     local e = averages.entry(row.key)
     averages.add(e, {cpu_time_total = row.total or 0, self_cpu_time_total = row.self or 0,
       cpu_memory_usage = row.bytes or 0, self_cpu_memory_usage = row.bytes or 0,
+      device_memory_usage = row.device_bytes or 0,
+      self_device_memory_usage = row.device_bytes or 0,
       flops = row.flops or 0, top_level = row.top_level ~= false})
     e.count, e.input_shapes, e.stack = row.count or 1, row.shapes, row.stack
     e.cpu_time = e.cpu_time_total / e.count
@@ -58,8 +61,10 @@ describe("the table of averages", function()
     local prof = small_run{activities = {"cpu"}, profile_memory = true, record_shapes = true}
     local text = prof:key_averages():table{sort_by = "self_cpu_time_total", row_limit = 3}
     local lines = lines_of(text)
-    assert.same({"Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg",
-      "CPU Mem", "Self CPU Mem", "# of Calls"}, cells(lines[2]))
+    local columns = {"Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total",
+      "CPU time avg", "CPU Mem", "Self CPU Mem", "CUDA Mem", "Self CUDA Mem", "# of Calls"}
+    if DEVICE == "cpu" then table.move(columns, 11, 13, 9) end -- nothing lay elsewhere
+    assert.same(columns, cells(lines[2]))
     assert.equal(lines[1], lines[3])
     assert.equal(lines[1], lines[7])
     assert.matches("^Self CPU time total: [%d.]+[um]?s$", lines[8])
@@ -72,6 +77,19 @@ describe("the table of averages", function()
     end
     local all = prof:key_averages()
     assert.equal(#all + 5, #lines_of(all:table{row_limit = -1}))
+  end)
+
+  it("has columns for other devices' memory where there was some, and sorts by it", function()
+    local list = list_of({{key = "a", device_bytes = 512}, {key = "b", device_bytes = 3 << 20},
+      {key = "c"}}, true)
+    local lines = lines_of(list:table{sort_by = "cuda_memory_usage"})
+    local found = {}
+    for i, title in ipairs(cells(lines[2])) do found[title] = i end
+    for i, want in ipairs{{"b", "3.00 MB"}, {"a", "512 B"}, {"c", "0 B"}} do
+      local row = cells(lines[3 + i])
+      assert.same({want[1], want[2], want[2], "0 B"}, {row[1], row[found["CUDA Mem"]],
+        row[found["Self CUDA Mem"]], row[found["CPU Mem"]]})
+    end
   end)
 
   it("P02: refuses an unknown sort key by its name", function()
@@ -274,14 +292,17 @@ describe("a profile", function()
     prof:stop()
     assert.is_true(kept ~= nil)
     local rows = by_name(prof:key_averages())
-    assert.equal(1 << 16, rows.zeros.cpu_memory_usage)
-    assert.equal(1 << 16, rows.range.cpu_memory_usage)
+    local here, there = "cpu_memory_usage", "device_memory_usage"
+    if DEVICE ~= "cpu" then here, there = there, here end
+    assert.equal(1 << 16, rows.zeros[here])
+    assert.equal(1 << 16, rows.range[here])
+    assert.is_true(rows.range[there] < 1 << 16) -- handles at the most
     local inner = 0
     for _, e in ipairs(prof:events()) do
-      if e.cpu_parent then inner = inner + e.self_cpu_memory_usage end
+      if e.cpu_parent then inner = inner + e["self_" .. here] end
     end
-    assert.equal((1 << 16) - inner, rows.range.self_cpu_memory_usage)
-    assert.equal(0, by_name(small_run():key_averages()).mm.cpu_memory_usage)
+    assert.equal((1 << 16) - inner, rows.range["self_" .. here])
+    assert.equal(0, by_name(small_run():key_averages()).mm[here])
   end)
 
   it("counts FLOPs of products and convolutions, and of their gradients", function()
@@ -494,7 +515,7 @@ describe("a profile", function()
     assert.equal("log", seen[#seen])
   end)
 
-  it("warns of a CUDA activity without CUDA, and drops it", function()
+  it("drops a CUDA activity, and warns where there is no CUDA", function()
     local warnings, sink = {}, caller.sink
     finally(function() caller.sink = sink end)
     caller.sink = function(text) warnings[#warnings + 1] = text end
@@ -507,8 +528,12 @@ describe("a profile", function()
     assert.equal(2, count{"cpu"})
     assert.equal(0, #warnings)
     assert.equal(2, count{profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA})
-    assert.equal(1, #warnings)
-    assert.matches("profiler_spec.lua:%d+: warning: profile: .*CUDA", warnings[1])
+    if dm.cuda.is_available() then
+      assert.equal(0, #warnings)
+    else
+      assert.equal(1, #warnings)
+      assert.matches("profiler_spec.lua:%d+: warning: profile: .*CUDA", warnings[1])
+    end
     assert.equal(0, count{"cuda"})
   end)
 
@@ -524,11 +549,11 @@ describe("a profile", function()
   it("sees the batches of a loader and the steps of a scaler", function()
     local set = dm.data.TensorDataset(dm.ones(4, 2))
     local w = dm.ones(2, {requires_grad = true})
-    local opt, scaler = optim.SGD({w}, {lr = 0.1}), amp.GradScaler{device = "cpu"}
+    local opt, scaler = optim.SGD({w}, {lr = 0.1}), amp.GradScaler{device = DEVICE}
     local prof = profiler.profile()
     for _, x in dm.data.DataLoader(set, {batch_size = 2}):iter() do
       opt:zero_grad()
-      scaler:scale((x * w):sum()):backward()
+      scaler:scale((x:to(DEVICE) * w):sum()):backward()
       scaler:step(opt)
       scaler:update()
     end
@@ -635,8 +660,33 @@ describe("measure", function()
   it("starts clean: garbage counts for nothing", function()
     for _ = 1, 8 do dm.empty(1 << 20) end
     local m = profiler.measure(function() end)
-    assert.equal(dm.memory_allocated(), m.peak_bytes)
+    assert.equal(dm.memory_allocated(DEVICE), m.peak_bytes)
     assert.equal(m.start_bytes, m.peak_bytes)
+  end)
+
+  it("counts the memory of the default device, or of the one named", function()
+    local function work(n)
+      dm.empty(n):free()
+      dm.empty(1000, {device = "cpu", dtype = "uint8"}):free()
+      return n
+    end
+    local m = profiler.measure(work, 1 << 20)
+    assert.equal(dm.get_default_device(), m.device)
+    assert.equal(m.start_bytes + (4 << 20), m.peak_bytes)
+    m = profiler.measure({device = "cpu"}, work, 1 << 20)
+    assert.equal(1 << 20, m[1])
+    if DEVICE == "cpu" then
+      assert.equal(m.start_bytes + (4 << 20), m.peak_bytes)
+    else -- the second tensor, and a handle of the first may be there still
+      local rise = m.peak_bytes - m.start_bytes
+      assert.is_true(rise >= 1024 and rise < 4096, rise)
+    end
+    local scope <close> = profiler.measure{device = DEVICE}
+    dm.empty(1 << 18):free()
+    scope:stop()
+    assert.equal(scope.start_bytes + (1 << 20), scope.peak_bytes)
+    assert.refuses("unknown device 'mars'", function() profiler.measure({device = "mars"}, work) end)
+    assert.refuses("did you mean 'device'", function() profiler.measure({devise = "cpu"}, work) end)
   end)
 
   it("is a scope too, and errors pass", function()

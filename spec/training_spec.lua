@@ -2,6 +2,7 @@
 -- a resumed one goes on bit for bit.
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
 
 local function clusters(n)
@@ -25,15 +26,16 @@ local function setup(dtype, seed)
   }
   t.optimizer = optim.AdamW(t.model:parameters(), {lr = 1e-2})
   t.schedule = optim.lr_scheduler.OneCycleLR(t.optimizer, 1e-2, {total_steps = 24})
-  t.scaler = amp.GradScaler{device = "cpu", init_scale = 2.0 ^ 12, enabled = dtype == "float16"}
+  t.scaler = amp.GradScaler{device = DEVICE, init_scale = 2.0 ^ 12, enabled = dtype == "float16"}
   return t
 end
 
 local function epoch(t)
   for _, x, y in t.loader:iter() do
+    x, y = x:to(DEVICE), y:to(DEVICE)
     t.optimizer:zero_grad()
     local half = t.dtype ~= "float32"
-    local region = {device_type = "cpu", dtype = half and t.dtype or nil, enabled = half}
+    local region = {device_type = DEVICE, dtype = half and t.dtype or nil, enabled = half}
     local loss = amp.autocast(region, function()
       return nn.functional.cross_entropy(t.model(x), y)
     end)
@@ -103,13 +105,13 @@ describe("autocast in a step", function()
       local t = setup(dtype, 1)
       epoch(t)
       collectgarbage()
-      dm.reset_peak_memory_stats()
-      local start = dm.memory_allocated()
+      dm.reset_peak_memory_stats(DEVICE)
+      local start = dm.memory_allocated(DEVICE)
       local x, y = dm.randn(256, 1, 8, 8), dm.ones(256, {dtype = "int64"})
-      local loss = amp.autocast({device_type = "cpu", enabled = dtype ~= "float32"},
+      local loss = amp.autocast({device_type = DEVICE, enabled = dtype ~= "float32"},
         function() return nn.functional.cross_entropy(t.model(x), y) end)
       loss:backward()
-      return dm.max_memory_allocated() - start
+      return dm.max_memory_allocated(DEVICE) - start
     end
     assert.is_true(peak "bfloat16" < 0.8 * peak "float32")
   end)
@@ -118,7 +120,7 @@ describe("autocast in a step", function()
     local t = setup("bfloat16", 1)
     local x = dm.randn(4, 1, 8, 8)
     local before = dm.autocast_cast_count()
-    amp.autocast({device_type = "cpu"}, function() return t.model(x) + t.model(x) end)
+    amp.autocast({device_type = DEVICE}, function() return t.model(x) + t.model(x) end)
     -- 2 weights and 2 biases once; of each forward, x and nothing else
     assert.equal(4 + 2, dm.autocast_cast_count() - before)
   end)

@@ -3,6 +3,7 @@
 -- in mixed precision.
 
 local dm = require "demilune"
+local DEVICE = require("spec.device").type
 local amp, nn, models = dm.amp, dm.nn, dm.models
 
 local function fails(text, fn, ...)
@@ -87,7 +88,7 @@ for _, c in ipairs(golden) do
       for name, module in model:named_modules() do
         module:register_forward_hook(function(_, _, y) got[name] = y.dtype end)
       end
-      amp.autocast({device_type = "cpu", dtype = "bfloat16"}, caller_of(model, c))
+      amp.autocast({device_type = DEVICE, dtype = "bfloat16"}, caller_of(model, c))
       for name, dtype in pairs(c.dtypes) do
         if got[name] then
           assert.equal(dtype, got[name], name)
@@ -280,13 +281,13 @@ local function train(task, dtype)
   dm.manual_seed(3)
   local model, x, y = TASKS[task]()
   local optimizer = dm.optim.AdamW(model:parameters(), {lr = 0.01})
-  local scaler = amp.GradScaler{device = "cpu", enabled = dtype == "float16"}
+  local scaler = amp.GradScaler{device = DEVICE, enabled = dtype == "float16"}
   local losses = {}
   for step = 1, 20 do
     optimizer:zero_grad()
     local scores, loss
     do
-      local _ <close> = amp.autocast{device_type = "cpu", dtype = dtype}
+      local _ <close> = amp.autocast{device_type = DEVICE, dtype = dtype}
       scores = model(x)
       loss = loss_of(scores, y)
     end

@@ -97,7 +97,8 @@ static void push_shapes(lua_State *L, const int64_t *at) {
 
 /* profile_event(recorder, i) -> name, start, stop, total, self (microseconds),
    bytes, self bytes, flops, number of the parent or nil, coroutine, is it an op,
-   shapes or nil, stack or nil. Nothing while it is under way. */
+   shapes or nil, stack or nil, bytes and self bytes of other devices than the CPU.
+   Nothing while it is under way. */
 static int profile_event(lua_State *L) {
   const dm_Profile *p = check_recorder(L)->p;
   const lua_Integer i = luaL_checkinteger(L, 2);
@@ -109,8 +110,8 @@ static int profile_event(lua_State *L) {
   lua_pushnumber(L, (double)e->end * 1e-3);
   lua_pushnumber(L, (double)(e->end - e->start) * 1e-3);
   lua_pushnumber(L, (double)e->self * 1e-3);
-  lua_pushinteger(L, e->bytes);
-  lua_pushinteger(L, e->self_bytes);
+  lua_pushinteger(L, e->bytes.cpu);
+  lua_pushinteger(L, e->self_bytes.cpu);
   lua_pushnumber(L, e->flops);
   if (e->parent < 0) lua_pushnil(L);
   else lua_pushinteger(L, e->parent + 1);
@@ -119,7 +120,9 @@ static int profile_event(lua_State *L) {
   if (e->shapes) push_shapes(L, e->shapes);
   else lua_pushnil(L);
   lua_pushstring(L, e->stack);
-  return 13;
+  lua_pushinteger(L, e->bytes.device);
+  lua_pushinteger(L, e->self_bytes.device);
+  return 15;
 }
 
 /* ---- ranges ---- */

@@ -93,6 +93,8 @@ typedef struct dm_DeviceOps {
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
 /* Bytes handed out on all devices that are open, pinned ones of the host too; cheap. */
 int64_t dm_live_bytes(void);
+/* Those that devices other than the CPU hold themselves; cheap. */
+int64_t dm_live_device_bytes(void);
 /* Waits for all devices that are open; fails as their synchronize does. */
 dm_status dm_synchronize(void);
 /* Fails, with the reason, unless dev is there. */

@@ -358,14 +358,19 @@ dm_status dm_synchronize(void) {
   return DM_OK;
 }
 
-int64_t dm_live_bytes(void) {
-  int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0});
+int64_t dm_live_device_bytes(void) {
+  int64_t sum = 0;
   const dm_DeviceOps *cuda = device_ops[DM_CUDA];
-  for (int i = 0; DM_UNLIKELY(cuda != NULL) && i < cuda->count(); i++) {
-    const dm_Device dev = {DM_CUDA, (uint8_t)i};
-    sum += cuda->allocated_bytes(dev);
-    if (cuda->streams) sum += cuda->streams->pinned_bytes(dev);
-  }
+  for (int i = 0; DM_UNLIKELY(cuda != NULL) && i < cuda->count(); i++)
+    sum += cuda->allocated_bytes((dm_Device){DM_CUDA, (uint8_t)i});
+  return sum;
+}
+
+int64_t dm_live_bytes(void) {
+  int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0}) + dm_live_device_bytes();
+  const dm_DeviceOps *cuda = device_ops[DM_CUDA];
+  for (int i = 0; DM_UNLIKELY(cuda && cuda->streams) && i < cuda->count(); i++)
+    sum += cuda->streams->pinned_bytes((dm_Device){DM_CUDA, (uint8_t)i});
   return sum;
 }
 

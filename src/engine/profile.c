@@ -22,9 +22,10 @@ struct dm_Profile {
   const char *(*where)(void *ctx);
   void *ctx;
   bool out_of_memory;
-  int64_t origin;           /* ns of the clock at time 0 */
-  int64_t last, last_bytes; /* when time and bytes were charged last */
-  dm_ProfileEvent *top;     /* innermost event under way */
+  int64_t origin; /* ns of the clock at time 0 */
+  int64_t last;   /* when time and bytes were charged last */
+  dm_ProfileBytes last_bytes;
+  dm_ProfileEvent *top; /* innermost event under way */
   dm_ProfileEvent **chunks;
   int64_t n, n_chunks, room;
   Block *blocks;
@@ -36,9 +37,14 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static int64_t live_bytes(void) {
+static dm_ProfileBytes live_bytes(void) {
   const dm_Device cpu = {DM_CPU, 0};
-  return dm_device_ops(cpu)->allocated_bytes(cpu);
+  return (dm_ProfileBytes){dm_device_ops(cpu)->allocated_bytes(cpu), dm_live_device_bytes()};
+}
+
+static void add_bytes(dm_ProfileBytes *to, dm_ProfileBytes b, int sign) {
+  to->cpu += sign * b.cpu;
+  to->device += sign * b.device;
 }
 
 /* ---- room ---- */
@@ -136,10 +142,12 @@ static double flops_of(const dm_Event *e) {
 /* Time and bytes since the last charge go to the innermost event. */
 static void charge(dm_Profile *p) {
   const int64_t now = now_ns() - p->origin;
-  const int64_t bytes = p->flags & DM_PROFILE_MEMORY ? live_bytes() : 0;
+  const dm_ProfileBytes bytes =
+      p->flags & DM_PROFILE_MEMORY ? live_bytes() : (dm_ProfileBytes){0, 0};
   if (p->top) {
     p->top->self += now - p->last;
-    p->top->self_bytes += bytes - p->last_bytes;
+    add_bytes(&p->top->self_bytes, bytes, 1);
+    add_bytes(&p->top->self_bytes, p->last_bytes, -1);
   }
   p->last = now;
   p->last_bytes = bytes;
@@ -172,13 +180,13 @@ static void on_begin(void *ctx, const dm_Event *e) {
   p->n++;
   charge(p); /* last: making the record is the outer event's time */
   r->start = p->last;
-  r->bytes = -p->last_bytes;
+  add_bytes(&r->bytes, p->last_bytes, -1);
   p->top = r;
 }
 
 static void finish(dm_Profile *p, dm_ProfileEvent *r) {
   r->end = p->last;
-  r->bytes += p->last_bytes;
+  add_bytes(&r->bytes, p->last_bytes, 1);
   r->key = NULL;
 }
 

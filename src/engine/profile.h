@@ -12,10 +12,15 @@
 
 enum { DM_PROFILE_MEMORY = 1, DM_PROFILE_SHAPES = 2, DM_PROFILE_FLOPS = 4 };
 
+/* Allocated less freed. */
+typedef struct dm_ProfileBytes {
+  int64_t cpu, device; /* device: all others together */
+} dm_ProfileBytes;
+
 typedef struct dm_ProfileEvent {
-  const char *name, *suffix;     /* "mm" and " backward"; a name's copy lives in the profile */
-  int64_t start, end, self;      /* ns since the profile was made; end -1: under way */
-  int64_t bytes, self_bytes;     /* allocated less freed, on the CPU */
+  const char *name, *suffix; /* "mm" and " backward"; a name's copy lives in the profile */
+  int64_t start, end, self;  /* ns since the profile was made; end -1: under way */
+  dm_ProfileBytes bytes, self_bytes;
   double flops;                  /* of products and convolutions, else 0 */
   int64_t index, parent;         /* from 0; parent -1: none */
   const void *thread;            /* tells coroutines apart */

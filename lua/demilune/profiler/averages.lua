@@ -6,8 +6,8 @@ local options = require "demilune.options"
 local averages = {}
 
 -- An array of entries: {key =, count =, cpu_time_total =, self_cpu_time_total =,
--- cpu_time =, cpu_memory_usage =, self_cpu_memory_usage =, flops =, ...}, times
--- in microseconds. memory: bytes were recorded.
+-- cpu_time =, cpu_memory_usage =, self_cpu_memory_usage =, device_memory_usage =,
+-- flops =, ...}, times in microseconds. memory: bytes were recorded.
 local List = {__name = "demilune.EventList"}
 List.__index = List
 averages.List = List
@@ -125,6 +125,10 @@ local function columns_of(entries, memory, total, o)
   if memory then
     add("CPU Mem", function(e) return memory_text(e.cpu_memory_usage) end)
     add("Self CPU Mem", function(e) return memory_text(e.self_cpu_memory_usage) end)
+    if any(entries, function(e) return e.self_device_memory_usage ~= 0 end) then
+      add("CUDA Mem", function(e) return memory_text(e.device_memory_usage) end)
+      add("Self CUDA Mem", function(e) return memory_text(e.self_device_memory_usage) end, 13)
+    end
   end
   add("# of Calls", function(e) return tostring(e.count) end)
   if any(entries, function(e) return e.input_shapes end) then
@@ -177,8 +181,8 @@ local TABLE = {sort_by = options.NONE, row_limit = 100, header = options.NONE,
 -- list:table{sort_by =, row_limit = 100, header =, max_name_column_width = 55,
 -- top_level_events_only = false, ...} -> text; "" where there are no events.
 -- sort_by: "self_cpu_time_total", "cpu_time_total", "cpu_time", "count",
--- "cpu_memory_usage", "flops", ..., largest first; cuda keys are known and all
--- 0. row_limit -1: all rows. Raises on an unknown key.
+-- "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest first; cuda times
+-- are known and all 0. row_limit -1: all rows. Raises on an unknown key.
 function List:table(opts)
   local o = options.read("table", opts, TABLE)
   local entries = sorted(self, o.sort_by)
@@ -218,7 +222,7 @@ function List:__tostring() return self:table() end
 
 -- ---- entries ----
 
--- Nothing is recorded on other devices yet: their numbers are 0.
+-- The times of other devices than the CPU are not recorded: they are 0.
 function averages.entry(key)
   return {
     key = key, count = 0, flops = 0, cpu_time = 0, cpu_time_total = 0, self_cpu_time_total = 0,
@@ -228,7 +232,7 @@ function averages.entry(key)
 end
 
 local SUMS = {"cpu_time_total", "self_cpu_time_total", "cpu_memory_usage",
-  "self_cpu_memory_usage", "flops"}
+  "self_cpu_memory_usage", "device_memory_usage", "self_device_memory_usage", "flops"}
 
 -- Adds one event's numbers.
 function averages.add(entry, event)

@@ -75,7 +75,8 @@ local function count(self) return core.profile_count(self.recorder) end
 
 -- prof:events() -> an array of the events that have ended, by their beginning:
 -- {name =, start =, stop = (microseconds), cpu_time_total =, self_cpu_time_total =,
--- cpu_memory_usage =, self_cpu_memory_usage =, flops =, cpu_parent = (an event),
+-- cpu_memory_usage =, self_cpu_memory_usage =, device_memory_usage =,
+-- self_device_memory_usage = (all other devices), flops =, cpu_parent = (an event),
 -- input_shapes = "{{2, 3}, {3, 4}}", stack = {"file:line", ...}, thread = (a number
 -- for each coroutine), is_op = (or a range of the program)}; has :table{} too.
 function Profile:events()
@@ -83,7 +84,7 @@ function Profile:events()
   local by_number, threads, n_threads = {}, {}, 0
   for i = 1, count(self) do
     local name, start, stop, total, self_total, bytes, self_bytes, flops, parent, thread,
-      is_op, shapes, stack = core.profile_event(self.recorder, i)
+      is_op, shapes, stack, device_bytes, self_device_bytes = core.profile_event(self.recorder, i)
     if name then
       if not threads[thread] then
         n_threads = n_threads + 1
@@ -93,6 +94,7 @@ function Profile:events()
       e.name, e.count, e.start, e.stop, e.is_op = name, 1, start, stop, is_op
       e.cpu_time, e.cpu_time_total, e.self_cpu_time_total = total, total, self_total
       e.cpu_memory_usage, e.self_cpu_memory_usage, e.flops = bytes, self_bytes, flops
+      e.device_memory_usage, e.self_device_memory_usage = device_bytes, self_device_bytes
       e.cpu_parent, e.thread = by_number[parent], threads[thread]
       e.top_level = e.cpu_parent == nil
       e.input_shapes, e.stack = shapes, lines_of(stack, math.huge)
@@ -111,8 +113,8 @@ function Profile:key_averages(opts)
   local list = setmetatable({memory = self.settings.profile_memory}, averages.List)
   local groups, ended = {}, {}
   for i = 1, count(self) do
-    local name, _, _, total, self_total, bytes, self_bytes, flops, parent, _, _, shapes, stack =
-      core.profile_event(self.recorder, i)
+    local name, _, _, total, self_total, bytes, self_bytes, flops, parent, _, _, shapes, stack,
+      device_bytes, self_device_bytes = core.profile_event(self.recorder, i)
     if name then
       ended[i] = true
       local lines = o.group_by_stack_n > 0 and lines_of(stack, o.group_by_stack_n) or nil
@@ -126,6 +128,7 @@ function Profile:key_averages(opts)
       end
       averages.add(entry, {cpu_time_total = total, self_cpu_time_total = self_total,
         cpu_memory_usage = bytes, self_cpu_memory_usage = self_bytes, flops = flops,
+        device_memory_usage = device_bytes, self_device_memory_usage = self_device_bytes,
         top_level = not ended[parent]})
     end
   end
@@ -142,7 +145,10 @@ function Profile:export_chrome_trace(path)
   local parts = {'{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "demilune"}}'}
   for _, e in ipairs(self:events()) do
     local args = {["Input Dims"] = e.input_shapes}
-    if self.settings.profile_memory then args.Bytes = e.cpu_memory_usage end
+    if self.settings.profile_memory then
+      args.Bytes = e.cpu_memory_usage
+      if e.device_memory_usage ~= 0 then args["Device Bytes"] = e.device_memory_usage end
+    end
     if e.flops > 0 then args.FLOPs = e.flops end
     if e.stack then args["Call stack"] = table.concat(e.stack, ";") end
     parts[#parts + 1] = form:format(e.is_op and "cpu_op" or "user_annotation",

@@ -2,25 +2,27 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 
 local Measure = {__name = "demilune.Measure"}
 Measure.__index = Measure
 
-local function begin()
+local function begin(device)
   collectgarbage()
   collectgarbage() -- what the first one's finalizers let go of
-  core.empty_cache()
+  core.empty_cache(device)
   core.synchronize()
-  core.reset_peak_memory_stats()
-  return setmetatable({start_bytes = core.memory_allocated(), began = core.now()}, Measure)
+  core.reset_peak_memory_stats(device)
+  return setmetatable({device = device, start_bytes = core.memory_allocated(device),
+    began = core.now()}, Measure)
 end
 
--- Ends it, once. The clock stops after the device has done all it was given.
+-- Ends it, once. The clock stops after the devices have done all they were given.
 function Measure:stop()
   if not self.began then return self end
   core.synchronize()
   self.seconds = core.now() - self.began
-  self.peak_bytes = core.max_memory_allocated()
+  self.peak_bytes = core.max_memory_allocated(self.device)
   self.began = nil
   return self
 end
@@ -47,19 +49,29 @@ function Measure:compared_to(before)
   end})
 end
 
--- measure(fn, ...) runs fn(...) from a clean start (garbage collected, cache
--- given back, peak reset) and returns {seconds =, peak_bytes =, start_bytes =,
--- what fn returned at 1 to n}. Without fn: a scope that measures until it is
--- closed or stop() is called. peak_bytes is all that was allocated at the
--- highest moment, start_bytes what was allocated before. Errors of fn pass.
-local function measure(fn, ...)
-  if fn == nil then return begin() end
-  local m = begin()
+local function run(device, fn, ...)
+  if fn == nil then return begin(device) end
+  local m = begin(device)
   local results = table.pack(fn(...))
   m:stop()
   for i = 1, results.n do m[i] = results[i] end
   m.n = results.n
   return m
+end
+
+-- measure(fn, ...) runs fn(...) from a clean start (garbage collected, cache
+-- given back, peak reset) and returns {seconds =, peak_bytes =, start_bytes =,
+-- device =, what fn returned at 1 to n}. Without fn: a scope that measures until it
+-- is closed or stop() is called. peak_bytes is all that the device held at the
+-- highest moment, start_bytes what it held before. measure({device = "cuda:1"},
+-- fn, ...) names the device, else it is the one where tensors are made that name
+-- none. Errors of fn pass; raises on an unknown device.
+local function measure(first, ...)
+  local meta = getmetatable(first)
+  if type(first) ~= "table" or meta and meta.__call then
+    return run(core.get_default_device(), first, ...)
+  end
+  return run(options.read("measure", first, {device = core.get_default_device()}).device, ...)
 end
 
 return measure
