@@ -1,0 +1,242 @@
+-- The parts of scripts/gpu_check that run once there is a build: specs, sanitizer,
+-- benchmarks, each within its share of the time. Needs Lua only: what it says of a
+-- machine must come out when demilune does not even load. Every result is printed,
+-- and the two files are written anew, as soon as it is there.
+local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
+local json = require "json"
+
+local o = {} -- the options: words "name=value"
+for _, word in ipairs(arg) do
+  local name, value = word:match "^(.-)=(.*)$"
+  o[name] = tonumber(value) or value
+end
+local emulated = o.emulated == 1
+local quote = lib.quote
+local scratch = "build/gpu_check"
+os.execute("mkdir -p " .. scratch)
+
+-- ---------------------------------------------------------------------------
+-- Time
+-- ---------------------------------------------------------------------------
+local function left() return o.limit - (os.time() - o.started) end
+
+--- A part gets `share` of what is left, and leaves some seconds to write.
+local function seconds_for(share) return math.max(1, math.floor((left() - 5) * share)) end
+
+-- ---------------------------------------------------------------------------
+-- What was found, and its two files
+-- ---------------------------------------------------------------------------
+local function about()
+  local smi = lib.output("nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,"
+    .. "clocks.mem --format=csv,noheader,nounits")
+  local name, driver, memory, sm, mem
+  if not emulated and smi then
+    name, driver, memory, sm, mem = smi:match "^(.-), (.-), (.-), (.-), ([^\n]*)"
+  end
+  local python = quote(os.getenv "PYTHON" or "python3")
+  return {
+    date = os.date "!%Y-%m-%d %H:%M UTC",
+    gpu = name or (emulated and "emulated" or "none that nvidia-smi knows"), driver = driver,
+    memory_mib = tonumber(memory), clocks_mhz = sm and { sm, mem },
+    nvcc = lib.output("{ nvcc --version || /usr/local/cuda/bin/nvcc --version; } 2>/dev/null | "
+      .. "sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'"),
+    torch = lib.output(python .. " -c 'import torch; print(torch.__version__)'"),
+    cudnn = lib.output(python .. " -c 'import torch; print(torch.backends.cudnn.version())'"),
+    demilune = lib.output "git describe --always --dirty" or lib.output "cat build/gpu_kit/commit",
+    system = lib.output "uname -sr", cores = tonumber(lib.output "nproc"),
+    command = o.command,
+  }
+end
+
+local found = { about = about(), parts = {}, rows = {}, tables = {} }
+local stem = ("%s/%s-%s"):format(o.out, os.date "!%Y-%m-%d", (found.about.gpu:gsub("%W+", "-")))
+
+local function write(name, text)
+  local file <close> = assert(io.open(name, "w"))
+  file:write(text)
+end
+
+local function page()
+  local a = found.about
+  local lines = {
+    "# " .. a.gpu, "",
+    ("- %s, driver %s, nvcc %s, PyTorch %s (cuDNN %s)"):format(a.date, a.driver or "-",
+      a.nvcc or "-", a.torch or "absent", a.cudnn or "-"),
+    ("- demilune %s, %s, %s, %s cores"):format(a.demilune or "(no version)", _VERSION, a.system,
+      a.cores),
+    ("- `%s`"):format(a.command), "",
+    "| part | result | seconds |", "| --- | --- | --- |",
+  }
+  for _, p in ipairs(found.parts) do
+    lines[#lines + 1] = ("| %s | %s | %d |"):format(p.name, p.result, p.seconds)
+  end
+  for _, p in ipairs(found.parts) do
+    if p.problems[1] then
+      lines[#lines + 1] = ("\n## What failed: %s\n"):format(p.name)
+      for _, text in ipairs(p.problems) do lines[#lines + 1] = "- " .. text end
+    end
+  end
+  for _, text in ipairs(found.tables) do lines[#lines + 1] = "\n" .. text end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local function save()
+  write(stem .. ".md", page())
+  write(stem .. ".json", ('{"about": %s,\n"parts": %s,\n"rows": [\n%s\n]}\n'):format(
+    json(found.about), json(found.parts), table.concat(found.rows, ",\n")))
+end
+
+local failed = false
+local function part(name, started, good, result, problems)
+  if not good then failed = true end
+  found.parts[#found.parts + 1] = {
+    name = name, ok = good, result = result, seconds = os.time() - started,
+    problems = problems or {},
+  }
+  print(("-- %s: %s, %d s"):format(name, result, os.time() - started))
+  save()
+end
+
+-- ---------------------------------------------------------------------------
+-- Many commands at once
+-- ---------------------------------------------------------------------------
+--- Runs {name =, command =}s, so many at a time and each for `seconds` at most; calls
+--- done(job, exit status, what it printed) as they end.
+local function at_once(jobs, most, seconds, done)
+  local by_name, list = {}, os.tmpname()
+  local lines = {}
+  for _, job in ipairs(jobs) do
+    by_name[job.name] = job
+    local log = ("%s/%s.log"):format(scratch, (job.name:gsub("%W+", "-")))
+    job.log = log
+    lines[#lines + 1] = ("timeout -k 5 %d sh -c %s >%s 2>&1 </dev/null; echo \"$? %s\""):format(
+      seconds, quote(job.command), log, job.name)
+  end
+  write(list, table.concat(lines, "\0") .. "\0")
+  local pipe <close> = assert(io.popen(("xargs -0 -P %d -I CMD sh -c CMD <%s"):format(most, list)))
+  for line in pipe:lines() do
+    local status, name = line:match "^(%d+) (.*)$"
+    if by_name[name] then
+      local file <close> = assert(io.open(by_name[name].log))
+      done(by_name[name], tonumber(status), file:read "a")
+    end
+  end
+  os.remove(list)
+end
+
+local function ending(status, seconds)
+  if status == 124 or status == 137 then return ("not done within %d s"):format(seconds) end
+  return status > 128 and ("ended by signal %d"):format(status - 128)
+    or ("exit status %d"):format(status)
+end
+
+--- A spec on the device; `under` goes before Lua.
+local function busted(name, under)
+  return ("DEMILUNE_DEVICE=cuda exec %s lua5.4 %s %s"):format(under or "", quote(o.busted), name)
+end
+
+-- ---------------------------------------------------------------------------
+-- The parts
+-- ---------------------------------------------------------------------------
+local function specs()
+  local files = {} -- the largest first, for they last longest
+  for name in lib.output "ls -S spec/*_spec.lua spec/cuda/*_spec.lua":gmatch "%S+" do
+    files[#files + 1] = { name = name, command = busted(name) }
+  end
+  if emulated then -- scripts/test runs them all
+    files = {}
+    for _, name in ipairs { "spec/cuda/loader_spec.lua", "spec/cuda/index_spec.lua" } do
+      files[#files + 1] = { name = name, command = busted(name) }
+    end
+  end
+  local seconds, started = seconds_for(0.4), os.time()
+  local passed, bad, skipped, problems = 0, 0, 0, {}
+  at_once(files, emulated and 2 or math.min(8, found.about.cores), seconds,
+    function(job, status, text)
+      local p, f, s = text:match "(%d+) passed, (%d+) failed, (%d+) skipped\n$"
+      passed, skipped = passed + (p or 0), skipped + (s or 0)
+      print(("%s: %s"):format(job.name, p and ("%d passed, %d failed, %d skipped"):format(p, f, s)
+        or ending(status, seconds)))
+      if not p then
+        problems[#problems + 1] = ("%s: %s"):format(job.name, ending(status, seconds))
+      end
+      for kind, test in text:gmatch "\n(%u%l+) %-> ([^\n]*\n[^\n]*)" do
+        if kind ~= "Pending" then problems[#problems + 1] = test:gsub("\n", ": ") end
+      end
+      bad = bad + (f or 1)
+    end)
+  part("specs", started, bad == 0 and passed > 0,
+    ("%d passed, %d failed, %d skipped"):format(passed, bad, skipped), problems)
+end
+
+local TOOLS = { "memcheck", "racecheck", "initcheck" }
+
+local function sanitizer()
+  local program = lib.output "command -v compute-sanitizer"
+    or lib.output "ls /usr/local/cuda/bin/compute-sanitizer"
+  local started = os.time()
+  if emulated or not program then
+    return part("sanitizer", started, emulated,
+      emulated and "not for the emulation: it checks by itself" or "no compute-sanitizer here")
+  end
+  local jobs, seconds = {}, seconds_for(0.4)
+  for name in lib.output "ls -S spec/cuda/*_spec.lua":gmatch "%S+" do
+    for _, tool in ipairs(TOOLS) do
+      jobs[#jobs + 1] = {
+        name = tool .. " " .. name,
+        command = busted(name, ("%s --tool %s --error-exitcode 99"):format(program, tool)),
+      }
+    end
+  end
+  local clean, problems = 0, {}
+  at_once(jobs, math.min(6, found.about.cores), seconds, function(job, status, text)
+    local summary = text:match "=+ (%u+ SUMMARY: [^\n]*)" or ending(status, seconds)
+    print(("%s: %s"):format(job.name, summary))
+    if status ~= 99 and summary:find "SUMMARY: 0 " then clean = clean + 1
+    else problems[#problems + 1] = ("%s: %s"):format(job.name, summary) end
+  end)
+  part("sanitizer", started, #problems == 0, ("%d of %d runs clean"):format(clean, #jobs), problems)
+end
+
+local function benchmark(name)
+  local rows, started = scratch .. "/rows", os.time()
+  os.remove(rows)
+  local seconds = seconds_for(name == "train" and 0.95 or 0.4)
+  local command = ("GPU_CHECK_ROWS=%s timeout -k 5 %d lua5.4 scripts/bench/cuda_%s.lua%s"):format(
+    rows, seconds, name, emulated and " --tiny" or "")
+  local pipe = assert(io.popen(command))
+  local said = {}
+  for line in pipe:lines() do
+    print(line)
+    said[#said + 1] = line
+  end
+  local _, _, status = pipe:close()
+  local count, file = 0, io.open(rows)
+  for line in file and file:lines() or function() end do
+    found.rows[#found.rows + 1] = line
+    count = count + 1
+  end
+  if file then file:close() end
+  found.tables[#found.tables + 1] = table.concat(said, "\n")
+  part("bench " .. name, started, status == 0 and count > 0,
+    ("%d rows%s"):format(count, status == 0 and "" or ", " .. ending(status, seconds)))
+end
+
+local function chosen(name) return ("," .. o.parts .. ","):find("," .. name .. ",", 1, true) end
+
+os.execute "nvidia-smi 2>/dev/null | head -n 15"
+if chosen "build" then
+  part("build", os.time() - o.build_seconds, o.build_status == 0,
+    o.build_status == 0 and "built" or "failed")
+end
+-- The sanitizer comes before the measurements, which want the device for themselves,
+-- and after the specs: what fails there explains what fails later.
+if chosen "specs" then specs() end
+if chosen "sanitizer" then sanitizer() end
+if chosen "bench" then
+  os.setlocale "C"
+  for _, name in ipairs { "ops", "gemm", "train" } do benchmark(name) end
+end
+save()
+print(("\n%s.md and .json; %d of %d s"):format(stem, os.time() - o.started, o.limit))
+os.exit(not failed)
