@@ -26,7 +26,9 @@ local CASES = {
   ["long sums"] = {{4, 16, 20, 20}, {8, 3, 3}, {padding = 1}},
 }
 
-local function randn(dtype, ...) return dm.randn({...}, {device = "cpu", dtype = "float64"}):to(dtype) end
+local function randn(dtype, ...)
+  return dm.randn({...}, {device = "cpu", dtype = "float64"}):to(dtype)
+end
 
 -- A leaf of its own on the device; lay: how it lies there.
 local function leaf(x, device, dtype, lay)
