@@ -7,9 +7,11 @@
 -- float32 or 16 bits that spills or holds float64. Kernels of double and int64 may:
 -- their names say so. Our own kernels leave tensor cores to the libraries.
 
--- Kernels that compute in double or int64 without saying so in their names.
+-- Kernels that compute in double or int64 without saying so in their names: numbers of
+-- one thread, draws, elements of a dtype known at run time.
 local WIDE = {}
-for name in ("eye randint sums sample_again times sample_once"):gmatch "%S+" do
+local SCALARS = "eye randint sums sample_again times sample_once scale total adam_time"
+for name in SCALARS:gmatch "%S+" do
   WIDE[name .. "_kernel"] = true
 end
 
