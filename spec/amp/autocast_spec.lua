@@ -1070,7 +1070,11 @@ describe("the cast cache", function()
   end)
 
   it("stays small in a region that never ends", function()
-    local function live() collectgarbage() collectgarbage() return dm.memory_allocated(device.type) end
+    local function live()
+      collectgarbage()
+      collectgarbage()
+      return dm.memory_allocated(device.type)
+    end
     local _ <close> = amp.autocast()
     local function steps(n)
       for i = 1, n do

@@ -194,30 +194,36 @@ static int64_t count_params(lua_State *L, int i) {
 }
 
 /* amp_unscale_(param_groups, scale, found_inf, where) -> how many gradients
-   there were; see dm_amp_unscale */
+   there were on scale's device, how many elsewhere: those are passed over; see
+   dm_amp_unscale */
 static int amp_unscale(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 4);
   const int64_t n = count_params(L, 1);
-  int64_t i = 0, n_grad = 0;
+  const dm_Tensor *scale = dm_check_tensor(L, 2);
+  int64_t i = 0, n_grad = 0, elsewhere = 0;
   dm_Tensor **grads = lua_newuserdatauv(L, sizeof *grads * (size_t)(n ? n : 1), 0);
   for (lua_Integer g = 1; lua_rawgeti(L, 1, g) == LUA_TTABLE; g++) {
     lua_getfield(L, -1, "params");
     for (lua_Integer k = 1; k <= (lua_Integer)lua_rawlen(L, -1) && i < n; k++) {
       lua_rawgeti(L, -1, k);
       grads[i] = dm_check_tensor(L, -1)->grad;
+      if (grads[i] && !dm_device_eq(grads[i]->device, scale->device)) {
+        grads[i] = NULL;
+        elsewhere++;
+      }
       n_grad += grads[i++] != NULL;
       lua_pop(L, 1);
     }
     lua_pop(L, 2);
   }
   if (n_grad > 0) {
-    dm_Tensor *t[3];
-    for (int k = 0; k < 3; k++) t[k] = dm_check_tensor(L, 2 + k);
-    CHECK_AS("GradScaler.unscale_", L, dm_amp_unscale(i, grads, t[0], t[1], t[2]));
+    dm_Tensor *found_inf = dm_check_tensor(L, 3), *where = dm_check_tensor(L, 4);
+    CHECK_AS("GradScaler.unscale_", L, dm_amp_unscale(i, grads, scale, found_inf, where));
   }
   lua_pushinteger(L, n_grad);
-  return 1;
+  lua_pushinteger(L, elsewhere);
+  return 2;
 }
 
 /* amp_note_(history, found_inf, where, step) */

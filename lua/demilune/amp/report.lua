@@ -49,6 +49,16 @@ local function wanted_of(grads)
   return set
 end
 
+-- The gradient where the host reads it. The report's own copy is no op of the script.
+local function on_host(grad)
+  if grad.device == "cpu" then return grad end
+  for self in pairs(open) do self._watch:close() end
+  local ok, host = pcall(grad.to, grad, "cpu")
+  for self in pairs(open) do self._watch:open() end
+  if not ok then error(host, 0) end
+  return host
+end
+
 -- Counts the gradients of params, each times the factor; whether there were any.
 local function look(self, params, factor, scale, wanted)
   local g, any = self._gradients, false
@@ -56,7 +66,7 @@ local function look(self, params, factor, scale, wanted)
     local grad = p.grad
     if grad and (not wanted or wanted[p]) then
       any = true
-      local host = grad:to "cpu"
+      local host = on_host(grad)
       local row = g.of[p]
       if not row then
         row = {name = ("parameter %d %s"):format(i, tostring(p.shape))}

@@ -6,6 +6,7 @@
 -- Scale, counters and found_inf are tensors on the device. scale(), unscale_(),
 -- step() of an optimizer of this library, and update() read none of them; what
 -- asks for a number waits: get_scale(), state_dict(), stats(), skipped().
+-- They lie where the first loss lay. Gradients may lie on several devices.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -181,12 +182,52 @@ local function raise_no_gradient(optimizer)
     "inf and NaN: %s. Likely: %s", table.concat(list, ", "), reason)
 end
 
+local function devices_of(optimizer)
+  local devices = {}
+  for _, group in ipairs(optimizer.param_groups) do
+    for _, p in ipairs(group.params) do
+      if p.grad then devices[p.grad.device] = true end
+    end
+  end
+  return devices
+end
+
+-- The number of the first bad gradient that `where` tells of; huge: of none.
+local function first_of(where)
+  local first = where[1]
+  return first:masked_fill(first:eq(0), math.maxinteger)
+end
+
+-- The gradients on other devices than the scale's, by copies of the scale there.
+-- What is found goes into the record on the scale's device; nothing waits.
+local function unscale_elsewhere(self, optimizer, record)
+  local home, found_inf, where = self._scale.device, record.found_inf, record.where
+  for device in pairs(devices_of(optimizer)) do
+    if device ~= home then
+      local found, place = scalar(0.0, "float32", device),
+        core.zeros(2, {dtype = "int64", device = device})
+      core.amp_unscale_(optimizer.param_groups, self._scale:to(device), found, place)
+      found, place = found:to(home), place:to(home)
+      found_inf:copy_(core.maximum(found_inf, found))
+      where:copy_(core.where(first_of(place):lt(first_of(where)), place, where))
+    end
+  end
+end
+
 -- Without a gradient it changes nothing, the stage neither. Where there are
 -- masters, gradients become float32 first: the quotient may be too small for 16 bits.
 local function unscale(self, optimizer, record)
   if optimizer.widen_gradients then optimizer:widen_gradients() end
-  local n = core.amp_unscale_(optimizer.param_groups, self._scale, record.found_inf, record.where)
-  if n == 0 then return end
+  local here, elsewhere = core.amp_unscale_(optimizer.param_groups, self._scale,
+    record.found_inf, record.where)
+  if here + elsewhere == 0 then return end
+  if elsewhere > 0 then
+    if here == 0 then -- they hold what the last check found
+      record.found_inf:zero_()
+      record.where:zero_()
+    end
+    unscale_elsewhere(self, optimizer, record)
+  end
   record.stage = "unscaled"
   self._open[#self._open + 1] = record
 end

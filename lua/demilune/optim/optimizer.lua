@@ -90,7 +90,8 @@ function Optimizer:zero_grad()
 end
 
 -- One update. closure, if given, computes the loss (with gradients), which is
--- returned. found_inf: a float32 scalar; not 0: nothing is changed.
+-- returned. found_inf: a float32 scalar; not 0: nothing is changed. Groups may lie
+-- on different devices, the parameters of one group on one.
 function Optimizer:step(closure, found_inf)
   core.warn_autocast "step"
   local loss
@@ -98,7 +99,10 @@ function Optimizer:step(closure, found_inf)
     local _ <close> = core.enable_grad()
     loss = closure()
   end
-  for _, group in ipairs(self.param_groups) do self:update(group, found_inf) end
+  for _, group in ipairs(self.param_groups) do
+    local p = group.params[1]
+    self:update(group, found_inf and p and found_inf:to(p.device))
+  end
   self.steps = (self.steps or 0) + 1
   return loss
 end
