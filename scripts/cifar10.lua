@@ -168,9 +168,9 @@ end
 
 local ok, problem = xpcall(function()
   for n = first, epochs do
-    dm.reset_peak_memory_stats()
+    dm.reset_peak_memory_stats(args.device)
     local loss = epoch(n)
-    local peak = dm.max_memory_allocated() / 2^20
+    local peak = dm.max_memory_allocated(args.device) / 2^20
     print(("Epoch %d: loss = %.4f, %s accuracy %.2f %%, peak memory %.1f MiB"):format(n, loss,
       measured, accuracy(), peak))
     assert(dm.save(args.save, state(n)))

@@ -110,10 +110,10 @@ end
 
 local ok, problem = xpcall(function()
   for n = first, args.epochs do
-    dm.reset_peak_memory_stats()
+    dm.reset_peak_memory_stats(args.device)
     local loss = epoch(n)
     print(("epoch %d: train loss %.4f, test accuracy %.2f %%, peak memory %.1f MiB"):format(
-      n, loss, accuracy(), dm.max_memory_allocated() / 2^20))
+      n, loss, accuracy(), dm.max_memory_allocated(args.device) / 2^20))
     assert(dm.save(args.save, state(n)))
     print(("saved %s"):format(args.save))
   end

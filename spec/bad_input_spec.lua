@@ -270,9 +270,12 @@ describe("arguments drawn at random", function()
   after_each(function() sink.sink = noise end)
 
   it("work or raise a text, and leave nothing behind", function()
-    coroutine.wrap(storm)(2000) -- threads, caches
+    local calls, first = 30000, 2000 -- first: threads, caches
+    if DEVICE ~= "cpu" then -- whose allocator keeps its records: the same calls twice
+      calls, first = 8000, 8000
+    end
+    coroutine.wrap(storm)(first)
     local live, bytes = in_use()
-    local calls = 30000
     local share = coroutine.wrap(storm)(calls) / calls
     assert.is_true(share > 0.1 and share < 0.9, "a test of one kind of call only: " .. share)
     local live_after, bytes_after = in_use()

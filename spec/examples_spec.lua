@@ -56,7 +56,8 @@ end
 
 describe("examples:", function()
   it("dtypes: a product is 16-bit, a sum as its inputs, by the device's default", function()
-    has(example "dtypes", "x: float32 {1024, 1}", ("Multiplication: %s {1024, 1024}"):format(here.low),
+    has(example "dtypes", "x: float32 {1024, 1}",
+      ("Multiplication: %s {1024, 1024}"):format(here.low),
       "Addition: float32 {1024, 1}", "conv2d: " .. here.low, "cross_entropy: float32")
     has(example("dtypes", "--dtype", "float16"), "Multiplication: float16", "Addition: float32")
     local lists = example "dtypes"

