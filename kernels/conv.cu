@@ -141,7 +141,7 @@ template <class C, class T> struct Bearer {
 };
 
 template <class C, class T>
-static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles(Product p) {
+static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles_kernel(Product p) {
   DM_SHARED(C, tile_a, DEPTH * PITCH);
   DM_SHARED(C, tile_b, DEPTH * PITCH);
   const int row = (int)threadIdx.x / SIDE, column = (int)threadIdx.x % SIDE;
@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles(Product p) {
 }
 
 /* The pieces' sums, first to last. */
-template <class C, class T> static __global__ void conv_sum(Product p) {
+template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
     C sum = C(0);
     for (int64_t z = 0; z < p.n_piece; z++) sum += ((const C *)p.part)[z * p.numel + i];
@@ -194,7 +194,7 @@ template <class C, class T> static __global__ void conv_sum(Product p) {
 /* ---- few rows: groups of few channels, depthwise first of all ---- */
 
 /* A thread for each element of the output: k is short. */
-template <class C, class T> static __global__ void conv_each(Product p) {
+template <class C, class T> static __global__ void conv_each_kernel(Product p) {
   const int64_t n_b = p.b.k.n_bc / p.b.k.n_c, n_a = p.k / p.b.k.n_bc;
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
     /* the image's columns are nearest to each other */
@@ -223,7 +223,7 @@ template <class C, class T> static __global__ void conv_each(Product p) {
 
 /* A block for each element of the output: k is all pixels of all images. */
 template <class C, class T>
-static __global__ void __launch_bounds__(DM_THREADS) conv_whole(Product p) {
+static __global__ void __launch_bounds__(DM_THREADS) conv_whole_kernel(Product p) {
   DM_SHARED(C, sums, DM_THREADS);
   const int t = (int)threadIdx.x;
   for (int64_t i = blockIdx.x; i < p.numel; i += gridDim.x) {
@@ -372,9 +372,9 @@ template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_
   const int64_t bytes = p->n_piece * p->numel * (int64_t)sizeof(C);
   const dim3 grid((unsigned)n_tile, groups, (unsigned)p->n_piece);
   if (p->n_piece > 1) DM_TRY(dm_cuda_scratch(bytes, &p->part));
-  dm_status st = dm_launch((conv_tiles<C, T>), grid, SIDE * SIDE, 0, *p);
+  dm_status st = dm_launch((conv_tiles_kernel<C, T>), grid, SIDE * SIDE, 0, *p);
   if (p->n_piece > 1 && st == DM_OK)
-    st = dm_launch((conv_sum<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
+    st = dm_launch((conv_sum_kernel<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
   dm_cuda_scratch_free(p->part, bytes);
   return st;
 }
@@ -389,8 +389,9 @@ template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels
                : dm_fail(DM_EARG, "conv2d: an output of %lld elements is too large for cuda",
                          (long long)p->numel);
   }
-  return k_is_pixels ? dm_launch((conv_whole<C, T>), (unsigned)n_block, DM_THREADS, 0, *p)
-                     : dm_launch((conv_each<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
+  return k_is_pixels
+             ? dm_launch((conv_whole_kernel<C, T>), (unsigned)n_block, DM_THREADS, 0, *p)
+             : dm_launch((conv_each_kernel<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
 }
 
 static dm_status check_reach(const dm_ConvDims *d) {
@@ -419,8 +420,8 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
 
 /* y += bias, which is one number a channel. */
 template <class C, class T>
-static __global__ void add_bias(T *y, int64_t numel, int64_t plane, int64_t channels,
-                                const T *bias, int64_t step) {
+static __global__ void add_bias_kernel(T *y, int64_t numel, int64_t plane, int64_t channels,
+                                       const T *bias, int64_t step) {
   for (int64_t i = dm_thread(); i < numel; i += dm_threads())
     dm_put(y + i, dm_get<C, T>(y[i]) + dm_get<C, T>(bias[i / plane % channels * step]));
 }
@@ -428,8 +429,8 @@ static __global__ void add_bias(T *y, int64_t numel, int64_t plane, int64_t chan
 static dm_status finish_bias(const dm_Conv *c) {
   const int64_t plane = c->d.p * c->d.q, numel = c->d.n * c->d.o * plane;
   if (!c->bias) return DM_OK;
-  DM_FLOAT_TYPES(c->dtype, return dm_launch((add_bias<C, T>), dm_blocks(numel), DM_THREADS, 0,
-                                            (T *)c->y.data, numel, plane, c->d.o,
+  DM_FLOAT_TYPES(c->dtype, return dm_launch((add_bias_kernel<C, T>), dm_blocks(numel),
+                                            DM_THREADS, 0, (T *)c->y.data, numel, plane, c->d.o,
                                             (const T *)c->bias, c->bias_step););
 }
 

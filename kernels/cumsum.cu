@@ -69,7 +69,8 @@ template <class C> static __device__ inline C sum_before(C v, C *total) {
 }
 
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) scan_kernel(Lines p, const C *sums) {
+static __global__ void __launch_bounds__(DM_THREADS)
+    cumsum_scan_kernel(Lines p, const C *sums) {
   const int64_t line = blockIdx.x;
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
   C carry = 0;
@@ -104,7 +105,8 @@ template <class C> static dm_status run(Lines p) {
     DM_TRY(dm_cuda_scratch(bytes, &sums));
     st = dm_launch(chunk_sum_kernel<C>, grid, DM_THREADS, 0, p, (C *)sums);
   }
-  if (st == DM_OK) st = dm_launch(scan_kernel<C>, grid, DM_THREADS, 0, p, (const C *)sums);
+  if (st == DM_OK)
+    st = dm_launch(cumsum_scan_kernel<C>, grid, DM_THREADS, 0, p, (const C *)sums);
   if (sums) dm_cuda_scratch_free(sums, bytes);
   return st;
 }

@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* ranks: how many are chosen before each block's tile. */
 template <class Choice>
 static __global__ void __launch_bounds__(DM_THREADS)
-    take_kernel(Choice choice, int64_t n, const int64_t *ranks) {
+    masked_take_kernel(Choice choice, int64_t n, const int64_t *ranks) {
   DM_SHARED(int64_t, sums, DM_WARPS);
   const int64_t first = dm_thread() * EACH;
   bool chosen[EACH];
@@ -84,7 +84,8 @@ template <class Choice> static dm_status compact(const Choice &choice, int64_t n
   DM_TRY(ranks.get(n_tile));
   DM_TRY(dm_launch(count_kernel<Choice>, (unsigned)n_tile, DM_THREADS, 0, choice, n, ranks.p));
   DM_TRY(dm_cuda_scan(ranks.p, n_tile));
-  return dm_launch(take_kernel<Choice>, (unsigned)n_tile, DM_THREADS, 0, choice, n, ranks.p);
+  return dm_launch(masked_take_kernel<Choice>, (unsigned)n_tile, DM_THREADS, 0, choice, n,
+                   ranks.p);
 }
 
 static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, int64_t step,

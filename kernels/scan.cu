@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    add_kernel(int64_t *v, int64_t n, const int64_t *tiles) {
+    scan_add_kernel(int64_t *v, int64_t n, const int64_t *tiles) {
   const int64_t first = dm_thread() * EACH;
   for (int k = 0; k < EACH && first + k < n; k++) v[first + k] += tiles[blockIdx.x];
 }
@@ -32,5 +32,5 @@ dm_status dm_cuda_scan(int64_t *v, int64_t n) {
   DM_TRY(dm_launch(scan_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p));
   if (n_tile <= 1) return DM_OK;
   DM_TRY(dm_cuda_scan(tiles.p, n_tile));
-  return dm_launch(add_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p);
+  return dm_launch(scan_add_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p);
 }
