@@ -10,7 +10,7 @@ local launched = {}
 for line in io.lines(arg[1]) do
   local text, count = line:match "^(.*) (%d+)$"
   local name = text:match "[%w_]+_kernel"
-  launched[name] = (launched[name] or 0) + math.tointeger(count)
+  if name then launched[name] = (launched[name] or 0) + math.tointeger(count) end
 end
 
 local passed, failed, home = 0, 0, {}
