@@ -214,7 +214,7 @@ describe("cuDNN", function()
     end)
   end
   local TWICE = 'convolve(2, "float32") convolve(2, "float32") convolve(3, "bfloat16")'
-  local function own(n) return n.conv_tiles + n.conv_each + n.conv_whole end
+  local function own(n) return n.conv_tiles_kernel + n.conv_each_kernel + n.conv_whole_kernel end
 
   it_counts("is asked once for each kind of convolution", function()
     local n = counts("", TWICE)
