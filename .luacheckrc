@@ -1,4 +1,4 @@
 std = "lua54"
 max_line_length = 100
 cache = false
-files["spec"] = { std = "+busted" }
+files["spec"] = { std = "+busted", globals = { "DEMILUNE_TOLD" } }

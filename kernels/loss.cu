@@ -4,6 +4,7 @@
 
    Rows' losses and weights are folded in a fixed order, on the device. A label that is
    no class is noted and counts as nothing, as an ignored one does. */
+#include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
 #include "kernels/vector.cuh"
 
@@ -111,11 +112,14 @@ template <class C> static dm_status fold_shares(Share<C> **shares, int64_t *n) {
   *n = blocks;
   return DM_OK;
 }
+/* The sum or the mean of n rows' losses into `out`, which has them each where neither
+   is wanted. */
 template <class C, class T>
-static dm_status finish(Share<C> *shares, int64_t n, bool mean, dm_Tensor *out) {
+static dm_status finish(Share<C> *shares, int64_t n, int64_t reduction, dm_Tensor *out) {
+  if (reduction == DM_LOSS_NONE) return DM_OK;
   DM_TRY(fold_shares(&shares, &n));
-  return dm_launch((finish_kernel<C, T>), dim3(1), DM_THREADS, 0, shares, n, mean,
-                   (T *)dm_tensor_data(out));
+  return dm_launch((finish_kernel<C, T>), dim3(1), DM_THREADS, 0, shares, n,
+                   reduction == DM_LOSS_MEAN, (T *)dm_tensor_data(out));
 }
 
 /* ---- cross entropy ---- */
@@ -289,34 +293,35 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* What a call holds until its kernels are launched. */
 struct Held {
-  dm_Tensor *x, *gy, *target, *weight;
-  void *shares;
-  int64_t bytes;
+  dm_Own x, gy, target, weight;
+  dm_Room<char> shares;
 };
-static void release(Held *h) {
-  if (h->shares) dm_cuda_scratch_free(h->shares, h->bytes);
-  dm_tensor_unref(&h->x);
-  dm_tensor_unref(&h->gy);
-  dm_tensor_unref(&h->target);
-  dm_tensor_unref(&h->weight);
-}
 
-static dm_status rows_new(const dm_Call *c, dm_LossRows r, dm_Tensor *target, dm_Tensor *weight,
-                          dm_OptNum ignore, dm_DType dtype, Held *h, LabelRows *rows) {
+/* The rows of logits of x's shape and dtype. Labels are input `label`, the classes'
+   weights the one after it. */
+static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_OptNum ignore,
+                          Held *h, LabelRows *rows) {
   const double v = ignore.v;
-  DM_TRY(dm_dense_new(target, &h->target));
-  DM_TRY(dm_vector_new(weight, dm_compute_dtype(dtype), &h->weight, &rows->weight));
-  h->bytes = share_bytes(r.n, dtype);
-  DM_TRY(dm_cuda_scratch(h->bytes, &h->shares));
+  const dm_DType dtype = (dm_DType)x->dtype;
+  const dm_LossRows r = dm_loss_rows(x->ndim, x->shape);
+  DM_TRY(dm_dense_new(c->in[label], &h->target.t));
+  DM_TRY(dm_vector_new(c->in[label + 1], dm_compute_dtype(dtype), &h->weight.t, &rows->weight));
+  DM_TRY(h->shares.get(share_bytes(r.n, dtype)));
+  const dm_Tensor *target = h->target.t;
   rows->r = r;
   rows->label = {
-      dm_tensor_data(h->target), h->target->dtype, c->base, (int)dm_op_id(c->op), r.c, 0, false,
+      dm_tensor_data(target), target->dtype, c->base, (int)dm_op_id(c->op), r.c, 0, false,
       dm_cuda_faults()};
   if (ignore.set && v == floor(v) && v >= -0x1p63 && v < 0x1p63) {
     rows->label.ignores = true;
     rows->label.ignored = (int64_t)v;
   }
   return DM_OK;
+}
+
+/* Where each row's loss goes; NULL where they are added up. */
+template <class T> static T *each_of(dm_Tensor *out, int64_t reduction) {
+  return reduction == DM_LOSS_NONE ? (T *)dm_tensor_data(out) : NULL;
 }
 
 /* The threads of a row. */
@@ -333,8 +338,8 @@ template <class C, class T>
 static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
-  const T *x = (const T *)dm_tensor_data(h.x);
-  Share<C> *shares = (Share<C> *)h.shares;
+  const T *x = (const T *)dm_tensor_data(h.x.t);
+  Share<C> *shares = (Share<C> *)(void *)h.shares.p;
   return row_runs<T>(rows.r, x, NULL)
              ? dm_launch((cross_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, (C)smoothing,
                          lanes, each, shares)
@@ -345,28 +350,23 @@ static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T
 DM_CUDA_KERNEL(cross_entropy_cuda) {
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
-  const bool none = a->reduction == DM_LOSS_NONE;
-  Held h = {};
+  Held h;
   LabelRows rows;
-  dm_status st = DM_OK;
-  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
-                 (dm_DType)x->dtype, &h, &rows));
-  DM_GO(dm_dense_new(x, &h.x));
+  DM_TRY(rows_new(c, x, 1, a->ignore, &h, &rows));
+  DM_TRY(dm_dense_new(x, &h.x.t));
   DM_FLOAT_TYPES(x->dtype, {
-    st = cross<C, T>(rows, h, a->smoothing, none ? (T *)dm_tensor_data(out) : NULL);
-    if (st == DM_OK && !none)
-      st = finish<C, T>((Share<C> *)h.shares, rows.r.n, a->reduction == DM_LOSS_MEAN, out);
+    Share<C> *shares = (Share<C> *)(void *)h.shares.p;
+    DM_TRY((cross<C, T>(rows, h, a->smoothing, each_of<T>(out, a->reduction))));
+    DM_TRY((finish<C, T>(shares, rows.r.n, a->reduction, out)));
   });
-done:
-  release(&h);
-  return st;
+  return DM_OK;
 }
 
 /* The sum of the rows' weights, at *total; NULL for another reduction than the mean. */
 template <class C>
 static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reduction,
                           Share<C> **total) {
-  Share<C> *shares = (Share<C> *)h.shares;
+  Share<C> *shares = (Share<C> *)(void *)h.shares.p;
   int64_t n = rows.r.n;
   *total = NULL;
   if (reduction != DM_LOSS_MEAN) return DM_OK;
@@ -381,7 +381,7 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h, const dm_C
                                 T *gx) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
-  const T *x = (const T *)dm_tensor_data(h.x), *gy = (const T *)dm_tensor_data(h.gy);
+  const T *x = (const T *)dm_tensor_data(h.x.t), *gy = (const T *)dm_tensor_data(h.gy.t);
   const bool scalar = a->reduction != DM_LOSS_NONE;
   Share<C> *total;
   DM_TRY(total_of<C>(rows, h, a->reduction, &total));
@@ -394,44 +394,31 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h, const dm_C
 
 DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
-  dm_Tensor *x = c->in[1];
+  dm_Tensor *x = c->in[1], *gx = c->out[0];
   const dm_DType dtype = (dm_DType)x->dtype;
-  Held h = {};
+  Held h;
   LabelRows rows;
-  dm_status st = DM_OK;
-  if (c->out[0]->numel == 0) return DM_OK;
-  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[2], c->in[3], a->ignore, dtype, &h,
-                 &rows));
-  DM_GO(dm_dense_new(x, &h.x));
-  DM_GO(dm_dense_as(c->in[0], dtype, &h.gy));
-  DM_FLOAT_TYPES(dtype,
-                 { st = cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(c->out[0])); });
-done:
-  release(&h);
-  return st;
+  if (gx->numel == 0) return DM_OK;
+  DM_TRY(rows_new(c, x, 2, a->ignore, &h, &rows));
+  DM_TRY(dm_dense_new(x, &h.x.t));
+  DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
+  DM_FLOAT_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(gx)); });
 }
 
 DM_CUDA_KERNEL(nll_loss_cuda) {
   const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
-  const bool none = a->reduction == DM_LOSS_NONE;
-  Held h = {};
+  Held h;
   LabelRows rows;
-  dm_status st = DM_OK;
-  DM_GO(rows_new(c, dm_loss_rows(x->ndim, x->shape), c->in[1], c->in[2], a->ignore,
-                 (dm_DType)x->dtype, &h, &rows));
-  DM_GO(dm_dense_new(x, &h.x));
+  DM_TRY(rows_new(c, x, 1, a->ignore, &h, &rows));
+  DM_TRY(dm_dense_new(x, &h.x.t));
   DM_FLOAT_TYPES(x->dtype, {
-    Share<C> *shares = (Share<C> *)h.shares;
-    st = dm_launch((nll_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
-                   (const T *)dm_tensor_data(h.x), none ? (T *)dm_tensor_data(out) : NULL,
-                   shares);
-    if (st == DM_OK && !none)
-      st = finish<C, T>(shares, rows.r.n, a->reduction == DM_LOSS_MEAN, out);
+    Share<C> *shares = (Share<C> *)(void *)h.shares.p;
+    DM_TRY(dm_launch((nll_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
+                     (const T *)dm_tensor_data(h.x.t), each_of<T>(out, a->reduction), shares));
+    DM_TRY((finish<C, T>(shares, rows.r.n, a->reduction, out)));
   });
-done:
-  release(&h);
-  return st;
+  return DM_OK;
 }
 
 template <class C, class T>
@@ -439,25 +426,20 @@ static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t redu
   Share<C> *total;
   DM_TRY(total_of<C>(rows, h, reduction, &total));
   return dm_launch((nll_backward_kernel<C, T>), dm_blocks(rows.r.n), DM_THREADS, 0, rows,
-                   (const T *)dm_tensor_data(h.gy), reduction != DM_LOSS_NONE, total, gx);
+                   (const T *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);
 }
 
 DM_CUDA_KERNEL(nll_loss_backward_cuda) {
   const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
   dm_Tensor *gx = c->out[0];
   const dm_DType dtype = (dm_DType)gx->dtype;
-  Held h = {};
+  Held h;
   LabelRows rows;
-  dm_status st = DM_OK;
   if (gx->numel == 0) return DM_OK;
   DM_CUDA_TRY(
       cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
-  DM_GO(rows_new(c, dm_loss_rows(gx->ndim, gx->shape), c->in[1], c->in[2], a->ignore, dtype, &h,
-                 &rows));
-  DM_GO(dm_dense_as(c->in[0], dtype, &h.gy));
-  DM_FLOAT_TYPES(dtype,
-                 { st = nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });
-done:
-  release(&h);
-  return st;
+  DM_TRY(rows_new(c, gx, 1, a->ignore, &h, &rows));
+  DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
+  DM_FLOAT_TYPES(
+      dtype, { return nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });
 }

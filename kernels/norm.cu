@@ -511,7 +511,7 @@ DM_CUDA_KERNEL(row_norm_backward_cuda) {
   dm_Vector w;
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return clear_vectors(c);
-  DM_GO(dm_dense_as(c->in[0], dtype, &gy));
+  DM_GO(dm_dense_cast(c->in[0], dtype, &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
   DM_GO(dm_vector_new(c->in[2], compute, &own_w, &w));
   DM_GO(dm_cuda_scratch(bytes, &stats));
@@ -639,10 +639,10 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   const bool training = *DM_ATTR(int64_t, c);
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);
-  DM_GO(dm_dense_as(c->in[0], dtype, &own[0]));
+  DM_GO(dm_dense_cast(c->in[0], dtype, &own[0]));
   DM_GO(dm_dense_new(c->in[1], &own[1]));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
-  for (int i = 3; i < 5; i++) DM_GO(dm_dense_as(c->in[i], compute, &own[i]));
+  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
   DM_FLOAT_TYPES(dtype, {
     const Channels ch = channels_of(own[1]);
     GradSums<C, T> sums;

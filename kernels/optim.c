@@ -26,18 +26,26 @@ typedef struct Copy {
 
 typedef struct Table {
   dm_Item *item;
+  dm_Tensor **param; /* of a step's items: the weights */
   Copy *copy;
   int32_t n, n_copy, n_chunk;
   int64_t largest; /* elements */
+  int64_t noise;   /* counters that the items' rounding takes */
 } Table;
+
+static void table_free(Table *t) {
+  dm_free(t->item);
+  dm_free(t->param);
+  dm_free(t->copy);
+}
 
 static dm_status table_open(Table *t, int64_t n, int lanes) {
   memset(t, 0, sizeof *t);
   t->item = dm_alloc_zero((n ? n : 1) * (int64_t)sizeof *t->item);
+  t->param = dm_alloc_zero((n ? n : 1) * (int64_t)sizeof *t->param);
   t->copy = dm_alloc((n ? n : 1) * lanes * (int64_t)sizeof *t->copy);
-  if (t->item && t->copy) return DM_OK;
-  dm_free(t->item);
-  dm_free(t->copy);
+  if (t->item && t->param && t->copy) return DM_OK;
+  table_free(t);
   return dm_fail(DM_EMEM, "cuda: out of memory for a list of %lld tensors", (long long)n);
 }
 
@@ -48,8 +56,9 @@ static dm_status table_close(Table *t, dm_status st) {
     if (st == DM_OK && c->written) st = dm_cuda_copy(c->own, c->dense);
     dm_tensor_unref(&c->dense);
   }
-  dm_free(t->item);
-  dm_free(t->copy);
+  for (int32_t i = 0; i < t->n; i++)
+    if (t->param[i]) dm_settle_copy(t->param[i], st);
+  table_free(t);
   return st;
 }
 
@@ -140,81 +149,64 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 /* ---- steps ---- */
 
 /* Where a step's rounding goes: into the parameter of a master, into a float32
-   weight's 16-bit copy, or up and down by chance. *noise: counters taken so far. */
+   weight's 16-bit copy, or up and down by chance. */
 static dm_status add_twin(Table *t, dm_Item *item, dm_Tensor *param, bool mastered,
-                          bool stochastic, int64_t *noise) {
+                          bool stochastic) {
   dm_Tensor *twin = mastered ? param : dm_fresh_copy(param);
+  t->param[item - t->item] = param;
   item->master = mastered;
   if (twin) return place(t, item, twin, true, &item->twin, &item->twin_dtype);
   if (!stochastic || !dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
   item->rough = true;
-  item->counter = *noise;
-  *noise += (param->numel + 3) / 4;
+  item->counter = t->noise;
+  t->noise += (param->numel + 3) / 4;
   return DM_OK;
 }
 
-/* After the step: autocast asks anew for the copy, which shows the new weight; or
-   has none where the step failed. */
-static void settle(dm_Tensor *param, dm_status st) {
-  if (st != DM_OK) dm_tensor_unref(&param->low);
-  if (param->low) param->low->storage->version = param->storage->version;
-  param->low_dtype = 0;
-}
-
-static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdOptions *o,
-                         int64_t *noise) {
+static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdOptions *o) {
   dm_Tensor *lane[3] = {s->master ? s->master : s->param, s->grad,
                         o->momentum != 0 ? s->momentum : NULL};
   dm_Item *item;
   DM_TRY(add(t, i + 1, 3, lane, 1u | 4u, &item));
   item->first = s->first;
-  return add_twin(t, item, s->param, s->master != NULL, o->stochastic, noise);
+  return add_twin(t, item, s->param, s->master != NULL, o->stochastic);
 }
 
 static dm_status cuda_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
                                const dm_Tensor *found_inf) {
   Table t;
-  int64_t noise = 0;
   DM_TRY(table_open(&t, n, 4));
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
-    if (slots[i].grad) st = sgd_add(&t, i, &slots[i], o, &noise);
-  const dm_Generator g = dm_take_counters(noise, 1);
+    if (slots[i].grad) st = sgd_add(&t, i, &slots[i], o);
+  const dm_Generator g = dm_take_counters(t.noise, 1);
   const uint64_t site = site_of(1, slots->param, n);
   WITH_LIST(st, &t, site, list,
             dm_sgd_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
-  st = table_close(&t, st);
-  for (int64_t i = 0; i < n; i++)
-    if (slots[i].grad) settle(slots[i].param, st);
-  return st;
+  return table_close(&t, st);
 }
 
-static dm_status adam_add(Table *t, int64_t i, const dm_AdamSlot *s, const dm_AdamOptions *o,
-                          int64_t *noise) {
+static dm_status adam_add(Table *t, int64_t i, const dm_AdamSlot *s, const dm_AdamOptions *o) {
   dm_Tensor *lane[5] = {s->master ? s->master : s->param, s->grad, s->exp_avg, s->exp_avg_sq,
                         o->amsgrad ? s->max_exp_avg_sq : NULL};
   dm_Item *item;
   DM_TRY(add(t, i + 1, 5, lane, 1u | 4u | 8u | 16u, &item));
   item->step = dm_tensor_data(s->step);
-  return add_twin(t, item, s->param, s->master != NULL, o->stochastic, noise);
+  return add_twin(t, item, s->param, s->master != NULL, o->stochastic);
 }
 
 static dm_status cuda_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
                                 const dm_Tensor *found_inf) {
   Table t;
-  int64_t noise = 0;
   DM_TRY(table_open(&t, n, 6));
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
-    if (slots[i].grad) st = adam_add(&t, i, &slots[i], o, &noise);
-  const dm_Generator g = dm_take_counters(noise, 1);
+    if (slots[i].grad) st = adam_add(&t, i, &slots[i], o);
+  const dm_Generator g = dm_take_counters(t.noise, 1);
   const uint64_t site = site_of(2, slots->param, n);
   WITH_LIST(st, &t, site, list,
             dm_adam_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
-  st = table_close(&t, st);
-  for (int64_t i = 0; i < n; i++)
-    if (slots[i].grad) settle(slots[i].param, st);
-  return st;
+  return table_close(&t, st);
 }
 
 /* ---- gradient scaling ---- */

@@ -56,7 +56,7 @@ static inline dm_status dm_vector_new(dm_Tensor *t, dm_DType compute, dm_Tensor 
 }
 
 /* t, dense and of that very dtype. */
-static inline dm_status dm_dense_as(dm_Tensor *t, dm_DType dtype, dm_Tensor **own) {
+static inline dm_status dm_dense_cast(dm_Tensor *t, dm_DType dtype, dm_Tensor **own) {
   if (t->dtype == dtype) return dm_dense_new(t, own);
   dm_Tensor *cast;
   DM_TRY(dm_cast_new(t, dtype, &cast));

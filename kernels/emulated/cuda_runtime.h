@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define DM_EMULATED_API __attribute__((visibility("default")))
+#pragma GCC visibility push(default)
 
 /* ---- errors ------------------------------------------------------------------ */
 
@@ -58,10 +58,10 @@ typedef enum cudaError {
 #undef DM_EMULATED_CODE
 } cudaError_t;
 
-DM_EMULATED_API const char *cudaGetErrorName(cudaError_t e);
-DM_EMULATED_API const char *cudaGetErrorString(cudaError_t e);
-DM_EMULATED_API cudaError_t cudaGetLastError(void); /* and forgets it */
-DM_EMULATED_API cudaError_t cudaPeekAtLastError(void);
+const char *cudaGetErrorName(cudaError_t e);
+const char *cudaGetErrorString(cudaError_t e);
+cudaError_t cudaGetLastError(void); /* and forgets it */
+cudaError_t cudaPeekAtLastError(void);
 
 /* ---- devices ----------------------------------------------------------------- */
 
@@ -85,17 +85,16 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 
-DM_EMULATED_API cudaError_t cudaDriverGetVersion(int *version);
-DM_EMULATED_API cudaError_t cudaRuntimeGetVersion(int *version);
-DM_EMULATED_API cudaError_t cudaGetDeviceCount(int *count);
-DM_EMULATED_API cudaError_t cudaSetDevice(int device); /* this host thread's */
-DM_EMULATED_API cudaError_t cudaGetDevice(int *device);
-DM_EMULATED_API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
-DM_EMULATED_API cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr,
-                                                   int device);
-DM_EMULATED_API cudaError_t cudaDeviceSynchronize(void);
-DM_EMULATED_API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
-DM_EMULATED_API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device); /* this host thread's */
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
 /* ---- streams and events ------------------------------------------------------ */
 
@@ -110,18 +109,18 @@ typedef struct CUevent_st *cudaEvent_t;
 #define cudaEventBlockingSync 0x01
 #define cudaEventDisableTiming 0x02
 
-DM_EMULATED_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
-DM_EMULATED_API cudaError_t cudaStreamDestroy(cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaStreamQuery(cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
-DM_EMULATED_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
-DM_EMULATED_API cudaError_t cudaEventCreate(cudaEvent_t *out);
-DM_EMULATED_API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaEventSynchronize(cudaEvent_t e);
-DM_EMULATED_API cudaError_t cudaEventQuery(cudaEvent_t e);
-DM_EMULATED_API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
-DM_EMULATED_API cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *out);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventSynchronize(cudaEvent_t e);
+cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
 
 /* ---- memory ------------------------------------------------------------------ */
 
@@ -151,21 +150,19 @@ struct cudaPointerAttributes {
 #define cudaHostAllocMapped 0x02
 #define cudaHostAllocWriteCombined 0x04
 
-DM_EMULATED_API cudaError_t cudaMalloc(void **out, size_t n);
-DM_EMULATED_API cudaError_t cudaFree(void *p);
-DM_EMULATED_API cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags);
-DM_EMULATED_API cudaError_t cudaFreeHost(void *p);
-DM_EMULATED_API cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
-DM_EMULATED_API cudaError_t cudaMemcpy(void *dst, const void *src, size_t n,
-                                       enum cudaMemcpyKind kind);
-DM_EMULATED_API cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n,
-                                            enum cudaMemcpyKind kind, cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
-                                                int src_device, size_t n, cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaMemset(void *dst, int byte, size_t n);
-DM_EMULATED_API cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s);
-DM_EMULATED_API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out,
-                                                     const void *p);
+cudaError_t cudaMalloc(void **out, size_t n);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
+                            cudaStream_t s);
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device,
+                                size_t n, cudaStream_t s);
+cudaError_t cudaMemset(void *dst, int byte, size_t n);
+cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 
 /* Element types, as the libraries name them. */
 typedef enum cudaDataType_t {
@@ -179,8 +176,7 @@ typedef enum cudaDataType_t {
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
-DM_EMULATED_API cudaError_t cudaFuncSetAttribute(const void *kernel,
-                                                 enum cudaFuncAttribute attr, int value);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr, int value);
 
 /* ---- what only the emulation has ---------------------------------------------- */
 
@@ -194,14 +190,15 @@ DM_EMULATED_API cudaError_t cudaFuncSetAttribute(const void *kernel,
      "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
      "switch"       kernels on another stream than the one before
    -1 for another word. */
-DM_EMULATED_API int64_t dm_emulated_count(const char *what);
+int64_t dm_emulated_count(const char *what);
 
 /* Runs f(arg) on the host with the memory of the current device open to it and
    counts it as a launch of `name`: how a library's entry points (cuBLASLt,
    cuDNN) are answered. A stream of another device fails. f may not launch,
    copy or allocate. */
-DM_EMULATED_API cudaError_t dm_emulated_run(const char *name, cudaStream_t s,
-                                            void (*f)(void *arg), void *arg);
+cudaError_t dm_emulated_run(const char *name, cudaStream_t s, void (*f)(void *arg), void *arg);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,8 @@ optimizers, cudnn.benchmark; float32 means float32 (no TF32).
 import sys
 import time
 
+from answers import number, serve
+
 try:
     import torch
     import torch.nn as nn
@@ -255,15 +257,6 @@ def peak():
     return {"bytes": torch.cuda.max_memory_allocated()}
 
 
-def number(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
 def answer(line):
     name, *words = line.split()
     request = {"about": about, "begin": begin, "time": time_block, "host": host,
@@ -277,16 +270,7 @@ def main():
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
-    for line in iter(sys.stdin.readline, ""):
-        if line == "quit\n":
-            return
-        try:
-            if not torch:
-                raise RuntimeError("no torch")
-            reply = " ".join(f"{k}={v}" for k, v in answer(line).items())
-        except Exception as e:  # whatever it is, the driver prints it in its table
-            reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
-        print(reply, flush=True)
+    serve(torch, answer)
 
 
 main()

@@ -9,6 +9,8 @@ import statistics
 import sys
 import time
 
+from answers import number, serve
+
 try:
     import torch
     import torch.nn as nn
@@ -298,15 +300,6 @@ def about():
     return {"version": torch.__version__, "python": sys.version.split()[0]}
 
 
-def number(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
 def answer(line):
     name, *words = line.split()
     named = dict(w.split("=", 1) for w in words if "=" in w)
@@ -322,16 +315,7 @@ def main():
     if torch:
         torch.manual_seed(1)
         CASES = small_cases()
-    for line in iter(sys.stdin.readline, ""):
-        if line == "quit\n":
-            return
-        try:
-            if not torch:
-                raise RuntimeError("no torch")
-            reply = " ".join(f"{k}={v}" for k, v in answer(line).items())
-        except Exception as e:  # whatever it is, the driver prints it in its table
-            reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
-        print(reply, flush=True)
+    serve(torch, answer)
 
 
 main()

@@ -1,14 +1,51 @@
 -- For specs that compare devices: what one call gives on the CPU and on CUDA.
 local assert = require "luassert"
+local busted = require "busted"
 local dm = require "demilune"
+local folder = require "spec.folder"
 
 local both = {}
 
 both.floats = {"float16", "bfloat16", "float32", "float64"}
 both.dtypes = {"bool", "uint8", "int8", "int16", "int32", "int64", table.unpack(both.floats)}
 
--- Is there no CUDA device? For `if both.missing() then return pending "..." end`.
-function both.missing() return not dm.cuda.is_available() end
+-- Is there no CUDA device? For `if both.missing() then return end` before a file's
+-- first test. One pending test says so, for all files that ask.
+function both.missing()
+  if dm.cuda.is_available() then return false end
+  if not DEMILUNE_TOLD.cuda then
+    busted.describe("spec/cuda", function() busted.pending "wants DEMILUNE_DEVICE=cuda" end)
+  end
+  DEMILUNE_TOLD.cuda = true
+  return true
+end
+
+-- A test of what only the emulation counts: kernels run, calls of libraries, waits.
+function both.it_counts(name, f)
+  busted.it(name, function()
+    if not dm.cuda._count "launch" then return busted.pending "only the emulation counts" end
+    f()
+  end)
+end
+
+-- How often a Lua program in a process of its own, with these variables set, ran what:
+-- by the name of a kernel or of a library's entry point, 0 for any other. The caller
+-- makes the folder, where the process keeps its plans, too.
+function both.counts(environment, program)
+  local list = folder.path "counts"
+  os.remove(list)
+  local script = folder.write("program.lua", 'local dm = require "demilune"\n' .. program)
+  local text, status = folder.run(("LUA_PATH='%s' LUA_CPATH='%s' XDG_CACHE_HOME=%s " ..
+    "DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path, package.cpath,
+    folder.path "cache", list, environment, script))
+  assert.equal(0, status, text)
+  local n = setmetatable({}, {__index = function() return 0 end})
+  for line in io.lines(list) do
+    local name, count = line:match "^([%w_]+).- (%d+)$"
+    n[name] = n[name] + tonumber(count)
+  end
+  return n
+end
 
 -- f's results where tensors without a device are made on `device`.
 function both.on(device, f)

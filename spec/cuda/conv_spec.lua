@@ -1,13 +1,9 @@
 -- Convolutions on CUDA against float64 on the CPU; by cuDNN, and by our own kernels.
 local dm = require "demilune"
+local both = require "spec.cuda.both"
 local folder = require "spec.folder"
 
-local available, why = dm.cuda.is_available()
-if not available then
-  describe("CUDA's convolutions", function() pending("no device: " .. tostring(why)) end)
-  return
-end
-local emulated = dm.cuda.get_device_name "cuda":find "Emulated" ~= nil
+if both.missing() then return end
 
 local EPS = {float16 = 2^-10, bfloat16 = 2^-7, float32 = 2^-23, float64 = 2^-52}
 
@@ -178,37 +174,23 @@ describe("cuDNN", function()
   setup(folder.make)
   teardown(folder.remove)
 
-  -- How often a program ran what; by the name of a kernel or of an entry point.
-  local function counts(environment, program)
-    local list = folder.path "counts"
-    os.remove(list)
-    local script = folder.write("program.lua", [[
-      local dm = require "demilune"
-      local function convolve(n, dtype)
-        local o = {device = "cuda", dtype = dtype}
-        local x, w, bias = dm.ones({n, 8, 6, 6}, o), dm.ones({8, 8, 3, 3}, o), dm.ones({8}, o)
-        x.requires_grad, w.requires_grad = true, true
-        local y = dm.conv2d(x, w, bias)
-        assert(y:equal(dm.full_like(y, 73)))
-        y:sum():backward()
-        assert(w.grad:equal(dm.full_like(w.grad, n * 16)))
-        assert(x.grad:sum():item() == n * 16 * 9 * 64)
-      end
-    ]] .. program)
-    local text, status = folder.run(("LUA_PATH='%s' LUA_CPATH='%s' XDG_CACHE_HOME=%s " ..
-      "DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path, package.cpath,
-      folder.path "cache", list, environment, script))
-    assert.equal(0, status, text)
-    local n = setmetatable({}, {__index = function() return 0 end})
-    for line in io.lines(list) do
-      local name, count = line:match "^([%w_]+).- (%d+)$"
-      n[name] = n[name] + tonumber(count)
+  local MAKE = [[
+    local function convolve(n, dtype)
+      local o = {device = "cuda", dtype = dtype}
+      local x, w, bias = dm.ones({n, 8, 6, 6}, o), dm.ones({8, 8, 3, 3}, o), dm.ones({8}, o)
+      x.requires_grad, w.requires_grad = true, true
+      local y = dm.conv2d(x, w, bias)
+      assert(y:equal(dm.full_like(y, 73)))
+      y:sum():backward()
+      assert(w.grad:equal(dm.full_like(w.grad, n * 16)))
+      assert(x.grad:sum():item() == n * 16 * 9 * 64)
     end
-    return n
+  ]]
+  local function counts(environment, program)
+    return both.counts(environment, MAKE .. program)
   end
   local function it_counts(name, f)
-    it(name, function()
-      if not emulated then return pending "only the emulation counts calls" end
+    both.it_counts(name, function()
       os.execute("rm -rf " .. folder.path "cache")
       f()
     end)

@@ -20,9 +20,7 @@ local function run(variables, program)
   return (text:gsub("%s+$", ""))
 end
 
-if both.missing() then
-  return describe("CUDA's device", function() pending "there is no CUDA device" end)
-end
+if both.missing() then return end
 
 local emulated = dm.cuda.get_device_name():find "^Emulated" ~= nil
 

@@ -1,14 +1,8 @@
 -- Positions, masks and order on CUDA, against the CPU: bit for bit.
 local dm = require "demilune"
+local both = require "spec.cuda.both"
 
-local FLOATS = {"float16", "bfloat16", "float32", "float64"}
-local ALL = {"bool", "uint8", "int8", "int16", "int32", "int64", table.unpack(FLOATS)}
-
-local available, why = dm.cuda.is_available()
-if not available then
-  describe("CUDA's positions", function() pending("no device: " .. tostring(why)) end)
-  return
-end
+if both.missing() then return end
 
 -- Numbers that come again each time: an LCG.
 local state = 1
@@ -43,7 +37,7 @@ local function same(want, got, what)
 end
 
 -- f on CPU tensors and on their copies; equal results.
-local function both(what, f, ...)
+local function agree(what, f, ...)
   local far = {}
   for i, t in ipairs {...} do far[i] = dm.is_tensor(t) and t:to "cuda" or t end
   local want, got = {f(...)}, {f(table.unpack(far))}
@@ -57,32 +51,32 @@ describe("on CUDA", function()
 
   it("elements of every dtype are moved", function()
     local rows, columns = positions(40, 7), positions(40, 5):reshape {8, 5}
-    for _, dtype in ipairs(ALL) do
+    for _, dtype in ipairs(both.dtypes) do
       local x = filled({7, 5}, dtype)
-      both("index_select " .. dtype, function(a, i) return a:index_select(1, i) end, x, rows)
-      both("columns " .. dtype, function(a, i) return a:t():index_select(2, i) end, x, rows)
-      both("gather " .. dtype, function(a, i) return a:gather(1, i) end, x,
+      agree("index_select " .. dtype, function(a, i) return a:index_select(1, i) end, x, rows)
+      agree("columns " .. dtype, function(a, i) return a:t():index_select(2, i) end, x, rows)
+      agree("gather " .. dtype, function(a, i) return a:gather(1, i) end, x,
         filled({30, 5}, "int32", function() return whole(7) + 1 end))
-      both("index_get " .. dtype, function(a, i) return a[i] end, x, columns:clamp(1, 7))
-      both("cat " .. dtype, function(a) return dm.cat({a, a:t():contiguous():t()}, 2) end, x)
-      both("stack " .. dtype, function(a) return dm.stack({a, a}, 3) end, x:t())
-      both("flip " .. dtype, function(a) return a:flip {1, 2} end, x:t())
-      both("tril " .. dtype, function(a) return a:tril(-1), a:triu(1) end, x:t())
-      both("embedding " .. dtype, function(a, i) return dm.nn.functional.embedding(i, a) end,
+      agree("index_get " .. dtype, function(a, i) return a[i] end, x, columns:clamp(1, 7))
+      agree("cat " .. dtype, function(a) return dm.cat({a, a:t():contiguous():t()}, 2) end, x)
+      agree("stack " .. dtype, function(a) return dm.stack({a, a}, 3) end, x:t())
+      agree("flip " .. dtype, function(a) return a:flip {1, 2} end, x:t())
+      agree("tril " .. dtype, function(a) return a:tril(-1), a:triu(1) end, x:t())
+      agree("embedding " .. dtype, function(a, i) return dm.nn.functional.embedding(i, a) end,
         x, columns)
     end
   end)
 
   it("the last of several writers wins", function()
-    for _, dtype in ipairs(ALL) do
+    for _, dtype in ipairs(both.dtypes) do
       local x, i = filled({6, 9}, dtype), positions(500, 6)
       local rows = filled({500, 9}, dtype)
-      both("index_copy", function(a, p, s) return a:index_copy(1, p, s) end, x, i, rows)
-      both("index_copy, dim 2", function(a, p, s) return a:index_copy(2, p, s) end,
+      agree("index_copy", function(a, p, s) return a:index_copy(1, p, s) end, x, i, rows)
+      agree("index_copy, dim 2", function(a, p, s) return a:index_copy(2, p, s) end,
         x:t(), i, rows:t())
-      both("scatter", function(a, p, s) return a:scatter(1, p, s) end, x,
+      agree("scatter", function(a, p, s) return a:scatter(1, p, s) end, x,
         filled({500, 9}, "int64", function() return whole(6) + 1 end), rows)
-      both("put", function(a, p, s)
+      agree("put", function(a, p, s)
         a = a:clone()
         a[p] = s
         return a
@@ -91,19 +85,19 @@ describe("on CUDA", function()
   end)
 
   it("sums are taken in the order of their terms, few and many", function()
-    for _, dtype in ipairs {"int8", "int64", table.unpack(FLOATS)} do
+    for _, dtype in ipairs {"int8", "int64", table.unpack(both.floats)} do
       for _, m in ipairs {1, 32, 33, 2048, 2049, 5000} do
         local what = dtype .. " " .. m
         local x, i = filled({9}, dtype), positions(m, 9)
         local s = filled({m}, "float64", nil):mul(1 / 3):to(dtype)
-        both(what, function(a, p, v) return a:index_add(1, p, v) end, x, i, s)
-        both(what, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
+        agree(what, function(a, p, v) return a:index_add(1, p, v) end, x, i, s)
+        agree(what, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
       end
       local x, s = filled({4, 6}, dtype), filled({70, 6}, dtype)
       local i = filled({70, 6}, "int16", function() return whole(4) + 1 end)
-      both(dtype, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
-      both(dtype, function(a, p, v) return a:t():scatter_add(2, p:t(), v:t()) end, x, i, s)
-      both(dtype, function(a, p, v) return a:t():index_add(2, p, v:t(), {alpha = 3}) end, x,
+      agree(dtype, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
+      agree(dtype, function(a, p, v) return a:t():scatter_add(2, p:t(), v:t()) end, x, i, s)
+      agree(dtype, function(a, p, v) return a:t():index_add(2, p, v:t(), {alpha = 3}) end, x,
         positions(70, 4), s)
     end
   end)
@@ -112,7 +106,7 @@ describe("on CUDA", function()
     for _, dtype in ipairs {"float16", "float32"} do
       local x, s = filled({3, 4200}, dtype), filled({40, 4200}, dtype)
       local i = filled({40, 4200}, "int64", function() return whole(3) + 1 end)
-      both(dtype, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
+      agree(dtype, function(a, p, v) return a:scatter_add(1, p, v) end, x, i, s)
     end
   end)
 
@@ -120,7 +114,7 @@ describe("on CUDA", function()
     for _, m in ipairs {20, 3000} do
       local words, w = positions(m, 11), filled({11, 5}, "float32")
       local gy = filled({m, 5}, "float32"):div(3)
-      both("gradient", function(i, weight, g)
+      agree("gradient", function(i, weight, g)
         weight = weight:detach():requires_grad_()
         dm.nn.functional.embedding(i, weight, {padding_idx = 4}):backward(g)
         return weight.grad
@@ -132,16 +126,16 @@ describe("on CUDA", function()
     for _, n in ipairs {1, 2047, 2049, 9000} do
       local x = filled({n, 2}, "float32")
       local m = filled({n, 1}, "int64", function() return whole(3) end):eq(0)
-      both("select", function(a, k) return a:masked_select(k) end, x, m)
-      both("nonzero", function(k) return k:nonzero() end, m)
-      both("nonzero", function(a) return a:int():nonzero() end, x:t())
-      both("put", function(a, k)
+      agree("select", function(a, k) return a:masked_select(k) end, x, m)
+      agree("nonzero", function(k) return k:nonzero() end, m)
+      agree("nonzero", function(a) return a:int():nonzero() end, x:t())
+      agree("put", function(a, k)
         a = a:clone()
         a[k] = a:masked_select(k):flip {1}
         return a
       end, x, m)
     end
-    both("strided", function(a, k) return a:t():masked_select(k:t()) end,
+    agree("strided", function(a, k) return a:t():masked_select(k:t()) end,
       filled({50, 90}, "int16"), filled({50, 90}, "bool", function() return whole(2) end))
   end)
 
@@ -151,27 +145,27 @@ describe("on CUDA", function()
       if n > 30 then x[{1, 7}], x[{2, 20}], x[{1, 9}] = 0 / 0, -0.0, 1 / 0 end
       for _, down in ipairs {false, true} do
         local what = ("%d %s"):format(n, down)
-        both(what, function(a) return a:sort(-1, down) end, x)
-        both(what, function(a) return a:topk(math.min(n, 5), -1, down) end, x)
+        agree(what, function(a) return a:sort(-1, down) end, x)
+        agree(what, function(a) return a:topk(math.min(n, 5), -1, down) end, x)
       end
-      both("rows", function(a) return a:sort(1) end, x:t():contiguous())
-      both("strided", function(a) return a:t():sort(1, true) end, x)
+      agree("rows", function(a) return a:sort(1) end, x:t():contiguous())
+      agree("strided", function(a) return a:t():sort(1, true) end, x)
     end
     local x = filled({3, 5000}, "int32", function() return whole(40) end)
-    both("most of a line", function(a) return a:topk(4000) end, x)
+    agree("most of a line", function(a) return a:topk(4000) end, x)
   end)
 
   it("every dtype has its order", function()
-    for _, dtype in ipairs(ALL) do
+    for _, dtype in ipairs(both.dtypes) do
       local x = filled({40, 9}, dtype)
-      both("sort " .. dtype, function(a) return a:sort(1) end, x)
-      both("topk " .. dtype, function(a) return a:topk(3, 2) end, x)
+      agree("sort " .. dtype, function(a) return a:sort(1) end, x)
+      agree("topk " .. dtype, function(a) return a:topk(3, 2) end, x)
       if dtype ~= "bool" then
         local edges = dm.tensor({-50, -12.5, 0, 7, 7, 60}, {dtype = "float64"})
         for _, of in ipairs {dtype, "float32", "float64", "int64"} do
           for _, right in ipairs {false, true} do
             local options = {right = right, out_int32 = right}
-            both("bucketize " .. dtype, function(a, e) return dm.bucketize(a, e, options) end,
+            agree("bucketize " .. dtype, function(a, e) return dm.bucketize(a, e, options) end,
               x:t(), (edges:to(of):sort()))
           end
         end

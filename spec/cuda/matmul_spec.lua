@@ -1,16 +1,11 @@
 -- Matrix products on CUDA against float64 on the CPU. Dense and transposed operands
 -- go to cuBLASLt, stepped ones and integers to our own kernel.
 local dm = require "demilune"
+local both = require "spec.cuda.both"
 local folder = require "spec.folder"
 
-local available, why = dm.cuda.is_available()
-if not available then
-  describe("CUDA's matrix products", function() pending("no device: " .. tostring(why)) end)
-  return
-end
-local emulated = dm.cuda.get_device_name "cuda":find "Emulated" ~= nil
+if both.missing() then return end
 
-local FLOATS = {"float16", "bfloat16", "float32", "float64"}
 local WHOLE = {"uint8", "int8", "int16", "int32", "int64"}
 -- the gap after 1.0
 local EPS = {float16 = 2^-10, bfloat16 = 2^-7, float32 = 2^-23, float64 = 2^-52}
@@ -54,7 +49,7 @@ local function close(got, a, b, added, alpha, what)
 end
 
 describe("CUDA's matrix products", function()
-  for _, dtype in ipairs(FLOATS) do
+  for _, dtype in ipairs(both.floats) do
     it("of " .. dtype .. " at odd sizes, however the operands lie", function()
       for _, s in ipairs{{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 65, 2}, {63, 64, 65},
           {130, 67, 31}, {2, 3, 129}} do
@@ -106,7 +101,7 @@ describe("CUDA's matrix products", function()
   end)
 
   it("scale both sides, and beta 0 reads no NaN", function()
-    for _, dtype in ipairs(FLOATS) do
+    for _, dtype in ipairs(both.floats) do
       local a, b = random(dtype, 2, 33, 40), random(dtype, 2, 40, 18)
       local c, nan = random(dtype, 33, 1), dm.full({18}, 0 / 0, {dtype = dtype})
       local o = {beta = 2, alpha = -0.5}
@@ -116,7 +111,7 @@ describe("CUDA's matrix products", function()
   end)
 
   it("linear adds a bias, wherever it lies", function()
-    for _, dtype in ipairs(FLOATS) do
+    for _, dtype in ipairs(both.floats) do
       local x, w, bias = random(dtype, 4, 3, 37), random(dtype, 21, 37), random(dtype, 21)
       local off = dm.cat{bias:narrow(1, 1, 1), bias}:cuda():narrow(1, 2, 21)
       local stepped = dm.stack({bias, bias}, {dim = 2}):cuda():select(2, 1)
@@ -139,50 +134,31 @@ describe("cuBLASLt", function()
   setup(folder.make)
   teardown(folder.remove)
 
-  -- How often a program ran what; by the name of a kernel or of an entry point.
-  local function counts(environment, program)
-    local list = folder.path "counts"
-    os.remove(list)
-    local script = folder.write("program.lua", [[
-      local dm = require "demilune"
-      local function product(m, n, k)
-        local y = dm.ones({m, k}, {device = "cuda"}):matmul(dm.ones({k, n}, {device = "cuda"}))
-        assert(y:cpu():equal(dm.full({m, n}, k)))
-      end
-    ]] .. program)
-    local text, status = folder.run(("LUA_PATH='%s' LUA_CPATH='%s' " ..
-      "DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path, package.cpath, list,
-      environment, script))
-    assert.equal(0, status, text)
-    local n = setmetatable({}, {__index = function() return 0 end})
-    for line in io.lines(list) do
-      local name, count = line:match "^([%w_]+).- (%d+)$"
-      n[name] = n[name] + tonumber(count)
+  local MAKE = [[
+    local function product(m, n, k)
+      local y = dm.ones({m, k}, {device = "cuda"}):matmul(dm.ones({k, n}, {device = "cuda"}))
+      assert(y:cpu():equal(dm.full({m, n}, k)))
     end
-    return n
-  end
-  local function it_counts(name, f)
-    it(name, function()
-      if not emulated then return pending "only the emulation counts calls" end
-      f()
-    end)
+  ]]
+  local function counts(environment, program)
+    return both.counts(environment, MAKE .. program)
   end
   local TWICE = "product(5, 6, 40) product(5, 6, 40) product(5, 6, 41)"
 
-  it_counts("is asked once for each kind of product", function()
+  both.it_counts("is asked once for each kind of product", function()
     local n = counts("", TWICE)
     assert.equal(2, n.cublasLtMatmulAlgoGetHeuristic)
     assert.equal(3, n.cublasLtMatmul)
     assert.equal(0, n.gemm_kernel)
   end)
 
-  it_counts("is asked again for what it forgot", function()
+  both.it_counts("is asked again for what it forgot", function()
     local n = counts("", "for _ = 1, 2 do for k = 1, 1500 do product(1, 1, k) end end")
     assert.equal(3000, n.cublasLtMatmul)
     assert(n.cublasLtMatmulAlgoGetHeuristic > 1500)
   end)
 
-  it_counts("serves each device and stream", function()
+  both.it_counts("serves each device and stream", function()
     local n = counts("", TWICE .. [[
       do
         local _ <close> = dm.device "cuda:1"
@@ -198,7 +174,7 @@ describe("cuBLASLt", function()
     assert.equal(5, n.cublasLtMatmul)
   end)
 
-  it_counts("leaves what it refuses to our own kernel, and is not asked again", function()
+  both.it_counts("leaves what it refuses to our own kernel, and is not asked again", function()
     for name, asked in pairs{cublasLtCreate = 0, cublasLtMatmulAlgoGetHeuristic = 2,
         cublasLtMatmul = 2} do
       local n = counts("DEMILUNE_EMULATED_CUBLASLT_REFUSES=" .. name, TWICE)
@@ -208,7 +184,7 @@ describe("cuBLASLt", function()
     end
   end)
 
-  it_counts("is switched off by DEMILUNE_CUBLASLT=0", function()
+  both.it_counts("is switched off by DEMILUNE_CUBLASLT=0", function()
     local n = counts("DEMILUNE_CUBLASLT=0", TWICE)
     assert.equal(0, n.cublasLtMatmulAlgoGetHeuristic)
     assert.equal(3, n.gemm_kernel)

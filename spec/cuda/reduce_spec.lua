@@ -1,12 +1,9 @@
 -- Reductions, running sums and softmax on CUDA, against the CPU, at sizes that
 -- take every way through the kernels; and twice, with equal bits.
 local dm = require "demilune"
+local both = require "spec.cuda.both"
 
-local available, why = dm.cuda.is_available()
-if not available then
-  describe("CUDA's reductions", function() pending("no device: " .. tostring(why)) end)
-  return
-end
+if both.missing() then return end
 
 local HALF = {"float16", "bfloat16"}
 local FLOATS = {"float32", "float64", table.unpack(HALF)}

@@ -1,7 +1,7 @@
 /* The one door to memory. Small bookkeeping (handles, nodes, tables) comes
-   from dm_alloc; tensor bytes come from the device's allocator, which takes
-   its segments from dm_alloc_pages. The test build can make the n-th request
-   fail, so that every failure path is walked. */
+   from dm_alloc; tensor bytes come from the device's allocator, which asks here
+   whether a request is to fail. The test build can make the n-th one fail, so
+   that every failure path is walked. */
 #ifndef DM_ALLOC_H
 #define DM_ALLOC_H
 

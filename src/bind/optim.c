@@ -41,12 +41,14 @@ static double beta_of(lua_State *L, int group, int i) {
   return v;
 }
 
-/* The tensor t[key], t on top; or NULL. */
-static dm_Tensor *buffer_of(lua_State *L, const char *key) {
-  dm_Tensor *t = NULL;
-  if (lua_getfield(L, -1, key) != LUA_TNIL) t = dm_check_tensor(L, -1);
+/* Where it is wanted, *out = the buffer `key` of the state on top. False: it is
+   not there. */
+static bool take(lua_State *L, bool wanted, const char *key, dm_Tensor **out) {
+  if (!wanted) return true;
+  if (!lua_istable(L, -1)) return false;
+  if (lua_getfield(L, -1, key) != LUA_TNIL) *out = dm_check_tensor(L, -1);
   lua_pop(L, 1);
-  return t;
+  return *out != NULL;
 }
 
 static dm_Tensor *found_inf_of(lua_State *L, int i) {
@@ -66,13 +68,13 @@ static void *push_slots(lua_State *L, size_t size, lua_Integer *n) {
   return slots;
 }
 
-/* Of parameter i (params on top): pushes it and state[it]; false when that is
-   no table. */
-static bool push_state_of(lua_State *L, lua_Integer i, dm_Tensor **param) {
+/* Of parameter i (params on top): pushes it and state[it]. */
+static dm_Tensor *push_state_of(lua_State *L, lua_Integer i) {
   lua_rawgeti(L, -1, i);
-  *param = dm_check_tensor(L, -1);
+  dm_Tensor *param = dm_check_tensor(L, -1);
   lua_pushvalue(L, -1);
-  return lua_rawget(L, 2) == LUA_TTABLE;
+  lua_rawget(L, 2);
+  return param;
 }
 
 /* sgd_step(group, state, found_inf, first): `first` has a true for each
@@ -97,14 +99,11 @@ static int sgd_step(lua_State *L) {
   dm_SgdSlot *slots = push_slots(L, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_SgdSlot *s = &slots[i - 1];
-    const bool has_state = push_state_of(L, i, &s->param);
+    s->param = push_state_of(L, i);
     s->grad = s->param->grad;
     const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && has_state) {
-      if (o.momentum != 0) s->momentum = buffer_of(L, "momentum_buffer");
-      if (mastered) s->master = buffer_of(L, "master");
-    }
-    if (s->grad && ((o.momentum != 0 && !s->momentum) || (mastered && !s->master))) {
+    if (s->grad && !(take(L, o.momentum != 0, "momentum_buffer", &s->momentum) &&
+                     take(L, mastered, "master", &s->master))) {
       lua_pushinteger(L, i);
       return 1;
     }
@@ -141,18 +140,13 @@ static int adam_step(lua_State *L) {
   dm_AdamSlot *slots = push_slots(L, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_AdamSlot *s = &slots[i - 1];
-    const bool has_state = push_state_of(L, i, &s->param);
+    s->param = push_state_of(L, i);
     s->grad = s->param->grad;
     const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && has_state) {
-      s->step = buffer_of(L, "step");
-      s->exp_avg = buffer_of(L, "exp_avg");
-      s->exp_avg_sq = buffer_of(L, "exp_avg_sq");
-      if (o.amsgrad) s->max_exp_avg_sq = buffer_of(L, "max_exp_avg_sq");
-      if (mastered) s->master = buffer_of(L, "master");
-    }
-    if (s->grad && (!s->step || !s->exp_avg || !s->exp_avg_sq || (mastered && !s->master) ||
-                    (o.amsgrad && !s->max_exp_avg_sq))) {
+    if (s->grad && !(take(L, true, "step", &s->step) && take(L, true, "exp_avg", &s->exp_avg) &&
+                     take(L, true, "exp_avg_sq", &s->exp_avg_sq) &&
+                     take(L, o.amsgrad, "max_exp_avg_sq", &s->max_exp_avg_sq) &&
+                     take(L, mastered, "master", &s->master))) {
       lua_pushinteger(L, i);
       return 1;
     }

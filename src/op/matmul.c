@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/vec.h"
-#include "op/dense.h"
 #include "op/matmul.h"
 #include "op/pointwise.h"
 
@@ -245,36 +244,16 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
   memcpy(out, in[0], (size_t)n * sizeof *out);
 }
 
-/* addmm and baddbmm. input as one dense row is a bias; else it is laid into
-   the output first. beta 0 does not read it. */
 dm_status addmm_cpu(dm_Call *c) {
+  static const dm_Pointwise same = {same_f32, same_f64, same_i64};
   dm_Tensor *in = c->in[0], *out = c->out[0];
-  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
   if (out->numel == 0) return DM_OK;
-  dm_Product p = dm_product_of(c->in[1], c->in[2], out);
-  p.alpha = a->alpha;
-  if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p.n && dm_tensor_is_contiguous(in)) {
-    p.bias = dm_tensor_data(in);
-  } else if (a->beta != 0) {
-    static const dm_Pointwise same = {same_f32, same_f64, same_i64};
-    DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
-    p.beta = a->beta;
-  }
+  dm_Product p = dm_addmm_product(c);
+  if (p.beta != 0) DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
   return multiply(&p);
 }
 
-dm_status linear_cpu(dm_Call *c) {
-  dm_Tensor *bias = bias_of(c), *dense = NULL;
-  if (c->out[0]->numel == 0) return DM_OK;
-  dm_Product p = dm_linear_product(c->in[0], c->in[1], c->out[0]);
-  if (bias) {
-    DM_TRY(dm_dense_new(bias, &dense));
-    p.bias = dm_tensor_data(dense);
-  }
-  const dm_status st = multiply(&p);
-  dm_tensor_unref(&dense);
-  return st;
-}
+dm_status linear_cpu(dm_Call *c) { return dm_linear_by(multiply, c); }
 
 /* ---- gradients ---- */
 

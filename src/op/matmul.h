@@ -3,7 +3,7 @@
 #define DM_MATMUL_H
 
 #include "cpu/gemm.h"
-#include "engine/op.h"
+#include "op/dense.h"
 
 typedef struct dm_AddmmAttr {
   double beta, alpha;
@@ -69,6 +69,33 @@ static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *
   wt.stride[0] = w->stride[1];
   wt.stride[1] = w->stride[0];
   return dm_product_of(x, &wt, out);
+}
+
+/* addmm and baddbmm. input as one dense row is a bias; else, where the product's
+   beta is not 0, the kernel lays it into the output first. beta 0 does not read it. */
+static inline dm_Product dm_addmm_product(const dm_Call *c) {
+  const dm_Tensor *in = c->in[0];
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
+  dm_Product p = dm_product_of(c->in[1], c->in[2], c->out[0]);
+  p.alpha = a->alpha;
+  if (a->beta == 1 && in->ndim == 1 && in->shape[0] == p.n && dm_tensor_is_contiguous(in))
+    p.bias = dm_tensor_data(in);
+  else p.beta = a->beta;
+  return p;
+}
+
+/* The kernel of linear, by the device's way to multiply. */
+static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *), dm_Call *c) {
+  dm_Tensor *bias = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  dm_Product p = dm_linear_product(c->in[0], c->in[1], c->out[0]);
+  if (c->n_in > 2 && c->in[2]) {
+    DM_TRY(dm_dense_new(c->in[2], &bias));
+    p.bias = dm_tensor_data(bias);
+  }
+  const dm_status st = multiply(&p);
+  dm_tensor_unref(&bias);
+  return st;
 }
 
 /* As few batch dims as it takes: inner ones that share b and continue a's rows

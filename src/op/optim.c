@@ -180,9 +180,7 @@ static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic) {
     u.noise = &noise;
   }
   const dm_status st = run(&u);
-  if (st != DM_OK) dm_tensor_unref(&param->low);
-  if (param->low) param->low->storage->version = param->storage->version;
-  param->low_dtype = 0;
+  dm_settle_copy(param, st);
   return st;
 }
 

@@ -99,6 +99,13 @@ DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit
    the last step, dropped when it has not. A copy that a graph still reads stays
    with the graph. No room for one only costs the next region a cast. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p);
+/* After p's step: the copy shows the new weight, or is dropped where the step failed;
+   autocast asks anew for the next one. */
+static inline void dm_settle_copy(dm_Tensor *p, dm_status st) {
+  if (st != DM_OK) dm_tensor_unref(&p->low);
+  if (p->low) p->low->storage->version = p->storage->version;
+  p->low_dtype = 0;
+}
 
 /* The functions above as a back end has them, for dm_optim_register (engine/backend.h): called
    with arguments that were checked (lists not empty, all tensors on one device of its). They

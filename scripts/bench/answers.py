@@ -1,0 +1,25 @@
+"""How peer.py and cuda_peer.py talk: one request a line, one answer a line."""
+import sys
+
+
+def number(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def serve(torch, answer):
+    """Prints what answer(line) gives, a dict, as `a=1 b=2` for each line until `quit`."""
+    for line in iter(sys.stdin.readline, ""):
+        if line == "quit\n":
+            return
+        try:
+            if not torch:
+                raise RuntimeError("no torch")
+            reply = " ".join(f"{k}={v}" for k, v in answer(line).items())
+        except Exception as e:  # whatever it is, the driver prints it in its table
+            reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
+        print(reply, flush=True)
