@@ -9,10 +9,10 @@ package.cpath = "./" .. build .. "/lua/?.so;" .. package.cpath
 
 collectgarbage(os.getenv "DEMILUNE_GC" or "incremental")
 
--- Open until the process ends: every spec runs on that device.
 -- What was said of a whole folder (spec/cuda/both.lua); a file's own globals end with it.
 rawset(_G, "DEMILUNE_TOLD", {})
 
+-- Open until the process ends: every spec runs on that device.
 local device = os.getenv "DEMILUNE_DEVICE" or "cpu"
 if device == "cpu" then -- whatever GPUs there are; for the programs that specs start, too
   require("demilune.core")._without_cuda()

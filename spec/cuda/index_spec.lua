@@ -155,6 +155,13 @@ describe("on CUDA", function()
     agree("most of a line", function(a) return a:topk(4000) end, x)
   end)
 
+  it("few of very many are found", function() -- the blocks' counts are summed in blocks
+    local x = dm.zeros((1 << 22) + 5000, {dtype = "uint8"})
+    for _, at in ipairs{1, 70000, 1 << 22, #x} do x[at] = at % 7 + 1 end
+    agree("nonzero", function(a) return a:nonzero() end, x)
+    agree("masked_select", function(a) return a:masked_select(a:gt(0)) end, x)
+  end)
+
   it("every dtype has its order", function()
     for _, dtype in ipairs(both.dtypes) do
       local x = filled({40, 9}, dtype)

@@ -74,6 +74,24 @@ describe("pooling on cuda", function()
     end
   end)
 
+  -- The gradient of the gradient takes the maxima's places from the codes.
+  it_agrees("has second derivatives of maxima", function()
+    for k, how in ipairs(windows) do
+      for _, dtype in ipairs(both.floats) do
+        both.agree(("windows %d, %s"):format(k, dtype), function()
+          local x = plane(dtype, 2, 3, 13, 11):requires_grad_()
+          local y = x:max_pool2d(how.kernel_size, {
+            stride = how.stride, padding = how.padding, dilation = how.dilation,
+            ceil_mode = how.ceil_mode,
+          })
+          local v = dm.ones_like(y):requires_grad_()
+          local gx = dm.autograd.grad(y, x, {grad_outputs = v, create_graph = true})
+          return dm.autograd.grad(gx, v, {grad_outputs = plane(dtype, 2, 3, 13, 11)})
+        end)
+      end
+    end
+  end)
+
   -- Sums of small whole numbers are exact in any order; one division follows.
   local function means(x, f)
     x:requires_grad_()

@@ -56,7 +56,8 @@ blocks.SqueezeExcitation = SqueezeExcitation
 
 function SqueezeExcitation:init(channels, squeezed, activation)
   self.avgpool = nn.AdaptiveAvgPool2d(1)
-  self.fc1, self.fc2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+  self.fc1 = nn.Conv2d(channels, squeezed, 1)
+  self.fc2 = nn.Conv2d(squeezed, channels, 1)
   self.activation = activation()
 end
 

@@ -10,7 +10,8 @@ function LeNet:init(o)
   self.conv1 = nn.Conv2d(o.in_channels, 6, 5, {padding = o.padding})
   self.conv2 = nn.Conv2d(6, 16, 5)
   self.pool = nn.MaxPool2d(2)
-  self.fc1, self.fc2 = nn.Linear(400, 120), nn.Linear(120, 84)
+  self.fc1 = nn.Linear(400, 120)
+  self.fc2 = nn.Linear(120, 84)
   self.fc3 = nn.Linear(84, o.num_classes)
 end
 

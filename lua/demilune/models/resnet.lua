@@ -26,8 +26,10 @@ local BasicBlock = nn.Module:extend "BasicBlock"
 BasicBlock.expansion = 1
 
 function BasicBlock:init(inputs, width, stride)
-  self.conv1, self.bn1 = conv(inputs, width, 3, stride), nn.BatchNorm2d(width)
-  self.conv2, self.bn2 = conv(width, width, 3, 1), nn.BatchNorm2d(width)
+  self.conv1 = conv(inputs, width, 3, stride)
+  self.bn1 = nn.BatchNorm2d(width)
+  self.conv2 = conv(width, width, 3, 1)
+  self.bn2 = nn.BatchNorm2d(width)
   self.downsample = shortcut(inputs, width, stride)
 end
 
@@ -44,9 +46,12 @@ Bottleneck.expansion = 4
 
 function Bottleneck:init(inputs, width, stride)
   local outputs = self.expansion * width
-  self.conv1, self.bn1 = conv(inputs, width, 1, 1), nn.BatchNorm2d(width)
-  self.conv2, self.bn2 = conv(width, width, 3, stride), nn.BatchNorm2d(width)
-  self.conv3, self.bn3 = conv(width, outputs, 1, 1), nn.BatchNorm2d(outputs)
+  self.conv1 = conv(inputs, width, 1, 1)
+  self.bn1 = nn.BatchNorm2d(width)
+  self.conv2 = conv(width, width, 3, stride)
+  self.bn2 = nn.BatchNorm2d(width)
+  self.conv3 = conv(width, outputs, 1, 1)
+  self.bn3 = nn.BatchNorm2d(outputs)
   self.downsample = shortcut(inputs, outputs, stride)
 end
 

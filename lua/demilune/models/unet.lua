@@ -23,7 +23,8 @@ local function twice(x)
 end
 
 function UNet:init(o)
-  self.down, self.up = nn.ModuleList{}, nn.ModuleList{}
+  self.down = nn.ModuleList{}
+  self.up = nn.ModuleList{}
   self.pool = nn.MaxPool2d(2)
   local inputs, width = o.in_channels, o.width
   for _ = 1, o.depth do
