@@ -24,12 +24,11 @@ static const dm_Engine engine = {
 enum { PATH_BYTES = 1024 };
 static char reason[PATH_BYTES + 256];
 
-/* The library's path into buf; false when there is none. */
-static bool find_library(char buf[PATH_BYTES]) {
-  const char *given = getenv("DEMILUNE_CUDA");
+/* The library's path into buf, `given` or found; false when there is none. */
+static bool find_library(const char *given, char buf[PATH_BYTES]) {
   if (given && *given) {
     snprintf(buf, PATH_BYTES, "%s", given);
-    return strcmp(given, "0") != 0 && access(buf, R_OK) == 0;
+    return access(buf, R_OK) == 0;
   }
   Dl_info self;
   if (!dladdr((const void *)&engine, &self) || !self.dli_fname) return false;
@@ -49,7 +48,7 @@ const char *dm_backend_open(dm_DeviceType type) {
   if (type != DM_CUDA) return "there is no such back end";
   const char *given = getenv("DEMILUNE_CUDA");
   if (given && strcmp(given, "0") == 0) return "DEMILUNE_CUDA=0 switches it off";
-  if (!find_library(path)) return "this build has no CUDA part (cuda.so)";
+  if (!find_library(given, path)) return "this build has no CUDA part (cuda.so)";
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     snprintf(reason, sizeof reason, "%s", dlerror());
