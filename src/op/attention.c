@@ -13,8 +13,8 @@
 #include "cpu/gemm.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "op/attention.h"
 #include "op/pointwise.h"
-#include "op/random.h"
 #include "op/rowmath.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
@@ -27,13 +27,6 @@ typedef struct SdpaAttr {
   dm_OptNum scale;
   int64_t enable_gqa;
 } SdpaAttr;
-
-/* drop.p is 0 without dropout; the draw's elements are those of (batch, L, S). */
-typedef struct AttentionAttr {
-  int64_t is_causal;
-  double scale;
-  dm_DropAttr drop;
-} AttentionAttr;
 
 /* ---- matrices ---- */
 
@@ -70,7 +63,7 @@ static char *out_row(const dm_Tensor *t, int64_t batch, int64_t rows, int64_t i,
 /* ---- a block of weights ---- */
 
 typedef struct Job {
-  const AttentionAttr *attr;
+  const dm_AttentionAttr *attr;
   const dm_Tensor *q, *k, *v, *mask; /* mask may be NULL */
   const dm_Tensor *out, *lse;        /* lse (batch, L), of the compute type */
   const dm_Tensor *gy, *gq, *gk, *gv;
@@ -249,7 +242,7 @@ static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
   dm_free(room.scores);
 }
 
-static Job job_of(const AttentionAttr *attr, dm_Tensor *const *qkv, const dm_Tensor *mask) {
+static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_Tensor *mask) {
   const dm_Tensor *q = qkv[0], *k = qkv[1], *v = qkv[2];
   Job j = {.attr = attr, .q = q, .k = k, .v = v, .mask = mask};
   j.L = q->shape[q->ndim - 2];
@@ -286,7 +279,7 @@ dm_status attention_rule(dm_Call *c) {
 }
 
 dm_status attention_cpu(dm_Call *c) {
-  Job j = job_of(DM_ATTR(AttentionAttr, c), c->in, c->n_in > 3 ? c->in[3] : NULL);
+  Job j = job_of(DM_ATTR(dm_AttentionAttr, c), c->in, c->n_in > 3 ? c->in[3] : NULL);
   j.out = c->out[0];
   j.lse = c->out[1];
   if (j.S == 0) return zeros(c->out[0]);
@@ -337,9 +330,9 @@ dm_status attention_backward_rule(dm_Call *c) {
 }
 
 dm_status attention_backward_cpu(dm_Call *c) {
-  Job j = job_of(DM_ATTR(AttentionAttr, c), c->in + 1, c->n_in > 5 ? c->in[5] : NULL);
+  Job j = job_of(DM_ATTR(dm_AttentionAttr, c), c->in + 1, c->n_in > 6 ? c->in[6] : NULL);
   j.gy = c->in[0];
-  j.lse = c->in[4];
+  j.lse = c->in[5];
   j.gq = c->out[0];
   j.gk = c->out[1];
   j.gv = c->out[2];
@@ -348,8 +341,7 @@ dm_status attention_backward_cpu(dm_Call *c) {
   return run(c, &j, dm_numel(nd - 2, j.q->shape), j.L, backward_tasks);
 }
 
-/* ---- the same as a composition: for second derivatives, a mask's gradient, and
-   devices without the kernels ---- */
+/* ---- the same as a composition: for second derivatives and a mask's gradient ---- */
 
 static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 
@@ -368,7 +360,7 @@ static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
 }
 
 /* (..., L, S); dropout is still to come. */
-static dm_Tensor *x_weights(dm_X *x, const AttentionAttr *a, dm_Tensor *q, dm_Tensor *k,
+static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm_Tensor *k,
                             dm_Tensor *mask) {
   dm_Tensor *s = x_scale(x, x_matmul(x, q, x_mt(x, k)), a->scale);
   if (a->is_causal) {
@@ -381,13 +373,13 @@ static dm_Tensor *x_weights(dm_X *x, const AttentionAttr *a, dm_Tensor *q, dm_Te
   return safe_softmax(x, s);
 }
 
-static dm_Tensor *x_drop(dm_X *x, const AttentionAttr *a, dm_Tensor *w) {
+static dm_Tensor *x_drop(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *w) {
   return a->drop.p == 0 ? w : dm_x(x, DM_OP_drop, &a->drop, 1, w);
 }
 
 static void composed_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const AttentionAttr *a = DM_ATTR(AttentionAttr, g);
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
   dm_Tensor *q = g->in[0], *k = g->in[1], *v = g->in[2], *gy = g->gy[0];
   dm_Tensor *w = x_weights(x, a, q, k, g->n_in > 3 ? g->in[3] : NULL);
   dm_Tensor *gw = x_drop(x, a, x_matmul(x, gy, x_mt(x, v)));
@@ -407,10 +399,10 @@ void attention_grad(dm_Grad *g) {
     composed_grad(g);
     return;
   }
-  dm_Tensor *in[6] = {g->gy[0], g->in[0], g->in[1], g->in[2], g->out[1]};
+  dm_Tensor *in[7] = {g->gy[0], g->in[0], g->in[1], g->in[2], g->out[0], g->out[1]};
   dm_Tensor *out[DM_MAX_OUT] = {NULL};
-  if (masked) in[5] = g->in[3];
-  x->st = dm_call(DM_OP_attention_backward, masked ? 6 : 5, in, g->attr, out);
+  if (masked) in[6] = g->in[3];
+  x->st = dm_call(DM_OP_attention_backward, masked ? 7 : 6, in, g->attr, out);
   for (int i = 0; i < 3; i++) g->gx[i] = dm_x_own(x, out[i]);
 }
 
@@ -541,17 +533,17 @@ dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
   DM_TRY(batch_of(c, a->enable_gqa, &b));
   const int64_t L = q->shape[q->ndim - 2], E = q->shape[q->ndim - 1];
   const int64_t S = c->in[1]->shape[q->ndim - 2];
-  AttentionAttr attr = {.is_causal = a->is_causal};
+  const dm_DType type = dm_compute_dtype((dm_DType)q->dtype);
+  dm_AttentionAttr attr = {.is_causal = a->is_causal};
   attr.scale = a->scale.set ? a->scale.v : 1 / sqrt((double)E);
   if (a->dropout_p > 0)
     attr.drop = dm_drop_attr(a->dropout_p, dm_numel(b.n, b.shape) * b.groups * L * S);
   q = spread(x, &b, q, true);
   dm_Tensor *k = spread(x, &b, c->in[1], false), *v = spread(x, &b, c->in[2], false), *y;
+  if (mask && mask->dtype == DM_F64) mask = x_cast(x, mask, type);
   mask = spread_mask(x, &b, mask, L, S);
   if (x->st != DM_OK) return x->st;
-  if (dm_op_has_kernel(DM_OP_attention, q->device))
-    y = dm_x(x, DM_OP_attention, &attr, mask ? 4 : 3, q, k, v, mask);
-  else y = x_matmul(x, x_drop(x, &attr, x_weights(x, &attr, q, k, mask)), v);
+  y = dm_x(x, DM_OP_attention, &attr, mask ? 4 : 3, q, k, v, mask);
   if (b.groups > 1) {
     int64_t shape[DM_MAX_DIM];
     memcpy(shape, b.shape, sizeof shape);

@@ -1,0 +1,528 @@
+/* Attention, softmax(scale q k^T + mask) v, a tile at a time: the (L, S) matrix of
+   weights never stands in memory. Going along the keys, the forward keeps each
+   row's largest score and sum of exponentials (M. Milakov & N. Gimelshein 2018) and
+   writes down the logarithm of that sum; from it the backward has a tile's weights
+   again with one exp (T. Dao et al. 2022).
+
+   A block makes a tile of one result: of y or gq, whose rows are queries, or of gk
+   or gv, whose rows are keys. It walks along the other side: there it makes a tile
+   of scores, turns them into factors, and adds the factors times a tile of an
+   operand. Each sum has one block and one order, so the same bits each time.
+
+   q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
+   dims; broadcast ones have step 0. A row whose keys are all masked out gives 0. */
+#include "kernels/own.cuh"
+#include "kernels/reduce.cuh"
+
+extern "C" {
+#include "op/attention.h"
+}
+
+/* ---- operands ---- */
+
+template <class C> struct alignas(16) Quad { C v[4]; };
+
+/* Matrices in a batch. runs: four neighbours in a row may be loaded as one. */
+struct Operand {
+  const void *data;
+  int64_t row, column, step[DM_MAX_DIM]; /* elements */
+  int dtype;
+  bool runs;
+};
+
+template <class C> struct Attention {
+  Operand q, k, v, gy, mask; /* mask.data may be NULL */
+  void *out;                 /* y, gq, gk or gv */
+  C *lse, *dot;              /* (batch, L): log of the sum of exp(scores); gy times y */
+  int L, S, E, D;
+  int ndim; /* batch dims */
+  int64_t n_batch, size[DM_MAX_DIM];
+  bool causal, drops;
+  C scale, keep; /* what is not dropped is multiplied by keep */
+  float p;
+  dm_Generator generator;
+};
+
+/* Where a batch's matrix begins. */
+template <class C>
+static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand &o,
+                                           int64_t batch) {
+  int64_t at = 0;
+  DM_ROLLED
+  for (int d = p.ndim - 1; d >= 0; d--) {
+    at += batch % p.size[d] * o.step[d];
+    batch /= p.size[d];
+  }
+  return at;
+}
+
+/* One matrix (n_row, n_column); 0 outside. */
+template <class C, class T> struct Matrix {
+  const T *data;
+  int64_t row, column;
+  int n_row, n_column;
+  bool runs;
+
+  __device__ Matrix(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
+      : data((const T *)o.data + offset_of(p, o, batch)), row(o.row), column(o.column),
+        n_row(n), n_column(m), runs(o.runs) {}
+  /* (i, j) and its three neighbours to the right. */
+  __device__ Quad<C> load(int i, int j) const {
+    Quad<C> quad;
+    const T *at = data + i * row + j * column;
+    if (runs && i < n_row && j + 4 <= n_column) {
+      const dm_Run<T, 4> run = *(const dm_Run<T, 4> *)at;
+      for (int n = 0; n < 4; n++) quad.v[n] = dm_get<C, T>(run.v[n]);
+    } else {
+      for (int n = 0; n < 4; n++)
+        quad.v[n] = i < n_row && j + n < n_column ? dm_get<C, T>(at[n * column]) : C(0);
+    }
+    return quad;
+  }
+};
+
+/* ---- tiles ---- */
+
+/* A block's SIDE x SIDE threads have four rows and four columns of a tile each. A
+   tile in shared memory is TILE lines, along which products add up, of SIDE quads.
+   Three of them fill 48 KB with floats, half of it with doubles. */
+template <class C> struct Square {
+  static const int SIDE = sizeof(C) == 8 ? 8 : 16, TILE = 4 * SIDE, THREADS = SIDE * SIDE;
+};
+
+/* Where a quad lies: its place in the line changes every four lines, so that threads
+   which write every fourth line meet all banks. */
+template <class C> static __device__ inline int slot(int line, int quad) {
+  const int side = Square<C>::SIDE;
+  return line * side + (quad ^ (line / 4 & (side - 1)));
+}
+
+/* The matrix from (i, j) on: a row of it is a line. */
+template <class C, class M>
+static __device__ inline void load_rows(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i, int j) {
+  const int side = Square<C>::SIDE;
+  for (int n = threadIdx.x; n < Square<C>::TILE * side; n += Square<C>::THREADS)
+    tile[slot<C>(n / side, n % side)] = m.load(i + n / side, j + n % side * 4);
+}
+
+/* The same, a column of it is a line: four by four elements a thread. */
+template <class C, class M>
+static __device__ inline void load_columns(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i,
+                                           int j) {
+  const int y = threadIdx.x / Square<C>::SIDE, x = threadIdx.x % Square<C>::SIDE;
+  Quad<C> row[4];
+  for (int n = 0; n < 4; n++) row[n] = m.load(i + y * 4 + n, j + x * 4);
+  for (int n = 0; n < 4; n++) {
+    const Quad<C> column = {{row[0].v[n], row[1].v[n], row[2].v[n], row[3].v[n]}};
+    tile[slot<C>(x * 4 + n, y)] = column;
+  }
+}
+
+/* sum += a's part of n lines times b's; lines up to the next fourth are 0. */
+template <class C>
+static __device__ inline void multiply(C (&sum)[4][4], DM_SHARED_PTR(Quad<C>) a,
+                                       DM_SHARED_PTR(Quad<C>) b, int n) {
+  const int y = threadIdx.x / Square<C>::SIDE, x = threadIdx.x % Square<C>::SIDE;
+  const int n_line = n < Square<C>::TILE ? n : Square<C>::TILE;
+  DM_ROLLED
+  for (int line = 0; line < n_line; line += 4) {
+    for (int l = 0; l < 4; l++) {
+      const Quad<C> u = a[slot<C>(line + l, y)], v = b[slot<C>(line + l, x)];
+      for (int r = 0; r < 4; r++)
+        for (int c = 0; c < 4; c++) sum[r][c] += u.v[r] * v.v[c];
+    }
+  }
+}
+
+/* s = TILE rows of a times TILE rows of b. a's tile may be there already. */
+template <class C, class M>
+static __device__ inline void products(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) tile_a,
+                                       DM_SHARED_PTR(Quad<C>) tile_b, const M &a, int i,
+                                       const M &b, int j, bool has_a) {
+  const int depth = a.n_column;
+  for (int r = 0; r < 4; r++)
+    for (int c = 0; c < 4; c++) s[r][c] = 0;
+  for (int e = 0; e < depth; e += Square<C>::TILE) {
+    if (!has_a) load_columns<C>(tile_a, a, i, e);
+    load_columns<C>(tile_b, b, j, e);
+    __syncthreads();
+    multiply<C>(s, tile_a, tile_b, depth - e);
+    __syncthreads();
+  }
+}
+
+/* ---- from products to factors ---- */
+
+/* Four queries from i on and four keys from j on: rows and columns of s, or where the
+   block's rows are keys, columns and rows. */
+template <bool keys, class C>
+static __device__ inline C &pick(C (&s)[4][4], int query, int key) {
+  return s[keys ? key : query][keys ? query : key];
+}
+
+/* What a thread says of its 16 elements passes through its own quads of `room`, so
+   that the code which finds it out is there once and s stays in registers. Then the
+   room is everybody's again. */
+template <class C> static __device__ inline int own_slot(int n) {
+  return n * Square<C>::THREADS + (int)threadIdx.x;
+}
+
+/* s lies in the room while registers are wanted for other things. */
+template <class C>
+static __device__ inline void put_aside(const C (&s)[4][4], DM_SHARED_PTR(Quad<C>) room) {
+  for (int r = 0; r < 4; r++) {
+    const Quad<C> row = {{s[r][0], s[r][1], s[r][2], s[r][3]}};
+    room[own_slot<C>(r)] = row;
+  }
+}
+template <class C>
+static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) room) {
+  for (int r = 0; r < 4; r++) {
+    const Quad<C> row = room[own_slot<C>(r)];
+    for (int c = 0; c < 4; c++) s[r][c] = row.v[c];
+  }
+  __syncthreads();
+}
+
+template <bool keys, class C>
+static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
+                                       DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i,
+                                       int j) {
+  const int64_t base = offset_of(p, p.mask, batch) + j * p.mask.column;
+  const bool is_bool = p.mask.dtype == DM_BOOL;
+  DM_ROLLED
+  for (int r = 0; r < 4; r++) {
+    Quad<C> m;
+    for (int c = 0; c < 4; c++)
+      m.v[c] = i + r < p.L && j + c < p.S
+                   ? dm_load<C>(p.mask.dtype, p.mask.data,
+                                base + (i + r) * p.mask.row + c * p.mask.column)
+                   : C(0);
+    room[own_slot<C>(r)] = m;
+  }
+  for (int r = 0; r < 4; r++) {
+    const Quad<C> m = room[own_slot<C>(r)];
+    for (int c = 0; c < 4; c++) {
+      C &x = pick<keys>(s, r, c);
+      x = !is_bool ? x + m.v[c] : m.v[c] != 0 ? x : -(C)INFINITY;
+    }
+  }
+  __syncthreads();
+}
+
+/* Products become scores, those that are not seen -inf. */
+template <bool keys, class C>
+static __device__ inline void score(const Attention<C> &p, C (&s)[4][4],
+                                    DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i, int j) {
+  for (int r = 0; r < 4; r++)
+    for (int c = 0; c < 4; c++) s[r][c] *= p.scale;
+  if (p.mask.data) add_mask<keys, C>(p, s, room, batch, i, j);
+  for (int r = 0; r < 4; r++)
+    for (int c = 0; c < 4; c++)
+      if (i + r >= p.L || j + c >= p.S || (p.causal && j + c > i + r))
+        pick<keys>(s, r, c) = -(C)INFINITY;
+}
+
+/* Words first .. first + 3 of the draw. */
+static __device__ inline void draw(dm_Generator g, uint64_t first, float u[4]) {
+  const dm_Philox now = dm_philox(g.seed, g.offset + first / 4);
+  const dm_Philox next = first % 4 == 0 ? now : dm_philox(g.seed, g.offset + first / 4 + 1);
+  uint32_t word[8];
+  for (int n = 0; n < 4; n++) {
+    word[n] = now.v[n];
+    word[4 + n] = next.v[n];
+  }
+  for (unsigned by = 0; by < 3; by++)
+    for (int n = 0; n < 7; n++) word[n] = by < first % 4 ? word[n + 1] : word[n];
+  for (int n = 0; n < 4; n++) u[n] = dm_uniform_f32(word[n]);
+}
+
+template <bool keys, class C>
+static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
+                                   DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i, int j) {
+  DM_ROLLED
+  for (int r = 0; r < 4; r++) {
+    float u[4];
+    Quad<C> scale;
+    draw(p.generator, (uint64_t)((batch * p.L + i + r) * p.S + j), u);
+    for (int c = 0; c < 4; c++) scale.v[c] = u[c] < p.p ? C(0) : p.keep;
+    room[own_slot<C>(r)] = scale;
+  }
+  for (int r = 0; r < 4; r++) {
+    const Quad<C> scale = room[own_slot<C>(r)];
+    for (int c = 0; c < 4; c++) {
+      C &x = pick<keys>(s, r, c);
+      x = scale.v[c] == 0 ? C(0) : x * scale.v[c];
+    }
+  }
+  __syncthreads();
+}
+
+/* Scores become weights, by what the forward wrote down. */
+template <bool keys, class C>
+static __device__ inline void weigh(const Attention<C> &p, C (&s)[4][4], int64_t batch, int i) {
+  for (int r = 0; r < 4; r++) {
+    const C lse = i + r < p.L ? p.lse[batch * p.L + i + r] : C(0);
+    for (int c = 0; c < 4; c++) {
+      C &x = pick<keys>(s, r, c);
+      x = x == -(C)INFINITY ? C(0) : dm_exp(x - lse);
+    }
+  }
+}
+
+/* Weights w and g, their gradients, become the gradients of the products; those of
+   weight 0 are 0 whatever the row's other numbers are. */
+template <bool keys, class C>
+static __device__ inline void differentiate(const Attention<C> &p, C (&w)[4][4], C (&g)[4][4],
+                                            int64_t batch, int i) {
+  for (int r = 0; r < 4; r++) {
+    const C dot = i + r < p.L ? p.dot[batch * p.L + i + r] : C(0);
+    for (int c = 0; c < 4; c++) {
+      C &x = pick<keys>(w, r, c);
+      x = x == 0 ? C(0) : x * (pick<keys>(g, r, c) - dot) * p.scale;
+    }
+  }
+}
+
+/* Of each of a thread's four rows: the largest score yet, and this thread's part of
+   the sum of exp(score - top). */
+template <class C> struct Softmax {
+  C top[4], sum[4];
+
+  __device__ Softmax() {
+    for (int r = 0; r < 4; r++) {
+      top[r] = -(C)INFINITY;
+      sum[r] = 0;
+    }
+  }
+  /* Scores become exponentials; what was added up before is to be multiplied by
+     `factor`. A NaN is passed over here and makes the sum NaN. */
+  __device__ void add(C (&s)[4][4], C factor[4]) {
+    for (int r = 0; r < 4; r++) {
+      C now = top[r];
+      for (int c = 0; c < 4; c++) now = s[r][c] > now ? s[r][c] : now;
+      for (int lane = Square<C>::SIDE / 2; lane > 0; lane /= 2) {
+        const C other = __shfl_xor_sync(0xffffffffu, now, lane);
+        now = other > now ? other : now;
+      }
+      const C base = now == -(C)INFINITY ? C(0) : now;
+      factor[r] = dm_exp(top[r] - base);
+      sum[r] *= factor[r];
+      for (int c = 0; c < 4; c++) {
+        s[r][c] = dm_exp(s[r][c] - base);
+        sum[r] += s[r][c];
+      }
+      top[r] = now;
+    }
+  }
+  /* Every thread gets the whole sums. */
+  __device__ void finish() {
+    for (int r = 0; r < 4; r++)
+      for (int lane = Square<C>::SIDE / 2; lane > 0; lane /= 2)
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], lane);
+  }
+};
+
+/* ---- the kernel ---- */
+
+enum Result { Y, GQ, GK, GV };
+
+/* A block's tile of the result is TILE rows and WIDE times TILE columns; two of those
+   take more registers than would let two blocks share a processor. */
+template <class C, class T, Result result, int WIDE>
+static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
+    attention_kernel(Attention<C> p) {
+  const int TILE = Square<C>::TILE, SIDE = Square<C>::SIDE;
+  const bool keys = result == GK || result == GV; /* are the rows */
+  DM_SHARED(Quad<C>, tile_a, TILE * SIDE);
+  DM_SHARED(Quad<C>, tile_b, TILE * SIDE);
+  DM_SHARED(Quad<C>, factors, TILE * SIDE);
+  const int y = threadIdx.x / SIDE * 4, x = threadIdx.x % SIDE * 4;
+  const int n_row = keys ? p.S : p.L, n_column = result == Y || result == GV ? p.D : p.E;
+  const int n_tile = (n_row + TILE - 1) / TILE, tile = (int)blockIdx.x % n_tile;
+  const int column0 = (int)blockIdx.x / n_tile * (WIDE * TILE);
+  /* who has most to do goes first: causal queries see more keys the later they are */
+  const int row0 = (p.causal && !keys ? n_tile - 1 - tile : tile) * TILE;
+  const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
+  for (int64_t batch = blockIdx.y; batch < p.n_batch; batch += gridDim.y) {
+    const Matrix<C, T> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
+    const Matrix<C, T> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
+    Softmax<C> softmax;
+    C sum[WIDE][4][4] = {};
+    for (int line0 = keys && p.causal ? row0 : 0; line0 < n_line; line0 += TILE) {
+      const int i = keys ? line0 + x : row0 + y, j = keys ? row0 + y : line0 + x;
+      C s[4][4];
+      products<C>(s, tile_a, tile_b, keys ? k : q, row0, keys ? q : k, line0,
+                  result == Y && p.E <= TILE && line0 > 0);
+      score<keys, C>(p, s, tile_b, batch, i, j);
+      if (result == Y) {
+        C factor[4];
+        softmax.add(s, factor);
+        for (int w = 0; w < WIDE; w++)
+          for (int r = 0; r < 4; r++)
+            for (int c = 0; c < 4; c++) sum[w][r][c] *= factor[r];
+      } else {
+        weigh<keys>(p, s, batch, i);
+      }
+      if (result == GQ || result == GK) {
+        C g[4][4];
+        put_aside<C>(s, factors);
+        products<C>(g, tile_a, tile_b, keys ? v : gy, row0, keys ? gy : v, line0, false);
+        if (p.drops) drop<keys, C>(p, g, tile_b, batch, i, j);
+        take_back<C>(s, factors);
+        differentiate<keys>(p, s, g, batch, i);
+      } else if (p.drops) {
+        drop<keys, C>(p, s, tile_b, batch, i, j);
+      }
+      for (int c = 0; c < 4; c++) {
+        const Quad<C> column = {{s[0][c], s[1][c], s[2][c], s[3][c]}};
+        factors[slot<C>(x + c, y / 4)] = column;
+      }
+      DM_UNROLLED
+      for (int w = 0; w < WIDE; w++) {
+        const int at = column0 + w * TILE;
+        if (at >= n_column) break;
+        load_rows<C>(tile_b,
+                     result == Y    ? v
+                     : result == GQ ? k
+                     : result == GK ? q
+                                    : gy,
+                     line0, at);
+        __syncthreads();
+        multiply<C>(sum[w], factors, tile_b, n_line - line0);
+        __syncthreads();
+      }
+    }
+    if (result == Y) softmax.finish();
+    DM_UNROLLED
+    for (int r = 0; r < 4; r++) {
+      const int64_t row = batch * n_row + row0 + y + r;
+      if (row0 + y + r >= n_row) break;
+      const C total = softmax.sum[r], scale = result == Y ? 1 / total : C(1);
+      for (int w = 0; w < WIDE; w++)
+        for (int c = 0; c < 4; c++) {
+          const int column = column0 + w * TILE + x + c;
+          const C sum_here = result == Y && total == 0 ? C(0) : sum[w][r][c] * scale;
+          if (column < n_column) dm_put((T *)p.out + row * n_column + column, sum_here);
+        }
+      if (result == Y && column0 == 0 && x == 0)
+        p.lse[row] = total == 0 ? (C)INFINITY : softmax.top[r] + dm_log(total);
+    }
+  }
+}
+
+/* dot = the sum of gy y along each row, which is that of the weights times their
+   gradients; a warp a row. */
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p, const T *y) {
+  const int64_t row = dm_thread() / 32;
+  const int64_t n = row < p.n_batch * p.L ? p.D : 0;
+  C sum = 0;
+  if (n > 0) {
+    const Matrix<C, T> gy(p, p.gy, row / p.L, p.L, p.D);
+    const T *at = gy.data + row % p.L * gy.row;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+      sum += dm_get<C, T>(at[i * gy.column]) * dm_get<C, T>(y[row * n + i]);
+  }
+  sum = dm_warp_sum(sum);
+  if (row < p.n_batch * p.L && threadIdx.x % 32 == 0) p.dot[row] = sum;
+}
+
+/* ---- launches ---- */
+
+static Operand operand_of(const dm_Tensor *t) {
+  Operand o;
+  memset(&o, 0, sizeof o);
+  if (!t) return o;
+  const int nd = t->ndim;
+  const int64_t run = 4 * dm_dtype_size((dm_DType)t->dtype);
+  o.data = dm_tensor_data(t);
+  o.dtype = t->dtype;
+  o.row = t->stride[nd - 2];
+  o.column = t->stride[nd - 1];
+  o.runs = o.column == 1 && o.row % 4 == 0 && (uintptr_t)o.data % (uintptr_t)run == 0;
+  for (int d = 0; d < nd - 2; d++) {
+    o.step[d] = t->stride[d];
+    o.runs = o.runs && o.step[d] % 4 == 0;
+  }
+  return o;
+}
+
+template <class C>
+static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *mask,
+                              Attention<C> *p) {
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, c);
+  const dm_Tensor *q = qkv[0], *k = qkv[1], *v = qkv[2];
+  const int nd = q->ndim;
+  const int64_t size[4] = {q->shape[nd - 2], k->shape[nd - 2], q->shape[nd - 1],
+                           v->shape[nd - 1]};
+  for (int i = 0; i < 4; i++)
+    if (size[i] > INT32_MAX / 2)
+      return dm_fail(DM_EARG, "%s: a dim of %lld elements is too large for cuda", c->op->name,
+                     (long long)size[i]);
+  memset(p, 0, sizeof *p);
+  p->q = operand_of(q);
+  p->k = operand_of(k);
+  p->v = operand_of(v);
+  p->mask = operand_of(mask);
+  p->L = (int)size[0];
+  p->S = (int)size[1];
+  p->E = (int)size[2];
+  p->D = (int)size[3];
+  p->ndim = nd - 2;
+  p->n_batch = dm_numel(nd - 2, q->shape);
+  memcpy(p->size, q->shape, (size_t)p->ndim * sizeof *p->size);
+  p->causal = a->is_causal != 0;
+  p->drops = a->drop.p != 0;
+  p->scale = (C)a->scale;
+  p->keep = (C)dm_drop_scale(a->drop.p);
+  p->p = (float)a->drop.p;
+  p->generator.seed = (uint64_t)a->drop.seed;
+  p->generator.offset = (uint64_t)a->drop.offset;
+  return DM_OK;
+}
+
+template <Result result, class T, class C>
+static dm_status launch(Attention<C> p, dm_Tensor *out) {
+  const int TILE = Square<C>::TILE;
+  const int64_t n_column = out->shape[out->ndim - 1];
+  const int64_t n_tile = dm_ceil_div(out->shape[out->ndim - 2], TILE);
+  const unsigned n_batch = (unsigned)(p.n_batch < 65535 ? p.n_batch : 65535);
+  if (n_batch == 0) return DM_OK;
+  p.out = dm_tensor_data(out);
+  if constexpr (sizeof(C) == 4)
+    if (n_column <= TILE)
+      return dm_launch((attention_kernel<C, T, result, 1>), dim3((unsigned)n_tile, n_batch),
+                       Square<C>::THREADS, 0, p);
+  const dim3 grid((unsigned)(n_tile * dm_ceil_div(n_column, 2 * TILE)), n_batch);
+  return dm_launch((attention_kernel<C, T, result, 2>), grid, Square<C>::THREADS, 0, p);
+}
+
+template <class C, class T> static dm_status backward(dm_Call *c) {
+  Attention<C> p;
+  DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL, &p));
+  const int64_t n_row = p.n_batch * p.L;
+  dm_Room<C> dot;
+  DM_TRY(dot.get(n_row));
+  p.gy = operand_of(c->in[0]);
+  p.lse = (C *)dm_tensor_data(c->in[5]);
+  p.dot = dot.p;
+  DM_TRY(dm_launch((dot_kernel<C, T>), dm_blocks(n_row * 32), DM_THREADS, 0, p,
+                   (const T *)dm_tensor_data(c->in[4])));
+  DM_TRY((launch<GQ, T>(p, c->out[0])));
+  DM_TRY((launch<GK, T>(p, c->out[1])));
+  return launch<GV, T>(p, c->out[2]);
+}
+
+DM_CUDA_KERNEL(attention_cuda) {
+  DM_FLOAT_TYPES(c->out[0]->dtype, {
+    Attention<C> p;
+    DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, &p));
+    p.lse = (C *)dm_tensor_data(c->out[1]);
+    return launch<Y, T>(p, c->out[0]);
+  });
+}
+
+DM_CUDA_KERNEL(attention_backward_cuda) {
+  DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););
+}
