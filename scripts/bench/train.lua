@@ -40,15 +40,15 @@ for _, name in ipairs {
 end
 local TRAININGS = {
   { "mlp", 16, 32, 4, 8, quick = true, goal = 25, tiny = { 16, 32, 4, 8 } },
-  { "cnn", 128, quick = true, goal = 1.5, tiny = { 4 } },
+  { "cnn", 128, quick = true, goal = 1.5, tiny = { 8 } },
   { "lstm", 2, 256, 32, 64, quick = true, goal = 1.5, tiny = { 2, 8, 2, 5 } },
   { "gpt", 6, 384, 6, 256, 8, quick = true, goal = 1.5, tiny = { 2, 16, 2, 8, 2 } },
   { "sine", 128, 256, quick = true, goal = 1.5, tiny = { 16, 8 } },
   { "sine", 256, 256, goal = 1.5 },
   { "sine", 512, 256, goal = 1.5 },
-  { "resnet18", 32, "torchvision", quick = true, goal = 1.5, tiny = { 2, "torchvision", 16 } },
+  { "resnet18", 32, "torchvision", quick = true, goal = 1.5, tiny = { 8, "torchvision", 32 } },
   { "resnet18", 128, "torchvision", goal = 1.5 },
-  { "resnet18", 32, "cifar", quick = true, goal = 1.5, tiny = { 2, "cifar", 8 } },
+  { "resnet18", 32, "cifar", quick = true, goal = 1.5, tiny = { 8, "cifar", 16 } },
   { "resnet18", 128, "cifar", goal = 1.5 },
 }
 
@@ -138,21 +138,6 @@ local function torch()
   return nil, "no torch in " .. python
 end
 
-local PICTURES = { sine = true, resnet18 = true, cnn = true }
-
---- The fastest settings are sought in a process of its own, for the memory's sake.
-local function tuned(case, path)
-  if options.threads == 1 and not PICTURES[case[1]] then
-    return { threads = 1, layout = "contiguous_format" }
-  end
-  local worker, why = torch()
-  if not worker then return nil, why end
-  local found
-  found, why = worker:ask("tune", path, "float32", options.threads, table.unpack(case))
-  worker:close()
-  return found, why
-end
-
 local function theirs(case, dtype, path, settings)
   local worker, why = torch()
   if not worker then return nil, why end
@@ -162,6 +147,23 @@ local function theirs(case, dtype, path, settings)
   if answer then return worker end
   worker:close()
   return nil, why
+end
+
+--- What is asked of PyTorch in a process of its own, for the memory's sake: its fastest
+--- settings, and as many losses as ours, if any. The losses in the plain layout: its
+--- convolutions in the other one sum with larger errors.
+local function scout(case, path, mine)
+  local plain = { threads = options.threads, layout = "contiguous_format" }
+  if not mine and options.threads == 1 then return plain end
+  local worker, why = theirs(case, "float32", path, plain)
+  if not worker then return nil, nil, why end
+  local losses, settings
+  if mine then losses, why = worker:ask("losses", mine.n) end
+  if losses or not mine then
+    settings, why = worker:ask("tune", path, "float32", options.threads, table.unpack(case))
+  end
+  worker:close()
+  return settings, losses, why
 end
 
 --- The largest difference of two losses of the same step, relative to the first loss:
@@ -230,22 +232,16 @@ local function agreement(case, dtype, gap, steps)
   return ("%.1e (%d)"):format(gap, steps)
 end
 
---- Float32 on both sides. The losses of ours are what 16 bits are compared with.
-local function measure_float32(case, mine, other, settings, trains)
-  local losses, agree = nil, "-"
-  if trains then
-    losses = assert(mine:ask("losses", options.steps, options.budget))
-    if other then
-      local answer = assert(other:ask("losses", losses.n))
-      agree = agreement(case, "float32", disagreement(losses, answer), losses.n)
-    end
-  end
+--- Float32 on both sides, after the losses. -> what a step of ours does.
+local function measure_float32(case, mine, other, settings, agree)
+  local trains = agree ~= nil
   local a, b, canaries = blocks(mine, other, trains and options.block or options.block / 4)
   local work, peer = assert(mine:ask "work"), other and assert(other:ask "work")
   local goal = case.goal and other
     and ("%g: %s"):format(case.goal, lib.verdict(lib.ratio(b, a), case.goal, true))
   table.insert(report.speed, {
-    case.name, ms(a), ms(b), faster(a, b), goal or "", share(work, canaries, lib.median(a)), agree,
+    case.name, ms(a), ms(b), faster(a, b), goal or "",
+    share(work, canaries, lib.median(a)), agree or "-",
     settings and ("%d, %s"):format(settings.threads, settings.layout) or "-", off(canaries),
   })
   if trains then
@@ -254,7 +250,7 @@ local function measure_float32(case, mine, other, settings, trains)
       mib(work.resident), mib(peer and peer.resident),
     })
   end
-  return losses, work
+  return work
 end
 
 --- Seconds of a step of PyTorch in 16 bits: the second of two.
@@ -279,7 +275,7 @@ local function measure_half(case, dtype, full, losses, work, path, settings)
   table.insert(report.half, {
     case.name, dtype, ms(a), ("%.2f (1.02: %s)"):format(slower, lib.verdict(slower, 1.02)),
     mib(peak), ("%.2f (0.55: %s)"):format(peak / work.peak, lib.verdict(peak / work.peak, 0.55)),
-    agree, peer and ("%.0f"):format(peer * 1e3) or "-",
+    agree, peer and ("%.3g"):format(peer * 1e3) or "-",
     peer and ("%.1f"):format(peer / lib.median(a)) or "-", off(canaries),
   })
 end
@@ -288,11 +284,14 @@ end
 local function measure(case, path)
   local mine <close>, trains = ours(case, "float32")
   if trains then assert(mine:ask("save", path)) end
-  local settings, why = tuned(case, path)
+  local losses = trains and assert(mine:ask("losses", options.steps, options.budget))
+  local settings, peer, why = scout(case, path, losses)
+  local agree = trains and "-" or nil
+  if peer then agree = agreement(case, "float32", disagreement(losses, peer), losses.n) end
   local other
   if settings then other, why = theirs(case, "float32", path, settings) end
   if not other then trouble("%s: PyTorch: %s", case.name, why) end
-  local losses, work = measure_float32(case, mine, other, settings, trains)
+  local work = measure_float32(case, mine, other, settings, agree)
   if other then other:close() end
   for _, dtype in ipairs(trains and { "bfloat16", "float16" } or {}) do
     if dtype == "bfloat16" or not options.quick then
@@ -324,9 +323,9 @@ print(("%d threads at %s GFLOP/s of multiply-adds and %s GB/s at best. Median [m
 lib.table({ "float32", "ms", "PyTorch ms", "faster", "goal", "of the floor",
   "losses differ (steps)", "PyTorch's threads, layout", "canary off" }, report.speed)
 print("The floor: products at the peak of multiply-adds, or bytes at the bandwidth, what is\n"
-  .. "longer; of a training twice what tensors hold at most. Losses differ by a part of\n"
-  .. "the first. A block whose canary is off, by more than 5 % of the best, had not the\n"
-  .. "whole machine.\n")
+  .. "longer; of a training twice what tensors hold at most. Above 100 %, caches held a part.\n"
+  .. "Losses differ by a part of the first. A block whose canary is off, by more than 5 % of\n"
+  .. "the best, had not the whole machine.\n")
 if #report.memory > 0 then
   lib.table({ "most memory, MiB", "tensors", "PyTorch's", "ratio", "process", "PyTorch's" },
     report.memory)
