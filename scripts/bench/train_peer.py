@@ -133,7 +133,7 @@ class ResNet(nn.Module):
 
 def resnet18(_, stem, *__):
     model = ResNet(stem == "cifar")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4,
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4,
                                 fused=True)
     return model, optimizer, nn.CrossEntropyLoss()
 
