@@ -1,0 +1,283 @@
+-- This project's side of train.lua: one request a line, one answer a line; its twin is
+-- train_peer.py. One process does one case.
+local dm = require "demilune"
+local nn, optim, amp, F = dm.nn, dm.optim, dm.amp, dm.nn.functional
+
+-- ---------------------------------------------------------------------------
+-- One op on much data: how often it must read or write it all
+-- ---------------------------------------------------------------------------
+local begin, ops = {}, {}
+
+function ops.copy(x) return 2, function() return x:clone() end end
+function ops.add(x)
+  local y = dm.randn_like(x)
+  return 3, function() return x + y end
+end
+function ops.exp(x) return 2, function() return x:exp() end end
+function ops.gelu(x) return 2, function() return F.gelu(x) end end
+function ops.sum(x) return 1, function() return x:sum() end end
+function ops.softmax(x) return 2, function() return F.softmax(x, -1) end end
+function ops.layer_norm(x)
+  local norm = nn.LayerNorm(x.shape[2])
+  return 2, function() return norm(x) end
+end
+function ops.cross_entropy(x)
+  local y = dm.randint(1, x.shape[2] + 1, { x.shape[1] })
+  return 1, function() return F.cross_entropy(x, y) end
+end
+
+--- Forward, and backward from a gradient as large as the output.
+local function both_ways(units, f, x)
+  x:requires_grad_()
+  local g = dm.no_grad(function() return dm.randn_like(f(x)) end)
+  return units, function()
+    f(x):backward(g)
+    x.grad = nil
+  end
+end
+function ops.gelu_backward(x) return both_ways(5, F.gelu, x) end
+function ops.softmax_backward(x)
+  return both_ways(5, function(v) return F.softmax(v, -1) end, x)
+end
+function ops.layer_norm_backward(x) return both_ways(5, nn.LayerNorm(x.shape[2]), x) end
+function ops.cross_entropy_backward(x)
+  local y = dm.randint(1, x.shape[2] + 1, { x.shape[1] })
+  return both_ways(3, function(v) return F.cross_entropy(v, y) end, x)
+end
+
+function begin.op(dtype, name, rows, columns)
+  local x = dm.randn(rows, columns):to(dtype)
+  local units, f = ops[name](x)
+  return { step = f, bytes = units * x:numel() * x:element_size() }
+end
+
+function begin.mm(dtype, m, n, k)
+  local a, b = dm.randn(m, k):to(dtype), dm.randn(k, n):to(dtype)
+  return { step = function() return dm.mm(a, b) end, flops = 2 * m * n * k }
+end
+
+-- ---------------------------------------------------------------------------
+-- Training
+-- ---------------------------------------------------------------------------
+-- Multiplications and additions of the products and convolutions of a step: each
+-- weight meets each place of its output once forward, and twice backward, but for the
+-- first layer, whose input needs no gradient.
+local function count_flops(model, x)
+  local total, scale, hooks = 0, 2, {}
+  local function count(weights, y)
+    total = total + 2 * weights * y * scale
+    scale = 3
+  end
+  for _, m in model:named_modules() do
+    if m.class == "LSTM" then
+      hooks[#hooks + 1] = m:register_forward_hook(function(_, _, y)
+        local weights = 0
+        for _, p in ipairs(m:parameters()) do
+          if p.ndim == 2 then weights = weights + p:numel() end
+        end
+        count(weights, y:numel() // m.hidden_size)
+      end)
+    elseif m.weight and m.weight.ndim > 1 and m.class ~= "Embedding" then
+      hooks[#hooks + 1] = m:register_forward_hook(function(_, inputs, y)
+        local shape = m.weight.shape
+        local places = m.class == "Conv2d" and y:numel() // shape[1]
+          or inputs[1]:numel() // inputs[1]:size(-1)
+        count(m.weight:numel(), places)
+      end)
+    end
+  end
+  dm.no_grad(function() model(x) end)
+  for _, hook in ipairs(hooks) do hook:remove() end
+  return total
+end
+
+local function training(dtype, case)
+  local half = dtype ~= "float32"
+  local scaler = amp.GradScaler { device = "cpu", enabled = dtype == "float16" }
+  local region = { device_type = "cpu", enabled = half, dtype = half and dtype or nil }
+  local model, optimizer, x, y = case.model, case.optimizer, case.x, case.y
+  local self = { case = case }
+  function self.step()
+    optimizer:zero_grad()
+    local loss
+    do
+      local _ <close> = amp.autocast(region)
+      loss = case.criterion(model(x), y)
+    end
+    scaler:scale(loss):backward()
+    scaler:step(optimizer)
+    scaler:update()
+    self.loss = loss
+  end
+  return self
+end
+
+local cases = {}
+for kind in pairs { sine = 1, resnet18 = 1, cnn = 1, gpt = 1, lstm = 1, mlp = 1 } do
+  begin[kind] = function(dtype, ...) return training(dtype, cases[kind](...)) end
+end
+
+--- scripts/quantised_sine.lua: 1x1 convolutions on a grid of points.
+function cases.sine(size, hidden)
+  local here = arg[0]:match "^(.*)/" or "."
+  local sine = assert(loadfile(here .. "/../quantised_sine.lua"))("workload")
+  local model = sine.model(hidden, "cpu")
+  local x, y = sine.problem(size, "cpu")
+  return { model = model, optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
+    criterion = nn.MSELoss(), x = x, y = y }
+end
+
+--- Pictures of 32x32 in 10 classes; the stem of torchvision or the one for such pictures.
+--- It learns slowly, for with ten times the rate rounding alone parts two trainings.
+function cases.resnet18(images, stem, side)
+  local model = dm.models.resnet18 { num_classes = 10, small_stem = stem == "cifar" }
+  return { model = model, criterion = nn.CrossEntropyLoss(),
+    optimizer = optim.SGD(model:parameters(),
+      { lr = 1e-3, momentum = 0.9, weight_decay = 1e-4 }),
+    x = dm.randn(images, 3, side or 32, side or 32), y = dm.randint(1, 11, { images }) }
+end
+
+--- The network of scripts/fashion_mnist.lua without its dropout.
+function cases.cnn(images)
+  local model = nn.Sequential {
+    nn.Conv2d(1, 16, 3, { padding = 1, bias = false }), nn.BatchNorm2d(16),
+    nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(16, 32, 3, { padding = 1, bias = false }), nn.BatchNorm2d(32),
+    nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10),
+  }
+  return { model = model, criterion = nn.CrossEntropyLoss(),
+    optimizer = optim.AdamW(model:parameters(), { lr = 1e-3, weight_decay = 1e-2 }),
+    x = dm.randn(images, 1, 28, 28), y = dm.randint(1, 11, { images }) }
+end
+
+--- GPT-2 on 65 characters, without dropout.
+function cases.gpt(layers, width, heads, context, rows)
+  local model = dm.models.gpt2 { n_layer = layers, n_embd = width, n_head = heads,
+    block_size = context, vocab_size = 65, dropout = 0 }
+  return { model = model,
+    optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 }),
+    criterion = function(scores, y) return F.cross_entropy(scores:flatten(1, 2), y:flatten()) end,
+    x = dm.randint(1, 66, { rows, context }), y = dm.randint(1, 66, { rows, context }),
+    -- scores and sums of values, of the half that a position sees
+    more_flops = 3 * layers * 2 * rows * context * context * width }
+end
+
+function cases.lstm(layers, width, rows, steps)
+  local Net = nn.Module:extend "Net"
+  function Net:init()
+    self.rnn = nn.LSTM(width, width, { num_layers = layers, batch_first = true })
+    self.head = nn.Linear(width, 65)
+  end
+  function Net:forward(x) return self.head((self.rnn(x))) end
+  local model = Net()
+  return { model = model, optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
+    criterion = function(scores, y) return F.cross_entropy(scores:flatten(1, 2), y:flatten()) end,
+    x = dm.randn(rows, steps, width), y = dm.randint(1, 66, { rows, steps }) }
+end
+
+function cases.mlp(inputs, hidden, outputs, rows)
+  local model = nn.Sequential { nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs) }
+  return { model = model, criterion = nn.CrossEntropyLoss(),
+    optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
+    x = dm.randn(rows, inputs), y = dm.randint(1, outputs + 1, { rows }) }
+end
+
+-- ---------------------------------------------------------------------------
+-- Requests
+-- ---------------------------------------------------------------------------
+local current, calls -- what was begun, and how many of its steps make a block
+
+local function seconds(n)
+  local step, from = current.step, dm.now()
+  for _ = 1, n do
+    local _ <close> = dm.scope()
+    step()
+  end
+  return dm.now() - from
+end
+
+local requests = {}
+
+--- Begins a case; a training starts from a seed, so that it is the same in any dtype.
+function requests.begin(dtype, kind, ...)
+  dm.manual_seed(1)
+  current = begin[kind](dtype, ...)
+  return { threads = dm.get_num_threads(), trains = current.case and 1 or 0 }
+end
+
+--- Writes weights and batch for the other side.
+function requests.save(path)
+  local case, weights = current.case, {}
+  for name, p in case.model:named_parameters() do weights[name] = p end
+  dm.save(path, { weights = weights, x = case.x, y = case.y })
+  return {}
+end
+
+--- The losses of the first n steps, or of as many as fit so many seconds.
+function requests.losses(n, least)
+  local losses, from = {}, dm.now()
+  for i = 1, n do
+    local _ <close> = dm.scope()
+    current.step()
+    losses["l" .. i] = ("%.9g"):format(current.loss:item())
+    losses.n = i
+    if dm.now() - from > least then break end
+  end
+  return losses
+end
+
+--- Seconds of a step, over a block of about so many seconds.
+function requests.time(least)
+  if not calls then
+    seconds(1)
+    calls = 1
+    local t = seconds(1)
+    while t < least do
+      calls = math.ceil(calls * math.min(2 * least / t, 16))
+      t = seconds(calls)
+    end
+    calls = math.max(1, math.ceil(calls * least / t))
+  end
+  return { seconds = seconds(calls) / calls, steps = calls }
+end
+
+--- The most bytes that tensors held at once in a step (what lives from before counts,
+--- such as weights and moments; gradients do not), the most that the process ever held,
+--- and what a step must do: operations, and bytes that pass through memory.
+function requests.work()
+  local status <close> = assert(io.open "/proc/self/status")
+  local resident = status:read("a"):match "VmHWM:%s*(%d+)" * 1024
+  local case = current.case
+  seconds(1)
+  if case then case.optimizer:zero_grad() end
+  collectgarbage()
+  dm.reset_peak_memory_stats()
+  seconds(1)
+  local peak = dm.max_memory_allocated()
+  return {
+    peak = peak, resident = resident,
+    flops = case and count_flops(case.model, case.x) + (case.more_flops or 0)
+      or current.flops or 0,
+    bytes = current.bytes or 2 * peak, -- all of a training is written, and read again
+  }
+end
+
+local function answer(line)
+  local words = {}
+  for word in line:gmatch "%S+" do words[#words + 1] = tonumber(word) or word end
+  return requests[words[1]](table.unpack(words, 2))
+end
+
+for line in io.lines() do
+  if line == "quit" then break end
+  local ok, reply = xpcall(answer, debug.traceback, line)
+  local words = {}
+  if ok then
+    for key, value in pairs(reply) do words[#words + 1] = ("%s=%s"):format(key, value) end
+  else
+    words[1] = "error " .. tostring(reply):gsub("%s*\n%s*", " / ")
+  end
+  print(table.concat(words, " "))
+  io.stdout:flush()
+end

@@ -1,0 +1,384 @@
+"""The PyTorch side of train.lua: one request a line, one answer a line.
+
+Every case is the twin of the one of the same name in train_ours.lua and starts from
+the weights and the batch that it saved. Eager code; 1 or more threads, channels_last
+or not, as the request says; fused optimizers.
+"""
+import json
+import struct
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit()  # the driver's tables do without this side
+
+
+# ---- what the other side saved ----------------------------------------------
+
+def load(path):
+    """A safetensors file as a dict; positions count from 0 here."""
+    kinds = {"F32": torch.float32, "I64": torch.int64}
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = bytearray(f.read())
+    header.pop("__metadata__", None)
+    found = {}
+    for name, at in header.items():
+        first, last = at["data_offsets"]
+        t = torch.frombuffer(memoryview(data)[first:last], dtype=kinds[at["dtype"]])
+        t = t.reshape(at["shape"]).clone()
+        found[name] = t - 1 if t.dtype == torch.int64 else t
+    return found
+
+
+def start(model, saved):
+    """Its parameters take the saved values, by their names."""
+    prefix = "weights."
+    values = {n[len(prefix):]: t for n, t in saved.items() if n.startswith(prefix)}
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(values.pop(name).reshape(p.shape))
+    if values:
+        raise ValueError(f"the model lacks {', '.join(values)}")
+
+
+# ---- one op on much data ----------------------------------------------------
+
+def both_ways(f, x):
+    """Forward, and backward from a gradient as large as the output."""
+    x.requires_grad_()
+    g = torch.randn_like(f(x))
+
+    def step():
+        f(x).backward(g)
+        x.grad = None
+    return step
+
+
+def op(dtype, name, rows, columns):
+    x = torch.randn(rows, columns).to(dtype)
+    y, labels = torch.randn_like(x), torch.randint(columns, (rows,))
+    norm = nn.LayerNorm(columns)
+    forward = {
+        "copy": torch.clone, "add": lambda v: v + y, "exp": torch.exp, "gelu": F.gelu,
+        "sum": torch.sum, "softmax": lambda v: F.softmax(v, -1), "layer_norm": norm,
+        "cross_entropy": lambda v: F.cross_entropy(v, labels),
+    }
+    if name.endswith("_backward"):
+        return {"step": both_ways(forward[name[:-len("_backward")]], x)}
+    f = forward[name]
+    return {"step": lambda: f(x)}
+
+
+def mm(dtype, m, n, k):
+    a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+    return {"step": lambda: torch.mm(a, b)}
+
+
+# ---- the networks -----------------------------------------------------------
+
+def sine(_, hidden):
+    layers = []
+    for inputs in (2, hidden, hidden):
+        layers += [nn.Conv2d(inputs, hidden, 1), nn.BatchNorm2d(hidden), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Conv2d(hidden, 1, 1))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True), nn.MSELoss()
+
+
+def conv(inputs, outputs, size, stride):
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and a way around them."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        self.conv1, self.bn1 = conv(inputs, width, 3, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv(width, width, 3, 1), nn.BatchNorm2d(width)
+        self.downsample = nn.Sequential()
+        if stride != 1 or inputs != width:
+            self.downsample = nn.Sequential(conv(inputs, width, 1, stride), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = self.bn2(self.conv2(y))
+        y += self.downsample(x)
+        return F.relu(y, inplace=True)
+
+
+class ResNet(nn.Module):
+    def __init__(self, small):
+        super().__init__()
+        self.conv1 = conv(3, 64, 3, 1) if small else conv(3, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.pool = nn.Identity() if small else nn.MaxPool2d(3, 2, 1)
+        self.layer1, self.layer2 = self.layer(64, 64, 1), self.layer(64, 128, 2)
+        self.layer3, self.layer4 = self.layer(128, 256, 2), self.layer(256, 512, 2)
+        self.fc = nn.Linear(512, 10)
+
+    @staticmethod
+    def layer(inputs, width, stride):
+        return nn.Sequential(Block(inputs, width, stride), Block(width, width, 1))
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def resnet18(_, stem, *__):
+    model = ResNet(stem == "cifar")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4,
+                                fused=True)
+    return model, optimizer, nn.CrossEntropyLoss()
+
+
+def cnn(_):
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2, fused=True)
+    return model, optimizer, nn.CrossEntropyLoss()
+
+
+class Conv1D(nn.Module):
+    """A linear layer with its weight as (inputs, outputs), as GPT-2 has it."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])
+
+
+class Layer(nn.Module):
+    """Attention and a network of two layers, each after a norm and added."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.ModuleDict({"c_attn": Conv1D(3 * width, width),
+                                   "c_proj": Conv1D(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": Conv1D(4 * width, width),
+                                  "c_proj": Conv1D(width, 4 * width)})
+
+    def forward(self, x):
+        b, t, width = x.shape
+        qkv = self.attn["c_attn"](self.ln_1(x)).view(b, t, 3, self.heads, -1)
+        y = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
+        x = x + self.attn["c_proj"](y.transpose(1, 2).reshape(b, t, width))
+        y = F.gelu(self.mlp["c_fc"](self.ln_2(x)), approximate="tanh")
+        return x + self.mlp["c_proj"](y)
+
+
+class GPT(nn.Module):
+    def __init__(self, layers, width, heads, context):
+        super().__init__()
+        self.transformer = nn.ModuleDict({
+            "wte": nn.Embedding(65, width), "wpe": nn.Embedding(context, width),
+            "h": nn.Sequential(*(Layer(width, heads) for _ in range(layers))),
+            "ln_f": nn.LayerNorm(width)})
+
+    def forward(self, ids):
+        net = self.transformer
+        x = net["wte"](ids) + net["wpe"](torch.arange(ids.shape[1]))
+        return F.linear(net["ln_f"](net["h"](x)), net["wte"].weight)
+
+
+def flat_cross_entropy(scores, y):
+    return F.cross_entropy(scores.flatten(0, 1), y.flatten())
+
+
+def gpt(layers, width, heads, context, _):
+    model = GPT(layers, width, heads, context)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+    return model, optimizer, flat_cross_entropy
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layers, width):
+        super().__init__()
+        self.rnn = nn.LSTM(width, width, num_layers=layers, batch_first=True)
+        self.head = nn.Linear(width, 65)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+def lstm(layers, width, *_):
+    model = Recurrent(layers, width)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True), flat_cross_entropy
+
+
+def mlp(inputs, hidden, outputs, _):
+    model = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    return model, optimizer, nn.CrossEntropyLoss()
+
+
+# ---- training ---------------------------------------------------------------
+
+def training(path, dtype, layout, kind, args):
+    saved = load(path)
+    model, optimizer, criterion = NETWORKS[kind](*args)
+    start(model, saved)
+    x, y = saved["x"], saved["y"]
+    if layout == "channels_last":
+        model.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    half = dtype != torch.float32
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
+    self = {"model": model, "optimizer": optimizer, "batch": (x, y)}
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=dtype if half else None, enabled=half):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        self["loss"] = loss.detach()
+    self["step"] = step
+    return self
+
+
+NETWORKS = {"sine": sine, "resnet18": resnet18, "cnn": cnn, "gpt": gpt, "lstm": lstm, "mlp": mlp}
+CURRENT = {}
+
+
+# ---- requests ---------------------------------------------------------------
+
+def seconds(n):
+    step = CURRENT["step"]
+    begin_at = time.perf_counter()
+    for _ in range(n):
+        step()
+    return time.perf_counter() - begin_at
+
+
+def about():
+    return {"version": torch.__version__}
+
+
+def begin(path, dtype, threads, layout, kind, *args):
+    """A case with so many threads, in contiguous_format or channels_last."""
+    global CURRENT
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    dtype = getattr(torch, dtype)
+    CURRENT = {}
+    if kind in NETWORKS:
+        CURRENT = training(path, dtype, layout, kind, args)
+    else:
+        CURRENT = {"op": op, "mm": mm}[kind](dtype, *args)
+    return {}
+
+
+def tune(path, dtype, threads, kind, *args):
+    """The fastest number of threads and layout: the best of three short blocks each."""
+    layouts = ["contiguous_format"]
+    if kind in NETWORKS and load(path)["x"].ndim == 4:
+        layouts.append("channels_last")
+    found = []
+    for layout in layouts:
+        for n in range(1, threads + 1):
+            begin(path, dtype, n, layout, kind, *args)
+            found.append((min(time_block(0.05)["seconds"] for _ in range(3)), n, layout))
+    _, n, layout = min(found)
+    return {"threads": n, "layout": layout}
+
+
+def losses(n):
+    """The losses of the first n steps."""
+    out = {}
+    for i in range(1, n + 1):
+        CURRENT["step"]()
+        out[f"l{i}"] = f"{CURRENT['loss'].item():.9g}"
+    return out
+
+
+def time_block(least):
+    """Seconds of a step, over a block of about so many seconds."""
+    if "n" not in CURRENT:
+        seconds(1)
+        n, t = 1, seconds(1)
+        while t < least:
+            n = int(n * min(2 * least / t, 16)) + 1
+            t = seconds(n)
+        CURRENT["n"] = max(1, int(n * least / t) + 1)
+    return {"seconds": seconds(CURRENT["n"]) / CURRENT["n"], "steps": CURRENT["n"]}
+
+
+def steps(n):
+    """Seconds of a step, of n steps and no more."""
+    return {"seconds": seconds(n) / n, "steps": n}
+
+
+def tensor_peak():
+    """Peak of live bytes over a training step, as the CPU allocator reports each block
+    to the profiler, in order of time: what lives from before, such as weights, moments,
+    buffers and batch, and what the step adds on top."""
+    from torch.profiler import ProfilerActivity, profile
+    model, optimizer = CURRENT["model"], CURRENT["optimizer"]
+    optimizer.zero_grad(set_to_none=True)
+    live = [*CURRENT["batch"], *model.parameters(), *model.buffers()]
+    for s in optimizer.state.values():
+        live += [v for v in s.values() if torch.is_tensor(v)]
+    before = sum(v.untyped_storage().nbytes() for v in live)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
+        CURRENT["step"]()
+    sizes = [(e.start_ns(), e.nbytes()) for e in p.profiler.kineto_results.events()
+             if e.name() == "[memory]"]
+    level = peak = 0
+    for _, n in sorted(sizes, key=lambda s: s[0]):
+        level += n
+        peak = max(peak, level)
+    return before + peak
+
+
+def work():
+    """The most bytes that tensors held in a step, and that the process ever held."""
+    with open("/proc/self/status") as f:
+        lines = dict(line.split(":", 1) for line in f)
+    resident = int(lines["VmHWM"].split()[0]) * 1024
+    return {"peak": tensor_peak() if "model" in CURRENT else 0, "resident": resident}
+
+
+REQUESTS = {"about": about, "begin": begin, "tune": tune, "losses": losses, "time": time_block,
+            "steps": steps, "work": work}
+
+
+def number(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def main():
+    for line in iter(sys.stdin.readline, ""):
+        if line == "quit\n":
+            return
+        try:
+            name, *words = line.split()
+            answer = REQUESTS[name](*map(number, words))
+            reply = " ".join(f"{k}={v}" for k, v in answer.items())
+        except Exception as e:  # whatever it is, the driver prints it
+            reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
+        print(reply, flush=True)
+
+
+main()
