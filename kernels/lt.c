@@ -7,12 +7,11 @@
    answer, with the descriptors, is kept as a plan. A kind that it refuses is
    remembered too, and left to our own kernel. */
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "kernels/gemm.h"
 #include "kernels/library.h"
+#include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 };
 
@@ -32,54 +31,20 @@ enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 }
   X(cublasLtMatmulAlgoGetHeuristic)       \
   X(cublasLtMatmul)
 
-typedef struct Library {
-#define ENTRY(NAME) __typeof__(&NAME) NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-} Library;
+DM_LIBRARY(lt, ENTRIES, "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 /* Guarded by `lock`, as everything below: descriptors are written and read for
    each product. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Library lt;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cublasLtHandle_t handles[MAX_DEVICE];
-
-#ifdef DM_EMULATED
-static bool load(void) {
-#define ENTRY(NAME) lt.NAME = NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return true;
-}
-#else
-/* POSIX lets a symbol be a function; ISO C wants the detour. */
-static bool find(void *library, const char *name, void *out) {
-  void *const symbol = dlsym(library, name);
-  memcpy(out, &symbol, sizeof symbol);
-  return symbol != NULL;
-}
-static bool load(void) {
-  static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                      "libcublasLt.so", NULL};
-  char why[256];
-  void *const library = dm_cuda_library(names, why, sizeof why);
-  bool ok = library != NULL;
-#define ENTRY(NAME) ok = ok && find(library, #NAME, &lt.NAME);
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return ok;
-}
-#endif
 
 static bool is_good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
 
 /* The device's handle; NULL where the library does not serve. */
 static cublasLtHandle_t handle_of(int device) {
-  if (state == UNTRIED) {
-    const char *wanted = getenv("DEMILUNE_CUBLASLT");
-    state = !(wanted && strcmp(wanted, "0") == 0) && load() ? OPEN : MISSING;
-  }
+  if (state == UNTRIED)
+    state = !dm_cuda_is_off("DEMILUNE_CUBLASLT") && lt_open() ? OPEN : MISSING;
   if (state == MISSING || device >= MAX_DEVICE) return NULL;
   if (!handles[device] && !is_good(lt.cublasLtCreate(&handles[device]))) state = MISSING;
   return handles[device];
@@ -281,16 +246,6 @@ static bool plan_make(Plan *p, cublasLtHandle_t handle, const void *bias) {
          make_layout(k, k->n, k->m, k->n, k->step_c, &p->c) && choose(p, handle);
 }
 
-static uint64_t hash_of(const Key *key) {
-  uint64_t h = 0, word;
-  for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-    memcpy(&word, (const char *)key + i, sizeof word);
-    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-    h ^= h >> 29;
-  }
-  return h;
-}
-
 /* Gives up what it holds, but not that it was refused. */
 static void plan_refuse(Plan *p) {
   plan_free(p);
@@ -298,9 +253,13 @@ static void plan_refuse(Plan *p) {
 }
 
 static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const void *bias) {
-  Plan *row = plans[hash_of(key) % ROWS];
-  for (int i = 0; i < PER_ROW; i++)
-    if (row[i].used && memcmp(&row[i].key, key, sizeof *key) == 0) return &row[i];
+  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++) {
+    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
+    dm_plan_count(DM_CUBLASLT, DM_PLAN_MEMORY);
+    return &row[i];
+  }
+  dm_plan_count(DM_CUBLASLT, DM_PLAN_ASKED);
   plan_free(&row[PER_ROW - 1]);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
@@ -366,6 +325,7 @@ dm_status dm_lt_multiply(const dm_Product *p, bool *done) {
   Plan *plan = handle ? plan_of(&key, handle, p->bias) : NULL;
   if (plan && !plan->refused && (!p->bias || set_bias(plan, p->bias)))
     st = multiply(p, &b, plan, done);
+  if (plan && !*done) dm_plan_count(DM_CUBLASLT, DM_PLAN_REFUSED);
   pthread_mutex_unlock(&lock);
   return st;
 }
