@@ -55,7 +55,7 @@ function Attention:forward(x, mask) return self.output(self.self(x, mask), x) en
 local Intermediate = nn.Module:extend "BertIntermediate"
 
 function Intermediate:init(o) self.dense = nn.Linear(o.hidden_size, o.intermediate_size) end
-function Intermediate:forward(x) return core.gelu(self.dense(x)) end
+function Intermediate:forward(x) return nn.Linear.activated(self.dense, x, "gelu") end
 
 local Layer = nn.Module:extend "BertLayer"
 
@@ -137,7 +137,9 @@ function Transform:init(o)
   self.LayerNorm = norm(o)
 end
 
-function Transform:forward(x) return self.LayerNorm(core.gelu(self.dense(x))) end
+function Transform:forward(x)
+  return self.LayerNorm(nn.Linear.activated(self.dense, x, "gelu"))
+end
 
 local Predictions = nn.Module:extend "BertLMPredictionHead"
 

@@ -244,9 +244,16 @@ function Layer:add_branch(i, x, branch)
   return norm(x + dropout(branch(x)))
 end
 
+function Layer:activate(x)
+  local f = self.activation
+  local name = f == core.relu and "relu" or f == core.gelu and "gelu"
+  if name then return linear.Linear.activated(self.linear1, x, name) end
+  return f(self.linear1(x))
+end
+
 function Layer:feed_forward(i, x)
   return self:add_branch(i, x, function(y)
-    return self.linear2(self.dropout(self.activation(self.linear1(y))))
+    return self.linear2(self.dropout(self:activate(y)))
   end)
 end
 
