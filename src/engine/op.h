@@ -112,8 +112,8 @@ typedef struct dm_Call {
   dm_Meta out_meta[DM_MAX_OUT];
   dm_Tensor *out[DM_MAX_OUT];
   int base;      /* positions count from here, in tensors and in messages */
-  bool recorded; /* the tape keeps this call, and of its outputs those in `save`: what the */
-  uint32_t save; /* row says, unless the rule keeps fewer */
+  bool recorded; /* the tape will keep this call */
+  uint32_t save; /* what the row saves; the rule may take outputs out of it */
 } dm_Call;
 
 /* Intermediate results of a composition: freed together at its end; after a
