@@ -217,8 +217,8 @@ describe("cuBLASLt", function()
     end
   ]]
 
-  it_counts("works out an activation with the product", function()
-    local n = counts("", [[
+  both.it_counts("works out an activation with the product", function()
+    local n = both.counts("", [[
       local o = {device = "cuda"}
       local x, w, b = dm.randn({6, 5}, o), dm.randn({8, 5}, o), dm.randn({8}, o)
       dm.linear(x, w, b, "relu") dm.linear(x, w, b, "gelu_tanh") dm.linear(x, w, "relu")
@@ -227,15 +227,15 @@ describe("cuBLASLt", function()
     ]])
     assert.equal(4, n.cublasLtMatmul)
     for name in pairs(n) do assert(not name:find "elu", name) end
-    n = counts("", ACTIVATED)
+    n = both.counts("", ACTIVATED)
     assert(n.cublasLtMatmul > 0)
     assert.equal(0, n.gemm_kernel)
   end)
 
-  it_counts("leaves an activation that it refuses to kernels of our own", function()
-    local n = counts("DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue", ACTIVATED)
+  both.it_counts("leaves an activation that it refuses to kernels of our own", function()
+    local n = both.counts("DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue", ACTIVATED)
     assert(n.cublasLtMatmul > 0)
-    n = counts("DEMILUNE_CUBLASLT=0", ACTIVATED)
+    n = both.counts("DEMILUNE_CUBLASLT=0", ACTIVATED)
     assert.equal(0, n.cublasLtMatmul)
     assert(n.gemm_kernel > 0)
   end)

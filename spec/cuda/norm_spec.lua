@@ -179,12 +179,8 @@ describe("batch_norm by cuDNN", function()
   setup(folder.make)
   teardown(folder.remove)
 
-  -- How often a program ran what.
   local function counts(environment, program)
-    local list = folder.path "counts"
-    os.remove(list)
-    local script = folder.write("program.lua", [[
-      local dm = require "demilune"
+    return both.counts(environment, [[
       local GAP = {float32 = 1e-5, bfloat16 = 4e-2, float16 = 4e-3, float64 = 1e-12}
       local function norm(dtype, shape, how)
         how = how or {}
@@ -209,23 +205,9 @@ describe("batch_norm by cuDNN", function()
         end
       end
     ]] .. program)
-    local text, status = folder.run(("LUA_PATH='%s' LUA_CPATH='%s' XDG_CACHE_HOME=%s " ..
-      "DEMILUNE_EMULATED_COVERAGE=%s %s lua5.4 %s"):format(package.path, package.cpath,
-      folder.path "cache", list, environment, script))
-    assert.equal(0, status, text)
-    local n = setmetatable({}, {__index = function() return 0 end})
-    for line in io.lines(list) do
-      local name, count = line:match "^([%w_]+).- (%d+)$"
-      n[name] = n[name] + tonumber(count)
-    end
-    return n
   end
   local function it_counts(name, f)
-    it(name, function()
-      if both.missing() then return pending "no CUDA device" end
-      if not dm.cuda.get_device_name "cuda":find "Emulated" then
-        return pending "only the emulation counts calls"
-      end
+    both.it_counts(name, function()
       os.execute("rm -rf " .. folder.path "cache")
       f()
     end)

@@ -1,13 +1,8 @@
 -- dm.cuda.plans: how NVIDIA's libraries came by their plans.
-local dm = require "demilune"
+local both = require "spec.cuda.both"
 local folder = require "spec.folder"
 
-local available, why = dm.cuda.is_available()
-if not available then
-  describe("dm.cuda.plans", function() pending("no device: " .. tostring(why)) end)
-  return
-end
-local emulated = dm.cuda.get_device_name "cuda":find "Emulated" ~= nil
+if both.missing() then return end
 
 describe("dm.cuda.plans", function()
   setup(folder.make)
@@ -37,14 +32,12 @@ describe("dm.cuda.plans", function()
     return n
   end
 
-  it("tells what was asked, and what lay in memory or on disk", function()
-    if not emulated then return pending "a GPU's library may refuse" end
+  both.it_counts("tells what was asked, and what lay in memory or on disk", function()
     assert.same({cublaslt = {2, 1, 0, 0}, cudnn = {1, 1, 0, 0}}, plans "")
     assert.same({cublaslt = {2, 1, 0, 0}, cudnn = {0, 1, 1, 0}}, plans "")
   end)
 
-  it("tells how many calls were refused", function()
-    if not emulated then return pending "only the emulation refuses on demand" end
+  both.it_counts("tells how many calls were refused", function()
     local n = plans "DEMILUNE_EMULATED_CUBLASLT_REFUSES=cublasLtMatmulAlgoGetHeuristic"
     assert.same({2, 1, 0, 3}, n.cublaslt)
     n = plans "DEMILUNE_PLAN_CACHE=0 DEMILUNE_EMULATED_CUDNN_REFUSES=cudnnPlan"
