@@ -12,6 +12,7 @@
 
 #include "kernels/allocator.h"
 #include "kernels/module.h"
+#include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
 
@@ -475,6 +476,7 @@ static const dm_DeviceOps cuda_ops = {
 #ifdef DM_EMULATED
     .count_of = dm_emulated_count,
 #endif
+    .plans = dm_plan_counts,
     .streams = &stream_ops,
 };
 

@@ -1,7 +1,8 @@
-/* Convolutions by cuDNN, NVIDIA's library, where it is found.
+/* cuDNN, NVIDIA's library, where it is found: how its graphs are run, and the graphs of
+   convolutions.
 
    A convolution is told to it as a graph of one operation on three tensors, which
-   lie as ours do (their steps are told). It names engines that could run the graph,
+   lie as ours do (their steps are told). The library names engines that could run the graph,
    the likely fastest first; of those the first one becomes a plan that adds up in
    float32, cuts no float32 to TF32, and gives the same bits each time. Plans are
    kept for the process. Which engine it was, with its settings, is kept on disk, so
@@ -13,8 +14,6 @@
 
 #if __has_include(<cudnn.h>)
 
-#include <cudnn.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,12 +23,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/dnn.h"
 #include "kernels/library.h"
+#include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, ALIGNED = 16 /* bytes that engines may rely on */ };
 static const int64_t MAX_WORKSPACE = INT64_C(1) << 30; /* bytes */
 
-typedef cudnnBackendDescriptor_t Part;
+typedef dm_DnnPart Part;
+typedef dm_DnnPlan Plan;
+typedef dm_DnnKey Key;
 
 /* ---- the library ---- */
 
@@ -44,54 +47,22 @@ typedef cudnnBackendDescriptor_t Part;
   X(cudnnBackendFinalize)          \
   X(cudnnBackendExecute)
 
-typedef struct Library {
-#define ENTRY(NAME) __typeof__(&NAME) NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-} Library;
+DM_LIBRARY(dnn, ENTRIES, "libcudnn.so.9", "libcudnn.so")
 
 /* Guarded by `lock`, as everything below. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Library dnn;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cudnnHandle_t handles[MAX_DEVICE];
 
-#ifdef DM_EMULATED
-static bool load(void) {
-#define ENTRY(NAME) dnn.NAME = NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return true;
-}
-#else
-/* POSIX lets a symbol be a function; ISO C wants the detour. */
-static bool find(void *library, const char *name, void *out) {
-  void *const symbol = dlsym(library, name);
-  memcpy(out, &symbol, sizeof symbol);
-  return symbol != NULL;
-}
-static bool load(void) {
-  static const char *const names[] = {"libcudnn.so.9", "libcudnn.so", NULL};
-  char why[256];
-  void *const library = dm_cuda_library(names, why, sizeof why);
-  bool ok = library != NULL;
-#define ENTRY(NAME) ok = ok && find(library, #NAME, &dnn.NAME);
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return ok && dnn.cudnnGetVersion() >= 90000;
-}
-#endif
-
 static bool is_good(cudnnStatus_t s) { return s == CUDNN_STATUS_SUCCESS; }
-
-static bool is_off(const char *variable) {
-  const char *s = getenv(variable);
-  return s && strcmp(s, "0") == 0;
-}
 
 /* The device's handle; NULL where the library does not serve. */
 static cudnnHandle_t handle_of(int device) {
-  if (state == UNTRIED) state = !is_off("DEMILUNE_CUDNN") && load() ? OPEN : MISSING;
+  if (state == UNTRIED) {
+    const bool ok =
+        !dm_cuda_is_off("DEMILUNE_CUDNN") && dnn_open() && dnn.cudnnGetVersion() >= 90000;
+    state = ok ? OPEN : MISSING;
+  }
   if (state == MISSING || device >= MAX_DEVICE) return NULL;
   if (!handles[device] && !is_good(dnn.cudnnCreate(&handles[device]))) {
     handles[device] = NULL;
@@ -102,185 +73,99 @@ static cudnnHandle_t handle_of(int device) {
 
 /* ---- what is asked for ---- */
 
-typedef struct Shape {
-  int64_t size[4], step[4];
-  int64_t align; /* bytes */
-} Shape;
-
-/* All that a plan may depend on. Numbers of one size, without gaps: compared as
-   bytes. device comes first: it says nothing to another process. */
-typedef struct Key {
-  int64_t device, kind, dtype;
-  Shape x, w, y;
-  int64_t stride[2], before[2], behind[2], dilation[2];
-} Key;
-
-static Shape shape_of(const dm_ConvOperand *o, int64_t a, int64_t b, int64_t c, int64_t d) {
-  const uintptr_t bits = (uintptr_t)o->data | ALIGNED;
-  Shape s = {{a, b, c, d}, {0}, (int64_t)(bits & (~bits + 1))};
-  memcpy(s.step, o->step, sizeof s.step);
-  return s;
+int64_t dm_dnn_alignment(const void *data) {
+  const uintptr_t bits = (uintptr_t)data | ALIGNED;
+  return (int64_t)(bits & (~bits + 1));
 }
 
-static Key key_of(const dm_Conv *c) {
-  const dm_ConvDims *d = &c->d;
+Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_bytes) {
   Key k;
   memset(&k, 0, sizeof k);
   k.device = dm_cuda_device();
-  k.kind = (int64_t)c->kind;
-  k.dtype = (int64_t)c->dtype;
-  k.x = shape_of(&c->x, d->n, d->c, d->h, d->w);
-  k.w = shape_of(&c->w, d->o, d->c / d->groups, d->r, d->s);
-  k.y = shape_of(&c->y, d->n, d->o, d->p, d->q);
-  const int64_t in[2] = {d->h, d->w}, kernel[2] = {d->r, d->s}, out[2] = {d->p, d->q};
-  for (int i = 0; i < 2; i++) {
-    k.stride[i] = d->stride[i];
-    k.dilation[i] = d->dil[i];
-    k.before[i] = d->pad[i];
-    /* "same" pads one more behind where the two cannot be equal; its stride is 1 */
-    k.behind[i] = d->stride[i] == 1 ? out[i] - in[i] - d->pad[i] + d->dil[i] * (kernel[i] - 1)
-                                    : d->pad[i];
-  }
+  k.kind = (int64_t)kind;
+  k.dtype = (int64_t)dtype;
+  memcpy(k.word, words, n_bytes);
   return k;
-}
-
-static uint64_t hash_of(const void *bytes, size_t n) {
-  uint64_t h = 0, word;
-  for (size_t i = 0; i < n; i += sizeof word) {
-    memcpy(&word, (const char *)bytes + i, sizeof word);
-    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-    h ^= h >> 29;
-  }
-  return h;
 }
 
 /* ---- descriptors ---- */
 
-enum { UID_X = 1, UID_W, UID_Y, MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 16 + MAX_KNOB };
+enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 64 + MAX_KNOB };
 
 /* A plan is made of parts; each lives as long as the plan. */
-typedef struct Plan {
+struct dm_DnnPlan {
   Key key;
   bool used, refused;
   int n_part;
   Part part[MAX_PART];
   Part graph, run;
   int64_t workspace; /* bytes */
-} Plan;
+};
 
 static void free_parts(Plan *p, int n_kept) {
   while (p->n_part > n_kept) dnn.cudnnBackendDestroyDescriptor(p->part[--p->n_part]);
 }
 
-static Part make(Plan *p, cudnnBackendDescriptorType_t type) {
+Part dm_dnn_make(Plan *p, cudnnBackendDescriptorType_t type) {
   Part part = NULL;
   if (p->n_part == MAX_PART || !is_good(dnn.cudnnBackendCreateDescriptor(type, &part)))
     return NULL;
   return p->part[p->n_part++] = part;
 }
 
-static bool set(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+bool dm_dnn_set(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t n, const void *v) {
   return d && is_good(dnn.cudnnBackendSetAttribute(d, name, type, n, v));
-}
-static bool set_number(Part d, cudnnBackendAttributeName_t name, int64_t v) {
-  return set(d, name, CUDNN_TYPE_INT64, 1, &v);
-}
-static bool set_part(Part d, cudnnBackendAttributeName_t name, Part part) {
-  return part && set(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
-}
-static bool set_type(Part d, cudnnBackendAttributeName_t name, cudnnDataType_t v) {
-  return set(d, name, CUDNN_TYPE_DATA_TYPE, 1, &v);
 }
 /* n: how many are wanted; answers how many there are. */
 static bool get(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t wanted, int64_t *n, void *out) {
   return d && is_good(dnn.cudnnBackendGetAttribute(d, name, type, wanted, n, out));
 }
-static bool finish(Part d) { return d && is_good(dnn.cudnnBackendFinalize(d)); }
+bool dm_dnn_finish(Part d) { return d && is_good(dnn.cudnnBackendFinalize(d)); }
 
-/* ---- the graph ---- */
+/* ---- tensors, and the graph ---- */
 
-static cudnnDataType_t type_of(const Key *k) {
+cudnnDataType_t dm_dnn_type(const Key *k) {
   return k->dtype == DM_F16    ? CUDNN_DATA_HALF
          : k->dtype == DM_BF16 ? CUDNN_DATA_BFLOAT16
                                : CUDNN_DATA_FLOAT;
 }
 
-static Part make_tensor(Plan *p, const Shape *s, int64_t uid) {
-  const Part t = make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  const bool ok = set_type(t, CUDNN_ATTR_TENSOR_DATA_TYPE, type_of(&p->key)) &&
-                  set(t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s->size) &&
-                  set(t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->step) &&
-                  set_number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, uid) &&
-                  set_number(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, s->align) && finish(t);
+static Part tensor_begun(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t uid) {
+  const Part t = dm_dnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  const bool ok = dm_dnn_set_type(t, CUDNN_ATTR_TENSOR_DATA_TYPE, type) &&
+                  dm_dnn_set(t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s->size) &&
+                  dm_dnn_set(t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->step) &&
+                  dm_dnn_set_number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, uid) &&
+                  dm_dnn_set_number(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, s->align);
   return ok ? t : NULL;
 }
 
-static Part make_convolution(Plan *p) {
-  const Key *k = &p->key;
-  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-  const Part c = make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+Part dm_dnn_tensor(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t uid) {
+  const Part t = tensor_begun(p, type, s, uid);
+  return dm_dnn_finish(t) ? t : NULL;
+}
+
+Part dm_dnn_scalar(Plan *p, int64_t uid) {
+  static const dm_DnnShape one = {{1, 1, 1, 1}, {1, 1, 1, 1}, sizeof(float)};
+  const bool by_value = true;
+  const Part t = tensor_begun(p, CUDNN_DATA_FLOAT, &one, uid);
   const bool ok =
-      set_type(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT) &&
-      set(c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode) &&
-      set_number(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2) &&
-      set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, k->before) &&
-      set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, k->behind) &&
-      set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, k->stride) &&
-      set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, k->dilation) && finish(c);
-  return ok ? c : NULL;
+      dm_dnn_set(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value) &&
+      dm_dnn_finish(t);
+  return ok ? t : NULL;
 }
 
-/* How each kind of operation names what it is given. Groups are not told: the
-   weight has as many channels as one of them. */
-typedef struct Names {
-  cudnnBackendDescriptorType_t type;
-  cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
-} Names;
-
-static const Names names_of[] = {
-    [DM_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-    [DM_CONV_INPUT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-    [DM_CONV_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
-};
-
-static Part make_operation(Plan *p) {
-  const Names *names = &names_of[p->key.kind];
-  const float one = 1, zero = 0;
-  const Part o = make(p, names->type);
-  const bool ok = set_part(o, names->conv, make_convolution(p)) &&
-                  set_part(o, names->x, make_tensor(p, &p->key.x, UID_X)) &&
-                  set_part(o, names->w, make_tensor(p, &p->key.w, UID_W)) &&
-                  set_part(o, names->y, make_tensor(p, &p->key.y, UID_Y)) &&
-                  set(o, names->alpha, CUDNN_TYPE_FLOAT, 1, &one) &&
-                  set(o, names->beta, CUDNN_TYPE_FLOAT, 1, &zero) && finish(o);
-  return ok ? o : NULL;
-}
-
-static bool make_graph(Plan *p, cudnnHandle_t handle) {
-  const Part operation = make_operation(p);
-  p->graph = operation ? make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) : NULL;
-  return set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
-         set_part(p->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation) && finish(p->graph);
+static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
+  Part operations[DM_DNN_MAX_OPERATION];
+  const int n = build(p, &p->key, operations);
+  p->graph = n > 0 ? dm_dnn_make(p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) : NULL;
+  return dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                    &handle) &&
+         dm_dnn_set(p->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n,
+                    operations) &&
+         dm_dnn_finish(p->graph);
 }
 
 /* ---- engines ---- */
@@ -304,7 +189,7 @@ static bool is_wanted(const Plan *p, Part engine) {
 
 /* The engine of a finished config. */
 static Part engine_of(Plan *p, Part config) {
-  Part engine = make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  Part engine = dm_dnn_make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   int64_t n = 0;
   return engine && get(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                        &n, &engine)
@@ -316,9 +201,10 @@ static Part engine_of(Plan *p, Part config) {
 static bool make_run(Plan *p, cudnnHandle_t handle, Part config, Part engine) {
   int64_t n = 0;
   if (!engine || !is_wanted(p, engine)) return false;
-  p->run = make(p, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  return set(p->run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
-         set_part(p->run, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) && finish(p->run) &&
+  p->run = dm_dnn_make(p, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  return dm_dnn_set(p->run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle) &&
+         dm_dnn_set_part(p->run, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config) &&
+         dm_dnn_finish(p->run) &&
          get(p->run, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
              &p->workspace) &&
          p->workspace <= MAX_WORKSPACE;
@@ -336,7 +222,7 @@ static bool choice_of(Plan *p, Part config, Part engine, Choice *out) {
   int64_t n = 0;
   bool ok = get(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &out->engine);
   for (int i = 0; ok && i < MAX_KNOB; i++)
-    ok = (knobs[i] = make(p, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)) != NULL;
+    ok = (knobs[i] = dm_dnn_make(p, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)) != NULL;
   ok = ok && get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                  MAX_KNOB, &out->n_knob, knobs);
   ok = ok && out->n_knob >= 0 && out->n_knob <= MAX_KNOB;
@@ -352,24 +238,26 @@ static bool choice_of(Plan *p, Part config, Part engine, Choice *out) {
 }
 
 static bool make_chosen(Plan *p, cudnnHandle_t handle, const Choice *c) {
-  const Part engine = make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  if (!set_part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, p->graph) ||
-      !set_number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, c->engine) || !finish(engine))
+  const Part engine = dm_dnn_make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  if (!dm_dnn_set_part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, p->graph) ||
+      !dm_dnn_set_number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, c->engine) ||
+      !dm_dnn_finish(engine))
     return false;
   Part knobs[MAX_KNOB];
   for (int64_t i = 0; i < c->n_knob; i++) {
     const cudnnBackendKnobType_t type = (cudnnBackendKnobType_t)c->type[i];
-    knobs[i] = make(p, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-    if (!set(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type) ||
-        !set_number(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, c->value[i]) ||
-        !finish(knobs[i]))
+    knobs[i] = dm_dnn_make(p, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    if (!dm_dnn_set(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                    &type) ||
+        !dm_dnn_set_number(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, c->value[i]) ||
+        !dm_dnn_finish(knobs[i]))
       return false;
   }
-  const Part config = make(p, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-  return set_part(config, CUDNN_ATTR_ENGINECFG_ENGINE, engine) &&
-         (c->n_knob == 0 || set(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                CUDNN_TYPE_BACKEND_DESCRIPTOR, c->n_knob, knobs)) &&
-         finish(config) && make_run(p, handle, config, engine);
+  const Part config = dm_dnn_make(p, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  return dm_dnn_set_part(config, CUDNN_ATTR_ENGINECFG_ENGINE, engine) &&
+         (c->n_knob == 0 || dm_dnn_set(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, c->n_knob, knobs)) &&
+         dm_dnn_finish(config) && make_run(p, handle, config, engine);
 }
 
 /* ---- plans on disk ----
@@ -393,7 +281,7 @@ static bool cache_folder(char *out, bool make_it) {
 
 static bool cache_file(int64_t device, char *out, bool make_it) {
   struct cudaDeviceProp gpu;
-  if (is_off("DEMILUNE_PLAN_CACHE") || !cache_folder(out, make_it) ||
+  if (dm_cuda_is_off("DEMILUNE_PLAN_CACHE") || !cache_folder(out, make_it) ||
       cudaGetDeviceProperties(&gpu, (int)device) != cudaSuccess)
     return false;
   for (char *c = gpu.name; *c; c++)
@@ -406,7 +294,7 @@ static bool cache_file(int64_t device, char *out, bool make_it) {
 
 /* The key as another process has it. */
 static uint64_t name_of(const Key *k) {
-  return hash_of(&k->kind, sizeof *k - offsetof(Key, kind));
+  return dm_key_hash(&k->kind, sizeof *k - offsetof(Key, kind));
 }
 
 static bool parse(const char *line, uint64_t name, Choice *out) {
@@ -463,10 +351,10 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
   Part heuristic = NULL, configs[MAX_CONFIG] = {NULL};
   int64_t n = 0, n_config = 0;
   bool ok = false;
-  heuristic = make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  if (!set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, p->graph) ||
-      !set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ||
-      !finish(heuristic) ||
+  heuristic = dm_dnn_make(p, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  if (!dm_dnn_set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, p->graph) ||
+      !dm_dnn_set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ||
+      !dm_dnn_finish(heuristic) ||
       !get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n,
            NULL))
     return false;
@@ -495,13 +383,18 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
   return ok;
 }
 
-static bool plan_make(Plan *p, cudnnHandle_t handle) {
+static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
                                                  CUDNN_HEUR_MODE_FALLBACK};
   Choice choice = {.n_knob = 0};
-  if (!make_graph(p, handle)) return false;
+  const bool ok = make_graph(p, handle, build);
   const int n_kept = p->n_part;
-  if (recall(&p->key, &choice) && make_chosen(p, handle, &choice)) return true;
+  if (ok && recall(&p->key, &choice) && make_chosen(p, handle, &choice)) {
+    dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
+    return true;
+  }
+  dm_plan_count(DM_CUDNN, DM_PLAN_ASKED);
+  if (!ok) return false;
   for (int i = 0; i < DM_COUNT(modes); i++) {
     free_parts(p, n_kept);
     if (make_best(p, handle, modes[i])) return true;
@@ -519,57 +412,174 @@ static void plan_refuse(Plan *p) {
   p->refused = true;
 }
 
-static Plan *plan_of(const Key *key, cudnnHandle_t handle) {
-  Plan *row = plans[hash_of(key, sizeof *key) % ROWS];
-  for (int i = 0; i < PER_ROW; i++)
-    if (row[i].used && memcmp(&row[i].key, key, sizeof *key) == 0) return &row[i];
+static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build) {
+  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++) {
+    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
+    dm_plan_count(DM_CUDNN, DM_PLAN_MEMORY);
+    return &row[i];
+  }
   free_parts(&row[PER_ROW - 1], 0);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
   row->key = *key;
   row->used = true;
-  if (!plan_make(row, handle)) plan_refuse(row);
+  if (!plan_make(row, handle, build)) plan_refuse(row);
   return row;
 }
 
 /* ---- running ---- */
 
-static bool execute(const dm_Conv *c, const Plan *p, cudnnHandle_t handle, void *workspace) {
-  const int64_t uids[3] = {UID_X, UID_W, UID_Y};
-  void *const data[3] = {c->x.data, c->w.data, c->y.data};
+typedef struct Memory {
+  int n;
+  const int64_t *uid;
+  void *const *data;
+} Memory;
+
+static bool execute(const Memory *m, const Plan *p, cudnnHandle_t handle, void *workspace) {
   Part pack = NULL;
   if (!is_good(dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)))
     return false;
   const bool ok =
-      set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, uids) &&
-      set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, data) &&
-      set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace) &&
-      finish(pack) && is_good(dnn.cudnnSetStream(handle, dm_cuda_stream())) &&
+      dm_dnn_set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, m->n, m->uid) &&
+      dm_dnn_set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, m->n,
+                 m->data) &&
+      dm_dnn_set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace) &&
+      dm_dnn_finish(pack) && is_good(dnn.cudnnSetStream(handle, dm_cuda_stream())) &&
       is_good(dnn.cudnnBackendExecute(handle, p->run, pack));
   dnn.cudnnBackendDestroyDescriptor(pack);
   return ok;
 }
 
 /* Without room for the workspace there is our own kernel, which needs less. */
-static bool convolve(const dm_Conv *c, cudnnHandle_t handle, Plan *p) {
+static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   void *workspace = NULL;
   if (p->workspace > 0 && dm_cuda_scratch(p->workspace, &workspace) != DM_OK) return false;
-  const bool ok = execute(c, p, handle, workspace);
+  const bool ok = execute(m, p, handle, workspace);
   if (!ok) plan_refuse(p);
   dm_cuda_scratch_free(workspace, p->workspace);
   return ok;
 }
 
-bool dm_dnn_conv(const dm_Conv *c) {
+bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
+                void *const *data) {
+  const Memory m = {n, uid, data};
   bool done = false;
-  if (c->dtype == DM_F64) return false;
-  const Key key = key_of(c);
   pthread_mutex_lock(&lock);
   const cudnnHandle_t handle = handle_of(dm_cuda_device());
-  Plan *p = handle ? plan_of(&key, handle) : NULL;
-  if (p && !p->refused) done = convolve(c, handle, p);
+  Plan *p = handle ? plan_of(key, handle, build) : NULL;
+  if (p && !p->refused) done = run(&m, p, handle);
+  if (p && !done) dm_plan_count(DM_CUDNN, DM_PLAN_REFUSED);
   pthread_mutex_unlock(&lock);
   return done;
+}
+
+/* ---- convolutions ---- */
+
+enum { UID_X = 1, UID_W, UID_Y };
+
+typedef struct ConvKey {
+  dm_DnnShape x, w, y;
+  int64_t stride[2], before[2], behind[2], dilation[2];
+} ConvKey;
+_Static_assert(sizeof(ConvKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no room");
+
+static dm_DnnShape shape_of(const dm_ConvOperand *o, int64_t a, int64_t b, int64_t c,
+                            int64_t d) {
+  dm_DnnShape s = {{a, b, c, d}, {0}, dm_dnn_alignment(o->data)};
+  memcpy(s.step, o->step, sizeof s.step);
+  return s;
+}
+
+static Key conv_key(const dm_Conv *c) {
+  static const dm_DnnKind kinds[] = {[DM_CONV_FORWARD] = DM_DNN_CONV_FORWARD,
+                                     [DM_CONV_INPUT] = DM_DNN_CONV_INPUT,
+                                     [DM_CONV_WEIGHT] = DM_DNN_CONV_WEIGHT};
+  const dm_ConvDims *d = &c->d;
+  ConvKey k;
+  memset(&k, 0, sizeof k);
+  k.x = shape_of(&c->x, d->n, d->c, d->h, d->w);
+  k.w = shape_of(&c->w, d->o, d->c / d->groups, d->r, d->s);
+  k.y = shape_of(&c->y, d->n, d->o, d->p, d->q);
+  const int64_t in[2] = {d->h, d->w}, kernel[2] = {d->r, d->s}, out[2] = {d->p, d->q};
+  for (int i = 0; i < 2; i++) {
+    k.stride[i] = d->stride[i];
+    k.dilation[i] = d->dil[i];
+    k.before[i] = d->pad[i];
+    /* "same" pads one more behind where the two cannot be equal; its stride is 1 */
+    k.behind[i] = d->stride[i] == 1 ? out[i] - in[i] - d->pad[i] + d->dil[i] * (kernel[i] - 1)
+                                    : d->pad[i];
+  }
+  return dm_dnn_key(kinds[c->kind], c->dtype, &k, sizeof k);
+}
+
+static Part make_convolution(Plan *p, const ConvKey *k) {
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const Part c = dm_dnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  const bool ok =
+      dm_dnn_set_type(c, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT) &&
+      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode) &&
+      dm_dnn_set_number(c, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 2) &&
+      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, k->before) &&
+      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, k->behind) &&
+      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, k->stride) &&
+      dm_dnn_set(c, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, k->dilation) &&
+      dm_dnn_finish(c);
+  return ok ? c : NULL;
+}
+
+/* How each kind of operation names what it is given. Groups are not told: the
+   weight has as many channels as one of them. */
+typedef struct Names {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
+} Names;
+
+static const Names names_of[] = {
+    [DM_DNN_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                             CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [DM_DNN_CONV_INPUT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [DM_DNN_CONV_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                            CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+static int build_conv(Plan *p, const Key *key, Part *operation) {
+  ConvKey k;
+  memcpy(&k, key->word, sizeof k);
+  const Names *names = &names_of[key->kind];
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const float one = 1, zero = 0;
+  const Part o = *operation = dm_dnn_make(p, names->type);
+  return dm_dnn_set_part(o, names->conv, make_convolution(p, &k)) &&
+         dm_dnn_set_part(o, names->x, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
+         dm_dnn_set_part(o, names->w, dm_dnn_tensor(p, type, &k.w, UID_W)) &&
+         dm_dnn_set_part(o, names->y, dm_dnn_tensor(p, type, &k.y, UID_Y)) &&
+         dm_dnn_set(o, names->alpha, CUDNN_TYPE_FLOAT, 1, &one) &&
+         dm_dnn_set(o, names->beta, CUDNN_TYPE_FLOAT, 1, &zero) && dm_dnn_finish(o);
+}
+
+bool dm_dnn_conv(const dm_Conv *c) {
+  static const int64_t uids[] = {UID_X, UID_W, UID_Y};
+  void *const data[] = {c->x.data, c->w.data, c->y.data};
+  if (c->dtype == DM_F64) return false;
+  const Key key = conv_key(c);
+  return dm_dnn_run(&key, build_conv, DM_COUNT(uids), uids, data);
 }
 
 #else /* built without the library's header */

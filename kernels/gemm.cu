@@ -16,6 +16,33 @@ static __device__ inline int64_t mul_add(int64_t a, int64_t b, int64_t sum) {
   return (int64_t)((uint64_t)sum + (uint64_t)a * (uint64_t)b);
 }
 
+/* The two activations' formulas, of the CPU too. */
+#ifdef __GNUC__
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 177 /* of all formulas two are used */
+#endif
+#define real float
+#define F(NAME) NAME##32
+#include "base/scalar.inc"
+#undef real
+#undef F
+#define real double
+#define F(NAME) NAME##64
+#include "base/scalar.inc"
+#undef real
+#undef F
+
+static __device__ inline float activated(int a, float v) {
+  return a == DM_RELU ? relu_f32(v, 0, 0) : gelu_f32(v, a == DM_GELU_TANH, 0);
+}
+static __device__ inline double activated(int a, double v) {
+  return a == DM_RELU ? relu_f64(v, 0, 0) : gelu_f64(v, a == DM_GELU_TANH, 0);
+}
+static __device__ inline int64_t activated(int, int64_t v) { return v; } /* none of them */
+
 /* Elements of type T; GemmAny: an integer type known at run time. */
 struct GemmAny {};
 template <class C, class T> struct GemmElements {
@@ -98,6 +125,8 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 2)
         C v = mul_add(alpha, sum[i][j], C(0));
         if (beta != C(0)) v = mul_add(beta, GemmElements<C, T>::load(dtype, p.c, at), v);
         if (p.bias) v = mul_add(C(1), GemmElements<C, T>::load(dtype, p.bias, cj), v);
+        if (p.before) GemmElements<C, T>::store(dtype, p.before, at, v);
+        if (p.activation != DM_ACTIVATION_NONE) v = activated(p.activation, v);
         GemmElements<C, T>::store(dtype, p.c, at, v);
       }
     }

@@ -13,9 +13,12 @@ extern "C" {
 /* The product by our own kernel (gemm.cu): every dtype but bool, every stride. */
 dm_status dm_cuda_gemm(const dm_Product *p);
 
-/* The product by cuBLASLt (lt.c). *done false: it is not there, or not for this
-   product, and nothing was written. */
+/* The product by cuBLASLt (lt.c), an activation but gelu's erf form included. *done
+   false: it is not there, or not for this product, and nothing was written. */
 dm_status dm_lt_multiply(const dm_Product *p, bool *done);
+
+/* The activation (not "none") of in (unary.cu); out may be in. */
+dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in);
 
 #ifdef __cplusplus
 }

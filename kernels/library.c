@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <glob.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,4 +97,16 @@ void *dm_cuda_library(const char *const *names, char *why, size_t size) {
   (void)(try_list(&s, getenv("DEMILUNE_CUDA_LIBS")) || try_loader(&s) || try_toolkit(&s) ||
          try_python(&s) || try_home(&s));
   return s.found;
+}
+
+/* POSIX lets a symbol be a function; ISO C wants the detour. */
+bool dm_cuda_symbol(void *library, const char *name, void *out) {
+  void *const symbol = dlsym(library, name);
+  memcpy(out, &symbol, sizeof symbol);
+  return symbol != NULL;
+}
+
+bool dm_cuda_is_off(const char *variable) {
+  const char *s = getenv(variable);
+  return s && strcmp(s, "0") == 0;
 }

@@ -7,12 +7,11 @@
    answer, with the descriptors, is kept as a plan. A kind that it refuses is
    remembered too, and left to our own kernel. */
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "kernels/gemm.h"
 #include "kernels/library.h"
+#include "kernels/plans.h"
 
 enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 };
 
@@ -32,54 +31,20 @@ enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 }
   X(cublasLtMatmulAlgoGetHeuristic)       \
   X(cublasLtMatmul)
 
-typedef struct Library {
-#define ENTRY(NAME) __typeof__(&NAME) NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-} Library;
+DM_LIBRARY(lt, ENTRIES, "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 /* Guarded by `lock`, as everything below: descriptors are written and read for
    each product. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Library lt;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cublasLtHandle_t handles[MAX_DEVICE];
-
-#ifdef DM_EMULATED
-static bool load(void) {
-#define ENTRY(NAME) lt.NAME = NAME;
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return true;
-}
-#else
-/* POSIX lets a symbol be a function; ISO C wants the detour. */
-static bool find(void *library, const char *name, void *out) {
-  void *const symbol = dlsym(library, name);
-  memcpy(out, &symbol, sizeof symbol);
-  return symbol != NULL;
-}
-static bool load(void) {
-  static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12",
-                                      "libcublasLt.so", NULL};
-  char why[256];
-  void *const library = dm_cuda_library(names, why, sizeof why);
-  bool ok = library != NULL;
-#define ENTRY(NAME) ok = ok && find(library, #NAME, &lt.NAME);
-  ENTRIES(ENTRY)
-#undef ENTRY
-  return ok;
-}
-#endif
 
 static bool is_good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
 
 /* The device's handle; NULL where the library does not serve. */
 static cublasLtHandle_t handle_of(int device) {
-  if (state == UNTRIED) {
-    const char *wanted = getenv("DEMILUNE_CUBLASLT");
-    state = !(wanted && strcmp(wanted, "0") == 0) && load() ? OPEN : MISSING;
-  }
+  if (state == UNTRIED)
+    state = !dm_cuda_is_off("DEMILUNE_CUBLASLT") && lt_open() ? OPEN : MISSING;
   if (state == MISSING || device >= MAX_DEVICE) return NULL;
   if (!handles[device] && !is_good(lt.cublasLtCreate(&handles[device]))) state = MISSING;
   return handles[device];
@@ -94,6 +59,7 @@ typedef struct Key {
   int64_t flip_a, flip_b; /* memory holds rows where the library expects columns */
   int64_t ld_a, ld_b, step_a, step_b, step_c;
   int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
+  int64_t activation, before;              /* before: its alignment; 0: not wanted */
 } Key;
 
 /* A rows x columns matrix by its steps, as the library takes one: side by side in
@@ -139,6 +105,16 @@ static int64_t alignment(const void *data, const int64_t *step, int n, int64_t s
 
 static bool fits(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
+/* The library's gelu is the tanh form. It keeps what comes before that of one product
+   only, in lines of a multiple of 8 elements. */
+static bool key_of_activation(const dm_Product *p, const Batches *b, Key *key) {
+  if (p->activation == DM_GELU) return false;
+  key->activation = (int64_t)p->activation;
+  if (!p->before) return true;
+  key->before = alignment(p->before, NULL, 0, dm_dtype_size(p->a.dtype));
+  return b->n_loop == 1 && key->n_batch == 1 && p->n % 8 == 0 && key->before >= BIAS_ALIGNED;
+}
+
 static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   const int64_t size = dm_dtype_size(p->a.dtype);
   const int d = b->along;
@@ -162,6 +138,7 @@ static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   key->align_b = alignment(p->b.data, p->b_step, p->n_batch, size);
   key->align_c = alignment(p->c, b->c_step, p->n_batch, size);
   if (p->bias) key->bias = alignment(p->bias, NULL, 0, size);
+  if (!key_of_activation(p, b, key)) return false;
   /* the library is told of no smaller alignment of a bias: it reads words */
   return !p->bias || key->bias >= BIAS_ALIGNED;
 }
@@ -218,18 +195,40 @@ static bool set_bias(Plan *p, const void *bias) {
   return set_desc(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
+static bool set_before(Plan *p, const void *before) {
+  return set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before, sizeof before);
+}
+
+/* CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_AUX_BIAS and so on are made of bits; 1: of
+   none. */
+static uint32_t epilogue_of(const Key *key) {
+  const uint32_t bias = key->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
+  const uint32_t gelu = key->before ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+  const uint32_t activation = key->activation == DM_RELU        ? CUBLASLT_EPILOGUE_RELU
+                              : key->activation == DM_GELU_TANH ? gelu
+                                                                : 0;
+  return bias | activation ? bias | activation : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 /* float32 and the 16-bit types add up in float32; float32 is not cut to TF32. */
 static bool make_desc(Plan *p) {
   const bool wide = p->key.dtype == DM_F64;
   const int32_t flip_a = p->key.flip_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   const int32_t flip_b = p->key.flip_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const uint32_t epilogue = p->key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  const uint32_t epilogue = epilogue_of(&p->key);
   return is_good(lt.cublasLtMatmulDescCreate(&p->desc,
                                              wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                              wide ? CUDA_R_64F : CUDA_R_32F)) &&
          set_desc(p, CUBLASLT_MATMUL_DESC_TRANSA, &flip_b, sizeof flip_b) &&
          set_desc(p, CUBLASLT_MATMUL_DESC_TRANSB, &flip_a, sizeof flip_a) &&
-         set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+         set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
+         (!p->key.before ||
+          set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->key.n, sizeof p->key.n));
+}
+
+static bool set_pointers(Plan *p, const dm_Product *product) {
+  return (!product->bias || set_bias(p, product->bias)) &&
+         (!product->before || set_before(p, product->before));
 }
 
 /* Parts of a long sum may be added up in the type that is computed in, never in a
@@ -271,24 +270,14 @@ static bool choose(Plan *p, cublasLtHandle_t handle) {
   return ok;
 }
 
-static bool plan_make(Plan *p, cublasLtHandle_t handle, const void *bias) {
+static bool plan_make(Plan *p, cublasLtHandle_t handle, const dm_Product *product) {
   const Key *k = &p->key;
-  return make_desc(p) && (!bias || set_bias(p, bias)) &&
+  return make_desc(p) && set_pointers(p, product) &&
          (k->flip_b ? make_layout(k, k->k, k->n, k->ld_b, k->step_b, &p->b)
                     : make_layout(k, k->n, k->k, k->ld_b, k->step_b, &p->b)) &&
          (k->flip_a ? make_layout(k, k->m, k->k, k->ld_a, k->step_a, &p->a)
                     : make_layout(k, k->k, k->m, k->ld_a, k->step_a, &p->a)) &&
          make_layout(k, k->n, k->m, k->n, k->step_c, &p->c) && choose(p, handle);
-}
-
-static uint64_t hash_of(const Key *key) {
-  uint64_t h = 0, word;
-  for (size_t i = 0; i < sizeof *key; i += sizeof word) {
-    memcpy(&word, (const char *)key + i, sizeof word);
-    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-    h ^= h >> 29;
-  }
-  return h;
 }
 
 /* Gives up what it holds, but not that it was refused. */
@@ -297,16 +286,20 @@ static void plan_refuse(Plan *p) {
   p->refused = true;
 }
 
-static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const void *bias) {
-  Plan *row = plans[hash_of(key) % ROWS];
-  for (int i = 0; i < PER_ROW; i++)
-    if (row[i].used && memcmp(&row[i].key, key, sizeof *key) == 0) return &row[i];
+static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const dm_Product *product) {
+  Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
+  for (int i = 0; i < PER_ROW; i++) {
+    if (!row[i].used || memcmp(&row[i].key, key, sizeof *key) != 0) continue;
+    dm_plan_count(DM_CUBLASLT, DM_PLAN_MEMORY);
+    return &row[i];
+  }
+  dm_plan_count(DM_CUBLASLT, DM_PLAN_ASKED);
   plan_free(&row[PER_ROW - 1]);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
   row->key = *key;
   row->used = true;
-  if (!plan_make(row, handle, bias)) plan_refuse(row);
+  if (!plan_make(row, handle, product)) plan_refuse(row);
   return row;
 }
 
@@ -363,9 +356,9 @@ dm_status dm_lt_multiply(const dm_Product *p, bool *done) {
   dm_status st = DM_OK;
   pthread_mutex_lock(&lock);
   const cublasLtHandle_t handle = handle_of(dm_cuda_device());
-  Plan *plan = handle ? plan_of(&key, handle, p->bias) : NULL;
-  if (plan && !plan->refused && (!p->bias || set_bias(plan, p->bias)))
-    st = multiply(p, &b, plan, done);
+  Plan *plan = handle ? plan_of(&key, handle, p) : NULL;
+  if (plan && !plan->refused && set_pointers(plan, p)) st = multiply(p, &b, plan, done);
+  if (plan && !*done) dm_plan_count(DM_CUBLASLT, DM_PLAN_REFUSED);
   pthread_mutex_unlock(&lock);
   return st;
 }

@@ -22,4 +22,24 @@ dm_status addmm_cuda(dm_Call *c) {
   return multiply(&p);
 }
 
-dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply, c); }
+/* Where cuBLASLt does not take the activation with the product, it may take the product
+   alone: then gelu sees it rounded. Our own kernel does both. */
+static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  dm_Tensor *before = c->out[c->n_out - 1];
+  bool done;
+  if (a == DM_ACTIVATION_NONE) return multiply(p);
+  dm_product_fold(p);
+  p->activation = a;
+  if (c->n_out > 1) p->before = dm_tensor_data(before);
+  DM_TRY(dm_lt_multiply(p, &done));
+  if (done) return DM_OK;
+  dm_Product plain = *p;
+  plain.activation = DM_ACTIVATION_NONE;
+  plain.before = NULL;
+  plain.c = dm_tensor_data(before);
+  DM_TRY(dm_lt_multiply(&plain, &done));
+  return done ? dm_cuda_activate(c->out[0], a, before) : dm_cuda_gemm(p);
+}
+
+dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply_activated, c, c->out[0]); }

@@ -7,6 +7,7 @@
    What is summed by channel (batch_norm's moments; every weight's and bias's gradient)
    goes through channel_kernel or, for channels of one element, column_kernel: blocks
    by channel and chunk, then the chunks' states in a fixed order. */
+#include "kernels/norm.h"
 #include "kernels/reduce.cuh"
 #include "kernels/vector.cuh"
 
@@ -590,13 +591,84 @@ static Channels channels_of(const dm_Tensor *x) {
   return ch;
 }
 
+/* ---- batch_norm by cuDNN, which wants float32 weights ---- */
+
+static bool is_library_s(const dm_Call *c, dm_DType dtype, const dm_Tensor *weight) {
+  return dtype != DM_F64 && weight && c->out[0]->numel <= INT32_MAX;
+}
+
+static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Tensor *weight) {
+  const Channels ch = channels_of(x);
+  dm_BatchNorm b;
+  memset(&b, 0, sizeof b);
+  b.dtype = (dm_DType)x->dtype;
+  b.outer = ch.outer;
+  b.channels = ch.channels;
+  b.inner = ch.inner;
+  b.x = dm_tensor_data(x);
+  b.y = dm_tensor_data(y);
+  b.weight = dm_tensor_data(weight);
+  return b;
+}
+
+/* v: 1 / sqrt(variance + eps) -> variance. What is lost of one that is small beside eps
+   is small beside eps. */
+static __global__ void variance_kernel(float *v, int64_t n, float eps) {
+  for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
+    const float var = 1.0f / (v[i] * v[i]) - eps;
+    v[i] = var < 0 ? 0.0f : var;
+  }
+}
+
+/* batch_norm_train on the dense x. */
+static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
+  dm_Tensor *own[2] = {NULL}, *var = c->out[2];
+  dm_BatchNorm b;
+  dm_status st = DM_OK;
+  *taken = false;
+  if (!c->in[2] || !is_library_s(c, (dm_DType)x->dtype, c->in[1])) return DM_OK;
+  for (int i = 0; i < 2; i++) DM_GO(dm_dense_cast(c->in[1 + i], DM_F32, &own[i]));
+  b = batch_norm_of(x, c->out[0], own[0]);
+  b.bias = dm_tensor_data(own[1]);
+  b.mean = dm_tensor_data(c->out[1]);
+  b.root = dm_tensor_data(var);
+  b.eps = *DM_ATTR(double, c);
+  *taken = dm_dnn_batch_norm(&b);
+  if (*taken)
+    st = dm_launch(variance_kernel, dm_blocks(var->numel), DM_THREADS, 0, (float *)b.root,
+                   var->numel, (float)b.eps);
+done:
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+/* batch_norm_backward, in: gy, x, -, mean, root, all dense. */
+static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *taken) {
+  dm_Tensor *own = NULL;
+  *taken = false;
+  if (!is_library_s(c, (dm_DType)in[1]->dtype, c->in[2])) return DM_OK;
+  DM_TRY(dm_dense_cast(c->in[2], DM_F32, &own));
+  dm_BatchNorm b = batch_norm_of(in[1], c->out[0], own);
+  b.gy = dm_tensor_data(in[0]);
+  b.mean = dm_tensor_data(in[3]);
+  b.root = dm_tensor_data(in[4]);
+  b.gw = dm_tensor_data(c->out[1]);
+  b.gb = dm_tensor_data(c->out[2]);
+  *taken = dm_dnn_batch_norm_backward(&b);
+  dm_tensor_unref(&own);
+  return DM_OK;
+}
+
 DM_CUDA_KERNEL(batch_norm_train_cuda) {
   dm_Tensor *own[3] = {NULL}, *y = c->out[0], *mean = c->out[1], *var = c->out[2];
   dm_Vector w, b;
   dm_status st = DM_OK;
   if (y->numel == 0) return clear_vectors(c);
   const dm_DType compute = (dm_DType)mean->dtype;
+  bool taken = false;
   DM_GO(dm_dense_new(c->in[0], &own[0]));
+  DM_GO(train_by_library(c, own[0], &taken));
+  if (taken) goto done;
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
   DM_FLOAT_TYPES(y->dtype, {
@@ -637,12 +709,15 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   dm_Vector w;
   const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
   const bool training = *DM_ATTR(int64_t, c);
+  bool taken = false;
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);
   DM_GO(dm_dense_cast(c->in[0], dtype, &own[0]));
   DM_GO(dm_dense_new(c->in[1], &own[1]));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
   for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
+  if (training) DM_GO(backward_by_library(c, own, &taken));
+  if (taken) goto done;
   DM_FLOAT_TYPES(dtype, {
     const Channels ch = channels_of(own[1]);
     GradSums<C, T> sums;

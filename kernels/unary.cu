@@ -2,6 +2,7 @@
 #include "kernels/pointwise.cuh"
 #include "kernels/trig.cuh"
 
+#include "kernels/gemm.h"
 #include "op/unary.h"
 
 #ifdef __GNUC__
@@ -115,6 +116,12 @@ DM_CUDA_KERNEL(unary_cuda) {
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
+}
+
+extern "C" dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in) {
+  const dm_DType dtype = (dm_DType)out->dtype;
+  if (a == DM_RELU) return dm_pointwise_float<relu_forward, 1>(out, &in, dtype, 0, 0);
+  return dm_pointwise_float<gelu_forward, 1>(out, &in, dtype, dm_activation_param(a), 0);
 }
 
 DM_CUDA_KERNEL(unary_backward_cuda) {

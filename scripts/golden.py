@@ -991,6 +991,11 @@ def softmax():
 
 # ---- products, convolution, normalisation -----------------------------------
 
+# linear's: of its result before that is rounded
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda y: F.gelu(y, approximate="tanh")}
+wide = lambda t: f64 if t.dtype == f64 else f32
+
+
 @family("sum")
 def matmul():
     m = lambda *s, dtype=f32: r(*s, dtype=dtype, lo=-2, hi=2)
@@ -1047,6 +1052,11 @@ def matmul():
         ("ba,b->a", [(3, 2), (3,)]),
     ]:
         case("einsum", eq, *[m(*s) for s in shapes])
+    for d in FLOATS:
+        for name, f in ACTIVATIONS.items():
+            fused = lambda *t, activation, f=f: f(F.linear(*(v.to(wide(t[0])) for v in t))).to(t[0].dtype)
+            case("linear", m(3, 4, dtype=d), m(8, 4, dtype=d), m(8, dtype=d), fn=fused, activation=name)
+            case("linear", m(2, 3, 4, dtype=d), m(5, 4, dtype=d), fn=fused, activation=name)
 
 
 @family("sum")

@@ -294,6 +294,9 @@ samples.baddbmm = {
 }
 samples.linear = {
   {x(-1, 1, 2, 3), x(-1, 1, 4, 3), x(-1, 1, 4)}, {x(-1, 1, 2, 2, 3), x(-1, 1, 4, 3)},
+  {x(-1, 1, 2, 3), x(-1, 1, 8, 3), x(-1, 1, 8), {activation = "relu"}},
+  {x(-1, 1, 2, 2, 3), x(-1, 1, 4, 3), {activation = "gelu"}},
+  {x(-1, 1, 2, 3), x(-1, 1, 8, 3), x(-1, 1, 8), {activation = "gelu_tanh"}},
 }
 samples.einsum = {
   {"bij,bjk->bik", x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3, 2)}, {"ij,j->i", x(-1, 1, 2, 3), x(-1, 1, 3)},

@@ -24,6 +24,8 @@ struct dm_EmulatedDesc {
   uint32_t epilogue;
   const void *bias;
   int64_t bias_step;
+  void *aux;
+  int64_t aux_ld;
 };
 struct dm_EmulatedLayout {
   uint32_t type;
@@ -63,7 +65,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
                                         cudaDataType scale) {
   return make(desc, dm_EmulatedDesc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N,
-                                    CUBLASLT_EPILOGUE_DEFAULT, nullptr, 0});
+                                    CUBLASLT_EPILOGUE_DEFAULT, nullptr, 0, nullptr, 0});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
@@ -100,6 +102,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
   case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&d->epilogue, value, n);
   case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&d->bias, value, n);
   case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return set(&d->bias_step, value, n);
+  case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(&d->aux, value, n);
+  case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(&d->aux_ld, value, n);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -155,6 +159,24 @@ static bool lies_well(const dm_EmulatedLayout *l) {
          l->n_batch > 0 && l->rows <= INT32_MAX && l->columns <= INT32_MAX;
 }
 
+static bool keeps_before(const dm_EmulatedDesc *d) {
+  return (d->epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
+}
+/* float64 knows no gelu */
+static bool is_known(uint32_t epilogue, bool wide) {
+  switch (epilogue) {
+  case CUBLASLT_EPILOGUE_DEFAULT:
+  case CUBLASLT_EPILOGUE_BIAS:
+  case CUBLASLT_EPILOGUE_RELU:
+  case CUBLASLT_EPILOGUE_RELU_BIAS: return true;
+  case CUBLASLT_EPILOGUE_GELU:
+  case CUBLASLT_EPILOGUE_GELU_BIAS:
+  case CUBLASLT_EPILOGUE_GELU_AUX:
+  case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return !wide && !is_refused("epilogue");
+  default: return false;
+  }
+}
+
 static cublasStatus_t check(LtCall *x) {
   const dm_EmulatedLayout *a = x->a, *b = x->b, *c = x->c, *d = x->d;
   if (!lies_well(a) || !lies_well(b) || !lies_well(c) || !lies_well(d))
@@ -173,10 +195,11 @@ static cublasStatus_t check(LtCall *x) {
   const bool kinds = a->type == b->type && c->type == d->type &&
                      (d->type == a->type || (is_half(a->type) && d->type == CUDA_R_32F)) &&
                      (a->type == CUDA_R_64F) == wide && x->desc->scale == (int32_t)scale;
-  const uint32_t whole = (uint32_t)(CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_RELU_BIAS |
-                                    CUBLASLT_EPILOGUE_GELU_BIAS);
-  return kinds && !(x->desc->epilogue & ~whole) ? CUBLAS_STATUS_SUCCESS
-                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+  if (keeps_before(x->desc) &&
+      (x->desc->aux_ld < (int64_t)x->m || x->desc->aux_ld % 8 != 0 || !x->desc->aux))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  return kinds && is_known(x->desc->epilogue, wide) ? CUBLAS_STATUS_SUCCESS
+                                                    : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 enum { ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ROWS_OF_D, COLUMNS_OF_D, DEPTH, SCRATCH };
@@ -257,10 +280,12 @@ static C sum(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from,
   return s;
 }
 
-template <class C> static C finished(const LtCall &x, uint64_t z, uint64_t i, C v) {
+template <class C> static C finished(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, C v) {
   const uint32_t e = x.desc->epilogue;
   if (e & CUBLASLT_EPILOGUE_BIAS)
     v += load<C>(x.d->type, x.desc->bias, z * (uint64_t)x.desc->bias_step + i);
+  if (keeps_before(x.desc))
+    store(x.d->type, x.desc->aux, (z * x.n + j) * (uint64_t)x.desc->aux_ld + i, v);
   if (e & CUBLASLT_EPILOGUE_RELU) v = v < 0 ? C(0) : v;
   if (e & CUBLASLT_EPILOGUE_GELU) {
     const double y = (double)v, inner = 0.7978845608028654 * (y + 0.044715 * y * y * y);
@@ -284,7 +309,7 @@ template <class C> static void multiply(void *arg) {
         if (half) v += part[at];
         v *= alpha;
         if (beta != 0) v += beta * load<C>(x.c->type, x.c_data, place(x.c, z, i, j));
-        store(x.d->type, x.d_data, place(x.d, z, i, j), finished(x, z, i, v));
+        store(x.d->type, x.d_data, place(x.d, z, i, j), finished(x, z, i, j, v));
       }
 }
 
@@ -299,7 +324,8 @@ static bool keeps_promises(const LtCall &x, const cublasLtMatmulAlgo_t *algo,
          v[SCRATCH] <= workspace && is_aligned(x.a_data, v[ALIGN_A]) &&
          is_aligned(x.b_data, v[ALIGN_B]) && is_aligned(x.c_data, v[ALIGN_C]) &&
          is_aligned(x.d_data, v[ALIGN_D]) && is_aligned(x.workspace, 256) &&
-         (!biased || (x.desc->bias && is_aligned(x.desc->bias, size_of(x.d->type))));
+         (!biased || (x.desc->bias && is_aligned(x.desc->bias, size_of(x.d->type)))) &&
+         (!keeps_before(x.desc) || is_aligned(x.desc->aux, 16));
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
@@ -318,7 +344,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (st != CUBLAS_STATUS_SUCCESS) return st;
   if (!algo || !keeps_promises(x, algo, n_workspace)) return CUBLAS_STATUS_INVALID_VALUE;
   x.part = algo->data[SCRATCH];
-  const void *const pointers[] = {a, b, c, d, workspace, desc->bias};
+  const void *const pointers[] = {a, b, c, d, workspace, desc->bias, desc->aux};
   for (const void *p : pointers) dm_emulated_check_pointer("cublasLtMatmul", p);
   const bool wide = desc->compute == CUBLAS_COMPUTE_64F;
   const cudaError_t e =

@@ -41,13 +41,15 @@ typedef enum {
 } cublasLtMatrixLayoutAttribute_t;
 
 typedef enum {
-  CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0,      /* int32_t */
-  CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1,        /* int32_t */
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,            /* int32_t */
-  CUBLASLT_MATMUL_DESC_TRANSB = 4,            /* int32_t */
-  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,          /* uint32_t */
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,      /* const void * */
-  CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10 /* int64_t */
+  CUBLASLT_MATMUL_DESC_COMPUTE_TYPE = 0,          /* int32_t */
+  CUBLASLT_MATMUL_DESC_SCALE_TYPE = 1,            /* int32_t */
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,                /* int32_t */
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,                /* int32_t */
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,              /* uint32_t */
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,          /* const void * */
+  CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE = 10,    /* int64_t */
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11, /* void * */
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12       /* int64_t */
 } cublasLtMatmulDescAttributes_t;
 
 typedef enum {
@@ -56,7 +58,9 @@ typedef enum {
   CUBLASLT_EPILOGUE_BIAS = 4,
   CUBLASLT_EPILOGUE_RELU_BIAS = 6,
   CUBLASLT_EPILOGUE_GELU = 32,
-  CUBLASLT_EPILOGUE_GELU_BIAS = 36
+  CUBLASLT_EPILOGUE_GELU_BIAS = 36,
+  CUBLASLT_EPILOGUE_GELU_AUX = 160,
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164
 } cublasLtEpilogue_t;
 
 typedef enum {

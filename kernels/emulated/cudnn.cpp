@@ -5,12 +5,13 @@
 
    Two engines are offered, the first one with numerical notes and, where those
    must not be, a wrong result: it must not be taken for float32. Each heuristic,
-   each engine that was named by its number, and each convolution is counted.
+   each engine that was named by its number, each convolution and batch norm is counted.
 
    DEMILUNE_EMULATED_CUDNN_REFUSES=NAME makes one entry point fail. */
 #include "cudnn.h"
 #include "internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,8 @@ struct cudnnContext {
 };
 
 /* ---- what descriptors have ------------------------------------------------------ */
+
+enum { MAX_ATTRIBUTE = 12, MAX_ELEMENT = CUDNN_KNOB_TYPE_COUNTS };
 
 /* An attribute of a descriptor: how many elements of which type; whether it must be
    set; for parts, which descriptor they are. */
@@ -82,6 +85,7 @@ static const Rule rules[] = {
   {T, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 4, true, -1},
   {T, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1, true, -1},
   {T, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1, true, -1},
+  {T, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1, false, -1},
 #undef T
 #define T CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
   {T, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
@@ -95,6 +99,28 @@ static const Rule rules[] = {
   CONVOLVES(FORWARD, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, X, W, Y),
   CONVOLVES(BWD_DATA, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, DX, W, DY),
   CONVOLVES(BWD_FILTER, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, X, DW, DY),
+#define T CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_MODE, CUDNN_TYPE_NORM_MODE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_FWD_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_MODE, CUDNN_TYPE_NORM_MODE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
 #define T CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
   {T, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true, -1},
   {T, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, -1},
@@ -120,14 +146,12 @@ static const Rule rules[] = {
   {T, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR},
 #undef T
 #define T CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
-  {T, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, 3, true, -1},
-  {T, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, 3, true, -1},
+  {T, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, MAX_ELEMENT, true, -1},
+  {T, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, MAX_ELEMENT, true, -1},
   {T, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1, true, -1},
 #undef T
 };
 /* clang-format on */
-
-enum { MAX_ATTRIBUTE = 8, MAX_ELEMENT = CUDNN_KNOB_TYPE_COUNTS };
 
 struct Attribute {
   const Rule *rule;
@@ -147,6 +171,7 @@ static size_t size_of(cudnnBackendAttributeType_t type) {
   case CUDNN_TYPE_VOID_PTR:
   case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void *);
   case CUDNN_TYPE_INT64: return sizeof(int64_t);
+  case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
   default: return sizeof(int32_t);
   }
 }
@@ -315,6 +340,86 @@ static cudnnStatus_t check_operation(const Descriptor *d) {
   return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
+/* The tensors of a batch norm: x, then y, or gy and gx; then vectors by channel. */
+enum { NORM_FORWARD = CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR };
+enum { NORM_BACKWARD = CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR };
+static bool is_norm(const Descriptor *d) {
+  return (int)d->type == NORM_FORWARD || (int)d->type == NORM_BACKWARD;
+}
+
+struct Norm {
+  bool forward;
+  const Descriptor *x, *y, *gy; /* y: or gx */
+  const Descriptor *scale, *bias, *eps, *mean, *root, *gscale, *gbias;
+};
+static Norm norm_of(const Descriptor *d) {
+  Norm n = {};
+  n.forward = (int)d->type == NORM_FORWARD;
+#define PART(WAY, NAME) part(d, CUDNN_ATTR_OPERATION_NORM_##WAY##_##NAME)
+  if (n.forward) {
+    n.x = PART(FWD, XDESC);
+    n.y = PART(FWD, YDESC);
+    n.mean = PART(FWD, MEAN_DESC);
+    n.root = PART(FWD, INV_VARIANCE_DESC);
+    n.scale = PART(FWD, SCALE_DESC);
+    n.bias = PART(FWD, BIAS_DESC);
+    n.eps = PART(FWD, EPSILON_DESC);
+  } else {
+    n.x = PART(BWD, XDESC);
+    n.y = PART(BWD, DXDESC);
+    n.gy = PART(BWD, DYDESC);
+    n.mean = PART(BWD, MEAN_DESC);
+    n.root = PART(BWD, INV_VARIANCE_DESC);
+    n.scale = PART(BWD, SCALE_DESC);
+    n.gscale = PART(BWD, DSCALE_DESC);
+    n.gbias = PART(BWD, DBIAS_DESC);
+  }
+#undef PART
+  return n;
+}
+
+static bool is_by_value(const Descriptor *t) {
+  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
+         number(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+}
+/* One like x; a vector of float32 by x's channels. Or there is none. */
+static bool is_like(const Descriptor *t, const Descriptor *x) {
+  return !t ||
+         (number(t, CUDNN_ATTR_TENSOR_DATA_TYPE) == number(x, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
+          memcmp(numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
+                 numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS), 4 * sizeof(int64_t)) == 0);
+}
+static bool is_vector(const Descriptor *t, const Descriptor *x) {
+  if (!t) return true;
+  const int64_t *s = numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  return number(t, CUDNN_ATTR_TENSOR_DATA_TYPE) == CUDNN_DATA_FLOAT && !is_by_value(t) &&
+         s[0] == 1 && s[1] == numbers(x, CUDNN_ATTR_TENSOR_DIMENSIONS)[1] && s[2] == 1 &&
+         s[3] == 1 && numbers(t, CUDNN_ATTR_TENSOR_STRIDES)[1] == 1;
+}
+
+static cudnnStatus_t check_norm(const Descriptor *d) {
+  const Norm n = norm_of(d);
+  const Descriptor *const all[] = {n.x,   n.y,    n.gy,   n.scale,  n.bias,
+                                   n.eps, n.mean, n.root, n.gscale, n.gbias};
+  if (!is_like(n.y, n.x) || !is_like(n.gy, n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  for (int i = 3; i < 10; i++)
+    if (i != 5 && !is_vector(all[i], n.x)) return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
+  for (int i = 0; i < 10; i++)
+    for (int j = 0; j < i; j++)
+      if (all[i] && all[j] &&
+          number(all[i], CUDNN_ATTR_TENSOR_UNIQUE_ID) ==
+              number(all[j], CUDNN_ATTR_TENSOR_UNIQUE_ID))
+        return CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES;
+  if (!n.forward)
+    return number(d, CUDNN_ATTR_OPERATION_NORM_BWD_MODE) == CUDNN_BATCH_NORM
+               ? CUDNN_STATUS_SUCCESS
+               : CUDNN_STATUS_NOT_SUPPORTED;
+  const bool known = number(d, CUDNN_ATTR_OPERATION_NORM_FWD_MODE) == CUDNN_BATCH_NORM &&
+                     is_by_value(n.eps) &&
+                     number(d, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE) == CUDNN_NORM_FWD_TRAINING;
+  return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
 enum { FAST_ENGINE = 0, EXACT_ENGINE = 1, N_ENGINE, STAGES = 3, WORKSPACE = 1024 };
 
 static cudnnStatus_t check(const Descriptor *d) {
@@ -324,6 +429,8 @@ static cudnnStatus_t check(const Descriptor *d) {
   case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
     return check_operation(d);
+  case CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR: return check_norm(d);
   case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
     count("cudnnHeuristic");
     return is_refused("cudnnHeuristic") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
@@ -399,8 +506,8 @@ static bool is_exact(const Descriptor *engine) {
   return number(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) == EXACT_ENGINE;
 }
 static int64_t type_of_graph(const Descriptor *graph) {
-  const Operation o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
-  return number(o.x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const Descriptor *d = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  return number(is_norm(d) ? norm_of(d).x : operation_of(d).x, CUDNN_ATTR_TENSOR_DATA_TYPE);
 }
 static bool is_float(const Descriptor *engine) {
   return type_of_graph(part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) == CUDNN_DATA_FLOAT;
@@ -566,13 +673,107 @@ static void convolve(void *arg) {
 /* The tensor's memory, at the alignment that was promised. */
 static void *data_of(const Descriptor *pack, const Descriptor *t) {
   const int64_t id = number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
-  for (int i = 0; i < 3; i++) {
+  const int64_t n =
+      attribute_of(const_cast<Descriptor *>(pack), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->n;
+  for (int64_t i = 0; i < n; i++) {
     if (numbers(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)[i] != id) continue;
     void *p = (void *)(intptr_t)numbers(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)[i];
     const bool aligned = (intptr_t)p % number(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) == 0;
     return aligned ? p : nullptr;
   }
   return nullptr;
+}
+
+/* ---- batch norm ---- */
+
+struct NormRun {
+  Norm n;
+  void *x, *y, *gy, *workspace;
+  float *scale, *bias, *mean, *root, *gscale, *gbias;
+  double eps;
+  bool wrong;
+};
+
+/* f(element of x, of y, of gy) for all of channel c. */
+template <class F> static void each_of(const Norm &n, int64_t c, const F &f) {
+  const int64_t *s = numbers(n.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *xt = numbers(n.x, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t *yt = numbers(n.y, CUDNN_ATTR_TENSOR_STRIDES);
+  const int64_t *gt = numbers(n.gy ? n.gy : n.y, CUDNN_ATTR_TENSOR_STRIDES);
+  for (int64_t i = 0; i < s[0]; i++)
+    for (int64_t h = 0; h < s[2]; h++)
+      for (int64_t w = 0; w < s[3]; w++)
+        f(i * xt[0] + c * xt[1] + h * xt[2] + w * xt[3],
+          i * yt[0] + c * yt[1] + h * yt[2] + w * yt[3],
+          i * gt[0] + c * gt[1] + h * gt[2] + w * gt[3]);
+}
+
+static void norm_forward(const NormRun *r, int64_t type, int64_t c, double count) {
+  double sum = 0, squares = 0;
+  each_of(r->n, c, [&](int64_t x, int64_t, int64_t) { sum += load(type, r->x, x); });
+  const double mean = sum / count;
+  each_of(r->n, c, [&](int64_t x, int64_t, int64_t) {
+    const double d = load(type, r->x, x) - mean;
+    squares += d * d;
+  });
+  const double root = 1 / sqrt(squares / count + r->eps);
+  each_of(r->n, c, [&](int64_t x, int64_t y, int64_t) {
+    const double v = (load(type, r->x, x) - mean) * root;
+    store(type, r->y, y, v * (double)r->scale[c] + (double)r->bias[c] + r->wrong);
+  });
+  r->mean[c] = (float)mean;
+  r->root[c] = (float)root;
+}
+
+static void norm_backward(const NormRun *r, int64_t type, int64_t c, double count) {
+  const double mean = (double)r->mean[c], root = (double)r->root[c];
+  double gw = 0, gb = 0;
+  each_of(r->n, c, [&](int64_t x, int64_t, int64_t g) {
+    gw += load(type, r->gy, g) * (load(type, r->x, x) - mean) * root;
+    gb += load(type, r->gy, g);
+  });
+  each_of(r->n, c, [&](int64_t x, int64_t y, int64_t g) {
+    const double hat = (load(type, r->x, x) - mean) * root;
+    const double v = load(type, r->gy, g) - gb / count - hat * gw / count;
+    store(type, r->y, y, v * root * (double)r->scale[c] + r->wrong);
+  });
+  r->gscale[c] = (float)gw;
+  r->gbias[c] = (float)gb;
+}
+
+static void normalize(void *arg) {
+  const NormRun *r = (const NormRun *)arg;
+  const int64_t type = number(r->n.x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const int64_t channels = numbers(r->n.x, CUDNN_ATTR_TENSOR_DIMENSIONS)[1];
+  const double count = (double)(numel(r->n.x) / channels);
+  for (int64_t c = 0; c < channels; c++)
+    (r->n.forward ? norm_forward : norm_backward)(r, type, c, count);
+  memset(r->workspace, 0, WORKSPACE);
+}
+
+static cudnnStatus_t execute_norm(cudnnHandle_t handle, const Descriptor *engine,
+                                  const Descriptor *d, const Descriptor *pack) {
+  NormRun r = {};
+  const Norm n = r.n = norm_of(d);
+  const Descriptor *const t[] = {n.x,    n.y,    n.gy,     n.scale, n.bias,
+                                 n.mean, n.root, n.gscale, n.gbias};
+  void *p[9] = {};
+  for (int i = 0; i < 9; i++) {
+    p[i] = t[i] ? data_of(pack, t[i]) : nullptr;
+    if (t[i] && !p[i]) return CUDNN_STATUS_BAD_PARAM;
+    if (p[i]) dm_emulated_check_pointer("cudnnBackendExecute", p[i]);
+  }
+  r.x = p[0], r.y = p[1], r.gy = p[2];
+  r.scale = (float *)p[3], r.bias = (float *)p[4], r.mean = (float *)p[5];
+  r.root = (float *)p[6], r.gscale = (float *)p[7], r.gbias = (float *)p[8];
+  r.workspace = (void *)(intptr_t)numbers(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)[0];
+  const float *eps = n.eps ? (const float *)data_of(pack, n.eps) : nullptr;
+  if (!r.workspace || (n.forward && !eps)) return CUDNN_STATUS_BAD_PARAM;
+  if (eps) r.eps = (double)*eps;
+  r.wrong = !is_exact(engine);
+  const cudaError_t e =
+      dm_emulated_run("cudnnBackendExecuteNorm", handle->stream, normalize, &r);
+  return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
@@ -585,6 +786,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   if (is_refused("cudnnBackendExecute")) return CUDNN_STATUS_NOT_SUPPORTED;
   const Descriptor *engine = engine_of_plan(p);
   const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const Descriptor *operation = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
   Run run = {};
   run.o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   run.x = data_of(v, run.o.x);

@@ -31,6 +31,14 @@ function cuda.get_device_capability(device)
   return info.major, info.minor
 end
 
+-- plans() -> {cublaslt = counts, cudnn = counts}, of this process: how NVIDIA's libraries
+-- came by the plans that products, convolutions and batch norms run by. Each call is
+-- one of asked (the library was asked, which takes milliseconds), memory (kept from an
+-- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
+-- many of them the library did not take, so that our own, slower kernels did them.
+-- A library that is missing or switched off counts nothing. Raises without CUDA.
+function cuda.plans() return core.cuda_plans() end
+
 -- For tests: how often the emulated device has done something ("launch", "copy",
 -- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
 cuda._count = core.cuda_count_of

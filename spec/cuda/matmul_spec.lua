@@ -189,4 +189,54 @@ describe("cuBLASLt", function()
     assert.equal(0, n.cublasLtMatmulAlgoGetHeuristic)
     assert.equal(3, n.gemm_kernel)
   end)
+
+  local ACTIVATED = [[
+    for _, name in ipairs{"relu", "gelu_tanh", "gelu"} do
+      for _, o in ipairs{8, 9} do
+        local x, w, b = dm.randn(6, 5), dm.randn(o, 5), dm.randn(o)
+        local function run(device, dtype, grad)
+          local t = {}
+          for i, v in ipairs{x, w, b} do
+            t[i] = v:to(dtype):to(device):detach()
+            t[i].requires_grad = grad
+          end
+          local y = dm.linear(t[1], t[2], t[3], name)
+          if grad then y:sum():backward() end
+          local gx = grad and t[1].grad:cpu() or dm.zeros(1)
+          return y:detach():cpu():double(), gx:double()
+        end
+        for dtype, gap in pairs{float32 = 1e-5, bfloat16 = 4e-2, float64 = 1e-10} do
+          for _, grad in ipairs{false, true} do
+            local y, gx = run("cuda", dtype, grad)
+            local want, gwant = run("cpu", dtype, grad)
+            assert((y - want):abs():max():item() < gap, name .. dtype)
+            assert((gx - gwant):abs():max():item() < gap * 8, name .. dtype)
+          end
+        end
+      end
+    end
+  ]]
+
+  both.it_counts("works out an activation with the product", function()
+    local n = both.counts("", [[
+      local o = {device = "cuda"}
+      local x, w, b = dm.randn({6, 5}, o), dm.randn({8, 5}, o), dm.randn({8}, o)
+      dm.linear(x, w, b, "relu") dm.linear(x, w, b, "gelu_tanh") dm.linear(x, w, "relu")
+      w.requires_grad = true
+      dm.linear(x, w, b, "gelu_tanh")
+    ]])
+    assert.equal(4, n.cublasLtMatmul)
+    for name in pairs(n) do assert(not name:find "elu", name) end
+    n = both.counts("", ACTIVATED)
+    assert(n.cublasLtMatmul > 0)
+    assert.equal(0, n.gemm_kernel)
+  end)
+
+  both.it_counts("leaves an activation that it refuses to kernels of our own", function()
+    local n = both.counts("DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue", ACTIVATED)
+    assert(n.cublasLtMatmul > 0)
+    n = both.counts("DEMILUNE_CUBLASLT=0", ACTIVATED)
+    assert.equal(0, n.cublasLtMatmul)
+    assert(n.gemm_kernel > 0)
+  end)
 end)

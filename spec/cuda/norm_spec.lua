@@ -4,6 +4,7 @@
 local dm = require "demilune"
 local nn = require "demilune.nn"
 local both = require "spec.cuda.both"
+local folder = require "spec.folder"
 
 local TOLERANCE = {float16 = 4e-3, bfloat16 = 3e-2, float32 = 2e-5, float64 = 1e-12}
 
@@ -170,5 +171,84 @@ describe("batch_norm on cuda", function()
         bits = now
       end
     end)
+  end)
+end)
+
+-- By cuDNN, and by our own kernels where it refuses.
+describe("batch_norm by cuDNN", function()
+  setup(folder.make)
+  teardown(folder.remove)
+
+  local function counts(environment, program)
+    return both.counts(environment, [[
+      local GAP = {float32 = 1e-5, bfloat16 = 4e-2, float16 = 4e-3, float64 = 1e-12}
+      local function norm(dtype, shape, how)
+        how = how or {}
+        local x, w, b = dm.randn(shape), dm.randn(shape[2]), dm.randn(shape[2])
+        local gy = dm.randn(shape)
+        local function run(device)
+          local t = {x:to(dtype), w:to(how.weight or "float32"), b}
+          if dtype == "float64" then t[2], t[3] = w:double(), b:double() end
+          for i = 1, 3 do t[i] = t[i]:to(device):detach():requires_grad_() end
+          local o = {device = device}
+          local mean, var = dm.zeros({shape[2]}, o), dm.ones({shape[2]}, o)
+          local seen = how.lay and how.lay(t[1]) or t[1]
+          local y = dm.batch_norm(seen, mean, var, t[2], t[3], {training = true})
+          y:backward(gy:to(dtype):to(device))
+          return {y:detach(), mean, var, t[1].grad, t[2].grad, t[3].grad}
+        end
+        local want, got = run "cpu", run "cuda"
+        for i, v in ipairs(want) do
+          local over = (v:double() - got[i]:cpu():double()):abs() - GAP[dtype] * 8
+            - v:double():abs() * GAP[dtype]
+          assert(over:max():item() <= 0, dtype .. " result " .. i)
+        end
+      end
+    ]] .. program)
+  end
+  local function it_counts(name, f)
+    both.it_counts(name, function()
+      os.execute("rm -rf " .. folder.path "cache")
+      f()
+    end)
+  end
+  local ALL = [[
+    for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
+      norm(dtype, {6, 3})
+      norm(dtype, {2, 3, 4, 5})
+      norm(dtype, {2, 3, 4, 5})
+    end
+  ]]
+  local function own(n) return n.channel_kernel + n.column_kernel end
+
+  it_counts("runs forward and backward, asked once for each kind", function()
+    local n = counts("", ALL)
+    assert.equal(18, n.cudnnBackendExecuteNorm)
+    assert.equal(12, n.cudnnHeuristic)
+    assert.equal(0, own(n))
+    n = counts("", ALL)
+    assert.equal(0, n.cudnnHeuristic)
+    assert.equal(12, n.cudnnEngineByNumber)
+    assert.equal(18, n.cudnnBackendExecuteNorm)
+  end)
+
+  it_counts("takes channels that lie last, and weights of 16 bits", function()
+    local n = counts("", [[
+      norm("bfloat16", {2, 3, 4, 5}, {weight = "bfloat16", lay = function(x)
+        return x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
+      end})
+    ]])
+    assert.equal(2, n.cudnnBackendExecuteNorm)
+  end)
+
+  it_counts("leaves float64, and what it refuses, to our own kernels", function()
+    assert.equal(2, own(counts("", [[norm("float64", {6, 3})]])))
+    for name in pairs{cudnnHeuristic = 1, cudnnPlan = 1, cudnnBackendExecute = 1} do
+      os.execute("rm -rf " .. folder.path "cache")
+      local n = counts("DEMILUNE_EMULATED_CUDNN_REFUSES=" .. name, ALL)
+      assert.equal(0, n.cudnnBackendExecuteNorm, name)
+      assert.equal(18, own(n), name)
+    end
+    assert.equal(18, own(counts("DEMILUNE_CUDNN=0", ALL)))
   end)
 end)

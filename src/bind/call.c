@@ -485,7 +485,7 @@ int dm_op_closure(lua_State *L) {
   if (id == DM_OP_randint) supply_low(L);
   const int top = a.top = lua_gettop(L);
   luaL_checkstack(L, DM_MAX_OUT + 6, NULL);
-  for (int k = 0; k < a.op->n_out && !a.inplace; k++) dm_push_box(L, S);
+  for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++) dm_push_box(L, S);
   if (a.g->list) return call_list(&a, S);
   for (int k = 0; k < a.g->n_tensor; k++) a.in[k] = NULL;
   const bool opts = top > 0 && lua_istable(L, top) && is_options(L, top);

@@ -83,6 +83,25 @@ static int cuda_count_of(lua_State *L) {
   return 1;
 }
 
+/* cuda_plans() -> {library = {asked, memory, disk, refused}} */
+static int cuda_plans(lua_State *L) {
+  static const char *const names[] = {"asked", "memory", "disk", "refused"};
+  dm_enter(L);
+  dm_PlanCounts counts[DM_MAX_PLAN_LIBRARY];
+  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 1));
+  const int n = ops->plans ? ops->plans(counts) : 0;
+  lua_createtable(L, 0, n);
+  for (int i = 0; i < n; i++) {
+    lua_createtable(L, 0, DM_N_PLAN);
+    for (int k = 0; k < DM_N_PLAN; k++) {
+      lua_pushinteger(L, counts[i].n[k]);
+      lua_setfield(L, -2, names[k]);
+    }
+    lua_setfield(L, -2, counts[i].library);
+  }
+  return 1;
+}
+
 /* ---- streams ---- */
 
 static Stream *check_stream(lua_State *L, int i) { return luaL_checkudata(L, i, stream_name); }
@@ -347,6 +366,7 @@ const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
                                       {"_without_cuda", without_cuda},
                                       {"cuda_info", cuda_info},
                                       {"cuda_count_of", cuda_count_of},
+                                      {"cuda_plans", cuda_plans},
                                       {"cuda_stream", stream_new},
                                       {"cuda_default_stream", stream_default},
                                       {"cuda_current_stream", stream_current},

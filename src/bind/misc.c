@@ -236,7 +236,7 @@ static void push_row(lua_State *L, const dm_OpInfo *op) {
   BOOL("no_double", op->flags & F_NO_DOUBLE);
 #undef STR
 #undef BOOL
-  lua_pushinteger(L, op->n_out);
+  lua_pushinteger(L, dm_op_results(op));
   lua_setfield(L, -2, "outputs");
   lua_pushnumber(L, op->lo);
   lua_setfield(L, -2, "lo");

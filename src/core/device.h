@@ -38,6 +38,22 @@ typedef struct dm_DeviceInfo {
   int major, minor, processors; /* compute capability; multiprocessors */
 } dm_DeviceInfo;
 
+/* How calls of a vendor's library came by the plan that they ran by: the library was
+   asked for it, it lay in memory, it was made from a choice kept on disk. Of all these,
+   how many were refused: done by our own kernels. */
+typedef enum dm_PlanCounter {
+  DM_PLAN_ASKED,
+  DM_PLAN_MEMORY,
+  DM_PLAN_DISK,
+  DM_PLAN_REFUSED,
+  DM_N_PLAN
+} dm_PlanCounter;
+typedef struct dm_PlanCounts {
+  const char *library;
+  int64_t n[DM_N_PLAN];
+} dm_PlanCounts;
+enum { DM_MAX_PLAN_LIBRARY = 4 };
+
 /* Queues of work of a device other than the CPU. Streams and events are handles
    of the back end. */
 typedef struct dm_StreamOps {
@@ -85,6 +101,8 @@ typedef struct dm_DeviceOps {
   /* what a back end for tests has counted by that name ("launch", "sync"), -1 for no
      name; NULL: counts nothing */
   int64_t (*count_of)(const char *what);
+  /* one entry a library; gives how many; NULL: there are none */
+  int (*plans)(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
   const dm_StreamOps *streams; /* NULL for the CPU */
 } dm_DeviceOps;
 

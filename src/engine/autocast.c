@@ -134,7 +134,7 @@ static dm_status show_copy(const dm_Modes *m, dm_Tensor *t, bool record, dm_Tens
   DM_TRY(dm_tensor_alias(t->low, out));
   if (m->inference) (*out)->flags |= DM_T_INFERENCE;
   if (!record || !dm_tensor_requires_grad(t)) return DM_OK;
-  const dm_status st = dm_record(&dm_ops[DM_OP_cast], 1, &t, &dtype, 1, out, NULL);
+  const dm_status st = dm_record_op(&dm_ops[DM_OP_cast], 1, &t, &dtype, out, NULL);
   if (st != DM_OK) dm_tensor_unref(out);
   return st;
 }

@@ -119,20 +119,23 @@ static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const 
                                 const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
   c.base = dm_modes()->base;
+  c.save = op->save;
   dm_Device dev = {DM_CPU, 0};
   DM_TRY(check_devices(op, n_in, in, &dev));
   dm_status st;
   if (op->compose) {
     st = run_composed(&c);
   } else {
-    const bool record = wants_record(op, n_in, in);
+    const bool record = c.recorded = wants_record(op, n_in, in);
     if (record)
       for (int i = 0; i < n_in; i++)
         if (in[i] && in[i]->base && in[i]->gen != in[i]->base->gen)
           DM_TRY(dm_refresh_view(in[i]));
     st = apply_rule(&c, dev);
     if (st == DM_OK && !(op->flags & F_VIEW)) st = run_kernel(&c);
-    if (st == DM_OK && record) st = dm_record(op, n_in, in, attr, c.n_out, c.out, NULL);
+    if (st == DM_OK && record) st = dm_record(&c, NULL);
+    if (op->flags & F_ASIDE)
+      while (c.n_out > 1) dm_tensor_unref(&c.out[--c.n_out]);
     if (st == DM_OK && dm_modes()->inference)
       for (int i = 0; i < c.n_out; i++) c.out[i]->flags |= DM_T_INFERENCE;
   }
@@ -321,7 +324,7 @@ static void end_history(History *h, bool put_back) {
 
 static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                 const void *attr, dm_Tensor *t, dm_Tensor *old) {
-  DM_TRY(dm_record(op, n_in, in, attr, 1, &t, old));
+  DM_TRY(dm_record_op(op, n_in, in, attr, &t, old));
   if (t->base) return dm_rebase(t);
   t->gen++; /* views made before learn of it */
   return DM_OK;

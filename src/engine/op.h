@@ -40,12 +40,13 @@ enum {
   F_INPLACE = 1,   /* has a form with a trailing underscore */
   F_POINTWISE = 2, /* element i of the output needs element i of the inputs only */
   F_ONLY_INPLACE = 4,
-  F_VIEW = 8,        /* the rule makes the output, sharing storage */
-  F_HIDDEN = 16,     /* serves gradients; not offered to scripts */
-  F_CREATE = 32,     /* takes no tensor: dtype, device, requires_grad options */
-  F_NO_DOUBLE = 64,  /* its gradient has no gradient */
-  F_RANDOM = 128,    /* draws numbers: a call may name a generator */
-  F_ANY_DEVICE = 256 /* its kernel serves every device, its rule names the outputs' */
+  F_VIEW = 8,         /* the rule makes the output, sharing storage */
+  F_HIDDEN = 16,      /* serves gradients; not offered to scripts */
+  F_CREATE = 32,      /* takes no tensor: dtype, device, requires_grad options */
+  F_NO_DOUBLE = 64,   /* its gradient has no gradient */
+  F_RANDOM = 128,     /* draws numbers: a call may name a generator */
+  F_ANY_DEVICE = 256, /* its kernel serves every device, its rule names the outputs' */
+  F_ASIDE = 512       /* outputs but the first are kept for the gradient: no caller gets them */
 };
 
 /* One attribute, read from the row's signature; see engine/sig.h. */
@@ -110,7 +111,9 @@ typedef struct dm_Call {
   const void *attr;
   dm_Meta out_meta[DM_MAX_OUT];
   dm_Tensor *out[DM_MAX_OUT];
-  int base; /* positions count from here, in tensors and in messages */
+  int base;      /* positions count from here, in tensors and in messages */
+  bool recorded; /* the tape will keep this call */
+  uint32_t save; /* what the row saves; the rule may take outputs out of it */
 } dm_Call;
 
 /* Intermediate results of a composition: freed together at its end; after a
@@ -176,6 +179,10 @@ static inline dm_Device dm_device_of(int64_t code) {
   return code < 0 ? dm_modes()->device : (dm_Device){(uint8_t)(code >> 8), (uint8_t)code};
 }
 
+/* How many outputs a caller gets at most. */
+static inline int dm_op_results(const dm_OpInfo *op) {
+  return op->flags & F_ASIDE ? 1 : op->n_out;
+}
 static inline dm_OpId dm_op_id(const dm_OpInfo *op) { return (dm_OpId)(op - dm_ops); }
 /* The parsed signature; parsed when first asked for. */
 const dm_Signature *dm_op_signature(const dm_OpInfo *op);

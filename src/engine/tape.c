@@ -109,16 +109,16 @@ static dm_Edge edge_of(dm_Tensor *t) {
 static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
 /* A node with room for everything; in_meta, out_meta and edges are filled.
-   n_saved: tensors to keep, not counting the outputs. */
+   n_saved: tensors to keep, not counting the outputs, of which there may be some. */
 static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
-                         dm_Tensor **out, int n_saved, int64_t attr_bytes) {
+                         dm_Tensor *const *out, int n_saved, bool save_out,
+                         int64_t attr_bytes) {
   const dm_Modes *m = dm_modes();
   char *where = NULL;
   if (DM_UNLIKELY(m->anomaly) && m->where && m->where(m->where_ctx, &where) != DM_OK)
     return NULL;
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
   const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
-  const bool save_out = op && (op->save & (O0 | O1 | O2));
   const int64_t saved = up8((int64_t)sizeof(dm_Saved) * (n_saved + (save_out ? n_out : 0)));
   const int64_t grads = up8((int64_t)sizeof(dm_Tensor *) * n_out);
   const int64_t head = up8((int64_t)sizeof(dm_Node));
@@ -160,7 +160,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   return n;
 }
 
-static void give_history(dm_Node *n, int n_out, dm_Tensor **out) {
+static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
   for (int i = 0; i < n_out; i++) {
     if (!dm_is_float((dm_DType)out[i]->dtype)) continue;
     dm_Node *mine = n;
@@ -230,30 +230,39 @@ dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
   return st;
 }
 
-dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
-                    int n_out, dm_Tensor **out, dm_Tensor *save_in) {
+dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
+  const dm_OpInfo *op = c->op;
   const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
-  const bool save_in_any = op->save & ~(uint32_t)(O0 | O1 | O2);
-  dm_Node *n = node_new(op, n_in, in, n_out, out, save_in_any ? n_in : 0, attr_bytes);
+  const uint32_t outputs = O0 | O1 | O2;
+  const bool inputs = op->save & ~outputs;
+  dm_Node *n = node_new(op, c->n_in, c->in, c->n_out, c->out, inputs ? c->n_in : 0,
+                        c->save & outputs, attr_bytes);
   if (!n) return DM_EMEM;
-  if (attr_bytes) memcpy(n->attr, attr, (size_t)attr_bytes);
+  if (attr_bytes) memcpy(n->attr, c->attr, (size_t)attr_bytes);
   dm_status st = DM_OK;
-  const bool inplace = n_out == 1 && n_in > 0 && in[0] == out[0];
-  for (int i = 0; i < n_in && i < 8 && n->saved_in; i++) {
-    if (!dm_saves_input(op, i, n_in, in)) continue;
-    dm_Tensor *t = i == 0 && save_in ? save_in : in[i];
+  const bool inplace = c->n_out == 1 && c->n_in > 0 && c->in[0] == c->out[0];
+  for (int i = 0; i < c->n_in && i < 8 && n->saved_in; i++) {
+    if (!dm_saves_input(op, i, c->n_in, c->in)) continue;
+    dm_Tensor *t = i == 0 && save_in ? save_in : c->in[i];
     /* an in-place op has already overwritten what shares its output's bytes */
-    const bool lost = inplace && t->storage == out[0]->storage;
+    const bool lost = inplace && t->storage == c->out[0]->storage;
     DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
-  for (int i = 0; i < n_out && n->saved_out; i++) {
-    if (!(op->save >> (8 + i) & 1)) continue;
-    DM_GO(dm_save(&n->saved_out[i], out[i], out[i]->storage->version, -1, i));
+  for (int i = 0; i < c->n_out && n->saved_out; i++) {
+    if (!(c->save >> (8 + i) & 1)) continue;
+    DM_GO(dm_save(&n->saved_out[i], c->out[i], c->out[i]->storage->version, -1, i));
   }
-  give_history(n, n_out, out);
+  give_history(n, c->n_out, c->out);
 done:
   dm_node_unref(&n);
   return st;
+}
+
+dm_status dm_record_op(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
+                       dm_Tensor **out, dm_Tensor *save_in) {
+  dm_Call c = {.op = op, .n_in = n_in, .n_out = 1, .in = in, .attr = attr, .save = op->save};
+  c.out[0] = *out;
+  return dm_record(&c, save_in);
 }
 
 static int place_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
@@ -264,7 +273,7 @@ static int place_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
 
 dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
                            dm_Tensor **out, int n_saved, dm_Tensor *const *saved) {
-  dm_Node *n = node_new(NULL, n_in, in, n_out, out, n_saved, 0);
+  dm_Node *n = node_new(NULL, n_in, in, n_out, out, n_saved, false, 0);
   if (!n) return DM_EMEM;
   dm_status st = DM_OK;
   n->cast = dm_autocast_state();
@@ -297,7 +306,7 @@ dm_status dm_refresh_view(dm_Tensor *v) {
     return DM_OK;
   }
   const AsStrided a = geometry(v);
-  DM_TRY(dm_record(&dm_ops[DM_OP_as_strided], 1, &b, &a, 1, &v, NULL));
+  DM_TRY(dm_record_op(&dm_ops[DM_OP_as_strided], 1, &b, &a, &v, NULL));
   v->gen = b->gen;
   return DM_OK;
 }
@@ -307,7 +316,7 @@ dm_status dm_rebase(dm_Tensor *v) {
   dm_Tensor *b = v->base;
   const AsStrided a = geometry(v);
   dm_Tensor *in[2] = {b, v};
-  DM_TRY(dm_record(&dm_ops[DM_OP_as_strided_scatter], 2, in, &a, 1, &b, NULL));
+  DM_TRY(dm_record_op(&dm_ops[DM_OP_as_strided_scatter], 2, in, &a, &b, NULL));
   b->gen++;
   return dm_refresh_view(v);
 }

@@ -71,8 +71,10 @@ typedef struct dm_Node {
 
 /* Records one call; outputs get the node. save_in overrides what is kept of
    input 0 of an in-place op (its old value), or is NULL. */
-dm_status dm_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
-                    int n_out, dm_Tensor **out, dm_Tensor *save_in);
+dm_status dm_record(const dm_Call *c, dm_Tensor *save_in);
+/* Likewise, of an op that has made *out. */
+dm_status dm_record_op(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
+                       dm_Tensor **out, dm_Tensor *save_in);
 dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
                            dm_Tensor **out, int n_saved, dm_Tensor *const *saved);
 /* Keeps t, which is that input or output (or -1), for a gradient. */

@@ -49,7 +49,7 @@ static dm_status int_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
 static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   const dm_DType t = a.dtype;
   if (!dm_is_float(t)) return int_product(p, a, b, c);
-  return dm_gemm(p->m, p->n, p->k, p->alpha, a, b, p->beta, c, t, p->n, p->bias, t,
+  return dm_gemm(p->m, p->n, p->k, p->alpha, a, b, p->beta, c, p->c_dtype, p->n, p->bias, t,
                  p->bias ? DM_EPI_BIAS_COL : DM_EPI_NONE);
 }
 
@@ -61,16 +61,16 @@ static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c
   const bool plain = p->alpha == 1 && p->beta == 0 && !p->bias && dm_is_float(a.dtype);
   if (plain)
     return dm_gemm_batched(p->size[d], p->m, p->n, p->k, a, p->a_step[d], b, p->b_step[d], c,
-                           a.dtype, p->n, step);
+                           p->c_dtype, p->n, step);
   for (int64_t i = 0; i < p->size[d]; i++)
     DM_TRY(one_product(p, at(a, i * p->a_step[d]), at(b, i * p->b_step[d]),
-                       c + i * step * dm_dtype_size(a.dtype)));
+                       c + i * step * dm_dtype_size(p->c_dtype)));
   return DM_OK;
 }
 
 static dm_status multiply(dm_Product *p) {
   dm_product_fold(p);
-  int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->a.dtype);
+  int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->c_dtype);
   for (int d = 0; d < p->n_batch - 1; d++) outer *= p->size[d];
   if (p->n_batch > 0) c_step *= p->size[p->n_batch - 1];
   for (int64_t o = 0; o < outer; o++) {
@@ -205,6 +205,16 @@ dm_status baddbmm_rule(dm_Call *c) {
 
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
 
+/* relu's gradient reads the result; gelu's what came before it, the second output. */
+static dm_status linear_keeps(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const bool before = c->recorded && (a == DM_GELU || a == DM_GELU_TANH);
+  c->save &= ~(uint32_t)((a == DM_RELU ? 0 : O0) | (before ? 0 : O1));
+  c->n_out = before ? 2 : 1;
+  c->out_meta[1] = c->out_meta[0];
+  return a == DM_ACTIVATION_NONE ? DM_OK : dm_check_float(c, c->in[0], "x");
+}
+
 dm_status linear_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
   if (w->ndim != 2)
@@ -220,7 +230,7 @@ dm_status linear_rule(dm_Call *c) {
   DM_TRY(one_dtype(c));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   c->out_meta[0].shape[x->ndim - 1] = w->shape[0];
-  return DM_OK;
+  return linear_keeps(c);
 }
 
 /* ---- kernels ---- */
@@ -244,8 +254,9 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
   memcpy(out, in[0], (size_t)n * sizeof *out);
 }
 
+static const dm_Pointwise same = {same_f32, same_f64, same_i64};
+
 dm_status addmm_cpu(dm_Call *c) {
-  static const dm_Pointwise same = {same_f32, same_f64, same_i64};
   dm_Tensor *in = c->in[0], *out = c->out[0];
   if (out->numel == 0) return DM_OK;
   dm_Product p = dm_addmm_product(c);
@@ -253,7 +264,31 @@ dm_status addmm_cpu(dm_Call *c) {
   return multiply(&p);
 }
 
-dm_status linear_cpu(dm_Call *c) { return dm_linear_by(multiply, c); }
+static dm_status multiply_for(dm_Product *p, dm_Call *c) {
+  DM_UNUSED(c);
+  return multiply(p);
+}
+
+/* What gelu sees of a 16-bit product is not rounded yet; relu does not mind. */
+dm_status linear_cpu(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  if (a == DM_ACTIVATION_NONE) return dm_linear_by(multiply_for, c, c->out[0]);
+  const bool rounds = a != DM_RELU && dm_dtype_size((dm_DType)c->out[0]->dtype) == 2;
+  dm_Tensor *sums = c->n_out > 1 ? c->out[1] : c->out[0], *wide = NULL;
+  if (rounds) {
+    dm_Meta m = c->out_meta[0];
+    m.dtype = DM_F32;
+    DM_TRY(dm_tensor_new_meta(&m, &wide));
+    sums = wide;
+  }
+  dm_status st = dm_linear_by(multiply_for, c, sums);
+  if (st == DM_OK)
+    st = dm_unary_into(c->out[0], dm_activation_op(a), dm_activation_param(a), sums);
+  if (st == DM_OK && wide && c->n_out > 1)
+    st = dm_pointwise(c->out[1], 1, &wide, DM_F32, &same, NULL);
+  dm_tensor_unref(&wide);
+  return st;
+}
 
 /* ---- gradients ---- */
 
@@ -310,10 +345,23 @@ void addmm_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
 }
 
+/* The gradient of what linear's activation got. What is kept of that is an output, into
+   which a second gradient may flow. */
+static dm_Tensor *before_activation(dm_Grad *g) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, g);
+  dm_Tensor *gy = g->gy[0], *more = g->n_out > 1 ? g->gy[1] : NULL;
+  if (gy && a != DM_ACTIVATION_NONE) {
+    const double pq[2] = {dm_activation_param(a), 0};
+    gy = x_unary_back(g->x, dm_activation_op(a), pq, gy, g->out[a == DM_RELU ? 0 : 1],
+                      g->create_graph);
+  }
+  return !more ? gy : gy ? x_add(g->x, gy, more) : more;
+}
+
 /* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
 void linear_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  dm_Tensor *gy = g->gy[0], *rows = x_rows(x, gy);
+  dm_Tensor *gy = before_activation(g), *rows = x_rows(x, gy);
   if (g->need[0]) g->gx[0] = x_matmul(x, gy, g->in[1]);
   if (g->need[1]) g->gx[1] = x_matmul(x, x_mt(x, rows), x_rows(x, g->in[0]));
   if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);

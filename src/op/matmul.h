@@ -9,14 +9,26 @@ typedef struct dm_AddmmAttr {
   double beta, alpha;
 } dm_AddmmAttr;
 
-/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n);
-   c is dense; steps in elements, 0 where an operand is the same for all. */
+/* In the order of linear's row. */
+typedef enum dm_Activation { DM_ACTIVATION_NONE, DM_RELU, DM_GELU, DM_GELU_TANH } dm_Activation;
+/* The op that it is, and that op's first attribute. */
+static inline dm_OpId dm_activation_op(dm_Activation a) {
+  return a == DM_RELU ? DM_OP_relu : DM_OP_gelu;
+}
+static inline double dm_activation_param(dm_Activation a) { return a == DM_GELU_TANH; }
+
+/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n),
+   or the activation of that, which itself goes to `before` then, where that is not NULL;
+   c and before are dense; steps in elements, 0 where an operand is the same for all. */
 typedef struct dm_Product {
   int64_t m, n, k;
   dm_Mat a, b;
   void *c;
+  dm_DType c_dtype; /* a's; on the CPU float32 will do for 16-bit operands */
   double alpha, beta;
   const void *bias; /* dense, or NULL */
+  dm_Activation activation;
+  void *before;
   int n_batch;
   int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
 } dm_Product;
@@ -45,6 +57,7 @@ static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
   memset(&p, 0, sizeof p);
   p.alpha = 1;
   p.c = dm_tensor_data(out);
+  p.c_dtype = (dm_DType)out->dtype;
   p.m = na > 1 ? a->shape[na - 2] : 1;
   p.k = a->shape[na - 1];
   p.n = nb > 1 ? b->shape[nb - 1] : 1;
@@ -84,16 +97,17 @@ static inline dm_Product dm_addmm_product(const dm_Call *c) {
   return p;
 }
 
-/* The kernel of linear, by the device's way to multiply. */
-static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *), dm_Call *c) {
+/* linear's product, into out, by the device's way to multiply. */
+static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *, dm_Call *), dm_Call *c,
+                                     const dm_Tensor *out) {
   dm_Tensor *bias = NULL;
-  if (c->out[0]->numel == 0) return DM_OK;
-  dm_Product p = dm_linear_product(c->in[0], c->in[1], c->out[0]);
+  if (out->numel == 0) return DM_OK;
+  dm_Product p = dm_linear_product(c->in[0], c->in[1], out);
   if (c->n_in > 2 && c->in[2]) {
     DM_TRY(dm_dense_new(c->in[2], &bias));
     p.bias = dm_tensor_data(bias);
   }
-  const dm_status st = multiply(&p);
+  const dm_status st = multiply(&p, c);
   dm_tensor_unref(&bias);
   return st;
 }

@@ -129,6 +129,11 @@ dm_status unary_cpu(dm_Call *c) {
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
 }
 
+dm_status dm_unary_into(dm_Tensor *out, dm_OpId id, double p, dm_Tensor *in) {
+  const double pq[2] = {p, 0};
+  return dm_pointwise(out, 1, &in, (dm_DType)out->dtype, &formulas[id].forward, pq);
+}
+
 dm_status unary_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
   return DM_OK;
@@ -215,6 +220,16 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
   }
 }
 
+dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
+                        dm_Tensor *saved, bool create_graph) {
+  if (create_graph) {
+    dm_Tensor *d = derivative(x, id, saved, pq);
+    return d ? x_mul(x, gy, d) : NULL;
+  }
+  const dm_UnaryBackwardAttr a = {id, pq[0], pq[1]};
+  return dm_x(x, DM_OP_unary_backward, &a, 2, gy, saved);
+}
+
 void unary_grad(dm_Grad *g) {
   const dm_OpId id = dm_op_id(g->op);
   dm_Tensor *gy = g->gy[0], *s = g->in[0] ? g->in[0] : g->out[0];
@@ -224,13 +239,7 @@ void unary_grad(dm_Grad *g) {
   }
   double pq[2];
   dm_unary_params(dm_op_signature(g->op), g->attr, pq);
-  if (g->create_graph) {
-    dm_Tensor *d = derivative(g->x, id, s, pq);
-    g->gx[0] = d ? x_mul(g->x, gy, d) : NULL;
-    return;
-  }
-  const dm_UnaryBackwardAttr a = {id, pq[0], pq[1]};
-  g->gx[0] = dm_x(g->x, DM_OP_unary_backward, &a, 2, gy, s);
+  g->gx[0] = x_unary_back(g->x, id, pq, gy, s, g->create_graph);
 }
 
 /* ---- predicates: a bool for every element ---- */

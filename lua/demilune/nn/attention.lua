@@ -244,9 +244,14 @@ function Layer:add_branch(i, x, branch)
   return norm(x + dropout(branch(x)))
 end
 
+function Layer:activate(x)
+  if self.activation == core.relu then return linear.Linear.rectified(self.linear1, x) end
+  return self.activation(self.linear1(x))
+end
+
 function Layer:feed_forward(i, x)
   return self:add_branch(i, x, function(y)
-    return self.linear2(self.dropout(self.activation(self.linear1(y))))
+    return self.linear2(self.dropout(self:activate(y)))
   end)
 end
 

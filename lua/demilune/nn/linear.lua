@@ -1,18 +1,28 @@
 -- Linear, Embedding, Flatten, Dropout.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local options = require "demilune.options"
 local init = require "demilune.nn.init_weights"
 local Module = require "demilune.nn.module"
 
 local layers = {}
 
--- x (..., I) -> y (..., O) = x W^T + b, W (O, I)
+-- x (..., I) -> y (..., O) = x W^T + b, W (O, I); or activation(y): "relu", "gelu" or
+-- "gelu_tanh", worked out with the product where a device can, and rounded once.
 local Linear = Module:extend "Linear"
 Linear.keeps_nothing = true
 
+local ACTIVATIONS = {none = true, relu = true, gelu = true, gelu_tanh = true}
+
 function Linear:init(in_features, out_features, opts)
-  local o = options.read("Linear", opts, {bias = true, dtype = "float32", device = options.NONE})
+  local o = options.read("Linear", opts,
+    {bias = true, activation = "none", dtype = "float32", device = options.NONE})
+  if not ACTIVATIONS[o.activation] then
+    caller.raise("Linear: activation is '%s', wanted 'none', 'relu', 'gelu' or 'gelu_tanh'",
+      tostring(o.activation))
+  end
+  self.activation = o.activation ~= "none" and o.activation or nil
   self.in_features, self.out_features = in_features, out_features
   local how = {dtype = o.dtype, device = o.device}
   self.weight = core.parameter(core.empty(out_features, in_features, how))
@@ -29,11 +39,24 @@ function Linear:reset_parameters()
   end
 end
 
-function Linear:forward(x) return core.linear(x, self.weight, self.bias) end
+-- activation: for this call, in place of the module's own.
+function Linear:forward(x, activation)
+  return core.linear(x, self.weight, self.bias, activation or self.activation)
+end
+
+-- relu(layer(x)), in one op where nobody could tell: relu of the rounded result is the
+-- rounded relu. Hooks see the layer's own result; another layer may have taken its place.
+function Linear.rectified(layer, x)
+  local plain = getmetatable(layer) == Linear and layer.forward == Linear.forward
+    and not layer.activation and not rawget(layer, "_hooks") and not rawget(layer, "_pre_hooks")
+  if plain then return layer(x, "relu") end
+  return core.relu(layer(x))
+end
 
 function Linear:extra_repr()
-  return ("%d -> %d%s"):format(self.in_features, self.out_features,
-    self.bias and "" or ", bias = false")
+  return ("%d -> %d%s%s"):format(self.in_features, self.out_features,
+    self.bias and "" or ", bias = false",
+    self.activation and ", activation = " .. self.activation or "")
 end
 
 -- ids (...) -> rows (..., D) of weight (N, D); ids count from 1.

@@ -1,0 +1,136 @@
+/* Batch norm by cuDNN: a graph of one operation, training's forward or its backward.
+
+   The library has engines for tensors whose channels lie next to each other, and takes
+   tensors as they lie; what it refuses is left to norm.cu. It counts in float32 and
+   gives 1 / sqrt(variance + eps), not the variance. The running statistics are not its
+   business: the op that holds this one moves them when nothing can fail any more. */
+#include "kernels/norm.h"
+
+#if __has_include(<cudnn.h>)
+
+#include "kernels/dnn.h"
+
+enum {
+  UID_X = 1,
+  UID_SCALE,
+  UID_BIAS,
+  UID_EPS,
+  UID_MEAN,
+  UID_ROOT,
+  UID_Y,
+  UID_GY,
+  UID_GX,
+  UID_GSCALE,
+  UID_GBIAS
+};
+
+typedef struct NormKey {
+  dm_DnnShape x, gy, y; /* y: or gx */
+  int64_t align;        /* of all vectors, which have an element a channel; bytes */
+} NormKey;
+_Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no room");
+
+/* One channel element beside another is told as such even where there is nothing else:
+   (N, C) is an image of one pixel. */
+static dm_DnnShape shape_of(const dm_BatchNorm *b, const void *data) {
+  dm_DnnShape s = {{b->outer, b->channels, 1, b->inner}, {0}, dm_dnn_alignment(data)};
+  const bool last = b->inner == 1;
+  s.step[0] = b->channels * b->inner;
+  s.step[1] = b->inner;
+  s.step[2] = last ? b->channels : b->inner;
+  s.step[3] = last ? b->channels : 1;
+  return s;
+}
+
+static dm_DnnKey key_of(const dm_BatchNorm *b, dm_DnnKind kind) {
+  const void *const vectors[] = {b->weight, b->bias, b->mean, b->root, b->gw, b->gb};
+  NormKey k;
+  memset(&k, 0, sizeof k);
+  k.x = shape_of(b, b->x);
+  k.y = shape_of(b, b->y);
+  if (b->gy) k.gy = shape_of(b, b->gy);
+  uintptr_t bits = 0;
+  for (int i = 0; i < DM_COUNT(vectors); i++) bits |= (uintptr_t)vectors[i];
+  k.align = dm_dnn_alignment((const void *)bits);
+  return dm_dnn_key(kind, b->dtype, &k, sizeof k);
+}
+
+static dm_DnnPart vector(dm_DnnPlan *p, const NormKey *k, int64_t uid) {
+  const int64_t n = k->x.size[1];
+  const dm_DnnShape s = {{1, n, 1, 1}, {n, 1, n, n}, k->align};
+  return dm_dnn_tensor(p, CUDNN_DATA_FLOAT, &s, uid);
+}
+
+static bool set_mode(dm_DnnPart o, cudnnBackendAttributeName_t name) {
+  const cudnnBackendNormMode_t mode = CUDNN_BATCH_NORM;
+  return dm_dnn_set(o, name, CUDNN_TYPE_NORM_MODE, 1, &mode);
+}
+
+static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const cudnnBackendNormFwdPhase_t phase = CUDNN_NORM_FWD_TRAINING;
+  const dm_DnnPart o = *operation =
+      dm_dnn_make(p, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR);
+#define SET(NAME, PART) dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_NORM_FWD_##NAME, PART)
+  return set_mode(o, CUDNN_ATTR_OPERATION_NORM_FWD_MODE) &&
+         dm_dnn_set(o, CUDNN_ATTR_OPERATION_NORM_FWD_PHASE, CUDNN_TYPE_NORM_FWD_PHASE, 1,
+                    &phase) &&
+         SET(XDESC, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
+         SET(MEAN_DESC, vector(p, &k, UID_MEAN)) &&
+         SET(INV_VARIANCE_DESC, vector(p, &k, UID_ROOT)) &&
+         SET(SCALE_DESC, vector(p, &k, UID_SCALE)) && SET(BIAS_DESC, vector(p, &k, UID_BIAS)) &&
+         SET(EPSILON_DESC, dm_dnn_scalar(p, UID_EPS)) &&
+         SET(YDESC, dm_dnn_tensor(p, type, &k.y, UID_Y)) && dm_dnn_finish(o);
+#undef SET
+}
+
+static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
+  NormKey k;
+  memcpy(&k, key->word, sizeof k);
+  const cudnnDataType_t type = dm_dnn_type(key);
+  const dm_DnnPart o = *operation =
+      dm_dnn_make(p, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR);
+#define SET(NAME, PART) dm_dnn_set_part(o, CUDNN_ATTR_OPERATION_NORM_BWD_##NAME, PART)
+  return set_mode(o, CUDNN_ATTR_OPERATION_NORM_BWD_MODE) &&
+         SET(XDESC, dm_dnn_tensor(p, type, &k.x, UID_X)) &&
+         SET(MEAN_DESC, vector(p, &k, UID_MEAN)) &&
+         SET(INV_VARIANCE_DESC, vector(p, &k, UID_ROOT)) &&
+         SET(DYDESC, dm_dnn_tensor(p, type, &k.gy, UID_GY)) &&
+         SET(SCALE_DESC, vector(p, &k, UID_SCALE)) &&
+         SET(DSCALE_DESC, vector(p, &k, UID_GSCALE)) &&
+         SET(DBIAS_DESC, vector(p, &k, UID_GBIAS)) &&
+         SET(DXDESC, dm_dnn_tensor(p, type, &k.y, UID_GX)) && dm_dnn_finish(o);
+#undef SET
+}
+
+bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
+  static const int64_t uids[] = {UID_X,    UID_SCALE, UID_BIAS, UID_EPS,
+                                 UID_MEAN, UID_ROOT,  UID_Y};
+  float eps = (float)b->eps;
+  void *const data[] = {b->x, b->weight, b->bias, &eps, b->mean, b->root, b->y};
+  const dm_DnnKey key = key_of(b, DM_DNN_NORM_FORWARD);
+  return dm_dnn_run(&key, build_forward, DM_COUNT(uids), uids, data);
+}
+
+bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
+  static const int64_t uids[] = {UID_X,  UID_SCALE,  UID_MEAN,  UID_ROOT,
+                                 UID_GY, UID_GSCALE, UID_GBIAS, UID_GX};
+  void *const data[] = {b->x, b->weight, b->mean, b->root, b->gy, b->gw, b->gb, b->y};
+  const dm_DnnKey key = key_of(b, DM_DNN_NORM_BACKWARD);
+  return dm_dnn_run(&key, build_backward, DM_COUNT(uids), uids, data);
+}
+
+#else /* built without the library's header */
+
+bool dm_dnn_batch_norm(const dm_BatchNorm *b) {
+  DM_UNUSED(b);
+  return false;
+}
+bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b) {
+  DM_UNUSED(b);
+  return false;
+}
+
+#endif

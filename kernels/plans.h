@@ -1,0 +1,26 @@
+/* What NVIDIA's libraries are asked for is kept as plans, found by keys; here is how
+   keys are hashed, and how often which way was taken (dm.cuda.plans). */
+#ifndef DM_KERNELS_PLANS_H
+#define DM_KERNELS_PLANS_H
+
+#include "kernels/cuda.h"
+
+typedef enum dm_PlanLibrary { DM_CUBLASLT, DM_CUDNN, DM_N_PLAN_LIBRARY } dm_PlanLibrary;
+
+/* A key is made of numbers of 8 bytes. */
+static inline uint64_t dm_key_hash(const void *key, size_t n) {
+  uint64_t h = 0, word;
+  for (size_t i = 0; i < n; i += sizeof word) {
+    memcpy(&word, (const char *)key + i, sizeof word);
+    h = (h ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+/* Counts, from any thread. */
+void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what);
+/* For dm_DeviceOps. */
+int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
+
+#endif

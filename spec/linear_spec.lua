@@ -1,0 +1,104 @@
+-- linear's activation: worked out with the product, it is what it would be apart.
+local dm = require "demilune"
+local nn = dm.nn
+
+local APART = {
+  relu = dm.relu,
+  gelu = dm.gelu,
+  gelu_tanh = function(y) return dm.gelu(y, {approximate = "tanh"}) end,
+}
+
+local function leaves(dtype)
+  local function leaf(...) return dm.randn({...}):to(dtype):detach():requires_grad_() end
+  return leaf(3, 2, 4), leaf(8, 4), leaf(8)
+end
+
+local function near(a, b, gap)
+  assert.same(a.shape, b.shape)
+  local over = (a:double() - b:double()):abs() - b:double():abs() * gap - gap
+  assert(over:max():item() <= 0)
+end
+
+describe("linear's activation", function()
+  for name, apart in pairs(APART) do
+    it(name .. " sees the result before it is rounded", function()
+      for dtype, gap in pairs{float64 = 1e-12, float32 = 1e-5, float16 = 2^-9, bfloat16 = 2^-6} do
+        local x, w, b = leaves(dtype)
+        local wide = dtype == "float64" and dtype or "float32"
+        dm.no_grad(function()
+          local y = nn.functional.linear(x, w, b, {activation = name})
+          assert.equal(dtype, y.dtype)
+          near(y, apart(dm.linear(x:to(wide), w:to(wide), b:to(wide))), gap)
+          assert(y:equal(dm.linear(x, w, b, name)))
+        end)
+      end
+    end)
+
+    it(name .. " has the gradients, and their gradients, of both apart", function()
+      local x, w, b = leaves "float64"
+      local function second(y)
+        local first = dm.autograd.grad(y:square():sum(), {x, w, b}, {create_graph = true})
+        local all = first[1]:square():sum() + first[2]:square():sum() + first[3]:square():sum()
+        local next = dm.autograd.grad(all, {x, w, b})
+        return {first[1], first[2], first[3], next[1], next[2], next[3]}
+      end
+      local got, want = second(dm.linear(x, w, b, name)), second(apart(dm.linear(x, w, b)))
+      for i, t in ipairs(want) do near(got[i]:detach(), t:detach(), 1e-10) end
+    end)
+
+    it(name .. " gives one result, recorded or not", function()
+      local x, w, b = leaves "float32"
+      assert.equal(1, select("#", dm.linear(x, w, b, name)))
+      assert.equal(1, select("#", dm.no_grad(dm.linear, x, w, b, name)))
+      assert.equal("bfloat16", dm.amp.autocast({dtype = "bfloat16"}, function()
+        return dm.linear(x, w, b, name)
+      end).dtype)
+    end)
+  end
+
+  it("keeps its result for relu's gradient alone", function()
+    local x, w, b = leaves "float32"
+    local y = dm.linear(x, w, b)
+    y:mul_(2)
+    assert.has_no.errors(function() y:sum():backward() end)
+    y = dm.linear(x, w, b, "relu")
+    y:mul_(2)
+    assert.error_matches(function() y:sum():backward() end, "changed in place")
+  end)
+
+  it("wants a float, and one of its words", function()
+    local x, w = dm.ones({2, 3}, {dtype = "int64"}), dm.ones({4, 3}, {dtype = "int64"})
+    assert.error_matches(function() dm.linear(x, w, {activation = "relu"}) end, "float")
+    assert.error_matches(function() dm.linear(x:float(), w:float(), {activation = "tanh"}) end,
+      "'tanh' is none of none|relu|gelu|gelu_tanh", 1, true)
+  end)
+end)
+
+describe("nn.Linear's activation", function()
+  it("is an option, shown where there is one", function()
+    local layer = nn.Linear(4, 8, {activation = "gelu_tanh"})
+    local x = dm.randn(3, 4)
+    near(layer(x):detach(), APART.gelu_tanh(dm.linear(x, layer.weight, layer.bias)):detach(), 1e-6)
+    assert.equal("4 -> 8, activation = gelu_tanh", layer:extra_repr())
+    assert.equal("4 -> 8", nn.Linear(4, 8, {activation = "none"}):extra_repr())
+    local names = {}
+    for name in pairs(layer:state_dict()) do names[#names + 1] = name end
+    table.sort(names)
+    assert.same({"bias", "weight"}, names)
+    assert.error_matches(function() nn.Linear(4, 8, {activation = "tanh"}) end,
+      "Linear: activation is 'tanh'", 1, true)
+  end)
+
+  it("leaves hooks of a transformer's layer what they had", function()
+    local layer = nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, dropout = 0})
+    local x = dm.randn(3, 2, 8)
+    local plain, seen = layer(x), nil
+    local handle = layer.linear1:register_forward_hook(function(_, _, y) seen = y end)
+    near(layer(x):detach(), plain:detach(), 1e-6)
+    assert(seen:min():item() < 0)
+    handle:remove()
+    local linear1 = layer.linear1
+    layer.linear1 = nn.Sequential{linear1}
+    near(layer(x):detach(), plain:detach(), 1e-6)
+  end)
+end)
