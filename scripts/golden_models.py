@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints what spec/models_spec.lua expects of dm.models: numbers of parameters, a
-checksum of names and shapes, and logits, loss and gradient under weights that both
+"""Prints what spec/models_spec.lua expects of dm.models: numbers of parameters,
+checksums of names, shapes and order, and logits, loss and gradient under weights that both
 sides make from a formula. Wants PyTorch and torchvision; the suite does not.
 
     scripts/golden_models.py
@@ -10,13 +10,20 @@ import torchvision
 from torch import nn
 
 
-def checksum(model):
-    """Of all lines "name 64x3x7x7" of the state, in the order of names."""
+def checksum(lines):
     total = 0
-    for name, t in sorted(model.state_dict().items()):
-        for byte in f"{name} {'x'.join(map(str, t.shape))}\n".encode():
+    for line in lines:
+        for byte in f"{line}\n".encode():
             total = (total * 33 + byte) % 2**32
     return total
+
+
+def counts(model):
+    """Parameters, and the checksums of the state's names and shapes, and of the order."""
+    state = sorted(model.state_dict().items())
+    shapes = checksum(f"{name} {'x'.join(map(str, t.shape))}" for name, t in state)
+    order = checksum(name for name, _ in model.named_parameters())
+    return f"{sum(p.numel() for p in model.parameters())}, {shapes}, {order}"
 
 
 def formula(shape, size):
@@ -42,8 +49,7 @@ def show(values):
 torch.set_num_threads(1)
 for name in ("resnet34", "resnet50", "resnet101", "resnet152", "efficientnet_b0",
              "efficientnet_b4", "mobilenet_v2", "vgg11", "vgg16", "vgg16_bn"):
-    model = torchvision.models.get_model(name)
-    print(f"  {name} = {{{sum(p.numel() for p in model.parameters())}, {checksum(model)}}},")
+    print(f"  {name} = {{{counts(torchvision.models.get_model(name))}}},")
 
 print("in float64, small_head for vgg, without chance:")
 for name, how in (("resnet50", {}), ("mobilenet_v2", {"dropout": 0.0}), ("vgg11_bn", {}),

@@ -6,18 +6,18 @@ local amp, models, nn = dm.amp, dm.models, dm.nn
 
 -- ---- names and shapes ----
 
--- Parameters, and the checksum of the state's names and shapes.
+-- Parameters, the checksum of the state's names and shapes, and of the parameters' order.
 local EXPECTED = {
-  resnet34 = {21797672, 1947703847},
-  resnet50 = {25557032, 3906915457},
-  resnet101 = {44549160, 1815608848},
-  resnet152 = {60192808, 3175253057},
-  efficientnet_b0 = {5288548, 3649574376},
-  efficientnet_b4 = {19341616, 1281540843},
-  mobilenet_v2 = {3504872, 730953660},
-  vgg11 = {132863336, 1169884842},
-  vgg16 = {138357544, 242716949},
-  vgg16_bn = {138365992, 671103353},
+  resnet34 = {21797672, 1947703847, 883266480},
+  resnet50 = {25557032, 3906915457, 2321272283},
+  resnet101 = {44549160, 1815608848, 3585977646},
+  resnet152 = {60192808, 3175253057, 3944314166},
+  efficientnet_b0 = {5288548, 3649574376, 970153884},
+  efficientnet_b4 = {19341616, 1281540843, 3097533414},
+  mobilenet_v2 = {3504872, 730953660, 3484226157},
+  vgg11 = {132863336, 1169884842, 3892964735},
+  vgg16 = {138357544, 242716949, 965393038},
+  vgg16_bn = {138365992, 671103353, 586027137},
 }
 
 local function count(model)
@@ -26,16 +26,31 @@ local function count(model)
   return n
 end
 
--- Of all lines "name 64x3x7x7", in the order of names.
-local function checksum(model)
-  local state, names, total = model:state_dict(), {}, 0
-  for name in pairs(state) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
-    local line = name .. " " .. table.concat(state[name].shape, "x") .. "\n"
+local function checksum(lines)
+  local total = 0
+  for _, line in ipairs(lines) do
     for k = 1, #line do total = total * 33 + line:byte(k) & 0xffffffff end
+    total = total * 33 + 10 & 0xffffffff
   end
   return total
+end
+
+-- "name 64x3x7x7", in the order of names.
+local function state_lines(model)
+  local lines = {}
+  for name, t in pairs(model:state_dict()) do
+    lines[#lines + 1] = {name, name .. " " .. table.concat(t.shape, "x")}
+  end
+  table.sort(lines, function(a, b) return a[1] < b[1] end)
+  for i, line in ipairs(lines) do lines[i] = line[2] end
+  return lines
+end
+
+-- The parameters' names in their order, which optimizers number them by.
+local function parameter_names(model)
+  local names = {}
+  for name in model:named_parameters() do names[#names + 1] = name end
+  return names
 end
 
 -- fn() with parameters that get no values: they cost no time then.
@@ -50,9 +65,10 @@ end
 
 describe("models", function()
   for name, wanted in pairs(EXPECTED) do
-    it(name .. " has torchvision's names, shapes and number of parameters", function()
+    it(name .. " has torchvision's names, shapes, order and number of parameters", function()
       local model = without_values(models[name])
-      assert.same(wanted, {count(model), checksum(model)})
+      assert.same(wanted,
+        {count(model), checksum(state_lines(model)), checksum(parameter_names(model))})
     end)
   end
 
