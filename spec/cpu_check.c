@@ -234,6 +234,8 @@ static void check_threads(void) {
 
 /* ---- matrix products ----------------------------------------------------------- */
 
+static const int thread_counts[] = {1, 2, 3, 7}; /* must agree in every bit */
+
 typedef struct Product {
   int64_t m, n, k;
   dm_DType ta, tb, tc;
@@ -258,17 +260,16 @@ static dm_Mat make_mat(dm_DType t, int64_t rows, int64_t cols, int layout, void 
 
 static bool run_product(const Product *p, const void *bias, const void *c0, int64_t size) {
   const int64_t bytes = size * dm_dtype_size(p->tc);
-  void *c[2];
+  void *c[2] = {NULL, NULL};
   bool ok = true;
-  for (int i = 0; i < 2; i++) {
-    c[i] = new_array(p->tc, size);
-    memcpy(c[i], c0, (size_t)bytes);
-    dm_set_num_threads(i + 1);
-    ok = ok && dm_gemm(p->m, p->n, p->k, p->alpha, p->a, p->b, p->beta, c[i], p->tc, p->ldc,
-                       bias, p->tc, p->epilogue) == DM_OK;
-    ok = ok && guards_hold(p->tc, size, c[i]);
+  for (int i = 0; i < DM_COUNT(thread_counts); i++) {
+    void *const to = c[i > 0] = i < 2 ? new_array(p->tc, size) : c[1];
+    memcpy(to, c0, (size_t)bytes);
+    dm_set_num_threads(thread_counts[i]);
+    ok = ok && dm_gemm(p->m, p->n, p->k, p->alpha, p->a, p->b, p->beta, to, p->tc, p->ldc, bias,
+                       p->tc, p->epilogue) == DM_OK;
+    ok = ok && guards_hold(p->tc, size, to) && memcmp(c[0], to, (size_t)bytes) == 0;
   }
-  ok = ok && memcmp(c[0], c[1], (size_t)bytes) == 0;
   const double acc = p->tc == DM_F64 ? 0x1p-52 : 0x1p-23;
   for (int64_t i = 0; i < p->m && ok; i++)
     for (int64_t j = 0; j < p->ldc && ok; j++) {
@@ -419,7 +420,8 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
   bool ok[3] = {true, true, true};
   void *first[3] = {NULL, NULL, NULL};
   const int64_t size[3] = {ny, nx, nw};
-  for (int threads = 1; threads <= 2; threads++) {
+  for (int i = 0; i < DM_COUNT(thread_counts); i++) {
+    const int threads = thread_counts[i];
     void *got[3] = {new_array(t, ny), new_array(t, nx), new_array(t, nw)};
     dm_set_num_threads(threads);
     ok[0] = ok[0] && dm_conv2d_fwd(d, t, x, w, biased ? bias : NULL, got[0]) == DM_OK;
@@ -429,16 +431,16 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
     ok[0] = ok[0] && near_all(t, got[0], y, ny, d->c / d->groups * rs);
     ok[1] = ok[1] && near_all(t, got[1], dx, nx, d->o / d->groups * rs);
     ok[2] = ok[2] && near_all(t, got[2], dw, nw, d->n * d->p * d->q);
-    for (int i = 0; i < 3; i++) {
+    for (int j = 0; j < 3; j++) {
       if (threads == 1) {
-        first[i] = got[i];
+        first[j] = got[j];
         continue;
       }
-      ok[i] = ok[i] && memcmp(first[i], got[i], (size_t)(size[i] * dm_dtype_size(t))) == 0;
-      free_array(first[i]);
-      free_array(got[i]);
+      ok[j] = ok[j] && memcmp(first[j], got[j], (size_t)(size[j] * dm_dtype_size(t))) == 0;
+      free_array(got[j]);
     }
   }
+  for (int i = 0; i < 3; i++) free_array(first[i]);
   char what[200];
   static const char *const names[3] = {"fwd", "dx", "dw"};
   for (int i = 0; i < 3; i++) {

@@ -1,7 +1,12 @@
-/* Speed of matrix products and convolutions in GFLOP/s, best of several runs.
-   Usage: gemm [threads]. Columns: what, milliseconds, GFLOP/s. */
+/* Speed of matrix products and convolutions in GFLOP/s and as a share of what
+   the multiply-adds of a core could do, the best of several runs. Usage:
+   gemm [threads [words]]: cases whose name holds the words. Between the runs of
+   a case the peak is measured, as the clock of a shared machine drifts. The
+   share is of one core's peak: with two threads it can reach 200 %.
+
+     cc -O2 -Isrc -o /tmp/gemm scripts/bench/gemm.c build/libdemilune.a -lz -lpng -lcjson -lm */
 #if defined(__linux__)
-#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+#define _GNU_SOURCE /* clock_gettime, madvise */
 #endif
 #include "base/error.h"
 #include "cpu/conv.h"
@@ -11,18 +16,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
+/* One thread is given its own time, as neighbours take turns on its core. */
 static double now_ms(void) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(dm_get_num_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* n elements, all 1 in the dtype's own bits. */
+/* n elements, all 1 in the dtype's own bits; in huge pages where they are
+   large, as a tensor's. */
 static void *ones(dm_DType t, int64_t n) {
-  void *p = aligned_alloc(64, (size_t)(n * dm_dtype_size(t) + 64) / 64 * 64);
+  const size_t size = (size_t)(n * dm_dtype_size(t) + 64), page = 2 << 20;
+  const size_t unit = size < page ? 64 : page, all = (size + unit - 1) / unit * unit;
+  void *p = aligned_alloc(unit, all);
   if (!p) exit(1);
+#ifdef MADV_HUGEPAGE
+  if (unit == page) (void)madvise(p, all, MADV_HUGEPAGE);
+#endif
   for (int64_t i = 0; i < n; i++) {
     switch (t) {
     case DM_F64: ((double *)p)[i] = 1; break;
@@ -34,21 +47,64 @@ static void *ones(dm_DType t, int64_t n) {
   return p;
 }
 
-typedef dm_status Call(void *ctx);
+/* ---- the peak ---- */
 
-/* Runs of at least 20 ms; the best of seven. */
+#if defined(__x86_64__)
+typedef float Vector __attribute__((vector_size(32)));
+
+/* GFLOP/s of twelve chains of multiply-adds, for some milliseconds. */
+__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static double peak(void) {
+  enum { N = 2000000, CHAINS = 12, LANES = 8 };
+  static Vector sink;
+  Vector s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
+  Vector s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0, x = s0 + 1, y = s0 + 0.5f;
+  const double start = now_ms();
+  for (int i = 0; i < N / CHAINS; i++) {
+    __asm__ volatile("" : "+x"(x), "+x"(y));
+    s0 += x * y, s1 += x * y, s2 += x * y, s3 += x * y, s4 += x * y, s5 += x * y;
+    s6 += x * y, s7 += x * y, s8 += x * y, s9 += x * y, s10 += x * y, s11 += x * y;
+    __asm__ volatile("" : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5));
+    __asm__ volatile("" : "+x"(s6), "+x"(s7), "+x"(s8), "+x"(s9), "+x"(s10), "+x"(s11));
+  }
+  const double ms = now_ms() - start;
+  sink = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11;
+  __asm__ volatile("" : : "m"(sink));
+  return 2e-6 * N * LANES / ms;
+}
+#else
+static double peak(void) { return 0; }
+#endif
+
+/* ---- one case ---- */
+
+typedef dm_status Call(void *ctx);
+static const char *only = "";
+
+enum { ROUNDS = 9 };
+
+static int by_value(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Runs of at least 20 ms: the best time, and the median of the shares of the
+   peak just before. */
 static void bench(const char *what, double flop, Call *call, void *ctx) {
-  double best = 1e30;
+  double best = 1e30, share[ROUNDS];
   int reps = 1;
-  for (int round = -2; round < 7; round++) {
-    const double t0 = now_ms();
+  for (int round = -2; round < ROUNDS; round++) {
+    const double most = round < 0 ? 0 : peak(), start = now_ms();
     for (int i = 0; i < reps; i++)
       if (call(ctx) != DM_OK) printf("%s: %s\n", what, dm_error());
-    const double ms = now_ms() - t0;
-    if (round < 0 && ms < 20) reps = (int)(reps * (20 / (ms + 1e-4))) + 1;
-    if (round >= 0 && ms / reps < best) best = ms / reps;
+    const double ms = (now_ms() - start) / reps;
+    if (round < 0 && ms * reps < 20) reps = (int)(20 / (ms + 1e-7)) + 1;
+    if (round < 0) continue;
+    if (ms < best) best = ms;
+    share[round] = most > 0 ? flop / ms * 1e-6 / most : 0;
   }
-  printf("%-44s %10.4f ms %8.1f GFLOP/s\n", what, best, flop / best * 1e-6);
+  qsort(share, ROUNDS, sizeof *share, by_value);
+  printf("%-44s %10.4f ms %8.1f GFLOP/s %6.1f %% of the peak\n", what, best, flop / best * 1e-6,
+         100 * share[ROUNDS / 2]);
 }
 
 typedef struct Product {
@@ -66,13 +122,14 @@ static dm_status run_product(void *ctx) {
 
 /* `layout`: nn, nt (b transposed, as in a linear layer) or tn. */
 static void bench_product(dm_DType t, int64_t m, int64_t n, int64_t k, const char *layout) {
+  char what[96];
+  snprintf(what, sizeof what, "gemm %s %s %lld x %lld x %lld", dm_dtype_name(t), layout,
+           (long long)m, (long long)n, (long long)k);
+  if (!strstr(what, only)) return;
   void *a = ones(t, m * k), *b = ones(t, k * n), *c = ones(t, m * n);
   Product p = {m, n, k, {a, t, k, 1}, {b, t, n, 1}, c, t};
   if (layout[0] == 't') p.a.rs = 1, p.a.cs = m;
   if (layout[1] == 't') p.b.rs = 1, p.b.cs = k;
-  char what[96];
-  snprintf(what, sizeof what, "gemm %s %s %lld x %lld x %lld", dm_dtype_name(t), layout,
-           (long long)m, (long long)n, (long long)k);
   bench(what, 2.0 * (double)m * (double)n * (double)k, run_product, &p);
   free(a), free(b), free(c);
 }
@@ -99,49 +156,66 @@ static dm_status run_dw(void *ctx) {
 /* Square planes, 3 x 3 taps unless said otherwise, pad to keep the size. */
 static void bench_conv(dm_DType t, int64_t n, int64_t c, int64_t hw, int64_t o, int64_t r,
                        int64_t stride, int64_t groups) {
+  static Call *const calls[3] = {run_fwd, run_dx, run_dw};
+  static const char *const names[3] = {"fwd", "dx", "dw"};
   Conv job = {.t = t};
   const int64_t pad = r / 2, p = (hw + 2 * pad - r) / stride + 1;
   job.d =
       (dm_ConvDims){n, c, hw, hw, o, r, r, p, p, groups, {stride, stride}, {pad, pad}, {1, 1}};
-  job.x = ones(t, n * c * hw * hw);
-  job.w = ones(t, o * (c / groups) * r * r);
-  job.y = ones(t, n * o * p * p);
-  const double flop = 2.0 * (double)(n * o * p * p) * (double)(c / groups * r * r);
-  static Call *const calls[3] = {run_fwd, run_dx, run_dw};
-  static const char *const names[3] = {"fwd", "dx", "dw"};
   for (int i = 0; i < 3; i++) {
     char what[96];
     snprintf(what, sizeof what, "conv %s %s (%d,%d,%d,%d) o %d r %d /%d g %d", names[i],
              dm_dtype_name(t), (int)n, (int)c, (int)hw, (int)hw, (int)o, (int)r, (int)stride,
              (int)groups);
-    bench(what, flop, calls[i], &job);
+    if (!strstr(what, only)) continue;
+    job.x = ones(t, n * c * hw * hw);
+    job.w = ones(t, o * (c / groups) * r * r);
+    job.y = ones(t, n * o * p * p);
+    bench(what, 2.0 * (double)(n * o * p * p) * (double)(c / groups * r * r), calls[i], &job);
+    free(job.x), free(job.w), free(job.y);
   }
-  free(job.x), free(job.w), free(job.y);
 }
 
 int main(int argc, char **argv) {
   if (argc > 1) dm_set_num_threads(atoi(argv[1]));
+  if (argc > 2) only = argv[2];
+  setvbuf(stdout, NULL, _IOLBF, 0);
   printf("%d threads\n", dm_get_num_threads());
   static const dm_DType types[] = {DM_F32, DM_BF16, DM_F16};
+  for (int i = 0; i < 3; i++) {
+    const dm_DType t = types[i];
+    for (int64_t n = 256; n <= 2048; n *= 2) bench_product(t, n, n, n, "nn");
+    bench_product(t, 1024, 1024, 1024, "nt"); /* a linear layer, */
+    bench_product(t, 1024, 1024, 1024, "tn"); /* the gradient of its weight */
+    bench_product(t, 768, 1024, 3072, "nt");
+    bench_product(t, 256, 65536, 256, "nn");
+    bench_product(t, 256, 256, 65536, "nt");
+    bench_product(t, 256, 256, 65536, "tn");
+  }
+  bench_product(DM_F64, 1024, 1024, 1024, "nn");
   bench_product(DM_F32, 8, 16, 32, "nn");
   bench_product(DM_F32, 64, 64, 64, "nn");
-  for (int i = 0; i < 3; i++) {
-    bench_product(types[i], 256, 256, 256, "nn");
-    bench_product(types[i], 1024, 1024, 1024, "nn");
-    bench_product(types[i], 1024, 1024, 1024, "nt");
-  }
-  bench_product(DM_F32, 1024, 1024, 1024, "tn");
-  bench_product(DM_F32, 2048, 2048, 2048, "nn");
-  bench_product(DM_F64, 1024, 1024, 1024, "nn");
-  bench_product(DM_F32, 256, 256, 65536, "nn");
-  bench_product(DM_F32, 256, 256, 65536, "tn");
   bench_product(DM_F32, 128, 256, 784, "nt");
   for (int i = 0; i < 2; i++) {
-    bench_conv(types[i], 128, 1, 28, 32, 3, 1, 1);
-    bench_conv(types[i], 128, 32, 14, 64, 3, 1, 1);
-    bench_conv(types[i], 32, 64, 32, 128, 3, 2, 1);
-    bench_conv(types[i], 32, 128, 16, 256, 1, 1, 1);
-    bench_conv(types[i], 32, 64, 32, 64, 3, 1, 64);
+    const dm_DType t = types[i];
+    bench_conv(t, 1, 256, 512, 256, 1, 1, 1); /* scripts/quantised_sine.lua */
+    bench_conv(t, 1, 2, 512, 256, 1, 1, 1);
+    bench_conv(t, 1, 256, 512, 1, 1, 1, 1);
+    bench_conv(t, 32, 3, 32, 64, 3, 1, 1); /* a ResNet for pictures of 32 x 32 */
+    bench_conv(t, 32, 64, 32, 64, 3, 1, 1);
+    bench_conv(t, 32, 64, 32, 128, 3, 2, 1);
+    bench_conv(t, 32, 64, 32, 128, 1, 2, 1);
+    bench_conv(t, 32, 128, 16, 128, 3, 1, 1);
+    bench_conv(t, 32, 256, 8, 256, 3, 1, 1);
+    bench_conv(t, 32, 512, 4, 512, 3, 1, 1);
+    bench_conv(t, 128, 3, 32, 64, 7, 2, 1); /* the same for larger ones */
+    bench_conv(t, 128, 64, 8, 64, 3, 1, 1);
+    bench_conv(t, 128, 128, 4, 128, 3, 1, 1);
+    bench_conv(t, 128, 256, 2, 256, 3, 1, 1);
+    bench_conv(t, 128, 512, 1, 512, 3, 1, 1);
+    bench_conv(t, 128, 1, 28, 32, 3, 1, 1); /* scripts/fashion_mnist.lua */
+    bench_conv(t, 128, 32, 14, 64, 3, 1, 1);
+    bench_conv(t, 32, 64, 32, 64, 3, 1, 64);
   }
   return 0;
 }

@@ -278,7 +278,7 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
     add_tile = true;
   }
   dm_tile_column(kn, rows, n, depth, weights, job->k * kn->mr, 1, kn->mr, w->strip, kn->nr, dst,
-                 rs, add_tile);
+                 rs, add_tile, NULL);
   if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
 }
 
@@ -640,7 +640,7 @@ static void add_piece(const DwJob *job, const DwWork *w, const Piece *piece, con
       const int n = (int)dm_min_i64(nr, lanes - j);
       job->kn->gather_t(w->planes, w->tap + j, n, w->pixel + k, depth, (int)nr, w->strip);
       dm_tile_column(job->kn, job->out, n, depth, dy + k * es, mr * dy_rs, dy_rs, 1, w->strip,
-                     nr, sums + j * es, job->k, add);
+                     nr, sums + j * es, job->k, add, NULL);
     }
     add = true;
   }

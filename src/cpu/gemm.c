@@ -17,9 +17,10 @@
 
 enum {
   KC = 256,                   /* depth of a block: a 16-wide float strip is 16 KB of L1 */
-  TILE_M = 192,               /* rows of a block: 192 KB of a 512 KB L2 */
-  TILE_N = 512,               /* columns of a tile */
-  TILE_N_STAGED = 256,        /* the same where sums pass through a buffer */
+  TILE_M = 258,               /* rows of a block: half of a 512 KB L2 */
+  TILE_N = 1024,              /* columns of a tile */
+  TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */
+  KC_UNIT = 4,                /* steps of depth that the kernels take at once */
   GROUP = 4,                  /* strips packed together: whole cache lines and pages */
   SPLIT_MIN_K = 1024,         /* least depth of a part of k */
   SPLIT_MAX = 16,             /* most parts of k */
@@ -43,8 +44,8 @@ typedef struct Gemm {
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool staged;             /* sums reach C through a buffer */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
-  int64_t part_k, n_part;
-  char *parts; /* (n_part, m, n) sums, when n_part > 1 */
+  int64_t kc, part_k, n_part; /* depth of a block, of a part */
+  char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
   atomic_bool failed;
 } Gemm;
 
@@ -65,7 +66,7 @@ typedef struct Buffers {
 } Buffers;
 
 static bool get_buffers(const Gemm *g, Buffers *buf) {
-  const int64_t kc = dm_min_i64(g->k, KC), mr = g->kn->mr, nr = g->kn->nr;
+  const int64_t kc = g->kc, mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
   const int64_t n_b = g->direct_b ? 0 : GROUP * nr * kc;
   const int64_t n_sums = g->staged ? g->tile_m * g->tile_n : 0;
@@ -83,6 +84,25 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
 
 /* ---- one tile ---------------------------------------------------------------- */
 
+/* What is packed next, spread over the tiles of this group, or of this block:
+   B for the next group, A for the next block. */
+static void look_ahead(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int64_t j0,
+                       dm_Ahead *ahead) {
+  const int64_t nr = g->kn->nr, rows = dm_ceil_div(t->m, g->kn->mr);
+  const int64_t n = dm_min_i64(GROUP * nr, t->n - j0), k1 = k0 + kc;
+  const int64_t next_k = dm_min_i64(g->kc, t->k1 - k1);
+  if (j0 == 0)
+    ahead[0] = g->direct_a ? (dm_Ahead){0}
+                           : dm_ahead(g->a.dtype, mat_at(&g->a, t->a, t->i, k1), g->a.rs,
+                                      g->a.cs, t->m, next_k, rows * dm_ceil_div(t->n, nr));
+  if (g->direct_b) return;
+  const bool last = j0 + n == t->n;
+  const int64_t j = last ? 0 : j0 + n, k = last ? k1 : k0;
+  ahead[1] =
+      dm_ahead(g->b.dtype, mat_at(&g->b, t->b, k, t->j + j), g->b.cs, g->b.rs,
+               dm_min_i64(GROUP * nr, t->n - j), last ? next_k : kc, rows * dm_ceil_div(n, nr));
+}
+
 /* Multiplies depth [k0, k0+kc) into out. */
 static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t k0, int64_t kc,
                       char *out, int64_t out_rs, bool add) {
@@ -90,6 +110,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
   const int64_t es = g->es, nr = kn->nr;
   const char *a = mat_at(&g->a, t->a, t->i, k0);
   int64_t a_panel = kn->mr * g->a.rs, a_rs = g->a.rs, a_cs = g->a.cs;
+  dm_Ahead ahead[2] = {{0}, {0}};
   if (!g->direct_a) {
     dm_pack_panels(kn, g->a.dtype, a, a_rs, a_cs, t->m, kc, kn->mr, buf->a);
     a = buf->a;
@@ -102,10 +123,11 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
     if (!g->direct_b)
       dm_pack_panels(kn, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, (int)nr, buf->b);
+    look_ahead(g, t, k0, kc, j0, ahead);
     for (int64_t j = 0; j < n; j += nr) {
       const char *strip = g->direct_b ? b + j * es : buf->b + j * kc * es;
       dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), kc, a, a_panel, a_rs, a_cs, strip,
-                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add);
+                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add, ahead);
     }
   }
 }
@@ -117,8 +139,8 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
-  for (int64_t k = t->k0; k < t->k1; k += KC) {
-    run_block(g, t, buf, k, dm_min_i64(KC, t->k1 - k), out, out_rs, add);
+  for (int64_t k = t->k0; k < t->k1; k += g->kc) {
+    run_block(g, t, buf, k, dm_min_i64(g->kc, t->k1 - k), out, out_rs, add);
     add = true;
   }
 }
@@ -214,6 +236,7 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
+  g->kc = dm_even_part(g->k, KC, KC_UNIT);
   const int64_t tiles = dm_ceil_div(g->m, TILE_M) * dm_ceil_div(g->n, TILE_N);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);

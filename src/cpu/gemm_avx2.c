@@ -26,6 +26,12 @@ FOLD __m256i mask_f64(int n) {
 /* Sums are named, not an array: gcc keeps an array of vectors in memory. */
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define CLEAR(I) VEC u##I = ZERO(), v##I = ZERO();
+/* C is far away by the time it is stored: its lines are asked for first. */
+#define ASK_ROW(I)                                           \
+  if (m > I) {                                               \
+    __builtin_prefetch(c + I * c_rs, 1);                     \
+    __builtin_prefetch(c + I * c_rs + n_vec * LANES - 1, 1); \
+  }
 #define ADD_ROW(I)                                                  \
   if (m > I) {                                                      \
     const VEC x = BROADCAST((I < 3 ? low : high) + (I % 3) * a_rs); \
@@ -49,6 +55,7 @@ FOLD __m256i mask_f64(int n) {
                  int64_t a_rs, int64_t a_cs, const REAL *b, int64_t b_rs, REAL *c,      \
                  int64_t c_rs, bool add) {                                              \
     EACH_ROW(CLEAR)                                                                     \
+    EACH_ROW(ASK_ROW)                                                                   \
     const REAL *low = a, *high = m > 3 ? a + 3 * a_rs : a;                              \
     _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {                           \
       const VEC row0 = n_vec == 1 && masked ? MASK_LOAD(b, mask) : LOAD(b);             \
@@ -115,6 +122,7 @@ DEFINE_FOLD(fold_f64)
 #undef STORE_MASKED
 #undef STORE_ROW
 #undef ADD_ROW
+#undef ASK_ROW
 #undef CLEAR
 #undef EACH_ROW
 

@@ -91,21 +91,51 @@ const dm_Kernel *dm_kernel(dm_DType type) {
 
 /* ---- panels and columns of tiles ---------------------------------------- */
 
+/* Where lanes lie side by side, all panels take a few rows at a time: a row is
+   a page of its own, and the pages of many rows are more than the TLB holds. */
 void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
                     int64_t n_lane, int64_t k, int width, void *dst) {
+  enum { ROWS = 16 };
   const int64_t in = dm_dtype_size(t), out = dm_dtype_size(kn->type);
-  for (int64_t l = 0; l < n_lane; l += width)
-    kn->pack(t, (const char *)src + l * ls * in, ls, ks, (int)dm_min_i64(width, n_lane - l), k,
-             width, (char *)dst + l * k * out);
+  const int64_t step = ls == 1 && n_lane > width ? ROWS : k;
+  for (int64_t p = 0; p < k; p += step)
+    for (int64_t l = 0; l < n_lane; l += width)
+      kn->pack(t, (const char *)src + (l * ls + p * ks) * in, ls, ks,
+               (int)dm_min_i64(width, n_lane - l), dm_min_i64(step, k - p), width,
+               (char *)dst + (l * k + p * width) * out);
+}
+
+enum { CACHE_LINE = 64 };
+
+dm_Ahead dm_ahead(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
+                  int64_t k, int64_t n_tile) {
+  if (n_lane <= 0 || k <= 0 || (ls != 1 && ks != 1)) return (dm_Ahead){0};
+  const int64_t es = dm_dtype_size(t);
+  dm_Ahead a = {.row = src, .step = ls * es, .n_byte = k * es, .n_row = n_lane};
+  if (ls == 1) a.step = ks * es, a.n_byte = n_lane * es, a.n_row = k;
+  a.rate = dm_ceil_div(dm_ceil_div(a.n_byte, CACHE_LINE) * a.n_row, n_tile);
+  return a;
+}
+
+static inline void ask(dm_Ahead *a) {
+  for (int64_t i = 0; i < a->rate && a->n_row > 0; i++) {
+    __builtin_prefetch(a->row + a->at, 0, 2);
+    a->at += CACHE_LINE;
+    if (a->at < a->n_byte) continue;
+    a->at = 0;
+    a->row += a->step;
+    a->n_row--;
+  }
 }
 
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add) {
+                    void *c, int64_t c_rs, bool add, dm_Ahead *ahead) {
   const int64_t es = dm_dtype_size(kn->type);
   const char *pa = a;
   char *pc = c;
   for (int64_t i = 0; i < m; i += kn->mr) {
+    if (ahead) ask(&ahead[0]), ask(&ahead[1]);
     kn->tile((int)dm_min_i64(kn->mr, m - i), n, k, pa, a_rs, a_cs, b, b_rs, pc, c_rs, add);
     pa += a_panel * es;
     pc += kn->mr * c_rs * es;

@@ -67,16 +67,27 @@ void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64
 void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
                     int64_t n_lane, int64_t k, int width, void *dst);
 
+/* Rows of memory that will be packed next. A sweep asks for a few of their
+   lines before each register tile, so that they come while it multiplies. */
+typedef struct dm_Ahead {
+  const char *row;                       /* NULL: nothing to ask for */
+  int64_t step, n_byte, at, n_row, rate; /* bytes; `rate` lines a tile */
+} dm_Ahead;
+
+/* Elements (l, k) of a matrix, one stride 1, within n_tile register tiles. */
+dm_Ahead dm_ahead(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
+                  int64_t k, int64_t n_tile);
+
 /* c (m,n <= nr) = [c +] panels of a (each a_panel elements after the last,
-   element (i,k) at i*a_rs + k*a_cs) times one strip of b. */
+   element (i,k) at i*a_rs + k*a_cs) times one strip of b. `ahead`: two, or NULL. */
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add);
+                    void *c, int64_t c_rs, bool add, dm_Ahead *ahead);
 
 /* Sizes of even parts: the least multiple of `unit` that cuts n into parts of
    at most `most`. */
 static inline int64_t dm_even_part(int64_t n, int64_t most, int64_t unit) {
-  const int64_t parts = (n + most - 1) / most;
+  const int64_t parts = n <= most ? 1 : (n + most - 1) / most;
   const int64_t part = (n + parts - 1) / parts;
   return (part + unit - 1) / unit * unit;
 }
