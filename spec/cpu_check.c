@@ -489,6 +489,36 @@ static void check_conv(void) {
     check(set_output(&d), "a window that fits");
     for (int t = 0; t < 4; t++) check_conv_dims(&d, types[t]);
   }
+  /* small planes and many images; 1 x 1 on large ones, in groups and images */
+  for (int i = 0; i < 40;) {
+    dm_ConvDims d = {.n = 8 + below(9),
+                     .c = 1 + below(9),
+                     .h = 1 + below(3),
+                     .w = 1 + below(3),
+                     .o = 1 + below(9),
+                     .r = 1 + below(4),
+                     .s = 1 + below(4),
+                     .groups = 1};
+    for (int j = 0; j < 2; j++) {
+      d.stride[j] = 1 + below(2);
+      d.pad[j] = below(3);
+      d.dil[j] = 1 + below(2);
+    }
+    if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
+  }
+  for (int i = 0; i < 8; i++) {
+    dm_ConvDims d = {.n = 1 + i / 4,
+                     .c = 12,
+                     .h = 31,
+                     .w = 29,
+                     .o = 18,
+                     .r = 1,
+                     .s = 1,
+                     .groups = 1 + i / 2 % 2,
+                     .stride = {1, 1},
+                     .dil = {1, 1}};
+    if (set_output(&d)) check_conv_dims(&d, types[i % 4]);
+  }
   for (int i = 0; i < 240;) {
     dm_ConvDims d = {.n = 1 + below(4),
                      .h = 1 + below(20),

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "cpu/conv_product.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
@@ -29,6 +30,7 @@ enum {
   ROWS = 192,         /* output channels of a task */
   DW_DEPTH = 256,     /* pixels a step of dw adds */
   DW_PARTS = 16,      /* most parts of dw */
+  DW_IMAGES = 16,     /* most images of a piece of dw */
   TASK_WORK = 1 << 18 /* multiply-adds worth a task */
 };
 static const int64_t DW_SUMS = 4 << 20; /* most elements of all parts */
@@ -405,19 +407,19 @@ static void pack_forward(void *ctx, int64_t begin, int64_t end) {
 static void pack_backward(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
   const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype);
-  const int64_t rs = p->d->r * p->d->s, mr = p->kn->mr;
+  const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1], mr = p->kn->mr;
+  const int64_t run = taps == rs ? rs : 1; /* taps that lie side by side */
   for (int64_t u = begin; u < end; u++) {
     const int64_t g = u / p->in, o = u % p->in;
-    for (int64_t c = 0; c < p->out; c++) {
-      const char *const src = p->w + (u * p->out + c) * rs * in;
-      int64_t k = o * p->n_tap[0] * p->n_tap[1];
-      for (int64_t r = 0; r < p->n_tap[0]; r++)
-        for (int64_t s = 0; s < p->n_tap[1]; s++, k++) {
-          const int64_t at = p->tap[0][r] * p->d->s + p->tap[1][s];
-          char *const dst =
-              p->dst + (g * p->group_size + (c / mr * p->k + k) * mr + c % mr) * es;
-          load_row(p->dtype, src + at * in, 1, dst, es);
-        }
+    const char *const src = p->w + u * p->out * rs * in;
+    for (int64_t c = 0; c < p->out; c += mr) {
+      char *const dst = p->dst + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
+      const int n_lane = (int)dm_min_i64(mr, p->out - c);
+      for (int64_t i = 0; i < taps; i += run) {
+        const int64_t r = p->tap[0][i / p->n_tap[1]], t = p->tap[1][i % p->n_tap[1]];
+        p->kn->pack(p->dtype, src + (c * rs + r * p->d->s + t) * in, rs, 1, n_lane, run,
+                    (int)mr, dst + i * mr * es);
+      }
     }
   }
 }
@@ -451,6 +453,7 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
                         const void *bias, void *y) {
   const int64_t pixels = d->p * d->q;
   if (d->n * d->o * pixels <= 0) return DM_OK;
+  if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_fwd(d, t, x, w, bias, y);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   const int64_t es = dm_dtype_size(kn->type), in = d->c / d->groups;
   const int64_t out = d->o / d->groups, k = in * d->r * d->s;
@@ -539,6 +542,7 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
                        void *dx) {
   const int64_t size = d->n * d->c * d->h * d->w;
   if (size <= 0) return DM_OK;
+  if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_dx(d, t, dy, w, dx);
   const bool hidden = d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 ||
                       d->dil[1] > 1 || d->n * d->o * d->p * d->q <= 0;
   /* pixels that no tap reaches have gradient 0 */
@@ -606,27 +610,29 @@ typedef struct DwWork {
 
 static void carve_dw(const DwJob *job, Arena *a, DwWork *w) {
   const int64_t taps = job->d->r * job->d->s;
-  const bool convert = job->x.dtype != job->kn->type;
+  const bool copy = job->x.dtype != job->kn->type || job->cut.n_img > 1;
   w->planes = take(a, (job->cut.buffer + DM_SLACK) * job->es);
   w->strip = take(a, DW_DEPTH * job->kn->nr * job->es);
-  w->dy = take(a, convert ? job->out * job->cut.cols * job->es : 0);
+  w->dy = copy ? take(a, job->out * job->cut.cols * job->es) : NULL;
   w->pixel = take(a, job->cut.cols * 4);
   w->tap = take(a, job->cut.n_chan * taps * 4);
 }
 
-/* The rows of dy of a piece (one image): (out, cols) at *rs apart. */
+/* The rows of dy of a piece: (out, cols), *rs apart. */
 static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece, int64_t group,
                           int64_t *rs) {
   const int64_t pixels = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
-  const char *const src =
+  const int64_t n = piece->rows * job->d->q; /* of an image */
+  const char *src =
       job->dy +
       ((piece->img * job->d->o + group * job->out) * pixels + piece->p * job->d->q) * in;
   *rs = pixels;
-  if (job->x.dtype == job->kn->type) return src;
+  if (!w->dy) return src;
   *rs = piece->cols;
-  for (int64_t o = 0; o < job->out; o++)
-    load_row(job->x.dtype, src + o * pixels * in, piece->cols,
-             w->dy + o * piece->cols * job->es, job->es);
+  for (int64_t i = 0; i < piece->n_img; i++, src += job->d->o * pixels * in)
+    for (int64_t o = 0; o < job->out; o++)
+      load_row(job->x.dtype, src + o * pixels * in, n,
+               w->dy + (o * piece->cols + i * n) * job->es, job->es);
   return w->dy;
 }
 
@@ -675,7 +681,7 @@ static void run_dw_tasks(void *ctx, int64_t begin, int64_t end) {
   }
   carve_dw(job, &arena, &w);
   memset(w.planes + job->cut.buffer * job->es, 0, (size_t)(DM_SLACK * job->es));
-  const Piece whole = {0, 1, 0, job->cut.rows, job->cut.cols};
+  const Piece whole = {0, job->cut.n_img, 0, job->cut.rows, job->cut.cols};
   list_pixels(&job->x, &job->cut, &whole, w.pixel);
   list_taps(&job->x, &job->cut, w.tap);
   for (int64_t i = begin; i < end; i++) run_dw_task(job, &w, i);
@@ -708,6 +714,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
     memset(dw, 0, (size_t)(size * dm_dtype_size(t)));
     return DM_OK;
   }
+  if (dm_conv2d_is_product(d, t, true)) return dm_conv2d_product_dw(d, t, dy, x, dw);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   DwJob job = {.kn = kn,
                .es = dm_dtype_size(kn->type),
@@ -721,7 +728,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   if (!taps) return no_memory("conv2d_dw");
   dm_status st = DM_OK;
   job.x = window_of_x(d, t, x, taps);
-  job.cut = plan_cut(&job.x, in, 1, kn->nr);
+  job.cut = plan_cut(&job.x, in, DW_IMAGES, kn->nr);
   job.n_block = dm_ceil_div(in, job.cut.n_chan);
   const int64_t most = dm_max_i64(1, dm_min_i64(DW_PARTS, DW_SUMS / size));
   job.part_pieces = dm_ceil_div(job.cut.n_piece, most);

@@ -50,7 +50,12 @@ dm_StencilFn dm_stencil_f32, dm_stencil_f64;
 
 /* A buffer of this thread that lives until the thread ends or the next call
    with the same slot; NULL when nothing is left. */
-typedef enum dm_ScratchSlot { DM_SCRATCH_JOB, DM_SCRATCH_TASK, DM_N_SCRATCH } dm_ScratchSlot;
+typedef enum dm_ScratchSlot {
+  DM_SCRATCH_JOB,    /* of a product or convolution */
+  DM_SCRATCH_TASK,   /* of one of its tasks */
+  DM_SCRATCH_MATRIX, /* of a convolution that calls a product */
+  DM_N_SCRATCH
+} dm_ScratchSlot;
 void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes);
 void dm_scratch_trim(dm_ScratchSlot slot); /* gives an outsized one back */
 

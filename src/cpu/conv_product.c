@@ -1,0 +1,249 @@
+#include "cpu/conv_product.h"
+
+#include "base/error.h"
+#include "cpu/gemm.h"
+#include "cpu/gemm_kernel.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- 1 x 1 on large planes -------------------------------------------------- */
+
+/* Pixels are the columns of a matrix as they lie. Smaller planes would have the
+   weights packed once more for each image. */
+enum { POINTWISE_PIXELS = 800 };
+
+static bool is_pointwise(const dm_ConvDims *d) {
+  return d->r == 1 && d->s == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->pad[0] == 0 &&
+         d->pad[1] == 0 && d->h * d->w >= POINTWISE_PIXELS;
+}
+
+static const void *move(const void *p, int64_t n, dm_DType t) {
+  return (const char *)p + n * dm_dtype_size(t);
+}
+
+/* to (rows, HW) = w (rows, depth) from (depth, HW), for each image and group. */
+static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64_t rows,
+                               int64_t depth, const void *from, const void *bias, void *to) {
+  const int64_t pixels = d->h * d->w;
+  for (int64_t i = 0; i < d->n * d->groups; i++) {
+    const int64_t g = i % d->groups;
+    const dm_Mat a = {move(w.data, g * rows * depth, t), t, w.rs, w.cs};
+    const dm_Mat b = {move(from, i * depth * pixels, t), t, pixels, 1};
+    char *const c = (char *)to + i * rows * pixels * dm_dtype_size(t);
+    DM_TRY(dm_gemm(rows, pixels, depth, 1, a, b, 0, c, t, pixels,
+                   bias ? move(bias, g * rows, t) : NULL, t,
+                   bias ? DM_EPI_BIAS_ROW : DM_EPI_NONE));
+  }
+  return DM_OK;
+}
+
+static dm_status pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                              void *dw) {
+  const int64_t pixels = d->h * d->w, out = d->o / d->groups, in = d->c / d->groups;
+  for (int64_t i = 0; i < d->n * d->groups; i++) {
+    const dm_Mat a = {move(dy, i * out * pixels, t), t, pixels, 1};
+    const dm_Mat b = {move(x, i * in * pixels, t), t, 1, pixels};
+    char *const c = (char *)dw + i % d->groups * out * in * dm_dtype_size(t);
+    DM_TRY(dm_gemm(out, in, pixels, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_EPI_NONE));
+  }
+  return DM_OK;
+}
+
+/* ---- small planes -------------------------------------------------------------- */
+
+/* A linear layer from every pixel to every position, whose matrix m (O PQ, C HW)
+   is spread from w, multiplies less than taps that fall outside:
+
+     y (N, O PQ) = x (N, C HW) m^T     dx = dy m     dm = dy^T x, folded to dw */
+enum {
+  PAIRS = 256,     /* most pixels times positions */
+  IMAGES = 8,      /* that pay for the spreading */
+  DENSE = 16 << 20 /* most elements of m */
+};
+
+static bool is_dense(const dm_ConvDims *d) {
+  const int64_t n_in = d->h * d->w, n_out = d->p * d->q;
+  return d->groups == 1 && d->n >= IMAGES && d->r * d->s > 1 && n_in <= d->r * d->s &&
+         n_in * n_out <= PAIRS && d->c * d->o <= DENSE / (n_in * n_out);
+}
+
+typedef struct Dense {
+  const dm_ConvDims *d;
+  dm_DType dtype, type; /* of tensors, of sums */
+  int64_t n_in, n_out;  /* pixels, positions */
+  const char *w;
+  char *m, *dw, *bias;
+  atomic_bool failed;
+  int tap[PAIRS]; /* [position][pixel]: r * S + s, or -1 */
+} Dense;
+
+static int64_t tap_between(const dm_ConvDims *d, int dim, int64_t out, int64_t in) {
+  const int64_t n = dim == 0 ? d->r : d->s;
+  const int64_t at = in + d->pad[dim] - out * d->stride[dim];
+  return at >= 0 && at % d->dil[dim] == 0 && at / d->dil[dim] < n ? at / d->dil[dim] : -1;
+}
+
+static void list_pairs(Dense *x, const dm_ConvDims *d, dm_DType t) {
+  *x = (Dense){.d = d, .dtype = t, .type = dm_compute_dtype(t)};
+  x->n_in = d->h * d->w;
+  x->n_out = d->p * d->q;
+  for (int64_t i = 0; i < x->n_out; i++)
+    for (int64_t j = 0; j < x->n_in; j++) {
+      const int64_t r = tap_between(d, 0, i / d->q, j / d->w);
+      const int64_t s = tap_between(d, 1, i % d->q, j % d->w);
+      x->tap[i * x->n_in + j] = r < 0 || s < 0 ? -1 : (int)(r * d->s + s);
+    }
+}
+
+/* dst[i * to] = src[i * from]; src NULL: 0. */
+#define DEFINE_COPY(REAL, NAME)                                                       \
+  static void NAME(const void *src, int64_t from, int64_t n, void *dst, int64_t to) { \
+    for (int64_t i = 0; i < n; i++)                                                   \
+      ((REAL *)dst)[i * to] = src ? ((const REAL *)src)[i * from] : 0;                \
+  }
+DEFINE_COPY(uint16_t, copy_2)
+DEFINE_COPY(uint32_t, copy_4)
+DEFINE_COPY(uint64_t, copy_8)
+#undef DEFINE_COPY
+
+/* The rows of m of outputs [begin, end). */
+static void spread_weights(void *ctx, int64_t begin, int64_t end) {
+  const Dense *const x = ctx;
+  const int64_t taps = x->d->r * x->d->s, n = x->d->c, es = dm_dtype_size(x->dtype);
+  for (int64_t row = begin * x->n_out; row < end * x->n_out; row++)
+    for (int64_t j = 0; j < x->n_in; j++) {
+      const int tap = x->tap[row % x->n_out * x->n_in + j];
+      const char *src = tap < 0 ? NULL : x->w + (row / x->n_out * n * taps + tap) * es;
+      char *const dst = x->m + (row * n * x->n_in + j) * es;
+      if (es == 4) copy_4(src, taps, n, dst, x->n_in);
+      else if (es == 2) copy_2(src, taps, n, dst, x->n_in);
+      else copy_8(src, taps, n, dst, x->n_in);
+    }
+}
+
+#define DEFINE_FOLD(REAL, NAME)                                                     \
+  static void NAME(const Dense *x, int64_t o, REAL *line) {                         \
+    const int64_t taps = x->d->r * x->d->s, n = x->d->c;                            \
+    memset(line, 0, (size_t)(n * taps) * sizeof *line);                             \
+    for (int64_t i = 0; i < x->n_out * x->n_in; i++) {                              \
+      const int64_t row = o * x->n_out + i / x->n_in;                               \
+      const REAL *const m =                                                         \
+          (const REAL *)(const void *)x->m + row * n * x->n_in + i % x->n_in;       \
+      if (x->tap[i] < 0) continue;                                                  \
+      for (int64_t c = 0; c < n; c++) line[c * taps + x->tap[i]] += m[c * x->n_in]; \
+    }                                                                               \
+  }
+DEFINE_FOLD(float, fold_f32)
+DEFINE_FOLD(double, fold_f64)
+#undef DEFINE_FOLD
+
+/* dw of outputs [begin, end): the sum of what m holds for each tap. */
+static void fold_weights(void *ctx, int64_t begin, int64_t end) {
+  Dense *const x = ctx;
+  const int64_t size = x->d->c * x->d->r * x->d->s;
+  const dm_Finish plain = {1, 0, x->dtype, x->dtype};
+  void *const line = dm_scratch(DM_SCRATCH_TASK, size * dm_dtype_size(x->type));
+  if (!line) {
+    atomic_store(&x->failed, true);
+    return;
+  }
+  for (int64_t o = begin; o < end; o++) {
+    if (x->type == DM_F64) fold_f64(x, o, line);
+    else fold_f32(x, o, line);
+    dm_finish_row(&plain, x->type, line, size, x->dw + o * size * dm_dtype_size(x->dtype), NULL,
+                  0);
+  }
+}
+
+/* Room for m in `dtype`, and for the bias of each position. */
+static dm_status get_matrix(Dense *x, dm_DType dtype) {
+  const int64_t rows = x->d->o * x->n_out, es = dm_dtype_size(dtype);
+  x->m = dm_scratch(DM_SCRATCH_MATRIX, (rows * x->d->c * x->n_in + rows) * es);
+  if (!x->m) return dm_fail(DM_EMEM, "conv2d: out of memory for the matrix of a small plane");
+  x->bias = x->m + rows * x->d->c * x->n_in * es;
+  return DM_OK;
+}
+
+static int64_t grain_of(const Dense *x) {
+  return dm_max_i64(1, (1 << 16) / (x->d->c * x->n_in * x->n_out));
+}
+
+static dm_status spread(Dense *x, const void *w) {
+  DM_TRY(get_matrix(x, x->dtype));
+  x->w = w;
+  dm_parallel_for(x->d->o, grain_of(x), spread_weights, x);
+  return DM_OK;
+}
+
+static dm_status dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                           const void *bias, void *y) {
+  Dense dense;
+  list_pairs(&dense, d, t);
+  DM_TRY(spread(&dense, w));
+  const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out, es = dm_dtype_size(t);
+  for (int64_t i = 0; bias && i < out; i++)
+    memcpy(dense.bias + i * es, move(bias, i / dense.n_out, t), (size_t)es);
+  const dm_status st =
+      dm_gemm(d->n, out, in, 1, (dm_Mat){x, t, in, 1}, (dm_Mat){dense.m, t, 1, in}, 0, y, t,
+              out, dense.bias, t, bias ? DM_EPI_BIAS_COL : DM_EPI_NONE);
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
+  return st;
+}
+
+static dm_status dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                          void *dx) {
+  Dense dense;
+  list_pairs(&dense, d, t);
+  DM_TRY(spread(&dense, w));
+  const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
+  const dm_status st = dm_gemm(d->n, in, out, 1, (dm_Mat){dy, t, out, 1},
+                               (dm_Mat){dense.m, t, in, 1}, 0, dx, t, in, NULL, t, DM_EPI_NONE);
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
+  return st;
+}
+
+static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                          void *dw) {
+  Dense dense;
+  list_pairs(&dense, d, t);
+  DM_TRY(get_matrix(&dense, dense.type));
+  dense.dw = dw;
+  const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
+  dm_status st = dm_gemm(out, in, d->n, 1, (dm_Mat){dy, t, 1, out}, (dm_Mat){x, t, in, 1}, 0,
+                         dense.m, dense.type, in, NULL, t, DM_EPI_NONE);
+  if (st == DM_OK) dm_parallel_for(d->o, grain_of(&dense), fold_weights, &dense);
+  if (atomic_load(&dense.failed))
+    st = dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of a small plane");
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
+  return st;
+}
+
+/* ---- either ----------------------------------------------------------------------- */
+
+/* Sums over images stay in dw: with one image, or where it holds them unrounded. */
+bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, bool sums) {
+  if (is_dense(d)) return true;
+  return is_pointwise(d) && (!sums || d->n == 1 || t == dm_compute_dtype(t));
+}
+
+dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                                const void *bias, void *y) {
+  const int64_t in = d->c / d->groups, out = d->o / d->groups;
+  if (is_dense(d)) return dense_fwd(d, t, x, w, bias, y);
+  return run_pointwise(d, t, (dm_Mat){w, t, in, 1}, out, in, x, bias, y);
+}
+
+dm_status dm_conv2d_product_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                               void *dx) {
+  const int64_t in = d->c / d->groups, out = d->o / d->groups;
+  if (is_dense(d)) return dense_dx(d, t, dy, w, dx);
+  return run_pointwise(d, t, (dm_Mat){w, t, 1, in}, in, out, dy, NULL, dx);
+}
+
+dm_status dm_conv2d_product_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                               void *dw) {
+  return is_dense(d) ? dense_dw(d, t, dy, x, dw) : pointwise_dw(d, t, dy, x, dw);
+}
