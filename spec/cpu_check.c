@@ -489,6 +489,21 @@ static void check_conv(void) {
     check(set_output(&d), "a window that fits");
     for (int t = 0; t < 4; t++) check_conv_dims(&d, types[t]);
   }
+  /* 3 x 3 with as many channels as Winograd's products want */
+  for (int i = 0; i < 24;) {
+    dm_ConvDims d = {.n = 1 + below(3),
+                     .c = 32 + below(9),
+                     .h = 4 + below(10),
+                     .w = 4 + below(40),
+                     .o = 32 + below(9),
+                     .r = 3,
+                     .s = 3,
+                     .groups = 1,
+                     .stride = {1, 1},
+                     .pad = {below(3), below(3)},
+                     .dil = {1, 1}};
+    if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
+  }
   /* small planes and many images; 1 x 1 on large ones, in groups and images */
   for (int i = 0; i < 40;) {
     dm_ConvDims d = {.n = 8 + below(9),

@@ -19,6 +19,7 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "cpu/winograd.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -454,6 +455,7 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
   const int64_t pixels = d->p * d->q;
   if (d->n * d->o * pixels <= 0) return DM_OK;
   if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_fwd(d, t, x, w, bias, y);
+  if (dm_conv2d_is_winograd(d, t)) return dm_winograd_fwd(d, t, x, w, bias, y);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   const int64_t es = dm_dtype_size(kn->type), in = d->c / d->groups;
   const int64_t out = d->o / d->groups, k = in * d->r * d->s;
@@ -543,6 +545,7 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   const int64_t size = d->n * d->c * d->h * d->w;
   if (size <= 0) return DM_OK;
   if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_dx(d, t, dy, w, dx);
+  if (dm_conv2d_is_winograd(d, t)) return dm_winograd_dx(d, t, dy, w, dx);
   const bool hidden = d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 ||
                       d->dil[1] > 1 || d->n * d->o * d->p * d->q <= 0;
   /* pixels that no tap reaches have gradient 0 */

@@ -13,7 +13,7 @@
 
 /* Pixels are the columns of a matrix as they lie. Smaller planes would have the
    weights packed once more for each image. */
-enum { POINTWISE_PIXELS = 800 };
+enum { POINTWISE_PIXELS = 800, THIN = 8 };
 
 static bool is_pointwise(const dm_ConvDims *d) {
   return d->r == 1 && d->s == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->pad[0] == 0 &&
@@ -223,10 +223,13 @@ static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, cons
 
 /* ---- either ----------------------------------------------------------------------- */
 
-/* Sums over images stay in dw: with one image, or where it holds them unrounded. */
+/* Few channels on either side leave little to multiply: packing would be most of
+   the work. dw adds images up where it lies: one image, or sums that need no rounding. */
 bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, bool sums) {
   if (is_dense(d)) return true;
-  return is_pointwise(d) && (!sums || d->n == 1 || t == dm_compute_dtype(t));
+  if (!is_pointwise(d)) return false;
+  if (sums) return d->n == 1 || t == dm_compute_dtype(t);
+  return dm_min_i64(d->c, d->o) >= THIN * d->groups;
 }
 
 dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,

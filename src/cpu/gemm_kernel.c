@@ -78,15 +78,22 @@ DEFINE_KERNELS(float, NR_F32, tile_f32, edge_f32, dm_pack_f32, dm_gather_f32, dm
 DEFINE_KERNELS(double, NR_F64, tile_f64, edge_f64, dm_pack_f64, dm_gather_f64, dm_load_f64)
 #undef DEFINE_KERNELS
 
+#include "cpu/winograd.inc"
+
 static const dm_Kernel plain_f32 = {
-    DM_F32, MR, NR_F32, tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32, dm_stencil_f32};
+    DM_F32,         MR,      NR_F32,  tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32,
+    dm_stencil_f32, wino_in, wino_out};
 static const dm_Kernel plain_f64 = {
-    DM_F64, MR, NR_F64, tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64, dm_stencil_f64};
+    DM_F64,         MR,   NR_F64, tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
+    dm_stencil_f64, NULL, NULL};
+
+const dm_Kernel *dm_kernel_plain(dm_DType type) {
+  return type == DM_F64 ? &plain_f64 : &plain_f32;
+}
 
 const dm_Kernel *dm_kernel(dm_DType type) {
   const dm_Kernel *const fast = dm_kernel_avx2(type);
-  if (fast && dm_cpu_has_avx2()) return fast;
-  return type == DM_F64 ? &plain_f64 : &plain_f32;
+  return fast && dm_cpu_has_avx2() ? fast : dm_kernel_plain(type);
 }
 
 /* ---- panels and columns of tiles ---------------------------------------- */

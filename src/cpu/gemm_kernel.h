@@ -31,6 +31,11 @@ enum { DM_SLACK = 8 };
 typedef void dm_StencilFn(const void *src, const int32_t *at, int64_t k, const void *w,
                           int64_t w_step, int64_t n, void *dst, bool add);
 
+/* The transforms of winograd.inc. */
+typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst,
+                         int64_t e_step);
+typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
+
 typedef struct dm_Kernel {
   dm_DType type; /* DM_F32 or DM_F64 */
   int mr, nr;
@@ -38,10 +43,13 @@ typedef struct dm_Kernel {
   dm_PackFn *pack;
   dm_GatherFn *gather, *gather_t;
   dm_StencilFn *stencil;
+  dm_WinoInFn *wino_in; /* of DM_F32 */
+  dm_WinoOutFn *wino_out;
 } dm_Kernel;
 
 const dm_Kernel *dm_kernel(dm_DType type);      /* the best this machine runs */
 const dm_Kernel *dm_kernel_avx2(dm_DType type); /* NULL where it is not built */
+const dm_Kernel *dm_kernel_plain(dm_DType type);
 
 /* Any dtype and stride, any processor. */
 dm_PackFn dm_pack_f32, dm_pack_f64;
