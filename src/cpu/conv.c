@@ -31,6 +31,7 @@ enum {
   ROWS = 192,         /* output channels of a task */
   DW_DEPTH = 256,     /* pixels a step of dw adds */
   DW_PARTS = 16,      /* most parts of dw */
+  DW_LANES = 1536,    /* taps of a chunk of channels of dw: each reads all of dy */
   DW_IMAGES = 16,     /* most images of a piece of dw */
   TASK_WORK = 1 << 18 /* multiply-adds worth a task */
 };
@@ -88,13 +89,14 @@ static void measure_cut(const Window *x, Cut *cut) {
   cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
 }
 
-/* `group` channels are summed over; most_img 1 keeps images apart. */
-static Cut plan_cut(const Window *x, int64_t group, int64_t most_img, int64_t nr) {
+/* Of `group` channels, a chunk has at most `depth` taps. */
+static Cut plan_cut(const Window *x, int64_t group, int64_t depth, int64_t most_img,
+                    int64_t nr) {
   Cut cut = {.n_img = 1, .rows = x->p};
   const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
   if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
   else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
-  cut.n_chan = dm_even_part(group, dm_max_i64(1, DEPTH / taps), 1);
+  cut.n_chan = dm_even_part(group, dm_max_i64(1, depth / taps), 1);
   measure_cut(x, &cut);
   while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > 1)) {
     if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
@@ -364,7 +366,7 @@ static void run_pieces(void *ctx, int64_t begin, int64_t end) {
 static dm_status run_job(Job *job, const char *op) {
   const int64_t threads = dm_get_num_threads();
   find_tap_range(&job->x);
-  job->cut = plan_cut(&job->x, job->in, INT64_MAX, job->kn->nr);
+  job->cut = plan_cut(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr);
   if (job->cut.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
   job->rows = dm_even_part(job->out, ROWS, job->kn->mr);
@@ -731,7 +733,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   if (!taps) return no_memory("conv2d_dw");
   dm_status st = DM_OK;
   job.x = window_of_x(d, t, x, taps);
-  job.cut = plan_cut(&job.x, in, DW_IMAGES, kn->nr);
+  job.cut = plan_cut(&job.x, in, DW_LANES, DW_IMAGES, kn->nr);
   job.n_block = dm_ceil_div(in, job.cut.n_chan);
   const int64_t most = dm_max_i64(1, dm_min_i64(DW_PARTS, DW_SUMS / size));
   job.part_pieces = dm_ceil_div(job.cut.n_piece, most);

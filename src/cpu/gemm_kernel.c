@@ -196,7 +196,7 @@ typedef struct Scratch {
   bool known; /* the key holds this thread */
 } Scratch;
 
-enum { SCRATCH_KEEP = 16 << 20 }; /* bytes a thread keeps for next time */
+enum { SCRATCH_KEEP = 32 << 20 }; /* bytes a thread keeps for next time */
 
 static _Thread_local Scratch scratch;
 static pthread_key_t scratch_key;

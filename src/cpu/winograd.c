@@ -43,30 +43,35 @@ typedef struct Wino {
 
 /* ---- weights -------------------------------------------------------------- */
 
-/* u[e] = G g G^T, for outputs [begin, end). */
+/* u[e] = G g G^T, for panels [begin, end) of outputs; lanes past the last are 0. */
 static void transform_weights(void *ctx, int64_t begin, int64_t end) {
+  enum { MR = 8 };
   const Wino *const j = ctx;
   const int64_t mr = j->kn->mr, es = dm_dtype_size(j->dtype);
-  for (int64_t o = begin; o < end; o++)
-    for (int64_t c = 0; c < j->in; c++) {
-      float g[9], t[4][3];
-      dm_load_f32(j->dtype, j->weights + (o * j->w_out + c * j->w_in) * es, 1, 9, g);
-      for (int s = 0; s < 3; s++) {
-        const float a = g[j->turned ? 8 - s : s], b = g[j->turned ? 5 - s : 3 + s];
-        const float z = g[j->turned ? 2 - s : 6 + s];
-        t[0][s] = a;
-        t[1][s] = 0.5f * (a + b + z);
-        t[2][s] = 0.5f * (a - b + z);
-        t[3][s] = z;
-      }
-      float *to = j->u + (o / mr * j->in + c) * mr + o % mr;
-      for (int i = 0; i < 4; i++, to += 4 * j->u_step) {
-        to[0] = t[i][0];
-        to[j->u_step] = 0.5f * (t[i][0] + t[i][1] + t[i][2]);
-        to[2 * j->u_step] = 0.5f * (t[i][0] - t[i][1] + t[i][2]);
-        to[3 * j->u_step] = t[i][2];
-      }
+  for (int64_t k = begin * j->in; k < end * j->in; k++) {
+    const int64_t o = k / j->in * mr, c = k % j->in;
+    const int n = (int)dm_min_i64(mr, j->out - o);
+    float g[9][MR] = {{0}}, t[4][3][MR], line[9];
+    for (int l = 0; l < n; l++) {
+      dm_load_f32(j->dtype, j->weights + ((o + l) * j->w_out + c * j->w_in) * es, 1, 9, line);
+      for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = line[i];
     }
+    for (int s = 0; s < 3; s++)
+      for (int l = 0; l < MR; l++) {
+        t[0][s][l] = g[s][l];
+        t[1][s][l] = 0.5f * (g[s][l] + g[3 + s][l] + g[6 + s][l]);
+        t[2][s][l] = 0.5f * (g[s][l] - g[3 + s][l] + g[6 + s][l]);
+        t[3][s][l] = g[6 + s][l];
+      }
+    float *to = j->u + k * mr;
+    for (int i = 0; i < 4; i++, to += 4 * j->u_step)
+      for (int l = 0; l < mr; l++) {
+        to[l] = t[i][0][l];
+        to[j->u_step + l] = 0.5f * (t[i][0][l] + t[i][1][l] + t[i][2][l]);
+        to[2 * j->u_step + l] = 0.5f * (t[i][0][l] - t[i][1][l] + t[i][2][l]);
+        to[3 * j->u_step + l] = t[i][2][l];
+      }
+  }
 }
 
 /* ---- strips ------------------------------------------------------------------ */
@@ -102,9 +107,10 @@ static void load_lines(const Wino *j, const Run *r, int64_t c, float *line) {
     }
     for (int64_t k = 0; k < left; k++) line[k] = 0;
     for (int64_t k = end; k < n; k++) line[k] = 0;
-    dm_load_f32(j->dtype,
-                j->x + (((r->image * j->in + c) * j->h + row) * j->w + col + left) * es, 1,
-                end - left, line + left);
+    const char *const src =
+        j->x + (((r->image * j->in + c) * j->h + row) * j->w + col + left) * es;
+    if (j->dtype == DM_F32) memcpy(line + left, src, (size_t)(end - left) * 4);
+    else dm_load_f32(j->dtype, src, 1, end - left, line + left);
   }
 }
 
@@ -141,6 +147,7 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
   int n_run[STRIPS];
   for (int64_t s = begin; s < end; s++) {
     const int n = (int)dm_min_i64(LANES, j->n_tile - s * LANES);
+    if (n < LANES) memset(v + (s - begin) * v_size, 0, (size_t)v_size * sizeof *v);
     n_run[s - begin] = list_runs(j, s * LANES, n, run[s - begin]);
     transform_strip(j, run[s - begin], n_run[s - begin], v + (s - begin) * v_size);
   }
@@ -153,7 +160,7 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
   for (int64_t s = 0; s < end - begin; s++) store_strip(j, run[s], n_run[s], m + s * m_size);
 }
 
-/* Depths beyond a block are summed block by block inside of dm_tile_column's k. */
+/* Tasks [begin, end). */
 static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Wino *const j = ctx;
   const int64_t all = dm_ceil_div(j->n_tile, LANES);
@@ -163,7 +170,6 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
     atomic_store(&j->failed, true);
     return;
   }
-  memset(v, 0, (size_t)(j->n_strip * PLACES * LANES * j->in) * sizeof *v);
   for (int64_t i = begin; i < end; i++)
     run_strips(j, i * j->n_strip, dm_min_i64(all, (i + 1) * j->n_strip), v,
                v + j->n_strip * PLACES * LANES * j->in);
@@ -181,7 +187,8 @@ static dm_status run(Wino *j, const char *op) {
   j->n_strip = TASK_BYTES / (PLACES * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
   j->n_strip = dm_even_part(strips, j->n_strip, 1);
-  dm_parallel_for(j->out, dm_max_i64(1, (1 << 14) / (16 * j->in)), transform_weights, j);
+  dm_parallel_for(dm_ceil_div(j->out, j->kn->mr), dm_max_i64(1, (1 << 10) / j->in),
+                  transform_weights, j);
   dm_parallel_for(dm_ceil_div(strips, j->n_strip), 1, run_tasks, j);
   dm_scratch_trim(DM_SCRATCH_JOB);
   if (!atomic_load(&j->failed)) return DM_OK;
