@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "cpu/conv.h"
 #include "cpu/gemm.h"
+#include "cpu/gemm_kernel.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 
@@ -353,6 +354,131 @@ static void check_gemm(void) {
   check_batched();
 }
 
+/* ---- kernels: those of this processor against plain C -------------------------- */
+
+/* Arrays that end where their guards begin, so that a kernel which reads or
+   writes a lane too many is seen: by the guards, or by the sanitizer. */
+static void check_tile(const dm_Kernel *kn, const dm_Kernel *plain, int m, int n) {
+  const dm_DType t = kn->type;
+  const int64_t k = below(70), gap = below(3), a_rs = below(2) ? 1 : k + 1;
+  const int64_t a_cs = a_rs == 1 ? m : 1, b_rs = n + gap, c_rs = n + below(3),
+                es = dm_dtype_size(t);
+  void *a = random_array(t, m * (k + 1)), *b = random_array(t, k * b_rs + 1);
+  void *c0 = random_array(t, m * c_rs), *c1 = new_array(t, m * c_rs);
+  memcpy(c1, c0, (size_t)(m * c_rs * es));
+  const bool add = below(2);
+  kn->tile(m, n, k, a, a_rs, a_cs, b, b_rs, c1, c_rs, add);
+  /* the plain tile may be narrower */
+  for (int i = 0; i < m; i += plain->mr)
+    for (int j = 0; j < n; j += plain->nr)
+      plain->tile((int)dm_min_i64(plain->mr, m - i), (int)dm_min_i64(plain->nr, n - j), k,
+                  (char *)a + i * a_rs * es, a_rs, a_cs, (char *)b + j * es, b_rs,
+                  (char *)c0 + (i * c_rs + j) * es, c_rs, add);
+  bool ok = guards_hold(t, m * c_rs, c1);
+  for (int64_t i = 0; i < m * c_rs; i++) {
+    const double want = get(t, c0, i);
+    const double tol = i % c_rs < n ? eps_of(t) * (double)(k + 1) : 0;
+    ok = ok && fabs(get(t, c1, i) - want) <= tol;
+  }
+  check(ok, "kernel: tile");
+  free_array(a), free_array(b), free_array(c0), free_array(c1);
+}
+
+static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType from) {
+  const int width = below(2) ? kn->mr : kn->nr, n = 1 + (int)below(width);
+  const int64_t k = 1 + below(40), size = k * width, gap = below(3);
+  const bool rows = below(2);
+  const int64_t ls = rows ? 1 : k + gap, ks = rows ? n + gap : 1;
+  void *src = random_array(from, rows ? (k - 1) * ks + n : (n - 1) * ls + k);
+  void *to[2] = {new_array(kn->type, size), new_array(kn->type, size)};
+  kn->pack(from, src, ls, ks, n, k, width, to[0]);
+  plain->pack(from, src, ls, ks, n, k, width, to[1]);
+  bool ok = guards_hold(kn->type, size, to[0]);
+  for (int64_t i = 0; i < size; i++)
+    ok = ok && (i % width >= n || get(kn->type, to[0], i) == get(kn->type, to[1], i));
+  check(ok, "kernel: pack");
+  free_array(src), free_array(to[0]), free_array(to[1]);
+}
+
+/* Lists of `n` ascending places in runs of +1, below `limit`. */
+static void list_places(int32_t *at, int64_t n, int64_t limit) {
+  int64_t next = 0;
+  for (int64_t i = 0; i < n; i++) {
+    at[i] = (int32_t)next;
+    next += below(5) || next + 4 + n - i > limit ? 1 : 1 + below(4);
+  }
+}
+
+static void check_gathers(const dm_Kernel *kn, const dm_Kernel *plain) {
+  enum { SPAN = 90, K = 37 };
+  const dm_DType t = kn->type;
+  const int n = 1 + (int)below(kn->nr), width = kn->nr;
+  const int64_t k = 1 + below(K), size = k * width;
+  int32_t lane[64] = {0}, at[K];
+  list_places(lane, n, SPAN);
+  list_places(at, k, SPAN);
+  const int64_t last = lane[n - 1] + at[k - 1] + 1;
+  void *src = random_array(t, last + DM_SLACK), *to[2];
+  for (int i = 0; i < 2; i++) {
+    to[0] = new_array(t, size), to[1] = new_array(t, size);
+    (i ? kn->gather_t : kn->gather)(src, lane, n, at, k, width, to[0]);
+    plain->gather(src, lane, n, at, k, width, to[1]);
+    bool ok = guards_hold(t, size, to[0]);
+    for (int64_t j = 0; j < size; j++)
+      ok = ok && (j % width >= n || get(t, to[0], j) == get(t, to[1], j));
+    check(ok, i ? "kernel: gather, transposed" : "kernel: gather");
+    free_array(to[0]), free_array(to[1]);
+  }
+  const int64_t points = 1 + below(40), w_step = 1 + below(3);
+  void *wide = random_array(t, at[k - 1] + points), *w = random_array(t, k * w_step);
+  to[0] = random_array(t, points), to[1] = new_array(t, points);
+  memcpy(to[1], to[0], (size_t)(points * dm_dtype_size(t)));
+  const bool add = below(2);
+  kn->stencil(wide, at, k, w, w_step, points, to[0], add);
+  plain->stencil(wide, at, k, w, w_step, points, to[1], add);
+  bool ok = guards_hold(t, points, to[0]);
+  for (int64_t j = 0; j < points; j++)
+    ok = ok && fabs(get(t, to[0], j) - get(t, to[1], j)) <= eps_of(t) * (double)(k + 1);
+  check(ok, "kernel: stencil");
+  free_array(src), free_array(wide), free_array(w), free_array(to[0]), free_array(to[1]);
+}
+
+/* Sums in one order: every bit is the same. */
+static void check_wino(const dm_Kernel *kn, const dm_Kernel *plain) {
+  enum { LANES = 16, E = LANES + 3, OUT = 4 * LANES };
+  for (int n = 1; n <= LANES; n++) {
+    const int64_t step = 2 * n + 2 + below(3), size = 15 * E + n;
+    void *line = random_array(DM_F32, 3 * step + 2 * n + 2), *m = random_array(DM_F32, 16 * E);
+    void *to[4] = {random_array(DM_F32, size), new_array(DM_F32, size), new_array(DM_F32, OUT),
+                   new_array(DM_F32, OUT)};
+    memcpy(to[1], to[0], (size_t)size * 4);
+    kn->wino_in(line, step, n, to[0], E);
+    plain->wino_in(line, step, n, to[1], E);
+    kn->wino_out(m, E, 0.5f, to[2]);
+    plain->wino_out(m, E, 0.5f, to[3]);
+    check(guards_hold(DM_F32, size, to[0]) && guards_hold(DM_F32, OUT, to[2]) &&
+              memcmp(to[0], to[1], (size_t)size * 4) == 0 && memcmp(to[2], to[3], OUT * 4) == 0,
+          "kernel: Winograd's transforms");
+    for (int i = 0; i < 4; i++) free_array(to[i]);
+    free_array(line), free_array(m);
+  }
+}
+
+static void check_kernels(void) {
+  static const dm_DType reals[] = {DM_F32, DM_F64}, from[] = {DM_F32, DM_F16, DM_BF16};
+  for (int i = 0; i < 2; i++) {
+    const dm_Kernel *const kn = dm_kernel(reals[i]), *const plain = dm_kernel_plain(reals[i]);
+    for (int m = 1; m <= kn->mr; m++)
+      for (int n = 1; n <= kn->nr; n++)
+        for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
+    for (int round = 0; round < 120; round++) {
+      check_packing(kn, plain, i == 0 ? from[round % 3] : DM_F64);
+      check_gathers(kn, plain);
+    }
+  }
+  check_wino(dm_kernel(DM_F32), dm_kernel_plain(DM_F32));
+}
+
 /* ---- convolutions ------------------------------------------------------------------- */
 
 static bool window_at(const dm_ConvDims *d, int64_t p, int64_t r, int64_t q, int64_t s,
@@ -572,6 +698,7 @@ static void check_no_memory(void) {
 int main(void) {
   check_vec();
   check_threads();
+  check_kernels();
   check_gemm();
   check_conv();
   check_no_memory();
