@@ -20,6 +20,13 @@
 #define DM_UNLIKELY(x) (x)
 #define DM_RESTRICT
 #endif
+/* Before a short loop inside a long one: it stays a loop. Unrolled, GCC's vectorizer
+   would not find it. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
+#define DM_KEEP_LOOP _Pragma("GCC unroll 1")
+#else
+#define DM_KEEP_LOOP
+#endif
 /* What CUDA's kernels may call too. */
 #ifdef __CUDACC__
 #define DM_HD __host__ __device__

@@ -56,7 +56,7 @@ static inline void dm_philox_words(dm_Generator g, uint64_t counter, int64_t n, 
       c[2][i] = c[3][i] = 0;
     }
     for (int round = 0; round < 10; round++) {
-      for (int i = 0; i < DM_PHILOX_LANES; i++) {
+      DM_KEEP_LOOP for (int i = 0; i < DM_PHILOX_LANES; i++) {
         const uint64_t p0 = (uint64_t)0xD2511F53u * c[0][i];
         const uint64_t p1 = (uint64_t)0xCD9E8D57u * c[2][i];
         c[0][i] = (uint32_t)(p1 >> 32) ^ c[1][i] ^ k0;

@@ -1,38 +1,15 @@
-/* The pointwise ops of two operands. Formulas per compute type; what result a
-   row has (the promoted dtype, a float, a bool) follows from its function set. */
+/* The pointwise ops of two operands. The formulas of base/pair.inc, by way of
+   loops.h, tell what result a row has: the promoted dtype, a float, a bool. */
 #include "op/binary.h"
 
 #include "base/error.h"
+#include "op/loops.h"
 #include "op/pointwise.h"
 
 typedef enum Result { SAME, FLOAT, BOOL } Result;
 
-typedef struct Binary {
-  Result result;
-  dm_Pointwise fn;
-} Binary;
-
-#define BLOCK(NAME, TYPE, SUFFIX, EXPR)                                                        \
-  static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
-    const TYPE *x = in[0], *y = in[1], p = (TYPE)pq[0];                                        \
-    DM_UNUSED(p);                                                                              \
-    for (int64_t i = 0; i < n; i++) {                                                          \
-      const TYPE a = x[i], b = y[i];                                                           \
-      DM_UNUSED(b);                                                                            \
-      out[i] = (TYPE)(EXPR);                                                                   \
-    }                                                                                          \
-  }
-#define U(x) ((uint64_t)(x))
-#define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR) \
-  BLOCK(NAME, float, f32, FLOAT_EXPR)            \
-  BLOCK(NAME, double, f64, FLOAT_EXPR)           \
-  BLOCK(NAME, int64_t, i64, INT_EXPR)
-#include "base/pair.inc"
-#undef U
-#undef BLOCK
-
-static const Binary table[DM_N_PAIR] = {
-#define PAIR(NAME, RESULT, ...) [DM_OP_##NAME] = {RESULT, {NAME##_f32, NAME##_f64, NAME##_i64}},
+static const uint8_t results[DM_N_PAIR] = {
+#define PAIR(NAME, RESULT, ...) [DM_OP_##NAME] = RESULT,
 #include "base/pair.inc"
 };
 
@@ -46,7 +23,7 @@ static bool has_zero(dm_Tensor *t) {
 }
 
 dm_status binary_rule(dm_Call *c) {
-  const Binary *b = &table[dm_pair_of(c)];
+  const Result result = (Result)results[dm_pair_of(c)];
   dm_Tensor *x = c->in[0], *y = c->in[1];
   dm_Meta *m = &c->out_meta[0];
   int ndim;
@@ -61,7 +38,7 @@ dm_status binary_rule(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   if (t == DM_BOOL && id == DM_OP_sub)
     return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
-  if (!dm_is_float(t) && b->result == SAME) {
+  if (!dm_is_float(t) && result == SAME) {
     const bool divides = id == DM_OP_fmod || id == DM_OP_remainder || id == DM_OP_div;
     if (divides && y->device.type == DM_CPU && has_zero(y)) /* else the kernel tells */
       return dm_fail(DM_EARG, "%s: integer division by zero", c->op->name);
@@ -69,18 +46,18 @@ dm_status binary_rule(dm_Call *c) {
         *(const int64_t *)dm_tensor_data(y) < 0)
       return dm_fail(DM_EARG, "pow: integers to a negative power; hint: x:float()");
   }
-  m->dtype = (uint8_t)(b->result == BOOL                       ? DM_BOOL
-                       : b->result == FLOAT && !dm_is_float(t) ? DM_F32
-                                                               : t);
+  m->dtype = (uint8_t)(result == BOOL                       ? DM_BOOL
+                       : result == FLOAT && !dm_is_float(t) ? DM_F32
+                                                            : t);
   return DM_OK;
 }
 
 dm_status binary_cpu(dm_Call *c) {
-  const Binary *b = &table[dm_pair_of(c)];
+  const int pair = dm_pair_of(c);
   dm_DType t = dm_result_dtype(2, c->in);
-  if (b->result == FLOAT && !dm_is_float(t)) t = DM_F32;
+  if (results[pair] == FLOAT && !dm_is_float(t)) t = DM_F32;
   const double pq[2] = {dm_pair_param(c), 0};
-  return dm_pointwise(c->out[0], 2, c->in, t, &b->fn, pq);
+  return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);
 }
 
 /* ---- gradients; the tape sums broadcast dims ---- */

@@ -8,39 +8,8 @@
 #include "op/pointwise.h"
 #include "op/reduce.h"
 
-enum { LANES = 16 };
-
 /* ---- the folds: a or i the best so far, k its index or -1; param 1: the
    largest, -1: the smallest ---- */
-
-#define EXTREME(SUFFIX, TYPE)                                                                  \
-  static void extreme_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double sign) { \
-    const TYPE g = (TYPE)sign;                                                                 \
-    if (s->a != s->a) return;                                                                  \
-    TYPE lane[LANES], best = v[0] * g;                                                         \
-    for (int k = 0; k < LANES; k++) lane[k] = best;                                            \
-    bool nan = false;                                                                          \
-    int64_t i = 0;                                                                             \
-    for (; i + LANES <= n; i += LANES)                                                         \
-      for (int k = 0; k < LANES; k++) {                                                        \
-        const TYPE t = v[i + k] * g;                                                           \
-        lane[k] = lane[k] > t ? lane[k] : t; /* a NaN moves in, and out at the next */         \
-        nan |= t != t;                                                                         \
-      }                                                                                        \
-    for (; i < n; i++) {                                                                       \
-      const TYPE t = v[i] * g;                                                                 \
-      lane[0] = lane[0] > t ? lane[0] : t;                                                     \
-      nan |= t != t;                                                                           \
-    }                                                                                          \
-    for (int k = 0; k < LANES; k++) best = lane[k] > best ? lane[k] : best;                    \
-    if (!nan && s->k >= 0 && !((double)best > s->a)) return;                                   \
-    for (i = 0; nan ? v[i] == v[i] : v[i] * g != best;) i++;                                   \
-    s->a = (double)(v[i] * g);                                                                 \
-    s->k = at + i;                                                                             \
-  }
-EXTREME(f32, float)
-EXTREME(f64, double)
-#undef EXTREME
 
 static void extreme_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double sign) {
   for (int64_t i = 0; i < n; i++)
@@ -62,14 +31,12 @@ static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
   return s->a * sign;
 }
 static const dm_Fold max_fold = {.start = {0, 0, 0, -1},
-                                 .f32 = extreme_f32,
-                                 .f64 = extreme_f64,
+                                 .loop = DM_FOLD_EXTREME,
                                  .i64 = extreme_i64,
                                  .merge = max_merge,
                                  .value = extreme_value};
 static const dm_Fold min_fold = {.start = {0, 0, 0, -1},
-                                 .f32 = extreme_f32,
-                                 .f64 = extreme_f64,
+                                 .loop = DM_FOLD_EXTREME,
                                  .i64 = extreme_i64,
                                  .merge = min_merge,
                                  .value = extreme_value};

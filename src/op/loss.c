@@ -4,7 +4,6 @@
    Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
    logits of one target; they lie d apart. Labels count from the call's base. */
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,6 +11,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
+#include "op/loops.h"
 #include "op/loss.h"
 #include "op/pointwise.h"
 
@@ -60,44 +60,39 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
   return DM_OK;
 }
 
-/* What one loss call works on. Everything in one block. */
+/* What one loss call works on, and what of it is owned. */
 typedef struct Work {
-  dm_LossRows r;
-  dm_DType type;
-  dm_Tensor *x;      /* dense; owned */
-  int64_t *label;    /* n, owned */
-  double *weight;    /* classes, owned; NULL: all 1 */
-  double *row;       /* n: loss of each row, or its upstream gradient; owned */
-  double weight_sum; /* over classes */
-  double smoothing;
-  char *out;
-  atomic_bool failed; /* set by any thread */
+  dm_CrossJob j;
+  dm_Tensor *x; /* dense */
+  int64_t *label;
+  double *weight;
 } Work;
 
 static void work_free(Work *w) {
   dm_tensor_unref(&w->x);
   dm_free(w->label);
   dm_free(w->weight);
-  dm_free(w->row);
+  dm_free(w->j.row);
 }
 
 static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
                           dm_Tensor *weight, dm_OptNum ignore, Work *w) {
-  *w = (Work){.r = r, .weight_sum = (double)r.c};
-  w->label = dm_alloc((int64_t)sizeof(int64_t) * r.n);
-  w->row = dm_alloc((int64_t)sizeof(double) * r.n);
-  if (weight) w->weight = dm_alloc((int64_t)sizeof(double) * r.c);
-  if (!w->label || !w->row || (weight && !w->weight))
+  *w = (Work){.j = {.r = r, .weight_sum = (double)r.c}};
+  w->j.label = w->label = dm_alloc((int64_t)sizeof(int64_t) * r.n);
+  w->j.row = dm_alloc((int64_t)sizeof(double) * r.n);
+  if (weight) w->j.weight = w->weight = dm_alloc((int64_t)sizeof(double) * r.c);
+  if (!w->label || !w->j.row || (weight && !w->weight))
     return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
   if (x) {
     DM_TRY(dm_dense_new(x, &w->x));
-    w->type = (dm_DType)w->x->dtype;
+    w->j.dtype = (dm_DType)w->x->dtype;
+    w->j.x = dm_tensor_data(w->x);
   }
   if (weight) {
     dm_load_f64((dm_DType)weight->dtype, dm_tensor_data(weight), weight->stride[0], r.c,
                 w->weight);
-    w->weight_sum = 0;
-    for (int64_t k = 0; k < r.c; k++) w->weight_sum += w->weight[k];
+    w->j.weight_sum = 0;
+    for (int64_t k = 0; k < r.c; k++) w->j.weight_sum += w->weight[k];
   }
   return read_labels(c, target, ignore, r.c, w->label);
 }
@@ -108,18 +103,19 @@ static double weight_at(const Work *w, int64_t label) {
 
 static double total_weight(const Work *w) {
   double s = 0;
-  for (int64_t i = 0; i < w->r.n; i++) s += weight_at(w, w->label[i]);
+  for (int64_t i = 0; i < w->j.r.n; i++) s += weight_at(w, w->label[i]);
   return s;
 }
 
 /* The rows' losses to the output: each, their sum, or their weighted mean. */
 static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
   if (reduction == DM_LOSS_NONE) {
-    if (w->r.n) dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->r.n, w->row);
+    if (w->j.r.n)
+      dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->j.r.n, w->j.row);
     return;
   }
   double s = 0;
-  for (int64_t i = 0; i < w->r.n; i++) s += w->row[i];
+  for (int64_t i = 0; i < w->j.r.n; i++) s += w->j.row[i];
   if (reduction == DM_LOSS_MEAN) s /= total_weight(w);
   dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
 }
@@ -129,12 +125,13 @@ static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
   dm_Tensor *dense;
   DM_TRY(dm_dense_new(gy, &dense));
   if (reduction == DM_LOSS_NONE) {
-    if (w->r.n) dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, w->r.n, w->row);
+    if (w->j.r.n)
+      dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, w->j.r.n, w->j.row);
   } else {
     double g;
     dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, 1, &g);
     if (reduction == DM_LOSS_MEAN) g /= total_weight(w);
-    for (int64_t i = 0; i < w->r.n; i++) w->row[i] = g;
+    for (int64_t i = 0; i < w->j.r.n; i++) w->j.row[i] = g;
   }
   dm_tensor_unref(&dense);
   return DM_OK;
@@ -149,13 +146,13 @@ static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *targ
 
 /* Row i of x starts here; its elements lie r.inner apart. */
 static char *row_at(const Work *w, char *data, int64_t i) {
-  const int64_t first = i / w->r.inner * w->r.c * w->r.inner + i % w->r.inner;
-  return data + first * dm_dtype_size(w->type);
+  const int64_t first = i / w->j.r.inner * w->j.r.c * w->j.r.inner + i % w->j.r.inner;
+  return data + first * dm_dtype_size(w->j.dtype);
 }
 
 /* Its element at row i's label. */
 static char *label_at(const Work *w, char *data, int64_t i) {
-  return row_at(w, data, i) + w->label[i] * w->r.inner * dm_dtype_size(w->type);
+  return row_at(w, data, i) + w->label[i] * w->j.r.inner * dm_dtype_size(w->j.dtype);
 }
 
 /* ---- cross entropy ---- */
@@ -171,49 +168,6 @@ dm_status cross_entropy_rule(dm_Call *c) {
   return loss_meta(c, x, c->in[1], a->reduction);
 }
 
-/* One row in float32 or float64: its log-sum-exp, or its gradient in place. */
-#define CROSS(TYPE, SUFFIX, EXP)                                                             \
-  static void cross_rows_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                   \
-    Work *w = ctx;                                                                           \
-    const int64_t n_class = w->r.c;                                                          \
-    TYPE *z = dm_alloc((int64_t)sizeof(TYPE) * n_class);                                     \
-    if (!z) {                                                                                \
-      atomic_store(&w->failed, true);                                                        \
-      return;                                                                                \
-    }                                                                                        \
-    for (int64_t i = begin; i < end; i++) {                                                  \
-      const int64_t label = w->label[i];                                                     \
-      if (label < 0 && !w->out) {                                                            \
-        w->row[i] = 0;                                                                       \
-        continue;                                                                            \
-      }                                                                                      \
-      dm_load_##SUFFIX(w->type, row_at(w, dm_tensor_data(w->x), i), w->r.inner, n_class, z); \
-      TYPE max = z[0];                                                                       \
-      for (int64_t k = 1; k < n_class; k++) max = z[k] > max ? z[k] : max;                   \
-      double sum = 0, smooth = 0;                                                            \
-      for (int64_t k = 0; k < n_class; k++) sum += (double)EXP(z[k] - max);                  \
-      const double lse = (double)max + log(sum), eps = w->smoothing;                         \
-      const double hard = (1 - eps) * weight_at(w, label), soft = eps / (double)n_class;     \
-      if (!w->out) {                                                                         \
-        for (int64_t k = 0; eps > 0 && k < n_class; k++)                                     \
-          smooth += weight_at(w, k) * (lse - (double)z[k]);                                  \
-        w->row[i] = hard * (lse - (double)z[label]) + soft * smooth;                         \
-        continue;                                                                            \
-      }                                                                                      \
-      const double g = label < 0 ? 0 : w->row[i], p_scale = hard + soft * w->weight_sum;     \
-      for (int64_t k = 0; k < n_class; k++) {                                                \
-        const double p = (double)EXP(z[k] - (TYPE)lse);                                      \
-        z[k] = (TYPE)(g * (p_scale * p - soft * weight_at(w, k)));                           \
-      }                                                                                      \
-      if (label >= 0) z[label] -= (TYPE)(g * hard);                                          \
-      dm_store_##SUFFIX(w->type, row_at(w, w->out, i), w->r.inner, n_class, z);              \
-    }                                                                                        \
-    dm_free(z);                                                                              \
-  }
-CROSS(float, f32, expf)
-CROSS(double, f64, exp)
-#undef CROSS
-
 /* in: x, target, weight. The loss; or, with gy, the gradient of x. */
 static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
@@ -221,14 +175,15 @@ static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) 
   dm_status st;
   DM_GO(
       work_new(c, dm_loss_rows(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
-  w.smoothing = a->smoothing;
+  w.j.smoothing = a->smoothing;
   if (gy) {
     DM_GO(spread_gradient(&w, a->reduction, gy));
-    w.out = dm_tensor_data(c->out[0]);
+    w.j.out = dm_tensor_data(c->out[0]);
   }
-  dm_parallel_for(w.r.n, dm_max_i64(1, 16384 / dm_max_i64(w.r.c, 1)),
-                  w.type == DM_F64 ? cross_rows_f64 : cross_rows_f32, &w);
-  if (w.failed) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  dm_parallel_for(w.j.r.n, dm_max_i64(1, 16384 / dm_max_i64(w.j.r.c, 1)),
+                  w.j.dtype == DM_F64 ? dm_loops()->f64.cross_rows : dm_loops()->f32.cross_rows,
+                  &w.j);
+  if (w.j.failed) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
   else if (!gy) reduce_rows(&w, a->reduction, c->out[0]);
 done:
   work_free(&w);
@@ -298,10 +253,10 @@ dm_status nll_loss_cpu(dm_Call *c) {
   Work w;
   dm_status st;
   DM_GO(work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
-  for (int64_t i = 0; i < w.r.n; i++) {
+  for (int64_t i = 0; i < w.j.r.n; i++) {
     double v = 0;
-    if (w.label[i] >= 0) dm_load_f64(w.type, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
-    w.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
+    if (w.label[i] >= 0) dm_load_f64(w.j.dtype, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
+    w.j.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
   }
   reduce_rows(&w, a->reduction, c->out[0]);
 done:
@@ -332,13 +287,13 @@ dm_status nll_loss_backward_cpu(dm_Call *c) {
   dm_status st;
   DM_GO(work_new(c, dm_loss_rows(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore,
                  &w));
-  w.type = (dm_DType)out->dtype;
+  w.j.dtype = (dm_DType)out->dtype;
   DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
   if (out->numel) memset(dm_tensor_data(out), 0, (size_t)dm_tensor_bytes(out));
-  for (int64_t i = 0; i < w.r.n; i++) {
+  for (int64_t i = 0; i < w.j.r.n; i++) {
     if (w.label[i] < 0) continue;
-    const double v = -weight_at(&w, w.label[i]) * w.row[i];
-    dm_store_f64(w.type, label_at(&w, dm_tensor_data(out), i), 1, 1, &v);
+    const double v = -weight_at(&w, w.label[i]) * w.j.row[i];
+    dm_store_f64(w.j.dtype, label_at(&w, dm_tensor_data(out), i), 1, 1, &v);
   }
 done:
   work_free(&w);

@@ -2,7 +2,6 @@
    such; means, variances and affine arithmetic are in the compute type. The
    first two recompute their moments in backward (a row is in cache anyway);
    batch_norm keeps them. Under create_graph gradients are composed. */
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -10,51 +9,14 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
+#include "op/loops.h"
 #include "op/norm.h"
 #include "op/pointwise.h"
 #include "op/reduce.h"
-#include "op/rowmath.h"
 
-/* n_rows rows of len elements; row i belongs to group i % groups, and each
-   weight holds for `inner` neighbouring elements. */
-typedef struct RowJob {
-  int64_t n_rows, len, groups, inner, n_affine;
-  double eps;
-  dm_DType dtype, gy_dtype;
-  const char *x, *gy;
-  char *y;            /* the output, or gx */
-  const void *w, *b;  /* in the compute type; both or none */
-  double *gw, *gb;    /* (units, n_affine) */
-  int64_t rows_per;   /* rows of a unit */
-  atomic_bool failed; /* out of memory */
-} RowJob;
-
-/* x (N,C,inner) by channel: n_run runs of `run` elements, `step` apart. */
-typedef struct ChannelJob {
-  int64_t n_run, run, step, run_step, channel_step;
-  double eps;
-  bool training;
-  dm_DType dtype, gy_dtype;
-  const char *x, *gy;
-  char *y; /* the output, or gx */
-  const void *w, *b;
-  void *mean, *var, *invstd, *gw, *gb;
-} ChannelJob;
-
-#define real float
-#define REAL_DTYPE DM_F32
-#define N(name) name##_f32
-#include "op/norm.inc"
-#undef real
-#undef REAL_DTYPE
-#undef N
-#define real double
-#define REAL_DTYPE DM_F64
-#define N(name) name##_f64
-#include "op/norm.inc"
-#undef real
-#undef REAL_DTYPE
-#undef N
+static const dm_RealLoops *loops_of(dm_DType compute) {
+  return compute == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
+}
 
 /* t's n elements as a dense array of the compute type, in *own when they had
    to be copied; without t all are `otherwise`. */
@@ -135,7 +97,7 @@ dm_status group_norm_rule(dm_Call *c) {
   return DM_OK;
 }
 
-static void describe_rows(RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
+static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
   j->n_rows = a->outer * a->groups;
   j->len = x->numel / dm_max_i64(1, j->n_rows);
   j->groups = a->groups;
@@ -150,7 +112,7 @@ static void describe_rows(RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a
 static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
-  RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &x));
@@ -161,7 +123,7 @@ static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
     DM_GO(affine(c->in[2], j.n_affine, compute, 0, &own_b, &j.b));
   }
   dm_parallel_for(j.n_rows, dm_max_i64(1, DM_POINT_GRAIN / j.len),
-                  compute == DM_F64 ? rows_forward_f64 : rows_forward_f32, &j);
+                  loops_of(compute)->rows_forward, &j);
   if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
 done:
   dm_free(own_w);
@@ -199,7 +161,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *gy = NULL;
   void *own_w = NULL;
   double *sums = NULL;
-  RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
@@ -219,7 +181,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   }
   j.gw = sums;
   j.gb = sums + n_unit * j.n_affine;
-  dm_parallel_for(n_unit, 1, compute == DM_F64 ? rows_backward_f64 : rows_backward_f32, &j);
+  dm_parallel_for(n_unit, 1, loops_of(compute)->rows_backward, &j);
   join_units(j.gw, n_unit, c->out[1]);
   join_units(j.gb, n_unit, c->out[2]);
   if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
@@ -382,7 +344,7 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-static void describe_channels(ChannelJob *j, const dm_Tensor *x) {
+static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   const int64_t n = x->shape[0], ch = x->shape[1], inner = dm_numel(x->ndim - 2, x->shape + 2);
   const bool flat = inner == 1;
   j->n_run = flat ? 1 : n;
@@ -393,7 +355,7 @@ static void describe_channels(ChannelJob *j, const dm_Tensor *x) {
   j->dtype = (dm_DType)x->dtype;
   j->x = dm_tensor_data(x);
 }
-static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, ChannelJob *j) {
+static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
   if (x->numel > 0)
     dm_parallel_for(x->shape[1], dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
@@ -406,10 +368,10 @@ dm_status batch_norm_train_rule(dm_Call *c) {
 dm_status batch_norm_train_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
-  ChannelJob j = {.eps = *DM_ATTR(double, c),
-                  .y = dm_tensor_data(c->out[0]),
-                  .mean = dm_tensor_data(c->out[1]),
-                  .var = dm_tensor_data(c->out[2])};
+  dm_ChannelJob j = {.eps = *DM_ATTR(double, c),
+                     .y = dm_tensor_data(c->out[0]),
+                     .mean = dm_tensor_data(c->out[1]),
+                     .var = dm_tensor_data(c->out[2])};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) {
     if (c->out[1]->numel == 0) return DM_OK;
@@ -423,7 +385,7 @@ dm_status batch_norm_train_cpu(dm_Call *c) {
   const int64_t channels = x->shape[1];
   if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own_w, &j.w));
   if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own_b, &j.b));
-  for_channels(x, compute == DM_F64 ? channels_train_f64 : channels_train_f32, &j);
+  for_channels(x, loops_of(compute)->channels_train, &j);
 done:
   dm_free(own_w);
   dm_free(own_b);
@@ -439,7 +401,7 @@ dm_status batch_norm_eval_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   void *own[3] = {NULL}, *invstd = NULL;
   const void *mean, *var;
-  ChannelJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0])};
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &x));
@@ -462,7 +424,7 @@ dm_status batch_norm_eval_cpu(dm_Call *c) {
   }
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
   j.invstd = invstd;
-  for_channels(x, compute == DM_F64 ? channels_eval_f64 : channels_eval_f32, &j);
+  for_channels(x, loops_of(compute)->channels_eval, &j);
 done:
   for (int i = 0; i < 3; i++) dm_free(own[i]);
   dm_free(invstd);
@@ -477,10 +439,10 @@ dm_status batch_norm_backward_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *gy = NULL;
   void *own[3] = {NULL};
   const void *mean, *invstd;
-  ChannelJob j = {.y = dm_tensor_data(c->out[0]),
-                  .gw = dm_tensor_data(c->out[1]),
-                  .gb = dm_tensor_data(c->out[2]),
-                  .training = *DM_ATTR(int64_t, c)};
+  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
+                     .gw = dm_tensor_data(c->out[1]),
+                     .gb = dm_tensor_data(c->out[2]),
+                     .training = *DM_ATTR(int64_t, c)};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
@@ -498,7 +460,7 @@ dm_status batch_norm_backward_cpu(dm_Call *c) {
     memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
     memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
   }
-  for_channels(x, compute == DM_F64 ? channels_backward_f64 : channels_backward_f32, &j);
+  for_channels(x, loops_of(compute)->channels_backward, &j);
 done:
   for (int i = 0; i < 3; i++) dm_free(own[i]);
   dm_tensor_unref(&x);

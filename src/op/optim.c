@@ -21,23 +21,9 @@
 #include "engine/backend.h"
 #include "engine/modes.h"
 #include "engine/op.h"
+#include "op/loops.h"
 #include "op/random.h"
 #include "op/step.h"
-
-#define real float
-#define SQRT sqrtf
-#define F(name) name##_f32
-#include "op/step.inc"
-#undef real
-#undef SQRT
-#undef F
-#define real double
-#define SQRT sqrt
-#define F(name) name##_f64
-#include "op/step.inc"
-#undef real
-#undef SQRT
-#undef F
 
 enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
 
@@ -45,8 +31,7 @@ typedef struct Update {
   int n_lane;
   unsigned written; /* bit i: lane i is changed */
   dm_Tensor *lane[MAX_LANE];
-  void (*f32)(float *const *x, int64_t n, const void *how);
-  void (*f64)(double *const *x, int64_t n, const void *how);
+  dm_UpdateFn *f32, *f64;
   const void *how;
   int twin;                  /* the lane that gets lane 0 rounded to 16 bits; 0: none */
   bool master;               /* lane 0 is the twin's master */
@@ -76,8 +61,9 @@ static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) 
    4, n at most BLOCK. */
 static void roughen(dm_DType to, dm_Generator g, int64_t i, int64_t n, float *v) {
   uint32_t word[BLOCK + 4 * DM_PHILOX_LANES];
-  dm_philox_words(g, (uint64_t)i / 4, (n + 3) / 4, word);
-  for (int64_t k = 0; k < n; k++) v[k] = dm_round_by_chance(to, v[k], word[k]);
+  const dm_Loops *l = dm_loops();
+  l->philox_words(g, (uint64_t)i / 4, (n + 3) / 4, word);
+  l->roughen(to, word, n, v);
 }
 
 static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
@@ -92,7 +78,7 @@ static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
         dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
     }
     if (u->master) follow(u->lane[u->twin], i, n, x[0]);
-    u->f32(x, n, u->how);
+    u->f32((void *const *)x, n, u->how);
     if (u->noise) roughen(u->lane[0]->dtype, *u->noise, i, n, x[0]);
     if (u->twin) dm_store_f32(u->lane[u->twin]->dtype, at(u->lane[u->twin], i), 1, n, x[0]);
     for (int k = 0; k < u->n_lane; k++)
@@ -111,7 +97,7 @@ static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
       x[k] = dtype == DM_F64 ? (double *)(void *)at(u->lane[k], i) : room[k];
       if (x[k] == room[k]) dm_load_f64(dtype, at(u->lane[k], i), 1, n, room[k]);
     }
-    u->f64(x, n, u->how);
+    u->f64((void *const *)x, n, u->how);
     for (int k = 0; k < u->n_lane; k++)
       if (x[k] == room[k] && (u->written >> k & 1u))
         dm_store_f64(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
@@ -266,32 +252,7 @@ static bool is_set(const dm_Tensor *found_inf) {
   return found_inf && dm_is_set(dm_tensor_data(found_inf));
 }
 
-#define F32(name) name##_f32
-#define F64(name) name##_f64
-
 /* ---- SGD: lanes weight, gradient, momentum buffer ---- */
-
-typedef struct SgdHow {
-  const dm_SgdOptions *o;
-  bool first;
-} SgdHow;
-
-#define DEFINE_SGD(NAME, REAL, F)                                              \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {              \
-    const SgdHow *how = how_;                                                  \
-    const F(dm_Sgd) h = F(dm_sgd)(how->o);                                     \
-    REAL *const p = x[0], *const b = x[2];                                     \
-    const REAL *const g = x[1];                                                \
-    if (how->o->momentum == 0)                                                 \
-      for (int64_t i = 0; i < n; i++) F(dm_sgd_plain)(&h, &p[i], g[i]);        \
-    else if (how->first)                                                       \
-      for (int64_t i = 0; i < n; i++) F(dm_sgd_first)(&h, &p[i], g[i], &b[i]); \
-    else                                                                       \
-      for (int64_t i = 0; i < n; i++) F(dm_sgd_next)(&h, &p[i], g[i], &b[i]);  \
-  }
-DEFINE_SGD(sgd_f32, float, F32)
-DEFINE_SGD(sgd_f64, double, F64)
-#undef DEFINE_SGD
 
 static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
   lane[0] = s->master ? s->master : s->param;
@@ -302,7 +263,7 @@ static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
 
 dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
                       const dm_Tensor *found_inf) {
-  Update u = {.f32 = sgd_f32, .f64 = sgd_f64};
+  Update u = {.f32 = dm_loops()->f32.sgd, .f64 = dm_loops()->f64.sgd};
   Check c = {"SGD", NULL};
   const dm_OptimOps *ops;
   for (int64_t i = 0; i < n; i++) {
@@ -316,7 +277,7 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
   const bool skip = is_set(found_inf);
   for (int64_t i = 0; i < n && !skip; i++) {
     if (!slots[i].grad) continue;
-    const SgdHow how = {o, slots[i].first};
+    const dm_SgdHow how = {o, slots[i].first};
     u.n_lane = sgd_lanes(&slots[i], u.lane);
     u.written = 1u | (slots[i].momentum ? 4u : 0);
     u.how = &how;
@@ -326,29 +287,6 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
 }
 
 /* ---- Adam: lanes weight, gradient, mean, mean square, its maximum ---- */
-
-typedef struct AdamHow {
-  const dm_AdamOptions *o;
-  dm_AdamTime time;
-} AdamHow;
-
-#define DEFINE_ADAM(NAME, REAL, F)                                             \
-  static void NAME(REAL *const *x, int64_t n, const void *how_) {              \
-    const AdamHow *how = how_;                                                 \
-    const F(dm_Adam) h = F(dm_adam)(how->o);                                   \
-    const REAL size = (REAL)how->time.size, root = (REAL)how->time.root;       \
-    REAL *const p = x[0], *const m = x[2], *const v = x[3], *const top = x[4]; \
-    const REAL *const g = x[1];                                                \
-    if (how->o->amsgrad)                                                       \
-      for (int64_t i = 0; i < n; i++)                                          \
-        F(dm_amsgrad_one)(&h, size, root, &p[i], g[i], &m[i], &v[i], &top[i]); \
-    else                                                                       \
-      for (int64_t i = 0; i < n; i++)                                          \
-        F(dm_adam_one)(&h, size, root, &p[i], g[i], &m[i], &v[i]);             \
-  }
-DEFINE_ADAM(adam_f32, float, F32)
-DEFINE_ADAM(adam_f64, double, F64)
-#undef DEFINE_ADAM
 
 static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
   lane[0] = s->master ? s->master : s->param;
@@ -361,7 +299,7 @@ static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
 
 dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
                        const dm_Tensor *found_inf) {
-  Update u = {.f32 = adam_f32, .f64 = adam_f64};
+  Update u = {.f32 = dm_loops()->f32.adam, .f64 = dm_loops()->f64.adam};
   Check c = {"Adam", NULL};
   const dm_OptimOps *ops;
   for (int64_t i = 0; i < n; i++) {
@@ -381,7 +319,7 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
     if (!slots[i].grad) continue;
     float *step = dm_tensor_data(slots[i].step);
     *step += 1;
-    const AdamHow how = {o, dm_adam_time(o->lr, o->beta1, o->beta2, *step)};
+    const dm_AdamHow how = {o, dm_adam_time(o->lr, o->beta1, o->beta2, *step)};
     u.n_lane = adam_lanes(&slots[i], u.lane);
     u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
     u.how = &how;
@@ -398,15 +336,6 @@ typedef struct Unscale {
   float factor;
   atomic_llong *bad; /* elements that are not finite afterwards */
 } Unscale;
-
-static int64_t unscale_f32(float *g, int64_t n, float factor, float top) {
-  int bad = 0;
-  for (int64_t i = 0; i < n; i++) {
-    g[i] *= factor;
-    bad += !(fabsf(g[i]) <= top);
-  }
-  return bad;
-}
 
 static int64_t unscale_f64(double *g, int64_t n, double factor) {
   int64_t bad = 0; /* as wide as a double, for the vectorizer */
@@ -433,7 +362,7 @@ static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_
   } else {
     float *x = stride == 1 && u->dtype == DM_F32 ? at0 : room.f32;
     if (x == room.f32) dm_load_f32(u->dtype, at0, stride, n, x);
-    bad = unscale_f32(x, n, u->factor, dm_top_of(u->dtype));
+    bad = dm_loops()->unscale(x, n, u->factor, dm_top_of(u->dtype));
     if (x == room.f32) dm_store_f32(u->dtype, at0, stride, n, x);
   }
   return bad;
@@ -557,7 +486,7 @@ typedef struct NormCtx {
 static double block_sum_f32(const float *x, int64_t n, double p) {
   double sum = 0;
   if (p == 2) {
-    for (int64_t i = 0; i < n; i++) sum += (double)(x[i] * x[i]);
+    sum = dm_loops()->sum_squares(x, n);
   } else if (p == 1) {
     for (int64_t i = 0; i < n; i++) sum += (double)fabsf(x[i]);
   } else if (p == 0) {
@@ -674,24 +603,6 @@ done:
   return st;
 }
 
-#define DEFINE_SCALE(NAME, REAL)                                 \
-  static void NAME(REAL *const *x, int64_t n, const void *how) { \
-    const REAL factor = (REAL) * (const double *)how;            \
-    for (int64_t i = 0; i < n; i++) x[0][i] *= factor;           \
-  }
-DEFINE_SCALE(scale_f32, float)
-DEFINE_SCALE(scale_f64, double)
-#undef DEFINE_SCALE
-
-#define DEFINE_CLAMP(NAME, REAL, F)                                         \
-  static void NAME(REAL *const *x, int64_t n, const void *how) {            \
-    const REAL hi = (REAL) * (const double *)how;                           \
-    for (int64_t i = 0; i < n; i++) x[0][i] = F(dm_clamp_one)(x[0][i], hi); \
-  }
-DEFINE_CLAMP(clamp_f32, float, F32)
-DEFINE_CLAMP(clamp_f64, double, F64)
-#undef DEFINE_CLAMP
-
 static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
   u.n_lane = 1;
   u.written = 1u;
@@ -718,8 +629,10 @@ dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                       total_norm->dtype == DM_F64 ? DM_F64 : DM_F32));
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->clip_norm(n, tensors, max_norm, total_norm));
+  const dm_Loops *l = dm_loops();
   const double factor = clip_factor(max_norm, total_norm);
-  return run_all(n, tensors, (Update){.f32 = scale_f32, .f64 = scale_f64, .how = &factor});
+  return run_all(n, tensors,
+                 (Update){.f32 = l->f32.scale, .f64 = l->f64.scale, .how = &factor});
 }
 
 dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
@@ -728,5 +641,6 @@ dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
   for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->clamp_all(n, tensors, limit));
-  return run_all(n, tensors, (Update){.f32 = clamp_f32, .f64 = clamp_f64, .how = &limit});
+  const dm_Loops *l = dm_loops();
+  return run_all(n, tensors, (Update){.f32 = l->f32.clamp, .f64 = l->f64.clamp, .how = &limit});
 }

@@ -11,6 +11,7 @@
 #include "cpu/vec.h"
 #include "op/create.h"
 #include "op/dense.h"
+#include "op/loops.h"
 
 enum { GRAIN = 16384, BLOCK = 256 };
 
@@ -24,7 +25,7 @@ static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_
                           uint32_t *out, int64_t *words) {
   const int64_t from = first / per_counter;
   const int64_t counters = (first + n + per_counter - 1) / per_counter - from;
-  dm_philox_words(g, (uint64_t)from, counters, out);
+  dm_loops()->philox_words(g, (uint64_t)from, counters, out);
   *words = 4 * counters;
 }
 
@@ -346,20 +347,27 @@ dm_status drop_rule(dm_Call *c) {
 
 static void drop_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
                      int64_t n) {
-  float u[BLOCK];
-  const float p = (float)d->shift, keep = (float)d->scale;
-  draw_f32(d->gen, uniform4, at, n, u);
   if (d->dtype == DM_F64) {
+    float u[BLOCK];
     double v[BLOCK];
+    const float p = (float)d->shift;
+    draw_f32(d->gen, uniform4, at, n, u);
     dm_load_f64(d->in_dtype, ptr[1], stride[1], n, v);
     for (int64_t i = 0; i < n; i++) v[i] = u[i] < p ? 0 : v[i] * d->scale;
     dm_store_f64(d->dtype, ptr[0], stride[0], n, v);
     return;
   }
-  float v[BLOCK];
-  dm_load_f32(d->in_dtype, ptr[1], stride[1], n, v);
-  for (int64_t i = 0; i < n; i++) v[i] = u[i] < p ? 0 : v[i] * keep;
-  dm_store_f32(d->dtype, ptr[0], stride[0], n, v);
+  uint32_t w[4 * MAX_COUNTERS];
+  int64_t words;
+  float room[BLOCK];
+  const bool here = d->in_dtype == DM_F32 && stride[1] == 1;
+  const bool there = d->dtype == DM_F32 && stride[0] == 1;
+  const float *x = here ? (const float *)(const void *)ptr[1] : room;
+  float *y = there ? (float *)(void *)ptr[0] : room;
+  element_words(d->gen, at, n, 4, w, &words);
+  if (!here) dm_load_f32(d->in_dtype, ptr[1], stride[1], n, room);
+  dm_loops()->drop(w + at % 4, x, n, (float)d->shift, (float)d->scale, y);
+  if (!there) dm_store_f32(d->dtype, ptr[0], stride[0], n, room);
 }
 
 dm_status drop_cpu(dm_Call *c) {

@@ -10,15 +10,15 @@
 #include "base/error.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "op/loops.h"
 #include "op/pointwise.h"
-#include "op/rowmath.h"
 
 enum {
-  TILE = 64,     /* outputs walked side by side */
-  ROWS = 64,     /* reduced elements of each, per turn */
-  LANES = 16,    /* independent partial sums of a block */
-  CHUNK = 65536, /* elements of a long reduction that one thread takes */
-  FEW = 64       /* outputs below which a long reduction is cut */
+  TILE = 64,      /* outputs walked side by side */
+  SUM_TILE = 256, /* the same for sums, which keep one number each */
+  ROWS = 64,      /* reduced elements of each, per turn */
+  CHUNK = 65536,  /* elements of a long reduction that one thread takes */
+  FEW = 64        /* outputs below which a long reduction is cut */
 };
 
 /* ---- the walks ---- */
@@ -29,9 +29,13 @@ typedef struct Job {
   dm_DType dtype, compute;
   int64_t n_out, n_red;
   int64_t n_chunk, chunk; /* pieces of each reduction, elements in one */
-  int64_t n_tile;         /* tiles along the last kept dim; 0: by rows */
+  int64_t n_tile, tile;   /* tiles along the last kept dim, 0: by rows; outputs in one */
   int64_t width, step;    /* last kept dim: size and stride */
   const dm_Fold *fold;
+  dm_FoldF32 *f32; /* the fold's, or loops.h's */
+  dm_FoldF64 *f64;
+  dm_FoldI64 *i64;
+  void (*add_to)(float *sum, const float *v, int64_t n);
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
 } Job;
@@ -89,15 +93,14 @@ static char *first_of(const Job *j, int64_t i) {
       const TYPE *v = buf;                                                                   \
       if (j->dtype == DTYPE && stride[0] == 1) v = (const TYPE *)(const void *)p;            \
       else dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                                 \
-      j->fold->SUFFIX(w->acc, v, m, w->at, j->param);                                        \
+      j->SUFFIX(w->acc, v, m, w->at, j->param);                                              \
       w->at += m;                                                                            \
     }                                                                                        \
   }                                                                                          \
   static void flush_##SUFFIX(Walk *w) {                                                      \
     const TYPE *buf = w->buf;                                                                \
     for (int64_t k = 0; k < w->cols && w->fill > 0; k++)                                     \
-      w->j->fold->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at,         \
-                         w->j->param);                                                       \
+      w->j->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at, w->j->param); \
     w->at += w->fill;                                                                        \
     w->fill = 0;                                                                             \
   }                                                                                          \
@@ -128,13 +131,13 @@ static void flush_sum(Walk *w) {
 static void tile_sum(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Walk *w = ctx;
   const Job *j = w->j;
-  float line[TILE], *DM_RESTRICT sum = w->buf;
+  float line[SUM_TILE], *sum = w->buf;
   for (int64_t r = 0; r < n; r++) {
     const char *p = ptr[0] + r * stride[0] * j->red.size[0];
     const float *v = line;
     if (j->dtype == DM_F32 && j->step == 1) v = (const float *)(const void *)p;
     else dm_load_f32(j->dtype, p, j->step, w->cols, line);
-    for (int64_t k = 0; k < w->cols; k++) sum[k] += v[k];
+    j->add_to(sum, v, w->cols);
     if (++w->fill == ROWS) flush_sum(w);
   }
 }
@@ -160,7 +163,7 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     double f64[TILE * ROWS];
     int64_t i64[TILE * ROWS];
   } buf;
-  const bool sum = j->fold->plain_sum && j->compute == DM_F32;
+  const bool sum = j->tile == SUM_TILE;
   dm_RunFn *run = sum                    ? tile_sum
                   : j->compute == DM_F32 ? tile_f32
                   : j->compute == DM_F64 ? tile_f64
@@ -168,12 +171,12 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
   dm_Iter it = j->red;
   for (int64_t u = begin; u < end; u++) {
     const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
-    const int64_t col = tile % j->n_tile * TILE, o = tile / j->n_tile * j->width + col;
+    const int64_t col = tile % j->n_tile * j->tile, o = tile / j->n_tile * j->width + col;
     const int64_t lo = chunk * j->chunk;
     Walk w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
-    w.cols = dm_min_i64(TILE, j->width - col);
+    w.cols = dm_min_i64(j->tile, j->width - col);
     if (sum)
-      for (int k = 0; k < TILE; k++) buf.f32[k] = 0;
+      for (int k = 0; k < SUM_TILE; k++) buf.f32[k] = 0;
     it.data[0] = first_of(j, o);
     dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
     if (sum) flush_sum(&w);
@@ -213,6 +216,11 @@ static bool better_in_tiles(const Job *j) {
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Fold *fold, double param, int base) {
   Job j = {.dtype = (dm_DType)x->dtype, .compute = compute, .fold = fold, .param = param};
+  const dm_Loops *loops = dm_loops();
+  j.f32 = fold->loop ? loops->fold32[fold->loop] : fold->f32;
+  j.f64 = fold->loop ? loops->fold64[fold->loop] : fold->f64;
+  j.i64 = fold->i64;
+  j.add_to = loops->add_to;
   dims_into(&j.red, x, mask);
   dims_into(&j.kept, x, ~mask);
   j.n_red = j.red.numel;
@@ -220,7 +228,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.n_out == 0) return DM_OK;
   j.width = j.kept.shape[j.kept.ndim - 1];
   j.step = j.kept.stride[0][j.kept.ndim - 1];
-  if (better_in_tiles(&j)) j.n_tile = (j.width + TILE - 1) / TILE;
+  j.tile = fold->plain_sum && compute == DM_F32 ? SUM_TILE : TILE;
+  if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
   const bool cut = j.n_out * j.n_red >= 2 * CHUNK && j.n_out <= FEW;
   j.chunk = cut ? dm_max_i64(1, CHUNK / (j.n_tile ? j.width : 1)) : dm_max_i64(1, j.n_red);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
@@ -232,7 +241,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.n_red > 0) {
     const int64_t rows = j.n_tile ? j.n_out / j.width * j.n_tile : j.n_out;
     const int64_t cost =
-        dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(TILE, j.width) : 1);
+        dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(j.tile, j.width) : 1);
     dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
                     j.n_tile ? by_tiles : by_rows, &j);
   }
@@ -286,25 +295,6 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
 
 /* ---- sum, mean ---- */
 
-#define SUM(SUFFIX, TYPE)                                                                   \
-  static TYPE sum_block_##SUFFIX(const TYPE *v, int64_t n) {                                \
-    TYPE lane[LANES] = {0}, sum = 0;                                                        \
-    int64_t i = 0;                                                                          \
-    for (; i + LANES <= n; i += LANES)                                                      \
-      for (int k = 0; k < LANES; k++) lane[k] += v[i + k];                                  \
-    for (; i < n; i++) sum += v[i];                                                         \
-    for (int w = LANES / 2; w > 0; w /= 2)                                                  \
-      for (int k = 0; k < w; k++) lane[k] += lane[k + w];                                   \
-    return sum + lane[0];                                                                   \
-  }                                                                                         \
-  static void sum_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    s->a += (double)sum_block_##SUFFIX(v, n);                                               \
-  }
-SUM(f32, float)
-SUM(f64, double)
-#undef SUM
-
 static void sum_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
   DM_UNUSED(at), DM_UNUSED(param);
   uint64_t sum = (uint64_t)s->i; /* wraps, as integers do */
@@ -324,14 +314,13 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Fold sum_fold = {.f32 = sum_f32,
-                                 .f64 = sum_f64,
+static const dm_Fold sum_fold = {.loop = DM_FOLD_SUM,
                                  .i64 = sum_i64,
                                  .merge = sum_merge,
                                  .value = sum_value,
                                  .plain_sum = true};
 static const dm_Fold mean_fold = {
-    .f32 = sum_f32, .f64 = sum_f64, .merge = sum_merge, .value = mean_value, .plain_sum = true};
+    .loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value, .plain_sum = true};
 
 static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Fold *fold) {
   dm_Tensor *out[2] = {c->out[0], NULL};
@@ -481,26 +470,8 @@ void prod_grad(dm_Grad *g) {
 /* ---- var, std: blocks joined as in Chan, Golub & LeVeque 1979 ----
    a: mean, b: sum of squared differences from it, k: count */
 
-static void var_join(dm_Acc *s, double mean, double m2, int64_t n) {
-  const double total = (double)(s->k + n), d = mean - s->a;
-  if (n == 0) return;
-  s->b += m2 + d * d * ((double)s->k * (double)n / total);
-  s->a += d * ((double)n / total);
-  s->k += n;
-}
-#define VAR(SUFFIX, TYPE)                                                                   \
-  static void var_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    if (n == 0) return;                                                                     \
-    double m2;                                                                              \
-    const double mean = dm_row_moments_##SUFFIX(v, n, &m2);                                 \
-    var_join(s, mean, m2, n);                                                               \
-  }
-VAR(f32, float)
-VAR(f64, double)
-#undef VAR
 static void var_merge(dm_Acc *s, const dm_Acc *later) {
-  var_join(s, later->a, later->b, later->k);
+  dm_var_join(s, later->a, later->b, later->k);
 }
 static double var_value(const dm_Acc *s, double correction, int64_t n) {
   const double by = (double)n - correction;
@@ -509,10 +480,8 @@ static double var_value(const dm_Acc *s, double correction, int64_t n) {
 static double std_value(const dm_Acc *s, double correction, int64_t n) {
   return sqrt(var_value(s, correction, n));
 }
-static const dm_Fold var_fold = {
-    .f32 = var_f32, .f64 = var_f64, .merge = var_merge, .value = var_value};
-static const dm_Fold std_fold = {
-    .f32 = var_f32, .f64 = var_f64, .merge = var_merge, .value = std_value};
+static const dm_Fold var_fold = {.loop = DM_FOLD_VAR, .merge = var_merge, .value = var_value};
+static const dm_Fold std_fold = {.loop = DM_FOLD_VAR, .merge = var_merge, .value = std_value};
 
 dm_status var_rule(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
@@ -552,37 +521,6 @@ void std_grad(dm_Grad *g) {
 
 /* ---- norm ---- */
 
-#define NORM(SUFFIX, TYPE)                                                                  \
-  static void norm_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) {    \
-    DM_UNUSED(at);                                                                          \
-    double lane[LANES] = {0};                                                               \
-    int64_t i = 0;                                                                          \
-    if (p == 2.0) {                                                                         \
-      for (; i + LANES <= n; i += LANES)                                                    \
-        for (int k = 0; k < LANES; k++) lane[k] += (double)v[i + k] * (double)v[i + k];     \
-      for (; i < n; i++) lane[0] += (double)v[i] * (double)v[i];                            \
-    } else if (p == 1.0) {                                                                  \
-      for (; i + LANES <= n; i += LANES)                                                    \
-        for (int k = 0; k < LANES; k++) lane[k] += fabs((double)v[i + k]);                  \
-      for (; i < n; i++) lane[0] += fabs((double)v[i]);                                     \
-    } else if (p == 0.0) {                                                                  \
-      for (; i < n; i++) lane[0] += v[i] != 0;                                              \
-    } else {                                                                                \
-      for (; i < n; i++) lane[0] += pow(fabs((double)v[i]), p);                             \
-    }                                                                                       \
-    for (int k = 0; k < LANES; k++) s->a += lane[k];                                        \
-  }                                                                                         \
-  static void largest_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double p) { \
-    for (int64_t i = 0; i < n; i++) {                                                       \
-      const double a = fabs((double)v[i]);                                                  \
-      if (at + i == 0 || s->k == 0 || (p > 0 ? a > s->a : a < s->a) || a != a)              \
-        if (s->a == s->a) s->a = a;                                                         \
-      s->k = 1;                                                                             \
-    }                                                                                       \
-  }
-NORM(f32, float)
-NORM(f64, double)
-#undef NORM
 static double norm_value(const dm_Acc *s, double p, int64_t n) {
   DM_UNUSED(n);
   return p == 2.0 ? sqrt(s->a) : p == 1.0 || p == 0.0 ? s->a : pow(s->a, 1 / p);
@@ -594,11 +532,11 @@ static void least_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a == s->a && (later->a < s->a || later->a != later->a)) s->a = later->a;
 }
 static const dm_Fold norm_fold = {
-    .f32 = norm_f32, .f64 = norm_f64, .merge = sum_merge, .value = norm_value};
+    .loop = DM_FOLD_NORM, .merge = sum_merge, .value = norm_value};
 static const dm_Fold largest_fold = {
-    .f32 = largest_f32, .f64 = largest_f64, .merge = largest_merge, .value = sum_value};
+    .loop = DM_FOLD_LARGEST, .merge = largest_merge, .value = sum_value};
 static const dm_Fold least_fold = {
-    .f32 = largest_f32, .f64 = largest_f64, .merge = least_merge, .value = sum_value};
+    .loop = DM_FOLD_LARGEST, .merge = least_merge, .value = sum_value};
 
 dm_status norm_rule(dm_Call *c) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);

@@ -48,8 +48,20 @@ typedef void dm_FoldF32(dm_Acc *s, const float *v, int64_t n, int64_t at, double
 typedef void dm_FoldF64(dm_Acc *s, const double *v, int64_t n, int64_t at, double param);
 typedef void dm_FoldI64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param);
 
+/* Folds of floats that are loops.h's. */
+enum {
+  DM_FOLD_OWN,
+  DM_FOLD_SUM,
+  DM_FOLD_NORM,
+  DM_FOLD_LARGEST,
+  DM_FOLD_VAR,
+  DM_FOLD_EXTREME,
+  DM_N_FOLD
+};
+
 typedef struct dm_Fold {
   dm_Acc start;
+  int loop; /* DM_FOLD_OWN: f32 and f64 are given */
   dm_FoldF32 *f32;
   dm_FoldF64 *f64;
   dm_FoldI64 *i64; /* integers and bool; NULL: not for them */
@@ -57,6 +69,16 @@ typedef struct dm_Fold {
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: s->i */
   bool plain_sum; /* float32 columns may be added up side by side */
 } dm_Fold;
+
+/* var: a the mean of k elements, b their squared differences from it; n more join
+   them. Chan, Golub & LeVeque 1979. */
+static inline void dm_var_join(dm_Acc *s, double mean, double m2, int64_t n) {
+  const double total = (double)(s->k + n), d = mean - s->a;
+  if (n == 0) return;
+  s->b += m2 + d * d * ((double)s->k * (double)n / total);
+  s->a += d * ((double)n / total);
+  s->k += n;
+}
 
 /* Reduces x over the dims set in `mask`: out[0] the value, out[1] (or NULL)
    the fold's k as int64, plus base. compute: the type that x is read as. */

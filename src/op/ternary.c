@@ -2,35 +2,14 @@
 #include "op/ternary.h"
 
 #include "base/error.h"
+#include "op/loops.h"
 #include "op/pointwise.h"
 
-#define BLOCK(NAME, N, TYPE, SUFFIX, NUMBER, EXPR)                                             \
-  static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
-    typedef TYPE real;                                                                         \
-    const real *x = in[0], *y = in[N > 1 ? 1 : 0], *z = in[N > 2 ? 2 : 0];                     \
-    const real p = NUMBER(pq[0]), q = NUMBER(pq[1]);                                           \
-    DM_UNUSED(p), DM_UNUSED(q);                                                                \
-    for (int64_t i = 0; i < n; i++) {                                                          \
-      const real a = x[i], b = y[i], c = z[i];                                                 \
-      DM_UNUSED(b), DM_UNUSED(c);                                                              \
-      out[i] = (real)(EXPR);                                                                   \
-    }                                                                                          \
-  }
-#define U(x) ((uint64_t)(x))
-#define TRIPLE(NAME, N, FLOAT_EXPR, INT_EXPR)             \
-  BLOCK(NAME, N, float, f32, (float), FLOAT_EXPR)         \
-  BLOCK(NAME, N, double, f64, (double), FLOAT_EXPR)       \
-  BLOCK(NAME, N, int64_t, i64, dm_saturate_i64, INT_EXPR) \
-  static const dm_Pointwise NAME = {NAME##_f32, NAME##_f64, NAME##_i64};
-#include "base/triple.inc"
-#undef U
-#undef BLOCK
-
 /* In the output's dtype; pq: the formula's numbers. */
-static dm_status run(dm_Tensor *out, int n, dm_Tensor *const *in, const dm_Pointwise *fn,
-                     double p, double q) {
+static dm_status run(dm_Tensor *out, int n, dm_Tensor *const *in, int triple, double p,
+                     double q) {
   const double pq[2] = {p, q};
-  return dm_pointwise(out, n, in, (dm_DType)out->dtype, fn, pq);
+  return dm_pointwise(out, n, in, (dm_DType)out->dtype, &dm_loops()->triple[triple], pq);
 }
 
 /* Output 0: what all inputs broadcast to. */
@@ -61,7 +40,7 @@ dm_status where_rule(dm_Call *c) {
 
 dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y) {
   dm_Tensor *const in[3] = {cond, x, y};
-  return run(out, 3, in, &choose, 0, 0);
+  return run(out, 3, in, DM_TRIPLE_choose, 0, 0);
 }
 dm_status where_cpu(dm_Call *c) { return dm_choose(c->out[0], c->in[0], c->in[1], c->in[2]); }
 
@@ -85,11 +64,11 @@ dm_status clamp_rule(dm_Call *c) {
   return DM_OK;
 }
 
-static dm_status clamped(dm_Call *c, const dm_Pointwise *fn) {
+static dm_status clamped(dm_Call *c, int triple) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
-  return run(c->out[0], c->n_in, c->in, fn, dm_clamp_low(a), dm_clamp_high(a));
+  return run(c->out[0], c->n_in, c->in, triple, dm_clamp_low(a), dm_clamp_high(a));
 }
-dm_status clamp_cpu(dm_Call *c) { return clamped(c, &clamp); }
+dm_status clamp_cpu(dm_Call *c) { return clamped(c, DM_TRIPLE_clamp); }
 
 void clamp_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[0]);
@@ -100,7 +79,7 @@ dm_status clamp_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-dm_status clamp_backward_cpu(dm_Call *c) { return clamped(c, &clamp_backward); }
+dm_status clamp_backward_cpu(dm_Call *c) { return clamped(c, DM_TRIPLE_clamp_backward); }
 
 /* Bounds that are tensors: the smaller, then the larger. */
 dm_status clamp_tensor_compose(dm_Call *c, dm_X *x) {
@@ -130,7 +109,7 @@ static dm_status float_result(dm_Call *c) {
 
 dm_status lerp_rule(dm_Call *c) { return float_result(c); }
 
-dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, &lerp, 0, 0); }
+dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp, 0, 0); }
 
 void lerp_grad(dm_Grad *g) {
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
@@ -145,10 +124,10 @@ dm_status addcmul_rule(dm_Call *c) { return broadcast_all(c, dm_result_dtype(c->
 dm_status addcdiv_rule(dm_Call *c) { return float_result(c); }
 
 dm_status addcmul_cpu(dm_Call *c) {
-  return run(c->out[0], 3, c->in, &addcmul, *DM_ATTR(double, c), 0);
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcmul, *DM_ATTR(double, c), 0);
 }
 dm_status addcdiv_cpu(dm_Call *c) {
-  return run(c->out[0], 3, c->in, &addcdiv, *DM_ATTR(double, c), 0);
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcdiv, *DM_ATTR(double, c), 0);
 }
 
 void addcmul_grad(dm_Grad *g) {

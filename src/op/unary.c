@@ -1,56 +1,12 @@
-/* The pointwise ops of one operand. Kernels and derivatives come from the
-   formulas of base/scalar.inc; the gradients here are for create_graph, each
+/* The pointwise ops of one operand. Kernels and derivatives come from the formulas
+   of base/scalar.inc, by way of loops.h; the gradients here are for create_graph, each
    the same derivative composed of ops, so that it has a gradient itself. */
 #include <tgmath.h>
 
 #include "base/error.h"
-#include "cpu/vec.h"
+#include "op/loops.h"
 #include "op/pointwise.h"
 #include "op/unary.h"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#define real float
-#define F(NAME) NAME##32
-#include "base/scalar.inc"
-#undef real
-#undef F
-#define real double
-#define F(NAME) NAME##64
-#include "base/scalar.inc"
-#undef real
-#undef F
-#pragma GCC diagnostic pop
-
-/* A block of each formula: forward over x, backward over (gy, saved). */
-#define BLOCKS(NAME)                                                                           \
-  static void NAME##_block32(const float *const *in, float *out, int64_t n, const double *a) { \
-    const float *x = in[0], p = (float)a[0], q = (float)a[1];                                  \
-    for (int64_t i = 0; i < n; i++) out[i] = NAME##_f32(x[i], p, q);                           \
-  }                                                                                            \
-  static void NAME##_block64(const double *const *in, double *out, int64_t n,                  \
-                             const double *a) {                                                \
-    const double *x = in[0], p = a[0], q = a[1];                                               \
-    for (int64_t i = 0; i < n; i++) out[i] = NAME##_f64(x[i], p, q);                           \
-  }                                                                                            \
-  static void NAME##_back32(const float *const *in, float *out, int64_t n, const double *a) {  \
-    const float *g = in[0], *s = in[1], p = (float)a[0], q = (float)a[1];                      \
-    for (int64_t i = 0; i < n; i++) out[i] = g[i] * NAME##_b32(s[i], p, q);                    \
-  }                                                                                            \
-  static void NAME##_back64(const double *const *in, double *out, int64_t n,                   \
-                            const double *a) {                                                 \
-    const double *g = in[0], *s = in[1], p = a[0], q = a[1];                                   \
-    for (int64_t i = 0; i < n; i++) out[i] = g[i] * NAME##_b64(s[i], p, q);                    \
-  }
-/* only the UNARY rows: the other families vanish */
-#define UNARY(NAME, ...) BLOCKS(NAME)
-#define BINARY(...)
-#define KERNEL(...)
-#define VIEW(...)
-#define COMPOSED(...)
-#include "ops.def"
-#undef UNARY
-#undef BLOCKS
 
 /* Integers: what stays one. */
 #define INT_BLOCK(NAME, EXPR)                                                     \
@@ -90,22 +46,6 @@ static dm_BlockI64 *int_block(dm_OpId id) {
   }
 }
 
-typedef struct Formula {
-  dm_Pointwise forward, backward;
-} Formula;
-
-static const Formula formulas[DM_N_OP] = {
-#define UNARY(NAME, ...) \
-  [DM_OP_##              \
-      NAME] = {{NAME##_block32, NAME##_block64, NULL}, {NAME##_back32, NAME##_back64, NULL}},
-#include "ops.def"
-#undef UNARY
-#undef BINARY
-#undef KERNEL
-#undef VIEW
-#undef COMPOSED
-};
-
 dm_status unary_rule(dm_Call *c) {
   const dm_DType d = (dm_DType)c->in[0]->dtype;
   const dm_OpId id = dm_op_id(c->op);
@@ -122,7 +62,7 @@ dm_status unary_rule(dm_Call *c) {
 
 dm_status unary_cpu(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
-  dm_Pointwise fn = formulas[id].forward;
+  dm_Pointwise fn = dm_loops()->unary[id];
   fn.i64 = int_block(id);
   double pq[2];
   dm_unary_params(dm_op_signature(c->op), c->attr, pq);
@@ -142,7 +82,7 @@ dm_status unary_backward_rule(dm_Call *c) {
 dm_status unary_backward_cpu(dm_Call *c) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype,
-                      &formulas[a->op].backward, &a->p);
+                      &dm_loops()->unary_back[a->op], &a->p);
 }
 
 /* dy/dx as a composition of ops on s, the saved one of x and y; NULL where the
