@@ -9,6 +9,8 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "cpu/vec_table.h"
+#include "op/loops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -695,8 +697,128 @@ static void check_no_memory(void) {
   free(c);
 }
 
+/* ---- the loops of op/loops.h, plain and with AVX2 ---------------------------- */
+
+/* How far got is from want, in units of the last place of a float near want. */
+static double ulps(float got, double want) {
+  if (isnan(want)) return isnan(got) ? 0 : INFINITY;
+  if ((double)got == want || got == (float)want) return 0;
+  int e;
+  frexp(want, &e);
+  return fabs((double)got - want) / ldexp(1, (e < -125 ? -125 : e) - 24);
+}
+
+/* fn against a reference over all of float32, every 4099th pattern. */
+static double worst_ulps(dm_BlockF32 *fn, double (*exact)(double)) {
+  enum { N = 1024, STEP = 4099 };
+  const double none[2] = {0};
+  float x[N], y[N];
+  const float *const in[1] = {x};
+  double worst = 0;
+  for (uint64_t u = 0; u < 1ull << 32; u += (uint64_t)N * STEP) {
+    for (int i = 0; i < N; i++) x[i] = dm_bits_to_f32((uint32_t)(u + (uint64_t)i * STEP));
+    fn(in, y, N, none);
+    for (int i = 0; i < N; i++) worst = fmax(worst, ulps(y[i], exact((double)x[i])));
+  }
+  return worst;
+}
+
+static void check_accuracy(const dm_Loops *l) {
+  check(worst_ulps(l->unary[DM_OP_exp].f32, exp) <= 1.5, "exp within 1.5 ulp");
+  check(worst_ulps(l->unary[DM_OP_tanh].f32, tanh) <= 2, "tanh within 2 ulp");
+  check(worst_ulps(l->unary[DM_OP_erf].f32, erf) <= 2, "erf within 2 ulp");
+}
+
+static bool same_bits(float a, float b) {
+  return dm_f32_to_bits(a) == dm_f32_to_bits(b) || (isnan(a) && isnan(b));
+}
+/* Where one form multiplies and adds at once and the other does not. */
+static bool close_by(float a, float b) {
+  return same_bits(a, b) || fabs((double)a - (double)b) <= 1e-6 * fmax(1, fabs((double)a));
+}
+
+/* Runs of 0 to 70 elements, guarded; every 5th input is a special one. */
+static bool alike(dm_BlockF32 *a, dm_BlockF32 *b, bool (*equal)(float, float), double p) {
+  const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, 90.0f, -104.0f};
+  const double pq[2] = {p, 1};
+  bool ok = true;
+  for (int64_t n = 0; n <= 70 && ok; n++) {
+    float *in[3], *ya = new_array(DM_F32, n), *yb = new_array(DM_F32, n);
+    for (int k = 0; k < 3; k++) {
+      in[k] = random_array(DM_F32, n);
+      for (int64_t i = 0; i < n; i++)
+        in[k][i] = next_u64() % 5 ? 4 * in[k][i] : special[below(DM_COUNT(special))];
+    }
+    a((const float *const *)in, ya, n, pq);
+    b((const float *const *)in, yb, n, pq);
+    for (int64_t i = 0; i < n; i++) ok = ok && equal(ya[i], yb[i]);
+    ok = ok && guards_hold(DM_F32, n, ya) && guards_hold(DM_F32, n, yb);
+    for (int k = 0; k < 3; k++) free_array(in[k]);
+    free_array(ya);
+    free_array(yb);
+  }
+  return ok;
+}
+
+static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
+  char what[64];
+  for (int op = 0; op < DM_N_OP; op++)
+    for (int p = 0; a->unary[op].f32 && p < 2; p++) {
+      snprintf(what, sizeof what, "%s, p = %d, plain and AVX2", dm_ops[op].name, p);
+      check(alike(a->unary[op].f32, b->unary[op].f32, close_by, p), what);
+      check(alike(a->unary_back[op].f32, b->unary_back[op].f32, close_by, p), what);
+    }
+  for (int i = 0; i < DM_N_PAIR; i++) {
+    snprintf(what, sizeof what, "pair %d, plain and AVX2", i);
+    if (a->pair[i].f32) check(alike(a->pair[i].f32, b->pair[i].f32, same_bits, 0.5), what);
+  }
+  for (int i = 0; i < DM_N_TRIPLE; i++)
+    check(alike(a->triple[i].f32, b->triple[i].f32, same_bits, 0.5), "triple, plain and AVX2");
+}
+
+static void check_draws(const dm_Loops *a, const dm_Loops *b) {
+  enum { N = 40, WORDS = 4 * N };
+  bool ok = true;
+  for (int64_t n = 1; n <= N; n++) {
+    const dm_Generator g = {next_u64(), next_u64()}; /* counters pass 2^32 */
+    uint32_t wa[WORDS], wb[WORDS];
+    memset(wa, FILL, sizeof wa);
+    memset(wb, FILL, sizeof wb);
+    a->philox_words(g, 0xfffffff0u - g.offset % 64, n, wa);
+    b->philox_words(g, 0xfffffff0u - g.offset % 64, n, wb);
+    ok = ok && memcmp(wa, wb, sizeof wa) == 0;
+    float *x = random_array(DM_F32, n), *ya = new_array(DM_F32, n), *yb = new_array(DM_F32, n);
+    a->drop(wa, x, n, 0.3f, 1.5f, ya);
+    b->drop(wb, x, n, 0.3f, 1.5f, yb);
+    ok = ok && memcmp(ya, yb, (size_t)n * 4) == 0 && guards_hold(DM_F32, n, yb);
+    for (int t = 0; t < 2; t++) {
+      a->roughen(t ? DM_F16 : DM_BF16, wa, n, ya);
+      b->roughen(t ? DM_F16 : DM_BF16, wb, n, yb);
+      ok = ok && memcmp(ya, yb, (size_t)n * 4) == 0 && guards_hold(DM_F32, n, yb);
+    }
+    ok = ok && dm_f32_to_bits((float)a->sum_squares(x, n)) ==
+                   dm_f32_to_bits((float)b->sum_squares(x, n));
+    ok = ok && a->unscale(ya, n, 0.5f, 0.2f) == b->unscale(yb, n, 0.5f, 0.2f);
+    ok = ok && memcmp(ya, yb, (size_t)n * 4) == 0;
+    free_array(x);
+    free_array(ya);
+    free_array(yb);
+  }
+  check(ok, "random words, dropout, rounding by chance, unscaling: plain and AVX2");
+}
+
+static void check_loops(void) {
+  const dm_Loops *fast = dm_loops_avx2();
+  check_accuracy(&dm_loops_plain);
+  if (!fast || !dm_cpu_has_avx2()) return;
+  check_accuracy(fast);
+  check_formulas(&dm_loops_plain, fast);
+  check_draws(&dm_loops_plain, fast);
+}
+
 int main(void) {
   check_vec();
+  check_loops();
   check_threads();
   check_kernels();
   check_gemm();

@@ -5,6 +5,8 @@
 #include "base/half.h"
 #include "cpu/vec_table.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the table --------------------------------------------------------- */
@@ -23,13 +25,24 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
 }
 static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
 
-bool dm_cpu_has_avx2(void) {
+static bool find_avx2(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
+  const char *wish = getenv("DEMILUNE_AVX2");
+  if (wish && strcmp(wish, "0") == 0) return false;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");
 #else
   return false;
 #endif
+}
+
+bool dm_cpu_has_avx2(void) {
+  static atomic_int known; /* 1: yes, -1: no, 0: not asked yet */
+  const int now = atomic_load_explicit(&known, memory_order_relaxed);
+  if (DM_LIKELY(now)) return now > 0;
+  const bool has = find_avx2();
+  atomic_store_explicit(&known, has ? 1 : -1, memory_order_relaxed);
+  return has;
 }
 
 static inline const dm_VecTable *table(void) {

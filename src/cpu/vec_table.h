@@ -12,7 +12,7 @@ typedef struct dm_VecTable {
   void (*f32_to_bf16)(const float *src, int64_t n, uint16_t *dst);
 } dm_VecTable;
 
-bool dm_cpu_has_avx2(void);           /* and FMA and F16C */
+bool dm_cpu_has_avx2(void);           /* and FMA and F16C; DEMILUNE_AVX2=0 denies it */
 const dm_VecTable *dm_vec_avx2(void); /* NULL where it is not built */
 
 #endif

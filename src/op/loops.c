@@ -3,6 +3,7 @@
 
 #include "cpu/vec_table.h"
 
+#define PHILOX_WORDS dm_philox_words
 #define LOOPS const dm_Loops dm_loops_plain
 #include "op/loops.inc"
 

@@ -1,56 +1,57 @@
 /* Loops over one row in float and double that a compiler can vectorise: sums
-   run in 16 independent lanes, which are then joined in a fixed order. */
+   run in independent lanes, which are then joined in a fixed order. */
 #ifndef DM_ROWMATH_H
 #define DM_ROWMATH_H
 
 #include "cpu/vmath.h"
 
-#define DM_EACH_LANE DM_KEEP_LOOP for (int k = 0; k < 16; k++)
+enum { DM_LANES = 32 };
+#define DM_EACH_LANE DM_KEEP_LOOP for (int k = 0; k < DM_LANES; k++)
 
 /* max of a row (NaN may be lost); sum; sum of v*w; sums of v and of v (w - by);
    exp(v - by) into y and its sum; and the mean with the sum of squared differences
    from it. */
 #define DM_ROWMATH(SUFFIX, TYPE)                                                            \
   static inline TYPE dm_row_max_##SUFFIX(const TYPE *v, int64_t n) {                        \
-    TYPE lane[16], best = v[0];                                                             \
+    TYPE lane[DM_LANES], best = v[0];                                                       \
     int64_t i = 0;                                                                          \
-    for (int k = 0; k < 16; k++) lane[k] = best;                                            \
-    for (; i + 16 <= n; i += 16)                                                            \
+    for (int k = 0; k < DM_LANES; k++) lane[k] = best;                                      \
+    for (; i + DM_LANES <= n; i += DM_LANES)                                                \
       DM_EACH_LANE lane[k] = v[i + k] > lane[k] ? v[i + k] : lane[k];                       \
     for (; i < n; i++) best = v[i] > best ? v[i] : best;                                    \
-    for (int k = 0; k < 16; k++) best = lane[k] > best ? lane[k] : best;                    \
+    for (int k = 0; k < DM_LANES; k++) best = lane[k] > best ? lane[k] : best;              \
     return best;                                                                            \
   }                                                                                         \
   static inline double dm_lanes_##SUFFIX(const TYPE *lane) {                                \
     double s = 0;                                                                           \
-    for (int k = 0; k < 16; k++) s += (double)lane[k];                                      \
+    for (int k = 0; k < DM_LANES; k++) s += (double)lane[k];                                \
     return s;                                                                               \
   }                                                                                         \
   static inline double dm_row_sum_##SUFFIX(const TYPE *v, int64_t n) {                      \
-    TYPE lane[16] = {0};                                                                    \
+    TYPE lane[DM_LANES] = {0};                                                              \
     int64_t i = 0;                                                                          \
-    for (; i + 16 <= n; i += 16) DM_EACH_LANE lane[k] += v[i + k];                          \
-    for (; i < n; i++) lane[i & 15] += v[i];                                                \
+    for (; i + DM_LANES <= n; i += DM_LANES) DM_EACH_LANE lane[k] += v[i + k];              \
+    for (; i < n; i++) lane[i % DM_LANES] += v[i];                                          \
     return dm_lanes_##SUFFIX(lane);                                                         \
   }                                                                                         \
   static inline double dm_row_dot_##SUFFIX(const TYPE *v, const TYPE *w, int64_t n) {       \
-    TYPE lane[16] = {0};                                                                    \
+    TYPE lane[DM_LANES] = {0};                                                              \
     int64_t i = 0;                                                                          \
-    for (; i + 16 <= n; i += 16) DM_EACH_LANE lane[k] += v[i + k] * w[i + k];               \
-    for (; i < n; i++) lane[i & 15] += v[i] * w[i];                                         \
+    for (; i + DM_LANES <= n; i += DM_LANES) DM_EACH_LANE lane[k] += v[i + k] * w[i + k];   \
+    for (; i < n; i++) lane[i % DM_LANES] += v[i] * w[i];                                   \
     return dm_lanes_##SUFFIX(lane);                                                         \
   }                                                                                         \
   static inline void dm_row_sums_##SUFFIX(const TYPE *v, const TYPE *w, TYPE by, int64_t n, \
                                           double *sum, double *dot) {                       \
-    TYPE s[16] = {0}, d[16] = {0};                                                          \
+    TYPE s[DM_LANES] = {0}, d[DM_LANES] = {0};                                              \
     int64_t i = 0;                                                                          \
-    for (; i + 16 <= n; i += 16) DM_EACH_LANE {                                             \
+    for (; i + DM_LANES <= n; i += DM_LANES) DM_EACH_LANE {                                 \
         s[k] += v[i + k];                                                                   \
         d[k] += v[i + k] * (w[i + k] - by);                                                 \
       }                                                                                     \
     for (; i < n; i++) {                                                                    \
-      s[i & 15] += v[i];                                                                    \
-      d[i & 15] += v[i] * (w[i] - by);                                                      \
+      s[i % DM_LANES] += v[i];                                                              \
+      d[i % DM_LANES] += v[i] * (w[i] - by);                                                \
     }                                                                                       \
     *sum = dm_lanes_##SUFFIX(s);                                                            \
     *dot = dm_lanes_##SUFFIX(d);                                                            \
@@ -61,9 +62,9 @@
   }                                                                                         \
   static inline double dm_row_moments_##SUFFIX(const TYPE *v, int64_t n, double *m2) {      \
     const TYPE about = (TYPE)(dm_row_sum_##SUFFIX(v, n) / (double)n);                       \
-    TYPE d1[16] = {0}, d2[16] = {0};                                                        \
+    TYPE d1[DM_LANES] = {0}, d2[DM_LANES] = {0};                                            \
     int64_t i = 0;                                                                          \
-    for (; i + 16 <= n; i += 16) DM_EACH_LANE {                                             \
+    for (; i + DM_LANES <= n; i += DM_LANES) DM_EACH_LANE {                                 \
         const TYPE d = v[i + k] - about;                                                    \
         d1[k] += d;                                                                         \
         d2[k] += d * d;                                                                     \

@@ -1,0 +1,67 @@
+-- The loops of any processor give what those with AVX2 give: a program run with both.
+
+local PROGRAM = [[
+local dm = require "demilune"
+dm.manual_seed(3)
+local function show(name, t) print(name, t:double():abs():sum():item(), t:numel()) end
+for _, dtype in ipairs{"float32", "float16", "bfloat16", "float64"} do
+  local x = dm.randn(9, 77):to(dtype)
+  x.requires_grad = true
+  local function both(name, y)
+    show(name, y)
+    y:backward(y:detach() * 0.5)
+    show(name .. " grad", x.grad)
+    x.grad = nil
+  end
+  both("softmax", x:softmax(-1))
+  both("log_softmax", x:log_softmax(1))
+  both("gelu", x:gelu())
+  both("dropout", x:dropout())
+  both("layer_norm", dm.layer_norm(x, {77}))
+  both("group_norm", dm.group_norm(x, 7))
+  both("batch_norm", dm.batch_norm(x, {training = true}))
+  both("cross_entropy", dm.cross_entropy(x, dm.arange(9), {label_smoothing = 0.1}))
+  both("sum", x:sum(1))
+  both("max", x:amax(-1))
+  both("std", x:std(-1))
+  for _, mode in ipairs{"tanh", "relu", "lstm", "gru"} do
+    local gates = ({lstm = 4, gru = 3})[mode] or 1
+    local w_ih, w_hh = dm.randn(gates * 20, 77):to(dtype), dm.randn(gates * 20, 20):to(dtype)
+    both(mode, (dm.rnn_layer(x:reshape(3, 3, 77), w_ih * 0.1, w_hh * 0.1, mode)))
+  end
+  local p = dm.parameter(dm.ones(300):to(dtype))
+  p.grad = dm.linspace(-1, 1, 300):to(dtype)
+  for _, method in ipairs{dm.optim.SGD, dm.optim.AdamW} do
+    method({p}, {lr = 0.1, weight_decay = 0.1}):step()
+    show("step", p:detach())
+  end
+end
+]]
+
+local function run(avx2)
+  local name = os.tmpname()
+  local file <close> = assert(io.open(name, "w"))
+  file:write(PROGRAM)
+  file:flush()
+  local pipe = io.popen(("DEMILUNE_AVX2=%d lua5.4 %s 2>&1"):format(avx2, name))
+  local lines = {}
+  for line in pipe:lines() do lines[#lines + 1] = line end
+  assert.is_true(pipe:close(), table.concat(lines, "\n"))
+  os.remove(name)
+  return lines
+end
+
+describe("loops compiled twice", function()
+  it("agree with AVX2 and without", function()
+    local plain, fast = run(0), run(1)
+    assert.equal(128, #plain)
+    assert.equal(#plain, #fast)
+    for i, line in ipairs(plain) do
+      local name, value, n = line:match("^(.-)\t(.-)\t(.*)$")
+      local other, found = fast[i]:match("^(.-)\t(.-)\t")
+      assert.equal(name, other)
+      local size, apart = math.max(1, tonumber(value)), math.abs(tonumber(value) - tonumber(found))
+      assert(apart <= 2e-4 * size, ("%s of %s: %s, with AVX2 %s"):format(name, n, value, found))
+    end
+  end)
+end)
