@@ -21,6 +21,8 @@ static dm_KernelFn *kernel_of(const dm_OpInfo *op, dm_Device dev) {
   return own ? op->kernel : other_kernels[dev.type][dm_op_id(op)];
 }
 
+bool dm_op_has_kernel(dm_OpId id, dm_Device dev) { return kernel_of(&dm_ops[id], dev) != NULL; }
+
 static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out) {
   *out = kernel_of(c->op, dev);
   if (*out) return DM_OK;

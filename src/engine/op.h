@@ -189,6 +189,8 @@ const dm_Signature *dm_op_signature(const dm_OpInfo *op);
 /* Fills attr (signature's attr_bytes) with the defaults. */
 void dm_op_defaults(const dm_OpInfo *op, void *attr);
 void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel);
+/* For a composition that has a kernel of its own on some devices only. */
+bool dm_op_has_kernel(dm_OpId id, dm_Device dev);
 
 enum { DM_ATTR_BYTES = 512 };
 
