@@ -1,6 +1,7 @@
 /* The inner loops of the ops that vector units speed up, as a table: loops.inc has
    them once and is compiled twice, for any processor (loops.c) and for AVX2
-   (loops_avx2.c). Both give the same bits. */
+   (loops_avx2.c). Both give the same bits, but where exp, tanh and erf of vmath.h come in:
+   those fuse multiply-adds where the processor can. */
 #ifndef DM_LOOPS_H
 #define DM_LOOPS_H
 

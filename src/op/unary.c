@@ -71,7 +71,7 @@ dm_status unary_cpu(dm_Call *c) {
 
 dm_status dm_unary_into(dm_Tensor *out, dm_OpId id, double p, dm_Tensor *in) {
   const double pq[2] = {p, 0};
-  return dm_pointwise(out, 1, &in, (dm_DType)out->dtype, &formulas[id].forward, pq);
+  return dm_pointwise(out, 1, &in, (dm_DType)out->dtype, &dm_loops()->unary[id], pq);
 }
 
 dm_status unary_backward_rule(dm_Call *c) {
