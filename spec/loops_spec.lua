@@ -41,7 +41,8 @@ end
 local function run(avx2)
   local name = os.tmpname()
   local file <close> = assert(io.open(name, "w"))
-  file:write(("package.path, package.cpath = %q, %q\n"):format(package.path, package.cpath), PROGRAM)
+  local paths = "package.path, package.cpath = %q, %q\n"
+  file:write(paths:format(package.path, package.cpath), PROGRAM)
   file:flush()
   local pipe = io.popen(("DEMILUNE_AVX2=%d lua5.4 %s 2>&1"):format(avx2, name))
   local lines = {}
