@@ -475,6 +475,7 @@ static const dm_DeviceOps cuda_ops = {
     .info = cuda_info,
 #ifdef DM_EMULATED
     .count_of = dm_emulated_count,
+    .work_of = dm_emulated_work,
 #endif
     .plans = dm_plan_counts,
     .streams = &stream_ops,
