@@ -220,31 +220,31 @@ static int amp_unscale(lua_State *L) {
   return 2;
 }
 
-/* amp_note_(history, found_inf, where, step) */
+/* amp_note_(history, found_inf, where, updates) */
 static int amp_note(lua_State *L) {
   dm_enter(L);
   DM_CHECK(L, dm_amp_note(dm_check_tensor(L, 1), dm_check_tensor(L, 2), dm_check_tensor(L, 3),
-                          luaL_checkinteger(L, 4)));
+                          dm_check_tensor(L, 4)));
   return 0;
 }
 
-/* amp_update_scale_(scale, growth_tracker, floored, found_infs, growth, backoff,
+/* amp_update_scale_(scale, growth_tracker, floored, updates, found_infs, growth, backoff,
    interval, floor, ceiling) -> updates in a row that the floor held */
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
   int64_t n, held = 0;
   dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
-  dm_Tensor *floored = dm_check_tensor(L, 3);
+  dm_Tensor *floored = dm_check_tensor(L, 3), *updates = dm_check_tensor(L, 4);
   const dm_ScalePolicy how = {
-      .growth = luaL_checknumber(L, 5),
-      .backoff = luaL_checknumber(L, 6),
-      .interval = luaL_checkinteger(L, 7),
-      .floor = luaL_checknumber(L, 8),
-      .ceiling = luaL_checknumber(L, 9),
+      .growth = luaL_checknumber(L, 6),
+      .backoff = luaL_checknumber(L, 7),
+      .interval = luaL_checkinteger(L, 8),
+      .floor = luaL_checknumber(L, 9),
+      .ceiling = luaL_checknumber(L, 10),
   };
-  dm_Tensor **found = push_list(L, 4, false, &n);
+  dm_Tensor **found = push_list(L, 5, false, &n);
   CHECK_AS("GradScaler.update", L,
-           dm_amp_update_scale(scale, tracker, floored, n, found, &how, &held));
+           dm_amp_update_scale(scale, tracker, floored, updates, n, found, &how, &held));
   lua_pushinteger(L, held);
   return 1;
 }
