@@ -173,6 +173,17 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
   return list;
 }
 
+/* on_one_device(tensors, grads?) -> do they, or their gradients, all lie on one? */
+static int on_one_device(lua_State *L) {
+  dm_enter(L);
+  int64_t n, i = 1;
+  lua_settop(L, 2);
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 2), &n);
+  while (i < n && dm_device_eq(list[i]->device, list[0]->device)) i++;
+  lua_pushboolean(L, i >= n);
+  return 1;
+}
+
 /* How many parameters the groups {params = } of the array at i have. */
 static int64_t count_params(lua_State *L, int i) {
   int64_t n = 0;
@@ -310,6 +321,7 @@ const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
                                        {"amp_update_scale_", amp_update_scale},
                                        {"amp_mark_scaled_", amp_mark_scaled},
                                        {"amp_any_scaled", amp_any_scaled},
+                                       {"on_one_device", on_one_device},
                                        {"total_norm", total_norm},
                                        {"clip_norm_", clip_norm},
                                        {"clamp_all_", clamp_all},
