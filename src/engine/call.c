@@ -80,7 +80,7 @@ static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *
    number, the result lies on that device, whichever of them the rule looked at. */
 static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   DM_TRY(c->op->rule(c));
-  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & F_ANY_DEVICE)) return DM_OK;
+  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & (F_ANY_DEVICE | F_PLACED))) return DM_OK;
   for (int i = 0; i < c->n_out; i++) c->out_meta[i].device = dev;
   return DM_OK;
 }
