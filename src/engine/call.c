@@ -37,7 +37,9 @@ static dm_status launch(dm_Call *c, dm_Device dev) {
   if (DM_LIKELY(dev.type == DM_CPU)) return kernel(c);
   const dm_DeviceOps *ops = dm_device_ops(dev);
   DM_TRY(ops->begin(dev));
+  if (dm_observed()) dm_observe_work(dev, true);
   DM_TRY(kernel(c));
+  if (dm_observed()) dm_observe_work(dev, false);
   return ops->end(dev);
 }
 

@@ -19,6 +19,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/backend.h"
+#include "engine/observe.h"
 #include "engine/modes.h"
 #include "engine/op.h"
 #include "op/loops.h"
@@ -196,12 +197,18 @@ static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
   *ops = NULL;
   if (!c->first || c->first->device.type == DM_CPU) return DM_OK;
   *ops = far[c->first->device.type];
-  if (*ops) return dm_device_ops(c->first->device)->begin(c->first->device);
+  if (*ops) {
+    const dm_Device dev = c->first->device;
+    DM_TRY(dm_device_ops(dev)->begin(dev));
+    if (dm_observed()) dm_observe_work(dev, true);
+    return DM_OK;
+  }
   char name[16];
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
 }
 
 static dm_status far_done(const Check *c, dm_status st) {
+  if (st == DM_OK && dm_observed()) dm_observe_work(c->first->device, false);
   return st == DM_OK ? dm_device_ops(c->first->device)->end(c->first->device) : st;
 }
 
