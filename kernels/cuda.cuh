@@ -243,7 +243,7 @@ template <int N> struct dm_Walk {
 template <int N> static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N]) {
   dm_Iter it;
   dm_iter_init(&it, N, t);
-  dm_Walk<N> w;
+  dm_Walk<N> w = {};
   w.ndim = it.ndim;
   w.numel = it.numel;
   w.wide = it.numel >= INT64_C(1) << 31;

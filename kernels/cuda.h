@@ -20,6 +20,7 @@ extern "C" {
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "core/iter.h"
 #include "engine/op.h"
 
@@ -43,9 +44,16 @@ int dm_cuda_processors(void);
 dm_status dm_cuda_scratch(int64_t n_bytes, void **out);
 void dm_cuda_scratch_free(void *p, int64_t n_bytes);
 
-/* Memory of the device for as long as the process lives, or until cudaFree: beside
-   the allocator, which gives back what it has cached if need be. Waits. */
-dm_status dm_cuda_raw_alloc(int64_t n_bytes, void **out);
+/* Gives the room back by hand, of whichever device. */
+void dm_cuda_give_back(int device, void *p);
+
+/* dst, on the device, becomes these bytes of the host, in the current stream's order.
+   They may change as soon as this returns; it waits for nothing. */
+dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes);
+
+/* *out, on the device: the generator as this work of the current stream finds it. It moves
+   on by the counters of n elements, there and on the host. */
+dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out);
 
 /* ---- faults: what only the device can find wrong ----
    The first one is noted in memory that the host reads when it waits anyway. */

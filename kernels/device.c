@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "kernels/allocator.h"
+#include "kernels/keep.h"
 #include "kernels/module.h"
 #include "kernels/plans.h"
 
@@ -251,11 +252,26 @@ void dm_cuda_scratch_free(void *p, int64_t n_bytes) {
   if (p) cuda_free(dev, p, n_bytes);
 }
 
-dm_status dm_cuda_raw_alloc(int64_t n_bytes, void **out) {
-  Device *d = &devices[current];
-  if (raw_alloc(d, n_bytes, out)) return DM_OK;
-  dm_allocator_empty_cache(d->memory);
-  return raw_alloc(d, n_bytes, out) ? DM_OK : no_room(current, n_bytes);
+void dm_cuda_give_back(int device, void *p) { dm_allocator_free(devices[device].memory, p); }
+
+static dm_status no_pinned(int i, int64_t n) {
+  return dm_fail(DM_EMEM, "cuda:%d: no %.1f MiB of the host's memory to pin", i, mib(n));
+}
+
+/* Through a pinned block, which nobody gets before the stream has passed the copy. */
+dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
+  dm_Allocator *pinned = devices[current].pinned;
+  const cudaStream_t stream = stream_of(current);
+  void *p;
+  if (dm_allocator_alloc(pinned, NULL, n_bytes, &p) != DM_OK)
+    return no_pinned(current, n_bytes);
+  cudaError_t e = cudaErrorMemoryAllocation;
+  if (dm_allocator_record_stream(pinned, p, stream) == DM_OK) {
+    memcpy(p, bytes, (size_t)n_bytes);
+    e = cudaMemcpyAsync(dst, p, (size_t)n_bytes, cudaMemcpyHostToDevice, stream);
+  }
+  dm_allocator_free(pinned, p);
+  return dm_cuda_fail(e, "cudaMemcpyAsync");
 }
 
 /* From one device's stream to another's: what comes later there sees what was
@@ -324,6 +340,7 @@ static dm_Allocator *memory_of(dm_Device dev) {
 }
 static void cuda_empty_cache(dm_Device dev) {
   if (!memory_of(dev)) return;
+  dm_cuda_keep_drop(dev.index);
   dm_allocator_empty_cache(memory_of(dev));
   dm_allocator_empty_cache(devices[dev.index].pinned);
 }
@@ -423,9 +440,7 @@ static dm_status event_elapsed(void *from, void *to, double *milliseconds) {
 static dm_status pinned_alloc(dm_Device dev, int64_t n, void **out) {
   DM_TRY(use(dev.index));
   const dm_status st = dm_allocator_alloc(devices[dev.index].pinned, NULL, n, out);
-  return st == DM_OK ? DM_OK
-                     : dm_fail(st, "cuda:%d: no %.1f MiB of the host's memory to pin",
-                               dev.index, mib(n));
+  return st == DM_OK ? DM_OK : no_pinned(dev.index, n);
 }
 static void pinned_free(void *p) {
   for (int i = 0; i < n_device; i++)
@@ -475,6 +490,7 @@ static const dm_DeviceOps cuda_ops = {
     .info = cuda_info,
 #ifdef DM_EMULATED
     .count_of = dm_emulated_count,
+    .work_of = dm_emulated_work,
 #endif
     .plans = dm_plan_counts,
     .streams = &stream_ops,

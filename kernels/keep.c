@@ -1,6 +1,6 @@
 /* Kept copies, by site and stream. What a site gave is remembered on the host. When
-   it differs, it goes through a pinned buffer that no earlier copy still reads, in
-   the stream's order: earlier launches have read the old bytes by then. */
+   it differs, it is sent in the stream's order: earlier launches have read the old
+   bytes by then. */
 #include "kernels/keep.h"
 
 #include <pthread.h>
@@ -15,16 +15,7 @@ typedef struct Kept {
   void *mirror, *p;
 } Kept;
 
-typedef struct Stage {
-  struct Stage *next;
-  int device;
-  int64_t room;
-  void *p;
-  cudaEvent_t read; /* the last copy out of it is done */
-} Stage;
-
 static Kept kept[N_KEPT];
-static Stage *stages;
 static uint64_t now;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of these */
 
@@ -36,41 +27,6 @@ static int64_t room_for(int64_t n) {
   while (room < n) room *= 2;
   return room;
 }
-
-/* ---- pinned buffers ---- */
-
-static dm_status stage_new(int64_t room, Stage **out) {
-  Stage *s = dm_alloc_zero((int64_t)sizeof *s);
-  if (!s) return dm_fail(DM_EMEM, "cuda: out of memory for a buffer's name");
-  cudaError_t e = cudaHostAlloc(&s->p, (size_t)room, cudaHostAllocPortable);
-  if (e == cudaSuccess) e = cudaEventCreateWithFlags(&s->read, cudaEventDisableTiming);
-  if (e != cudaSuccess) {
-    if (s->p) cudaFreeHost(s->p);
-    dm_free(s);
-    return dm_cuda_fail(e, "cudaHostAlloc");
-  }
-  s->room = room;
-  s->device = dm_cuda_device();
-  s->next = stages;
-  stages = s;
-  *out = s;
-  return DM_OK;
-}
-
-/* One that is free: it never waits for one. */
-static dm_status stage_take(int64_t n, Stage **out) {
-  for (Stage *s = stages; s; s = s->next) {
-    if (s->room < n || s->device != dm_cuda_device()) continue;
-    if (cudaEventQuery(s->read) == cudaSuccess) {
-      *out = s;
-      return DM_OK;
-    }
-  }
-  (void)cudaGetLastError(); /* "not ready" is no failure */
-  return stage_new(room_for(n), out);
-}
-
-/* ---- copies ---- */
 
 /* This site's, or the one that nobody has asked for the longest. */
 static Kept *find(uint64_t site) {
@@ -84,10 +40,18 @@ static Kept *find(uint64_t site) {
   return oldest;
 }
 
+/* Its memory goes back to the stream whose launches read it. */
 static void drop(Kept *k) {
-  if (k->p) cudaFree(k->p); /* waits for who reads it */
+  if (k->p) dm_cuda_give_back(k->device, k->p);
   dm_free(k->mirror);
   memset(k, 0, sizeof *k);
+}
+
+void dm_cuda_keep_drop(int device) {
+  dm_cuda_keep_begin();
+  for (Kept *k = kept; k < kept + N_KEPT; k++)
+    if (k->device == device) drop(k);
+  dm_cuda_keep_end();
 }
 
 /* k belongs to the site and has room for n bytes. Memory of another stream or
@@ -96,14 +60,14 @@ static dm_status own(Kept *k, uint64_t site, int64_t n) {
   if (k->room < n || k->device != dm_cuda_device() || k->stream != dm_cuda_stream()) {
     drop(k);
     const int64_t room = room_for(n);
-    DM_TRY(dm_cuda_raw_alloc(room, &k->p));
+    DM_TRY(dm_cuda_scratch(room, &k->p));
+    k->device = dm_cuda_device();
     k->mirror = dm_alloc(room);
     if (!k->mirror) {
       drop(k);
       return dm_fail(DM_EMEM, "cuda: out of memory for %lld bytes", (long long)room);
     }
     k->room = room;
-    k->device = dm_cuda_device();
     k->stream = dm_cuda_stream();
   }
   if (k->site != site) k->n = 0;
@@ -111,23 +75,20 @@ static dm_status own(Kept *k, uint64_t site, int64_t n) {
   return DM_OK;
 }
 
-static dm_status upload(Kept *k, const void *bytes, int64_t n) {
-  Stage *s = NULL;
-  DM_TRY(stage_take(n, &s));
-  memcpy(s->p, bytes, (size_t)n);
-  k->n = 0;
-  DM_CUDA_TRY(cudaMemcpyAsync(k->p, s->p, (size_t)n, cudaMemcpyHostToDevice, k->stream));
-  DM_CUDA_TRY(cudaEventRecord(s->read, k->stream));
-  memcpy(k->mirror, bytes, (size_t)n);
-  k->n = n;
-  return DM_OK;
-}
-
-dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, const void **out) {
+dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out) {
   Kept *k = find(site);
   DM_TRY(own(k, site, n));
   k->used = ++now;
   *out = k->p;
   if (n == 0 || (k->n == n && memcmp(k->mirror, bytes, (size_t)n) == 0)) return DM_OK;
-  return upload(k, bytes, n);
+  k->n = 0;
+  DM_TRY(dm_cuda_send(k->p, bytes, n));
+  memcpy(k->mirror, bytes, (size_t)n);
+  k->n = n;
+  return DM_OK;
+}
+
+void dm_cuda_kept_is(const void *p, const void *bytes, int64_t n) {
+  for (Kept *k = kept; k < kept + N_KEPT; k++)
+    if (k->p == p) memcpy(k->mirror, bytes, (size_t)n);
 }

@@ -12,8 +12,15 @@ extern "C" {
 /* *out: a copy of these bytes on the current device, for launches on the current
    stream until dm_cuda_keep_end. A site names who asks; where it gave the same bytes
    the last time nothing is copied, and its copy keeps its address as long as it
-   does not outgrow it. The host waits for nothing, unless a site is new. */
-dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, const void **out);
+   does not outgrow it. Its memory is the caching allocator's. */
+dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out);
+
+/* A launch that was just made writes these bytes, of as many as were kept, to the
+   copy at p. */
+void dm_cuda_kept_is(const void *p, const void *bytes, int64_t n);
+
+/* Gives a device's copies back to the allocator. */
+void dm_cuda_keep_drop(int device);
 
 /* Around the calls of dm_cuda_keep and the launches that read what they gave. */
 void dm_cuda_keep_begin(void);

@@ -53,6 +53,16 @@ template <class T> static inline void dm_check_argument(const char *, const T &)
 template <class T> static inline void dm_check_argument(const char *name, T *const &p) {
   dm_emulated_check_pointer(name, p);
 }
+
+/* What a launch was given, as one number: its parameters' bytes but for padding. */
+template <class T> static inline uint64_t dm_hash_argument(uint64_t hash, T v) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&v);
+#endif
+#endif
+  return dm_emulated_hash(hash, &v, sizeof v);
+}
 #endif
 
 /* Starts `kernel` on the stream with `shared` bytes of dynamic shared memory;
@@ -67,9 +77,11 @@ dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P..
 #ifdef DM_EMULATED
   (dm_check_argument(name, static_cast<P>(args)), ...);
   auto thread = [&] { kernel(static_cast<P>(args)...); };
+  uint64_t given = 0;
+  ((given = dm_hash_argument<P>(given, static_cast<P>(args))), ...);
   const auto run = [](void *t) { (*static_cast<decltype(thread) *>(t))(); };
   dm_emulated_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-                     run, &thread);
+                     given, run, &thread);
 #else
   kernel<<<grid, block, shared, stream>>>(static_cast<P>(args)...);
 #endif

@@ -12,7 +12,6 @@
 #include "kernels/fill.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
-#include "op/random.h"
 
 enum { MOST_THREADS = 256 };
 
@@ -118,7 +117,7 @@ static uint64_t site_of(uint64_t which, const void *tensor, int64_t n) {
 static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   const int64_t items = t->n * (int64_t)sizeof(dm_Item);
   const int64_t n_bytes = items + t->n_chunk * (int64_t)sizeof(dm_Chunk);
-  const void *kept;
+  void *kept;
   char *bytes = dm_alloc(n_bytes ? n_bytes : 1);
   if (!bytes) return dm_fail(DM_EMEM, "cuda: out of memory for a table of %d tensors", t->n);
   dm_Chunk *chunk = (dm_Chunk *)(void *)(bytes + items);
@@ -163,6 +162,15 @@ static dm_status add_twin(Table *t, dm_Item *item, dm_Tensor *param, bool master
   return DM_OK;
 }
 
+/* Where n counters begin, on the device: NULL for none. */
+static dm_status draw(int64_t n, dm_Generator **out) {
+  void *room;
+  if (n == 0) return DM_OK;
+  DM_TRY(dm_cuda_scratch(sizeof **out, &room));
+  *out = room;
+  return dm_cuda_take_counters(n, 1, *out);
+}
+
 static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdOptions *o) {
   dm_Tensor *lane[3] = {s->master ? s->master : s->param, s->grad,
                         o->momentum != 0 ? s->momentum : NULL};
@@ -179,10 +187,12 @@ static dm_status cuda_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdO
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
     if (slots[i].grad) st = sgd_add(&t, i, &slots[i], o);
-  const dm_Generator g = dm_take_counters(t.noise, 1);
+  dm_Generator *g = NULL;
+  if (st == DM_OK) st = draw(t.noise, &g);
   const uint64_t site = site_of(1, slots->param, n);
   WITH_LIST(st, &t, site, list,
             dm_sgd_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
+  dm_cuda_scratch_free(g, sizeof *g);
   return table_close(&t, st);
 }
 
@@ -202,10 +212,12 @@ static dm_status cuda_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_Ad
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
     if (slots[i].grad) st = adam_add(&t, i, &slots[i], o);
-  const dm_Generator g = dm_take_counters(t.noise, 1);
+  dm_Generator *g = NULL;
+  if (st == DM_OK) st = draw(t.noise, &g);
   const uint64_t site = site_of(2, slots->param, n);
   WITH_LIST(st, &t, site, list,
             dm_adam_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
+  dm_cuda_scratch_free(g, sizeof *g);
   return table_close(&t, st);
 }
 
@@ -230,10 +242,10 @@ static dm_status cuda_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_T
 }
 
 static dm_status cuda_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
-                               const dm_Tensor *where, int64_t step) {
+                               const dm_Tensor *where, const dm_Tensor *updates) {
   history->storage->version++;
   return dm_note_launch(dm_tensor_data(history), floats(found_inf), dm_tensor_data(where),
-                        step);
+                        dm_tensor_data(updates));
 }
 
 /* What the host knows of a scaler's `floored`: a copy of it, under way or arrived. */
@@ -297,13 +309,13 @@ static dm_status ask(Held *h) {
 /* The list of found_inf is a table too. *held is that of the last update whose
    number has arrived: where the device is behind, of an earlier one. */
 static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                            int64_t n, const void *pointers, const dm_ScalePolicy *how,
-                            int64_t *held) {
-  const void *kept;
+                            dm_Tensor *updates, int64_t n, const void *pointers,
+                            const dm_ScalePolicy *how, int64_t *held) {
+  void *kept;
   Held *h = held_of(floored);
   DM_TRY(dm_cuda_keep(site_of(4, scale, n), pointers, n * (int64_t)sizeof(void *), &kept));
   DM_TRY(dm_scale_launch(dm_tensor_data(scale), dm_tensor_data(growth_tracker),
-                         dm_tensor_data(floored), n, kept, how));
+                         dm_tensor_data(floored), dm_tensor_data(updates), n, kept, how));
   h->version = ++floored->storage->version;
   DM_TRY(ask(h));
   take_news(h);
@@ -312,7 +324,7 @@ static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tens
 }
 
 static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                       dm_Tensor *floored, int64_t n,
+                                       dm_Tensor *floored, dm_Tensor *updates, int64_t n,
                                        dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
                                        int64_t *held) {
   const void **pointers = dm_alloc((n ? n : 1) * (int64_t)sizeof *pointers);
@@ -320,11 +332,13 @@ static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_track
     return dm_fail(DM_EMEM, "update: out of memory for %lld pointers", (long long)n);
   for (int64_t i = 0; i < n; i++) pointers[i] = dm_tensor_data(found_inf[i]);
   dm_cuda_keep_begin();
-  const dm_status st = move_scale(scale, growth_tracker, floored, n, pointers, how, held);
+  const dm_status st =
+      move_scale(scale, growth_tracker, floored, updates, n, pointers, how, held);
   dm_cuda_keep_end();
   dm_free(pointers);
   scale->storage->version++;
   growth_tracker->storage->version++;
+  updates->storage->version++;
   return st;
 }
 

@@ -40,13 +40,11 @@ template <class C> struct Time { C size, root; };
 struct SgdRecord {
   Formulas<float>::dm_Sgd f32;
   Formulas<double>::dm_Sgd f64;
-  dm_Generator g;
 };
 struct AdamRecord {
   Formulas<float>::dm_Adam f32;
   Formulas<double>::dm_Adam f64;
   double lr, beta1, beta2;
-  dm_Generator g;
 };
 /* Of each item: written by the launch before the update's. */
 struct AdamTimes {
@@ -205,7 +203,7 @@ static __device__ inline void roughen(const dm_Item &item, dm_Generator g, int64
 }
 
 template <class M, class C>
-static __device__ inline void step4(const Part &part, const M &method, const dm_Generator &g,
+static __device__ inline void step4(const Part &part, const M &method, const dm_Generator *g,
                                     int64_t i, int m) {
   const dm_Item &item = part.item;
   C x[M::lanes][4];
@@ -217,7 +215,7 @@ static __device__ inline void step4(const Part &part, const M &method, const dm_
   }
   for (int k = 0; k < 4; k++) method(x, k);
   if constexpr (sizeof(C) == 4)
-    if (item.rough) roughen(item, g, i, x[0]);
+    if (item.rough) roughen(item, *g, i, x[0]);
   if (item.twin) store4<C>(item.twin_dtype, item.twin, i, m, item.wide, x[0]);
   for (int k = 0; k < M::lanes; k++)
     if ((M::written >> k & 1) && item.lane[k])
@@ -229,12 +227,12 @@ static __device__ inline void step4(const Part &part, const M &method, const dm_
 template <class M, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     step_kernel(const dm_Item *items, const dm_Chunk *chunks, const typename M::Record *record,
-                const AdamTimes *times, const float *found_inf) {
+                const AdamTimes *times, const dm_Generator *g, const float *found_inf) {
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
   if (!dm_is_set(found_inf)) {
     const M method(*record, item, times, part.which);
-    FOR_FOUR(part, i, m) step4<M, C>(part, method, record->g, i, (int)m);
+    FOR_FOUR(part, i, m) step4<M, C>(part, method, g, i, (int)m);
   } else if (item.twin && !item.master) {
     FOR_FOUR(part, i, m) {
       C x[4];
@@ -246,23 +244,23 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 template <template <class> class M>
 static dm_status step_all(const dm_List *l, const typename M<float>::Record *record,
-                          const AdamTimes *times, const float *found_inf) {
+                          const AdamTimes *times, const dm_Generator *g,
+                          const float *found_inf) {
   DM_TRY(dm_launch((step_kernel<M<float>, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
-                   l->item, l->chunk, record, times, found_inf));
+                   l->item, l->chunk, record, times, g, found_inf));
   return dm_launch((step_kernel<M<double>, double>), (unsigned)l->n_f64, (unsigned)l->threads,
-                   0, l->item, l->chunk + l->n_f32, record, times, found_inf);
+                   0, l->item, l->chunk + l->n_f32, record, times, g, found_inf);
 }
 
-dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o, dm_Generator g,
-                        const float *found_inf) {
+dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o,
+                        const dm_Generator *g, const float *found_inf) {
   SgdRecord r;
-  const void *kept;
+  void *kept;
   memset(&r, 0, sizeof r); /* padding counts when records are compared */
   r.f32 = Formulas<float>::dm_sgd(o);
   r.f64 = Formulas<double>::dm_sgd(o);
-  if (o->stochastic) r.g = g;
   DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
-  return step_all<Sgd>(l, (const SgdRecord *)kept, NULL, found_inf);
+  return step_all<Sgd>(l, (const SgdRecord *)kept, NULL, g, found_inf);
 }
 
 /* An item a thread: its step counter, and what follows from it. */
@@ -280,9 +278,9 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
-                         dm_Generator g, const float *found_inf) {
+                         const dm_Generator *g, const float *found_inf) {
   AdamRecord r;
-  const void *kept;
+  void *kept;
   dm_Room<AdamTimes> times;
   memset(&r, 0, sizeof r);
   r.f32 = Formulas<float>::dm_adam(o);
@@ -290,12 +288,11 @@ dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *
   r.lr = o->lr;
   r.beta1 = o->beta1;
   r.beta2 = o->beta2;
-  if (o->stochastic) r.g = g;
   DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
   DM_TRY(times.get(l->n_item));
   DM_TRY(dm_launch(adam_time_kernel, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
                    l->n_item, (const AdamRecord *)kept, found_inf, times.p));
-  return step_all<Adam>(l, (const AdamRecord *)kept, times.p, found_inf);
+  return step_all<Adam>(l, (const AdamRecord *)kept, times.p, g, found_inf);
 }
 
 /* ---- gradient scaling ---- */
@@ -357,26 +354,29 @@ dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_i
 }
 
 static __global__ void note_kernel(int64_t *history, const float *found_inf,
-                                   const int64_t *where, int64_t step) {
-  if (threadIdx.x == 0) dm_note_step(history, dm_is_set(found_inf), where, step);
+                                   const int64_t *where, const int64_t *updates) {
+  if (threadIdx.x == 0) dm_note_step(history, dm_is_set(found_inf), where, *updates + 1);
 }
 
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
-                         int64_t step) {
-  return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, step);
+                         const int64_t *updates) {
+  return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, updates);
 }
 
-static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
-                                    const float *const *found_inf, dm_ScalePolicy how) {
+static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored,
+                                    int64_t *updates, int64_t n, const float *const *found_inf,
+                                    dm_ScalePolicy how) {
   bool found = false;
   if (threadIdx.x != 0) return;
   for (int64_t i = 0; i < n; i++) found |= dm_is_set(found_inf[i]);
   dm_move_scale(scale, tracker, floored, found, &how);
+  ++*updates;
 }
 
-dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
-                          const float *const *found_inf, const dm_ScalePolicy *how) {
-  return dm_launch(scale_kernel, 1, 32, 0, scale, tracker, floored, n, found_inf, *how);
+dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
+                          int64_t n, const float *const *found_inf, const dm_ScalePolicy *how) {
+  return dm_launch(scale_kernel, 1, 32, 0, scale, tracker, floored, updates, n, found_inf,
+                   *how);
 }
 
 /* ---- norms and clipping ---- */

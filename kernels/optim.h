@@ -9,7 +9,6 @@
 extern "C" {
 #endif
 
-#include "base/rng.h"
 #include "op/optim.h"
 
 enum {
@@ -47,18 +46,19 @@ typedef struct dm_List {
   int32_t threads;              /* of a block: what the largest tensor keeps busy */
 } dm_List;
 
-/* site: whose numbers they are, see keep.h. g: the call's random numbers. */
-dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o, dm_Generator g,
-                        const float *found_inf);
+/* site: whose numbers they are, see keep.h. g: where the call's random numbers begin, on
+   the device; NULL: it draws none. */
+dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o,
+                        const dm_Generator *g, const float *found_inf);
 dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
-                         dm_Generator g, const float *found_inf);
+                         const dm_Generator *g, const float *found_inf);
 dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
                             int64_t *where);
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
-                         int64_t step);
+                         const int64_t *updates);
 /* found_inf: n pointers, on the device */
-dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t n,
-                          const float *const *found_inf, const dm_ScalePolicy *how);
+dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
+                          int64_t n, const float *const *found_inf, const dm_ScalePolicy *how);
 /* total: one element of dtype */
 dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total);
 dm_status dm_clip_launch(const dm_List *l, double max_norm, dm_DType dtype, const void *total);

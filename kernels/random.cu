@@ -1,9 +1,46 @@
 /* Random tensors: the same numbers as the CPU's kernels give, from the same words
-   of the generator. Its state is the host's: a draw moves it on before the launch. */
+   of the generator. Its seed and counter lie on the device, where each draw takes
+   them and moves them on in the stream's order; the host's count runs along. */
+#include "kernels/keep.h"
+#include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 
 extern "C" {
 #include "op/random.h"
+}
+
+/* ---- the generator ---- */
+
+enum { GENERATOR_SITE = 8 };
+
+static __global__ void take_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
+  if (threadIdx.x != 0) return;
+  *out = *generator;
+  generator->offset += n;
+}
+
+/* A copy of the generator is kept for each stream. It is sent anew only where the host's
+   was moved by something else: another seed or state, the CPU, another stream. */
+dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out) {
+  const dm_Generator *host = dm_modes()->generator, was = dm_take_counters(n, per_counter);
+  const uint64_t site = dm_site(GENERATOR_SITE, (uint64_t)(uintptr_t)host);
+  void *kept;
+  dm_cuda_keep_begin();
+  dm_status st = dm_cuda_keep(site, &was, sizeof was, &kept);
+  if (st == DM_OK)
+    st = dm_launch(take_kernel, 1, 32, 0, (dm_Generator *)kept, host->offset - was.offset, out);
+  if (st == DM_OK) dm_cuda_kept_is(kept, host, sizeof *host);
+  dm_cuda_keep_end();
+  return st;
+}
+
+/* Where a draw of n elements begins, for as long as its launches need it. */
+typedef dm_Room<dm_Generator> Start;
+
+static dm_status take(int64_t n, int64_t per_counter, Start *start) {
+  if (n == 0) return DM_OK;
+  DM_TRY(start->get(1));
+  return dm_cuda_take_counters(n, per_counter, start->p);
 }
 
 /* ---- a draw over a tensor: one counter a thread ---- */
@@ -54,7 +91,7 @@ template <class C> struct Drop {
 
 /* A word each; normal ones come in pairs. */
 template <bool NORMAL>
-static __device__ inline void draw4(dm_Generator g, int64_t counter, float u[4]) {
+static __device__ inline void draw4(const dm_Generator &g, int64_t counter, float u[4]) {
   const dm_Philox w = dm_philox(g.seed, g.offset + (uint64_t)counter);
   for (int i = 0; i < 4; i += 2) {
     if (NORMAL) {
@@ -69,7 +106,8 @@ static __device__ inline void draw4(dm_Generator g, int64_t counter, float u[4])
 /* Dense elements of one float dtype, four a thread. */
 template <class Fn, class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
-    dense_draw_kernel(Fn fn, T *out, const T *in, dm_Generator g, int64_t n) {
+    dense_draw_kernel(Fn fn, T *out, const T *in, const dm_Generator *start, int64_t n) {
+  const dm_Generator g = *start;
   for (int64_t k = dm_thread(); k * 4 < n; k += dm_threads()) {
     const int m = n - k * 4 < 4 ? (int)(n - k * 4) : 4;
     float u[4];
@@ -85,7 +123,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 template <class Fn, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     strided_draw_kernel(Fn fn, void *out, int dtype, const void *in, int in_dtype,
-                        dm_Generator g, dm_Walk<2> walk) {
+                        const dm_Generator *start, dm_Walk<2> walk) {
+  const dm_Generator g = *start;
   for (int64_t k = dm_thread(); k * 4 < walk.numel; k += dm_threads()) {
     float u[4];
     draw4<Fn::normal>(g, k, u);
@@ -100,7 +139,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 template <class C, class T, class Fn>
-static dm_status dense_draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g) {
+static dm_status dense_draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Generator *g) {
   return dm_launch((dense_draw_kernel<Fn, C, T>), dm_blocks(dm_ceil_div(out->numel, 4)),
                    DM_THREADS, 0, fn, (T *)dm_tensor_data(out), (const T *)dm_tensor_data(in),
                    g, out->numel);
@@ -108,7 +147,7 @@ static dm_status dense_draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g
 
 /* out = fn(u, in). A functor that reads nothing may be given out as in. */
 template <class C, class Fn>
-static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g) {
+static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Generator *g) {
   dm_Tensor *both[2] = {out, in};
   void *data[2];
   if (out->numel == 0) return DM_OK;
@@ -133,8 +172,9 @@ static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, dm_Generator g) {
 
 /* float64: two words each, two elements a counter. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    draw_f64_kernel(double *out, double shift, double scale, dm_Generator g, bool normal,
-                    dm_Walk<1> walk) {
+    draw_f64_kernel(double *out, double shift, double scale, const dm_Generator *start,
+                    bool normal, dm_Walk<1> walk) {
+  const dm_Generator g = *start;
   for (int64_t k = dm_thread(); k * 2 < walk.numel; k += dm_threads()) {
     const dm_Philox w = dm_philox(g.seed, g.offset + (uint64_t)k);
     double u[2] = {dm_uniform_f64(w.v[0], w.v[1]), dm_uniform_f64(w.v[2], w.v[3])};
@@ -149,16 +189,17 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double scale) {
-  const dm_Generator g = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
   const float a = (float)shift, b = (float)scale;
+  Start g;
+  DM_TRY(take(t->numel, t->dtype == DM_F64 ? 2 : 4, &g));
   if (t->dtype != DM_F64)
-    return normal ? draw<float>(t, t, Affine<true>{a, b}, g)
-                  : draw<float>(t, t, Affine<false>{a, b}, g);
+    return normal ? draw<float>(t, t, Affine<true>{a, b}, g.p)
+                  : draw<float>(t, t, Affine<false>{a, b}, g.p);
   if (t->numel == 0) return DM_OK;
   void *data[1];
   const dm_Walk<1> walk = dm_walk<1>(&t, data);
   return dm_launch(draw_f64_kernel, dm_blocks(dm_ceil_div(t->numel, 2)), DM_THREADS, 0,
-                   (double *)data[0], shift, scale, g, normal, walk);
+                   (double *)data[0], shift, scale, g.p, normal, walk);
 }
 
 DM_CUDA_KERNEL(rand_cuda) { return draw_affine(c->out[0], false, 0, 1); }
@@ -175,31 +216,47 @@ DM_CUDA_KERNEL(normal_cuda) {
 DM_CUDA_KERNEL(bernoulli_cuda) {
   const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
   dm_Tensor *out = c->out[0], *x = c->in[0];
-  const dm_Generator g = dm_take_counters(x->numel, 4);
+  Start g;
+  DM_TRY(take(x->numel, 4, &g));
   const int op = (int)dm_op_id(c->op);
   if (p.set && out->dtype == DM_F64)
-    return draw<double>(out, out, Below<double>{(float)p.v}, g);
-  if (p.set) return draw<float>(out, out, Below<float>{(float)p.v}, g);
+    return draw<double>(out, out, Below<double>{(float)p.v}, g.p);
+  if (p.set) return draw<float>(out, out, Below<float>{(float)p.v}, g.p);
   if (x->dtype == DM_F64)
-    return draw<double>(out, x, BelowEach<double>{dm_cuda_faults(), op, c->base}, g);
-  return draw<float>(out, x, BelowEach<float>{dm_cuda_faults(), op, c->base}, g);
+    return draw<double>(out, x, BelowEach<double>{dm_cuda_faults(), op, c->base}, g.p);
+  return draw<float>(out, x, BelowEach<float>{dm_cuda_faults(), op, c->base}, g.p);
 }
 
-/* A mask that seed and offset draw, again for the gradient. */
+/* A mask that the generator as it was then draws, again for the gradient. */
 DM_CUDA_KERNEL(drop_cuda) {
   const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
   dm_Tensor *out = c->out[0], *x = c->in[0];
-  const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
+  const dm_Tensor *counters = c->n_in > 1 ? c->in[1] : NULL;
+  const dm_Generator given = {(uint64_t)a->seed, (uint64_t)a->offset}, *g;
+  Start sent;
+  if (counters) {
+    g = (const dm_Generator *)dm_tensor_data(counters);
+  } else {
+    DM_TRY(sent.get(1));
+    DM_TRY(dm_cuda_send(sent.p, &given, sizeof given));
+    g = sent.p;
+  }
   const double scale = dm_drop_scale(a->p);
   if (out->dtype == DM_F64) return draw<double>(out, x, Drop<double>{(float)a->p, scale}, g);
   return draw<float>(out, x, Drop<float>{(float)a->p, (float)scale}, g);
 }
 
+DM_CUDA_KERNEL(counters_cuda) {
+  return dm_cuda_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4,
+                               (dm_Generator *)dm_tensor_data(c->out[0]));
+}
+
 /* ---- integers ---- */
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    randint_kernel(void *out, int dtype, dm_Generator g, int64_t low, uint64_t count,
+    randint_kernel(void *out, int dtype, const dm_Generator *start, int64_t low, uint64_t count,
                    int64_t n) {
+  const dm_Generator g = *start;
   for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
     const uint64_t u = dm_scale_u64(dm_draw_u64(g, i), count);
     dm_store<int64_t>(dtype, out, i, (int64_t)((uint64_t)low + u));
@@ -209,9 +266,10 @@ static __global__ void __launch_bounds__(DM_THREADS)
 DM_CUDA_KERNEL(randint_cuda) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   dm_Tensor *t = c->out[0];
-  const dm_Generator g = dm_take_counters(t->numel, 2);
+  Start g;
+  DM_TRY(take(t->numel, 2, &g));
   return dm_launch(randint_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
-                   (int)t->dtype, g, a->low, (uint64_t)a->high - (uint64_t)a->low, t->numel);
+                   (int)t->dtype, g.p, a->low, (uint64_t)a->high - (uint64_t)a->low, t->numel);
 }
 
 /* Each step of the shuffle needs the one before: the host does it. The copy takes
@@ -281,8 +339,9 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    sample_again_kernel(Weights w, const double *sums, const int64_t *last, dm_Generator g,
-                        int64_t *out) {
+    sample_again_kernel(Weights w, const double *sums, const int64_t *last,
+                        const dm_Generator *start, int64_t *out) {
+  const dm_Generator g = *start;
   for (int64_t s = dm_thread(); s < w.rows * w.k; s += dm_threads()) {
     const int64_t row = s / w.k;
     const double *sum = sums + row * w.n;
@@ -292,7 +351,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* A block a row: when each arrives. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    times_kernel(Weights w, dm_Generator g, double *times) {
+    times_kernel(Weights w, const dm_Generator *start, double *times) {
+  const dm_Generator g = *start;
   DM_SHARED(int, above, DM_THREADS);
   const int64_t row = blockIdx.x;
   const int t = (int)threadIdx.x;
@@ -335,7 +395,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (i < w.n && rank < w.k) out[row * w.k + rank] = i + w.base;
 }
 
-static dm_status sample_again(Weights w, double *sums, dm_Generator g, int64_t *out) {
+static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, int64_t *out) {
   void *last;
   const int64_t bytes = w.rows * (int64_t)sizeof(int64_t);
   DM_TRY(dm_cuda_scratch(bytes, &last));
@@ -348,7 +408,7 @@ static dm_status sample_again(Weights w, double *sums, dm_Generator g, int64_t *
   return st;
 }
 
-static dm_status sample_once(Weights w, double *times, dm_Generator g, int64_t *out) {
+static dm_status sample_once(Weights w, double *times, const dm_Generator *g, int64_t *out) {
   const dim3 grid((unsigned)w.rows, (unsigned)dm_ceil_div(w.n, DM_THREADS));
   DM_TRY(dm_launch(times_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
   return dm_launch(sample_once_kernel, grid, DM_THREADS, 0, w, times, out);
@@ -373,11 +433,12 @@ DM_CUDA_KERNEL(multinomial_cuda) {
   if (w.rows == 0) return DM_OK;
   if (w.n == 0)
     return dm_fail(DM_EARG, "multinomial: the weights sum to 0, wanted more than 0");
-  const dm_Generator g = dm_take_counters(w.rows * (a->replacement ? w.k : w.n), 2);
+  Start g;
+  DM_TRY(take(w.rows * (a->replacement ? w.k : w.n), 2, &g));
   int64_t *out = (int64_t *)dm_tensor_data(c->out[0]);
   DM_TRY(dm_cuda_scratch(bytes, &room));
-  const dm_status st = a->replacement ? sample_again(w, (double *)room, g, out)
-                                      : sample_once(w, (double *)room, g, out);
+  const dm_status st = a->replacement ? sample_again(w, (double *)room, g.p, out)
+                                      : sample_once(w, (double *)room, g.p, out);
   dm_cuda_scratch_free(room, bytes);
   return st;
 }

@@ -258,7 +258,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* The dims of x in mask, neighbours merged; by falling strides where the order of
    the elements does not count. */
 static inline dm_Walk<1> dm_dims_walk(const dm_Tensor *x, unsigned mask, bool ordered) {
-  dm_Walk<1> w;
+  dm_Walk<1> w = {};
   int dim[DM_MAX_DIM], n = 0;
   w.ndim = 0;
   w.numel = 1;
@@ -395,7 +395,7 @@ static bool dm_try_fast(const dm_Plan<Fold> &p, bool rows, dm_status *st) {
 template <bool fast, class Fold>
 static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Fold &fold,
                                 const dm_Reduced &out) {
-  dm_Plan<Fold> p;
+  dm_Plan<Fold> p = {};
   dm_status st;
   p.fold = fold;
   p.out = out;

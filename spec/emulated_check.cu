@@ -507,7 +507,7 @@ static void triple(void *p) {
 static void library_calls(void) {
   float x = 5, *d = device_array(&x, 1);
   const int64_t before = dm_emulated_count("launch");
-  check(dm_emulated_run("triple", nullptr, triple, d) == cudaSuccess, "dm_emulated_run");
+  check(dm_emulated_run("triple", nullptr, 0, triple, d) == cudaSuccess, "dm_emulated_run");
   fetch(&x, d, 1);
   check(x == 15 && dm_emulated_count("launch") == before + 1, "it reaches device memory");
   cudaFree(d);

@@ -183,9 +183,9 @@ static dm_status amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor
 }
 
 static dm_status amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
-                          const dm_Tensor *where, int64_t step) {
+                          const dm_Tensor *where, const dm_Tensor *updates) {
   int64_t *h = first(history);
-  const int64_t *w = first(where);
+  const int64_t *w = first(where), step = *(const int64_t *)first(updates) + 1;
   if (!is_set(found_inf)) {
     h[DM_AMP_RUN] = 0;
     return DM_OK;
@@ -199,14 +199,16 @@ static dm_status amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
 }
 
 static dm_status amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                  dm_Tensor *floored, int64_t n, dm_Tensor *const *found_inf,
-                                  const dm_ScalePolicy *how, int64_t *held) {
+                                  dm_Tensor *floored, dm_Tensor *updates, int64_t n,
+                                  dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
+                                  int64_t *held) {
   bool found = false;
   DM_UNUSED(floored);
   for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
   int32_t *tracker = first(growth_tracker);
   if (found) *(float *)first(scale) *= (float)how->backoff;
   *tracker = found ? 0 : *tracker + 1;
+  ++*(int64_t *)first(updates);
   *held = 0;
   return DM_OK;
 }

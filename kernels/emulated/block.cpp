@@ -608,18 +608,18 @@ static void run_grid(dim3 grid, dim3 block) {
 }
 
 cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
-                               size_t shared, cudaStream_t s, void (*call)(void *arg),
-                               void *arg) {
+                               size_t shared, cudaStream_t s, uint64_t given,
+                               void (*call)(void *arg), void *arg) {
   cudaError_t e = dm_emulated_check_stream(s);
   if (e == cudaSuccess && !shape_fits(grid, block)) e = cudaErrorInvalidConfiguration;
   if (e != cudaSuccess) return dm_emulated_result(e);
   const unsigned open = dm_emulated_reach();
   dm_emulated_enter(open);
   if (shared_fits(kernel, shared)) {
-    static cudaStream_t last; /* guarded by enter and leave */
-    if (s != last) dm_emulated_add(SWITCHES);
-    last = s;
+    const unsigned shape[] = {grid.x,  grid.y,  grid.z,          block.x,
+                              block.y, block.z, (unsigned)shared};
     dm_emulated_count_launch(name);
+    dm_emulated_note(name, s, dm_emulated_hash(given, shape, sizeof shape));
     run.kernel = name;
     run.host = pthread_self();
     run.call = call;

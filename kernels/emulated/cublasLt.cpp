@@ -347,7 +347,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const void *const pointers[] = {a, b, c, d, workspace, desc->bias, desc->aux};
   for (const void *p : pointers) dm_emulated_check_pointer("cublasLtMatmul", p);
   const bool wide = desc->compute == CUBLAS_COMPUTE_64F;
-  const cudaError_t e =
-      dm_emulated_run("cublasLtMatmul", stream, wide ? multiply<double> : multiply<float>, &x);
+  uint64_t given = dm_emulated_hash(0, pointers, sizeof pointers);
+  given = dm_emulated_hash(given, alpha, wide ? sizeof(double) : sizeof(float));
+  given = dm_emulated_hash(given, beta, wide ? sizeof(double) : sizeof(float));
+  const cudaError_t e = dm_emulated_run("cublasLtMatmul", stream, given,
+                                        wide ? multiply<double> : multiply<float>, &x);
   return e == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

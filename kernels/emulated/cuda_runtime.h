@@ -188,15 +188,22 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
                     a device to pageable memory
      "malloc" "free"            cudaMalloc, cudaFree (which wait as well)
      "host_malloc" "host_free"  cudaHostAlloc, cudaFreeHost
-     "switch"       kernels on another stream than the one before
+     "switch"       work on another stream than the one before
+     "work"         what was queued: launches, and asynchronous copies and fills
    -1 for another word. */
 int64_t dm_emulated_count(const char *what);
 
+/* Of piece i of that work, from 1: its kernel's or function's name, and a hash of all
+   that it was given (stream, grid, arguments; not what pointers point to). NULL: there
+   is none, or it is too long ago. */
+const char *dm_emulated_work(int64_t i, int64_t *given);
+
 /* Runs f(arg) on the host with the memory of the current device open to it and
    counts it as a launch of `name`: how a library's entry points (cuBLASLt,
-   cuDNN) are answered. A stream of another device fails. f may not launch,
-   copy or allocate. */
-cudaError_t dm_emulated_run(const char *name, cudaStream_t s, void (*f)(void *arg), void *arg);
+   cuDNN) are answered. given: a hash of what they were given. A stream of another
+   device fails. f may not launch, copy or allocate. */
+cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
+                            void (*f)(void *arg), void *arg);
 
 #pragma GCC visibility pop
 

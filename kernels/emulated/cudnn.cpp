@@ -771,8 +771,11 @@ static cudnnStatus_t execute_norm(cudnnHandle_t handle, const Descriptor *engine
   if (!r.workspace || (n.forward && !eps)) return CUDNN_STATUS_BAD_PARAM;
   if (eps) r.eps = (double)*eps;
   r.wrong = !is_exact(engine);
+  uint64_t given = dm_emulated_hash(0, p, sizeof p);
+  given = dm_emulated_hash(given, &r.eps, sizeof r.eps);
+  given = dm_emulated_hash(given, &r.workspace, sizeof r.workspace);
   const cudaError_t e =
-      dm_emulated_run("cudnnBackendExecuteNorm", handle->stream, normalize, &r);
+      dm_emulated_run("cudnnBackendExecuteNorm", handle->stream, given, normalize, &r);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
 
@@ -800,7 +803,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   for (const void *q : pointers) dm_emulated_check_pointer("cudnnBackendExecute", q);
   run.sums = (double *)calloc((size_t)numel(result_of(run.o)), sizeof(double));
   if (!run.sums) return CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED;
-  const cudaError_t e = dm_emulated_run("cudnnBackendExecute", handle->stream, convolve, &run);
+  const uint64_t given = dm_emulated_hash(0, pointers, sizeof pointers);
+  const cudaError_t e =
+      dm_emulated_run("cudnnBackendExecute", handle->stream, given, convolve, &run);
   free(run.sums);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }

@@ -266,10 +266,16 @@ DM_EMULATED_CAS(unsigned long long)
 
 /* ---- launches ------------------------------------------------------------------------ */
 
-/* Runs call(arg) once for each thread of the grid. */
+/* Runs call(arg) once for each thread of the grid. given: a hash of the arguments. */
 cudaError_t dm_emulated_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
-                               size_t shared, cudaStream_t s, void (*call)(void *arg),
-                               void *arg);
+                               size_t shared, cudaStream_t s, uint64_t given,
+                               void (*call)(void *arg), void *arg);
+/* Takes n bytes more into a hash. */
+static inline uint64_t dm_emulated_hash(uint64_t hash, const void *p, size_t n) {
+  const unsigned char *byte = (const unsigned char *)p;
+  for (size_t i = 0; i < n; i++) hash = (hash ^ byte[i]) * 0x100000001b3u + (hash >> 40) + 1;
+  return hash;
+}
 /* Aborts unless p is NULL or an address of the current device. */
 void dm_emulated_check_pointer(const char *name, const void *p);
 

@@ -20,6 +20,7 @@ enum dm_Counter {
   HOST_MALLOCS,
   HOST_FREES,
   SWITCHES,
+  WORK,
   N_COUNTERS
 };
 void dm_emulated_add(dm_Counter what);
@@ -51,5 +52,8 @@ void dm_emulated_poison(void *p, size_t n);
 
 /* Counts a launch and the kernel's name. Between enter and leave. */
 void dm_emulated_count_launch(const char *name);
+
+/* Notes work that is queued on stream s; see dm_emulated_work. Between enter and leave. */
+void dm_emulated_note(const char *name, cudaStream_t s, uint64_t given);
 
 #endif

@@ -55,11 +55,33 @@ void dm_emulated_add(dm_Counter what) {
   __atomic_fetch_add(&counters[what], 1, __ATOMIC_RELAXED);
 }
 int64_t dm_emulated_count(const char *what) {
-  static const char *const names[N_COUNTERS] = {"launch", "copy",        "sync",      "malloc",
-                                                "free",   "host_malloc", "host_free", "switch"};
+  static const char *const names[N_COUNTERS] = {
+      "launch", "copy", "sync", "malloc", "free", "host_malloc", "host_free", "switch", "work"};
   for (int i = 0; i < N_COUNTERS; i++)
     if (strcmp(what, names[i]) == 0) return __atomic_load_n(&counters[i], __ATOMIC_RELAXED);
   return -1;
+}
+
+struct Piece {
+  const char *name;
+  uint64_t given;
+};
+static Piece work[8192]; /* piece i at i % 8192; guarded by enter and leave */
+
+void dm_emulated_note(const char *name, cudaStream_t s, uint64_t given) {
+  static cudaStream_t last;
+  if (s != last) dm_emulated_add(SWITCHES);
+  last = s;
+  dm_emulated_add(WORK);
+  work[counters[WORK] % 8192] = Piece{name, dm_emulated_hash(given, &s, sizeof s)};
+}
+const char *dm_emulated_work(int64_t i, int64_t *given) {
+  dm_emulated_enter(0);
+  const Piece piece = work[(uint64_t)i % 8192];
+  const bool known = i > 0 && i <= counters[WORK] && i > counters[WORK] - 8192;
+  dm_emulated_leave(0);
+  *given = (int64_t)piece.given;
+  return known ? piece.name : nullptr;
 }
 
 /* ---- devices ------------------------------------------------------------------- */
@@ -613,9 +635,15 @@ static bool direction_fits(enum cudaMemcpyKind kind, bool from_device, bool to_d
 
 static unsigned bit_of(int place) { return place >= 0 ? 1u << place : 0; }
 
+static void note_copy(const char *name, const void *dst, const void *src, size_t n,
+                      cudaStream_t s) {
+  const void *const given[] = {dst, src, (const void *)n};
+  dm_emulated_note(name, s, dm_emulated_hash(0, given, sizeof given));
+}
+
 /* `waits`: the call is one that returns only when the copy is done. */
 static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
-                        bool waits) {
+                        cudaStream_t s, bool waits) {
   if (n == 0) return cudaSuccess;
   if (!dst || !src) return cudaErrorInvalidValue;
   dm_emulated_enter(0);
@@ -626,6 +654,7 @@ static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKin
     protect(open, PROT_READ | PROT_WRITE);
     memmove(dst, src, n);
     protect(open, PROT_NONE);
+    if (!waits) note_copy("cudaMemcpyAsync", dst, from == HOST ? nullptr : src, n, s);
   }
   dm_emulated_leave(0);
   if (!ok) return cudaErrorInvalidValue;
@@ -636,12 +665,12 @@ static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKin
 
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
   const cudaError_t e = ready();
-  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, true) : e);
+  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, nullptr, true) : e);
 }
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
                             cudaStream_t s) {
   const cudaError_t e = ready_stream(s);
-  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, false) : e);
+  return dm_emulated_result(e == cudaSuccess ? copy(dst, src, n, kind, s, false) : e);
 }
 cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device,
                                 size_t n, cudaStream_t s) {
@@ -650,11 +679,11 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int 
   if (e == cudaSuccess) e = ready_device(src_device);
   if (e == cudaSuccess && n > 0 && (owner(dst) != dst_device || owner(src) != src_device))
     e = cudaErrorInvalidValue;
-  if (e == cudaSuccess) e = copy(dst, src, n, cudaMemcpyDeviceToDevice, false);
+  if (e == cudaSuccess) e = copy(dst, src, n, cudaMemcpyDeviceToDevice, s, false);
   return dm_emulated_result(e);
 }
 
-static cudaError_t fill(void *dst, int byte, size_t n) {
+static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
   if (n == 0) return cudaSuccess;
   dm_emulated_enter(0);
   const int to = place_of(dst, n);
@@ -662,6 +691,7 @@ static cudaError_t fill(void *dst, int byte, size_t n) {
     protect(bit_of(to), PROT_READ | PROT_WRITE);
     memset(dst, byte, n);
     protect(bit_of(to), PROT_NONE);
+    note_copy("cudaMemsetAsync", dst, (const void *)(intptr_t)byte, n, s);
   }
   dm_emulated_leave(0);
   if (to < 0) return cudaErrorInvalidValue;
@@ -670,7 +700,7 @@ static cudaError_t fill(void *dst, int byte, size_t n) {
 }
 cudaError_t cudaMemsetAsync(void *dst, int byte, size_t n, cudaStream_t s) {
   const cudaError_t e = ready_stream(s);
-  return dm_emulated_result(e == cudaSuccess ? fill(dst, byte, n) : e);
+  return dm_emulated_result(e == cudaSuccess ? fill(dst, byte, n, s) : e);
 }
 cudaError_t cudaMemset(void *dst, int byte, size_t n) {
   dm_emulated_add(SYNCS);
@@ -715,12 +745,14 @@ static void write_names(void) {
   fclose(f);
 }
 
-cudaError_t dm_emulated_run(const char *name, cudaStream_t s, void (*f)(void *arg), void *arg) {
+cudaError_t dm_emulated_run(const char *name, cudaStream_t s, uint64_t given,
+                            void (*f)(void *arg), void *arg) {
   const cudaError_t e = dm_emulated_check_stream(s);
   if (e != cudaSuccess) return dm_emulated_result(e);
   const unsigned open = dm_emulated_reach();
   dm_emulated_enter(open);
   dm_emulated_count_launch(name);
+  dm_emulated_note(name, s, given);
   f(arg);
   dm_emulated_leave(open);
   return cudaSuccess;

@@ -42,6 +42,8 @@ function cuda.plans() return core.cuda_plans() end
 -- For tests: how often the emulated device has done something ("launch", "copy",
 -- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
 cuda._count = core.cuda_count_of
+-- Likewise of the i-th piece of work ("work" counts them): its name, a hash of its arguments.
+cuda._work = core.cuda_work_of
 
 -- ---- streams and events ----
 

@@ -110,6 +110,53 @@ describe("CUDA's device", function()
   end)
 end)
 
+describe("what makes tensors", function()
+  it("makes them on the device that is named", function()
+    local size = {2, 3}
+    local makers = {
+      zeros = size, ones = size, empty = size, rand = size, randn = size, eye = {3, 4},
+      full = {size, 7}, arange = {4}, linspace = {0, 1, 5}, randint = {1, 9, size},
+      randperm = {6}, tensor = {{1.0, 2.0}},
+    }
+    for name, args in pairs(makers) do
+      for _, device in ipairs{"cuda:0", "cpu"} do
+        local given = table.move(args, 1, #args, 1, {})
+        if name == "zeros" or name == "ones" or name == "empty" or name:find "^randn?$" then
+          given = {size}
+        end
+        given[#given + 1] = {device = device}
+        assert.equal(device, dm[name](table.unpack(given)).device, name)
+      end
+    end
+  end)
+
+  it("like another one lies beside it, or where it is told to", function()
+    local args = {full_like = {2.5}}
+    for _, name in ipairs{"zeros", "ones", "empty", "full", "rand", "randn"} do
+      name = name .. "_like"
+      for _, from in ipairs{"cpu", "cuda:0"} do
+        local x = dm.randn(3, 5, {device = from}):t()
+        local function like(options)
+          dm.manual_seed(4)
+          local given = {x, table.unpack(args[name] or {})}
+          given[#given + 1] = options
+          return dm[name](table.unpack(given))
+        end
+        local beside = like()
+        assert.equal(from, beside.device, name)
+        for _, to in ipairs{"cpu", "cuda:0"} do
+          local y = like{device = to, dtype = "float64"}
+          assert.same({to, "float64", {5, 3}}, {y.device, y.dtype, {table.unpack(y.shape)}}, name)
+          if name ~= "empty_like" then
+            local here = like{device = from, dtype = "float64"}
+            assert.equal(both.bits(here), both.bits(y), name)
+          end
+        end
+      end
+    end
+  end)
+end)
+
 describe("streams", function()
   it("are current inside their scope", function()
     local s, default = dm.cuda.Stream(), dm.cuda.default_stream()

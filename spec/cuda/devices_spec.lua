@@ -34,17 +34,76 @@ end
 describe("two devices", function()
   it("G09: one call takes gradients of one device", function()
     local a, b = weight(ZERO, {1.0}), weight(ONE, {1.0})
-    assert.refuses("SGD: tensor 2 is on cuda:1, what came before it on cuda:0", function()
-      optim.SGD({a, b}, {lr = 1}):step()
+    assert.refuses("tensor 2 is on cuda:1, what came before it on cuda:0", function()
+      dm.total_norm({a, b}, 2)
     end)
-    assert.same({1}, a:totable())
-    assert.refuses("on cuda:1", function() dm.nn.utils.clip_grad_norm_({a, b}, 1) end)
     local found = dm.tensor(0.0, {device = ONE})
     local where = dm.zeros(2, {dtype = "int64", device = ZERO})
     assert.refuses("found_inf is .* on cuda:1, wanted .* on the gradients' device", function()
       dm.amp_unscale_({{params = {a}}}, dm.tensor(1.0, {device = ZERO}), found, where)
     end)
     assert.same({1}, a.grad:totable())
+  end)
+
+  it("a group of parameters steps on each, with its numbers", function()
+    for _, class in ipairs{"SGD", "Adam"} do
+      local function run(first, second)
+        local a, b = weight(first, {1.0, -2.0}), weight(second, {3.0})
+        local c, idle = weight(first, {-1.0}), dm.ones(2, {device = second, requires_grad = true})
+        local optimizer = optim[class]({a, b, c, idle}, {lr = 0.5})
+        for i = 1, 3 do
+          optimizer.param_groups[1].lr = 0.5 / i
+          optimizer:step()
+        end
+        assert.equal(second, b.device)
+        return {a:totable(), b:totable(), c:totable(), idle:totable()}
+      end
+      local want = run(ZERO, ZERO)
+      assert.same(want, run(ZERO, ONE))
+      assert.same(want, run("cpu", ONE))
+    end
+  end)
+
+  it("one group of both steps under a scaler, or is skipped as a whole", function()
+    each_home(function(home)
+      local a, b = weight(ZERO, {4.0}), weight(ONE, {8.0})
+      local scaler = training(home, a)
+      local optimizer = optim.SGD({a, b}, {lr = 1})
+      scaler:step(optimizer)
+      scaler:update()
+      assert.same({{0}, {-1}}, {a:totable(), b:totable()})
+      a.grad, b.grad = dm.ones(1, {device = ZERO}), dm.full({1}, math.huge, {device = ONE})
+      scaler:step(optimizer)
+      scaler:update()
+      assert.same({{0}, {-1}}, {a:totable(), b:totable()})
+      assert.equal(2, scaler:stats().last_skip.parameter)
+    end)
+  end)
+
+  it("gradients are clipped by the norm of all, which lies on the first one's", function()
+    for _, norm_type in ipairs{0, 1, 2, 3, math.huge} do
+      local function run(first, second)
+        local a, b, c = weight(first, {3.0, 0.0}), weight(second, {4.0, -1.0}), weight(first, {2.0})
+        local none = dm.ones(1, {device = second, requires_grad = true})
+        local list = {none, a, b, c}
+        local norm = dm.nn.utils.clip_grad_norm_(list, 0.5, {norm_type = norm_type})
+        assert.equal(first, norm.device)
+        assert.equal(second, b.grad.device)
+        dm.nn.utils.clip_grads_with_norm_(list, 0.25, 0.5)
+        return {norm:item(), a.grad:totable(), b.grad:totable(), c.grad:totable()}
+      end
+      local want, got = run(ZERO, ZERO), run(ZERO, ONE)
+      assert.is_true(math.abs(want[1] - got[1]) < 1e-6 * want[1])
+      for i = 2, 4 do
+        for k, v in ipairs(want[i]) do assert.is_true(math.abs(v - got[i][k]) < 1e-6) end
+      end
+    end
+  end)
+
+  it("gradients are held by value on both", function()
+    local a, b = weight(ZERO, {3.0, -0.5}), weight(ONE, {-4.0})
+    dm.nn.utils.clip_grad_value_({a, b}, 1)
+    assert.same({{1, -0.5}, {-1}}, {a.grad:totable(), b.grad:totable()})
   end)
 
   it("G36: two names of one device are one", function()

@@ -102,6 +102,18 @@ static int cuda_plans(lua_State *L) {
   return 1;
 }
 
+/* cuda_work_of(i) -> the name of the i-th piece of work that was queued on the emulation,
+   and a hash of what it was given; nil where that is not known */
+static int cuda_work_of(lua_State *L) {
+  dm_enter(L);
+  int64_t given = 0;
+  const lua_Integer i = luaL_checkinteger(L, 1);
+  const dm_DeviceOps *ops = dm_device_ops(check_cuda(L, 2));
+  lua_pushstring(L, ops->work_of ? ops->work_of(i, &given) : NULL);
+  lua_pushinteger(L, given);
+  return 2;
+}
+
 /* ---- streams ---- */
 
 static Stream *check_stream(lua_State *L, int i) { return luaL_checkudata(L, i, stream_name); }
@@ -367,6 +379,7 @@ const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
                                       {"cuda_info", cuda_info},
                                       {"cuda_count_of", cuda_count_of},
                                       {"cuda_plans", cuda_plans},
+                                      {"cuda_work_of", cuda_work_of},
                                       {"cuda_stream", stream_new},
                                       {"cuda_default_stream", stream_default},
                                       {"cuda_current_stream", stream_current},

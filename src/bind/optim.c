@@ -173,6 +173,17 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
   return list;
 }
 
+/* on_one_device(tensors, grads?) -> do they, or their gradients, all lie on one? */
+static int on_one_device(lua_State *L) {
+  dm_enter(L);
+  int64_t n, i = 1;
+  lua_settop(L, 2);
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 2), &n);
+  while (i < n && dm_device_eq(list[i]->device, list[0]->device)) i++;
+  lua_pushboolean(L, i >= n);
+  return 1;
+}
+
 /* How many parameters the groups {params = } of the array at i have. */
 static int64_t count_params(lua_State *L, int i) {
   int64_t n = 0;
@@ -220,31 +231,31 @@ static int amp_unscale(lua_State *L) {
   return 2;
 }
 
-/* amp_note_(history, found_inf, where, step) */
+/* amp_note_(history, found_inf, where, updates) */
 static int amp_note(lua_State *L) {
   dm_enter(L);
   DM_CHECK(L, dm_amp_note(dm_check_tensor(L, 1), dm_check_tensor(L, 2), dm_check_tensor(L, 3),
-                          luaL_checkinteger(L, 4)));
+                          dm_check_tensor(L, 4)));
   return 0;
 }
 
-/* amp_update_scale_(scale, growth_tracker, floored, found_infs, growth, backoff,
+/* amp_update_scale_(scale, growth_tracker, floored, updates, found_infs, growth, backoff,
    interval, floor, ceiling) -> updates in a row that the floor held */
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
   int64_t n, held = 0;
   dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
-  dm_Tensor *floored = dm_check_tensor(L, 3);
+  dm_Tensor *floored = dm_check_tensor(L, 3), *updates = dm_check_tensor(L, 4);
   const dm_ScalePolicy how = {
-      .growth = luaL_checknumber(L, 5),
-      .backoff = luaL_checknumber(L, 6),
-      .interval = luaL_checkinteger(L, 7),
-      .floor = luaL_checknumber(L, 8),
-      .ceiling = luaL_checknumber(L, 9),
+      .growth = luaL_checknumber(L, 6),
+      .backoff = luaL_checknumber(L, 7),
+      .interval = luaL_checkinteger(L, 8),
+      .floor = luaL_checknumber(L, 9),
+      .ceiling = luaL_checknumber(L, 10),
   };
-  dm_Tensor **found = push_list(L, 4, false, &n);
+  dm_Tensor **found = push_list(L, 5, false, &n);
   CHECK_AS("GradScaler.update", L,
-           dm_amp_update_scale(scale, tracker, floored, n, found, &how, &held));
+           dm_amp_update_scale(scale, tracker, floored, updates, n, found, &how, &held));
   lua_pushinteger(L, held);
   return 1;
 }
@@ -310,6 +321,7 @@ const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
                                        {"amp_update_scale_", amp_update_scale},
                                        {"amp_mark_scaled_", amp_mark_scaled},
                                        {"amp_any_scaled", amp_any_scaled},
+                                       {"on_one_device", on_one_device},
                                        {"total_norm", total_norm},
                                        {"clip_norm_", clip_norm},
                                        {"clamp_all_", clamp_all},

@@ -44,12 +44,13 @@ static const char *where(void *ctx) {
   return r->where;
 }
 
-/* profile_new(memory, shapes, flops, stack) -> a recorder, not yet recording */
+/* profile_new(memory, shapes, flops, stack, devices' times) -> a recorder, not yet recording */
 static int profile_new(lua_State *L) {
   const State *S = dm_enter(L);
   const int flags = (lua_toboolean(L, 1) ? DM_PROFILE_MEMORY : 0) |
                     (lua_toboolean(L, 2) ? DM_PROFILE_SHAPES : 0) |
-                    (lua_toboolean(L, 3) ? DM_PROFILE_FLOPS : 0);
+                    (lua_toboolean(L, 3) ? DM_PROFILE_FLOPS : 0) |
+                    (lua_toboolean(L, 5) ? DM_PROFILE_DEVICE : 0);
   Recorder *r = lua_newuserdatauv(L, sizeof *r, 0);
   r->p = NULL;
   r->S = S;
@@ -97,7 +98,8 @@ static void push_shapes(lua_State *L, const int64_t *at) {
 
 /* profile_event(recorder, i) -> name, start, stop, total, self (microseconds),
    bytes, self bytes, flops, number of the parent or nil, coroutine, is it an op,
-   shapes or nil, stack or nil, bytes and self bytes of other devices than the CPU.
+   shapes or nil, stack or nil, bytes and self bytes of other devices than the CPU, time
+   and self time there (microseconds).
    Nothing while it is under way. */
 static int profile_event(lua_State *L) {
   const dm_Profile *p = check_recorder(L)->p;
@@ -122,7 +124,24 @@ static int profile_event(lua_State *L) {
   lua_pushstring(L, e->stack);
   lua_pushinteger(L, e->bytes.device);
   lua_pushinteger(L, e->self_bytes.device);
-  return 15;
+  lua_pushnumber(L, (double)e->device * 1e-3);
+  lua_pushnumber(L, (double)e->self_device * 1e-3);
+  return 17;
+}
+
+/* profile_span(recorder, i) -> number of the event, device, start, length (microseconds) of
+   the i-th stretch of a device's work; nil after the last */
+static int profile_span(lua_State *L) {
+  const dm_Profile *p = check_recorder(L)->p;
+  const lua_Integer i = luaL_checkinteger(L, 2);
+  char name[16];
+  if (i < 1 || i > dm_profile_span_count(p)) return 0;
+  const dm_ProfileSpan *s = dm_profile_span(p, i - 1);
+  lua_pushinteger(L, s->event + 1);
+  lua_pushstring(L, dm_device_name(s->device, name));
+  lua_pushnumber(L, (double)s->start * 1e-3);
+  lua_pushnumber(L, (double)s->length * 1e-3);
+  return 4;
 }
 
 /* ---- ranges ---- */
@@ -168,8 +187,12 @@ void dm_register_profile(lua_State *L, State *S) {
   register_class(L, S, "demilune.Range", range);
 }
 
-const luaL_Reg dm_profile_functions[] = {
-    {"profile_new", profile_new},     {"profile_start", profile_start},
-    {"profile_stop", profile_stop},   {"profile_count", profile_count},
-    {"profile_event", profile_event}, {"range_begin", range_begin},
-    {"range_end", range_end},         {NULL, NULL}};
+const luaL_Reg dm_profile_functions[] = {{"profile_new", profile_new},
+                                         {"profile_start", profile_start},
+                                         {"profile_stop", profile_stop},
+                                         {"profile_count", profile_count},
+                                         {"profile_event", profile_event},
+                                         {"profile_span", profile_span},
+                                         {"range_begin", range_begin},
+                                         {"range_end", range_end},
+                                         {NULL, NULL}};

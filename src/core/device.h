@@ -103,6 +103,9 @@ typedef struct dm_DeviceOps {
   int64_t (*count_of)(const char *what);
   /* one entry a library; gives how many; NULL: there are none */
   int (*plans)(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
+  /* of the i-th piece of work that was queued, from 1: its name, and a hash of what it was
+     given; NULL: not known. As count_of. */
+  const char *(*work_of)(int64_t i, int64_t *given);
   const dm_StreamOps *streams; /* NULL for the CPU */
 } dm_DeviceOps;
 

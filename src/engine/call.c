@@ -37,7 +37,9 @@ static dm_status launch(dm_Call *c, dm_Device dev) {
   if (DM_LIKELY(dev.type == DM_CPU)) return kernel(c);
   const dm_DeviceOps *ops = dm_device_ops(dev);
   DM_TRY(ops->begin(dev));
+  if (dm_observed()) dm_observe_work(dev, true);
   DM_TRY(kernel(c));
+  if (dm_observed()) dm_observe_work(dev, false);
   return ops->end(dev);
 }
 
@@ -80,7 +82,7 @@ static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *
    number, the result lies on that device, whichever of them the rule looked at. */
 static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   DM_TRY(c->op->rule(c));
-  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & F_ANY_DEVICE)) return DM_OK;
+  if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & (F_ANY_DEVICE | F_PLACED))) return DM_OK;
   for (int i = 0; i < c->n_out; i++) c->out_meta[i].device = dev;
   return DM_OK;
 }

@@ -9,6 +9,11 @@ void dm_observe_end(const dm_Event *e) {
   for (dm_Observer *o = *dm_modes()->observers; o; o = o->next) o->end(o->ctx, e);
 }
 
+void dm_observe_work(dm_Device dev, bool begins) {
+  for (dm_Observer *o = *dm_modes()->observers; o; o = o->next)
+    if (o->work) o->work(o->ctx, dev, begins);
+}
+
 void dm_observer_add(dm_Observer *o) {
   dm_Observer **head = dm_modes()->observers;
   o->next = *head;

@@ -27,11 +27,15 @@ typedef struct dm_Observer {
   void (*begin)(void *ctx, const dm_Event *e);
   /* in reverse order of the beginnings, but for ranges of several coroutines */
   void (*end)(void *ctx, const dm_Event *e);
+  /* Or NULL. Around what is queued on a device other than the CPU; a failure in between
+     leaves out the second one. */
+  void (*work)(void *ctx, dm_Device dev, bool begins);
 } dm_Observer;
 
 static inline bool dm_observed(void) { return DM_UNLIKELY(*dm_modes()->observers != NULL); }
 void dm_observe_begin(const dm_Event *e);
 void dm_observe_end(const dm_Event *e);
+void dm_observe_work(dm_Device dev, bool begins);
 
 /* Not from within begin or end. An observer that comes or goes while an op is
    under way is told of only one of the two. */

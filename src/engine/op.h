@@ -46,7 +46,8 @@ enum {
   F_NO_DOUBLE = 64,   /* its gradient has no gradient */
   F_RANDOM = 128,     /* draws numbers: a call may name a generator */
   F_ANY_DEVICE = 256, /* its kernel serves every device, its rule names the outputs' */
-  F_ASIDE = 512       /* outputs but the first are kept for the gradient: no caller gets them */
+  F_ASIDE = 512,      /* outputs but the first are kept for the gradient: no caller gets them */
+  F_PLACED = 1024     /* its rule names the outputs' device, whose kernel runs */
 };
 
 /* One attribute, read from the row's signature; see engine/sig.h. */

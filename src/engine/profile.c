@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-enum { CHUNK = 512, BLOCK_WORDS = 4096 };
+enum { CHUNK = 512, BLOCK_WORDS = 4096, MOST_DEVICES = 64 };
 
 typedef struct Block {
   struct Block *next;
@@ -29,6 +29,11 @@ struct dm_Profile {
   dm_ProfileEvent **chunks;
   int64_t n, n_chunks, room;
   Block *blocks;
+  dm_ProfileSpan *spans;
+  int64_t n_span, n_read, span_room;
+  int span_depth;           /* 0: the last one has ended */
+  void *base[MOST_DEVICES]; /* of each device that was met: its event at time base_time */
+  int64_t base_time[MOST_DEVICES];
 };
 
 static int64_t now_ns(void) {
@@ -137,6 +142,82 @@ static double flops_of(const dm_Event *e) {
   }
 }
 
+/* ---- times of devices ---- */
+
+static void *stream_on(dm_Device dev) {
+  const dm_Stream *s = &dm_modes()->stream;
+  return s->handle && dm_device_eq(s->device, dev) ? s->handle : NULL;
+}
+
+static void *record(dm_Device dev) {
+  const dm_StreamOps *ops = dm_device_ops(dev)->streams;
+  void *event;
+  if (ops->event_new(dev, true, &event) != DM_OK) return NULL;
+  if (ops->event_record(dev, event, stream_on(dev)) == DM_OK) return event;
+  ops->event_free(dev, event);
+  return NULL;
+}
+
+/* The first time waits for the device: its clock and the host's are read together. */
+static bool meet(dm_Profile *p, dm_Device dev) {
+  if (p->base[dev.index]) return true;
+  void *event = record(dev);
+  if (!event) return false;
+  p->base[dev.index] = event;
+  (void)dm_device_ops(dev)->streams->event_synchronize(dev, event);
+  p->base_time[dev.index] = now_ns() - p->origin;
+  return true;
+}
+
+static bool more_spans(dm_Profile *p) {
+  if (p->n_span < p->span_room) return true;
+  const int64_t room = p->span_room ? 2 * p->span_room : CHUNK;
+  dm_ProfileSpan *more = dm_alloc((int64_t)sizeof *more * room);
+  if (!more) return false;
+  if (p->n_span) memcpy(more, p->spans, sizeof *more * (size_t)p->n_span);
+  dm_free(p->spans);
+  p->spans = more;
+  p->span_room = room;
+  return true;
+}
+
+static void drop_span(dm_Profile *p) {
+  dm_ProfileSpan *s = &p->spans[--p->n_span];
+  const dm_StreamOps *ops = dm_device_ops(s->device)->streams;
+  if (s->from) ops->event_free(s->device, s->from);
+  if (s->to) ops->event_free(s->device, s->to);
+}
+
+/* Work within work belongs to the outer one. */
+static void on_work(void *ctx, dm_Device dev, bool begins) {
+  dm_Profile *p = ctx;
+  if (p->out_of_memory || !p->top || dev.index >= MOST_DEVICES) return;
+  if (!dm_device_ops(dev)->streams) return;
+  if (p->span_depth > 0 || !begins) {
+    p->span_depth += begins ? 1 : p->span_depth > 0 ? -1 : 0;
+    if (p->span_depth > 0 || begins || p->n_span == p->n_read) return;
+    dm_ProfileSpan *s = &p->spans[p->n_span - 1];
+    if (!s->to && !(s->to = record(s->device))) drop_span(p);
+    return;
+  }
+  if (!more_spans(p) || !meet(p, dev)) {
+    p->out_of_memory = true;
+    return;
+  }
+  dm_ProfileSpan *s = &p->spans[p->n_span];
+  *s = (dm_ProfileSpan){.event = p->top->index, .device = dev, .from = record(dev)};
+  if (!s->from) return;
+  p->n_span++;
+  p->span_depth = 1;
+}
+
+/* Work of event r that has not ended has failed. */
+static void end_span(dm_Profile *p, const dm_ProfileEvent *r) {
+  if (p->span_depth == 0 || (r && p->spans[p->n_span - 1].event != r->index)) return;
+  drop_span(p);
+  p->span_depth = 0;
+}
+
 /* ---- events ---- */
 
 /* Time and bytes since the last charge go to the innermost event. */
@@ -196,10 +277,47 @@ static void on_end(void *ctx, const dm_Event *e) {
   while (*at && (*at)->key != e) at = &(*at)->below;
   dm_ProfileEvent *r = *at;
   if (!r) return; /* it began before recording did */
+  end_span(p, r);
   charge(p);
   finish(p, r);
   *at = r->below;
   if (p->flags & DM_PROFILE_FLOPS) r->flops = flops_of(e);
+}
+
+/* ---- times of devices, read ---- */
+
+static dm_status read_span(dm_Profile *p, dm_ProfileSpan *s) {
+  const dm_StreamOps *ops = dm_device_ops(s->device)->streams;
+  double start, length;
+  DM_TRY(ops->event_synchronize(s->device, s->to));
+  DM_TRY(ops->event_elapsed(p->base[s->device.index], s->from, &start));
+  DM_TRY(ops->event_elapsed(s->from, s->to, &length));
+  s->start = p->base_time[s->device.index] + (int64_t)(start * 1e6);
+  s->length = (int64_t)(length * 1e6);
+  dm_ProfileEvent *e = &p->chunks[s->event / CHUNK][s->event % CHUNK];
+  e->self_device += s->length;
+  for (;; e = &p->chunks[e->parent / CHUNK][e->parent % CHUNK]) {
+    e->device += s->length;
+    if (e->parent < 0) return DM_OK;
+  }
+}
+
+/* The first failure; what cannot be read is left out. */
+static dm_status read_spans(dm_Profile *p) {
+  dm_status st = DM_OK;
+  end_span(p, NULL);
+  for (int64_t i = p->n_read; i < p->n_span; i++) {
+    dm_ProfileSpan *s = &p->spans[i];
+    const dm_StreamOps *ops = dm_device_ops(s->device)->streams;
+    const dm_status read = read_span(p, s);
+    if (st == DM_OK) st = read;
+    ops->event_free(s->device, s->from);
+    ops->event_free(s->device, s->to);
+    s->from = s->to = NULL;
+    if (read == DM_OK) p->spans[p->n_read++] = *s;
+  }
+  p->n_span = p->n_read;
+  return st;
 }
 
 /* ---- the whole ---- */
@@ -209,6 +327,7 @@ dm_status dm_profile_new(int flags, const char *(*where)(void *ctx), void *ctx,
   dm_Profile *p = dm_alloc_zero(sizeof *p);
   if (!p) return dm_fail(DM_EMEM, "profile: out of memory");
   p->observer = (dm_Observer){.ctx = p, .begin = on_begin, .end = on_end};
+  if (flags & DM_PROFILE_DEVICE) p->observer.work = on_work;
   p->flags = flags;
   p->where = where;
   p->ctx = ctx;
@@ -229,7 +348,8 @@ dm_status dm_profile_stop(dm_Profile *p) {
   p->recording = false;
   charge(p);
   for (; p->top; p->top = p->top->below) finish(p, p->top);
-  if (!p->out_of_memory) return DM_OK;
+  const dm_status st = read_spans(p);
+  if (!p->out_of_memory) return st;
   p->out_of_memory = false;
   return dm_fail(
       DM_EMEM, "profile: out of memory after %lld events; what was recorded until then is kept",
@@ -241,6 +361,11 @@ void dm_profile_free(dm_Profile *p) {
   (void)dm_profile_stop(p);
   for (int64_t i = 0; i < p->n_chunks; i++) dm_free(p->chunks[i]);
   dm_free(p->chunks);
+  dm_free(p->spans);
+  for (int i = 0; i < MOST_DEVICES; i++) {
+    const dm_Device dev = {DM_CUDA, (uint8_t)i};
+    if (p->base[i]) dm_device_ops(dev)->streams->event_free(dev, p->base[i]);
+  }
   for (Block *b = p->blocks, *next; b; b = next) {
     next = b->next;
     dm_free(b);
@@ -249,6 +374,10 @@ void dm_profile_free(dm_Profile *p) {
 }
 
 int64_t dm_profile_count(const dm_Profile *p) { return p->n; }
+
+int64_t dm_profile_span_count(const dm_Profile *p) { return p->n_read; }
+
+const dm_ProfileSpan *dm_profile_span(const dm_Profile *p, int64_t i) { return &p->spans[i]; }
 
 const dm_ProfileEvent *dm_profile_event(const dm_Profile *p, int64_t i) {
   return &p->chunks[i / CHUNK][i % CHUNK];

@@ -4,13 +4,22 @@
    Events nest as they run: the parent of one is the innermost that is under way
    when it begins. Time and bytes are charged, from one beginning or end to the
    next, to the innermost event under way; so the self times of all events add up
-   to the time spent in any of them, even where ranges of two coroutines overlap. */
+   to the time spent in any of them, even where ranges of two coroutines overlap.
+
+   A device's own times are taken by its events, around what each op queues on its stream,
+   and read when recording stops; where the device is ahead of the host, they hold its
+   waiting for the host too. */
 #ifndef DM_PROFILE_H
 #define DM_PROFILE_H
 
 #include "engine/observe.h"
 
-enum { DM_PROFILE_MEMORY = 1, DM_PROFILE_SHAPES = 2, DM_PROFILE_FLOPS = 4 };
+enum {
+  DM_PROFILE_MEMORY = 1,
+  DM_PROFILE_SHAPES = 2,
+  DM_PROFILE_FLOPS = 4,
+  DM_PROFILE_DEVICE = 8
+};
 
 /* Allocated less freed. */
 typedef struct dm_ProfileBytes {
@@ -21,6 +30,7 @@ typedef struct dm_ProfileEvent {
   const char *name, *suffix; /* "mm" and " backward"; a name's copy lives in the profile */
   int64_t start, end, self;  /* ns since the profile was made; end -1: under way */
   dm_ProfileBytes bytes, self_bytes;
+  int64_t device, self_device;   /* ns on devices; known after the stop */
   double flops;                  /* of products and convolutions, else 0 */
   int64_t index, parent;         /* from 0; parent -1: none */
   const void *thread;            /* tells coroutines apart */
@@ -30,6 +40,15 @@ typedef struct dm_ProfileEvent {
   const dm_Event *key;           /* while under way */
   struct dm_ProfileEvent *below; /* while under way: the next innermost */
 } dm_ProfileEvent;
+
+/* What an op had queued on a device, from its beginning to its end there. */
+typedef struct dm_ProfileSpan {
+  int64_t event; /* its number */
+  dm_Device device;
+  int64_t start,
+      length;      /* ns; start: as an event's, by a clock read when the device was first met */
+  void *from, *to; /* the device's events, until they are read */
+} dm_ProfileSpan;
 
 typedef struct dm_Profile dm_Profile;
 
@@ -41,11 +60,15 @@ void dm_profile_free(dm_Profile *p); /* NULL is fine; stops it first */
 
 /* Recording may start and stop more than once, also while events are under way:
    those that began before are not seen, those that end later end at the stop.
-   stop fails with DM_EMEM, once, where memory ran out: recording ended there, and
+   stop waits for the devices whose times it reads, and tells of what went wrong in their
+   work. It fails with DM_EMEM, once, where memory ran out: recording ended there, and
    what was recorded stays. */
 void dm_profile_start(dm_Profile *p);
 dm_status dm_profile_stop(dm_Profile *p);
 int64_t dm_profile_count(const dm_Profile *p);
 const dm_ProfileEvent *dm_profile_event(const dm_Profile *p, int64_t i);
+/* Those that were read; stop reads them. */
+int64_t dm_profile_span_count(const dm_Profile *p);
+const dm_ProfileSpan *dm_profile_span(const dm_Profile *p, int64_t i);
 
 #endif

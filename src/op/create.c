@@ -32,12 +32,13 @@ dm_status full_rule(dm_Call *c) {
   return DM_OK;
 }
 
-static dm_status like(dm_Call *c, int64_t dtype) {
-  dm_out_like(c, 0, c->in[0], dtype < 0 ? (dm_DType)c->in[0]->dtype : (dm_DType)dtype);
+static dm_status like(dm_Call *c, dm_LikeAttr a) {
+  dm_out_like(c, 0, c->in[0], a.dtype < 0 ? (dm_DType)c->in[0]->dtype : (dm_DType)a.dtype);
+  if (a.device >= 0) c->out_meta[0].device = dm_device_of(a.device);
   return DM_OK;
 }
-dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(int64_t, c)); }
-dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c)->dtype); }
+dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(dm_LikeAttr, c)); }
+dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c)->like); }
 
 typedef struct Fill {
   char *dst;

@@ -16,9 +16,13 @@ typedef struct dm_FullAttr {
   int64_t dtype, device;
 } dm_FullAttr;
 
+typedef struct dm_LikeAttr {
+  int64_t dtype, device; /* negative: x's */
+} dm_LikeAttr;
+
 typedef struct dm_FullLikeAttr {
   double value;
-  int64_t dtype;
+  dm_LikeAttr like;
 } dm_FullLikeAttr;
 
 typedef struct dm_ArangeAttr {

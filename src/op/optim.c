@@ -19,6 +19,7 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/backend.h"
+#include "engine/observe.h"
 #include "engine/modes.h"
 #include "engine/op.h"
 #include "op/loops.h"
@@ -196,12 +197,18 @@ static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
   *ops = NULL;
   if (!c->first || c->first->device.type == DM_CPU) return DM_OK;
   *ops = far[c->first->device.type];
-  if (*ops) return dm_device_ops(c->first->device)->begin(c->first->device);
+  if (*ops) {
+    const dm_Device dev = c->first->device;
+    DM_TRY(dm_device_ops(dev)->begin(dev));
+    if (dm_observed()) dm_observe_work(dev, true);
+    return DM_OK;
+  }
   char name[16];
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
 }
 
 static dm_status far_done(const Check *c, dm_status st) {
+  if (st == DM_OK && dm_observed()) dm_observe_work(c->first->device, false);
   return st == DM_OK ? dm_device_ops(c->first->device)->end(c->first->device) : st;
 }
 
@@ -438,33 +445,36 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
 }
 
 dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
-                      int64_t step) {
+                      const dm_Tensor *updates) {
   Check c = {"step", NULL};
   const dm_OptimOps *ops;
   DM_TRY(check_record(&c, "history", history, DM_AMP_FIELDS));
   DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
   DM_TRY(check_found_inf(&c, found_inf));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, step));
-  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where), step);
+  if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, updates));
+  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where),
+               *(const int64_t *)dm_tensor_data(updates) + 1);
   history->storage->version++;
   return DM_OK;
 }
 
 dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                              int64_t n, dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
-                              int64_t *held) {
+                              dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
+                              const dm_ScalePolicy *how, int64_t *held) {
   Check c = {"update", NULL};
   const dm_OptimOps *ops;
   bool found = false;
   DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
   DM_TRY(check_scalar(&c, "growth_tracker", growth_tracker, DM_I32));
   DM_TRY(check_scalar(&c, "floored", floored, DM_I32));
+  DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
   for (int64_t i = 0; i < n; i++) DM_TRY(check_found_inf(&c, found_inf[i]));
   DM_TRY(find_ops(&c, &ops));
   if (ops)
-    return far_done(
-        &c, ops->amp_update_scale(scale, growth_tracker, floored, n, found_inf, how, held));
+    return far_done(&c, ops->amp_update_scale(scale, growth_tracker, floored, updates, n,
+                                              found_inf, how, held));
   for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
   dm_move_scale(dm_tensor_data(scale), dm_tensor_data(growth_tracker), dm_tensor_data(floored),
                 found, how);
@@ -472,6 +482,8 @@ dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Te
   scale->storage->version++;
   growth_tracker->storage->version++;
   floored->storage->version++;
+  ++*(int64_t *)dm_tensor_data(updates);
+  updates->storage->version++;
   return DM_OK;
 }
 

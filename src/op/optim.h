@@ -65,9 +65,9 @@ enum {
   DM_AMP_COUNT,
   DM_AMP_FIELDS
 };
-/* Notes in that history how step number `step` went. */
+/* Notes in that history how a step went. updates (int64): how many there were before. */
 DM_API dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
-                             const dm_Tensor *where, int64_t step);
+                             const dm_Tensor *where, const dm_Tensor *updates);
 
 typedef struct dm_ScalePolicy {
   double growth, backoff;
@@ -78,10 +78,12 @@ typedef struct dm_ScalePolicy {
 /* scale and growth_tracker (int32) after one update: back off once where one of
    the n found_inf is not 0, else grow every `interval` updates, never to
    infinity. floored (int32) counts the updates in a row that the floor held;
-   *held is that number as far as the host knows it without waiting. */
+   *held is that number as far as the host knows it without waiting. updates
+   (int64) counts them all. */
 DM_API dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
-                                     dm_Tensor *floored, int64_t n, dm_Tensor *const *found_inf,
-                                     const dm_ScalePolicy *how, int64_t *held);
+                                     dm_Tensor *floored, dm_Tensor *updates, int64_t n,
+                                     dm_Tensor *const *found_inf, const dm_ScalePolicy *how,
+                                     int64_t *held);
 
 /* The p-norm of the tensors' p-norms, p >= 0 or infinite: a new 0-dim tensor,
    float64 if one of them is, else float32. 0 for none. */
@@ -119,9 +121,9 @@ typedef struct dm_OptimOps {
   dm_status (*amp_unscale)(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                            dm_Tensor *found_inf, dm_Tensor *where);
   dm_status (*amp_note)(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
-                        int64_t step);
+                        const dm_Tensor *updates);
   dm_status (*amp_update_scale)(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
-                                int64_t n, dm_Tensor *const *found_inf,
+                                dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
                                 const dm_ScalePolicy *how, int64_t *held);
   dm_status (*total_norm)(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
   dm_status (*clip_norm)(int64_t n, dm_Tensor *const *tensors, double max_norm,

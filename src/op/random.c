@@ -326,7 +326,30 @@ void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
     draw_f32(g, uniform4, first + at, dm_min_i64(BLOCK, n - at), out + at);
 }
 
-/* The mask is never stored: seed and offset draw it again for the gradient. */
+/* The mask is never stored: seed and offset draw it again for the gradient. The CPU's are
+   numbers of the call; another device's stay there, so that its launches are the same
+   in each step. */
+dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
+  if (t->device.type == DM_CPU) {
+    const dm_DropAttr drop = dm_drop_attr(p, t->numel);
+    return dm_x(x, DM_OP_drop, &drop, 1, t);
+  }
+  const dm_DropAttr drop = {.p = p};
+  const dm_CountersAttr draws = {t->numel, dm_device_code(t->device)};
+  dm_Tensor *counters = dm_x(x, DM_OP_counters, &draws, 0);
+  return dm_x(x, DM_OP_drop, &drop, 2, t, counters);
+}
+
+dm_status counters_rule(dm_Call *c) {
+  dm_out_sized(c, (dm_Ints){1, {2}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
+  return DM_OK;
+}
+dm_status counters_cpu(dm_Call *c) {
+  const dm_Generator g = dm_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4);
+  memcpy(dm_tensor_data(c->out[0]), &g, sizeof g);
+  return DM_OK;
+}
+
 dm_status dropout_compose(dm_Call *c, dm_X *x) {
   const DropoutAttr *a = DM_ATTR(DropoutAttr, c);
   dm_Tensor *t = c->in[0];
@@ -335,8 +358,7 @@ dm_status dropout_compose(dm_Call *c, dm_X *x) {
   c->out[0] = t;
   if (!a->training || a->p == 0) return DM_OK;
   DM_TRY(dm_check_float(c, t, "x"));
-  const dm_DropAttr drop = dm_drop_attr(a->p, t->numel);
-  c->out[0] = dm_x(x, DM_OP_drop, &drop, 1, t);
+  c->out[0] = dm_x_dropout(x, a->p, t);
   return x->st;
 }
 
@@ -374,13 +396,18 @@ dm_status drop_cpu(dm_Call *c) {
   const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
   dm_Tensor *t[2] = {c->out[0], c->in[0]};
   Draw d = {.gen = {(uint64_t)a->seed, (uint64_t)a->offset}, .run = drop_run};
+  const dm_Tensor *counters = c->n_in > 1 ? c->in[1] : NULL;
+  if (counters) memcpy(&d.gen, dm_tensor_data(counters), sizeof d.gen);
   d.shift = a->p;
   d.scale = dm_drop_scale(a->p);
   draw_all(&d, 2, t);
   return DM_OK;
 }
 
-void drop_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_drop, g->attr, 1, g->gy[0]); }
+void drop_grad(dm_Grad *g) {
+  dm_Tensor *counters = g->n_in > 1 ? g->in[1] : NULL;
+  g->gx[0] = dm_x(g->x, DM_OP_drop, g->attr, counters ? 2 : 1, g->gy[0], counters);
+}
 
 /* ---- multinomial ---- */
 

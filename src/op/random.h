@@ -22,8 +22,12 @@ typedef struct dm_RandpermAttr {
 
 typedef struct dm_DropAttr {
   double p;
-  int64_t seed, offset;
+  int64_t seed, offset; /* not read where op drop is given them as a tensor */
 } dm_DropAttr;
+
+typedef struct dm_CountersAttr {
+  int64_t n, device;
+} dm_CountersAttr;
 
 typedef struct dm_MultinomialAttr {
   int64_t num_samples, replacement;
@@ -46,6 +50,8 @@ static inline dm_DropAttr dm_drop_attr(double p, int64_t n) {
 /* Numbers in [0, 1): elements first .. first + n - 1 of the draw that op drop
    compares with p; what falls below p is dropped. The CPU's. */
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out);
+/* Dropout of t, 0 < p <= 1, as a composition. */
+dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
 
 /* What dropout scales by what it keeps. */
 static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }

@@ -59,7 +59,7 @@ local function new(opts)
     o.enabled = false
   end
   local self = {_enabled = o.enabled and true or false, _device = o.device, _init_tracker = 0,
-    _records = setmetatable({}, {__mode = "k"}), _open = {}, _updates = 0}
+    _records = setmetatable({}, {__mode = "k"}), _open = {}}
   for name in pairs(WANTED) do
     self["_" .. name] = o.enabled and checked("GradScaler", name, o[name]) or o[name]
   end
@@ -81,8 +81,9 @@ local function start(self, device)
   if self._scale then return end
   local floored = scalar(0, "int32", device)
   local tracker = scalar(self._init_tracker, "int32", device)
-  self._scale, self._tracker, self._floored = scalar(self._init_scale, "float32", device),
-    tracker, floored
+  local updates = scalar(0, "int64", device)
+  self._scale, self._tracker, self._floored, self._updates =
+    scalar(self._init_scale, "float32", device), tracker, floored, updates
 end
 
 local function scaled(self, value)
@@ -282,7 +283,7 @@ end
 
 -- Notes that the step went well, and hands its results on.
 local function noted(self, record, ...)
-  core.amp_note_(record.history, record.found_inf, record.where, self._updates + 1)
+  core.amp_note_(record.history, record.found_inf, record.where, self._updates)
   record.stage, record.steps = "stepped", record.steps + 1
   return ...
 end
@@ -358,8 +359,8 @@ local function adapt(self)
     caller.raise("update: no gradients were checked since the last update(); hint: step() or " ..
       "unscale_() comes first, and update() once an iteration")
   end
-  local held = core.amp_update_scale_(self._scale, self._tracker, self._floored, found,
-    self._growth_factor, self._backoff_factor, self._growth_interval, self._min_scale,
+  local held = core.amp_update_scale_(self._scale, self._tracker, self._floored, self._updates,
+    found, self._growth_factor, self._backoff_factor, self._growth_interval, self._min_scale,
     self._max_scale)
   if self._patience > 0 and held >= self._patience and not self._warned then
     warn_held(self, held)
@@ -378,10 +379,14 @@ function GradScaler:update(new_scale)
   if type(new_scale) == "table" then
     new_scale = options.read("update", new_scale, {new_scale = options.NONE}).new_scale
   end
-  if new_scale ~= nil then set_scale(self, new_scale) else adapt(self) end
+  if new_scale ~= nil then
+    set_scale(self, new_scale)
+    self._updates:add_(1)
+  else
+    adapt(self)
+  end
   for _, record in ipairs(self._open) do record.stage = "ready" end
   self._open = {}
-  self._updates = self._updates + 1
 end
 
 -- ---- questions ----

@@ -41,6 +41,44 @@ end
 
 -- ---- clipping ----
 
+-- The tensors, or those that have a gradient, in a list for each device they lie on.
+local function by_device(tensors, of_grads)
+  if core.on_one_device(tensors, of_grads) then return {tensors} end
+  local lists, on = {}, {}
+  for _, t in ipairs(tensors) do
+    local device = of_grads and t.grad and t.grad.device or not of_grads and t.device
+    if device then
+      local list = on[device]
+      if not list then
+        list = {}
+        on[device], lists[#lists + 1] = list, list
+      end
+      list[#list + 1] = t
+    end
+  end
+  return lists
+end
+
+-- The p-norm of all of them, on the first one's device.
+local function joint_norm(tensors, p, of_grads)
+  local lists = by_device(tensors, of_grads)
+  if #lists == 1 then return (core.total_norm(lists[1], p, of_grads)) end
+  local norms = {}
+  for i, list in ipairs(lists) do
+    local norm = core.total_norm(list, p, of_grads)
+    norms[i] = i == 1 and norm or norm:to(norms[1].device)
+  end
+  return (core.total_norm(norms, p == 0 and 1 or p)) -- of order 0 they are counts
+end
+
+-- total_norm: a tensor on any device.
+local function clip(tensors, max_norm, total_norm)
+  for _, list in ipairs(by_device(tensors, true)) do
+    local g = core.is_tensor(total_norm) and list[1] and list[1].grad
+    core.clip_norm_(list, max_norm, g and total_norm:to(g.device) or total_norm, true)
+  end
+end
+
 local NORM = {norm_type = 2.0, error_if_nonfinite = false, foreach = options.NONE}
 
 local function norm_of(name, tensors, o, of_grads)
@@ -49,7 +87,7 @@ local function norm_of(name, tensors, o, of_grads)
     caller.raise("%s: norm_type is %s, wanted a number from 0, or \"inf\"", name,
       tostring(o.norm_type))
   end
-  local norm = core.total_norm(tensors, p, of_grads)
+  local norm = joint_norm(tensors, p, of_grads)
   if o.error_if_nonfinite then
     local v = norm:item()
     if v ~= v or v == math.huge then
@@ -79,21 +117,22 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
     local device = list[1] and list[1].device
     total_norm = core.tensor(total_norm + 0.0, {dtype = "float32", device = device})
   end
-  core.clip_norm_(list, max_norm, total_norm, true)
+  clip(list, max_norm, total_norm)
 end
 
 -- Holds the norm of all gradients together at max_norm or below; returns the
--- norm before (a 0-dim tensor; 0 where there is no gradient). Options as
--- get_total_norm's; foreach is accepted and means nothing here: lists are always
--- worked on in one call. With a GradScaler: after unscale_(). Does not wait for
--- the device, unless error_if_nonfinite; that leaves the gradients as they were.
+-- norm before (a 0-dim tensor, on the first gradient's device where they lie on
+-- several; 0 where there is no gradient). Options as get_total_norm's; foreach is
+-- accepted and means nothing here: lists are always worked on in one call. With a
+-- GradScaler: after unscale_(). Does not wait for the device, unless
+-- error_if_nonfinite; that leaves the gradients as they were.
 function utils.clip_grad_norm_(parameters, max_norm, opts)
   local o = options.read("clip_grad_norm_", opts, NORM)
   check_limit("clip_grad_norm_", "max_norm", max_norm)
   local list = as_list("clip_grad_norm_", parameters)
   warn_scaled("clip_grad_norm_", list)
   local norm = norm_of("clip_grad_norm_", list, o, true)
-  core.clip_norm_(list, max_norm, norm, true)
+  clip(list, max_norm, norm)
   return norm
 end
 
@@ -103,7 +142,7 @@ function utils.clip_grad_value_(parameters, clip_value, opts)
   check_limit("clip_grad_value_", "clip_value", clip_value)
   local list = as_list("clip_grad_value_", parameters)
   warn_scaled("clip_grad_value_", list)
-  core.clamp_all_(list, clip_value, true)
+  for _, part in ipairs(by_device(list, true)) do core.clamp_all_(part, clip_value, true) end
 end
 
 -- ---- parameters as one vector ----

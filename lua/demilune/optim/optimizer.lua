@@ -89,9 +89,25 @@ function Optimizer:zero_grad()
   end
 end
 
+-- The group; or, where its parameters lie on several devices, one for each of these that
+-- shows all else of it.
+local function parts_of(group)
+  if core.on_one_device(group.params) then return {group} end
+  local parts, on = {}, {}
+  for _, p in ipairs(group.params) do
+    local part = on[p.device]
+    if not part then
+      part = setmetatable({params = {}}, {__index = group, __newindex = group})
+      on[p.device], parts[#parts + 1] = part, part
+    end
+    part.params[#part.params + 1] = p
+  end
+  return parts
+end
+
 -- One update. closure, if given, computes the loss (with gradients), which is
--- returned. found_inf: a float32 scalar; not 0: nothing is changed. Groups may lie
--- on different devices, the parameters of one group on one.
+-- returned. found_inf: a float32 scalar; not 0: nothing is changed. Parameters may lie
+-- on different devices, those of one group too.
 function Optimizer:step(closure, found_inf)
   core.warn_autocast "step"
   local loss
@@ -100,8 +116,10 @@ function Optimizer:step(closure, found_inf)
     loss = closure()
   end
   for _, group in ipairs(self.param_groups) do
-    local p = group.params[1]
-    self:update(group, found_inf and p and found_inf:to(p.device))
+    for _, part in ipairs(parts_of(group)) do
+      local p = part.params[1]
+      self:update(part, found_inf and p and found_inf:to(p.device))
+    end
   end
   self.steps = (self.steps or 0) + 1
   return loss

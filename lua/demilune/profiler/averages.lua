@@ -6,8 +6,9 @@ local options = require "demilune.options"
 local averages = {}
 
 -- An array of entries: {key =, count =, cpu_time_total =, self_cpu_time_total =,
--- cpu_time =, cpu_memory_usage =, self_cpu_memory_usage =, device_memory_usage =,
--- flops =, ...}, times in microseconds. memory: bytes were recorded.
+-- cpu_time =, device_time_total =, self_device_time_total =, device_time =,
+-- cpu_memory_usage =, self_cpu_memory_usage =, device_memory_usage =, flops =, ...},
+-- times in microseconds. memory: bytes were recorded.
 local List = {__name = "demilune.EventList"}
 List.__index = List
 averages.List = List
@@ -110,7 +111,7 @@ local function any(entries, test)
 end
 
 -- What stands in the columns: {title =, width =, text = function(entry)}.
-local function columns_of(entries, memory, total, o)
+local function columns_of(entries, memory, total, device_total, o)
   local columns = {}
   local function add(title, text, width, left)
     columns[#columns + 1] = {title = title, text = text, width = width or WIDTH, left = left}
@@ -122,6 +123,12 @@ local function columns_of(entries, memory, total, o)
   add("CPU total %", function(e) return share_text(e.cpu_time_total, total) end)
   add("CPU total", function(e) return time_text(e.cpu_time_total) end)
   add("CPU time avg", function(e) return time_text(e.cpu_time) end)
+  if device_total > 0 then
+    add("Self CUDA", function(e) return time_text(e.self_device_time_total) end)
+    add("Self CUDA %", function(e) return share_text(e.self_device_time_total, device_total) end)
+    add("CUDA total", function(e) return time_text(e.device_time_total) end)
+    add("CUDA time avg", function(e) return time_text(e.device_time) end, 13)
+  end
   if memory then
     add("CPU Mem", function(e) return memory_text(e.cpu_memory_usage) end)
     add("Self CPU Mem", function(e) return memory_text(e.self_cpu_memory_usage) end)
@@ -181,15 +188,18 @@ local TABLE = {sort_by = options.NONE, row_limit = 100, header = options.NONE,
 -- list:table{sort_by =, row_limit = 100, header =, max_name_column_width = 55,
 -- top_level_events_only = false, ...} -> text; "" where there are no events.
 -- sort_by: "self_cpu_time_total", "cpu_time_total", "cpu_time", "count",
--- "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest first; cuda times
--- are known and all 0. row_limit -1: all rows. Raises on an unknown key.
+-- "cuda_time_total", "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest
+-- first. row_limit -1: all rows. Raises on an unknown key.
 function List:table(opts)
   local o = options.read("table", opts, TABLE)
   local entries = sorted(self, o.sort_by)
   if #entries == 0 then return "" end
-  local total = 0
-  for _, e in ipairs(entries) do total = total + e.self_cpu_time_total end
-  local columns = columns_of(entries, self.memory, total, o)
+  local total, device_total = 0, 0
+  for _, e in ipairs(entries) do
+    total = total + e.self_cpu_time_total
+    device_total = device_total + e.self_device_time_total
+  end
+  local columns = columns_of(entries, self.memory, total, device_total, o)
   local rules, length = {}, -2
   for i, column in ipairs(columns) do
     rules[i] = ("-"):rep(column.width)
@@ -215,6 +225,9 @@ function List:table(opts)
   end
   lines[#lines + 1] = rule
   lines[#lines + 1] = "Self CPU time total: " .. time_text(total)
+  if device_total > 0 then
+    lines[#lines + 1] = "Self CUDA time total: " .. time_text(device_total)
+  end
   return table.concat(lines, "\n") .. "\n"
 end
 
@@ -222,7 +235,6 @@ function List:__tostring() return self:table() end
 
 -- ---- entries ----
 
--- The times of other devices than the CPU are not recorded: they are 0.
 function averages.entry(key)
   return {
     key = key, count = 0, flops = 0, cpu_time = 0, cpu_time_total = 0, self_cpu_time_total = 0,
@@ -232,13 +244,15 @@ function averages.entry(key)
 end
 
 local SUMS = {"cpu_time_total", "self_cpu_time_total", "cpu_memory_usage",
-  "self_cpu_memory_usage", "device_memory_usage", "self_device_memory_usage", "flops"}
+  "self_cpu_memory_usage", "device_time_total", "self_device_time_total",
+  "device_memory_usage", "self_device_memory_usage", "flops"}
 
 -- Adds one event's numbers.
 function averages.add(entry, event)
   entry.count = entry.count + 1
   for _, name in ipairs(SUMS) do entry[name] = entry[name] + event[name] end
   entry.cpu_time = entry.cpu_time_total / entry.count
+  entry.device_time = entry.device_time_total / entry.count
   entry.top_level = entry.top_level or event.top_level
 end
 

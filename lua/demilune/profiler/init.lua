@@ -37,8 +37,8 @@ function Profile:start()
   return self
 end
 
--- Raises where memory ran out and recording ended early; what was recorded until
--- then is kept.
+-- Waits for the devices whose times are read. Raises where memory ran out and recording
+-- ended early; what was recorded until then is kept.
 function Profile:stop()
   self.recording = false
   core.profile_stop(self.recorder)
@@ -75,8 +75,9 @@ local function count(self) return core.profile_count(self.recorder) end
 
 -- prof:events() -> an array of the events that have ended, by their beginning:
 -- {name =, start =, stop = (microseconds), cpu_time_total =, self_cpu_time_total =,
--- cpu_memory_usage =, self_cpu_memory_usage =, device_memory_usage =,
--- self_device_memory_usage = (all other devices), flops =, cpu_parent = (an event),
+-- cpu_memory_usage =, self_cpu_memory_usage =, device_time_total =,
+-- self_device_time_total =, device_memory_usage =, self_device_memory_usage = (all other
+-- devices; times once the profile has stopped), flops =, cpu_parent = (an event),
 -- input_shapes = "{{2, 3}, {3, 4}}", stack = {"file:line", ...}, thread = (a number
 -- for each coroutine), is_op = (or a range of the program)}; has :table{} too.
 function Profile:events()
@@ -84,7 +85,8 @@ function Profile:events()
   local by_number, threads, n_threads = {}, {}, 0
   for i = 1, count(self) do
     local name, start, stop, total, self_total, bytes, self_bytes, flops, parent, thread,
-      is_op, shapes, stack, device_bytes, self_device_bytes = core.profile_event(self.recorder, i)
+      is_op, shapes, stack, device_bytes, self_device_bytes, device_time, self_device_time =
+      core.profile_event(self.recorder, i)
     if name then
       if not threads[thread] then
         n_threads = n_threads + 1
@@ -95,6 +97,8 @@ function Profile:events()
       e.cpu_time, e.cpu_time_total, e.self_cpu_time_total = total, total, self_total
       e.cpu_memory_usage, e.self_cpu_memory_usage, e.flops = bytes, self_bytes, flops
       e.device_memory_usage, e.self_device_memory_usage = device_bytes, self_device_bytes
+      e.device_time, e.device_time_total = device_time, device_time
+      e.self_device_time_total = self_device_time
       e.cpu_parent, e.thread = by_number[parent], threads[thread]
       e.top_level = e.cpu_parent == nil
       e.input_shapes, e.stack = shapes, lines_of(stack, math.huge)
@@ -114,7 +118,8 @@ function Profile:key_averages(opts)
   local groups, ended = {}, {}
   for i = 1, count(self) do
     local name, _, _, total, self_total, bytes, self_bytes, flops, parent, _, _, shapes, stack,
-      device_bytes, self_device_bytes = core.profile_event(self.recorder, i)
+      device_bytes, self_device_bytes, device_time, self_device_time =
+      core.profile_event(self.recorder, i)
     if name then
       ended[i] = true
       local lines = o.group_by_stack_n > 0 and lines_of(stack, o.group_by_stack_n) or nil
@@ -129,10 +134,38 @@ function Profile:key_averages(opts)
       averages.add(entry, {cpu_time_total = total, self_cpu_time_total = self_total,
         cpu_memory_usage = bytes, self_cpu_memory_usage = self_bytes, flops = flops,
         device_memory_usage = device_bytes, self_device_memory_usage = self_device_bytes,
+        device_time_total = device_time, self_device_time_total = self_device_time,
         top_level = not ended[parent]})
     end
   end
   return list
+end
+
+-- The stretches of work on devices, as events of a second process with a row for each
+-- device; both processes by the host's clock.
+local function add_device_rows(self, parts)
+  local rows, n = {}, 0
+  local i, number, device, start, length = 0, nil, nil, nil, nil
+  local function next_span()
+    i = i + 1
+    number, device, start, length = core.profile_span(self.recorder, i)
+    return number
+  end
+  while next_span() do
+    if not rows[device] then
+      n = n + 1
+      rows[device] = n
+      parts[#parts + 1] = ('{"ph": "M", "name": "thread_name", "pid": 2, "tid": %d, '
+        .. '"args": {"name": "%s"}}'):format(n, device)
+    end
+    parts[#parts + 1] = ('{"ph": "X", "cat": "kernel", "name": %s, "pid": 2, "tid": %d, '
+      .. '"ts": %.3f, "dur": %.3f, "args": {}}'):format(
+        core.json_encode((core.profile_event(self.recorder, number))), rows[device], start, length)
+  end
+  if n > 0 then
+    parts[#parts + 1] =
+      '{"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "CUDA"}}'
+  end
 end
 
 -- Writes the events as a trace that chrome://tracing and ui.perfetto.dev open.
@@ -154,6 +187,7 @@ function Profile:export_chrome_trace(path)
     parts[#parts + 1] = form:format(e.is_op and "cpu_op" or "user_annotation",
       core.json_encode(e.name), e.thread, e.start, e.cpu_time_total, core.json_encode(args))
   end
+  add_device_rows(self, parts)
   local done
   done, text = file:write('{"displayTimeUnit": "ms", "traceEvents": [\n',
     table.concat(parts, ",\n"), "\n]}\n")
@@ -170,9 +204,9 @@ end
 local PROFILE = {activities = options.NONE, profile_memory = false, record_shapes = false,
   with_stack = false, with_flops = false}
 
--- Does the profile record what happens on the CPU?
-local function records_cpu(activities)
-  if activities == nil then return true end
+-- Does the profile record at all, and devices' times?
+local function recorded(activities)
+  if activities == nil then return true, true end
   if type(activities) ~= "table" or #activities == 0 then
     caller.raise("profile: activities is %s, wanted an array of \"cpu\" and \"cuda\"",
       type(activities) == "table" and "empty" or "a " .. type(activities))
@@ -186,25 +220,27 @@ local function records_cpu(activities)
   end
   if wanted.cuda and not require("demilune.cuda").is_available() then
     caller.warn("profile: there is no CUDA device; the activity \"cuda\" is dropped")
+    wanted.cuda = nil
   end
-  return wanted.cpu or false
+  return wanted.cpu or wanted.cuda or false, wanted.cuda or false
 end
 
--- profile{activities = {"cpu"}, profile_memory =, record_shapes =, with_stack =,
+-- profile{activities = {"cpu", "cuda"}, profile_memory =, record_shapes =, with_stack =,
 -- with_flops =} records until it is closed, or stopped by :stop(); :start() goes
 -- on. profile(opts, fn) returns what fn(prof) returns; profile(opts):wrap(fn) is
 -- fn, recorded at each call. Memory is what was allocated less what was freed;
 -- with_stack notes the program's lines (a microsecond or two an event); FLOPs are
--- counted for products and convolutions. Profiles may lie within each other; one
--- that is forgotten stops when it is collected.
+-- counted for products and convolutions. "cuda" takes the times of CUDA devices around
+-- what each op queues there, and reads them at the stop, which waits. Profiles may lie
+-- within each other; one that is forgotten stops when it is collected.
 function profiler.profile(opts, fn)
   local settings = options.read("profile", opts, PROFILE)
   if fn ~= nil then check_function("profile", fn) end
-  local cpu = records_cpu(settings.activities)
+  local records, devices = recorded(settings.activities)
   local prof = setmetatable({settings = settings, recorder = core.profile_new(
     settings.profile_memory, settings.record_shapes, settings.with_flops,
-    settings.with_stack)}, Profile)
-  if not cpu then prof.start = function(self) return self end end
+    settings.with_stack, devices)}, Profile)
+  if not records then prof.start = function(self) return self end end
   prof:start()
   if fn == nil then return prof end
   return inside(prof, fn, prof)
