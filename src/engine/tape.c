@@ -232,7 +232,7 @@ dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
 
 dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   const dm_OpInfo *op = c->op;
-  const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
+  const int64_t attr_bytes = op->signature->attr_bytes;
   const uint32_t outputs = O0 | O1 | O2;
   const bool inputs = op->save & ~outputs;
   dm_Node *n = node_new(op, c->n_in, c->in, c->n_out, c->out, inputs ? c->n_in : 0,
