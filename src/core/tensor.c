@@ -20,7 +20,7 @@ typedef struct Inline {
 enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
 
 static void storage_unref(dm_Storage *s) {
-  if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!s || !dm_let_go(&s->refs)) return;
   const dm_DeviceOps *ops = dm_device_ops(s->device);
   if (s->release) s->release(s->release_ctx);
   if (s->inlined) {
@@ -226,7 +226,7 @@ dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
 void dm_tensor_unref(dm_Tensor **tp) {
   dm_Tensor *t = *tp;
   *tp = NULL;
-  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!t || !dm_let_go(&t->refs)) return;
   if (t->node || t->hooks) dm_tensor_drop_history(t);
   if (t->grad) dm_tensor_unref(&t->grad);
   if (t->base) dm_tensor_unref(&t->base);
