@@ -148,8 +148,8 @@ static dm_status check_layer(const dm_Call *c, Kind kind, Cell *cell) {
     const char *other = dm_dtype_name((dm_DType)c->in[i]->dtype);
     return dm_fail(
         DM_EARG, "%s: x is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or autocast",
-        c->op->name, dm_dtype_name((dm_DType)t->dtype), c->op->signature->tensor[i],
-        other, other);
+        c->op->name, dm_dtype_name((dm_DType)t->dtype), c->op->signature->tensor[i], other,
+        other);
   }
   return DM_OK;
 }
