@@ -106,7 +106,7 @@ DM_CUDA_KERNEL(unary_cuda) {
   dm_Tensor *out = c->out[0];
   const dm_DType dtype = (dm_DType)out->dtype;
   double pq[2];
-  dm_unary_params(dm_op_signature(c->op), c->attr, pq);
+  dm_unary_params(c->op->signature, c->attr, pq);
   if (!dm_is_float(dtype)) return whole(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
 #define UNARY(NAME, ...) \

@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int n_passed, n_failed;
 
@@ -816,11 +818,30 @@ static void check_loops(void) {
   check_draws(&dm_loops_plain, fast);
 }
 
+/* A child of fork() has the caller's thread only: the pool starts anew there. */
+static void check_fork(void) {
+  static unsigned char seen[1000];
+  Cover c = {1000, 10, seen, false, true};
+  dm_set_num_threads(3);
+  dm_parallel_for(c.n, c.grain, cover_range, &c);
+  const pid_t child = fork();
+  if (child == 0) {
+    memset(seen, 0, sizeof seen);
+    alarm(20);
+    dm_parallel_for(c.n, c.grain, cover_range, &c);
+    _exit(memchr(seen, 0, sizeof seen) != NULL);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  check(child > 0 && status == 0, "threads: work in a child of fork()");
+}
+
 int main(void) {
   check_vec();
   check_loops();
   check_threads();
   check_kernels();
+  check_fork();
   check_gemm();
   check_conv();
   check_no_memory();

@@ -216,3 +216,36 @@ describe("for people", function()
     assert.is_true(free > 0 and free <= total)
   end)
 end)
+
+-- Pages that the process has touched for the first time, so far.
+local function faults()
+  local file = assert(io.open "/proc/self/stat")
+  local fields = {}
+  for word in file:read "a":match "%)(.*)":gmatch "%S+" do fields[#fields + 1] = word end
+  file:close()
+  return tonumber(fields[8])
+end
+
+describe("the allocator", function()
+  it("has a training step reuse its memory: no page is touched for the first time #slow", function()
+    if DEVICE ~= "cpu" then return pending "of the CPU's memory" end
+    local nn = dm.nn
+    local model = nn.Sequential{nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)}
+    local optimizer = dm.optim.Adam(model:parameters(), {lr = 1e-3})
+    local x = dm.randn(256, 256) -- 65 pages, the hidden layer 128
+    local function step()
+      optimizer:zero_grad()
+      nn.functional.mse_loss(model(x), x):backward()
+      optimizer:step()
+      collectgarbage()
+    end
+    for _ = 1, 5 do step() end
+    local before = faults()
+    for _ = 1, 5 do step() end
+    assert.is_true(faults() - before < 60, faults() - before .. " pages")
+    before = faults()
+    dm.empty_cache()
+    step()
+    assert.is_true(faults() - before > 100, "nothing was given back")
+  end)
+end)

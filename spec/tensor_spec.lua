@@ -307,3 +307,13 @@ describe("random numbers", function()
     assert.is_true(draws[1]:equal(draws[2]))
   end)
 end)
+
+describe("a list of many tensors", function()
+  it("is joined, whatever its length", function()
+    for _, n in ipairs{1, 16, 17, 100} do
+      local parts = {}
+      for i = 1, n do parts[i] = dm.full({1}, i) end
+      assert.equal(n * (n + 1) // 2, dm.cat(parts, 1):sum():item())
+    end
+  end)
+end)

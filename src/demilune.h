@@ -115,7 +115,9 @@ DM_API dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds
 /* ---- the rest ---- */
 
 DM_API void dm_manual_seed(uint64_t seed);
-DM_API void dm_set_num_threads(int n); /* n < 1: one per core */
+/* n < 1: as at the start, by DEMILUNE_NUM_THREADS, or OMP_NUM_THREADS, or one for each
+   core that the process may use. */
+DM_API void dm_set_num_threads(int n);
 DM_API int dm_get_num_threads(void);
 
 /* ---- with Lua: in the library demilune_lua ---- */

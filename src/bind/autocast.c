@@ -167,7 +167,7 @@ static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
                   "fp32_set_opt_dtype, promote, unlisted or banned",
                   word, op->name);
   }
-  if (classes[k] == F32OUT && dm_op_signature(op)->dtype_attr < 0)
+  if (classes[k] == F32OUT && op->signature->dtype_attr < 0)
     dm_raise_text(L, "autocast: %s has no option dtype for fp32_set_opt_dtype; hint: \"fp32\"",
                   op->name);
   return classes[k];

@@ -55,10 +55,11 @@ static inline State *dm_enter(lua_State *L) {
   return S;
 }
 
+/* The box at i, or NULL. A light userdata has length 0, so that nothing is read
+   through one. */
 static inline Box *dm_box(lua_State *L, int i) {
-  if (lua_type(L, i) != LUA_TUSERDATA || lua_rawlen(L, i) != sizeof(Box)) return NULL;
   Box *b = lua_touserdata(L, i);
-  return b->magic == &dm_box_magic ? b : NULL;
+  return b && lua_rawlen(L, i) == sizeof *b && b->magic == &dm_box_magic ? b : NULL;
 }
 static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
   const Box *b = dm_box(L, i);
@@ -137,7 +138,9 @@ bool dm_option_bool(lua_State *L, int i, const char *key, bool def);
 /* The nearest of n names to word, or NULL when none is near. */
 const char *dm_nearest(const char *word, int n, const char *const *names);
 
-int dm_op_closure(lua_State *L); /* upvalues: state, meta, op id, in place? */
+int dm_op_closure(lua_State *L);
+/* Pushes f, which is dm_op_closure or ends in it, for that form of the op. */
+void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace);
 int dm_index_get(lua_State *L);
 int dm_index_set(lua_State *L);
 int dm_tensor_tostring(lua_State *L);

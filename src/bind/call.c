@@ -11,7 +11,8 @@
 #include "bind/bind.h"
 #include "engine/replay.h"
 
-enum { UP_OP = 3, UP_INPLACE = 4, LOCAL_IN = 16 };
+/* A closure's third upvalue: 2 * op id, 1 more for the form that works in place. */
+enum { UP_FORM = 3, LOCAL_IN = 16 };
 
 /* The stack of a call: the arguments 1 .. top, then the boxes of its outputs.
    They are made first: when Lua runs out of memory there is nothing to lose. */
@@ -22,9 +23,10 @@ typedef struct Args {
   const dm_Signature *g;
   dm_Tensor *in[DM_MAX_IN];
   dm_Tensor *temp[DM_MAX_IN]; /* numbers made into tensors; freed after the call */
-  int n_tensor, n_temp, next_attr;
+  int id, n_tensor, n_temp, next_attr;
   int top;
   bool inplace;
+  Box *box[DM_MAX_OUT]; /* of the outputs */
   uint32_t attr_given;
   int requires_grad;
   dm_Generator *generator; /* the call's own, or NULL */
@@ -286,15 +288,25 @@ static const dm_AttrSpec *next_attr(Args *a) {
 static void read_positional(Args *a, int first, int last) {
   lua_State *L = a->L;
   for (int i = first; i <= last;) {
-    const int type = lua_type(L, i);
     const int slot = a->n_tensor;
-    dm_Tensor *t = slot < a->g->n_tensor ? read_tensor(a, i) : NULL;
-    const bool number = type == LUA_TNUMBER || type == LUA_TBOOLEAN;
-    if (!t && slot < a->g->n_tensor && number && a->g->number_ok[slot]) t = number_tensor(a, i);
-    if (t || (type == LUA_TNIL && slot >= a->g->n_required && slot < a->g->n_tensor)) {
+    const bool wants_tensor = slot < a->g->n_tensor;
+    dm_Tensor *t = wants_tensor ? read_tensor(a, i) : NULL;
+    if (DM_LIKELY(t != NULL)) {
       a->in[a->n_tensor++] = t;
       i++;
       continue;
+    }
+    const int type = lua_type(L, i);
+    const bool number = type == LUA_TNUMBER || type == LUA_TBOOLEAN;
+    if (wants_tensor && number && a->g->number_ok[slot]) t = number_tensor(a, i);
+    if (t || (type == LUA_TNIL && slot >= a->g->n_required && wants_tensor)) {
+      a->in[a->n_tensor++] = t;
+      i++;
+      continue;
+    }
+    if (i == a->top && is_options(L, i)) {
+      read_options(a, i);
+      return;
     }
     const dm_AttrSpec *s = next_attr(a);
     if (i == last && is_empty_table(L, i) && !(s && is_list(s))) break; /* no options */
@@ -316,36 +328,43 @@ static void read_positional(Args *a, int first, int last) {
 
 static void check_complete(Args *a) {
   for (int k = 0; k < a->g->n_required && !a->g->list; k++) {
-    if (k < a->n_tensor && a->in[k]) continue;
+    if (DM_LIKELY(a->in[k] != NULL)) continue;
     free_temps(a);
     dm_raise_text(a->L, "%s: tensor '%s' is missing", a->op->name, a->g->tensor[k]);
   }
-  for (int k = 0; k < a->g->n_attr; k++)
-    if (a->g->attr[k].required && !(a->attr_given >> k & 1)) {
-      free_temps(a);
-      dm_raise_text(a->L, "%s: '%s' is missing", a->op->name, a->g->attr[k].name);
-    }
+  const uint32_t lacking = a->g->required & ~a->attr_given;
+  if (DM_LIKELY(!lacking)) return;
+  free_temps(a);
+  dm_raise_text(a->L, "%s: '%s' is missing", a->op->name,
+                a->g->attr[__builtin_ctz(lacking)].name);
+}
+
+/* The argument that holds t, which is one of the inputs; 0: none, it lies in a table. */
+static int argument_of(const Args *a, const dm_Tensor *t) {
+  for (int i = 1; i <= a->top; i++)
+    if (dm_to_tensor(a->L, i) == t) return i;
+  return 0;
 }
 
 /* Puts output k into its box; an input that comes back is the same Lua value. */
-static void give_result(Args *a, State *S, int k, dm_Tensor *out) {
-  lua_State *L = a->L;
-  const int box = a->top + 1 + k;
-  for (int i = 1; i <= a->top; i++) {
-    if (dm_to_tensor(L, i) != out) continue;
-    lua_pushvalue(L, i);
-    lua_replace(L, box);
-    dm_tensor_unref(&out);
+static void give_result(Args *a, State *S, int k, int n_in, dm_Tensor *const *in,
+                        dm_Tensor *out) {
+  int same = 0;
+  for (int i = 0; i < n_in && !same; i++)
+    if (DM_UNLIKELY(in[i] == out)) same = argument_of(a, out);
+  if (DM_LIKELY(!same)) {
+    dm_box_fill(a->L, S, a->box[k], out);
     return;
   }
-  dm_box_fill(L, S, dm_box(L, box), out);
+  lua_pushvalue(a->L, same);
+  lua_replace(a->L, a->top + 1 + k);
+  dm_tensor_unref(&out);
 }
 
 static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                              int *n_out) {
-  const int id = (int)dm_op_id(a->op);
-  return a->inplace ? dm_call_inplace(id, n_in, in, a->attr)
-                    : dm_call_n(id, n_in, in, a->attr, out, n_out);
+  return a->inplace ? dm_call_inplace(a->id, n_in, in, a->attr)
+                    : dm_call_n(a->id, n_in, in, a->attr, out, n_out);
 }
 
 /* Likewise, with the call's own generator where it names one. */
@@ -371,7 +390,8 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
     return dm_raise_text(L, "%s_: argument 1: tensor expected, got %s", a->op->name,
                          luaL_typename(L, 1));
   }
-  dm_Generator *const draws = a->generator ? a->generator : &S->generator, before = *draws;
+  dm_Generator *const draws = a->generator ? a->generator : &S->generator;
+  const dm_Generator before = *draws;
   const int mark = dm_replay_mark();
   dm_status st = call_drawing(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
@@ -390,8 +410,8 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
     lua_settop(L, 1);
     return 1;
   }
-  for (int i = 0; i < n_out; i++) give_result(a, S, i, out[i]);
-  lua_settop(L, a->top + n_out);
+  for (int i = 0; i < n_out; i++) give_result(a, S, i, n_in, in, out[i]);
+  lua_settop(L, a->top + n_out); /* a long list's array lies above the boxes */
   return n_out;
 }
 
@@ -421,12 +441,9 @@ static int call_list(Args *a, State *S) {
                            luaL_typename(L, table ? -1 : first + k));
     if (table) lua_pop(L, 1); /* the table keeps it */
   }
-  const int after = table ? first + 1 : first + n;
-  const bool opts = after <= top && is_options(L, top);
   a->n_tensor = a->g->n_tensor;
   if (first > 1) read_positional(a, 1, first - 1);
-  read_positional(a, after, opts ? top - 1 : top);
-  if (opts) read_options(a, top);
+  read_positional(a, table ? first + 1 : first + n, top);
   check_complete(a);
   return finish(a, S, n, in);
 }
@@ -472,26 +489,31 @@ static void supply_low(lua_State *L) {
 
 int dm_op_closure(lua_State *L) {
   State *S = dm_enter(L);
-  const int id = overload(L, (int)lua_tointeger(L, lua_upvalueindex(UP_OP)));
+  const uintptr_t form = (uintptr_t)lua_touserdata(L, lua_upvalueindex(UP_FORM));
   Args a;
   a.L = L;
-  a.op = &dm_ops[id];
-  a.g = dm_op_signature(a.op);
+  a.id = overload(L, (int)(form / 2));
+  a.inplace = form % 2;
+  a.op = &dm_ops[a.id];
+  a.g = a.op->signature;
   a.n_tensor = a.n_temp = a.next_attr = a.requires_grad = 0;
   a.attr_given = 0;
   a.generator = NULL;
   if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
-  a.inplace = lua_toboolean(L, lua_upvalueindex(UP_INPLACE));
-  if (id == DM_OP_randint) supply_low(L);
-  const int top = a.top = lua_gettop(L);
-  luaL_checkstack(L, DM_MAX_OUT + 6, NULL);
-  for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++) dm_push_box(L, S);
+  if (a.id == DM_OP_randint) supply_low(L);
+  a.top = lua_gettop(L);
+  for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++) a.box[k] = dm_push_box(L, S);
   if (a.g->list) return call_list(&a, S);
   for (int k = 0; k < a.g->n_tensor; k++) a.in[k] = NULL;
-  const bool opts = top > 0 && lua_istable(L, top) && is_options(L, top);
-  read_positional(&a, 1, opts ? top - 1 : top);
-  if (opts) read_options(&a, top);
+  read_positional(&a, 1, a.top);
   check_complete(&a);
-  if (id == DM_OP_full) infer_full(&a, top);
+  if (a.id == DM_OP_full) infer_full(&a, a.top);
   return finish(&a, S, a.g->n_tensor, a.in);
+}
+
+void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace) {
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  lua_pushlightuserdata(L, (void *)(2 * (uintptr_t)id + inplace));
+  lua_pushcclosure(L, f, 3);
 }

@@ -216,7 +216,7 @@ static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
 }
 
 static void push_row(lua_State *L, const dm_OpInfo *op) {
-  const dm_Signature *g = dm_op_signature(op);
+  const dm_Signature *g = op->signature;
   lua_createtable(L, 0, 14);
 #define STR(KEY, V) (lua_pushstring(L, V), lua_setfield(L, -2, KEY))
 #define BOOL(KEY, V) (lua_pushboolean(L, V), lua_setfield(L, -2, KEY))

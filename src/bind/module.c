@@ -36,11 +36,7 @@ static State *push_state(lua_State *L) {
 }
 
 static void push_op(lua_State *L, State *S, int id, bool inplace) {
-  lua_pushlightuserdata(L, S);
-  luaL_getmetatable(L, "demilune.Tensor");
-  lua_pushinteger(L, id);
-  lua_pushboolean(L, inplace);
-  lua_pushcclosure(L, dm_op_closure, 4);
+  dm_push_form(L, S, dm_op_closure, id, inplace);
 }
 
 /* Every row as a function of the module (at `module`), and as a method when it
@@ -49,7 +45,7 @@ static void register_ops(lua_State *L, State *S, int module, int methods) {
   for (int id = 0; id < DM_N_OP; id++) {
     const dm_OpInfo *op = &dm_ops[id];
     if (op->flags & F_HIDDEN) continue;
-    const bool method = !(op->flags & F_CREATE) && !dm_op_signature(op)->list;
+    const bool method = !(op->flags & F_CREATE) && !op->signature->list;
     if (!(op->flags & F_ONLY_INPLACE)) {
       push_op(L, S, id, false);
       if (method) {
@@ -99,16 +95,6 @@ static int floor_divide(lua_State *L) {
   return dm_op_closure(L);
 }
 
-static void register_special(lua_State *L, State *S, const char *event, lua_CFunction f,
-                             int id) {
-  lua_pushlightuserdata(L, S);
-  luaL_getmetatable(L, "demilune.Tensor");
-  lua_pushinteger(L, id);
-  lua_pushboolean(L, false);
-  lua_pushcclosure(L, f, 4);
-  lua_setfield(L, -2, event);
-}
-
 /* The metatable is on top, the table of methods at `methods`. */
 static void fill_metatable(lua_State *L, State *S, int methods) {
   for (const luaL_Reg *r = dm_tensor_metamethods; r->name; r++) {
@@ -122,8 +108,10 @@ static void fill_metatable(lua_State *L, State *S, int methods) {
     push_op(L, S, operators[i].op, false);
     lua_setfield(L, -2, operators[i].event);
   }
-  register_special(L, S, "__unm", unary_minus, DM_OP_neg);
-  register_special(L, S, "__idiv", floor_divide, DM_OP_div);
+  dm_push_form(L, S, unary_minus, DM_OP_neg, false);
+  lua_setfield(L, -2, "__unm");
+  dm_push_form(L, S, floor_divide, DM_OP_div, false);
+  lua_setfield(L, -2, "__idiv");
 }
 
 int luaopen_demilune_core(lua_State *L) {

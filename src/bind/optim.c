@@ -184,6 +184,18 @@ static int on_one_device(lua_State *L) {
   return 1;
 }
 
+/* drop_grads(params) */
+static int drop_grads(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    dm_tensor_unref(&dm_check_tensor(L, -1)->grad);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
 /* How many parameters the groups {params = } of the array at i have. */
 static int64_t count_params(lua_State *L, int i) {
   int64_t n = 0;
@@ -316,6 +328,7 @@ static int clamp_all(lua_State *L) {
 
 const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
                                        {"adam_step", adam_step},
+                                       {"drop_grads", drop_grads},
                                        {"amp_unscale_", amp_unscale},
                                        {"amp_note_", amp_note},
                                        {"amp_update_scale_", amp_update_scale},

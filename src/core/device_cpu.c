@@ -3,7 +3,7 @@
 
    A request is rounded up to 512 bytes (counted as "allocated"), then to its
    size class: 4 classes to a doubling, so at most a quarter is unused. Each
-   class has a list of free blocks. Blocks below SMALL are cut from segments of
+   class has a list of free blocks. Blocks below 256 KiB are cut from segments of
    1 MiB; larger ones are mapped one by one, on huge pages when the kernel likes.
    Free large blocks, and segments with no block in use, go back to the system on
    empty_cache or when memory ends.
@@ -12,6 +12,8 @@
 #include "core/device.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,14 +21,29 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-enum { GRAIN = 512, SMALL = 256 << 10, SEGMENT = 1 << 20, N_CLASS = 160 };
+enum { GRAIN = 512, SEGMENT = 1 << 20, N_CLASS = 160 };
+enum { SMALL_CLASS = 36 };     /* the first that is mapped by itself: 256 KiB */
 enum { SMALL_POOL = 1 << 20 }; /* the largest block of the small pool, as in PyTorch */
 
 typedef struct Block {
   struct Block *next;
 } Block;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Held for some twenty instructions at every block, and for a system call when
+   memory comes or goes: a flag costs a third of a mutex. */
+static atomic_flag taken = ATOMIC_FLAG_INIT;
+
+static void unlock(void) { atomic_flag_clear_explicit(&taken, memory_order_release); }
+static inline void lock(void) {
+  while (DM_UNLIKELY(atomic_flag_test_and_set_explicit(&taken, memory_order_acquire)))
+    sched_yield();
+}
+
+/* A child of fork() finds the lists whole, whatever other threads were doing. */
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(lock, unlock, unlock);
+}
+
 static Block *free_blocks[N_CLASS];
 /* The head of a segment, which starts at a multiple of its size. */
 typedef struct Segment {
@@ -49,8 +66,9 @@ static int64_t num_alloc_retries, num_ooms;
 static int64_t class_bytes(int k) { return ((int64_t)GRAIN << (k / 4)) / 4 * (4 + k % 4); }
 
 static int class_of(int64_t n_bytes) {
+  if (DM_LIKELY(n_bytes <= GRAIN)) return 0;
   const uint64_t units = ((uint64_t)n_bytes + GRAIN - 1) / GRAIN;
-  int e = 63 - __builtin_clzll(units);
+  const int e = 63 - __builtin_clzll(units);
   int k = 4 * e;
   while (class_bytes(k) < n_bytes) k++;
   return k;
@@ -71,7 +89,7 @@ static inline void uncount(dm_MemCounter what, dm_MemPool pool, int64_t n) {
   counters[what].current[pool] -= n;
 }
 
-static int64_t rounded(int64_t n_bytes) { return (n_bytes + GRAIN - 1) / GRAIN * GRAIN; }
+static int64_t rounded(int64_t n_bytes) { return (n_bytes + GRAIN - 1) & -(int64_t)GRAIN; }
 
 static inline void count_in(dm_MemPool pool, int64_t n_bytes) {
   count(DM_MEM_ALLOCATION, pool, 1);
@@ -120,7 +138,7 @@ static Segment *segment_of(const void *p) {
   return (Segment *)((uintptr_t)p & ~(uintptr_t)(SEGMENT - 1));
 }
 
-static bool is_small(int k) { return class_bytes(k) < SMALL; }
+static bool is_small(int k) { return k < SMALL_CLASS; }
 
 /* Twice the size is mapped, and all but the aligned middle given back. */
 static Segment *map_segment(void) {
@@ -160,7 +178,7 @@ static void release_segments(void) {
 /* Gives what is cached and unused back to the system; the lock is held. */
 static void release_cached(void) {
   release_segments();
-  for (int k = class_of(SMALL); k < N_CLASS; k++) {
+  for (int k = SMALL_CLASS; k < N_CLASS; k++) {
     while (free_blocks[k]) {
       Block *b = free_blocks[k];
       free_blocks[k] = b->next;
@@ -171,7 +189,7 @@ static void release_cached(void) {
 }
 
 /* A block of class k that nobody has used yet; the lock is held. */
-static void *fresh_block(int k) {
+__attribute__((noinline)) static void *fresh_block(int k) {
   const int64_t n = class_bytes(k);
   if (!is_small(k)) {
     void *p = map_pages(n);
@@ -218,7 +236,7 @@ static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   DM_UNUSED(dev);
   const bool possible = n_bytes > 0 && n_bytes <= (int64_t)1 << 44 && !dm_alloc_should_fail();
   const int k = possible ? class_of(n_bytes) : 0;
-  pthread_mutex_lock(&lock);
+  lock();
   Block *b = possible ? free_blocks[k] : NULL;
   void *p = b;
   if (b) free_blocks[k] = b->next;
@@ -229,7 +247,7 @@ static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   } else {
     num_ooms++;
   }
-  pthread_mutex_unlock(&lock);
+  unlock();
   if (!p)
     return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
                    (double)n_bytes / 1048576.0, (double)cpu_allocated_bytes(dev) / 1048576.0);
@@ -241,12 +259,12 @@ static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   DM_UNUSED(dev);
   const int k = class_of(n_bytes);
   Block *b = p;
-  pthread_mutex_lock(&lock);
+  lock();
   b->next = free_blocks[k];
   free_blocks[k] = b;
   if (is_small(k)) segment_of(p)->live--;
   uncount_block(n_bytes);
-  pthread_mutex_unlock(&lock);
+  unlock();
 }
 
 static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
@@ -273,14 +291,14 @@ static int cpu_count(void) { return 1; }
 
 static void cpu_empty_cache(dm_Device dev) {
   DM_UNUSED(dev);
-  pthread_mutex_lock(&lock);
+  lock();
   release_cached();
-  pthread_mutex_unlock(&lock);
+  unlock();
 }
 
 static void cpu_stats(dm_Device dev, dm_MemStats *out) {
   DM_UNUSED(dev);
-  pthread_mutex_lock(&lock);
+  lock();
   *out = (dm_MemStats){.num_alloc_retries = num_alloc_retries, .num_ooms = num_ooms};
   for (int i = 0; i < DM_N_MEM; i++) {
     const Counter *c = &counters[i];
@@ -297,28 +315,28 @@ static void cpu_stats(dm_Device dev, dm_MemStats *out) {
     }
     all->peak = c->peak[DM_POOL_ALL];
   }
-  pthread_mutex_unlock(&lock);
+  unlock();
 }
 
 static void cpu_reset_peaks(dm_Device dev) {
   DM_UNUSED(dev);
-  pthread_mutex_lock(&lock);
+  lock();
   for (Counter *c = counters; c < counters + DM_N_MEM; c++) {
     memcpy(c->peak, c->current, sizeof c->current);
     c->peak[DM_POOL_ALL] = c->current[DM_POOL_SMALL] + c->current[DM_POOL_LARGE];
   }
-  pthread_mutex_unlock(&lock);
+  unlock();
 }
 
 static void cpu_reset_totals(dm_Device dev) {
   DM_UNUSED(dev);
-  pthread_mutex_lock(&lock);
+  lock();
   for (Counter *c = counters; c < counters + DM_N_MEM; c++) {
     memcpy(c->start, c->current, sizeof c->current);
     memset(c->allocated, 0, sizeof c->allocated);
   }
   num_alloc_retries = num_ooms = 0;
-  pthread_mutex_unlock(&lock);
+  unlock();
 }
 
 static const dm_DeviceOps cpu_ops = {.count = cpu_count,
@@ -367,9 +385,11 @@ int64_t dm_live_device_bytes(void) {
 }
 
 int64_t dm_live_bytes(void) {
-  int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0}) + dm_live_device_bytes();
+  int64_t sum = cpu_allocated_bytes((dm_Device){DM_CPU, 0});
   const dm_DeviceOps *cuda = device_ops[DM_CUDA];
-  for (int i = 0; DM_UNLIKELY(cuda && cuda->streams) && i < cuda->count(); i++)
+  if (DM_LIKELY(!cuda)) return sum;
+  sum += dm_live_device_bytes();
+  for (int i = 0; cuda->streams && i < cuda->count(); i++)
     sum += cuda->streams->pinned_bytes((dm_Device){DM_CUDA, (uint8_t)i});
   return sum;
 }

@@ -20,7 +20,7 @@ typedef struct Inline {
 enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
 
 static void storage_unref(dm_Storage *s) {
-  if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!s || !dm_let_go(&s->refs)) return;
   const dm_DeviceOps *ops = dm_device_ops(s->device);
   if (s->release) s->release(s->release_ctx);
   if (s->inlined) {
@@ -100,7 +100,7 @@ void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride) {
 }
 
 /* Fails on a rank or an element count that no tensor can have. */
-static dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
+static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
   if (ndim < 0 || ndim > DM_MAX_DIM)
     return dm_fail(DM_EARG, "a tensor has at most %d dims, %d asked for", DM_MAX_DIM, ndim);
   int64_t n = 1;
@@ -110,13 +110,24 @@ static dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
       return dm_fail(DM_EARG, "negative size %lld in shape %s", (long long)shape[d],
                      dm_shape_str(ndim, shape, (char[96]){0}));
     if (shape[d] == 0) empty = true;
-    else if (n > ((int64_t)1 << 58) / shape[d])
+    else if (__builtin_mul_overflow(n, shape[d], &n) || n > (int64_t)1 << 58)
       return dm_fail(DM_EMEM, "shape %s has more elements than memory has bytes",
                      dm_shape_str(ndim, shape, (char[96]){0}));
-    else n *= shape[d];
   }
   *numel = empty ? 0 : n;
   return DM_OK;
+}
+
+/* Gives t that shape, its elements side by side. */
+static inline void lay_out(dm_Tensor *t, int ndim, const int64_t *shape, int64_t numel) {
+  t->ndim = (uint8_t)ndim;
+  t->numel = numel;
+  int64_t s = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    t->shape[d] = shape[d];
+    t->stride[d] = s;
+    s *= dm_max_i64(shape[d], 1);
+  }
 }
 
 dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Device dev,
@@ -137,10 +148,7 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
     }
   }
   t->dtype = (uint8_t)dtype;
-  t->ndim = (uint8_t)ndim;
-  t->numel = numel;
-  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
-  dm_contiguous_strides(ndim, shape, t->stride);
+  lay_out(t, ndim, shape, numel);
   *out = t;
   return DM_OK;
 }
@@ -168,10 +176,7 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
   t->storage->n_bytes = numel * dm_dtype_size(dtype);
   t->storage->release = release;
   t->storage->release_ctx = ctx;
-  t->ndim = (uint8_t)ndim;
-  t->numel = numel;
-  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
-  dm_contiguous_strides(ndim, shape, t->stride);
+  lay_out(t, ndim, shape, numel);
   *out = t;
   return DM_OK;
 }
@@ -221,7 +226,7 @@ dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
 void dm_tensor_unref(dm_Tensor **tp) {
   dm_Tensor *t = *tp;
   *tp = NULL;
-  if (!t || atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!t || !dm_let_go(&t->refs)) return;
   if (t->node || t->hooks) dm_tensor_drop_history(t);
   if (t->grad) dm_tensor_unref(&t->grad);
   if (t->base) dm_tensor_unref(&t->base);

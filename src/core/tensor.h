@@ -19,6 +19,15 @@ typedef int atomic_int; /* CUDA files know the layout and leave it alone */
 
 #include "core/device.h"
 
+#ifndef __cplusplus
+/* Lets go of a counted reference; true when it was the last. A sole owner needs no
+   locked instruction: nobody else is left who could take a reference. */
+static inline bool dm_let_go(atomic_int *refs) {
+  return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
+         atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
+}
+#endif
+
 typedef struct dm_Storage {
   atomic_int refs;
   dm_Device device;
@@ -34,7 +43,7 @@ struct dm_Node;
 struct dm_Hook;
 
 enum {
-  DM_T_REQUIRES_GRAD = 1, /* leaf: asked for; otherwise: follows from the node */
+  DM_T_REQUIRES_GRAD = 1, /* leaf: asked for; otherwise: comes and goes with the node */
   DM_T_NUMBER = 2,        /* a Lua number in tensor's clothing: widens no dtype */
   DM_T_PARAMETER = 4,
   DM_T_RETAIN_GRAD = 8,

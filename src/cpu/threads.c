@@ -15,6 +15,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sched.h>
@@ -26,20 +28,23 @@ enum {
   SPINS = 3000 /* pauses, some 50 microseconds, before a thread sleeps */
 };
 
+/* What different threads write lies in lines of its own. */
+#define LINE _Alignas(64)
+
 static struct {
-  atomic_int n_threads; /* 0: not chosen yet, one per core */
+  atomic_int n_threads; /* 0: not chosen yet */
   atomic_bool busy;     /* held by the owner of the current job */
   atomic_bool stop;
-  atomic_int gate;
-  atomic_uint round; /* counts jobs; what idle workers watch */
-  atomic_int sleepers;
-  atomic_bool owner_sleeps;
   /* the job */
-  dm_RangeFn *fn;
+  LINE dm_RangeFn *fn;
   void *ctx;
   int64_t n, grain, n_chunks;
   int n_helpers; /* workers 0 .. n_helpers-1 take part */
-  atomic_llong next;
+  LINE atomic_llong next;
+  LINE atomic_int gate;
+  LINE atomic_uint round; /* counts jobs; what idle workers watch */
+  atomic_int sleepers;
+  LINE atomic_bool owner_sleeps;
   /* the workers, started and joined under `busy` or at exit */
   int n_workers;
   pthread_t workers[MAX_THREADS];
@@ -59,6 +64,7 @@ static inline void cpu_relax(void) {
 #endif
 }
 
+/* Cores that this process may run on. */
 static int count_cores(void) {
 #if defined(__linux__)
   cpu_set_t set;
@@ -68,8 +74,35 @@ static int count_cores(void) {
   return n < 1 ? 1 : (int)n;
 }
 
+/* The cores' time that a container's control group may use, rounded up. The file
+   reads "200000 100000", microseconds in each period, or "max 100000". */
+static int count_quota(void) {
+  long long quota = 0, period = 0;
+  FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
+  if (!f) return MAX_THREADS;
+  const bool limited = fscanf(f, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
+  fclose(f);
+  return limited ? (int)dm_min_i64((quota + period - 1) / period, MAX_THREADS) : MAX_THREADS;
+}
+
+/* What the user's environment says, or 0. OpenMP's may be a list, by depth of nesting. */
+static int count_asked_for(void) {
+  static const char *const names[] = {"DEMILUNE_NUM_THREADS", "OMP_NUM_THREADS"};
+  for (int i = 0; i < DM_COUNT(names); i++) {
+    const char *text = getenv(names[i]);
+    const long n = text ? strtol(text, NULL, 10) : 0;
+    if (n > 0) return (int)dm_min_i64(n, MAX_THREADS);
+  }
+  return 0;
+}
+
+static int default_threads(void) {
+  const int asked_for = count_asked_for();
+  return asked_for ? asked_for : (int)dm_min_i64(count_cores(), count_quota());
+}
+
 void dm_set_num_threads(int n) {
-  if (n < 1) n = count_cores();
+  if (n < 1) n = default_threads();
   atomic_store(&pool.n_threads, n > MAX_THREADS ? MAX_THREADS : n);
 }
 

@@ -207,7 +207,7 @@ static dm_status refuse(const dm_OpInfo *op) {
 }
 
 static bool lacks_dtype(const dm_OpInfo *op, const void *attr) {
-  const dm_Signature *g = dm_op_signature(op);
+  const dm_Signature *g = op->signature;
   if (g->dtype_attr < 0) return false;
   return *(const int64_t *)(const void *)((const char *)attr + g->attr[g->dtype_attr].offset) <
          0;

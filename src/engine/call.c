@@ -23,24 +23,24 @@ static dm_KernelFn *kernel_of(const dm_OpInfo *op, dm_Device dev) {
 
 bool dm_op_has_kernel(dm_OpId id, dm_Device dev) { return kernel_of(&dm_ops[id], dev) != NULL; }
 
-static dm_status find_kernel(const dm_Call *c, dm_Device dev, dm_KernelFn **out) {
-  *out = kernel_of(c->op, dev);
-  if (*out) return DM_OK;
+static dm_status launch_elsewhere(dm_Call *c, dm_Device dev) {
   char name[16];
-  return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));
-}
-
-/* The kernel of `dev`, which is the outputs' device. */
-static dm_status launch(dm_Call *c, dm_Device dev) {
-  dm_KernelFn *kernel;
-  DM_TRY(find_kernel(c, dev, &kernel));
-  if (DM_LIKELY(dev.type == DM_CPU)) return kernel(c);
+  dm_KernelFn *kernel = kernel_of(c->op, dev);
+  if (!kernel)
+    return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op->name, dm_device_name(dev, name));
+  if (dev.type == DM_CPU) return kernel(c);
   const dm_DeviceOps *ops = dm_device_ops(dev);
   DM_TRY(ops->begin(dev));
   if (dm_observed()) dm_observe_work(dev, true);
   DM_TRY(kernel(c));
   if (dm_observed()) dm_observe_work(dev, false);
   return ops->end(dev);
+}
+
+/* The kernel of `dev`, which is the outputs' device. */
+static inline dm_status launch(dm_Call *c, dm_Device dev) {
+  if (DM_LIKELY(dev.type == DM_CPU && c->op->kernel)) return c->op->kernel(c);
+  return launch_elsewhere(c, dev);
 }
 
 static dm_status apart(const dm_OpInfo *op, dm_Device a, dm_Device b) {
@@ -53,7 +53,7 @@ static dm_status apart(const dm_OpInfo *op, dm_Device a, dm_Device b) {
    holds where the op takes numbers, or goes by elements. */
 static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                dm_Device dev) {
-  const dm_Signature *g = dm_op_signature(op);
+  const dm_Signature *g = op->signature;
   for (int i = 0; i < n_in && !op->compose; i++) {
     const bool ok = (op->flags & F_POINTWISE) || (!g->list && g->number_ok[i]);
     if (in[i] && in[i]->device.type == DM_CPU && !ok) return apart(op, in[i]->device, dev);
@@ -61,8 +61,8 @@ static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   return DM_OK;
 }
 
-/* All inputs on one device, but for host numbers and 0-dim CPU tensors; *dev is
-   set when it is not the CPU. */
+/* Inputs that do not all lie on the CPU: on one device, but for host numbers and
+   0-dim CPU tensors. */
 static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                dm_Device *dev) {
   const dm_Tensor *first = NULL;
@@ -70,12 +70,50 @@ static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *
     const dm_Tensor *t = in[i];
     if (!t || (t->device.type == DM_CPU && t->ndim == 0)) continue;
     if (!first) first = t;
-    if (DM_UNLIKELY(!dm_device_eq(first->device, t->device)))
-      return apart(op, first->device, t->device);
+    if (!dm_device_eq(first->device, t->device)) return apart(op, first->device, t->device);
   }
-  if (DM_LIKELY(!first || first->device.type == DM_CPU)) return DM_OK;
   *dev = first->device;
   return check_numbers(op, n_in, in, *dev);
+}
+
+/* What a call's inputs are, seen in one pass. */
+typedef struct Inputs {
+  dm_Device dev; /* the one they lie on, host numbers aside */
+  uint8_t flags; /* of any */
+  bool views;    /* one at least */
+} Inputs;
+
+static inline dm_status look_at(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                                Inputs *seen) {
+  uint8_t types = 0;
+  *seen = (Inputs){{DM_CPU, 0}, 0, false};
+  for (int i = 0; i < n_in; i++) {
+    const dm_Tensor *t = in[i];
+    if (!t) continue;
+    types |= t->device.type;
+    seen->flags |= t->flags;
+    seen->views |= t->base != NULL;
+  }
+  return DM_LIKELY(types == DM_CPU) ? DM_OK : check_devices(op, n_in, in, &seen->dev);
+}
+
+/* A call whose outputs are still to be: of no dims, on the CPU, until the rule says. */
+static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                              const void *attr) {
+  c->op = op;
+  c->n_in = n_in;
+  c->n_out = op->n_out;
+  c->in = in;
+  c->attr = attr;
+  c->base = dm_modes()->base;
+  c->save = op->save;
+  c->recorded = false;
+  for (int i = 0; i < DM_MAX_OUT; i++) {
+    dm_Meta *m = &c->out_meta[i];
+    m->dtype = m->ndim = 0;
+    m->device = (dm_Device){DM_CPU, 0};
+    c->out[i] = NULL;
+  }
 }
 
 /* The rule's word on shapes and dtypes. Where a tensor of a device meets a host
@@ -87,12 +125,15 @@ static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   return DM_OK;
 }
 
-static bool wants_record(const dm_OpInfo *op, int n_in, dm_Tensor *const *in) {
-  const dm_Modes *m = dm_modes();
-  if (!m->grad || !op->grad) return false;
+/* A tensor with a node has the flag as well. */
+static inline bool wants_record(const dm_OpInfo *op, const Inputs *seen) {
+  return (seen->flags & DM_T_REQUIRES_GRAD) && op->grad && dm_modes()->grad;
+}
+
+static dm_status refresh_views(int n_in, dm_Tensor *const *in) {
   for (int i = 0; i < n_in; i++)
-    if (in[i] && dm_tensor_requires_grad(in[i])) return true;
-  return false;
+    if (in[i] && in[i]->base) DM_TRY(dm_refresh_view(in[i]));
+  return DM_OK;
 }
 
 static dm_status run_kernel(dm_Call *c) {
@@ -119,30 +160,28 @@ static void drop_outputs(dm_Call *c) {
   for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&c->out[i]);
 }
 
+/* Rule, outputs, kernel, record. */
+static dm_status run_steps(dm_Call *c, const Inputs *seen) {
+  const dm_OpInfo *op = c->op;
+  const bool record = c->recorded = wants_record(op, seen);
+  if (record && seen->views) DM_TRY(refresh_views(c->n_in, c->in));
+  DM_TRY(apply_rule(c, seen->dev));
+  if (!(op->flags & F_VIEW)) DM_TRY(run_kernel(c));
+  if (record) DM_TRY(dm_record(c, NULL));
+  if (op->flags & F_ASIDE)
+    while (c->n_out > 1) dm_tensor_unref(&c->out[--c->n_out]);
+  if (DM_UNLIKELY(dm_modes()->inference))
+    for (int i = 0; i < c->n_out; i++) c->out[i]->flags |= DM_T_INFERENCE;
+  return DM_OK;
+}
+
 static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                 const void *attr, dm_Tensor **out, int *n_out) {
-  dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
-  c.base = dm_modes()->base;
-  c.save = op->save;
-  dm_Device dev = {DM_CPU, 0};
-  DM_TRY(check_devices(op, n_in, in, &dev));
-  dm_status st;
-  if (op->compose) {
-    st = run_composed(&c);
-  } else {
-    const bool record = c.recorded = wants_record(op, n_in, in);
-    if (record)
-      for (int i = 0; i < n_in; i++)
-        if (in[i] && in[i]->base && in[i]->gen != in[i]->base->gen)
-          DM_TRY(dm_refresh_view(in[i]));
-    st = apply_rule(&c, dev);
-    if (st == DM_OK && !(op->flags & F_VIEW)) st = run_kernel(&c);
-    if (st == DM_OK && record) st = dm_record(&c, NULL);
-    if (op->flags & F_ASIDE)
-      while (c.n_out > 1) dm_tensor_unref(&c.out[--c.n_out]);
-    if (st == DM_OK && dm_modes()->inference)
-      for (int i = 0; i < c.n_out; i++) c.out[i]->flags |= DM_T_INFERENCE;
-  }
+  dm_Call c;
+  Inputs seen;
+  DM_TRY(look_at(op, n_in, in, &seen));
+  begin_call(&c, op, n_in, in, attr);
+  const dm_status st = op->compose ? run_composed(&c) : run_steps(&c, &seen);
   if (DM_UNLIKELY(st != DM_OK)) {
     drop_outputs(&c);
     return st;
@@ -206,20 +245,23 @@ static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   if (plan.to != DM_NO_DTYPE) return call_cast(op, &plan, n_in, in, attr, out, n_out);
   if (!plan.f32_result) return call_masked(op, n_in, in, attr, out, n_out);
   _Alignas(8) char copy[DM_ATTR_BYTES];
-  const dm_Signature *g = dm_op_signature(op);
+  const dm_Signature *g = op->signature;
   memcpy(copy, attr, g->attr_bytes);
   *(int64_t *)(void *)(copy + g->attr[g->dtype_attr].offset) = DM_F32;
   return call_masked(op, n_in, in, copy, out, n_out);
 }
 
+static dm_status call_with_defaults(int id, int n_in, dm_Tensor *const *in, dm_Tensor **out,
+                                    int *n_out) {
+  _Alignas(8) char defaults[DM_ATTR_BYTES];
+  dm_op_defaults(&dm_ops[id], defaults);
+  return dm_call_n(id, n_in, in, defaults, out, n_out);
+}
+
 dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
                     int *n_out) {
   const dm_OpInfo *op = &dm_ops[id];
-  _Alignas(8) char defaults[DM_ATTR_BYTES];
-  if (!attr) {
-    dm_op_defaults(op, defaults);
-    attr = defaults;
-  }
+  if (!attr && op->signature->n_attr) return call_with_defaults(id, n_in, in, out, n_out);
   const dm_Modes *m = dm_modes();
   if (dm_autocast_on(m) && dm_autocast_knows(m, op))
     return call_autocast(op, n_in, in, attr, out, n_out);
@@ -275,9 +317,9 @@ static bool aliases_badly(const dm_Tensor *t, const dm_Tensor *u) {
 }
 
 static dm_status copy_into(dm_Tensor *dst, dm_Tensor *src) {
-  dm_Call c = {.op = &dm_ops[DM_OP_copy], .n_in = 2, .n_out = 1, .base = dm_modes()->base};
+  dm_Call c;
   dm_Tensor *in[2] = {dst, src};
-  c.in = in;
+  begin_call(&c, &dm_ops[DM_OP_copy], 2, in, NULL);
   c.out[0] = dst;
   return launch(&c, dst->device);
 }
@@ -382,13 +424,13 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
     dm_op_defaults(op, defaults);
     attr = defaults;
   }
-  dm_Call c = {.op = op, .n_in = n_in, .n_out = op->n_out, .in = in, .attr = attr};
-  c.base = dm_modes()->base;
-  dm_Device dev = {DM_CPU, 0};
-  DM_TRY(check_devices(op, n_in, in, &dev));
-  DM_TRY(apply_rule(&c, dev));
+  dm_Call c;
+  Inputs seen;
+  DM_TRY(look_at(op, n_in, in, &seen));
+  begin_call(&c, op, n_in, in, attr);
+  DM_TRY(apply_rule(&c, seen.dev));
   DM_TRY(check_inplace(op, t, &c.out_meta[0]));
-  const bool record = wants_record(op, n_in, in);
+  const bool record = wants_record(op, &seen);
   if (record) {
     if (t->base && !t->base->node && (t->base->flags & DM_T_REQUIRES_GRAD))
       return dm_fail(DM_ESTATE,
@@ -398,8 +440,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
     if (!dm_is_float((dm_DType)t->dtype))
       return dm_fail(DM_EARG, "%s_: a gradient cannot flow into %s", op->name,
                      dm_dtype_name((dm_DType)t->dtype));
-    for (int i = 0; i < n_in; i++)
-      if (in[i] && in[i]->base) DM_TRY(dm_refresh_view(in[i]));
+    DM_TRY(refresh_views(n_in, in));
     /* the gradient wants the value from before */
     if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }

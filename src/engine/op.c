@@ -17,15 +17,15 @@
 #define NO_KERNEL NULL
 #define NO_COMPOSE NULL
 #define NO_GRAD NULL
+static dm_Signature signatures[DM_N_OP];
+
 const dm_OpInfo dm_ops[DM_N_OP] = {
 #define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, COMPOSE, GRAD, SAVE, CPU, CUDA, FLAGS, LO, \
            HI, DOC)                                                                            \
-  {#NAME, SIG, DOC, N_OUT, RULE, CPU_FN, COMPOSE, GRAD, SAVE, FLAGS, {CPU, CUDA}, LO, HI},
+  {#NAME, SIG,  DOC,   N_OUT,       RULE, CPU_FN, COMPOSE,                                     \
+   GRAD,  SAVE, FLAGS, {CPU, CUDA}, LO,   HI,     &signatures[DM_OP_##NAME]},
 #include "engine/rows.inc"
 };
-
-static dm_Signature signatures[DM_N_OP];
-static pthread_once_t parsed = PTHREAD_ONCE_INIT;
 
 static const struct {
   const char *word;
@@ -73,6 +73,7 @@ static void parse_attr(dm_Signature *g, const char **s) {
     *s = end + 1;
   }
   a->required = **s != '=';
+  if (a->required) g->required = (uint16_t)(g->required | 1u << g->n_attr);
   const bool none = a->kind == A_DTYPE || a->kind == A_DEVICE;
   a->def = none || a->kind == A_DIMS || a->kind == A_SIZES ? -1 : 0;
   if (!a->required) {
@@ -117,17 +118,12 @@ static void parse_signature(const char *s, dm_Signature *g) {
   }
 }
 
-static void parse_all(void) {
+__attribute__((constructor)) static void parse_all(void) {
   for (int i = 0; i < DM_N_OP; i++) parse_signature(dm_ops[i].sig, &signatures[i]);
 }
 
-const dm_Signature *dm_op_signature(const dm_OpInfo *op) {
-  pthread_once(&parsed, parse_all);
-  return &signatures[dm_op_id(op)];
-}
-
 void dm_op_defaults(const dm_OpInfo *op, void *attr) {
-  const dm_Signature *g = dm_op_signature(op);
+  const dm_Signature *g = op->signature;
   for (int i = 0; i < g->n_attr; i++) {
     const dm_AttrSpec *a = &g->attr[i];
     void *p = (char *)attr + a->offset;

@@ -94,6 +94,7 @@ typedef struct dm_Signature {
   bool number_ok[DM_MAX_IN]; /* a host number may stand there */
   char tensor[DM_MAX_IN][16];
   uint16_t attr_bytes;
+  uint16_t required; /* bit k: attribute k has no default */
   int8_t dtype_attr; /* index of an attribute called dtype, or -1 */
   dm_AttrSpec attr[DM_MAX_ATTR];
 } dm_Signature;
@@ -156,7 +157,8 @@ typedef struct dm_OpInfo {
   dm_GradFn *grad;
   uint32_t save, flags;
   uint8_t cast[DM_N_DEVICE_TYPE];
-  double lo, hi; /* where the op's tests sample, for pointwise ops */
+  double lo, hi;                 /* where the op's tests sample, for pointwise ops */
+  const dm_Signature *signature; /* sig, parsed when the library is loaded */
 } dm_OpInfo;
 
 #ifdef DM_BACK_END
@@ -185,8 +187,6 @@ static inline int dm_op_results(const dm_OpInfo *op) {
   return op->flags & F_ASIDE ? 1 : op->n_out;
 }
 static inline dm_OpId dm_op_id(const dm_OpInfo *op) { return (dm_OpId)(op - dm_ops); }
-/* The parsed signature; parsed when first asked for. */
-const dm_Signature *dm_op_signature(const dm_OpInfo *op);
 /* Fills attr (signature's attr_bytes) with the defaults. */
 void dm_op_defaults(const dm_OpInfo *op, void *attr);
 void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel);

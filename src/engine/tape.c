@@ -69,7 +69,7 @@ static void node_free(dm_Node *n) {
 void dm_node_unref(dm_Node **np) {
   dm_Node *n = *np;
   *np = NULL;
-  if (!n || atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!n || !dm_let_go(&n->refs)) return;
   if (draining) {
     n->next_doomed = doomed;
     doomed = n;
@@ -146,30 +146,35 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   p += metas;
   if (n_saved) n->saved_in = (dm_Saved *)(void *)p;
   if (save_out) n->saved_out = (dm_Saved *)(void *)p + n_saved;
-  memset(p, 0, (size_t)saved);
+  if (saved) memset(p, 0, (size_t)saved);
   p += saved;
   n->gy = (dm_Tensor **)(void *)p;
-  memset(p, 0, (size_t)grads);
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
     n->in[i] = edge_of(in[i]);
     if (in[i]) n->in_meta[i] = dm_meta_of(in[i]);
     else memset(&n->in_meta[i], 0, sizeof n->in_meta[i]);
   }
-  for (int i = 0; i < n_out; i++) n->out_meta[i] = dm_meta_of(out[i]);
+  for (int i = 0; i < n_out; i++) {
+    n->gy[i] = NULL;
+    n->out_meta[i] = dm_meta_of(out[i]);
+  }
   return n;
 }
 
+/* Takes the caller's reference, so far the only one, for the first of the outputs. */
 static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
+  bool given = false;
   for (int i = 0; i < n_out; i++) {
     if (!dm_is_float((dm_DType)out[i]->dtype)) continue;
-    dm_Node *mine = n;
-    atomic_fetch_add_explicit(&mine->refs, 1, memory_order_relaxed);
-    dm_node_unref(&out[i]->node);
-    out[i]->node = mine;
+    if (given) atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+    given = true;
+    if (out[i]->node) dm_node_unref(&out[i]->node);
+    out[i]->node = n;
     out[i]->out_index = (uint8_t)i;
     out[i]->flags |= DM_T_REQUIRES_GRAD;
   }
+  if (!given) dm_node_unref(&n);
 }
 
 bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) {
@@ -232,7 +237,7 @@ dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
 
 dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   const dm_OpInfo *op = c->op;
-  const int64_t attr_bytes = dm_op_signature(op)->attr_bytes;
+  const int64_t attr_bytes = op->signature->attr_bytes;
   const uint32_t outputs = O0 | O1 | O2;
   const bool inputs = op->save & ~outputs;
   dm_Node *n = node_new(op, c->n_in, c->in, c->n_out, c->out, inputs ? c->n_in : 0,
@@ -253,6 +258,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
     DM_GO(dm_save(&n->saved_out[i], c->out[i], c->out[i]->storage->version, -1, i));
   }
   give_history(n, c->n_out, c->out);
+  return DM_OK;
 done:
   dm_node_unref(&n);
   return st;
@@ -284,6 +290,7 @@ dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int
   }
   n->custom = custom; /* from here on the node drops it */
   give_history(n, n_out, out);
+  return DM_OK;
 done:
   dm_node_unref(&n);
   return st;

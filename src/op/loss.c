@@ -18,7 +18,6 @@
 static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
                             const dm_Tensor *target, const dm_Tensor *weight) {
   const char *op = c->op->name;
-  const char *given = dm_shape_str(ndim, x, (char[96]){0});
   if (ndim < 1) return dm_fail(DM_EARG, "%s: x has shape {}, wanted {N, classes, ...}", op);
   if (!dm_is_int((dm_DType)target->dtype))
     return dm_fail(DM_EARG, "%s: the target is %s, wanted labels as int64; hint: y:long()", op,
@@ -27,7 +26,7 @@ static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
   for (int d = 0; fits && d < target->ndim; d++) fits = target->shape[d] == x[d ? d + 1 : 0];
   if (!fits)
     return dm_fail(DM_EARG, "%s: x has shape %s, the target %s; wanted one label for each row",
-                   op, given, DM_SHAPE(target));
+                   op, dm_shape_str(ndim, x, (char[96]){0}), DM_SHAPE(target));
   const int64_t classes = x[ndim == 1 ? 0 : 1];
   if (weight && (weight->ndim != 1 || weight->shape[0] != classes))
     return dm_fail(DM_EARG, "%s: weight has shape %s, wanted one for each of %lld classes", op,

@@ -38,7 +38,7 @@ static dm_Tensor *input(const dm_Call *c, int i) { return i < c->n_in ? c->in[i]
 static dm_status check_shape(const dm_Call *c, int i, int ndim, int64_t rows, int64_t columns) {
   const dm_Tensor *t = input(c, i);
   if (!t) return DM_OK;
-  const char *name = dm_op_signature(c->op)->tensor[i];
+  const char *name = c->op->signature->tensor[i];
   const bool fits = t->ndim == ndim && t->shape[ndim - 1] == columns;
   if (fits && (ndim == 1 || t->shape[0] == rows)) return DM_OK;
   if (ndim == 1)
@@ -155,8 +155,8 @@ static dm_status check_layer(const dm_Call *c, Kind kind, Cell *cell) {
     const char *other = dm_dtype_name((dm_DType)c->in[i]->dtype);
     return dm_fail(
         DM_EARG, "%s: x is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or autocast",
-        c->op->name, dm_dtype_name((dm_DType)t->dtype), dm_op_signature(c->op)->tensor[i],
-        other, other);
+        c->op->name, dm_dtype_name((dm_DType)t->dtype), c->op->signature->tensor[i], other,
+        other);
   }
   return DM_OK;
 }

@@ -65,7 +65,7 @@ dm_status unary_cpu(dm_Call *c) {
   dm_Pointwise fn = dm_loops()->unary[id];
   fn.i64 = int_block(id);
   double pq[2];
-  dm_unary_params(dm_op_signature(c->op), c->attr, pq);
+  dm_unary_params(c->op->signature, c->attr, pq);
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
 }
 
@@ -178,7 +178,7 @@ void unary_grad(dm_Grad *g) {
     return;
   }
   double pq[2];
-  dm_unary_params(dm_op_signature(g->op), g->attr, pq);
+  dm_unary_params(g->op->signature, g->attr, pq);
   g->gx[0] = x_unary_back(g->x, id, pq, gy, s, g->create_graph);
 }
 

@@ -1,5 +1,6 @@
 -- Modules made of modules: Sequential, ModuleList, ModuleDict, Identity.
 
+local core = require "demilune.core"
 local caller = require "demilune.caller"
 local Module = require "demilune.nn.module"
 
@@ -31,10 +32,8 @@ Sequential.append = append
 
 -- What passes between two modules that keep nothing is nobody else's: its
 -- handle is let go of at once (a graph that needs the values holds them itself).
-local function is_private(module)
-  return module.keeps_nothing and not rawget(module, "_hooks")
-    and not rawget(module, "_pre_hooks")
-end
+local function is_private(module) return module.keeps_nothing and not module._watched end
+local free = core.methods.free
 
 function Sequential:forward(x, ...)
   local input, private = x, false
@@ -42,7 +41,7 @@ function Sequential:forward(x, ...)
     local module = self[i]
     local y = i == 1 and module(x, ...) or module(x)
     local keeps = not is_private(module)
-    if private and not keeps and y ~= x and not rawequal(x, input) then x:free() end
+    if private and not keeps and y ~= x and not rawequal(x, input) then free(x) end
     private = not keeps
     x = y
   end

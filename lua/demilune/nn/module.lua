@@ -416,7 +416,10 @@ local function changed_inputs(self, hooks, ...)
   return inputs
 end
 
-function Module:__call(...)
+-- True in a module that has hooks.
+Module._watched = false
+
+local function call_watched(self, ...)
   local before = rawget(self, "_pre_hooks")
   local inputs = before and changed_inputs(self, before, ...)
   local after = rawget(self, "_hooks")
@@ -425,15 +428,19 @@ function Module:__call(...)
   if inputs then
     return finish_watched(self, outer, after and inputs,
       pcall(self.forward, self, table.unpack(inputs, 1, inputs.n)))
-  elseif outer then
-    return finish_watched(self, outer, nil, pcall(self.forward, self, ...))
   end
+  return finish_watched(self, outer, nil, pcall(self.forward, self, ...))
+end
+
+function Module:__call(...)
+  if follower or self._watched then return call_watched(self, ...) end
   return finish(self, pcall(self.forward, self, ...))
 end
 
 local function add_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
   rawset(self, list_name, hooks)
+  rawset(self, "_watched", true)
   hooks[#hooks + 1] = fn
   local handle = {}
   function handle.remove()
@@ -441,6 +448,7 @@ local function add_hook(self, list_name, fn)
       if hook == fn then table.remove(hooks, i) break end
     end
     if #hooks == 0 and rawget(self, list_name) == hooks then rawset(self, list_name, nil) end
+    rawset(self, "_watched", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
   end
   return handle
 end

@@ -84,9 +84,7 @@ function Optimizer:add_param_group(group)
 end
 
 function Optimizer:zero_grad()
-  for _, group in ipairs(self.param_groups) do
-    for _, p in ipairs(group.params) do p.grad = nil end
-  end
+  for _, group in ipairs(self.param_groups) do core.drop_grads(group.params) end
 end
 
 -- The group; or, where its parameters lie on several devices, one for each of these that
