@@ -390,14 +390,13 @@ describe("another device", function()
       on("cuda:0", model.weight)
     ]])
 
-    it("wants the tensors of a step on one device", far [[
+    it("steps each device's tensors of a group there", far [[
       local p = dm.ones(2, {requires_grad = true})
       local q = dm.ones(2, {requires_grad = true, device = "cuda"})
-      p.grad, q.grad = dm.ones(2), dm.ones(2, {device = "cuda"})
-      refuses("SGD: tensor 2 is on cuda:0, what came before it on cpu", function()
-        optim.SGD({p, q}, {lr = 1}):step()
-      end)
-      same({1.0, 1.0}, p:totable())
+      p.grad, q.grad = dm.ones(2), dm.full({2}, 2.0, {device = "cuda"})
+      optim.SGD({p, q}, {lr = 0.25}):step()
+      on("cpu", p, {0.75, 0.75})
+      on("cuda:0", q, {0.5, 0.5})
     ]])
   end)
 
