@@ -10,7 +10,10 @@
    operand. Each sum has one block and one order, so the same bits each time.
 
    q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
-   dims; broadcast ones have step 0. A row whose keys are all masked out gives 0. */
+   dims; broadcast ones have step 0. A row whose keys are all masked out gives 0.
+
+   In 16 bits cuDNN is asked first (dnn_attention.c). */
+#include "kernels/attention.h"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
 
@@ -515,6 +518,7 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
 }
 
 DM_CUDA_KERNEL(attention_cuda) {
+  if (dm_dnn_attention(c)) return DM_OK;
   DM_FLOAT_TYPES(c->out[0]->dtype, {
     Attention<C> p;
     DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, &p));
@@ -524,5 +528,6 @@ DM_CUDA_KERNEL(attention_cuda) {
 }
 
 DM_CUDA_KERNEL(attention_backward_cuda) {
+  if (dm_dnn_attention_backward(c)) return DM_OK;
   DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););
 }

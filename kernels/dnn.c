@@ -54,6 +54,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cudnnHandle_t handles[MAX_DEVICE];
 
+size_t dm_dnn_version(void) { return dnn.cudnnGetVersion(); }
+
 static bool is_good(cudnnStatus_t s) { return s == CUDNN_STATUS_SUCCESS; }
 
 /* The device's handle; NULL where the library does not serve. */
@@ -90,7 +92,7 @@ Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_byte
 
 /* ---- descriptors ---- */
 
-enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 64 + MAX_KNOB };
+enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 128 + MAX_KNOB };
 
 /* A plan is made of parts; each lives as long as the plan. */
 struct dm_DnnPlan {
@@ -147,14 +149,21 @@ Part dm_dnn_tensor(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t 
   return dm_dnn_finish(t) ? t : NULL;
 }
 
+/* A tensor that `trait` is true of. */
+static Part tensor_with(Plan *p, cudnnBackendAttributeName_t trait, cudnnDataType_t type,
+                        const dm_DnnShape *s, int64_t uid) {
+  const bool yes = true;
+  const Part t = tensor_begun(p, type, s, uid);
+  return dm_dnn_set(t, trait, CUDNN_TYPE_BOOLEAN, 1, &yes) && dm_dnn_finish(t) ? t : NULL;
+}
+
 Part dm_dnn_scalar(Plan *p, int64_t uid) {
   static const dm_DnnShape one = {{1, 1, 1, 1}, {1, 1, 1, 1}, sizeof(float)};
-  const bool by_value = true;
-  const Part t = tensor_begun(p, CUDNN_DATA_FLOAT, &one, uid);
-  const bool ok =
-      dm_dnn_set(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value) &&
-      dm_dnn_finish(t);
-  return ok ? t : NULL;
+  return tensor_with(p, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_DATA_FLOAT, &one, uid);
+}
+
+Part dm_dnn_virtual(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t uid) {
+  return tensor_with(p, CUDNN_ATTR_TENSOR_IS_VIRTUAL, type, s, uid);
 }
 
 static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {

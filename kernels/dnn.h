@@ -1,5 +1,6 @@
 /* What the files that ask cuDNN share: dnn.c runs graphs and holds convolutions',
-   dnn_norm.c batch norm's. To be included where cudnn.h is found. */
+   dnn_norm.c batch norm's, dnn_attention.c attention's. To be included where cudnn.h is found.
+ */
 #ifndef DM_KERNELS_DNN_H
 #define DM_KERNELS_DNN_H
 
@@ -18,7 +19,9 @@ typedef enum dm_DnnKind {
   DM_DNN_CONV_INPUT,
   DM_DNN_CONV_WEIGHT,
   DM_DNN_NORM_FORWARD,
-  DM_DNN_NORM_BACKWARD
+  DM_DNN_NORM_BACKWARD,
+  DM_DNN_ATTENTION_FORWARD,
+  DM_DNN_ATTENTION_BACKWARD
 } dm_DnnKind;
 
 /* A tensor of 4 dims; align: the bytes that its address is a multiple of. */
@@ -35,6 +38,8 @@ typedef struct dm_DnnKey {
 } dm_DnnKey;
 
 dm_DnnKey dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_bytes);
+/* The library's, as 10000 major + 100 minor + patch; for build functions. */
+size_t dm_dnn_version(void);
 /* For dm_DnnShape. */
 int64_t dm_dnn_alignment(const void *data);
 
@@ -42,7 +47,7 @@ int64_t dm_dnn_alignment(const void *data);
 
 /* Makes the plan's operations, of parts that live as long as it; gives how many, 0
    when one could not be made. */
-enum { DM_DNN_MAX_OPERATION = 16 };
+enum { DM_DNN_MAX_OPERATION = 32 };
 typedef int dm_DnnBuildFn(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operations);
 
 /* Runs the key's graph on the memory named by `uid`, n of them. false: the library is
@@ -61,6 +66,9 @@ dm_DnnPart dm_dnn_tensor(dm_DnnPlan *p, cudnnDataType_t type, const dm_DnnShape 
                          int64_t uid);
 /* One float32, which is read on the host when the plan runs. */
 dm_DnnPart dm_dnn_scalar(dm_DnnPlan *p, int64_t uid);
+/* What one operation hands to others: it has no memory. */
+dm_DnnPart dm_dnn_virtual(dm_DnnPlan *p, cudnnDataType_t type, const dm_DnnShape *s,
+                          int64_t uid);
 cudnnDataType_t dm_dnn_type(const dm_DnnKey *key); /* of the key's dtype */
 
 static inline bool dm_dnn_set_number(dm_DnnPart d, cudnnBackendAttributeName_t name,

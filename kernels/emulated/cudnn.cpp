@@ -5,39 +5,15 @@
 
    Two engines are offered, the first one with numerical notes and, where those
    must not be, a wrong result: it must not be taken for float32. Each heuristic,
-   each engine that was named by its number, each convolution and batch norm is counted.
+   each engine that was named by its number, each convolution, batch norm and graph of
+   several operations (cudnn_graph.cpp) is counted.
 
    DEMILUNE_EMULATED_CUDNN_REFUSES=NAME makes one entry point fail. */
-#include "cudnn.h"
-#include "internal.h"
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-extern "C" {
-#include "base/half.h"
-}
-
-struct cudnnContext {
-  int device;
-  cudaStream_t stream;
-};
+#include "cudnn_internal.h"
 
 /* ---- what descriptors have ------------------------------------------------------ */
-
-enum { MAX_ATTRIBUTE = 12, MAX_ELEMENT = CUDNN_KNOB_TYPE_COUNTS };
-
-/* An attribute of a descriptor: how many elements of which type; whether it must be
-   set; for parts, which descriptor they are. */
-struct Rule {
-  cudnnBackendDescriptorType_t owner;
-  cudnnBackendAttributeName_t name;
-  cudnnBackendAttributeType_t type;
-  int64_t least, most;
-  bool needed;
-  int part;
-};
 
 #define CONVOLVES(KIND, TYPE, X, W, Y)                                                           \
   {TYPE,                                                                                         \
@@ -86,6 +62,7 @@ static const Rule rules[] = {
   {T, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1, true, -1},
   {T, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1, true, -1},
   {T, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1, false, -1},
+  {T, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, false, -1},
 #undef T
 #define T CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
   {T, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
@@ -121,9 +98,43 @@ static const Rule rules[] = {
   {T, CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
   {T, CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
 #undef T
+#define T CUDNN_BACKEND_POINTWISE_DESCRIPTOR
+  {T, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, 1, false, -1},
+#undef T
+#define T CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_POINTWISE_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_MATMUL_DESCRIPTOR
+  {T, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_MATMUL_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_REDUCTION_DESCRIPTOR
+  {T, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, 1, true, -1},
+  {T, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, true, -1},
+#undef T
+#define T CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_REDUCTION_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
+#define T CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR
+  {T, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+  {T, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_TENSOR_DESCRIPTOR},
+#undef T
 #define T CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
   {T, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, true, -1},
-  {T, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, -1},
+  {T, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, MAX_ELEMENT, true, -1},
 #undef T
 #define T CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
   {T, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR},
@@ -153,51 +164,11 @@ static const Rule rules[] = {
 };
 /* clang-format on */
 
-struct Attribute {
-  const Rule *rule;
-  int64_t n;
-  int64_t bits[MAX_ELEMENT]; /* each element's bytes */
-};
-struct Descriptor {
-  cudnnBackendDescriptorType_t type;
-  bool finalized;
-  int n;
-  Attribute attribute[MAX_ATTRIBUTE];
-};
-
-static size_t size_of(cudnnBackendAttributeType_t type) {
-  switch (type) {
-  case CUDNN_TYPE_HANDLE:
-  case CUDNN_TYPE_VOID_PTR:
-  case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void *);
-  case CUDNN_TYPE_INT64: return sizeof(int64_t);
-  case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
-  default: return sizeof(int32_t);
-  }
-}
-
 static const Rule *rule_of(cudnnBackendDescriptorType_t owner,
                            cudnnBackendAttributeName_t name) {
   for (const Rule &r : rules)
     if (r.owner == owner && r.name == name) return &r;
   return nullptr;
-}
-static Attribute *attribute_of(Descriptor *d, int name) {
-  for (int i = 0; i < d->n; i++)
-    if (d->attribute[i].rule->name == name) return &d->attribute[i];
-  return nullptr;
-}
-static const int64_t *numbers(const Descriptor *d, int name) {
-  return attribute_of(const_cast<Descriptor *>(d), name)->bits;
-}
-static int64_t number(const Descriptor *d, int name) {
-  int64_t v = numbers(d, name)[0];
-  return size_of(attribute_of(const_cast<Descriptor *>(d), name)->rule->type) == 4
-             ? (int64_t)(int32_t)v
-             : v;
-}
-static Descriptor *part(const Descriptor *d, int name) {
-  return (Descriptor *)(intptr_t)numbers(d, name)[0];
 }
 static void put(Descriptor *d, cudnnBackendAttributeName_t name, int64_t v) {
   Attribute *a = &d->attribute[d->n++];
@@ -280,12 +251,6 @@ struct Operation {
   const Descriptor *conv, *x, *w, *y;
   float alpha, beta;
 };
-
-static float as_float(int64_t bits) {
-  float f;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
 
 static Operation operation_of(const Descriptor *d) {
   const int base = (int)d->type == FORWARD ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
@@ -378,10 +343,6 @@ static Norm norm_of(const Descriptor *d) {
   return n;
 }
 
-static bool is_by_value(const Descriptor *t) {
-  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
-         number(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
-}
 /* One like x; a vector of float32 by x's channels. Or there is none. */
 static bool is_like(const Descriptor *t, const Descriptor *x) {
   return !t ||
@@ -431,6 +392,11 @@ static cudnnStatus_t check(const Descriptor *d) {
     return check_operation(d);
   case CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR:
   case CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR: return check_norm(d);
+  case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+  case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return dm_dnn_check_node(d);
+  case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: return dm_dnn_check_graph(d);
   case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
     count("cudnnHeuristic");
     return is_refused("cudnnHeuristic") ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
@@ -507,7 +473,10 @@ static bool is_exact(const Descriptor *engine) {
 }
 static int64_t type_of_graph(const Descriptor *graph) {
   const Descriptor *d = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  return number(is_norm(d) ? norm_of(d).x : operation_of(d).x, CUDNN_ATTR_TENSOR_DATA_TYPE);
+  const Descriptor *x = dm_dnn_is_node(d) ? dm_dnn_first_tensor(d)
+                        : is_norm(d)      ? norm_of(d).x
+                                          : operation_of(d).x;
+  return number(x, CUDNN_ATTR_TENSOR_DATA_TYPE);
 }
 static bool is_float(const Descriptor *engine) {
   return type_of_graph(part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) == CUDNN_DATA_FLOAT;
@@ -584,21 +553,6 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
 
 /* ---- running --------------------------------------------------------------------- */
 
-static double load(int64_t type, const void *p, int64_t i) {
-  switch (type) {
-  case CUDNN_DATA_HALF: return (double)dm_f16_to_f32(((const uint16_t *)p)[i]);
-  case CUDNN_DATA_BFLOAT16: return (double)dm_bf16_to_f32(((const uint16_t *)p)[i]);
-  default: return (double)((const float *)p)[i];
-  }
-}
-static void store(int64_t type, void *p, int64_t i, double v) {
-  switch (type) {
-  case CUDNN_DATA_HALF: ((uint16_t *)p)[i] = dm_f32_to_f16((float)v); return;
-  case CUDNN_DATA_BFLOAT16: ((uint16_t *)p)[i] = dm_f32_to_bf16((float)v); return;
-  default: ((float *)p)[i] = (float)v;
-  }
-}
-
 struct Run {
   Operation o;
   void *x, *w, *y, *workspace;
@@ -606,10 +560,6 @@ struct Run {
   bool wrong;
 };
 
-static int64_t numel(const Descriptor *t) {
-  const int64_t *s = numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
-  return s[0] * s[1] * s[2] * s[3];
-}
 static const Descriptor *result_of(const Operation &o) {
   return o.type == FORWARD ? o.y : o.type == INPUT ? o.x : o.w;
 }
@@ -668,20 +618,6 @@ static void convolve(void *arg) {
     store(type, out, at, run->wrong ? v + 1 : v);
   }
   memset(run->workspace, 0, WORKSPACE);
-}
-
-/* The tensor's memory, at the alignment that was promised. */
-static void *data_of(const Descriptor *pack, const Descriptor *t) {
-  const int64_t id = number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID);
-  const int64_t n =
-      attribute_of(const_cast<Descriptor *>(pack), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->n;
-  for (int64_t i = 0; i < n; i++) {
-    if (numbers(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)[i] != id) continue;
-    void *p = (void *)(intptr_t)numbers(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)[i];
-    const bool aligned = (intptr_t)p % number(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) == 0;
-    return aligned ? p : nullptr;
-  }
-  return nullptr;
 }
 
 /* ---- batch norm ---- */
@@ -791,6 +727,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   const Descriptor *graph = part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   const Descriptor *operation = part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
   if (is_norm(operation)) return execute_norm(handle, engine, operation, v);
+  if (dm_dnn_is_node(operation))
+    return dm_dnn_execute_graph(handle, graph, v, !is_exact(engine));
   Run run = {};
   run.o = operation_of(part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS));
   run.x = data_of(v, run.o.x);

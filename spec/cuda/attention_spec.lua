@@ -3,6 +3,7 @@
 -- element and of four, every kind of mask; the same bits twice; memory.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
+local folder = require "spec.folder"
 local sdpa = dm.scaled_dot_product_attention
 
 local TOLERANCE = {float16 = 4e-3, bfloat16 = 3e-2, float32 = 2e-5, float64 = 1e-12}
@@ -181,5 +182,137 @@ describe("attention on cuda", function()
     -- y, its gradient, three gradients; of 512 the weights alone would be 1 MiB
     assert.is_true(peak(512) <= 8 * 512 * 8 * 4)
     assert.is_true(peak(512) < 4.5 * peak(128))
+  end)
+end)
+
+-- In 16 bits by cuDNN; the emulation's answer is that of the graph which it was given.
+describe("attention by cuDNN", function()
+  setup(folder.make)
+  teardown(folder.remove)
+  before_each(function() os.execute("rm -rf " .. folder.path "cache") end)
+
+  -- Counts of a program that attends: attend(dtype, sizes, how) runs on both devices, both
+  -- ways, and compares; sizes are {..., L, S, E, D}. What CUDA gave goes to the second result.
+  local function counts(environment, program)
+    local results = folder.path "results"
+    local n = both.counts(environment, ([[
+      local file <close> = io.open(%q, "w")
+      local GAP = {float32 = 1e-5, bfloat16 = 3e-2, float16 = 4e-3}
+      local function attend(dtype, sizes, how)
+        how = how or {}
+        local batch = {table.unpack(sizes, 1, #sizes - 4)}
+        local L, S, E, D = table.unpack(sizes, #sizes - 3)
+        local function draw(rows, columns)
+          local shape = {table.unpack(batch)}
+          table.move({rows, columns}, 1, 2, #shape + 1, shape)
+          return dm.randn(shape)
+        end
+        dm.manual_seed(1)
+        local q, k, v, gy = draw(L, E), draw(S, E), draw(S, D), draw(L, D)
+        local function run(device)
+          local t = {q, k, v}
+          for i = 1, 3 do t[i] = t[i]:to(dtype):to(device):detach():requires_grad_() end
+          dm.manual_seed(1)
+          local lay = how.lay or function(x) return x end
+          local y = dm.scaled_dot_product_attention(lay(t[1], 1), lay(t[2], 2), lay(t[3], 3), {
+            is_causal = how.causal, dropout_p = how.dropout_p, scale = how.scale,
+            attn_mask = how.mask and dm.zeros({L, S}, {dtype = dtype, device = device})
+          })
+          if how.sum then y:sum():backward()
+          else y:backward(gy:to(dtype):to(device):expand(y.shape)) end
+          return {y:detach(), t[1].grad, t[2].grad, t[3].grad}
+        end
+        local want, got = run "cpu", run "cuda"
+        for i, w in ipairs(want) do
+          local g = got[i]:cpu()
+          local gap = GAP[dtype] * (i == 1 and 1 or L ^ 0.5)
+          local over = (w:double() - g:double()):abs() - gap * (1 + w:double():abs())
+          assert(over:max():item() <= 0, dtype .. " result " .. i)
+          for _, x in ipairs(g:double():flatten():totable()) do file:write(("%%a "):format(x)) end
+        end
+      end
+      for _, dtype in ipairs{"float16", "bfloat16"} do
+        %s
+      end
+    ]]):format(results, program))
+    return n, folder.read "results"
+  end
+  local function own(n) return n.attention_kernel end
+  local ALL = [[
+    attend(dtype, {2, 3, 70, 133, 16, 16})
+    attend(dtype, {2, 3, 70, 33, 8, 8}, {causal = true, scale = 0.3})
+    attend(dtype, {2, 3, 33, 70, 24, 24}, {causal = true})
+  ]]
+
+  both.it_counts("runs forward and backward, causal or not, asked once for each kind", function()
+    local n, first = counts("", ALL)
+    assert.equal(12, n.cudnnBackendExecuteGraph)
+    assert.equal(12, n.cudnnHeuristic)
+    assert.equal(0, own(n))
+    local again, second = counts("", ALL)
+    assert.equal(0, again.cudnnHeuristic)
+    assert.equal(12, again.cudnnEngineByNumber)
+    assert.equal(12, again.cudnnBackendExecuteGraph)
+    assert.equal(first, second)
+  end)
+
+  both.it_counts("has one plan for one kind, whatever the scale", function()
+    local n = counts("", [[
+      for _, scale in ipairs{0.1, 0.7} do attend(dtype, {1, 2, 9, 9, 8, 8}, {scale = scale}) end
+    ]])
+    assert.equal(8, n.cudnnBackendExecuteGraph)
+    assert.equal(4, n.cudnnHeuristic)
+  end)
+
+  both.it_counts("takes fewer batch dims, and heads that lie side by side", function()
+    local n = counts("", [[
+      attend(dtype, {9, 17, 8, 8}, {causal = true})
+      attend(dtype, {5, 9, 1, 128, 128})
+      attend(dtype, {1, 4, 9, 17, 8, 8}, {lay = function(x)
+        return x:transpose(2, 3):contiguous():transpose(2, 3)
+      end})
+    ]])
+    assert.equal(12, n.cudnnBackendExecuteGraph)
+    assert.equal(0, own(n))
+  end)
+
+  both.it_counts("hands over to our own backward, which reads its lse", function()
+    local n = counts("", [[attend(dtype, {2, 2, 40, 40, 8, 8}, {causal = true, sum = true})]])
+    assert.equal(2, n.cudnnBackendExecuteGraph) -- a sum's gradient is one number at no steps
+    assert.equal(6, own(n))
+  end)
+
+  both.it_counts("leaves to our own kernels what it does not take", function()
+    for what, call in pairs{
+      ["odd heads"] = "{2, 2, 9, 9, 12, 12}", ["wide heads"] = "{2, 2, 9, 9, 136, 136}",
+      ["other values"] = "{2, 2, 9, 9, 8, 16}", dropout = "{2, 2, 9, 9, 8, 8}, {dropout_p = 0.3}",
+      ["a mask"] = "{2, 2, 9, 9, 8, 8}, {mask = true}",
+      ["five dims"] = "{1, 2, 2, 9, 9, 8, 8}",
+      ["columns apart"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x)" ..
+        " return x:transpose(3, 4):contiguous():transpose(3, 4) end}",
+      ["shared keys"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x, i)" ..
+        " return i == 1 and x or x:select(2, 1):unsqueeze(2):expand(x.shape) end}",
+      ["an odd start"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x) return" ..
+        " dm.cat{x[{1, 1, 1, {1, 1}}], x:flatten()}:narrow(1, 2, x:numel()):view(x.shape) end}",
+    } do
+      local n = counts("", "attend(dtype, " .. call .. ")")
+      assert.equal(0, n.cudnnBackendExecuteGraph, what)
+      assert.equal(8, own(n), what)
+    end
+    local n = counts("", [[attend("float32", {2, 2, 9, 9, 8, 8})]])
+    assert.equal(0, n.cudnnBackendExecuteGraph)
+    assert.equal(8, own(n))
+  end)
+
+  both.it_counts("leaves what it refuses to our own kernels, with the same results", function()
+    local n, want = counts("DEMILUNE_CUDNN=0", ALL)
+    assert.equal(24, own(n))
+    for _, name in ipairs{"cudnnHeuristic", "cudnnPlan", "cudnnBackendExecute"} do
+      os.execute("rm -rf " .. folder.path "cache")
+      local refused, got = counts("DEMILUNE_EMULATED_CUDNN_REFUSES=" .. name, ALL)
+      assert.equal(0, refused.cudnnBackendExecuteGraph, name)
+      assert.equal(24, own(refused), name)
+      assert.equal(want, got, name)
+    end
   end)
 end)

@@ -1,0 +1,326 @@
+/* The emulated cuDNN's graphs of many operations: matrix products, reductions,
+   pointwise operations and reshapes, one after another in the order given. Every tensor
+   becomes a dense block of floats, rounded to its dtype, so that a graph is tested for
+   what it says and not for how an engine would run it.
+
+   Shapes, dtypes and ids are held to what the library's attention asks for, and the
+   only reshape is an exchange of the last two dims. */
+#include <math.h>
+
+#include "cudnn_internal.h"
+
+enum { POINTWISE = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR };
+enum { MATMUL = CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR };
+enum { REDUCTION = CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR };
+enum { RESHAPE = CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR };
+enum { MAX_VALUE = 4 * MAX_ELEMENT };
+
+/* An operation makes y of in[0] and, where they are there, in[1] and in[2]. */
+struct Node {
+  int type;
+  const Descriptor *how; /* none for a reshape */
+  const Descriptor *in[3], *y;
+};
+
+static const Descriptor *optional(const Descriptor *d, int name) {
+  return attribute_of(const_cast<Descriptor *>(d), name) ? part(d, name) : nullptr;
+}
+static Node node_of(const Descriptor *d) {
+  switch ((int)d->type) {
+#define PART(NAME) optional(d, CUDNN_ATTR_OPERATION_##NAME)
+  case POINTWISE:
+    return {POINTWISE,
+            PART(POINTWISE_PW_DESCRIPTOR),
+            {PART(POINTWISE_XDESC), PART(POINTWISE_BDESC), PART(POINTWISE_TDESC)},
+            PART(POINTWISE_YDESC)};
+  case MATMUL:
+    return {MATMUL,
+            PART(MATMUL_DESC),
+            {PART(MATMUL_ADESC), PART(MATMUL_BDESC)},
+            PART(MATMUL_CDESC)};
+  case REDUCTION:
+    return {REDUCTION, PART(REDUCTION_DESC), {PART(REDUCTION_XDESC)}, PART(REDUCTION_YDESC)};
+  default: return {RESHAPE, nullptr, {PART(RESHAPE_XDESC)}, PART(RESHAPE_YDESC)};
+#undef PART
+  }
+}
+
+bool dm_dnn_is_node(const Descriptor *d) {
+  const int type = (int)d->type;
+  return type == POINTWISE || type == MATMUL || type == REDUCTION || type == RESHAPE;
+}
+const Descriptor *dm_dnn_first_tensor(const Descriptor *d) { return node_of(d).in[0]; }
+
+static bool is_virtual(const Descriptor *t) {
+  return attribute_of(const_cast<Descriptor *>(t), CUDNN_ATTR_TENSOR_IS_VIRTUAL) &&
+         number(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
+}
+static int64_t type_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_DATA_TYPE); }
+static int64_t id_of(const Descriptor *t) { return number(t, CUDNN_ATTR_TENSOR_UNIQUE_ID); }
+static const int64_t *sizes(const Descriptor *t) {
+  return numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
+}
+static const int64_t *steps(const Descriptor *t) {
+  return numbers(t, CUDNN_ATTR_TENSOR_STRIDES);
+}
+
+/* ---- what is checked ---- */
+
+static bool is_product(const Node &n) {
+  const int64_t *a = sizes(n.in[0]), *b = sizes(n.in[1]), *c = sizes(n.y);
+  return a[0] == b[0] && a[0] == c[0] && a[1] == b[1] && a[1] == c[1] && a[2] == c[2] &&
+         a[3] == b[2] && b[3] == c[3] && type_of(n.in[0]) == type_of(n.in[1]) &&
+         number(n.how, CUDNN_ATTR_MATMUL_COMP_TYPE) == CUDNN_DATA_FLOAT;
+}
+
+/* Along no dim, or all of it. */
+static bool broadcasts(const Descriptor *from, const Descriptor *to) {
+  for (int d = 0; d < 4; d++)
+    if (sizes(from)[d] != 1 && sizes(from)[d] != sizes(to)[d]) return false;
+  return true;
+}
+
+static bool is_reduction(const Node &n) {
+  const int64_t how = number(n.how, CUDNN_ATTR_REDUCTION_OPERATOR);
+  return broadcasts(n.y, n.in[0]) && type_of(n.y) == CUDNN_DATA_FLOAT &&
+         (how == CUDNN_REDUCE_TENSOR_ADD || how == CUDNN_REDUCE_TENSOR_MAX) &&
+         number(n.how, CUDNN_ATTR_REDUCTION_COMP_TYPE) == CUDNN_DATA_FLOAT;
+}
+
+static bool is_turned(const Node &n) {
+  static const int from[] = {0, 1, 3, 2};
+  for (int d = 0; d < 4; d++)
+    if (sizes(n.y)[d] != sizes(n.in[0])[from[d]] || steps(n.y)[d] != steps(n.in[0])[from[d]])
+      return false;
+  return is_virtual(n.y);
+}
+
+static bool is_pointwise(const Node &n) {
+  int n_in = 0;
+  for (; n_in < 3 && n.in[n_in]; n_in++)
+    if (!broadcasts(n.in[n_in], n.y)) return false;
+  const int64_t mode = number(n.how, CUDNN_ATTR_POINTWISE_MODE), type = type_of(n.y);
+  const int64_t math = number(n.how, CUDNN_ATTR_POINTWISE_MATH_PREC);
+  const bool counts = type != CUDNN_DATA_BOOLEAN && type != CUDNN_DATA_INT32;
+  switch (mode) {
+  case CUDNN_POINTWISE_EXP:
+  case CUDNN_POINTWISE_LOG: return n_in == 1 && counts && math == CUDNN_DATA_FLOAT;
+  case CUDNN_POINTWISE_ADD:
+  case CUDNN_POINTWISE_SUB:
+  case CUDNN_POINTWISE_MUL:
+  case CUDNN_POINTWISE_DIV: return n_in == 2 && counts && math == CUDNN_DATA_FLOAT;
+  case CUDNN_POINTWISE_GEN_INDEX: {
+    const Attribute *axis =
+        attribute_of(const_cast<Descriptor *>(n.how), CUDNN_ATTR_POINTWISE_AXIS);
+    return n_in == 1 && axis && axis->bits[0] >= 0 && axis->bits[0] < 4 &&
+           type == CUDNN_DATA_INT32;
+  }
+  case CUDNN_POINTWISE_CMP_GE:
+    return n_in == 2 && type == CUDNN_DATA_BOOLEAN && math == CUDNN_DATA_BOOLEAN &&
+           type_of(n.in[0]) == type_of(n.in[1]);
+  case CUDNN_POINTWISE_BINARY_SELECT:
+    return n_in == 3 && type_of(n.in[2]) == CUDNN_DATA_BOOLEAN && counts;
+  default: return false;
+  }
+}
+
+cudnnStatus_t dm_dnn_check_node(const Descriptor *d) {
+  const Node n = node_of(d);
+  const bool ok = n.type == MATMUL      ? is_product(n)
+                  : n.type == REDUCTION ? is_reduction(n)
+                  : n.type == RESHAPE   ? is_turned(n)
+                                        : is_pointwise(n);
+  return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+struct Graph {
+  int64_t n;
+  const int64_t *bits;
+
+  explicit Graph(const Descriptor *d) {
+    const Attribute *a =
+        attribute_of(const_cast<Descriptor *>(d), CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    n = a->n;
+    bits = a->bits;
+  }
+  const Descriptor *operation(int64_t i) const { return (const Descriptor *)(intptr_t)bits[i]; }
+  Node node(int64_t i) const { return node_of(operation(i)); }
+};
+
+/* f(tensor, number of its operation, whether it is the result) until it gives false. */
+template <class F> static bool all_tensors(const Graph &g, const F &f) {
+  for (int64_t i = 0; i < g.n; i++) {
+    const Node n = g.node(i);
+    for (const Descriptor *t : n.in)
+      if (t && !f(t, i, false)) return false;
+    if (!f(n.y, i, true)) return false;
+  }
+  return true;
+}
+
+/* An id belongs to one tensor. One without memory is made once, before it is used; what
+   is passed by value never is. */
+cudnnStatus_t dm_dnn_check_graph(const Descriptor *d) {
+  const Graph g(d);
+  if (g.n == 1 && !dm_dnn_is_node(g.operation(0))) return CUDNN_STATUS_SUCCESS;
+  for (int64_t i = 0; i < g.n; i++)
+    if (!dm_dnn_is_node(g.operation(i))) return CUDNN_STATUS_NOT_SUPPORTED;
+  const bool ok = all_tensors(g, [&](const Descriptor *t, int64_t user, bool made) {
+    int64_t maker = g.n;
+    int n_maker = 0;
+    const bool own_id = all_tensors(g, [&](const Descriptor *other, int64_t i, bool is_made) {
+      if (other == t && is_made) {
+        n_maker++;
+        maker = i;
+      }
+      return other == t || id_of(other) != id_of(t);
+    });
+    if (!own_id || n_maker > 1 || (made && is_by_value(t))) return false;
+    return made || maker < user || (n_maker == 0 && !is_virtual(t));
+  });
+  return ok ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM;
+}
+
+/* ---- running ---- */
+
+/* f(indices, position in the dense block) of each element. */
+template <class F> static void each(const Descriptor *t, const F &f) {
+  const int64_t *s = sizes(t);
+  int64_t i[4], n = 0;
+  for (i[0] = 0; i[0] < s[0]; i[0]++)
+    for (i[1] = 0; i[1] < s[1]; i[1]++)
+      for (i[2] = 0; i[2] < s[2]; i[2]++)
+        for (i[3] = 0; i[3] < s[3]; i[3]++) f(i, n++);
+}
+
+/* A tensor's elements, dense. */
+struct Value {
+  const Descriptor *t;
+  const int64_t *size, *step;
+  float *v;
+
+  int64_t offset(const int64_t *i) const {
+    return i[0] * step[0] + i[1] * step[1] + i[2] * step[2] + i[3] * step[3];
+  }
+  float &at(int64_t a, int64_t b, int64_t c, int64_t d) const {
+    const int64_t i[4] = {a, b, c, d};
+    int64_t n = 0;
+    for (int k = 0; k < 4; k++) n = n * size[k] + (size[k] == 1 ? 0 : i[k]);
+    return v[n];
+  }
+  float &at(const int64_t *i) const { return at(i[0], i[1], i[2], i[3]); }
+};
+
+struct Run {
+  Graph g;
+  const Descriptor *pack;
+  bool wrong;
+  int n_value;
+  Value value[MAX_VALUE];
+};
+
+static const Value &value_new(Run *r, const Descriptor *t) {
+  if (r->n_value == MAX_VALUE) abort();
+  Value *x = &r->value[r->n_value++];
+  *x = {t, sizes(t), steps(t), (float *)calloc((size_t)numel(t), sizeof(float))};
+  if (!x->v) abort();
+  return *x;
+}
+
+/* Made before, or of the caller's memory. */
+static const Value &value_of(Run *r, const Descriptor *t) {
+  for (int i = 0; i < r->n_value; i++)
+    if (r->value[i].t == t) return r->value[i];
+  const Value &x = value_new(r, t);
+  const void *data = data_of(r->pack, t);
+  each(t, [&](const int64_t *i, int64_t n) {
+    x.v[n] = (float)load(type_of(t), data, x.offset(i));
+  });
+  return x;
+}
+
+static float rounded(int64_t type, float v) {
+  alignas(float) char room[sizeof(float)];
+  store(type, room, 0, (double)v);
+  return (float)load(type, room, 0);
+}
+
+static void multiply(const Value &a, const Value &b, const Value &y) {
+  each(y.t, [&](const int64_t *i, int64_t n) {
+    double sum = 0;
+    for (int64_t k = 0; k < a.size[3]; k++)
+      sum += (double)a.at(i[0], i[1], i[2], k) * (double)b.at(i[0], i[1], k, i[3]);
+    y.v[n] = (float)sum;
+  });
+}
+
+static void reduce(bool adds, const Value &x, const Value &y) {
+  each(y.t, [&](const int64_t *, int64_t n) { y.v[n] = adds ? 0 : -INFINITY; });
+  each(x.t, [&](const int64_t *i, int64_t n) {
+    float &sum = y.at(i);
+    sum = adds ? sum + x.v[n] : x.v[n] > sum || isnan(x.v[n]) ? x.v[n] : sum;
+  });
+}
+
+static float point(int64_t mode, float x, float b, float t, int64_t index) {
+  switch (mode) {
+  case CUDNN_POINTWISE_ADD: return x + b;
+  case CUDNN_POINTWISE_SUB: return x - b;
+  case CUDNN_POINTWISE_MUL: return x * b;
+  case CUDNN_POINTWISE_DIV: return x / b;
+  case CUDNN_POINTWISE_EXP: return expf(x);
+  case CUDNN_POINTWISE_LOG: return logf(x);
+  case CUDNN_POINTWISE_CMP_GE: return x >= b;
+  case CUDNN_POINTWISE_GEN_INDEX: return (float)index;
+  default: return t != 0 ? x : b;
+  }
+}
+
+static void evaluate(Run *r, const Node &node) {
+  const Value *in[3] = {};
+  for (int i = 0; i < 3; i++)
+    if (node.in[i]) in[i] = &value_of(r, node.in[i]);
+  const Value &y = value_new(r, node.y);
+  if (node.type == MATMUL) {
+    multiply(*in[0], *in[1], y);
+  } else if (node.type == REDUCTION) {
+    reduce(number(node.how, CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_ADD, *in[0],
+           y);
+  } else if (node.type == RESHAPE) {
+    each(y.t, [&](const int64_t *i, int64_t n) { y.v[n] = in[0]->at(i[0], i[1], i[3], i[2]); });
+  } else {
+    const int64_t mode = number(node.how, CUDNN_ATTR_POINTWISE_MODE);
+    const bool is_index = mode == CUDNN_POINTWISE_GEN_INDEX;
+    const int64_t axis = is_index ? number(node.how, CUDNN_ATTR_POINTWISE_AXIS) : 0;
+    each(y.t, [&](const int64_t *i, int64_t n) {
+      y.v[n] = point(mode, in[0]->at(i), in[1] ? in[1]->at(i) : 0, in[2] ? in[2]->at(i) : 0,
+                     i[axis]);
+    });
+  }
+  const int64_t type = type_of(y.t);
+  void *data = is_virtual(y.t) ? nullptr : data_of(r->pack, y.t);
+  each(y.t, [&](const int64_t *i, int64_t n) {
+    y.v[n] = rounded(type, y.v[n]);
+    if (data) store(type, data, y.offset(i), (double)y.v[n] + r->wrong);
+  });
+}
+
+static void run(void *arg) {
+  Run *r = (Run *)arg;
+  for (int64_t i = 0; i < r->g.n; i++) evaluate(r, r->g.node(i));
+  for (int i = 0; i < r->n_value; i++) free(r->value[i].v);
+}
+
+cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph,
+                                   const Descriptor *pack, bool wrong) {
+  Run r = {Graph(graph), pack, wrong, 0, {}};
+  const bool ok = all_tensors(r.g, [&](const Descriptor *t, int64_t, bool) {
+    const void *data = data_of(pack, t);
+    if (is_virtual(t)) return data == nullptr;
+    if (data && !is_by_value(t)) dm_emulated_check_pointer("cudnnBackendExecute", data);
+    return data != nullptr;
+  });
+  if (!ok) return CUDNN_STATUS_BAD_PARAM;
+  const cudaError_t e = dm_emulated_run("cudnnBackendExecuteGraph", handle->stream, run, &r);
+  return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
+}
