@@ -314,13 +314,22 @@ static void run(void *arg) {
 cudnnStatus_t dm_dnn_execute_graph(cudnnHandle_t handle, const Descriptor *graph,
                                    const Descriptor *pack, bool wrong) {
   Run r = {Graph(graph), pack, wrong, 0, {}};
+  const int64_t *workspace = numbers(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+  uint64_t given = dm_emulated_hash(0, workspace, sizeof *workspace);
   const bool ok = all_tensors(r.g, [&](const Descriptor *t, int64_t, bool) {
     const void *data = data_of(pack, t);
     if (is_virtual(t)) return data == nullptr;
-    if (data && !is_by_value(t)) dm_emulated_check_pointer("cudnnBackendExecute", data);
-    return data != nullptr;
+    if (!data) return false;
+    if (is_by_value(t)) {
+      given = dm_emulated_hash(given, data, sizeof(float));
+    } else {
+      given = dm_emulated_hash(given, &data, sizeof data);
+      dm_emulated_check_pointer("cudnnBackendExecute", data);
+    }
+    return true;
   });
   if (!ok) return CUDNN_STATUS_BAD_PARAM;
-  const cudaError_t e = dm_emulated_run("cudnnBackendExecuteGraph", handle->stream, run, &r);
+  const cudaError_t e =
+      dm_emulated_run("cudnnBackendExecuteGraph", handle->stream, given, run, &r);
   return e == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
 }
