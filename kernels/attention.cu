@@ -60,13 +60,13 @@ static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand 
 }
 
 /* One matrix (n_row, n_column); 0 outside. */
-template <class C, class T> struct Matrix {
+template <class C, class T> struct Panel {
   const T *data;
   int64_t row, column;
   int n_row, n_column;
   bool runs;
 
-  __device__ Matrix(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
+  __device__ Panel(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
       : data((const T *)o.data + offset_of(p, o, batch)), row(o.row), column(o.column),
         n_row(n), n_column(m), runs(o.runs) {}
   /* (i, j) and its three neighbours to the right. */
@@ -348,8 +348,8 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   const int row0 = (p.causal && !keys ? n_tile - 1 - tile : tile) * TILE;
   const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
   for (int64_t batch = blockIdx.y; batch < p.n_batch; batch += gridDim.y) {
-    const Matrix<C, T> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
-    const Matrix<C, T> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
+    const Panel<C, T> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
+    const Panel<C, T> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
     Softmax<C> softmax;
     C sum[WIDE][4][4] = {};
     for (int line0 = keys && p.causal ? row0 : 0; line0 < n_line; line0 += TILE) {
@@ -422,7 +422,7 @@ static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p, 
   const int64_t n = row < p.n_batch * p.L ? p.D : 0;
   C sum = 0;
   if (n > 0) {
-    const Matrix<C, T> gy(p, p.gy, row / p.L, p.L, p.D);
+    const Panel<C, T> gy(p, p.gy, row / p.L, p.L, p.D);
     const T *at = gy.data + row % p.L * gy.row;
     for (int64_t i = threadIdx.x % 32; i < n; i += 32)
       sum += dm_get<C, T>(at[i * gy.column]) * dm_get<C, T>(y[row * n + i]);

@@ -13,7 +13,7 @@ extern "C" {
 
 enum { GENERATOR_SITE = 8 };
 
-static __global__ void take_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
+static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
   if (threadIdx.x != 0) return;
   *out = *generator;
   generator->offset += n;
@@ -28,7 +28,8 @@ dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *ou
   dm_cuda_keep_begin();
   dm_status st = dm_cuda_keep(site, &was, sizeof was, &kept);
   if (st == DM_OK)
-    st = dm_launch(take_kernel, 1, 32, 0, (dm_Generator *)kept, host->offset - was.offset, out);
+    st = dm_launch(advance_kernel, 1, 32, 0, (dm_Generator *)kept, host->offset - was.offset,
+                   out);
   if (st == DM_OK) dm_cuda_kept_is(kept, host, sizeof *host);
   dm_cuda_keep_end();
   return st;

@@ -19,7 +19,7 @@ local pipe <close> = assert(io.popen "ls kernels/*.cu kernels/*.cuh")
 for path in pipe:lines() do
   local file <close> = assert(io.open(path))
   local list, text = {}, file:read "a"
-  for line in text:gmatch "[^\n]+" do
+  for line in text:gsub("alignas%b() ", ""):gmatch "[^\n]+" do
     local name = line:match "^struct%s+([%w_]+).*{"
       or line:match "^template.->%s+struct%s+([%w_]+).*{"
     if structs[name] and structs[name] ~= path then
