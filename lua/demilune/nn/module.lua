@@ -1,6 +1,7 @@
 -- nn.Module: the base of everything with parameters. A field that holds a
 -- parameter, a module or a table of modules belongs to the module: what a field
--- holds is looked at when it is asked for, in the order of first assignment.
+-- holds is looked at when it is asked for, in the order of first assignment. (Lua 5.4
+-- carries out `self.a, self.b = x, y` from right to left: b comes first then.)
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
