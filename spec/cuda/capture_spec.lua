@@ -106,7 +106,7 @@ describe("a training step that could be captured", function()
         assert.same(names(first), names(work))
         if i % period == 0 then assert.is_nil(difference(first, work)) end
       end
-      assert.is_truthy(names(first).take_kernel) -- dropout drew
+      assert.is_truthy(names(first).advance_kernel) -- dropout drew
       assert.is_truthy(#first > 20)
     end)
   end
