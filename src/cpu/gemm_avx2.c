@@ -181,8 +181,9 @@ FOLD __m256 load8(dm_DType t, const char *src, int64_t at) {
 FOLD __m256 load6(dm_DType t, const char *src, int64_t at) {
   if (t == DM_F32) {
     const float *p = (const float *)(const void *)src + at;
-    const __m128 high = _mm_castpd_ps(_mm_load_sd((const double *)(const void *)(p + 4)));
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), high, 1);
+    const __m128i high = _mm_loadl_epi64((const __m128i *)(const void *)(p + 4));
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_castsi128_ps(high),
+                                1);
   }
   const char *p = src + 2 * at;
   int32_t tail;
