@@ -11,7 +11,7 @@ void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what) {
 int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]) {
   static const char *const names[] = {[DM_CUBLASLT] = "cublaslt", [DM_CUDNN] = "cudnn"};
   for (int i = 0; i < DM_N_PLAN_LIBRARY; i++) {
-    out[i].library = names[i];
+    out[i].name = names[i];
     for (int k = 0; k < DM_N_PLAN; k++)
       out[i].n[k] = atomic_load_explicit(&counts[i][k], memory_order_relaxed);
   }

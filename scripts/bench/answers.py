@@ -1,4 +1,4 @@
-"""How peer.py and cuda_peer.py talk: one request a line, one answer a line."""
+"""How PyTorch's workers talk: one request a line, one answer a line."""
 import sys
 
 

@@ -236,21 +236,4 @@ function requests.peak()
   return { bytes = dm.max_memory_allocated(device) }
 end
 
-local function answer(line)
-  local words = {}
-  for word in line:gmatch "%S+" do words[#words + 1] = tonumber(word) or word end
-  return requests[words[1]](table.unpack(words, 2))
-end
-
-for line in io.lines() do
-  if line == "quit" then break end
-  local ok, reply = xpcall(answer, debug.traceback, line)
-  local words = {}
-  if ok then
-    for key, value in pairs(reply) do words[#words + 1] = ("%s=%s"):format(key, value) end
-  else
-    words[1] = "error " .. tostring(reply):gsub("%s*\n%s*", " / ")
-  end
-  print(table.concat(words, " "))
-  io.stdout:flush()
-end
+dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/answers.lua")(requests)

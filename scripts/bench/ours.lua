@@ -265,30 +265,4 @@ local requests = {
   in_region = in_region, region = region,
 }
 
---- "begin float32 1 batch=128" calls begin("float32", 1, {batch = 128}).
-local function answer(line)
-  local plain, named = {}, {}
-  for word in line:gmatch "%S+" do
-    local key, value = word:match "^(.-)=(.*)$"
-    if key then
-      named[key] = tonumber(value) or value
-    else
-      plain[#plain + 1] = tonumber(word) or word
-    end
-  end
-  plain[#plain + 1] = named
-  return requests[plain[1]](table.unpack(plain, 2))
-end
-
-for line in io.lines() do
-  if line == "quit" then break end
-  local ok, reply = xpcall(answer, debug.traceback, line)
-  local words = {}
-  if ok then
-    for key, value in pairs(reply) do words[#words + 1] = ("%s=%s"):format(key, value) end
-  else
-    words[1] = "error " .. reply:gsub("%s*\n%s*", " / ")
-  end
-  print(table.concat(words, " "))
-  io.stdout:flush()
-end
+dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/answers.lua")(requests)

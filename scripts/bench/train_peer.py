@@ -9,6 +9,8 @@ import struct
 import sys
 import time
 
+from answers import number, serve
+
 try:
     import torch
     import torch.nn as nn
@@ -359,26 +361,9 @@ REQUESTS = {"about": about, "begin": begin, "tune": tune, "losses": losses, "tim
             "steps": steps, "work": work}
 
 
-def number(text):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+def answer(line):
+    name, *words = line.split()
+    return REQUESTS[name](*map(number, words))
 
 
-def main():
-    for line in iter(sys.stdin.readline, ""):
-        if line == "quit\n":
-            return
-        try:
-            name, *words = line.split()
-            answer = REQUESTS[name](*map(number, words))
-            reply = " ".join(f"{k}={v}" for k, v in answer.items())
-        except Exception as e:  # whatever it is, the driver prints it
-            reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
-        print(reply, flush=True)
-
-
-main()
+serve(torch, answer)

@@ -6,10 +6,7 @@ local both = require "spec.cuda.both"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 
 local function it_counts(name, f)
-  it(name, function()
-    if both.missing() or not dm.cuda._count "work" then return pending "no emulated device" end
-    both.on("cuda", f)
-  end)
+  both.it_counts(name, function() both.on("cuda", f) end)
 end
 
 -- A step of training on one batch that stays where it is. What it makes is freed at its

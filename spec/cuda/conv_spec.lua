@@ -189,12 +189,8 @@ describe("cuDNN", function()
   local function counts(environment, program)
     return both.counts(environment, MAKE .. program)
   end
-  local function it_counts(name, f)
-    both.it_counts(name, function()
-      os.execute("rm -rf " .. folder.path "cache")
-      f()
-    end)
-  end
+  local it_counts = both.it_counts
+  before_each(function() os.execute("rm -rf " .. folder.path "cache") end)
   local TWICE = 'convolve(2, "float32") convolve(2, "float32") convolve(3, "bfloat16")'
   local function own(n) return n.conv_tiles_kernel + n.conv_each_kernel + n.conv_whole_kernel end
 

@@ -206,12 +206,8 @@ describe("batch_norm by cuDNN", function()
       end
     ]] .. program)
   end
-  local function it_counts(name, f)
-    both.it_counts(name, function()
-      os.execute("rm -rf " .. folder.path "cache")
-      f()
-    end)
-  end
+  local it_counts = both.it_counts
+  before_each(function() os.execute("rm -rf " .. folder.path "cache") end)
   local ALL = [[
     for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
       norm(dtype, {6, 3})

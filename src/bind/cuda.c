@@ -97,7 +97,7 @@ static int cuda_plans(lua_State *L) {
       lua_pushinteger(L, counts[i].n[k]);
       lua_setfield(L, -2, names[k]);
     }
-    lua_setfield(L, -2, counts[i].library);
+    lua_setfield(L, -2, counts[i].name);
   }
   return 1;
 }

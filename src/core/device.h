@@ -49,7 +49,7 @@ typedef enum dm_PlanCounter {
   DM_N_PLAN
 } dm_PlanCounter;
 typedef struct dm_PlanCounts {
-  const char *library;
+  const char *name; /* of the library */
   int64_t n[DM_N_PLAN];
 } dm_PlanCounts;
 enum { DM_MAX_PLAN_LIBRARY = 4 };
