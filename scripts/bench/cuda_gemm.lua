@@ -21,7 +21,7 @@ if options.tiny then SHAPES = { { 32, 16, 8 }, { 5, 3, 7 } } end
 local report = cuda.report { "dtype", "m", "n", "k", "ms", "PyTorch ms", "faster", "TFLOP/s" }
 for _, dtype in ipairs { "float16", "bfloat16", "float32" } do
   for _, s in ipairs(SHAPES) do
-    local case = { "mm", dtype, s[1], s[2], s[3] }
+    local case = { dtype, "mm", s[1], s[2], s[3] }
     local begun, why = cuda.begin(ours, peer, case)
     local a, b
     if begun then a, b = cuda.times(ours, peer, options, "time", options.block) end

@@ -20,23 +20,25 @@ end
 function cuda.sides(options)
   local python = os.getenv "PYTHON" or "python3"
   local ours = lib.worker("demilune",
-    ("exec lua5.4 %s %s"):format(lib.quote(lib.here .. "/cuda_ours.lua"), options.device))
+    ("exec lua5.4 %s %s"):format(lib.quote(lib.here .. "/train_ours.lua"), options.device))
   local peer = lib.worker("PyTorch", ("exec %s %s %s"):format(lib.quote(python),
-    lib.quote(lib.here .. "/cuda_peer.py"), options.tiny and "cpu" or options.device))
+    lib.quote(lib.here .. "/train_peer.py"), options.tiny and "cpu" or options.device))
   local about = peer:ask "about"
   lib.peer_version = about and about.version
   if not about then peer.gone = "no torch" end
   return ours, peer
 end
 
-local function words(case) return table.unpack(case) end
-
---- Begins a case on both sides; nil and why when ours cannot, and whether the peer can.
+--- Begins a case (dtype, kind, sizes) on both sides, a training from the weights that
+--- ours saves; nil and why when ours cannot.
 function cuda.begin(ours, peer, case)
-  local answer, why = ours:ask("begin", words(case))
+  local answer, why = ours:ask("begin", table.unpack(case))
   if not answer then return nil, why end
-  local other = peer:ask("begin", words(case))
-  return answer, other and true or false
+  local path = os.tmpname()
+  if answer.trains == 1 then assert(ours:ask("save", path)) end
+  peer:ask("begin", path, case[1], 1, "channels_last", table.unpack(case, 2))
+  os.remove(path)
+  return answer
 end
 
 --- What `request` answers on both sides in turns: two arrays of seconds, the second

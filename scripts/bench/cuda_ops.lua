@@ -17,7 +17,7 @@ local report = cuda.report { "op", "dtype", "ms", "PyTorch ms", "faster", "GB/s"
 
 -- Bytes that must move over the time; a copy of the same dtype is the ceiling.
 local function measure(name, dtype, ceiling)
-  local case = { "op", name, dtype, ROWS, COLUMNS }
+  local case = { dtype, "op", name, ROWS, COLUMNS }
   local begun, why = cuda.begin(ours, peer, case)
   if not begun then return report.fail(case, why) end
   local a, b = cuda.times(ours, peer, options, "time", options.block)
@@ -46,7 +46,7 @@ print "## Host cost of an eager op\n"
 local CALLS = options.tiny and 20 or 500 -- fewer than a device's queue holds
 report = cuda.report { "us", "demilune", "PyTorch", "cheaper", "goal" }
 for _, name in ipairs { "add", "add_", "add_recorded", "relu", "linear" } do
-  local case = { "host", name }
+  local case = { "float32", "host", name }
   local begun, why = cuda.begin(ours, peer, case)
   local a, b
   if begun then a, b = cuda.times(ours, peer, options, "host", CALLS) end

@@ -1,7 +1,10 @@
--- This project's side of train.lua: one request a line, one answer a line; its twin is
--- train_peer.py. One process does one case.
+-- This project's side of train.lua and of the drivers for a GPU: one request a line, one
+-- answer a line; its twin is train_peer.py.
+--   lua5.4 train_ours.lua [DEVICE]
 local dm = require "demilune"
 local nn, optim, amp, F = dm.nn, dm.optim, dm.amp, dm.nn.functional
+local device = arg[1] or "cpu"
+local _ <close> = dm.device(device)
 
 -- ---------------------------------------------------------------------------
 -- One op on much data: how often it must read or write it all
@@ -18,7 +21,7 @@ function ops.gelu(x) return 2, function() return F.gelu(x) end end
 function ops.sum(x) return 1, function() return x:sum() end end
 function ops.softmax(x) return 2, function() return F.softmax(x, -1) end end
 function ops.layer_norm(x)
-  local norm = nn.LayerNorm(x.shape[2])
+  local norm = nn.LayerNorm(x.shape[2]):to(x.dtype)
   return 2, function() return norm(x) end
 end
 function ops.cross_entropy(x)
@@ -39,7 +42,9 @@ function ops.gelu_backward(x) return both_ways(5, F.gelu, x) end
 function ops.softmax_backward(x)
   return both_ways(5, function(v) return F.softmax(v, -1) end, x)
 end
-function ops.layer_norm_backward(x) return both_ways(5, nn.LayerNorm(x.shape[2]), x) end
+function ops.layer_norm_backward(x)
+  return both_ways(5, nn.LayerNorm(x.shape[2]):to(x.dtype), x)
+end
 function ops.cross_entropy_backward(x)
   local y = dm.randint(1, x.shape[2] + 1, { x.shape[1] })
   return both_ways(3, function(v) return F.cross_entropy(v, y) end, x)
@@ -93,8 +98,8 @@ end
 
 local function training(dtype, case)
   local half = dtype ~= "float32"
-  local scaler = amp.GradScaler { device = "cpu", enabled = dtype == "float16" }
-  local region = { device_type = "cpu", enabled = half, dtype = half and dtype or nil }
+  local scaler = amp.GradScaler { device = device, enabled = dtype == "float16" }
+  local region = { device_type = device, enabled = half, dtype = half and dtype or nil }
   local model, optimizer, x, y = case.model, case.optimizer, case.x, case.y
   local self = { case = case }
   function self.step()
@@ -121,8 +126,8 @@ end
 function cases.sine(size, hidden)
   local here = arg[0]:match "^(.*)/" or "."
   local sine = assert(loadfile(here .. "/../quantised_sine.lua"))("workload")
-  local model = sine.model(hidden, "cpu")
-  local x, y = sine.problem(size, "cpu")
+  local model = sine.model(hidden, device)
+  local x, y = sine.problem(size, device)
   return { model = model, optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
     criterion = nn.MSELoss(), x = x, y = y }
 end
@@ -184,16 +189,35 @@ function cases.mlp(inputs, hidden, outputs, rows)
 end
 
 -- ---------------------------------------------------------------------------
+-- What a call costs the host: nothing waits for the device in the timed part
+-- ---------------------------------------------------------------------------
+function begin.host(_, name)
+  local a, b, w = dm.randn(1), dm.randn(1), nn.Parameter(dm.randn(1))
+  local linear, x = nn.Linear(16, 16), dm.randn(8, 16)
+  local calls = {
+    add = function() return a + b end,
+    add_ = function() return a:add_(b) end,
+    add_recorded = function() return w + b end,
+    relu = function() return dm.relu(a) end,
+    linear = function() return linear(x) end,
+  }
+  return { step = calls[name] }
+end
+
+-- ---------------------------------------------------------------------------
 -- Requests
 -- ---------------------------------------------------------------------------
 local current, calls -- what was begun, and how many of its steps make a block
 
-local function seconds(n)
+--- Of n steps; the device's work counts if `waits`.
+local function seconds(n, waits)
+  dm.synchronize(device)
   local step, from = current.step, dm.now()
   for _ = 1, n do
     local _ <close> = dm.scope()
     step()
   end
+  if waits then dm.synchronize(device) end
   return dm.now() - from
 end
 
@@ -201,9 +225,13 @@ local requests = {}
 
 --- Begins a case; a training starts from a seed, so that it is the same in any dtype.
 function requests.begin(dtype, kind, ...)
+  current, calls = nil, nil
+  collectgarbage()
+  dm.empty_cache(device)
   dm.manual_seed(1)
   current = begin[kind](dtype, ...)
-  return { threads = dm.get_num_threads(), trains = current.case and 1 or 0 }
+  return { trains = current.case and 1 or 0, bytes = current.bytes or 0,
+    flops = current.flops or 0 }
 end
 
 --- Writes weights and batch for the other side.
@@ -230,16 +258,22 @@ end
 --- Seconds of a step, over a block of about so many seconds.
 function requests.time(least)
   if not calls then
-    seconds(1)
+    seconds(1, true)
     calls = 1
-    local t = seconds(1)
+    local t = seconds(1, true)
     while t < least do
       calls = math.ceil(calls * math.min(2 * least / t, 16))
-      t = seconds(calls)
+      t = seconds(calls, true)
     end
     calls = math.max(1, math.ceil(calls * least / t))
   end
-  return { seconds = seconds(calls) / calls, steps = calls }
+  return { seconds = seconds(calls, true) / calls, steps = calls }
+end
+
+--- Seconds until the host is back, of n calls that the device's queue has room for.
+function requests.host(n)
+  seconds(n)
+  return { seconds = seconds(n) / n }
 end
 
 --- The most bytes that tensors held at once in a step (what lives from before counts,
@@ -252,9 +286,9 @@ function requests.work()
   seconds(1)
   if case then case.optimizer:zero_grad() end
   collectgarbage()
-  dm.reset_peak_memory_stats()
+  dm.reset_peak_memory_stats(device)
   seconds(1)
-  local peak = dm.max_memory_allocated()
+  local peak = dm.max_memory_allocated(device)
   return {
     peak = peak, resident = resident,
     flops = case and count_flops(case.model, case.x) + (case.more_flops or 0)

@@ -1,8 +1,11 @@
-"""The PyTorch side of train.lua: one request a line, one answer a line.
+"""The PyTorch side of train.lua and of the drivers for a GPU.
 
-Every case is the twin of the one of the same name in train_ours.lua and starts from
-the weights and the batch that it saved. Eager code; 1 or more threads, channels_last
-or not, as the request says; fused optimizers.
+    python3 train_peer.py [DEVICE]
+
+One request a line, one answer a line. Every case is the twin of the one of the same
+name in train_ours.lua and starts from the weights and the batch that it saved. Eager
+code; 1 or more threads, channels_last or not, as the request says; fused optimizers;
+on a GPU cudnn.benchmark, and float32 means float32 (no TF32).
 """
 import json
 import struct
@@ -18,6 +21,12 @@ try:
 except ImportError:
     sys.exit()  # the driver's tables do without this side
 
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+if DEVICE != "cpu":
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
 
 # ---- what the other side saved ----------------------------------------------
 
@@ -32,7 +41,7 @@ def load(path):
     for name, at in header.items():
         first, last = at["data_offsets"]
         t = torch.frombuffer(memoryview(data)[first:last], dtype=kinds[at["dtype"]])
-        t = t.reshape(at["shape"]).clone()
+        t = t.reshape(at["shape"]).clone().to(DEVICE)
         found[name] = t - 1 if t.dtype == torch.int64 else t
     return found
 
@@ -62,9 +71,9 @@ def both_ways(f, x):
 
 
 def op(dtype, name, rows, columns):
-    x = torch.randn(rows, columns).to(dtype)
-    y, labels = torch.randn_like(x), torch.randint(columns, (rows,))
-    norm = nn.LayerNorm(columns)
+    x = torch.randn(rows, columns, device=DEVICE).to(dtype)
+    y, labels = torch.randn_like(x), torch.randint(columns, (rows,), device=DEVICE)
+    norm = nn.LayerNorm(columns).to(DEVICE, dtype)
     forward = {
         "copy": torch.clone, "add": lambda v: v + y, "exp": torch.exp, "gelu": F.gelu,
         "sum": torch.sum, "softmax": lambda v: F.softmax(v, -1), "layer_norm": norm,
@@ -77,8 +86,19 @@ def op(dtype, name, rows, columns):
 
 
 def mm(dtype, m, n, k):
-    a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
+    a = torch.randn(m, k, device=DEVICE).to(dtype)
+    b = torch.randn(k, n, device=DEVICE).to(dtype)
     return {"step": lambda: torch.mm(a, b)}
+
+
+def host(_, name):
+    """What a call costs the host."""
+    a, b, w = (torch.randn(1, device=DEVICE) for _ in range(3))
+    w.requires_grad_()
+    linear, x = nn.Linear(16, 16).to(DEVICE), torch.randn(8, 16, device=DEVICE)
+    return {"step": {"add": lambda: a + b, "add_": lambda: a.add_(b),
+                     "add_recorded": lambda: w + b, "relu": lambda: torch.relu(a),
+                     "linear": lambda: linear(x)}[name]}
 
 
 # ---- the networks -----------------------------------------------------------
@@ -194,7 +214,7 @@ class GPT(nn.Module):
 
     def forward(self, ids):
         net = self.transformer
-        x = net["wte"](ids) + net["wpe"](torch.arange(ids.shape[1]))
+        x = net["wte"](ids) + net["wpe"](torch.arange(ids.shape[1], device=ids.device))
         return F.linear(net["ln_f"](net["h"](x)), net["wte"].weight)
 
 
@@ -234,18 +254,18 @@ def mlp(inputs, hidden, outputs, _):
 def training(path, dtype, layout, kind, args):
     saved = load(path)
     model, optimizer, criterion = NETWORKS[kind](*args)
-    start(model, saved)
+    start(model.to(DEVICE), saved)
     x, y = saved["x"], saved["y"]
-    if layout == "channels_last":
+    if layout == "channels_last" and x.ndim == 4:
         model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
     half = dtype != torch.float32
-    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
+    scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
     self = {"model": model, "optimizer": optimizer, "batch": (x, y)}
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=dtype if half else None, enabled=half):
+        with torch.autocast(DEVICE, dtype=dtype if half else None, enabled=half):
             loss = criterion(model(x), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -261,11 +281,20 @@ CURRENT = {}
 
 # ---- requests ---------------------------------------------------------------
 
-def seconds(n):
+def synchronize():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+
+
+def seconds(n, waits=True):
+    """Of n steps; the device's work counts if it waits."""
+    synchronize()
     step = CURRENT["step"]
     begin_at = time.perf_counter()
     for _ in range(n):
         step()
+    if waits:
+        synchronize()
     return time.perf_counter() - begin_at
 
 
@@ -280,10 +309,12 @@ def begin(path, dtype, threads, layout, kind, *args):
     torch.manual_seed(1)
     dtype = getattr(torch, dtype)
     CURRENT = {}
+    if DEVICE != "cpu":
+        torch.cuda.empty_cache()
     if kind in NETWORKS:
         CURRENT = training(path, dtype, layout, kind, args)
     else:
-        CURRENT = {"op": op, "mm": mm}[kind](dtype, *args)
+        CURRENT = {"op": op, "mm": mm, "host": host}[kind](dtype, *args)
     return {}
 
 
@@ -322,15 +353,26 @@ def time_block(least):
     return {"seconds": seconds(CURRENT["n"]) / CURRENT["n"], "steps": CURRENT["n"]}
 
 
+def returned(n):
+    """Seconds until the host is back, of n calls that the device's queue has room for."""
+    seconds(n, False)
+    return {"seconds": seconds(n, False) / n}
+
+
 def steps(n):
     """Seconds of a step, of n steps and no more."""
     return {"seconds": seconds(n) / n, "steps": n}
 
 
 def tensor_peak():
-    """Peak of live bytes over a training step, as the CPU allocator reports each block
+    """Peak of live bytes over a training step: as the CPU's allocator reports each block
     to the profiler, in order of time: what lives from before, such as weights, moments,
     buffers and batch, and what the step adds on top."""
+    if DEVICE != "cpu":
+        seconds(1)
+        torch.cuda.reset_peak_memory_stats()
+        seconds(1)
+        return torch.cuda.max_memory_allocated()
     from torch.profiler import ProfilerActivity, profile
     model, optimizer = CURRENT["model"], CURRENT["optimizer"]
     optimizer.zero_grad(set_to_none=True)
@@ -358,7 +400,7 @@ def work():
 
 
 REQUESTS = {"about": about, "begin": begin, "tune": tune, "losses": losses, "time": time_block,
-            "steps": steps, "work": work}
+            "host": returned, "steps": steps, "work": work}
 
 
 def answer(line):
