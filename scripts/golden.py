@@ -1413,13 +1413,59 @@ def transformer():
 STEPS = 8
 
 
-def trajectory(cls, groups_opts, **opts):
+class Lion(torch.optim.Optimizer):
+    """X. Chen et al. 2023, algorithm 2, in plain words; PyTorch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, foreach=None):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                c = b1 * m + (1 - b1) * p.grad
+                p.sub_(lr * (torch.sign(c) + group["weight_decay"] * p))
+                m.copy_(b2 * m + (1 - b2) * p.grad)
+
+
+class LAMB(torch.optim.Optimizer):
+    """Y. You et al. 2019, algorithm 2, with phi(z) = z, in plain words; PyTorch has none."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01,
+                 foreach=None):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                s = self.state[p]
+                s["t"] = s.get("t", 0) + 1
+                s["m"] = b1 * s.get("m", torch.zeros_like(p)) + (1 - b1) * p.grad
+                s["v"] = b2 * s.get("v", torch.zeros_like(p)) + (1 - b2) * p.grad ** 2
+                m, v = s["m"] / (1 - b1 ** s["t"]), s["v"] / (1 - b2 ** s["t"])
+                r = m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p
+                a, b = p.norm(), r.norm()
+                trust = a / b if a > 0 and b > 0 else 1.0
+                p.sub_(group["lr"] * trust * r)
+
+
+OWN = {"Lion": Lion, "LAMB": LAMB}
+
+
+def trajectory(cls, groups_opts, shapes=((2, 3), (3,)), **opts):
     """Two parameters; gradients given per step, values noted after each."""
-    params = [r(2, 3), r(3)]
+    params = [r(*shape) for shape in shapes]
     start = [p.clone() for p in params]
     leaf = [p.clone().requires_grad_() for p in params]
     groups = [dict(params=[p], **o) for p, o in zip(leaf, groups_opts)] if groups_opts else leaf
-    optimizer = getattr(torch.optim, cls)(groups, foreach=False, **opts)
+    if cls != "Muon":
+        opts["foreach"] = False
+    optimizer = (OWN.get(cls) or getattr(torch.optim, cls))(groups, **opts)
+    opts.pop("foreach", None)
     grads, seen = [], []
     for step in range(STEPS):
         g = [like(p) for p in params]
@@ -1457,6 +1503,25 @@ def optim():
         trajectory(cls, [{"lr": 0.02}, {"betas": (0.8, 0.99)}], lr=0.01)
         trajectory(cls, None)
     trajectory("SGD", None)
+    more = {
+        "RMSprop": [{}, {"momentum": 0.9}, {"centered": True}, {"alpha": 0.5, "eps": 1e-3}],
+        "Adagrad": [{}, {"lr_decay": 0.1}, {"initial_accumulator_value": 0.5, "eps": 1e-3}],
+        "Adadelta": [{}, {"rho": 0.5, "eps": 1e-3}],
+        "Adamax": [{}, {"betas": (0.5, 0.9), "eps": 1e-3}],
+        "NAdam": [{}, {"momentum_decay": 0.1}, {"decoupled_weight_decay": True}],
+        "RAdam": [{}, {"betas": (0.5, 0.6)}, {"decoupled_weight_decay": True}],
+        "Lion": [{}, {"betas": (0.5, 0.75)}],
+        "LAMB": [{}, {"betas": (0.5, 0.9), "eps": 1e-3}],
+    }
+    for cls, settings in more.items():
+        for opts in settings:
+            trajectory(cls, None, lr=0.05, **opts)
+            trajectory(cls, None, lr=0.05, weight_decay=0.125, **opts)
+        if cls not in OWN:
+            trajectory(cls, None, lr=0.05, maximize=True)
+            trajectory(cls, None)
+    for opts in ({}, {"nesterov": False}, {"adjust_lr_fn": "match_rms_adamw"}):
+        trajectory("Muon", None, ((2, 3), (3, 2)), lr=0.05, **opts)
 
 
 @family("exact")
@@ -1493,12 +1558,74 @@ def sched():
                 [cls, lam or ""] + [str(a) for a in args] + [f"{k}={v}" for k, v in opts.items()]
             ),
         )
+    def begun(*groups):
+        return torch.optim.SGD([dict(params=[torch.zeros(1)], lr=lr) for lr in groups], lr=0.5)
+
+    def noted(optimizer, step, steps):
+        """The first group's rates before each step."""
+        out = []
+        for i in range(steps):
+            out.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            step(i)
+        return "rates={" + ",".join(number(v) for v in out) + "}"
+
+    def plateau(metrics, **opts):
+        optimizer = begun(0.5)
+        s = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **opts)
+        out = noted(optimizer, lambda i: s.step(metrics[i]), len(metrics))
+        emit(['class="ReduceLROnPlateau"', f"opts={lua(opts)}", f"metrics={lua(metrics)}", out],
+             f"ReduceLROnPlateau {opts}")
+
+    def several(cls, parts, milestones=None, steps=16):
+        optimizer = begun(0.5)
+        made = [getattr(torch.optim.lr_scheduler, c)(optimizer, *args, **opts)
+                for c, args, opts in parts]
+        rest = [milestones] if milestones else []
+        make = getattr(torch.optim.lr_scheduler, cls)
+        s = make(optimizer, made, *rest) if milestones else make(made)
+        names = ",".join(f'{{"{c}",{lua(args)},{lua(opts)}}}' for c, args, opts in parts)
+        emit([f'class="{cls}"', "parts={" + names + "}", f"milestones={lua(milestones or [])}",
+              noted(optimizer, lambda _: s.step(), steps)],
+             f"{cls} {' '.join(c for c, _, _ in parts)} {milestones or ''}")
+
+    def annealed(**opts):
+        optimizer = begun(0.5)
+        other = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        s = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05, **opts)
+        out = noted(optimizer, lambda i: (other if i < 3 else s).step(), 16)
+        emit(['class="SWALR"', f"opts={lua(opts)}", out], f"SWALR {opts}")
+
+    falling = [5.0, 4.0, 4.0, 3.99, 3.5, 3.6, 3.7, 3.4, 3.4, 3.4, 3.39, 3.4, 3.4, 3.4, 3.4, 3.4]
+    plateau(falling, patience=1)
+    plateau(falling, patience=0, cooldown=2, factor=0.5)
+    plateau(falling, patience=1, threshold=0.2, threshold_mode="abs", min_lr=0.01)
+    plateau([-v for v in falling], patience=2, mode="max", threshold=0.01)
+    warm = ("LinearLR", [], {"start_factor": 0.25, "total_iters": 4})
+    several("SequentialLR", [warm, ("CosineAnnealingLR", [10], {})], [4])
+    several("SequentialLR", [warm, ("StepLR", [2], {"gamma": 0.5}),
+                             ("ExponentialLR", [0.9], {})], [4, 9])
+    several("ChainedScheduler", [("StepLR", [3], {"gamma": 0.5}), ("ExponentialLR", [0.9], {})])
+    annealed(anneal_epochs=5)
+    annealed(anneal_epochs=4, anneal_strategy="linear")
+    annealed(anneal_epochs=0)
     for step_size in (1, 3, 7):
         rates("StepLR", [step_size], {})
         rates("StepLR", [step_size], {"gamma": 0.5})
     for t in (1, 10, 7):
         rates("CosineAnnealingLR", [t], {})
         rates("CosineAnnealingLR", [t], {"eta_min": 0.05})
+    for opts in ({}, {"factor": 0.5, "total_iters": 9}):
+        rates("ConstantLR", [], opts)
+    for opts in ({}, {"start_factor": 0.5, "end_factor": 0.25, "total_iters": 9}):
+        rates("LinearLR", [], opts)
+    for opts in ({}, {"total_iters": 20, "power": 2.0}):
+        rates("PolynomialLR", [], opts)
+    for gamma in (0.9, 0.5):
+        rates("ExponentialLR", [gamma], {})
+    for opts in ({}, {"T_mult": 2}, {"T_mult": 3, "eta_min": 0.05}):
+        rates("CosineAnnealingWarmRestarts", [4], opts)
+    rates("MultiplicativeLR", [], {}, lam="1 - 1 / (n + 3)")
     for lam in ("0.95 ** n", "1 / (1 + n)", "min(1, (n + 1) / 10)"):
         rates("LambdaLR", [], {}, lam=lam.replace("min", "min"))
     for opts in (

@@ -190,10 +190,50 @@ local function near(got, want, what)
   end
 end
 
+-- Schedules with makers of their own: -> what steps them.
+local made = {}
+function made.ReduceLROnPlateau(optimizer, c)
+  local schedule = dm.optim.lr_scheduler.ReduceLROnPlateau(optimizer, c.opts)
+  return function(i) schedule:step(c.metrics[i]) end
+end
+local function parts_of(optimizer, c)
+  local parts = {}
+  for i, part in ipairs(c.parts) do
+    local args = {table.unpack(part[2])}
+    args[#args + 1] = part[3]
+    parts[i] = dm.optim.lr_scheduler[part[1]](optimizer, table.unpack(args))
+  end
+  return parts
+end
+function made.SequentialLR(optimizer, c)
+  local schedule = dm.optim.lr_scheduler.SequentialLR(optimizer, parts_of(optimizer, c),
+    {milestones = c.milestones})
+  return function() schedule:step() end
+end
+function made.ChainedScheduler(optimizer, c)
+  local schedule = dm.optim.lr_scheduler.ChainedScheduler(parts_of(optimizer, c))
+  return function() schedule:step() end
+end
+function made.SWALR(optimizer, c)
+  local other = dm.optim.lr_scheduler.StepLR(optimizer, 2, {gamma = 0.5})
+  local schedule = dm.optim.swa_utils.SWALR(optimizer, 0.05, c.opts)
+  return function(i) (i <= 3 and other or schedule):step() end
+end
+
 describe("golden sched", function()
   for _, c in ipairs(load_family("sched").cases) do
     it(c.name, function()
       local p = dm.zeros(1, {requires_grad = true})
+      if made[c.class] then
+        local optimizer = dm.optim.SGD({p}, {lr = 0.5})
+        local step = made[c.class](optimizer, c)
+        for i, want in ipairs(c.rates) do
+          near(optimizer.param_groups[1].lr, want, "rate " .. i)
+          optimizer:step()
+          step(i)
+        end
+        return
+      end
       local optimizer = dm.optim[c.optimizer]({p}, c.config)
       local args = {table.unpack(c.args)}
       if c["lambda"] then

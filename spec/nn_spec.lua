@@ -27,6 +27,21 @@ describe("nn.Module", function()
     assert.equal(4, #m:parameters())
   end)
 
+  it("copy shares no tensor, and keeps what is tied", function()
+    local m = Pair()
+    m.layers[2].weight.requires_grad = false
+    m.again = m.layers[1]
+    m:register_buffer("seen", dm.zeros(1))
+    local c = m:copy()
+    assert.equal(c.layers[1], c.again)
+    assert.is_true(dm.equal(m(dm.ones(1, 3)), c(dm.ones(1, 3))))
+    for name, t in pairs(m:state_dict()) do t:add_(1) assert(c:state_dict()[name], name) end
+    assert.is_false(dm.equal(m.layers[1].weight, c.layers[1].weight))
+    assert.equal(0, c.seen:item())
+    assert.is_false(c.layers[2].weight.requires_grad)
+    assert.equal(5, #c:buffers() + #c:parameters())
+  end)
+
   it("train and eval reach every module below", function()
     local m = nn.Sequential{Pair(), nn.Dropout(0.5)}
     m:eval()

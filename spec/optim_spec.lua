@@ -32,7 +32,8 @@ describe("optim", function()
   end)
 
   it("goes on from its state as if it had not stopped", function()
-    for _, name in ipairs{"SGD", "Adam", "AdamW"} do
+    for _, name in ipairs{"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax",
+      "NAdam", "RAdam", "Lion", "LAMB"} do
       local opts = name == "SGD" and {lr = 0.1, momentum = 0.9} or {lr = 0.1}
       local p, q = dm.ones(1, {requires_grad = true}), dm.ones(1, {requires_grad = true})
       local a, b = optim[name]({p}, opts), optim[name]({q}, opts)
@@ -58,6 +59,199 @@ describe("optim", function()
     assert.error_matches(function() optim.SGD({p * 2}) end, "wanted a leaf")
     assert.error_matches(function() optim.SGD({p, p}) end, "already")
     assert.error_matches(function() optim.Adam({p}, {betas = {1.5, 0}}) end, "betas")
+  end)
+
+  it("keeps masters of 16-bit parameters in composed steps too", function()
+    for _, name in ipairs{"RMSprop", "NAdam", "Lion", "LAMB"} do
+      local p = dm.ones(4, {dtype = "bfloat16"}):requires_grad_()
+      local q = dm.ones(4, {requires_grad = true})
+      local a = optim[name]({p}, {lr = 1e-4, master_weights = true})
+      local b = optim[name]({q}, {lr = 1e-4})
+      for _ = 1, 40 do
+        p.grad, q.grad = dm.ones(4, {dtype = "bfloat16"}), dm.ones(4)
+        a:step()
+        b:step()
+      end
+      assert.is_true(dm.equal(a.state[p].master, q.data))
+      assert.is_true(dm.equal(p.data, q.data:to "bfloat16"))
+    end
+  end)
+
+  it("a skipped step changes nothing", function()
+    local p = dm.ones(2, {requires_grad = true})
+    local opt = optim.RMSprop({p}, {lr = 0.1})
+    local scaler = dm.amp.GradScaler{device = "cpu", init_scale = 8}
+    scaler:scale((p * dm.tensor{1.0, 1 / 0}):sum()):backward()
+    scaler:step(opt)
+    scaler:update()
+    assert.same({1, 1}, p:totable())
+    assert.is_nil(opt.state[p])
+    assert.equal(4, scaler:get_scale())
+  end)
+
+  it("Muon takes matrices only, and leaves the optimizer as it was", function()
+    local w, b = dm.ones(2, 2, {requires_grad = true}), dm.ones(2, {requires_grad = true})
+    assert.error_matches(function() optim.Muon{w, b} end, "parameter 2 .* wanted a matrix")
+    local opt = optim.Muon{w}
+    assert.error_matches(function() opt:add_param_group{params = {b}} end, "AdamW")
+    assert.equal(1, #opt.param_groups)
+    assert.error_matches(function() optim.Muon({w}, {adjust_lr_fn = "none"}) end, "match_rms")
+  end)
+
+  describe("LBFGS", function()
+    -- Rosenbrock's valley from {-1.2, 1}: what PyTorch 2.15.0 finds and how often it looks.
+    local function valley(opts)
+      local p = dm.tensor({-1.2, 1}, {dtype = "float64"}):requires_grad_()
+      local opt = optim.LBFGS({p}, opts)
+      local function closure()
+        opt:zero_grad()
+        local loss = (1 - p[1]) ^ 2 + 100 * (p[2] - p[1] ^ 2) ^ 2
+        loss:backward()
+        return loss
+      end
+      return p, opt, closure
+    end
+    local function is_near(want, got) assert.near(want, got, 1e-9 * math.abs(want)) end
+
+    it("with fixed steps", function()
+      local p, opt, closure = valley{lr = 1e-3}
+      for i, want in ipairs{24.199999999999996, 23.3413022020187, 22.632263564268328} do
+        is_near(want, opt:step(closure):item())
+        assert.equal(20 * i, opt.state[p].memory.func_evals)
+      end
+    end)
+
+    it("with a line search", function()
+      local p, opt, closure = valley{line_search_fn = "strong_wolfe"}
+      opt:step(closure)
+      is_near(0.38062264334648777, p[1]:item())
+      is_near(0.12491013187293636, p[2]:item())
+      assert.equal(25, opt.state[p].memory.func_evals)
+      is_near(0.4234823024380289, opt:step(closure):item())
+      is_near(0.9999814210791366, p[1]:item())
+      assert.equal(44, opt.state[p].memory.func_evals)
+    end)
+
+    it("goes on from its state, which later steps leave alone", function()
+      local p, a, f = valley{lr = 1e-3}
+      a:step(f)
+      local saved = a:state_dict()
+      local q, b, g = valley{lr = 1e-3}
+      b:load_state_dict(saved)
+      q.data:copy_(p.data)
+      a:step(f)
+      b:step(g)
+      assert.same(p:totable(), q:totable())
+      assert.equal(a.state[p].memory.func_evals, b.state[q].memory.func_evals)
+    end)
+
+    it("refuses what it cannot use", function()
+      local p = dm.ones(1, {requires_grad = true})
+      assert.error_matches(function() optim.LBFGS({p}, {line_search_fn = "wolfe"}) end, "strong")
+      assert.error_matches(function() optim.LBFGS({p}):step() end, "wanted a function")
+      assert.error_matches(function()
+        optim.LBFGS{{params = {p}}, {params = {dm.ones(1, {requires_grad = true})}}}
+      end, "one group")
+    end)
+  end)
+
+  describe("means of weights", function()
+    local nn, swa = dm.nn, optim.swa_utils
+
+    it("of all steps alike", function()
+      local model = nn.Linear(1, 1, {bias = false})
+      local mean = swa.AveragedModel(model)
+      for _, v in ipairs{1, 3, 8} do
+        model.weight.data:fill_(v)
+        mean:update_parameters(model)
+      end
+      assert.near(4, mean.module.weight:item(), 1e-6)
+      assert.equal(8, model.weight:item())
+      assert.near(4, mean(dm.ones(1, 1)):item(), 1e-6)
+      assert.equal(3, mean.n_averaged:item())
+    end)
+
+    it("exponential ones, of buffers too if asked", function()
+      local model = nn.Sequential{nn.Linear(1, 1), nn.BatchNorm1d(1)}
+      local plain = swa.AveragedModel(model, {decay = 0.75})
+      local all = swa.AveragedModel(model, {decay = 0.75, use_buffers = true})
+      for _, v in ipairs{4, 8} do
+        model[1].weight.data:fill_(v)
+        model[2].running_mean:fill_(v)
+        plain:update_parameters(model)
+        all:update_parameters(model)
+      end
+      assert.equal(5, plain.module[1].weight:item())
+      assert.equal(8, plain.module[2].running_mean:item())
+      assert.equal(5, all.module[2].running_mean:item())
+    end)
+
+    it("update_bn makes running statistics anew", function()
+      local model = nn.Sequential{nn.BatchNorm1d(2)}
+      model[1].running_mean:fill_(9)
+      model:eval()
+      local x = dm.randn(12, 2)
+      local batches, i = x:split(4), 0
+      swa.update_bn(function()
+        i = i + 1
+        return batches[i]
+      end, model)
+      local mean = x:mean(1)
+      for c = 1, 2 do assert.near(mean[c]:item(), model[1].running_mean[c]:item(), 1e-6) end
+      assert.equal(0.1, model[1].momentum)
+      assert.is_false(model.training)
+    end)
+
+    it("refuse what they cannot use", function()
+      assert.error_matches(function() swa.AveragedModel(3) end, "wanted a module")
+      local opt = optim.SGD{dm.ones(1, {requires_grad = true})}
+      assert.error_matches(function() swa.SWALR(opt) end, "wanted swa_lr")
+      assert.error_matches(function() swa.SWALR(opt, 1, {anneal_strategy = "x"}) end, "'linear'")
+    end)
+  end)
+
+  it("schedules made of schedules know their parts", function()
+    local S = optim.lr_scheduler
+    local opt = optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1})
+    local other = optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1})
+    local a, b = S.ExponentialLR(opt, 0.5), S.ExponentialLR(other, 0.5)
+    assert.error_matches(function() S.SequentialLR(opt, {a, b}, {milestones = {1}}) end,
+      "schedule 2 is of another optimizer")
+    assert.error_matches(function() S.SequentialLR(opt, {a}, {milestones = {1}}) end, "wanted 0")
+    assert.error_matches(function() S.ReduceLROnPlateau(opt, {mode = "best"}) end, "'min' or 'max'")
+    assert.error_matches(function() S.ReduceLROnPlateau(opt):step() end, "what is watched")
+    assert.error_matches(function() S.CosineAnnealingWarmRestarts(opt, 0) end, "from 1 up")
+  end)
+
+  it("schedules go on from their state", function()
+    local S = optim.lr_scheduler
+    local makers = {
+      function(o) return S.SequentialLR(o, {S.LinearLR(o, {total_iters = 3}),
+        S.StepLR(o, 2, {gamma = 0.5})}, {milestones = {3}}) end,
+      function(o) return S.ReduceLROnPlateau(o, {patience = 1}) end,
+      function(o) return S.CosineAnnealingWarmRestarts(o, 3) end,
+    }
+    for _, make in ipairs(makers) do
+      local function begun()
+        local o = optim.SGD({dm.ones(1, {requires_grad = true})}, {lr = 1})
+        return o, make(o)
+      end
+      local function go(o, s, n)
+        local rates = {}
+        for i = 1, n do
+          o:step()
+          s:step(s.best and 1 or nil)
+          rates[i] = o.param_groups[1].lr
+        end
+        return rates
+      end
+      local o, s = begun()
+      go(o, s, 4)
+      local p, t = begun()
+      p:load_state_dict(o:state_dict())
+      t:load_state_dict(s:state_dict())
+      assert.same(go(o, s, 5), go(p, t, 5))
+    end
   end)
 
   it("warns once when a schedule is stepped first", function()

@@ -264,6 +264,26 @@ end
 function Module:cpu() return self:to{device = "cpu"} end
 function Module:cuda(device) return self:to{device = device or "cuda"} end
 
+-- A module of its own with the same values: parameters, buffers and modules below are
+-- copied, each once, so that tied ones stay tied; functions are shared.
+function Module:copy()
+  local done = {}
+  local function copy(v)
+    if done[v] then return done[v] end
+    if is_tensor(v) then
+      local t = core.keep(v.data:clone())
+      done[v] = v.is_parameter and core.parameter(t, v.requires_grad) or t
+      return done[v]
+    end
+    if type(v) ~= "table" or getmetatable(v) and not is_module(v) then return v end
+    local new = setmetatable({}, getmetatable(v))
+    done[v] = new
+    for key, value in next, v do rawset(new, key, copy(value)) end
+    return new
+  end
+  return copy(self)
+end
+
 -- ---- state ----
 
 local function saved_tensors(self)

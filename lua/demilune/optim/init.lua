@@ -1,4 +1,5 @@
--- demilune.optim: optimizers and schedules.
+-- demilune.optim: optimizers and schedules. SGD, Adam and AdamW are there at once, the
+-- others when they are asked for.
 
 local optim = {
   Optimizer = require "demilune.optim.optimizer",
@@ -6,4 +7,16 @@ local optim = {
 }
 for name, class in pairs(require "demilune.optim.methods") do optim[name] = class end
 
-return optim
+local ROOMS = {LBFGS = "lbfgs", Muon = "muon", swa_utils = "swa_utils"}
+for name in ("RMSprop Adagrad Adadelta Adamax NAdam RAdam Lion LAMB"):gmatch "%a+" do
+  ROOMS[name] = "composed"
+end
+
+return setmetatable(optim, {__index = function(self, name)
+  local room = ROOMS[name]
+  if not room then return nil end
+  local found = require("demilune.optim." .. room)
+  if room == "composed" then found = found[name] end
+  rawset(self, name, found)
+  return found
+end})

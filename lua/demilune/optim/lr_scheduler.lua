@@ -17,14 +17,22 @@ end
 -- Optimizers of this library count their steps, those that a GradScaler made them
 -- skip as well: a skipped first step is no reason to warn. Of any other optimizer
 -- nothing is known.
-function Schedule:step()
+-- epoch: where to go, instead of one further.
+function Schedule:step(epoch)
   local optimizer = self.optimizer
   if self.last_epoch == 0 and not self.warned and optimizer.update and not optimizer.steps then
     self.warned = true
     caller.warn("%s:step() came before optimizer:step(), so the first rate is passed over; " ..
       "hint: step the optimizer first", self.class)
   end
-  self.last_epoch = self.last_epoch + 1
+  self.last_epoch = epoch or self.last_epoch + 1
+  self:apply()
+end
+
+-- Back to the first step, from the base rates.
+function Schedule:restart()
+  self.last_epoch = 0
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self.base_lrs[i] end
   self:apply()
 end
 
@@ -56,6 +64,12 @@ function Schedule:__tostring()
     self.optimizer.param_groups[1].lr)
 end
 
+local function check_optimizer(name, optimizer)
+  if type(optimizer) ~= "table" or not optimizer.param_groups then
+    caller.raise("%s: wanted an optimizer first", name)
+  end
+end
+
 -- A class of schedules. required: names of positional settings; prepare(self)
 -- runs before the first rates are set; rate(self, i, group) gives group i's.
 local function schedule(name, required, defaults, rate, prepare)
@@ -64,9 +78,7 @@ local function schedule(name, required, defaults, rate, prepare)
   class.__index = class
   lr_scheduler[name] = function(optimizer, ...)
     local args = {...}
-    if type(optimizer) ~= "table" or not optimizer.param_groups then
-      caller.raise("%s: wanted an optimizer first", name)
-    end
+    check_optimizer(name, optimizer)
     local settings = options.read(name, args[#required + 1], defaults)
     for i, key in ipairs(required) do
       if args[i] == nil then caller.raise("%s: %s is missing", name, key) end
@@ -113,6 +125,26 @@ schedule("LinearLR", {}, {start_factor = 1 / 3, end_factor = 1.0, total_iters = 
     return self.base_lrs[i] * (s.start_factor + (s.end_factor - s.start_factor) * done)
   end)
 
+-- The base rate times factor, until total_iters steps are done.
+schedule("ConstantLR", {}, {factor = 1 / 3, total_iters = 5}, function(self, i)
+  local s = self.settings
+  return self.base_lrs[i] * (self.last_epoch < s.total_iters and s.factor or 1)
+end)
+
+-- From the base rate to 0 in total_iters steps, by a power of what is left.
+schedule("PolynomialLR", {}, {total_iters = 5, power = 1.0}, function(self, i)
+  local s = self.settings
+  return self.base_lrs[i] * (1 - math.min(self.last_epoch, s.total_iters) / s.total_iters) ^ s.power
+end)
+
+-- rate *= fn(steps done); fn: a function, or one a group
+schedule("MultiplicativeLR", {"lr_lambda"}, {}, function(self, i, group)
+  if self.last_epoch == 0 then return group.lr end
+  local fn = self.settings.lr_lambda
+  if type(fn) == "table" then fn = fn[i] end
+  return group.lr * fn(self.last_epoch)
+end)
+
 -- base * fn(steps done); fn: a function, or one a group
 schedule("LambdaLR", {"lr_lambda"}, {}, function(self, i)
   local fn = self.settings.lr_lambda
@@ -130,6 +162,30 @@ schedule("CosineAnnealingLR", {"T_max"}, {eta_min = 0.0}, function(self, i, grou
   end
   return (1 + math.cos(math.pi * t / n)) / (1 + math.cos(math.pi * (t - 1) / n))
     * (group.lr - low) + low
+end)
+
+-- Half a cosine in T_0 steps, again in T_0 T_mult, and so on. I. Loshchilov, F. Hutter
+-- 2016. step(epoch) with a number, fractions too, goes to that place.
+schedule("CosineAnnealingWarmRestarts", {"T_0"}, {T_mult = 1, eta_min = 0.0}, function(self, i)
+  local s, t = self.settings, self.last_epoch
+  local length, from = s.T_0, 0
+  if s.T_mult == 1 then
+    from = t // length * length
+  else
+    while t - from >= length do from, length = from + length, length * s.T_mult end
+  end
+  local height = (1 + math.cos(math.pi * (t - from) / length)) / 2
+  return s.eta_min + (self.base_lrs[i] - s.eta_min) * height
+end, function(self)
+  local s = self.settings
+  if math.type(s.T_0) ~= "integer" or s.T_0 < 1 then
+    caller.raise("CosineAnnealingWarmRestarts: T_0 is %s, wanted a whole number from 1 up",
+      tostring(s.T_0))
+  end
+  if math.type(s.T_mult) ~= "integer" or s.T_mult < 1 then
+    caller.raise("CosineAnnealingWarmRestarts: T_mult is %s, wanted a whole number from 1 up",
+      tostring(s.T_mult))
+  end
 end)
 
 -- ---- OneCycleLR: L. Smith, N. Topin 2017 ----
@@ -197,4 +253,14 @@ schedule("OneCycleLR", {"max_lr"}, {total_steps = options.NONE, epochs = options
   end
 end, one_cycle_prepare)
 
-return lr_scheduler
+lr_scheduler.check_optimizer = check_optimizer
+
+-- Schedules of another kind, from rooms of their own.
+local ROOMS = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",
+  ChainedScheduler = "lr_sequence"}
+
+return setmetatable(lr_scheduler, {__index = function(self, name)
+  if not ROOMS[name] then return nil end
+  for key, make in pairs(require("demilune.optim." .. ROOMS[name])) do rawset(self, key, make) end
+  return rawget(self, name)
+end})

@@ -16,13 +16,7 @@ local methods = {}
 
 local SIXTEEN = {float16 = true, bfloat16 = true}
 
-local function check_range(class, o, name, top)
-  local v = o[name]
-  if type(v) ~= "number" or v ~= v or v < 0 or top and v >= top then
-    caller.raise("%s: %s is %s, wanted a number from 0%s", class, name, tostring(v),
-      top and " to below " .. top or " up")
-  end
-end
+local check_range = Optimizer.check_range
 
 local function check_rounding(class, o)
   if o.master_weights and o.stochastic_rounding then

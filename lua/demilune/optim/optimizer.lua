@@ -136,6 +136,15 @@ function Optimizer:widen_gradients()
   end
 end
 
+-- An option that is a number from 0, below top if that is given.
+function Optimizer.check_range(class, o, name, top)
+  local v = o[name]
+  if type(v) ~= "number" or v ~= v or v < 0 or top and v >= top then
+    caller.raise("%s: %s is %s, wanted a number from 0%s", class, name, tostring(v),
+      top and " to below " .. top or " up")
+  end
+end
+
 -- A buffer like p, of zeros.
 function Optimizer.zeros_like(p)
   return core.keep(core.zeros_like(p.data))

@@ -1,0 +1,100 @@
+-- ReduceLROnPlateau: the rates fall when what is measured no longer gets better.
+
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local lr_scheduler = require "demilune.optim.lr_scheduler"
+
+local Plateau = {class = "ReduceLROnPlateau"}
+Plateau.__index = Plateau
+
+local NAME = Plateau.class
+local DEFAULTS = {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
+  threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}
+
+local function check_word(o, key, first, second)
+  if o[key] ~= first and o[key] ~= second then
+    caller.raise("%s: %s is '%s', wanted '%s' or '%s'", NAME, key, tostring(o[key]), first, second)
+  end
+end
+
+-- min_lr: a number, or one a group.
+local function new(optimizer, opts)
+  lr_scheduler.check_optimizer(NAME, optimizer)
+  local o = options.read(NAME, opts, DEFAULTS)
+  check_word(o, "mode", "min", "max")
+  check_word(o, "threshold_mode", "rel", "abs")
+  if o.factor >= 1 then
+    caller.raise("%s: factor is %g, wanted less than 1", NAME, o.factor)
+  end
+  if type(o.min_lr) == "table" and #o.min_lr ~= #optimizer.param_groups then
+    caller.raise("%s: min_lr has %d numbers, wanted %d, one a group", NAME, #o.min_lr,
+      #optimizer.param_groups)
+  end
+  return setmetatable({optimizer = optimizer, settings = o, last_epoch = 0, num_bad_epochs = 0,
+    cooldown_counter = 0, best = o.mode == "min" and math.huge or -math.huge}, Plateau)
+end
+
+local function is_better(o, value, best)
+  local sign = o.mode == "min" and -1 or 1
+  local bar = o.threshold_mode == "rel" and best * (1 + sign * o.threshold)
+    or best + sign * o.threshold
+  if o.mode == "min" then return value < bar end
+  return value > bar
+end
+
+local function reduce(self)
+  local o = self.settings
+  for i, group in ipairs(self.optimizer.param_groups) do
+    local least = type(o.min_lr) == "table" and o.min_lr[i] or o.min_lr
+    local lr = math.max(group.lr * o.factor, least)
+    if group.lr - lr > o.eps then group.lr = lr end
+  end
+end
+
+--- value: what is watched, a number or a tensor of one element.
+function Plateau:step(value)
+  if type(value) ~= "number" then
+    if value == nil then
+      caller.raise("%s:step: wanted what is watched, such as the validation loss", NAME)
+    end
+    value = value:item()
+  end
+  local o = self.settings
+  self.last_epoch = self.last_epoch + 1
+  if is_better(o, value, self.best) then
+    self.best, self.num_bad_epochs = value, 0
+  else
+    self.num_bad_epochs = self.num_bad_epochs + 1
+  end
+  if self.cooldown_counter > 0 then
+    self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
+  end
+  if self.num_bad_epochs > o.patience then
+    reduce(self)
+    self.cooldown_counter, self.num_bad_epochs = o.cooldown, 0
+  end
+end
+
+function Plateau:get_last_lr()
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
+  return rates
+end
+
+local SAVED = {"last_epoch", "num_bad_epochs", "cooldown_counter", "best"}
+
+function Plateau:state_dict()
+  local state = {}
+  for _, key in ipairs(SAVED) do state[key] = self[key] end
+  return state
+end
+
+function Plateau:load_state_dict(state)
+  for _, key in ipairs(SAVED) do self[key] = state[key] end
+end
+
+function Plateau:__tostring()
+  return ("%s(step %d, lr = %g)"):format(NAME, self.last_epoch, self.optimizer.param_groups[1].lr)
+end
+
+return {ReduceLROnPlateau = new}
