@@ -14,6 +14,7 @@ local ROOMS = {
   datasets = "demilune.datasets",
   transforms = "demilune.transforms",
   models = "demilune.models",
+  metrics = "demilune.metrics",
   cuda = "demilune.cuda",
   profiler = "demilune.profiler",
 }

@@ -1,0 +1,330 @@
+-- dm.metrics: what a model is judged by, gathered over batches (torchmetrics' names).
+--
+--   local accuracy = dm.metrics.Accuracy()
+--   for _, x, y in test:iter() do accuracy:update(model(x), y) end
+--   print(accuracy:compute())
+--
+-- update(...) takes a batch, compute() gives the value so far, reset() begins anew.
+-- Counts stay on the batches' device: only compute() waits for it. Classes count from 1.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local metrics = {}
+
+-- A class of metrics. init(self, o): from its options; start(self): empties it.
+local function class(name, defaults, init)
+  local c = {class = name}
+  c.__index = c
+  function c:__tostring() return ("%s(%s)"):format(name, tostring(self:compute())) end
+  function c:reset()
+    self:start()
+    return self
+  end
+  metrics[name] = function(opts)
+    local self = setmetatable({}, c)
+    init(self, options.read(name, opts, defaults))
+    return self:reset()
+  end
+  return c
+end
+
+-- self[key], zeros of that shape on x's device, made when the first batch comes.
+local function counts(self, key, x, shape)
+  self[key] = self[key] or core.keep(core.zeros(shape, {dtype = "int64", device = x.device}))
+  return self[key]
+end
+
+local function check_tensor(name, what, x)
+  if not core.is_tensor(x) then
+    caller.raise("%s: %s: a tensor expected, got %s", name, what, type(x))
+  end
+end
+
+-- The classes (N) that are meant: of scores (N, C) the best, of anything else itself.
+local function decided(name, scores, y)
+  check_tensor(name, "the first argument", scores)
+  check_tensor(name, "the labels", y)
+  if scores:dim() == y:dim() + 1 then scores = scores:argmax(-1) end
+  if scores:numel() ~= y:numel() then
+    caller.raise("%s: %s for labels %s, wanted scores (N, C) or classes (N) for labels (N)", name,
+      tostring(scores.shape), tostring(y.shape))
+  end
+  return scores:reshape(-1), y:reshape(-1)
+end
+
+-- Runs update without recording it; temporaries go at its end.
+local function silently(fn)
+  return function(self, ...)
+    local _ <close> = core.no_grad()
+    local _ <close> = core.scope()
+    fn(self, ...)
+    return self
+  end
+end
+
+-- ---- Mean ----
+
+local Mean = class("Mean", {}, function() end)
+function Mean:start() self.sum, self.weight = 0, 0 end
+
+--- value: a number, or a tensor, whose elements count each; weight: of each, 1.
+function Mean:update(value, weight)
+  weight = weight or 1
+  if core.is_tensor(value) then
+    local n = value:numel()
+    value = core.no_grad(function() return core.keep(value:detach():double():sum()) end)
+    self.sum, self.weight = core.keep(value * weight + self.sum), self.weight + n * weight
+  else
+    self.sum, self.weight = value * weight + self.sum, self.weight + weight
+  end
+  return self
+end
+
+--- nan before the first value.
+function Mean:compute()
+  local sum = core.is_tensor(self.sum) and self.sum:item() or self.sum
+  return self.weight == 0 and 0 / 0 or sum / self.weight
+end
+
+-- ---- Accuracy ----
+
+-- {top_k = 1}: the share of labels among the k best scores.
+local Accuracy = class("Accuracy", {top_k = 1}, function(self, o)
+  if math.type(o.top_k) ~= "integer" or o.top_k < 1 then
+    caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
+  end
+  self.top_k = o.top_k
+end)
+function Accuracy:start() self.right, self.total = nil, 0 end
+
+--- scores (N, C), or with top_k = 1 also classes (N); y (N).
+Accuracy.update = silently(function(self, scores, y)
+  local hits
+  if self.top_k == 1 then
+    scores, y = decided("Accuracy", scores, y)
+    hits = scores:eq(y)
+  else
+    check_tensor("Accuracy", "the scores", scores)
+    check_tensor("Accuracy", "the labels", y)
+    if scores:dim() ~= y:dim() + 1 then
+      caller.raise("Accuracy: scores %s for labels %s, wanted (N, C) for (N)",
+        tostring(scores.shape), tostring(y.shape))
+    end
+    local _, best = scores:topk(math.min(self.top_k, scores:size(-1)), -1)
+    hits = best:eq(y:unsqueeze(-1))
+  end
+  counts(self, "right", y, {}):add_(hits:sum())
+  self.total = self.total + y:numel()
+end)
+
+function Accuracy:compute()
+  return self.total == 0 and 0 / 0 or self.right:item() / self.total
+end
+
+-- ---- the confusion matrix, and what follows from it ----
+
+local function confusion_init(name)
+  return function(self, o)
+    if math.type(o.num_classes) ~= "integer" or o.num_classes < 1 then
+      caller.raise("%s: num_classes is %s, wanted a whole number from 1 up", name,
+        tostring(o.num_classes))
+    end
+    for key, value in pairs(o) do self[key] = value end
+  end
+end
+
+local function confusion_start(self) self.matrix = nil end
+
+local function confusion_update(name)
+  return silently(function(self, scores, y)
+    local n = self.num_classes
+    scores, y = decided(name, scores, y)
+    -- each looked up, so that one out of range is refused with its value and place
+    local on = {dtype = "int64", device = y.device}
+    local row = core.arange(0, n * (n - 1), n, on):index_select(1, y:long())
+    local cells = core.arange(1, n, 1, on):index_select(1, scores:long()) + row
+    counts(self, "matrix", y, {n * n}):index_add_(1, cells, core.ones_like(cells))
+  end)
+end
+
+-- (truth, decision) as a Lua table of rows.
+local function rows_of(self)
+  local n, rows = self.num_classes, {}
+  local flat = self.matrix and self.matrix:totable() or {}
+  for i = 1, n do
+    rows[i] = {}
+    for j = 1, n do rows[i][j] = flat[(i - 1) * n + j] or 0 end
+  end
+  return rows
+end
+
+-- {num_classes =, names = {"cat", ...}}
+local Confusion = class("ConfusionMatrix", {num_classes = options.NONE, names = options.NONE},
+  confusion_init "ConfusionMatrix")
+Confusion.start = confusion_start
+--- scores (N, C) or classes (N); labels y (N).
+Confusion.update = confusion_update "ConfusionMatrix"
+
+--- int64 (truth, decision).
+function Confusion:compute()
+  local n = self.num_classes
+  return self.matrix and self.matrix:reshape(n, n) or core.zeros({n, n}, {dtype = "int64"})
+end
+
+--- A table: a row a class, with its recall.
+function Confusion:__tostring()
+  local rows, names, width = rows_of(self), {}, 4
+  for i = 1, self.num_classes do
+    names[i] = tostring(self.names and self.names[i] or i)
+    width = math.max(width, #names[i])
+    for _, v in ipairs(rows[i]) do width = math.max(width, #tostring(v)) end
+  end
+  local function line(first, cells, last)
+    local words = {("%" .. width .. "s"):format(first)}
+    for i, cell in ipairs(cells) do words[i + 1] = ("%" .. width .. "s"):format(cell) end
+    words[#words + 1] = last
+    return table.concat(words, "  ")
+  end
+  local lines = {line("", names, "recall")}
+  for i, row in ipairs(rows) do
+    local all = 0
+    for _, v in ipairs(row) do all = all + v end
+    lines[i + 1] = line(names[i], row, all > 0 and ("%.3f"):format(row[i] / all) or "-")
+  end
+  return table.concat(lines, "\n")
+end
+
+-- For each class: decided and true, decided, true.
+local function tallies(self)
+  local hits, decided_, true_ = {}, {}, {}
+  for i = 1, self.num_classes do hits[i], decided_[i], true_[i] = 0, 0, 0 end
+  for i, row in ipairs(rows_of(self)) do
+    for j, v in ipairs(row) do
+      if i == j then hits[i] = v end
+      decided_[j], true_[i] = decided_[j] + v, true_[i] + v
+    end
+  end
+  return hits, decided_, true_
+end
+
+local function sum(list)
+  local total = 0
+  for _, v in ipairs(list) do total = total + v end
+  return total
+end
+
+local AVERAGES = {macro = true, micro = true, weighted = true, none = true}
+
+-- share(hits, decided, true): of one class, or of all together; 0 where it is 0 / 0, as
+-- scikit-learn has it.
+local function of_classes(name, share)
+  local init = confusion_init(name)
+  local c = class(name, {num_classes = options.NONE, average = "macro"}, function(self, o)
+    if not AVERAGES[o.average] then
+      caller.raise("%s: average is '%s', wanted 'macro', 'micro', 'weighted' or 'none'", name,
+        tostring(o.average))
+    end
+    init(self, o)
+  end)
+  c.start, c.update = confusion_start, confusion_update(name)
+
+  local function safe(...)
+    local v = share(...)
+    return v == v and v or 0.0
+  end
+
+  --- A number; with average = 'none' a list, one a class. 'macro': the mean over the
+  --- classes that occur.
+  function c:compute()
+    local hits, decided_, true_ = tallies(self)
+    if self.average == "micro" then return safe(sum(hits), sum(decided_), sum(true_)) end
+    local each, total, weights = {}, 0, 0
+    for i = 1, self.num_classes do
+      each[i] = safe(hits[i], decided_[i], true_[i])
+      local weight = self.average == "weighted" and true_[i]
+        or (decided_[i] + true_[i] > 0 and 1 or 0)
+      total, weights = total + each[i] * weight, weights + weight
+    end
+    if self.average == "none" then return each end
+    return weights > 0 and total / weights or 0.0
+  end
+end
+of_classes("Precision", function(hits, decided_) return hits / decided_ end)
+of_classes("Recall", function(hits, _, true_) return hits / true_ end)
+of_classes("F1Score", function(hits, decided_, true_) return 2 * hits / (decided_ + true_) end)
+
+-- ---- AUROC ----
+
+-- The area under the receiver's curve: how often a positive scores above a negative,
+-- ties counting half.
+local Auroc = class("AUROC", {}, function() end)
+function Auroc:start() self.scores, self.labels = {}, {} end
+
+--- scores (N), larger for the positive class; y (N): 1 or true for it, else 0 or false.
+Auroc.update = silently(function(self, scores, y)
+  check_tensor("AUROC", "the scores", scores)
+  check_tensor("AUROC", "the labels", y)
+  if scores:numel() ~= y:numel() then
+    caller.raise("AUROC: %d scores for %d labels", scores:numel(), y:numel())
+  end
+  table.insert(self.scores, core.keep(scores:detach():double():reshape(-1)))
+  table.insert(self.labels, core.keep(y:double():reshape(-1)))
+end)
+
+--- nan without examples of both kinds.
+function Auroc:compute()
+  if #self.scores == 0 then return 0 / 0 end
+  local _ <close> = core.scope()
+  local sorted, order = core.cat(self.scores):sort()
+  local labels = core.cat(self.labels):index_select(1, order):totable()
+  local scores = sorted:totable()
+  local positives, negatives, ranks, i = 0, 0, 0, 1
+  while i <= #scores do -- ties share the mean of their ranks
+    local j = i
+    while j < #scores and scores[j + 1] == scores[i] do j = j + 1 end
+    for k = i, j do
+      if labels[k] ~= 0 then
+        positives, ranks = positives + 1, ranks + (i + j) / 2
+      else
+        negatives = negatives + 1
+      end
+    end
+    i = j + 1
+  end
+  if positives == 0 or negatives == 0 then return 0 / 0 end
+  return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+end
+
+-- ---- Perplexity ----
+
+-- exp of the mean cross entropy of the next token; {ignore_index =}: labels left out.
+local Perplexity = class("Perplexity", {ignore_index = options.NONE}, function(self, o)
+  self.ignore_index = o.ignore_index
+end)
+function Perplexity:start() self.total, self.seen = nil, nil end
+
+--- scores (..., C), labels y (...).
+Perplexity.update = silently(function(self, scores, y)
+  check_tensor("Perplexity", "the scores", scores)
+  check_tensor("Perplexity", "the labels", y)
+  if scores:dim() ~= y:dim() + 1 then
+    caller.raise("Perplexity: scores %s for labels %s, wanted (..., C) for (...)",
+      tostring(scores.shape), tostring(y.shape))
+  end
+  local loss = core.cross_entropy(scores:reshape(-1, scores:size(-1)):float(), y:reshape(-1),
+    {reduction = "sum", ignore_index = self.ignore_index})
+  local n = self.ignore_index and y:ne(self.ignore_index):sum()
+    or core.tensor(y:numel(), {dtype = "int64", device = y.device})
+  self.total = self.total or core.keep(core.zeros({}, {dtype = "float64", device = y.device}))
+  self.total:add_(loss:double())
+  counts(self, "seen", y, {}):add_(n)
+end)
+
+function Perplexity:compute()
+  if not self.total then return 0 / 0 end
+  return math.exp(self.total:item() / self.seen:item())
+end
+
+return metrics
