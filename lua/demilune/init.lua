@@ -20,6 +20,7 @@ local ROOMS = {
 }
 local FUNCTIONS = {
   progress = {"demilune.progress", "progress"},
+  Trainer = {"demilune.trainer", "Trainer"},
   save = {"demilune.io", "save"},
   load = {"demilune.io", "load"},
   meshgrid = {"demilune.grid", "meshgrid"},

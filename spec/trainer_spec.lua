@@ -1,0 +1,142 @@
+local dm = require "demilune"
+local device = require("spec.device").type
+local folder = require "spec.folder"
+local nn, optim, data = dm.nn, dm.optim, dm.data
+setup(folder.make)
+teardown(folder.remove)
+
+-- Two clouds of points, apart by their first number.
+local function points(n, seed)
+  dm.manual_seed(seed)
+  local y = dm.randint(1, 3, {n})
+  local x = dm.randn(n, 4)
+  x:select(2, 1):add_((y * 4 - 6):float())
+  return data.TensorDataset(x, y)
+end
+
+local function begun(opts)
+  local train = data.DataLoader(points(64, 7), {batch_size = 16, shuffle = true, seed = 3})
+  local valid = data.DataLoader(points(32, 8), {batch_size = 32})
+  dm.manual_seed(1)
+  local model = nn.Sequential{nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)}:to(device)
+  local o = {model = model, loss = nn.CrossEntropyLoss(), verbose = false,
+    optimizer = optim.AdamW(model:parameters(), {lr = 0.02}),
+    metrics = {accuracy = dm.metrics.Accuracy()}}
+  for key, value in pairs(opts or {}) do o[key] = value end
+  o.loss = not o.forward and o.loss or nil
+  if o.schedule then o.schedule = o.schedule(o.optimizer) end
+  return dm.Trainer(o), {train = train, valid = valid, epochs = 3}, model
+end
+
+describe("Trainer", function()
+  it("learns, and tells epoch by epoch", function()
+    for _, dtype in ipairs{false, "bfloat16", "float16"} do
+      local trainer, run = begun{amp = dtype or nil, clip = 1.0}
+      local history = trainer:fit(run)
+      assert.equal(3, #history)
+      assert.is_true(history[3].train_loss < history[1].train_loss)
+      assert.is_true(history[3].valid_accuracy > 0.9)
+      assert.equal(0.02, history[3].lr)
+      assert.equal(12, trainer.steps)
+      assert.same({accuracy = history[3].valid_accuracy, loss = history[3].valid_loss},
+        trainer:evaluate(run.valid))
+    end
+  end)
+
+  it("does what the loop written out does", function()
+    local trainer, run, model = begun{accumulate = 3}
+    trainer:fit(run)
+    local _, other, twin = begun()
+    local optimizer, criterion = optim.AdamW(twin:parameters(), {lr = 0.02}), nn.CrossEntropyLoss()
+    for _ = 1, 3 do
+      for i, x, y in other.train:iter() do -- four batches: a step of three, a step of one
+        x, y = x:to(device), y:to(device)
+        local loss = criterion(twin(x), y) / (i == 4 and 1 or 3)
+        loss:backward()
+        if i >= 3 then
+          optimizer:step()
+          optimizer:zero_grad()
+        end
+      end
+    end
+    assert.equal(6, trainer.steps)
+    for i, p in ipairs(model:parameters()) do
+      assert.is_true(dm.equal(p.data, twin:parameters()[i].data))
+    end
+  end)
+
+  it("goes on from a checkpoint as if it had not stopped", function()
+    local path = folder.path "trainer.safetensors"
+    local function schedule(optimizer)
+      return optim.lr_scheduler.OneCycleLR(optimizer, 0.02, {total_steps = 16})
+    end
+    local whole, run, model = begun{amp = "float16", schedule = schedule}
+    run.epochs = 4
+    local history = whole:fit(run)
+    local first, again = begun{amp = "float16", schedule = schedule, checkpoint = path}
+    again.epochs = 2
+    first:fit(again)
+    local rest, last, resumed = begun{amp = "float16", schedule = schedule, resume = path}
+    last.epochs = 4
+    assert.same(history, rest:fit(last))
+    for i, p in ipairs(model:parameters()) do
+      assert.is_true(dm.equal(p.data, resumed:parameters()[i].data))
+    end
+  end)
+
+  it("stops when it gets no better, and keeps the best", function()
+    local path = folder.path "best.safetensors"
+    local trainer, run = begun{monitor = "valid_accuracy", mode = "max", patience = 2, best = path}
+    run.epochs = 50
+    local history = trainer:fit(run)
+    assert.is_true(#history < 50)
+    local best = 0
+    for _, values in ipairs(history) do best = math.max(best, values.valid_accuracy) end
+    local saved = assert(dm.load(path))
+    assert.equal(#history - 2, saved.epoch)
+    assert.equal(best, saved.best_value)
+  end)
+
+  it("calls back, and stops when told to", function()
+    local seen = {}
+    local function note(event)
+      return function(_, n) seen[#seen + 1] = event .. (type(n) == "number" and n or "") end
+    end
+    local trainer, run = begun{callbacks = {on_fit_begin = note "fit", on_step = note "s",
+      on_epoch_begin = note "e", on_fit_end = note "end",
+      on_epoch_end = function(_, values) return values.epoch < 2 end}}
+    assert.equal(2, #trainer:fit(run))
+    assert.equal("fit e1 s1 s2 s3 s4 e2 s5 s6 s7 s8 end", table.concat(seen, " "))
+  end)
+
+  it("takes a forward of one's own, and a schedule by epochs", function()
+    local trainer, run = begun{forward = function(model, x, y)
+      local scores = model(x)
+      return nn.functional.cross_entropy(scores, y, {label_smoothing = 0.1}), scores
+    end, schedule_every = "epoch", schedule = function(optimizer)
+      return optim.lr_scheduler.ReduceLROnPlateau(optimizer, {patience = 0, threshold = 10,
+        threshold_mode = "abs"})
+    end}
+    local history = trainer:fit(run)
+    assert.equal(0.02, history[1].lr)
+    assert.near(0.002, history[3].lr, 1e-12)
+  end)
+
+  it("refuses what it cannot use", function()
+    local model = nn.Linear(2, 2)
+    local optimizer = optim.SGD(model:parameters())
+    local function fails(pattern, o)
+      assert.error_matches(function() dm.Trainer(o) end, pattern)
+    end
+    fails("model is a nil", {})
+    fails("wanted loss", {model = model, optimizer = optimizer})
+    fails("wanted an optimizer", {model = model, loss = print, optimizer = 3})
+    fails("amp is fp16", {model = model, loss = print, optimizer = optimizer, amp = "fp16"})
+    fails("did you mean 'on_step'", {model = model, loss = print, optimizer = optimizer,
+      callbacks = {onstep = print}})
+    fails("did you mean 'patience'", {model = model, patiense = 3})
+    local trainer, run = begun{monitor = "valid_acuracy"}
+    assert.error_matches(function() trainer:fit{} end, "wanted a DataLoader")
+    assert.error_matches(function() trainer:fit(run) end, "'valid_acuracy', which no epoch has")
+  end)
+end)
