@@ -344,8 +344,8 @@ def closed_slice(x, dim, start, stop, step=1):
     return x.movedim(dim, 0)[start:stop + 1:step].movedim(0, dim)
 
 
-def at_offset(x, size, stride, offset=0):
-    return torch.as_strided(x, size, stride, offset)
+def at_offset(x, size, stride, storage_offset=None):
+    return torch.as_strided(x, size, stride, storage_offset)
 
 
 @family("exact")
@@ -439,10 +439,10 @@ def view():
     case("slice", x(), P(0), P(1), P(1), fn=closed_slice, step=5, flags=v)
     case("slice", r(3), P(0), P(2), P(1), fn=closed_slice)
     case("as_strided", r(8), [2, 3], [3, 1], flags=[*v, "dense"])
-    case("as_strided", r(8), [2, 3], [1, 2], offset=1, fn=at_offset, flags=[*v, "dense"])
+    case("as_strided", r(8), [2, 3], [1, 2], storage_offset=1, fn=at_offset, flags=[*v, "dense"])
     case("as_strided", r(8), [3, 4], [2, 1], fn=at_offset, flags=["dense"])  # places that overlap
-    case("as_strided", r(2, 4), [4], [0], offset=5, fn=at_offset, flags=["dense"])
-    case("as_strided", r(8), [], [], offset=7, fn=at_offset, flags=[*v, "dense"])
+    case("as_strided", r(2, 4), [4], [0], storage_offset=5, fn=at_offset, flags=["dense"])
+    case("as_strided", r(8), [], [], storage_offset=7, fn=at_offset, flags=[*v, "dense"])
     case("as_strided", r(8), [0, 3], [3, 1], flags=["dense"])
 
 

@@ -178,6 +178,30 @@ describe("examples:", function()
   end)
 end)
 
+describe("gpt:", function()
+  it("learns a text, saves, goes on and writes", function()
+    local corpus, saved = os.tmpname(), os.tmpname()
+    local file = assert(io.open(corpus, "w"))
+    file:write(("the quick brown fox jumps over the lazy dog. "):rep(60)):close()
+    local small = {"--data", corpus, "--save", saved, "--layers", "1", "--width", "32", "--heads",
+      "2", "--context", "16", "--batch", "8", "--every", "20", "--lr", "1e-2", "--prompt", "the ",
+      "--temperature", "0"}
+    local function gpt(...)
+      local words = table.move(small, 1, #small, 1, {})
+      for _, word in ipairs{...} do words[#words + 1] = word end
+      return run("gpt.lua", table.unpack(words))
+    end
+    local losses = numbers(gpt("--steps", "60", "--sample", "0"), "valid loss")
+    assert.equal(3, #losses)
+    assert.is_true(losses[3] < 0.5 * losses[1])
+    local more = gpt("--load", saved, "--steps", "80", "--sample", "5", "--dtype", "bfloat16")
+    has(more, "step 80: ", "\nthe ")
+    has(gpt("--tokens", "byte", "--steps", "1", "--sample", "3"), "of 256 kinds", "the ")
+    os.remove(corpus)
+    os.remove(saved)
+  end)
+end)
+
 describe("quantised_sine:", function()
   local sine = assert(loadfile "scripts/quantised_sine.lua")("workload")
 

@@ -198,7 +198,7 @@ samples.slice = {{box(), 2, 1, 3, 2}}
 samples.diagonal = {{x(-2, 2, 3, 4)}, {x(-2, 2, 3, 4), {offset = 1}}}
 samples.as_strided = {
   {x(-2, 2, 6), {2, 2}, {3, 1}, dense = true},
-  {x(-2, 2, 6), {3, 2}, {1, 2}, {offset = 1}, dense = true},
+  {x(-2, 2, 6), {3, 2}, {1, 2}, {storage_offset = 1}, dense = true},
 }
 samples.expand_as = {{x(-2, 2, 3, 1), const(0, 1, 3, 4)}}
 samples.view_as = {{x(-2, 2, 6), const(0, 1, 2, 3), dense = true}}

@@ -15,6 +15,7 @@ local ROOMS = {
   transforms = "demilune.transforms",
   models = "demilune.models",
   metrics = "demilune.metrics",
+  text = "demilune.text",
   cuda = "demilune.cuda",
   profiler = "demilune.profiler",
 }

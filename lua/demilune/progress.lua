@@ -11,6 +11,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local closing = require "demilune.closing"
 
 local REDRAW_S, LINE_S = 0.1, 10 -- on a terminal; elsewhere
 local BAR_WIDTH = 20
@@ -106,6 +107,14 @@ function Bar:close()
 end
 Bar.__close = Bar.close
 
+-- Bars of loops inside this one's that `break` left without closing them.
+local function close_inner(bar)
+  for k = #bars, 1, -1 do
+    if bars[k] == bar then break end
+    bars[k]:close()
+  end
+end
+
 local function new_bar(opts, total, source)
   local now, file = core.now(), opts.file or io.stderr
   local terminal = io.type(file) == "file" and core.isatty(file)
@@ -133,8 +142,8 @@ end
 local function rounds_of_loader(over)
   local total = over.len and over:len() or nil
   if total and over.state_dict then total = math.max(total - over:state_dict().position, 0) end
-  local f, state, control, closing = over:iter()
-  return f, state, control, closing, total
+  local f, state, control, source = over:iter()
+  return f, state, control, source, total
 end
 
 -- Iterator, state, control and closing value, and how many rounds (nil: unknown).
@@ -161,8 +170,8 @@ local function begin(_, over, given)
     caller.raise("progress: file: an open file expected, got %s", io.type(opts.file)
       or type(opts.file))
   end
-  local f, state, control, closing, total = rounds_of(over)
-  local bar = new_bar(opts, total, closing)
+  local f, state, control, source, total = rounds_of(over)
+  local bar = new_bar(opts, total, source)
   local started = false
   local function deliver(first, ...)
     control = first
@@ -170,13 +179,14 @@ local function begin(_, over, given)
     return first, ...
   end
   return function()
+    close_inner(bar)
     if started then
       bar.done = bar.done + 1
       bar:show()
     end
     started = true
     return deliver(f(state, control))
-  end, nil, nil, bar
+  end, nil, nil, closing(bar, 1)
 end
 
 -- progress.set{loss = 0.3, samples = 128}: values beside the innermost bar that

@@ -175,7 +175,7 @@ typedef struct LoaderBox {
   dm_Loader *loader;
   dm_Device pin; /* batches lie in memory pinned for it; the CPU: in plain memory */
   int n;
-  dm_Tensor *column[MAX_COLUMN];         /* owned, dense */
+  dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows */
   int n_dim[MAX_COLUMN];                 /* of a batch */
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderBox;
@@ -279,6 +279,17 @@ static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
   l->shape[k][3] = im->how.crop_width ? im->how.crop_width : im->how.width;
 }
 
+/* Whether threads can copy rows of t as they lie: on the host, each row dense; rows may
+   overlap, as windows over one text do. */
+static bool has_dense_rows(const dm_Tensor *t) {
+  int64_t dense = 1;
+  for (int d = t->ndim - 1; d > 0; d--) {
+    if (t->shape[d] != 1 && t->stride[d] != dense) return false;
+    dense *= t->shape[d];
+  }
+  return t->device.type == DM_CPU && t->stride[0] > 0;
+}
+
 /* loader_new{tensors = , transforms = {[k] = {mean = , ...}}, batch_size = ,
    drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
 static int loader_new(lua_State *L) {
@@ -304,7 +315,8 @@ static int loader_new(lua_State *L) {
     lua_rawgeti(L, tensors, k + 1);
     dm_Tensor *t = dm_check_tensor(L, -1);
     if (t->ndim < 1) return dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
-    DM_CHECK(L, dm_dense_of(t, &l->column[k]));
+    DM_CHECK(L, has_dense_rows(t) ? dm_tensor_alias(t, &l->column[k])
+                                  : dm_dense_of(t, &l->column[k]));
     l->n = k + 1;
     t = l->column[k];
     if (t->shape[0] != l->column[0]->shape[0])
@@ -312,8 +324,8 @@ static int loader_new(lua_State *L) {
                            (int)t->shape[0], (int)l->column[0]->shape[0]);
     l->n_dim[k] = t->ndim;
     memcpy(l->shape[k], t->shape, sizeof t->shape);
-    columns[k] =
-        (dm_LoaderColumn){.data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1};
+    columns[k] = (dm_LoaderColumn){
+        .data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1, .row_step = t->stride[0]};
     for (int d = 1; d < t->ndim; d++) columns[k].row_numel *= t->shape[d];
     if (lua_istable(L, transforms) && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
       read_image(L, lua_gettop(L), l, k, &images[k]);

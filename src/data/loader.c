@@ -32,7 +32,8 @@ enum {
 typedef struct Column {
   const uint8_t *data;
   dm_DType dtype_in, dtype;
-  int64_t in_bytes, out_bytes, out_numel; /* of a row */
+  int64_t step_bytes;           /* from a row of the array to the next */
+  int64_t out_bytes, out_numel; /* of a row of the batch */
   bool is_image;
   dm_ImageTransform image; /* crop sizes filled in */
   float *mean, *std;       /* per channel */
@@ -142,7 +143,7 @@ static void batch_rows(void *ctx, int64_t begin, int64_t end) {
     if (atomic_load_explicit(&l->stopping, memory_order_relaxed)) return;
     for (int c = 0; c < l->spec.n_columns; c++) {
       const Column *k = &l->columns[c];
-      const uint8_t *src = k->data + sample * k->in_bytes;
+      const uint8_t *src = k->data + sample * k->step_bytes;
       uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
       if (k->is_image) {
         const Draw d = draw_sample(&k->image, l->spec.seed, l->epoch, sample);
@@ -305,13 +306,13 @@ static dm_status image_new(Column *k, const dm_ImageTransform *t) {
 
 static dm_status column_new(Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
   if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
-      in->row_numel > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
-      (!in->data && n_samples > 0 && in->row_numel > 0))
+      dm_max_i64(in->row_numel, in->row_step) > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
+      in->row_step < 0 || (!in->data && n_samples > 0 && in->row_numel > 0))
     return image_fault(c, "no sound data, dtype and row size");
   k->data = in->data;
   k->dtype_in = k->dtype = in->dtype;
   k->out_numel = in->row_numel;
-  k->in_bytes = in->row_numel * dm_dtype_size(in->dtype);
+  k->step_bytes = (in->row_step ? in->row_step : in->row_numel) * dm_dtype_size(in->dtype);
   if (in->image) {
     dm_ImageTransform t = *in->image;
     if (t.crop_height == 0) t.crop_height = t.height;

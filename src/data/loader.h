@@ -25,10 +25,11 @@ typedef struct dm_ImageTransform {
 } dm_ImageTransform;
 
 typedef struct dm_LoaderColumn {
-  const void *data; /* (n_samples, row_numel) dense; borrowed, must stay as it
-                       is until dm_loader_stop */
+  const void *data; /* (n_samples, row_numel), each row dense; borrowed, must stay
+                       as it is until dm_loader_stop */
   dm_DType dtype;
   int64_t row_numel;
+  int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
   const dm_ImageTransform *image; /* NULL: rows are copied. dtype uint8 or
                                      float32 else; copied by dm_loader_new */
 } dm_LoaderColumn;

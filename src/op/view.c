@@ -440,8 +440,9 @@ void as_region_grad(dm_Grad *g) {
 
 typedef struct WindowAttr {
   dm_Ints size, stride;
-  int64_t offset;
+  int64_t offset; /* OWN: that of the tensor */
 } WindowAttr;
+enum { OWN = -1 };
 
 dm_status as_strided_rule(dm_Call *c) {
   const WindowAttr *a = DM_ATTR(WindowAttr, c);
@@ -450,7 +451,8 @@ dm_status as_strided_rule(dm_Call *c) {
     return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
                    (long long)a->stride.n);
   const int64_t room = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
-  int64_t last = a->offset;
+  const int64_t first = a->offset == OWN ? t->offset : a->offset;
+  int64_t last = first;
   bool fits = last >= 0 && last <= room, empty = false;
   for (int d = 0; fits && d < a->size.n; d++) {
     const int64_t size = a->size.v[d], stride = a->stride.v[d];
@@ -464,7 +466,7 @@ dm_status as_strided_rule(dm_Call *c) {
   if (!fits || (!empty && last >= room))
     return dm_fail(DM_EARG, "as_strided: the window leaves the storage of %lld elements",
                    (long long)room);
-  return make(c, (int)a->size.n, a->size.v, a->stride.v, a->offset);
+  return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
 }
 
 /* May two elements of the window be one of the storage? Not when each dim steps
@@ -492,7 +494,7 @@ static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, 
   if (x->st != DM_OK) return NULL;
   int64_t *p = dm_tensor_data(t), at[DM_MAX_DIM] = {0};
   for (int64_t i = 0; i < n; i++) {
-    p[i] = a->offset + base;
+    p[i] = (a->offset == OWN ? 0 : a->offset) + base;
     for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
     for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
   }

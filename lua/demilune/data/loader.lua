@@ -8,6 +8,7 @@ local caller = require "demilune.caller"
 local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
 local ahead = require "demilune.data.ahead"
+local closing = require "demilune.closing"
 
 local loader = {}
 
@@ -93,6 +94,7 @@ function Run:finish()
   if self.loader.run == self then self.loader.run = nil end
 end
 Run.__close = Run.finish
+Run.__gc = Run.finish
 
 local step
 
@@ -228,8 +230,14 @@ local function batches_of(self, epoch, order)
   return self.device and ahead.new(batches, self.device, self.stream, self.native) or batches
 end
 
+-- Ends the loop that runs, if any, and its workers. A loop does so by itself when it is
+-- left; but for Lua before 5.4.5 and some loops with a `break` (see closing.lua), whose
+-- workers wait for this, or for the garbage collector once the next loop runs.
+function DataLoader:finish()
+  if self.run then self.run:finish() end
+end
+
 -- for i, x, y in loader:iter() do: i counts the batches of the epoch from 1.
--- Leaving the loop in any way shuts the workers down.
 function DataLoader:iter()
   local epoch, position = self.next_run.epoch, self.next_run.position
   local order = rest_of(order_of(self, epoch), position * self.batch_size)
@@ -239,7 +247,7 @@ function DataLoader:iter()
   }, Run)
   self.next_run = {epoch = epoch + 1, position = 0}
   self.run = run
-  return function() return step(run) end, nil, nil, run
+  return function() return step(run) end, nil, nil, closing(run, 1)
 end
 
 -- Where the loader stands: inside a loop, after the batch in hand; outside, at
@@ -257,7 +265,7 @@ function DataLoader:load_state_dict(state)
       caller.raise("DataLoader: load_state_dict: %s is %s", key, tostring(v))
     end
   end
-  if self.run then self.run:finish() end
+  self:finish()
   self.seed = state.seed
   self.next_run = {epoch = state.epoch, position = state.position}
 end
