@@ -105,8 +105,8 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "matmul", "conv", "pool", "norm", "loss", "rnn",
-  "attention"}
+  "sort", "softmax", "matmul", "conv", "pool", "nd", "norm", "loss",
+  "rnn", "attention"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

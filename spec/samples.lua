@@ -316,6 +316,33 @@ samples.avg_pool2d = {
   {x(-1, 1, 1, 1, 5, 4), 3, {stride = 2, padding = 1, count_include_pad = false}},
 }
 samples.adaptive_avg_pool2d = {{x(-1, 1, 1, 2, 5, 4), {2, 3}}}
+samples.conv1d = {{x(-1, 1, 1, 2, 5), x(-1, 1, 2, 2, 3), x(-1, 1, 2), {padding = 1}}}
+samples.conv3d = {
+  {x(-1, 1, 1, 2, 3, 3, 2), x(-1, 1, 2, 1, 2, 2, 2), {padding = 1, groups = 2, stride = {2, 1, 1}}},
+}
+samples.conv_transpose1d = {{x(-1, 1, 1, 2, 3), x(-1, 1, 2, 2, 3), x(-1, 1, 2), {stride = 2}}}
+samples.conv_transpose2d = {
+  {x(-1, 1, 1, 2, 2, 3), x(-1, 1, 2, 1, 2, 2), {stride = 2, output_padding = 1, groups = 2}},
+}
+samples.max_pool1d = {{distinct(1, 2, 5), 2}}
+samples.max_pool3d = {{distinct(1, 1, 3, 3, 4), 2, {stride = 1, padding = 1}}}
+samples.avg_pool1d = {{x(-1, 1, 1, 2, 5), 2}}
+samples.avg_pool3d = {{x(-1, 1, 1, 1, 3, 3, 4), 2, {padding = 1, count_include_pad = false}}}
+samples.adaptive_avg_pool1d = {{x(-1, 1, 1, 2, 5), 3}}
+samples.adaptive_avg_pool3d = {{x(-1, 1, 1, 1, 3, 4, 3), 2}}
+samples.adaptive_max_pool1d = {{distinct(1, 2, 5), 3}}
+samples.adaptive_max_pool2d = {{distinct(1, 1, 5, 4), {2, 3}}}
+samples.pad = {
+  {x(-1, 1, 2, 3), {1, 2}}, {x(-1, 1, 2, 3), {1, -1, 0, 1}, {value = 2}},
+  {x(-1, 1, 2, 4), {2, 1}, {mode = "reflect"}}, {x(-1, 1, 2, 3), {1, 2}, {mode = "circular"}},
+}
+samples.unfold = {{x(-1, 1, 1, 2, 3, 4), {2, 3}, {padding = 1, stride = 2}}}
+samples.fold = {{x(-1, 1, 1, 8, 6), {3, 4}, 2}}
+samples.interpolate = {
+  {x(-1, 1, 1, 1, 3, 4), {size = {5, 3}, mode = "bilinear"}},
+  {x(-1, 1, 1, 1, 3, 4), {size = {5, 6}, mode = "bicubic"}},
+  {x(-1, 1, 1, 2, 4), {scale_factor = 1.5}},
+}
 samples.batch_norm = {
   {x(-1, 1, 4, 2), const(-1, 1, 2), const(0.5, 1, 2),
     {weight = x(0.5, 1, 2), bias = x(-1, 1, 2), training = true}},

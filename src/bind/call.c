@@ -111,6 +111,29 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
   return table ? 1 : (int)n;
 }
 
+/* As many numbers as the kind has, from a table or from one number for all; "same" is -1,
+   which convolutions make sense of, and "valid" 0. */
+static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
+  lua_State *L = a->L;
+  const int n = s->kind - A_ONE + 1;
+  const char *word = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
+  if (strcmp(word, "same") == 0 || strcmp(word, "valid") == 0) {
+    for (int k = 0; k < n; k++) v[k] = word[0] == 's' ? -1 : 0;
+  } else if (!lua_istable(L, i)) {
+    v[0] = to_int(a, s->name, i);
+    for (int k = 1; k < n; k++) v[k] = v[0];
+  } else {
+    static const char *const wanted[] = {"number or a table of one", "number or a table of two",
+                                         "number or a table of three"};
+    if (lua_rawlen(L, i) != (size_t)n) bad(a, s->name, i, wanted[n - 1]);
+    for (int k = 0; k < n; k++) {
+      lua_rawgeti(L, i, k + 1);
+      v[k] = to_int(a, s->name, lua_gettop(L));
+      lua_pop(L, 1);
+    }
+  }
+}
+
 static bool is_list(const dm_AttrSpec *s) { return s->kind == A_DIMS || s->kind == A_SIZES; }
 
 /* The last of the arguments from i on that a list may swallow: numbers, and
@@ -151,25 +174,9 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
     break;
   case A_OPTNUM: *(dm_OptNum *)p = (dm_OptNum){1, to_num(a, s->name, i)}; break;
   case A_OPTDIM: *(dm_OptInt *)p = (dm_OptInt){1, to_position(a, s->name, i)}; break;
-  case A_PAIR: {
-    int64_t *v = p;
-    const char *word = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
-    if (strcmp(word, "same") == 0 || strcmp(word, "valid") == 0) {
-      v[0] = v[1] = word[0] == 's' ? -1 : 0; /* conv2d makes sense of -1 */
-      break;
-    }
-    if (!lua_istable(L, i)) {
-      v[0] = v[1] = to_int(a, s->name, i);
-      break;
-    }
-    if (lua_rawlen(L, i) != 2) bad(a, s->name, i, "number or a table of two");
-    for (int k = 0; k < 2; k++) {
-      lua_rawgeti(L, i, k + 1);
-      v[k] = to_int(a, s->name, lua_gettop(L));
-      lua_pop(L, 1);
-    }
-    break;
-  }
+  case A_ONE:
+  case A_PAIR:
+  case A_TRIPLE: to_tuple(a, s, i, p); break;
   case A_DIMS:
   case A_SIZES: {
     if (!lua_istable(L, i) && lua_type(L, i) != LUA_TNUMBER)

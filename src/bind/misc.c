@@ -207,7 +207,8 @@ static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
     lua_pushstring(L, s->choices);
     lua_setfield(L, -2, "choices");
   }
-  if (s->kind == A_NUM || s->kind == A_INT || s->kind == A_BOOL || s->kind == A_PAIR) {
+  if (s->kind == A_NUM || s->kind == A_INT || s->kind == A_BOOL ||
+      (s->kind >= A_ONE && s->kind <= A_TRIPLE)) {
     if (s->kind == A_BOOL) lua_pushboolean(L, s->def != 0);
     else if (s->kind == A_NUM) lua_pushnumber(L, s->def);
     else lua_pushinteger(L, (lua_Integer)s->def);

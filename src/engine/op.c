@@ -7,6 +7,7 @@
    default; without a default it is required. */
 #include "engine/op.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,9 @@ static const struct {
     {"str", A_STR, 8},
     {"optnum", A_OPTNUM, sizeof(dm_OptNum)},
     {"optdim", A_OPTDIM, sizeof(dm_OptInt)},
+    {"one", A_ONE, 8},
     {"pair", A_PAIR, 16},
+    {"triple", A_TRIPLE, 24},
     {"dims", A_DIMS, sizeof(dm_Ints)},
     {"sizes", A_SIZES, sizeof(dm_Ints)},
 };
@@ -69,6 +72,7 @@ static void parse_attr(dm_Signature *g, const char **s) {
   a->kind = kinds[k].kind;
   if (**s == '(') {
     const char *end = strchr(*s, ')');
+    assert((size_t)(end - *s) <= sizeof a->choices);
     memcpy(a->choices, *s + 1, (size_t)(end - *s - 1));
     *s = end + 1;
   }
@@ -132,7 +136,11 @@ void dm_op_defaults(const dm_OpInfo *op, void *attr) {
     case A_STR: *(const char **)p = ""; break;
     case A_OPTNUM: *(dm_OptNum *)p = (dm_OptNum){0, 0}; break;
     case A_OPTDIM: *(dm_OptInt *)p = (dm_OptInt){0, 0}; break;
-    case A_PAIR: ((int64_t *)p)[0] = ((int64_t *)p)[1] = (int64_t)a->def; break;
+    case A_ONE:
+    case A_PAIR:
+    case A_TRIPLE:
+      for (int k = 0; k <= a->kind - A_ONE; k++) ((int64_t *)p)[k] = (int64_t)a->def;
+      break;
     case A_DIMS:
     case A_SIZES: *(dm_Ints *)p = (dm_Ints){-1, {0}}; break;
     default: *(int64_t *)p = (int64_t)a->def;

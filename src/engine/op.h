@@ -63,7 +63,9 @@ typedef enum dm_AttrKind {
   A_STR,    /* const char *, borrowed for the call */
   A_OPTNUM, /* dm_OptNum */
   A_OPTDIM, /* dm_OptInt; a position */
+  A_ONE,    /* int64_t[1], of what the next two hold more: sizes along dims */
   A_PAIR,   /* int64_t[2]; one number gives both */
+  A_TRIPLE, /* int64_t[3]; likewise */
   A_DIMS,   /* dm_Ints; positions; n = -1: none given */
   A_SIZES   /* dm_Ints; counts or data; n = -1: none given */
 } dm_AttrKind;
@@ -81,7 +83,7 @@ typedef struct dm_Ints {
 
 typedef struct dm_AttrSpec {
   char name[20];
-  char choices[40]; /* "none|mean|sum" */
+  char choices[64]; /* "none|mean|sum" */
   uint8_t kind;
   bool required;
   uint16_t offset; /* bytes into the attribute struct */

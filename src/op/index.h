@@ -49,6 +49,12 @@ dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t 
                           dm_Tensor **out);
 /* Zeros of a shape, with the dtype and device of another tensor. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
+/* n positions for a composition to fill in, on the CPU; NULL and *to NULL after a failure. */
+dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to);
+/* t on that device. */
+dm_Tensor *dm_x_there(dm_X *x, dm_Tensor *t, dm_Device dev);
+/* index_select along dim, at positions of any device. */
+dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at);
 /* The gradient of values taken along dim of input 0: each gy goes back to where
    its value came from. */
 dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index);

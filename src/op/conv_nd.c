@@ -1,0 +1,195 @@
+/* Convolutions along one and three dims, and transposed ones, composed of conv2d and its
+   gradient for the input.
+
+   1-d: a plane of height 1. 3-d: the taps along the depth become channels, so that one
+   2-d convolution sums them all and rounds once. */
+#include "base/error.h"
+#include "op/conv.h"
+#include "op/pointwise.h"
+
+typedef struct SliceAttr {
+  int64_t dim, start, stop, step;
+} SliceAttr;
+
+static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
+}
+
+/* Fails unless x has `dims` dims to convolve along, and channels; or a batch dim too. */
+static dm_status check_rank(const dm_Call *c, int dims) {
+  static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
+                                       "{n, channels, depth, height, width}"};
+  const dm_Tensor *x = c->in[0], *w = c->in[1];
+  if (x->ndim != dims + 1 && x->ndim != dims + 2)
+    return dm_fail(DM_EARG, "%s: input has shape %s, wanted %s, n or not", c->op->name,
+                   DM_SHAPE(x), wanted[dims - 1]);
+  if (w->ndim != dims + 2 || w->numel == 0)
+    return dm_fail(DM_EARG, "%s: weight has shape %s, wanted %d sizes of at least 1",
+                   c->op->name, DM_SHAPE(w), dims + 2);
+  return DM_OK;
+}
+
+static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor *w,
+                         dm_Tensor *bias) {
+  return dm_x(x, DM_OP_conv2d, a, bias ? 3 : 2, in, w, bias);
+}
+
+static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
+
+/* Along a line: {1, n}, padding {0, n}. */
+typedef struct LineAttr {
+  int64_t stride, padding, dilation, groups;
+} LineAttr;
+
+dm_status conv1d_compose(dm_Call *c, dm_X *x) {
+  const LineAttr *a = DM_ATTR(LineAttr, c);
+  DM_TRY(check_rank(c, 1));
+  const dm_ConvAttr plane = {{1, a->stride}, {0, a->padding}, {1, a->dilation}, a->groups};
+  const int64_t height = -2;
+  dm_Tensor *y = x_conv(x, &plane, x_unsqueeze(x, c->in[0], height),
+                        x_unsqueeze(x, c->in[1], height), bias_of(c));
+  c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){height, 0}, 1, y);
+  return x->st;
+}
+
+/* ---- three dims ---- */
+
+typedef struct SpaceAttr {
+  int64_t stride[3], padding[3], dilation[3], groups;
+} SpaceAttr;
+
+/* t with n planes of zeros before and behind along dim 2. */
+static dm_Tensor *pad_depth(dm_X *x, dm_Tensor *t, int64_t before, int64_t behind) {
+  if (before == 0 && behind == 0) return t;
+  const struct {
+    dm_Ints pad;
+    int64_t mode;
+    double value;
+  } a = {{6, {0, 0, 0, 0, before, behind}}, 0, 0};
+  return dm_x(x, DM_OP_pad, &a, 1, t);
+}
+
+static dm_Tensor *x_permute(dm_X *x, dm_Tensor *t, dm_Ints dims) {
+  return dm_x(x, DM_OP_permute, &dims, 1, t);
+}
+
+/* Slices of t along dim 2, one a tap, side by side: (N, C, T, E, H, W). */
+static dm_Tensor *taps_of(dm_X *x, dm_Tensor *t, const SpaceAttr *a, int64_t taps,
+                          int64_t depth) {
+  dm_Tensor *all = NULL;
+  for (int64_t k = 0; k < taps && x->st == DM_OK; k++) {
+    const int64_t first = k * a->dilation[0];
+    const SliceAttr slice = {2, first, first + (depth - 1) * a->stride[0], a->stride[0]};
+    dm_Tensor *one = x_unsqueeze(x, dm_x(x, DM_OP_slice, &slice, 1, t), 2);
+    const int64_t dim = 2;
+    all = all ? dm_x(x, DM_OP_cat, &dim, 2, all, one) : one;
+  }
+  return all;
+}
+
+dm_status conv3d_compose(dm_Call *c, dm_X *x) {
+  const SpaceAttr *a = DM_ATTR(SpaceAttr, c);
+  dm_Tensor *in = c->in[0], *w = c->in[1];
+  DM_TRY(check_rank(c, 3));
+  const dm_ConvAttr depthwise = {{a->stride[0], 1}, {a->padding[0], 0}, {a->dilation[0], 1}, 1};
+  const bool batched = in->ndim == 5;
+  if (!batched) in = x_unsqueeze(x, in, 0);
+  if (x->st != DM_OK) return x->st;
+  const int64_t *s = in->shape, taps = w->shape[2];
+  if (a->stride[0] < 1 || a->dilation[0] < 1 || a->padding[0] < DM_CONV_SAME)
+    return dm_fail(DM_EARG, "conv3d: stride %lld, dilation %lld, padding %lld along the depth",
+                   (long long)a->stride[0], (long long)a->dilation[0],
+                   (long long)a->padding[0]);
+  int64_t pad, depth;
+  dm_conv_axis(&depthwise, 0, s[2], taps, &pad, &depth);
+  if (depth < 1)
+    return dm_fail(DM_EARG, "conv3d: a kernel that spans %lld does not fit into depth %lld",
+                   (long long)(a->dilation[0] * (taps - 1) + 1), (long long)(s[2] + 2 * pad));
+  const int64_t reach = a->dilation[0] * (taps - 1);
+  const int64_t behind = a->padding[0] == DM_CONV_SAME ? reach - pad : pad;
+  dm_Tensor *t = taps_of(x, pad_depth(x, in, pad, behind), a, taps, depth);
+  /* (N, C, T, E, H, W) -> (N E, C T, H, W), and the weight alike */
+  t = x_permute(x, t, (dm_Ints){6, {0, 3, 1, 2, 4, 5}});
+  t = x_reshape(x, t, 4, (int64_t[]){s[0] * depth, s[1] * taps, s[3], s[4]});
+  dm_Tensor *flat = x_reshape(
+      x, w, 4, (int64_t[]){w->shape[0], w->shape[1] * taps, w->shape[3], w->shape[4]});
+  const dm_ConvAttr plane = {{a->stride[1], a->stride[2]},
+                             {a->padding[1], a->padding[2]},
+                             {a->dilation[1], a->dilation[2]},
+                             a->groups};
+  dm_Tensor *y = x_conv(x, &plane, t, flat, bias_of(c));
+  if (x->st != DM_OK) return x->st;
+  const int64_t shape[] = {s[0], depth, y->shape[1], y->shape[2], y->shape[3]};
+  y = x_permute(x, x_reshape(x, y, 5, shape), (dm_Ints){5, {0, 2, 1, 3, 4}});
+  c->out[0] = batched ? y : dm_x(x, DM_OP_select, &(int64_t[2]){0, 0}, 1, y);
+  return x->st;
+}
+
+/* ---- transposed ---- */
+
+typedef struct TransposedAttr {
+  int64_t stride[2], padding[2], output_padding[2], groups, dilation[2];
+} TransposedAttr;
+
+static dm_status transposed(dm_Call *c, dm_X *x, const TransposedAttr *a, dm_Tensor *in,
+                            dm_Tensor *w, dm_Tensor **out) {
+  dm_ConvSizedAttr sized = {{{a->stride[0], a->stride[1]},
+                             {a->padding[0], a->padding[1]},
+                             {a->dilation[0], a->dilation[1]},
+                             a->groups},
+                            {0, 0}};
+  if (x->st != DM_OK) return x->st;
+  for (int i = 0; i < 2; i++) {
+    const int64_t more = a->output_padding[i];
+    if (a->stride[i] < 1 || a->dilation[i] < 1 || a->padding[i] < 0)
+      return dm_fail(DM_EARG, "%s: stride %lld, dilation %lld, padding %lld", c->op->name,
+                     (long long)a->stride[i], (long long)a->dilation[i],
+                     (long long)a->padding[i]);
+    if (more < 0 || more >= dm_max_i64(a->stride[i], a->dilation[i]))
+      return dm_fail(DM_EARG,
+                     "%s: output_padding is %lld, wanted 0 or more, and less than stride or "
+                     "dilation",
+                     c->op->name, (long long)more);
+    const int64_t size = in->shape[in->ndim - 2 + i], kernel = w->shape[2 + i];
+    sized.size[i] = (size - 1) * a->stride[i] - 2 * a->padding[i] +
+                    a->dilation[i] * (kernel - 1) + more + 1;
+    if (sized.size[i] < 1)
+      return dm_fail(DM_EARG, "%s: the output would have size %lld; hint: less padding",
+                     c->op->name, (long long)sized.size[i]);
+  }
+  const int64_t channels = in->shape[in->ndim - 3];
+  if (channels != w->shape[0])
+    return dm_fail(DM_EARG, "%s: input has %lld channels, weight wants %lld", c->op->name,
+                   (long long)channels, (long long)w->shape[0]);
+  dm_Tensor *y = dm_x(x, DM_OP_conv2d_dx, &sized, 2, in, w), *bias = bias_of(c);
+  if (bias) {
+    const int64_t n = w->shape[1] * a->groups;
+    if (bias->ndim != 1 || bias->numel != n)
+      return dm_fail(DM_EARG, "%s: bias has shape %s, wanted {%lld}", c->op->name,
+                     DM_SHAPE(bias), (long long)n);
+    y = x_add(x, y, x_reshape(x, bias, 3, (int64_t[]){n, 1, 1}));
+  }
+  *out = y;
+  return x->st;
+}
+
+dm_status conv_transpose2d_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(check_rank(c, 2));
+  return transposed(c, x, DM_ATTR(TransposedAttr, c), c->in[0], c->in[1], &c->out[0]);
+}
+
+dm_status conv_transpose1d_compose(dm_Call *c, dm_X *x) {
+  const struct { int64_t stride, padding, output_padding, groups, dilation; } *line = c->attr;
+  DM_TRY(check_rank(c, 1));
+  const TransposedAttr a = {{1, line->stride},
+                            {0, line->padding},
+                            {0, line->output_padding},
+                            line->groups,
+                            {1, line->dilation}};
+  const int64_t height = -2;
+  dm_Tensor *y = NULL;
+  DM_TRY(transposed(c, x, &a, x_unsqueeze(x, c->in[0], height),
+                    x_unsqueeze(x, c->in[1], height), &y));
+  c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){height, 0}, 1, y);
+  return x->st;
+}
