@@ -1203,6 +1203,8 @@ def nd():
     case("unfold", r(2, 4, 4), 3, fn=F.unfold)
     case("fold", r(1, 12, 4), [5, 6], [2, 3], fn=F.fold, stride=2)
     case("fold", r(8, 20), [4, 3], 2, fn=F.fold, padding=1)
+    case("pixel_shuffle", r(2, 8, 2, 3), 2, fn=F.pixel_shuffle)
+    case("pixel_unshuffle", r(2, 4, 6), 2, fn=F.pixel_unshuffle)
     line, plane, space = r(1, 1, 5), r(1, 1, 3, 4), r(1, 1, 2, 3, 2)
     for mode, x in (("nearest", line), ("linear", line), ("nearest-exact", plane),
                     ("nearest", plane), ("bilinear", plane), ("bicubic", plane),

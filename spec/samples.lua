@@ -338,6 +338,8 @@ samples.pad = {
 }
 samples.unfold = {{x(-1, 1, 1, 2, 3, 4), {2, 3}, {padding = 1, stride = 2}}}
 samples.fold = {{x(-1, 1, 1, 8, 6), {3, 4}, 2}}
+samples.pixel_shuffle = {{x(-1, 1, 1, 8, 2, 3), 2}}
+samples.pixel_unshuffle = {{x(-1, 1, 1, 2, 4, 2), 2}}
 samples.interpolate = {
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 3}, mode = "bilinear"}},
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 6}, mode = "bicubic"}},

@@ -134,7 +134,7 @@ static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
   if (a->align_corners && (wanted == 0))
     return dm_fail(DM_EARG, "interpolate: align_corners with '%s', which has no corners",
                    words[mode]);
-  return dm_check_float(c, c->in[0], "x");
+  return mode == NEAREST || mode == NEAREST_EXACT ? DM_OK : dm_check_float(c, c->in[0], "x");
 }
 
 dm_status interpolate_compose(dm_Call *c, dm_X *x) {

@@ -46,9 +46,9 @@ static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, in
 
 enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride and dilation: no product overflows */
 
-static dm_status axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
-                         int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
-                         dm_PoolAxis *a) {
+dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
+                          int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
+                          dm_PoolAxis *a) {
   *a = (dm_PoolAxis){in, 0, kernel, stride, pad, dil};
   if (kernel < 1 || stride < 1 || dil < 1 || kernel > MAX_WINDOW || stride > MAX_WINDOW ||
       dil > MAX_WINDOW)
@@ -86,9 +86,9 @@ static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64
                           dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   for (int i = 0; i < 2; i++)
-    DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                   dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], a->dilation[i],
-                   a->ceil_mode != 0, &ax[i]));
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
+                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i],
+                           a->dilation[i], a->ceil_mode != 0, &ax[i]));
   if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* codes are int32 */
     return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
                    (long long)(a->kernel[0] * a->kernel[1]));
@@ -563,9 +563,9 @@ static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64
   if (a->divisor.set && a->divisor.v == 0)
     return dm_fail(DM_EARG, "%s: divisor_override is 0", c->op->name);
   for (int i = 0; i < 2; i++)
-    DM_TRY(axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                   dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], 1,
-                   a->ceil_mode != 0, &ax[i]));
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
+                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], 1,
+                           a->ceil_mode != 0, &ax[i]));
   return DM_OK;
 }
 

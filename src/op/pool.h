@@ -37,6 +37,11 @@ typedef struct dm_PoolAxis {
   int64_t in, out, kernel, stride, pad, dil;
 } dm_PoolAxis;
 
+/* Fails, by the call's name and the axis's, where no window fits. */
+dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
+                          int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
+                          dm_PoolAxis *a);
+
 /* stride: none given (the kernel's size), one number, or two */
 static inline int64_t dm_pool_stride(const dm_Ints *stride, const int64_t kernel[2], int i) {
   return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];

@@ -16,6 +16,20 @@ static dm_status check_rank(const dm_Call *c, int dims) {
                  DM_SHAPE(t), wanted[dims - 1]);
 }
 
+/* What is said of axes bears the name of the op that was called. */
+static dm_status check_axes(const dm_Call *c, int dims, const int64_t *kernel,
+                            const int64_t *stride, const int64_t *padding,
+                            const int64_t *dilation, int64_t ceil_mode) {
+  static const char *const names[] = {"depth", "height", "width"};
+  const dm_Tensor *t = c->in[0];
+  dm_PoolAxis axis;
+  for (int i = 0; i < dims; i++)
+    DM_TRY(dm_pool_axis_of(c, dims == 1 ? "length" : names[i], t->shape[t->ndim - dims + i],
+                           kernel[i], stride[i], padding[i], dilation ? dilation[i] : 1,
+                           ceil_mode != 0, &axis));
+  return DM_OK;
+}
+
 static dm_status check_stride(const dm_Call *c, const dm_Ints *stride, int dims) {
   if (stride->n <= 1 || stride->n == dims) return DM_OK;
   return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or %d", c->op->name,
@@ -59,6 +73,8 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check_rank(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
+  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, &a->dilation, a->ceil_mode));
   const MaxPlaneAttr plane = {{{1, a->kernel},
                                along(a->kernel, &a->stride),
                                {0, a->padding},
@@ -80,6 +96,8 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
   } *a = c->attr;
   DM_TRY(check_rank(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
+  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
   const dm_AvgPoolAttr plane = {{1, a->kernel}, along(a->kernel, &a->stride), {0, a->padding},
                                 a->ceil_mode,   a->count_include_pad,         {0, 0}};
   c->out[0] = as_line(x, dm_x(x, DM_OP_avg_pool2d, &plane, 1, as_plane(x, c->in[0])));
@@ -148,6 +166,7 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_stride(c, &a->stride, 3));
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
+  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, a->dilation, a->ceil_mode));
   const MaxPlaneAttr plane = {{{a->kernel[1], a->kernel[2]},
                                {2, {step[1], step[2]}},
                                {a->padding[1], a->padding[2]},
@@ -195,6 +214,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG, "avg_pool3d: divisor_override is 0");
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
+  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, NULL, a->ceil_mode));
   const dm_OptNum sums = {a->divisor.set, 1};
   const dm_AvgPoolAttr plane = {{a->kernel[1], a->kernel[2]},   {2, {step[1], step[2]}},
                                 {a->padding[1], a->padding[2]}, a->ceil_mode,

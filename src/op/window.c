@@ -242,3 +242,56 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
   c->out[0] = y;
   return x->st;
 }
+
+/* ---- channels as places ---- */
+
+static dm_status check_blocks(const dm_Call *c, int64_t r, bool shuffles) {
+  const dm_Tensor *t = c->in[0];
+  if (t->ndim < 3 || t->ndim + 2 > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "%s: x has shape %s, wanted {..., channels, height, width}",
+                   c->op->name, DM_SHAPE(t));
+  const int64_t *s = t->shape + t->ndim - 3;
+  const bool fits = r >= 1 && r < 1 << 15 &&
+                    (shuffles ? s[0] % (r * r) == 0 : s[1] % r == 0 && s[2] % r == 0);
+  if (fits) return DM_OK;
+  return dm_fail(DM_EARG, "%s: shape %s and a factor of %lld, which must divide %s",
+                 c->op->name, DM_SHAPE(t), (long long)r,
+                 shuffles ? "the channels twice" : "height and width");
+}
+
+/* t (lead..., five sizes) with these five in another order, as (lead..., three sizes). */
+static dm_Tensor *regrouped(dm_X *x, dm_Tensor *t, const int64_t five[5], const int order[5],
+                            const int64_t three[3]) {
+  const int lead = t->ndim - 3;
+  int64_t shape[DM_MAX_DIM];
+  dm_Ints dims = {lead + 5, {0}};
+  for (int d = 0; d < lead; d++) {
+    shape[d] = t->shape[d];
+    dims.v[d] = d;
+  }
+  for (int d = 0; d < 5; d++) {
+    shape[lead + d] = five[d];
+    dims.v[lead + d] = lead + order[d];
+  }
+  dm_Tensor *y = dm_x(x, DM_OP_permute, &dims, 1, x_reshape(x, t, lead + 5, shape));
+  for (int d = 0; d < 3; d++) shape[lead + d] = three[d];
+  return x_reshape(x, y, lead + 3, shape);
+}
+
+dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t r = *DM_ATTR(int64_t, c);
+  DM_TRY(check_blocks(c, r, true));
+  const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, n = s[0] / (r * r);
+  c->out[0] = regrouped(x, c->in[0], (int64_t[]){n, r, r, s[1], s[2]}, (int[]){0, 3, 1, 4, 2},
+                        (int64_t[]){n, s[1] * r, s[2] * r});
+  return x->st;
+}
+
+dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t r = *DM_ATTR(int64_t, c);
+  DM_TRY(check_blocks(c, r, false));
+  const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, h = s[1] / r, w = s[2] / r;
+  c->out[0] = regrouped(x, c->in[0], (int64_t[]){s[0], h, r, w, r}, (int[]){0, 2, 4, 1, 3},
+                        (int64_t[]){s[0] * r * r, h, w});
+  return x->st;
+}

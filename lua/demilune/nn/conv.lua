@@ -1,4 +1,5 @@
--- Conv2d and the pools. Planes are (N, C, H, W) or (C, H, W).
+-- Convolutions and pools along one, two and three dims: x is (N, C, L), (N, C, H, W) or
+-- (N, C, D, H, W), N or not.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -8,76 +9,45 @@ local Module = require "demilune.nn.module"
 
 local layers = {}
 
-local function pair(v)
-  if type(v) == "table" then return {v[1], v[2]} end
-  return {v, v}
+-- n numbers, from so many or from one.
+local function tuple(name, key, v, n)
+  if type(v) == "number" then
+    local all = {}
+    for i = 1, n do all[i] = v end
+    return all
+  end
+  if type(v) ~= "table" or #v ~= n then
+    caller.raise("%s: %s is %s, wanted a number%s", name, key,
+      type(v) == "table" and ("a table of %d"):format(#v) or tostring(v),
+      n > 1 and (" or a table of %d"):format(n) or "")
+  end
+  return {table.unpack(v)}
 end
 
 local function text(v)
   if type(v) ~= "table" then return tostring(v) end
-  return v[1] == v[2] and tostring(v[1]) or ("{%d, %d}"):format(v[1], v[2])
+  for i = 2, #v do
+    if v[i] ~= v[1] then return "{" .. table.concat(v, ", ") .. "}" end
+  end
+  return tostring(v[1])
 end
 
 -- "3x3, stride = 2": what differs from the defaults.
 local function repr(self, head, defaults)
   local parts = {head}
   for _, default in ipairs(defaults) do
-    local value = text(self[default[1]])
-    if value ~= tostring(default[2]) then parts[#parts + 1] = default[1] .. " = " .. value end
+    local name, value = default[1], self[default[1]]
+    if value ~= nil and text(value) ~= tostring(default[2]) then
+      parts[#parts + 1] = name .. " = " .. text(value)
+    end
   end
   return table.concat(parts, ", ")
 end
 
-local Conv2d = Module:extend "Conv2d"
-Conv2d.keeps_nothing = true
-
-local CONV = {stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
-  padding_mode = "zeros", dtype = "float32", device = options.NONE}
-
--- Zeros on each side of a plane. "same" may want one more at the end.
-local function padding_of(o, kernel, dilation, stride)
-  if o.padding == "valid" then return {0, 0} end
-  if o.padding ~= "same" then
-    if type(o.padding) == "string" then
-      caller.raise("Conv2d: padding is '%s', wanted a number, a pair, 'same' or 'valid'", o.padding)
-    end
-    return pair(o.padding)
-  end
-  local around, after = {}, {}
-  for d = 1, 2 do
-    if stride[d] ~= 1 then
-      caller.raise("Conv2d: padding 'same' wants stride 1, got %d", stride[d])
-    end
-    local total = dilation[d] * (kernel[d] - 1)
-    around[d], after[d] = total // 2, total % 2
-  end
-  return around, after
-end
-
-function Conv2d:init(in_channels, out_channels, kernel_size, opts)
-  local o = options.read("Conv2d", opts, CONV)
-  if o.padding_mode ~= "zeros" then
-    caller.raise("Conv2d: padding_mode is '%s', wanted 'zeros'", tostring(o.padding_mode))
-  end
-  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
-    caller.raise("Conv2d: groups = %d does not divide %d channels in and %d out", o.groups,
-      in_channels, out_channels)
-  end
-  self.in_channels, self.out_channels, self.groups = in_channels, out_channels, o.groups
-  self.kernel_size, self.stride = pair(kernel_size), pair(o.stride)
-  self.dilation = pair(o.dilation)
-  self.padding, self.padding_after = padding_of(o, self.kernel_size, self.dilation, self.stride)
-  self._opts = {stride = self.stride, padding = self.padding, dilation = self.dilation,
-    groups = o.groups}
-  local how = {dtype = o.dtype, device = o.device}
-  self.weight = core.parameter(core.empty(out_channels, in_channels // o.groups,
-    self.kernel_size[1], self.kernel_size[2], how))
-  if o.bias then self.bias = core.parameter(core.empty(out_channels, how)) end
-  self:reset_parameters()
-end
+-- ---- convolutions ----
 
 -- PyTorch's: both uniform within 1 / sqrt(fan in).
-function Conv2d:reset_parameters()
+local function reset_parameters(self)
   init.kaiming_uniform_(self.weight, {a = math.sqrt(5)})
   local fan_in = init.fans(self.weight)
   if self.bias and fan_in > 0 then
@@ -85,30 +55,147 @@ function Conv2d:reset_parameters()
   end
 end
 
--- x with `after` more zeros below and to the right.
-local function pad_after(x, after)
-  for d = 1, 2 do
-    if after[d] > 0 then
-      local shape = {table.unpack(x.shape)}
-      shape[#shape - 2 + d] = after[d]
-      shape[#shape + 1] = {dtype = x.dtype, device = x.device}
-      x = core.cat({x, core.zeros(table.unpack(shape))}, d - 3)
-    end
-  end
-  return x
-end
+local SHOWN = {{"stride", 1}, {"padding", 0}, {"output_padding", 0}, {"dilation", 1},
+  {"groups", 1}, {"padding_mode", "zeros"}}
 
-function Conv2d:forward(x)
-  if self.padding_after then x = pad_after(x, self.padding_after) end
-  return core.conv2d(x, self.weight, self.bias, self._opts)
-end
-
-function Conv2d:extra_repr()
-  local head = ("%d -> %d, %dx%d"):format(self.in_channels, self.out_channels,
-    self.kernel_size[1], self.kernel_size[2])
-  local extra = repr(self, head, {{"stride", 1}, {"padding", 0}, {"dilation", 1}, {"groups", 1}})
+local function describe(self)
+  local head = ("%d -> %d, %s"):format(self.in_channels, self.out_channels,
+    table.concat(self.kernel_size, "x"))
+  local extra = repr(self, head, SHOWN)
   return self.bias and extra or extra .. ", bias = false"
 end
+
+-- What both kinds have; `sides`: the weight's channels, from in, out and groups.
+local function begin(self, name, dims, channels, o, sides)
+  local in_channels, out_channels, kernel_size = table.unpack(channels)
+  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
+    caller.raise("%s: groups = %d does not divide %d channels in and %d out", name, o.groups,
+      in_channels, out_channels)
+  end
+  self.in_channels, self.out_channels, self.groups = in_channels, out_channels, o.groups
+  self.kernel_size = tuple(name, "kernel_size", kernel_size, dims)
+  self.stride = tuple(name, "stride", o.stride, dims)
+  self.dilation = tuple(name, "dilation", o.dilation, dims)
+  self.padding_mode = o.padding_mode
+  local how, shape = {dtype = o.dtype, device = o.device}, sides
+  table.move(self.kernel_size, 1, dims, 3, shape)
+  self.weight = core.parameter(core.empty(shape, how))
+  if o.bias then self.bias = core.parameter(core.empty(out_channels, how)) end
+  reset_parameters(self)
+end
+
+local CONV = {stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
+  padding_mode = "zeros", dtype = "float32", device = options.NONE}
+local MODES = {zeros = true, reflect = true, replicate = true, circular = true}
+
+-- What pad takes for `around` on each side of each dim, or for the output's size "same".
+local function border_of(self, padding, dims)
+  local border = {}
+  for d = dims, 1, -1 do
+    local total = self.dilation[d] * (self.kernel_size[d] - 1)
+    border[#border + 1] = padding == "same" and total // 2 or padding[d]
+    border[#border + 1] = padding == "same" and total - total // 2 or padding[d]
+  end
+  return border
+end
+
+local function check_padding(name, self, padding, dims)
+  if padding == "valid" then return tuple(name, "padding", 0, dims) end
+  if padding ~= "same" then return tuple(name, "padding", padding, dims) end
+  for d = 1, dims do
+    if self.stride[d] ~= 1 then
+      caller.raise("%s: padding 'same' wants stride 1, got %d", name, self.stride[d])
+    end
+  end
+  return padding
+end
+
+-- Conv2d(in_channels, out_channels, kernel_size, {stride =, padding = number, table, 'same'
+-- or 'valid', dilation =, groups =, bias = true, padding_mode = 'zeros', 'reflect',
+-- 'replicate' or 'circular'}); Conv1d and Conv3d alike.
+local function conv(dims)
+  local name, op = ("Conv%dd"):format(dims), ("conv%dd"):format(dims)
+  local Conv = Module:extend(name)
+  Conv.keeps_nothing = true
+  Conv.reset_parameters = reset_parameters
+  Conv.extra_repr = describe
+
+  function Conv:init(in_channels, out_channels, kernel_size, opts)
+    local o = options.read(name, opts, CONV)
+    if not MODES[o.padding_mode] then
+      caller.raise("%s: padding_mode is '%s', wanted 'zeros', 'reflect', 'replicate' or "
+        .. "'circular'", name, tostring(o.padding_mode))
+    end
+    begin(self, name, dims, {in_channels, out_channels, kernel_size}, o,
+      {out_channels, in_channels // o.groups})
+    self.padding = check_padding(name, self, o.padding, dims)
+    if o.padding_mode ~= "zeros" then self._border = border_of(self, self.padding, dims) end
+    self._opts = {stride = self.stride, padding = self._border and 0 or self.padding,
+      dilation = self.dilation, groups = o.groups}
+  end
+
+  function Conv:forward(x)
+    if self._border then x = core.pad(x, self._border, {mode = self.padding_mode}) end
+    return core[op](x, self.weight, self.bias, self._opts)
+  end
+  layers[name] = Conv
+end
+for dims = 1, 3 do conv(dims) end
+
+local TRANSPOSED = {stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1,
+  bias = true, dtype = "float32", device = options.NONE}
+
+-- ConvTranspose2d(in_channels, out_channels, kernel_size, {stride =, padding =,
+-- output_padding =, dilation =, groups =, bias = true}): the way back through a
+-- convolution of these options; ConvTranspose1d alike.
+local function transposed(dims)
+  local name, op = ("ConvTranspose%dd"):format(dims), ("conv_transpose%dd"):format(dims)
+  local Conv = Module:extend(name)
+  Conv.keeps_nothing = true
+  Conv.reset_parameters = reset_parameters
+  Conv.extra_repr = describe
+
+  function Conv:init(in_channels, out_channels, kernel_size, opts)
+    local o = options.read(name, opts, TRANSPOSED)
+    o.padding_mode = "zeros"
+    begin(self, name, dims, {in_channels, out_channels, kernel_size}, o,
+      {in_channels, out_channels // o.groups})
+    self.padding = tuple(name, "padding", o.padding, dims)
+    self.output_padding = tuple(name, "output_padding", o.output_padding, dims)
+    self._opts = {stride = self.stride, padding = self.padding, dilation = self.dilation,
+      output_padding = self.output_padding, groups = o.groups}
+  end
+
+  -- The padding that makes the output of that size.
+  local function padding_for(self, x, size)
+    local more = {}
+    for d = 1, dims do
+      local least = (x:size(d - dims - 1) - 1) * self.stride[d] - 2 * self.padding[d]
+        + self.dilation[d] * (self.kernel_size[d] - 1) + 1
+      more[d] = size[#size - dims + d] - least
+      if more[d] < 0 or more[d] >= self.stride[d] then
+        caller.raise("%s: output_size %d in dim %d, wanted %d to %d", name,
+          size[#size - dims + d], d, least, least + self.stride[d] - 1)
+      end
+    end
+    return more
+  end
+
+  -- output_size: of the planes, where several sizes lead to one of x.
+  function Conv:forward(x, output_size)
+    local o = self._opts
+    if output_size then
+      o = {stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups,
+        output_padding = padding_for(self, x, output_size)}
+    end
+    return core[op](x, self.weight, self.bias, o)
+  end
+  layers[name] = Conv
+end
+transposed(1)
+transposed(2)
+
+-- ---- pools ----
 
 local function pool(name, op, defaults, shown)
   local Pool = Module:extend(name)
@@ -128,19 +215,37 @@ local function pool(name, op, defaults, shown)
   layers[name] = Pool
 end
 
-pool("MaxPool2d", "max_pool2d",
-  {stride = options.NONE, padding = 0, dilation = 1, return_indices = false, ceil_mode = false},
-  {{"padding", 0}, {"dilation", 1}, {"ceil_mode", false}})
-pool("AvgPool2d", "avg_pool2d",
-  {stride = options.NONE, padding = 0, ceil_mode = false, count_include_pad = true,
-    divisor_override = options.NONE},
-  {{"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}})
+local MAX = {stride = options.NONE, padding = 0, dilation = 1, return_indices = false,
+  ceil_mode = false}
+local AVG = {stride = options.NONE, padding = 0, ceil_mode = false, count_include_pad = true}
+local AVG_OVERRIDDEN = {divisor_override = options.NONE}
+for key, value in pairs(AVG) do AVG_OVERRIDDEN[key] = value end
 
-local AdaptiveAvgPool2d = Module:extend "AdaptiveAvgPool2d"
-AdaptiveAvgPool2d.keeps_nothing = true
-function AdaptiveAvgPool2d:init(output_size) self.output_size = pair(output_size) end
-function AdaptiveAvgPool2d:forward(x) return core.adaptive_avg_pool2d(x, self.output_size) end
-function AdaptiveAvgPool2d:extra_repr() return text(self.output_size) end
+-- AdaptiveAvgPool2d(output_size, {return_indices = false} for maxima).
+local function adaptive(name, op, dims, defaults)
+  local Pool = Module:extend(name)
+  Pool.keeps_nothing = true
+  function Pool:init(output_size, opts)
+    self.output_size = tuple(name, "output_size", output_size, dims)
+    self._opts = options.read(name, opts, defaults)
+    self._opts.output_size = dims > 1 and self.output_size or self.output_size[1]
+  end
+  function Pool:forward(x) return core[op](x, self._opts) end
+  function Pool:extra_repr() return text(self.output_size) end
+  layers[name] = Pool
+end
 
-layers.Conv2d, layers.AdaptiveAvgPool2d = Conv2d, AdaptiveAvgPool2d
+for dims = 1, 3 do
+  pool(("MaxPool%dd"):format(dims), ("max_pool%dd"):format(dims), MAX,
+    {{"padding", 0}, {"dilation", 1}, {"ceil_mode", false}})
+  pool(("AvgPool%dd"):format(dims), ("avg_pool%dd"):format(dims),
+    dims > 1 and AVG_OVERRIDDEN or AVG,
+    {{"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}})
+  adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims, {})
+  if dims < 3 then
+    adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
+      {return_indices = false})
+  end
+end
+
 return layers

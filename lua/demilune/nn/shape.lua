@@ -1,0 +1,110 @@
+-- Layers that move numbers and change nothing: borders, columns, other sizes, channels
+-- as places.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local Module = require "demilune.nn.module"
+
+local layers = {}
+
+-- ReflectionPad2d(padding): a number for all sides, or {left, right, top, bottom, ...}.
+local function pad(name, dims, mode, value)
+  local Pad = Module:extend(name)
+  Pad.keeps_nothing = true
+  function Pad:init(padding, given)
+    local list = padding
+    if type(padding) == "number" then
+      list = {}
+      for i = 1, 2 * dims do list[i] = padding end
+    elseif type(padding) ~= "table" or #padding ~= 2 * dims then
+      caller.raise("%s: wanted a number or a table of %d, two a dim, the last dim first", name,
+        2 * dims)
+    end
+    self.padding, self.value = list, value or given
+    if mode == "constant" and type(self.value) ~= "number" then
+      caller.raise("%s: value is %s, wanted a number", name, tostring(self.value))
+    end
+    self._opts = {mode = mode, value = mode == "constant" and self.value or nil}
+  end
+  function Pad:forward(x) return core.pad(x, self.padding, self._opts) end
+  function Pad:extra_repr()
+    local sides = "{" .. table.concat(self.padding, ", ") .. "}"
+    return mode == "constant" and not value and sides .. ", value = " .. self.value or sides
+  end
+  layers[name] = Pad
+end
+for dims = 1, 3 do
+  pad(("ConstantPad%dd"):format(dims), dims, "constant")
+  pad(("ZeroPad%dd"):format(dims), dims, "constant", 0)
+  pad(("ReflectionPad%dd"):format(dims), dims, "reflect")
+  pad(("ReplicationPad%dd"):format(dims), dims, "replicate")
+  pad(("CircularPad%dd"):format(dims), dims, "circular")
+end
+
+-- ---- columns ----
+
+local COLUMNS = {dilation = 1, padding = 0, stride = 1}
+
+-- Unfold(kernel_size, {dilation =, padding =, stride =})
+local Unfold = Module:extend "Unfold"
+Unfold.keeps_nothing = true
+function Unfold:init(kernel_size, opts)
+  self._opts = options.read("Unfold", opts, COLUMNS)
+  self._opts.kernel_size = kernel_size
+end
+function Unfold:forward(x) return core.unfold(x, self._opts) end
+layers.Unfold = Unfold
+
+-- Fold(output_size, kernel_size, {dilation =, padding =, stride =})
+local Fold = Module:extend "Fold"
+Fold.keeps_nothing = true
+function Fold:init(output_size, kernel_size, opts)
+  self._opts = options.read("Fold", opts, COLUMNS)
+  self._opts.output_size, self._opts.kernel_size = output_size, kernel_size
+end
+function Fold:forward(x) return core.fold(x, self._opts) end
+layers.Fold = Fold
+
+-- ---- other sizes ----
+
+-- Upsample{size =, or scale_factor =, mode = "nearest", align_corners = false}
+local Upsample = Module:extend "Upsample"
+Upsample.keeps_nothing = true
+function Upsample:init(opts)
+  self._opts = options.read("Upsample", opts, {size = options.NONE, scale_factor = options.NONE,
+    mode = "nearest", align_corners = false})
+  if (self._opts.size == nil) == (self._opts.scale_factor == nil) then
+    caller.raise("Upsample: wanted size or scale_factor, one of them")
+  end
+end
+function Upsample:forward(x) return core.interpolate(x, self._opts) end
+function Upsample:extra_repr()
+  local o = self._opts
+  local size = type(o.size) == "table" and "{" .. table.concat(o.size, ", ") .. "}" or o.size
+  return ("%s = %s, mode = %s"):format(size and "size" or "scale_factor",
+    tostring(size or o.scale_factor), o.mode)
+end
+layers.Upsample = Upsample
+
+-- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r). W. Shi et al. 2016.
+local PixelShuffle = Module:extend "PixelShuffle"
+PixelShuffle.keeps_nothing = true
+function PixelShuffle:init(upscale_factor) self.upscale_factor = upscale_factor end
+function PixelShuffle:forward(x)
+  return core.pixel_shuffle(x, self.upscale_factor)
+end
+function PixelShuffle:extra_repr() return tostring(self.upscale_factor) end
+layers.PixelShuffle = PixelShuffle
+
+-- PixelUnshuffle(r): the way back.
+local PixelUnshuffle = Module:extend "PixelUnshuffle"
+PixelUnshuffle.keeps_nothing = true
+function PixelUnshuffle:init(downscale_factor) self.downscale_factor = downscale_factor end
+function PixelUnshuffle:forward(x)
+  return core.pixel_unshuffle(x, self.downscale_factor)
+end
+function PixelUnshuffle:extra_repr() return tostring(self.downscale_factor) end
+layers.PixelUnshuffle = PixelUnshuffle
+
+return layers
