@@ -3,13 +3,15 @@
    segments of 20 MiB, those from 10 MiB up get a segment of their own size. A freed
    block joins its free neighbours.
 
-   Free blocks lie in lists by stream, pool and size class, 8 classes to a doubling; a
-   bit a class says which lists hold something (after TLSF, Masmano et al. 2004), so
-   that a block is found in a few steps, however many are free.
+   Free blocks lie in a tree for each stream and pool, ordered by size and address (a
+   treap, R. Seidel & C. Aragon 1996). A request takes the smallest that holds it, of
+   several the one at the lowest address: what is in use decides where it comes to lie,
+   and not the order in which other blocks were freed. So a training step that finds the
+   same blocks in use has the same addresses each time.
 
    Invariants: the blocks of a segment are linked by address and cover it. Two
    neighbours are never both free. A block is in use (asked > 0: it is in the table), or
-   waits for events (n_pending > 0), or is free (it lies in the list of its class).
+   waits for events (n_pending > 0), or is free (it lies in its tree).
    Bookkeeping is taken from the host before anything changes, and kept. */
 #include "allocator.h"
 
@@ -37,9 +39,6 @@
 #define LARGEST ((int64_t)1 << 44)
 
 enum {
-  N_CLASS = 272, /* class_of(LARGEST) is 264 */
-  N_WORD = (N_CLASS + 63) / 64,
-  SCAN = 16, /* so many blocks of a class are looked at for the best fit */
   SLAB = 64, /* blocks' records are taken from the host so many at a time */
   FIRST_SLOTS = 1024
 };
@@ -61,21 +60,16 @@ struct Block {
   int64_t n, asked; /* bytes; asked > 0 while in use */
   Stream *stream;
   dm_MemPool pool;
-  int n_pending;                /* events that it waits for */
-  Use *uses;                    /* while in use */
-  Block *before, *after;        /* the neighbours in its segment */
-  Block *free_prev, *free_next; /* in the list of its class; free_next: of spare ones */
+  int n_pending;         /* events that it waits for */
+  Use *uses;             /* while in use */
+  Block *before, *after; /* the neighbours in its segment */
+  Block *left, *right;   /* in its tree; left: the next spare one */
 };
-
-typedef struct FreeBlocks {
-  uint64_t filled[N_WORD]; /* bit k: class k has a block */
-  Block *first[N_CLASS];
-} FreeBlocks;
 
 struct Stream {
   Stream *next;
   void *handle;
-  FreeBlocks pools[2]; /* DM_POOL_SMALL, DM_POOL_LARGE */
+  Block *free[2]; /* the trees of DM_POOL_SMALL, DM_POOL_LARGE */
   Use *first_pending, *last_pending;
 };
 
@@ -150,9 +144,14 @@ static void count_segment(dm_Allocator *a, const Block *b, int sign) {
 
 /* ---- blocks in use, by address ------------------------------------------------ */
 
+/* Another number for each address, neighbours far apart. */
+static uint64_t mixed(const void *p) {
+  uint64_t h = (uint64_t)((uintptr_t)p / GRAIN) * 0x9e3779b97f4a7c15u;
+  h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
+  return h ^ h >> 32;
+}
 static int64_t home_slot(const dm_Allocator *a, const void *p) {
-  const uint64_t h = (uint64_t)((uintptr_t)p / GRAIN) * 0x9e3779b97f4a7c15u; /* Fibonacci */
-  return (int64_t)(h >> 32) & (a->n_slots - 1);
+  return (int64_t)(mixed(p) >> 32) & (a->n_slots - 1);
 }
 static int64_t next_slot(const dm_Allocator *a, int64_t i) {
   return (i + 1) & (a->n_slots - 1);
@@ -201,7 +200,7 @@ static bool grow_table(dm_Allocator *a) {
 /* ---- records ------------------------------------------------------------------ */
 
 static void recycle(dm_Allocator *a, Block *b) {
-  b->free_next = a->spare_blocks;
+  b->left = a->spare_blocks;
   a->spare_blocks = b;
   a->n_spare_blocks++;
 }
@@ -209,7 +208,7 @@ static void recycle(dm_Allocator *a, Block *b) {
 /* n_spare_blocks is not 0: see reserve. */
 static Block *new_block(dm_Allocator *a, Block value) {
   Block *b = a->spare_blocks;
-  a->spare_blocks = b->free_next;
+  a->spare_blocks = b->left;
   a->n_spare_blocks--;
   *b = value;
   return b;
@@ -254,62 +253,73 @@ static Use *new_use(dm_Allocator *a) {
 
 /* ---- free blocks -------------------------------------------------------------- */
 
-/* The class of blocks of n bytes, a multiple of GRAIN: up to 15 grains each size has its
-   own, from there on a class is an eighth of a doubling. */
-static int class_of(int64_t n) {
-  const uint64_t grains = (uint64_t)(n / GRAIN);
-  if (grains < 8) return (int)grains;
-  const int e = 63 - __builtin_clzll(grains);
-  return 8 * (e - 2) + (int)(grains >> (e - 3) & 7);
+static bool precedes(const Block *a, const Block *b) {
+  return a->n != b->n ? a->n < b->n : a->p < b->p;
 }
 
-static FreeBlocks *list_of(const Block *b) { return &b->stream->pools[b->pool]; }
+/* Of a block and those below it in the tree, its number is the highest. */
+static bool is_above(const Block *a, const Block *b) { return mixed(a->p) > mixed(b->p); }
 
-static void put_in_list(Block *b) {
-  FreeBlocks *f = list_of(b);
-  const int k = class_of(b->n);
-  b->free_prev = NULL;
-  b->free_next = f->first[k];
-  if (b->free_next) b->free_next->free_prev = b;
-  f->first[k] = b;
-  f->filled[k / 64] |= (uint64_t)1 << k % 64;
+static Block **tree_of(const Block *b) { return &b->stream->free[b->pool]; }
+static Block **side_of(Block *at, const Block *b) {
+  return precedes(b, at) ? &at->left : &at->right;
 }
 
-static void take_from_list(Block *b) {
-  FreeBlocks *f = list_of(b);
-  const int k = class_of(b->n);
-  if (b->free_next) b->free_next->free_prev = b->free_prev;
-  if (b->free_prev) b->free_prev->free_next = b->free_next;
-  else f->first[k] = b->free_next;
-  if (!f->first[k]) f->filled[k / 64] &= ~((uint64_t)1 << k % 64);
+static void put_in_tree(Block *b) {
+  Block **at = tree_of(b), **less = &b->left, **more = &b->right;
+  while (*at && is_above(*at, b)) at = side_of(*at, b);
+  Block *below = *at;
+  *at = b;
+  while (below) { /* is cut in two */
+    if (precedes(below, b)) {
+      *less = below;
+      less = &below->right;
+      below = *less;
+    } else {
+      *more = below;
+      more = &below->left;
+      below = *more;
+    }
+  }
+  *less = *more = NULL;
 }
 
-/* The smallest that holds n bytes among the first `scan` of a list. */
-static Block *best_of(Block *b, int64_t n, int64_t scan) {
+static void take_from_tree(Block *b) {
+  Block **at = tree_of(b), *less = b->left, *more = b->right;
+  while (*at != b) at = side_of(*at, b);
+  while (less && more) { /* become one */
+    if (is_above(less, more)) {
+      *at = less;
+      at = &less->right;
+      less = *at;
+    } else {
+      *at = more;
+      at = &more->left;
+      more = *at;
+    }
+  }
+  *at = less ? less : more;
+}
+
+/* The smallest of n bytes or more, the first by address; or NULL. */
+static Block *find(Block *tree, int64_t n) {
   Block *best = NULL;
-  for (; b && scan > 0; b = b->free_next, scan--) {
-    if (b->n == n) return b;
-    if (b->n > n && (!best || b->n < best->n)) best = b;
+  while (tree) {
+    if (tree->n >= n) best = tree;
+    tree = tree->n >= n ? tree->left : tree->right;
   }
   return best;
 }
 
-/* The first class from k on that has a block, or N_CLASS. */
-static int filled_class(const FreeBlocks *f, int k) {
-  for (; k < N_CLASS; k = (k / 64 + 1) * 64) {
-    const uint64_t word = f->filled[k / 64] >> k % 64;
-    if (word) return k + __builtin_ctzll(word);
+/* The one after b in the tree's order, NULL: the first of all; or NULL. */
+static Block *next_in(Block *tree, const Block *b) {
+  Block *next = NULL;
+  while (tree) {
+    const bool later = !b || precedes(b, tree);
+    if (later) next = tree;
+    tree = later ? tree->left : tree->right;
   }
-  return N_CLASS;
-}
-
-/* A free block of n bytes or more, or NULL. Those of n's own class may be too small, those
-   of higher ones never are; all of its own are tried before there is none. */
-static Block *find(const FreeBlocks *f, int64_t n) {
-  const int k = class_of(n), higher = filled_class(f, k + 1);
-  Block *b = best_of(f->first[k], n, SCAN);
-  if (!b && higher < N_CLASS) b = best_of(f->first[higher], n, SCAN);
-  return b ? b : best_of(f->first[k], n, INT64_MAX);
+  return next;
 }
 
 static bool is_free(const Block *b) { return b && b->asked == 0 && b->n_pending == 0; }
@@ -323,19 +333,19 @@ static void join_next(dm_Allocator *a, Block *b) {
   recycle(a, gone);
 }
 
-/* A block that nothing uses any more, to its list. */
+/* A block that nothing uses any more, to its tree. */
 static void make_free(dm_Allocator *a, Block *b) {
   forbid(b->p, b->n);
   if (is_free(b->after)) {
-    take_from_list(b->after);
+    take_from_tree(b->after);
     join_next(a, b);
   }
   if (is_free(b->before)) {
     b = b->before;
-    take_from_list(b);
+    take_from_tree(b);
     join_next(a, b);
   }
-  put_in_list(b);
+  put_in_tree(b);
 }
 
 /* What b has beyond n bytes becomes a free block, where a later request can use it. */
@@ -351,7 +361,7 @@ static void split(dm_Allocator *a, Block *b, int64_t n) {
   if (r->after) r->after->before = r;
   b->after = r;
   b->n = n;
-  put_in_list(r);
+  put_in_tree(r);
 }
 
 /* ---- segments ----------------------------------------------------------------- */
@@ -369,19 +379,17 @@ static Block *new_segment(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n
 
 /* A free block that is a whole segment, back to the device. */
 static void free_segment(dm_Allocator *a, Block *b) {
-  take_from_list(b);
+  take_from_tree(b);
   count_segment(a, b, -1);
   permit(b->p, b->n);
   a->raw.free(a->raw.ctx, b->p, b->n);
   recycle(a, b);
 }
 
-static void free_segments_of(dm_Allocator *a, FreeBlocks *f) {
-  for (int k = filled_class(f, 0); k < N_CLASS; k = filled_class(f, k + 1)) {
-    for (Block *b = f->first[k], *next; b; b = next) {
-      next = b->free_next;
-      if (!b->before && !b->after) free_segment(a, b);
-    }
+static void free_segments_of(dm_Allocator *a, Block *const *tree) {
+  for (Block *b = next_in(*tree, NULL), *next; b; b = next) {
+    next = next_in(*tree, b);
+    if (!b->before && !b->after) free_segment(a, b);
   }
 }
 
@@ -404,8 +412,8 @@ static void finish_uses(dm_Allocator *a, bool wait) {
 static void release_cached(dm_Allocator *a) {
   finish_uses(a, true);
   for (Stream *s = a->streams; s; s = s->next) {
-    free_segments_of(a, &s->pools[DM_POOL_SMALL]);
-    free_segments_of(a, &s->pools[DM_POOL_LARGE]);
+    free_segments_of(a, &s->free[DM_POOL_SMALL]);
+    free_segments_of(a, &s->free[DM_POOL_LARGE]);
   }
 }
 
@@ -415,7 +423,7 @@ static void release_cached(dm_Allocator *a) {
    once all that is unused was given back. */
 static Block *scrape(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
   finish_uses(a, true);
-  Block *b = find(&s->pools[pool], n);
+  Block *b = find(s->free[pool], n);
   if (b) return b;
   release_cached(a);
   return new_segment(a, s, pool, round_up(n, SEGMENT_GRAIN));
@@ -436,7 +444,7 @@ static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   Stream *s = stream_of(a, stream);
   if (!s || !reserve(a)) return NULL;
   finish_uses(a, false);
-  Block *b = find(&s->pools[pool], n);
+  Block *b = find(s->free[pool], n);
   if (!b) b = new_segment(a, s, pool, segment_bytes(n));
   if (b) return b;
   a->stats.num_alloc_retries++;
@@ -451,7 +459,7 @@ dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, voi
   pthread_mutex_lock(&a->lock);
   Block *b = possible ? obtain(a, stream, n) : NULL;
   if (b) {
-    take_from_list(b);
+    take_from_tree(b);
     split(a, b, n);
     b->asked = n_bytes;
     put_in_table(a, b);
@@ -566,11 +574,9 @@ void dm_allocator_reset_totals(dm_Allocator *a) {
   pthread_mutex_unlock(&a->lock);
 }
 
-static int64_t largest_in(const FreeBlocks *f) {
-  int64_t n = 0;
-  for (int k = filled_class(f, 0); k < N_CLASS; k = filled_class(f, k + 1))
-    for (const Block *b = f->first[k]; b; b = b->free_next) n = dm_max_i64(n, b->n);
-  return n;
+static int64_t largest_in(const Block *tree) {
+  while (tree && tree->right) tree = tree->right;
+  return tree ? tree->n : 0;
 }
 
 dm_AllocatorRoom dm_allocator_room(dm_Allocator *a) {
@@ -580,7 +586,7 @@ dm_AllocatorRoom dm_allocator_room(dm_Allocator *a) {
                            .reserved = a->stats.of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current};
   for (const Stream *s = a->streams; s; s = s->next)
     for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++)
-      room.largest_free = dm_max_i64(room.largest_free, largest_in(&s->pools[pool]));
+      room.largest_free = dm_max_i64(room.largest_free, largest_in(s->free[pool]));
   pthread_mutex_unlock(&a->lock);
   return room;
 }

@@ -184,17 +184,14 @@ static bool linked(const Block *b) {
          after->pool == b->pool && !(is_free(b) && is_free(after));
 }
 
-/* Each list holds free blocks of its class, and its bit says whether there are any. */
-static bool lists_hold(const Stream *s, dm_MemPool pool, int64_t *n_bytes, int *n_free) {
-  const FreeBlocks *f = &s->pools[pool];
-  for (int k = 0; k < N_CLASS; k++) {
-    if (!f->first[k] != !(f->filled[k / 64] >> k % 64 & 1)) return false;
-    for (const Block *b = f->first[k], *prev = NULL; b; prev = b, b = b->free_next) {
-      if (!is_free(b) || class_of(b->n) != k || b->free_prev != prev) return false;
-      if (b->stream != s || b->pool != pool || !linked(b)) return false;
-      *n_bytes += b->n;
-      *n_free += 1;
-    }
+/* A tree holds free blocks of its stream and pool in order; none is above its parent. */
+static bool tree_holds(const Stream *s, dm_MemPool pool, int64_t *n_bytes, int *n_free) {
+  Block *tree = s->free[pool];
+  for (const Block *b = next_in(tree, NULL); b; b = next_in(tree, b)) {
+    if (!is_free(b) || b->stream != s || b->pool != pool || !linked(b)) return false;
+    if ((b->left && is_above(b->left, b)) || (b->right && is_above(b->right, b))) return false;
+    *n_bytes += b->n;
+    *n_free += 1;
   }
   return true;
 }
@@ -213,7 +210,7 @@ static bool sound(Device *d, int *n_free) {
   }
   for (const Stream *s = a->streams; s; s = s->next) {
     for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++)
-      if (!lists_hold(s, (dm_MemPool)pool, &cover, n_free)) return false;
+      if (!tree_holds(s, (dm_MemPool)pool, &cover, n_free)) return false;
     for (const Use *u = s->first_pending; u; u = u->next) {
       const Block *b = u->block; /* met once a pending use: 1 to 3 times */
       if (b->asked != 0 || b->n_pending < 1 || !linked(b)) return false;
@@ -268,23 +265,6 @@ static void check_sizes(void) {
   CHECK(close_device(&d));
 }
 
-/* Classes follow the sizes: none is empty, none beyond the last, none too wide. */
-static void check_classes(void) {
-  bool exact = true, in_order = true, narrow = true;
-  int last = 0;
-  int64_t first = GRAIN; /* the smallest of its class */
-  for (int64_t g = 1; g <= 1 << 20; g++) {
-    const int k = class_of(g * GRAIN);
-    if (g < 16) exact = exact && k == g;
-    in_order = in_order && (k == last || k == last + 1);
-    if (k != last) first = g * GRAIN;
-    narrow = narrow && 8 * (g * GRAIN - first) < first;
-    last = k;
-  }
-  CHECK(exact && in_order && narrow);
-  CHECK(class_of(LARGEST) < N_CLASS);
-}
-
 /* ---- reuse, splitting, joining ------------------------------------------------- */
 
 static void check_reuse(void) {
@@ -334,29 +314,43 @@ static void check_joining(void) {
   CHECK(joined);
 }
 
-/* Blocks of 98, 100 and 103 grains are of one class. A grain in use between them keeps
-   them apart, and nothing else is free. */
-static void check_class_search(void) {
-  enum { N = 2 * SCAN };
+/* Of the free blocks that hold a request the smallest, of equal ones the first by
+   address, in whatever order they were freed. A grain in use between them keeps them
+   apart, and nothing else is free. */
+static void check_best_fit(void) {
+  enum { N = 32 };
   Device d;
   open_device(&d, 64 * MIB);
   void *p[N];
   for (int i = 0; i < N; i++) {
-    p[i] = get(&d, 0, 512 * (i == 0 ? 100 : i == 1 ? 103 : 98));
+    p[i] = get(&d, 0, 512 * (98 + i % 4));
     CHECK(get(&d, 0, 512));
   }
   CHECK(get(&d, 0, dm_allocator_room(d.a).largest_free) && free_blocks(&d) == 0);
-  CHECK(class_of(98 * 512) == class_of(103 * 512));
+  for (int i = 0; i < N; i++) give(&d, p[i * 5 % N]);
+  CHECK(free_blocks(&d) == N && dm_allocator_room(d.a).largest_free == 101 * 512);
+  for (int i = 1; i < N; i += 4) CHECK(get(&d, 0, 99 * 512) == p[i]);
+  CHECK(get(&d, 0, 99 * 512) == p[2]); /* those of 99 grains are all in use */
+  CHECK(get(&d, 0, 101 * 512 - 1) == p[3] && d.n_segments == 1);
+  CHECK(is_sound(&d) && close_device(&d));
+}
 
-  give(&d, p[0]); /* too far behind to be seen at a look */
-  for (int i = 2; i < N; i++) give(&d, p[i]);
-  CHECK(free_blocks(&d) == N - 1 && dm_allocator_room(d.a).largest_free == 100 * 512);
-  CHECK(get(&d, 0, 99 * 512) == p[0]);
+static int depth(const Block *tree) {
+  if (!tree) return 0;
+  const int left = depth(tree->left), right = depth(tree->right);
+  return 1 + (left > right ? left : right);
+}
 
-  give(&d, p[0]); /* of two that fit the smaller, though the larger is the first */
-  give(&d, p[1]);
-  CHECK(get(&d, 0, 99 * 512) == p[0]);
-  CHECK(get(&d, 0, 99 * 512) == p[1] && d.n_segments == 1);
+/* However many are free and however they lie, a block is found in a few steps: also
+   where their distance is a small multiple of a Fibonacci number of grains. */
+static void check_depth(void) {
+  enum { N = 1000 };
+  Device d;
+  open_device(&d, 64 * MIB);
+  void *p[2 * N];
+  for (int i = 0; i < 2 * N; i++) p[i] = get(&d, 0, 512 * 34);
+  for (int i = 0; i < N; i++) give(&d, p[2 * i]);
+  CHECK(free_blocks(&d) >= N && depth(d.a->streams->free[DM_POOL_SMALL]) < 40);
   CHECK(is_sound(&d) && close_device(&d));
 }
 
@@ -373,10 +367,13 @@ static void check_records(void) {
   CHECK(right);
 }
 
-/* After its first run a step takes no raw memory, and all joins up in the end. */
+/* After its first run a step takes no raw memory, gets its blocks where they were,
+   though they are freed in another order each time, and all joins up in the end. */
 static void check_steps(void) {
   enum { N = 400 };
   Device d;
+  void *first[N];
+  bool again = true;
   open_device(&d, 4096 * MIB);
   int64_t after_first = 0;
   for (int step = 0; step < 5; step++) {
@@ -384,15 +381,20 @@ static void check_steps(void) {
     void *p[N];
     for (int i = 0; i < N; i++) {
       p[i] = get(&d, 0, 1 + below(&seed, i % 5 ? 100 << 10 : 6 * MIB));
+      if (step == 1) first[i] = p[i];
+      again = again && (step < 2 || p[i] == first[i]);
       if (i % 3 == 2) {
         give(&d, p[i - 1]);
         p[i - 1] = NULL;
       }
     }
-    for (int i = N; i-- > 0;)
-      if (p[i]) give(&d, p[i]);
+    for (int i = 0; i < N; i++) {
+      void *const next = p[(i * 7 + step * 13) % N];
+      if (next) give(&d, next);
+    }
     if (step == 0) after_first = dm_allocator_raw_allocations(d.a);
   }
+  CHECK(again);
   CHECK(after_first > 10 && dm_allocator_raw_allocations(d.a) == after_first);
   CHECK(free_blocks(&d) == d.n_segments);
   dm_allocator_empty_cache(d.a);
@@ -850,10 +852,10 @@ static void check_forbidden(void) {}
 
 int main(void) {
   check_sizes();
-  check_classes();
   check_reuse();
   check_joining();
-  check_class_search();
+  check_best_fit();
+  check_depth();
   check_records();
   check_steps();
   check_streams();
