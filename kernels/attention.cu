@@ -12,7 +12,8 @@
    q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
    dims; broadcast ones have step 0. A row whose keys are all masked out gives 0.
 
-   In 16 bits cuDNN is asked first (dnn_attention.c). */
+   In 16 bits cuDNN is asked first (dnn_attention.c), but not where weights are dropped:
+   its numbers are not the CPU's. */
 #include "kernels/attention.h"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
@@ -40,10 +41,10 @@ template <class C> struct Attention {
   int L, S, E, D;
   int ndim; /* batch dims */
   int64_t n_batch, size[DM_MAX_DIM];
-  bool causal, drops;
+  bool causal;
   C scale, keep; /* what is not dropped is multiplied by keep */
   float p;
-  dm_Generator generator;
+  const dm_Generator *draw; /* where dropout's numbers begin; NULL: nothing is dropped */
 };
 
 /* Where a batch's matrix begins. */
@@ -243,11 +244,12 @@ static __device__ inline void draw(dm_Generator g, uint64_t first, float u[4]) {
 template <bool keys, class C>
 static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
                                    DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i, int j) {
+  const dm_Generator g = *p.draw;
   DM_ROLLED
   for (int r = 0; r < 4; r++) {
     float u[4];
     Quad<C> scale;
-    draw(p.generator, (uint64_t)((batch * p.L + i + r) * p.S + j), u);
+    draw(g, (uint64_t)((batch * p.L + i + r) * p.S + j), u);
     for (int c = 0; c < 4; c++) scale.v[c] = u[c] < p.p ? C(0) : p.keep;
     room[own_slot<C>(r)] = scale;
   }
@@ -371,10 +373,10 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
         C g[4][4];
         put_aside<C>(s, factors);
         products<C>(g, tile_a, tile_b, keys ? v : gy, row0, keys ? gy : v, line0, false);
-        if (p.drops) drop<keys, C>(p, g, tile_b, batch, i, j);
+        if (p.draw) drop<keys, C>(p, g, tile_b, batch, i, j);
         take_back<C>(s, factors);
         differentiate<keys>(p, s, g, batch, i);
-      } else if (p.drops) {
+      } else if (p.draw) {
         drop<keys, C>(p, s, tile_b, batch, i, j);
       }
       for (int c = 0; c < 4; c++) {
@@ -453,7 +455,7 @@ static Operand operand_of(const dm_Tensor *t) {
 
 template <class C>
 static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *mask,
-                              Attention<C> *p) {
+                              const dm_Tensor *counters, Attention<C> *p) {
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, c);
   const dm_Tensor *q = qkv[0], *k = qkv[1], *v = qkv[2];
   const int nd = q->ndim;
@@ -476,12 +478,10 @@ static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor
   p->n_batch = dm_numel(nd - 2, q->shape);
   memcpy(p->size, q->shape, (size_t)p->ndim * sizeof *p->size);
   p->causal = a->is_causal != 0;
-  p->drops = a->drop.p != 0;
   p->scale = (C)a->scale;
   p->keep = (C)dm_drop_scale(a->drop.p);
   p->p = (float)a->drop.p;
-  p->generator.seed = (uint64_t)a->drop.seed;
-  p->generator.offset = (uint64_t)a->drop.offset;
+  p->draw = counters ? (const dm_Generator *)dm_tensor_data(counters) : NULL;
   return DM_OK;
 }
 
@@ -503,7 +503,8 @@ static dm_status launch(Attention<C> p, dm_Tensor *out) {
 
 template <class C, class T> static dm_status backward(dm_Call *c) {
   Attention<C> p;
-  DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL, &p));
+  DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL,
+                      c->n_in > 7 ? c->in[7] : NULL, &p));
   const int64_t n_row = p.n_batch * p.L;
   dm_Room<C> dot;
   DM_TRY(dot.get(n_row));
@@ -521,7 +522,8 @@ DM_CUDA_KERNEL(attention_cuda) {
   if (dm_dnn_attention(c)) return DM_OK;
   DM_FLOAT_TYPES(c->out[0]->dtype, {
     Attention<C> p;
-    DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, &p));
+    DM_TRY(attention_of(c, c->in, c->n_in > 3 ? c->in[3] : NULL, c->n_in > 4 ? c->in[4] : NULL,
+                        &p));
     p.lse = (C *)dm_tensor_data(c->out[1]);
     return launch<Y, T>(p, c->out[0]);
   });

@@ -373,8 +373,10 @@ static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm
   return safe_softmax(x, s);
 }
 
-static dm_Tensor *x_drop(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *w) {
-  return a->drop.p == 0 ? w : dm_x(x, DM_OP_drop, &a->drop, 1, w);
+static dm_Tensor *x_drop(dm_Grad *g, dm_Tensor *w) {
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
+  dm_Tensor *counters = g->n_in > 4 ? g->in[4] : NULL;
+  return a->drop.p == 0 ? w : dm_x(g->x, DM_OP_drop, &a->drop, counters ? 2 : 1, w, counters);
 }
 
 static void composed_grad(dm_Grad *g) {
@@ -382,12 +384,12 @@ static void composed_grad(dm_Grad *g) {
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
   dm_Tensor *q = g->in[0], *k = g->in[1], *v = g->in[2], *gy = g->gy[0];
   dm_Tensor *w = x_weights(x, a, q, k, g->n_in > 3 ? g->in[3] : NULL);
-  dm_Tensor *gw = x_drop(x, a, x_matmul(x, gy, x_mt(x, v)));
+  dm_Tensor *gw = x_drop(g, x_matmul(x, gy, x_mt(x, v)));
   dm_Tensor *sum = x_sum(x, x_mul(x, w, gw), (dm_Ints){1, {-1}}, true);
   dm_Tensor *gs = x_mul(x, w, x_sub(x, gw, sum));
   if (g->need[0]) g->gx[0] = x_scale(x, x_matmul(x, gs, k), a->scale);
   if (g->need[1]) g->gx[1] = x_scale(x, x_matmul(x, x_mt(x, gs), q), a->scale);
-  if (g->need[2]) g->gx[2] = x_matmul(x, x_mt(x, x_drop(x, a, w)), gy);
+  if (g->need[2]) g->gx[2] = x_matmul(x, x_mt(x, x_drop(g, w)), gy);
   if (g->n_in > 3 && g->need[3]) g->gx[3] = gs;
 }
 
@@ -399,10 +401,10 @@ void attention_grad(dm_Grad *g) {
     composed_grad(g);
     return;
   }
-  dm_Tensor *in[7] = {g->gy[0], g->in[0], g->in[1], g->in[2], g->out[0], g->out[1]};
+  dm_Tensor *in[8] = {g->gy[0], g->in[0], g->in[1], g->in[2], g->out[0], g->out[1]};
   dm_Tensor *out[DM_MAX_OUT] = {NULL};
-  if (masked) in[6] = g->in[3];
-  x->st = dm_call(DM_OP_attention_backward, masked ? 7 : 6, in, g->attr, out);
+  for (int i = 3; i < g->n_in; i++) in[3 + i] = g->in[i];
+  x->st = dm_call(DM_OP_attention_backward, 3 + g->n_in, in, g->attr, out);
   for (int i = 0; i < 3; i++) g->gx[i] = dm_x_own(x, out[i]);
 }
 
@@ -536,14 +538,16 @@ dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
   const dm_DType type = dm_compute_dtype((dm_DType)q->dtype);
   dm_AttentionAttr attr = {.is_causal = a->is_causal};
   attr.scale = a->scale.set ? a->scale.v : 1 / sqrt((double)E);
+  dm_Tensor *counters = NULL;
   if (a->dropout_p > 0)
-    attr.drop = dm_drop_attr(a->dropout_p, dm_numel(b.n, b.shape) * b.groups * L * S);
+    counters = dm_x_drop_draw(x, a->dropout_p, dm_numel(b.n, b.shape) * b.groups * L * S,
+                              q->device, &attr.drop);
   q = spread(x, &b, q, true);
   dm_Tensor *k = spread(x, &b, c->in[1], false), *v = spread(x, &b, c->in[2], false), *y;
   if (mask && mask->dtype == DM_F64) mask = x_cast(x, mask, type);
   mask = spread_mask(x, &b, mask, L, S);
   if (x->st != DM_OK) return x->st;
-  y = dm_x(x, DM_OP_attention, &attr, mask ? 4 : 3, q, k, v, mask);
+  y = dm_x(x, DM_OP_attention, &attr, counters ? 5 : mask ? 4 : 3, q, k, v, mask, counters);
   if (b.groups > 1) {
     int64_t shape[DM_MAX_DIM];
     memcpy(shape, b.shape, sizeof shape);

@@ -4,7 +4,8 @@
 
 #include "op/random.h"
 
-/* drop.p is 0 without dropout; the draw's elements are those of (batch, L, S). */
+/* drop.p is 0 without dropout; the draw's elements are those of (batch, L, S). On other
+   devices than the CPU it comes with counters: input 4, in the backward 7. */
 typedef struct dm_AttentionAttr {
   int64_t is_causal;
   double scale;

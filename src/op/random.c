@@ -326,18 +326,23 @@ void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
     draw_f32(g, uniform4, first + at, dm_min_i64(BLOCK, n - at), out + at);
 }
 
-/* The mask is never stored: seed and offset draw it again for the gradient. The CPU's are
-   numbers of the call; another device's stay there, so that its launches are the same
-   in each step. */
-dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
-  if (t->device.type == DM_CPU) {
-    const dm_DropAttr drop = dm_drop_attr(p, t->numel);
-    return dm_x(x, DM_OP_drop, &drop, 1, t);
+dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out) {
+  *out = (dm_DropAttr){.p = p};
+  if (device.type == DM_CPU) {
+    const dm_Generator g = dm_take_counters(n, 4);
+    out->seed = (int64_t)g.seed;
+    out->offset = (int64_t)g.offset;
+    return NULL;
   }
-  const dm_DropAttr drop = {.p = p};
-  const dm_CountersAttr draws = {t->numel, dm_device_code(t->device)};
-  dm_Tensor *counters = dm_x(x, DM_OP_counters, &draws, 0);
-  return dm_x(x, DM_OP_drop, &drop, 2, t, counters);
+  const dm_CountersAttr draws = {n, dm_device_code(device)};
+  return dm_x(x, DM_OP_counters, &draws, 0);
+}
+
+/* The mask is never stored: seed and offset draw it again for the gradient. */
+dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
+  dm_DropAttr drop;
+  dm_Tensor *counters = dm_x_drop_draw(x, p, t->numel, t->device, &drop);
+  return dm_x(x, DM_OP_drop, &drop, counters ? 2 : 1, t, counters);
 }
 
 dm_status counters_rule(dm_Call *c) {

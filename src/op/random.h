@@ -41,15 +41,13 @@ static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
   return at;
 }
 
-/* Moves the generator on by what n elements of dropout use, and says where it was. */
-static inline dm_DropAttr dm_drop_attr(double p, int64_t n) {
-  const dm_Generator g = dm_take_counters(n, 4);
-  const dm_DropAttr a = {p, (int64_t)g.seed, (int64_t)g.offset};
-  return a;
-}
 /* Numbers in [0, 1): elements first .. first + n - 1 of the draw that op drop
    compares with p; what falls below p is dropped. The CPU's. */
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out);
+/* A draw of n elements for dropout on a device. The CPU's is numbers of *out, and NULL is
+   returned; another device's are the result of op counters, and stay there, so that its
+   launches are the same in each step. */
+dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out);
 /* Dropout of t, 0 < p <= 1, as a composition. */
 dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
 
