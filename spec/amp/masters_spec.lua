@@ -289,6 +289,21 @@ describe("rounding by chance", function()
     assert.is_false(dm.equal(p:detach(), q:detach()))
   end)
 
+  it("a skipped step draws as many numbers as another, and changes nothing", function()
+    for _, class in ipairs{"SGD", "Adam"} do
+      local states = {}
+      for i, found in ipairs{0.0, 1.0} do
+        dm.manual_seed(1)
+        local p = dm.ones(99, {dtype = "bfloat16", requires_grad = true})
+        p.grad = dm.full(99, 1.001)
+        optim[class]({p}, {lr = 1, stochastic_rounding = true}):step(nil, dm.tensor(found))
+        assert.equal(found == 1, dm.equal(p:detach(), dm.ones(99, {dtype = "bfloat16"})))
+        states[i] = dm.get_rng_state()
+      end
+      assert.same(states[1], states[2])
+    end
+  end)
+
   it("updates far below half an ulp move the weight by their sum, on average", function()
     for class, lr in pairs{SGD = 1e-5, Adam = 1e-5, AdamW = 1e-5} do
       for _, dtype in ipairs{"bfloat16", "float16"} do

@@ -126,6 +126,13 @@ describe("optimizers on cuda", function()
         agree(name .. way, class, more, {"bfloat16", "float16"}, 5)
       end
     end)
+    it(name .. ": rounding by chance goes on alike after steps that are skipped", function()
+      local more = {stochastic_rounding = true}
+      for k, v in pairs(opts) do more[k] = v end
+      agree(name, class, more, {"bfloat16", "float16"}, 6, function(step)
+        return step % 3 ~= 2 and INF or 1
+      end)
+    end)
     it(name .. ": steps that are skipped change nothing", function()
       agree(name, class, opts, {"float16", "float32"}, 7, function(step)
         return step % 3 == 0 and INF or 1

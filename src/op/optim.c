@@ -153,17 +153,19 @@ dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
 }
 
 /* Runs u, whose lane 0 is the weight that the method updates: the parameter, or
-   its master. */
-static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic) {
-  dm_Generator noise;
+   its master. A step that is skipped takes its random numbers all the same: the host
+   does not know which ones another device skips. */
+static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic, bool skip) {
   u.master = u.lane[0] != param;
+  const bool rough = stochastic && !u.master && dm_is_16bit((dm_DType)param->dtype);
+  const dm_Generator noise = dm_take_counters(rough ? param->numel : 0, 4);
+  if (skip) return DM_OK;
   dm_Tensor *twin = u.master ? param : dm_fresh_copy(param);
   if (twin) {
     u.twin = u.n_lane++;
     u.lane[u.twin] = twin;
     u.written |= 1u << u.twin;
-  } else if (stochastic && dm_is_16bit((dm_DType)param->dtype)) {
-    noise = dm_take_counters(param->numel, 4);
+  } else if (rough) {
     u.noise = &noise;
   }
   const dm_status st = run(&u);
@@ -282,13 +284,13 @@ dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->sgd_step(n, slots, o, found_inf));
   const bool skip = is_set(found_inf);
-  for (int64_t i = 0; i < n && !skip; i++) {
+  for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
     const dm_SgdHow how = {o, slots[i].first};
     u.n_lane = sgd_lanes(&slots[i], u.lane);
     u.written = 1u | (slots[i].momentum ? 4u : 0);
     u.how = &how;
-    DM_TRY(run_weight(u, slots[i].param, o->stochastic));
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
   }
   return DM_OK;
 }
@@ -322,15 +324,15 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->adam_step(n, slots, o, found_inf));
   const bool skip = is_set(found_inf);
-  for (int64_t i = 0; i < n && !skip; i++) {
+  for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
     float *step = dm_tensor_data(slots[i].step);
-    *step += 1;
+    *step += skip ? 0 : 1;
     const dm_AdamHow how = {o, dm_adam_time(o->lr, o->beta1, o->beta2, *step)};
     u.n_lane = adam_lanes(&slots[i], u.lane);
     u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
     u.how = &how;
-    DM_TRY(run_weight(u, slots[i].param, o->stochastic));
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
   }
   return DM_OK;
 }

@@ -26,7 +26,7 @@ typedef struct dm_SgdOptions {
   bool nesterov, maximize;
   bool stochastic; /* 16-bit parameters without a master are rounded up or down
                       by chance, as often as keeps the mean; draws of the default
-                      generator */
+                      generator, as many where the step is skipped */
 } dm_SgdOptions;
 
 typedef struct dm_AdamSlot {
