@@ -22,7 +22,7 @@ local logs = table.move(arg, show_all and 2 or 1, #arg, 1, {})
 local function demangle(names)
   local path = os.tmpname()
   local file <close> = assert(io.open(path, "w"))
-  file:write(table.concat(names, "\n"), "\n")
+  for _, name in ipairs(names) do file:write(name, "\n") end
   file:close()
   local readable, i = {}, 0
   local pipe <close> = assert(io.popen("c++filt <" .. path))
