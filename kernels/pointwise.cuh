@@ -104,7 +104,7 @@ static inline bool dm_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; 
 
 /* A launch's operands: out, then the inputs. */
 template <class C, int N> struct dm_Operands {
-  dm_Inputs<C, N> in;
+  dm_Inputs<C, N> in = {}; /* whole: launches' arguments are compared */
   dm_Walk<N + 1> walk;
   void *data[N + 1];
 
