@@ -38,6 +38,8 @@ cudaStream_t dm_cuda_stream(void);
 int dm_cuda_device(void);
 /* Its multiprocessors: how wide a launch is worth being. */
 int dm_cuda_processors(void);
+/* Its last cache, in bytes. */
+int dm_cuda_cache(void);
 
 /* Room on the device for the length of one kernel's function: given back to the
    stream's order, so that later work may have it at once. */

@@ -19,7 +19,7 @@ enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
 
 typedef struct Device {
   bool open;
-  int processors;
+  int processors, cache;         /* multiprocessors; bytes of the last cache */
   dm_Allocator *memory, *pinned; /* its own; of the host's, for copies to and fro */
   cudaStream_t stream;
   cudaStream_t side[SIDE_STREAMS]; /* handed out in turns; NULL: not made yet */
@@ -110,6 +110,7 @@ static dm_status open_parts(Device *d) {
   void *fault = NULL;
   DM_CUDA_TRY(
       cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, ordinal(d)));
+  DM_CUDA_TRY(cudaDeviceGetAttribute(&d->cache, cudaDevAttrL2CacheSize, ordinal(d)));
   if (!d->stream) DM_CUDA_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
   if (!d->fault) {
     DM_CUDA_TRY(
@@ -153,6 +154,7 @@ static cudaStream_t stream_of(int i) {
 cudaStream_t dm_cuda_stream(void) { return stream_of(current); }
 int dm_cuda_device(void) { return current; }
 int dm_cuda_processors(void) { return devices[current].processors; }
+int dm_cuda_cache(void) { return devices[current].cache; }
 dm_Fault *dm_cuda_faults(void) { return devices[current].fault; }
 
 /* ---- faults ---- */

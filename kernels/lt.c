@@ -59,7 +59,7 @@ typedef struct Key {
   int64_t flip_a, flip_b; /* memory holds rows where the library expects columns */
   int64_t ld_a, ld_b, step_a, step_b, step_c;
   int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
-  int64_t activation, before;              /* before: its alignment; 0: not wanted */
+  int64_t activation, before, row_sums;    /* the last two as bias */
 } Key;
 
 /* A rows x columns matrix by its steps, as the library takes one: side by side in
@@ -115,6 +115,15 @@ static bool key_of_activation(const dm_Product *p, const Batches *b, Key *key) {
   return b->n_loop == 1 && key->n_batch == 1 && p->n % 8 == 0 && key->before >= BIAS_ALIGNED;
 }
 
+/* It adds up the right operand's columns (BGRADB), of one product, where that goes in
+   transposed and has columns of more than one element. */
+static bool key_of_row_sums(const dm_Product *p, Key *key) {
+  if (!p->row_sums) return true;
+  key->row_sums = alignment(p->row_sums, NULL, 0, dm_dtype_size(p->a.dtype));
+  return p->n_batch == 0 && p->k > 1 && key->flip_a && !p->bias && !p->activation &&
+         key->row_sums >= BIAS_ALIGNED;
+}
+
 static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   const int64_t size = dm_dtype_size(p->a.dtype);
   const int d = b->along;
@@ -138,7 +147,7 @@ static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   key->align_b = alignment(p->b.data, p->b_step, p->n_batch, size);
   key->align_c = alignment(p->c, b->c_step, p->n_batch, size);
   if (p->bias) key->bias = alignment(p->bias, NULL, 0, size);
-  if (!key_of_activation(p, b, key)) return false;
+  if (!key_of_activation(p, b, key) || !key_of_row_sums(p, key)) return false;
   /* the library is told of no smaller alignment of a bias: it reads words */
   return !p->bias || key->bias >= BIAS_ALIGNED;
 }
@@ -194,14 +203,14 @@ static bool set_desc(Plan *p, cublasLtMatmulDescAttributes_t what, const void *v
 static bool set_bias(Plan *p, const void *bias) {
   return set_desc(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
-
 static bool set_before(Plan *p, const void *before) {
   return set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before, sizeof before);
 }
 
 /* CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_AUX_BIAS and so on are made of bits; 1: of
-   none. */
+   none. Where columns are added up, nothing else is asked for. */
 static uint32_t epilogue_of(const Key *key) {
+  if (key->row_sums) return CUBLASLT_EPILOGUE_BGRADB;
   const uint32_t bias = key->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
   const uint32_t gelu = key->before ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
   const uint32_t activation = key->activation == DM_RELU        ? CUBLASLT_EPILOGUE_RELU
@@ -228,6 +237,7 @@ static bool make_desc(Plan *p) {
 
 static bool set_pointers(Plan *p, const dm_Product *product) {
   return (!product->bias || set_bias(p, product->bias)) &&
+         (!product->row_sums || set_bias(p, product->row_sums)) &&
          (!product->before || set_before(p, product->before));
 }
 

@@ -43,3 +43,32 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
 }
 
 dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply_activated, c, c->out[0]); }
+
+/* cuBLASLt may read gy once more to add up its rows. From the GPU's cache that takes
+   little; a gy that does not fit in there is left to our own kernel. */
+static bool lies_in_cache(const dm_Tensor *t) {
+  return t->numel * dm_dtype_size((dm_DType)t->dtype) <= dm_cuda_cache();
+}
+
+/* gw = gy^T x; gb, gy's rows added up: with that product, unless the activation's kernel
+   reads gy anyway. */
+dm_status linear_backward_cuda(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  dm_Tensor *gy = c->in[0], *gw = c->out[0], *gb = c->out[1];
+  const bool plain = a == DM_ACTIVATION_NONE;
+  if (!plain) {
+    DM_TRY(dm_cuda_activate_backward(c->out[2], gb, a, gy, c->in[2]));
+    gy = c->out[2];
+  }
+  const dm_Tensor gyt = dm_transposed(gy);
+  dm_Product p = dm_product_of(&gyt, c->in[1], gw);
+  if (plain && lies_in_cache(gy)) {
+    bool done;
+    p.row_sums = dm_tensor_data(gb);
+    DM_TRY(dm_lt_multiply(&p, &done));
+    if (done) return DM_OK;
+    p.row_sums = NULL;
+  }
+  if (plain) DM_TRY(dm_cuda_sum(gb, gy, 1));
+  return gw->numel > 0 ? multiply(&p) : DM_OK;
+}

@@ -1,5 +1,6 @@
 /* Reductions over dims; how they run is in reduce.cuh. float32 and 16-bit data are
    added up in float32, in trees. */
+#include "kernels/gemm.h"
 #include "kernels/reduce.cuh"
 
 extern "C" {
@@ -27,8 +28,7 @@ template <class C> struct Sum {
   }
 };
 
-static dm_status sum_over(dm_Call *c, unsigned mask, bool mean) {
-  const dm_Tensor *x = c->in[0], *out = c->out[0];
+static dm_status sum_over(const dm_Tensor *out, const dm_Tensor *x, unsigned mask, bool mean) {
   const int64_t n = !mean ? 1 : out->numel > 0 ? x->numel / out->numel : 0;
   const Sum<float> f32 = {(float)n};
   const Sum<double> f64 = {(double)n};
@@ -40,14 +40,18 @@ static dm_status sum_over(dm_Call *c, unsigned mask, bool mean) {
   }
 }
 
-DM_CUDA_KERNEL(sum_cuda) {
-  return sum_over(c, dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_SumAttr, c)->dims), false);
+extern "C" dm_status dm_cuda_sum(dm_Tensor *out, const dm_Tensor *x, unsigned mask) {
+  return sum_over(out, x, mask, false);
 }
-DM_CUDA_KERNEL(mean_cuda) {
-  return sum_over(c, dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_SumAttr, c)->dims), true);
+static dm_status sum_dims(dm_Call *c, bool mean) {
+  const dm_Tensor *x = c->in[0];
+  return sum_over(c->out[0], x, dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dims), mean);
 }
+DM_CUDA_KERNEL(sum_cuda) { return sum_dims(c, false); }
+DM_CUDA_KERNEL(mean_cuda) { return sum_dims(c, true); }
 DM_CUDA_KERNEL(sum_to_size_cuda) {
-  return sum_over(c, dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)), false);
+  const dm_Tensor *x = c->in[0];
+  return sum_over(c->out[0], x, dm_repeated_bits(x, DM_ATTR(dm_Ints, c)), false);
 }
 
 /* ---- prod ---- */

@@ -164,6 +164,11 @@ template <class Fold> struct dm_Plan {
 /* The type of elements that is known at run time only. */
 struct dm_AnyType {};
 
+/* Folds that work on what is loaded before it is added: `visit<T, V>(v, at)`, once for
+   each load of V elements of x, of type T, from element `at` on. To be specialized
+   beside the fold. */
+template <class Fold> static constexpr bool dm_visits = false;
+
 template <class C, class T, int V> struct dm_Loads {
   C v[V];
   __device__ dm_Loads(const void *x, int, int64_t at) {
@@ -196,7 +201,8 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Fold
     p.kept.at(o, &first);
     for (int64_t i = lo + lane; i < hi; i += p.lanes) {
       p.red.at(i, &off);
-      const dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      if constexpr (dm_visits<Fold>) p.fold.template visit<T, V>(x.v, first + off);
       for (int k = 0; k < V; k++) p.fold.add(s, x.v[k], i * V + k);
     }
   }
@@ -222,7 +228,8 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<F
     p.kept.at(o, &first);
     for (int64_t i = lo + y; i < hi; i += rows) {
       p.red.at(i, &off);
-      const dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
+      if constexpr (dm_visits<Fold>) p.fold.template visit<T, V>(x.v, first + off);
       for (int k = 0; k < V; k++) p.fold.add(s[k], x.v[k], i);
     }
   }

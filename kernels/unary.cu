@@ -1,5 +1,7 @@
 /* The pointwise ops of one operand, from the formulas that the CPU uses too. */
+#include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
+#include "kernels/reduce.cuh"
 #include "kernels/trig.cuh"
 
 #include "kernels/gemm.h"
@@ -122,6 +124,65 @@ extern "C" dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor
   const dm_DType dtype = (dm_DType)out->dtype;
   if (a == DM_RELU) return dm_pointwise_float<relu_forward, 1>(out, &in, dtype, 0, 0);
   return dm_pointwise_float<gelu_forward, 1>(out, &in, dtype, dm_activation_param(a), 0);
+}
+
+/* A column's sum of gy times the derivative, which goes to `before`. gy, saved and before
+   are dense, of one dtype. */
+template <class Fn, class C> struct ActivationSum : dm_Plus {
+  typedef C In;
+  typedef C State;
+  static const bool positional = false;
+  Fn fn;
+  const void *saved;
+  void *before;
+  int dtype;
+  __device__ C start() const { return 0; }
+  __device__ void add(C &s, C v, int64_t) const { s += v; }
+  __device__ void put(C s, const dm_Reduced &out, int64_t i) const {
+    dm_store<C>(out.dtype, out.value, i, s);
+  }
+  template <class T, int V> __device__ void visit(C *v, int64_t at) const {
+    C by[V];
+    if constexpr (V > 1) dm_widen_run<C, T, V>((const T *)saved + at, V, by);
+    else by[0] = dm_load<C>(dtype, saved, at);
+    for (int k = 0; k < V; k++) {
+      const C x[2] = {v[k], by[k]};
+      v[k] = fn(x);
+    }
+    if constexpr (V > 1) dm_narrow_run<C, T, V>((T *)before + at, V, v);
+    else dm_store<C>(dtype, before, at, v[0]);
+  }
+};
+template <class Fn, class C> static constexpr bool dm_visits<ActivationSum<Fn, C>> = true;
+
+template <template <class> class Fn, class C>
+static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
+                                   const dm_Tensor *gy, const dm_Tensor *saved) {
+  ActivationSum<Fn<C>, C> fold;
+  fold.fn = {(C)p, C(0)};
+  fold.saved = dm_tensor_data(saved);
+  fold.before = dm_tensor_data(before);
+  fold.dtype = gy->dtype;
+  return dm_aligned(fold.saved) ? dm_cuda_reduce<true>(gy, 1, fold, dm_reduced(sums))
+                                : dm_cuda_reduce<false>(gy, 1, fold, dm_reduced(sums));
+}
+template <template <class> class Fn>
+static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p, dm_Tensor *gy,
+                                   dm_Tensor *saved) {
+  dm_Own dense_gy, dense_saved;
+  DM_TRY(dm_dense_new(gy, &dense_gy.t));
+  DM_TRY(dm_dense_new(saved, &dense_saved.t));
+  return gy->dtype == DM_F64
+             ? activate_backward<Fn, double>(before, sums, p, dense_gy.t, dense_saved.t)
+             : activate_backward<Fn, float>(before, sums, p, dense_gy.t, dense_saved.t);
+}
+
+extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sums,
+                                               dm_Activation a, dm_Tensor *gy,
+                                               dm_Tensor *saved) {
+  const double p = dm_activation_param(a);
+  return a == DM_RELU ? activate_backward<relu_backward>(before, sums, p, gy, saved)
+                      : activate_backward<gelu_backward>(before, sums, p, gy, saved);
 }
 
 DM_CUDA_KERNEL(unary_backward_cuda) {

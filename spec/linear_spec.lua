@@ -37,9 +37,9 @@ describe("linear's activation", function()
     it(name .. " has the gradients, and their gradients, of both apart", function()
       local x, w, b = leaves "float64"
       local function second(y)
-        local first = dm.autograd.grad(y:square():sum(), {x, w, b}, {create_graph = true})
+        local first = {dm.autograd.grad(y:square():sum(), {x, w, b}, {create_graph = true})}
         local all = first[1]:square():sum() + first[2]:square():sum() + first[3]:square():sum()
-        local next = dm.autograd.grad(all, {x, w, b})
+        local next = {dm.autograd.grad(all, {x, w, b})}
         return {first[1], first[2], first[3], next[1], next[2], next[3]}
       end
       local got, want = second(dm.linear(x, w, b, name)), second(apart(dm.linear(x, w, b)))

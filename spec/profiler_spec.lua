@@ -323,6 +323,12 @@ describe("a profile", function()
       nn.functional.linear(a, dm.ones(4, 3), dm.ones(4))
     end))
     assert.equal(2 * 2 * 2 * 3 * 4, flops(function() a:mm(b):sum():backward() end))
+    local weight, bias = dm.randn(4, 3, {requires_grad = true}), dm.ones(4, {requires_grad = true})
+    for _, name in ipairs{"none", "relu"} do
+      assert.equal(2 * 2 * 2 * 3 * 4, flops(function()
+        nn.functional.linear(a, weight, bias, {activation = name}):sum():backward()
+      end))
+    end
     local x = dm.randn(2, 4, 5, 5, {requires_grad = true})
     local w = dm.randn(6, 2, 3, 3, {requires_grad = true})
     local once = 2 * (2 * 6 * 3 * 3) * (2 * 3 * 3)

@@ -22,7 +22,7 @@ struct cublasLtContext {
 struct dm_EmulatedDesc {
   int32_t compute, scale, flip_a, flip_b;
   uint32_t epilogue;
-  const void *bias;
+  void *bias; /* written by BGRADA and BGRADB, else read */
   int64_t bias_step;
   void *aux;
   int64_t aux_ld;
@@ -159,10 +159,12 @@ static bool lies_well(const dm_EmulatedLayout *l) {
          l->n_batch > 0 && l->rows <= INT32_MAX && l->columns <= INT32_MAX;
 }
 
+static bool sums_a(const dm_EmulatedDesc *d) { return d->epilogue == CUBLASLT_EPILOGUE_BGRADA; }
+static bool sums_b(const dm_EmulatedDesc *d) { return d->epilogue == CUBLASLT_EPILOGUE_BGRADB; }
 static bool keeps_before(const dm_EmulatedDesc *d) {
   return (d->epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX;
 }
-/* float64 knows no gelu */
+/* float64 knows no gelu and no sums */
 static bool is_known(uint32_t epilogue, bool wide) {
   switch (epilogue) {
   case CUBLASLT_EPILOGUE_DEFAULT:
@@ -172,9 +174,20 @@ static bool is_known(uint32_t epilogue, bool wide) {
   case CUBLASLT_EPILOGUE_GELU:
   case CUBLASLT_EPILOGUE_GELU_BIAS:
   case CUBLASLT_EPILOGUE_GELU_AUX:
-  case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return !wide && !is_refused("epilogue");
+  case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+  case CUBLASLT_EPILOGUE_BGRADA:
+  case CUBLASLT_EPILOGUE_BGRADB: return !wide && !is_refused("epilogue");
   default: return false;
   }
+}
+
+/* A's rows are added up where it goes in as it is, B's columns where it goes in
+   transposed, those of more than one element, into results by columns. */
+static bool sums_well(const LtCall *x) {
+  if (!sums_a(x->desc) && !sums_b(x->desc)) return true;
+  const bool right_way =
+      sums_a(x->desc) ? x->desc->flip_a == CUBLAS_OP_N : x->desc->flip_b == CUBLAS_OP_T;
+  return right_way && x->k > 1 && x->d->order == CUBLASLT_ORDER_COL;
 }
 
 static cublasStatus_t check(LtCall *x) {
@@ -198,8 +211,9 @@ static cublasStatus_t check(LtCall *x) {
   if (keeps_before(x->desc) &&
       (x->desc->aux_ld < (int64_t)x->m || x->desc->aux_ld % 8 != 0 || !x->desc->aux))
     return CUBLAS_STATUS_INVALID_VALUE;
-  return kinds && is_known(x->desc->epilogue, wide) ? CUBLAS_STATUS_SUCCESS
-                                                    : CUBLAS_STATUS_NOT_SUPPORTED;
+  return kinds && is_known(x->desc->epilogue, wide) && sums_well(x)
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 enum { ALIGN_A, ALIGN_B, ALIGN_C, ALIGN_D, ROWS_OF_D, COLUMNS_OF_D, DEPTH, SCRATCH };
@@ -270,14 +284,31 @@ template <class C> static void store(uint32_t type, void *p, uint64_t i, C v) {
   }
 }
 
+/* Of op(A) and op(B), the matrices that are multiplied. */
+template <class C> static C a_at(const LtCall &x, uint64_t z, uint64_t i, uint64_t l) {
+  const bool flip = x.desc->flip_a != CUBLAS_OP_N;
+  return load<C>(x.a->type, x.a_data, flip ? place(x.a, z, l, i) : place(x.a, z, i, l));
+}
+template <class C> static C b_at(const LtCall &x, uint64_t z, uint64_t l, uint64_t j) {
+  const bool flip = x.desc->flip_b != CUBLAS_OP_N;
+  return load<C>(x.b->type, x.b_data, flip ? place(x.b, z, j, l) : place(x.b, z, l, j));
+}
 template <class C>
 static C sum(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {
-  const bool flip_a = x.desc->flip_a != CUBLAS_OP_N, flip_b = x.desc->flip_b != CUBLAS_OP_N;
   C s = 0;
-  for (uint64_t l = from; l < to; l++)
-    s += load<C>(x.a->type, x.a_data, flip_a ? place(x.a, z, l, i) : place(x.a, z, i, l)) *
-         load<C>(x.b->type, x.b_data, flip_b ? place(x.b, z, j, l) : place(x.b, z, l, j));
+  for (uint64_t l = from; l < to; l++) s += a_at<C>(x, z, i, l) * b_at<C>(x, z, l, j);
   return s;
+}
+
+/* BGRADA and BGRADB: each row of A, each column of B, added up. */
+template <class C> static void add_up(const LtCall &x, uint64_t z) {
+  const uint64_t n = sums_a(x.desc) ? x.m : sums_b(x.desc) ? x.n : 0;
+  for (uint64_t i = 0; i < n; i++) {
+    C s = 0;
+    for (uint64_t l = 0; l < x.k; l++)
+      s += sums_a(x.desc) ? a_at<C>(x, z, i, l) : b_at<C>(x, z, l, i);
+    store(x.d->type, x.desc->bias, z * (uint64_t)x.desc->bias_step + i, s);
+  }
 }
 
 template <class C> static C finished(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, C v) {
@@ -302,6 +333,7 @@ template <class C> static void multiply(void *arg) {
   for (uint64_t z = 0, at = 0; z < n_batch && half; z++)
     for (uint64_t j = 0; j < x.n; j++)
       for (uint64_t i = 0; i < x.m; i++) part[at++] = sum<C>(x, z, i, j, 0, half);
+  for (uint64_t z = 0; z < n_batch; z++) add_up<C>(x, z);
   for (uint64_t z = 0, at = 0; z < n_batch; z++)
     for (uint64_t j = 0; j < x.n; j++)
       for (uint64_t i = 0; i < x.m; i++, at++) {
@@ -319,7 +351,8 @@ static bool is_aligned(const void *p, uint64_t n) { return (uintptr_t)p % n == 0
 static bool keeps_promises(const LtCall &x, const cublasLtMatmulAlgo_t *algo,
                            size_t workspace) {
   const uint64_t *v = algo->data;
-  const bool biased = x.desc->epilogue & CUBLASLT_EPILOGUE_BIAS;
+  const bool biased =
+      x.desc->epilogue & CUBLASLT_EPILOGUE_BIAS || sums_a(x.desc) || sums_b(x.desc);
   return v[ROWS_OF_D] == x.m && v[COLUMNS_OF_D] == x.n && v[DEPTH] == x.k &&
          v[SCRATCH] <= workspace && is_aligned(x.a_data, v[ALIGN_A]) &&
          is_aligned(x.b_data, v[ALIGN_B]) && is_aligned(x.c_data, v[ALIGN_C]) &&

@@ -130,6 +130,180 @@ describe("CUDA's matrix products", function()
   end)
 end)
 
+-- The gradients of x, w and b (nil: none) where gy flows into linear's result; composed:
+-- by single ops, as for second gradients.
+local function gradients(x, w, b, gy, activation, composed)
+  local leaves = {}
+  for _, t in ipairs{x, w, b} do leaves[#leaves + 1] = t:detach():requires_grad_() end
+  local y = dm.linear(leaves[1], leaves[2], leaves[3], activation)
+  return {dm.autograd.grad(y, leaves, {grad_outputs = gy, create_graph = composed})}
+end
+
+-- How much of what the device is given to do when f runs: by the name of a kernel, its
+-- type parameters left out, or of a library's entry point.
+local function work_of(f)
+  local from, n = dm.cuda._count "work", setmetatable({}, {__index = function() return 0 end})
+  f()
+  for i = from + 1, dm.cuda._count "work" do
+    local name = dm.cuda._work(i):match "[%w_]+"
+    n[name] = n[name] + 1
+  end
+  return n
+end
+
+describe("linear's gradients", function()
+  local ACTIVATIONS = {"none", "relu", "gelu", "gelu_tanh"}
+  -- rows, out, in
+  local SIZES = {{6, 8, 5}, {1, 8, 5}, {33, 1, 4}, {70, 3, 9}, {300, 40, 2}, {0, 8, 4}, {5, 8, 0}}
+
+  local function check(dtype, size, lay_gy, lay_x, what)
+    local r, o, k = table.unpack(size)
+    local x, w, b = random(dtype, r, k), random(dtype, o, k), random(dtype, o)
+    local gy = random(dtype, r, o)
+    for _, name in ipairs(ACTIVATIONS) do
+      local want = gradients(wide(x), wide(w), wide(b), wide(gy), name)
+      for _, composed in ipairs{false, true} do
+        local got = gradients(lay_x(x), w:cuda(), b:cuda(), lay_gy(gy), name, composed)
+        for i, g in ipairs(want) do
+          local t = got[i]:detach():cpu()
+          assert.equal(dtype, t.dtype)
+          assert.same(g.shape, t.shape)
+          if g:numel() > 0 then
+            -- what the activation got is rounded once more, and so are its gradients
+            local over = (t:double() - g):abs():max():item()
+            local gap = EPS[dtype] * 4 * (r + o) ^ 0.5 * (1 + g:abs():max():item())
+            assert(over <= gap, ("%s %s %s %s: %g > %g"):format(what, dtype, name,
+              composed and "composed" or "fused", over, gap))
+          end
+        end
+      end
+    end
+  end
+
+  for _, dtype in ipairs(both.floats) do
+    it("of " .. dtype .. " are those of float64 on the CPU", function()
+      for _, size in ipairs(SIZES) do
+        check(dtype, size, LAYOUTS.dense, LAYOUTS.dense, table.concat(size, "x"))
+      end
+    end)
+  end
+
+  it("take operands however they lie", function()
+    for name, lay in pairs(LAYOUTS) do
+      check("float32", {9, 8, 6}, lay, LAYOUTS.dense, "gy " .. name)
+      check("float16", {9, 8, 6}, LAYOUTS.dense, lay, "x " .. name)
+    end
+    -- a gradient that is one number, spread over the result
+    local x, w, b = random("float32", 6, 5), random("float32", 8, 5), random("float32", 8)
+    for _, name in ipairs(ACTIVATIONS) do
+      local one = dm.ones({1, 1}, {device = "cpu"})
+      local got = gradients(x:cuda(), w:cuda(), b:cuda(), one:cuda():expand(6, 8), name)
+      local want = gradients(x, w, b, one:expand(6, 8), name)
+      for i, g in ipairs(want) do assert((got[i]:cpu() - g):abs():max():item() < 1e-5) end
+    end
+  end)
+
+  it("keep the shapes of a batch, and of a vector", function()
+    for _, shape in ipairs{{3, 2, 5}, {5}} do
+      local out = {table.unpack(shape)}
+      out[#out] = 8
+      local x, w, b = random("float32", table.unpack(shape)), random("float32", 8, 5),
+        random("float32", 8)
+      local gy = random("float32", table.unpack(out))
+      for _, name in ipairs(ACTIVATIONS) do
+        local want = gradients(x, w, b, gy, name)
+        for i, t in ipairs(gradients(x:cuda(), w:cuda(), b:cuda(), gy:cuda(), name)) do
+          assert.same(want[i].shape, t.shape)
+          assert((t:cpu() - want[i]):abs():max():item() < 1e-5)
+        end
+      end
+    end
+  end)
+
+  it("agree with finite differences", function()
+    local o = {dtype = "float64", device = "cuda", requires_grad = true}
+    local x, w, b = dm.randn({4, 3}, o), dm.randn({8, 3}, o), dm.randn({8}, o)
+    for _, name in ipairs{"none", "gelu", "gelu_tanh"} do
+      local function f(...)
+        local t = {...}
+        return dm.linear(t[1], t[2], t[3], name)
+      end
+      assert.is_true(dm.autograd.gradcheck(f, {x, w, b}))
+    end
+  end)
+
+  it("are wanted of some operands only", function()
+    local x, w, b = random("float32", 6, 5), random("float32", 8, 5), random("float32", 8)
+    local gy = random("float32", 6, 8)
+    for _, name in ipairs(ACTIVATIONS) do
+      local want = gradients(x, w, b, gy, name)
+      for only = 1, 7 do
+        local t = {x:cuda(), w:cuda(), b:cuda()}
+        for i = 1, 3 do t[i].requires_grad = only >> (i - 1) & 1 == 1 end
+        dm.linear(t[1], t[2], t[3], name):backward{gradient = gy:cuda()}
+        for i = 1, 3 do
+          assert.equal(t[i].requires_grad, t[i].grad ~= nil)
+          if t[i].grad then assert((t[i].grad:cpu() - want[i]):abs():max():item() < 1e-5) end
+        end
+      end
+    end
+  end)
+
+  it("give equal bits twice", function()
+    local x, w, b = random("float16", 300, 9), random("float16", 40, 9), random("float16", 40)
+    local gy = random("float16", 300, 40):cuda()
+    for _, name in ipairs(ACTIVATIONS) do
+      local one = gradients(x:cuda(), w:cuda(), b:cuda(), gy, name)
+      local other = gradients(x:cuda(), w:cuda(), b:cuda(), gy, name)
+      for i, t in ipairs(one) do assert(t:equal(other[i])) end
+    end
+  end)
+
+  -- What is given to do for the gradients of w and b.
+  local function work(rows, dtype, activation, lay)
+    local x, w, b = random(dtype, rows, 4):cuda(), random(dtype, 8, 4):cuda(),
+      random(dtype, 8):cuda()
+    local gy = (lay or LAYOUTS.dense)(random(dtype, rows, 8))
+    w.requires_grad, b.requires_grad = true, true
+    local y = dm.linear(x, w, b, activation)
+    return work_of(function() dm.autograd.grad(y, {w, b}, {grad_outputs = gy}) end)
+  end
+  local function total(n)
+    local sum = 0
+    for _, count in pairs(n) do sum = sum + count end
+    return sum
+  end
+
+  both.it_counts("of weight and bias are one call of cuBLASLt", function()
+    for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
+      local n = work(32, dtype, "none")
+      assert.equal(1, n.cublasLtMatmul)
+      assert.equal(1, total(n))
+    end
+  end)
+
+  both.it_counts("of the bias are added up apart where cuBLASLt does not", function()
+    -- float64, one row, rows that lie apart, and a gy that outgrows the cache (of 1 MiB)
+    for what, n in pairs{float64 = work(32, "float64", "none"), one = work(1, "float32", "none"),
+        lay = work(32, "float32", "none", LAYOUTS.transposed),
+        large = work((1 << 15) + 1, "float32", "none")} do
+      assert.equal(1, n.cublasLtMatmul, what)
+      assert.equal(1, n.dm_columns_kernel + n.dm_rows_kernel, what)
+    end
+  end)
+
+  both.it_counts("of an activation and the bias are one read of gy", function()
+    for _, name in ipairs{"relu", "gelu", "gelu_tanh"} do
+      for _, dtype in ipairs(both.floats) do
+        local n = work(32, dtype, name)
+        assert.equal(1, n.cublasLtMatmul)
+        assert.equal(1, n.dm_columns_kernel)
+        assert.equal(2, total(n))
+      end
+    end
+  end)
+end)
+
 describe("cuBLASLt", function()
   setup(folder.make)
   teardown(folder.remove)
@@ -230,6 +404,30 @@ describe("cuBLASLt", function()
     n = both.counts("", ACTIVATED)
     assert(n.cublasLtMatmul > 0)
     assert.equal(0, n.gemm_kernel)
+  end)
+
+  both.it_counts("leaves sums that it refuses to a kernel of our own", function()
+    local LINEAR = [[
+      local x, w, b = dm.randn(6, 5), dm.randn(8, 5), dm.randn(8)
+      local function run(device)
+        local t = {}
+        for i, v in ipairs{x, w, b} do t[i] = v:to(device):detach():requires_grad_() end
+        dm.linear(t[1], t[2], t[3]):square():sum():backward()
+        return t
+      end
+      for _ = 1, 2 do
+        local want, got = run "cpu", run "cuda"
+        for i = 1, 3 do assert((got[i].grad:cpu() - want[i].grad):abs():max():item() < 1e-4) end
+      end
+      print(dm.cuda.plans().cublaslt.refused)
+    ]]
+    for environment, products in pairs{[""] = 6, ["DEMILUNE_CUBLASLT=0"] = 0,
+        ["DEMILUNE_EMULATED_CUBLASLT_REFUSES=epilogue"] = 6,
+        ["DEMILUNE_EMULATED_CUBLASLT_REFUSES=cublasLtMatmul"] = 0} do
+      local n = both.counts(environment, LINEAR)
+      assert.equal(products, n.cublasLtMatmul, environment)
+      assert.equal(6 - products, n.gemm_kernel, environment)
+    end
   end)
 
   both.it_counts("leaves an activation that it refuses to kernels of our own", function()

@@ -133,6 +133,7 @@ static double flops_of(const dm_Event *e) {
   case DM_OP_dot:
   case DM_OP_matmul:
   case DM_OP_linear: return 2 * out * last_size(e->in[0]);
+  case DM_OP_linear_backward: return 2 * out * (double)e->in[0]->shape[0];
   case DM_OP_addmm:
   case DM_OP_baddbmm: return 2 * out * last_size(e->in[1]);
   case DM_OP_conv2d: return 2 * out * per_channel(e->in[1]);

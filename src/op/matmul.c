@@ -9,6 +9,7 @@
 #include "cpu/vec.h"
 #include "op/matmul.h"
 #include "op/pointwise.h"
+#include "op/reduce.h"
 
 /* ---- multiplying ---- */
 
@@ -233,6 +234,19 @@ dm_status linear_rule(dm_Call *c) {
   return linear_keeps(c);
 }
 
+/* gy (rows, out), x (rows, in) -> weight (out, in), bias (out), before (rows, out) */
+dm_status linear_backward_rule(dm_Call *c) {
+  const dm_Tensor *gy = c->in[0], *x = c->in[1];
+  const dm_DType dtype = (dm_DType)gy->dtype;
+  for (int i = 0; i < 3; i++) dm_out_like(c, i, gy, dtype);
+  c->out_meta[0].shape[0] = gy->shape[1];
+  c->out_meta[0].shape[1] = x->shape[1];
+  c->out_meta[1].ndim = 1;
+  c->out_meta[1].shape[0] = gy->shape[1];
+  c->n_out = *DM_ATTR(int64_t, c) == DM_ACTIVATION_NONE ? 2 : 3;
+  return DM_OK;
+}
+
 /* ---- kernels ---- */
 
 dm_status matmul_cpu(dm_Call *c) {
@@ -345,24 +359,53 @@ void addmm_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
 }
 
-/* The gradient of what linear's activation got. What is kept of that is an output, into
-   which a second gradient may flow. */
+static dm_Activation activation_of(const dm_Grad *g) {
+  return (dm_Activation)*DM_ATTR(int64_t, g);
+}
+/* What linear's activation is differentiated by. */
+static dm_Tensor *saved_of(const dm_Grad *g) {
+  return g->out[activation_of(g) == DM_RELU ? 0 : 1];
+}
+/* What is kept of before the activation is an output: a second gradient may flow into it. */
+static dm_Tensor *second_gradient(const dm_Grad *g) { return g->n_out > 1 ? g->gy[1] : NULL; }
+
+/* The gradient of what linear's activation got. */
 static dm_Tensor *before_activation(dm_Grad *g) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, g);
-  dm_Tensor *gy = g->gy[0], *more = g->n_out > 1 ? g->gy[1] : NULL;
+  const dm_Activation a = activation_of(g);
+  dm_Tensor *gy = g->gy[0], *more = second_gradient(g);
   if (gy && a != DM_ACTIVATION_NONE) {
     const double pq[2] = {dm_activation_param(a), 0};
-    gy = x_unary_back(g->x, dm_activation_op(a), pq, gy, g->out[a == DM_RELU ? 0 : 1],
-                      g->create_graph);
+    gy = x_unary_back(g->x, dm_activation_op(a), pq, gy, saved_of(g), g->create_graph);
   }
   return !more ? gy : gy ? x_add(g->x, gy, more) : more;
+}
+
+/* Does the device work out the gradients of weight and bias together? */
+static bool is_fused(const dm_Grad *g) {
+  return g->n_in > 2 && g->need[1] && g->need[2] && !g->create_graph && !second_gradient(g) &&
+         dm_op_has_kernel(DM_OP_linear_backward, g->in_meta[1].device);
+}
+/* As before_activation; the gradients of weight and bias besides. */
+static dm_Tensor *fused_backward(dm_Grad *g) {
+  dm_X *x = g->x;
+  const bool plain = activation_of(g) == DM_ACTIVATION_NONE;
+  dm_Tensor *gy = g->gy[0], *out[DM_MAX_OUT] = {NULL};
+  dm_Tensor *const in[] = {x_rows(x, gy), x_rows(x, g->in[0]),
+                           plain ? NULL : x_rows(x, saved_of(g))};
+  if (!x_call(x, DM_OP_linear_backward, g->attr, 3, in, out)) return NULL;
+  g->gx[1] = out[0];
+  g->gx[2] = out[1];
+  return plain ? gy : x_reshape(x, out[2], gy->ndim, gy->shape);
 }
 
 /* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
 void linear_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  dm_Tensor *gy = before_activation(g), *rows = x_rows(x, gy);
+  const bool fused = is_fused(g);
+  dm_Tensor *gy = fused ? fused_backward(g) : before_activation(g);
   if (g->need[0]) g->gx[0] = x_matmul(x, gy, g->in[1]);
+  if (fused) return;
+  dm_Tensor *rows = x_rows(x, gy);
   if (g->need[1]) g->gx[1] = x_matmul(x, x_mt(x, rows), x_rows(x, g->in[0]));
   if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);
 }

@@ -19,7 +19,8 @@ static inline double dm_activation_param(dm_Activation a) { return a == DM_GELU_
 
 /* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n),
    or the activation of that, which itself goes to `before` then, where that is not NULL;
-   c and before are dense; steps in elements, 0 where an operand is the same for all. */
+   and a's rows (of one product), each added up, to row_sums (m), where that is not NULL;
+   all of these are dense; steps in elements, 0 where an operand is the same for all. */
 typedef struct dm_Product {
   int64_t m, n, k;
   dm_Mat a, b;
@@ -29,6 +30,7 @@ typedef struct dm_Product {
   const void *bias; /* dense, or NULL */
   dm_Activation activation;
   void *before;
+  void *row_sums;
   int n_batch;
   int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
 } dm_Product;
@@ -73,14 +75,20 @@ static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
   return p;
 }
 
+/* A borrowed handle of a matrix, with its dims swapped. */
+static inline dm_Tensor dm_transposed(const dm_Tensor *t) {
+  dm_Tensor other = *t;
+  other.shape[0] = t->shape[1];
+  other.shape[1] = t->shape[0];
+  other.stride[0] = t->stride[1];
+  other.stride[1] = t->stride[0];
+  return other;
+}
+
 /* x (..., k) times the transpose of weight (n, k). */
 static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *w,
                                            const dm_Tensor *out) {
-  dm_Tensor wt = *w; /* a borrowed handle with its dims swapped */
-  wt.shape[0] = w->shape[1];
-  wt.shape[1] = w->shape[0];
-  wt.stride[0] = w->stride[1];
-  wt.stride[1] = w->stride[0];
+  const dm_Tensor wt = dm_transposed(w);
   return dm_product_of(x, &wt, out);
 }
 
