@@ -634,7 +634,8 @@ static void check_conv(void) {
                      .dil = {1, 1}};
     if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
   }
-  /* small planes and many images; 1 x 1 on large ones, in groups and images */
+  /* small planes and many images; 1 x 1 on large ones, in groups and images, from many
+     channels and from few */
   for (int i = 0; i < 40;) {
     dm_ConvDims d = {.n = 8 + below(9),
                      .c = 1 + below(9),
@@ -651,9 +652,9 @@ static void check_conv(void) {
     }
     if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
   }
-  for (int i = 0; i < 8; i++) {
-    dm_ConvDims d = {.n = 1 + i / 4,
-                     .c = 12,
+  for (int i = 0; i < 16; i++) {
+    dm_ConvDims d = {.n = 1 + i / 4 % 2,
+                     .c = i < 8 ? 12 : 2,
                      .h = 31,
                      .w = 29,
                      .o = 18,

@@ -234,12 +234,14 @@ static void list_outputs(const Job *job, const Piece *piece, int64_t *to) {
                 q * job->col_step;
 }
 
-/* rows x n of dst become bias[row]. */
-static void fill_bias(const Job *job, int64_t first, int64_t rows, int64_t n, char *dst,
-                      int64_t rs) {
-  for (int64_t i = 0; i < rows; i++)
+/* n elements of dst become the bias of a channel. */
+static void fill_bias(const Job *job, int64_t chan, int64_t n, void *dst) {
+  if (job->es == 4)
     for (int64_t j = 0; j < n; j++)
-      memcpy(dst + (i * rs + j) * job->es, job->bias + (first + i) * job->es, (size_t)job->es);
+      ((float *)dst)[j] = ((const float *)(const void *)job->bias)[chan];
+  else
+    for (int64_t j = 0; j < n; j++)
+      ((double *)dst)[j] = ((const double *)(const void *)job->bias)[chan];
 }
 
 static void scatter(const Job *job, const char *tile, int64_t rows, int64_t n, char *y,
@@ -278,12 +280,10 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
     rs = job->chan_step;
     add_tile = add;
   }
-  if (job->bias && !add) {
-    fill_bias(job, chan, rows, n, dst, rs);
-    add_tile = true;
-  }
+  const bool biased = job->bias && !add;
+  const dm_Lay lay = {biased ? job->bias + chan * job->es : NULL, 1, 0};
   dm_tile_column(kn, rows, n, depth, weights, job->k * kn->mr, 1, kn->mr, w->strip, kn->nr, dst,
-                 rs, add_tile, NULL);
+                 rs, add_tile, biased ? &lay : NULL, NULL);
   if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
 }
 
@@ -312,7 +312,7 @@ static void run_stencil(const Job *job, const Work *w, const Piece *piece, const
   for (int64_t j = 0; j < piece->cols; j += job->x.q) {
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
     const bool biased = job->bias && !add;
-    if (biased) fill_bias(job, chan, 1, job->x.q, dst, 0);
+    if (biased) fill_bias(job, chan, job->x.q, dst);
     job->kn->stencil(w->planes + w->pixel[j] * job->es, w->tap, depth, weights, job->kn->mr,
                      job->x.q, dst, add || biased);
   }
@@ -456,7 +456,7 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
                         const void *bias, void *y) {
   const int64_t pixels = d->p * d->q;
   if (d->n * d->o * pixels <= 0) return DM_OK;
-  if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_fwd(d, t, x, w, bias, y);
+  if (dm_conv2d_is_product(d, t, d->o)) return dm_conv2d_product_fwd(d, t, x, w, bias, y);
   if (dm_conv2d_is_winograd(d, t)) return dm_winograd_fwd(d, t, x, w, bias, y);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   const int64_t es = dm_dtype_size(kn->type), in = d->c / d->groups;
@@ -546,7 +546,7 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
                        void *dx) {
   const int64_t size = d->n * d->c * d->h * d->w;
   if (size <= 0) return DM_OK;
-  if (dm_conv2d_is_product(d, t, false)) return dm_conv2d_product_dx(d, t, dy, w, dx);
+  if (dm_conv2d_is_product(d, t, d->c)) return dm_conv2d_product_dx(d, t, dy, w, dx);
   if (dm_conv2d_is_winograd(d, t)) return dm_winograd_dx(d, t, dy, w, dx);
   const bool hidden = d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 ||
                       d->dil[1] > 1 || d->n * d->o * d->p * d->q <= 0;
@@ -651,7 +651,7 @@ static void add_piece(const DwJob *job, const DwWork *w, const Piece *piece, con
       const int n = (int)dm_min_i64(nr, lanes - j);
       job->kn->gather_t(w->planes, w->tap + j, n, w->pixel + k, depth, (int)nr, w->strip);
       dm_tile_column(job->kn, job->out, n, depth, dy + k * es, mr * dy_rs, dy_rs, 1, w->strip,
-                     nr, sums + j * es, job->k, add, NULL);
+                     nr, sums + j * es, job->k, add, NULL, NULL);
     }
     add = true;
   }
@@ -719,7 +719,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
     memset(dw, 0, (size_t)(size * dm_dtype_size(t)));
     return DM_OK;
   }
-  if (dm_conv2d_is_product(d, t, true)) return dm_conv2d_product_dw(d, t, dy, x, dw);
+  if (dm_conv2d_is_product(d, t, 0)) return dm_conv2d_product_dw(d, t, dy, x, dw);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   DwJob job = {.kn = kn,
                .es = dm_dtype_size(kn->type),

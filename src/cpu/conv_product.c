@@ -223,13 +223,13 @@ static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, cons
 
 /* ---- either ----------------------------------------------------------------------- */
 
-/* Few channels on either side leave little to multiply: packing would be most of
-   the work. dw adds images up where it lies: one image, or sums that need no rounding. */
-bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, bool sums) {
+/* Few rows leave little to multiply: packing pixels would be most of the work. dw adds
+   images up where it lies: one image, or sums that need no rounding. */
+bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, int64_t made) {
   if (is_dense(d)) return true;
   if (!is_pointwise(d)) return false;
-  if (sums) return d->n == 1 || t == dm_compute_dtype(t);
-  return dm_min_i64(d->c, d->o) >= THIN * d->groups;
+  if (made == 0) return d->n == 1 || t == dm_compute_dtype(t);
+  return made >= THIN * d->groups;
 }
 
 dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,

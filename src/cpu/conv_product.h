@@ -5,8 +5,9 @@
 
 #include "cpu/conv.h"
 
-/* `sums`: dw is wanted, whose sums run over images. None of d's sizes is 0. */
-bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, bool sums);
+/* `made`: how many channels are wanted; 0: dw, whose sums run over images. None of d's
+   sizes is 0. */
+bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, int64_t made);
 
 dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                                 const void *bias, void *y);

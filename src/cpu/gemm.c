@@ -53,6 +53,7 @@ typedef struct Gemm {
 typedef struct Tile {
   int64_t i, j, m, n, k0, k1;
   const char *a, *b; /* matrices of this product */
+  dm_Lay lay;        /* what C begins with; at NULL: with nothing */
 } Tile;
 
 static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t j) {
@@ -124,10 +125,14 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     if (!g->direct_b)
       dm_pack_panels(kn, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, (int)nr, buf->b);
     look_ahead(g, t, k0, kc, j0, ahead);
+    const bool laid = t->lay.at && k0 == t->k0;
     for (int64_t j = 0; j < n; j += nr) {
       const char *strip = g->direct_b ? b + j * es : buf->b + j * kc * es;
+      const dm_Lay lay = {laid ? (const char *)t->lay.at + (j0 + j) * t->lay.col * es : NULL,
+                          t->lay.row, t->lay.col};
       dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), kc, a, a_panel, a_rs, a_cs, strip,
-                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add, ahead);
+                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add,
+                     laid ? &lay : NULL, ahead);
     }
   }
 }
@@ -157,11 +162,15 @@ static void finish_rows(const Gemm *g, int64_t i0, int64_t m, int64_t j0, int64_
                   g->bias ? g->bias + (step ? j0 : i0 + i) * b_es : NULL, step);
 }
 
-/* C of the compute type takes the sums in place; bias is laid down first. */
-static void run_in_place(const Gemm *g, const Tile *t, const Buffers *buf, char *c) {
+/* C of the compute type takes the sums in place; bias is laid down first, a tile of
+   the kernel at a time where it need not be converted. */
+static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
   char *const out = c + (t->i * g->ldc + t->j) * g->es;
   bool add = g->finish.beta == 1;
-  if (g->bias) {
+  if (g->bias && !add && g->finish.bias_dtype == g->kn->type && t->k0 < t->k1) {
+    const int col = g->epilogue == DM_EPI_BIAS_COL;
+    t->lay = (dm_Lay){g->bias + (col ? t->j : t->i) * g->es, !col, col};
+  } else if (g->bias) {
     const dm_Finish lay = {0, g->finish.beta, g->finish.c_dtype, g->finish.bias_dtype};
     const double zeros[TILE_N] = {0}; /* also the zeros of floats */
     Gemm first = {.kn = g->kn,

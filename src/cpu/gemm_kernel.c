@@ -135,15 +135,33 @@ static inline void ask(dm_Ahead *a) {
   }
 }
 
+/* Rows [i, i+m) of c, n columns. */
+#define DEFINE_LAY(REAL, NAME)                                                           \
+  static void NAME(const dm_Lay *lay, int64_t i, int m, int n, void *vc, int64_t c_rs) { \
+    const REAL *at = (const REAL *)lay->at + i * lay->row;                               \
+    REAL *c = vc;                                                                        \
+    for (; m > 0; m--, c += c_rs, at += lay->row) {                                      \
+      const REAL all = *at;                                                              \
+      if (lay->col) memcpy(c, at, (size_t)n * sizeof *c);                                \
+      else                                                                               \
+        for (int j = 0; j < n; j++) c[j] = all;                                          \
+    }                                                                                    \
+  }
+DEFINE_LAY(float, lay_f32)
+DEFINE_LAY(double, lay_f64)
+#undef DEFINE_LAY
+
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, dm_Ahead *ahead) {
+                    void *c, int64_t c_rs, bool add, const dm_Lay *lay, dm_Ahead *ahead) {
   const int64_t es = dm_dtype_size(kn->type);
   const char *pa = a;
   char *pc = c;
   for (int64_t i = 0; i < m; i += kn->mr) {
     if (ahead) ask(&ahead[0]), ask(&ahead[1]);
-    kn->tile((int)dm_min_i64(kn->mr, m - i), n, k, pa, a_rs, a_cs, b, b_rs, pc, c_rs, add);
+    const int rows = (int)dm_min_i64(kn->mr, m - i);
+    if (lay) (kn->type == DM_F64 ? lay_f64 : lay_f32)(lay, i, rows, n, pc, c_rs);
+    kn->tile(rows, n, k, pa, a_rs, a_cs, b, b_rs, pc, c_rs, add || lay);
     pa += a_panel * es;
     pc += kn->mr * c_rs * es;
   }

@@ -91,11 +91,19 @@ typedef struct dm_Ahead {
 dm_Ahead dm_ahead(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
                   int64_t k, int64_t n_tile);
 
+/* What c begins with: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the
+   compute type. Laid down tile by tile, it costs no pass over c. */
+typedef struct dm_Lay {
+  const void *at;
+  int row, col;
+} dm_Lay;
+
 /* c (m,n <= nr) = [c +] panels of a (each a_panel elements after the last,
-   element (i,k) at i*a_rs + k*a_cs) times one strip of b. `ahead`: two, or NULL. */
+   element (i,k) at i*a_rs + k*a_cs) times one strip of b; `lay`, or NULL, stands
+   for c. `ahead`: two, or NULL. */
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, dm_Ahead *ahead);
+                    void *c, int64_t c_rs, bool add, const dm_Lay *lay, dm_Ahead *ahead);
 
 /* Sizes of even parts: the least multiple of `unit` that cuts n into parts of
    at most `most`. */

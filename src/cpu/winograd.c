@@ -156,7 +156,7 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
       for (int n = 0; n < LANES; n += j->kn->nr)
         dm_tile_column(j->kn, j->out, j->kn->nr, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
                        v + s * v_size + e * j->in * LANES + n, LANES,
-                       m + s * m_size + e * j->out * LANES + n, LANES, false, NULL);
+                       m + s * m_size + e * j->out * LANES + n, LANES, false, NULL, NULL);
   for (int64_t s = 0; s < end - begin; s++) store_strip(j, run[s], n_run[s], m + s * m_size);
 }
 
