@@ -619,13 +619,13 @@ static void check_conv(void) {
     check(set_output(&d), "a window that fits");
     for (int t = 0; t < 4; t++) check_conv_dims(&d, types[t]);
   }
-  /* 3 x 3 with as many channels as Winograd's products want */
+  /* 3 x 3 with as many channels as Winograd's products want, and those of dw */
   for (int i = 0; i < 24;) {
     dm_ConvDims d = {.n = 1 + below(3),
-                     .c = 32 + below(9),
+                     .c = (i < 12 ? 32 : 40) + below(9),
                      .h = 4 + below(10),
-                     .w = 4 + below(40),
-                     .o = 32 + below(9),
+                     .w = (i < 12 ? 4 : 28) + below(20),
+                     .o = (i < 12 ? 32 : 40) + below(9),
                      .r = 3,
                      .s = 3,
                      .groups = 1,
@@ -634,6 +634,21 @@ static void check_conv(void) {
                      .dil = {1, 1}};
     if (set_output(&d)) check_conv_dims(&d, types[i++ % 4]);
   }
+  /* more tiles than one chunk of dw holds */
+  const dm_ConvDims chunks = {.n = 3,
+                              .c = 41,
+                              .h = 60,
+                              .w = 59,
+                              .o = 40,
+                              .r = 3,
+                              .s = 3,
+                              .p = 60,
+                              .q = 59,
+                              .groups = 1,
+                              .stride = {1, 1},
+                              .pad = {1, 1},
+                              .dil = {1, 1}};
+  check_conv_dims(&chunks, DM_F32);
   /* small planes and many images; 1 x 1 on large ones, in groups and images, from many
      channels and from few */
   for (int i = 0; i < 40;) {

@@ -720,6 +720,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
     return DM_OK;
   }
   if (dm_conv2d_is_product(d, t, 0)) return dm_conv2d_product_dw(d, t, dy, x, dw);
+  if (dm_conv2d_dw_is_winograd(d, t)) return dm_winograd_dw(d, t, dy, x, dw);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   DwJob job = {.kn = kn,
                .es = dm_dtype_size(kn->type),

@@ -391,11 +391,12 @@ static void stencil_f32(const void *vsrc, const int32_t *at, int64_t k, const vo
 
 #include "cpu/winograd.inc"
 
-static const dm_Kernel avx2_f32 = {DM_F32,     MR,           16,          tile_f32, pack_f32,
-                                   gather_f32, gather_t_f32, stencil_f32, wino_in,  wino_out};
+static const dm_Kernel avx2_f32 = {DM_F32,   MR,         16,           tile_f32,
+                                   pack_f32, gather_f32, gather_t_f32, stencil_f32,
+                                   wino_in,  wino_grad,  wino_out};
 static const dm_Kernel avx2_f64 = {
-    DM_F64,         MR,   8,   tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
-    dm_stencil_f64, NULL, NULL};
+    DM_F64,         MR,   8,    tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
+    dm_stencil_f64, NULL, NULL, NULL};
 
 const dm_Kernel *dm_kernel_avx2(dm_DType type) {
   return type == DM_F64 ? &avx2_f64 : &avx2_f32;

@@ -81,11 +81,11 @@ DEFINE_KERNELS(double, NR_F64, tile_f64, edge_f64, dm_pack_f64, dm_gather_f64, d
 #include "cpu/winograd.inc"
 
 static const dm_Kernel plain_f32 = {
-    DM_F32,         MR,      NR_F32,  tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32,
-    dm_stencil_f32, wino_in, wino_out};
+    DM_F32,         MR,      NR_F32,    tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32,
+    dm_stencil_f32, wino_in, wino_grad, wino_out};
 static const dm_Kernel plain_f64 = {
     DM_F64,         MR,   NR_F64, tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
-    dm_stencil_f64, NULL, NULL};
+    dm_stencil_f64, NULL, NULL,   NULL};
 
 const dm_Kernel *dm_kernel_plain(dm_DType type) {
   return type == DM_F64 ? &plain_f64 : &plain_f32;

@@ -43,7 +43,7 @@ typedef struct dm_Kernel {
   dm_PackFn *pack;
   dm_GatherFn *gather, *gather_t;
   dm_StencilFn *stencil;
-  dm_WinoInFn *wino_in; /* of DM_F32 */
+  dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
 } dm_Kernel;
 

@@ -17,12 +17,17 @@
 #include <string.h>
 
 enum {
-  LANES = 16,           /* tiles of a strip */
-  PLACES = 16,          /* of a 4 x 4 tile */
-  CHANNELS = 32,        /* fewer do not pay for the transforms */
-  LINE = 2 * LANES + 2, /* pixels that a run of tiles reads of a row */
-  STRIPS = 16,          /* most strips of a task, */
-  TASK_BYTES = 4 << 20  /* and what their transforms may hold */
+  LANES = 16,            /* tiles of a strip */
+  PLACES = 16,           /* of a 4 x 4 tile */
+  CHANNELS = 32,         /* fewer do not pay for the transforms */
+  LINE = 2 * LANES + 2,  /* pixels that a run of tiles reads of a row */
+  STRIPS = 16,           /* most strips of a task, */
+  TASK_BYTES = 4 << 20,  /* and what their transforms may hold */
+  CHUNK_BYTES = 4 << 20, /* of the transforms that a sweep of dw multiplies */
+  DW_TILES = 64,         /* fewer do not pay for sixteen places of sums, */
+  DW_WORTH = 640,        /* nor less: channels times tiles side by side */
+  DW_DEPTH = 256,        /* tiles that the kernel adds at once */
+  DW_CHANNELS = 64       /* columns of a task */
 };
 
 /* dx is the same with the weights turned round and the channels changed over. */
@@ -94,33 +99,46 @@ static int list_runs(const Wino *j, int64_t first, int n, Run *run) {
   return count;
 }
 
-/* The four rows that a run reads, with zeros outside of the plane. */
-static void load_lines(const Wino *j, const Run *r, int64_t c, float *line) {
-  const int64_t es = dm_dtype_size(j->dtype), n = 2 * r->n + 2;
-  const int64_t col = 2 * r->col - j->pad[1], left = dm_max_i64(0, -col);
-  const int64_t end = dm_max_i64(left, dm_min_i64(n, j->w - col));
-  for (int64_t i = 0; i < 4; i++, line += LINE) {
-    const int64_t row = 2 * r->row - j->pad[0] + i;
-    if (row < 0 || row >= j->h) {
+/* n_row rows of n pixels from (row, col) on, of a plane (h, w), with zeros outside: where
+   they lie, *step apart, or else in `line`. */
+static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t w, int64_t row,
+                              int n_row, int64_t col, int64_t n, float *line, int64_t *step) {
+  const int64_t es = dm_dtype_size(t), left = dm_max_i64(0, -col);
+  const int64_t end = dm_max_i64(left, dm_min_i64(n, w - col));
+  if (t == DM_F32 && row >= 0 && row + n_row <= h && end - left == n) {
+    *step = w;
+    return (const float *)(const void *)plane + row * w + col;
+  }
+  *step = LINE;
+  float *const lines = line;
+  for (const int64_t last = row + n_row; row < last; row++, line += LINE) {
+    if (row < 0 || row >= h) {
       memset(line, 0, (size_t)n * sizeof *line);
       continue;
     }
     for (int64_t k = 0; k < left; k++) line[k] = 0;
     for (int64_t k = end; k < n; k++) line[k] = 0;
-    const char *const src =
-        j->x + (((r->image * j->in + c) * j->h + row) * j->w + col + left) * es;
-    if (j->dtype == DM_F32) memcpy(line + left, src, (size_t)(end - left) * 4);
-    else dm_load_f32(j->dtype, src, 1, end - left, line + left);
+    const char *const src = plane + (row * w + col + left) * es;
+    if (t == DM_F32) memcpy(line + left, src, (size_t)(end - left) * 4);
+    else dm_load_f32(t, src, 1, end - left, line + left);
   }
+  return lines;
+}
+
+/* The transforms of a run of x, whose tiles lie side by side. */
+static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int64_t e_step) {
+  float room[4 * LINE];
+  int64_t step;
+  const char *const plane =
+      j->x + (r->image * j->in + c) * j->h * j->w * dm_dtype_size(j->dtype);
+  const float *const line = get_lines(j->dtype, plane, j->h, j->w, 2 * r->row - j->pad[0], 4,
+                                      2 * r->col - j->pad[1], 2 * r->n + 2, room, &step);
+  j->kn->wino_in(line, step, r->n, v + r->first, e_step);
 }
 
 static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) {
-  float line[4 * LINE];
   for (int64_t c = 0; c < j->in; c++)
-    for (int i = 0; i < n_run; i++) {
-      load_lines(j, &run[i], c, line);
-      j->kn->wino_in(line, LINE, run[i].n, v + c * LANES + run[i].first, j->in * LANES);
-    }
+    for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * LANES, j->in * LANES);
 }
 
 static void store_strip(const Wino *j, const Run *run, int n_run, const float *m) {
@@ -175,11 +193,15 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
                v + j->n_strip * PLACES * LANES * j->in);
 }
 
-static dm_status run(Wino *j, const char *op) {
+static void cut_tiles(Wino *j) {
   j->kn = dm_kernel(DM_F32);
   j->tile_rows = dm_ceil_div(j->p, 2);
   j->tile_cols = dm_ceil_div(j->q, 2);
   j->n_tile = j->n * j->tile_rows * j->tile_cols;
+}
+
+static dm_status run(Wino *j, const char *op) {
+  cut_tiles(j);
   j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in;
   j->u = dm_scratch(DM_SCRATCH_JOB, PLACES * j->u_step * 4);
   if (!j->u) return dm_fail(DM_EMEM, "%s: out of memory for the weights' transforms", op);
@@ -204,23 +226,27 @@ bool dm_conv2d_is_winograd(const dm_ConvDims *d, dm_DType t) {
          dm_min_i64(d->c, d->o) >= CHANNELS;
 }
 
+static Wino forward(const dm_ConvDims *d, dm_DType t, const void *x) {
+  return (Wino){.dtype = t,
+                .n = d->n,
+                .in = d->c,
+                .h = d->h,
+                .w = d->w,
+                .out = d->o,
+                .p = d->p,
+                .q = d->q,
+                .pad = {d->pad[0], d->pad[1]},
+                .x = x,
+                .w_in = 9,
+                .w_out = 9 * d->c};
+}
+
 dm_status dm_winograd_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                           const void *bias, void *y) {
-  Wino j = {.dtype = t,
-            .n = d->n,
-            .in = d->c,
-            .h = d->h,
-            .w = d->w,
-            .out = d->o,
-            .p = d->p,
-            .q = d->q,
-            .pad = {d->pad[0], d->pad[1]},
-            .x = x,
-            .weights = w,
-            .bias = bias,
-            .y = y,
-            .w_in = 9,
-            .w_out = 9 * d->c};
+  Wino j = forward(d, t, x);
+  j.weights = w;
+  j.bias = bias;
+  j.y = y;
   return run(&j, "conv2d");
 }
 
@@ -242,4 +268,131 @@ dm_status dm_winograd_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const
             .w_out = 9,
             .turned = true};
   return run(&j, "conv2d_dx");
+}
+
+/* ---- dw -------------------------------------------------------------------------- */
+
+/* dw = G^T m G of the sums over tiles
+
+     m[e] (O, C) = g[e] (O, tiles) v[e] (C, tiles)^T,     g = A dy A^T
+
+   The tiles come in chunks, whose size depends on the shape alone: first all of a
+   chunk's transforms, plane by plane, then its products, place by place. */
+typedef struct Dw {
+  Wino t;
+  const char *dy;
+  char *dw;
+  int64_t first, n, step; /* the chunk at hand; elements from row to row of v and g */
+  int64_t n_block;        /* of DW_CHANNELS */
+  float *v, *g, *m;
+  atomic_bool failed;
+} Dw;
+
+static void transform_gradients(const Dw *d, const Run *r, int64_t o, float *g) {
+  const Wino *const j = &d->t;
+  float room[2 * LINE];
+  int64_t step;
+  const char *const plane =
+      d->dy + (r->image * j->out + o) * j->p * j->q * dm_dtype_size(j->dtype);
+  const float *const line =
+      get_lines(j->dtype, plane, j->p, j->q, 2 * r->row, 2, 2 * r->col, 2 * r->n, room, &step);
+  j->kn->wino_grad(line, step, r->n, g + r->first, j->out * d->step);
+}
+
+/* Planes [begin, end): those of x, then those of dy. */
+static void transform_chunk(void *ctx, int64_t begin, int64_t end) {
+  const Dw *const d = ctx;
+  const int64_t in = d->t.in;
+  Run run[LANES];
+  for (int64_t c = begin; c < end; c++)
+    for (int64_t s = 0; s < d->n; s += LANES) {
+      const int n = list_runs(&d->t, d->first + s, (int)dm_min_i64(LANES, d->n - s), run);
+      for (const Run *r = run; r < run + n; r++) {
+        if (c < in) transform_run(&d->t, r, c, d->v + c * d->step + s, in * d->step);
+        else transform_gradients(d, r, c - in, d->g + (c - in) * d->step + s);
+      }
+    }
+}
+
+/* Tasks [begin, end): a place and a block of channels each. */
+static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
+  Dw *const d = ctx;
+  const dm_Kernel *const kn = d->t.kn;
+  const int64_t in = d->t.in, out = d->t.out, step = d->step;
+  float *const strip = dm_scratch(DM_SCRATCH_TASK, DW_DEPTH * kn->nr * 4);
+  if (!strip) {
+    atomic_store(&d->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t e = i / d->n_block, c0 = i % d->n_block * DW_CHANNELS;
+    const int64_t c1 = dm_min_i64(in, c0 + DW_CHANNELS);
+    for (int64_t k = 0; k < d->n; k += DW_DEPTH)
+      for (int64_t c = c0; c < c1; c += kn->nr) {
+        const int n = (int)dm_min_i64(kn->nr, c1 - c);
+        const int64_t depth = dm_min_i64(DW_DEPTH, d->n - k);
+        kn->pack(DM_F32, d->v + (e * in + c) * step + k, step, 1, n, depth, kn->nr, strip);
+        dm_tile_column(kn, out, n, depth, d->g + e * out * step + k, kn->mr * step, step, 1,
+                       strip, kn->nr, d->m + e * out * in + c, in, d->first + k > 0, NULL,
+                       NULL);
+      }
+  }
+}
+
+/* G^T of four numbers `step` apart is three, to_step apart, for n lanes. */
+static void fold_four(const float *m, int64_t step, int64_t n, float *to, int64_t to_step) {
+  for (int64_t l = 0; l < n; l++) {
+    const float sum = 0.5f * (m[step + l] + m[2 * step + l]);
+    to[l] = m[l] + sum;
+    to[to_step + l] = 0.5f * (m[step + l] - m[2 * step + l]);
+    to[2 * to_step + l] = sum + m[3 * step + l];
+  }
+}
+
+/* dw of outputs [begin, end). */
+static void fold_places(void *ctx, int64_t begin, int64_t end) {
+  const Dw *const d = ctx;
+  const int64_t in = d->t.in, step = d->t.out * in, es = dm_dtype_size(d->t.dtype);
+  float t[3][4][LANES], nine[9][LANES], line[9];
+  for (int64_t i = begin * in; i < end * in; i += LANES) {
+    const int64_t n = dm_min_i64(LANES, end * in - i);
+    for (int j = 0; j < 4; j++) fold_four(d->m + j * step + i, 4 * step, n, t[0][j], 4 * LANES);
+    for (int r = 0; r < 3; r++) fold_four(t[r][0], LANES, n, nine[3 * r], LANES);
+    for (int64_t l = 0; l < n; l++) {
+      for (int k = 0; k < 9; k++) line[k] = nine[k][l];
+      dm_store_f32(d->t.dtype, d->dw + (i + l) * 9 * es, 1, 9, line);
+    }
+  }
+}
+
+/* A transform pays for itself by the products that use it, and costs more in short
+   rows. */
+bool dm_conv2d_dw_is_winograd(const dm_ConvDims *d, dm_DType t) {
+  const int64_t rows = dm_ceil_div(d->p, 2), cols = dm_ceil_div(d->q, 2);
+  return dm_conv2d_is_winograd(d, t) && d->n * rows * cols >= DW_TILES &&
+         dm_min_i64(d->c, d->o) * dm_min_i64(cols, LANES) >= DW_WORTH;
+}
+
+dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, const void *x,
+                         void *dw) {
+  Dw d = {.t = forward(dims, t, x), .dy = dy, .dw = dw};
+  cut_tiles(&d.t);
+  const int64_t in = d.t.in, out = d.t.out;
+  const int64_t most = CHUNK_BYTES / (PLACES * (in + out) * 4);
+  const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DW_TILES, most), LANES);
+  d.step = chunk + LANES; /* powers of two would meet in one set of a cache */
+  d.n_block = dm_ceil_div(in, DW_CHANNELS);
+  d.m = dm_scratch(DM_SCRATCH_JOB, PLACES * (out * in + (in + out) * d.step) * 4);
+  if (!d.m) return dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of transforms");
+  d.v = d.m + PLACES * out * in;
+  d.g = d.v + PLACES * in * d.step;
+  for (d.first = 0; d.first < d.t.n_tile && !atomic_load(&d.failed); d.first += chunk) {
+    d.n = dm_min_i64(chunk, d.t.n_tile - d.first);
+    dm_parallel_for(in + out, dm_max_i64(1, (1 << 9) / chunk), transform_chunk, &d);
+    dm_parallel_for(PLACES * d.n_block, 1, multiply_chunk, &d);
+  }
+  dm_parallel_for(out, dm_max_i64(1, (1 << 14) / in), fold_places, &d);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  if (!atomic_load(&d.failed)) return DM_OK;
+  return dm_fail(DM_EMEM, "conv2d_dw: out of memory for a strip of transforms");
 }
