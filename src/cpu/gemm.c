@@ -17,14 +17,15 @@
 
 enum {
   KC = 256,                   /* depth of a block: a 16-wide float strip is 16 KB of L1 */
-  TILE_M = 258,               /* rows of a block: half of a 512 KB L2 */
+  TILE_M = 396,               /* rows of floats in a block: 3/4 of a 512 KB L2 */
   TILE_N = 1024,              /* columns of a tile */
   TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */
   KC_UNIT = 4,                /* steps of depth that the kernels take at once */
   GROUP = 4,                  /* strips packed together: whole cache lines and pages */
   SPLIT_MIN_K = 1024,         /* least depth of a part of k */
   SPLIT_MAX = 16,             /* most parts of k */
-  SPLIT_TILES = 8,            /* enough tiles to need no parts of k */
+  SPLIT_TILE = 128,           /* an area of C that makes a task, this wide and high; */
+  SPLIT_TILES = 32,           /* as many of them need no parts of k */
   DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
   DIRECT_ROWS = 24            /* rows of A that pay for no packing of B */
 };
@@ -246,7 +247,7 @@ static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
   g->kc = dm_even_part(g->k, KC, KC_UNIT);
-  const int64_t tiles = dm_ceil_div(g->m, TILE_M) * dm_ceil_div(g->n, TILE_N);
+  const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);
   parts = dm_min_i64(parts, SPLIT_SUMS / (g->m * g->n));
@@ -255,23 +256,38 @@ static void plan_split(Gemm *g) {
   g->n_part = dm_ceil_div(g->k, g->part_k);
 }
 
-/* Tiles of at most L2 size; smaller while threads would go without. */
+/* How long a product takes in these tiles, in multiply-adds times a depth common to
+   all plans: the busiest thread's tiles, of which it multiplies the area and packs two
+   sides, and the wait for whoever is last. */
+static double time_in_tiles(const Gemm *g, int64_t tile_m, int64_t tile_n, int threads) {
+  static const double pack = 8, wait = 1.0 / 32; /* of an element; of a tile. Measured */
+  const int64_t tiles =
+      dm_ceil_div(g->m, tile_m) * dm_ceil_div(g->n, tile_n) * g->n_part * g->n_batch;
+  return ((double)dm_ceil_div(tiles, threads) + wait) *
+         ((double)(tile_m * tile_n) + pack * (double)(tile_m + tile_n));
+}
+
+/* Tiles of at most L2 size, halved as long as that keeps threads busy. */
 static void plan_tiles(Gemm *g) {
   const int64_t mr = g->kn->mr, nr = g->kn->nr;
-  g->tile_m = dm_even_part(g->m, TILE_M, mr);
-  g->tile_n = dm_even_part(g->n, g->staged ? TILE_N_STAGED : TILE_N, nr);
-  const int64_t wanted = dm_get_num_threads() > 1 ? 3 * dm_get_num_threads() : 1;
-  for (;;) {
-    g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
-    g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
-    const int64_t tasks = g->n_tile_m * g->n_tile_n * g->n_part * g->n_batch;
-    if (tasks >= wanted || g->tile_m * g->tile_n * g->part_k < 8 * TASK_WORK) return;
-    if (g->tile_n >= g->tile_m && g->tile_n > 4 * nr)
-      g->tile_n = dm_even_part(g->tile_n, dm_ceil_div(g->tile_n, 2), nr);
-    else if (g->tile_m > 8 * mr)
-      g->tile_m = dm_even_part(g->tile_m, dm_ceil_div(g->tile_m, 2), mr);
-    else return;
+  int64_t m = dm_even_part(g->m, TILE_M * 4 / g->es, mr);
+  int64_t n = dm_even_part(g->n, g->staged ? TILE_N_STAGED : TILE_N, nr);
+  const int threads = dm_get_num_threads();
+  double best = time_in_tiles(g, m, n, threads);
+  g->tile_m = m;
+  g->tile_n = n;
+  while (threads > 1 && m * n * g->part_k >= 8 * TASK_WORK) {
+    if (n >= m && n > 4 * nr) n = dm_even_part(n, dm_ceil_div(n, 2), nr);
+    else if (m > 8 * mr) m = dm_even_part(m, dm_ceil_div(m, 2), mr);
+    else break;
+    const double time = time_in_tiles(g, m, n, threads);
+    if (time >= best) continue;
+    best = time;
+    g->tile_m = m;
+    g->tile_n = n;
   }
+  g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
+  g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
 }
 
 static void plan_direct(Gemm *g) {
