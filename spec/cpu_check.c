@@ -210,6 +210,7 @@ static void cover_range(void *ctx, int64_t begin, int64_t end) {
 
 static void cover_outer(void *ctx, int64_t begin, int64_t end) {
   Cover *const all = ctx;
+  if (all->n > 1 && dm_threads_here() != 1) all->ok = false; /* n of 1 runs outside */
   for (int64_t i = begin; i < end; i++) {
     Cover one = {all->n, all->grain, all->seen + i * all->n, false, true};
     dm_parallel_for(one.n, one.grain, cover_range, &one);

@@ -272,7 +272,7 @@ static void plan_tiles(Gemm *g) {
   const int64_t mr = g->kn->mr, nr = g->kn->nr;
   int64_t m = dm_even_part(g->m, TILE_M * 4 / g->es, mr);
   int64_t n = dm_even_part(g->n, g->staged ? TILE_N_STAGED : TILE_N, nr);
-  const int threads = dm_get_num_threads();
+  const int threads = dm_threads_here();
   double best = time_in_tiles(g, m, n, threads);
   g->tile_m = m;
   g->tile_n = n;

@@ -113,6 +113,8 @@ int dm_get_num_threads(void) {
   return atomic_load(&pool.n_threads);
 }
 
+int dm_threads_here(void) { return inside ? 1 : dm_get_num_threads(); }
+
 static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   for (int64_t i = 0; i < n; i += grain) {
     if (n - i <= grain) {

@@ -13,6 +13,9 @@ typedef void dm_RangeFn(void *ctx, int64_t begin, int64_t end);
    dm_parallel_for. The ranges are the same for every thread count. */
 void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx);
 
+/* Threads that would share a dm_parallel_for called here: 1 inside another one. */
+int dm_threads_here(void);
+
 /* The size of the pool: dm_set_num_threads, demilune.h. */
 
 #endif
