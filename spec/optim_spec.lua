@@ -16,6 +16,18 @@ describe("optim", function()
     assert.is_true(math.abs(v - 0.9995027780532837) <= 2^-24)
   end)
 
+  it("Adam keeps two moments a parameter, with amsgrad a third", function()
+    for amsgrad, wanted in pairs{[false] = {"exp_avg", "exp_avg_sq", "step"},
+      [true] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"}} do
+      local p = dm.ones(1, {requires_grad = true})
+      local opt, names = optim.Adam({p}, {amsgrad = amsgrad}), {}
+      trained(opt, p, {1})
+      for name in pairs(opt.state[p]) do names[#names + 1] = tostring(name) end
+      table.sort(names)
+      assert.same(wanted, names)
+    end
+  end)
+
   it("SGD: three steps of the worked example", function()
     local p = dm.ones(1, {requires_grad = true})
     local opt = optim.SGD({p}, {lr = 0.1, momentum = 0.9, weight_decay = 1e-4})

@@ -88,7 +88,7 @@ local function adam(class, weight_decay, decoupled)
   local function make(buffers, like, group)
     buffers.step = buffers.step
       or core.keep(core.tensor(0.0, {device = like.device}))
-    for _, name in ipairs{"exp_avg", "exp_avg_sq", group.amsgrad and "max_exp_avg_sq"} do
+    for _, name in ipairs{"exp_avg", "exp_avg_sq", group.amsgrad and "max_exp_avg_sq" or nil} do
       buffers[name] = buffers[name] or Optimizer.zeros_like(like)
     end
   end
