@@ -125,6 +125,9 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
 /* Frees what garbage holds. */
 void dm_collect(lua_State *L, State *S);
+/* Likewise, where much is alive: a walk back lets go of the activations that it has passed,
+   but the script's forgotten handles would still hold them. */
+void dm_collect_before_walk(lua_State *L, State *S);
 /* And what the allocator keeps: the second chance of a call that failed. */
 void dm_make_room(lua_State *L, State *S);
 

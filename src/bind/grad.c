@@ -66,7 +66,7 @@ static void check_names(lua_State *L, int i, const char *what, int n,
    comes back when x.grad = nil (zero_grad). autograd.grad makes no such cycle. */
 static int tensor_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
-  const State *S = dm_enter(L);
+  State *S = dm_enter(L);
   dm_Tensor *root = dm_check_tensor(L, 1), *seed = dm_to_tensor(L, 2);
   if (!seed) {
     check_names(L, 2, "backward", DM_COUNT(names), names);
@@ -74,7 +74,10 @@ static int tensor_backward(lua_State *L) {
   }
   const int flags = walk_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
   lua_State *outer = running;
-  if (!outer) dm_warn_autocast(L, S, "backward");
+  if (!outer) {
+    dm_warn_autocast(L, S, "backward");
+    dm_collect_before_walk(L, S);
+  }
   running = L;
   return finish_walk(L, outer, dm_backward(1, &root, &seed, flags));
 }

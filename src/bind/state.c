@@ -196,18 +196,31 @@ void dm_make_room(lua_State *L, State *S) {
   dm_device_ops(cpu)->empty_cache(cpu);
 }
 
-/* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
-   full collection, whatever the collector's mode. The limit is a quarter above
-   what a collection leaves; it falls slowly, because a collection between two
-   steps leaves less than the next step needs. Collections get at most a sixth
-   of the time, unless live bytes are at twice the limit. */
-static void feel_memory(lua_State *L, State *S) {
-  const int64_t live = dm_live_bytes();
-  if (DM_LIKELY(live <= S->gc_limit)) return;
-  if (live <= 2 * S->gc_limit && seconds() - S->gc_end < 5 * S->gc_last) return;
+/* The limit is a little above what a collection leaves; it falls slowly, because a
+   collection between two steps leaves less than the next step needs. */
+static void collect_and_learn(lua_State *L, State *S) {
   dm_collect(L, S);
   const int64_t left = dm_live_bytes();
-  S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 4, S->gc_limit / 10 * 9));
+  S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 16, S->gc_limit / 10 * 9));
+}
+
+/* Collections get one part in so many of the time. */
+static bool may_collect(const State *S, int parts) {
+  return seconds() - S->gc_end >= (parts - 1) * S->gc_last;
+}
+
+/* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
+   full collection, whatever the collector's mode. The more they pass it, the more
+   of the time collections get. */
+static void feel_memory(lua_State *L, State *S) {
+  const int64_t live = dm_live_bytes(), limit = S->gc_limit;
+  if (DM_LIKELY(live <= limit)) return;
+  if (live > 2 * limit || may_collect(S, live > limit + limit / 4 ? 6 : 50))
+    collect_and_learn(L, S);
+}
+
+void dm_collect_before_walk(lua_State *L, State *S) {
+  if (dm_live_bytes() > GC_FLOOR && may_collect(S, 50)) collect_and_learn(L, S);
 }
 
 Box *dm_push_box(lua_State *L, State *S) {
