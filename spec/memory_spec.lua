@@ -226,6 +226,46 @@ local function faults()
   return tonumber(fields[8])
 end
 
+describe("a training step", function()
+  it("lets go of activations as the walk back passes them, whatever handles are forgotten",
+    function()
+      local w = dm.zeros(1, {requires_grad = true})
+      local function forward() -- 12 activations of 8 MiB, each kept for a gradient
+        local x = w:expand(2 << 20)
+        for _ = 1, 12 do x = x:sin() end
+        return x:sum()
+      end
+      dm.empty(32 << 20):free() -- 128 MiB: the forward below is then nothing to collect for
+      collectgarbage "stop" -- the script's own collector would find them too
+      local at_end
+      w:register_hook(function() at_end = dm.memory_allocated(DEVICE) end)
+      local before = dm.memory_allocated(DEVICE)
+      local loss = forward()
+      assert.is_true(dm.memory_allocated(DEVICE) - before > 80 << 20)
+      loss:backward()
+      collectgarbage "restart"
+      assert.is_true(at_end - before < 48 << 20, (at_end - before) / 2 ^ 20 .. " MiB")
+    end)
+
+  it("adds the gradients of a tensor's parts into one of the whole's size", function()
+    local x = dm.randn(1 << 20, 4, {requires_grad = true}) -- 16 MiB
+    local y = -x
+    local parts = {y:select(2, 1), y:narrow(2, 2, 2), y:slice(2, 2, 4, 2), y:diagonal()}
+    local loss = 0
+    for i, part in ipairs(parts) do loss = loss + i * part:sum() end
+    collectgarbage()
+    local peak
+    y:register_hook(function() peak = dm.max_memory_allocated(DEVICE) end)
+    dm.reset_peak_memory_stats(DEVICE)
+    local before = dm.memory_allocated(DEVICE)
+    loss:backward()
+    local wanted = dm.tensor{-1.0, -2 - 3, -2, -3}:expand(1 << 20, 4):clone()
+    for i = 1, 4 do wanted[i][i]:sub_(4) end
+    assert.is_true(dm.equal(wanted, x.grad))
+    assert.is_true(peak - before < 24 << 20, (peak - before) / 2 ^ 20 .. " MiB")
+  end)
+end)
+
 describe("the allocator", function()
   it("has a training step reuse its memory: no page is touched for the first time #slow", function()
     if DEVICE ~= "cpu" then return pending "of the CPU's memory" end

@@ -247,6 +247,16 @@ done:
   return st;
 }
 
+/* The gradient that has arrived for input 0 of n, if it is the walk's alone. Who watches
+   gradients, or looks for NaN in them, sees each by itself. */
+static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
+  const dm_Edge *e = &n->in[0];
+  dm_Tensor *sum = e->node && !create ? e->node->gy[e->out] : NULL;
+  const bool ours = sum && owned_alone(sum) && sum->offset == 0 &&
+                    sum->dtype == n->in_meta[0].dtype && !dm_observed() && !dm_modes()->anomaly;
+  return ours ? sum : NULL;
+}
+
 /* The row's gradient, with its inputs unpacked. */
 static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool create, dm_X *x) {
   dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL};
@@ -270,6 +280,7 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool cr
                .in = in,
                .out = out,
                .in_meta = n->in_meta,
+               .sum = n->n_in == 1 ? sum_so_far(n, create) : NULL,
                .create_graph = create,
                .x = x};
   n->op->grad(&g);

@@ -141,6 +141,7 @@ typedef struct dm_Grad {
   const bool *need;
   dm_Tensor *const *in, *const *out; /* saved ones; others NULL */
   const dm_Meta *in_meta;
+  dm_Tensor *sum; /* what came for input 0 by other ways, to be changed in place; or NULL */
   bool create_graph;
   dm_X *x;
 } dm_Grad;

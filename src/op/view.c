@@ -425,15 +425,15 @@ dm_status diagonal_rule(dm_Call *c) {
 }
 
 void as_region_grad(dm_Grad *g) {
-  /* the same view of a fresh tensor of zeros gives the region */
+  /* the same view of the gradient so far, or of a fresh tensor of zeros, is the region */
   const dm_Meta *m = &g->in_meta[0];
   dm_X *x = g->x;
-  dm_Tensor *whole = x_zeros(x, m->ndim, m->shape, g->gy[0]);
+  dm_Tensor *whole = g->sum ? g->sum : x_zeros(x, m->ndim, m->shape, g->gy[0]);
   if (x->st != DM_OK) return;
   dm_Tensor *region = dm_x(x, (int)dm_op_id(g->op), g->attr, 1, whole);
   dm_Tensor *in[2] = {region, g->gy[0]};
-  if (x->st == DM_OK) x->st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
-  g->gx[0] = whole;
+  if (x->st == DM_OK) x->st = dm_call_inplace(g->sum ? DM_OP_add : DM_OP_copy, 2, in, NULL);
+  if (!g->sum) g->gx[0] = whole;
 }
 
 /* ---- any window ---- */
