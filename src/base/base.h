@@ -21,11 +21,13 @@
 #define DM_RESTRICT
 #endif
 /* Before a short loop inside a long one: it stays a loop. Unrolled, GCC's vectorizer
-   would not find it. */
+   would not find it. And: it does not, but each turn is written out. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 #define DM_KEEP_LOOP _Pragma("GCC unroll 1")
+#define DM_UNROLL _Pragma("GCC unroll 8")
 #else
 #define DM_KEEP_LOOP
+#define DM_UNROLL
 #endif
 /* What CUDA's kernels may call too. */
 #ifdef __CUDACC__

@@ -46,6 +46,18 @@ static bool wants_least(const dm_Call *c) {
   return id == DM_OP_min || id == DM_OP_amin || id == DM_OP_argmin;
 }
 
+/* Where they stand does not matter: a alone. */
+static const dm_Fold top_fold = {.start = {-INFINITY, 0, 0, -1},
+                                 .loop = DM_FOLD_TOP,
+                                 .i64 = extreme_i64,
+                                 .merge = max_merge,
+                                 .value = extreme_value};
+static const dm_Fold bottom_fold = {.start = {-INFINITY, 0, 0, -1},
+                                    .loop = DM_FOLD_TOP,
+                                    .i64 = extreme_i64,
+                                    .merge = min_merge,
+                                    .value = extreme_value};
+
 /* Something to choose from, for each output. */
 static dm_status check_some(const dm_Call *c, const dm_Tensor *x, unsigned mask) {
   int64_t n_red = 1, n_out = 1;
@@ -57,8 +69,10 @@ static dm_status check_some(const dm_Call *c, const dm_Tensor *x, unsigned mask)
 static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned mask) {
   dm_Tensor *out[2] = {value, index};
   const bool least = wants_least(c);
-  return dm_reduce(out, c->in[0], mask, dm_compute_dtype((dm_DType)c->in[0]->dtype),
-                   least ? &min_fold : &max_fold, least ? -1 : 1, c->base);
+  const dm_Fold *fold =
+      index ? (least ? &min_fold : &max_fold) : (least ? &bottom_fold : &top_fold);
+  return dm_reduce(out, c->in[0], mask, dm_compute_dtype((dm_DType)c->in[0]->dtype), fold,
+                   least ? -1 : 1, c->base);
 }
 
 /* ---- amax, amin ---- */

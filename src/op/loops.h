@@ -133,7 +133,7 @@ typedef struct dm_Loops {
   void (*roughen)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_FoldF32 *fold32[DM_N_FOLD];
   dm_FoldF64 *fold64[DM_N_FOLD];
-  void (*add_to)(float *sum, const float *v, int64_t n);
+  dm_BesideF32 *beside[DM_N_FOLD]; /* NULL: none */
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;

@@ -1,9 +1,8 @@
 /* Reductions: the walks (see reduce.h), then op by op its fold, rule and
-   gradient. Sums of floats add blocks of 512 in the compute type and the
-   blocks in float64. */
+   gradient. Sums of floats add blocks of 1024, of columns 64, in the compute
+   type and the blocks in float64. */
 #include "op/reduce.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -14,11 +13,12 @@
 #include "op/pointwise.h"
 
 enum {
-  TILE = 64,      /* outputs walked side by side */
-  SUM_TILE = 256, /* the same for sums, which keep one number each */
-  ROWS = 64,      /* reduced elements of each, per turn */
-  CHUNK = 65536,  /* elements of a long reduction that one thread takes */
-  FEW = 64        /* outputs below which a long reduction is cut */
+  TILE = 64,     /* outputs walked side by side */
+  BROAD = 1024,  /* the same for those that keep one number each */
+  ROWS = 64,     /* reduced elements of each, per turn */
+  CHUNK = 65536, /* elements of a long reduction that one thread takes */
+  FEW = 64,      /* outputs below which a long reduction is cut */
+  FEW_TILES = 8  /* tiles below which it is, and into how many pieces */
 };
 
 /* ---- the walks ---- */
@@ -35,7 +35,7 @@ typedef struct Job {
   dm_FoldF32 *f32; /* the fold's, or loops.h's */
   dm_FoldF64 *f64;
   dm_FoldI64 *i64;
-  void (*add_to)(float *sum, const float *v, int64_t n);
+  dm_BesideF32 *beside; /* NULL: tiles are gathered, then folded column by column */
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
 } Job;
@@ -86,14 +86,13 @@ static char *first_of(const Job *j, int64_t i) {
   static void row_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {  \
     Walk *w = ctx;                                                                           \
     const Job *j = w->j;                                                                     \
-    TYPE buf[DM_BLOCK];                                                                      \
-    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                           \
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                        \
+    TYPE buf[2 * DM_BLOCK];                                                                  \
+    const bool direct = j->dtype == DTYPE && stride[0] == 1;                                 \
+    for (int64_t at = 0, m; at < n; at += m) {                                               \
       const char *p = ptr[0] + at * stride[0] * j->red.size[0];                              \
-      const TYPE *v = buf;                                                                   \
-      if (j->dtype == DTYPE && stride[0] == 1) v = (const TYPE *)(const void *)p;            \
-      else dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                                 \
-      j->SUFFIX(w->acc, v, m, w->at, j->param);                                              \
+      m = direct ? n : dm_min_i64(2 * DM_BLOCK, n - at);                                     \
+      if (!direct) dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                         \
+      j->SUFFIX(w->acc, direct ? (const TYPE *)(const void *)p : buf, m, w->at, j->param);   \
       w->at += m;                                                                            \
     }                                                                                        \
   }                                                                                          \
@@ -119,26 +118,28 @@ WALKS(f64, double, DM_F64)
 WALKS(i64, int64_t, DM_I64)
 #undef WALKS
 
-/* float32 sums of a tile: ROWS rows are added in float32, those in float64. */
-static void flush_sum(Walk *w) {
-  float *sum = w->buf;
+/* Outputs that keep one float each, side by side. Sums of ROWS rows go on in float64. */
+static void flush_beside(Walk *w) {
+  float *v = w->buf;
+  const float start = (float)w->j->fold->start.a;
   for (int64_t k = 0; k < w->cols; k++) {
-    w->acc[k * w->j->n_chunk].a += (double)sum[k];
-    sum[k] = 0;
+    dm_Acc more = w->j->fold->start;
+    more.a = (double)v[k];
+    w->j->fold->merge(w->acc + k * w->j->n_chunk, &more);
+    v[k] = start;
   }
   w->fill = 0;
 }
-static void tile_sum(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+static void tile_beside(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Walk *w = ctx;
   const Job *j = w->j;
-  float line[SUM_TILE], *sum = w->buf;
+  const bool direct = j->dtype == DM_F32 && j->step == 1, sums = j->fold->loop == DM_FOLD_SUM;
+  float line[BROAD];
   for (int64_t r = 0; r < n; r++) {
     const char *p = ptr[0] + r * stride[0] * j->red.size[0];
-    const float *v = line;
-    if (j->dtype == DM_F32 && j->step == 1) v = (const float *)(const void *)p;
-    else dm_load_f32(j->dtype, p, j->step, w->cols, line);
-    j->add_to(sum, v, w->cols);
-    if (++w->fill == ROWS) flush_sum(w);
+    if (!direct) dm_load_f32(j->dtype, p, j->step, w->cols, line);
+    j->beside(w->buf, direct ? (const float *)(const void *)p : line, w->cols, (float)j->param);
+    if (sums && ++w->fill == ROWS) flush_beside(w);
   }
 }
 
@@ -163,8 +164,7 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     double f64[TILE * ROWS];
     int64_t i64[TILE * ROWS];
   } buf;
-  const bool sum = j->tile == SUM_TILE;
-  dm_RunFn *run = sum                    ? tile_sum
+  dm_RunFn *run = j->beside              ? tile_beside
                   : j->compute == DM_F32 ? tile_f32
                   : j->compute == DM_F64 ? tile_f64
                                          : tile_i64;
@@ -175,11 +175,10 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     const int64_t lo = chunk * j->chunk;
     Walk w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
     w.cols = dm_min_i64(j->tile, j->width - col);
-    if (sum)
-      for (int k = 0; k < SUM_TILE; k++) buf.f32[k] = 0;
+    for (int64_t k = 0; j->beside && k < w.cols; k++) buf.f32[k] = (float)j->fold->start.a;
     it.data[0] = first_of(j, o);
     dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
-    if (sum) flush_sum(&w);
+    if (j->beside) flush_beside(&w);
     else if (j->compute == DM_F32) flush_f32(&w);
     else if (j->compute == DM_F64) flush_f64(&w);
     else flush_i64(&w);
@@ -213,6 +212,15 @@ static bool better_in_tiles(const Job *j) {
   return j->width >= 4 && llabs(j->step) < llabs(along) && j->n_red > 1;
 }
 
+/* Elements of one output that a thread takes: of few long reductions a part. */
+static int64_t chunk_of(const Job *j) {
+  const int64_t all = dm_max_i64(1, j->n_red), width = j->n_tile ? j->width : 1;
+  if (j->n_out * j->n_red < 2 * CHUNK) return all;
+  if (j->n_out <= FEW) return dm_max_i64(1, CHUNK / width);
+  if (j->n_tile == 0 || j->n_out / j->width * j->n_tile > FEW_TILES) return all;
+  return dm_max_i64(dm_max_i64(1, CHUNK / width), (all + FEW_TILES - 1) / FEW_TILES);
+}
+
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Fold *fold, double param, int base) {
   Job j = {.dtype = (dm_DType)x->dtype, .compute = compute, .fold = fold, .param = param};
@@ -220,7 +228,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.f32 = fold->loop ? loops->fold32[fold->loop] : fold->f32;
   j.f64 = fold->loop ? loops->fold64[fold->loop] : fold->f64;
   j.i64 = fold->i64;
-  j.add_to = loops->add_to;
+  j.beside = compute == DM_F32 ? loops->beside[fold->loop] : NULL;
   dims_into(&j.red, x, mask);
   dims_into(&j.kept, x, ~mask);
   j.n_red = j.red.numel;
@@ -228,10 +236,9 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.n_out == 0) return DM_OK;
   j.width = j.kept.shape[j.kept.ndim - 1];
   j.step = j.kept.stride[0][j.kept.ndim - 1];
-  j.tile = fold->plain_sum && compute == DM_F32 ? SUM_TILE : TILE;
+  j.tile = j.beside ? BROAD : TILE;
   if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
-  const bool cut = j.n_out * j.n_red >= 2 * CHUNK && j.n_out <= FEW;
-  j.chunk = cut ? dm_max_i64(1, CHUNK / (j.n_tile ? j.width : 1)) : dm_max_i64(1, j.n_red);
+  j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
   dm_Acc local[64];
   const int64_t n_acc = j.n_out * j.n_chunk;
@@ -314,13 +321,9 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Fold sum_fold = {.loop = DM_FOLD_SUM,
-                                 .i64 = sum_i64,
-                                 .merge = sum_merge,
-                                 .value = sum_value,
-                                 .plain_sum = true};
-static const dm_Fold mean_fold = {
-    .loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value, .plain_sum = true};
+static const dm_Fold sum_fold = {
+    .loop = DM_FOLD_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
+static const dm_Fold mean_fold = {.loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value};
 
 static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Fold *fold) {
   dm_Tensor *out[2] = {c->out[0], NULL};
@@ -603,40 +606,15 @@ void norm_grad(dm_Grad *g) {
   g->gx[0] = x_mul(x, top, scale);
 }
 
-/* ---- logsumexp: a: largest so far, b: sum of exp(x - a) ---- */
+/* ---- logsumexp: see dm_lse_join ---- */
 
-static void lse_join(dm_Acc *s, double top, double sum) {
-  if (top == -(double)INFINITY && sum == 0) return;
-  if (!(top > s->a)) {
-    s->b += top == s->a ? sum : sum * exp(top - s->a);
-  } else {
-    s->b = (s->b == 0 ? 0 : s->b * exp(s->a - top)) + sum;
-    s->a = top;
-  }
-}
-#define LSE(SUFFIX, TYPE, EXP)                                                              \
-  static void lse_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
-    DM_UNUSED(at), DM_UNUSED(param);                                                        \
-    TYPE top = -INFINITY;                                                                   \
-    double sum = 0;                                                                         \
-    for (int64_t i = 0; i < n; i++) top = v[i] > top || v[i] != v[i] ? v[i] : top;          \
-    for (int64_t i = 0; i < n; i++)                                                         \
-      if (v[i] != -(TYPE)INFINITY) sum += v[i] == top ? 1.0 : (double)EXP(v[i] - top);      \
-    lse_join(s, (double)top, sum);                                                          \
-  }
-LSE(f32, float, expf)
-LSE(f64, double, exp)
-#undef LSE
-static void lse_merge(dm_Acc *s, const dm_Acc *later) { lse_join(s, later->a, later->b); }
+static void lse_merge(dm_Acc *s, const dm_Acc *later) { dm_lse_join(s, later->a, later->b); }
 static double lse_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a + log(s->b);
 }
-static const dm_Fold lse_fold = {.start = {-INFINITY, 0, 0, 0},
-                                 .f32 = lse_f32,
-                                 .f64 = lse_f64,
-                                 .merge = lse_merge,
-                                 .value = lse_value};
+static const dm_Fold lse_fold = {
+    .start = {-INFINITY, 0, 0, 0}, .loop = DM_FOLD_LSE, .merge = lse_merge, .value = lse_value};
 
 dm_status logsumexp_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);

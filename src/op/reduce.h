@@ -8,6 +8,8 @@
 #ifndef DM_REDUCE_H
 #define DM_REDUCE_H
 
+#include <math.h>
+
 #include "core/iter.h"
 #include "engine/op.h"
 
@@ -56,8 +58,13 @@ enum {
   DM_FOLD_LARGEST,
   DM_FOLD_VAR,
   DM_FOLD_EXTREME,
+  DM_FOLD_TOP,
+  DM_FOLD_LSE,
   DM_N_FOLD
 };
+
+/* A row of outputs at once: v (n) joins what each has so far. */
+typedef void dm_BesideF32(float *so_far, const float *v, int64_t n, float param);
 
 typedef struct dm_Fold {
   dm_Acc start;
@@ -67,7 +74,6 @@ typedef struct dm_Fold {
   dm_FoldI64 *i64; /* integers and bool; NULL: not for them */
   void (*merge)(dm_Acc *s, const dm_Acc *later);
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: s->i */
-  bool plain_sum; /* float32 columns may be added up side by side */
 } dm_Fold;
 
 /* var: a the mean of k elements, b their squared differences from it; n more join
@@ -78,6 +84,17 @@ static inline void dm_var_join(dm_Acc *s, double mean, double m2, int64_t n) {
   s->b += m2 + d * d * ((double)s->k * (double)n / total);
   s->a += d * ((double)n / total);
   s->k += n;
+}
+
+/* logsumexp: a the largest, b the sum of e^(x - a); more such join them. */
+static inline void dm_lse_join(dm_Acc *s, double top, double sum) {
+  if (top == -(double)INFINITY && sum == 0) return;
+  if (!(top > s->a)) {
+    s->b += top == s->a ? sum : sum * exp(top - s->a);
+  } else {
+    s->b = (s->b == 0 ? 0 : s->b * exp(s->a - top)) + sum;
+    s->a = top;
+  }
 }
 
 /* Reduces x over the dims set in `mask`: out[0] the value, out[1] (or NULL)

@@ -1,0 +1,138 @@
+-- Reductions and what is built on them, along rows and columns of every kind of length,
+-- beside sums that are as plain as can be in Lua.
+local dm = require "demilune"
+
+local INF, NAN = math.huge, 0 / 0
+
+local plain = {}
+function plain.sum(v)
+  local s = 0
+  for i = 1, #v do s = s + v[i] end
+  return s
+end
+function plain.mean(v) return plain.sum(v) / #v end
+function plain.var(v)
+  local mean, s = plain.mean(v), 0
+  for i = 1, #v do s = s + (v[i] - mean) ^ 2 end
+  return s / (#v - 1)
+end
+function plain.amax(v)
+  local top = v[1]
+  for i = 1, #v do if v[i] > top or v[i] ~= v[i] then top = v[i] end end
+  return top
+end
+function plain.amin(v)
+  local top = v[1]
+  for i = 1, #v do if v[i] < top or v[i] ~= v[i] then top = v[i] end end
+  return top
+end
+function plain.logsumexp(v)
+  local top, s = plain.amax(v), 0
+  if top - top ~= 0 then return top end
+  for i = 1, #v do s = s + math.exp(v[i] - top) end
+  return top + math.log(s)
+end
+
+local function near(want, got, size, what)
+  if want ~= want then
+    assert(got ~= got, ("%s: %s, wanted NaN"):format(what, got))
+  elseif want - want ~= 0 then
+    assert.equal(want, got, what)
+  else
+    assert(math.abs(want - got) <= 1e-6 * size, ("%s: %s, wanted %s"):format(what, got, want))
+  end
+end
+
+--- Each reduction of the rows of a table of tables, along dim 2, and of its columns.
+local function check(rows, dtype)
+  local x = dm.tensor(rows, {dtype = dtype})
+  local seen = x:double():totable()
+  for name, f in pairs(plain) do
+    if name ~= "var" or #rows[1] > 1 then
+      local along = x[name](x, 2):double():totable()
+      local across = x:t():contiguous()
+      across = across[name](across, 1):double():totable()
+      local all = dtype == "float64" and 1 or dtype == "float32" and 4 or 5e3
+      for i, row in ipairs(seen) do
+        local what = ("%s of %d %s"):format(name, #row, dtype)
+        local want = f(row)
+        local size = all * math.max(1, want - want == 0 and math.abs(want) or 1)
+        near(want, along[i], size, what)
+        near(want, across[i], size, what .. " in a column")
+      end
+    end
+  end
+end
+
+describe("reductions", function()
+  for _, n in ipairs{1, 2, 7, 31, 32, 33, 63, 77, 500, 1023, 1025, 2500} do
+    it(("of %d numbers"):format(n), function()
+      for _, dtype in ipairs{"float64", "float32", "bfloat16"} do
+        check(dm.randn(5, n):totable(), dtype)
+      end
+    end)
+  end
+
+  it("of many columns, cut in pieces", function()
+    local x = dm.randn(1500, 130)
+    for _, name in ipairs{"sum", "mean", "amax", "amin"} do
+      local got, want = x[name](x, 1):totable(), x:t():contiguous():double()
+      want = want[name](want, 2):totable()
+      for i = 1, 130 do near(want[i], got[i], 40, name) end
+    end
+  end)
+
+  it("meet infinities and NaN wherever they stand", function()
+    for _, n in ipairs{3, 40, 1100} do
+      for _, at in ipairs{1, 2, n - 1, n} do
+        local rows = {}
+        for i, odd in ipairs{INF, -INF, NAN} do
+          rows[i] = {}
+          for k = 1, n do rows[i][k] = k == at and odd or k % 5 - 2 end
+        end
+        local x = dm.tensor(rows)
+        local columns = x:t():contiguous()
+        for _, name in ipairs{"amax", "amin", "logsumexp"} do
+          local along, across = x[name](x, 2):totable(), columns[name](columns, 1):totable()
+          for i = 1, 3 do
+            local want = plain[name](rows[i])
+            near(want, along[i], 10, name)
+            near(want, across[i], 10, name .. " in a column")
+          end
+        end
+        assert.equal(at, x:argmax(2):totable()[3])
+        assert.equal(at, x:argmin(2):totable()[2])
+      end
+    end
+    local none = dm.full({2, 50}, -INF)
+    assert.same({-INF, -INF}, none:logsumexp(2):totable())
+    assert.same({-INF, -INF}, none:amax(2):totable())
+  end)
+
+  it("of numbers far from zero keep their differences", function()
+    local x = dm.randn(20, 770, {dtype = "float64"}):float():double() * 0.25 + 1000
+    local f = x:float()
+    x = f:double()
+    local apart = (f:var(2):double() / x:var(2) - 1):abs():amax():item()
+    assert(apart < 1e-5, apart)
+    apart = (dm.layer_norm(f, {770}):double() - dm.layer_norm(x, {770})):abs():amax():item()
+    assert(apart < 1e-3, apart)
+  end)
+
+  it("do not depend on the number of threads", function()
+    local x, before = dm.randn(1000, 300), dm.get_num_threads()
+    local seen = {}
+    for _, n in ipairs{1, 2, 3} do
+      dm.set_num_threads(n)
+      for _, name in ipairs{"sum", "var", "amax", "logsumexp"} do
+        for dim = 1, 2 do
+          local key = name .. dim
+          local got = x[name](x, dim)
+          seen[key] = seen[key] or got
+          assert.is_true(dm.equal(seen[key], got), key)
+        end
+      end
+    end
+    dm.set_num_threads(before)
+  end)
+end)
