@@ -50,25 +50,28 @@ static inline float dm_tanh_f32(float x) {
   return t < 0.625f ? near : far;
 }
 
-/* Near 0 x + x P(x^2); beyond, 1 - e^-(t + t Q(t)) to t = 4, where it is 1. Both
-   polynomials minimax in erf's relative error. */
+/* Near 0 x + x P(x^2); beyond, 1 - Q(t)^4 to t = 4, where it is 1. Both polynomials
+   minimax in erf's relative error. */
 static inline float dm_erf_f32(float x) {
   const float a = fabsf(x), s = x * x, t = a > 4.0f ? 4.0f : a;
-  float p = -5.95373156e-4f, q = 1.16131314e-5f;
-  p = DM_MULADD(p, s, 4.98593839e-3f);
-  p = DM_MULADD(p, s, -2.67617182e-2f);
-  p = DM_MULADD(p, s, 1.12816825e-1f);
-  p = DM_MULADD(p, s, -3.76124811e-1f);
-  p = DM_MULADD(p, s, 1.28379148e-1f);
-  q = DM_MULADD(q, t, -3.26630646e-4f);
-  q = DM_MULADD(q, t, 3.65804098e-3f);
-  q = DM_MULADD(q, t, -2.37950700e-2f);
-  q = DM_MULADD(q, t, 1.06275262e-1f);
-  q = DM_MULADD(q, t, 6.35128066e-1f);
-  q = DM_MULADD(q, t, 1.28654226e-1f);
+  float p = 6.52739530e-5f, q = -1.74911201e-4f;
+  p = DM_MULADD(p, s, -7.56219203e-4f);
+  p = DM_MULADD(p, s, 5.13127371e-3f);
+  p = DM_MULADD(p, s, -2.68201707e-2f);
+  p = DM_MULADD(p, s, 1.12826855e-1f);
+  p = DM_MULADD(p, s, -3.76125376e-1f);
+  p = DM_MULADD(p, s, 1.28379152e-1f);
+  q = DM_MULADD(q, t, 3.17051945e-3f);
+  q = DM_MULADD(q, t, -2.18425885e-2f);
+  q = DM_MULADD(q, t, 6.49477214e-2f);
+  q = DM_MULADD(q, t, -4.82950838e-2f);
+  q = DM_MULADD(q, t, -6.58146585e-2f);
+  q = DM_MULADD(q, t, -3.07362969e-1f);
+  q = DM_MULADD(q, t, 1.00514218f);
+  q *= q;
   const float near = DM_MULADD(x, p, x);
-  const float far = copysignf(1.0f - dm_exp_f32(DM_MULADD(-t, q, -t)), x);
-  return a < 0.93f ? near : far;
+  const float far = copysignf(DM_MULADD(-q, q, 1.0f), x);
+  return a < 1.13f ? near : far;
 }
 
 #endif
