@@ -10,6 +10,7 @@
     C p, q;                                                 \
     __device__ C operator()(const C *x) const {             \
       const C a = x[0], b = x[1];                           \
+      (void)b;                                              \
       return (C)(FLOAT_EXPR);                               \
     }                                                       \
   };                                                        \
@@ -28,6 +29,10 @@ template <> constexpr bool dm_unpacked<fmod_pair> = true;
 template <> constexpr bool dm_unpacked<remainder_pair> = true;
 template <> constexpr bool dm_unpacked<div_floor_pair> = true;
 template <> constexpr bool dm_unpacked<atan2_pair> = true;
+template <> constexpr bool dm_unpacked<hypot_pair> = true;
+template <> constexpr bool dm_unpacked<xlogy_pair> = true;
+template <> constexpr bool dm_unpacked<logaddexp_pair> = true;
+template <> constexpr bool dm_unpacked<logaddexp2_pair> = true;
 
 /* A division: 0 where the divisor is, and the fault noted. */
 template <class Fn> struct Divide {
@@ -74,6 +79,9 @@ static dm_status integers(dm_Call *c, int pair, int64_t p) {
     WHOLE(logical_and)
     WHOLE(logical_or)
     WHOLE(logical_xor)
+    WHOLE(bitwise_and)
+    WHOLE(bitwise_or)
+    WHOLE(bitwise_xor)
 #undef WHOLE
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }

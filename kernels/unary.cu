@@ -70,6 +70,8 @@ UNPACKED(acos)
 UNPACKED(atan)
 UNPACKED(sinh)
 UNPACKED(cosh)
+UNPACKED(erfinv)
+UNPACKED(logsigmoid)
 #undef UNPACKED
 
 /* Integers: what stays one. */

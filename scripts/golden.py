@@ -589,6 +589,7 @@ def binary():
     operators()
     ternary()
     filling()
+    more_pairs()
 
 
 def operators():
@@ -603,6 +604,27 @@ def operators():
         case(sign, ints(3, lo=1), 2, fn=fn, grad=False)
         case(sign, 7, ints(3, lo=1), fn=fn, grad=False)
     case("unm", r(2, 3), fn=o.neg)
+
+
+def more_pairs():
+    for op in ("hypot", "logaddexp", "logaddexp2"):
+        for d in FLOATS:
+            case(op, r(2, 3, dtype=d), r(3, dtype=d), inplace=op == "hypot", kind="sum")
+        case(op, torch.tensor([1e30, INF, -INF, INF, NAN, -300.0]),
+             torch.tensor([1e30, INF, -INF, -INF, 1.0, 300.0]), grad=False)
+    for d in FLOATS:
+        case("copysign", r(2, 3, dtype=d), r(3, dtype=d), inplace=True)
+        case("xlogy", r(2, 3, dtype=d), r(3, dtype=d, lo=0.25), inplace=True, kind="sum")
+    case("copysign", torch.tensor([0.0, -0.0, 1.0, -2.0]), torch.tensor([-0.0, 1.0, -INF, 0.0]))
+    case("copysign", ints(4), -1)
+    case("xlogy", torch.tensor([0.0, 0.0, 0.0, 1.0, 2.0]), torch.tensor([0.0, NAN, -1, 0, INF]))
+    case("xlogy", ints(3), 2)
+    case("xlogy", 2.5, r(3, lo=0.25))
+    for op in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        for d in [torch.bool] + INTS:
+            case(op, ints(2, 3, dtype=d), ints(3, dtype=d), grad=False, inplace=True)
+        case(op, ints(4), 5, grad=False)
+        case(op, ints(4, dtype=u8), ints(4), grad=False)
 
 
 def filling():
@@ -672,6 +694,13 @@ def compare():
         case(op, ints(3), grad=False)
         case(op, r(0), grad=False)
         case(op, torch.tensor(NAN), grad=False)
+    edges = torch.tensor(edge)
+    for opts in ({}, {"equal_nan": True}, {"rtol": 0.5, "atol": 0.25}):
+        case("isclose", edges.repeat_interleave(6), edges.repeat(6), grad=False, **opts)
+        case("isclose", torch.tensor([1.0, 100.0, 0.0]), torch.tensor([1.00001, 100.01, 1e-9]),
+             grad=False, **opts)
+        case("isclose", ints(6), ints(6), grad=False, **opts)
+        case("isclose", torch.tensor([True, False]), torch.tensor([True, True]), grad=False, **opts)
 
 
 @family("activation")
@@ -699,6 +728,44 @@ def activation():
     case("leaky_relu", torch.tensor([-1.0, 0.0, 1.0]), fn=F.leaky_relu)
     case("elu", torch.tensor([-1.0, 0.0, 1.0]), fn=F.elu)
     case("hardtanh", torch.tensor([-1.0, 0.0, 1.0]), fn=F.hardtanh)
+    more_activations()
+
+
+def more_activations():
+    unit = lambda n, d: r(n, dtype=d, lo=-0.9, hi=0.9)
+    for op, opts, fn, *domain in [
+            ("hardsigmoid", {}, F.hardsigmoid), ("hardswish", {}, F.hardswish),
+            ("mish", {}, F.mish), ("logsigmoid", {}, F.logsigmoid), ("erfinv", {}, None, unit),
+            ("relu6", {}, F.relu6), ("selu", {}, F.selu), ("celu", {}, F.celu),
+            ("celu", {"alpha": 2.0}, F.celu), ("softsign", {}, F.softsign),
+            ("tanhshrink", {}, F.tanhshrink), ("softshrink", {}, F.softshrink),
+            ("softshrink", {"lambd": 1.0}, F.softshrink), ("hardshrink", {}, F.hardshrink),
+            ("hardshrink", {"lambd": 1.0}, F.hardshrink), ("sinc", {}, None),
+            ("frac", {}, None), ("nan_to_num", {}, None),
+            ("nan_to_num", {"nan": 1.0, "posinf": 2.0, "neginf": -3.0}, None)]:
+        mk = domain[0] if domain else lambda n, d: r(n, dtype=d)
+        place = op in ("relu6", "selu", "celu", "sinc", "frac", "nan_to_num", "erfinv")
+        for d in FLOATS:
+            # PyTorch's slope is float32's 1/6
+            case(op, mk(5, d), fn=fn, inplace=place, grad=(op, d) != ("hardsigmoid", f64), **opts)
+        case(op, special(f32), fn=fn, grad=False, **opts)
+        case(op, torch.tensor([-100.0, -30, -15, 15, 25, 40, 100]), fn=fn, **opts)
+        case(op, torch.tensor([-6.0, -3, -1, -0.5, 0, 0.5, 1, 3, 6]), fn=fn, **opts)
+    case("erfinv", torch.tensor([1e-30, -1e-8, 0.4999, 0.5001, -0.99, 0.999999, 1, -1, 1.5]))
+    case("erfinv", torch.tensor([1e-300, -1e-8, 0.4999, 0.5001, -0.99, 1 - 1e-13], dtype=f64))
+    for d in FLOATS:
+        case("threshold", r(9, dtype=d), 0.5, -2.0, fn=F.threshold, inplace=True)
+        case("prelu", r(2, 3, 2, dtype=d), r(3, dtype=d), fn=F.prelu)
+        case("glu", r(2, 4, dtype=d), fn=F.glu)
+        case("signbit", torch.tensor([0.0, -0.0, INF, -INF, 2, -2], dtype=d), kind="exact")
+    case("signbit", ints(4), grad=False, kind="exact")
+    case("prelu", r(2, 3), r(1), fn=F.prelu)
+    case("prelu", r(), r(1), fn=F.prelu)
+    case("glu", r(4, 3), fn=F.glu, dim=P(0))
+    case("threshold", ints(5), 2, 7, fn=F.threshold, grad=False)
+    case("nan_to_num", ints(5), grad=False)
+    for d in [torch.bool, u8, i8, i64]:
+        case("bitwise_not", ints(6, dtype=d), grad=False, inplace=True, kind="exact")
 
 
 # ---- reductions, order, indexing --------------------------------------------
@@ -987,6 +1054,8 @@ def softmax():
                                [NAN, 1.0, 2.0]]), P(1), grad=False)
         case(op, r(2, 3, dtype=f16), P(1), dtype=f32)
         case(op, r(2, 3, dtype=bf16), P(1), dtype=f32)
+    case("softmin", r(3, 4), P(1), fn=F.softmin)
+    case("softmin", r(3, 4, dtype=f16), P(0), fn=F.softmin, dtype=f32)
 
 
 # ---- products, convolution, normalisation -----------------------------------
@@ -994,6 +1063,25 @@ def softmax():
 # linear's: of its result before that is rounded
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda y: F.gelu(y, approximate="tanh")}
 wide = lambda t: f64 if t.dtype == f64 else f32
+
+
+@family("sum")
+def distance():
+    for d in FLOATS:
+        case("cosine_similarity", r(3, 4, dtype=d), r(3, 4, dtype=d), fn=F.cosine_similarity)
+        case("pairwise_distance", r(3, 4, dtype=d), r(3, 4, dtype=d), fn=F.pairwise_distance)
+        case("trace", r(3, 4, dtype=d))
+    case("cosine_similarity", r(2, 3, 4), r(3, 1), fn=F.cosine_similarity, dim=P(-1), eps=0.5)
+    case("cosine_similarity", r(2, 3, 4), r(2, 3, 4), fn=F.cosine_similarity, dim=P(0))
+    case("pairwise_distance", r(3, 4), r(4), fn=F.pairwise_distance, p=1, keepdim=True)
+    case("pairwise_distance", r(4), r(4), fn=F.pairwise_distance, p=INF)
+    for d in (f32, f64):
+        case("cdist", r(3, 4, dtype=d), r(2, 4, dtype=d))
+    for p in (0.0, 1.0, 3.0, INF):
+        case("cdist", r(2, 3, 4), r(2, 4), p=p)
+    case("cdist", r(26, 3), r(2, 3))
+    case("cdist", r(0, 3), r(2, 3))
+    case("trace", ints(3, 3), grad=False)
 
 
 @family("sum")

@@ -105,7 +105,7 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "matmul", "conv", "pool", "nd", "norm", "loss",
+  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "loss",
   "rnn", "attention"}
 
 for _, name in ipairs(OPS) do

@@ -69,12 +69,28 @@ local UNARY = {
   sin = {-2, 2}, cos = {-2, 2}, tan = {-1, 1}, tanh = {-2, 2}, sigmoid = {-3, 3}, erf = {-2, 2},
   gelu = {-3, 3}, silu = {-3, 3}, softplus = {-3, 3}, square = {-2, 2}, asin = {-0.8, 0.8},
   acos = {-0.8, 0.8}, atan = {-2, 2}, sinh = {-2, 2}, cosh = {-2, 2},
+  erfinv = {-0.8, 0.8}, mish = {-3, 3}, logsigmoid = {-3, 3}, selu = {0.2, 2}, celu = {0.2, 2},
+  sinc = {0.1, 2}, softsign = {0.2, 2}, tanhshrink = {-2, 2},
 }
 for name, range in pairs(UNARY) do samples[name] = {{x(range[1], range[2], 2, 3)}} end
 for _, name in ipairs{"abs", "sign", "relu", "leaky_relu", "elu", "hardtanh"} do
   samples[name] = {{off_zero(0.9, 2, 3)}, {off_zero(3.1, 2, 3)}}
 end
-for _, name in ipairs{"floor", "ceil", "round", "trunc"} do
+for _, name in ipairs{"selu", "celu", "softsign"} do
+  table.insert(samples[name], {off_zero(2, 2, 3)})
+end
+table.insert(samples.celu, {off_zero(2, 2, 3), {alpha = 0.5}})
+for _, name in ipairs{"hardsigmoid", "hardswish"} do
+  samples[name] = {{x(-2.5, 2.5, 2, 3)}, {x(3.2, 4, 3)}, {x(-4, -3.2, 3)}}
+end
+samples.relu6 = {{off_integer(2, 3)}, {x(6.2, 7, 3)}}
+samples.softshrink = {{off_integer(2, 3)}, {off_integer(2, 3), {lambd = 1.5}}}
+samples.hardshrink = {{off_integer(2, 3)}, {off_integer(2, 3), {lambd = 1.5}}}
+samples.threshold = {{off_integer(2, 3), 0.5, 7}}
+samples.nan_to_num = {{x(-2, 2, 2, 3)}, {x(-2, 2, 3), {nan = 1, posinf = 2, neginf = -2}}}
+samples.prelu = {{off_zero(2, 2, 3), x(0.1, 0.5)}, {off_zero(2, 2, 3, 2), x(0.1, 0.5, 3)}}
+samples.glu = {{x(-2, 2, 2, 4)}, {x(-2, 2, 4, 3), {dim = 1}}}
+for _, name in ipairs{"floor", "ceil", "round", "trunc", "frac"} do
   samples[name] = {{off_integer(2, 3)}}
 end
 samples.clamp = {
@@ -102,6 +118,12 @@ samples.pow = {
   {x(-2, -0.5, 3), 3},
 }
 samples.atan2 = {{x(0.2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(0.2, 2, 2, 3), x(-2, 2, 3)}}
+samples.hypot = {{off_zero(2, 2, 3), x(0.3, 2, 2, 3)}, {off_zero(2, 2, 3), x(0.3, 2, 3)}}
+samples.xlogy = {{x(-2, 2, 2, 3), x(0.3, 2, 2, 3)}, {x(-2, 2, 2, 3), x(0.3, 2, 3)}, {x(1, 2, 3), 2}}
+samples.copysign = {{off_zero(2, 2, 3), off_zero(2, 3)}, {off_zero(2, 2, 3), -1.0}}
+for _, name in ipairs{"logaddexp", "logaddexp2"} do
+  samples[name] = {{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}}
+end
 for _, name in ipairs{"fmod", "remainder"} do
   samples[name] = {{off_integer(2, 3), 1.0}, {x(2.1, 2.9, 2, 3), x(0.95, 1.05, 3)}}
 end
@@ -127,7 +149,16 @@ for _, name in ipairs{"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logica
   "logical_xor"} do
   samples[name] = {{const(-1, 1, 2, 3), const(-1, 1, 3), grad = false}}
 end
-for _, name in ipairs{"logical_not", "isnan", "isinf", "isfinite"} do
+local whole, others = int("int64", {2, 3}, {5, -3, 0, 12, 7, -8}), int("int64", {3}, {6, 3, -1})
+for _, name in ipairs{"bitwise_and", "bitwise_or", "bitwise_xor"} do
+  samples[name] = {{whole, others, grad = false}, {whole, 5, grad = false}}
+end
+samples.bitwise_not = {{whole, grad = false}, {mask, grad = false}}
+samples.isclose = {
+  {const(-1, 1, 2, 3), const(-1, 1, 3), grad = false},
+  {const(-1, 1, 2, 3), const(-1, 1, 3), {atol = 0.5, equal_nan = true}, grad = false},
+}
+for _, name in ipairs{"logical_not", "isnan", "isinf", "isfinite", "signbit"} do
   samples[name] = {{const(-1, 1, 2, 3), grad = false}}
 end
 
@@ -135,7 +166,9 @@ local POINTWISE = {"clamp", "add", "sub", "mul", "div", "pow", "atan2", "fmod", 
   "maximum", "minimum", "where", "lerp", "addcmul", "addcdiv", "abs", "sign", "relu",
   "leaky_relu", "elu", "hardtanh", "floor", "ceil", "round", "trunc", "eq", "ne", "lt",
   "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
-  "isinf", "isfinite"}
+  "isinf", "isfinite", "hardsigmoid", "hardswish", "relu6", "softshrink", "hardshrink",
+  "threshold", "nan_to_num", "frac", "hypot", "xlogy", "copysign", "logaddexp", "logaddexp2",
+  "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isclose", "signbit"}
 for name in pairs(UNARY) do POINTWISE[#POINTWISE + 1] = name end
 for _, name in ipairs(POINTWISE) do
   for _, call in ipairs(samples[name]) do call.pointwise = true end
@@ -273,9 +306,13 @@ samples.one_hot = {{int("int64", {3}, {1, 3, 2}), {num_classes = 4}, grad = fals
 
 -- ---- softmax and products ----
 
-for _, name in ipairs{"softmax", "log_softmax"} do
+for _, name in ipairs{"softmax", "log_softmax", "softmin"} do
   samples[name] = {{x(-2, 2, 2, 4), -1}, {x(-2, 2, 2, 4, 3), 2}}
 end
+samples.gumbel_softmax = {
+  {const(-2, 2, 2, 4), grad = false, random = true},
+  {const(-2, 2, 2, 4), {tau = 0.5, hard = true, dim = 1}, grad = false, random = true},
+}
 samples.matmul = {
   {x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 3), x(-1, 1, 3)}, {x(-1, 1, 3), x(-1, 1, 3, 2)},
   {x(-1, 1, 2, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 2, 1, 2, 3), x(-1, 1, 2, 3, 2)},
@@ -284,6 +321,18 @@ samples.mm = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}}
 samples.bmm = {{x(-1, 1, 2, 2, 3), x(-1, 1, 2, 3, 2)}}
 samples.mv = {{x(-1, 1, 2, 3), x(-1, 1, 3)}}
 samples.dot = {{x(-1, 1, 4), x(-1, 1, 4)}}
+samples.trace = {{x(-1, 1, 3, 4)}}
+samples.cosine_similarity = {
+  {x(0.2, 1, 2, 3), x(-1, 1, 2, 3)}, {x(0.2, 1, 2, 3, 2), x(-1, 1, 3, 2), {dim = -1}},
+}
+samples.pairwise_distance = {
+  {x(-1, 0, 2, 3), x(0.1, 1, 2, 3)},
+  {x(-1, 0, 2, 3), x(0.1, 1, 3), {p = 1, keepdim = true}},
+}
+samples.cdist = {
+  {x(-1, 0, 2, 3), x(0.1, 1, 4, 3)}, {x(-1, 0, 2, 3, 2), x(0.1, 1, 2, 2), {p = 3}},
+  {x(-1, 0, 26, 2), x(0.1, 1, 2, 2)},
+}
 samples.outer = {{x(-1, 1, 2), x(-1, 1, 3)}}
 samples.addmm = {
   {x(-1, 1, 2, 2), x(-1, 1, 2, 3), x(-1, 1, 3, 2)},

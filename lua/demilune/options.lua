@@ -57,4 +57,16 @@ function options.read(what, given, defaults)
   return out
 end
 
+-- What was given, for extra_repr: "key = value" by name, tensors aside.
+function options.shown(given)
+  local parts = {}
+  for key, value in pairs(given) do
+    if type(value) ~= "userdata" then
+      parts[#parts + 1] = ("%s = %s"):format(key, tostring(value))
+    end
+  end
+  table.sort(parts)
+  return table.concat(parts, ", ")
+end
+
 return options

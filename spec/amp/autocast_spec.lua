@@ -45,17 +45,14 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
-local ABSENT = {}
-for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmv
-  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot
-  erfinv rms_norm frobenius_norm nuclear_norm
-  cosine_similarity poisson_nll_loss cosine_embedding_loss hinge_embedding_loss kl_div
-  margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-  multi_margin_loss dist pdist cdist renorm interpolate cumprod vector_norm matrix_norm bilinear
-  cross vdot grid_sampler tensordot avg_pool3d polar quantile nanquantile stft trace cholesky
-  inverse pinverse max_pool3d adaptive_avg_pool3d reflection_pad1d replication_pad1d ctc_loss fft
-  linalg_solve linalg_inv linalg_qr linalg_svd linalg_eig geqrf qr svd triangular_solve
-  fractional_max_pool2d adaptive_max_pool3d]]):gmatch "%S+" do
+local ABSENT = {ctc_loss = true, soft_margin_loss = true, kl_div = true, poisson_nll_loss = true, hinge_embedding_loss = true, margin_ranking_loss = true, cosine_embedding_loss = true, triplet_margin_loss = true, multi_margin_loss = true, multilabel_margin_loss = true}
+for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d addmv
+  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
+  dist pdist renorm interpolate cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler
+  tensordot avg_pool3d polar quantile nanquantile stft cholesky inverse pinverse max_pool3d
+  adaptive_avg_pool3d reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
+  linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
+  adaptive_max_pool3d]]):gmatch "%S+" do
   ABSENT[name] = true
 end
 
@@ -139,6 +136,26 @@ for name in ("rnn_tanh_cell rnn_relu_cell"):gmatch "%S+" do
   CALLS[name] = function(x)
     return x(-1, 1, 3, 5), x(-1, 1, 3, 4), x(-1, 1, 4, 5), x(-1, 1, 4, 4), x(-1, 1, 4)
   end
+end
+CALLS.prelu = function(x) return x(-1, 1, 2, 3, 2), x(0.1, 0.5, 3) end
+CALLS.erfinv = function(x) return x(-0.9, 0.9, 8) end
+CALLS.trace = function(x) return x(-1, 1, 4, 4) end
+CALLS.cdist = function(x) return x(-1, 1, 4, 3), x(-1, 1, 5, 3) end
+CALLS.cosine_similarity = function(x) return x(-1, 1, 4, 8), x(-1, 1, 4, 8) end
+CALLS.kl_div = function(x) return x(-3, -1, 4, 8), x(0, 1, 4, 8) end
+CALLS.poisson_nll_loss = function(x) return x(-1, 1, 8), x(0, 3, 8) end
+CALLS.multi_margin_loss = function(x) return x(-1, 1, 4, 3), labels(1, 3, 2, 1) end
+CALLS.multilabel_margin_loss = function(x) return x(-1, 1, 4), labels(3, 1, -1, 2) end
+CALLS.triplet_margin_loss = function(x) return x(-1, 1, 4, 3), x(-1, 1, 4, 3), x(-1, 1, 4, 3) end
+for name in ("soft_margin_loss hinge_embedding_loss"):gmatch "%S+" do
+  CALLS[name] = function(x) return x(-1, 1, 4), labels(1, -1, 1, -1) end
+end
+CALLS.margin_ranking_loss = function(x) return x(-1, 1, 4), x(-1, 1, 4), labels(1, -1, 1, -1) end
+CALLS.cosine_embedding_loss = function(x)
+  return x(-1, 1, 4, 3), x(-1, 1, 4, 3), labels(1, -1, 1, -1)
+end
+CALLS.ctc_loss = function(x)
+  return x(-3, -1, 5, 2, 4), labels(2, 3, 2), labels(5, 4), labels(2, 1)
 end
 for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do
   CALLS[name] = function(x) return x(-2, 2, 8) end

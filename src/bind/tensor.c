@@ -653,6 +653,23 @@ static int tensor_equal(lua_State *L) {
   return 1;
 }
 
+/* x:allclose(y, opts): isclose everywhere, as one boolean. */
+static int tensor_allclose(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_push_form(L, S, dm_op_closure, DM_OP_isclose, false);
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 1);
+  dm_Tensor *close = dm_check_tensor(L, 1);
+  Box *all = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &close, NULL, &all->t));
+  char truth;
+  DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
+  push_element(L, DM_BOOL, &truth);
+  dm_box_release(dm_box(L, 1));
+  dm_box_release(all);
+  return 1;
+}
+
 static int is_tensor(lua_State *L) {
   lua_pushboolean(L, dm_box(L, 1) != NULL);
   return 1;
@@ -670,12 +687,17 @@ static int make_parameter(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_tensor_functions[] = {
-    {"detach", tensor_detach}, {"tensor", tensor_new},
-    {"is_tensor", is_tensor},  {"parameter", make_parameter},
-    {"split", tensor_split},   {"chunk", tensor_chunk},
-    {"unbind", tensor_unbind}, {"equal", tensor_equal},
-    {"numel", tensor_numel},   {NULL, NULL}};
+const luaL_Reg dm_tensor_functions[] = {{"detach", tensor_detach},
+                                        {"tensor", tensor_new},
+                                        {"is_tensor", is_tensor},
+                                        {"parameter", make_parameter},
+                                        {"split", tensor_split},
+                                        {"chunk", tensor_chunk},
+                                        {"unbind", tensor_unbind},
+                                        {"equal", tensor_equal},
+                                        {"numel", tensor_numel},
+                                        {"allclose", tensor_allclose},
+                                        {NULL, NULL}};
 
 const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"totable", tensor_totable},
@@ -707,6 +729,7 @@ const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"chunk", tensor_chunk},
                                       {"unbind", tensor_unbind},
                                       {"equal", tensor_equal},
+                                      {"allclose", tensor_allclose},
                                       {NULL, NULL}};
 
 const luaL_Reg dm_tensor_metamethods[] = {{"__newindex", tensor_newindex},

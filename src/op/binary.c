@@ -38,6 +38,11 @@ dm_status binary_rule(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   if (t == DM_BOOL && id == DM_OP_sub)
     return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
+  const bool bits =
+      id == DM_OP_bitwise_and || id == DM_OP_bitwise_or || id == DM_OP_bitwise_xor;
+  if (bits && dm_is_float(t))
+    return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers or bool; hint: x:long()",
+                   c->op->name, dm_dtype_name(t));
   if (!dm_is_float(t) && result == SAME) {
     const bool divides = id == DM_OP_fmod || id == DM_OP_remainder || id == DM_OP_div;
     if (divides && y->device.type == DM_CPU && has_zero(y)) /* else the kernel tells */
@@ -147,4 +152,44 @@ void atan2_grad(dm_Grad *g) {
   dm_Tensor *w = x_div(x, g->gy[0], r2);
   if (g->need[0]) g->gx[0] = x_mul(x, w, b);
   if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, w, a), -1);
+}
+
+/* The slope is 1 or -1 where x is not 0; other's size does not count. */
+void copysign_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0];
+  if (g->need[0]) {
+    dm_Tensor *slope = x_where(x, equals(x, a, 0), dm_x_number(x, 0), x_div(x, g->out[0], a));
+    g->gx[0] = x_mul(x, gy, slope);
+  }
+  if (g->need[1]) g->gx[1] = x_zeros_like(x, gy);
+}
+
+void hypot_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  for (int i = 0; i < 2; i++)
+    if (g->need[i]) g->gx[i] = x_mul(x, g->gy[0], x_div(x, g->in[i], g->out[0]));
+}
+
+/* log b, 0 where a is 0 and the logarithm is none; and a / b. */
+void xlogy_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *zero = dm_x_number(x, 0);
+  if (g->need[0]) {
+    dm_Tensor *none = dm_x(x, DM_OP_le, NULL, 2, b, zero);
+    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
+    g->gx[0] = x_mul(x, gy, x_where(x, flat, zero, x_unary(x, DM_OP_log, b)));
+  }
+  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, b));
+}
+
+/* The share of each: sigmoid of how much larger it is, in powers of 2 times ln 2. */
+void logaddexp_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const double base = g->op == &dm_ops[DM_OP_logaddexp2] ? 0.69314718055994530942 : 1;
+  for (int i = 0; i < 2; i++) {
+    if (!g->need[i]) continue;
+    dm_Tensor *lead = x_scale(x, x_sub(x, g->in[i], g->in[1 - i]), base);
+    g->gx[i] = x_mul(x, g->gy[0], x_unary(x, DM_OP_sigmoid, lead));
+  }
 }

@@ -59,28 +59,30 @@ static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
   return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
-/* ---- floats: the remainder with b's sign, and Python's floor division ---- */
+/* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
 
-#define DM_MODULO(TYPE, MODULO, FLOOR_DIV)             \
-  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {    \
-    const TYPE r = fmod(a, b);                         \
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;   \
-  }                                                    \
-  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) { \
-    if (b == 0) return a / b;                          \
-    const TYPE r = fmod(a, b);                         \
-    TYPE d = (a - r) / b;                              \
-    if (r != 0 && (b < 0) != (r < 0)) d -= 1;          \
-    if (d == 0) return copysign((TYPE)0, a / b);       \
-    const TYPE f = floor(d);                           \
-    return d - f > (TYPE)0.5 ? f + 1 : f;              \
+#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                                            \
+  static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)1.44269504088896340736; } \
+  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                                            \
+    const TYPE r = fmod(a, b);                                                                 \
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                           \
+  }                                                                                            \
+  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                                         \
+    if (b == 0) return a / b;                                                                  \
+    const TYPE r = fmod(a, b);                                                                 \
+    TYPE d = (a - r) / b;                                                                      \
+    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                                  \
+    if (d == 0) return copysign((TYPE)0, a / b);                                               \
+    const TYPE f = floor(d);                                                                   \
+    return d - f > (TYPE)0.5 ? f + 1 : f;                                                      \
   }
 #ifdef __cplusplus
-DM_MODULO(float, dm_modulo, dm_floor_div)
-DM_MODULO(double, dm_modulo, dm_floor_div)
+DM_MODULO(float, dm_modulo, dm_floor_div, dm_log2_1p)
+DM_MODULO(double, dm_modulo, dm_floor_div, dm_log2_1p)
 #else
-DM_MODULO(float, dm_modulo_f32, dm_floor_div_f32)
-DM_MODULO(double, dm_modulo_f64, dm_floor_div_f64)
+DM_MODULO(float, dm_modulo_f32, dm_floor_div_f32, dm_log2_1p_f32)
+DM_MODULO(double, dm_modulo_f64, dm_floor_div_f64, dm_log2_1p_f64)
+#define dm_log2_1p(x) _Generic((x), float : dm_log2_1p_f32, double : dm_log2_1p_f64)(x)
 #define dm_modulo(a, b) _Generic((a), float : dm_modulo_f32, double : dm_modulo_f64)(a, b)
 #define dm_floor_div(a, b) \
   _Generic((a), float : dm_floor_div_f32, double : dm_floor_div_f64)(a, b)

@@ -118,6 +118,36 @@ dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_where, NULL, 3, mask, a, b);
 }
 
+dm_Tensor *x_test(dm_X *x, int op, dm_Tensor *a, double v) {
+  return dm_x(x, op, NULL, 2, a, dm_x_number(x, v));
+}
+dm_Tensor *x_whole(dm_X *x, int64_t v) {
+  dm_Tensor *t = NULL;
+  if (x->st != DM_OK) return NULL;
+  x->st = dm_tensor_number(true, 0, v, &t);
+  return x->st == DM_OK ? dm_x_own(x, t) : NULL;
+}
+dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low) {
+  const struct { dm_OptNum min, max; } held = {{1, low}, {0, 0}};
+  return dm_x(x, DM_OP_clamp, &held, 1, a);
+}
+dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  m->grad = false;
+  dm_Tensor *d = x_sub(x, a, b);
+  m->grad = grad;
+  return d;
+}
+dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim) {
+  const struct {
+    double p;
+    dm_Ints dim;
+    int64_t keepdim, dtype;
+  } attr = {p, {1, {dim}}, keepdim, DM_NO_DTYPE};
+  return dm_x(x, DM_OP_norm, &attr, 1, a);
+}
+
 dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim) {
   const struct {
     dm_Ints dims;

@@ -46,6 +46,13 @@ dm_Tensor *x_unary(dm_X *x, int op, dm_Tensor *a);         /* any op of one tens
 dm_Tensor *x_like(dm_X *x, dm_Tensor *mask, dm_Tensor *t); /* mask as t's dtype */
 dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to);
 dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b);
+dm_Tensor *x_test(dm_X *x, int op, dm_Tensor *a, double v); /* a eq, lt, ge ... v */
+dm_Tensor *x_whole(dm_X *x, int64_t v);                     /* as dm_x_number, of an integer */
+dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low);      /* a, but never below low */
+/* a - b, of which no history is kept: a term to add what no gradient shall see */
+dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);
+/* norm p along a dim */
+dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim);
 /* sum over dims (n = -1: all), keeping them as size 1 or not */
 dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim);
 dm_Tensor *x_reshape(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape);

@@ -85,6 +85,12 @@ dm_status unary_backward_cpu(dm_Call *c) {
                       &dm_loops()->unary_back[a->op], &a->p);
 }
 
+/* 1 where lo < s < hi, else 0 */
+static dm_Tensor *between(dm_X *x, dm_Tensor *s, double lo, double hi) {
+  return x_mul(x, x_like(x, x_test(x, DM_OP_gt, s, lo), s),
+               x_like(x, x_test(x, DM_OP_lt, s, hi), s));
+}
+
 /* dy/dx as a composition of ops on s, the saved one of x and y; NULL where the
    derivative is constant 0. */
 static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[2]) {
@@ -118,13 +124,25 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
   case DM_OP_erf: /* 2/sqrt(pi) */
     return x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, x_mul(x, s, s), -1)),
                    1.12837916709551257390);
-  case DM_OP_relu: return x_like(x, dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0)), s);
+  case DM_OP_erfinv: /* sqrt(pi)/2 */
+    return x_scale(x, x_unary(x, DM_OP_exp, x_mul(x, s, s)), 0.88622692545275801365);
+  case DM_OP_logsigmoid: return x_unary(x, DM_OP_sigmoid, x_scale(x, s, -1));
+  case DM_OP_mish: { /* t + x (1 - t^2) sigmoid(x) with t = tanh(softplus(x)) */
+    dm_Tensor *t = x_unary(x, DM_OP_tanh, x_unary(x, DM_OP_softplus, s));
+    dm_Tensor *dt = x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1);
+    return x_add(x, t, x_mul(x, x_mul(x, s, dt), x_unary(x, DM_OP_sigmoid, s)));
+  }
+  case DM_OP_hardsigmoid: return x_scale(x, between(x, s, -3, 3), 1.0 / 6);
+  case DM_OP_hardswish: /* x / 3 + 1/2 in between, 1 above */
+    return x_add(x, x_mul(x, between(x, s, -3, 3), x_shift(x, x_scale(x, s, 1.0 / 3), 0.5)),
+                 x_like(x, x_test(x, DM_OP_ge, s, 3), s));
+  case DM_OP_relu: return x_like(x, x_test(x, DM_OP_gt, s, 0), s);
   case DM_OP_leaky_relu: {
-    dm_Tensor *pos = x_like(x, dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0)), s);
+    dm_Tensor *pos = x_like(x, x_test(x, DM_OP_gt, s, 0), s);
     return x_shift(x, x_scale(x, pos, 1 - pq[0]), pq[0]);
   }
   case DM_OP_elu: {
-    dm_Tensor *pos = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, 0));
+    dm_Tensor *pos = x_test(x, DM_OP_gt, s, 0);
     return x_where(x, pos, dm_x_number(x, 1), x_scale(x, x_unary(x, DM_OP_exp, s), pq[0]));
   }
   case DM_OP_silu: /* s (1 + x (1 - s)) with s = sigmoid(x) */
@@ -132,14 +150,10 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
     return x_mul(x, sg, x_shift(x, x_sub(x, s, x_mul(x, s, sg)), 1));
   case DM_OP_softplus: {
     dm_Tensor *bx = x_scale(x, s, pq[0]);
-    dm_Tensor *linear = dm_x(x, DM_OP_gt, NULL, 2, bx, dm_x_number(x, pq[1]));
+    dm_Tensor *linear = x_test(x, DM_OP_gt, bx, pq[1]);
     return x_where(x, linear, dm_x_number(x, 1), x_unary(x, DM_OP_sigmoid, bx));
   }
-  case DM_OP_hardtanh: {
-    dm_Tensor *above = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, pq[0]));
-    dm_Tensor *below = dm_x(x, DM_OP_lt, NULL, 2, s, dm_x_number(x, pq[1]));
-    return x_mul(x, x_like(x, above, s), x_like(x, below, s));
-  }
+  case DM_OP_hardtanh: return between(x, s, pq[0], pq[1]);
   case DM_OP_gelu: {
     const double k = 0.79788456080286535588; /* sqrt(2/pi) */
     dm_Tensor *s2 = x_mul(x, s, s);

@@ -1,21 +1,11 @@
--- Activations and losses: modules over one op each.
+-- Activations: modules over one op each.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
 local layers = {}
-
-local function shown(opts)
-  local parts = {}
-  for key, value in pairs(opts) do
-    if not core.is_tensor(value) then
-      parts[#parts + 1] = ("%s = %s"):format(key, tostring(value))
-    end
-  end
-  table.sort(parts)
-  return table.concat(parts, ", ")
-end
 
 -- A module that calls core[op](x, opts); `first` names an option that may be
 -- given as the first argument, as in LeakyReLU(0.2).
@@ -26,7 +16,7 @@ local function activation(name, op, defaults, first)
     if type(value) == "table" then value, opts = nil, value end
     self.opts = options.read(name, opts, defaults)
     if value ~= nil and first then self.opts[first] = value end
-    self.shown = shown(opts or (value ~= nil and {[first] = value} or {}))
+    self.shown = options.shown(opts or (value ~= nil and {[first] = value} or {}))
   end
   function Class:forward(x) return core[op](x, self.opts) end
   function Class:extra_repr() return self.shown end
@@ -42,22 +32,50 @@ local function plain(name, op)
   layers[name] = Class
 end
 
-plain("ReLU", "relu")
-plain("SiLU", "silu")
-plain("Tanh", "tanh")
-plain("Sigmoid", "sigmoid")
+for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Tanh = "tanh",
+  Sigmoid = "sigmoid", Mish = "mish", Hardswish = "hardswish", Hardsigmoid = "hardsigmoid",
+  LogSigmoid = "logsigmoid", SELU = "selu", Softsign = "softsign", Tanhshrink = "tanhshrink"} do
+  plain(name, op)
+end
 activation("LeakyReLU", "leaky_relu", {negative_slope = 0.01}, "negative_slope")
 activation("ELU", "elu", {alpha = 1.0}, "alpha")
+activation("CELU", "celu", {alpha = 1.0}, "alpha")
 activation("GELU", "gelu", {approximate = "none"})
 activation("Softplus", "softplus", {beta = 1.0, threshold = 20.0}, "beta")
 activation("Hardtanh", "hardtanh", {min_val = -1.0, max_val = 1.0})
+activation("Softshrink", "softshrink", {lambd = 0.5}, "lambd")
+activation("Hardshrink", "hardshrink", {lambd = 0.5}, "lambd")
 
--- min(max(x, 0), 6)
-local ReLU6 = Module:extend "ReLU6"
-ReLU6.keeps_nothing = true
-function ReLU6.init(_, opts) options.read("ReLU6", opts, {}) end
-function ReLU6.forward(_, x) return core.hardtanh(x, {min_val = 0.0, max_val = 6.0}) end
-layers.ReLU6 = ReLU6
+-- x above the threshold, else the value.
+local Threshold = Module:extend "Threshold"
+Threshold.keeps_nothing = true
+function Threshold:init(threshold, value)
+  if type(threshold) ~= "number" or type(value) ~= "number" then
+    caller.raise("Threshold: wanted two numbers, the threshold and the value below it")
+  end
+  self.threshold, self.value = threshold, value
+end
+function Threshold:forward(x) return core.threshold(x, self.threshold, self.value) end
+function Threshold:extra_repr()
+  return ("threshold = %s, value = %s"):format(self.threshold, self.value)
+end
+layers.Threshold = Threshold
+
+-- x above 0, weight * x below: one weight, or num_parameters of them, one for each
+-- channel (dim 2). opts: init = 0.25, dtype, device.
+local PReLU = Module:extend "PReLU"
+PReLU.keeps_nothing = true
+function PReLU:init(num_parameters, opts)
+  if type(num_parameters) == "table" then num_parameters, opts = nil, num_parameters end
+  local o = options.read("PReLU", opts,
+    {num_parameters = 1, init = 0.25, dtype = "float32", device = options.NONE})
+  self.num_parameters = num_parameters or o.num_parameters
+  self.weight = core.parameter(core.full({self.num_parameters}, o.init,
+    {dtype = o.dtype, device = o.device}))
+end
+function PReLU:forward(x) return core.prelu(x, self.weight) end
+function PReLU:extra_repr() return ("num_parameters = %d"):format(self.num_parameters) end
+layers.PReLU = PReLU
 
 local function along_dim(name, op)
   local Class = Module:extend(name)
@@ -69,32 +87,7 @@ local function along_dim(name, op)
 end
 along_dim("Softmax", "softmax")
 along_dim("LogSoftmax", "log_softmax")
-
--- Tensor options (weights of classes) are buffers, as PyTorch's.
-local function loss(name, op, defaults)
-  local Class = Module:extend(name)
-  function Class:init(opts)
-    self.opts = options.read(name, opts, defaults)
-    self.shown = shown(opts or {})
-    for key, value in pairs(self.opts) do
-      if core.is_tensor(value) then self:register_buffer(key, value) end
-    end
-  end
-  function Class:forward(x, target) return core[op](x, target, self.opts) end
-  function Class:extra_repr() return self.shown end
-  layers[name] = Class
-end
-
-local NONE = options.NONE
-loss("CrossEntropyLoss", "cross_entropy",
-  {weight = NONE, ignore_index = NONE, reduction = "mean", label_smoothing = 0.0})
-loss("NLLLoss", "nll_loss", {weight = NONE, ignore_index = NONE, reduction = "mean"})
-loss("MSELoss", "mse_loss", {reduction = "mean"})
-loss("L1Loss", "l1_loss", {reduction = "mean"})
-loss("SmoothL1Loss", "smooth_l1_loss", {reduction = "mean", beta = 1.0})
-loss("HuberLoss", "huber_loss", {reduction = "mean", delta = 1.0})
-loss("BCELoss", "binary_cross_entropy", {weight = NONE, reduction = "mean"})
-loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits",
-  {weight = NONE, reduction = "mean", pos_weight = NONE})
+along_dim("Softmin", "softmin")
+along_dim("GLU", "glu")
 
 return layers

@@ -10,7 +10,7 @@ local nn = {
   utils = require "demilune.nn.utils",
 }
 
-for _, room in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "rnn",
+for _, room in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "loss", "rnn",
   "attention"} do
   for name, class in pairs(require("demilune.nn." .. room)) do nn[name] = class end
 end

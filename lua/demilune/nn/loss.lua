@@ -1,0 +1,51 @@
+-- Losses and distances: modules over one op each.
+
+local core = require "demilune.core"
+local options = require "demilune.options"
+local Module = require "demilune.nn.module"
+
+local layers = {}
+
+-- A module that calls op with its `operands` tensors (2 when not given) and its options.
+-- Tensor options (weights of classes) are buffers, as PyTorch's.
+local function criterion(name, op, defaults, operands)
+  local Class = Module:extend(name)
+  local count = operands or 2
+  function Class:init(opts)
+    self.opts = options.read(name, opts, defaults)
+    self.shown = options.shown(opts or {})
+    for key, value in pairs(self.opts) do
+      if core.is_tensor(value) then self:register_buffer(key, value) end
+    end
+  end
+  function Class:forward(...)
+    local args = {...}
+    args[count + 1] = self.opts
+    return core[op](table.unpack(args, 1, count + 1))
+  end
+  function Class:extra_repr() return self.shown end
+  layers[name] = Class
+end
+
+local NONE = options.NONE
+
+-- The same with a reduction.
+local function loss(name, op, defaults, operands)
+  defaults.reduction = "mean"
+  criterion(name, op, defaults, operands)
+end
+
+loss("CrossEntropyLoss", "cross_entropy",
+  {weight = NONE, ignore_index = NONE, label_smoothing = 0.0})
+loss("NLLLoss", "nll_loss", {weight = NONE, ignore_index = NONE})
+loss("MSELoss", "mse_loss", {})
+loss("L1Loss", "l1_loss", {})
+loss("SmoothL1Loss", "smooth_l1_loss", {beta = 1.0})
+loss("HuberLoss", "huber_loss", {delta = 1.0})
+loss("BCELoss", "binary_cross_entropy", {weight = NONE})
+loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", {weight = NONE, pos_weight = NONE})
+
+criterion("CosineSimilarity", "cosine_similarity", {dim = 2, eps = 1e-8})
+criterion("PairwiseDistance", "pairwise_distance", {p = 2.0, eps = 1e-6, keepdim = false})
+
+return layers
