@@ -1408,6 +1408,47 @@ def loss():
     case(op, r(), y(), fn=bce)
     case(op, r(0), y(0), fn=bce, reduction="sum")
     case(op, torch.tensor([1000.0, -1000.0, 50.0]), frozen(torch.tensor([0.0, 1.0, 1.0])), fn=bce)
+    more_losses()
+
+
+def more_losses():
+    shares = lambda *s, dtype=f32: frozen(r(*s, dtype=dtype).float().softmax(1).to(dtype))
+    signs = lambda *s: frozen(2.0 * torch.randint(0, 2, s) - 1)
+    counts = lambda *s: frozen(torch.randint(0, 5, s).float())
+    many = torch.tensor([[2, 0, -1, 1], [3, -1, 0, 0], [-1, 0, 1, 2]])
+    for op, make, variants in [
+            ("cross_entropy", lambda: [r(4, 5), shares(4, 5)],
+             [{}, {"label_smoothing": 0.25}, {"weight": frozen(r(5, lo=0.25))}]),
+            ("kl_div", lambda: [r(3, 4), frozen(r(3, 4, lo=0, hi=1))], [{}, {"log_target": True}]),
+            ("poisson_nll_loss", lambda: [r(3, 4, hi=2), counts(3, 4)], [{}, {"full": True}]),
+            ("poisson_nll_loss", lambda: [r(3, 4, lo=0.25), counts(3, 4)],
+             [{"log_input": False, "eps": 0.5}]),
+            ("gaussian_nll_loss", lambda: [r(3, 4), r(3, 4), r(3, 4, lo=0.25)],
+             [{}, {"full": True, "eps": 0.5}]),
+            ("soft_margin_loss", lambda: [r(3, 4), signs(3, 4)], [{}]),
+            ("multilabel_soft_margin_loss", lambda: [r(3, 4), frozen((signs(3, 4) + 1) / 2)],
+             [{}, {"weight": frozen(r(4, lo=0.25))}]),
+            ("multi_margin_loss", lambda: [r(4, 5), P(torch.randint(0, 5, (4,)))],
+             [{}, {"p": 2, "margin": 0.5}, {"weight": frozen(r(5, lo=0.25))}]),
+            ("multilabel_margin_loss", lambda: [r(3, 4), P(many)], [{}]),
+            ("hinge_embedding_loss", lambda: [r(3, 4), signs(3, 4)], [{}, {"margin": 2.0}]),
+            ("margin_ranking_loss", lambda: [r(6), r(6), signs(6)], [{}, {"margin": 0.5}]),
+            ("cosine_embedding_loss", lambda: [r(4, 3), r(4, 3), signs(4)], [{}, {"margin": 0.5}]),
+            ("triplet_margin_loss", lambda: [r(4, 3), r(4, 3), r(4, 3)],
+             [{}, {"margin": 4.0, "p": 1, "swap": True}])]:
+        for opts in variants:
+            for red in ("none", "mean", "sum") if not opts else ("mean",):
+                case(op, *make(), fn=getattr(F, op), reduction=red, **opts)
+    case("cross_entropy", r(2, 3, 2), shares(2, 3, 2), fn=F.cross_entropy)
+    case("cross_entropy", r(3), frozen(torch.tensor([0.25, 0.5, 0.25])), fn=F.cross_entropy)
+    case("kl_div", r(3, 4), frozen(r(3, 4, lo=0, hi=1)), fn=F.kl_div, reduction="batchmean")
+    case("kl_div", r(4), frozen(torch.tensor([0.0, 1.0, -1.0, 0.5])), fn=F.kl_div)
+    case("gaussian_nll_loss", r(3, 4), r(3, 4), r(3, 1, lo=0.25), fn=F.gaussian_nll_loss)
+    case("gaussian_nll_loss", r(3, 4), r(3, 4), r(3, lo=0.25), fn=F.gaussian_nll_loss)
+    case("gaussian_nll_loss", r(3), r(3), 0.5, fn=F.gaussian_nll_loss)
+    case("multi_margin_loss", r(5), P(torch.tensor(2)), fn=F.multi_margin_loss)
+    case("multilabel_margin_loss", r(4), P(many[0]), fn=F.multilabel_margin_loss)
+    case("soft_margin_loss", r(3, dtype=f64), signs(3), fn=F.soft_margin_loss)
 
 
 # ---- recurrent networks ------------------------------------------------------

@@ -464,4 +464,65 @@ samples.binary_cross_entropy_with_logits = {
     {weight = const(0.5, 1, 3), pos_weight = const(0.5, 2, 3), reduction = "sum"}},
 }
 
+-- Targets that are numbers of every row; labels of 1 and -1.
+local function signs(...)
+  local v = const(0, 1, ...)
+  for i = 1, #v.d do v.d[i] = i % 3 == 0 and 1 or -1 end
+  return v
+end
+local function probabilities(rows, classes, logarithms)
+  local v = const(0.5, 1, rows, classes)
+  for i = 1, #v.d, classes do
+    local sum = 0
+    for k = i, i + classes - 1 do sum = sum + v.d[k] end
+    for k = i, i + classes - 1 do
+      v.d[k] = v.d[k] / sum
+      if logarithms then v.d[k] = math.log(v.d[k]) end
+    end
+  end
+  return v
+end
+for _, how in ipairs{{}, {label_smoothing = 0.1, weight = weight}, {reduction = "none"}} do
+  table.insert(samples.cross_entropy, {x(-1, 1, 3, 4), probabilities(3, 4), how})
+end
+samples.kl_div = {
+  {x(-2, -1, 3, 4), probabilities(3, 4)}, {x(-2, -1, 3, 4), x(0.1, 0.9, 3, 4), {reduction = "sum"}},
+  {x(-2, -1, 3, 4), x(-2, -1, 3, 4), {log_target = true, reduction = "batchmean"}},
+}
+samples.poisson_nll_loss = {
+  {x(-1, 1, 2, 3), const(0, 4, 2, 3)}, {x(-1, 1, 2, 3), const(1.5, 4, 2, 3), {full = true}},
+  {x(0.5, 1, 2, 3), const(0, 4, 2, 3), {log_input = false, reduction = "none"}},
+}
+samples.gaussian_nll_loss = {
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 3), x(0.5, 1, 2, 3)},
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 3), x(0.5, 1, 2), {full = true, reduction = "sum"}},
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 3), 0.5, {reduction = "none"}},
+}
+samples.soft_margin_loss = {{x(-2, 2, 2, 3), signs(2, 3)}}
+samples.multilabel_soft_margin_loss = {
+  {x(-2, 2, 2, 3), const(0, 1, 2, 3)},
+  {x(-2, 2, 2, 3), const(0, 1, 2, 3), {weight = const(0.5, 1, 3), reduction = "none"}},
+}
+samples.multi_margin_loss = {
+  {distinct(3, 4), labels}, {distinct(4), int("int64", {}, {2}), {reduction = "none"}},
+  {distinct(3, 4), labels, {p = 2, margin = 0.5, weight = weight, reduction = "sum"}},
+}
+samples.multilabel_margin_loss = {
+  {distinct(2, 4), int("int64", {2, 4}, {3, 1, -1, 2, 4, -1, 1, 1})},
+  {distinct(4), int("int64", {4}, {3, 1, 2, -1}), {reduction = "none"}},
+}
+samples.hinge_embedding_loss = {{off_integer(2, 3), signs(2, 3)}}
+samples.margin_ranking_loss = {
+  {off_integer(2, 3), const(0, 0, 2, 3), signs(2, 3)},
+  {off_integer(2, 3), const(0, 0, 2, 3), signs(2, 3), {margin = 1, reduction = "sum"}},
+}
+samples.cosine_embedding_loss = {
+  {x(0.2, 1, 3, 2), x(0.2, 1, 3, 2), signs(3), {reduction = "none"}},
+  {x(0.2, 1, 3), x(0.2, 1, 3), int("int64", {}, {-1}), {margin = 0.2}},
+}
+samples.triplet_margin_loss = {
+  {x(-1, 0, 2, 3), x(0.1, 0.5, 2, 3), x(0.6, 1, 2, 3)},
+  {x(-1, 0, 2, 3), x(0.1, 0.5, 2, 3), x(0.6, 1, 2, 3),
+    {margin = 2, p = 3, swap = true, reduction = "none"}},
+}
 return samples

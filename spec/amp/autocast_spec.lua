@@ -45,7 +45,7 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
-local ABSENT = {ctc_loss = true, soft_margin_loss = true, kl_div = true, poisson_nll_loss = true, hinge_embedding_loss = true, margin_ranking_loss = true, cosine_embedding_loss = true, triplet_margin_loss = true, multi_margin_loss = true, multilabel_margin_loss = true}
+local ABSENT = {ctc_loss = true}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d addmv
   addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
   dist pdist renorm interpolate cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler

@@ -480,6 +480,10 @@ static int overload(lua_State *L, int id) {
       (dm_box(L, 2) || dm_box(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
        option_type(L, 2, "max") == LUA_TUSERDATA))
     return DM_OP_clamp_tensor;
+  if (id == DM_OP_cross_entropy) {
+    const dm_Tensor *target = dm_to_tensor(L, 2);
+    if (target && dm_is_float((dm_DType)target->dtype)) return DM_OP_cross_entropy_soft;
+  }
   return id;
 }
 

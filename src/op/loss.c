@@ -1,5 +1,5 @@
 /* Losses. Cross entropy reads logits of any float dtype once, a row at a time,
-   and keeps nothing but its inputs; the rest are compositions.
+   and keeps nothing but its inputs.
 
    Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
    logits of one target; they lie d apart. Labels count from the call's base. */
@@ -304,84 +304,4 @@ void nll_loss_backward_grad(dm_Grad *g) {
   const dm_NllBackwardAttr *b = g->attr;
   const dm_NllAttr a = {b->ignore, b->reduction};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
-}
-
-/* ---- compositions ---- */
-
-static dm_Tensor *reduced(dm_X *x, dm_Tensor *t, int64_t reduction) {
-  if (reduction == DM_LOSS_NONE || x->st != DM_OK) return t;
-  return dm_x(x, reduction == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, t);
-}
-
-typedef struct SmoothAttr {
-  int64_t reduction;
-  double width; /* beta or delta */
-} SmoothAttr;
-
-dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *d = x_sub(x, c->in[0], c->in[1]);
-  c->out[0] = reduced(x, x_unary(x, DM_OP_square, d), *DM_ATTR(int64_t, c));
-  return x->st;
-}
-
-dm_status l1_loss_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  c->out[0] = reduced(x, d, *DM_ATTR(int64_t, c));
-  return x->st;
-}
-
-dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
-  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
-  if (a->width < 0)
-    return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->width);
-  dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  if (a->width > 0) {
-    dm_Tensor *small = dm_x(x, DM_OP_lt, NULL, 2, d, dm_x_number(x, a->width));
-    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->width);
-    d = x_where(x, small, near, x_shift(x, d, -0.5 * a->width));
-  }
-  c->out[0] = reduced(x, d, a->reduction);
-  return x->st;
-}
-
-dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
-  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
-  if (!(a->width > 0))
-    return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->width);
-  dm_Tensor *d = x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
-  dm_Tensor *small = dm_x(x, DM_OP_lt, NULL, 2, d, dm_x_number(x, a->width));
-  dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5);
-  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->width), a->width);
-  c->out[0] = reduced(x, x_where(x, small, near, far), a->reduction);
-  return x->st;
-}
-
-/* The logarithms are held above -100, so that a sure but wrong guess costs
-   much, not everything; as PyTorch does. */
-dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *p = c->in[0], *t = c->in[1];
-  const struct { dm_OptNum min, max; } floor = {{1, -100}, {0, 0}};
-  dm_Tensor *log_p = dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log, p));
-  dm_Tensor *log_q =
-      dm_x(x, DM_OP_clamp, &floor, 1, x_unary(x, DM_OP_log1p, x_scale(x, p, -1)));
-  dm_Tensor *not_t = x_shift(x, x_scale(x, t, -1), 1);
-  dm_Tensor *loss = x_scale(x, x_add(x, x_mul(x, t, log_p), x_mul(x, not_t, log_q)), -1);
-  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
-  c->out[0] = reduced(x, loss, *DM_ATTR(int64_t, c));
-  return x->st;
-}
-
-/* (1 - t) x + (1 + (w - 1) t) softplus(-x), w the weight of positives; softplus
-   as max(-x, 0) + log1p(exp(-|x|)), which never overflows. */
-dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
-  dm_Tensor *tail =
-      x_unary(x, DM_OP_log1p, x_unary(x, DM_OP_exp, x_scale(x, x_unary(x, DM_OP_abs, z), -1)));
-  dm_Tensor *soft =
-      x_add(x, dm_x(x, DM_OP_maximum, NULL, 2, x_scale(x, z, -1), dm_x_number(x, 0)), tail);
-  if (pos) soft = x_mul(x, soft, x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1));
-  dm_Tensor *loss = x_add(x, x_mul(x, x_shift(x, x_scale(x, t, -1), 1), z), soft);
-  if (weight) loss = x_mul(x, loss, weight);
-  c->out[0] = reduced(x, loss, *DM_ATTR(int64_t, c));
-  return x->st;
 }

@@ -4,7 +4,7 @@
 
 #include "engine/op.h"
 
-enum { DM_LOSS_NONE, DM_LOSS_MEAN, DM_LOSS_SUM };
+enum { DM_LOSS_NONE, DM_LOSS_MEAN, DM_LOSS_SUM, DM_LOSS_BATCHMEAN };
 
 typedef struct dm_NllAttr {
   dm_OptNum ignore;
