@@ -1409,6 +1409,7 @@ def loss():
     case(op, r(0), y(0), fn=bce, reduction="sum")
     case(op, torch.tensor([1000.0, -1000.0, 50.0]), frozen(torch.tensor([0.0, 1.0, 1.0])), fn=bce)
     more_losses()
+    connectionist()
 
 
 def more_losses():
@@ -1449,6 +1450,27 @@ def more_losses():
     case("multi_margin_loss", r(5), P(torch.tensor(2)), fn=F.multi_margin_loss)
     case("multilabel_margin_loss", r(4), P(many[0]), fn=F.multilabel_margin_loss)
     case("soft_margin_loss", r(3, dtype=f64), signs(3), fn=F.soft_margin_loss)
+
+
+def connectionist():
+    """PyTorch's gradient is the one in what log_softmax was made of; so is x here."""
+    two, three = torch.tensor([4, 2]), torch.tensor([3, 1])
+    padded, row = torch.tensor([[1, 2, 2], [3, 1, 1]]), torch.tensor([1, 2, 2, 3])
+    def loss(lp, *args, **opts):
+        return F.ctc_loss(lp.log_softmax(-1), *args, **opts)
+    for d in (f32, f64):
+        for red in ("none", "mean", "sum"):
+            case("ctc_of_logits", r(5, 2, 4, dtype=d), P(padded), torch.tensor([5, 3]), three,
+                 fn=loss, reduction=red)
+        case("ctc_of_logits", r(5, 2, 4, dtype=d), P(row), torch.tensor([5, 3]), three, fn=loss)
+    case("ctc_of_logits", r(5, 2, 4), P(padded - 1), torch.tensor([5, 4]), torch.tensor([2, 0]),
+         fn=loss, blank=P(3))
+    case("ctc_of_logits", r(5, 2, 4), P(padded), two, three, fn=loss, reduction="none",
+         zero_infinity=True)  # four times are one too few for 1 2 2
+    case("ctc_of_logits", r(5, 2, 4), P(padded), torch.tensor([3, 3]), three, fn=loss,
+         reduction="none", grad=False)
+    case("ctc_of_logits", r(5, 4), P(torch.tensor([1, 2])), torch.tensor(5), torch.tensor(2),
+         fn=loss)
 
 
 # ---- recurrent networks ------------------------------------------------------

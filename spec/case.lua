@@ -89,6 +89,7 @@ local SYNTAX = {
   ["%"] = function(a, b) return a % b end,
   ["^"] = function(a, b) return a ^ b end,
   unm = function(a) return -a end,
+  ctc_of_logits = function(x, ...) return x:log_softmax(-1):ctc_loss(...) end,
 }
 -- Ops that change their operand run on a clone, so that it may be a leaf.
 for _, name in ipairs{"copy_", "fill_", "zero_"} do

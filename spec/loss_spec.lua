@@ -1,4 +1,5 @@
--- Losses as modules, and what they refuse.
+-- Losses as modules, what they refuse, and what no table of PyTorch's values tells of
+-- ctc_loss: lengths as tables, ways that cannot be.
 
 local dm = require "demilune"
 require "spec.helper"
@@ -60,5 +61,98 @@ describe("losses as modules", function()
       int{1, 2})
     refuses("multilabel_margin_loss: x has shape", F.multilabel_margin_loss, a, labels)
     refuses("cosine_embedding_loss: x1 has shape", F.cosine_embedding_loss, a, b, dm.tensor(1.0))
+  end)
+end)
+
+describe("ctc_loss", function()
+  local function logits() return dm.randn({6, 2, 5}, {requires_grad = true}) end
+  local targets = int{{2, 3, 3}, {4, 2, 5}}
+
+  it("takes lengths as tables, and one sequence without a batch", function()
+    local x = dm.randn(6, 2, 5):log_softmax(-1)
+    local want = dm.ctc_loss(x, targets, int{6, 5}, int{3, 2}, {reduction = "none"})
+    assert.is_true(F.ctc_loss(x, targets, {6, 5}, {3, 2}, {reduction = "none"}):equal(want))
+    local criterion = nn.CTCLoss{reduction = "none"}
+    assert.is_true(criterion(x, targets, {6, 5}, {3, 2}):equal(want))
+    local first = x[{{}, 1}]
+    assert.is_true(criterion(first, targets[1], 6, 3):allclose(want[1]))
+    assert.same({}, {table.unpack(criterion(first, targets[1], 6, 3).shape)})
+  end)
+
+  it("labels one after another are those in rows", function()
+    local x = dm.randn(6, 2, 5):log_softmax(-1)
+    local row = int{2, 3, 3, 4, 2}
+    assert.is_true(F.ctc_loss(x, row, {6, 5}, {3, 2}):equal(F.ctc_loss(x, targets, {6, 5}, {3, 2})))
+  end)
+
+  it("adds up every way there is", function()
+    -- two times, one label: label label, blank label, label blank
+    local p = dm.tensor{{0.5, 0.3, 0.2}, {0.1, 0.6, 0.3}}
+    local loss = F.ctc_loss(p:log(), int{2}, 2, 1, {reduction = "sum"})
+    assert.is_true(math.abs(math.exp(-loss:item()) - (0.3 * 0.6 + 0.5 * 0.6 + 0.3 * 0.1)) < 1e-6)
+  end)
+
+  it("zero_infinity takes out what cannot be, with its gradient", function()
+    local x = logits()
+    local loss = F.ctc_loss(x:log_softmax(-1), targets, {3, 6}, {3, 3},
+      {reduction = "none", zero_infinity = true})
+    assert.equal(0, loss[1]:item()) -- 3 3 needs a blank between
+    assert.is_true(loss[2]:item() > 0)
+    loss:sum():backward()
+    assert.is_true(x.grad:isfinite():all():item())
+    assert.equal(0, x.grad[{{}, 1}]:abs():sum():item())
+    local without = F.ctc_loss(x:log_softmax(-1), targets, {3, 6}, {3, 3}, {reduction = "none"})
+    assert.equal(math.huge, without[1]:item())
+  end)
+
+  it("time after a sequence's end gets no gradient", function()
+    local x = logits()
+    F.ctc_loss(x:log_softmax(-1), targets, {6, 4}, {3, 2}):backward()
+    assert.equal(0, x.grad[{{5, 6}, 2}]:abs():sum():item())
+    assert.is_true(x.grad[{{5, 6}, 1}]:abs():sum():item() > 0)
+  end)
+
+  it("16 bits are computed in float32 and rounded once", function()
+    for _, dtype in ipairs{"float16", "bfloat16"} do
+      local x = dm.randn(6, 2, 5):log_softmax(-1):to(dtype):requires_grad_()
+      local wide = x:detach():float():requires_grad_()
+      local loss = F.ctc_loss(x, targets, {6, 5}, {3, 2}, {reduction = "none"})
+      local want = F.ctc_loss(wide, targets, {6, 5}, {3, 2}, {reduction = "none"})
+      assert.is_true(loss:equal(want:to(dtype)))
+      loss:sum():backward()
+      want:sum():backward()
+      assert.is_true(x.grad:equal(wide.grad:to(dtype)))
+    end
+  end)
+
+  it("learns to read", function()
+    dm.manual_seed(3)
+    local x = logits()
+    local optimizer = dm.optim.Adam({x}, {lr = 0.3})
+    local loss
+    for _ = 1, 40 do
+      optimizer:zero_grad()
+      loss = F.ctc_loss(x:log_softmax(-1), targets, {6, 6}, {3, 3})
+      loss:backward()
+      optimizer:step()
+    end
+    assert.is_true(loss:item() < 0.1)
+  end)
+
+  it("refuses what does not fit", function()
+    local x = dm.randn(6, 2, 5):log_softmax(-1)
+    refuses("blank is 6, wanted a class, 1 to 5", F.ctc_loss, x, targets, {6, 6}, {3, 3},
+      {blank = 6})
+    refuses("input_lengths has shape {1}, wanted one for each of 2", F.ctc_loss, x, targets, {6},
+      {3, 3})
+    if x.device == "cpu" then -- elsewhere the kernel tells, later
+      refuses("input_lengths: 7 at position 2, wanted 0 to 6", F.ctc_loss, x, targets, {6, 7},
+        {3, 3})
+      refuses("target_lengths: 4 at position 1", F.ctc_loss, x, targets, {6, 6}, {4, 3})
+      refuses("label 6 at position 3 is out of range 1 to 5", F.ctc_loss, x,
+        int{{2, 3, 6}, {2, 2, 2}}, {6, 6}, {3, 3})
+    end
+    refuses("targets is float32", F.ctc_loss, x, dm.ones(2, 3), {6, 6}, {3, 3})
+    refuses("log_probs is float32 of shape {6}", F.ctc_loss, dm.ones(6), targets, {6}, {3})
   end)
 end)

@@ -525,4 +525,15 @@ samples.triplet_margin_loss = {
   {x(-1, 0, 2, 3), x(0.1, 0.5, 2, 3), x(0.6, 1, 2, 3),
     {margin = 2, p = 3, swap = true, reduction = "none"}},
 }
+-- Five times, two sequences, four classes; the last label repeats the one before.
+local padded = int("int64", {2, 3}, {2, 3, 3, 4, 2, 1})
+local in_a_row = int("int64", {4}, {2, 3, 3, 4})
+samples.ctc_loss = {
+  {x(-2, -0.5, 5, 2, 4), padded, int("int64", {2}, {5, 4}), int("int64", {2}, {3, 2})},
+  {x(-2, -0.5, 5, 2, 4), in_a_row, int("int64", {2}, {5, 3}), int("int64", {2}, {3, 1}),
+    {blank = 1, reduction = "none"}},
+  {x(-2, -0.5, 4, 4), int("int64", {2}, {2, 1}), int("int64", {}, {4}), int("int64", {}, {2}),
+    {blank = 3, reduction = "sum"}},
+}
+
 return samples

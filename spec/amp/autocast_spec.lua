@@ -45,7 +45,7 @@ local LISTS = {
 }
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
-local ABSENT = {ctc_loss = true}
+local ABSENT = {}
 for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d addmv
   addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
   dist pdist renorm interpolate cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler

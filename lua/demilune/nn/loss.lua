@@ -1,5 +1,6 @@
 -- Losses and distances: modules over one op each.
 
+local functional = require "demilune.nn.functional"
 local core = require "demilune.core"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
@@ -21,7 +22,7 @@ local function criterion(name, op, defaults, operands)
   function Class:forward(...)
     local args = {...}
     args[count + 1] = self.opts
-    return core[op](table.unpack(args, 1, count + 1))
+    return functional[op](table.unpack(args, 1, count + 1))
   end
   function Class:extra_repr() return self.shown end
   layers[name] = Class
@@ -56,6 +57,7 @@ loss("MarginRankingLoss", "margin_ranking_loss", {margin = 0.0}, 3)
 loss("CosineEmbeddingLoss", "cosine_embedding_loss", {margin = 0.0}, 3)
 loss("TripletMarginLoss", "triplet_margin_loss",
   {margin = 1.0, p = 2.0, eps = 1e-6, swap = false}, 3)
+loss("CTCLoss", "ctc_loss", {blank = 1, zero_infinity = false}, 4)
 
 criterion("CosineSimilarity", "cosine_similarity", {dim = 2, eps = 1e-8})
 criterion("PairwiseDistance", "pairwise_distance", {p = 2.0, eps = 1e-6, keepdim = false})
