@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/gemm_small.h"
 #include "cpu/threads.h"
 
 #include <stdatomic.h>
@@ -332,8 +333,12 @@ no_memory:
 dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Mat b,
                   double beta, void *c, dm_DType c_dtype, int64_t ldc, const void *bias,
                   dm_DType bias_dtype, dm_Epilogue epilogue) {
+  if (epilogue == DM_EPI_NONE) bias = NULL;
+  if (alpha == 1 && beta == 0 && epilogue != DM_EPI_BIAS_ROW &&
+      dm_gemm_small(m, n, k, &a, &b, c, c_dtype, ldc, bias, bias_dtype))
+    return DM_OK;
   Gemm g = {.n_batch = 1, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc};
-  g.bias = epilogue == DM_EPI_NONE ? NULL : bias;
+  g.bias = bias;
   g.epilogue = epilogue;
   g.finish = (dm_Finish){alpha, beta, c_dtype, bias_dtype};
   return run(&g);

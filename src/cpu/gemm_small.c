@@ -1,0 +1,81 @@
+/* See gemm_small.h. Operands of 16 bits are widened in one run each, the sums narrowed
+   in one; nothing is cut into tiles, and all buffers lie on the stack. The register
+   kernel runs over the whole depth as in gemm.c, so the sums are the same. */
+#include "cpu/gemm_small.h"
+
+#include "cpu/gemm_kernel.h"
+#include "cpu/vec.h"
+
+#include <string.h>
+
+enum {
+  MOST = 2048,     /* elements of each matrix */
+  MOST_DEPTH = 256 /* of a strip of B; gemm.c sums greater depths in blocks */
+};
+
+typedef struct Small {
+  const float *data;
+  int64_t rs, cs;
+} Small;
+
+static bool fits(int64_t rows, int64_t columns) {
+  return rows > 0 && columns > 0 && rows <= MOST && columns <= MOST && rows * columns <= MOST;
+}
+
+static bool takes(dm_DType t) { return t == DM_F32 || dm_is_16bit(t); }
+
+/* x in float32: where it lies, or in `room`. */
+static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *room) {
+  if (x->dtype == DM_F32) return (Small){x->data, x->rs, x->cs};
+  const bool dense = (x->cs == 1 && x->rs == columns) || (x->rs == 1 && x->cs == rows);
+  if (dense) {
+    dm_load_f32(x->dtype, x->data, 1, rows * columns, room);
+    return (Small){room, x->rs, x->cs};
+  }
+  const char *row = x->data;
+  for (int64_t i = 0; i < rows; i++, row += x->rs * dm_dtype_size(x->dtype))
+    dm_load_f32(x->dtype, row, x->cs, columns, room + i * columns);
+  return (Small){room, columns, 1};
+}
+
+/* Each row of c (m,n) starts as the bias. */
+static void lay_bias(const void *bias, dm_DType dtype, int64_t m, int64_t n, float *c,
+                     int64_t ldc) {
+  dm_load_f32(dtype, bias, 1, n, c);
+  for (int64_t i = 1; i < m; i++) memcpy(c + i * ldc, c, sizeof *c * (size_t)n);
+}
+
+static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c, int64_t ldc,
+                     bool add) {
+  const dm_Kernel *const kn = dm_kernel(DM_F32);
+  float strip[MOST_DEPTH * 16];
+  for (int64_t j = 0; j < n; j += kn->nr) {
+    const int width = (int)dm_min_i64(kn->nr, n - j);
+    const float *from = b.data + j * b.cs;
+    int64_t rs = b.rs;
+    if (b.cs != 1) {
+      kn->pack(DM_F32, from, b.cs, b.rs, width, k, kn->nr, strip);
+      from = strip;
+      rs = kn->nr;
+    }
+    dm_tile_column(kn, m, width, k, a.data, kn->mr * a.rs, a.rs, a.cs, from, rs, c + j, ldc,
+                   add, NULL);
+  }
+}
+
+bool dm_gemm_small(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat *b, void *c,
+                   dm_DType c_dtype, int64_t ldc, const void *bias, dm_DType bias_dtype) {
+  if (k > MOST_DEPTH || !fits(m, n) || !fits(m, k) || !fits(k, n)) return false;
+  if (!takes(a->dtype) || !takes(b->dtype) || !takes(c_dtype)) return false;
+  float a_room[MOST], b_room[MOST], c_room[MOST];
+  const bool direct = c_dtype == DM_F32;
+  float *const sums = direct ? c : c_room;
+  const int64_t step = direct ? ldc : n;
+  if (bias) lay_bias(bias, bias_dtype, m, n, sums, step);
+  multiply(m, n, k, widen(a, m, k, a_room), widen(b, k, n, b_room), sums, step, bias != NULL);
+  if (direct) return true;
+  const int64_t rows = ldc == n ? 1 : m, run = ldc == n ? m * n : n;
+  for (int64_t i = 0; i < rows; i++)
+    dm_store_f32(c_dtype, (char *)c + i * ldc * dm_dtype_size(c_dtype), 1, run, sums + i * n);
+  return true;
+}
