@@ -47,8 +47,9 @@ RUN(f64, double, DM_F64)
 RUN(i64, int64_t, DM_I64)
 #undef RUN
 
-/* Dense operands of one shape that already have the compute type, and few: one
-   block, where they lie. Most calls of a small net are this. */
+/* Few dense elements of one shape are one block: where they lie if they have the compute
+   type, and otherwise, of 16 bits, widened and rounded in one run. Most calls of a small
+   net are this. */
 static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type) {
   if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out))
     return false;
@@ -56,6 +57,28 @@ static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, d
     if (in[i]->dtype != type || in[i]->numel != out->numel || !dm_tensor_is_contiguous(in[i]))
       return false;
   return true;
+}
+
+static bool is_16bit_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
+  if (out->numel > DM_BLOCK || !dm_is_16bit(out->dtype) || !dm_tensor_is_contiguous(out))
+    return false;
+  for (int i = 0; i < n_in; i++)
+    if (!dm_is_16bit(in[i]->dtype) || in[i]->numel != out->numel ||
+        !dm_tensor_is_contiguous(in[i]))
+      return false;
+  return true;
+}
+
+static void block_16bit(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
+                        const double *param) {
+  float room[DM_POINT_IN + 1][DM_BLOCK], *const y = room[DM_POINT_IN];
+  const float *x[DM_POINT_IN];
+  for (int i = 0; i < n_in; i++) {
+    dm_load_f32(in[i]->dtype, dm_tensor_data(in[i]), 1, out->numel, room[i]);
+    x[i] = room[i];
+  }
+  fn->f32(x, y, out->numel, param);
+  dm_store_f32(out->dtype, dm_tensor_data(out), 1, out->numel, y);
 }
 
 static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type,
@@ -75,6 +98,10 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
   const dm_DType type = dm_compute_dtype(compute);
   if (is_one_block(out, n_in, in, type)) {
     one_block(out, n_in, in, type, fn, param);
+    return DM_OK;
+  }
+  if (type == DM_F32 && is_16bit_block(out, n_in, in)) {
+    block_16bit(out, n_in, in, fn, param);
     return DM_OK;
   }
   Job j = {.fn = fn, .param = param, .n_in = n_in};
