@@ -55,16 +55,21 @@ static dm_Tensor *found_inf_of(lua_State *L, int i) {
   return lua_isnoneornil(L, i) ? NULL : dm_check_tensor(L, i);
 }
 
-/* Pushes group.params and an array for its slots. */
-static void *push_slots(lua_State *L, size_t size, lua_Integer *n) {
+enum { LOCAL_SLOTS = 16 };
+
+/* Pushes group.params; an array for its slots: `local`, or one below it. */
+static void *push_slots(lua_State *L, void *local, size_t size, lua_Integer *n) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
   if (lua_getfield(L, 1, "params") != LUA_TTABLE)
     dm_raise_text(L, "optimizer: a group without params");
   *n = (lua_Integer)lua_rawlen(L, -1);
-  void *slots = lua_newuserdatauv(L, size * (size_t)(*n ? *n : 1), 0);
+  void *slots = local;
+  if (*n > LOCAL_SLOTS) {
+    slots = lua_newuserdatauv(L, size * (size_t)*n, 0);
+    lua_insert(L, -2);
+  }
   memset(slots, 0, size * (size_t)*n);
-  lua_insert(L, -2);
   return slots;
 }
 
@@ -96,7 +101,7 @@ static int sgd_step(lua_State *L) {
   };
   const bool masters = number_of(L, 1, "master_weights") != 0;
   lua_Integer n;
-  dm_SgdSlot *slots = push_slots(L, sizeof *slots, &n);
+  dm_SgdSlot local[LOCAL_SLOTS], *slots = push_slots(L, local, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_SgdSlot *s = &slots[i - 1];
     s->param = push_state_of(L, i);
@@ -137,7 +142,7 @@ static int adam_step(lua_State *L) {
   };
   const bool masters = number_of(L, 1, "master_weights") != 0;
   lua_Integer n;
-  dm_AdamSlot *slots = push_slots(L, sizeof *slots, &n);
+  dm_AdamSlot local[LOCAL_SLOTS], *slots = push_slots(L, local, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_AdamSlot *s = &slots[i - 1];
     s->param = push_state_of(L, i);
@@ -175,12 +180,21 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
 
 /* on_one_device(tensors, grads?) -> do they, or their gradients, all lie on one? */
 static int on_one_device(lua_State *L) {
-  dm_enter(L);
-  int64_t n, i = 1;
-  lua_settop(L, 2);
-  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 2), &n);
-  while (i < n && dm_device_eq(list[i]->device, list[0]->device)) i++;
-  lua_pushboolean(L, i >= n);
+  const bool grads = lua_toboolean(L, 2);
+  const dm_Tensor *first = NULL;
+  bool one = true;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  for (lua_Integer i = 1; i <= n && one; i++) {
+    lua_rawgeti(L, 1, i);
+    const dm_Tensor *t = dm_check_tensor(L, -1);
+    lua_pop(L, 1);
+    if (grads) t = t->grad;
+    if (!t) continue;
+    if (!first) first = t;
+    one = dm_device_eq(t->device, first->device);
+  }
+  lua_pushboolean(L, one);
   return 1;
 }
 

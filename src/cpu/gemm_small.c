@@ -59,7 +59,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c
       rs = kn->nr;
     }
     dm_tile_column(kn, m, width, k, a.data, kn->mr * a.rs, a.rs, a.cs, from, rs, c + j, ldc,
-                   add, NULL);
+                   add, NULL, NULL);
   }
 }
 

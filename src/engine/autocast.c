@@ -33,6 +33,7 @@ int64_t dm_autocast_cast_count(void) { return n_casts; }
 
 static void drop_entries(dm_CastCache *c) {
   for (int i = 0; i < c->room; i++) {
+    if (!c->entries[i].source) continue;
     dm_tensor_unref(&c->entries[i].source);
     dm_tensor_unref(&c->entries[i].cast);
   }
@@ -71,7 +72,7 @@ static bool forgotten(const Entry *e) {
 
 /* A table for twice the entries that are still of use. */
 static bool cache_grow(dm_CastCache *c) {
-  dm_CastCache next = {.room = 64};
+  dm_CastCache next = {.room = 16};
   for (int i = 0; i < c->room; i++)
     if (c->entries[i].source && !forgotten(&c->entries[i])) next.n++;
   while (next.room < 4 * next.n) next.room *= 2;

@@ -14,6 +14,7 @@
 typedef struct Walk {
   dm_Node **heap; /* owned references; heap[0] has the largest seq */
   int n, room;
+  dm_Node *local[16]; /* the heap while it is small */
   int flags;
   bool scaled; /* a node that multiplies by a loss scale has been passed */
   /* autograd.grad: where to stop and what to bring back; NULL for backward */
@@ -27,11 +28,11 @@ static atomic_uint next_mark = 2;
 
 static dm_status push(Walk *w, dm_Node *n) {
   if (w->n == w->room) {
-    const int room = w->room ? 2 * w->room : 64;
-    dm_Node **h = dm_alloc((int64_t)sizeof *h * room);
+    const int room = w->room ? 4 * w->room : DM_COUNT(w->local);
+    dm_Node **h = w->room ? dm_alloc((int64_t)sizeof *h * room) : w->local;
     if (!h) return dm_fail(DM_EMEM, "backward: out of memory");
     if (w->n) memcpy(h, w->heap, sizeof *h * (size_t)w->n);
-    dm_free(w->heap);
+    if (w->heap != w->local) dm_free(w->heap);
     w->heap = h;
     w->room = room;
   }
@@ -286,8 +287,8 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool cr
   n->op->grad(&g);
   st = x->st;
 done:
-  for (int i = 0; i < DM_MAX_IN; i++) dm_tensor_unref(&in[i]);
-  for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&out[i]);
+  for (int i = 0; i < n->n_saved && i < DM_MAX_IN; i++) dm_tensor_unref(&in[i]);
+  for (int i = 0; n->saved_out && i < n->n_out; i++) dm_tensor_unref(&out[i]);
   return st;
 }
 
@@ -552,7 +553,7 @@ done:
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
     dm_node_unref(&node);
   }
-  dm_free(w->heap);
+  if (w->heap != w->local) dm_free(w->heap);
   return st;
 }
 

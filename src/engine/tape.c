@@ -186,9 +186,9 @@ bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) 
   return false;
 }
 
-/* A leaf is kept itself. Of another tensor a handle of the tape's own, with the
-   history that it has now: the script's handle may get a newer one, by a change
-   in place that itself depends on this record, and would close a cycle. */
+/* A leaf is kept itself. Of another tensor a handle of the
+   tape's own, with the history that it has now: the script's handle may get a newer one, by a
+   change in place that itself depends on this record, and would close a cycle. */
 static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
   if (!t->node) {
     *out = dm_tensor_ref(t);

@@ -324,11 +324,14 @@ dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->adam_step(n, slots, o, found_inf));
   const bool skip = is_set(found_inf);
+  float time = NAN; /* of `how`: most have made the same number of steps */
+  dm_AdamHow how = {.o = o};
   for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
     float *step = dm_tensor_data(slots[i].step);
     *step += skip ? 0 : 1;
-    const dm_AdamHow how = {o, dm_adam_time(o->lr, o->beta1, o->beta2, *step)};
+    if (*step != time) how.time = dm_adam_time(o->lr, o->beta1, o->beta2, *step);
+    time = *step;
     u.n_lane = adam_lanes(&slots[i], u.lane);
     u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
     u.how = &how;

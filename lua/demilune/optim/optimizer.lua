@@ -87,10 +87,9 @@ function Optimizer:zero_grad()
   for _, group in ipairs(self.param_groups) do core.drop_grads(group.params) end
 end
 
--- The group; or, where its parameters lie on several devices, one for each of these that
--- shows all else of it.
+-- Of a group whose parameters lie on several devices one for each of these, which shows
+-- all else of it.
 local function parts_of(group)
-  if core.on_one_device(group.params) then return {group} end
   local parts, on = {}, {}
   for _, p in ipairs(group.params) do
     local part = on[p.device]
@@ -101,6 +100,10 @@ local function parts_of(group)
     part.params[#part.params + 1] = p
   end
   return parts
+end
+
+local function update(self, group, found_inf)
+  self:update(group, found_inf and group.params[1] and found_inf:to(group.params[1].device))
 end
 
 -- One update. closure, if given, computes the loss (with gradients), which is
@@ -114,9 +117,10 @@ function Optimizer:step(closure, found_inf)
     loss = closure()
   end
   for _, group in ipairs(self.param_groups) do
-    for _, part in ipairs(parts_of(group)) do
-      local p = part.params[1]
-      self:update(part, found_inf and p and found_inf:to(p.device))
+    if core.on_one_device(group.params) then
+      update(self, group, found_inf)
+    else
+      for _, part in ipairs(parts_of(group)) do update(self, part, found_inf) end
     end
   end
   self.steps = (self.steps or 0) + 1
