@@ -103,7 +103,8 @@ local function for_attr(attr)
     return one_of(choices)
   end
   local list = {}
-  for i = 1, kind == "pair" and 2 or math.random(0, 4) do
+  local exact = ({one = 1, pair = 2, triple = 3})[kind]
+  for i = 1, exact or math.random(0, 4) do
     list[i] = math.random(8) == 1 and one_of(INTEGERS) or math.random(-1, 4)
   end
   return list

@@ -56,7 +56,8 @@ local function check(rows, dtype)
       for i, row in ipairs(seen) do
         local what = ("%s of %d %s"):format(name, #row, dtype)
         local want = f(row)
-        local size = all * math.max(1, want - want == 0 and math.abs(want) or 1)
+        -- rounding errors add up like a random walk
+        local size = all * math.max(1, want - want == 0 and math.abs(want) or 1, (#row) ^ 0.5 / 4)
         near(want, along[i], size, what)
         near(want, across[i], size, what .. " in a column")
       end

@@ -46,11 +46,10 @@ local LISTS = {
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
-for name in ([[conv1d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d addmv
-  addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
-  dist pdist renorm interpolate cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler
-  tensordot avg_pool3d polar quantile nanquantile stft cholesky inverse pinverse max_pool3d
-  adaptive_avg_pool3d reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
+for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
+  dist pdist renorm cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler
+  tensordot polar quantile nanquantile stft cholesky inverse pinverse
+  reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
   linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
   adaptive_max_pool3d]]):gmatch "%S+" do
   ABSENT[name] = true
@@ -74,6 +73,14 @@ local function index() return dm.tensor({{1, 2, 1}, {2, 1, 2}}, {dtype = "int64"
 -- second operand's dtype where the operands may differ.
 local CALLS = {
   conv2d = function(x) return x(-1, 1, 2, 3, 5, 5), x(-1, 1, 4, 3, 3, 3), x(-1, 1, 4) end,
+  conv1d = function(x) return x(-1, 1, 2, 3, 5), x(-1, 1, 4, 3, 3), x(-1, 1, 4) end,
+  conv3d = function(x) return x(-1, 1, 1, 2, 3, 3, 3), x(-1, 1, 4, 2, 2, 2, 2) end,
+  conv_transpose1d = function(x) return x(-1, 1, 2, 3, 5), x(-1, 1, 3, 4, 3), x(-1, 1, 4) end,
+  conv_transpose2d = function(x) return x(-1, 1, 2, 3, 5, 5), x(-1, 1, 3, 4, 3, 3) end,
+  avg_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,
+  max_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,
+  adaptive_avg_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,
+  interpolate = function(x) return x(-1, 1, 1, 2, 4, 4), {6, 7} end,
   addmm = function(x) return x(-1, 1, 4, 5), x(-1, 1, 4, 3), x(-1, 1, 3, 5) end,
   baddbmm = function(x) return x(-1, 1, 2, 4, 5), x(-1, 1, 2, 4, 3), x(-1, 1, 2, 3, 5) end,
   matmul = function(x) return x(-1, 1, 8, 8), x(-1, 1, 8, 8) end,

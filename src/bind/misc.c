@@ -191,9 +191,9 @@ static int json_decode(lua_State *L) {
 
 /* ---- the op table as data ---- */
 
-static const char *const kind_names[] = {"int",  "number", "bool", "dtype", "device",
-                                         "enum", "dim",    "pos",  "str",   "number?",
-                                         "dim?", "pair",   "dims", "sizes"};
+static const char *const kind_names[] = {"int",  "number", "bool", "dtype",   "device", "enum",
+                                         "dim",  "pos",    "str",  "number?", "dim?",   "one",
+                                         "pair", "triple", "dims", "sizes"};
 
 static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
   lua_createtable(L, 0, 5);
