@@ -202,6 +202,40 @@ describe("gpt:", function()
   end)
 end)
 
+describe("tabular:", function()
+  local function table_of(row)
+    local name = os.tmpname()
+    local file <close> = assert(io.open(name, "w"))
+    file:write "a,b,kind,target\n"
+    math.randomseed(3)
+    for _ = 1, 400 do
+      local b, kind = math.random(), math.random() < 0.5 and "x" or "y"
+      file:write(("%s,%g,%s,%s\n"):format(math.random() < 0.1 and "" or math.random(), b, kind,
+        row(b, kind)))
+    end
+    return name
+  end
+
+  it("learns a number", function()
+    local name = table_of(function(b, kind) return 100 + 10 * b + (kind == "x" and 5 or 0) end)
+    local text = run("tabular.lua", "--data", name, "--target", "target", "--epochs", "8",
+      "--batch", "8")
+    has(text, "400 rows, 4 inputs, one number", "epoch 8: ")
+    assert.is_true(numbers(text, "mean absolute error")[1] < 1)
+    os.remove(name)
+  end)
+
+  it("learns a word", function()
+    local name = table_of(function(b, kind) return b > 0.5 and kind == "x" and "yes" or "no" end)
+    local text = run("tabular.lua", "--data", name, "--target", "target", "--epochs", "10", "--batch", "8",
+      "--dtype", "bfloat16")
+    has(text, "2 classes", "recall")
+    local seen = numbers(text, "valid_accuracy")
+    assert.is_true(seen[#seen] > 0.9, text)
+    os.remove(name)
+  end)
+end)
+
 describe("quantised_sine:", function()
   local sine = assert(loadfile "scripts/quantised_sine.lua")("workload")
 

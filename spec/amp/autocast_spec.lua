@@ -46,7 +46,8 @@ local LISTS = {
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
-for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul linalg_multi_dot rms_norm frobenius_norm nuclear_norm
+for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul
+  linalg_multi_dot rms_norm frobenius_norm nuclear_norm
   dist pdist renorm cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler
   tensordot polar quantile nanquantile stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr

@@ -4,7 +4,9 @@ local dataset = require "demilune.data.dataset"
 local sampler = require "demilune.data.sampler"
 local loader = require "demilune.data.loader"
 
-return {
+local ROOMS = {read_csv = "demilune.data.csv"}
+
+return setmetatable({
   Dataset = dataset.Dataset,
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
@@ -15,4 +17,8 @@ return {
   SubsetRandomSampler = sampler.SubsetRandomSampler,
   DataLoader = loader.DataLoader,
   default_collate = loader.default_collate,
-}
+}, {__index = function(self, name)
+  if not ROOMS[name] then return nil end
+  for key, value in pairs(require(ROOMS[name])) do rawset(self, key, value) end
+  return rawget(self, name)
+end})

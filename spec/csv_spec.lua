@@ -1,0 +1,77 @@
+local dm = require "demilune"
+local folder = require "spec.folder"
+local read_csv = dm.data.read_csv
+setup(folder.make)
+teardown(folder.remove)
+
+local function read(text, opts) return read_csv(folder.write("t.csv", text), opts) end
+
+describe("read_csv", function()
+  it("gives numbers as tensors and text as lists", function()
+    local t = assert(read "a,b,c\n1,x,2.5\n-3e2,y z,\n")
+    assert.same({"a", "b", "c"}, t.names)
+    assert.equal(2, #t)
+    assert.same({1, -300}, t.a:totable())
+    assert.equal("float64", t.a.dtype)
+    assert.same({"x", "y z"}, t.b)
+    assert.is_true(t.c[2]:item() ~= t.c[2]:item()) -- blank: nan
+    assert.same({{1, 2.5}}, t:tensor{"a", "c"}:narrow(1, 1, 1):totable())
+    assert.equal("2 rows\n  a: numbers\n  b: text\n  c: numbers", tostring(t))
+  end)
+
+  it("takes quotes, other ends of lines, marks of bytes and blank rows", function()
+    local t = assert(read('\xef\xbb\xbf"a b";c\r\n"x;""y""";1\r\n\r\n"two\nlines" ; 2 \r\nz;3',
+      {separator = ";"}))
+    assert.same({'x;"y"', "two\nlines", "z"}, t["a b"])
+    assert.same({1, 2, 3}, t.c:totable())
+    local u = assert(read("1, ?\n2, 4 \n", {header = false}))
+    assert.same({"column1", "column2"}, u.names)
+    assert.equal(4, u.column2[2]:item())
+    local v = assert(read("# made up\n1\t2\n", {header = false, separator = "\t", comment = "#",
+      names = {"p", "q"}}))
+    assert.equal(2, v.q:item())
+    assert.equal(0, #assert(read "a,b\n"))
+    assert.equal(0, #assert(read ""))
+  end)
+
+  it("codes text", function()
+    local t = assert(read "k\nb\na\n\"\"\nb\n")
+    assert.equal(3, #t) -- a row of nothing is passed over
+    local ids, words = t:codes "k"
+    assert.same({2, 1, 2}, ids:totable())
+    assert.same({"a", "b"}, words)
+  end)
+
+  it("is nil and why where the file is broken", function()
+    local function fails(pattern, ...)
+      local t, why = read(...)
+      assert.is_nil(t)
+      assert.matches(pattern, why)
+    end
+    fails("row 3 has 1 fields, the first 2", "a,b\n1,2\n3\n")
+    fails("row 2: a quoted field has no end", 'a\n"1')
+    fails("row 2: 'x' after a quoted field", 'a\n"1"x\n')
+    fails("two columns are named 'a'", "a,a\n1,2\n")
+    local t, why = read_csv(folder.path "nowhere.csv")
+    assert.is_nil(t)
+    assert.matches("nowhere.csv", why)
+  end)
+
+  it("names what is asked for wrongly", function()
+    local t = assert(read "a,b\n1,x\n")
+    assert.error_matches(function() t:tensor{"c"} end, "no column 'c'; there are a, b")
+    assert.error_matches(function() t:tensor() end, "column 'b' holds text, such as 'x'")
+    assert.error_matches(function() t:codes "c" end, "no column 'c'")
+    assert.error_matches(function() read("", {separator = "ab"}) end, "wanted one sign")
+    assert.error_matches(function() read("", {sep = ","}) end, "unknown option 'sep'")
+  end)
+
+  it("reads what people have", function()
+    local t = read_csv "../shared/data/tabular/california_housing_ageron.csv"
+    if not t then return pending "the housing table is not here" end
+    assert.equal(20640, #t)
+    assert.equal(207, t.total_bedrooms:isnan():sum():item())
+    assert.equal(5, #select(2, t:codes "ocean_proximity"))
+    assert.near(206855.816909, t.median_house_value:mean():item(), 1e-3)
+  end)
+end)
