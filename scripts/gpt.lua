@@ -1,5 +1,5 @@
--- Trains a GPT on a text and writes more of it. `scripts/run scripts/gpt.lua --help`
--- lists the options.
+-- Trains a GPT, or an LSTM (scripts/lstm.lua), on a text and writes more of it.
+-- `scripts/run scripts/gpt.lua --help` lists the options.
 --
 --   scripts/run scripts/gpt.lua --data shakespeare.txt
 --   scripts/run scripts/gpt.lua --data shakespeare.txt --layers 6 --width 384 --heads 6 \
@@ -12,7 +12,7 @@ local dm = require "demilune"
 local argparse = require "argparse"
 local nn, optim, amp, data, text = dm.nn, dm.optim, dm.amp, dm.data, dm.text
 
-local parser = argparse("gpt.lua", "Train a GPT on a text and let it write more.")
+local parser = argparse("gpt.lua", "Train a GPT or an LSTM on a text and let it write more.")
 local function number(name, convert, default, about)
   parser:option("--" .. name, about):convert(convert):default(default)
 end
@@ -21,9 +21,10 @@ parser:option("--data", "a text in UTF-8, or a file of 16-bit tokens (--tokens f
 parser:option("--tokens", "what a token is"):choices{"char", "byte", "gpt2", "file"}
   :default "char"
 parser:option("--tokenizer", "folder with GPT-2's encoder.json and vocab.bpe")
-number("layers", math.tointeger, "4", "blocks")
+parser:option("--model", "what learns"):choices{"gpt", "lstm"}:default "gpt"
+number("layers", math.tointeger, "4", "blocks, or layers of an LSTM")
 number("width", math.tointeger, "128", "numbers a token is made of")
-number("heads", math.tointeger, "4", "heads of attention")
+number("heads", math.tointeger, "4", "heads of attention, in a gpt")
 number("context", math.tointeger, "64", "tokens that are looked at")
 number("dropout", tonumber, "0", "share of numbers dropped in training")
 number("steps", math.tointeger, "2000", "of the optimizer, in all")
@@ -87,8 +88,11 @@ local train, valid = loader(1, cut, true), loader(cut + 1, #ids - cut, true)
 
 -- ---- the model ----
 
-local model = dm.models.gpt2{n_layer = args.layers, n_embd = args.width, n_head = args.heads,
-  block_size = args.context, vocab_size = n_tokens, dropout = args.dropout}:to(args.device)
+local model = args.model == "lstm" and dm.models.lstm_lm{n_layer = args.layers,
+  width = args.width, block_size = args.context, vocab_size = n_tokens, dropout = args.dropout}
+  or dm.models.gpt2{n_layer = args.layers, n_embd = args.width, n_head = args.heads,
+    block_size = args.context, vocab_size = n_tokens, dropout = args.dropout}
+model:to(args.device)
 
 -- Matrices shrink, vectors do not.
 local function groups()

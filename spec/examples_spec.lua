@@ -197,6 +197,10 @@ describe("gpt:", function()
     local more = gpt("--load", saved, "--steps", "80", "--sample", "5", "--dtype", "bfloat16")
     has(more, "step 80: ", "\nthe ")
     has(gpt("--tokens", "byte", "--steps", "1", "--sample", "3"), "of 256 kinds", "the ")
+    losses = numbers(run("lstm.lua", "--data", corpus, "--save", saved, "--layers", "1", "--width",
+      "32", "--context", "16", "--every", "20", "--lr", "2e-2", "--steps", "60", "--sample", "0"),
+      "valid loss")
+    assert.is_true(losses[3] < 0.6 * losses[1])
     os.remove(corpus)
     os.remove(saved)
   end)
@@ -227,8 +231,8 @@ describe("tabular:", function()
 
   it("learns a word", function()
     local name = table_of(function(b, kind) return b > 0.5 and kind == "x" and "yes" or "no" end)
-    local text = run("tabular.lua", "--data", name, "--target", "target", "--epochs", "10", "--batch", "8",
-      "--dtype", "bfloat16")
+    local text = run("tabular.lua", "--data", name, "--target", "target", "--epochs", "10",
+      "--batch", "8", "--dtype", "bfloat16")
     has(text, "2 classes", "recall")
     local seen = numbers(text, "valid_accuracy")
     assert.is_true(seen[#seen] > 0.9, text)

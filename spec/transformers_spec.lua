@@ -321,3 +321,59 @@ describe("training in mixed precision", function()
     end
   end
 end)
+
+describe("generate", function()
+  local makers = {
+    gpt2 = function()
+      return dm.models.gpt2{n_layer = 1, n_head = 2, n_embd = 16, vocab_size = 8, block_size = 4,
+        dropout = 0.5}
+    end,
+    lstm_lm = function()
+      return dm.models.lstm_lm{n_layer = 1, width = 8, vocab_size = 8, block_size = 4,
+        dropout = 0.5}
+    end,
+  }
+  for name, make in pairs(makers) do
+    it("goes on a text with what " .. name .. " finds likely", function()
+      local model = make()
+      local ids = dm.tensor({{1, 5, 3, 2, 7, 4}, {8, 8, 1, 1, 2, 6}}, {dtype = "int64"})
+      local longer = model:generate(ids, 3, {temperature = 0})
+      assert.same({2, 9}, {table.unpack(longer.shape)})
+      assert.is_true(dm.equal(ids, longer:narrow(2, 1, 6)))
+      assert.is_true(model.training)
+      model:eval()
+      for i = 7, 9 do -- each the best after the four before it
+        local best = model(longer:narrow(2, i - 4, 4)):select(2, 4):argmax(-1)
+        assert.same(best:totable(), longer:select(2, i):totable())
+      end
+    end)
+
+    it("draws among the likeliest: " .. name, function()
+      local model = make():eval()
+      local ids = dm.ones({200, 1}, {dtype = "int64"})
+      local scores = model(ids):select(2, 1)[1]
+      local _, best = scores:topk(2)
+      local allowed = {}
+      for _, id in ipairs(best:totable()) do allowed[id] = true end
+      local g = dm.Generator()
+      g:manual_seed(4)
+      local drawn = model:generate(ids, 1, {top_k = 2, generator = g}):select(2, 2):totable()
+      local seen = {}
+      for _, id in ipairs(drawn) do
+        assert.is_true(allowed[id])
+        seen[id] = true
+      end
+      assert.same(allowed, seen)
+      g:manual_seed(4)
+      assert.same(drawn, model:generate(ids, 1, {top_k = 2, generator = g}):select(2, 2):totable())
+    end)
+  end
+
+  it("refuses what it cannot go on from", function()
+    local model = makers.lstm_lm()
+    assert.error_matches(function() model:generate(dm.ones(3), 1) end, "wanted ids")
+    assert.error_matches(function()
+      model:generate(dm.ones({1, 1}, {dtype = "int64"}), 1, {temperature = -1})
+    end, "temperature is %-1")
+  end)
+end)

@@ -6,6 +6,7 @@ local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local TiedLinear = require "demilune.models.tied"
+local generate = require "demilune.models.generate"
 
 local gpt = {}
 
@@ -142,35 +143,10 @@ function GPT2:load_state_dict(state, opts)
   return load(self, own, opts)
 end
 
--- The next ids for scores (B, V): drawn by their chances, of the top_k best only; with
--- temperature 0 the best.
-local function draw(scores, o)
-  if o.temperature == 0 then return scores:argmax(-1):unsqueeze(-1) end
-  scores = scores:float() / o.temperature
-  local _, best = scores:topk(math.min(o.top_k, scores:size(-1)), -1)
-  local chances = core.softmax(scores:gather(-1, best), -1)
-  return best:gather(-1, core.multinomial(chances, 1, {generator = o.generator}))
-end
-
 --- generate(ids, n, {temperature = 1, top_k = 50, generator =}) -> ids with n more in each
 --- row. Only the last block_size of them are looked at.
 function GPT2:generate(ids, n, opts)
-  local o = options.read("generate", opts, {temperature = 1.0, top_k = 50,
-    generator = options.NONE})
-  if type(o.temperature) ~= "number" or o.temperature < 0 then
-    caller.raise("generate: temperature is %s, wanted a number from 0", tostring(o.temperature))
-  end
-  local was_training = self.training
-  local _ <close> = core.no_grad()
-  self:eval()
-  for _ = 1, n do
-    local _ <close> = core.scope()
-    local seen = math.min(ids:size(2), self.transformer.block_size)
-    local scores = self(ids:narrow(2, ids:size(2) - seen + 1, seen)):select(2, seen)
-    ids = core.keep(core.cat({ids, draw(scores, o)}, 2))
-  end
-  self:train(was_training)
-  return ids
+  return generate(self, ids, n, opts, self.transformer.block_size)
 end
 
 -- gpt2{n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50257,

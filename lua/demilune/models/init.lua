@@ -16,6 +16,7 @@ local FAMILIES = {
   vit_s_16 = "vit", vit_b_16 = "vit",
   gpt2 = "gpt",
   bert = "bert",
+  lstm_lm = "lstm",
 }
 
 return setmetatable({}, {
