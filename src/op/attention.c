@@ -14,8 +14,8 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/attention.h"
+#include "op/loops.h"
 #include "op/pointwise.h"
-#include "op/rowmath.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
 static const int64_t BLOCK_SCORES = 1 << 17; /* scores of a block: half a megabyte of floats */
@@ -70,6 +70,7 @@ typedef struct Job {
   int64_t L, S, E, D;
   int64_t rows, n_block; /* rows of a block, blocks of a batch */
   dm_DType type;         /* what is computed in */
+  const dm_RealLoops *loops;
   atomic_bool failed;
 } Job;
 
@@ -118,8 +119,7 @@ static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *
 }
 
 /* score: the products of row r become scores of n keys; room holds S more numbers.
-   softmax: weights, and the logarithm of their sum; infinite where no key is seen,
-   so that exp(score - it) is 0 there. finish_block: products become weights.
+   finish_block: products become weights.
    weights_again: the same from lse; score_gradients: g (m, n), the gradient of the
    weights, becomes that of the products, and w the weights that were dropped out. */
 #define ROWS(SUFFIX, TYPE)                                                                  \
@@ -137,18 +137,6 @@ static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *
     else                                                                                    \
       for (int64_t i = 0; i < n; i++) s[i] = s[i] * scale + room[i];                        \
   }                                                                                         \
-  static TYPE softmax_##SUFFIX(TYPE *s, int64_t n) {                                        \
-    const TYPE top = dm_row_max_##SUFFIX(s, n);                                             \
-    if (top == -(TYPE)INFINITY) {                                                           \
-      const bool lost = isnan(dm_row_sum_##SUFFIX(s, n)); /* a NaN among the infinite */    \
-      for (int64_t i = 0; i < n; i++) s[i] = lost ? (TYPE)NAN : 0;                          \
-      return lost ? (TYPE)NAN : (TYPE)INFINITY;                                             \
-    }                                                                                       \
-    const double sum = dm_row_exp_##SUFFIX(s, top, n, s);                                   \
-    const TYPE scale = (TYPE)(1 / sum);                                                     \
-    for (int64_t i = 0; i < n; i++) s[i] *= scale;                                          \
-    return top + (TYPE)log(sum);                                                            \
-  }                                                                                         \
   static void drop_##SUFFIX(const Job *j, const float *u, int64_t n, TYPE *x) {             \
     const float p = (float)j->attr->drop.p;                                                 \
     const TYPE keep = j->attr->drop.p < 1 ? (TYPE)(1 / (1 - j->attr->drop.p)) : 0;          \
@@ -160,7 +148,7 @@ static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *
     for (int64_t r = 0; r < b->m; r++, s += b->n) {                                         \
       const int64_t n = keys_of(j, b, r);                                                   \
       score_##SUFFIX(j, b, r, n, s, room);                                                  \
-      lse[r] = softmax_##SUFFIX(s, n);                                                      \
+      j->loops->attend(s, n, lse + r);                                                      \
       for (int64_t i = n; i < b->n; i++) s[i] = 0;                                          \
       if (j->attr->drop.p == 0) continue;                                                   \
       draw_row(j, b, r, n, u);                                                              \
@@ -170,18 +158,16 @@ static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *
   static void score_gradients_##SUFFIX(const Job *j, const Block *b, TYPE *w, TYPE *g,      \
                                        TYPE *room, float *u) {                              \
     const TYPE *lse = (const TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;        \
-    const TYPE scale = (TYPE)j->attr->scale;                                                \
     const bool drops = j->attr->drop.p != 0;                                                \
     for (int64_t r = 0; r < b->m; r++, w += b->n, g += b->n) {                              \
       const int64_t n = keys_of(j, b, r);                                                   \
       score_##SUFFIX(j, b, r, n, w, room);                                                  \
-      for (int64_t i = 0; i < n; i++) w[i] = dm_exp_##SUFFIX(w[i] - lse[r]);                \
+      j->loops->attend_again(w, n, lse + r);                                                \
       if (drops) {                                                                          \
         draw_row(j, b, r, n, u);                                                            \
         drop_##SUFFIX(j, u, n, g);                                                          \
       }                                                                                     \
-      const TYPE dot = (TYPE)dm_row_dot_##SUFFIX(g, w, n);                                  \
-      for (int64_t i = 0; i < n; i++) g[i] = w[i] * (g[i] - dot) * scale;                   \
+      j->loops->attend_back(w, g, n, j->attr->scale);                                       \
       for (int64_t i = n; i < b->n; i++) g[i] = w[i] = 0;                                   \
       if (drops) drop_##SUFFIX(j, u, n, w);                                                 \
     }                                                                                       \
@@ -253,6 +239,7 @@ static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_
   j.rows = dm_min_i64(j.rows, j.L);
   j.n_block = j.rows ? (j.L + j.rows - 1) / j.rows : 0;
   j.type = dm_compute_dtype((dm_DType)q->dtype);
+  j.loops = j.type == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
   atomic_init(&j.failed, false);
   return j;
 }

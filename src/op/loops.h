@@ -107,6 +107,9 @@ typedef struct dm_RealLoops {
   dm_RangeFn *rows_forward, *rows_backward;                       /* dm_RowJob */
   dm_RangeFn *channels_train, *channels_eval, *channels_backward; /* dm_ChannelJob */
   dm_RangeFn *cross_rows;                                         /* dm_CrossJob */
+  void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
+  void (*attend_again)(void *scores, int64_t n, const void *lse);
+  void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);
   dm_UpdateFn *sgd, *adam;    /* how: dm_SgdHow, dm_AdamHow */
   dm_UpdateFn *scale, *clamp; /* how: a double */
   dm_status (*rnn_forward)(const dm_RnnJob *j);
