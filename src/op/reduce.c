@@ -152,7 +152,8 @@ static void by_rows(void *ctx, int64_t begin, int64_t end) {
     const int64_t lo = u % j->n_chunk * j->chunk;
     Walk w = {.j = j, .acc = j->acc + u, .at = lo};
     it.data[0] = first_of(j, u / j->n_chunk);
-    dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+    if (it.ndim == 1 && j->n_chunk == 1) run(&w, it.data, it.stride[0], j->n_red);
+    else dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
   }
 }
 
@@ -190,20 +191,18 @@ static void finish(const Job *j, dm_Tensor *const *out, int base) {
   int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
   const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
   const int64_t size = dm_dtype_size(to);
-  for (int64_t i = 0; i < j->n_out; i++) {
-    dm_Acc *s = j->acc + i * j->n_chunk;
-    for (int64_t k = 1; k < j->n_chunk; k++) j->fold->merge(s, s + k);
-    if (!value) {
-      index[i] = s->k + base;
-      continue;
+  const bool real = j->fold->value && j->compute != DM_I64;
+  for (int64_t at = 0, m; at < j->n_out; at += m) {
+    double v[TILE];
+    m = dm_min_i64(TILE, j->n_out - at);
+    for (int64_t i = 0; i < m; i++) {
+      dm_Acc *s = j->acc + (at + i) * j->n_chunk;
+      for (int64_t k = 1; k < j->n_chunk; k++) j->fold->merge(s, s + k);
+      if (index) index[at + i] = s->k + base;
+      if (real) v[i] = j->fold->value(s, j->param, j->n_red);
+      else if (value) dm_store_i64(to, value + (at + i) * size, 1, 1, &s->i);
     }
-    if (j->fold->value && j->compute != DM_I64) {
-      const double v = j->fold->value(s, j->param, j->n_red);
-      dm_store_f64(to, value + i * size, 1, 1, &v);
-    } else {
-      dm_store_i64(to, value + i * size, 1, 1, &s->i);
-    }
-    if (index) index[i] = s->k + base;
+    if (real && value) dm_store_f64(to, value + at * size, 1, m, v);
   }
 }
 
