@@ -266,7 +266,64 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_misc_functions[] = {{"_library", set_library},
+/* ---- calls of modules ---- */
+
+/* Upvalues of module_call. */
+enum { UP_FORWARD = 1, UP_WATCHED, UP_FOLLOWER, UP_CALL_WATCHED, UP_ANNOTATE };
+
+static int watched_done(lua_State *L, int status, lua_KContext context) {
+  DM_UNUSED(status), DM_UNUSED(context);
+  return lua_gettop(L);
+}
+
+/* The results lie above the module; or the error, which says where it was from here on. */
+static int forward_done(lua_State *L, int status, lua_KContext context) {
+  DM_UNUSED(context);
+  if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - 1;
+  lua_pushvalue(L, lua_upvalueindex(UP_ANNOTATE));
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, -3);
+  lua_call(L, 2, 1);
+  return lua_error(L);
+}
+
+/* module(...): forward, or call_watched where somebody looks on. */
+static int module_call(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const int n = lua_gettop(L);
+  lua_pushvalue(L, lua_upvalueindex(UP_WATCHED));
+  lua_rawget(L, 1);
+  lua_rawgeti(L, lua_upvalueindex(UP_FOLLOWER), 1);
+  const bool watched = lua_toboolean(L, -1) || lua_toboolean(L, -2);
+  lua_settop(L, n);
+  if (watched) {
+    lua_pushvalue(L, lua_upvalueindex(UP_CALL_WATCHED));
+    lua_insert(L, 1);
+    lua_callk(L, n, LUA_MULTRET, 0, watched_done);
+    return watched_done(L, LUA_OK, 0);
+  }
+  lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
+  lua_gettable(L, 1);
+  lua_pushvalue(L, 1);
+  lua_rotate(L, 2, 2);
+  return forward_done(L, lua_pcallk(L, n, LUA_MULTRET, 0, 0, forward_done), 0);
+}
+
+/* _module_caller(follower, call_watched, annotate) -> __call of modules. A module is watched
+   that has the field _watched, and each while follower[1] is somebody. annotate(module,
+   message) -> message of an error. */
+static int module_caller(lua_State *L) {
+  lua_settop(L, 3);
+  lua_pushliteral(L, "forward");
+  lua_insert(L, 1);
+  lua_pushliteral(L, "_watched");
+  lua_insert(L, 2);
+  lua_pushcclosure(L, module_call, 5);
+  return 1;
+}
+
+const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
+                                      {"_library", set_library},
                                       {"set_num_threads", set_num_threads},
                                       {"get_num_threads", get_num_threads},
                                       {"alloc_fail_at", alloc_fail_at},

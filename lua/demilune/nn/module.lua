@@ -394,12 +394,12 @@ local function annotate(self, message)
   return fault.message
 end
 
--- Who wants to know which module runs, or nil: see Module.follow.
-local follower
+-- [1]: who wants to know which module runs, or nil: see Module.follow.
+local follower = {}
 
 -- fn(module) is called before each forward, and gives the place (core._place)
 -- to go back to after it, on every way out. nil: nobody follows.
-function Module.follow(fn) follower = fn end
+function Module.follow(fn) follower[1] = fn end
 
 local function finish(self, ok, ...)
   if ok then return ... end
@@ -445,7 +445,7 @@ local function call_watched(self, ...)
   local inputs = before and changed_inputs(self, before, ...)
   local after = rawget(self, "_hooks")
   if after and not inputs then inputs = table.pack(...) end
-  local outer = follower and follower(self)
+  local outer = follower[1] and follower[1](self)
   if inputs then
     return finish_watched(self, outer, after and inputs,
       pcall(self.forward, self, table.unpack(inputs, 1, inputs.n)))
@@ -453,10 +453,7 @@ local function call_watched(self, ...)
   return finish_watched(self, outer, nil, pcall(self.forward, self, ...))
 end
 
-function Module:__call(...)
-  if follower or self._watched then return call_watched(self, ...) end
-  return finish(self, pcall(self.forward, self, ...))
-end
+Module.__call = core._module_caller(follower, call_watched, annotate)
 
 local function add_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
