@@ -114,20 +114,20 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t states = q.states(), width = 2 * all.room + 1;
   const C g = dm_get<C, T>(gy[q.n]), none = -(C)INFINITY;
   if (g == 0 || q.steps == 0) return;
-  C *const own[2] = {rows + 3 * q.n * width, rows + (3 * q.n + 1) * width};
-  C *const share = rows + (3 * q.n + 2) * width;
+  C *const own = rows + 3 * q.n * width, *const share = own + 2 * width;
   const Chain chain = {links + 2 * q.n * width, links + (2 * q.n + 1) * width};
   const C nll = ended(alpha + q.states_at(q.steps - 1), states);
   link_states(q, chain);
   for (int64_t t = q.steps - 1; t >= 0; t--) {
-    const C *next = own[(t + 1) % 2], *a = alpha + q.states_at(t);
+    const C *next = own + (t + 1) % 2 * width, *a = alpha + q.states_at(t);
+    C *now = own + t % 2 * width;
     for (int64_t s = threadIdx.x; s < states; s += DM_THREADS) {
       C beta = s >= states - 2 ? C(0) : none;
       if (t < q.steps - 1)
         beta = dm_log_add3(next[s], entry(next, s + 1, states),
                            q.skips_to(s + 2) ? next[s + 2] : none);
       share[s] = exp(a[s] + beta + nll);
-      own[t % 2][s] = beta + dm_get<C, T>(lp[q.row(t) + q.class_of(s)]);
+      now[s] = beta + dm_get<C, T>(lp[q.row(t) + q.class_of(s)]);
     }
     __syncthreads();
     for (int64_t s = threadIdx.x; s < states; s += DM_THREADS) {
