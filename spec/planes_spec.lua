@@ -50,15 +50,17 @@ describe("convolutions", function()
   end)
 
   it("fall under autocast's 16-bit list", function()
-    local _ <close> = dm.amp.autocast{device_type = "cpu", dtype = "bfloat16"}
+    local device = require("spec.device").type
+    local _ <close> = dm.amp.autocast{device_type = device, dtype = "bfloat16"}
     for _, m in ipairs{nn.Conv1d(2, 2, 3), nn.ConvTranspose1d(2, 2, 3)} do
       assert.equal("bfloat16", m(dm.randn(1, 2, 5)).dtype)
     end
     assert.equal("bfloat16", nn.Conv3d(2, 2, 2)(dm.randn(1, 2, 3, 3, 3)).dtype)
     local half = dm.randn(1, 1, 4, 4):bfloat16()
-    assert.equal("float32", nn.ReflectionPad2d(1)(half).dtype)
+    local listed = device == "cpu" and "float32" or "bfloat16" -- PyTorch's lists differ there
+    assert.equal(listed, nn.ReflectionPad2d(1)(half).dtype)
     assert.equal("bfloat16", nn.ZeroPad2d(1)(half).dtype)
-    assert.equal("float32", nn.MaxPool3d(1)(half).dtype)
+    assert.equal(listed, nn.MaxPool3d(1)(half).dtype)
   end)
 end)
 
