@@ -262,6 +262,7 @@ dm_status attention_rule(dm_Call *c) {
   c->out_meta[0].shape[q->ndim - 1] = v->shape[v->ndim - 1];
   dm_out_like(c, 1, q, dm_compute_dtype((dm_DType)q->dtype));
   c->out_meta[1].ndim--;
+  if (q->device.type == DM_CPU) c->save &= ~(uint32_t)O0; /* its gradient does without y */
   return DM_OK;
 }
 
