@@ -15,9 +15,16 @@
 #define DM_MULADD(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* Always in place: a call in a loop would keep it from the vector units. */
+#ifdef __GNUC__
+#define DM_VMATH static inline __attribute__((always_inline))
+#else
+#define DM_VMATH static inline
+#endif
+
 /* 2^n e^r, |r| <= ln 2 / 2, by a polynomial (Cephes' expf coefficients); 2^n in two
    halves, so that subnormal results come out too. */
-static inline float dm_exp_f32(float x) {
+DM_VMATH float dm_exp_f32(float x) {
   const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
   x = x < -110.0f ? -110.0f : x;
   x = x > 89.0f ? 89.0f : x;
@@ -38,7 +45,7 @@ static inline float dm_exp_f32(float x) {
 static inline double dm_exp_f64(double x) { return exp(x); }
 
 /* Near 0 x + x^3 P(x^2), P minimax in relative error; beyond, 1 - 2 / (e^2x + 1). */
-static inline float dm_tanh_f32(float x) {
+DM_VMATH float dm_tanh_f32(float x) {
   const float t = fabsf(x), s = x * x;
   float p = -5.70495276e-3f;
   p = DM_MULADD(p, s, 2.06390535e-2f);
@@ -52,7 +59,7 @@ static inline float dm_tanh_f32(float x) {
 
 /* Near 0 x + x P(x^2); beyond, 1 - Q(t)^4 to t = 4, where it is 1. Both polynomials
    minimax in erf's relative error. */
-static inline float dm_erf_f32(float x) {
+DM_VMATH float dm_erf_f32(float x) {
   const float a = fabsf(x), s = x * x, t = a > 4.0f ? 4.0f : a;
   float p = 6.52739530e-5f, q = -1.74911201e-4f;
   p = DM_MULADD(p, s, -7.56219203e-4f);
