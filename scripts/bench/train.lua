@@ -32,11 +32,15 @@ local PRODUCTS = { -- m, n, k
 }
 local OPS = {}
 for _, name in ipairs {
-  "copy", "add", "exp", "gelu", "sum", "softmax", "layer_norm", "cross_entropy",
-  "gelu_backward", "softmax_backward", "layer_norm_backward", "cross_entropy_backward",
+  "copy", "add", "exp", "gelu", "silu", "sum", "sum_rows", "sum_columns", "amax_rows",
+  "amax_columns", "var_rows", "logsumexp", "softmax", "log_softmax", "layer_norm",
+  "batch_norm", "dropout", "cross_entropy",
+  "gelu_backward", "softmax_backward", "log_softmax_backward", "layer_norm_backward",
+  "batch_norm_backward", "cross_entropy_backward",
 } do
   OPS[#OPS + 1] = { "op", name, 4096, 768, goal = 2, tiny = { name, 64, 48 },
-    quick = name == "add" or name:find "^softmax" ~= nil or name:find "^layer_norm" ~= nil }
+    quick = name == "add" or name == "gelu" or name == "amax_columns"
+      or name:find "^softmax" ~= nil or name:find "^layer_norm" ~= nil }
 end
 local TRAININGS = {
   { "mlp", 16, 32, 4, 8, quick = true, goal = 30, tiny = { 16, 32, 4, 8 } },

@@ -18,7 +18,20 @@ function ops.add(x)
 end
 function ops.exp(x) return 2, function() return x:exp() end end
 function ops.gelu(x) return 2, function() return F.gelu(x) end end
+function ops.silu(x) return 2, function() return F.silu(x) end end
 function ops.sum(x) return 1, function() return x:sum() end end
+function ops.sum_rows(x) return 1, function() return x:sum(2) end end
+function ops.sum_columns(x) return 1, function() return x:sum(1) end end
+function ops.amax_rows(x) return 1, function() return x:amax(2) end end
+function ops.amax_columns(x) return 1, function() return x:amax(1) end end
+function ops.var_rows(x) return 1, function() return x:var(2) end end
+function ops.logsumexp(x) return 1, function() return x:logsumexp(2) end end
+function ops.log_softmax(x) return 2, function() return F.log_softmax(x, -1) end end
+function ops.dropout(x) return 2, function() return F.dropout(x, { p = 0.1 }) end end
+function ops.batch_norm(x)
+  local norm = nn.BatchNorm1d(x.shape[2]):to(x.dtype)
+  return 2, function() return norm(x) end
+end
 function ops.softmax(x) return 2, function() return F.softmax(x, -1) end end
 function ops.layer_norm(x)
   local norm = nn.LayerNorm(x.shape[2]):to(x.dtype)
@@ -41,6 +54,12 @@ end
 function ops.gelu_backward(x) return both_ways(5, F.gelu, x) end
 function ops.softmax_backward(x)
   return both_ways(5, function(v) return F.softmax(v, -1) end, x)
+end
+function ops.log_softmax_backward(x)
+  return both_ways(5, function(v) return F.log_softmax(v, -1) end, x)
+end
+function ops.batch_norm_backward(x)
+  return both_ways(5, nn.BatchNorm1d(x.shape[2]):to(x.dtype), x)
 end
 function ops.layer_norm_backward(x)
   return both_ways(5, nn.LayerNorm(x.shape[2]):to(x.dtype), x)

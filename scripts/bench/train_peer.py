@@ -76,7 +76,13 @@ def op(dtype, name, rows, columns):
     norm = nn.LayerNorm(columns).to(DEVICE, dtype)
     forward = {
         "copy": torch.clone, "add": lambda v: v + y, "exp": torch.exp, "gelu": F.gelu,
-        "sum": torch.sum, "softmax": lambda v: F.softmax(v, -1), "layer_norm": norm,
+        "silu": F.silu, "sum": torch.sum, "sum_rows": lambda v: v.sum(1),
+        "sum_columns": lambda v: v.sum(0), "amax_rows": lambda v: v.amax(1),
+        "amax_columns": lambda v: v.amax(0), "var_rows": lambda v: v.var(1),
+        "logsumexp": lambda v: v.logsumexp(1), "softmax": lambda v: F.softmax(v, -1),
+        "log_softmax": lambda v: F.log_softmax(v, -1), "layer_norm": norm,
+        "batch_norm": nn.BatchNorm1d(columns).to(DEVICE, dtype),
+        "dropout": lambda v: F.dropout(v, 0.1),
         "cross_entropy": lambda v: F.cross_entropy(v, labels),
     }
     if name.endswith("_backward"):
