@@ -206,6 +206,34 @@ describe("gpt:", function()
   end)
 end)
 
+describe("gan:", function()
+  it("trains two networks with two optimizers, in every dtype", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute("mkdir " .. folder))
+    local function write(name, ...)
+      local file <close> = assert(io.open(folder .. "/" .. name, "wb"))
+      file:write(...)
+    end
+    for _, kind in ipairs{"train", "t10k"} do -- 32 pictures of 28x28
+      local bytes = {}
+      for i = 1, 32 * 784 do bytes[i] = string.char((i * 37 + i // 784) % 256) end
+      write(kind .. "-images-idx3-ubyte", (">I4I4I4I4"):pack(0x803, 32, 28, 28),
+        table.concat(bytes))
+      write(kind .. "-labels-idx1-ubyte", (">I4I4"):pack(0x801, 32), ("\1"):rep(32))
+    end
+    for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
+      local text = run("gan.lua", "--data", folder, "--batch", "8", "--width", "4", "--noise", "8",
+        "--steps", "6", "--every", "3", "--dtype", dtype, "--pictures", folder .. "/gan.png")
+      has(text, "step 3: judge", "step 6: judge", "saved ")
+      assert.equal(2, #numbers(text, "maker"))
+    end
+    local sheet = assert(dm.read_image(folder .. "/gan.png"))
+    assert.same({1, 242, 242}, {table.unpack(sheet.shape)})
+    os.execute("rm -rf " .. folder)
+  end)
+end)
+
 describe("tabular:", function()
   local function table_of(row)
     local name = os.tmpname()
