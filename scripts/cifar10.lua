@@ -1,10 +1,11 @@
--- Trains a ResNet-18 on CIFAR-10, plain (float32) or in mixed precision.
--- `scripts/run scripts/cifar10.lua --help` lists the options.
+-- Trains a ResNet-18, or a vision transformer (scripts/vit.lua), on CIFAR-10, plain
+-- (float32) or in mixed precision. `scripts/run scripts/cifar10.lua --help` lists the options.
 --
--- Two recipes. "printed" is the script that tutorials print: the network as for
+-- Three recipes. "printed" is the script that tutorials print: the network as for
 -- large pictures (a 7x7 convolution of stride 2, then a max pool), no augmentation,
 -- one learning rate. "usual" is what published accuracies near 95 % come from:
--- a 3x3 convolution first, random crops and mirror images, a cosine schedule.
+-- a 3x3 convolution first, random crops and mirror images, a cosine schedule. "vit" is
+-- the same with a small transformer of patches of 4x4 and AdamW.
 
 local dm = require "demilune"
 local argparse = require "argparse"
@@ -15,18 +16,22 @@ local RECIPES = {
   usual = {epochs = 100, weight_decay = 5e-4, mean = {0.4914, 0.4822, 0.4465},
     std = {0.2470, 0.2435, 0.2616}, small_stem = true, augment = true, schedule = true},
 }
+RECIPES.vit = {epochs = 100, weight_decay = 5e-2, mean = RECIPES.usual.mean,
+  std = RECIPES.usual.std, augment = true, schedule = true, lr = 1e-3}
 
-local parser = argparse("cifar10.lua", "Train a ResNet-18 on CIFAR-10.")
+local parser = argparse("cifar10.lua", "Train a ResNet-18 or a vision transformer on CIFAR-10.")
 parser:option("--dtype", "what matrix products and convolutions compute in")
   :choices{"float32", "bfloat16", "float16"}:default "float16"
 parser:option("--recipe", "how the network begins, what is done to pictures, and the schedule")
-  :choices{"printed", "usual"}:default "printed"
+  :choices{"printed", "usual", "vit"}:default "printed"
 local function number(name, convert, default, about)
   parser:option("--" .. name, about):convert(convert):default(default)
 end
-number("epochs", math.tointeger, nil, "passes over the pictures; 50 printed, 100 usual")
+number("epochs", math.tointeger, nil, "passes over the pictures; 50 printed, else 100")
 number("batch", math.tointeger, "128", "pictures in a step")
-number("lr", tonumber, "0.1", "learning rate, or the first one of the schedule")
+number("lr", tonumber, nil, "learning rate, or the first one of the schedule; 0.1, vit 0.001")
+number("layers", math.tointeger, "6", "blocks of a vit")
+number("width", math.tointeger, "192", "numbers that a patch is made of in a vit, 64 a head")
 number("seed", math.tointeger, "1", "of the weights and of the order of the data")
 number("workers", math.tointeger, "4", "threads that prepare batches")
 number("batches", math.tointeger, "5", "so many of the five training files are read")
@@ -85,10 +90,19 @@ local test = data.DataLoader(held_out,
 
 -- ---- the network and what trains it ----
 
-local model = dm.models.resnet18{num_classes = 10, small_stem = recipe.small_stem}:to(args.device)
+local model, optimizer
+if args.recipe == "vit" then
+  model = dm.models.vit_s_16{image_size = 32, patch_size = 4, num_classes = 10, dropout = 0.1,
+    num_layers = args.layers, hidden_dim = args.width, num_heads = math.max(1, args.width // 64),
+    mlp_dim = 4 * args.width}:to(args.device)
+  optimizer = optim.AdamW(model:parameters(),
+    {lr = args.lr or recipe.lr, weight_decay = recipe.weight_decay})
+else
+  model = dm.models.resnet18{num_classes = 10, small_stem = recipe.small_stem}:to(args.device)
+  optimizer = optim.SGD(model:parameters(),
+    {lr = args.lr or 0.1, momentum = 0.9, weight_decay = recipe.weight_decay})
+end
 local criterion = nn.CrossEntropyLoss()
-local optimizer = optim.SGD(model:parameters(),
-  {lr = args.lr, momentum = 0.9, weight_decay = recipe.weight_decay})
 local schedule = recipe.schedule and optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
 local scaler = amp.GradScaler{device = args.device, enabled = args.dtype == "float16"}
 
@@ -142,8 +156,9 @@ end
 
 -- ---- the loop ----
 
-print(("ResNet-18, recipe '%s': %s, %s, %s"):format(args.recipe,
-  recipe.small_stem and "3x3 stem" or "7x7 stem and max pool",
+print(("%s, recipe '%s': %s, %s, %s"):format(args.recipe == "vit" and "ViT" or "ResNet-18",
+  args.recipe, args.recipe == "vit" and ("%d blocks of %d"):format(args.layers, args.width)
+    or recipe.small_stem and "3x3 stem" or "7x7 stem and max pool",
   recipe.augment and "crops and mirror images" or "no augmentation",
   recipe.schedule and "cosine schedule" or "one learning rate"))
 print(("%d pictures, seed %d, %s, batch %d, %s, %d threads"):format(#pictures, args.seed,

@@ -363,6 +363,17 @@ describe("scripts/cifar10.lua", function()
     assert.not_matches("traceback", text)
   end)
 
+  it("trains a vision transformer", function()
+    local root, file = write_all "vit", path "vit.safetensors"
+    local text, code = run(("LUA_PATH_5_4='%s' LUA_CPATH_5_4='%s' lua5.4 scripts/vit.lua --data %s "
+      .. "--dtype bfloat16 --epochs 1 --batch 16 --limit 32 --layers 1 --width 64 --workers 1 "
+      .. "--save %s"):format(package.path, package.cpath, root, file))
+    assert.equal(0, code, text)
+    assert.matches("ViT, recipe 'vit': 1 blocks of 64, crops and mirror images, cosine", text, 1,
+      true)
+    assert.matches("\nEpoch 1: loss = %d+%.%d+, test accuracy", text)
+  end)
+
   it("trains by the printed recipe, plain and in mixed precision, and goes on #slow",
     function()
       local root, file = write_all "train", path "cifar.safetensors"
