@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "bind/bind.h"
 #include "data/idx.h"
+#include "data/inflate.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
 #include "engine/observe.h"
@@ -40,15 +41,55 @@ static int read_idx(lua_State *L) {
   return 1;
 }
 
-/* _from_bytes(string) -> uint8 (n): a copy of its bytes */
+/* _from_bytes(string, dtype = "uint8") -> (n): a copy of its bytes, as elements of the
+   host's byte order */
 static int from_bytes(lua_State *L) {
   State *S = dm_enter(L);
   size_t n_bytes;
   const char *bytes = luaL_checklstring(L, 1, &n_bytes);
-  const int64_t n = (int64_t)n_bytes;
+  const dm_DType dtype = lua_isnoneornil(L, 2) ? DM_U8 : dm_check_dtype(L, 2);
+  const int64_t size = dm_dtype_size(dtype), n = (int64_t)n_bytes / size;
+  if (n * size != (int64_t)n_bytes)
+    return dm_raise_text(L, "_from_bytes: %d bytes of %s", (int)n_bytes, dm_dtype_name(dtype));
   Box *box = dm_push_box(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_U8, 1, &n, cpu, &box->t));
-  if (n > 0) memcpy(dm_tensor_data(box->t), bytes, n_bytes);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(dtype, 1, &n, cpu, &box->t));
+  if (n == 0) return 1;
+  uint8_t *to = dm_tensor_data(box->t);
+  memcpy(to, bytes, n_bytes);
+  for (int64_t i = 0; dtype == DM_BOOL && i < n; i++) to[i] = to[i] != 0;
+  return 1;
+}
+
+/* _to_bytes(tensor) -> string: its elements row by row, in the host's byte order */
+static int to_bytes(lua_State *L) {
+  State *S = dm_enter(L);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
+  Box *dense = dm_push_box(L, S);
+  DM_CHECK(L, dm_dense_of(t, &dense->t));
+  lua_pushlstring(L, dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
+  return 1;
+}
+
+/* _inflate(string, n) -> string of n bytes; or nil and why */
+static int inflated(lua_State *L) {
+  dm_enter(L);
+  size_t n_in;
+  const char *in = luaL_checklstring(L, 1, &n_in);
+  const lua_Integer n = luaL_checkinteger(L, 2);
+  luaL_argcheck(L, n >= 0, 2, "not a size");
+  luaL_Buffer b;
+  char *out = luaL_buffinitsize(L, &b, (size_t)n);
+  const dm_status st = dm_inflate(in, (int64_t)n_in, out, (int64_t)n);
+  if (st != DM_OK) return dm_world_failed(L, st);
+  luaL_pushresultsize(&b, (size_t)n);
+  return 1;
+}
+
+/* _crc32(string) -> integer, as zip archives have it */
+static int checksum(lua_State *L) {
+  size_t n;
+  const char *bytes = luaL_checklstring(L, 1, &n);
+  lua_pushinteger(L, dm_crc32(bytes, (int64_t)n));
   return 1;
 }
 
@@ -446,6 +487,9 @@ void dm_register_data(lua_State *L, State *S) {
 
 const luaL_Reg dm_data_functions[] = {{"read_idx", read_idx},
                                       {"_from_bytes", from_bytes},
+                                      {"_to_bytes", to_bytes},
+                                      {"_inflate", inflated},
+                                      {"_crc32", checksum},
                                       {"safetensors_read", safetensors_read},
                                       {"safetensors_write", safetensors_write},
                                       {"loader_new", loader_new},

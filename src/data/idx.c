@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "data/zmem.h"
 
 enum {
   IN_BYTES = 1 << 16,    /* read from the file at a time */
@@ -30,16 +31,6 @@ typedef struct Stream {
   z_stream z;     /* next_in, avail_in: what is read and not yet used */
   uint8_t in[IN_BYTES];
 } Stream;
-
-static void *z_alloc(void *ctx, unsigned n, unsigned size) {
-  DM_UNUSED(ctx);
-  return dm_alloc((int64_t)n * size);
-}
-
-static void z_free(void *ctx, void *p) {
-  DM_UNUSED(ctx);
-  dm_free(p);
-}
 
 /* Refills the input; avail_in stays 0 at the end of the file. */
 static dm_status stream_fill(Stream *s) {
@@ -71,8 +62,8 @@ static dm_status stream_open(Stream **out, const char *path) {
   DM_GO(stream_fill(s));
   s->gzip = s->z.avail_in >= 2 && s->in[0] == 0x1f && s->in[1] == 0x8b;
   if (s->gzip) {
-    s->z.zalloc = z_alloc;
-    s->z.zfree = z_free;
+    s->z.zalloc = dm_z_alloc;
+    s->z.zfree = dm_z_free;
     if (inflateInit2(&s->z, GZIP_WINDOW) != Z_OK) {
       st = dm_fail(DM_EMEM, "idx: out of memory decompressing '%s'", path);
       goto done;

@@ -5,6 +5,9 @@ local sampler = require "demilune.data.sampler"
 local loader = require "demilune.data.loader"
 
 local ROOMS = {read_csv = "demilune.data.csv"}
+for name in ("read_npy write_npy read_npz write_npz"):gmatch "%S+" do
+  ROOMS[name] = "demilune.data.npy"
+end
 
 return setmetatable({
   Dataset = dataset.Dataset,
