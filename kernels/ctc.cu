@@ -143,12 +143,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* ---- on the host ---- */
 
 /* The inputs of ctc as the kernels read them. */
-struct Held {
+struct PathHeld {
   dm_Own lp, label, steps_of, labels_of;
 };
 
-static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *alpha, Held *h,
-                      Sequences *all) {
+static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *alpha,
+                      PathHeld *h, Sequences *all) {
   const dm_Tensor *lp = in[0];
   DM_TRY(dm_dense_new(in[0], &h->lp.t));
   DM_TRY(dm_dense_cast(in[1], DM_I64, &h->label.t));
@@ -172,7 +172,7 @@ static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *a
 
 DM_CUDA_KERNEL(ctc_cuda) {
   dm_Tensor *nll = c->out[0], *alpha = c->out[1];
-  Held h;
+  PathHeld h;
   Sequences all;
   DM_TRY(hold(c, c->in, alpha, &h, &all));
   DM_FLOAT_TYPES(nll->dtype, {
@@ -186,7 +186,7 @@ DM_CUDA_KERNEL(ctc_cuda) {
 DM_CUDA_KERNEL(ctc_backward_cuda) {
   dm_Tensor *gx = c->out[0], *alpha = c->in[5];
   const dm_DType dtype = (dm_DType)gx->dtype;
-  Held h;
+  PathHeld h;
   dm_Own gy;
   dm_Room<int64_t> links;
   Sequences all;

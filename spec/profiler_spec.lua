@@ -488,6 +488,8 @@ describe("a profile", function()
   end)
 
   it("that is forgotten stops when it is collected", function()
+    collectgarbage()
+    collectgarbage()
     local live = dm.alloc_live()
     do
       local prof = profiler.profile()

@@ -115,7 +115,7 @@ describe("reductions", function()
     local f = x:float()
     x = f:double()
     local apart = (f:var(2):double() / x:var(2) - 1):abs():amax():item()
-    assert(apart < 1e-5, apart)
+    assert(apart < 1e-4, apart) -- a mean that is rounded at 1000
     apart = (dm.layer_norm(f, {770}):double() - dm.layer_norm(x, {770})):abs():amax():item()
     assert(apart < 1e-3, apart)
   end)

@@ -125,7 +125,7 @@ end)
 
 describe("Windows", function()
   it("are x and the same one further, views of the ids", function()
-    local all = dm.arange(1, 20, 1, {dtype = "int64"})
+    local all = dm.arange(1, 20, 1, {dtype = "int64", device = "cpu"})
     local set = text.Windows(all, {length = 4, step = 3})
     assert.equal(6, #set)
     local x, y = set:get(6)

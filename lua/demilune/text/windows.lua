@@ -11,7 +11,7 @@ local Windows = data.TensorDataset:extend "Windows"
 windows.Windows = Windows
 
 -- Windows(ids, {length = 256, step = 1}): sample i is x = ids[a .. a + length - 1], a =
--- 1 + (i - 1) step, and y, the same one further. Views of ids: nothing is copied.
+-- 1 + (i - 1) step, and y, the same one further. Views of ids on the CPU: nothing is copied.
 function Windows:init(ids, opts)
   local o = options.read("Windows", opts, {length = 256, step = 1})
   if not core.is_tensor(ids) or ids:dim() ~= 1 then
@@ -27,7 +27,7 @@ function Windows:init(ids, opts)
   if n < 0 then
     caller.raise("Windows: %d ids are too few for one window of %d and the next id", #ids, o.length)
   end
-  local flat = ids:contiguous()
+  local flat = ids:cpu():contiguous()
   local shape = {n // o.step + 1, o.length}
   Windows.super.init(self, flat:as_strided(shape, {o.step, 1}),
     flat:narrow(1, 2, #flat - 1):as_strided(shape, {o.step, 1}))
