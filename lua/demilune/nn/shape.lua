@@ -87,24 +87,17 @@ function Upsample:extra_repr()
 end
 layers.Upsample = Upsample
 
--- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r). W. Shi et al. 2016.
-local PixelShuffle = Module:extend "PixelShuffle"
-PixelShuffle.keeps_nothing = true
-function PixelShuffle:init(upscale_factor) self.upscale_factor = upscale_factor end
-function PixelShuffle:forward(x)
-  return core.pixel_shuffle(x, self.upscale_factor)
+-- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r); PixelUnshuffle(r): the way back.
+-- W. Shi et al. 2016.
+local function shuffle(name, op)
+  local Shuffle = Module:extend(name)
+  Shuffle.keeps_nothing = true
+  function Shuffle:init(factor) self.factor = factor end
+  function Shuffle:forward(x) return core[op](x, self.factor) end
+  function Shuffle:extra_repr() return tostring(self.factor) end
+  layers[name] = Shuffle
 end
-function PixelShuffle:extra_repr() return tostring(self.upscale_factor) end
-layers.PixelShuffle = PixelShuffle
-
--- PixelUnshuffle(r): the way back.
-local PixelUnshuffle = Module:extend "PixelUnshuffle"
-PixelUnshuffle.keeps_nothing = true
-function PixelUnshuffle:init(downscale_factor) self.downscale_factor = downscale_factor end
-function PixelUnshuffle:forward(x)
-  return core.pixel_unshuffle(x, self.downscale_factor)
-end
-function PixelUnshuffle:extra_repr() return tostring(self.downscale_factor) end
-layers.PixelUnshuffle = PixelUnshuffle
+shuffle("PixelShuffle", "pixel_shuffle")
+shuffle("PixelUnshuffle", "pixel_unshuffle")
 
 return layers

@@ -75,11 +75,7 @@ function Plateau:step(value)
   end
 end
 
-function Plateau:get_last_lr()
-  local rates = {}
-  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
-  return rates
-end
+Plateau.get_last_lr = lr_scheduler.get_last_lr
 
 local SAVED = {"last_epoch", "num_bad_epochs", "cooldown_counter", "best"}
 

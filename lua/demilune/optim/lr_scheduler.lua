@@ -36,11 +36,13 @@ function Schedule:restart()
   self:apply()
 end
 
-function Schedule:get_last_lr()
+-- The groups' rates; for other kinds of schedules too.
+function lr_scheduler.get_last_lr(self)
   local rates = {}
   for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
   return rates
 end
+Schedule.get_last_lr = lr_scheduler.get_last_lr
 
 -- Numbers only: the optimizer and functions stay out.
 function Schedule:state_dict()

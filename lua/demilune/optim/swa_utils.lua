@@ -9,6 +9,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
+local lr_scheduler = require "demilune.optim.lr_scheduler"
 
 local swa_utils = {}
 
@@ -98,7 +99,7 @@ SWALR.__index = SWALR
 --- Moves each group's rate to swa_lr (a number, or one a group) within anneal_epochs
 --- steps, by a 'cos' or 'linear' curve, and holds it there; with 0 of them at once.
 function swa_utils.SWALR(optimizer, swa_lr, opts)
-  require "demilune.optim.lr_scheduler".check_optimizer("SWALR", optimizer)
+  lr_scheduler.check_optimizer("SWALR", optimizer)
   local o = options.read("SWALR", opts, {anneal_epochs = 10, anneal_strategy = "cos"})
   if not SHARE[o.anneal_strategy] then
     caller.raise("SWALR: anneal_strategy is '%s', wanted 'cos' or 'linear'",
@@ -133,11 +134,7 @@ function SWALR:step()
   end
 end
 
-function SWALR:get_last_lr()
-  local rates = {}
-  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
-  return rates
-end
+SWALR.get_last_lr = lr_scheduler.get_last_lr
 
 function SWALR:state_dict() return {last_epoch = self.last_epoch} end
 function SWALR:load_state_dict(state) self.last_epoch = state.last_epoch end
