@@ -206,22 +206,28 @@ describe("gpt:", function()
   end)
 end)
 
+-- A folder of 32 made-up pictures of 28x28 in MNIST's files.
+local function picture_folder()
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder))
+  local function write(name, ...)
+    local file <close> = assert(io.open(folder .. "/" .. name, "wb"))
+    file:write(...)
+  end
+  for _, kind in ipairs{"train", "t10k"} do
+    local bytes, labels = {}, {}
+    for i = 0, 32 * 784 - 1 do bytes[i + 1] = string.char((i * 37 + i // 784) % 256) end
+    for i = 1, 32 do labels[i] = string.char(i % 10) end
+    write(kind .. "-images-idx3-ubyte", (">I4I4I4I4"):pack(0x803, 32, 28, 28), table.concat(bytes))
+    write(kind .. "-labels-idx1-ubyte", (">I4I4"):pack(0x801, 32), table.concat(labels))
+  end
+  return folder
+end
+
 describe("gan:", function()
   it("trains two networks with two optimizers, in every dtype", function()
-    local folder = os.tmpname()
-    os.remove(folder)
-    assert(os.execute("mkdir " .. folder))
-    local function write(name, ...)
-      local file <close> = assert(io.open(folder .. "/" .. name, "wb"))
-      file:write(...)
-    end
-    for _, kind in ipairs{"train", "t10k"} do -- 32 pictures of 28x28
-      local bytes = {}
-      for i = 1, 32 * 784 do bytes[i] = string.char((i * 37 + i // 784) % 256) end
-      write(kind .. "-images-idx3-ubyte", (">I4I4I4I4"):pack(0x803, 32, 28, 28),
-        table.concat(bytes))
-      write(kind .. "-labels-idx1-ubyte", (">I4I4"):pack(0x801, 32), ("\1"):rep(32))
-    end
+    local folder = picture_folder()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = run("gan.lua", "--data", folder, "--batch", "8", "--width", "4", "--noise", "8",
         "--steps", "6", "--every", "3", "--dtype", dtype, "--pictures", folder .. "/gan.png")
@@ -230,6 +236,19 @@ describe("gan:", function()
     end
     local sheet = assert(dm.read_image(folder .. "/gan.png"))
     assert.same({1, 242, 242}, {table.unpack(sheet.shape)})
+    os.execute("rm -rf " .. folder)
+  end)
+end)
+
+describe("segment:", function()
+  it("finds things pixel by pixel, in every dtype", function()
+    local folder = picture_folder()
+    for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
+      local text = run("segment.lua", "--data", folder, "--pictures", "8", "--batch", "4", "--side",
+        "32", "--width", "4", "--epochs", "2", "--dtype", dtype)
+      has(text, "mean overlap of kinds in epoch 2: 0.")
+      assert.equal(2, #numbers(text, "train_loss"))
+    end
     os.execute("rm -rf " .. folder)
   end)
 end)
