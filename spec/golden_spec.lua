@@ -105,8 +105,8 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "loss",
-  "rnn", "attention"}
+  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "norms2",
+  "loss", "rnn", "attention"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

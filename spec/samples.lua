@@ -404,6 +404,27 @@ samples.layer_norm = {
 }
 samples.group_norm = {{x(-1, 1, 2, 4, 3), 2, {weight = x(0.5, 1, 4), bias = x(-1, 1, 4)}}}
 samples.dropout = {{x(-1, 1, 2, 3), {p = 0}}, {x(-1, 1, 2, 3), {p = 0.5, training = false}}}
+samples.instance_norm = {
+  {x(-1, 1, 2, 2, 3), const(-1, 1, 2), const(0.5, 1, 2),
+    {weight = x(0.5, 1, 2), bias = x(-1, 1, 2)}},
+  {x(-1, 1, 2, 2, 3), const(-1, 1, 2), const(0.5, 1, 2), {use_input_stats = false}},
+}
+samples.rms_norm = {
+  {x(-1, 1, 3, 4), {4}, {weight = x(0.5, 1, 4)}}, {x(-1, 1, 2, 2, 3), {2, 3}, {eps = 0.1}},
+}
+samples.local_response_norm = {
+  {x(-1, 1, 2, 3, 2), 2, {alpha = 0.5}}, {x(-1, 1, 1, 4, 2, 2), 3, {alpha = 0.5, k = 2}},
+}
+samples.bilinear = {
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 4), x(-1, 1, 2, 3, 4), x(-1, 1, 2)},
+  {x(-1, 1, 2, 2, 3), x(-1, 1, 2, 2, 2), x(-1, 1, 4, 3, 2)},
+}
+samples.channel_shuffle = {{x(-1, 1, 2, 4, 3), 2}}
+for _, drop in ipairs{{"dropout1d", 2, 3, 2}, {"dropout2d", 2, 3, 2, 2},
+  {"dropout3d", 1, 2, 2, 1, 2}, {"alpha_dropout", 2, 3}, {"feature_alpha_dropout", 2, 3, 2}} do
+  local function t() return x(-1, 1, table.unpack(drop, 2)) end
+  samples[drop[1]] = {{t(), {p = 0, training = true}}, {t(), {p = 0.5, training = false}}}
+end
 
 -- ---- attention: 3 queries, 4 keys ----
 

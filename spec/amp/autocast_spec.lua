@@ -47,8 +47,8 @@ local LISTS = {
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
 for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul
-  linalg_multi_dot rms_norm frobenius_norm nuclear_norm
-  dist pdist renorm cumprod vector_norm matrix_norm bilinear cross vdot grid_sampler
+  linalg_multi_dot frobenius_norm nuclear_norm
+  dist pdist renorm cumprod vector_norm matrix_norm cross vdot grid_sampler
   tensordot polar quantile nanquantile stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
   linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
@@ -144,6 +144,10 @@ for name in ("rnn_tanh_cell rnn_relu_cell"):gmatch "%S+" do
   CALLS[name] = function(x)
     return x(-1, 1, 3, 5), x(-1, 1, 3, 4), x(-1, 1, 4, 5), x(-1, 1, 4, 4), x(-1, 1, 4)
   end
+end
+CALLS.rms_norm = function(x) return x(-1, 1, 4, 8), {8}, x(-1, 1, 8) end
+CALLS.bilinear = function(x, other)
+  return x(-1, 1, 4, 3), other(-1, 1, 4, 2), x(-1, 1, 5, 3, 2), other(-1, 1, 5)
 end
 CALLS.prelu = function(x) return x(-1, 1, 2, 3, 2), x(0.1, 0.5, 3) end
 CALLS.erfinv = function(x) return x(-0.9, 0.9, 8) end

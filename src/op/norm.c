@@ -41,17 +41,6 @@ static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherw
   return *own ? DM_OK : dm_fail(DM_EMEM, "normalization: out of memory");
 }
 
-static dm_status check_affine(const dm_Call *c, const char *name, const dm_Tensor *t,
-                              int64_t n) {
-  if (!t) return DM_OK;
-  if (!dm_is_float((dm_DType)t->dtype))
-    return dm_fail(DM_EARG, "%s: %s is %s, wanted a float dtype", c->op->name, name,
-                   dm_dtype_name((dm_DType)t->dtype));
-  if (t->numel == n) return DM_OK;
-  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %lld elements", c->op->name, name,
-                 DM_SHAPE(t), (long long)n);
-}
-
 /* Outputs: one like x, and two vectors of n in the compute type. */
 static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -68,16 +57,10 @@ static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
 dm_status layer_norm_rule(dm_Call *c) {
   const dm_LayerNormAttr *a = DM_ATTR(dm_LayerNormAttr, c);
   const dm_Tensor *x = c->in[0];
-  const int64_t lead = x->ndim - a->shape.n;
-  DM_TRY(dm_check_float(c, x, "x"));
-  bool ok = lead >= 0 && a->shape.n > 0;
-  for (int64_t d = 0; ok && d < a->shape.n; d++) ok = a->shape.v[d] == x->shape[lead + d];
-  if (!ok)
-    return dm_fail(DM_EARG, "layer_norm: x is %s, wanted one that ends in normalized_shape %s",
-                   DM_SHAPE(x), dm_shape_str((int)a->shape.n, a->shape.v, (char[96]){0}));
+  DM_TRY(dm_check_ends_in(c, x, &a->shape));
   const int64_t n = dm_numel((int)a->shape.n, a->shape.v);
-  DM_TRY(check_affine(c, "weight", c->in[1], n));
-  DM_TRY(check_affine(c, "bias", c->in[2], n));
+  DM_TRY(dm_check_affine(c, "weight", c->in[1], n));
+  DM_TRY(dm_check_affine(c, "bias", c->in[2], n));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   return DM_OK;
 }
@@ -91,8 +74,8 @@ dm_status group_norm_rule(dm_Call *c) {
   if (a->n < 1 || a->n > dm_max_i64(1, x->shape[1]) || x->shape[1] % a->n != 0)
     return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
                    (long long)x->shape[1], (long long)a->n);
-  DM_TRY(check_affine(c, "weight", c->in[1], x->shape[1]));
-  DM_TRY(check_affine(c, "bias", c->in[2], x->shape[1]));
+  DM_TRY(dm_check_affine(c, "weight", c->in[1], x->shape[1]));
+  DM_TRY(dm_check_affine(c, "bias", c->in[2], x->shape[1]));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   return DM_OK;
 }
@@ -255,26 +238,6 @@ void group_norm_grad(dm_Grad *g) {
 
 /* ---- batch_norm ---- */
 
-typedef struct BatchAttr {
-  int64_t training;
-  double momentum, eps;
-} BatchAttr;
-
-static dm_status check_channels(const dm_Call *c, const dm_Tensor *x) {
-  DM_TRY(dm_check_float(c, x, "x"));
-  if (x->ndim < 2)
-    return dm_fail(DM_EARG, "batch_norm: x is %s, wanted at least 2 dims (batch, channels)",
-                   DM_SHAPE(x));
-  return DM_OK;
-}
-
-/* Statistics that training writes have a place of their own for each channel. */
-static dm_status check_running(const char *name, const dm_Tensor *t) {
-  if (!t || (t->ndim == 1 && !dm_tensor_overlaps_itself(t))) return DM_OK;
-  return dm_fail(DM_EARG, "batch_norm: %s has shape %s%s, wanted one dim%s", name, DM_SHAPE(t),
-                 t->ndim == 1 ? ", expanded" : "", t->ndim == 1 ? " of its own" : "");
-}
-
 /* running = (1 - momentum) running + momentum scale batch. Cannot fail. */
 static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, double scale) {
   if (!running) return;
@@ -311,11 +274,11 @@ static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
 /* The running statistics come last, when nothing can fail any more: a call that
    is tried again has not moved them yet. */
 static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
-  const BatchAttr *a = DM_ATTR(BatchAttr, c);
+  const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
   dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *out[3];
-  DM_TRY(check_running("running_mean", mean));
-  DM_TRY(check_running("running_var", var));
+  DM_TRY(dm_check_running(c, "running_mean", mean));
+  DM_TRY(dm_check_running(c, "running_var", var));
   const double n = v->shape[1] ? (double)(v->numel / v->shape[1]) : 0;
   if (n == 1)
     return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
@@ -332,10 +295,10 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
 
 dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
-  const BatchAttr *a = DM_ATTR(BatchAttr, c);
+  const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2], *w = c->in[3], *b = c->in[4];
-  DM_TRY(check_channels(c, v));
-  for (int i = 1; i < 5; i++) DM_TRY(check_affine(c, names[i], c->in[i], v->shape[1]));
+  DM_TRY(dm_check_channels(c, v));
+  for (int i = 1; i < 5; i++) DM_TRY(dm_check_affine(c, names[i], c->in[i], v->shape[1]));
   if (a->training) return batch_norm_training(c, x);
   if (!mean || !var)
     return dm_fail(DM_EARG,

@@ -1,5 +1,5 @@
 /* What layer_norm, group_norm and batch_norm are told, for the kernels of every
-   device. */
+   device; and what all norms ask of their operands. */
 #ifndef DM_NORM_H
 #define DM_NORM_H
 
@@ -13,6 +13,20 @@ typedef struct dm_GroupNormAttr {
   int64_t n;
   double eps;
 } dm_GroupNormAttr;
+
+/* Of batch_norm; instance_norm's use_input_stats is what training is. */
+typedef struct dm_BatchNormAttr {
+  int64_t training;
+  double momentum, eps;
+} dm_BatchNormAttr;
+
+/* They fail, by the op's name: unless t, if there is one, is n floats; unless x is floats
+   whose last sizes are these; unless x has a batch and channels; unless each channel of
+   statistics that training writes has a place of its own. */
+dm_status dm_check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n);
+dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *shape);
+dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x);
+dm_status dm_check_running(const dm_Call *c, const char *name, const dm_Tensor *t);
 
 /* Both as rows: x is (outer, channels, inner), of which each group of channels is a
    row; layer_norm has one group and channels of one element. */

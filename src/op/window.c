@@ -295,3 +295,18 @@ dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
                         (int64_t[]){s[0] * r * r, h, w});
   return x->st;
 }
+
+dm_status channel_shuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t groups = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0];
+  if (t->ndim < 3 || groups < 1 || t->shape[1] % groups != 0)
+    return dm_fail(DM_EARG,
+                   "channel_shuffle: x is %s and groups = %lld, wanted at least 3 dims "
+                   "and groups that divide dim %d",
+                   DM_SHAPE(t), (long long)groups, 1 + c->base);
+  const int64_t parts[4] = {t->shape[0], groups, t->shape[1] / groups,
+                            dm_numel(t->ndim - 2, t->shape + 2)};
+  dm_Tensor *y = x_transpose(x, x_reshape(x, t, 4, parts), 1, 2);
+  c->out[0] = x_reshape(x, y, t->ndim, t->shape);
+  return x->st;
+}
