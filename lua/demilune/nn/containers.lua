@@ -1,4 +1,5 @@
--- Modules made of modules: Sequential, ModuleList, ModuleDict, Identity.
+-- Modules made of modules: Sequential, ModuleList, ModuleDict, Identity; and of
+-- parameters: ParameterList, ParameterDict.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -72,6 +73,42 @@ local Identity = Module:extend "Identity"
 Identity.keeps_nothing = true
 function Identity.forward(_, x) return x end
 
+-- ---- parameters ----
+
+-- Tensors become parameters, as in PyTorch.
+local function as_parameter(self, key, t)
+  if not core.is_tensor(t) then
+    caller.raise("%s: element %s is a %s, wanted a tensor", self.class, tostring(key), type(t))
+  end
+  return t.is_parameter and t or core.parameter(t)
+end
+
+-- ParameterList{p, ...}: in files the first is 0, in Lua 1.
+local ParameterList = Module:extend "ParameterList"
+function ParameterList:init(list)
+  for i, t in ipairs(list or {}) do self[i] = as_parameter(self, i, t) end
+end
+function ParameterList:append(t)
+  self[#self + 1] = as_parameter(self, #self + 1, t)
+  return self
+end
+function ParameterList:extra_repr() return tostring(#self) end
+
+-- ParameterDict{name = p, ...}, in the order of the names.
+local ParameterDict = Module:extend "ParameterDict"
+function ParameterDict:init(parameters)
+  local names = {}
+  for name in pairs(parameters or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do self[name] = as_parameter(self, name, parameters[name]) end
+end
+for _, class in ipairs{ParameterList, ParameterDict} do
+  function class.forward(self)
+    caller.raise("%s has no forward; its owner reads its elements", self.class)
+  end
+end
+
+containers.ParameterList, containers.ParameterDict = ParameterList, ParameterDict
 containers.Sequential, containers.ModuleList = Sequential, ModuleList
 containers.ModuleDict, containers.Identity = ModuleDict, Identity
 return containers

@@ -1,6 +1,8 @@
 -- nn.functional: every op, and what is several ops.
 
 local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
 
 local functional = setmetatable({}, {__index = core})
 
@@ -16,6 +18,97 @@ end
 function functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, opts)
   return core.ctc_loss(log_probs, targets, lengths(input_lengths, log_probs),
     lengths(target_lengths, log_probs), opts)
+end
+
+-- ---- embeddings ----
+
+-- Shortens, in place, the rows of weight at ids to max_norm of order p.
+local function shorten(weight, ids, max_norm, p)
+  local _ <close> = core.no_grad()
+  local at, values = ids:reshape(-1), weight.data
+  local rows = core.index_select(values, 1, at)
+  local norm = core.norm(rows, {p = p, dim = 2, keepdim = true})
+  local scale = core.where(norm:gt(max_norm), max_norm / (norm + 1e-7), core.ones_like(norm))
+  values:index_copy_(1, at, rows * scale)
+end
+
+-- dm.embedding, and max_norm: rows looked up are first shortened, in place, to that norm
+-- of order norm_type (2).
+function functional.embedding(ids, weight, opts)
+  if type(opts) ~= "table" or opts.max_norm == nil then
+    return core.embedding(ids, weight, opts)
+  end
+  local o = options.read("embedding", opts, {padding_idx = options.NONE,
+    max_norm = options.NONE, norm_type = 2.0})
+  shorten(weight, ids, o.max_norm, o.norm_type)
+  return core.embedding(ids, weight, {padding_idx = o.padding_idx})
+end
+
+-- The bag (from 1) of each of n ids, by where the bags begin.
+local function bags_of(offsets, n)
+  local at = core.arange(1, n, {dtype = "int64", device = offsets.device})
+  return core.bucketize(at, offsets, {right = true}) - 1
+end
+
+-- The largest of each bag's rows, zeros of an empty bag.
+local function largest(rows, offsets)
+  local first, out = offsets:totable(), {}
+  for b, start in ipairs(first) do
+    local n = (first[b + 1] or rows:size(1) + 1) - start
+    out[b] = n > 0 and (rows:narrow(1, start, n):max(1))
+      or core.zeros(rows:size(2), {dtype = rows.dtype, device = rows.device})
+  end
+  return core.stack(out)
+end
+
+local BAG = {offsets = options.NONE, mode = "mean", per_sample_weights = options.NONE,
+  include_last_offset = false, max_norm = options.NONE, norm_type = 2.0}
+
+local function check_bag(ids, o)
+  if o.mode ~= "sum" and o.mode ~= "mean" and o.mode ~= "max" then
+    caller.raise("embedding_bag: mode is '%s', wanted 'sum', 'mean' or 'max'", tostring(o.mode))
+  end
+  if o.per_sample_weights and o.mode ~= "sum" then
+    caller.raise("embedding_bag: per_sample_weights go with mode 'sum', not '%s'", o.mode)
+  end
+  if ids:dim() ~= (o.offsets and 1 or 2) then
+    caller.raise("embedding_bag: ids are %s, wanted {T} with offsets or {B, L} without",
+      tostring(ids.shape))
+  end
+  local offsets = o.offsets
+  if offsets and (offsets:dim() ~= 1 or #offsets == 0 or offsets[1]:item() ~= 1) then
+    caller.raise("embedding_bag: offsets say where each bag begins, the first at 1")
+  end
+end
+
+-- Sums, means or largest values of bags of rows of weight (N, D), as (B, D): ids (B, L), a
+-- bag a row; or ids (T) with offsets (B), where each bag begins, from 1. opts: mode
+-- ("mean"; "sum", "max"), per_sample_weights (of ids' shape; for sums),
+-- include_last_offset (the last offset ends the last bag), max_norm and norm_type.
+function functional.embedding_bag(ids, weight, offsets, opts)
+  if not core.is_tensor(offsets) then offsets, opts = nil, opts or offsets end
+  local o = options.read("embedding_bag", opts, BAG)
+  o.offsets = offsets or o.offsets
+  check_bag(ids, o)
+  local rows = functional.embedding(ids, weight, {max_norm = o.max_norm,
+    norm_type = o.max_norm and o.norm_type})
+  if o.per_sample_weights then rows = rows * o.per_sample_weights:unsqueeze(-1) end
+  if not o.offsets then
+    if o.mode == "max" then return (rows:max(2)) end
+    return rows[o.mode](rows, 2)
+  end
+  local first = o.offsets
+  if o.include_last_offset then
+    rows = rows:narrow(1, 1, first[-1]:item() - 1)
+    first = first:narrow(1, 1, #first - 1)
+  end
+  if o.mode == "max" then return largest(rows, first) end
+  local bags = bags_of(first, rows:size(1))
+  local how = {dtype = rows.dtype, device = rows.device}
+  local sum = core.zeros(#first, rows:size(2), how):index_add(1, bags, rows)
+  if o.mode == "sum" then return sum end
+  local counts = core.zeros(#first, how):index_add(1, bags, core.ones(rows:size(1), how))
+  return sum / counts:clamp{min = 1}:unsqueeze(2)
 end
 
 return functional

@@ -1,8 +1,9 @@
--- Linear, Embedding, Flatten, Dropout.
+-- Linear, Bilinear, Embedding and EmbeddingBag, Flatten, the dropouts.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local functional = require "demilune.nn.functional"
 local init = require "demilune.nn.init_weights"
 local Module = require "demilune.nn.module"
 
@@ -59,15 +60,44 @@ function Linear:extra_repr()
     self.activation and ", activation = " .. self.activation or "")
 end
 
--- ids (...) -> rows (..., D) of weight (N, D); ids count from 1.
+-- x1 (..., I), x2 (..., J) -> y (..., O): x1 W_o x2 + b_o, W (O, I, J).
+local Bilinear = Module:extend "Bilinear"
+Bilinear.keeps_nothing = true
+
+function Bilinear:init(in1_features, in2_features, out_features, opts)
+  local o = options.read("Bilinear", opts, {bias = true, dtype = "float32", device = options.NONE})
+  local how = {dtype = o.dtype, device = o.device}
+  self.in1_features, self.in2_features = in1_features, in2_features
+  self.out_features = out_features
+  self.weight = core.parameter(core.empty(out_features, in1_features, in2_features, how))
+  if o.bias then self.bias = core.parameter(core.empty(out_features, how)) end
+  self:reset_parameters()
+end
+
+-- PyTorch's: both uniform within 1 / sqrt(in1_features).
+function Bilinear:reset_parameters()
+  local bound = self.in1_features > 0 and 1 / math.sqrt(self.in1_features) or 0
+  init.uniform_(self.weight, -bound, bound)
+  if self.bias then init.uniform_(self.bias, -bound, bound) end
+end
+
+function Bilinear:forward(x1, x2) return core.bilinear(x1, x2, self.weight, self.bias) end
+
+function Bilinear:extra_repr()
+  return ("%d, %d -> %d%s"):format(self.in1_features, self.in2_features, self.out_features,
+    self.bias and "" or ", bias = false")
+end
+
+-- ids (...) -> rows (..., D) of weight (N, D); ids count from 1. max_norm: rows that are
+-- looked up are first shortened, in place, to that norm of order norm_type.
 local Embedding = Module:extend "Embedding"
 Embedding.keeps_nothing = true
 
 function Embedding:init(num_embeddings, embedding_dim, opts)
-  local o = options.read("Embedding", opts, {padding_idx = options.NONE, dtype = "float32",
-    device = options.NONE})
+  local o = options.read("Embedding", opts, {padding_idx = options.NONE,
+    max_norm = options.NONE, norm_type = 2.0, dtype = "float32", device = options.NONE})
   self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-  self.padding_idx = o.padding_idx
+  self.padding_idx, self.max_norm, self.norm_type = o.padding_idx, o.max_norm, o.norm_type
   self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
     {dtype = o.dtype, device = o.device}))
   self:reset_parameters()
@@ -80,12 +110,39 @@ function Embedding:reset_parameters()
 end
 
 function Embedding:forward(ids)
-  return core.embedding(ids, self.weight, {padding_idx = self.padding_idx})
+  return functional.embedding(ids, self.weight, {padding_idx = self.padding_idx,
+    max_norm = self.max_norm, norm_type = self.max_norm and self.norm_type})
 end
 
 function Embedding:extra_repr()
   return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim,
     self.padding_idx and ", padding_idx = " .. self.padding_idx or "")
+end
+
+-- Sums, means or largest values of bags of rows, (B, D): ids (B, L), a bag a row; or ids
+-- (T), and offsets (B), where each bag begins.
+local EmbeddingBag = Module:extend "EmbeddingBag"
+EmbeddingBag.keeps_nothing = true
+
+function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
+  local o = options.read("EmbeddingBag", opts, {mode = "mean", max_norm = options.NONE,
+    norm_type = 2.0, include_last_offset = false, dtype = "float32", device = options.NONE})
+  self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+  self.mode, self.include_last_offset = o.mode, o.include_last_offset
+  self.max_norm, self.norm_type = o.max_norm, o.norm_type
+  self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
+    {dtype = o.dtype, device = o.device}))
+  init.normal_(self.weight)
+end
+
+function EmbeddingBag:forward(ids, offsets, per_sample_weights)
+  return functional.embedding_bag(ids, self.weight, {offsets = offsets, mode = self.mode,
+    per_sample_weights = per_sample_weights, include_last_offset = self.include_last_offset,
+    max_norm = self.max_norm, norm_type = self.norm_type})
+end
+
+function EmbeddingBag:extra_repr()
+  return ("%d, %d, mode = %s"):format(self.num_embeddings, self.embedding_dim, self.mode)
 end
 
 local Flatten = Module:extend "Flatten"
@@ -99,13 +156,21 @@ function Flatten:forward(x) return core.flatten(x, self.start_dim, self.end_dim)
 
 -- Zeros with probability p while training, and scales the rest by 1 / (1 - p);
 -- N. Srivastava et al. 2014.
-local Dropout = Module:extend "Dropout"
-Dropout.keeps_nothing = true
+local function dropout(name, op)
+  local Dropout = Module:extend(name)
+  Dropout.keeps_nothing = true
+  function Dropout:init(p) self.p = p or 0.5 end
+  function Dropout:forward(x) return core[op](x, {p = self.p, training = self.training}) end
+  function Dropout:extra_repr() return tostring(self.p) end
+  layers[name] = Dropout
+end
+dropout("Dropout", "dropout")
+-- Of whole channels; J. Tompson et al. 2015.
+for dims = 1, 3 do dropout(("Dropout%dd"):format(dims), ("dropout%dd"):format(dims)) end
+-- To selu's limit, mean and variance kept; G. Klambauer et al. 2017.
+dropout("AlphaDropout", "alpha_dropout")
+dropout("FeatureAlphaDropout", "feature_alpha_dropout")
 
-function Dropout:init(p) self.p = p or 0.5 end
-function Dropout:forward(x) return core.dropout(x, {p = self.p, training = self.training}) end
-function Dropout:extra_repr() return tostring(self.p) end
-
-layers.Linear, layers.Embedding = Linear, Embedding
-layers.Flatten, layers.Dropout = Flatten, Dropout
+layers.Linear, layers.Bilinear, layers.Flatten = Linear, Bilinear, Flatten
+layers.Embedding, layers.EmbeddingBag = Embedding, EmbeddingBag
 return layers

@@ -138,7 +138,7 @@ local function each_tensor(self, wanted, fn)
       local value = rawget(module, field)
       if is_tensor(value) and not seen[value] and wanted(module, field, value) then
         seen[value] = true
-        fn(join(prefix, tostring(field)), value, module, field)
+        fn(join(prefix, file_name{field}), value, module, field)
       end
     end
   end, "", {})
@@ -292,7 +292,7 @@ local function saved_tensors(self)
     for _, field in ipairs(module._fields) do
       local value = rawget(module, field)
       if is_tensor(value) and is_saved(module, field, value) then
-        found[join(prefix, field)] = value
+        found[join(prefix, file_name{field})] = value
       end
     end
   end, "", {})

@@ -1,5 +1,6 @@
--- BatchNorm1d and 2d, LayerNorm, GroupNorm.
--- S. Ioffe, C. Szegedy 2015; J. Ba et al. 2016; Y. Wu, K. He 2018.
+-- BatchNorm and InstanceNorm 1d to 3d, LayerNorm, RMSNorm, LocalResponseNorm, GroupNorm.
+-- S. Ioffe, C. Szegedy 2015; D. Ulyanov et al. 2016; J. Ba et al. 2016; B. Zhang,
+-- R. Sennrich 2019; A. Krizhevsky et al. 2012; Y. Wu, K. He 2018.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -11,28 +12,31 @@ local layers = {}
 local function ones(...) return core.parameter(core.ones(...)) end
 local function zeros(...) return core.parameter(core.zeros(...)) end
 
+-- What batch norms and instance norms have.
+local function begin(self, name, num_features, opts, on)
+  local o = options.read(name, opts, {eps = 1e-5, momentum = 0.1, affine = on,
+    track_running_stats = on, dtype = "float32", device = options.NONE})
+  local how = {dtype = o.dtype, device = o.device}
+  self.num_features, self.eps, self.momentum = num_features, o.eps, o.momentum
+  if o.affine then
+    self.weight = ones(num_features, how)
+    self.bias = zeros(num_features, how)
+  end
+  if o.track_running_stats then
+    self:register_buffer("running_mean", core.zeros(num_features, how))
+    self:register_buffer("running_var", core.ones(num_features, how))
+    self:register_buffer("num_batches_tracked", core.tensor(0, {dtype = "int64",
+      device = o.device}))
+  end
+end
+
 -- By channel over the batch, x (N, C, ...). momentum = "cumulative": running
 -- statistics are the plain mean over all batches so far (PyTorch's None).
 local function batch_norm(name, wanted, ranks)
   local Norm = Module:extend(name)
   Norm.keeps_nothing = true
 
-  function Norm:init(num_features, opts)
-    local o = options.read(name, opts, {eps = 1e-5, momentum = 0.1, affine = true,
-      track_running_stats = true, dtype = "float32", device = options.NONE})
-    local how = {dtype = o.dtype, device = o.device}
-    self.num_features, self.eps, self.momentum = num_features, o.eps, o.momentum
-    if o.affine then
-      self.weight = ones(num_features, how)
-      self.bias = zeros(num_features, how)
-    end
-    if o.track_running_stats then
-      self:register_buffer("running_mean", core.zeros(num_features, how))
-      self:register_buffer("running_var", core.ones(num_features, how))
-      self:register_buffer("num_batches_tracked", core.tensor(0, {dtype = "int64",
-        device = o.device}))
-    end
-  end
+  function Norm:init(num_features, opts) begin(self, name, num_features, opts, true) end
 
   -- The share of this batch in the running statistics.
   local function share(self)
@@ -56,6 +60,34 @@ local function batch_norm(name, wanted, ranks)
 end
 batch_norm("BatchNorm1d", "{N, C} or {N, C, L}", {[2] = true, [3] = true})
 batch_norm("BatchNorm2d", "{N, C, H, W}", {[4] = true})
+batch_norm("BatchNorm3d", "{N, C, D, H, W}", {[5] = true})
+
+-- By channel of each sample, x (N, C, ...) with so many dims of places, N or not. Neither
+-- weights nor running statistics unless asked for: {affine =, track_running_stats =}.
+local function instance_norm(dims, wanted)
+  local name = ("InstanceNorm%dd"):format(dims)
+  local Norm = Module:extend(name)
+  Norm.keeps_nothing = true
+
+  function Norm:init(num_features, opts) begin(self, name, num_features, opts, false) end
+
+  function Norm:forward(x)
+    local rank = x:dim()
+    if rank ~= dims + 1 and rank ~= dims + 2 then
+      caller.raise("%s: x is %s, wanted %s, N or not", name, tostring(x.shape), wanted)
+    end
+    local y = core.instance_norm(rank == dims + 1 and x:unsqueeze(1) or x, self.running_mean,
+      self.running_var, {weight = self.weight, bias = self.bias, momentum = self.momentum,
+        eps = self.eps, use_input_stats = self.training or not self.running_mean})
+    return rank == dims + 1 and y:squeeze(1) or y
+  end
+
+  function Norm:extra_repr() return tostring(self.num_features) end
+  layers[name] = Norm
+end
+for dims, wanted in ipairs{"{N, C, L}", "{N, C, H, W}", "{N, C, D, H, W}"} do
+  instance_norm(dims, wanted)
+end
 
 -- Over the last dims, x (..., normalized_shape).
 local LayerNorm = Module:extend "LayerNorm"
@@ -81,6 +113,38 @@ function LayerNorm:forward(x)
 end
 
 function LayerNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
+
+-- Over the last dims, by the root of the mean square alone. eps: float32's own where none
+-- is given (float64's in that dtype).
+local RMSNorm = Module:extend "RMSNorm"
+RMSNorm.keeps_nothing = true
+
+function RMSNorm:init(normalized_shape, opts)
+  local o = options.read("RMSNorm", opts, {eps = options.NONE, elementwise_affine = true,
+    dtype = "float32", device = options.NONE})
+  local shape = type(normalized_shape) == "table" and {table.unpack(normalized_shape)}
+    or {normalized_shape}
+  self.normalized_shape, self.eps = shape, o.eps
+  if o.elementwise_affine then self.weight = ones(shape, {dtype = o.dtype, device = o.device}) end
+end
+
+function RMSNorm:forward(x)
+  return core.rms_norm(x, self.normalized_shape, {weight = self.weight, eps = self.eps})
+end
+
+function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
+
+-- Over neighbouring channels, x (N, C, ...).
+local LocalResponseNorm = Module:extend "LocalResponseNorm"
+LocalResponseNorm.keeps_nothing = true
+
+function LocalResponseNorm:init(size, opts)
+  self.size = size
+  self._opts = options.read("LocalResponseNorm", opts, {alpha = 1e-4, beta = 0.75, k = 1.0})
+end
+
+function LocalResponseNorm:forward(x) return core.local_response_norm(x, self.size, self._opts) end
+function LocalResponseNorm:extra_repr() return tostring(self.size) end
 
 -- Over groups of channels, x (N, C, ...).
 local GroupNorm = Module:extend "GroupNorm"
@@ -108,4 +172,5 @@ end
 function GroupNorm:extra_repr() return ("%d, %d"):format(self.num_groups, self.num_channels) end
 
 layers.LayerNorm, layers.GroupNorm = LayerNorm, GroupNorm
+layers.RMSNorm, layers.LocalResponseNorm = RMSNorm, LocalResponseNorm
 return layers

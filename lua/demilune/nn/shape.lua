@@ -1,5 +1,5 @@
 -- Layers that move numbers and change nothing: borders, columns, other sizes, channels
--- as places.
+-- as places or in another order, one dim as several.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -99,5 +99,37 @@ local function shuffle(name, op)
 end
 shuffle("PixelShuffle", "pixel_shuffle")
 shuffle("PixelUnshuffle", "pixel_unshuffle")
+
+-- ChannelShuffle(groups): the channels of all groups taken in turn. X. Zhang et al. 2017.
+local ChannelShuffle = Module:extend "ChannelShuffle"
+ChannelShuffle.keeps_nothing = true
+function ChannelShuffle:init(groups) self.groups = groups end
+function ChannelShuffle:forward(x) return core.channel_shuffle(x, self.groups) end
+function ChannelShuffle:extra_repr() return tostring(self.groups) end
+layers.ChannelShuffle = ChannelShuffle
+
+-- Unflatten(dim, {sizes}): one dim as several; one size may be -1.
+local Unflatten = Module:extend "Unflatten"
+Unflatten.keeps_nothing = true
+function Unflatten:init(dim, unflattened_size)
+  if math.type(dim) ~= "integer" or dim == 0 or type(unflattened_size) ~= "table" then
+    caller.raise("Unflatten: wanted a dim, from 1 or from the end, and a table of sizes")
+  end
+  self.dim, self.unflattened_size = dim, {table.unpack(unflattened_size)}
+end
+function Unflatten:forward(x)
+  local rank = x:dim()
+  local dim = self.dim < 0 and rank + 1 + self.dim or self.dim
+  if dim < 1 or dim > rank then
+    caller.raise("Unflatten: dim is %d, x %s", self.dim, tostring(x.shape))
+  end
+  local shape = {table.unpack(x.shape, 1, dim - 1)}
+  table.move(self.unflattened_size, 1, #self.unflattened_size, dim, shape)
+  return x:reshape(table.move(x.shape, dim + 1, rank, #shape + 1, shape))
+end
+function Unflatten:extra_repr()
+  return ("%d, {%s}"):format(self.dim, table.concat(self.unflattened_size, ", "))
+end
+layers.Unflatten = Unflatten
 
 return layers

@@ -1,0 +1,195 @@
+-- Norms, dropouts, tables and containers as modules; the values of their ops are
+-- spec/golden/norms2.lua's.
+local dm = require "demilune"
+local nn, F = dm.nn, dm.nn.functional
+
+local function same(a, b)
+  assert.same({table.unpack(a.shape)}, {table.unpack(b.shape)})
+  assert.is_true(dm.equal(a, b))
+end
+
+local function near(a, b, most)
+  assert.same({table.unpack(a.shape)}, {table.unpack(b.shape)})
+  assert.is_true((a - b):abs():amax():item() < (most or 1e-5))
+end
+
+describe("norms", function()
+  it("of a sample are batch norms of it alone, with a batch or without", function()
+    for dims, shape in ipairs{{2, 3, 5}, {2, 3, 4, 2}, {2, 3, 2, 2, 3}} do
+      local m = nn[("InstanceNorm%dd"):format(dims)](3, {affine = true})
+      local x = dm.randn(shape)
+      m.weight.data:copy_(dm.rand(3))
+      local y = m(x)
+      for n = 1, 2 do
+        near(dm.batch_norm(x:narrow(1, n, 1), {weight = m.weight, bias = m.bias, training = true}),
+          y:narrow(1, n, 1))
+      end
+      near(y[2], m(x[2]))
+      assert.error_matches(function() m(dm.randn(3)) end, "N or not")
+    end
+    assert.equal(0, #nn.InstanceNorm2d(3):parameters())
+    assert.error_matches(function() nn.InstanceNorm1d(3)(dm.randn(2, 3, 1)) end,
+      "one value per channel")
+  end)
+
+  it("of a sample keep running statistics and use them when not training", function()
+    local m = nn.InstanceNorm1d(2, {track_running_stats = true, momentum = 0.5})
+    local x = dm.tensor{{{0.0, 2.0}, {1.0, 1.0}}, {{4.0, 6.0}, {3.0, 3.0}}}
+    m(x)
+    assert.same({1.5, 1.0}, m.running_mean:totable()) -- half of the means 1, 5 and 1, 3
+    assert.same({1.5, 0.5}, m.running_var:totable())  -- half of 1 and of 2, 0
+    m:eval()
+    near(dm.batch_norm(x, m.running_mean, m.running_var), m(x))
+    assert.same({1.5, 1.0}, m.running_mean:totable())
+    assert.is_not_nil(m:state_dict().running_var)
+  end)
+
+  it("of spaces, roots and neighbours", function()
+    local x = dm.randn(2, 4, 3, 2, 2)
+    near(dm.batch_norm(x, {training = true}), nn.BatchNorm3d(4)(x))
+    assert.error_matches(function() nn.BatchNorm3d(4)(x[1]) end, "{N, C, D, H, W}")
+    local m = nn.RMSNorm(6, {eps = 1e-3})
+    local v = dm.randn(3, 6)
+    near(v / (v * v):mean(-1, {keepdim = true}):add(1e-3):sqrt(), m(v))
+    assert.equal("RMSNorm(6)", m:describe())
+    assert.equal(0, #nn.RMSNorm({2, 3}, {elementwise_affine = false}):parameters())
+    same(dm.local_response_norm(x, 3, {alpha = 0.5}), nn.LocalResponseNorm(3, {alpha = 0.5})(x))
+    assert.error_matches(function() dm.rms_norm(v, {5}) end, "rms_norm: x is {3, 6}")
+  end)
+
+  it("of roots take 16-bit numbers through float32", function()
+    local x = dm.full({1, 8}, 300.0, {dtype = "float16"}) -- its square is no float16
+    near(dm.ones(1, 8), dm.rms_norm(x, {8}):float(), 1e-3)
+  end)
+end)
+
+describe("dropout", function()
+  -- Each channel is all zeros or all 2.
+  local function whole_channels(name, shape, lead)
+    local m = nn[name](0.5)
+    local y = m(dm.ones(shape)):reshape(lead, -1)
+    same(y:amax(2), y:amin(2))
+    local kept = y:amax(2):sum():item() / 2
+    assert.is_true(kept > 0.3 * lead and kept < 0.7 * lead, name)
+    for _, v in ipairs(y:amax(2):totable()) do assert.is_true(v == 0 or v == 2) end
+    same(dm.ones(shape), m:eval()(dm.ones(shape)))
+  end
+
+  it("takes whole channels", function()
+    dm.manual_seed(3)
+    whole_channels("Dropout1d", {8, 32, 5}, 256)
+    whole_channels("Dropout1d", {256, 5}, 256)
+    whole_channels("Dropout2d", {8, 32, 3, 2}, 256)
+    whole_channels("Dropout2d", {8, 32, 3}, 256)
+    whole_channels("Dropout3d", {8, 32, 2, 2, 2}, 256)
+    whole_channels("Dropout3d", {256, 2, 2, 2}, 256)
+    assert.error_matches(function() dm.dropout1d(dm.ones(2)) end, "wanted 2 or 3 dims")
+    assert.error_matches(function() dm.dropout2d(dm.ones(1, 2, 2, 2), {p = 1.5}) end, "0 to 1")
+  end)
+
+  it("passes its mask on to the gradient", function()
+    local x = dm.ones(4, 8, 3):requires_grad_()
+    local y = dm.dropout1d(x)
+    y:sum():backward()
+    same(y.data, x.grad)
+  end)
+
+  it("to selu's limit keeps mean and variance", function()
+    dm.manual_seed(5)
+    local x = dm.randn(200, 200)
+    local m = nn.AlphaDropout(0.3)
+    local y = m(x)
+    assert.is_true(math.abs(y:mean():item()) < 0.03)
+    assert.is_true(math.abs(y:var():item() - 1) < 0.05)
+    same(x, m:eval()(x))
+    local z = nn.FeatureAlphaDropout(0.5)(dm.ones(8, 16, 4))
+    same(z:amax(3), z:amin(3))
+    same(x, dm.alpha_dropout(x)) -- not in training unless asked for, as in PyTorch
+  end)
+end)
+
+describe("bilinear, shuffled and unflattened", function()
+  it("are one op each", function()
+    local m = nn.Bilinear(3, 4, 5)
+    local u, v = dm.randn(2, 3), dm.randn(2, 4)
+    near(dm.einsum("bi,oij,bj->bo", u, m.weight, v) + m.bias, m(u, v))
+    assert.is_true(m.weight:abs():amax():item() <= 1 / math.sqrt(3))
+    assert.equal("Bilinear(3, 4 -> 5)", m:describe())
+    assert.error_matches(function() m(u, u) end, "bilinear: x1 has shape {2, 3}, x2 {2, 3}")
+    assert.error_matches(function() m(u:half(), v) end, "one dtype")
+    local y = dm.amp.autocast({device_type = "cpu", dtype = "bfloat16"}, function()
+      return m(u, v)
+    end)
+    assert.equal("float32", y.dtype)
+  end)
+
+  it("move numbers only", function()
+    local x = dm.arange(6):float():reshape(1, 6, 1)
+    assert.same({1, 4, 2, 5, 3, 6}, nn.ChannelShuffle(2)(x):reshape(-1):totable())
+    assert.error_matches(function() dm.channel_shuffle(x, 4) end, "divide dim 2")
+    local y = nn.Unflatten(2, {2, -1})(x)
+    assert.same({1, 2, 3, 1}, {table.unpack(y.shape)})
+    assert.same({1, 6, 1, 1}, {table.unpack(nn.Unflatten(-1, {1, 1})(x).shape)})
+    assert.error_matches(function() nn.Unflatten(4, {1, 1})(x) end, "dim is 4")
+  end)
+end)
+
+describe("tables of vectors", function()
+  it("shorten the rows that are looked up, in place", function()
+    local m = nn.Embedding(4, 3, {max_norm = 1})
+    m.weight.data:fill_(2)
+    local y = m(dm.tensor({2, 4, 2}, {dtype = "int64"}))
+    near(dm.full({3, 3}, 1 / math.sqrt(3)), y)
+    same(dm.full({3}, 2.0), m.weight.data[1])
+    near(dm.ones(2), m.weight.data:index_select(1, dm.tensor({2, 4}, {dtype = "int64"}))
+      :norm{dim = 2})
+    y:sum():backward()
+    assert.same({0, 2, 0, 1}, m.weight.grad:select(2, 1):totable())
+  end)
+
+  it("sum, average and compare bags of rows", function()
+    local w = dm.tensor{{1.0, -1.0}, {2.0, 5.0}, {4.0, 0.0}}:requires_grad_()
+    local ids = dm.tensor({1, 2, 3, 3}, {dtype = "int64"})
+    local offsets = dm.tensor({1, 3, 3}, {dtype = "int64"}) -- the second bag is empty
+    local function bag(mode) return F.embedding_bag(ids, w, offsets, {mode = mode}) end
+    assert.same({{3, 4}, {0, 0}, {8, 0}}, bag "sum":totable())
+    assert.same({{1.5, 2}, {0, 0}, {4, 0}}, bag "mean":totable())
+    assert.same({{2, 5}, {0, 0}, {4, 0}}, bag "max":totable())
+    bag "mean":sum():backward()
+    assert.same({{0.5, 0.5}, {0.5, 0.5}, {1, 1}}, w.grad:totable())
+    local rows = ids:reshape(2, 2)
+    assert.same({{3, 4}, {8, 0}}, F.embedding_bag(rows, w, {mode = "sum"}):totable())
+    assert.same({{2, 5}, {4, 0}}, F.embedding_bag(rows, w, {mode = "max"}):totable())
+    local shares = dm.tensor{{1.0, 0.5}, {0.0, 1.0}}
+    assert.same({{2, 1.5}, {4, 0}}, F.embedding_bag(rows, w, {mode = "sum",
+      per_sample_weights = shares}):totable())
+    local ends = dm.tensor({1, 3, 5}, {dtype = "int64"})
+    assert.same({{3, 4}, {8, 0}}, F.embedding_bag(ids, w, ends, {mode = "sum",
+      include_last_offset = true}):totable())
+    assert.error_matches(function() F.embedding_bag(ids, w) end, "wanted {T} with offsets")
+    assert.error_matches(function() bag "median" end, "'median'")
+    local m = nn.EmbeddingBag(5, 2)
+    same(m.weight:index_select(1, ids):mean(1), m(ids:reshape(1, 4))[1])
+  end)
+end)
+
+describe("lists of parameters", function()
+  it("are registered under PyTorch's names", function()
+    local m = nn.ParameterList{dm.ones(2), dm.zeros(3)}:append(dm.ones(1))
+    local names = {}
+    for name in m:named_parameters() do names[#names + 1] = name end
+    assert.same({"0", "1", "2"}, names)
+    assert.equal(3, #m)
+    local owner = nn.Module()
+    owner.p = m
+    owner.d = nn.ParameterDict{b = dm.ones(1), a = dm.zeros(1)}
+    local state = owner:state_dict()
+    assert.is_not_nil(state["p.0"])
+    assert.is_not_nil(state["d.b"])
+    state["p.1"] = dm.full({3}, 7.0)
+    owner:load_state_dict(state)
+    assert.same({7, 7, 7}, owner.p[2]:totable())
+    assert.error_matches(function() nn.ParameterList{1} end, "wanted a tensor")
+    assert.error_matches(function() m() end, "no forward")
+  end)
+end)
