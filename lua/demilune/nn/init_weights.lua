@@ -1,5 +1,6 @@
 -- nn.init: initial values, by PyTorch's formulas. All fill in place, unrecorded.
--- X. Glorot, Y. Bengio 2010 (xavier); K. He et al. 2015 (kaiming).
+-- X. Glorot, Y. Bengio 2010 (xavier); K. He et al. 2015 (kaiming); A. Saxe et al. 2014
+-- (orthogonal); J. Martens 2010 (sparse).
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -44,6 +45,85 @@ function init.fans(t)
   for d = 3, t:dim() do plane = plane * t:size(d) end
   return t:size(2) * plane, t:size(1) * plane
 end
+
+-- ---- matrices ----
+
+local function check_matrix(name, t, least, most)
+  if t:dim() < least or t:dim() > (most or t:dim()) then
+    caller.raise("%s: shape %s, wanted %d%s dims", name, tostring(t.shape), least,
+      most == least and "" or most and " to " .. most or " or more")
+  end
+end
+
+-- Ones on the diagonal of a matrix, zeros elsewhere.
+function init.eye_(t)
+  check_matrix("eye_", t, 2, 2)
+  local _ <close> = core.no_grad()
+  return t:copy_(core.eye(t:size(1), t:size(2)))
+end
+
+-- Convolutions (O, I, ...) that hand their channels on, as many as there are; by groups
+-- (1).
+function init.dirac_(t, groups)
+  groups = groups or 1
+  check_matrix("dirac_", t, 3, 5)
+  local out, channels = t:size(1), t:size(2)
+  if out % groups ~= 0 then
+    caller.raise("dirac_: %d groups do not divide %d channels out", groups, out)
+  end
+  local _ <close> = core.no_grad()
+  t:zero_()
+  local middle, per_group = {}, out // groups
+  for d = 3, t:dim() do middle[#middle + 1] = t:size(d) // 2 + 1 end
+  for g = 0, groups - 1 do
+    for d = 1, math.min(per_group, channels) do
+      t[{g * per_group + d, d, table.unpack(middle)}] = 1
+    end
+  end
+  return t
+end
+
+-- Rows (or columns, where those are fewer) that stand at right angles, of length gain (1):
+-- the dims behind the first count as one. Random rows, each less its shadow on those
+-- before it, twice, for rounding's sake.
+function init.orthogonal_(t, opts)
+  local o = options.read("orthogonal_", opts, {gain = 1})
+  check_matrix("orthogonal_", t, 2)
+  local _ <close> = core.no_grad()
+  local n, m = t:size(1), t:numel() // math.max(1, t:size(1))
+  if t:numel() == 0 then return t end
+  local few, many = math.min(n, m), math.max(n, m)
+  local q = core.randn(few, many, {dtype = "float64"})
+  for i = 1, few do
+    local row = q[i]
+    for _ = 1, i > 1 and 2 or 0 do
+      local before = q:narrow(1, 1, i - 1)
+      row:sub_(before:t():mv(before:mv(row)))
+    end
+    row:div_(row:norm())
+  end
+  if n > m then q = q:t() end
+  return t:copy_((q * o.gain):reshape(table.unpack(t.shape)))
+end
+
+-- Normal numbers of std (0.01), of which a share `sparsity` of each column is zero.
+function init.sparse_(t, sparsity, std)
+  check_matrix("sparse_", t, 2, 2)
+  if type(sparsity) ~= "number" or not (sparsity >= 0 and sparsity <= 1) then
+    caller.raise("sparse_: sparsity is %s, wanted 0 to 1", tostring(sparsity))
+  end
+  local _ <close> = core.no_grad()
+  t:normal_(0, std or 0.01)
+  local rows, zeros = t:size(1), math.ceil(sparsity * t:size(1))
+  if zeros == 0 then return t end
+  for column = 1, t:size(2) do
+    local chosen = t:select(2, column)
+    chosen[core.randperm(rows):narrow(1, 1, zeros):to(t.device)] = 0
+  end
+  return t
+end
+
+-- ---- by what goes in and out ----
 
 local GAIN = {linear = 1, conv2d = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
 

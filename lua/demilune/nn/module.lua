@@ -455,6 +455,15 @@ end
 
 Module.__call = core._module_caller(follower, call_watched, annotate)
 
+local function drop_hook(self, list_name, fn)
+  local hooks = rawget(self, list_name) or {}
+  for i, hook in ipairs(hooks) do
+    if hook == fn then table.remove(hooks, i) break end
+  end
+  if #hooks == 0 then rawset(self, list_name, nil) end
+  rawset(self, "_watched", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
+end
+
 local function add_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
   rawset(self, list_name, hooks)
@@ -462,11 +471,7 @@ local function add_hook(self, list_name, fn)
   hooks[#hooks + 1] = fn
   local handle = {}
   function handle.remove()
-    for i, hook in ipairs(hooks) do
-      if hook == fn then table.remove(hooks, i) break end
-    end
-    if #hooks == 0 and rawget(self, list_name) == hooks then rawset(self, list_name, nil) end
-    rawset(self, "_watched", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
+    if rawget(self, list_name) == hooks then drop_hook(self, list_name, fn) end
   end
   return handle
 end
@@ -476,6 +481,9 @@ function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) en
 -- fn(module, inputs), before each forward. What it returns, unless nil, replaces the
 -- inputs: a plain table is an array of them (with n where some are nil).
 function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
+
+-- For nn.utils, whose hooks a copy of the module has too.
+function Module:_drop_pre_hook(fn) drop_hook(self, "_pre_hooks", fn) end
 
 -- ---- printing ----
 

@@ -1,4 +1,5 @@
--- nn.utils: gradient clipping, and parameters as one vector; nn.utils.rnn: packing.
+-- nn.utils: gradient clipping, parameters as one vector, weights made anew before each
+-- forward (weights.lua); nn.utils.rnn: packing.
 -- R. Pascanu et al. 2013.
 
 local core = require "demilune.core"
@@ -165,6 +166,8 @@ end
 
 utils.rnn = require "demilune.nn.packed"
 
-for name, fn in pairs(require "demilune.nn.checkpoint") do utils[name] = fn end
+for _, room in ipairs{"checkpoint", "weights"} do
+  for name, fn in pairs(require("demilune.nn." .. room)) do utils[name] = fn end
+end
 
 return utils

@@ -1,0 +1,160 @@
+-- Weights made anew before each forward: weight_norm, from a length and a direction;
+-- spectral_norm, divided by the largest singular value. T. Salimans, D. Kingma 2016;
+-- T. Miyato et al. 2018.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local Module = require "demilune.nn.module"
+
+local weights = {}
+
+local made_by = setmetatable({}, {__mode = "k"}) -- [hook] = {function's name, field}
+
+-- The parameter, which leaves the module; what is made of it takes its field, unregistered.
+local function take(what, module, name)
+  local p = Module.is_module(module) and rawget(module, name)
+  if not (core.is_tensor(p) and p.is_parameter) then
+    caller.raise("%s: wanted a module with a parameter '%s'", what, tostring(name))
+  end
+  for i, field in ipairs(module._fields) do
+    if field == name then table.remove(module._fields, i) break end
+  end
+  rawset(module, name, nil)
+  return p
+end
+
+-- make(module) gives the weight; a copy of the module runs the same hook.
+local function install(what, module, name, make)
+  local function hook(m) rawset(m, name, make(m)) end
+  made_by[hook] = {what, name}
+  module:register_forward_pre_hook(hook)
+  hook(module)
+  return module
+end
+
+-- The weight as it is becomes the parameter again, the fields with these endings go.
+local function remove(what, module, name, endings)
+  name = name or "weight"
+  for _, hook in ipairs(Module.is_module(module) and rawget(module, "_pre_hooks") or {}) do
+    local made = made_by[hook]
+    if made and made[1] == what and made[2] == name then
+      local training = module.training
+      module.training = false
+      local ok, err = pcall(hook, module)
+      module.training = training
+      if not ok then error(err, 0) end
+      module:_drop_pre_hook(hook)
+      local weight = core.keep(module[name]:detach():clone())
+      rawset(module, name, nil)
+      for _, ending in ipairs(endings) do
+        local field = name .. ending
+        for i, known in ipairs(module._fields) do
+          if known == field then table.remove(module._fields, i) break end
+        end
+        module._buffers[field] = nil
+        rawset(module, field, nil)
+      end
+      module[name] = core.parameter(weight)
+      return module
+    end
+  end
+  caller.raise("remove_%s: the module has no %s of '%s'", what, what, tostring(name))
+end
+
+-- 1..rank without dim, as negative dims count too.
+local function check_dim(what, dim, p)
+  local rank = p:dim()
+  local d = math.type(dim) == "integer" and (dim < 0 and rank + 1 + dim or dim)
+  if not d or d < 1 or d > rank then
+    caller.raise("%s: dim is %s, the weight %s", what, tostring(dim), tostring(p.shape))
+  end
+  return d
+end
+
+-- ---- weight_norm ----
+
+-- The norm of v over all dims but one, or (dim "all") over all.
+local function lengths(v, dim)
+  if dim == "all" then return v:norm() end
+  local others = {}
+  for d = 1, v:dim() do
+    if d ~= dim then others[#others + 1] = d end
+  end
+  return #others > 0 and v:norm{dim = others, keepdim = true} or v:abs()
+end
+
+-- The module's parameter `name` becomes name_g, its lengths along `dim`, times name_v over
+-- its own. opts: name ("weight"), dim (1; "all": one length). Returns the module.
+function weights.weight_norm(module, opts)
+  local o = options.read("weight_norm", opts, {name = "weight", dim = 1})
+  local p = rawget(module, o.name)
+  local dim = o.dim
+  if core.is_tensor(p) and dim ~= "all" then dim = check_dim("weight_norm", dim, p) end
+  p = take("weight_norm", module, o.name)
+  local g, v = o.name .. "_g", o.name .. "_v"
+  module[g] = core.parameter(core.keep(lengths(p.data, dim):clone()), p.requires_grad)
+  module[v] = core.parameter(core.keep(p.data:clone()), p.requires_grad)
+  return install("weight_norm", module, o.name, function(m)
+    return m[v] * (m[g] / lengths(m[v], dim))
+  end)
+end
+
+-- Takes weight_norm of the parameter `name` ("weight") back. Returns the module.
+function weights.remove_weight_norm(module, name)
+  return remove("weight_norm", module, name, {"_g", "_v"})
+end
+
+-- ---- spectral_norm ----
+
+local function unit(t, eps) return t / t:norm():clamp{min = eps} end
+
+-- The weight as a matrix whose rows lie along dim.
+local function as_matrix(w, dim)
+  return w:movedim({dim}, {1}):reshape(w:size(dim), -1)
+end
+
+-- One step more towards the largest singular value's vectors, in place.
+local function iterate(matrix, u, v, eps)
+  local _ <close> = core.no_grad()
+  v:copy_(unit(matrix:t():mv(u), eps))
+  u:copy_(unit(matrix:mv(v), eps))
+end
+
+-- The module's parameter `name` becomes name_orig over its largest singular value, which
+-- power iteration finds, n_power_iterations a forward in training; its vectors are the
+-- buffers name_u and name_v. opts: name ("weight"), n_power_iterations (1), eps (1e-12),
+-- dim (1; 2 of transposed convolutions). Returns the module.
+function weights.spectral_norm(module, opts)
+  local o = options.read("spectral_norm", opts, {name = "weight", n_power_iterations = 1,
+    eps = 1e-12, dim = options.NONE})
+  if math.type(o.n_power_iterations) ~= "integer" or o.n_power_iterations < 1 then
+    caller.raise("spectral_norm: n_power_iterations is %s, wanted 1 or more",
+      tostring(o.n_power_iterations))
+  end
+  local given = rawget(module, o.name)
+  local dim = o.dim or (module.class or ""):match "^ConvTranspose" and 2 or 1
+  if core.is_tensor(given) then dim = check_dim("spectral_norm", dim, given) end
+  local p = take("spectral_norm", module, o.name)
+  local orig, uname, vname = o.name .. "_orig", o.name .. "_u", o.name .. "_v"
+  local matrix = as_matrix(p.data, dim)
+  local how = {dtype = p.dtype, device = p.device}
+  module[orig] = p
+  module:register_buffer(uname, unit(core.randn(matrix:size(1), how), o.eps))
+  module:register_buffer(vname, unit(core.randn(matrix:size(2), how), o.eps))
+  return install("spectral_norm", module, o.name, function(m)
+    local w, u, v = m[orig], m[uname], m[vname]
+    if m.training then
+      for _ = 1, o.n_power_iterations do iterate(as_matrix(w.data, dim), u, v, o.eps) end
+    end
+    -- copies: a later forward moves the buffers, this one's gradient needs them as they are
+    return w / u:clone():dot(as_matrix(w, dim):mv(v:clone()))
+  end)
+end
+
+-- Takes spectral_norm of the parameter `name` ("weight") back. Returns the module.
+function weights.remove_spectral_norm(module, name)
+  return remove("spectral_norm", module, name, {"_orig", "_u", "_v"})
+end
+
+return weights
