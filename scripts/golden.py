@@ -2173,6 +2173,90 @@ def cast():
                  f"{name_of(src)} to {name_of(dst)}")
 
 
+@family("sum")
+def more():
+    tied = torch.tensor([[2.0, 1.0, 2.0, 1.0, 3.0], [NAN, 1.0, 1.0, 0.0, 0.0]])
+    holes = torch.tensor([[1.5, 0.0, -2.0, 0.5], [NAN, 2.5, 0.0, NAN]])
+    for d in FLOATS:
+        case("cumprod", r(3, 5, dtype=d, lo=-2, hi=2), P(1))
+        case("logcumsumexp", r(3, 5, dtype=d), P(1))
+        case("median", distinct(3, 4, dtype=d))
+        case("median", distinct(3, 4, dtype=d), P(1), pos=(1,))
+        case("kthvalue", distinct(3, 4, dtype=d), 2, pos=(1,))
+        case("nansum", holes.to(d), P((1,)))
+        case("diag_embed", r(2, 3, dtype=d))
+        case("histc", r(3, 7, dtype=d), bins=5, grad=False)
+    for d in INTS:
+        case("cumprod", ints(2, 4, dtype=d, lo=-3, hi=4), P(0), grad=False)
+        case("median", torch.randperm(7).to(d), P(0), pos=(1,), grad=False)
+        case("mode", torch.tensor([3, 1, 2, 1, 3]).to(d), pos=(1,), grad=False)
+        case("bincount", P(torch.tensor([3, 1, 1, 5], dtype=d)), grad=False)
+        case("diag", ints(3, dtype=d), grad=False)
+        case("unique", ints(3, 4, dtype=d, lo=-2, hi=3), return_inverse=True, return_counts=True,
+             pos=(1,), grad=False)
+    case("cumprod", torch.tensor([[2.0, 0.0, 3.0, 0.0], [0.0, 0.0, -1.5, 2.0]]), P(1))
+    case("cumprod", r(3, 4, 2, dtype=f16), P(0), dtype=f32)
+    for empty in (r(), r(0), r(2, 0)):
+        case("cumprod", empty, P(-1))
+        case("logcumsumexp", empty, P(-1))
+    case("logcumsumexp", torch.tensor([-INF, -INF, 1.0, 90.0, -90.0, INF]), P(0), grad=False)
+    case("median", torch.tensor([[2.0, 1.0, 3.0, 5.0], [1.0, NAN, 0.0, NAN]]), P(1), pos=(1,))
+    case("median", tied, grad=False)
+    case("median", distinct(4, 3), P(0), pos=(1,), keepdim=True)
+    case("median", r(), P(0), pos=(1,))
+    case("kthvalue", distinct(4, 3), 4, dim=P(0), keepdim=True, pos=(1,))
+    case("kthvalue", torch.tensor([NAN, 1.0, INF]), 3, pos=(1,), grad=False)
+    case("mode", tied[:1], keepdim=True, pos=(1,))
+    case("mode", ints(5, 3, lo=0, hi=3), dim=P(0), pos=(1,), grad=False)
+    case("bincount", P(torch.tensor([0, 2, 2])), weights=frozen(r(3)), minlength=5, grad=False)
+    case("bincount", P(torch.tensor([0, 2, 2])), weights=ints(3), grad=False)
+    case("bincount", torch.zeros(0, dtype=i64), minlength=2, grad=False)
+    case("histc", torch.tensor([NAN, 0.0, 1.0, 2.0, 3.0, 2.5]), bins=4, min=0, max=2, grad=False)
+    case("histc", torch.full((3,), 2.0), bins=2, grad=False)
+    case("histc", r(0), bins=3, grad=False)
+    steps, rows = torch.tensor([1.0, 2.0, 2.0, 4.0]), torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 5.0]])
+    asked = torch.tensor([[2.0, 0.0, 9.0, 1.0], [0.0, 5.0, -1.0, NAN]])
+    for right in (False, True):
+        case("searchsorted", steps, asked, right=right, pos=(0,), grad=False)
+        case("searchsorted", rows, asked, right=right, pos=(0,), grad=False)
+    case("searchsorted", steps, 2.0, side="right", pos=(0,), grad=False)
+    case("searchsorted", rows.flip(1), asked, sorter=P(torch.tensor([[2, 1, 0], [2, 1, 0]])),
+         out_int32=True, pos=(0,), grad=False)
+    case("unique", torch.tensor([2.0, NAN, 1.0, 2.0, NAN]), grad=False)
+    case("unique", torch.tensor([True, False, True]), return_counts=True, grad=False)
+    case("unique", r(0, 2), return_inverse=True, return_counts=True, pos=(1,), grad=False)
+    for op in ("nansum", "nanmean"):
+        case(op, holes)
+        case(op, holes, P((1,)), keepdim=True)
+    case("nansum", ints(2, 3), grad=False)
+    for op in ("var_mean", "std_mean"):
+        case(op, r(3, 4))
+        case(op, r(3, 4, 2), P((0, 2)), correction=0, keepdim=True)
+    for k in (-1, 0, 1, 2, 3):
+        case("rot90", r(2, 3), k)
+    case("rot90", r(2, 3, 2), 1, dims=P((2, 0)))
+    case("fliplr", r(2, 3))
+    case("flipud", r(3, 2))
+    case("swapaxes", r(2, 3, 4), P(0), P(-1))
+    case("swapdims", r(2, 3), P(0), P(1))
+    for k in (-2, 0, 1):
+        case("diag", r(3), k)
+        case("diag", r(3, 4), k)
+        case("diagflat", r(2, 2), k)
+    case("diag_embed", r(2, 3), offset=-1, dim1=P(0), dim2=P(-1))
+    case("diag_embed", r(2, 3), offset=1, dim1=P(2), dim2=P(0))
+    case("diag_embed", r(0), offset=2)
+    case("take_along_dim", r(2, 4), P(torch.tensor([[3, 0, 1]])), P(1))
+    case("take_along_dim", r(1, 4), P(torch.tensor([[3], [0]])), P(1))
+    case("take_along_dim", r(2, 3), P(torch.tensor([5, 0])))
+    case("masked_scatter", r(2, 3), torch.tensor([True, False, True]), r(5), inplace=True)
+    for d in (f32, f64):
+        case("tensordot", r(2, 3, 4, dtype=d), r(3, 4, 2, dtype=d))
+    case("tensordot", r(2, 3), r(4), fn=lambda a, b, dims: torch.tensordot(a, b, dims), dims=0)
+    case("tensordot", r(2, 3, 4), r(4, 5, 2), dims_self=P((2, 0)), dims_other=P((0, 2)),
+         fn=lambda a, b, dims_self, dims_other: torch.tensordot(a, b, (dims_self, dims_other)))
+
+
 # ---- writing ----------------------------------------------------------------
 
 def main():

@@ -106,7 +106,7 @@ end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
   "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "norms2",
-  "loss", "rnn", "attention"}
+  "loss", "rnn", "attention", "more"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

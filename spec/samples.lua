@@ -221,6 +221,8 @@ samples.stack = {{{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}}, {{x(-2, 2, 2), x(-2, 2, 2)}
 samples.split = {{x(-2, 2, 5, 2), 2}, {x(-2, 2, 2, 5), {2, 3}, {dim = 2}}}
 samples.chunk = {{x(-2, 2, 5, 2), 2}}
 samples.tile = {{x(-2, 2, 2, 3), {2, 1}}}
+samples.swapaxes = {{box(), 1, 3}}
+samples.swapdims = {{box(), 1, 3}}
 samples["repeat"] = {{x(-2, 2, 2, 3), 2, 1}}
 samples.flip = {{box(), {1, 3}}}
 samples.roll = {{box(), 1, 2}}
@@ -277,12 +279,34 @@ for _, name in ipairs{"any", "all"} do
   samples[name] = {{mask, grad = false}, {mask, 2, grad = false}}
 end
 samples.cumsum = {{box(), 2}, {box(), -1}}
+local zeros = x(-2, 2, 2, 5)
+zeros.d[2], zeros.d[7], zeros.d[9] = 0, 0, 0
+samples.cumprod = {{box(), 2}, {zeros, -1}}
+samples.logcumsumexp = {{box(), 1}, {box(), -1}}
+samples.var_mean = {{box()}, {box(), 2, {correction = 0, keepdim = true}}}
+samples.std_mean = {{box()}, {box(), 2, {correction = 0, keepdim = true}}}
+samples.nansum = {{box()}, {box(), {1, 3}, {keepdim = true}}}
+samples.nanmean = {{box()}, {box(), {1, 3}, {keepdim = true}}}
 
 -- ---- order and indexing ----
 
 samples.sort = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, descending = true}}}
 samples.argsort = {{distinct(2, 4), grad = false}}
 samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = false}}}
+samples.median = {{distinct(2, 4)}, {distinct(2, 4), 2}, {distinct(3, 2), 1, {keepdim = true}}}
+samples.kthvalue = {{distinct(2, 4), 3}, {distinct(4, 2), 2, {dim = 1, keepdim = true}}}
+samples.mode = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, keepdim = true}}}
+samples.unique = {{distinct(2, 3)}, {distinct(4), {return_inverse = true, return_counts = true}}}
+samples.bincount = {
+  {int("int64", {4}, {1, 3, 2, 3}), grad = false},
+  {int("int64", {4}, {1, 3, 2, 3}), {weights = x(-2, 2, 4), minlength = 5}},
+}
+samples.histc = {{const(-2, 2, 2, 3), {bins = 4}, grad = false}}
+samples.searchsorted = {
+  {int("float64", {3}, {-1, 0.25, 1}), const(-2, 2, 2, 3), grad = false},
+  {int("float64", {2, 3}, {-1, 0.25, 1, 0, 1, 1}), const(-2, 2, 2, 4), {side = "right"},
+    grad = false},
+}
 samples.nonzero = {{mask, grad = false}}
 local edges = int("float64", {3}, {-1, 0.25, 1})
 samples.bucketize = {
@@ -298,6 +322,13 @@ samples.index_select = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4})}}
 samples.index_copy = {{x(-2, 2, 4, 2), 1, int("int64", {2}, {4, 1}), x(-2, 2, 2, 2)}}
 samples.tril = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), -1}}
 samples.triu = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), 1}}
+samples.diag = {{x(-2, 2, 3)}, {x(-2, 2, 3), -1}, {x(-2, 2, 3, 4), 1}}
+samples.diagflat = {{x(-2, 2, 2, 2)}, {x(-2, 2, 3), 1}}
+samples.diag_embed = {{x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), {offset = 1, dim1 = 1, dim2 = 3}}}
+samples.fliplr, samples.flipud = {{x(-2, 2, 2, 3)}}, {{x(-2, 2, 3)}}
+samples.rot90 = {{x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3, 2), 3, {dims = {2, 3}}}, {x(-2, 2, 2, 3), -2}}
+samples.take_along_dim = {{x(-2, 2, 2, 4), pick, 2}, {x(-2, 2, 2, 4), int("int64", {2}, {8, 3})}}
+samples.masked_scatter = {{x(-2, 2, 2, 3), mask, x(-2, 2, 4)}}
 samples.index_add = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4}), x(-2, 2, 3, 2)}}
 samples.masked_fill = {{x(-2, 2, 2, 3), mask, 1.5}, {x(-2, 2, 2, 3), mask, x(-1, 1)}}
 samples.masked_select = {{x(-2, 2, 2, 3), mask}}
@@ -555,6 +586,11 @@ samples.ctc_loss = {
     {blank = 1, reduction = "none"}},
   {x(-2, -0.5, 4, 4), int("int64", {2}, {2, 1}), int("int64", {}, {4}), int("int64", {}, {2}),
     {blank = 3, reduction = "sum"}},
+}
+
+samples.tensordot = {
+  {x(-2, 2, 2, 3, 4), x(-2, 2, 3, 4, 2)}, {x(-2, 2, 2), x(-2, 2, 3), {dims = 0}},
+  {x(-2, 2, 2, 3, 4), x(-2, 2, 4, 2), {dims_self = {1, 3}, dims_other = {2, 1}}},
 }
 
 return samples

@@ -48,8 +48,8 @@ local LISTS = {
 local ABSENT = {}
 for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul
   linalg_multi_dot frobenius_norm nuclear_norm
-  dist pdist renorm cumprod vector_norm matrix_norm cross vdot grid_sampler
-  tensordot polar quantile nanquantile stft cholesky inverse pinverse
+  dist pdist renorm vector_norm matrix_norm cross vdot grid_sampler
+  polar quantile nanquantile stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
   linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
   adaptive_max_pool3d]]):gmatch "%S+" do
@@ -128,6 +128,8 @@ local CALLS = {
   softmax = function(x) return x(-3, 3, 8, 8), 1 end,
   log_softmax = function(x) return x(-3, 3, 8, 8), 1 end,
   cumsum = function(x) return x(-1, 1, 8, 8), 1 end,
+  cumprod = function(x) return x(0.5, 1.5, 8, 8), 1 end,
+  tensordot = function(x, other) return x(-1, 1, 2, 3, 4), other(-1, 1, 3, 4, 2) end,
   sum = function(x) return x(-1, 1, 8, 8), 2 end,
   prod = function(x) return x(0.5, 1.5, 8, 3), 1 end,
   norm = function(x) return x(-1, 1, 8, 8) end,

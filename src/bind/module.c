@@ -126,6 +126,8 @@ int luaopen_demilune_core(lua_State *L) {
   lua_pop(L, 1);
   register_ops(L, S, module, methods);
   alias(L, module, methods, "tile", "repeat"); /* a keyword: x["repeat"](x, 2, 1) */
+  alias(L, module, methods, "transpose", "swapaxes");
+  alias(L, module, methods, "transpose", "swapdims");
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
   dm_set_functions(L, dm_grad_methods, S);

@@ -1,0 +1,338 @@
+/* What follows from the order of elements, composed of sorts, gathers and running sums:
+   running products, medians and modes, counts, places among sorted elements. */
+#include "base/error.h"
+#include "op/along.h"
+#include "op/create.h"
+#include "op/index.h"
+#include "op/pointwise.h"
+#include "op/reduce.h"
+#include "op/sort.h"
+
+static dm_Tensor *x_narrow(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
+  return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
+}
+static dm_Tensor *x_cat(dm_X *x, dm_Tensor *a, dm_Tensor *b, int64_t dim) {
+  return dm_x(x, DM_OP_cat, &dim, 2, a, b);
+}
+static dm_Tensor *x_gather(dm_X *x, dm_Tensor *t, dm_Tensor *at, int64_t dim) {
+  return dm_x(x, DM_OP_gather, &dim, 2, t, at);
+}
+static dm_Tensor *x_cumsum(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_cumsum, &(dm_CumsumAttr){dim, -1}, 1, t);
+}
+/* Whole numbers moved by n. */
+static dm_Tensor *x_moved(dm_X *x, dm_Tensor *t, int64_t n) {
+  return n ? x_add(x, t, x_whole(x, n)) : t;
+}
+static dm_Tensor *x_full(dm_X *x, int64_t n, double v, dm_DType dtype, const dm_Tensor *like) {
+  const dm_FullAttr a = {{1, {n}}, v, dtype, dm_device_code(like->device)};
+  return dm_x(x, DM_OP_full, &a, 0);
+}
+static dm_Tensor *x_zeros_of(dm_X *x, dm_Tensor *like, dm_DType dtype) {
+  return dm_x(x, DM_OP_zeros_like, &(dm_LikeAttr){dtype, -1}, 1, like);
+}
+static dm_Tensor *x_ones_of(dm_X *x, dm_Tensor *like, dm_DType dtype) {
+  return dm_x(x, DM_OP_ones_like, &(dm_LikeAttr){dtype, -1}, 1, like);
+}
+/* to with ones added where `at` says. */
+static dm_Tensor *x_count(dm_X *x, dm_Tensor *to, dm_Tensor *at, int64_t dim) {
+  return dm_x(x, DM_OP_scatter_add, &dim, 3, to, at, x_ones_of(x, at, DM_I64));
+}
+/* out: t in order along dim, equals in the order that they had, and where each was. */
+static bool x_sort(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor **out) {
+  return x_call(x, DM_OP_sort, &(dm_SortAttr){dim, false, true}, 1, &t, out);
+}
+static dm_Tensor *x_flat(dm_X *x, dm_Tensor *t) { return x_reshape(x, t, 1, &t->numel); }
+static dm_DType wide_of(const dm_Tensor *t) {
+  return t->dtype == DM_F16 || t->dtype == DM_BF16 ? DM_F32 : (dm_DType)t->dtype;
+}
+
+/* ---- running products ---- */
+
+/* Each element joined with all before it: after step s with those less than s away;
+   Hillis & Steele 1986. Products need no division, so zeros have their gradient. */
+static dm_Tensor *scan(dm_X *x, dm_Tensor *t, int dim, int op) {
+  const int64_t n = t && t->ndim ? t->shape[dim] : 1;
+  for (int64_t s = 1; s < n; s *= 2) {
+    dm_Tensor *behind = x_narrow(x, t, dim, s, n - s), *before = x_narrow(x, t, dim, 0, n - s);
+    t = x_cat(x, x_narrow(x, t, dim, 0, s), dm_x(x, op, NULL, 2, behind, before), dim);
+  }
+  return t;
+}
+
+static dm_status scanned(dm_Call *c, dm_X *x, int64_t dim, dm_DType to, int op) {
+  dm_Tensor *t = c->in[0];
+  int d;
+  DM_TRY(dm_check_dim(c, t, dim, &d));
+  dm_Tensor *y = x_cast(x, t, to);
+  y = y ? scan(x, x_cast(x, y, wide_of(y)), d, op) : NULL;
+  y = x_cast(x, y, to);
+  c->out[0] = y == t ? x_unary(x, DM_OP_clone, t) : y;
+  return x->st;
+}
+
+dm_status cumprod_compose(dm_Call *c, dm_X *x) {
+  const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
+  const dm_DType own = (dm_DType)c->in[0]->dtype;
+  const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : dm_is_float(own) ? own : DM_I64;
+  return scanned(c, x, a->dim, to, DM_OP_mul);
+}
+
+dm_status logcumsumexp_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_float(c, c->in[0], "x"));
+  return scanned(c, x, *DM_ATTR(int64_t, c), (dm_DType)c->in[0]->dtype, DM_OP_logaddexp);
+}
+
+/* ---- the k-th, the middle one, the most frequent one ---- */
+
+/* t, or a vector of all elements: what is chosen from lines along dim. */
+typedef struct Lines {
+  dm_Tensor *t;
+  int dim;
+  bool whole;
+} Lines;
+
+static dm_status open_lines(dm_Call *c, dm_X *x, dm_OptInt dim, Lines *l) {
+  dm_Tensor *t = c->in[0];
+  l->dim = 0;
+  if (dim.set) DM_TRY(dm_check_dim(c, t, dim.v, &l->dim));
+  l->whole = !dim.set || t->ndim == 0;
+  l->t = l->whole ? x_flat(x, t) : t;
+  DM_TRY(x->st);
+  if (l->t->shape[l->dim] > 0) return DM_OK;
+  return dm_fail(DM_EARG, "%s: x has shape %s: there is nothing to choose from", c->op->name,
+                 DM_SHAPE(t));
+}
+
+/* The elements of the lines at those positions (one a line), and the positions. */
+static dm_status give_chosen(dm_Call *c, dm_X *x, const Lines *l, dm_Tensor *at, bool keepdim) {
+  dm_Tensor *both[2] = {x_gather(x, l->t, at, l->dim), at};
+  for (int i = 0; i < c->n_out; i++) {
+    if (l->whole) both[i] = x_reshape(x, both[i], 0, NULL);
+    else if (!keepdim) both[i] = dm_x(x, DM_OP_squeeze, &(dm_Ints){1, {l->dim}}, 1, both[i]);
+    c->out[i] = both[i];
+  }
+  return x->st;
+}
+
+dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c); /* k, dim, keepdim */
+  dm_Tensor *sorted[2];
+  Lines l;
+  DM_TRY(open_lines(c, x, (dm_OptInt){1, a[1]}, &l));
+  if (a[0] < 1 || a[0] > l.t->shape[l.dim])
+    return dm_fail(DM_EARG, "kthvalue: k is %lld, wanted 1 to %lld, the size of dim %d",
+                   (long long)a[0], (long long)l.t->shape[l.dim], l.dim + c->base);
+  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
+  return give_chosen(c, x, &l, x_narrow(x, sorted[1], l.dim, a[0] - 1, 1), a[2]);
+}
+
+/* at, or where a line holds NaN the first one's position. */
+static dm_Tensor *or_nan(dm_X *x, const Lines *l, dm_Tensor *at) {
+  if (!dm_is_float((dm_DType)l->t->dtype)) return at;
+  dm_Tensor *nan = x_unary(x, DM_OP_isnan, l->t);
+  dm_Tensor *some = dm_x(x, DM_OP_any, &(dm_DimsAttr){{1, {l->dim}}, true}, 1, nan);
+  dm_Tensor *first =
+      dm_x(x, DM_OP_argmax, &(dm_DimAttr){{1, l->dim}, true}, 1, x_cast(x, nan, DM_I64));
+  return x_where(x, some, first, at);
+}
+
+dm_status median_compose(dm_Call *c, dm_X *x) {
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
+  dm_Tensor *sorted[2];
+  Lines l;
+  c->n_out = a->dim.set ? 2 : 1;
+  DM_TRY(open_lines(c, x, a->dim, &l));
+  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
+  dm_Tensor *at = x_narrow(x, sorted[1], l.dim, (l.t->shape[l.dim] - 1) / 2, 1);
+  return give_chosen(c, x, &l, or_nan(x, &l, at), a->keepdim);
+}
+
+/* 1 where a sorted element differs from the one before it, and at first. */
+static dm_Tensor *run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim) {
+  if (x->st != DM_OK) return NULL;
+  const int64_t n = sorted->shape[dim];
+  if (n == 0) return x_zeros_of(x, sorted, DM_I64);
+  dm_Tensor *other = dm_x(x, DM_OP_ne, NULL, 2, x_narrow(x, sorted, dim, 1, n - 1),
+                          x_narrow(x, sorted, dim, 0, n - 1));
+  dm_Tensor *first = x_ones_of(x, x_narrow(x, sorted, dim, 0, 1), DM_I64);
+  return x_cat(x, first, x_cast(x, other, DM_I64), dim);
+}
+
+/* Runs of equals are counted; the last of the first longest one is where the mode was. */
+dm_status mode_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c); /* dim, keepdim */
+  dm_Tensor *sorted[2];
+  Lines l;
+  DM_TRY(open_lines(c, x, (dm_OptInt){1, a[0]}, &l));
+  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
+  dm_Tensor *run = x_moved(x, x_cumsum(x, run_starts(x, sorted[0], l.dim), l.dim), c->base - 1);
+  dm_Tensor *counts = x_count(x, x_zeros_of(x, run, DM_I64), run, l.dim);
+  dm_Tensor *most = dm_x(x, DM_OP_argmax, &(dm_DimAttr){{1, l.dim}, true}, 1, counts);
+  dm_Tensor *ends = x_moved(x, x_cumsum(x, counts, l.dim), c->base - 1);
+  dm_Tensor *last = x_gather(x, ends, most, l.dim);
+  return give_chosen(c, x, &l, x_gather(x, sorted[1], last, l.dim), a[1]);
+}
+
+/* ---- different elements ---- */
+
+dm_status unique_compose(dm_Call *c, dm_X *x) {
+  const struct { int64_t sorted, inverse, counts; } *a = c->attr;
+  dm_Tensor *t = c->in[0], *sorted[2];
+  c->n_out = 1 + (a->inverse != 0) + (a->counts != 0);
+  if (!x_sort(x, x_flat(x, t), 0, sorted)) return x->st;
+  dm_Tensor *starts = run_starts(x, sorted[0], 0);
+  dm_Tensor *values =
+      dm_x(x, DM_OP_masked_select, NULL, 2, sorted[0], x_cast(x, starts, DM_BOOL));
+  dm_Tensor *run = x_moved(x, x_cumsum(x, starts, 0), c->base - 1);
+  int i = 0;
+  c->out[i++] = values;
+  if (a->inverse) {
+    dm_Tensor *zeros = x_zeros_of(x, sorted[1], DM_I64);
+    dm_Tensor *back = dm_x(x, DM_OP_scatter, &(int64_t){0}, 3, zeros, sorted[1], run);
+    c->out[i++] = x_reshape(x, back, t->ndim, t->shape);
+  }
+  if (a->counts && values) c->out[i] = x_count(x, x_zeros_of(x, values, DM_I64), run, 0);
+  return x->st;
+}
+
+/* ---- places among sorted elements ---- */
+
+/* Rows of equally many dims: both are sorted together, and of what then lies before a
+   value those of the sequence are counted. Of equals a value comes first (last: right). */
+static dm_Tensor *merged(dm_X *x, dm_Tensor *sequence, dm_Tensor *values, bool right,
+                         int base) {
+  const int64_t last = values->ndim - 1, n = sequence->shape[last], m = values->shape[last];
+  dm_Tensor *sorted[2], *all, *from;
+  dm_Tensor *one = x_ones_of(x, sequence, DM_I64), *zero = x_zeros_of(x, values, DM_I64);
+  all = right ? x_cat(x, sequence, values, last) : x_cat(x, values, sequence, last);
+  from = right ? x_cat(x, one, zero, last) : x_cat(x, zero, one, last);
+  if (x->st != DM_OK || !x_sort(x, all, last, sorted)) return NULL;
+  dm_Tensor *before = x_cumsum(x, x_gather(x, from, sorted[1], last), last);
+  dm_Tensor *there = dm_x(x, DM_OP_scatter, &last, 3, from, sorted[1], before);
+  return x_moved(x, x_narrow(x, there, last, right ? n : 0, m), base);
+}
+
+dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
+  enum { NONE, LEFT, RIGHT };
+  const struct { int64_t right, side, out_int32; } *a = c->attr;
+  dm_Tensor *sequence = c->in[0], *values = c->in[1];
+  const bool right = a->right || a->side == RIGHT;
+  if (a->right && a->side == LEFT)
+    return dm_fail(DM_EARG,
+                   "searchsorted: side is left, right is true; hint: give one of them");
+  bool fits = sequence->ndim >= 1 && (sequence->ndim == 1 || sequence->ndim == values->ndim);
+  for (int d = 0; fits && sequence->ndim > 1 && d < sequence->ndim - 1; d++)
+    fits = sequence->shape[d] == values->shape[d];
+  if (!fits)
+    return dm_fail(
+        DM_EARG,
+        "searchsorted: a sequence of shape %s and values of shape %s, wanted one dim "
+        "or the values' leading dims",
+        DM_SHAPE(sequence), DM_SHAPE(values));
+  if (c->in[2]) sequence = x_gather(x, sequence, c->in[2], sequence->ndim - 1);
+  if (values->flags & DM_T_NUMBER) values = dm_x_there(x, values, sequence->device);
+  DM_TRY(x->st);
+  if (sequence->ndim > 1) c->out[0] = merged(x, sequence, values, right, c->base);
+  else
+    c->out[0] = dm_x(x, DM_OP_bucketize, &(dm_BucketAttr){right, false}, 2, values, sequence);
+  if (a->out_int32) c->out[0] = x_cast(x, c->out[0], DM_I32);
+  return x->st;
+}
+
+/* ---- counts ---- */
+
+/* The least and the largest of t, which are waited for. */
+static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void *high) {
+  const dm_DimsAttr all = {{-1, {0}}, 0};
+  dm_Tensor *least = x_cast(x, dm_x(x, DM_OP_amin, &all, 1, t), as);
+  dm_Tensor *most = x_cast(x, dm_x(x, DM_OP_amax, &all, 1, t), as);
+  DM_TRY(x->st);
+  DM_TRY(dm_tensor_read(least, 8, low));
+  return dm_tensor_read(most, 8, high);
+}
+
+dm_status bincount_compose(dm_Call *c, dm_X *x) {
+  const int64_t minlength = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0], *weights = c->in[1];
+  int64_t low = c->base, high = c->base - 1;
+  DM_TRY(dm_check_index(c, t));
+  if (t->ndim != 1 || minlength < 0)
+    return dm_fail(DM_EARG,
+                   "bincount: shape %s and minlength %lld, wanted one dim and 0 or more",
+                   DM_SHAPE(t), (long long)minlength);
+  if (weights && (weights->ndim != 1 || weights->shape[0] != t->shape[0]))
+    return dm_fail(DM_EARG, "bincount: weights have shape %s, wanted x's, %s",
+                   DM_SHAPE(weights), DM_SHAPE(t));
+  if (t->numel > 0) DM_TRY(read_range(x, t, DM_I64, &low, &high));
+  if (low < c->base)
+    return dm_fail(DM_EARG, "bincount: x holds %lld, wanted positions, which count from %d",
+                   (long long)low, c->base);
+  const int64_t n = dm_max_i64(minlength, dm_min_i64(high, INT64_MAX - 1) - c->base + 1);
+  const dm_DType to = !weights ? DM_I64 : weights->dtype == DM_F32 ? DM_F32 : DM_F64;
+  dm_Tensor *each = weights ? x_cast(x, weights, to) : x_ones_of(x, t, to);
+  c->out[0] = dm_x(x, DM_OP_index_add, &(dm_AddAttr){0, 1}, 3, x_full(x, n, 0, to, t),
+                   x_cast(x, t, DM_I64), each);
+  return x->st;
+}
+
+dm_status histc_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t bins;
+    double min, max;
+  } *a = c->attr;
+  double low = a->min, high = a->max;
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_float(c, t, "x"));
+  if (a->bins < 1)
+    return dm_fail(DM_EARG, "histc: %lld bins, wanted 1 or more", (long long)a->bins);
+  if (low == high && t->numel > 0) DM_TRY(read_range(x, t, DM_F64, &low, &high));
+  if (!(low <= high) || !isfinite(low) || !isfinite(high))
+    return dm_fail(DM_EARG, "histc: from %g to %g, wanted a range of numbers", low, high);
+  if (low == high) {
+    low -= 1;
+    high += 1;
+  }
+  t = x_cast(x, x_flat(x, t), wide_of(t));
+  dm_Tensor *inside = dm_x(x, DM_OP_logical_and, NULL, 2, x_test(x, DM_OP_ge, t, low),
+                           x_test(x, DM_OP_le, t, high));
+  dm_Tensor *bin = x_scale(x, x_shift(x, t, -low), (double)a->bins);
+  bin = x_where(x, inside, x_div(x, bin, dm_x_number(x, high - low)), dm_x_number(x, 0));
+  const struct { dm_OptNum min, max; } held = {{1, 0}, {1, (double)(a->bins - 1)}};
+  bin = x_cast(x, dm_x(x, DM_OP_clamp, &held, 1, bin), DM_I64); /* drops the fraction */
+  if (x->st != DM_OK) return x->st;
+  dm_Tensor *counts =
+      dm_x(x, DM_OP_index_add, &(dm_AddAttr){0, 1}, 3, x_full(x, a->bins, 0, DM_I64, t),
+           x_moved(x, bin, c->base), x_cast(x, inside, DM_I64));
+  c->out[0] = x_cast(x, counts, (dm_DType)c->in[0]->dtype);
+  return x->st;
+}
+
+/* ---- reductions of two kinds at once, or without NaN ---- */
+
+dm_status nansum_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0];
+  if (dm_is_float((dm_DType)t->dtype))
+    t = x_where(x, x_unary(x, DM_OP_isnan, t), x_zeros_like(x, t), t);
+  c->out[0] = dm_x(x, DM_OP_sum, c->attr, 1, t);
+  return x->st;
+}
+
+dm_status nanmean_compose(dm_Call *c, dm_X *x) {
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_float(c, t, "x"));
+  dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, t));
+  dm_Tensor *count = x_sum(x, number, a->dims, a->keepdim);
+  c->out[0] = x_div(x, dm_x(x, DM_OP_nansum, a, 1, t), count);
+  return x->st;
+}
+
+static dm_status with_mean(dm_Call *c, dm_X *x, int op) {
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
+  c->out[0] = dm_x(x, op, a, 1, c->in[0]);
+  c->out[1] = dm_x(x, DM_OP_mean, &(dm_SumAttr){a->dims, a->keepdim, -1}, 1, c->in[0]);
+  return x->st;
+}
+dm_status var_mean_compose(dm_Call *c, dm_X *x) { return with_mean(c, x, DM_OP_var); }
+dm_status std_mean_compose(dm_Call *c, dm_X *x) { return with_mean(c, x, DM_OP_std); }
