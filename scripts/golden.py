@@ -2214,7 +2214,8 @@ def more():
     case("histc", torch.tensor([NAN, 0.0, 1.0, 2.0, 3.0, 2.5]), bins=4, min=0, max=2, grad=False)
     case("histc", torch.full((3,), 2.0), bins=2, grad=False)
     case("histc", r(0), bins=3, grad=False)
-    steps, rows = torch.tensor([1.0, 2.0, 2.0, 4.0]), torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 5.0]])
+    steps = torch.tensor([1.0, 2.0, 2.0, 4.0])
+    rows = torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 5.0]])
     asked = torch.tensor([[2.0, 0.0, 9.0, 1.0], [0.0, 5.0, -1.0, NAN]])
     for right in (False, True):
         case("searchsorted", steps, asked, right=right, pos=(0,), grad=False)
@@ -2250,6 +2251,7 @@ def more():
     case("take_along_dim", r(1, 4), P(torch.tensor([[3], [0]])), P(1))
     case("take_along_dim", r(2, 3), P(torch.tensor([5, 0])))
     case("masked_scatter", r(2, 3), torch.tensor([True, False, True]), r(5), inplace=True)
+    case("masked_scatter", r(3), torch.tensor([[True], [False]]), r(3))
     for d in (f32, f64):
         case("tensordot", r(2, 3, 4, dtype=d), r(3, 4, 2, dtype=d))
     case("tensordot", r(2, 3), r(4), fn=lambda a, b, dims: torch.tensordot(a, b, dims), dims=0)

@@ -150,11 +150,13 @@ dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
 
 dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *source = c->in[2];
-  int64_t n;
+  int64_t n, shape[DM_MAX_DIM];
+  int ndim;
   if (c->in[1]->dtype != DM_BOOL)
     return dm_fail(DM_EARG, "masked_scatter: the mask is %s, wanted bool",
                    dm_dtype_name((dm_DType)c->in[1]->dtype));
-  dm_Tensor *mask = x_expand(x, c->in[1], c->in[0]->ndim, c->in[0]->shape);
+  DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
+  dm_Tensor *t = x_expand(x, c->in[0], ndim, shape), *mask = x_expand(x, c->in[1], ndim, shape);
   dm_Tensor *count = x_sum(x, mask, (dm_Ints){-1, {0}}, false); /* of bool: int64 */
   DM_TRY(x->st);
   DM_TRY(dm_tensor_read(count, sizeof n, &n));
@@ -163,7 +165,7 @@ dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
                    (long long)source->numel, (long long)n);
   source = x_reshape(x, source, 1, &source->numel);
   source = dm_x(x, DM_OP_narrow, &(int64_t[3]){0, 0, n}, 1, source);
-  c->out[0] = dm_x(x, DM_OP_masked_put, NULL, 3, c->in[0], mask, source);
+  c->out[0] = dm_x(x, DM_OP_masked_put, NULL, 3, t, mask, source);
   return x->st;
 }
 

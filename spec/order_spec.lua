@@ -1,0 +1,71 @@
+-- Ops composed of sorts and counts, and other arrangements: what they refuse, and in
+-- which words. What they answer: spec/golden/more.lua.
+
+local dm = require "demilune"
+
+local function refuses(words, op, ...)
+  local ok, message = pcall(dm[op], ...)
+  assert.is_false(ok, op .. " took what it cannot take")
+  assert.matches(words, message, 1, true)
+end
+
+describe("ops that choose elements", function()
+  it("say what is wrong", function()
+    refuses("nothing to choose from", "median", dm.zeros(0))
+    refuses("nothing to choose from", "mode", dm.zeros(2, 0))
+    refuses("k is 4, wanted 1 to 3, the size of dim 1", "kthvalue", dm.zeros(3), 4)
+    refuses("k is 0", "kthvalue", dm.zeros(3), 0)
+    refuses("side is left", "searchsorted", dm.zeros(3), 1, {right = true, side = "left"})
+    refuses("{3, 3}", "searchsorted", dm.zeros(2, 3), dm.zeros(3, 3))
+    refuses("dim 1 do not fit", "take_along_dim", dm.zeros(2, 3),
+      dm.ones(3, 1, {dtype = "int64"}), 2)
+    refuses("as many dims", "take_along_dim", dm.zeros(2, 3), dm.ones(3, {dtype = "int64"}), 2)
+    refuses("1 elements for the 2", "masked_scatter", dm.zeros(3),
+      dm.tensor{true, true, false}, dm.zeros(1))
+    refuses("wanted bool", "masked_scatter", dm.zeros(3), dm.zeros(3), dm.zeros(3))
+  end)
+
+  it("leave x as it was when masked_scatter_ has too few elements", function()
+    local x = dm.zeros(3)
+    assert.is_false(pcall(x.masked_scatter_, x, dm.tensor{true, true, false}, dm.ones(1)))
+    assert.same({0, 0, 0}, x:totable())
+    assert.is_false(pcall(x.masked_scatter_, x, dm.tensor{{true}, {true}}, dm.ones(6)))
+    assert.same({0, 0, 0}, x:totable())
+  end)
+end)
+
+describe("ops that count", function()
+  it("count positions from 1", function()
+    assert.same({1, 0, 2}, dm.bincount(dm.tensor{1, 3, 3}):totable())
+    refuses("x holds 0, wanted positions, which count from 1", "bincount", dm.tensor{0, 1})
+  end)
+
+  it("say what is wrong", function()
+    refuses("wanted positions as int64", "bincount", dm.tensor{0.5})
+    refuses("weights have shape {2}", "bincount", dm.tensor{1, 2, 3}, {weights = dm.ones(2)})
+    refuses("more elements than memory", "bincount", dm.tensor{math.maxinteger})
+    refuses("0 bins", "histc", dm.zeros(3), {bins = 0})
+    refuses("from 2 to 1", "histc", dm.zeros(3), {min = 2, max = 1})
+    refuses("wanted a range of numbers", "histc", dm.tensor{1, 0 / 0})
+    refuses("nanmean: x is int64", "nanmean", dm.tensor{1, 2})
+    refuses("logcumsumexp: x is int64", "logcumsumexp", dm.tensor{1, 2}, 1)
+    refuses("dim 3 is out of range", "cumprod", dm.zeros(2), 3)
+  end)
+end)
+
+describe("other arrangements", function()
+  it("say what is wrong", function()
+    refuses("wanted a vector or a matrix", "diag", dm.zeros(2, 2, 2))
+    refuses("wanted two of the result's 2", "diag_embed", dm.zeros(2), {dim1 = 1, dim2 = 5})
+    refuses("wanted 1 to 7 dims", "diag_embed", dm.tensor(1.0))
+    refuses("wanted at most 2^30", "diagflat", dm.zeros(2), math.mininteger)
+    refuses("wanted two of two or more", "rot90", dm.zeros(2))
+    refuses("dim 1 is given twice", "rot90", dm.zeros(2, 2), 1, {dims = {1, 1}})
+    refuses("wanted 2 dims or more", "fliplr", dm.zeros(2))
+    local x = dm.zeros(2, 3)
+    refuses("sums over 3 dims", "tensordot", x, x, {dims = 3})
+    refuses("dim 2 of shape {2, 3} and dim 1", "tensordot", x, x, {dims = 1})
+    refuses("dims_self names 1 dims", "tensordot", x, x, {dims_self = {1}})
+    refuses("given twice", "tensordot", x, x, {dims_self = {1, 1}, dims_other = {1, 2}})
+  end)
+end)
