@@ -285,3 +285,52 @@ describe("initial values", function()
     assert.error_matches(function() nn.init.eye_(dm.empty(3)) end, "wanted 2 dims")
   end)
 end)
+
+describe("summary", function()
+  local function model()
+    return nn.Sequential{nn.Conv2d(1, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU(),
+      nn.Flatten(), nn.Linear(4 * 8 * 8, 10)}
+  end
+
+  it("tells what each layer gives and costs", function()
+    local m = model()
+    m[2].training = false
+    local rows = m:summary({2, 1, 8, 8}, {print = false})
+    assert.equal(5, #rows)
+    assert.same({2, 4, 8, 8}, rows[1].shape)
+    assert.equal("[1]", rows[1].name)
+    assert.equal(4 * 9 + 4, rows[1].parameters)
+    assert.equal(2 * 36 * 2 * 64, rows[1].flops)
+    assert.equal(2 * 4 * 64 * 4, rows[3].bytes)
+    assert.equal(2 * 2560 * 2, rows[5].flops)
+    assert.equal(40 + 8 + 2570, rows.total.parameters)
+    assert.equal(4 * 2618, rows.total.parameter_bytes)
+    local text = tostring(rows)
+    assert.matches("{2, 10}       float32        2570    80 B  10.2 k\n", text, 1, true)
+    assert.matches("2618 parameters (2618 trained), 10.5 kB; outputs 8.3 kB; 19.5 kFLOPs forward", text, 1, true)
+    assert.is_true(m.training and not m[2].training)
+    assert.same({0, 0, 0, 0}, m[2].running_mean:totable())
+    assert.is_false(m[1]._watched)
+  end)
+
+  it("tells the dtypes inside a region, and counts shared parameters once", function()
+    local layer = nn.Linear(4, 4)
+    local m = nn.Sequential{layer, layer}
+    layer.bias.requires_grad = false
+    local rows = dm.amp.autocast({device_type = "cpu", dtype = "bfloat16"}, function()
+      return m:summary({{3, 4}}, {print = false})
+    end)
+    assert.equal("bfloat16", rows[2].dtype)
+    assert.equal(3 * 4 * 2, rows[2].bytes)
+    assert.equal(20, rows.total.parameters)
+    assert.equal(16, rows.total.trainable)
+    local lstm = nn.LSTM(3, 5, {bidirectional = true})
+    assert.equal(2 * lstm:summary({7, 2, 3}, {print = false}).total.flops,
+      lstm:summary({7, 4, 3}, {print = false}).total.flops)
+    assert.equal(2 * 14 * 2 * (20 * 3 + 20 * 5),
+      lstm:summary(dm.ones(7, 2, 3), {print = false}).total.flops)
+    assert.error_matches(function() m:summary() end, "wanted a shape")
+    assert.error_matches(function() m:summary{2, 3} end, "Linear")
+    assert.is_false(layer._watched)
+  end)
+end)

@@ -535,6 +535,11 @@ local function lines_of(module, indent, name, out)
   out[#out + 1] = {indent .. "}", with_commas(n)}
 end
 
+-- What each layer gives and costs: see summary.lua.
+function Module:summary(given, opts)
+  return require "demilune.nn.summary"(self, given, opts)
+end
+
 function Module:__tostring()
   local rows, width, column = {}, 0, 0
   lines_of(self, "", "", rows)
