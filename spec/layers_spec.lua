@@ -318,7 +318,8 @@ describe("summary", function()
     local layer = nn.Linear(4, 4)
     local m = nn.Sequential{layer, layer}
     layer.bias.requires_grad = false
-    local rows = dm.amp.autocast({device_type = "cpu", dtype = "bfloat16"}, function()
+    local region = {device_type = require("spec.device").type, dtype = "bfloat16"}
+    local rows = dm.amp.autocast(region, function()
       return m:summary({{3, 4}}, {print = false})
     end)
     assert.equal("bfloat16", rows[2].dtype)
