@@ -19,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "data/idx.h"
+#include "data/inflate.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
 
@@ -454,9 +455,9 @@ static void make_data(void) {
 }
 
 static void fill_spec(dm_LoaderSpec *s, dm_LoaderColumn col[3], int num_workers) {
-  col[0] = (dm_LoaderColumn){pixels, DM_U8, C * H * W, &augment};
-  col[1] = (dm_LoaderColumn){points, DM_F32, 3, NULL};
-  col[2] = (dm_LoaderColumn){labels, DM_I64, 1, NULL};
+  col[0] = (dm_LoaderColumn){pixels, DM_U8, C * H * W, 0, &augment};
+  col[1] = (dm_LoaderColumn){points, DM_F32, 3, 0, NULL};
+  col[2] = (dm_LoaderColumn){labels, DM_I64, 1, 0, NULL};
   *s = (dm_LoaderSpec){.columns = col,
                        .n_columns = 3,
                        .n_samples = N,
@@ -549,7 +550,7 @@ static void check_loader_image(void) {
   const uint8_t x[] = {0, 51, 102, 153, 204, 255};
   const float xf[] = {0, 1, 2, 3, 4, 5}, third = 3.0f;
   dm_ImageTransform t = {.channels = 1, .height = 2, .width = 3, .flip = 1};
-  dm_LoaderColumn col[2] = {{x, DM_U8, 6, &t}, {xf, DM_F32, 6, &t}};
+  dm_LoaderColumn col[2] = {{x, DM_U8, 6, 0, &t}, {xf, DM_F32, 6, 0, &t}};
   dm_LoaderSpec s = {.columns = col, .n_columns = 2, .n_samples = 1, .batch_size = 1};
   dm_Loader *l = NULL;
   dm_LoaderBuffer b[2];
@@ -699,6 +700,50 @@ static dm_status use_st(void) {
   return DM_OK;
 }
 
+/* Rows that overlap, as windows over one text do: row i begins at element 2 i. */
+static void check_loader_overlap(void) {
+  const int64_t text[] = {10, 11, 12, 13, 14, 15, 16}, picked[] = {2, 0};
+  dm_LoaderColumn col = {text, DM_I64, 3, 2, NULL};
+  const dm_LoaderSpec s = {.columns = &col, .n_columns = 1, .n_samples = 3, .batch_size = 2};
+  dm_Loader *l = NULL;
+  dm_LoaderBuffer b;
+  dm_LoaderState state;
+  int64_t n_rows;
+  CHECK(dm_loader_new(&l, &s) == DM_OK && dm_loader_epoch(l, 0, picked, 2) == DM_OK);
+  CHECK(dm_loader_next(l, &b, &n_rows, &state) == DM_OK && n_rows == 2);
+  CHECK(memcmp(b.data, (int64_t[]){14, 15, 16, 10, 11, 12}, 48) == 0);
+  dm_free(b.data);
+  dm_loader_free(&l);
+  col.row_step = -1;
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "row size");
+}
+
+/* ---- deflated bytes ---- */
+
+static const uint8_t deflated[] = {0x4b, 0x4c, 0x4a, 0x4e, 0x4c,
+                                   0x4a, 0x04, 0x11, 0x00}; /* by zlib */
+
+static dm_status use_inflate(void) {
+  char out[10];
+  return dm_inflate(deflated, sizeof deflated, out, sizeof out);
+}
+
+static void check_inflate(void) {
+  char out[11] = "..........!";
+  CHECK(dm_inflate(deflated, sizeof deflated, out, 10) == DM_OK);
+  CHECK(memcmp(out, "abcababcab!", 11) == 0);
+  CHECK(dm_crc32("123456789", 9) == 0xcbf43926u && dm_crc32("", 0) == 0);
+  for (int n = 0; n < (int)sizeof deflated; n++)
+    CHECK(dm_inflate(deflated, n, out, 10) == DM_EIO); /* cut */
+  CHECK(dm_inflate(deflated, sizeof deflated, out, 9) == DM_EIO);
+  CHECK(dm_inflate(deflated, sizeof deflated, out, 11) == DM_EIO);
+  uint8_t more[sizeof deflated + 1];
+  memcpy(more, deflated, sizeof deflated);
+  more[sizeof deflated] = 0;
+  CHECK(dm_inflate(more, sizeof more, out, 10) == DM_EIO);
+  CHECK(dm_inflate((uint8_t[]){3, 0}, 2, out, 0) == DM_OK); /* nothing, deflated */
+}
+
 static dm_status use_loader(void) {
   dm_LoaderColumn col[3];
   dm_LoaderSpec s;
@@ -748,11 +793,14 @@ int main(void) {
   check_loader_image();
   check_loader_stop();
   check_loader_client();
+  check_loader_overlap();
+  check_inflate();
   check_gather();
   put_file("walk.idx", gz, gzip_bytes(gz, "\0\0\10\1\0\0\0\3abc", 11));
   check_memory_walk(use_idx, 3);
   check_memory_walk(use_st, 8);
   check_memory_walk(use_loader, 30);
+  check_memory_walk(use_inflate, 1);
 
   DIR *d = opendir(dir);
   for (struct dirent *e; (e = readdir(d)) != NULL;)
