@@ -132,8 +132,8 @@ dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
 
 /* ---- local_response_norm ---- */
 
-/* Means of `size` neighbouring channels, zeros beyond the ends: as planes (C, L), or as
-   spaces (C, L, 1), which autocast holds apart as PyTorch does. */
+/* Means of `size` neighbouring channels of the squares of t, zeros beyond the ends: as
+   planes (C, L), or as spaces (C, L, 1), which autocast holds apart as PyTorch does. */
 static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
   const bool planes = t->ndim == 3;
   const int64_t shape[4] = {t->shape[0], 1, t->shape[1], dm_numel(t->ndim - 2, t->shape + 2)};
@@ -154,7 +154,7 @@ static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
     int64_t padding[3], ceil_mode, count_include_pad;
     dm_OptNum divisor;
   } space = {{size, 1, 1}, {1, {1}}, {0, 0, 0}, 0, 1, {0, 0}};
-  dm_Tensor *v = dm_x(x, DM_OP_pad, &ends, 1, x_reshape(x, t, 4, shape));
+  dm_Tensor *v = dm_x(x, DM_OP_pad, &ends, 1, x_reshape(x, x_mul(x, t, t), 4, shape));
   v = planes ? dm_x(x, DM_OP_avg_pool2d, &plane, 1, v)
              : dm_x(x, DM_OP_avg_pool3d, &space, 1,
                     dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, v));
@@ -178,7 +178,7 @@ dm_status local_response_norm_compose(dm_Call *c, dm_X *x) {
                    (long long)a->size);
   c->out[0] = t;
   if (t->numel == 0) return DM_OK;
-  dm_Tensor *around = over_channels(x, x_mul(x, t, t), a->size);
+  dm_Tensor *around = over_channels(x, t, a->size);
   dm_Tensor *base = x_shift(x, x_scale(x, around, a->alpha), a->k);
   dm_Tensor *by = dm_x(x, DM_OP_pow, NULL, 2, base, dm_x_number(x, a->beta));
   c->out[0] = x_div(x, t, by);
