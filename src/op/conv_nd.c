@@ -34,8 +34,6 @@ static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor
   return dm_x(x, DM_OP_conv2d, a, bias ? 3 : 2, in, w, bias);
 }
 
-static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
-
 /* Along a line: {1, n}, padding {0, n}. */
 typedef struct LineAttr {
   int64_t stride, padding, dilation, groups;
@@ -47,7 +45,7 @@ dm_status conv1d_compose(dm_Call *c, dm_X *x) {
   const dm_ConvAttr plane = {{1, a->stride}, {0, a->padding}, {1, a->dilation}, a->groups};
   const int64_t height = -2;
   dm_Tensor *y = x_conv(x, &plane, x_unsqueeze(x, c->in[0], height),
-                        x_unsqueeze(x, c->in[1], height), bias_of(c));
+                        x_unsqueeze(x, c->in[1], height), c->in[2]);
   c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){height, 0}, 1, y);
   return x->st;
 }
@@ -117,7 +115,7 @@ dm_status conv3d_compose(dm_Call *c, dm_X *x) {
                              {a->padding[1], a->padding[2]},
                              {a->dilation[1], a->dilation[2]},
                              a->groups};
-  dm_Tensor *y = x_conv(x, &plane, t, flat, bias_of(c));
+  dm_Tensor *y = x_conv(x, &plane, t, flat, c->in[2]);
   if (x->st != DM_OK) return x->st;
   const int64_t shape[] = {s[0], depth, y->shape[1], y->shape[2], y->shape[3]};
   y = x_permute(x, x_reshape(x, y, 5, shape), (dm_Ints){5, {0, 2, 1, 3, 4}});
@@ -161,7 +159,7 @@ static dm_status transposed(dm_Call *c, dm_X *x, const TransposedAttr *a, dm_Ten
   if (channels != w->shape[0])
     return dm_fail(DM_EARG, "%s: input has %lld channels, weight wants %lld", c->op->name,
                    (long long)channels, (long long)w->shape[0]);
-  dm_Tensor *y = dm_x(x, DM_OP_conv2d_dx, &sized, 2, in, w), *bias = bias_of(c);
+  dm_Tensor *y = dm_x(x, DM_OP_conv2d_dx, &sized, 2, in, w), *bias = c->in[2];
   if (bias) {
     const int64_t n = w->shape[1] * a->groups;
     if (bias->ndim != 1 || bias->numel != n)

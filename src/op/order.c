@@ -230,7 +230,7 @@ dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
         "searchsorted: a sequence of shape %s and values of shape %s, wanted one dim "
         "or the values' leading dims",
         DM_SHAPE(sequence), DM_SHAPE(values));
-  if (c->n_in > 2 && c->in[2]) sequence = x_gather(x, sequence, c->in[2], sequence->ndim - 1);
+  if (c->in[2]) sequence = x_gather(x, sequence, c->in[2], sequence->ndim - 1);
   DM_TRY(x->st);
   if (values->flags & DM_T_NUMBER) values = dm_x_there(x, values, sequence->device);
   DM_TRY(x->st);
@@ -255,7 +255,7 @@ static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void 
 
 dm_status bincount_compose(dm_Call *c, dm_X *x) {
   const int64_t minlength = *DM_ATTR(int64_t, c);
-  dm_Tensor *t = c->in[0], *weights = c->n_in > 1 ? c->in[1] : NULL;
+  dm_Tensor *t = c->in[0], *weights = c->in[1];
   int64_t low = c->base, high = c->base - 1;
   DM_TRY(dm_check_index(c, t));
   if (t->ndim != 1 || minlength < 0)
