@@ -5,6 +5,7 @@
    2-d convolution sums them all and rounds once. */
 #include "base/error.h"
 #include "op/conv.h"
+#include "op/index.h"
 #include "op/pointwise.h"
 
 typedef struct SliceAttr {
@@ -15,14 +16,10 @@ static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
 }
 
-/* Fails unless x has `dims` dims to convolve along, and channels; or a batch dim too. */
+/* Fails unless x and the weight have `dims` dims to convolve along. */
 static dm_status check_rank(const dm_Call *c, int dims) {
-  static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
-                                       "{n, channels, depth, height, width}"};
-  const dm_Tensor *x = c->in[0], *w = c->in[1];
-  if (x->ndim != dims + 1 && x->ndim != dims + 2)
-    return dm_fail(DM_EARG, "%s: input has shape %s, wanted %s, n or not", c->op->name,
-                   DM_SHAPE(x), wanted[dims - 1]);
+  const dm_Tensor *w = c->in[1];
+  DM_TRY(dm_check_places(c, dims));
   if (w->ndim != dims + 2 || w->numel == 0)
     return dm_fail(DM_EARG, "%s: weight has shape %s, wanted %d sizes of at least 1",
                    c->op->name, DM_SHAPE(w), dims + 2);

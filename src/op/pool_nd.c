@@ -6,15 +6,7 @@
 #include "op/index.h"
 #include "op/pointwise.h"
 #include "op/pool.h"
-
-static dm_status check_rank(const dm_Call *c, int dims) {
-  static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
-                                       "{n, channels, depth, height, width}"};
-  const dm_Tensor *t = c->in[0];
-  if (t->ndim == dims + 1 || t->ndim == dims + 2) return DM_OK;
-  return dm_fail(DM_EARG, "%s: input has shape %s, wanted %s, n or not", c->op->name,
-                 DM_SHAPE(t), wanted[dims - 1]);
-}
+#include "op/reduce.h"
 
 /* What is said of axes bears the name of the op that was called. */
 static dm_status check_axes(const dm_Call *c, int dims, const int64_t *kernel,
@@ -34,16 +26,6 @@ static dm_status check_stride(const dm_Call *c, const dm_Ints *stride, int dims)
   if (stride->n <= 1 || stride->n == dims) return DM_OK;
   return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or %d", c->op->name,
                  (long long)stride->n, dims);
-}
-
-/* The second output of the last step: dm_x owns it before the first. */
-static dm_Tensor *second(const dm_X *x) { return x->st == DM_OK ? x->own[x->n - 2] : NULL; }
-
-static dm_Tensor *x_integer(dm_X *x, int64_t v) {
-  dm_Tensor *t = NULL;
-  if (x->st != DM_OK) return NULL;
-  x->st = dm_tensor_number(true, 0, v, &t);
-  return x->st == DM_OK ? dm_x_own(x, t) : NULL;
 }
 
 /* ---- lines ---- */
@@ -71,7 +53,7 @@ typedef struct MaxPlaneAttr {
 dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   const MaxLineAttr *a = DM_ATTR(MaxLineAttr, c);
   c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(check_rank(c, 1));
+  DM_TRY(dm_check_places(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
   const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
   DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, &a->dilation, a->ceil_mode));
@@ -81,10 +63,9 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
                                {1, a->dilation},
                                a->ceil_mode},
                               a->return_indices};
-  dm_Tensor *y = dm_x(x, DM_OP_max_pool2d, &plane, 1, as_plane(x, c->in[0]));
-  dm_Tensor *at = a->return_indices ? second(x) : NULL;
-  c->out[0] = as_line(x, y);
-  if (at) c->out[1] = as_line(x, at);
+  dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, out)) return x->st;
+  for (int i = 0; i < c->n_out; i++) c->out[i] = as_line(x, out[i]);
   return x->st;
 }
 
@@ -94,7 +75,7 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
     dm_Ints stride;
     int64_t padding, ceil_mode, count_include_pad;
   } *a = c->attr;
-  DM_TRY(check_rank(c, 1));
+  DM_TRY(dm_check_places(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
   const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
   DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
@@ -106,7 +87,7 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
 
 dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t size[2] = {1, *DM_ATTR(int64_t, c)};
-  DM_TRY(check_rank(c, 1));
+  DM_TRY(dm_check_places(c, 1));
   c->out[0] = as_line(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
   return x->st;
 }
@@ -162,7 +143,7 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   const MaxSpaceAttr *a = DM_ATTR(MaxSpaceAttr, c);
   dm_Tensor *t = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(check_rank(c, 3));
+  DM_TRY(dm_check_places(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
@@ -180,22 +161,22 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
                                a->ceil_mode},
                               a->return_indices};
   Space s = space_of(t);
-  dm_Tensor *flat = dm_x(x, DM_OP_max_pool2d, &plane, 1, planes_of(x, t, &s));
-  dm_Tensor *in_plane = a->return_indices ? second(x) : NULL;
-  dm_Tensor *y = dm_x(x, DM_OP_max_pool2d, &depth, 1, columns_of(x, flat, &s));
-  dm_Tensor *in_columns = a->return_indices ? second(x) : NULL;
-  c->out[0] = space_from(x, y, &s, t);
-  if (!a->return_indices || x->st != DM_OK) return x->st;
+  dm_Tensor *in = planes_of(x, t, &s), *flat[2] = {NULL, NULL}, *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, flat)) return x->st;
+  in = columns_of(x, flat[0], &s);
+  if (!x_call(x, DM_OP_max_pool2d, &depth, 1, &in, out)) return x->st;
+  c->out[0] = space_from(x, out[0], &s, t);
+  if (!a->return_indices) return x->st;
   /* the plane of each maximum, and its place there */
   const int64_t width = s.p * s.q, last = 1, minus_one = -1;
-  dm_Tensor *at = x_reshape(x, in_columns, 2, (int64_t[]){s.lead, minus_one});
+  dm_Tensor *at = x_reshape(x, out[1], 2, (int64_t[]){s.lead, minus_one});
   dm_Tensor *place = dm_x(x, DM_OP_gather, &last, 2,
-                          x_reshape(x, in_plane, 2, (int64_t[]){s.lead, s.depth * width}), at);
-  dm_Tensor *from_zero = dm_x(x, DM_OP_sub, NULL, 2, at, x_integer(x, c->base));
-  dm_Tensor *which = dm_x(x, DM_OP_div, &(int64_t){1}, 2, from_zero, x_integer(x, width));
-  dm_Tensor *before = dm_x(x, DM_OP_mul, NULL, 2, which, x_integer(x, s.h * s.w));
+                          x_reshape(x, flat[1], 2, (int64_t[]){s.lead, s.depth * width}), at);
+  dm_Tensor *from_zero = dm_x(x, DM_OP_sub, NULL, 2, at, x_whole(x, c->base));
+  dm_Tensor *which = dm_x(x, DM_OP_div, &(int64_t){1}, 2, from_zero, x_whole(x, width));
+  dm_Tensor *before = dm_x(x, DM_OP_mul, NULL, 2, which, x_whole(x, s.h * s.w));
   place = dm_x(x, DM_OP_add, NULL, 2, place, before);
-  c->out[1] = y ? space_from(x, x_reshape(x, place, 3, y->shape), &s, t) : NULL;
+  c->out[1] = space_from(x, x_reshape(x, place, 3, out[0]->shape), &s, t);
   return x->st;
 }
 
@@ -207,7 +188,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
     dm_OptNum divisor;
   } *a = c->attr;
   dm_Tensor *t = c->in[0];
-  DM_TRY(check_rank(c, 3));
+  DM_TRY(dm_check_places(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   DM_TRY(dm_check_float(c, t, "x"));
   if (a->divisor.set && a->divisor.v == 0)
@@ -232,7 +213,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
 dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const int64_t *size = DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
-  DM_TRY(check_rank(c, 3));
+  DM_TRY(dm_check_places(c, 3));
   DM_TRY(dm_check_float(c, t, "x"));
   Space s = space_of(t);
   dm_Tensor *flat =
@@ -276,7 +257,7 @@ dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
   const struct { int64_t size[2], return_indices; } *a = c->attr;
   dm_Tensor *t = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(check_rank(c, 2));
+  DM_TRY(dm_check_places(c, 2));
   const int64_t *in = dm_plane_size(t), lead = dm_numel(t->ndim - 2, t->shape);
   for (int i = 0; i < 2; i++)
     if (a->size[i] < 1 || a->size[i] > INT32_MAX || in[i] < 1)
@@ -292,18 +273,19 @@ dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
     dm_OptInt dim;
     int64_t keepdim;
   } last = {{1, 2}, 0};
-  dm_Tensor *y = dm_x(x, DM_OP_max, &last, 1, windows), *which = second(x);
+  dm_Tensor *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < t->ndim - 2; d++) shape[d] = t->shape[d];
   shape[t->ndim - 2] = a->size[0];
   shape[t->ndim - 1] = a->size[1];
-  c->out[0] = x_reshape(x, y, t->ndim, shape);
-  if (!a->return_indices || x->st != DM_OK) return x->st;
+  c->out[0] = x_reshape(x, out[0], t->ndim, shape);
+  if (!a->return_indices) return x->st;
   int64_t *first; /* of each window in the list of places */
   dm_Tensor *offsets = dm_x_positions(x, cells, &first);
   for (int64_t i = 0; first && i < cells; i++) first[i] = i * k[0] * k[1];
   offsets = dm_x_there(x, offsets, t->device);
-  dm_Tensor *at = x_reshape(x, dm_x(x, DM_OP_add, NULL, 2, which, offsets), 1, &(int64_t){-1});
+  dm_Tensor *at = x_reshape(x, dm_x(x, DM_OP_add, NULL, 2, out[1], offsets), 1, &(int64_t){-1});
   dm_Tensor *place = dm_x_select(x, dm_x_there(x, places, t->device), 0, at);
   c->out[1] = x_reshape(x, place, t->ndim, shape);
   return x->st;
@@ -312,11 +294,10 @@ dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
 dm_status adaptive_max_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* size, return_indices */
   c->n_out = a[1] ? 2 : 1;
-  DM_TRY(check_rank(c, 1));
+  DM_TRY(dm_check_places(c, 1));
   const int64_t plane[3] = {1, a[0], a[1]};
-  dm_Tensor *y = dm_x(x, DM_OP_adaptive_max_pool2d, plane, 1, as_plane(x, c->in[0]));
-  dm_Tensor *at = a[1] ? second(x) : NULL;
-  c->out[0] = as_line(x, y);
-  if (at) c->out[1] = as_line(x, at);
+  dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_adaptive_max_pool2d, plane, 1, &in, out)) return x->st;
+  for (int i = 0; i < c->n_out; i++) c->out[i] = as_line(x, out[i]);
   return x->st;
 }

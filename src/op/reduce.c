@@ -295,7 +295,8 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
   int n_out = 0;
   if (x->st != DM_OK) return false;
   x->st = dm_call_n(op, n_in, in, attr, out, &n_out);
-  for (int i = 0; x->st == DM_OK && i < n_out; i++) (void)dm_x_own(x, out[i]);
+  if (x->st != DM_OK) return false;
+  for (int i = 0; i < n_out; i++) (void)dm_x_own(x, out[i]); /* each, or it is lost */
   return x->st == DM_OK;
 }
 

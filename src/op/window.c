@@ -6,6 +6,17 @@
 #include "op/index.h"
 #include "op/pointwise.h"
 
+/* ---- operands ---- */
+
+dm_status dm_check_places(const dm_Call *c, int dims) {
+  static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
+                                       "{n, channels, depth, height, width}"};
+  const dm_Tensor *t = c->in[0];
+  if (t->ndim == dims + 1 || t->ndim == dims + 2) return DM_OK;
+  return dm_fail(DM_EARG, "%s: input has shape %s, wanted %s, n or not", c->op->name,
+                 DM_SHAPE(t), wanted[dims - 1]);
+}
+
 /* ---- positions ---- */
 
 dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to) {
