@@ -55,6 +55,7 @@ describe("read_npy", function()
     assert.same(turned:totable(), data.read_npy(path):totable())
     assert.error_matches(function() data.write_npy(path, dm.ones(1):bfloat16()) end, "no bfloat16")
     assert.same(turned:totable(), data.read_npy(path):totable()) -- the file is as it was
+    assert.is_nil((data.write_npy(folder.path "no/such/folder/x.npy", turned)))
   end)
 
   it("is nil and why where the file is broken", function()

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
+#include "data/draft.h"
 #include "data/idx.h"
 #include "data/inflate.h"
 #include "data/loader.h"
@@ -67,6 +68,29 @@ static int to_bytes(lua_State *L) {
   Box *dense = dm_push_box(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
   lua_pushlstring(L, dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
+  return 1;
+}
+
+static dm_status write_draft(const char *what, const char *path, const char *bytes, size_t n) {
+  dm_Draft draft = DM_DRAFT(what, path);
+  dm_status st = DM_OK;
+  DM_GO(dm_draft_open(&draft));
+  DM_GO(dm_draft_write(&draft, bytes, (int64_t)n));
+  DM_GO(dm_draft_finish(&draft));
+done:
+  dm_draft_close(&draft);
+  return st;
+}
+
+/* _write_file(what, path, string) -> true; or nil and why, and the old file is as it was */
+static int write_file(lua_State *L) {
+  dm_enter(L);
+  size_t n;
+  const char *what = luaL_checkstring(L, 1), *path = luaL_checkstring(L, 2);
+  const char *bytes = luaL_checklstring(L, 3, &n);
+  const dm_status st = write_draft(what, path, bytes, n);
+  if (st != DM_OK) return dm_world_failed(L, st);
+  lua_pushboolean(L, true);
   return 1;
 }
 
@@ -488,6 +512,7 @@ void dm_register_data(lua_State *L, State *S) {
 const luaL_Reg dm_data_functions[] = {{"read_idx", read_idx},
                                       {"_from_bytes", from_bytes},
                                       {"_to_bytes", to_bytes},
+                                      {"_write_file", write_file},
                                       {"_inflate", inflated},
                                       {"_crc32", checksum},
                                       {"safetensors_read", safetensors_read},

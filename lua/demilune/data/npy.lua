@@ -146,21 +146,6 @@ local function read_all(path)
   return bytes
 end
 
--- All of it or nothing: a file beside it takes its name at the end.
-local function write_all(path, ...)
-  local draft = path .. ".draft"
-  local file, why = io.open(draft, "wb")
-  if not file then return nil, why end
-  local ok, problem = file:write(...)
-  local closed, late = file:close()
-  if ok and closed then ok, problem = os.rename(draft, path) end
-  if not (ok and closed) then
-    os.remove(draft)
-    return nil, ("%s: %s"):format(path, problem or late)
-  end
-  return true
-end
-
 --- read_npy(path) -> a tensor, or nil and why not.
 function npy.read_npy(path)
   local bytes, why = read_all(path)
@@ -172,7 +157,9 @@ function npy.read_npy(path)
 end
 
 --- write_npy(path, t) -> true, or nil and why not. bfloat16 raises: NumPy has none.
-function npy.write_npy(path, t) return write_all(path, encode("write_npy", t)) end
+function npy.write_npy(path, t)
+  return core._write_file("write_npy", path, encode("write_npy", t))
+end
 
 --- read_npz(path) -> {name = tensor}, or nil and why not.
 function npy.read_npz(path)
@@ -222,7 +209,7 @@ function npy.write_npz(path, tensors)
   end
   parts[#parts + 1] = list
   parts[#parts + 1] = ("<I4I2I2I2I2I4I4I2"):pack(LAST, 0, 0, #names, #names, #list, at, 0)
-  return write_all(path, table.concat(parts))
+  return core._write_file("write_npz", path, table.concat(parts))
 end
 
 return npy

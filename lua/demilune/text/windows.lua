@@ -78,14 +78,9 @@ function windows.write_tokens(path, ids)
       caller.raise("write_tokens: id %s at %d, wanted 1 to %d", tostring(id), i, MOST)
     end
   end
-  local file <close>, why = io.open(path, "wb")
-  if not file then return nil, why end
   local parts = {("<i4i4i4"):pack(MAGIC, 1, #list) .. ("\0"):rep(HEAD - 12)}
   for i, id in ipairs(list) do parts[i + 1] = ("<I2"):pack(id - 1) end
-  local ok
-  ok, why = file:write(table.concat(parts))
-  if not ok then return nil, why end
-  return true
+  return core._write_file("write_tokens", path, table.concat(parts))
 end
 
 return windows
