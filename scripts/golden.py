@@ -1346,7 +1346,7 @@ def norm():
 
 
 @family("sum")
-def norms2():
+def layers():
     stats = lambda c: (frozen(r(c)), frozen(r(c, lo=0.5)))
     for d in FLOATS:
         case("rms_norm", r(3, 8, dtype=d), [8], fn=F.rms_norm, weight=r(8, dtype=d))
@@ -2174,7 +2174,7 @@ def cast():
 
 
 @family("sum")
-def more():
+def order():
     tied = torch.tensor([[2.0, 1.0, 2.0, 1.0, 3.0], [NAN, 1.0, 1.0, 0.0, 0.0]])
     holes = torch.tensor([[1.5, 0.0, -2.0, 0.5], [NAN, 2.5, 0.0, NAN]])
     for d in FLOATS:

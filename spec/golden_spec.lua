@@ -105,8 +105,8 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "norms2",
-  "loss", "rnn", "attention", "more"}
+  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "layers",
+  "loss", "rnn", "attention", "order"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

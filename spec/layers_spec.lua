@@ -1,5 +1,5 @@
 -- Norms, dropouts, tables and containers as modules; the values of their ops are
--- spec/golden/norms2.lua's.
+-- spec/golden/layers.lua's.
 local dm = require "demilune"
 local nn, F = dm.nn, dm.nn.functional
 
