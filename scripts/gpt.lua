@@ -16,7 +16,7 @@ local parser = argparse("gpt.lua", "Train a GPT or an LSTM on a text and let it 
 local function number(name, convert, default, about)
   parser:option("--" .. name, about):convert(convert):default(default)
 end
-parser:option("--data", "a text in UTF-8, or a file of 16-bit tokens (--tokens file), such as "
+parser:option("--data", "a text in UTF-8, or a file of tokens as llm.c has (--tokens file), such as "
   .. "the 1.1 MB of Shakespeare known as tiny shakespeare"):count(1)
 parser:option("--tokens", "what a token is"):choices{"char", "byte", "gpt2", "file"}
   :default "char"
@@ -54,14 +54,25 @@ end
 
 -- ---- text ----
 
--- int64 ids of all that is there to learn from, how many different ones there are, and
+-- The largest id of a file of tokens, a piece at a time: it may not fit into memory.
+local function largest(file)
+  local most, piece = 1, 1 << 20
+  for first = 1, #file, piece do
+    local _ <close> = dm.scope()
+    local part = assert(file:read(first, math.min(piece, #file - first + 1)))
+    most = math.max(most, part:amax():item())
+  end
+  return most
+end
+
+-- The ids of all that is there to learn from, int64 or a file of tokens, how many different ones there are, and
 -- what makes text of ids and ids of text, if anything does.
 local function corpus()
   if args.tokens == "file" then
-    local ids, why = text.read_tokens(args.data)
-    if not ids then fail("%s", why) end
+    local file, why = data.TokenFile(args.data)
+    if not file then fail("%s", why) end
     local tokens = args.tokenizer and text.GPT2Tokenizer(args.tokenizer)
-    return ids, tokens and #tokens or ids:amax():item(), tokens
+    return file, tokens and #tokens or largest(file), tokens
   end
   local file <close>, why = io.open(args.data, "rb")
   if not file then fail("%s; hint: --data wants a text", why) end

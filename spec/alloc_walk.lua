@@ -317,6 +317,18 @@ function Squares:len() return 5 end -- luacheck: ignore 212
 function Squares:get(i) return dm.full({2}, i), i * i end -- luacheck: ignore 212
 scenario("an epoch of samples made in Lua", function() return Squares() end, epoch_of(0))
 
+scenario("an epoch of windows of a file", function()
+  assert(dm.text.write_tokens(FILE, dm.arange(40, {device = "cpu"})))
+  return {len = function() return 4 end, batches = function() return {{1, 2}, {8}, {3}, {4}} end}
+end, function(sampler)
+  local set = dm.text.Windows(assert(data.TokenFile(FILE)), {length = 8, step = 4})
+  local sum = 0
+  for _, x in data.DataLoader(set, {batch_sampler = sampler, num_workers = 1}):iter() do
+    sum = sum + x:sum():item()
+  end
+  return sum
+end)
+
 scenario("a profile", function() return leaf(2, 2) end, function(w)
   local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
   dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)

@@ -22,6 +22,7 @@
 #include "data/inflate.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
+#include "data/tokens.h"
 
 enum { N_FUZZ = 2000, FILE_MAX = 1 << 16 };
 
@@ -455,9 +456,10 @@ static void make_data(void) {
 }
 
 static void fill_spec(dm_LoaderSpec *s, dm_LoaderColumn col[3], int num_workers) {
-  col[0] = (dm_LoaderColumn){pixels, DM_U8, C * H * W, 0, &augment};
-  col[1] = (dm_LoaderColumn){points, DM_F32, 3, 0, NULL};
-  col[2] = (dm_LoaderColumn){labels, DM_I64, 1, 0, NULL};
+  col[0] = (dm_LoaderColumn){
+      .data = pixels, .dtype = DM_U8, .row_numel = C * H * W, .image = &augment};
+  col[1] = (dm_LoaderColumn){.data = points, .dtype = DM_F32, .row_numel = 3};
+  col[2] = (dm_LoaderColumn){.data = labels, .dtype = DM_I64, .row_numel = 1};
   *s = (dm_LoaderSpec){.columns = col,
                        .n_columns = 3,
                        .n_samples = N,
@@ -550,7 +552,8 @@ static void check_loader_image(void) {
   const uint8_t x[] = {0, 51, 102, 153, 204, 255};
   const float xf[] = {0, 1, 2, 3, 4, 5}, third = 3.0f;
   dm_ImageTransform t = {.channels = 1, .height = 2, .width = 3, .flip = 1};
-  dm_LoaderColumn col[2] = {{x, DM_U8, 6, 0, &t}, {xf, DM_F32, 6, 0, &t}};
+  dm_LoaderColumn col[2] = {{.data = x, .dtype = DM_U8, .row_numel = 6, .image = &t},
+                            {.data = xf, .dtype = DM_F32, .row_numel = 6, .image = &t}};
   dm_LoaderSpec s = {.columns = col, .n_columns = 2, .n_samples = 1, .batch_size = 1};
   dm_Loader *l = NULL;
   dm_LoaderBuffer b[2];
@@ -582,6 +585,51 @@ static void check_loader_image(void) {
 }
 
 /* Stopped after k batches, at any k, and then used again; or just freed. */
+/* Batches of sizes of their own over windows of a file, which ends amid the last one. */
+static void check_loader_windows(void) {
+  enum { LENGTH = 3, STEP = 2, WINDOWS = 7 };
+  static const int64_t rows[] = {6, 0, 2, 2, 5}, sizes[] = {1, 3, 1}, short_of[] = {1, 3};
+  uint16_t tokens[LENGTH + STEP * (WINDOWS - 1)];
+  for (int i = 0; i < DM_COUNT(tokens); i++) tokens[i] = (uint16_t)(65535 - i);
+  const int64_t live = dm_alloc_live();
+  for (int workers = 0; workers < 3; workers++) {
+    const char *path = put_file("w.bin", tokens, sizeof tokens);
+    dm_Tokens *t = NULL;
+    CHECK(dm_tokens_open(&t, path, 16) == DM_OK && dm_tokens_count(t) == DM_COUNT(tokens));
+    const dm_TokenWindows windows = {t, 0, LENGTH, STEP, 1};
+    const dm_LoaderColumn col = {
+        .dtype = DM_I64, .row_numel = LENGTH, .read = dm_tokens_window, .source = &windows};
+    const dm_LoaderSpec s = {.columns = &col,
+                             .n_columns = 1,
+                             .n_samples = WINDOWS,
+                             .batch_size = 1,
+                             .num_workers = workers};
+    dm_Loader *l = NULL;
+    dm_LoaderBuffer b;
+    dm_LoaderState state;
+    int64_t n_rows, at = 0;
+    CHECK(dm_loader_new(&l, &s) == DM_OK);
+    CHECK_FAIL(dm_loader_epoch_of(l, 0, rows, 5, short_of, 2), DM_EARG, "4 samples in all");
+    CHECK_FAIL(dm_loader_epoch_of(l, 0, rows, 3, short_of, 2), DM_EARG, "3 samples of 2");
+    CHECK(dm_loader_epoch_of(l, 0, rows, 5, sizes, 3) == DM_OK);
+    for (int k = 0; k < 3; k++) {
+      CHECK(dm_loader_next(l, &b, &n_rows, &state) == DM_OK && n_rows == sizes[k]);
+      for (int64_t i = 0; i < n_rows * LENGTH; i++)
+        CHECK(((int64_t *)b.data)[i] == 65536 - (rows[at + i / LENGTH] * STEP + i % LENGTH));
+      at += n_rows;
+      dm_free(b.data);
+    }
+    CHECK(dm_loader_next(l, &b, &n_rows, &state) == DM_OK && state == DM_LOADER_END);
+    put_file("w.bin", tokens, 8); /* window 6 is gone, window 0 is not */
+    CHECK(dm_loader_epoch_of(l, 0, rows, 5, sizes, 3) == DM_OK);
+    for (int k = 0; k < 2; k++)
+      CHECK_FAIL(dm_loader_next(l, &b, &n_rows, &state), DM_EIO, "became shorter");
+    dm_loader_free(&l);
+    dm_tokens_close(&t);
+  }
+  CHECK(dm_alloc_live() == live);
+}
+
 static void check_loader_stop(void) {
   const int64_t live = dm_alloc_live();
   dm_LoaderBuffer b[3];
@@ -703,7 +751,7 @@ static dm_status use_st(void) {
 /* Rows that overlap, as windows over one text do: row i begins at element 2 i. */
 static void check_loader_overlap(void) {
   const int64_t text[] = {10, 11, 12, 13, 14, 15, 16}, picked[] = {2, 0};
-  dm_LoaderColumn col = {text, DM_I64, 3, 2, NULL};
+  dm_LoaderColumn col = {.data = text, .dtype = DM_I64, .row_numel = 3, .row_step = 2};
   const dm_LoaderSpec s = {.columns = &col, .n_columns = 1, .n_samples = 3, .batch_size = 2};
   dm_Loader *l = NULL;
   dm_LoaderBuffer b;
@@ -791,6 +839,7 @@ int main(void) {
   check_st_disk_full();
   check_loader_batches();
   check_loader_image();
+  check_loader_windows();
   check_loader_stop();
   check_loader_client();
   check_loader_overlap();

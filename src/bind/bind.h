@@ -99,6 +99,9 @@ bool dm_where(lua_State *L, const State *S, lua_Debug *ar);
    rest is a mistake of the caller, or the end of memory, and raises. */
 int dm_world_failed(lua_State *L, dm_status st);
 
+/* The file of tokens at i; it lives as long as that value. */
+const struct dm_Tokens *dm_check_tokens(lua_State *L, int i);
+
 /* *out = the elements of t side by side in row-major order on the CPU, without
    history; t's own bytes when they lie so. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
@@ -156,6 +159,7 @@ extern const luaL_Reg dm_random_functions[];
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
+extern const luaL_Reg dm_tokens_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
 extern const luaL_Reg dm_image_functions[];
 extern const luaL_Reg dm_autocast_functions[];
@@ -169,6 +173,7 @@ void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_data(lua_State *L, State *S);
+void dm_register_tokens(lua_State *L, State *S);
 void dm_register_random(lua_State *L);
 void dm_register_profile(lua_State *L, State *S);
 

@@ -11,6 +11,7 @@
 #include "data/inflate.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
+#include "data/tokens.h"
 #include "engine/observe.h"
 
 static const dm_Device cpu = {.type = DM_CPU};
@@ -240,7 +241,8 @@ typedef struct LoaderBox {
   dm_Loader *loader;
   dm_Device pin; /* batches lie in memory pinned for it; the CPU: in plain memory */
   int n;
-  dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows */
+  dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows; NULL: windows */
+  dm_TokenWindows windows[MAX_COLUMN];   /* of files that the user value holds */
   int n_dim[MAX_COLUMN];                 /* of a batch */
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderBox;
@@ -355,13 +357,53 @@ static bool has_dense_rows(const dm_Tensor *t) {
   return t->device.type == DM_CPU && t->stride[0] > 0;
 }
 
-/* loader_new{tensors = , transforms = {[k] = {mean = , ...}}, batch_size = ,
-   drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
+/* The tensor at the top as column k. */
+static dm_LoaderColumn tensor_column(lua_State *L, LoaderBox *l, int k) {
+  dm_Tensor *t = dm_check_tensor(L, -1);
+  if (t->ndim < 1) dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
+  const dm_status st =
+      has_dense_rows(t) ? dm_tensor_alias(t, &l->column[k]) : dm_dense_of(t, &l->column[k]);
+  if (st != DM_OK) dm_raise(L);
+  l->n = k + 1;
+  t = l->column[k];
+  l->n_dim[k] = t->ndim;
+  memcpy(l->shape[k], t->shape, sizeof t->shape);
+  dm_LoaderColumn c = {
+      .data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1, .row_step = t->stride[0]};
+  for (int d = 1; d < t->ndim; d++) c.row_numel *= t->shape[d];
+  return c;
+}
+
+/* The table at the top, {tokens = file, first = , length = , step = , count = windows},
+   as column k. */
+static dm_LoaderColumn windows_column(lua_State *L, LoaderBox *l, int k) {
+  const int at = lua_gettop(L);
+  lua_getfield(L, at, "tokens");
+  const dm_Tokens *tokens = dm_check_tokens(L, -1);
+  const int64_t first = option_integer(L, at, "first", 1) - 1,
+                length = option_integer(L, at, "length", 1),
+                step = option_integer(L, at, "step", 1),
+                count = option_integer(L, at, "count", 0);
+  const int64_t n = dm_tokens_count(tokens);
+  if (first < 0 || first > n || length < 1 || length > n - first || step < 1 || count < 0 ||
+      count > (n - first - length) / step + 1)
+    dm_raise_text(L, "DataLoader: column %d: windows beyond the file", k + 1);
+  l->n = k + 1;
+  l->n_dim[k] = 2;
+  l->shape[k][0] = count;
+  l->shape[k][1] = length;
+  l->windows[k] = (dm_TokenWindows){tokens, first, length, step, 1};
+  return (dm_LoaderColumn){
+      .dtype = DM_I64, .row_numel = length, .read = dm_tokens_window, .source = &l->windows[k]};
+}
+
+/* loader_new{columns = {tensor or windows, ...}, transforms = {[k] = {mean = , ...}},
+   batch_size = , drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
 static int loader_new(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 1);
   luaL_checktype(L, 1, LUA_TTABLE);
-  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 0);
+  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 1);
   *l = (LoaderBox){0};
   luaL_setmetatable(L, "demilune.Loader");
   l->pin = cpu;
@@ -369,30 +411,22 @@ static int loader_new(lua_State *L) {
   lua_pop(L, 1);
   Image *images = lua_newuserdatauv(L, sizeof *images * MAX_COLUMN, 0);
   dm_LoaderColumn columns[MAX_COLUMN];
-  lua_getfield(L, 1, "tensors");
-  const int tensors = lua_gettop(L);
+  lua_getfield(L, 1, "columns");
+  const int given = lua_gettop(L);
+  lua_pushvalue(L, given);
+  lua_setiuservalue(L, 2, 1);
   lua_getfield(L, 1, "transforms");
   const int transforms = lua_gettop(L);
-  const lua_Integer n = (lua_Integer)luaL_len(L, tensors);
+  const lua_Integer n = (lua_Integer)luaL_len(L, given);
   if (n < 1 || n > MAX_COLUMN)
     return dm_raise_text(L, "DataLoader: %d tensors, wanted 1 to %d", (int)n, MAX_COLUMN);
   for (int k = 0; k < (int)n; k++) {
-    lua_rawgeti(L, tensors, k + 1);
-    dm_Tensor *t = dm_check_tensor(L, -1);
-    if (t->ndim < 1) return dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
-    DM_CHECK(L, has_dense_rows(t) ? dm_tensor_alias(t, &l->column[k])
-                                  : dm_dense_of(t, &l->column[k]));
-    l->n = k + 1;
-    t = l->column[k];
-    if (t->shape[0] != l->column[0]->shape[0])
+    const bool is_file = lua_rawgeti(L, given, k + 1) == LUA_TTABLE;
+    columns[k] = is_file ? windows_column(L, l, k) : tensor_column(L, l, k);
+    if (l->shape[k][0] != l->shape[0][0])
       return dm_raise_text(L, "DataLoader: tensor %d has %d rows, tensor 1 has %d", k + 1,
-                           (int)t->shape[0], (int)l->column[0]->shape[0]);
-    l->n_dim[k] = t->ndim;
-    memcpy(l->shape[k], t->shape, sizeof t->shape);
-    columns[k] = (dm_LoaderColumn){
-        .data = dm_tensor_data(t), .dtype = t->dtype, .row_numel = 1, .row_step = t->stride[0]};
-    for (int d = 1; d < t->ndim; d++) columns[k].row_numel *= t->shape[d];
-    if (lua_istable(L, transforms) && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
+                           (int)l->shape[k][0], (int)l->shape[0][0]);
+    if (!is_file && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
       read_image(L, lua_gettop(L), l, k, &images[k]);
       columns[k].image = &images[k].how;
     }
@@ -401,7 +435,7 @@ static int loader_new(lua_State *L) {
   const dm_LoaderSpec spec = {
       .columns = columns,
       .n_columns = (int)n,
-      .n_samples = l->column[0]->shape[0],
+      .n_samples = l->shape[0][0],
       .batch_size = option_integer(L, 1, "batch_size", 1),
       .drop_last = dm_option_bool(L, 1, "drop_last", false),
       .num_workers = option_int(L, 1, "num_workers"),
@@ -416,21 +450,36 @@ static int loader_new(lua_State *L) {
   return 1;
 }
 
-/* loader:epoch(number, order): order counts from 1. */
+/* The integers of the int64 tensor at i, dense on the CPU, in a box of its own. */
+static const int64_t *check_integers(lua_State *L, State *S, int i, const char *what,
+                                     int64_t *n) {
+  const dm_Tensor *t = dm_check_tensor(L, i);
+  if (t->dtype != DM_I64 || t->ndim != 1)
+    dm_raise_text(L, "DataLoader: %s is %s %s, wanted int64 of one dim", what,
+                  dm_dtype_name(t->dtype), DM_SHAPE(t));
+  Box *dense = dm_push_box(L, S);
+  if (dm_dense_of(t, &dense->t) != DM_OK) dm_raise(L);
+  *n = t->numel;
+  return dm_tensor_data(dense->t);
+}
+
+/* loader:epoch(number, order, sizes or nil): order counts from 1; sizes: of the batches,
+   int64. */
 static int loader_epoch(lua_State *L) {
   State *S = dm_enter(L);
   LoaderBox *l = check_loader(L);
-  const lua_Integer epoch = luaL_checkinteger(L, 2);
-  dm_Tensor *order = dm_check_tensor(L, 3);
-  if (order->dtype != DM_I64 || order->ndim != 1)
-    return dm_raise_text(L, "DataLoader: order is %s %s, wanted int64 of one dim",
-                         dm_dtype_name(order->dtype), DM_SHAPE(order));
-  Box *dense = dm_push_box(L, S);
-  DM_CHECK(L, dm_dense_of(order, &dense->t));
-  const int64_t n = order->numel, *from = dm_tensor_data(dense->t);
+  const uint64_t epoch = (uint64_t)luaL_checkinteger(L, 2);
+  int64_t n, n_batches;
+  lua_settop(L, 4);
+  const int64_t *from = check_integers(L, S, 3, "order", &n);
   int64_t *rows = lua_newuserdatauv(L, sizeof *rows * (size_t)(n ? n : 1), 0);
   for (int64_t i = 0; i < n; i++) rows[i] = from[i] - 1;
-  DM_CHECK(L, dm_loader_epoch(l->loader, (uint64_t)epoch, rows, n));
+  if (lua_isnil(L, 4)) {
+    DM_CHECK(L, dm_loader_epoch(l->loader, epoch, rows, n));
+  } else {
+    const int64_t *sizes = check_integers(L, S, 4, "sizes", &n_batches);
+    DM_CHECK(L, dm_loader_epoch_of(l->loader, epoch, rows, n, sizes, n_batches));
+  }
   return 0;
 }
 

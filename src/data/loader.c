@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,7 +26,8 @@ enum {
   MAX_PREFETCH = 64,
   DEFAULT_PREFETCH = 2,
   ROW_GRAIN_BYTES = 1 << 16, /* per range of dm_parallel_for: some microseconds */
-  LEVELS = 256               /* values of a uint8 */
+  LEVELS = 256,              /* values of a uint8 */
+  FAULT_BYTES = 512          /* of a message */
 };
 
 /* What a column needs to turn rows of the array into rows of the batch. */
@@ -38,11 +40,21 @@ typedef struct Column {
   dm_ImageTransform image; /* crop sizes filled in */
   float *mean, *std;       /* per channel */
   float *table;            /* uint8: (channels, LEVELS) outputs */
+  dm_status (*read)(const void *source, int64_t row, void *dst); /* or NULL */
+  const void *source;
 } Column;
+
+/* What was wrong with the first of a batch's rows that could not be read. */
+typedef struct Fault {
+  dm_status st; /* DM_OK: nothing */
+  int64_t row;
+  char text[FAULT_BYTES];
+} Fault;
 
 typedef struct Slot {
   dm_LoaderBuffer *buffers; /* n_columns; owned while `filled` */
   bool filled, ready;       /* has memory; has its batch */
+  Fault fault;              /* of that batch */
 } Slot;
 
 struct dm_Loader {
@@ -56,7 +68,7 @@ struct dm_Loader {
 
   /* The epoch. Constant while workers run. */
   uint64_t epoch;
-  int64_t *order;
+  int64_t *order, *ends; /* ends[b]: of batch b in order; NULL: batch_size each */
   int64_t n_order, n_batches;
 
   pthread_mutex_t lock;
@@ -133,7 +145,19 @@ typedef struct Batch {
   dm_Loader *loader;
   const int64_t *samples;
   dm_LoaderBuffer *buffers;
+  Fault *fault;
 } Batch;
+
+static void record_fault(const Batch *b, dm_status st, int64_t row) {
+  Fault *f = b->fault;
+  pthread_mutex_lock(&b->loader->lock);
+  if (f->st == DM_OK || row < f->row) {
+    f->st = st;
+    f->row = row;
+    snprintf(f->text, sizeof f->text, "%s", dm_error());
+  }
+  pthread_mutex_unlock(&b->loader->lock);
+}
 
 static void batch_rows(void *ctx, int64_t begin, int64_t end) {
   const Batch *b = ctx;
@@ -143,8 +167,16 @@ static void batch_rows(void *ctx, int64_t begin, int64_t end) {
     if (atomic_load_explicit(&l->stopping, memory_order_relaxed)) return;
     for (int c = 0; c < l->spec.n_columns; c++) {
       const Column *k = &l->columns[c];
-      const uint8_t *src = k->data + sample * k->step_bytes;
       uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
+      if (k->read) {
+        const dm_status st = k->out_bytes > 0 ? k->read(k->source, sample, dst) : DM_OK;
+        if (st != DM_OK) {
+          record_fault(b, st, i);
+          return;
+        }
+        continue;
+      }
+      const uint8_t *src = k->data + sample * k->step_bytes;
       if (k->is_image) {
         const Draw d = draw_sample(&k->image, l->spec.seed, l->epoch, sample);
         image_row((float *)(void *)dst, k, src, &d);
@@ -155,12 +187,19 @@ static void batch_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-static int64_t rows_of(const dm_Loader *l, int64_t batch) {
-  return dm_min_i64(l->spec.batch_size, l->n_order - batch * l->spec.batch_size);
+/* Where a batch begins in the order. */
+static int64_t begin_of(const dm_Loader *l, int64_t batch) {
+  if (!l->ends) return batch * l->spec.batch_size;
+  return batch > 0 ? l->ends[batch - 1] : 0;
 }
 
-static Batch batch_at(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buffers) {
-  return (Batch){l, l->order + batch * l->spec.batch_size, buffers};
+static int64_t rows_of(const dm_Loader *l, int64_t batch) {
+  if (l->ends) return l->ends[batch] - begin_of(l, batch);
+  return dm_min_i64(l->spec.batch_size, l->n_order - begin_of(l, batch));
+}
+
+static Batch batch_at(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buffers, Fault *fault) {
+  return (Batch){l, l->order + begin_of(l, batch), buffers, fault};
 }
 
 static int64_t row_grain(int64_t row_bytes) {
@@ -217,7 +256,7 @@ static void *worker_main(void *arg) {
     const int64_t batch = l->started++;
     Slot *slot = &l->slots[batch % l->depth];
     pthread_mutex_unlock(&l->lock);
-    Batch b = batch_at(l, batch, slot->buffers);
+    Batch b = batch_at(l, batch, slot->buffers, &slot->fault);
     batch_rows(&b, 0, rows_of(l, batch));
     pthread_mutex_lock(&l->lock);
     slot->ready = true;
@@ -307,9 +346,12 @@ static dm_status image_new(Column *k, const dm_ImageTransform *t) {
 static dm_status column_new(Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
   if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
       dm_max_i64(in->row_numel, in->row_step) > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
-      in->row_step < 0 || (!in->data && n_samples > 0 && in->row_numel > 0))
+      in->row_step < 0 || (in->read && in->image) ||
+      (!in->data && !in->read && n_samples > 0 && in->row_numel > 0))
     return image_fault(c, "no sound data, dtype and row size");
   k->data = in->data;
+  k->read = in->read;
+  k->source = in->source;
   k->dtype_in = k->dtype = in->dtype;
   k->out_numel = in->row_numel;
   k->step_bytes = (in->row_step ? in->row_step : in->row_numel) * dm_dtype_size(in->dtype);
@@ -450,18 +492,31 @@ static dm_status check_index(const char *op, const int64_t *index, int64_t n, in
   return DM_OK;
 }
 
-dm_status dm_loader_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n) {
-  dm_status st = DM_OK;
-  if (n < 0) return dm_fail(DM_EARG, "loader: an order of %" PRId64 " samples", n);
-  DM_TRY(check_index("loader", order, n, l->spec.n_samples));
+static dm_status no_memory(int64_t n) {
+  return dm_fail(DM_EMEM, "loader: out of memory for an order of %" PRId64, n);
+}
+
+static int64_t *copy_of(const int64_t *from, int64_t n) {
   int64_t *copy = n <= INT64_MAX / 8 ? dm_alloc(n * (int64_t)sizeof *copy) : NULL;
-  if (!copy) return dm_fail(DM_EMEM, "loader: out of memory for an order of %" PRId64, n);
-  if (n > 0) memcpy(copy, order, (size_t)n * sizeof *copy);
+  if (copy && n > 0) memcpy(copy, from, (size_t)n * sizeof *copy);
+  return copy;
+}
+
+/* An epoch over a copy of the order. Takes the ends. */
+static dm_status start_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n,
+                             int64_t *ends, int64_t n_batches) {
+  dm_status st = DM_OK;
+  int64_t *copy = copy_of(order, n);
+  if (!copy) {
+    dm_free(ends);
+    return no_memory(n);
+  }
   dm_loader_stop(l);
   l->order = copy;
+  l->ends = ends;
   l->epoch = epoch;
   l->n_order = n;
-  l->n_batches = dm_loader_num_batches(l, n);
+  l->n_batches = n_batches;
   for (int64_t b = 0; b < dm_min_i64(l->depth, l->n_batches); b++) {
     DM_GO(alloc_buffers(l, b, l->slots[b].buffers));
     l->slots[b].filled = true;
@@ -472,15 +527,54 @@ done:
   return st;
 }
 
+dm_status dm_loader_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n) {
+  if (n < 0) return dm_fail(DM_EARG, "loader: an order of %" PRId64 " samples", n);
+  DM_TRY(check_index("loader", order, n, l->spec.n_samples));
+  return start_epoch(l, epoch, order, n, NULL, dm_loader_num_batches(l, n));
+}
+
+/* Turns sizes into ends; a row of any column has at most 2^60 bytes. */
+static dm_status sum_up(const dm_Loader *l, int64_t *sizes, int64_t n_batches, int64_t n) {
+  int64_t end = 0, largest = 1;
+  for (int c = 0; c < l->spec.n_columns; c++)
+    largest = dm_max_i64(largest, l->columns[c].out_bytes);
+  for (int64_t b = 0; b < n_batches; b++) {
+    if (sizes[b] < 1 || sizes[b] > dm_min_i64(n - end, INT64_MAX / largest))
+      return dm_fail(DM_EARG, "loader: batch %" PRId64 " has %" PRId64 " samples of %" PRId64,
+                     b + 1, sizes[b], n - end);
+    sizes[b] = end += sizes[b];
+  }
+  if (end != n)
+    return dm_fail(DM_EARG, "loader: batches of %" PRId64 " samples in all, there are %" PRId64,
+                   end, n);
+  return DM_OK;
+}
+
+dm_status dm_loader_epoch_of(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n,
+                             const int64_t *sizes, int64_t n_batches) {
+  if (n < 0 || n_batches < 0)
+    return dm_fail(DM_EARG, "loader: an order of %" PRId64 " samples, %" PRId64 " batches", n,
+                   n_batches);
+  DM_TRY(check_index("loader", order, n, l->spec.n_samples));
+  int64_t *ends = copy_of(sizes, n_batches);
+  if (!ends) return no_memory(n_batches);
+  const dm_status st = sum_up(l, ends, n_batches, n);
+  if (st == DM_OK) return start_epoch(l, epoch, order, n, ends, n_batches);
+  dm_free(ends);
+  return st;
+}
+
 void dm_loader_stop(dm_Loader *l) {
   join_workers(l);
   for (int i = 0; i < l->depth; i++) {
     Slot *slot = &l->slots[i];
     if (slot->filled) free_buffers(l, slot->buffers, l->spec.n_columns);
     slot->filled = slot->ready = false;
+    slot->fault.st = DM_OK;
   }
   dm_free(l->order);
-  l->order = NULL;
+  dm_free(l->ends);
+  l->order = l->ends = NULL;
   l->n_order = l->n_batches = l->started = l->taken = 0;
 }
 
@@ -532,9 +626,14 @@ static dm_status take_batch(dm_Loader *l, Slot *slot, dm_LoaderBuffer *out) {
 static dm_status make_batch(dm_Loader *l, dm_LoaderBuffer *out) {
   DM_TRY(alloc_buffers(l, l->taken, out));
   int64_t row_bytes = 0;
+  Fault fault = {.st = DM_OK};
   for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
-  Batch b = batch_at(l, l->taken, out);
+  Batch b = batch_at(l, l->taken, out, &fault);
   dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), batch_rows, &b);
+  if (fault.st != DM_OK) {
+    free_buffers(l, out, l->spec.n_columns);
+    return dm_fail(fault.st, "%s", fault.text);
+  }
   l->taken++;
   return DM_OK;
 }
@@ -551,6 +650,7 @@ dm_status dm_loader_next_timed(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_ro
     Slot *slot = &l->slots[l->taken % l->depth];
     *state = DM_LOADER_WAIT;
     if (!wait_ready(l, slot, timeout_ms)) return DM_OK;
+    if (slot->fault.st != DM_OK) return dm_fail(slot->fault.st, "%s", slot->fault.text);
     DM_TRY(take_batch(l, slot, out));
   }
   *n_rows = rows;

@@ -1,7 +1,7 @@
 /* Batches ahead of time: dense arrays in, batches out in order, assembled by
    threads of the loader's own. A declared pipeline, so that no thread ever
-   calls back: column k of a batch = rows of array k, as they are or through an
-   ImageTransform. Same bytes for every number of workers.
+   calls back to Lua: column k of a batch = rows of array k, as they are, through
+   an ImageTransform, or as a reader makes them. Same bytes for every number of workers.
 
      dm_loader_new -> [dm_loader_epoch -> dm_loader_next ... -> dm_loader_stop]*
                    -> dm_loader_free
@@ -32,6 +32,10 @@ typedef struct dm_LoaderColumn {
   int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
   const dm_ImageTransform *image; /* NULL: rows are copied. dtype uint8 or
                                      float32 else; copied by dm_loader_new */
+  /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread. A
+     failure is told by the dm_loader_next whose batch it is. Both borrowed likewise. */
+  dm_status (*read)(const void *source, int64_t row, void *dst);
+  const void *source;
 } dm_LoaderColumn;
 
 /* Where one column of one batch lies. `owner` is the allocator's business: a
@@ -78,9 +82,13 @@ DM_API int64_t dm_loader_num_batches(const dm_Loader *loader, int64_t n);
 DM_API dm_status dm_loader_epoch(dm_Loader *loader, uint64_t epoch, const int64_t *order,
                                  int64_t n);
 
+/* The same, in n_batches of so many samples each; the sizes are at least 1 and sum to n. */
+DM_API dm_status dm_loader_epoch_of(dm_Loader *loader, uint64_t epoch, const int64_t *order,
+                                    int64_t n, const int64_t *sizes, int64_t n_batches);
+
 /* Waits for the next batch in order and gives out[n_columns], which now belong
-   to the caller, and its rows. On a failure (out of memory for a further batch)
-   nothing is lost: the same call may be made again. */
+   to the caller, and its rows. On a failure (out of memory for a further batch, a row
+   that cannot be read) nothing is lost: the same call may be made again. */
 DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                 dm_LoaderState *state);
 /* The same, waiting at most timeout_ms; below 0 without end. */

@@ -9,18 +9,16 @@
 
 #include <assert.h>
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "data/draft.h"
+#include "data/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "data is copied as it lies in the file: least significant first");
@@ -31,7 +29,6 @@ enum {
   MAX_TENSORS = 1 << 20,
   MAX_DEPTH = 3,                 /* {name: {shape: [ ] } } */
   MAX_COMMAS = 12 * MAX_TENSORS, /* 11 a tensor of 8 dims: bounds the parser */
-  MAX_TRANSFER = 1 << 30         /* bytes of one read or write call */
 };
 static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
 
@@ -112,32 +109,15 @@ static const char *text_fault(const char *s, int64_t n) {
 
 /* ---- reading ---- */
 
-/* Reads n bytes at `offset`; DM_EIO when the file ends before. */
 static dm_status read_at(const dm_StFile *f, void *dst, int64_t n, int64_t offset) {
-  for (int64_t have = 0; have < n;) {
-    const size_t want = (size_t)dm_min_i64(n - have, MAX_TRANSFER);
-    const ssize_t got = pread(f->fd, (char *)dst + have, want, (off_t)(offset + have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      return dm_fail(DM_EIO, "safetensors: cannot read '%s': %s", f->path, strerror(errno));
-    if (got == 0)
-      return dm_fail(DM_EIO, "safetensors: '%s' became shorter while it was read", f->path);
-    have += got;
-  }
-  return DM_OK;
+  return dm_file_read("safetensors", f->path, f->fd, dst, n, offset);
 }
 
-/* Opens the file and reads where header and data lie. O_NONBLOCK: a pipe is
-   refused and not waited for. */
+/* Opens the file and reads where header and data lie. */
 static dm_status open_file(dm_StFile *f, int64_t *header_bytes) {
-  struct stat info;
   uint8_t raw[LENGTH_BYTES];
-  f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (f->fd < 0 || fstat(f->fd, &info) != 0)
-    return dm_fail(DM_EIO, "safetensors: cannot open '%s': %s", f->path, strerror(errno));
-  if (!S_ISREG(info.st_mode))
-    return dm_fail(DM_EIO, "safetensors: '%s' is not a regular file", f->path);
-  const int64_t size = info.st_size;
+  int64_t size;
+  DM_TRY(dm_file_open("safetensors", f->path, &f->fd, &size));
   if (size < LENGTH_BYTES)
     return dm_fail(DM_EIO, "safetensors: '%s' is cut short: %" PRId64 " bytes, 8 come first",
                    f->path, size);

@@ -52,11 +52,25 @@ function dataset.count(what, set)
     caller.raise("%s: wanted a data set (a table with get(i) and len()), got %s", what,
       core.is_tensor(set) and "a tensor; hint: data.TensorDataset(x)" or type(set))
   end
-  local n = set:len()
+  return dataset.check_length(what, set:len())
+end
+
+function dataset.check_length(what, n)
   if math.type(n) ~= "integer" or n < 0 then
     caller.raise("%s: the data set's len() is %s, wanted a count", what, tostring(n))
   end
   return n
+end
+
+-- Whether this is a set that is run through: it has iter() and no get(i).
+function dataset.is_stream(set)
+  return type(set) == "table" and set.iter ~= nil and set.get == nil
+end
+
+-- How many samples a stream gives, or nil where it does not know.
+function dataset.stream_length(set)
+  local n = set.len and set:len()
+  return n and dataset.check_length(set.class or "a stream", n) or nil
 end
 
 function dataset.check_position(what, i, n)
@@ -176,6 +190,86 @@ Subset.native_get = Subset.get
 function Subset:columns()
   local columns, rows = dataset.source(self.dataset)
   if columns then return columns, rows and rows[self.indices] or self.indices end
+end
+
+-- ---- sets of sets ----
+
+local ConcatDataset = Dataset:extend "ConcatDataset"
+dataset.ConcatDataset = ConcatDataset
+
+-- ConcatDataset{a, b, ...}: the samples of a, then those of b, ...
+function ConcatDataset:init(sets)
+  if type(sets) ~= "table" or #sets == 0 then
+    caller.raise("ConcatDataset: wanted a list of data sets, got %s",
+      type(sets) == "table" and "none" or type(sets))
+  end
+  self.datasets, self.ends = sets, {}
+  local n = 0
+  for k, set in ipairs(sets) do
+    n = n + dataset.count(("ConcatDataset: %d"):format(k), set)
+    self.ends[k] = n
+  end
+end
+
+function ConcatDataset:len() return self.ends[#self.ends] end
+
+function ConcatDataset:get(i)
+  dataset.check_position(self.class, i, self:len())
+  local low, high = 1, #self.ends -- the first set that ends at i or later
+  while low < high do
+    local middle = (low + high) // 2
+    if self.ends[middle] < i then low = middle + 1 else high = middle end
+  end
+  return self.datasets[low]:get(i - (self.ends[low - 1] or 0))
+end
+
+local StackDataset = Dataset:extend "StackDataset"
+dataset.StackDataset = StackDataset
+
+-- StackDataset(a, b, ...): sample i is that of a, then that of b, ...
+-- StackDataset{image = a, text = b}: a table of the first value of each.
+function StackDataset:init(...)
+  local sets = {...}
+  if #sets == 1 and type(sets[1]) == "table" and not sets[1].get then
+    sets, self.is_named = sets[1], true
+  end
+  if next(sets) == nil then caller.raise("StackDataset: wanted data sets, got none") end
+  for key, set in pairs(sets) do
+    local n = dataset.count(("StackDataset: %s"):format(key), set)
+    self.n = self.n or n
+    if n ~= self.n then
+      caller.raise("StackDataset: %s has %d samples, another %d", key, n, self.n)
+    end
+  end
+  self.datasets = sets
+end
+
+function StackDataset:len() return self.n end
+
+function StackDataset:get(i)
+  dataset.check_position(self.class, i, self.n)
+  local sample, n = {}, 0
+  if self.is_named then
+    for name, set in pairs(self.datasets) do sample[name] = set:get(i) end
+    return sample
+  end
+  for _, set in ipairs(self.datasets) do
+    local more = table.pack(set:get(i))
+    table.move(more, 1, more.n, n + 1, sample)
+    n = n + more.n
+  end
+  return table.unpack(sample, 1, n)
+end
+
+StackDataset.native_get = StackDataset.get
+function StackDataset:columns()
+  local all = {}
+  for _, set in ipairs(self.is_named and {} or self.datasets) do
+    local columns, rows = dataset.source(set)
+    if not columns or rows then return nil end
+    table.move(columns, 1, #columns, #all + 1, all)
+  end
+  return #all > 0 and all or nil
 end
 
 -- ---- random_split ----

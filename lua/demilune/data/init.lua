@@ -4,7 +4,9 @@ local dataset = require "demilune.data.dataset"
 local sampler = require "demilune.data.sampler"
 local loader = require "demilune.data.loader"
 
-local ROOMS = {read_csv = "demilune.data.csv"}
+local ROOMS = {read_csv = "demilune.data.csv", TokenFile = "demilune.data.tokens",
+  IterableDataset = "demilune.data.iterable", ChainDataset = "demilune.data.iterable",
+  default_collate = "demilune.data.made"}
 for name in ("read_npy write_npy read_npz write_npz"):gmatch "%S+" do
   ROOMS[name] = "demilune.data.npy"
 end
@@ -13,13 +15,17 @@ return setmetatable({
   Dataset = dataset.Dataset,
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
+  ConcatDataset = dataset.ConcatDataset,
+  StackDataset = dataset.StackDataset,
   random_split = dataset.random_split,
   Sampler = sampler.Sampler,
   SequentialSampler = sampler.SequentialSampler,
   RandomSampler = sampler.RandomSampler,
   SubsetRandomSampler = sampler.SubsetRandomSampler,
+  WeightedRandomSampler = sampler.WeightedRandomSampler,
+  DistributedSampler = sampler.DistributedSampler,
+  BatchSampler = sampler.BatchSampler,
   DataLoader = loader.DataLoader,
-  default_collate = loader.default_collate,
 }, {__index = function(self, name)
   if not ROOMS[name] then return nil end
   for key, value in pairs(require(ROOMS[name])) do rawset(self, key, value) end

@@ -8,80 +8,10 @@ local caller = require "demilune.caller"
 local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
 local ahead = require "demilune.data.ahead"
+local made = require "demilune.data.made"
 local closing = require "demilune.closing"
 
 local loader = {}
-
--- ---- collating what Lua code made ----
-
-local collate_values
-
-local function collate_fields(tables)
-  local out = {}
-  for key in pairs(tables[1]) do
-    local column = {}
-    for i, t in ipairs(tables) do column[i] = t[key] end
-    out[key] = collate_values(column, #tables, tostring(key))
-  end
-  return out
-end
-
-local function kind_of(v) return core.is_tensor(v) and "tensor" or type(v) end
-
--- n values of one field, as one: tensors stacked, numbers and booleans as a
--- tensor, tables field by field, strings as a list.
-function collate_values(values, n, field)
-  local kind = kind_of(values[1])
-  for i = 2, n do
-    if kind_of(values[i]) ~= kind then
-      caller.raise("DataLoader: field %s is a %s in one sample and a %s in another", field, kind,
-        kind_of(values[i]))
-    end
-  end
-  if kind == "tensor" then return core.stack(values) end
-  if kind == "number" or kind == "boolean" then
-    return core.tensor(values, {device = "cpu"})
-  end
-  if kind == "table" then return collate_fields(values) end
-  if kind == "string" then return values end
-  caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
-end
-
--- default_collate{{x, y}, {x, y}, ...} -> all x, all y
-function loader.default_collate(samples)
-  local width, columns = samples[1].n or #samples[1], {}
-  for k = 1, width do
-    local column = {}
-    for i, sample in ipairs(samples) do column[i] = sample[k] end
-    columns[k] = collate_values(column, #samples, tostring(k))
-  end
-  return table.unpack(columns, 1, width)
-end
-
--- Does in Lua what the C engine does: next() gives a batch, nil at the end.
-local LuaBatches = {}
-LuaBatches.__index = LuaBatches
-
--- A batch of nothing would end the loop, or look like one that is not ready.
-local function check_batch(first, ...)
-  if not first then caller.raise("DataLoader: collate_fn gave %s", tostring(first)) end
-  return first, ...
-end
-
-function LuaBatches:next()
-  local first = self.done + 1
-  local last = math.min(self.done + self.batch_size, #self.order)
-  if first > last or self.drop_last and last - first + 1 < self.batch_size then return nil end
-  local samples = {}
-  for i = first, last do
-    samples[#samples + 1] = table.pack(self.dataset:get(self.order[i]))
-  end
-  self.done = last
-  if self.pin then return ahead.pinned(self.pin, check_batch(self.collate(samples))) end
-  return check_batch(self.collate(samples))
-end
-
-function LuaBatches:stop() self.order = {} end
 
 -- ---- one run through an epoch ----
 
@@ -116,11 +46,15 @@ function step(run) return deliver(run, run.batches:next()) end
 
 local DataLoader = {class = "DataLoader"}
 DataLoader.__index = DataLoader
-DataLoader.__len = function(self) return self:len() end
+DataLoader.__len = function(self)
+  return self:len() or caller.raise("DataLoader: how many batches a %s gives is not known; hint: "
+    .. "give it a len(), or count them in a loop", self.dataset.class or "stream")
+end
 
 local DEFAULTS = {
   batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, prefetch_factor = 2,
-  sampler = options.NONE, collate_fn = options.NONE, seed = options.NONE,
+  sampler = options.NONE, batch_sampler = options.NONE, collate_fn = options.NONE,
+  seed = options.NONE,
   generator = options.NONE, pin_memory = false, device = options.NONE,
 }
 
@@ -133,17 +67,37 @@ local function check_count(opts, name, least, most)
   end
 end
 
-local function check(opts)
-  check_count(opts, "batch_size", 1, math.maxinteger)
-  check_count(opts, "num_workers", 0, 256)
-  check_count(opts, "prefetch_factor", 1, 64)
-  local sampler = opts.sampler
-  dataset.check_seed("DataLoader", opts)
+-- What decides the order, and what cuts it, is one thing of these.
+local function check_order(opts, given, is_stream)
+  local sampler, batches = opts.sampler, opts.batch_sampler
   if sampler and opts.shuffle then
     caller.raise("DataLoader: shuffle = true and a sampler: one of them decides the order")
   elseif sampler and not (type(sampler) == "table" and sampler.order and sampler.len) then
     caller.raise("DataLoader: sampler: wanted order(epoch) and len(), got %s", type(sampler))
-  elseif opts.collate_fn and type(opts.collate_fn) ~= "function" then
+  elseif batches and not (type(batches) == "table" and batches.batches and batches.len) then
+    caller.raise("DataLoader: batch_sampler: wanted batches(epoch) and len(), got %s",
+      type(batches))
+  end
+  for _, name in ipairs{"batch_size", "shuffle", "sampler", "drop_last"} do
+    if batches and given[name] then
+      caller.raise("DataLoader: batch_sampler and %s: the batches decide it", name)
+    end
+  end
+  for _, name in ipairs{"shuffle", "sampler", "batch_sampler"} do
+    if is_stream and opts[name] then
+      caller.raise("DataLoader: %s with a stream: it comes in its own order; hint: shuffle in "
+        .. "its iter(epoch)", name)
+    end
+  end
+end
+
+local function check(opts, given, is_stream)
+  check_count(opts, "batch_size", 1, math.maxinteger)
+  check_count(opts, "num_workers", 0, 256)
+  check_count(opts, "prefetch_factor", 1, 64)
+  dataset.check_seed("DataLoader", opts)
+  check_order(opts, given or {}, is_stream)
+  if opts.collate_fn and type(opts.collate_fn) ~= "function" then
     caller.raise("DataLoader: collate_fn: function expected, got %s", type(opts.collate_fn))
   end
 end
@@ -159,15 +113,19 @@ end
 
 -- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
 -- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
--- that, once: every epoch follows from it.
+-- that, once: every epoch follows from it. The set may be a stream (data.IterableDataset),
+-- which comes in its own order. batch_sampler in place of batch_size, shuffle, sampler and
+-- drop_last: batches(epoch), a list of lists of positions, and len().
 -- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
 -- copies from without waiting. device = "cuda": they lie on that device, and the next
 -- one is copied there while the program works on the one in hand.
 local function construct(class, set, given)
-  local n = dataset.count("DataLoader", set)
+  local is_stream = dataset.is_stream(set)
+  local n = not is_stream and dataset.count("DataLoader", set) or nil
   local self = setmetatable(options.read("DataLoader", given, DEFAULTS), class)
-  check(self)
+  check(self, given, is_stream)
   self.dataset, self.n_samples = set, n
+  self.is_stream = is_stream
   self.native = not self.collate_fn and dataset.source(set) ~= nil
   if not self.native and self.num_workers > 0 then
     caller.raise("DataLoader: num_workers = %d: workers are C threads that cut batches out of "
@@ -181,9 +139,12 @@ local function construct(class, set, given)
   return self
 end
 
--- The number of batches in an epoch.
+-- The number of batches in an epoch; nil where a stream does not know it.
 function DataLoader:len()
+  if self.batch_sampler then return self.batch_sampler:len() end
   local n = self.sampler and self.sampler:len() or self.n_samples
+    or dataset.stream_length(self.dataset)
+  if not n then return nil end
   return self.drop_last and n // self.batch_size or -(-n // self.batch_size)
 end
 
@@ -202,31 +163,59 @@ local function rest_of(order, skip)
   return skip == 0 and order or order:narrow(1, skip + 1, #order - skip)
 end
 
-local function native_batches(self, epoch, order)
+-- The positions of a batch sampler's batches, but for the first `skip` of them, and a list
+-- of how many each has.
+local function cut_order(self, epoch, skip)
+  local parts, sizes = {core.zeros(0, {dtype = "int64", device = "cpu"})}, {}
+  for k, batch in ipairs(self.batch_sampler:batches(epoch)) do
+    local part = dataset.positions(("DataLoader: batch %d"):format(k), batch, self.n_samples)
+    if #part == 0 then caller.raise("DataLoader: batch %d of the batch_sampler is empty", k) end
+    if k > skip then parts[#parts + 1], sizes[#sizes + 1] = part, #part end
+  end
+  return core.cat(parts), sizes
+end
+
+local function native_batches(self, epoch, order, sizes)
   local columns, rows = dataset.source(self.dataset)
-  local tensors, transforms = {}, {}
+  local sources, transforms = {}, {}
   for k, column in ipairs(columns) do
-    tensors[k], transforms[k] = column.tensor, column.image or false
+    sources[k], transforms[k] = column.tensor or column, column.image or false
   end
   local engine = core.loader_new{
-    tensors = tensors, transforms = transforms, batch_size = self.batch_size,
+    columns = sources, transforms = transforms, batch_size = self.batch_size,
     drop_last = self.drop_last, num_workers = self.num_workers,
     prefetch = self.prefetch_factor, seed = self.seed, pin = self.pin,
   }
-  engine:epoch(epoch, rows and rows[order] or order)
+  engine:epoch(epoch, rows and rows[order] or order,
+    sizes and core.tensor(sizes, {dtype = "int64", device = "cpu"}))
   return engine
 end
 
-local function lua_batches(self, order)
-  return setmetatable({
-    dataset = self.dataset, order = #order > 0 and order:totable() or {}, done = 0,
-    batch_size = self.batch_size, drop_last = self.drop_last,
-    collate = self.collate_fn or loader.default_collate, pin = self.pin,
-  }, LuaBatches)
+local function lua_batches(self, order, sizes)
+  return made.of_positions(self.dataset, #order > 0 and order:totable() or {}, {
+    batch_size = self.batch_size, sizes = sizes, drop_last = self.drop_last,
+    collate = self.collate_fn, pin = self.pin})
 end
 
-local function batches_of(self, epoch, order)
-  local batches = self.native and native_batches(self, epoch, order) or lua_batches(self, order)
+-- The batches of an epoch after so many of them.
+local function source_of(self, epoch, position)
+  if self.is_stream then
+    return made.of_stream(self.dataset, epoch, position * self.batch_size, {
+      batch_size = self.batch_size, drop_last = self.drop_last, collate = self.collate_fn,
+      pin = self.pin})
+  end
+  local order, sizes
+  if self.batch_sampler then
+    order, sizes = cut_order(self, epoch, position)
+  else
+    order = rest_of(order_of(self, epoch), position * self.batch_size)
+  end
+  if self.native then return native_batches(self, epoch, order, sizes) end
+  return lua_batches(self, order, sizes)
+end
+
+local function batches_of(self, epoch, position)
+  local batches = source_of(self, epoch, position)
   return self.device and ahead.new(batches, self.device, self.stream, self.native) or batches
 end
 
@@ -240,10 +229,9 @@ end
 -- for i, x, y in loader:iter() do: i counts the batches of the epoch from 1.
 function DataLoader:iter()
   local epoch, position = self.next_run.epoch, self.next_run.position
-  local order = rest_of(order_of(self, epoch), position * self.batch_size)
   local run = setmetatable({
     loader = self, epoch = epoch, position = position,
-    batches = batches_of(self, epoch, order),
+    batches = batches_of(self, epoch, position),
   }, Run)
   self.next_run = {epoch = epoch + 1, position = 0}
   self.run = run
@@ -271,10 +259,12 @@ function DataLoader:load_state_dict(state)
 end
 
 function DataLoader:__tostring()
+  local n = self:len()
   local set = getmetatable(self.dataset) and tostring(self.dataset)
-    or ("%d samples"):format(self.n_samples)
-  return ("DataLoader(%s, %d batches of %d%s%s, %d workers%s)"):format(set, self:len(),
-    self.batch_size, self.shuffle and ", shuffled" or "",
+    or n and ("%d samples"):format(self.n_samples or dataset.stream_length(self.dataset))
+    or "a stream"
+  return ("DataLoader(%s, %sbatches%s%s%s, %d workers%s)"):format(set, n and n .. " " or "",
+    self.batch_sampler and "" or " of " .. self.batch_size, self.shuffle and ", shuffled" or "",
     self.drop_last and ", a short last one dropped" or "", self.num_workers,
     self.device and ", on " .. self.device or self.pin and ", pinned" or "")
 end

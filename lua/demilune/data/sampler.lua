@@ -1,8 +1,9 @@
 -- Samplers: in which order an epoch goes through the samples.
 --
 -- A sampler answers `order(epoch)`: positions, as an int64 tensor or a list; and
--- `len()`, how many these are. The same seed and epoch give the same order, so
--- that a loader can go on where it was.
+-- `len()`, how many these are. A batch sampler answers `batches(epoch)`: a list of
+-- such positions for each batch; and `len()`, how many batches. The same seed and
+-- epoch give the same order, so that a loader can go on where it was.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -16,11 +17,35 @@ function Sampler:len() return self.n end
 function Sampler:order() caller.raise("%s has no order(epoch)", self.class) end
 sampler.Sampler = Sampler
 
-local function seed_of(what, opts)
-  local o = options.read(what, opts, {seed = options.NONE, generator = options.NONE})
+local SEEDS = {seed = options.NONE, generator = options.NONE}
+
+-- The options, and the seed that they say.
+local function read_seeded(what, opts, defaults)
+  local o = options.read(what, opts, defaults or SEEDS)
   dataset.check_seed(what, o)
-  return dataset.draw_seed(o)
+  return o, dataset.draw_seed(o)
 end
+
+-- A seed for the k-th epoch, or round, of another one; that one itself for 0.
+local function seed_for(seed, k) return seed ~ k * 0x9e3779b97f4a7c15 end
+
+local function generator_for(seed, epoch)
+  return core.Generator():manual_seed(seed_for(seed, epoch))
+end
+
+local function check_count(what, name, v, least)
+  if math.type(v) ~= "integer" or v < least then
+    caller.raise("%s: %s is %s, wanted a count of at least %d", what, name, tostring(v), least)
+  end
+end
+
+local function check_flag(what, name, v)
+  if type(v) ~= "boolean" then
+    caller.raise("%s: %s is %s, wanted true or false", what, name, tostring(v))
+  end
+end
+
+-- ---- orders ----
 
 -- SequentialSampler(set): 1, 2, ...
 local SequentialSampler = Sampler:extend "SequentialSampler"
@@ -30,23 +55,158 @@ function SequentialSampler:order()
 end
 sampler.SequentialSampler = SequentialSampler
 
--- RandomSampler(set, {seed = n}), or {generator = g}: a new permutation each epoch.
+-- RandomSampler(set, {seed = n or generator = g, replacement = false, num_samples = all}):
+-- a new permutation each epoch, and as many more as num_samples takes; or, with
+-- replacement, num_samples independent draws.
 local RandomSampler = Sampler:extend "RandomSampler"
 function RandomSampler:init(set, opts)
-  self.n, self.seed = dataset.count(self.class, set), seed_of(self.class, opts)
+  local o, n = options.read(self.class, opts, {seed = options.NONE, generator = options.NONE,
+    replacement = false, num_samples = options.NONE}), dataset.count(self.class, set)
+  check_flag(self.class, "replacement", o.replacement)
+  self.n, self.n_samples, self.replacement = o.num_samples or n, n, o.replacement
+  check_count(self.class, "num_samples", self.n, o.num_samples and 1 or 0)
+  if n == 0 and self.n > 0 then
+    caller.raise("%s: %d samples of a data set without any", self.class, self.n)
+  end
+  dataset.check_seed(self.class, o)
+  self.seed = dataset.draw_seed(o)
 end
-function RandomSampler:order(epoch) return core.permutation(self.n, self.seed, epoch) end
+function RandomSampler:order(epoch)
+  if self.replacement and self.n > 0 then
+    return core.randint(1, self.n_samples + 1, {self.n},
+      {generator = generator_for(self.seed, epoch), dtype = "int64", device = "cpu"})
+  elseif self.n == self.n_samples then
+    return core.permutation(self.n, self.seed, epoch)
+  end
+  local rounds, left = {}, self.n
+  while left > 0 do
+    local round = core.permutation(self.n_samples, seed_for(self.seed, #rounds), epoch)
+    rounds[#rounds + 1] = left < #round and round:narrow(1, 1, left) or round
+    left = left - #round
+  end
+  return core.cat(rounds)
+end
 sampler.RandomSampler = RandomSampler
 
 -- SubsetRandomSampler(indices, {seed = n}), or {generator = g}: these positions, shuffled.
 local SubsetRandomSampler = Sampler:extend "SubsetRandomSampler"
 function SubsetRandomSampler:init(indices, opts)
   self.indices = core.keep(dataset.positions(self.class, indices, math.maxinteger))
-  self.n, self.seed = #self.indices, seed_of(self.class, opts)
+  self.n = #self.indices
+  self.seed = select(2, read_seeded(self.class, opts))
 end
 function SubsetRandomSampler:order(epoch)
   return self.indices[core.permutation(self.n, self.seed, epoch)]
 end
 sampler.SubsetRandomSampler = SubsetRandomSampler
+
+-- WeightedRandomSampler(weights, num_samples, {replacement = true, seed = n or generator =
+-- g}): num_samples draws of the positions 1..#weights, each as likely as its weight is
+-- large; without replacement a position comes once.
+local WeightedRandomSampler = Sampler:extend "WeightedRandomSampler"
+function WeightedRandomSampler:init(weights, num_samples, opts)
+  local what = self.class
+  if type(weights) ~= "table" and not core.is_tensor(weights) then
+    caller.raise("%s: wanted a list or tensor of weights, got %s", what, type(weights))
+  end
+  local w = core.tensor(weights, {dtype = "float64", device = "cpu"})
+  if w:dim() ~= 1 then
+    caller.raise("%s: weights of shape %s, wanted one dim", what, tostring(w.shape))
+  end
+  check_count(what, "num_samples", num_samples, 1)
+  local o, seed = read_seeded(what, opts, {seed = options.NONE, generator = options.NONE,
+    replacement = true})
+  check_flag(what, "replacement", o.replacement)
+  if not (w:ge(0):all():item() and w:isfinite():all():item() and w:sum():item() > 0) then
+    caller.raise("%s: wanted finite weights of 0 or more, one of them above 0", what)
+  end
+  local positive = w:gt(0):sum():item()
+  if not o.replacement and num_samples > positive then
+    caller.raise("%s: %d samples without replacement, %d weights are above 0", what, num_samples,
+      positive)
+  end
+  self.weights, self.n, self.seed = core.keep(w), num_samples, seed
+  self.replacement = o.replacement
+end
+function WeightedRandomSampler:order(epoch)
+  return core.multinomial(self.weights, self.n, {replacement = self.replacement,
+    generator = generator_for(self.seed, epoch)})
+end
+sampler.WeightedRandomSampler = WeightedRandomSampler
+
+-- ---- shares of several processes ----
+
+-- DistributedSampler(set, {num_replicas =, rank =, shuffle = true, seed = 0, drop_last =
+-- false}): the samples of one process among num_replicas that train together. All of them
+-- draw the same order, and each takes every num_replicas-th position. rank is the number
+-- that launchers give, from 0; both are by default what the environment's WORLD_SIZE and
+-- RANK say, or 1 and 0. Where the samples do not divide, the first ones come twice, or
+-- with drop_last the last ones not at all.
+local DistributedSampler = Sampler:extend "DistributedSampler"
+function DistributedSampler:init(set, opts)
+  local what, total = self.class, dataset.count(self.class, set)
+  local o = options.read(what, opts, {num_replicas = options.NONE, rank = options.NONE,
+    shuffle = true, seed = 0, drop_last = false})
+  local function from_environment(name) return math.tointeger(tonumber(os.getenv(name))) end
+  local n = o.num_replicas or from_environment "WORLD_SIZE" or 1
+  local rank = o.rank or from_environment "RANK" or 0
+  check_count(what, "num_replicas", n, 1)
+  if math.type(rank) ~= "integer" or rank < 0 or rank >= n then
+    caller.raise("%s: rank is %s, wanted 0 to %d", what, tostring(rank), n - 1)
+  end
+  check_flag(what, "shuffle", o.shuffle)
+  check_flag(what, "drop_last", o.drop_last)
+  dataset.check_seed(what, o)
+  self.num_replicas, self.rank, self.total = n, rank, total
+  self.n = o.drop_last and total // n or (total + n - 1) // n
+  self.shuffle, self.seed = o.shuffle, o.seed
+end
+
+--- The order is that of epoch e from here on, whichever the loader is in.
+function DistributedSampler:set_epoch(e)
+  if math.type(e) ~= "integer" then
+    caller.raise("set_epoch: epoch is %s, wanted an integer", tostring(e))
+  end
+  self.epoch = e
+end
+
+function DistributedSampler:order(epoch)
+  if self.n == 0 then return core.zeros(0, {dtype = "int64", device = "cpu"}) end
+  local order = self.shuffle and core.permutation(self.total, self.seed, self.epoch or epoch)
+    or core.arange(1, self.total, {dtype = "int64", device = "cpu"})
+  -- the places 1 + rank, 1 + rank + num_replicas, ... of the order; past its end from its start
+  local places = core.arange(self.n, {dtype = "int64", device = "cpu"}) - 1
+  return order[(places * self.num_replicas + self.rank):remainder(self.total) + 1]
+end
+sampler.DistributedSampler = DistributedSampler
+
+-- ---- batches ----
+
+-- BatchSampler(sampler, batch_size, drop_last): what the sampler gives, in lists of
+-- batch_size. A class of one's own has batches(epoch) and len() of its own.
+local BatchSampler = Sampler:extend "BatchSampler"
+function BatchSampler:init(from, batch_size, drop_last)
+  if type(from) ~= "table" or not (from.order and from.len) then
+    caller.raise("%s: wanted a sampler, with order(epoch) and len(), got %s", self.class,
+      type(from))
+  end
+  check_count(self.class, "batch_size", batch_size, 1)
+  if drop_last == nil then drop_last = false end
+  check_flag(self.class, "drop_last", drop_last)
+  self.sampler, self.batch_size, self.drop_last = from, batch_size, drop_last
+end
+function BatchSampler:len()
+  local n = self.sampler:len()
+  return self.drop_last and n // self.batch_size or -(-n // self.batch_size)
+end
+function BatchSampler:batches(epoch)
+  local order, list = dataset.positions(self.class, self.sampler:order(epoch), math.maxinteger), {}
+  local last = self.drop_last and #order - #order % self.batch_size or #order
+  for first = 1, last, self.batch_size do
+    list[#list + 1] = order:narrow(1, first, math.min(self.batch_size, last - first + 1))
+  end
+  return list
+end
+sampler.BatchSampler = BatchSampler
 
 return sampler

@@ -4,18 +4,21 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local data = require "demilune.data.dataset"
+local tokens = require "demilune.data.tokens"
 
 local windows = {}
 
-local Windows = data.TensorDataset:extend "Windows"
+local Windows = data.Dataset:extend "Windows"
 windows.Windows = Windows
 
 -- Windows(ids, {length = 256, step = 1}): sample i is x = ids[a .. a + length - 1], a =
--- 1 + (i - 1) step, and y, the same one further. Views of ids on the CPU: nothing is copied.
+-- 1 + (i - 1) step, and y, the same one further. ids: a tensor, of which these are views on
+-- the CPU, or a data.TokenFile: nothing is copied.
 function Windows:init(ids, opts)
   local o = options.read("Windows", opts, {length = 256, step = 1})
-  if not core.is_tensor(ids) or ids:dim() ~= 1 then
-    caller.raise("Windows: wanted ids, a tensor of one dim, got %s",
+  local is_file = tokens.is_file(ids)
+  if not is_file and not (core.is_tensor(ids) and ids:dim() == 1) then
+    caller.raise("Windows: wanted ids, a tensor of one dim or a TokenFile, got %s",
       core.is_tensor(ids) and tostring(ids.shape) or type(ids))
   end
   for _, key in ipairs{"length", "step"} do
@@ -27,59 +30,68 @@ function Windows:init(ids, opts)
   if n < 0 then
     caller.raise("Windows: %d ids are too few for one window of %d and the next id", #ids, o.length)
   end
-  local flat = ids:cpu():contiguous()
-  local shape = {n // o.step + 1, o.length}
-  Windows.super.init(self, flat:as_strided(shape, {o.step, 1}),
-    flat:narrow(1, 2, #flat - 1):as_strided(shape, {o.step, 1}))
+  self.n, self.length, self.step = n // o.step + 1, o.length, o.step
+  if is_file then
+    self.file = ids
+  else
+    local flat, shape = ids:cpu():contiguous(), {self.n, o.length}
+    self.x = core.keep(flat:as_strided(shape, {o.step, 1}))
+    self.y = core.keep(flat:narrow(1, 2, #flat - 1):as_strided(shape, {o.step, 1}))
+  end
 end
 
--- ---- files of tokens: 16-bit numbers from 0, little-endian ----
+function Windows:len() return self.n end
 
--- llm.c's files begin with a head of 256 int32: this number, a version, the count.
-local MAGIC, HEAD = 20240520, 1024
-local MOST = 65536
-
--- Bytes of uint16 -> int64, from 1.
-local function widened(bytes)
-  local pairs_ = core._from_bytes(bytes):reshape(-1, 2):long()
-  return pairs_:select(2, 1) + pairs_:select(2, 2) * 256 + 1
+function Windows:get(i)
+  data.check_position(self.class, i, self.n)
+  if not self.file then return self.x[i], self.y[i] end
+  local both, why = self.file:read((i - 1) * self.step + 1, self.length + 1)
+  if not both then caller.raise("%s", why) end
+  return both:narrow(1, 1, self.length), both:narrow(1, 2, self.length)
 end
 
---- read_tokens(path, {first = 1, count = all}) -> int64 (count), or nil and why not: the
---- ids of a file of 16-bit tokens, plain or with llm.c's head.
+Windows.native_get = Windows.get
+function Windows:columns()
+  if not self.file then return {{tensor = self.x}, {tensor = self.y}} end
+  local columns = {}
+  for k = 1, 2 do columns[k] = self.file:windows(k, self.length, self.step, self.n) end
+  return columns
+end
+
+-- ---- files of tokens: numbers from 0, least significant byte first ----
+
+-- llm.c's files begin with a head of 256 int32: such a number, a version, the count.
+local HEAD = 1024
+local KINDS = {uint16 = {magic = 20240520, version = 1, most = 1 << 16, format = "<I2"},
+  int32 = {magic = 20240801, version = 7, most = 1 << 31, format = "<I4"}}
+
+--- read_tokens(path, {first = 1, count = all, dtype = as TokenFile}) -> int64 (count), or
+--- nil and why not: the ids of a file of tokens, plain or with llm.c's head.
 function windows.read_tokens(path, opts)
-  local o = options.read("read_tokens", opts, {first = 1, count = options.NONE})
-  local file <close>, why = io.open(path, "rb")
+  local o = options.read("read_tokens", opts, {first = 1, count = options.NONE,
+    dtype = options.NONE})
+  local file, why = tokens.TokenFile(path, {dtype = o.dtype})
   if not file then return nil, why end
-  local head = file:read(12) or ""
-  local offset = #head == 12 and ("<i4"):unpack(head) == MAGIC and HEAD or 0
-  local size = file:seek "end"
-  if (size - offset) % 2 ~= 0 then
-    return nil, ("%s: %d bytes of tokens, wanted pairs of bytes"):format(path, size - offset)
-  end
-  local n = (size - offset) // 2
-  if offset > 0 and ("<i4"):unpack(head, 9) ~= n then
-    return nil, ("%s: %d tokens, its head says %d"):format(path, n, (("<i4"):unpack(head, 9)))
-  end
-  local count = o.count or n - o.first + 1
-  if o.first < 1 or count < 0 or o.first + count - 1 > n then
-    caller.raise("read_tokens: %d tokens from %d on, the file has %d", count, o.first, n)
-  end
-  file:seek("set", offset + 2 * (o.first - 1))
-  local _ <close> = core.scope()
-  return core.keep(widened(count > 0 and file:read(2 * count) or ""))
+  local count = o.count or #file - o.first + 1
+  return file:read(o.first, count)
 end
 
---- write_tokens(path, ids): llm.c's head and the ids; true, or nil and why not.
-function windows.write_tokens(path, ids)
+--- write_tokens(path, ids, {dtype = "uint16" or "int32"}): llm.c's head and the ids; true,
+--- or nil and why not.
+function windows.write_tokens(path, ids, opts)
+  local o = options.read("write_tokens", opts, {dtype = "uint16"})
+  local kind = KINDS[o.dtype]
+  if not kind then
+    caller.raise("write_tokens: dtype is %s, wanted uint16 or int32", tostring(o.dtype))
+  end
   local list = require "demilune.text.simple".ids_of("write_tokens", ids)
   for i, id in ipairs(list) do
-    if math.type(id) ~= "integer" or id < 1 or id > MOST then
-      caller.raise("write_tokens: id %s at %d, wanted 1 to %d", tostring(id), i, MOST)
+    if math.type(id) ~= "integer" or id < 1 or id > kind.most then
+      caller.raise("write_tokens: id %s at %d, wanted 1 to %d", tostring(id), i, kind.most)
     end
   end
-  local parts = {("<i4i4i4"):pack(MAGIC, 1, #list) .. ("\0"):rep(HEAD - 12)}
-  for i, id in ipairs(list) do parts[i + 1] = ("<I2"):pack(id - 1) end
+  local parts = {("<i4i4i4"):pack(kind.magic, kind.version, #list) .. ("\0"):rep(HEAD - 12)}
+  for i, id in ipairs(list) do parts[i + 1] = kind.format:pack(id - 1) end
   return core._write_file("write_tokens", path, table.concat(parts))
 end
 

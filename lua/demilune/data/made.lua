@@ -1,0 +1,158 @@
+-- Batches of samples that Lua code makes: a set's get(i), or what the iterator of a
+-- stream gives, collated.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local ahead = require "demilune.data.ahead"
+
+local made = {}
+
+-- ---- collating ----
+
+local collate_values
+
+local function collate_fields(tables)
+  local out = {}
+  for key in pairs(tables[1]) do
+    local column = {}
+    for i, t in ipairs(tables) do column[i] = t[key] end
+    out[key] = collate_values(column, #tables, tostring(key))
+  end
+  return out
+end
+
+local function kind_of(v) return core.is_tensor(v) and "tensor" or type(v) end
+
+-- n values of one field, as one: tensors stacked, numbers and booleans as a
+-- tensor, tables field by field, strings as a list.
+function collate_values(values, n, field)
+  local kind = kind_of(values[1])
+  for i = 2, n do
+    if kind_of(values[i]) ~= kind then
+      caller.raise("DataLoader: field %s is a %s in one sample and a %s in another", field, kind,
+        kind_of(values[i]))
+    end
+  end
+  if kind == "tensor" then return core.stack(values) end
+  if kind == "number" or kind == "boolean" then
+    return core.tensor(values, {device = "cpu"})
+  end
+  if kind == "table" then return collate_fields(values) end
+  if kind == "string" then return values end
+  caller.raise("DataLoader: field %s of a sample is a %s; hint: give a collate_fn", field, kind)
+end
+
+-- default_collate{{x, y}, {x, y}, ...} -> all x, all y
+function made.default_collate(samples)
+  local width, columns = samples[1].n or #samples[1], {}
+  for k = 1, width do
+    local column = {}
+    for i, sample in ipairs(samples) do column[i] = sample[k] end
+    columns[k] = collate_values(column, #samples, tostring(k))
+  end
+  return table.unpack(columns, 1, width)
+end
+
+-- ---- one sample ----
+
+local function passed(ok, ...)
+  if not ok then error((...), 0) end
+  return ...
+end
+
+-- f(...), which makes sample i. What goes wrong there is told with that number and the
+-- stack of what made it; an error that is no text passes as it is.
+local function sample(i, f, ...)
+  return passed(xpcall(f, function(why)
+    if type(why) ~= "string" then return why end
+    local stack = debug.traceback("", 2):gsub("\n[^\n]*in function 'xpcall'.*", "")
+    return ("DataLoader: sample %d: %s%s"):format(i, why, stack)
+  end, ...))
+end
+
+-- Samples of a set at the positions of a list, one a call; nil at the end.
+local function of_positions(set, list)
+  local at = 0
+  local function packed(i, ...)
+    if (...) == nil then caller.raise("DataLoader: get(%d) gave nil", i) end
+    return table.pack(...)
+  end
+  return function()
+    at = at + 1
+    local i = list[at]
+    return i and packed(i, sample(i, set.get, set, i))
+  end
+end
+
+-- Samples of a stream in an epoch, and what is to be closed after them.
+local function of_stream(set, epoch)
+  local f, state, control, closing = set:iter(epoch)
+  local at = 0
+  local function packed(first, ...)
+    control = first
+    return first ~= nil and table.pack(first, ...) or nil
+  end
+  return function()
+    at = at + 1
+    return packed(sample(at, f, state, control))
+  end, closing
+end
+
+-- ---- batches ----
+
+-- Does in Lua what the C engine does: next() gives a batch, nil at the end.
+local Batches = {}
+Batches.__index = Batches
+
+-- A batch of nothing would end the loop, or look like one that is not ready.
+local function check_batch(first, ...)
+  if not first then caller.raise("DataLoader: collate_fn gave %s", tostring(first)) end
+  return first, ...
+end
+
+function Batches:next()
+  if not self.take then return nil end
+  self.done = self.done + 1
+  local size = self.sizes and (self.sizes[self.done] or 0) or self.batch_size
+  local samples = {}
+  while #samples < size do
+    local one = self.take()
+    if not one then break end
+    samples[#samples + 1] = one
+  end
+  if #samples < size then self:stop() end -- what has ended is not asked again
+  if #samples == 0 or self.drop_last and #samples < size then return nil end
+  if self.pin then return ahead.pinned(self.pin, check_batch(self.collate(samples))) end
+  return check_batch(self.collate(samples))
+end
+
+function Batches:stop()
+  local _ <close> = self.closing
+  self.take, self.closing = nil, nil
+end
+
+-- o: batch_size or sizes, a list; drop_last, collate, pin.
+local function new(o, take, closing)
+  return setmetatable({take = take, closing = closing, done = 0, batch_size = o.batch_size,
+    sizes = o.sizes, drop_last = o.drop_last, collate = o.collate or made.default_collate,
+    pin = o.pin}, Batches)
+end
+
+-- Batches of a set's samples at these positions, a list.
+function made.of_positions(set, list, o)
+  if o.drop_last then
+    list = table.move(list, 1, #list - #list % o.batch_size, 1, {}) -- nor are they made
+  end
+  return new(o, of_positions(set, list))
+end
+
+-- Batches of a stream, without its first `skip` samples.
+function made.of_stream(set, epoch, skip, o)
+  local batches = new(o, of_stream(set, epoch))
+  for _ = 1, skip do
+    if not batches.take() then break end
+  end
+  return batches
+end
+
+return made

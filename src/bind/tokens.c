@@ -1,0 +1,65 @@
+/* Files of tokens for Lua, whose ids count from 1. */
+#include "data/tokens.h"
+
+#include "bind/bind.h"
+
+static const char CLASS[] = "demilune.Tokens";
+
+const dm_Tokens *dm_check_tokens(lua_State *L, int i) {
+  return *(dm_Tokens **)luaL_checkudata(L, i, CLASS);
+}
+
+static int tokens_gc(lua_State *L) {
+  dm_tokens_close(luaL_checkudata(L, 1, CLASS));
+  return 0;
+}
+
+/* tokens_open(path, bits of a token or 0) -> file; or nil and why. It closes when it is
+   collected. */
+static int tokens_open(lua_State *L) {
+  State *S = dm_enter(L);
+  const char *path = luaL_checkstring(L, 1);
+  const lua_Integer bits = luaL_checkinteger(L, 2);
+  dm_Tokens **t = lua_newuserdatauv(L, sizeof *t, 0);
+  *t = NULL;
+  luaL_setmetatable(L, CLASS);
+  dm_status st = dm_tokens_open(t, path, (int)bits);
+  if (st == DM_EMEM) {
+    dm_collect(L, S);
+    st = dm_tokens_open(t, path, (int)bits);
+  }
+  return st == DM_OK ? 1 : dm_world_failed(L, st);
+}
+
+/* file:count() -> integer */
+static int tokens_count(lua_State *L) {
+  lua_pushinteger(L, dm_tokens_count(dm_check_tokens(L, 1)));
+  return 1;
+}
+
+/* file:read(first, n) -> int64 (n) on the CPU; or nil and why */
+static int tokens_read(lua_State *L) {
+  State *S = dm_enter(L);
+  const dm_Tokens *t = dm_check_tokens(L, 1);
+  const int64_t first = luaL_checkinteger(L, 2), n = luaL_checkinteger(L, 3);
+  if (first < 1 || n < 0 || n > dm_tokens_count(t) - first + 1)
+    return dm_raise_text(L, "read: %I tokens from %I on, there are %I", (LUAI_UACINT)n,
+                         (LUAI_UACINT)first, (LUAI_UACINT)dm_tokens_count(t));
+  Box *box = dm_push_box(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_I64, 1, &n, (dm_Device){.type = DM_CPU}, &box->t));
+  const dm_status st = dm_tokens_read(t, first - 1, n, 1, dm_tensor_data(box->t));
+  return st == DM_OK ? 1 : dm_world_failed(L, st);
+}
+
+void dm_register_tokens(lua_State *L, State *S) {
+  static const luaL_Reg methods[] = {
+      {"count", tokens_count}, {"read", tokens_read}, {"__gc", tokens_gc}, {NULL, NULL}};
+  if (luaL_newmetatable(L, CLASS)) {
+    dm_set_functions(L, methods, S);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+const luaL_Reg dm_tokens_functions[] = {{"tokens_open", tokens_open}, {NULL, NULL}};
