@@ -231,7 +231,7 @@ describe("read_image and save_image", function()
   it("say what is no PNG file, and what cannot be opened", function()
     local x, message = read "GIF89a, and more"
     assert.is_nil(x)
-    assert.is_truthy(message:find("no PNG file: it begins 47 49 46 38", 1, true))
+    assert.is_truthy(message:find("neither PNG nor JPEG: it begins 47 49 46 38", 1, true))
     assert.is_truthy(select(2, dm.read_image "/no/such.png"):find "No such file")
     assert.is_truthy(select(2, dm.read_image "/"):find "regular file")
     assert.is_truthy(select(2, dm.save_image(dm.ones(1, 1), "/no/such.png")):find "No such")

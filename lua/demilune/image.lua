@@ -1,5 +1,5 @@
--- dm.read_image, dm.save_image and dm.make_grid (torchvision.io and .utils):
--- pictures as tensors (C,H,W), and many of them side by side in one PNG file.
+-- dm.read_image, dm.decode_image, dm.save_image and dm.make_grid (torchvision.io and
+-- .utils): pictures as tensors (C,H,W), and many of them side by side in one PNG file.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -104,15 +104,40 @@ function image.save_image(pictures, path, opts)
   return core.png_write(path, x:permute(2, 3, 1))
 end
 
--- read_image(path) -> uint8 (C,H,W), C being 1 (gray), 2 (gray, alpha), 3 or 4
--- (red, green, blue, alpha); or nil and a message when the file is at fault.
-function image.read_image(path)
-  if type(path) ~= "string" then
-    caller.raise("read_image: a path expected, got %s", type(path))
+local MODES = {unchanged = true, gray = true, rgb = true}
+
+-- Checks the options of what reads pictures: mode and exif.
+function image.check_mode(what, opts)
+  if not MODES[opts.mode] then
+    caller.raise("%s: mode is %s, wanted \"unchanged\", \"gray\" or \"rgb\"", what,
+      tostring(opts.mode))
   end
-  local x, problem = core.png_read(path)
+  return opts
+end
+
+local function read(what, from, opts, core_read)
+  if type(from) ~= "string" then
+    caller.raise("%s: %s expected, got %s", what,
+      core_read == core._decode_picture and "a string" or "a path", type(from))
+  end
+  local o = image.check_mode(what, options.read(what, opts, {mode = "unchanged", exif = true}))
+  local x, problem = core_read(from, o.mode, o.exif)
   if not x then return nil, problem end
   return x:permute(3, 1, 2):contiguous()
+end
+
+-- read_image(path, {mode = "unchanged", exif = true}) -> uint8 (C,H,W) of a PNG or JPEG
+-- file, C being 1 (gray), 2 (gray, alpha), 3 or 4 (red, green, blue, alpha); or nil and a
+-- message when the file is at fault: nothing that is cut short or damaged is given.
+-- mode: "rgb", 3 channels of any file (CMYK too, which always becomes them); "gray", one;
+-- alpha is dropped. exif: a picture is turned and mirrored as its Exif orientation says.
+function image.read_image(path, opts)
+  return read("read_image", path, opts, core._read_picture)
+end
+
+-- decode_image(bytes, {mode = "unchanged", exif = true}): the same of a file's contents.
+function image.decode_image(bytes, opts)
+  return read("decode_image", bytes, opts, core._decode_picture)
 end
 
 return image

@@ -28,6 +28,7 @@ local FUNCTIONS = {
   make_grid = {"demilune.image", "make_grid"},
   save_image = {"demilune.image", "save_image"},
   read_image = {"demilune.image", "read_image"},
+  decode_image = {"demilune.image", "decode_image"},
   help = {"demilune.help", "help"},
   memory_summary = {"demilune.memory", "memory_summary"},
   mem_get_info = {"demilune.memory", "mem_get_info"},

@@ -161,7 +161,7 @@ extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functio
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
 extern const luaL_Reg dm_tokens_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
-extern const luaL_Reg dm_image_functions[];
+extern const luaL_Reg dm_image_functions[], dm_pictures_functions[];
 extern const luaL_Reg dm_autocast_functions[];
 extern const luaL_Reg dm_cuda_functions[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
@@ -174,6 +174,7 @@ void dm_push_region_methods(lua_State *L, State *S);
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_data(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);
+void dm_register_pictures(lua_State *L);
 void dm_register_random(lua_State *L);
 void dm_register_profile(lua_State *L, State *S);
 

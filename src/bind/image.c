@@ -3,27 +3,57 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
+#include "bind/pictures.h"
 #include "data/png.h"
 
-/* png_read(path) -> tensor; nil and a message when the file is at fault */
-static int png_read(lua_State *L) {
+dm_PictureHow dm_check_how(lua_State *L, int i) {
+  static const char *const modes[] = {[DM_PICTURE_UNCHANGED] = "unchanged",
+                                      [DM_PICTURE_GRAY] = "gray",
+                                      [DM_PICTURE_RGB] = "rgb",
+                                      NULL};
+  const int mode = luaL_checkoption(L, i, "unchanged", modes);
+  return (dm_PictureHow){.mode = (dm_PictureMode)mode, .exif = lua_toboolean(L, i + 1)};
+}
+
+/* The picture in a tensor in the box, or the failure that is recorded. */
+static int give(lua_State *L, Box *box, dm_status st, dm_Picture *p) {
+  if (st != DM_OK) return dm_world_failed(L, st);
+  const int64_t shape[3] = {p->height, p->width, p->channels};
+  st = dm_tensor_wrap(p->data, DM_U8, 3, shape, dm_free, p->data, &box->t);
+  if (st == DM_OK) return 1;
+  dm_free(p->data);
+  return dm_raise(L);
+}
+
+/* _read_picture(path, mode, exif) -> tensor; nil and a message when the file is at fault */
+static int read_picture(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
-  dm_Png image;
+  const dm_PictureHow how = dm_check_how(L, 2);
+  dm_Picture p;
   Box *box = dm_push_box(L, S);
-  dm_status st = dm_png_read(&image, path);
+  dm_status st = dm_picture_read(&p, &how, path);
   if (st == DM_EMEM) {
     dm_collect(L, S);
-    st = dm_png_read(&image, path);
+    st = dm_picture_read(&p, &how, path);
   }
-  if (st != DM_OK) return dm_world_failed(L, st);
-  const int64_t shape[3] = {image.height, image.width, image.channels};
-  st = dm_tensor_wrap(image.data, DM_U8, 3, shape, dm_free, image.data, &box->t);
-  if (st != DM_OK) {
-    dm_free(image.data);
-    return dm_raise(L);
+  return give(L, box, st, &p);
+}
+
+/* _decode_picture(string, mode, exif), likewise */
+static int decode_picture(lua_State *L) {
+  State *S = dm_enter(L);
+  size_t n;
+  const uint8_t *bytes = (const uint8_t *)luaL_checklstring(L, 1, &n);
+  const dm_PictureHow how = dm_check_how(L, 2);
+  dm_Picture p;
+  Box *box = dm_push_box(L, S);
+  dm_status st = dm_picture_decode(&p, &how, bytes, (int64_t)n, "a string");
+  if (st == DM_EMEM) {
+    dm_collect(L, S);
+    st = dm_picture_decode(&p, &how, bytes, (int64_t)n, "a string");
   }
-  return 1;
+  return give(L, box, st, &p);
 }
 
 /* png_write(path, tensor) -> true; nil and a message when the disk is at fault */
@@ -36,15 +66,20 @@ static int png_write(lua_State *L) {
                          dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
   Box *dense = dm_push_box(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
-  const dm_Png image = {.channels = t->shape[2] > 4 ? 5 : (int)t->shape[2],
+  const dm_Picture p = {.channels = t->shape[2],
                         .height = t->shape[0],
                         .width = t->shape[1],
+                        .c_step = 1,
+                        .h_step = t->shape[1] * t->shape[2],
+                        .w_step = t->shape[2],
                         .data = dm_tensor_data(dense->t)};
-  const dm_status st = dm_png_write(path, &image);
+  const dm_status st = dm_png_write(path, &p);
   if (st != DM_OK) return dm_world_failed(L, st);
   lua_pushboolean(L, true);
   return 1;
 }
 
-const luaL_Reg dm_image_functions[] = {
-    {"png_read", png_read}, {"png_write", png_write}, {NULL, NULL}};
+const luaL_Reg dm_image_functions[] = {{"_read_picture", read_picture},
+                                       {"_decode_picture", decode_picture},
+                                       {"png_write", png_write},
+                                       {NULL, NULL}};

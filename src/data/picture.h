@@ -11,4 +11,7 @@ typedef struct dm_Picture {
   uint8_t *data;
 } dm_Picture;
 
+/* Decoders refuse more: some bytes of a file could ask for all memory. */
+enum { DM_PICTURE_MAX_PIXELS = 1 << 28 };
+
 #endif

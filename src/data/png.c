@@ -8,33 +8,35 @@
 
 #if !DM_HAVE_PNG
 
-static dm_status no_png(const char *path) {
+static dm_status no_png(const char *name) {
   return dm_fail(DM_EIO,
                  "png: '%s': this build knows no PNG files; hint: install libpng (Debian: "
                  "libpng-dev) and build again",
-                 path);
+                 name);
 }
-dm_status dm_png_read(dm_Png *out, const char *path) {
+dm_status dm_png_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
+                        int64_t n_bytes, const char *name) {
   DM_UNUSED(out);
-  return no_png(path);
+  DM_UNUSED(orientation);
+  DM_UNUSED(bytes);
+  DM_UNUSED(n_bytes);
+  return no_png(name);
 }
-dm_status dm_png_write(const char *path, const dm_Png *image) {
-  DM_UNUSED(image);
+dm_status dm_png_write(const char *path, const dm_Picture *picture) {
+  DM_UNUSED(picture);
   return no_png(path);
 }
 
 #else
 
-#include <errno.h>
 #include <inttypes.h>
 #include <png.h>
 #include <setjmp.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "data/draft.h"
+#include "data/exif.h"
 
 enum {
   SIGNATURE_BYTES = 8,
@@ -43,16 +45,17 @@ enum {
 };
 
 typedef struct Codec {
-  const char *path;
-  dm_status st;   /* of the first failure, whose message is recorded */
-  bool no_memory; /* an allocation failed: the failure that follows is that */
+  const char *name; /* or path */
+  dm_status st;     /* of the first failure, whose message is recorded */
+  bool no_memory;   /* an allocation failed: the failure that follows is that */
   png_structp png;
   png_infop info;
   png_bytepp rows; /* into the picture */
-  dm_Png image;
-  FILE *file;      /* reading */
-  int64_t n_bytes; /* of the file */
-  dm_Draft draft;  /* writing */
+  dm_Picture picture;
+  const uint8_t *bytes; /* reading */
+  int64_t n_bytes, n_read;
+  int orientation;
+  dm_Draft draft; /* writing */
 } Codec;
 
 /* ---- what libpng calls ---- */
@@ -71,8 +74,8 @@ static void codec_free(png_structp png, png_voidp p) {
 PNG_NORETURN static void codec_failed(png_structp png, png_const_charp text) {
   Codec *c = png_get_error_ptr(png);
   if (c->st == DM_OK && c->no_memory)
-    c->st = dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
-  else if (c->st == DM_OK) c->st = dm_fail(DM_EIO, "png: '%s' is damaged: %s", c->path, text);
+    c->st = dm_fail(DM_EMEM, "png: out of memory for '%s'", c->name);
+  else if (c->st == DM_OK) c->st = dm_fail(DM_EIO, "png: '%s' is damaged: %s", c->name, text);
   png_longjmp(png, 1);
 }
 static void codec_warned(png_structp png, png_const_charp text) {
@@ -88,11 +91,10 @@ PNG_NORETURN static void give_up(Codec *c, dm_status st) {
 
 static void codec_read(png_structp png, png_bytep dst, size_t n) {
   Codec *c = png_get_io_ptr(png);
-  errno = 0;
-  if (fread(dst, 1, n, c->file) == n) return;
-  if (ferror(c->file))
-    give_up(c, dm_fail(DM_EIO, "png: cannot read '%s': %s", c->path, strerror(errno)));
-  give_up(c, dm_fail(DM_EIO, "png: '%s' is cut short", c->path));
+  if ((int64_t)n > c->n_bytes - c->n_read)
+    give_up(c, dm_fail(DM_EIO, "png: '%s' is cut short", c->name));
+  memcpy(dst, c->bytes + c->n_read, n);
+  c->n_read += (int64_t)n;
 }
 static void codec_write(png_structp png, png_bytep src, size_t n) {
   Codec *c = png_get_io_ptr(png);
@@ -109,6 +111,10 @@ static dm_status guarded(Codec *c, void (*body)(Codec *)) {
 
 /* ---- both ways ---- */
 
+static dm_status no_memory(const Codec *c) {
+  return dm_fail(DM_EMEM, "png: out of memory for '%s'", c->name);
+}
+
 static dm_status codec_open(Codec *c, bool reading) {
   c->png = reading ? png_create_read_struct_2(PNG_LIBPNG_VER_STRING, c, codec_failed,
                                               codec_warned, c, codec_alloc, codec_free)
@@ -116,32 +122,25 @@ static dm_status codec_open(Codec *c, bool reading) {
                                                codec_warned, c, codec_alloc, codec_free);
   if (c->png) c->info = png_create_info_struct(c->png);
   if (c->info) return DM_OK;
-  return c->st != DM_OK ? c->st : dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
+  return c->st != DM_OK ? c->st : no_memory(c);
 }
 
 static dm_status point_at_rows(Codec *c) {
-  const dm_Png *m = &c->image;
-  c->rows = dm_alloc(m->height * (int64_t)sizeof *c->rows);
-  if (!c->rows) return dm_fail(DM_EMEM, "png: out of memory for '%s'", c->path);
-  for (int64_t y = 0; y < m->height; y++) c->rows[y] = m->data + y * m->width * m->channels;
+  const dm_Picture *p = &c->picture;
+  c->rows = dm_alloc(p->height * (int64_t)sizeof *c->rows);
+  if (!c->rows) return no_memory(c);
+  for (int64_t y = 0; y < p->height; y++) c->rows[y] = p->data + y * p->h_step;
   return DM_OK;
 }
 
 /* ---- reading ---- */
 
-static dm_status open_file(Codec *c) {
-  uint8_t head[SIGNATURE_BYTES];
-  struct stat info;
-  if (stat(c->path, &info) == 0 && !S_ISREG(info.st_mode)) /* a pipe might never open */
-    return dm_fail(DM_EIO, "png: cannot read '%s': it is not a regular file", c->path);
-  c->file = fopen(c->path, "rb");
-  if (!c->file || fstat(fileno(c->file), &info) != 0)
-    return dm_fail(DM_EIO, "png: cannot open '%s': %s", c->path, strerror(errno));
-  c->n_bytes = info.st_size;
-  if (fread(head, 1, sizeof head, c->file) != sizeof head)
-    return dm_fail(DM_EIO, "png: '%s' is cut short: %" PRId64 " bytes", c->path, c->n_bytes);
-  if (png_sig_cmp(head, 0, sizeof head) != 0)
-    return dm_fail(DM_EIO, "png: '%s' is no PNG file: it begins %02x %02x %02x %02x", c->path,
+static dm_status check_signature(const Codec *c) {
+  const uint8_t *head = c->bytes;
+  if (c->n_bytes < SIGNATURE_BYTES)
+    return dm_fail(DM_EIO, "png: '%s' is cut short: %" PRId64 " bytes", c->name, c->n_bytes);
+  if (png_sig_cmp(head, 0, SIGNATURE_BYTES) != 0)
+    return dm_fail(DM_EIO, "png: '%s' is no PNG file: it begins %02x %02x %02x %02x", c->name,
                    head[0], head[1], head[2], head[3]);
   return DM_OK;
 }
@@ -149,7 +148,6 @@ static dm_status open_file(Codec *c) {
 /* The header, and how samples of any kind become 8 bits each. */
 static void read_header(Codec *c) {
   png_set_read_fn(c->png, c, codec_read);
-  png_set_sig_bytes(c->png, SIGNATURE_BYTES);
   png_set_user_limits(c->png, MAX_SIDE, MAX_SIDE);
   png_read_info(c->png, c->info);
   png_set_expand(c->png);
@@ -157,43 +155,55 @@ static void read_header(Codec *c) {
   png_set_interlace_handling(c->png);
   const int64_t raw = (int64_t)png_get_rowbytes(c->png, c->info); /* in the file */
   png_read_update_info(c->png, c->info);
-  dm_Png *m = &c->image;
-  m->channels = png_get_channels(c->png, c->info);
-  m->height = png_get_image_height(c->png, c->info);
-  m->width = png_get_image_width(c->png, c->info);
-  if (raw * m->height / DEFLATE_MOST > c->n_bytes) /* before memory is asked for */
+  dm_Picture *p = &c->picture;
+  p->channels = png_get_channels(c->png, c->info);
+  p->height = png_get_image_height(c->png, c->info);
+  p->width = png_get_image_width(c->png, c->info);
+  p->c_step = 1;
+  p->w_step = p->channels;
+  p->h_step = p->width * p->channels;
+  if (raw * p->height / DEFLATE_MOST > c->n_bytes) /* before memory is asked for */
     give_up(c, dm_fail(DM_EIO,
                        "png: '%s' is damaged: its %" PRId64 " bytes cannot hold the %" PRId64
                        " x %" PRId64 " picture of its header",
-                       c->path, c->n_bytes, m->width, m->height));
+                       c->name, c->n_bytes, p->width, p->height));
+  if (p->height > DM_PICTURE_MAX_PIXELS / p->width)
+    give_up(c, dm_fail(DM_EIO,
+                       "png: '%s' is %" PRId64 " x %" PRId64 ", at most %d pixels are read",
+                       c->name, p->width, p->height, DM_PICTURE_MAX_PIXELS));
 }
 
 static void read_picture(Codec *c) {
+  png_bytep exif = NULL;
+  png_uint_32 n_exif = 0;
   png_read_image(c->png, c->rows);
-  png_read_end(c->png, NULL);
+  png_read_end(c->png, c->info);
+  png_get_eXIf_1(c->png, c->info, &n_exif, &exif);
+  c->orientation = exif ? dm_exif_orientation(exif, n_exif) : 1;
 }
 
-dm_status dm_png_read(dm_Png *out, const char *path) {
-  Codec c = {.path = path};
-  dm_Png *m = &c.image;
+dm_status dm_png_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
+                        int64_t n_bytes, const char *name) {
+  Codec c = {.name = name, .bytes = bytes, .n_bytes = n_bytes};
+  dm_Picture *p = &c.picture;
   dm_status st = DM_OK;
-  DM_GO(open_file(&c));
+  DM_GO(check_signature(&c));
   DM_GO(codec_open(&c, true));
   DM_GO(guarded(&c, read_header));
-  m->data = dm_alloc(m->height * m->width * m->channels);
-  if (!m->data) {
-    st = dm_fail(DM_EMEM, "png: out of memory for '%s'", path);
+  p->data = dm_alloc(p->height * p->h_step);
+  if (!p->data) {
+    st = no_memory(&c);
     goto done;
   }
   DM_GO(point_at_rows(&c));
   DM_GO(guarded(&c, read_picture));
-  *out = c.image;
-  m->data = NULL;
+  *orientation = c.orientation;
+  *out = *p;
+  p->data = NULL;
 done:
   png_destroy_read_struct(&c.png, &c.info, NULL);
   dm_free(c.rows);
-  dm_free(m->data);
-  if (c.file) fclose(c.file);
+  dm_free(p->data);
   return st;
 }
 
@@ -202,25 +212,25 @@ done:
 static void write_picture(Codec *c) {
   static const int kind[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                              PNG_COLOR_TYPE_RGB_ALPHA};
-  const dm_Png *m = &c->image;
+  const dm_Picture *p = &c->picture;
   png_set_write_fn(c->png, c, codec_write, codec_flush);
-  png_set_IHDR(c->png, c->info, (png_uint_32)m->width, (png_uint_32)m->height, 8,
-               kind[m->channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+  png_set_IHDR(c->png, c->info, (png_uint_32)p->width, (png_uint_32)p->height, 8,
+               kind[p->channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
                PNG_FILTER_TYPE_DEFAULT);
   png_write_info(c->png, c->info);
   png_write_image(c->png, c->rows);
   png_write_end(c->png, c->info);
 }
 
-dm_status dm_png_write(const char *path, const dm_Png *image) {
-  Codec c = {.path = path, .image = *image, .draft = DM_DRAFT("png", path)};
+dm_status dm_png_write(const char *path, const dm_Picture *p) {
+  Codec c = {.name = path, .picture = *p, .draft = DM_DRAFT("png", path)};
   dm_status st = DM_OK;
-  if (image->channels < 1 || image->channels > 4 || image->height < 1 || image->width < 1 ||
-      image->height > MAX_SIDE || image->width > MAX_SIDE)
+  if (p->channels < 1 || p->channels > 4 || p->height < 1 || p->width < 1 ||
+      p->height > MAX_SIDE || p->width > MAX_SIDE)
     return dm_fail(DM_EARG,
-                   "png: a picture of %d channels, %" PRId64 " x %" PRId64
+                   "png: a picture of %" PRId64 " channels, %" PRId64 " x %" PRId64
                    ", wanted 1 to 4, and sides of 1 to %d",
-                   image->channels, image->width, image->height, MAX_SIDE);
+                   p->channels, p->width, p->height, MAX_SIDE);
   DM_GO(codec_open(&c, false));
   DM_GO(point_at_rows(&c));
   DM_GO(dm_draft_open(&c.draft));

@@ -1,0 +1,119 @@
+#define _POSIX_C_SOURCE 200809L
+#include "data/decode.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "data/exif.h"
+#include "data/jpeg.h"
+#include "data/png.h"
+
+static const uint8_t png_begins[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+
+/* The weights of ITU-R BT.601 as fractions of 2^16, whose sum is 1. */
+static uint8_t luma(const uint8_t *rgb) {
+  return (uint8_t)((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 0x8000u) >> 16);
+}
+
+/* One pixel of `from` channels, which lie side by side, as one of `to`. */
+static void convert(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from) {
+  if (to == from) memcpy(dst, src, (size_t)to);
+  else if (to == 1) dst[0] = from < 3 ? src[0] : luma(src);
+  else
+    for (int64_t c = 0; c < 3; c++) dst[c] = src[from < 3 ? 0 : c];
+}
+
+/* The picture with so many channels, seen that way up, in memory of its own. */
+static dm_status arrange(dm_Picture *out, const dm_Picture *stored, int64_t channels,
+                         int orientation, const char *name) {
+  const dm_Picture from = dm_exif_upright(stored, orientation);
+  dm_Picture to = {.channels = channels, .height = from.height, .width = from.width};
+  to.c_step = 1;
+  to.w_step = channels;
+  to.h_step = channels * to.width;
+  to.data = dm_alloc(to.height * to.h_step);
+  if (!to.data) return dm_fail(DM_EMEM, "picture: out of memory for '%s'", name);
+  for (int64_t y = 0; y < to.height; y++)
+    for (int64_t x = 0; x < to.width; x++)
+      convert(to.data + y * to.h_step + x * to.w_step, channels,
+              from.data + y * from.h_step + x * from.w_step, from.channels);
+  *out = to;
+  return DM_OK;
+}
+
+dm_status dm_picture_decode(dm_Picture *out, const dm_PictureHow *how, const uint8_t *bytes,
+                            int64_t n_bytes, const char *name) {
+  dm_Picture stored;
+  int orientation = 1;
+  if (dm_is_jpeg(bytes, n_bytes)) {
+    DM_TRY(dm_jpeg_decode(&stored, &orientation, bytes, n_bytes, name));
+  } else if (memcmp(bytes, png_begins, (size_t)dm_min_i64(n_bytes, sizeof png_begins)) == 0) {
+    DM_TRY(dm_png_decode(&stored, &orientation, bytes, n_bytes, name));
+  } else {
+    return dm_fail(DM_EIO,
+                   "picture: '%s' is neither PNG nor JPEG: it begins %02x %02x %02x %02x", name,
+                   bytes[0], n_bytes > 1 ? bytes[1] : 0, n_bytes > 2 ? bytes[2] : 0,
+                   n_bytes > 3 ? bytes[3] : 0);
+  }
+  if (!how->exif) orientation = 1;
+  const int64_t channels = how->mode == DM_PICTURE_RGB    ? 3
+                           : how->mode == DM_PICTURE_GRAY ? 1
+                                                          : stored.channels;
+  if (channels == stored.channels && orientation == 1) {
+    *out = stored;
+    return DM_OK;
+  }
+  const dm_status st = arrange(out, &stored, channels, orientation, name);
+  dm_free(stored.data);
+  return st;
+}
+
+/* ---- a file ---- */
+
+static dm_status file_fault(const char *path) {
+  return dm_fail(DM_EIO, "picture: cannot read '%s': %s", path, strerror(errno));
+}
+
+/* n bytes; fewer when the file became shorter. */
+static dm_status read_bytes(int fd, uint8_t *to, int64_t *n, const char *path) {
+  int64_t done = 0;
+  while (done < *n) {
+    const ssize_t got = read(fd, to + done, (size_t)dm_min_i64(*n - done, 1 << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return file_fault(path);
+    if (got == 0) break;
+    done += got;
+  }
+  *n = done;
+  return DM_OK;
+}
+
+/* *bytes = what the regular file holds, from dm_alloc; NULL before. */
+static dm_status read_file(const char *path, uint8_t **bytes, int64_t *n) {
+  dm_status st = DM_OK;
+  struct stat info;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe might never open */
+  if (fd < 0) return dm_fail(DM_EIO, "picture: cannot open '%s': %s", path, strerror(errno));
+  if (fstat(fd, &info) != 0) st = file_fault(path);
+  else if (!S_ISREG(info.st_mode))
+    st = dm_fail(DM_EIO, "picture: '%s' is not a regular file", path);
+  else if (!(*bytes = dm_alloc(dm_max_i64(*n = info.st_size, 1))))
+    st = dm_fail(DM_EMEM, "picture: out of memory for '%s'", path);
+  else st = read_bytes(fd, *bytes, n, path);
+  close(fd);
+  return st;
+}
+
+dm_status dm_picture_read(dm_Picture *out, const dm_PictureHow *how, const char *path) {
+  uint8_t *bytes = NULL;
+  int64_t n_bytes = 0;
+  dm_status st = read_file(path, &bytes, &n_bytes);
+  if (st == DM_OK) st = dm_picture_decode(out, how, bytes, n_bytes, path);
+  dm_free(bytes);
+  return st;
+}

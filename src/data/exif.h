@@ -1,0 +1,16 @@
+/* How a camera was held, as Exif metadata tells.
+   Formats: TIFF 6.0; Exif 2.32 (JEITA CP-3451), 4.6.4, tag 274. */
+#ifndef DM_EXIF_H
+#define DM_EXIF_H
+
+#include "base/base.h"
+#include "data/picture.h"
+
+/* The tag Orientation, 1 to 8, of the n bytes of a TIFF header and what follows it; 1,
+   as stored, where there is none, or it makes no sense. Reads nothing but these bytes. */
+DM_API int dm_exif_orientation(const uint8_t *bytes, int64_t n);
+
+/* The same picture as it is to be seen: a view, whose steps may be negative. */
+dm_Picture dm_exif_upright(const dm_Picture *stored, int orientation);
+
+#endif
