@@ -1,4 +1,4 @@
--- demilune.datasets: readers of MNIST, its kin and CIFAR-10 (torchvision.datasets).
+-- demilune.datasets: readers of MNIST, its kin and CIFAR (torchvision.datasets).
 --
 -- Pictures stay uint8 in memory; the loader's threads make them float32,
 -- (x / 255 - mean) / std. Labels count from 1. Nothing is downloaded: the files
@@ -87,10 +87,10 @@ local function read(kind, root, given)
   local opts = options.read(kind.name, given, kind.options or DEFAULTS)
   check_transform(kind.name, opts)
   local folders = root and {root, ("%s/%s"):format(root, kind.below)} or kind.folders
-  local images, labels = kind.read(kind, folders, opts)
+  local images, labels, classes = kind.read(kind, folders, opts)
   if not images then return nil, ("%s: %s"):format(kind.name, labels) end
   if opts.normalize == nil then opts.normalize = kind.normalize end
-  opts.classes = kind.classes
+  opts.classes = classes or kind.classes
   return kind.class(images, labels:to("int64") + 1, opts)
 end
 
@@ -170,37 +170,35 @@ function datasets.FashionMNIST(root, opts) return read(fashion_mnist, root, opts
 -- MNIST(root or nil, opts), likewise; no root: ./data.
 function datasets.MNIST(root, opts) return read(mnist, root, opts) end
 
--- ---- CIFAR-10: A. Krizhevsky, "Learning multiple layers of features", 2009 ----
+-- ---- CIFAR: A. Krizhevsky, "Learning multiple layers of features", 2009 ----
 
 local SIDE = 32
-local RECORD = 1 + 3 * SIDE * SIDE -- a label, then the red, green and blue planes
+local PIXELS = 3 * SIDE * SIDE -- the red, green and blue planes, behind one label or two
 
--- A file's records, uint8 (n, RECORD); or nil and a message.
-local function read_records(path, n_classes)
+-- A file's pictures uint8 (n, PIXELS) and the labels `column` of n_columns of n_classes; or
+-- nil and a message.
+local function read_records(path, column, n_columns, n_classes)
   local f <close>, unopened = io.open(path, "rb")
   if not f then return nil, unopened end
   local text, problem = f:read "a"
   if not text then return nil, ("'%s': %s"):format(path, problem) end
-  if #text == 0 or #text % RECORD ~= 0 then
-    return nil, ("'%s' is cut short: %d bytes, wanted records of %d"):format(path, #text, RECORD)
+  local size = n_columns + PIXELS
+  if #text == 0 or #text % size ~= 0 then
+    return nil, ("'%s' is cut short: %d bytes, wanted records of %d"):format(path, #text, size)
   end
-  local records = core._from_bytes(text):reshape(-1, RECORD)
-  local labels = records:select(2, 1)
+  local records = core._from_bytes(text):reshape(-1, size)
+  local labels = records:select(2, column)
   local worst = labels:amax():item()
   if worst >= n_classes then
     return nil, ("'%s': a label of %d in record %d, there are 0 to %d"):format(path, worst,
       labels:argmax():item(), n_classes - 1)
   end
-  return records
+  return records:narrow(2, n_columns + 1, PIXELS), labels
 end
 
-local function read_cifar(kind, folders, opts)
-  local n = opts.batches
-  if math.type(n) ~= "integer" or n < 1 or n > 5 then
-    caller.raise("%s: batches is %s, wanted 1 to 5", kind.name, tostring(n))
-  end
-  local names, paths, missing = {"test_batch.bin"}, {}, {}
-  for i = 1, opts.train and n or 0 do names[i] = ("data_batch_%d.bin"):format(i) end
+-- Pictures and labels of all the files; or nil and a message.
+local function read_files(kind, folders, names, column, n_columns, n_classes)
+  local paths, missing = {}, {}
   for i, name in ipairs(names) do
     paths[i] = find(folders, name)
     if not paths[i] then missing[#missing + 1] = name end
@@ -211,17 +209,26 @@ local function read_cifar(kind, folders, opts)
   end
   local images, labels = {}, {}
   for i, path in ipairs(paths) do
-    local records, problem = read_records(path, #kind.classes)
-    if not records then return nil, problem end
-    images[i], labels[i] = records:narrow(2, 2, RECORD - 1), records:select(2, 1)
+    images[i], labels[i] = read_records(path, column, n_columns, n_classes)
+    if not images[i] then return nil, labels[i] end
   end
   return core.cat(images):reshape(-1, 3, SIDE, SIDE), core.cat(labels)
+end
+
+local function read_cifar10(kind, folders, opts)
+  local n = opts.batches
+  if math.type(n) ~= "integer" or n < 1 or n > 5 then
+    caller.raise("%s: batches is %s, wanted 1 to 5", kind.name, tostring(n))
+  end
+  local names = {"test_batch.bin"}
+  for i = 1, opts.train and n or 0 do names[i] = ("data_batch_%d.bin"):format(i) end
+  return read_files(kind, folders, names, 1, 1, #kind.classes)
 end
 
 local cifar10 = {
   name = "CIFAR10",
   class = Images:extend "CIFAR10",
-  read = read_cifar,
+  read = read_cifar10,
   below = "cifar-10-batches-bin",
   folders = {"./data/cifar-10-batches-bin", "./data"},
   options = {batches = 5},
@@ -239,5 +246,62 @@ for name, default in pairs(DEFAULTS) do cifar10.options[name] = default end
 -- folder with the files of the binary version, or the one above; nil: ./data.
 -- batches: so many of the five training files are read.
 function datasets.CIFAR10(root, opts) return read(cifar10, root, opts) end
+
+local function words(text)
+  local list = {}
+  for word in text:gmatch "%S+" do list[#list + 1] = word end
+  return list
+end
+
+local COARSE = words [[aquatic_mammals fish flowers food_containers fruit_and_vegetables
+  household_electrical_devices household_furniture insects large_carnivores
+  large_man-made_outdoor_things large_natural_outdoor_scenes large_omnivores_and_herbivores
+  medium_mammals non-insect_invertebrates people reptiles small_mammals trees vehicles_1
+  vehicles_2]]
+
+local FINE = words [[apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy
+  bridge bus butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud
+  cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster
+  house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+  mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+  plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew
+  skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank
+  telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf
+  woman worm]]
+
+local function read_cifar100(kind, folders, opts)
+  local coarse = opts.labels == "coarse"
+  if not coarse and opts.labels ~= "fine" then
+    caller.raise("%s: labels is %s, wanted \"fine\" or \"coarse\"", kind.name,
+      tostring(opts.labels))
+  end
+  local classes = coarse and COARSE or FINE
+  local images, labels = read_files(kind, folders,
+    {opts.train and "train.bin" or "test.bin"}, coarse and 1 or 2, 2, #classes)
+  return images, labels, classes
+end
+
+local cifar100 = {
+  name = "CIFAR100",
+  class = Images:extend "CIFAR100",
+  read = read_cifar100,
+  below = "cifar-100-binary",
+  folders = {"./data/cifar-100-binary", "./data"},
+  options = {labels = "fine"},
+  hint = "get CIFAR-100's binary version (cifar-100-binary.tar.gz, from "
+    .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
+    .. "train.bin and test.bin",
+  normalize = {{0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}}, -- of the training pictures
+}
+for name, default in pairs(DEFAULTS) do cifar100.options[name] = default end
+
+-- CIFAR100(root or nil, {train = true, labels = "fine", and as FashionMNIST}), likewise of
+-- 100 classes; labels = "coarse": of the 20 that these fall into.
+function datasets.CIFAR100(root, opts) return read(cifar100, root, opts) end
+
+-- ImageFolder(root, opts): pictures in folders, one a class; see image_folder.lua.
+function datasets.ImageFolder(root, opts)
+  return require "demilune.image_folder"(root, opts)
+end
 
 return datasets
