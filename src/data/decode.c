@@ -1,15 +1,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include "data/decode.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "data/exif.h"
+#include "data/file.h"
 #include "data/jpeg.h"
 #include "data/png.h"
 
@@ -73,47 +71,15 @@ dm_status dm_picture_decode(dm_Picture *out, const dm_PictureHow *how, const uin
   return st;
 }
 
-/* ---- a file ---- */
-
-static dm_status file_fault(const char *path) {
-  return dm_fail(DM_EIO, "picture: cannot read '%s': %s", path, strerror(errno));
-}
-
-/* n bytes; fewer when the file became shorter. */
-static dm_status read_bytes(int fd, uint8_t *to, int64_t *n, const char *path) {
-  int64_t done = 0;
-  while (done < *n) {
-    const ssize_t got = read(fd, to + done, (size_t)dm_min_i64(*n - done, 1 << 30));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file_fault(path);
-    if (got == 0) break;
-    done += got;
-  }
-  *n = done;
-  return DM_OK;
-}
-
-/* *bytes = what the regular file holds, from dm_alloc; NULL before. */
-static dm_status read_file(const char *path, uint8_t **bytes, int64_t *n) {
-  dm_status st = DM_OK;
-  struct stat info;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe might never open */
-  if (fd < 0) return dm_fail(DM_EIO, "picture: cannot open '%s': %s", path, strerror(errno));
-  if (fstat(fd, &info) != 0) st = file_fault(path);
-  else if (!S_ISREG(info.st_mode))
-    st = dm_fail(DM_EIO, "picture: '%s' is not a regular file", path);
-  else if (!(*bytes = dm_alloc(dm_max_i64(*n = info.st_size, 1))))
-    st = dm_fail(DM_EMEM, "picture: out of memory for '%s'", path);
-  else st = read_bytes(fd, *bytes, n, path);
-  close(fd);
-  return st;
-}
-
 dm_status dm_picture_read(dm_Picture *out, const dm_PictureHow *how, const char *path) {
-  uint8_t *bytes = NULL;
-  int64_t n_bytes = 0;
-  dm_status st = read_file(path, &bytes, &n_bytes);
-  if (st == DM_OK) st = dm_picture_decode(out, how, bytes, n_bytes, path);
+  int fd;
+  int64_t n;
+  DM_TRY(dm_file_open("picture", path, &fd, &n));
+  uint8_t *bytes = dm_alloc(dm_max_i64(n, 1));
+  dm_status st = bytes ? dm_file_read("picture", path, fd, bytes, n, 0)
+                       : dm_fail(DM_EMEM, "picture: out of memory for '%s'", path);
+  close(fd);
+  if (st == DM_OK) st = dm_picture_decode(out, how, bytes, n, path);
   dm_free(bytes);
   return st;
 }

@@ -40,7 +40,7 @@ typedef struct Column {
   dm_ImageTransform image; /* crop sizes filled in */
   float *mean, *std;       /* per channel */
   float *table;            /* uint8: (channels, LEVELS) outputs */
-  dm_status (*read)(const void *source, int64_t row, void *dst); /* or NULL */
+  dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst); /* or NULL */
   const void *source;
 } Column;
 
@@ -90,12 +90,15 @@ static int64_t draw_below(uint64_t *state, int64_t n) {
   return (int64_t)(((dm_splitmix64(state) >> 32) * (uint64_t)n) >> 32);
 }
 
+/* Where what chance decides for a sample begins; the same for each of its columns. */
+static uint64_t draw_of(const dm_Loader *l, int64_t sample) {
+  uint64_t state = l->spec.seed;
+  state = dm_splitmix64(&state) ^ l->epoch;
+  return dm_splitmix64(&state) ^ (uint64_t)sample;
+}
+
 /* Always three draws, so that one option does not change another's. */
-static Draw draw_sample(const dm_ImageTransform *t, uint64_t seed, uint64_t epoch,
-                        int64_t sample) {
-  uint64_t state = seed;
-  state = dm_splitmix64(&state) ^ epoch;
-  state = dm_splitmix64(&state) ^ (uint64_t)sample;
+static Draw draw_sample(const dm_ImageTransform *t, uint64_t state) {
   Draw d;
   d.top = draw_below(&state, t->height + 2 * t->padding - t->crop_height + 1);
   d.left = draw_below(&state, t->width + 2 * t->padding - t->crop_width + 1);
@@ -169,7 +172,8 @@ static void batch_rows(void *ctx, int64_t begin, int64_t end) {
       const Column *k = &l->columns[c];
       uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
       if (k->read) {
-        const dm_status st = k->out_bytes > 0 ? k->read(k->source, sample, dst) : DM_OK;
+        const dm_status st =
+            k->out_bytes > 0 ? k->read(k->source, sample, draw_of(l, sample), dst) : DM_OK;
         if (st != DM_OK) {
           record_fault(b, st, i);
           return;
@@ -178,7 +182,7 @@ static void batch_rows(void *ctx, int64_t begin, int64_t end) {
       }
       const uint8_t *src = k->data + sample * k->step_bytes;
       if (k->is_image) {
-        const Draw d = draw_sample(&k->image, l->spec.seed, l->epoch, sample);
+        const Draw d = draw_sample(&k->image, draw_of(l, sample));
         image_row((float *)(void *)dst, k, src, &d);
       } else if (k->out_bytes > 0) {
         memcpy(dst, src, (size_t)k->out_bytes);
@@ -604,38 +608,48 @@ static bool wait_ready(dm_Loader *l, const Slot *slot, int64_t timeout_ms) {
   return ready;
 }
 
-/* Hands a ready batch out and its slot, with new memory, to the workers. The
-   memory comes first: when there is none, the batch stays where it is. */
+/* Makes a batch here and now. */
+static void fill_batch(dm_Loader *l, dm_LoaderBuffer *buffers, Fault *fault) {
+  int64_t row_bytes = 0;
+  for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
+  Batch b = batch_at(l, l->taken, buffers, fault);
+  fault->st = DM_OK;
+  dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), batch_rows, &b);
+}
+
+static dm_status tell(const Fault *f) { return dm_fail(f->st, "%s", f->text); }
+
+/* Hands a ready batch out, or lets go of one at fault, and its slot, with new memory, to
+   the workers. The memory comes first: when there is none, the batch stays where it is. */
 static dm_status take_batch(dm_Loader *l, Slot *slot, dm_LoaderBuffer *out) {
   const size_t bytes = (size_t)l->spec.n_columns * sizeof *out;
+  if (slot->fault.st == DM_EMEM) fill_batch(l, slot->buffers, &slot->fault);
+  const Fault fault = slot->fault;
+  if (fault.st == DM_EMEM) return tell(&fault);
   const int64_t next = l->taken + l->depth;
   const bool refill = next < l->n_batches;
   if (refill) DM_TRY(alloc_buffers(l, next, l->spare));
-  memcpy(out, slot->buffers, bytes);
+  if (fault.st == DM_OK) memcpy(out, slot->buffers, bytes);
+  else free_buffers(l, slot->buffers, l->spec.n_columns);
   if (refill) memcpy(slot->buffers, l->spare, bytes);
   pthread_mutex_lock(&l->lock);
   slot->filled = refill;
   slot->ready = false;
+  slot->fault.st = DM_OK;
   l->taken++;
   pthread_cond_signal(&l->slot_free);
   pthread_mutex_unlock(&l->lock);
-  return DM_OK;
+  return fault.st == DM_OK ? DM_OK : tell(&fault);
 }
 
-/* num_workers = 0: the batch is made here and now. */
+/* num_workers = 0 */
 static dm_status make_batch(dm_Loader *l, dm_LoaderBuffer *out) {
   DM_TRY(alloc_buffers(l, l->taken, out));
-  int64_t row_bytes = 0;
-  Fault fault = {.st = DM_OK};
-  for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
-  Batch b = batch_at(l, l->taken, out, &fault);
-  dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), batch_rows, &b);
-  if (fault.st != DM_OK) {
-    free_buffers(l, out, l->spec.n_columns);
-    return dm_fail(fault.st, "%s", fault.text);
-  }
-  l->taken++;
-  return DM_OK;
+  Fault fault;
+  fill_batch(l, out, &fault);
+  if (fault.st != DM_OK) free_buffers(l, out, l->spec.n_columns);
+  if (fault.st != DM_EMEM) l->taken++;
+  return fault.st == DM_OK ? DM_OK : tell(&fault);
 }
 
 dm_status dm_loader_next_timed(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_rows,
@@ -650,7 +664,6 @@ dm_status dm_loader_next_timed(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_ro
     Slot *slot = &l->slots[l->taken % l->depth];
     *state = DM_LOADER_WAIT;
     if (!wait_ready(l, slot, timeout_ms)) return DM_OK;
-    if (slot->fault.st != DM_OK) return dm_fail(slot->fault.st, "%s", slot->fault.text);
     DM_TRY(take_batch(l, slot, out));
   }
   *n_rows = rows;

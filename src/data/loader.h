@@ -32,9 +32,10 @@ typedef struct dm_LoaderColumn {
   int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
   const dm_ImageTransform *image; /* NULL: rows are copied. dtype uint8 or
                                      float32 else; copied by dm_loader_new */
-  /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread. A
+  /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread.
+     What it leaves to chance follows from `draw`, and that from (seed, epoch, sample). A
      failure is told by the dm_loader_next whose batch it is. Both borrowed likewise. */
-  dm_status (*read)(const void *source, int64_t row, void *dst);
+  dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst);
   const void *source;
 } dm_LoaderColumn;
 
@@ -87,8 +88,9 @@ DM_API dm_status dm_loader_epoch_of(dm_Loader *loader, uint64_t epoch, const int
                                     int64_t n, const int64_t *sizes, int64_t n_batches);
 
 /* Waits for the next batch in order and gives out[n_columns], which now belong
-   to the caller, and its rows. On a failure (out of memory for a further batch, a row
-   that cannot be read) nothing is lost: the same call may be made again. */
+   to the caller, and its rows. When memory runs out nothing is lost: the same call may be
+   made again. Another failure is that of a row, which cannot be read: the batch is passed
+   over, and the next call gives the one after it. */
 DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                 dm_LoaderState *state);
 /* The same, waiting at most timeout_ms; below 0 without end. */

@@ -103,7 +103,8 @@ dm_status dm_tokens_read(const dm_Tokens *t, int64_t first, int64_t n, int64_t b
   return DM_OK;
 }
 
-dm_status dm_tokens_window(const void *windows, int64_t row, void *dst) {
+dm_status dm_tokens_window(const void *windows, int64_t row, uint64_t draw, void *dst) {
+  DM_UNUSED(draw);
   const dm_TokenWindows *w = windows;
   return dm_tokens_read(w->tokens, w->first + row * w->step, w->length, w->base, dst);
 }

@@ -27,6 +27,6 @@ typedef struct dm_TokenWindows {
   int64_t first, length, step; /* row i: `length` tokens from first + i * step on */
   int64_t base;
 } dm_TokenWindows;
-DM_API dm_status dm_tokens_window(const void *windows, int64_t row, void *dst);
+DM_API dm_status dm_tokens_window(const void *windows, int64_t row, uint64_t draw, void *dst);
 
 #endif

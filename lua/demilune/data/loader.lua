@@ -31,16 +31,18 @@ local step
 -- The engine answers false when no batch became ready within some 50 ms: being
 -- back in Lua then lets Ctrl-C through.
 local function deliver(run, first, ...)
+  if first then return run.position, first, ... end
+  run.position = run.position - 1
   if first == false then return step(run) end
-  if first == nil then
-    run:finish()
-    return nil
-  end
-  run.position = run.position + 1
-  return run.position, first, ...
+  run:finish()
+  return nil
 end
 
-function step(run) return deliver(run, run.batches:next()) end
+-- A batch that cannot be made counts as passed: the next call gives the one after it.
+function step(run)
+  run.position = run.position + 1
+  return deliver(run, run.batches:next())
+end
 
 -- ---- DataLoader ----
 
