@@ -18,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "data/idx.h"
 #include "data/inflate.h"
 #include "data/loader.h"
@@ -438,15 +439,15 @@ static uint8_t pixels[N * C * H * W];
 static float points[N * 3];
 static int64_t labels[N], order[N];
 static const float mean[C] = {0.25f, 0.5f}, std[C] = {0.5f, 2.0f};
-static dm_ImageTransform augment = {.channels = C,
-                                    .height = H,
-                                    .width = W,
-                                    .mean = mean,
-                                    .std = std,
-                                    .padding = 2,
-                                    .flip = 0.5};
+static const dm_AugmentStep steps[] = {
+    {.kind = DM_AUGMENT_CROP, .height = H, .width = W, .pad = {2, 2, 2, 2}},
+    {.kind = DM_AUGMENT_HFLIP, .p = 0.5},
+    {.kind = DM_AUGMENT_TO_FLOAT},
+    {.kind = DM_AUGMENT_NORMALIZE, .values = mean, .deviations = std, .n_values = C}};
+static dm_Augment *augment;
 
 static void make_data(void) {
+  CHECK(dm_augment_new(&augment, steps, DM_COUNT(steps)) == DM_OK);
   for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&chance);
   for (int i = 0; i < DM_COUNT(points); i++) points[i] = (float)i;
   for (int i = 0; i < N; i++) {
@@ -456,8 +457,11 @@ static void make_data(void) {
 }
 
 static void fill_spec(dm_LoaderSpec *s, dm_LoaderColumn col[3], int num_workers) {
-  col[0] = (dm_LoaderColumn){
-      .data = pixels, .dtype = DM_U8, .row_numel = C * H * W, .image = &augment};
+  col[0] = (dm_LoaderColumn){.data = pixels,
+                             .dtype = DM_U8,
+                             .row_numel = C * H * W,
+                             .augment = augment,
+                             .shape = {C, H, W}};
   col[1] = (dm_LoaderColumn){.data = points, .dtype = DM_F32, .row_numel = 3};
   col[2] = (dm_LoaderColumn){.data = labels, .dtype = DM_I64, .row_numel = 1};
   *s = (dm_LoaderSpec){.columns = col,
@@ -548,40 +552,50 @@ static void check_loader_batches(void) {
   CHECK(dm_alloc_live() == live);
 }
 
-static void check_loader_image(void) {
+static void check_loader_pictures(void) {
   const uint8_t x[] = {0, 51, 102, 153, 204, 255};
-  const float xf[] = {0, 1, 2, 3, 4, 5}, third = 3.0f;
-  dm_ImageTransform t = {.channels = 1, .height = 2, .width = 3, .flip = 1};
-  dm_LoaderColumn col[2] = {{.data = x, .dtype = DM_U8, .row_numel = 6, .image = &t},
-                            {.data = xf, .dtype = DM_F32, .row_numel = 6, .image = &t}};
+  const float zero = 0, three = 3;
+  const dm_AugmentStep mirror[] = {
+      {.kind = DM_AUGMENT_HFLIP, .p = 1},
+      {.kind = DM_AUGMENT_TO_FLOAT},
+      {.kind = DM_AUGMENT_NORMALIZE, .values = &zero, .deviations = &three, .n_values = 1}};
+  const dm_AugmentStep wide = {.kind = DM_AUGMENT_CROP, .height = 2, .width = 4};
+  dm_Augment *mirrored = NULL, *bytes = NULL, *wider = NULL;
+  CHECK(dm_augment_new(&mirrored, mirror, 3) == DM_OK);
+  CHECK(dm_augment_new(&bytes, mirror, 1) == DM_OK);
+  CHECK(dm_augment_new(&wider, &wide, 1) == DM_OK);
+  dm_LoaderColumn col[2] = {
+      {.data = x, .dtype = DM_U8, .row_numel = 6, .augment = mirrored, .shape = {1, 2, 3}},
+      {.data = x, .dtype = DM_U8, .row_numel = 6, .augment = bytes, .shape = {2, 1, 3}}};
   dm_LoaderSpec s = {.columns = col, .n_columns = 2, .n_samples = 1, .batch_size = 1};
   dm_Loader *l = NULL;
   dm_LoaderBuffer b[2];
   dm_LoaderState state;
-  int64_t n_rows, zero = 0;
-  t.std = &third;
-  CHECK(dm_loader_new(&l, &s) == DM_OK && dm_loader_epoch(l, 0, &zero, 1) == DM_OK);
+  int64_t n_rows, first = 0;
+  CHECK(dm_loader_new(&l, &s) == DM_OK && dm_loader_epoch(l, 0, &first, 1) == DM_OK);
   CHECK(dm_loader_dtype(l, 0) == DM_F32 && dm_loader_row_numel(l, 0) == 6);
+  CHECK(dm_loader_dtype(l, 1) == DM_U8 && dm_loader_row_numel(l, 1) == 6);
   CHECK(dm_loader_next(l, b, &n_rows, &state) == DM_OK && n_rows == 1);
-  const int from[] = {2, 1, 0, 5, 4, 3}; /* mirrored */
+  const int from[] = {2, 1, 0, 5, 4, 3};
   for (int i = 0; i < 6; i++) {
     CHECK(((float *)b[0].data)[i] == (float)x[from[i]] / 255.0f / 3.0f);
-    CHECK(((float *)b[1].data)[i] == xf[from[i]] / 3.0f);
+    CHECK(((uint8_t *)b[1].data)[i] == x[from[i]]);
   }
   dm_free(b[0].data);
   dm_free(b[1].data);
   dm_loader_free(&l);
 
-  t.crop_width = 4;
-  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "window");
-  t.crop_width = 0, t.flip = 1.5;
-  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "probability");
-  t.flip = 0, t.height = 3;
+  col[0].augment = wider;
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "2 x 4 is larger than the picture, 2 x 3");
+  col[0].shape[1] = 3;
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "{1, 3, 3}");
-  t.height = 2, col[0].dtype = DM_I64;
+  col[0].shape[1] = 2, col[0].dtype = DM_I64;
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "int64");
   col[0].dtype = DM_U8, s.batch_size = 0;
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "batches of 0");
+  dm_augment_free(&mirrored);
+  dm_augment_free(&bytes);
+  dm_augment_free(&wider);
 }
 
 /* Stopped after k batches, at any k, and then used again; or just freed. */
@@ -838,7 +852,7 @@ int main(void) {
   check_st_writer();
   check_st_disk_full();
   check_loader_batches();
-  check_loader_image();
+  check_loader_pictures();
   check_loader_windows();
   check_loader_stop();
   check_loader_client();
@@ -856,6 +870,7 @@ int main(void) {
     if (e->d_name[0] != '.') unlink(path_of(e->d_name));
   closedir(d);
   CHECK(rmdir(dir) == 0); /* nothing else was left in it */
+  dm_augment_free(&augment);
   printf("%d passed, %d failed\n", n_passed, n_failed);
   return n_failed != 0;
 }

@@ -16,6 +16,19 @@ local datasets = {}
 
 local Images = data.Dataset:extend "Images"
 
+-- What normalize and augment say.
+local function default_transform(images, opts)
+  local steps = {transforms.ToTensor(),
+    transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
+  local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
+  if augment.flip ~= 0 then table.insert(steps, 1, transforms.RandomHorizontalFlip(augment.flip)) end
+  if augment.padding ~= 0 then
+    table.insert(steps, 1, transforms.RandomCrop({table.unpack(images.shape, 3)},
+      {padding = augment.padding}))
+  end
+  return transforms.Compose(steps)
+end
+
 -- images uint8 (N,C,H,W), labels int64 (N) from 1; transform = what get(i) makes
 -- of a picture, which the loader's threads do when they can; or normalize = {mean,
 -- std} of pictures in [0, 1], or false, and augment = {padding =, flip =}: the loader
@@ -23,13 +36,8 @@ local Images = data.Dataset:extend "Images"
 function Images:init(images, labels, opts)
   self.images, self.labels = core.keep(images, labels)
   self.classes = opts.classes
-  self.transform = opts.transform or transforms.Compose{transforms.ToTensor(),
-    transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
+  self.transform = opts.transform or default_transform(images, opts)
   self.declared = transforms.declare(self.transform, table.unpack(images.shape, 2))
-  if not opts.transform then
-    local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
-    self.declared.padding, self.declared.flip = augment.padding, augment.flip
-  end
 end
 
 function Images:len() return #self.labels end
@@ -43,7 +51,7 @@ end
 Images.native_get = Images.get
 function Images:columns()
   if not self.declared then return nil end -- Lua makes the samples
-  return {{tensor = self.images, image = self.declared}, {tensor = self.labels}}
+  return {{tensor = self.images, augment = self.declared}, {tensor = self.labels}}
 end
 
 -- ---- files ----

@@ -31,7 +31,7 @@ end
 local ToTensor = class "ToTensor"
 function ToTensor.apply(_, x) return x.dtype == "uint8" and x:to "float32" / 255 or x end
 function ToTensor.describe() return "" end
-function ToTensor.declare() end
+function ToTensor.declare() return {kind = "ToTensor"} end
 
 -- ToTensor(): uint8 0..255 becomes float32 0..1; other dtypes stay.
 function transforms.ToTensor() return setmetatable({}, ToTensor) end
@@ -75,9 +75,9 @@ function Normalize:describe()
     table.concat(self.std, ", "))
 end
 
-function Normalize:declare(how, channels)
-  how.mean = per_channel("mean", self.mean, channels)
-  how.std = per_channel("std", self.std, channels)
+function Normalize:declare(channels)
+  return {kind = "Normalize", values = per_channel("mean", self.mean, channels),
+    deviations = per_channel("std", self.std, channels)}
 end
 
 -- Normalize(mean, std): (x - mean) / std; each a number, or one per channel.
@@ -119,8 +119,9 @@ function RandomCrop:describe()
   return ("%dx%d, padding = %d"):format(self.height, self.width, self.padding)
 end
 
-function RandomCrop:declare(how)
-  how.crop_height, how.crop_width, how.padding = self.height, self.width, self.padding
+function RandomCrop:declare()
+  local n = self.padding
+  return {kind = "RandomCrop", height = self.height, width = self.width, pad = {n, n, n, n}}
 end
 
 local function is_count(v, least) return math.type(v) == "integer" and v >= least end
@@ -145,7 +146,9 @@ function RandomHorizontalFlip:apply(x)
   return core.rand(1, {device = "cpu"}):item() < self.p and x:flip{-1} or x
 end
 function RandomHorizontalFlip:describe() return ("p = %g"):format(self.p) end
-function RandomHorizontalFlip:declare(how) how.flip = self.p end
+function RandomHorizontalFlip:declare()
+  return {kind = "RandomHorizontalFlip", p = self.p}
+end
 
 -- RandomHorizontalFlip(p = 0.5): with this probability the mirror image.
 function transforms.RandomHorizontalFlip(p)
@@ -199,24 +202,22 @@ local function flatten(transform, into)
   return into
 end
 
--- What the transform does to uint8 pictures {C, H, W}, as the table that the C
--- loader takes; nil when only Lua can do it. The threads cut and mirror uint8
--- pictures and then normalise. A mirror image may come at any place, a crop
--- anywhere before Normalize: its zeros are black.
-function transforms.declare(transform, channels, height, width)
-  local how = {padding = 0, crop_height = height, crop_width = width, flip = 0}
-  local done = {}
+-- What the transform does to uint8 pictures of so many channels, as steps that the
+-- loader's threads take (core.augment); nil when only Lua can do it. A mirror image may
+-- come at any place, a crop anywhere before Normalize: its border is black.
+function transforms.declare(transform, channels)
+  local list, done = {}, {}
   for _, step in ipairs(flatten(transform, {})) do
     local kind = getmetatable(step)
     local known = type(step) == "table" and kind and rawget(kind, "declare")
-    if not known or done[kind] or kind == Normalize and not done[ToTensor]
+    if not known or kind == Normalize and not done[ToTensor] or kind == ToTensor and done[kind]
       or kind == RandomCrop and done[Normalize] then
       return nil
     end
-    step:declare(how, channels)
+    list[#list + 1] = step:declare(channels)
     done[kind] = true
   end
-  return done[ToTensor] and how or nil
+  return core.augment(list)
 end
 
 return transforms

@@ -72,4 +72,13 @@ static inline void dm_philox_words(dm_Generator g, uint64_t counter, int64_t n, 
   }
 }
 
+/* splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
+   number generators", OOPSLA 2014. */
+static inline uint64_t dm_splitmix64(uint64_t *state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, odd */
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
 #endif

@@ -124,6 +124,9 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
     if (DM_UNLIKELY(st_ != DM_OK)) return dm_raise(L); \
   } while (0)
 
+/* The steps at i, as core.augment gives them; or raises. */
+const struct dm_Augment *dm_check_augment(lua_State *L, int i);
+
 /* Registers with the two upvalues (the table is on top). */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
 /* Frees what garbage holds. */
@@ -161,7 +164,7 @@ extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functio
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
 extern const luaL_Reg dm_tokens_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
-extern const luaL_Reg dm_image_functions[], dm_pictures_functions[];
+extern const luaL_Reg dm_image_functions[], dm_pictures_functions[], dm_augment_functions[];
 extern const luaL_Reg dm_autocast_functions[];
 extern const luaL_Reg dm_cuda_functions[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
@@ -175,6 +178,7 @@ void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_data(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);
 void dm_register_pictures(lua_State *L);
+void dm_register_augment(lua_State *L, State *S);
 void dm_register_random(lua_State *L);
 void dm_register_profile(lua_State *L, State *S);
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "bind/bind.h"
 #include "data/draft.h"
 #include "data/idx.h"
@@ -235,7 +236,7 @@ static int safetensors_write(lua_State *L) {
 
 /* ---- the loader ---- */
 
-enum { MAX_COLUMN = 8, MAX_CHANNEL = 64, WAIT_MS = 50 };
+enum { MAX_COLUMN = 8, WAIT_MS = 50 };
 
 typedef struct LoaderBox {
   dm_Loader *loader;
@@ -282,20 +283,6 @@ static int loader_gc(lua_State *L) {
   return 0;
 }
 
-/* Numbers of the array t[key], t at i, into dst; their count. */
-static int read_floats(lua_State *L, int i, const char *key, float dst[MAX_CHANNEL]) {
-  int n = 0;
-  if (dm_option(L, i, key) == LUA_TTABLE) {
-    for (; n < MAX_CHANNEL && lua_rawgeti(L, -1, n + 1) == LUA_TNUMBER; n++) {
-      dst[n] = (float)lua_tonumber(L, -1);
-      lua_pop(L, 1);
-    }
-    if (n < MAX_CHANNEL) lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return n;
-}
-
 static int64_t option_integer(lua_State *L, int i, const char *key, int64_t def) {
   const int64_t v = dm_option(L, i, key) == LUA_TNIL ? def : luaL_checkinteger(L, -1);
   lua_pop(L, 1);
@@ -307,43 +294,20 @@ static int option_int(lua_State *L, int i, const char *key) {
   return (int)dm_max_i64(-1, dm_min_i64(option_integer(L, i, key, 0), INT32_MAX));
 }
 
-static double option_number(lua_State *L, int i, const char *key, double def) {
-  const double v = dm_option(L, i, key) == LUA_TNIL ? def : luaL_checknumber(L, -1);
-  lua_pop(L, 1);
-  return v;
-}
-
-typedef struct Image {
-  dm_ImageTransform how;
-  float mean[MAX_CHANNEL], std[MAX_CHANNEL];
-} Image;
-
-/* The transform in the table at i, for images (N,H,W) or (N,C,H,W). */
-static void read_image(lua_State *L, int i, LoaderBox *l, int k, Image *im) {
+/* The steps in the userdata at i, for pictures (N,H,W) or (N,C,H,W), into their column. */
+static dm_status read_augment(lua_State *L, int i, LoaderBox *l, int k,
+                              dm_LoaderColumn *column) {
   const dm_Tensor *t = l->column[k];
   if (t->ndim != 3 && t->ndim != 4)
-    dm_raise_text(L, "DataLoader: images want shape {N, H, W} or {N, C, H, W}, got %s",
+    dm_raise_text(L, "DataLoader: pictures want shape {N, H, W} or {N, C, H, W}, got %s",
                   DM_SHAPE(t));
-  im->how = (dm_ImageTransform){
-      .channels = t->ndim == 4 ? t->shape[1] : 1,
-      .height = t->shape[t->ndim - 2],
-      .width = t->shape[t->ndim - 1],
-      .padding = option_integer(L, i, "padding", 0),
-      .crop_height = option_integer(L, i, "crop_height", 0),
-      .crop_width = option_integer(L, i, "crop_width", 0),
-      .flip = option_number(L, i, "flip", 0),
-  };
-  const int n_mean = read_floats(L, i, "mean", im->mean),
-            n_std = read_floats(L, i, "std", im->std);
-  if ((n_mean && n_mean != im->how.channels) || (n_std && n_std != im->how.channels))
-    dm_raise_text(L, "DataLoader: %d means and %d deviations for %d channels", n_mean, n_std,
-                  (int)im->how.channels);
-  im->how.mean = n_mean ? im->mean : NULL;
-  im->how.std = n_std ? im->std : NULL;
+  column->augment = dm_check_augment(L, i);
+  column->shape[0] = t->ndim == 4 ? t->shape[1] : 1;
+  column->shape[1] = t->shape[t->ndim - 2];
+  column->shape[2] = t->shape[t->ndim - 1];
   l->n_dim[k] = 4;
-  l->shape[k][1] = im->how.channels;
-  l->shape[k][2] = im->how.crop_height ? im->how.crop_height : im->how.height;
-  l->shape[k][3] = im->how.crop_width ? im->how.crop_width : im->how.width;
+  memcpy(l->shape[k] + 1, column->shape, sizeof column->shape);
+  return dm_augment_shape(column->augment, l->shape[k] + 1);
 }
 
 /* Whether threads can copy rows of t as they lie: on the host, each row dense; rows may
@@ -397,23 +361,22 @@ static dm_LoaderColumn windows_column(lua_State *L, LoaderBox *l, int k) {
       .dtype = DM_I64, .row_numel = length, .read = dm_tokens_window, .source = &l->windows[k]};
 }
 
-/* loader_new{columns = {tensor or windows, ...}, transforms = {[k] = {mean = , ...}},
+/* loader_new{columns = {tensor or windows, ...}, transforms = {[k] = augment{...} or false},
    batch_size = , drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
 static int loader_new(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 1);
   luaL_checktype(L, 1, LUA_TTABLE);
-  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 1);
+  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 1); /* which keeps columns and transforms */
   *l = (LoaderBox){0};
   luaL_setmetatable(L, "demilune.Loader");
   l->pin = cpu;
   if (dm_option(L, 1, "pin") != LUA_TNIL) l->pin = dm_check_device(L, -1);
   lua_pop(L, 1);
-  Image *images = lua_newuserdatauv(L, sizeof *images * MAX_COLUMN, 0);
   dm_LoaderColumn columns[MAX_COLUMN];
   lua_getfield(L, 1, "columns");
   const int given = lua_gettop(L);
-  lua_pushvalue(L, given);
+  lua_pushvalue(L, 1);
   lua_setiuservalue(L, 2, 1);
   lua_getfield(L, 1, "transforms");
   const int transforms = lua_gettop(L);
@@ -426,10 +389,8 @@ static int loader_new(lua_State *L) {
     if (l->shape[k][0] != l->shape[0][0])
       return dm_raise_text(L, "DataLoader: tensor %d has %d rows, tensor 1 has %d", k + 1,
                            (int)l->shape[k][0], (int)l->shape[0][0]);
-    if (!is_file && lua_rawgeti(L, transforms, k + 1) == LUA_TTABLE) {
-      read_image(L, lua_gettop(L), l, k, &images[k]);
-      columns[k].image = &images[k].how;
-    }
+    if (!is_file && lua_rawgeti(L, transforms, k + 1) == LUA_TUSERDATA)
+      DM_CHECK(L, read_augment(L, lua_gettop(L), l, k, &columns[k]));
     lua_settop(L, transforms);
   }
   const dm_LoaderSpec spec = {

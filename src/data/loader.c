@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -19,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/rng.h"
 #include "cpu/threads.h"
 
 enum {
@@ -26,20 +26,17 @@ enum {
   MAX_PREFETCH = 64,
   DEFAULT_PREFETCH = 2,
   ROW_GRAIN_BYTES = 1 << 16, /* per range of dm_parallel_for: some microseconds */
-  LEVELS = 256,              /* values of a uint8 */
   FAULT_BYTES = 512          /* of a message */
 };
 
 /* What a column needs to turn rows of the array into rows of the batch. */
 typedef struct Column {
   const uint8_t *data;
-  dm_DType dtype_in, dtype;
+  dm_DType dtype;
   int64_t step_bytes;           /* from a row of the array to the next */
   int64_t out_bytes, out_numel; /* of a row of the batch */
-  bool is_image;
-  dm_ImageTransform image; /* crop sizes filled in */
-  float *mean, *std;       /* per channel */
-  float *table;            /* uint8: (channels, LEVELS) outputs */
+  const dm_Augment *augment;    /* NULL: rows are copied */
+  dm_Picture picture;           /* augment: a row, but for where it lies */
   dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst); /* or NULL */
   const void *source;
 } Column;
@@ -77,71 +74,6 @@ struct dm_Loader {
   atomic_bool stopping;
 };
 
-/* ---- one row ---- */
-
-/* What chance decides for one sample. */
-typedef struct Draw {
-  int64_t top, left; /* of the window in the padded image */
-  bool mirror;
-} Draw;
-
-/* 0 .. n-1, n < 2^32; the bias of n / 2^32 is beyond notice */
-static int64_t draw_below(uint64_t *state, int64_t n) {
-  return (int64_t)(((dm_splitmix64(state) >> 32) * (uint64_t)n) >> 32);
-}
-
-/* Where what chance decides for a sample begins; the same for each of its columns. */
-static uint64_t draw_of(const dm_Loader *l, int64_t sample) {
-  uint64_t state = l->spec.seed;
-  state = dm_splitmix64(&state) ^ l->epoch;
-  return dm_splitmix64(&state) ^ (uint64_t)sample;
-}
-
-/* Always three draws, so that one option does not change another's. */
-static Draw draw_sample(const dm_ImageTransform *t, uint64_t state) {
-  Draw d;
-  d.top = draw_below(&state, t->height + 2 * t->padding - t->crop_height + 1);
-  d.left = draw_below(&state, t->width + 2 * t->padding - t->crop_width + 1);
-  const double u = (double)(dm_splitmix64(&state) >> 11) * 0x1p-53;
-  d.mirror = u < t->flip;
-  return d;
-}
-
-/* One line of one channel: dst (crop_width) from src (width), or, where src is
-   NULL, from the padding. Columns [lo, hi) of the window lie inside src. */
-static void image_line(float *dst, const Column *k, int64_t c, const void *src, const Draw *d) {
-  const dm_ImageTransform *t = &k->image;
-  const int64_t n = t->crop_width, shift = d->left - t->padding;
-  const int64_t lo = src ? dm_min_i64(dm_max_i64(-shift, 0), n) : n;
-  const int64_t hi = src ? dm_max_i64(dm_min_i64(t->width - shift, n), lo) : n;
-  const float mean = k->mean[c], std = k->std[c];
-  const float zero = (0.0f - mean) / std;
-  const int64_t step = d->mirror ? -1 : 1;
-  if (d->mirror) dst += n - 1;
-  for (int64_t x = 0; x < lo; x++) dst[x * step] = zero;
-  if (k->dtype_in == DM_U8) {
-    const uint8_t *s = src;
-    const float *table = k->table + c * LEVELS;
-    for (int64_t x = lo; x < hi; x++) dst[x * step] = table[s[x + shift]];
-  } else {
-    const float *s = src;
-    for (int64_t x = lo; x < hi; x++) dst[x * step] = (s[x + shift] - mean) / std;
-  }
-  for (int64_t x = hi; x < n; x++) dst[x * step] = zero;
-}
-
-static void image_row(float *dst, const Column *k, const uint8_t *src, const Draw *d) {
-  const dm_ImageTransform *t = &k->image;
-  const int64_t line_bytes = t->width * dm_dtype_size(k->dtype_in);
-  for (int64_t c = 0; c < t->channels; c++)
-    for (int64_t y = 0; y < t->crop_height; y++) {
-      const int64_t from = y + d->top - t->padding;
-      const bool inside = from >= 0 && from < t->height;
-      image_line(dst, k, c, inside ? src + (c * t->height + from) * line_bytes : NULL, d);
-      dst += t->crop_width;
-    }
-}
-
 /* ---- one batch ---- */
 
 typedef struct Batch {
@@ -162,32 +94,45 @@ static void record_fault(const Batch *b, dm_status st, int64_t row) {
   pthread_mutex_unlock(&b->loader->lock);
 }
 
-static void batch_rows(void *ctx, int64_t begin, int64_t end) {
-  const Batch *b = ctx;
-  dm_Loader *l = b->loader;
-  for (int64_t i = begin; i < end; i++) {
-    const int64_t sample = b->samples[i];
-    if (atomic_load_explicit(&l->stopping, memory_order_relaxed)) return;
-    for (int c = 0; c < l->spec.n_columns; c++) {
-      const Column *k = &l->columns[c];
-      uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
-      if (k->read) {
-        const dm_status st =
-            k->out_bytes > 0 ? k->read(k->source, sample, draw_of(l, sample), dst) : DM_OK;
-        if (st != DM_OK) {
-          record_fault(b, st, i);
-          return;
-        }
-        continue;
-      }
-      const uint8_t *src = k->data + sample * k->step_bytes;
-      if (k->is_image) {
-        const Draw d = draw_sample(&k->image, draw_of(l, sample));
-        image_row((float *)(void *)dst, k, src, &d);
-      } else if (k->out_bytes > 0) {
-        memcpy(dst, src, (size_t)k->out_bytes);
-      }
+/* Of what chance decides for a sample; the same for each of its columns. */
+static uint64_t draw_of(const dm_Loader *l, int64_t sample) {
+  uint64_t state = l->spec.seed;
+  state = dm_splitmix64(&state) ^ l->epoch;
+  return dm_splitmix64(&state) ^ (uint64_t)sample;
+}
+
+static dm_status make_row(const Batch *b, int64_t i) {
+  const dm_Loader *l = b->loader;
+  const int64_t sample = b->samples[i];
+  const uint64_t draw = draw_of(l, sample);
+  for (int c = 0; c < l->spec.n_columns; c++) {
+    const Column *k = &l->columns[c];
+    uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
+    if (k->out_bytes == 0) continue;
+    if (k->read) {
+      DM_TRY(k->read(k->source, sample, draw, dst));
+      continue;
     }
+    const uint8_t *src = k->data + sample * k->step_bytes;
+    if (k->augment) {
+      dm_Picture picture = k->picture;
+      picture.data = (uint8_t *)(uintptr_t)src; /* only read */
+      DM_TRY(dm_augment_apply(k->augment, &picture, draw, dst));
+    } else {
+      memcpy(dst, src, (size_t)k->out_bytes);
+    }
+  }
+  return DM_OK;
+}
+
+static void make_rows(void *ctx, int64_t begin, int64_t end) {
+  const Batch *b = ctx;
+  for (int64_t i = begin; i < end; i++) {
+    if (atomic_load_explicit(&b->loader->stopping, memory_order_relaxed)) return;
+    const dm_status st = make_row(b, i);
+    if (st == DM_OK) continue;
+    record_fault(b, st, i);
+    return;
   }
 }
 
@@ -261,7 +206,7 @@ static void *worker_main(void *arg) {
     Slot *slot = &l->slots[batch % l->depth];
     pthread_mutex_unlock(&l->lock);
     Batch b = batch_at(l, batch, slot->buffers, &slot->fault);
-    batch_rows(&b, 0, rows_of(l, batch));
+    make_rows(&b, 0, rows_of(l, batch));
     pthread_mutex_lock(&l->lock);
     slot->ready = true;
     pthread_cond_signal(&l->batch_ready);
@@ -298,78 +243,47 @@ static void join_workers(dm_Loader *l) {
 
 /* ---- new and free ---- */
 
-static dm_status image_fault(int column, const char *what) {
+static dm_status column_fault(int column, const char *what) {
   return dm_fail(DM_EARG, "loader: column %d: %s", column + 1, what);
 }
 
-/* Sizes up to 2^30: then size + 2 padding stays below 2^32, as draws want it. */
-static bool is_size(int64_t n, int64_t least) { return n >= least && n <= 1 << 30; }
-
-static dm_status check_image(const dm_LoaderColumn *in, const dm_ImageTransform *t, int c) {
-  if (in->dtype != DM_U8 && in->dtype != DM_F32)
-    return dm_fail(DM_EARG, "loader: column %d: an image is uint8 or float32, this is %s",
-                   c + 1, dm_dtype_name(in->dtype));
-  if (!is_size(t->channels, 1) || !is_size(t->height, 1) || !is_size(t->width, 1) ||
-      t->height > INT64_MAX / t->channels / t->width ||
-      t->channels * t->height * t->width != in->row_numel)
+/* Rows are pictures: what comes in, and what goes out. */
+static dm_status augment_column(Column *k, const dm_LoaderColumn *in, int c) {
+  int64_t shape[3], numel = 1;
+  if (in->dtype != DM_U8)
+    return dm_fail(DM_EARG, "loader: column %d: pictures are uint8, this is %s", c + 1,
+                   dm_dtype_name(in->dtype));
+  for (int d = 0; d < 3; d++) {
+    shape[d] = in->shape[d];
+    numel = shape[d] < 1 || shape[d] > INT64_MAX / numel ? 0 : numel * shape[d];
+    if (numel == 0) break;
+  }
+  if (numel == 0 || numel != in->row_numel)
     return dm_fail(DM_EARG,
                    "loader: column %d: {%" PRId64 ", %" PRId64 ", %" PRId64
                    "} does not fit rows of %" PRId64 " elements",
-                   c + 1, t->channels, t->height, t->width, in->row_numel);
-  if (!is_size(t->padding, 0)) return image_fault(c, "padding is below 0 or too large");
-  if (!is_size(t->crop_height, 1) || !is_size(t->crop_width, 1) ||
-      t->crop_height > t->height + 2 * t->padding ||
-      t->crop_width > t->width + 2 * t->padding ||
-      t->crop_height > INT64_MAX / 4 / t->channels / t->crop_width)
-    return image_fault(c, "the window to crop is larger than the padded image");
-  if (!(t->flip >= 0 && t->flip <= 1)) return image_fault(c, "flip is a probability, 0 to 1");
-  for (int64_t i = 0; i < t->channels; i++)
-    if ((t->mean && !isfinite(t->mean[i])) ||
-        (t->std && (!isfinite(t->std[i]) || t->std[i] == 0.0f)))
-      return image_fault(c, "mean and std are finite, and std is not 0");
-  return DM_OK;
-}
-
-/* Copies what belongs to the caller and tables the 256 outputs of a channel. */
-static dm_status image_new(Column *k, const dm_ImageTransform *t) {
-  const int64_t n = t->channels;
-  k->mean = dm_alloc(n * (int64_t)sizeof *k->mean);
-  k->std = dm_alloc(n * (int64_t)sizeof *k->std);
-  if (k->dtype_in == DM_U8) k->table = dm_alloc(n * LEVELS * (int64_t)sizeof *k->table);
-  if (!k->mean || !k->std || (k->dtype_in == DM_U8 && !k->table))
-    return dm_fail(DM_EMEM, "loader: out of memory for %" PRId64 " channels", n);
-  for (int64_t c = 0; c < n; c++) {
-    k->mean[c] = t->mean ? t->mean[c] : 0.0f;
-    k->std[c] = t->std ? t->std[c] : 1.0f;
-    for (int v = 0; k->table && v < LEVELS; v++)
-      k->table[c * LEVELS + v] = ((float)v / 255.0f - k->mean[c]) / k->std[c];
-  }
+                   c + 1, in->shape[0], in->shape[1], in->shape[2], in->row_numel);
+  k->picture = dm_picture_dense(NULL, shape[0], shape[1], shape[2]);
+  k->augment = in->augment;
+  k->dtype = dm_augment_dtype(in->augment);
+  DM_TRY(dm_augment_shape(in->augment, shape));
+  k->out_numel = shape[0] * shape[1] * shape[2];
   return DM_OK;
 }
 
 static dm_status column_new(Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
   if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
       dm_max_i64(in->row_numel, in->row_step) > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
-      in->row_step < 0 || (in->read && in->image) ||
+      in->row_step < 0 || (in->read && in->augment) ||
       (!in->data && !in->read && n_samples > 0 && in->row_numel > 0))
-    return image_fault(c, "no sound data, dtype and row size");
+    return column_fault(c, "no sound data, dtype and row size");
   k->data = in->data;
   k->read = in->read;
   k->source = in->source;
-  k->dtype_in = k->dtype = in->dtype;
+  k->dtype = in->dtype;
   k->out_numel = in->row_numel;
   k->step_bytes = (in->row_step ? in->row_step : in->row_numel) * dm_dtype_size(in->dtype);
-  if (in->image) {
-    dm_ImageTransform t = *in->image;
-    if (t.crop_height == 0) t.crop_height = t.height;
-    if (t.crop_width == 0) t.crop_width = t.width;
-    DM_TRY(check_image(in, &t, c));
-    DM_TRY(image_new(k, &t));
-    k->is_image = true;
-    k->image = t;
-    k->dtype = DM_F32;
-    k->out_numel = t.channels * t.crop_height * t.crop_width;
-  }
+  if (in->augment) DM_TRY(augment_column(k, in, c));
   k->out_bytes = k->out_numel * dm_dtype_size(k->dtype);
   return DM_OK;
 }
@@ -421,11 +335,6 @@ static dm_status alloc_ring(dm_Loader *l) {
 }
 
 static void free_parts(dm_Loader *l) {
-  for (int c = 0; l->columns && c < l->spec.n_columns; c++) {
-    dm_free(l->columns[c].mean);
-    dm_free(l->columns[c].std);
-    dm_free(l->columns[c].table);
-  }
   dm_free(l->columns);
   dm_free(l->slots);
   dm_free(l->all_buffers);
@@ -453,7 +362,7 @@ dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec) {
   for (int c = 0; c < spec->n_columns; c++) {
     DM_GO(column_new(&l->columns[c], &spec->columns[c], spec->n_samples, c));
     if (spec->batch_size > INT64_MAX / dm_max_i64(l->columns[c].out_bytes, 1)) {
-      st = image_fault(c, "a batch of it overflows");
+      st = column_fault(c, "a batch of it overflows");
       goto done;
     }
   }
@@ -614,7 +523,7 @@ static void fill_batch(dm_Loader *l, dm_LoaderBuffer *buffers, Fault *fault) {
   for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
   Batch b = batch_at(l, l->taken, buffers, fault);
   fault->st = DM_OK;
-  dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), batch_rows, &b);
+  dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), make_rows, &b);
 }
 
 static dm_status tell(const Fault *f) { return dm_fail(f->st, "%s", f->text); }

@@ -1,7 +1,9 @@
 /* Batches ahead of time: dense arrays in, batches out in order, assembled by
    threads of the loader's own. A declared pipeline, so that no thread ever
-   calls back to Lua: column k of a batch = rows of array k, as they are, through
-   an ImageTransform, or as a reader makes them. Same bytes for every number of workers.
+   calls back to Lua: column k of a batch = rows of array k, as they are, through the
+   steps of augment.h, or as a reader makes them. What these leave to chance follows from
+   (seed, epoch, sample) and is the same for every column. Same bytes for every number of
+   workers.
 
      dm_loader_new -> [dm_loader_epoch -> dm_loader_next ... -> dm_loader_stop]*
                    -> dm_loader_free
@@ -10,19 +12,7 @@
 #ifndef DM_LOADER_H
 #define DM_LOADER_H
 
-#include "base/dtype.h"
-
-/* y (C,crop_h,crop_w) float32 = (x - mean[c]) / std[c], x (C,H,W), with uint8
-   taken as x / 255. Optionally a random window of x padded with zeros, and a
-   random mirror image of it; the draws depend on (seed, epoch, sample) only
-   and are the same for every column. */
-typedef struct dm_ImageTransform {
-  int64_t channels, height, width;
-  const float *mean, *std;         /* per channel; NULL: 0 and 1 */
-  int64_t padding;                 /* zeros around x before the window is cut */
-  int64_t crop_height, crop_width; /* 0: as x */
-  double flip;                     /* probability of the mirror image, 0 to 1 */
-} dm_ImageTransform;
+#include "data/augment.h"
 
 typedef struct dm_LoaderColumn {
   const void *data; /* (n_samples, row_numel), each row dense; borrowed, must stay
@@ -30,8 +20,10 @@ typedef struct dm_LoaderColumn {
   dm_DType dtype;
   int64_t row_numel;
   int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
-  const dm_ImageTransform *image; /* NULL: rows are copied. dtype uint8 or
-                                     float32 else; copied by dm_loader_new */
+  const dm_Augment *augment; /* NULL: rows are copied. Else rows are uint8 pictures of this
+                                shape, and batches what it makes of them; borrowed until
+                                dm_loader_free */
+  int64_t shape[3];          /* channels, height, width */
   /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread.
      What it leaves to chance follows from `draw`, and that from (seed, epoch, sample). A
      failure is told by the dm_loader_next whose batch it is. Both borrowed likewise. */
@@ -72,7 +64,7 @@ typedef enum dm_LoaderState {
 DM_API dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec);
 DM_API void dm_loader_free(dm_Loader **loader); /* stops first; NULL is fine */
 
-/* Shape of a row of column k as it leaves the loader: dtype and elements. */
+/* Of column k as it leaves the loader: its dtype, and the elements of a row. */
 DM_API dm_DType dm_loader_dtype(const dm_Loader *loader, int k);
 DM_API int64_t dm_loader_row_numel(const dm_Loader *loader, int k);
 /* Batches of an epoch over n samples. */
@@ -105,14 +97,5 @@ DM_API void dm_loader_stop(dm_Loader *loader);
    range is refused before anything is written. */
 DM_API dm_status dm_sample_gather(void *dst, const void *src, int64_t n_rows, int64_t row_bytes,
                                   const int64_t *index, int64_t n);
-
-/* splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
-   number generators", OOPSLA 2014. */
-static inline uint64_t dm_splitmix64(uint64_t *state) {
-  uint64_t z = *state += 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, odd */
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
 
 #endif

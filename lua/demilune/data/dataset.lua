@@ -120,8 +120,8 @@ function dataset.draw_seed(opts)
   return core.randint(0, 1 << 62, {1}, {generator = opts.generator, dtype = "int64"}):item()
 end
 
--- For the loader: a list of columns {tensor =, image = a transform or nil}, and
--- the rows of them that are samples (nil: all). Nothing when the samples are
+-- For the loader: a list of columns {tensor =, augment = what transforms.declare gives, or
+-- nil}, and the rows of them that are samples (nil: all). Nothing when the samples are
 -- made by Lua code, as when a class derived from a native one has its own get.
 function dataset.source(set)
   if set.native_get and set.get == set.native_get then return set:columns() end

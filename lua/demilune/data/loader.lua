@@ -181,7 +181,7 @@ local function native_batches(self, epoch, order, sizes)
   local columns, rows = dataset.source(self.dataset)
   local sources, transforms = {}, {}
   for k, column in ipairs(columns) do
-    sources[k], transforms[k] = column.tensor or column, column.image or false
+    sources[k], transforms[k] = column.tensor or column, column.augment or false
   end
   local engine = core.loader_new{
     columns = sources, transforms = transforms, batch_size = self.batch_size,

@@ -1,0 +1,164 @@
+/* Pictures made larger or smaller by separable filters, in fixed point. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "data/picture.h"
+
+/* Weights have 22 bits below the point: 8 of a sample, 2 for what a bicubic filter
+   overshoots, and they fit 32. */
+enum { FRACTION_BITS = 32 - 8 - 2 };
+
+static double triangle(double x) {
+  x = fabs(x);
+  return x < 1 ? 1 - x : 0;
+}
+
+/* R. Keys, "Cubic convolution interpolation", 1981, with a = -1/2. */
+static double cubic(double x) {
+  const double a = -0.5;
+  x = fabs(x);
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
+  return 0;
+}
+
+/* Output i of an axis = sum of weights[i * width + k] * input[first[i] + k], k < n[i]. */
+typedef struct Taps {
+  int64_t width; /* the most that an output takes */
+  int64_t *first, *n;
+  int32_t *weights;
+  double *row;
+  void *block; /* all of it */
+} Taps;
+
+static dm_status taps_new(Taps *t, int64_t n_out, int64_t n_in, dm_Filter filter) {
+  double (*const shape)(double) = filter == DM_FILTER_BICUBIC ? cubic : triangle;
+  const double scale = (double)n_in / (double)n_out, stretch = fmax(scale, 1);
+  const double reach = (filter == DM_FILTER_BICUBIC ? 2 : 1) * stretch;
+  t->width = 2 * (int64_t)ceil(reach) + 1;
+  t->block = dm_alloc(8 * t->width + n_out * (16 + 4 * t->width));
+  if (!t->block)
+    return dm_fail(DM_EMEM, "resize: out of memory for a filter of %lld x %lld weights",
+                   (long long)n_out, (long long)t->width);
+  t->row = t->block;
+  t->first = (int64_t *)(t->row + t->width);
+  t->n = t->first + n_out;
+  t->weights = (int32_t *)(t->n + n_out);
+  for (int64_t i = 0; i < n_out; i++) {
+    const double center = ((double)i + 0.5) * scale;
+    const int64_t first = dm_max_i64((int64_t)(center - reach + 0.5), 0);
+    const int64_t n = dm_min_i64((int64_t)(center + reach + 0.5), n_in) - first;
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+      t->row[k] = shape(((double)(k + first) - center + 0.5) / stretch);
+      sum += t->row[k];
+    }
+    for (int64_t k = 0; k < n; k++) {
+      const double w = t->row[k] / sum * (1 << FRACTION_BITS);
+      t->weights[i * t->width + k] = (int32_t)(w < 0 ? w - 0.5 : w + 0.5);
+    }
+    t->first[i] = first;
+    t->n[i] = n;
+  }
+  return DM_OK;
+}
+
+static uint8_t rounded(int32_t sum) {
+  const int32_t v = sum >> FRACTION_BITS;
+  return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
+}
+
+enum { HALF = 1 << (FRACTION_BITS - 1), LANES = 64 };
+
+/* dst has src's height. */
+static void resize_columns(const dm_Picture *dst, const dm_Picture *src, const Taps *t) {
+  for (int64_t c = 0; c < dst->channels; c++)
+    for (int64_t y = 0; y < dst->height; y++) {
+      const uint8_t *from = src->data + c * src->c_step + y * src->h_step;
+      uint8_t *to = dst->data + c * dst->c_step + y * dst->h_step;
+      for (int64_t x = 0; x < dst->width; x++) {
+        const uint8_t *s = from + t->first[x] * src->w_step;
+        const int32_t *w = t->weights + x * t->width;
+        int32_t sum = HALF;
+        for (int64_t k = 0; k < t->n[x]; k++) sum += s[k * src->w_step] * w[k];
+        to[x * dst->w_step] = rounded(sum);
+      }
+    }
+}
+
+/* dst has src's width. Some columns at a time, so that sums stay in registers. */
+static void resize_rows(const dm_Picture *dst, const dm_Picture *src, const Taps *t) {
+  int32_t sum[LANES];
+  for (int64_t c = 0; c < dst->channels; c++)
+    for (int64_t y = 0; y < dst->height; y++) {
+      const uint8_t *from = src->data + c * src->c_step + t->first[y] * src->h_step;
+      uint8_t *to = dst->data + c * dst->c_step + y * dst->h_step;
+      const int32_t *w = t->weights + y * t->width;
+      for (int64_t at = 0; at < dst->width; at += LANES) {
+        const int64_t n = dm_min_i64(LANES, dst->width - at);
+        for (int64_t x = 0; x < n; x++) sum[x] = HALF;
+        for (int64_t k = 0; k < t->n[y]; k++) {
+          const uint8_t *s = from + k * src->h_step + at * src->w_step;
+          if (src->w_step == 1)
+            for (int64_t x = 0; x < n; x++) sum[x] += s[x] * w[k];
+          else
+            for (int64_t x = 0; x < n; x++) sum[x] += s[x * src->w_step] * w[k];
+        }
+        for (int64_t x = 0; x < n; x++) to[(at + x) * dst->w_step] = rounded(sum[x]);
+      }
+    }
+}
+
+/* Each output shows the input under its middle. */
+static dm_status resize_nearest(const dm_Picture *dst, const dm_Picture *src) {
+  int64_t *column = dm_alloc(dst->width * (int64_t)sizeof *column);
+  if (!column) return dm_fail(DM_EMEM, "resize: out of memory");
+  const double x_step = (double)src->width / (double)dst->width;
+  const double y_step = (double)src->height / (double)dst->height;
+  double at = x_step * 0.5;
+  for (int64_t x = 0; x < dst->width; x++, at += x_step)
+    column[x] = dm_min_i64((int64_t)at, src->width - 1) * src->w_step;
+  at = y_step * 0.5;
+  for (int64_t y = 0; y < dst->height; y++, at += y_step) {
+    const int64_t row = dm_min_i64((int64_t)at, src->height - 1) * src->h_step;
+    for (int64_t c = 0; c < dst->channels; c++) {
+      const uint8_t *from = src->data + c * src->c_step + row;
+      uint8_t *to = dst->data + c * dst->c_step + y * dst->h_step;
+      for (int64_t x = 0; x < dst->width; x++) to[x * dst->w_step] = from[column[x]];
+    }
+  }
+  dm_free(column);
+  return DM_OK;
+}
+
+dm_status dm_picture_resize(const dm_Picture *dst, const dm_Picture *src, dm_Filter filter) {
+  if (filter == DM_FILTER_NEAREST) return resize_nearest(dst, src);
+  dm_status st = DM_OK;
+  Taps across = {0}, down = {0};
+  uint8_t *between = NULL;
+  dm_Picture narrow = *src;
+  DM_GO(taps_new(&across, dst->width, src->width, filter));
+  DM_GO(taps_new(&down, dst->height, src->height, filter));
+  if (dst->width != src->width && dst->height == src->height) {
+    resize_columns(dst, src, &across);
+    goto done;
+  }
+  if (dst->width != src->width) {
+    between = dm_alloc(src->channels * src->height * dst->width);
+    if (!between) {
+      st = dm_fail(DM_EMEM, "resize: out of memory for a picture of %lld x %lld",
+                   (long long)src->height, (long long)dst->width);
+      goto done;
+    }
+    narrow = dm_picture_dense(between, src->channels, src->height, dst->width);
+    resize_columns(&narrow, src, &across);
+  }
+  resize_rows(dst, &narrow, &down);
+done:
+  dm_free(between);
+  dm_free(across.block);
+  dm_free(down.block);
+  return st;
+}
