@@ -106,21 +106,16 @@ end
 
 local MODES = {unchanged = true, gray = true, rgb = true}
 
--- Checks the options of what reads pictures: mode and exif.
-function image.check_mode(what, opts)
-  if not MODES[opts.mode] then
-    caller.raise("%s: mode is %s, wanted \"unchanged\", \"gray\" or \"rgb\"", what,
-      tostring(opts.mode))
-  end
-  return opts
-end
-
 local function read(what, from, opts, core_read)
   if type(from) ~= "string" then
     caller.raise("%s: %s expected, got %s", what,
       core_read == core._decode_picture and "a string" or "a path", type(from))
   end
-  local o = image.check_mode(what, options.read(what, opts, {mode = "unchanged", exif = true}))
+  local o = options.read(what, opts, {mode = "unchanged", exif = true})
+  if not MODES[o.mode] then
+    caller.raise("%s: mode is %s, wanted \"unchanged\", \"gray\" or \"rgb\"", what,
+      tostring(o.mode))
+  end
   local x, problem = core_read(from, o.mode, o.exif)
   if not x then return nil, problem end
   return x:permute(3, 1, 2):contiguous()

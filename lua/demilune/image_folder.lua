@@ -88,6 +88,7 @@ function ImageFolder:init(root, samples, classes, opts)
   for class, name in ipairs(classes) do self.class_to_idx[name] = class end
   self.mode, self.exif = opts.mode, opts.exif
   self.transform = opts.transform or transforms.ToTensor()
+  self.declared = transforms.declare(self.transform, self.mode == "rgb" and 3 or 1)
   local paths, labels = {}, {}
   for i, sample in ipairs(samples) do paths[i], labels[i] = sample[1], sample[2] end
   self.labels = core.keep(#labels > 0 and core.tensor(labels, {dtype = "int64", device = "cpu"})
@@ -108,7 +109,7 @@ end
 ImageFolder.native_get = ImageFolder.get
 function ImageFolder:columns()
   if not self.declared then return nil end -- Lua makes the samples
-  return {{pictures = self.pictures, image = self.declared}, {tensor = self.labels}}
+  return {{pictures = self.pictures, augment = self.declared}, {tensor = self.labels}}
 end
 
 function ImageFolder:__tostring()
@@ -122,12 +123,16 @@ end
 -- names. Its pictures are the .jpg, .jpeg and .png files in it, at any depth, in the order
 -- of folder and name; is_valid_file chooses instead. A class without any is a fault, unless
 -- allow_empty. The set has .classes, .class_to_idx, .samples = {{path, class}, ...}.
--- transform: dm.transforms.ToTensor() unless given; mode and exif as dm.read_image has them.
+-- transform: dm.transforms.ToTensor() unless given; mode, "rgb" or "gray", and exif as
+-- dm.read_image has them. Pictures of different sizes need a Resize or a crop.
 return function(root, given)
   if type(root) ~= "string" then
     caller.raise("ImageFolder: root: a folder's name expected, got %s", type(root))
   end
-  local opts = image.check_mode("ImageFolder", options.read("ImageFolder", given, DEFAULTS))
+  local opts = options.read("ImageFolder", given, DEFAULTS)
+  if opts.mode ~= "rgb" and opts.mode ~= "gray" then
+    caller.raise("ImageFolder: mode is %s, wanted \"rgb\" or \"gray\"", tostring(opts.mode))
+  end
   for _, name in ipairs{"transform", "is_valid_file"} do
     if opts[name] ~= nil and not transforms.is_callable(opts[name]) then
       caller.raise("ImageFolder: %s: a function expected, got %s", name, type(opts[name]))

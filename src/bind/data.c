@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "bind/bind.h"
+#include "bind/pictures.h"
 #include "data/draft.h"
 #include "data/idx.h"
 #include "data/inflate.h"
@@ -244,6 +245,7 @@ typedef struct LoaderBox {
   int n;
   dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows; NULL: windows */
   dm_TokenWindows windows[MAX_COLUMN];   /* of files that the user value holds */
+  dm_PictureRows pictures[MAX_COLUMN];   /* likewise */
   int n_dim[MAX_COLUMN];                 /* of a batch */
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderBox;
@@ -361,7 +363,32 @@ static dm_LoaderColumn windows_column(lua_State *L, LoaderBox *l, int k) {
       .dtype = DM_I64, .row_numel = length, .read = dm_tokens_window, .source = &l->windows[k]};
 }
 
-/* loader_new{columns = {tensor or windows, ...}, transforms = {[k] = augment{...} or false},
+/* The table at the top, {pictures = files, augment = steps}, as column k. */
+static dm_LoaderColumn pictures_column(lua_State *L, LoaderBox *l, int k) {
+  const int at = lua_gettop(L);
+  lua_getfield(L, at, "pictures");
+  lua_getfield(L, at, "augment");
+  const dm_Pictures *pictures = dm_to_pictures(L, at + 1);
+  dm_PictureRows *rows = &l->pictures[k];
+  if (dm_pictures_rows(rows, pictures, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
+  l->n = k + 1;
+  l->n_dim[k] = 4;
+  l->shape[k][0] = dm_pictures_count(pictures);
+  memcpy(l->shape[k] + 1, rows->shape, sizeof rows->shape);
+  return (dm_LoaderColumn){.dtype = dm_augment_dtype(rows->augment),
+                           .row_numel = rows->shape[0] * rows->shape[1] * rows->shape[2],
+                           .read = dm_pictures_row,
+                           .source = rows};
+}
+
+/* The table at the top as column k: files that threads read. */
+static dm_LoaderColumn files_column(lua_State *L, LoaderBox *l, int k) {
+  const bool is_pictures = lua_getfield(L, -1, "pictures") != LUA_TNIL;
+  lua_pop(L, 1);
+  return is_pictures ? pictures_column(L, l, k) : windows_column(L, l, k);
+}
+
+/* loader_new{columns = {tensor or files, ...}, transforms = {[k] = augment{...} or false},
    batch_size = , drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
 static int loader_new(lua_State *L) {
   dm_enter(L);
@@ -385,7 +412,7 @@ static int loader_new(lua_State *L) {
     return dm_raise_text(L, "DataLoader: %d tensors, wanted 1 to %d", (int)n, MAX_COLUMN);
   for (int k = 0; k < (int)n; k++) {
     const bool is_file = lua_rawgeti(L, given, k + 1) == LUA_TTABLE;
-    columns[k] = is_file ? windows_column(L, l, k) : tensor_column(L, l, k);
+    columns[k] = is_file ? files_column(L, l, k) : tensor_column(L, l, k);
     if (l->shape[k][0] != l->shape[0][0])
       return dm_raise_text(L, "DataLoader: tensor %d has %d rows, tensor 1 has %d", k + 1,
                            (int)l->shape[k][0], (int)l->shape[0][0]);

@@ -1,6 +1,7 @@
 #include "data/pictures.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -48,8 +49,88 @@ void dm_pictures_free(dm_Pictures **pictures) {
   dm_free(p);
 }
 
+static const char *path_of(const dm_Pictures *p, int64_t i) { return p->names + p->at[i]; }
+
 int64_t dm_pictures_count(const dm_Pictures *p) { return p->n; }
 
 dm_status dm_pictures_read(const dm_Pictures *p, int64_t i, dm_Picture *out) {
-  return dm_picture_read(out, &p->how, p->names + p->at[i]);
+  return dm_picture_read(out, &p->how, path_of(p, i));
+}
+
+/* ---- rows of a column ---- */
+
+static void shape_of(const dm_Picture *p, int64_t shape[3]) {
+  shape[0] = p->channels;
+  shape[1] = p->height;
+  shape[2] = p->width;
+}
+
+/* What the steps say of a picture does not name it; this does. */
+static dm_status name_file(dm_status st, const char *path, const dm_Picture *x) {
+  enum { WORDS = 256 };
+  char why[WORDS];
+  if (st == DM_EMEM) return st;
+  snprintf(why, sizeof why, "%s", dm_error());
+  return dm_fail(st, "'%s', %" PRId64 " x %" PRId64 ": %s", path, x->height, x->width, why);
+}
+
+/* The first picture that can be decoded; DM_EIO says what is wrong with the first of all. */
+static dm_status find_model(const dm_Pictures *p, int64_t *model, dm_Picture *x) {
+  dm_status st = DM_OK;
+  for (*model = 0; *model < p->n; ++*model) {
+    st = dm_pictures_read(p, *model, x);
+    if (st != DM_EIO) return st;
+  }
+  *model = 0;
+  return dm_pictures_read(p, 0, x);
+}
+
+dm_status dm_pictures_rows(dm_PictureRows *out, const dm_Pictures *p,
+                           const dm_Augment *augment) {
+  dm_PictureRows r = {.pictures = p, .augment = augment, .stored = {-1, -1, -1}};
+  const dm_PictureMode mode = p->how.mode;
+  dm_Picture x;
+  if (mode != DM_PICTURE_UNCHANGED) r.stored[0] = mode == DM_PICTURE_RGB ? 3 : 1;
+  memcpy(r.shape, r.stored, sizeof r.shape);
+  DM_TRY(dm_augment_shape(augment, r.shape));
+  const bool known = r.shape[0] >= 0 && r.shape[1] >= 0 && r.shape[2] >= 0;
+  if (!known && p->n == 0) {
+    memset(r.shape, 0, sizeof r.shape);
+  } else if (!known) {
+    DM_TRY(find_model(p, &r.model, &x));
+    dm_free(x.data);
+    shape_of(&x, r.stored);
+    memcpy(r.shape, r.stored, sizeof r.shape);
+    const dm_status st = dm_augment_shape(augment, r.shape);
+    if (st != DM_OK) return name_file(st, path_of(p, r.model), &x);
+  }
+  *out = r;
+  return DM_OK;
+}
+
+/* That the picture becomes what the batch has room for. */
+static dm_status check_shape(const dm_PictureRows *r, int64_t i, const dm_Picture *x) {
+  int64_t shape[3];
+  const char *path = path_of(r->pictures, i);
+  shape_of(x, shape);
+  const dm_status st = dm_augment_shape(r->augment, shape);
+  if (st != DM_OK) return name_file(st, path, x);
+  if (memcmp(shape, r->shape, sizeof shape) == 0) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "pictures: '%s' is {%" PRId64 ", %" PRId64 ", %" PRId64 "}, '%s' is {%" PRId64
+                 ", %" PRId64 ", %" PRId64
+                 "}, and a batch is of one shape; hint: transforms.Resize{height, width}, or "
+                 "Resize and CenterCrop",
+                 path, x->channels, x->height, x->width, path_of(r->pictures, r->model),
+                 r->stored[0], r->stored[1], r->stored[2]);
+}
+
+dm_status dm_pictures_row(const void *rows, int64_t i, uint64_t draw, void *dst) {
+  const dm_PictureRows *r = rows;
+  dm_Picture x;
+  DM_TRY(dm_pictures_read(r->pictures, i, &x));
+  dm_status st = check_shape(r, i, &x);
+  if (st == DM_OK) st = dm_augment_apply(r->augment, &x, draw, dst);
+  dm_free(x.data);
+  return st;
 }
