@@ -329,6 +329,19 @@ end, function(sampler)
   return sum
 end)
 
+local ROOT = FILE .. "-pictures" -- spec/golden/pictures as the one class of a folder
+if dm.read_image "spec/golden/pictures/gray.jpg" then -- not in a build without libjpeg
+  assert(os.execute(("mkdir %s && ln -s $PWD/spec/golden/pictures %s/one"):format(ROOT, ROOT)))
+  local T = dm.transforms
+  local function crops() return T.Compose{T.RandomCrop(8, {padding = 2}), T.ToTensor()} end
+  for _, workers in ipairs{0, 2} do
+    scenario("an epoch of pictures in a folder, workers: " .. workers, crops, function(transform)
+      local set = assert(dm.datasets.ImageFolder(ROOT, {transform = transform}))
+      return epoch_of(workers)(data.Subset(set, {1, 5, 7}))
+    end)
+  end
+end
+
 scenario("a profile", function() return leaf(2, 2) end, function(w)
   local prof <close> = dm.profiler.profile{record_shapes = true, with_stack = true}
   dm.profiler.record_function("step", function() w:mm(w):sum():backward() end)
@@ -419,6 +432,7 @@ for _, s in ipairs(scenarios) do
   end
 end
 os.remove(FILE)
+os.execute("rm -rf " .. ROOT)
 print(("%d requests refused"):format(refused))
 print(("%d passed, %d failed"):format(passed, failed))
 os.exit(failed == 0 and passed > 0)

@@ -1,4 +1,4 @@
-/* JPEG files, in each mode. Seeds: spec/golden/pictures/ *.jpg. */
+/* JPEG files, in each mode. */
 #include "picture.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
