@@ -6,6 +6,9 @@
 #include "data/augment.h"
 
 static const char *const filters[] = {"nearest", "bilinear", "bicubic"};
+static const char *const adjusts[DM_ADJUST_N] = {
+    "brightness", "contrast", "saturation", "hue",          "sharpness",
+    "posterize",  "solarize", "invert",     "autocontrast", "equalize"};
 static const char *const pad_modes[] = {"constant", "edge", "reflect", "symmetric"};
 
 /* The place of t[key] among n names; 0 when it is nil. */
@@ -30,6 +33,10 @@ static int64_t read_integer(lua_State *L, int t, const char *key) {
   const int64_t v = lua_getfield(L, t, key) == LUA_TNIL ? 0 : luaL_checkinteger(L, -1);
   lua_pop(L, 1);
   return v;
+}
+
+static int read_int(lua_State *L, int t, const char *key) { /* too large stays too large */
+  return (int)dm_max_i64(-1, dm_min_i64(read_integer(L, t, key), INT32_MAX));
 }
 
 /* The first of the numbers of the list t[key] into dst, at most `most`; how many. */
@@ -70,6 +77,13 @@ static void read_step(lua_State *L, dm_AugmentStep *s) {
       .width = read_integer(L, t, "width"),
       .max_size = read_integer(L, t, "max_size"),
       .pad_mode = (dm_PadMode)read_name(L, t, "padding_mode", DM_COUNT(pad_modes), pad_modes),
+      .channels = read_integer(L, t, "channels"),
+      .adjust = (dm_Adjust)read_name(L, t, "adjust", DM_ADJUST_N, adjusts),
+      .much = read_number(L, t, "much"),
+      .count = read_int(L, t, "count"),
+      .magnitude = read_int(L, t, "magnitude"),
+      .bins = read_int(L, t, "bins"),
+      .noise = dm_option_bool(L, t, "noise", false),
       .pad_if_needed = dm_option_bool(L, t, "pad_if_needed", false),
       .filter = (dm_Filter)read_name(L, t, "interpolation", DM_COUNT(filters), filters),
   };
@@ -77,6 +91,11 @@ static void read_step(lua_State *L, dm_AugmentStep *s) {
   for (int i = 0; i < 4; i++) s->pad[i] = (int64_t)pad[i];
   read_list(L, t, "area", s->area, 2);
   read_list(L, t, "ratio", s->ratio, 2);
+  read_list(L, t, "degrees", s->degrees, 2);
+  read_list(L, t, "zoom", s->zoom, 2);
+  read_list(L, t, "shear", s->shear, 4);
+  read_list(L, t, "move", s->move, 2);
+  read_list(L, t, "jitter", s->jitter[0], 2 * DM_AUGMENT_N_JITTER);
   s->values = push_floats(L, t, "values", &s->n_values);
   lua_insert(L, t);
   s->deviations = push_floats(L, t + 1, "deviations", NULL);

@@ -20,13 +20,21 @@ typedef enum dm_AugmentKind {
   DM_AUGMENT_PAD,          /* pad */
   DM_AUGMENT_RESIZE,       /* to height x width; width 0: the shorter side to height, the
                               longer one to at most max_size, 0: any */
-  DM_AUGMENT_RESIZED_CROP, /* a window of an area and aspect drawn, to height x width */
+  DM_AUGMENT_RESIZED_CROP, /* a window of an area and a ratio drawn, to height x width */
   DM_AUGMENT_HFLIP,        /* p */
   DM_AUGMENT_VFLIP,        /* p */
+  DM_AUGMENT_GREYSCALE,    /* channels, 1 or 3 */
+  DM_AUGMENT_RANDOM_GREY,  /* p; as many channels as before */
+  DM_AUGMENT_ADJUST,       /* p, adjust, much */
+  DM_AUGMENT_JITTER,       /* jitter: four adjustments in an order drawn */
+  DM_AUGMENT_AFFINE,       /* p, degrees, move, zoom, shear, filter, values */
+  DM_AUGMENT_RAND,         /* RandAugment: count, magnitude, bins, filter, values */
   /* 8 bits -> float32, 0 to 1; at most once */
   DM_AUGMENT_TO_FLOAT,
   /* float32 -> float32 */
   DM_AUGMENT_NORMALIZE, /* (x - values[c]) / deviations[c] */
+  DM_AUGMENT_ERASE,     /* p; a box of an area and a ratio drawn becomes values, or noise */
+  DM_AUGMENT_CUTOUT,    /* count squares of this width become 0, as far as they lie inside */
   DM_AUGMENT_N_KINDS
 } dm_AugmentKind;
 
@@ -37,9 +45,9 @@ typedef enum dm_PadMode {
   DM_PAD_SYMMETRIC /* 2 1 | 1 2 3 */
 } dm_PadMode;
 
-enum { DM_AUGMENT_MAX_CHANNELS = 64 };
+enum { DM_AUGMENT_MAX_CHANNELS = 64, DM_AUGMENT_N_JITTER = 4 };
 
-/* What a kind does not name is not looked at. */
+/* What a kind does not name is not looked at. Ranges hold both ends. */
 typedef struct dm_AugmentStep {
   dm_AugmentKind kind;
   double p; /* probability, 0 to 1 */
@@ -48,7 +56,16 @@ typedef struct dm_AugmentStep {
   dm_PadMode pad_mode;
   bool pad_if_needed; /* CROP: as much as a smaller picture lacks, on both sides */
   dm_Filter filter;
-  double area[2], ratio[2]; /* of the whole; width to height */
+  double area[2], ratio[2]; /* of the whole; width to height (ERASE: height to width) */
+  int64_t channels;
+  dm_Adjust adjust;
+  double much;
+  double jitter[DM_AUGMENT_N_JITTER][2]; /* brightness, contrast, saturation, hue; {1, 1}
+                                            and {0, 0}: not at all */
+  double degrees[2], zoom[2], shear[4];  /* shear: a range along x, and one along y */
+  double move[2];                        /* at most, as parts of width and height */
+  int count, magnitude, bins;
+  bool noise;
   const float *values, *deviations;
   int n_values; /* 1, or one a channel; 0: nothing given, which is 0 and 1 */
 } dm_AugmentStep;

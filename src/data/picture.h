@@ -24,7 +24,44 @@ static inline dm_Picture dm_picture_dense(uint8_t *data, int64_t channels, int64
 
 /* dst, of the same channels and any size = src made larger or smaller. The filter is as
    wide as a pixel of the smaller one (antialias). Sizes are 1 at least. Pillow's
-   arithmetic: columns first, rounded to 8 bits, then rows. */
+   arithmetic: one pass after the other, each rounded to 8 bits. */
 dm_status dm_picture_resize(const dm_Picture *dst, const dm_Picture *src, dm_Filter filter);
+
+/* ---- colours of dense planes, in place; 1 channel, grey, or 3: red, green, blue ---- */
+
+typedef enum dm_Adjust {
+  DM_ADJUST_BRIGHTNESS, /* 0 black, 1 as it is, and on */
+  DM_ADJUST_CONTRAST,   /* 0 grey */
+  DM_ADJUST_SATURATION, /* 0 without colour */
+  DM_ADJUST_HUE,        /* turns of the wheel of colours, -0.5 to 0.5 */
+  DM_ADJUST_SHARPNESS,  /* 0 smooth */
+  DM_ADJUST_POSTERIZE,  /* so many bits stay, 0 to 8 */
+  DM_ADJUST_SOLARIZE,   /* from this level on inverted */
+  DM_ADJUST_INVERT,
+  DM_ADJUST_AUTOCONTRAST,
+  DM_ADJUST_EQUALIZE,
+  DM_ADJUST_N
+} dm_Adjust;
+
+dm_status dm_picture_adjust(const dm_Picture *p, dm_Adjust what, double much);
+void dm_picture_grey(const dm_Picture *p, uint8_t *grey); /* (height, width) */
+
+/* ---- turned, sheared, scaled and moved ---- */
+
+typedef struct dm_Affine {
+  double degrees;  /* clockwise */
+  double move[2];  /* pixels to the right, down */
+  double scale;    /* above 0 */
+  double shear[2]; /* degrees along x, y */
+  bool at_corner;  /* the corner stays where it is, not the middle */
+} dm_Affine;
+
+/* Where a place (x, y) of the result comes from: m[0] x + m[1] y + m[2], and m[3] on. */
+void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]);
+
+/* dst, dense and as large as src = src through such a matrix; fill, one a channel, where
+   there is nothing. Nearest or bilinear. */
+void dm_picture_warp(const dm_Picture *dst, const dm_Picture *src, const double m[6],
+                     dm_Filter filter, const uint8_t *fill);
 
 #endif
