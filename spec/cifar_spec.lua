@@ -159,7 +159,7 @@ describe("transforms", function()
     refuses("std is 0", transforms.Normalize, 0.5, {1, 0, 1})
     refuses("wanted a number, or one per channel", transforms.Normalize, "x", 1)
     refuses("wanted a picture {C, H, W}", transforms.ToTensor(), dm.ones(3, 3))
-    refuses("9 of 2 rows or columns", transforms.RandomCrop(9), levels)
+    refuses("a window of 9 x 9 is larger than the picture, 2 x 3", transforms.RandomCrop(9), levels)
     refuses("wanted whole numbers", transforms.RandomCrop, 2.5)
     refuses("p is 2, wanted 0 to 1", transforms.RandomHorizontalFlip, 2)
     refuses("element 1 is a number", transforms.Compose, {1})
@@ -232,7 +232,7 @@ describe("transforms", function()
     local root = write_all "unknown"
     for _, steps in ipairs{
       {to_tensor, function(x) return x + 1 end}, {to_tensor, normalize, crop},
-      {to_tensor, to_tensor},
+      {to_tensor, crop, function(x) return x end}, {to_tensor, to_tensor},
     } do
       local transform = transforms.Compose(steps)
       local set = assert(CIFAR10(root, {transform = transform}))

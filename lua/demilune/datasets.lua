@@ -21,7 +21,9 @@ local function default_transform(images, opts)
   local steps = {transforms.ToTensor(),
     transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
   local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
-  if augment.flip ~= 0 then table.insert(steps, 1, transforms.RandomHorizontalFlip(augment.flip)) end
+  if augment.flip ~= 0 then
+    table.insert(steps, 1, transforms.RandomHorizontalFlip(augment.flip))
+  end
   if augment.padding ~= 0 then
     table.insert(steps, 1, transforms.RandomCrop({table.unpack(images.shape, 3)},
       {padding = augment.padding}))

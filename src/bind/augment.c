@@ -112,7 +112,8 @@ static int augment_gc(lua_State *L) {
   return 0;
 }
 
-/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the steps, to be run */
+/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the steps, to be run; nil and why
+   when C does not do them, or not in this order */
 static int augment_new(lua_State *L) {
   dm_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -128,7 +129,13 @@ static int augment_new(lua_State *L) {
     luaL_checktype(L, -1, LUA_TTABLE);
     read_step(L, &steps[i]);
   }
-  DM_CHECK(L, dm_augment_new(a, steps, (int)n));
+  const dm_status st = dm_augment_new(a, steps, (int)n);
+  if (st == DM_EARG) {
+    lua_pushnil(L);
+    lua_pushstring(L, dm_error());
+    return 2;
+  }
+  DM_CHECK(L, st);
   lua_settop(L, 2);
   return 1;
 }

@@ -1,0 +1,371 @@
+-- Transforms that cut, border, mirror, resize, turn and erase.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+local step = require "demilune.transforms.step"
+local ops = require "demilune.transforms.ops"
+
+local geometry = {}
+
+local MODES = {"constant", "edge", "reflect", "symmetric"}
+local FILTERS = {"nearest", "bilinear", "bicubic"}
+
+local function borders(what, opts)
+  opts.padding = step.padding(what, opts.padding)
+  opts.fill = step.fill(what, opts.fill)
+  step.one_of(what, "padding_mode", opts.padding_mode, MODES)
+  return opts
+end
+
+-- ---- Pad and the crops ----
+
+local Pad = step.class "Pad"
+function Pad:declare()
+  return {kind = "Pad", pad = self.padding, padding_mode = self.padding_mode, values = self.fill}
+end
+function Pad:by_ops(x) return ops.pad("Pad", x, self.padding, self.padding_mode, self.fill) end
+function Pad:describe()
+  return ("{%s}, padding_mode = %s"):format(step.words(self.padding), self.padding_mode)
+end
+
+-- Pad(padding, {fill = 0, padding_mode = "constant"}): a border. padding: a number, {x, y}
+-- or {left, top, right, bottom}; padding_mode: "constant" (fill: a number, or one per
+-- channel), "edge", "reflect" or "symmetric".
+function geometry.Pad(padding, opts)
+  opts = options.read("Pad", opts, {fill = 0, padding_mode = "constant"})
+  opts.padding = padding
+  return setmetatable(borders("Pad", opts), Pad)
+end
+
+local RandomCrop = step.class "RandomCrop"
+
+function RandomCrop:declare()
+  return {kind = "RandomCrop", height = self.height, width = self.width, pad = self.padding,
+    padding_mode = self.padding_mode, pad_if_needed = self.pad_if_needed, values = self.fill}
+end
+
+function RandomCrop:by_ops(x)
+  local pad, height, width = {table.unpack(self.padding)}, x:size(-2), x:size(-1)
+  local lacks_x = math.max(0, self.width - width - pad[1] - pad[3])
+  local lacks_y = math.max(0, self.height - height - pad[2] - pad[4])
+  if self.pad_if_needed then
+    pad = {pad[1] + lacks_x, pad[2] + lacks_y, pad[3] + lacks_x, pad[4] + lacks_y}
+  elseif lacks_x + lacks_y > 0 then
+    caller.raise("RandomCrop: a window of %d x %d is larger than the picture, %d x %d with its "
+      .. "border; hint: pad_if_needed = true", self.height, self.width,
+      height + pad[2] + pad[4], width + pad[1] + pad[3])
+  end
+  x = ops.pad("RandomCrop", x, pad, self.padding_mode, self.fill)
+  return ops.window(x, ops.place(x:size(-2), self.height), ops.place(x:size(-1), self.width),
+    self.height, self.width)
+end
+
+function RandomCrop:describe()
+  return ("%dx%d, padding = {%s}"):format(self.height, self.width, step.words(self.padding))
+end
+
+-- RandomCrop(size, {padding = 0, pad_if_needed = false, fill = 0, padding_mode =
+-- "constant"}): a window at a place drawn, from the picture with a border as Pad's.
+-- size: a number, or {height, width}.
+function geometry.RandomCrop(size, opts)
+  opts = options.read("RandomCrop", opts,
+    {padding = 0, pad_if_needed = false, fill = 0, padding_mode = "constant"})
+  opts.height, opts.width = step.size("RandomCrop", size)
+  return setmetatable(borders("RandomCrop", opts), RandomCrop)
+end
+
+local CenterCrop = step.class "CenterCrop"
+function CenterCrop:declare()
+  return {kind = "CenterCrop", height = self.height, width = self.width}
+end
+local function to_even(v) -- halves go to the even neighbour
+  local down = math.floor(v)
+  return v - down == 0.5 and down + down % 2 or math.floor(v + 0.5)
+end
+function CenterCrop:by_ops(x)
+  local lacks_x = math.max(0, self.width - x:size(-1))
+  local lacks_y = math.max(0, self.height - x:size(-2))
+  x = ops.pad("CenterCrop", x,
+    {lacks_x // 2, lacks_y // 2, (lacks_x + 1) // 2, (lacks_y + 1) // 2}, "constant", {0})
+  return ops.window(x, to_even((x:size(-2) - self.height) / 2) + 1,
+    to_even((x:size(-1) - self.width) / 2) + 1, self.height, self.width)
+end
+function CenterCrop:describe() return ("%dx%d"):format(self.height, self.width) end
+
+-- CenterCrop(size): the middle; a smaller picture gets a black border.
+function geometry.CenterCrop(size)
+  local height, width = step.size("CenterCrop", size)
+  return setmetatable({height = height, width = width}, CenterCrop)
+end
+
+-- ---- mirror images ----
+
+local function flip(name, dim)
+  local class = step.class(name)
+  function class:declare() return {kind = name, p = self.p} end
+  function class:by_ops(x) return step.uniform(0, 1) < self.p and x:flip{dim} or x end
+  function class:describe() return ("p = %g"):format(self.p) end
+  return function(p) return setmetatable({p = step.probability(name, p, 0.5)}, class) end
+end
+
+-- RandomHorizontalFlip(p = 0.5): with this probability left and right change places;
+-- RandomVerticalFlip(p = 0.5): top and bottom.
+geometry.RandomHorizontalFlip = flip("RandomHorizontalFlip", -1)
+geometry.RandomVerticalFlip = flip("RandomVerticalFlip", -2)
+
+-- ---- other sizes ----
+
+local function filters(what, given, defaults)
+  local opts = options.read(what, given, defaults)
+  step.one_of(what, "interpolation", opts.interpolation, FILTERS)
+  if opts.antialias ~= true then
+    caller.raise("%s: antialias is %s; pictures made smaller are always smoothed, as Pillow does",
+      what, tostring(opts.antialias))
+  end
+  return opts
+end
+
+local Resize = step.class "Resize"
+
+function Resize:declare()
+  return {kind = "Resize", height = self.height, width = self.width, max_size = self.max_size,
+    interpolation = self.interpolation}
+end
+
+function Resize:by_ops(x)
+  local height, width = self.height, self.width
+  if not width then
+    local h, w = x:size(-2), x:size(-1)
+    local short, long = self.height, math.floor(self.height * math.max(h, w) / math.min(h, w))
+    if self.max_size and long > self.max_size then
+      short, long = math.floor(self.max_size * short / long), self.max_size
+    end
+    height, width = table.unpack(w <= h and {long, short} or {short, long})
+  end
+  return ops.resize("Resize", x, height, width, self.interpolation)
+end
+
+function Resize:describe()
+  local size = self.width and ("%dx%d"):format(self.height, self.width) or self.height
+  return ("%s, interpolation = %s"):format(size, self.interpolation)
+end
+
+-- Resize(size, {interpolation = "bilinear", max_size = nil, antialias = true}): size:
+-- {height, width}, or a number, which the shorter side becomes; then the longer one is at
+-- most max_size. interpolation: "bilinear", "bicubic" or "nearest".
+function geometry.Resize(size, opts)
+  opts = filters("Resize", opts,
+    {interpolation = "bilinear", max_size = options.NONE, antialias = true})
+  local one = type(size) ~= "table" or #size == 1
+  opts.height, opts.width = step.size("Resize", size)
+  if one then opts.width = nil end
+  local most = opts.max_size
+  if most ~= nil and not (one and step.is_count(most, opts.height + 1)) then
+    caller.raise("Resize: max_size is %s with size %s; it goes with one number, and is larger",
+      tostring(most), one and opts.height or "{height, width}")
+  end
+  return setmetatable(opts, Resize)
+end
+
+-- Height and width of a box with an area and a ratio from the ranges.
+local function draw_box(self, whole)
+  local area = whole * step.uniform(table.unpack(self.scale))
+  local ratio = math.exp(step.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
+  return to_even(math.sqrt(area * ratio)), to_even(math.sqrt(area / ratio))
+end
+
+local function boxes(what, opts)
+  opts.scale = step.range(what, "scale", opts.scale, 0, 1)
+  opts.ratio = step.range(what, "ratio", opts.ratio, 1e-6, 1e6)
+  return opts
+end
+
+local RandomResizedCrop = step.class "RandomResizedCrop"
+
+function RandomResizedCrop:declare()
+  return {kind = "RandomResizedCrop", height = self.height, width = self.width,
+    area = self.scale, ratio = self.ratio, interpolation = self.interpolation}
+end
+
+-- The window: top and left from 1, height, width.
+local function draw_window(self, height, width)
+  for _ = 1, 10 do
+    local w, h = draw_box(self, height * width)
+    if w >= 1 and w <= width and h >= 1 and h <= height then
+      return ops.place(height, h), ops.place(width, w), h, w
+    end
+  end
+  local h, w = height, width
+  if width / height < self.ratio[1] then h = math.max(1, to_even(width / self.ratio[1]))
+  elseif width / height > self.ratio[2] then w = math.max(1, to_even(height * self.ratio[2])) end
+  return (height - h) // 2 + 1, (width - w) // 2 + 1, h, w
+end
+
+function RandomResizedCrop:by_ops(x)
+  return ops.resize("RandomResizedCrop", ops.window(x, draw_window(self, x:size(-2), x:size(-1))),
+    self.height, self.width, self.interpolation)
+end
+
+function RandomResizedCrop:describe()
+  return ("%dx%d, scale = {%s}, ratio = {%s}, interpolation = %s"):format(self.height, self.width,
+    step.words(self.scale), step.words(self.ratio), self.interpolation)
+end
+
+-- RandomResizedCrop(size, {scale = {0.08, 1}, ratio = {3/4, 4/3}, interpolation =
+-- "bilinear", antialias = true}): a window with so much of the area and this aspect, at a
+-- place drawn, resized. size: a number, or {height, width}.
+function geometry.RandomResizedCrop(size, opts)
+  opts = filters("RandomResizedCrop", opts, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3},
+    interpolation = "bilinear", antialias = true})
+  opts.height, opts.width = step.size("RandomResizedCrop", size)
+  return setmetatable(boxes("RandomResizedCrop", opts), RandomResizedCrop)
+end
+
+-- ---- affine maps ----
+
+local RandomAffine = step.class "RandomAffine"
+
+function RandomAffine:declare()
+  return {kind = "RandomAffine", p = 1, degrees = self.degrees, move = self.translate,
+    zoom = self.scale, shear = self.shear, interpolation = self.interpolation,
+    values = self.fill}
+end
+
+function RandomAffine:describe()
+  return ("degrees = {%s}, translate = {%s}, scale = {%s}, shear = {%s}"):format(
+    step.words(self.degrees), step.words(self.translate), step.words(self.scale),
+    step.words(self.shear))
+end
+
+-- n as {-n, n}; a range as it is.
+local function both_sides(what, name, v, most)
+  if type(v) == "number" and v >= 0 then v = {-v, v} end
+  return step.range(what, name, v, -most, most)
+end
+
+-- RandomAffine(degrees, {translate = {0, 0}, scale = {1, 1}, shear = 0, interpolation =
+-- "nearest", fill = 0}): turned by degrees (n: -n to n; or {low, high}), moved by up to
+-- these parts of width and height, scaled, and sheared by degrees along x (n, {low, high}),
+-- and along y too with {x low, x high, y low, y high}.
+function geometry.RandomAffine(degrees, opts)
+  opts = options.read("RandomAffine", opts, {translate = {0, 0}, scale = {1, 1}, shear = 0,
+    interpolation = "nearest", fill = 0})
+  step.one_of("RandomAffine", "interpolation", opts.interpolation, {"nearest", "bilinear"})
+  opts.degrees = both_sides("RandomAffine", "degrees", degrees, 1e6)
+  opts.translate = step.numbers("RandomAffine", "translate", opts.translate, 0, 1)
+  if #opts.translate ~= 2 then
+    caller.raise("RandomAffine: translate is {%s}, wanted {x, y}", step.words(opts.translate))
+  end
+  opts.scale = step.range("RandomAffine", "scale", opts.scale, 1e-3, 1e3)
+  local shear = opts.shear
+  local four = type(shear) == "table" and #shear == 4
+  local x = both_sides("RandomAffine", "shear", four and {shear[1], shear[2]} or shear, 89)
+  local y = step.range("RandomAffine", "shear", four and {shear[3], shear[4]} or {0, 0}, -89, 89)
+  opts.shear = {x[1], x[2], y[1], y[2]}
+  opts.fill = step.fill("RandomAffine", opts.fill)
+  return setmetatable(opts, RandomAffine)
+end
+
+local RandomRotation = step.class "RandomRotation"
+function RandomRotation:declare() -- counter-clockwise, which RandomAffine's are not
+  return {kind = "RandomAffine", p = 1, degrees = {-self.degrees[2], -self.degrees[1]},
+    zoom = {1, 1}, interpolation = self.interpolation, values = self.fill}
+end
+function RandomRotation:describe() return ("degrees = {%s}"):format(step.words(self.degrees)) end
+
+-- RandomRotation(degrees, {interpolation = "nearest", fill = 0}): turned about its middle
+-- by degrees, counter-clockwise: n: -n to n; or {low, high}.
+function geometry.RandomRotation(degrees, opts)
+  opts = options.read("RandomRotation", opts, {interpolation = "nearest", fill = 0})
+  step.one_of("RandomRotation", "interpolation", opts.interpolation, {"nearest", "bilinear"})
+  opts.degrees = both_sides("RandomRotation", "degrees", degrees, 1e6)
+  opts.fill = step.fill("RandomRotation", opts.fill)
+  return setmetatable(opts, RandomRotation)
+end
+
+-- ---- what erases: behind ToTensor ----
+
+local function wants_floats(self, x)
+  if not x:is_floating_point() then
+    caller.raise("%s: the picture is %s, wanted a float dtype; hint: ToTensor before it",
+      self.class, x.dtype)
+  end
+end
+
+local RandomErasing = step.class "RandomErasing"
+
+function RandomErasing:declare(channels)
+  return {kind = "RandomErasing", p = self.p, area = self.scale, ratio = self.ratio,
+    noise = not self.value,
+    values = self.value and step.per_channel("RandomErasing", "value", self.value, channels)}
+end
+
+function RandomErasing:apply(x)
+  wants_floats(self, x)
+  if step.uniform(0, 1) >= self.p then return x end
+  local height, width = x:size(-2), x:size(-1)
+  for _ = 1, 10 do
+    local h, w = draw_box(self, height * width)
+    if h < height and w < width then
+      x = x:clone()
+      local box = ops.window(x, ops.place(height, h), ops.place(width, w), h, w)
+      if not self.value then box:copy_(core.randn(box.shape, {device = x.device}))
+      else box:copy_(step.planes("RandomErasing", "value", self.value, x):expand(box.shape)) end
+      return x
+    end
+  end
+  return x
+end
+
+function RandomErasing:describe()
+  return ("p = %g, scale = {%s}, ratio = {%s}, value = %s"):format(self.p,
+    step.words(self.scale), step.words(self.ratio),
+    self.value and ("{%s}"):format(step.words(self.value)) or "random")
+end
+
+-- RandomErasing{p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0}: with
+-- probability p a box with so much of the area and this ratio of height to width becomes
+-- value: a number, one per channel, or "random", normal noise.
+function geometry.RandomErasing(opts)
+  opts = options.read("RandomErasing", opts,
+    {p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0})
+  opts.p = step.probability("RandomErasing", opts.p)
+  if opts.value == "random" then opts.value = nil
+  else
+    opts.value = step.numbers("RandomErasing", "value", opts.value, -math.huge, math.huge)
+  end
+  return setmetatable(boxes("RandomErasing", opts), RandomErasing)
+end
+
+local Cutout = step.class "Cutout"
+function Cutout:declare() return {kind = "Cutout", count = self.n_holes, width = self.length} end
+function Cutout:apply(x)
+  wants_floats(self, x)
+  local height, width = x:size(-2), x:size(-1)
+  x = x:clone()
+  for _ = 1, self.n_holes do
+    local top = ops.place(height, 1) - self.length // 2
+    local left = ops.place(width, 1) - self.length // 2
+    local first, before = math.max(top, 1), math.max(left, 1)
+    local h = math.min(top + self.length, height + 1) - first
+    local w = math.min(left + self.length, width + 1) - before
+    if h > 0 and w > 0 then ops.window(x, first, before, h, w):zero_() end
+  end
+  return x
+end
+function Cutout:describe() return ("%d, n_holes = %d"):format(self.length, self.n_holes) end
+
+-- Cutout(length, {n_holes = 1}): squares of this side become 0, as far as they lie inside;
+-- their middles are anywhere in the picture.
+function geometry.Cutout(length, opts)
+  opts = options.read("Cutout", opts, {n_holes = 1})
+  if not (step.is_count(length, 1) and step.is_count(opts.n_holes, 0)) then
+    caller.raise("Cutout: length is %s and n_holes %s; wanted whole numbers from 1 and 0 on",
+      tostring(length), tostring(opts.n_holes))
+  end
+  opts.length = length
+  return setmetatable(opts, Cutout)
+end
+
+return geometry
