@@ -300,11 +300,41 @@ describe("a loader of pictures", function()
       local x = select(2, loader:iter()())
       assert.same({2, 3, 8, 8}, {table.unpack(x.shape)})
     end
+    local resized = transforms.Compose{transforms.Resize{8, 9}, to_tensor}
+    local square = transforms.Compose{transforms.Resize(8), transforms.CenterCrop(8), to_tensor}
+    for _, case in ipairs{{resized, 9}, {square, 8}} do
+      local set = data.Subset(assert(ImageFolder(mixed, {transform = case[1]})), {3, 2})
+      local x = select(2, data.DataLoader(set, {batch_size = 2, num_workers = 1}):iter()())
+      assert.same({2, 3, 8, case[2]}, {table.unpack(x.shape)})
+      assert.is_true(dm.equal(set:get(1), x[1]))
+    end
     local large = transforms.Compose{transforms.RandomCrop(12), to_tensor}
     local set = data.Subset(assert(ImageFolder(mixed, {transform = large})), {2})
     local ok, message = pcall(data.DataLoader(set, {num_workers = 1}):iter())
     assert.is_false(ok)
     assert.matches("a/1.png', 11 x 19: RandomCrop: a window of 12 x 12", message, 1, true)
+  end)
+
+  it("feeds scripts/imagefolder.lua, from one folder or from two", function()
+    local function script(arguments)
+      return folder.run(("LUA_PATH_5_4='%s' LUA_CPATH_5_4='%s' lua5.4 scripts/imagefolder.lua %s")
+        :format(package.path, package.cpath, arguments))
+    end
+    local try = "--size 16 --epochs 1 --batch 8 --workers 1 --device cpu --data "
+    local text, code = script(try .. root .. " --dtype bfloat16 --save " .. path "w.safetensors")
+    assert.equal(0, code, text)
+    assert.matches("3 classes, 36 pictures to train on and 9 to test on\n", text, 1, true)
+    assert.matches("Epoch 1: loss = %d+%.%d+, test accuracy %d+%.%d+ %%, %d+ pictures/s", text)
+    assert.is_truthy(dm.load(path "w.safetensors")["0.0.weight"])
+    assert(os.execute(("mkdir %s && ln -s %s %s/train && ln -s %s %s/val"):format(path "two", root,
+      path "two", root, path "two")))
+    text, code = script(try .. path "two" .. " --limit 10")
+    assert.equal(0, code, text)
+    assert.matches("3 classes, 10 pictures to train on and 10 to test on\n", text, 1, true)
+    text, code = script "--data /no/such"
+    assert.same({"ImageFolder: cannot open '/no/such': No such file or directory\n", 1},
+      {text, code})
+    assert.matches("%-%-data DIR is wanted", (script ""))
   end)
 
   it("of nothing but damaged files says so", function()
