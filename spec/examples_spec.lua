@@ -8,14 +8,20 @@ local build = os.getenv "DEMILUNE_BUILD" or "build"
 
 local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
--- The standard output and error of a script of ours, which must succeed.
-local function run(script, ...)
+-- The standard output and error of a script of ours, and whether it succeeds.
+local function try(script, ...)
   local words = {"LUA_PATH=" .. quote "./lua/?.lua;./lua/?/init.lua;;",
     "LUA_CPATH=" .. quote("./" .. build .. "/lua/?.so;;"), "lua5.4", "scripts/" .. script}
   for _, word in ipairs{...} do words[#words + 1] = quote(word) end
   local pipe <close> = assert(io.popen(table.concat(words, " ") .. " 2>&1"))
   local text = pipe:read "a"
-  assert.is_true(pipe:close(), text)
+  return text, pipe:close()
+end
+
+-- The same of one which must succeed.
+local function run(...)
+  local text, good = try(...)
+  assert.is_true(good, text)
   return text
 end
 
@@ -201,6 +207,13 @@ describe("gpt:", function()
       "32", "--context", "16", "--every", "20", "--lr", "2e-2", "--steps", "60", "--sample", "0"),
       "valid loss")
     assert.is_true(losses[3] < 0.6 * losses[1])
+    local list = {}
+    for i = 1, 400 do list[i] = i % 7 + 1 end
+    assert(dm.text.write_tokens(corpus, list))
+    losses = numbers(run("gpt.lua", "--data", corpus, "--tokens", "file", "--save", saved,
+      "--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--every", "20", "--lr",
+      "2e-2", "--steps", "40", "--sample", "0"), "valid loss")
+    assert.is_true(losses[2] < losses[1])
     os.remove(corpus)
     os.remove(saved)
   end)
@@ -224,6 +237,83 @@ local function picture_folder()
   end
   return folder
 end
+
+describe("fashion_mnist:", function()
+  it("trains, saves, and goes on, in every dtype", function()
+    local folder = picture_folder()
+    local saved = folder .. "/fashion.safetensors"
+    for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
+      local text = run("fashion_mnist.lua", "--data", folder, "--batch", "8", "--epochs", "2",
+        "--dtype", dtype, "--save", saved)
+      has(text, "seed 1, " .. dtype .. ", batch 8", "test accuracy", "saved " .. saved)
+      assert.equal(2, #numbers(text, "train loss"))
+    end
+    has(run("fashion_mnist.lua", "--data", folder, "--epochs", "2", "--resume", saved),
+      "resumed " .. saved .. " after epoch 2")
+    os.execute("rm -rf " .. folder)
+  end)
+end)
+
+describe("finetune:", function()
+  local folder, weights, original
+  lazy_setup(function()
+    folder = picture_folder()
+    weights = folder .. "/resnet18.safetensors"
+    original = dm.models.resnet18{num_classes = 7}:state_dict()
+    assert(dm.save(weights, original))
+  end)
+  lazy_teardown(function() os.execute("rm -rf " .. folder) end)
+
+  local function finetune(call, file, ...)
+    return call("finetune.lua", "--weights", file, "--set", "fashion_mnist", "--data", folder,
+      "--side", "32", "--batch", "8", "--epochs", "1", "--limit", "24", "--save",
+      folder .. "/tuned.safetensors", ...)
+  end
+
+  -- The names of what is not as it was, by their first part.
+  local function changed()
+    local tuned, parts = assert(dm.load(folder .. "/tuned.safetensors")), {}
+    for name, t in pairs(tuned) do
+      local was = original[name]
+      local same = tostring(was.shape) == tostring(t.shape) and dm.equal(was:cpu(), t)
+      if not same then parts[name:match "^%w+"] = true end
+    end
+    assert.same({10, 512}, {table.unpack(tuned["fc.weight"].shape)})
+    return parts
+  end
+
+  it("trains a new end, and leaves the rest as it was, in every dtype #slow", function()
+    for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
+      local text = finetune(run, weights, "--dtype", dtype)
+      has(text, "5130 numbers learn, 0 more slowly, 11176512 stay",
+        "24 pictures of 10 kinds, " .. dtype, "epoch 1: train loss", "saved ")
+      assert.same({fc = true}, changed())
+    end
+  end)
+
+  it("trains the last layers, more slowly #slow", function()
+    has(finetune(run, weights, "--unfreeze", "layer4"), "5130 numbers learn, 8393728 more slowly")
+    assert.same({fc = true, layer4 = true}, changed())
+  end)
+
+  it("lists all that does not fit", function()
+    local state = {}
+    for name, t in pairs(original) do state[name] = t end
+    state["conv1.weight"], state["bn1.bias"] = dm.zeros(64, 1, 7, 7), nil
+    state["layer4.0.bn9.weight"], state["head"] = dm.ones(2), dm.ones(1)
+    local other = folder .. "/other.safetensors"
+    assert(dm.save(other, state))
+    local text, good = finetune(try, other)
+    assert.is_nil(good)
+    has(text, "finetune.lua: " .. other .. " does not fit resnet18: ",
+      "shapes differ: conv1.weight is {64, 1, 7, 7}, wanted {64, 3, 7, 7}",
+      "missing: bn1.bias", "unexpected: head, layer4.0.bn9.weight")
+    text, good = finetune(try, folder .. "/nowhere")
+    assert.is_nil(good)
+    has(text, "finetune.lua: ", "No such file")
+    has(run("finetune.lua", "--help"), "--weights FILE", "--unfreeze", "--dtype")
+  end)
+end)
 
 describe("gan:", function()
   it("trains two networks with two optimizers, in every dtype", function()
@@ -356,5 +446,22 @@ describe("quantised_sine:", function()
     assert.is_true(half < 0.53 * full, half)
     assert.is_true(peak("infer", "float32", input) < 2.35)
     assert.is_true(peak("infer", "float32", input, true) > 12)
+  end)
+end)
+
+describe("every program", function()
+  it("of scripts/ is run by a spec, or by the suite itself", function()
+    local pipe <close> = io.popen("cat $(ls spec/*.lua | grep -v features_spec) "
+      .. "scripts/test kernels/CMakeLists.txt")
+    local text, listed = pipe:read "a", io.popen "ls scripts/*.lua scripts/examples/*.lua"
+    for path in listed:lines() do
+      local name = path:match "([^/]+)%.lua$"
+      local seen = name == "task" -- which the examples share
+      for _, call in ipairs{'"%s.lua"', "scripts/%s.lua", 'example "%s"', 'example("%s"'} do
+        seen = seen or text:find(call:format(name), 1, true) ~= nil
+      end
+      assert.is_true(seen, path)
+    end
+    listed:close()
   end)
 end)

@@ -71,6 +71,8 @@ arange, meshgrid, stack, cos, linspace, bucketize, min, max | spec/examples_spec
 the float32 loop, the AMP loop, the bfloat16 loop | scripts/examples/plain_loop.lua; scripts/examples/amp_loop.lua; scripts/examples/bf16_loop.lua
 the validation loop | scripts/examples/evaluation.lua; scripts/fashion_mnist.lua
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
+samplers: weighted, of a batch, distributed; streams | spec/sampler_spec.lua: draws as often as; spec/sampler_spec.lua: decide a loader's; spec/sampler_spec.lua: deals the samples; spec/stream_spec.lua: comes in batches
+token files larger than memory | spec/stream_spec.lua: does not lie in memory
 normalised pictures | spec/data_spec.lua: normalise pictures
 vision transformers | spec/transformers_spec.lua: computes what PyTorch's does; spec/transformers_spec.lua: halves the loss of
 BERT and GPT: embedding, attention, layer norm, gelu, tied weights | spec/transformers_spec.lua: gives under autocast the dtypes; spec/transformers_spec.lua: stay one tensor; spec/attention_spec.lua: golden transformer
@@ -80,6 +82,7 @@ EfficientNet: depthwise convolutions, SiLU, squeeze and excitation | spec/models
 CIFAR-10 from its binary files | spec/cifar_spec.lua: says what to get
 Compose, ToTensor, Normalize | spec/cifar_spec.lua: ToTensor and Normalize give
 the CIFAR-10 script, plain and in mixed precision | spec/cifar_spec.lua: trains by the printed recipe; scripts/cifar10.lua; GPU
+weights that Python saved, frozen but for a new end | spec/examples_spec.lua: trains a new end
 the epoch's line | spec/examples_spec.lua: plain_loop
 float32 against AMP: time, loss, memory, in one table | scripts/quantised_sine.lua; scripts/bench/quantised_sine.lua; GPU
 the quantised sine's ConvModel | spec/examples_spec.lua: the model has 134145 parameters; spec/examples_spec.lua: M03
