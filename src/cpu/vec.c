@@ -8,6 +8,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
 
 /* ---- the table --------------------------------------------------------- */
 
@@ -29,8 +32,9 @@ static bool find_avx2(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
   const char *wish = getenv("DEMILUNE_AVX2");
   if (wish && strcmp(wish, "0") == 0) return false;
+  unsigned a, b, c = 0, d; /* not every compiler's cpu_supports knows f16c */
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+         __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 #else
   return false;
 #endif

@@ -36,14 +36,15 @@ local function read_head(bytes)
   if order == ">" or not DTYPES[kind] then
     return nil, ("its numbers are '%s%s', which is not read"):format(order, kind)
   end
-  local shape, numel = {}, 1
+  local shape, numel, span = {}, 1, 1 -- span: without dims of 0, whose strides count them too
   for size in sizes:gmatch "%d+" do
     size = math.tointeger(tonumber(size))
-    if not size or size > 0 and numel > (1 << 50) // size then
+    if not size or span > (1 << 50) // math.max(size, 1) then
       return nil, "its shape is too large"
     end
-    shape[#shape + 1], numel = size, numel * size
+    shape[#shape + 1], numel, span = size, numel * size, span * math.max(size, 1)
   end
+  if #shape > 8 then return nil, ("its shape has %d dims, 8 can be read"):format(#shape) end
   return {dtype = DTYPES[kind], shape = shape, numel = numel, fortran = fortran == "True",
     at = first + n}
 end

@@ -208,16 +208,18 @@ local function read_vocabulary(text, path)
   if not ok or type(map) ~= "table" then
     return nil, ("%s: %s"):format(path, ok and "no JSON object" or tostring(map))
   end
-  local tokens, n = {}, 0
+  local tokens, n, last = {}, 0, 0
   for token, id in pairs(map) do
-    id = math.tointeger(id)
-    if type(token) ~= "string" or not id or id < 0 then
+    id = math.type(id) == "integer" and id + 1 or 0
+    if type(token) ~= "string" or id < 1 then
       return nil, ("%s: %s is no token with an id"):format(path, tostring(token))
+    elseif tokens[id] then
+      return nil, ("%s: two tokens have the id %d"):format(path, id - 1)
     end
-    map[token], n = id + 1, n + 1
-    tokens[id + 1] = token
+    tokens[id], map[token] = token, id
+    n, last = n + 1, math.max(last, id)
   end
-  if #tokens ~= n then return nil, ("%s: the ids of %d tokens have gaps"):format(path, n) end
+  if last ~= n then return nil, ("%s: the ids of %d tokens have gaps"):format(path, n) end
   return map, tokens, n
 end
 

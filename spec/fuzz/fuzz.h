@@ -1,0 +1,30 @@
+/* What the fuzzers share. Each is a program of its own, NAME_fuzz.c with
+   LLVMFuzzerTestOneInput: a reader is given bytes as a file and answers with a value or a
+   failure; the sanitizers watch, and nothing may be left behind. Its seeds lie in
+   spec/fuzz/corpus/NAME. Run by the part fuzz of scripts/test.
+
+     cmake -B build/fuzz -G Ninja -DDM_FUZZ=ON -DCMAKE_C_COMPILER=clang && ninja -C build/fuzz
+   fuzzers build/fuzz/spec/NAME_fuzz -max_total_time=60 build/fuzz/corpus/NAME
+   spec/fuzz/corpus/NAME */
+#ifndef DM_FUZZ_H
+#define DM_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* The path of a file with these bytes, in memory; `slot` 0 or 1 is which of two. It is
+   good until the next call for that slot. */
+const char *fuzz_file(int slot, const void *bytes, size_t n);
+
+/* Ends the program, as a crash does, unless the engine holds as much memory as at the
+   first call. */
+void fuzz_check_live(void);
+
+/* Calls the function that the chunk of Lua gives with these strings. The chunk is run
+   once, below the repository's lua/. An error that it raises, but for the end of memory,
+   ends the program: what is wrong with a file is an answer. */
+void fuzz_lua(const char *chunk, int n_args, const char *const *args);
+
+#endif
