@@ -90,6 +90,12 @@ local SYNTAX = {
   ["^"] = function(a, b) return a ^ b end,
   unm = function(a) return -a end,
   ctc_of_logits = function(x, ...) return x:log_softmax(-1):ctc_loss(...) end,
+  -- of vectors whose sign LAPACK is free to choose
+  abs_of = function(op, ...)
+    local outs = table.pack(require("demilune")[op](...))
+    for i = 1, outs.n do outs[i] = outs[i]:abs() end
+    return outs
+  end,
 }
 -- Ops that change their operand run on a clone, so that it may be a leaf.
 for _, name in ipairs{"copy_", "fill_", "zero_"} do

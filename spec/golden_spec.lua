@@ -106,7 +106,7 @@ end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
   "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "layers",
-  "loss", "rnn", "attention", "order"}
+  "loss", "rnn", "attention", "order", "linalg"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

@@ -593,4 +593,92 @@ samples.tensordot = {
   {x(-2, 2, 2, 3, 4), x(-2, 2, 4, 2), {dims_self = {1, 3}, dims_other = {2, 1}}},
 }
 
+-- ---- linear algebra ----
+
+-- Matrices with a heavy diagonal whose elements differ: far from singular, and from equal
+-- singular values. `rolled`: with rows moved on, so that LU exchanges them.
+local function steady(...)
+  local v, shape = x(-1, 1, ...), {...}
+  local m, n = shape[#shape - 1], shape[#shape]
+  for i = 1, #v.d do
+    local row, column = (i - 1) // n % m, (i - 1) % n
+    if row == column then v.d[i] = v.d[i] + 2 + 1.5 * row end
+  end
+  return v
+end
+local function rolled(n)
+  local v = steady(n, n)
+  for _ = 1, n do table.insert(v.d, table.remove(v.d, 1)) end
+  return v
+end
+local function triangle(upper, n)
+  local v = steady(n, n)
+  for i = 1, n * n do
+    local row, column = (i - 1) // n, (i - 1) % n
+    if upper and row > column or not upper and row < column then v.d[i] = 0 end
+  end
+  return v
+end
+local flat = x(0, 0, 2, 2)
+flat.d = {1, 2, 2, 4} -- of rank 1
+for _, name in ipairs{"linalg_inv", "linalg_det", "linalg_slogdet", "linalg_lu_factor"} do
+  samples[name] = {{steady(3, 3)}, {steady(2, 2, 2)}, {rolled(3)}}
+end
+table.insert(samples.linalg_det, {flat, once = true})
+samples.logdet = {{steady(3, 3)}, {steady(2, 2, 2)}}
+samples.linalg_solve = {
+  {steady(3, 3), x(-1, 1, 3, 2)}, {steady(2, 3, 3), x(-1, 1, 3)}, {steady(3, 3), x(-1, 1, 2, 3, 2)},
+  {steady(2, 3, 3), x(-1, 1, 2, 3)}, {rolled(3), x(-1, 1, 2, 3), {left = false}},
+}
+local pivots = int("int32", {3}, {3, 3, 3})
+samples.linalg_lu_solve = {
+  {steady(3, 3), pivots, x(-1, 1, 3, 2)}, {steady(3, 3), pivots, x(-1, 1, 3, 2), {adjoint = true}},
+  {steady(3, 3), pivots, x(-1, 1, 2, 3), {left = false}},
+}
+samples.linalg_cholesky = {{const(0, 0, 2, 2), grad = false}} -- with gradients: linalg_spec
+samples.linalg_cholesky[1][1].d = {4, 1, 1, 3}
+samples.cholesky_solve = {
+  {x(-1, 1, 3, 2), triangle(false, 3)}, {x(-1, 1, 3, 2), triangle(true, 3), {upper = true}},
+}
+samples.cholesky_inverse = {{triangle(false, 3)}, {triangle(true, 2), {upper = true}}}
+samples.linalg_solve_triangular = {
+  {steady(3, 3), x(-1, 1, 3, 2), {upper = true}},
+  {steady(2, 3, 3), x(-1, 1, 3, 2), {upper = false}},
+  {steady(3, 3), x(-1, 1, 2, 3), {upper = true, left = false, unitriangular = true}},
+  {steady(3, 3), x(-1, 1, 2, 3), {upper = false, left = false}},
+}
+samples.linalg_qr = {
+  {steady(3, 3)}, {steady(4, 2)}, {steady(2, 4)}, {steady(2, 2, 2), "complete"},
+  {const(-1, 1, 3, 2), "r", grad = false},
+}
+samples.linalg_svd = {
+  {steady(3, 3)}, {steady(4, 2), {full_matrices = false}}, {steady(2, 4), {full_matrices = false}},
+  {const(-1, 1, 2, 3), grad = false},
+}
+samples.linalg_svdvals = {{steady(3, 3)}, {steady(2, 2, 4)}}
+for _, name in ipairs{"linalg_eigh", "linalg_eigvalsh"} do -- with gradients: linalg_spec
+  samples[name] = {{const(-1, 1, 3, 3), grad = false}, {const(-1, 1, 2, 3, 3), "U", grad = false}}
+end
+samples.linalg_pinv = {{steady(3, 2)}, {steady(2, 4)}, {steady(2, 2, 2), {rtol = 1e-3}}}
+samples.linalg_lstsq = {
+  {steady(4, 2), x(-1, 1, 4, 3)}, {steady(2, 4), x(-1, 1, 2)}, {steady(2, 3, 2), x(-1, 1, 3, 1)},
+}
+samples.linalg_matrix_rank = {{const(-1, 1, 2, 3), grad = false}}
+samples.linalg_cond = {{steady(3, 3)}, {steady(3, 3), "fro"}, {steady(2, 2, 2), 1}, {steady(2, 3)}}
+samples.linalg_matrix_norm = {
+  {steady(2, 3)}, {steady(2, 3), "nuc"}, {steady(2, 3, 2), 2, {dim = {1, 3}, keepdim = true}},
+  {steady(2, 3), -1}, {steady(2, 2, 3), math.huge},
+}
+samples.linalg_vector_norm = {{x(-1, 1, 2, 3)}, {x(0.2, 1, 2, 3), 3, {dim = 1, keepdim = true}}}
+samples.linalg_matrix_power = {{steady(3, 3), 3}, {steady(2, 2, 2), -2}, {steady(2, 2), 1}}
+samples.linalg_multi_dot = {
+  {{x(-1, 1, 2, 3), x(-1, 1, 3, 4), x(-1, 1, 4, 2)}}, {{x(-1, 1, 3), x(-1, 1, 3, 2), x(-1, 1, 2)}},
+}
+samples.linalg_cross = {
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 3)}, {x(-1, 1, 3, 2), x(-1, 1, 3, 1), {dim = 1}},
+}
+samples.cross = {{x(-1, 1, 3, 2), x(-1, 1, 3, 2)}, {x(-1, 1, 2, 3), x(-1, 1, 1, 3), 2}}
+samples.linalg_vecdot = {{x(-1, 1, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 3, 2), x(-1, 1, 3, 2), {dim = 1}}}
+samples.linalg_vander = {{x(-1, 1, 3)}, {x(-1, 1, 2, 2), 4}}
+
 return samples

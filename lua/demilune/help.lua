@@ -47,7 +47,7 @@ local function text_of(row)
   return table.concat(lines, "\n")
 end
 
--- Prints what an op does; without a name, the names of all.
+-- Prints what an op does ("linalg.inv" or "linalg_inv"); without a name, the names of all.
 function help.help(name)
   local rows, names = {}, {}
   for _, row in ipairs(core.ops()) do
@@ -57,6 +57,7 @@ function help.help(name)
     end
   end
   table.sort(names)
+  if type(name) == "string" then name = name:gsub("%.", "_") end
   local text
   if name == nil then
     text = table.concat(names, " ")

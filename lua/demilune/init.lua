@@ -17,6 +17,7 @@ local ROOMS = {
   metrics = "demilune.metrics",
   text = "demilune.text",
   cuda = "demilune.cuda",
+  linalg = "demilune.linalg",
   profiler = "demilune.profiler",
 }
 local FUNCTIONS = {

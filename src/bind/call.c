@@ -5,6 +5,7 @@
    slot, anything else the next attribute; so gather(x, dim, index) and
    layer_norm(x, {5}, w, b) need no table of their own. A trailing table with
    names holds the rest. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -71,8 +72,14 @@ static double to_num(Args *a, const char *name, int i) {
   return lua_tonumber(a->L, i);
 }
 
+/* A number counts as the word for it: ord = 2, or math.huge for "inf". */
 static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
   const char *word = lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : NULL;
+  char number[32];
+  if (lua_type(a->L, i) == LUA_TNUMBER) {
+    snprintf(number, sizeof number, "%.14g", (double)lua_tonumber(a->L, i));
+    word = number;
+  }
   const size_t n = word ? strlen(word) : 0;
   int64_t k = 0;
   for (const char *p = s->choices; word && *p; k++) {

@@ -128,6 +128,11 @@ int luaopen_demilune_core(lua_State *L) {
   alias(L, module, methods, "tile", "repeat"); /* a keyword: x["repeat"](x, 2, 1) */
   alias(L, module, methods, "transpose", "swapaxes");
   alias(L, module, methods, "transpose", "swapdims");
+  alias(L, module, methods, "linalg_inv", "inverse");
+  alias(L, module, methods, "linalg_det", "det");
+  alias(L, module, methods, "linalg_slogdet", "slogdet");
+  alias(L, module, methods, "linalg_pinv", "pinverse");
+  alias(L, module, methods, "linalg_matrix_power", "matrix_power");
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
   dm_set_functions(L, dm_grad_methods, S);

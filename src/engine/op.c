@@ -50,11 +50,15 @@ static const struct {
     {"sizes", A_SIZES, sizeof(dm_Ints)},
 };
 
+static bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
 /* Copies the word at *s (letters, digits, _) and steps over it and blanks. */
 static void take_word(const char **s, char *dst, size_t room) {
   size_t n = 0;
   while (**s == ' ') (*s)++;
-  while ((**s >= 'a' && **s <= 'z') || (**s >= '0' && **s <= '9') || **s == '_') {
+  while (is_word(**s)) {
     if (n + 1 < room) dst[n++] = **s;
     (*s)++;
   }

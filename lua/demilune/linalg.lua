@@ -1,0 +1,45 @@
+-- demilune.linalg: linear algebra, by LAPACK (liblapack.so.3, opened by the first call).
+-- Matrices are the last two dims, {..., m, n}; the dims before them count matrices, and
+-- messages count these from 1. float32 and float64, on the CPU: those of another device are
+-- computed there and go back. Each op linalg_NAME is linalg.NAME; dm.help "linalg.svd" tells
+-- its arguments. Differentiable, but for matrix_rank and what belongs to equal singular
+-- values or eigenvalues.
+--
+--   inv solve det slogdet lu_factor lu_solve cholesky solve_triangular
+--   qr svd svdvals eigh eigvalsh pinv lstsq matrix_rank cond
+--   norm vector_norm matrix_norm matrix_power multi_dot cross vecdot vander
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local linalg = {}
+for name, fn in pairs(core) do
+  local own = name:match "^linalg_(.+)$"
+  if own then linalg[own] = fn end
+end
+
+local DEFAULTS = {ord = options.NONE, dim = options.NONE, keepdim = false,
+  dtype = options.NONE}
+
+-- norm(x, ord, dim, {keepdim = false, dtype = x.dtype}): ord and dim may also be options.
+-- Without ord: the 2-norm of all elements, or of those along dim. With ord, which is a
+-- number, math.huge or -math.huge, for matrices also "fro" and "nuc": of a vector or a
+-- matrix, as dim names one dim or two, or as x has. Raises where x has neither.
+function linalg.norm(x, ord, dim, opts)
+  if type(ord) == "table" then
+    ord, dim, opts = ord.ord, ord.dim, ord
+  elseif type(dim) == "table" and #dim == 0 then
+    dim, opts = dim.dim, dim
+  end
+  local o = options.read("linalg.norm", opts, DEFAULTS)
+  local n = dim == nil and ord ~= nil and x:dim() or type(dim) == "table" and #dim or 1
+  if n ~= 1 and n ~= 2 then
+    caller.raise("linalg.norm: x has %d dims, wanted one or two where ord is given and dim is not",
+      n)
+  end
+  local norm = n == 2 and ord ~= nil and linalg.matrix_norm or linalg.vector_norm
+  return norm(x, {ord = ord, dim = dim, keepdim = o.keepdim, dtype = o.dtype})
+end
+
+return linalg

@@ -1,0 +1,148 @@
+-- Linear algebra: gradients of what reads one triangle of a symmetric matrix, what is
+-- refused and in which words, and LAPACK missing. Values: spec/golden/linalg.lua; the other
+-- gradients: spec/op_spec.lua.
+
+local dm = require "demilune"
+local linalg = dm.linalg
+
+local DOUBLE = {dtype = "float64"}
+
+local function refuses(words, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok, "took what it cannot take")
+  assert.matches(words, message, 1, true)
+end
+
+-- First and second derivatives of fn of a symmetric matrix.
+local function check_symmetric(fn, shape)
+  dm.manual_seed(3)
+  local x = dm.randn(shape, DOUBLE) * 0.3 + dm.diag(dm.arange(1, shape[#shape]):double() * 2)
+  local function of_symmetric(a) return fn((a + a:transpose(-2, -1)) / 2) end
+  local leaf = x:contiguous():detach():requires_grad_()
+  assert.is_true(dm.autograd.gradcheck(of_symmetric, {leaf}))
+  assert.is_true(dm.autograd.gradgradcheck(of_symmetric, {leaf}))
+end
+
+describe("dm.linalg", function()
+  it("has gradients of ops that read one triangle", function()
+    for _, shape in ipairs{{3, 3}, {2, 2, 2}} do
+      check_symmetric(linalg.cholesky, shape)
+      check_symmetric(function(a) return linalg.cholesky(a, {upper = true}) end, shape)
+      check_symmetric(linalg.eigh, shape)
+      check_symmetric(function(a) return linalg.eigh(a, "U") end, shape)
+      check_symmetric(linalg.eigvalsh, shape)
+    end
+  end)
+
+  it("differentiates determinants of singular matrices twice", function()
+    local x = dm.tensor({{1, 2, 0}, {2, 4, 0}, {0, 0, 3}}, DOUBLE):requires_grad_()
+    local g = dm.autograd.grad(linalg.det(x), {x}, {create_graph = true})
+    assert.is_true((g - dm.tensor({{12, -6, 0}, {-6, 3, 0}, {0, 0, 0}}, DOUBLE)):abs():max():item()
+      < 1e-12)
+    -- d(det)/dx11 is x22 x33 - x23 x32
+    g[1][1]:backward()
+    local want = dm.zeros(3, 3, DOUBLE)
+    want[2][2], want[3][3] = 3, 4
+    assert.is_true((x.grad - want):abs():max():item() < 1e-12)
+  end)
+
+  it("names the matrix and the pivot", function()
+    local two = dm.stack{dm.eye(3), dm.diag(dm.tensor{1.0, 2.0, 0.0})}
+    refuses("linalg.inv: matrix 2 is singular: pivot 3 is 0", linalg.inv, two)
+    refuses("linalg.inv: the matrix is singular: pivot 3 is 0", linalg.inv, two[2])
+    refuses("linalg.solve: matrix 2 is singular: pivot 3 is 0", linalg.solve, two, dm.ones(3))
+    refuses("linalg.inv: matrix 2", dm.inverse, two)
+    refuses("matrix 2 is singular: diagonal element 3 is 0", linalg.solve_triangular, two,
+      dm.ones(3, 1), {upper = false})
+    refuses("linalg.cholesky: matrix 2 is not positive definite: pivot 3 is not above 0",
+      linalg.cholesky, two)
+    local nan = dm.stack{dm.eye(2), dm.full({2, 2}, 0 / 0)}
+    for _, op in ipairs{"svd", "svdvals", "pinv", "eigh", "eigvalsh"} do
+      refuses("linalg." .. op .. ": matrix 2 holds NaN or an infinity", linalg[op], nan)
+    end
+  end)
+
+  it("says what is wrong", function()
+    refuses("linalg.inv: A is float16, wanted float32 or float64; hint: x:to(\"float32\")",
+      linalg.inv, dm.ones(2, 2, {dtype = "float16"}))
+    refuses("A is int64", linalg.svd, dm.eye(2, {dtype = "int64"}))
+    refuses("A has shape {2, 3}, wanted square matrices", linalg.det, dm.ones(2, 3))
+    refuses("A has shape {3}, wanted matrices", linalg.qr, dm.ones(3))
+    refuses("A has shape {2, 2} and B {3, 1}", linalg.solve, dm.eye(2), dm.ones(3, 1))
+    refuses("wanted as many columns", linalg.solve_triangular, dm.eye(2), dm.ones(2, 3),
+      {upper = true, left = false})
+    refuses("A is float32 and B is float64", linalg.solve, dm.eye(2), dm.ones(2, 1, DOUBLE))
+    refuses("they do not fit", linalg.lu_solve, dm.eye(2), dm.ones(3, {dtype = "int32"}):t(),
+      dm.ones(3, 1))
+    refuses("a pivot is 7, wanted 1 to 2", linalg.lu_solve, dm.eye(2),
+      dm.tensor({7, 2}, {dtype = "int32"}), dm.ones(2, 1))
+    refuses("pivots are int64", linalg.lu_solve, dm.eye(2), dm.tensor{1, 2}, dm.ones(2, 1))
+    refuses("wanted as many rows", linalg.lstsq, dm.ones(3, 2), dm.ones(2, 2))
+    refuses("'3' is none of", linalg.cond, dm.eye(2), 3)
+    refuses("dim 1 is given twice", linalg.matrix_norm, dm.eye(2), {dim = {1, 1}})
+    refuses("tensors 1 and 2 have shapes {2, 2} and {3, 2}", linalg.multi_dot,
+      {dm.ones(2, 2), dm.ones(3, 2)})
+    refuses("1 tensors", linalg.multi_dot, {dm.ones(2, 2)})
+    refuses("3 elements in dim 1", linalg.cross, dm.ones(2), dm.ones(2))
+    refuses("A has shape {2, 3}", linalg.matrix_power, dm.ones(2, 3), 2)
+    refuses("x has 3 dims, wanted one or two", linalg.norm, dm.ones(1, 1, 1), 2)
+    local tall = dm.ones(3, 2, {requires_grad = true})
+    refuses("only square matrices have a gradient", function()
+      linalg.lu_factor(tall):sum():backward()
+    end)
+    refuses("mode \"complete\" has no gradient", function()
+      linalg.qr(tall, "complete"):sum():backward()
+    end)
+  end)
+
+  it("chooses the norm by ord, dim and shape", function()
+    local x = dm.tensor({{3, 0}, {0, -4}}, DOUBLE)
+    assert.equal(5, linalg.norm(x):item())
+    assert.equal(4, linalg.norm(x, 2):item())
+    assert.equal(3, linalg.norm(x, -2):item())
+    assert.equal(7, linalg.norm(x, "nuc"):item())
+    assert.equal(4, linalg.norm(x, math.huge):item())
+    assert.equal(5, linalg.norm(x, "fro"):item())
+    assert.same({3, 4}, linalg.norm(x, 1, 2):totable())
+    assert.same({{3}, {4}}, linalg.norm(x, {dim = 2, keepdim = true}):totable())
+    assert.same({{7}}, linalg.norm(x, {ord = "nuc", dim = {1, 2}, keepdim = true}):totable())
+    assert.equal("float64", linalg.norm(dm.ones(3), nil, nil, DOUBLE).dtype)
+    assert.equal(5, linalg.norm(dm.tensor{3.0, 4.0}, 2):item())
+  end)
+
+  it("multiplies a chain in the order that takes least", function()
+    local y
+    local prof = dm.profiler.profile{record_shapes = true}
+    do
+      local _ <close> = prof
+      y = linalg.multi_dot{dm.ones(20, 1), dm.ones(1, 20), dm.ones(20, 1)}
+    end
+    assert.equal(20, y[{1, 1}]:item())
+    local products = {}
+    for _, e in ipairs(prof:events()) do
+      if e.name == "matmul" then products[#products + 1] = e.input_shapes end
+    end
+    assert.same({"{{1, 20}, {20, 1}}", "{{20, 1}, {1, 1}}"}, products)
+  end)
+
+  it("answers on any number of threads alike", function()
+    local x = dm.randn(40, 40)
+    local before = dm.get_num_threads()
+    dm.set_num_threads(1)
+    local one = linalg.inv(x):totable()
+    dm.set_num_threads(4)
+    local four = linalg.inv(x):totable()
+    dm.set_num_threads(before)
+    assert.same(one, four)
+  end)
+
+  it("says which package is missing", function()
+    local script = [[
+      local ok, message = pcall(require("demilune").linalg.inv, require("demilune").eye(2))
+      print(ok, message)]]
+    local pipe <close> = assert(io.popen(("DEMILUNE_LAPACK=/nowhere LUA_PATH='%s' LUA_CPATH='%s' "
+      .. "lua5.4 -e '%s' 2>&1"):format(package.path, package.cpath, script)))
+    assert.matches("linalg.inv: LAPACK %(liblapack.so.3%) was not found; "
+      .. "hint: apt install liblapack3", pipe:read "a")
+  end)
+end)

@@ -1,0 +1,157 @@
+#include "cpu/lapack.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { GETRF, GETRI, GETRS, POTRF, TRTRS, GEQRF, ORGQR, GESDD, SYEVD, N_ROUTINE };
+static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf", "trtrs",
+                                             "geqrf", "orgqr", "gesdd", "syevd"};
+
+/* Of each precision; whole when `complete`. Written once, under the lock below. */
+typedef void Routine(void);
+static Routine *routines[2][N_ROUTINE];
+static bool complete;
+static pthread_once_t opened = PTHREAD_ONCE_INIT;
+
+/* POSIX lets a symbol be a function; ISO C wants the detour. */
+static Routine *symbol(void *library, const char *name) {
+  Routine *f;
+  void *const p = dlsym(library, name);
+  memcpy(&f, &p, sizeof f);
+  return f;
+}
+
+/* OpenBLAS brings threads of its own: they would fight with the engine's for the same
+   cores, and its sums depend on their number. */
+static void keep_single(void *library) {
+  Routine *f = symbol(library, "openblas_set_num_threads");
+  if (f) ((void (*)(int))f)(1);
+}
+
+/* DEMILUNE_LAPACK names another file. */
+static void open_library(void) {
+  static const char *const files[] = {"liblapack.so.3", "libopenblas.so.0", "liblapack.so"};
+  const char *own = getenv("DEMILUNE_LAPACK");
+  void *library = own ? dlopen(own, RTLD_NOW | RTLD_LOCAL) : NULL;
+  for (int i = 0; i < DM_COUNT(files) && !library && !own; i++)
+    library = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
+  if (!library) return;
+  keep_single(library);
+  complete = true;
+  for (int wide = 0; wide < 2; wide++)
+    for (int i = 0; i < N_ROUTINE; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "%c%s_", wide ? 'd' : 's', names[i]);
+      routines[wide][i] = symbol(library, name);
+      complete = complete && routines[wide][i];
+    }
+}
+
+dm_status dm_lapack_open(const char *op) {
+  pthread_once(&opened, open_library);
+  if (complete) return DM_OK;
+  return dm_fail(DM_ESTATE,
+                 "%s: LAPACK (liblapack.so.3) was not found; hint: apt install liblapack3, or "
+                 "DEMILUNE_LAPACK=/path/to/it",
+                 op);
+}
+
+dm_status dm_lapack_fits(const char *op, int64_t count) {
+  if (count <= INT32_MAX) return DM_OK;
+  return dm_fail(DM_EARG, "%s: matrices too large: LAPACK would count to %lld, beyond 2^31", op,
+                 (long long)count);
+}
+
+/* Fortran takes every argument by its address, and the length of each word (1) at the end. */
+#define CALL(ROUTINE, TYPES, ...) \
+  ((void(*) TYPES)routines[t == DM_F64][ROUTINE])(__VA_ARGS__, &info)
+#define CALL_WORDS(ROUTINE, TYPES, ...) \
+  ((void(*) TYPES)routines[t == DM_F64][ROUTINE])(__VA_ARGS__)
+typedef const int *In;
+typedef const char *Word;
+
+int dm_lapack_getrf(dm_DType t, int m, int n, void *a, int *pivots) {
+  int info = 0;
+  CALL(GETRF, (In, In, void *, In, int *, int *), &m, &n, a, &m, pivots);
+  return info;
+}
+
+int dm_lapack_getri(dm_DType t, int n, void *a, const int *pivots, void *work, int lwork) {
+  int info = 0;
+  CALL(GETRI, (In, void *, In, In, void *, In, int *), &n, a, &n, pivots, work, &lwork);
+  return info;
+}
+
+int dm_lapack_getrs(dm_DType t, int n, int k, const void *a, const int *pivots, void *b) {
+  int info = 0;
+  CALL_WORDS(GETRS, (Word, In, In, const void *, In, In, void *, In, int *, size_t), "N", &n,
+             &k, a, &n, pivots, b, &n, &info, 1);
+  return info;
+}
+
+int dm_lapack_potrf(dm_DType t, char uplo, int n, void *a) {
+  int info = 0;
+  CALL_WORDS(POTRF, (Word, In, void *, In, int *, size_t), &uplo, &n, a, &n, &info, 1);
+  return info;
+}
+
+int dm_lapack_trtrs(dm_DType t, char uplo, char trans, char diag, int n, int k, const void *a,
+                    void *b) {
+  int info = 0;
+  CALL_WORDS(
+      TRTRS,
+      (Word, Word, Word, In, In, const void *, In, void *, In, int *, size_t, size_t, size_t),
+      &uplo, &trans, &diag, &n, &k, a, &n, b, &n, &info, 1, 1, 1);
+  return info;
+}
+
+int dm_lapack_geqrf(dm_DType t, int m, int n, void *a, void *tau, void *work, int lwork) {
+  int info = 0;
+  CALL(GEQRF, (In, In, void *, In, void *, void *, In, int *), &m, &n, a, &m, tau, work,
+       &lwork);
+  return info;
+}
+
+int dm_lapack_orgqr(dm_DType t, int m, int n, int k, void *a, const void *tau, void *work,
+                    int lwork) {
+  int info = 0;
+  CALL(ORGQR, (In, In, In, void *, In, const void *, void *, In, int *), &m, &n, &k, a, &m, tau,
+       work, &lwork);
+  return info;
+}
+
+int dm_lapack_gesdd(dm_DType t, char job, int m, int n, void *a, void *s, void *u, int ldu,
+                    void *vt, int ldvt, void *work, int lwork, int *iwork) {
+  int info = 0;
+  CALL_WORDS(GESDD,
+             (Word, In, In, void *, In, void *, void *, In, void *, In, void *, In, int *,
+              int *, size_t),
+             &job, &m, &n, a, &m, s, u, &ldu, vt, &ldvt, work, &lwork, iwork, &info, 1);
+  return info;
+}
+
+int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, void *work,
+                    int lwork, int *iwork, int liwork) {
+  int info = 0;
+  CALL_WORDS(SYEVD,
+             (Word, Word, In, void *, In, void *, void *, In, int *, In, int *, size_t, size_t),
+             &job, &uplo, &n, a, &n, w, work, &lwork, iwork, &liwork, &info, 1, 1);
+  return info;
+}
+
+/* What the routines' descriptions ask for, and blocks of columns. */
+int64_t dm_lapack_gesdd_room(char job, int64_t m, int64_t n) {
+  const int64_t least = dm_min_i64(m, n), most = dm_max_i64(m, n);
+  const int64_t blocks = DM_LAPACK_BLOCK * most + 7 * least;
+  return blocks + (job == 'N' ? 3 * least : 4 * least * least);
+}
+int64_t dm_lapack_gesdd_ints(int64_t m, int64_t n) { return 8 * dm_min_i64(m, n); }
+int64_t dm_lapack_syevd_room(char job, int64_t n) {
+  return 1 + (6 + DM_LAPACK_BLOCK) * n + (job == 'V' ? 2 * n * n : 0);
+}
+int64_t dm_lapack_syevd_ints(char job, int64_t n) { return job == 'V' ? 3 + 5 * n : 1; }
