@@ -119,14 +119,14 @@ local function training(dtype, case)
   local half = dtype ~= "float32"
   local scaler = amp.GradScaler { device = device, enabled = dtype == "float16" }
   local region = { device_type = device, enabled = half, dtype = half and dtype or nil }
-  local model, optimizer, x, y = case.model, case.optimizer, case.x, case.y
+  local model, optimizer = case.model, case.optimizer
   local self = { case = case }
   function self.step()
     optimizer:zero_grad()
     local loss
     do
       local _ <close> = amp.autocast(region)
-      loss = case.criterion(model(x), y)
+      loss = case.criterion(model(case.x), case.y)
     end
     scaler:scale(loss):backward()
     scaler:step(optimizer)
@@ -261,7 +261,18 @@ function requests.save(path)
   return {}
 end
 
---- The losses of the first n steps, or of as many as fit so many seconds.
+--- From here on every step takes the next of a file's batches, x and y (batches, ...).
+function requests.feed(path)
+  local batches, i, case, step = assert(dm.load(path)), 0, current.case, current.step
+  function current.step()
+    i = i + 1
+    case.x, case.y = batches.x[i], batches.y[i]
+    step()
+  end
+  return { batches = #batches.x }
+end
+
+--- The losses of the next n steps, or of as many as fit so many seconds.
 function requests.losses(n, least)
   local losses, from = {}, dm.now()
   for i = 1, n do

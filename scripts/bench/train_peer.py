@@ -270,6 +270,7 @@ def training(path, dtype, layout, kind, args):
     self = {"model": model, "optimizer": optimizer, "batch": (x, y)}
 
     def step():
+        x, y = self["batch"]
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(DEVICE, dtype=dtype if half else None, enabled=half):
             loss = criterion(model(x), y)
@@ -338,8 +339,20 @@ def tune(path, dtype, threads, kind, *args):
     return {"threads": n, "layout": layout}
 
 
+def feed(path):
+    """From here on every step takes the next of a file's batches, x and y (batches, ...)."""
+    saved, step = load(path), CURRENT["step"]
+    batches = iter(zip(saved["x"], saved["y"]))
+
+    def next_step():
+        CURRENT["batch"] = next(batches)
+        step()
+    CURRENT["step"] = next_step
+    return {"batches": len(saved["x"])}
+
+
 def losses(n):
-    """The losses of the first n steps."""
+    """The losses of the next n steps."""
     out = {}
     for i in range(1, n + 1):
         CURRENT["step"]()
@@ -405,8 +418,8 @@ def work():
     return {"peak": tensor_peak() if "model" in CURRENT else 0, "resident": resident}
 
 
-REQUESTS = {"about": about, "begin": begin, "tune": tune, "losses": losses, "time": time_block,
-            "host": returned, "steps": steps, "work": work}
+REQUESTS = {"about": about, "begin": begin, "tune": tune, "feed": feed, "losses": losses,
+            "time": time_block, "host": returned, "steps": steps, "work": work}
 
 
 def answer(line):
