@@ -61,6 +61,8 @@
   template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
   template <> constexpr bool dm_unpacked<NAME##_backward> = true;
 UNPACKED(expm1)
+UNPACKED(exp2)
+UNPACKED(erfc)
 UNPACKED(log1p)
 UNPACKED(log2)
 UNPACKED(log10)

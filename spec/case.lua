@@ -107,7 +107,7 @@ end
 
 -- Runs op on args and returns its outputs as a list, however it hands them over.
 function case.call(dm, op, args)
-  local fn = SYNTAX[op] or dm[op]
+  local fn = SYNTAX[op] or dm[op] or dm.nn.functional[op]
   if fn == nil then error("dm." .. op .. " is missing", 0) end
   local outs = table.pack(fn(table.unpack(args)))
   if outs.n == 1 and type(outs[1]) == "table" and not outs[1].dtype then return outs[1] end

@@ -105,7 +105,7 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "distance", "matmul", "conv", "pool", "nd", "norm", "layers",
+  "sort", "softmax", "distance", "kin", "matmul", "conv", "pool", "nd", "norm", "layers",
   "loss", "rnn", "attention", "order", "linalg"}
 
 for _, name in ipairs(OPS) do

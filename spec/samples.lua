@@ -66,6 +66,7 @@ local mask = bool({2, 3}, {1, 0, 1, 0, 0, 1})
 local UNARY = {
   neg = {-2, 2}, exp = {-2, 2}, expm1 = {-2, 2}, log = {0.3, 3}, log1p = {-0.6, 2},
   log2 = {0.3, 3}, log10 = {0.3, 3}, sqrt = {0.3, 3}, rsqrt = {0.3, 3}, reciprocal = {0.4, 2},
+  exp2 = {-2, 2}, erfc = {-2, 2}, deg2rad = {-90, 90}, rad2deg = {-2, 2},
   sin = {-2, 2}, cos = {-2, 2}, tan = {-1, 1}, tanh = {-2, 2}, sigmoid = {-3, 3}, erf = {-2, 2},
   gelu = {-3, 3}, silu = {-3, 3}, softplus = {-3, 3}, square = {-2, 2}, asin = {-0.8, 0.8},
   acos = {-0.8, 0.8}, atan = {-2, 2}, sinh = {-2, 2}, cosh = {-2, 2},
@@ -292,6 +293,10 @@ samples.nanmean = {{box()}, {box(), {1, 3}, {keepdim = true}}}
 
 samples.sort = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, descending = true}}}
 samples.argsort = {{distinct(2, 4), grad = false}}
+samples.isin = {
+  {int("int64", {2, 3}, {1, 5, 2, 7, 5, 3}), int("int64", {3}, {5, 3, 4}), grad = false},
+  {int("int64", {3}, {1, 5, 2}), int("int64", {2, 2}, {5, 3, 4, 1}), {invert = true}, grad = false},
+}
 samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = false}}}
 samples.median = {{distinct(2, 4)}, {distinct(2, 4), 2}, {distinct(3, 2), 1, {keepdim = true}}}
 samples.kthvalue = {{distinct(2, 4), 3}, {distinct(4, 2), 2, {dim = 1, keepdim = true}}}
@@ -320,6 +325,11 @@ samples.scatter = {{x(-2, 2, 2, 4), 2, spread, x(-2, 2, 2, 3)}, {x(-2, 2, 2, 4),
 samples.scatter_add = {{x(-2, 2, 2, 4), 2, pick, x(-2, 2, 2, 3)}}
 samples.index_select = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4})}}
 samples.index_copy = {{x(-2, 2, 4, 2), 1, int("int64", {2}, {4, 1}), x(-2, 2, 2, 2)}}
+samples.index_fill = {
+  {x(-2, 2, 4, 2), 1, int("int64", {2}, {4, 1}), 1.5},
+  {x(-2, 2, 2, 3), 2, int("int64", {1}, {2}), -1},
+}
+samples.take = {{x(-2, 2, 2, 3), int("int64", {2, 2}, {1, 6, 6, 3})}}
 samples.tril = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), -1}}
 samples.triu = {{x(-2, 2, 4, 3)}, {x(-2, 2, 4, 3), 1}}
 samples.diag = {{x(-2, 2, 3)}, {x(-2, 2, 3), -1}, {x(-2, 2, 3, 4), 1}}
@@ -365,6 +375,22 @@ samples.cdist = {
   {x(-1, 0, 26, 2), x(0.1, 1, 2, 2)},
 }
 samples.outer = {{x(-1, 1, 2), x(-1, 1, 3)}}
+samples.pdist = {{x(-1, 1, 4, 3)}, {x(-1, 1, 3, 2), {p = 3}}}
+samples.dist = {{x(-1, 1, 2, 3), x(-1, 1, 2, 3)}, {x(-1, 1, 2, 3), x(-1, 1, 3), {p = 3}}}
+samples.renorm = {{x(0.2, 1, 3, 4), 2, 1, 1}, {x(0.2, 1, 2, 3, 2), 3, 2, 0.5}}
+samples.vdot = {{x(-1, 1, 4), x(-1, 1, 4)}}
+samples.addmv = {
+  {x(-1, 1, 2), x(-1, 1, 2, 3), x(-1, 1, 3)},
+  {x(-1, 1), x(-1, 1, 2, 3), x(-1, 1, 3), {beta = 0.5, alpha = 2}},
+}
+samples.addr = {
+  {x(-1, 1, 2, 3), x(-1, 1, 2), x(-1, 1, 3)},
+  {x(-1, 1, 3), x(-1, 1, 2), x(-1, 1, 3), {beta = 0.5, alpha = 2}},
+}
+samples.addbmm = {
+  {x(-1, 1, 2, 4), x(-1, 1, 3, 2, 5), x(-1, 1, 3, 5, 4)},
+  {x(-1, 1, 4), x(-1, 1, 3, 2, 5), x(-1, 1, 3, 5, 4), {beta = 0.5, alpha = 2}},
+}
 samples.addmm = {
   {x(-1, 1, 2, 2), x(-1, 1, 2, 3), x(-1, 1, 3, 2)},
   {x(-1, 1, 2), x(-1, 1, 2, 3), x(-1, 1, 3, 2), {beta = 0.5, alpha = 2}},
@@ -412,6 +438,7 @@ samples.adaptive_avg_pool1d = {{x(-1, 1, 1, 2, 5), 3}}
 samples.adaptive_avg_pool3d = {{x(-1, 1, 1, 1, 3, 4, 3), 2}}
 samples.adaptive_max_pool1d = {{distinct(1, 2, 5), 3}}
 samples.adaptive_max_pool2d = {{distinct(1, 1, 5, 4), {2, 3}}}
+samples.adaptive_max_pool3d = {{distinct(1, 1, 3, 4, 2), {2, 3, 1}}}
 samples.pad = {
   {x(-1, 1, 2, 3), {1, 2}}, {x(-1, 1, 2, 3), {1, -1, 0, 1}, {value = 2}},
   {x(-1, 1, 2, 4), {2, 1}, {mode = "reflect"}}, {x(-1, 1, 2, 3), {1, 2}, {mode = "circular"}},

@@ -1,4 +1,5 @@
--- dm.meshgrid: coordinates of every point of a grid.
+-- Coordinates: of every point of a grid, of the elements of a triangle; and points evenly
+-- spaced on a logarithmic scale.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -36,6 +37,27 @@ function grid.meshgrid(...)
     axes[k] = swap and full:transpose(1, 2) or full
   end
   return table.unpack(axes)
+end
+
+-- The positions {2, n}, rows and then columns, of what tril or triu keeps of a matrix.
+local function triangle(name, kept)
+  grid[name] = function(rows, columns, opts)
+    local o = options.read(name, opts, {offset = 0, device = options.NONE})
+    local matrix = core.ones(rows, columns, {dtype = "uint8", device = o.device})
+    return core.nonzero(kept(matrix, o.offset)):t():contiguous()
+  end
+end
+-- tril_indices(rows, columns, {offset = 0, device =}); triu_indices alike.
+triangle("tril_indices", core.tril)
+triangle("triu_indices", core.triu)
+
+-- logspace(start, stop, steps, {base = 10, dtype =, device =}): base to the powers from
+-- start to stop.
+function grid.logspace(start, stop, steps, opts)
+  local o = options.read("logspace", opts, {base = 10.0, dtype = options.NONE,
+    device = options.NONE})
+  local powers = core.linspace(start, stop, steps, {dtype = "float64", device = o.device})
+  return core.pow(o.base, powers):to(o.dtype or "float32")
 end
 
 return grid

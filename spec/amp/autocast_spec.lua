@@ -46,13 +46,12 @@ local LISTS = {
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
-for name in ([[conv_tbc conv_transpose3d addmv addr linalg_vecdot addbmm chain_matmul
+for name in ([[conv_tbc conv_transpose3d linalg_vecdot chain_matmul
   linalg_multi_dot frobenius_norm nuclear_norm
-  dist pdist renorm vector_norm matrix_norm cross vdot grid_sampler
+  vector_norm matrix_norm cross grid_sampler
   polar quantile nanquantile stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d fft linalg_solve linalg_inv linalg_qr
-  linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d
-  adaptive_max_pool3d]]):gmatch "%S+" do
+  linalg_svd linalg_eig geqrf qr svd triangular_solve fractional_max_pool2d]]):gmatch "%S+" do
   ABSENT[name] = true
 end
 
@@ -171,6 +170,14 @@ end
 CALLS.ctc_loss = function(x)
   return x(-3, -1, 5, 2, 4), labels(2, 3, 2), labels(5, 4), labels(2, 1)
 end
+CALLS.addmv = function(x) return x(-1, 1, 4), x(-1, 1, 4, 3), x(-1, 1, 3) end
+CALLS.addr = function(x) return x(-1, 1, 4, 3), x(-1, 1, 4), x(-1, 1, 3) end
+CALLS.addbmm = function(x) return x(-1, 1, 4, 5), x(-1, 1, 2, 4, 3), x(-1, 1, 2, 3, 5) end
+CALLS.vdot = function(x, other) return x(-1, 1, 8), other(-1, 1, 8) end
+CALLS.dist = function(x) return x(-1, 1, 8), x(-1, 1, 8) end
+CALLS.pdist = function(x) return x(-1, 1, 4, 3) end
+CALLS.renorm = function(x) return x(-1, 1, 4, 8), 2, 1, 1 end
+CALLS.adaptive_max_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end
 for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do
   CALLS[name] = function(x) return x(-2, 2, 8) end
 end

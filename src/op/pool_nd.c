@@ -227,63 +227,68 @@ dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
 
 /* ---- maxima over a grid of windows ---- */
 
-/* Places in the plane of each window's elements: (P Q, K), a window that has fewer names
-   its first element again. */
-static dm_Tensor *grid_places(dm_X *x, const int64_t in[2], const int64_t out[2], int64_t k[2],
+/* Places in the flat space of each window's elements: (cells, elements), k the most along
+   each dim; a window that has fewer names its first element again. */
+static dm_Tensor *grid_places(dm_X *x, const int64_t in[3], const int64_t out[3], int64_t k[3],
                               int base) {
-  dm_PoolSpan span;
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 3; i++)
     for (int64_t o = k[i] = 0; o < out[i]; o++) {
-      span = dm_pool_adaptive_span(in[i], out[i], o);
+      const dm_PoolSpan span = dm_pool_adaptive_span(in[i], out[i], o);
       k[i] = dm_max_i64(k[i], span.hi - span.lo);
     }
+  const int64_t cells = dm_numel(3, out), elements = dm_numel(3, k);
   int64_t *at;
-  dm_Tensor *t = dm_x_positions(x, out[0] * out[1] * k[0] * k[1], &at);
-  if (!t) return NULL;
-  for (int64_t p = 0; p < out[0]; p++)
-    for (int64_t q = 0; q < out[1]; q++) {
-      const dm_PoolSpan h = dm_pool_adaptive_span(in[0], out[0], p),
-                        w = dm_pool_adaptive_span(in[1], out[1], q);
-      for (int64_t r = 0; r < k[0]; r++)
-        for (int64_t s = 0; s < k[1]; s++) {
-          const bool inside = h.lo + r < h.hi && w.lo + s < w.hi;
-          *at++ = (inside ? (h.lo + r) * in[1] + w.lo + s : h.lo * in[1] + w.lo) + base;
-        }
+  dm_Tensor *t = dm_x_positions(x, cells * elements, &at);
+  for (int64_t cell = 0; t && cell < cells; cell++) {
+    const int64_t place[3] = {cell / (out[1] * out[2]), cell / out[2] % out[1], cell % out[2]};
+    dm_PoolSpan span[3];
+    for (int i = 0; i < 3; i++) span[i] = dm_pool_adaptive_span(in[i], out[i], place[i]);
+    for (int64_t e = 0; e < elements; e++) {
+      const int64_t step[3] = {e / (k[1] * k[2]), e / k[2] % k[1], e % k[2]};
+      bool inside = true;
+      for (int i = 0; i < 3; i++) inside = inside && span[i].lo + step[i] < span[i].hi;
+      int64_t flat = 0;
+      for (int i = 0; i < 3; i++) flat = flat * in[i] + span[i].lo + (inside ? step[i] : 0);
+      *at++ = flat + base;
     }
+  }
   return t;
 }
 
-dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t size[2], return_indices; } *a = c->attr;
+/* Of the last `dims` dims of x to `size`, and the positions in them where they are wanted. */
+static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size,
+                              bool return_indices) {
   dm_Tensor *t = c->in[0];
-  c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(dm_check_places(c, 2));
-  const int64_t *in = dm_plane_size(t), lead = dm_numel(t->ndim - 2, t->shape);
-  for (int i = 0; i < 2; i++)
-    if (a->size[i] < 1 || a->size[i] > INT32_MAX || in[i] < 1)
-      return dm_fail(DM_EARG, "adaptive_max_pool2d: from %lld to %lld, wanted at least 1",
-                     (long long)in[i], (long long)a->size[i]);
-  const int64_t cells = a->size[0] * a->size[1];
-  int64_t k[2];
-  dm_Tensor *places = grid_places(x, in, a->size, k, c->base);
-  dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, in[0] * in[1]});
+  int64_t in[3] = {1, 1, 1}, grid[3] = {1, 1, 1}, k[3], shape[DM_MAX_DIM];
+  c->n_out = return_indices ? 2 : 1;
+  DM_TRY(dm_check_places(c, dims));
+  for (int i = 0; i < dims; i++) {
+    in[3 - dims + i] = t->shape[t->ndim - dims + i];
+    grid[3 - dims + i] = size[i];
+  }
+  for (int i = 3 - dims; i < 3; i++)
+    if (grid[i] < 1 || grid[i] > INT32_MAX || in[i] < 1)
+      return dm_fail(DM_EARG, "%s: from %lld to %lld, wanted at least 1", c->op->name,
+                     (long long)in[i], (long long)grid[i]);
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
+  for (int i = 0; i < dims; i++) shape[t->ndim - dims + i] = size[i];
+  const int64_t lead = dm_numel(t->ndim - dims, t->shape), cells = dm_numel(3, grid);
+  dm_Tensor *places = grid_places(x, in, grid, k, c->base);
+  const int64_t elements = dm_numel(3, k);
+  dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
   dm_Tensor *windows =
-      x_reshape(x, dm_x_select(x, flat, 1, places), 3, (int64_t[]){lead, cells, k[0] * k[1]});
+      x_reshape(x, dm_x_select(x, flat, 1, places), 3, (int64_t[]){lead, cells, elements});
   const struct {
     dm_OptInt dim;
     int64_t keepdim;
   } last = {{1, 2}, 0};
   dm_Tensor *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
-  int64_t shape[DM_MAX_DIM];
-  for (int d = 0; d < t->ndim - 2; d++) shape[d] = t->shape[d];
-  shape[t->ndim - 2] = a->size[0];
-  shape[t->ndim - 1] = a->size[1];
   c->out[0] = x_reshape(x, out[0], t->ndim, shape);
-  if (!a->return_indices) return x->st;
+  if (!return_indices) return x->st;
   int64_t *first; /* of each window in the list of places */
   dm_Tensor *offsets = dm_x_positions(x, cells, &first);
-  for (int64_t i = 0; first && i < cells; i++) first[i] = i * k[0] * k[1];
+  for (int64_t i = 0; first && i < cells; i++) first[i] = i * elements;
   offsets = dm_x_there(x, offsets, t->device);
   dm_Tensor *at = x_reshape(x, dm_x(x, DM_OP_add, NULL, 2, out[1], offsets), 1, &(int64_t){-1});
   dm_Tensor *place = dm_x_select(x, dm_x_there(x, places, t->device), 0, at);
@@ -293,11 +298,13 @@ dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
 
 dm_status adaptive_max_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* size, return_indices */
-  c->n_out = a[1] ? 2 : 1;
-  DM_TRY(dm_check_places(c, 1));
-  const int64_t plane[3] = {1, a[0], a[1]};
-  dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
-  if (!x_call(x, DM_OP_adaptive_max_pool2d, plane, 1, &in, out)) return x->st;
-  for (int i = 0; i < c->n_out; i++) c->out[i] = as_line(x, out[i]);
-  return x->st;
+  return adaptive_max(c, x, 1, a, a[1] != 0);
+}
+dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c);
+  return adaptive_max(c, x, 2, a, a[2] != 0);
+}
+dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c);
+  return adaptive_max(c, x, 3, a, a[3] != 0);
 }

@@ -100,6 +100,7 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
   case DM_OP_square: return x_scale(x, s, 2);
   case DM_OP_exp: return s;
   case DM_OP_expm1: return x_shift(x, s, 1);
+  case DM_OP_exp2: return x_scale(x, s, 0.69314718055994530942); /* ln 2 */
   case DM_OP_log: return x_unary(x, DM_OP_reciprocal, s);
   case DM_OP_log1p: return x_unary(x, DM_OP_reciprocal, x_shift(x, s, 1));
   case DM_OP_log2: /* ln 2 */
@@ -124,6 +125,9 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
   case DM_OP_erf: /* 2/sqrt(pi) */
     return x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, x_mul(x, s, s), -1)),
                    1.12837916709551257390);
+  case DM_OP_erfc:
+    return x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, x_mul(x, s, s), -1)),
+                   -1.12837916709551257390);
   case DM_OP_erfinv: /* sqrt(pi)/2 */
     return x_scale(x, x_unary(x, DM_OP_exp, x_mul(x, s, s)), 0.88622692545275801365);
   case DM_OP_logsigmoid: return x_unary(x, DM_OP_sigmoid, x_scale(x, s, -1));

@@ -3,6 +3,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local functional = require "demilune.nn.functional"
 local Module = require "demilune.nn.module"
 
 local layers = {}
@@ -89,5 +90,29 @@ along_dim("Softmax", "softmax")
 along_dim("LogSoftmax", "log_softmax")
 along_dim("Softmin", "softmin")
 along_dim("GLU", "glu")
+
+-- Softmax2d(): over the channels of (N,C,H,W) or (C,H,W).
+local Softmax2d = Module:extend "Softmax2d"
+Softmax2d.keeps_nothing = true
+function Softmax2d.forward(_, x)
+  if not core.is_tensor(x) or x:dim() ~= 3 and x:dim() ~= 4 then
+    caller.raise("Softmax2d: wanted (N,C,H,W) or (C,H,W), got %s",
+      core.is_tensor(x) and tostring(x.shape) or type(x))
+  end
+  return core.softmax(x, -3)
+end
+layers.Softmax2d = Softmax2d
+
+-- RReLU{lower = 1/8, upper = 1/3}: nn.functional.rrelu.
+local RReLU = Module:extend "RReLU"
+function RReLU:init(opts)
+  local o = options.read("RReLU", opts, {lower = 1 / 8, upper = 1 / 3})
+  self.lower, self.upper = o.lower, o.upper
+end
+function RReLU:forward(x)
+  return functional.rrelu(x, {lower = self.lower, upper = self.upper, training = self.training})
+end
+function RReLU:extra_repr() return ("lower = %g, upper = %g"):format(self.lower, self.upper) end
+layers.RReLU = RReLU
 
 return layers

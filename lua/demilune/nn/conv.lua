@@ -4,6 +4,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local functional = require "demilune.nn.functional"
 local init = require "demilune.nn.init_weights"
 local Module = require "demilune.nn.module"
 
@@ -242,10 +243,27 @@ for dims = 1, 3 do
     dims > 1 and AVG_OVERRIDDEN or AVG,
     {{"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}})
   adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims, {})
-  if dims < 3 then
-    adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
-      {return_indices = false})
-  end
+  adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
+    {return_indices = false})
 end
+
+-- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
+local function power_pool(name, op)
+  local Pool = Module:extend(name)
+  Pool.keeps_nothing = true
+  function Pool:init(p, kernel_size, opts)
+    self._opts = options.read(name, opts, {stride = options.NONE, ceil_mode = false})
+    self.norm_type, self.kernel_size = p, kernel_size
+  end
+  function Pool:forward(x)
+    return functional[op](x, self.norm_type, self.kernel_size, self._opts)
+  end
+  function Pool:extra_repr()
+    return ("norm_type = %g, kernel_size = %s"):format(self.norm_type, text(self.kernel_size))
+  end
+  layers[name] = Pool
+end
+power_pool("LPPool1d", "lp_pool1d")
+power_pool("LPPool2d", "lp_pool2d")
 
 return layers

@@ -111,4 +111,62 @@ function functional.embedding_bag(ids, weight, offsets, opts)
   return sum / counts:clamp{min = 1}:unsqueeze(2)
 end
 
+-- ---- what is several ops ----
+
+functional.upsample = core.interpolate
+
+-- x over its norm of order p along dim, no norm counting less than eps. opts: p = 2,
+-- dim = 2, eps = 1e-12.
+function functional.normalize(x, opts)
+  local o = options.read("normalize", opts, {p = 2.0, dim = 2, eps = 1e-12})
+  return x / core.norm(x, {p = o.p, dim = o.dim, keepdim = true}):clamp{min = o.eps}
+end
+
+-- The sum of the p-th powers of each window, to the power 1 / p: the mean times the
+-- window's size, where PyTorch's too counts a window that ceil_mode cuts as whole.
+local function power_pool(name, average, elements)
+  functional[name] = function(x, p, kernel_size, opts)
+    local o = options.read(name, opts, {stride = options.NONE, ceil_mode = false})
+    local mean = average(core.pow(x, p), kernel_size, o)
+    return core.pow(core.sign(mean) * core.relu(core.abs(mean)) * elements(kernel_size), 1 / p)
+  end
+end
+-- lp_pool1d(x, p, kernel_size, {stride = kernel_size, ceil_mode = false}); lp_pool2d alike,
+-- of numbers or pairs.
+power_pool("lp_pool1d", core.avg_pool1d, function(k) return k end)
+power_pool("lp_pool2d", core.avg_pool2d, function(k)
+  return type(k) == "table" and k[1] * (k[2] or k[1]) or k * k
+end)
+
+-- leaky_relu with a slope of each element's own, uniform in [lower, upper], while training,
+-- with their mean else; B. Xu et al. 2015. opts: lower = 1/8, upper = 1/3, training = false.
+function functional.rrelu(x, opts)
+  local o = options.read("rrelu", opts, {lower = 1 / 8, upper = 1 / 3, training = false})
+  if o.lower > o.upper then
+    caller.raise("rrelu: lower is %g, upper %g, wanted lower <= upper", o.lower, o.upper)
+  end
+  if not o.training then
+    return core.leaky_relu(x, {negative_slope = (o.lower + o.upper) / 2})
+  end
+  local slope = core.rand_like(x:detach()) * (o.upper - o.lower) + o.lower
+  return core.where(x:gt(0), x, x * slope)
+end
+
+-- triplet_margin_loss with a distance of one's own. opts: distance_function =
+-- pairwise_distance, margin = 1, swap = false, reduction = "mean".
+function functional.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
+  local o = options.read("triplet_margin_with_distance_loss", opts,
+    {distance_function = core.pairwise_distance, margin = 1.0, swap = false,
+    reduction = "mean"})
+  local near, far = o.distance_function(anchor, positive), o.distance_function(anchor, negative)
+  if o.swap then far = core.minimum(far, o.distance_function(positive, negative)) end
+  local losses = core.relu(near - far + o.margin)
+  if o.reduction == "none" then return losses end
+  if o.reduction ~= "mean" and o.reduction ~= "sum" then
+    caller.raise("triplet_margin_with_distance_loss: reduction is '%s', wanted 'none', 'mean' or "
+      .. "'sum'", tostring(o.reduction))
+  end
+  return losses[o.reduction](losses)
+end
+
 return functional

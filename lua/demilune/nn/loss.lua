@@ -57,6 +57,8 @@ loss("MarginRankingLoss", "margin_ranking_loss", {margin = 0.0}, 3)
 loss("CosineEmbeddingLoss", "cosine_embedding_loss", {margin = 0.0}, 3)
 loss("TripletMarginLoss", "triplet_margin_loss",
   {margin = 1.0, p = 2.0, eps = 1e-6, swap = false}, 3)
+loss("TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss",
+  {distance_function = core.pairwise_distance, margin = 1.0, swap = false}, 3)
 loss("CTCLoss", "ctc_loss", {blank = 1, zero_infinity = false}, 4)
 
 criterion("CosineSimilarity", "cosine_similarity", {dim = 2, eps = 1e-8})

@@ -87,6 +87,19 @@ function Upsample:extra_repr()
 end
 layers.Upsample = Upsample
 
+-- UpsamplingNearest2d{size =, or scale_factor =}; UpsamplingBilinear2d, which aligns corners.
+local function upsampling(name, mode, align_corners)
+  local Class = Upsample:extend(name)
+  function Class:init(opts)
+    local o = options.read(name, opts, {size = options.NONE, scale_factor = options.NONE})
+    o.mode, o.align_corners = mode, align_corners
+    Upsample.init(self, o)
+  end
+  layers[name] = Class
+end
+upsampling("UpsamplingNearest2d", "nearest", false)
+upsampling("UpsamplingBilinear2d", "bilinear", true)
+
 -- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r); PixelUnshuffle(r): the way back.
 -- W. Shi et al. 2016.
 local function shuffle(name, op)
@@ -117,16 +130,7 @@ function Unflatten:init(dim, unflattened_size)
   end
   self.dim, self.unflattened_size = dim, {table.unpack(unflattened_size)}
 end
-function Unflatten:forward(x)
-  local rank = x:dim()
-  local dim = self.dim < 0 and rank + 1 + self.dim or self.dim
-  if dim < 1 or dim > rank then
-    caller.raise("Unflatten: dim is %d, x %s", self.dim, tostring(x.shape))
-  end
-  local shape = {table.unpack(x.shape, 1, dim - 1)}
-  table.move(self.unflattened_size, 1, #self.unflattened_size, dim, shape)
-  return x:reshape(table.move(x.shape, dim + 1, rank, #shape + 1, shape))
-end
+function Unflatten:forward(x) return core.unflatten(x, self.dim, self.unflattened_size) end
 function Unflatten:extra_repr()
   return ("%d, {%s}"):format(self.dim, table.concat(self.unflattened_size, ", "))
 end
