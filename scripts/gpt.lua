@@ -16,7 +16,7 @@ local parser = argparse("gpt.lua", "Train a GPT or an LSTM on a text and let it 
 local function number(name, convert, default, about)
   parser:option("--" .. name, about):convert(convert):default(default)
 end
-parser:option("--data", "a text in UTF-8, or a file of tokens as llm.c has (--tokens file), such as "
+parser:option("--data", "a text in UTF-8, or a file of tokens as llm.c's (--tokens file), such as "
   .. "the 1.1 MB of Shakespeare known as tiny shakespeare"):count(1)
 parser:option("--tokens", "what a token is"):choices{"char", "byte", "gpt2", "file"}
   :default "char"
@@ -65,8 +65,8 @@ local function largest(file)
   return most
 end
 
--- The ids of all that is there to learn from, int64 or a file of tokens, how many different ones there are, and
--- what makes text of ids and ids of text, if anything does.
+-- The ids of all that is there to learn from, int64 or a file of tokens, how many different
+-- ones there are, and what makes text of ids and ids of text, if anything does.
 local function corpus()
   if args.tokens == "file" then
     local file, why = data.TokenFile(args.data)
