@@ -42,6 +42,15 @@ describe("IterableDataset:", function()
     assert.same({3, 2}, sizes)
   end)
 
+  it("is collated by default_collate, which a collate_fn may end in", function()
+    local x, y = data.default_collate{{1, dm.ones(2)}, {2, dm.zeros(2)}}
+    assert.same({{1, 2}, {{1, 1}, {0, 0}}}, {x:totable(), y:totable()})
+    for _, z in data.DataLoader(Count(1, 2), {batch_size = 2, collate_fn = function(samples)
+      for _, one in ipairs(samples) do one[1] = -one[1] end
+      return data.default_collate(samples)
+    end}):iter() do assert.same({-1, -2}, z:totable()) end
+  end)
+
   it("may be a plain table, with state, a length, and something to close", function()
     local closed, epochs = 0, {}
     local plain = {

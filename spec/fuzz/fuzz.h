@@ -3,9 +3,9 @@
    failure; the sanitizers watch, and nothing may be left behind. Its seeds lie in
    spec/fuzz/corpus/NAME. Run by the part fuzz of scripts/test.
 
-     cmake -B build/fuzz -G Ninja -DDM_FUZZ=ON -DCMAKE_C_COMPILER=clang && ninja -C build/fuzz
-   fuzzers build/fuzz/spec/NAME_fuzz -max_total_time=60 build/fuzz/corpus/NAME
-   spec/fuzz/corpus/NAME */
+     CC=clang cmake -B build/fuzz -G Ninja -DDM_FUZZ=ON
+     ninja -C build/fuzz fuzzers
+     build/fuzz/spec/NAME_fuzz -max_total_time=60 -detect_leaks=0 spec/fuzz/corpus/NAME */
 #ifndef DM_FUZZ_H
 #define DM_FUZZ_H
 
