@@ -44,6 +44,7 @@ enum {
   MAX_SCANS = 100,       /* of a progressive file; encoders make some 10 */
   PIXELS_OF_BYTE = 1024, /* most that a byte of Huffman codes stands for: 8 codes, each of
                             a block of 64 pixels, and half the blocks left out */
+  ARITHMETIC_MOST = 64,  /* times that for arithmetic codes, which know no bound */
   EXIF_INTRO = 6,        /* "Exif", 0, 0 */
   ALL_OF_IT = 0xffff
 };
@@ -124,7 +125,8 @@ static void check_size(Codec *c) {
   if (pixels > DM_PICTURE_MAX_PIXELS)
     give_up(c, dm_fail(DM_EIO, "jpeg: '%s' is %u x %u, at most %d pixels are read", c->name,
                        c->jpeg.image_width, c->jpeg.image_height, DM_PICTURE_MAX_PIXELS));
-  if (!c->jpeg.arith_code && pixels / PIXELS_OF_BYTE > c->n_bytes)
+  const int64_t of_byte = PIXELS_OF_BYTE * (c->jpeg.arith_code ? ARITHMETIC_MOST : 1);
+  if (pixels / of_byte > c->n_bytes) /* before memory is asked for */
     give_up(c, dm_fail(DM_EIO,
                        "jpeg: '%s' is cut short: its %" PRId64
                        " bytes cannot hold the %u x %u picture of its header",
