@@ -370,6 +370,7 @@ static dm_LoaderColumn pictures_column(lua_State *L, LoaderBox *l, int k) {
   lua_getfield(L, at, "augment");
   const dm_Pictures *pictures = dm_to_pictures(L, at + 1);
   dm_PictureRows *rows = &l->pictures[k];
+  if (!pictures) dm_raise_text(L, "DataLoader: column %d: no list of pictures", k + 1);
   if (dm_pictures_rows(rows, pictures, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
   l->n = k + 1;
   l->n_dim[k] = 4;

@@ -23,7 +23,7 @@ dm_status dm_jpeg_decode(dm_Picture *out, int *orientation, const uint8_t *bytes
   DM_UNUSED(n_bytes);
   return dm_fail(DM_EIO,
                  "jpeg: '%s': this build knows no JPEG files; hint: install libjpeg-turbo "
-                 "(Debian: libjpeg62-turbo-dev) and build again",
+                 "(Debian: libjpeg-dev) and build again",
                  name);
 }
 

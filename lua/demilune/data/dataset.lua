@@ -121,8 +121,9 @@ function dataset.draw_seed(opts)
 end
 
 -- For the loader: a list of columns {tensor =, augment = what transforms.declare gives, or
--- nil}, and the rows of them that are samples (nil: all). Nothing when the samples are
--- made by Lua code, as when a class derived from a native one has its own get.
+-- nil}, {pictures = files, augment =} or windows of tokens, and the rows of them that are
+-- samples (nil: all). Nothing when the samples are made by Lua code, as when a class
+-- derived from a native one has its own get.
 function dataset.source(set)
   if set.native_get and set.get == set.native_get then return set:columns() end
 end
