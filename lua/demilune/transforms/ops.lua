@@ -79,9 +79,13 @@ local function weights(n_out, n_in, interpolation, x)
   return core.tensor(rows, {dtype = x.dtype, device = x.device})
 end
 
+-- Places add up, as in C: a tie falls to the same side.
 local function nearest(n_out, n_in, x)
-  local list = {}
-  for i = 1, n_out do list[i] = math.min(math.floor((i - 0.5) * n_in / n_out), n_in - 1) + 1 end
+  local list, at, scale = {}, n_in / n_out * 0.5, n_in / n_out
+  for i = 1, n_out do
+    list[i] = math.min(math.floor(at), n_in - 1) + 1
+    at = at + scale
+  end
   return core.tensor(list, {dtype = "int64", device = x.device})
 end
 

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Writes spec/golden/transforms.lua: what torchvision and Pillow make of two pictures.
+
+Run by hand when a transform is added: scripts/golden_transforms.py. The specs read only
+the file. Pillow 13 or newer: older ones make columns narrower first, whatever the sizes.
+
+A case: a function of transforms.functional, the picture's number, the arguments as Lua
+passes them, and the result: its shape {C, H, W} and its bytes in hexadecimal digits.
+"""
+
+import os
+
+import numpy as np
+import PIL
+import torch
+import torchvision
+import torchvision.transforms.functional as F
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.autoaugment import RandAugment, _apply_op
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "spec", "golden",
+                    "transforms.lua")
+MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BILINEAR,
+         "bicubic": InterpolationMode.BICUBIC}
+
+
+def waves(height, width):
+    """A picture with shades, edges and every colour."""
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [128 + 127 * np.sin(x / (2.1 + c) + c) * np.cos(y / (1.3 + c) - c)
+              for c in range(3)]
+    return np.stack(planes, -1).round().astype(np.uint8)
+
+
+def noise(height, width):
+    return np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+PICTURES = [waves(13, 17), noise(14, 8)]
+lines = []
+
+
+class Named(dict):
+    """A table of options."""
+
+
+def lua(v):
+    if isinstance(v, Named):
+        return "{" + ",".join(f"{k}={lua(x)}" for k, x in v.items()) + "}"
+    if isinstance(v, (list, tuple)):
+        return "{" + ",".join(map(lua, v)) + "}"
+    return f'"{v}"' if isinstance(v, str) else repr(v)
+
+
+def result(picture):
+    a = np.asarray(picture)
+    a = a[None] if a.ndim == 2 else a.transpose(2, 0, 1)
+    return f"shape={lua(a.shape)},bytes=\"{a.tobytes().hex()}\""
+
+
+def case(name, number, args, picture):
+    lines.append(f"{{name=\"{name}\",picture={number},args={lua(args)},{result(picture)}}},")
+
+
+def cases(number):
+    p = Image.fromarray(PICTURES[number - 1])
+    for size in ([6, 5], [20, 24], [5, 21], [21, 5], [13, 9], [9, 17], [1, 1]):
+        for mode in MODES:
+            case("resize", number, [size, Named(interpolation=mode)],
+                 F.resize(p, size, MODES[mode]))
+    for size, most in ((7, None), (7, 8), (20, 30)):
+        opts = Named(max_size=most) if most else Named()
+        case("resize", number, [size, opts], F.resize(p, size, max_size=most))
+    for size in ([5, 4], [6, 7], [19, 11], [20, 20], [4, 25]):
+        case("center_crop", number, [size], F.center_crop(p, size))
+    for mode in ("constant", "edge", "reflect", "symmetric"):
+        for padding in (2, [1, 3], [4, 0, 1, 20]):
+            case("pad", number, [padding, Named(padding_mode=mode)],
+                 F.pad(p, padding, padding_mode=mode))
+    case("pad", number, [1, Named(fill=[1, 20, 255])], F.pad(p, 1, fill=(1, 20, 255)))
+    case("hflip", number, [], F.hflip(p))
+    case("vflip", number, [], F.vflip(p))
+    for n in (1, 3):
+        case("rgb_to_grayscale", number, [n], F.to_grayscale(p, n))
+    for kind in ("brightness", "contrast", "saturation", "sharpness"):
+        for factor in (0, 0.3, 1, 1.7):
+            case("adjust_" + kind, number, [factor],
+                 getattr(F, "adjust_" + kind)(p, factor))
+    for part in (-0.5, -0.13, 0, 0.25):
+        case("adjust_hue", number, [part], F.adjust_hue(p, part))
+    for bits in (1, 3, 8):
+        case("posterize", number, [bits], F.posterize(p, bits))
+    for threshold in (0, 100.5, 256):
+        case("solarize", number, [threshold], F.solarize(p, threshold))
+    for name in ("invert", "equalize", "autocontrast"):
+        case(name, number, [], getattr(F, name)(p))
+    for mode in ("nearest", "bilinear"):
+        for degrees in (0, 17.3, 90, 180, -33):
+            case("rotate", number, [degrees, Named(interpolation=mode, fill=9)],
+                 F.rotate(p, degrees, MODES[mode], fill=9))
+
+
+def outcomes(number, magnitude, mode):
+    """Every picture that one op of RandAugment may make, and what made it."""
+    p = Image.fromarray(PICTURES[number - 1])
+    space = RandAugment()._augmentation_space(31, p.size[::-1])
+    for name, (magnitudes, signed) in space.items():
+        much = float(magnitudes[magnitude]) if magnitudes.ndim else 0.0
+        for sign in (1, -1) if signed else (1,):
+            out = _apply_op(p, name, sign * much, MODES[mode], None)
+            lines.append(f"{{rand=\"{name} {sign * much:.3g}\",picture={number},"
+                         f"magnitude={magnitude},interpolation=\"{mode}\",{result(out)}}},")
+
+
+def main():
+    for number in (1, 2):
+        cases(number)
+    outcomes(1, 9, "nearest")
+    outcomes(2, 25, "bilinear")
+    with open(PATH, "w", encoding="ascii") as f:
+        f.write(f"-- What torchvision {torchvision.__version__.split('+')[0]} with Pillow "
+                f"{PIL.__version__} and PyTorch {torch.__version__.split('+')[0]} answers;\n"
+                "-- written by scripts/golden_transforms.py.\n-- luacheck: ignore\n"
+                "return {pictures={\n")
+        for a in PICTURES:
+            f.write(f"{{{result(a)}}},\n")
+        f.write("},cases={\n" + "\n".join(lines) + "\n}}\n")
+
+
+main()
