@@ -1,11 +1,12 @@
 -- Trains a ResNet-18, or a vision transformer (scripts/vit.lua), on CIFAR-10, plain
 -- (float32) or in mixed precision. `scripts/run scripts/cifar10.lua --help` lists the options.
 --
--- Three recipes. "printed" is the script that tutorials print: the network as for
+-- Four recipes. "printed" is the script that tutorials print: the network as for
 -- large pictures (a 7x7 convolution of stride 2, then a max pool), no augmentation,
 -- one learning rate. "usual" is what published accuracies near 95 % come from:
--- a 3x3 convolution first, random crops and mirror images, a cosine schedule. "vit" is
--- the same with a small transformer of patches of 4x4 and AdamW.
+-- a 3x3 convolution first, random crops and mirror images, a cosine schedule. "strong" adds
+-- RandAugment and erased boxes, for longer runs. "vit" is "usual" with a small transformer
+-- of patches of 4x4 and AdamW. --mixup and --cutmix go with any of them.
 
 local dm = require "demilune"
 local argparse = require "argparse"
@@ -16,6 +17,10 @@ local RECIPES = {
   usual = {epochs = 100, weight_decay = 5e-4, mean = {0.4914, 0.4822, 0.4465},
     std = {0.2470, 0.2435, 0.2616}, small_stem = true, augment = true, schedule = true},
 }
+RECIPES.strong = {epochs = 200, strong = true}
+for key, value in pairs(RECIPES.usual) do
+  if RECIPES.strong[key] == nil then RECIPES.strong[key] = value end
+end
 RECIPES.vit = {epochs = 100, weight_decay = 5e-2, mean = RECIPES.usual.mean,
   std = RECIPES.usual.std, augment = true, schedule = true, lr = 1e-3}
 
@@ -23,17 +28,19 @@ local parser = argparse("cifar10.lua", "Train a ResNet-18 or a vision transforme
 parser:option("--dtype", "what matrix products and convolutions compute in")
   :choices{"float32", "bfloat16", "float16"}:default "float16"
 parser:option("--recipe", "how the network begins, what is done to pictures, and the schedule")
-  :choices{"printed", "usual", "vit"}:default "printed"
+  :choices{"printed", "usual", "strong", "vit"}:default "printed"
 local function number(name, convert, default, about)
   parser:option("--" .. name, about):convert(convert):default(default)
 end
-number("epochs", math.tointeger, nil, "passes over the pictures; 50 printed, else 100")
+number("epochs", math.tointeger, nil, "passes over the pictures; 50 printed, 200 strong, else 100")
 number("batch", math.tointeger, "128", "pictures in a step")
 number("lr", tonumber, nil, "learning rate, or the first one of the schedule; 0.1, vit 0.001")
 number("layers", math.tointeger, "6", "blocks of a vit")
 number("width", math.tointeger, "192", "numbers that a patch is made of in a vit, 64 a head")
 number("seed", math.tointeger, "1", "of the weights and of the order of the data")
 number("workers", math.tointeger, "4", "threads that prepare batches")
+number("mixup", tonumber, nil, "blend pictures and labels by shares of Beta(this, this)")
+number("cutmix", tonumber, nil, "paste boxes of the next picture, of shares of Beta(this, this)")
 number("batches", math.tointeger, "5", "so many of the five training files are read")
 number("limit", math.tointeger, nil, "so many pictures of training and test, for a try")
 parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
@@ -60,6 +67,10 @@ local function transform(augment)
     table.insert(steps, 1, transforms.RandomCrop(32, {padding = 4}))
     table.insert(steps, 2, transforms.RandomHorizontalFlip())
   end
+  if augment and recipe.strong then
+    table.insert(steps, 3, transforms.RandAugment())
+    table.insert(steps, transforms.RandomErasing{p = 0.25})
+  end
   return transforms.Compose(steps)
 end
 
@@ -76,6 +87,17 @@ local pictures, missing = dataset(true, recipe.augment)
 if not pictures then stop(missing) end
 local train = data.DataLoader(pictures, {batch_size = args.batch, shuffle = true,
   num_workers = args.workers, seed = args.seed, device = args.device})
+
+-- What mixes a batch on its way to the network: one of those asked for, drawn each time.
+local mixers = {}
+if args.mixup then mixers[1] = transforms.MixUp{alpha = args.mixup, num_classes = 10} end
+if args.cutmix then
+  mixers[#mixers + 1] = transforms.CutMix{alpha = args.cutmix, num_classes = 10}
+end
+local function mixed(x, y)
+  if #mixers == 0 then return x, y end
+  return mixers[#mixers == 1 and 1 or dm.randint(1, 3, {1}, {device = "cpu"}):item()](x, y)
+end
 
 -- A try with a part of the training files may do without the test's: accuracy is
 -- then measured on the training pictures.
@@ -159,7 +181,8 @@ end
 print(("%s, recipe '%s': %s, %s, %s"):format(args.recipe == "vit" and "ViT" or "ResNet-18",
   args.recipe, args.recipe == "vit" and ("%d blocks of %d"):format(args.layers, args.width)
     or recipe.small_stem and "3x3 stem" or "7x7 stem and max pool",
-  recipe.augment and "crops and mirror images" or "no augmentation",
+  recipe.augment and "crops and mirror images" .. (recipe.strong and ", RandAugment" or "")
+    or "no augmentation",
   recipe.schedule and "cosine schedule" or "one learning rate"))
 print(("%d pictures, seed %d, %s, batch %d, %s, %d threads"):format(#pictures, args.seed,
   args.dtype, args.batch, args.device, dm.get_num_threads()))
@@ -169,7 +192,8 @@ local function epoch(n)
   for _, x, y in dm.progress(train, {desc = ("epoch %d/%d"):format(n, epochs)}) do
     local _ <close> = dm.scope()
     optimizer:zero_grad()
-    local loss = criterion(forward(x), y)
+    local pictures_in, labels = mixed(x, y)
+    local loss = criterion(forward(pictures_in), labels)
     scaler:scale(loss):backward()
     scaler:step(optimizer)
     scaler:update()

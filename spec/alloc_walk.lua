@@ -312,6 +312,15 @@ end
 scenario("an epoch of a loader", ten, epoch_of(0))
 scenario("an epoch of a loader with workers", ten, epoch_of(2))
 
+local function levels() return dm.full({2, 3, 9, 9}, 100, {dtype = "uint8", device = "cpu"}) end
+scenario("transforms of a picture", levels, function(x)
+  local t = dm.transforms
+  local all = t.Compose{t.RandomResizedCrop(6), t.RandAugment{num_ops = 3}, t.ToTensor(),
+    t.Normalize(0.5, 0.5), t.RandomErasing{p = 1}}
+  local mixed, labels = t.CutMix{num_classes = 2}(all(x), dm.tensor{1, 2})
+  return tostring(mixed.shape) .. tostring(labels.shape)
+end)
+
 local Squares = data.Dataset:extend "Squares"
 function Squares:len() return 5 end -- luacheck: ignore 212
 function Squares:get(i) return dm.full({2}, i), i * i end -- luacheck: ignore 212

@@ -399,7 +399,7 @@ describe("scripts/cifar10.lua", function()
       assert.matches("is of the recipe 'printed'; hint: --recipe printed", other, 1, true)
     end)
 
-  it("trains by the usual recipe, a try even without the test's file #slow", function()
+  it("trains by the usual recipe and the strong one, even without the test file #slow", function()
     local root = write_all "usual"
     os.remove(root .. "/test_batch.bin")
     local text, code = script(("--data %s --recipe usual --dtype bfloat16 --epochs 1 --batch 4 "
@@ -407,6 +407,11 @@ describe("scripts/cifar10.lua", function()
     assert.equal(0, code, text)
     assert.matches("recipe 'usual': 3x3 stem, crops and mirror images, cosine schedule", text, 1,
       true)
+    assert.matches("Epoch 1: loss = %d+%.%d%d%d%d, training accuracy", text)
+    text, code = script(("--data %s --recipe strong --mixup 0.2 --cutmix 1 --epochs 1 --batch 2 "
+      .. "--limit 4 --batches 1 --save %s"):format(root, path "strong.safetensors"))
+    assert.equal(0, code, text)
+    assert.matches("recipe 'strong': 3x3 stem, crops and mirror images, RandAugment", text, 1, true)
     assert.matches("Epoch 1: loss = %d+%.%d%d%d%d, training accuracy", text)
     text, code = script("--data " .. root)
     assert.equal(1, code)
