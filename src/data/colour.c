@@ -185,12 +185,10 @@ static dm_status sharpness(const dm_Picture *p, float much) {
 
 static void levels(const dm_Picture *p, dm_Adjust what, double much) {
   uint8_t table[LEVELS];
-  const int mask = ~((1 << (8 - (int)much)) - 1);
-  for (int v = 0; v < LEVELS; v++) {
-    const int inverse = LEVELS - 1 - v;
-    table[v] = (uint8_t)(what == DM_ADJUST_POSTERIZE  ? v & mask
-                         : what == DM_ADJUST_SOLARIZE ? (v < much ? v : inverse)
-                                                      : inverse);
+  const unsigned kept = what == DM_ADJUST_POSTERIZE ? 0xff00u >> (int)much : 0; /* bits */
+  for (unsigned v = 0; v < LEVELS; v++) {
+    const bool stays = what == DM_ADJUST_SOLARIZE && v < much;
+    table[v] = (uint8_t)(what == DM_ADJUST_POSTERIZE ? v & kept : stays ? v : LEVELS - 1 - v);
   }
   look_up(p->data, p->channels * pixels_of(p), table);
 }
