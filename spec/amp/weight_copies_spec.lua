@@ -266,6 +266,25 @@ describe("16-bit copies of weights", function()
     end
   end)
 
+  it("a large weight is cast in each region: no copy lies beside its gradient", function()
+    local w = nn.Parameter(dm.randn(256, 128))
+    if w.device ~= "cpu" then return end -- elsewhere a call costs more
+    local opt, x = optim.SGD({w}, {lr = 0.1}), dm.randn(2, 128):bfloat16()
+    local function run()
+      local seen = casts(function() step(w, opt, x) end)
+      collectgarbage()
+      return seen, dm.memory_allocated(w.device)
+    end
+    collectgarbage()
+    local before = dm.memory_allocated(w.device)
+    for _ = 1, 3 do
+      local seen, now = run()
+      assert.equal(1, seen)
+      -- the gradient, and no 64 KiB more; what is left is the last graph's
+      assert.is_true(now - before < (128 + 32) * 1024, tostring(now - before))
+    end
+  end)
+
   it("a model in training casts its inputs and nothing else", function()
     dm.manual_seed(1)
     local model = nn.Sequential{nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)}

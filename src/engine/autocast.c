@@ -109,8 +109,8 @@ static inline bool eligible(const dm_Tensor *t, int type) {
   return t && floats >> t->dtype & 1 && t->device.type == type && !(t->flags & DM_T_NUMBER);
 }
 
-/* A leaf that is cast is marked (low_dtype); the optimizer that steps it then
-   leaves a 16-bit copy with it (low), written together with the weight, and the
+/* A leaf that is cast is marked (low_dtype); the optimizer that steps it then may
+   leave a 16-bit copy with it (low), written together with the weight, and the
    next region shows that copy instead of casting. */
 
 /* The kernel's cast of t; with a history when `record`. */

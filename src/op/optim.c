@@ -144,10 +144,17 @@ static dm_status run(Update *u) {
 
 /* ---- a weight in two precisions ---- */
 
+/* On the CPU a copy spares a small weight its cast, which costs a call. A large one's would
+   live beside the gradients, when a step holds the most; its cast lives while it is read. */
+static bool keeps_copy(const dm_Tensor *p) {
+  enum { COPIED = 1 << 14 }; /* elements */
+  return p->low_dtype && p->dtype == DM_F32 && (p->device.type != DM_CPU || p->numel <= COPIED);
+}
+
 dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
     dm_tensor_unref(&p->low);
-  if (p->low_dtype && p->dtype == DM_F32 && !p->low)
+  if (keeps_copy(p) && !p->low)
     (void)dm_tensor_new((dm_DType)p->low_dtype, p->ndim, p->shape, p->device, &p->low);
   return p->low;
 }
