@@ -48,18 +48,26 @@ typedef struct Wino {
 
 /* ---- weights -------------------------------------------------------------- */
 
-/* u[e] = G g G^T, for panels [begin, end) of outputs; lanes past the last are 0. */
+/* u[e] = G g G^T, for panels [begin, end) of outputs; lanes past the last are 0. Weights
+   that lie side by side, of a panel's outputs or else of AHEAD inputs, are read at once. */
 static void transform_weights(void *ctx, int64_t begin, int64_t end) {
-  enum { MR = 8 };
+  enum { MR = 8, AHEAD = 8, TAPS = 9 };
   const Wino *const j = ctx;
   const int64_t mr = j->kn->mr, es = dm_dtype_size(j->dtype);
+  const bool across = j->w_out == TAPS;
+  float room[MR * AHEAD * TAPS];
   for (int64_t k = begin * j->in; k < end * j->in; k++) {
     const int64_t o = k / j->in * mr, c = k % j->in;
     const int n = (int)dm_min_i64(mr, j->out - o);
-    float g[9][MR] = {{0}}, t[4][3][MR], line[9];
+    const char *const src = j->weights + (o * j->w_out + c * j->w_in) * es;
+    float g[TAPS][MR] = {{0}}, t[4][3][MR];
+    if (across) dm_load_f32(j->dtype, src, 1, n * TAPS, room);
+    for (int l = 0; !across && c % AHEAD == 0 && l < n; l++)
+      dm_load_f32(j->dtype, src + l * j->w_out * es, 1, dm_min_i64(AHEAD, j->in - c) * TAPS,
+                  room + l * AHEAD * TAPS);
     for (int l = 0; l < n; l++) {
-      dm_load_f32(j->dtype, j->weights + ((o + l) * j->w_out + c * j->w_in) * es, 1, 9, line);
-      for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = line[i];
+      const float *const line = room + (across ? l : l * AHEAD + c % AHEAD) * TAPS;
+      for (int i = 0; i < TAPS; i++) g[j->turned ? TAPS - 1 - i : i][l] = line[i];
     }
     for (int s = 0; s < 3; s++)
       for (int l = 0; l < MR; l++) {
