@@ -2455,6 +2455,80 @@ def linalg():
     la("vander", ints(3), N=2, grad=False)
 
 
+def pairs(*shape, dtype=f64):
+    return r(*shape, 2, dtype=dtype, lo=-2, hi=2)
+
+
+def ft(op, x, **opts):
+    """Complex operands and results as pairs in a last dim of 2."""
+    fn, real = getattr(torch.fft, op), op.startswith("rfft")
+
+    def run(t, **k):
+        y = fn(t if real else torch.view_as_complex(t), **k)
+        return torch.view_as_real(y) if y.is_complex() else y
+    case("fft_" + op, x, fn=run, **opts)
+
+
+@family("sum")
+def fft():
+    for d in (f32, f64):
+        for n in (1, 2, 3, 4, 8, 12, 17, 31, 37, 60):
+            ft("fft", pairs(n, dtype=d))
+            ft("rfft", r(n, dtype=d))
+    for n in (2, 3, 5, 16, 41, 74):
+        ft("ifft", pairs(2, n))
+        ft("irfft", pairs(n))
+        ft("irfft", pairs(n), n=2 * n - 1)
+    for norm in ("backward", "ortho", "forward"):
+        for op, x in (("fft", pairs(3, 4)), ("ifft", pairs(3, 4)), ("irfft", pairs(3, 4)),
+                      ("rfft", r(3, 4, dtype=f64))):
+            ft(op, x, norm=norm)
+            ft(op, x, n=3, norm=norm)
+            ft(op, x, n=7, dim=P(0), norm=norm)
+    for two in ("2", "n"):
+        for op, x in (("fft", pairs(2, 3, 4)), ("ifft", pairs(2, 3, 4)), ("irfft", pairs(2, 3, 4)),
+                      ("rfft", r(2, 3, 4, dtype=f64))):
+            ft(op + two, x)
+            ft(op + two, x, s=[2, 5], dim=P((2, 0)), norm="ortho")
+            ft(op + two, x, dim=P((0, 1)), norm="forward")
+    ft("fftn", pairs(2, 3, 4), s=[2, 2])
+    ft("irfft", pairs(1), n=1)
+    ft("rfft", ints(5), grad=False)
+    ft("fft", pairs(0, 3), grad=False)
+    both = lambda a, b: torch.view_as_real(torch.complex(*torch.broadcast_tensors(a, b)))
+    case("complex", r(2, 3), r(3), fn=both)
+
+
+@family("sum")
+def numeric():
+    for d in FLOATS + INTS:
+        grad = d.is_floating_point
+        case("diff", any_(2, 5, dtype=d), grad=grad)
+        case("kron", any_(2, 2, dtype=d, **({"lo": -2, "hi": 2} if grad else {})),
+             ints(2, dtype=d, lo=0, hi=3), grad=False)
+        case("count_nonzero", ints(3, 4, dtype=d, lo=0, hi=2), grad=False)
+    for d in (f32, f64):
+        case("heaviside", torch.tensor([-1.5, 0.0, -0.0, 2.0, INF, -INF, NAN], dtype=d),
+             torch.tensor(0.5, dtype=d), grad=False, inplace=True)
+        case("trapezoid", r(2, 5, dtype=d))
+    case("diff", torch.tensor([True, True, False]), grad=False)
+    case("diff", r(4, 3), n=2, dim=P(0))
+    case("diff", r(3), n=5)
+    case("diff", r(3), n=0)
+    case("diff", r(2, 3), prepend=r(2, 1), append=r(2, 2))
+    case("diff", r(0), grad=False)
+    case("kron", r(2, 3, dtype=f64), r(3, 2, dtype=f64))
+    case("kron", r(2), r(2, 3))
+    case("kron", r(), r(2))
+    case("count_nonzero", ints(3, 4, lo=0, hi=2), dim=P([0]), grad=False)
+    case("count_nonzero", torch.tensor([NAN, 0.0, -0.0, 1.0]), grad=False)
+    case("trapezoid", r(3, 4), dx=0.25, dim=P(0))
+    case("trapezoid", r(3, 4), r(4))
+    case("trapezoid", r(3, 4), r(3), dim=P(0))
+    case("trapezoid", r(3, 4), r(3, 4))
+    case("trapezoid", r(1))
+
+
 # ---- writing ----------------------------------------------------------------
 
 def main():

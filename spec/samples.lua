@@ -708,4 +708,44 @@ samples.cross = {{x(-1, 1, 3, 2), x(-1, 1, 3, 2)}, {x(-1, 1, 2, 3), x(-1, 1, 1, 
 samples.linalg_vecdot = {{x(-1, 1, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 3, 2), x(-1, 1, 3, 2), {dim = 1}}}
 samples.linalg_vander = {{x(-1, 1, 3)}, {x(-1, 1, 2, 2), 4}}
 
+-- ---- Fourier transforms: complex numbers in a last dim of 2 ----
+
+samples.complex = {{x(-1, 1, 2, 3), x(-1, 1, 3)}}
+for _, name in ipairs{"fft_fft", "fft_ifft"} do
+  samples[name] = {
+    {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 4, 2), {n = 6, norm = "ortho"}},
+    {x(-1, 1, 5, 2, 2), {n = 3, dim = 1, norm = "forward"}},
+  }
+end
+samples.fft_rfft = {
+  {x(-1, 1, 2, 4)}, {x(-1, 1, 5), {n = 7, norm = "ortho"}}, {x(-1, 1, 5, 2), 3, 1, "forward"},
+}
+samples.fft_irfft = {
+  {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 3, 2), {n = 5, norm = "ortho"}}, {x(-1, 1, 3, 2, 2), 3, 1},
+}
+for _, dims in ipairs{"2", "n"} do
+  for _, name in ipairs{"fft_fft", "fft_ifft", "fft_irfft"} do
+    samples[name .. dims] = {
+      {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 2, 3, 2), {s = {3, 4}, dim = {2, 1}, norm = "ortho"}},
+    }
+  end
+  samples["fft_rfft" .. dims] = {
+    {x(-1, 1, 2, 3)}, {x(-1, 1, 2, 3), {s = {3, 4}, dim = {2, 1}, norm = "forward"}},
+  }
+end
+
+-- ---- differences, products, counts ----
+
+samples.diff = {
+  {x(-1, 1, 2, 4)}, {x(-1, 1, 4, 2), {n = 2, dim = 1}},
+  {x(-1, 1, 3), {prepend = x(-1, 1, 1), append = x(-1, 1, 2)}}, {mask, grad = false},
+}
+samples.trapezoid = {
+  {x(-1, 1, 2, 4)}, {x(-1, 1, 3, 2), x(-1, 1, 3), {dim = 1}}, {x(-1, 1, 4), {dx = 0.5}},
+  {x(-1, 1, 2, 3), x(-1, 1, 2, 3)},
+}
+samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)}}
+samples.heaviside = {{off_zero(2, 2, 3), 0.5}, {const(-1, 1, 3), const(-1, 1, 3), grad = false}}
+samples.count_nonzero = {{mask, grad = false}, {const(-1, 1, 2, 3), {dim = {2}}, grad = false}}
+
 return samples

@@ -18,6 +18,7 @@ local ROOMS = {
   text = "demilune.text",
   cuda = "demilune.cuda",
   linalg = "demilune.linalg",
+  fft = "demilune.fft",
   profiler = "demilune.profiler",
 }
 local FUNCTIONS = {

@@ -39,8 +39,6 @@ dm_status linalg_inv_rule(dm_Call *c) {
   return DM_OK;
 }
 
-dm_status linalg_cholesky_rule(dm_Call *c) { return linalg_inv_rule(c); }
-
 dm_status linalg_det_rule(dm_Call *c) {
   DM_TRY(square_rule(c));
   for (int i = 0; i < c->n_out; i++)

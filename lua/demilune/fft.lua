@@ -1,0 +1,88 @@
+-- demilune.fft: Fourier transforms, of float32 and float64, of any length; on the CPU: what
+-- lies on another device is transformed there and goes back.
+-- There is no complex dtype: complex numbers are pairs {real, imaginary} in a last dim of 2,
+-- which neither dim nor s counts, so that dim -1 is the one before it; dm.complex(real, imag)
+-- makes them. Each op fft_NAME is fft.NAME; dm.help "fft.rfft" tells its arguments.
+--
+--   fft ifft fft2 ifft2 fftn ifftn       complex to complex
+--   rfft rfft2 rfftn                     real to the first half of the complex points
+--   irfft irfft2 irfftn                  and back
+--   fftfreq rfftfreq fftshift ifftshift
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local options = require "demilune.options"
+
+local fft = {}
+for name, fn in pairs(core) do
+  local own = name:match "^fft_(.+)$"
+  if own then fft[own] = fn end
+end
+
+local FREQUENCIES = {d = 1, dtype = options.NONE, device = options.NONE}
+
+-- n, and k = first .. last as floats, over n times the distance d of the points.
+local function frequencies(name, n, opts, last)
+  local o = options.read("fft." .. name, opts, FREQUENCIES)
+  if math.type(n) ~= "integer" or n < 1 then
+    caller.raise("fft.%s: n is %s, wanted an integer of 1 or more", name, tostring(n))
+  end
+  if type(o.d) ~= "number" or o.d == 0 then
+    caller.raise("fft.%s: d is %s, wanted a number that is not 0", name, tostring(o.d))
+  end
+  local k = core.arange(0, last(n), {dtype = o.dtype or "float32", device = o.device})
+  return k, n * o.d
+end
+
+-- fftfreq(n, {d = 1, dtype = "float32", device =}) -> the frequencies of fft's n points, which
+-- lie d apart: 0, 1, ... up to n / 2, then the negative ones, by n d.
+function fft.fftfreq(n, opts)
+  local k, by = frequencies("fftfreq", n, opts, function(points) return points - 1 end)
+  local half = n // 2
+  return ((k + half) % n - half) / by
+end
+
+-- rfftfreq(n, {d = 1, dtype = "float32", device =}) -> those of rfft's n // 2 + 1 points.
+function fft.rfftfreq(n, opts)
+  local k, by = frequencies("rfftfreq", n, opts, function(points) return points // 2 end)
+  return k / by
+end
+
+local SHIFT = {dim = options.NONE, complex = false}
+
+-- x rolled along dims by half their size; all dims, of complex numbers all but the last.
+local function shift(name, x, dim, opts, amount)
+  if type(dim) == "table" and #dim == 0 then
+    dim, opts = dim.dim, dim
+  end
+  local o = options.read("fft." .. name, opts, SHIFT)
+  if not core.is_tensor(x) then
+    caller.raise("fft.%s: x: tensor expected, got %s", name, type(x))
+  end
+  local rank = x:dim() - (o.complex and 1 or 0)
+  local asked, dims, shifts = type(dim) == "table" and dim or {dim}, {}, {}
+  if dim == nil then
+    for d = 1, rank do asked[d] = d end
+  end
+  for i, d in ipairs(asked) do
+    if math.type(d) ~= "integer" or d == 0 or d > rank or d < -rank then
+      caller.raise("fft.%s: dim %s is out of range: x has %d dims", name, tostring(d), rank)
+    end
+    dims[i] = d < 0 and d + rank + 1 or d
+    shifts[i] = amount(x.shape[dims[i]])
+  end
+  return #dims > 0 and x:roll(shifts, dims) or x
+end
+
+-- fftshift(x, dim, {complex = false}): frequency 0 in the middle of dim, a number or a list
+-- (all dims where none is given). complex: x holds pairs in a last dim of 2, which stays.
+function fft.fftshift(x, dim, opts)
+  return shift("fftshift", x, dim, opts, function(n) return n // 2 end)
+end
+
+-- ifftshift(x, dim, {complex = false}): the way back.
+function fft.ifftshift(x, dim, opts)
+  return shift("ifftshift", x, dim, opts, function(n) return -(n // 2) end)
+end
+
+return fft

@@ -1,0 +1,85 @@
+-- Fourier transforms: frequencies and shifts, long lines, what is refused and in which words.
+-- Values: spec/golden/fft.lua; gradients: spec/op_spec.lua.
+
+local dm = require "demilune"
+local fft = dm.fft
+
+local function refuses(words, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok, "took what it cannot take")
+  assert.matches(words, message, 1, true)
+end
+
+describe("dm.fft", function()
+  it("has the frequencies of its points", function()
+    assert.same({0, 0.25, -0.5, -0.25}, fft.fftfreq(4):totable())
+    assert.same({0, 1, 2, -2, -1}, fft.fftfreq(5, {d = 0.2, dtype = "float64"}):totable())
+    assert.same({0, 0.25, 0.5}, fft.rfftfreq(4):totable())
+    assert.same({0}, fft.fftfreq(1):totable())
+    assert.same({0}, fft.rfftfreq(1):totable())
+  end)
+
+  it("shifts frequency 0 to the middle, and back", function()
+    local k = fft.fftfreq(5, {d = 0.2, dtype = "float64"})
+    assert.same({-2, -1, 0, 1, 2}, fft.fftshift(k):totable())
+    assert.same(k:totable(), fft.ifftshift(fft.fftshift(k)):totable())
+    local x = dm.arange(1, 6):reshape(3, 2)
+    assert.same({{6, 5}, {2, 1}, {4, 3}}, fft.fftshift(x):totable())
+    assert.same({{5, 6}, {1, 2}, {3, 4}}, fft.fftshift(x, nil, {complex = true}):totable())
+    assert.same({{2, 1}, {4, 3}, {6, 5}}, fft.fftshift(x, -1):totable())
+    assert.same(x:totable(), fft.ifftshift(fft.fftshift(x, {1, 2}), {1, 2}):totable())
+  end)
+
+  it("goes there and back at lengths of every kind", function()
+    for _, n in ipairs{1, 2, 97, 1000, 1024, 1009, 2 * 37 * 41} do
+      local x = dm.randn(2, n, 2, {dtype = "float64"})
+      local back = fft.ifft(fft.fft(x))
+      assert.is_true((back - x):abs():max():item() < 1e-13, n)
+      local r = dm.randn(n, {dtype = "float64"})
+      assert.is_true((fft.irfft(fft.rfft(r), {n = n}) - r):abs():max():item() < 1e-13, n)
+    end
+  end)
+
+  it("answers on any number of threads alike", function()
+    local x = dm.randn(64, 300, 2)
+    local before = dm.get_num_threads()
+    dm.set_num_threads(1)
+    local one = fft.fft(x)
+    dm.set_num_threads(4)
+    local four = fft.fft(x)
+    dm.set_num_threads(before)
+    assert.is_true(one:eq(four):all():item())
+  end)
+
+  it("says what is wrong", function()
+    refuses("fft.fft: x has shape {4}, wanted complex numbers in a last dim of 2", fft.fft,
+      dm.ones(4))
+    refuses("fft.fft: x has shape {2}", fft.fft, dm.ones(2))
+    refuses("fft.rfft: x is float16, wanted float32 or float64", fft.rfft,
+      dm.ones(4, {dtype = "float16"}))
+    refuses("dim 2 is out of range: x has 1 dims of complex numbers", fft.fft, dm.ones(4, 2),
+      {dim = 2})
+    refuses("0 points, wanted 1 or more", fft.fft, dm.ones(4, 2), {n = 0})
+    refuses("0 points, wanted 1 or more", fft.fft, dm.ones(0, 2))
+    refuses("0 points, wanted 1 or more; hint: n says how many", fft.irfft, dm.ones(1, 2))
+    refuses("1 sizes for 2 dims", fft.fft2, dm.ones(3, 3, 2), {s = {3}})
+    refuses("dim 1 is given twice", fft.fftn, dm.ones(3, 3, 2), {dim = {1, 1}})
+    refuses("real is float32 and imag is float64", dm.complex, dm.ones(2),
+      dm.ones(2, {dtype = "float64"}))
+    refuses("fft.fftfreq: n is 0", fft.fftfreq, 0)
+    refuses("d is 0", fft.rfftfreq, 4, {d = 0})
+    refuses("dim 3 is out of range: x has 2 dims", fft.fftshift, dm.ones(2, 2), 3)
+    refuses("dim 2 is out of range: x has 1 dims", fft.fftshift, dm.ones(2, 2), 2,
+      {complex = true})
+  end)
+end)
+
+describe("differences and products", function()
+  it("say what is wrong", function()
+    refuses("diff: x has shape {}, n is 1", dm.diff, dm.tensor(1.0))
+    refuses("n is -1", dm.diff, dm.ones(2), {n = -1})
+    refuses("trapezoid: y has shape {2}, x {3}", dm.trapezoid, dm.ones(2), dm.ones(3))
+    refuses("wanted points along dim 1", dm.trapezoid, dm.ones(0))
+    refuses("wanted at most 4 dims", dm.kron, dm.ones(1, 1, 1, 1, 1), dm.ones(1))
+  end)
+end)

@@ -1,0 +1,198 @@
+/* Stockham's algorithm (Temperton 1983), which needs no reordering: passes of one factor each
+   between two arrays. Lengths with a prime factor beyond LARGEST become a convolution of a
+   power of two (Bluestein 1970). Both sums go one way; the other direction exchanges real and
+   imaginary parts before and after. */
+#include "cpu/fft.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+enum { LARGEST = 31, MOST_FACTORS = 64 };
+
+typedef struct Complex {
+  double re, im;
+} Complex;
+
+struct dm_Fft {
+  int64_t n;
+  int n_factor;
+  int factor[MOST_FACTORS];
+  Complex *roots;    /* e^(-2 pi i k / n), k < n */
+  struct dm_Fft *in; /* of the convolution; or NULL */
+  Complex *chirp;    /* e^(-pi i k^2 / n), k < n */
+  Complex *kernel;   /* the chirp's conjugate, wrapped round and transformed; scaled */
+};
+
+static inline Complex times(Complex a, Complex b) {
+  return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+
+/* e^(-2 pi i k / n), by an angle of at most a quarter turn. */
+static Complex root(int64_t k, int64_t n) {
+  const double turn = 6.283185307179586476925286766559;
+  const int quarter = (int)(4 * k / n);
+  const double angle = turn * (double)(4 * k - quarter * n) / (4 * (double)n);
+  const double c = cos(angle), s = sin(angle);
+  switch (quarter) {
+  case 0: return (Complex){c, -s};
+  case 1: return (Complex){-s, -c};
+  case 2: return (Complex){-c, s};
+  default: return (Complex){s, c};
+  }
+}
+
+/* ---- plans ---- */
+
+/* Fours first, then rising primes; gives what is left, 1 when all is done. */
+static int64_t factorize(dm_Fft *f) {
+  int64_t rest = f->n;
+  while (rest % 4 == 0) {
+    f->factor[f->n_factor++] = 4;
+    rest /= 4;
+  }
+  for (int p = 2; p <= LARGEST; p++)
+    while (rest % p == 0) {
+      f->factor[f->n_factor++] = p;
+      rest /= p;
+    }
+  return rest;
+}
+
+/* Sums of x_j e^(-2 pi i j k / n) with j k = (j^2 + k^2 - (k - j)^2) / 2. */
+static bool plan_chirp(dm_Fft *f) {
+  int64_t m = 1;
+  while (m < 2 * f->n - 1) m *= 2;
+  f->in = dm_fft_new(m);
+  f->chirp = dm_alloc((int64_t)sizeof *f->chirp * f->n);
+  f->kernel = dm_alloc_zero((int64_t)sizeof *f->kernel * m);
+  double *room = f->in ? dm_alloc((int64_t)sizeof *room * dm_fft_room(f->in)) : NULL;
+  if (f->chirp && f->kernel && room) {
+    int64_t square = 0; /* k^2 modulo 2 n */
+    for (int64_t k = 0; k < f->n; k++) {
+      const Complex w = f->chirp[k] = root(square, 2 * f->n);
+      const Complex back = {w.re / (double)m, -w.im / (double)m};
+      f->kernel[k] = back;
+      if (k > 0) f->kernel[m - k] = back;
+      square = (square + 2 * k + 1) % (2 * f->n);
+    }
+    dm_fft_run(f->in, &f->kernel->re, false, room);
+  }
+  dm_free(room);
+  return f->chirp && f->kernel && room;
+}
+
+static bool plan(dm_Fft *f) {
+  if (factorize(f) > 1) return plan_chirp(f);
+  f->roots = dm_alloc((int64_t)sizeof *f->roots * f->n);
+  for (int64_t k = 0; f->roots && k < f->n; k++) f->roots[k] = root(k, f->n);
+  return f->roots;
+}
+
+dm_Fft *dm_fft_new(int64_t n) {
+  if (n > INT64_MAX / 256) return NULL;
+  dm_Fft *f = dm_alloc_zero(sizeof *f);
+  if (!f) return NULL;
+  f->n = n;
+  if (plan(f)) return f;
+  dm_fft_free(f);
+  return NULL;
+}
+
+void dm_fft_free(dm_Fft *f) {
+  if (!f) return;
+  dm_fft_free(f->in);
+  dm_free(f->roots);
+  dm_free(f->chirp);
+  dm_free(f->kernel);
+  dm_free(f);
+}
+
+int64_t dm_fft_room(const dm_Fft *f) {
+  return f->in ? 2 * f->in->n + dm_fft_room(f->in) : 2 * f->n;
+}
+
+/* ---- passes ---- */
+
+/* Sums of p numbers v with the p-th roots of 1: twiddles that lie `step` apart in f->roots. */
+static void small_sums(const dm_Fft *f, int p, Complex *v) {
+  if (p == 2) {
+    const Complex a = v[0], b = v[1];
+    v[0] = (Complex){a.re + b.re, a.im + b.im};
+    v[1] = (Complex){a.re - b.re, a.im - b.im};
+  } else if (p == 4) {
+    const Complex a = {v[0].re + v[2].re, v[0].im + v[2].im};
+    const Complex b = {v[0].re - v[2].re, v[0].im - v[2].im};
+    const Complex c = {v[1].re + v[3].re, v[1].im + v[3].im};
+    const Complex d = {v[1].re - v[3].re, v[1].im - v[3].im};
+    v[0] = (Complex){a.re + c.re, a.im + c.im};
+    v[1] = (Complex){b.re + d.im, b.im - d.re};
+    v[2] = (Complex){a.re - c.re, a.im - c.im};
+    v[3] = (Complex){b.re - d.im, b.im + d.re};
+  } else {
+    Complex y[LARGEST];
+    const int64_t step = f->n / p;
+    for (int k = 0; k < p; k++) {
+      y[k] = v[0];
+      for (int j = 1; j < p; j++) {
+        const Complex t = times(v[j], f->roots[(int64_t)(j * k % p) * step]);
+        y[k].re += t.re;
+        y[k].im += t.im;
+      }
+    }
+    memcpy(v, y, sizeof *v * (size_t)p);
+  }
+}
+
+/* From transforms of length `done` at x, n / done of them in turn, to those of length
+   done * p at y. */
+static void pass(const dm_Fft *f, int p, int64_t done, const Complex *x, Complex *y) {
+  const int64_t rest = f->n / (done * p); /* transforms that are left after it */
+  Complex v[LARGEST];
+  for (int64_t k = 0; k < done; k++)
+    for (int64_t r = 0; r < rest; r++) {
+      for (int j = 0; j < p; j++) {
+        const Complex t = x[(k * p + j) * rest + r];
+        v[j] = j ? times(t, f->roots[j * k * rest]) : t;
+      }
+      small_sums(f, p, v);
+      for (int j = 0; j < p; j++) y[(k + j * done) * rest + r] = v[j];
+    }
+}
+
+static void run_forward(const dm_Fft *f, Complex *x, Complex *room) {
+  Complex *from = x, *to = room;
+  int64_t done = 1;
+  for (int i = 0; i < f->n_factor; i++) {
+    pass(f, f->factor[i], done, from, to);
+    done *= f->factor[i];
+    Complex *const t = from;
+    from = to;
+    to = t;
+  }
+  if (from != x) memcpy(x, from, sizeof *x * (size_t)f->n);
+}
+
+static void run_chirp(const dm_Fft *f, Complex *x, Complex *room) {
+  const int64_t m = f->in->n;
+  double *const rest = &room[m].re;
+  for (int64_t k = 0; k < f->n; k++) room[k] = times(x[k], f->chirp[k]);
+  memset(room + f->n, 0, sizeof *room * (size_t)(m - f->n));
+  dm_fft_run(f->in, &room->re, false, rest);
+  for (int64_t k = 0; k < m; k++) room[k] = times(room[k], f->kernel[k]);
+  dm_fft_run(f->in, &room->re, true, rest);
+  for (int64_t k = 0; k < f->n; k++) x[k] = times(room[k], f->chirp[k]);
+}
+
+static void exchange(Complex *x, int64_t n) {
+  for (int64_t k = 0; k < n; k++) x[k] = (Complex){x[k].im, x[k].re};
+}
+
+void dm_fft_run(const dm_Fft *f, double *data, bool inverse, double *room) {
+  Complex *x = (Complex *)(void *)data, *work = (Complex *)(void *)room;
+  if (inverse) exchange(x, f->n);
+  if (f->in) run_chirp(f, x, work);
+  else run_forward(f, x, work);
+  if (inverse) exchange(x, f->n);
+}

@@ -1,0 +1,22 @@
+/* Discrete Fourier transforms of any length, of double precision. An own one, because what
+   Debian packages under an MIT-like licence (kissfft) has float32 alone. */
+#ifndef DM_FFT_H
+#define DM_FFT_H
+
+#include "base/base.h"
+
+typedef struct dm_Fft dm_Fft;
+
+/* How transforms of n >= 1 points go; freed by dm_fft_free. NULL when memory is out. May be
+   used by several threads. */
+dm_Fft *dm_fft_new(int64_t n);
+void dm_fft_free(dm_Fft *f);
+
+/* Doubles that a transform wants as its work space. */
+int64_t dm_fft_room(const dm_Fft *f);
+
+/* y_k = sum over j of x_j e^(-2 pi i j k / n), or of e^(+...) where inverse: in place, n pairs
+   of real and imaginary parts. */
+void dm_fft_run(const dm_Fft *f, double *x, bool inverse, double *room);
+
+#endif
