@@ -2,9 +2,10 @@
    Invariant: live counts what dm_alloc gave and dm_free has not taken. */
 #include "base/alloc.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/refs.h"
 
 enum { ALIGN = 64, ALIGN_FROM = 1024 };
 static atomic_llong live_blocks, requests, fail_at;
@@ -32,7 +33,7 @@ void *dm_alloc(int64_t n_bytes) {
   const size_t n = ((size_t)n_bytes + ALIGN - 1) / ALIGN * ALIGN;
   /* malloc's thread cache serves handles and nodes in a few nanoseconds */
   void *p = n < ALIGN_FROM ? malloc(n ? n : 1) : aligned_alloc(ALIGN, n);
-  if (p) atomic_fetch_add_explicit(&live_blocks, 1, memory_order_relaxed);
+  if (p) (void)DM_ADD(&live_blocks, 1);
   return p;
 }
 
@@ -44,6 +45,6 @@ void *dm_alloc_zero(int64_t n_bytes) {
 
 void dm_free(void *p) {
   if (!p) return;
-  atomic_fetch_sub_explicit(&live_blocks, 1, memory_order_relaxed);
+  (void)DM_ADD(&live_blocks, -1);
   free(p);
 }

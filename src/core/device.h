@@ -120,6 +120,8 @@ int64_t dm_live_device_bytes(void);
 dm_status dm_synchronize(void);
 /* Fails, with the reason, unless dev is there. */
 dm_status dm_device_check(dm_Device dev);
+/* Has the type's back end been opened? If not, no tensor lies there. Does not open it. */
+bool dm_device_opened(dm_DeviceType type);
 /* Why a type is not there, once it was asked for. */
 const char *dm_device_missing(dm_DeviceType type);
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops);

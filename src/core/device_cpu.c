@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/refs.h"
 
 enum { GRAIN = 512, SEGMENT = 1 << 20, N_CLASS = 160 };
 enum { SMALL_CLASS = 36 };     /* the first that is mapped by itself: 256 KiB */
@@ -35,6 +36,7 @@ static atomic_flag taken = ATOMIC_FLAG_INIT;
 
 static void unlock(void) { atomic_flag_clear_explicit(&taken, memory_order_release); }
 static inline void lock(void) {
+  if (dm_alone()) return;
   while (DM_UNLIKELY(atomic_flag_test_and_set_explicit(&taken, memory_order_acquire)))
     sched_yield();
 }
@@ -396,6 +398,7 @@ int64_t dm_live_bytes(void) {
 
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops) { device_ops[type] = ops; }
 
+bool dm_device_opened(dm_DeviceType type) { return device_ops[type] != NULL; }
 const char *dm_device_missing(dm_DeviceType type) { return missing[type]; }
 
 dm_status dm_device_check(dm_Device dev) {

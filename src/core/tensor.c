@@ -10,8 +10,8 @@
 
 void (*dm_tensor_drop_history)(dm_Tensor *t);
 
-/* A small tensor is one block: storage, handle, data. Everything is touched
-   together, and making one is one request. */
+/* A new tensor's storage and handle are one block: everything is touched together, and
+   making it is one request. That of a small tensor of the CPU holds the data too. */
 typedef struct Inline {
   dm_Storage storage;
   _Alignas(16) dm_Tensor handle;
@@ -19,33 +19,21 @@ typedef struct Inline {
 } Inline;
 enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
 
-static void storage_unref(dm_Storage *s) {
-  if (!s || !dm_let_go(&s->refs)) return;
-  const dm_DeviceOps *ops = dm_device_ops(s->device);
-  if (s->release) s->release(s->release_ctx);
-  if (s->inlined) {
-    ops->free(s->device, s, BLOCK_BYTES);
+/* The storage's references are gone, or the handle that was made with it: the block goes
+   with the later of the two, which differ only where the handle moved out. */
+static void leave_block(dm_Storage *s) {
+  if (atomic_load_explicit(&s->tenants, memory_order_relaxed) && !dm_let_go(&s->tenants))
     return;
-  }
-  if (!s->release && s->data) ops->free(s->device, s->data, s->n_bytes);
-  dm_free(s);
+  if (s->inlined) dm_device_ops(s->device)->free(s->device, s, BLOCK_BYTES);
+  else dm_free(s);
 }
 
-static dm_status storage_new(dm_Device dev, int64_t n_bytes, dm_Storage **out) {
-  dm_Storage *s = dm_alloc(sizeof *s);
-  if (!s) return dm_fail(DM_EMEM, "out of memory: no room for a tensor's storage");
-  *s = (dm_Storage){.device = dev, .n_bytes = n_bytes};
-  atomic_init(&s->refs, 1);
-  if (n_bytes > 0) {
-    dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
-    if (st == DM_OK) st = dm_device_ops(dev)->alloc(dev, n_bytes, &s->data);
-    if (st != DM_OK) {
-      dm_free(s);
-      return st;
-    }
-  }
-  *out = s;
-  return DM_OK;
+static void storage_unref(dm_Storage *s) {
+  if (!dm_let_go(&s->refs)) return;
+  if (s->release) s->release(s->release_ctx);
+  else if (!s->inlined && s->data)
+    dm_device_ops(s->device)->free(s->device, s->data, s->n_bytes);
+  leave_block(s);
 }
 
 /* Everything but shape, strides and dtype. */
@@ -66,23 +54,32 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->low = NULL;
 }
 
-static dm_status handle_new(dm_Device dev, dm_Storage *s, dm_Tensor **out) {
-  *out = dm_alloc(sizeof **out);
-  if (!*out) return dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
-  handle_init(*out, dev, s, 0);
-  return DM_OK;
+/* The handle of fresh storage, which has its first reference. */
+static dm_Tensor *inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool inlined) {
+  p->storage = (dm_Storage){.device = dev, .inlined = inlined, .n_bytes = n_bytes};
+  atomic_init(&p->storage.refs, 1);
+  handle_init(&p->handle, dev, &p->storage, DM_T_INLINED);
+  return &p->handle;
 }
 
-static dm_status inline_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
+static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   void *block;
   DM_TRY(dm_device_ops(dev)->alloc(dev, BLOCK_BYTES, &block));
   Inline *p = block;
-  p->storage = (dm_Storage){.device = dev, .inlined = true, .n_bytes = n_bytes};
+  *out = inline_init(p, dev, n_bytes, true);
   p->storage.data = n_bytes ? p->data : NULL;
-  atomic_init(&p->storage.refs, 1);
-  handle_init(&p->handle, dev, &p->storage, DM_T_INLINED);
-  *out = &p->handle;
   return DM_OK;
+}
+
+static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
+  Inline *p = dm_alloc(sizeof *p);
+  if (!p) return dm_fail(DM_EMEM, "out of memory: no room for a tensor");
+  *out = inline_init(p, dev, n_bytes, false);
+  if (n_bytes == 0) return DM_OK;
+  dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
+  if (st == DM_OK) st = dm_device_ops(dev)->alloc(dev, n_bytes, &p->storage.data);
+  if (st != DM_OK) dm_free(p);
+  return st;
 }
 
 int64_t dm_numel(int ndim, const int64_t *shape) {
@@ -135,18 +132,9 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
   int64_t numel;
   DM_TRY(check_shape(ndim, shape, &numel));
   const int64_t n_bytes = numel * dm_dtype_size(dtype);
-  dm_Tensor *t;
-  if (dev.type == DM_CPU && n_bytes <= INLINE_BYTES) {
-    DM_TRY(inline_new(dev, n_bytes, &t));
-  } else {
-    dm_Storage *s = NULL;
-    DM_TRY(storage_new(dev, n_bytes, &s));
-    const dm_status st = handle_new(dev, s, &t);
-    if (st != DM_OK) {
-      storage_unref(s);
-      return st;
-    }
-  }
+  const bool small = dev.type == DM_CPU && n_bytes <= INLINE_BYTES;
+  dm_Tensor *t = NULL;
+  DM_TRY(small ? small_new(dev, n_bytes, &t) : large_new(dev, n_bytes, &t));
   t->dtype = (uint8_t)dtype;
   lay_out(t, ndim, shape, numel);
   *out = t;
@@ -182,8 +170,9 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
 }
 
 dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
-  dm_Tensor *a;
-  DM_TRY(handle_new(t->device, t->storage, &a));
+  dm_Tensor *a = dm_alloc(sizeof *a);
+  if (!a) return dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
+  handle_init(a, t->device, t->storage, 0);
   a->dtype = t->dtype;
   a->ndim = t->ndim;
   a->flags = t->flags & (DM_T_NUMBER | DM_T_INFERENCE);
@@ -193,7 +182,7 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
     a->shape[d] = t->shape[d];
     a->stride[d] = t->stride[d];
   }
-  atomic_fetch_add_explicit(&a->storage->refs, 1, memory_order_relaxed);
+  dm_hold(&a->storage->refs);
   *out = a;
   return DM_OK;
 }
@@ -219,7 +208,7 @@ dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int
 }
 
 dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
-  atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
+  dm_hold(&t->refs);
   return t;
 }
 
@@ -234,11 +223,11 @@ void dm_tensor_unref(dm_Tensor **tp) {
   dm_Storage *storage = t->storage, *home = t->home;
   if (!(t->flags & DM_T_INLINED)) dm_free(t);
   storage_unref(storage); /* an inlined handle goes with its block */
-  storage_unref(home);
+  if (home) leave_block(home);
 }
 
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
-  atomic_fetch_add_explicit(&from->storage->refs, 1, memory_order_relaxed);
+  dm_hold(&from->storage->refs);
   dm_Storage *old = t->storage;
   t->storage = from->storage;
   t->dtype = from->dtype;
@@ -249,8 +238,11 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   memcpy(t->shape, from->shape, sizeof t->shape);
   memcpy(t->stride, from->stride, sizeof t->stride);
   dm_tensor_unref(&t->low); /* versions of two storages do not compare */
-  if ((t->flags & DM_T_INLINED) && !t->home) t->home = old;
-  else storage_unref(old);
+  if ((t->flags & DM_T_INLINED) && !t->home) {
+    t->home = old;
+    atomic_store_explicit(&old->tenants, 2, memory_order_relaxed);
+  }
+  storage_unref(old);
 }
 
 /* ---- between devices ---- */

@@ -13,26 +13,19 @@
 #ifdef __cplusplus
 typedef int atomic_int; /* CUDA files know the layout and leave it alone */
 #else
-#include <stdatomic.h>
+#include "base/refs.h"
 #endif
 #include <string.h>
 
 #include "core/device.h"
 
-#ifndef __cplusplus
-/* Lets go of a counted reference; true when it was the last. A sole owner needs no
-   locked instruction: nobody else is left who could take a reference. */
-static inline bool dm_let_go(atomic_int *refs) {
-  return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
-         atomic_fetch_sub_explicit(refs, 1, memory_order_acq_rel) == 1;
-}
-#endif
-
 typedef struct dm_Storage {
   atomic_int refs;
+  atomic_int tenants; /* once the handle made with it shows another storage: 2, of whom one
+                         is that handle and one all references */
   dm_Device device;
-  uint32_t version; /* in-place changes so far */
   bool inlined;     /* lies in the block that holds its data */
+  uint32_t version; /* in-place changes so far */
   int64_t n_bytes;
   void *data;                 /* NULL when n_bytes is 0 and nothing is wrapped */
   void (*release)(void *ctx); /* for memory that somebody else gave; or NULL */
@@ -63,7 +56,7 @@ struct dm_Tensor {
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
-  dm_Storage *home;       /* owned; an inlined handle's block, once storage is another */
+  dm_Storage *home;       /* an inlined handle's block, once storage is another; or NULL */
   struct dm_Node *node;   /* owned; NULL for a leaf */
   struct dm_Tensor *base; /* owned; the tensor that this is a view of, or NULL */
   struct dm_Tensor *grad; /* owned; leaves and retain_grad */

@@ -269,12 +269,12 @@ dm_Policies *dm_policies_new(dm_DeviceType type, const dm_Policies *from) {
 }
 
 dm_Policies *dm_policies_ref(dm_Policies *p) {
-  if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+  if (p) dm_hold(&p->refs);
   return p;
 }
 
 void dm_policies_unref(dm_Policies **p) {
-  if (*p && atomic_fetch_sub(&(*p)->refs, 1) == 1) dm_free(*p);
+  if (*p && dm_let_go(&(*p)->refs)) dm_free(*p);
   *p = NULL;
 }
 

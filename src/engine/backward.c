@@ -40,7 +40,7 @@ static dm_status push(Walk *w, dm_Node *n) {
   for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2)
     w->heap[i] = w->heap[(i - 1) / 2];
   w->heap[i] = n;
-  atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+  dm_hold(&n->refs);
   return DM_OK;
 }
 
@@ -191,7 +191,7 @@ static bool wanted(const Walk *w, const dm_Edge *e) {
 }
 
 static void join(dm_Tensor *t, dm_Node *n, int out) {
-  atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+  dm_hold(&n->refs);
   t->node = n;
   t->out_index = (uint8_t)out;
   t->flags |= DM_T_REQUIRES_GRAD;

@@ -360,7 +360,7 @@ typedef struct History {
 static void keep_history(History *h, dm_Tensor *t) {
   if (!t) return;
   *h = (History){t, t->node, t->gen, t->out_index, t->flags};
-  if (h->node) atomic_fetch_add_explicit(&h->node->refs, 1, memory_order_relaxed);
+  if (h->node) dm_hold(&h->node->refs);
 }
 
 static void end_history(History *h, bool put_back) {

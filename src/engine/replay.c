@@ -37,7 +37,7 @@ static void forget(dm_Replay *r) {
 void dm_replay_unref(dm_Replay **rp) {
   dm_Replay *r = *rp;
   *rp = NULL;
-  if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1) return;
+  if (!r || !dm_let_go(&r->refs)) return;
   forget(r);
   dm_free(r->made);
   for (int i = 0; i < r->n_in; i++) dm_saved_drop(&r->in[i].saved);
@@ -85,7 +85,7 @@ static dm_status add(dm_Replay *r, const dm_Tensor *t, uint32_t version) {
 dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version, uint32_t *number) {
   *number = (uint32_t)(r->again ? r->n : r->n_left_out++);
   if (r->again) DM_TRY(add(r, t, version));
-  atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+  dm_hold(&r->refs);
   return DM_OK;
 }
 

@@ -97,7 +97,7 @@ static dm_Edge edge_of(dm_Tensor *t) {
   dm_Edge e = {NULL, NULL, 0};
   if (!t || !dm_is_float((dm_DType)t->dtype)) return e;
   if (t->node) {
-    atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
+    dm_hold(&t->node->refs);
     e.node = t->node;
     e.out = t->out_index;
   } else if (t->flags & DM_T_REQUIRES_GRAD) {
@@ -132,7 +132,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   memset(p, 0, (size_t)head);
   atomic_init(&n->refs, 1);
   n->op = op;
-  n->seq = atomic_fetch_add_explicit(&next_seq, 1, memory_order_relaxed);
+  n->seq = DM_ADD(&next_seq, 1);
   n->n_in = n_in;
   n->n_saved = n_saved;
   n->n_out = (uint8_t)n_out;
@@ -167,7 +167,7 @@ static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
   bool given = false;
   for (int i = 0; i < n_out; i++) {
     if (!dm_is_float((dm_DType)out[i]->dtype)) continue;
-    if (given) atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+    if (given) dm_hold(&n->refs);
     given = true;
     if (out[i]->node) dm_node_unref(&out[i]->node);
     out[i]->node = n;
@@ -195,7 +195,7 @@ static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
     return DM_OK;
   }
   DM_TRY(dm_tensor_alias(t, out));
-  atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
+  dm_hold(&t->node->refs);
   (*out)->node = t->node;
   (*out)->out_index = t->out_index;
   (*out)->flags |= DM_T_REQUIRES_GRAD;
