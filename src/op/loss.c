@@ -59,26 +59,31 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
   return DM_OK;
 }
 
-/* What one loss call works on, and what of it is owned. */
+/* What one loss call works on, and what of it is owned; few rows have room here. */
+enum { FEW_ROWS = 32 };
 typedef struct Work {
   dm_CrossJob j;
   dm_Tensor *x; /* dense */
-  int64_t *label;
-  double *weight;
+  int64_t *label, few_labels[FEW_ROWS];
+  double *weight, few_rows[FEW_ROWS];
 } Work;
 
 static void work_free(Work *w) {
   dm_tensor_unref(&w->x);
-  dm_free(w->label);
   dm_free(w->weight);
-  dm_free(w->j.row);
+  if (w->label != w->few_labels) dm_free(w->label);
+  if (w->j.row != w->few_rows) dm_free(w->j.row);
 }
 
 static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
                           dm_Tensor *weight, dm_OptNum ignore, Work *w) {
-  *w = (Work){.j = {.r = r, .weight_sum = (double)r.c}};
-  w->j.label = w->label = dm_alloc((int64_t)sizeof(int64_t) * r.n);
-  w->j.row = dm_alloc((int64_t)sizeof(double) * r.n);
+  const bool few = r.n <= FEW_ROWS;
+  w->j = (dm_CrossJob){.r = r, .weight_sum = (double)r.c};
+  w->x = NULL;
+  w->weight = NULL;
+  w->label = few ? w->few_labels : dm_alloc((int64_t)sizeof(int64_t) * r.n);
+  w->j.label = w->label;
+  w->j.row = few ? w->few_rows : dm_alloc((int64_t)sizeof(double) * r.n);
   if (weight) w->j.weight = w->weight = dm_alloc((int64_t)sizeof(double) * r.c);
   if (!w->label || !w->j.row || (weight && !w->weight))
     return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);

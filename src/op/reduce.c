@@ -356,7 +356,8 @@ static bool sum_few_rows(const dm_Call *c) {
     return false;
   const int64_t n = x->shape[1], row_bytes = n * dm_dtype_size(from);
   const char *row = dm_tensor_data(x);
-  float sum[MOST] = {0}, wide[MOST];
+  float sum[MOST], wide[MOST];
+  for (int64_t k = 0; k < n; k++) sum[k] = 0;
   for (int64_t i = 0; i < x->shape[0]; i++, row += row_bytes) {
     const float *v = (const float *)(const void *)row;
     if (from != DM_F32) dm_load_f32(from, row, 1, n, wide), v = wide;
