@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/vec.h"
+#include "op/loops.h"
 #include "op/matmul.h"
 #include "op/pointwise.h"
 #include "op/reduce.h"
@@ -302,6 +303,32 @@ dm_status linear_cpu(dm_Call *c) {
     st = dm_pointwise(c->out[1], 1, &wide, DM_F32, &same, NULL);
   dm_tensor_unref(&wide);
   return st;
+}
+
+/* The walk over the rows is sum's own, into what is there. */
+static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
+  const dm_SumAttr rows = {{1, {0}}, 0, DM_NO_DTYPE};
+  dm_Call c = {.op = &dm_ops[DM_OP_sum], .n_in = 1, .n_out = 1, .in = &x, .attr = &rows};
+  c.out[0] = out;
+  return out->numel ? sum_cpu(&c) : DM_OK;
+}
+
+dm_status linear_backward_cpu(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  dm_Tensor *gy = c->in[0];
+  if (a != DM_ACTIVATION_NONE) {
+    dm_Tensor *const in[] = {gy, c->in[2]};
+    const double pq[2] = {dm_activation_param(a), 0};
+    gy = c->out[2];
+    DM_TRY(dm_pointwise(gy, 2, in, (dm_DType)gy->dtype,
+                        &dm_loops()->unary_back[dm_activation_op(a)], pq));
+  }
+  const dm_Tensor columns = dm_transposed(gy);
+  if (c->out[0]->numel) {
+    dm_Product p = dm_product_of(&columns, c->in[1], c->out[0]);
+    DM_TRY(multiply(&p));
+  }
+  return sum_rows(gy, c->out[1]);
 }
 
 /* ---- gradients ---- */
