@@ -6,8 +6,6 @@
 #include "cpu/gemm_kernel.h"
 #include "cpu/vec.h"
 
-#include <string.h>
-
 enum {
   MOST = 2048,     /* elements of each matrix */
   MOST_DEPTH = 256 /* of a strip of B; gemm.c sums greater depths in blocks */
@@ -38,15 +36,9 @@ static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *room) 
   return (Small){room, columns, 1};
 }
 
-/* Each row of c (m,n) starts as the bias. */
-static void lay_bias(const void *bias, dm_DType dtype, int64_t m, int64_t n, float *c,
-                     int64_t ldc) {
-  dm_load_f32(dtype, bias, 1, n, c);
-  for (int64_t i = 1; i < m; i++) memcpy(c + i * ldc, c, sizeof *c * (size_t)n);
-}
-
+/* c = a b + bias, which is of float32, or NULL. */
 static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c, int64_t ldc,
-                     bool add) {
+                     const float *bias) {
   const dm_Kernel *const kn = dm_kernel(DM_F32);
   float strip[MOST_DEPTH * 16];
   for (int64_t j = 0; j < n; j += kn->nr) {
@@ -58,24 +50,35 @@ static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c
       from = strip;
       rs = kn->nr;
     }
+    const dm_Lay lay = {bias ? bias + j : NULL, 0, 1};
     dm_tile_column(kn, m, width, k, a.data, kn->mr * a.rs, a.rs, a.cs, from, rs, c + j, ldc,
-                   add, NULL, NULL);
+                   false, bias ? &lay : NULL, NULL);
   }
+}
+
+/* With a buffer for each operand that is not of float32. */
+static __attribute__((noinline)) void multiply_wide(int64_t m, int64_t n, int64_t k,
+                                                    const dm_Mat *a, const dm_Mat *b, void *c,
+                                                    dm_DType c_dtype, int64_t ldc,
+                                                    const void *bias, dm_DType bias_dtype) {
+  float a_room[MOST], b_room[MOST], c_room[MOST], bias_room[MOST];
+  const bool direct = c_dtype == DM_F32;
+  if (bias) dm_load_f32(bias_dtype, bias, 1, n, bias_room);
+  multiply(m, n, k, widen(a, m, k, a_room), widen(b, k, n, b_room), direct ? c : c_room,
+           direct ? ldc : n, bias ? bias_room : NULL);
+  const int64_t rows = direct ? 0 : ldc == n ? 1 : m, run = ldc == n ? m * n : n;
+  for (int64_t i = 0; i < rows; i++)
+    dm_store_f32(c_dtype, (char *)c + i * ldc * dm_dtype_size(c_dtype), 1, run, c_room + i * n);
 }
 
 bool dm_gemm_small(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat *b, void *c,
                    dm_DType c_dtype, int64_t ldc, const void *bias, dm_DType bias_dtype) {
   if (k > MOST_DEPTH || !fits(m, n) || !fits(m, k) || !fits(k, n)) return false;
   if (!takes(a->dtype) || !takes(b->dtype) || !takes(c_dtype)) return false;
-  float a_room[MOST], b_room[MOST], c_room[MOST];
-  const bool direct = c_dtype == DM_F32;
-  float *const sums = direct ? c : c_room;
-  const int64_t step = direct ? ldc : n;
-  if (bias) lay_bias(bias, bias_dtype, m, n, sums, step);
-  multiply(m, n, k, widen(a, m, k, a_room), widen(b, k, n, b_room), sums, step, bias != NULL);
-  if (direct) return true;
-  const int64_t rows = ldc == n ? 1 : m, run = ldc == n ? m * n : n;
-  for (int64_t i = 0; i < rows; i++)
-    dm_store_f32(c_dtype, (char *)c + i * ldc * dm_dtype_size(c_dtype), 1, run, sums + i * n);
+  if (a->dtype == DM_F32 && b->dtype == DM_F32 && c_dtype == DM_F32 &&
+      (!bias || bias_dtype == DM_F32))
+    multiply(m, n, k, (Small){a->data, a->rs, a->cs}, (Small){b->data, b->rs, b->cs}, c, ldc,
+             bias);
+  else multiply_wide(m, n, k, a, b, c, c_dtype, ldc, bias, bias_dtype);
   return true;
 }
