@@ -89,6 +89,32 @@ describe("nn.Linear's activation", function()
       "Linear: activation is 'tanh'", 1, true)
   end)
 
+  it("is in a Sequential the ReLU that follows, where nobody can tell", function()
+    local Shifted = nn.ReLU:extend "Shifted"
+    function Shifted.forward(_, x) return dm.relu(x) + 1 end
+    local x = dm.randn(3, 4)
+    local m = nn.Sequential{nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.ReLU(), nn.ReLU()}
+    local joined, seen = m(x), {}
+    local function outputs()
+      local _ <close> = dm.no_grad()
+      local function made() return dm.memory_stats()["allocation.all.allocated"] end
+      local before = made()
+      m(x)
+      return made() - before
+    end
+    assert.equal(3, outputs())
+    for i = 1, 4 do
+      m[i]:register_forward_hook(function(_, _, y) seen[i] = y end)
+    end
+    assert.is_true(dm.equal(joined, m(x)))
+    assert.equal(5, outputs())
+    assert(seen[1]:min():item() < 0 and seen[3]:min():item() < 0)
+    assert.is_true(dm.equal(seen[2], dm.relu(seen[1])))
+    assert.is_true(dm.equal(seen[4], dm.relu(seen[3])))
+    local shifted = nn.Sequential{m[1], Shifted()}
+    assert.is_true(dm.equal(seen[2] + 1, shifted(x)))
+  end)
+
   it("leaves hooks of a transformer's layer what they had", function()
     local layer = nn.TransformerEncoderLayer(8, 2, {dim_feedforward = 16, dropout = 0})
     local x = dm.randn(3, 2, 8)

@@ -38,6 +38,7 @@ for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Tanh = "tan
   LogSigmoid = "logsigmoid", SELU = "selu", Softsign = "softsign", Tanhshrink = "tanhshrink"} do
   plain(name, op)
 end
+layers.ReLU.rectifies = layers.ReLU.forward -- and no other does: see Sequential
 activation("LeakyReLU", "leaky_relu", {negative_slope = 0.01}, "negative_slope")
 activation("ELU", "elu", {alpha = 1.0}, "alpha")
 activation("CELU", "celu", {alpha = 1.0}, "alpha")

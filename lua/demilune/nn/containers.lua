@@ -36,15 +36,29 @@ Sequential.append = append
 local function is_private(module) return module.keeps_nothing and not module._watched end
 local free = core.methods.free
 
+-- A linear layer and the ReLU after it are one op.
+local function are_one(module, after)
+  local relu = after and after.rectifies
+  return relu and after.forward == relu and module.can_rectify and module:can_rectify()
+    and not after:is_watched()
+end
+
 function Sequential:forward(x, ...)
   local input, private = x, false
-  for i = 1, #self do
-    local module = self[i]
-    local y = i == 1 and module(x, ...) or module(x)
+  local i, n, extra = 1, #self, select("#", ...) > 0
+  while i <= n do
+    local module, y = self[i], nil
+    if extra and i == 1 then
+      y = module(x, ...)
+    elseif are_one(module, self[i + 1]) then
+      y = module(x, "relu")
+      i = i + 1
+    else
+      y = module(x)
+    end
     local keeps = not is_private(module)
-    if private and not keeps and y ~= x and not rawequal(x, input) then free(x) end
-    private = not keeps
-    x = y
+    if private and not keeps and not rawequal(y, x) and not rawequal(x, input) then free(x) end
+    private, x, i = not keeps, y, i + 1
   end
   return x
 end

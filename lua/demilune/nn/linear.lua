@@ -23,7 +23,7 @@ function Linear:init(in_features, out_features, opts)
     caller.raise("Linear: activation is '%s', wanted 'none', 'relu', 'gelu' or 'gelu_tanh'",
       tostring(o.activation))
   end
-  self.activation = o.activation ~= "none" and o.activation or nil
+  self.activation = o.activation ~= "none" and o.activation
   self.in_features, self.out_features = in_features, out_features
   local how = {dtype = o.dtype, device = o.device}
   self.weight = core.parameter(core.empty(out_features, in_features, how))
@@ -42,15 +42,19 @@ end
 
 -- activation: for this call, in place of the module's own.
 function Linear:forward(x, activation)
-  return core.linear(x, self.weight, self.bias, activation or self.activation)
+  return core.linear(x, self.weight, self.bias, activation or self.activation or nil)
 end
 
--- relu(layer(x)), in one op where nobody could tell: relu of the rounded result is the
--- rounded relu. Hooks see the layer's own result; another layer may have taken its place.
+-- Whether relu(self(x)) may be one op, which nobody could tell: relu of the rounded result
+-- is the rounded relu. Who watches sees the layer's own result; another layer may have
+-- taken its place.
+function Linear:can_rectify()
+  return self.forward == Linear.forward and not self.activation and not self:is_watched()
+end
+
+-- relu(layer(x))
 function Linear.rectified(layer, x)
-  local plain = getmetatable(layer) == Linear and layer.forward == Linear.forward
-    and not layer.activation and not rawget(layer, "_hooks") and not rawget(layer, "_pre_hooks")
-  if plain then return layer(x, "relu") end
+  if getmetatable(layer) == Linear and layer:can_rectify() then return layer(x, "relu") end
   return core.relu(layer(x))
 end
 

@@ -19,10 +19,11 @@ local function criterion(name, op, defaults, operands)
       if core.is_tensor(value) then self:register_buffer(key, value) end
     end
   end
-  function Class:forward(...)
-    local args = {...}
-    args[count + 1] = self.opts
-    return functional[op](table.unpack(args, 1, count + 1))
+  function Class:forward(a, b, c, d)
+    local opts = self.opts
+    if count == 2 then return functional[op](a, b, opts) end
+    if count == 3 then return functional[op](a, b, c, opts) end
+    return functional[op](a, b, c, d, opts)
   end
   function Class:extra_repr() return self.shown end
   layers[name] = Class

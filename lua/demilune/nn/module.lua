@@ -17,7 +17,8 @@ local classes = setmetatable({[Module] = true}, {__mode = "k"})
 -- ---- classes and instances ----
 
 local function construct(class, ...)
-  local self = setmetatable({_fields = {}, _buffers = {}, training = true}, class)
+  local self = setmetatable({_fields = {}, _buffers = {}, _watched = false, training = true},
+    class)
   self:init(...)
   return self
 end
@@ -396,6 +397,9 @@ end
 
 -- [1]: who wants to know which module runs, or nil: see Module.follow.
 local follower = {}
+
+-- Does anybody follow, or look at this module's calls?
+function Module:is_watched() return self._watched or follower[1] ~= nil end
 
 -- fn(module) is called before each forward, and gives the place (core._place)
 -- to go back to after it, on every way out. nil: nobody follows.
