@@ -183,6 +183,10 @@ static int on_one_device(lua_State *L) {
   const bool grads = lua_toboolean(L, 2);
   const dm_Tensor *first = NULL;
   bool one = true;
+  if (!dm_device_opened(DM_CUDA)) { /* all are on the CPU */
+    lua_pushboolean(L, true);
+    return 1;
+  }
   luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   for (lua_Integer i = 1; i <= n && one; i++) {

@@ -84,7 +84,8 @@ function Optimizer:add_param_group(group)
 end
 
 function Optimizer:zero_grad()
-  for _, group in ipairs(self.param_groups) do core.drop_grads(group.params) end
+  local groups = self.param_groups
+  for i = 1, #groups do core.drop_grads(groups[i].params) end
 end
 
 -- Of a group whose parameters lie on several devices one for each of these, which shows
@@ -116,7 +117,9 @@ function Optimizer:step(closure, found_inf)
     local _ <close> = core.enable_grad()
     loss = closure()
   end
-  for _, group in ipairs(self.param_groups) do
+  local groups = self.param_groups
+  for i = 1, #groups do
+    local group = groups[i]
     if core.on_one_device(group.params) then
       update(self, group, found_inf)
     else
