@@ -422,7 +422,8 @@ static dm_Tensor *fused_backward(dm_Grad *g) {
   if (!x_call(x, DM_OP_linear_backward, g->attr, 3, in, out)) return NULL;
   g->gx[1] = out[0];
   g->gx[2] = out[1];
-  return plain ? gy : x_reshape(x, out[2], gy->ndim, gy->shape);
+  if (plain) return gy;
+  return gy->ndim == 2 ? out[2] : x_reshape(x, out[2], gy->ndim, gy->shape);
 }
 
 /* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
