@@ -71,7 +71,7 @@ describe("memory_stats", function()
     assert.equal(1, d["allocation.all.current"])
   end)
 
-  it("a tensor that shows other data holds nothing of its own, once its aliases are gone", function()
+  it("a tensor that shows other data holds none of its own beside its aliases", function()
     local t = dm.zeros(1 << 16)
     local alias, row = t.data, t:narrow(1, 2, 3)
     local d = change(function()

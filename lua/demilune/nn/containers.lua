@@ -47,7 +47,8 @@ function Sequential:forward(x, ...)
   local input, private = x, false
   local i, n, extra = 1, #self, select("#", ...) > 0
   while i <= n do
-    local module, y = self[i], nil
+    local module = self[i]
+    local y
     if extra and i == 1 then
       y = module(x, ...)
     elseif are_one(module, self[i + 1]) then
