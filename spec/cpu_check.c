@@ -8,8 +8,8 @@
 #include "cpu/gemm.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/threads.h"
+#include "cpu/variant.h"
 #include "cpu/vec.h"
-#include "cpu/vec_table.h"
 #include "op/loops.h"
 
 #include <math.h>
@@ -470,10 +470,10 @@ static void check_wino(const dm_Kernel *kn, const dm_Kernel *plain) {
   }
 }
 
-static void check_kernels(void) {
+static void check_variant(const dm_Kernel *(*kernel)(dm_DType)) {
   static const dm_DType reals[] = {DM_F32, DM_F64}, from[] = {DM_F32, DM_F16, DM_BF16};
   for (int i = 0; i < 2; i++) {
-    const dm_Kernel *const kn = dm_kernel(reals[i]), *const plain = dm_kernel_plain(reals[i]);
+    const dm_Kernel *const kn = kernel(reals[i]), *const plain = dm_kernel_plain(reals[i]);
     for (int m = 1; m <= kn->mr; m++)
       for (int n = 1; n <= kn->nr; n++)
         for (int round = 0; round < 3; round++) check_tile(kn, plain, m, n);
@@ -482,7 +482,17 @@ static void check_kernels(void) {
       check_gathers(kn, plain);
     }
   }
-  check_wino(dm_kernel(DM_F32), dm_kernel_plain(DM_F32));
+  check_wino(kernel(DM_F32), dm_kernel_plain(DM_F32));
+}
+
+/* All that this processor runs. In the program avx512_check dm_kernel is AVX512's in
+   narrower vectors, and so is that of every product and convolution here. */
+static void check_kernels(void) {
+  check_variant(dm_kernel);
+  if (dm_cpu_variant() >= DM_NEON && dm_kernel_neon(DM_F32)) check_variant(dm_kernel_neon);
+  if (dm_cpu_variant() >= DM_AVX2 && dm_kernel_avx2(DM_F32)) check_variant(dm_kernel_avx2);
+  if (dm_cpu_variant() >= DM_AVX512 && dm_kernel_avx512(DM_F32))
+    check_variant(dm_kernel_avx512);
 }
 
 /* ---- convolutions ------------------------------------------------------------------- */
@@ -717,7 +727,7 @@ static void check_no_memory(void) {
   free(c);
 }
 
-/* ---- the loops of op/loops.h, plain and with AVX2 ---------------------------- */
+/* ---- the loops of op/loops.h, plain and wide ---------------------------- */
 
 /* How far got is from want, in units of the last place of a float near want. */
 static double ulps(float got, double want) {
@@ -803,19 +813,19 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   char what[64];
   for (int op = 0; op < DM_N_OP; op++)
     for (int p = 0; a->unary[op].f32 && p < 2; p++) {
-      snprintf(what, sizeof what, "%s, p = %d, plain and AVX2", dm_ops[op].name, p);
+      snprintf(what, sizeof what, "%s, p = %d, plain and wide", dm_ops[op].name, p);
       check(alike(a->unary[op].f32, b->unary[op].f32, close_by, p), what);
       check(alike(a->unary_back[op].f32, b->unary_back[op].f32, close_by, p), what);
     }
   for (int i = 0; i < DM_N_PAIR; i++) {
     const char *name = i < DM_N_OP ? dm_ops[i].name : "a pair's second form";
     const bool has_exp = i == DM_OP_logaddexp || i == DM_OP_logaddexp2;
-    snprintf(what, sizeof what, "%s, plain and AVX2", name);
+    snprintf(what, sizeof what, "%s, plain and wide", name);
     if (a->pair[i].f32)
       check(alike(a->pair[i].f32, b->pair[i].f32, has_exp ? close_by : same_bits, 0.5), what);
   }
   for (int i = 0; i < DM_N_TRIPLE; i++)
-    check(alike(a->triple[i].f32, b->triple[i].f32, same_bits, 0.5), "triple, plain and AVX2");
+    check(alike(a->triple[i].f32, b->triple[i].f32, same_bits, 0.5), "triple, plain and wide");
 }
 
 static void check_draws(const dm_Loops *a, const dm_Loops *b) {
@@ -846,16 +856,19 @@ static void check_draws(const dm_Loops *a, const dm_Loops *b) {
     free_array(ya);
     free_array(yb);
   }
-  check(ok, "random words, dropout, rounding by chance, unscaling: plain and AVX2");
+  check(ok, "random words, dropout, rounding by chance, unscaling: plain and wide");
+}
+
+static void check_wide_loops(const dm_Loops *wide) {
+  check_accuracy(wide);
+  check_formulas(&dm_loops_plain, wide);
+  check_draws(&dm_loops_plain, wide);
 }
 
 static void check_loops(void) {
-  const dm_Loops *fast = dm_loops_avx2();
   check_accuracy(&dm_loops_plain);
-  if (!fast || !dm_cpu_has_avx2()) return;
-  check_accuracy(fast);
-  check_formulas(&dm_loops_plain, fast);
-  check_draws(&dm_loops_plain, fast);
+  if (dm_cpu_variant() >= DM_AVX2 && dm_loops_avx2()) check_wide_loops(dm_loops_avx2());
+  if (dm_cpu_variant() >= DM_AVX512 && dm_loops_avx512()) check_wide_loops(dm_loops_avx512());
 }
 
 /* A child of fork() has the caller's thread only: the pool starts anew there. */

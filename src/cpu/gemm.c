@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-  KC = 256,                   /* depth of a block: a 16-wide float strip is 16 KB of L1 */
+  KC = 256,                   /* depth of a block: a strip of 16 floats is 16 KB of L1 */
   TILE_M = 396,               /* rows of floats in a block: 3/4 of a 512 KB L2 */
   TILE_N = 1024,              /* columns of a tile */
   TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */

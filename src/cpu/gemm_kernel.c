@@ -1,10 +1,10 @@
 /* The plain C kernels, packing for any dtype and stride, and the scratch
-   buffers of each thread. gemm_avx2.c holds the faster kernels. */
+   buffers of each thread. gemm_avx2.c and gemm_wide.inc hold the faster kernels. */
 #include "cpu/gemm_kernel.h"
 
 #include "base/alloc.h"
+#include "cpu/variant.h"
 #include "cpu/vec.h"
-#include "cpu/vec_table.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -91,9 +91,21 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
   return type == DM_F64 ? &plain_f64 : &plain_f32;
 }
 
+static const dm_Kernel *kernel_of(dm_Variant v, dm_DType type) {
+  switch (v) {
+  case DM_NEON: return dm_kernel_neon(type);
+  case DM_AVX2: return dm_kernel_avx2(type);
+  case DM_AVX512: return dm_kernel_avx512(type);
+  default: return dm_kernel_plain(type);
+  }
+}
+
 const dm_Kernel *dm_kernel(dm_DType type) {
-  const dm_Kernel *const fast = dm_kernel_avx2(type);
-  return fast && dm_cpu_has_avx2() ? fast : dm_kernel_plain(type);
+  const dm_Kernel *widest;
+#define KERNEL_OF(v) kernel_of(v, type)
+  DM_WIDEST(KERNEL_OF, widest);
+#undef KERNEL_OF
+  return widest;
 }
 
 /* ---- panels and columns of tiles ---------------------------------------- */

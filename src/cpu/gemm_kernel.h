@@ -16,7 +16,7 @@ typedef void dm_TileFn(int m, int n, int64_t k, const void *a, int64_t a_rs, int
                        const void *b, int64_t b_rs, void *c, int64_t c_rs, bool add);
 
 /* dst[k*width + l] = src(l,k), l < n_lane <= width, at src + l*ls + k*ks
-   elements of dtype t. Lanes from n_lane on are left as they are. */
+   elements of dtype t. Lanes from n_lane on may come to hold anything. */
 typedef void dm_PackFn(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_lane,
                        int64_t k, int width, void *dst);
 
@@ -36,9 +36,10 @@ typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst
                          int64_t e_step);
 typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
 
+enum { DM_MOST_NR = 32 };
 typedef struct dm_Kernel {
   dm_DType type; /* DM_F32 or DM_F64 */
-  int mr, nr;
+  int mr, nr;    /* at most DM_MOST_NR */
   dm_TileFn *tile;
   dm_PackFn *pack;
   dm_GatherFn *gather, *gather_t;
@@ -47,9 +48,12 @@ typedef struct dm_Kernel {
   dm_WinoOutFn *wino_out;
 } dm_Kernel;
 
-const dm_Kernel *dm_kernel(dm_DType type);      /* the best this machine runs */
-const dm_Kernel *dm_kernel_avx2(dm_DType type); /* NULL where it is not built */
+const dm_Kernel *dm_kernel(dm_DType type); /* the widest that runs here */
 const dm_Kernel *dm_kernel_plain(dm_DType type);
+/* NULL where they are not built. */
+const dm_Kernel *dm_kernel_neon(dm_DType type);
+const dm_Kernel *dm_kernel_avx2(dm_DType type);
+const dm_Kernel *dm_kernel_avx512(dm_DType type);
 
 /* Any dtype and stride, any processor. */
 dm_PackFn dm_pack_f32, dm_pack_f64;

@@ -40,7 +40,7 @@ static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *room) 
 static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c, int64_t ldc,
                      const float *bias) {
   const dm_Kernel *const kn = dm_kernel(DM_F32);
-  float strip[MOST_DEPTH * 16];
+  float strip[MOST_DEPTH * DM_MOST_NR];
   for (int64_t j = 0; j < n; j += kn->nr) {
     const int width = (int)dm_min_i64(kn->nr, n - j);
     const float *from = b.data + j * b.cs;

@@ -3,14 +3,10 @@
 #include "cpu/vec.h"
 
 #include "base/half.h"
+#include "cpu/variant.h"
 #include "cpu/vec_table.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <cpuid.h>
-#endif
 
 /* ---- the table --------------------------------------------------------- */
 
@@ -28,30 +24,19 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
 }
 static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
 
-static bool find_avx2(void) {
-#if defined(__x86_64__) && defined(__GNUC__)
-  const char *wish = getenv("DEMILUNE_AVX2");
-  if (wish && strcmp(wish, "0") == 0) return false;
-  unsigned a, b, c = 0, d; /* not every compiler's cpu_supports knows f16c */
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-#else
-  return false;
-#endif
-}
-
-bool dm_cpu_has_avx2(void) {
-  static atomic_int known; /* 1: yes, -1: no, 0: not asked yet */
-  const int now = atomic_load_explicit(&known, memory_order_relaxed);
-  if (DM_LIKELY(now)) return now > 0;
-  const bool has = find_avx2();
-  atomic_store_explicit(&known, has ? 1 : -1, memory_order_relaxed);
-  return has;
+static const dm_VecTable *table_of(dm_Variant v) {
+  switch (v) {
+  case DM_NEON: return dm_vec_neon();
+  case DM_AVX2: return dm_vec_avx2();
+  case DM_AVX512: return NULL; /* memory sets the pace: AVX2's will do */
+  default: return &plain;
+  }
 }
 
 static inline const dm_VecTable *table(void) {
-  const dm_VecTable *const fast = dm_vec_avx2();
-  return fast && dm_cpu_has_avx2() ? fast : &plain;
+  const dm_VecTable *widest;
+  DM_WIDEST(table_of, widest);
+  return widest;
 }
 
 /* ---- conversions that C leaves undefined ------------------------------- */

@@ -1,5 +1,5 @@
-/* The dense conversions that a processor may do faster; vec.c and
-   vec_avx2.c fill it. Bit-equal to base/half.h for every input. */
+/* The dense conversions that a processor may do faster; vec.c, vec_avx2.c and
+   vec_neon.c fill it. Bit-equal to base/half.h for every input. */
 #ifndef DM_VEC_TABLE_H
 #define DM_VEC_TABLE_H
 
@@ -12,7 +12,8 @@ typedef struct dm_VecTable {
   void (*f32_to_bf16)(const float *src, int64_t n, uint16_t *dst);
 } dm_VecTable;
 
-bool dm_cpu_has_avx2(void);           /* and FMA and F16C; DEMILUNE_AVX2=0 denies it */
-const dm_VecTable *dm_vec_avx2(void); /* NULL where it is not built */
+/* NULL where they are not built. */
+const dm_VecTable *dm_vec_neon(void);
+const dm_VecTable *dm_vec_avx2(void);
 
 #endif

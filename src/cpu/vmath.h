@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 
-#ifdef __FMA__
+#if defined __FMA__ || defined __ARM_FEATURE_FMA
 #define DM_MULADD(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define DM_MULADD(a, b, c) ((a) * (b) + (c))

@@ -48,43 +48,41 @@ typedef struct Wino {
 
 /* ---- weights -------------------------------------------------------------- */
 
-/* u[e] = G g G^T, for panels [begin, end) of outputs; lanes past the last are 0. Weights
-   that lie side by side, of a panel's outputs or else of AHEAD inputs, are read at once. */
-static void transform_weights(void *ctx, int64_t begin, int64_t end) {
-  enum { MR = 8, AHEAD = 8, TAPS = 9 };
-  const Wino *const j = ctx;
-  const int64_t mr = j->kn->mr, es = dm_dtype_size(j->dtype);
-  const bool across = j->w_out == TAPS;
-  float room[MR * AHEAD * TAPS];
-  for (int64_t k = begin * j->in; k < end * j->in; k++) {
-    const int64_t o = k / j->in * mr, c = k % j->in;
-    const int n = (int)dm_min_i64(mr, j->out - o);
-    const char *const src = j->weights + (o * j->w_out + c * j->w_in) * es;
-    float g[TAPS][MR] = {{0}}, t[4][3][MR];
-    if (across) dm_load_f32(j->dtype, src, 1, n * TAPS, room);
-    for (int l = 0; !across && c % AHEAD == 0 && l < n; l++)
-      dm_load_f32(j->dtype, src + l * j->w_out * es, 1, dm_min_i64(AHEAD, j->in - c) * TAPS,
-                  room + l * AHEAD * TAPS);
-    for (int l = 0; l < n; l++) {
-      const float *const line = room + (across ? l : l * AHEAD + c % AHEAD) * TAPS;
-      for (int i = 0; i < TAPS; i++) g[j->turned ? TAPS - 1 - i : i][l] = line[i];
-    }
-    for (int s = 0; s < 3; s++)
-      for (int l = 0; l < MR; l++) {
-        t[0][s][l] = g[s][l];
-        t[1][s][l] = 0.5f * (g[s][l] + g[3 + s][l] + g[6 + s][l]);
-        t[2][s][l] = 0.5f * (g[s][l] - g[3 + s][l] + g[6 + s][l]);
-        t[3][s][l] = g[6 + s][l];
-      }
-    float *to = j->u + k * mr;
-    for (int i = 0; i < 4; i++, to += 4 * j->u_step)
-      for (int l = 0; l < mr; l++) {
-        to[l] = t[i][0][l];
-        to[j->u_step + l] = 0.5f * (t[i][0][l] + t[i][1][l] + t[i][2][l]);
-        to[2 * j->u_step + l] = 0.5f * (t[i][0][l] - t[i][1][l] + t[i][2][l]);
-        to[3 * j->u_step + l] = t[i][2][l];
-      }
+/* u[e] = G g G^T of input c, for n outputs from o on; lanes from n to `width` are 0. */
+enum { WEIGHTS = 8 };
+static void transform_weight(const Wino *j, int64_t o, int64_t c, int n, int width, float *to) {
+  const int64_t es = dm_dtype_size(j->dtype);
+  float g[9][WEIGHTS] = {{0}}, t[4][3][WEIGHTS], line[9];
+  for (int l = 0; l < n; l++) {
+    dm_load_f32(j->dtype, j->weights + ((o + l) * j->w_out + c * j->w_in) * es, 1, 9, line);
+    for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = line[i];
   }
+  for (int s = 0; s < 3; s++)
+    for (int l = 0; l < WEIGHTS; l++) {
+      t[0][s][l] = g[s][l];
+      t[1][s][l] = 0.5f * (g[s][l] + g[3 + s][l] + g[6 + s][l]);
+      t[2][s][l] = 0.5f * (g[s][l] - g[3 + s][l] + g[6 + s][l]);
+      t[3][s][l] = g[6 + s][l];
+    }
+  for (int i = 0; i < 4; i++, to += 4 * j->u_step)
+    for (int l = 0; l < width; l++) {
+      to[l] = t[i][0][l];
+      to[j->u_step + l] = 0.5f * (t[i][0][l] + t[i][1][l] + t[i][2][l]);
+      to[2 * j->u_step + l] = 0.5f * (t[i][0][l] - t[i][1][l] + t[i][2][l]);
+      to[3 * j->u_step + l] = t[i][2][l];
+    }
+}
+
+/* Panels [begin, end) of outputs. */
+static void transform_weights(void *ctx, int64_t begin, int64_t end) {
+  const Wino *const j = ctx;
+  const int mr = j->kn->mr;
+  for (int64_t k = begin * j->in; k < end * j->in; k++)
+    for (int l = 0; l < mr; l += WEIGHTS) {
+      const int64_t o = k / j->in * mr + l, left = dm_max_i64(0, j->out - o);
+      const int width = mr - l < WEIGHTS ? mr - l : WEIGHTS;
+      transform_weight(j, o, k % j->in, (int)dm_min_i64(width, left), width, j->u + k * mr + l);
+    }
 }
 
 /* ---- strips ------------------------------------------------------------------ */
@@ -177,10 +175,11 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
     n_run[s - begin] = list_runs(j, s * LANES, n, run[s - begin]);
     transform_strip(j, run[s - begin], n_run[s - begin], v + (s - begin) * v_size);
   }
+  const int width = (int)dm_even_part(LANES, j->kn->nr, 4); /* divides LANES */
   for (int64_t e = 0; e < PLACES; e++)
     for (int64_t s = 0; s < end - begin; s++)
-      for (int n = 0; n < LANES; n += j->kn->nr)
-        dm_tile_column(j->kn, j->out, j->kn->nr, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
+      for (int n = 0; n < LANES; n += width)
+        dm_tile_column(j->kn, j->out, width, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
                        v + s * v_size + e * j->in * LANES + n, LANES,
                        m + s * m_size + e * j->out * LANES + n, LANES, false, NULL, NULL);
   for (int64_t s = 0; s < end - begin; s++) store_strip(j, run[s], n_run[s], m + s * m_size);

@@ -1,13 +1,23 @@
 /* The loops for any processor, and which ones run here. */
 #include "op/loops.h"
 
-#include "cpu/vec_table.h"
+#include "cpu/variant.h"
 
 #define PHILOX_WORDS dm_philox_words
 #define LOOPS const dm_Loops dm_loops_plain
 #include "op/loops.inc"
 
+static const dm_Loops *loops_of(dm_Variant v) {
+  switch (v) {
+  case DM_AVX2: return dm_loops_avx2();
+  case DM_AVX512: return dm_loops_avx512();
+  case DM_NEON: return NULL; /* every 64-bit ARM has it: the plain ones are made of it */
+  default: return &dm_loops_plain;
+  }
+}
+
 const dm_Loops *dm_loops(void) {
-  const dm_Loops *const fast = dm_loops_avx2();
-  return fast && dm_cpu_has_avx2() ? fast : &dm_loops_plain;
+  const dm_Loops *widest;
+  DM_WIDEST(loops_of, widest);
+  return widest;
 }

@@ -1,7 +1,7 @@
 /* The inner loops of the ops that vector units speed up, as a table: loops.inc has
-   them once and is compiled twice, for any processor (loops.c) and for AVX2
-   (loops_avx2.c). Both give the same bits, but where exp, tanh and erf of vmath.h come in:
-   those fuse multiply-adds where the processor can. */
+   them once and is compiled for any processor (loops.c), for AVX2 (loops_avx2.c) and for
+   AVX512 (loops_avx512.c). All give the same bits, but where exp, tanh and erf of vmath.h
+   come in: those fuse multiply-adds where the processor can. */
 #ifndef DM_LOOPS_H
 #define DM_LOOPS_H
 
@@ -140,7 +140,9 @@ typedef struct dm_Loops {
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;
-const dm_Loops *dm_loops_avx2(void); /* NULL where it is not built */
-const dm_Loops *dm_loops(void);      /* the best for this processor */
+/* NULL where they are not built. */
+const dm_Loops *dm_loops_avx2(void);
+const dm_Loops *dm_loops_avx512(void);
+const dm_Loops *dm_loops(void); /* the widest that runs here */
 
 #endif

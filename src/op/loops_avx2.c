@@ -1,5 +1,11 @@
-/* The loops in 256-bit vectors. */
+/* The loops in 256-bit vectors; loops_avx512.c compiles this file once more. */
 #include "op/loops.h"
+
+#ifdef __AVX512F__
+#define NAME dm_loops_avx512
+#else
+#define NAME dm_loops_avx2
+#endif
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -49,10 +55,10 @@ static void philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *
 }
 
 #define PHILOX_WORDS philox_words
-#define LOOPS static const dm_Loops avx2
+#define LOOPS static const dm_Loops wide
 #include "op/loops.inc"
 
-const dm_Loops *dm_loops_avx2(void) { return &avx2; }
+const dm_Loops *NAME(void) { return &wide; }
 #else
 const dm_Loops *dm_loops_avx2(void) { return NULL; }
 #endif

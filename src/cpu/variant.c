@@ -1,0 +1,42 @@
+#include "cpu/variant.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
+
+static dm_Variant widest_here(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+  unsigned a, b, c = 0, d; /* not every compiler's cpu_supports knows f16c */
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
+    return DM_PLAIN;
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  return wide ? DM_AVX512 : DM_AVX2;
+#elif defined(__aarch64__)
+  return DM_NEON;
+#else
+  return DM_PLAIN;
+#endif
+}
+
+static dm_Variant widest_allowed(void) {
+  static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512"};
+  const char *const wish = getenv("DEMILUNE_CPU");
+  for (int v = 0; wish && v < DM_N_VARIANT; v++)
+    if (strcmp(wish, names[v]) == 0) return (dm_Variant)v;
+  return DM_N_VARIANT;
+}
+
+dm_Variant dm_cpu_variant(void) {
+  static atomic_int known; /* 1 + the variant; 0: not asked yet */
+  const int now = atomic_load_explicit(&known, memory_order_relaxed);
+  if (DM_LIKELY(now)) return (dm_Variant)(now - 1);
+  const dm_Variant here = widest_here(), allowed = widest_allowed();
+  const dm_Variant v = here < allowed ? here : allowed;
+  atomic_store_explicit(&known, 1 + (int)v, memory_order_relaxed);
+  return v;
+}

@@ -1,0 +1,28 @@
+/* Which of the code compiled for some processors only runs here. */
+#ifndef DM_VARIANT_H
+#define DM_VARIANT_H
+
+#include "base/base.h"
+
+/* From the narrowest vectors to the widest. */
+typedef enum dm_Variant {
+  DM_PLAIN,  /* any processor */
+  DM_NEON,   /* 64-bit ARM */
+  DM_AVX2,   /* with FMA and F16C */
+  DM_AVX512, /* F, VL, BW and DQ */
+  DM_N_VARIANT
+} dm_Variant;
+
+/* The widest of this processor, and not wider than the one that the environment
+   variable DEMILUNE_CPU names: plain, neon, avx2, avx512. */
+dm_Variant dm_cpu_variant(void);
+
+/* Of a family get(v), which is NULL where a variant is not built or there is none, the
+   widest that runs here. Every family has DM_PLAIN. */
+#define DM_WIDEST(get, out)                      \
+  do {                                           \
+    int v_ = (int)dm_cpu_variant();              \
+    while (!((out) = get((dm_Variant)v_))) v_--; \
+  } while (0)
+
+#endif
