@@ -1,9 +1,7 @@
 /* The loops in 256-bit vectors; loops_avx512.c compiles this file once more. */
 #include "op/loops.h"
 
-#ifdef __AVX512F__
-#define NAME dm_loops_avx512
-#else
+#ifndef NAME
 #define NAME dm_loops_avx2
 #endif
 
@@ -60,5 +58,5 @@ static void philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *
 
 const dm_Loops *NAME(void) { return &wide; }
 #else
-const dm_Loops *dm_loops_avx2(void) { return NULL; }
+const dm_Loops *NAME(void) { return NULL; }
 #endif
