@@ -1,6 +1,7 @@
 /* The pointwise ops of two operands, from the formulas that the CPU uses too. */
 #include "kernels/pointwise.cuh"
 
+#include "kernels/fill.h"
 #include "op/binary.h"
 
 /* Of each formula, one for floats and one for integers. */
@@ -85,6 +86,11 @@ static dm_status integers(dm_Call *c, int pair, int64_t p) {
 #undef WHOLE
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
+}
+
+extern "C" dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b) {
+  dm_Tensor *in[2] = {a, b};
+  return dm_pointwise_float<add_pair, 2>(out, in, (dm_DType)out->dtype, 0, 0);
 }
 
 DM_CUDA_KERNEL(binary_cuda) {

@@ -1,5 +1,6 @@
 /* Copies: to another dtype, into another tensor, of one number. */
 #include "kernels/fill.h"
+#include "kernels/layout.h"
 #include "kernels/pointwise.cuh"
 
 template <class C> struct Same {
@@ -58,10 +59,71 @@ static __global__ void __launch_bounds__(DM_THREADS)
 static dm_status move(dm_Tensor *out, dm_Tensor *in) {
   dm_Tensor *both[2] = {out, in};
   void *data[2];
-  const dm_Walk<2> walk = dm_walk<2>(both, data);
+  const dm_Walk<2> walk = dm_walk<2>(both, data, true);
   DM_SIZE_TYPES(out->dtype, return dm_launch(move_kernel<T>, dm_blocks(out->numel), DM_THREADS,
                                              0, (T *)data[0], (const T *)data[1], walk););
 }
+
+/* ---- between layouts ---- */
+
+enum { SIDE = 32, DOWN = DM_THREADS / SIDE };
+
+/* n matrices of rows x columns become those of columns x rows. A block turns a tile. */
+template <class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    transpose_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t n_down,
+                     int64_t n_across, int64_t n_tile) {
+  DM_SHARED(T, tile, SIDE * (SIDE + 1));
+  const int across = (int)threadIdx.x % SIDE, down = (int)threadIdx.x / SIDE;
+  for (int64_t t = blockIdx.x; t < n_tile; t += gridDim.x) {
+    const int64_t line = t / n_across, n = line / n_down;
+    const int64_t r0 = (line - n * n_down) * SIDE, c0 = (t - line * n_across) * SIDE;
+    const T *in = from + n * rows * columns;
+    T *out = to + n * rows * columns;
+    for (int i = down; i < SIDE; i += DOWN)
+      if (r0 + i < rows && c0 + across < columns)
+        tile[i * (SIDE + 1) + across] = in[(r0 + i) * columns + c0 + across];
+    __syncthreads();
+    for (int i = down; i < SIDE; i += DOWN)
+      if (c0 + i < columns && r0 + across < rows)
+        out[(c0 + i) * rows + r0 + across] = tile[across * (SIDE + 1) + i];
+    __syncthreads();
+  }
+}
+
+/* From rows to channels last, or back. */
+static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
+  const bool last = dm_tensor_is_channels_last(out);
+  const int64_t channels = in->shape[1], pixels = in->shape[2] * in->shape[3];
+  const int64_t rows = last ? channels : pixels, columns = last ? pixels : channels;
+  const int64_t n_down = dm_ceil_div(rows, SIDE), n_across = dm_ceil_div(columns, SIDE);
+  const int64_t n_tile = in->shape[0] * n_down * n_across, most = INT64_C(1) << 30;
+  DM_SIZE_TYPES(out->dtype,
+                return dm_launch(transpose_kernel<T>, (unsigned)(n_tile < most ? n_tile : most),
+                                 DM_THREADS, 0, (T *)dm_tensor_data(out),
+                                 (const T *)dm_tensor_data(in), rows, columns, n_down, n_across,
+                                 n_tile););
+}
+
+static bool is_turned(const dm_Tensor *a, const dm_Tensor *b) {
+  return (dm_tensor_is_contiguous(a) && dm_tensor_is_channels_last(b)) ||
+         (dm_tensor_is_channels_last(a) && dm_tensor_is_contiguous(b));
+}
+
+dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out) {
+  dm_Meta m = dm_meta_of(t);
+  if (dm_tensor_is_channels_last(t)) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  m.channels_last = true;
+  DM_TRY(dm_tensor_new_meta(&m, out));
+  const dm_status st = dm_cuda_copy(*out, t);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}
+
+/* ---- copies ---- */
 
 dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
@@ -69,8 +131,8 @@ dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   const Same<float> f32 = {0, 0};
   const Same<double> f64 = {0, 0};
   const Same<int64_t> i64 = {0, 0};
-  if (!dm_is_host(in) && dm_same_shape(out, in) && dm_tensor_is_contiguous(out) &&
-      dm_tensor_is_contiguous(in)) {
+  const bool same = !dm_is_host(in) && dm_same_shape(out, in);
+  if (same && dm_lie_alike(out, in)) {
     dm_status st;
     if (from == to) {
       DM_CUDA_TRY(cudaMemcpyAsync(dm_tensor_data(out), dm_tensor_data(in),
@@ -80,6 +142,7 @@ dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
     }
     if (try_convert(out, in, &st)) return st;
   }
+  if (from == to && same && is_turned(out, in)) return transpose(out, in);
   if (from == to && !dm_is_host(in)) return move(out, in);
   /* a type that holds both ends; see the CPU's */
   if (!dm_is_float(from) && !dm_is_float(to)) return dm_strided<int64_t, 1>(out, &in, i64);

@@ -12,11 +12,13 @@
    that is not: it is gathered from an image. An index of a column or of k is three
    numbers; each of the two gives its part of a place in the image: elements to step
    over, and a row and a column of it. What lies outside is 0. */
-#include "kernels/cuda.cuh"
 #include "kernels/conv.h"
+#include "kernels/cuda.cuh"
+#include "kernels/fill.h"
+#include "kernels/layout.h"
 
 extern "C" {
-#include "op/dense.h"
+#include "op/window.h"
 }
 
 /* A block makes TILE x TILE of the product, each of its SIDE x SIDE threads every
@@ -87,7 +89,7 @@ struct Product {
   void *out;
   int64_t rows, columns, k, groups;
   /* element (row, column) of a group in out */
-  int64_t plane, image_step, row_step, group_step;
+  int64_t plane, image_step, pixel_step, row_step, group_step;
   const void *bias; /* one element a row, or NULL */
   int64_t bias_step;
   int64_t numel, n_piece, piece; /* of k; sums of pieces go to `part` */
@@ -95,7 +97,8 @@ struct Product {
 
   __device__ inline int64_t place(int64_t group, int64_t row, int64_t column) const {
     const int64_t image = column / plane;
-    return image * image_step + (column - image * plane) + row * row_step + group * group_step;
+    return image * image_step + (column - image * plane) * pixel_step + row * row_step +
+           group * group_step;
   }
   template <class C, class T>
   __device__ inline void store(int64_t group, int64_t row, int64_t column, C sum) const {
@@ -288,6 +291,22 @@ static Matrix weight_matrix(const dm_Conv *c, int64_t lines, int64_t line_step, 
   return m;
 }
 
+/* Does k, or a line of the weight's gradient, step through the channels of a pixel, which
+   lie side by side? */
+static bool are_pixels(const dm_ConvOperand *o, const dm_ConvDims *d) {
+  return o->step[1] == 1 && d->r * d->s == 1;
+}
+
+/* The product is images of so many pixels each, whose rows lie densely one after another. */
+static void write_image(Product *p, const dm_ConvOperand *o, int64_t pixels) {
+  p->out = o->data;
+  p->plane = pixels;
+  p->image_step = o->step[0];
+  p->pixel_step = o->step[3];
+  p->row_step = o->step[1];
+  p->group_step = p->rows * o->step[1];
+}
+
 /* y[n,o,p,q] = sum of w[o,c,r,s] x[n, c, p stride - pad + r dil, ...] */
 static Product forward(const dm_Conv *c) {
   const dm_ConvDims *d = &c->d;
@@ -300,11 +319,9 @@ static Product forward(const dm_Conv *c) {
   p.b.k = ramp(each, d->r, d->s, c->x.step[1]);
   ramp_scale(&p.b.k, d->dil[0], d->dil[1], 0, 0);
   p.b.group_step = each * c->x.step[1];
+  p.b.along_k = are_pixels(&c->x, d);
   p.rows = o;
-  p.plane = p.row_step = d->p * d->q;
-  p.image_step = d->o * p.plane;
-  p.group_step = o * p.plane;
-  p.out = c->y.data;
+  write_image(&p, &c->y, d->p * d->q);
   p.bias = c->bias;
   p.bias_step = c->bias_step;
   return p;
@@ -324,11 +341,9 @@ static Product input_gradient(const dm_Conv *c) {
   p.b.k = ramp(o, d->r, d->s, c->y.step[1]);
   ramp_scale(&p.b.k, -d->dil[0], -d->dil[1], 0, 0);
   p.b.group_step = o * c->y.step[1];
+  p.b.along_k = are_pixels(&c->y, d);
   p.rows = each;
-  p.plane = p.row_step = d->h * d->w;
-  p.image_step = d->c * p.plane;
-  p.group_step = each * p.plane;
-  p.out = c->x.data;
+  write_image(&p, &c->x, d->h * d->w);
   return p;
 }
 
@@ -349,9 +364,10 @@ static Product weight_gradient(const dm_Conv *c) {
   p.b.k = ramp(d->n, d->p, d->q, c->x.step[0]);
   ramp_scale(&p.b.k, d->stride[0], d->stride[1], -d->pad[0], -d->pad[1]);
   p.b.group_step = each * c->x.step[1];
-  p.b.along_k = true;
+  p.b.along_k = !are_pixels(&c->x, d);
   p.rows = o;
   p.plane = p.row_step = each * d->r * d->s;
+  p.pixel_step = 1;
   p.group_step = o * p.plane;
   p.out = c->w.data;
   return p;
@@ -418,22 +434,6 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
   DM_FLOAT_TYPES(c->dtype, return (launch<C, T>(&p, c->kind == DM_CONV_WEIGHT)););
 }
 
-/* y += bias, which is one number a channel. */
-template <class C, class T>
-static __global__ void add_bias_kernel(T *y, int64_t numel, int64_t plane, int64_t channels,
-                                       const T *bias, int64_t step) {
-  for (int64_t i = dm_thread(); i < numel; i += dm_threads())
-    dm_put(y + i, dm_get<C, T>(y[i]) + dm_get<C, T>(bias[i / plane % channels * step]));
-}
-
-static dm_status finish_bias(const dm_Conv *c) {
-  const int64_t plane = c->d.p * c->d.q, numel = c->d.n * c->d.o * plane;
-  if (!c->bias) return DM_OK;
-  DM_FLOAT_TYPES(c->dtype, return dm_launch((add_bias_kernel<C, T>), dm_blocks(numel),
-                                            DM_THREADS, 0, (T *)c->y.data, numel, plane, c->d.o,
-                                            (const T *)c->bias, c->bias_step););
-}
-
 /* ---- the ops ---- */
 
 /* Whether each element lies at a place of its own, the steps going up. */
@@ -458,50 +458,114 @@ static bool lies_apart(const dm_Tensor *t) {
   return true;
 }
 
-/* An input as cuDNN takes it: what overlaps itself (broadcast gradients do) is
-   written out. */
+/* An input as it lies; what overlaps itself (broadcast gradients do) is written out. */
 static dm_status apart_new(dm_Tensor *t, dm_Tensor **out) {
   if (!lies_apart(t)) return dm_dense_new(t, out);
   *out = dm_tensor_ref(t);
   return DM_OK;
 }
 
-static dm_ConvOperand operand(const dm_Tensor *t) {
+/* A dim of size 1 has the step that the layout gives it: libraries tell layouts by steps. */
+static dm_ConvOperand operand(const dm_Tensor *t, bool last) {
   dm_ConvOperand o = {dm_tensor_data(t), {}};
   o.step[0] = t->numel; /* one image: wherever the next would be */
   for (int i = 0; i < t->ndim; i++) o.step[i + 4 - t->ndim] = t->stride[i];
+  if (last) dm_channels_last_strides(t->shape, o.step);
   return o;
 }
 
-/* x, w, y: the two inputs, and the output in its place. */
-static dm_status run(dm_Conv *c, const dm_Tensor *x, const dm_Tensor *w, const dm_Tensor *y) {
-  c->dtype = (dm_DType)x->dtype;
-  c->x = operand(x);
-  c->w = operand(w);
-  c->y = operand(y);
-  return dm_dnn_conv(c) ? finish_bias(c) : dm_cuda_conv(c);
+static void set_operand(dm_Conv *c, dm_ConvKind which, const dm_Tensor *t, bool last) {
+  (which == DM_CONV_FORWARD ? c->y : which == DM_CONV_INPUT ? c->x : c->w) = operand(t, last);
+}
+
+/* y += bias, which is one number a channel. */
+static dm_status add_bias(dm_Tensor *y, const dm_Tensor *bias) {
+  const int64_t shape[3] = {y->shape[y->ndim - 3], 1, 1}, stride[3] = {bias->stride[0], 0, 0};
+  dm_Tensor b = dm_window(bias, 3, shape, stride, bias->offset);
+  return dm_cuda_add(y, y, &b);
+}
+
+/* t, its channels last: a copy that stays with it, for others to find; written anew if
+   `afresh`. Other streams, which the default one does not order, have copies of their own. */
+static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
+  if (dm_tensor_is_channels_last(t) || dm_modes()->stream.handle) return dm_last_new(t, out);
+  dm_Meta m = dm_meta_of(t);
+  m.channels_last = true;
+  afresh |= !t->last || t->last->storage->version != t->storage->version;
+  if (!t->last) DM_TRY(dm_tensor_new_meta(&m, &t->last));
+  if (afresh) {
+    const dm_status st = dm_cuda_copy(t->last, t);
+    if (st != DM_OK) {
+      dm_tensor_unref(&t->last);
+      return st;
+    }
+  }
+  t->last->storage->version = t->storage->version;
+  *out = dm_tensor_ref(t->last);
+  return DM_OK;
+}
+
+/* Input i of a batch, no weight, its channels last. Pictures that come in rows are turned
+   over once: by the forward, which keeps them for the weight's gradient. */
+static dm_status picture_last(const dm_Call *c, dm_ConvKind kind, int i, dm_Tensor **out) {
+  dm_Tensor *t = c->in[i];
+  if (kind == DM_CONV_FORWARD && c->recorded) return kept_last(t, true, out);
+  if (kind == DM_CONV_FORWARD || i == 0) return dm_last_new(t, out);
+  const dm_status st = kept_last(t, false, out);
+  dm_tensor_unref(&t->last);
+  return st;
+}
+
+/* By cuDNN: a batch with the weight, or its gradient, channels last as well. A forward that
+   the tape keeps turns the weight over anew, so that a step's work is the same each time;
+   the gradient of x, and what is not trained, find it. */
+static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool *taken) {
+  dm_Tensor *w = NULL, *out = call->out[0];
+  const bool last = call->in[0]->ndim == 4, writes = weight == out;
+  dm_Meta m = dm_meta_of(weight);
+  dm_status st = DM_OK;
+  if (c.dtype == DM_F64) return DM_OK;
+  m.channels_last = true;
+  if (!last || (writes && dm_tensor_is_channels_last(weight))) w = dm_tensor_ref(weight);
+  else if (writes) DM_TRY(dm_tensor_new_meta(&m, &w));
+  else DM_TRY(kept_last(weight, c.kind == DM_CONV_FORWARD && call->recorded, &w));
+  set_operand(&c, DM_CONV_WEIGHT, w, last);
+  *taken = dm_dnn_conv(&c);
+  if (*taken && writes && w != weight) st = dm_cuda_copy(weight, w);
+  if (*taken && st == DM_OK && call->n_in > 2 && call->in[2]) st = add_bias(out, call->in[2]);
+  dm_tensor_unref(&w);
+  return st;
 }
 
 static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
-  dm_Tensor *a = NULL, *b = NULL, *out = call->out[0];
-  dm_Tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+  dm_Tensor *own[2] = {NULL}, *out = call->out[0];
+  const dm_Tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+  const bool last = call->in[0]->ndim == 4;
+  /* which of x, w and y the inputs are */
+  const dm_ConvKind first = kind == DM_CONV_FORWARD ? DM_CONV_INPUT : DM_CONV_FORWARD;
+  const dm_ConvKind second = kind == DM_CONV_WEIGHT ? DM_CONV_INPUT : DM_CONV_WEIGHT;
   dm_Conv c = {};
   dm_status st = DM_OK;
+  bool taken = false;
+  if (out->numel == 0) return DM_OK;
   c.kind = kind;
   c.d = d;
-  if (out->numel == 0) return DM_OK;
+  c.dtype = (dm_DType)out->dtype;
   if (bias) {
     c.bias = dm_tensor_data(bias);
     c.bias_step = bias->stride[0];
   }
-  st = apart_new(call->in[0], &a);
-  if (st == DM_OK) st = apart_new(call->in[1], &b);
-  if (st == DM_OK)
-    st = kind == DM_CONV_FORWARD ? run(&c, a, b, out)
-         : kind == DM_CONV_INPUT ? run(&c, out, b, a)
-                                 : run(&c, b, out, a);
-  dm_tensor_unref(&a);
-  dm_tensor_unref(&b);
+  for (int i = 0; i < 2 && st == DM_OK; i++) /* of a batch, what is no weight */
+    st = last && (i == 0 || second != DM_CONV_WEIGHT) ? picture_last(call, kind, i, &own[i])
+                                                      : apart_new(call->in[i], &own[i]);
+  if (st == DM_OK) {
+    set_operand(&c, first, own[0], last);
+    set_operand(&c, second, own[1], last && second != DM_CONV_WEIGHT);
+    set_operand(&c, kind, out, last && kind != DM_CONV_WEIGHT);
+    st = by_library(call, c, kind == DM_CONV_WEIGHT ? out : own[1], &taken);
+  }
+  if (st == DM_OK && !taken) st = dm_cuda_conv(&c);
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
   return st;
 }
 

@@ -19,7 +19,7 @@ typedef struct dm_ConvOperand {
 typedef enum dm_ConvKind { DM_CONV_FORWARD, DM_CONV_INPUT, DM_CONV_WEIGHT } dm_ConvKind;
 
 /* y = conv(x, w) + bias, or the gradient of x, or of w, from that of y. What is
-   written (y, x, w) is dense. */
+   written is dense: y and x in rows or channels last, w in rows. */
 typedef struct dm_Conv {
   dm_ConvKind kind;
   dm_DType dtype;
@@ -34,7 +34,7 @@ dm_status dm_cuda_conv(const dm_Conv *c);
 
 /* By cuDNN (dnn.c), without the bias. false: it is not there, or not for this one,
    and nothing is written that dm_cuda_conv does not write again. Operands must not
-   overlap themselves, nor have steps below 1. */
+   overlap themselves, nor have steps below 1; a weight's gradient may be channels last. */
 bool dm_dnn_conv(const dm_Conv *c);
 
 #ifdef __cplusplus

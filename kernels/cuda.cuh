@@ -239,10 +239,43 @@ template <int N> struct dm_Walk {
   }
 };
 
-/* The walk over t[0]'s shape; the others broadcast to it. data: their elements. */
-template <int N> static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N]) {
+/* Exchanges two neighbouring dims. */
+static inline void dm_iter_swap(dm_Iter *it, int d) {
+  const int64_t size = it->shape[d];
+  it->shape[d] = it->shape[d + 1];
+  it->shape[d + 1] = size;
+  for (int i = 0; i < it->n_op; i++) {
+    const int64_t step = it->stride[i][d];
+    it->stride[i][d] = it->stride[i][d + 1];
+    it->stride[i][d + 1] = step;
+  }
+}
+
+/* Dims in the order in which the first operand's elements lie, the farthest apart first;
+   neighbours that lie densely in every operand become one. */
+static inline void dm_iter_by_memory(dm_Iter *it) {
+  for (int n = 1; n < it->ndim; n++)
+    for (int d = n; d > 0 && it->stride[0][d - 1] < it->stride[0][d]; d--)
+      dm_iter_swap(it, d - 1);
+  int k = 0; /* the last dim kept */
+  for (int d = 1; d < it->ndim; d++) {
+    bool merge = true;
+    for (int i = 0; i < it->n_op; i++)
+      merge &= it->stride[i][k] == it->stride[i][d] * it->shape[d];
+    if (!merge) k++;
+    it->shape[k] = merge ? it->shape[k] * it->shape[d] : it->shape[d];
+    for (int i = 0; i < it->n_op; i++) it->stride[i][k] = it->stride[i][d];
+  }
+  it->ndim = k + 1;
+}
+
+/* The walk over t[0]'s shape; the others broadcast to it. data: their elements.
+   by_memory: for those to whom it is all one which element comes when. */
+template <int N>
+static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N], bool by_memory = false) {
   dm_Iter it;
   dm_iter_init(&it, N, t);
+  if (by_memory) dm_iter_by_memory(&it);
   dm_Walk<N> w = {};
   w.ndim = it.ndim;
   w.numel = it.numel;

@@ -33,12 +33,16 @@ _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no 
 /* One channel element beside another is told as such even where there is nothing else:
    (N, C) is an image of one pixel. */
 static dm_DnnShape shape_of(const dm_BatchNorm *b, const void *data) {
-  dm_DnnShape s = {{b->outer, b->channels, 1, b->inner}, {0}, dm_dnn_alignment(data)};
-  const bool last = b->inner == 1;
-  s.step[0] = b->channels * b->inner;
-  s.step[1] = b->inner;
-  s.step[2] = last ? b->channels : b->inner;
-  s.step[3] = last ? b->channels : 1;
+  const int64_t pixels = b->height * b->width;
+  dm_DnnShape s = {{b->n, b->channels, b->height, b->width}, {0}, dm_dnn_alignment(data)};
+  if (b->last || pixels == 1) {
+    dm_channels_last_strides(s.size, s.step);
+  } else {
+    s.step[0] = b->channels * pixels;
+    s.step[1] = pixels;
+    s.step[2] = b->width;
+    s.step[3] = 1;
+  }
   return s;
 }
 

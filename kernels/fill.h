@@ -12,6 +12,8 @@ dm_status dm_cuda_fill(dm_Tensor *t, double value);
 /* Copies `in` into `out`, broadcast and converted. Windows will do; `in` may be a
    host number. */
 dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in);
+/* out = a + b, floats, broadcast; windows will do. See binary.cu. */
+dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b);
 
 #ifdef __cplusplus
 }

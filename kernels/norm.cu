@@ -5,8 +5,10 @@
    read again.
 
    What is summed by channel (batch_norm's moments; every weight's and bias's gradient)
-   goes through channel_kernel or, for channels of one element, column_kernel: blocks
-   by channel and chunk, then the chunks' states in a fixed order. */
+   goes through channel_kernel or, for channels of one element, column_kernel or, V
+   channels a thread, column_runs_kernel: blocks by channel and chunk, then the chunks'
+   states in a fixed order. Channels that lie last are such: each pixel is a row of them. */
+#include "kernels/layout.h"
 #include "kernels/norm.h"
 #include "kernels/reduce.cuh"
 #include "kernels/vector.cuh"
@@ -213,6 +215,8 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 /* x as (outer, channels, inner). A fold is one of reduce.cuh's, but that
      enter(c)                  has it look at channel c
      add<V>(s, n, i)           adds the run at element i, of outer n
+     enter_run<V>(c, k)        k: what it wants to know of V channels from c on
+     add_run<V>(s, k, i)       adds an element to each of them, from element i on
      finish(c, s)              stores the channel's results */
 struct Channels {
   int64_t outer, channels, inner;
@@ -268,6 +272,39 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (y == 0 && c < ch.channels) emit(fold, ch, c, s, partial);
 }
 
+/* inner == 1: a block is `lanes` runs of V channels wide. A thread adds up V channels; one
+   after another they are joined over the block. */
+template <class Fold, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    column_runs_kernel(Fold fold, Channels ch, int lanes, typename Fold::State *partial) {
+  typedef typename Fold::State State;
+  DM_SHARED(State, tile, DM_THREADS);
+  const int t = threadIdx.x, rows = DM_THREADS / lanes, y = t / lanes;
+  const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
+  const int64_t lo = blockIdx.y * ch.chunk;
+  const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
+  State s[V] = {};
+  if (c < ch.channels) {
+    typename Fold::template Known<V> known;
+    fold.template enter_run<V>(c, known);
+    for (int64_t n = lo + y; n < hi; n += rows)
+      fold.template add_run<V>(s, known, n * ch.channels + c);
+  }
+  UNROLL
+  for (int k = 0; k < V; k++) {
+    __syncthreads();
+    tile[t] = s[k];
+    for (int h = rows / 2; h > 0; h /= 2) {
+      __syncthreads();
+      if (y >= h) continue;
+      const State other = tile[t + h * lanes];
+      fold.join(s[k], other);
+      tile[t] = s[k];
+    }
+    if (y == 0 && c < ch.channels) emit(fold, ch, c + k, s[k], partial);
+  }
+}
+
 /* A warp a channel joins its chunks. */
 template <class Fold>
 static __global__ void __launch_bounds__(DM_THREADS)
@@ -296,26 +333,31 @@ static void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_t block
   ch->n_chunk = dm_ceil_div(n, ch->chunk);
 }
 
-/* The fold over every channel; V: elements a load, where channels allow. */
+/* The fold over every channel; V: elements a load, of one channel, or of V where each has
+   one. */
 template <class Fold, int V> static dm_status fold_channels(const Fold &fold, Channels ch) {
   typedef typename Fold::State State;
   const bool flat = ch.inner == 1;
-  int lanes = 64;
+  const int64_t n_run = dm_ceil_div(ch.channels, V);
+  int lanes = 64 / V > 8 ? 64 / V : 8;
   void *room = NULL;
   if (flat) {
-    while (lanes > 8 && lanes / 2 >= ch.channels) lanes /= 2;
-    cut_channels(&ch, ch.outer, DM_THREADS / lanes, dm_ceil_div(ch.channels, lanes));
+    while (lanes > 8 && lanes / 2 >= n_run) lanes /= 2;
+    cut_channels(&ch, ch.outer, DM_THREADS / lanes, dm_ceil_div(n_run, lanes));
   } else {
     cut_channels(&ch, ch.outer * ch.inner / V, DM_THREADS, ch.channels);
   }
   const int64_t bytes = ch.n_chunk > 1 ? ch.channels * ch.n_chunk * (int64_t)sizeof(State) : 0;
   if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
   State *partial = (State *)room;
-  const unsigned width = (unsigned)(flat ? dm_ceil_div(ch.channels, lanes) : ch.channels);
+  const unsigned width = (unsigned)(flat ? dm_ceil_div(n_run, lanes) : ch.channels);
   const dim3 grid(width, (unsigned)ch.n_chunk);
-  dm_status st =
-      flat ? dm_launch((column_kernel<Fold>), grid, DM_THREADS, 0, fold, ch, lanes, partial)
-           : dm_launch((channel_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, partial);
+  dm_status st;
+  if (!flat) st = dm_launch((channel_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, partial);
+  else if constexpr (V > 1)
+    st =
+        dm_launch((column_runs_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
+  else st = dm_launch((column_kernel<Fold>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
   if (st == DM_OK && bytes > 0)
     st = dm_launch((join_kernel<Fold>), dm_blocks(ch.channels * 32), DM_THREADS, 0, fold, ch,
                    partial);
@@ -332,6 +374,19 @@ template <class C, class T> struct BatchMoments : JoinMoments {
     C v[V];
     load_run<C, T, V>(x, i, v);
     JoinMoments::add<C, V>(s, v);
+  }
+  template <int V> struct Known {};
+  template <int V> __device__ void enter_run(int64_t, Known<V> &) const {}
+  template <int V> __device__ void add_run(State *s, const Known<V> &, int64_t i) const {
+    C v[V];
+    load_run<C, T, V>(x, i, v);
+    const C n = s[0].n + 1, share = C(1) / n;
+    for (int k = 0; k < V; k++) { /* Welford 1962 */
+      const C d = v[k] - s[k].mean;
+      s[k].n = n;
+      s[k].mean += d * share;
+      s[k].m2 += d * (v[k] - s[k].mean);
+    }
   }
   __device__ void finish(int64_t c, const State &s) const {
     mean[c] = s.mean;
@@ -361,6 +416,23 @@ template <class C, class T> struct GradSums {
       s.gb += g[e];
     }
   }
+  /* of batch norm: each channel's own */
+  template <int V> struct Known { C mu[V], r[V]; };
+  template <int V> __device__ void enter_run(int64_t c, Known<V> &known) const {
+    for (int k = 0; k < V; k++) {
+      known.mu[k] = mean[(c + k) * step];
+      known.r[k] = rstd[(c + k) * step];
+    }
+  }
+  template <int V> __device__ void add_run(State *s, const Known<V> &known, int64_t i) const {
+    C g[V], v[V];
+    load_run<C, T, V>(gy, i, g);
+    load_run<C, T, V>(x, i, v);
+    for (int k = 0; k < V; k++) {
+      s[k].gw += g[k] * ((v[k] - known.mu[k]) * known.r[k]);
+      s[k].gb += g[k];
+    }
+  }
   __device__ void join(State &s, const State &o) const {
     s.gw += o.gw;
     s.gb += o.gb;
@@ -375,17 +447,23 @@ static bool runs_of(const void *p, int64_t bytes) {
   return (uintptr_t)p % (uint64_t)bytes == 0;
 }
 
+/* May runs of V elements, of one channel or of one pixel, be read? */
+static bool has_runs(const Channels &ch, int V) {
+  return (ch.inner == 1 ? ch.channels : ch.inner) % V == 0;
+}
+
 template <class C, class T>
 static dm_status fold_runs(BatchMoments<C, T> fold, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  if (ch.inner % V == 0 && runs_of(fold.x, 16))
+  if (has_runs(ch, V) && runs_of(fold.x, 16))
     return fold_channels<BatchMoments<C, T>, V>(fold, ch);
   return fold_channels<BatchMoments<C, T>, 1>(fold, ch);
 }
 template <class C, class T>
 static dm_status fold_runs(GradSums<C, T> fold, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  if (ch.inner % V == 0 && runs_of(fold.x, 16) && runs_of(fold.gy, 16))
+  const bool by_row = ch.inner == 1 && fold.per > 0; /* the statistics are not the channel's */
+  if (!by_row && has_runs(ch, V) && runs_of(fold.x, 16) && runs_of(fold.gy, 16))
     return fold_channels<GradSums<C, T>, V>(fold, ch);
   return fold_channels<GradSums<C, T>, 1>(fold, ch);
 }
@@ -572,6 +650,41 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* inner == 1: a block is `lanes` runs of V channels wide; a thread keeps what it knows of
+   its channels, row after row. */
+template <class Fn, class C, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    apply_columns_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int lanes) {
+  const int t = threadIdx.x, rows = DM_THREADS / lanes;
+  const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
+  const int64_t lo = blockIdx.y * ch.chunk;
+  const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
+  typename Fn::At at[V];
+  if (c >= ch.channels) return;
+  for (int k = 0; k < V; k++) at[k] = fn.at(c + k);
+  for (int64_t n = lo + t / lanes; n < hi; n += rows) {
+    C v[V], g[V] = {};
+    load_run<C, T, V>(x, n * ch.channels + c, v);
+    if (gy) load_run<C, T, V>(gy, n * ch.channels + c, g);
+    for (int k = 0; k < V; k++) v[k] = at[k].value(v[k], g[k]);
+    store_run<C, T, V>(y, n * ch.channels + c, v);
+  }
+}
+
+template <class Fn, class C, class T, int V>
+static dm_status apply_columns(const Fn &fn, const T *x, const T *gy, T *y, Channels ch) {
+  enum { ROWS = 16 }; /* of a thread, where there are enough */
+  const int64_t n_run = ch.channels / V;
+  int lanes = 32;
+  while (lanes > 1 && lanes / 2 >= n_run) lanes /= 2;
+  const int64_t pieces = dm_ceil_div(ch.outer, ROWS * (DM_THREADS / lanes));
+  ch.chunk = dm_ceil_div(ch.outer, pieces < 65535 ? pieces : 65535);
+  const dim3 grid((unsigned)dm_ceil_div(n_run, lanes),
+                  (unsigned)dm_ceil_div(ch.outer, ch.chunk));
+  return dm_launch((apply_columns_kernel<Fn, C, T, V>), grid, DM_THREADS, 0, fn, x, gy, y, ch,
+                   lanes);
+}
+
 template <class C, class T, class Fn>
 static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
                        const dm_Tensor *y, const Channels &ch) {
@@ -579,16 +692,21 @@ static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
   const T *from = (const T *)dm_tensor_data(x);
   const T *g = gy ? (const T *)dm_tensor_data(gy) : NULL;
   T *to = (T *)dm_tensor_data(y);
-  if (ch.inner % V == 0 && runs_of(from, 16) && runs_of(g, 16) && runs_of(to, 16))
+  const bool packs = has_runs(ch, V) && runs_of(from, 16) && runs_of(g, 16) && runs_of(to, 16);
+  if (packs && ch.inner == 1) return apply_columns<Fn, C, T, V>(fn, from, g, to, ch);
+  if (packs)
     return dm_launch((apply_kernel<Fn, C, T, V>), dm_blocks(x->numel / V), DM_THREADS, 0, fn,
                      from, g, to, ch, x->numel);
   return dm_launch((apply_kernel<Fn, C, T, 1>), dm_blocks(x->numel), DM_THREADS, 0, fn, from, g,
                    to, ch, x->numel);
 }
 
+/* Channels last: each pixel is a row of channels. */
 static Channels channels_of(const dm_Tensor *x) {
-  const Channels ch = {x->shape[0], x->shape[1], dm_numel(x->ndim - 2, x->shape + 2), 1, 0};
-  return ch;
+  const int64_t inner = dm_numel(x->ndim - 2, x->shape + 2);
+  const Channels rows = {x->shape[0], x->shape[1], inner, 1, 0};
+  const Channels last = {x->shape[0] * inner, x->shape[1], 1, 1, 0};
+  return dm_lies_last(x) ? last : rows;
 }
 
 /* ---- batch_norm by cuDNN, which wants float32 weights ---- */
@@ -598,13 +716,14 @@ static bool is_library_s(const dm_Call *c, dm_DType dtype, const dm_Tensor *weig
 }
 
 static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Tensor *weight) {
-  const Channels ch = channels_of(x);
   dm_BatchNorm b;
   memset(&b, 0, sizeof b);
   b.dtype = (dm_DType)x->dtype;
-  b.outer = ch.outer;
-  b.channels = ch.channels;
-  b.inner = ch.inner;
+  b.n = x->shape[0];
+  b.channels = x->shape[1];
+  b.height = x->ndim == 4 ? x->shape[2] : 1;
+  b.width = dm_numel(x->ndim - 2, x->shape + 2) / b.height;
+  b.last = dm_lies_last(x);
   b.x = dm_tensor_data(x);
   b.y = dm_tensor_data(y);
   b.weight = dm_tensor_data(weight);
@@ -620,7 +739,7 @@ static __global__ void variance_kernel(float *v, int64_t n, float eps) {
   }
 }
 
-/* batch_norm_train on the dense x. */
+/* batch_norm_train on x, dense as y is. */
 static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
   dm_Tensor *own[2] = {NULL}, *var = c->out[2];
   dm_BatchNorm b;
@@ -642,7 +761,7 @@ done:
   return st;
 }
 
-/* batch_norm_backward, in: gy, x, -, mean, root, all dense. */
+/* batch_norm_backward, in: gy, x, -, mean, root, all dense, as gx is. */
 static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *taken) {
   dm_Tensor *own = NULL;
   *taken = false;
@@ -666,7 +785,7 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
   if (y->numel == 0) return clear_vectors(c);
   const dm_DType compute = (dm_DType)mean->dtype;
   bool taken = false;
-  DM_GO(dm_dense_new(c->in[0], &own[0]));
+  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
   DM_GO(train_by_library(c, own[0], &taken));
   if (taken) goto done;
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
@@ -693,7 +812,7 @@ DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
   const dm_DType compute = dm_compute_dtype((dm_DType)y->dtype);
-  DM_GO(dm_dense_new(c->in[0], &own[0]));
+  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
   for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
   DM_FLOAT_TYPES(y->dtype, {
     const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)*DM_ATTR(double, c)};
@@ -704,16 +823,26 @@ done:
   return st;
 }
 
+/* t of that dtype, dense in that order. */
+static dm_status laid_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor **own) {
+  dm_Tensor *cast = NULL;
+  if (t->dtype == dtype) return dm_laid_new(t, last, own);
+  DM_TRY(dm_cast_new(t, dtype, &cast));
+  const dm_status st = dm_laid_new(cast, last, own);
+  dm_tensor_unref(&cast);
+  return st;
+}
+
 DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   dm_Tensor *own[5] = {NULL}, *gx = c->out[0];
   dm_Vector w;
   const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
-  const bool training = *DM_ATTR(int64_t, c);
+  const bool training = *DM_ATTR(int64_t, c), last = dm_lies_last(gx);
   bool taken = false;
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);
-  DM_GO(dm_dense_cast(c->in[0], dtype, &own[0]));
-  DM_GO(dm_dense_new(c->in[1], &own[1]));
+  DM_GO(laid_cast(c->in[0], dtype, last, &own[0]));
+  DM_GO(dm_laid_new(c->in[1], last, &own[1]));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
   for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
   if (training) DM_GO(backward_by_library(c, own, &taken));

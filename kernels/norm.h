@@ -8,11 +8,12 @@
 extern "C" {
 #endif
 
-/* x (outer, channels, inner), dense, as gy and y; the rest are dense vectors of a
-   float32 for each channel. root: 1 / sqrt(variance + eps). */
+/* x (n, channels, height, width), dense in rows or channels last, as gy and y; the rest
+   are dense vectors of a float32 for each channel. root: 1 / sqrt(variance + eps). */
 typedef struct dm_BatchNorm {
   dm_DType dtype; /* 16-bit or float32 */
-  int64_t outer, channels, inner;
+  int64_t n, channels, height, width;
+  bool last; /* channels last */
   double eps;
   void *x, *weight, *bias, *mean, *root;
   void *y;            /* or x's gradient */

@@ -111,7 +111,7 @@ template <class C, int N> struct dm_Operands {
   dm_Operands(dm_Tensor *out, dm_Tensor *const *inputs) {
     dm_Tensor *all[N + 1] = {out};
     for (int j = 0; j < N; j++) all[j + 1] = inputs[j];
-    walk = dm_walk<N + 1>(all, data);
+    walk = dm_walk<N + 1>(all, data, true);
     for (int j = 0; j < N; j++) {
       in.dtype[j] = inputs[j]->dtype;
       in.data[j] = dm_is_host(inputs[j]) ? NULL : data[j + 1];

@@ -1,6 +1,9 @@
 /* Pooling: a thread an output element, or a warp where windows of means are large.
    Gradients have a thread an input element, which adds up the windows that cover
-   it, by rows: nothing is added to from two sides. */
+   it, by rows: nothing is added to from two sides.
+
+   Channels that lie last: a thread does V of them, which lie in one word. */
+#include "kernels/layout.h"
 #include "kernels/reduce.cuh"
 
 extern "C" {
@@ -8,38 +11,61 @@ extern "C" {
 #include "op/pool.h"
 }
 
-/* Element i of planes of h by w: which plane, row and column. */
+/* Run i of V elements, of planes of h by w pixels: which plane, row, column, and, where a
+   pixel has several channels side by side, from which of them on. A plane is a channel of
+   an image, or a whole image with its channels last. */
+struct Pixel {
+  int64_t plane, row, col, c;
+};
 struct Planes {
-  int64_t h, w, numel;
+  int64_t h, w, inner; /* inner: elements of a pixel */
+  int64_t n_run;
   bool wide; /* 2^31 elements or more: true divisions */
-  dm_Divisor by_h, by_w;
+  dm_Divisor by_h, by_w, by_run;
 
-  __device__ void split(int64_t i, int64_t *plane, int64_t *row, int64_t *col) const {
-    const int64_t line = wide ? i / w : dm_divide((uint32_t)i, by_w);
-    *col = i - line * w;
-    *plane = wide ? line / h : dm_divide((uint32_t)line, by_h);
-    *row = line - *plane * h;
+  template <int V> __device__ Pixel split(int64_t i) const {
+    int64_t pixel = i, c = 0;
+    if (inner > 1) {
+      pixel = wide ? i / (inner / V) : dm_divide((uint32_t)i, by_run);
+      c = (i - pixel * (inner / V)) * V;
+    }
+    const int64_t line = wide ? pixel / w : dm_divide((uint32_t)pixel, by_w);
+    const int64_t plane = wide ? line / h : dm_divide((uint32_t)line, by_h);
+    return {plane, line - plane * h, pixel - line * w, c};
   }
 };
 
-static Planes planes_of(const dm_Tensor *t) {
+static Planes planes_of(const dm_Tensor *t, bool last, int V) {
   const int64_t *size = dm_plane_size(t);
-  Planes p = {size[0], size[1], t->numel, t->numel >= INT64_C(1) << 31, {}, {}};
-  if (!p.wide) p.by_h = dm_divisor(p.h), p.by_w = dm_divisor(p.w);
+  Planes p = {size[0], size[1], 1, t->numel / V, t->numel >= INT64_C(1) << 31, {}, {}, {}};
+  if (last) p.inner = t->shape[1];
+  if (!p.wide)
+    p.by_h = dm_divisor(p.h), p.by_w = dm_divisor(p.w), p.by_run = dm_divisor(p.inner / V);
   return p;
 }
 
 /* Dense elements of type T; of one known at run time when T is void. */
 template <class C, class T> struct Elements {
   T *data;
-  __device__ C get(int64_t i) const { return dm_get<C, T>(data[i]); }
-  __device__ void put(int64_t i, C v) const { dm_put(data + i, v); }
+  template <int V> __device__ void get(int64_t i, C *v) const {
+    const dm_Run<T, V> run = *(const dm_Run<T, V> *)(data + i);
+    for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+  }
+  template <int V> __device__ void put(int64_t i, const C *v) const {
+    dm_Run<T, V> run;
+    for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
+    *(dm_Run<T, V> *)(data + i) = run;
+  }
 };
 template <class C> struct Elements<C, void> {
   void *data;
   int dtype;
-  __device__ C get(int64_t i) const { return dm_load<C>(dtype, data, i); }
-  __device__ void put(int64_t i, C v) const { dm_store<C>(dtype, data, i, v); }
+  template <int V> __device__ void get(int64_t i, C *v) const {
+    *v = dm_load<C>(dtype, data, i);
+  }
+  template <int V> __device__ void put(int64_t i, const C *v) const {
+    dm_store<C>(dtype, data, i, *v);
+  }
 };
 template <class C, class T> static Elements<C, T> elements(const dm_Tensor *t) {
   Elements<C, T> e;
@@ -47,6 +73,34 @@ template <class C, class T> static Elements<C, T> elements(const dm_Tensor *t) {
   if constexpr (sizeof(e) > sizeof(void *)) e.dtype = t->dtype;
   return e;
 }
+
+/* As many elements of T as 16 bytes hold. */
+template <class T> static constexpr int run_of() { return 16 / (int)sizeof(T); }
+template <> constexpr int run_of<void>() { return 1; }
+
+static bool is_word(const dm_Tensor *t, int V) {
+  return (uintptr_t)dm_tensor_data(t) % (uintptr_t)(V * dm_dtype_sizes[t->dtype]) == 0;
+}
+/* Are there runs of V channels in all of them, which lie last? */
+static bool has_runs(const dm_Tensor *a, const dm_Tensor *b, const dm_Tensor *c, int V) {
+  return a->shape[1] % V == 0 && is_word(a, V) && is_word(b, V) && (!c || is_word(c, V));
+}
+/* Do channels lie last on one side? The other may have a single pixel, and lie either way. */
+static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
+  return dm_lies_last(in) || dm_lies_last(out);
+}
+
+/* Runs the statements with V: the elements that a thread does. */
+#define RUNS(T, LAST, A, B, EXTRA, ...)                 \
+  do {                                                  \
+    if ((LAST) && has_runs(A, B, EXTRA, run_of<T>())) { \
+      const int V = run_of<T>();                        \
+      __VA_ARGS__                                       \
+    } else {                                            \
+      const int V = 1;                                  \
+      __VA_ARGS__                                       \
+    }                                                   \
+  } while (0)
 
 #define POOL_TYPES(DTYPE, ...)            \
   do {                                    \
@@ -84,51 +138,71 @@ static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int
 template <class C> static __device__ inline C lowest(void) { return -INFINITY; }
 template <> __device__ inline int64_t lowest<int64_t>(void) { return INT64_MIN; }
 
-template <class C, class T, class Code>
+/* V codes, as one word. */
+template <class Code, int V>
+static __device__ inline void load_codes(const Code *codes, int64_t i, int64_t *v) {
+  const dm_Run<Code, V> run = *(const dm_Run<Code, V> *)(codes + i);
+  for (int k = 0; k < V; k++) v[k] = (int64_t)run.v[k];
+}
+
+template <class C, class T, class Code, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     max_kernel(Elements<C, T> x, Elements<C, T> y, Code *codes, Windows v, Planes out) {
-  for (int64_t i = dm_thread(); i < out.numel; i += dm_threads()) {
-    int64_t plane, p, q;
-    out.split(i, &plane, &p, &q);
-    const int64_t top = dm_pool_first_inside(&v.h, p), left = dm_pool_first_inside(&v.w, q);
-    C best = lowest<C>();
-    int64_t code = top * v.w.kernel + left;
+  for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
+    const Pixel o = out.split<V>(i);
+    const int64_t top = dm_pool_first_inside(&v.h, o.row);
+    const int64_t left = dm_pool_first_inside(&v.w, o.col);
+    C best[V];
+    dm_Run<Code, V> code;
+    for (int k = 0; k < V; k++) {
+      best[k] = lowest<C>();
+      code.v[k] = (Code)(top * v.w.kernel + left);
+    }
     for (int64_t r = top; r < v.h.kernel; r++) {
-      const int64_t row = p * v.h.stride - v.h.pad + r * v.h.dil;
+      const int64_t row = o.row * v.h.stride - v.h.pad + r * v.h.dil;
       if (row >= v.h.in) break;
       for (int64_t s = left; s < v.w.kernel; s++) {
-        const int64_t col = q * v.w.stride - v.w.pad + s * v.w.dil;
+        const int64_t col = o.col * v.w.stride - v.w.pad + s * v.w.dil;
         if (col >= v.w.in) break;
-        const C a = x.get((plane * v.h.in + row) * v.w.in + col);
-        if (a > best || a != a) { /* the first of equals, the last NaN */
-          best = a;
-          code = r * v.w.kernel + s;
+        C a[V];
+        x.template get<V>(((o.plane * v.h.in + row) * v.w.in + col) * out.inner + o.c, a);
+        for (int k = 0; k < V; k++) {
+          if (!(a[k] > best[k] || a[k] != a[k])) continue;
+          best[k] = a[k]; /* the first of equals, the last NaN */
+          code.v[k] = (Code)(r * v.w.kernel + s);
         }
       }
     }
-    y.put(i, best);
-    codes[i] = (Code)code;
+    y.template put<V>(i * V, best);
+    *(dm_Run<Code, V> *)(codes + i * V) = code;
   }
 }
 
-template <class C, class T, class Code>
+template <class C, class T, class Code, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     scatter_kernel(Elements<C, T> gy, const Code *codes, Elements<C, T> gx, Windows v,
                    Planes in) {
-  for (int64_t i = dm_thread(); i < in.numel; i += dm_threads()) {
-    int64_t plane, row, col, p, p_end, q_begin, q_end;
-    in.split(i, &plane, &row, &col);
-    reaching(v.h, row, &p, &p_end);
-    reaching(v.w, col, &q_begin, &q_end);
-    C sum = 0;
+  for (int64_t i = dm_thread(); i < in.n_run; i += dm_threads()) {
+    const Pixel at = in.split<V>(i);
+    int64_t p, p_end, q_begin, q_end;
+    reaching(v.h, at.row, &p, &p_end);
+    reaching(v.w, at.col, &q_begin, &q_end);
+    C sum[V] = {};
     for (; p < p_end; p++) {
-      const int64_t r = element_of(v.h, p, row);
+      const int64_t r = element_of(v.h, p, at.row);
       for (int64_t q = q_begin; r >= 0 && q < q_end; q++) {
-        const int64_t s = element_of(v.w, q, col), o = (plane * v.h.out + p) * v.w.out + q;
-        if (s >= 0 && (int64_t)codes[o] == r * v.w.kernel + s) sum += gy.get(o);
+        const int64_t s = element_of(v.w, q, at.col);
+        const int64_t o = ((at.plane * v.h.out + p) * v.w.out + q) * in.inner + at.c;
+        int64_t code[V];
+        C g[V];
+        if (s < 0) continue;
+        load_codes<Code, V>(codes, o, code);
+        gy.template get<V>(o, g);
+        for (int k = 0; k < V; k++)
+          if (code[k] == r * v.w.kernel + s) sum[k] += g[k];
       }
     }
-    gx.put(i, sum);
+    gx.template put<V>(i * V, sum);
   }
 }
 
@@ -136,23 +210,21 @@ template <class T, class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
     gather_kernel(const T *x, const Code *codes, T *y, Windows v, Planes out) {
   const int64_t n_in = v.h.in * v.w.in;
-  for (int64_t i = dm_thread(); i < out.numel; i += dm_threads()) {
-    int64_t plane, p, q;
-    out.split(i, &plane, &p, &q);
+  for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
+    const Pixel o = out.split<1>(i);
     const int64_t from =
-        dm_pool_corner(&v.h, &v.w, p, q) + dm_pool_place(&v.h, &v.w, (int32_t)codes[i]);
-    y[i] = from >= 0 && from < n_in ? x[plane * n_in + from] : T(0);
+        dm_pool_corner(&v.h, &v.w, o.row, o.col) + dm_pool_place(&v.h, &v.w, (int32_t)codes[i]);
+    y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T(0);
   }
 }
 
 template <class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
     position_kernel(const Code *codes, int64_t *y, int base, Windows v, Planes out) {
-  for (int64_t i = dm_thread(); i < out.numel; i += dm_threads()) {
-    int64_t plane, p, q;
-    out.split(i, &plane, &p, &q);
-    y[i] =
-        dm_pool_corner(&v.h, &v.w, p, q) + dm_pool_place(&v.h, &v.w, (int32_t)codes[i]) + base;
+  for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
+    const Pixel o = out.split<1>(i);
+    y[i] = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
+           dm_pool_place(&v.h, &v.w, (int32_t)codes[i]) + base;
   }
 }
 
@@ -184,12 +256,15 @@ DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   dm_Tensor *x, *y = c->out[0], *codes = c->out[1];
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
-  DM_TRY(dm_dense_new(c->in[0], &x));
+  const bool last = lie_last(c->in[0], y);
+  DM_TRY(dm_laid_new(c->in[0], last, &x));
   const Windows v = max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
   POOL_TYPES(x->dtype, CODE_TYPES(codes, {
-               st = dm_launch((max_kernel<C, T, Code>), dm_blocks(y->numel), DM_THREADS, 0,
-                              (elements<C, T>(x)), (elements<C, T>(y)),
-                              (Code *)dm_tensor_data(codes), v, planes_of(y));
+               RUNS(T, last, y, x, codes, {
+                 st = dm_launch((max_kernel<C, T, Code, V>), dm_blocks(y->numel / V),
+                                DM_THREADS, 0, (elements<C, T>(x)), (elements<C, T>(y)),
+                                (Code *)dm_tensor_data(codes), v, planes_of(y, last, V));
+               });
              }););
   dm_tensor_unref(&x);
   return st;
@@ -200,14 +275,18 @@ DM_CUDA_KERNEL(max_pool2d_scatter_cuda) {
   dm_Tensor *gy = NULL, *codes = NULL, *gx = c->out[0];
   dm_status st = DM_OK;
   if (gx->numel == 0) return DM_OK;
-  DM_GO(dm_dense_new(c->in[0], &gy));
-  DM_GO(dm_dense_new(c->in[1], &codes));
+  const bool last = lie_last(c->in[0], gx);
+  DM_GO(dm_laid_new(c->in[0], last, &gy));
+  DM_GO(dm_laid_new(c->in[1], last, &codes));
   {
     const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
     POOL_TYPES(gy->dtype, CODE_TYPES(codes, {
-                 st = dm_launch((scatter_kernel<C, T, Code>), dm_blocks(gx->numel), DM_THREADS,
-                                0, (elements<C, T>(gy)), (const Code *)dm_tensor_data(codes),
-                                (elements<C, T>(gx)), v, planes_of(gx));
+                 RUNS(T, last, gx, gy, codes, {
+                   st = dm_launch((scatter_kernel<C, T, Code, V>), dm_blocks(gx->numel / V),
+                                  DM_THREADS, 0, (elements<C, T>(gy)),
+                                  (const Code *)dm_tensor_data(codes), (elements<C, T>(gx)), v,
+                                  planes_of(gx, last, V));
+                 });
                }););
   }
 done:
@@ -220,8 +299,9 @@ DM_CUDA_KERNEL(max_pool2d_gather_cuda) {
   dm_Tensor *x = NULL, *codes = NULL, *y = c->out[0];
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
-  DM_GO(dm_dense_new(c->in[0], &x));
-  DM_GO(dm_dense_new(c->in[1], &codes));
+  const bool last = lie_last(c->in[0], y);
+  DM_GO(dm_laid_new(c->in[0], last, &x));
+  DM_GO(dm_laid_new(c->in[1], last, &codes));
   {
     const Windows v =
         max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
@@ -229,7 +309,7 @@ DM_CUDA_KERNEL(max_pool2d_gather_cuda) {
                     st = dm_launch((gather_kernel<T, Code>), dm_blocks(y->numel), DM_THREADS, 0,
                                    (const T *)dm_tensor_data(x),
                                    (const Code *)dm_tensor_data(codes), (T *)dm_tensor_data(y),
-                                   v, planes_of(y));
+                                   v, planes_of(y, last, 1));
                   }););
   }
 done:
@@ -243,12 +323,13 @@ DM_CUDA_KERNEL(max_pool2d_position_cuda) {
   dm_Tensor *codes, *y = c->out[0];
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
-  DM_TRY(dm_dense_new(c->in[0], &codes));
+  const bool last = lie_last(c->in[0], y);
+  DM_TRY(dm_laid_new(c->in[0], last, &codes));
   const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
   CODE_TYPES(codes, {
     st = dm_launch(position_kernel<Code>, dm_blocks(y->numel), DM_THREADS, 0,
                    (const Code *)dm_tensor_data(codes), (int64_t *)dm_tensor_data(y), c->base,
-                   v, planes_of(y));
+                   v, planes_of(y, last, 1));
   });
   dm_tensor_unref(&codes);
   return st;
@@ -280,20 +361,39 @@ template <class C> struct Means {
   }
 };
 
-/* lanes: 1, or 32 that share a window and take every 32nd of its elements. */
-template <class C, class T, int lanes>
+/* A thread a run of V outputs. */
+template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    mean_kernel(const T *x, T *y, Means<C> m, Planes out) {
-  const int lane = threadIdx.x % lanes;
-  for (int64_t i = dm_thread() / lanes; i < out.numel; i += dm_threads() / lanes) {
-    int64_t plane, p, q;
-    out.split(i, &plane, &p, &q);
-    const dm_PoolSpan r = m.span(m.v.h, p), s = m.span(m.v.w, q);
+    mean_kernel(Elements<C, T> x, Elements<C, T> y, Means<C> m, Planes out) {
+  for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
+    const Pixel o = out.split<V>(i);
+    const dm_PoolSpan r = m.span(m.v.h, o.row), s = m.span(m.v.w, o.col);
+    const bool empty = r.hi <= r.lo || s.hi <= s.lo;
+    C sum[V] = {};
+    for (int64_t row = r.lo; row < r.hi; row++)
+      for (int64_t col = s.lo; col < s.hi; col++) {
+        C a[V];
+        x.template get<V>(((o.plane * m.v.h.in + row) * m.v.w.in + col) * out.inner + o.c, a);
+        for (int k = 0; k < V; k++) sum[k] += a[k];
+      }
+    for (int k = 0; k < V; k++) sum[k] = empty ? C(0) : sum[k] / m.over(r, s);
+    y.template put<V>(i * V, sum);
+  }
+}
+
+/* A warp shares a window: each lane takes every 32nd of its elements, which lie in rows. */
+template <class C, class T>
+static __global__ void __launch_bounds__(DM_THREADS)
+    wide_mean_kernel(const T *x, T *y, Means<C> m, Planes out) {
+  const int lanes = 32, lane = threadIdx.x % lanes;
+  for (int64_t i = dm_thread() / lanes; i < out.n_run; i += dm_threads() / lanes) {
+    const Pixel o = out.split<1>(i);
+    const dm_PoolSpan r = m.span(m.v.h, o.row), s = m.span(m.v.w, o.col);
     const int64_t across = s.hi - s.lo;
     const bool empty = r.hi <= r.lo || across <= 0;
     C sum = 0;
     if (!empty) {
-      const T *from = x + (plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
+      const T *from = x + (o.plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
       const int64_t down = dm_quotient(lanes, across), over = lanes - down * across;
       int64_t row = dm_quotient(lane, across), col = lane - row * across;
       while (row < r.hi - r.lo) {
@@ -303,29 +403,32 @@ static __global__ void __launch_bounds__(DM_THREADS)
         if (col >= across) row++, col -= across;
       }
     }
-    if (lanes > 1) sum = dm_warp_sum(sum);
+    sum = dm_warp_sum(sum);
     if (lane == 0) dm_put(y + i, empty ? C(0) : sum / m.over(r, s));
   }
 }
 
-template <class C, class T>
+template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    spread_kernel(const T *gy, T *gx, Means<C> m, Planes in) {
-  for (int64_t i = dm_thread(); i < in.numel; i += dm_threads()) {
-    int64_t plane, row, col, p, p_end, q_begin, q_end;
-    in.split(i, &plane, &row, &col);
-    m.covering(m.v.h, row, &p, &p_end);
-    m.covering(m.v.w, col, &q_begin, &q_end);
-    C sum = 0;
+    spread_kernel(Elements<C, T> gy, Elements<C, T> gx, Means<C> m, Planes in) {
+  for (int64_t i = dm_thread(); i < in.n_run; i += dm_threads()) {
+    const Pixel at = in.split<V>(i);
+    int64_t p, p_end, q_begin, q_end;
+    m.covering(m.v.h, at.row, &p, &p_end);
+    m.covering(m.v.w, at.col, &q_begin, &q_end);
+    C sum[V] = {};
     for (; p < p_end; p++) {
       const dm_PoolSpan r = m.span(m.v.h, p);
-      const T *from = gy + (plane * m.v.h.out + p) * m.v.w.out;
-      C line = 0;
-      for (int64_t q = q_begin; q < q_end; q++)
-        line += dm_get<C, T>(from[q]) / m.over(r, m.span(m.v.w, q));
-      sum += line;
+      C line[V] = {};
+      for (int64_t q = q_begin; q < q_end; q++) {
+        const C over = m.over(r, m.span(m.v.w, q));
+        C g[V];
+        gy.template get<V>(((at.plane * m.v.h.out + p) * m.v.w.out + q) * in.inner + at.c, g);
+        for (int k = 0; k < V; k++) line[k] += g[k] / over;
+      }
+      for (int k = 0; k < V; k++) sum[k] += line[k];
     }
-    dm_put(gx + i, sum);
+    gx.template put<V>(i * V, sum);
   }
 }
 
@@ -348,21 +451,24 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
     area *= avg ? ax.kernel : out[i] > 0 ? in[i] / out[i] : 0;
     (i ? v.w : v.h) = ax;
   }
-  DM_TRY(dm_dense_new(c->in[0], &x));
+  const bool last = lie_last(c->in[0], y);
+  DM_TRY(dm_laid_new(c->in[0], last, &x));
   DM_FLOAT_TYPES(x->dtype, {
     const Means<C> m = {v, avg && avg->count_include_pad,
                         (C)(avg && avg->divisor.set ? avg->divisor.v : 0)};
-    const T *from = (const T *)dm_tensor_data(x);
-    T *to = (T *)dm_tensor_data(y);
-    if (spread)
-      st = dm_launch((spread_kernel<C, T>), dm_blocks(y->numel), DM_THREADS, 0, from, to, m,
-                     planes_of(y));
-    else if (area <= ALONE)
-      st = dm_launch((mean_kernel<C, T, 1>), dm_blocks(y->numel), DM_THREADS, 0, from, to, m,
-                     planes_of(y));
+    const Elements<C, T> from = elements<C, T>(x), to = elements<C, T>(y);
+    if (!spread && area > ALONE && !last)
+      st = dm_launch((wide_mean_kernel<C, T>), dm_blocks(y->numel * 32), DM_THREADS, 0,
+                     from.data, to.data, m, planes_of(y, false, 1));
     else
-      st = dm_launch((mean_kernel<C, T, 32>), dm_blocks(y->numel * 32), DM_THREADS, 0, from, to,
-                     m, planes_of(y));
+      RUNS(T, last, y, x, NULL, {
+        const unsigned blocks = dm_blocks(y->numel / V);
+        const Planes planes = planes_of(y, last, V);
+        st = spread ? dm_launch((spread_kernel<C, T, V>), blocks, DM_THREADS, 0, from, to, m,
+                                planes)
+                    : dm_launch((mean_kernel<C, T, V>), blocks, DM_THREADS, 0, from, to, m,
+                                planes);
+      });
   });
   dm_tensor_unref(&x);
   return st;

@@ -1,7 +1,8 @@
 /* cuDNN's entry points by plain loops over the tensors' memory, for a build without
    a GPU. Descriptors are held to what the library asks of them: attributes that the
    descriptor has, of the right type and number, none set after it was finalized,
-   none missing when it is, parts finalized before they go into another.
+   none missing when it is, parts finalized before they go into another. A convolution's
+   tensors must lie densely in one order.
 
    Two engines are offered, the first one with numerical notes and, where those
    must not be, a wrong result: it must not be taken for float32. Each heuristic,
@@ -245,6 +246,22 @@ static cudnnStatus_t check_tensor(const Descriptor *d) {
                                                  : CUDNN_STATUS_BAD_PARAM;
 }
 
+/* The orders in which a tensor lies densely: 1: rows, 2: channels last, 3: both at once. */
+static int layouts_of(const Descriptor *t) {
+  static const int orders[2][4] = {{3, 2, 1, 0}, {1, 3, 2, 0}};
+  const int64_t *size = numbers(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
+  const int64_t *step = numbers(t, CUDNN_ATTR_TENSOR_STRIDES);
+  int layouts = 3;
+  for (int k = 0; k < 2; k++) {
+    int64_t dense = 1;
+    for (int d : orders[k]) {
+      if (size[d] > 1 && step[d] != dense) layouts &= ~(1 << k);
+      dense *= size[d];
+    }
+  }
+  return layouts;
+}
+
 static cudnnStatus_t check_operation(const Descriptor *d) {
   const Operation o = operation_of(d);
   const int64_t *x = numbers(o.x, CUDNN_ATTR_TENSOR_DIMENSIONS);
@@ -266,6 +283,7 @@ static cudnnStatus_t check_operation(const Descriptor *d) {
   if (ids[0] == ids[1] || ids[0] == ids[2] || ids[1] == ids[2])
     return CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES;
   const bool known =
+      (layouts_of(o.x) & layouts_of(o.w) & layouts_of(o.y)) != 0 &&
       type == number(o.w, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
       type == number(o.y, CUDNN_ATTR_TENSOR_DATA_TYPE) &&
       number(o.conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == CUDNN_DATA_FLOAT &&

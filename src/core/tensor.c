@@ -52,6 +52,7 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->grad = NULL;
   t->hooks = NULL;
   t->low = NULL;
+  t->last = NULL;
 }
 
 /* The handle of fresh storage, which has its first reference. */
@@ -142,7 +143,9 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
 }
 
 dm_status dm_tensor_new_meta(const dm_Meta *m, dm_Tensor **out) {
-  return dm_tensor_new((dm_DType)m->dtype, m->ndim, m->shape, m->device, out);
+  DM_TRY(dm_tensor_new((dm_DType)m->dtype, m->ndim, m->shape, m->device, out));
+  if (DM_UNLIKELY(m->channels_last)) dm_channels_last_strides(m->shape, (*out)->stride);
+  return DM_OK;
 }
 
 dm_status dm_tensor_number(bool is_int, double f, int64_t i, dm_Tensor **out) {
@@ -220,6 +223,7 @@ void dm_tensor_unref(dm_Tensor **tp) {
   if (t->grad) dm_tensor_unref(&t->grad);
   if (t->base) dm_tensor_unref(&t->base);
   if (t->low) dm_tensor_unref(&t->low);
+  if (t->last) dm_tensor_unref(&t->last);
   dm_Storage *storage = t->storage, *home = t->home;
   if (!(t->flags & DM_T_INLINED)) dm_free(t);
   storage_unref(storage); /* an inlined handle goes with its block */
@@ -238,6 +242,7 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   memcpy(t->shape, from->shape, sizeof t->shape);
   memcpy(t->stride, from->stride, sizeof t->stride);
   dm_tensor_unref(&t->low); /* versions of two storages do not compare */
+  dm_tensor_unref(&t->last);
   if ((t->flags & DM_T_INLINED) && !t->home) {
     t->home = old;
     atomic_store_explicit(&old->tenants, 2, memory_order_relaxed);
@@ -307,6 +312,15 @@ bool dm_tensor_is_contiguous(const dm_Tensor *t) {
     if (t->shape[d] != 1 && t->stride[d] != s) return false;
     s *= t->shape[d];
   }
+  return true;
+}
+
+bool dm_tensor_is_channels_last(const dm_Tensor *t) {
+  int64_t stride[4];
+  if (t->ndim != 4) return false;
+  dm_channels_last_strides(t->shape, stride);
+  for (int d = 0; d < 4; d++)
+    if (t->shape[d] != 1 && t->stride[d] != stride[d] && t->numel > 0) return false;
   return true;
 }
 

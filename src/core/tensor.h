@@ -65,12 +65,16 @@ struct dm_Tensor {
      next forward. It shows the weight's elements while its storage counts the
      same version; or NULL. */
   struct dm_Tensor *low;
+  /* Owned; a copy with its channels last, which a device's convolutions keep. It shows the
+     same elements while its storage counts the same version; or NULL. */
+  struct dm_Tensor *last;
 };
 
 /* What an output looks like before it exists. */
 typedef struct dm_Meta {
   uint8_t dtype, ndim;
   dm_Device device;
+  bool channels_last; /* 4 dims, the second one's elements side by side */
   int64_t shape[DM_MAX_DIM];
 } dm_Meta;
 
@@ -96,12 +100,22 @@ dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
 
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
+/* (N,C,H,W), dense in the order N, H, W, C. It may be contiguous too, where there is one
+   channel or one pixel. */
+bool dm_tensor_is_channels_last(const dm_Tensor *t);
 bool dm_tensor_requires_grad(const dm_Tensor *t);
 /* True when two elements of t may share a word (expanded dims). */
 bool dm_tensor_overlaps_itself(const dm_Tensor *t);
 int64_t dm_tensor_bytes(const dm_Tensor *t);
 
 void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride);
+/* Of (N,C,H,W) in the order N, H, W, C. */
+static inline void dm_channels_last_strides(const int64_t *shape, int64_t *stride) {
+  stride[1] = 1;
+  stride[3] = dm_max_i64(shape[1], 1);
+  stride[2] = stride[3] * dm_max_i64(shape[3], 1);
+  stride[0] = stride[2] * dm_max_i64(shape[2], 1);
+}
 /* All sizes are copied, not only ndim of them: a move of fixed length costs less
    than a loop, and this runs for every operand of every recorded call. */
 static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
@@ -109,6 +123,7 @@ static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
   m.dtype = t->dtype;
   m.ndim = t->ndim;
   m.device = t->device;
+  m.channels_last = false;
   memcpy(m.shape, t->shape, sizeof m.shape);
   return m;
 }

@@ -58,7 +58,7 @@ static dm_Node *pop(Walk *w) {
 
 static bool owned_alone(const dm_Tensor *t) {
   return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->node &&
-         !t->base && dm_tensor_is_contiguous(t);
+         !t->base && (dm_tensor_is_contiguous(t) || dm_tensor_is_channels_last(t));
 }
 
 /* *sum += g; *sum may be NULL. Takes neither. `wide`: 16-bit gradients meet in

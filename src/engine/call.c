@@ -112,8 +112,19 @@ static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tens
     dm_Meta *m = &c->out_meta[i];
     m->dtype = m->ndim = 0;
     m->device = (dm_Device){DM_CPU, 0};
+    m->channels_last = false;
     c->out[i] = NULL;
   }
+}
+
+/* Outputs lie channels last when an input does, and is not contiguous as well. */
+static void follow_layout(dm_Call *c) {
+  bool last = false;
+  for (int i = 0; i < c->n_in && !last; i++)
+    last =
+        c->in[i] && dm_tensor_is_channels_last(c->in[i]) && !dm_tensor_is_contiguous(c->in[i]);
+  for (int i = 0; i < c->n_out; i++)
+    if (c->out_meta[i].ndim == 4) c->out_meta[i].channels_last |= last;
 }
 
 /* The rule's word on shapes and dtypes. Where a tensor of a device meets a host
@@ -122,6 +133,7 @@ static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   DM_TRY(c->op->rule(c));
   if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & (F_ANY_DEVICE | F_PLACED))) return DM_OK;
   for (int i = 0; i < c->n_out; i++) c->out_meta[i].device = dev;
+  if (c->op->flags & F_LAYOUT) follow_layout(c);
   return DM_OK;
 }
 

@@ -47,7 +47,8 @@ enum {
   F_RANDOM = 128,     /* draws numbers: a call may name a generator */
   F_ANY_DEVICE = 256, /* its kernel serves every device, its rule names the outputs' */
   F_ASIDE = 512,      /* outputs but the first are kept for the gradient: no caller gets them */
-  F_PLACED = 1024     /* its rule names the outputs' device, whose kernel runs */
+  F_PLACED = 1024,    /* its rule names the outputs' device, whose kernel runs */
+  F_LAYOUT = 2048     /* outside the CPU its outputs lie channels last when an input does */
 };
 
 /* One attribute, read from the row's signature; see engine/sig.h. */

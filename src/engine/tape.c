@@ -199,6 +199,7 @@ static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
   (*out)->node = t->node;
   (*out)->out_index = t->out_index;
   (*out)->flags |= DM_T_REQUIRES_GRAD;
+  if (t->last) (*out)->last = dm_tensor_ref(t->last);
   return DM_OK;
 }
 

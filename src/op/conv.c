@@ -87,7 +87,9 @@ static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tenso
                  (long long)d->q);
 }
 
-/* Output 0: like the image `like` (with or without a batch dim), sizes new. */
+/* Output 0: like the image `like` (with or without a batch dim), sizes new. Outside the CPU
+   a batch's channels lie last: libraries are fastest so, and the ops between convolutions
+   leave them there (F_LAYOUT). */
 static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int64_t h,
                        int64_t w) {
   dm_out_like(c, 0, like, (dm_DType)like->dtype);
@@ -95,6 +97,7 @@ static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int6
   s[0] = channels;
   s[1] = h;
   s[2] = w;
+  c->out_meta[0].channels_last = like->ndim == 4 && like->device.type != DM_CPU;
 }
 
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }

@@ -168,9 +168,14 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
     return x->st;
   }
   const bool weighs = mode != NEAREST && mode != NEAREST_EXACT;
+  /* seen as (N,H,W,C), what has its channels last is dense, and so is the result */
+  const bool last = t->device.type != DM_CPU && dm_tensor_is_channels_last(t);
   if (weighs && dtype != DM_F64) t = x_cast(x, t, DM_F32);
+  if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 2, 3, 1}}, 1, t);
   for (int k = dims - 1; k >= 0 && x->st == DM_OK; k--) /* the last dim first, as PyTorch */
-    t = resized(x, t, 2 + k, &axis[k], mode, c->base);
-  c->out[0] = x_cast(x, t, dtype);
+    t = resized(x, t, (last ? 1 : 2) + k, &axis[k], mode, c->base);
+  t = x_cast(x, t, dtype);
+  if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 3, 1, 2}}, 1, t);
+  c->out[0] = t;
   return x->st;
 }

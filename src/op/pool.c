@@ -35,9 +35,13 @@ static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
                  c->op->name, DM_SHAPE(t));
 }
 
+/* Outside the CPU a batch whose channels may be said to lie last stays so: a single pixel's
+   do, and what its gradient is spread over goes back to a convolution. */
 static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, int64_t h,
                         int64_t w) {
   dm_out_like(c, i, like, t);
+  c->out_meta[i].channels_last =
+      like->device.type != DM_CPU && dm_tensor_is_channels_last(like);
   c->out_meta[i].shape[like->ndim - 2] = h;
   c->out_meta[i].shape[like->ndim - 1] = w;
 }

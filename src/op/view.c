@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "op/dense.h"
 #include "op/index.h"
 #include "op/pointwise.h"
 
@@ -77,11 +78,26 @@ static bool view_strides(const dm_Tensor *x, int ndim, const int64_t *shape, int
   return true;
 }
 
+/* That a device has channels last is the engine's doing, not the caller's, who gets a
+   tensor of its own where no view can be. */
+static dm_status make_apart(dm_Call *c, int ndim, const int64_t *shape) {
+  DM_TRY(dm_dense_new(c->in[0], &c->out[0]));
+  dm_Tensor *t = c->out[0];
+  t->ndim = (uint8_t)ndim;
+  memcpy(t->shape, shape, sizeof *shape * (size_t)ndim);
+  dm_contiguous_strides(ndim, shape, t->stride);
+  return DM_OK;
+}
+
 dm_status view_rule(dm_Call *c) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
-  DM_TRY(resolve_shape("view", c->in[0], DM_ATTR(dm_Ints, c), shape, &ndim));
-  if (!view_strides(c->in[0], ndim, shape, stride))
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(resolve_shape("view", x, DM_ATTR(dm_Ints, c), shape, &ndim));
+  const bool ok = view_strides(x, ndim, shape, stride);
+  if (!ok && x->device.type != DM_CPU && dm_tensor_is_channels_last(x))
+    return make_apart(c, ndim, shape);
+  if (!ok)
     return dm_fail(DM_EARG,
                    "view: shape %s with these strides cannot be seen as %s; hint: "
                    "x:reshape(...) copies where it must",
