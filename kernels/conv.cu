@@ -436,35 +436,6 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
 
 /* ---- the ops ---- */
 
-/* Whether each element lies at a place of its own, the steps going up. */
-static bool lies_apart(const dm_Tensor *t) {
-  int64_t span = 1, step[DM_MAX_DIM], size[DM_MAX_DIM];
-  int n = 0;
-  for (int d = 0; d < t->ndim; d++) {
-    int at = n;
-    if (t->shape[d] == 1) continue;
-    for (; at > 0 && step[at - 1] > t->stride[d]; at--) {
-      step[at] = step[at - 1];
-      size[at] = size[at - 1];
-    }
-    step[at] = t->stride[d];
-    size[at] = t->shape[d];
-    n++;
-  }
-  for (int i = 0; i < n; i++) {
-    if (step[i] < span) return false;
-    span += step[i] * (size[i] - 1);
-  }
-  return true;
-}
-
-/* An input as it lies; what overlaps itself (broadcast gradients do) is written out. */
-static dm_status apart_new(dm_Tensor *t, dm_Tensor **out) {
-  if (!lies_apart(t)) return dm_dense_new(t, out);
-  *out = dm_tensor_ref(t);
-  return DM_OK;
-}
-
 /* A dim of size 1 has the step that the layout gives it: libraries tell layouts by steps. */
 static dm_ConvOperand operand(const dm_Tensor *t, bool last) {
   dm_ConvOperand o = {dm_tensor_data(t), {}};
@@ -505,10 +476,12 @@ static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
   return DM_OK;
 }
 
-/* Input i of a batch, no weight, its channels last. Pictures that come in rows are turned
-   over once: by the forward, which keeps them for the weight's gradient. */
-static dm_status picture_last(const dm_Call *c, dm_ConvKind kind, int i, dm_Tensor **out) {
+/* Input i, no weight, dense. Pictures that come in rows are turned over once: by the
+   forward, which keeps them for the weight's gradient. */
+static dm_status picture_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
+                             dm_Tensor **out) {
   dm_Tensor *t = c->in[i];
+  if (!last) return dm_dense_new(t, out);
   if (kind == DM_CONV_FORWARD && c->recorded) return kept_last(t, true, out);
   if (kind == DM_CONV_FORWARD || i == 0) return dm_last_new(t, out);
   const dm_status st = kept_last(t, false, out);
@@ -516,19 +489,21 @@ static dm_status picture_last(const dm_Call *c, dm_ConvKind kind, int i, dm_Tens
   return st;
 }
 
-/* By cuDNN: a batch with the weight, or its gradient, channels last as well. A forward that
-   the tape keeps turns the weight over anew, so that a step's work is the same each time;
-   the gradient of x, and what is not trained, find it. */
-static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool *taken) {
+/* By cuDNN: the weight, or its gradient, lies as the pictures do. A forward that the tape
+   keeps turns the weight over anew, so that a step's work is the same each time; the
+   gradient of x, and what is not trained, find it. */
+static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool last,
+                            bool *taken) {
   dm_Tensor *w = NULL, *out = call->out[0];
-  const bool last = call->in[0]->ndim == 4, writes = weight == out;
+  const bool writes = weight == out;
   dm_Meta m = dm_meta_of(weight);
   dm_status st = DM_OK;
   if (c.dtype == DM_F64) return DM_OK;
   m.channels_last = true;
-  if (!last || (writes && dm_tensor_is_channels_last(weight))) w = dm_tensor_ref(weight);
-  else if (writes) DM_TRY(dm_tensor_new_meta(&m, &w));
-  else DM_TRY(kept_last(weight, c.kind == DM_CONV_FORWARD && call->recorded, &w));
+  if (!last) DM_TRY(dm_dense_new(weight, &w));
+  else if (!writes) DM_TRY(kept_last(weight, c.kind == DM_CONV_FORWARD && call->recorded, &w));
+  else if (dm_tensor_is_channels_last(weight)) w = dm_tensor_ref(weight);
+  else DM_TRY(dm_tensor_new_meta(&m, &w));
   set_operand(&c, DM_CONV_WEIGHT, w, last);
   *taken = dm_dnn_conv(&c);
   if (*taken && writes && w != weight) st = dm_cuda_copy(weight, w);
@@ -540,7 +515,7 @@ static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool *t
 static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
   dm_Tensor *own[2] = {NULL}, *out = call->out[0];
   const dm_Tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
-  const bool last = call->in[0]->ndim == 4;
+  const bool last = dm_conv_is_last(call->in[0], &d);
   /* which of x, w and y the inputs are */
   const dm_ConvKind first = kind == DM_CONV_FORWARD ? DM_CONV_INPUT : DM_CONV_FORWARD;
   const dm_ConvKind second = kind == DM_CONV_WEIGHT ? DM_CONV_INPUT : DM_CONV_WEIGHT;
@@ -555,14 +530,14 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
     c.bias = dm_tensor_data(bias);
     c.bias_step = bias->stride[0];
   }
-  for (int i = 0; i < 2 && st == DM_OK; i++) /* of a batch, what is no weight */
-    st = last && (i == 0 || second != DM_CONV_WEIGHT) ? picture_last(call, kind, i, &own[i])
-                                                      : apart_new(call->in[i], &own[i]);
+  st = picture_new(call, kind, 0, last, &own[0]);
+  if (st == DM_OK && second == DM_CONV_WEIGHT) own[1] = dm_tensor_ref(call->in[1]);
+  else if (st == DM_OK) st = picture_new(call, kind, 1, last, &own[1]);
   if (st == DM_OK) {
     set_operand(&c, first, own[0], last);
     set_operand(&c, second, own[1], last && second != DM_CONV_WEIGHT);
     set_operand(&c, kind, out, last && kind != DM_CONV_WEIGHT);
-    st = by_library(call, c, kind == DM_CONV_WEIGHT ? out : own[1], &taken);
+    st = by_library(call, c, kind == DM_CONV_WEIGHT ? out : own[1], last, &taken);
   }
   if (st == DM_OK && !taken) st = dm_cuda_conv(&c);
   for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);

@@ -127,6 +127,19 @@ describe("channels last on cuda", function()
     end)
   end
 
+  both.it_counts("leaves lines in rows", function()
+    both.on("cuda", function()
+      local x, w = dm.randn(2, 3, 9, {requires_grad = true}), dm.randn(4, 3, 3)
+      w.requires_grad = true
+      local n = work_of(function()
+        local y = dm.conv1d(x, w)
+        assert(y:is_contiguous())
+        y:backward(dm.ones(y.shape))
+      end)
+      assert.equal(0, n.transpose_kernel + n.move_kernel)
+    end)
+  end)
+
   both.it_counts("turns nothing over where pictures come so", function()
     both.on("cuda", function()
       local conv, x = nn.Conv2d(3, 8, 1), last(dm.randn(2, 3, 6, 6))

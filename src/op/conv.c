@@ -87,17 +87,15 @@ static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tenso
                  (long long)d->q);
 }
 
-/* Output 0: like the image `like` (with or without a batch dim), sizes new. Outside the CPU
-   a batch's channels lie last: libraries are fastest so, and the ops between convolutions
-   leave them there (F_LAYOUT). */
-static void image_meta(dm_Call *c, const dm_Tensor *like, int64_t channels, int64_t h,
-                       int64_t w) {
+/* Output 0: like the image `like` (with or without a batch dim), sizes new. */
+static void image_meta(dm_Call *c, const dm_Tensor *like, const dm_ConvDims *d,
+                       int64_t channels, int64_t h, int64_t w) {
   dm_out_like(c, 0, like, (dm_DType)like->dtype);
   int64_t *s = c->out_meta[0].shape + like->ndim - 3;
   s[0] = channels;
   s[1] = h;
   s[2] = w;
-  c->out_meta[0].channels_last = like->ndim == 4 && like->device.type != DM_CPU;
+  c->out_meta[0].channels_last = dm_conv_is_last(like, d);
 }
 
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
@@ -125,7 +123,7 @@ dm_status conv2d_rule(dm_Call *c) {
   DM_TRY(check_attr(c, a));
   const dm_ConvDims d = dm_conv2d_dims(c);
   DM_TRY(check_dims(c, a, &d));
-  image_meta(c, x, d.o, d.p, d.q);
+  image_meta(c, x, &d, d.o, d.p, d.q);
   return DM_OK;
 }
 
@@ -138,7 +136,7 @@ dm_status conv2d_dx_rule(dm_Call *c) {
   const dm_ConvDims d = dm_conv2d_dx_dims(c);
   DM_TRY(check_dims(c, a, &d));
   DM_TRY(check_gy(c, &d, c->in[0]));
-  image_meta(c, c->in[0], d.c, d.h, d.w);
+  image_meta(c, c->in[0], &d, d.c, d.h, d.w);
   return DM_OK;
 }
 
