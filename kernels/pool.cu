@@ -90,16 +90,16 @@ static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
   return dm_lies_last(in) || dm_lies_last(out);
 }
 
-/* Runs the statements with V: the elements that a thread does. */
-#define RUNS(T, LAST, A, B, EXTRA, ...)                 \
-  do {                                                  \
-    if ((LAST) && has_runs(A, B, EXTRA, run_of<T>())) { \
-      const int V = run_of<T>();                        \
-      __VA_ARGS__                                       \
-    } else {                                            \
-      const int V = 1;                                  \
-      __VA_ARGS__                                       \
-    }                                                   \
+/* Runs the statements with V, the elements that a thread does: RUN, a constant, or 1. */
+#define RUNS(RUN, LAST, A, B, EXTRA, ...)         \
+  do {                                            \
+    if ((LAST) && has_runs(A, B, EXTRA, (RUN))) { \
+      const int V = (RUN);                        \
+      __VA_ARGS__                                 \
+    } else {                                      \
+      const int V = 1;                            \
+      __VA_ARGS__                                 \
+    }                                             \
   } while (0)
 
 #define POOL_TYPES(DTYPE, ...)            \
@@ -117,19 +117,31 @@ struct Windows {
   dm_PoolAxis h, w;
 };
 
+/* Of places along an axis, padding included: 31 bits (check_sides). */
+static __device__ inline int64_t steps(int64_t a, int64_t b) {
+  return (int64_t)((uint32_t)a / (uint32_t)b);
+}
+static dm_status check_sides(const dm_Tensor *t) {
+  const int64_t most = 1 << 30, *size = dm_plane_size(t);
+  const int64_t side = size[0] > size[1] ? size[0] : size[1];
+  if (side <= most) return DM_OK;
+  return dm_fail(DM_EARG, "pooling: a side of %lld is too large for cuda, wanted at most %lld",
+                 (long long)side, (long long)most);
+}
+
 /* Outputs [*lo, *hi) of a fixed axis whose windows reach input i, holes included. */
 static __device__ inline void reaching(const dm_PoolAxis &a, int64_t i, int64_t *lo,
                                        int64_t *hi) {
   const int64_t first = i + a.pad - a.dil * (a.kernel - 1);
-  *lo = first > 0 ? dm_quotient(first + a.stride - 1, a.stride) : 0;
-  *hi = dm_quotient(i + a.pad, a.stride) + 1;
+  *lo = first > 0 ? steps(first + a.stride - 1, a.stride) : 0;
+  *hi = steps(i + a.pad, a.stride) + 1;
   if (*hi > a.out) *hi = a.out;
 }
 
 /* Which element of window o is input i, which the window reaches; -1: none. */
 static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int64_t i) {
   const int64_t away = i + a.pad - o * a.stride;
-  const int64_t k = a.dil == 1 ? away : dm_quotient(away, a.dil);
+  const int64_t k = a.dil == 1 ? away : steps(away, a.dil);
   return k * a.dil == away ? k : -1;
 }
 
@@ -260,7 +272,7 @@ DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   DM_TRY(dm_laid_new(c->in[0], last, &x));
   const Windows v = max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
   POOL_TYPES(x->dtype, CODE_TYPES(codes, {
-               RUNS(T, last, y, x, codes, {
+               RUNS(run_of<T>(), last, y, x, codes, {
                  st = dm_launch((max_kernel<C, T, Code, V>), dm_blocks(y->numel / V),
                                 DM_THREADS, 0, (elements<C, T>(x)), (elements<C, T>(y)),
                                 (Code *)dm_tensor_data(codes), v, planes_of(y, last, V));
@@ -276,12 +288,13 @@ DM_CUDA_KERNEL(max_pool2d_scatter_cuda) {
   dm_status st = DM_OK;
   if (gx->numel == 0) return DM_OK;
   const bool last = lie_last(c->in[0], gx);
+  DM_TRY(check_sides(gx));
   DM_GO(dm_laid_new(c->in[0], last, &gy));
   DM_GO(dm_laid_new(c->in[1], last, &codes));
   {
     const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
     POOL_TYPES(gy->dtype, CODE_TYPES(codes, {
-                 RUNS(T, last, gx, gy, codes, {
+                 RUNS(run_of<T>(), last, gx, gy, codes, {
                    st = dm_launch((scatter_kernel<C, T, Code, V>), dm_blocks(gx->numel / V),
                                   DM_THREADS, 0, (elements<C, T>(gy)),
                                   (const Code *)dm_tensor_data(codes), (elements<C, T>(gx)), v,
@@ -452,22 +465,24 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
     (i ? v.w : v.h) = ax;
   }
   const bool last = lie_last(c->in[0], y);
+  DM_TRY(check_sides(y));
   DM_TRY(dm_laid_new(c->in[0], last, &x));
   DM_FLOAT_TYPES(x->dtype, {
     const Means<C> m = {v, avg && avg->count_include_pad,
                         (C)(avg && avg->divisor.set ? avg->divisor.v : 0)};
     const Elements<C, T> from = elements<C, T>(x), to = elements<C, T>(y);
-    if (!spread && area > ALONE && !last)
+    if (spread) /* more would not stay in registers: two sums for each */
+      RUNS((run_of<T>() < 4 ? run_of<T>() : 4), last, y, x, NULL, {
+        st = dm_launch((spread_kernel<C, T, V>), dm_blocks(y->numel / V), DM_THREADS, 0, from,
+                       to, m, planes_of(y, last, V));
+      });
+    else if (area > ALONE && !last)
       st = dm_launch((wide_mean_kernel<C, T>), dm_blocks(y->numel * 32), DM_THREADS, 0,
                      from.data, to.data, m, planes_of(y, false, 1));
     else
-      RUNS(T, last, y, x, NULL, {
-        const unsigned blocks = dm_blocks(y->numel / V);
-        const Planes planes = planes_of(y, last, V);
-        st = spread ? dm_launch((spread_kernel<C, T, V>), blocks, DM_THREADS, 0, from, to, m,
-                                planes)
-                    : dm_launch((mean_kernel<C, T, V>), blocks, DM_THREADS, 0, from, to, m,
-                                planes);
+      RUNS(run_of<T>(), last, y, x, NULL, {
+        st = dm_launch((mean_kernel<C, T, V>), dm_blocks(y->numel / V), DM_THREADS, 0, from, to,
+                       m, planes_of(y, last, V));
       });
   });
   dm_tensor_unref(&x);
