@@ -90,21 +90,22 @@ struct Product {
   int64_t rows, columns, k, groups;
   /* element (row, column) of a group in out */
   int64_t plane, image_step, pixel_step, row_step, group_step;
+  dm_Divisor by_plane;
   const void *bias; /* one element a row, or NULL */
   int64_t bias_step;
   int64_t numel, n_piece, piece; /* of k; sums of pieces go to `part` */
   void *part;
 
-  __device__ inline int64_t place(int64_t group, int64_t row, int64_t column) const {
-    const int64_t image = column / plane;
-    return image * image_step + (column - image * plane) * pixel_step + row * row_step +
-           group * group_step;
+  __device__ inline int64_t column_at(int64_t column) const {
+    const int64_t image = b.line.wide ? column / plane : dm_divide((uint32_t)column, by_plane);
+    return image * image_step + (column - image * plane) * pixel_step;
   }
+  /* at: the column's place */
   template <class C, class T>
-  __device__ inline void store(int64_t group, int64_t row, int64_t column, C sum) const {
+  __device__ inline void store(int64_t group, int64_t row, int64_t at, C sum) const {
     const int64_t channel = group * rows + row;
     if (bias) sum += dm_get<C, T>(((const T *)bias)[channel * bias_step]);
-    dm_put((T *)out + place(group, row, column), sum);
+    dm_put((T *)out + at + row * row_step + group * group_step, sum);
   }
 };
 
@@ -172,13 +173,14 @@ static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles_kernel(Product p
       }
       __syncthreads();
     }
-    for (int i = 0; i < EACH; i++) {
-      for (int j = 0; j < EACH; j++) {
-        const int64_t r = i0 + row + i * SIDE, c = j0 + column + j * SIDE;
+    for (int j = 0; j < EACH; j++) {
+      const int64_t c = j0 + column + j * SIDE, place = p.column_at(c);
+      for (int i = 0; i < EACH; i++) {
+        const int64_t r = i0 + row + i * SIDE;
         if (r >= p.rows || c >= p.columns) continue;
         const int64_t at = ((blockIdx.z * p.groups + g) * p.rows + r) * p.columns + c;
         if (p.n_piece > 1) ((C *)p.part)[at] = sum[i][j];
-        else p.template store<C, T>(g, r, c, sum[i][j]);
+        else p.template store<C, T>(g, r, place, sum[i][j]);
       }
     }
   }
@@ -190,7 +192,7 @@ template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
     C sum = C(0);
     for (int64_t z = 0; z < p.n_piece; z++) sum += ((const C *)p.part)[z * p.numel + i];
     const int64_t line = i / p.columns;
-    p.template store<C, T>(line / p.rows, line % p.rows, i % p.columns, sum);
+    p.template store<C, T>(line / p.rows, line % p.rows, p.column_at(i % p.columns), sum);
   }
 }
 
@@ -220,7 +222,7 @@ template <class C, class T> static __global__ void conv_each_kernel(Product p) {
         }
       }
     }
-    p.template store<C, T>(group, row, column, sum);
+    p.template store<C, T>(group, row, p.column_at(column), sum);
   }
 }
 
@@ -243,7 +245,7 @@ static __global__ void __launch_bounds__(DM_THREADS) conv_whole_kernel(Product p
       if (t < half) sums[t] = sums[t] + sums[t + half];
       __syncthreads();
     }
-    if (t == 0) p.template store<C, T>(group, row, column, sums[0]);
+    if (t == 0) p.template store<C, T>(group, row, p.column_at(column), sums[0]);
     __syncthreads();
   }
 }
@@ -428,6 +430,7 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
                                          : weight_gradient(c);
   p.groups = c->d.groups;
   p.columns = p.b.line.n;
+  if (!p.b.line.wide) p.by_plane = dm_divisor(p.plane > 0 ? p.plane : 1);
   p.k = p.a.k.n;
   p.numel = p.groups * p.rows * p.columns;
   if (p.numel == 0) return DM_OK;
