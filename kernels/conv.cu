@@ -145,7 +145,7 @@ template <class C, class T> struct Bearer {
 };
 
 template <class C, class T>
-static __global__ void __launch_bounds__(SIDE *SIDE) conv_tiles_kernel(Product p) {
+static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Product p) {
   DM_SHARED(C, tile_a, DEPTH * PITCH);
   DM_SHARED(C, tile_b, DEPTH * PITCH);
   const int row = (int)threadIdx.x / SIDE, column = (int)threadIdx.x % SIDE;
