@@ -130,7 +130,7 @@ describe("bilinear, shuffled and unflattened", function()
     local y = nn.Unflatten(2, {2, -1})(x)
     assert.same({1, 2, 3, 1}, {table.unpack(y.shape)})
     assert.same({1, 6, 1, 1}, {table.unpack(nn.Unflatten(-1, {1, 1})(x).shape)})
-    assert.error_matches(function() nn.Unflatten(4, {1, 1})(x) end, "dim is 4")
+    assert.error_matches(function() nn.Unflatten(4, {1, 1})(x) end, "dim 4 is out of range")
   end)
 end)
 
