@@ -745,7 +745,9 @@ samples.trapezoid = {
   {x(-1, 1, 2, 3), x(-1, 1, 2, 3)},
 }
 samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)}}
-samples.heaviside = {{off_zero(2, 2, 3), 0.5, grad = false}, {const(-1, 1, 3), const(-1, 1, 3), grad = false}}
+samples.heaviside = {
+  {off_zero(2, 2, 3), 0.5, grad = false}, {const(-1, 1, 3), const(-1, 1, 3), grad = false},
+}
 samples.count_nonzero = {{mask, grad = false}, {const(-1, 1, 2, 3), {dim = {2}}, grad = false}}
 
 return samples

@@ -98,8 +98,8 @@ DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit
 /* ---- other devices ---- */
 
 /* p's 16-bit copy, to be written: made when autocast has asked for one since the last
-   step (on the CPU for a small weight only), dropped when it has not. A copy that a graph still reads stays
-   with the graph. No room for one only costs the next region a cast. */
+   step (on the CPU for a small weight only), dropped when it has not. A copy that a graph still
+   reads stays with the graph. No room for one only costs the next region a cast. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p);
 /* After p's step: the copy shows the new weight, or is dropped where the step failed;
    autocast asks anew for the next one. */
