@@ -1373,6 +1373,27 @@ def nd():
                 case("interpolate", x.clone(), fn=F.interpolate, size=size, mode=mode, **opts)
             if mode != "area":
                 case("interpolate", x.clone(), fn=F.interpolate, scale_factor=1.7, mode=mode, **opts)
+    ways_back()
+
+
+def ways_back():
+    for d in FLOATS:
+        case("conv_transpose3d", r(1, 2, 2, 3, 2, dtype=d, lo=-2, hi=2),
+             r(2, 3, 2, 2, 3, dtype=d, lo=-2, hi=2), r(3, dtype=d, lo=-2, hi=2),
+             fn=F.conv_transpose3d)
+    case("conv_transpose3d", r(2, 4, 3, 2, 3), r(4, 2, 3, 2, 2), r(4), fn=F.conv_transpose3d,
+         stride=[2, 1, 2], padding=[1, 0, 1], output_padding=[1, 0, 1], groups=2)
+    case("conv_transpose3d", r(2, 2, 3, 2), r(2, 1, 2, 2, 2), fn=F.conv_transpose3d,
+         dilation=[3, 1, 2], output_padding=[2, 0, 0])
+    for dims, shape in ((1, (2, 6)), (2, (2, 2, 4, 6)), (3, (1, 2, 4, 4, 4))):
+        pool, op = getattr(F, f"max_pool{dims}d"), f"max_unpool{dims}d"
+        for d in (f64, f32, f16):
+            y, at = pool(distinct(*shape, dtype=f32), 2, return_indices=True)
+            case(op, y.to(d), P(at), 2, fn=getattr(F, op))
+    y, at = F.max_pool2d(distinct(2, 5, 5), 2, return_indices=True)
+    case("max_unpool2d", y, P(at), 2, fn=F.max_unpool2d, output_size=[5, 5])
+    case("max_unpool2d", r(1, 1, 3, 4), P(torch.randperm(35)[:12].reshape(1, 1, 3, 4)), 3,
+         fn=F.max_unpool2d, stride=2, padding=1)
 
 
 @family("sum")

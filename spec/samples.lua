@@ -430,6 +430,15 @@ samples.conv_transpose1d = {{x(-1, 1, 1, 2, 3), x(-1, 1, 2, 2, 3), x(-1, 1, 2), 
 samples.conv_transpose2d = {
   {x(-1, 1, 1, 2, 2, 3), x(-1, 1, 2, 1, 2, 2), {stride = 2, output_padding = 1, groups = 2}},
 }
+samples.conv_transpose3d = {
+  {x(-1, 1, 1, 2, 2, 2, 2), x(-1, 1, 2, 1, 2, 1, 2), x(-1, 1, 2),
+    {stride = 2, padding = {1, 0, 0}, output_padding = 1, groups = 2}},
+}
+samples.max_unpool1d = {{x(-1, 1, 1, 3), int("int64", {1, 3}, {2, 3, 6}), 2}}
+samples.max_unpool2d = {
+  {x(-1, 1, 1, 2, 2), int("int64", {1, 2, 2}, {1, 8, 15, 10}), 2, {output_size = {4, 4}}},
+}
+samples.max_unpool3d = {{x(-1, 1, 1, 1, 1, 2), int("int64", {1, 1, 1, 2}, {3, 14}), 2}}
 samples.max_pool1d = {{distinct(1, 2, 5), 2}}
 samples.max_pool3d = {{distinct(1, 1, 3, 3, 4), 2, {stride = 1, padding = 1}}}
 samples.avg_pool1d = {{x(-1, 1, 1, 2, 5), 2}}

@@ -34,6 +34,7 @@ local LISTS = {
       rnn_layer scaled_dot_product_attention]],
     fp32 = [[avg_pool3d binary_cross_entropy grid_sampler polar prod quantile nanquantile stft
       cdist trace cholesky cholesky_inverse cholesky_solve inverse pinverse max_pool3d
+      max_unpool2d max_unpool3d
       adaptive_avg_pool3d reflection_pad1d
       replication_pad1d mse_loss cosine_embedding_loss nll_loss hinge_embedding_loss
       poisson_nll_loss smooth_l1_loss cross_entropy l1_loss huber_loss margin_ranking_loss
@@ -49,7 +50,7 @@ local LISTS = {
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
-for name in ([[conv_tbc conv_transpose3d chain_matmul frobenius_norm nuclear_norm grid_sampler
+for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm grid_sampler
   polar quantile nanquantile stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d linalg_eig geqrf qr svd triangular_solve
   fractional_max_pool2d]]):gmatch "%S+" do
@@ -78,6 +79,13 @@ local CALLS = {
   conv3d = function(x) return x(-1, 1, 1, 2, 3, 3, 3), x(-1, 1, 4, 2, 2, 2, 2) end,
   conv_transpose1d = function(x) return x(-1, 1, 2, 3, 5), x(-1, 1, 3, 4, 3), x(-1, 1, 4) end,
   conv_transpose2d = function(x) return x(-1, 1, 2, 3, 5, 5), x(-1, 1, 3, 4, 3, 3) end,
+  conv_transpose3d = function(x) return x(-1, 1, 1, 2, 3, 3, 3), x(-1, 1, 2, 3, 2, 2, 2) end,
+  max_unpool2d = function(x)
+    return x(-1, 1, 1, 2, 2), labels(1, 8, 15, 10):reshape(1, 2, 2), 2
+  end,
+  max_unpool3d = function(x)
+    return x(-1, 1, 1, 1, 2, 2), labels(1, 8, 15, 10):reshape(1, 1, 2, 2), 2
+  end,
   avg_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,
   max_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,
   adaptive_avg_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end,

@@ -308,3 +308,69 @@ dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c);
   return adaptive_max(c, x, 3, a, a[3] != 0);
 }
+
+/* ---- the way back ---- */
+
+/* Of the last `dims` dims. */
+static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
+                        const dm_Ints *stride, const int64_t *padding, const dm_Ints *wanted) {
+  dm_Tensor *t = c->in[0], *at = c->in[1];
+  int64_t shape[DM_MAX_DIM];
+  DM_TRY(dm_check_places(c, dims));
+  DM_TRY(check_stride(c, stride, dims));
+  if (!dm_same_shape(t, at))
+    return dm_fail(DM_EARG, "%s: x has shape %s, indices %s, wanted one shape", c->op->name,
+                   DM_SHAPE(t), DM_SHAPE(at));
+  if (wanted->n >= 0 && wanted->n != dims && wanted->n != t->ndim)
+    return dm_fail(DM_EARG, "%s: output_size has %lld sizes, wanted %d", c->op->name,
+                   (long long)wanted->n, dims);
+  const int lead = t->ndim - dims;
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
+  for (int i = 0; i < dims; i++) {
+    const int64_t step = stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
+    if (kernel[i] < 1 || step < 1 || padding[i] < 0 || kernel[i] > INT32_MAX ||
+        step > INT32_MAX)
+      return dm_fail(DM_EARG, "%s: kernel_size %lld, stride %lld, padding %lld", c->op->name,
+                     (long long)kernel[i], (long long)step, (long long)padding[i]);
+    const int64_t least = (t->shape[lead + i] - 1) * step - 2 * padding[i] + kernel[i];
+    const int64_t size = wanted->n >= 0 ? wanted->v[wanted->n - dims + i] : least;
+    if (size < 1 || size <= least - step || size >= least + step)
+      return dm_fail(DM_EARG, "%s: output_size %lld, wanted %lld give or take less than %lld",
+                     c->op->name, (long long)size, (long long)least, (long long)step);
+    shape[lead + i] = size;
+  }
+  const int64_t rows = dm_numel(lead, t->shape), from = dm_numel(dims, t->shape + lead);
+  const int64_t to[2] = {rows, dm_numel(dims, shape + lead)}, flat[2] = {rows, from}, dim = 1;
+  dm_Tensor *y = dm_x(x, DM_OP_scatter, &dim, 3, x_zeros(x, 2, to, t),
+                      x_reshape(x, at, 2, flat), x_reshape(x, t, 2, flat));
+  c->out[0] = x_reshape(x, y, t->ndim, shape);
+  return x->st;
+}
+
+dm_status max_unpool1d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel;
+    dm_Ints stride;
+    int64_t padding;
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 1, &a->kernel, &a->stride, &a->padding, &a->size);
+}
+dm_status max_unpool2d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel[2];
+    dm_Ints stride;
+    int64_t padding[2];
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 2, a->kernel, &a->stride, a->padding, &a->size);
+}
+dm_status max_unpool3d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel[3];
+    dm_Ints stride;
+    int64_t padding[3];
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 3, a->kernel, &a->stride, a->padding, &a->size);
+}

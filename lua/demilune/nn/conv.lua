@@ -195,6 +195,7 @@ local function transposed(dims)
 end
 transposed(1)
 transposed(2)
+transposed(3)
 
 -- ---- pools ----
 
@@ -245,6 +246,26 @@ for dims = 1, 3 do
   adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims, {})
   adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
     {return_indices = false})
+end
+
+-- MaxUnpool1d(kernel_size, {stride = kernel_size, padding = 0}): model(x, indices, output_size
+-- or nil), the indices being those of MaxPool1d{..., return_indices = true}.
+local function unpool(name, op)
+  local Pool = Module:extend(name)
+  function Pool:init(kernel_size, opts)
+    self._opts = options.read(name, opts, {stride = options.NONE, padding = 0})
+    self._opts.kernel_size = kernel_size
+  end
+  function Pool:forward(x, indices, output_size)
+    local o = self._opts
+    return core[op](x, indices, {kernel_size = o.kernel_size, stride = o.stride,
+      padding = o.padding, output_size = output_size})
+  end
+  function Pool:extra_repr() return text(self._opts.kernel_size) end
+  layers[name] = Pool
+end
+for dims = 1, 3 do
+  unpool(("MaxUnpool%dd"):format(dims), ("max_unpool%dd"):format(dims))
 end
 
 -- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
