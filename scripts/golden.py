@@ -1132,6 +1132,37 @@ def kin():
     case("adaptive_max_pool3d", distinct(1, 2, 3, 4, 4), 2, return_indices=True, pos=(1,),
          fn=F.adaptive_max_pool3d)
     more_functions()
+    quantiles()
+
+
+def quantiles():
+    holes = torch.tensor([[1.5, NAN, -2.0, 0.5], [NAN, NAN, NAN, NAN], [3.0, 1.0, 2.0, 5.0]])
+    for d in (f32, f64):
+        for op in ("quantile", "nanquantile"):
+            case(op, distinct(3, 4, dtype=d), 0.3)
+            case(op, distinct(3, 4, dtype=d), 0.6, dim=P(1), keepdim=True)
+            case(op, distinct(3, 4, dtype=d), torch.tensor([0.0, 0.25, 1.0], dtype=d), dim=P(0))
+    for way in ("linear", "lower", "higher", "midpoint", "nearest"):
+        case("quantile", distinct(2, 5), torch.tensor([0.1, 0.5, 0.9]), dim=P(-1),
+             interpolation=way)
+        case("nanquantile", holes, 0.4, dim=P(1), interpolation=way, grad=False)
+        case("quantile", holes, 0.4, dim=P(1), interpolation=way, grad=False)
+    case("quantile", distinct(2, 3), torch.tensor([0.5]), keepdim=True)
+    case("nanmedian", holes)
+    for d in FLOATS:
+        case("nanmedian", holes[::2].to(d), P(1), pos=(1,))
+    row = torch.tensor([[1.0, 3.0, 3.0, 2.0, NAN, 5.0], [-1.0, INF, 0.0, INF, -INF, 4.0]])
+    for op in ("cummax", "cummin"):
+        for d in FLOATS:
+            case(op, row.to(d), P(1), pos=(1,), grad=False)
+            case(op, distinct(3, 4, dtype=d), P(0), pos=(1,))
+        case(op, ints(2, 7, lo=-2, hi=3), P(1), pos=(1,), grad=False)
+        case(op, r(), P(0), pos=(1,), grad=False)
+        case(op, r(0, 3), P(1), pos=(1,), grad=False)
+    for x in (ints(12, lo=0, hi=2), r(0), torch.tensor([[1.0, 1, 2], [2, 2, 1]])):
+        case("unique_consecutive", x, return_inverse=True, return_counts=True, pos=(1,),
+             grad=False)
+    case("unique_consecutive", ints(9, lo=0, hi=2, dtype=torch.uint8), grad=False)
 
 
 def more_functions():

@@ -165,7 +165,8 @@ static void check_memory_walk(void) {
 
 /* What the loader makes, batch by batch; while `short_at` of them, memory is short. */
 static void run_epoch(const dm_Augment *a, int workers, int short_at, float *x) {
-  const dm_LoaderColumn col = {pixels, DM_U8, C * H * W, 0, a, {C, H, W}};
+  const dm_LoaderColumn col = {
+      .data = pixels, .dtype = DM_U8, .row_numel = C * H * W, .augment = a, .shape = {C, H, W}};
   const dm_LoaderSpec spec = {
       .columns = &col, .n_columns = 1, .n_samples = N, .batch_size = 4, .num_workers = workers};
   int64_t order[N], n_rows = 0;

@@ -299,6 +299,17 @@ samples.isin = {
 }
 samples.topk = {{distinct(2, 4), 2}, {distinct(4, 2), 2, {dim = 1, largest = false}}}
 samples.median = {{distinct(2, 4)}, {distinct(2, 4), 2}, {distinct(3, 2), 1, {keepdim = true}}}
+samples.nanmedian = {{distinct(2, 4)}, {distinct(2, 4), 2, {keepdim = true}}}
+samples.quantile = {
+  {distinct(2, 4), 0.3}, {distinct(2, 4), const(0.1, 0.9, 3), {dim = 2}},
+  {distinct(2, 5), 0.4, {dim = 1, keepdim = true, interpolation = "midpoint"}},
+}
+samples.nanquantile = {{distinct(2, 4), 0.3}, {distinct(2, 4), 0.8, {dim = 2}}}
+samples.cummax = {{distinct(2, 5), 2}, {distinct(4, 2), 1}}
+samples.cummin = {{distinct(2, 5), 2}, {distinct(4, 2), 1}}
+samples.unique_consecutive = {
+  {int("int64", {5}, {1, 1, 2, 1, 1}), {return_inverse = true, return_counts = true}, grad = false},
+}
 samples.kthvalue = {{distinct(2, 4), 3}, {distinct(4, 2), 2, {dim = 1, keepdim = true}}}
 samples.mode = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, keepdim = true}}}
 samples.unique = {{distinct(2, 3)}, {distinct(4), {return_inverse = true, return_counts = true}}}

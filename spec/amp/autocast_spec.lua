@@ -51,7 +51,7 @@ local LISTS = {
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
 for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm grid_sampler
-  polar quantile nanquantile stft cholesky inverse pinverse
+  polar stft cholesky inverse pinverse
   reflection_pad1d replication_pad1d linalg_eig geqrf qr svd triangular_solve
   fractional_max_pool2d]]):gmatch "%S+" do
   ABSENT[name] = true
@@ -185,6 +185,9 @@ CALLS.addbmm = function(x) return x(-1, 1, 4, 5), x(-1, 1, 2, 4, 3), x(-1, 1, 2,
 CALLS.vdot = function(x, other) return x(-1, 1, 8), other(-1, 1, 8) end
 CALLS.dist = function(x) return x(-1, 1, 8), x(-1, 1, 8) end
 CALLS.pdist = function(x) return x(-1, 1, 4, 3) end
+for _, name in ipairs{"quantile", "nanquantile"} do
+  CALLS[name] = function(x) return x(-1, 1, 8), 0.3 end
+end
 CALLS.renorm = function(x) return x(-1, 1, 4, 8), 2, 1, 1 end
 CALLS.adaptive_max_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end
 for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do

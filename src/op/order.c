@@ -47,6 +47,16 @@ static dm_DType wide_of(const dm_Tensor *t) {
   return t->dtype == DM_F16 || t->dtype == DM_BF16 ? DM_F32 : (dm_DType)t->dtype;
 }
 
+/* The least and the largest of t, which are waited for. */
+static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void *high) {
+  const dm_DimsAttr all = {{-1, {0}}, 0};
+  dm_Tensor *least = x_cast(x, dm_x(x, DM_OP_amin, &all, 1, t), as);
+  dm_Tensor *most = x_cast(x, dm_x(x, DM_OP_amax, &all, 1, t), as);
+  DM_TRY(x->st);
+  DM_TRY(dm_tensor_read(least, 8, low));
+  return dm_tensor_read(most, 8, high);
+}
+
 /* ---- running products ---- */
 
 /* Each element joined with all before it: after step s with those less than s away;
@@ -148,6 +158,145 @@ dm_status median_compose(dm_Call *c, dm_X *x) {
   return give_chosen(c, x, &l, or_nan(x, &l, at), a->keepdim);
 }
 
+/* Elements of each line that are no NaN: one number a line. */
+static dm_Tensor *count_numbers(dm_X *x, const Lines *l) {
+  dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, l->t));
+  return x_sum(x, x_cast(x, number, DM_I64), (dm_Ints){1, {l->dim}}, true);
+}
+
+/* NaN lie last, so that the others' middle is where it would be without them. */
+dm_status nanmedian_compose(dm_Call *c, dm_X *x) {
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
+  dm_Tensor *sorted[2];
+  Lines l;
+  c->n_out = a->dim.set ? 2 : 1;
+  DM_TRY(open_lines(c, x, a->dim, &l));
+  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
+  dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, &l), -1), 0);
+  const struct { int64_t rounding; } floored = {2};
+  dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
+  return give_chosen(c, x, &l, x_gather(x, sorted[1], x_moved(x, middle, c->base), l.dim),
+                     a->keepdim);
+}
+
+/* ---- quantiles ---- */
+
+typedef struct QuantileAttr {
+  dm_OptInt dim;
+  int64_t keepdim, interpolation;
+} QuantileAttr;
+
+static dm_status check_quantiles(const dm_Call *c, dm_X *x) {
+  const dm_Tensor *t = c->in[0];
+  dm_Tensor *q = c->in[1];
+  double low = 0, high = 0;
+  if (t->dtype != DM_F32 && t->dtype != DM_F64)
+    return dm_fail(DM_EARG, "%s: x is %s, wanted float32 or float64", c->op->name,
+                   dm_dtype_name((dm_DType)t->dtype));
+  if (q->ndim > 1 || q->numel == 0)
+    return dm_fail(DM_EARG, "%s: q has shape %s, wanted a number or some in one dim",
+                   c->op->name, DM_SHAPE(q));
+  if (q->device.type != DM_CPU) return DM_OK; /* nobody waits: gather refuses its places */
+  DM_TRY(read_range(x, q, DM_F64, &low, &high));
+  if (low >= 0 && high <= 1) return DM_OK;
+  return dm_fail(DM_EARG, "%s: q is %g, wanted 0 to 1", c->op->name, low >= 0 ? high : low);
+}
+
+/* q's place among the sorted numbers of each line, from 0; the last, a NaN, of a line that
+   holds one where those count. */
+static dm_Tensor *ranks_of(dm_X *x, const Lines *l, dm_Tensor *q, bool skip_nan) {
+  const dm_DType dtype = (dm_DType)l->t->dtype;
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < l->t->ndim; d++) shape[d] = d == l->dim ? q->numel : 1;
+  q = x_cast(x, dm_x_there(x, q, l->t->device), dtype);
+  q = x_reshape(x, q, l->t->ndim, shape);
+  dm_Tensor *numbers = count_numbers(x, l);
+  const int64_t last = l->t->shape[l->dim] - 1;
+  if (skip_nan) return x_mul(x, q, x_floor(x, x_shift(x, x_cast(x, numbers, dtype), -1), 0));
+  dm_Tensor *whole = x_test(x, DM_OP_gt, numbers, (double)last);
+  return x_where(x, whole, x_scale(x, q, (double)last), dm_x_number(x, (double)last));
+}
+
+/* (lines, Q) with Q in l's dim becomes (Q, lines) without it, or with size 1 in its place;
+   Q itself goes where q is one number. */
+static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Lines *l, const dm_Tensor *of,
+                                  const dm_Tensor *q, bool keepdim) {
+  const struct { dm_Ints from, to; } front = {{1, {l->dim}}, {1, {0}}};
+  int64_t shape[DM_MAX_DIM];
+  int n = 0;
+  y = dm_x(x, DM_OP_movedim, &front, 1, y);
+  if (q->ndim) shape[n++] = q->numel;
+  for (int d = 0; d < of->ndim; d++) {
+    const bool gone = l->whole || d == l->dim;
+    if (!gone || keepdim) shape[n++] = gone ? 1 : of->shape[d];
+  }
+  return x_reshape(x, y, n, shape);
+}
+
+static dm_status quantile(dm_Call *c, dm_X *x, bool skip_nan) {
+  enum { LINEAR, LOWER, HIGHER, MIDPOINT, NEAREST };
+  const QuantileAttr *a = DM_ATTR(QuantileAttr, c);
+  dm_Tensor *sorted[2], *q = c->in[1];
+  Lines l;
+  DM_TRY(check_quantiles(c, x));
+  DM_TRY(open_lines(c, x, a->dim, &l));
+  if (c->in[0]->ndim == DM_MAX_DIM && q->ndim && a->keepdim)
+    return dm_fail(DM_EARG, "%s: the result would have more than %d dims", c->op->name,
+                   DM_MAX_DIM);
+  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
+  dm_Tensor *rank = ranks_of(x, &l, q, skip_nan);
+  if (a->interpolation == LOWER) rank = x_unary(x, DM_OP_floor, rank);
+  if (a->interpolation == HIGHER) rank = x_unary(x, DM_OP_ceil, rank);
+  if (a->interpolation == NEAREST) rank = x_unary(x, DM_OP_round, rank);
+  dm_Tensor *low = x_unary(x, DM_OP_floor, rank), *high = x_unary(x, DM_OP_ceil, rank);
+  dm_Tensor *below = x_gather(x, sorted[0], x_moved(x, x_cast(x, low, DM_I64), c->base), l.dim);
+  dm_Tensor *above =
+      x_gather(x, sorted[0], x_moved(x, x_cast(x, high, DM_I64), c->base), l.dim);
+  dm_Tensor *weight = a->interpolation == MIDPOINT ? dm_x_number(x, 0.5) : x_sub(x, rank, low);
+  dm_Tensor *y = below;
+  if (a->interpolation == LINEAR || a->interpolation == MIDPOINT)
+    y = dm_x(x, DM_OP_lerp, NULL, 3, below, above, weight);
+  c->out[0] = quantiles_shape(x, y, &l, c->in[0], q, a->keepdim != 0);
+  return x->st;
+}
+dm_status quantile_compose(dm_Call *c, dm_X *x) { return quantile(c, x, false); }
+dm_status nanquantile_compose(dm_Call *c, dm_X *x) { return quantile(c, x, true); }
+
+/* ---- running extremes ---- */
+
+/* Steps as scan's, of values and places together: the earlier one stays where it is better,
+   or NaN where the later one is not; of equals the later. `better`: gt or lt. */
+static dm_status running(dm_Call *c, dm_X *x, int better) {
+  dm_Tensor *t = c->in[0];
+  int dim;
+  DM_TRY(dm_check_dim(c, t, *DM_ATTR(int64_t, c), &dim));
+  dm_Tensor *line = t->ndim ? t : x_flat(x, t);
+  DM_TRY(x->st);
+  const int64_t n = line->shape[dim];
+  int64_t *to, shape[DM_MAX_DIM];
+  dm_Tensor *at = dm_x_positions(x, n, &to), *v = line;
+  for (int64_t i = 0; at && i < n; i++) to[i] = i + c->base;
+  for (int d = 0; d < line->ndim; d++) shape[d] = d == dim ? n : 1;
+  at = x_reshape(x, dm_x_there(x, at, t->device), line->ndim, shape);
+  at = x_expand(x, at, line->ndim, line->shape);
+  for (int64_t s = 1; s < n && x->st == DM_OK; s *= 2) {
+    dm_Tensor *a = x_narrow(x, v, dim, 0, n - s), *b = x_narrow(x, v, dim, s, n - s);
+    dm_Tensor *a_only = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, a),
+                             x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, b)));
+    dm_Tensor *stays =
+        dm_x(x, DM_OP_logical_or, NULL, 2, dm_x(x, better, NULL, 2, a, b), a_only);
+    dm_Tensor *places =
+        x_where(x, stays, x_narrow(x, at, dim, 0, n - s), x_narrow(x, at, dim, s, n - s));
+    at = x_cat(x, x_narrow(x, at, dim, 0, s), places, dim);
+    v = x_gather(x, line, at, dim);
+  }
+  c->out[0] = x_reshape(x, x_gather(x, line, at, dim), t->ndim, t->shape);
+  c->out[1] = x_reshape(x, at, t->ndim, t->shape);
+  return x->st;
+}
+dm_status cummax_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_gt); }
+dm_status cummin_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_lt); }
+
 /* 1 where a sorted element differs from the one before it, and at first. */
 static dm_Tensor *run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim) {
   if (x->st != DM_OK) return NULL;
@@ -192,6 +341,20 @@ dm_status unique_compose(dm_Call *c, dm_X *x) {
     dm_Tensor *back = dm_x(x, DM_OP_scatter, &(int64_t){0}, 3, zeros, sorted[1], run);
     c->out[i++] = x_reshape(x, back, t->ndim, t->shape);
   }
+  if (a->counts && values) c->out[i] = x_count(x, x_zeros_of(x, values, DM_I64), run, 0);
+  return x->st;
+}
+
+/* As unique, of what lies side by side: nothing is sorted. */
+dm_status unique_consecutive_compose(dm_Call *c, dm_X *x) {
+  const struct { int64_t inverse, counts; } *a = c->attr;
+  dm_Tensor *t = c->in[0], *flat = x_flat(x, t), *starts = run_starts(x, flat, 0);
+  c->n_out = 1 + (a->inverse != 0) + (a->counts != 0);
+  dm_Tensor *values = dm_x(x, DM_OP_masked_select, NULL, 2, flat, x_cast(x, starts, DM_BOOL));
+  dm_Tensor *run = x_moved(x, x_cumsum(x, starts, 0), c->base - 1);
+  int i = 0;
+  c->out[i++] = values;
+  if (a->inverse) c->out[i++] = x_reshape(x, run, t->ndim, t->shape);
   if (a->counts && values) c->out[i] = x_count(x, x_zeros_of(x, values, DM_I64), run, 0);
   return x->st;
 }
@@ -242,16 +405,6 @@ dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
 }
 
 /* ---- counts ---- */
-
-/* The least and the largest of t, which are waited for. */
-static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void *high) {
-  const dm_DimsAttr all = {{-1, {0}}, 0};
-  dm_Tensor *least = x_cast(x, dm_x(x, DM_OP_amin, &all, 1, t), as);
-  dm_Tensor *most = x_cast(x, dm_x(x, DM_OP_amax, &all, 1, t), as);
-  DM_TRY(x->st);
-  DM_TRY(dm_tensor_read(least, 8, low));
-  return dm_tensor_read(most, 8, high);
-}
 
 dm_status bincount_compose(dm_Call *c, dm_X *x) {
   const int64_t minlength = *DM_ATTR(int64_t, c);
