@@ -147,37 +147,33 @@ static dm_Tensor *or_nan(dm_X *x, const Lines *l, dm_Tensor *at) {
   return x_where(x, some, first, at);
 }
 
-dm_status median_compose(dm_Call *c, dm_X *x) {
-  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
-  dm_Tensor *sorted[2];
-  Lines l;
-  c->n_out = a->dim.set ? 2 : 1;
-  DM_TRY(open_lines(c, x, a->dim, &l));
-  if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  dm_Tensor *at = x_narrow(x, sorted[1], l.dim, (l.t->shape[l.dim] - 1) / 2, 1);
-  return give_chosen(c, x, &l, or_nan(x, &l, at), a->keepdim);
-}
-
 /* Elements of each line that are no NaN: one number a line. */
 static dm_Tensor *count_numbers(dm_X *x, const Lines *l) {
   dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, l->t));
   return x_sum(x, x_cast(x, number, DM_I64), (dm_Ints){1, {l->dim}}, true);
 }
 
-/* NaN lie last, so that the others' middle is where it would be without them. */
-dm_status nanmedian_compose(dm_Call *c, dm_X *x) {
+/* Where the middle one of the others stands: NaN lie last in order. */
+static dm_Tensor *middle_number(dm_X *x, const Lines *l, dm_Tensor *order, int base) {
+  const struct { int64_t rounding; } floored = {2};
+  dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, l), -1), 0);
+  dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
+  return x_gather(x, order, x_moved(x, middle, base), l->dim);
+}
+
+static dm_status median(dm_Call *c, dm_X *x, bool skip_nan) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
-  dm_Tensor *sorted[2];
+  dm_Tensor *sorted[2], *at;
   Lines l;
   c->n_out = a->dim.set ? 2 : 1;
   DM_TRY(open_lines(c, x, a->dim, &l));
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, &l), -1), 0);
-  const struct { int64_t rounding; } floored = {2};
-  dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
-  return give_chosen(c, x, &l, x_gather(x, sorted[1], x_moved(x, middle, c->base), l.dim),
-                     a->keepdim);
+  if (skip_nan) at = middle_number(x, &l, sorted[1], c->base);
+  else at = or_nan(x, &l, x_narrow(x, sorted[1], l.dim, (l.t->shape[l.dim] - 1) / 2, 1));
+  return give_chosen(c, x, &l, at, a->keepdim);
 }
+dm_status median_compose(dm_Call *c, dm_X *x) { return median(c, x, false); }
+dm_status nanmedian_compose(dm_Call *c, dm_X *x) { return median(c, x, true); }
 
 /* ---- quantiles ---- */
 
