@@ -326,6 +326,29 @@ describe("DataLoader:", function()
     assert.equal("1 2 |", order_of(data.DataLoader(data.Subset(set, {1, 2}), {batch_size = 2})))
   end)
 
+  it("a batch for which memory was short comes with the next call", function()
+    local set, failures = pairs_of(12), 0
+    for _, workers in ipairs{0, 2} do
+      for n = 1, 6 do
+        local loader = data.DataLoader(set, {batch_size = 2, num_workers = workers})
+        local next_batch = loader:iter()
+        local first = select(3, next_batch()):totable()
+        dm.alloc_fail_at(n, true)
+        local ok = pcall(next_batch)
+        dm.alloc_fail_at(0, false)
+        if not ok then
+          failures = failures + 1
+          assert.equal(1, loader:state_dict().position)
+          local i, _, y = next_batch()
+          assert.equal(2, i)
+          assert.same({first[1] + 2, first[2] + 2}, y:totable())
+        end
+        loader:finish()
+      end
+    end
+    assert.is_true(failures >= 4)
+  end)
+
   it("Ctrl-C ends it", function()
     local script = write("endless.lua", ([[
       package.path, package.cpath = %q, %q

@@ -181,9 +181,63 @@ describe("An error in a sample", function()
     assert.equal(object, why)
   end)
 
+  -- Steps through a loader by hand: {[batch number] = its samples}, {"what failed", ...}.
+  local function steps(next_batch)
+    local seen, failed = {}, {}
+    while true do
+      local ok, i, x = pcall(next_batch)
+      if ok and not i then return seen, failed end
+      if ok then seen[i] = x:totable() else failed[#failed + 1] = i:match "torn %d+" end
+    end
+  end
+  local TORN = {[5] = true, [10] = true}
+  local function checked(i)
+    if TORN[i] then error("torn " .. i) end
+    return i
+  end
+  local set = {len = function() return 14 end, get = function(_, i) return checked(i) end}
+  local stream = {iter = function()
+    local at = 0
+    return function()
+      at = at + 1
+      return at <= 14 and checked(at) or nil
+    end
+  end}
+
+  it("costs its batch and no other", function()
+    local wanted, torn = {{1, 2, 3}, [3] = {7, 8, 9}, [5] = {13, 14}}, {"torn 5", "torn 10"}
+    for _, source in ipairs{set, stream} do
+      local seen, failed = steps(data.DataLoader(source, {batch_size = 3}):iter())
+      assert.same(wanted, seen)
+      assert.same(torn, failed)
+    end
+    local cut = {len = function() return 3 end, batches = function()
+      return {{4, 5, 6, 7}, {8, 9}, {10}, {1, 2, 3}}
+    end}
+    local seen, failed = steps(data.DataLoader(set, {batch_sampler = cut}):iter())
+    assert.same({[2] = {8, 9}, [4] = {1, 2, 3}}, seen)
+    assert.same(torn, failed)
+  end)
+
+  it("is passed when a loop is taken up after it", function()
+    for _, source in ipairs{set, stream} do
+      local loader = data.DataLoader(source, {batch_size = 3})
+      local next_batch = loader:iter()
+      next_batch()
+      assert.is_false(pcall(next_batch))
+      local state = loader:state_dict()
+      assert.equal(2, state.position)
+      local resumed = data.DataLoader(source, {batch_size = 3})
+      resumed:load_state_dict(state)
+      local seen, failed = steps(resumed:iter())
+      assert.same({[3] = {7, 8, 9}, [5] = {13, 14}}, seen)
+      assert.same({"torn 10"}, failed)
+    end
+  end)
+
   it("may be that there is none", function()
-    local set = {len = function() return 3 end, get = function() end}
-    assert.refuses("get%(1%) gave nil", function() batches(data.DataLoader(set)) end)
+    local none = {len = function() return 3 end, get = function() end}
+    assert.refuses("get%(1%) gave nil", function() batches(data.DataLoader(none)) end)
   end)
 end)
 

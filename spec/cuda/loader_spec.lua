@@ -117,6 +117,27 @@ describe("a loader for CUDA", function()
     end
   end)
 
+  it("goes on after a batch that cannot be made, and from there", function()
+    for _, more in ipairs{{pin_memory = true}, {device = "cuda"}} do
+      local set, opts = Squares(10, 4), with({batch_size = 3}, more)
+      local loader = data.DataLoader(set, opts)
+      local next_batch = loader:iter()
+      assert.equal(1, (next_batch()))
+      assert.equal(1, loader:state_dict().position) -- it has looked ahead
+      assert.is_false(pcall(next_batch))
+      local state = loader:state_dict()
+      assert.equal(2, state.position)
+      local resumed = data.DataLoader(set, opts)
+      resumed:load_state_dict(state)
+      for _, step in ipairs{next_batch, (resumed:iter())} do
+        local i, x = step()
+        assert.same({3, 7 * 7}, {i, x.x[{1, 2}]:item()})
+        assert.equal(4, (step()))
+        assert.is_nil((step()))
+      end
+    end
+  end)
+
   it("gives batches that no scope takes away, and that may be kept", function()
     local kept = {}
     local next_batch = data.DataLoader(pairs_of(12), {batch_size = 2, device = "cuda"}):iter()

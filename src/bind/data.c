@@ -505,6 +505,12 @@ static int loader_next(lua_State *L) {
   return l->n;
 }
 
+/* loader:passed() -> how many batches of the epoch were given or passed over */
+static int loader_passed(lua_State *L) {
+  lua_pushinteger(L, dm_loader_passed(check_loader(L)->loader));
+  return 1;
+}
+
 /* Frees the workers and what they made ahead; fine more than once. */
 static int loader_stop(lua_State *L) {
   const LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
@@ -536,9 +542,13 @@ static int permutation(lua_State *L) {
 }
 
 void dm_register_data(lua_State *L, State *S) {
-  static const luaL_Reg methods[] = {{"epoch", loader_epoch},  {"next", loader_next},
-                                     {"stop", loader_stop},    {"__gc", loader_gc},
-                                     {"__close", loader_stop}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"epoch", loader_epoch},
+                                     {"next", loader_next},
+                                     {"passed", loader_passed},
+                                     {"stop", loader_stop},
+                                     {"__gc", loader_gc},
+                                     {"__close", loader_stop},
+                                     {NULL, NULL}};
   if (luaL_newmetatable(L, "demilune.Loader")) {
     dm_set_functions(L, methods, S);
     lua_pushvalue(L, -1);

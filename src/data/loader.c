@@ -585,6 +585,8 @@ dm_status dm_loader_next(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_rows,
   return dm_loader_next_timed(l, out, n_rows, -1, state);
 }
 
+int64_t dm_loader_passed(const dm_Loader *l) { return l->taken; }
+
 /* ---- gather ---- */
 
 typedef struct Gather {

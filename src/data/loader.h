@@ -89,6 +89,9 @@ DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t
 DM_API dm_status dm_loader_next_timed(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                       int64_t timeout_ms, dm_LoaderState *state);
 
+/* Batches of the epoch that were handed out or passed over. */
+DM_API int64_t dm_loader_passed(const dm_Loader *loader);
+
 /* Ends the epoch at any moment: joins the workers, frees what was ahead. The
    arrays are not read after it. Fine when nothing runs. */
 DM_API void dm_loader_stop(dm_Loader *loader);

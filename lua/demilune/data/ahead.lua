@@ -32,7 +32,8 @@ Ahead.__index = Ahead
 
 -- owned: the pinned tensors that `batches` gives are nobody else's.
 function ahead.new(batches, device, stream, owned)
-  return setmetatable({batches = batches, device = device, stream = stream, owned = owned}, Ahead)
+  return setmetatable({batches = batches, device = device, stream = stream, owned = owned,
+    at = 0}, Ahead)
 end
 
 -- Starts the copy of the next batch, waiting for it to be read for ms milliseconds at
@@ -51,25 +52,31 @@ function Ahead:fetch(ms)
   return batch
 end
 
--- What goes wrong with a batch is told when that one is asked for.
-function Ahead:look_ahead()
-  local ok, batch = pcall(self.fetch, self, 0)
-  return ok and batch or not ok and {failure = batch}
+-- The same, but what goes wrong with a batch is told when that one is asked for. `at`: how
+-- many are passed with it.
+function Ahead:look_ahead(ms)
+  local ok, batch = pcall(self.fetch, self, ms)
+  if not ok then batch = {failure = batch} end
+  if batch then batch.at = self.batches:passed() end
+  return batch
 end
 
 function Ahead:next()
-  local batch = self.coming or self:fetch()
+  local batch = self.coming or self:look_ahead()
   self.coming = nil
   if not batch then return batch end
+  self.at = batch.at
   if batch.failure then error(batch.failure, 0) end
   local stream = core.cuda_current_stream(self.device)
   stream:wait_stream(self.stream)
   for k = 1, batch.n do
     each_tensor(batch[k], function(t) t:record_stream(stream) end)
   end
-  self.coming = self:look_ahead()
+  self.coming = self:look_ahead(0)
   return table.unpack(batch, 1, batch.n)
 end
+
+function Ahead:passed() return self.at end
 
 function Ahead:stop()
   self.batches:stop()

@@ -26,23 +26,22 @@ end
 Run.__close = Run.finish
 Run.__gc = Run.finish
 
+-- Batches of the epoch that are behind it. One that cannot be made counts: the next call
+-- gives the one after it. (Where the engine runs out of memory, it makes that one again.)
+function Run:position() return self.first + self.batches:passed() end
+
 local step
 
 -- The engine answers false when no batch became ready within some 50 ms: being
 -- back in Lua then lets Ctrl-C through.
 local function deliver(run, first, ...)
-  if first then return run.position, first, ... end
-  run.position = run.position - 1
+  if first then return run:position(), first, ... end
   if first == false then return step(run) end
   run:finish()
   return nil
 end
 
--- A batch that cannot be made counts as passed: the next call gives the one after it.
-function step(run)
-  run.position = run.position + 1
-  return deliver(run, run.batches:next())
-end
+function step(run) return deliver(run, run.batches:next()) end
 
 -- ---- DataLoader ----
 
@@ -232,7 +231,7 @@ end
 function DataLoader:iter()
   local epoch, position = self.next_run.epoch, self.next_run.position
   local run = setmetatable({
-    loader = self, epoch = epoch, position = position,
+    loader = self, epoch = epoch, first = position,
     batches = batches_of(self, epoch, position),
   }, Run)
   self.next_run = {epoch = epoch + 1, position = 0}
@@ -244,8 +243,9 @@ end
 -- the start of the next epoch. A loader with this state goes on with the same
 -- batches, provided data set and options are the same.
 function DataLoader:state_dict()
-  local at = self.run or self.next_run
-  return {seed = self.seed, epoch = at.epoch, position = at.position}
+  local run, after = self.run, self.next_run
+  return {seed = self.seed, epoch = (run or after).epoch,
+    position = run and run:position() or after.position}
 end
 
 function DataLoader:load_state_dict(state)

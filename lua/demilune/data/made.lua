@@ -70,7 +70,10 @@ local function sample(i, f, ...)
   end, ...))
 end
 
--- Samples of a set at the positions of a list, one a call; nil at the end.
+-- Where samples come from is two functions: take() makes the next one, nil at the end;
+-- pass(n) goes past so many.
+
+-- Samples of a set at the positions of a list.
 local function of_positions(set, list)
   local at = 0
   local function packed(i, ...)
@@ -81,7 +84,7 @@ local function of_positions(set, list)
     at = at + 1
     local i = list[at]
     return i and packed(i, sample(i, set.get, set, i))
-  end
+  end, function(n) at = at + n end
 end
 
 -- Samples of a stream in an epoch, and what is to be closed after them.
@@ -92,15 +95,23 @@ local function of_stream(set, epoch)
     control = first
     return first ~= nil and table.pack(first, ...) or nil
   end
-  return function()
+  local function take()
     at = at + 1
     return packed(sample(at, f, state, control))
-  end, closing
+  end
+  local function pass(n) -- one that fails is one, too
+    for _ = 1, n do
+      local ok, one = pcall(take)
+      if ok and not one then break end
+    end
+  end
+  return take, pass, closing
 end
 
 -- ---- batches ----
 
--- Does in Lua what the C engine does: next() gives a batch, nil at the end.
+-- Does in Lua what the C engine does: next() gives a batch, nil at the end. What goes wrong
+-- with a sample costs its batch: the next one begins where it would have.
 local Batches = {}
 Batches.__index = Batches
 
@@ -112,10 +123,13 @@ end
 
 function Batches:next()
   if not self.take then return nil end
+  self.pass(self.owed)
   self.done = self.done + 1
   local size = self.sizes and (self.sizes[self.done] or 0) or self.batch_size
   local samples = {}
+  self.owed = size
   while #samples < size do
+    self.owed = self.owed - 1
     local one = self.take()
     if not one then break end
     samples[#samples + 1] = one
@@ -131,11 +145,15 @@ function Batches:stop()
   self.take, self.closing = nil, nil
 end
 
--- o: batch_size or sizes, a list; drop_last, collate, pin.
-local function new(o, take, closing)
-  return setmetatable({take = take, closing = closing, done = 0, batch_size = o.batch_size,
-    sizes = o.sizes, drop_last = o.drop_last, collate = o.collate or made.default_collate,
-    pin = o.pin}, Batches)
+-- How many batches were given, or could not be made.
+function Batches:passed() return self.done end
+
+-- o: batch_size or sizes, a list; drop_last, collate, pin. owed: how many samples of the
+-- batch that was begun were not asked for.
+local function new(o, take, pass, closing)
+  return setmetatable({take = take, pass = pass, closing = closing, done = 0, owed = 0,
+    batch_size = o.batch_size, sizes = o.sizes, drop_last = o.drop_last,
+    collate = o.collate or made.default_collate, pin = o.pin}, Batches)
 end
 
 -- Batches of a set's samples at these positions, a list.
@@ -149,9 +167,7 @@ end
 -- Batches of a stream, without its first `skip` samples.
 function made.of_stream(set, epoch, skip, o)
   local batches = new(o, of_stream(set, epoch))
-  for _ = 1, skip do
-    if not batches.take() then break end
-  end
+  batches.pass(skip)
   return batches
 end
 
