@@ -4,9 +4,13 @@
 -- their weights, or learn ten times as slowly. `scripts/run scripts/finetune.lua --help`
 -- lists the options.
 --
---   scripts/run scripts/finetune.lua --weights resnet18.safetensors --data cifar-10-batches-bin
+--   scripts/run scripts/finetune.lua --weights resnet18.safetensors --data my_pictures --side 224
 --   scripts/run scripts/finetune.lua --weights resnet50.safetensors --model resnet50 \
 --     --set fashion_mnist --unfreeze layer4 --side 96
+--
+-- The pictures are a folder with a folder of JPEG or PNG files for each class; or it has `train`
+-- and `val` (or `test`), each of that kind. Without the latter a fifth of the pictures is put
+-- aside for the accuracy.
 
 local dm = require "demilune"
 local argparse = require "argparse"
@@ -16,8 +20,10 @@ local parser = argparse("finetune.lua", "Train a ResNet with learned weights on 
 parser:option("--weights", "a safetensors file with torchvision's names"):count(1):argname "FILE"
 parser:option("--model", "whose weights these are")
   :choices{"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}:default "resnet18"
-parser:option("--data", "the folder with the pictures"):default(nil)
-parser:option("--set", "what they are"):choices{"cifar10", "fashion_mnist"}:default "cifar10"
+parser:option("--data", "the folder with the pictures: with a folder of them for each class, or "
+  .. "with train and val of that kind; or with the files of --set"):argname "DIR"
+parser:option("--set", "what they are: one's own, or a known set")
+  :choices{"folder", "cifar10", "fashion_mnist"}:default "folder"
 parser:option("--unfreeze", "what learns beside the last layer")
   :choices{"none", "layer4", "all"}:default "none"
 parser:option("--dtype", "what matrix products and convolutions compute in")
@@ -31,7 +37,7 @@ number("lr", tonumber, "1e-3", "of the last layer; a tenth of it for what else l
 number("side", math.tointeger, "64", "to which pictures are brought: the weights know larger ones")
 number("limit", math.tointeger, nil, "so many pictures of training and test, for a try")
 number("workers", math.tointeger, "1", "threads that prepare batches")
-number("seed", math.tointeger, "1", "of the last layer and of the order of the data")
+number("seed", math.tointeger, "1", "of the last layer, of what is put aside and of the order")
 parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
 parser:option("--save", "where the weights go, with torchvision's names")
   :default "finetuned.safetensors"
@@ -46,23 +52,75 @@ end
 -- ---- pictures: as ImageNet's were to those who made the weights ----
 
 local MEAN, STD = {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}
-local SETS = {
-  cifar10 = {make = dm.datasets.CIFAR10, mean = MEAN, std = STD},
-  fashion_mnist = {make = dm.datasets.FashionMNIST, mean = 0.449, std = 0.226}, -- gray
+local function known_set(make, mean, std)
+  local function part(train)
+    local set, problem = make(args.data, {train = train, transform = transforms.Compose{
+      transforms.ToTensor(), transforms.Normalize(mean, std)}})
+    return set or stop(problem)
+  end
+  local train = part(true)
+  return train.classes, train, part(false)
+end
+
+local to_floats = transforms.Compose{transforms.ToTensor(), transforms.Normalize(MEAN, STD)}
+local augmented = transforms.Compose{transforms.RandomResizedCrop(args.side, {scale = {0.35, 1}}),
+  transforms.RandomHorizontalFlip(), to_floats}
+local plain = transforms.Compose{transforms.Resize(args.side * 8 // 7),
+  transforms.CenterCrop(args.side), to_floats}
+
+local function folder(path, transform)
+  local set, problem = dm.datasets.ImageFolder(path, {transform = transform})
+  return set or stop(problem)
+end
+
+local function exists(path)
+  local f = io.open(path)
+  return f and f:close()
+end
+
+-- A part of the pictures of a folder, and the rest without chance.
+local function split_folder(path)
+  local all, shares = folder(path, augmented), {0.8, 0.2}
+  local train = data.random_split(all, shares, {seed = args.seed})
+  local _, test = data.random_split(folder(path, plain), shares, {seed = args.seed})
+  return all.classes, train, test
+end
+
+local function own_set(root)
+  local train_path = root .. "/train"
+  if not exists(train_path) then return split_folder(root) end
+  for _, name in ipairs{"val", "test"} do
+    local path = ("%s/%s"):format(root, name)
+    if exists(path) then
+      local train, test = folder(train_path, augmented), folder(path, plain)
+      if table.concat(train.classes, "/") ~= table.concat(test.classes, "/") then
+        stop(("'%s' and '%s' have folders of other names"):format(train_path, path))
+      end
+      return train.classes, train, test
+    end
+  end
+  return split_folder(train_path)
+end
+
+local SETS = { -- each gives the classes, a set to train on and one to test on
+  folder = function()
+    return own_set(args.data or stop "--data DIR is wanted; --help tells more")
+  end,
+  cifar10 = function() return known_set(dm.datasets.CIFAR10, MEAN, STD) end,
+  fashion_mnist = function() return known_set(dm.datasets.FashionMNIST, 0.449, 0.226) end, -- gray
 }
 
-local function loader(train)
-  local kind = SETS[args.set]
-  local set, problem = kind.make(args.data, {train = train, transform = transforms.Compose{
-    transforms.ToTensor(), transforms.Normalize(kind.mean, kind.std)}})
-  if not set then stop(problem) end
-  local classes = set.classes
-  if args.limit and args.limit < #set then set = data.Subset(set, dm.arange(1, args.limit)) end
-  return data.DataLoader(set, {batch_size = args.batch, shuffle = train, seed = args.seed,
-    num_workers = args.workers, device = args.device}), classes, #set
+local function limited(set)
+  if not args.limit or args.limit >= #set then return set end
+  return (data.random_split(set, {args.limit, #set - args.limit}, {seed = args.seed}))
 end
-local train, classes, n_pictures = loader(true)
-local test = loader(false)
+
+local function loader(set, shuffle)
+  return data.DataLoader(limited(set), {batch_size = args.batch, shuffle = shuffle,
+    seed = args.seed, num_workers = args.workers, device = args.device})
+end
+local classes, train_set, test_set = SETS[args.set]()
+local train, test = loader(train_set, true), loader(test_set, false)
 
 -- A batch in colour, its sides `side` long.
 local function prepared(x)
@@ -152,7 +210,7 @@ end
 print(("%s from %s: %d numbers learn, %d more slowly, %d stay"):format(args.model, args.weights,
   count(groups[1].params), count(rest),
   count(model:parameters()) - count(groups[1].params) - count(rest)))
-print(("%d pictures of %d kinds, %s, batch %d, %s"):format(n_pictures, #classes, args.dtype,
+print(("%d pictures of %d kinds, %s, batch %d, %s"):format(train.n_samples, #classes, args.dtype,
   args.batch, args.device))
 for n = 1, args.epochs do
   print(("epoch %d: train loss %.4f, test accuracy %.2f %%"):format(n, epoch(n), accuracy()))

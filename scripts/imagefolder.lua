@@ -55,21 +55,29 @@ local function exists(path)
   return f and f:close()
 end
 
+-- A part of the pictures of a folder, and the rest without chance.
+local function split_folder(path)
+  local all, shares = folder(path, augmented), {0.8, 0.2}
+  local train = data.random_split(all, shares, {seed = args.seed})
+  local _, test = data.random_split(folder(path, plain), shares, {seed = args.seed})
+  return all.classes, train, test
+end
+
 -- The classes, a set to train on and one to test on.
 local function sets(root)
-  if not exists(root .. "/train") then
-    local all, split = folder(root, augmented), {seed = args.seed}
-    local train = data.random_split(all, {0.8, 0.2}, split)
-    local _, test = data.random_split(folder(root, plain), {0.8, 0.2}, split)
-    return all.classes, train, test
-  end
-  local train = folder(root .. "/train", augmented)
+  local train_path = root .. "/train"
+  if not exists(train_path) then return split_folder(root) end
   for _, name in ipairs{"val", "test"} do
-    if exists(("%s/%s"):format(root, name)) then
-      return train.classes, train, folder(("%s/%s"):format(root, name), plain)
+    local path = ("%s/%s"):format(root, name)
+    if exists(path) then
+      local train, test = folder(train_path, augmented), folder(path, plain)
+      if table.concat(train.classes, "/") ~= table.concat(test.classes, "/") then
+        stop(("'%s' and '%s' have folders of other names"):format(train_path, path))
+      end
+      return train.classes, train, test
     end
   end
-  return train.classes, train, folder(root .. "/train", plain)
+  return split_folder(train_path)
 end
 
 local function limited(set)

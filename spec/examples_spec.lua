@@ -311,7 +311,39 @@ describe("finetune:", function()
     text, good = finetune(try, folder .. "/nowhere")
     assert.is_nil(good)
     has(text, "finetune.lua: ", "No such file")
-    has(run("finetune.lua", "--help"), "--weights FILE", "--unfreeze", "--dtype")
+    has(run("finetune.lua", "--help"), "--weights FILE", "--data DIR", "--unfreeze", "--dtype")
+  end)
+
+  it("takes one's own pictures, a folder a class, or train and val of these #slow", function()
+    local picture = "spec/golden/pictures/rgb.png"
+    local _, lacking = dm.read_image(picture)
+    if lacking then return pending(lacking) end
+    local own = folder .. "/own"
+    for place, n in pairs{all = 5, ["two/train"] = 3, ["two/val"] = 2, ["other/train"] = 1,
+      ["other/val"] = 1} do
+      for k, class in ipairs{"ants", "bees", place == "other/val" and "wasps" or "cats"} do
+        local path = ("%s/%s/%s"):format(own, place, class)
+        assert(os.execute("mkdir -p " .. path))
+        for i = 1, n do
+          assert(os.execute(("cp %s %s/%d-%d.png"):format(picture, path, k, i)))
+        end
+      end
+    end
+    local function tune(call, name, ...)
+      return call("finetune.lua", "--weights", weights, "--data", own .. "/" .. name,
+        "--side", "32", "--batch", "8", "--epochs", "1", "--save",
+        folder .. "/own.safetensors", ...)
+    end
+    has(tune(run, "all"), "12 pictures of 3 kinds", "epoch 1: train loss", "test accuracy",
+      "saved ")
+    local tuned = assert(dm.load(folder .. "/own.safetensors"))
+    assert.same({3, 512}, {table.unpack(tuned["fc.weight"].shape)})
+    has(tune(run, "two"), "9 pictures of 3 kinds", "saved ")
+    local text, good = tune(try, "other")
+    assert.is_nil(good)
+    has(text, "own/other/train' and '", "own/other/val' have folders of other names")
+    has(tune(try, "nowhere"), "finetune.lua: ImageFolder: cannot open")
+    has(try("finetune.lua", "--weights", weights), "finetune.lua: --data DIR is wanted")
   end)
 end)
 
