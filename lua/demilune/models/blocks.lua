@@ -32,6 +32,15 @@ function blocks.start_conv(module)
   if module.bias then nn.init.zeros_(module.bias) end
 end
 
+-- torchvision's start of VGG's and MobileNetV2's layers.
+function blocks.start(module)
+  blocks.start_conv(module)
+  if module.class == "Linear" then
+    nn.init.normal_(module.weight, 0, 0.01)
+    nn.init.zeros_(module.bias)
+  end
+end
+
 -- Leaves out whole rows of x with probability p in training, and scales the others
 -- so that the mean stays. G. Huang et al. 2016.
 local StochasticDepth = nn.Module:extend "StochasticDepth"

@@ -38,14 +38,6 @@ local STAGES = {{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 
 
 local MobileNetV2 = nn.Module:extend "MobileNetV2"
 
-local function start(module)
-  blocks.start_conv(module)
-  if module.class == "Linear" then
-    nn.init.normal_(module.weight, 0, 0.01)
-    nn.init.zeros_(module.bias)
-  end
-end
-
 function MobileNetV2:init(o)
   local inputs = blocks.round_width(32 * o.width_mult)
   local last = blocks.round_width(1280 * math.max(1, o.width_mult))
@@ -60,7 +52,7 @@ function MobileNetV2:init(o)
   end
   self.features:append(conv(inputs, last, 1))
   self.classifier = nn.Sequential{nn.Dropout(o.dropout), nn.Linear(last, o.num_classes)}
-  self:apply(start)
+  self:apply(blocks.start)
 end
 
 function MobileNetV2:forward(x)

@@ -30,14 +30,6 @@ local function features(depths, batch_norm)
   return nn.Sequential(layers)
 end
 
-local function start(module)
-  blocks.start_conv(module)
-  if module.class == "Linear" then
-    nn.init.normal_(module.weight, 0, 0.01)
-    nn.init.zeros_(module.bias)
-  end
-end
-
 function VGG:init(depths, batch_norm, o)
   self.features = features(depths, batch_norm)
   local side = o.small_head and 1 or 7
@@ -50,7 +42,7 @@ function VGG:init(depths, batch_norm, o)
       nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(o.dropout), nn.Linear(4096, o.num_classes),
     }
   end
-  self:apply(start)
+  self:apply(blocks.start)
 end
 
 function VGG:forward(x)
