@@ -464,7 +464,7 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
     /* the gradient wants the value from before */
     if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }
-  History kept[2] = {{NULL}, {NULL}};
+  History kept[2] = {0};
   dm_status st = DM_OK;
   t->storage->version++;
   if (record) {

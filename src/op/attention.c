@@ -341,7 +341,7 @@ static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
     int64_t keepdim;
   } rows = {{1, {-1}}, true};
   dm_Tensor *top = dm_x(x, DM_OP_amax, &rows, 1, s);
-  dm_Tensor *blind = dm_x(x, DM_OP_eq, NULL, 2, top, dm_x_number(x, -INFINITY));
+  dm_Tensor *blind = dm_x(x, DM_OP_eq, NULL, 2, top, dm_x_number(x, (double)-INFINITY));
   dm_Tensor *zero = dm_x_number(x, 0);
   dm_Tensor *w = dm_x(x, DM_OP_softmax, &last, 1, x_where(x, blind, zero, s));
   return x_where(x, blind, zero, w);
@@ -356,7 +356,8 @@ static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm
     mask = x_cast(x, dm_x(x, DM_OP_tril, NULL, 1, ones), DM_BOOL);
   }
   if (x->st != DM_OK || s->numel == 0) return s;
-  if (mask && mask->dtype == DM_BOOL) s = x_where(x, mask, s, dm_x_number(x, -INFINITY));
+  if (mask && mask->dtype == DM_BOOL)
+    s = x_where(x, mask, s, dm_x_number(x, (double)-INFINITY));
   else if (mask) s = x_add(x, s, x_cast(x, mask, (dm_DType)s->dtype));
   return safe_softmax(x, s);
 }

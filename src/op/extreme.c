@@ -47,12 +47,12 @@ static bool wants_least(const dm_Call *c) {
 }
 
 /* Where they stand does not matter: a alone. */
-static const dm_Fold top_fold = {.start = {-INFINITY, 0, 0, -1},
+static const dm_Fold top_fold = {.start = {(double)-INFINITY, 0, 0, -1},
                                  .loop = DM_FOLD_TOP,
                                  .i64 = extreme_i64,
                                  .merge = max_merge,
                                  .value = extreme_value};
-static const dm_Fold bottom_fold = {.start = {-INFINITY, 0, 0, -1},
+static const dm_Fold bottom_fold = {.start = {(double)-INFINITY, 0, 0, -1},
                                     .loop = DM_FOLD_TOP,
                                     .i64 = extreme_i64,
                                     .merge = min_merge,

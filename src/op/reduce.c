@@ -638,8 +638,10 @@ static double lse_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a + log(s->b);
 }
-static const dm_Fold lse_fold = {
-    .start = {-INFINITY, 0, 0, 0}, .loop = DM_FOLD_LSE, .merge = lse_merge, .value = lse_value};
+static const dm_Fold lse_fold = {.start = {(double)-INFINITY, 0, 0, 0},
+                                 .loop = DM_FOLD_LSE,
+                                 .merge = lse_merge,
+                                 .value = lse_value};
 
 dm_status logsumexp_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
