@@ -1,7 +1,7 @@
 /* Batch norm by cuDNN: a graph of one operation, training's forward or its backward.
 
    The library has engines for tensors whose channels lie next to each other, and takes
-   tensors as they lie; what it refuses is left to norm.cu. It counts in float32 and
+   tensors as they lie; what it refuses is left to batch_norm.cu. It counts in float32 and
    gives 1 / sqrt(variance + eps), not the variance. The running statistics are not its
    business: the op that holds this one moves them when nothing can fail any more. */
 #include "kernels/norm.h"

@@ -1,0 +1,312 @@
+/* batch_norm: here, or by cuDNN. */
+#include "kernels/channels.cuh"
+#include "kernels/layout.h"
+#include "kernels/norm.h"
+
+/* ---- the moments of each channel ---- */
+
+template <class C, class T> struct BatchMoments : JoinMoments {
+  typedef Moments<C> State;
+  const T *x;
+  C *mean, *var;
+  __device__ void enter(int64_t) {}
+  template <int V> __device__ void add(State &s, int64_t, int64_t i) const {
+    C v[V];
+    load_run<C, T, V>(x, i, v);
+    JoinMoments::add<C, V>(s, v);
+  }
+  template <int V> struct Known {};
+  template <int V> __device__ void enter_run(int64_t, Known<V> &) const {}
+  template <int V> __device__ void add_run(State *s, const Known<V> &, int64_t i) const {
+    C v[V];
+    load_run<C, T, V>(x, i, v);
+    const C n = s[0].n + 1, share = C(1) / n;
+    for (int k = 0; k < V; k++) { /* Welford 1962 */
+      const C d = v[k] - s[k].mean;
+      s[k].n = n;
+      s[k].mean += d * share;
+      s[k].m2 += d * (v[k] - s[k].mean);
+    }
+  }
+  __device__ void finish(int64_t c, const State &s) const {
+    mean[c] = s.mean;
+    var[c] = s.m2 / s.n;
+  }
+};
+
+template <class C, class T>
+static dm_status fold_runs(BatchMoments<C, T> fold, const Channels &ch) {
+  const int V = 16 / (int)sizeof(T);
+  if (has_runs(ch, V) && runs_of(fold.x, 16))
+    return fold_channels<BatchMoments<C, T>, V>(fold, ch);
+  return fold_channels<BatchMoments<C, T>, 1>(fold, ch);
+}
+
+/* ---- what is made of each element ---- */
+
+/* y = (x - mean) * scale + shift */
+template <class C> struct Forward {
+  dm_Vector w, b, mean, var;
+  C eps;
+  struct At {
+    C mu, scale, shift;
+    __device__ C value(C x, C) const { return (x - mu) * scale + shift; }
+  };
+  __device__ At at(int64_t c) const {
+    const C invstd = C(1) / root(var.at(c, C(1)) + eps);
+    return {mean.at(c, C(0)), invstd * w.at(c, C(1)), b.at(c, C(0))};
+  }
+};
+
+/* training: gx = w invstd (gy - gb / n - xhat gw / n); else gx = w invstd gy */
+template <class C> struct Backward {
+  dm_Vector w, mean, invstd;
+  const C *gw, *gb;
+  C over; /* 1 / n; 0: not training */
+  struct At {
+    C mu, a, k1, k2;
+    __device__ C value(C x, C gy) const { return a * (gy - k1 - (x - mu) * k2); }
+  };
+  __device__ At at(int64_t c) const {
+    const C r = invstd.at(c, C(1)), mu = mean.at(c, C(0)), a = r * w.at(c, C(1));
+    if (over == 0) return {mu, a, C(0), C(0)};
+    return {mu, a, gb[c] * over, gw[c] * over * r};
+  }
+};
+
+/* gy: NULL where the formula does not look at it. */
+template <class Fn, class C, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    apply_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int64_t numel) {
+  for (int64_t i = dm_thread() * V; i < numel; i += dm_threads() * V) {
+    const int64_t line = dm_quotient(i, ch.inner);
+    const typename Fn::At at = fn.at(line - dm_quotient(line, ch.channels) * ch.channels);
+    C v[V], g[V] = {};
+    load_run<C, T, V>(x, i, v);
+    if (gy) load_run<C, T, V>(gy, i, g);
+    for (int k = 0; k < V; k++) v[k] = at.value(v[k], g[k]);
+    store_run<C, T, V>(y, i, v);
+  }
+}
+
+/* inner == 1: a block is `lanes` runs of V channels wide; a thread keeps what it knows of
+   its channels, row after row. */
+template <class Fn, class C, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    apply_columns_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int lanes) {
+  const int t = threadIdx.x, rows = DM_THREADS / lanes;
+  const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
+  const int64_t lo = blockIdx.y * ch.chunk;
+  const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
+  typename Fn::At at[V];
+  if (c >= ch.channels) return;
+  for (int k = 0; k < V; k++) at[k] = fn.at(c + k);
+  for (int64_t n = lo + t / lanes; n < hi; n += rows) {
+    C v[V], g[V] = {};
+    load_run<C, T, V>(x, n * ch.channels + c, v);
+    if (gy) load_run<C, T, V>(gy, n * ch.channels + c, g);
+    for (int k = 0; k < V; k++) v[k] = at[k].value(v[k], g[k]);
+    store_run<C, T, V>(y, n * ch.channels + c, v);
+  }
+}
+
+template <class Fn, class C, class T, int V>
+static dm_status apply_columns(const Fn &fn, const T *x, const T *gy, T *y, Channels ch) {
+  enum { ROWS = 16 }; /* of a thread, where there are enough */
+  const int64_t n_run = ch.channels / V;
+  int lanes = 32;
+  while (lanes > 1 && lanes / 2 >= n_run) lanes /= 2;
+  const int64_t pieces = dm_ceil_div(ch.outer, ROWS * (DM_THREADS / lanes));
+  ch.chunk = dm_ceil_div(ch.outer, pieces < 65535 ? pieces : 65535);
+  const dim3 grid((unsigned)dm_ceil_div(n_run, lanes),
+                  (unsigned)dm_ceil_div(ch.outer, ch.chunk));
+  return dm_launch((apply_columns_kernel<Fn, C, T, V>), grid, DM_THREADS, 0, fn, x, gy, y, ch,
+                   lanes);
+}
+
+template <class C, class T, class Fn>
+static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
+                       const dm_Tensor *y, const Channels &ch) {
+  const int V = 16 / (int)sizeof(T);
+  const T *from = (const T *)dm_tensor_data(x);
+  const T *g = gy ? (const T *)dm_tensor_data(gy) : NULL;
+  T *to = (T *)dm_tensor_data(y);
+  const bool packs = has_runs(ch, V) && runs_of(from, 16) && runs_of(g, 16) && runs_of(to, 16);
+  if (packs && ch.inner == 1) return apply_columns<Fn, C, T, V>(fn, from, g, to, ch);
+  if (packs)
+    return dm_launch((apply_kernel<Fn, C, T, V>), dm_blocks(x->numel / V), DM_THREADS, 0, fn,
+                     from, g, to, ch, x->numel);
+  return dm_launch((apply_kernel<Fn, C, T, 1>), dm_blocks(x->numel), DM_THREADS, 0, fn, from, g,
+                   to, ch, x->numel);
+}
+
+/* Channels last: each pixel is a row of channels. */
+static Channels channels_of(const dm_Tensor *x) {
+  const int64_t inner = dm_numel(x->ndim - 2, x->shape + 2);
+  const Channels rows = {x->shape[0], x->shape[1], inner, 1, 0};
+  const Channels last = {x->shape[0] * inner, x->shape[1], 1, 1, 0};
+  return dm_lies_last(x) ? last : rows;
+}
+
+/* ---- batch_norm by cuDNN, which wants float32 weights ---- */
+
+static bool is_library_s(const dm_Call *c, dm_DType dtype, const dm_Tensor *weight) {
+  return dtype != DM_F64 && weight && c->out[0]->numel <= INT32_MAX;
+}
+
+static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Tensor *weight) {
+  dm_BatchNorm b;
+  memset(&b, 0, sizeof b);
+  b.dtype = (dm_DType)x->dtype;
+  b.n = x->shape[0];
+  b.channels = x->shape[1];
+  b.height = x->ndim == 4 ? x->shape[2] : 1;
+  b.width = dm_numel(x->ndim - 2, x->shape + 2) / b.height;
+  b.last = dm_lies_last(x);
+  b.x = dm_tensor_data(x);
+  b.y = dm_tensor_data(y);
+  b.weight = dm_tensor_data(weight);
+  return b;
+}
+
+/* v: 1 / sqrt(variance + eps) -> variance. What is lost of one that is small beside eps
+   is small beside eps. */
+static __global__ void variance_kernel(float *v, int64_t n, float eps) {
+  for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
+    const float var = 1.0f / (v[i] * v[i]) - eps;
+    v[i] = var < 0 ? 0.0f : var;
+  }
+}
+
+/* batch_norm_train on x, dense as y is. */
+static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
+  dm_Tensor *own[2] = {NULL}, *var = c->out[2];
+  dm_BatchNorm b;
+  dm_status st = DM_OK;
+  *taken = false;
+  if (!c->in[2] || !is_library_s(c, (dm_DType)x->dtype, c->in[1])) return DM_OK;
+  for (int i = 0; i < 2; i++) DM_GO(dm_dense_cast(c->in[1 + i], DM_F32, &own[i]));
+  b = batch_norm_of(x, c->out[0], own[0]);
+  b.bias = dm_tensor_data(own[1]);
+  b.mean = dm_tensor_data(c->out[1]);
+  b.root = dm_tensor_data(var);
+  b.eps = *DM_ATTR(double, c);
+  *taken = dm_dnn_batch_norm(&b);
+  if (*taken)
+    st = dm_launch(variance_kernel, dm_blocks(var->numel), DM_THREADS, 0, (float *)b.root,
+                   var->numel, (float)b.eps);
+done:
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+/* batch_norm_backward, in: gy, x, -, mean, root, all dense, as gx is. */
+static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *taken) {
+  dm_Tensor *own = NULL;
+  *taken = false;
+  if (!is_library_s(c, (dm_DType)in[1]->dtype, c->in[2])) return DM_OK;
+  DM_TRY(dm_dense_cast(c->in[2], DM_F32, &own));
+  dm_BatchNorm b = batch_norm_of(in[1], c->out[0], own);
+  b.gy = dm_tensor_data(in[0]);
+  b.mean = dm_tensor_data(in[3]);
+  b.root = dm_tensor_data(in[4]);
+  b.gw = dm_tensor_data(c->out[1]);
+  b.gb = dm_tensor_data(c->out[2]);
+  *taken = dm_dnn_batch_norm_backward(&b);
+  dm_tensor_unref(&own);
+  return DM_OK;
+}
+
+DM_CUDA_KERNEL(batch_norm_train_cuda) {
+  dm_Tensor *own[3] = {NULL}, *y = c->out[0], *mean = c->out[1], *var = c->out[2];
+  dm_Vector w, b;
+  dm_status st = DM_OK;
+  if (y->numel == 0) return clear_vectors(c);
+  const dm_DType compute = (dm_DType)mean->dtype;
+  bool taken = false;
+  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
+  DM_GO(train_by_library(c, own[0], &taken));
+  if (taken) goto done;
+  DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
+  DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
+  DM_FLOAT_TYPES(y->dtype, {
+    const Channels ch = channels_of(own[0]);
+    BatchMoments<C, T> fold;
+    fold.x = (const T *)dm_tensor_data(own[0]);
+    fold.mean = (C *)dm_tensor_data(mean);
+    fold.var = (C *)dm_tensor_data(var);
+    const Forward<C> fn = {
+        w, b, {fold.mean, compute}, {fold.var, compute}, (C)*DM_ATTR(double, c)};
+    st = fold_runs(fold, ch);
+    if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
+  });
+done:
+  for (int i = 0; i < 3; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+DM_CUDA_KERNEL(batch_norm_eval_cuda) {
+  dm_Tensor *own[5] = {NULL}, *y = c->out[0];
+  dm_Vector v[5] = {};
+  dm_status st = DM_OK;
+  if (y->numel == 0) return DM_OK;
+  const dm_DType compute = dm_compute_dtype((dm_DType)y->dtype);
+  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
+  for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
+  DM_FLOAT_TYPES(y->dtype, {
+    const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)*DM_ATTR(double, c)};
+    st = apply<C, T>(fn, own[0], NULL, y, channels_of(own[0]));
+  });
+done:
+  for (int i = 0; i < 5; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+/* t of that dtype, dense in that order. */
+static dm_status laid_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor **own) {
+  dm_Tensor *cast = NULL;
+  if (t->dtype == dtype) return dm_laid_new(t, last, own);
+  DM_TRY(dm_cast_new(t, dtype, &cast));
+  const dm_status st = dm_laid_new(cast, last, own);
+  dm_tensor_unref(&cast);
+  return st;
+}
+
+DM_CUDA_KERNEL(batch_norm_backward_cuda) {
+  dm_Tensor *own[5] = {NULL}, *gx = c->out[0];
+  dm_Vector w;
+  const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
+  const bool training = *DM_ATTR(int64_t, c), last = dm_lies_last(gx);
+  bool taken = false;
+  dm_status st = DM_OK;
+  if (gx->numel == 0) return clear_vectors(c);
+  DM_GO(laid_cast(c->in[0], dtype, last, &own[0]));
+  DM_GO(dm_laid_new(c->in[1], last, &own[1]));
+  DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
+  for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
+  if (training) DM_GO(backward_by_library(c, own, &taken));
+  if (taken) goto done;
+  DM_FLOAT_TYPES(dtype, {
+    const Channels ch = channels_of(own[1]);
+    GradSums<C, T> sums;
+    sums.gy = (const T *)dm_tensor_data(own[0]);
+    sums.x = (const T *)dm_tensor_data(own[1]);
+    sums.mean = (const C *)dm_tensor_data(own[3]);
+    sums.rstd = (const C *)dm_tensor_data(own[4]);
+    sums.step = 1;
+    sums.groups = sums.per = sums.at = 0;
+    sums.gw = (C *)dm_tensor_data(c->out[1]);
+    sums.gb = (C *)dm_tensor_data(c->out[2]);
+    const Backward<C> fn = {w,
+                            {sums.mean, compute},
+                            {sums.rstd, compute},
+                            sums.gw,
+                            sums.gb,
+                            training ? C(1) / (C)(ch.outer * ch.inner) : C(0)};
+    st = fold_runs(sums, ch);
+    if (st == DM_OK) st = apply<C, T>(fn, own[1], own[0], gx, ch);
+  });
+done:
+  for (int i = 0; i < 5; i++) dm_tensor_unref(&own[i]);
+  return st;
+}

@@ -1,0 +1,241 @@
+/* What is summed by channel: batch_norm's moments; every weight's and bias's gradient.
+
+   A sum goes through channel_kernel or, for channels of one element, column_kernel or, V
+   channels a thread, column_runs_kernel: blocks by channel and chunk, then the chunks'
+   states in a fixed order. Channels that lie last are such: each pixel is a row of them. */
+#ifndef DM_CHANNELS_CUH
+#define DM_CHANNELS_CUH
+
+#include "kernels/norm.cuh"
+
+/* x as (outer, channels, inner). A fold is one of reduce.cuh's, but that
+     enter(c)                  has it look at channel c
+     add<V>(s, n, i)           adds the run at element i, of outer n
+     enter_run<V>(c, k)        k: what it wants to know of V channels from c on
+     add_run<V>(s, k, i)       adds an element to each of them, from element i on
+     finish(c, s)              stores the channel's results */
+struct Channels {
+  int64_t outer, channels, inner;
+  int64_t n_chunk, chunk; /* pieces of a channel; loads in one */
+};
+
+template <class Fold>
+static __device__ inline void emit(const Fold &fold, const Channels &ch, int64_t c,
+                                   const typename Fold::State &s,
+                                   typename Fold::State *partial) {
+  if (ch.n_chunk > 1) partial[c * ch.n_chunk + blockIdx.y] = s;
+  else fold.finish(c, s);
+}
+
+template <class Fold, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    channel_kernel(Fold fold, Channels ch, typename Fold::State *partial) {
+  const int64_t c = blockIdx.x, n_run = ch.inner / V, end = ch.outer * n_run;
+  const int64_t lo = blockIdx.y * ch.chunk, hi = lo + ch.chunk < end ? lo + ch.chunk : end;
+  typename Fold::State s = {};
+  fold.enter(c);
+  for (int64_t e = lo + threadIdx.x; e < hi; e += DM_THREADS) {
+    const int64_t n = dm_quotient(e, n_run);
+    fold.template add<V>(s, n, (n * ch.channels + c) * ch.inner + (e - n * n_run) * V);
+  }
+  s = dm_block_fold(fold, s);
+  if (threadIdx.x == 0) emit(fold, ch, c, s, partial);
+}
+
+/* inner == 1: a block is `lanes` channels wide. */
+template <class Fold>
+static __global__ void __launch_bounds__(DM_THREADS)
+    column_kernel(Fold fold, Channels ch, int lanes, typename Fold::State *partial) {
+  typedef typename Fold::State State;
+  DM_SHARED(State, tile, DM_THREADS);
+  const int t = threadIdx.x, rows = DM_THREADS / lanes, y = t / lanes;
+  const int64_t c = (int64_t)blockIdx.x * lanes + (t & (lanes - 1));
+  const int64_t lo = blockIdx.y * ch.chunk;
+  const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
+  State s = {};
+  if (c < ch.channels) {
+    fold.enter(c);
+    for (int64_t n = lo + y; n < hi; n += rows) fold.template add<1>(s, n, n * ch.channels + c);
+  }
+  tile[t] = s;
+  for (int h = rows / 2; h > 0; h /= 2) {
+    __syncthreads();
+    if (y >= h) continue;
+    const State other = tile[t + h * lanes];
+    fold.join(s, other);
+    tile[t] = s;
+  }
+  if (y == 0 && c < ch.channels) emit(fold, ch, c, s, partial);
+}
+
+/* inner == 1: a block is `lanes` runs of V channels wide. A thread adds up V channels; one
+   after another they are joined over the block. */
+template <class Fold, int V>
+static __global__ void __launch_bounds__(DM_THREADS)
+    column_runs_kernel(Fold fold, Channels ch, int lanes, typename Fold::State *partial) {
+  typedef typename Fold::State State;
+  DM_SHARED(State, tile, DM_THREADS);
+  const int t = threadIdx.x, rows = DM_THREADS / lanes, y = t / lanes;
+  const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
+  const int64_t lo = blockIdx.y * ch.chunk;
+  const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
+  State s[V] = {};
+  if (c < ch.channels) {
+    typename Fold::template Known<V> known;
+    fold.template enter_run<V>(c, known);
+    for (int64_t n = lo + y; n < hi; n += rows)
+      fold.template add_run<V>(s, known, n * ch.channels + c);
+  }
+  UNROLL
+  for (int k = 0; k < V; k++) {
+    __syncthreads();
+    tile[t] = s[k];
+    for (int h = rows / 2; h > 0; h /= 2) {
+      __syncthreads();
+      if (y >= h) continue;
+      const State other = tile[t + h * lanes];
+      fold.join(s[k], other);
+      tile[t] = s[k];
+    }
+    if (y == 0 && c < ch.channels) emit(fold, ch, c + k, s[k], partial);
+  }
+}
+
+/* A warp a channel joins its chunks. */
+template <class Fold>
+static __global__ void __launch_bounds__(DM_THREADS)
+    join_kernel(Fold fold, Channels ch, const typename Fold::State *partial) {
+  const int64_t c = dm_thread() / 32;
+  typename Fold::State s = {};
+  for (int64_t i = threadIdx.x % 32; c < ch.channels && i < ch.n_chunk; i += 32) {
+    const typename Fold::State other = partial[c * ch.n_chunk + i];
+    fold.join(s, other);
+  }
+  s = dm_warp_fold(fold, s, 32);
+  if (c >= ch.channels || threadIdx.x % 32 != 0) return;
+  fold.enter(c);
+  fold.finish(c, s);
+}
+
+/* Cuts channels of n loads, `threads` at a time, done by `blocks` blocks; by sizes
+   alone. */
+static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_t blocks) {
+  const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
+  int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
+  if (pieces > most) pieces = most;
+  if (pieces < dm_ceil_div(n, threads * DM_CHAIN)) pieces = dm_ceil_div(n, threads * DM_CHAIN);
+  if (pieces > 65535) pieces = 65535; /* the grid's height */
+  ch->chunk = dm_ceil_div(n, pieces);
+  ch->n_chunk = dm_ceil_div(n, ch->chunk);
+}
+
+/* The fold over every channel; V: elements a load, of one channel, or of V where each has
+   one. */
+template <class Fold, int V> static dm_status fold_channels(const Fold &fold, Channels ch) {
+  typedef typename Fold::State State;
+  const bool flat = ch.inner == 1;
+  const int64_t n_run = dm_ceil_div(ch.channels, V);
+  int lanes = 64 / V > 8 ? 64 / V : 8;
+  void *room = NULL;
+  if (flat) {
+    while (lanes > 8 && lanes / 2 >= n_run) lanes /= 2;
+    cut_channels(&ch, ch.outer, DM_THREADS / lanes, dm_ceil_div(n_run, lanes));
+  } else {
+    cut_channels(&ch, ch.outer * ch.inner / V, DM_THREADS, ch.channels);
+  }
+  const int64_t bytes = ch.n_chunk > 1 ? ch.channels * ch.n_chunk * (int64_t)sizeof(State) : 0;
+  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
+  State *partial = (State *)room;
+  const unsigned width = (unsigned)(flat ? dm_ceil_div(n_run, lanes) : ch.channels);
+  const dim3 grid(width, (unsigned)ch.n_chunk);
+  dm_status st;
+  if (!flat) st = dm_launch((channel_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, partial);
+  else if constexpr (V > 1)
+    st =
+        dm_launch((column_runs_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
+  else st = dm_launch((column_kernel<Fold>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
+  if (st == DM_OK && bytes > 0)
+    st = dm_launch((join_kernel<Fold>), dm_blocks(ch.channels * 32), DM_THREADS, 0, fold, ch,
+                   partial);
+  if (bytes > 0) dm_cuda_scratch_free(room, bytes);
+  return st;
+}
+
+/* May runs of V elements, of one channel or of one pixel, be read? */
+static inline bool has_runs(const Channels &ch, int V) {
+  return (ch.inner == 1 ? ch.channels : ch.inner) % V == 0;
+}
+
+/* ---- the gradients of weight and bias ---- */
+
+/* gw = sum(gy xhat), gb = sum(gy). mean, rstd: `step` apart, of each channel, or (per
+   > 0) of each row of `per` channels. */
+template <class C> struct Pair { C gw, gb; };
+template <class C, class T> struct GradSums {
+  typedef Pair<C> State;
+  const T *gy, *x;
+  const C *mean, *rstd;
+  int64_t step, groups, per;
+  C *gw, *gb;
+  int64_t at;
+  __device__ void enter(int64_t c) { at = per > 0 ? (groups > 1 ? c / per : 0) : c; }
+  template <int V> __device__ void add(State &s, int64_t n, int64_t i) const {
+    const int64_t k = (per > 0 ? n * groups + at : at) * step;
+    const C mu = mean[k], r = rstd[k];
+    C g[V], v[V];
+    load_run<C, T, V>(gy, i, g);
+    load_run<C, T, V>(x, i, v);
+    for (int e = 0; e < V; e++) {
+      s.gw += g[e] * ((v[e] - mu) * r);
+      s.gb += g[e];
+    }
+  }
+  /* of batch norm: each channel's own */
+  template <int V> struct Known { C mu[V], r[V]; };
+  template <int V> __device__ void enter_run(int64_t c, Known<V> &known) const {
+    for (int k = 0; k < V; k++) {
+      known.mu[k] = mean[(c + k) * step];
+      known.r[k] = rstd[(c + k) * step];
+    }
+  }
+  template <int V> __device__ void add_run(State *s, const Known<V> &known, int64_t i) const {
+    C g[V], v[V];
+    load_run<C, T, V>(gy, i, g);
+    load_run<C, T, V>(x, i, v);
+    for (int k = 0; k < V; k++) {
+      s[k].gw += g[k] * ((v[k] - known.mu[k]) * known.r[k]);
+      s[k].gb += g[k];
+    }
+  }
+  __device__ void join(State &s, const State &o) const {
+    s.gw += o.gw;
+    s.gb += o.gb;
+  }
+  __device__ void finish(int64_t c, const State &s) const {
+    gw[c] = s.gw;
+    gb[c] = s.gb;
+  }
+};
+
+template <class C, class T>
+static dm_status fold_runs(GradSums<C, T> fold, const Channels &ch) {
+  const int V = 16 / (int)sizeof(T);
+  const bool by_row = ch.inner == 1 && fold.per > 0; /* the statistics are not the channel's */
+  if (!by_row && has_runs(ch, V) && runs_of(fold.x, 16) && runs_of(fold.gy, 16))
+    return fold_channels<GradSums<C, T>, V>(fold, ch);
+  return fold_channels<GradSums<C, T>, 1>(fold, ch);
+}
+
+/* Of weight and bias where there are no samples: zeros. */
+static inline dm_status clear(const dm_Tensor *t) {
+  if (t->numel > 0)
+    DM_CUDA_TRY(
+        cudaMemsetAsync(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t), dm_cuda_stream()));
+  return DM_OK;
+}
+static inline dm_status clear_vectors(dm_Call *c) {
+  DM_TRY(clear(c->out[1]));
+  return clear(c->out[2]);
+}
+
+#endif

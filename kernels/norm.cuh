@@ -1,0 +1,57 @@
+/* What the kernels of layer_norm, group_norm and batch_norm share: runs of neighbours, and
+   moments that can be joined. */
+#ifndef DM_NORM_CUH
+#define DM_NORM_CUH
+
+#include "kernels/reduce.cuh"
+#include "kernels/vector.cuh"
+
+static __device__ inline float root(float v) { return sqrtf(v); }
+static __device__ inline double root(double v) { return sqrt(v); }
+
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+/* V neighbours from element i on. */
+template <class C, class T, int V>
+static __device__ inline void load_run(const T *p, int64_t i, C *v) {
+  const dm_Run<T, V> run = *(const dm_Run<T, V> *)(p + i);
+  for (int k = 0; k < V; k++) v[k] = dm_get<C, T>(run.v[k]);
+}
+template <class C, class T, int V>
+static __device__ inline void store_run(T *p, int64_t i, const C *v) {
+  dm_Run<T, V> run;
+  for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
+  *(dm_Run<T, V> *)(p + i) = run;
+}
+
+template <class C> struct Moments {
+  C n, mean, m2; /* m2: squared distances from the mean, summed */
+};
+
+/* Chan, Golub & LeVeque 1979 */
+struct JoinMoments {
+  template <class C> __device__ void join(Moments<C> &s, const Moments<C> &o) const {
+    if (o.n == 0) return;
+    const C n = s.n + o.n, d = o.mean - s.mean, share = o.n / n;
+    s.m2 += o.m2 + d * d * s.n * share;
+    s.mean += d * share;
+    s.n = n;
+  }
+  template <class C, int V> __device__ void add(Moments<C> &s, const C *v) const {
+    Moments<C> run = {(C)V, 0, 0};
+    for (int k = 0; k < V; k++) run.mean += v[k];
+    run.mean *= C(1) / (C)V;
+    for (int k = 0; k < V; k++) run.m2 += (v[k] - run.mean) * (v[k] - run.mean);
+    join(s, run);
+  }
+};
+
+static inline bool runs_of(const void *p, int64_t bytes) {
+  return (uintptr_t)p % (uint64_t)bytes == 0;
+}
+
+#endif

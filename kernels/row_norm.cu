@@ -1,0 +1,278 @@
+/* layer_norm and group_norm.
+
+   A row belongs to a warp, or to a block when it is long. It is kept in registers where it
+   fits: moments come from there, by two passes. Longer rows are read again. */
+#include "kernels/channels.cuh"
+
+extern "C" {
+#include "op/norm.h"
+}
+
+struct RowShape {
+  int64_t n_rows, len;
+  int64_t groups, per, inner; /* channels of a row; elements of a channel */
+  int lanes;                  /* threads of a row: 32, or a block */
+};
+
+template <class C> static __device__ inline C lane_sum(C v, int lanes) {
+  return lanes == 32 ? dm_warp_sum(v) : dm_block_sum(v);
+}
+
+/* f(j, k) for each of a thread's runs j of a row: its k-th, below R; R == 0: as many
+   as there are, k being 0. */
+template <int R, class F>
+static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
+  const int lane = threadIdx.x & (lanes - 1);
+  if constexpr (R > 0) {
+    UNROLL
+    for (int k = 0; k < R; k++) { /* unrolled, or what is kept would not be in registers */
+      const int64_t j = lane + (int64_t)k * lanes;
+      if (j < n_run) f(j, k);
+    }
+  } else {
+    for (int64_t j = lane; j < n_run; j += lanes) f(j, 0);
+  }
+}
+
+/* The mean of row p and 1 / sqrt(variance + eps); keeps the row in `kept` if R > 0. */
+template <class C, class T, int V, int R>
+static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, C (*kept)[V],
+                                          C *mean, C *rstd) {
+  const int64_t n_run = s.len / V;
+  const C n = (C)s.len;
+  C m2 = 0;
+  if constexpr (R > 0) {
+    C sum = 0;
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
+      load_run<C, T, V>(p, j * V, kept[k]);
+      for (int i = 0; i < V; i++) sum += kept[k][i];
+    });
+    *mean = lane_sum(sum, s.lanes) / n;
+    const C mu = *mean;
+    each_run<R>(n_run, s.lanes, [&](int64_t, int k) {
+      for (int i = 0; i < V; i++) m2 += (kept[k][i] - mu) * (kept[k][i] - mu);
+    });
+    m2 = lane_sum(m2, s.lanes);
+  } else {
+    Moments<C> all = {0, 0, 0};
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int) {
+      load_run<C, T, V>(p, j * V, kept[0]);
+      JoinMoments().add<C, V>(all, kept[0]);
+    });
+    all = dm_block_fold(JoinMoments(), all);
+    *mean = all.mean;
+    m2 = all.m2;
+  }
+  *rstd = C(1) / root(m2 / n + eps);
+}
+
+/* The weights of the run at element i of a row whose first channel is c0. */
+template <class C, class T, int V>
+static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, int64_t c0,
+                                         int64_t i, C otherwise, C *v) {
+  if (!w.data) {
+    for (int k = 0; k < V; k++) v[k] = otherwise;
+  } else if (s.inner > 1) {
+    int64_t c = dm_quotient(i, s.inner), left = s.inner - (i - c * s.inner);
+    C a = w.at(c0 + c, otherwise);
+    for (int k = 0; k < V; k++, left--) {
+      if (left == 0) {
+        a = w.at(c0 + ++c, otherwise);
+        left = s.inner;
+      }
+      v[k] = a;
+    }
+  } else if (dm_dtype_is<T>(w.dtype)) {
+    load_run<C, T, V>((const T *)w.data, c0 + i, v);
+  } else if (dm_dtype_is<C>(w.dtype)) {
+    load_run<C, C, V>((const C *)w.data, c0 + i, v);
+  } else {
+    for (int k = 0; k < V; k++) v[k] = w.at(c0 + i + k, otherwise);
+  }
+}
+
+/* y = (x - mean) * rstd, times weight plus bias */
+template <class C, class T, int V, int R>
+static __global__ void __launch_bounds__(DM_THREADS, 2)
+    rows_kernel(const T *x, T *y, dm_Vector w, dm_Vector b, RowShape s, C eps) {
+  for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
+    const T *from = x + row * s.len;
+    const int64_t c0 = row % s.groups * s.per;
+    C kept[R > 0 ? R : 1][V], mean, rstd;
+    row_moments<C, T, V, R>(from, s, eps, kept, &mean, &rstd);
+    each_run<R>(s.len / V, s.lanes, [&](int64_t j, int k) {
+      C scale[V], shift[V];
+      affine_run<C, T, V>(w, s, c0, j * V, C(1), scale);
+      affine_run<C, T, V>(b, s, c0, j * V, C(0), shift);
+      if (R == 0) load_run<C, T, V>(from, j * V, kept[k]);
+      for (int i = 0; i < V; i++) kept[k][i] = (kept[k][i] - mean) * rstd * scale[i] + shift[i];
+      store_run<C, T, V>(y + row * s.len, j * V, kept[k]);
+    });
+  }
+}
+
+/* gx = rstd (gh - mean(gh) - xhat mean(gh xhat)), gh = gy * weight. Each row's mean
+   and rstd go to stats, for the sums by channel. */
+template <class C, class T, int V, int R>
+static __global__ void __launch_bounds__(DM_THREADS, 2)
+    rows_backward_kernel(const T *gy, const T *x, T *gx, dm_Vector w, RowShape s, C eps,
+                         C *stats) {
+  for (int64_t row = dm_thread() / s.lanes; row < s.n_rows; row += dm_threads() / s.lanes) {
+    const int64_t first = row * s.len, n_run = s.len / V, c0 = row % s.groups * s.per;
+    C kx[R > 0 ? R : 1][V], kg[R > 0 ? R : 1][V], mean, rstd, s1 = 0, s2 = 0;
+    row_moments<C, T, V, R>(x + first, s, eps, kx, &mean, &rstd);
+    if ((threadIdx.x & (s.lanes - 1)) == 0) {
+      stats[2 * row] = mean;
+      stats[2 * row + 1] = rstd;
+    }
+    /* run j as xhat and gh, in slot k */
+    const auto read = [&](int64_t j, int k) {
+      C scale[V];
+      if (R == 0) load_run<C, T, V>(x + first, j * V, kx[k]);
+      load_run<C, T, V>(gy + first, j * V, kg[k]);
+      affine_run<C, T, V>(w, s, c0, j * V, C(1), scale);
+      for (int i = 0; i < V; i++) {
+        kx[k][i] = (kx[k][i] - mean) * rstd;
+        kg[k][i] *= scale[i];
+      }
+    };
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
+      read(j, k);
+      for (int i = 0; i < V; i++) {
+        s1 += kg[k][i];
+        s2 += kg[k][i] * kx[k][i];
+      }
+    });
+    s1 = lane_sum(s1, s.lanes) / (C)s.len;
+    s2 = lane_sum(s2, s.lanes) / (C)s.len;
+    each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
+      if (R == 0) read(j, k);
+      for (int i = 0; i < V; i++) kg[k][i] = rstd * (kg[k][i] - s1 - kx[k][i] * s2);
+      store_run<C, T, V>(gx + first, j * V, kg[k]);
+    });
+  }
+}
+
+/* ---- on the host ---- */
+
+static RowShape row_shape(const dm_Tensor *x, const dm_RowNormAttr &a) {
+  RowShape s;
+  s.n_rows = a.outer * a.groups;
+  s.len = x->numel / s.n_rows;
+  s.groups = a.groups;
+  s.inner = a.inner;
+  s.per = s.len / a.inner;
+  s.lanes = DM_THREADS;
+  return s;
+}
+
+/* May runs of V weights be read? */
+static bool affine_runs(const dm_Vector &w, const RowShape &s, int V) {
+  return !w.data || s.inner > 1 || runs_of(w.data, V * (int64_t)dm_dtype_sizes[w.dtype]);
+}
+
+enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
+
+/* Runs the statements with V and R: how many elements a load, how many loads kept. */
+#define ROW_WAYS(S, PACKS, ...)                                  \
+  do {                                                           \
+    const int wide = 16 / (int)sizeof(T);                        \
+    const int64_t n_load = (PACKS) ? (S).len / wide : INT64_MAX; \
+    (S).lanes = n_load <= 32 * KEPT ? 32 : DM_THREADS;           \
+    if (n_load <= (S).lanes * KEPT) {                            \
+      const int V = wide, R = KEPT;                              \
+      __VA_ARGS__                                                \
+    } else if (PACKS) {                                          \
+      const int V = wide, R = 0;                                 \
+      __VA_ARGS__                                                \
+    } else {                                                     \
+      const int V = 1, R = 0;                                    \
+      __VA_ARGS__                                                \
+    }                                                            \
+  } while (0)
+
+static dm_status rows_forward(dm_Call *c, const dm_RowNormAttr &a) {
+  dm_Tensor *own[3] = {NULL}, *out = c->out[0];
+  dm_Vector w, b;
+  RowShape s;
+  dm_status st = DM_OK;
+  if (out->numel == 0) return DM_OK;
+  const dm_DType compute = dm_compute_dtype((dm_DType)out->dtype);
+  DM_GO(dm_dense_new(c->in[0], &own[0]));
+  DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
+  DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
+  s = row_shape(own[0], a);
+  DM_FLOAT_TYPES(out->dtype, {
+    const T *x = (const T *)dm_tensor_data(own[0]);
+    T *y = (T *)dm_tensor_data(out);
+    const int most = 16 / (int)sizeof(T);
+    const bool packs = s.len % most == 0 && runs_of(x, 16) && runs_of(y, 16) &&
+                       affine_runs(w, s, most) && affine_runs(b, s, most);
+    ROW_WAYS(s, packs, {
+      st = dm_launch((rows_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes), DM_THREADS, 0, x,
+                     y, w, b, s, (C)a.eps);
+    });
+  });
+done:
+  for (int i = 0; i < 3; i++) dm_tensor_unref(&own[i]);
+  return st;
+}
+
+DM_CUDA_KERNEL(layer_norm_cuda) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_forward(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
+}
+DM_CUDA_KERNEL(group_norm_cuda) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_forward(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
+}
+
+template <class C, class T>
+static dm_status rows_backward(dm_Call *c, const dm_RowNormAttr &a, const dm_Tensor *gy,
+                               const dm_Tensor *x, const dm_Vector &w, C *stats) {
+  const int most = 16 / (int)sizeof(T);
+  const Channels ch = {a.outer, c->out[1]->numel, a.inner, 1, 0};
+  RowShape s = row_shape(x, a);
+  GradSums<C, T> sums;
+  dm_status st;
+  T *gx = (T *)dm_tensor_data(c->out[0]);
+  sums.gy = (const T *)dm_tensor_data(gy);
+  sums.x = (const T *)dm_tensor_data(x);
+  sums.mean = stats;
+  sums.rstd = stats + 1;
+  sums.step = 2;
+  sums.groups = a.groups;
+  sums.per = s.per;
+  sums.gw = (C *)dm_tensor_data(c->out[1]);
+  sums.gb = (C *)dm_tensor_data(c->out[2]);
+  sums.at = 0;
+  const bool packs = s.len % most == 0 && runs_of(sums.x, 16) && runs_of(sums.gy, 16) &&
+                     runs_of(gx, 16) && affine_runs(w, s, most);
+  ROW_WAYS(s, packs, {
+    st = dm_launch((rows_backward_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes),
+                   DM_THREADS, 0, sums.gy, sums.x, gx, w, s, (C)a.eps, stats);
+  });
+  return st == DM_OK ? fold_runs(sums, ch) : st;
+}
+
+DM_CUDA_KERNEL(row_norm_backward_cuda) {
+  const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
+  dm_Tensor *gy = NULL, *x = NULL, *own_w = NULL;
+  const dm_DType dtype = (dm_DType)c->in[1]->dtype, compute = dm_compute_dtype(dtype);
+  const int64_t bytes = 2 * a->outer * a->groups * dm_dtype_size(compute);
+  void *stats = NULL;
+  dm_Vector w;
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return clear_vectors(c);
+  DM_GO(dm_dense_cast(c->in[0], dtype, &gy));
+  DM_GO(dm_dense_new(c->in[1], &x));
+  DM_GO(dm_vector_new(c->in[2], compute, &own_w, &w));
+  DM_GO(dm_cuda_scratch(bytes, &stats));
+  DM_FLOAT_TYPES(dtype, { st = rows_backward<C, T>(c, *a, gy, x, w, (C *)stats); });
+done:
+  if (stats) dm_cuda_scratch_free(stats, bytes);
+  dm_tensor_unref(&own_w);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&gy);
+  return st;
+}
