@@ -97,6 +97,9 @@ static inline void dm_lse_join(dm_Acc *s, double top, double sum) {
   }
 }
 
+/* Rows that a walk in tiles adds up before the sums go on in float64. */
+enum { DM_FOLD_ROWS = 64 };
+
 /* Reduces x over the dims set in `mask`: out[0] the value, out[1] (or NULL)
    the fold's k as int64, plus base. compute: the type that x is read as. */
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
