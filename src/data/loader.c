@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "cpu/threads.h"
+#include "data/column.h"
 
 enum {
   MAX_WORKERS = 256,
@@ -28,18 +29,6 @@ enum {
   ROW_GRAIN_BYTES = 1 << 16, /* per range of dm_parallel_for: some microseconds */
   FAULT_BYTES = 512          /* of a message */
 };
-
-/* What a column needs to turn rows of the array into rows of the batch. */
-typedef struct Column {
-  const uint8_t *data;
-  dm_DType dtype;
-  int64_t step_bytes;           /* from a row of the array to the next */
-  int64_t out_bytes, out_numel; /* of a row of the batch */
-  const dm_Augment *augment;    /* NULL: rows are copied */
-  dm_Picture picture;           /* augment: a row, but for where it lies */
-  dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst); /* or NULL */
-  const void *source;
-} Column;
 
 /* What was wrong with the first of a batch's rows that could not be read. */
 typedef struct Fault {
@@ -56,7 +45,7 @@ typedef struct Slot {
 
 struct dm_Loader {
   dm_LoaderSpec spec;
-  Column *columns;
+  dm_Column *columns;
   Slot *slots;
   dm_LoaderBuffer *all_buffers; /* depth * n_columns, the slots' */
   dm_LoaderBuffer *spare;       /* n_columns: the next memory of a taken slot */
@@ -106,21 +95,8 @@ static dm_status make_row(const Batch *b, int64_t i) {
   const int64_t sample = b->samples[i];
   const uint64_t draw = draw_of(l, sample);
   for (int c = 0; c < l->spec.n_columns; c++) {
-    const Column *k = &l->columns[c];
-    uint8_t *dst = (uint8_t *)b->buffers[c].data + i * k->out_bytes;
-    if (k->out_bytes == 0) continue;
-    if (k->read) {
-      DM_TRY(k->read(k->source, sample, draw, dst));
-      continue;
-    }
-    const uint8_t *src = k->data + sample * k->step_bytes;
-    if (k->augment) {
-      dm_Picture picture = k->picture;
-      picture.data = (uint8_t *)(uintptr_t)src; /* only read */
-      DM_TRY(dm_augment_apply(k->augment, &picture, draw, dst));
-    } else {
-      memcpy(dst, src, (size_t)k->out_bytes);
-    }
+    const dm_Column *k = &l->columns[c];
+    DM_TRY(dm_column_row(k, sample, draw, (uint8_t *)b->buffers[c].data + i * k->out_bytes));
   }
   return DM_OK;
 }
@@ -243,51 +219,6 @@ static void join_workers(dm_Loader *l) {
 
 /* ---- new and free ---- */
 
-static dm_status column_fault(int column, const char *what) {
-  return dm_fail(DM_EARG, "loader: column %d: %s", column + 1, what);
-}
-
-/* Rows are pictures: what comes in, and what goes out. */
-static dm_status augment_column(Column *k, const dm_LoaderColumn *in, int c) {
-  int64_t shape[3], numel = 1;
-  if (in->dtype != DM_U8)
-    return dm_fail(DM_EARG, "loader: column %d: pictures are uint8, this is %s", c + 1,
-                   dm_dtype_name(in->dtype));
-  for (int d = 0; d < 3; d++) {
-    shape[d] = in->shape[d];
-    numel = shape[d] < 1 || shape[d] > INT64_MAX / numel ? 0 : numel * shape[d];
-    if (numel == 0) break;
-  }
-  if (numel == 0 || numel != in->row_numel)
-    return dm_fail(DM_EARG,
-                   "loader: column %d: {%" PRId64 ", %" PRId64 ", %" PRId64
-                   "} does not fit rows of %" PRId64 " elements",
-                   c + 1, in->shape[0], in->shape[1], in->shape[2], in->row_numel);
-  k->picture = dm_picture_dense(NULL, shape[0], shape[1], shape[2]);
-  k->augment = in->augment;
-  k->dtype = dm_augment_dtype(in->augment);
-  DM_TRY(dm_augment_shape(in->augment, shape));
-  k->out_numel = shape[0] * shape[1] * shape[2];
-  return DM_OK;
-}
-
-static dm_status column_new(Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
-  if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
-      dm_max_i64(in->row_numel, in->row_step) > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
-      in->row_step < 0 || (in->read && in->augment) ||
-      (!in->data && !in->read && n_samples > 0 && in->row_numel > 0))
-    return column_fault(c, "no sound data, dtype and row size");
-  k->data = in->data;
-  k->read = in->read;
-  k->source = in->source;
-  k->dtype = in->dtype;
-  k->out_numel = in->row_numel;
-  k->step_bytes = (in->row_step ? in->row_step : in->row_numel) * dm_dtype_size(in->dtype);
-  if (in->augment) DM_TRY(augment_column(k, in, c));
-  k->out_bytes = k->out_numel * dm_dtype_size(k->dtype);
-  return DM_OK;
-}
-
 static dm_status check_spec(const dm_LoaderSpec *s) {
   if (s->n_columns < 1) return dm_fail(DM_EARG, "loader: no columns");
   if (s->n_samples < 0 || s->batch_size < 1)
@@ -360,9 +291,9 @@ dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec) {
     goto done;
   }
   for (int c = 0; c < spec->n_columns; c++) {
-    DM_GO(column_new(&l->columns[c], &spec->columns[c], spec->n_samples, c));
+    DM_GO(dm_column_new(&l->columns[c], &spec->columns[c], spec->n_samples, c));
     if (spec->batch_size > INT64_MAX / dm_max_i64(l->columns[c].out_bytes, 1)) {
-      st = column_fault(c, "a batch of it overflows");
+      st = dm_fail(DM_EARG, "loader: column %d: a batch of it overflows", c + 1);
       goto done;
     }
   }
