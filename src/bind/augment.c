@@ -202,12 +202,7 @@ void dm_register_augment(lua_State *L, State *S) {
                                      {"apply", augment_apply},
                                      {"__gc", augment_gc},
                                      {NULL, NULL}};
-  if (luaL_newmetatable(L, "demilune.Augment")) {
-    dm_set_functions(L, methods, S);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_pop(L, 1);
+  dm_register_class(L, "demilune.Augment", methods, S);
 }
 
 const luaL_Reg dm_augment_functions[] = {{"augment", augment_new}, {NULL, NULL}};

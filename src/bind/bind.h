@@ -129,6 +129,10 @@ const struct dm_Augment *dm_check_augment(lua_State *L, int i);
 
 /* Registers with the two upvalues (the table is on top). */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
+/* Makes the metatable of a class, whose methods are found in it. */
+void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S);
+/* Gives the userdata on top the metatable of that name, in which f is `event`: how it ends. */
+void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunction f);
 /* Frees what garbage holds. */
 void dm_collect(lua_State *L, State *S);
 /* Likewise, where much is alive: a walk back lets go of the activations that it has passed,
@@ -162,7 +166,7 @@ extern const luaL_Reg dm_random_functions[];
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
-extern const luaL_Reg dm_tokens_functions[];
+extern const luaL_Reg dm_tokens_functions[], dm_loader_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
 extern const luaL_Reg dm_image_functions[], dm_pictures_functions[], dm_augment_functions[];
 extern const luaL_Reg dm_autocast_functions[];
@@ -175,11 +179,11 @@ void dm_register_cuda(lua_State *L, State *S);
 void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
-void dm_register_data(lua_State *L, State *S);
+void dm_register_loader(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);
 void dm_register_pictures(lua_State *L);
 void dm_register_augment(lua_State *L, State *S);
-void dm_register_random(lua_State *L);
+void dm_register_random(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);
 
 #endif

@@ -338,17 +338,6 @@ static int record_stream(lua_State *L) {
   return 0;
 }
 
-static void register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S) {
-  if (!luaL_newmetatable(L, name)) {
-    lua_pop(L, 1);
-    return;
-  }
-  dm_set_functions(L, methods, S);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, -2, "__index");
-  lua_pop(L, 1);
-}
-
 void dm_register_cuda(lua_State *L, State *S) {
   static const luaL_Reg stream[] = {{"synchronize", stream_synchronize},
                                     {"query", stream_query},
@@ -366,8 +355,8 @@ void dm_register_cuda(lua_State *L, State *S) {
                                    {"elapsed_time", event_elapsed},
                                    {"__gc", event_gc},
                                    {NULL, NULL}};
-  register_class(L, stream_name, stream, S);
-  register_class(L, event_name, event, S);
+  dm_register_class(L, stream_name, stream, S);
+  dm_register_class(L, event_name, event, S);
 }
 
 const luaL_Reg dm_cuda_methods[] = {{"pin_memory", pin_memory},

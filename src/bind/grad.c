@@ -39,28 +39,6 @@ static int walk_flags(lua_State *L, int i, bool for_grad) {
   return flags;
 }
 
-static void check_names(lua_State *L, int i, const char *what, int n,
-                        const char *const *names) {
-  if (!lua_istable(L, i)) return;
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    const char *k = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
-    bool known = false;
-    for (int j = 0; j < n; j++) {
-      const char *a = names[j], *b = k;
-      while (*a && *a == *b) a++, b++;
-      known |= *a == *b;
-    }
-    if (!known) {
-      const char *near = dm_nearest(k, n, names);
-      dm_raise_text(
-          L, near ? "%s: unknown option '%s'; did you mean '%s'?" : "%s: unknown option '%s'",
-          what, k, near);
-    }
-    lua_pop(L, 1);
-  }
-}
-
 /* x:backward{gradient =, retain_graph =, create_graph =}; also x:backward(g).
    With create_graph x.grad has a history that holds x, as in PyTorch: memory that
    comes back when x.grad = nil (zero_grad). autograd.grad makes no such cycle. */
@@ -69,7 +47,7 @@ static int tensor_backward(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *root = dm_check_tensor(L, 1), *seed = dm_to_tensor(L, 2);
   if (!seed) {
-    check_names(L, 2, "backward", DM_COUNT(names), names);
+    if (lua_istable(L, 2)) dm_check_options(L, "backward", 2, DM_COUNT(names), names);
     if (dm_option(L, 2, "gradient") != LUA_TNIL) seed = dm_check_tensor(L, -1);
   }
   const int flags = walk_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
@@ -122,7 +100,7 @@ static int autograd_grad(lua_State *L) {
                                       "allow_unused"};
   State *S = dm_enter(L);
   lua_settop(L, 3);
-  check_names(L, 3, "autograd.grad", DM_COUNT(names), names);
+  if (lua_istable(L, 3)) dm_check_options(L, "autograd.grad", 3, DM_COUNT(names), names);
   int n_out = -1, n_in = -1, n_seed = -1;
   dm_Tensor **roots = tensor_array(L, 1, "autograd.grad: outputs", &n_out);
   dm_Tensor **inputs = tensor_array(L, 2, "autograd.grad: inputs", &n_in);
@@ -362,11 +340,7 @@ static int checkpoint_run(lua_State *L) {
   int n = -1;
   dm_Replay **held = lua_newuserdatauv(L, sizeof *held, 0);
   *held = NULL;
-  if (luaL_newmetatable(L, "demilune.Replay")) {
-    lua_pushcfunction(L, replay_gc);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, "demilune.Replay", "__gc", replay_gc);
   lua_insert(L, HELD);
   dm_Tensor **in = tensor_array(L, TENSORS, "checkpoint", &n);
   lua_insert(L, ARRAY);
@@ -415,11 +389,7 @@ static Past *push_past(lua_State *L, State *S) {
   Past *p = lua_newuserdatauv(L, sizeof *p, 1);
   *p = (Past){
       .modes = S->current, .anomaly = S->current->anomaly, .check_nan = S->current->check_nan};
-  if (luaL_newmetatable(L, "demilune.Past")) {
-    lua_pushcfunction(L, past_close);
-    lua_setfield(L, -2, "__close");
-  }
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, "demilune.Past", "__close", past_close);
   lua_pushthread(L); /* the coroutine, and so its modes, live on */
   lua_setiuservalue(L, -2, 1);
   return p;
@@ -437,11 +407,7 @@ static int autocast_state(lua_State *L) {
   lua_settop(L, 1);
   dm_CastState *s = lua_newuserdatauv(L, sizeof *s, 0);
   *s = (dm_CastState){.cache_enabled = true};
-  if (luaL_newmetatable(L, "demilune.AutocastState")) {
-    lua_pushcfunction(L, cast_state_gc);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, "demilune.AutocastState", "__gc", cast_state_gc);
   dm_Device d;
   if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
   if (lua_isstring(L, 1)) *s = dm_autocast_off(d.type);

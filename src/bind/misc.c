@@ -172,11 +172,7 @@ static int json_decode(lua_State *L) {
   const char *text = luaL_checklstring(L, 1, &n);
   cJSON **j = lua_newuserdatauv(L, sizeof *j, 0);
   *j = NULL;
-  if (luaL_newmetatable(L, "demilune.JSON")) {
-    lua_pushcfunction(L, free_json);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, "demilune.JSON", "__gc", free_json);
   *j = cJSON_ParseWithLength(text, n);
   if (!*j) {
     lua_pushnil(L);

@@ -139,11 +139,11 @@ int luaopen_demilune_core(lua_State *L) {
   dm_set_functions(L, dm_cuda_methods, S);
   lua_pop(L, 1);
   dm_register_scopes(L, S);
-  dm_register_data(L, S);
+  dm_register_loader(L, S);
   dm_register_tokens(L, S);
   dm_register_pictures(L);
   dm_register_augment(L, S);
-  dm_register_random(L);
+  dm_register_random(L, S);
   dm_register_profile(L, S);
   dm_register_cuda(L, S);
   dm_push_region_methods(L, S);
@@ -153,7 +153,8 @@ int luaopen_demilune_core(lua_State *L) {
       dm_random_functions, dm_tensor_functions,  dm_scope_functions,    dm_grad_functions,
       dm_misc_functions,   dm_data_functions,    dm_optim_functions,    dm_report_functions,
       dm_memory_functions, dm_profile_functions, dm_image_functions,    dm_autocast_functions,
-      dm_cuda_functions,   dm_tokens_functions,  dm_pictures_functions, dm_augment_functions};
+      dm_cuda_functions,   dm_tokens_functions,  dm_pictures_functions, dm_augment_functions,
+      dm_loader_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);

@@ -15,11 +15,7 @@ static int close_folder(lua_State *L) {
 static dm_Folder *push_folder(lua_State *L) {
   dm_Folder *f = lua_newuserdatauv(L, sizeof *f, 0);
   *f = (dm_Folder){0};
-  if (luaL_newmetatable(L, "demilune.Folder")) {
-    lua_pushcfunction(L, close_folder);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, "demilune.Folder", "__gc", close_folder);
   return f;
 }
 

@@ -175,16 +175,11 @@ static int range_end(lua_State *L) {
   return 0;
 }
 
-static void register_class(lua_State *L, State *S, const char *name, const luaL_Reg *meta) {
-  if (luaL_newmetatable(L, name)) dm_set_functions(L, meta, S);
-  lua_pop(L, 1);
-}
-
 void dm_register_profile(lua_State *L, State *S) {
   static const luaL_Reg recorder[] = {{"__gc", profile_gc}, {NULL, NULL}};
   static const luaL_Reg range[] = {{"__gc", range_end}, {"__close", range_end}, {NULL, NULL}};
-  register_class(L, S, "demilune.Recorder", recorder);
-  register_class(L, S, "demilune.Range", range);
+  dm_register_class(L, "demilune.Recorder", recorder, S);
+  dm_register_class(L, "demilune.Range", range, S);
 }
 
 const luaL_Reg dm_profile_functions[] = {{"profile_new", profile_new},

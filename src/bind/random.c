@@ -97,17 +97,12 @@ static int generator_tostring(lua_State *L) {
   return 1;
 }
 
-void dm_register_random(lua_State *L) {
+void dm_register_random(lua_State *L, State *S) {
   static const luaL_Reg methods[] = {
       {"manual_seed", generator_manual_seed}, {"initial_seed", generator_initial_seed},
       {"get_state", generator_get_state},     {"set_state", generator_set_state},
       {"__tostring", generator_tostring},     {NULL, NULL}};
-  if (luaL_newmetatable(L, generator_name)) {
-    luaL_setfuncs(L, methods, 0);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_pop(L, 1);
+  dm_register_class(L, generator_name, methods, S);
 }
 
 const luaL_Reg dm_random_functions[] = {

@@ -266,6 +266,23 @@ void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S) {
   luaL_setfuncs(L, f, 2);
 }
 
+void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S) {
+  if (luaL_newmetatable(L, name)) {
+    dm_set_functions(L, methods, S);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_pop(L, 1);
+}
+
+void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunction f) {
+  if (luaL_newmetatable(L, name)) {
+    lua_pushcfunction(L, f);
+    lua_setfield(L, -2, event);
+  }
+  lua_setmetatable(L, -2);
+}
+
 dm_DType dm_check_dtype(lua_State *L, int i) {
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
   const dm_DType d = name ? dm_dtype_find(name) : DM_NO_DTYPE;

@@ -54,12 +54,7 @@ static int tokens_read(lua_State *L) {
 void dm_register_tokens(lua_State *L, State *S) {
   static const luaL_Reg methods[] = {
       {"count", tokens_count}, {"read", tokens_read}, {"__gc", tokens_gc}, {NULL, NULL}};
-  if (luaL_newmetatable(L, CLASS)) {
-    dm_set_functions(L, methods, S);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_pop(L, 1);
+  dm_register_class(L, CLASS, methods, S);
 }
 
 const luaL_Reg dm_tokens_functions[] = {{"tokens_open", tokens_open}, {NULL, NULL}};
