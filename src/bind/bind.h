@@ -175,6 +175,8 @@ void dm_register_scopes(lua_State *L, State *S);
 /* A scope in which the stream at 1 is the current one; a function may lie at 2. */
 int dm_stream_scope(lua_State *L, dm_Stream stream);
 void dm_register_cuda(lua_State *L, State *S);
+/* Adds the steps of optimizers to the table at `module`. */
+void dm_register_optim(lua_State *L, State *S, int module);
 /* Pushes the table of methods of autocast's regions. */
 void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */

@@ -1,6 +1,6 @@
-/* Lua's side of op/optim.h. Lists are Lua arrays of tensors; a step reads a
-   parameter group {params = , lr = , ...} and the optimizer's state, a table
-   from parameter to its named buffers, and makes no table itself. */
+/* Lua's side of op/optim.h. Lists are Lua arrays of tensors; a step reads the parameters of
+   a group and the optimizer's state, a table from parameter to its named buffers, and makes
+   no table itself. Options come as values, which Lua reads faster than this side would. */
 #include <string.h>
 
 #include "bind/bind.h"
@@ -19,34 +19,26 @@
     DM_CHECK(L, st);                       \
   } while (0)
 
-/* The number group[key] (a boolean counts as 0 or 1); absent: 0. */
-static double number_of(lua_State *L, int group, const char *key) {
-  const int type = lua_getfield(L, group, key);
-  const double v = type == LUA_TBOOLEAN ? lua_toboolean(L, -1) : lua_tonumber(L, -1);
-  if (type != LUA_TNUMBER && type != LUA_TBOOLEAN && type != LUA_TNIL)
-    dm_raise_text(L, "optimizer: %s is a %s, wanted a number", key, lua_typename(L, type));
-  lua_pop(L, 1);
-  return v;
+/* The number at i (a boolean counts as 0 or 1; nil as 0), which is option `name`. */
+static double number_at(lua_State *L, int i, const char *name) {
+  const int type = lua_type(L, i);
+  if (DM_LIKELY(type == LUA_TNUMBER)) return lua_tonumber(L, i);
+  if (type != LUA_TBOOLEAN && type != LUA_TNIL)
+    dm_raise_text(L, "optimizer: %s is a %s, wanted a number", name, lua_typename(L, type));
+  return lua_toboolean(L, i);
 }
 
-/* Element i of the array betas. */
-static double beta_of(lua_State *L, int group, int i) {
-  double v = 0;
-  if (lua_getfield(L, group, "betas") == LUA_TTABLE) {
-    lua_rawgeti(L, -1, i);
-    v = lua_tonumber(L, -1);
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return v;
+static bool flag_at(lua_State *L, int i, const char *name) {
+  return number_at(L, i, name) != 0;
 }
 
-/* Where it is wanted, *out = the buffer `key` of the state on top. False: it is
-   not there. */
-static bool take(lua_State *L, bool wanted, const char *key, dm_Tensor **out) {
+/* Where it is wanted, *out = the buffer of the state on top whose name is upvalue `key`.
+   False: it is not there. */
+static bool take(lua_State *L, bool wanted, int key, dm_Tensor **out) {
   if (!wanted) return true;
   if (!lua_istable(L, -1)) return false;
-  if (lua_getfield(L, -1, key) != LUA_TNIL) *out = dm_check_tensor(L, -1);
+  lua_pushvalue(L, lua_upvalueindex(key));
+  if (lua_gettable(L, -2) != LUA_TNIL) *out = dm_check_tensor(L, -1);
   lua_pop(L, 1);
   return *out != NULL;
 }
@@ -57,58 +49,56 @@ static dm_Tensor *found_inf_of(lua_State *L, int i) {
 
 enum { LOCAL_SLOTS = 16 };
 
-/* Pushes group.params; an array for its slots: `local`, or one below it. */
-static void *push_slots(lua_State *L, void *local, size_t size, lua_Integer *n) {
+/* An array for the slots of the parameters at 1, *n of them: `local`, or one that is pushed. */
+static void *slots_of(lua_State *L, void *local, size_t size, lua_Integer *n) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
-  if (lua_getfield(L, 1, "params") != LUA_TTABLE)
-    dm_raise_text(L, "optimizer: a group without params");
-  *n = (lua_Integer)lua_rawlen(L, -1);
-  void *slots = local;
-  if (*n > LOCAL_SLOTS) {
-    slots = lua_newuserdatauv(L, size * (size_t)*n, 0);
-    lua_insert(L, -2);
-  }
+  *n = (lua_Integer)lua_rawlen(L, 1);
+  void *slots = *n > LOCAL_SLOTS ? lua_newuserdatauv(L, size * (size_t)*n, 0) : local;
   memset(slots, 0, size * (size_t)*n);
   return slots;
 }
 
-/* Of parameter i (params on top): pushes it and state[it]. */
+/* Of parameter i: pushes it and state[it]. */
 static dm_Tensor *push_state_of(lua_State *L, lua_Integer i) {
-  lua_rawgeti(L, -1, i);
+  lua_rawgeti(L, 1, i);
   dm_Tensor *param = dm_check_tensor(L, -1);
   lua_pushvalue(L, -1);
   lua_rawget(L, 2);
   return param;
 }
 
-/* sgd_step(group, state, found_inf, first): `first` has a true for each
-   parameter whose momentum_buffer is new. With group.master_weights a 16-bit
-   parameter has a buffer `master`. Returns nil, or, with nothing done, the
-   number of a parameter that wants a buffer and has none. */
+/* Upvalues with the names of buffers. */
+enum { UP_MASTER = UP_META + 1, UP_MOMENTUM, UP_STEP = UP_MOMENTUM, UP_AVG, UP_AVG_SQ, UP_MAX };
+
+/* sgd_step(params, state, found_inf, first, lr, momentum, dampening, weight_decay, nesterov,
+   maximize, stochastic_rounding, master_weights): `first` has a true for each parameter
+   whose momentum_buffer is new. With master_weights a 16-bit parameter has a buffer `master`.
+   Returns nil, or, with nothing done, the number of a parameter that wants a buffer and has
+   none. */
 static int sgd_step(lua_State *L) {
   dm_enter(L);
-  lua_settop(L, 4);
+  lua_settop(L, 12);
   dm_Tensor *const found_inf = found_inf_of(L, 3);
   const dm_SgdOptions o = {
-      .lr = number_of(L, 1, "lr"),
-      .momentum = number_of(L, 1, "momentum"),
-      .dampening = number_of(L, 1, "dampening"),
-      .weight_decay = number_of(L, 1, "weight_decay"),
-      .nesterov = number_of(L, 1, "nesterov") != 0,
-      .maximize = number_of(L, 1, "maximize") != 0,
-      .stochastic = number_of(L, 1, "stochastic_rounding") != 0,
+      .lr = number_at(L, 5, "lr"),
+      .momentum = number_at(L, 6, "momentum"),
+      .dampening = number_at(L, 7, "dampening"),
+      .weight_decay = number_at(L, 8, "weight_decay"),
+      .nesterov = flag_at(L, 9, "nesterov"),
+      .maximize = flag_at(L, 10, "maximize"),
+      .stochastic = flag_at(L, 11, "stochastic_rounding"),
   };
-  const bool masters = number_of(L, 1, "master_weights") != 0;
+  const bool masters = flag_at(L, 12, "master_weights");
   lua_Integer n;
-  dm_SgdSlot local[LOCAL_SLOTS], *slots = push_slots(L, local, sizeof *slots, &n);
+  dm_SgdSlot local[LOCAL_SLOTS], *slots = slots_of(L, local, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_SgdSlot *s = &slots[i - 1];
     s->param = push_state_of(L, i);
     s->grad = s->param->grad;
     const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && !(take(L, o.momentum != 0, "momentum_buffer", &s->momentum) &&
-                     take(L, mastered, "master", &s->master))) {
+    if (s->grad && !(take(L, o.momentum != 0, UP_MOMENTUM, &s->momentum) &&
+                     take(L, mastered, UP_MASTER, &s->master))) {
       lua_pushinteger(L, i);
       return 1;
     }
@@ -124,34 +114,36 @@ static int sgd_step(lua_State *L) {
   return 0;
 }
 
-/* adam_step(group, state, found_inf): as sgd_step. group.decoupled: AdamW. */
+/* adam_step(params, state, found_inf, first, lr, beta1, beta2, eps, weight_decay, amsgrad,
+   decoupled_weight_decay, maximize, stochastic_rounding, master_weights): as sgd_step.
+   decoupled: AdamW. */
 static int adam_step(lua_State *L) {
   dm_enter(L);
-  lua_settop(L, 3);
+  lua_settop(L, 14);
   dm_Tensor *const found_inf = found_inf_of(L, 3);
   const dm_AdamOptions o = {
-      .lr = number_of(L, 1, "lr"),
-      .beta1 = beta_of(L, 1, 1),
-      .beta2 = beta_of(L, 1, 2),
-      .eps = number_of(L, 1, "eps"),
-      .weight_decay = number_of(L, 1, "weight_decay"),
-      .amsgrad = number_of(L, 1, "amsgrad") != 0,
-      .decoupled = number_of(L, 1, "decoupled_weight_decay") != 0,
-      .maximize = number_of(L, 1, "maximize") != 0,
-      .stochastic = number_of(L, 1, "stochastic_rounding") != 0,
+      .lr = number_at(L, 5, "lr"),
+      .beta1 = number_at(L, 6, "betas"),
+      .beta2 = number_at(L, 7, "betas"),
+      .eps = number_at(L, 8, "eps"),
+      .weight_decay = number_at(L, 9, "weight_decay"),
+      .amsgrad = flag_at(L, 10, "amsgrad"),
+      .decoupled = flag_at(L, 11, "decoupled_weight_decay"),
+      .maximize = flag_at(L, 12, "maximize"),
+      .stochastic = flag_at(L, 13, "stochastic_rounding"),
   };
-  const bool masters = number_of(L, 1, "master_weights") != 0;
+  const bool masters = flag_at(L, 14, "master_weights");
   lua_Integer n;
-  dm_AdamSlot local[LOCAL_SLOTS], *slots = push_slots(L, local, sizeof *slots, &n);
+  dm_AdamSlot local[LOCAL_SLOTS], *slots = slots_of(L, local, sizeof *slots, &n);
   for (lua_Integer i = 1; i <= n; i++) {
     dm_AdamSlot *s = &slots[i - 1];
     s->param = push_state_of(L, i);
     s->grad = s->param->grad;
     const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && !(take(L, true, "step", &s->step) && take(L, true, "exp_avg", &s->exp_avg) &&
-                     take(L, true, "exp_avg_sq", &s->exp_avg_sq) &&
-                     take(L, o.amsgrad, "max_exp_avg_sq", &s->max_exp_avg_sq) &&
-                     take(L, mastered, "master", &s->master))) {
+    if (s->grad && !(take(L, true, UP_STEP, &s->step) && take(L, true, UP_AVG, &s->exp_avg) &&
+                     take(L, true, UP_AVG_SQ, &s->exp_avg_sq) &&
+                     take(L, o.amsgrad, UP_MAX, &s->max_exp_avg_sq) &&
+                     take(L, mastered, UP_MASTER, &s->master))) {
       lua_pushinteger(L, i);
       return 1;
     }
@@ -344,9 +336,26 @@ static int clamp_all(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg dm_optim_functions[] = {{"sgd_step", sgd_step},
-                                       {"adam_step", adam_step},
-                                       {"drop_grads", drop_grads},
+/* A step's closure: its further upvalues are the names of the buffers it asks for. */
+static void push_step(lua_State *L, State *S, lua_CFunction f, int n,
+                      const char *const *names) {
+  lua_pushlightuserdata(L, S);
+  luaL_getmetatable(L, "demilune.Tensor");
+  for (int i = 0; i < n; i++) lua_pushstring(L, names[i]);
+  lua_pushcclosure(L, f, UP_META + n);
+}
+
+void dm_register_optim(lua_State *L, State *S, int module) {
+  static const char *const sgd[] = {"master", "momentum_buffer"};
+  static const char *const adam[] = {"master", "step", "exp_avg", "exp_avg_sq",
+                                     "max_exp_avg_sq"};
+  push_step(L, S, sgd_step, DM_COUNT(sgd), sgd);
+  lua_setfield(L, module, "sgd_step");
+  push_step(L, S, adam_step, DM_COUNT(adam), adam);
+  lua_setfield(L, module, "adam_step");
+}
+
+const luaL_Reg dm_optim_functions[] = {{"drop_grads", drop_grads},
                                        {"amp_unscale_", amp_unscale},
                                        {"amp_note_", amp_note},
                                        {"amp_update_scale_", amp_update_scale},

@@ -31,33 +31,31 @@ local Sequential = Module:extend "Sequential"
 Sequential.init = fill
 Sequential.append = append
 
--- What passes between two modules that keep nothing is nobody else's: its
--- handle is let go of at once (a graph that needs the values holds them itself).
-local function is_private(module) return module.keeps_nothing and not module._watched end
-local free = core.methods.free
-
 -- A linear layer and the ReLU after it are one op.
 local function are_one(module, after)
-  local relu = after and after.rectifies
-  return relu and after.forward == relu and module.can_rectify and module:can_rectify()
-    and not after:is_watched()
+  local can = module.can_rectify
+  return can and after.forward == after.rectifies and not after._watched and can(module)
 end
 
+-- What passes between two modules that keep nothing is nobody else's: its
+-- handle is let go of at once (a graph that needs the values holds them itself).
+local free, rawequal = core.methods.free, rawequal
+
 function Sequential:forward(x, ...)
-  local input, private = x, false
-  local i, n, extra = 1, #self, select("#", ...) > 0
+  local input, private, extra = x, false, ...
+  local i, n = 1, #self
   while i <= n do
-    local module = self[i]
+    local module, after = self[i], i < n and self[i + 1]
     local y
-    if extra and i == 1 then
+    if i == 1 and extra ~= nil then
       y = module(x, ...)
-    elseif are_one(module, self[i + 1]) then
+    elseif after and are_one(module, after) then
       y = module(x, "relu")
       i = i + 1
     else
       y = module(x)
     end
-    local keeps = not is_private(module)
+    local keeps = module._watched or not module.keeps_nothing
     if private and not keeps and not rawequal(y, x) and not rawequal(x, input) then free(x) end
     private, x, i = not keeps, y, i + 1
   end

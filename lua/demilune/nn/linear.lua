@@ -48,8 +48,9 @@ end
 -- Whether relu(self(x)) may be one op, which nobody could tell: relu of the rounded result
 -- is the rounded relu. Who watches sees the layer's own result; another layer may have
 -- taken its place.
+local forward, is_watched = Linear.forward, Module.is_watched
 function Linear:can_rectify()
-  return self.forward == Linear.forward and not self.activation and not self:is_watched()
+  return self.forward == forward and not self.activation and not is_watched(self)
 end
 
 -- relu(layer(x))

@@ -7,23 +7,25 @@ local Module = require "demilune.nn.module"
 
 local layers = {}
 
--- A module that calls op with its `operands` tensors (2 when not given) and its options.
+-- A module that calls op with its `operands` tensors (2 when not given) and its options,
+-- or none where none was given: the op has the same defaults, and reads a call faster.
 -- Tensor options (weights of classes) are buffers, as PyTorch's.
 local function criterion(name, op, defaults, operands)
   local Class = Module:extend(name)
-  local count = operands or 2
+  local count, loss = operands or 2, functional[op]
   function Class:init(opts)
     self.opts = options.read(name, opts, defaults)
     self.shown = options.shown(opts or {})
     for key, value in pairs(self.opts) do
       if core.is_tensor(value) then self:register_buffer(key, value) end
     end
+    if self.shown == "" and next(self._buffers) == nil then self.opts = false end
   end
   function Class:forward(a, b, c, d)
-    local opts = self.opts
-    if count == 2 then return functional[op](a, b, opts) end
-    if count == 3 then return functional[op](a, b, c, opts) end
-    return functional[op](a, b, c, d, opts)
+    local opts = self.opts or nil
+    if count == 2 then return loss(a, b, opts) end
+    if count == 3 then return loss(a, b, c, opts) end
+    return loss(a, b, c, d, opts)
   end
   function Class:extra_repr() return self.shown end
   layers[name] = Class

@@ -26,12 +26,13 @@ local function check_rounding(class, o)
 end
 
 -- The engine answers with a parameter that lacks a buffer, until none does.
--- make(buffers, like, group): adds those that are missing, true if momentum is new.
-local function update(self, group, step, found_inf, make)
-  local first
-  local lacking = step(group, self.state, found_inf)
+-- make(buffers, like, group): adds those that are missing, true if momentum is new;
+-- step(params, state, found_inf, first, ...): the rest are its options.
+local function update(self, group, found_inf, make, step, ...)
+  local params, first = group.params, nil
+  local lacking = step(params, self.state, found_inf, nil, ...)
   while lacking do
-    local p = group.params[lacking]
+    local p = params[lacking]
     local buffers = self.state[p] or {}
     if group.master_weights and SIXTEEN[p.dtype] then
       buffers.master = buffers.master or core.keep(p.data:to "float32")
@@ -39,7 +40,7 @@ local function update(self, group, step, found_inf, make)
     first = first or {}
     first[p] = make(buffers, buffers.master or p, group)
     self.state[p] = buffers
-    lacking = step(group, self.state, found_inf, first)
+    lacking = step(params, self.state, found_inf, first, ...)
   end
 end
 
@@ -65,7 +66,9 @@ local function sgd(class)
   end
 
   function SGD:update(group, found_inf)
-    return update(self, group, core.sgd_step, found_inf, make)
+    return update(self, group, found_inf, make, core.sgd_step, group.lr, group.momentum,
+      group.dampening, group.weight_decay, group.nesterov, group.maximize,
+      group.stochastic_rounding, group.master_weights)
   end
   return SGD
 end
@@ -94,7 +97,10 @@ local function adam(class, weight_decay, decoupled)
   end
 
   function Adam:update(group, found_inf)
-    return update(self, group, core.adam_step, found_inf, make)
+    local betas = group.betas
+    return update(self, group, found_inf, make, core.adam_step, group.lr, betas[1], betas[2],
+      group.eps, group.weight_decay, group.amsgrad, group.decoupled_weight_decay, group.maximize,
+      group.stochastic_rounding, group.master_weights)
   end
   return Adam
 end
