@@ -118,6 +118,26 @@ static bool narrowing_is_exact(dm_DType t, uint16_t (*down)(float)) {
   return true;
 }
 
+/* Runs of any length, from any element on, and nothing behind them. */
+static bool short_runs_are_exact(dm_DType t, float (*up)(uint16_t), uint16_t (*down)(float)) {
+  enum { MOST = 40, FIRST = 3 };
+  uint16_t half[FIRST + MOST + 1], back[MOST + 1];
+  float wide[MOST + 1];
+  bool ok = true;
+  for (int n = 0; n <= MOST; n++) {
+    for (int i = 0; i < DM_COUNT(half); i++) half[i] = (uint16_t)next_u64();
+    wide[n] = back[n] = 7;
+    dm_load_f32(t, half + FIRST, 1, n, wide);
+    dm_store_f32(t, back, 1, n, wide);
+    ok = ok && wide[n] == 7 && back[n] == 7;
+    for (int i = 0; i < n; i++) {
+      const float v = up(half[FIRST + i]);
+      ok = ok && dm_f32_to_bits(wide[i]) == dm_f32_to_bits(v) && back[i] == down(v);
+    }
+  }
+  return ok;
+}
+
 static float up_f16(uint16_t h) { return dm_f16_to_f32(h); }
 static float up_bf16(uint16_t h) { return dm_bf16_to_f32(h); }
 static uint16_t down_f16(float f) { return dm_f32_to_f16(f); }
@@ -189,6 +209,8 @@ static void check_vec(void) {
   check(all_patterns(DM_BF16, up_bf16, down_bf16), "bf16: all patterns");
   check(narrowing_is_exact(DM_F16, down_f16), "f16: narrowing");
   check(narrowing_is_exact(DM_BF16, down_bf16), "bf16: narrowing");
+  check(short_runs_are_exact(DM_F16, up_f16, down_f16), "f16: short runs");
+  check(short_runs_are_exact(DM_BF16, up_bf16, down_bf16), "bf16: short runs");
   check_strides();
   check_convert();
 }

@@ -33,6 +33,7 @@ enum {
   DW_PARTS = 16,      /* most parts of dw */
   DW_LANES = 1536,    /* taps of a chunk of channels of dw: each reads all of dy */
   DW_IMAGES = 16,     /* most images of a piece of dw */
+  WIDE = 1 << 10,     /* elements of 16 bits that are widened on the stack */
   TASK_WORK = 1 << 18 /* multiply-adds worth a task */
 };
 static const int64_t DW_SUMS = 4 << 20; /* most elements of all parts */
@@ -122,21 +123,29 @@ static void load_row(dm_DType t, const char *src, int64_t n, char *dst, int64_t 
   else dm_load_f32(t, src, 1, n, (float *)(void *)dst);
 }
 
-/* Plane (img, chan), rows from p*step + lo on, with zeros outside. */
+/* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
+   plane of 16 bits is widened in one run. */
 static void load_plane(const Window *x, const Cut *cut, int64_t plane, int64_t h0, char *dst,
                        int64_t es) {
-  const int64_t in = dm_dtype_size(x->dtype);
+  float wide[WIDE];
+  dm_DType t = x->dtype;
   const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), cut->pw);
   const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], cut->pw));
-  const char *const src = x->data + plane * x->h * x->w * in;
-  for (int64_t y = 0; y < cut->ph; y++, dst += cut->pw * es) {
-    const int64_t h = h0 + y;
+  const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + cut->ph) - top;
+  const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
+  if (dm_is_16bit(t) && rows > 0 && rows * x->w <= WIDE) {
+    dm_load_f32(t, src, 1, rows * x->w, wide);
+    src = (const char *)wide;
+    t = DM_F32;
+  }
+  const int64_t in = dm_dtype_size(t);
+  for (int64_t h = h0; h < h0 + cut->ph; h++, dst += cut->pw * es) {
     if (h < 0 || h >= x->h || end == left) {
       memset(dst, 0, (size_t)(cut->pw * es));
       continue;
     }
     memset(dst, 0, (size_t)(left * es));
-    load_row(x->dtype, src + (h * x->w + x->lo[1] + left) * in, end - left, dst + left * es,
+    load_row(t, src + ((h - top) * x->w + x->lo[1] + left) * in, end - left, dst + left * es,
              es);
     memset(dst + end * es, 0, (size_t)((cut->pw - end) * es));
   }
@@ -412,15 +421,23 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
   const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype);
   const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1], mr = p->kn->mr;
   const int64_t run = taps == rs ? rs : 1; /* taps that lie side by side */
+  float wide[WIDE];
   for (int64_t u = begin; u < end; u++) {
     const int64_t g = u / p->in, o = u % p->in;
     const char *const src = p->w + u * p->out * rs * in;
     for (int64_t c = 0; c < p->out; c += mr) {
       char *const dst = p->dst + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
       const int n_lane = (int)dm_min_i64(mr, p->out - c);
+      const char *at = src + c * rs * in;
+      dm_DType type = p->dtype;
+      if (dm_is_16bit(type) && n_lane * rs <= WIDE) {
+        dm_load_f32(type, at, 1, n_lane * rs, wide);
+        at = (const char *)wide;
+        type = DM_F32;
+      }
       for (int64_t i = 0; i < taps; i += run) {
         const int64_t r = p->tap[0][i / p->n_tap[1]], t = p->tap[1][i % p->n_tap[1]];
-        p->kn->pack(p->dtype, src + (c * rs + r * p->d->s + t) * in, rs, 1, n_lane, run,
+        p->kn->pack(type, at + (r * p->d->s + t) * dm_dtype_size(type), rs, 1, n_lane, run,
                     (int)mr, dst + i * mr * es);
       }
     }

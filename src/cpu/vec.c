@@ -6,6 +6,7 @@
 #include "cpu/variant.h"
 #include "cpu/vec_table.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- the table --------------------------------------------------------- */
@@ -33,9 +34,13 @@ static const dm_VecTable *table_of(dm_Variant v) {
   }
 }
 
+/* Rows of a few elements come here: it is looked up once. */
 static inline const dm_VecTable *table(void) {
-  const dm_VecTable *widest;
+  static _Atomic(const dm_VecTable *) known;
+  const dm_VecTable *widest = atomic_load_explicit(&known, memory_order_relaxed);
+  if (DM_LIKELY(widest != NULL)) return widest;
   DM_WIDEST(table_of, widest);
+  atomic_store_explicit(&known, widest, memory_order_relaxed);
   return widest;
 }
 
@@ -90,7 +95,7 @@ static inline int64_t f32_to_i64(float v) {
   STORE_CASE(DM_I64, int64_t, TO_I64(v))
 
 void dm_load_f32(dm_DType from, const void *src, int64_t stride, int64_t n, float *dst) {
-  if (stride == 1 && n >= 8) {
+  if (stride == 1 && n > 0) {
     switch (from) {
     case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
     case DM_F16: table()->f16_to_f32(src, n, dst); return;
@@ -132,7 +137,7 @@ void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int6
 
 #define REAL float
 void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float *src) {
-  if (stride == 1 && n >= 8) {
+  if (stride == 1 && n > 0) {
     switch (to) {
     case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
     case DM_F16: table()->f32_to_f16(src, n, dst); return;

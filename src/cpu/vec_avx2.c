@@ -7,35 +7,61 @@
 
 #include <immintrin.h>
 
+/* Of n elements that are no whole number of vectors, the last are done in a vector that
+   reaches back over some that have been; rows of small planes are such. */
+
+static inline void widen8_f16(const uint16_t *src, float *dst) {
+  const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)src));
+  if (DM_LIKELY(_mm256_testz_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q),
+                                _mm256_cmp_ps(v, v, _CMP_UNORD_Q)))) {
+    _mm256_storeu_ps(dst, v);
+  } else {
+    for (int j = 0; j < 8; j++) dst[j] = dm_f16_to_f32(src[j]);
+  }
+}
+
 static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + i)));
-    if (DM_LIKELY(_mm256_testz_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q),
-                                  _mm256_cmp_ps(v, v, _CMP_UNORD_Q)))) {
-      _mm256_storeu_ps(dst + i, v);
-    } else {
-      for (int j = 0; j < 8; j++) dst[i + j] = dm_f16_to_f32(src[i + j]);
-    }
-  }
-  for (; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
+  for (; i + 8 <= n; i += 8) widen8_f16(src + i, dst + i);
+  if (i < n && n >= 8) widen8_f16(src + n - 8, dst + n - 8);
+  else
+    for (; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
+}
+
+static inline void narrow8_f16(const float *src, uint16_t *dst) {
+  _mm_storeu_si128((__m128i *)dst,
+                   _mm256_cvtps_ph(_mm256_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
 }
 
 static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128((__m128i *)(dst + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
-  for (; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
+  for (; i + 8 <= n; i += 8) narrow8_f16(src + i, dst + i);
+  if (i < n && n >= 8) narrow8_f16(src + n - 8, dst + n - 8);
+  else
+    for (; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
+}
+
+static inline void widen8_bf16(const uint16_t *src, float *dst) {
+  const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)src));
+  _mm256_storeu_si256((__m256i *)dst, _mm256_slli_epi32(u, 16));
+}
+static inline void widen4_bf16(const uint16_t *src, float *dst) {
+  const __m128i u = _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)src));
+  _mm_storeu_si128((__m128i *)dst, _mm_slli_epi32(u, 16));
 }
 
 static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(src + i)));
-    _mm256_storeu_si256((__m256i *)(dst + i), _mm256_slli_epi32(u, 16));
+  for (; i + 8 <= n; i += 8) widen8_bf16(src + i, dst + i);
+  if (i == n) return;
+  if (n >= 8) {
+    widen8_bf16(src + n - 8, dst + n - 8);
+  } else if (n >= 4) {
+    widen4_bf16(src, dst);
+    widen4_bf16(src + n - 4, dst + n - 4);
+  } else {
+    for (; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
   }
-  for (; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
 }
 
 static inline __m256i round_bf16(__m256i u) {
@@ -46,17 +72,37 @@ static inline __m256i round_bf16(__m256i u) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(f, f, _CMP_UNORD_Q));
   return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
 }
+static inline void narrow16_bf16(const float *src, uint16_t *dst) {
+  const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)src));
+  const __m256i b = round_bf16(_mm256_loadu_si256((const __m256i *)(src + 8)));
+  /* packus works within 128-bit halves; put the quarters in order */
+  const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+  _mm256_storeu_si256((__m256i *)dst, both);
+}
+static inline void narrow8_bf16(const float *src, uint16_t *dst) {
+  const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)src));
+  _mm_storeu_si128((__m128i *)dst,
+                   _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
+}
+static inline void narrow4_bf16(const float *src, uint16_t *dst) {
+  const __m128i u = _mm_loadu_si128((const __m128i *)src);
+  const __m128i a = _mm256_castsi256_si128(round_bf16(_mm256_castsi128_si256(u)));
+  _mm_storel_epi64((__m128i *)dst, _mm_packus_epi32(a, a));
+}
 
 static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)(src + i)));
-    const __m256i b = round_bf16(_mm256_loadu_si256((const __m256i *)(src + i + 8)));
-    /* packus works within 128-bit halves; put the quarters in order */
-    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
-    _mm256_storeu_si256((__m256i *)(dst + i), both);
+  for (; i + 16 <= n; i += 16) narrow16_bf16(src + i, dst + i);
+  if (i + 8 <= n) narrow8_bf16(src + i, dst + i), i += 8;
+  if (i == n) return;
+  if (n >= 8) {
+    narrow8_bf16(src + n - 8, dst + n - 8);
+  } else if (n >= 4) {
+    narrow4_bf16(src, dst);
+    narrow4_bf16(src + n - 4, dst + n - 4);
+  } else {
+    for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
   }
-  for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
 }
 
 static const dm_VecTable avx2 = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};

@@ -48,15 +48,11 @@ typedef struct Wino {
 
 /* ---- weights -------------------------------------------------------------- */
 
-/* u[e] = G g G^T of input c, for n outputs from o on; lanes from n to `width` are 0. */
-enum { WEIGHTS = 8 };
-static void transform_weight(const Wino *j, int64_t o, int64_t c, int n, int width, float *to) {
-  const int64_t es = dm_dtype_size(j->dtype);
-  float g[9][WEIGHTS] = {{0}}, t[4][3][WEIGHTS], line[9];
-  for (int l = 0; l < n; l++) {
-    dm_load_f32(j->dtype, j->weights + ((o + l) * j->w_out + c * j->w_in) * es, 1, 9, line);
-    for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = line[i];
-  }
+enum { WEIGHTS = 8 }; /* outputs, and inputs, that are transformed together */
+
+/* u[e] = G g G^T of one input, for `width` outputs. */
+static void transform_weight(const Wino *j, float g[9][WEIGHTS], int width, float *to) {
+  float t[4][3][WEIGHTS];
   for (int s = 0; s < 3; s++)
     for (int l = 0; l < WEIGHTS; l++) {
       t[0][s][l] = g[s][l];
@@ -73,15 +69,38 @@ static void transform_weight(const Wino *j, int64_t o, int64_t c, int n, int wid
     }
 }
 
+/* Of n_in inputs from c on, for n_out outputs from o on; lanes from n_out to `width` are
+   0. Weights that lie side by side are read in one run: of an output, or turned of an
+   input. */
+static void transform_block(const Wino *j, int64_t o, int n_out, int64_t c, int n_in, int width,
+                            float *to) {
+  float raw[WEIGHTS][9 * WEIGHTS], g[9][WEIGHTS] = {{0}};
+  const int rows = j->turned ? n_in : n_out, run = j->turned ? n_out : n_in;
+  const int64_t step = j->turned ? j->w_in : j->w_out, es = dm_dtype_size(j->dtype);
+  const char *const from = j->weights + (o * j->w_out + c * j->w_in) * es;
+  for (int r = 0; r < rows; r++)
+    dm_load_f32(j->dtype, from + r * step * es, 1, 9 * run, raw[r]);
+  for (int k = 0; k < n_in; k++, to += j->kn->mr) {
+    for (int l = 0; l < n_out; l++) {
+      const float *const nine = j->turned ? raw[k] + 9 * l : raw[l] + 9 * k;
+      for (int i = 0; i < 9; i++) g[j->turned ? 8 - i : i][l] = nine[i];
+    }
+    transform_weight(j, g, width, to);
+  }
+}
+
 /* Panels [begin, end) of outputs. */
 static void transform_weights(void *ctx, int64_t begin, int64_t end) {
   const Wino *const j = ctx;
   const int mr = j->kn->mr;
-  for (int64_t k = begin * j->in; k < end * j->in; k++)
+  for (int64_t p = begin; p < end; p++)
     for (int l = 0; l < mr; l += WEIGHTS) {
-      const int64_t o = k / j->in * mr + l, left = dm_max_i64(0, j->out - o);
+      const int64_t o = p * mr + l, left = dm_max_i64(0, j->out - o);
       const int width = mr - l < WEIGHTS ? mr - l : WEIGHTS;
-      transform_weight(j, o, k % j->in, (int)dm_min_i64(width, left), width, j->u + k * mr + l);
+      for (int64_t c = 0; c < j->in; c += WEIGHTS)
+        transform_block(j, o, (int)dm_min_i64(width, left), c,
+                        (int)dm_min_i64(WEIGHTS, j->in - c), width,
+                        j->u + (p * j->in + c) * mr + l);
     }
 }
 
@@ -106,34 +125,44 @@ static int list_runs(const Wino *j, int64_t first, int n, Run *run) {
 }
 
 /* n_row rows of n pixels from (row, col) on, of a plane (h, w), with zeros outside: where
-   they lie, *step apart, or else in `line`. */
+   they lie, *step apart, or else in `room` of 2 n_row lines. Rows of 16 bits that are not
+   longer than a line are widened in one run. */
 static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t w, int64_t row,
-                              int n_row, int64_t col, int64_t n, float *line, int64_t *step) {
-  const int64_t es = dm_dtype_size(t), left = dm_max_i64(0, -col);
+                              int n_row, int64_t col, int64_t n, float *room, int64_t *step) {
+  const int64_t top = dm_max_i64(0, row), rows = dm_min_i64(h, row + n_row) - top;
+  const int64_t left = dm_max_i64(0, -col);
   const int64_t end = dm_max_i64(left, dm_min_i64(n, w - col));
-  if (t == DM_F32 && row >= 0 && row + n_row <= h && end - left == n) {
+  const char *src = plane + top * w * dm_dtype_size(t);
+  if (t != DM_F32 && w <= LINE && rows > 0) {
+    float *const wide = room + n_row * LINE;
+    dm_load_f32(t, src, 1, rows * w, wide);
+    src = (const char *)wide;
+    t = DM_F32;
+  }
+  const int64_t es = dm_dtype_size(t);
+  if (t == DM_F32 && rows == n_row && end - left == n) {
     *step = w;
-    return (const float *)(const void *)plane + row * w + col;
+    return (const float *)(const void *)src + col;
   }
   *step = LINE;
-  float *const lines = line;
-  for (const int64_t last = row + n_row; row < last; row++, line += LINE) {
-    if (row < 0 || row >= h) {
+  float *line = room;
+  for (int64_t r = row; r < row + n_row; r++, line += LINE) {
+    if (r < 0 || r >= h) {
       memset(line, 0, (size_t)n * sizeof *line);
       continue;
     }
     for (int64_t k = 0; k < left; k++) line[k] = 0;
     for (int64_t k = end; k < n; k++) line[k] = 0;
-    const char *const src = plane + (row * w + col + left) * es;
-    if (t == DM_F32) memcpy(line + left, src, (size_t)(end - left) * 4);
-    else dm_load_f32(t, src, 1, end - left, line + left);
+    const char *const from = src + ((r - top) * w + col + left) * es;
+    if (t == DM_F32) memcpy(line + left, from, (size_t)(end - left) * 4);
+    else dm_load_f32(t, from, 1, end - left, line + left);
   }
-  return lines;
+  return room;
 }
 
 /* The transforms of a run of x, whose tiles lie side by side. */
 static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int64_t e_step) {
-  float room[4 * LINE];
+  float room[8 * LINE];
   int64_t step;
   const char *const plane =
       j->x + (r->image * j->in + c) * j->h * j->w * dm_dtype_size(j->dtype);
@@ -297,7 +326,7 @@ typedef struct Dw {
 
 static void transform_gradients(const Dw *d, const Run *r, int64_t o, float *g) {
   const Wino *const j = &d->t;
-  float room[2 * LINE];
+  float room[4 * LINE];
   int64_t step;
   const char *const plane =
       d->dy + (r->image * j->out + o) * j->p * j->q * dm_dtype_size(j->dtype);
