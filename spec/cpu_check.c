@@ -286,6 +286,23 @@ static dm_Mat make_mat(dm_DType t, int64_t rows, int64_t cols, int layout, void 
   return x;
 }
 
+/* x (rows, columns) in double, rows dense; to be freed. */
+static double *widened(const dm_Mat *x, int64_t rows, int64_t columns) {
+  double *to = malloc((size_t)(rows * columns + 1) * sizeof *to);
+  if (!to) exit(2);
+  for (int64_t i = 0; i < rows * columns; i++)
+    to[i] = get(x->dtype, x->data, i / columns * x->rs + i % columns * x->cs);
+  return to;
+}
+
+/* The k products of row i of a (.., k) and column j of b (k, n). */
+static double dot(const double *a, int64_t i, const double *b, int64_t j, int64_t k,
+                  int64_t n) {
+  double sum = 0;
+  for (int64_t q = 0; q < k; q++) sum += a[i * k + q] * b[q * n + j];
+  return sum;
+}
+
 static bool run_product(const Product *p, const void *bias, const void *c0, int64_t size) {
   const int64_t bytes = size * dm_dtype_size(p->tc);
   void *c[2] = {NULL, NULL};
@@ -299,15 +316,13 @@ static bool run_product(const Product *p, const void *bias, const void *c0, int6
     ok = ok && guards_hold(p->tc, size, to) && memcmp(c[0], to, (size_t)bytes) == 0;
   }
   const double acc = p->tc == DM_F64 ? 0x1p-52 : 0x1p-23;
+  double *const a = widened(&p->a, p->m, p->k), *const b = widened(&p->b, p->k, p->n);
   for (int64_t i = 0; i < p->m && ok; i++)
     for (int64_t j = 0; j < p->ldc && ok; j++) {
       const double before = get(p->tc, c0, i * p->ldc + j);
-      double want = before, sum = 0;
+      double want = before;
       if (j < p->n) {
-        for (int64_t q = 0; q < p->k; q++)
-          sum += get(p->ta, p->a.data, i * p->a.rs + q * p->a.cs) *
-                 get(p->tb, p->b.data, q * p->b.rs + j * p->b.cs);
-        want = p->alpha * sum + (p->beta != 0 ? p->beta * before : 0);
+        want = p->alpha * dot(a, i, b, j, p->k, p->n) + (p->beta != 0 ? p->beta * before : 0);
         if (p->epilogue == DM_EPI_BIAS_COL) want += get(p->tc, bias, j);
         if (p->epilogue == DM_EPI_BIAS_ROW) want += get(p->tc, bias, i);
       }
@@ -320,6 +335,8 @@ static bool run_product(const Product *p, const void *bias, const void *c0, int6
         ok = false;
       }
     }
+  free(a);
+  free(b);
   free_array(c[0]);
   free_array(c[1]);
   return ok;
@@ -369,12 +386,11 @@ static void check_batched(void) {
   free_array(c);
 }
 
+static const int64_t sizes[][3] = {
+    {1, 1, 1},     {8, 16, 32},   {6, 16, 256},  {7, 17, 257},   {5, 3, 0},     {1, 100, 70},
+    {100, 1, 70},  {13, 8, 600},  {48, 48, 48},  {65, 70, 90},   {200, 40, 30}, {31, 530, 20},
+    {9, 11, 5000}, {193, 513, 7}, {64, 64, 300}, {50, 90, 2100}, {401, 20, 40}, {12, 1040, 30}};
 static void check_gemm(void) {
-  static const int64_t sizes[][3] = {
-      {1, 1, 1},      {8, 16, 32},   {6, 16, 256},  {7, 17, 257},  {5, 3, 0},
-      {1, 100, 70},   {100, 1, 70},  {13, 8, 600},  {48, 48, 48},  {65, 70, 90},
-      {200, 40, 30},  {31, 530, 20}, {9, 11, 5000}, {193, 513, 7}, {64, 64, 300},
-      {50, 90, 2100}, {401, 20, 40}, {12, 1040, 30}};
   for (int s = 0; s < DM_COUNT(sizes); s++)
     for (int kind = 0; kind < 7; kind++)
       check_product(sizes[s][0], sizes[s][1], sizes[s][2], kind);

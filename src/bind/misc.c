@@ -9,7 +9,9 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
+#include "cpu/dnnl.h"
 #include "cpu/threads.h"
+#include "cpu/variant.h"
 #include "engine/autocast.h"
 
 /* _library(folder): errors name the first line outside it. */
@@ -28,6 +30,22 @@ static int set_num_threads(lua_State *L) {
 }
 static int get_num_threads(lua_State *L) {
   lua_pushinteger(L, dm_get_num_threads());
+  return 1;
+}
+
+/* cpu_info() -> {variant, onednn[, reason]}: which kernels run here ("plain", "neon", "avx2",
+   "avx512"), and the version of oneDNN that multiplies 16-bit matrices, or false and why
+   none does. Opens oneDNN where the processor suits it. */
+static int cpu_info(lua_State *L) {
+  const char *why, *const version = dm_dnnl_version(&why);
+  lua_createtable(L, 0, 3);
+  lua_pushstring(L, dm_variant_name(dm_cpu_variant()));
+  lua_setfield(L, -2, "variant");
+  if (version) lua_pushstring(L, version);
+  else lua_pushboolean(L, false);
+  lua_setfield(L, -2, "onednn");
+  lua_pushstring(L, why); /* nil where there is no reason */
+  lua_setfield(L, -2, "reason");
   return 1;
 }
 
@@ -322,6 +340,7 @@ const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"_library", set_library},
                                       {"set_num_threads", set_num_threads},
                                       {"get_num_threads", get_num_threads},
+                                      {"cpu_info", cpu_info},
                                       {"alloc_fail_at", alloc_fail_at},
                                       {"alloc_requests", alloc_requests},
                                       {"alloc_live", alloc_live},

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "cpu/dnnl.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/gemm_small.h"
 #include "cpu/threads.h"
@@ -27,6 +28,8 @@ enum {
   SPLIT_MAX = 16,             /* most parts of k */
   SPLIT_TILE = 128,           /* an area of C that makes a task, this wide and high; */
   SPLIT_TILES = 32,           /* as many of them need no parts of k */
+  DNNL_TILE = 256,            /* most width and height of a tile that oneDNN sums, */
+  DNNL_TILE_LEAST = 64,       /* and its unit, used where there are no SPLIT_TILES */
   DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
   DIRECT_ROWS = 24            /* rows of A that pay for no packing of B */
 };
@@ -45,6 +48,7 @@ typedef struct Gemm {
   dm_Finish finish;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool staged;             /* sums reach C through a buffer */
+  bool dnnl;               /* oneDNN is asked for the sums of a tile */
   int64_t tile_m, tile_n, n_tile_m, n_tile_n;
   int64_t kc, part_k, n_part; /* depth of a block, of a part */
   char *parts;                /* (n_part, m, n) sums, when n_part > 1 */
@@ -143,8 +147,16 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
   for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
 }
 
+static bool sum_by_dnnl(const Gemm *g, const Tile *t, char *out, int64_t out_rs) {
+  dm_Mat a = g->a, b = g->b;
+  a.data = mat_at(&a, t->a, t->i, t->k0);
+  b.data = mat_at(&b, t->b, t->k0, t->j);
+  return dm_dnnl_sums(t->m, t->n, t->k1 - t->k0, &a, &b, (float *)(void *)out, out_rs);
+}
+
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
+  if (g->dnnl && sum_by_dnnl(g, t, out, out_rs)) return;
   if (t->k0 == t->k1 && !add) zero_rows(out, t->m, t->n * g->es, out_rs * g->es);
   for (int64_t k = t->k0; k < t->k1; k += g->kc) {
     run_block(g, t, buf, k, dm_min_i64(g->kc, t->k1 - k), out, out_rs, add);
@@ -268,6 +280,17 @@ static double time_in_tiles(const Gemm *g, int64_t tile_m, int64_t tile_n, int t
          ((double)(tile_m * tile_n) + pack * (double)(tile_m + tile_n));
 }
 
+/* oneDNN's way to a sum may depend on the tile's shape: so that depends on C's alone. */
+static void plan_dnnl_tiles(Gemm *g) {
+  int64_t most = DNNL_TILE;
+  while (most > DNNL_TILE_LEAST &&
+         dm_ceil_div(g->m, most) * dm_ceil_div(g->n, most) * g->n_part * g->n_batch <
+             SPLIT_TILES)
+    most /= 2;
+  g->tile_m = dm_even_part(g->m, most, DNNL_TILE_LEAST);
+  g->tile_n = dm_even_part(g->n, most, DNNL_TILE_LEAST);
+}
+
 /* Tiles of at most L2 size, halved as long as that keeps threads busy. */
 static void plan_tiles(Gemm *g) {
   const int64_t mr = g->kn->mr, nr = g->kn->nr;
@@ -287,8 +310,6 @@ static void plan_tiles(Gemm *g) {
     g->tile_m = m;
     g->tile_n = n;
   }
-  g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
-  g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
 }
 
 static void plan_direct(Gemm *g) {
@@ -307,10 +328,15 @@ static dm_status run(Gemm *g) {
   g->kn = dm_kernel(wide ? DM_F64 : DM_F32);
   g->es = dm_dtype_size(g->kn->type);
   plan_split(g);
-  g->staged = g->n_part == 1 && (g->finish.c_dtype != g->kn->type || g->finish.alpha != 1 ||
-                                 (g->finish.beta != 0 && g->finish.beta != 1));
+  g->dnnl = g->k > 0 && g->a.dtype == g->b.dtype && dm_dnnl_takes(g->a.dtype, g->m, g->n, g->k);
+  g->staged =
+      g->n_part == 1 && (g->dnnl || g->finish.c_dtype != g->kn->type || g->finish.alpha != 1 ||
+                         (g->finish.beta != 0 && g->finish.beta != 1));
   plan_direct(g);
-  plan_tiles(g);
+  if (g->dnnl) plan_dnnl_tiles(g);
+  else plan_tiles(g);
+  g->n_tile_m = dm_ceil_div(g->m, g->tile_m);
+  g->n_tile_n = dm_ceil_div(g->n, g->tile_n);
   if (g->n_part > 1) {
     g->parts = dm_scratch(DM_SCRATCH_JOB, g->n_part * g->m * g->n * g->es);
     if (!g->parts) goto no_memory;

@@ -7,6 +7,8 @@
 #include <cpuid.h>
 #endif
 
+static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512"};
+
 static dm_Variant widest_here(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
   unsigned a, b, c = 0, d; /* not every compiler's cpu_supports knows f16c */
@@ -24,7 +26,6 @@ static dm_Variant widest_here(void) {
 }
 
 static dm_Variant widest_allowed(void) {
-  static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512"};
   const char *const wish = getenv("DEMILUNE_CPU");
   for (int v = 0; wish && v < DM_N_VARIANT; v++)
     if (strcmp(wish, names[v]) == 0) return (dm_Variant)v;
@@ -39,4 +40,15 @@ dm_Variant dm_cpu_variant(void) {
   const dm_Variant v = here < allowed ? here : allowed;
   atomic_store_explicit(&known, 1 + (int)v, memory_order_relaxed);
   return v;
+}
+
+const char *dm_variant_name(dm_Variant v) { return names[v]; }
+
+bool dm_cpu_multiplies(dm_DType t) {
+  unsigned a = 0;
+#if defined(__x86_64__) && defined(__GNUC__)
+  unsigned b, c, d;
+  if (dm_cpu_variant() < DM_AVX512 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return false;
+#endif
+  return t == DM_BF16 ? a >> 5 & 1 : t == DM_F16 && (a >> 21 & 1);
 }

@@ -2,7 +2,7 @@
 #ifndef DM_VARIANT_H
 #define DM_VARIANT_H
 
-#include "base/base.h"
+#include "base/dtype.h"
 
 /* From the narrowest vectors to the widest. */
 typedef enum dm_Variant {
@@ -16,6 +16,12 @@ typedef enum dm_Variant {
 /* The widest of this processor, and not wider than the one that the environment
    variable DEMILUNE_CPU names: plain, neon, avx2, avx512. */
 dm_Variant dm_cpu_variant(void);
+const char *dm_variant_name(dm_Variant v);
+
+/* Whether this processor, used to its width, has instructions that multiply matrices of
+   t and sum in float32: AVX512-BF16 (where there is AMX-BF16 too), AMX-FP16. AVX512-FP16
+   sums in float16, which is another product. */
+bool dm_cpu_multiplies(dm_DType t);
 
 /* Of a family get(v), which is NULL where a variant is not built or there is none, the
    widest that runs here. Every family has DM_PLAIN. */
