@@ -206,16 +206,34 @@ static dm_status write(dm_Tensor *x, const IndexPut &put) {
 
 /* ---- sums, in the sources' order ---- */
 
-static __device__ inline float plus(float a, float b) { return a + b; }
-static __device__ inline double plus(double a, double b) { return a + b; }
-static __device__ inline int64_t plus(int64_t a, int64_t b) {
-  return (int64_t)((uint64_t)a + (uint64_t)b); /* wraps */
-}
+/* How a source joins what is there. */
+struct Plus {
+  template <class C> __device__ C operator()(C a, C b) const { return a + b; }
+  __device__ int64_t operator()(int64_t a, int64_t b) const {
+    return (int64_t)((uint64_t)a + (uint64_t)b); /* wraps */
+  }
+};
+
+/* By a dm_FoldKind; NaN stays. */
+struct Fold {
+  int kind;
+
+  static __device__ int64_t times(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a * (uint64_t)b); /* wraps */
+  }
+  static __device__ float times(float a, float b) { return a * b; }
+  static __device__ double times(double a, double b) { return a * b; }
+  template <class C> __device__ C operator()(C a, C b) const {
+    if (kind == DM_FOLD_PROD) return times(a, b);
+    return (kind == DM_FOLD_AMAX ? b > a : b < a) || b != b ? b : a;
+  }
+};
 
 /* One thread for all m sources of a column. each: every source of a column has a
    target of its own, an element of x; target is (outer, m, inner) then. */
-template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) add_kernel(C *x, IndexPut put, bool each) {
+template <class C, class Join>
+static __global__ void __launch_bounds__(DM_THREADS)
+    add_kernel(C *x, IndexPut put, bool each, Join join) {
   for (int64_t u = dm_thread(); u < put.outer * put.inner; u += dm_threads()) {
     const int64_t o = u / put.inner, i = u % put.inner;
     for (int64_t k = 0; k < put.m; k++) {
@@ -223,13 +241,14 @@ static __global__ void __launch_bounds__(DM_THREADS) add_kernel(C *x, IndexPut p
       const int64_t row = put.target[each ? e : k];
       if (row < 0) continue;
       const int64_t to = each ? row : put.place(o, row, i);
-      x[to] = plus(x[to], dm_load<C>(put.dtype, put.rows, e));
+      x[to] = join(x[to], dm_load<C>(put.dtype, put.rows, e));
     }
   }
 }
 
 /* 16-bit sums are kept in float32, and rounded once. */
-static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each) {
+template <class Join>
+static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each, Join join) {
   const dm_DType wide = dm_compute_dtype((dm_DType)x->dtype);
   const unsigned blocks = dm_blocks(put.outer * put.inner);
   dm_Own own;
@@ -241,18 +260,22 @@ static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each) {
   }
   void *p = dm_tensor_data(sums);
   if (wide == DM_F32)
-    DM_TRY(dm_launch(add_kernel<float>, blocks, DM_THREADS, 0, (float *)p, put, each));
+    DM_TRY(
+        dm_launch(add_kernel<float, Join>, blocks, DM_THREADS, 0, (float *)p, put, each, join));
   else if (wide == DM_F64)
-    DM_TRY(dm_launch(add_kernel<double>, blocks, DM_THREADS, 0, (double *)p, put, each));
-  else DM_TRY(dm_launch(add_kernel<int64_t>, blocks, DM_THREADS, 0, (int64_t *)p, put, each));
+    DM_TRY(dm_launch(add_kernel<double, Join>, blocks, DM_THREADS, 0, (double *)p, put, each,
+                     join));
+  else
+    DM_TRY(dm_launch(add_kernel<int64_t, Join>, blocks, DM_THREADS, 0, (int64_t *)p, put, each,
+                     join));
   return sums == x ? DM_OK : dm_cuda_copy(x, sums);
 }
 
 /* target: in order; source: which of the m each belongs to. The first of each
    target adds them all to x. */
-template <class C>
+template <class C, class Join>
 static __global__ void __launch_bounds__(DM_THREADS)
-    add_sorted_kernel(void *x, int dtype, IndexPut put, const int64_t *source) {
+    add_sorted_kernel(void *x, int dtype, IndexPut put, const int64_t *source, Join join) {
   for (int64_t e = dm_thread(); e < put.outer * put.m * put.inner; e += dm_threads()) {
     const int64_t o = e / put.inner / put.m, i = e % put.inner;
     int64_t k = e / put.inner % put.m;
@@ -261,12 +284,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t to = put.place(o, row, i);
     C sum = dm_load<C>(dtype, x, to);
     for (; k < put.m && put.target[k] == row; k++)
-      sum = plus(sum, dm_load<C>(put.dtype, put.rows, (o * put.m + source[k]) * put.inner + i));
+      sum = join(sum, dm_load<C>(put.dtype, put.rows, (o * put.m + source[k]) * put.inner + i));
     dm_store<C>(dtype, x, to, sum);
   }
 }
 
-static dm_status add_sorted(dm_Tensor *x, IndexPut put) {
+template <class Join> static dm_status add_sorted(dm_Tensor *x, IndexPut put, Join join) {
   const unsigned blocks = dm_blocks(put.outer * put.m * put.inner);
   dm_Room<int64_t> order;
   DM_TRY(order.get(2 * put.m));
@@ -276,14 +299,14 @@ static dm_status add_sorted(dm_Tensor *x, IndexPut put) {
   put.target = order.p;
   switch (dm_compute_dtype((dm_DType)x->dtype)) {
   case DM_F32:
-    return dm_launch(add_sorted_kernel<float>, blocks, DM_THREADS, 0, p, (int)x->dtype, put,
-                     (const int64_t *)source);
+    return dm_launch(add_sorted_kernel<float, Join>, blocks, DM_THREADS, 0, p, (int)x->dtype,
+                     put, (const int64_t *)source, join);
   case DM_F64:
-    return dm_launch(add_sorted_kernel<double>, blocks, DM_THREADS, 0, p, (int)x->dtype, put,
-                     (const int64_t *)source);
+    return dm_launch(add_sorted_kernel<double, Join>, blocks, DM_THREADS, 0, p, (int)x->dtype,
+                     put, (const int64_t *)source, join);
   default:
-    return dm_launch(add_sorted_kernel<int64_t>, blocks, DM_THREADS, 0, p, (int)x->dtype, put,
-                     (const int64_t *)source);
+    return dm_launch(add_sorted_kernel<int64_t, Join>, blocks, DM_THREADS, 0, p, (int)x->dtype,
+                     put, (const int64_t *)source, join);
   }
 }
 
@@ -311,7 +334,8 @@ static void set_lines(IndexPut *put, const dm_Tensor *index, int dim) {
   put->inner = index->numel / put->outer / put->m;
 }
 
-static dm_status scatter(dm_Call *c, bool add) {
+/* join: how sources are added; those that are not are written. */
+template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) {
   dm_Tensor *out = c->out[0], *index = c->in[1], *src = c->in[2];
   const int dim = dm_dim_of(out, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_Own own_index, own_values;
@@ -335,11 +359,16 @@ static dm_status scatter(dm_Call *c, bool add) {
   if (!add) return write(out, put);
   IndexPut lines = put;
   set_lines(&lines, index, dim);
-  if (lines.m <= FEW || lines.outer * lines.inner >= MANY) return add_in_turn(out, lines, true);
-  return add_sorted(out, put);
+  if (lines.m <= FEW || lines.outer * lines.inner >= MANY)
+    return add_in_turn(out, lines, true, join);
+  return add_sorted(out, put, join);
 }
-DM_CUDA_KERNEL(scatter_cuda) { return scatter(c, false); }
-DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true); }
+DM_CUDA_KERNEL(scatter_cuda) { return scatter(c, false, Plus()); }
+DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true, Plus()); }
+DM_CUDA_KERNEL(scatter_fold_cuda) {
+  const Fold fold = {(int)DM_ATTR(dm_FoldAttr, c)->fold};
+  return scatter(c, true, fold);
+}
 
 /* ---- row by row: index_put, index_copy, index_add, embedding_backward ---- */
 
@@ -364,7 +393,7 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
   put.target = target.p;
   put.dtype = dtype;
   if (!add) return write(x, put);
-  return put.m <= FEW ? add_in_turn(x, put, false) : add_sorted(x, put);
+  return put.m <= FEW ? add_in_turn(x, put, false, Plus()) : add_sorted(x, put, Plus());
 }
 
 DM_CUDA_KERNEL(index_put_cuda) {

@@ -221,6 +221,10 @@ samples.cat = {{{x(-2, 2, 2, 3), x(-2, 2, 1, 3)}}, {{x(-2, 2, 2, 3), x(-2, 2, 2,
 samples.stack = {{{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}}, {{x(-2, 2, 2), x(-2, 2, 2)}, {dim = 2}}}
 samples.split = {{x(-2, 2, 5, 2), 2}, {x(-2, 2, 2, 5), {2, 3}, {dim = 2}}}
 samples.chunk = {{x(-2, 2, 5, 2), 2}}
+for _, name in ipairs{"hstack", "vstack", "dstack", "column_stack"} do
+  samples[name] = {{{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}}, {{x(-2, 2, 3), x(-2, 2, 3)}}}
+end
+samples.block_diag = {{{x(-2, 2, 2, 3), x(-2, 2, 2), x(-2, 2)}}}
 samples.tile = {{x(-2, 2, 2, 3), {2, 1}}}
 samples.swapaxes = {{box(), 1, 3}}
 samples.swapdims = {{box(), 1, 3}}
@@ -312,7 +316,10 @@ samples.unique_consecutive = {
 }
 samples.kthvalue = {{distinct(2, 4), 3}, {distinct(4, 2), 2, {dim = 1, keepdim = true}}}
 samples.mode = {{distinct(2, 4)}, {distinct(4, 2), {dim = 1, keepdim = true}}}
-samples.unique = {{distinct(2, 3)}, {distinct(4), {return_inverse = true, return_counts = true}}}
+samples.unique = {
+  {distinct(2, 3)}, {distinct(4), {return_inverse = true, return_counts = true}},
+  {distinct(3, 2), {dim = 1}},
+}
 samples.bincount = {
   {int("int64", {4}, {1, 3, 2, 3}), grad = false},
   {int("int64", {4}, {1, 3, 2, 3}), {weights = x(-2, 2, 4), minlength = 5}},
@@ -334,6 +341,12 @@ local spread = int("int64", {2, 3}, {1, 4, 2, 3, 2, 1})
 samples.gather = {{x(-2, 2, 2, 4), 2, pick}}
 samples.scatter = {{x(-2, 2, 2, 4), 2, spread, x(-2, 2, 2, 3)}, {x(-2, 2, 2, 4), 2, spread, 1.5}}
 samples.scatter_add = {{x(-2, 2, 2, 4), 2, pick, x(-2, 2, 2, 3)}}
+for i, reduce in ipairs{"sum", "prod", "mean", "amax", "amin"} do
+  samples.scatter_reduce = samples.scatter_reduce or {}
+  samples.scatter_reduce[2 * i - 1] = {distinct(2, 4), 2, pick, off_zero(2, 2, 3), reduce}
+  samples.scatter_reduce[2 * i] =
+    {distinct(2, 4), 2, pick, off_zero(2, 2, 4), reduce, {include_self = false}}
+end
 samples.index_select = {{x(-2, 2, 4, 2), 1, int("int64", {3}, {4, 1, 4})}}
 samples.index_copy = {{x(-2, 2, 4, 2), 1, int("int64", {2}, {4, 1}), x(-2, 2, 2, 2)}}
 samples.index_fill = {
@@ -471,6 +484,29 @@ samples.interpolate = {
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 3}, mode = "bilinear"}},
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 6}, mode = "bicubic"}},
   {x(-1, 1, 1, 2, 4), {scale_factor = 1.5}},
+}
+-- Points whose places on axes of 3, 4 and 2 elements lie off the whole ones and their halves.
+local function points(...)
+  local shape, d = {...}, {0.31, -0.42, 0.83, 0.12, -0.77, 1.37, -1.29, 0.58}
+  local v = x(0, 1, ...)
+  for i = 1, #v.d do v.d[i] = d[(i - 1) % #d + 1] + 0.013 * (i // shape[#shape]) end
+  return v
+end
+samples.grid_sample = {{x(-1, 1, 1, 2, 3, 4, 2), points(1, 1, 2, 2, 3)}}
+for _, mode in ipairs{"bilinear", "nearest", "bicubic"} do
+  for _, padding in ipairs{"zeros", "border", "reflection"} do
+    local grid = points(1, 2, 2, 2)
+    grid.g = mode ~= "nearest" -- which has no gradient in the grid
+    table.insert(samples.grid_sample, {x(-1, 1, 1, 2, 3, 4), grid,
+      {mode = mode, padding_mode = padding, align_corners = padding ~= "border"}})
+  end
+end
+samples.affine_grid = {
+  {x(-1, 1, 2, 2, 3), {2, 1, 2, 3}}, {x(-1, 1, 1, 3, 4), {1, 1, 2, 1, 3}, {align_corners = true}},
+}
+samples.fractional_max_pool2d = {
+  {distinct(1, 2, 4, 5), const(0, 0.9, 1, 2, 2), 2, {2, 3}},
+  {distinct(2, 4, 5), const(0, 0.9, 1, 2, 2), {1, 2}, {3, 2}, {return_indices = true}},
 }
 samples.batch_norm = {
   {x(-1, 1, 4, 2), const(-1, 1, 2), const(0.5, 1, 2),
@@ -726,6 +762,7 @@ samples.linalg_cross = {
 }
 samples.cross = {{x(-1, 1, 3, 2), x(-1, 1, 3, 2)}, {x(-1, 1, 2, 3), x(-1, 1, 1, 3), 2}}
 samples.linalg_vecdot = {{x(-1, 1, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 3, 2), x(-1, 1, 3, 2), {dim = 1}}}
+samples.vander = {{x(-1, 1, 3)}, {x(-1, 1, 3), 4, {increasing = true}}}
 samples.linalg_vander = {{x(-1, 1, 3)}, {x(-1, 1, 2, 2), 4}}
 
 -- ---- Fourier transforms: complex numbers in a last dim of 2 ----

@@ -24,7 +24,7 @@ local LISTS = {
       dist pdist cdist renorm logsumexp interpolate cross_entropy square]],
     fp32_set_opt_dtype = [[prod softmax log_softmax cumprod cumsum linalg_vector_norm
       linalg_matrix_norm sum norm]],
-    promote = [[addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler tensordot
+    promote = [[addcdiv addcmul atan2 bilinear cross dot vdot grid_sample tensordot
       scatter_add]],
     banned = "binary_cross_entropy",
   },
@@ -32,7 +32,7 @@ local LISTS = {
     lower_precision_fp = [[conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear
       matmul conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
       rnn_layer scaled_dot_product_attention]],
-    fp32 = [[avg_pool3d binary_cross_entropy grid_sampler polar prod quantile nanquantile stft
+    fp32 = [[avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft
       cdist trace cholesky cholesky_inverse cholesky_solve inverse pinverse max_pool3d
       max_unpool2d max_unpool3d
       adaptive_avg_pool3d reflection_pad1d
@@ -50,10 +50,9 @@ local LISTS = {
 
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
-for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm grid_sampler
+for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm
   polar stft cholesky inverse pinverse
-  reflection_pad1d replication_pad1d linalg_eig geqrf qr svd triangular_solve
-  fractional_max_pool2d]]):gmatch "%S+" do
+  reflection_pad1d replication_pad1d linalg_eig geqrf qr svd triangular_solve]]):gmatch "%S+" do
   ABSENT[name] = true
 end
 
@@ -190,6 +189,12 @@ for _, name in ipairs{"quantile", "nanquantile"} do
 end
 CALLS.renorm = function(x) return x(-1, 1, 4, 8), 2, 1, 1 end
 CALLS.adaptive_max_pool3d = function(x) return x(-1, 1, 1, 2, 4, 4, 4), 2 end
+CALLS.fractional_max_pool2d = function(x)
+  return x(-1, 1, 1, 2, 5, 5), dm.full({1, 2, 2}, 0.5), 2, {3, 3}
+end
+CALLS.grid_sample = function(x, other)
+  return x(-1, 1, 1, 2, 3, 3), (other or x)(-1, 1, 1, 2, 2, 2)
+end
 for name in ("cosh exp expm1 sinh softplus square"):gmatch "%S+" do
   CALLS[name] = function(x) return x(-2, 2, 8) end
 end

@@ -156,6 +156,8 @@ int dm_op_closure(lua_State *L);
 void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace);
 int dm_index_get(lua_State *L);
 int dm_index_set(lua_State *L);
+int dm_index_put(lua_State *L);
+int dm_index_put_(lua_State *L);
 int dm_tensor_tostring(lua_State *L);
 int dm_tensor_to(lua_State *L);
 
@@ -163,6 +165,7 @@ int dm_tensor_to(lua_State *L);
 dm_Generator *dm_to_generator(lua_State *L, int i);
 
 extern const luaL_Reg dm_random_functions[];
+extern const luaL_Reg dm_piece_functions[];
 extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];

@@ -220,3 +220,65 @@ int dm_index_set(lua_State *L) {
   DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_copy, 2, in, NULL));
   return 0;
 }
+
+/* ---- x:index_put({i, j}, values, {accumulate = false}) ---- */
+
+/* The indices of the table at 2, and where each begins: {} stands for a whole dim. Gives
+   how many there are. */
+static int read_indices(lua_State *L, dm_Tensor **index, dm_Ints *dims) {
+  if (!lua_istable(L, 2))
+    dm_raise_text(L, "index_put: a table of indices expected, got %s", luaL_typename(L, 2));
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  int64_t dim = 0;
+  dims->n = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    const int type = lua_rawgeti(L, 2, k);
+    dm_Tensor *t = dm_to_tensor(L, -1);
+    const bool all = type == LUA_TTABLE && lua_rawlen(L, -1) == 0;
+    if (!t && !all)
+      dm_raise_text(L, "index_put: index %d: tensor or {} expected, got %s", (int)k,
+                    luaL_typename(L, -1));
+    lua_pop(L, 1); /* the table keeps it */
+    if (t && dims->n == DM_MAX_DIM)
+      dm_raise_text(L, "index_put: more indices than a tensor has dims");
+    if (t) {
+      index[dims->n] = t;
+      dims->v[dims->n++] = dim;
+    }
+    dim += t && t->dtype == DM_BOOL ? t->ndim : 1;
+  }
+  if (dims->n == 0) dm_raise_text(L, "index_put: no index given");
+  return (int)dims->n;
+}
+
+/* Pushes x with the values written. */
+static void push_put(lua_State *L, State *S) {
+  static const char *const names[] = {"accumulate"};
+  dm_Tensor *in[2 + DM_MAX_DIM] = {dm_check_tensor(L, 1), NULL};
+  struct {
+    dm_Ints dims;
+    int64_t accumulate;
+  } attr;
+  lua_settop(L, 4);
+  value_to_tensor(L, S);
+  in[1] = dm_to_tensor(L, 3);
+  if (lua_istable(L, 4)) dm_check_options(L, "index_put", 4, 1, names);
+  attr.accumulate =
+      lua_istable(L, 4) ? dm_option_bool(L, 4, "accumulate", false) : lua_toboolean(L, 4);
+  const int n = read_indices(L, in + 2, &attr.dims);
+  dm_push_call(L, S, DM_OP_index_put_many, 2 + n, in, &attr);
+}
+
+int dm_index_put(lua_State *L) {
+  push_put(L, dm_enter(L));
+  return 1;
+}
+
+int dm_index_put_(lua_State *L) {
+  State *S = dm_enter(L);
+  push_put(L, S);
+  dm_Tensor *in[2] = {dm_to_tensor(L, 1), dm_to_tensor(L, -1)};
+  DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  lua_settop(L, 1);
+  return 1;
+}

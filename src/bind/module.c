@@ -135,6 +135,7 @@ int luaopen_demilune_core(lua_State *L) {
   alias(L, module, methods, "linalg_matrix_power", "matrix_power");
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
+  dm_set_functions(L, dm_piece_functions, S);
   dm_set_functions(L, dm_grad_methods, S);
   dm_set_functions(L, dm_cuda_methods, S);
   lua_pop(L, 1);
@@ -155,7 +156,7 @@ int luaopen_demilune_core(lua_State *L) {
       dm_misc_functions,   dm_data_functions,    dm_optim_functions,    dm_report_functions,
       dm_memory_functions, dm_profile_functions, dm_image_functions,    dm_autocast_functions,
       dm_cuda_functions,   dm_tokens_functions,  dm_pictures_functions, dm_augment_functions,
-      dm_loader_functions};
+      dm_loader_functions, dm_piece_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);

@@ -533,107 +533,6 @@ static int tensor_type_as(lua_State *L) {
   return dm_tensor_to(L);
 }
 
-/* ---- pieces: split, chunk, unbind give tables of views ---- */
-
-static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
-  const lua_Integer d = luaL_optinteger(L, i, 1);
-  const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
-  if (d == 0 || k < 0 || k >= t->ndim)
-    dm_raise_text(L, "dim %d is out of range for shape %s (dims count from 1)", (int)d,
-                  DM_SHAPE(t));
-  return (int)k;
-}
-
-static void push_piece(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
-  const int64_t attr[3] = {d, at, n};
-  dm_push_call(L, S, DM_OP_narrow, 1, &t, attr);
-}
-
-static int pieces_of(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
-  lua_newtable(L);
-  lua_Integer k = 1;
-  for (int64_t at = 0; at < t->shape[d] || k == 1; at += each) {
-    push_piece(L, S, t, d, at, dm_min_i64(each, t->shape[d] - at));
-    lua_rawseti(L, -2, k++);
-    if (each == 0) break;
-  }
-  return 1;
-}
-
-/* The dim may come by position or as {dim = }. */
-static void dim_from_options(lua_State *L) {
-  if (!lua_istable(L, 3)) return;
-  lua_getfield(L, 3, "dim");
-  lua_replace(L, 3);
-}
-
-static int tensor_split(lua_State *L) {
-  State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
-  lua_settop(L, 3);
-  dim_from_options(L);
-  const int d = tensor_dim_arg(L, t, 3);
-  if (!lua_istable(L, 2)) {
-    const lua_Integer each = luaL_checkinteger(L, 2);
-    if (each < 1)
-      return dm_raise_text(L, "split: pieces of %d elements, wanted 1 or more", (int)each);
-    return pieces_of(L, S, t, d, each);
-  }
-  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
-  int64_t sum = 0;
-  for (lua_Integer k = 1; k <= n; k++) {
-    lua_rawgeti(L, 2, k);
-    const lua_Integer each = luaL_checkinteger(L, -1);
-    if (each < 0) return dm_raise_text(L, "split: a piece of %d elements", (int)each);
-    lua_pop(L, 1);
-    if (each > t->shape[d] - sum)
-      return dm_raise_text(L,
-                           "split: the pieces have more elements together than dim %d of "
-                           "shape %s",
-                           d + 1, DM_SHAPE(t));
-    sum += each;
-  }
-  if (sum != t->shape[d])
-    return dm_raise_text(L, "split: pieces of %d elements together, dim %d has %d", (int)sum,
-                         d + 1, (int)t->shape[d]);
-  lua_createtable(L, (int)n, 0);
-  int64_t at = 0;
-  for (lua_Integer k = 1; k <= n; k++) {
-    lua_rawgeti(L, 2, k);
-    const int64_t each = lua_tointeger(L, -1);
-    lua_pop(L, 1);
-    push_piece(L, S, t, d, at, each);
-    lua_rawseti(L, -2, k);
-    at += each;
-  }
-  return 1;
-}
-
-static int tensor_chunk(lua_State *L) {
-  State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
-  lua_settop(L, 3);
-  dim_from_options(L);
-  const int d = tensor_dim_arg(L, t, 3);
-  const lua_Integer n = luaL_checkinteger(L, 2);
-  if (n < 1) return dm_raise_text(L, "chunk: %d chunks, wanted 1 or more", (int)n);
-  return pieces_of(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
-}
-
-static int tensor_unbind(lua_State *L) {
-  State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
-  if (t->ndim == 0) return dm_raise_text(L, "unbind: a 0-dim tensor has no rows");
-  const int d = tensor_dim_arg(L, t, 2);
-  lua_createtable(L, (int)t->shape[d], 0);
-  for (int64_t i = 0; i < t->shape[d]; i++) {
-    const int64_t attr[2] = {d, i};
-    dm_push_call(L, S, DM_OP_select, 1, &t, attr);
-    lua_rawseti(L, -2, i + 1);
-  }
-  return 1;
-}
-
 /* x:equal(y): same shape, dtype and elements, as one boolean. */
 static int tensor_equal(lua_State *L) {
   State *S = dm_enter(L);
@@ -687,17 +586,10 @@ static int make_parameter(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_tensor_functions[] = {{"detach", tensor_detach},
-                                        {"tensor", tensor_new},
-                                        {"is_tensor", is_tensor},
-                                        {"parameter", make_parameter},
-                                        {"split", tensor_split},
-                                        {"chunk", tensor_chunk},
-                                        {"unbind", tensor_unbind},
-                                        {"equal", tensor_equal},
-                                        {"numel", tensor_numel},
-                                        {"allclose", tensor_allclose},
-                                        {NULL, NULL}};
+const luaL_Reg dm_tensor_functions[] = {
+    {"detach", tensor_detach},     {"tensor", tensor_new},      {"is_tensor", is_tensor},
+    {"parameter", make_parameter}, {"equal", tensor_equal},     {"numel", tensor_numel},
+    {"allclose", tensor_allclose}, {"index_put", dm_index_put}, {NULL, NULL}};
 
 const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"totable", tensor_totable},
@@ -725,11 +617,10 @@ const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"cpu", tensor_cpu},
                                       {"cuda", tensor_cuda},
                                       {"type_as", tensor_type_as},
-                                      {"split", tensor_split},
-                                      {"chunk", tensor_chunk},
-                                      {"unbind", tensor_unbind},
                                       {"equal", tensor_equal},
                                       {"allclose", tensor_allclose},
+                                      {"index_put", dm_index_put},
+                                      {"index_put_", dm_index_put_},
                                       {NULL, NULL}};
 
 const luaL_Reg dm_tensor_metamethods[] = {{"__newindex", tensor_newindex},

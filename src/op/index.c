@@ -205,6 +205,30 @@ SCATTER(add_f64, double, +=)
 SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps */
 #undef SCATTER
 
+/* Likewise, v being joined with what is there, x; NaN stays. */
+#define FOLD(NAME, TYPE, JOINED)                                                      \
+  static void fold_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                   \
+    TYPE *to = (TYPE *)(void *)ptr[0];                                                \
+    const TYPE *from = (const TYPE *)(const void *)ptr[1];                            \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                        \
+    for (int64_t i = 0; i < n; i++) {                                                 \
+      TYPE *p = &to[i * s[0] + at[i * s[2]] * step];                                  \
+      const TYPE x = *p, v = from[i * s[1]];                                          \
+      *p = JOINED;                                                                    \
+    }                                                                                 \
+  }
+FOLD(prod_f32, float, x *v)
+FOLD(prod_f64, double, x *v)
+FOLD(prod_i64, int64_t, (int64_t)((uint64_t)x *(uint64_t)v)) /* wraps */
+FOLD(amax_f32, float, v > x || v != v ? v : x)
+FOLD(amax_f64, double, v > x || v != v ? v : x)
+FOLD(amax_i64, int64_t, v > x ? v : x)
+FOLD(amin_f32, float, v < x || v != v ? v : x)
+FOLD(amin_f64, double, v < x || v != v ? v : x)
+FOLD(amin_i64, int64_t, v < x ? v : x)
+#undef FOLD
+
 static void walk_elements(void *ctx, int64_t begin, int64_t end) {
   const Walk *w = ctx;
   dm_iter_range(&w->it, begin, end, w->run, ctx);
@@ -284,7 +308,9 @@ static dm_status check_scatter(dm_Call *c, bool number_ok) {
                  c->op->name, DM_SHAPE(src), DM_SHAPE(index));
 }
 dm_status scatter_rule(dm_Call *c) { return check_scatter(c, true); }
+dm_status dm_check_scatter(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_add_rule(dm_Call *c) { return check_scatter(c, false); }
+dm_status scatter_fold_rule(dm_Call *c) { return check_scatter(c, false); }
 
 /* t's window with the index's shape, dim moved to the end. */
 static dm_Tensor lines_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
@@ -324,7 +350,13 @@ done:
   return st;
 }
 
-dm_status scatter_add_cpu(dm_Call *c) {
+/* The run of three that computes in dtype. */
+static dm_RunFn *run_for(dm_DType dtype, dm_RunFn *const run[3]) {
+  return run[dtype == DM_F32 ? 0 : dtype == DM_F64 ? 1 : 2];
+}
+
+/* x with what is at the source joined to it, in the type that sums have. */
+static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_status st;
@@ -332,16 +364,24 @@ dm_status scatter_add_cpu(dm_Call *c) {
   DM_GO(dm_sums_new(c->out[0], x, &sums));
   const dm_DType dtype = (dm_DType)sums->dtype;
   DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
-  scatter_into(sums, values, at, dim,
-               dtype == DM_F32   ? scatter_add_f32
-               : dtype == DM_F64 ? scatter_add_f64
-                                 : scatter_add_i64);
+  scatter_into(sums, values, at, dim, run_for(dtype, run));
   DM_GO(dm_sums_store(c->out[0], sums));
 done:
   dm_tensor_unref(&values);
   dm_tensor_unref(&sums);
   dm_tensor_unref(&at);
   return st;
+}
+
+dm_status scatter_add_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[3] = {scatter_add_f32, scatter_add_f64, scatter_add_i64};
+  return join_into(c, runs);
+}
+dm_status scatter_fold_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[][3] = {{fold_prod_f32, fold_prod_f64, fold_prod_i64},
+                                      {fold_amax_f32, fold_amax_f64, fold_amax_i64},
+                                      {fold_amin_f32, fold_amin_f64, fold_amin_i64}};
+  return join_into(c, runs[DM_ATTR(dm_FoldAttr, c)->fold]);
 }
 
 /* The gradient of scatter's source: gathered, and 0 where the source is larger

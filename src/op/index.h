@@ -7,6 +7,10 @@
 typedef struct dm_AlongAttr {
   int64_t dim;
 } dm_AlongAttr;
+typedef enum dm_FoldKind { DM_FOLD_PROD, DM_FOLD_AMAX, DM_FOLD_AMIN } dm_FoldKind;
+typedef struct dm_FoldAttr {
+  int64_t dim, fold;
+} dm_FoldAttr;
 typedef struct dm_PutAttr {
   int64_t dim, accumulate;
 } dm_PutAttr;
@@ -33,6 +37,8 @@ dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor 
 dm_status dm_count_far(dm_Tensor *t, int64_t *count);
 /* Fails unless index is of an integer dtype. */
 dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index);
+/* scatter's rule for x, index and a source tensor; the call's first attribute is the dim. */
+dm_status dm_check_scatter(dm_Call *c);
 /* index as a dense int64 tensor of positions in 0..n-1; wrap: negative ones
    count from the end. */
 dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,

@@ -4,6 +4,7 @@
    input is `outer` rows, and each goes to its place in a row of the output. */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/threads.h"
 #include "op/pointwise.h"
@@ -305,4 +306,71 @@ dm_status roll_compose(dm_Call *c, dm_X *x) {
   }
   c->out[0] = t;
   return x->st;
+}
+
+/* ---- side by side, along a dim that the tensors may lack ---- */
+
+static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor *const *in) {
+  dm_Tensor *y = NULL;
+  if (x->st == DM_OK) x->st = dm_call(op, c->n_in, in, &dim, &y);
+  c->out[0] = x->st == DM_OK ? dm_x_own(x, y) : NULL;
+  return x->st;
+}
+
+/* Tensors with dims of size 1 put in until each has `least`: before those that are there,
+   but for one behind two (dstack) or one (column_stack). */
+static dm_status join_all(dm_Call *c, dm_X *x, int least, int64_t dim, bool behind) {
+  DM_TRY(check_list(c));
+  dm_Tensor **t = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
+  if (!t) return dm_fail(DM_EMEM, "%s: %d tensors", c->op->name, c->n_in);
+  for (int i = 0; i < c->n_in; i++) {
+    t[i] = c->in[i];
+    for (int n = c->in[i]->ndim; n < least && x->st == DM_OK; n++) {
+      const int64_t at = behind && n == least - 1 ? -1 : 0;
+      t[i] = dm_x(x, DM_OP_unsqueeze, &at, 1, t[i]);
+    }
+  }
+  const dm_status st = call_joined(c, x, DM_OP_cat, dim, t);
+  dm_free(t);
+  return st;
+}
+
+dm_status hstack_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(check_list(c));
+  return join_all(c, x, 1, c->in[0]->ndim > 1, false);
+}
+dm_status vstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 0, false); }
+dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true); }
+dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
+
+/* Each block with zeros at both sides, one below the other. */
+dm_status block_diag_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(check_list(c));
+  int64_t columns = 0, at = 0;
+  const dm_DType dtype = dm_result_dtype(c->n_in, c->in);
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *t = c->in[i];
+    if (t->ndim > 2)
+      return dm_fail(DM_EARG, "block_diag: tensor %d has shape %s, wanted at most 2 dims",
+                     i + c->base, DM_SHAPE(t));
+    columns += t->ndim ? t->shape[t->ndim - 1] : 1;
+  }
+  dm_Tensor **rows = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
+  if (!rows) return dm_fail(DM_EMEM, "block_diag: %d tensors", c->n_in);
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *t = c->in[i];
+    const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
+    const struct {
+      dm_Ints pad;
+      int64_t mode;
+      double value;
+    } zeros = {{2, {at, columns - at - n}}, 0, 0};
+    const int64_t to = dtype, shape[2] = {t->ndim == 2 ? t->shape[0] : 1, n};
+    rows[i] = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, shape);
+    rows[i] = dm_x(x, DM_OP_pad, &zeros, 1, rows[i]);
+    at += n;
+  }
+  const dm_status st = call_joined(c, x, DM_OP_cat, 0, rows);
+  dm_free(rows);
+  return st;
 }

@@ -214,3 +214,15 @@ dm_status unflatten_compose(dm_Call *c, dm_X *x) {
   c->out[0] = x_reshape(x, t, n, shape);
   return x->st;
 }
+
+/* ---- powers ---- */
+
+dm_status vander_compose(dm_Call *c, dm_X *x) {
+  const struct { int64_t n, increasing; } *a = c->attr;
+  DM_TRY(check_dims(c, 0, "x", 1));
+  if (a->n < -1)
+    return dm_fail(DM_EARG, "vander: N is %lld, wanted 0 or more", (long long)a->n);
+  c->out[0] = dm_x(x, DM_OP_linalg_vander, &a->n, 1, c->in[0]);
+  if (!a->increasing) c->out[0] = x_unary(x, DM_OP_fliplr, c->out[0]);
+  return x->st;
+}

@@ -1,51 +1,9 @@
 /* What follows from the order of elements, composed of sorts, gathers and running sums:
    running products, medians and modes, counts, places among sorted elements. */
-#include "base/error.h"
-#include "op/along.h"
-#include "op/create.h"
-#include "op/index.h"
-#include "op/pointwise.h"
-#include "op/reduce.h"
-#include "op/sort.h"
+#include "op/order.h"
 
-static dm_Tensor *x_narrow(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
-  return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
-}
-static dm_Tensor *x_cat(dm_X *x, dm_Tensor *a, dm_Tensor *b, int64_t dim) {
-  return dm_x(x, DM_OP_cat, &dim, 2, a, b);
-}
-static dm_Tensor *x_gather(dm_X *x, dm_Tensor *t, dm_Tensor *at, int64_t dim) {
-  return dm_x(x, DM_OP_gather, &dim, 2, t, at);
-}
-static dm_Tensor *x_cumsum(dm_X *x, dm_Tensor *t, int64_t dim) {
-  return dm_x(x, DM_OP_cumsum, &(dm_CumsumAttr){dim, -1}, 1, t);
-}
-/* Whole numbers moved by n. */
-static dm_Tensor *x_moved(dm_X *x, dm_Tensor *t, int64_t n) {
-  return n ? x_add(x, t, x_whole(x, n)) : t;
-}
-static dm_Tensor *x_full(dm_X *x, int64_t n, double v, dm_DType dtype, const dm_Tensor *like) {
-  const dm_FullAttr a = {{1, {n}}, v, dtype, dm_device_code(like->device)};
-  return dm_x(x, DM_OP_full, &a, 0);
-}
-static dm_Tensor *x_zeros_of(dm_X *x, dm_Tensor *like, dm_DType dtype) {
-  return dm_x(x, DM_OP_zeros_like, &(dm_LikeAttr){dtype, -1}, 1, like);
-}
-static dm_Tensor *x_ones_of(dm_X *x, dm_Tensor *like, dm_DType dtype) {
-  return dm_x(x, DM_OP_ones_like, &(dm_LikeAttr){dtype, -1}, 1, like);
-}
-/* to with ones added where `at` says. */
-static dm_Tensor *x_count(dm_X *x, dm_Tensor *to, dm_Tensor *at, int64_t dim) {
-  return dm_x(x, DM_OP_scatter_add, &dim, 3, to, at, x_ones_of(x, at, DM_I64));
-}
-/* out: t in order along dim, equals in the order that they had, and where each was. */
-static bool x_sort(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor **out) {
-  return x_call(x, DM_OP_sort, &(dm_SortAttr){dim, false, true}, 1, &t, out);
-}
-static dm_Tensor *x_flat(dm_X *x, dm_Tensor *t) { return x_reshape(x, t, 1, &t->numel); }
-static dm_DType wide_of(const dm_Tensor *t) {
-  return t->dtype == DM_F16 || t->dtype == DM_BF16 ? DM_F32 : (dm_DType)t->dtype;
-}
+#include "base/error.h"
+#include "op/reduce.h"
 
 /* The least and the largest of t, which are waited for. */
 static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void *high) {
@@ -293,17 +251,6 @@ static dm_status running(dm_Call *c, dm_X *x, int better) {
 dm_status cummax_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_gt); }
 dm_status cummin_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_lt); }
 
-/* 1 where a sorted element differs from the one before it, and at first. */
-static dm_Tensor *run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim) {
-  if (x->st != DM_OK) return NULL;
-  const int64_t n = sorted->shape[dim];
-  if (n == 0) return x_zeros_of(x, sorted, DM_I64);
-  dm_Tensor *other = dm_x(x, DM_OP_ne, NULL, 2, x_narrow(x, sorted, dim, 1, n - 1),
-                          x_narrow(x, sorted, dim, 0, n - 1));
-  dm_Tensor *first = x_ones_of(x, x_narrow(x, sorted, dim, 0, 1), DM_I64);
-  return x_cat(x, first, x_cast(x, other, DM_I64), dim);
-}
-
 /* Runs of equals are counted; the last of the first longest one is where the mode was. */
 dm_status mode_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* dim, keepdim */
@@ -311,48 +258,13 @@ dm_status mode_compose(dm_Call *c, dm_X *x) {
   Lines l;
   DM_TRY(open_lines(c, x, (dm_OptInt){1, a[0]}, &l));
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  dm_Tensor *run = x_moved(x, x_cumsum(x, run_starts(x, sorted[0], l.dim), l.dim), c->base - 1);
+  dm_Tensor *run =
+      x_moved(x, x_cumsum(x, x_run_starts(x, sorted[0], l.dim), l.dim), c->base - 1);
   dm_Tensor *counts = x_count(x, x_zeros_of(x, run, DM_I64), run, l.dim);
   dm_Tensor *most = dm_x(x, DM_OP_argmax, &(dm_DimAttr){{1, l.dim}, true}, 1, counts);
   dm_Tensor *ends = x_moved(x, x_cumsum(x, counts, l.dim), c->base - 1);
   dm_Tensor *last = x_gather(x, ends, most, l.dim);
   return give_chosen(c, x, &l, x_gather(x, sorted[1], last, l.dim), a[1]);
-}
-
-/* ---- different elements ---- */
-
-dm_status unique_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t sorted, inverse, counts; } *a = c->attr;
-  dm_Tensor *t = c->in[0], *sorted[2];
-  c->n_out = 1 + (a->inverse != 0) + (a->counts != 0);
-  if (!x_sort(x, x_flat(x, t), 0, sorted)) return x->st;
-  dm_Tensor *starts = run_starts(x, sorted[0], 0);
-  dm_Tensor *values =
-      dm_x(x, DM_OP_masked_select, NULL, 2, sorted[0], x_cast(x, starts, DM_BOOL));
-  dm_Tensor *run = x_moved(x, x_cumsum(x, starts, 0), c->base - 1);
-  int i = 0;
-  c->out[i++] = values;
-  if (a->inverse) {
-    dm_Tensor *zeros = x_zeros_of(x, sorted[1], DM_I64);
-    dm_Tensor *back = dm_x(x, DM_OP_scatter, &(int64_t){0}, 3, zeros, sorted[1], run);
-    c->out[i++] = x_reshape(x, back, t->ndim, t->shape);
-  }
-  if (a->counts && values) c->out[i] = x_count(x, x_zeros_of(x, values, DM_I64), run, 0);
-  return x->st;
-}
-
-/* As unique, of what lies side by side: nothing is sorted. */
-dm_status unique_consecutive_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t inverse, counts; } *a = c->attr;
-  dm_Tensor *t = c->in[0], *flat = x_flat(x, t), *starts = run_starts(x, flat, 0);
-  c->n_out = 1 + (a->inverse != 0) + (a->counts != 0);
-  dm_Tensor *values = dm_x(x, DM_OP_masked_select, NULL, 2, flat, x_cast(x, starts, DM_BOOL));
-  dm_Tensor *run = x_moved(x, x_cumsum(x, starts, 0), c->base - 1);
-  int i = 0;
-  c->out[i++] = values;
-  if (a->inverse) c->out[i++] = x_reshape(x, run, t->ndim, t->shape);
-  if (a->counts && values) c->out[i] = x_count(x, x_zeros_of(x, values, DM_I64), run, 0);
-  return x->st;
 }
 
 /* ---- places among sorted elements ---- */

@@ -268,6 +268,23 @@ for dims = 1, 3 do
   unpool(("MaxUnpool%dd"):format(dims), ("max_unpool%dd"):format(dims))
 end
 
+-- FractionalMaxPool2d(kernel_size, {output_size =, output_ratio =, return_indices = false,
+-- _random_samples = drawn at each call}): output_size or output_ratio; Graham 2014.
+local FractionalMaxPool2d = Module:extend "FractionalMaxPool2d"
+function FractionalMaxPool2d:init(kernel_size, opts)
+  self._opts = options.read("FractionalMaxPool2d", opts, {output_size = options.NONE,
+    output_ratio = options.NONE, return_indices = false, _random_samples = options.NONE})
+  self.kernel_size = kernel_size
+  if (self._opts.output_size == nil) == (self._opts.output_ratio == nil) then
+    caller.raise("FractionalMaxPool2d: wanted output_size or output_ratio, one of them")
+  end
+end
+function FractionalMaxPool2d:forward(x)
+  return functional.fractional_max_pool2d(x, self.kernel_size, self._opts)
+end
+function FractionalMaxPool2d:extra_repr() return text(self.kernel_size) end
+layers.FractionalMaxPool2d = FractionalMaxPool2d
+
 -- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
 local function power_pool(name, op)
   local Pool = Module:extend(name)

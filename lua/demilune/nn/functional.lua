@@ -50,21 +50,11 @@ local function bags_of(offsets, n)
   return core.bucketize(at, offsets, {right = true}) - 1
 end
 
--- The largest of each bag's rows, zeros of an empty bag.
-local function largest(rows, offsets)
-  local first, out = offsets:totable(), {}
-  for b, start in ipairs(first) do
-    local n = (first[b + 1] or rows:size(1) + 1) - start
-    out[b] = n > 0 and (rows:narrow(1, start, n):max(1))
-      or core.zeros(rows:size(2), {dtype = rows.dtype, device = rows.device})
-  end
-  return core.stack(out)
-end
-
 local BAG = {offsets = options.NONE, mode = "mean", per_sample_weights = options.NONE,
-  include_last_offset = false, max_norm = options.NONE, norm_type = 2.0}
+  include_last_offset = false, padding_idx = options.NONE, max_norm = options.NONE,
+  norm_type = 2.0}
 
-local function check_bag(ids, o)
+local function check_bag(ids, weight, o)
   if o.mode ~= "sum" and o.mode ~= "mean" and o.mode ~= "max" then
     caller.raise("embedding_bag: mode is '%s', wanted 'sum', 'mean' or 'max'", tostring(o.mode))
   end
@@ -75,40 +65,60 @@ local function check_bag(ids, o)
     caller.raise("embedding_bag: ids are %s, wanted {T} with offsets or {B, L} without",
       tostring(ids.shape))
   end
-  local offsets = o.offsets
+  local offsets, n = o.offsets, weight:size(1)
   if offsets and (offsets:dim() ~= 1 or #offsets == 0 or offsets[1]:item() ~= 1) then
     caller.raise("embedding_bag: offsets say where each bag begins, the first at 1")
   end
+  local pad = o.padding_idx
+  if pad and (pad == 0 or math.abs(pad) > n) then
+    caller.raise("embedding_bag: padding_idx is %d, the weight has %d rows", pad, n)
+  end
+end
+
+-- The sums or largest values of rows (B, L, D) over dim 2; or, where bags says in which of n
+-- bags each row of (T, D) is, over those of a bag, zeros where it has none.
+local function joined(rows, mode, bags, n)
+  if not bags then return mode == "max" and rows:amax(2) or rows:sum(2) end
+  local zeros = core.zeros(n, rows:size(2), {dtype = rows.dtype, device = rows.device})
+  if mode ~= "max" then return zeros:index_add(1, bags, rows) end
+  local at = bags:unsqueeze(2):expand(rows.shape)
+  return zeros:scatter_reduce(1, at, rows, "amax", {include_self = false})
 end
 
 -- Sums, means or largest values of bags of rows of weight (N, D), as (B, D): ids (B, L), a
 -- bag a row; or ids (T) with offsets (B), where each bag begins, from 1. opts: mode
 -- ("mean"; "sum", "max"), per_sample_weights (of ids' shape; for sums),
--- include_last_offset (the last offset ends the last bag), max_norm and norm_type.
+-- include_last_offset (the last offset ends the last bag), padding_idx (ids that do not
+-- count, and get no gradient), max_norm and norm_type. A bag of no ids is zeros.
 function functional.embedding_bag(ids, weight, offsets, opts)
   if not core.is_tensor(offsets) then offsets, opts = nil, opts or offsets end
   local o = options.read("embedding_bag", opts, BAG)
   o.offsets = offsets or o.offsets
-  check_bag(ids, o)
-  local rows = functional.embedding(ids, weight, {max_norm = o.max_norm,
-    norm_type = o.max_norm and o.norm_type})
-  if o.per_sample_weights then rows = rows * o.per_sample_weights:unsqueeze(-1) end
-  if not o.offsets then
-    if o.mode == "max" then return (rows:max(2)) end
-    return rows[o.mode](rows, 2)
-  end
-  local first = o.offsets
-  if o.include_last_offset then
-    rows = rows:narrow(1, 1, first[-1]:item() - 1)
+  check_bag(ids, weight, o)
+  local first, weights, bags, n = o.offsets, o.per_sample_weights, nil, nil
+  if first and o.include_last_offset then
+    local last = first[-1]:item() - 1
+    ids, weights = ids:narrow(1, 1, last), weights and weights:narrow(1, 1, last)
     first = first:narrow(1, 1, #first - 1)
   end
-  if o.mode == "max" then return largest(rows, first) end
-  local bags = bags_of(first, rows:size(1))
-  local how = {dtype = rows.dtype, device = rows.device}
-  local sum = core.zeros(#first, rows:size(2), how):index_add(1, bags, rows)
-  if o.mode == "sum" then return sum end
-  local counts = core.zeros(#first, how):index_add(1, bags, core.ones(rows:size(1), how))
-  return sum / counts:clamp{min = 1}:unsqueeze(2)
+  if first then bags, n = bags_of(first, #ids), #first end
+  local rows = functional.embedding(ids, weight, {max_norm = o.max_norm,
+    norm_type = o.max_norm and o.norm_type})
+  if weights then rows = rows * weights:unsqueeze(-1) end
+  local pad = o.padding_idx
+  if not pad and o.mode == "mean" and not bags then return rows:mean(2) end
+  local shown
+  if pad then
+    shown = ids:ne(pad > 0 and pad or weight:size(1) + 1 + pad):unsqueeze(-1)
+    rows = core.where(shown, rows, o.mode == "max" and -math.huge or 0)
+  end
+  local out = joined(rows, o.mode, bags, n)
+  if o.mode == "sum" or o.mode == "max" and not pad then return out end
+  local ones = shown and shown:to(rows.dtype)
+    or core.ones(#ids, 1, {dtype = rows.dtype, device = rows.device})
+  local counts = joined(ones, "sum", bags, n)
+  if o.mode == "mean" then return out / counts:clamp{min = 1} end
+  return core.where(counts:gt(0), out, 0)
 end
 
 -- ---- what is several ops ----
@@ -120,6 +130,28 @@ functional.upsample = core.interpolate
 function functional.normalize(x, opts)
   local o = options.read("normalize", opts, {p = 2.0, dim = 2, eps = 1e-12})
   return x / core.norm(x, {p = o.p, dim = o.dim, keepdim = true}):clamp{min = o.eps}
+end
+
+-- dm.fractional_max_pool2d, and output_ratio, the output's size by the input's, in place of
+-- output_size. opts: output_size or output_ratio (numbers or pairs), return_indices,
+-- _random_samples (N, C, 2) in [0, 1), drawn where none are given.
+function functional.fractional_max_pool2d(x, kernel_size, opts)
+  local o = options.read("fractional_max_pool2d", opts, {output_size = options.NONE,
+    output_ratio = options.NONE, return_indices = false, _random_samples = options.NONE})
+  if (o.output_size == nil) == (o.output_ratio == nil) then
+    caller.raise("fractional_max_pool2d: wanted output_size or output_ratio, one of them")
+  end
+  local size, ratio = o.output_size, o.output_ratio
+  if ratio then
+    if type(ratio) ~= "table" then ratio = {ratio, ratio} end
+    if not (ratio[1] > 0 and ratio[1] < 1 and ratio[2] > 0 and ratio[2] < 1) then
+      caller.raise("fractional_max_pool2d: output_ratio is {%g, %g}, wanted between 0 and 1",
+        ratio[1], ratio[2])
+    end
+    size = {x:size(-2) * ratio[1] // 1 | 0, x:size(-1) * ratio[2] // 1 | 0}
+  end
+  return core.fractional_max_pool2d(x, o._random_samples, {kernel_size = kernel_size,
+    output_size = size, return_indices = o.return_indices})
 end
 
 -- The sum of the p-th powers of each window, to the power 1 / p: the mean times the

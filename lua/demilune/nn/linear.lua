@@ -125,29 +125,33 @@ function Embedding:extra_repr()
 end
 
 -- Sums, means or largest values of bags of rows, (B, D): ids (B, L), a bag a row; or ids
--- (T), and offsets (B), where each bag begins.
+-- (T), and offsets (B), where each bag begins. Ids at padding_idx do not count.
 local EmbeddingBag = Module:extend "EmbeddingBag"
 EmbeddingBag.keeps_nothing = true
 
 function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
   local o = options.read("EmbeddingBag", opts, {mode = "mean", max_norm = options.NONE,
-    norm_type = 2.0, include_last_offset = false, dtype = "float32", device = options.NONE})
+    norm_type = 2.0, include_last_offset = false, padding_idx = options.NONE,
+    dtype = "float32", device = options.NONE})
   self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
   self.mode, self.include_last_offset = o.mode, o.include_last_offset
-  self.max_norm, self.norm_type = o.max_norm, o.norm_type
+  self.padding_idx, self.max_norm, self.norm_type = o.padding_idx, o.max_norm, o.norm_type
   self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
     {dtype = o.dtype, device = o.device}))
-  init.normal_(self.weight)
+  self:reset_parameters()
 end
+
+EmbeddingBag.reset_parameters = Embedding.reset_parameters
 
 function EmbeddingBag:forward(ids, offsets, per_sample_weights)
   return functional.embedding_bag(ids, self.weight, {offsets = offsets, mode = self.mode,
     per_sample_weights = per_sample_weights, include_last_offset = self.include_last_offset,
-    max_norm = self.max_norm, norm_type = self.norm_type})
+    padding_idx = self.padding_idx, max_norm = self.max_norm, norm_type = self.norm_type})
 end
 
 function EmbeddingBag:extra_repr()
-  return ("%d, %d, mode = %s"):format(self.num_embeddings, self.embedding_dim, self.mode)
+  return ("%d, %d, mode = %s%s"):format(self.num_embeddings, self.embedding_dim, self.mode,
+    self.padding_idx and ", padding_idx = " .. self.padding_idx or "")
 end
 
 local Flatten = Module:extend "Flatten"

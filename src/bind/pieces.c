@@ -1,0 +1,182 @@
+/* split, chunk, unbind, tensor_split and its kin: tables of views, one behind another along
+   a dim. */
+#include "base/error.h"
+#include "bind/bind.h"
+
+static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
+  const lua_Integer d = luaL_optinteger(L, i, 1);
+  const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
+  if (d == 0 || k < 0 || k >= t->ndim)
+    dm_raise_text(L, "dim %d is out of range for shape %s (dims count from 1)", (int)d,
+                  DM_SHAPE(t));
+  return (int)k;
+}
+
+static void push_piece(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
+  const int64_t attr[3] = {d, at, n};
+  dm_push_call(L, S, DM_OP_narrow, 1, &t, attr);
+}
+
+static int pieces_of(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
+  lua_newtable(L);
+  lua_Integer k = 1;
+  for (int64_t at = 0; at < t->shape[d] || k == 1; at += each) {
+    push_piece(L, S, t, d, at, dm_min_i64(each, t->shape[d] - at));
+    lua_rawseti(L, -2, k++);
+    if (each == 0) break;
+  }
+  return 1;
+}
+
+/* The dim may come by position or as {dim = }. */
+static void dim_from_options(lua_State *L) {
+  if (!lua_istable(L, 3)) return;
+  lua_getfield(L, 3, "dim");
+  lua_replace(L, 3);
+}
+
+static int split(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  dim_from_options(L);
+  const int d = tensor_dim_arg(L, t, 3);
+  if (!lua_istable(L, 2)) {
+    const lua_Integer each = luaL_checkinteger(L, 2);
+    if (each < 1)
+      return dm_raise_text(L, "split: pieces of %d elements, wanted 1 or more", (int)each);
+    return pieces_of(L, S, t, d, each);
+  }
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  int64_t sum = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    lua_rawgeti(L, 2, k);
+    const lua_Integer each = luaL_checkinteger(L, -1);
+    if (each < 0) return dm_raise_text(L, "split: a piece of %d elements", (int)each);
+    lua_pop(L, 1);
+    if (each > t->shape[d] - sum)
+      return dm_raise_text(L,
+                           "split: the pieces have more elements together than dim %d of "
+                           "shape %s",
+                           d + 1, DM_SHAPE(t));
+    sum += each;
+  }
+  if (sum != t->shape[d])
+    return dm_raise_text(L, "split: pieces of %d elements together, dim %d has %d", (int)sum,
+                         d + 1, (int)t->shape[d]);
+  lua_createtable(L, (int)n, 0);
+  int64_t at = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    lua_rawgeti(L, 2, k);
+    const int64_t each = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    push_piece(L, S, t, d, at, each);
+    lua_rawseti(L, -2, k);
+    at += each;
+  }
+  return 1;
+}
+
+static int chunk(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  dim_from_options(L);
+  const int d = tensor_dim_arg(L, t, 3);
+  const lua_Integer n = luaL_checkinteger(L, 2);
+  if (n < 1) return dm_raise_text(L, "chunk: %d chunks, wanted 1 or more", (int)n);
+  return pieces_of(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
+}
+
+static int unbind(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  if (t->ndim == 0) return dm_raise_text(L, "unbind: a 0-dim tensor has no rows");
+  const int d = tensor_dim_arg(L, t, 2);
+  lua_createtable(L, (int)t->shape[d], 0);
+  for (int64_t i = 0; i < t->shape[d]; i++) {
+    const int64_t attr[2] = {d, i};
+    dm_push_call(L, S, DM_OP_select, 1, &t, attr);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* ---- cut at given places, or into so many ---- */
+
+/* n pieces, the first ones one longer where the size is no multiple of n. */
+static int cut_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
+  const char *const name = "tensor_split";
+  if (n < 1) return dm_raise_text(L, "%s: %d pieces, wanted 1 or more", name, (int)n);
+  lua_newtable(L);
+  const int64_t each = t->shape[d] / n, longer = t->shape[d] % n;
+  int64_t at = 0;
+  for (lua_Integer k = 1; k <= n; k++) {
+    const int64_t size = each + (k <= longer);
+    push_piece(L, S, t, d, at, size);
+    lua_rawseti(L, -2, k);
+    at += size;
+  }
+  return 1;
+}
+
+/* Element k of the table at 2, the position where piece k + 1 begins, from 0 and held
+   within the dim: beyond its end nothing is left. */
+static int64_t cut_at(lua_State *L, lua_Integer k, int64_t size) {
+  lua_rawgeti(L, 2, k);
+  if (!lua_isinteger(L, -1))
+    dm_raise_text(L, "tensor_split: cuts are positions, got %s", luaL_typename(L, -1));
+  const lua_Integer v = lua_tointeger(L, -1);
+  lua_pop(L, 1);
+  if (v == 0) dm_raise_text(L, "tensor_split: a cut at 0: positions count from 1");
+  const int64_t at = v > 0 ? v - 1 : v + size;
+  return dm_max_i64(0, dm_min_i64(at, size));
+}
+
+static int cut(lua_State *L, State *S, dm_Tensor *t, int d) {
+  if (!lua_istable(L, 2)) return cut_evenly(L, S, t, d, luaL_checkinteger(L, 2));
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  const int64_t size = t->shape[d];
+  lua_createtable(L, (int)n + 1, 0);
+  int64_t at = 0;
+  for (lua_Integer k = 1; k <= n + 1; k++) {
+    const int64_t end = k <= n ? cut_at(L, k, size) : size;
+    push_piece(L, S, t, d, dm_min_i64(at, size), dm_max_i64(0, end - at));
+    lua_rawseti(L, -2, k);
+    at = end;
+  }
+  return 1;
+}
+
+/* x:tensor_split(n, dim): n pieces as equal as can be; x:tensor_split({3, 5}, dim): cut
+   before these positions. A table of views. */
+static int tensor_split(lua_State *L) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 3);
+  dim_from_options(L);
+  return cut(L, S, t, tensor_dim_arg(L, t, 3));
+}
+
+/* tensor_split along a dim of its own, in whole parts where a number is given. */
+static int split_along(lua_State *L, const char *name, int dim, int least) {
+  State *S = dm_enter(L);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  lua_settop(L, 2);
+  if (t->ndim < least)
+    return dm_raise_text(L, "%s: x has shape %s, wanted %d dims or more", name, DM_SHAPE(t),
+                         least);
+  if (t->ndim <= dim) dim = 0; /* hsplit of a vector */
+  const lua_Integer n = lua_istable(L, 2) ? 1 : luaL_checkinteger(L, 2);
+  if (n < 1 || t->shape[dim] % n)
+    return dm_raise_text(L, "%s: dim %d of shape %s in %d equal pieces", name, dim + 1,
+                         DM_SHAPE(t), (int)n);
+  return cut(L, S, t, dim);
+}
+static int hsplit(lua_State *L) { return split_along(L, "hsplit", 1, 1); }
+static int vsplit(lua_State *L) { return split_along(L, "vsplit", 0, 2); }
+static int dsplit(lua_State *L) { return split_along(L, "dsplit", 2, 3); }
+
+const luaL_Reg dm_piece_functions[] = {
+    {"split", split},   {"chunk", chunk},   {"unbind", unbind}, {"tensor_split", tensor_split},
+    {"hsplit", hsplit}, {"vsplit", vsplit}, {"dsplit", dsplit}, {NULL, NULL}};
