@@ -76,7 +76,7 @@ static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
     int64_t offset;
   } place = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   dm_FullAttr whole = {{t->ndim, {0}}, value, t->dtype, dm_device_code(t->device)};
-  for (int d = 0; d < t->ndim && x->st == DM_OK; d++) {
+  for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t: NULL after a failure */
     const int64_t n = t->shape[d], first = dm_max_i64(-before->v[d], 0);
     place.size.v[d] =
         dm_max_i64(n + dm_min_i64(before->v[d], 0) + dm_min_i64(behind->v[d], 0), 0);
