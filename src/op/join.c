@@ -322,7 +322,7 @@ static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor
 static dm_status join_all(dm_Call *c, dm_X *x, int least, int64_t dim, bool behind) {
   DM_TRY(check_list(c));
   dm_Tensor **t = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
-  if (!t) return dm_fail(DM_EMEM, "%s: %d tensors", c->op->name, c->n_in);
+  if (!t) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
   for (int i = 0; i < c->n_in; i++) {
     t[i] = c->in[i];
     for (int n = c->in[i]->ndim; n < least && x->st == DM_OK; n++) {
@@ -356,7 +356,7 @@ dm_status block_diag_compose(dm_Call *c, dm_X *x) {
     columns += t->ndim ? t->shape[t->ndim - 1] : 1;
   }
   dm_Tensor **rows = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
-  if (!rows) return dm_fail(DM_EMEM, "block_diag: %d tensors", c->n_in);
+  if (!rows) return dm_fail(DM_EMEM, "block_diag: out of memory");
   for (int i = 0; i < c->n_in; i++) {
     const dm_Tensor *t = c->in[i];
     const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
