@@ -1913,6 +1913,13 @@ def optim():
             trajectory(cls, None)
     for opts in ({}, {"nesterov": False}, {"adjust_lr_fn": "match_rms_adamw"}):
         trajectory("Muon", None, ((2, 3), (3, 2)), lr=0.05, **opts)
+    for opts in ({}, {"etas": (0.25, 1.5), "step_sizes": (0.02, 0.1)}, {"maximize": True}):
+        trajectory("Rprop", None, lr=0.05, **opts)
+    for opts in ({}, {"lambd": 0.1, "alpha": 0.5, "t0": 2.0}, {"weight_decay": 0.125}):
+        trajectory("ASGD", None, lr=0.05, **opts)
+    for opts in ({}, {"beta2_decay": -0.5, "d": 1.5}, {"weight_decay": 0.125}):
+        trajectory("Adafactor", None, lr=0.05, **opts)
+        trajectory("Adafactor", None, ((2, 3), (2, 2, 2)), lr=0.05, **opts)
 
 
 @family("exact")
@@ -2030,6 +2037,11 @@ def sched():
     ):
         rates("OneCycleLR", [0.8], opts, steps=30, extra="momentum")
     rates("OneCycleLR", [0.8], {"total_steps": 30, "cycle_momentum": False}, extra="momentum")
+    for opts in ({"step_size_up": 4}, {"step_size_up": 4, "step_size_down": 7},
+                 {"step_size_up": 5, "mode": "triangular2"},
+                 {"step_size_up": 5, "mode": "exp_range", "gamma": 0.9, "max_momentum": 0.95}):
+        rates("CyclicLR", [0.1, 0.5], opts, extra="momentum")
+    rates("CyclicLR", [0.1, 0.5], {"step_size_up": 4}, cfg=("Adam", {}), extra="betas")
     rates(
         "OneCycleLR",
         [0.8],

@@ -74,6 +74,42 @@ static void alias(lua_State *L, int module, int methods, const char *op, const c
   lua_setfield(L, methods, name);
 }
 
+static const struct {
+  const char *op, *name;
+} aliases[] = {
+    {"tile", "repeat"}, /* a keyword: x["repeat"](x, 2, 1) */
+    {"transpose", "swapaxes"},
+    {"transpose", "swapdims"},
+    {"movedim", "moveaxis"},
+    {"linalg_inv", "inverse"},
+    {"linalg_det", "det"},
+    {"linalg_slogdet", "slogdet"},
+    {"linalg_pinv", "pinverse"},
+    {"linalg_matrix_power", "matrix_power"},
+    {"abs", "absolute"},
+    {"acos", "arccos"},
+    {"asin", "arcsin"},
+    {"atan", "arctan"},
+    {"atan2", "arctan2"},
+    {"cat", "concat"},
+    {"cat", "concatenate"},
+    {"vstack", "row_stack"},
+    {"clamp", "clip"},
+    {"div", "divide"},
+    {"div", "true_divide"},
+    {"mul", "multiply"},
+    {"sub", "subtract"},
+    {"neg", "negative"},
+    {"trunc", "fix"},
+    {"outer", "ger"},
+    {"trapezoid", "trapz"},
+    {"gt", "greater"},
+    {"ge", "greater_equal"},
+    {"lt", "less"},
+    {"le", "less_equal"},
+    {"ne", "not_equal"},
+};
+
 typedef struct Operator {
   const char *event;
   int op;
@@ -125,14 +161,8 @@ int luaopen_demilune_core(lua_State *L) {
   if (fresh) fill_metatable(L, S, methods);
   lua_pop(L, 1);
   register_ops(L, S, module, methods);
-  alias(L, module, methods, "tile", "repeat"); /* a keyword: x["repeat"](x, 2, 1) */
-  alias(L, module, methods, "transpose", "swapaxes");
-  alias(L, module, methods, "transpose", "swapdims");
-  alias(L, module, methods, "linalg_inv", "inverse");
-  alias(L, module, methods, "linalg_det", "det");
-  alias(L, module, methods, "linalg_slogdet", "slogdet");
-  alias(L, module, methods, "linalg_pinv", "pinverse");
-  alias(L, module, methods, "linalg_matrix_power", "matrix_power");
+  for (int i = 0; i < DM_COUNT(aliases); i++)
+    alias(L, module, methods, aliases[i].op, aliases[i].name);
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
   dm_set_functions(L, dm_piece_functions, S);

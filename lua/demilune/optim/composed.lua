@@ -198,6 +198,79 @@ add("RAdam", {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0,
     end
   end)
 
+-- B. Polyak, A. Juditsky 1992: SGD whose mean state.ax is the answer; t0: steps before the
+-- mean begins.
+add("ASGD", {lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0},
+  checks("ASGD", {"lr", "weight_decay"}),
+  function(w, grad, state, o)
+    grad = penalised(w, grad, o)
+    local ax = buffers(state, w, "ax")
+    local eta = state.eta or o.lr
+    w:mul_(1 - o.lambd * eta):add_(grad, {alpha = -eta})
+    ax:lerp_(w, state.mu or 1)
+    state.eta = o.lr / (1 + o.lambd * o.lr * state.step) ^ o.alpha
+    state.mu = 1 / math.max(1, state.step - o.t0)
+  end)
+
+-- M. Riedmiller, H. Braun 1993: each weight's own step grows by etas[2] while its gradient
+-- keeps its sign, and shrinks by etas[1] where that turned, which undoes nothing.
+add("Rprop", {lr = 1e-2, etas = {0.5, 1.2}, step_sizes = {1e-6, 50}},
+  function(o)
+    checks("Rprop", {"lr"})(o)
+    local e = o.etas
+    if type(e) ~= "table" or not (e[1] > 0 and e[1] < 1 and e[2] > 1) then
+      caller.raise("Rprop: etas is a pair {less than 1, more than 1}")
+    end
+  end,
+  function(w, grad, state, o)
+    local prev = buffers(state, w, "prev")
+    state.step_size = state.step_size or core.keep(core.full_like(w, o.lr))
+    local size, turn = state.step_size, grad * prev
+    local factor = core.where(turn:gt(0), o.etas[2], core.where(turn:lt(0), o.etas[1], 1))
+    size:mul_(factor:to(w.dtype)):clamp_{min = o.step_sizes[1], max = o.step_sizes[2]}
+    grad = core.where(turn:lt(0), 0, grad)
+    w:addcmul_(grad:sign(), size, {value = -1})
+    prev:copy_(grad)
+  end)
+
+-- The mean over dim, kept, of an Adafactor state, which moves towards it.
+local function moved(state, name, square, dim, weight)
+  local mean = square:mean(dim, {keepdim = true})
+  state[name] = state[name] or core.keep(core.zeros_like(mean))
+  state[name]:lerp_(mean, weight)
+  return state[name]
+end
+
+local GAP = {float64 = 2^-52, float32 = 2^-23, float16 = 2^-10, bfloat16 = 2^-7}
+
+-- N. Shazeer, M. Stern 2018: of a matrix only the rows' and the columns' mean squares are
+-- kept. eps[1] is the dtype's gap after 1 where none is given; d bounds the step's size.
+add("Adafactor", {lr = 1e-2, beta2_decay = -0.8, eps = {false, 1e-3}, d = 1.0,
+  weight_decay = 0.0}, checks("Adafactor", {"lr", "weight_decay"}),
+  function(w, grad, state, o)
+    local eps1 = o.eps[1] or GAP[w.dtype]
+    local t = state.step
+    local weight = t ^ o.beta2_decay
+    local rate = math.min(o.lr, 1 / math.sqrt(t))
+    local size = math.sqrt(w:numel())
+    local alpha = (w:norm() / size):clamp{min = o.eps[2]} * rate
+    w:mul_(1 - o.lr * o.weight_decay)
+    local variance
+    if grad:dim() > 1 then
+      local square = grad * grad
+      local rows = moved(state, "row_var", square, -1, weight)
+      local columns = moved(state, "col_var", square, -2, weight)
+      variance = rows:matmul(columns)
+        / rows:mean(-2, {keepdim = true}):clamp{min = eps1}
+    else
+      variance = buffers(state, w, "variance")
+      variance:lerp_(grad * grad, weight)
+    end
+    local step = variance:clamp{min = eps1 * eps1}:rsqrt() * grad
+    local bound = (step:norm() / (size * o.d)):clamp{min = 1}
+    w:sub_(step * (alpha / bound))
+  end)
+
 -- X. Chen et al. 2023: the sign of a mean, and decoupled decay.
 add("Lion", {lr = 1e-4, betas = {0.9, 0.99}, weight_decay = 0},
   checks("Lion", {"lr", "weight_decay"}),

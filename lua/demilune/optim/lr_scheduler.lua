@@ -255,6 +255,59 @@ schedule("OneCycleLR", {"max_lr"}, {total_steps = options.NONE, epochs = options
   end
 end, one_cycle_prepare)
 
+-- ---- CyclicLR: L. Smith 2015 ----
+
+-- How the height of a cycle changes, by the cycles begun or by the steps done.
+local HEIGHT = {
+  triangular = {"cycle", function() return 1 end},
+  triangular2 = {"cycle", function(_, n) return 0.5 ^ (n - 1) end},
+  exp_range = {"iterations", function(gamma, n) return gamma ^ n end},
+}
+
+local function of_group(v, i) return type(v) == "table" and v[i] or v end
+
+-- How far in a cycle, from 0 up to 1 and back, and how high it goes.
+local function cycle_place(s, t)
+  local up = s.step_size_up
+  local total = up + (s.step_size_down or up)
+  local cycle = math.floor(1 + t / total)
+  local x, ratio = 1 + t / total - cycle, up / total
+  local place = x <= ratio and x / ratio or (x - 1) / (ratio - 1)
+  local by, height = s.scale_mode, s.scale_fn
+  if not height then
+    local f = HEIGHT[s.mode]
+    by, height = f[1], function(n) return f[2](s.gamma, n) end
+  end
+  return place * height(by == "cycle" and cycle or t)
+end
+
+-- base_lr to max_lr in step_size_up steps and back in step_size_down, momentum the other way.
+schedule("CyclicLR", {"base_lr", "max_lr"}, {step_size_up = 2000, step_size_down = options.NONE,
+  mode = "triangular", gamma = 1.0, scale_fn = options.NONE, scale_mode = "cycle",
+  cycle_momentum = true, base_momentum = 0.8, max_momentum = 0.9}, function(self, i, group)
+  local s = self.settings
+  local place = cycle_place(s, self.last_epoch)
+  if s.cycle_momentum then
+    local low, high = of_group(s.base_momentum, i), of_group(s.max_momentum, i)
+    local momentum = high - (high - low) * place
+    if group.betas then group.betas[1] = momentum else group.momentum = momentum end
+  end
+  return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * place
+end, function(self)
+  local s = self.settings
+  if not HEIGHT[s.mode] and not s.scale_fn then
+    caller.raise("CyclicLR: mode is '%s', wanted 'triangular', 'triangular2' or 'exp_range', "
+      .. "or a scale_fn", tostring(s.mode))
+  end
+  for i, group in ipairs(self.optimizer.param_groups) do
+    self.base_lrs[i] = of_group(s.base_lr, i)
+    group.initial_lr = self.base_lrs[i]
+    if s.cycle_momentum and group.momentum == nil and not group.betas then
+      caller.raise("CyclicLR: cycle_momentum wants an optimizer with momentum or betas")
+    end
+  end
+end)
+
 lr_scheduler.check_optimizer = check_optimizer
 
 -- Schedules of another kind, from rooms of their own.
