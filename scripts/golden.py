@@ -2776,6 +2776,10 @@ def bags():
          per_sample_weights=r(7))
     case("embedding_bag", P(rows), r(5, 3), fn=bag, mode="sum", per_sample_weights=r(2, 3),
          padding_idx=P(1))
+    for k, opts in ((2, {}), ([2, 1, 3], {"stride": 1}), (2, {"stride": [1, 2, 1], "ceil_mode": True})):
+        case("lp_pool3d", r(1, 2, 3, 4, 5, dtype=f64, lo=0.25), 2.0, k, fn=F.lp_pool3d, **opts)
+    case("upsample_nearest", r(1, 1, 2, 3), fn=F.upsample_nearest, size=[3, 5])
+    case("upsample_bilinear", r(1, 1, 2, 3), fn=F.upsample_bilinear, scale_factor=2)
 
 
 # ---- writing ----------------------------------------------------------------

@@ -303,5 +303,6 @@ local function power_pool(name, op)
 end
 power_pool("LPPool1d", "lp_pool1d")
 power_pool("LPPool2d", "lp_pool2d")
+power_pool("LPPool3d", "lp_pool3d")
 
 return layers

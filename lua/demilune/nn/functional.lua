@@ -125,6 +125,17 @@ end
 
 functional.upsample = core.interpolate
 
+-- Older names of two of its modes: opts: size or scale_factor.
+local function upsample(name, mode, align_corners)
+  functional[name] = function(x, opts)
+    local o = options.read(name, opts, {size = options.NONE, scale_factor = options.NONE})
+    return core.interpolate(x, {size = o.size, scale_factor = o.scale_factor, mode = mode,
+      align_corners = align_corners})
+  end
+end
+upsample("upsample_nearest", "nearest", false)
+upsample("upsample_bilinear", "bilinear", true)
+
 -- x over its norm of order p along dim, no norm counting less than eps. opts: p = 2,
 -- dim = 2, eps = 1e-12.
 function functional.normalize(x, opts)
@@ -163,11 +174,14 @@ local function power_pool(name, average, elements)
     return core.pow(core.sign(mean) * core.relu(core.abs(mean)) * elements(kernel_size), 1 / p)
   end
 end
--- lp_pool1d(x, p, kernel_size, {stride = kernel_size, ceil_mode = false}); lp_pool2d alike,
--- of numbers or pairs.
+-- lp_pool1d(x, p, kernel_size, {stride = kernel_size, ceil_mode = false}); lp_pool2d and
+-- lp_pool3d alike, of numbers or pairs and triples.
 power_pool("lp_pool1d", core.avg_pool1d, function(k) return k end)
 power_pool("lp_pool2d", core.avg_pool2d, function(k)
   return type(k) == "table" and k[1] * (k[2] or k[1]) or k * k
+end)
+power_pool("lp_pool3d", core.avg_pool3d, function(k)
+  return type(k) == "table" and k[1] * k[2] * k[3] or k ^ 3
 end)
 
 -- leaky_relu with a slope of each element's own, uniform in [lower, upper], while training,

@@ -8,7 +8,8 @@ local optim = {
 for name, class in pairs(require "demilune.optim.methods") do optim[name] = class end
 
 local ROOMS = {LBFGS = "lbfgs", Muon = "muon", swa_utils = "swa_utils"}
-for name in ("RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop Adafactor Lion LAMB"):gmatch "%a+" do
+for name in ("RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop Adafactor Lion LAMB")
+  :gmatch "%a+" do
   ROOMS[name] = "composed"
 end
 
