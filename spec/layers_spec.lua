@@ -173,6 +173,50 @@ describe("tables of vectors", function()
   end)
 end)
 
+describe("an adaptive softmax", function()
+  -- every weight sin(1 + k), sin(2 + k), ... for parameter k; numbers by PyTorch 2.15
+  local function made()
+    local m, k = nn.AdaptiveLogSoftmaxWithLoss(4, 7, {2, 4},
+      {div_value = 2, head_bias = true, dtype = "float64"}), 0
+    for _, p in m:named_parameters() do
+      local at = dm.arange(1, p:numel(), {dtype = "float64"}) + k
+      p.data:copy_(dm.sin(at):reshape(p.shape))
+      k = k + 1
+    end
+    return m, dm.cos(dm.arange(1, 16, {dtype = "float64"})):reshape(4, 4)
+  end
+  local labels = dm.tensor({1, 4, 7, 5}, {dtype = "int64"})
+
+  it("is PyTorch's", function()
+    local m, x = made()
+    local logs, loss = m(x, labels)
+    near(dm.tensor({-0.6115117114663684, -4.505856987231076, -5.058093687666076,
+      -3.453872120513243}, {dtype = "float64"}), logs, 1e-12)
+    loss:backward()
+    near(dm.tensor({0.16477947754876407, 0.24955770848685127, 0.10489373313646544,
+      -0.13620905671735212}, {dtype = "float64"}), m.head.weight.grad[1], 1e-12)
+    near(dm.tensor({0.10708854018069296, 0.1024944511440545, -0.20958299132474745},
+      {dtype = "float64"}), m.tail[2][2].weight.grad:sum(2), 1e-12)
+    assert.same({1, 1, 2, 1}, m:predict(x):totable())
+  end)
+
+  it("agrees with the probabilities of all classes", function()
+    local m, x = made()
+    local all = m:log_prob(x)
+    near(dm.ones_like(labels):to("float64"), all:exp():sum(2), 1e-12)
+    near(all:gather(2, labels:unsqueeze(2)):squeeze(2), (m(x, labels)), 1e-12)
+    near(all[{2, 4}], (m(x[2], labels[2])), 1e-12)
+  end)
+
+  it("says what it wants", function()
+    local m, x = made()
+    assert.error_matches(function() m(x, labels + 1) end, "wanted 1 to 7")
+    assert.error_matches(function() m(x, labels:narrow(1, 1, 3)) end, "wanted {N, features}")
+    assert.error_matches(function() nn.AdaptiveLogSoftmaxWithLoss(4, 7, {4, 2}) end,
+      "rising whole numbers from 1 to 6")
+  end)
+end)
+
 describe("lists of parameters", function()
   it("are registered under PyTorch's names", function()
     local m = nn.ParameterList{dm.ones(2), dm.zeros(3)}:append(dm.ones(1))

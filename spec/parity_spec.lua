@@ -283,7 +283,7 @@ local ABSENT = {
   },
   ["rare, and not built"] = {
     ["dm.nn"] = [[
-      AdaptiveLogSoftmaxWithLoss FractionalMaxPool3d LinearCrossEntropyLoss]],
+      FractionalMaxPool3d LinearCrossEntropyLoss]],
     ["dm.nn.functional"] = [[
       conv_tbc fractional_max_pool3d linear_cross_entropy]],
     ["dm.nn.utils"] = [[

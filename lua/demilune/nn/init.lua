@@ -11,7 +11,7 @@ local nn = {
 }
 
 for _, room in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "loss", "rnn",
-  "attention"} do
+  "attention", "adaptive"} do
   for name, class in pairs(require("demilune.nn." .. room)) do nn[name] = class end
 end
 
