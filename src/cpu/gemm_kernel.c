@@ -181,12 +181,14 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void
 
 /* ---- the store ----------------------------------------------------------- */
 
+/* One value for the row is read once: sums of 16 bits come this way line by line. */
 #define DEFINE_FINISH(REAL, NAME, LOAD, STORE)                                                \
   static void NAME(const dm_Finish *f, const REAL *acc, int64_t n, char *c, const char *bias, \
                    int bias_step) {                                                           \
-    const int64_t c_es = dm_dtype_size(f->c_dtype);                                           \
+    const int64_t c_es = dm_dtype_size(f->c_dtype), b_es = dm_dtype_size(f->bias_dtype);      \
     const REAL alpha = (REAL)f->alpha, beta = (REAL)f->beta;                                  \
-    REAL sum[LINE], more[LINE];                                                               \
+    REAL sum[LINE], more[LINE], all = 0;                                                      \
+    if (bias && !bias_step) LOAD(f->bias_dtype, bias, 1, 1, &all);                            \
     for (int64_t j = 0; j < n; j += LINE) {                                                   \
       const int64_t len = dm_min_i64(LINE, n - j);                                            \
       for (int64_t q = 0; q < len; q++) sum[q] = alpha * acc[j + q];                          \
@@ -194,10 +196,11 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void
         LOAD(f->c_dtype, c + j * c_es, 1, len, more);                                         \
         for (int64_t q = 0; q < len; q++) sum[q] += beta * more[q];                           \
       }                                                                                       \
-      if (bias) {                                                                             \
-        const int64_t b_es = dm_dtype_size(f->bias_dtype) * bias_step;                        \
-        LOAD(f->bias_dtype, bias + j * b_es, bias_step, len, more);                           \
+      if (bias && bias_step) {                                                                \
+        LOAD(f->bias_dtype, bias + j * b_es, 1, len, more);                                   \
         for (int64_t q = 0; q < len; q++) sum[q] += more[q];                                  \
+      } else if (bias) {                                                                      \
+        for (int64_t q = 0; q < len; q++) sum[q] += all;                                      \
       }                                                                                       \
       STORE(f->c_dtype, c + j * c_es, 1, len, sum);                                           \
     }                                                                                         \

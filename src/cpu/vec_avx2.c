@@ -64,29 +64,36 @@ static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   }
 }
 
+/* In the low half of each number. */
 static inline __m256i round_bf16(__m256i u) {
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i half = _mm256_add_epi32(u, _mm256_set1_epi32(0x7fff));
+  return _mm256_srli_epi32(_mm256_add_epi32(half, odd), 16);
+}
+static inline __m256i quiet_bf16(__m256i u) {
   const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
   const __m256 f = _mm256_castsi256_ps(u);
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(f, f, _CMP_UNORD_Q));
-  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  return _mm256_blendv_epi8(round_bf16(u), _mm256_srli_epi32(quiet, 16), nan);
 }
 static inline void narrow16_bf16(const float *src, uint16_t *dst) {
-  const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)src));
-  const __m256i b = round_bf16(_mm256_loadu_si256((const __m256i *)(src + 8)));
+  const __m256 f = _mm256_loadu_ps(src), g = _mm256_loadu_ps(src + 8);
+  __m256i a = _mm256_castps_si256(f), b = _mm256_castps_si256(g);
+  const bool nan = _mm256_movemask_ps(_mm256_cmp_ps(f, g, _CMP_UNORD_Q)) != 0;
+  a = DM_LIKELY(!nan) ? round_bf16(a) : quiet_bf16(a);
+  b = DM_LIKELY(!nan) ? round_bf16(b) : quiet_bf16(b);
   /* packus works within 128-bit halves; put the quarters in order */
   const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
   _mm256_storeu_si256((__m256i *)dst, both);
 }
 static inline void narrow8_bf16(const float *src, uint16_t *dst) {
-  const __m256i a = round_bf16(_mm256_loadu_si256((const __m256i *)src));
+  const __m256i a = quiet_bf16(_mm256_loadu_si256((const __m256i *)src));
   _mm_storeu_si128((__m128i *)dst,
                    _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
 }
 static inline void narrow4_bf16(const float *src, uint16_t *dst) {
   const __m128i u = _mm_loadu_si128((const __m128i *)src);
-  const __m128i a = _mm256_castsi256_si128(round_bf16(_mm256_castsi128_si256(u)));
+  const __m128i a = _mm256_castsi256_si128(quiet_bf16(_mm256_castsi128_si256(u)));
   _mm_storel_epi64((__m128i *)dst, _mm_packus_epi32(a, a));
 }
 
