@@ -44,7 +44,7 @@ describe("a call through Lua", function()
   end)
   teardown(function() os.remove(script) end)
 
-  for call, most in pairs{plain = 2900, recorded = 3750, step = 92500} do
+  for call, most in pairs{plain = 2900, recorded = 3750, step = 87000} do
     it(("takes at most %d instructions, %s #slow"):format(most, call), function()
       if not os.execute "valgrind --version >/dev/null 2>&1" then return pending "no valgrind" end
       local n = per_call(call)

@@ -41,8 +41,9 @@ function Linear:reset_parameters()
 end
 
 -- activation: for this call, in place of the module's own.
+local linear = core.linear
 function Linear:forward(x, activation)
-  return core.linear(x, self.weight, self.bias, activation or self.activation or nil)
+  return linear(x, self.weight, self.bias, activation or self.activation or nil)
 end
 
 -- Whether relu(self(x)) may be one op, which nobody could tell: relu of the rounded result

@@ -8,6 +8,9 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 
+local drop_grads, on_one_device, warn_autocast =
+  core.drop_grads, core.on_one_device, core.warn_autocast
+
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
@@ -85,7 +88,7 @@ end
 
 function Optimizer:zero_grad()
   local groups = self.param_groups
-  for i = 1, #groups do core.drop_grads(groups[i].params) end
+  for i = 1, #groups do drop_grads(groups[i].params) end
 end
 
 -- Of a group whose parameters lie on several devices one for each of these, which shows
@@ -111,7 +114,7 @@ end
 -- returned. found_inf: a float32 scalar; not 0: nothing is changed. Parameters may lie
 -- on different devices, those of one group too.
 function Optimizer:step(closure, found_inf)
-  core.warn_autocast "step"
+  warn_autocast "step"
   local loss
   if closure then
     local _ <close> = core.enable_grad()
@@ -120,7 +123,7 @@ function Optimizer:step(closure, found_inf)
   local groups = self.param_groups
   for i = 1, #groups do
     local group = groups[i]
-    if core.on_one_device(group.params) then
+    if on_one_device(group.params) then
       update(self, group, found_inf)
     else
       for _, part in ipairs(parts_of(group)) do update(self, part, found_inf) end
