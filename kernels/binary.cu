@@ -34,6 +34,10 @@ template <> constexpr bool dm_unpacked<hypot_pair> = true;
 template <> constexpr bool dm_unpacked<xlogy_pair> = true;
 template <> constexpr bool dm_unpacked<logaddexp_pair> = true;
 template <> constexpr bool dm_unpacked<logaddexp2_pair> = true;
+template <> constexpr bool dm_unpacked<special_xlog1py_pair> = true;
+template <> constexpr bool dm_unpacked<nextafter_pair> = true;
+template <> constexpr bool dm_unpacked<nextafter_f16_pair> = true;
+template <> constexpr bool dm_unpacked<nextafter_bf16_pair> = true;
 
 /* A division: 0 where the divisor is, and the fault noted. */
 template <class Fn> struct Divide {

@@ -74,6 +74,17 @@ UNPACKED(sinh)
 UNPACKED(cosh)
 UNPACKED(erfinv)
 UNPACKED(logsigmoid)
+UNPACKED(lgamma)
+UNPACKED(digamma)
+UNPACKED(polygamma)
+UNPACKED(i0)
+UNPACKED(special_i0e)
+UNPACKED(special_i1)
+UNPACKED(special_i1e)
+UNPACKED(special_erfcx)
+UNPACKED(special_ndtri)
+UNPACKED(special_log_ndtr)
+UNPACKED(special_entr)
 #undef UNPACKED
 
 /* Integers: what stays one. */

@@ -768,6 +768,58 @@ def more_activations():
         case("bitwise_not", ints(6, dtype=d), grad=False, inplace=True, kind="exact")
 
 
+@family("pointwise")
+def special_():
+    sp = torch.special
+    right = lambda n, d: r(n, dtype=d, lo=0.25, hi=6)
+    unit = lambda n, d: r(n, dtype=d, lo=0.05, hi=0.95)
+    any_sign = lambda n, d: r(n, dtype=d)
+    for op, fn, mk in [
+            ("lgamma", None, right), ("digamma", None, right), ("i0", None, any_sign),
+            ("special_i0e", sp.i0e, any_sign), ("special_i1", sp.i1, any_sign),
+            ("special_i1e", sp.i1e, any_sign), ("special_erfcx", sp.erfcx, any_sign),
+            ("special_ndtr", sp.ndtr, unit), ("special_ndtri", sp.ndtri, unit),
+            ("special_log_ndtr", sp.log_ndtr, any_sign), ("special_entr", sp.entr, right),
+            ("logit", None, unit)]:
+        small = not op.startswith("special_") or op in ("special_entr", "special_ndtr")
+        for d in (FLOATS if op != "logit" else (f32, f64, bf16)) if small else (f32, f64):
+            # PyTorch's trigamma, digamma's slope, has float32's digits
+            case(op, mk(6, d), fn=fn, inplace=op in ("lgamma", "digamma", "i0", "logit"),
+                 grad=(op, d) != ("digamma", f64))
+        for d in (f32, f64):
+            far = torch.tensor([-30.0, -8.5, -1.25, 1e-4, 9, 11.75, 12.5, 29.5, 60], dtype=d)
+            if op not in ("special_ndtri", "logit", "special_entr", "special_erfcx", "digamma",
+                          "special_ndtr"):  # which loses its left tail there
+                case(op, far, fn=fn, grad=False)
+            case(op, torch.tensor([0.0, -0.0, NAN], dtype=d), fn=fn, grad=False)
+        case(op, ints(4, lo=1, hi=5), fn=fn, grad=False)
+    case("digamma", torch.tensor([-8.5, -1.25, 1e-4, 9, 30, INF, -INF, -2], dtype=f64), grad=False)
+    case("lgamma", torch.tensor([1.0, 2.0, INF, -INF, -3.0, 1e30]), grad=False)
+    case("special_erfcx", torch.tensor([-5.0, 0.01, 7.9, 8.1, 30, 1e10, INF, -INF]), fn=sp.erfcx,
+         grad=False)
+    case("special_ndtri", torch.tensor([0.0, 1.0, -0.5, 1.5, 1e-30, 0.5]), fn=sp.ndtri, grad=False)
+    case("special_entr", torch.tensor([-1.0, 1.0, INF, -INF]), fn=sp.entr, grad=False)
+    case("logit", torch.tensor([-1.0, 0.0, 0.05, 0.5, 1.0, 2.0]), grad=False)
+    case("logit", torch.tensor([-1.0, 0.0, 0.05, 0.5, 0.8, 2.0]), eps=0.125)
+    for n in (0, 1, 2, 3, 7):
+        case("polygamma", n, right(6, f32), fn=torch.polygamma, kind="sum")
+        if n > 1:
+            case("polygamma", n, right(6, f64), fn=torch.polygamma, kind="sum")
+        case("polygamma", n, torch.tensor([-2.5, -0.25, 0.0, 40.5]), fn=torch.polygamma,
+             grad=False, kind="sum")
+    for d in (f32, f64):
+        case("mvlgamma", r(5, dtype=d, lo=2, hi=6), p=4, inplace=True)
+        case("special_xlog1py", r(2, 3, dtype=d, lo=-2, hi=2), r(3, dtype=d, lo=-0.9, hi=2),
+             fn=sp.xlog1py)
+        case("special_xlog1py", torch.tensor([0.0, 0.0, 1, NAN, 0], dtype=d),
+             torch.tensor([-1.0, -2, -1, 1, NAN], dtype=d), fn=sp.xlog1py, grad=False)
+    case("special_xlog1py", r(3), 2.5, fn=sp.xlog1py)
+    for d in (f32, f64, bf16):
+        case("nextafter", torch.tensor([0.0, -0.0, 0.0, 1, 1, -1, 2, INF, -INF, NAN, 1], dtype=d),
+             torch.tensor([1.0, -1, 0, 2, 0, 0, 2, 0, 0, 1, NAN], dtype=d), grad=False,
+             inplace=True, kind="exact")
+
+
 # ---- reductions, order, indexing --------------------------------------------
 
 DIMS = [(0,), (-1,), (1,)]
@@ -2529,7 +2581,7 @@ def ft(op, x, **opts):
 
     def run(t, **k):
         y = fn(t if real else torch.view_as_complex(t), **k)
-        return torch.view_as_real(y) if y.is_complex() else y
+        return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
     case("fft_" + op, x, fn=run, **opts)
 
 

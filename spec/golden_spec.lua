@@ -106,7 +106,7 @@ end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
   "sort", "softmax", "distance", "kin", "matmul", "conv", "pool", "nd", "norm", "layers",
-  "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "places"}
+  "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "places", "special"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

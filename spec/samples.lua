@@ -72,11 +72,24 @@ local UNARY = {
   acos = {-0.8, 0.8}, atan = {-2, 2}, sinh = {-2, 2}, cosh = {-2, 2},
   erfinv = {-0.8, 0.8}, mish = {-3, 3}, logsigmoid = {-3, 3}, selu = {0.2, 2}, celu = {0.2, 2},
   sinc = {0.1, 2}, softsign = {0.2, 2}, tanhshrink = {-2, 2},
+  lgamma = {0.2, 4}, digamma = {0.3, 4}, i0 = {-3, 3}, special_i0e = {0.2, 3},
+  special_i1 = {-3, 3}, special_i1e = {0.2, 3}, special_erfcx = {-1, 2},
+  special_ndtr = {-3, 3}, special_ndtri = {0.1, 0.9}, special_log_ndtr = {-3, 3},
+  special_entr = {0.2, 3}, logit = {0.1, 0.9}, mvlgamma = {1.6, 3},
 }
 for name, range in pairs(UNARY) do samples[name] = {{x(range[1], range[2], 2, 3)}} end
 for _, name in ipairs{"abs", "sign", "relu", "leaky_relu", "elu", "hardtanh"} do
   samples[name] = {{off_zero(0.9, 2, 3)}, {off_zero(3.1, 2, 3)}}
 end
+for _, name in ipairs{"lgamma", "digamma", "special_i0e", "special_i1e"} do
+  table.insert(samples[name], {off_integer(2, 3)})
+end
+samples.polygamma = {
+  {x(0.7, 3, 2, 3), {n = 1}}, {x(0.7, 3, 3), {n = 2}}, {x(0.7, 3, 3), {n = 0}},
+  {off_integer(3), {n = 1}},
+}
+table.insert(samples.logit, {x(0.3, 0.7, 2, 3), {eps = 0.1}})
+for _, call in ipairs(samples.mvlgamma) do call[2] = {p = 3} end
 for _, name in ipairs{"selu", "celu", "softsign"} do
   table.insert(samples[name], {off_zero(2, 2, 3)})
 end
@@ -121,6 +134,10 @@ samples.pow = {
 samples.atan2 = {{x(0.2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(0.2, 2, 2, 3), x(-2, 2, 3)}}
 samples.hypot = {{off_zero(2, 2, 3), x(0.3, 2, 2, 3)}, {off_zero(2, 2, 3), x(0.3, 2, 3)}}
 samples.xlogy = {{x(-2, 2, 2, 3), x(0.3, 2, 2, 3)}, {x(-2, 2, 2, 3), x(0.3, 2, 3)}, {x(1, 2, 3), 2}}
+samples.special_xlog1py = {
+  {x(-2, 2, 2, 3), x(-0.5, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-0.5, 2, 3)}, {x(1, 2, 3), 2},
+}
+samples.nextafter = {{const(-1, 1, 2, 3), const(-1, 1, 3), grad = false}}
 samples.copysign = {{off_zero(2, 2, 3), off_zero(2, 3)}, {off_zero(2, 2, 3), -1.0}}
 for _, name in ipairs{"logaddexp", "logaddexp2"} do
   samples[name] = {{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}}
@@ -169,7 +186,8 @@ local POINTWISE = {"clamp", "add", "sub", "mul", "div", "pow", "atan2", "fmod", 
   "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
   "isinf", "isfinite", "hardsigmoid", "hardswish", "relu6", "softshrink", "hardshrink",
   "threshold", "nan_to_num", "frac", "hypot", "xlogy", "copysign", "logaddexp", "logaddexp2",
-  "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isclose", "signbit"}
+  "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isclose", "signbit",
+  "special_xlog1py", "nextafter"}
 for name in pairs(UNARY) do POINTWISE[#POINTWISE + 1] = name end
 for _, name in ipairs(POINTWISE) do
   for _, call in ipairs(samples[name]) do call.pointwise = true end

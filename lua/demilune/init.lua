@@ -19,6 +19,7 @@ local ROOMS = {
   cuda = "demilune.cuda",
   linalg = "demilune.linalg",
   fft = "demilune.fft",
+  special = "demilune.special",
   profiler = "demilune.profiler",
 }
 local FUNCTIONS = {

@@ -183,6 +183,19 @@ void xlogy_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, b));
 }
 
+/* log(1 + b), 0 where a is 0 and the logarithm is none; and a / (1 + b). */
+void special_xlog1py_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (g->need[0]) {
+    dm_Tensor *none = x_test(x, DM_OP_le, b, -1);
+    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
+    dm_Tensor *log1p = x_unary(x, DM_OP_log1p, b);
+    g->gx[0] = x_mul(x, gy, x_where(x, flat, dm_x_number(x, 0), log1p));
+  }
+  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, x_shift(x, b, 1)));
+}
+
 /* The share of each: sigmoid of how much larger it is, in powers of 2 times ln 2. */
 void logaddexp_grad(dm_Grad *g) {
   dm_X *x = g->x;

@@ -10,16 +10,20 @@
 #include <tgmath.h>
 #endif
 
+#include "base/half.h"
 #include "engine/op.h"
 
 enum { DM_ROUND_NONE, DM_ROUND_TRUNC, DM_ROUND_FLOOR };
 
-/* A formula has its op's number; second forms of add, sub and div come after. */
+/* A formula has its op's number; second forms of add, sub, div and nextafter come
+   after. */
 enum {
   DM_OP_add_scaled = DM_N_OP,
   DM_OP_sub_scaled,
   DM_OP_div_trunc,
   DM_OP_div_floor,
+  DM_OP_nextafter_f16,
+  DM_OP_nextafter_bf16,
   DM_N_PAIR
 };
 
@@ -29,6 +33,10 @@ static inline int dm_pair_of(const dm_Call *c) {
   if (id == DM_OP_sub && *DM_ATTR(double, c) != 1.0) return DM_OP_sub_scaled;
   if (id == DM_OP_div && *DM_ATTR(int64_t, c) != DM_ROUND_NONE)
     return *DM_ATTR(int64_t, c) == DM_ROUND_TRUNC ? DM_OP_div_trunc : DM_OP_div_floor;
+  if (id == DM_OP_nextafter) {
+    const dm_DType t = dm_result_dtype(2, c->in);
+    if (dm_is_16bit(t)) return t == DM_F16 ? DM_OP_nextafter_f16 : DM_OP_nextafter_bf16;
+  }
   return id;
 }
 /* alpha of add and sub, or 0 */
@@ -57,6 +65,17 @@ static inline DM_HD int64_t dm_trunc_div_i64(int64_t a, int64_t b) {
 static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
   const int64_t q = dm_trunc_div_i64(a, b);
   return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+/* ---- 16 bits: their neighbours ---- */
+
+static inline DM_HD float dm_next_16(float a, float b, bool brain) {
+  uint16_t h = brain ? dm_f32_to_bf16(a) : dm_f32_to_f16(a);
+  if (a != a || b != b) return a + b;
+  if (a == b) return b;
+  if (a == 0) h = b < 0 ? 0x8001u : 1u;
+  else h = (uint16_t)((a < b) == (a > 0) ? h + 1u : h - 1u);
+  return brain ? dm_bf16_to_f32(h) : dm_f16_to_f32(h);
 }
 
 /* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */

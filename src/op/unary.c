@@ -53,6 +53,10 @@ dm_status unary_rule(dm_Call *c) {
     dm_out_like(c, 0, c->in[0], id == DM_OP_sign ? DM_BOOL : DM_I64);
     return DM_OK;
   }
+  const int64_t most = 1000; /* polygamma's time grows with n */
+  if (id == DM_OP_polygamma && !(*DM_ATTR(int64_t, c) >= 0 && *DM_ATTR(int64_t, c) <= most))
+    return dm_fail(DM_EARG, "polygamma: n is %lld, wanted 0 to %lld",
+                   (long long)*DM_ATTR(int64_t, c), (long long)most);
   const bool keeps = dm_is_float(d) || (d != DM_BOOL && int_block(dm_op_id(c->op)));
   if (d == DM_BOOL && c->op == &dm_ops[DM_OP_neg])
     return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");
@@ -89,6 +93,17 @@ dm_status unary_backward_cpu(dm_Call *c) {
 static dm_Tensor *between(dm_X *x, dm_Tensor *s, double lo, double hi) {
   return x_mul(x, x_like(x, x_test(x, DM_OP_gt, s, lo), s),
                x_like(x, x_test(x, DM_OP_lt, s, hi), s));
+}
+
+/* i1 or i1e of s, y, by s: 1/2 at 0. */
+static dm_Tensor *bessel_quotient(dm_X *x, dm_Tensor *y, dm_Tensor *s) {
+  dm_Tensor *zero = x_test(x, DM_OP_eq, s, 0);
+  dm_Tensor *divisor = x_where(x, zero, dm_x_number(x, 1), s);
+  return x_where(x, zero, dm_x_number(x, 0.5), x_div(x, y, divisor));
+}
+
+static dm_Tensor *polygamma(dm_X *x, int64_t n, dm_Tensor *s) {
+  return dm_x(x, DM_OP_polygamma, &n, 1, s);
 }
 
 /* dy/dx as a composition of ops on s, the saved one of x and y; NULL where the
@@ -130,6 +145,32 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
                    -1.12837916709551257390);
   case DM_OP_erfinv: /* sqrt(pi)/2 */
     return x_scale(x, x_unary(x, DM_OP_exp, x_mul(x, s, s)), 0.88622692545275801365);
+  case DM_OP_lgamma: return x_unary(x, DM_OP_digamma, s);
+  case DM_OP_digamma: return polygamma(x, 1, s);
+  case DM_OP_polygamma: return polygamma(x, (int64_t)pq[0] + 1, s);
+  case DM_OP_i0: return x_unary(x, DM_OP_special_i1, s);
+  case DM_OP_special_i1:
+    return x_sub(x, x_unary(x, DM_OP_i0, s),
+                 bessel_quotient(x, x_unary(x, DM_OP_special_i1, s), s));
+  case DM_OP_special_i0e: /* i1e - sign i0e */
+    sg = x_unary(x, DM_OP_sign, s);
+    return x_sub(x, x_unary(x, DM_OP_special_i1e, s),
+                 x_mul(x, sg, x_unary(x, DM_OP_special_i0e, s)));
+  case DM_OP_special_i1e: { /* i0e - sign i1e - i1e / s */
+    dm_Tensor *y = x_unary(x, DM_OP_special_i1e, s);
+    sg = x_mul(x, x_unary(x, DM_OP_sign, s), y);
+    return x_sub(x, x_sub(x, x_unary(x, DM_OP_special_i0e, s), sg), bessel_quotient(x, y, s));
+  }
+  case DM_OP_special_erfcx: /* 2 s y - 2/sqrt(pi) */
+    return x_shift(x, x_scale(x, x_mul(x, s, x_unary(x, DM_OP_special_erfcx, s)), 2),
+                   -1.12837916709551257390);
+  case DM_OP_special_ndtri: /* sqrt(2 pi) */
+    return x_scale(x, x_unary(x, DM_OP_exp, x_scale(x, x_mul(x, s, s), 0.5)),
+                   2.50662827463100050242);
+  case DM_OP_special_log_ndtr: /* sqrt(2/pi), 1/sqrt(2) */
+    sg = x_unary(x, DM_OP_special_erfcx, x_scale(x, s, -0.70710678118654752440));
+    return x_scale(x, x_unary(x, DM_OP_reciprocal, sg), 0.79788456080286535588);
+  case DM_OP_special_entr: return x_scale(x, x_shift(x, x_unary(x, DM_OP_log, s), 1), -1);
   case DM_OP_logsigmoid: return x_unary(x, DM_OP_sigmoid, x_scale(x, s, -1));
   case DM_OP_mish: { /* t + x (1 - t^2) sigmoid(x) with t = tanh(softplus(x)) */
     dm_Tensor *t = x_unary(x, DM_OP_tanh, x_unary(x, DM_OP_softplus, s));

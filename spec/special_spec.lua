@@ -1,0 +1,146 @@
+-- Special functions: how near they come to the truth, their neighbours, what is refused.
+-- PyTorch's values: spec/golden/special.lua; gradients: spec/op_spec.lua.
+
+local dm = require "demilune"
+local special = dm.special
+
+-- x and f(x), by mpmath with 40 digits.
+local VALUES = {
+  lgamma = {
+    {-7.75, -8.5818477635518667}, {-2.25, 0.55550154502064747}, {-0.4375, 1.2853340347067131},
+    {-1e-10, 23.025850929998178}, {1e-20, 46.051701859880914}, {0.25, 1.2880225246980775},
+    {0.75, 0.20328095143129537}, {1.0009765625, -0.00056290317999120463},
+    {1.25, -0.098271836421813161}, {1.625, -0.10917413375679537},
+    {1.9990234375, -0.0004125677359714894}, {2.25, 0.12487171489239659},
+    {3.5, 1.2009736023470742}, {9.75, 12.242204940050763}, {10.25, 13.368023671476046},
+    {100.5, 361.43554046777762}, {10000000000.0, 220258509288.81058},
+  },
+  digamma = {
+    {-7.75, -1.0307688328309315}, {-2.25, 4.1585835646579723}, {-0.4375, 0.60128808806278973},
+    {1e-20, -1.0000000000000001e+20}, {0.25, -4.2274535333762654}, {1, -0.57721566490153286},
+    {1.5, 0.036489973978576521}, {2.75, 0.81890102497543259}, {9.75, 2.225109535044576},
+    {10.25, 2.277704790686724}, {100.5, 4.6051743525818452},
+    {10000000000.0, 23.025850929890457},
+  },
+  polygamma1 = {
+    {-7.75, 19.618144334352289}, {-0.4375, 9.270603532955091}, {1e-05, 10000000001.644908},
+    {0.25, 17.197329154507111}, {1.5, 0.93480220054467931}, {9.75, 0.10800324333663185},
+    {10.25, 0.10247452151799187}, {100.5, 0.0099999166695831027},
+  },
+  polygamma4 = {
+    {-7.75, -24481.576062438245}, {-0.4375, 1068.2993708990917},
+    {1e-05, -2.399999999999999e+26}, {0.25, -24584.375388637934}, {1.5, -3.4742498266672252},
+    {9.75, -0.00081169640922486223}, {10.25, -0.00065819933156970186},
+    {100.5, -5.9995000612383783e-8},
+  },
+  i0 = {
+    {-25.5, 9425875965.3176764}, {-3.25, 5.9893359979395184}, {0.125, 1.0039100663533545},
+    {8.5, 683.16192699011561}, {11.75, 14917.234727230315}, {12.25, 24075.740039016829},
+    {29.75, 611341652985.97053}, {30.25, 999495401052.53164}, {80.5, 4.0681460218469175e+33},
+  },
+  i0e = {
+    {-25.5, 0.07939852454797062}, {-3.25, 0.23223175875812104}, {0.125, 0.88594752403033098},
+    {8.5, 0.1390018430548476}, {11.75, 0.11768691028671148}, {12.25, 0.11520524238907618},
+    {29.75, 0.07345530228191528}, {30.25, 0.07284046717911502}, {1000.5, 0.012614086539375468},
+  },
+  i1 = {
+    {-25.5, -9239167088.5568891}, {-3.25, -4.952546165908548}, {1e-20, 4.9999999999999997e-21},
+    {0.125, 0.062622149811234825}, {8.5, 641.61990254006676}, {11.75, 14267.615320679373},
+    {12.25, 23071.110431178817}, {29.75, 600977595405.66237}, {30.25, 982833517945.78707},
+    {80.5, 4.0427985678883194e+33},
+  },
+  i1e = {
+    {-25.5, -0.077825789091938575}, {-3.25, -0.19203105433313604},
+    {0.125, 0.055263853241603239}, {8.5, 0.13054935509459586}, {11.75, 0.11256185177437805},
+    {12.25, 0.11039797177996276}, {29.75, 0.07221001664055529}, {30.25, 0.071626195109127485},
+    {1000.5, 0.012607781071289342},
+  },
+  erfcx = {
+    {-8.75, 3.5620602940887976e+33}, {-0.375, 1.61612865628106}, {0.125, 0.87322184508215081},
+    {1.5, 0.3215854164543175}, {7.9375, 0.070527843062722486}, {8.0625, 0.069450717177323225},
+    {20.3, 0.027758990824408106}, {23.9, 0.023585649371803794}, {24.1, 0.023390254792226025},
+    {1000.5, 0.00056390734806123955},
+  },
+  ndtri = {
+    {1e-300, -37.047096299361199}, {1e-37, -12.784556666602299}, {1e-10, -6.3613409024040562},
+    {0.125, -1.1503493803760082}, {0.2499, -0.67480447011060999},
+    {0.2501, -0.67417509707465894}, {0.499, -0.0025066308995717662},
+    {0.501, 0.0025066308995717662}, {0.875, 1.1503493803760082}, {0.9999, 3.7190164854557084},
+  },
+  log_ndtr = {
+    {-1000.5, -500507.95219468623}, {-20.25, -208.96076728764924},
+    {-1.125, -2.0379578745025306}, {-0.875, -1.6565979035822067}, {0.5, -0.36894641528865639},
+    {4.5, -3.3976788968344661e-6},
+  },
+}
+
+local function polygamma(n) return function(x) return dm.polygamma(n, x) end end
+local FUNCTIONS = {lgamma = dm.lgamma, digamma = dm.digamma, polygamma1 = polygamma(1),
+  polygamma4 = polygamma(4), i0 = dm.i0}
+for name in pairs(VALUES) do FUNCTIONS[name] = FUNCTIONS[name] or special[name] end
+local HAS_ZEROS = {lgamma = true, digamma = true}
+
+-- Where float32 is held to float64.
+local RANGES = {lgamma = {-8, 60}, digamma = {-8, 60}, polygamma1 = {-8, 60}, polygamma4 = {0, 60},
+  i0 = {-60, 60}, i0e = {-60, 60}, i1 = {-60, 60}, i1e = {-60, 60}, erfcx = {-9, 30},
+  ndtri = {0, 1}, log_ndtr = {-60, 5}}
+
+local function refuses(words, fn, ...)
+  local ok, message = pcall(fn, ...)
+  assert.is_false(ok, "took what it cannot take")
+  assert.matches(words, message, 1, true)
+end
+
+describe("a special function in float64", function()
+  for name, pairs_of in pairs(VALUES) do
+    it("is right: " .. name, function()
+      for _, pair in ipairs(pairs_of) do
+        local x, want = pair[1], pair[2]
+        local got = FUNCTIONS[name](dm.tensor(x, {dtype = "float64"})):item()
+        local off = math.abs(got - want) / (math.abs(want) + (HAS_ZEROS[name] and 1 or 0))
+        assert(off <= 1e-14, ("%s(%.17g) is %.17g, wanted %.17g"):format(name, x, got, want))
+      end
+    end)
+  end
+end)
+
+describe("a special function in float32", function()
+  for name, range in pairs(RANGES) do
+    it("is float64's: " .. name, function()
+      local x = dm.linspace(range[1] + 0.01, range[2] - 0.01, 4001)
+      local got, want = FUNCTIONS[name](x):double(), FUNCTIONS[name](x:double())
+      local off = (got - want):abs() / (want:abs() + 1)
+      assert(off:max():item() <= 8 * 2 ^ -23, ("%s: %g"):format(name, off:max():item()))
+    end)
+  end
+end)
+
+describe("dm.special", function()
+  it("has PyTorch's names", function()
+    for name in ([[gammaln digamma psi polygamma multigammaln i0 i0e i1 i1e erf erfc erfcx erfinv
+      ndtr ndtri log_ndtr expit logit log_softmax softmax logsumexp entr xlogy xlog1py exp2 expm1
+      log1p sinc round]]):gmatch "%S+" do
+      assert.is_function(special[name], name)
+    end
+  end)
+
+  it("takes polygamma's n before x, and as a method's argument", function()
+    local x = dm.tensor{0.5, 2}
+    assert.same(dm.polygamma(1, x):totable(), x:polygamma(1):totable())
+  end)
+
+  it("says what is wrong", function()
+    refuses("polygamma: n is -1, wanted 0 to 1000", dm.polygamma, -1, dm.ones(2))
+    refuses("polygamma: n is 1001", dm.polygamma, 1001, dm.ones(2))
+    refuses("mvlgamma: p is 0, wanted 1 or more", dm.mvlgamma, dm.ones(2), 0)
+  end)
+end)
+
+describe("nextafter", function()
+  it("knows float16's neighbours", function()
+    local x = dm.tensor({1, 1, 0, 65504, -1, 0.0, 2, 1 / 0}, {dtype = "float16"})
+    local to = dm.tensor({2, 0, -1, 1 / 0, 0, 0.0, 2, 0}, {dtype = "float16"})
+    assert.same({1 + 2 ^ -10, 1 - 2 ^ -11, -2 ^ -24, 1 / 0, -1 + 2 ^ -11, 0, 2, 65504},
+      dm.nextafter(x, to):totable())
+  end)
+end)
