@@ -799,13 +799,28 @@ samples.fft_irfft = {
   {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 3, 2), {n = 5, norm = "ortho"}}, {x(-1, 1, 3, 2, 2), 3, 1},
 }
 for _, dims in ipairs{"2", "n"} do
-  for _, name in ipairs{"fft_fft", "fft_ifft", "fft_irfft"} do
+  for _, name in ipairs{"fft_fft", "fft_ifft", "fft_irfft", "fft_hfft"} do
     samples[name .. dims] = {
       {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 2, 3, 2), {s = {3, 4}, dim = {2, 1}, norm = "ortho"}},
     }
   end
-  samples["fft_rfft" .. dims] = {
-    {x(-1, 1, 2, 3)}, {x(-1, 1, 2, 3), {s = {3, 4}, dim = {2, 1}, norm = "forward"}},
+  for _, name in ipairs{"fft_rfft", "fft_ihfft"} do
+    samples[name .. dims] = {
+      {x(-1, 1, 2, 3)}, {x(-1, 1, 2, 3), {s = {3, 4}, dim = {2, 1}, norm = "forward"}},
+    }
+  end
+end
+samples.stft = {
+  {x(-1, 1, 6), 4}, {x(-1, 1, 2, 6), 4, 2, x(0.2, 1, 4), {onesided = false}},
+  {x(-1, 1, 7), 4, 3, 3, x(0.2, 1, 3), {center = false, normalized = true}},
+}
+samples.istft = {
+  {x(-1, 1, 3, 4, 2), 4}, {x(-1, 1, 2, 3, 3, 2), 4, 2, x(0.2, 1, 4), {length = 3}},
+  {x(-1, 1, 4, 3, 2), 4, 2, {onesided = false, normalized = true, center = false}},
+}
+for _, name in ipairs{"hann", "hamming", "blackman", "bartlett", "kaiser"} do
+  samples[name .. "_window"] = {
+    {5, {dtype = "float64"}, grad = false}, {4, false, {dtype = "float64"}, grad = false},
   }
 end
 
@@ -818,6 +833,7 @@ samples.diff = {
 samples.trapezoid = {
   {x(-1, 1, 2, 4)}, {x(-1, 1, 3, 2), x(-1, 1, 3), {dim = 1}}, {x(-1, 1, 4), {dx = 0.5}},
   {x(-1, 1, 2, 3), x(-1, 1, 2, 3)},
+samples.fft_hfft, samples.fft_ihfft = samples.fft_irfft, samples.fft_rfft
 }
 samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)}}
 samples.heaviside = {

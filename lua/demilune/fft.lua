@@ -7,7 +7,9 @@
 --   fft ifft fft2 ifft2 fftn ifftn       complex to complex
 --   rfft rfft2 rfftn                     real to the first half of the complex points
 --   irfft irfft2 irfftn                  and back
+--   hfft hfft2 hfftn ihfft ihfft2 ihfftn the same the other way round: real points transformed
 --   fftfreq rfftfreq fftshift ifftshift
+-- dm.stft and dm.istft transform stretch by stretch; dm.hann_window and its kin are windows.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"

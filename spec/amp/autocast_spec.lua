@@ -51,7 +51,7 @@ local LISTS = {
 -- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
 local ABSENT = {}
 for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm
-  polar stft cholesky inverse pinverse
+  polar cholesky inverse pinverse
   reflection_pad1d replication_pad1d linalg_eig geqrf qr svd triangular_solve]]):gmatch "%S+" do
   ABSENT[name] = true
 end
@@ -210,6 +210,7 @@ for name in ([[linalg_vector_norm linalg_matrix_norm linalg_cond linalg_svdvals 
   linalg_eigh linalg_inv linalg_qr linalg_svd cholesky_inverse]]):gmatch "%S+" do
   CALLS[name] = function(x) return x(0.5, 1, 3, 3) end
 end
+CALLS.stft = function(x) return x(-1, 1, 2, 16), 8 end
 for _, dims in ipairs{"", "2", "n"} do
   for name in ("fft_fft fft_ifft fft_rfft fft_irfft"):gmatch "%S+" do
     CALLS[name .. dims] = function(x) return x(-1, 1, 3, 4, 2) end

@@ -260,6 +260,20 @@ static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
   return x->st;
 }
 
+/* hfft is irfft of the conjugates, ihfft the conjugate of rfft, each scaled as the way back
+   is: norms change places. */
+static dm_status hermitian_to_real(dm_Call *c, dm_X *x, Asked a) {
+  a.norm = FORWARD - a.norm;
+  a.t = conjugate(x, a.t);
+  return a.t ? complex_to_real(c, x, &a) : x->st;
+}
+static dm_status real_to_hermitian(dm_Call *c, dm_X *x, Asked a) {
+  a.norm = FORWARD - a.norm;
+  DM_TRY(real_to_complex(c, x, &a));
+  c->out[0] = conjugate(x, c->out[0]);
+  return x->st;
+}
+
 /* ---- the ops ---- */
 
 #define ONE(NAME, COMPLEX, ...)                         \
@@ -286,6 +300,12 @@ SOME(fftn, true, false, complex_to_complex(c, x, &a, false))
 SOME(ifftn, true, false, complex_to_complex(c, x, &a, true))
 SOME(rfftn, false, false, real_to_complex(c, x, &a))
 SOME(irfftn, true, false, complex_to_real(c, x, &a))
+ONE(hfft, true, hermitian_to_real(c, x, a))
+ONE(ihfft, false, real_to_hermitian(c, x, a))
+SOME(hfft2, true, true, hermitian_to_real(c, x, a))
+SOME(ihfft2, false, true, real_to_hermitian(c, x, a))
+SOME(hfftn, true, false, hermitian_to_real(c, x, a))
+SOME(ihfftn, false, false, real_to_hermitian(c, x, a))
 
 dm_status complex_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, c->in[0], "real"));
