@@ -2468,6 +2468,35 @@ def la_abs(op, *args, **opts):
          **opts)
 
 
+def linalg_kin():
+    for d in (f32, f64):
+        for op in ("linalg_matrix_exp", "matrix_exp"):
+            case(op, r(3, 3, dtype=d, lo=-1, hi=1), fn=torch.matrix_exp)
+        la("lu", steady(3, 3, dtype=d).flip(0))
+        la("householder_product", r(4, 3, dtype=d, lo=-1, hi=1), r(2, dtype=d, lo=-1, hi=1))
+    case("matrix_exp", r(2, 2, 2, dtype=f64) * 4)
+    case("matrix_exp", torch.tensor([[[0.0, 0], [0, 0]], [[-60, 30], [20, -40]]], dtype=f64))
+    case("matrix_exp", r(0, 2, 2, dtype=f64), grad=False)
+    case("matrix_exp", r(2, 0, 0, dtype=f64), grad=False)
+    la("lu", steady(2, 4, 2).flip(-2), grad=False)
+    la("lu", steady(2, 4).flip(0), grad=False)
+    la("householder_product", r(2, 3, 3, dtype=f64), r(2, 3, dtype=f64), grad=False)
+    la("householder_product", r(3, 2, dtype=f64), r(0, dtype=f64), grad=False)
+    la("tensorinv", steady(6, 6).reshape(2, 3, 6))
+    la("tensorinv", steady(6, 6).reshape(6, 3, 2), ind=1)
+    la("tensorsolve", steady(6, 6).reshape(2, 3, 6), r(2, 3, dtype=f64))
+    la("tensorsolve", steady(6, 6).reshape(6, 3, 2), r(3, 2, dtype=f64), dims=P([0]))
+    for op in ("inv_ex", "cholesky_ex"):
+        la(op, symmetric(2, 3, 3))
+    x = r(3, 4, 2)
+    case("diagonal", x)
+    case("diagonal", x, offset=1, dim1=P(1), dim2=P(0))
+    case("diagonal", x, offset=-1, dim1=P(-1), dim2=P(0))
+    case("diagonal", x, offset=5)
+    la("diagonal", x)
+    la("diagonal", x, offset=-2, dim1=P(0), dim2=P(1))
+
+
 @family("sum")
 def linalg():
     rank1 = torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=f64)
@@ -2569,6 +2598,7 @@ def linalg():
     la("vander", m(2, 3))
     la("vander", torch.tensor([0.0, 2.0, -1.5], dtype=f64), N=5)
     la("vander", ints(3), N=2, grad=False)
+    linalg_kin()
 
 
 def pairs(*shape, dtype=f64):
@@ -2583,6 +2613,34 @@ def ft(op, x, **opts):
         y = fn(t if real else torch.view_as_complex(t), **k)
         return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
     case("fft_" + op, x, fn=run, **opts)
+
+
+def stretches():
+    # the window is named in Lua's table too: positional ones are told apart by their types
+    real = lambda t, *a, **k: torch.view_as_real(torch.stft(t, *a, return_complex=True, **k))
+    back = lambda t, *a, **k: torch.istft(torch.view_as_complex(t), *a, **k)
+    for d in (f32, f64):
+        case("stft", r(2, 20, dtype=d), n_fft=8, window=r(8, dtype=d, lo=0.25), fn=real)
+        case("istft", r(2, 5, 7, 2, dtype=d), n_fft=8, window=r(8, dtype=d, lo=0.25), fn=back)
+    for mode in ("constant", "reflect", "replicate", "circular"):
+        case("stft", r(11), n_fft=6, hop_length=3, pad_mode=mode, fn=real)
+    case("stft", r(2, 13), n_fft=5, hop_length=2, center=False, fn=real)
+    case("stft", r(13), n_fft=6, hop_length=4, win_length=3, normalized=True, fn=real)
+    case("stft", r(13), n_fft=6, win_length=4, window=r(4), onesided=False, fn=real)
+    case("istft", r(6, 5, 2), n_fft=6, hop_length=3, win_length=5, onesided=False, fn=back)
+    case("istft", r(4, 5, 2), n_fft=6, hop_length=2, center=False, normalized=True, fn=back)
+    for length in (7, 14, 17):
+        case("istft", r(3, 3, 4, 2), n_fft=4, hop_length=3, length=length, fn=back)
+    for op in ("hann", "hamming", "blackman", "bartlett", "kaiser"):
+        for n in (0, 1, 2, 7):
+            for periodic in (True, False):
+                case(op + "_window", n, periodic, dtype=f64, grad=False)
+        case(op + "_window", 6, grad=False)
+        case(op + "_window", 6, dtype=bf16, grad=False)
+    case("hamming_window", 6, alpha=0.5, beta=0.25, fn=lambda n, alpha, beta:
+         torch.hamming_window(n, True, alpha, beta), grad=False)
+    case("kaiser_window", 6, beta=5.0, fn=lambda n, beta: torch.kaiser_window(n, True, beta),
+         grad=False)
 
 
 @family("sum")
@@ -2613,39 +2671,22 @@ def fft():
     ft("fft", pairs(0, 3), grad=False)
     both = lambda a, b: torch.view_as_real(torch.complex(*torch.broadcast_tensors(a, b)))
     case("complex", r(2, 3), r(3), fn=both)
+    for norm in ("backward", "ortho", "forward"):
+        ft("hfft", pairs(3, 4), norm=norm)
+        ft("ihfft", r(3, 4, dtype=f64), norm=norm)
+    ft("hfft", pairs(3, 4), n=5, dim=P(0))
+    ft("ihfft", r(3, 4), n=7, dim=P(0))
+    for two in ("2", "n"):
+        for op, x in (("hfft", pairs(2, 3, 4)), ("ihfft", r(2, 3, 4, dtype=f64))):
+            ft(op + two, x)
+            ft(op + two, x, s=[2, 5], dim=P((2, 0)), norm="ortho")
+            ft(op + two, x, dim=P((0, 1)), norm="forward")
+    stretches()
 
 
 @family("sum")
 def numeric():
     for d in FLOATS + INTS:
-def stretches():
-    # the window is named in Lua's table too: positional ones are told apart by their types
-    real = lambda t, *a, **k: torch.view_as_real(torch.stft(t, *a, return_complex=True, **k))
-    back = lambda t, *a, **k: torch.istft(torch.view_as_complex(t), *a, **k)
-    for d in (f32, f64):
-        case("stft", r(2, 20, dtype=d), n_fft=8, window=r(8, dtype=d, lo=0.25), fn=real)
-        case("istft", r(2, 5, 7, 2, dtype=d), n_fft=8, window=r(8, dtype=d, lo=0.25), fn=back)
-    for mode in ("constant", "reflect", "replicate", "circular"):
-        case("stft", r(11), n_fft=6, hop_length=3, pad_mode=mode, fn=real)
-    case("stft", r(2, 13), n_fft=5, hop_length=2, center=False, fn=real)
-    case("stft", r(13), n_fft=6, hop_length=4, win_length=3, normalized=True, fn=real)
-    case("stft", r(13), n_fft=6, win_length=4, window=r(4), onesided=False, fn=real)
-    case("istft", r(6, 5, 2), n_fft=6, hop_length=3, win_length=5, onesided=False, fn=back)
-    case("istft", r(4, 5, 2), n_fft=6, hop_length=2, center=False, normalized=True, fn=back)
-    for length in (7, 14, 17):
-        case("istft", r(3, 3, 4, 2), n_fft=4, hop_length=3, length=length, fn=back)
-    for op in ("hann", "hamming", "blackman", "bartlett", "kaiser"):
-        for n in (0, 1, 2, 7):
-            for periodic in (True, False):
-                case(op + "_window", n, periodic, dtype=f64, grad=False)
-        case(op + "_window", 6, grad=False)
-        case(op + "_window", 6, dtype=bf16, grad=False)
-    case("hamming_window", 6, alpha=0.5, beta=0.25, fn=lambda n, alpha, beta:
-         torch.hamming_window(n, True, alpha, beta), grad=False)
-    case("kaiser_window", 6, beta=5.0, fn=lambda n, beta: torch.kaiser_window(n, True, beta),
-         grad=False)
-
-
         grad = d.is_floating_point
         case("diff", any_(2, 5, dtype=d), grad=grad)
         case("kron", any_(2, 2, dtype=d, **({"lo": -2, "hi": 2} if grad else {})),
@@ -2863,17 +2904,6 @@ def bags():
 
 
 # ---- writing ----------------------------------------------------------------
-    for norm in ("backward", "ortho", "forward"):
-        ft("hfft", pairs(3, 4), norm=norm)
-        ft("ihfft", r(3, 4, dtype=f64), norm=norm)
-    ft("hfft", pairs(3, 4), n=5, dim=P(0))
-    ft("ihfft", r(3, 4), n=7, dim=P(0))
-    for two in ("2", "n"):
-        for op, x in (("hfft", pairs(2, 3, 4)), ("ihfft", r(2, 3, 4, dtype=f64))):
-            ft(op + two, x)
-            ft(op + two, x, s=[2, 5], dim=P((2, 0)), norm="ortho")
-            ft(op + two, x, dim=P((0, 1)), norm="forward")
-    stretches()
 
 def main():
     wanted, total = sys.argv[1:], 0

@@ -110,6 +110,38 @@ describe("dm.linalg", function()
     assert.equal(5, linalg.norm(dm.tensor{3.0, 4.0}, 2):item())
   end)
 
+  it("raises e to matrices whose sizes differ widely", function()
+    local angle = 100.5 -- a rotation, far and near
+    local a = dm.tensor({{{0, -angle}, {angle, 0}}, {{0, -1e-9}, {1e-9, 0}}}, DOUBLE)
+    local y = linalg.matrix_exp(a)
+    assert.is_true(math.abs(y[{1, 2, 1}]:item() - math.sin(angle)) < 1e-12)
+    assert.is_true(math.abs(y[{2, 2, 1}]:item() - 1e-9) < 1e-24)
+    local none = linalg.matrix_exp(dm.tensor({{1 / 0, 0}, {0, 0}}, DOUBLE))
+    assert.is_true(none:isnan():all():item())
+  end)
+
+  it("tells which matrices have no inverse or factor, and does not raise", function()
+    local a = dm.tensor({{{2, 0}, {0, 4}}, {{1, 2}, {2, 4}}, {{1, 0}, {0, -1}}}, DOUBLE)
+    local inverse, info = linalg.inv_ex(a)
+    assert.same({0, 2, 0}, info:totable())
+    assert.equal("int32", info.dtype)
+    assert.same({{0.5, 0}, {0, 0.25}}, inverse[1]:totable())
+    assert.is_true(inverse[2]:isnan():all():item())
+    local factor, other = linalg.cholesky_ex(a)
+    assert.same({0, 2, 2}, other:totable())
+    assert.equal(2, factor[{1, 2, 2}]:item())
+    assert.is_true(factor[3]:isnan():all():item())
+  end)
+
+  it("says what shapes it wanted", function()
+    refuses("as many elements in its first 2 dims as in the others", linalg.tensorinv,
+      dm.ones(2, 3))
+    refuses("A has shape {2, 3} and B {2}", linalg.tensorsolve, dm.ones(2, 3), dm.ones(2))
+    refuses("tau {3}, wanted", linalg.householder_product, dm.ones(3, 2), dm.ones(3))
+    refuses("dim 1 is given twice", dm.diagonal, dm.ones(2, 2), {dim1 = 1, dim2 = 1})
+    refuses("diagonal: x has shape {2}", dm.diagonal, dm.ones(2))
+  end)
+
   it("multiplies a chain in the order that takes least", function()
     local y
     local prof = dm.profiler.profile{record_shapes = true}

@@ -780,8 +780,27 @@ samples.linalg_cross = {
 }
 samples.cross = {{x(-1, 1, 3, 2), x(-1, 1, 3, 2)}, {x(-1, 1, 2, 3), x(-1, 1, 1, 3), 2}}
 samples.linalg_vecdot = {{x(-1, 1, 2, 3), x(-1, 1, 3)}, {x(-1, 1, 3, 2), x(-1, 1, 3, 2), {dim = 1}}}
-samples.vander = {{x(-1, 1, 3)}, {x(-1, 1, 3), 4, {increasing = true}}}
 samples.linalg_vander = {{x(-1, 1, 3)}, {x(-1, 1, 2, 2), 4}}
+
+samples.vander = {{x(-1, 1, 3)}, {x(-1, 1, 3), 4, {increasing = true}}}
+samples.linalg_diagonal = {{steady(2, 3)}, {steady(3, 2, 2), 1, {dim1 = 1, dim2 = 2}}}
+local cube = steady(6, 6)
+cube.s = {6, 2, 3}
+samples.linalg_tensorinv = {{cube, {ind = 1}}}
+samples.linalg_tensorsolve = {
+  {steady(6, 6), x(-1, 1, 6)}, {steady(3, 3, 1), x(-1, 1, 3), {dims = {1}}},
+}
+samples.linalg_lu = {
+  {steady(3, 3)}, {rolled(3)}, {const(-1, 1, 2, 3, 2), grad = false},
+}
+samples.linalg_householder_product = {
+  {x(-1, 1, 3, 2), x(-1, 1, 2)}, {x(-1, 1, 2, 3, 3), x(-1, 1, 2, 1)},
+}
+for _, name in ipairs{"linalg_matrix_exp", "matrix_exp"} do
+  samples[name] = {{x(-1, 1, 3, 3)}, {x(-3, 3, 2, 2, 2)}}
+end
+samples.linalg_inv_ex = {{steady(3, 3)}, {steady(2, 2, 2)}}
+samples.linalg_cholesky_ex = samples.linalg_cholesky
 
 -- ---- Fourier transforms: complex numbers in a last dim of 2 ----
 
@@ -798,6 +817,7 @@ samples.fft_rfft = {
 samples.fft_irfft = {
   {x(-1, 1, 2, 3, 2)}, {x(-1, 1, 3, 2), {n = 5, norm = "ortho"}}, {x(-1, 1, 3, 2, 2), 3, 1},
 }
+samples.fft_hfft, samples.fft_ihfft = samples.fft_irfft, samples.fft_rfft
 for _, dims in ipairs{"2", "n"} do
   for _, name in ipairs{"fft_fft", "fft_ifft", "fft_irfft", "fft_hfft"} do
     samples[name .. dims] = {
@@ -833,7 +853,6 @@ samples.diff = {
 samples.trapezoid = {
   {x(-1, 1, 2, 4)}, {x(-1, 1, 3, 2), x(-1, 1, 3), {dim = 1}}, {x(-1, 1, 4), {dx = 0.5}},
   {x(-1, 1, 2, 3), x(-1, 1, 2, 3)},
-samples.fft_hfft, samples.fft_ihfft = samples.fft_irfft, samples.fft_rfft
 }
 samples.kron = {{x(-1, 1, 2, 3), x(-1, 1, 3, 2)}, {x(-1, 1, 2), x(-1, 1, 2, 2)}}
 samples.heaviside = {

@@ -7,7 +7,8 @@
 --
 --   inv solve det slogdet lu_factor lu_solve cholesky solve_triangular
 --   qr svd svdvals eigh eigvalsh pinv lstsq matrix_rank cond
---   norm vector_norm matrix_norm matrix_power multi_dot cross vecdot vander
+--   norm vector_norm matrix_norm matrix_power matrix_exp multi_dot cross vecdot vander
+--   lu householder_product tensorinv tensorsolve diagonal inv_ex cholesky_ex
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"

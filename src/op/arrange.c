@@ -66,8 +66,10 @@ dm_status diag_compose(dm_Call *c, dm_X *x) {
                    "diagonal for batches",
                    DM_SHAPE(t));
   DM_TRY(check_offset(c, offset));
-  c->out[0] = t->ndim == 1 ? embedded(x, t, offset, 0, 1)
-                           : x_unary(x, DM_OP_clone, dm_x(x, DM_OP_diagonal, &offset, 1, t));
+  c->out[0] =
+      t->ndim == 1
+          ? embedded(x, t, offset, 0, 1)
+          : x_unary(x, DM_OP_clone, dm_x(x, DM_OP_diagonal, &(int64_t[3]){offset, 0, 1}, 1, t));
   return x->st;
 }
 

@@ -135,6 +135,16 @@ static bool singular(Work *w, int64_t b, int info, const char *what) {
   return info > 0;
 }
 
+/* Where the call gives infos, matrix b's: what it has of a result is NaN where that is not 0.
+ */
+static bool noted(const Work *w, int64_t b, int info, int64_t count) {
+  if (w->c->n_out < 2) return false;
+  ((int32_t *)dm_tensor_data(w->out[1]))[b] = info;
+  char *y = nth(w, w->out[0], count, b);
+  for (int64_t i = 0; info > 0 && i < count; i++) set(w, y, i, (double)NAN);
+  return info > 0;
+}
+
 /* Iterations do not end, or LAPACK ends the program, on what is not finite. */
 static bool all_finite(Work *w, int64_t b, const void *a, int64_t count) {
   for (int64_t i = 0; i < count; i++)
@@ -162,7 +172,9 @@ dm_status linalg_inv_any(dm_Call *c) {
   int *pivots = ints(&w, n);
   for (int64_t b = 0; going(&w, b) && n > 0; b++) {
     turn(&w, a, nth(&w, w.in[0], count, b), n, n);
-    if (singular(&w, b, dm_lapack_getrf(w.t, n, n, a, pivots), "pivot")) break;
+    const int info = dm_lapack_getrf(w.t, n, n, a, pivots);
+    if (noted(&w, b, info, count)) continue;
+    if (singular(&w, b, info, "pivot")) break;
     dm_lapack_getri(w.t, n, a, pivots, work, (int)n_work);
     turn(&w, nth(&w, w.out[0], count, b), a, n, n);
   }
@@ -272,6 +284,7 @@ dm_status linalg_cholesky_any(dm_Call *c) {
     char *a = nth(&w, w.out[0], (int64_t)n * n, b);
     copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);
     const int info = dm_lapack_potrf(w.t, upper ? 'L' : 'U', n, a);
+    if (noted(&w, b, info, (int64_t)n * n)) continue;
     if (info > 0)
       w.st = dm_fail(DM_EARG, "%s: %s is not positive definite: pivot %d is not above 0",
                      DM_LINALG(c), WHICH(&w, b), info - 1 + c->base);

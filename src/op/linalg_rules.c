@@ -39,6 +39,13 @@ dm_status linalg_inv_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* And an int32 for each matrix. */
+dm_status linalg_inv_ex_rule(dm_Call *c) {
+  DM_TRY(linalg_inv_rule(c));
+  dm_out_matrix(c, 1, c->in[0], 2, -1, -1, DM_I32);
+  return DM_OK;
+}
+
 dm_status linalg_det_rule(dm_Call *c) {
   DM_TRY(square_rule(c));
   for (int i = 0; i < c->n_out; i++)

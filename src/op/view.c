@@ -431,13 +431,27 @@ dm_status slice_rule(dm_Call *c) {
 }
 
 dm_status diagonal_rule(dm_Call *c) {
+  const struct { int64_t offset, dim1, dim2; } *a = c->attr;
   const dm_Tensor *t = c->in[0];
-  const int64_t k = *DM_ATTR(int64_t, c);
-  if (t->ndim != 2) return dm_fail(DM_EARG, "diagonal: wanted a matrix, given %s", DM_SHAPE(t));
-  const int64_t row = k < 0 ? dm_min_i64(-(k + 1), t->shape[0]) + 1 : 0, col = k > 0 ? k : 0;
-  const int64_t n = dm_max_i64(dm_min_i64(t->shape[0] - row, t->shape[1] - col), 0);
-  const int64_t stride = t->stride[0] + t->stride[1];
-  return make(c, 1, &n, &stride, t->offset + (n ? row * t->stride[0] + col * t->stride[1] : 0));
+  const int64_t k = a->offset;
+  int d1, d2, n_dim = 0;
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  if (t->ndim < 2)
+    return dm_fail(DM_EARG, "diagonal: x has shape %s, wanted two dims or more", DM_SHAPE(t));
+  DM_TRY(dm_check_dim(c, t, a->dim1, &d1));
+  DM_TRY(dm_check_dim(c, t, a->dim2, &d2));
+  if (d1 == d2) return dm_fail(DM_EARG, "diagonal: dim %d is given twice", d1 + c->base);
+  for (int d = 0; d < t->ndim; d++) {
+    if (d == d1 || d == d2) continue;
+    shape[n_dim] = t->shape[d];
+    stride[n_dim++] = t->stride[d];
+  }
+  const int64_t row = k < 0 ? dm_min_i64(-(k + 1), t->shape[d1]) + 1 : 0, col = k > 0 ? k : 0;
+  const int64_t n = dm_max_i64(dm_min_i64(t->shape[d1] - row, t->shape[d2] - col), 0);
+  shape[n_dim] = n;
+  stride[n_dim++] = t->stride[d1] + t->stride[d2];
+  const int64_t skipped = n ? row * t->stride[d1] + col * t->stride[d2] : 0;
+  return make(c, n_dim, shape, stride, t->offset + skipped);
 }
 
 void as_region_grad(dm_Grad *g) {
