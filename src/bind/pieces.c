@@ -104,10 +104,15 @@ static int unbind(lua_State *L) {
 
 /* ---- cut at given places, or into so many ---- */
 
+enum { MOST_EMPTY = 1 << 16 }; /* more pieces without elements are asked for by mistake */
+
 /* n pieces, the first ones one longer where the size is no multiple of n. */
 static int cut_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
   const char *const name = "tensor_split";
   if (n < 1) return dm_raise_text(L, "%s: %d pieces, wanted 1 or more", name, (int)n);
+  if (n > t->shape[d] + MOST_EMPTY)
+    return dm_raise_text(L, "%s: %lld pieces of dim %d of shape %s, most of them empty", name,
+                         (long long)n, d + 1, DM_SHAPE(t));
   lua_newtable(L);
   const int64_t each = t->shape[d] / n, longer = t->shape[d] % n;
   int64_t at = 0;
