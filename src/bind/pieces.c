@@ -44,7 +44,8 @@ static int split(lua_State *L) {
   if (!lua_istable(L, 2)) {
     const lua_Integer each = luaL_checkinteger(L, 2);
     if (each < 1)
-      return dm_raise_text(L, "split: pieces of %d elements, wanted 1 or more", (int)each);
+      return dm_raise_text(L, "split: pieces of %I elements, wanted 1 or more",
+                           (LUAI_UACINT)each);
     return pieces_of(L, S, t, d, each);
   }
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
@@ -52,7 +53,7 @@ static int split(lua_State *L) {
   for (lua_Integer k = 1; k <= n; k++) {
     lua_rawgeti(L, 2, k);
     const lua_Integer each = luaL_checkinteger(L, -1);
-    if (each < 0) return dm_raise_text(L, "split: a piece of %d elements", (int)each);
+    if (each < 0) return dm_raise_text(L, "split: a piece of %I elements", (LUAI_UACINT)each);
     lua_pop(L, 1);
     if (each > t->shape[d] - sum)
       return dm_raise_text(L,
@@ -84,7 +85,7 @@ static int chunk(lua_State *L) {
   dim_from_options(L);
   const int d = tensor_dim_arg(L, t, 3);
   const lua_Integer n = luaL_checkinteger(L, 2);
-  if (n < 1) return dm_raise_text(L, "chunk: %d chunks, wanted 1 or more", (int)n);
+  if (n < 1) return dm_raise_text(L, "chunk: %I chunks, wanted 1 or more", (LUAI_UACINT)n);
   return pieces_of(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
 }
 
@@ -109,10 +110,10 @@ enum { MOST_EMPTY = 1 << 16 }; /* more pieces without elements are asked for by 
 /* n pieces, the first ones one longer where the size is no multiple of n. */
 static int cut_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
   const char *const name = "tensor_split";
-  if (n < 1) return dm_raise_text(L, "%s: %d pieces, wanted 1 or more", name, (int)n);
+  if (n < 1) return dm_raise_text(L, "%s: %I pieces, wanted 1 or more", name, (LUAI_UACINT)n);
   if (n > t->shape[d] + MOST_EMPTY)
-    return dm_raise_text(L, "%s: %lld pieces of dim %d of shape %s, most of them empty", name,
-                         (long long)n, d + 1, DM_SHAPE(t));
+    return dm_raise_text(L, "%s: %I pieces of dim %d of shape %s, most of them empty", name,
+                         (LUAI_UACINT)n, d + 1, DM_SHAPE(t));
   lua_newtable(L);
   const int64_t each = t->shape[d] / n, longer = t->shape[d] % n;
   int64_t at = 0;
@@ -174,8 +175,8 @@ static int split_along(lua_State *L, const char *name, int dim, int least) {
   if (t->ndim <= dim) dim = 0; /* hsplit of a vector */
   const lua_Integer n = lua_istable(L, 2) ? 1 : luaL_checkinteger(L, 2);
   if (n < 1 || t->shape[dim] % n)
-    return dm_raise_text(L, "%s: dim %d of shape %s in %d equal pieces", name, dim + 1,
-                         DM_SHAPE(t), (int)n);
+    return dm_raise_text(L, "%s: dim %d of shape %s in %I equal pieces", name, dim + 1,
+                         DM_SHAPE(t), (LUAI_UACINT)n);
   return cut(L, S, t, dim);
 }
 static int hsplit(lua_State *L) { return split_along(L, "hsplit", 1, 1); }
