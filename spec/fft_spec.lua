@@ -95,6 +95,7 @@ describe("dm.stft", function()
     refuses("stft: x has shape {2, 2, 2}", dm.stft, dm.ones(2, 2, 2), 4)
     refuses("stft: 20 points, wanted at least n_fft's 32", dm.stft, x, 32, {center = false})
     refuses("wanted {5, stretches, 2}", dm.istft, dm.ones(4, 3, 2), 8)
+    refuses("hop_length is 5, wanted at most", dm.istft, dm.ones(3, 4, 2), 4, 5)
     refuses("there are points that no window covers", dm.istft, dm.ones(5, 3, 2), 8, 8,
       dm.hann_window(8), {center = false})
     refuses("hann_window: window_length is -1", dm.hann_window, -1)

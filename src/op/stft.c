@@ -161,9 +161,9 @@ dm_status stft_compose(dm_Call *c, dm_X *x) {
                    DM_SHAPE(t));
   const int64_t n = t->shape[t->ndim - 1], room = a->center ? s.n_fft / 2 : 0;
   t = x_reshape(x, t, 2, (int64_t[]){t->ndim == 2 ? t->shape[0] : 1, n});
-  if (n + 2 * room < s.n_fft)
-    return dm_fail(DM_EARG, "stft: %lld points, wanted at least n_fft's %lld",
-                   (long long)(n + 2 * room), (long long)s.n_fft);
+  if (n < s.n_fft - 2 * room)
+    return dm_fail(DM_EARG, "stft: %lld points, wanted at least n_fft's %lld", (long long)n,
+                   (long long)s.n_fft);
   t = cut(x, x_pad(x, t, room, room, a->pad_mode), &s);
   if (c->in[1] || s.length < s.n_fft) t = x_mul(x, t, window_of(x, c->in[1], &s, t));
   const int64_t how[3] = {-1, -1, a->normalized ? ORTHO : BACKWARD};
@@ -219,6 +219,9 @@ dm_status istft_compose(dm_Call *c, dm_X *x) {
   Stretches s = a->s;
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(check_stretches(c, &s));
+  if (s.hop > s.length)
+    return dm_fail(DM_EARG, "istft: hop_length is %lld, wanted at most win_length's %lld",
+                   (long long)s.hop, (long long)s.length);
   DM_TRY(check_spectra(t, a));
   if (t->ndim == 3) t = dm_x(x, DM_OP_unsqueeze, &(int64_t){0}, 1, t);
   const int64_t how[3] = {s.n_fft, -1, a->normalized ? ORTHO : BACKWARD};
