@@ -1,6 +1,6 @@
 /* cpu_check's matrix products once more, those of 16 bits through oneDNN: a stand-in for
    it (fake_dnnl.c), and the real one where there is one that takes them here. */
-int products_check(void);
+int products_check(int argc, char **argv);
 #define main products_check
 #include "cpu_check.c"
 #undef main

@@ -253,6 +253,8 @@ dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
 
 /* ---- affine_grid ---- */
 
+enum { MOST_SIDE = 1 << 20 }; /* of which three can be multiplied */
+
 /* n points from -1 to 1; without align centres of n equal parts. */
 static dm_Tensor *points_of(dm_X *x, int64_t n, bool align, dm_DType dtype, dm_Device dev) {
   const double end = n == 1 ? 0 : align ? 1 : (double)(n - 1) / (double)n;
@@ -276,9 +278,9 @@ dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG, "affine_grid: theta has shape %s, wanted {%lld, %d, %d}",
                    DM_SHAPE(theta), (long long)a->size.v[0], dims, dims + 1);
   for (int d = 0; d < dims + 2; d++)
-    if (a->size.v[d] < 1 || a->size.v[d] > INT32_MAX)
-      return dm_fail(DM_EARG, "affine_grid: a size of %lld, wanted 1 or more",
-                     (long long)a->size.v[d]);
+    if (a->size.v[d] < 1 || a->size.v[d] > MOST_SIDE)
+      return dm_fail(DM_EARG, "affine_grid: a size of %lld, wanted 1 to %d",
+                     (long long)a->size.v[d], MOST_SIDE);
   const dm_DType wide = theta->dtype == DM_F64 ? DM_F64 : DM_F32;
   const int64_t *space = a->size.v + 2;
   int64_t view[3];
