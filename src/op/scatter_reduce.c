@@ -66,7 +66,8 @@ void scatter_fold_grad(dm_Grad *g) {
 /* What folding starts from where x itself does not count. */
 static dm_Tensor *identity(dm_X *x, Reduce reduce, dm_DType dtype) {
   if (reduce != AMAX && reduce != AMIN) return x_whole(x, reduce == PROD);
-  if (dm_is_float(dtype)) return dm_x_number(x, reduce == AMAX ? -INFINITY : INFINITY);
+  if (dm_is_float(dtype))
+    return dm_x_number(x, reduce == AMAX ? -(double)INFINITY : (double)INFINITY);
   const int bits = (int)(8 * dm_dtype_size(dtype));
   const bool sign = dtype != DM_U8 && dtype != DM_BOOL;
   const int64_t most = dtype == DM_BOOL ? 1 : sign ? INT64_MAX >> (64 - bits) : 255;
