@@ -34,6 +34,7 @@ enum {
   DW_LANES = 1536,    /* taps of a chunk of channels of dw: each reads all of dy */
   DW_IMAGES = 16,     /* most images of a piece of dw */
   WIDE = 1 << 10,     /* elements of 16 bits that are widened on the stack */
+  TINY = 64,          /* pixels of a plane that is copied by a map */
   TASK_WORK = 1 << 18 /* multiply-adds worth a task */
 };
 static const int64_t DW_SUMS = 4 << 20; /* most elements of all parts */
@@ -151,15 +152,69 @@ static void load_plane(const Window *x, const Cut *cut, int64_t plane, int64_t h
   }
 }
 
+/* A plane of a few pixels, whole: rows are too short for a call each. */
+static bool is_tiny(const Window *x, const Cut *cut) {
+  return x->h * x->w > 0 && x->h * x->w <= TINY && cut->ph * cut->pw <= TINY;
+}
+
+/* Where each element of a padded plane lies in its plane; outside: -1. */
+static void map_plane(const Window *x, const Cut *cut, int64_t h0, int32_t map[TINY]) {
+  for (int64_t i = 0; i < cut->ph; i++)
+    for (int64_t j = 0; j < cut->pw; j++) {
+      const int64_t h = h0 + i, w = x->lo[1] + j;
+      const bool inside = h >= 0 && h < x->h && w >= 0 && w < x->w;
+      *map++ = inside ? (int32_t)(h * x->w + w) : -1;
+    }
+}
+
+#define DEFINE_SPREAD(REAL, NAME)                                                        \
+  static void NAME(const void *vsrc, int64_t n_plane, int64_t plane, const int32_t *map, \
+                   int64_t size, void *vdst) {                                           \
+    const REAL *src = vsrc;                                                              \
+    REAL *dst = vdst;                                                                    \
+    for (; n_plane > 0; n_plane--, src += plane, dst += size)                            \
+      for (int64_t i = 0; i < size; i++) dst[i] = map[i] < 0 ? 0 : src[map[i]];          \
+  }
+DEFINE_SPREAD(float, spread_f32)
+DEFINE_SPREAD(double, spread_f64)
+#undef DEFINE_SPREAD
+
+/* Planes [first, first + n) by their map. */
+static void load_tiny(const Window *x, const Cut *cut, int64_t first, int64_t n,
+                      const int32_t *map, char *dst, int64_t es) {
+  const int64_t plane = x->h * x->w, size = cut->ph * cut->pw;
+  const char *src = x->data + first * plane * dm_dtype_size(x->dtype);
+  if (x->dtype == DM_F64) {
+    spread_f64(src, n, plane, map, size, dst);
+  } else if (x->dtype == DM_F32) {
+    spread_f32(src, n, plane, map, size, dst);
+  } else {
+    float wide[WIDE];
+    for (const int64_t most = WIDE / plane; n > 0; n -= most) {
+      const int64_t some = dm_min_i64(n, most);
+      dm_load_f32(x->dtype, src, 1, some * plane, wide);
+      spread_f32(wide, some, plane, map, size, dst);
+      src += some * plane * dm_dtype_size(x->dtype);
+      dst += some * size * es;
+    }
+  }
+}
+
 /* dst (img, chan, ph, pw) for n_chan channels from c0 on. */
 static void load_piece(const Window *x, const Cut *cut, const Piece *piece, int64_t c0,
                        int64_t n_chan, char *dst, int64_t es) {
-  const int64_t size = cut->ph * cut->pw;
+  const int64_t size = cut->ph * cut->pw, img = cut->n_chan * size * es;
   const int64_t h0 = piece->p * x->step[0] + x->lo[0];
-  for (int64_t i = 0; i < piece->n_img; i++)
-    for (int64_t c = 0; c < n_chan; c++)
-      load_plane(x, cut, (piece->img + i) * x->n_chan + c0 + c, h0,
-                 dst + (i * cut->n_chan + c) * size * es, es);
+  const bool tiny = is_tiny(x, cut);
+  int32_t map[TINY];
+  if (tiny) map_plane(x, cut, h0, map);
+  for (int64_t i = 0; i < piece->n_img; i++, dst += img) {
+    const int64_t plane = (piece->img + i) * x->n_chan + c0;
+    if (tiny) load_tiny(x, cut, plane, n_chan, map, dst, es);
+    else
+      for (int64_t c = 0; c < n_chan; c++)
+        load_plane(x, cut, plane + c, h0, dst + c * size * es, es);
+  }
 }
 
 /* Where pixel j of a piece begins in the buffer. */
@@ -415,13 +470,45 @@ static void pack_forward(void *ctx, int64_t begin, int64_t end) {
                    p->dst + g * p->group_size * dm_dtype_size(p->kn->type));
 }
 
+/* Lanes of w (n_lane, RS) side by side: the taps of this phase, mr apart. Few taps are
+   gathered at once: a call for each costs small planes more than their products. */
+static void pack_taps(const Weights *p, dm_DType type, const char *w, int n_lane, char *dst) {
+  enum { LANES = 32, TAPS = 64 };
+  const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1], mr = p->kn->mr;
+  const bool fits = type == p->kn->type && mr <= LANES && taps <= TAPS && mr * rs <= INT32_MAX;
+  int32_t lane[LANES] = {0}, at[TAPS];
+  for (int64_t i = 0; i < taps; i++) {
+    const int64_t tap = p->tap[0][i / p->n_tap[1]] * p->d->s + p->tap[1][i % p->n_tap[1]];
+    if (fits) at[i] = (int32_t)tap;
+    else
+      p->kn->pack(type, w + tap * dm_dtype_size(type), rs, 1, n_lane, 1, (int)mr,
+                  dst + i * mr * dm_dtype_size(p->kn->type));
+  }
+  if (!fits) return;
+  for (int l = 0; l < n_lane; l++) lane[l] = l * (int32_t)rs;
+  p->kn->gather(w, lane, n_lane, at, taps, (int)mr, dst);
+}
+
+/* One tap: rows of w (O, C) are lanes side by side. Units of one group. */
+static void pack_single(const Weights *p, int64_t begin, int64_t end) {
+  const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype), mr = p->kn->mr;
+  const int64_t g = begin / p->in, o = begin % p->in;
+  for (int64_t c = 0; c < p->out; c += mr)
+    p->kn->pack(p->dtype, p->w + (begin * p->out + c) * in, 1, p->out,
+                (int)dm_min_i64(mr, p->out - c), end - begin, (int)mr,
+                p->dst + (g * p->group_size + (c * p->k + o * mr)) * es);
+}
+
 /* Panels of C, k = (o, taps of this phase). One unit is one o of one group. */
 static void pack_backward(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
   const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype);
   const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1], mr = p->kn->mr;
-  const int64_t run = taps == rs ? rs : 1; /* taps that lie side by side */
   float wide[WIDE];
+  for (int64_t next; rs == 1 && begin < end; begin = next) {
+    next = dm_min_i64(end, (begin / p->in + 1) * p->in);
+    pack_single(p, begin, next);
+  }
   for (int64_t u = begin; u < end; u++) {
     const int64_t g = u / p->in, o = u % p->in;
     const char *const src = p->w + u * p->out * rs * in;
@@ -435,11 +522,8 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
         at = (const char *)wide;
         type = DM_F32;
       }
-      for (int64_t i = 0; i < taps; i += run) {
-        const int64_t r = p->tap[0][i / p->n_tap[1]], t = p->tap[1][i % p->n_tap[1]];
-        p->kn->pack(type, at + (r * p->d->s + t) * dm_dtype_size(type), rs, 1, n_lane, run,
-                    (int)mr, dst + i * mr * es);
-      }
+      if (taps == rs) p->kn->pack(type, at, rs, 1, n_lane, taps, (int)mr, dst);
+      else pack_taps(p, type, at, n_lane, dst);
     }
   }
 }

