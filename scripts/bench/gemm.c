@@ -8,8 +8,8 @@
    turn with ours, in float32 also for our 16 bits; OPENBLAS_NUM_THREADS is its number of
    threads. Then a line ends with our speed relative to its, the median of the rounds.
 
-     cc -O2 -Isrc -o /tmp/gemm scripts/bench/gemm.c build/libdemilune.a -lz -lpng -lcjson -lm
-   -ldl */
+     cc -O2 -Isrc -o /tmp/gemm scripts/bench/gemm.c build/libdemilune.a -lz -lpng -ljpeg -lcjson
+   -lm -ldl */
 #if defined(__linux__)
 #define _GNU_SOURCE /* clock_gettime, madvise */
 #endif
@@ -58,13 +58,14 @@ static void *ones(dm_DType t, int64_t n) {
 #if defined(__x86_64__)
 typedef float Vector __attribute__((vector_size(32)));
 
-/* GFLOP/s of twelve chains of multiply-adds, for some milliseconds. */
-__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static double peak(void) {
-  enum { N = 2000000, CHAINS = 12, LANES = 8 };
-  static Vector sink;
+/* Twelve chains of multiply-adds, for some milliseconds. */
+enum { N = 30000000, CHAINS = 12, LANES = 8 };
+__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static void
+chains(void *ctx, int64_t begin, int64_t end) {
+  static _Thread_local Vector sink;
+  (void)ctx, (void)begin, (void)end; /* one range a thread */
   Vector s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
   Vector s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0, x = s0 + 1, y = s0 + 0.5f;
-  const double start = now_ms();
   for (int i = 0; i < N / CHAINS; i++) {
     __asm__ volatile("" : "+x"(x), "+x"(y));
     s0 += x * y, s1 += x * y, s2 += x * y, s3 += x * y, s4 += x * y, s5 += x * y;
@@ -72,10 +73,16 @@ __attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static double 
     __asm__ volatile("" : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5));
     __asm__ volatile("" : "+x"(s6), "+x"(s7), "+x"(s8), "+x"(s9), "+x"(s10), "+x"(s11));
   }
-  const double ms = now_ms() - start;
   sink = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11;
   __asm__ volatile("" : : "m"(sink));
-  return 2e-6 * N * LANES / ms;
+}
+
+/* GFLOP/s of all threads at once. */
+static double peak(void) {
+  const int threads = dm_get_num_threads();
+  const double start = now_ms();
+  dm_parallel_for(threads, 1, chains, NULL);
+  return 2e-6 * N * LANES * threads / (now_ms() - start);
 }
 #else
 static double peak(void) { return 0; }
@@ -116,6 +123,8 @@ static void bench(const char *what, double flop, Call *call, Call *peer, void *c
     const double again = now_ms();
     for (int i = 0; i < reps; i++) (void)peer(ctx);
     ratio[round] = (now_ms() - again) / (ms * reps);
+    /* its threads look out for more work for a while: not while ours are measured */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
   }
   printf("%-44s %10.4f ms %8.1f GFLOP/s %6.1f %% of the peak", what, best, flop / best * 1e-6,
          100 * median(share));
