@@ -11,8 +11,8 @@
    reaches back over some that have been; rows of small planes are such. */
 
 /* What is worked on a block at a time stands still while the next block's first lines come
-   from L3: they are asked for while this one is widened. One block of op/pointwise.h ahead
-   is best of 256 to 2048 elements; norms' gradients take 0.75 of the time they take without. */
+   from L3: they are asked for while this one is widened. A block of op/pointwise.h
+   ahead; 256 to 2048 elements differ little. Norms' gradients take 0.75 of the time without. */
 enum { CACHE_LINE = 32, AHEAD = 512 }; /* elements of 16 bits */
 
 static inline void widen8_f16(const uint16_t *src, float *dst) {
