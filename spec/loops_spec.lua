@@ -82,7 +82,7 @@ describe("loops compiled for several processors", function()
     end
     assert.equal("plain\tfalse\tDEMILUNE_DNNL=0 leaves it out\n",
       info "DEMILUNE_CPU=plain DEMILUNE_DNNL=0")
-    assert.equal("plain\tfalse\tthis processor has no instructions for 16-bit matrices\n",
+    assert.equal("plain\tfalse\tthis processor has no tiles of 16-bit numbers (AMX)\n",
       info "env -u DEMILUNE_DNNL DEMILUNE_CPU=plain")
   end)
   it("agree: the widest here", function() agree("") end) -- no variant's name: no limit

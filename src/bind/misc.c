@@ -34,8 +34,8 @@ static int get_num_threads(lua_State *L) {
 }
 
 /* cpu_info() -> {variant, onednn[, reason]}: which kernels run here ("plain", "neon", "avx2",
-   "avx512"), and the version of oneDNN that multiplies 16-bit matrices, or false and why
-   none does. Opens oneDNN where the processor suits it. */
+   "avx512", "avx512bf16"), and the version of oneDNN that multiplies 16-bit matrices, or
+   false and why none does. Opens oneDNN where the processor suits it. */
 static int cpu_info(lua_State *L) {
   const char *why, *const version = dm_dnnl_version(&why);
   lua_createtable(L, 0, 3);

@@ -167,10 +167,10 @@ static const char *try_library(void) {
   const char *const wish = getenv("DEMILUNE_DNNL");
   if (wish && strcmp(wish, "0") == 0) return "DEMILUNE_DNNL=0 leaves it out";
   lib.forced = wish && strcmp(wish, "1") == 0;
-  lib.takes[0] = lib.forced || dm_cpu_multiplies(DM_F16);
-  lib.takes[1] = lib.forced || dm_cpu_multiplies(DM_BF16);
+  lib.takes[0] = lib.forced || dm_cpu_has_tiles(DM_F16);
+  lib.takes[1] = lib.forced || dm_cpu_has_tiles(DM_BF16);
   if (!lib.takes[0] && !lib.takes[1])
-    return "this processor has no instructions for 16-bit matrices";
+    return "this processor has no tiles of 16-bit numbers (AMX)";
   return open_library(wish && *wish && !lib.forced ? wish : NULL);
 }
 

@@ -1,5 +1,6 @@
-/* Sums of 16-bit products by oneDNN, opened when it runs, on processors that have
-   instructions for them: AMX's tiles want code made for each shape, which oneDNN makes. */
+/* Sums of 16-bit products by oneDNN, opened when it runs, on processors with tiles for them
+   (AMX), which want code made for each shape: oneDNN makes it. Where there is AVX512-BF16
+   alone, gemm_avx512bf16.c is faster: 1.1 to 2 times oneDNN 3.2 on a Zen 5. */
 #ifndef DM_DNNL_H
 #define DM_DNNL_H
 

@@ -73,7 +73,7 @@ typedef struct Buffers {
 } Buffers;
 
 static bool get_buffers(const Gemm *g, Buffers *buf) {
-  const int64_t kc = g->kc, mr = g->kn->mr, nr = g->kn->nr;
+  const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
   const int64_t n_b = g->direct_b ? 0 : GROUP * nr * kc;
   const int64_t n_sums = g->staged ? g->tile_m * g->tile_n : 0;
@@ -114,14 +114,14 @@ static void look_ahead(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int
 static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t k0, int64_t kc,
                       char *out, int64_t out_rs, bool add) {
   const dm_Kernel *const kn = g->kn;
-  const int64_t es = g->es, nr = kn->nr;
+  const int64_t es = g->es, nr = kn->nr, depth = dm_depth(kn, kc);
   const char *a = mat_at(&g->a, t->a, t->i, k0);
   int64_t a_panel = kn->mr * g->a.rs, a_rs = g->a.rs, a_cs = g->a.cs;
   dm_Ahead ahead[2] = {{0}, {0}};
   if (!g->direct_a) {
     dm_pack_panels(kn, g->a.dtype, a, a_rs, a_cs, t->m, kc, kn->mr, buf->a);
     a = buf->a;
-    a_panel = kn->mr * kc;
+    a_panel = kn->mr * depth;
     a_rs = 1;
     a_cs = kn->mr;
   }
@@ -133,10 +133,10 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     look_ahead(g, t, k0, kc, j0, ahead);
     const bool laid = t->lay.at && k0 == t->k0;
     for (int64_t j = 0; j < n; j += nr) {
-      const char *strip = g->direct_b ? b + j * es : buf->b + j * kc * es;
+      const char *strip = g->direct_b ? b + j * es : buf->b + j * depth * es;
       const dm_Lay lay = {laid ? (const char *)t->lay.at + (j0 + j) * t->lay.col * es : NULL,
                           t->lay.row, t->lay.col};
-      dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), kc, a, a_panel, a_rs, a_cs, strip,
+      dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), depth, a, a_panel, a_rs, a_cs, strip,
                      g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add,
                      laid ? &lay : NULL, ahead);
     }
@@ -259,7 +259,7 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
-  g->kc = dm_even_part(g->k, KC, KC_UNIT);
+  g->kc = dm_even_part(g->k, g->kn->pairs ? 2 * KC : KC, KC_UNIT);
   const int64_t tiles = dm_ceil_div(g->m, SPLIT_TILE) * dm_ceil_div(g->n, SPLIT_TILE);
   if (g->n_batch > 1 || tiles >= SPLIT_TILES || g->k < 2 * SPLIT_MIN_K) return;
   int64_t parts = dm_min_i64(SPLIT_MAX, g->k / SPLIT_MIN_K);
@@ -319,13 +319,19 @@ static void plan_direct(Gemm *g) {
   g->direct_b = g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_ROWS);
 }
 
+static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
+  const bool pairs = g->a.dtype == DM_BF16 && g->b.dtype == DM_BF16 && g->k > 0;
+  const dm_Kernel *const kn = pairs ? dm_kernel_pairs() : NULL;
+  return kn ? kn : dm_kernel(type);
+}
+
 static dm_status run(Gemm *g) {
   const bool wide = g->a.dtype == DM_F64 || g->b.dtype == DM_F64;
   if (wide && g->a.dtype != g->b.dtype)
     return dm_fail(DM_EARG, "matmul: a is %s and b is %s; float64 goes with float64",
                    dm_dtype_name(g->a.dtype), dm_dtype_name(g->b.dtype));
   if (g->m <= 0 || g->n <= 0 || g->n_batch <= 0) return DM_OK;
-  g->kn = dm_kernel(wide ? DM_F64 : DM_F32);
+  g->kn = kernel_for(g, wide ? DM_F64 : DM_F32);
   g->es = dm_dtype_size(g->kn->type);
   plan_split(g);
   g->dnnl = g->k > 0 && g->a.dtype == g->b.dtype && dm_dnnl_takes(g->a.dtype, g->m, g->n, g->k);

@@ -391,12 +391,25 @@ static void stencil_f32(const void *vsrc, const int32_t *at, int64_t k, const vo
 
 #include "cpu/winograd.inc"
 
-static const dm_Kernel avx2_f32 = {DM_F32,   MR,         16,           tile_f32,
-                                   pack_f32, gather_f32, gather_t_f32, stencil_f32,
-                                   wino_in,  wino_grad,  wino_out};
-static const dm_Kernel avx2_f64 = {
-    DM_F64,         MR,   8,    tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
-    dm_stencil_f64, NULL, NULL, NULL};
+static const dm_Kernel avx2_f32 = {.type = DM_F32,
+                                   .mr = MR,
+                                   .nr = 16,
+                                   .tile = tile_f32,
+                                   .pack = pack_f32,
+                                   .gather = gather_f32,
+                                   .gather_t = gather_t_f32,
+                                   .stencil = stencil_f32,
+                                   .wino_in = wino_in,
+                                   .wino_grad = wino_grad,
+                                   .wino_out = wino_out};
+static const dm_Kernel avx2_f64 = {.type = DM_F64,
+                                   .mr = MR,
+                                   .nr = 8,
+                                   .tile = tile_f64,
+                                   .pack = dm_pack_f64,
+                                   .gather = dm_gather_f64,
+                                   .gather_t = dm_gather_f64,
+                                   .stencil = dm_stencil_f64};
 
 const dm_Kernel *dm_kernel_avx2(dm_DType type) {
   return type == DM_F64 ? &avx2_f64 : &avx2_f32;

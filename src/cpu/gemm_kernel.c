@@ -80,12 +80,25 @@ DEFINE_KERNELS(double, NR_F64, tile_f64, edge_f64, dm_pack_f64, dm_gather_f64, d
 
 #include "cpu/winograd.inc"
 
-static const dm_Kernel plain_f32 = {
-    DM_F32,         MR,      NR_F32,    tile_f32, dm_pack_f32, dm_gather_f32, dm_gather_f32,
-    dm_stencil_f32, wino_in, wino_grad, wino_out};
-static const dm_Kernel plain_f64 = {
-    DM_F64,         MR,   NR_F64, tile_f64, dm_pack_f64, dm_gather_f64, dm_gather_f64,
-    dm_stencil_f64, NULL, NULL,   NULL};
+static const dm_Kernel plain_f32 = {.type = DM_F32,
+                                    .mr = MR,
+                                    .nr = NR_F32,
+                                    .tile = tile_f32,
+                                    .pack = dm_pack_f32,
+                                    .gather = dm_gather_f32,
+                                    .gather_t = dm_gather_f32,
+                                    .stencil = dm_stencil_f32,
+                                    .wino_in = wino_in,
+                                    .wino_grad = wino_grad,
+                                    .wino_out = wino_out};
+static const dm_Kernel plain_f64 = {.type = DM_F64,
+                                    .mr = MR,
+                                    .nr = NR_F64,
+                                    .tile = tile_f64,
+                                    .pack = dm_pack_f64,
+                                    .gather = dm_gather_f64,
+                                    .gather_t = dm_gather_f64,
+                                    .stencil = dm_stencil_f64};
 
 const dm_Kernel *dm_kernel_plain(dm_DType type) {
   return type == DM_F64 ? &plain_f64 : &plain_f32;
@@ -95,7 +108,8 @@ static const dm_Kernel *kernel_of(dm_Variant v, dm_DType type) {
   switch (v) {
   case DM_NEON: return dm_kernel_neon(type);
   case DM_AVX2: return dm_kernel_avx2(type);
-  case DM_AVX512: return dm_kernel_avx512(type);
+  case DM_AVX512:
+  case DM_AVX512BF16: return dm_kernel_avx512(type);
   default: return dm_kernel_plain(type);
   }
 }
@@ -108,6 +122,10 @@ const dm_Kernel *dm_kernel(dm_DType type) {
   return widest;
 }
 
+const dm_Kernel *dm_kernel_pairs(void) {
+  return dm_cpu_variant() >= DM_AVX512BF16 ? dm_kernel_avx512bf16() : NULL;
+}
+
 /* ---- panels and columns of tiles ---------------------------------------- */
 
 /* Where lanes lie side by side, all panels take a few rows at a time: a row is
@@ -116,12 +134,12 @@ void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls
                     int64_t n_lane, int64_t k, int width, void *dst) {
   enum { ROWS = 16 };
   const int64_t in = dm_dtype_size(t), out = dm_dtype_size(kn->type);
-  const int64_t step = ls == 1 && n_lane > width ? ROWS : k;
+  const int64_t step = ls == 1 && n_lane > width ? ROWS : k, depth = dm_depth(kn, k);
   for (int64_t p = 0; p < k; p += step)
     for (int64_t l = 0; l < n_lane; l += width)
       kn->pack(t, (const char *)src + (l * ls + p * ks) * in, ls, ks,
                (int)dm_min_i64(width, n_lane - l), dm_min_i64(step, k - p), width,
-               (char *)dst + (l * k + p * width) * out);
+               (char *)dst + (l * depth + dm_depth(kn, p) * width) * out);
 }
 
 enum { CACHE_LINE = 64 };

@@ -46,14 +46,24 @@ typedef struct dm_Kernel {
   dm_StencilFn *stencil;
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
+  /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `pack` counts k, `tile`
+     pairs. It has no more than these two, and reads panels alone. */
+  bool pairs;
 } dm_Kernel;
 
+/* Items of a panel of depth k. */
+static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {
+  return kn->pairs ? (k + 1) / 2 : k;
+}
+
 const dm_Kernel *dm_kernel(dm_DType type); /* the widest that runs here */
+const dm_Kernel *dm_kernel_pairs(void);    /* NULL: this processor has none */
 const dm_Kernel *dm_kernel_plain(dm_DType type);
 /* NULL where they are not built. */
 const dm_Kernel *dm_kernel_neon(dm_DType type);
 const dm_Kernel *dm_kernel_avx2(dm_DType type);
 const dm_Kernel *dm_kernel_avx512(dm_DType type);
+const dm_Kernel *dm_kernel_avx512bf16(void);
 
 /* Any dtype and stride, any processor. */
 dm_PackFn dm_pack_f32, dm_pack_f64;
@@ -80,7 +90,7 @@ typedef struct dm_Finish {
 void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64_t n, void *c,
                    const void *bias, int bias_step);
 
-/* Panels of mr lanes, each k deep: dst[panel][k][mr]. */
+/* Panels of `width` lanes, each k deep: dst[panel][k][width]. */
 void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
                     int64_t n_lane, int64_t k, int width, void *dst);
 

@@ -7,7 +7,8 @@
 #include <cpuid.h>
 #endif
 
-static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512"};
+static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512",
+                                                "avx512bf16"};
 
 static dm_Variant widest_here(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -17,7 +18,9 @@ static dm_Variant widest_here(void) {
     return DM_PLAIN;
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-  return wide ? DM_AVX512 : DM_AVX2;
+  if (!wide) return DM_AVX2;
+  const bool halves = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+  return halves ? DM_AVX512BF16 : DM_AVX512;
 #elif defined(__aarch64__)
   return DM_NEON;
 #else
@@ -44,11 +47,14 @@ dm_Variant dm_cpu_variant(void) {
 
 const char *dm_variant_name(dm_Variant v) { return names[v]; }
 
-bool dm_cpu_multiplies(dm_DType t) {
-  unsigned a = 0;
+bool dm_cpu_has_tiles(dm_DType t) {
 #if defined(__x86_64__) && defined(__GNUC__)
-  unsigned b, c, d;
-  if (dm_cpu_variant() < DM_AVX512 || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return false;
+  unsigned a, b, c, d;
+  if (dm_cpu_variant() < DM_AVX512BF16) return false;
+  if (t == DM_BF16) return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
+  if (t == DM_F16) return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 21 & 1);
+#else
+  DM_UNUSED(t);
 #endif
-  return t == DM_BF16 ? a >> 5 & 1 : t == DM_F16 && (a >> 21 & 1);
+  return false;
 }

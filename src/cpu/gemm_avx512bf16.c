@@ -1,0 +1,91 @@
+/* The register kernel for processors that multiply bfloat16 (AVX512-BF16): 12 x 32 sums
+   in float32, to each of which an instruction adds two products. A panel holds pairs: what
+   multiplies at depth 2p in the low half of a 32-bit item, at 2p + 1 in the high half,
+   so that it has half as many items as a panel of floats. The instruction takes numbers
+   under 2^-126 for zero, and rounds after each product. The checks compile this with
+   DM_EMULATE for processors without it. */
+#include "cpu/gemm_kernel.h"
+
+#if defined(__AVX512BF16__) || defined(DM_EMULATE)
+#if defined(DM_EMULATE)
+#include "base/half.h"
+#else
+#include <immintrin.h>
+#endif
+
+#define FOLD static inline __attribute__((always_inline))
+#define WIDE 64
+#define MR 12
+#define N_VEC 2
+enum { NR = N_VEC * WIDE / 4 };
+
+#define REAL float
+#define ITEM uint32_t
+#define N(name) name##_pairs
+typedef float N(Wide) __attribute__((vector_size(WIDE)));
+typedef float N(Narrow) __attribute__((vector_size(16)));
+typedef int32_t N(WideItems) __attribute__((vector_size(WIDE)));
+typedef int32_t N(NarrowItems) __attribute__((vector_size(16)));
+
+#if defined(DM_EMULATE)
+FOLD float low(uint32_t x) { return dm_bits_to_f32(x << 16); }
+FOLD float high(uint32_t x) { return dm_bits_to_f32(x & 0xffff0000u); }
+#define TIMES_OF(NAME, VEC, ITEMS)            \
+  FOLD VEC NAME(VEC s, uint32_t x, ITEMS b) { \
+    s += high(x) * (VEC)(b & ~0xffff);        \
+    return s + low(x) * (VEC)(b << 16);       \
+  }
+TIMES_OF(N(times_wide), N(Wide), N(WideItems))
+TIMES_OF(N(times_narrow), N(Narrow), N(NarrowItems))
+#undef TIMES_OF
+#else
+FOLD N(Wide) N(times_wide)(N(Wide) s, uint32_t x, N(WideItems) b) {
+  return (N(Wide))_mm512_dpbf16_ps((__m512)s, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)b);
+}
+FOLD N(Narrow) N(times_narrow)(N(Narrow) s, uint32_t x, N(NarrowItems) b) {
+  return (N(Narrow))_mm_dpbf16_ps((__m128)s, (__m128bh)_mm_set1_epi32((int)x), (__m128bh)b);
+}
+#endif
+FOLD float N(times_one)(float s, uint32_t x, uint32_t b) {
+  return N(times_narrow)((N(Narrow)){s}, x, (N(NarrowItems)){(int32_t)b})[0];
+}
+#include "cpu/gemm_tile.inc"
+
+/* ---- packing ---------------------------------------------------------------------- */
+
+/* Lanes side by side: two rows are interleaved. */
+FOLD void pack_rows(const uint16_t *src, int64_t ks, int n_lane, int64_t n_pair, int width,
+                    uint32_t *dst) {
+  for (int64_t p = 0; p < n_pair; p++, src += 2 * ks, dst += width)
+    for (int l = 0; l < n_lane; l++) dst[l] = src[l] | (uint32_t)src[ks + l] << 16;
+}
+
+/* Pairs that lie as they are packed are floats to that kernel's packing, of which none
+   counts; an odd depth ends with a pair whose high half is 0. */
+static void pack_pairs(dm_DType t, const void *vsrc, int64_t ls, int64_t ks, int n_lane,
+                       int64_t k, int width, void *vdst) {
+  const uint16_t *const src = vsrc;
+  uint32_t *const dst = vdst;
+  const int64_t n_pair = k / 2;
+  DM_UNUSED(t); /* bfloat16 */
+  if (ls == 1 && n_lane == MR && width == MR) pack_rows(src, ks, MR, n_pair, MR, dst);
+  else if (ls == 1 && n_lane == NR && width == NR) pack_rows(src, ks, NR, n_pair, NR, dst);
+  else if (ls == 1) pack_rows(src, ks, n_lane, n_pair, width, dst);
+  else if (ks == 1 && ls % 2 == 0 && (uintptr_t)src % sizeof(float) == 0)
+    dm_kernel_avx512(DM_F32)->pack(DM_F32, src, ls / 2, 1, n_lane, n_pair, width, dst);
+  else
+    for (int64_t p = 0; p < n_pair; p++)
+      for (int l = 0; l < n_lane; l++) {
+        const uint16_t *const at = src + l * ls + 2 * p * ks;
+        dst[p * width + l] = at[0] | (uint32_t)at[ks] << 16;
+      }
+  for (int l = 0; k % 2 && l < n_lane; l++)
+    dst[n_pair * width + l] = src[l * ls + (k - 1) * ks];
+}
+
+static const dm_Kernel pairs = {
+    .type = DM_F32, .pairs = true, .mr = MR, .nr = NR, .tile = tile_pairs, .pack = pack_pairs};
+const dm_Kernel *dm_kernel_avx512bf16(void) { return &pairs; }
+#else
+const dm_Kernel *dm_kernel_avx512bf16(void) { return NULL; }
+#endif
