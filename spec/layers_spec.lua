@@ -44,6 +44,32 @@ describe("norms", function()
     assert.is_not_nil(m:state_dict().running_var)
   end)
 
+  it("of channels side by side are those of planes, one channel or many", function()
+    for _, shape in ipairs{{37, 21}, {5, 3}, {40, 32}, {2, 16}, {17, 1}} do
+      for _, dtype in ipairs{"float32", "float64", "bfloat16"} do
+        local n, c = table.unpack(shape)
+        local x, g = dm.randn(shape, {dtype = dtype}), dm.randn(shape, {dtype = dtype})
+        local w, b = dm.rand(c) + 0.5, dm.randn(c)
+        local mean, var = dm.randn(c), dm.rand(c) + 0.5
+        -- the same numbers, so that a channel's lie side by side
+        local function plane(t) return t:t():contiguous():reshape{1, c, n} end
+        local function back(t) return t:reshape{c, n}:t() end
+        for _, training in ipairs{true, false} do
+          local a, p = x:clone():requires_grad_(), plane(x):requires_grad_()
+          local named = {weight = w, bias = b, training = training}
+          local stats = training and {} or {mean, var}
+          local y = a:batch_norm(stats[1], stats[2], named)
+          local z = p:batch_norm(stats[1], stats[2], named)
+          local most = dtype == "bfloat16" and 0.04 or 1e-5
+          near(y, back(z), most)
+          y:backward(g)
+          z:backward(plane(g))
+          near(a.grad, back(p.grad), most)
+        end
+      end
+    end
+  end)
+
   it("of spaces, roots and neighbours", function()
     local x = dm.randn(2, 4, 3, 2, 2)
     near(dm.batch_norm(x, {training = true}), nn.BatchNorm3d(4)(x))

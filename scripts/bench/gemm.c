@@ -17,6 +17,7 @@
 #include "cpu/conv.h"
 #include "cpu/gemm.h"
 #include "cpu/threads.h"
+#include "cpu/variant.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -56,33 +57,37 @@ static void *ones(dm_DType t, int64_t n) {
 /* ---- the peak ---- */
 
 #if defined(__x86_64__)
-typedef float Vector __attribute__((vector_size(32)));
-
 /* Twelve chains of multiply-adds, for some milliseconds. */
-enum { N = 30000000, CHAINS = 12, LANES = 8 };
-__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) static void
-chains(void *ctx, int64_t begin, int64_t end) {
-  static _Thread_local Vector sink;
-  (void)ctx, (void)begin, (void)end; /* one range a thread */
-  Vector s0 = {0}, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
-  Vector s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0, x = s0 + 1, y = s0 + 0.5f;
-  for (int i = 0; i < N / CHAINS; i++) {
-    __asm__ volatile("" : "+x"(x), "+x"(y));
-    s0 += x * y, s1 += x * y, s2 += x * y, s3 += x * y, s4 += x * y, s5 += x * y;
-    s6 += x * y, s7 += x * y, s8 += x * y, s9 += x * y, s10 += x * y, s11 += x * y;
-    __asm__ volatile("" : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4), "+x"(s5));
-    __asm__ volatile("" : "+x"(s6), "+x"(s7), "+x"(s8), "+x"(s9), "+x"(s10), "+x"(s11));
+enum { N = 30000000, CHAINS = 12 };
+#define DEFINE_CHAINS(NAME, VECTOR, BYTES, TARGET, REGISTER)                      \
+  typedef float VECTOR __attribute__((vector_size(BYTES)));                       \
+  __attribute__((target(TARGET), optimize("fp-contract=fast"))) static void NAME( \
+      void *ctx, int64_t begin, int64_t end) {                                    \
+    static _Thread_local VECTOR sink;                                             \
+    (void)ctx, (void)begin, (void)end; /* one range a thread */                   \
+    VECTOR s[CHAINS] = {{0}}, x = s[0] + 1, y = s[0] + 0.5f;                      \
+    for (int i = 0; i < N / CHAINS; i++) {                                        \
+      __asm__ volatile("" : REGISTER(x), REGISTER(y));                            \
+      _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) s[j] += x * y;    \
+      _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS;                        \
+                                    j++) __asm__ volatile("" : REGISTER(s[j]));   \
+    }                                                                             \
+    _Pragma("GCC unroll 12") for (int j = 1; j < CHAINS; j++) s[0] += s[j];       \
+    sink = s[0];                                                                  \
+    __asm__ volatile("" : : "m"(sink));                                           \
   }
-  sink = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + s8 + s9 + s10 + s11;
-  __asm__ volatile("" : : "m"(sink));
-}
+#define IN_X(V) "+x"(V) /* of 16 registers */
+#define IN_V(V) "+v"(V) /* of 32 */
+DEFINE_CHAINS(chains8, Vector8, 32, "avx2,fma", IN_X)
+DEFINE_CHAINS(chains16, Vector16, 64, "avx512f", IN_V)
 
-/* GFLOP/s of all threads at once. */
+/* GFLOP/s of all threads at once, in the widest vectors that the engine uses. */
 static double peak(void) {
   const int threads = dm_get_num_threads();
+  const bool wide = dm_cpu_variant() >= DM_AVX512;
   const double start = now_ms();
-  dm_parallel_for(threads, 1, chains, NULL);
-  return 2e-6 * N * LANES * threads / (now_ms() - start);
+  dm_parallel_for(threads, 1, wide ? chains16 : chains8, NULL);
+  return 2e-6 * N * (wide ? 16 : 8) * threads / (now_ms() - start);
 }
 #else
 static double peak(void) { return 0; }

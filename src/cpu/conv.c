@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "cpu/conv_product.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "cpu/winograd.h"

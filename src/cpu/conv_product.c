@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "cpu/gemm.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 

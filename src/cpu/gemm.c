@@ -12,6 +12,7 @@
 #include "cpu/dnnl.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/gemm_small.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 
 #include <stdatomic.h>

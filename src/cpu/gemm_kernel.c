@@ -1,12 +1,10 @@
-/* The plain C kernels, packing for any dtype and stride, and the scratch
-   buffers of each thread. gemm_avx2.c and gemm_wide.inc hold the faster kernels. */
+/* The plain C kernels, and packing for any dtype and stride. gemm_avx2.c and
+   gemm_wide.inc hold the faster kernels. */
 #include "cpu/gemm_kernel.h"
 
-#include "base/alloc.h"
 #include "cpu/variant.h"
 #include "cpu/vec.h"
 
-#include <pthread.h>
 #include <string.h>
 
 /* ---- one definition for float and double ------------------------------- */
@@ -237,61 +235,4 @@ void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64
     if (plain) dm_store_f32(f->c_dtype, c, 1, n, acc);
     else finish_f32(f, acc, n, c, bias, bias_step);
   }
-}
-
-/* ---- scratch -------------------------------------------------------------- */
-
-typedef struct Scratch {
-  void *data[DM_N_SCRATCH];
-  int64_t n_bytes[DM_N_SCRATCH];
-  bool known; /* the key holds this thread */
-} Scratch;
-
-enum { SCRATCH_KEEP = 32 << 20 }; /* bytes a thread keeps for next time */
-
-static _Thread_local Scratch scratch;
-static pthread_key_t scratch_key;
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static bool scratch_has_key;
-
-static void free_scratch(void *arg) {
-  Scratch *const s = arg;
-  for (int i = 0; i < DM_N_SCRATCH; i++) dm_free(s->data[i]);
-  *s = (Scratch){0};
-}
-
-static void make_scratch_key(void) {
-  scratch_has_key = pthread_key_create(&scratch_key, free_scratch) == 0;
-}
-
-static void *grow_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
-  if (!scratch.known) {
-    pthread_once(&scratch_once, make_scratch_key);
-    if (!scratch_has_key || pthread_setspecific(scratch_key, &scratch) != 0) return NULL;
-    scratch.known = true;
-  }
-  dm_free(scratch.data[slot]);
-  scratch.n_bytes[slot] = 0;
-  scratch.data[slot] = dm_alloc(n_bytes);
-  if (scratch.data[slot]) scratch.n_bytes[slot] = n_bytes;
-  return scratch.data[slot];
-}
-
-void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
-  if (DM_LIKELY(n_bytes <= scratch.n_bytes[slot])) return scratch.data[slot];
-  return grow_scratch(slot, n_bytes);
-}
-
-void dm_scratch_trim(dm_ScratchSlot slot) {
-  if (scratch.n_bytes[slot] <= SCRATCH_KEEP) return;
-  dm_free(scratch.data[slot]);
-  scratch.data[slot] = NULL;
-  scratch.n_bytes[slot] = 0;
-}
-
-/* When the library goes, its key must not call into it any more. */
-__attribute__((destructor)) static void drop_scratch_key(void) {
-  if (scratch_has_key) pthread_key_delete(scratch_key);
-  scratch_has_key = false;
-  free_scratch(&scratch);
 }

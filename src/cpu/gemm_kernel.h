@@ -1,4 +1,4 @@
-/* What gemm.c and conv.c share: register-tile kernels, packing, scratch.
+/* What gemm.c and conv.c share: register-tile kernels and packing.
 
    A product runs on panels in the compute type (float or double). `real`
    below is that type; buffers travel as void * so that one driver serves
@@ -69,17 +69,6 @@ const dm_Kernel *dm_kernel_avx512bf16(void);
 dm_PackFn dm_pack_f32, dm_pack_f64;
 dm_GatherFn dm_gather_f32, dm_gather_f64;
 dm_StencilFn dm_stencil_f32, dm_stencil_f64;
-
-/* A buffer of this thread that lives until the thread ends or the next call
-   with the same slot; NULL when nothing is left. */
-typedef enum dm_ScratchSlot {
-  DM_SCRATCH_JOB,    /* of a product or convolution */
-  DM_SCRATCH_TASK,   /* of one of its tasks */
-  DM_SCRATCH_MATRIX, /* of a convolution that calls a product */
-  DM_N_SCRATCH
-} dm_ScratchSlot;
-void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes);
-void dm_scratch_trim(dm_ScratchSlot slot); /* gives an outsized one back */
 
 /* c (n) = alpha * acc + beta * c + bias, one row: bias NULL, bias_step 0 (one
    value for the row) or 1. beta 0 never reads c. */

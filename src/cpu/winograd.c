@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 

@@ -8,9 +8,9 @@
    whose keys are all masked out gives 0, as in PyTorch. */
 #include <stdatomic.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/gemm.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/attention.h"
@@ -189,7 +189,8 @@ static bool get_room(Job *j, bool backward, Room *room) {
   const int64_t es = dm_dtype_size(j->type), line = (j->S + 15) / 16 * 16;
   const int64_t scores = j->rows * line * es, row = line * es;
   const int64_t sums = backward ? line * (j->E + j->D) * es : 0;
-  char *p = dm_alloc((backward ? 2 : 1) * scores + row + line * (int64_t)sizeof(float) + sums);
+  char *p = dm_scratch(DM_SCRATCH_MATRIX, (backward ? 2 : 1) * scores + row +
+                                              line * (int64_t)sizeof(float) + sums);
   room->scores = p;
   if (!p) {
     atomic_store(&j->failed, true);
@@ -225,7 +226,7 @@ static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
     const Block b = block_of(j, i / j->n_block, i % j->n_block);
     if (forward_block(j, &b, &room) != DM_OK) atomic_store(&j->failed, true);
   }
-  dm_free(room.scores);
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
 
 static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_Tensor *mask) {
@@ -309,7 +310,7 @@ static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
     dm_convert(j->type, room.gk, to, out_row(j->gk, batch, j->S, 0, j->E), n_k);
     dm_convert(j->type, room.gv, to, out_row(j->gv, batch, j->S, 0, j->D), n_v);
   }
-  dm_free(room.scores);
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
 
 dm_status attention_backward_rule(dm_Call *c) {

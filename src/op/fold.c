@@ -2,8 +2,8 @@
    the compute type and the blocks in float64. */
 #include <stdlib.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/loops.h"
@@ -237,7 +237,8 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
   dm_Acc local[64];
   const int64_t n_acc = j.n_out * j.n_chunk;
-  j.acc = n_acc <= DM_COUNT(local) ? local : dm_alloc(n_acc * (int64_t)sizeof *j.acc);
+  j.acc = n_acc <= DM_COUNT(local) ? local
+                                   : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
   if (!j.acc) return dm_fail(DM_EMEM, "reduction: out of memory");
   for (int64_t i = 0; i < n_acc; i++) j.acc[i] = fold->start;
   if (j.n_red > 0) {
@@ -248,6 +249,6 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
                     j.n_tile ? by_tiles : by_rows, &j);
   }
   finish(&j, out, base);
-  if (j.acc != local) dm_free(j.acc);
+  dm_scratch_trim(DM_SCRATCH_JOB);
   return DM_OK;
 }

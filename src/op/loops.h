@@ -44,6 +44,8 @@ typedef struct dm_RowJob {
   atomic_bool failed; /* out of memory */
 } dm_RowJob;
 
+enum { DM_CHANNELS_BESIDE = 16 }; /* worked on at once where they lie side by side */
+
 /* batch_norm: x (N,C,inner) by channel, n_run runs of `run` elements, `step` apart. */
 typedef struct dm_ChannelJob {
   int64_t n_run, run, step, run_step, channel_step;

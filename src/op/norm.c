@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/dense.h"
@@ -157,11 +158,13 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   j.rows_per = dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j.len)),
                           (j.n_rows + MOST_UNITS - 1) / MOST_UNITS);
   const int64_t n_unit = x->numel == 0 ? 0 : (j.n_rows + j.rows_per - 1) / j.rows_per;
-  sums = dm_alloc_zero(2 * dm_max_i64(1, n_unit * j.n_affine) * (int64_t)sizeof *sums);
+  const int64_t n_bytes = 2 * n_unit * j.n_affine * (int64_t)sizeof *sums;
+  sums = dm_scratch(DM_SCRATCH_JOB, dm_max_i64(1, n_bytes));
   if (!sums) {
     st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
     goto done;
   }
+  memset(sums, 0, (size_t)n_bytes);
   j.gw = sums;
   j.gb = sums + n_unit * j.n_affine;
   dm_parallel_for(n_unit, 1, loops_of(compute)->rows_backward, &j);
@@ -169,7 +172,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   join_units(j.gb, n_unit, c->out[2]);
   if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
 done:
-  dm_free(sums);
+  dm_scratch_trim(DM_SCRATCH_JOB);
   dm_free(own_w);
   dm_tensor_unref(&x);
   dm_tensor_unref(&gy);
@@ -320,8 +323,9 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
 }
 static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
+  const int64_t least = j->step > 1 ? DM_CHANNELS_BESIDE : 1;
   if (x->numel > 0)
-    dm_parallel_for(x->shape[1], dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
+    dm_parallel_for(x->shape[1], dm_max_i64(least, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
 }
 
 dm_status batch_norm_train_rule(dm_Call *c) {
