@@ -5,7 +5,8 @@
      m[e] (O, tiles) = u[e] (O, C) v[e] (C, tiles),     y = A^T m A
 
    A task transforms some strips, multiplies them with u[e] while that is in
-   cache, and transforms back. An infinite pixel spreads over its tile. */
+   cache, and transforms back. Strips lie in groups as wide as the register kernel. An infinite
+   pixel spreads over its tile. */
 #include "cpu/winograd.h"
 
 #include "base/error.h"
@@ -37,7 +38,7 @@ typedef struct Wino {
   dm_DType dtype;
   int64_t n, in, h, w, out, p, q; /* x (n, in, h, w) -> y (n, out, p, q) */
   int64_t pad[2], tile_rows, tile_cols, n_tile;
-  int64_t n_strip; /* of a task */
+  int64_t n_strip, width; /* of a task; lanes of a group of strips */
   const char *x, *weights, *bias;
   char *y;
   int64_t w_in, w_out; /* strides of the weights in elements */
@@ -125,6 +126,17 @@ static int list_runs(const Wino *j, int64_t first, int n, Run *run) {
   return count;
 }
 
+/* Rows are short: a call of memcpy takes longer than the copy. */
+static inline void copy_row(float *to, const float *from, int64_t n) {
+  enum { STEP = 8 };
+  if (n < STEP) {
+    for (int64_t k = 0; k < n; k++) to[k] = from[k];
+    return;
+  }
+  for (int64_t k = 0; k < n - STEP; k += STEP) memcpy(to + k, from + k, STEP * sizeof *to);
+  memcpy(to + n - STEP, from + n - STEP, STEP * sizeof *to);
+}
+
 /* n_row rows of n pixels from (row, col) on, of a plane (h, w), with zeros outside: where
    they lie, *step apart, or else in `room` of 2 n_row lines. Rows of 16 bits that are not
    longer than a line are widened in one run. */
@@ -155,7 +167,7 @@ static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t 
     for (int64_t k = 0; k < left; k++) line[k] = 0;
     for (int64_t k = end; k < n; k++) line[k] = 0;
     const char *const from = src + ((r - top) * w + col + left) * es;
-    if (t == DM_F32) memcpy(line + left, from, (size_t)(end - left) * 4);
+    if (t == DM_F32) copy_row(line + left, (const float *)(const void *)from, end - left);
     else dm_load_f32(t, from, 1, end - left, line + left);
   }
   return room;
@@ -174,7 +186,8 @@ static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int6
 
 static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) {
   for (int64_t c = 0; c < j->in; c++)
-    for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * LANES, j->in * LANES);
+    for (int i = 0; i < n_run; i++)
+      transform_run(j, &run[i], c, v + c * j->width, j->in * j->width);
 }
 
 static void store_strip(const Wino *j, const Run *run, int n_run, const float *m) {
@@ -182,7 +195,7 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
   float line[4 * LANES], bias = 0;
   for (int64_t o = 0; o < j->out; o++) {
     if (j->bias) dm_load_f32(j->dtype, j->bias + o * es, 1, 1, &bias);
-    j->kn->wino_out(m + o * LANES, j->out * LANES, bias, line);
+    j->kn->wino_out(m + o * j->width, j->out * j->width, bias, line);
     for (int i = 0; i < n_run; i++)
       for (int64_t k = 0; k < 2 && 2 * run[i].row + k < j->p; k++) {
         const int64_t col = 2 * run[i].col, row = 2 * run[i].row + k;
@@ -193,26 +206,30 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
   }
 }
 
-/* Strips [begin, end) of tiles. */
+/* Strips [begin, end) of tiles. Lanes without a tile are 0. */
 static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, float *m) {
-  const int64_t v_size = PLACES * LANES * j->in, m_size = PLACES * LANES * j->out;
-  const int64_t mr = j->kn->mr;
+  const int64_t width = j->width, group = width / LANES, mr = j->kn->mr;
+  const int64_t v_size = PLACES * width * j->in, m_size = PLACES * width * j->out;
+  const int64_t n_group = dm_ceil_div(end - begin, group);
+  const int64_t n_tile = dm_min_i64(j->n_tile, end * LANES) - begin * LANES;
   Run run[STRIPS][LANES];
   int n_run[STRIPS];
-  for (int64_t s = begin; s < end; s++) {
-    const int n = (int)dm_min_i64(LANES, j->n_tile - s * LANES);
-    if (n < LANES) memset(v + (s - begin) * v_size, 0, (size_t)v_size * sizeof *v);
-    n_run[s - begin] = list_runs(j, s * LANES, n, run[s - begin]);
-    transform_strip(j, run[s - begin], n_run[s - begin], v + (s - begin) * v_size);
+  if (n_tile < n_group * width)
+    memset(v + (n_group - 1) * v_size, 0, (size_t)v_size * sizeof *v);
+  for (int64_t s = 0; s < end - begin; s++) {
+    const int n = (int)dm_min_i64(LANES, n_tile - s * LANES);
+    n_run[s] = list_runs(j, (begin + s) * LANES, n, run[s]);
+    transform_strip(j, run[s], n_run[s], v + s / group * v_size + s % group * LANES);
   }
-  const int width = (int)dm_even_part(LANES, j->kn->nr, 4); /* divides LANES */
+  const int columns = (int)dm_even_part(width, j->kn->nr, 4); /* divides width */
   for (int64_t e = 0; e < PLACES; e++)
-    for (int64_t s = 0; s < end - begin; s++)
-      for (int n = 0; n < LANES; n += width)
-        dm_tile_column(j->kn, j->out, width, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
-                       v + s * v_size + e * j->in * LANES + n, LANES,
-                       m + s * m_size + e * j->out * LANES + n, LANES, false, NULL, NULL);
-  for (int64_t s = 0; s < end - begin; s++) store_strip(j, run[s], n_run[s], m + s * m_size);
+    for (int64_t g = 0; g < n_group; g++)
+      for (int64_t n = 0; n < width; n += columns)
+        dm_tile_column(j->kn, j->out, columns, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
+                       v + g * v_size + e * j->in * width + n, width,
+                       m + g * m_size + e * j->out * width + n, width, false, NULL, NULL);
+  for (int64_t s = 0; s < end - begin; s++)
+    store_strip(j, run[s], n_run[s], m + s / group * m_size + s % group * LANES);
 }
 
 /* Tasks [begin, end). */
@@ -245,7 +262,8 @@ static dm_status run(Wino *j, const char *op) {
   const int64_t strips = dm_ceil_div(j->n_tile, LANES);
   j->n_strip = TASK_BYTES / (PLACES * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
-  j->n_strip = dm_even_part(strips, j->n_strip, 1);
+  j->width = dm_max_i64(1, j->kn->nr / LANES) * LANES;
+  j->n_strip = dm_even_part(strips, j->n_strip, j->width / LANES);
   dm_parallel_for(dm_ceil_div(j->out, j->kn->mr), dm_max_i64(1, (1 << 10) / j->in),
                   transform_weights, j);
   dm_parallel_for(dm_ceil_div(strips, j->n_strip), 1, run_tasks, j);
