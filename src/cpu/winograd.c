@@ -23,6 +23,7 @@ enum {
   PLACES = 16,           /* of a 4 x 4 tile */
   CHANNELS = 32,         /* fewer do not pay for the transforms */
   LINE = 2 * LANES + 2,  /* pixels that a run of tiles reads of a row */
+  APART = 16,            /* floats between places: else they meet in one set of a cache */
   STRIPS = 16,           /* most strips of a task, */
   TASK_BYTES = 4 << 20,  /* and what their transforms may hold */
   CHUNK_BYTES = 4 << 20, /* of the transforms that a sweep of dw multiplies */
@@ -39,6 +40,7 @@ typedef struct Wino {
   int64_t n, in, h, w, out, p, q; /* x (n, in, h, w) -> y (n, out, p, q) */
   int64_t pad[2], tile_rows, tile_cols, n_tile;
   int64_t n_strip, width; /* of a task; lanes of a group of strips */
+  int64_t v_step, m_step; /* from place to place of v and m */
   const char *x, *weights, *bias;
   char *y;
   int64_t w_in, w_out; /* strides of the weights in elements */
@@ -186,8 +188,7 @@ static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int6
 
 static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) {
   for (int64_t c = 0; c < j->in; c++)
-    for (int i = 0; i < n_run; i++)
-      transform_run(j, &run[i], c, v + c * j->width, j->in * j->width);
+    for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * j->width, j->v_step);
 }
 
 static void store_strip(const Wino *j, const Run *run, int n_run, const float *m) {
@@ -195,7 +196,7 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
   float line[4 * LANES], bias = 0;
   for (int64_t o = 0; o < j->out; o++) {
     if (j->bias) dm_load_f32(j->dtype, j->bias + o * es, 1, 1, &bias);
-    j->kn->wino_out(m + o * j->width, j->out * j->width, bias, line);
+    j->kn->wino_out(m + o * j->width, j->m_step, bias, line);
     for (int i = 0; i < n_run; i++)
       for (int64_t k = 0; k < 2 && 2 * run[i].row + k < j->p; k++) {
         const int64_t col = 2 * run[i].col, row = 2 * run[i].row + k;
@@ -209,7 +210,7 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
 /* Strips [begin, end) of tiles. Lanes without a tile are 0. */
 static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, float *m) {
   const int64_t width = j->width, group = width / LANES, mr = j->kn->mr;
-  const int64_t v_size = PLACES * width * j->in, m_size = PLACES * width * j->out;
+  const int64_t v_size = PLACES * j->v_step, m_size = PLACES * j->m_step;
   const int64_t n_group = dm_ceil_div(end - begin, group);
   const int64_t n_tile = dm_min_i64(j->n_tile, end * LANES) - begin * LANES;
   Run run[STRIPS][LANES];
@@ -226,8 +227,8 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
     for (int64_t g = 0; g < n_group; g++)
       for (int64_t n = 0; n < width; n += columns)
         dm_tile_column(j->kn, j->out, columns, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
-                       v + g * v_size + e * j->in * width + n, width,
-                       m + g * m_size + e * j->out * width + n, width, false, NULL, NULL);
+                       v + g * v_size + e * j->v_step + n, width,
+                       m + g * m_size + e * j->m_step + n, width, false, NULL, NULL);
   for (int64_t s = 0; s < end - begin; s++)
     store_strip(j, run[s], n_run[s], m + s / group * m_size + s % group * LANES);
 }
@@ -236,15 +237,16 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
 static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Wino *const j = ctx;
   const int64_t all = dm_ceil_div(j->n_tile, LANES);
-  const int64_t strip = PLACES * LANES * (j->in + j->out) * 4;
-  float *const v = dm_scratch(DM_SCRATCH_TASK, j->n_strip * strip);
+  const int64_t groups = j->n_strip / (j->width / LANES);
+  float *const v = dm_scratch(DM_SCRATCH_TASK,
+                              groups * PLACES * (j->v_step + j->m_step) * (int64_t)sizeof *v);
   if (!v) {
     atomic_store(&j->failed, true);
     return;
   }
   for (int64_t i = begin; i < end; i++)
     run_strips(j, i * j->n_strip, dm_min_i64(all, (i + 1) * j->n_strip), v,
-               v + j->n_strip * PLACES * LANES * j->in);
+               v + groups * PLACES * j->v_step);
 }
 
 static void cut_tiles(Wino *j) {
@@ -256,13 +258,15 @@ static void cut_tiles(Wino *j) {
 
 static dm_status run(Wino *j, const char *op) {
   cut_tiles(j);
-  j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in;
+  j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in + APART;
   j->u = dm_scratch(DM_SCRATCH_JOB, PLACES * j->u_step * 4);
   if (!j->u) return dm_fail(DM_EMEM, "%s: out of memory for the weights' transforms", op);
   const int64_t strips = dm_ceil_div(j->n_tile, LANES);
   j->n_strip = TASK_BYTES / (PLACES * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
   j->width = dm_max_i64(1, j->kn->nr / LANES) * LANES;
+  j->v_step = j->in * j->width + APART;
+  j->m_step = j->out * j->width + APART;
   j->n_strip = dm_even_part(strips, j->n_strip, j->width / LANES);
   dm_parallel_for(dm_ceil_div(j->out, j->kn->mr), dm_max_i64(1, (1 << 10) / j->in),
                   transform_weights, j);
@@ -338,6 +342,7 @@ typedef struct Dw {
   const char *dy;
   char *dw;
   int64_t first, n, step; /* the chunk at hand; elements from row to row of v and g */
+  int64_t v_step, g_step; /* from place to place */
   int64_t n_block;        /* of DW_CHANNELS */
   float *v, *g, *m;
   atomic_bool failed;
@@ -351,7 +356,7 @@ static void transform_gradients(const Dw *d, const Run *r, int64_t o, float *g) 
       d->dy + (r->image * j->out + o) * j->p * j->q * dm_dtype_size(j->dtype);
   const float *const line =
       get_lines(j->dtype, plane, j->p, j->q, 2 * r->row, 2, 2 * r->col, 2 * r->n, room, &step);
-  j->kn->wino_grad(line, step, r->n, g + r->first, j->out * d->step);
+  j->kn->wino_grad(line, step, r->n, g + r->first, d->g_step);
 }
 
 /* Planes [begin, end): those of x, then those of dy. */
@@ -363,7 +368,7 @@ static void transform_chunk(void *ctx, int64_t begin, int64_t end) {
     for (int64_t s = 0; s < d->n; s += LANES) {
       const int n = list_runs(&d->t, d->first + s, (int)dm_min_i64(LANES, d->n - s), run);
       for (const Run *r = run; r < run + n; r++) {
-        if (c < in) transform_run(&d->t, r, c, d->v + c * d->step + s, in * d->step);
+        if (c < in) transform_run(&d->t, r, c, d->v + c * d->step + s, d->v_step);
         else transform_gradients(d, r, c - in, d->g + (c - in) * d->step + s);
       }
     }
@@ -386,8 +391,8 @@ static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
       for (int64_t c = c0; c < c1; c += kn->nr) {
         const int n = (int)dm_min_i64(kn->nr, c1 - c);
         const int64_t depth = dm_min_i64(DW_DEPTH, d->n - k);
-        kn->pack(DM_F32, d->v + (e * in + c) * step + k, step, 1, n, depth, kn->nr, strip);
-        dm_tile_column(kn, out, n, depth, d->g + e * out * step + k, kn->mr * step, step, 1,
+        kn->pack(DM_F32, d->v + e * d->v_step + c * step + k, step, 1, n, depth, kn->nr, strip);
+        dm_tile_column(kn, out, n, depth, d->g + e * d->g_step + k, kn->mr * step, step, 1,
                        strip, kn->nr, d->m + e * out * in + c, in, d->first + k > 0, NULL,
                        NULL);
       }
@@ -435,12 +440,14 @@ dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, co
   const int64_t in = d.t.in, out = d.t.out;
   const int64_t most = CHUNK_BYTES / (PLACES * (in + out) * 4);
   const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DW_TILES, most), LANES);
-  d.step = chunk + LANES; /* powers of two would meet in one set of a cache */
+  d.step = chunk + APART;
+  d.v_step = in * d.step + APART;
+  d.g_step = out * d.step + APART;
   d.n_block = dm_ceil_div(in, DW_CHANNELS);
-  d.m = dm_scratch(DM_SCRATCH_JOB, PLACES * (out * in + (in + out) * d.step) * 4);
+  d.m = dm_scratch(DM_SCRATCH_JOB, PLACES * (out * in + d.v_step + d.g_step) * 4);
   if (!d.m) return dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of transforms");
   d.v = d.m + PLACES * out * in;
-  d.g = d.v + PLACES * in * d.step;
+  d.g = d.v + PLACES * d.v_step;
   for (d.first = 0; d.first < d.t.n_tile && !atomic_load(&d.failed); d.first += chunk) {
     d.n = dm_min_i64(chunk, d.t.n_tile - d.first);
     dm_parallel_for(in + out, dm_max_i64(1, (1 << 9) / chunk), transform_chunk, &d);
