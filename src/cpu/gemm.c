@@ -32,7 +32,7 @@ enum {
   DNNL_TILE = 256,            /* most width and height of a tile that oneDNN sums, */
   DNNL_TILE_LEAST = 64,       /* and its unit, used where there are no SPLIT_TILES */
   DIRECT_WORK = 64 * 64 * 64, /* products so small that packing costs more */
-  DIRECT_ROWS = 24            /* rows of A that pay for no packing of B */
+  DIRECT_PANELS = 4           /* panels of A that pay for no packing of B */
 };
 static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
 static const int64_t SPLIT_SUMS = 4 << 20; /* most elements of all parts */
@@ -317,7 +317,8 @@ static void plan_direct(Gemm *g) {
   const dm_DType type = g->kn->type;
   const bool small = g->m * g->n * dm_min_i64(g->k, KC) <= DIRECT_WORK;
   g->direct_a = g->a.dtype == type && (small || g->n <= 2 * g->kn->nr);
-  g->direct_b = g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_ROWS);
+  g->direct_b =
+      g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
 }
 
 static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
