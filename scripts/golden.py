@@ -2474,8 +2474,9 @@ def linalg_kin():
             case(op, r(3, 3, dtype=d, lo=-1, hi=1), fn=torch.matrix_exp)
         la("lu", steady(3, 3, dtype=d).flip(0))
         la("householder_product", r(4, 3, dtype=d, lo=-1, hi=1), r(2, dtype=d, lo=-1, hi=1))
-    case("matrix_exp", r(2, 2, 2, dtype=f64) * 4)
-    case("matrix_exp", torch.tensor([[[0.0, 0], [0, 0]], [[-60, 30], [20, -40]]], dtype=f64))
+    case("matrix_exp", r(2, 2, 2, dtype=f64) * 4, kind="exp")
+    case("matrix_exp", torch.tensor([[[0.0, 0], [0, 0]], [[-60, 30], [20, -40]]], dtype=f64),
+         kind="exp")
     case("matrix_exp", r(0, 2, 2, dtype=f64), grad=False)
     case("matrix_exp", r(2, 0, 0, dtype=f64), grad=False)
     la("lu", steady(2, 4, 2).flip(-2), grad=False)

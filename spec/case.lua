@@ -169,6 +169,8 @@ end
 --               random walk; a term is at most a product of two inputs, each at
 --               most M. For 16 bits 2 e (|want| + max |out|), for whatever is
 --               composed of several rounded steps.
+--   exp         as sum, and 4 e M max |out|: a matrix A that is off by e |A| has an
+--               exponential that is off by |A| times as much (Higham 2008, 10.2).
 -- Gradients are sums whose inputs include the cotangents; in 16 bits twice that,
 -- and 16 bits anywhere in the call (scale.e) make every gradient of it as coarse.
 function case.tolerance(kind, dtype, want, scale)
@@ -178,7 +180,8 @@ function case.tolerance(kind, dtype, want, scale)
   local half = e > 2^-20
   local tol = TINIEST[dtype] + (half and 1.5 or 8) * e * math.abs(want)
   if kind == "activation" then tol = tol + (half and 1 or 4) * e * scale.x end
-  if kind == "sum" then
+  if kind == "exp" then tol = tol + 4 * e * scale.m * scale.out end
+  if kind == "sum" or kind == "exp" then
     local e_sum = half and case.EPS.float32 or e
     tol = tol + 4 * e_sum * scale.m ^ 2 * math.sqrt(scale.n)
     if half then tol = tol + (scale.grad and 4 or 2) * e * scale.out end

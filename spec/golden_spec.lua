@@ -51,14 +51,14 @@ local function check_gradients(c, kind, outs, made)
     local literal = {t = c.out[i].t, s = c.out[i].s, d = c.gout[i]}
     outs[i]:backward{gradient = case.build(dm, literal), retain_graph = k < #live}
   end
-  local scale = scale_of(c, made, true)
+  local scale, own = scale_of(c, made, true), kind == "exact" or kind == "exp"
   for i, pair in ipairs(made) do
     local l = pair.literal
     local grad = pair.tensor.grad
     -- a gradient that is nowhere but zero may be left out
     if l.g and (grad or case.magnitude(l.g) > 0) then
-      case.check(grad, {t = l.t, s = l.s, d = l.g}, kind == "exact" and kind or "sum",
-        scale, "gradient " .. i)
+      case.check(grad, {t = l.t, s = l.s, d = l.g}, own and kind or "sum", scale,
+        "gradient " .. i)
     end
   end
 end
