@@ -10,7 +10,10 @@
               taps r with (phase + pad - r*dil) % step == 0, and there
               dx (C x NH'W') = w^T (C x O taps) * window of dy, whose step is 1
      dw       dw (O x CRS)   = dy (O x NPQ) * (window of x)^T, in a number of
-              parts that depends on the shape alone, summed in order */
+              parts that depends on the shape alone, summed in order
+
+   Where the processor multiplies pairs of bfloat16, strips are gathered as floats all the
+   same, and joined to pairs before they are multiplied. */
 #include "cpu/conv.h"
 
 #include "base/alloc.h"
@@ -92,18 +95,19 @@ static void measure_cut(const Window *x, Cut *cut) {
   cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
 }
 
-/* Of `group` channels, a chunk has at most `depth` taps. */
-static Cut plan_cut(const Window *x, int64_t group, int64_t depth, int64_t most_img,
-                    int64_t nr) {
+/* Of `group` channels, a chunk has about `depth` taps at most; one of several chunks a
+   multiple of `unit` channels. */
+static Cut plan_cut(const Window *x, int64_t group, int64_t depth, int64_t most_img, int64_t nr,
+                    int64_t unit) {
   Cut cut = {.n_img = 1, .rows = x->p};
   const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
   if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
   else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
-  cut.n_chan = dm_even_part(group, dm_max_i64(1, depth / taps), 1);
+  cut.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
   measure_cut(x, &cut);
-  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > 1)) {
+  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > unit)) {
     if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
-    else cut.n_chan = dm_ceil_div(cut.n_chan, 2);
+    else cut.n_chan = dm_even_part(cut.n_chan, dm_ceil_div(cut.n_chan, 2), unit);
     measure_cut(x, &cut);
   }
   cut.n_band = dm_ceil_div(x->p, cut.rows);
@@ -254,16 +258,23 @@ static dm_status no_memory(const char *op) {
   return dm_fail(DM_EMEM, "%s: out of memory for the packing buffers", op);
 }
 
+/* What multiplies what `kn` gathers, for so many output channels of a group: one alone does
+   not pay for joining pairs. */
+static const dm_Kernel *kernel_that_multiplies(const dm_Kernel *kn, dm_DType t, int64_t out) {
+  const dm_Kernel *const pairs = t == DM_BF16 && out > 1 ? dm_kernel_pairs() : NULL;
+  return pairs ? pairs : kn;
+}
+
 /* ---- window products: forward and dx --------------------------------------- */
 
 typedef struct Job {
-  const dm_Kernel *kn;
+  const dm_Kernel *kn, *times; /* what gathers; what multiplies: the same, or pairs */
   int64_t es;
   Window x;
   Cut cut;
   int64_t groups, in, out; /* channels of a group: summed over, produced */
   int64_t k;               /* in * taps */
-  const char *weights;     /* [group][panel][k][mr] */
+  const char *weights;     /* [group][panel][k][mr], pairs in the first half of a panel */
   int64_t group_size;      /* elements of a group's weights */
   int64_t rows, n_block;   /* output channels of a task; tasks a piece */
   const char *bias;        /* compute type, or NULL */
@@ -347,8 +358,8 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
   }
   const bool biased = job->bias && !add;
   const dm_Lay lay = {biased ? job->bias + chan * job->es : NULL, 1, 0};
-  dm_tile_column(kn, rows, n, depth, weights, job->k * kn->mr, 1, kn->mr, w->strip, kn->nr, dst,
-                 rs, add_tile, biased ? &lay : NULL, NULL);
+  dm_tile_column(job->times, rows, n, dm_depth(job->times, depth), weights, job->k * kn->mr, 1,
+                 kn->mr, w->strip, kn->nr, dst, rs, add_tile, biased ? &lay : NULL, NULL);
   if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
 }
 
@@ -398,7 +409,7 @@ static void run_piece(const Job *job, const Work *w, int64_t task) {
     const int64_t n_chan = dm_min_i64(job->cut.n_chan, job->in - c);
     const int64_t depth = n_chan * taps;
     load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, w->planes, job->es);
-    const char *const part = weights + c * taps * job->kn->mr * job->es;
+    const char *const part = weights + dm_depth(job->times, c * taps) * job->kn->mr * job->es;
     if (is_stencil(job)) {
       run_stencil(job, w, &piece, part, depth, chan, c > 0);
       continue;
@@ -406,6 +417,7 @@ static void run_piece(const Job *job, const Work *w, int64_t task) {
     for (int64_t j = 0; j < piece.cols; j += nr) {
       const int n = (int)dm_min_i64(nr, piece.cols - j);
       job->kn->gather(w->planes, w->pixel + j, n, w->tap, depth, (int)nr, w->strip);
+      if (job->times->pairs) job->times->join(depth, (int)nr, w->strip);
       run_strip(job, w, part, depth, chan, rows, j, n, piece.cols, c > 0);
     }
   }
@@ -431,7 +443,8 @@ static void run_pieces(void *ctx, int64_t begin, int64_t end) {
 static dm_status run_job(Job *job, const char *op) {
   const int64_t threads = dm_get_num_threads();
   find_tap_range(&job->x);
-  job->cut = plan_cut(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr);
+  job->cut =
+      plan_cut(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr, job->times->pairs ? 2 : 1);
   if (job->cut.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
   job->rows = dm_even_part(job->out, ROWS, job->kn->mr);
@@ -450,7 +463,7 @@ static dm_status run_job(Job *job, const char *op) {
 typedef struct Weights {
   const dm_ConvDims *d;
   dm_DType dtype;
-  const dm_Kernel *kn;
+  const dm_Kernel *kn, *times; /* as of a Job */
   const char *w;
   char *dst;
   int64_t in, out, k, group_size;
@@ -462,13 +475,16 @@ static int64_t padded_lanes(const dm_Kernel *kn, int64_t n) {
   return dm_ceil_div(n, kn->mr) * kn->mr;
 }
 
-/* w (O, CRS) as it is: panels of O. One unit is one group. */
+/* w (O, CRS) as it is: panels of O. One unit is one panel. */
 static void pack_forward(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
-  for (int64_t g = begin; g < end; g++)
-    dm_pack_panels(p->kn, p->dtype, p->w + g * p->out * p->k * dm_dtype_size(p->dtype), p->k, 1,
-                   p->out, p->k, p->kn->mr,
-                   p->dst + g * p->group_size * dm_dtype_size(p->kn->type));
+  const int64_t es = dm_dtype_size(p->kn->type), in = dm_dtype_size(p->dtype), mr = p->kn->mr;
+  const int64_t n_panel = dm_ceil_div(p->out, mr);
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t first = u % n_panel * mr, o = u / n_panel * p->out + first;
+    p->times->pack(p->dtype, p->w + o * p->k * in, p->k, 1, (int)dm_min_i64(mr, p->out - first),
+                   p->k, (int)mr, p->dst + u * p->k * mr * es);
+  }
 }
 
 /* Lanes of w (n_lane, RS) side by side: the taps of this phase, mr apart. Few taps are
@@ -529,6 +545,13 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Panels of floats become panels of pairs. */
+static void join_panels(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  const int64_t mr = p->kn->mr, size = p->k * mr * dm_dtype_size(p->kn->type);
+  for (int64_t u = begin; u < end; u++) p->times->join(p->k, (int)mr, p->dst + u * size);
+}
+
 /* ---- forward --------------------------------------------------------------------- */
 
 static Window window_of_x(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps) {
@@ -560,9 +583,10 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
   if (d->n * d->o * pixels <= 0) return DM_OK;
   if (dm_conv2d_is_product(d, t, d->o)) return dm_conv2d_product_fwd(d, t, x, w, bias, y);
   if (dm_conv2d_is_winograd(d, t)) return dm_winograd_fwd(d, t, x, w, bias, y);
+  const int64_t in = d->c / d->groups, out = d->o / d->groups, k = in * d->r * d->s;
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
-  const int64_t es = dm_dtype_size(kn->type), in = d->c / d->groups;
-  const int64_t out = d->o / d->groups, k = in * d->r * d->s;
+  const dm_Kernel *const times = kernel_that_multiplies(kn, t, out);
+  const int64_t es = dm_dtype_size(kn->type);
   const int64_t group_size = padded_lanes(kn, out) * k;
   Arena a = {NULL, 0};
   int64_t *taps = NULL;
@@ -577,15 +601,18 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
   Weights p = {.d = d,
                .dtype = t,
                .kn = kn,
+               .times = times,
                .w = w,
                .dst = packed,
                .in = in,
                .out = out,
                .k = k,
                .group_size = group_size};
-  dm_parallel_for(d->groups, dm_max_i64(1, (1 << 16) / group_size), pack_forward, &p);
+  dm_parallel_for(d->groups * dm_ceil_div(out, kn->mr), dm_max_i64(1, (1 << 16) / (k * kn->mr)),
+                  pack_forward, &p);
   if (bias) load_vector(t, bias, d->o, kn->type, bias_row);
   Job job = {.kn = kn,
+             .times = times,
              .es = es,
              .groups = d->groups,
              .in = in,
@@ -641,6 +668,9 @@ static void run_phase(Job *job, Weights *p, const dm_ConvDims *d, int64_t ph, in
   job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
   const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
   dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
+  if (p->times->pairs)
+    dm_parallel_for(d->groups * dm_ceil_div(p->out, p->kn->mr),
+                    dm_max_i64(1, (1 << 16) / (p->k * p->kn->mr)), join_panels, p);
   *st = run_job(job, "conv2d_dx");
 }
 
@@ -655,9 +685,10 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   /* pixels that no tap reaches have gradient 0 */
   if (hidden) memset(dx, 0, (size_t)(size * dm_dtype_size(t)));
   if (d->n * d->o * d->p * d->q <= 0) return DM_OK;
+  const int64_t in = d->o / d->groups, out = d->c / d->groups;
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
-  const int64_t es = dm_dtype_size(kn->type), out = d->c / d->groups;
-  const int64_t in = d->o / d->groups;
+  const dm_Kernel *const times = kernel_that_multiplies(kn, t, out);
+  const int64_t es = dm_dtype_size(kn->type);
   Arena a = {NULL, 0};
   int64_t *lists = NULL;
   char *packed = NULL;
@@ -667,8 +698,16 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
     if (pass == 0) a = (Arena){dm_scratch(DM_SCRATCH_JOB, a.used), 0};
     if (!a.base) return no_memory("conv2d_dx");
   }
-  Weights p = {.d = d, .dtype = t, .kn = kn, .w = w, .dst = packed, .in = in, .out = out};
+  Weights p = {.d = d,
+               .dtype = t,
+               .kn = kn,
+               .times = times,
+               .w = w,
+               .dst = packed,
+               .in = in,
+               .out = out};
   Job job = {.kn = kn,
+             .times = times,
              .es = es,
              .groups = d->groups,
              .in = in,
@@ -696,7 +735,7 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
 /* ---- dw -------------------------------------------------------------------------- */
 
 typedef struct DwJob {
-  const dm_Kernel *kn;
+  const dm_Kernel *kn, *times; /* as of a Job */
   int64_t es;
   const dm_ConvDims *d;
   Window x;
@@ -725,7 +764,8 @@ static void carve_dw(const DwJob *job, Arena *a, DwWork *w) {
   w->tap = take(a, job->cut.n_chan * taps * 4);
 }
 
-/* The rows of dy of a piece: (out, cols), *rs apart. */
+/* The rows of dy of a piece: (out, cols), *rs items of the product apart. Pairs are what
+   lies side by side in rows of bfloat16, those of odd length with a zero behind. */
 static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece, int64_t group,
                           int64_t *rs) {
   const int64_t pixels = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
@@ -735,11 +775,17 @@ static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece,
       ((piece->img * job->d->o + group * job->out) * pixels + piece->p * job->d->q) * in;
   *rs = pixels;
   if (!w->dy) return src;
-  *rs = piece->cols;
+  const bool pairs = job->times->pairs;
+  *rs = dm_depth(job->times, piece->cols);
+  const int64_t es = pairs ? in : job->es, row = *rs * job->es;
   for (int64_t i = 0; i < piece->n_img; i++, src += job->d->o * pixels * in)
-    for (int64_t o = 0; o < job->out; o++)
-      load_row(job->x.dtype, src + o * pixels * in, n,
-               w->dy + (o * piece->cols + i * n) * job->es, job->es);
+    for (int64_t o = 0; o < job->out; o++) {
+      char *const dst = w->dy + o * row + i * n * es;
+      if (pairs) memcpy(dst, src + o * pixels * in, (size_t)(n * in));
+      else load_row(job->x.dtype, src + o * pixels * in, n, dst, es);
+    }
+  for (int64_t o = 0; pairs && piece->cols % 2 && o < job->out; o++)
+    memset(w->dy + o * row + piece->cols * es, 0, (size_t)es);
   return w->dy;
 }
 
@@ -752,8 +798,10 @@ static void add_piece(const DwJob *job, const DwWork *w, const Piece *piece, con
     for (int64_t j = 0; j < lanes; j += nr) {
       const int n = (int)dm_min_i64(nr, lanes - j);
       job->kn->gather_t(w->planes, w->tap + j, n, w->pixel + k, depth, (int)nr, w->strip);
-      dm_tile_column(job->kn, job->out, n, depth, dy + k * es, mr * dy_rs, dy_rs, 1, w->strip,
-                     nr, sums + j * es, job->k, add, NULL, NULL);
+      if (job->times->pairs) job->times->join(depth, (int)nr, w->strip);
+      dm_tile_column(job->times, job->out, n, dm_depth(job->times, depth),
+                     dy + dm_depth(job->times, k) * es, mr * dy_rs, dy_rs, 1, w->strip, nr,
+                     sums + j * es, job->k, add, NULL, NULL);
     }
     add = true;
   }
@@ -825,6 +873,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   if (dm_conv2d_dw_is_winograd(d, t)) return dm_winograd_dw(d, t, dy, x, dw);
   const dm_Kernel *const kn = dm_kernel(dm_compute_dtype(t));
   DwJob job = {.kn = kn,
+               .times = kernel_that_multiplies(kn, t, d->o / d->groups),
                .es = dm_dtype_size(kn->type),
                .d = d,
                .dy = dy,
@@ -836,7 +885,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   if (!taps) return no_memory("conv2d_dw");
   dm_status st = DM_OK;
   job.x = window_of_x(d, t, x, taps);
-  job.cut = plan_cut(&job.x, in, DW_LANES, DW_IMAGES, kn->nr);
+  job.cut = plan_cut(&job.x, in, DW_LANES, DW_IMAGES, kn->nr, 1);
   job.n_block = dm_ceil_div(in, job.cut.n_chan);
   const int64_t most = dm_max_i64(1, dm_min_i64(DW_PARTS, DW_SUMS / size));
   job.part_pieces = dm_ceil_div(job.cut.n_piece, most);

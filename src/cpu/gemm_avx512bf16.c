@@ -83,8 +83,38 @@ static void pack_pairs(dm_DType t, const void *vsrc, int64_t ls, int64_t ks, int
     dst[n_pair * width + l] = src[l * ls + (k - 1) * ks];
 }
 
-static const dm_Kernel pairs = {
-    .type = DM_F32, .pairs = true, .mr = MR, .nr = NR, .tile = tile_pairs, .pack = pack_pairs};
+/* A row of pairs takes the place of the first of the two rows it is made of, or of one
+   before: what is yet to be read lies behind. */
+#define DEFINE_JOIN(NAME, VEC)                                                             \
+  static void NAME(int64_t k, int width, uint32_t *at) {                                   \
+    typedef uint32_t VEC __attribute__((vector_size(sizeof(N(VEC))), aligned(4)));         \
+    const int lanes = sizeof(VEC) / sizeof *at;                                            \
+    for (int64_t p = 0; p < k / 2; p++)                                                    \
+      for (int l = 0; l < width; l += lanes) {                                             \
+        const uint32_t *const from = at + 2 * p * width + l;                               \
+        const VEC first = *(const VEC *)(const void *)from;                                \
+        const VEC second = *(const VEC *)(const void *)(from + width);                     \
+        *(VEC *)(void *)(at + p * width + l) = first >> 16 | (second & ~UINT32_C(0xffff)); \
+      }                                                                                    \
+    for (int l = 0; k % 2 && l < width; l++)                                               \
+      at[k / 2 * width + l] = at[(k - 1) * width + l] >> 16;                               \
+  }
+DEFINE_JOIN(join_wide, Wide)
+DEFINE_JOIN(join_narrow, Narrow)
+#undef DEFINE_JOIN
+
+static void join_pairs(int64_t k, int width, void *panel) {
+  if (width == NR) join_wide(k, NR, panel);
+  else join_narrow(k, MR, panel);
+}
+
+static const dm_Kernel pairs = {.type = DM_F32,
+                                .pairs = true,
+                                .mr = MR,
+                                .nr = NR,
+                                .tile = tile_pairs,
+                                .pack = pack_pairs,
+                                .join = join_pairs};
 const dm_Kernel *dm_kernel_avx512bf16(void) { return &pairs; }
 #else
 const dm_Kernel *dm_kernel_avx512bf16(void) { return NULL; }

@@ -36,6 +36,9 @@ typedef void dm_WinoInFn(const float *line, int64_t line_step, int n, float *dst
                          int64_t e_step);
 typedef void dm_WinoOutFn(const float *m, int64_t e_step, float bias, float *line);
 
+/* A panel of k floats a lane, each a bfloat16 of 32 bits, becomes one of pairs in its place. */
+typedef void dm_JoinFn(int64_t k, int width, void *panel);
+
 enum { DM_MOST_NR = 32 };
 typedef struct dm_Kernel {
   dm_DType type; /* DM_F32 or DM_F64 */
@@ -47,8 +50,9 @@ typedef struct dm_Kernel {
   dm_WinoInFn *wino_in, *wino_grad; /* of DM_F32 */
   dm_WinoOutFn *wino_out;
   /* Panels hold pairs of bfloat16, as much of DM_F32's bytes: `pack` counts k, `tile`
-     pairs. It has no more than these two, and reads panels alone. */
+     pairs. It has no more than these two and `join`; mr and nr are those of DM_F32. */
   bool pairs;
+  dm_JoinFn *join;
 } dm_Kernel;
 
 /* Items of a panel of depth k. */
