@@ -204,6 +204,10 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void
     const int64_t c_es = dm_dtype_size(f->c_dtype), b_es = dm_dtype_size(f->bias_dtype);      \
     const REAL alpha = (REAL)f->alpha, beta = (REAL)f->beta;                                  \
     REAL sum[LINE], more[LINE], all = 0;                                                      \
+    if (alpha == 1 && f->beta == 0 && !bias) {                                                \
+      STORE(f->c_dtype, c, 1, n, acc);                                                        \
+      return;                                                                                 \
+    }                                                                                         \
     if (bias && !bias_step) LOAD(f->bias_dtype, bias, 1, 1, &all);                            \
     for (int64_t j = 0; j < n; j += LINE) {                                                   \
       const int64_t len = dm_min_i64(LINE, n - j);                                            \

@@ -25,6 +25,18 @@ static inline void widen8_f16(const uint16_t *src, float *dst) {
   }
 }
 
+static inline float widen1_f16(uint16_t h) {
+  return DM_LIKELY((h & 0x7c00) != 0x7c00) ? _cvtsh_ss(h) : dm_f16_to_f32(h);
+}
+static inline void widen4_f16(const uint16_t *src, float *dst) {
+  const __m128 v = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)src));
+  if (DM_LIKELY(_mm_movemask_ps(_mm_cmpunord_ps(v, v)) == 0)) {
+    _mm_storeu_ps(dst, v);
+  } else {
+    for (int j = 0; j < 4; j++) dst[j] = dm_f16_to_f32(src[j]);
+  }
+}
+
 /* A cache line: one look for NaNs serves its four vectors. */
 static inline void widen32_f16(const uint16_t *src, float *dst) {
   __m256 v[4];
@@ -46,22 +58,37 @@ static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
     widen32_f16(src + i, dst + i);
   }
   for (; i + 8 <= n; i += 8) widen8_f16(src + i, dst + i);
-  if (i < n && n >= 8) widen8_f16(src + n - 8, dst + n - 8);
-  else
-    for (; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
+  if (i == n) return;
+  if (n >= 8) {
+    widen8_f16(src + n - 8, dst + n - 8);
+  } else if (n >= 4) {
+    widen4_f16(src, dst);
+    widen4_f16(src + n - 4, dst + n - 4);
+  } else {
+    for (; i < n; i++) dst[i] = widen1_f16(src[i]);
+  }
 }
 
 static inline void narrow8_f16(const float *src, uint16_t *dst) {
   _mm_storeu_si128((__m128i *)dst,
                    _mm256_cvtps_ph(_mm256_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
 }
+static inline void narrow4_f16(const float *src, uint16_t *dst) {
+  _mm_storel_epi64((__m128i *)dst, _mm_cvtps_ph(_mm_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
+}
 
 static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) narrow8_f16(src + i, dst + i);
-  if (i < n && n >= 8) narrow8_f16(src + n - 8, dst + n - 8);
-  else
-    for (; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
+  if (i == n) return;
+  if (n >= 8) {
+    narrow8_f16(src + n - 8, dst + n - 8);
+  } else if (n >= 4) {
+    narrow4_f16(src, dst);
+    narrow4_f16(src + n - 4, dst + n - 4);
+  } else {
+    for (; i < n; i++) dst[i] = (uint16_t)_cvtss_sh(src[i], _MM_FROUND_TO_NEAREST_INT);
+  }
 }
 
 static inline void widen8_bf16(const uint16_t *src, float *dst) {
