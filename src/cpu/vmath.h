@@ -1,7 +1,7 @@
-/* exp, tanh and erf in float32 as straight lines of arithmetic, which a compiler
-   turns into vector code: both sides of a choice are computed. Where the processor
-   has fused multiply-adds they are used. spec/cpu_check.c holds both forms to these
-   bounds over float32: exp 1.5 ulp, tanh 2 ulp, erf 2 ulp. */
+/* Exponentials, logarithms, tanh and erf in float32 as straight lines of arithmetic, which
+   a compiler turns into vector code: both sides of a choice are computed. Where the
+   processor has fused multiply-adds they are used. spec/cpu_check.c holds both forms to
+   these bounds over float32: exp, exp2, log 1.5 ulp, the others 2 ulp. */
 #ifndef DM_VMATH_H
 #define DM_VMATH_H
 
@@ -22,25 +22,135 @@
 #define DM_VMATH static inline
 #endif
 
-/* 2^n e^r, |r| <= ln 2 / 2, by a polynomial (Cephes' expf coefficients); 2^n in two
-   halves, so that subnormal results come out too. */
-DM_VMATH float dm_exp_f32(float x) {
-  const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-  x = x < -110.0f ? -110.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const float t = DM_MULADD(x, 1.44269504f /* log2(e) */, magic), n = t - magic;
-  /* ln 2 in two parts */
-  const float r = DM_MULADD(n, 2.12194440e-4f, DM_MULADD(n, -0.693359375f, x));
+#define DM_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
+
+/* e^r - 1, |r| <= ln 2 / 2, by a polynomial (Cephes' expf coefficients). */
+DM_VMATH float dm_expm1_near_0(float r) {
   float p = 1.9875691500e-4f;
   p = DM_MULADD(p, r, 1.3981999507e-3f);
   p = DM_MULADD(p, r, 8.3334519073e-3f);
   p = DM_MULADD(p, r, 4.1665795894e-2f);
   p = DM_MULADD(p, r, 1.6666665459e-1f);
   p = DM_MULADD(p, r, 5.0000001201e-1f);
-  p = DM_MULADD(p, r * r, r) + 1.0f;
-  const int32_t k = (int32_t)(dm_f32_to_bits(t) - dm_f32_to_bits(magic)), half = k >> 1;
+  return DM_MULADD(p, r * r, r);
+}
+
+/* n = t - magic as an integer. */
+DM_VMATH int32_t dm_rounded(float t) {
+  return (int32_t)(dm_f32_to_bits(t) - dm_f32_to_bits(DM_ROUND_MAGIC));
+}
+
+/* p 2^k, in two halves, so that subnormal results come out too. */
+DM_VMATH float dm_scale_f32(float p, int32_t k) {
+  const int32_t half = k >> 1;
   p *= dm_bits_to_f32((uint32_t)(half + 127) << 23);
   return p * dm_bits_to_f32((uint32_t)(k - half + 127) << 23);
+}
+
+/* x = n ln 2 + r; t is n + magic. ln 2 in two parts. */
+DM_VMATH float dm_exp_rest(float x, float *t) {
+  *t = DM_MULADD(x, 1.44269504f /* log2(e) */, DM_ROUND_MAGIC);
+  const float n = *t - DM_ROUND_MAGIC;
+  return DM_MULADD(n, 2.12194440e-4f, DM_MULADD(n, -0.693359375f, x));
+}
+
+DM_VMATH float dm_exp_f32(float x) {
+  x = x < -110.0f ? -110.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  float t;
+  const float r = dm_exp_rest(x, &t);
+  return dm_scale_f32(dm_expm1_near_0(r) + 1.0f, dm_rounded(t));
+}
+
+DM_VMATH float dm_exp2_f32(float x) {
+  x = x < -160.0f ? -160.0f : x;
+  x = x > 129.0f ? 129.0f : x;
+  const float t = x + DM_ROUND_MAGIC, n = t - DM_ROUND_MAGIC;
+  return dm_scale_f32(dm_expm1_near_0((x - n) * 0.693147182f /* ln 2 */) + 1.0f, dm_rounded(t));
+}
+
+/* 2^n (e^r - 1) + (2^n - 1), with half of 2^n: n reaches 128. Near 0 it is x, subnormal or
+   -0 too; so is log1p. */
+DM_VMATH float dm_expm1_f32(float x) {
+  x = x < -40.0f ? -40.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  float t;
+  const float r = dm_exp_rest(x, &t);
+  const float half = dm_bits_to_f32((uint32_t)(dm_rounded(t) + 126) << 23);
+  const float far = 2.0f * DM_MULADD(half, dm_expm1_near_0(r), half - 0.5f);
+  return fabsf(x) < 1e-8f ? x : far;
+}
+
+/* log(1 + f) = f + what this gives, sqrt(1/2) <= 1 + f < sqrt(2) (Cephes' logf
+   coefficients). */
+DM_VMATH float dm_log1p_rest(float f) {
+  const float z = f * f;
+  float p = 7.0376836292e-2f;
+  p = DM_MULADD(p, f, -1.1514610310e-1f);
+  p = DM_MULADD(p, f, 1.1676998740e-1f);
+  p = DM_MULADD(p, f, -1.2420140846e-1f);
+  p = DM_MULADD(p, f, 1.4249322787e-1f);
+  p = DM_MULADD(p, f, -1.6668057665e-1f);
+  p = DM_MULADD(p, f, 2.0000714765e-1f);
+  p = DM_MULADD(p, f, -2.4999993993e-1f);
+  p = DM_MULADD(p, f, 3.3333331174e-1f);
+  return DM_MULADD(p, f * z, -0.5f * z);
+}
+
+/* x = 2^k m with sqrt(1/2) <= m < sqrt(2), of a normal x > 0. */
+DM_VMATH float dm_log_split(float x, int32_t *k) {
+  const uint32_t u = dm_f32_to_bits(x);
+  *k = (int32_t)(u - 0x3f3504f3u /* sqrt(1/2) */) >> 23;
+  return dm_bits_to_f32(u - ((uint32_t)*k << 23));
+}
+
+/* A logarithm where x is neither 0, negative, infinite nor NaN. */
+DM_VMATH float dm_log_or(float x, float log) {
+  const float past = x == 0.0f ? -INFINITY : x > 0.0f ? x : NAN;
+  return x > 0.0f && x < INFINITY ? log : past;
+}
+
+/* k and 1 + f; subnormal numbers are scaled first. */
+DM_VMATH float dm_log_parts(float x, float *k) {
+  const float tiny = x < 1.17549435e-38f ? 1.0f : 0.0f;
+  int32_t e;
+  const float m = dm_log_split(tiny != 0.0f ? x * 8388608.0f /* 2^23 */ : x, &e);
+  *k = (float)e - 23.0f * tiny;
+  return m - 1.0f;
+}
+
+DM_VMATH float dm_log_f32(float x) {
+  float k;
+  const float f = dm_log_parts(x, &k);
+  const float y = DM_MULADD(k, -2.12194440e-4f, dm_log1p_rest(f));
+  return dm_log_or(x, DM_MULADD(k, 0.693359375f, f + y));
+}
+
+/* log2(e) and log10(e), log10(2) in two parts. */
+DM_VMATH float dm_log2_f32(float x) {
+  float k;
+  const float f = dm_log_parts(x, &k), y = dm_log1p_rest(f);
+  const float low = DM_MULADD(f, 0.44269504f, y * 0.44269504f) + y;
+  return dm_log_or(x, (low + f) + k);
+}
+DM_VMATH float dm_log10_f32(float x) {
+  float k;
+  const float f = dm_log_parts(x, &k), y = dm_log1p_rest(f);
+  const float low = DM_MULADD(k, 2.48745663981e-4f, (f + y) * 7.00731903e-4f);
+  const float more = DM_MULADD(f, 4.3359375e-1f, DM_MULADD(y, 4.3359375e-1f, low));
+  return dm_log_or(x, DM_MULADD(k, 3.0078125e-1f, more));
+}
+
+/* log(1 + x), with what 1 + x rounds off; that counts for little where k is large. */
+DM_VMATH float dm_log1p_f32(float x) {
+  const float u = 1.0f + x, lost = x > 1.0f ? 1.0f - (u - x) : x - (u - 1.0f);
+  int32_t k;
+  const float m = dm_log_split(u, &k);
+  const float shrink = k > 30 ? 0.0f : dm_bits_to_f32((uint32_t)(127 - (k > 30 ? 0 : k)) << 23);
+  const float f = DM_MULADD(lost, shrink, m - 1.0f);
+  const float y = DM_MULADD((float)k, -2.12194440e-4f, dm_log1p_rest(f));
+  const float log = dm_log_or(u, DM_MULADD((float)k, 0.693359375f, f + y));
+  return fabsf(x) < 1e-8f ? x : log;
 }
 static inline double dm_exp_f64(double x) { return exp(x); }
 

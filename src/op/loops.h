@@ -1,6 +1,6 @@
 /* The inner loops of the ops that vector units speed up, as a table: loops.inc has
    them once and is compiled for any processor (loops.c), for AVX2 (loops_avx2.c) and for
-   AVX512 (loops_avx512.c). All give the same bits, but where exp, tanh and erf of vmath.h
+   AVX512 (loops_avx512.c). All give the same bits, but where functions of cpu/vmath.h
    come in: those fuse multiply-adds where the processor can. */
 #ifndef DM_LOOPS_H
 #define DM_LOOPS_H
