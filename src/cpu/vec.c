@@ -30,7 +30,7 @@ static const dm_VecTable *table_of(dm_Variant v) {
   case DM_NEON: return dm_vec_neon();
   case DM_AVX2: return dm_vec_avx2();
   case DM_AVX512:
-  case DM_AVX512BF16: return NULL; /* memory sets the pace: AVX2's will do */
+  case DM_AVX512BF16: return dm_vec_avx512();
   default: return &plain;
   }
 }
