@@ -79,6 +79,14 @@ static inline int64_t f32_to_i64(float v) {
     return;                           \
   }
 
+/* One element n times: it is read once, and filling is what vector units do. */
+#define LOAD_ONE(NAME)                               \
+  if (stride == 0 && n > 1) {                        \
+    NAME(from, src, 1, 1, dst);                      \
+    for (int64_t i = 1; i < n; i++) dst[i] = dst[0]; \
+    return;                                          \
+  }
+
 #define LOAD_INTS(REAL)                       \
   LOAD_CASE(DM_BOOL, uint8_t, (REAL)(v != 0)) \
   LOAD_CASE(DM_U8, uint8_t, (REAL)v)          \
@@ -96,6 +104,7 @@ static inline int64_t f32_to_i64(float v) {
   STORE_CASE(DM_I64, int64_t, TO_I64(v))
 
 void dm_load_f32(dm_DType from, const void *src, int64_t stride, int64_t n, float *dst) {
+  LOAD_ONE(dm_load_f32)
   if (stride == 1 && n > 0) {
     switch (from) {
     case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
@@ -115,6 +124,7 @@ void dm_load_f32(dm_DType from, const void *src, int64_t stride, int64_t n, floa
 }
 
 void dm_load_f64(dm_DType from, const void *src, int64_t stride, int64_t n, double *dst) {
+  LOAD_ONE(dm_load_f64)
   switch (from) {
     LOAD_INTS(double)
     LOAD_CASE(DM_F16, uint16_t, (double)dm_f16_to_f32(v))
@@ -126,6 +136,7 @@ void dm_load_f64(dm_DType from, const void *src, int64_t stride, int64_t n, doub
 }
 
 void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int64_t *dst) {
+  LOAD_ONE(dm_load_i64)
   switch (from) {
     LOAD_INTS(int64_t)
     LOAD_CASE(DM_F16, uint16_t, f32_to_i64(dm_f16_to_f32(v)))

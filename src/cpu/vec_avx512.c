@@ -10,7 +10,7 @@
 enum { VECTOR = 16, CACHE_LINE = 32, AHEAD = 512 }; /* elements of 16 bits */
 
 static inline __mmask16 first(int64_t n) {
-  return n >= VECTOR ? 0xffff : (__mmask16)((1u << n) - 1);
+  return (__mmask16)(n >= VECTOR ? 0xffff : (1u << n) - 1);
 }
 static inline __m256i load16(const uint16_t *src) {
   return _mm256_loadu_si256((const __m256i *)src);

@@ -3,6 +3,7 @@
 #include "op/binary.h"
 
 #include "base/error.h"
+#include "cpu/vec.h"
 #include "op/loops.h"
 #include "op/pointwise.h"
 
@@ -57,11 +58,37 @@ dm_status binary_rule(dm_Call *c) {
   return DM_OK;
 }
 
+#define CUBE(SUFFIX, REAL)                                                                   \
+  static void cube_##SUFFIX(const REAL *const *in, REAL *out, int64_t n, const double *pq) { \
+    const REAL *x = in[0];                                                                   \
+    DM_UNUSED(pq);                                                                           \
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] * x[i] * x[i];                             \
+  }
+CUBE(f32, float)
+CUBE(f64, double)
+#undef CUBE
+
+/* A power that needs no pow, as PyTorch has it too: of a number, to a float. */
+static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
+  static const dm_Pointwise cube = {.f32 = cube_f32, .f64 = cube_f64};
+  const dm_Pointwise *const unary = dm_loops()->unary;
+  if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
+  double p;
+  dm_load_f64((dm_DType)exponent->dtype, dm_tensor_data(exponent), 1, 1, &p);
+  return p == 2     ? &unary[DM_OP_square]
+         : p == 3   ? &cube
+         : p == 0.5 ? &unary[DM_OP_sqrt]
+         : p == -1  ? &unary[DM_OP_reciprocal]
+                    : NULL;
+}
+
 dm_status binary_cpu(dm_Call *c) {
   const int pair = dm_pair_of(c);
   dm_DType t = dm_result_dtype(2, c->in);
   if (results[pair] == FLOAT && !dm_is_float(t)) t = DM_F32;
   const double pq[2] = {dm_pair_param(c), 0};
+  const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
+  if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
   return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);
 }
 

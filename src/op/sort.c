@@ -124,6 +124,27 @@ static Item *merge_sort(Item *a, Item *b, int64_t n) {
   return a;
 }
 
+/* The first k of the n items in order, with the help of b: of what is gathered only the
+   first k stay, and from then on only what comes before the last of them is gathered. */
+static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
+  const int64_t most = 2 * k + RUN;
+  if (most >= n) return merge_sort(a, b, n);
+  int64_t kept = 0;
+  uint64_t bound = 0;
+  bool bounded = false;
+  for (int64_t i = 0; i < n; i++) {
+    if (bounded && a[i].key >= bound) continue;
+    a[kept++] = a[i];
+    if (kept < most) continue;
+    const Item *const sorted = merge_sort(a, b, kept);
+    if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)k);
+    kept = k;
+    bound = a[k - 1].key;
+    bounded = true;
+  }
+  return merge_sort(a, b, kept);
+}
+
 static void sort_lines(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
   const int64_t size = dm_dtype_size(j->from), n = j->in.n;
@@ -136,7 +157,7 @@ static void sort_lines(void *ctx, int64_t begin, int64_t end) {
     const char *x = j->x + dm_along_at(&j->in, i) * size;
     const int64_t to = dm_along_at(&j->out, i);
     fill_items(j, x, items);
-    const Item *sorted = merge_sort(items, items + n, n);
+    const Item *sorted = sort_first(items, items + n, n, j->out.n);
     for (int64_t k = 0; k < j->out.n; k++) {
       const int64_t at = to + k * j->out.inner;
       copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);
