@@ -294,6 +294,21 @@ describe("a training step", function()
   end)
 end)
 
+it("forgotten handles are collected, unless the host stopped the collector #slow", function()
+  local x = dm.zeros(1, {device = "cpu"})
+  local function collections(n)
+    local before = dm.memory_stats("cpu").forced_collections
+    for _ = 1, n do local _ = x + 1 end
+    return dm.memory_stats("cpu").forced_collections - before
+  end
+  assert.is_true(collections((1 << 19) + (1 << 12)) > 0)
+  collectgarbage "stop"
+  local ok, n = pcall(collections, 1 << 12)
+  collectgarbage "restart"
+  assert.is_true(ok)
+  assert.equal(0, n)
+end)
+
 describe("the allocator", function()
   it("has a training step reuse its memory: no page is touched for the first time #slow", function()
     if DEVICE ~= "cpu" then return pending "of the CPU's memory" end

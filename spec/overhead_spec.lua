@@ -1,5 +1,6 @@
 -- What a call costs, in instructions, which are the same on a busy machine and on a
--- quiet one. The bounds leave a sixth for another compiler, C library or Lua.
+-- quiet one, with its share of a collection, of which one falls among those that are counted.
+-- The bounds leave a sixth for another compiler, C library or Lua.
 
 local script = os.tmpname()
 
@@ -44,7 +45,7 @@ describe("a call through Lua", function()
   end)
   teardown(function() os.remove(script) end)
 
-  for call, most in pairs{plain = 2900, recorded = 3750, step = 87000} do
+  for call, most in pairs{plain = 3900, recorded = 5200, step = 87000} do
     it(("takes at most %d instructions, %s #slow"):format(most, call), function()
       if not os.execute "valgrind --version >/dev/null 2>&1" then return pending "no valgrind" end
       local n = per_call(call)

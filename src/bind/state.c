@@ -9,7 +9,11 @@
 
 const char dm_box_magic = 0, dm_state_key = 0; /* only their addresses count */
 
-enum { GC_FLOOR = 32 << 20 }; /* live bytes that are not worth a collection */
+enum {
+  GC_FLOOR = 32 << 20, /* live bytes, */
+  BOX_FLOOR = 1 << 11, /* and new handles, that are not worth a collection; */
+  BOX_SELDOM = 1 << 19 /* where that is dear */
+};
 
 /* ---- coroutines: each has modes of its own, inherited from its starter ---- */
 
@@ -222,6 +226,18 @@ static void feel_memory(lua_State *L, State *S) {
     collect_and_learn(L, S);
 }
 
+/* Handles die young, and what has a finalizer outlives two cycles of Lua's collector, which
+   sees a few bytes of each: by itself it lets them pile up until no cache holds them, and a
+   sum of numbers takes three times as long. So a full collection follows a few thousand of
+   them, where it costs at most 1 us a handle; in a host with much of its own that is seldom.
+   Not where the host has stopped the collector. */
+static void feel_handles(lua_State *L, State *S) {
+  if (DM_LIKELY(++S->n_box <= S->box_limit)) return;
+  if (S->box_limit > 0 && lua_gc(L, LUA_GCISRUNNING)) dm_collect(L, S);
+  S->n_box = 0;
+  S->box_limit = S->gc_last <= BOX_FLOOR * 1e-6 ? BOX_FLOOR : BOX_SELDOM;
+}
+
 void dm_collect_before_walk(lua_State *L, State *S) {
   if (dm_live_bytes() > GC_FLOOR && may_collect(S, 100)) collect_and_learn(L, S);
 }
@@ -243,6 +259,7 @@ Box *dm_push_box(lua_State *L, State *S) {
 void dm_box_fill(lua_State *L, State *S, Box *b, dm_Tensor *t) {
   b->t = t;
   feel_memory(L, S);
+  feel_handles(L, S);
 }
 
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
