@@ -3,6 +3,7 @@
 local dm = require "demilune"
 require "spec.helper"
 local F = dm.nn.functional
+local DEVICE = require("spec.device").type
 
 local FLOATS = {"float32", "float64", "float16", "bfloat16"}
 local EPS = {float32 = 2^-23, float64 = 2^-52, float16 = 2^-10, bfloat16 = 2^-7}
@@ -36,6 +37,13 @@ describe("a power that is a number", function()
   end)
 end)
 
+-- To the bit on the CPU; the kernels of other devices sum in another order.
+local function same(a, b, dtype, n)
+  if DEVICE == "cpu" then return assert.is_true(dm.equal(a, b)) end
+  local eps = EPS[dtype] + n * EPS.float64 + (dtype == "float64" and 0 or n^0.5 * EPS.float32)
+  assert.is_true(dm.allclose(a:double(), b:double(), {rtol = 16 * eps, atol = 16 * eps}))
+end
+
 describe("softmax of lines that lie side by side", function()
   for _, shape in ipairs{{3, 37, 41}, {5, 2}, {2, 300, 17}, {70000, 3}} do
     it(("%s"):format(table.concat(shape, " x ")), function()
@@ -45,11 +53,11 @@ describe("softmax of lines that lie side by side", function()
           local a = dm.randn(shape):to(dtype):requires_grad_()
           local b = a:detach():transpose(dim, -1):contiguous():requires_grad_()
           local ya, yb = F[op](a, dim), F[op](b, -1)
-          assert.is_true(dm.equal(ya, yb:transpose(dim, -1)))
+          same(ya, yb:transpose(dim, -1), dtype, shape[dim])
           local g = dm.randn(shape):to(dtype)
           ya:backward(g)
           yb:backward(g:transpose(dim, -1):contiguous())
-          assert.is_true(dm.equal(a.grad, b.grad:transpose(dim, -1)))
+          same(a.grad, b.grad:transpose(dim, -1), dtype, shape[dim])
         end
       end
     end)
