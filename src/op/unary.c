@@ -200,14 +200,15 @@ static dm_Tensor *derivative(dm_X *x, dm_OpId id, dm_Tensor *s, const double pq[
   }
   case DM_OP_hardtanh: return between(x, s, pq[0], pq[1]);
   case DM_OP_gelu: {
-    const double k = 0.79788456080286535588; /* sqrt(2/pi) */
+    const double k = 1.59576912160573071176; /* 2 sqrt(2/pi) */
     dm_Tensor *s2 = x_mul(x, s, s);
-    if (pq[0] != 0) { /* 0.5 (1 + t) + 0.5 x (1 - t^2) k (1 + 3 c x^2), c = 0.044715 */
-      dm_Tensor *t = x_unary(
-          x, DM_OP_tanh, x_scale(x, x_mul(x, s, x_shift(x, x_scale(x, s2, 0.044715), 1)), k));
-      dm_Tensor *dt = x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1);
-      dm_Tensor *du = x_scale(x, x_shift(x, x_scale(x, s2, 3 * 0.044715), 1), 0.5 * k);
-      return x_add(x, x_scale(x, x_shift(x, t, 1), 0.5), x_mul(x, s, x_mul(x, dt, du)));
+    /* sigmoid(u) + x sigmoid(u) sigmoid(-u) u', u = k (x + c x^3), c = 0.044715 */
+    if (pq[0] != 0) {
+      dm_Tensor *u = x_scale(x, x_mul(x, s, x_shift(x, x_scale(x, s2, 0.044715), 1)), k);
+      dm_Tensor *gate = x_unary(x, DM_OP_sigmoid, u);
+      dm_Tensor *rest = x_unary(x, DM_OP_sigmoid, x_scale(x, u, -1));
+      dm_Tensor *du = x_scale(x, x_shift(x, x_scale(x, s2, 3 * 0.044715), 1), k);
+      return x_add(x, gate, x_mul(x, s, x_mul(x, x_mul(x, gate, rest), du)));
     }
     dm_Tensor *cdf =
         x_unary(x, DM_OP_erf, x_scale(x, s, 0.70710678118654752440)); /* 1/sqrt 2 */
