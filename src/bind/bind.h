@@ -32,7 +32,7 @@ typedef struct State {
   struct dm_Observer *observers;
   Box *scope; /* ring of the innermost open scope; NULL: none */
   int64_t gc_limit, gc_count;
-  int64_t n_box, box_limit; /* handles made since a collection, and how many call for one */
+  int64_t n_box;                      /* handles made since the last forced collection */
   double gc_seconds, gc_end, gc_last; /* in forced collections; the last one's end, cost */
   int64_t next_id;
   char library[512]; /* the folder of the Lua files, as sources name it; or empty */

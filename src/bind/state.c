@@ -191,6 +191,7 @@ static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 void dm_collect(lua_State *L, State *S) {
   const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
   lua_gc(L, LUA_GCCOLLECT);
+  S->n_box = 0;
   S->gc_end = seconds();
   S->gc_last = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
   S->gc_count++;
@@ -232,10 +233,10 @@ static void feel_memory(lua_State *L, State *S) {
    them, where it costs at most 1 us a handle; in a host with much of its own that is seldom.
    Not where the host has stopped the collector. */
 static void feel_handles(lua_State *L, State *S) {
-  if (DM_LIKELY(++S->n_box <= S->box_limit)) return;
-  if (S->box_limit > 0 && lua_gc(L, LUA_GCISRUNNING)) dm_collect(L, S);
+  if (DM_LIKELY(++S->n_box < BOX_FLOOR)) return;
+  if (S->gc_last > BOX_FLOOR * 1e-6 && S->n_box < BOX_SELDOM) return;
+  if (lua_gc(L, LUA_GCISRUNNING)) dm_collect(L, S);
   S->n_box = 0;
-  S->box_limit = S->gc_last <= BOX_FLOOR * 1e-6 ? BOX_FLOOR : BOX_SELDOM;
 }
 
 void dm_collect_before_walk(lua_State *L, State *S) {

@@ -261,8 +261,7 @@ static dm_status no_memory(const char *op) {
 /* What multiplies what `kn` gathers, for so many output channels of a group: one alone does
    not pay for joining pairs. */
 static const dm_Kernel *kernel_that_multiplies(const dm_Kernel *kn, dm_DType t, int64_t out) {
-  const dm_Kernel *const pairs = t == DM_BF16 && out > 1 ? dm_kernel_pairs() : NULL;
-  return pairs ? pairs : kn;
+  return out > 1 ? dm_kernel_for(t) : kn;
 }
 
 /* ---- window products: forward and dx --------------------------------------- */

@@ -23,7 +23,7 @@ enum {
   TILE_M = 396,               /* rows of floats in a block: 3/4 of a 512 KB L2 */
   TILE_N = 1024,              /* columns of a tile */
   TILE_N_STAGED = 512,        /* the same where sums pass through a buffer */
-  WIDE_STRIP = 128,           /* bytes of a strip of AVX512's kernels: 1 MB of L2, or more */
+  WIDE_STRIP = 128,           /* bytes of a strip of AVX512's kernels: most have 1 MB of L2 */
   KC_UNIT = 4,                /* steps of depth that the kernels take at once */
   GROUP = 4,                  /* strips packed together: whole cache lines and pages */
   SPLIT_MIN_K = 1024,         /* least depth of a part of k */
@@ -324,9 +324,7 @@ static void plan_direct(Gemm *g) {
 }
 
 static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
-  const bool pairs = g->a.dtype == DM_BF16 && g->b.dtype == DM_BF16 && g->k > 0;
-  const dm_Kernel *const kn = pairs ? dm_kernel_pairs() : NULL;
-  return kn ? kn : dm_kernel(type);
+  return g->a.dtype == g->b.dtype && g->k > 0 ? dm_kernel_for(g->a.dtype) : dm_kernel(type);
 }
 
 static dm_status run(Gemm *g) {

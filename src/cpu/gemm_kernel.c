@@ -124,6 +124,11 @@ const dm_Kernel *dm_kernel_pairs(void) {
   return dm_cpu_variant() >= DM_AVX512BF16 ? dm_kernel_avx512bf16() : NULL;
 }
 
+const dm_Kernel *dm_kernel_for(dm_DType t) {
+  const dm_Kernel *const pairs = t == DM_BF16 ? dm_kernel_pairs() : NULL;
+  return pairs ? pairs : dm_kernel(dm_compute_dtype(t));
+}
+
 /* ---- panels and columns of tiles ---------------------------------------- */
 
 /* Where lanes lie side by side, all panels take a few rows at a time: a row is

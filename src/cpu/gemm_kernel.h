@@ -62,6 +62,8 @@ static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {
 
 const dm_Kernel *dm_kernel(dm_DType type); /* the widest that runs here */
 const dm_Kernel *dm_kernel_pairs(void);    /* NULL: this processor has none */
+const dm_Kernel *
+dm_kernel_for(dm_DType t); /* multiplies operands of t: pairs, or dm_kernel's */
 const dm_Kernel *dm_kernel_plain(dm_DType type);
 /* NULL where they are not built. */
 const dm_Kernel *dm_kernel_neon(dm_DType type);

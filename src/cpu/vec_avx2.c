@@ -7,8 +7,18 @@
 
 #include <immintrin.h>
 
-/* Of n elements that are no whole number of vectors, the last are done in a vector that
-   reaches back over some that have been; rows of small planes are such. */
+/* Of n elements that are no whole number of vectors, the last, from i on, are done in a
+   vector that reaches back over some that have been; rows of small planes are such. */
+#define REST(EIGHT, FOUR, ONE)               \
+  if (i == n) return;                        \
+  if (n >= 8) {                              \
+    EIGHT(src + n - 8, dst + n - 8);         \
+  } else if (n >= 4) {                       \
+    FOUR(src, dst);                          \
+    FOUR(src + n - 4, dst + n - 4);          \
+  } else {                                   \
+    for (; i < n; i++) dst[i] = ONE(src[i]); \
+  }
 
 /* What is worked on a block at a time stands still while the next block's first lines come
    from L3: they are asked for while this one is widened. A block of op/pointwise.h
@@ -58,15 +68,7 @@ static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
     widen32_f16(src + i, dst + i);
   }
   for (; i + 8 <= n; i += 8) widen8_f16(src + i, dst + i);
-  if (i == n) return;
-  if (n >= 8) {
-    widen8_f16(src + n - 8, dst + n - 8);
-  } else if (n >= 4) {
-    widen4_f16(src, dst);
-    widen4_f16(src + n - 4, dst + n - 4);
-  } else {
-    for (; i < n; i++) dst[i] = widen1_f16(src[i]);
-  }
+  REST(widen8_f16, widen4_f16, widen1_f16)
 }
 
 static inline void narrow8_f16(const float *src, uint16_t *dst) {
@@ -76,19 +78,14 @@ static inline void narrow8_f16(const float *src, uint16_t *dst) {
 static inline void narrow4_f16(const float *src, uint16_t *dst) {
   _mm_storel_epi64((__m128i *)dst, _mm_cvtps_ph(_mm_loadu_ps(src), _MM_FROUND_TO_NEAREST_INT));
 }
+static inline uint16_t narrow1_f16(float f) {
+  return (uint16_t)_cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT);
+}
 
 static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) narrow8_f16(src + i, dst + i);
-  if (i == n) return;
-  if (n >= 8) {
-    narrow8_f16(src + n - 8, dst + n - 8);
-  } else if (n >= 4) {
-    narrow4_f16(src, dst);
-    narrow4_f16(src + n - 4, dst + n - 4);
-  } else {
-    for (; i < n; i++) dst[i] = (uint16_t)_cvtss_sh(src[i], _MM_FROUND_TO_NEAREST_INT);
-  }
+  REST(narrow8_f16, narrow4_f16, narrow1_f16)
 }
 
 static inline void widen8_bf16(const uint16_t *src, float *dst) {
@@ -107,15 +104,7 @@ static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
     for (int j = 0; j < CACHE_LINE; j += 8) widen8_bf16(src + i + j, dst + i + j);
   }
   for (; i + 8 <= n; i += 8) widen8_bf16(src + i, dst + i);
-  if (i == n) return;
-  if (n >= 8) {
-    widen8_bf16(src + n - 8, dst + n - 8);
-  } else if (n >= 4) {
-    widen4_bf16(src, dst);
-    widen4_bf16(src + n - 4, dst + n - 4);
-  } else {
-    for (; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
-  }
+  REST(widen8_bf16, widen4_bf16, dm_bf16_to_f32)
 }
 
 /* In the low half of each number. */
@@ -155,15 +144,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) narrow16_bf16(src + i, dst + i);
   if (i + 8 <= n) narrow8_bf16(src + i, dst + i), i += 8;
-  if (i == n) return;
-  if (n >= 8) {
-    narrow8_bf16(src + n - 8, dst + n - 8);
-  } else if (n >= 4) {
-    narrow4_bf16(src, dst);
-    narrow4_bf16(src + n - 4, dst + n - 4);
-  } else {
-    for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
-  }
+  REST(narrow8_bf16, narrow4_bf16, dm_f32_to_bf16)
 }
 
 static const dm_VecTable avx2 = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};

@@ -281,7 +281,7 @@ static dm_status run(Wino *j, const char *op) {
 /* Pairs of bfloat16, where the processor has them, multiply twice as fast and need no
    transforms: a step of ResNet-18 on 32 x 32 took 0.83 of the time that Winograd's took. */
 bool dm_conv2d_is_winograd(const dm_ConvDims *d, dm_DType t) {
-  if (t == DM_BF16 && dm_kernel_pairs()) return false;
+  if (dm_kernel_for(t)->pairs) return false;
   return dm_compute_dtype(t) == DM_F32 && d->r == 3 && d->s == 3 && d->groups == 1 &&
          d->stride[0] == 1 && d->stride[1] == 1 && d->dil[0] == 1 && d->dil[1] == 1 &&
          d->pad[0] <= 2 && d->pad[1] <= 2 && d->p >= 4 && d->q >= 4 && d->h >= 4 && d->w >= 4 &&

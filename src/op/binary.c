@@ -58,28 +58,40 @@ dm_status binary_rule(dm_Call *c) {
   return DM_OK;
 }
 
-#define CUBE(SUFFIX, REAL)                                                                   \
-  static void cube_##SUFFIX(const REAL *const *in, REAL *out, int64_t n, const double *pq) { \
-    const REAL *x = in[0];                                                                   \
-    DM_UNUSED(pq);                                                                           \
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] * x[i] * x[i];                             \
+/* Powers that no unary op is. */
+#define POWER(NAME, TYPE, EXPR)                                                     \
+  static void NAME(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
+    DM_UNUSED(pq);                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                               \
+      const TYPE x = in[0][i];                                                      \
+      out[i] = EXPR;                                                                \
+    }                                                                               \
   }
-CUBE(f32, float)
-CUBE(f64, double)
-#undef CUBE
+#define POWERS(NAME, EXPR)        \
+  POWER(NAME##_f32, float, EXPR)  \
+  POWER(NAME##_f64, double, EXPR) \
+  static const dm_Pointwise NAME = {.f32 = NAME##_f32, .f64 = NAME##_f64};
+POWERS(itself, x)
+POWERS(cube, x *x *x)
+POWERS(inverse_square, 1 / (x * x))
+#undef POWERS
+#undef POWER
 
-/* A power that needs no pow, as PyTorch has it too: of a number, to a float. */
+/* A power that needs no pow, as PyTorch has it too: of a number, to a float; and those that
+   its gradient asks for. */
 static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
-  static const dm_Pointwise cube = {.f32 = cube_f32, .f64 = cube_f64};
   const dm_Pointwise *const unary = dm_loops()->unary;
   if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
   double p;
   dm_load_f64((dm_DType)exponent->dtype, dm_tensor_data(exponent), 1, 1, &p);
-  return p == 2     ? &unary[DM_OP_square]
-         : p == 3   ? &cube
-         : p == 0.5 ? &unary[DM_OP_sqrt]
-         : p == -1  ? &unary[DM_OP_reciprocal]
-                    : NULL;
+  return p == 1      ? &itself
+         : p == 2    ? &unary[DM_OP_square]
+         : p == 3    ? &cube
+         : p == 0.5  ? &unary[DM_OP_sqrt]
+         : p == -0.5 ? &unary[DM_OP_rsqrt]
+         : p == -1   ? &unary[DM_OP_reciprocal]
+         : p == -2   ? &inverse_square
+                     : NULL;
 }
 
 dm_status binary_cpu(dm_Call *c) {

@@ -106,7 +106,9 @@ static void turn_range(void *ctx, int64_t begin, int64_t end) {
 static bool turned(dm_Tensor *out, dm_Tensor *in) {
   enum { LEAST = 4 }; /* elements of a dim that pay for it */
   Turn t = {.dim = 0};
-  if (in->dtype != out->dtype) return false;
+  const int d = in->ndim - 1;
+  if (in->dtype != out->dtype || d < 0 || (in->stride[d] == 1 && in->shape[d] > 1))
+    return false;
   dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
   const int last = t.it.ndim - 1;
   if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 1 || t.it.shape[last] < LEAST)
