@@ -1,9 +1,7 @@
 /* Convolution as a product of packed weights with gathered pixels.
 
-   A window is a set of planes read at positions (p,q) and taps (r,s), at row
-   p*step + tap[r] and column q*step + tap[s]. A task copies the part of the
-   planes that it needs into a padded buffer in the compute type, so that every
-   later read is in bounds, and gathers strips of pixels from there.
+   A task copies the part of the planes that it needs, a piece of a window
+   (conv_window.h), and gathers strips of pixels from there.
 
      forward  y  (O x NPQ)   = w (O x CRS) * window of x
      dx       for each of step^2 phases, the pixels h = h'*step + phase see the
@@ -19,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/conv_product.h"
+#include "cpu/conv_window.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
@@ -30,215 +29,15 @@
 
 enum {
   DEPTH = 384,        /* products a chunk of channels adds: packed strip in L1 */
-  PIECE_COLS = 800,   /* pixels of a task, when planes are small */
-  BUFFER = 96 << 10,  /* elements of a padded buffer that stay in L2 */
   ROWS = 192,         /* output channels of a task */
   DW_DEPTH = 256,     /* pixels a step of dw adds */
   DW_PARTS = 16,      /* most parts of dw */
   DW_LANES = 1536,    /* taps of a chunk of channels of dw: each reads all of dy */
   DW_IMAGES = 16,     /* most images of a piece of dw */
   WIDE = 1 << 10,     /* elements of 16 bits that are widened on the stack */
-  TINY = 64,          /* pixels of a plane that is copied by a map */
   TASK_WORK = 1 << 18 /* multiply-adds worth a task */
 };
 static const int64_t DW_SUMS = 4 << 20; /* most elements of all parts */
-
-/* ---- windows ----------------------------------------------------------------- */
-
-typedef struct Window {
-  const char *data;
-  dm_DType dtype;
-  int64_t n_img, n_chan, h, w; /* planes in memory, dense */
-  int64_t p, q;                /* positions */
-  int64_t step[2], n_tap[2], lo[2], hi[2];
-  const int64_t *tap[2];
-} Window;
-
-static void find_tap_range(Window *x) {
-  for (int d = 0; d < 2; d++) {
-    x->lo[d] = INT64_MAX;
-    x->hi[d] = INT64_MIN;
-    for (int64_t i = 0; i < x->n_tap[d]; i++) {
-      x->lo[d] = dm_min_i64(x->lo[d], x->tap[d][i]);
-      x->hi[d] = dm_max_i64(x->hi[d], x->tap[d][i]);
-    }
-  }
-}
-
-/* How positions are cut: whole images, or bands of rows of one image. */
-typedef struct Cut {
-  int64_t n_img, rows;     /* of a piece, at most */
-  int64_t n_band, n_piece; /* bands of an image; pieces in all */
-  int64_t n_chan;          /* channels of a chunk, at most */
-  int64_t ph, pw;          /* padded plane of a piece */
-  int64_t cols, buffer;    /* most pixels; elements of the padded buffer */
-} Cut;
-
-typedef struct Piece {
-  int64_t img, n_img, p, rows, cols;
-} Piece;
-
-static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
-  int64_t best = 1, best_waste = INT64_MAX;
-  for (int64_t i = 1; i <= n_img && i * pixels <= PIECE_COLS; i++) {
-    /* idle lanes per thousand pixels */
-    const int64_t all = i * pixels;
-    const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
-    if (waste <= best_waste) best = i, best_waste = waste;
-  }
-  return best;
-}
-
-static void measure_cut(const Window *x, Cut *cut) {
-  cut->ph = (cut->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
-  cut->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
-  cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
-}
-
-/* Of `group` channels, a chunk has about `depth` taps at most; one of several chunks a
-   multiple of `unit` channels. */
-static Cut plan_cut(const Window *x, int64_t group, int64_t depth, int64_t most_img, int64_t nr,
-                    int64_t unit) {
-  Cut cut = {.n_img = 1, .rows = x->p};
-  const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
-  if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
-  else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
-  cut.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
-  measure_cut(x, &cut);
-  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > unit)) {
-    if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
-    else cut.n_chan = dm_even_part(cut.n_chan, dm_ceil_div(cut.n_chan, 2), unit);
-    measure_cut(x, &cut);
-  }
-  cut.n_band = dm_ceil_div(x->p, cut.rows);
-  cut.n_piece = cut.n_band * dm_ceil_div(x->n_img, cut.n_img);
-  cut.cols = cut.n_img * cut.rows * x->q;
-  return cut;
-}
-
-static Piece get_piece(const Window *x, const Cut *cut, int64_t i) {
-  Piece piece = {.img = i / cut->n_band * cut->n_img, .p = i % cut->n_band * cut->rows};
-  piece.n_img = dm_min_i64(cut->n_img, x->n_img - piece.img);
-  piece.rows = dm_min_i64(cut->rows, x->p - piece.p);
-  piece.cols = piece.n_img * piece.rows * x->q;
-  return piece;
-}
-
-static void load_row(dm_DType t, const char *src, int64_t n, char *dst, int64_t es) {
-  if (t == DM_F32 || t == DM_F64) memcpy(dst, src, (size_t)(n * es));
-  else dm_load_f32(t, src, 1, n, (float *)(void *)dst);
-}
-
-/* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
-   plane of 16 bits is widened in one run. */
-static void load_plane(const Window *x, const Cut *cut, int64_t plane, int64_t h0, char *dst,
-                       int64_t es) {
-  float wide[WIDE];
-  dm_DType t = x->dtype;
-  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), cut->pw);
-  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], cut->pw));
-  const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + cut->ph) - top;
-  const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
-  if (dm_is_16bit(t) && rows > 0 && rows * x->w <= WIDE) {
-    dm_load_f32(t, src, 1, rows * x->w, wide);
-    src = (const char *)wide;
-    t = DM_F32;
-  }
-  const int64_t in = dm_dtype_size(t);
-  for (int64_t h = h0; h < h0 + cut->ph; h++, dst += cut->pw * es) {
-    if (h < 0 || h >= x->h || end == left) {
-      memset(dst, 0, (size_t)(cut->pw * es));
-      continue;
-    }
-    memset(dst, 0, (size_t)(left * es));
-    load_row(t, src + ((h - top) * x->w + x->lo[1] + left) * in, end - left, dst + left * es,
-             es);
-    memset(dst + end * es, 0, (size_t)((cut->pw - end) * es));
-  }
-}
-
-/* A plane of a few pixels, whole: rows are too short for a call each. */
-static bool is_tiny(const Window *x, const Cut *cut) {
-  return x->h * x->w > 0 && x->h * x->w <= TINY && cut->ph * cut->pw <= TINY;
-}
-
-/* Where each element of a padded plane lies in its plane; outside: -1. */
-static void map_plane(const Window *x, const Cut *cut, int64_t h0, int32_t map[TINY]) {
-  for (int64_t i = 0; i < cut->ph; i++)
-    for (int64_t j = 0; j < cut->pw; j++) {
-      const int64_t h = h0 + i, w = x->lo[1] + j;
-      const bool inside = h >= 0 && h < x->h && w >= 0 && w < x->w;
-      *map++ = inside ? (int32_t)(h * x->w + w) : -1;
-    }
-}
-
-#define DEFINE_SPREAD(REAL, NAME)                                                        \
-  static void NAME(const void *vsrc, int64_t n_plane, int64_t plane, const int32_t *map, \
-                   int64_t size, void *vdst) {                                           \
-    const REAL *src = vsrc;                                                              \
-    REAL *dst = vdst;                                                                    \
-    for (; n_plane > 0; n_plane--, src += plane, dst += size)                            \
-      for (int64_t i = 0; i < size; i++) dst[i] = map[i] < 0 ? 0 : src[map[i]];          \
-  }
-DEFINE_SPREAD(float, spread_f32)
-DEFINE_SPREAD(double, spread_f64)
-#undef DEFINE_SPREAD
-
-/* Planes [first, first + n) by their map. */
-static void load_tiny(const Window *x, const Cut *cut, int64_t first, int64_t n,
-                      const int32_t *map, char *dst, int64_t es) {
-  const int64_t plane = x->h * x->w, size = cut->ph * cut->pw;
-  const char *src = x->data + first * plane * dm_dtype_size(x->dtype);
-  if (x->dtype == DM_F64) {
-    spread_f64(src, n, plane, map, size, dst);
-  } else if (x->dtype == DM_F32) {
-    spread_f32(src, n, plane, map, size, dst);
-  } else {
-    float wide[WIDE];
-    for (const int64_t most = WIDE / plane; n > 0; n -= most) {
-      const int64_t some = dm_min_i64(n, most);
-      dm_load_f32(x->dtype, src, 1, some * plane, wide);
-      spread_f32(wide, some, plane, map, size, dst);
-      src += some * plane * dm_dtype_size(x->dtype);
-      dst += some * size * es;
-    }
-  }
-}
-
-/* dst (img, chan, ph, pw) for n_chan channels from c0 on. */
-static void load_piece(const Window *x, const Cut *cut, const Piece *piece, int64_t c0,
-                       int64_t n_chan, char *dst, int64_t es) {
-  const int64_t size = cut->ph * cut->pw, img = cut->n_chan * size * es;
-  const int64_t h0 = piece->p * x->step[0] + x->lo[0];
-  const bool tiny = is_tiny(x, cut);
-  int32_t map[TINY];
-  if (tiny) map_plane(x, cut, h0, map);
-  for (int64_t i = 0; i < piece->n_img; i++, dst += img) {
-    const int64_t plane = (piece->img + i) * x->n_chan + c0;
-    if (tiny) load_tiny(x, cut, plane, n_chan, map, dst, es);
-    else
-      for (int64_t c = 0; c < n_chan; c++)
-        load_plane(x, cut, plane + c, h0, dst + c * size * es, es);
-  }
-}
-
-/* Where pixel j of a piece begins in the buffer. */
-static void list_pixels(const Window *x, const Cut *cut, const Piece *piece, int32_t *pixel) {
-  const int64_t img = cut->n_chan * cut->ph * cut->pw;
-  for (int64_t i = 0; i < piece->n_img; i++)
-    for (int64_t p = 0; p < piece->rows; p++)
-      for (int64_t q = 0; q < x->q; q++)
-        *pixel++ = (int32_t)(i * img + p * x->step[0] * cut->pw + q * x->step[1]);
-}
-
-/* How far (channel, r, s) lies from there. */
-static void list_taps(const Window *x, const Cut *cut, int32_t *tap) {
-  for (int64_t c = 0; c < cut->n_chan; c++)
-    for (int64_t r = 0; r < x->n_tap[0]; r++)
-      for (int64_t s = 0; s < x->n_tap[1]; s++)
-        *tap++ = (int32_t)((c * cut->ph + x->tap[0][r] - x->lo[0]) * cut->pw + x->tap[1][s] -
-                           x->lo[1]);
-}
 
 /* ---- buffers ------------------------------------------------------------------ */
 
@@ -269,8 +68,8 @@ static const dm_Kernel *kernel_that_multiplies(const dm_Kernel *kn, dm_DType t, 
 typedef struct Job {
   const dm_Kernel *kn, *times; /* what gathers; what multiplies: the same, or pairs */
   int64_t es;
-  Window x;
-  Cut cut;
+  dm_Window x;
+  dm_Cut cut;
   int64_t groups, in, out; /* channels of a group: summed over, produced */
   int64_t k;               /* in * taps */
   const char *weights;     /* [group][panel][k][mr], pairs in the first half of a panel */
@@ -301,7 +100,7 @@ static void carve_work(const Job *job, Arena *a, Work *w) {
   w->to = take(a, job->cut.cols * 8);
 }
 
-static void list_outputs(const Job *job, const Piece *piece, int64_t *to) {
+static void list_outputs(const Job *job, const dm_Piece *piece, int64_t *to) {
   for (int64_t i = 0; i < piece->n_img; i++)
     for (int64_t p = 0; p < piece->rows; p++)
       for (int64_t q = 0; q < job->x.q; q++)
@@ -363,7 +162,7 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
 }
 
 /* Rounds staged sums (rows, cols) into y. */
-static void store_sums(const Job *job, const Piece *piece, const Work *w, int64_t chan,
+static void store_sums(const Job *job, const dm_Piece *piece, const Work *w, int64_t chan,
                        int64_t rows) {
   const bool dense = job->col_step == 1 && job->row_step == job->x.q;
   const int64_t run = dense ? piece->rows * job->x.q : job->x.q;
@@ -381,8 +180,8 @@ static bool is_stencil(const Job *job) {
   return job->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
 }
 
-static void run_stencil(const Job *job, const Work *w, const Piece *piece, const char *weights,
-                        int64_t depth, int64_t chan, bool add) {
+static void run_stencil(const Job *job, const Work *w, const dm_Piece *piece,
+                        const char *weights, int64_t depth, int64_t chan, bool add) {
   char *const y = job->y + chan * job->chan_step * job->es;
   for (int64_t j = 0; j < piece->cols; j += job->x.q) {
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
@@ -399,15 +198,16 @@ static void run_piece(const Job *job, const Work *w, int64_t task) {
   const int64_t rows = dm_min_i64(job->rows, job->out - first);
   const int64_t chan = group * job->out + first, nr = job->kn->nr;
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
-  const Piece piece = get_piece(&job->x, &job->cut, rest / job->groups);
+  const dm_Piece piece = dm_window_piece(&job->x, &job->cut, rest / job->groups);
   const char *const weights =
       job->weights + (group * job->group_size + first * job->k) * job->es;
-  list_pixels(&job->x, &job->cut, &piece, w->pixel);
+  dm_list_pixels(&job->x, &job->cut, &piece, w->pixel);
   list_outputs(job, &piece, w->to);
   for (int64_t c = 0; c < job->in; c += job->cut.n_chan) {
     const int64_t n_chan = dm_min_i64(job->cut.n_chan, job->in - c);
     const int64_t depth = n_chan * taps;
-    load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, w->planes, job->es);
+    dm_load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, job->kn->type,
+                  w->planes);
     const char *const part = weights + dm_depth(job->times, c * taps) * job->kn->mr * job->es;
     if (is_stencil(job)) {
       run_stencil(job, w, &piece, part, depth, chan, c > 0);
@@ -434,16 +234,16 @@ static void run_pieces(void *ctx, int64_t begin, int64_t end) {
     return;
   }
   carve_work(job, &arena, &w);
-  list_taps(&job->x, &job->cut, w.tap);
+  dm_list_taps(&job->x, &job->cut, w.tap);
   for (int64_t i = begin; i < end; i++) run_piece(job, &w, i);
 }
 
 /* Cuts and runs a job whose window, weights and output are set. */
 static dm_status run_job(Job *job, const char *op) {
   const int64_t threads = dm_get_num_threads();
-  find_tap_range(&job->x);
+  dm_window_range(&job->x);
   job->cut =
-      plan_cut(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr, job->times->pairs ? 2 : 1);
+      dm_cut_window(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr, job->times->pairs ? 2 : 1);
   if (job->cut.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
   job->rows = dm_even_part(job->out, ROWS, job->kn->mr);
@@ -553,27 +353,22 @@ static void join_panels(void *ctx, int64_t begin, int64_t end) {
 
 /* ---- forward --------------------------------------------------------------------- */
 
-static Window window_of_x(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps) {
-  Window win = {.data = x,
-                .dtype = t,
-                .n_img = d->n,
-                .n_chan = d->c,
-                .h = d->h,
-                .w = d->w,
-                .p = d->p,
-                .q = d->q,
-                .step = {d->stride[0], d->stride[1]},
-                .n_tap = {d->r, d->s},
-                .tap = {taps, taps + d->r}};
+static dm_Window window_of_x(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps) {
+  dm_Window win = {.data = x,
+                   .dtype = t,
+                   .n_img = d->n,
+                   .n_chan = d->c,
+                   .h = d->h,
+                   .w = d->w,
+                   .p = d->p,
+                   .q = d->q,
+                   .step = {d->stride[0], d->stride[1]},
+                   .n_tap = {d->r, d->s},
+                   .tap = {taps, taps + d->r}};
   for (int64_t i = 0; i < d->r; i++) taps[i] = i * d->dil[0] - d->pad[0];
   for (int64_t i = 0; i < d->s; i++) taps[d->r + i] = i * d->dil[1] - d->pad[1];
-  find_tap_range(&win);
+  dm_window_range(&win);
   return win;
-}
-
-static void load_vector(dm_DType from, const void *src, int64_t n, dm_DType type, void *dst) {
-  if (type == DM_F64) dm_load_f64(from, src, 1, n, dst);
-  else dm_load_f32(from, src, 1, n, dst);
 }
 
 dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
@@ -609,7 +404,7 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
                .group_size = group_size};
   dm_parallel_for(d->groups * dm_ceil_div(out, kn->mr), dm_max_i64(1, (1 << 16) / (k * kn->mr)),
                   pack_forward, &p);
-  if (bias) load_vector(t, bias, d->o, kn->type, bias_row);
+  if (bias) dm_convert(t, bias, kn->type, bias_row, d->o);
   Job job = {.kn = kn,
              .times = times,
              .es = es,
@@ -652,7 +447,7 @@ static void run_phase(Job *job, Weights *p, const dm_ConvDims *d, int64_t ph, in
                       int64_t *lists, char *dx, dm_status *st) {
   int64_t *const which_h = lists, *const which_w = which_h + d->r;
   int64_t *const tap_h = which_w + d->s, *const tap_w = tap_h + d->r;
-  Window *const x = &job->x;
+  dm_Window *const x = &job->x;
   x->p = (d->h - ph + d->stride[0] - 1) / d->stride[0];
   x->q = (d->w - pw + d->stride[1] - 1) / d->stride[1];
   x->n_tap[0] = p->n_tap[0] = phase_taps(d, 0, ph, which_h, tap_h);
@@ -716,13 +511,13 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
              .chan_step = d->h * d->w,
              .row_step = d->w * d->stride[0],
              .col_step = d->stride[1]};
-  job.x = (Window){.data = dy,
-                   .dtype = t,
-                   .n_img = d->n,
-                   .n_chan = d->o,
-                   .h = d->p,
-                   .w = d->q,
-                   .step = {1, 1}};
+  job.x = (dm_Window){.data = dy,
+                      .dtype = t,
+                      .n_img = d->n,
+                      .n_chan = d->o,
+                      .h = d->p,
+                      .w = d->q,
+                      .step = {1, 1}};
   dm_status st = DM_OK;
   for (int64_t ph = 0; ph < d->stride[0] && st == DM_OK; ph++)
     for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw++)
@@ -737,8 +532,8 @@ typedef struct DwJob {
   const dm_Kernel *kn, *times; /* as of a Job */
   int64_t es;
   const dm_ConvDims *d;
-  Window x;
-  Cut cut;
+  dm_Window x;
+  dm_Cut cut;
   const char *dy;
   int64_t in, out, k;          /* channels of a group; in * taps */
   int64_t n_part, part_pieces; /* parts of all pieces */
@@ -765,8 +560,8 @@ static void carve_dw(const DwJob *job, Arena *a, DwWork *w) {
 
 /* The rows of dy of a piece: (out, cols), *rs items of the product apart. Pairs are what
    lies side by side in rows of bfloat16, those of odd length with a zero behind. */
-static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece, int64_t group,
-                          int64_t *rs) {
+static const char *get_dy(const DwJob *job, const DwWork *w, const dm_Piece *piece,
+                          int64_t group, int64_t *rs) {
   const int64_t pixels = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
   const int64_t n = piece->rows * job->d->q; /* of an image */
   const char *src =
@@ -776,20 +571,18 @@ static const char *get_dy(const DwJob *job, const DwWork *w, const Piece *piece,
   if (!w->dy) return src;
   const bool pairs = job->times->pairs;
   *rs = dm_depth(job->times, piece->cols);
-  const int64_t es = pairs ? in : job->es, row = *rs * job->es;
+  const dm_DType to = pairs ? job->x.dtype : job->kn->type;
+  const int64_t es = dm_dtype_size(to), row = *rs * job->es;
   for (int64_t i = 0; i < piece->n_img; i++, src += job->d->o * pixels * in)
-    for (int64_t o = 0; o < job->out; o++) {
-      char *const dst = w->dy + o * row + i * n * es;
-      if (pairs) memcpy(dst, src + o * pixels * in, (size_t)(n * in));
-      else load_row(job->x.dtype, src + o * pixels * in, n, dst, es);
-    }
+    for (int64_t o = 0; o < job->out; o++)
+      dm_convert(job->x.dtype, src + o * pixels * in, to, w->dy + o * row + i * n * es, n);
   for (int64_t o = 0; pairs && piece->cols % 2 && o < job->out; o++)
     memset(w->dy + o * row + piece->cols * es, 0, (size_t)es);
   return w->dy;
 }
 
 /* Adds one piece's products to sums (out, lanes), rows k apart. */
-static void add_piece(const DwJob *job, const DwWork *w, const Piece *piece, const char *dy,
+static void add_piece(const DwJob *job, const DwWork *w, const dm_Piece *piece, const char *dy,
                       int64_t dy_rs, int64_t lanes, char *sums, bool add) {
   const int64_t nr = job->kn->nr, mr = job->kn->mr, es = job->es;
   for (int64_t k = 0; k < piece->cols; k += DW_DEPTH) {
@@ -815,10 +608,11 @@ static void run_dw_task(const DwJob *job, const DwWork *w, int64_t task) {
   char *const sums =
       job->parts + ((part * job->d->o + group * job->out) * job->k + c * taps) * job->es;
   for (int64_t i = part * job->part_pieces; i < end; i++) {
-    const Piece piece = get_piece(&job->x, &job->cut, i);
+    const dm_Piece piece = dm_window_piece(&job->x, &job->cut, i);
     int64_t dy_rs;
     const char *const dy = get_dy(job, w, &piece, group, &dy_rs);
-    load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, w->planes, job->es);
+    dm_load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, job->kn->type,
+                  w->planes);
     add_piece(job, w, &piece, dy, dy_rs, n_chan * taps, sums, i > part * job->part_pieces);
   }
 }
@@ -835,9 +629,9 @@ static void run_dw_tasks(void *ctx, int64_t begin, int64_t end) {
   }
   carve_dw(job, &arena, &w);
   memset(w.planes + job->cut.buffer * job->es, 0, (size_t)(DM_SLACK * job->es));
-  const Piece whole = {0, job->cut.n_img, 0, job->cut.rows, job->cut.cols};
-  list_pixels(&job->x, &job->cut, &whole, w.pixel);
-  list_taps(&job->x, &job->cut, w.tap);
+  const dm_Piece whole = {0, job->cut.n_img, 0, job->cut.rows, job->cut.cols};
+  dm_list_pixels(&job->x, &job->cut, &whole, w.pixel);
+  dm_list_taps(&job->x, &job->cut, w.tap);
   for (int64_t i = begin; i < end; i++) run_dw_task(job, &w, i);
 }
 
@@ -884,7 +678,7 @@ dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const v
   if (!taps) return no_memory("conv2d_dw");
   dm_status st = DM_OK;
   job.x = window_of_x(d, t, x, taps);
-  job.cut = plan_cut(&job.x, in, DW_LANES, DW_IMAGES, kn->nr, 1);
+  job.cut = dm_cut_window(&job.x, in, DW_LANES, DW_IMAGES, kn->nr, 1);
   job.n_block = dm_ceil_div(in, job.cut.n_chan);
   const int64_t most = dm_max_i64(1, dm_min_i64(DW_PARTS, DW_SUMS / size));
   job.part_pieces = dm_ceil_div(job.cut.n_piece, most);
