@@ -65,18 +65,27 @@ static const dm_Kernel *kernel_that_multiplies(const dm_Kernel *kn, dm_DType t, 
 
 /* ---- window products: forward and dx --------------------------------------- */
 
-typedef struct Job {
+typedef struct Weights {
+  const dm_ConvDims *d;
+  dm_DType dtype;
   const dm_Kernel *kn, *times; /* what gathers; what multiplies: the same, or pairs */
+  const char *w;
+  char *panels;       /* [group][panel][k][mr], pairs in the first half of a panel */
+  int64_t in, out;    /* channels of a group: summed over, produced */
+  int64_t k;          /* in * taps */
+  int64_t group_size; /* elements of a group's panels */
+  int64_t n_tap[2];
+  const int64_t *tap[2]; /* dx: which r and s take part */
+} Weights;
+
+typedef struct Job {
+  const Weights *weights;
   int64_t es;
   dm_Window x;
   dm_Cut cut;
-  int64_t groups, in, out; /* channels of a group: summed over, produced */
-  int64_t k;               /* in * taps */
-  const char *weights;     /* [group][panel][k][mr], pairs in the first half of a panel */
-  int64_t group_size;      /* elements of a group's weights */
-  int64_t rows, n_block;   /* output channels of a task; tasks a piece */
-  const char *bias;        /* compute type, or NULL */
-  char *y;                 /* first output pixel of this job */
+  int64_t rows, n_block; /* output channels of a task; tasks a piece */
+  const char *bias;      /* compute type, or NULL */
+  char *y;               /* first output pixel of this job */
   int64_t img_step, chan_step, row_step, col_step; /* of the output */
   atomic_bool failed;
 } Job;
@@ -87,13 +96,13 @@ typedef struct Work {
   int64_t *to; /* output offset of each pixel */
 } Work;
 
-static bool is_staged(const Job *job) { return job->x.dtype != job->kn->type; }
+static bool is_staged(const Job *job) { return job->x.dtype != job->weights->kn->type; }
 
 static void carve_work(const Job *job, Arena *a, Work *w) {
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->cut.n_chan * taps;
   w->planes = take(a, (job->cut.buffer + DM_SLACK) * job->es);
-  w->strip = take(a, depth * job->kn->nr * job->es);
-  w->tile = take(a, job->rows * job->kn->nr * job->es);
+  w->strip = take(a, depth * job->weights->kn->nr * job->es);
+  w->tile = take(a, job->rows * job->weights->kn->nr * job->es);
   w->sums = take(a, is_staged(job) ? job->rows * job->cut.cols * job->es : 0);
   w->pixel = take(a, job->cut.cols * 4);
   w->tap = take(a, depth * 4);
@@ -120,7 +129,7 @@ static void fill_bias(const Job *job, int64_t chan, int64_t n, void *dst) {
 
 static void scatter(const Job *job, const char *tile, int64_t rows, int64_t n, char *y,
                     const int64_t *to, bool add) {
-  const int64_t nr = job->kn->nr;
+  const int64_t nr = job->weights->kn->nr;
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < n; j++) {
       const int64_t at = i * job->chan_step + to[j];
@@ -139,7 +148,8 @@ static void scatter(const Job *job, const char *tile, int64_t rows, int64_t n, c
 /* One strip of pixels times the weights of a block, into sums or y. */
 static void run_strip(const Job *job, const Work *w, const char *weights, int64_t depth,
                       int64_t chan, int64_t rows, int64_t j, int n, int64_t sums_rs, bool add) {
-  const dm_Kernel *const kn = job->kn;
+  const Weights *const p = job->weights;
+  const dm_Kernel *const kn = p->kn;
   const bool together = w->to[j + n - 1] - w->to[j] == n - 1;
   char *const y = job->y + chan * job->chan_step * job->es;
   char *dst = w->tile;
@@ -156,7 +166,7 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
   }
   const bool biased = job->bias && !add;
   const dm_Lay lay = {biased ? job->bias + chan * job->es : NULL, 1, 0};
-  dm_tile_column(job->times, rows, n, dm_depth(job->times, depth), weights, job->k * kn->mr, 1,
+  dm_tile_column(p->times, rows, n, dm_depth(p->times, depth), weights, p->k * kn->mr, 1,
                  kn->mr, w->strip, kn->nr, dst, rs, add_tile, biased ? &lay : NULL, NULL);
   if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
 }
@@ -177,7 +187,7 @@ static void store_sums(const Job *job, const dm_Piece *piece, const Work *w, int
 /* One output channel and neighbours in memory: nothing to share, so rows are
    summed where they lie, without gathering. */
 static bool is_stencil(const Job *job) {
-  return job->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
+  return job->weights->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
 }
 
 static void run_stencil(const Job *job, const Work *w, const dm_Piece *piece,
@@ -187,36 +197,36 @@ static void run_stencil(const Job *job, const Work *w, const dm_Piece *piece,
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
     const bool biased = job->bias && !add;
     if (biased) fill_bias(job, chan, job->x.q, dst);
-    job->kn->stencil(w->planes + w->pixel[j] * job->es, w->tap, depth, weights, job->kn->mr,
-                     job->x.q, dst, add || biased);
+    job->weights->kn->stencil(w->planes + w->pixel[j] * job->es, w->tap, depth, weights,
+                              job->weights->kn->mr, job->x.q, dst, add || biased);
   }
 }
 
 static void run_piece(const Job *job, const Work *w, int64_t task) {
+  const Weights *const p = job->weights;
   const int64_t block = task % job->n_block, rest = task / job->n_block;
-  const int64_t group = rest % job->groups, first = block * job->rows;
-  const int64_t rows = dm_min_i64(job->rows, job->out - first);
-  const int64_t chan = group * job->out + first, nr = job->kn->nr;
+  const int64_t group = rest % p->d->groups, first = block * job->rows;
+  const int64_t rows = dm_min_i64(job->rows, p->out - first);
+  const int64_t chan = group * p->out + first, nr = p->kn->nr;
   const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
-  const dm_Piece piece = dm_window_piece(&job->x, &job->cut, rest / job->groups);
-  const char *const weights =
-      job->weights + (group * job->group_size + first * job->k) * job->es;
+  const dm_Piece piece = dm_window_piece(&job->x, &job->cut, rest / p->d->groups);
+  const char *const weights = p->panels + (group * p->group_size + first * p->k) * job->es;
   dm_list_pixels(&job->x, &job->cut, &piece, w->pixel);
   list_outputs(job, &piece, w->to);
-  for (int64_t c = 0; c < job->in; c += job->cut.n_chan) {
-    const int64_t n_chan = dm_min_i64(job->cut.n_chan, job->in - c);
+  for (int64_t c = 0; c < p->in; c += job->cut.n_chan) {
+    const int64_t n_chan = dm_min_i64(job->cut.n_chan, p->in - c);
     const int64_t depth = n_chan * taps;
-    dm_load_piece(&job->x, &job->cut, &piece, group * job->in + c, n_chan, job->kn->type,
+    dm_load_piece(&job->x, &job->cut, &piece, group * p->in + c, n_chan, p->kn->type,
                   w->planes);
-    const char *const part = weights + dm_depth(job->times, c * taps) * job->kn->mr * job->es;
+    const char *const part = weights + dm_depth(p->times, c * taps) * p->kn->mr * job->es;
     if (is_stencil(job)) {
       run_stencil(job, w, &piece, part, depth, chan, c > 0);
       continue;
     }
     for (int64_t j = 0; j < piece.cols; j += nr) {
       const int n = (int)dm_min_i64(nr, piece.cols - j);
-      job->kn->gather(w->planes, w->pixel + j, n, w->tap, depth, (int)nr, w->strip);
-      if (job->times->pairs) job->times->join(depth, (int)nr, w->strip);
+      p->kn->gather(w->planes, w->pixel + j, n, w->tap, depth, (int)nr, w->strip);
+      if (p->times->pairs) p->times->join(depth, (int)nr, w->strip);
       run_strip(job, w, part, depth, chan, rows, j, n, piece.cols, c > 0);
     }
   }
@@ -240,35 +250,25 @@ static void run_pieces(void *ctx, int64_t begin, int64_t end) {
 
 /* Cuts and runs a job whose window, weights and output are set. */
 static dm_status run_job(Job *job, const char *op) {
+  const Weights *const p = job->weights;
   const int64_t threads = dm_get_num_threads();
   dm_window_range(&job->x);
   job->cut =
-      dm_cut_window(&job->x, job->in, DEPTH, INT64_MAX, job->kn->nr, job->times->pairs ? 2 : 1);
+      dm_cut_window(&job->x, p->in, DEPTH, INT64_MAX, p->kn->nr, p->times->pairs ? 2 : 1);
   if (job->cut.buffer > INT32_MAX)
     return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
-  job->rows = dm_even_part(job->out, ROWS, job->kn->mr);
-  while (job->cut.n_piece * job->groups * dm_ceil_div(job->out, job->rows) < 2 * threads &&
-         job->rows > 8 * job->kn->mr)
-    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), job->kn->mr);
-  job->n_block = dm_ceil_div(job->out, job->rows);
-  const int64_t work = job->rows * job->cut.cols * job->k + 1;
-  dm_parallel_for(job->cut.n_piece * job->groups * job->n_block,
+  job->rows = dm_even_part(p->out, ROWS, p->kn->mr);
+  while (job->cut.n_piece * p->d->groups * dm_ceil_div(p->out, job->rows) < 2 * threads &&
+         job->rows > 8 * p->kn->mr)
+    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), p->kn->mr);
+  job->n_block = dm_ceil_div(p->out, job->rows);
+  const int64_t work = job->rows * job->cut.cols * p->k + 1;
+  dm_parallel_for(job->cut.n_piece * p->d->groups * job->n_block,
                   dm_max_i64(1, TASK_WORK / work), run_pieces, job);
   return atomic_load(&job->failed) ? no_memory(op) : DM_OK;
 }
 
 /* ---- weights -------------------------------------------------------------------- */
-
-typedef struct Weights {
-  const dm_ConvDims *d;
-  dm_DType dtype;
-  const dm_Kernel *kn, *times; /* as of a Job */
-  const char *w;
-  char *dst;
-  int64_t in, out, k, group_size;
-  int64_t n_tap[2];
-  const int64_t *tap[2]; /* dx: which r and s take part */
-} Weights;
 
 static int64_t padded_lanes(const dm_Kernel *kn, int64_t n) {
   return dm_ceil_div(n, kn->mr) * kn->mr;
@@ -282,7 +282,7 @@ static void pack_forward(void *ctx, int64_t begin, int64_t end) {
   for (int64_t u = begin; u < end; u++) {
     const int64_t first = u % n_panel * mr, o = u / n_panel * p->out + first;
     p->times->pack(p->dtype, p->w + o * p->k * in, p->k, 1, (int)dm_min_i64(mr, p->out - first),
-                   p->k, (int)mr, p->dst + u * p->k * mr * es);
+                   p->k, (int)mr, p->panels + u * p->k * mr * es);
   }
 }
 
@@ -312,7 +312,7 @@ static void pack_single(const Weights *p, int64_t begin, int64_t end) {
   for (int64_t c = 0; c < p->out; c += mr)
     p->kn->pack(p->dtype, p->w + (begin * p->out + c) * in, 1, p->out,
                 (int)dm_min_i64(mr, p->out - c), end - begin, (int)mr,
-                p->dst + (g * p->group_size + (c * p->k + o * mr)) * es);
+                p->panels + (g * p->group_size + (c * p->k + o * mr)) * es);
 }
 
 /* Panels of C, k = (o, taps of this phase). One unit is one o of one group. */
@@ -329,7 +329,7 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
     const int64_t g = u / p->in, o = u % p->in;
     const char *const src = p->w + u * p->out * rs * in;
     for (int64_t c = 0; c < p->out; c += mr) {
-      char *const dst = p->dst + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
+      char *const dst = p->panels + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
       const int n_lane = (int)dm_min_i64(mr, p->out - c);
       const char *at = src + c * rs * in;
       dm_DType type = p->dtype;
@@ -348,7 +348,7 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
 static void join_panels(void *ctx, int64_t begin, int64_t end) {
   const Weights *const p = ctx;
   const int64_t mr = p->kn->mr, size = p->k * mr * dm_dtype_size(p->kn->type);
-  for (int64_t u = begin; u < end; u++) p->times->join(p->k, (int)mr, p->dst + u * size);
+  for (int64_t u = begin; u < end; u++) p->times->join(p->k, (int)mr, p->panels + u * size);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -397,7 +397,7 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
                .kn = kn,
                .times = times,
                .w = w,
-               .dst = packed,
+               .panels = packed,
                .in = in,
                .out = out,
                .k = k,
@@ -405,15 +405,8 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
   dm_parallel_for(d->groups * dm_ceil_div(out, kn->mr), dm_max_i64(1, (1 << 16) / (k * kn->mr)),
                   pack_forward, &p);
   if (bias) dm_convert(t, bias, kn->type, bias_row, d->o);
-  Job job = {.kn = kn,
-             .times = times,
+  Job job = {.weights = &p,
              .es = es,
-             .groups = d->groups,
-             .in = in,
-             .out = out,
-             .k = k,
-             .weights = packed,
-             .group_size = group_size,
              .bias = bias ? bias_row : NULL,
              .y = y,
              .img_step = d->o * pixels,
@@ -457,8 +450,8 @@ static void run_phase(Job *job, Weights *p, const dm_ConvDims *d, int64_t ph, in
   p->tap[0] = which_h;
   p->tap[1] = which_w;
   if (x->p <= 0 || x->q <= 0 || x->n_tap[0] * x->n_tap[1] == 0) return;
-  job->k = p->k = p->in * x->n_tap[0] * x->n_tap[1];
-  job->group_size = p->group_size = padded_lanes(p->kn, p->out) * p->k;
+  p->k = p->in * x->n_tap[0] * x->n_tap[1];
+  p->group_size = padded_lanes(p->kn, p->out) * p->k;
   job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
   const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
   dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
@@ -497,16 +490,11 @@ dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const v
                .kn = kn,
                .times = times,
                .w = w,
-               .dst = packed,
+               .panels = packed,
                .in = in,
                .out = out};
-  Job job = {.kn = kn,
-             .times = times,
+  Job job = {.weights = &p,
              .es = es,
-             .groups = d->groups,
-             .in = in,
-             .out = out,
-             .weights = packed,
              .img_step = d->c * d->h * d->w,
              .chan_step = d->h * d->w,
              .row_step = d->w * d->stride[0],
