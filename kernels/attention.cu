@@ -19,7 +19,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/attention.h"
+#include "op/sequence/attention.h"
 }
 
 /* ---- operands ---- */

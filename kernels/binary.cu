@@ -2,7 +2,7 @@
 #include "kernels/pointwise.cuh"
 
 #include "kernels/fill.h"
-#include "op/binary.h"
+#include "op/pointwise/binary.h"
 
 /* Of each formula, one for floats and one for integers. */
 #define U(x) ((uint64_t)(x))

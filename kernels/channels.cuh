@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t n = dm_quotient(e, n_run);
     fold.template add<V>(s, n, (n * ch.channels + c) * ch.inner + (e - n * n_run) * V);
   }
-  s = dm_block_fold(fold, s);
+  s = dm_block_reduce(fold, s);
   if (threadIdx.x == 0) emit(fold, ch, c, s, partial);
 }
 

@@ -18,7 +18,7 @@
 #include "kernels/layout.h"
 
 extern "C" {
-#include "op/window.h"
+#include "op/strided.h"
 }
 
 /* A block makes TILE x TILE of the product, each of its SIDE x SIDE threads every
@@ -455,7 +455,7 @@ static void set_operand(dm_Conv *c, dm_ConvKind which, const dm_Tensor *t, bool 
 /* y += bias, which is one number a channel. */
 static dm_status add_bias(dm_Tensor *y, const dm_Tensor *bias) {
   const int64_t shape[3] = {y->shape[y->ndim - 3], 1, 1}, stride[3] = {bias->stride[0], 0, 0};
-  dm_Tensor b = dm_window(bias, 3, shape, stride, bias->offset);
+  dm_Tensor b = dm_view_of(bias, 3, shape, stride, bias->offset);
   return dm_cuda_add(y, y, &b);
 }
 

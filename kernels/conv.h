@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#include "op/conv.h"
+#include "op/conv/conv.h"
 
 /* Elements, and how many of them lie between neighbours along each dim. */
 typedef struct dm_ConvOperand {

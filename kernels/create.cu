@@ -3,7 +3,7 @@
 #include "kernels/fill.h"
 
 extern "C" {
-#include "op/create.h"
+#include "op/shape/create.h"
 }
 
 DM_CUDA_KERNEL(zeros_cuda) { return dm_cuda_fill(c->out[0], 0); }

@@ -7,7 +7,7 @@
 extern "C" {
 #include "op/dense.h"
 }
-#include "op/ctc.h"
+#include "op/loss/ctc.h"
 
 struct Sequences {
   int64_t steps, batch, classes, room, blank, n_label; /* room: labels */

@@ -3,7 +3,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/reduce.h"
+#include "op/reduce/reduce.h"
 }
 
 template <class C> struct Extreme {

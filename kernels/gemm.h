@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#include "op/matmul.h"
+#include "op/linear/matmul.h"
 
 /* The product by our own kernel (gemm.cu): every dtype but bool, every stride; no sums of
    rows. */

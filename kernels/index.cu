@@ -9,8 +9,8 @@
 #include "kernels/sort.h"
 
 extern "C" {
-#include "op/index.h"
-#include "op/window.h"
+#include "op/index/index.h"
+#include "op/strided.h"
 }
 
 enum {
@@ -98,7 +98,7 @@ DM_CUDA_KERNEL(gather_cuda) {
   if (out->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&x, out->device, &own_x));
   DM_TRY(dm_bring(&index, out->device, &own));
-  dm_Tensor from = dm_window(x, x->ndim, out->shape, x->stride, x->offset);
+  dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
   if (x->ndim) from.stride[dim] = 0;
   return take(out, &from, index, positions(c, index, size_along(x, dim), false),
               step_along(x, dim), 1, out->numel);
@@ -116,8 +116,8 @@ static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, 
     at[d] = chosen && index->ndim > 0 ? index->stride[d - dim] : 0;
     if (d >= dim + more) inner *= out->shape[d];
   }
-  dm_Tensor rows = dm_window(x, out->ndim, out->shape, from, x->offset);
-  dm_Tensor places = dm_window(index, out->ndim, out->shape, at, index->offset);
+  dm_Tensor rows = dm_view_of(x, out->ndim, out->shape, from, x->offset);
+  dm_Tensor places = dm_view_of(index, out->ndim, out->shape, at, index->offset);
   return take(out, &rows, &places, positions(c, index, x->shape[dim], wrap), x->stride[dim],
               inner, index->numel);
 }
@@ -214,7 +214,7 @@ struct Plus {
   }
 };
 
-/* By a dm_FoldKind; NaN stays. */
+/* By a dm_ReduceKind; NaN stays. */
 struct Fold {
   int kind;
 
@@ -343,7 +343,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   DM_TRY(dm_cuda_copy(out, c->in[0]));
   if (index->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&index, out->device, &own_index));
-  dm_Tensor to = dm_window(out, index->ndim, index->shape, out->stride, out->offset);
+  dm_Tensor to = dm_view_of(out, index->ndim, index->shape, out->stride, out->offset);
   if (to.ndim) to.stride[dim] = 0;
   DM_TRY(find_targets(&to, index, positions(c, index, size_along(out, dim), false),
                       step_along(out, dim), &target));
@@ -351,7 +351,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   /* the source's corner that the index covers; a number goes everywhere */
   dm_Tensor corner = dm_is_host(src) || src->ndim == 0
                          ? *src
-                         : dm_window(src, index->ndim, index->shape, src->stride, src->offset);
+                         : dm_view_of(src, index->ndim, index->shape, src->stride, src->offset);
   const dm_DType dtype = add ? adding(out, src) : (dm_DType)out->dtype;
   DM_TRY(dm_dense_as(&corner, dtype, index->ndim, index->shape, out->device, &own_values,
                      &put.rows));
@@ -388,7 +388,7 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
   if (put.outer * put.m * put.inner == 0) return DM_OK;
   const dm_DType dtype = add ? adding(x, source) : (dm_DType)x->dtype;
   DM_TRY(dm_dense_as(source, dtype, ndim, shape, x->device, &own, &put.rows));
-  dm_Tensor start = dm_window(x, index->ndim, index->shape, none, x->offset);
+  dm_Tensor start = dm_view_of(x, index->ndim, index->shape, none, x->offset);
   DM_TRY(find_targets(&start, index, p, 1, &target));
   put.target = target.p;
   put.dtype = dtype;

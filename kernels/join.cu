@@ -3,7 +3,7 @@
 #include "kernels/fill.h"
 
 extern "C" {
-#include "op/window.h"
+#include "op/strided.h"
 }
 
 DM_CUDA_KERNEL(cat_cuda) {
@@ -14,7 +14,7 @@ DM_CUDA_KERNEL(cat_cuda) {
   for (int i = 0; i < c->n_in; i++) {
     dm_Tensor *t = c->in[i];
     if (t->numel == 0) continue; /* of one dim, it may join any others */
-    dm_Tensor to = dm_window(out, t->ndim, t->shape, out->stride, at);
+    dm_Tensor to = dm_view_of(out, t->ndim, t->shape, out->stride, at);
     DM_TRY(dm_cuda_copy(&to, t));
     at += t->shape[dim] * out->stride[dim];
   }
@@ -30,7 +30,7 @@ DM_CUDA_KERNEL(stack_cuda) {
   for (int i = 0; i < c->n_in; i++) {
     dm_Tensor *t = c->in[i];
     dm_Tensor to =
-        dm_window(out, t->ndim, t->shape, stride, out->offset + i * out->stride[dim]);
+        dm_view_of(out, t->ndim, t->shape, stride, out->offset + i * out->stride[dim]);
     DM_TRY(dm_cuda_copy(&to, t));
   }
   return DM_OK;
@@ -41,7 +41,7 @@ DM_CUDA_KERNEL(flip_cuda) {
   const dm_Ints *dims = DM_ATTR(dm_Ints, c);
   const dm_Tensor *t = c->in[0];
   if (t->numel == 0) return DM_OK;
-  dm_Tensor back = dm_window(t, t->ndim, t->shape, t->stride, t->offset);
+  dm_Tensor back = dm_view_of(t, t->ndim, t->shape, t->stride, t->offset);
   for (int i = 0; i < dims->n && t->ndim > 0; i++) {
     const int64_t d = dims->v[i] < 0 ? dims->v[i] + t->ndim : dims->v[i];
     back.offset += (t->shape[d] - 1) * t->stride[d];

@@ -9,7 +9,7 @@
 #include "kernels/vector.cuh"
 
 extern "C" {
-#include "op/loss.h"
+#include "op/loss/loss.h"
 }
 
 static __device__ inline float power(float v) { return expf(v); }
@@ -80,7 +80,7 @@ template <class C> static __device__ inline Share<C> fold_slice(const Share<C> *
     const Share<C> o = in[i];
     JoinShares().join(s, o);
   }
-  return dm_block_fold(JoinShares(), s);
+  return dm_block_reduce(JoinShares(), s);
 }
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
@@ -153,7 +153,7 @@ template <class C, class T> struct Row {
   int lane, lanes;
 
   template <class Fold, class S> __device__ S folded(const Fold &fold, const S &s) const {
-    return lanes == 1 ? s : lanes == 32 ? dm_warp_fold(fold, s, 32) : dm_block_fold(fold, s);
+    return lanes == 1 ? s : lanes == 32 ? dm_warp_fold(fold, s, 32) : dm_block_reduce(fold, s);
   }
   __device__ C sum(C v) const { return folded(dm_Plus(), v); }
   __device__ C at(int64_t k) const { return dm_get<C, T>(z[k * step]); }

@@ -5,7 +5,7 @@
 #include "kernels/scan.cuh"
 
 extern "C" {
-#include "op/window.h"
+#include "op/strided.h"
 }
 
 enum { EACH = 8, TILE = DM_THREADS * EACH };
@@ -113,7 +113,7 @@ DM_CUDA_KERNEL(masked_select_cuda) {
   if (out->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&x, out->device, &own));
   DM_TRY(dm_broadcast("masked_select", x, c->in[1], &ndim, shape));
-  dm_Tensor wide = dm_window_expanded(x, ndim, shape);
+  dm_Tensor wide = dm_view_expanded(x, ndim, shape);
   return compact_masked(&wide, c->in[1], dm_tensor_data(out), 1, false);
 }
 

@@ -4,7 +4,7 @@
 
 static dm_status multiply(dm_Product *p) {
   bool done;
-  dm_product_fold(p);
+  dm_product_reduce(p);
   DM_TRY(dm_lt_multiply(p, &done));
   return done ? DM_OK : dm_cuda_gemm(p);
 }
@@ -29,7 +29,7 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   dm_Tensor *before = c->out[c->n_out - 1];
   bool done;
   if (a == DM_ACTIVATION_NONE) return multiply(p);
-  dm_product_fold(p);
+  dm_product_reduce(p);
   p->activation = a;
   if (c->n_out > 1) p->before = dm_tensor_data(before);
   DM_TRY(dm_lt_multiply(p, &done));

@@ -149,12 +149,12 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 
 /* Where a step's rounding goes: into the parameter of a master, into a float32
    weight's 16-bit copy, or up and down by chance. */
-static dm_status add_twin(Table *t, dm_Item *item, dm_Tensor *param, bool mastered,
-                          bool stochastic) {
+static dm_status add_low_copy(Table *t, dm_Item *item, dm_Tensor *param, bool mastered,
+                              bool stochastic) {
   dm_Tensor *twin = mastered ? param : dm_fresh_copy(param);
   t->param[item - t->item] = param;
   item->master = mastered;
-  if (twin) return place(t, item, twin, true, &item->twin, &item->twin_dtype);
+  if (twin) return place(t, item, twin, true, &item->twin, &item->low_copy_dtype);
   if (!stochastic || !dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
   item->rough = true;
   item->counter = t->noise;
@@ -177,7 +177,7 @@ static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdO
   dm_Item *item;
   DM_TRY(add(t, i + 1, 3, lane, 1u | 4u, &item));
   item->first = s->first;
-  return add_twin(t, item, s->param, s->master != NULL, o->stochastic);
+  return add_low_copy(t, item, s->param, s->master != NULL, o->stochastic);
 }
 
 static dm_status cuda_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
@@ -202,7 +202,7 @@ static dm_status adam_add(Table *t, int64_t i, const dm_AdamSlot *s, const dm_Ad
   dm_Item *item;
   DM_TRY(add(t, i + 1, 5, lane, 1u | 4u | 8u | 16u, &item));
   item->step = dm_tensor_data(s->step);
-  return add_twin(t, item, s->param, s->master != NULL, o->stochastic);
+  return add_low_copy(t, item, s->param, s->master != NULL, o->stochastic);
 }
 
 static dm_status cuda_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,

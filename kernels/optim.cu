@@ -11,7 +11,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/step.h"
+#include "op/optim/step.h"
 }
 
 /* ---- the methods, for a compute type ---- */
@@ -21,14 +21,14 @@ template <class C> struct Formulas;
 #define real float
 #define SQRT sqrtf
 template <> struct Formulas<float> {
-#include "op/step.inc"
+#include "op/optim/step.inc"
 };
 #undef real
 #undef SQRT
 #define real double
 #define SQRT sqrt
 template <> struct Formulas<double> {
-#include "op/step.inc"
+#include "op/optim/step.inc"
 };
 #undef real
 #undef SQRT
@@ -195,8 +195,8 @@ static __device__ inline void follow(const void *twin, int64_t i, int m, float *
 }
 
 /* Element i takes word i % 4 of counter i / 4; i is a multiple of 4. */
-static __device__ inline void roughen(const dm_Item &item, dm_Generator g, int64_t i,
-                                      float *v) {
+static __device__ inline void round_stochastic(const dm_Item &item, dm_Generator g, int64_t i,
+                                               float *v) {
   const dm_Philox word = dm_philox(g.seed, g.offset + (uint64_t)(item.counter + i / 4));
   for (int k = 0; k < 4; k++)
     v[k] = dm_round_by_chance((dm_DType)item.dtype[0], v[k], word.v[k]);
@@ -210,13 +210,13 @@ static __device__ inline void step4(const Part &part, const M &method, const dm_
   for (int k = 0; k < M::lanes; k++)
     if (item.lane[k]) load4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
   if constexpr (sizeof(C) == 4) {
-    if (item.master && item.twin_dtype == DM_F16) follow<dm_f16>(item.twin, i, m, x[0]);
-    if (item.master && item.twin_dtype == DM_BF16) follow<dm_bf16>(item.twin, i, m, x[0]);
+    if (item.master && item.low_copy_dtype == DM_F16) follow<dm_f16>(item.twin, i, m, x[0]);
+    if (item.master && item.low_copy_dtype == DM_BF16) follow<dm_bf16>(item.twin, i, m, x[0]);
   }
   for (int k = 0; k < 4; k++) method(x, k);
   if constexpr (sizeof(C) == 4)
-    if (item.rough) roughen(item, *g, i, x[0]);
-  if (item.twin) store4<C>(item.twin_dtype, item.twin, i, m, item.wide, x[0]);
+    if (item.rough) round_stochastic(item, *g, i, x[0]);
+  if (item.twin) store4<C>(item.low_copy_dtype, item.twin, i, m, item.wide, x[0]);
   for (int k = 0; k < M::lanes; k++)
     if ((M::written >> k & 1) && item.lane[k])
       store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
@@ -237,7 +237,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     FOR_FOUR(part, i, m) {
       C x[4];
       load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-      store4<C>(item.twin_dtype, item.twin, i, (int)m, item.wide, x);
+      store4<C>(item.low_copy_dtype, item.twin, i, (int)m, item.wide, x);
     }
   }
 }
@@ -331,7 +331,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   long long count = 0;
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
     if (bad[i] && items[chunks[i].item].number < first) first = items[chunks[i].item].number;
-  first = dm_block_fold(Smaller(), first);
+  first = dm_block_reduce(Smaller(), first);
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
     if (bad[i] && items[chunks[i].item].number == first) count += bad[i];
   count = dm_block_sum(count);
@@ -425,7 +425,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     for (int k = 0; k < 4; k++)
       if (k < m) norm.join(sum, norm.term(x[k]));
   }
-  sum = dm_block_fold(norm, sum);
+  sum = dm_block_reduce(norm, sum);
   if (threadIdx.x == 0) part_out[blockIdx.x] = sum;
 }
 
@@ -450,7 +450,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   double sum = 0;
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
     norm.join(sum, wide ? norm.term(each[i]) : (double)single.term((float)each[i]));
-  sum = norm.root(dm_block_fold(norm, sum));
+  sum = norm.root(dm_block_reduce(norm, sum));
   if (threadIdx.x != 0) return;
   if (wide) *(double *)total = sum;
   else *(float *)total = (float)sum;

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#include "op/optim.h"
+#include "op/optim/optim.h"
 
 enum {
   DM_LANES = 5,
@@ -27,7 +27,7 @@ typedef struct dm_Item {
   int64_t counter; /* of the call's random numbers, the first of this tensor */
   int32_t chunk;   /* the first one */
   int32_t number;  /* place in the caller's list, from 1 */
-  uint8_t dtype[DM_LANES], twin_dtype;
+  uint8_t dtype[DM_LANES], low_copy_dtype;
   bool wide;   /* all begin on words of four elements */
   bool master; /* lane 0 is the twin's master; else the twin is a copy of lane 0 */
   bool first;  /* SGD's momentum holds nothing yet */

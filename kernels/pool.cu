@@ -8,7 +8,7 @@
 
 extern "C" {
 #include "op/dense.h"
-#include "op/pool.h"
+#include "op/spatial/pool.h"
 }
 
 /* Run i of V elements, of planes of h by w pixels: which plane, row, column, and, where a

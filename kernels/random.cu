@@ -6,7 +6,7 @@
 #include "kernels/pointwise.cuh"
 
 extern "C" {
-#include "op/random.h"
+#include "op/random/random.h"
 }
 
 /* ---- the generator ---- */

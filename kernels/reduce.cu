@@ -4,7 +4,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/reduce.h"
+#include "op/reduce/reduce.h"
 }
 
 /* What x is read as for a result of that dtype; double wherever there is one. */

@@ -4,7 +4,7 @@
      dm_block_sum(v) dm_block_max(v)  over the block (256 threads at most, a
                                       multiple of 32); every thread gets it
      dm_warp_fold(fold, s, lanes)     the same with any fold, over groups of
-     dm_block_fold(fold, s)           `lanes` neighbours (a power of two)
+     dm_block_reduce(fold, s)           `lanes` neighbours (a power of two)
 
    All threads of the block call them. The order of the additions is fixed.
 
@@ -54,7 +54,8 @@ static __device__ inline S dm_warp_fold(const Fold &fold, S s, int lanes) {
 }
 
 /* Every thread joins the warps' states in the same order. */
-template <class Fold, class S> static __device__ inline S dm_block_fold(const Fold &fold, S s) {
+template <class Fold, class S>
+static __device__ inline S dm_block_reduce(const Fold &fold, S s) {
   DM_SHARED(S, part, 32);
   const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
   s = dm_warp_fold(fold, s, 32);
@@ -72,7 +73,7 @@ template <class Fold, class S> static __device__ inline S dm_block_fold(const Fo
 /* Either, over groups of a power of two up to 32, or the block. */
 template <class Fold, class S>
 static __device__ inline S dm_join_lanes(const Fold &fold, const S &s, int lanes) {
-  return lanes > 32 ? dm_block_fold(fold, s) : dm_warp_fold(fold, s, lanes);
+  return lanes > 32 ? dm_block_reduce(fold, s) : dm_warp_fold(fold, s, lanes);
 }
 
 /* Integers wrap. */
@@ -96,10 +97,10 @@ template <class C> static __device__ inline C dm_warp_max(C v) {
   return dm_warp_fold(dm_Larger(), v, 32);
 }
 template <class C> static __device__ inline C dm_block_sum(C v) {
-  return dm_block_fold(dm_Plus(), v);
+  return dm_block_reduce(dm_Plus(), v);
 }
 template <class C> static __device__ inline C dm_block_max(C v) {
-  return dm_block_fold(dm_Larger(), v);
+  return dm_block_reduce(dm_Larger(), v);
 }
 
 /* ---- functions of float and double ---- */

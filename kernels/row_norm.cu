@@ -5,7 +5,7 @@
 #include "kernels/channels.cuh"
 
 extern "C" {
-#include "op/norm.h"
+#include "op/norm/norm.h"
 }
 
 struct RowShape {
@@ -59,7 +59,7 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
       load_run<C, T, V>(p, j * V, kept[0]);
       JoinMoments().add<C, V>(all, kept[0]);
     });
-    all = dm_block_fold(JoinMoments(), all);
+    all = dm_block_reduce(JoinMoments(), all);
     *mean = all.mean;
     m2 = all.m2;
   }

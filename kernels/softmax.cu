@@ -8,7 +8,7 @@
 extern "C" {
 #include "op/along.h"
 #include "op/dense.h"
-#include "op/softmax.h"
+#include "op/reduce/softmax.h"
 }
 
 struct Rows {

@@ -9,8 +9,8 @@
 #include "kernels/sort.h"
 
 extern "C" {
-#include "op/sort.h"
-#include "op/window.h"
+#include "op/sort/sort.h"
+#include "op/strided.h"
 }
 
 enum { RUN = 2048, SMALL = 512 /* the least that a block sorts */ };
@@ -211,8 +211,8 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   void *data[2];
   SortLines lines;
   if (out->numel == 0) return DM_OK;
-  dm_Tensor firsts[2] = {dm_window(out, out->ndim, out->shape, out->stride, out->offset),
-                         dm_window(x, x->ndim, x->shape, x->stride, x->offset)};
+  dm_Tensor firsts[2] = {dm_view_of(out, out->ndim, out->shape, out->stride, out->offset),
+                         dm_view_of(x, x->ndim, x->shape, x->stride, x->offset)};
   lines.n = lines.kept = lines.out_step = lines.x_step = 1;
   if (out->ndim > 0) {
     lines.n = x->shape[d];

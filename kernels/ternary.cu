@@ -3,7 +3,7 @@
 #include "kernels/pointwise.cuh"
 
 extern "C" {
-#include "op/ternary.h"
+#include "op/pointwise/ternary.h"
 }
 
 #define U(x) ((uint64_t)(x))

@@ -5,7 +5,7 @@
 #include "kernels/trig.cuh"
 
 #include "kernels/gemm.h"
-#include "op/unary.h"
+#include "op/pointwise/unary.h"
 
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -68,12 +68,12 @@ static dm_AugmentStep any_step(void) {
 
 /* A picture in bytes of its own, so that a read beside them is seen: planes, pixels, or
    upside down and mirrored. */
-static dm_Picture any_picture(void) {
+static dm_Image any_picture(void) {
   const int64_t c = below(3) ? 3 : 1 + below(4), h = 1 + below(30), w = 1 + below(30);
   uint8_t *bytes = malloc((size_t)(c * h * w));
   if (!bytes) abort();
   for (int64_t i = 0; i < c * h * w; i++) bytes[i] = (uint8_t)dm_splitmix64(&chance);
-  dm_Picture p = dm_picture_dense(bytes, c, h, w);
+  dm_Image p = dm_image_dense(bytes, c, h, w);
   if (below(2)) p.c_step = 1, p.h_step = w * c, p.w_step = c;
   return p;
 }
@@ -92,7 +92,7 @@ static void check_any_list(void) {
       continue;
     }
     n_made++;
-    const dm_Picture p = any_picture();
+    const dm_Image p = any_picture();
     int64_t shape[3] = {p.channels, p.height, p.width};
     if (dm_augment_shape(a, shape) == DM_OK) {
       const int64_t n_out = shape[0] * shape[1] * shape[2];
@@ -142,7 +142,7 @@ static uint8_t pixels[N * C * H * W];
 
 static dm_status make_and_apply(void) {
   float out[OUT];
-  const dm_Picture p = dm_picture_dense(pixels, C, H, W);
+  const dm_Image p = dm_image_dense(pixels, C, H, W);
   dm_Augment *a = NULL;
   DM_TRY(dm_augment_new(&a, all, DM_COUNT(all)));
   const dm_status st = dm_augment_apply(a, &p, 1, out);

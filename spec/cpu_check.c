@@ -10,7 +10,7 @@
 #include "cpu/threads.h"
 #include "cpu/variant.h"
 #include "cpu/vec.h"
-#include "op/loops.h"
+#include "op/loops/loops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -270,7 +270,7 @@ typedef struct Product {
   dm_Mat a, b;
   int64_t ldc;
   double alpha, beta;
-  dm_Epilogue epilogue;
+  dm_BiasAxis epilogue;
 } Product;
 
 static dm_Mat make_mat(dm_DType t, int64_t rows, int64_t cols, int layout, void **own) {
@@ -323,8 +323,8 @@ static bool run_product(const Product *p, const void *bias, const void *c0, int6
       double want = before;
       if (j < p->n) {
         want = p->alpha * dot(a, i, b, j, p->k, p->n) + (p->beta != 0 ? p->beta * before : 0);
-        if (p->epilogue == DM_EPI_BIAS_COL) want += get(p->tc, bias, j);
-        if (p->epilogue == DM_EPI_BIAS_ROW) want += get(p->tc, bias, i);
+        if (p->epilogue == DM_BIAS_PER_COL) want += get(p->tc, bias, j);
+        if (p->epilogue == DM_BIAS_PER_ROW) want += get(p->tc, bias, i);
       }
       const double tol = acc * ((double)p->k + 16) + fabs(want) * eps_of(p->tc) * 0.51 +
                          1e-7 * (p->tc == DM_F16);
@@ -352,7 +352,7 @@ static void check_product(int64_t m, int64_t n, int64_t k, int kind) {
   const double *s = scales[below(DM_COUNT(scales))];
   void *a, *b;
   Product p = {
-      m, n, k, t[0], t[1], t[2], {0}, {0}, n + below(3), s[0], s[1], (dm_Epilogue)below(3)};
+      m, n, k, t[0], t[1], t[2], {0}, {0}, n + below(3), s[0], s[1], (dm_BiasAxis)below(3)};
   p.a = make_mat(p.ta, m, k, (int)below(4), &a);
   p.b = make_mat(p.tb, k, n, (int)below(4), &b);
   void *bias = random_array(p.tc, m > n ? m : n);
@@ -813,7 +813,7 @@ static void check_no_memory(void) {
   const dm_Mat m = {a, DM_F32, 1, 1};
   dm_alloc_fail_at(1, true);
   const dm_status st =
-      dm_gemm(400, 400, 100000, 1, m, m, 0, c, DM_F32, 400, NULL, DM_F32, DM_EPI_NONE);
+      dm_gemm(400, 400, 100000, 1, m, m, 0, c, DM_F32, 400, NULL, DM_F32, DM_BIAS_NONE);
   dm_alloc_fail_at(0, false);
   check(st == DM_EMEM, "gemm: no memory is a status");
   free(a);
@@ -954,8 +954,8 @@ static void check_draws(const dm_Loops *a, const dm_Loops *b) {
     b->drop(wb, x, n, 0.3f, 1.5f, yb);
     ok = ok && memcmp(ya, yb, (size_t)n * 4) == 0 && guards_hold(DM_F32, n, yb);
     for (int t = 0; t < 2; t++) {
-      a->roughen(t ? DM_F16 : DM_BF16, wa, n, ya);
-      b->roughen(t ? DM_F16 : DM_BF16, wb, n, yb);
+      a->round_stochastic(t ? DM_F16 : DM_BF16, wa, n, ya);
+      b->round_stochastic(t ? DM_F16 : DM_BF16, wb, n, yb);
       ok = ok && memcmp(ya, yb, (size_t)n * 4) == 0 && guards_hold(DM_F32, n, yb);
     }
     ok = ok && dm_f32_to_bits((float)a->sum_squares(x, n)) ==

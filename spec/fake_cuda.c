@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/backend.h"
-#include "op/optim.h"
+#include "op/optim/optim.h"
 
 /* Beyond what any processor maps for a program: to be taken off first. */
 #define TAG ((intptr_t)1 << 50)

@@ -14,11 +14,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 /* Reads every pixel, so that the sanitizers see what was not written or lies outside; a
    failure has a message and leaves no memory behind. */
-static void try_decode(const uint8_t *bytes, size_t size, dm_PictureMode mode) {
-  const dm_PictureHow how = {.mode = mode, .exif = true};
+static void try_decode(const uint8_t *bytes, size_t size, dm_ImageMode mode) {
+  const dm_ImageHow how = {.mode = mode, .exif = true};
   const int64_t live = dm_alloc_live();
-  dm_Picture p = {0};
-  const dm_status st = dm_picture_decode(&p, &how, bytes, (int64_t)size, "fuzz");
+  dm_Image p = {0};
+  const dm_status st = dm_image_decode(&p, &how, bytes, (int64_t)size, "fuzz");
   if (st == DM_OK) {
     uint64_t sum = 0;
     if (p.channels < 1 || p.channels > 4 || p.height < 1 || p.width < 1) abort();

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   if (!sealed) abort();
   memcpy(sealed, bytes, size);
   seal(sealed, size);
-  try_decode(sealed, size, (dm_PictureMode)(bytes[size - 1] % 3));
+  try_decode(sealed, size, (dm_ImageMode)(bytes[size - 1] % 3));
   free(sealed);
   return 0;
 }

@@ -164,13 +164,13 @@ static dm_status apply_all(const dm_Augment *a, const dm_Tensor *in, uint64_t dr
   const int64_t n = d ? in->shape[0] : 1;
   const int64_t bytes = n ? dm_tensor_bytes(out) / n : 0;
   for (int64_t i = 0; i < n; i++) {
-    const dm_Picture picture = {size[0],
-                                size[1],
-                                size[2],
-                                step[0],
-                                step[1],
-                                step[2],
-                                (uint8_t *)dm_tensor_data(in) + (d ? i * in->stride[0] : 0)};
+    const dm_Image picture = {size[0],
+                              size[1],
+                              size[2],
+                              step[0],
+                              step[1],
+                              step[2],
+                              (uint8_t *)dm_tensor_data(in) + (d ? i * in->stride[0] : 0)};
     DM_TRY(dm_augment_apply(a, &picture, draw, (uint8_t *)dm_tensor_data(out) + i * bytes));
   }
   return DM_OK;
@@ -189,7 +189,7 @@ static int augment_apply(lua_State *L) {
   int64_t shape[4] = {in->shape[0]};
   memcpy(shape + d, in->shape + d, 3 * sizeof *shape);
   DM_CHECK(L, dm_augment_shape(a, shape + d));
-  Box *box = dm_push_box(L, S);
+  Handle *box = dm_push_box(L, S);
   const dm_Device cpu = {.type = DM_CPU};
   DM_CHECK_TWICE(L, S, dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, &box->t));
   DM_CHECK_TWICE(L, S, apply_all(a, in, draw, box->t));

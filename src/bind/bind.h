@@ -16,12 +16,12 @@
 
 /* A Lua handle on a tensor. Lies in its scope's ring, so that the scope's end
    can release it. t is NULL once released. */
-typedef struct Box {
+typedef struct Handle {
   const void *magic;
   dm_Tensor *t;
-  struct Box *prev, *next; /* of the scope's ring; NULL: in none */
-  bool by_scope;           /* released by a scope: the message says so */
-} Box;
+  struct Handle *prev, *next; /* of the scope's ring; NULL: in none */
+  bool by_scope;              /* released by a scope: the message says so */
+} Handle;
 
 /* One per Lua state (not per coroutine). */
 typedef struct State {
@@ -30,7 +30,7 @@ typedef struct State {
   lua_State *current_thread, *main; /* NULL: not met yet */
   dm_Generator generator;
   struct dm_Observer *observers;
-  Box *scope; /* ring of the innermost open scope; NULL: none */
+  Handle *scope; /* ring of the innermost open scope; NULL: none */
   int64_t gc_limit, gc_count;
   int64_t n_box;                      /* handles made since the last forced collection */
   double gc_seconds, gc_end, gc_last; /* in forced collections; the last one's end, cost */
@@ -58,21 +58,21 @@ static inline State *dm_enter(lua_State *L) {
 
 /* The box at i, or NULL. A light userdata has length 0, so that nothing is read
    through one. */
-static inline Box *dm_box(lua_State *L, int i) {
-  Box *b = lua_touserdata(L, i);
+static inline Handle *dm_box(lua_State *L, int i) {
+  Handle *b = lua_touserdata(L, i);
   return b && lua_rawlen(L, i) == sizeof *b && b->magic == &dm_box_magic ? b : NULL;
 }
 static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
-  const Box *b = dm_box(L, i);
+  const Handle *b = dm_box(L, i);
   return b ? b->t : NULL;
 }
 
 /* The tensor at i; raises when there is none, or it was freed. */
 dm_Tensor *dm_check_tensor(lua_State *L, int i);
 /* Pushes an empty box; fill it after. */
-Box *dm_push_box(lua_State *L, State *S);
+Handle *dm_push_box(lua_State *L, State *S);
 /* Fills an empty box; takes t's reference. May collect garbage. */
-void dm_box_fill(lua_State *L, State *S, Box *b, dm_Tensor *t);
+void dm_box_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t);
 /* Pushes t and takes its reference. May collect garbage. When Lua itself may
    run out of memory, better: first the box, then the call that fills it. */
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
@@ -80,8 +80,8 @@ void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr);
 /* Takes b out of its scope: it lives until Lua lets go of it. */
-void dm_box_keep(Box *b);
-void dm_box_release(Box *b);
+void dm_box_keep(Handle *b);
+void dm_box_release(Handle *b);
 
 /* Raises the engine's message (or a formatted one) at the line of the first
    caller outside the library. */
@@ -172,7 +172,7 @@ extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functio
 extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
 extern const luaL_Reg dm_tokens_functions[], dm_loader_functions[];
 extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
-extern const luaL_Reg dm_image_functions[], dm_pictures_functions[], dm_augment_functions[];
+extern const luaL_Reg dm_image_functions[], dm_images_functions[], dm_augment_functions[];
 extern const luaL_Reg dm_autocast_functions[];
 extern const luaL_Reg dm_cuda_functions[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);
@@ -187,7 +187,7 @@ void dm_push_region_methods(lua_State *L, State *S);
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 void dm_register_loader(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);
-void dm_register_pictures(lua_State *L);
+void dm_register_images(lua_State *L);
 void dm_register_augment(lua_State *L, State *S);
 void dm_register_random(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);

@@ -27,7 +27,7 @@ typedef struct Args {
   int id, n_tensor, n_temp, next_attr;
   int top;
   bool inplace;
-  Box *box[DM_MAX_OUT]; /* of the outputs */
+  Handle *box[DM_MAX_OUT]; /* of the outputs */
   uint32_t attr_given;
   int requires_grad;
   dm_Generator *generator; /* the call's own, or NULL */
@@ -218,7 +218,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
 }
 
 static dm_Tensor *read_tensor(Args *a, int i) {
-  const Box *b = dm_box(a->L, i);
+  const Handle *b = dm_box(a->L, i);
   if (b && !b->t) {
     free_temps(a);
     dm_check_tensor(a->L, i);

@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
-#include "data/draft.h"
+#include "data/atomic_file.h"
 #include "data/idx.h"
 #include "data/inflate.h"
 #include "data/safetensors.h"
@@ -25,7 +25,7 @@ static int read_idx(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
   dm_Idx idx = {0};
-  Box *box = dm_push_box(L, S);
+  Handle *box = dm_push_box(L, S);
   dm_status st = dm_idx_read(&idx, path);
   if (st == DM_EMEM) {
     dm_collect(L, S);
@@ -50,7 +50,7 @@ static int from_bytes(lua_State *L) {
   const int64_t size = dm_dtype_size(dtype), n = (int64_t)n_bytes / size;
   if (n * size != (int64_t)n_bytes)
     return dm_raise_text(L, "_from_bytes: %d bytes of %s", (int)n_bytes, dm_dtype_name(dtype));
-  Box *box = dm_push_box(L, S);
+  Handle *box = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_new(dtype, 1, &n, cpu, &box->t));
   if (n == 0) return 1;
   uint8_t *to = dm_tensor_data(box->t);
@@ -63,20 +63,20 @@ static int from_bytes(lua_State *L) {
 static int to_bytes(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Box *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_box(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
   lua_pushlstring(L, dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
   return 1;
 }
 
 static dm_status write_draft(const char *what, const char *path, const char *bytes, size_t n) {
-  dm_Draft draft = DM_DRAFT(what, path);
+  dm_AtomicFile draft = DM_ATOMIC_FILE(what, path);
   dm_status st = DM_OK;
-  DM_GO(dm_draft_open(&draft));
-  DM_GO(dm_draft_write(&draft, bytes, (int64_t)n));
-  DM_GO(dm_draft_finish(&draft));
+  DM_GO(dm_atomic_file_open(&draft));
+  DM_GO(dm_atomic_file_write(&draft, bytes, (int64_t)n));
+  DM_GO(dm_atomic_file_finish(&draft));
 done:
-  dm_draft_close(&draft);
+  dm_atomic_file_close(&draft);
   return st;
 }
 
@@ -116,7 +116,7 @@ static int checksum(lua_State *L) {
 }
 
 /* A new tensor on the CPU in the box; collects garbage when memory is short. */
-static dm_status new_tensor(lua_State *L, State *S, Box *box, const dm_StEntry *e) {
+static dm_status new_tensor(lua_State *L, State *S, Handle *box, const dm_StEntry *e) {
   dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
   if (st != DM_EMEM) return st;
   dm_collect(L, S);
@@ -161,7 +161,7 @@ static int safetensors_read(lua_State *L) {
   lua_newtable(L);
   const dm_StEntry *e = dm_st_get_entries(*f, &n);
   for (int64_t i = 0; i < n; i++, e++) {
-    Box *box = dm_push_box(L, S);
+    Handle *box = dm_push_box(L, S);
     DM_CHECK(L, new_tensor(L, S, box, e));
     if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(box->t))) != DM_OK)
       return dm_world_failed(L, st);
@@ -203,7 +203,7 @@ static int safetensors_write(lua_State *L) {
     if (lua_type(L, -2) != LUA_TSTRING)
       return dm_raise_text(L, "safetensors_write: the name of a tensor is no string");
     dm_Tensor *t = dm_check_tensor(L, -1);
-    Box *dense = dm_push_box(L, S);
+    Handle *dense = dm_push_box(L, S);
     lua_rawseti(L, held, (lua_Integer)i + 1);
     DM_CHECK(L, dm_dense_of(t, &dense->t));
     entries[i] = (dm_StEntry){.name = lua_tostring(L, -2), .dtype = t->dtype, .n_dim = t->ndim};

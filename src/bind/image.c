@@ -3,20 +3,20 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
-#include "bind/pictures.h"
+#include "bind/images.h"
 #include "data/png.h"
 
-dm_PictureHow dm_check_how(lua_State *L, int i) {
-  static const char *const modes[] = {[DM_PICTURE_UNCHANGED] = "unchanged",
-                                      [DM_PICTURE_GRAY] = "gray",
-                                      [DM_PICTURE_RGB] = "rgb",
+dm_ImageHow dm_check_how(lua_State *L, int i) {
+  static const char *const modes[] = {[DM_IMAGE_UNCHANGED] = "unchanged",
+                                      [DM_IMAGE_GRAY] = "gray",
+                                      [DM_IMAGE_RGB] = "rgb",
                                       NULL};
   const int mode = luaL_checkoption(L, i, "unchanged", modes);
-  return (dm_PictureHow){.mode = (dm_PictureMode)mode, .exif = lua_toboolean(L, i + 1)};
+  return (dm_ImageHow){.mode = (dm_ImageMode)mode, .exif = lua_toboolean(L, i + 1)};
 }
 
 /* The picture in a tensor in the box, or the failure that is recorded. */
-static int give(lua_State *L, Box *box, dm_status st, dm_Picture *p) {
+static int give(lua_State *L, Handle *box, dm_status st, dm_Image *p) {
   if (st != DM_OK) return dm_world_failed(L, st);
   const int64_t shape[3] = {p->height, p->width, p->channels};
   st = dm_tensor_wrap(p->data, DM_U8, 3, shape, dm_free, p->data, &box->t);
@@ -29,13 +29,13 @@ static int give(lua_State *L, Box *box, dm_status st, dm_Picture *p) {
 static int read_picture(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
-  const dm_PictureHow how = dm_check_how(L, 2);
-  dm_Picture p;
-  Box *box = dm_push_box(L, S);
-  dm_status st = dm_picture_read(&p, &how, path);
+  const dm_ImageHow how = dm_check_how(L, 2);
+  dm_Image p;
+  Handle *box = dm_push_box(L, S);
+  dm_status st = dm_image_read(&p, &how, path);
   if (st == DM_EMEM) {
     dm_collect(L, S);
-    st = dm_picture_read(&p, &how, path);
+    st = dm_image_read(&p, &how, path);
   }
   return give(L, box, st, &p);
 }
@@ -45,13 +45,13 @@ static int decode_picture(lua_State *L) {
   State *S = dm_enter(L);
   size_t n;
   const uint8_t *bytes = (const uint8_t *)luaL_checklstring(L, 1, &n);
-  const dm_PictureHow how = dm_check_how(L, 2);
-  dm_Picture p;
-  Box *box = dm_push_box(L, S);
-  dm_status st = dm_picture_decode(&p, &how, bytes, (int64_t)n, "a string");
+  const dm_ImageHow how = dm_check_how(L, 2);
+  dm_Image p;
+  Handle *box = dm_push_box(L, S);
+  dm_status st = dm_image_decode(&p, &how, bytes, (int64_t)n, "a string");
   if (st == DM_EMEM) {
     dm_collect(L, S);
-    st = dm_picture_decode(&p, &how, bytes, (int64_t)n, "a string");
+    st = dm_image_decode(&p, &how, bytes, (int64_t)n, "a string");
   }
   return give(L, box, st, &p);
 }
@@ -64,15 +64,15 @@ static int png_write(lua_State *L) {
   if (t->dtype != DM_U8 || t->ndim != 3)
     return dm_raise_text(L, "png_write: got %s %s, wanted uint8 {H, W, C}",
                          dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
-  Box *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_box(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
-  const dm_Picture p = {.channels = t->shape[2],
-                        .height = t->shape[0],
-                        .width = t->shape[1],
-                        .c_step = 1,
-                        .h_step = t->shape[1] * t->shape[2],
-                        .w_step = t->shape[2],
-                        .data = dm_tensor_data(dense->t)};
+  const dm_Image p = {.channels = t->shape[2],
+                      .height = t->shape[0],
+                      .width = t->shape[1],
+                      .c_step = 1,
+                      .h_step = t->shape[1] * t->shape[2],
+                      .w_step = t->shape[2],
+                      .data = dm_tensor_data(dense->t)};
   const dm_status st = dm_png_write(path, &p);
   if (st != DM_OK) return dm_world_failed(L, st);
   lua_pushboolean(L, true);

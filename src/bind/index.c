@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "op/pointwise.h"
+#include "op/pointwise/pointwise.h"
 
 static int64_t position(lua_State *L, int i) {
   const lua_Integer v = lua_tointeger(L, i);
@@ -167,7 +167,7 @@ int dm_index_get(lua_State *L) {
     const int64_t dim = 0;
     return dm_push_call(L, S, DM_OP_index_get, 2, in, &dim);
   }
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   dm_Tensor *out = NULL;
   DM_CHECK_TWICE(L, S, select_masked(t, in[1], &out));
   dm_box_fill(L, S, b, out);
@@ -181,7 +181,7 @@ static int value_to_tensor(lua_State *L, State *S) {
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
     dm_raise_text(L, "index: number or tensor expected as the value, got %s",
                   luaL_typename(L, 3));
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   const bool is_bool = type == LUA_TBOOLEAN, is_int = is_bool || lua_isinteger(L, 3);
   const int64_t i = is_bool ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
   DM_CHECK_TWICE(L, S, dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t));

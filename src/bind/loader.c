@@ -5,7 +5,7 @@
 
 #include "base/rng.h"
 #include "bind/bind.h"
-#include "bind/pictures.h"
+#include "bind/images.h"
 #include "data/tokens.h"
 #include "engine/observe.h"
 
@@ -13,20 +13,20 @@ static const dm_Device cpu = {.type = DM_CPU};
 
 enum { MAX_COLUMN = 8, WAIT_MS = 50 };
 
-typedef struct LoaderBox {
+typedef struct LoaderHandle {
   dm_Loader *loader;
   dm_Device pin; /* batches lie in memory pinned for it; the CPU: in plain memory */
   int n;
   dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows; NULL: windows */
   dm_TokenWindows windows[MAX_COLUMN];   /* of files that the user value holds */
-  dm_PictureRows pictures[MAX_COLUMN];   /* likewise */
+  dm_ImageRows pictures[MAX_COLUMN];     /* likewise */
   int n_dim[MAX_COLUMN];                 /* of a batch */
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
-} LoaderBox;
+} LoaderHandle;
 
 static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
                            dm_LoaderBuffer *out) {
-  const LoaderBox *l = ctx;
+  const LoaderHandle *l = ctx;
   int64_t shape[DM_MAX_DIM];
   dm_Tensor *t = NULL;
   DM_UNUSED(n_bytes);
@@ -46,14 +46,14 @@ static void free_batch(void *ctx, dm_LoaderBuffer *buffer) {
   *buffer = (dm_LoaderBuffer){NULL, NULL};
 }
 
-static LoaderBox *check_loader(lua_State *L) {
-  LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
+static LoaderHandle *check_loader(lua_State *L) {
+  LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   if (!l->loader) dm_raise_text(L, "DataLoader: used after its end");
   return l;
 }
 
 static int loader_gc(lua_State *L) {
-  LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
+  LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   dm_loader_free(&l->loader);
   for (int k = 0; k < l->n; k++) dm_tensor_unref(&l->column[k]);
   return 0;
@@ -71,7 +71,7 @@ static int option_int(lua_State *L, int i, const char *key) {
 }
 
 /* The steps in the userdata at i, for pictures (N,H,W) or (N,C,H,W), into their column. */
-static dm_status read_augment(lua_State *L, int i, LoaderBox *l, int k,
+static dm_status read_augment(lua_State *L, int i, LoaderHandle *l, int k,
                               dm_LoaderColumn *column) {
   const dm_Tensor *t = l->column[k];
   if (t->ndim != 3 && t->ndim != 4)
@@ -98,7 +98,7 @@ static bool has_dense_rows(const dm_Tensor *t) {
 }
 
 /* The tensor at the top as column k. */
-static dm_LoaderColumn tensor_column(lua_State *L, LoaderBox *l, int k) {
+static dm_LoaderColumn tensor_column(lua_State *L, LoaderHandle *l, int k) {
   dm_Tensor *t = dm_check_tensor(L, -1);
   if (t->ndim < 1) dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
   const dm_status st =
@@ -116,7 +116,7 @@ static dm_LoaderColumn tensor_column(lua_State *L, LoaderBox *l, int k) {
 
 /* The table at the top, {tokens = file, first = , length = , step = , count = windows},
    as column k. */
-static dm_LoaderColumn windows_column(lua_State *L, LoaderBox *l, int k) {
+static dm_LoaderColumn windows_column(lua_State *L, LoaderHandle *l, int k) {
   const int at = lua_gettop(L);
   lua_getfield(L, at, "tokens");
   const dm_Tokens *tokens = dm_check_tokens(L, -1);
@@ -138,26 +138,26 @@ static dm_LoaderColumn windows_column(lua_State *L, LoaderBox *l, int k) {
 }
 
 /* The table at the top, {pictures = files, augment = steps}, as column k. */
-static dm_LoaderColumn pictures_column(lua_State *L, LoaderBox *l, int k) {
+static dm_LoaderColumn pictures_column(lua_State *L, LoaderHandle *l, int k) {
   const int at = lua_gettop(L);
   lua_getfield(L, at, "pictures");
   lua_getfield(L, at, "augment");
-  const dm_Pictures *pictures = dm_to_pictures(L, at + 1);
-  dm_PictureRows *rows = &l->pictures[k];
+  const dm_Images *pictures = dm_to_images(L, at + 1);
+  dm_ImageRows *rows = &l->pictures[k];
   if (!pictures) dm_raise_text(L, "DataLoader: column %d: no list of pictures", k + 1);
-  if (dm_pictures_rows(rows, pictures, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
+  if (dm_images_rows(rows, pictures, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
   l->n = k + 1;
   l->n_dim[k] = 4;
-  l->shape[k][0] = dm_pictures_count(pictures);
+  l->shape[k][0] = dm_images_count(pictures);
   memcpy(l->shape[k] + 1, rows->shape, sizeof rows->shape);
   return (dm_LoaderColumn){.dtype = dm_augment_dtype(rows->augment),
                            .row_numel = rows->shape[0] * rows->shape[1] * rows->shape[2],
-                           .read = dm_pictures_row,
+                           .read = dm_images_row,
                            .source = rows};
 }
 
 /* The table at the top as column k: files that threads read. */
-static dm_LoaderColumn files_column(lua_State *L, LoaderBox *l, int k) {
+static dm_LoaderColumn files_column(lua_State *L, LoaderHandle *l, int k) {
   const bool is_pictures = lua_getfield(L, -1, "pictures") != LUA_TNIL;
   lua_pop(L, 1);
   return is_pictures ? pictures_column(L, l, k) : windows_column(L, l, k);
@@ -169,8 +169,8 @@ static int loader_new(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 1);
   luaL_checktype(L, 1, LUA_TTABLE);
-  LoaderBox *l = lua_newuserdatauv(L, sizeof *l, 1); /* which keeps columns and transforms */
-  *l = (LoaderBox){0};
+  LoaderHandle *l = lua_newuserdatauv(L, sizeof *l, 1); /* which keeps columns and transforms */
+  *l = (LoaderHandle){0};
   luaL_setmetatable(L, "demilune.Loader");
   l->pin = cpu;
   if (dm_option(L, 1, "pin") != LUA_TNIL) l->pin = dm_check_device(L, -1);
@@ -220,7 +220,7 @@ static const int64_t *check_integers(lua_State *L, State *S, int i, const char *
   if (t->dtype != DM_I64 || t->ndim != 1)
     dm_raise_text(L, "DataLoader: %s is %s %s, wanted int64 of one dim", what,
                   dm_dtype_name(t->dtype), DM_SHAPE(t));
-  Box *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_box(L, S);
   if (dm_dense_of(t, &dense->t) != DM_OK) dm_raise(L);
   *n = t->numel;
   return dm_tensor_data(dense->t);
@@ -230,7 +230,7 @@ static const int64_t *check_integers(lua_State *L, State *S, int i, const char *
    int64. */
 static int loader_epoch(lua_State *L) {
   State *S = dm_enter(L);
-  LoaderBox *l = check_loader(L);
+  LoaderHandle *l = check_loader(L);
   const uint64_t epoch = (uint64_t)luaL_checkinteger(L, 2);
   int64_t n, n_batches;
   lua_settop(L, 4);
@@ -250,9 +250,9 @@ static int loader_epoch(lua_State *L) {
    milliseconds, ask again (so that a signal is seen). */
 static int loader_next(lua_State *L) {
   State *S = dm_enter(L);
-  LoaderBox *l = check_loader(L);
+  LoaderHandle *l = check_loader(L);
   const lua_Integer ms = luaL_optinteger(L, 2, WAIT_MS);
-  Box *box[MAX_COLUMN];
+  Handle *box[MAX_COLUMN];
   dm_LoaderBuffer out[MAX_COLUMN];
   dm_LoaderState state;
   int64_t n_rows;
@@ -287,7 +287,7 @@ static int loader_passed(lua_State *L) {
 
 /* Frees the workers and what they made ahead; fine more than once. */
 static int loader_stop(lua_State *L) {
-  const LoaderBox *l = luaL_checkudata(L, 1, "demilune.Loader");
+  const LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   if (l->loader) dm_loader_stop(l->loader);
   return 0;
 }
@@ -300,7 +300,7 @@ static int permutation(lua_State *L) {
   uint64_t state = (uint64_t)luaL_checkinteger(L, 2);
   state = dm_splitmix64(&state) ^ (uint64_t)luaL_checkinteger(L, 3);
   if (n < 0) return dm_raise_text(L, "permutation: of %d", (int)n);
-  Box *box = dm_push_box(L, S);
+  Handle *box = dm_push_box(L, S);
   DM_CHECK(L, dm_tensor_new(DM_I64, 1, &n, cpu, &box->t));
   int64_t *p = dm_tensor_data(box->t);
   for (int64_t i = 0; i < n; i++) {

@@ -172,7 +172,7 @@ int luaopen_demilune_core(lua_State *L) {
   dm_register_scopes(L, S);
   dm_register_loader(L, S);
   dm_register_tokens(L, S);
-  dm_register_pictures(L);
+  dm_register_images(L);
   dm_register_augment(L, S);
   dm_register_random(L, S);
   dm_register_profile(L, S);
@@ -182,10 +182,10 @@ int luaopen_demilune_core(lua_State *L) {
   lua_setfield(L, module, "region_methods");
   lua_pushvalue(L, module);
   const luaL_Reg *const parts[] = {
-      dm_random_functions, dm_tensor_functions,  dm_scope_functions,    dm_grad_functions,
-      dm_misc_functions,   dm_data_functions,    dm_optim_functions,    dm_report_functions,
-      dm_memory_functions, dm_profile_functions, dm_image_functions,    dm_autocast_functions,
-      dm_cuda_functions,   dm_tokens_functions,  dm_pictures_functions, dm_augment_functions,
+      dm_random_functions, dm_tensor_functions,  dm_scope_functions,  dm_grad_functions,
+      dm_misc_functions,   dm_data_functions,    dm_optim_functions,  dm_report_functions,
+      dm_memory_functions, dm_profile_functions, dm_image_functions,  dm_autocast_functions,
+      dm_cuda_functions,   dm_tokens_functions,  dm_images_functions, dm_augment_functions,
       dm_loader_functions, dm_piece_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
@@ -211,7 +211,7 @@ dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
 static int push_taken(lua_State *L) {
   dm_Tensor **t = lua_touserdata(L, 1);
   State *S = dm_enter(L);
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   b->t = *t;
   *t = NULL;
   return 1;

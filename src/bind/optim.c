@@ -6,7 +6,7 @@
 #include "bind/bind.h"
 #include "engine/observe.h"
 #include "engine/tape.h"
-#include "op/optim.h"
+#include "op/optim/optim.h"
 
 /* DM_CHECK of work that is no op: observers are told of it by this name. Nothing
    in the call may raise, for the end would go untold. */
@@ -307,7 +307,7 @@ static int total_norm(lua_State *L) {
   lua_settop(L, 3);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
   const double p = luaL_checknumber(L, 2);
-  Box *box = dm_push_box(L, S);
+  Handle *box = dm_push_box(L, S);
   CHECK_AS("total_norm", L, dm_total_norm(n, list, p, &box->t));
   lua_pushinteger(L, n);
   return 2;

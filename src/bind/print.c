@@ -147,7 +147,7 @@ static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
 }
 
 int dm_tensor_tostring(lua_State *L) {
-  const Box *box = dm_box(L, 1);
+  const Handle *box = dm_box(L, 1);
   if (!box || !box->t) {
     lua_pushstring(L,
                    box && box->by_scope ? "[tensor released by its scope]" : "[freed tensor]");
@@ -155,7 +155,7 @@ int dm_tensor_tostring(lua_State *L) {
   }
   const dm_Tensor *t = box->t;
   if (t->device.type != DM_CPU && t->numel <= MAX_READ) {
-    Box *host = dm_push_box(L, state_of(L));
+    Handle *host = dm_push_box(L, state_of(L));
     DM_CHECK(L, dm_tensor_on_host(t, &host->t));
     t = host->t;
   }

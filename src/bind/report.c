@@ -1,13 +1,13 @@
-/* Lua's side of engine/watch.h and core/census.h, for demilune.amp.report. */
+/* Lua's side of engine/amp_trace.h and core/stats.h, for demilune.amp.report. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "core/census.h"
-#include "engine/watch.h"
+#include "core/stats.h"
+#include "engine/amp_trace.h"
 
 typedef struct Watch {
-  dm_Watch watch;
+  dm_AmpTrace watch;
   State *S;
   bool open;
 } Watch;
@@ -45,7 +45,7 @@ static int watch_close(lua_State *L) {
 static int watch_gc(lua_State *L) {
   Watch *w = check_watch(L);
   set_open(w, false);
-  dm_watch_free(&w->watch);
+  dm_amp_trace_free(&w->watch);
   return 0;
 }
 
@@ -143,7 +143,7 @@ static int new_watch(lua_State *L) {
     lua_setfield(L, -2, "__index");
   }
   lua_setmetatable(L, -2);
-  DM_CHECK(L, dm_watch_init(&w->watch, lua_toboolean(L, 1)));
+  DM_CHECK(L, dm_amp_trace_init(&w->watch, lua_toboolean(L, 1)));
   w->watch.where = write_line;
   w->watch.ctx = w;
   return 1;
@@ -189,8 +189,8 @@ static int census(lua_State *L) {
   lua_settop(L, 4);
   const dm_Tensor *t = dm_check_tensor(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
-  dm_Census c = {0};
-  dm_census(t, luaL_optnumber(L, 3, 1), luaL_optnumber(L, 4, 1), &c);
+  dm_FloatStats c = {0};
+  dm_float_stats(t, luaL_optnumber(L, 3, 1), luaL_optnumber(L, 4, 1), &c);
   add_count(L, 2, "n", c.n);
   add_count(L, 2, "zero", c.zero);
   add_count(L, 2, "inf", c.inf);

@@ -13,8 +13,8 @@ typedef struct Scope {
   dm_Stream stream, old_stream; /* STREAM: where its device's work goes */
   dm_Modes *modes;              /* of the coroutine that opened it */
   State *S;
-  Box ring;   /* MEMORY: handles made inside */
-  Box *outer; /* the scope around */
+  Handle ring;   /* MEMORY: handles made inside */
+  Handle *outer; /* the scope around */
 } Scope;
 
 static void scope_open(lua_State *L, State *S, Scope *c) {
@@ -45,7 +45,7 @@ static void scope_open(lua_State *L, State *S, Scope *c) {
 
 /* Takes c out of the stack of scopes, of which it need not be the top. */
 static void unstack(const Scope *c) {
-  Box **at = &c->S->scope;
+  Handle **at = &c->S->scope;
   while (*at && *at != &c->ring)
     at = &((Scope *)(void *)((char *)*at - offsetof(Scope, ring)))->outer;
   if (*at) *at = c->outer;
@@ -68,7 +68,7 @@ static void scope_shut(Scope *c) {
     return;
   }
   while (c->ring.next != &c->ring) {
-    Box *b = c->ring.next;
+    Handle *b = c->ring.next;
     b->by_scope = true;
     dm_box_release(b);
   }
@@ -84,7 +84,7 @@ static int scope_close(lua_State *L) {
    deep) out of the scope. */
 static void keep_values(lua_State *L, int i, int last, int depth) {
   for (; i <= last; i++) {
-    Box *b = dm_box(L, i);
+    Handle *b = dm_box(L, i);
     if (b) {
       dm_box_keep(b);
     } else if (lua_istable(L, i) && depth < 4) {

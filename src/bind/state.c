@@ -151,22 +151,22 @@ int dm_raise_text(lua_State *L, const char *fmt, ...) {
 
 /* ---- handles ---- */
 
-static void ring_out(Box *b) {
+static void ring_out(Handle *b) {
   if (!b->next) return;
   b->prev->next = b->next;
   b->next->prev = b->prev;
   b->prev = b->next = NULL;
 }
 
-void dm_box_keep(Box *b) { ring_out(b); }
+void dm_box_keep(Handle *b) { ring_out(b); }
 
-void dm_box_release(Box *b) {
+void dm_box_release(Handle *b) {
   ring_out(b);
   dm_tensor_unref(&b->t);
 }
 
 dm_Tensor *dm_check_tensor(lua_State *L, int i) {
-  const Box *b = dm_box(L, i);
+  const Handle *b = dm_box(L, i);
   if (DM_LIKELY(b && b->t)) return b->t;
   if (!b) {
     const char *got = luaL_typename(L, i);
@@ -243,9 +243,9 @@ void dm_collect_before_walk(lua_State *L, State *S) {
   if (dm_live_bytes() > GC_FLOOR && may_collect(S, 100)) collect_and_learn(L, S);
 }
 
-Box *dm_push_box(lua_State *L, State *S) {
-  Box *b = lua_newuserdatauv(L, sizeof *b, 0);
-  *b = (Box){.magic = &dm_box_magic};
+Handle *dm_push_box(lua_State *L, State *S) {
+  Handle *b = lua_newuserdatauv(L, sizeof *b, 0);
+  *b = (Handle){.magic = &dm_box_magic};
   if (S->scope) {
     b->next = S->scope->next;
     b->prev = S->scope;
@@ -257,7 +257,7 @@ Box *dm_push_box(lua_State *L, State *S) {
   return b;
 }
 
-void dm_box_fill(lua_State *L, State *S, Box *b, dm_Tensor *t) {
+void dm_box_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t) {
   b->t = t;
   feel_memory(L, S);
   feel_handles(L, S);
@@ -269,7 +269,7 @@ void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
 
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr) {
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   dm_Tensor *out = NULL;
   DM_CHECK_TWICE(L, S, dm_call(op, n_in, in, attr, &out));
   dm_box_fill(L, S, b, out);

@@ -50,7 +50,7 @@ static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) 
 static int tensor_totable(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Box *host = dm_push_box(L, S); /* below the result, which may end Lua's memory */
+  Handle *host = dm_push_box(L, S); /* below the result, which may end Lua's memory */
   DM_CHECK_TWICE(L, S, dm_tensor_on_host(t, &host->t));
   push_nested(L, host->t, 0, dm_tensor_data(host->t));
   dm_box_release(host);
@@ -127,7 +127,7 @@ static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
   const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
   const int64_t to[3] = {dtype, device, 0};
   const bool stays = device < 0 || device == dm_device_code(given->device);
-  Box *hold = dm_push_box(L, S);
+  Handle *hold = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
   return stays ? dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype)
                : dm_push_call(L, S, DM_OP_to, 1, &hold->t, to);
@@ -142,7 +142,7 @@ static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
     if (n.shape[d] < 0) n.shape[d] = 0;
   if (t == DM_NO_DTYPE)
     t = n.any_float ? DM_F32 : n.any_int ? DM_I64 : n.any_bool ? DM_BOOL : DM_F32;
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
   char *p = dm_tensor_data(b->t);
   if (b->t->numel > 0) fill_from(L, 1, t, &p);
@@ -286,7 +286,7 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
   } else if (strcmp(key, "ndim") == 0) {
     lua_pushinteger(L, t->ndim);
   } else if (strcmp(key, "data") == 0) {
-    Box *b = dm_push_box(L, S);
+    Handle *b = dm_push_box(L, S);
     DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   } else if (strcmp(key, "grad_fn") == 0) {
     if (t->node) lua_pushstring(L, dm_node_name(t->node));
@@ -380,13 +380,13 @@ static int tensor_newindex(lua_State *L) {
 /* ---- handles ---- */
 
 static int tensor_gc(lua_State *L) {
-  Box *b = lua_touserdata(L, 1);
+  Handle *b = lua_touserdata(L, 1);
   dm_box_release(b);
   return 0;
 }
 
 static int tensor_free(lua_State *L) {
-  Box *b = dm_box(L, 1);
+  Handle *b = dm_box(L, 1);
   if (!b) dm_check_tensor(L, 1);
   else dm_box_release(b);
   return 0;
@@ -438,7 +438,7 @@ static int tensor_pairs(lua_State *L) {
 static int tensor_detach(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Box *b = dm_push_box(L, S);
+  Handle *b = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   return 1;
 }
@@ -541,7 +541,7 @@ static int tensor_equal(lua_State *L) {
     lua_pushboolean(L, false);
     return 1;
   }
-  Box *eq = dm_push_box(L, S), *all = dm_push_box(L, S);
+  Handle *eq = dm_push_box(L, S), *all = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
   char truth;
@@ -559,7 +559,7 @@ static int tensor_allclose(lua_State *L) {
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 1);
   dm_Tensor *close = dm_check_tensor(L, 1);
-  Box *all = dm_push_box(L, S);
+  Handle *all = dm_push_box(L, S);
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &close, NULL, &all->t));
   char truth;
   DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));

@@ -1,7 +1,7 @@
 /* Convolution as a product of packed weights with gathered pixels.
 
    A task copies the part of the planes that it needs, a piece of a window
-   (conv_window.h), and gathers strips of pixels from there.
+   (conv_tiles.h), and gathers strips of pixels from there.
 
      forward  y  (O x NPQ)   = w (O x CRS) * window of x
      dx       for each of step^2 phases, the pixels h = h'*step + phase see the
@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/conv_product.h"
-#include "cpu/conv_window.h"
+#include "cpu/conv_tiles.h"
 #include "cpu/gemm_kernel.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
@@ -165,7 +165,7 @@ static void run_strip(const Job *job, const Work *w, const char *weights, int64_
     add_tile = add;
   }
   const bool biased = job->bias && !add;
-  const dm_Lay lay = {biased ? job->bias + chan * job->es : NULL, 1, 0};
+  const dm_Prologue lay = {biased ? job->bias + chan * job->es : NULL, 1, 0};
   dm_tile_column(p->times, rows, n, dm_depth(p->times, depth), weights, p->k * kn->mr, 1,
                  kn->mr, w->strip, kn->nr, dst, rs, add_tile, biased ? &lay : NULL, NULL);
   if (!is_staged(job) && !together) scatter(job, dst, rows, n, y, w->to + j, add);
@@ -627,7 +627,7 @@ static void run_dw_tasks(void *ctx, int64_t begin, int64_t end) {
 static void join_dw(void *ctx, int64_t begin, int64_t end) {
   const DwJob *const job = ctx;
   const int64_t size = job->d->o * job->k, n = end - begin;
-  const dm_Finish plain = {1, 0, job->x.dtype, job->x.dtype};
+  const dm_Epilogue plain = {1, 0, job->x.dtype, job->x.dtype};
   char *const sums = job->parts + begin * job->es;
   for (int64_t p = 1; p < job->n_part; p++) {
     const char *const more = sums + p * size * job->es;
@@ -638,8 +638,8 @@ static void join_dw(void *ctx, int64_t begin, int64_t end) {
       for (int64_t i = 0; i < n; i++)
         ((double *)(void *)sums)[i] += ((const double *)(const void *)more)[i];
   }
-  dm_finish_row(&plain, job->kn->type, sums, n, job->dw + begin * dm_dtype_size(job->x.dtype),
-                NULL, 0);
+  dm_epilogue_row(&plain, job->kn->type, sums, n, job->dw + begin * dm_dtype_size(job->x.dtype),
+                  NULL, 0);
 }
 
 dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,

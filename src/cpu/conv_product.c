@@ -36,7 +36,7 @@ static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64
     char *const c = (char *)to + i * rows * pixels * dm_dtype_size(t);
     DM_TRY(dm_gemm(rows, pixels, depth, 1, a, b, 0, c, t, pixels,
                    bias ? move(bias, g * rows, t) : NULL, t,
-                   bias ? DM_EPI_BIAS_ROW : DM_EPI_NONE));
+                   bias ? DM_BIAS_PER_ROW : DM_BIAS_NONE));
   }
   return DM_OK;
 }
@@ -48,7 +48,7 @@ static dm_status pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, 
     const dm_Mat a = {move(dy, i * out * pixels, t), t, pixels, 1};
     const dm_Mat b = {move(x, i * in * pixels, t), t, 1, pixels};
     char *const c = (char *)dw + i % d->groups * out * in * dm_dtype_size(t);
-    DM_TRY(dm_gemm(out, in, pixels, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_EPI_NONE));
+    DM_TRY(dm_gemm(out, in, pixels, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_BIAS_NONE));
   }
   return DM_OK;
 }
@@ -145,7 +145,7 @@ DEFINE_FOLD(double, fold_f64)
 static void fold_weights(void *ctx, int64_t begin, int64_t end) {
   Dense *const x = ctx;
   const int64_t size = x->d->c * x->d->r * x->d->s;
-  const dm_Finish plain = {1, 0, x->dtype, x->dtype};
+  const dm_Epilogue plain = {1, 0, x->dtype, x->dtype};
   void *const line = dm_scratch(DM_SCRATCH_TASK, size * dm_dtype_size(x->type));
   if (!line) {
     atomic_store(&x->failed, true);
@@ -154,8 +154,8 @@ static void fold_weights(void *ctx, int64_t begin, int64_t end) {
   for (int64_t o = begin; o < end; o++) {
     if (x->type == DM_F64) fold_f64(x, o, line);
     else fold_f32(x, o, line);
-    dm_finish_row(&plain, x->type, line, size, x->dw + o * size * dm_dtype_size(x->dtype), NULL,
-                  0);
+    dm_epilogue_row(&plain, x->type, line, size, x->dw + o * size * dm_dtype_size(x->dtype),
+                    NULL, 0);
   }
 }
 
@@ -189,7 +189,7 @@ static dm_status dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, cons
     memcpy(dense.bias + i * es, move(bias, i / dense.n_out, t), (size_t)es);
   const dm_status st =
       dm_gemm(d->n, out, in, 1, (dm_Mat){x, t, in, 1}, (dm_Mat){dense.m, t, 1, in}, 0, y, t,
-              out, dense.bias, t, bias ? DM_EPI_BIAS_COL : DM_EPI_NONE);
+              out, dense.bias, t, bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
   dm_scratch_trim(DM_SCRATCH_MATRIX);
   return st;
 }
@@ -200,8 +200,9 @@ static dm_status dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, cons
   list_pairs(&dense, d, t);
   DM_TRY(spread(&dense, w));
   const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
-  const dm_status st = dm_gemm(d->n, in, out, 1, (dm_Mat){dy, t, out, 1},
-                               (dm_Mat){dense.m, t, in, 1}, 0, dx, t, in, NULL, t, DM_EPI_NONE);
+  const dm_status st =
+      dm_gemm(d->n, in, out, 1, (dm_Mat){dy, t, out, 1}, (dm_Mat){dense.m, t, in, 1}, 0, dx, t,
+              in, NULL, t, DM_BIAS_NONE);
   dm_scratch_trim(DM_SCRATCH_MATRIX);
   return st;
 }
@@ -214,7 +215,7 @@ static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, cons
   dense.dw = dw;
   const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
   dm_status st = dm_gemm(out, in, d->n, 1, (dm_Mat){dy, t, 1, out}, (dm_Mat){x, t, in, 1}, 0,
-                         dense.m, dense.type, in, NULL, t, DM_EPI_NONE);
+                         dense.m, dense.type, in, NULL, t, DM_BIAS_NONE);
   if (st == DM_OK) dm_parallel_for(d->o, grain_of(&dense), fold_weights, &dense);
   if (atomic_load(&dense.failed))
     st = dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of a small plane");

@@ -46,8 +46,8 @@ typedef struct Gemm {
   int64_t a_step, b_step, c_step, ldc;
   char *c;
   const char *bias;
+  dm_BiasAxis bias_axis;
   dm_Epilogue epilogue;
-  dm_Finish finish;
   bool direct_a, direct_b; /* the kernel reads the matrix where it lies */
   bool staged;             /* sums reach C through a buffer */
   bool dnnl;               /* oneDNN is asked for the sums of a tile */
@@ -61,7 +61,7 @@ typedef struct Gemm {
 typedef struct Tile {
   int64_t i, j, m, n, k0, k1;
   const char *a, *b; /* matrices of this product */
-  dm_Lay lay;        /* what C begins with; at NULL: with nothing */
+  dm_Prologue lay;   /* what C begins with; at NULL: with nothing */
 } Tile;
 
 static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t j) {
@@ -96,20 +96,20 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
 /* What is packed next, spread over the tiles of this group, or of this block:
    B for the next group, A for the next block. */
 static void look_ahead(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int64_t j0,
-                       dm_Ahead *ahead) {
+                       dm_Prefetch *ahead) {
   const int64_t nr = g->kn->nr, rows = dm_ceil_div(t->m, g->kn->mr);
   const int64_t n = dm_min_i64(GROUP * nr, t->n - j0), k1 = k0 + kc;
   const int64_t next_k = dm_min_i64(g->kc, t->k1 - k1);
   if (j0 == 0)
-    ahead[0] = g->direct_a ? (dm_Ahead){0}
-                           : dm_ahead(g->a.dtype, mat_at(&g->a, t->a, t->i, k1), g->a.rs,
-                                      g->a.cs, t->m, next_k, rows * dm_ceil_div(t->n, nr));
+    ahead[0] = g->direct_a ? (dm_Prefetch){0}
+                           : dm_prefetch(g->a.dtype, mat_at(&g->a, t->a, t->i, k1), g->a.rs,
+                                         g->a.cs, t->m, next_k, rows * dm_ceil_div(t->n, nr));
   if (g->direct_b) return;
   const bool last = j0 + n == t->n;
   const int64_t j = last ? 0 : j0 + n, k = last ? k1 : k0;
-  ahead[1] =
-      dm_ahead(g->b.dtype, mat_at(&g->b, t->b, k, t->j + j), g->b.cs, g->b.rs,
-               dm_min_i64(GROUP * nr, t->n - j), last ? next_k : kc, rows * dm_ceil_div(n, nr));
+  ahead[1] = dm_prefetch(g->b.dtype, mat_at(&g->b, t->b, k, t->j + j), g->b.cs, g->b.rs,
+                         dm_min_i64(GROUP * nr, t->n - j), last ? next_k : kc,
+                         rows * dm_ceil_div(n, nr));
 }
 
 /* Multiplies depth [k0, k0+kc) into out. */
@@ -119,7 +119,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
   const int64_t es = g->es, nr = kn->nr, depth = dm_depth(kn, kc);
   const char *a = mat_at(&g->a, t->a, t->i, k0);
   int64_t a_panel = kn->mr * g->a.rs, a_rs = g->a.rs, a_cs = g->a.cs;
-  dm_Ahead ahead[2] = {{0}, {0}};
+  dm_Prefetch ahead[2] = {{0}, {0}};
   if (!g->direct_a) {
     dm_pack_panels(kn, g->a.dtype, a, a_rs, a_cs, t->m, kc, kn->mr, buf->a);
     a = buf->a;
@@ -136,8 +136,9 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
     const bool laid = t->lay.at && k0 == t->k0;
     for (int64_t j = 0; j < n; j += nr) {
       const char *strip = g->direct_b ? b + j * es : buf->b + j * depth * es;
-      const dm_Lay lay = {laid ? (const char *)t->lay.at + (j0 + j) * t->lay.col * es : NULL,
-                          t->lay.row, t->lay.col};
+      const dm_Prologue lay = {laid ? (const char *)t->lay.at + (j0 + j) * t->lay.col * es
+                                    : NULL,
+                               t->lay.row, t->lay.col};
       dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), depth, a, a_panel, a_rs, a_cs, strip,
                      g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add,
                      laid ? &lay : NULL, ahead);
@@ -167,35 +168,36 @@ static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out
 }
 
 /* sums (m,n) -> C: scaled, biased and rounded. */
-static void finish_rows(const Gemm *g, int64_t i0, int64_t m, int64_t j0, int64_t n,
-                        const char *sums, int64_t sums_rs, char *c) {
-  const int64_t c_es = dm_dtype_size(g->finish.c_dtype);
-  const int64_t b_es = g->bias ? dm_dtype_size(g->finish.bias_dtype) : 0;
-  const int step = g->epilogue == DM_EPI_BIAS_COL;
+static void store_rows(const Gemm *g, int64_t i0, int64_t m, int64_t j0, int64_t n,
+                       const char *sums, int64_t sums_rs, char *c) {
+  const int64_t c_es = dm_dtype_size(g->epilogue.c_dtype);
+  const int64_t b_es = g->bias ? dm_dtype_size(g->epilogue.bias_dtype) : 0;
+  const int step = g->bias_axis == DM_BIAS_PER_COL;
   for (int64_t i = 0; i < m; i++)
-    dm_finish_row(&g->finish, g->kn->type, sums + i * sums_rs * g->es, n,
-                  c + ((i0 + i) * g->ldc + j0) * c_es,
-                  g->bias ? g->bias + (step ? j0 : i0 + i) * b_es : NULL, step);
+    dm_epilogue_row(&g->epilogue, g->kn->type, sums + i * sums_rs * g->es, n,
+                    c + ((i0 + i) * g->ldc + j0) * c_es,
+                    g->bias ? g->bias + (step ? j0 : i0 + i) * b_es : NULL, step);
 }
 
 /* C of the compute type takes the sums in place; bias is laid down first, a tile of
    the kernel at a time where it need not be converted. */
 static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
   char *const out = c + (t->i * g->ldc + t->j) * g->es;
-  bool add = g->finish.beta == 1;
-  if (g->bias && !add && g->finish.bias_dtype == g->kn->type && t->k0 < t->k1) {
-    const int col = g->epilogue == DM_EPI_BIAS_COL;
-    t->lay = (dm_Lay){g->bias + (col ? t->j : t->i) * g->es, !col, col};
+  bool add = g->epilogue.beta == 1;
+  if (g->bias && !add && g->epilogue.bias_dtype == g->kn->type && t->k0 < t->k1) {
+    const int col = g->bias_axis == DM_BIAS_PER_COL;
+    t->lay = (dm_Prologue){g->bias + (col ? t->j : t->i) * g->es, !col, col};
   } else if (g->bias) {
-    const dm_Finish lay = {0, g->finish.beta, g->finish.c_dtype, g->finish.bias_dtype};
+    const dm_Epilogue bias_only = {0, g->epilogue.beta, g->epilogue.c_dtype,
+                                   g->epilogue.bias_dtype};
     const double zeros[TILE_N] = {0}; /* also the zeros of floats */
     Gemm first = {.kn = g->kn,
                   .es = g->es,
                   .ldc = g->ldc,
                   .bias = g->bias,
-                  .epilogue = g->epilogue,
-                  .finish = lay};
-    finish_rows(&first, t->i, t->m, t->j, t->n, (const char *)zeros, 0, c);
+                  .bias_axis = g->bias_axis,
+                  .epilogue = bias_only};
+    store_rows(&first, t->i, t->m, t->j, t->n, (const char *)zeros, 0, c);
     add = true;
   }
   sum_tile(g, t, buf, out, g->ldc, add);
@@ -211,13 +213,13 @@ static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
   t.k1 = dm_min_i64(g->k, t.k0 + g->part_k);
   t.a = (const char *)g->a.data + batch * g->a_step * dm_dtype_size(g->a.dtype);
   t.b = (const char *)g->b.data + batch * g->b_step * dm_dtype_size(g->b.dtype);
-  char *const c = g->c + batch * g->c_step * dm_dtype_size(g->finish.c_dtype);
+  char *const c = g->c + batch * g->c_step * dm_dtype_size(g->epilogue.c_dtype);
   if (g->n_part > 1) {
     char *const out = g->parts + ((part * g->m + t.i) * g->n + t.j) * g->es;
     sum_tile(g, &t, buf, out, g->n, false);
   } else if (g->staged) {
     sum_tile(g, &t, buf, buf->sums, t.n, false);
-    finish_rows(g, t.i, t.m, t.j, t.n, buf->sums, t.n, c);
+    store_rows(g, t.i, t.m, t.j, t.n, buf->sums, t.n, c);
   } else {
     run_in_place(g, &t, buf, c);
   }
@@ -253,7 +255,7 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
       add_f64((double *)(void *)sums, (const double *)(void *)(sums + p * size), count);
     else add_f32((float *)(void *)sums, (const float *)(void *)(sums + p * size), count);
   }
-  finish_rows(g, begin, end - begin, 0, g->n, sums, g->n, g->c);
+  store_rows(g, begin, end - begin, 0, g->n, sums, g->n, g->c);
 }
 
 /* ---- the plan --------------------------------------------------------------- */
@@ -337,9 +339,9 @@ static dm_status run(Gemm *g) {
   g->es = dm_dtype_size(g->kn->type);
   plan_split(g);
   g->dnnl = g->k > 0 && g->a.dtype == g->b.dtype && dm_dnnl_takes(g->a.dtype, g->m, g->n, g->k);
-  g->staged =
-      g->n_part == 1 && (g->dnnl || g->finish.c_dtype != g->kn->type || g->finish.alpha != 1 ||
-                         (g->finish.beta != 0 && g->finish.beta != 1));
+  g->staged = g->n_part == 1 &&
+              (g->dnnl || g->epilogue.c_dtype != g->kn->type || g->epilogue.alpha != 1 ||
+               (g->epilogue.beta != 0 && g->epilogue.beta != 1));
   plan_direct(g);
   if (g->dnnl) plan_dnnl_tiles(g);
   else plan_tiles(g);
@@ -366,15 +368,15 @@ no_memory:
 
 dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Mat b,
                   double beta, void *c, dm_DType c_dtype, int64_t ldc, const void *bias,
-                  dm_DType bias_dtype, dm_Epilogue epilogue) {
-  if (epilogue == DM_EPI_NONE) bias = NULL;
-  if (alpha == 1 && beta == 0 && epilogue != DM_EPI_BIAS_ROW &&
+                  dm_DType bias_dtype, dm_BiasAxis bias_axis) {
+  if (bias_axis == DM_BIAS_NONE) bias = NULL;
+  if (alpha == 1 && beta == 0 && bias_axis != DM_BIAS_PER_ROW &&
       dm_gemm_small(m, n, k, &a, &b, c, c_dtype, ldc, bias, bias_dtype))
     return DM_OK;
   Gemm g = {.n_batch = 1, .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc};
   g.bias = bias;
-  g.epilogue = epilogue;
-  g.finish = (dm_Finish){alpha, beta, c_dtype, bias_dtype};
+  g.bias_axis = bias_axis;
+  g.epilogue = (dm_Epilogue){alpha, beta, c_dtype, bias_dtype};
   return run(&g);
 }
 
@@ -392,6 +394,6 @@ dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, dm_M
             .c_step = c_step,
             .c = c,
             .ldc = ldc,
-            .finish = {1, 0, c_dtype, c_dtype}};
+            .epilogue = {1, 0, c_dtype, c_dtype}};
   return run(&g);
 }

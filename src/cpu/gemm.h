@@ -12,7 +12,7 @@ typedef struct dm_Mat {
   int64_t rs, cs; /* strides in elements, any sign or order; 0 broadcasts */
 } dm_Mat;
 
-typedef enum dm_Epilogue { DM_EPI_NONE, DM_EPI_BIAS_COL, DM_EPI_BIAS_ROW } dm_Epilogue;
+typedef enum dm_BiasAxis { DM_BIAS_NONE, DM_BIAS_PER_COL, DM_BIAS_PER_ROW } dm_BiasAxis;
 
 /* c (m,n) = beta * c + alpha * a (m,k) b (k,n) [+ bias]. c rows have stride
    ldc and unit column stride. beta 0 never reads c. bias_col: bias[j] per
@@ -21,7 +21,7 @@ typedef enum dm_Epilogue { DM_EPI_NONE, DM_EPI_BIAS_COL, DM_EPI_BIAS_ROW } dm_Ep
    result does not depend on the thread count. */
 dm_status dm_gemm(int64_t m, int64_t n, int64_t k, double alpha, dm_Mat a, dm_Mat b,
                   double beta, void *c, dm_DType c_dtype, int64_t ldc, const void *bias,
-                  dm_DType bias_dtype, dm_Epilogue epilogue);
+                  dm_DType bias_dtype, dm_BiasAxis bias_axis);
 
 /* n_batch independent products, c + i*c_step etc. (steps in elements). */
 dm_status dm_gemm_batched(int64_t n_batch, int64_t m, int64_t n, int64_t k, dm_Mat a,

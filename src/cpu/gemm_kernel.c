@@ -147,17 +147,17 @@ void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls
 
 enum { CACHE_LINE = 64 };
 
-dm_Ahead dm_ahead(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
-                  int64_t k, int64_t n_tile) {
-  if (n_lane <= 0 || k <= 0 || (ls != 1 && ks != 1)) return (dm_Ahead){0};
+dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
+                        int64_t k, int64_t n_tile) {
+  if (n_lane <= 0 || k <= 0 || (ls != 1 && ks != 1)) return (dm_Prefetch){0};
   const int64_t es = dm_dtype_size(t);
-  dm_Ahead a = {.row = src, .step = ls * es, .n_byte = k * es, .n_row = n_lane};
+  dm_Prefetch a = {.row = src, .step = ls * es, .n_byte = k * es, .n_row = n_lane};
   if (ls == 1) a.step = ks * es, a.n_byte = n_lane * es, a.n_row = k;
   a.rate = dm_ceil_div(dm_ceil_div(a.n_byte, CACHE_LINE) * a.n_row, n_tile);
   return a;
 }
 
-static inline void ask(dm_Ahead *a) {
+static inline void ask(dm_Prefetch *a) {
   for (int64_t i = 0; i < a->rate && a->n_row > 0; i++) {
     __builtin_prefetch(a->row + a->at, 0, 2);
     a->at += CACHE_LINE;
@@ -169,16 +169,16 @@ static inline void ask(dm_Ahead *a) {
 }
 
 /* Rows [i, i+m) of c, n columns. */
-#define DEFINE_LAY(REAL, NAME)                                                           \
-  static void NAME(const dm_Lay *lay, int64_t i, int m, int n, void *vc, int64_t c_rs) { \
-    const REAL *at = (const REAL *)lay->at + i * lay->row;                               \
-    REAL *c = vc;                                                                        \
-    for (; m > 0; m--, c += c_rs, at += lay->row) {                                      \
-      const REAL all = *at;                                                              \
-      if (lay->col) memcpy(c, at, (size_t)n * sizeof *c);                                \
-      else                                                                               \
-        for (int j = 0; j < n; j++) c[j] = all;                                          \
-    }                                                                                    \
+#define DEFINE_LAY(REAL, NAME)                                                                \
+  static void NAME(const dm_Prologue *lay, int64_t i, int m, int n, void *vc, int64_t c_rs) { \
+    const REAL *at = (const REAL *)lay->at + i * lay->row;                                    \
+    REAL *c = vc;                                                                             \
+    for (; m > 0; m--, c += c_rs, at += lay->row) {                                           \
+      const REAL all = *at;                                                                   \
+      if (lay->col) memcpy(c, at, (size_t)n * sizeof *c);                                     \
+      else                                                                                    \
+        for (int j = 0; j < n; j++) c[j] = all;                                               \
+    }                                                                                         \
   }
 DEFINE_LAY(float, lay_f32)
 DEFINE_LAY(double, lay_f64)
@@ -186,7 +186,8 @@ DEFINE_LAY(double, lay_f64)
 
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, const dm_Lay *lay, dm_Ahead *ahead) {
+                    void *c, int64_t c_rs, bool add, const dm_Prologue *lay,
+                    dm_Prefetch *ahead) {
   const int64_t es = dm_dtype_size(kn->type);
   const char *pa = a;
   char *pc = c;
@@ -203,39 +204,39 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void
 /* ---- the store ----------------------------------------------------------- */
 
 /* One value for the row is read once: sums of 16 bits come this way line by line. */
-#define DEFINE_FINISH(REAL, NAME, LOAD, STORE)                                                \
-  static void NAME(const dm_Finish *f, const REAL *acc, int64_t n, char *c, const char *bias, \
-                   int bias_step) {                                                           \
-    const int64_t c_es = dm_dtype_size(f->c_dtype), b_es = dm_dtype_size(f->bias_dtype);      \
-    const REAL alpha = (REAL)f->alpha, beta = (REAL)f->beta;                                  \
-    REAL sum[LINE], more[LINE], all = 0;                                                      \
-    if (alpha == 1 && f->beta == 0 && !bias) {                                                \
-      STORE(f->c_dtype, c, 1, n, acc);                                                        \
-      return;                                                                                 \
-    }                                                                                         \
-    if (bias && !bias_step) LOAD(f->bias_dtype, bias, 1, 1, &all);                            \
-    for (int64_t j = 0; j < n; j += LINE) {                                                   \
-      const int64_t len = dm_min_i64(LINE, n - j);                                            \
-      for (int64_t q = 0; q < len; q++) sum[q] = alpha * acc[j + q];                          \
-      if (f->beta != 0) {                                                                     \
-        LOAD(f->c_dtype, c + j * c_es, 1, len, more);                                         \
-        for (int64_t q = 0; q < len; q++) sum[q] += beta * more[q];                           \
-      }                                                                                       \
-      if (bias && bias_step) {                                                                \
-        LOAD(f->bias_dtype, bias + j * b_es, 1, len, more);                                   \
-        for (int64_t q = 0; q < len; q++) sum[q] += more[q];                                  \
-      } else if (bias) {                                                                      \
-        for (int64_t q = 0; q < len; q++) sum[q] += all;                                      \
-      }                                                                                       \
-      STORE(f->c_dtype, c + j * c_es, 1, len, sum);                                           \
-    }                                                                                         \
+#define DEFINE_FINISH(REAL, NAME, LOAD, STORE)                                           \
+  static void NAME(const dm_Epilogue *f, const REAL *acc, int64_t n, char *c,            \
+                   const char *bias, int bias_step) {                                    \
+    const int64_t c_es = dm_dtype_size(f->c_dtype), b_es = dm_dtype_size(f->bias_dtype); \
+    const REAL alpha = (REAL)f->alpha, beta = (REAL)f->beta;                             \
+    REAL sum[LINE], more[LINE], all = 0;                                                 \
+    if (alpha == 1 && f->beta == 0 && !bias) {                                           \
+      STORE(f->c_dtype, c, 1, n, acc);                                                   \
+      return;                                                                            \
+    }                                                                                    \
+    if (bias && !bias_step) LOAD(f->bias_dtype, bias, 1, 1, &all);                       \
+    for (int64_t j = 0; j < n; j += LINE) {                                              \
+      const int64_t len = dm_min_i64(LINE, n - j);                                       \
+      for (int64_t q = 0; q < len; q++) sum[q] = alpha * acc[j + q];                     \
+      if (f->beta != 0) {                                                                \
+        LOAD(f->c_dtype, c + j * c_es, 1, len, more);                                    \
+        for (int64_t q = 0; q < len; q++) sum[q] += beta * more[q];                      \
+      }                                                                                  \
+      if (bias && bias_step) {                                                           \
+        LOAD(f->bias_dtype, bias + j * b_es, 1, len, more);                              \
+        for (int64_t q = 0; q < len; q++) sum[q] += more[q];                             \
+      } else if (bias) {                                                                 \
+        for (int64_t q = 0; q < len; q++) sum[q] += all;                                 \
+      }                                                                                  \
+      STORE(f->c_dtype, c + j * c_es, 1, len, sum);                                      \
+    }                                                                                    \
   }
 DEFINE_FINISH(float, finish_f32, dm_load_f32, dm_store_f32)
 DEFINE_FINISH(double, finish_f64, dm_load_f64, dm_store_f64)
 #undef DEFINE_FINISH
 
-void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64_t n, void *c,
-                   const void *bias, int bias_step) {
+void dm_epilogue_row(const dm_Epilogue *f, dm_DType acc_type, const void *acc, int64_t n,
+                     void *c, const void *bias, int bias_step) {
   const bool plain = f->alpha == 1 && f->beta == 0 && !bias;
   if (acc_type == DM_F64) {
     if (plain) dm_store_f64(f->c_dtype, c, 1, n, acc);

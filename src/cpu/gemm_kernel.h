@@ -78,12 +78,12 @@ dm_StencilFn dm_stencil_f32, dm_stencil_f64;
 
 /* c (n) = alpha * acc + beta * c + bias, one row: bias NULL, bias_step 0 (one
    value for the row) or 1. beta 0 never reads c. */
-typedef struct dm_Finish {
+typedef struct dm_Epilogue {
   double alpha, beta;
   dm_DType c_dtype, bias_dtype;
-} dm_Finish;
-void dm_finish_row(const dm_Finish *f, dm_DType acc_type, const void *acc, int64_t n, void *c,
-                   const void *bias, int bias_step);
+} dm_Epilogue;
+void dm_epilogue_row(const dm_Epilogue *f, dm_DType acc_type, const void *acc, int64_t n,
+                     void *c, const void *bias, int bias_step);
 
 /* Panels of `width` lanes, each k deep: dst[panel][k][width]. */
 void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
@@ -91,28 +91,29 @@ void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls
 
 /* Rows of memory that will be packed next. A sweep asks for a few of their
    lines before each register tile, so that they come while it multiplies. */
-typedef struct dm_Ahead {
+typedef struct dm_Prefetch {
   const char *row;                       /* NULL: nothing to ask for */
   int64_t step, n_byte, at, n_row, rate; /* bytes; `rate` lines a tile */
-} dm_Ahead;
+} dm_Prefetch;
 
 /* Elements (l, k) of a matrix, one stride 1, within n_tile register tiles. */
-dm_Ahead dm_ahead(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
-                  int64_t k, int64_t n_tile);
+dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
+                        int64_t k, int64_t n_tile);
 
 /* What c begins with: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the
    compute type. Laid down tile by tile, it costs no pass over c. */
-typedef struct dm_Lay {
+typedef struct dm_Prologue {
   const void *at;
   int row, col;
-} dm_Lay;
+} dm_Prologue;
 
 /* c (m,n <= nr) = [c +] panels of a (each a_panel elements after the last,
    element (i,k) at i*a_rs + k*a_cs) times one strip of b; `lay`, or NULL, stands
    for c. `ahead`: two, or NULL. */
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
                     int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, const dm_Lay *lay, dm_Ahead *ahead);
+                    void *c, int64_t c_rs, bool add, const dm_Prologue *lay,
+                    dm_Prefetch *ahead);
 
 /* Sizes of even parts: the least multiple of `unit` that cuts n into parts of
    at most `most`. */

@@ -50,7 +50,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c
       from = strip;
       rs = kn->nr;
     }
-    const dm_Lay lay = {bias ? bias + j : NULL, 0, 1};
+    const dm_Prologue lay = {bias ? bias + j : NULL, 0, 1};
     dm_tile_column(kn, m, width, k, a.data, kn->mr * a.rs, a.rs, a.cs, from, rs, c + j, ldc,
                    false, bias ? &lay : NULL, NULL);
   }

@@ -120,18 +120,17 @@ dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]) {
 
 /* ---- a run ---- */
 
-dm_status dm_augment_apply(const dm_Augment *a, const dm_Picture *in, uint64_t draw,
-                           void *out) {
+dm_status dm_augment_apply(const dm_Augment *a, const dm_Image *in, uint64_t draw, void *out) {
   dm_status st = DM_OK;
   int64_t shape[3] = {in->channels, in->height, in->width};
   DM_TRY(dm_augment_shape(a, shape));
-  dm_Window w = dm_window_on(in);
+  dm_Crop w = dm_crop_on(in);
   for (int i = 0; i < a->n_early; i++) DM_GO(dm_step_run(&a->steps[i], draw, &w));
-  if (a->to_float) dm_window_floats(&w, a->tables, a->n_tables, out);
-  else dm_window_bytes(&w, out);
+  if (a->to_float) dm_crop_floats(&w, a->tables, a->n_tables, out);
+  else dm_crop_bytes(&w, out);
   for (int i = a->n_early; i < a->n; i++) dm_step_run_floats(&a->steps[i], draw, shape, out);
 done:
-  dm_window_free(&w);
+  dm_crop_free(&w);
   return st;
 }
 

@@ -10,7 +10,7 @@
 #define DM_AUGMENT_H
 
 #include "base/dtype.h"
-#include "data/picture.h"
+#include "data/image.h"
 
 typedef enum dm_AugmentKind {
   /* 8 bits -> 8 bits. Flips and crops may also stand behind TO_FLOAT; a crop that pads,
@@ -88,7 +88,7 @@ DM_API dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]);
 
 /* out (C,H,W), dense, as dm_augment_shape and dm_augment_dtype say. `in` is only read.
    Failures are those of dm_augment_shape, and DM_EMEM. */
-DM_API dm_status dm_augment_apply(const dm_Augment *a, const dm_Picture *in, uint64_t draw,
+DM_API dm_status dm_augment_apply(const dm_Augment *a, const dm_Image *in, uint64_t draw,
                                   void *out);
 
 #endif

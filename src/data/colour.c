@@ -5,11 +5,11 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "data/picture.h"
+#include "data/image.h"
 
 enum { LEVELS = 256 };
 
-static int64_t pixels_of(const dm_Picture *p) { return p->height * p->width; }
+static int64_t pixels_of(const dm_Image *p) { return p->height * p->width; }
 
 static uint8_t clipped(float v) { return v <= 0 ? 0 : v >= 255 ? 255 : (uint8_t)v; }
 
@@ -27,7 +27,7 @@ static void look_up(uint8_t *plane, int64_t n, const uint8_t table[LEVELS]) {
   for (int64_t i = 0; i < n; i++) plane[i] = table[plane[i]];
 }
 
-void dm_picture_grey(const dm_Picture *p, uint8_t *grey) {
+void dm_image_grey(const dm_Image *p, uint8_t *grey) {
   const int64_t n = pixels_of(p);
   const uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
   if (p->channels == 1) memcpy(grey, r, (size_t)n);
@@ -35,13 +35,13 @@ void dm_picture_grey(const dm_Picture *p, uint8_t *grey) {
     for (int64_t i = 0; i < n; i++) grey[i] = luma(r[i], g[i], b[i]);
 }
 
-static void brightness(const dm_Picture *p, float much) {
+static void brightness(const dm_Image *p, float much) {
   uint8_t table[LEVELS];
   for (int v = 0; v < LEVELS; v++) table[v] = away(0, (uint8_t)v, much);
   look_up(p->data, p->channels * pixels_of(p), table);
 }
 
-static void contrast(const dm_Picture *p, float much) {
+static void contrast(const dm_Image *p, float much) {
   const int64_t n = pixels_of(p);
   const uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
   int64_t sum = 0;
@@ -52,7 +52,7 @@ static void contrast(const dm_Picture *p, float much) {
   look_up(p->data, p->channels * n, table);
 }
 
-static void saturation(const dm_Picture *p, float much) {
+static void saturation(const dm_Image *p, float much) {
   if (p->channels == 1) return;
   uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
   for (int64_t i = 0, n = pixels_of(p); i < n; i++) {
@@ -98,7 +98,7 @@ static void to_rgb(const uint8_t hsv[3], uint8_t rgb[3]) {
   memcpy(rgb, turns[i % 6], 3);
 }
 
-static void hue(const dm_Picture *p, double part) {
+static void hue(const dm_Image *p, double part) {
   if (p->channels == 1) return;
   uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
   const uint8_t turn = (uint8_t)(int)(part * 255);
@@ -156,7 +156,7 @@ static void equalize(uint8_t *plane, int64_t n) {
 
 /* Away from the picture smoothed by {1 1 1; 1 5 1; 1 1 1} / 13, but for its edge. Two rows
    are kept as they were. */
-static dm_status sharpness(const dm_Picture *p, float much) {
+static dm_status sharpness(const dm_Image *p, float much) {
   const int64_t n = p->width;
   uint8_t *rows = dm_alloc(2 * n);
   if (!rows) return dm_fail(DM_EMEM, "sharpness: out of memory");
@@ -183,7 +183,7 @@ static dm_status sharpness(const dm_Picture *p, float much) {
 
 /* ---- by name ---- */
 
-static void levels(const dm_Picture *p, dm_Adjust what, double much) {
+static void levels(const dm_Image *p, dm_Adjust what, double much) {
   uint8_t table[LEVELS];
   const unsigned kept = what == DM_ADJUST_POSTERIZE ? 0xff00u >> (int)much : 0; /* bits */
   for (unsigned v = 0; v < LEVELS; v++) {
@@ -193,7 +193,7 @@ static void levels(const dm_Picture *p, dm_Adjust what, double much) {
   look_up(p->data, p->channels * pixels_of(p), table);
 }
 
-dm_status dm_picture_adjust(const dm_Picture *p, dm_Adjust what, double much) {
+dm_status dm_image_adjust(const dm_Image *p, dm_Adjust what, double much) {
   const int64_t n = pixels_of(p);
   switch (what) {
   case DM_ADJUST_BRIGHTNESS: brightness(p, (float)much); break;

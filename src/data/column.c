@@ -21,7 +21,7 @@ static dm_status augment_column(dm_Column *k, const dm_LoaderColumn *in, int c) 
                    "loader: column %d: {%" PRId64 ", %" PRId64 ", %" PRId64
                    "} does not fit rows of %" PRId64 " elements",
                    c + 1, in->shape[0], in->shape[1], in->shape[2], in->row_numel);
-  k->picture = dm_picture_dense(NULL, shape[0], shape[1], shape[2]);
+  k->picture = dm_image_dense(NULL, shape[0], shape[1], shape[2]);
   k->augment = in->augment;
   k->dtype = dm_augment_dtype(in->augment);
   DM_TRY(dm_augment_shape(in->augment, shape));
@@ -51,7 +51,7 @@ dm_status dm_column_row(const dm_Column *k, int64_t sample, uint64_t draw, void 
   if (k->read) return k->read(k->source, sample, draw, dst);
   const uint8_t *src = k->data + sample * k->step_bytes;
   if (k->augment) {
-    dm_Picture picture = k->picture;
+    dm_Image picture = k->picture;
     picture.data = (uint8_t *)(uintptr_t)src; /* only read */
     return dm_augment_apply(k->augment, &picture, draw, dst);
   }

@@ -10,7 +10,7 @@ typedef struct dm_Column {
   int64_t step_bytes;           /* from a row of the array to the next */
   int64_t out_bytes, out_numel; /* of a row of the batch */
   const dm_Augment *augment;    /* NULL: rows are copied */
-  dm_Picture picture;           /* augment: a row, but for where it lies */
+  dm_Image picture;             /* augment: a row, but for where it lies */
   dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst); /* or NULL */
   const void *source;
 } dm_Column;

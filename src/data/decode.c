@@ -27,10 +27,10 @@ static void convert(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from) 
 }
 
 /* The picture with so many channels, seen that way up, in memory of its own. */
-static dm_status arrange(dm_Picture *out, const dm_Picture *stored, int64_t channels,
+static dm_status arrange(dm_Image *out, const dm_Image *stored, int64_t channels,
                          int orientation, const char *name) {
-  const dm_Picture from = dm_exif_upright(stored, orientation);
-  dm_Picture to = {.channels = channels, .height = from.height, .width = from.width};
+  const dm_Image from = dm_exif_upright(stored, orientation);
+  dm_Image to = {.channels = channels, .height = from.height, .width = from.width};
   to.c_step = 1;
   to.w_step = channels;
   to.h_step = channels * to.width;
@@ -44,9 +44,9 @@ static dm_status arrange(dm_Picture *out, const dm_Picture *stored, int64_t chan
   return DM_OK;
 }
 
-dm_status dm_picture_decode(dm_Picture *out, const dm_PictureHow *how, const uint8_t *bytes,
-                            int64_t n_bytes, const char *name) {
-  dm_Picture stored;
+dm_status dm_image_decode(dm_Image *out, const dm_ImageHow *how, const uint8_t *bytes,
+                          int64_t n_bytes, const char *name) {
+  dm_Image stored;
   int orientation = 1;
   if (dm_is_jpeg(bytes, n_bytes)) {
     DM_TRY(dm_jpeg_decode(&stored, &orientation, bytes, n_bytes, name));
@@ -59,9 +59,9 @@ dm_status dm_picture_decode(dm_Picture *out, const dm_PictureHow *how, const uin
                    n_bytes > 3 ? bytes[3] : 0);
   }
   if (!how->exif) orientation = 1;
-  const int64_t channels = how->mode == DM_PICTURE_RGB    ? 3
-                           : how->mode == DM_PICTURE_GRAY ? 1
-                                                          : stored.channels;
+  const int64_t channels = how->mode == DM_IMAGE_RGB    ? 3
+                           : how->mode == DM_IMAGE_GRAY ? 1
+                                                        : stored.channels;
   if (channels == stored.channels && orientation == 1) {
     *out = stored;
     return DM_OK;
@@ -71,7 +71,7 @@ dm_status dm_picture_decode(dm_Picture *out, const dm_PictureHow *how, const uin
   return st;
 }
 
-dm_status dm_picture_read(dm_Picture *out, const dm_PictureHow *how, const char *path) {
+dm_status dm_image_read(dm_Image *out, const dm_ImageHow *how, const char *path) {
   int fd;
   int64_t n;
   DM_TRY(dm_file_open("picture", path, &fd, &n));
@@ -79,7 +79,7 @@ dm_status dm_picture_read(dm_Picture *out, const dm_PictureHow *how, const char 
   dm_status st = bytes ? dm_file_read("picture", path, fd, bytes, n, 0)
                        : dm_fail(DM_EMEM, "picture: out of memory for '%s'", path);
   close(fd);
-  if (st == DM_OK) st = dm_picture_decode(out, how, bytes, n, path);
+  if (st == DM_OK) st = dm_image_decode(out, how, bytes, n, path);
   dm_free(bytes);
   return st;
 }

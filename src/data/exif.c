@@ -32,13 +32,13 @@ int dm_exif_orientation(const uint8_t *bytes, int64_t n) {
   return 1;
 }
 
-dm_Picture dm_exif_upright(const dm_Picture *stored, int orientation) {
+dm_Image dm_exif_upright(const dm_Image *stored, int orientation) {
   /* Bit o: orientation o has its columns from right to left, its rows from below. */
   enum {
     COLUMNS = 1 << 2 | 1 << 3 | 1 << 7 | 1 << 8,
     ROWS = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7
   };
-  dm_Picture p = *stored;
+  dm_Image p = *stored;
   if (COLUMNS >> orientation & 1) {
     p.data += (p.width - 1) * p.w_step;
     p.w_step = -p.w_step;
@@ -48,5 +48,5 @@ dm_Picture dm_exif_upright(const dm_Picture *stored, int orientation) {
     p.h_step = -p.h_step;
   }
   if (orientation < 5) return p;
-  return (dm_Picture){p.channels, p.width, p.height, p.c_step, p.w_step, p.h_step, p.data};
+  return (dm_Image){p.channels, p.width, p.height, p.c_step, p.w_step, p.h_step, p.data};
 }

@@ -4,13 +4,13 @@
 #define DM_EXIF_H
 
 #include "base/base.h"
-#include "data/picture.h"
+#include "data/image.h"
 
 /* The tag Orientation, 1 to 8, of the n bytes of a TIFF header and what follows it; 1,
    as stored, where there is none, or it makes no sense. Reads nothing but these bytes. */
 DM_API int dm_exif_orientation(const uint8_t *bytes, int64_t n);
 
 /* The same picture as it is to be seen: a view, whose steps may be negative. */
-dm_Picture dm_exif_upright(const dm_Picture *stored, int orientation);
+dm_Image dm_exif_upright(const dm_Image *stored, int orientation);
 
 #endif

@@ -15,8 +15,8 @@ bool dm_is_jpeg(const uint8_t *bytes, int64_t n_bytes) {
 
 #if !DM_HAVE_JPEG
 
-dm_status dm_jpeg_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
-                         int64_t n_bytes, const char *name) {
+dm_status dm_jpeg_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
+                         const char *name) {
   DM_UNUSED(out);
   DM_UNUSED(orientation);
   DM_UNUSED(bytes);
@@ -59,7 +59,7 @@ typedef struct Codec {
   int64_t n_bytes;
   dm_status st; /* of the failure, whose message is recorded */
   int orientation;
-  dm_Picture picture;
+  dm_Image picture;
 } Codec;
 
 /* ---- what libjpeg calls ---- */
@@ -122,9 +122,9 @@ static dm_status guarded(Codec *c, void (*body)(Codec *)) {
 
 static void check_size(Codec *c) {
   const int64_t pixels = (int64_t)c->jpeg.image_width * c->jpeg.image_height;
-  if (pixels > DM_PICTURE_MAX_PIXELS)
+  if (pixels > DM_IMAGE_MAX_PIXELS)
     give_up(c, dm_fail(DM_EIO, "jpeg: '%s' is %u x %u, at most %d pixels are read", c->name,
-                       c->jpeg.image_width, c->jpeg.image_height, DM_PICTURE_MAX_PIXELS));
+                       c->jpeg.image_width, c->jpeg.image_height, DM_IMAGE_MAX_PIXELS));
   const int64_t of_byte = PIXELS_OF_BYTE * (c->jpeg.arith_code ? ARITHMETIC_MOST : 1);
   if (pixels / of_byte > c->n_bytes) /* before memory is asked for */
     give_up(c, dm_fail(DM_EIO,
@@ -177,7 +177,7 @@ static void paint(uint8_t *rgb, const uint8_t *cmyk, int64_t n) {
 
 static void read_picture(Codec *c) {
   struct jpeg_decompress_struct *j = &c->jpeg;
-  const dm_Picture *p = &c->picture;
+  const dm_Image *p = &c->picture;
   jpeg_start_decompress(j);
   const bool ink = j->out_color_space == JCS_CMYK;
   JSAMPARRAY line =
@@ -190,10 +190,10 @@ static void read_picture(Codec *c) {
   jpeg_finish_decompress(j);
 }
 
-dm_status dm_jpeg_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
-                         int64_t n_bytes, const char *name) {
+dm_status dm_jpeg_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
+                         const char *name) {
   Codec c = {.name = name, .bytes = bytes, .n_bytes = n_bytes};
-  dm_Picture *p = &c.picture;
+  dm_Image *p = &c.picture;
   dm_status st = DM_OK;
   c.jpeg.err = jpeg_std_error(&c.errors);
   c.jpeg.client_data = &c;

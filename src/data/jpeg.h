@@ -4,7 +4,7 @@
 #define DM_JPEG_H
 
 #include "base/base.h"
-#include "data/picture.h"
+#include "data/image.h"
 
 DM_API bool dm_is_jpeg(const uint8_t *bytes,
                        int64_t n_bytes); /* by how it begins, short as it may be */
@@ -14,7 +14,7 @@ DM_API bool dm_is_jpeg(const uint8_t *bytes,
    *orientation is Exif's, 1 to 8, not applied. CMYK and YCCK count as inverted, as
    Adobe's programs write them. Bytes that are cut short, damaged or no JPEG file give
    DM_EIO, and so does anything in a build without libjpeg. `name` is for messages. */
-DM_API dm_status dm_jpeg_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
+DM_API dm_status dm_jpeg_decode(dm_Image *out, int *orientation, const uint8_t *bytes,
                                 int64_t n_bytes, const char *name);
 
 #endif

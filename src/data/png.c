@@ -14,15 +14,15 @@ static dm_status no_png(const char *name) {
                  "libpng-dev) and build again",
                  name);
 }
-dm_status dm_png_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
-                        int64_t n_bytes, const char *name) {
+dm_status dm_png_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
+                        const char *name) {
   DM_UNUSED(out);
   DM_UNUSED(orientation);
   DM_UNUSED(bytes);
   DM_UNUSED(n_bytes);
   return no_png(name);
 }
-dm_status dm_png_write(const char *path, const dm_Picture *picture) {
+dm_status dm_png_write(const char *path, const dm_Image *picture) {
   DM_UNUSED(picture);
   return no_png(path);
 }
@@ -35,7 +35,7 @@ dm_status dm_png_write(const char *path, const dm_Picture *picture) {
 #include <string.h>
 
 #include "base/alloc.h"
-#include "data/draft.h"
+#include "data/atomic_file.h"
 #include "data/exif.h"
 
 enum {
@@ -51,11 +51,11 @@ typedef struct Codec {
   png_structp png;
   png_infop info;
   png_bytepp rows; /* into the picture */
-  dm_Picture picture;
+  dm_Image picture;
   const uint8_t *bytes; /* reading */
   int64_t n_bytes, n_read;
   int orientation;
-  dm_Draft draft; /* writing */
+  dm_AtomicFile draft; /* writing */
 } Codec;
 
 /* ---- what libpng calls ---- */
@@ -98,7 +98,7 @@ static void codec_read(png_structp png, png_bytep dst, size_t n) {
 }
 static void codec_write(png_structp png, png_bytep src, size_t n) {
   Codec *c = png_get_io_ptr(png);
-  const dm_status st = dm_draft_write(&c->draft, src, (int64_t)n);
+  const dm_status st = dm_atomic_file_write(&c->draft, src, (int64_t)n);
   if (st != DM_OK) give_up(c, st);
 }
 static void codec_flush(png_structp png) { DM_UNUSED(png); }
@@ -126,7 +126,7 @@ static dm_status codec_open(Codec *c, bool reading) {
 }
 
 static dm_status point_at_rows(Codec *c) {
-  const dm_Picture *p = &c->picture;
+  const dm_Image *p = &c->picture;
   c->rows = dm_alloc(p->height * (int64_t)sizeof *c->rows);
   if (!c->rows) return no_memory(c);
   for (int64_t y = 0; y < p->height; y++) c->rows[y] = p->data + y * p->h_step;
@@ -155,7 +155,7 @@ static void read_header(Codec *c) {
   png_set_interlace_handling(c->png);
   const int64_t raw = (int64_t)png_get_rowbytes(c->png, c->info); /* in the file */
   png_read_update_info(c->png, c->info);
-  dm_Picture *p = &c->picture;
+  dm_Image *p = &c->picture;
   p->channels = png_get_channels(c->png, c->info);
   p->height = png_get_image_height(c->png, c->info);
   p->width = png_get_image_width(c->png, c->info);
@@ -167,10 +167,10 @@ static void read_header(Codec *c) {
                        "png: '%s' is damaged: its %" PRId64 " bytes cannot hold the %" PRId64
                        " x %" PRId64 " picture of its header",
                        c->name, c->n_bytes, p->width, p->height));
-  if (p->height > DM_PICTURE_MAX_PIXELS / p->width)
+  if (p->height > DM_IMAGE_MAX_PIXELS / p->width)
     give_up(c, dm_fail(DM_EIO,
                        "png: '%s' is %" PRId64 " x %" PRId64 ", at most %d pixels are read",
-                       c->name, p->width, p->height, DM_PICTURE_MAX_PIXELS));
+                       c->name, p->width, p->height, DM_IMAGE_MAX_PIXELS));
 }
 
 static void read_picture(Codec *c) {
@@ -182,10 +182,10 @@ static void read_picture(Codec *c) {
   c->orientation = exif ? dm_exif_orientation(exif, n_exif) : 1;
 }
 
-dm_status dm_png_decode(dm_Picture *out, int *orientation, const uint8_t *bytes,
-                        int64_t n_bytes, const char *name) {
+dm_status dm_png_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
+                        const char *name) {
   Codec c = {.name = name, .bytes = bytes, .n_bytes = n_bytes};
-  dm_Picture *p = &c.picture;
+  dm_Image *p = &c.picture;
   dm_status st = DM_OK;
   DM_GO(check_signature(&c));
   DM_GO(codec_open(&c, true));
@@ -212,7 +212,7 @@ done:
 static void write_picture(Codec *c) {
   static const int kind[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                              PNG_COLOR_TYPE_RGB_ALPHA};
-  const dm_Picture *p = &c->picture;
+  const dm_Image *p = &c->picture;
   png_set_write_fn(c->png, c, codec_write, codec_flush);
   png_set_IHDR(c->png, c->info, (png_uint_32)p->width, (png_uint_32)p->height, 8,
                kind[p->channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
@@ -222,8 +222,8 @@ static void write_picture(Codec *c) {
   png_write_end(c->png, c->info);
 }
 
-dm_status dm_png_write(const char *path, const dm_Picture *p) {
-  Codec c = {.name = path, .picture = *p, .draft = DM_DRAFT("png", path)};
+dm_status dm_png_write(const char *path, const dm_Image *p) {
+  Codec c = {.name = path, .picture = *p, .draft = DM_ATOMIC_FILE("png", path)};
   dm_status st = DM_OK;
   if (p->channels < 1 || p->channels > 4 || p->height < 1 || p->width < 1 ||
       p->height > MAX_SIDE || p->width > MAX_SIDE)
@@ -233,13 +233,13 @@ dm_status dm_png_write(const char *path, const dm_Picture *p) {
                    p->channels, p->width, p->height, MAX_SIDE);
   DM_GO(codec_open(&c, false));
   DM_GO(point_at_rows(&c));
-  DM_GO(dm_draft_open(&c.draft));
+  DM_GO(dm_atomic_file_open(&c.draft));
   DM_GO(guarded(&c, write_picture));
-  DM_GO(dm_draft_finish(&c.draft));
+  DM_GO(dm_atomic_file_finish(&c.draft));
 done:
   png_destroy_write_struct(&c.png, &c.info);
   dm_free(c.rows);
-  dm_draft_close(&c.draft);
+  dm_atomic_file_close(&c.draft);
   return st;
 }
 

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "data/picture.h"
+#include "data/image.h"
 
 /* Weights have 22 bits below the point: 8 of a sample, 2 for what a bicubic filter
    overshoots, and they fit 32. */
@@ -73,7 +73,7 @@ static uint8_t rounded(int32_t sum) {
 enum { HALF = 1 << (FRACTION_BITS - 1), LANES = 64 };
 
 /* dst has src's height. */
-static void resize_columns(const dm_Picture *dst, const dm_Picture *src, const Taps *t) {
+static void resize_columns(const dm_Image *dst, const dm_Image *src, const Taps *t) {
   for (int64_t c = 0; c < dst->channels; c++)
     for (int64_t y = 0; y < dst->height; y++) {
       const uint8_t *from = src->data + c * src->c_step + y * src->h_step;
@@ -89,7 +89,7 @@ static void resize_columns(const dm_Picture *dst, const dm_Picture *src, const T
 }
 
 /* dst has src's width. Some columns at a time, so that sums stay in registers. */
-static void resize_rows(const dm_Picture *dst, const dm_Picture *src, const Taps *t) {
+static void resize_rows(const dm_Image *dst, const dm_Image *src, const Taps *t) {
   int32_t sum[LANES];
   for (int64_t c = 0; c < dst->channels; c++)
     for (int64_t y = 0; y < dst->height; y++) {
@@ -112,7 +112,7 @@ static void resize_rows(const dm_Picture *dst, const dm_Picture *src, const Taps
 }
 
 /* Each output shows the input under its middle. */
-static dm_status resize_nearest(const dm_Picture *dst, const dm_Picture *src) {
+static dm_status resize_nearest(const dm_Image *dst, const dm_Image *src) {
   int64_t *column = dm_alloc(dst->width * (int64_t)sizeof *column);
   if (!column) return dm_fail(DM_EMEM, "resize: out of memory");
   const double x_step = (double)src->width / (double)dst->width;
@@ -134,18 +134,18 @@ static dm_status resize_nearest(const dm_Picture *dst, const dm_Picture *src) {
 }
 
 /* As Pillow 13: rows first where many more of them go than columns. */
-static bool rows_first(const dm_Picture *dst, const dm_Picture *src) {
+static bool rows_first(const dm_Image *dst, const dm_Image *src) {
   return dst->height < src->height && src->height - dst->height > 2 * (src->width - dst->width);
 }
 
-dm_status dm_picture_resize(const dm_Picture *dst, const dm_Picture *src, dm_Filter filter) {
+dm_status dm_image_resize(const dm_Image *dst, const dm_Image *src, dm_Filter filter) {
   if (filter == DM_FILTER_NEAREST) return resize_nearest(dst, src);
   dm_status st = DM_OK;
   const bool wider = dst->width != src->width, higher = dst->height != src->height;
   const bool down_first = rows_first(dst, src);
   Taps across = {0}, down = {0};
   uint8_t *bytes = NULL;
-  dm_Picture between;
+  dm_Image between;
   DM_GO(taps_new(&across, dst->width, src->width, filter));
   DM_GO(taps_new(&down, dst->height, src->height, filter));
   if (!wider) {
@@ -153,8 +153,8 @@ dm_status dm_picture_resize(const dm_Picture *dst, const dm_Picture *src, dm_Fil
   } else if (!higher) {
     resize_columns(dst, src, &across);
   } else {
-    between = dm_picture_dense(NULL, src->channels, down_first ? dst->height : src->height,
-                               down_first ? src->width : dst->width);
+    between = dm_image_dense(NULL, src->channels, down_first ? dst->height : src->height,
+                             down_first ? src->width : dst->width);
     bytes = between.data = dm_alloc(between.channels * between.c_step);
     if (!bytes) {
       st = dm_fail(DM_EMEM, "resize: out of memory for a picture of %lld x %lld",

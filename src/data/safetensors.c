@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "data/draft.h"
+#include "data/atomic_file.h"
 #include "data/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -162,8 +162,8 @@ static int by_text(const void *a, const void *b) {
 }
 
 /* A key that occurs twice in an object of n members, in *key, or NULL there. */
-static dm_status find_twin(const dm_StFile *f, const cJSON *object, int64_t n,
-                           const char **key) {
+static dm_status find_low_copy(const dm_StFile *f, const cJSON *object, int64_t n,
+                               const char **key) {
   *key = NULL;
   const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
   if (!keys) return no_memory(f->path);
@@ -244,7 +244,7 @@ static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
     return dm_fail(DM_EIO, "safetensors: '%s': __metadata__ is not an object", f->path);
   const int64_t n = cJSON_GetArraySize(object);
   const char *twin;
-  DM_TRY(find_twin(f, object, n, &twin));
+  DM_TRY(find_low_copy(f, object, n, &twin));
   if (twin)
     return dm_fail(DM_EIO, "safetensors: '%s': metadata key '%s' occurs twice", f->path, twin);
   f->pairs = dm_alloc(n * (int64_t)sizeof *f->pairs);
@@ -264,7 +264,7 @@ static dm_status read_entries(dm_StFile *f) {
   if (n > MAX_TENSORS + 1)
     return dm_fail(DM_EIO, "safetensors: '%s' has %" PRId64 " tensors, the limit is %d",
                    f->path, n, MAX_TENSORS);
-  DM_TRY(find_twin(f, f->root, n, &twin));
+  DM_TRY(find_low_copy(f, f->root, n, &twin));
   if (twin) return dm_fail(DM_EIO, "safetensors: '%s': name '%s' occurs twice", f->path, twin);
   f->entries = dm_alloc(n * (int64_t)sizeof *f->entries);
   if (!f->entries) return no_memory(f->path);
@@ -510,7 +510,7 @@ done:
 dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
                       int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
   dm_status st = DM_OK;
-  dm_Draft draft = DM_DRAFT("safetensors", path);
+  dm_AtomicFile draft = DM_ATOMIC_FILE("safetensors", path);
   char *header = NULL;
   int64_t header_bytes = 0;
   DM_TRY(check_entries(entries, n));
@@ -520,16 +520,16 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
     return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   DM_GO(lay_out(order, entries, n));
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
-  DM_GO(dm_draft_open(&draft));
-  DM_GO(dm_draft_write(&draft, header, header_bytes));
+  DM_GO(dm_atomic_file_open(&draft));
+  DM_GO(dm_atomic_file_write(&draft, header, header_bytes));
   for (int64_t i = 0; i < n; i++) {
     int64_t n_bytes = 0;
     dense_bytes(&n_bytes, order[i]);
-    DM_GO(dm_draft_write(&draft, data[order[i] - entries], n_bytes));
+    DM_GO(dm_atomic_file_write(&draft, data[order[i] - entries], n_bytes));
   }
-  DM_GO(dm_draft_finish(&draft));
+  DM_GO(dm_atomic_file_finish(&draft));
 done:
-  dm_draft_close(&draft);
+  dm_atomic_file_close(&draft);
   dm_free(header);
   dm_free(order);
   return st;

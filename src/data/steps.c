@@ -30,7 +30,7 @@ static double draw_between(uint64_t *state, const double range[2]) {
   return range[0] + (range[1] - range[0]) * draw_unit(state);
 }
 
-/* Box and Muller's method, one of its two numbers. */
+/* Handle and Muller's method, one of its two numbers. */
 static double draw_normal(uint64_t *state) {
   const double r = sqrt(-2 * log(1 - draw_unit(state)));
   return r * cos(6.28318530717958647693 * draw_unit(state));
@@ -68,42 +68,42 @@ dm_status dm_step_short_side(const dm_AugmentStep *s, int64_t *height, int64_t *
 
 /* ---- windows ---- */
 
-static dm_status resize(dm_Window *w, int64_t height, int64_t width, dm_Filter filter) {
-  dm_Picture to;
+static dm_status resize(dm_Crop *w, int64_t height, int64_t width, dm_Filter filter) {
+  dm_Image to;
   if (w->height == height && w->width == width) return DM_OK;
-  DM_TRY(dm_window_whole(w));
-  DM_TRY(dm_window_make(&to, w->picture.channels, height, width));
-  const dm_status st = dm_picture_resize(&to, &w->picture, filter);
-  if (st == DM_OK) dm_window_put(w, &to);
+  DM_TRY(dm_crop_whole(w));
+  DM_TRY(dm_crop_make(&to, w->picture.channels, height, width));
+  const dm_status st = dm_image_resize(&to, &w->picture, filter);
+  if (st == DM_OK) dm_crop_put(w, &to);
   else dm_free(to.data);
   return st;
 }
 
-static dm_status resize_as_told(dm_Window *w, const dm_AugmentStep *s) {
+static dm_status resize_as_told(dm_Crop *w, const dm_AugmentStep *s) {
   int64_t height = w->height, width = w->width;
   if (s->width > 0) return resize(w, s->height, s->width, s->filter);
   DM_TRY(dm_step_short_side(s, &height, &width));
   return resize(w, height, width, s->filter);
 }
 
-static dm_status crop(dm_Window *w, const dm_Step *s, uint64_t *state) {
+static dm_status crop(dm_Crop *w, const dm_Step *s, uint64_t *state) {
   const dm_AugmentStep *how = &s->how;
   int64_t pad[4];
   dm_step_border(how, w->height, w->width, pad);
-  DM_TRY(dm_window_pad(w, pad, how->pad_mode, s->values, how->n_values));
+  DM_TRY(dm_crop_pad(w, pad, how->pad_mode, s->values, how->n_values));
   const int64_t top = draw_below(state, w->height - how->height + 1);
   const int64_t left = draw_below(state, w->width - how->width + 1);
-  dm_window_cut(w, top, left, how->height, how->width);
+  dm_crop_cut(w, top, left, how->height, how->width);
   return DM_OK;
 }
 
-static dm_status center_crop(dm_Window *w, int64_t height, int64_t width) {
+static dm_status center_crop(dm_Crop *w, int64_t height, int64_t width) {
   const int64_t x = dm_max_i64(width - w->width, 0), y = dm_max_i64(height - w->height, 0);
-  DM_TRY(dm_window_pad(w, (const int64_t[4]){x / 2, y / 2, (x + 1) / 2, (y + 1) / 2},
-                       DM_PAD_CONSTANT, NULL, 0));
+  DM_TRY(dm_crop_pad(w, (const int64_t[4]){x / 2, y / 2, (x + 1) / 2, (y + 1) / 2},
+                     DM_PAD_CONSTANT, NULL, 0));
   /* halves go to the even neighbour */
-  dm_window_cut(w, (int64_t)rint((double)(w->height - height) / 2),
-                (int64_t)rint((double)(w->width - width) / 2), height, width);
+  dm_crop_cut(w, (int64_t)rint((double)(w->height - height) / 2),
+              (int64_t)rint((double)(w->width - width) / 2), height, width);
   return DM_OK;
 }
 
@@ -120,14 +120,14 @@ static void draw_box(const dm_AugmentStep *s, int64_t whole, uint64_t *state, in
 enum { TRIES = 10 }; /* for a box that fits */
 
 /* A window that fits; else the largest in the middle whose aspect is allowed. */
-static void cut_area(dm_Window *w, const dm_AugmentStep *s, uint64_t *state) {
+static void cut_area(dm_Crop *w, const dm_AugmentStep *s, uint64_t *state) {
   int64_t width, height;
   for (int i = 0; i < TRIES; i++) {
     draw_box(s, w->height * w->width, state, &width, &height);
     if (width < 1 || width > w->width || height < 1 || height > w->height) continue;
     const int64_t top = draw_below(state, w->height - height + 1);
     const int64_t left = draw_below(state, w->width - width + 1);
-    dm_window_cut(w, top, left, height, width);
+    dm_crop_cut(w, top, left, height, width);
     return;
   }
   const double is = (double)w->width / (double)w->height;
@@ -136,30 +136,30 @@ static void cut_area(dm_Window *w, const dm_AugmentStep *s, uint64_t *state) {
   else if (is > s->ratio[1]) width = (int64_t)rint((double)height * s->ratio[1]);
   height = dm_max_i64(height, 1);
   width = dm_max_i64(width, 1);
-  dm_window_cut(w, (w->height - height) / 2, (w->width - width) / 2, height, width);
+  dm_crop_cut(w, (w->height - height) / 2, (w->width - width) / 2, height, width);
 }
 
 /* ---- colours ---- */
 
-static dm_status grey(dm_Window *w, int64_t channels) {
-  dm_Picture to;
-  DM_TRY(dm_window_own(w));
+static dm_status grey(dm_Crop *w, int64_t channels) {
+  dm_Image to;
+  DM_TRY(dm_crop_own(w));
   if (w->picture.channels == 1 && channels == 1) return DM_OK;
-  DM_TRY(dm_window_make(&to, channels, w->height, w->width));
-  dm_picture_grey(&w->picture, to.data);
+  DM_TRY(dm_crop_make(&to, channels, w->height, w->width));
+  dm_image_grey(&w->picture, to.data);
   for (int64_t c = 1; c < channels; c++)
     memcpy(to.data + c * to.c_step, to.data, (size_t)to.c_step);
-  dm_window_put(w, &to);
+  dm_crop_put(w, &to);
   return DM_OK;
 }
 
-static dm_status adjust(dm_Window *w, dm_Adjust what, double much) {
-  DM_TRY(dm_window_own(w));
-  return dm_picture_adjust(&w->picture, what, much);
+static dm_status adjust(dm_Crop *w, dm_Adjust what, double much) {
+  DM_TRY(dm_crop_own(w));
+  return dm_image_adjust(&w->picture, what, much);
 }
 
 /* Four draws and an order, whatever is switched off. */
-static dm_status jitter(dm_Window *w, const dm_AugmentStep *s, uint64_t *state) {
+static dm_status jitter(dm_Crop *w, const dm_AugmentStep *s, uint64_t *state) {
   dm_Adjust order[DM_AUGMENT_N_JITTER] = {DM_ADJUST_BRIGHTNESS, DM_ADJUST_CONTRAST,
                                           DM_ADJUST_SATURATION, DM_ADJUST_HUE};
   double much[DM_AUGMENT_N_JITTER];
@@ -179,21 +179,21 @@ static dm_status jitter(dm_Window *w, const dm_AugmentStep *s, uint64_t *state) 
 
 /* ---- affine maps ---- */
 
-static dm_status warp(dm_Window *w, const dm_Step *s, const dm_Affine *a) {
-  dm_Picture to;
+static dm_status warp(dm_Crop *w, const dm_Step *s, const dm_Affine *a) {
+  dm_Image to;
   uint8_t fill[DM_AUGMENT_MAX_CHANNELS];
   double m[6];
-  DM_TRY(dm_window_whole(w));
-  DM_TRY(dm_window_make(&to, w->picture.channels, w->height, w->width));
+  DM_TRY(dm_crop_whole(w));
+  DM_TRY(dm_crop_make(&to, w->picture.channels, w->height, w->width));
   for (int64_t c = 0; c < to.channels; c++)
     fill[c] = s->values ? (uint8_t)s->values[s->how.n_values == 1 ? 0 : c] : 0;
   dm_affine_inverse(a, w->height, w->width, m);
-  dm_picture_warp(&to, &w->picture, m, s->how.filter, fill);
-  dm_window_put(w, &to);
+  dm_image_warp(&to, &w->picture, m, s->how.filter, fill);
+  dm_crop_put(w, &to);
   return DM_OK;
 }
 
-static dm_status affine(dm_Window *w, const dm_Step *s, uint64_t *state) {
+static dm_status affine(dm_Crop *w, const dm_Step *s, uint64_t *state) {
   const dm_AugmentStep *how = &s->how;
   dm_Affine a = {.degrees = draw_between(state, how->degrees)};
   const double x = how->move[0] * (double)w->width, y = how->move[1] * (double)w->height;
@@ -230,7 +230,7 @@ static const struct {
     {-1, DM_ADJUST_EQUALIZE, 0, 0, false},
 };
 
-static dm_status warp_by(dm_Window *w, const dm_Step *s, int kind, double much) {
+static dm_status warp_by(dm_Crop *w, const dm_Step *s, int kind, double much) {
   dm_Affine a = {.scale = 1, .at_corner = kind == SHEAR_X || kind == SHEAR_Y};
   const double slope = atan(much) * 180 / 3.14159265358979323846;
   switch (kind) {
@@ -243,7 +243,7 @@ static dm_status warp_by(dm_Window *w, const dm_Step *s, int kind, double much) 
   return warp(w, s, &a);
 }
 
-static dm_status rand_augment(dm_Window *w, const dm_Step *s, uint64_t *state) {
+static dm_status rand_augment(dm_Crop *w, const dm_Step *s, uint64_t *state) {
   const dm_AugmentStep *how = &s->how;
   const double part = (double)how->magnitude / (double)dm_max_i64(how->bins - 1, 1);
   for (int i = 0; i < how->count; i++) {
@@ -263,14 +263,13 @@ static dm_status rand_augment(dm_Window *w, const dm_Step *s, uint64_t *state) {
 
 /* ---- a step ---- */
 
-dm_status dm_step_run(const dm_Step *s, uint64_t draw, dm_Window *w) {
+dm_status dm_step_run(const dm_Step *s, uint64_t draw, dm_Crop *w) {
   const dm_AugmentStep *how = &s->how;
   uint64_t state = stream_of(s, draw);
   switch (how->kind) {
   case DM_AUGMENT_CROP: return crop(w, s, &state);
   case DM_AUGMENT_CENTER_CROP: return center_crop(w, how->height, how->width);
-  case DM_AUGMENT_PAD:
-    return dm_window_pad(w, how->pad, how->pad_mode, s->values, how->n_values);
+  case DM_AUGMENT_PAD: return dm_crop_pad(w, how->pad, how->pad_mode, s->values, how->n_values);
   case DM_AUGMENT_RESIZE: return resize_as_told(w, how);
   case DM_AUGMENT_RESIZED_CROP:
     cut_area(w, how, &state);
@@ -282,8 +281,8 @@ dm_status dm_step_run(const dm_Step *s, uint64_t draw, dm_Window *w) {
   }
   if (draw_unit(&state) >= how->p) return DM_OK;
   switch (how->kind) {
-  case DM_AUGMENT_HFLIP: dm_window_mirror(w); break;
-  case DM_AUGMENT_VFLIP: dm_window_reverse(w); break;
+  case DM_AUGMENT_HFLIP: dm_crop_mirror(w); break;
+  case DM_AUGMENT_VFLIP: dm_crop_reverse(w); break;
   case DM_AUGMENT_RANDOM_GREY: return grey(w, w->picture.channels);
   case DM_AUGMENT_ADJUST: return adjust(w, how->adjust, how->much);
   case DM_AUGMENT_AFFINE: return affine(w, s, &state);

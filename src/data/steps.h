@@ -2,7 +2,7 @@
 #ifndef DM_STEPS_H
 #define DM_STEPS_H
 
-#include "data/window.h"
+#include "data/crop.h"
 
 enum { DM_MAX_STEPS = 256, DM_MAX_SIDE = 1 << 24 };
 
@@ -14,7 +14,7 @@ typedef struct dm_Step {
 } dm_Step;
 
 /* A step on 8 bits. The picture fits it: dm_augment_shape was asked. */
-dm_status dm_step_run(const dm_Step *s, uint64_t draw, dm_Window *w);
+dm_status dm_step_run(const dm_Step *s, uint64_t draw, dm_Crop *w);
 
 /* A step on float32, behind the tables of NORMALIZE: x (C,H,W) in place. */
 void dm_step_run_floats(const dm_Step *s, uint64_t draw, const int64_t shape[3], float *x);

@@ -1,7 +1,7 @@
 /* Pictures turned, sheared, scaled and moved. */
 #include <math.h>
 
-#include "data/picture.h"
+#include "data/image.h"
 
 void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]) {
   const double radian = 3.14159265358979323846 / 180;
@@ -23,7 +23,7 @@ void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double
 }
 
 /* Copies the pixel of src at (x, y), or fill. */
-static void put(const dm_Picture *dst, const dm_Picture *src, int64_t to, int64_t x, int64_t y,
+static void put(const dm_Image *dst, const dm_Image *src, int64_t to, int64_t x, int64_t y,
                 const uint8_t *fill) {
   const bool inside = x >= 0 && x < src->width && y >= 0 && y < src->height;
   const uint8_t *from = inside ? src->data + y * src->h_step + x * src->w_step : NULL;
@@ -34,7 +34,7 @@ static void put(const dm_Picture *dst, const dm_Picture *src, int64_t to, int64_
 static int64_t whole(double v) { return v < 0 ? -1 : (int64_t)v; }
 
 /* Axes stay axes: places add up in double, else in 16 bits below the point, as Pillow's. */
-static void nearest(const dm_Picture *dst, const dm_Picture *src, const double m[6],
+static void nearest(const dm_Image *dst, const dm_Image *src, const double m[6],
                     const uint8_t *fill) {
   if (m[1] == 0 && m[3] == 0) {
     double at_y = m[5] + m[4] * 0.5;
@@ -59,7 +59,7 @@ static double between(double a, double b, double part) { return a + (b - a) * pa
 
 static int64_t clamped(int64_t i, int64_t n) { return dm_min_i64(dm_max_i64(i, 0), n - 1); }
 
-static void bilinear(const dm_Picture *dst, const dm_Picture *src, const double m[6],
+static void bilinear(const dm_Image *dst, const dm_Image *src, const double m[6],
                      const uint8_t *fill) {
   for (int64_t y = 0; y < dst->height; y++)
     for (int64_t x = 0; x < dst->width; x++) {
@@ -85,8 +85,8 @@ static void bilinear(const dm_Picture *dst, const dm_Picture *src, const double 
     }
 }
 
-void dm_picture_warp(const dm_Picture *dst, const dm_Picture *src, const double m[6],
-                     dm_Filter filter, const uint8_t *fill) {
+void dm_image_warp(const dm_Image *dst, const dm_Image *src, const double m[6],
+                   dm_Filter filter, const uint8_t *fill) {
   if (filter == DM_FILTER_NEAREST) nearest(dst, src, m, fill);
   else bilinear(dst, src, m, fill);
 }

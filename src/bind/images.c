@@ -1,0 +1,98 @@
+/* Folders, and many files of pictures as one column of a loader, for Lua. */
+#include "bind/images.h"
+
+#include "base/error.h"
+#include "data/folder.h"
+
+/* ---- folders ---- */
+
+static int close_folder(lua_State *L) {
+  dm_folder_free(lua_touserdata(L, 1));
+  return 0;
+}
+
+/* Pushes a folder that is freed when it is collected. */
+static dm_Folder *push_folder(lua_State *L) {
+  dm_Folder *f = lua_newuserdatauv(L, sizeof *f, 0);
+  *f = (dm_Folder){0};
+  dm_ended_by(L, "demilune.Folder", "__gc", close_folder);
+  return f;
+}
+
+/* _list(what, path) -> names of files, names of folders, {[name of a folder] = which one it
+   is, whatever led to it}; both in the order of bytes. Or nil and why. */
+static int list_folder(lua_State *L) {
+  State *S = dm_enter(L);
+  const char *what = luaL_checkstring(L, 1), *path = luaL_checkstring(L, 2);
+  dm_Folder *f = push_folder(L);
+  dm_status st = dm_folder_read(f, what, path);
+  if (st == DM_EMEM) {
+    dm_folder_free(f);
+    dm_collect(L, S);
+    st = dm_folder_read(f, what, path);
+  }
+  if (st != DM_OK) return dm_world_failed(L, st);
+  lua_newtable(L);
+  lua_newtable(L);
+  lua_newtable(L);
+  const int files = lua_gettop(L) - 2, folders = files + 1, which = files + 2;
+  lua_Integer n_files = 0, n_folders = 0;
+  for (int64_t i = 0; i < f->n; i++) {
+    const dm_FolderEntry *e = &f->entries[i];
+    lua_pushstring(L, e->name);
+    if (e->is_folder) {
+      lua_pushvalue(L, -1);
+      lua_rawseti(L, folders, ++n_folders);
+      lua_pushfstring(L, "%I:%I", (LUAI_UACINT)e->device, (LUAI_UACINT)e->inode);
+      lua_rawset(L, which);
+    } else {
+      lua_rawseti(L, files, ++n_files);
+    }
+  }
+  dm_folder_free(f);
+  return 3;
+}
+
+/* ---- many pictures ---- */
+
+static const char pictures_name[] = "demilune.Pictures";
+
+const dm_Images *dm_to_images(lua_State *L, int i) {
+  dm_Images **p = luaL_testudata(L, i, pictures_name);
+  return p ? *p : NULL;
+}
+
+static int free_pictures(lua_State *L) {
+  dm_images_free(luaL_checkudata(L, 1, pictures_name));
+  return 0;
+}
+
+/* _pictures({path, ...}, mode, exif) -> a column for loader_new */
+static int new_pictures(lua_State *L) {
+  State *S = dm_enter(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const dm_ImageHow how = dm_check_how(L, 2);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  const char **paths = lua_newuserdatauv(L, sizeof *paths * (size_t)(n + 1), 0);
+  for (lua_Integer i = 0; i < n; i++) {
+    if (lua_rawgeti(L, 1, i + 1) != LUA_TSTRING)
+      return dm_raise_text(L, "_pictures: path %d is no string", (int)i + 1);
+    paths[i] = lua_tostring(L, -1);
+    lua_pop(L, 1); /* the table holds it */
+  }
+  dm_Images **p = lua_newuserdatauv(L, sizeof *p, 0);
+  *p = NULL;
+  luaL_setmetatable(L, pictures_name);
+  DM_CHECK_TWICE(L, S, dm_images_new(p, paths, n, &how));
+  return 1;
+}
+
+void dm_register_images(lua_State *L) {
+  luaL_newmetatable(L, pictures_name);
+  lua_pushcfunction(L, free_pictures);
+  lua_setfield(L, -2, "__gc");
+  lua_pop(L, 1);
+}
+
+const luaL_Reg dm_images_functions[] = {
+    {"_list", list_folder}, {"_pictures", new_pictures}, {NULL, NULL}};

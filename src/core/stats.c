@@ -1,0 +1,106 @@
+/* See stats.h. */
+#include "core/stats.h"
+
+#include <math.h>
+
+#include "base/half.h"
+#include "core/iter.h"
+
+/* An element is finite unless all bits of its exponent are set. */
+#define FINITE_RUN(NAME, TYPE, EXPONENT)                                            \
+  static void NAME(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    const TYPE *x = (const TYPE *)(const void *)ptr[0];                             \
+    const int64_t s = stride[0];                                                    \
+    int bad = 0;                                                                    \
+    if (s == 1)                                                                     \
+      for (int64_t i = 0; i < n; i++) bad |= (x[i] & (EXPONENT)) == (EXPONENT);     \
+    else                                                                            \
+      for (int64_t i = 0; i < n; i++) bad |= (x[i * s] & (EXPONENT)) == (EXPONENT); \
+    *(bool *)ctx |= bad != 0;                                                       \
+  }
+FINITE_RUN(f16_run, uint16_t, 0x7c00u)
+FINITE_RUN(bf16_run, uint16_t, 0x7f80u)
+FINITE_RUN(f32_run, uint32_t, 0x7f800000u)
+FINITE_RUN(f64_run, uint64_t, 0x7ff0000000000000u)
+
+/* A float tensor that is not empty, where the host can read it. */
+static bool fetch(const dm_Tensor *t, dm_Tensor **out) {
+  return dm_is_float((dm_DType)t->dtype) && t->numel > 0 && dm_tensor_on_host(t, out) == DM_OK;
+}
+
+bool dm_all_finite(const dm_Tensor *t) {
+  static dm_RunFn *const runs[DM_N_DTYPE] = {
+      [DM_F16] = f16_run, [DM_BF16] = bf16_run, [DM_F32] = f32_run, [DM_F64] = f64_run};
+  bool bad = false;
+  dm_Iter it;
+  dm_Tensor *only;
+  if (!fetch(t, &only)) return true;
+  dm_iter_init(&it, 1, &only);
+  dm_iter_range(&it, 0, it.numel, runs[t->dtype], &bad);
+  dm_tensor_unref(&only);
+  return !bad;
+}
+
+/* floor(log2 x) of a finite x above 0, held to what float32 knows. */
+static int exponent_of(double x) {
+  uint64_t u;
+  memcpy(&u, &x, 8);
+  const int e = (int)(u >> 52) - 1023;
+  return e < DM_EXP_MIN ? DM_EXP_MIN : e > DM_EXP_MAX ? DM_EXP_MAX : e;
+}
+
+static void fit(dm_HalfFit *f, double x) {
+  f->lost += x <= 0x1p-25; /* 2^-25 is a tie: to even, which is 0 */
+  f->subnormal += x > 0x1p-25 && x < 0x1p-14;
+  f->overflow += x >= 65520.0;
+}
+
+typedef struct Count {
+  dm_FloatStats *c;
+  double factor, scale;
+  dm_DType dtype;
+} Count;
+
+static double element(dm_DType dtype, const char *p) {
+  uint16_t h;
+  float f;
+  double d;
+  switch (dtype) {
+  case DM_F16: memcpy(&h, p, 2); return (double)dm_f16_to_f32(h);
+  case DM_BF16: memcpy(&h, p, 2); return (double)dm_bf16_to_f32(h);
+  case DM_F32: memcpy(&f, p, 4); return (double)f;
+  default: memcpy(&d, p, 8); return d;
+  }
+}
+
+static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Count *k = ctx;
+  dm_FloatStats *c = k->c;
+  const int64_t step = stride[0] * dm_dtype_size(k->dtype);
+  for (int64_t i = 0; i < n; i++) {
+    const double x = fabs(element(k->dtype, ptr[0] + i * step) * k->factor);
+    if (isnan(x)) {
+      c->nan++;
+    } else if (isinf(x)) {
+      c->inf++;
+    } else if (x == 0) {
+      c->zero++;
+    } else {
+      if (x > c->largest) c->largest = x;
+      c->exponent[exponent_of(x) - DM_EXP_MIN]++;
+      fit(&c->plain, x);
+      fit(&c->scaled, x * k->scale);
+    }
+  }
+  c->n += n;
+}
+
+void dm_float_stats(const dm_Tensor *t, double factor, double scale, dm_FloatStats *c) {
+  dm_Tensor *only;
+  if (!fetch(t, &only)) return;
+  Count k = {c, factor, scale, (dm_DType)t->dtype};
+  dm_Iter it;
+  dm_iter_init(&it, 1, &only);
+  dm_iter_range(&it, 0, it.numel, count_run, &k);
+  dm_tensor_unref(&only);
+}

@@ -1,0 +1,178 @@
+/* See conv_tiles.h. */
+#include "cpu/conv_tiles.h"
+
+#include "cpu/gemm_kernel.h"
+#include "cpu/vec.h"
+
+#include <string.h>
+
+enum {
+  PIECE_COLS = 800,  /* pixels of a task, when planes are small */
+  BUFFER = 96 << 10, /* elements of a padded buffer that stay in L2 */
+  WIDE = 1 << 10,    /* elements of 16 bits that are widened on the stack */
+  TINY = 64          /* pixels of a plane that is copied by a map */
+};
+
+void dm_window_range(dm_Window *x) {
+  for (int d = 0; d < 2; d++) {
+    x->lo[d] = INT64_MAX;
+    x->hi[d] = INT64_MIN;
+    for (int64_t i = 0; i < x->n_tap[d]; i++) {
+      x->lo[d] = dm_min_i64(x->lo[d], x->tap[d][i]);
+      x->hi[d] = dm_max_i64(x->hi[d], x->tap[d][i]);
+    }
+  }
+}
+
+static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
+  int64_t best = 1, best_waste = INT64_MAX;
+  for (int64_t i = 1; i <= n_img && i * pixels <= PIECE_COLS; i++) {
+    /* idle lanes per thousand pixels */
+    const int64_t all = i * pixels;
+    const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
+    if (waste <= best_waste) best = i, best_waste = waste;
+  }
+  return best;
+}
+
+static void measure_cut(const dm_Window *x, dm_Cut *cut) {
+  cut->ph = (cut->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
+  cut->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
+  cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
+}
+
+dm_Cut dm_cut_window(const dm_Window *x, int64_t group, int64_t depth, int64_t most_img,
+                     int64_t nr, int64_t unit) {
+  dm_Cut cut = {.n_img = 1, .rows = x->p};
+  const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
+  if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
+  else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
+  cut.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
+  measure_cut(x, &cut);
+  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > unit)) {
+    if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
+    else cut.n_chan = dm_even_part(cut.n_chan, dm_ceil_div(cut.n_chan, 2), unit);
+    measure_cut(x, &cut);
+  }
+  cut.n_band = dm_ceil_div(x->p, cut.rows);
+  cut.n_piece = cut.n_band * dm_ceil_div(x->n_img, cut.n_img);
+  cut.cols = cut.n_img * cut.rows * x->q;
+  return cut;
+}
+
+dm_Piece dm_window_piece(const dm_Window *x, const dm_Cut *cut, int64_t i) {
+  dm_Piece piece = {.img = i / cut->n_band * cut->n_img, .p = i % cut->n_band * cut->rows};
+  piece.n_img = dm_min_i64(cut->n_img, x->n_img - piece.img);
+  piece.rows = dm_min_i64(cut->rows, x->p - piece.p);
+  piece.cols = piece.n_img * piece.rows * x->q;
+  return piece;
+}
+
+/* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
+   plane of 16 bits is widened in one run. */
+static void load_plane(const dm_Window *x, const dm_Cut *cut, int64_t plane, int64_t h0,
+                       dm_DType to, char *dst) {
+  float wide[WIDE];
+  dm_DType t = x->dtype;
+  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), cut->pw);
+  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], cut->pw));
+  const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + cut->ph) - top;
+  const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
+  if (dm_is_16bit(t) && rows > 0 && rows * x->w <= WIDE) {
+    dm_load_f32(t, src, 1, rows * x->w, wide);
+    src = (const char *)wide;
+    t = DM_F32;
+  }
+  const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to);
+  for (int64_t h = h0; h < h0 + cut->ph; h++, dst += cut->pw * es) {
+    if (h < 0 || h >= x->h || end == left) {
+      memset(dst, 0, (size_t)(cut->pw * es));
+      continue;
+    }
+    memset(dst, 0, (size_t)(left * es));
+    dm_convert(t, src + ((h - top) * x->w + x->lo[1] + left) * in, to, dst + left * es,
+               end - left);
+    memset(dst + end * es, 0, (size_t)((cut->pw - end) * es));
+  }
+}
+
+/* A plane of a few pixels, whole: rows are too short for a call each. */
+static bool is_tiny(const dm_Window *x, const dm_Cut *cut) {
+  return x->h * x->w > 0 && x->h * x->w <= TINY && cut->ph * cut->pw <= TINY;
+}
+
+/* Where each element of a padded plane lies in its plane; outside: -1. */
+static void map_plane(const dm_Window *x, const dm_Cut *cut, int64_t h0, int32_t map[TINY]) {
+  for (int64_t i = 0; i < cut->ph; i++)
+    for (int64_t j = 0; j < cut->pw; j++) {
+      const int64_t h = h0 + i, w = x->lo[1] + j;
+      const bool inside = h >= 0 && h < x->h && w >= 0 && w < x->w;
+      *map++ = inside ? (int32_t)(h * x->w + w) : -1;
+    }
+}
+
+#define DEFINE_SPREAD(REAL, NAME)                                                        \
+  static void NAME(const void *vsrc, int64_t n_plane, int64_t plane, const int32_t *map, \
+                   int64_t size, void *vdst) {                                           \
+    const REAL *src = vsrc;                                                              \
+    REAL *dst = vdst;                                                                    \
+    for (; n_plane > 0; n_plane--, src += plane, dst += size)                            \
+      for (int64_t i = 0; i < size; i++) dst[i] = map[i] < 0 ? 0 : src[map[i]];          \
+  }
+DEFINE_SPREAD(float, spread_f32)
+DEFINE_SPREAD(double, spread_f64)
+#undef DEFINE_SPREAD
+
+/* Planes [first, first + n) by their map. */
+static void load_tiny(const dm_Window *x, const dm_Cut *cut, int64_t first, int64_t n,
+                      const int32_t *map, char *dst, int64_t es) {
+  const int64_t plane = x->h * x->w, size = cut->ph * cut->pw;
+  const char *src = x->data + first * plane * dm_dtype_size(x->dtype);
+  if (x->dtype == DM_F64) {
+    spread_f64(src, n, plane, map, size, dst);
+  } else if (x->dtype == DM_F32) {
+    spread_f32(src, n, plane, map, size, dst);
+  } else {
+    float wide[WIDE];
+    for (const int64_t most = WIDE / plane; n > 0; n -= most) {
+      const int64_t some = dm_min_i64(n, most);
+      dm_load_f32(x->dtype, src, 1, some * plane, wide);
+      spread_f32(wide, some, plane, map, size, dst);
+      src += some * plane * dm_dtype_size(x->dtype);
+      dst += some * size * es;
+    }
+  }
+}
+
+void dm_load_piece(const dm_Window *x, const dm_Cut *cut, const dm_Piece *piece, int64_t c0,
+                   int64_t n_chan, dm_DType to, char *dst) {
+  const int64_t es = dm_dtype_size(to), size = cut->ph * cut->pw, img = cut->n_chan * size * es;
+  const int64_t h0 = piece->p * x->step[0] + x->lo[0];
+  const bool tiny = is_tiny(x, cut);
+  int32_t map[TINY];
+  if (tiny) map_plane(x, cut, h0, map);
+  for (int64_t i = 0; i < piece->n_img; i++, dst += img) {
+    const int64_t plane = (piece->img + i) * x->n_chan + c0;
+    if (tiny) load_tiny(x, cut, plane, n_chan, map, dst, es);
+    else
+      for (int64_t c = 0; c < n_chan; c++)
+        load_plane(x, cut, plane + c, h0, to, dst + c * size * es);
+  }
+}
+
+void dm_list_pixels(const dm_Window *x, const dm_Cut *cut, const dm_Piece *piece,
+                    int32_t *pixel) {
+  const int64_t img = cut->n_chan * cut->ph * cut->pw;
+  for (int64_t i = 0; i < piece->n_img; i++)
+    for (int64_t p = 0; p < piece->rows; p++)
+      for (int64_t q = 0; q < x->q; q++)
+        *pixel++ = (int32_t)(i * img + p * x->step[0] * cut->pw + q * x->step[1]);
+}
+
+void dm_list_taps(const dm_Window *x, const dm_Cut *cut, int32_t *tap) {
+  for (int64_t c = 0; c < cut->n_chan; c++)
+    for (int64_t r = 0; r < x->n_tap[0]; r++)
+      for (int64_t s = 0; s < x->n_tap[1]; s++)
+        *tap++ = (int32_t)((c * cut->ph + x->tap[0][r] - x->lo[0]) * cut->pw + x->tap[1][s] -
+                           x->lo[1]);
+}

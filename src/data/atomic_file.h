@@ -1,0 +1,32 @@
+/* A file in the making: written beside its target, whose name it takes when
+   all of it is on the disk. Until then, and after any failure, the file that
+   was there is as it was. */
+#ifndef DM_ATOMIC_FILE_H
+#define DM_ATOMIC_FILE_H
+
+#include <limits.h>
+
+#include "base/base.h"
+
+typedef struct dm_AtomicFile {
+  const char *what;      /* first word of the messages */
+  const char *path;      /* as the caller gave it, for messages; borrowed */
+  char target[PATH_MAX]; /* the same with links followed */
+  const char *base;      /* its last part */
+  char temp[64];         /* name of the draft in dir; empty when there is none */
+  int dir, fd;
+} dm_AtomicFile;
+
+#define DM_ATOMIC_FILE(WHAT, PATH) \
+  { .what = (WHAT), .path = (PATH), .dir = -1, .fd = -1 }
+
+/* Opens the folder and a new file in it, with the rights of the old file.
+   Failures of this and the next two are DM_EIO. */
+dm_status dm_atomic_file_open(dm_AtomicFile *d);
+dm_status dm_atomic_file_write(dm_AtomicFile *d, const void *src, int64_t n_bytes);
+/* Makes the draft the file: after DM_OK it has reached the disk. */
+dm_status dm_atomic_file_finish(dm_AtomicFile *d);
+/* Closes what is open; a draft that did not become the file is removed. */
+void dm_atomic_file_close(dm_AtomicFile *d);
+
+#endif

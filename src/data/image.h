@@ -1,0 +1,67 @@
+/* A picture as it travels from a decoder through the transforms: 8 bits a sample,
+   planes (C,H,W) as tensors have them or pixels (H,W,C) as files do. */
+#ifndef DM_IMAGE_H
+#define DM_IMAGE_H
+
+#include "base/base.h"
+
+typedef struct dm_Image {
+  int64_t channels, height, width;
+  int64_t c_step, h_step, w_step; /* bytes from a sample to the next in that dim; of a
+                                     mirror image below 0 */
+  uint8_t *data;
+} dm_Image;
+
+/* Decoders refuse more: some bytes of a file could ask for all memory. */
+enum { DM_IMAGE_MAX_PIXELS = 1 << 28 };
+typedef enum dm_Filter { DM_FILTER_NEAREST, DM_FILTER_BILINEAR, DM_FILTER_BICUBIC } dm_Filter;
+
+/* Dense planes (C,H,W) at data. */
+static inline dm_Image dm_image_dense(uint8_t *data, int64_t channels, int64_t height,
+                                      int64_t width) {
+  return (dm_Image){channels, height, width, height * width, width, 1, data};
+}
+
+/* dst, of the same channels and any size = src made larger or smaller. The filter is as
+   wide as a pixel of the smaller one (antialias). Sizes are 1 at least. Pillow's
+   arithmetic: one pass after the other, each rounded to 8 bits. */
+dm_status dm_image_resize(const dm_Image *dst, const dm_Image *src, dm_Filter filter);
+
+/* ---- colours of dense planes, in place; 1 channel, grey, or 3: red, green, blue ---- */
+
+typedef enum dm_Adjust {
+  DM_ADJUST_BRIGHTNESS, /* 0 black, 1 as it is, and on */
+  DM_ADJUST_CONTRAST,   /* 0 grey */
+  DM_ADJUST_SATURATION, /* 0 without colour */
+  DM_ADJUST_HUE,        /* turns of the wheel of colours, -0.5 to 0.5 */
+  DM_ADJUST_SHARPNESS,  /* 0 smooth */
+  DM_ADJUST_POSTERIZE,  /* so many bits stay, 0 to 8 */
+  DM_ADJUST_SOLARIZE,   /* from this level on inverted */
+  DM_ADJUST_INVERT,
+  DM_ADJUST_AUTOCONTRAST,
+  DM_ADJUST_EQUALIZE,
+  DM_ADJUST_N
+} dm_Adjust;
+
+dm_status dm_image_adjust(const dm_Image *p, dm_Adjust what, double much);
+void dm_image_grey(const dm_Image *p, uint8_t *grey); /* (height, width) */
+
+/* ---- turned, sheared, scaled and moved ---- */
+
+typedef struct dm_Affine {
+  double degrees;  /* clockwise */
+  double move[2];  /* pixels to the right, down */
+  double scale;    /* above 0 */
+  double shear[2]; /* degrees along x, y */
+  bool at_corner;  /* the corner stays where it is, not the middle */
+} dm_Affine;
+
+/* Where a place (x, y) of the result comes from: m[0] x + m[1] y + m[2], and m[3] on. */
+void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]);
+
+/* dst, dense and as large as src = src through such a matrix; fill, one a channel, where
+   there is nothing. Nearest or bilinear. */
+void dm_image_warp(const dm_Image *dst, const dm_Image *src, const double m[6],
+                   dm_Filter filter, const uint8_t *fill);
+
+#endif

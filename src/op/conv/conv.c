@@ -1,0 +1,253 @@
+/* conv2d: x (N,C,H,W), weight (O,C/G,R,S) -> y (N,O,P,Q); x without N gives y
+   without. It is linear in x and in weight, so the three products conv2d,
+   conv2d_dx and conv2d_dw are each other's gradients, to any order. */
+#include "op/conv/conv.h"
+
+#include "base/error.h"
+#include "op/dense.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- shapes ---- */
+
+static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *what) {
+  if (t->ndim == 3 || t->ndim == 4) return dm_check_float(c, t, what);
+  return dm_fail(DM_EARG,
+                 "%s: %s has shape %s, wanted {n, channels, height, width} or {channels, "
+                 "height, width}",
+                 c->op->name, what, DM_SHAPE(t));
+}
+
+static dm_status check_same_dtype(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *w,
+                                  const char *what) {
+  if (x->dtype == w->dtype) return DM_OK;
+  const char *other = dm_dtype_name((dm_DType)w->dtype);
+  return dm_fail(DM_EARG,
+                 "%s: input is %s, %s %s: all must have one dtype; hint: x:to(\"%s\") or "
+                 "autocast",
+                 c->op->name, dm_dtype_name((dm_DType)x->dtype), what, other, other);
+}
+
+/* 0 .. MAX_STEP: no product of them with a size overflows. */
+static bool out_of_bounds(int64_t v, int64_t least) {
+  enum { MAX_STEP = 1 << 20 };
+  return v < least || v > MAX_STEP;
+}
+
+static dm_status check_attr(const dm_Call *c, const dm_ConvAttr *a) {
+  for (int i = 0; i < 2; i++) {
+    if (out_of_bounds(a->stride[i], 1) || out_of_bounds(a->dilation[i], 1) ||
+        out_of_bounds(a->padding[i], DM_CONV_SAME))
+      return dm_fail(DM_EARG,
+                     "%s: stride %lld, dilation %lld, padding %lld: wanted at least 1, 1 "
+                     "and 0, and at most 2^20",
+                     c->op->name, (long long)a->stride[i], (long long)a->dilation[i],
+                     (long long)a->padding[i]);
+    if (a->padding[i] == DM_CONV_SAME && a->stride[i] != 1)
+      return dm_fail(DM_EARG, "%s: stride %lld, but padding \"same\" wants 1", c->op->name,
+                     (long long)a->stride[i]);
+  }
+  return DM_OK;
+}
+
+static dm_status check_axis(const dm_Call *c, const dm_ConvAttr *a, int i, int64_t in,
+                            int64_t kernel, int64_t pad, int64_t out) {
+  const int64_t span = a->dilation[i] * (kernel - 1) + 1;
+  if (kernel < 1)
+    return dm_fail(DM_EARG, "%s: the kernel's %s is %lld, wanted at least 1", c->op->name,
+                   i ? "width" : "height", (long long)kernel);
+  if (out > 0 || a->padding[i] == DM_CONV_SAME) return DM_OK;
+  return dm_fail(
+      DM_EARG, "%s: a kernel that spans %lld does not fit into %s %lld, padding included",
+      c->op->name, (long long)span, i ? "width" : "height", (long long)(in + 2 * pad));
+}
+
+static dm_status check_dims(const dm_Call *c, const dm_ConvAttr *a, const dm_ConvDims *d) {
+  if (a->groups < 1 || d->o % a->groups != 0 || d->c % a->groups != 0)
+    return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
+                   c->op->name, (long long)a->groups, (long long)d->c, (long long)d->o);
+  DM_TRY(check_axis(c, a, 0, d->h, d->r, d->pad[0], d->p));
+  return check_axis(c, a, 1, d->w, d->s, d->pad[1], d->q);
+}
+
+static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
+  if (w->ndim == 4 && w->numel > 0) return DM_OK;
+  return dm_fail(
+      DM_EARG,
+      "%s: weight has shape %s, wanted {out, in / groups, height, width} of at least "
+      "1 each",
+      c->op->name, DM_SHAPE(w));
+}
+
+/* gy must be what d's forward gives. */
+static dm_status check_gy(const dm_Call *c, const dm_ConvDims *d, const dm_Tensor *gy) {
+  const dm_ImageDims y = dm_image_dims(gy);
+  if (y.n == d->n && y.c == d->o && y.h == d->p && y.w == d->q) return DM_OK;
+  return dm_fail(DM_EARG, "%s: gradient of shape %s, wanted {%lld, %lld, %lld, %lld}",
+                 c->op->name, DM_SHAPE(gy), (long long)d->n, (long long)d->o, (long long)d->p,
+                 (long long)d->q);
+}
+
+/* Output 0: like the image `like` (with or without a batch dim), sizes new. */
+static void image_meta(dm_Call *c, const dm_Tensor *like, const dm_ConvDims *d,
+                       int64_t channels, int64_t h, int64_t w) {
+  dm_out_like(c, 0, like, (dm_DType)like->dtype);
+  int64_t *s = c->out_meta[0].shape + like->ndim - 3;
+  s[0] = channels;
+  s[1] = h;
+  s[2] = w;
+  c->out_meta[0].channels_last = dm_conv_is_last(like, d);
+}
+
+static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
+
+/* ---- rules ---- */
+
+dm_status conv2d_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
+  const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, c);
+  DM_TRY(check_image(c, x, "input"));
+  DM_TRY(weight_dims(c, w));
+  if (a->groups < 1)
+    return dm_fail(DM_EARG, "conv2d: groups is %lld, wanted at least 1", (long long)a->groups);
+  const int64_t channels = dm_image_dims(x).c, each = w->shape[1];
+  if (channels % a->groups != 0 || channels / a->groups != each)
+    return dm_fail(DM_EARG, "conv2d: input has %lld channels, weight wants %lld times %lld",
+                   (long long)channels, (long long)a->groups, (long long)each);
+  DM_TRY(check_same_dtype(c, x, w, "weight"));
+  if (bias) {
+    DM_TRY(check_same_dtype(c, x, bias, "bias"));
+    if (bias->ndim != 1 || bias->shape[0] != w->shape[0])
+      return dm_fail(DM_EARG, "conv2d: bias has shape %s, wanted {%lld}", DM_SHAPE(bias),
+                     (long long)w->shape[0]);
+  }
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dims(c);
+  DM_TRY(check_dims(c, a, &d));
+  image_meta(c, x, &d, d.o, d.p, d.q);
+  return DM_OK;
+}
+
+dm_status conv2d_dx_rule(dm_Call *c) {
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
+  DM_TRY(check_image(c, c->in[0], "gradient"));
+  DM_TRY(weight_dims(c, c->in[1]));
+  DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "weight"));
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dx_dims(c);
+  DM_TRY(check_dims(c, a, &d));
+  DM_TRY(check_gy(c, &d, c->in[0]));
+  image_meta(c, c->in[0], &d, d.c, d.h, d.w);
+  return DM_OK;
+}
+
+dm_status conv2d_dw_rule(dm_Call *c) {
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
+  DM_TRY(check_image(c, c->in[0], "gradient"));
+  DM_TRY(check_image(c, c->in[1], "input"));
+  DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "input"));
+  DM_TRY(check_attr(c, a));
+  const dm_ConvDims d = dm_conv2d_dw_dims(c);
+  DM_TRY(check_dims(c, a, &d));
+  DM_TRY(check_gy(c, &d, c->in[0]));
+  c->out_meta[0] = (dm_Meta){.dtype = c->in[0]->dtype,
+                             .ndim = 4,
+                             .device = c->in[0]->device,
+                             .shape = {d.o, d.c / d.groups, d.r, d.s}};
+  return DM_OK;
+}
+
+/* ---- kernels ---- */
+
+typedef dm_status RunFn(const dm_ConvDims *d, dm_DType t, const void *a, const void *b,
+                        const void *bias, void *out);
+
+static dm_status run_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                         const void *bias, void *y) {
+  return dm_conv2d_fwd(d, t, x, w, bias, y);
+}
+static dm_status run_dx(const dm_ConvDims *d, dm_DType t, const void *gy, const void *w,
+                        const void *bias, void *gx) {
+  DM_UNUSED(bias);
+  return dm_conv2d_dx(d, t, gy, w, gx);
+}
+static dm_status run_dw(const dm_ConvDims *d, dm_DType t, const void *gy, const void *x,
+                        const void *bias, void *gw) {
+  DM_UNUSED(bias);
+  return dm_conv2d_dw(d, t, gy, x, gw);
+}
+
+/* The kernels read dense NCHW. */
+static dm_status run_dense(dm_Call *c, const dm_ConvDims *d, RunFn *fn) {
+  dm_Tensor *dense[3] = {NULL, NULL, NULL}, *out = c->out[0];
+  dm_status st = DM_OK;
+  if (out->numel == 0) return DM_OK;
+  for (int i = 0; i < c->n_in; i++)
+    if (c->in[i]) DM_GO(dm_dense_new(c->in[i], &dense[i]));
+  st = fn(d, (dm_DType)out->dtype, dm_tensor_data(dense[0]), dm_tensor_data(dense[1]),
+          dense[2] ? dm_tensor_data(dense[2]) : NULL, dm_tensor_data(out));
+done:
+  for (int i = 0; i < 3; i++) dm_tensor_unref(&dense[i]);
+  return st;
+}
+
+dm_status conv2d_cpu(dm_Call *c) {
+  const dm_ConvDims d = dm_conv2d_dims(c);
+  return run_dense(c, &d, run_fwd);
+}
+
+dm_status conv2d_dx_cpu(dm_Call *c) {
+  const dm_ConvDims d = dm_conv2d_dx_dims(c);
+  return run_dense(c, &d, run_dx);
+}
+
+dm_status conv2d_dw_cpu(dm_Call *c) {
+  const dm_ConvDims d = dm_conv2d_dw_dims(c);
+  return run_dense(c, &d, run_dw);
+}
+
+/* ---- gradients ---- */
+
+static dm_Tensor *x_fwd(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor *w) {
+  return dm_x(x, DM_OP_conv2d, a, 2, in, w);
+}
+/* The gradient for an input of `like`'s shape. */
+static dm_Tensor *x_dx(dm_X *x, const dm_ConvAttr *a, dm_Tensor *gy, dm_Tensor *w,
+                       const dm_Meta *like) {
+  const int64_t *s = like->shape + like->ndim - 2;
+  const dm_ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  return dm_x(x, DM_OP_conv2d_dx, &sized, 2, gy, w);
+}
+static dm_Tensor *x_dw(dm_X *x, const dm_ConvAttr *a, dm_Tensor *gy, dm_Tensor *in,
+                       const dm_Meta *like) {
+  const int64_t *s = like->shape + like->ndim - 2;
+  const dm_ConvSizedAttr sized = {*a, {s[0], s[1]}};
+  return dm_x(x, DM_OP_conv2d_dw, &sized, 2, gy, in);
+}
+
+void conv2d_grad(dm_Grad *g) {
+  const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, g);
+  dm_Tensor *gy = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
+  if (g->n_in > 2 && g->need[2]) {
+    const dm_Ints all_but_channels =
+        gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
+    g->gx[2] = x_sum(g->x, gy, all_but_channels, false);
+  }
+}
+
+/* z = conv2d_dx(gy, w) */
+void conv2d_dx_grad(dm_Grad *g) {
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
+  dm_Tensor *gz = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_fwd(g->x, a, gz, g->in[1]);
+  if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, &g->in_meta[1]);
+}
+
+/* z = conv2d_dw(gy, x) */
+void conv2d_dw_grad(dm_Grad *g) {
+  const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
+  dm_Tensor *gz = g->gy[0];
+  if (g->need[0]) g->gx[0] = x_fwd(g->x, a, g->in[1], gz);
+  if (g->need[1]) g->gx[1] = x_dx(g->x, a, g->in[0], gz, &g->in_meta[1]);
+}

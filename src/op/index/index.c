@@ -1,0 +1,414 @@
+/* Positions, and the elements they choose one by one: gather, scatter.
+
+   Positions are read once: checked, counted from 0, and laid out densely as
+   int64. Writes to one place always come in the order of the positions,
+   whatever the number of threads: threads part the other dims, never dim. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "core/iter.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/shape/create.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+#include "op/strided.h"
+
+enum { GRAIN = 32768 };
+
+/* ---- positions ---- */
+
+dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index) {
+  if (dm_is_int((dm_DType)index->dtype)) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "%s: the index is %s, wanted positions as int64 (or another integer "
+                 "dtype)%s",
+                 c->op->name, dm_dtype_name((dm_DType)index->dtype),
+                 index->dtype == DM_BOOL ? "; hint: masked_select" : "");
+}
+
+typedef struct Read {
+  dm_Iter it;
+  dm_DType dtype;
+  int64_t base, n;
+  bool wrap; /* negative positions count from the end */
+  int64_t *out;
+  atomic_bool bad;
+} Read;
+
+typedef struct ReadRange {
+  Read *read;
+  int64_t at;
+} ReadRange;
+
+static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  ReadRange *r = ctx;
+  Read *d = r->read;
+  int64_t *out = d->out + r->at;
+  bool bad = false;
+  dm_load_i64(d->dtype, ptr[0], stride[0], n, out);
+  for (int64_t i = 0; i < n; i++) {
+    /* unsigned: the least of int64 wraps, and is out of range still */
+    out[i] = (int64_t)((uint64_t)out[i] + (uint64_t)(d->wrap && out[i] < 0 ? d->n : -d->base));
+    bad |= out[i] < 0 || out[i] >= d->n;
+  }
+  if (bad) atomic_store(&d->bad, true);
+  r->at += n;
+}
+
+static void read_range(void *ctx, int64_t begin, int64_t end) {
+  ReadRange r = {ctx, begin};
+  dm_iter_range(&r.read->it, begin, end, read_run, &r);
+}
+
+/* Names the first position that is out of range. */
+static dm_status bad_position(const dm_Call *c, const dm_Tensor *index, const Read *r) {
+  int64_t i = 0, at[DM_MAX_DIM], rest, offset = 0, value;
+  while (r->out[i] >= 0 && r->out[i] < r->n) i++;
+  rest = i;
+  for (int d = index->ndim - 1; d >= 0; d--) {
+    at[d] = rest % index->shape[d];
+    rest /= index->shape[d];
+    offset += at[d] * index->stride[d];
+    at[d] += c->base;
+  }
+  dm_load_i64(r->dtype, (char *)dm_tensor_data(index) + offset * dm_dtype_size(r->dtype), 1, 1,
+              &value);
+  if (r->n == 0)
+    return dm_fail(DM_EARG, "%s: the index holds %lld, but there is nothing to choose from",
+                   c->op->name, (long long)value);
+  return dm_fail(DM_EARG, "%s: the index holds %lld at %s, wanted %d to %lld", c->op->name,
+                 (long long)value, dm_shape_str(index->ndim, at, (char[96]){0}), c->base,
+                 (long long)(r->n - 1 + c->base));
+}
+
+dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,
+                           dm_Tensor **out) {
+  dm_Tensor *t = NULL;
+  DM_TRY(dm_tensor_new(DM_I64, index->ndim, index->shape, index->device, &t));
+  Read r = {.dtype = (dm_DType)index->dtype, .base = c->base, .n = n, .wrap = wrap};
+  r.out = dm_tensor_data(t);
+  if (t->numel > 0) {
+    dm_iter_init(&r.it, 1, &index);
+    dm_parallel_for(t->numel, GRAIN, read_range, &r);
+  }
+  if (atomic_load(&r.bad)) {
+    const dm_status st = bad_position(c, index, &r);
+    dm_tensor_unref(&t);
+    return st;
+  }
+  *out = t;
+  return DM_OK;
+}
+
+dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
+  dm_X x = DM_X_INIT;
+  dm_Tensor *set = dm_x(&x, DM_OP_ne, NULL, 2, t, dm_x_number(&x, 0));
+  dm_Tensor *sum = x_sum(&x, set, (dm_Ints){-1, {0}}, false); /* of bool: int64 */
+  dm_status st = x.st;
+  if (st == DM_OK) st = dm_tensor_read(sum, sizeof *count, count);
+  dm_x_free(&x);
+  return st;
+}
+
+/* ---- operands ---- */
+
+dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
+  const dm_DType to = (dm_DType)x->dtype, from = (dm_DType)src->dtype;
+  if (dm_kind(from) <= dm_kind(to)) return DM_OK;
+  if (to == DM_BOOL && (src->flags & DM_T_NUMBER)) return DM_OK; /* its truth */
+  if ((src->flags & DM_T_NUMBER) && from == DM_F64) {
+    const double v = *(const double *)dm_tensor_data(src);
+    if (v == trunc(v) && fabs(v) < 0x1p63) return DM_OK;
+    return dm_fail(DM_EARG, "%s: %g cannot be written into %s", c->op->name, v,
+                   dm_dtype_name(to));
+  }
+  return dm_fail(DM_EARG, "%s: %s cannot be written into %s; hint: x:to(\"%s\")", c->op->name,
+                 dm_dtype_name(from), dm_dtype_name(to), dm_dtype_name(from));
+}
+
+dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
+                          dm_Tensor **out) {
+  bool same = t->ndim == ndim && t->dtype == dtype && dm_tensor_is_contiguous(t);
+  for (int d = 0; d < ndim && same; d++) same = t->shape[d] == shape[d];
+  if (same) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_new(dtype, ndim, shape, t->device, out));
+  return dm_copy_to(*out, t);
+}
+
+dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums) {
+  const dm_DType dtype = dm_compute_dtype((dm_DType)out->dtype);
+  if (dtype == out->dtype) *sums = dm_tensor_ref(out);
+  else DM_TRY(dm_tensor_new(dtype, out->ndim, out->shape, out->device, sums));
+  if (x) return dm_copy_to(*sums, x);
+  if ((*sums)->numel > 0) memset(dm_tensor_data(*sums), 0, (size_t)dm_tensor_bytes(*sums));
+  return DM_OK;
+}
+
+dm_status dm_sums_store(dm_Tensor *out, dm_Tensor *sums) {
+  return sums == out ? DM_OK : dm_copy_to(out, sums);
+}
+
+dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like) {
+  if (x->st != DM_OK) return NULL;
+  dm_SizedAttr a = {.size = {.n = ndim}};
+  a.dtype = like->dtype;
+  a.device = dm_device_code(like->device);
+  for (int d = 0; d < ndim; d++) a.size.v[d] = shape[d];
+  return dm_x(x, DM_OP_zeros, &a, 0);
+}
+
+/* ---- element by element: gather, scatter, scatter_add ---- */
+
+typedef struct Walk {
+  dm_Iter it;
+  int64_t step;   /* elements of x from position to position */
+  int64_t length; /* of a line: the index's size along dim */
+  dm_RunFn *run;
+} Walk;
+
+/* ptr: out, x, positions */
+#define GATHER(BITS)                                                                    \
+  static void gather_##BITS(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                     \
+    uint##BITS##_t *y = (uint##BITS##_t *)(void *)ptr[0];                               \
+    const uint##BITS##_t *x = (const uint##BITS##_t *)(const void *)ptr[1];             \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
+    for (int64_t i = 0; i < n; i++) y[i * s[0]] = x[i * s[1] + at[i * s[2]] * step];    \
+  }
+GATHER(8)
+GATHER(16)
+GATHER(32)
+GATHER(64)
+#undef GATHER
+
+/* ptr: x (written), source, positions */
+#define SCATTER(NAME, TYPE, OP)                                                          \
+  static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                      \
+    TYPE *x = (TYPE *)(void *)ptr[0];                                                    \
+    const TYPE *v = (const TYPE *)(const void *)ptr[1];                                  \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                           \
+    for (int64_t i = 0; i < n; i++) x[i * s[0] + at[i * s[2]] * step] OP v[i * s[1]];    \
+  }
+SCATTER(8, uint8_t, =)
+SCATTER(16, uint16_t, =)
+SCATTER(32, uint32_t, =)
+SCATTER(64, uint64_t, =)
+SCATTER(add_f32, float, +=)
+SCATTER(add_f64, double, +=)
+SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps */
+#undef SCATTER
+
+/* Likewise, v being joined with what is there, x; NaN stays. */
+#define FOLD(NAME, TYPE, JOINED)                                                      \
+  static void fold_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Walk *)ctx)->step;                                   \
+    TYPE *to = (TYPE *)(void *)ptr[0];                                                \
+    const TYPE *from = (const TYPE *)(const void *)ptr[1];                            \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                        \
+    for (int64_t i = 0; i < n; i++) {                                                 \
+      TYPE *p = &to[i * s[0] + at[i * s[2]] * step];                                  \
+      const TYPE x = *p, v = from[i * s[1]];                                          \
+      *p = JOINED;                                                                    \
+    }                                                                                 \
+  }
+FOLD(prod_f32, float, x *v)
+FOLD(prod_f64, double, x *v)
+FOLD(prod_i64, int64_t, (int64_t)((uint64_t)x *(uint64_t)v)) /* wraps */
+FOLD(amax_f32, float, v > x || v != v ? v : x)
+FOLD(amax_f64, double, v > x || v != v ? v : x)
+FOLD(amax_i64, int64_t, v > x ? v : x)
+FOLD(amin_f32, float, v < x || v != v ? v : x)
+FOLD(amin_f64, double, v < x || v != v ? v : x)
+FOLD(amin_i64, int64_t, v < x ? v : x)
+#undef FOLD
+
+static void walk_elements(void *ctx, int64_t begin, int64_t end) {
+  const Walk *w = ctx;
+  dm_iter_range(&w->it, begin, end, w->run, ctx);
+}
+static void walk_lines(void *ctx, int64_t begin, int64_t end) {
+  const Walk *w = ctx;
+  dm_iter_range(&w->it, begin * w->length, end * w->length, w->run, ctx);
+}
+
+static int log2_size(const dm_Tensor *t) {
+  const int64_t n = dm_dtype_size((dm_DType)t->dtype);
+  return n == 1 ? 0 : n == 2 ? 1 : n == 4 ? 2 : 3;
+}
+
+/* The index has x's rank and, but for dim, no larger sizes. */
+static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *index,
+                              int *dim) {
+  DM_TRY(dm_check_dim(c, x, DM_ATTR(dm_AlongAttr, c)->dim, dim));
+  DM_TRY(dm_check_index(c, index));
+  bool fits = x->ndim == index->ndim;
+  for (int d = 0; fits && d < x->ndim; d++) fits = d == *dim || index->shape[d] <= x->shape[d];
+  if (fits) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "%s: an index of shape %s for x of shape %s; wanted the same rank and, "
+                 "but for dim %d, no larger sizes",
+                 c->op->name, DM_SHAPE(index), DM_SHAPE(x), *dim + c->base);
+}
+
+dm_status gather_rule(dm_Call *c) {
+  int dim;
+  DM_TRY(check_gather(c, c->in[0], c->in[1], &dim));
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
+
+dm_status gather_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[] = {gather_8, gather_16, gather_32, gather_64};
+  dm_Tensor *x = c->in[0], *out = c->out[0], *at;
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
+  DM_TRY(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  if (out->numel > 0) {
+    dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
+    if (x->ndim) from.stride[dim] = 0;
+    dm_Tensor *t[3] = {out, &from, at};
+    Walk w = {.step = x->ndim ? x->stride[dim] : 0, .run = runs[log2_size(x)]};
+    dm_iter_init(&w.it, 3, t);
+    dm_parallel_for(out->numel, GRAIN, walk_elements, &w);
+  }
+  dm_tensor_unref(&at);
+  return DM_OK;
+}
+
+dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) {
+  const dm_Meta *m = &g->in_meta[0];
+  dm_Tensor *zeros = gy ? x_zeros(g->x, m->ndim, m->shape, gy) : NULL;
+  return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
+}
+void gather_grad(dm_Grad *g) {
+  g->gx[0] = x_put_back(g, DM_ATTR(dm_AlongAttr, g)->dim, g->gy[0], g->in[1]);
+}
+
+static dm_status check_scatter(dm_Call *c, bool number_ok) {
+  const dm_Tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
+  int dim;
+  DM_TRY(check_gather(c, x, index, &dim));
+  DM_TRY(dm_check_source(c, x, src));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  if (number_ok && src->ndim == 0) return DM_OK;
+  bool fits = src->ndim == index->ndim;
+  for (int d = 0; fits && d < src->ndim; d++) fits = index->shape[d] <= src->shape[d];
+  if (fits) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "%s: a source of shape %s for an index of shape %s; wanted the same "
+                 "rank and no smaller sizes",
+                 c->op->name, DM_SHAPE(src), DM_SHAPE(index));
+}
+dm_status scatter_rule(dm_Call *c) { return check_scatter(c, true); }
+dm_status dm_check_scatter(dm_Call *c) { return check_scatter(c, false); }
+dm_status scatter_add_rule(dm_Call *c) { return check_scatter(c, false); }
+dm_status scatter_fold_rule(dm_Call *c) { return check_scatter(c, false); }
+
+/* t's window with the index's shape, dim moved to the end. */
+static dm_Tensor lines_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  int k = 0;
+  for (int d = 0; d < index->ndim; d++) {
+    const int from = d == index->ndim - 1 ? dim : d < dim ? d : d + 1;
+    shape[k] = index->shape[from];
+    stride[k++] = t->ndim ? t->stride[from] : 0;
+  }
+  return dm_view_of(t, index->ndim, shape, stride, t->offset);
+}
+
+static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, dm_RunFn *run) {
+  if (at->numel == 0) return;
+  dm_Tensor to = lines_of(x, at, dim), from = lines_of(src, at, dim);
+  dm_Tensor positions = lines_of(at, at, dim);
+  if (x->ndim) to.stride[x->ndim - 1] = 0;
+  dm_Tensor *t[3] = {&to, &from, &positions};
+  Walk w = {.step = x->ndim ? x->stride[dim] : 0, .length = size_along(at, dim), .run = run};
+  dm_iter_init(&w.it, 3, t);
+  dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), walk_lines, &w);
+}
+
+dm_status scatter_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[] = {scatter_8, scatter_16, scatter_32, scatter_64};
+  dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL;
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
+  dm_status st;
+  DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
+  DM_GO(dm_copy_to(c->out[0], x));
+  scatter_into(c->out[0], values, at, dim, runs[log2_size(x)]);
+done:
+  dm_tensor_unref(&values);
+  dm_tensor_unref(&at);
+  return st;
+}
+
+/* The run of three that computes in dtype. */
+static dm_RunFn *run_for(dm_DType dtype, dm_RunFn *const run[3]) {
+  return run[dtype == DM_F32 ? 0 : dtype == DM_F64 ? 1 : 2];
+}
+
+/* x with what is at the source joined to it, in the type that sums have. */
+static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
+  dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
+  const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
+  dm_status st;
+  DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  DM_GO(dm_sums_new(c->out[0], x, &sums));
+  const dm_DType dtype = (dm_DType)sums->dtype;
+  DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
+  scatter_into(sums, values, at, dim, run_for(dtype, run));
+  DM_GO(dm_sums_store(c->out[0], sums));
+done:
+  dm_tensor_unref(&values);
+  dm_tensor_unref(&sums);
+  dm_tensor_unref(&at);
+  return st;
+}
+
+dm_status scatter_add_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[3] = {scatter_add_f32, scatter_add_f64, scatter_add_i64};
+  return join_into(c, runs);
+}
+dm_status scatter_fold_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[][3] = {{fold_prod_f32, fold_prod_f64, fold_prod_i64},
+                                      {fold_amax_f32, fold_amax_f64, fold_amax_i64},
+                                      {fold_amin_f32, fold_amin_f64, fold_amin_i64}};
+  return join_into(c, runs[DM_ATTR(dm_FoldAttr, c)->fold]);
+}
+
+/* The gradient of scatter's source: gathered, and 0 where the source is larger
+   than the index. */
+static dm_Tensor *source_gradient(dm_Grad *g) {
+  dm_Tensor *t = dm_x(g->x, DM_OP_gather, g->attr, 2, g->gy[0], g->in[1]);
+  const dm_Meta *m = &g->in_meta[2];
+  if (!t || m->ndim == 0) return t;
+  bool same = true;
+  for (int d = 0; d < m->ndim; d++) same = same && t->shape[d] == m->shape[d];
+  if (same) return t;
+  struct {
+    dm_Ints size, stride;
+    int64_t offset;
+  } corner = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  for (int d = 0; d < t->ndim; d++) corner.size.v[d] = t->shape[d];
+  dm_contiguous_strides(m->ndim, m->shape, corner.stride.v);
+  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, t);
+  return dm_x(g->x, DM_OP_as_strided_scatter, &corner, 2, zeros, t);
+}
+
+void scatter_grad(dm_Grad *g) {
+  if (g->need[0])
+    g->gx[0] = dm_x(g->x, DM_OP_scatter, g->attr, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
+  if (g->need[2]) g->gx[2] = source_gradient(g);
+}
+void scatter_add_grad(dm_Grad *g) {
+  g->gx[0] = g->gy[0];
+  if (g->need[2]) g->gx[2] = source_gradient(g);
+}

@@ -1,0 +1,465 @@
+/* Rows chosen by positions: index_*, embedding, one_hot.
+
+   Along a dim, a tensor is seen as (outer, n, inner): whole rows of `inner`
+   elements move, and positions are few. Writes to one place always come in the
+   order of the positions, whatever the number of threads: threads part the
+   outer and the inner dims, never the positions. */
+#include <string.h>
+
+#include "base/error.h"
+#include "core/iter.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+#include "op/strided.h"
+
+enum { GRAIN = 32768, BLOCK = 512, COLUMNS = 256 };
+
+/* x (outer, n, inner), rows (outer, m, inner), m positions in 0..n-1. */
+typedef struct Rows {
+  char *dst;
+  const char *src;
+  const int64_t *at;
+  int64_t outer, n, m, inner;
+  int64_t size; /* bytes of an element */
+  void (*put)(char *dst, const char *src, int64_t n, int64_t size);
+} Rows;
+
+static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
+  return (Rows){.at = dm_tensor_data(at),
+                .outer = dm_numel(dim, x->shape),
+                .n = x->shape[dim],
+                .m = at->numel,
+                .inner = dm_numel(x->ndim - dim - 1, x->shape + dim + 1),
+                .size = dm_dtype_size((dm_DType)x->dtype)};
+}
+
+/* A single element is copied as the word that it is. */
+static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
+  if (n > 1) memcpy(dst, src, (size_t)(n * size));
+  else if (size == 4) memcpy(dst, src, 4);
+  else if (size == 8) memcpy(dst, src, 8);
+  else memcpy(dst, src, (size_t)size);
+}
+
+#define PUT_ADD(NAME, TYPE)                                                         \
+  static void put_add_##NAME(char *dst, const char *src, int64_t n, int64_t size) { \
+    TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                      \
+    const TYPE *DM_RESTRICT x = (const TYPE *)(const void *)src;                    \
+    DM_UNUSED(size);                                                                \
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];                                   \
+  }
+PUT_ADD(f32, float)
+PUT_ADD(f64, double)
+PUT_ADD(i64, uint64_t) /* unsigned: wraps */
+#undef PUT_ADD
+
+static void take_rows(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  const int64_t bytes = r->inner * r->size;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t from = i / r->m * r->n + r->at[i % r->m];
+    put_copy(r->dst + i * bytes, r->src + from * bytes, r->inner, r->size);
+  }
+}
+
+/* A unit is some columns of one outer index: nobody else writes there. */
+static void put_rows(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  const int64_t blocks = (r->inner + COLUMNS - 1) / COLUMNS;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t o = u / blocks, column = u % blocks * COLUMNS;
+    const int64_t n = dm_min_i64(COLUMNS, r->inner - column);
+    for (int64_t i = 0; i < r->m; i++) {
+      if (r->at[i] < 0) continue;
+      const int64_t to = (o * r->n + r->at[i]) * r->inner + column;
+      const int64_t from = (o * r->m + i) * r->inner + column;
+      r->put(r->dst + to * r->size, r->src + from * r->size, n, r->size);
+    }
+  }
+}
+
+/* out = the rows of x at the positions of index along dim. */
+static dm_status take(dm_Call *c, dm_Tensor *index, int dim, bool wrap) {
+  dm_Tensor *x = NULL, *at = NULL;
+  dm_status st;
+  DM_GO(dm_positions_new(c, index, c->in[0]->shape[dim], wrap, &at));
+  DM_GO(dm_dense_new(c->in[0], &x));
+  if (c->out[0]->numel > 0) {
+    Rows r = rows_of(x, dim, at);
+    r.src = dm_tensor_data(x);
+    r.dst = dm_tensor_data(c->out[0]);
+    dm_parallel_for(r.outer * r.m, dm_max_i64(1, GRAIN / r.inner), take_rows, &r);
+  }
+done:
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&at);
+  return st;
+}
+
+/* x's rows at the positions become those of rows, or have them added. */
+static void put_into(dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *rows, bool add) {
+  if (rows->numel == 0) return;
+  Rows r = rows_of(x, dim, at);
+  r.dst = dm_tensor_data(x);
+  r.src = dm_tensor_data(rows);
+  r.put = !add                 ? put_copy
+          : x->dtype == DM_F32 ? put_add_f32
+          : x->dtype == DM_F64 ? put_add_f64
+                               : put_add_i64;
+  const int64_t blocks = (r.inner + COLUMNS - 1) / COLUMNS;
+  const int64_t work = r.m * dm_min_i64(r.inner, COLUMNS);
+  dm_parallel_for(r.outer * blocks, dm_max_i64(1, GRAIN / work), put_rows, &r);
+}
+
+/* x's shape with dim replaced by the index's shape. */
+static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
+                                const dm_Tensor *index, int *ndim, int64_t *shape) {
+  const int n = x->ndim - 1 + index->ndim;
+  if (n > DM_MAX_DIM)
+    return dm_fail(DM_EARG,
+                   "%s: an index of shape %s in x of shape %s gives %d dims, the most "
+                   "is %d",
+                   c->op->name, DM_SHAPE(index), DM_SHAPE(x), n, DM_MAX_DIM);
+  for (int d = 0; d < n; d++)
+    shape[d] = d < dim                 ? x->shape[d]
+               : d < dim + index->ndim ? index->shape[d - dim]
+                                       : x->shape[d - index->ndim + 1];
+  *ndim = n;
+  return DM_OK;
+}
+
+/* c->in[0] has dims, in[1] holds positions: what all row ops want. */
+static dm_status check_rows(const dm_Call *c, int64_t attr, int *dim) {
+  const dm_Tensor *x = c->in[0];
+  if (x->ndim == 0) return dm_fail(DM_EARG, "%s: x has no dims", c->op->name);
+  DM_TRY(dm_check_dim(c, x, attr, dim));
+  return dm_check_index(c, c->in[1]);
+}
+
+static dm_status check_vector(const dm_Call *c, const dm_Tensor *index) {
+  if (index->ndim <= 1) return DM_OK;
+  return dm_fail(DM_EARG, "%s: an index of shape %s given, wanted one dim", c->op->name,
+                 DM_SHAPE(index));
+}
+
+/* ---- index_select, index_get ---- */
+
+dm_status index_select_rule(dm_Call *c) {
+  int dim;
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
+  DM_TRY(check_vector(c, c->in[1]));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].shape[dim] = c->in[1]->numel;
+  return DM_OK;
+}
+dm_status index_select_cpu(dm_Call *c) {
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), false);
+}
+void index_select_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const struct {
+    int64_t dim;
+    double alpha;
+  } attr = {*(const int64_t *)g->attr, 1};
+  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
+  g->gx[0] = dm_x(g->x, DM_OP_index_add, &attr, 3, zeros, g->in[1], g->gy[0]);
+}
+
+dm_status index_get_rule(dm_Call *c) {
+  int dim, ndim;
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, c->out_meta[0].shape));
+  c->out_meta[0].ndim = (uint8_t)ndim;
+  return DM_OK;
+}
+dm_status index_get_cpu(dm_Call *c) {
+  return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), true);
+}
+void index_get_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const int64_t attr[2] = {*(const int64_t *)g->attr, true}; /* dim, accumulate */
+  dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
+  g->gx[0] = dm_x(g->x, DM_OP_index_put, attr, 3, zeros, g->in[1], g->gy[0]);
+}
+
+/* ---- index_put, index_copy, index_add ---- */
+
+/* Writes rows (to be broadcast to the replaced shape) over x or adds them. */
+static dm_status put(dm_Call *c, int dim, dm_Tensor *source, bool wrap, bool add) {
+  dm_Tensor *x = c->in[0], *at = NULL, *to = NULL, *rows = NULL;
+  int ndim;
+  int64_t shape[DM_MAX_DIM];
+  dm_status st;
+  DM_GO(replaced_shape(c, x, dim, c->in[1], &ndim, shape));
+  DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], wrap, &at));
+  if (add) {
+    DM_GO(dm_sums_new(c->out[0], x, &to));
+  } else {
+    to = dm_tensor_ref(c->out[0]);
+    DM_GO(dm_copy_to(to, x));
+  }
+  DM_GO(dm_dense_as_new(source, (dm_DType)to->dtype, ndim, shape, &rows));
+  put_into(to, dim, at, rows, add);
+  DM_GO(dm_sums_store(c->out[0], to));
+done:
+  dm_tensor_unref(&rows);
+  dm_tensor_unref(&to);
+  dm_tensor_unref(&at);
+  return st;
+}
+
+dm_status index_put_rule(dm_Call *c) {
+  int dim, ndim, both;
+  int64_t shape[DM_MAX_DIM], wide[DM_MAX_DIM];
+  DM_TRY(check_rows(c, DM_ATTR(dm_PutAttr, c)->dim, &dim));
+  DM_TRY(dm_check_source(c, c->in[0], c->in[2]));
+  DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, shape));
+  const dm_Tensor region = dm_view_of(c->in[0], ndim, shape, shape, 0);
+  DM_TRY(dm_broadcast(c->op->name, &region, c->in[2], &both, wide));
+  if (both != ndim || memcmp(shape, wide, sizeof *shape * (size_t)ndim) != 0)
+    return dm_fail(DM_EARG, "index_put: a source of shape %s does not broadcast to %s",
+                   DM_SHAPE(c->in[2]), DM_SHAPE(&region));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status index_put_cpu(dm_Call *c) {
+  const dm_PutAttr *a = DM_ATTR(dm_PutAttr, c);
+  return put(c, dm_dim_of(c->in[0], a->dim), c->in[2], true, a->accumulate);
+}
+void index_put_grad(dm_Grad *g) {
+  const dm_PutAttr *a = g->attr;
+  if (g->need[0])
+    g->gx[0] = a->accumulate ? g->gy[0]
+                             : dm_x(g->x, DM_OP_index_put, a, 3, g->gy[0], g->in[1],
+                                    dm_x_number(g->x, 0));
+  if (g->need[2]) g->gx[2] = dm_x(g->x, DM_OP_index_get, &a->dim, 2, g->gy[0], g->in[1]);
+}
+
+/* The source has x's shape, but for dim, where it has a row per position. */
+static dm_status check_row_source(dm_Call *c) {
+  const dm_Tensor *x = c->in[0], *source = c->in[2];
+  int dim;
+  DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
+  DM_TRY(check_vector(c, c->in[1]));
+  DM_TRY(dm_check_source(c, x, source));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  bool fits = source->ndim == x->ndim;
+  for (int d = 0; fits && d < x->ndim; d++)
+    fits = source->shape[d] == (d == dim ? c->in[1]->numel : x->shape[d]);
+  if (fits) return DM_OK;
+  dm_Meta want = c->out_meta[0];
+  want.shape[dim] = c->in[1]->numel;
+  return dm_fail(DM_EARG, "%s: a source of shape %s given, wanted %s", c->op->name,
+                 DM_SHAPE(source), dm_shape_str(want.ndim, want.shape, (char[96]){0}));
+}
+
+dm_status index_add_rule(dm_Call *c) { return check_row_source(c); }
+dm_status index_copy_rule(dm_Call *c) { return check_row_source(c); }
+
+/* A 0-dim index stands for one of one position. */
+static dm_Tensor as_vector(const dm_Tensor *index) {
+  const int64_t one = 1;
+  return index->ndim ? dm_view_of(index, 1, index->shape, index->stride, index->offset)
+                     : dm_view_of(index, 1, &one, &one, index->offset);
+}
+
+static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
+  dm_Tensor index = as_vector(c->in[1]);
+  dm_Tensor *const in[2] = {c->in[0], &index};
+  dm_Call inner = *c;
+  inner.in = in;
+  return put(&inner, dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), source, false, add);
+}
+
+/* Scaled in the type that the sums have: rounded once, at the end. */
+dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out) {
+  dm_X x = DM_X_INIT;
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  m->grad = false;
+  dm_Tensor *scaled = x_cast(&x, x_scale(&x, x_cast(&x, t, dtype), alpha), dtype);
+  m->grad = grad;
+  if (x.st == DM_OK) *out = dm_tensor_ref(scaled);
+  dm_x_free(&x);
+  return x.st;
+}
+
+dm_status index_add_cpu(dm_Call *c) {
+  const double alpha = DM_ATTR(dm_AddAttr, c)->alpha;
+  if (alpha == 1) return put_vector(c, c->in[2], true);
+  const dm_DType wide = dm_compute_dtype((dm_DType)c->in[0]->dtype);
+  dm_Tensor *scaled = NULL;
+  DM_TRY(dm_scaled_new(c->in[2], wide, alpha, &scaled));
+  const dm_status st = put_vector(c, scaled, true);
+  dm_tensor_unref(&scaled);
+  return st;
+}
+void index_add_grad(dm_Grad *g) {
+  const dm_AddAttr *a = g->attr;
+  g->gx[0] = g->gy[0];
+  if (!g->need[2]) return;
+  dm_Tensor *rows = dm_x(g->x, DM_OP_index_select, &a->dim, 2, g->gy[0], g->in[1]);
+  g->gx[2] = a->alpha == 1 ? rows : x_scale(g->x, rows, a->alpha);
+}
+
+dm_status index_copy_cpu(dm_Call *c) { return put_vector(c, c->in[2], false); }
+void index_copy_grad(dm_Grad *g) {
+  const dm_PutAttr attr = {*(const int64_t *)g->attr, false};
+  if (g->need[0])
+    g->gx[0] = dm_x(g->x, DM_OP_index_put, &attr, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
+  if (g->need[2]) g->gx[2] = dm_x(g->x, DM_OP_index_select, &attr.dim, 2, g->gy[0], g->in[1]);
+}
+
+/* ---- embedding ---- */
+
+dm_status embedding_rule(dm_Call *c) {
+  const dm_Tensor *index = c->in[0], *w = c->in[1];
+  const dm_OptInt pad = DM_ATTR(dm_EmbeddingAttr, c)->padding_idx;
+  if (w->ndim != 2)
+    return dm_fail(DM_EARG, "embedding: the weight has shape %s, wanted {rows, columns}",
+                   DM_SHAPE(w));
+  DM_TRY(dm_check_index(c, index));
+  if (pad.set && (pad.v < -w->shape[0] || pad.v >= w->shape[0]))
+    return dm_fail(DM_EARG, "embedding: padding_idx %lld given, the weight has %lld rows",
+                   (long long)(pad.v < 0 ? pad.v : pad.v + c->base), (long long)w->shape[0]);
+  if (index->ndim == DM_MAX_DIM)
+    return dm_fail(DM_EARG, "embedding: an index of shape %s leaves no room for another dim",
+                   DM_SHAPE(index));
+  dm_out_like(c, 0, index, (dm_DType)w->dtype);
+  c->out_meta[0].device = w->device;
+  c->out_meta[0].shape[c->out_meta[0].ndim++] = w->shape[1];
+  return DM_OK;
+}
+dm_status embedding_cpu(dm_Call *c) {
+  dm_Tensor *const weight_first[2] = {c->in[1], c->in[0]};
+  dm_Call rows = *c;
+  rows.in = weight_first;
+  return take(&rows, c->in[0], 0, false);
+}
+
+void embedding_grad(dm_Grad *g) {
+  const dm_EmbeddingAttr *a = g->attr;
+  const dm_EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
+  if (g->need[1]) g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
+}
+
+dm_status embedding_backward_rule(dm_Call *c) {
+  const dm_Tensor *gy = c->in[0];
+  dm_Meta *m = &c->out_meta[0];
+  *m = (dm_Meta){.dtype = gy->dtype, .ndim = 2, .device = gy->device};
+  m->shape[0] = DM_ATTR(dm_EmbeddingBackwardAttr, c)->n;
+  m->shape[1] = gy->shape[gy->ndim - 1];
+  return DM_OK;
+}
+
+/* gw[index[i]] += gy[i], in the order of i; rows of padding get nothing. */
+dm_status embedding_backward_cpu(dm_Call *c) {
+  const dm_EmbeddingBackwardAttr *a = DM_ATTR(dm_EmbeddingBackwardAttr, c);
+  dm_Tensor *gy = c->in[0], *out = c->out[0], *at = NULL, *sums = NULL, *rows = NULL;
+  dm_status st;
+  DM_GO(dm_positions_new(c, c->in[1], a->n, false, &at));
+  if (a->padding_idx.set) {
+    const int64_t pad = a->padding_idx.v < 0 ? a->padding_idx.v + a->n : a->padding_idx.v;
+    int64_t *p = dm_tensor_data(at);
+    for (int64_t i = 0; i < at->numel; i++)
+      if (p[i] == pad) p[i] = -1;
+  }
+  DM_GO(dm_sums_new(out, NULL, &sums));
+  DM_GO(dm_dense_as_new(gy, (dm_DType)sums->dtype, gy->ndim, gy->shape, &rows));
+  put_into(sums, 0, at, rows, true);
+  DM_GO(dm_sums_store(out, sums));
+done:
+  dm_tensor_unref(&rows);
+  dm_tensor_unref(&sums);
+  dm_tensor_unref(&at);
+  return st;
+}
+
+/* Linear in gy: its gradient looks rows up again, 0 for those of padding. */
+void embedding_backward_grad(dm_Grad *g) {
+  const dm_EmbeddingBackwardAttr *a = g->attr;
+  const dm_EmbeddingAttr attr = {a->padding_idx};
+  dm_Tensor *index = g->in[1];
+  g->gx[0] = dm_x(g->x, DM_OP_embedding, &attr, 2, index, g->gy[0]);
+  if (!a->padding_idx.set) return;
+  const int64_t pad = a->padding_idx.v < 0 ? a->padding_idx.v + a->n : a->padding_idx.v;
+  const int64_t last = -1;
+  dm_Tensor *row = dm_x_number(g->x, (double)(pad + dm_modes()->base));
+  dm_Tensor *mask = dm_x(g->x, DM_OP_eq, NULL, 2, index, row);
+  mask = dm_x(g->x, DM_OP_unsqueeze, &last, 1, mask);
+  g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gx[0], mask, dm_x_number(g->x, 0));
+}
+
+/* ---- one_hot ---- */
+
+typedef struct Largest {
+  dm_Iter it;
+  dm_DType dtype;
+  int64_t value;
+} Largest;
+
+static void run_max(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Largest *r = ctx;
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    int64_t v[BLOCK];
+    const int64_t m = dm_min_i64(BLOCK, n - at);
+    dm_load_i64(r->dtype, ptr[0] + at * stride[0] * r->it.size[0], stride[0], m, v);
+    for (int64_t i = 0; i < m; i++) r->value = dm_max_i64(r->value, v[i]);
+  }
+}
+
+/* The largest value in an index that is not empty. */
+static dm_status largest_of(dm_Tensor *index, int64_t *value) {
+  const dm_DType dtype = (dm_DType)index->dtype;
+  if (index->device.type == DM_CPU) {
+    Largest r = {.dtype = dtype, .value = INT64_MIN};
+    dm_iter_init(&r.it, 1, &index);
+    dm_iter_range(&r.it, 0, index->numel, run_max, &r);
+    *value = r.value;
+    return DM_OK;
+  }
+  dm_Tensor *max = NULL;
+  char element[8];
+  DM_TRY(dm_call(DM_OP_amax, 1, &index, NULL, &max));
+  const dm_status st = dm_tensor_read(max, dm_dtype_size(dtype), element);
+  if (st == DM_OK) dm_load_i64(dtype, element, 1, 1, value);
+  dm_tensor_unref(&max);
+  return st;
+}
+
+dm_status one_hot_rule(dm_Call *c) {
+  dm_Tensor *index = c->in[0];
+  int64_t n = *DM_ATTR(int64_t, c);
+  DM_TRY(dm_check_index(c, index));
+  if (n == -1) {
+    int64_t most;
+    if (index->numel == 0)
+      return dm_fail(DM_EARG, "one_hot: num_classes is wanted for an index that is empty");
+    DM_TRY(largest_of(index, &most));
+    n = most < c->base ? 0 : dm_min_i64(most - c->base, INT64_MAX - 1) + 1;
+  }
+  if (n < 0)
+    return dm_fail(DM_EARG, "one_hot: num_classes %lld given, wanted 0 or more", (long long)n);
+  if (index->ndim == DM_MAX_DIM)
+    return dm_fail(DM_EARG, "one_hot: an index of shape %s leaves no room for another dim",
+                   DM_SHAPE(index));
+  dm_out_like(c, 0, index, DM_I64);
+  c->out_meta[0].shape[c->out_meta[0].ndim++] = n;
+  return DM_OK;
+}
+
+dm_status one_hot_cpu(dm_Call *c) {
+  dm_Tensor *out = c->out[0], *at;
+  const int64_t n = out->shape[out->ndim - 1];
+  DM_TRY(dm_positions_new(c, c->in[0], n, false, &at));
+  const int64_t *p = dm_tensor_data(at);
+  int64_t *y = dm_tensor_data(out);
+  if (out->numel > 0) memset(y, 0, (size_t)dm_tensor_bytes(out));
+  for (int64_t i = 0; i < at->numel; i++) y[i * n + p[i]] = 1;
+  dm_tensor_unref(&at);
+  return DM_OK;
+}

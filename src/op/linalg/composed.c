@@ -1,0 +1,363 @@
+/* What follows from the factorizations, and from products: solutions, norms, ranks, powers. */
+#include <math.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "op/index/index.h"
+#include "op/linalg/linalg.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+static dm_Tensor *vectors_only(dm_X *x, dm_Tensor *t) {
+  return dm_x(x, DM_OP_squeeze, &(dm_Ints){1, {-1}}, 1, t);
+}
+
+/* Is b one vector for each matrix of a? One dim, or a's shape without the last. */
+static bool is_vectors(const dm_Tensor *a, const dm_Tensor *b) {
+  if (b->ndim == 1) return true;
+  bool same = a->ndim == b->ndim + 1;
+  for (int d = 0; same && d < b->ndim; d++) same = a->shape[d] == b->shape[d];
+  return same;
+}
+
+/* ---- systems ---- */
+
+dm_status linalg_solve_compose(dm_Call *c, dm_X *x) {
+  const bool left = *DM_ATTR(int64_t, c);
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  DM_TRY(dm_check_matrix(c, "A", a, true));
+  const bool vectors = is_vectors(a, b);
+  if (vectors) b = x_wider(x, b, -1);
+  else if (!left) b = x_turned(x, b);
+  if (!left && !vectors) a = x_turned(x, a);
+  dm_Tensor *y = dm_x(x, DM_OP_solve_matrices, NULL, 2, a, b);
+  c->out[0] = vectors ? vectors_only(x, y) : left ? y : x_turned(x, y);
+  return x->st;
+}
+
+/* P A = L U: A X = B by U^-1 L^-1 P B; A^T X = B by P^T L^-T U^-T B; X A = B by its
+   transpose. */
+dm_status linalg_lu_solve_compose(dm_Call *c, dm_X *x) {
+  const struct { int64_t left, adjoint; } *at = c->attr;
+  dm_Tensor *lu = c->in[0], *pivots = c->in[1], *b = c->in[2];
+  DM_TRY(dm_check_matrix(c, "LU", lu, true));
+  DM_TRY(dm_check_matrix(c, "B", b, false));
+  const bool adjoint = at->adjoint != !at->left;
+  if (!at->left) b = x_turned(x, b);
+  DM_TRY(x->st);
+  if (pivots->ndim != lu->ndim - 1 || b->ndim < lu->ndim || dm_rows(b) != dm_rows(lu))
+    return dm_fail(DM_EARG,
+                   "linalg.lu_solve: LU has shape %s, pivots %s, B %s: they do not fit",
+                   DM_SHAPE(lu), DM_SHAPE(pivots), DM_SHAPE(c->in[2]));
+  if (adjoint) {
+    dm_Tensor *t = x_turned(x, lu);
+    b = x_triangular(x, t, b, false, true, false);
+    b = x_pivoted(x, x_triangular(x, t, b, true, true, true), pivots, true);
+  } else {
+    b = x_triangular(x, lu, x_pivoted(x, b, pivots, false), false, true, true);
+    b = x_triangular(x, lu, b, true, true, false);
+  }
+  c->out[0] = at->left ? b : x_turned(x, b);
+  return x->st;
+}
+
+/* A B = X with A = L L^T, or U^T U. */
+static dm_Tensor *by_cholesky(dm_X *x, dm_Tensor *b, dm_Tensor *l, bool upper) {
+  dm_Tensor *t = x_turned(x, l);
+  b = x_triangular(x, upper ? t : l, b, false, true, false);
+  return x_triangular(x, upper ? l : t, b, true, true, false);
+}
+
+dm_status cholesky_solve_compose(dm_Call *c, dm_X *x) {
+  c->out[0] = by_cholesky(x, c->in[0], c->in[1], *DM_ATTR(int64_t, c));
+  return x->st;
+}
+
+dm_status cholesky_inverse_compose(dm_Call *c, dm_X *x) {
+  if (c->in[0]->ndim < 2)
+    return dm_fail(DM_EARG, "cholesky_inverse: x has shape %s, wanted square matrices",
+                   DM_SHAPE(c->in[0]));
+  dm_Tensor *eye = x_eye(x, dm_rows(c->in[0]), c->in[0]);
+  c->out[0] = by_cholesky(x, eye, c->in[0], *DM_ATTR(int64_t, c));
+  return x->st;
+}
+
+/* ---- ranks ---- */
+
+static dm_Tensor *singular_values(dm_X *x, dm_Tensor *t) {
+  return dm_x(x, DM_OP_linalg_svdvals, NULL, 1, t);
+}
+
+static dm_Tensor *rank_of(dm_X *x, dm_Tensor *t, const dm_RankAttr *a) {
+  double atol, rtol;
+  dm_rank_tolerance(a, t, &atol, &rtol);
+  dm_Tensor *s = singular_values(x, t);
+  if (!s) return NULL;
+  dm_Tensor *count = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, atol));
+  if (dm_columns(s) > 0) {
+    dm_Tensor *most = dm_x(x, DM_OP_narrow, &(int64_t[3]){-1, 0, 1}, 1, s);
+    dm_Tensor *above = dm_x(x, DM_OP_gt, NULL, 2, s, x_scale(x, most, rtol));
+    count = dm_x(x, DM_OP_logical_and, NULL, 2, count, above);
+  }
+  return x_sum(x, count, (dm_Ints){1, {-1}}, false);
+}
+
+dm_status linalg_matrix_rank_compose(dm_Call *c, dm_X *x) {
+  const dm_RankAttr *a = DM_ATTR(dm_RankAttr, c);
+  DM_TRY(dm_check_matrix(c, "A", c->in[0], a->hermitian));
+  c->out[0] = rank_of(x, c->in[0], a);
+  return x->st;
+}
+
+/* The solution of least length, by the pseudoinverse; what is left over where A has more
+   rows than columns, all of them independent; A's rank. */
+dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
+  const dm_OptNum *rcond = DM_ATTR(dm_OptNum, c);
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  DM_TRY(dm_check_matrix(c, "A", a, false));
+  const int64_t m = dm_rows(a), n = dm_columns(a);
+  const dm_RankAttr at = {.rtol = *rcond};
+  const bool vectors = is_vectors(a, b);
+  if (vectors) b = x_wider(x, b, -1);
+  DM_TRY(x->st);
+  if (b->ndim < 2 || dm_rows(b) != m)
+    return dm_fail(DM_EARG, "linalg.lstsq: A has shape %s and B %s, wanted as many rows",
+                   DM_SHAPE(a), DM_SHAPE(c->in[1]));
+  dm_Tensor *solution = x_matmul(x, dm_x(x, DM_OP_linalg_pinv, &at, 1, a), b);
+  dm_Tensor *rank = rank_of(x, a, &at), *left = NULL;
+  const dm_DimsAttr all = {{-1, {0}}, false};
+  dm_Tensor *full =
+      dm_x(x, DM_OP_all, &all, 1, rank ? x_test(x, DM_OP_eq, rank, (double)n) : NULL);
+  uint8_t is_full = 0;
+  if (x->st == DM_OK) x->st = dm_tensor_read(full, 1, &is_full);
+  DM_TRY(x->st);
+  if (m > n && is_full) {
+    left = x_sub(x, x_matmul(x, a, solution), b);
+    left = x_sum(x, x_mul(x, left, left), (dm_Ints){1, {-2}}, false);
+  } else {
+    left = x_zeros(x, 1, &(int64_t){0}, a);
+  }
+  c->out[0] = vectors ? vectors_only(x, solution) : solution;
+  c->out[1] = left;
+  c->out[2] = rank;
+  return x->st;
+}
+
+/* ---- norms ---- */
+
+enum { BY_FRO, BY_NUC, BY_1, BY_MINUS_1, BY_2, BY_MINUS_2, BY_INF, BY_MINUS_INF };
+
+typedef struct MatrixNormAttr {
+  int64_t ord;
+  dm_Ints dims;
+  int64_t keepdim, dtype;
+} MatrixNormAttr;
+
+static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
+  return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
+}
+
+/* Of matrices in the last two dims. */
+static dm_Tensor *matrix_norm(dm_X *x, dm_Tensor *t, int64_t ord) {
+  const dm_Ints last = {1, {-1}}, both = {2, {-2, -1}}, rows = {1, {-2}};
+  const bool least = ord == BY_MINUS_1 || ord == BY_MINUS_2 || ord == BY_MINUS_INF;
+  switch (ord) {
+  case BY_FRO: return dm_x(x, DM_OP_norm, &(dm_NormAttr){2, both, false, -1}, 1, t);
+  case BY_NUC: return x_sum(x, singular_values(x, t), last, false);
+  case BY_2:
+  case BY_MINUS_2: return extreme(x, singular_values(x, t), -1, least);
+  }
+  const bool columns = ord == BY_1 || ord == BY_MINUS_1;
+  t = x_sum(x, x_unary(x, DM_OP_abs, t), columns ? rows : last, false);
+  return extreme(x, t, -1, least);
+}
+
+dm_status linalg_matrix_norm_compose(dm_Call *c, dm_X *x) {
+  const MatrixNormAttr *a = DM_ATTR(MatrixNormAttr, c);
+  dm_Tensor *t = c->in[0];
+  const dm_Ints dims = a->dims.n < 0 ? (dm_Ints){2, {-2, -1}} : a->dims;
+  int at[2];
+  DM_TRY(dm_check_float(c, t, "A"));
+  if (t->ndim < 2 || dims.n != 2)
+    return dm_fail(DM_EARG, "linalg.matrix_norm: %lld dims of shape %s, wanted two",
+                   (long long)dims.n, DM_SHAPE(t));
+  for (int i = 0; i < 2; i++) DM_TRY(dm_check_dim(c, t, dims.v[i], &at[i]));
+  if (at[0] == at[1])
+    return dm_fail(DM_EARG, "linalg.matrix_norm: dim %d is given twice", at[0] + c->base);
+  if (a->dtype >= 0) t = x_cast(x, t, (dm_DType)a->dtype);
+  const struct { dm_Ints from, to; } move = {{2, {at[0], at[1]}}, {2, {-2, -1}}};
+  dm_Tensor *y = matrix_norm(x, dm_x(x, DM_OP_movedim, &move, 1, t), a->ord);
+  for (int d = 0; a->keepdim && d < c->in[0]->ndim; d++)
+    if (d == at[0] || d == at[1]) y = x_wider(x, y, d);
+  c->out[0] = y;
+  return x->st;
+}
+
+dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
+  c->out[0] = dm_x(x, DM_OP_norm, c->attr, 1, c->in[0]);
+  return x->st;
+}
+
+dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
+  const int64_t p = *DM_ATTR(int64_t, c); /* 0: none is given, which means 2 */
+  const int64_t ord = p == 0 ? BY_2 : p - 1;
+  dm_Tensor *t = c->in[0];
+  const bool by_values = ord == BY_2 || ord == BY_MINUS_2;
+  DM_TRY(dm_check_matrix(c, "A", t, !by_values));
+  if (by_values) {
+    dm_Tensor *s = singular_values(x, t);
+    dm_Tensor *most = extreme(x, s, -1, false), *least = extreme(x, s, -1, true);
+    c->out[0] = ord == BY_2 ? x_div(x, most, least) : x_div(x, least, most);
+    return x->st;
+  }
+  dm_Tensor *inverse = dm_x(x, DM_OP_linalg_inv, NULL, 1, t);
+  c->out[0] = x_mul(x, matrix_norm(x, t, ord), matrix_norm(x, inverse, ord));
+  return x->st;
+}
+
+/* log |A| where |A| is positive, NaN where it is negative. */
+dm_status logdet_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *pair[2];
+  if (!x_call(x, DM_OP_linalg_slogdet, NULL, 1, c->in, pair)) return x->st;
+  c->out[0] = x_add(x, pair[1], x_unary(x, DM_OP_log, pair[0]));
+  return x->st;
+}
+
+/* ---- products ---- */
+
+dm_status linalg_matrix_power_compose(dm_Call *c, dm_X *x) {
+  const int64_t n = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0], *y = NULL;
+  if (t->ndim < 2 || dm_rows(t) != dm_columns(t))
+    return dm_fail(DM_EARG, "linalg.matrix_power: A has shape %s, wanted square matrices",
+                   DM_SHAPE(t));
+  if (n < 0) t = dm_x(x, DM_OP_linalg_inv, NULL, 1, t);
+  for (uint64_t k = n < 0 ? -(uint64_t)n : (uint64_t)n; k > 0 && x->st == DM_OK; k /= 2) {
+    if (k % 2) y = y ? x_matmul(x, y, t) : t;
+    if (k > 1) t = x_matmul(x, t, t);
+  }
+  if (n == 0) y = x_expand(x, x_eye(x, dm_rows(t), t), t->ndim, t->shape);
+  c->out[0] = n == 0 || n == 1 ? x_unary(x, DM_OP_clone, y) : y;
+  return x->st;
+}
+
+/* The order that multiplies least, of chains of n matrices of sizes[i] rows and sizes[i + 1]
+   columns: cut[i * n + j] is where the chain i .. j is cut. Cormen et al. 15.2. */
+static dm_status cut_chain(int n, const int64_t *sizes, int *cut) {
+  double *cost = dm_alloc_zero((int64_t)sizeof *cost * n * n);
+  if (!cost) return dm_fail(DM_EMEM, "linalg.multi_dot: out of memory");
+  for (int length = 2; length <= n; length++)
+    for (int i = 0, j = length - 1; j < n; i++, j++) {
+      cost[i * n + j] = (double)INFINITY;
+      for (int k = i; k < j; k++) {
+        const double own = (double)sizes[i] * (double)sizes[k + 1] * (double)sizes[j + 1];
+        const double total = cost[i * n + k] + cost[(k + 1) * n + j] + own;
+        if (!(total < cost[i * n + j])) continue;
+        cost[i * n + j] = total;
+        cut[i * n + j] = k;
+      }
+    }
+  dm_free(cost);
+  return DM_OK;
+}
+
+static dm_Tensor *multiply(dm_X *x, dm_Tensor *const *in, int n, const int *cut, int i, int j) {
+  if (i == j) return in[i];
+  const int k = cut[i * n + j];
+  dm_Tensor *left = multiply(x, in, n, cut, i, k), *right = multiply(x, in, n, cut, k + 1, j);
+  return x_matmul(x, left, right);
+}
+
+/* A vector at either end counts as a row and as a column, whose dim goes again. */
+static dm_status check_chain(dm_Call *c, int64_t *sizes) {
+  const int n = c->n_in;
+  for (int i = 0; i < n; i++) {
+    const dm_Tensor *t = c->in[i];
+    const bool end = i == 0 || i == n - 1;
+    if (t->ndim != 2 && !(end && t->ndim == 1))
+      return dm_fail(DM_EARG, "linalg.multi_dot: tensor %d has shape %s, wanted a matrix%s",
+                     i + c->base, DM_SHAPE(t), end ? " or a vector" : "");
+    const bool row = i == 0 && t->ndim == 1;
+    const int64_t rows = row ? 1 : t->shape[0];
+    if (i > 0 && rows != sizes[i])
+      return dm_fail(DM_EARG,
+                     "linalg.multi_dot: tensors %d and %d have shapes %s and %s, "
+                     "which do not multiply",
+                     i - 1 + c->base, i + c->base, DM_SHAPE(c->in[i - 1]), DM_SHAPE(t));
+    sizes[i] = rows;
+    sizes[i + 1] = row ? t->shape[0] : t->ndim == 1 ? 1 : t->shape[1];
+  }
+  return DM_OK;
+}
+
+dm_status linalg_multi_dot_compose(dm_Call *c, dm_X *x) {
+  const int n = c->n_in;
+  if (n < 2 || n > 1024)
+    return dm_fail(DM_EARG, "linalg.multi_dot: %d tensors, wanted 2 to 1024", n);
+  int64_t *sizes = dm_alloc_zero((int64_t)sizeof *sizes * (n + 1));
+  int *cut = dm_alloc_zero((int64_t)sizeof *cut * n * n);
+  dm_status st = sizes && cut ? check_chain(c, sizes)
+                              : dm_fail(DM_EMEM, "linalg.multi_dot: out of memory");
+  if (st == DM_OK) st = cut_chain(n, sizes, cut);
+  if (st == DM_OK) c->out[0] = multiply(x, c->in, n, cut, 0, n - 1);
+  dm_free(sizes);
+  dm_free(cut);
+  return st == DM_OK ? x->st : st;
+}
+
+static dm_Tensor *x_roll(dm_X *x, dm_Tensor *t, int64_t shift, int64_t dim) {
+  const struct { dm_Ints shifts, dims; } a = {{1, {shift}}, {1, {dim}}};
+  return dm_x(x, DM_OP_roll, &a, 1, t);
+}
+
+/* c_i = a_(i+1) b_(i+2) - a_(i+2) b_(i+1); dim counts from the end, so that the operands
+   may broadcast. */
+static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  int own, other;
+  DM_TRY(dm_check_dim(c, a, dim, &own));
+  DM_TRY(dm_check_dim(c, b, dim, &other));
+  if (a->ndim != b->ndim || a->ndim == 0 || a->shape[own] != 3 || b->shape[other] != 3)
+    return dm_fail(DM_EARG,
+                   "%s: shapes %s and %s, wanted as many dims and 3 elements in dim %d",
+                   c->op->name, DM_SHAPE(a), DM_SHAPE(b), own + c->base);
+  dm_Tensor *ahead = x_mul(x, x_roll(x, a, -1, own), x_roll(x, b, -2, own));
+  c->out[0] = x_sub(x, ahead, x_mul(x, x_roll(x, a, -2, own), x_roll(x, b, -1, own)));
+  return x->st;
+}
+dm_status linalg_cross_compose(dm_Call *c, dm_X *x) {
+  return cross_along(c, x, *DM_ATTR(int64_t, c));
+}
+dm_status cross_compose(dm_Call *c, dm_X *x) {
+  const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
+  int64_t dim = 0;
+  while (!a->set && dim + 1 < c->in[0]->ndim && c->in[0]->shape[dim] != 3) dim++;
+  return cross_along(c, x, a->set ? a->v : dim);
+}
+
+dm_status linalg_vecdot_compose(dm_Call *c, dm_X *x) {
+  const int64_t dim = *DM_ATTR(int64_t, c);
+  c->out[0] = x_sum(x, x_mul(x, c->in[0], c->in[1]), (dm_Ints){1, {dim}}, false);
+  return x->st;
+}
+
+/* Powers 0 .. n - 1 as running products, which have a gradient at 0 too. */
+dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
+  const int64_t given = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0];
+  if (t->ndim < 1) return dm_fail(DM_EARG, "linalg.vander: x has no dims, wanted one or more");
+  const int64_t n = given < 0 ? t->shape[t->ndim - 1] : given;
+  int64_t shape[DM_MAX_DIM];
+  if (t->ndim == DM_MAX_DIM)
+    return dm_fail(DM_EARG, "linalg.vander: x has %d dims, wanted fewer", t->ndim);
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
+  shape[t->ndim] = n;
+  dm_Tensor *each = x_expand(x, x_wider(x, t, -1), t->ndim + 1, shape);
+  if (n > 0) {
+    dm_Tensor *rest = dm_x(x, DM_OP_narrow, &(int64_t[3]){-1, 0, n - 1}, 1, each);
+    dm_Tensor *one = dm_x(x, DM_OP_ones_like, &(int64_t[2]){-1, -1}, 1, x_wider(x, t, -1));
+    each = dm_x(x, DM_OP_cat, &(int64_t){-1}, 2, one, rest);
+  }
+  c->out[0] = dm_x(x, DM_OP_cumprod, &(int64_t[2]){-1, -1}, 1, each);
+  return x->st;
+}

@@ -1,0 +1,296 @@
+/* Gradients of factorizations, as compositions: they have gradients themselves. gy and
+   gX stand for the gradients of a result, X^T for the transpose; Giles 2008, Murray 2016,
+   Townsend 2016, Walter & Lehmann 2012, Seeger et al. 2017. */
+#include "base/error.h"
+#include "op/shape/create.h"
+#include "op/linalg/linalg.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+/* ---- steps ---- */
+
+dm_Tensor *x_turned(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
+dm_Tensor *x_wider(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
+}
+dm_Tensor *x_eye(dm_X *x, int64_t n, const dm_Tensor *like) {
+  const dm_EyeAttr a = {n, -1, like->dtype, dm_device_code(like->device)};
+  return dm_x(x, DM_OP_eye, &a, 0);
+}
+dm_Tensor *x_below(dm_X *x, dm_Tensor *t, int64_t diagonal) {
+  return dm_x(x, DM_OP_tril, &diagonal, 1, t);
+}
+dm_Tensor *x_above(dm_X *x, dm_Tensor *t, int64_t diagonal) {
+  return dm_x(x, DM_OP_triu, &diagonal, 1, t);
+}
+dm_Tensor *x_triangular(dm_X *x, dm_Tensor *a, dm_Tensor *b, bool upper, bool left, bool unit) {
+  const dm_TriangularAttr attr = {upper, left, unit};
+  return dm_x(x, DM_OP_linalg_solve_triangular, &attr, 2, a, b);
+}
+
+dm_Tensor *x_pivoted(dm_X *x, dm_Tensor *t, dm_Tensor *pivots, bool back) {
+  if (x->st != DM_OK) return NULL;
+  const int64_t attr[2] = {dm_rows(t), back};
+  dm_Tensor *order = dm_x(x, DM_OP_lu_order, attr, 1, pivots);
+  int64_t shape[DM_MAX_DIM];
+  if (!order) return NULL;
+  for (int d = 0; d < order->ndim; d++) shape[d] = order->shape[d];
+  for (int d = 0; d < t->ndim - 2 && order->ndim <= t->ndim; d++) shape[d] = t->shape[d];
+  shape[t->ndim - 2] = dm_rows(t);
+  shape[t->ndim - 1] = dm_columns(t);
+  order = x_expand(x, x_wider(x, order, -1), t->ndim, shape);
+  return dm_x(x, DM_OP_gather, &(int64_t){-2}, 2, t, order);
+}
+
+static dm_Tensor *negative(dm_X *x, dm_Tensor *t) { return x_unary(x, DM_OP_neg, t); }
+/* a - b, a + b, where NULL is 0 */
+static dm_Tensor *plus(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return !a ? b : !b ? a : x_add(x, a, b);
+}
+static dm_Tensor *minus(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return !b ? a : !a ? negative(x, b) : x_sub(x, a, b);
+}
+static dm_Tensor *skew(dm_X *x, dm_Tensor *t) { return x_sub(x, t, x_turned(x, t)); }
+/* u diag(s) v */
+static dm_Tensor *sandwich(dm_X *x, dm_Tensor *u, dm_Tensor *s, dm_Tensor *v) {
+  return x_matmul(x, x_mul(x, u, x_wider(x, s, -2)), v);
+}
+/* d_ij = s_j - s_i, and 1 where i = j */
+static dm_Tensor *gaps(dm_X *x, dm_Tensor *s) {
+  dm_Tensor *d = x_sub(x, x_wider(x, s, -2), x_wider(x, s, -1));
+  return d ? x_add(x, d, x_eye(x, dm_columns(s), s)) : NULL;
+}
+static dm_Tensor *inverse(dm_X *x, dm_Tensor *t) {
+  return dm_x(x, DM_OP_linalg_inv, NULL, 1, t);
+}
+static dm_Tensor *as_matrices(dm_X *x, dm_Tensor *t) {
+  return x_wider(x, x_wider(x, t, -1), -1);
+}
+
+/* ---- by LU ---- */
+
+/* -Y^T gy Y^T */
+void linalg_inv_grad(dm_Grad *g) {
+  dm_Tensor *y = x_turned(g->x, g->out[0]);
+  g->gx[0] = negative(g->x, x_matmul(g->x, x_matmul(g->x, y, g->gy[0]), y));
+}
+
+/* gB = A^-T gX, gA = -gB X^T */
+void solve_matrices_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gb = dm_x(x, DM_OP_solve_matrices, NULL, 2, x_turned(x, g->in[0]), g->gy[0]);
+  if (g->need[0]) g->gx[0] = negative(x, x_matmul(x, gb, x_turned(x, g->out[0])));
+  if (g->need[1]) g->gx[1] = gb;
+}
+
+/* Is one of them 0? Waits. */
+static bool holds_zero(dm_X *x, dm_Tensor *t) {
+  dm_Tensor *any = dm_x(x, DM_OP_any, NULL, 1, x_test(x, DM_OP_eq, t, 0));
+  uint8_t found = 0;
+  if (x->st == DM_OK) x->st = dm_tensor_read(any, 1, &found);
+  return found;
+}
+
+/* The transpose of the adjugate, which singular matrices have as well: with P_i the product
+   of all singular values but the i-th, det(U V^T) U diag(P) V^T. */
+static dm_Tensor *cofactors(dm_X *x, dm_Tensor *t) {
+  dm_Tensor *svd[3];
+  if (!x_call(x, DM_OP_linalg_svd, &(int64_t){false}, 1, &t, svd)) return NULL;
+  dm_Tensor *eye = x_cast(x, x_eye(x, dm_rows(t), t), DM_BOOL);
+  dm_Tensor *others = x_where(x, eye, dm_x_number(x, 1), x_wider(x, svd[1], -2));
+  const dm_SumAttr last = {{1, {-1}}, false, -1};
+  dm_Tensor *p = dm_x(x, DM_OP_prod, &last, 1, others);
+  dm_Tensor *sign = dm_x(x, DM_OP_linalg_det, NULL, 1, x_matmul(x, svd[0], svd[2]));
+  return x_mul(x, sandwich(x, svd[0], p, svd[2]), as_matrices(x, sign));
+}
+
+/* gy det(A) A^-T */
+void linalg_det_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = as_matrices(x, g->gy[0]);
+  if (holds_zero(x, g->out[0])) g->gx[0] = x_mul(x, gy, cofactors(x, g->in[0]));
+  else
+    g->gx[0] =
+        x_mul(x, x_mul(x, gy, as_matrices(x, g->out[0])), x_turned(x, inverse(x, g->in[0])));
+}
+
+/* The sign is constant; the logarithm's gradient is A^-T. */
+void linalg_slogdet_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  if (!g->gy[1]) g->gx[0] = x_zeros_like(x, g->in[0]);
+  else g->gx[0] = x_mul(x, as_matrices(x, g->gy[1]), x_turned(x, inverse(x, g->in[0])));
+}
+
+/* P^T L^-T (tril(L^T gL, -1) + triu(gU U^T)) U^-T */
+void linalg_lu_factor_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *lu = g->out[0], *gy = g->gy[0];
+  if (dm_rows(lu) != dm_columns(lu)) {
+    x->st = dm_fail(DM_EARG, "linalg.lu_factor: only square matrices have a gradient, got %s",
+                    DM_SHAPE(lu));
+    return;
+  }
+  dm_Tensor *lower = x_add(x, x_below(x, lu, -1), x_eye(x, dm_rows(lu), lu));
+  dm_Tensor *upper = x_turned(x, x_above(x, lu, 0));
+  dm_Tensor *s = x_add(x, x_below(x, x_matmul(x, x_turned(x, lower), x_below(x, gy, -1)), -1),
+                       x_above(x, x_matmul(x, x_above(x, gy, 0), upper), 0));
+  s = x_triangular(x, x_turned(x, lower), s, true, true, true);
+  s = x_triangular(x, upper, s, false, false, false);
+  g->gx[0] = x_pivoted(x, s, g->out[1], true);
+}
+
+/* ---- triangles ---- */
+
+/* L^-T (Phi + Phi^T) L^-1 / 2, Phi being tril(L^T gL) with half its diagonal. */
+void linalg_cholesky_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const bool upper = *(const int64_t *)g->attr;
+  dm_Tensor *l = upper ? x_turned(x, g->out[0]) : g->out[0];
+  dm_Tensor *gl = upper ? x_turned(x, g->gy[0]) : g->gy[0];
+  dm_Tensor *lt = x_turned(x, l), *p = x_matmul(x, lt, gl);
+  dm_Tensor *both = x_add(x, x_below(x, p, 0), x_turned(x, x_below(x, p, -1)));
+  both = x_triangular(x, lt, both, true, true, false);
+  g->gx[0] = x_scale(x, x_triangular(x, l, both, false, false, false), 0.5);
+}
+
+/* A X = B: gB = A^-T gX, gA = -gB X^T; X A = B: gB = gX A^-T, gA = -X^T gB; of gA the
+   triangle that was read. */
+void linalg_solve_triangular_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_TriangularAttr *a = g->attr;
+  dm_Tensor *y = x_turned(x, g->out[0]);
+  dm_Tensor *gb = x_triangular(x, x_turned(x, g->in[0]), g->gy[0], !a->upper, a->left, a->unit);
+  if (g->need[1]) g->gx[1] = gb;
+  if (!g->need[0]) return;
+  dm_Tensor *ga = negative(x, a->left ? x_matmul(x, gb, y) : x_matmul(x, y, gb));
+  g->gx[0] = a->upper ? x_above(x, ga, a->unit) : x_below(x, ga, -a->unit);
+}
+
+/* ---- orthogonal factors ---- */
+
+/* With M = Q^T gQ - gR R^T and T = tril(M - M^T, -1), and R1 the first columns of R:
+   tall matrices (gQ + Q (T - M)) R^-T, wide ones Q (gR + [T R1^-T, 0]). */
+void linalg_qr_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *q = g->out[0], *r = g->out[1], *gq = g->gy[0], *gr = g->gy[1];
+  const int64_t m = dm_rows(q), k = dm_rows(r), n = dm_columns(r),
+                mode = *(const int64_t *)g->attr;
+  if (mode == DM_QR_R || k > n) {
+    x->st = dm_fail(DM_EARG,
+                    "linalg.qr: mode \"%s\" has no gradient here; hint: "
+                    "mode = \"reduced\"",
+                    mode == DM_QR_R ? "r" : "complete");
+    return;
+  }
+  dm_Tensor *product = gq ? x_matmul(x, x_turned(x, q), gq) : NULL;
+  product = minus(x, product, gr ? x_matmul(x, gr, x_turned(x, r)) : NULL);
+  dm_Tensor *t = x_below(x, skew(x, product), -1);
+  if (m >= n) {
+    dm_Tensor *inner = x_matmul(x, q, x_sub(x, t, product));
+    g->gx[0] = x_triangular(x, x_turned(x, r), plus(x, gq, inner), false, false, false);
+    return;
+  }
+  dm_Tensor *r1 = dm_x(x, DM_OP_narrow, &(int64_t[3]){-1, 0, k}, 1, r);
+  t = x_triangular(x, x_turned(x, r1), t, false, false, false);
+  const struct {
+    dm_Ints pad;
+    int64_t mode;
+    double value;
+  } right = {{2, {0, n - k}}, 0, 0};
+  t = dm_x(x, DM_OP_pad, &right, 1, t);
+  g->gx[0] = x_matmul(x, q, plus(x, gr, t));
+}
+
+/* ---- singular values and eigenvalues ---- */
+
+/* Of one side's share: (g - U U^T g) for vectors that do not span the whole space. */
+static dm_Tensor *outside(dm_X *x, dm_Tensor *u, dm_Tensor *g) {
+  return x_sub(x, g, x_matmul(x, u, x_matmul(x, x_turned(x, u), g)));
+}
+
+static dm_Tensor *first(dm_X *x, dm_Tensor *t, int64_t dim, int64_t n) {
+  return t ? dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, 0, n}, 1, t) : NULL;
+}
+
+/* With E_ij = s_j^2 - s_i^2: U ((skew(U^T gU) / E) S + S (skew(V^T gV) / E) + diag(gs)) V^T,
+   and what lies outside the spaces of U and V. Of full_matrices those vectors count that
+   belong to a singular value: the others are free to turn. */
+void linalg_svd_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *s = g->out[1], *gs = g->gy[1];
+  const int64_t k = dm_columns(s), m = dm_rows(g->out[0]), n = dm_columns(g->out[2]);
+  dm_Tensor *u = first(x, g->out[0], -1, k), *gu = first(x, g->gy[0], -1, k);
+  dm_Tensor *vh = first(x, g->out[2], -2, k), *gvh = first(x, g->gy[2], -2, k);
+  if (!gu && !gvh) {
+    g->gx[0] = gs ? sandwich(x, u, gs, vh) : NULL;
+    return;
+  }
+  dm_Tensor *e = gaps(x, x_mul(x, s, s)), *inner = NULL, *sum;
+  if (gu) {
+    dm_Tensor *turn = x_div(x, skew(x, x_matmul(x, x_turned(x, u), gu)), e);
+    inner = x_mul(x, turn, x_wider(x, s, -2));
+  }
+  if (gvh) {
+    dm_Tensor *turn = x_div(x, skew(x, x_matmul(x, vh, x_turned(x, gvh))), e);
+    inner = plus(x, inner, x_mul(x, turn, x_wider(x, s, -1)));
+  }
+  sum = x_matmul(x, x_matmul(x, u, inner), vh);
+  if (gs) sum = plus(x, sum, sandwich(x, u, gs, vh));
+  if (gu && m > k)
+    sum = plus(x, sum, x_matmul(x, outside(x, u, x_div(x, gu, x_wider(x, s, -2))), vh));
+  if (gvh && n > k) {
+    dm_Tensor *v = x_turned(x, vh), *gv = x_div(x, x_turned(x, gvh), x_wider(x, s, -2));
+    sum = plus(x, sum, x_matmul(x, u, x_turned(x, outside(x, v, gv))));
+  }
+  g->gx[0] = sum;
+}
+
+/* The factors are made again: most who want the values alone want no gradient. */
+void linalg_svdvals_grad(dm_Grad *g) {
+  dm_Tensor *svd[3];
+  if (x_call(g->x, DM_OP_linalg_svd, &(int64_t){false}, 1, &g->in[0], svd))
+    g->gx[0] = sandwich(g->x, svd[0], g->gy[0], svd[2]);
+}
+
+/* V (diag(gw) + off-diagonal (V^T gV) / E) V^T with E_ij = w_j - w_i, made symmetric, as A
+   is. */
+void linalg_eigh_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *w = g->out[0], *v = g->out[1], *vt = x_turned(x, v), *gw = g->gy[0];
+  dm_Tensor *sum = gw ? sandwich(x, v, gw, vt) : NULL;
+  if (g->gy[1]) {
+    dm_Tensor *turn = x_div(x, x_matmul(x, vt, g->gy[1]), gaps(x, w));
+    dm_Tensor *eye = x_cast(x, x_eye(x, dm_columns(w), w), DM_BOOL);
+    turn = x_where(x, eye, dm_x_number(x, 0), turn);
+    turn = x_scale(x, x_add(x, turn, x_turned(x, turn)), 0.5);
+    sum = plus(x, sum, x_matmul(x, x_matmul(x, v, turn), vt));
+  }
+  g->gx[0] = sum;
+}
+
+void linalg_eigvalsh_grad(dm_Grad *g) {
+  dm_Tensor *pair[2];
+  if (x_call(g->x, DM_OP_linalg_eigh, g->attr, 1, &g->in[0], pair))
+    g->gx[0] = sandwich(g->x, pair[1], g->gy[0], x_turned(g->x, pair[1]));
+}
+
+/* Golub & Pereyra 1973: with P the pseudoinverse and H = gP^T
+   -(P H P)^T + (1 - A P) (P H)^T... no product is larger than the longer side by the shorter.
+ */
+void linalg_pinv_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *a = g->in[0], *p = g->out[0], *pt = x_turned(x, p), *h = x_turned(x, g->gy[0]);
+  if (dm_rows(a) <= dm_columns(a)) {
+    dm_Tensor *k = x_matmul(x, h, p), *kpt = x_matmul(x, k, pt);
+    dm_Tensor *sum = x_sub(x, kpt, x_turned(x, x_matmul(x, p, k)));
+    sum = x_sub(x, sum, x_matmul(x, x_matmul(x, a, p), kpt));
+    dm_Tensor *rest = x_sub(x, h, x_matmul(x, k, a));
+    g->gx[0] = x_add(x, sum, x_matmul(x, x_matmul(x, pt, p), rest));
+    return;
+  }
+  dm_Tensor *k = x_matmul(x, p, h), *ptk = x_matmul(x, pt, k);
+  dm_Tensor *sum = x_sub(x, ptk, x_turned(x, x_matmul(x, k, p)));
+  dm_Tensor *rest = x_sub(x, h, x_matmul(x, a, k));
+  sum = x_add(x, sum, x_matmul(x, x_matmul(x, rest, p), pt));
+  g->gx[0] = x_sub(x, sum, x_matmul(x, x_matmul(x, ptk, p), a));
+}

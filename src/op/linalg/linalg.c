@@ -1,0 +1,458 @@
+/* Factorizations of matrices by LAPACK: the kernels. They run on the host; matrices of another
+   device are copied there and their results back. LAPACK's matrices lie column after column: to
+   it a dense tensor holds transposes, which some kernels turn round and others make use of. */
+#include "op/linalg/linalg.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/gemm.h"
+#include "cpu/lapack.h"
+#include "op/index/index.h"
+
+/* ---- what a kernel works with ---- */
+
+enum { MOST_ROOMS = 5 };
+
+/* Operands and results on the host, dense; blocks of memory beside them. After a failure
+   every step does nothing. */
+typedef struct Work {
+  dm_Call *c;
+  dm_status st;
+  dm_DType t;
+  int64_t size, batch; /* bytes of an element; matrices */
+  dm_Tensor *in[2], *out[3];
+  void *room[MOST_ROOMS];
+  int n_room;
+} Work;
+
+static dm_status bring(dm_Tensor *t, int lead, const int64_t *batch, dm_Tensor **out) {
+  dm_Tensor *near = NULL;
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < lead; d++) shape[d] = batch[d];
+  for (int d = 0; d < 2; d++) shape[lead + d] = t->shape[t->ndim - 2 + d];
+  DM_TRY(dm_tensor_on_host(t, &near));
+  const dm_status st = dm_dense_as_new(near, (dm_DType)t->dtype, lead + 2, shape, out);
+  dm_tensor_unref(&near);
+  return st;
+}
+
+/* lead: dims that count matrices, of those sizes. */
+static void open_work(Work *w, dm_Call *c, int lead, const int64_t *batch) {
+  const dm_Tensor *a = c->in[0];
+  *w = (Work){.c = c, .t = (dm_DType)a->dtype, .batch = dm_numel(lead, batch)};
+  w->size = dm_dtype_size(w->t);
+  w->st = dm_lapack_open(DM_LINALG(c));
+  for (int i = 0; i < c->n_in && w->st == DM_OK; i++) {
+    w->st = bring(c->in[i], lead, batch, &w->in[i]);
+    for (int d = 1; d <= 2 && w->st == DM_OK; d++)
+      w->st = dm_lapack_fits(DM_LINALG(c), c->in[i]->shape[c->in[i]->ndim - d]);
+  }
+  for (int i = 0; i < c->n_out && w->st == DM_OK; i++) {
+    dm_Meta m = c->out_meta[i];
+    m.device = (dm_Device){DM_CPU, 0};
+    if (c->out[i]->device.type == DM_CPU) w->out[i] = dm_tensor_ref(c->out[i]);
+    else w->st = dm_tensor_new_meta(&m, &w->out[i]);
+  }
+}
+
+static void open_own(Work *w, dm_Call *c) {
+  open_work(w, c, c->in[0]->ndim - 2, c->in[0]->shape);
+}
+
+static dm_status close_work(Work *w) {
+  for (int i = 0; i < w->c->n_out; i++) {
+    dm_Tensor *to = w->c->out[i];
+    if (w->st == DM_OK && w->out[i] != to) w->st = dm_tensor_copy_bytes(to, w->out[i], false);
+    dm_tensor_unref(&w->out[i]);
+  }
+  for (int i = 0; i < 2; i++) dm_tensor_unref(&w->in[i]);
+  for (int i = 0; i < w->n_room; i++) dm_free(w->room[i]);
+  return w->st;
+}
+
+static void *room_of(Work *w, int64_t count, int64_t size) {
+  if (w->st != DM_OK) return NULL;
+  w->st = dm_lapack_fits(DM_LINALG(w->c), count);
+  void *p = w->st == DM_OK ? dm_alloc(dm_max_i64(count * size, 1)) : NULL;
+  if (w->st == DM_OK && !p)
+    w->st = dm_fail(DM_EMEM, "%s: out of memory: %lld bytes for LAPACK", DM_LINALG(w->c),
+                    (long long)(count * size));
+  if (p) w->room[w->n_room++] = p;
+  return p;
+}
+static void *elements(Work *w, int64_t count) { return room_of(w, count, w->size); }
+/* Of a matrix, which LAPACK counts by its sides. */
+static void *matrix_room(Work *w, int64_t rows, int64_t cols) {
+  return room_of(w, rows, cols * w->size);
+}
+static int *ints(Work *w, int64_t count) { return room_of(w, count, sizeof(int)); }
+
+static bool going(const Work *w, int64_t b) { return w->st == DM_OK && b < w->batch; }
+
+/* Matrix (or vector) b of a tensor in which each has n elements. */
+static char *nth(const Work *w, const dm_Tensor *t, int64_t n, int64_t b) {
+  return (char *)dm_tensor_data(t) + b * n * w->size;
+}
+static int rows_of(const Work *w) { return w->st == DM_OK ? (int)dm_rows(w->in[0]) : 0; }
+static int columns_of(const Work *w) { return w->st == DM_OK ? (int)dm_columns(w->in[0]) : 0; }
+
+static void copy_matrix(const Work *w, void *dst, const void *src, int64_t count) {
+  if (count > 0) memcpy(dst, src, (size_t)(count * w->size));
+}
+
+/* dst, by columns, becomes the (rows, cols) matrix src, by rows. */
+static void turn(const Work *w, void *dst, const void *src, int64_t rows, int64_t cols) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j++) {
+      if (w->t == DM_F64) ((double *)dst)[j * rows + i] = ((const double *)src)[i * cols + j];
+      else ((float *)dst)[j * rows + i] = ((const float *)src)[i * cols + j];
+    }
+}
+
+static double value(const Work *w, const void *p, int64_t i) {
+  return w->t == DM_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+static void set(const Work *w, void *p, int64_t i, double v) {
+  if (w->t == DM_F64) ((double *)p)[i] = v;
+  else ((float *)p)[i] = (float)v;
+}
+
+/* "matrix 2", or "the matrix" where there is only one. */
+static const char *which(const Work *w, int64_t b, char buf[32]) {
+  if (w->c->in[0]->ndim == 2 && w->batch == 1) return "the matrix";
+  snprintf(buf, 32, "matrix %lld", (long long)(b + w->c->base));
+  return buf;
+}
+#define WHICH(w, b) which(w, b, (char[32]){0})
+
+static bool singular(Work *w, int64_t b, int info, const char *what) {
+  if (info > 0)
+    w->st = dm_fail(DM_EARG, "%s: %s is singular: %s %d is 0", DM_LINALG(w->c), WHICH(w, b),
+                    what, info - 1 + w->c->base);
+  return info > 0;
+}
+
+/* Where the call gives infos, matrix b's: what it has of a result is NaN where that is not 0.
+ */
+static bool noted(const Work *w, int64_t b, int info, int64_t count) {
+  if (w->c->n_out < 2) return false;
+  ((int32_t *)dm_tensor_data(w->out[1]))[b] = info;
+  char *y = nth(w, w->out[0], count, b);
+  for (int64_t i = 0; info > 0 && i < count; i++) set(w, y, i, (double)NAN);
+  return info > 0;
+}
+
+/* Iterations do not end, or LAPACK ends the program, on what is not finite. */
+static bool all_finite(Work *w, int64_t b, const void *a, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (!isfinite(value(w, a, i))) {
+      w->st = dm_fail(DM_EARG, "%s: %s holds NaN or an infinity", DM_LINALG(w->c), WHICH(w, b));
+      return false;
+    }
+  return true;
+}
+
+static void must_converge(Work *w, int64_t b, int info, const char *what) {
+  if (info > 0)
+    w->st = dm_fail(DM_EARG, "%s: the %s values of %s did not converge (LAPACK's info %d)",
+                    DM_LINALG(w->c), what, WHICH(w, b), info);
+}
+
+/* ---- by LU ---- */
+
+dm_status linalg_inv_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  const int n = rows_of(&w);
+  const int64_t count = (int64_t)n * n, n_work = (int64_t)n * DM_LAPACK_BLOCK;
+  void *a = matrix_room(&w, n, n), *work = elements(&w, n_work);
+  int *pivots = ints(&w, n);
+  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], count, b), n, n);
+    const int info = dm_lapack_getrf(w.t, n, n, a, pivots);
+    if (noted(&w, b, info, count)) continue;
+    if (singular(&w, b, info, "pivot")) break;
+    dm_lapack_getri(w.t, n, a, pivots, work, (int)n_work);
+    turn(&w, nth(&w, w.out[0], count, b), a, n, n);
+  }
+  return close_work(&w);
+}
+
+dm_status solve_matrices_any(dm_Call *c) {
+  Work w;
+  open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
+  const int n = rows_of(&w), k = w.st == DM_OK ? (int)dm_columns(w.in[1]) : 0;
+  void *a = matrix_room(&w, n, n), *x = matrix_room(&w, n, k);
+  int *pivots = ints(&w, n);
+  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), n, n);
+    turn(&w, x, nth(&w, w.in[1], (int64_t)n * k, b), n, k);
+    if (singular(&w, b, dm_lapack_getrf(w.t, n, n, a, pivots), "pivot")) break;
+    if (k > 0) dm_lapack_getrs(w.t, n, k, a, pivots, x);
+    turn(&w, nth(&w, w.out[0], (int64_t)n * k, b), x, k, n);
+  }
+  return close_work(&w);
+}
+
+dm_status linalg_lu_factor_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
+  void *a = matrix_room(&w, m, n);
+  for (int64_t b = 0; going(&w, b) && k > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], (int64_t)m * n, b), m, n);
+    dm_lapack_getrf(w.t, m, n, a, (int *)dm_tensor_data(w.out[1]) + b * k);
+    turn(&w, nth(&w, w.out[0], (int64_t)m * n, b), a, n, m);
+  }
+  return close_work(&w);
+}
+
+/* The sign and the logarithm of each determinant, or the determinant: those of the
+   transposes, which are the same. */
+dm_status linalg_det_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  const int n = rows_of(&w);
+  void *a = matrix_room(&w, n, n);
+  int *pivots = ints(&w, n);
+  for (int64_t b = 0; going(&w, b); b++) {
+    double sign = 1, product = 1, sum = 0;
+    copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);
+    if (n > 0) dm_lapack_getrf(w.t, n, n, a, pivots);
+    for (int i = 0; i < n; i++) {
+      const double u = value(&w, a, (int64_t)i * n + i);
+      const bool swapped = pivots[i] != i + 1;
+      product *= swapped ? -u : u;
+      sum += log(fabs(u));
+      sign *= u == 0 ? 0 : u != u ? u : (u < 0) != swapped ? -1 : 1;
+    }
+    set(&w, dm_tensor_data(w.out[0]), b, c->n_out > 1 ? sign : product);
+    if (c->n_out > 1) set(&w, dm_tensor_data(w.out[1]), b, sum);
+  }
+  return close_work(&w);
+}
+
+/* Row i of P A is row order[i] of A; back: row order[i] of P A is row i of A. */
+dm_status lu_order_any(dm_Call *c) {
+  const struct { int64_t n, back; } *a = c->attr;
+  dm_Tensor *near = NULL, *pivots = NULL, *order = NULL;
+  dm_Meta m = c->out_meta[0];
+  m.device = (dm_Device){DM_CPU, 0};
+  dm_status st;
+  DM_GO(dm_tensor_on_host(c->in[0], &near));
+  DM_GO(dm_dense_as_new(near, DM_I32, near->ndim, near->shape, &pivots));
+  DM_GO(dm_tensor_new_meta(&m, &order));
+  const int64_t k = dm_columns(pivots), n = a->n;
+  const int64_t lines = dm_numel(pivots->ndim - 1, pivots->shape);
+  for (int64_t b = 0; b < lines && st == DM_OK; b++) {
+    const int32_t *p = (const int32_t *)dm_tensor_data(pivots) + b * k;
+    int64_t *o = (int64_t *)dm_tensor_data(order) + b * n;
+    for (int64_t i = 0; i < n; i++) o[i] = i + c->base;
+    for (int64_t s = 0; s < k; s++) {
+      const int64_t i = a->back ? k - 1 - s : s, j = p[i] - 1;
+      if (j < 0 || j >= n) {
+        st = dm_fail(DM_EARG, "linalg.lu_solve: a pivot is %d, wanted 1 to %lld", (int)p[i],
+                     (long long)n);
+        break;
+      }
+      const int64_t o_i = o[i];
+      o[i] = o[j];
+      o[j] = o_i;
+    }
+  }
+  if (st == DM_OK) st = dm_tensor_copy_bytes(c->out[0], order, false);
+done:
+  dm_tensor_unref(&order);
+  dm_tensor_unref(&pivots);
+  dm_tensor_unref(&near);
+  return st;
+}
+
+/* ---- triangles ---- */
+
+/* By rows the lower triangle is LAPACK's upper one, and the factor its transpose: right
+   as it lies. */
+dm_status linalg_cholesky_any(dm_Call *c) {
+  const bool upper = *DM_ATTR(int64_t, c);
+  Work w;
+  open_own(&w, c);
+  const int n = rows_of(&w);
+  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+    char *a = nth(&w, w.out[0], (int64_t)n * n, b);
+    copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);
+    const int info = dm_lapack_potrf(w.t, upper ? 'L' : 'U', n, a);
+    if (noted(&w, b, info, (int64_t)n * n)) continue;
+    if (info > 0)
+      w.st = dm_fail(DM_EARG, "%s: %s is not positive definite: pivot %d is not above 0",
+                     DM_LINALG(c), WHICH(&w, b), info - 1 + c->base);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = upper ? 0 : i + 1; j < (upper ? i : n); j++) set(&w, a, i * n + j, 0);
+  }
+  return close_work(&w);
+}
+
+/* A is read as it lies: its transpose, with the other triangle. So is B from the right. */
+dm_status linalg_solve_triangular_any(dm_Call *c) {
+  const dm_TriangularAttr *at = DM_ATTR(dm_TriangularAttr, c);
+  Work w;
+  open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
+  const int n = rows_of(&w);
+  const int64_t count = w.st == DM_OK ? dm_rows(w.in[1]) * dm_columns(w.in[1]) : 0;
+  const int k = n > 0 ? (int)(count / n) : 0;
+  void *x = matrix_room(&w, n, k);
+  for (int64_t b = 0; going(&w, b) && count > 0; b++) {
+    const char *from = nth(&w, w.in[1], count, b);
+    char *to = nth(&w, w.out[0], count, b);
+    if (at->left) turn(&w, x, from, n, k);
+    else copy_matrix(&w, x, from, count);
+    const int info =
+        dm_lapack_trtrs(w.t, at->upper ? 'L' : 'U', at->left ? 'T' : 'N', at->unit ? 'U' : 'N',
+                        n, k, nth(&w, w.in[0], (int64_t)n * n, b), x);
+    if (singular(&w, b, info, "diagonal element")) break;
+    if (at->left) turn(&w, to, x, k, n);
+    else copy_matrix(&w, to, x, count);
+  }
+  return close_work(&w);
+}
+
+/* ---- orthogonal factors ---- */
+
+/* R, (rows, n), from the upper triangle of a, by columns of m. */
+static void take_r(const Work *w, char *r, const void *a, int64_t m, int64_t rows, int64_t n) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < n; j++)
+      set(w, r, i * n + j, i <= j && i < m ? value(w, a, j * m + i) : 0);
+}
+
+dm_status linalg_qr_any(dm_Call *c) {
+  const int64_t mode = *DM_ATTR(int64_t, c);
+  Work w;
+  open_own(&w, c);
+  const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
+  const int q = mode == DM_QR_COMPLETE ? m : k, wide = q > n ? q : n;
+  const int64_t n_work = (int64_t)DM_LAPACK_BLOCK * (wide + 1);
+  void *a = matrix_room(&w, m, wide), *tau = elements(&w, k), *work = elements(&w, n_work);
+  for (int64_t b = 0; going(&w, b) && m > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], (int64_t)m * n, b), m, n);
+    if (k > 0) dm_lapack_geqrf(w.t, m, n, a, tau, work, (int)n_work);
+    take_r(&w, nth(&w, w.out[1], (int64_t)q * n, b), a, m, q, n);
+    if (mode == DM_QR_R || q == 0) continue;
+    dm_lapack_orgqr(w.t, m, q, k, a, tau, work, (int)n_work);
+    turn(&w, nth(&w, w.out[0], (int64_t)m * q, b), a, q, m);
+  }
+  return close_work(&w);
+}
+
+/* ---- singular values ---- */
+
+static void set_eye(const Work *w, char *p, int64_t n) {
+  for (int64_t i = 0; i < n * n; i++) set(w, p, i, i % (n + 1) == 0);
+}
+
+/* Room for gesdd of the transposes of (m,n) matrices. */
+typedef struct Svd {
+  int m, n, k, n_work;
+  void *a, *work;
+  int *ints;
+  char job;
+} Svd;
+
+static Svd open_svd(Work *w, char job) {
+  Svd s = {.m = rows_of(w), .n = columns_of(w), .job = job};
+  s.k = s.m < s.n ? s.m : s.n;
+  const int64_t room = dm_lapack_gesdd_room(job, s.m, s.n);
+  s.a = matrix_room(w, s.m, s.n);
+  s.work = elements(w, room);
+  s.ints = ints(w, dm_lapack_gesdd_ints(s.m, s.n));
+  s.n_work = (int)room;
+  return s;
+}
+
+/* A^T = V S U^T: by columns V is V^T by rows, and U^T is U. */
+static void run_svd(Work *w, Svd *s, int64_t b, void *u, void *values, void *vh) {
+  const char *a = nth(w, w->in[0], (int64_t)s->m * s->n, b);
+  if (!all_finite(w, b, a, (int64_t)s->m * s->n)) return;
+  copy_matrix(w, s->a, a, (int64_t)s->m * s->n);
+  const int lead = s->job == 'A' ? s->m : s->k;
+  const int info = dm_lapack_gesdd(w->t, s->job, s->n, s->m, s->a, values, vh, s->n, u, lead,
+                                   s->work, s->n_work, s->ints);
+  must_converge(w, b, info, "singular");
+}
+
+dm_status linalg_svd_any(dm_Call *c) {
+  const bool full = *DM_ATTR(int64_t, c);
+  Work w;
+  open_own(&w, c);
+  Svd s = open_svd(&w, full ? 'A' : 'S');
+  const int64_t n_u = (int64_t)s.m * (full ? s.m : s.k),
+                n_v = (int64_t)s.n * (full ? s.n : s.k);
+  for (int64_t b = 0; going(&w, b); b++) {
+    char *u = nth(&w, w.out[0], n_u, b), *vh = nth(&w, w.out[2], n_v, b);
+    if (s.k > 0) run_svd(&w, &s, b, u, nth(&w, w.out[1], s.k, b), vh);
+    else if (full) {
+      set_eye(&w, u, s.m);
+      set_eye(&w, vh, s.n);
+    }
+  }
+  return close_work(&w);
+}
+
+dm_status linalg_svdvals_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  Svd s = open_svd(&w, 'N');
+  for (int64_t b = 0; going(&w, b) && s.k > 0; b++)
+    run_svd(&w, &s, b, s.a, nth(&w, w.out[0], s.k, b), s.a);
+  return close_work(&w);
+}
+
+/* V S^+ U^T; values below the tolerance count as 0. */
+dm_status linalg_pinv_any(dm_Call *c) {
+  double atol, rtol;
+  Work w;
+  dm_rank_tolerance(DM_ATTR(dm_RankAttr, c), c->in[0], &atol, &rtol);
+  open_own(&w, c);
+  Svd s = open_svd(&w, 'S');
+  void *u = matrix_room(&w, s.m, s.k), *vh = matrix_room(&w, s.k, s.n + 1);
+  for (int64_t b = 0; going(&w, b) && s.k > 0; b++) {
+    char *values = (char *)vh + (int64_t)s.k * s.n * w.size;
+    run_svd(&w, &s, b, u, values, vh);
+    if (w.st != DM_OK) break;
+    const double least = fmax(atol, rtol * value(&w, values, 0));
+    for (int64_t i = 0; i < s.k; i++) {
+      const double v = value(&w, values, i);
+      for (int64_t j = i * s.n; j < (i + 1) * s.n; j++)
+        set(&w, vh, j, v > least ? value(&w, vh, j) / v : 0);
+    }
+    w.st = dm_gemm(s.n, s.m, s.k, 1, (dm_Mat){vh, w.t, 1, s.n}, (dm_Mat){u, w.t, 1, s.k}, 0,
+                   nth(&w, w.out[0], (int64_t)s.n * s.m, b), w.t, s.m, NULL, w.t, DM_BIAS_NONE);
+  }
+  return close_work(&w);
+}
+
+/* ---- eigenvalues ---- */
+
+/* The triangle that is read counts, by rows, as LAPACK's other one. */
+static dm_status eigen(dm_Call *c, char job) {
+  const bool upper = *DM_ATTR(int64_t, c);
+  Work w;
+  open_own(&w, c);
+  const int n = rows_of(&w);
+  const int64_t n_work = dm_lapack_syevd_room(job, n), n_ints = dm_lapack_syevd_ints(job, n);
+  void *a = matrix_room(&w, n, n), *work = elements(&w, n_work);
+  int *iwork = ints(&w, n_ints);
+  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+    copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);
+    if (!all_finite(&w, b, a, (int64_t)n * n)) break;
+    const int info = dm_lapack_syevd(w.t, job, upper ? 'L' : 'U', n, a, nth(&w, w.out[0], n, b),
+                                     work, (int)n_work, iwork, (int)n_ints);
+    must_converge(&w, b, info, "eigen");
+    if (job == 'V') turn(&w, nth(&w, w.out[1], (int64_t)n * n, b), a, n, n);
+  }
+  return close_work(&w);
+}
+dm_status linalg_eigh_any(dm_Call *c) { return eigen(c, 'V'); }
+dm_status linalg_eigvalsh_any(dm_Call *c) { return eigen(c, 'N'); }

@@ -1,0 +1,155 @@
+/* Factorizations of matrices: what they take, and what they give. */
+#include <float.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "op/linalg/linalg.h"
+
+const char *dm_linalg_name(const dm_OpInfo *op, char buf[40]) {
+  const bool hidden = op->flags & F_HIDDEN; /* solve's part */
+  snprintf(buf, 40, "linalg.%s", hidden ? "solve" : op->name + sizeof "linalg");
+  return buf;
+}
+
+/* ---- rules ---- */
+
+dm_status dm_check_matrix(const dm_Call *c, const char *what, const dm_Tensor *t, bool square) {
+  if (t->dtype != DM_F32 && t->dtype != DM_F64)
+    return dm_fail(DM_EARG, "%s: %s is %s, wanted float32 or float64; hint: x:to(\"float32\")",
+                   DM_LINALG(c), what, dm_dtype_name((dm_DType)t->dtype));
+  if (t->ndim >= 2 && (!square || dm_rows(t) == dm_columns(t))) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %s", DM_LINALG(c), what, DM_SHAPE(t),
+                 square ? "square matrices {..., n, n}" : "matrices {..., m, n}");
+}
+
+void dm_out_matrix(dm_Call *c, int i, const dm_Tensor *t, int drop, int64_t rows, int64_t cols,
+                   dm_DType dtype) {
+  dm_Meta *m = &c->out_meta[i];
+  dm_out_like(c, i, t, dtype);
+  m->ndim = (uint8_t)(t->ndim - drop);
+  if (rows >= 0) m->shape[m->ndim++] = rows;
+  if (cols >= 0) m->shape[m->ndim++] = cols;
+}
+
+static dm_status square_rule(dm_Call *c) { return dm_check_matrix(c, "A", c->in[0], true); }
+
+dm_status linalg_inv_rule(dm_Call *c) {
+  DM_TRY(square_rule(c));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+/* And an int32 for each matrix. */
+dm_status linalg_inv_ex_rule(dm_Call *c) {
+  DM_TRY(linalg_inv_rule(c));
+  dm_out_matrix(c, 1, c->in[0], 2, -1, -1, DM_I32);
+  return DM_OK;
+}
+
+dm_status linalg_det_rule(dm_Call *c) {
+  DM_TRY(square_rule(c));
+  for (int i = 0; i < c->n_out; i++)
+    dm_out_matrix(c, i, c->in[0], 2, -1, -1, (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+dm_status linalg_eigh_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(square_rule(c));
+  dm_out_matrix(c, 0, t, 2, dm_rows(t), -1, (dm_DType)t->dtype);
+  if (c->n_out > 1) dm_out_like(c, 1, t, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+dm_status linalg_lu_factor_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  dm_out_like(c, 0, t, (dm_DType)t->dtype);
+  dm_out_matrix(c, 1, t, 2, dm_min_i64(dm_rows(t), dm_columns(t)), -1, DM_I32);
+  return DM_OK;
+}
+
+dm_status linalg_qr_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  const int64_t m = dm_rows(t), n = dm_columns(t), mode = *DM_ATTR(int64_t, c);
+  const int64_t k = mode == DM_QR_COMPLETE ? m : dm_min_i64(m, n);
+  dm_out_matrix(c, 0, t, mode == DM_QR_R ? t->ndim : 2, mode == DM_QR_R ? 0 : m,
+                mode == DM_QR_R ? -1 : k, (dm_DType)t->dtype);
+  dm_out_matrix(c, 1, t, 2, k, n, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+dm_status linalg_svd_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  const int64_t m = dm_rows(t), n = dm_columns(t), k = dm_min_i64(m, n);
+  const bool full = *DM_ATTR(int64_t, c);
+  dm_out_matrix(c, 0, t, 2, m, full ? m : k, (dm_DType)t->dtype);
+  dm_out_matrix(c, 1, t, 2, k, -1, (dm_DType)t->dtype);
+  dm_out_matrix(c, 2, t, 2, full ? n : k, n, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+dm_status linalg_svdvals_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  dm_out_matrix(c, 0, t, 2, dm_min_i64(dm_rows(t), dm_columns(t)), -1, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+dm_status linalg_pinv_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, DM_ATTR(dm_RankAttr, c)->hermitian));
+  dm_out_matrix(c, 0, t, 2, dm_columns(t), dm_rows(t), (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+/* Two operands A and B of a system: the leading dims broadcast. */
+static dm_status system_rule(dm_Call *c, bool left) {
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  DM_TRY(dm_check_matrix(c, "A", a, true));
+  DM_TRY(dm_check_matrix(c, "B", b, false));
+  if (a->dtype != b->dtype)
+    return dm_fail(DM_EARG, "%s: A is %s and B is %s, wanted one dtype", DM_LINALG(c),
+                   dm_dtype_name((dm_DType)a->dtype), dm_dtype_name((dm_DType)b->dtype));
+  if (dm_rows(a) != (left ? dm_rows(b) : dm_columns(b)))
+    return dm_fail(DM_EARG, "%s: A has shape %s and B %s, wanted as many %s as A has rows",
+                   DM_LINALG(c), DM_SHAPE(a), DM_SHAPE(b), left ? "rows" : "columns");
+  dm_Tensor lead[2] = {*a, *b};
+  lead[0].ndim -= 2;
+  lead[1].ndim -= 2;
+  dm_Meta *m = &c->out_meta[0];
+  int ndim;
+  *m = dm_meta_of(b);
+  DM_TRY(dm_broadcast(DM_LINALG(c), &lead[0], &lead[1], &ndim, m->shape));
+  m->ndim = (uint8_t)ndim;
+  m->shape[m->ndim++] = dm_rows(b);
+  m->shape[m->ndim++] = dm_columns(b);
+  return DM_OK;
+}
+
+dm_status solve_matrices_rule(dm_Call *c) { return system_rule(c, true); }
+dm_status linalg_solve_triangular_rule(dm_Call *c) {
+  return system_rule(c, DM_ATTR(dm_TriangularAttr, c)->left);
+}
+
+dm_status lu_order_rule(dm_Call *c) {
+  const int64_t n = *DM_ATTR(int64_t, c);
+  const dm_Tensor *t = c->in[0];
+  if (t->dtype != DM_I32 || t->ndim < 1 || dm_columns(t) > n)
+    return dm_fail(DM_EARG,
+                   "linalg.lu_solve: pivots are %s of shape %s, wanted int32 as lu_factor "
+                   "gives them",
+                   dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
+  dm_out_matrix(c, 0, t, 1, n, -1, DM_I64);
+  return DM_OK;
+}
+
+void dm_rank_tolerance(const dm_RankAttr *a, const dm_Tensor *t, double *atol, double *rtol) {
+  const double gap = t->dtype == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+  *atol = a->atol.set ? a->atol.v : 0;
+  *rtol = a->rtol.set ? a->rtol.v
+          : *atol > 0 ? 0
+                      : gap * (double)dm_max_i64(dm_rows(t), dm_columns(t));
+}

@@ -1,0 +1,83 @@
+/* Distances and angles between vectors, composed of norms and products. */
+#include "base/error.h"
+#include "op/pointwise/pointwise.h"
+
+typedef struct CosineAttr {
+  int64_t dim;
+  double eps;
+} CosineAttr;
+
+/* A length below eps counts as eps, of which the gradient knows nothing. */
+static dm_Tensor *unit(dm_X *x, dm_Tensor *t, int64_t dim, double eps) {
+  dm_Tensor *length = x_norm(x, t, 2, dim, true);
+  dm_Tensor *lacking = x_constant_sub(x, x_floor(x, length, eps), length);
+  return x_div(x, t, x_add(x, length, lacking));
+}
+
+dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
+  const CosineAttr *a = DM_ATTR(CosineAttr, c);
+  dm_Tensor *u = c->in[0], *v = c->in[1];
+  int64_t shape[DM_MAX_DIM];
+  int ndim, dim;
+  DM_TRY(dm_check_float(c, u, "x1"));
+  DM_TRY(dm_check_float(c, v, "x2"));
+  DM_TRY(dm_broadcast(c->op->name, u, v, &ndim, shape));
+  u = x_expand(x, u, ndim, shape);
+  v = x_expand(x, v, ndim, shape);
+  DM_TRY(x->st);
+  DM_TRY(dm_check_dim(c, u, a->dim, &dim));
+  dm_Tensor *product = x_mul(x, unit(x, u, dim, a->eps), unit(x, v, dim, a->eps));
+  c->out[0] = x_sum(x, product, (dm_Ints){1, {dim}}, false);
+  return x->st;
+}
+
+typedef struct PairwiseAttr {
+  double p, eps;
+  int64_t keepdim;
+} PairwiseAttr;
+
+dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
+  const PairwiseAttr *a = DM_ATTR(PairwiseAttr, c);
+  dm_Tensor *d = x_shift(x, x_sub(x, c->in[0], c->in[1]), a->eps);
+  c->out[0] = x_norm(x, d, a->p, -1, a->keepdim);
+  return x->st;
+}
+
+/* |u|^2 + |v|^2 - 2 u v by one product of matrices: no room for all differences. What
+   rounding leaves below 0 counts as 0. */
+static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
+  const dm_Ints last = {1, {-1}};
+  dm_Tensor *uu = x_sum(x, x_unary(x, DM_OP_square, u), last, true);
+  dm_Tensor *vv = x_sum(x, x_unary(x, DM_OP_square, v), last, true);
+  dm_Tensor *uv = x_matmul(x, u, x_transpose(x, v, -1, -2));
+  dm_Tensor *sum = x_add(x, uu, x_transpose(x, vv, -1, -2));
+  return x_unary(x, DM_OP_sqrt, x_floor(x, x_sub(x, sum, x_scale(x, uv, 2)), 0));
+}
+
+dm_status cdist_compose(dm_Call *c, dm_X *x) {
+  const double p = *DM_ATTR(double, c);
+  dm_Tensor *u = c->in[0], *v = c->in[1];
+  enum { FEW = 25 }; /* rows; PyTorch's bound */
+  DM_TRY(dm_check_float(c, u, "x1"));
+  DM_TRY(dm_check_float(c, v, "x2"));
+  if (u->ndim < 2 || v->ndim < 2 || u->shape[u->ndim - 1] != v->shape[v->ndim - 1])
+    return dm_fail(DM_EARG, "cdist: x1 has shape %s, x2 %s, wanted rows of one length",
+                   DM_SHAPE(u), DM_SHAPE(v));
+  if (!(p >= 0)) return dm_fail(DM_EARG, "cdist: p is %g, wanted 0 or more", p);
+  if (p == 2 && (u->shape[u->ndim - 2] > FEW || v->shape[v->ndim - 2] > FEW)) {
+    c->out[0] = euclidean(x, u, v);
+    return x->st;
+  }
+  const int64_t row = -2, column = -3;
+  u = dm_x(x, DM_OP_unsqueeze, &row, 1, u);
+  v = dm_x(x, DM_OP_unsqueeze, &column, 1, v);
+  c->out[0] = x_norm(x, x_sub(x, u, v), p, -1, false);
+  return x->st;
+}
+
+dm_status trace_compose(dm_Call *c, dm_X *x) {
+  if (c->in[0]->ndim != 2)
+    return dm_fail(DM_EARG, "trace: x has shape %s, wanted a matrix", DM_SHAPE(c->in[0]));
+  c->out[0] = x_sum(x, x_unary(x, DM_OP_diagonal, c->in[0]), (dm_Ints){-1, {0}}, false);
+  return x->st;
+}

@@ -1,0 +1,448 @@
+/* Matrix products. matmul, mm, bmm, mv and dot share one kernel and one
+   gradient; their rules differ in which ranks they let pass. Operands go to
+   gemm by their strides, so a transposed one is never copied, and batches that
+   only continue the left one's rows are more rows of a single product. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/vec.h"
+#include "op/loops/loops.h"
+#include "op/linear/matmul.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+/* ---- multiplying ---- */
+
+static dm_Mat at(dm_Mat m, int64_t elements) {
+  m.data = (const char *)m.data + elements * dm_dtype_size(m.dtype);
+  return m;
+}
+
+static int64_t mul_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+static int64_t add_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+
+/* One integer product, in int64 (modulo 2^64), for the sake of completeness. */
+static dm_status int_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
+  const int64_t size = dm_dtype_size(a.dtype), n = p->n, k = p->k;
+  const int64_t alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
+  int64_t *const wide = dm_alloc((k * n + k + 2 * n) * (int64_t)sizeof *wide);
+  if (!wide) return dm_fail(DM_EMEM, "matmul: out of memory");
+  int64_t *const row = wide + k * n, *const sum = row + k, *const old = sum + n;
+  for (int64_t l = 0; l < k; l++)
+    dm_load_i64(b.dtype, at(b, l * b.rs).data, b.cs, n, wide + l * n);
+  for (int64_t i = 0; i < p->m; i++, c += n * size) {
+    dm_load_i64(a.dtype, at(a, i * a.rs).data, a.cs, k, row);
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t l = 0; l < k; l++)
+      for (int64_t j = 0; j < n; j++)
+        sum[j] = add_wrap(sum[j], mul_wrap(row[l], wide[l * n + j]));
+    if (p->bias) dm_load_i64(a.dtype, p->bias, 1, n, old);
+    else if (beta != 0) dm_load_i64(a.dtype, c, 1, n, old);
+    else memset(old, 0, (size_t)n * sizeof *old);
+    for (int64_t j = 0; j < n; j++)
+      sum[j] = add_wrap(mul_wrap(alpha, sum[j]), mul_wrap(p->bias ? 1 : beta, old[j]));
+    dm_store_i64(a.dtype, c, 1, n, sum);
+  }
+  dm_free(wide);
+  return DM_OK;
+}
+
+static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
+  const dm_DType t = a.dtype;
+  if (!dm_is_float(t)) return int_product(p, a, b, c);
+  return dm_gemm(p->m, p->n, p->k, p->alpha, a, b, p->beta, c, p->c_dtype, p->n, p->bias, t,
+                 p->bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
+}
+
+/* The products along the innermost batch dim. */
+static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
+  if (p->n_batch == 0) return one_product(p, a, b, c);
+  const int d = p->n_batch - 1;
+  const int64_t step = p->m * p->n;
+  const bool plain = p->alpha == 1 && p->beta == 0 && !p->bias && dm_is_float(a.dtype);
+  if (plain)
+    return dm_gemm_batched(p->size[d], p->m, p->n, p->k, a, p->a_step[d], b, p->b_step[d], c,
+                           p->c_dtype, p->n, step);
+  for (int64_t i = 0; i < p->size[d]; i++)
+    DM_TRY(one_product(p, at(a, i * p->a_step[d]), at(b, i * p->b_step[d]),
+                       c + i * step * dm_dtype_size(p->c_dtype)));
+  return DM_OK;
+}
+
+static dm_status multiply(dm_Product *p) {
+  dm_product_reduce(p);
+  int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->c_dtype);
+  for (int d = 0; d < p->n_batch - 1; d++) outer *= p->size[d];
+  if (p->n_batch > 0) c_step *= p->size[p->n_batch - 1];
+  for (int64_t o = 0; o < outer; o++) {
+    int64_t rest = o, a = 0, b = 0;
+    for (int d = p->n_batch - 2; d >= 0; d--) {
+      a += rest % p->size[d] * p->a_step[d];
+      b += rest % p->size[d] * p->b_step[d];
+      rest /= p->size[d];
+    }
+    DM_TRY(inner_products(p, at(p->a, a), at(p->b, b), (char *)p->c + o * c_step));
+  }
+  return DM_OK;
+}
+
+/* ---- rules ---- */
+
+static dm_status one_dtype(const dm_Call *c) {
+  const dm_DType t = (dm_DType)c->in[0]->dtype;
+  for (int i = 1; i < c->n_in; i++) {
+    if (!c->in[i] || c->in[i]->dtype == t) continue;
+    const char *other = dm_dtype_name((dm_DType)c->in[i]->dtype);
+    return dm_fail(DM_EARG,
+                   "%s: %s and %s: %s must have one dtype; hint: x:to(\"%s\") or autocast",
+                   c->op->name, dm_dtype_name(t), other, c->n_in == 2 ? "both" : "all", other);
+  }
+  if (t == DM_BOOL)
+    return dm_fail(DM_EARG,
+                   "%s: bool, wanted a float or integer dtype; hint: x:to(\"float32\")",
+                   c->op->name);
+  return DM_OK;
+}
+
+static dm_status check_ranks(const dm_Call *c, const dm_Tensor *a, int na, const dm_Tensor *b,
+                             int nb) {
+  if (a->ndim == na && b->ndim == nb) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s x %s: wanted %d dim%s and %d", c->op->name, DM_SHAPE(a),
+                 DM_SHAPE(b), na, na == 1 ? "" : "s", nb);
+}
+
+/* Fills the output's meta for a times b; both have a dim at least. */
+static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
+  const int na = a->ndim, nb = b->ndim, b_row = nb > 1 ? nb - 2 : 0;
+  if (a->shape[na - 1] != b->shape[b_row])
+    return dm_fail(DM_EARG,
+                   "%s: %s x %s: dim %d of the left is %lld, dim %d of the right is %lld",
+                   c->op->name, DM_SHAPE(a), DM_SHAPE(b), na - 1 + c->base,
+                   (long long)a->shape[na - 1], b_row + c->base, (long long)b->shape[b_row]);
+  DM_TRY(one_dtype(c));
+  dm_Meta *m = &c->out_meta[0];
+  *m = (dm_Meta){.dtype = a->dtype, .device = a->device};
+  const int n_batch = (na > nb ? na : nb) - 2;
+  for (int d = 0; d < n_batch; d++) {
+    const int da = d - (n_batch - (na - 2)), db = d - (n_batch - (nb - 2));
+    const int64_t sa = dm_batch_size(a, da), sb = dm_batch_size(b, db);
+    if (sa != sb && sa != 1 && sb != 1)
+      return dm_fail(DM_EARG,
+                     "%s: %s x %s: batch dim %d of the left is %lld, dim %d of the right "
+                     "is %lld",
+                     c->op->name, DM_SHAPE(a), DM_SHAPE(b), da + c->base, (long long)sa,
+                     db + c->base, (long long)sb);
+    m->shape[m->ndim++] = sa == 1 ? sb : sa;
+  }
+  if (na > 1) m->shape[m->ndim++] = a->shape[na - 2];
+  if (nb > 1) m->shape[m->ndim++] = b->shape[nb - 1];
+  return DM_OK;
+}
+
+dm_status matmul_rule(dm_Call *c) {
+  const dm_Tensor *a = c->in[0], *b = c->in[1];
+  if (a->ndim == 0 || b->ndim == 0)
+    return dm_fail(DM_EARG, "%s: %s x %s: both want at least 1 dim; hint: x * y", c->op->name,
+                   DM_SHAPE(a), DM_SHAPE(b));
+  return product_rule(c, a, b);
+}
+
+dm_status mm_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 2));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+static dm_status batched_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
+  DM_TRY(check_ranks(c, a, 3, b, 3));
+  if (a->shape[0] != b->shape[0])
+    return dm_fail(DM_EARG, "%s: %s x %s: %lld and %lld matrices; hint: matmul broadcasts",
+                   c->op->name, DM_SHAPE(a), DM_SHAPE(b), (long long)a->shape[0],
+                   (long long)b->shape[0]);
+  return product_rule(c, a, b);
+}
+
+dm_status bmm_rule(dm_Call *c) { return batched_rule(c, c->in[0], c->in[1]); }
+
+dm_status mv_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 1));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+dm_status dot_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[0], 1, c->in[1], 1));
+  return product_rule(c, c->in[0], c->in[1]);
+}
+
+static dm_status check_added(const dm_Call *c) {
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const dm_Meta *m = &c->out_meta[0];
+  bool fits = x->ndim <= m->ndim;
+  for (int d = 1; fits && d <= x->ndim; d++) {
+    const int64_t s = x->shape[x->ndim - d];
+    fits = s == 1 || s == m->shape[m->ndim - d];
+  }
+  if (!fits)
+    return dm_fail(DM_EARG, "%s: input of shape %s does not broadcast to the product's %s",
+                   c->op->name, DM_SHAPE(x), dm_shape_str(m->ndim, m->shape, (char[96]){0}));
+  const bool whole =
+      a->beta == (double)(int64_t)a->beta && a->alpha == (double)(int64_t)a->alpha;
+  if (!dm_is_float((dm_DType)x->dtype) && !whole)
+    return dm_fail(DM_EARG, "%s: beta %g and alpha %g, wanted integers for %s tensors",
+                   c->op->name, a->beta, a->alpha, dm_dtype_name((dm_DType)x->dtype));
+  return DM_OK;
+}
+
+dm_status addmm_rule(dm_Call *c) {
+  DM_TRY(check_ranks(c, c->in[1], 2, c->in[2], 2));
+  DM_TRY(product_rule(c, c->in[1], c->in[2]));
+  return check_added(c);
+}
+
+dm_status baddbmm_rule(dm_Call *c) {
+  DM_TRY(batched_rule(c, c->in[1], c->in[2]));
+  return check_added(c);
+}
+
+static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
+
+/* relu's gradient reads the result; gelu's what came before it, the second output. */
+static dm_status linear_keeps(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const bool before = c->recorded && (a == DM_GELU || a == DM_GELU_TANH);
+  c->save &= ~(uint32_t)((a == DM_RELU ? 0 : O0) | (before ? 0 : O1));
+  c->n_out = before ? 2 : 1;
+  c->out_meta[1] = c->out_meta[0];
+  return a == DM_ACTIVATION_NONE ? DM_OK : dm_check_float(c, c->in[0], "x");
+}
+
+dm_status linear_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
+  if (w->ndim != 2)
+    return dm_fail(DM_EARG, "linear: weight has shape %s, wanted {out, in}", DM_SHAPE(w));
+  if (x->ndim == 0 || x->shape[x->ndim - 1] != w->shape[1])
+    return dm_fail(DM_EARG,
+                   "linear: input %s, weight %s: the input's last dim is %lld, wanted %lld",
+                   DM_SHAPE(x), DM_SHAPE(w), (long long)(x->ndim ? x->shape[x->ndim - 1] : 1),
+                   (long long)w->shape[1]);
+  if (bias && (bias->ndim != 1 || bias->shape[0] != w->shape[0]))
+    return dm_fail(DM_EARG, "linear: bias has shape %s, wanted {%lld}", DM_SHAPE(bias),
+                   (long long)w->shape[0]);
+  DM_TRY(one_dtype(c));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  c->out_meta[0].shape[x->ndim - 1] = w->shape[0];
+  return linear_keeps(c);
+}
+
+/* gy (rows, out), x (rows, in) -> weight (out, in), bias (out), before (rows, out) */
+dm_status linear_backward_rule(dm_Call *c) {
+  const dm_Tensor *gy = c->in[0], *x = c->in[1];
+  const dm_DType dtype = (dm_DType)gy->dtype;
+  for (int i = 0; i < 3; i++) dm_out_like(c, i, gy, dtype);
+  c->out_meta[0].shape[0] = gy->shape[1];
+  c->out_meta[0].shape[1] = x->shape[1];
+  c->out_meta[1].ndim = 1;
+  c->out_meta[1].shape[0] = gy->shape[1];
+  c->n_out = *DM_ATTR(int64_t, c) == DM_ACTIVATION_NONE ? 2 : 3;
+  return DM_OK;
+}
+
+/* ---- kernels ---- */
+
+dm_status matmul_cpu(dm_Call *c) {
+  if (c->out[0]->numel == 0) return DM_OK;
+  dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
+  return multiply(&p);
+}
+
+static void same_f32(const float *const *in, float *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+static void same_f64(const double *const *in, double *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const double *param) {
+  DM_UNUSED(param);
+  memcpy(out, in[0], (size_t)n * sizeof *out);
+}
+
+static const dm_Pointwise same = {same_f32, same_f64, same_i64};
+
+dm_status addmm_cpu(dm_Call *c) {
+  dm_Tensor *in = c->in[0], *out = c->out[0];
+  if (out->numel == 0) return DM_OK;
+  dm_Product p = dm_addmm_product(c);
+  if (p.beta != 0) DM_TRY(dm_pointwise(out, 1, &in, (dm_DType)in->dtype, &same, NULL));
+  return multiply(&p);
+}
+
+static dm_status multiply_for(dm_Product *p, dm_Call *c) {
+  DM_UNUSED(c);
+  return multiply(p);
+}
+
+/* What gelu sees of a 16-bit product is not rounded yet; relu does not mind. */
+dm_status linear_cpu(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  if (a == DM_ACTIVATION_NONE) return dm_linear_by(multiply_for, c, c->out[0]);
+  const bool rounds = a != DM_RELU && dm_dtype_size((dm_DType)c->out[0]->dtype) == 2;
+  dm_Tensor *sums = c->n_out > 1 ? c->out[1] : c->out[0], *wide = NULL;
+  if (rounds) {
+    dm_Meta m = c->out_meta[0];
+    m.dtype = DM_F32;
+    DM_TRY(dm_tensor_new_meta(&m, &wide));
+    sums = wide;
+  }
+  dm_status st = dm_linear_by(multiply_for, c, sums);
+  if (st == DM_OK)
+    st = dm_unary_into(c->out[0], dm_activation_op(a), dm_activation_param(a), sums);
+  if (st == DM_OK && wide && c->n_out > 1)
+    st = dm_pointwise(c->out[1], 1, &wide, DM_F32, &same, NULL);
+  dm_tensor_unref(&wide);
+  return st;
+}
+
+/* The walk over the rows is sum's own, into what is there. */
+static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
+  const dm_SumAttr rows = {{1, {0}}, 0, DM_NO_DTYPE};
+  dm_Call c = {.op = &dm_ops[DM_OP_sum], .n_in = 1, .n_out = 1, .in = &x, .attr = &rows};
+  c.out[0] = out;
+  return out->numel ? sum_cpu(&c) : DM_OK;
+}
+
+dm_status linear_backward_cpu(dm_Call *c) {
+  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  dm_Tensor *gy = c->in[0];
+  if (a != DM_ACTIVATION_NONE) {
+    dm_Tensor *const in[] = {gy, c->in[2]};
+    const double pq[2] = {dm_activation_param(a), 0};
+    gy = c->out[2];
+    DM_TRY(dm_pointwise(gy, 2, in, (dm_DType)gy->dtype,
+                        &dm_loops()->unary_back[dm_activation_op(a)], pq));
+  }
+  const dm_Tensor columns = dm_transposed(gy);
+  if (c->out[0]->numel) {
+    dm_Product p = dm_product_of(&columns, c->in[1], c->out[0]);
+    DM_TRY(multiply(&p));
+  }
+  return sum_rows(gy, c->out[1]);
+}
+
+/* ---- gradients ---- */
+
+static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
+
+static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
+}
+
+/* All dims but the last as one. */
+static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
+  if (x->st != DM_OK || t->ndim == 2) return t;
+  const int last = t->ndim - 1;
+  const int64_t shape[2] = {dm_numel(last, t->shape), t->shape[last]};
+  return x_reshape(x, t, 2, shape);
+}
+
+/* a^T gy, summed over all batches at once where b has none. */
+static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, int b_ndim, dm_Tensor *gy) {
+  if (b_ndim > 2) return x_matmul(x, x_mt(x, a), gy);
+  return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
+}
+
+/* y = a b: ga = gy b^T, gb = a^T gy; the tape sums over broadcast batches.
+   Vectors take part as a row and a column. */
+void matmul_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
+  const bool a_vec = g->in_meta[0].ndim == 1, b_vec = g->in_meta[1].ndim == 1;
+  if (b_vec) {
+    gy = x_unsqueeze(x, gy, gy->ndim);
+    if (b) b = x_unsqueeze(x, b, 1); /* each is kept only for the other's gradient */
+  }
+  if (a_vec && x->st == DM_OK) {
+    gy = x_unsqueeze(x, gy, gy->ndim - 1);
+    if (a) a = x_unsqueeze(x, a, 0);
+  }
+  if (x->st != DM_OK) return;
+  if (g->need[0]) g->gx[0] = x_matmul(x, gy, x_mt(x, b));
+  if (g->need[1]) g->gx[1] = right_gradient(x, a, g->in_meta[1].ndim, gy);
+  if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, g->in_meta[1].shape);
+}
+
+static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
+  return s == 1 ? t : x_scale(x, t, s);
+}
+
+void addmm_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, g);
+  dm_Tensor *gy = g->gy[0];
+  if (g->need[0]) g->gx[0] = scaled(x, gy, a->beta);
+  if (g->need[1]) g->gx[1] = scaled(x, x_matmul(x, gy, x_mt(x, g->in[2])), a->alpha);
+  if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
+}
+
+static dm_Activation activation_of(const dm_Grad *g) {
+  return (dm_Activation)*DM_ATTR(int64_t, g);
+}
+/* What linear's activation is differentiated by. */
+static dm_Tensor *saved_of(const dm_Grad *g) {
+  return g->out[activation_of(g) == DM_RELU ? 0 : 1];
+}
+/* What is kept of before the activation is an output: a second gradient may flow into it. */
+static dm_Tensor *second_gradient(const dm_Grad *g) { return g->n_out > 1 ? g->gy[1] : NULL; }
+
+/* The gradient of what linear's activation got. */
+static dm_Tensor *before_activation(dm_Grad *g) {
+  const dm_Activation a = activation_of(g);
+  dm_Tensor *gy = g->gy[0], *more = second_gradient(g);
+  if (gy && a != DM_ACTIVATION_NONE) {
+    const double pq[2] = {dm_activation_param(a), 0};
+    gy = x_unary_back(g->x, dm_activation_op(a), pq, gy, saved_of(g), g->create_graph);
+  }
+  return !more ? gy : gy ? x_add(g->x, gy, more) : more;
+}
+
+/* Does the device work out the gradients of weight and bias together? */
+static bool is_fused(const dm_Grad *g) {
+  return g->n_in > 2 && g->need[1] && g->need[2] && !g->create_graph && !second_gradient(g) &&
+         dm_op_has_kernel(DM_OP_linear_backward, g->in_meta[1].device);
+}
+/* As before_activation; the gradients of weight and bias besides. */
+static dm_Tensor *fused_backward(dm_Grad *g) {
+  dm_X *x = g->x;
+  const bool plain = activation_of(g) == DM_ACTIVATION_NONE;
+  dm_Tensor *gy = g->gy[0], *out[DM_MAX_OUT] = {NULL};
+  dm_Tensor *const in[] = {x_rows(x, gy), x_rows(x, g->in[0]),
+                           plain ? NULL : x_rows(x, saved_of(g))};
+  if (!x_call(x, DM_OP_linear_backward, g->attr, 3, in, out)) return NULL;
+  g->gx[1] = out[0];
+  g->gx[2] = out[1];
+  if (plain) return gy;
+  return gy->ndim == 2 ? out[2] : x_reshape(x, out[2], gy->ndim, gy->shape);
+}
+
+/* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
+void linear_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const bool fused = is_fused(g);
+  dm_Tensor *gy = fused ? fused_backward(g) : before_activation(g);
+  if (g->need[0]) g->gx[0] = x_matmul(x, gy, g->in[1]);
+  if (fused) return;
+  dm_Tensor *rows = x_rows(x, gy);
+  if (g->need[1]) g->gx[1] = x_matmul(x, x_mt(x, rows), x_rows(x, g->in[0]));
+  if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);
+}
+
+/* ---- compositions ---- */
+
+dm_status outer_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *a = c->in[0], *b = c->in[1];
+  DM_TRY(check_ranks(c, a, 1, b, 1));
+  c->out[0] = x_mul(x, x_unsqueeze(x, a, 1), b);
+  return x->st;
+}

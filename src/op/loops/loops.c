@@ -1,0 +1,24 @@
+/* The loops for any processor, and which ones run here. */
+#include "op/loops/loops.h"
+
+#include "cpu/variant.h"
+
+#define PHILOX_WORDS dm_philox_words
+#define LOOPS const dm_Loops dm_loops_plain
+#include "op/loops/loops.inc"
+
+static const dm_Loops *loops_of(dm_Variant v) {
+  switch (v) {
+  case DM_AVX2: return dm_loops_avx2();
+  case DM_AVX512:
+  case DM_AVX512BF16: return dm_loops_avx512();
+  case DM_NEON: return NULL; /* every 64-bit ARM has it: the plain ones are made of it */
+  default: return &dm_loops_plain;
+  }
+}
+
+const dm_Loops *dm_loops(void) {
+  const dm_Loops *widest;
+  DM_WIDEST(loops_of, widest);
+  return widest;
+}

@@ -1,0 +1,150 @@
+/* The inner loops of the ops that vector units speed up, as a table: loops.inc has
+   them once and is compiled for any processor (loops.c), for AVX2 (loops_avx2.c) and for
+   AVX512 (loops_avx512.c). All give the same bits, but where functions of cpu/vmath.h
+   come in: those fuse multiply-adds where the processor can. */
+#ifndef DM_LOOPS_H
+#define DM_LOOPS_H
+
+#include <stdatomic.h>
+
+#include "base/rng.h"
+#include "cpu/threads.h"
+#include "op/along.h"
+#include "op/pointwise/binary.h"
+#include "op/loss/loss.h"
+#include "op/optim/optim.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+#include "op/optim/step.h"
+#include "op/pointwise/ternary.h"
+
+/* ---- what they work on ---- */
+
+/* softmax: lines of x (in backward the forward's result) to y. */
+typedef struct dm_LineJob {
+  dm_Along at;
+  dm_DType from, to;
+  const char *x, *gy;
+  char *y;
+  bool log;
+  atomic_bool failed; /* out of memory */
+} dm_LineJob;
+
+/* layer_norm, group_norm: n_rows rows of len elements; row i belongs to group
+   i % groups, and each weight holds for `inner` neighbouring elements. */
+typedef struct dm_RowJob {
+  int64_t n_rows, len, groups, inner, n_affine;
+  double eps;
+  dm_DType dtype, gy_dtype;
+  const char *x, *gy;
+  char *y;            /* the output, or gx */
+  const void *w, *b;  /* in the compute type; both or none */
+  double *gw, *gb;    /* (units, n_affine) */
+  int64_t rows_per;   /* rows of a unit */
+  atomic_bool failed; /* out of memory */
+} dm_RowJob;
+
+enum { DM_CHANNELS_BESIDE = 16 }; /* worked on at once where they lie side by side */
+
+/* batch_norm: x (N,C,inner) by channel, n_run runs of `run` elements, `step` apart. */
+typedef struct dm_ChannelJob {
+  int64_t n_run, run, step, run_step, channel_step;
+  double eps;
+  bool training;
+  dm_DType dtype, gy_dtype;
+  const char *x, *gy;
+  char *y; /* the output, or gx */
+  const void *w, *b;
+  void *mean, *var, *invstd, *gw, *gb;
+} dm_ChannelJob;
+
+/* cross_entropy: row i of x starts at element i / inner * c * inner + i % inner. */
+typedef struct dm_CrossJob {
+  dm_LossRows r;
+  dm_DType dtype;
+  const char *x;
+  char *out;            /* the gradient; NULL: losses are wanted */
+  const int64_t *label; /* -1: ignored */
+  const double *weight; /* of each class; NULL: all 1 */
+  double weight_sum, smoothing;
+  double *row;        /* each row's loss, or its upstream gradient */
+  atomic_bool failed; /* out of memory */
+} dm_CrossJob;
+
+/* The optimizers: n elements of lanes x, as optim.c says. */
+typedef void dm_UpdateFn(void *const *x, int64_t n, const void *how);
+
+typedef struct dm_SgdHow {
+  const dm_SgdOptions *o;
+  bool first;
+} dm_SgdHow;
+
+typedef struct dm_AdamHow {
+  const dm_AdamOptions *o;
+  dm_AdamTime time;
+} dm_AdamHow;
+
+/* One layer of a recurrent network in one direction; everything dense, of one dtype.
+   y (steps, batch, hidden); memory (steps, batch, width), a row as rnn.inc says, or
+   for plain cells y itself. */
+enum { DM_CELL_TANH, DM_CELL_RELU, DM_CELL_LSTM, DM_CELL_GRU };
+typedef struct dm_RnnJob {
+  int kind;
+  bool reverse;
+  dm_DType dtype;
+  int64_t steps, batch, hidden, gates, width;
+  const char *x;             /* the input's share: (steps, batch, gates hidden) */
+  const char *w, *bias;      /* (gates hidden, hidden), (gates hidden) or NULL */
+  const char *h0, *c0;       /* (batch, hidden), or NULL: zeros */
+  char *y, *memory;          /* results; backward reads them */
+  const char *gy, *gm;       /* backward: their gradients, or NULL */
+  char *gx, *gz, *gh0, *gc0; /* of x; the state's share (GRU), h0, c0 (LSTM) */
+} dm_RnnJob;
+
+/* ---- the table ---- */
+
+/* For float and for double. */
+typedef struct dm_RealLoops {
+  dm_RangeFn *lines;                                              /* dm_LineJob */
+  dm_RangeFn *rows_forward, *rows_backward;                       /* dm_RowJob */
+  dm_RangeFn *channels_train, *channels_eval, *channels_backward; /* dm_ChannelJob */
+  dm_RangeFn *cross_rows;                                         /* dm_CrossJob */
+  void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
+  void (*attend_again)(void *scores, int64_t n, const void *lse);
+  void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);
+  dm_UpdateFn *sgd, *adam;    /* how: dm_SgdHow, dm_AdamHow */
+  dm_UpdateFn *scale, *clamp; /* how: a double */
+  dm_status (*rnn_forward)(const dm_RnnJob *j);
+  dm_status (*rnn_backward)(const dm_RnnJob *j);
+} dm_RealLoops;
+
+enum {
+#define TRIPLE(NAME, ...) DM_TRIPLE_##NAME,
+#include "base/triple.inc"
+  DM_N_TRIPLE
+};
+
+typedef struct dm_Loops {
+  dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */
+  dm_Pointwise pair[DM_N_PAIR], triple[DM_N_TRIPLE];
+  dm_RealLoops f32, f64;
+  /* Times factor, and how many are then beyond top or NaN. */
+  int64_t (*unscale)(float *g, int64_t n, float factor, float top);
+  double (*sum_squares)(const float *x, int64_t n);
+  /* Dropout: word i of w as a uniform number below p drops x[i]; else x[i] keep. */
+  void (*drop)(const uint32_t *w, const float *x, int64_t n, float p, float keep, float *y);
+  void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
+  /* v rounded up or down by chance; see dm_round_by_chance. */
+  void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
+  dm_ReduceF32 *fold32[DM_N_FOLD];
+  dm_ReduceF64 *fold64[DM_N_FOLD];
+  dm_BesideF32 *beside[DM_N_FOLD]; /* NULL: none */
+} dm_Loops;
+
+extern const dm_Loops dm_loops_plain;
+/* NULL where they are not built. */
+const dm_Loops *dm_loops_avx2(void);
+const dm_Loops *dm_loops_avx512(void);
+const dm_Loops *dm_loops(void); /* the widest that runs here */
+
+#endif

@@ -1,0 +1,361 @@
+/* Losses composed of other ops. Each is a tensor of losses, and then that itself, its
+   mean or its sum; the row's first attribute says which. */
+#include "base/error.h"
+#include "op/loss/loss.h"
+#include "op/pointwise/pointwise.h"
+
+/* loss may be NULL after a step that failed. */
+static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
+  if (how != DM_LOSS_NONE && x->st == DM_OK)
+    loss = dm_x(x, how == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, loss);
+  c->out[0] = loss;
+  return x->st;
+}
+
+static dm_status reduced(dm_Call *c, dm_X *x, dm_Tensor *loss) {
+  return reduced_as(*DM_ATTR(int64_t, c), c, x, loss);
+}
+
+static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) { /* 1 - t */
+  return x_shift(x, x_scale(x, t, -1), 1);
+}
+
+static dm_Tensor *distance(dm_X *x, dm_Call *c) { /* |x - target| */
+  return x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
+}
+
+/* t where the targets are not `label`, else 0. */
+static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t) {
+  return x_where(x, x_test(x, DM_OP_ne, target, label), t, dm_x_number(x, 0));
+}
+
+/* ---- differences ---- */
+
+typedef struct SmoothAttr {
+  int64_t reduction;
+  double width; /* beta or delta */
+} SmoothAttr;
+
+dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
+  return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
+}
+
+dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
+
+dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
+  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
+  if (a->width < 0)
+    return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->width);
+  dm_Tensor *d = distance(x, c);
+  if (a->width > 0) {
+    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->width);
+    d = x_where(x, x_test(x, DM_OP_lt, d, a->width), near, x_shift(x, d, -0.5 * a->width));
+  }
+  return reduced(c, x, d);
+}
+
+dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
+  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
+  if (!(a->width > 0))
+    return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->width);
+  dm_Tensor *d = distance(x, c);
+  dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5);
+  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->width), a->width);
+  return reduced(c, x, x_where(x, x_test(x, DM_OP_lt, d, a->width), near, far));
+}
+
+/* ---- probabilities ---- */
+
+/* The logarithms are held above -100, so that a sure but wrong guess costs
+   much, not everything; as PyTorch does. */
+dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *p = c->in[0], *t = c->in[1];
+  dm_Tensor *log_p = x_floor(x, x_unary(x, DM_OP_log, p), -100);
+  dm_Tensor *log_q = x_floor(x, x_unary(x, DM_OP_log1p, x_scale(x, p, -1)), -100);
+  dm_Tensor *sum = x_add(x, x_mul(x, t, log_p), x_mul(x, from_one(x, t), log_q));
+  dm_Tensor *loss = x_scale(x, sum, -1);
+  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
+  return reduced(c, x, loss);
+}
+
+/* (1 - t) x + (1 + (w - 1) t) softplus(-x), w the weight of positives; softplus
+   as -logsigmoid, which never overflows. */
+dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
+  dm_Tensor *soft = x_unary(x, DM_OP_logsigmoid, z);
+  if (pos) soft = x_mul(x, soft, x_shift(x, x_mul(x, x_shift(x, pos, -1), t), 1));
+  dm_Tensor *loss = x_sub(x, x_mul(x, from_one(x, t), z), soft);
+  if (weight) loss = x_mul(x, loss, weight);
+  return reduced(c, x, loss);
+}
+
+/* Each class by itself: a row's loss is the mean over its classes. */
+dm_status multilabel_soft_margin_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *z = c->in[0], *t = c->in[1];
+  dm_Tensor *yes = x_unary(x, DM_OP_logsigmoid, z);
+  dm_Tensor *no = x_unary(x, DM_OP_logsigmoid, x_scale(x, z, -1));
+  dm_Tensor *loss = x_add(x, x_mul(x, t, yes), x_mul(x, from_one(x, t), no));
+  if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
+  const struct {
+    dm_Ints dim;
+    int64_t keepdim, dtype;
+  } last = {{1, {-1}}, false, DM_NO_DTYPE};
+  return reduced(c, x, x_scale(x, dm_x(x, DM_OP_mean, &last, 1, loss), -1));
+}
+
+/* Of labels 1 and -1: log(1 + exp(-t x)). */
+dm_status soft_margin_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *agreed = x_mul(x, c->in[0], c->in[1]);
+  return reduced(c, x, x_scale(x, x_unary(x, DM_OP_logsigmoid, agreed), -1));
+}
+
+typedef struct KlAttr {
+  int64_t reduction, log_target;
+} KlAttr;
+
+dm_status kl_div_compose(dm_Call *c, dm_X *x) {
+  const KlAttr *a = DM_ATTR(KlAttr, c);
+  dm_Tensor *log_q = c->in[0], *t = c->in[1], *loss;
+  if (a->log_target) loss = x_mul(x, x_unary(x, DM_OP_exp, t), x_sub(x, t, log_q));
+  else loss = x_sub(x, dm_x(x, DM_OP_xlogy, NULL, 2, t, t), x_mul(x, t, log_q));
+  if (a->reduction != DM_LOSS_BATCHMEAN) return reduced(c, x, loss);
+  dm_Tensor *sum = x_sum(x, loss, (dm_Ints){-1, {0}}, false);
+  c->out[0] = x_scale(x, sum, log_q->ndim ? 1 / (double)log_q->shape[0] : 1);
+  return x->st;
+}
+
+typedef struct PoissonAttr {
+  int64_t reduction, log_input, full;
+  double eps;
+} PoissonAttr;
+
+/* full: log(target!) by Stirling's formula, for targets above 1 */
+dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
+  const PoissonAttr *a = DM_ATTR(PoissonAttr, c);
+  dm_Tensor *z = c->in[0], *t = c->in[1], *loss;
+  if (a->log_input) loss = x_sub(x, x_unary(x, DM_OP_exp, z), x_mul(x, t, z));
+  else loss = x_sub(x, z, x_mul(x, t, x_unary(x, DM_OP_log, x_shift(x, z, a->eps))));
+  if (a->full) {
+    dm_Tensor *root = x_unary(x, DM_OP_log, x_scale(x, t, 6.28318530717958647693)); /* 2 pi */
+    dm_Tensor *rest = x_sub(x, x_mul(x, t, x_unary(x, DM_OP_log, t)), t);
+    dm_Tensor *stirling = x_add(x, rest, x_scale(x, root, 0.5));
+    dm_Tensor *few = x_test(x, DM_OP_le, t, 1);
+    loss = x_add(x, loss, x_where(x, few, dm_x_number(x, 0), stirling));
+  }
+  return reduced(c, x, loss);
+}
+
+typedef struct GaussianAttr {
+  int64_t reduction, full;
+  double eps;
+} GaussianAttr;
+
+/* var as it goes with x: of its shape, with a last dim of 1, or without a last dim. */
+static dm_status shape_variance(dm_X *x, const dm_Tensor *z, dm_Tensor **var) {
+  const dm_Tensor *v = *var;
+  int same = 0;
+  while (same < v->ndim && same < z->ndim && v->shape[same] == z->shape[same]) same++;
+  if (v->ndim == 0 || (same == z->ndim && v->ndim == z->ndim)) return DM_OK;
+  if (same == z->ndim - 1 && v->ndim == z->ndim && v->shape[same] == 1) return DM_OK;
+  if (same == z->ndim - 1 && v->ndim == same) {
+    const int64_t last = -1;
+    *var = dm_x(x, DM_OP_unsqueeze, &last, 1, *var);
+    return x->st;
+  }
+  return dm_fail(DM_EARG, "gaussian_nll_loss: x has shape %s, var %s, wanted the same",
+                 DM_SHAPE(z), DM_SHAPE(v));
+}
+
+/* Is an element of t below 0? Asked on the CPU only: elsewhere it would wait. */
+static bool has_negative(dm_X *x, dm_Tensor *t) {
+  if (t->device.type != DM_CPU) return false;
+  dm_Tensor *any = x_unary(x, DM_OP_any, x_test(x, DM_OP_lt, t, 0));
+  return any && *(const uint8_t *)dm_tensor_data(any);
+}
+
+/* (log var + (x - target)^2 / var) / 2, var not below eps, of which the gradient knows
+   nothing. */
+dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
+  const GaussianAttr *a = DM_ATTR(GaussianAttr, c);
+  dm_Tensor *z = c->in[0], *var = c->in[2];
+  if (!(a->eps > 0))
+    return dm_fail(DM_EARG, "gaussian_nll_loss: eps is %g, wanted more than 0", a->eps);
+  DM_TRY(shape_variance(x, z, &var));
+  if (has_negative(x, var))
+    return dm_fail(DM_EARG, "gaussian_nll_loss: var has elements below 0; hint: var:exp()");
+  var = x_add(x, var, x_constant_sub(x, x_floor(x, var, a->eps), var));
+  dm_Tensor *square = x_unary(x, DM_OP_square, x_sub(x, z, c->in[1]));
+  dm_Tensor *sum = x_add(x, x_unary(x, DM_OP_log, var), x_div(x, square, var));
+  dm_Tensor *loss = x_scale(x, sum, 0.5);
+  if (a->full) loss = x_shift(x, loss, 0.91893853320467274178); /* log(2 pi) / 2 */
+  return reduced(c, x, loss);
+}
+
+/* Targets that are probabilities of the classes, in x's shape. */
+dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
+  if (!dm_same_shape(z, t) || z->ndim < 1)
+    return dm_fail(DM_EARG,
+                   "cross_entropy: x has shape %s, the target is %s of shape %s, wanted labels "
+                   "as int64, or probabilities in x's shape; hint: y:long()",
+                   DM_SHAPE(z), dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
+  if (a->ignore.set)
+    return dm_fail(DM_EARG, "cross_entropy: ignore_index is for labels, the target has "
+                            "probabilities");
+  if (!(a->smoothing >= 0 && a->smoothing <= 1))
+    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
+                   a->smoothing);
+  const int dim = z->ndim == 1 ? 0 : 1;
+  const int64_t classes = z->shape[dim], along[2] = {dim, DM_NO_DTYPE};
+  if (a->smoothing > 0)
+    t = x_shift(x, x_scale(x, t, 1 - a->smoothing), a->smoothing / (double)classes);
+  dm_Tensor *loss = x_mul(x, t, dm_x(x, DM_OP_log_softmax, along, 1, z));
+  if (weight) {
+    if (weight->ndim != 1 || weight->shape[0] != classes)
+      return dm_fail(DM_EARG,
+                     "cross_entropy: weight has shape %s, wanted one for each of %lld classes",
+                     DM_SHAPE(weight), (long long)classes);
+    int64_t shape[DM_MAX_DIM];
+    for (int d = 0; d < z->ndim; d++) shape[d] = d == dim ? classes : 1;
+    loss = x_mul(x, loss, x_reshape(x, weight, z->ndim, shape));
+  }
+  loss = x_scale(x, x_sum(x, loss, (dm_Ints){1, {dim}}, false), -1);
+  return reduced_as(a->reduction, c, x, loss);
+}
+
+/* ---- margins: what lies within them costs ---- */
+
+typedef struct MarginAttr {
+  int64_t reduction;
+  double margin;
+} MarginAttr;
+
+dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *z = c->in[0], *t = c->in[1];
+  const double margin = DM_ATTR(MarginAttr, c)->margin;
+  dm_Tensor *near = x_floor(x, x_shift(x, x_scale(x, z, -1), margin), 0);
+  return reduced(c, x, x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
+}
+
+dm_status margin_ranking_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *lead = x_mul(x, c->in[2], x_sub(x, c->in[1], c->in[0]));
+  return reduced(c, x, x_floor(x, x_shift(x, lead, DM_ATTR(MarginAttr, c)->margin), 0));
+}
+
+/* As PyTorch does: 1e-12 goes under the root, where no vector is too short. */
+dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *u = c->in[0], *v = c->in[1], *t = c->in[2];
+  if (!dm_same_shape(u, v) || u->ndim < 1 || u->ndim > 2 || t->ndim != u->ndim - 1)
+    return dm_fail(DM_EARG,
+                   "cosine_embedding_loss: x1 has shape %s, x2 %s, the target %s, wanted "
+                   "{N, D}, {N, D}, {N}, or {D}, {D}, {}",
+                   DM_SHAPE(u), DM_SHAPE(v), DM_SHAPE(t));
+  const dm_Ints last = {1, {-1}};
+  dm_Tensor *uu = x_shift(x, x_sum(x, x_mul(x, u, u), last, false), 1e-12);
+  dm_Tensor *vv = x_shift(x, x_sum(x, x_mul(x, v, v), last, false), 1e-12);
+  dm_Tensor *lengths = x_unary(x, DM_OP_sqrt, x_mul(x, uu, vv));
+  dm_Tensor *cos = x_div(x, x_sum(x, x_mul(x, u, v), last, false), lengths);
+  dm_Tensor *near = x_floor(x, x_shift(x, cos, -DM_ATTR(MarginAttr, c)->margin), 0);
+  dm_Tensor *zero = dm_x_number(x, 0);
+  dm_Tensor *unlike = x_where(x, x_test(x, DM_OP_eq, t, -1), near, zero);
+  dm_Tensor *like = x_where(x, x_test(x, DM_OP_eq, t, 1), from_one(x, cos), zero);
+  return reduced(c, x, x_add(x, like, unlike));
+}
+
+typedef struct TripletAttr {
+  int64_t reduction;
+  double margin, p, eps;
+  int64_t swap;
+} TripletAttr;
+
+dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
+  const TripletAttr *a = DM_ATTR(TripletAttr, c);
+  const struct {
+    double p, eps;
+    int64_t keepdim;
+  } how = {a->p, a->eps, false};
+  dm_Tensor *anchor = c->in[0], *pos = c->in[1], *neg = c->in[2];
+  dm_Tensor *near = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, pos);
+  dm_Tensor *far = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, neg);
+  if (a->swap) {
+    dm_Tensor *other = dm_x(x, DM_OP_pairwise_distance, &how, 2, pos, neg);
+    far = dm_x(x, DM_OP_minimum, NULL, 2, far, other);
+  }
+  return reduced(c, x, x_floor(x, x_shift(x, x_sub(x, near, far), a->margin), 0));
+}
+
+/* x and target of one row as a batch of one. */
+static dm_status as_batch(dm_X *x, dm_Tensor **z, dm_Tensor **t) {
+  const int64_t first = 0;
+  *z = dm_x(x, DM_OP_unsqueeze, &first, 1, *z);
+  *t = dm_x(x, DM_OP_unsqueeze, &first, 1, *t);
+  return x->st;
+}
+
+/* The rows' losses, summed over classes and divided by their number; of a row that came
+   alone just its own. */
+static dm_status of_rows(dm_Call *c, dm_X *x, dm_Tensor *loss, double classes, bool alone) {
+  dm_Tensor *rows = x_scale(x, x_sum(x, loss, (dm_Ints){1, {1}}, false), 1 / classes);
+  return reduced(c, x, alone ? x_reshape(x, rows, 0, NULL) : rows);
+}
+
+typedef struct MultiMarginAttr {
+  int64_t reduction;
+  double p, margin;
+} MultiMarginAttr;
+
+/* max(0, margin - x[y] + x[i])^p over the classes i but y */
+dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
+  const MultiMarginAttr *a = DM_ATTR(MultiMarginAttr, c);
+  dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
+  const bool alone = z->ndim == 1;
+  if (z->ndim < 1 || z->ndim > 2 || t->ndim != z->ndim - 1 ||
+      (!alone && z->shape[0] != t->shape[0]))
+    return dm_fail(DM_EARG,
+                   "multi_margin_loss: x has shape %s, the target %s, wanted {N, classes} and "
+                   "{N}, or {classes} and {}",
+                   DM_SHAPE(z), DM_SHAPE(t));
+  if (a->p != 1 && a->p != 2)
+    return dm_fail(DM_EARG, "multi_margin_loss: p is %g, wanted 1 or 2", a->p);
+  if (alone) DM_TRY(as_batch(x, &z, &t));
+  const int64_t one = 1, zero = 0, classes = z->shape[1];
+  dm_Tensor *at = dm_x(x, DM_OP_unsqueeze, &one, 1, t);
+  dm_Tensor *own = dm_x(x, DM_OP_gather, &one, 2, z, at);
+  dm_Tensor *loss = x_floor(x, x_shift(x, x_sub(x, z, own), a->margin), 0);
+  if (a->p == 2) loss = x_unary(x, DM_OP_square, loss);
+  if (weight) {
+    dm_Tensor *each = dm_x(x, DM_OP_index_select, &zero, 2, weight, t);
+    loss = x_mul(x, loss, dm_x(x, DM_OP_unsqueeze, &one, 1, each));
+  }
+  loss = dm_x(x, DM_OP_scatter, &one, 3, loss, at, dm_x_number(x, 0));
+  return of_rows(c, x, loss, (double)classes, alone);
+}
+
+/* max(0, 1 - x[j] + x[i]) over the labels j of a row, which end at its first negative
+   one, and the classes i that are not among them. */
+dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *z = c->in[0], *t = c->in[1];
+  const bool alone = z->ndim == 1;
+  if (!dm_same_shape(z, t) || z->ndim < 1 || z->ndim > 2)
+    return dm_fail(DM_EARG,
+                   "multilabel_margin_loss: x has shape %s, the target %s, wanted {N, classes} "
+                   "for both, labels first and then -1",
+                   DM_SHAPE(z), DM_SHAPE(t));
+  if (alone) DM_TRY(as_batch(x, &z, &t));
+  const int64_t one = 1, two = 2, running[2] = {1, DM_NO_DTYPE};
+  dm_Tensor *ended = dm_x(x, DM_OP_cumsum, running, 1, x_test(x, DM_OP_lt, t, 0));
+  dm_Tensor *valid = x_like(x, x_test(x, DM_OP_eq, ended, 0), z);
+  dm_Tensor *at = x_where(x, x_test(x, DM_OP_gt, ended, 0), x_whole(x, c->base), t);
+  dm_Tensor *own = dm_x(x, DM_OP_gather, &one, 2, z, at);
+  dm_Tensor *taken = dm_x(x, DM_OP_scatter_add, &one, 3, x_zeros_like(x, z), at, valid);
+  dm_Tensor *free_ = x_like(x, x_test(x, DM_OP_eq, taken, 0), z);
+  /* (N, labels, classes) */
+  dm_Tensor *lead =
+      x_sub(x, dm_x(x, DM_OP_unsqueeze, &one, 1, z), dm_x(x, DM_OP_unsqueeze, &two, 1, own));
+  dm_Tensor *near = x_floor(x, x_shift(x, lead, 1), 0);
+  dm_Tensor *loss = x_mul(x, near, dm_x(x, DM_OP_unsqueeze, &two, 1, valid));
+  loss = x_sum(x, loss, (dm_Ints){1, {1}}, false);
+  DM_TRY(x->st);
+  return of_rows(c, x, x_mul(x, loss, free_), (double)z->shape[1], alone);
+}

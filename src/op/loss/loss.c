@@ -1,0 +1,312 @@
+/* Losses. Cross entropy reads logits of any float dtype once, a row at a time,
+   and keeps nothing but its inputs.
+
+   Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
+   logits of one target; they lie d apart. Labels count from the call's base. */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/loops/loops.h"
+#include "op/loss/loss.h"
+#include "op/pointwise/pointwise.h"
+
+static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
+                            const dm_Tensor *target, const dm_Tensor *weight) {
+  const char *op = c->op->name;
+  if (ndim < 1) return dm_fail(DM_EARG, "%s: x has shape {}, wanted {N, classes, ...}", op);
+  if (!dm_is_int((dm_DType)target->dtype))
+    return dm_fail(DM_EARG, "%s: the target is %s, wanted labels as int64; hint: y:long()", op,
+                   dm_dtype_name((dm_DType)target->dtype));
+  bool fits = target->ndim == (ndim == 1 ? 0 : ndim - 1);
+  for (int d = 0; fits && d < target->ndim; d++) fits = target->shape[d] == x[d ? d + 1 : 0];
+  if (!fits)
+    return dm_fail(DM_EARG, "%s: x has shape %s, the target %s; wanted one label for each row",
+                   op, dm_shape_str(ndim, x, (char[96]){0}), DM_SHAPE(target));
+  const int64_t classes = x[ndim == 1 ? 0 : 1];
+  if (weight && (weight->ndim != 1 || weight->shape[0] != classes))
+    return dm_fail(DM_EARG, "%s: weight has shape %s, wanted one for each of %lld classes", op,
+                   DM_SHAPE(weight), (long long)classes);
+  return DM_OK;
+}
+
+/* Targets as classes from 0, -1 for an ignored one; a bad one is an error. */
+static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNum ignore,
+                             int64_t classes, int64_t *label) {
+  dm_Tensor *dense;
+  DM_TRY(dm_dense_new((dm_Tensor *)(uintptr_t)target, &dense));
+  if (target->numel)
+    dm_load_i64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, dense->numel, label);
+  dm_tensor_unref(&dense);
+  for (int64_t i = 0; i < target->numel; i++) {
+    const int64_t given = label[i];
+    if (ignore.set && (double)given == ignore.v) {
+      label[i] = -1;
+      continue;
+    }
+    /* unsigned: the least of int64 wraps, and is out of range still */
+    label[i] = (int64_t)((uint64_t)given - (uint64_t)c->base);
+    if (label[i] < 0 || label[i] >= classes)
+      return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s",
+                     c->op->name, (long long)given, (long long)(i + c->base), c->base,
+                     (long long)(classes - 1 + c->base),
+                     c->base == 1 && given == 0 ? "; hint: labels count from 1" : "");
+  }
+  return DM_OK;
+}
+
+/* What one loss call works on, and what of it is owned; few rows have room here. */
+enum { FEW_ROWS = 32 };
+typedef struct Work {
+  dm_CrossJob j;
+  dm_Tensor *x; /* dense */
+  int64_t *label, few_labels[FEW_ROWS];
+  double *weight, few_rows[FEW_ROWS];
+} Work;
+
+static void work_free(Work *w) {
+  dm_tensor_unref(&w->x);
+  dm_free(w->weight);
+  if (w->label != w->few_labels) dm_free(w->label);
+  if (w->j.row != w->few_rows) dm_free(w->j.row);
+}
+
+static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
+                          dm_Tensor *weight, dm_OptNum ignore, Work *w) {
+  const bool few = r.n <= FEW_ROWS;
+  w->j = (dm_CrossJob){.r = r, .weight_sum = (double)r.c};
+  w->x = NULL;
+  w->weight = NULL;
+  w->label = few ? w->few_labels : dm_alloc((int64_t)sizeof(int64_t) * r.n);
+  w->j.label = w->label;
+  w->j.row = few ? w->few_rows : dm_alloc((int64_t)sizeof(double) * r.n);
+  if (weight) w->j.weight = w->weight = dm_alloc((int64_t)sizeof(double) * r.c);
+  if (!w->label || !w->j.row || (weight && !w->weight))
+    return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  if (x) {
+    DM_TRY(dm_dense_new(x, &w->x));
+    w->j.dtype = (dm_DType)w->x->dtype;
+    w->j.x = dm_tensor_data(w->x);
+  }
+  if (weight) {
+    dm_load_f64((dm_DType)weight->dtype, dm_tensor_data(weight), weight->stride[0], r.c,
+                w->weight);
+    w->j.weight_sum = 0;
+    for (int64_t k = 0; k < r.c; k++) w->j.weight_sum += w->weight[k];
+  }
+  return read_labels(c, target, ignore, r.c, w->label);
+}
+
+static double weight_at(const Work *w, int64_t label) {
+  return label < 0 ? 0 : w->weight ? w->weight[label] : 1;
+}
+
+static double total_weight(const Work *w) {
+  double s = 0;
+  for (int64_t i = 0; i < w->j.r.n; i++) s += weight_at(w, w->label[i]);
+  return s;
+}
+
+/* The rows' losses to the output: each, their sum, or their weighted mean. */
+static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
+  if (reduction == DM_LOSS_NONE) {
+    if (w->j.r.n)
+      dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, w->j.r.n, w->j.row);
+    return;
+  }
+  double s = 0;
+  for (int64_t i = 0; i < w->j.r.n; i++) s += w->j.row[i];
+  if (reduction == DM_LOSS_MEAN) s /= total_weight(w);
+  dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
+}
+
+/* The upstream gradient of each row's loss. */
+static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
+  dm_Tensor *dense;
+  DM_TRY(dm_dense_new(gy, &dense));
+  if (reduction == DM_LOSS_NONE) {
+    if (w->j.r.n)
+      dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, w->j.r.n, w->j.row);
+  } else {
+    double g;
+    dm_load_f64((dm_DType)dense->dtype, dm_tensor_data(dense), 1, 1, &g);
+    if (reduction == DM_LOSS_MEAN) g /= total_weight(w);
+    for (int64_t i = 0; i < w->j.r.n; i++) w->j.row[i] = g;
+  }
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+
+static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
+                           int64_t reduction) {
+  dm_out_like(c, 0, target, (dm_DType)x->dtype);
+  if (reduction != DM_LOSS_NONE) c->out_meta[0].ndim = 0;
+  return DM_OK;
+}
+
+/* Row i of x starts here; its elements lie r.inner apart. */
+static char *row_at(const Work *w, char *data, int64_t i) {
+  const int64_t first = i / w->j.r.inner * w->j.r.c * w->j.r.inner + i % w->j.r.inner;
+  return data + first * dm_dtype_size(w->j.dtype);
+}
+
+/* Its element at row i's label. */
+static char *label_at(const Work *w, char *data, int64_t i) {
+  return row_at(w, data, i) + w->label[i] * w->j.r.inner * dm_dtype_size(w->j.dtype);
+}
+
+/* ---- cross entropy ---- */
+
+dm_status cross_entropy_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  DM_TRY(dm_check_float(c, x, "x"));
+  DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
+  if (!(a->smoothing >= 0 && a->smoothing <= 1))
+    return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
+                   a->smoothing);
+  return loss_meta(c, x, c->in[1], a->reduction);
+}
+
+/* in: x, target, weight. The loss; or, with gy, the gradient of x. */
+static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
+  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  Work w;
+  dm_status st;
+  DM_GO(
+      work_new(c, dm_loss_rows(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
+  w.j.smoothing = a->smoothing;
+  if (gy) {
+    DM_GO(spread_gradient(&w, a->reduction, gy));
+    w.j.out = dm_tensor_data(c->out[0]);
+  }
+  dm_parallel_for(w.j.r.n, dm_max_i64(1, 16384 / dm_max_i64(w.j.r.c, 1)),
+                  w.j.dtype == DM_F64 ? dm_loops()->f64.cross_rows : dm_loops()->f32.cross_rows,
+                  &w.j);
+  if (w.j.failed) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  else if (!gy) reduce_rows(&w, a->reduction, c->out[0]);
+done:
+  work_free(&w);
+  return st;
+}
+
+dm_status cross_entropy_cpu(dm_Call *c) { return cross_entropy(c, c->in, NULL); }
+
+dm_status cross_entropy_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
+  return DM_OK;
+}
+dm_status cross_entropy_backward_cpu(dm_Call *c) {
+  return cross_entropy(c, c->in + 1, c->in[0]);
+}
+
+/* With p = softmax(x): g (A (p - 1/C) + K), where A is what a row's targets
+   weigh and K the gradient at x = 0, both constants. */
+static void cross_entropy_composed(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_CrossAttr *a = g->attr;
+  dm_Tensor *logits = g->in[0], *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
+  const int dim = logits->ndim == 1 ? 0 : 1;
+  const double classes = (double)logits->shape[dim];
+  dm_CrossAttr each = *a;
+  each.reduction = DM_LOSS_NONE;
+  const dm_NllAttr pick = {a->ignore, DM_LOSS_NONE};
+  dm_Tensor *zeros = x_zeros_like(x, logits), *minus = x_shift(x, zeros, -1);
+  dm_Tensor *weigh = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, weight);
+  dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
+  dm_Tensor *total = weight ? x_sum(x, weight, (dm_Ints){-1, {0}}, false) : NULL;
+  dm_Tensor *soft = total ? x_mul(x, mask, total) : x_scale(x, mask, classes);
+  dm_Tensor *A =
+      x_add(x, x_scale(x, weigh, 1 - a->smoothing), x_scale(x, soft, a->smoothing / classes));
+  dm_Tensor *ones = x_unary(x, DM_OP_ones_like, weigh);
+  dm_Tensor *K = dm_x(x, DM_OP_cross_entropy_backward, &each, 4, ones, zeros, target, weight);
+  const struct { int64_t dim, dtype; } softmax = {dim, DM_NO_DTYPE};
+  dm_Tensor *p = dm_x(x, DM_OP_softmax, &softmax, 1, logits);
+  const int64_t at = dim;
+  if (a->reduction == DM_LOSS_MEAN)
+    gy = x_div(x, gy, x_sum(x, weigh, (dm_Ints){-1, {0}}, false));
+  if (a->reduction == DM_LOSS_NONE) gy = dm_x(x, DM_OP_unsqueeze, &at, 1, gy);
+  A = dm_x(x, DM_OP_unsqueeze, &at, 1, A);
+  g->gx[0] = x_mul(x, gy, x_add(x, x_mul(x, A, x_shift(x, p, -1 / classes)), K));
+}
+
+void cross_entropy_grad(dm_Grad *g) {
+  if (!g->need[0]) return;
+  if (g->create_graph) cross_entropy_composed(g);
+  else
+    g->gx[0] = dm_x(g->x, DM_OP_cross_entropy_backward, g->attr, 4, g->gy[0], g->in[0],
+                    g->in[1], g->in[2]);
+}
+
+/* ---- negative log-likelihood ---- */
+
+dm_status nll_loss_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_float(c, x, "x"));
+  DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
+  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllAttr, c)->reduction);
+}
+
+dm_status nll_loss_cpu(dm_Call *c) {
+  const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
+  dm_Tensor *x = c->in[0];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  for (int64_t i = 0; i < w.j.r.n; i++) {
+    double v = 0;
+    if (w.label[i] >= 0) dm_load_f64(w.j.dtype, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
+    w.j.row[i] = w.label[i] < 0 ? 0 : -weight_at(&w, w.label[i]) * v;
+  }
+  reduce_rows(&w, a->reduction, c->out[0]);
+done:
+  work_free(&w);
+  return st;
+}
+
+void nll_loss_grad(dm_Grad *g) {
+  const dm_NllAttr *a = g->attr;
+  dm_NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};
+  memcpy(b.shape.v, g->in_meta[0].shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
+  if (g->need[0])
+    g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
+}
+
+dm_status nll_loss_backward_rule(dm_Call *c) {
+  const dm_Ints *shape = &DM_ATTR(dm_NllBackwardAttr, c)->shape;
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].ndim = (uint8_t)shape->n;
+  memcpy(c->out_meta[0].shape, shape->v, sizeof shape->v[0] * (size_t)shape->n);
+  return DM_OK;
+}
+
+dm_status nll_loss_backward_cpu(dm_Call *c) {
+  const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
+  dm_Tensor *out = c->out[0];
+  Work w;
+  dm_status st;
+  DM_GO(work_new(c, dm_loss_rows(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore,
+                 &w));
+  w.j.dtype = (dm_DType)out->dtype;
+  DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
+  if (out->numel) memset(dm_tensor_data(out), 0, (size_t)dm_tensor_bytes(out));
+  for (int64_t i = 0; i < w.j.r.n; i++) {
+    if (w.label[i] < 0) continue;
+    const double v = -weight_at(&w, w.label[i]) * w.j.row[i];
+    dm_store_f64(w.j.dtype, label_at(&w, dm_tensor_data(out), i), 1, 1, &v);
+  }
+done:
+  work_free(&w);
+  return st;
+}
+
+/* Linear in gy, and its transpose is nll_loss itself. */
+void nll_loss_backward_grad(dm_Grad *g) {
+  const dm_NllBackwardAttr *b = g->attr;
+  const dm_NllAttr a = {b->ignore, b->reduction};
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
+}

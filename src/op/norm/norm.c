@@ -1,0 +1,492 @@
+/* layer_norm, group_norm and batch_norm. 16-bit inputs are read and written as
+   such; means, variances and affine arithmetic are in the compute type. The
+   first two recompute their moments in backward (a row is in cache anyway);
+   batch_norm keeps them. Under create_graph gradients are composed. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/scratch.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/loops/loops.h"
+#include "op/norm/norm.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+static const dm_RealLoops *loops_of(dm_DType compute) {
+  return compute == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
+}
+
+/* t's n elements as a dense array of the compute type, in *own when they had
+   to be copied; without t all are `otherwise`. */
+static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherwise, void **own,
+                        const void **out) {
+  dm_Tensor *dense = NULL;
+  *own = NULL;
+  *out = NULL;
+  if (t) DM_TRY(dm_dense_new(t, &dense));
+  if (dense && dense->dtype == compute && dense == t) {
+    *out = dm_tensor_data(t);
+    dm_tensor_unref(&dense);
+    return DM_OK;
+  }
+  *own = dm_alloc(dm_max_i64(1, n) * dm_dtype_size(compute));
+  if (*own && dense)
+    dm_convert((dm_DType)dense->dtype, dm_tensor_data(dense), compute, *own, n);
+  for (int64_t i = 0; *own && !dense && i < n; i++)
+    dm_store_f64(compute, (char *)*own + i * dm_dtype_size(compute), 1, 1, &otherwise);
+  dm_tensor_unref(&dense);
+  *out = *own;
+  return *own ? DM_OK : dm_fail(DM_EMEM, "normalization: out of memory");
+}
+
+/* Outputs: one like x, and two vectors of n in the compute type. */
+static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  for (int i = 1; i < 3; i++) {
+    dm_out_like(c, i, x, dm_compute_dtype((dm_DType)x->dtype));
+    c->out_meta[i].ndim = 1;
+    c->out_meta[i].shape[0] = n;
+  }
+  return DM_OK;
+}
+
+/* ---- layer_norm, group_norm ---- */
+
+dm_status layer_norm_rule(dm_Call *c) {
+  const dm_LayerNormAttr *a = DM_ATTR(dm_LayerNormAttr, c);
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_ends_in(c, x, &a->shape));
+  const int64_t n = dm_numel((int)a->shape.n, a->shape.v);
+  DM_TRY(dm_check_affine(c, "weight", c->in[1], n));
+  DM_TRY(dm_check_affine(c, "bias", c->in[2], n));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  return DM_OK;
+}
+dm_status group_norm_rule(dm_Call *c) {
+  const dm_GroupNormAttr *a = DM_ATTR(dm_GroupNormAttr, c);
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_float(c, x, "x"));
+  if (x->ndim < 2)
+    return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)",
+                   DM_SHAPE(x));
+  if (a->n < 1 || a->n > dm_max_i64(1, x->shape[1]) || x->shape[1] % a->n != 0)
+    return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
+                   (long long)x->shape[1], (long long)a->n);
+  DM_TRY(dm_check_affine(c, "weight", c->in[1], x->shape[1]));
+  DM_TRY(dm_check_affine(c, "bias", c->in[2], x->shape[1]));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  return DM_OK;
+}
+
+static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
+  j->n_rows = a->outer * a->groups;
+  j->len = x->numel / dm_max_i64(1, j->n_rows);
+  j->groups = a->groups;
+  j->inner = a->inner;
+  j->eps = a->eps;
+  j->n_affine = j->groups * j->len / dm_max_i64(1, j->inner);
+  j->dtype = (dm_DType)x->dtype;
+  j->x = dm_tensor_data(x);
+  atomic_init(&j->failed, false);
+}
+
+static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
+  dm_Tensor *x = NULL;
+  void *own_w = NULL, *own_b = NULL;
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_rows(&j, x, &a);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  if (c->in[1] || c->in[2]) {
+    DM_GO(affine(c->in[1], j.n_affine, compute, 1, &own_w, &j.w));
+    DM_GO(affine(c->in[2], j.n_affine, compute, 0, &own_b, &j.b));
+  }
+  dm_parallel_for(j.n_rows, dm_max_i64(1, DM_POINT_GRAIN / j.len),
+                  loops_of(compute)->rows_forward, &j);
+  if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+done:
+  dm_free(own_w);
+  dm_free(own_b);
+  dm_tensor_unref(&x);
+  return st;
+}
+dm_status layer_norm_cpu(dm_Call *c) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_cpu(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
+}
+dm_status group_norm_cpu(dm_Call *c) {
+  const dm_Meta m = dm_meta_of(c->in[0]);
+  return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
+}
+
+dm_status row_norm_backward_rule(dm_Call *c) {
+  const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
+  const dm_Tensor *x = c->in[1];
+  return out_and_vectors(c, x, x->numel / dm_max_i64(1, a->outer * a->inner));
+}
+
+/* The units' sums as one, in t. */
+static void join_units(const double *sums, int64_t n_unit, dm_Tensor *t) {
+  const dm_DType to = (dm_DType)t->dtype;
+  char *p = dm_tensor_data(t);
+  for (int64_t i = 0; i < t->numel; i++) {
+    double s = 0;
+    for (int64_t u = 0; u < n_unit; u++) s += sums[u * t->numel + i];
+    dm_store_f64(to, p + i * dm_dtype_size(to), 1, 1, &s);
+  }
+}
+dm_status row_norm_backward_cpu(dm_Call *c) {
+  enum { MOST_UNITS = 16 };
+  dm_Tensor *x = NULL, *gy = NULL;
+  void *own_w = NULL;
+  double *sums = NULL;
+  dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &gy));
+  DM_GO(dm_dense_new(c->in[1], &x));
+  describe_rows(&j, x, DM_ATTR(dm_RowNormAttr, c));
+  j.n_affine = c->out[1]->numel;
+  j.gy = dm_tensor_data(gy);
+  j.gy_dtype = (dm_DType)gy->dtype;
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  if (c->in[2]) DM_GO(affine(c->in[2], j.n_affine, compute, 1, &own_w, &j.w));
+  j.rows_per = dm_max_i64(dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j.len)),
+                          (j.n_rows + MOST_UNITS - 1) / MOST_UNITS);
+  const int64_t n_unit = x->numel == 0 ? 0 : (j.n_rows + j.rows_per - 1) / j.rows_per;
+  const int64_t n_bytes = 2 * n_unit * j.n_affine * (int64_t)sizeof *sums;
+  sums = dm_scratch(DM_SCRATCH_JOB, dm_max_i64(1, n_bytes));
+  if (!sums) {
+    st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+    goto done;
+  }
+  memset(sums, 0, (size_t)n_bytes);
+  j.gw = sums;
+  j.gb = sums + n_unit * j.n_affine;
+  dm_parallel_for(n_unit, 1, loops_of(compute)->rows_backward, &j);
+  join_units(j.gw, n_unit, c->out[1]);
+  join_units(j.gb, n_unit, c->out[2]);
+  if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+done:
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  dm_free(own_w);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&gy);
+  return st;
+}
+
+/* The gradient of x from ordinary ops, for x whose moments are taken over
+   `dims`; *xhat is the normalized x. */
+static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims, double eps,
+                              dm_Tensor **xhat) {
+  const struct {
+    dm_Ints dims;
+    int64_t keepdim, dtype;
+  } keep = {dims, 1, DM_NO_DTYPE};
+#define MEAN(T) dm_x(x, DM_OP_mean, &keep, 1, T)
+  dm_Tensor *d = x_sub(x, v, MEAN(v));
+  dm_Tensor *r = x_unary(x, DM_OP_rsqrt, x_shift(x, MEAN(x_mul(x, d, d)), eps));
+  *xhat = x_mul(x, d, r);
+  dm_Tensor *rest = x_add(x, MEAN(gh), x_mul(x, *xhat, MEAN(x_mul(x, gh, *xhat))));
+#undef MEAN
+  return x_mul(x, r, x_sub(x, gh, rest));
+}
+
+static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType)m->dtype); }
+
+/* Composed, in three dims: x as (outer, groups, row) for the moments and as
+   (outer, channels, inner) for the weight. */
+static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_DType compute = compute_of(m);
+  const int64_t n = dm_numel(m->ndim, m->shape);
+  const int64_t channels = n / dm_max_i64(1, a->outer * a->inner);
+  const int64_t by_row[3] = {a->outer, a->groups, n / dm_max_i64(1, a->outer * a->groups)};
+  const int64_t by_channel[3] = {a->outer, channels, a->inner}, weight[3] = {1, channels, 1};
+  const dm_Ints last = {1, {2}}, others = {2, {0, 2}};
+  dm_Tensor *gy = x_reshape(x, x_cast(x, g->gy[0], compute), 3, by_channel), *gh = gy, *xhat;
+  dm_Tensor *v = x_reshape(x, x_cast(x, g->in[0], compute), 3, by_row);
+  if (g->in[1]) gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), 3, weight));
+  dm_Tensor *gx = x_norm_back(x, x_reshape(x, gh, 3, by_row), v, last, a->eps, &xhat);
+  g->gx[0] = x_reshape(x, gx, m->ndim, m->shape);
+  const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
+  if (g->need[1])
+    g->gx[1] =
+        x_reshape(x, x_sum(x, x_mul(x, gy, x_reshape(x, xhat, 3, by_channel)), others, false),
+                  w->ndim, w->shape);
+  if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
+}
+static void rows_grad(dm_Grad *g, dm_RowNormAttr a) {
+  dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
+  if (g->create_graph) {
+    rows_grad_composed(g, &a);
+    return;
+  }
+  if (!x_call(g->x, DM_OP_row_norm_backward, &a, 3, in, out)) return;
+  g->gx[0] = out[0];
+  for (int i = 1; i < 3; i++)
+    if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
+}
+void layer_norm_grad(dm_Grad *g) {
+  rows_grad(g, dm_layer_rows(&g->in_meta[0], DM_ATTR(dm_LayerNormAttr, g)));
+}
+void group_norm_grad(dm_Grad *g) {
+  rows_grad(g, dm_group_rows(&g->in_meta[0], DM_ATTR(dm_GroupNormAttr, g)));
+}
+
+/* ---- batch_norm ---- */
+
+/* running = (1 - momentum) running + momentum scale batch. Cannot fail. */
+static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, double scale) {
+  if (!running) return;
+  const int64_t step = running->stride[0] * dm_dtype_sizes[running->dtype];
+  const int64_t size = dm_dtype_sizes[batch->dtype];
+  char *p = dm_tensor_data(running);
+  const char *from = dm_tensor_data(batch);
+  for (int64_t k = 0; k < running->numel; k++, p += step, from += size) {
+    double v, b;
+    dm_load_f64((dm_DType)running->dtype, p, 1, 1, &v);
+    dm_load_f64((dm_DType)batch->dtype, from, 1, 1, &b);
+    v = (1 - momentum) * v + momentum * (b * scale);
+    dm_store_f64((dm_DType)running->dtype, p, 1, 1, &v);
+  }
+  running->storage->version++;
+}
+
+/* Both statistics on another device, by its kernels; all that needs memory first. */
+static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
+                           dm_Tensor *const *batch, double scale) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  m->grad = false;
+  dm_Tensor *share = dm_x_number(x, momentum);
+  dm_Tensor *end[2] = {batch[0], running[1] ? x_scale(x, batch[1], scale) : NULL};
+  for (int i = 0; i < 2 && x->st == DM_OK; i++) {
+    dm_Tensor *in[3] = {running[i], end[i], share};
+    if (in[0]) x->st = dm_call_inplace(DM_OP_lerp, 3, in, NULL);
+  }
+  m->grad = grad;
+  return x->st;
+}
+
+/* The running statistics come last, when nothing can fail any more: a call that
+   is tried again has not moved them yet. */
+static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
+  const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
+  dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
+  dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *out[3];
+  DM_TRY(dm_check_running(c, "running_mean", mean));
+  DM_TRY(dm_check_running(c, "running_var", var));
+  const double n = v->shape[1] ? (double)(v->numel / v->shape[1]) : 0;
+  if (n == 1)
+    return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
+                   DM_SHAPE(v));
+  if (!x_call(x, DM_OP_batch_norm_train, &a->eps, 3, in, out)) return x->st;
+  c->out[0] = out[0];
+  if (n == 0) return DM_OK;
+  if (v->device.type != DM_CPU)
+    return track_far(x, c->in + 1, a->momentum, out + 1, n / (n - 1));
+  track(mean, a->momentum, out[1], 1);
+  track(var, a->momentum, out[2], n / (n - 1));
+  return DM_OK;
+}
+
+dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
+  static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
+  const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
+  dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2], *w = c->in[3], *b = c->in[4];
+  DM_TRY(dm_check_channels(c, v));
+  for (int i = 1; i < 5; i++) DM_TRY(dm_check_affine(c, names[i], c->in[i], v->shape[1]));
+  if (a->training) return batch_norm_training(c, x);
+  if (!mean || !var)
+    return dm_fail(DM_EARG,
+                   "batch_norm: running_mean and running_var are wanted when not training");
+  c->out[0] = dm_x(x, DM_OP_batch_norm_eval, &a->eps, 5, v, w, b, mean, var);
+  return x->st;
+}
+
+static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
+  const int64_t n = x->shape[0], ch = x->shape[1], inner = dm_numel(x->ndim - 2, x->shape + 2);
+  const bool flat = inner == 1;
+  j->n_run = flat ? 1 : n;
+  j->run = flat ? n : inner;
+  j->step = flat ? ch : 1;
+  j->run_step = ch * inner;
+  j->channel_step = inner;
+  j->dtype = (dm_DType)x->dtype;
+  j->x = dm_tensor_data(x);
+}
+static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
+  const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
+  const int64_t least = j->step > 1 ? DM_CHANNELS_BESIDE : 1;
+  if (x->numel > 0)
+    dm_parallel_for(x->shape[1], dm_max_i64(least, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
+}
+
+dm_status batch_norm_train_rule(dm_Call *c) {
+  return out_and_vectors(c, c->in[0], c->in[0]->shape[1]);
+}
+
+dm_status batch_norm_train_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL;
+  void *own_w = NULL, *own_b = NULL;
+  dm_ChannelJob j = {.eps = *DM_ATTR(double, c),
+                     .y = dm_tensor_data(c->out[0]),
+                     .mean = dm_tensor_data(c->out[1]),
+                     .var = dm_tensor_data(c->out[2])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) {
+    if (c->out[1]->numel == 0) return DM_OK;
+    memset(j.mean, 0, (size_t)dm_tensor_bytes(c->out[1]));
+    memset(j.var, 0, (size_t)dm_tensor_bytes(c->out[2]));
+    return DM_OK;
+  }
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_channels(&j, x);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1];
+  if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own_w, &j.w));
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own_b, &j.b));
+  for_channels(x, loops_of(compute)->channels_train, &j);
+done:
+  dm_free(own_w);
+  dm_free(own_b);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+dm_status batch_norm_eval_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status batch_norm_eval_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL;
+  void *own[3] = {NULL}, *invstd = NULL;
+  const void *mean, *var;
+  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0])};
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  describe_channels(&j, x);
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1], size = dm_dtype_size(compute);
+  if (c->in[1]) DM_GO(affine(c->in[1], channels, compute, 1, &own[0], &j.w));
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 0, &own[1], &j.b));
+  DM_GO(affine(c->in[3], channels, compute, 0, &own[2], &mean));
+  DM_GO(affine(c->in[4], channels, compute, 1, &invstd, &var));
+  if (!invstd && !(invstd = dm_alloc(channels * size))) {
+    st = dm_fail(DM_EMEM, "batch_norm: out of memory");
+    goto done;
+  }
+  for (int64_t k = 0; k < channels; k++) {
+    double v;
+    dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
+    v = 1 / sqrt(v + *DM_ATTR(double, c));
+    dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
+  }
+  j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
+  j.invstd = invstd;
+  for_channels(x, loops_of(compute)->channels_eval, &j);
+done:
+  for (int i = 0; i < 3; i++) dm_free(own[i]);
+  dm_free(invstd);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+dm_status batch_norm_backward_rule(dm_Call *c) {
+  return out_and_vectors(c, c->in[1], c->in[1]->shape[1]);
+}
+dm_status batch_norm_backward_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL, *gy = NULL;
+  void *own[3] = {NULL};
+  const void *mean, *invstd;
+  dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
+                     .gw = dm_tensor_data(c->out[1]),
+                     .gb = dm_tensor_data(c->out[2]),
+                     .training = *DM_ATTR(int64_t, c)};
+  dm_status st = DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &gy));
+  DM_GO(dm_dense_new(c->in[1], &x));
+  describe_channels(&j, x);
+  j.gy = dm_tensor_data(gy);
+  j.gy_dtype = (dm_DType)gy->dtype;
+  const dm_DType compute = dm_compute_dtype(j.dtype);
+  const int64_t channels = x->shape[1];
+  if (c->in[2]) DM_GO(affine(c->in[2], channels, compute, 1, &own[0], &j.w));
+  DM_GO(affine(c->in[3], channels, compute, 0, &own[1], &mean));
+  DM_GO(affine(c->in[4], channels, compute, 0, &own[2], &invstd));
+  j.mean = (void *)(uintptr_t)mean; /* only read by channels_backward */
+  j.invstd = (void *)(uintptr_t)invstd;
+  if (x->numel == 0 && channels > 0) {
+    memset(j.gw, 0, (size_t)dm_tensor_bytes(c->out[1]));
+    memset(j.gb, 0, (size_t)dm_tensor_bytes(c->out[2]));
+  }
+  for_channels(x, loops_of(compute)->channels_backward, &j);
+done:
+  for (int i = 0; i < 3; i++) dm_free(own[i]);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&gy);
+  return st;
+}
+
+/* t (C) as (1,C,1,...) beside x. */
+static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < m->ndim; d++) shape[d] = d == 1 ? m->shape[1] : 1;
+  return x_reshape(x, x_cast(x, t, compute_of(m)), m->ndim, shape);
+}
+static dm_Ints all_but_channel(const dm_Meta *m) {
+  dm_Ints dims = {m->ndim - 1, {0}};
+  for (int d = 2; d < m->ndim; d++) dims.v[d - 1] = d;
+  return dims;
+}
+
+static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
+  dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
+  return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, *DM_ATTR(double, g)));
+}
+/* training: mean and var are x's own; else they are constants. */
+static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_t training) {
+  dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], mean, invstd};
+  (void)x_call(g->x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
+}
+
+void batch_norm_train_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  if (!g->gy[0]) return;
+  if (!g->create_graph) {
+    channels_grad(g, g->out[1], invstd_of(g, g->out[2]), true);
+    return;
+  }
+  const dm_Ints dims = all_but_channel(m);
+  dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *gh = gy, *xhat;
+  if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
+  g->gx[0] =
+      x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims, *DM_ATTR(double, g), &xhat);
+  if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
+  if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
+}
+
+void batch_norm_eval_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_Ints dims = all_but_channel(m);
+  dm_Tensor *invstd = invstd_of(g, g->in[4]);
+  if (!g->create_graph) {
+    channels_grad(g, g->in[3], invstd, false);
+    return;
+  }
+  dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *r = by_channel(x, invstd, m), *gh = gy;
+  if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
+  g->gx[0] = x_mul(x, gh, r);
+  dm_Tensor *d = x_sub(x, x_cast(x, g->in[0], compute_of(m)), by_channel(x, g->in[3], m));
+  if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, x_mul(x, d, r)), dims, false);
+  if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
+}

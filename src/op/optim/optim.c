@@ -1,0 +1,670 @@
+/* Updates of lists of tensors. A tensor is cut into blocks; each block's lanes
+   (parameter, gradient, buffers) are widened to the compute type where they are
+   not of it, computed, and rounded once into the lanes that are written.
+
+   SGD: I. Sutskever et al. 2013. Adam: D. Kingma, J. Ba 2014. Decoupled decay:
+   I. Loshchilov, F. Hutter 2017. AMSGrad: S. Reddi et al. 2018. The order of
+   operations is PyTorch's, so that float32 results agree. */
+#include "op/optim/optim.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "core/iter.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "engine/backend.h"
+#include "engine/observe.h"
+#include "engine/modes.h"
+#include "engine/op.h"
+#include "op/loops/loops.h"
+#include "op/random/random.h"
+#include "op/optim/step.h"
+
+enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
+
+typedef struct Update {
+  int n_lane;
+  unsigned written; /* bit i: lane i is changed */
+  dm_Tensor *lane[MAX_LANE];
+  dm_UpdateFn *f32, *f64;
+  const void *how;
+  int twin;                  /* the lane that gets lane 0 rounded to 16 bits; 0: none */
+  bool master;               /* lane 0 is the twin's master */
+  const dm_Generator *noise; /* lane 0, of 16 bits, is rounded by chance; or NULL */
+} Update;
+
+/* ---- the block loop ---- */
+
+static char *at(const dm_Tensor *t, int64_t i) {
+  return (char *)dm_tensor_data(t) + i * dm_dtype_size(t->dtype);
+}
+
+/* A parameter that was loaded or clamped takes its master along: where the
+   rounded master is not the parameter, the parameter counts. */
+static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) {
+  uint16_t rounded[BLOCK];
+  const uint16_t *now = (const uint16_t *)(const void *)at(param, i);
+  dm_store_f32(param->dtype, rounded, 1, n, master);
+  if (memcmp(rounded, now, sizeof *now * (size_t)n) == 0) return;
+  float wide[BLOCK];
+  dm_load_f32(param->dtype, now, 1, n, wide);
+  for (int64_t k = 0; k < n; k++)
+    if (rounded[k] != now[k]) master[k] = wide[k];
+}
+
+/* Element i + k takes word (i + k) % 4 of counter (i + k) / 4; i is a multiple of
+   4, n at most BLOCK. */
+static void round_stochastic(dm_DType to, dm_Generator g, int64_t i, int64_t n, float *v) {
+  uint32_t word[BLOCK + 4 * DM_PHILOX_LANES];
+  const dm_Loops *l = dm_loops();
+  l->philox_words(g, (uint64_t)i / 4, (n + 3) / 4, word);
+  l->round_stochastic(to, word, n, v);
+}
+
+static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
+  const Update *u = ctx;
+  float room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    for (int k = 0; k < u->n_lane; k++) {
+      const dm_DType dtype = u->lane[k]->dtype;
+      x[k] = dtype == DM_F32 ? (float *)(void *)at(u->lane[k], i) : room[k];
+      if (x[k] == room[k] && (k == 0 || k != u->twin))
+        dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
+    }
+    if (u->master) follow(u->lane[u->twin], i, n, x[0]);
+    u->f32((void *const *)x, n, u->how);
+    if (u->noise) round_stochastic(u->lane[0]->dtype, *u->noise, i, n, x[0]);
+    if (u->twin) dm_store_f32(u->lane[u->twin]->dtype, at(u->lane[u->twin], i), 1, n, x[0]);
+    for (int k = 0; k < u->n_lane; k++)
+      if (x[k] == room[k] && (u->written >> k & 1u) && (k == 0 || k != u->twin))
+        dm_store_f32(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+  }
+}
+
+static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
+  const Update *u = ctx;
+  double room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    for (int k = 0; k < u->n_lane; k++) {
+      const dm_DType dtype = u->lane[k]->dtype;
+      x[k] = dtype == DM_F64 ? (double *)(void *)at(u->lane[k], i) : room[k];
+      if (x[k] == room[k]) dm_load_f64(dtype, at(u->lane[k], i), 1, n, room[k]);
+    }
+    u->f64((void *const *)x, n, u->how);
+    for (int k = 0; k < u->n_lane; k++)
+      if (x[k] == room[k] && (u->written >> k & 1u))
+        dm_store_f64(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+  }
+}
+
+static void run_dense(Update *u) {
+  dm_parallel_for(u->lane[0]->numel, GRAIN,
+                  u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32, u);
+  for (int k = 0; k < u->n_lane; k++)
+    if (u->written >> k & 1u) u->lane[k]->storage->version++;
+}
+
+/* The same with lanes that are not dense: computed in copies, copied back. */
+static dm_status run_strided(Update *u) {
+  dm_Tensor *own[MAX_LANE];
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  dm_status st = DM_OK;
+  for (int k = 0; k < u->n_lane; k++) own[k] = u->lane[k];
+  m->grad = false;
+  for (int k = 0; k < u->n_lane; k++) u->lane[k] = NULL;
+  for (int k = 0; k < u->n_lane; k++)
+    DM_GO(dm_call(DM_OP_contiguous, 1, &own[k], NULL, &u->lane[k]));
+  run_dense(u);
+  for (int k = 0; k < u->n_lane; k++) {
+    dm_Tensor *in[2] = {own[k], u->lane[k]};
+    if ((u->written >> k & 1u) && in[0]->storage != in[1]->storage)
+      DM_GO(dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  }
+done:
+  m->grad = grad;
+  for (int k = 0; k < u->n_lane; k++) dm_tensor_unref(&u->lane[k]);
+  return st;
+}
+
+static dm_status run(Update *u) {
+  for (int k = 0; k < u->n_lane; k++)
+    if (!dm_tensor_is_contiguous(u->lane[k])) return run_strided(u);
+  run_dense(u);
+  return DM_OK;
+}
+
+/* ---- a weight in two precisions ---- */
+
+/* On the CPU a copy spares a small weight its cast, which costs a call. A large one's would
+   live beside the gradients, when a step holds the most; its cast lives while it is read. */
+static bool keeps_copy(const dm_Tensor *p) {
+  enum { COPIED = 1 << 14 }; /* elements */
+  return p->low_dtype && p->dtype == DM_F32 && (p->device.type != DM_CPU || p->numel <= COPIED);
+}
+
+dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
+  if (p->low && (p->low->dtype != p->low_dtype || atomic_load(&p->low->storage->refs) > 1))
+    dm_tensor_unref(&p->low);
+  if (keeps_copy(p) && !p->low)
+    (void)dm_tensor_new((dm_DType)p->low_dtype, p->ndim, p->shape, p->device, &p->low);
+  return p->low;
+}
+
+/* Runs u, whose lane 0 is the weight that the method updates: the parameter, or
+   its master. A step that is skipped takes its random numbers all the same: the host
+   does not know which ones another device skips. */
+static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic, bool skip) {
+  u.master = u.lane[0] != param;
+  const bool rough = stochastic && !u.master && dm_is_16bit((dm_DType)param->dtype);
+  const dm_Generator noise = dm_take_counters(rough ? param->numel : 0, 4);
+  if (skip) return DM_OK;
+  dm_Tensor *twin = u.master ? param : dm_fresh_copy(param);
+  if (twin) {
+    u.twin = u.n_lane++;
+    u.lane[u.twin] = twin;
+    u.written |= 1u << u.twin;
+  } else if (rough) {
+    u.noise = &noise;
+  }
+  const dm_status st = run(&u);
+  dm_settle_copy(param, st);
+  return st;
+}
+
+/* ---- what is given ---- */
+
+static const dm_OptimOps *far[DM_N_DEVICE_TYPE];
+
+void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops) { far[type] = ops; }
+
+/* A call under check: where its tensors lie, once one was seen. */
+typedef struct Check {
+  const char *op;
+  const dm_Tensor *first;
+} Check;
+
+static dm_status check_place(Check *c, const char *what, int64_t i, const dm_Tensor *t) {
+  if (!c->first) c->first = t;
+  if (DM_LIKELY(dm_device_eq(c->first->device, t->device))) return DM_OK;
+  char a[16], b[16];
+  return dm_fail(DM_EARG, "%s: %s %lld is on %s, what came before it on %s; hint: a call each",
+                 c->op, what, (long long)i + 1, dm_device_name(t->device, a),
+                 dm_device_name(c->first->device, b));
+}
+
+/* *ops: the back end that is to do it, to be left by far_done; NULL: the CPU. */
+static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
+  *ops = NULL;
+  if (!c->first || c->first->device.type == DM_CPU) return DM_OK;
+  *ops = far[c->first->device.type];
+  if (*ops) {
+    const dm_Device dev = c->first->device;
+    DM_TRY(dm_device_ops(dev)->begin(dev));
+    if (dm_observed()) dm_observe_work(dev, true);
+    return DM_OK;
+  }
+  char name[16];
+  return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
+}
+
+static dm_status far_done(const Check *c, dm_status st) {
+  if (st == DM_OK && dm_observed()) dm_observe_work(c->first->device, false);
+  return st == DM_OK ? dm_device_ops(c->first->device)->end(c->first->device) : st;
+}
+
+/* Lanes that all have lane 0's shape and device, and a float dtype. */
+static dm_status check_lanes(Check *c, int64_t i, int n, dm_Tensor *const *lane) {
+  for (int k = 0; k < n; k++) {
+    const dm_Tensor *t = lane[k];
+    if (!dm_is_float((dm_DType)t->dtype))
+      return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", c->op,
+                     (long long)i + 1, dm_dtype_name(t->dtype));
+    DM_TRY(check_place(c, "tensor", i, t));
+    if (!dm_same_shape(t, lane[0]))
+      return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s",
+                     c->op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
+  }
+  return DM_OK;
+}
+
+/* A parameter beside its master: lane 0 was checked. */
+static dm_status check_weight(Check *c, int64_t i, dm_Tensor *param, dm_Tensor *master) {
+  if (!master) return DM_OK;
+  DM_TRY(check_lanes(c, i, 2, (dm_Tensor *[2]){master, param}));
+  if (master->dtype == DM_F32 && dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: parameter %lld is %s, its master %s; wanted 16 bits and float32",
+                 c->op, (long long)i + 1, dm_dtype_name((dm_DType)param->dtype),
+                 dm_dtype_name((dm_DType)master->dtype));
+}
+
+/* One element on the device of the others. */
+static dm_status check_scalar(Check *c, const char *name, const dm_Tensor *t, dm_DType dtype) {
+  if (!c->first) c->first = t;
+  if (t->numel == 1 && t->dtype == dtype && dm_device_eq(t->device, c->first->device))
+    return DM_OK;
+  char at[16];
+  return dm_fail(DM_EARG,
+                 "%s: %s is %s %s on %s, wanted one element of %s on the gradients' device",
+                 c->op, name, dm_dtype_name(t->dtype), DM_SHAPE(t),
+                 dm_device_name(t->device, at), dm_dtype_name(dtype));
+}
+
+static float scalar_of(const dm_Tensor *t) { return *(const float *)dm_tensor_data(t); }
+
+static dm_status check_found_inf(Check *c, const dm_Tensor *found_inf) {
+  return found_inf ? check_scalar(c, "found_inf", found_inf, DM_F32) : DM_OK;
+}
+
+static bool is_set(const dm_Tensor *found_inf) {
+  return found_inf && dm_is_set(dm_tensor_data(found_inf));
+}
+
+/* ---- SGD: lanes weight, gradient, momentum buffer ---- */
+
+static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
+  lane[0] = s->master ? s->master : s->param;
+  lane[1] = s->grad;
+  lane[2] = s->momentum;
+  return s->momentum ? 3 : 2;
+}
+
+dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
+                      const dm_Tensor *found_inf) {
+  Update u = {.f32 = dm_loops()->f32.sgd, .f64 = dm_loops()->f64.sgd};
+  Check c = {"SGD", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    DM_TRY(check_lanes(&c, i, sgd_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
+  }
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->sgd_step(n, slots, o, found_inf));
+  const bool skip = is_set(found_inf);
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    const dm_SgdHow how = {o, slots[i].first};
+    u.n_lane = sgd_lanes(&slots[i], u.lane);
+    u.written = 1u | (slots[i].momentum ? 4u : 0);
+    u.how = &how;
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
+  }
+  return DM_OK;
+}
+
+/* ---- Adam: lanes weight, gradient, mean, mean square, its maximum ---- */
+
+static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
+  lane[0] = s->master ? s->master : s->param;
+  lane[1] = s->grad;
+  lane[2] = s->exp_avg;
+  lane[3] = s->exp_avg_sq;
+  lane[4] = s->max_exp_avg_sq;
+  return s->max_exp_avg_sq ? 5 : 4;
+}
+
+dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
+                       const dm_Tensor *found_inf) {
+  Update u = {.f32 = dm_loops()->f32.adam, .f64 = dm_loops()->f64.adam};
+  Check c = {"Adam", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    if (o->amsgrad && !slots[i].max_exp_avg_sq)
+      return dm_fail(DM_EARG, "Adam: amsgrad wants max_exp_avg_sq for parameter %lld",
+                     (long long)i + 1);
+    DM_TRY(check_lanes(&c, i, adam_lanes(&slots[i], u.lane), u.lane));
+    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
+    DM_TRY(check_scalar(&c, "step", slots[i].step, DM_F32));
+  }
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->adam_step(n, slots, o, found_inf));
+  const bool skip = is_set(found_inf);
+  float time = NAN; /* of `how`: most have made the same number of steps */
+  dm_AdamHow how = {.o = o};
+  for (int64_t i = 0; i < n; i++) {
+    if (!slots[i].grad) continue;
+    float *step = dm_tensor_data(slots[i].step);
+    *step += skip ? 0 : 1;
+    if (*step != time) how.time = dm_adam_time(o->lr, o->beta1, o->beta2, *step);
+    time = *step;
+    u.n_lane = adam_lanes(&slots[i], u.lane);
+    u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
+    u.how = &how;
+    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
+  }
+  return DM_OK;
+}
+
+/* ---- gradient scaling ---- */
+
+typedef struct Unscale {
+  dm_Iter it;
+  dm_DType dtype;
+  float factor;
+  atomic_llong *bad; /* elements that are not finite afterwards */
+} Unscale;
+
+static int64_t unscale_f64(double *g, int64_t n, double factor) {
+  int64_t bad = 0; /* as wide as a double, for the vectorizer */
+  for (int64_t i = 0; i < n; i++) {
+    g[i] *= factor;
+    bad += !(fabs(g[i]) <= DBL_MAX);
+  }
+  return bad;
+}
+
+/* A block is computed where it lies if it is dense and of the compute type. */
+static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_t n) {
+  union {
+    float f32[BLOCK];
+    double f64[BLOCK];
+  } room;
+  void *const at0 = at_;
+  int64_t bad;
+  if (u->dtype == DM_F64) {
+    double *x = stride == 1 ? at0 : room.f64;
+    if (x == room.f64) dm_load_f64(u->dtype, at0, stride, n, x);
+    bad = unscale_f64(x, n, (double)u->factor);
+    if (x == room.f64) dm_store_f64(u->dtype, at0, stride, n, x);
+  } else {
+    float *x = stride == 1 && u->dtype == DM_F32 ? at0 : room.f32;
+    if (x == room.f32) dm_load_f32(u->dtype, at0, stride, n, x);
+    bad = dm_loops()->unscale(x, n, u->factor, dm_top_of(u->dtype));
+    if (x == room.f32) dm_store_f32(u->dtype, at0, stride, n, x);
+  }
+  return bad;
+}
+
+static void unscale_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  const Unscale *u = ctx;
+  const int64_t step = stride[0] * dm_dtype_size(u->dtype);
+  int64_t bad = 0;
+  for (int64_t i = 0; i < n; i += BLOCK)
+    bad += unscale_block(u, ptr[0] + i * step, stride[0], dm_min_i64(BLOCK, n - i));
+  if (bad) atomic_fetch_add_explicit(u->bad, bad, memory_order_relaxed);
+}
+
+static void unscale_range(void *ctx, int64_t begin, int64_t end) {
+  Unscale *u = ctx;
+  dm_iter_range(&u->it, begin, end, unscale_run, u);
+}
+
+static dm_status check_record(Check *c, const char *name, const dm_Tensor *t, int n) {
+  DM_TRY(check_place(c, name, 0, t));
+  if (t->numel == n && t->dtype == DM_I64 && dm_tensor_is_contiguous(t)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s is %s %s, wanted %d dense elements of int64", c->op, name,
+                 dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t), n);
+}
+
+static dm_status check_grads(Check *c, int64_t n, dm_Tensor *const *grads) {
+  for (int64_t i = 0; i < n; i++) {
+    if (!grads[i]) continue;
+    DM_TRY(check_lanes(c, i, 1, &grads[i]));
+    if (dm_tensor_overlaps_itself(grads[i]))
+      return dm_fail(DM_EARG,
+                     "unscale_: several elements of the expanded gradient of parameter %lld "
+                     "share one place; hint: p.grad = p.grad:clone()",
+                     (long long)i + 1);
+  }
+  return DM_OK;
+}
+
+/* The products are looked at, not the gradients: they are as bad as these, and
+   where the inverse of a tiny scale overflows they are worse. */
+dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
+                         dm_Tensor *found_inf, dm_Tensor *where) {
+  Check c = {"unscale_", NULL};
+  const dm_OptimOps *ops;
+  DM_TRY(check_grads(&c, n, grads));
+  DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->amp_unscale(n, grads, scale, found_inf, where));
+  int64_t first[2] = {0, 0};
+  for (int64_t i = 0; i < n; i++) {
+    dm_Tensor *g = grads[i];
+    if (!g) continue;
+    atomic_llong bad = 0;
+    Unscale u = {.dtype = (dm_DType)g->dtype,
+                 .factor = (float)(1 / (double)scalar_of(scale)),
+                 .bad = &bad};
+    dm_iter_init(&u.it, 1, &g);
+    if (g->numel > 0) dm_parallel_for(g->numel, GRAIN, unscale_range, &u);
+    g->storage->version++;
+    g->flags &= (uint8_t)~DM_T_SCALED;
+    if (bad == 0 || first[0]) continue;
+    first[0] = i + 1;
+    first[1] = bad;
+  }
+  *(float *)dm_tensor_data(found_inf) = first[0] ? 1 : 0;
+  memcpy(dm_tensor_data(where), first, sizeof first);
+  found_inf->storage->version++;
+  where->storage->version++;
+  return DM_OK;
+}
+
+dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
+                      const dm_Tensor *updates) {
+  Check c = {"step", NULL};
+  const dm_OptimOps *ops;
+  DM_TRY(check_record(&c, "history", history, DM_AMP_FIELDS));
+  DM_TRY(check_record(&c, "where", where, 2));
+  DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
+  DM_TRY(check_found_inf(&c, found_inf));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->amp_note(history, found_inf, where, updates));
+  dm_note_step(dm_tensor_data(history), is_set(found_inf), dm_tensor_data(where),
+               *(const int64_t *)dm_tensor_data(updates) + 1);
+  history->storage->version++;
+  return DM_OK;
+}
+
+dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
+                              dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
+                              const dm_ScalePolicy *how, int64_t *held) {
+  Check c = {"update", NULL};
+  const dm_OptimOps *ops;
+  bool found = false;
+  DM_TRY(check_scalar(&c, "scale", scale, DM_F32));
+  DM_TRY(check_scalar(&c, "growth_tracker", growth_tracker, DM_I32));
+  DM_TRY(check_scalar(&c, "floored", floored, DM_I32));
+  DM_TRY(check_scalar(&c, "updates", updates, DM_I64));
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_found_inf(&c, found_inf[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops)
+    return far_done(&c, ops->amp_update_scale(scale, growth_tracker, floored, updates, n,
+                                              found_inf, how, held));
+  for (int64_t i = 0; i < n; i++) found |= is_set(found_inf[i]);
+  dm_move_scale(dm_tensor_data(scale), dm_tensor_data(growth_tracker), dm_tensor_data(floored),
+                found, how);
+  *held = *(const int32_t *)dm_tensor_data(floored);
+  scale->storage->version++;
+  growth_tracker->storage->version++;
+  floored->storage->version++;
+  ++*(int64_t *)dm_tensor_data(updates);
+  updates->storage->version++;
+  return DM_OK;
+}
+
+/* ---- norms and clipping ---- */
+
+typedef struct NormCtx {
+  const dm_Tensor *t;
+  double p;
+  double *part; /* one per GRAIN elements: the sum does not depend on threads */
+} NormCtx;
+
+static double block_sum_f32(const float *x, int64_t n, double p) {
+  double sum = 0;
+  if (p == 2) {
+    sum = dm_loops()->sum_squares(x, n);
+  } else if (p == 1) {
+    for (int64_t i = 0; i < n; i++) sum += (double)fabsf(x[i]);
+  } else if (p == 0) {
+    for (int64_t i = 0; i < n; i++) sum += x[i] < 0 || x[i] > 0 || x[i] != x[i] ? 1 : 0;
+  } else if (isinf(p)) {
+    for (int64_t i = 0; i < n; i++) {
+      const double a = (double)fabsf(x[i]);
+      if (a > sum || a != a) sum = a;
+      if (a != a) break;
+    }
+  } else {
+    for (int64_t i = 0; i < n; i++) sum += (double)powf(fabsf(x[i]), (float)p);
+  }
+  return sum;
+}
+
+static double block_sum_f64(const double *x, int64_t n, double p) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const double a = fabs(x[i]);
+    if (!isinf(p)) {
+      sum += p == 2 ? a * a : p == 1 ? a : p == 0 ? (a != 0 ? 1 : 0) : pow(a, p);
+    } else if (a > sum || a != a) {
+      sum = a;
+      if (a != a) break;
+    }
+  }
+  return sum;
+}
+
+/* Joins two partial results; NaN wins. */
+static double join(double a, double b, double p) {
+  if (!isinf(p)) return a + b;
+  return a != a || a > b ? a : b;
+}
+
+static void norm_range(void *ctx_, int64_t begin, int64_t end) {
+  const NormCtx *ctx = ctx_;
+  double room[BLOCK];
+  double sum = 0;
+  for (int64_t i = begin; i < end; i += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - i);
+    double s;
+    if (ctx->t->dtype == DM_F64) {
+      s = block_sum_f64((const double *)(const void *)at(ctx->t, i), n, ctx->p);
+    } else if (ctx->t->dtype == DM_F32) {
+      s = block_sum_f32((const float *)(const void *)at(ctx->t, i), n, ctx->p);
+    } else {
+      float *wide = (float *)(void *)room;
+      dm_load_f32(ctx->t->dtype, at(ctx->t, i), 1, n, wide);
+      s = block_sum_f32(wide, n, ctx->p);
+    }
+    sum = join(sum, s, ctx->p);
+  }
+  ctx->part[begin / GRAIN] = sum;
+}
+
+static double root_of(double sum, double p) {
+  if (p == 2) return sqrt(sum);
+  return p == 1 || p == 0 || isinf(p) ? sum : pow(sum, 1 / p);
+}
+
+/* *norm = the p-norm of t, rounded to float32 unless t is float64. */
+static dm_status norm_of(dm_Tensor *t, double p, double *norm) {
+  const int64_t n_part = (t->numel + GRAIN - 1) / GRAIN;
+  dm_Tensor *dense = NULL;
+  double few[8] = {0}, *part = few;
+  dm_status st = DM_OK;
+  DM_GO(dm_call(DM_OP_contiguous, 1, &t, NULL, &dense));
+  if (n_part > DM_COUNT(few)) {
+    part = dm_alloc(n_part * (int64_t)sizeof *part);
+    if (!part)
+      DM_GO(dm_fail(DM_EMEM, "total_norm: out of memory for %lld sums", (long long)n_part));
+  }
+  NormCtx ctx = {dense, p, part};
+  dm_parallel_for(dense->numel, GRAIN, norm_range, &ctx);
+  double sum = 0;
+  for (int64_t i = 0; i < n_part; i++) sum = join(sum, part[i], p);
+  *norm = root_of(sum, p);
+  if (t->dtype != DM_F64) *norm = (double)(float)*norm;
+done:
+  if (part != few) dm_free(part);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  dm_DType dtype = DM_F32;
+  double total = 0;
+  dm_status st = DM_OK;
+  Check c = {"total_norm", NULL};
+  const dm_OptimOps *ops;
+  if (!(p >= 0)) return dm_fail(DM_EARG, "total_norm: norm_type is %g, wanted 0 or more", p);
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->total_norm(n, tensors, p, out));
+  m->grad = false;
+  for (int64_t i = 0; i < n; i++) {
+    double norm;
+    DM_GO(norm_of(tensors[i], p, &norm));
+    if (tensors[i]->dtype == DM_F64) dtype = DM_F64;
+    total = join(total,
+                 dtype == DM_F64 ? block_sum_f64(&norm, 1, p)
+                                 : block_sum_f32(&(float){(float)norm}, 1, p),
+                 p);
+  }
+  DM_GO(dm_tensor_new(dtype, 0, NULL, (dm_Device){.type = DM_CPU}, out));
+  total = root_of(total, p);
+  dm_store_f64(dtype, dm_tensor_data(*out), 1, 1, &total);
+done:
+  m->grad = grad;
+  return st;
+}
+
+static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
+  u.n_lane = 1;
+  u.written = 1u;
+  for (int64_t i = 0; i < n; i++) {
+    u.lane[0] = tensors[i];
+    DM_TRY(run(&u));
+  }
+  return DM_OK;
+}
+
+static double clip_factor(double max_norm, const dm_Tensor *total) {
+  double t;
+  dm_load_f64((dm_DType)total->dtype, dm_tensor_data(total), 1, 1, &t);
+  if (total->dtype == DM_F64) return dm_clip_factor_f64(max_norm, t);
+  return (double)dm_clip_factor_f32((float)max_norm, (float)t);
+}
+
+dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
+                       const dm_Tensor *total_norm) {
+  Check c = {"clip_grad_norm_", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(check_scalar(&c, "total_norm", total_norm,
+                      total_norm->dtype == DM_F64 ? DM_F64 : DM_F32));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->clip_norm(n, tensors, max_norm, total_norm));
+  const dm_Loops *l = dm_loops();
+  const double factor = clip_factor(max_norm, total_norm);
+  return run_all(n, tensors,
+                 (Update){.f32 = l->f32.scale, .f64 = l->f64.scale, .how = &factor});
+}
+
+dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
+  Check c = {"clip_grad_value_", NULL};
+  const dm_OptimOps *ops;
+  for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
+  DM_TRY(find_ops(&c, &ops));
+  if (ops) return far_done(&c, ops->clamp_all(n, tensors, limit));
+  const dm_Loops *l = dm_loops();
+  return run_all(n, tensors, (Update){.f32 = l->f32.clamp, .f64 = l->f64.clamp, .how = &limit});
+}

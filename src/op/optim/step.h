@@ -1,0 +1,101 @@
+/* The arithmetic of op/optim.c that is no loop over elements of one type (step.inc
+   is), for the kernels of every device. */
+#ifndef DM_STEP_H
+#define DM_STEP_H
+
+#include <float.h>
+#include <math.h>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "op/optim/optim.h"
+
+static inline DM_HD bool dm_is_set(const float *found_inf) {
+  const float v = found_inf ? *found_inf : 0;
+  return v < 0 || v > 0 || v != v;
+}
+
+/* v as one of its two neighbours in `to`, the nearer one the more often, so
+   that the mean is v: a random number below the last kept bit is added, and
+   what lies below that bit is cut. Overflows where rounding to nearest does. */
+static inline DM_HD float dm_round_by_chance(dm_DType to, float v, uint32_t word) {
+  const float max = to == DM_F16 ? 65504.0f : 0x1.fep127f;
+  if (!(fabsf(v) <= max)) return v;
+  if (to == DM_F16 && fabsf(v) < 0x1p-14f) { /* its subnormals: multiples of 2^-24 */
+    const float q = fabsf(v) * 0x1p24f, low = floorf(q);
+    return copysignf((q - low > dm_uniform_f32(word) ? low + 1 : low) * 0x1p-24f, v);
+  }
+  const uint32_t cut = to == DM_F16 ? 0x1fffu : 0xffffu;
+  const float r = dm_bits_to_f32((dm_f32_to_bits(v) + (word & cut)) & ~cut);
+  return fabsf(r) <= max ? r : v;
+}
+
+/* What Adam's step number t makes of the learning rate. */
+typedef struct dm_AdamTime {
+  double size; /* -lr / (1 - beta1^t) */
+  double root; /* sqrt(1 - beta2^t) */
+} dm_AdamTime;
+static inline DM_HD dm_AdamTime dm_adam_time(double lr, double beta1, double beta2,
+                                             float step) {
+  const double t = (double)step;
+  const dm_AdamTime at = {-(lr / (1 - pow(beta1, t))), sqrt(1 - pow(beta2, t))};
+  return at;
+}
+
+/* ---- gradient scaling ---- */
+
+/* The largest magnitude that is rounded to a finite number of the dtype. */
+static inline DM_HD float dm_top_of(dm_DType dtype) {
+  return dtype == DM_F16 ? 65519.996f : dtype == DM_BF16 ? 0x1.fefffep127f : FLT_MAX;
+}
+
+/* dm_amp_note's h, with `where` w. */
+static inline DM_HD void dm_note_step(int64_t *h, bool found, const int64_t *w, int64_t step) {
+  if (!found) {
+    h[DM_AMP_RUN] = 0;
+    return;
+  }
+  if (h[DM_AMP_RUN]++ == 0) h[DM_AMP_FIRST] = step;
+  h[DM_AMP_SKIPPED]++;
+  h[DM_AMP_STEP] = step;
+  h[DM_AMP_WHICH] = w[0];
+  h[DM_AMP_COUNT] = w[1];
+}
+
+static inline DM_HD float dm_grown(float scale, const dm_ScalePolicy *how) {
+  const float more = (float)((double)scale * how->growth), top = (float)how->ceiling;
+  if (!(more <= FLT_MAX)) return scale;
+  return more <= top ? more : scale > top ? scale : top;
+}
+
+/* Backs off, to the floor at most: a scale that lies below it stays. */
+static inline DM_HD void dm_move_scale(float *scale, int32_t *tracker, int32_t *floored,
+                                       bool found, const dm_ScalePolicy *how) {
+  if (found) {
+    const float less = (float)((double)*scale * how->backoff), floor_ = (float)how->floor;
+    *floored = less >= floor_ ? 0 : *floored < INT32_MAX ? *floored + 1 : *floored;
+    *scale = less >= floor_ ? less : *scale < floor_ ? *scale : floor_;
+    *tracker = 0;
+  } else {
+    *floored = 0;
+    if (++*tracker == how->interval) {
+      *scale = dm_grown(*scale, how);
+      *tracker = 0;
+    }
+  }
+}
+
+/* ---- clipping ---- */
+
+/* What elements are multiplied by, in total_norm's dtype. As PyTorch divides a
+   number by a tensor: by way of the reciprocal. NaN stays. */
+static inline DM_HD float dm_clip_factor_f32(float max_norm, float total) {
+  const float f = max_norm * (1 / (total + 1e-6f));
+  return f > 1 ? 1 : f;
+}
+static inline DM_HD double dm_clip_factor_f64(double max_norm, double total) {
+  const double f = max_norm * (1 / (total + 1e-6));
+  return f > 1 ? 1 : f;
+}
+
+#endif

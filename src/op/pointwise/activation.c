@@ -1,0 +1,214 @@
+/* Pointwise functions and activations composed of other ops. Each has its autocast class
+   in its row; those that PyTorch leaves unlisted are made of unlisted ops, so that they
+   keep their input's dtype inside a region. */
+#include <float.h>
+#include <math.h>
+
+#include "base/error.h"
+#include "op/pointwise/pointwise.h"
+
+/* y: the result, or NULL after a step that failed. */
+static dm_status give(dm_Call *c, const dm_X *x, dm_Tensor *y) {
+  c->out[0] = y;
+  return x->st;
+}
+
+/* ---- numbers, bit by bit and part by part ---- */
+
+dm_status bitwise_not_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0];
+  if (t->dtype == DM_BOOL) return give(c, x, x_unary(x, DM_OP_logical_not, t));
+  return give(c, x, dm_x(x, DM_OP_bitwise_xor, NULL, 2, t, x_whole(x, -1)));
+}
+
+dm_status signbit_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0];
+  if (dm_is_float((dm_DType)t->dtype))
+    t = dm_x(x, DM_OP_copysign, NULL, 2, x_unary(x, DM_OP_ones_like, t), t);
+  return give(c, x, x_test(x, DM_OP_lt, t, 0));
+}
+
+dm_status frac_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_float(c, c->in[0], "x"));
+  return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_trunc, c->in[0])));
+}
+
+/* At 0 the quotient is taken of 1, and thrown away: no gradient divides by 0. */
+dm_status sinc_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *zero = x_test(x, DM_OP_eq, c->in[0], 0), *one = dm_x_number(x, 1);
+  dm_Tensor *t = x_scale(x, x_where(x, zero, one, c->in[0]), 3.14159265358979323846);
+  return give(c, x, x_where(x, zero, one, x_div(x, x_unary(x, DM_OP_sin, t), t)));
+}
+
+static double largest(dm_DType dtype) {
+  switch (dtype) {
+  case DM_F16: return 65504;
+  case DM_BF16: return 0x1.fep127;
+  case DM_F32: return (double)FLT_MAX;
+  default: return DBL_MAX;
+  }
+}
+
+typedef struct NanToNumAttr {
+  double nan;
+  dm_OptNum posinf, neginf;
+} NanToNumAttr;
+
+dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
+  const NanToNumAttr *a = DM_ATTR(NanToNumAttr, c);
+  dm_Tensor *t = c->in[0];
+  const double top = largest((dm_DType)t->dtype);
+  if (!dm_is_float((dm_DType)t->dtype)) return give(c, x, x_unary(x, DM_OP_clone, t));
+  dm_Tensor *pos = dm_x_number(x, a->posinf.set ? a->posinf.v : top);
+  dm_Tensor *neg = dm_x_number(x, a->neginf.set ? a->neginf.v : -top);
+  dm_Tensor *y = x_where(x, x_unary(x, DM_OP_isnan, t), dm_x_number(x, a->nan), t);
+  y = x_where(x, x_test(x, DM_OP_eq, t, (double)INFINITY), pos, y);
+  return give(c, x, x_where(x, x_test(x, DM_OP_eq, t, (double)-INFINITY), neg, y));
+}
+
+typedef struct IsCloseAttr {
+  double rtol, atol;
+  int64_t equal_nan;
+} IsCloseAttr;
+
+/* An infinity is close to itself alone. */
+dm_status isclose_compose(dm_Call *c, dm_X *x) {
+  const IsCloseAttr *a = DM_ATTR(IsCloseAttr, c);
+  dm_Tensor *t = c->in[0], *o = c->in[1];
+  if (!(a->rtol >= 0 && a->atol >= 0))
+    return dm_fail(DM_EARG, "isclose: rtol is %g and atol %g, wanted 0 or more", a->rtol,
+                   a->atol);
+  if (t->dtype != o->dtype)
+    return dm_fail(DM_EARG,
+                   "isclose: x is %s, other %s, wanted one dtype; hint: other:to(x.dtype)",
+                   dm_dtype_name((dm_DType)t->dtype), dm_dtype_name((dm_DType)o->dtype));
+  if (t->dtype == DM_BOOL) return give(c, x, dm_x(x, DM_OP_eq, NULL, 2, t, o));
+  dm_Tensor *close = dm_x(x, DM_OP_eq, NULL, 2, t, o);
+  if (a->equal_nan) {
+    dm_Tensor *nan = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, t),
+                          x_unary(x, DM_OP_isnan, o));
+    close = dm_x(x, DM_OP_logical_or, NULL, 2, close, nan);
+  }
+  dm_Tensor *gap = x_unary(x, DM_OP_abs, x_sub(x, t, o));
+  dm_Tensor *room = x_shift(x, x_scale(x, x_unary(x, DM_OP_abs, o), a->rtol), a->atol);
+  dm_Tensor *near = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isfinite, gap),
+                         dm_x(x, DM_OP_le, NULL, 2, gap, room));
+  return give(c, x, dm_x(x, DM_OP_logical_or, NULL, 2, close, near));
+}
+
+/* ---- activations ---- */
+
+dm_status relu6_compose(dm_Call *c, dm_X *x) {
+  const double range[2] = {0, 6};
+  return give(c, x, dm_x(x, DM_OP_hardtanh, range, 1, c->in[0]));
+}
+
+dm_status selu_compose(dm_Call *c, dm_X *x) {
+  const double alpha = 1.6732632423543772848170429916717;
+  dm_Tensor *y = dm_x(x, DM_OP_elu, &alpha, 1, c->in[0]);
+  return give(c, x, x_scale(x, y, 1.0507009873554804934193349852946));
+}
+
+dm_status celu_compose(dm_Call *c, dm_X *x) {
+  const double alpha = *DM_ATTR(double, c), one = 1;
+  if (alpha == 0) return dm_fail(DM_EARG, "celu: alpha is 0, wanted another number");
+  dm_Tensor *t = c->in[0], *y = dm_x(x, DM_OP_elu, &one, 1, x_scale(x, t, 1 / alpha));
+  return give(c, x, x_where(x, x_test(x, DM_OP_gt, t, 0), t, x_scale(x, y, alpha)));
+}
+
+dm_status softsign_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0];
+  return give(c, x, x_div(x, t, x_shift(x, x_unary(x, DM_OP_abs, t), 1)));
+}
+
+dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
+  return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_tanh, c->in[0])));
+}
+
+dm_status softshrink_compose(dm_Call *c, dm_X *x) {
+  const double l = *DM_ATTR(double, c);
+  if (!(l >= 0)) return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more", l);
+  dm_Tensor *t = c->in[0], *near = x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, t), l);
+  dm_Tensor *moved = x_sub(x, t, x_scale(x, x_unary(x, DM_OP_sign, t), l));
+  return give(c, x, x_where(x, near, dm_x_number(x, 0), moved));
+}
+
+dm_status hardshrink_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *near = x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, c->in[0]), *DM_ATTR(double, c));
+  return give(c, x, x_where(x, near, dm_x_number(x, 0), c->in[0]));
+}
+
+dm_status threshold_compose(dm_Call *c, dm_X *x) {
+  const struct { double threshold, value; } *a = c->attr;
+  dm_Tensor *t = c->in[0], *low = x_test(x, DM_OP_le, t, a->threshold);
+  const bool whole = !dm_is_float((dm_DType)t->dtype);
+  dm_Tensor *value = whole ? x_whole(x, (int64_t)a->value) : dm_x_number(x, a->value);
+  return give(c, x, x_where(x, low, value, t));
+}
+
+dm_status prelu_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *w = c->in[1];
+  const int64_t channels = t->ndim > 1 ? t->shape[1] : 1;
+  if (w->ndim > 1 || (w->numel != 1 && w->numel != channels))
+    return dm_fail(DM_EARG,
+                   "prelu: x has shape %s, weight %s, wanted one weight, or one for each of "
+                   "%lld channels",
+                   DM_SHAPE(t), DM_SHAPE(w), (long long)channels);
+  if (w->numel > 1) {
+    int64_t shape[DM_MAX_DIM] = {1, channels};
+    for (int d = 2; d < t->ndim; d++) shape[d] = 1;
+    w = x_reshape(x, w, t->ndim, shape);
+  } else {
+    w = x_reshape(x, w, 0, NULL);
+  }
+  dm_Tensor *above = x_test(x, DM_OP_gt, t, 0);
+  return give(c, x, x_where(x, above, t, x_mul(x, t, w)));
+}
+
+dm_status glu_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0];
+  int dim;
+  DM_TRY(dm_check_dim(c, t, *DM_ATTR(int64_t, c), &dim));
+  if (t->ndim == 0 || t->shape[dim] % 2)
+    return dm_fail(DM_EARG, "glu: x has shape %s, wanted dim %d to have two halves",
+                   DM_SHAPE(t), dim + c->base);
+  const int64_t half = t->shape[dim] / 2, first[3] = {dim, 0, half},
+                second[3] = {dim, half, half};
+  dm_Tensor *gate = x_unary(x, DM_OP_sigmoid, dm_x(x, DM_OP_narrow, second, 1, t));
+  return give(c, x, x_mul(x, dm_x(x, DM_OP_narrow, first, 1, t), gate));
+}
+
+/* ---- softmax's kin ---- */
+
+dm_status softmin_compose(dm_Call *c, dm_X *x) {
+  return give(c, x, dm_x(x, DM_OP_softmax, c->attr, 1, x_unary(x, DM_OP_neg, c->in[0])));
+}
+
+typedef struct GumbelAttr {
+  double tau;
+  int64_t hard, dim;
+} GumbelAttr;
+
+/* -log(-log u), u uniform in [0, 1), is Gumbel's distribution. */
+dm_status gumbel_softmax_compose(dm_Call *c, dm_X *x) {
+  const GumbelAttr *a = DM_ATTR(GumbelAttr, c);
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_float(c, t, "x"));
+  if (!(a->tau > 0))
+    return dm_fail(DM_EARG, "gumbel_softmax: tau is %g, wanted more than 0", a->tau);
+  const int64_t wide[2] = {t->dtype == DM_F64 ? DM_F64 : DM_F32, -1}; /* dtype, device */
+  dm_Tensor *u = dm_x(x, DM_OP_rand_like, wide, 1, t);
+  for (int i = 0; i < 2; i++) u = x_unary(x, DM_OP_neg, x_unary(x, DM_OP_log, u));
+  const int64_t along[2] = {a->dim, DM_NO_DTYPE};
+  dm_Tensor *logits = x_scale(x, x_add(x, t, x_like(x, u, t)), 1 / a->tau);
+  dm_Tensor *soft = dm_x(x, DM_OP_softmax, along, 1, logits);
+  if (!a->hard || x->st != DM_OK) return give(c, x, soft);
+  const struct {
+    dm_OptInt dim;
+    int64_t keepdim;
+  } best = {{1, a->dim}, 1};
+  dm_Tensor *at = dm_x(x, DM_OP_argmax, &best, 1, soft);
+  dm_Tensor *hard =
+      dm_x(x, DM_OP_scatter, &a->dim, 3, x_zeros_like(x, soft), at, dm_x_number(x, 1));
+  return give(c, x, x_add(x, soft, x_constant_sub(x, hard, soft)));
+}

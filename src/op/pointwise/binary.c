@@ -1,0 +1,247 @@
+/* The pointwise ops of two operands. The formulas of base/pair.inc, by way of
+   loops.h, tell what result a row has: the promoted dtype, a float, a bool. */
+#include "op/pointwise/binary.h"
+
+#include "base/error.h"
+#include "cpu/vec.h"
+#include "op/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+
+typedef enum Result { SAME, FLOAT, BOOL } Result;
+
+static const uint8_t results[DM_N_PAIR] = {
+#define PAIR(NAME, RESULT, ...) [DM_OP_##NAME] = RESULT,
+#include "base/pair.inc"
+};
+
+static bool has_zero(dm_Tensor *t) {
+  dm_X x = DM_X_INIT;
+  dm_Tensor *zero = dm_x(&x, DM_OP_eq, NULL, 2, t, dm_x_number(&x, 0));
+  dm_Tensor *any = zero ? dm_x(&x, DM_OP_any, NULL, 1, zero) : NULL;
+  const bool yes = any && *(const uint8_t *)dm_tensor_data(any);
+  dm_x_free(&x);
+  return yes;
+}
+
+dm_status binary_rule(dm_Call *c) {
+  const Result result = (Result)results[dm_pair_of(c)];
+  dm_Tensor *x = c->in[0], *y = c->in[1];
+  dm_Meta *m = &c->out_meta[0];
+  int ndim;
+  if (dm_same_shape(x, y)) {
+    *m = dm_meta_of(x);
+  } else {
+    DM_TRY(dm_broadcast(c->op->name, x, y, &ndim, m->shape));
+    m->ndim = (uint8_t)ndim;
+  }
+  m->device = x->device;
+  const dm_DType t = dm_result_dtype(2, c->in);
+  const dm_OpId id = dm_op_id(c->op);
+  if (t == DM_BOOL && id == DM_OP_sub)
+    return dm_fail(DM_EARG, "sub: bool minus bool; hint: x:logical_xor(y)");
+  const bool bits =
+      id == DM_OP_bitwise_and || id == DM_OP_bitwise_or || id == DM_OP_bitwise_xor;
+  if (bits && dm_is_float(t))
+    return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers or bool; hint: x:long()",
+                   c->op->name, dm_dtype_name(t));
+  if (!dm_is_float(t) && result == SAME) {
+    const bool divides = id == DM_OP_fmod || id == DM_OP_remainder || id == DM_OP_div;
+    if (divides && y->device.type == DM_CPU && has_zero(y)) /* else the kernel tells */
+      return dm_fail(DM_EARG, "%s: integer division by zero", c->op->name);
+    if (id == DM_OP_pow && (y->flags & DM_T_NUMBER) && y->dtype == DM_I64 &&
+        *(const int64_t *)dm_tensor_data(y) < 0)
+      return dm_fail(DM_EARG, "pow: integers to a negative power; hint: x:float()");
+  }
+  m->dtype = (uint8_t)(result == BOOL                       ? DM_BOOL
+                       : result == FLOAT && !dm_is_float(t) ? DM_F32
+                                                            : t);
+  return DM_OK;
+}
+
+/* Powers that no unary op is. */
+#define POWER(NAME, TYPE, EXPR)                                                     \
+  static void NAME(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
+    DM_UNUSED(pq);                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                               \
+      const TYPE x = in[0][i];                                                      \
+      out[i] = EXPR;                                                                \
+    }                                                                               \
+  }
+#define POWERS(NAME, EXPR)        \
+  POWER(NAME##_f32, float, EXPR)  \
+  POWER(NAME##_f64, double, EXPR) \
+  static const dm_Pointwise NAME = {.f32 = NAME##_f32, .f64 = NAME##_f64};
+POWERS(itself, x)
+POWERS(cube, x *x *x)
+POWERS(inverse_square, 1 / (x * x))
+#undef POWERS
+#undef POWER
+
+/* A power that needs no pow, as PyTorch has it too: of a number, to a float; and those that
+   its gradient asks for. */
+static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
+  const dm_Pointwise *const unary = dm_loops()->unary;
+  if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
+  double p;
+  dm_load_f64((dm_DType)exponent->dtype, dm_tensor_data(exponent), 1, 1, &p);
+  return p == 1      ? &itself
+         : p == 2    ? &unary[DM_OP_square]
+         : p == 3    ? &cube
+         : p == 0.5  ? &unary[DM_OP_sqrt]
+         : p == -0.5 ? &unary[DM_OP_rsqrt]
+         : p == -1   ? &unary[DM_OP_reciprocal]
+         : p == -2   ? &inverse_square
+                     : NULL;
+}
+
+dm_status binary_cpu(dm_Call *c) {
+  const int pair = dm_pair_of(c);
+  dm_DType t = dm_result_dtype(2, c->in);
+  if (results[pair] == FLOAT && !dm_is_float(t)) t = DM_F32;
+  const double pq[2] = {dm_pair_param(c), 0};
+  const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
+  if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
+  return dm_pointwise(c->out[0], 2, c->in, t, &dm_loops()->pair[pair], pq);
+}
+
+/* ---- gradients; the tape sums broadcast dims ---- */
+
+void add_grad(dm_Grad *g) {
+  const double alpha = *(const double *)g->attr;
+  if (g->need[0]) g->gx[0] = g->gy[0];
+  if (g->need[1]) g->gx[1] = alpha == 1 ? g->gy[0] : x_scale(g->x, g->gy[0], alpha);
+}
+
+void sub_grad(dm_Grad *g) {
+  const double alpha = *(const double *)g->attr;
+  if (g->need[0]) g->gx[0] = g->gy[0];
+  if (g->need[1]) g->gx[1] = x_scale(g->x, g->gy[0], -alpha);
+}
+
+void mul_grad(dm_Grad *g) {
+  if (g->need[0]) g->gx[0] = x_mul(g->x, g->gy[0], g->in[1]);
+  if (g->need[1]) g->gx[1] = x_mul(g->x, g->gy[0], g->in[0]);
+}
+
+void div_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (*(const int64_t *)g->attr != DM_ROUND_NONE) {
+    for (int i = 0; i < 2; i++)
+      if (g->need[i]) g->gx[i] = x_zeros_like(x, gy);
+    return;
+  }
+  dm_Tensor *ga = x_div(x, gy, b);
+  if (g->need[0]) g->gx[0] = ga;
+  if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, ga, x_div(x, a, b)), -1);
+}
+
+static dm_Tensor *equals(dm_X *x, dm_Tensor *a, double v) {
+  return dm_x(x, DM_OP_eq, NULL, 2, a, dm_x_number(x, v));
+}
+
+/* d a^b: b a^(b-1), and a^b log a; 0 where the exponent or the value is 0. */
+void pow_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *y = g->out[0];
+  dm_Tensor *zero = dm_x_number(x, 0);
+  if (g->need[0]) {
+    dm_Tensor *d = x_mul(x, b, dm_x(x, DM_OP_pow, NULL, 2, a, x_shift(x, b, -1)));
+    g->gx[0] = x_mul(x, gy, x_where(x, equals(x, b, 0), zero, d));
+  }
+  if (g->need[1]) {
+    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0),
+                           dm_x(x, DM_OP_ge, NULL, 2, b, zero));
+    dm_Tensor *d = x_mul(x, y, x_unary(x, DM_OP_log, a));
+    g->gx[1] = x_mul(x, gy, x_where(x, flat, zero, d));
+  }
+}
+
+/* The larger one gets the gradient; equal ones share it. */
+static void choose_grad(dm_Grad *g, int wins) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *zero = dm_x_number(x, 0);
+  dm_Tensor *tie = dm_x(x, DM_OP_eq, NULL, 2, g->in[0], g->in[1]);
+  dm_Tensor *half = x_scale(x, gy, 0.5);
+  for (int i = 0; i < 2; i++) {
+    if (!g->need[i]) continue;
+    dm_Tensor *mine = dm_x(x, wins, NULL, 2, g->in[i], g->in[1 - i]);
+    g->gx[i] = x_where(x, tie, half, x_where(x, mine, gy, zero));
+  }
+}
+void maximum_grad(dm_Grad *g) { choose_grad(g, DM_OP_gt); }
+void minimum_grad(dm_Grad *g) { choose_grad(g, DM_OP_lt); }
+
+/* a - b q with q the rounded quotient, which is constant almost everywhere. */
+static void modulo_grad(dm_Grad *g, int64_t mode) {
+  dm_X *x = g->x;
+  if (g->need[0]) g->gx[0] = g->gy[0];
+  if (g->need[1]) {
+    dm_Tensor *q = dm_x(x, DM_OP_div, &mode, 2, g->in[0], g->in[1]);
+    g->gx[1] = x_scale(x, x_mul(x, g->gy[0], q), -1);
+  }
+}
+void fmod_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_TRUNC); }
+void remainder_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_FLOOR); }
+
+void atan2_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *a = g->in[0], *b = g->in[1];
+  dm_Tensor *r2 = x_add(x, x_mul(x, a, a), x_mul(x, b, b));
+  dm_Tensor *w = x_div(x, g->gy[0], r2);
+  if (g->need[0]) g->gx[0] = x_mul(x, w, b);
+  if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, w, a), -1);
+}
+
+/* The slope is 1 or -1 where x is not 0; other's size does not count. */
+void copysign_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0];
+  if (g->need[0]) {
+    dm_Tensor *slope = x_where(x, equals(x, a, 0), dm_x_number(x, 0), x_div(x, g->out[0], a));
+    g->gx[0] = x_mul(x, gy, slope);
+  }
+  if (g->need[1]) g->gx[1] = x_zeros_like(x, gy);
+}
+
+void hypot_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  for (int i = 0; i < 2; i++)
+    if (g->need[i]) g->gx[i] = x_mul(x, g->gy[0], x_div(x, g->in[i], g->out[0]));
+}
+
+/* log b, 0 where a is 0 and the logarithm is none; and a / b. */
+void xlogy_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1], *zero = dm_x_number(x, 0);
+  if (g->need[0]) {
+    dm_Tensor *none = dm_x(x, DM_OP_le, NULL, 2, b, zero);
+    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
+    g->gx[0] = x_mul(x, gy, x_where(x, flat, zero, x_unary(x, DM_OP_log, b)));
+  }
+  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, b));
+}
+
+/* log(1 + b), 0 where a is 0 and the logarithm is none; and a / (1 + b). */
+void special_xlog1py_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
+  if (g->need[0]) {
+    dm_Tensor *none = x_test(x, DM_OP_le, b, -1);
+    dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
+    dm_Tensor *log1p = x_unary(x, DM_OP_log1p, b);
+    g->gx[0] = x_mul(x, gy, x_where(x, flat, dm_x_number(x, 0), log1p));
+  }
+  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, x_shift(x, b, 1)));
+}
+
+/* The share of each: sigmoid of how much larger it is, in powers of 2 times ln 2. */
+void logaddexp_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const double base = g->op == &dm_ops[DM_OP_logaddexp2] ? 0.69314718055994530942 : 1;
+  for (int i = 0; i < 2; i++) {
+    if (!g->need[i]) continue;
+    dm_Tensor *lead = x_scale(x, x_sub(x, g->in[i], g->in[1 - i]), base);
+    g->gx[i] = x_mul(x, g->gy[0], x_unary(x, DM_OP_sigmoid, lead));
+  }
+}

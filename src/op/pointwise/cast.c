@@ -1,0 +1,251 @@
+/* Copies: to another dtype or device, into another tensor, of one number. */
+#include <string.h>
+
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/pointwise/pointwise.h"
+
+typedef struct CastAttr {
+  int64_t dtype;
+} CastAttr;
+
+dm_status cast_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)DM_ATTR(CastAttr, c)->dtype);
+  return DM_OK;
+}
+
+dm_status clone_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+/* The identity, through a compute type that holds both ends: int64 for two
+   integers, float64 when one of them is float64 or a wide integer meets a
+   float, else float32. */
+static void same32(const float *const *in, float *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+static void same64(const double *const *in, double *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+static void same_int(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
+  DM_UNUSED(p);
+  if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
+}
+
+typedef struct Dense {
+  const char *src;
+  char *dst;
+  dm_DType from, to;
+} Dense;
+
+static void convert_range(void *ctx, int64_t begin, int64_t end) {
+  const Dense *d = ctx;
+  dm_convert(d->from, d->src + begin * dm_dtype_size(d->from), d->to,
+             d->dst + begin * dm_dtype_size(d->to), end - begin);
+}
+
+/* A copy whose source lies densely along another dim than its target: squares of both dims
+   are turned in cache, so that each cache line is read and written once. */
+enum { SQUARE = 32 };
+typedef struct Turn {
+  dm_Iter it;
+  int dim;         /* where the source is dense; the target is in the last */
+  int64_t n_block; /* of SQUARE along dim */
+} Turn;
+
+#define DEFINE_TURN(BITS)                                                             \
+  static void turn_##BITS(const char *vfrom, int64_t from_step, int64_t m, int64_t n, \
+                          char *vto, int64_t to_step) {                               \
+    typedef uint##BITS##_t Item;                                                      \
+    const Item *from = (const Item *)(const void *)vfrom;                             \
+    Item *to = (Item *)(void *)vto;                                                   \
+    Item square[SQUARE][SQUARE];                                                      \
+    for (int64_t j = 0; j < n; j += SQUARE) {                                         \
+      const int64_t some = dm_min_i64(SQUARE, n - j);                                 \
+      for (int64_t k = 0; k < some; k++)                                              \
+        for (int64_t i = 0; i < m; i++) square[i][k] = from[(j + k) * from_step + i]; \
+      for (int64_t i = 0; i < m; i++)                                                 \
+        memcpy(to + i * to_step + j, square[i], (size_t)some * sizeof(Item));         \
+    }                                                                                 \
+  }
+DEFINE_TURN(8)
+DEFINE_TURN(16)
+DEFINE_TURN(32)
+DEFINE_TURN(64)
+#undef DEFINE_TURN
+
+/* Unit u: SQUARE places of dim, the whole last dim, one place of each other dim. */
+static void turn_range(void *ctx, int64_t begin, int64_t end) {
+  const Turn *t = ctx;
+  const dm_Iter *const it = &t->it;
+  const int last = it->ndim - 1, size = it->size[0];
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t first = u % t->n_block * SQUARE;
+    int64_t rest = u / t->n_block, to = first * it->stride[0][t->dim], from = first;
+    for (int d = 0; d < last; d++) {
+      if (d == t->dim) continue;
+      to += rest % it->shape[d] * it->stride[0][d];
+      from += rest % it->shape[d] * it->stride[1][d];
+      rest /= it->shape[d];
+    }
+    (size == 1   ? turn_8
+     : size == 2 ? turn_16
+     : size == 4 ? turn_32
+                 : turn_64)(it->data[1] + from * size, it->stride[1][last],
+                            dm_min_i64(SQUARE, it->shape[t->dim] - first), it->shape[last],
+                            it->data[0] + to * size, it->stride[0][t->dim]);
+  }
+}
+
+/* Whether the copy is such a one, and made. */
+static bool turned(dm_Tensor *out, dm_Tensor *in) {
+  enum { LEAST = 4 }; /* elements of a dim that pay for it */
+  Turn t = {.dim = 0};
+  const int d = in->ndim - 1;
+  if (in->dtype != out->dtype || d < 0 || (in->stride[d] == 1 && in->shape[d] > 1))
+    return false;
+  dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
+  const int last = t.it.ndim - 1;
+  if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 1 || t.it.shape[last] < LEAST)
+    return false;
+  while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
+  if (t.dim == last) return false;
+  t.n_block = (t.it.shape[t.dim] + SQUARE - 1) / SQUARE;
+  const int64_t units = out->numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
+  dm_parallel_for(units, dm_max_i64(1, DM_POINT_GRAIN / (SQUARE * t.it.shape[last])),
+                  turn_range, &t);
+  return true;
+}
+
+static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
+  const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
+  if (out->numel == 0) return DM_OK;
+  if (dm_same_shape(out, in) && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in)) {
+    Dense d = {dm_tensor_data(in), dm_tensor_data(out), from, to};
+    dm_parallel_for(out->numel, 2 * DM_POINT_GRAIN, convert_range, &d);
+    return DM_OK;
+  }
+  if (turned(out, in)) return DM_OK;
+  static const dm_Pointwise same = {same32, same64, same_int};
+  dm_DType via = DM_F32;
+  if (!dm_is_float(from) && !dm_is_float(to)) via = DM_I64;
+  else if (from == DM_F64 || to == DM_F64 || dm_is_int(from) || dm_is_int(to)) via = DM_F64;
+  return dm_pointwise(out, 1, &in, via, &same, NULL);
+}
+
+dm_status cast_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[0]); }
+
+void cast_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape casts back */
+void clone_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; }
+
+dm_status copy_rule(dm_Call *c) {
+  dm_Tensor *x = c->in[0], *s = c->in[1];
+  int ndim;
+  int64_t shape[DM_MAX_DIM];
+  DM_TRY(dm_broadcast("copy_", x, s, &ndim, shape));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  if (ndim != x->ndim || memcmp(shape, x->shape, sizeof shape[0] * (size_t)ndim) != 0)
+    return dm_fail(DM_EARG, "copy_: a source of shape %s does not broadcast to %s", DM_SHAPE(s),
+                   DM_SHAPE(x));
+  return DM_OK;
+}
+
+dm_status copy_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[1]); }
+
+void copy_grad(dm_Grad *g) {
+  if (g->need[0]) g->gx[0] = x_zeros_like(g->x, g->gy[0]);
+  if (g->need[1]) g->gx[1] = g->gy[0];
+}
+
+dm_status fill_rule(dm_Call *c) { return clone_rule(c); }
+
+static void fill32(const float *const *in, float *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = (float)*p;
+}
+static void fill64(const double *const *in, double *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = *p;
+}
+static void fill_int(const int64_t *const *in, int64_t *out, int64_t n, const double *p) {
+  DM_UNUSED(in);
+  for (int64_t i = 0; i < n; i++) out[i] = (int64_t)*p;
+}
+static const dm_Pointwise fill_fn = {fill32, fill64, fill_int};
+
+dm_status fill_cpu(dm_Call *c) {
+  const double *value = DM_ATTR(double, c);
+  const dm_DType t = (dm_DType)c->out[0]->dtype;
+  if (t == DM_BOOL) {
+    const double truth = *value != 0;
+    return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, &truth);
+  }
+  return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, value);
+}
+
+dm_status zero_cpu(dm_Call *c) {
+  dm_Tensor *t = c->out[0];
+  const double zero = 0;
+  if (t->numel > 0 && dm_tensor_is_contiguous(t)) {
+    memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+    return DM_OK;
+  }
+  return dm_pointwise(t, 0, NULL, (dm_DType)t->dtype, &fill_fn, &zero);
+}
+
+void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }
+
+dm_status contiguous_compose(dm_Call *c, dm_X *x) {
+  c->out[0] =
+      dm_tensor_is_contiguous(c->in[0]) ? c->in[0] : dm_x(x, DM_OP_clone, NULL, 1, c->in[0]);
+  return x->st;
+}
+
+/* ---- from device to device ---- */
+
+typedef struct MoveAttr {
+  int64_t device, non_blocking;
+} MoveAttr;
+
+typedef struct ToAttr {
+  int64_t dtype, device, non_blocking;
+} ToAttr;
+
+dm_status to_device_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  c->out_meta[0].device = dm_device_of(DM_ATTR(MoveAttr, c)->device);
+  return DM_OK;
+}
+
+/* Made dense where it lies: that device's kernels know its strides. */
+dm_status to_device_any(dm_Call *c) {
+  dm_Tensor *dense = NULL;
+  DM_TRY(dm_dense_new(c->in[0], &dense));
+  const dm_status st =
+      dm_tensor_copy_bytes(c->out[0], dense, DM_ATTR(MoveAttr, c)->non_blocking);
+  dm_tensor_unref(&dense);
+  return st;
+}
+
+void to_device_grad(dm_Grad *g) {
+  const MoveAttr back = {dm_device_code(g->in_meta[0].device), 0};
+  g->gx[0] = dm_x(g->x, DM_OP_to_device, &back, 1, g->gy[0]);
+}
+
+/* Converted on the side where that leaves fewer bytes to move. */
+dm_status to_compose(dm_Call *c, dm_X *x) {
+  const ToAttr *a = DM_ATTR(ToAttr, c);
+  dm_Tensor *t = c->in[0];
+  const dm_DType dtype = (dm_DType)a->dtype;
+  const bool moves = dm_device_code(t->device) != a->device;
+  if (!moves || dm_dtype_size(dtype) < dm_dtype_size((dm_DType)t->dtype))
+    t = x_cast(x, t, dtype);
+  if (moves) t = dm_x(x, DM_OP_to_device, &(MoveAttr){a->device, a->non_blocking}, 1, t);
+  c->out[0] = x->st == DM_OK ? x_cast(x, t, dtype) : NULL;
+  return x->st;
+}

@@ -1,0 +1,206 @@
+/* See pointwise.h. */
+#include "op/pointwise/pointwise.h"
+
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+
+typedef struct Job {
+  dm_Iter it;
+  const dm_Pointwise *fn;
+  const double *param;
+  int n_in;
+  uint8_t dtype[DM_ITER_OPERANDS];
+} Job;
+
+/* One run in one compute type. A dense operand that already has the type is
+   used where it lies. */
+#define RUN(SUFFIX, TYPE, DTYPE)                                                               \
+  static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {    \
+    const Job *j = ctx;                                                                        \
+    TYPE buf[DM_POINT_IN + 1][DM_BLOCK];                                                       \
+    const TYPE *in[DM_POINT_IN];                                                               \
+    for (int64_t at = 0; at < n; at += DM_BLOCK) {                                             \
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                          \
+      for (int i = 0; i < j->n_in; i++) {                                                      \
+        const int64_t s = stride[i + 1];                                                       \
+        const char *p = ptr[i + 1] + at * s * j->it.size[i + 1];                               \
+        if (j->dtype[i + 1] == DTYPE && s == 1) {                                              \
+          in[i] = (const TYPE *)(const void *)p;                                               \
+        } else {                                                                               \
+          if (at == 0 || s != 0) dm_load_##SUFFIX((dm_DType)j->dtype[i + 1], p, s, m, buf[i]); \
+          in[i] = buf[i];                                                                      \
+        }                                                                                      \
+      }                                                                                        \
+      char *q = ptr[0] + at * stride[0] * j->it.size[0];                                       \
+      const bool direct = j->dtype[0] == DTYPE && stride[0] == 1;                              \
+      TYPE *out = direct ? (TYPE *)(void *)q : buf[DM_POINT_IN];                               \
+      j->fn->SUFFIX(in, out, m, j->param);                                                     \
+      if (!direct) dm_store_##SUFFIX((dm_DType)j->dtype[0], q, stride[0], m, out);             \
+    }                                                                                          \
+  }                                                                                            \
+  static void range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                          \
+    const Job *j = ctx;                                                                        \
+    dm_iter_range(&j->it, begin, end, run_##SUFFIX, ctx);                                      \
+  }
+RUN(f32, float, DM_F32)
+RUN(f64, double, DM_F64)
+RUN(i64, int64_t, DM_I64)
+#undef RUN
+
+/* Few dense elements of one shape are one block: where they lie if they have the compute
+   type, and otherwise, of 16 bits, widened and rounded in one run. Most calls of a small
+   net are this. */
+static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type) {
+  if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out))
+    return false;
+  for (int i = 0; i < n_in; i++)
+    if (in[i]->dtype != type || in[i]->numel != out->numel || !dm_tensor_is_contiguous(in[i]))
+      return false;
+  return true;
+}
+
+static bool is_16bit_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
+  if (out->numel > DM_BLOCK || !dm_is_16bit(out->dtype) || !dm_tensor_is_contiguous(out))
+    return false;
+  for (int i = 0; i < n_in; i++)
+    if (!dm_is_16bit(in[i]->dtype) || in[i]->numel != out->numel ||
+        !dm_tensor_is_contiguous(in[i]))
+      return false;
+  return true;
+}
+
+static void block_16bit(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
+                        const double *param) {
+  float room[DM_POINT_IN + 1][DM_BLOCK], *const y = room[DM_POINT_IN];
+  const float *x[DM_POINT_IN];
+  for (int i = 0; i < n_in; i++) {
+    dm_load_f32(in[i]->dtype, dm_tensor_data(in[i]), 1, out->numel, room[i]);
+    x[i] = room[i];
+  }
+  fn->f32(x, y, out->numel, param);
+  dm_store_f32(out->dtype, dm_tensor_data(out), 1, out->numel, y);
+}
+
+static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type,
+                      const dm_Pointwise *fn, const double *param) {
+  const void *p[DM_POINT_IN];
+  void *q = dm_tensor_data(out);
+  for (int i = 0; i < n_in; i++) p[i] = dm_tensor_data(in[i]);
+  if (type == DM_F32) fn->f32((const float *const *)(const void *)p, q, out->numel, param);
+  else if (type == DM_F64)
+    fn->f64((const double *const *)(const void *)p, q, out->numel, param);
+  else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
+}
+
+dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
+                       const dm_Pointwise *fn, const double *param) {
+  if (out->numel == 0) return DM_OK;
+  const dm_DType type = dm_compute_dtype(compute);
+  if (is_one_block(out, n_in, in, type)) {
+    one_block(out, n_in, in, type, fn, param);
+    return DM_OK;
+  }
+  if (type == DM_F32 && is_16bit_block(out, n_in, in)) {
+    block_16bit(out, n_in, in, fn, param);
+    return DM_OK;
+  }
+  Job j = {.fn = fn, .param = param, .n_in = n_in};
+  dm_Tensor *all[DM_POINT_IN + 1] = {out};
+  for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
+  for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
+  dm_iter_init(&j.it, n_in + 1, all);
+  dm_parallel_for(out->numel, DM_POINT_GRAIN,
+                  type == DM_F32   ? range_f32
+                  : type == DM_F64 ? range_f64
+                                   : range_i64,
+                  &j);
+  return DM_OK;
+}
+
+dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_add, NULL, 2, a, b);
+}
+dm_Tensor *x_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_sub, NULL, 2, a, b);
+}
+dm_Tensor *x_mul(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_mul, NULL, 2, a, b);
+}
+dm_Tensor *x_div(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_div, NULL, 2, a, b);
+}
+dm_Tensor *x_scale(dm_X *x, dm_Tensor *a, double s) { return x_mul(x, a, dm_x_number(x, s)); }
+dm_Tensor *x_shift(dm_X *x, dm_Tensor *a, double s) { return x_add(x, a, dm_x_number(x, s)); }
+dm_Tensor *x_unary(dm_X *x, int op, dm_Tensor *a) { return dm_x(x, op, NULL, 1, a); }
+
+dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to) {
+  const int64_t dtype = to;
+  if (x->st != DM_OK || a->dtype == to) return a;
+  return dm_x(x, DM_OP_cast, &dtype, 1, a);
+}
+dm_Tensor *x_like(dm_X *x, dm_Tensor *mask, dm_Tensor *t) {
+  return x->st == DM_OK ? x_cast(x, mask, (dm_DType)t->dtype) : NULL;
+}
+dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_where, NULL, 3, mask, a, b);
+}
+
+dm_Tensor *x_test(dm_X *x, int op, dm_Tensor *a, double v) {
+  return dm_x(x, op, NULL, 2, a, dm_x_number(x, v));
+}
+dm_Tensor *x_whole(dm_X *x, int64_t v) {
+  dm_Tensor *t = NULL;
+  if (x->st != DM_OK) return NULL;
+  x->st = dm_tensor_number(true, 0, v, &t);
+  return x->st == DM_OK ? dm_x_own(x, t) : NULL;
+}
+dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low) {
+  const struct { dm_OptNum min, max; } held = {{1, low}, {0, 0}};
+  return dm_x(x, DM_OP_clamp, &held, 1, a);
+}
+dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  dm_Modes *m = dm_modes();
+  const bool grad = m->grad;
+  m->grad = false;
+  dm_Tensor *d = x_sub(x, a, b);
+  m->grad = grad;
+  return d;
+}
+dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim) {
+  const struct {
+    double p;
+    dm_Ints dim;
+    int64_t keepdim, dtype;
+  } attr = {p, {1, {dim}}, keepdim, DM_NO_DTYPE};
+  return dm_x(x, DM_OP_norm, &attr, 1, a);
+}
+
+dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim) {
+  const struct {
+    dm_Ints dims;
+    int64_t keepdim, dtype;
+  } attr = {dims, keepdim, DM_NO_DTYPE};
+  return dm_x(x, DM_OP_sum, &attr, 1, a);
+}
+
+static dm_Ints sizes(int ndim, const int64_t *shape) {
+  dm_Ints s = {ndim, {0}};
+  for (int d = 0; d < ndim; d++) s.v[d] = shape[d];
+  return s;
+}
+dm_Tensor *x_reshape(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape) {
+  const dm_Ints s = sizes(ndim, shape);
+  return dm_x(x, DM_OP_reshape, &s, 1, a);
+}
+dm_Tensor *x_expand(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape) {
+  const dm_Ints s = sizes(ndim, shape);
+  return dm_x(x, DM_OP_expand, &s, 1, a);
+}
+dm_Tensor *x_transpose(dm_X *x, dm_Tensor *a, int d0, int d1) {
+  const int64_t attr[2] = {d0, d1};
+  return dm_x(x, DM_OP_transpose, attr, 1, a);
+}
+dm_Tensor *x_matmul(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_matmul, NULL, 2, a, b);
+}
+dm_Tensor *x_zeros_like(dm_X *x, dm_Tensor *a) { return dm_x(x, DM_OP_zeros_like, NULL, 1, a); }

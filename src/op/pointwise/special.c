@@ -1,0 +1,45 @@
+/* Special functions composed of others; the others' formulas are in base/special.inc. */
+#include "base/error.h"
+#include "op/shape/create.h"
+#include "op/pointwise/pointwise.h"
+
+/* 16-bit numbers as float32 and the result back, so that it is rounded once. */
+static dm_Tensor *widened(dm_X *x, dm_Tensor *t) {
+  return dm_is_16bit(t->dtype) ? x_cast(x, t, DM_F32) : t;
+}
+static dm_status give(dm_Call *c, dm_X *x, dm_Tensor *y) {
+  const dm_DType own = (dm_DType)c->in[0]->dtype;
+  c->out[0] = dm_is_16bit(own) ? x_cast(x, y, own) : y;
+  return x->st;
+}
+
+dm_status special_ndtr_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = x_scale(x, widened(x, c->in[0]), -0.70710678118654752440); /* 1/sqrt(2) */
+  return give(c, x, x_scale(x, x_unary(x, DM_OP_erfc, t), 0.5));
+}
+
+dm_status logit_compose(dm_Call *c, dm_X *x) {
+  const dm_OptNum *eps = DM_ATTR(dm_OptNum, c);
+  dm_Tensor *t = widened(x, c->in[0]);
+  if (eps->set) {
+    const struct { dm_OptNum min, max; } held = {{1, eps->v}, {1, 1 - eps->v}};
+    t = dm_x(x, DM_OP_clamp, &held, 1, t);
+  }
+  dm_Tensor *rest = x_shift(x, x_scale(x, t, -1), 1);
+  return give(c, x, x_unary(x, DM_OP_log, x_div(x, t, rest)));
+}
+
+/* p (p - 1) / 4 log pi + the sum of log Gamma(x - j / 2) for j = 0 .. p - 1 */
+dm_status mvlgamma_compose(dm_Call *c, dm_X *x) {
+  const int64_t p = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = widened(x, c->in[0]);
+  if (p < 1) return dm_fail(DM_EARG, "mvlgamma: p is %lld, wanted 1 or more", (long long)p);
+  DM_TRY(x->st);
+  const int64_t dtype = t->dtype == DM_F64 ? DM_F64 : DM_F32;
+  const dm_LinspaceAttr steps = {0, -(double)(p - 1) / 2, p, dtype, dm_device_code(t->device)};
+  t = x_add(x, dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, t),
+            dm_x(x, DM_OP_linspace, &steps, 0));
+  t = x_sum(x, x_unary(x, DM_OP_lgamma, t), (dm_Ints){1, {-1}}, false);
+  const double log_pi = 1.14472988584940017414;
+  return give(c, x, x_shift(x, t, (double)p * (double)(p - 1) / 4 * log_pi));
+}

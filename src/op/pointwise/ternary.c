@@ -1,0 +1,150 @@
+/* Three operands, broadcast together: choices, mixtures, products added. */
+#include "op/pointwise/ternary.h"
+
+#include "base/error.h"
+#include "op/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+
+/* In the output's dtype; pq: the formula's numbers. */
+static dm_status run(dm_Tensor *out, int n, dm_Tensor *const *in, int triple, double p,
+                     double q) {
+  const double pq[2] = {p, q};
+  return dm_pointwise(out, n, in, (dm_DType)out->dtype, &dm_loops()->triple[triple], pq);
+}
+
+/* Output 0: what all inputs broadcast to. */
+static dm_status broadcast_all(dm_Call *c, dm_DType dtype) {
+  dm_Tensor sum = {.ndim = 0}; /* carries the shape so far, no more */
+  dm_Meta *m = &c->out_meta[0];
+  for (int i = 0; i < c->n_in; i++) {
+    int ndim;
+    int64_t shape[DM_MAX_DIM];
+    DM_TRY(dm_broadcast(c->op->name, &sum, c->in[i], &ndim, shape));
+    sum.ndim = (uint8_t)ndim;
+    for (int d = 0; d < ndim; d++) sum.shape[d] = shape[d];
+  }
+  *m = dm_meta_of(&sum);
+  m->dtype = (uint8_t)dtype;
+  return DM_OK;
+}
+
+/* ---- where ---- */
+
+dm_status where_rule(dm_Call *c) {
+  const dm_DType cond = (dm_DType)c->in[0]->dtype;
+  if (cond != DM_BOOL && cond != DM_U8)
+    return dm_fail(DM_EARG, "where: the condition is %s, wanted bool; hint: x:ne(0)",
+                   dm_dtype_name(cond));
+  return broadcast_all(c, dm_result_dtype(2, c->in + 1));
+}
+
+dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y) {
+  dm_Tensor *const in[3] = {cond, x, y};
+  return run(out, 3, in, DM_TRIPLE_choose, 0, 0);
+}
+dm_status where_cpu(dm_Call *c) { return dm_choose(c->out[0], c->in[0], c->in[1], c->in[2]); }
+
+void where_grad(dm_Grad *g) {
+  dm_Tensor *zero = dm_x_number(g->x, 0);
+  if (g->need[1]) g->gx[1] = x_where(g->x, g->in[0], g->gy[0], zero);
+  if (g->need[2]) g->gx[2] = x_where(g->x, g->in[0], zero, g->gy[0]);
+}
+
+/* ---- clamp ---- */
+
+static bool fits_int(dm_OptNum v) { return !v.set || trunc(v.v) == v.v; }
+
+dm_status clamp_rule(dm_Call *c) {
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
+  const dm_DType x = (dm_DType)c->in[0]->dtype;
+  if (!a->min.set && !a->max.set)
+    return dm_fail(DM_EARG, "clamp: neither min nor max given, wanted at least one");
+  const bool floats = dm_is_float(x) || !fits_int(a->min) || !fits_int(a->max);
+  dm_out_like(c, 0, c->in[0], floats && !dm_is_float(x) ? DM_F32 : x == DM_BOOL ? DM_I64 : x);
+  return DM_OK;
+}
+
+static dm_status clamped(dm_Call *c, int triple) {
+  const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
+  return run(c->out[0], c->n_in, c->in, triple, dm_clamp_low(a), dm_clamp_high(a));
+}
+dm_status clamp_cpu(dm_Call *c) { return clamped(c, DM_TRIPLE_clamp); }
+
+void clamp_grad(dm_Grad *g) {
+  g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[0]);
+}
+
+dm_status clamp_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+dm_status clamp_backward_cpu(dm_Call *c) { return clamped(c, DM_TRIPLE_clamp_backward); }
+
+/* Bounds that are tensors: the smaller, then the larger. */
+dm_status clamp_tensor_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *y = c->in[0];
+  if (c->in[1]) y = dm_x(x, DM_OP_maximum, NULL, 2, y, c->in[1]);
+  if (c->in[2]) y = dm_x(x, DM_OP_minimum, NULL, 2, y, c->in[2]);
+  c->out[0] = y;
+  return x->st;
+}
+
+/* Linear in gy; in x it is flat wherever it has a slope. */
+void clamp_backward_grad(dm_Grad *g) {
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[1]);
+}
+
+/* ---- lerp ---- */
+
+static dm_status float_result(dm_Call *c) {
+  const dm_DType r = dm_result_dtype(c->n_in, c->in);
+  if (!dm_is_float(r))
+    return dm_fail(DM_EARG,
+                   "%s: the operands are %s, wanted a float dtype; hint: "
+                   "x:to(\"float32\")",
+                   c->op->name, dm_dtype_name(r));
+  return broadcast_all(c, r);
+}
+
+dm_status lerp_rule(dm_Call *c) { return float_result(c); }
+
+dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp, 0, 0); }
+
+void lerp_grad(dm_Grad *g) {
+  dm_Tensor *gy = g->gy[0], *w = g->in[2];
+  if (g->need[0]) g->gx[0] = x_sub(g->x, gy, x_mul(g->x, gy, w));
+  if (g->need[1]) g->gx[1] = x_mul(g->x, gy, w);
+  if (g->need[2]) g->gx[2] = x_mul(g->x, gy, x_sub(g->x, g->in[1], g->in[0]));
+}
+
+/* ---- x + value * t1 * t2, x + value * t1 / t2 ---- */
+
+dm_status addcmul_rule(dm_Call *c) { return broadcast_all(c, dm_result_dtype(c->n_in, c->in)); }
+dm_status addcdiv_rule(dm_Call *c) { return float_result(c); }
+
+dm_status addcmul_cpu(dm_Call *c) {
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcmul, *DM_ATTR(double, c), 0);
+}
+dm_status addcdiv_cpu(dm_Call *c) {
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcdiv, *DM_ATTR(double, c), 0);
+}
+
+void addcmul_grad(dm_Grad *g) {
+  const double value = *(const double *)g->attr;
+  g->gx[0] = g->gy[0];
+  if (!g->need[1] && !g->need[2]) return;
+  dm_Tensor *gv = x_scale(g->x, g->gy[0], value);
+  if (g->need[1]) g->gx[1] = x_mul(g->x, gv, g->in[2]);
+  if (g->need[2]) g->gx[2] = x_mul(g->x, gv, g->in[1]);
+}
+
+void addcdiv_grad(dm_Grad *g) {
+  const double value = *(const double *)g->attr;
+  dm_Tensor *t1 = g->in[1], *t2 = g->in[2];
+  g->gx[0] = g->gy[0];
+  if (!g->need[1] && !g->need[2]) return;
+  dm_Tensor *over = x_div(g->x, x_scale(g->x, g->gy[0], value), t2);
+  if (g->need[1]) g->gx[1] = over;
+  if (g->need[2]) g->gx[2] = x_mul(g->x, over, x_div(g->x, x_unary(g->x, DM_OP_neg, t1), t2));
+}

@@ -1,0 +1,520 @@
+/* Random tensors; see random.h for which words of the generator give what. */
+#include "op/random/random.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "core/iter.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/shape/create.h"
+#include "op/dense.h"
+#include "op/loops/loops.h"
+
+enum { GRAIN = 16384, BLOCK = 256 };
+
+/* ---- words ---- */
+
+enum { MAX_COUNTERS = BLOCK / 2 + DM_PHILOX_LANES + 1 };
+
+/* The words of elements first .. first + n - 1, n <= BLOCK, of which a counter
+   holds per_counter; from the first element's counter on. *words: how many. */
+static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_counter,
+                          uint32_t *out, int64_t *words) {
+  const int64_t from = first / per_counter;
+  const int64_t counters = (first + n + per_counter - 1) / per_counter - from;
+  dm_loops()->philox_words(g, (uint64_t)from, counters, out);
+  *words = 4 * counters;
+}
+
+/* ---- words to numbers ---- */
+
+typedef void Quad(const uint32_t *w, int64_t n_words, float *v);  /* a word each */
+typedef void Pair(const uint32_t *w, int64_t n_words, double *v); /* two words each */
+
+static void uniform4(const uint32_t *w, int64_t n_words, float *v) {
+  for (int64_t i = 0; i < n_words; i++) v[i] = dm_uniform_f32(w[i]);
+}
+static void uniform2(const uint32_t *w, int64_t n_words, double *v) {
+  for (int64_t i = 0; i < n_words / 2; i++) v[i] = dm_uniform_f64(w[2 * i], w[2 * i + 1]);
+}
+
+static void normal4(const uint32_t *w, int64_t n_words, float *v) {
+  for (int64_t i = 0; i < n_words; i += 2) dm_normal_f32(w[i], w[i + 1], &v[i], &v[i + 1]);
+}
+static void normal2(const uint32_t *w, int64_t n_words, double *v) {
+  uniform2(w, n_words, v);
+  for (int64_t i = 0; i < n_words / 2; i += 2) dm_normal_f64(&v[i], &v[i + 1]);
+}
+
+/* Elements first .. first + n - 1 of a draw, n <= BLOCK. */
+static void draw_f32(dm_Generator g, Quad *quad, int64_t first, int64_t n, float *out) {
+  uint32_t w[4 * MAX_COUNTERS];
+  float v[4 * MAX_COUNTERS];
+  int64_t words;
+  element_words(g, first, n, 4, w, &words);
+  quad(w, words, v);
+  memcpy(out, v + first % 4, sizeof *out * (size_t)n);
+}
+static void draw_f64(dm_Generator g, Pair *pair, int64_t first, int64_t n, double *out) {
+  uint32_t w[4 * MAX_COUNTERS];
+  double v[2 * MAX_COUNTERS];
+  int64_t words;
+  element_words(g, first, n, 2, w, &words);
+  pair(w, words, v);
+  memcpy(out, v + first % 2, sizeof *out * (size_t)n);
+}
+
+/* ---- a draw over a tensor of any strides ---- */
+
+typedef struct Draw {
+  dm_Iter it;
+  dm_Generator gen;
+  Quad *quad;
+  Pair *pair;
+  double shift, scale; /* value = shift + scale * draw */
+  dm_DType dtype, in_dtype;
+  void (*run)(const struct Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
+              int64_t n);
+} Draw;
+
+typedef struct Range {
+  const Draw *draw;
+  int64_t at; /* row-major number of the next element */
+} Range;
+
+/* A run of the iterator, in blocks; counts the elements. */
+static void range_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Range *r = ctx;
+  const dm_Iter *it = &r->draw->it;
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    const int64_t m = dm_min_i64(BLOCK, n - at);
+    char *p[2] = {NULL, NULL};
+    for (int i = 0; i < it->n_op; i++) p[i] = ptr[i] + at * stride[i] * it->size[i];
+    r->draw->run(r->draw, r->at, p, stride, m);
+    r->at += m;
+  }
+}
+
+static void draw_range(void *ctx, int64_t begin, int64_t end) {
+  const Draw *d = ctx;
+  Range r = {d, begin};
+  dm_iter_range(&d->it, begin, end, range_run, &r);
+}
+
+static void draw_all(Draw *d, int n, dm_Tensor *const *t) {
+  if (t[0]->numel == 0) return;
+  dm_iter_init(&d->it, n, t);
+  d->dtype = (dm_DType)t[0]->dtype;
+  d->in_dtype = (dm_DType)t[n - 1]->dtype;
+  dm_parallel_for(t[0]->numel, GRAIN, draw_range, d);
+}
+
+static void affine_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
+                       int64_t n) {
+  if (d->dtype == DM_F64) {
+    double v[BLOCK];
+    draw_f64(d->gen, d->pair, at, n, v);
+    for (int64_t i = 0; i < n; i++) v[i] = d->shift + d->scale * v[i];
+    dm_store_f64(d->dtype, ptr[0], stride[0], n, v);
+    return;
+  }
+  float v[BLOCK];
+  const float shift = (float)d->shift, scale = (float)d->scale;
+  draw_f32(d->gen, d->quad, at, n, v);
+  for (int64_t i = 0; i < n; i++) v[i] = shift + scale * v[i];
+  dm_store_f32(d->dtype, ptr[0], stride[0], n, v);
+}
+
+static dm_status draw_affine(dm_Tensor *t, Quad *quad, Pair *pair, double shift, double scale) {
+  Draw d = {.quad = quad, .pair = pair, .shift = shift, .scale = scale, .run = affine_run};
+  d.gen = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
+  draw_all(&d, 1, &t);
+  return DM_OK;
+}
+
+/* ---- uniform and normal ---- */
+
+static dm_status check_out_float(const dm_Call *c) {
+  const dm_DType t = (dm_DType)c->out_meta[0].dtype;
+  if (dm_is_float(t)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: dtype %s given, wanted a float one", c->op->name,
+                 dm_dtype_name(t));
+}
+
+dm_status random_rule(dm_Call *c) {
+  DM_TRY(sized_rule(c));
+  return check_out_float(c);
+}
+dm_status random_like_rule(dm_Call *c) {
+  DM_TRY(like_rule(c));
+  return check_out_float(c);
+}
+dm_status rand_cpu(dm_Call *c) { return draw_affine(c->out[0], uniform4, uniform2, 0, 1); }
+dm_status randn_cpu(dm_Call *c) { return draw_affine(c->out[0], normal4, normal2, 0, 1); }
+
+dm_status uniform_rule(dm_Call *c) {
+  const double *p = DM_ATTR(double, c); /* from, to */
+  if (!(p[0] <= p[1]))
+    return dm_fail(DM_EARG, "uniform_: from %g to %g given, wanted from <= to", p[0], p[1]);
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return check_out_float(c);
+}
+dm_status uniform_cpu(dm_Call *c) {
+  const double *p = DM_ATTR(double, c);
+  return draw_affine(c->out[0], uniform4, uniform2, p[0], p[1] - p[0]);
+}
+
+dm_status normal_rule(dm_Call *c) {
+  const double *p = DM_ATTR(double, c); /* mean, std */
+  if (!(p[1] >= 0)) return dm_fail(DM_EARG, "normal_: std %g given, wanted 0 or more", p[1]);
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return check_out_float(c);
+}
+dm_status normal_cpu(dm_Call *c) {
+  const double *p = DM_ATTR(double, c);
+  return draw_affine(c->out[0], normal4, normal2, p[0], p[1]);
+}
+
+/* ---- integers ---- */
+
+/* Does the integer dtype t hold v? */
+static bool holds(dm_DType t, int64_t v) {
+  if (t == DM_BOOL) return v == 0 || v == 1;
+  if (t == DM_U8) return v >= 0 && v <= UINT8_MAX;
+  if (!dm_is_int(t) || t == DM_I64) return true;
+  const int64_t top = ((int64_t)1 << (8 * dm_dtype_size(t) - 1)) - 1;
+  return v >= -top - 1 && v <= top;
+}
+
+dm_status randint_rule(dm_Call *c) {
+  const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
+  if (a->low >= a->high)
+    return dm_fail(DM_EARG, "randint: low %lld and high %lld given, wanted low < high",
+                   (long long)a->low, (long long)a->high);
+  dm_out_sized(c, a->size, a->dtype, DM_I64, a->device);
+  const dm_DType t = (dm_DType)c->out_meta[0].dtype;
+  if (!holds(t, a->low) || !holds(t, a->high - 1))
+    return dm_fail(DM_EARG, "randint: %s does not hold the numbers from %lld to %lld",
+                   dm_dtype_name(t), (long long)a->low, (long long)a->high - 1);
+  return DM_OK;
+}
+
+typedef struct Integers {
+  dm_Tensor *out;
+  dm_Generator gen;
+  int64_t low;
+  uint64_t count;
+} Integers;
+
+static void integers_range(void *ctx, int64_t begin, int64_t end) {
+  const Integers *r = ctx;
+  const dm_DType t = (dm_DType)r->out->dtype;
+  uint32_t w[4 * MAX_COUNTERS];
+  int64_t v[BLOCK], words;
+  for (int64_t at = begin; at < end; at += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - at);
+    element_words(r->gen, at, n, 2, w, &words); /* at is even: BLOCK and GRAIN are */
+    for (int64_t i = 0; i < n; i++) {
+      const uint64_t u = (uint64_t)w[2 * i] << 32 | w[2 * i + 1];
+      v[i] = (int64_t)((uint64_t)r->low + dm_scale_u64(u, r->count));
+    }
+    dm_store_i64(t, (char *)dm_tensor_data(r->out) + at * dm_dtype_size(t), 1, n, v);
+  }
+}
+
+dm_status randint_cpu(dm_Call *c) {
+  const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
+  dm_Tensor *t = c->out[0];
+  Integers r = {t, dm_take_counters(t->numel, 2), a->low, (uint64_t)a->high - (uint64_t)a->low};
+  if (t->numel > 0) dm_parallel_for(t->numel, GRAIN, integers_range, &r);
+  return DM_OK;
+}
+
+dm_status randperm_rule(dm_Call *c) {
+  const dm_RandpermAttr *a = DM_ATTR(dm_RandpermAttr, c);
+  if (a->n < 0)
+    return dm_fail(DM_EARG, "randperm: %lld given, wanted 0 or more", (long long)a->n);
+  dm_out_sized(c, (dm_Ints){1, {a->n}}, a->dtype, DM_I64, a->device);
+  if (a->n > 0 && !holds((dm_DType)c->out_meta[0].dtype, a->n - 1 + c->base))
+    return dm_fail(DM_EARG, "randperm: %s does not hold the numbers up to %lld",
+                   dm_dtype_name((dm_DType)c->out_meta[0].dtype),
+                   (long long)a->n - 1 + c->base);
+  return DM_OK;
+}
+
+/* Fisher & Yates' shuffle, in Durstenfeld's order. */
+dm_status randperm_cpu(dm_Call *c) {
+  dm_Tensor *t = c->out[0];
+  const int64_t n = t->numel;
+  if (n == 0) return DM_OK;
+  int64_t *v = dm_alloc(n * (int64_t)sizeof *v);
+  if (!v) return dm_fail(DM_EMEM, "randperm: out of memory");
+  const dm_Generator g = dm_take_counters(n, 2);
+  for (int64_t i = 0; i < n; i++) v[i] = i + c->base;
+  for (int64_t i = n - 1; i > 0; i--) {
+    const int64_t j = (int64_t)dm_scale_u64(dm_draw_u64(g, i), (uint64_t)i + 1);
+    const int64_t was = v[i];
+    v[i] = v[j];
+    v[j] = was;
+  }
+  dm_store_i64((dm_DType)t->dtype, dm_tensor_data(t), 1, n, v);
+  dm_free(v);
+  return DM_OK;
+}
+
+/* ---- bernoulli ---- */
+
+static void check_probability(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Draw *d = ctx; /* shift becomes a value that is no probability */
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    double p[BLOCK];
+    const int64_t m = dm_min_i64(BLOCK, n - at);
+    dm_load_f64(d->in_dtype, ptr[0] + at * stride[0] * d->it.size[0], stride[0], m, p);
+    for (int64_t i = 0; i < m; i++)
+      if (!(p[i] >= 0 && p[i] <= 1)) d->shift = p[i];
+  }
+}
+
+dm_status bernoulli_rule(dm_Call *c) {
+  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  if (!p.set) DM_TRY(dm_check_float(c, c->in[0], "x, the probabilities,"));
+  if (p.set && !(p.v >= 0 && p.v <= 1))
+    return dm_fail(DM_EARG, "bernoulli: p = %g given, wanted 0 to 1", p.v);
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+static void bernoulli_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
+                          int64_t n) {
+  float u[BLOCK], p[BLOCK];
+  draw_f32(d->gen, uniform4, at, n, u);
+  if (d->it.n_op == 2) dm_load_f32(d->in_dtype, ptr[1], stride[1], n, p);
+  for (int64_t i = 0; i < n; i++)
+    u[i] = u[i] < (d->it.n_op == 2 ? p[i] : (float)d->scale) ? 1 : 0;
+  dm_store_f32(d->dtype, ptr[0], stride[0], n, u);
+}
+
+dm_status bernoulli_cpu(dm_Call *c) {
+  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  dm_Tensor *x = c->in[0], *t[2] = {c->out[0], x};
+  Draw d = {.scale = p.v, .run = bernoulli_run};
+  if (!p.set && x->numel > 0) {
+    dm_iter_init(&d.it, 1, &x);
+    d.in_dtype = (dm_DType)x->dtype;
+    dm_iter_range(&d.it, 0, x->numel, check_probability, &d);
+    if (d.shift != 0)
+      return dm_fail(DM_EARG, "bernoulli: x holds %g, wanted probabilities", d.shift);
+  }
+  d.gen = dm_take_counters(x->numel, 4);
+  draw_all(&d, p.set ? 1 : 2, t);
+  return DM_OK;
+}
+
+/* ---- dropout ---- */
+
+typedef struct DropoutAttr {
+  double p;
+  int64_t training;
+} DropoutAttr;
+
+void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
+  const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
+  for (int64_t at = 0; at < n; at += BLOCK)
+    draw_f32(g, uniform4, first + at, dm_min_i64(BLOCK, n - at), out + at);
+}
+
+dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out) {
+  *out = (dm_DropAttr){.p = p};
+  if (device.type == DM_CPU) {
+    const dm_Generator g = dm_take_counters(n, 4);
+    out->seed = (int64_t)g.seed;
+    out->offset = (int64_t)g.offset;
+    return NULL;
+  }
+  const dm_CountersAttr draws = {n, dm_device_code(device)};
+  return dm_x(x, DM_OP_counters, &draws, 0);
+}
+
+/* The mask is never stored: seed and offset draw it again for the gradient. */
+dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
+  dm_DropAttr drop;
+  dm_Tensor *counters = dm_x_drop_draw(x, p, t->numel, t->device, &drop);
+  return dm_x(x, DM_OP_drop, &drop, counters ? 2 : 1, t, counters);
+}
+
+dm_status counters_rule(dm_Call *c) {
+  dm_out_sized(c, (dm_Ints){1, {2}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
+  return DM_OK;
+}
+dm_status counters_cpu(dm_Call *c) {
+  const dm_Generator g = dm_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4);
+  memcpy(dm_tensor_data(c->out[0]), &g, sizeof g);
+  return DM_OK;
+}
+
+dm_status dropout_compose(dm_Call *c, dm_X *x) {
+  const DropoutAttr *a = DM_ATTR(DropoutAttr, c);
+  dm_Tensor *t = c->in[0];
+  if (!(a->p >= 0 && a->p <= 1))
+    return dm_fail(DM_EARG, "dropout: p = %g given, wanted 0 to 1", a->p);
+  c->out[0] = t;
+  if (!a->training || a->p == 0) return DM_OK;
+  DM_TRY(dm_check_float(c, t, "x"));
+  c->out[0] = dm_x_dropout(x, a->p, t);
+  return x->st;
+}
+
+dm_status drop_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+static void drop_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
+                     int64_t n) {
+  if (d->dtype == DM_F64) {
+    float u[BLOCK];
+    double v[BLOCK];
+    const float p = (float)d->shift;
+    draw_f32(d->gen, uniform4, at, n, u);
+    dm_load_f64(d->in_dtype, ptr[1], stride[1], n, v);
+    for (int64_t i = 0; i < n; i++) v[i] = u[i] < p ? 0 : v[i] * d->scale;
+    dm_store_f64(d->dtype, ptr[0], stride[0], n, v);
+    return;
+  }
+  uint32_t w[4 * MAX_COUNTERS];
+  int64_t words;
+  float room[BLOCK];
+  const bool here = d->in_dtype == DM_F32 && stride[1] == 1;
+  const bool there = d->dtype == DM_F32 && stride[0] == 1;
+  const float *x = here ? (const float *)(const void *)ptr[1] : room;
+  float *y = there ? (float *)(void *)ptr[0] : room;
+  element_words(d->gen, at, n, 4, w, &words);
+  if (!here) dm_load_f32(d->in_dtype, ptr[1], stride[1], n, room);
+  dm_loops()->drop(w + at % 4, x, n, (float)d->shift, (float)d->scale, y);
+  if (!there) dm_store_f32(d->dtype, ptr[0], stride[0], n, room);
+}
+
+dm_status drop_cpu(dm_Call *c) {
+  const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
+  dm_Tensor *t[2] = {c->out[0], c->in[0]};
+  Draw d = {.gen = {(uint64_t)a->seed, (uint64_t)a->offset}, .run = drop_run};
+  const dm_Tensor *counters = c->n_in > 1 ? c->in[1] : NULL;
+  if (counters) memcpy(&d.gen, dm_tensor_data(counters), sizeof d.gen);
+  d.shift = a->p;
+  d.scale = dm_drop_scale(a->p);
+  draw_all(&d, 2, t);
+  return DM_OK;
+}
+
+void drop_grad(dm_Grad *g) {
+  dm_Tensor *counters = g->n_in > 1 ? g->in[1] : NULL;
+  g->gx[0] = dm_x(g->x, DM_OP_drop, g->attr, counters ? 2 : 1, g->gy[0], counters);
+}
+
+/* ---- multinomial ---- */
+
+dm_status multinomial_rule(dm_Call *c) {
+  const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(dm_check_float(c, x, "x"));
+  if (x->ndim < 1 || x->ndim > 2)
+    return dm_fail(DM_EARG, "multinomial: x has shape %s, wanted weights {n} or {rows, n}",
+                   DM_SHAPE(x));
+  const int64_t n = x->shape[x->ndim - 1], k = a->num_samples;
+  if (k < 1 || (!a->replacement && k > n))
+    return dm_fail(DM_EARG,
+                   "multinomial: %lld samples of %lld without replacement; wanted 1 "
+                   "or more, and with replacement when more than there are",
+                   (long long)k, (long long)n);
+  dm_out_like(c, 0, x, DM_I64);
+  c->out_meta[0].shape[x->ndim - 1] = k;
+  return DM_OK;
+}
+
+/* Checks n weights; *positive: how many are above 0. */
+static dm_status check_weights(const double *w, int64_t n, int64_t *positive) {
+  double sum = 0;
+  *positive = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (!(w[i] >= 0) || isinf(w[i]))
+      return dm_fail(DM_EARG, "multinomial: x holds %g, wanted finite weights of 0 or more",
+                     w[i]);
+    sum += w[i];
+    *positive += w[i] > 0;
+  }
+  if (!(sum > 0) || isinf(sum))
+    return dm_fail(DM_EARG, "multinomial: the weights sum to %g, wanted more than 0", sum);
+  return DM_OK;
+}
+
+/* By the running sums of w (which it overwrites). */
+static void sample_again(double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
+                         int64_t base, int64_t *out) {
+  int64_t last = 0; /* the last one that has a weight */
+  for (int64_t i = 0; i < n; i++)
+    if (w[i] > 0) last = i;
+  for (int64_t i = 1; i < n; i++) w[i] += w[i - 1];
+  for (int64_t s = 0; s < k; s++) {
+    out[s] = dm_find_sum(w, last, dm_draw_f64(g, first + s) * w[n - 1]) + base;
+  }
+}
+
+typedef struct Racer {
+  double time;
+  int64_t i;
+} Racer;
+
+static int earlier(const void *a, const void *b) {
+  const Racer *x = a, *y = b;
+  if (x->time != y->time) return x->time < y->time ? -1 : 1;
+  return (x->i > y->i) - (x->i < y->i);
+}
+
+static void sample_once(const double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
+                        int64_t base, Racer *racers, int64_t *out) {
+  for (int64_t i = 0; i < n; i++)
+    racers[i] = (Racer){dm_race_time(w[i], dm_draw_f64(g, first + i)), i};
+  qsort(racers, (size_t)n, sizeof *racers, earlier);
+  for (int64_t s = 0; s < k; s++) out[s] = racers[s].i + base;
+}
+
+dm_status multinomial_cpu(dm_Call *c) {
+  const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
+  dm_Tensor *x = NULL;
+  const int64_t n = c->in[0]->shape[c->in[0]->ndim - 1], k = a->num_samples;
+  const int64_t rows = c->in[0]->ndim == 2 ? c->in[0]->shape[0] : 1;
+  if (rows == 0) return DM_OK;
+  double *w = dm_alloc(n * (int64_t)sizeof *w);
+  Racer *racers = a->replacement ? NULL : dm_alloc(n * (int64_t)sizeof *racers);
+  dm_status st = DM_OK;
+  if (!w || (!racers && !a->replacement)) {
+    st = dm_fail(DM_EMEM, "multinomial: out of memory");
+    goto done;
+  }
+  DM_GO(dm_dense_new(c->in[0], &x));
+  const int64_t draws = a->replacement ? k : n;
+  const dm_Generator g = dm_take_counters(rows * draws, 2);
+  const dm_DType t = (dm_DType)x->dtype;
+  for (int64_t r = 0; r < rows; r++) {
+    int64_t positive, *out = (int64_t *)dm_tensor_data(c->out[0]) + r * k;
+    dm_load_f64(t, (const char *)dm_tensor_data(x) + r * n * dm_dtype_size(t), 1, n, w);
+    DM_GO(check_weights(w, n, &positive));
+    if (!a->replacement && k > positive) {
+      st = dm_fail(DM_EARG,
+                   "multinomial: %lld samples without replacement of %lld weights "
+                   "above 0",
+                   (long long)k, (long long)positive);
+      goto done;
+    }
+    if (a->replacement) sample_again(w, n, k, g, r * draws, c->base, out);
+    else sample_once(w, n, k, g, r * draws, c->base, racers, out);
+  }
+done:
+  dm_tensor_unref(&x);
+  dm_free(racers);
+  dm_free(w);
+  return st;
+}

@@ -1,0 +1,113 @@
+/* What random kernels share, on every device: attributes, and which words of the
+   generator an element reads. A draw of n elements takes the generator's next
+   counters; element i reads word i % 4 of counter i / 4 (float32 and below), or two
+   words of counter i / 2 (float64, integers). So what a seed gives depends on
+   neither threads nor strides, and every device gives the same. */
+#ifndef DM_RANDOM_H
+#define DM_RANDOM_H
+
+#include <math.h>
+
+#include "engine/op.h"
+
+typedef struct dm_RandintAttr {
+  int64_t low, high;
+  dm_Ints size;
+  int64_t dtype, device;
+} dm_RandintAttr;
+
+typedef struct dm_RandpermAttr {
+  int64_t n, dtype, device;
+} dm_RandpermAttr;
+
+typedef struct dm_DropAttr {
+  double p;
+  int64_t seed, offset; /* not read where op drop is given them as a tensor */
+} dm_DropAttr;
+
+typedef struct dm_CountersAttr {
+  int64_t n, device;
+} dm_CountersAttr;
+
+typedef struct dm_MultinomialAttr {
+  int64_t num_samples, replacement;
+} dm_MultinomialAttr;
+
+/* The generator as it stands; it moves on by the counters that n elements use. */
+static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
+  dm_Generator *g = dm_modes()->generator;
+  const dm_Generator at = *g;
+  g->offset += (uint64_t)((n + per_counter - 1) / per_counter);
+  return at;
+}
+
+/* Numbers in [0, 1): elements first .. first + n - 1 of the draw that op drop
+   compares with p; what falls below p is dropped. The CPU's. */
+void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out);
+/* A draw of n elements for dropout on a device. The CPU's is numbers of *out, and NULL is
+   returned; another device's are the result of op counters, and stay there, so that its
+   launches are the same in each step. */
+dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out);
+/* Dropout of t, 0 < p <= 1, as a composition. */
+dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
+
+/* What dropout scales by what it keeps. */
+static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
+
+/* Handle & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
+static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, float *v1) {
+  const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w0)));
+#ifdef __CUDA_ARCH__ /* where sinf takes float64; the same but for rounding */
+  sincospif(2 * dm_uniform_f32(w1), v1, v0);
+  *v0 *= r;
+  *v1 *= r;
+#else
+  const float angle = 6.28318530717958648f * dm_uniform_f32(w1); /* 2 pi u */
+  *v0 = r * cosf(angle);
+  *v1 = r * sinf(angle);
+#endif
+}
+/* From uniform u0, u1, which they replace. */
+static inline DM_HD void dm_normal_f64(double *u0, double *u1) {
+  const double r = sqrt(-2 * log(1 - *u0)), angle = 6.28318530717958648 * *u1;
+  *u0 = r * cos(angle);
+  *u1 = r * sin(angle);
+}
+
+/* Element i of a draw of two words each. */
+static inline DM_HD uint64_t dm_draw_u64(dm_Generator g, int64_t i) {
+  const dm_Philox p = dm_philox(g.seed, g.offset + (uint64_t)i / 2);
+  const bool second = i % 2 != 0;
+  return (uint64_t)(second ? p.v[2] : p.v[0]) << 32 | (second ? p.v[3] : p.v[1]);
+}
+static inline DM_HD double dm_draw_f64(dm_Generator g, int64_t i) {
+  const uint64_t u = dm_draw_u64(g, i);
+  return dm_uniform_f64((uint32_t)(u >> 32), (uint32_t)u);
+}
+
+/* floor(u * n / 2^64): u scaled to 0 .. n - 1. */
+static inline DM_HD uint64_t dm_scale_u64(uint64_t u, uint64_t n) {
+  const uint64_t ul = (uint32_t)u, uh = u >> 32, nl = (uint32_t)n, nh = n >> 32;
+  const uint64_t mid = uh * nl + (ul * nl >> 32), mid2 = ul * nh + (uint32_t)mid;
+  return uh * nh + (mid >> 32) + (mid2 >> 32);
+}
+
+/* When i arrives in an exponential race, with weight w and uniform u: the first k
+   to arrive are distributed as k draws without replacement (Efraimidis & Spirakis
+   2006). */
+static inline DM_HD double dm_race_time(double w, double u) {
+  return w > 0 ? -log1p(-u) / w : (double)INFINITY;
+}
+
+/* Where u falls among n running sums: the first i with sum[i] > u, `last` at most. */
+static inline DM_HD int64_t dm_find_sum(const double *sum, int64_t last, double u) {
+  int64_t lo = 0, hi = last;
+  while (lo < hi) {
+    const int64_t mid = (lo + hi) / 2;
+    if (sum[mid] > u) hi = mid;
+    else lo = mid + 1;
+  }
+  return lo;
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* The largest and the smallest, where they stand, and any/all: reductions that
+   choose (see reduce.h). NaN counts as larger and smaller than everything; of
+   equals the first is named. */
+#include <math.h>
+
+#include "base/error.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+/* ---- the folds: a or i the best so far, k its index or -1; param 1: the
+   largest, -1: the smallest ---- */
+
+static void extreme_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double sign) {
+  for (int64_t i = 0; i < n; i++)
+    if (s->k < 0 || (sign > 0 ? v[i] > s->i : v[i] < s->i)) {
+      s->i = v[i];
+      s->k = at + i;
+    }
+}
+static void max_merge(dm_Acc *s, const dm_Acc *later) {
+  if (s->a != s->a) return;
+  if (later->a > s->a || later->a != later->a || later->i > s->i) *s = *later;
+}
+static void min_merge(dm_Acc *s, const dm_Acc *later) {
+  if (s->a != s->a) return; /* a holds -x */
+  if (later->a > s->a || later->a != later->a || later->i < s->i) *s = *later;
+}
+static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
+  DM_UNUSED(n);
+  return s->a * sign;
+}
+static const dm_Reduction max_fold = {.start = {0, 0, 0, -1},
+                                      .loop = DM_FOLD_EXTREME,
+                                      .i64 = extreme_i64,
+                                      .merge = max_merge,
+                                      .value = extreme_value};
+static const dm_Reduction min_fold = {.start = {0, 0, 0, -1},
+                                      .loop = DM_FOLD_EXTREME,
+                                      .i64 = extreme_i64,
+                                      .merge = min_merge,
+                                      .value = extreme_value};
+
+static bool wants_least(const dm_Call *c) {
+  const dm_OpId id = dm_op_id(c->op);
+  return id == DM_OP_min || id == DM_OP_amin || id == DM_OP_argmin;
+}
+
+/* Where they stand does not matter: a alone. */
+static const dm_Reduction top_fold = {.start = {(double)-INFINITY, 0, 0, -1},
+                                      .loop = DM_FOLD_TOP,
+                                      .i64 = extreme_i64,
+                                      .merge = max_merge,
+                                      .value = extreme_value};
+static const dm_Reduction bottom_fold = {.start = {(double)-INFINITY, 0, 0, -1},
+                                         .loop = DM_FOLD_TOP,
+                                         .i64 = extreme_i64,
+                                         .merge = min_merge,
+                                         .value = extreme_value};
+
+/* Something to choose from, for each output. */
+static dm_status check_some(const dm_Call *c, const dm_Tensor *x, unsigned mask) {
+  int64_t n_red = 1, n_out = 1;
+  for (int d = 0; d < x->ndim; d++) *(mask >> d & 1u ? &n_red : &n_out) *= x->shape[d];
+  if (n_red > 0 || (n_out == 0 && x->ndim > 0)) return DM_OK;
+  return dm_fail(DM_EARG, "%s: no elements to choose from in %s", c->op->name, DM_SHAPE(x));
+}
+
+static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned mask) {
+  dm_Tensor *out[2] = {value, index};
+  const bool least = wants_least(c);
+  const dm_Reduction *fold =
+      index ? (least ? &min_fold : &max_fold) : (least ? &bottom_fold : &top_fold);
+  return dm_reduce(out, c->in[0], mask, dm_compute_dtype((dm_DType)c->in[0]->dtype), fold,
+                   least ? -1 : 1, c->base);
+}
+
+/* ---- amax, amin ---- */
+
+dm_status amax_rule(dm_Call *c) {
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
+  unsigned mask;
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  DM_TRY(check_some(c, c->in[0], mask));
+  dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status amax_cpu(dm_Call *c) {
+  return choose(c, c->out[0], NULL,
+                dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims));
+}
+
+/* gy goes to the elements equal to y, in equal parts. */
+static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const unsigned mask = dm_dims_bits(m->ndim, dims);
+  dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
+  dm_Tensor *hit = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), g->in[0]);
+  return x_mul(x, hit, x_div(x, gy, x_sum(x, hit, dims, true)));
+}
+void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dims); }
+
+/* ---- max, min, argmax, argmin ---- */
+
+static unsigned dim_mask(const dm_Tensor *x, dm_OptInt dim) {
+  const dm_Ints dims = {dim.set ? 1 : -1, {dim.v}};
+  return dm_dims_bits(x->ndim, dims);
+}
+static dm_status check_choice(dm_Call *c, unsigned *mask) {
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
+  int d;
+  if (a->dim.set) DM_TRY(dm_check_dim(c, c->in[0], a->dim.v, &d));
+  *mask = dim_mask(c->in[0], a->dim);
+  return check_some(c, c->in[0], *mask);
+}
+
+dm_status max_rule(dm_Call *c) {
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
+  unsigned mask;
+  DM_TRY(check_choice(c, &mask));
+  const bool keep = a->dim.set && a->keepdim;
+  dm_out_reduced(c, 0, c->in[0], mask, keep, (dm_DType)c->in[0]->dtype);
+  dm_out_reduced(c, 1, c->in[0], mask, keep, DM_I64);
+  c->n_out = a->dim.set ? 2 : 1;
+  return DM_OK;
+}
+dm_status max_cpu(dm_Call *c) {
+  return choose(c, c->out[0], c->n_out == 2 ? c->out[1] : NULL,
+                dim_mask(c->in[0], DM_ATTR(dm_DimAttr, c)->dim));
+}
+void max_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_DimAttr *a = DM_ATTR(dm_DimAttr, g);
+  const dm_Meta *m = &g->in_meta[0];
+  if (!g->gy[0]) return;
+  if (!a->dim.set) {
+    g->gx[0] = to_equals(g, (dm_Ints){-1, {0}});
+    return;
+  }
+  const int64_t d = a->dim.v < 0 && m->ndim > 0 ? a->dim.v + m->ndim : a->dim.v;
+  const unsigned mask = m->ndim > 0 ? 1u << d : 0;
+  g->gx[0] = x_put_back(g, a->dim.v, x_keepdim(x, g->gy[0], m, mask),
+                        x_keepdim(x, g->out[1], m, mask));
+}
+
+dm_status argmax_rule(dm_Call *c) {
+  unsigned mask;
+  DM_TRY(check_choice(c, &mask));
+  dm_out_reduced(c, 0, c->in[0], mask, DM_ATTR(dm_DimAttr, c)->keepdim, DM_I64);
+  return DM_OK;
+}
+dm_status argmax_cpu(dm_Call *c) {
+  return choose(c, NULL, c->out[0], dim_mask(c->in[0], DM_ATTR(dm_DimAttr, c)->dim));
+}
+
+/* ---- any, all ---- */
+
+#define TRUTH(SUFFIX, TYPE)                                                                 \
+  static void any_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    for (int64_t i = 0; i < n && !s->i; i++) s->i = v[i] != 0;                              \
+  }                                                                                         \
+  static void all_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                        \
+    for (int64_t i = 0; i < n && s->i; i++) s->i = v[i] != 0;                               \
+  }
+TRUTH(f32, float)
+TRUTH(f64, double)
+TRUTH(i64, int64_t)
+#undef TRUTH
+static void any_merge(dm_Acc *s, const dm_Acc *later) { s->i |= later->i; }
+static void all_merge(dm_Acc *s, const dm_Acc *later) { s->i &= later->i; }
+static const dm_Reduction any_fold = {
+    .f32 = any_f32, .f64 = any_f64, .i64 = any_i64, .merge = any_merge};
+static const dm_Reduction all_fold = {
+    .start = {0, 0, 1, 0}, .f32 = all_f32, .f64 = all_f64, .i64 = all_i64, .merge = all_merge};
+
+/* bool, but uint8 of uint8. */
+dm_status any_rule(dm_Call *c) {
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
+  unsigned mask;
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, c->in[0]->dtype == DM_U8 ? DM_U8 : DM_BOOL);
+  return DM_OK;
+}
+dm_status any_cpu(dm_Call *c) {
+  dm_Tensor *out[2] = {c->out[0], NULL};
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims),
+                   dm_compute_dtype((dm_DType)c->in[0]->dtype),
+                   c->op == &dm_ops[DM_OP_all] ? &all_fold : &any_fold, 0, 0);
+}

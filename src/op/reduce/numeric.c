@@ -1,0 +1,97 @@
+/* Differences along a dim, sums by the trapezoidal rule, Kronecker products, steps, counts. */
+#include "base/error.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+static dm_Tensor *part(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
+  return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
+}
+/* t without its first element along dim, and without its last: a number less each. */
+static dm_Tensor *later(dm_X *x, dm_Tensor *t, int dim) {
+  return t ? part(x, t, dim, 1, t->shape[dim] - 1) : NULL;
+}
+static dm_Tensor *earlier(dm_X *x, dm_Tensor *t, int dim) {
+  return t ? part(x, t, dim, 0, t->shape[dim] - 1) : NULL;
+}
+
+dm_status diff_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c); /* n, dim */
+  dm_Tensor *t = c->in[0];
+  int dim;
+  if (t->ndim < 1 || a[0] < 0)
+    return dm_fail(DM_EARG,
+                   "diff: x has shape %s, n is %lld, wanted one dim or more and 0 or more",
+                   DM_SHAPE(t), (long long)a[0]);
+  DM_TRY(dm_check_dim(c, t, a[1], &dim));
+  const int64_t at = dim;
+  if (c->in[1]) t = dm_x(x, DM_OP_cat, &at, 2, c->in[1], t);
+  if (c->in[2]) t = dm_x(x, DM_OP_cat, &at, 2, t, c->in[2]);
+  const bool is_bool = t && t->dtype == DM_BOOL;
+  int64_t n = t ? dm_min_i64(a[0], t->shape[dim]) : 0;
+  for (; n > 0 && t && t->shape[dim] > 0; n--)
+    t = is_bool ? dm_x(x, DM_OP_ne, NULL, 2, later(x, t, dim), earlier(x, t, dim))
+                : x_sub(x, later(x, t, dim), earlier(x, t, dim));
+  c->out[0] = t == c->in[0] ? x_unary(x, DM_OP_clone, t) : t;
+  return x->st;
+}
+
+dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    double dx;
+    int64_t dim;
+  } *a = c->attr;
+  dm_Tensor *y = c->in[0], *at = c->in[1];
+  int dim;
+  if (y->ndim < 1) return dm_fail(DM_EARG, "trapezoid: y has no dims, wanted one or more");
+  DM_TRY(dm_check_dim(c, y, a->dim, &dim));
+  if (y->shape[dim] == 0)
+    return dm_fail(DM_EARG, "trapezoid: y has shape %s, wanted points along dim %d",
+                   DM_SHAPE(y), dim + c->base);
+  const int64_t n = y->shape[dim], from_end = dim - y->ndim;
+  if (at && (at->ndim != 1 || at->shape[0] != n) && !dm_same_shape(at, y))
+    return dm_fail(DM_EARG, "trapezoid: y has shape %s, x %s, wanted y's, or its %lld points",
+                   DM_SHAPE(y), DM_SHAPE(at), (long long)n);
+  dm_Tensor *sum = x_add(x, later(x, y, dim), earlier(x, y, dim));
+  if (at && at->ndim == 1 && y->ndim > 1) {
+    int64_t shape[DM_MAX_DIM];
+    for (int d = 0; d < y->ndim; d++) shape[d] = d == dim ? n : 1;
+    at = x_reshape(x, at, y->ndim, shape);
+  }
+  if (at) sum = x_mul(x, sum, x_sub(x, later(x, at, dim), earlier(x, at, dim)));
+  sum = x_sum(x, sum, (dm_Ints){1, {from_end}}, false);
+  c->out[0] = x_scale(x, sum, at ? 0.5 : a->dx / 2);
+  return x->st;
+}
+
+/* {a1, a2} and {b1, b2} as {a1, 1, a2, 1} and {1, b1, 1, b2}: products of all pairs, each of
+   x's elements becoming a block. */
+dm_status kron_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *o = c->in[1];
+  const int n = t->ndim > o->ndim ? t->ndim : o->ndim;
+  int64_t mine[DM_MAX_DIM], others[DM_MAX_DIM], whole[DM_MAX_DIM];
+  if (2 * n > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "kron: shapes %s and %s, wanted at most %d dims", DM_SHAPE(t),
+                   DM_SHAPE(o), DM_MAX_DIM / 2);
+  for (int d = 0; d < n; d++) {
+    const int p = d - n + t->ndim, q = d - n + o->ndim;
+    mine[2 * d] = p < 0 ? 1 : t->shape[p];
+    others[2 * d + 1] = q < 0 ? 1 : o->shape[q];
+    mine[2 * d + 1] = others[2 * d] = 1;
+    whole[d] = mine[2 * d] * others[2 * d + 1];
+  }
+  dm_Tensor *y = x_mul(x, x_reshape(x, t, 2 * n, mine), x_reshape(x, o, 2 * n, others));
+  c->out[0] = x_reshape(x, y, n, whole);
+  return x->st;
+}
+
+dm_status heaviside_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *step = x_like(x, x_test(x, DM_OP_gt, t, 0), t);
+  c->out[0] = x_where(x, x_test(x, DM_OP_eq, t, 0), c->in[1], step);
+  return x->st;
+}
+
+dm_status count_nonzero_compose(dm_Call *c, dm_X *x) {
+  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  c->out[0] = x_sum(x, x_test(x, DM_OP_ne, c->in[0], 0), *dims, false);
+  return x->st;
+}

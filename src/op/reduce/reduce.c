@@ -1,0 +1,416 @@
+/* Reductions, op by op: the arithmetic, the rule and the gradient of each. run.c runs them. */
+#include "op/reduce/reduce.h"
+
+#include "base/error.h"
+#include "cpu/vec.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- what rules and gradients share ---- */
+
+dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask) {
+  unsigned seen = 0;
+  for (int64_t i = 0; i < dims.n; i++) {
+    int d;
+    DM_TRY(dm_check_dim(c, t, dims.v[i], &d));
+    if (seen >> d & 1u)
+      return dm_fail(DM_EARG, "%s: dim %d is named twice", c->op->name, d + c->base);
+    seen |= 1u << d;
+  }
+  *mask = dm_dims_bits(t->ndim, dims);
+  return DM_OK;
+}
+
+void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool keepdim,
+                    dm_DType dtype) {
+  dm_Meta *m = &c->out_meta[i];
+  dm_out_like(c, i, t, dtype);
+  m->ndim = 0;
+  for (int d = 0; d < t->ndim; d++) {
+    const bool gone = mask >> d & 1u;
+    if (gone && !keepdim) continue;
+    m->shape[m->ndim++] = gone ? 1 : t->shape[d];
+  }
+}
+
+dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask) {
+  if (x->st != DM_OK || !r || r->ndim == m->ndim) return r;
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < m->ndim; d++) shape[d] = mask >> d & 1u ? 1 : m->shape[d];
+  return x_reshape(x, r, m->ndim, shape);
+}
+
+bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
+            dm_Tensor **out) {
+  int n_out = 0;
+  if (x->st != DM_OK) return false;
+  x->st = dm_call_n(op, n_in, in, attr, out, &n_out);
+  if (x->st != DM_OK) return false;
+  for (int i = 0; i < n_out; i++) (void)dm_x_own(x, out[i]); /* each, or it is lost */
+  return x->st == DM_OK;
+}
+
+/* ---- sum, mean ---- */
+
+static void sum_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
+  DM_UNUSED(at), DM_UNUSED(param);
+  uint64_t sum = (uint64_t)s->i; /* wraps, as integers do */
+  for (int64_t i = 0; i < n; i++) sum += (uint64_t)v[i];
+  s->i = (int64_t)sum;
+}
+static void sum_merge(dm_Acc *s, const dm_Acc *later) {
+  s->a += later->a;
+  s->i = (int64_t)((uint64_t)s->i + (uint64_t)later->i);
+}
+static double sum_value(const dm_Acc *s, double param, int64_t n) {
+  DM_UNUSED(param), DM_UNUSED(n);
+  return s->a;
+}
+static double mean_value(const dm_Acc *s, double param, int64_t n) {
+  DM_UNUSED(param);
+  return s->a / (double)n;
+}
+
+static const dm_Reduction sum_fold = {
+    .loop = DM_FOLD_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
+static const dm_Reduction mean_fold = {
+    .loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value};
+
+static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Reduction *fold) {
+  dm_Tensor *out[2] = {c->out[0], NULL};
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, dims),
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, 0, 0);
+}
+
+dm_status sum_rule(dm_Call *c) {
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const dm_DType own = (dm_DType)x->dtype;
+  unsigned mask;
+  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  dm_out_reduced(c, 0, x, mask, a->keepdim,
+                 a->dtype >= 0      ? (dm_DType)a->dtype
+                 : dm_is_float(own) ? own
+                                    : DM_I64);
+  return DM_OK;
+}
+
+/* The columns of a few dense rows, as a bias's gradient in a small net: what the walk gives,
+   without one. False: not that. */
+static bool sum_few_rows(const dm_Call *c) {
+  enum { MOST = 256 };
+  const dm_Tensor *x = c->in[0], *out = c->out[0];
+  const dm_DType from = (dm_DType)x->dtype, to = (dm_DType)out->dtype;
+  if (x->ndim != 2 || x->shape[0] > DM_FOLD_ROWS || x->shape[1] > MOST || x->numel == 0 ||
+      dm_compute_dtype(from) != DM_F32 || dm_compute_dtype(to) != DM_F32 ||
+      dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dims) != 1u || !dm_tensor_is_contiguous(x))
+    return false;
+  const int64_t n = x->shape[1], row_bytes = n * dm_dtype_size(from);
+  const char *row = dm_tensor_data(x);
+  float sum[MOST], wide[MOST];
+  for (int64_t k = 0; k < n; k++) sum[k] = 0;
+  for (int64_t i = 0; i < x->shape[0]; i++, row += row_bytes) {
+    const float *v = (const float *)(const void *)row;
+    if (from != DM_F32) dm_load_f32(from, row, 1, n, wide), v = wide;
+    for (int64_t k = 0; k < n; k++) sum[k] += v[k];
+  }
+  dm_store_f32(to, dm_tensor_data(out), 1, n, sum);
+  return true;
+}
+
+dm_status sum_cpu(dm_Call *c) {
+  if (sum_few_rows(c)) return DM_OK;
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &sum_fold);
+}
+
+/* gy as it was before the dims went, spread over them. */
+static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
+  const dm_Meta *m = &g->in_meta[0];
+  dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
+  return x_expand(g->x, gy, m->ndim, m->shape);
+}
+void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dims); }
+
+dm_status mean_rule(dm_Call *c) {
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
+  const dm_Tensor *x = c->in[0];
+  const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)x->dtype;
+  unsigned mask;
+  if (!dm_is_float(to))
+    return dm_fail(
+        DM_EARG,
+        "mean: the result would be %s, wanted a float dtype; hint: dtype = \"float32\"",
+        dm_dtype_name(to));
+  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  dm_out_reduced(c, 0, x, mask, a->keepdim, to);
+  return DM_OK;
+}
+dm_status mean_cpu(dm_Call *c) {
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &mean_fold);
+}
+static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
+  int64_t n = 1;
+  for (int d = 0; d < m->ndim; d++)
+    if (mask >> d & 1u) n *= m->shape[d];
+  return n;
+}
+void mean_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dims;
+  const unsigned mask = dm_dims_bits(m->ndim, dims);
+  dm_Tensor *gy = x_scale(g->x, g->gy[0], 1.0 / (double)n_reduced(m, mask));
+  gy = x_keepdim(g->x, gy, m, mask);
+  g->gx[0] = x_expand(g->x, gy, m->ndim, m->shape);
+}
+
+/* ---- sum_to_size: undoes a broadcast ---- */
+
+dm_status sum_to_size_rule(dm_Call *c) {
+  const dm_Ints *size = DM_ATTR(dm_Ints, c);
+  const dm_Tensor *x = c->in[0];
+  const int64_t lead = x->ndim - size->n;
+  bool ok = lead >= 0;
+  for (int64_t d = 0; ok && d < size->n; d++)
+    ok = size->v[d] == 1 || size->v[d] == x->shape[d + lead];
+  if (!ok)
+    return dm_fail(DM_EARG, "sum_to_size: %s does not broadcast to %s",
+                   dm_shape_str((int)size->n, size->v, (char[96]){0}), DM_SHAPE(x));
+  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  c->out_meta[0].ndim = (uint8_t)size->n;
+  for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];
+  return DM_OK;
+}
+dm_status sum_to_size_cpu(dm_Call *c) {
+  dm_Tensor *out[2] = {c->out[0], NULL};
+  return dm_reduce(out, c->in[0], dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)),
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_fold, 0, 0);
+}
+void sum_to_size_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  g->gx[0] = x_expand(g->x, g->gy[0], m->ndim, m->shape);
+}
+
+/* ---- prod ---- */
+
+#define PROD(SUFFIX, TYPE)                                                                   \
+  static void prod_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
+    DM_UNUSED(at), DM_UNUSED(param);                                                         \
+    double p = s->a;                                                                         \
+    for (int64_t i = 0; i < n; i++) p *= (double)v[i];                                       \
+    s->a = p;                                                                                \
+  }
+PROD(f32, float)
+PROD(f64, double)
+#undef PROD
+static void prod_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
+  DM_UNUSED(at), DM_UNUSED(param);
+  uint64_t p = (uint64_t)s->i; /* wraps, as integers do */
+  for (int64_t i = 0; i < n; i++) p *= (uint64_t)v[i];
+  s->i = (int64_t)p;
+}
+static void prod_merge(dm_Acc *s, const dm_Acc *later) {
+  s->a *= later->a;
+  s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
+}
+static const dm_Reduction prod_fold = {.start = {1, 0, 1, 0},
+                                       .f32 = prod_f32,
+                                       .f64 = prod_f64,
+                                       .i64 = prod_i64,
+                                       .merge = prod_merge,
+                                       .value = sum_value};
+
+dm_status prod_cpu(dm_Call *c) {
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &prod_fold);
+}
+
+/* The product of the others: with no zero prod / x; with one zero the product
+   of the rest, there only; with more, none. */
+void prod_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
+  const dm_Meta *m = &g->in_meta[0];
+  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
+  dm_Tensor *v =
+      x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
+  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *zero = dm_x_number(x, 0),
+            *one = dm_x_number(x, 1);
+  dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
+  dm_Tensor *n_zero = x_sum(x, is_zero, a->dims, true);
+  dm_Tensor *rest = x_where(x, is_zero, one, v);
+  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  dm_Tensor *p = x_mul(x, dm_x(x, DM_OP_prod, &keep, 1, rest), gy);
+  dm_Tensor *none = dm_x(x, DM_OP_eq, NULL, 2, n_zero, zero);
+  dm_Tensor *single = dm_x(x, DM_OP_eq, NULL, 2, n_zero, one);
+  dm_Tensor *at_zero = x_where(x, single, p, zero);
+  dm_Tensor *elsewhere = x_where(x, none, x_div(x, p, rest), zero);
+  g->gx[0] = x_where(x, is_zero, at_zero, elsewhere);
+}
+
+/* ---- var, std: blocks joined as in Chan, Golub & LeVeque 1979 ----
+   a: mean, b: sum of squared differences from it, k: count */
+
+static void var_merge(dm_Acc *s, const dm_Acc *later) {
+  dm_var_join(s, later->a, later->b, later->k);
+}
+static double var_value(const dm_Acc *s, double correction, int64_t n) {
+  const double by = (double)n - correction;
+  return s->b / (by > 0 ? by : 0);
+}
+static double std_value(const dm_Acc *s, double correction, int64_t n) {
+  return sqrt(var_value(s, correction, n));
+}
+static const dm_Reduction var_fold = {
+    .loop = DM_FOLD_VAR, .merge = var_merge, .value = var_value};
+static const dm_Reduction std_fold = {
+    .loop = DM_FOLD_VAR, .merge = var_merge, .value = std_value};
+
+dm_status var_rule(dm_Call *c) {
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
+  unsigned mask;
+  DM_TRY(dm_check_float(c, c->in[0], "x"));
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+dm_status var_cpu(dm_Call *c) {
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
+  const dm_Tensor *x = c->in[0];
+  dm_Tensor *out[2] = {c->out[0], NULL};
+  return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dims), dm_compute_dtype((dm_DType)x->dtype),
+                   c->op == &dm_ops[DM_OP_std] ? &std_fold : &var_fold, a->correction, 0);
+}
+
+/* d var / dx = 2 (x - mean) / (n - correction), times gy. */
+static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
+  dm_X *x = g->x;
+  const dm_VarAttr *a = DM_ATTR(dm_VarAttr, g);
+  const dm_Meta *m = &g->in_meta[0];
+  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
+  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  const double by = (double)n_reduced(m, mask) - a->correction;
+  dm_Tensor *d = x_sub(x, g->in[0], dm_x(x, DM_OP_mean, &keep, 1, g->in[0]));
+  return x_mul(x, x_keepdim(x, x_scale(x, gy, 2 / (by > 0 ? by : 0)), m, mask), d);
+}
+void var_grad(dm_Grad *g) { g->gx[0] = var_slope(g, g->gy[0]); }
+void std_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *zero = dm_x_number(x, 0);
+  dm_Tensor *gy = x_div(x, g->gy[0], x_scale(x, g->out[0], 2));
+  gy = x_where(x, dm_x(x, DM_OP_eq, NULL, 2, g->out[0], zero), zero, gy);
+  g->gx[0] = var_slope(g, gy);
+}
+
+/* ---- norm ---- */
+
+static double norm_value(const dm_Acc *s, double p, int64_t n) {
+  DM_UNUSED(n);
+  return p == 2.0 ? sqrt(s->a) : p == 1.0 || p == 0.0 ? s->a : pow(s->a, 1 / p);
+}
+static void largest_merge(dm_Acc *s, const dm_Acc *later) {
+  if (s->a == s->a && (later->a > s->a || later->a != later->a)) s->a = later->a;
+}
+static void least_merge(dm_Acc *s, const dm_Acc *later) {
+  if (s->a == s->a && (later->a < s->a || later->a != later->a)) s->a = later->a;
+}
+static const dm_Reduction norm_fold = {
+    .loop = DM_FOLD_NORM, .merge = sum_merge, .value = norm_value};
+static const dm_Reduction largest_fold = {
+    .loop = DM_FOLD_LARGEST, .merge = largest_merge, .value = sum_value};
+static const dm_Reduction least_fold = {
+    .loop = DM_FOLD_LARGEST, .merge = least_merge, .value = sum_value};
+
+dm_status norm_rule(dm_Call *c) {
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
+  const dm_Tensor *x = c->in[0];
+  unsigned mask;
+  DM_TRY(dm_check_float(c, x, "x"));
+  if (a->dtype >= 0 && !dm_is_float((dm_DType)a->dtype))
+    return dm_fail(DM_EARG, "norm: dtype = %s, wanted a float dtype",
+                   dm_dtype_name((dm_DType)a->dtype));
+  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  dm_out_reduced(c, 0, x, mask, a->keepdim, (dm_DType)(a->dtype >= 0 ? a->dtype : x->dtype));
+  if ((a->p < 0 || isinf(a->p)) && x->numel == 0 &&
+      dm_numel(c->out_meta[0].ndim, c->out_meta[0].shape) > 0)
+    return dm_fail(DM_EARG, "norm: the norm with p = %g of no elements is not defined; x is %s",
+                   a->p, DM_SHAPE(x));
+  return DM_OK;
+}
+dm_status norm_cpu(dm_Call *c) {
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
+  const dm_Reduction *fold = !isinf(a->p) ? &norm_fold : a->p > 0 ? &largest_fold : &least_fold;
+  dm_Tensor *out[2] = {c->out[0], NULL};
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dims),
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, a->p, 0);
+}
+
+static dm_Tensor *x_pow(dm_X *x, dm_Tensor *a, double p) {
+  return dm_x(x, DM_OP_pow, NULL, 2, a, dm_x_number(x, p));
+}
+static dm_Tensor *x_same(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_eq, NULL, 2, a, b);
+}
+
+/* sign(x) |x|^(p-1) / norm^(p-1) gy; 0 where the norm is 0. At p = inf gy goes
+   to the elements that are the norm, in equal parts. */
+void norm_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_NormAttr *a = DM_ATTR(dm_NormAttr, g);
+  const dm_Meta *m = &g->in_meta[0];
+  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
+  dm_Tensor *v = a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
+  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *y = x_keepdim(x, g->out[0], m, mask);
+  dm_Tensor *zero = dm_x_number(x, 0);
+  if (a->p == 0.0) {
+    g->gx[0] = x_zeros_like(x, v);
+    return;
+  }
+  if (a->p == 1.0) {
+    g->gx[0] = x_mul(x, x_unary(x, DM_OP_sign, v), gy);
+    return;
+  }
+  if (isinf(a->p)) {
+    dm_Tensor *hit = x_like(x, x_same(x, x_unary(x, DM_OP_abs, v), y), v);
+    gy = x_div(x, gy, x_sum(x, hit, a->dims, true));
+    g->gx[0] = x_mul(x, x_mul(x, x_unary(x, DM_OP_sign, v), hit), gy);
+    return;
+  }
+  dm_Tensor *top = v, *scale = x_div(x, gy, y);
+  if (a->p != 2.0) {
+    top = x_mul(x, x_unary(x, DM_OP_sign, v), x_pow(x, x_unary(x, DM_OP_abs, v), a->p - 1));
+    if (a->p < 1) top = x_where(x, x_same(x, v, zero), zero, top);
+    scale = x_div(x, gy, x_pow(x, y, a->p - 1));
+  }
+  scale = x_where(x, x_same(x, y, zero), zero, scale);
+  g->gx[0] = x_mul(x, top, scale);
+}
+
+/* ---- logsumexp: see dm_lse_join ---- */
+
+static void lse_merge(dm_Acc *s, const dm_Acc *later) { dm_lse_join(s, later->a, later->b); }
+static double lse_value(const dm_Acc *s, double param, int64_t n) {
+  DM_UNUSED(param), DM_UNUSED(n);
+  return s->a + log(s->b);
+}
+static const dm_Reduction lse_fold = {.start = {(double)-INFINITY, 0, 0, 0},
+                                      .loop = DM_FOLD_LSE,
+                                      .merge = lse_merge,
+                                      .value = lse_value};
+
+dm_status logsumexp_rule(dm_Call *c) {
+  const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
+  const dm_Tensor *x = c->in[0];
+  unsigned mask;
+  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  dm_out_reduced(c, 0, x, mask, a->keepdim,
+                 dm_is_float((dm_DType)x->dtype) ? (dm_DType)x->dtype : DM_F32);
+  return DM_OK;
+}
+dm_status logsumexp_cpu(dm_Call *c) {
+  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dims, &lse_fold);
+}
+void logsumexp_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_Meta *m = &g->in_meta[0];
+  const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dims);
+  dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
+  g->gx[0] = x_mul(x, gy, x_unary(x, DM_OP_exp, x_sub(x, g->in[0], y)));
+}

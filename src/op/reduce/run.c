@@ -1,0 +1,254 @@
+/* The walks of a reduction (see reduce.h). Sums of floats add blocks of 1024, of columns 64, in
+   the compute type and the blocks in float64. */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "cpu/scratch.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+
+enum {
+  TILE = 64,           /* outputs walked side by side */
+  BROAD = 1024,        /* the same for those that keep one number each */
+  ROWS = DM_FOLD_ROWS, /* reduced elements of each, per turn */
+  CHUNK = 65536,       /* elements of a long reduction that one thread takes */
+  FEW = 64,            /* outputs below which a long reduction is cut */
+  FEW_TILES = 8        /* tiles below which it is, and into how many pieces */
+};
+
+typedef struct Job {
+  dm_Iter red;  /* the reduced dims of x; data: its first element */
+  dm_Iter kept; /* the kept dims, likewise */
+  dm_DType dtype, compute;
+  int64_t n_out, n_red;
+  int64_t n_chunk, chunk; /* pieces of each reduction, elements in one */
+  int64_t n_tile, tile;   /* tiles along the last kept dim, 0: by rows; outputs in one */
+  int64_t width, step;    /* last kept dim: size and stride */
+  const dm_Reduction *fold;
+  dm_ReduceF32 *f32; /* the fold's, or loops.h's */
+  dm_ReduceF64 *f64;
+  dm_ReduceI64 *i64;
+  dm_BesideF32 *beside; /* NULL: tiles are gathered, then folded column by column */
+  double param;
+  dm_Acc *acc; /* (n_out, n_chunk) */
+} Job;
+
+/* One turn of a walk: `cols` outputs, whose first elements lie `step` apart. */
+typedef struct Walk {
+  const Job *j;
+  dm_Acc *acc; /* of the first output; n_chunk apart */
+  int64_t cols, at;
+  int fill;
+  void *buf;
+} Walk;
+
+static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
+  it->n_op = 1;
+  it->data[0] = dm_tensor_data(x);
+  it->size[0] = dm_dtype_sizes[x->dtype];
+  it->numel = 1;
+  int k = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    if (!(mask >> d & 1u) || x->shape[d] == 1) continue;
+    it->numel *= x->shape[d];
+    if (k > 0 && it->stride[0][k - 1] == x->stride[d] * x->shape[d])
+      it->shape[k - 1] *= x->shape[d];
+    else it->shape[k++] = x->shape[d];
+    it->stride[0][k - 1] = x->stride[d];
+  }
+  if (k == 0) {
+    it->shape[0] = 1;
+    it->stride[0][0] = 1;
+    k = 1;
+  }
+  it->ndim = k;
+}
+
+/* The first reduced element of output number i. */
+static char *first_of(const Job *j, int64_t i) {
+  int64_t off = 0;
+  for (int d = j->kept.ndim - 1; d >= 0; d--) {
+    off += i % j->kept.shape[d] * j->kept.stride[0][d];
+    i /= j->kept.shape[d];
+  }
+  return j->kept.data[0] + off * j->kept.size[0];
+}
+
+/* Rows gathered so far are folded into each column of a tile. */
+#define WALKS(SUFFIX, TYPE, DTYPE)                                                           \
+  static void row_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {  \
+    Walk *w = ctx;                                                                           \
+    const Job *j = w->j;                                                                     \
+    TYPE buf[2 * DM_BLOCK];                                                                  \
+    const bool direct = j->dtype == DTYPE && stride[0] == 1;                                 \
+    for (int64_t at = 0, m; at < n; at += m) {                                               \
+      const char *p = ptr[0] + at * stride[0] * j->red.size[0];                              \
+      m = direct ? n : dm_min_i64(2 * DM_BLOCK, n - at);                                     \
+      if (!direct) dm_load_##SUFFIX(j->dtype, p, stride[0], m, buf);                         \
+      j->SUFFIX(w->acc, direct ? (const TYPE *)(const void *)p : buf, m, w->at, j->param);   \
+      w->at += m;                                                                            \
+    }                                                                                        \
+  }                                                                                          \
+  static void flush_##SUFFIX(Walk *w) {                                                      \
+    const TYPE *buf = w->buf;                                                                \
+    for (int64_t k = 0; k < w->cols && w->fill > 0; k++)                                     \
+      w->j->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at, w->j->param); \
+    w->at += w->fill;                                                                        \
+    w->fill = 0;                                                                             \
+  }                                                                                          \
+  static void tile_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    Walk *w = ctx;                                                                           \
+    TYPE line[TILE], *buf = w->buf;                                                          \
+    for (int64_t r = 0; r < n; r++) {                                                        \
+      const char *p = ptr[0] + r * stride[0] * w->j->red.size[0];                            \
+      dm_load_##SUFFIX(w->j->dtype, p, w->j->step, w->cols, line);                           \
+      for (int64_t k = 0; k < w->cols; k++) buf[k * ROWS + w->fill] = line[k];               \
+      if (++w->fill == ROWS) flush_##SUFFIX(w);                                              \
+    }                                                                                        \
+  }
+WALKS(f32, float, DM_F32)
+WALKS(f64, double, DM_F64)
+WALKS(i64, int64_t, DM_I64)
+#undef WALKS
+
+/* Outputs that keep one float each, side by side. Sums of ROWS rows go on in float64. */
+static void flush_beside(Walk *w) {
+  float *v = w->buf;
+  const float start = (float)w->j->fold->start.a;
+  for (int64_t k = 0; k < w->cols; k++) {
+    dm_Acc more = w->j->fold->start;
+    more.a = (double)v[k];
+    w->j->fold->merge(w->acc + k * w->j->n_chunk, &more);
+    v[k] = start;
+  }
+  w->fill = 0;
+}
+static void tile_beside(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Walk *w = ctx;
+  const Job *j = w->j;
+  const bool direct = j->dtype == DM_F32 && j->step == 1, sums = j->fold->loop == DM_FOLD_SUM;
+  float line[BROAD];
+  for (int64_t r = 0; r < n; r++) {
+    const char *p = ptr[0] + r * stride[0] * j->red.size[0];
+    if (!direct) dm_load_f32(j->dtype, p, j->step, w->cols, line);
+    j->beside(w->buf, direct ? (const float *)(const void *)p : line, w->cols, (float)j->param);
+    if (sums && ++w->fill == ROWS) flush_beside(w);
+  }
+}
+
+/* Unit u: one chunk of one output. */
+static void by_rows(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  dm_RunFn *run = j->compute == DM_F32 ? row_f32 : j->compute == DM_F64 ? row_f64 : row_i64;
+  dm_Iter it = j->red;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t lo = u % j->n_chunk * j->chunk;
+    Walk w = {.j = j, .acc = j->acc + u, .at = lo};
+    it.data[0] = first_of(j, u / j->n_chunk);
+    if (it.ndim == 1 && j->n_chunk == 1) run(&w, it.data, it.stride[0], j->n_red);
+    else dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+  }
+}
+
+/* Unit u: one chunk of one tile of outputs. */
+static void by_tiles(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  union {
+    float f32[TILE * ROWS];
+    double f64[TILE * ROWS];
+    int64_t i64[TILE * ROWS];
+  } buf;
+  dm_RunFn *run = j->beside              ? tile_beside
+                  : j->compute == DM_F32 ? tile_f32
+                  : j->compute == DM_F64 ? tile_f64
+                                         : tile_i64;
+  dm_Iter it = j->red;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
+    const int64_t col = tile % j->n_tile * j->tile, o = tile / j->n_tile * j->width + col;
+    const int64_t lo = chunk * j->chunk;
+    Walk w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
+    w.cols = dm_min_i64(j->tile, j->width - col);
+    for (int64_t k = 0; j->beside && k < w.cols; k++) buf.f32[k] = (float)j->fold->start.a;
+    it.data[0] = first_of(j, o);
+    dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
+    if (j->beside) flush_beside(&w);
+    else if (j->compute == DM_F32) flush_f32(&w);
+    else if (j->compute == DM_F64) flush_f64(&w);
+    else flush_i64(&w);
+  }
+}
+
+static void finish(const Job *j, dm_Tensor *const *out, int base) {
+  char *value = out[0] ? dm_tensor_data(out[0]) : NULL;
+  int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
+  const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
+  const int64_t size = dm_dtype_size(to);
+  const bool real = j->fold->value && j->compute != DM_I64;
+  for (int64_t at = 0, m; at < j->n_out; at += m) {
+    double v[TILE];
+    m = dm_min_i64(TILE, j->n_out - at);
+    for (int64_t i = 0; i < m; i++) {
+      dm_Acc *s = j->acc + (at + i) * j->n_chunk;
+      for (int64_t k = 1; k < j->n_chunk; k++) j->fold->merge(s, s + k);
+      if (index) index[at + i] = s->k + base;
+      if (real) v[i] = j->fold->value(s, j->param, j->n_red);
+      else if (value) dm_store_i64(to, value + (at + i) * size, 1, 1, &s->i);
+    }
+    if (real && value) dm_store_f64(to, value + at * size, 1, m, v);
+  }
+}
+
+static bool better_in_tiles(const Job *j) {
+  const int64_t along = j->red.stride[0][j->red.ndim - 1];
+  return j->width >= 4 && llabs(j->step) < llabs(along) && j->n_red > 1;
+}
+
+/* Elements of one output that a thread takes: of few long reductions a part. */
+static int64_t chunk_of(const Job *j) {
+  const int64_t all = dm_max_i64(1, j->n_red), width = j->n_tile ? j->width : 1;
+  if (j->n_out * j->n_red < 2 * CHUNK) return all;
+  if (j->n_out <= FEW) return dm_max_i64(1, CHUNK / width);
+  if (j->n_tile == 0 || j->n_out / j->width * j->n_tile > FEW_TILES) return all;
+  return dm_max_i64(dm_max_i64(1, CHUNK / width), (all + FEW_TILES - 1) / FEW_TILES);
+}
+
+dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
+                    const dm_Reduction *fold, double param, int base) {
+  Job j = {.dtype = (dm_DType)x->dtype, .compute = compute, .fold = fold, .param = param};
+  const dm_Loops *loops = dm_loops();
+  j.f32 = fold->loop ? loops->fold32[fold->loop] : fold->f32;
+  j.f64 = fold->loop ? loops->fold64[fold->loop] : fold->f64;
+  j.i64 = fold->i64;
+  j.beside = compute == DM_F32 ? loops->beside[fold->loop] : NULL;
+  dims_into(&j.red, x, mask);
+  dims_into(&j.kept, x, ~mask);
+  j.n_red = j.red.numel;
+  j.n_out = j.kept.numel;
+  if (j.n_out == 0) return DM_OK;
+  j.width = j.kept.shape[j.kept.ndim - 1];
+  j.step = j.kept.stride[0][j.kept.ndim - 1];
+  j.tile = j.beside ? BROAD : TILE;
+  if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
+  j.chunk = chunk_of(&j);
+  j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
+  dm_Acc local[64];
+  const int64_t n_acc = j.n_out * j.n_chunk;
+  j.acc = n_acc <= DM_COUNT(local) ? local
+                                   : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
+  if (!j.acc) return dm_fail(DM_EMEM, "reduction: out of memory");
+  for (int64_t i = 0; i < n_acc; i++) j.acc[i] = fold->start;
+  if (j.n_red > 0) {
+    const int64_t rows = j.n_tile ? j.n_out / j.width * j.n_tile : j.n_out;
+    const int64_t cost =
+        dm_min_i64(j.chunk, j.n_red) * (j.n_tile ? dm_min_i64(j.tile, j.width) : 1);
+    dm_parallel_for(rows * j.n_chunk, dm_max_i64(1, DM_POINT_GRAIN / cost),
+                    j.n_tile ? by_tiles : by_rows, &j);
+  }
+  finish(&j, out, base);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return DM_OK;
+}

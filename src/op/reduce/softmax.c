@@ -1,0 +1,89 @@
+/* softmax and log_softmax, forward and backward, a line at a time: loaded into
+   the compute type, worked on in cache, rounded once at the store. */
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "op/dense.h"
+#include "op/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
+#include "op/reduce/softmax.h"
+
+static dm_status run(dm_Call *c, dm_LineJob *j) {
+  j->to = (dm_DType)c->out[0]->dtype;
+  j->y = dm_tensor_data(c->out[0]);
+  atomic_init(&j->failed, false);
+  dm_parallel_for(dm_along_lines(&j->at), dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
+                  j->to == DM_F64 ? dm_loops()->f64.lines : dm_loops()->f32.lines, j);
+  return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
+}
+
+dm_status softmax_rule(dm_Call *c) {
+  const dm_SoftmaxAttr *a = DM_ATTR(dm_SoftmaxAttr, c);
+  const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)c->in[0]->dtype;
+  int d;
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
+  if (!dm_is_float(to))
+    return dm_fail(DM_EARG,
+                   "%s: the result would be %s, wanted a float dtype; hint: dtype = "
+                   "\"float32\"",
+                   c->op->name, dm_dtype_name(to));
+  dm_out_like(c, 0, c->in[0], to);
+  return DM_OK;
+}
+dm_status softmax_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(dm_dense_new(c->in[0], &x));
+  dm_LineJob j = {.from = (dm_DType)x->dtype, .x = dm_tensor_data(x)};
+  j.at = dm_along(x, DM_ATTR(dm_SoftmaxAttr, c)->dim);
+  j.log = c->op == &dm_ops[DM_OP_log_softmax];
+  const dm_status st = run(c, &j);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+/* y (gy - sum(gy y)) */
+void softmax_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 0};
+  dm_Tensor *y = g->out[0], *gy = g->gy[0];
+  if (!g->create_graph) {
+    g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
+    return;
+  }
+  const dm_Ints dims = {1, {back.dim}};
+  g->gx[0] = x_mul(x, y, x_sub(x, gy, x_sum(x, x_mul(x, gy, y), dims, true)));
+}
+/* gy - exp(y) sum(gy) */
+void log_softmax_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 1};
+  dm_Tensor *y = g->out[0], *gy = g->gy[0];
+  if (!g->create_graph) {
+    g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
+    return;
+  }
+  const dm_Ints dims = {1, {back.dim}};
+  g->gx[0] = x_sub(x, gy, x_mul(x, x_unary(x, DM_OP_exp, y), x_sum(x, gy, dims, true)));
+}
+
+dm_status softmax_backward_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
+  return DM_OK;
+}
+dm_status softmax_backward_cpu(dm_Call *c) {
+  const dm_SoftmaxBackAttr *a = DM_ATTR(dm_SoftmaxBackAttr, c);
+  dm_Tensor *gy = NULL, *y = NULL;
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &gy));
+  DM_GO(dm_dense_new(c->in[1], &y));
+  dm_LineJob j = {.from = (dm_DType)y->dtype, .x = dm_tensor_data(y), .gy = dm_tensor_data(gy)};
+  j.at = dm_along(y, a->dim);
+  j.log = a->log;
+  st = run(c, &j);
+done:
+  dm_tensor_unref(&gy);
+  dm_tensor_unref(&y);
+  return st;
+}

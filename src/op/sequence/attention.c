@@ -1,0 +1,551 @@
+/* Attention: softmax(scale q k^T + mask) v, a block of query rows at a time, so
+   that the (L, S) matrix of weights never stands in memory. The forward keeps
+   the logarithm of each row's sum of exponentials; from it the backward has a
+   block's weights again with one exp (T. Dao et al. 2022).
+
+   q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their
+   batch dims when they reach the kernels: broadcast dims have stride 0. A row
+   whose keys are all masked out gives 0, as in PyTorch. */
+#include <stdatomic.h>
+
+#include "base/error.h"
+#include "cpu/gemm.h"
+#include "cpu/scratch.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/sequence/attention.h"
+#include "op/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+
+enum { MIN_ROWS = 32, MAX_ROWS = 128 };
+static const int64_t BLOCK_SCORES = 1 << 17; /* scores of a block: half a megabyte of floats */
+static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds worth a task */
+
+typedef struct SdpaAttr {
+  double dropout_p;
+  int64_t is_causal;
+  dm_OptNum scale;
+  int64_t enable_gqa;
+} SdpaAttr;
+
+/* ---- matrices ---- */
+
+/* The last two dims of a batch. */
+static dm_Mat matrix(const dm_Tensor *t, int64_t batch) {
+  int64_t at = 0;
+  for (int d = t->ndim - 3; d >= 0; d--) {
+    at += batch % t->shape[d] * t->stride[d];
+    batch /= t->shape[d];
+  }
+  const dm_DType dtype = (dm_DType)t->dtype;
+  const char *data = (const char *)dm_tensor_data(t) + at * dm_dtype_size(dtype);
+  return (dm_Mat){data, dtype, t->stride[t->ndim - 2], t->stride[t->ndim - 1]};
+}
+
+static dm_Mat from_row(dm_Mat m, int64_t i) {
+  m.data = (const char *)m.data + i * m.rs * dm_dtype_size(m.dtype);
+  return m;
+}
+
+static dm_Mat transposed(dm_Mat m) { return (dm_Mat){m.data, m.dtype, m.cs, m.rs}; }
+
+static dm_Mat dense(const void *data, dm_DType dtype, int64_t columns) {
+  return (dm_Mat){data, dtype, columns, 1};
+}
+
+/* Row i of a dense output whose batches have `rows` rows of `columns`. */
+static char *out_row(const dm_Tensor *t, int64_t batch, int64_t rows, int64_t i,
+                     int64_t columns) {
+  return (char *)dm_tensor_data(t) +
+         (batch * rows + i) * columns * dm_dtype_size((dm_DType)t->dtype);
+}
+
+/* ---- a block of weights ---- */
+
+typedef struct Job {
+  const dm_AttentionAttr *attr;
+  const dm_Tensor *q, *k, *v, *mask; /* mask may be NULL */
+  const dm_Tensor *out, *lse;        /* lse (batch, L), of the compute type */
+  const dm_Tensor *gy, *gq, *gk, *gv;
+  int64_t L, S, E, D;
+  int64_t rows, n_block; /* rows of a block, blocks of a batch */
+  dm_DType type;         /* what is computed in */
+  const dm_RealLoops *loops;
+  atomic_bool failed;
+} Job;
+
+/* Query rows i .. i + m - 1 of one batch and the first n keys, all that these see. */
+typedef struct Block {
+  int64_t batch, i, m, n;
+} Block;
+
+static Block block_of(const Job *j, int64_t batch, int64_t number) {
+  Block b = {.batch = batch, .i = number * j->rows, .n = j->S};
+  b.m = dm_min_i64(j->rows, j->L - b.i);
+  if (j->attr->is_causal) b.n = dm_min_i64(j->S, b.i + b.m);
+  return b;
+}
+
+/* Keys that row r of the block sees. */
+static int64_t keys_of(const Job *j, const Block *b, int64_t r) {
+  return j->attr->is_causal ? dm_min_i64(b->n, b->i + r + 1) : b->n;
+}
+
+/* a (m, E) b (n, E)^T into s. */
+static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
+                          const dm_Tensor *keys, int64_t depth, void *s) {
+  return dm_gemm(b->m, b->n, depth, 1, from_row(matrix(rows, b->batch), b->i),
+                 transposed(matrix(keys, b->batch)), 0, s, j->type, b->n, NULL, j->type,
+                 DM_BIAS_NONE);
+}
+
+/* x (m, n) times all n rows of a matrix, into m rows of out. */
+static dm_status weigh(const Job *j, const Block *b, const void *x, const dm_Tensor *t,
+                       int64_t columns, char *to, dm_DType to_dtype) {
+  return dm_gemm(b->m, columns, b->n, 1, dense(x, j->type, b->n), matrix(t, b->batch), 0, to,
+                 to_dtype, columns, NULL, j->type, DM_BIAS_NONE);
+}
+
+/* sum (n, columns) += the transpose of x (m, n) times m rows of a matrix. */
+static dm_status collect(const Job *j, const Block *b, const void *x, const dm_Tensor *t,
+                         int64_t columns, void *sum) {
+  return dm_gemm(b->n, columns, b->m, 1, transposed(dense(x, j->type, b->n)),
+                 from_row(matrix(t, b->batch), b->i), 1, sum, j->type, columns, NULL, j->type,
+                 DM_BIAS_NONE);
+}
+
+static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *u) {
+  dm_drop_draw(&j->attr->drop, (b->batch * j->L + b->i + r) * j->S, n, u);
+}
+
+/* score: the products of row r become scores of n keys; room holds S more numbers.
+   finish_block: products become weights.
+   weights_again: the same from lse; score_gradients: g (m, n), the gradient of the
+   weights, becomes that of the products, and w the weights that were dropped out. */
+#define ROWS(SUFFIX, TYPE)                                                                  \
+  static void score_##SUFFIX(const Job *j, const Block *b, int64_t r, int64_t n, TYPE *s,   \
+                             TYPE *room) {                                                  \
+    const TYPE scale = (TYPE)j->attr->scale;                                                \
+    if (!j->mask) {                                                                         \
+      for (int64_t i = 0; i < n; i++) s[i] *= scale;                                        \
+      return;                                                                               \
+    }                                                                                       \
+    const dm_Mat row = from_row(matrix(j->mask, b->batch), b->i + r);                       \
+    dm_load_##SUFFIX(row.dtype, row.data, row.cs, n, room);                                 \
+    if (row.dtype == DM_BOOL)                                                               \
+      for (int64_t i = 0; i < n; i++) s[i] = room[i] != 0 ? s[i] * scale : -(TYPE)INFINITY; \
+    else                                                                                    \
+      for (int64_t i = 0; i < n; i++) s[i] = s[i] * scale + room[i];                        \
+  }                                                                                         \
+  static void drop_##SUFFIX(const Job *j, const float *u, int64_t n, TYPE *x) {             \
+    const float p = (float)j->attr->drop.p;                                                 \
+    const TYPE keep = j->attr->drop.p < 1 ? (TYPE)(1 / (1 - j->attr->drop.p)) : 0;          \
+    for (int64_t i = 0; i < n; i++) x[i] = u[i] < p ? 0 : x[i] * keep;                      \
+  }                                                                                         \
+  static void finish_block_##SUFFIX(const Job *j, const Block *b, TYPE *s, TYPE *room,      \
+                                    float *u) {                                             \
+    TYPE *lse = (TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;                    \
+    for (int64_t r = 0; r < b->m; r++, s += b->n) {                                         \
+      const int64_t n = keys_of(j, b, r);                                                   \
+      score_##SUFFIX(j, b, r, n, s, room);                                                  \
+      j->loops->attend(s, n, lse + r);                                                      \
+      for (int64_t i = n; i < b->n; i++) s[i] = 0;                                          \
+      if (j->attr->drop.p == 0) continue;                                                   \
+      draw_row(j, b, r, n, u);                                                              \
+      drop_##SUFFIX(j, u, n, s);                                                            \
+    }                                                                                       \
+  }                                                                                         \
+  static void score_gradients_##SUFFIX(const Job *j, const Block *b, TYPE *w, TYPE *g,      \
+                                       TYPE *room, float *u) {                              \
+    const TYPE *lse = (const TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;        \
+    const bool drops = j->attr->drop.p != 0;                                                \
+    for (int64_t r = 0; r < b->m; r++, w += b->n, g += b->n) {                              \
+      const int64_t n = keys_of(j, b, r);                                                   \
+      score_##SUFFIX(j, b, r, n, w, room);                                                  \
+      j->loops->attend_again(w, n, lse + r);                                                \
+      if (drops) {                                                                          \
+        draw_row(j, b, r, n, u);                                                            \
+        drop_##SUFFIX(j, u, n, g);                                                          \
+      }                                                                                     \
+      j->loops->attend_back(w, g, n, j->attr->scale);                                       \
+      for (int64_t i = n; i < b->n; i++) g[i] = w[i] = 0;                                   \
+      if (drops) drop_##SUFFIX(j, u, n, w);                                                 \
+    }                                                                                       \
+  }
+ROWS(f32, float)
+ROWS(f64, double)
+#undef ROWS
+
+/* ---- room ---- */
+
+/* What a task works in, one block of memory: `parts` times the block's scores, a
+   row, a row of the draw, and sums for k and v. */
+typedef struct Room {
+  char *scores, *gradients, *row, *gk, *gv;
+  float *draw;
+} Room;
+
+static bool get_room(Job *j, bool backward, Room *room) {
+  const int64_t es = dm_dtype_size(j->type), line = (j->S + 15) / 16 * 16;
+  const int64_t scores = j->rows * line * es, row = line * es;
+  const int64_t sums = backward ? line * (j->E + j->D) * es : 0;
+  char *p = dm_scratch(DM_SCRATCH_MATRIX, (backward ? 2 : 1) * scores + row +
+                                              line * (int64_t)sizeof(float) + sums);
+  room->scores = p;
+  if (!p) {
+    atomic_store(&j->failed, true);
+    return false;
+  }
+  room->gradients = p + (backward ? scores : 0);
+  room->row = room->gradients + scores;
+  room->draw = (float *)(void *)(room->row + row);
+  room->gk = (char *)(room->draw + line);
+  room->gv = room->gk + line * j->E * es;
+  return true;
+}
+
+/* ---- forward ---- */
+
+static dm_status forward_block(const Job *j, const Block *b, const Room *room) {
+  DM_TRY(products(j, b, j->q, j->k, j->E, room->scores));
+  if (j->type == DM_F64)
+    finish_block_f64(j, b, (double *)(void *)room->scores, (double *)(void *)room->row,
+                     room->draw);
+  else
+    finish_block_f32(j, b, (float *)(void *)room->scores, (float *)(void *)room->row,
+                     room->draw);
+  return weigh(j, b, room->scores, j->v, j->D, out_row(j->out, b->batch, j->L, b->i, j->D),
+               (dm_DType)j->out->dtype);
+}
+
+static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  Room room;
+  if (!get_room(j, false, &room)) return;
+  for (int64_t i = begin; i < end; i++) {
+    const Block b = block_of(j, i / j->n_block, i % j->n_block);
+    if (forward_block(j, &b, &room) != DM_OK) atomic_store(&j->failed, true);
+  }
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
+}
+
+static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_Tensor *mask) {
+  const dm_Tensor *q = qkv[0], *k = qkv[1], *v = qkv[2];
+  Job j = {.attr = attr, .q = q, .k = k, .v = v, .mask = mask};
+  j.L = q->shape[q->ndim - 2];
+  j.E = q->shape[q->ndim - 1];
+  j.S = k->shape[k->ndim - 2];
+  j.D = v->shape[v->ndim - 1];
+  j.rows = dm_max_i64(MIN_ROWS, dm_min_i64(MAX_ROWS, BLOCK_SCORES / dm_max_i64(1, j.S)));
+  j.rows = dm_min_i64(j.rows, j.L);
+  j.n_block = j.rows ? (j.L + j.rows - 1) / j.rows : 0;
+  j.type = dm_compute_dtype((dm_DType)q->dtype);
+  j.loops = j.type == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
+  atomic_init(&j.failed, false);
+  return j;
+}
+
+/* n tasks of `rows` query rows each. */
+static dm_status run(const dm_Call *c, Job *j, int64_t n, int64_t rows, dm_RangeFn *tasks) {
+  const int64_t work = rows * j->S * (j->E + j->D) + 1;
+  dm_parallel_for(n, dm_max_i64(1, TASK_WORK / work), tasks, j);
+  return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
+}
+
+static dm_status zeros(dm_Tensor *t) {
+  if (t->numel > 0) memset(dm_tensor_data(t), 0, (size_t)dm_tensor_bytes(t));
+  return DM_OK;
+}
+
+dm_status attention_rule(dm_Call *c) {
+  const dm_Tensor *q = c->in[0], *v = c->in[2];
+  dm_out_like(c, 0, q, (dm_DType)q->dtype);
+  c->out_meta[0].shape[q->ndim - 1] = v->shape[v->ndim - 1];
+  dm_out_like(c, 1, q, dm_compute_dtype((dm_DType)q->dtype));
+  c->out_meta[1].ndim--;
+  if (q->device.type == DM_CPU) c->save &= ~(uint32_t)O0; /* its gradient does without y */
+  return DM_OK;
+}
+
+dm_status attention_cpu(dm_Call *c) {
+  Job j = job_of(DM_ATTR(dm_AttentionAttr, c), c->in, c->n_in > 3 ? c->in[3] : NULL);
+  j.out = c->out[0];
+  j.lse = c->out[1];
+  if (j.S == 0) return zeros(c->out[0]);
+  return run(c, &j, c->out[1]->numel / dm_max_i64(1, j.L) * j.n_block, j.rows, forward_tasks);
+}
+
+/* ---- backward ---- */
+
+/* With w the weights and g = gy v^T: gv = w^T gy; the gradient of the products is
+   s = scale w (g - sum of w g along the row); gq = s k, gk = s^T q. */
+static dm_status backward_block(const Job *j, const Block *b, const Room *room) {
+  DM_TRY(products(j, b, j->q, j->k, j->E, room->scores));
+  DM_TRY(products(j, b, j->gy, j->v, j->D, room->gradients));
+  if (j->type == DM_F64)
+    score_gradients_f64(j, b, (double *)(void *)room->scores, (double *)(void *)room->gradients,
+                        (double *)(void *)room->row, room->draw);
+  else
+    score_gradients_f32(j, b, (float *)(void *)room->scores, (float *)(void *)room->gradients,
+                        (float *)(void *)room->row, room->draw);
+  DM_TRY(collect(j, b, room->scores, j->gy, j->D, room->gv));
+  DM_TRY(collect(j, b, room->gradients, j->q, j->E, room->gk));
+  return weigh(j, b, room->gradients, j->k, j->E, out_row(j->gq, b->batch, j->L, b->i, j->E),
+               (dm_DType)j->gq->dtype);
+}
+
+static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  Room room;
+  if (!get_room(j, true, &room)) return;
+  const int64_t es = dm_dtype_size(j->type), n_k = j->S * j->E, n_v = j->S * j->D;
+  for (int64_t batch = begin; batch < end; batch++) {
+    memset(room.gk, 0, (size_t)(n_k * es));
+    memset(room.gv, 0, (size_t)(n_v * es));
+    for (int64_t i = 0; i < j->n_block; i++) {
+      const Block b = block_of(j, batch, i);
+      if (backward_block(j, &b, &room) != DM_OK) atomic_store(&j->failed, true);
+    }
+    const dm_DType to = (dm_DType)j->gk->dtype;
+    dm_convert(j->type, room.gk, to, out_row(j->gk, batch, j->S, 0, j->E), n_k);
+    dm_convert(j->type, room.gv, to, out_row(j->gv, batch, j->S, 0, j->D), n_v);
+  }
+  dm_scratch_trim(DM_SCRATCH_MATRIX);
+}
+
+dm_status attention_backward_rule(dm_Call *c) {
+  for (int i = 0; i < 3; i++) dm_out_like(c, i, c->in[i + 1], (dm_DType)c->in[i + 1]->dtype);
+  return DM_OK;
+}
+
+dm_status attention_backward_cpu(dm_Call *c) {
+  Job j = job_of(DM_ATTR(dm_AttentionAttr, c), c->in + 1, c->n_in > 6 ? c->in[6] : NULL);
+  j.gy = c->in[0];
+  j.lse = c->in[5];
+  j.gq = c->out[0];
+  j.gk = c->out[1];
+  j.gv = c->out[2];
+  if (j.S == 0) return zeros(c->out[0]);
+  const int nd = j.q->ndim;
+  return run(c, &j, dm_numel(nd - 2, j.q->shape), j.L, backward_tasks);
+}
+
+/* ---- the same as a composition: for second derivatives and a mask's gradient ---- */
+
+static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
+
+/* softmax over the keys, 0 in rows that see none. */
+static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
+  const struct { int64_t dim, dtype; } last = {-1, DM_NO_DTYPE};
+  const struct {
+    dm_Ints dims;
+    int64_t keepdim;
+  } rows = {{1, {-1}}, true};
+  dm_Tensor *top = dm_x(x, DM_OP_amax, &rows, 1, s);
+  dm_Tensor *blind = dm_x(x, DM_OP_eq, NULL, 2, top, dm_x_number(x, (double)-INFINITY));
+  dm_Tensor *zero = dm_x_number(x, 0);
+  dm_Tensor *w = dm_x(x, DM_OP_softmax, &last, 1, x_where(x, blind, zero, s));
+  return x_where(x, blind, zero, w);
+}
+
+/* (..., L, S); dropout is still to come. */
+static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm_Tensor *k,
+                            dm_Tensor *mask) {
+  dm_Tensor *s = x_scale(x, x_matmul(x, q, x_mt(x, k)), a->scale);
+  if (a->is_causal) {
+    dm_Tensor *ones = dm_x(x, DM_OP_ones_like, NULL, 1, s);
+    mask = x_cast(x, dm_x(x, DM_OP_tril, NULL, 1, ones), DM_BOOL);
+  }
+  if (x->st != DM_OK || s->numel == 0) return s;
+  if (mask && mask->dtype == DM_BOOL)
+    s = x_where(x, mask, s, dm_x_number(x, (double)-INFINITY));
+  else if (mask) s = x_add(x, s, x_cast(x, mask, (dm_DType)s->dtype));
+  return safe_softmax(x, s);
+}
+
+static dm_Tensor *x_drop(dm_Grad *g, dm_Tensor *w) {
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
+  dm_Tensor *counters = g->n_in > 4 ? g->in[4] : NULL;
+  return a->drop.p == 0 ? w : dm_x(g->x, DM_OP_drop, &a->drop, counters ? 2 : 1, w, counters);
+}
+
+static void composed_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
+  dm_Tensor *q = g->in[0], *k = g->in[1], *v = g->in[2], *gy = g->gy[0];
+  dm_Tensor *w = x_weights(x, a, q, k, g->n_in > 3 ? g->in[3] : NULL);
+  dm_Tensor *gw = x_drop(g, x_matmul(x, gy, x_mt(x, v)));
+  dm_Tensor *sum = x_sum(x, x_mul(x, w, gw), (dm_Ints){1, {-1}}, true);
+  dm_Tensor *gs = x_mul(x, w, x_sub(x, gw, sum));
+  if (g->need[0]) g->gx[0] = x_scale(x, x_matmul(x, gs, k), a->scale);
+  if (g->need[1]) g->gx[1] = x_scale(x, x_matmul(x, x_mt(x, gs), q), a->scale);
+  if (g->need[2]) g->gx[2] = x_matmul(x, x_mt(x, x_drop(g, w)), gy);
+  if (g->n_in > 3 && g->need[3]) g->gx[3] = gs;
+}
+
+void attention_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const bool masked = g->n_in > 3;
+  if (!g->gy[0]) return;
+  if (g->create_graph || (masked && g->need[3])) {
+    composed_grad(g);
+    return;
+  }
+  dm_Tensor *in[8] = {g->gy[0], g->in[0], g->in[1], g->in[2], g->out[0], g->out[1]};
+  dm_Tensor *out[DM_MAX_OUT] = {NULL};
+  for (int i = 3; i < g->n_in; i++) in[3 + i] = g->in[i];
+  x->st = dm_call(DM_OP_attention_backward, 3 + g->n_in, in, g->attr, out);
+  for (int i = 0; i < 3; i++) g->gx[i] = dm_x_own(x, out[i]);
+}
+
+/* ---- scaled_dot_product_attention ---- */
+
+static dm_status check_dtypes(const dm_Call *c, const dm_Tensor *mask) {
+  const dm_Tensor *q = c->in[0];
+  const char *const names[3] = {"query", "key", "value"};
+  DM_TRY(dm_check_float(c, q, names[0]));
+  for (int i = 1; i < 3; i++) {
+    const char *given = dm_dtype_name((dm_DType)c->in[i]->dtype);
+    if (c->in[i]->dtype != q->dtype)
+      return dm_fail(DM_EARG,
+                     "%s: query is %s and %s is %s: wanted one dtype; hint: x:to(\"%s\") or "
+                     "autocast",
+                     c->op->name, dm_dtype_name((dm_DType)q->dtype), names[i], given, given);
+  }
+  if (mask && mask->dtype != DM_BOOL && !dm_is_float((dm_DType)mask->dtype))
+    return dm_fail(DM_EARG,
+                   "%s: attn_mask is %s, wanted bool (true: is seen) or a float dtype (is "
+                   "added)",
+                   c->op->name, dm_dtype_name((dm_DType)mask->dtype));
+  return DM_OK;
+}
+
+static dm_status check_sizes(const dm_Call *c) {
+  const dm_Tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
+  const bool ranks = q->ndim >= 2 && k->ndim == q->ndim && v->ndim == q->ndim;
+  if (ranks && q->shape[q->ndim - 1] == k->shape[q->ndim - 1] &&
+      k->shape[q->ndim - 2] == v->shape[q->ndim - 2])
+    return DM_OK;
+  return dm_fail(DM_EARG,
+                 "%s: query %s, key %s, value %s: wanted {..., L, E}, {..., S, E}, {..., S, D}",
+                 c->op->name, DM_SHAPE(q), DM_SHAPE(k), DM_SHAPE(v));
+}
+
+/* Batch dims that q, k and v broadcast to. With gqa the heads (the third dim from
+   the end) of k and v count as groups: q's are `groups` times as many. */
+typedef struct Batch {
+  int n;
+  int64_t shape[DM_MAX_DIM], groups;
+} Batch;
+
+static dm_status batch_of(const dm_Call *c, bool gqa, Batch *b) {
+  const dm_Tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
+  *b = (Batch){.n = q->ndim - 2, .groups = 1};
+  if (gqa && (b->n < 1 || q->ndim == DM_MAX_DIM))
+    return dm_fail(DM_EARG, "%s: query %s: enable_gqa wants 3 to %d dims", c->op->name,
+                   DM_SHAPE(q), DM_MAX_DIM - 1);
+  for (int d = 0; d < b->n; d++) {
+    int64_t size = q->shape[d];
+    const int64_t sk = k->shape[d], sv = v->shape[d];
+    if (gqa && d == b->n - 1 && sk == sv && sk > 0 && size % sk == 0) {
+      b->groups = size / sk;
+      size = sk;
+    }
+    if (size == 1) size = sk == 1 ? sv : sk;
+    if ((q->shape[d] != 1 && size * b->groups != q->shape[d]) || (sk != 1 && sk != size) ||
+        (sv != 1 && sv != size))
+      return dm_fail(DM_EARG, "%s: query %s, key %s, value %s: dim %d does not broadcast%s",
+                     c->op->name, DM_SHAPE(q), DM_SHAPE(k), DM_SHAPE(v), d + c->base,
+                     gqa ? ", nor are query's heads a multiple of the others'"
+                         : "; hint: enable_gqa shares heads of key and value");
+    b->shape[d] = size;
+  }
+  return DM_OK;
+}
+
+/* t (..., heads groups, m, n) as (..., heads, groups, m, n). */
+static dm_Tensor *cut_heads(dm_X *x, const Batch *b, dm_Tensor *t) {
+  int64_t shape[DM_MAX_DIM + 1];
+  if (x->st != DM_OK) return NULL;
+  memcpy(shape, t->shape, sizeof t->shape);
+  memmove(shape + b->n + 1, shape + b->n, 2 * sizeof *shape);
+  shape[b->n - 1] = b->shape[b->n - 1];
+  shape[b->n] = b->groups;
+  return x_reshape(x, t, b->n + 3, shape);
+}
+
+/* q, k or v with the broadcast batch. In groups, one dim more for them: q's heads
+   are cut, those of the others stand for each. */
+static dm_Tensor *spread(dm_X *x, const Batch *b, dm_Tensor *t, bool is_query) {
+  int64_t shape[DM_MAX_DIM + 1];
+  int nd = b->n;
+  memcpy(shape, b->shape, sizeof b->shape);
+  if (b->groups > 1) {
+    const int64_t dim = b->n;
+    t = is_query ? cut_heads(x, b, t) : dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
+    shape[nd++] = b->groups;
+  }
+  if (x->st != DM_OK) return NULL;
+  for (int i = 0; i < 2; i++) shape[nd + i] = t->shape[nd + i];
+  return x_expand(x, t, nd + 2, shape);
+}
+
+/* The mask with all of the scores' dims: batch, then (L, S). */
+static dm_Tensor *spread_mask(dm_X *x, const Batch *b, dm_Tensor *mask, int64_t L, int64_t S) {
+  int64_t shape[DM_MAX_DIM];
+  if (!mask) return NULL;
+  memcpy(shape, b->shape, sizeof shape);
+  if (b->groups > 1) shape[b->n - 1] *= b->groups;
+  shape[b->n] = L;
+  shape[b->n + 1] = S;
+  mask = x_expand(x, mask, b->n + 2, shape);
+  return b->groups > 1 ? cut_heads(x, b, mask) : mask;
+}
+
+static dm_status check_options(const dm_Call *c, const dm_Tensor *mask) {
+  const SdpaAttr *a = DM_ATTR(SdpaAttr, c);
+  if (!(a->dropout_p >= 0 && a->dropout_p <= 1))
+    return dm_fail(DM_EARG, "%s: dropout_p = %g given, wanted 0 to 1", c->op->name,
+                   a->dropout_p);
+  if (a->is_causal && mask)
+    return dm_fail(DM_EARG,
+                   "%s: attn_mask and is_causal given, wanted one of them; hint: "
+                   "mask:tril() is causal too",
+                   c->op->name);
+  return DM_OK;
+}
+
+dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
+  const SdpaAttr *a = DM_ATTR(SdpaAttr, c);
+  dm_Tensor *q = c->in[0], *mask = c->n_in > 3 ? c->in[3] : NULL;
+  Batch b;
+  DM_TRY(check_dtypes(c, mask));
+  DM_TRY(check_sizes(c));
+  DM_TRY(check_options(c, mask));
+  DM_TRY(batch_of(c, a->enable_gqa, &b));
+  const int64_t L = q->shape[q->ndim - 2], E = q->shape[q->ndim - 1];
+  const int64_t S = c->in[1]->shape[q->ndim - 2];
+  const dm_DType type = dm_compute_dtype((dm_DType)q->dtype);
+  dm_AttentionAttr attr = {.is_causal = a->is_causal};
+  attr.scale = a->scale.set ? a->scale.v : 1 / sqrt((double)E);
+  dm_Tensor *counters = NULL;
+  if (a->dropout_p > 0)
+    counters = dm_x_drop_draw(x, a->dropout_p, dm_numel(b.n, b.shape) * b.groups * L * S,
+                              q->device, &attr.drop);
+  q = spread(x, &b, q, true);
+  dm_Tensor *k = spread(x, &b, c->in[1], false), *v = spread(x, &b, c->in[2], false), *y;
+  if (mask && mask->dtype == DM_F64) mask = x_cast(x, mask, type);
+  mask = spread_mask(x, &b, mask, L, S);
+  if (x->st != DM_OK) return x->st;
+  y = dm_x(x, DM_OP_attention, &attr, counters ? 5 : mask ? 4 : 3, q, k, v, mask, counters);
+  if (b.groups > 1) {
+    int64_t shape[DM_MAX_DIM];
+    memcpy(shape, b.shape, sizeof shape);
+    shape[b.n - 1] *= b.groups;
+    shape[b.n] = L;
+    shape[b.n + 1] = c->in[2]->shape[c->in[2]->ndim - 1];
+    y = x_reshape(x, y, b.n + 2, shape);
+  }
+  c->out[0] = y;
+  return x->st;
+}

@@ -1,0 +1,252 @@
+/* Elements in another arrangement, composed: diagonals as matrices, turned planes, elements
+   taken along a dim, and sums of products over several dims. */
+#include "base/error.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- diagonals ---- */
+
+typedef struct EmbedAttr {
+  int64_t offset, dim1, dim2;
+} EmbedAttr;
+
+/* The last dim of t as a diagonal of planes of dims d1 and d2, of zeros elsewhere. */
+static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2) {
+  if (x->st != DM_OK) return NULL;
+  const int64_t side = t->shape[t->ndim - 1] + (offset < 0 ? -offset : offset);
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  struct {
+    dm_Ints size, stride;
+    int64_t start;
+  } place = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  for (int d = 0, k = 0; d <= t->ndim; d++)
+    shape[d] = d == d1 || d == d2 ? side : t->shape[k++];
+  dm_contiguous_strides(t->ndim + 1, shape, stride);
+  for (int d = 0, k = 0; d <= t->ndim; d++)
+    if (d != d1 && d != d2) place.stride.v[k++] = stride[d];
+  for (int d = 0; d < t->ndim; d++) place.size.v[d] = t->shape[d];
+  place.stride.v[t->ndim - 1] = stride[d1] + stride[d2];
+  place.start = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
+  dm_Tensor *zeros = x_zeros(x, t->ndim + 1, shape, t);
+  return dm_x(x, DM_OP_as_strided_scatter, &place, 2, zeros, t);
+}
+
+static dm_status check_offset(const dm_Call *c, int64_t offset) {
+  const int64_t most = 1 << 30;
+  if (offset >= -most && offset <= most) return DM_OK;
+  return dm_fail(DM_EARG, "%s: a diagonal %lld away from the main one, wanted at most 2^30",
+                 c->op->name, (long long)offset);
+}
+
+dm_status diag_embed_compose(dm_Call *c, dm_X *x) {
+  const EmbedAttr *a = DM_ATTR(EmbedAttr, c);
+  dm_Tensor *t = c->in[0];
+  const int n = t->ndim + 1;
+  const int64_t d1 = a->dim1 < 0 ? a->dim1 + n : a->dim1,
+                d2 = a->dim2 < 0 ? a->dim2 + n : a->dim2;
+  if (t->ndim < 1 || n > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "diag_embed: x has shape %s, wanted 1 to %d dims", DM_SHAPE(t),
+                   DM_MAX_DIM - 1);
+  if (d1 < 0 || d2 < 0 || d1 >= n || d2 >= n || d1 == d2)
+    return dm_fail(DM_EARG,
+                   "diag_embed: dim1 %lld and dim2 %lld, wanted two of the result's %d",
+                   (long long)(a->dim1 < 0 ? a->dim1 : a->dim1 + c->base),
+                   (long long)(a->dim2 < 0 ? a->dim2 : a->dim2 + c->base), n);
+  DM_TRY(check_offset(c, a->offset));
+  c->out[0] = embedded(x, t, a->offset, (int)d1, (int)d2);
+  return x->st;
+}
+
+dm_status diag_compose(dm_Call *c, dm_X *x) {
+  const int64_t offset = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0];
+  if (t->ndim != 1 && t->ndim != 2)
+    return dm_fail(DM_EARG,
+                   "diag: x has shape %s, wanted a vector or a matrix; hint: diag_embed or "
+                   "diagonal for batches",
+                   DM_SHAPE(t));
+  DM_TRY(check_offset(c, offset));
+  c->out[0] =
+      t->ndim == 1
+          ? embedded(x, t, offset, 0, 1)
+          : x_unary(x, DM_OP_clone, dm_x(x, DM_OP_diagonal, &(int64_t[3]){offset, 0, 1}, 1, t));
+  return x->st;
+}
+
+dm_status diagflat_compose(dm_Call *c, dm_X *x) {
+  const int64_t offset = *DM_ATTR(int64_t, c);
+  DM_TRY(check_offset(c, offset));
+  c->out[0] = embedded(x, x_reshape(x, c->in[0], 1, &c->in[0]->numel), offset, 0, 1);
+  return x->st;
+}
+
+/* ---- turned planes ---- */
+
+static dm_Tensor *x_flip(dm_X *x, dm_Tensor *t, int64_t dim) {
+  return dm_x(x, DM_OP_flip, &(dm_Ints){1, {dim}}, 1, t);
+}
+
+static dm_status flipped(dm_Call *c, dm_X *x, int dim) {
+  if (c->in[0]->ndim <= dim)
+    return dm_fail(DM_EARG, "%s: x has shape %s, wanted %d dims or more", c->op->name,
+                   DM_SHAPE(c->in[0]), dim + 1);
+  c->out[0] = x_flip(x, c->in[0], dim);
+  return x->st;
+}
+dm_status fliplr_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 1); }
+dm_status flipud_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 0); }
+
+dm_status rot90_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t k;
+    dm_Ints dims;
+  } *a = c->attr;
+  dm_Tensor *t = c->in[0];
+  const dm_Ints plane = a->dims.n < 0 ? (dm_Ints){2, {0, 1}} : a->dims;
+  int from, to;
+  if (t->ndim < 2 || plane.n != 2)
+    return dm_fail(DM_EARG, "rot90: %lld dims of shape %s, wanted two of two or more",
+                   (long long)plane.n, DM_SHAPE(t));
+  DM_TRY(dm_check_dim(c, t, plane.v[0], &from));
+  DM_TRY(dm_check_dim(c, t, plane.v[1], &to));
+  if (from == to)
+    return dm_fail(DM_EARG, "rot90: dim %d is given twice, wanted two", from + c->base);
+  const int turns = (int)(a->k % 4 + 4) % 4;
+  if (turns == 1 || turns == 2) t = x_flip(x, t, to);
+  if (turns == 3 || turns == 2) t = x_flip(x, t, from);
+  if (turns % 2) t = dm_x(x, DM_OP_transpose, &(int64_t[2]){from, to}, 1, t);
+  c->out[0] = turns ? t : x_unary(x, DM_OP_clone, t);
+  return x->st;
+}
+
+/* ---- elements along a dim, by a mask ---- */
+
+dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
+  const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
+  dm_Tensor *t = c->in[0], *at = c->in[1];
+  int dim = 0;
+  if (!a->set) {
+    t = x_reshape(x, t, 1, &t->numel);
+    c->out[0] = dm_x(x, DM_OP_gather, &(int64_t){0}, 2, t, x_reshape(x, at, 1, &at->numel));
+    return x->st;
+  }
+  DM_TRY(dm_check_dim(c, t, a->v, &dim));
+  int64_t from[DM_MAX_DIM], to[DM_MAX_DIM];
+  for (int d = 0; d < t->ndim && t->ndim == at->ndim; d++) {
+    const int64_t n = t->shape[d], m = at->shape[d];
+    if (d != dim && n != m && n != 1 && m != 1)
+      return dm_fail(DM_EARG,
+                     "take_along_dim: x has shape %s, index %s: sizes %lld and %lld of "
+                     "dim %d do not fit",
+                     DM_SHAPE(t), DM_SHAPE(at), (long long)n, (long long)m, d + c->base);
+    from[d] = d == dim || m == 1 ? n : m;
+    to[d] = d == dim ? m : from[d];
+  }
+  if (t->ndim != at->ndim)
+    return dm_fail(DM_EARG, "take_along_dim: x has shape %s, index %s, wanted as many dims",
+                   DM_SHAPE(t), DM_SHAPE(at));
+  c->out[0] = dm_x(x, DM_OP_gather, &(int64_t){dim}, 2, x_expand(x, t, t->ndim, from),
+                   x_expand(x, at, at->ndim, to));
+  return x->st;
+}
+
+dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *source = c->in[2];
+  int64_t n, shape[DM_MAX_DIM];
+  int ndim;
+  if (c->in[1]->dtype != DM_BOOL)
+    return dm_fail(DM_EARG, "masked_scatter: the mask is %s, wanted bool",
+                   dm_dtype_name((dm_DType)c->in[1]->dtype));
+  DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
+  dm_Tensor *t = x_expand(x, c->in[0], ndim, shape), *mask = x_expand(x, c->in[1], ndim, shape);
+  dm_Tensor *count = x_sum(x, mask, (dm_Ints){-1, {0}}, false); /* of bool: int64 */
+  DM_TRY(x->st);
+  DM_TRY(dm_tensor_read(count, sizeof n, &n));
+  if (source->numel < n)
+    return dm_fail(DM_EARG, "masked_scatter: %lld elements for the %lld that the mask holds",
+                   (long long)source->numel, (long long)n);
+  source = x_reshape(x, source, 1, &source->numel);
+  source = dm_x(x, DM_OP_narrow, &(int64_t[3]){0, 0, n}, 1, source);
+  c->out[0] = dm_x(x, DM_OP_masked_put, NULL, 3, t, mask, source);
+  return x->st;
+}
+
+/* ---- tensordot ---- */
+
+typedef struct DotAttr {
+  int64_t dims;
+  dm_Ints own, others;
+} DotAttr;
+
+/* t as a matrix with its summed dims in the columns (or in the rows). */
+static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, const int *summed, int n, bool in_rows) {
+  dm_Ints order = {t->ndim, {0}};
+  int64_t free = 1, sum = 1;
+  unsigned seen = 0;
+  for (int i = 0; i < n; i++) {
+    seen |= 1u << summed[i];
+    sum *= t->shape[summed[i]];
+    order.v[in_rows ? i : t->ndim - n + i] = summed[i];
+  }
+  for (int d = 0, k = in_rows ? n : 0; d < t->ndim; d++)
+    if (!(seen >> d & 1u)) {
+      order.v[k++] = d;
+      free *= t->shape[d];
+    }
+  const int64_t shape[2] = {in_rows ? sum : free, in_rows ? free : sum};
+  return x_reshape(x, dm_x(x, DM_OP_permute, &order, 1, t), 2, shape);
+}
+
+/* Sizes of t's dims that are not summed, behind the n that shape holds already. */
+static int left_over(const dm_Tensor *t, const int *summed, int n_summed, int64_t *shape,
+                     int n) {
+  unsigned seen = 0;
+  for (int i = 0; i < n_summed; i++) seen |= 1u << summed[i];
+  for (int d = 0; d < t->ndim; d++)
+    if (!(seen >> d & 1u)) shape[n++] = t->shape[d];
+  return n;
+}
+
+static dm_status check_summed(const dm_Call *c, const DotAttr *a, int *own, int *others,
+                              int *n) {
+  const dm_Tensor *t = c->in[0], *o = c->in[1];
+  const bool named = a->own.n >= 0 || a->others.n >= 0;
+  if (named && a->own.n != a->others.n)
+    return dm_fail(DM_EARG,
+                   "tensordot: dims_self names %lld dims, dims_other %lld, wanted as many",
+                   (long long)dm_max_i64(a->own.n, 0), (long long)dm_max_i64(a->others.n, 0));
+  const int64_t count = named ? a->own.n : a->dims;
+  if (count < 0 || count > t->ndim || count > o->ndim)
+    return dm_fail(DM_EARG, "tensordot: sums over %lld dims of shapes %s and %s",
+                   (long long)count, DM_SHAPE(t), DM_SHAPE(o));
+  unsigned seen[2] = {0, 0};
+  *n = (int)count;
+  for (int i = 0; i < *n; i++) {
+    DM_TRY(dm_check_dim(c, t, named ? a->own.v[i] : t->ndim - count + i, &own[i]));
+    DM_TRY(dm_check_dim(c, o, named ? a->others.v[i] : i, &others[i]));
+    if (seen[0] >> own[i] & 1u || seen[1] >> others[i] & 1u)
+      return dm_fail(DM_EARG, "tensordot: a dim is given twice");
+    seen[0] |= 1u << own[i];
+    seen[1] |= 1u << others[i];
+    if (t->shape[own[i]] != o->shape[others[i]])
+      return dm_fail(DM_EARG,
+                     "tensordot: dim %d of shape %s and dim %d of shape %s differ in size",
+                     own[i] + c->base, DM_SHAPE(t), others[i] + c->base, DM_SHAPE(o));
+  }
+  if (t->ndim + o->ndim - 2 * *n <= DM_MAX_DIM) return DM_OK;
+  return dm_fail(DM_EARG, "tensordot: the result would have %d dims, wanted at most %d",
+                 t->ndim + o->ndim - 2 * *n, DM_MAX_DIM);
+}
+
+dm_status tensordot_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *o = c->in[1];
+  int own[DM_MAX_DIM], others[DM_MAX_DIM], n = 0;
+  int64_t shape[DM_MAX_DIM];
+  DM_TRY(check_summed(c, DM_ATTR(DotAttr, c), own, others, &n));
+  int ndim = left_over(t, own, n, shape, 0);
+  ndim = left_over(o, others, n, shape, ndim);
+  dm_Tensor *y = dm_x(x, DM_OP_mm, NULL, 2, as_matrix(x, t, own, n, false),
+                      as_matrix(x, o, others, n, true));
+  c->out[0] = x_reshape(x, y, ndim, shape);
+  return x->st;
+}

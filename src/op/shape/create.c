@@ -1,0 +1,175 @@
+/* Tensors out of nothing but sizes: constants, counts, the identity. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/shape/create.h"
+
+enum { GRAIN = 65536, BLOCK = 256 };
+
+/* ---- constants ---- */
+
+void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, int64_t device) {
+  dm_Meta *m = &c->out_meta[0];
+  m->dtype = (uint8_t)(dtype < 0 ? standard : (dm_DType)dtype);
+  m->device = dm_device_of(device);
+  m->ndim = (uint8_t)dm_max_i64(size.n, 0);
+  for (int d = 0; d < m->ndim; d++) m->shape[d] = size.v[d];
+}
+
+dm_status sized_rule(dm_Call *c) {
+  const dm_SizedAttr *a = DM_ATTR(dm_SizedAttr, c);
+  dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
+  return DM_OK;
+}
+
+dm_status full_rule(dm_Call *c) {
+  const dm_FullAttr *a = DM_ATTR(dm_FullAttr, c);
+  dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
+  return DM_OK;
+}
+
+static dm_status like(dm_Call *c, dm_LikeAttr a) {
+  dm_out_like(c, 0, c->in[0], a.dtype < 0 ? (dm_DType)c->in[0]->dtype : (dm_DType)a.dtype);
+  if (a.device >= 0) c->out_meta[0].device = dm_device_of(a.device);
+  return DM_OK;
+}
+dm_status like_rule(dm_Call *c) { return like(c, *DM_ATTR(dm_LikeAttr, c)); }
+dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c)->like); }
+
+typedef struct Fill {
+  char *dst;
+  int64_t size;  /* bytes of an element */
+  char value[8]; /* the element */
+} Fill;
+
+#define FILL(TYPE)                                  \
+  {                                                 \
+    TYPE v, *p = (TYPE *)(void *)f->dst;            \
+    memcpy(&v, f->value, sizeof v);                 \
+    for (int64_t i = begin; i < end; i++) p[i] = v; \
+    return;                                         \
+  }
+static void fill_range(void *ctx, int64_t begin, int64_t end) {
+  const Fill *f = ctx;
+  switch (f->size) {
+  case 1: FILL(uint8_t)
+  case 2: FILL(uint16_t)
+  case 4: FILL(uint32_t)
+  default: FILL(uint64_t)
+  }
+}
+#undef FILL
+
+/* Outputs of a call are dense. */
+static dm_status fill_dense(dm_Tensor *t, double value) {
+  if (t->numel == 0) return DM_OK;
+  Fill f = {.dst = dm_tensor_data(t), .size = dm_dtype_size((dm_DType)t->dtype)};
+  dm_store_f64((dm_DType)t->dtype, f.value, 1, 1, &value);
+  dm_parallel_for(t->numel, GRAIN, fill_range, &f);
+  return DM_OK;
+}
+
+dm_status zeros_cpu(dm_Call *c) { return fill_dense(c->out[0], 0); }
+dm_status ones_cpu(dm_Call *c) { return fill_dense(c->out[0], 1); }
+dm_status full_cpu(dm_Call *c) { return fill_dense(c->out[0], DM_ATTR(dm_FullAttr, c)->value); }
+dm_status full_like_cpu(dm_Call *c) {
+  return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
+}
+dm_status empty_cpu(dm_Call *c) {
+  DM_UNUSED(c); /* what the memory holds is what one gets */
+  return DM_OK;
+}
+
+/* ---- counts ---- */
+
+typedef struct Ramp {
+  char *dst;
+  dm_DType dtype;
+  dm_Ramp of;
+  int64_t n;
+} Ramp;
+
+static void ramp_range(void *ctx, int64_t begin, int64_t end) {
+  const Ramp *r = ctx;
+  const int64_t size = dm_dtype_size(r->dtype);
+  double buf[BLOCK];
+  for (int64_t at = begin; at < end; at += BLOCK) {
+    const int64_t n = dm_min_i64(BLOCK, end - at);
+    for (int64_t k = 0; k < n; k++) buf[k] = dm_ramp_at(r->of, at + k, r->n);
+    dm_store_f64(r->dtype, r->dst + at * size, 1, n, buf);
+  }
+}
+
+static dm_status ramp(dm_Tensor *t, dm_Ramp of) {
+  if (t->numel == 0) return DM_OK;
+  Ramp r = {dm_tensor_data(t), (dm_DType)t->dtype, of, t->numel};
+  dm_parallel_for(t->numel, GRAIN, ramp_range, &r);
+  return DM_OK;
+}
+
+static bool whole(double v) { return trunc(v) == v && fabs(v) < 0x1p53; }
+
+dm_status arange_rule(dm_Call *c) {
+  const dm_ArangeAttr *a = DM_ATTR(dm_ArangeAttr, c);
+  const double first = dm_arange_first(c->base, a);
+  const double last = a->last.set ? a->last.v : a->first - 1 + c->base;
+  const bool closed = !a->last.set || c->base == 1;
+  if (a->step == 0) return dm_fail(DM_EARG, "arange: the step is 0");
+  if (!a->last.set && a->step != 1)
+    return dm_fail(DM_EARG, "arange: a step wants both ends; hint: arange(first, last, step)");
+  if (!isfinite(first) || !isfinite(last) || !isfinite(a->step))
+    return dm_fail(DM_EARG, "arange: %g, %g, %g given, wanted finite numbers", first, last,
+                   a->step);
+  /* some ulp of slack, so that (0, 0.3, 0.1) ends at 0.3 */
+  const double q = (last - first) / a->step * (1 + 4 * DBL_EPSILON);
+  const double n = closed ? floor(q) + 1 : ceil((last - first) / a->step);
+  if (n > 0x1p58) return dm_fail(DM_EMEM, "arange: %g elements are more than memory holds", n);
+  const bool ints = whole(first) && whole(last) && whole(a->step);
+  const dm_Ints size = {1, {n > 0 ? (int64_t)n : 0}};
+  dm_out_sized(c, size, a->dtype, ints ? DM_I64 : DM_F32, a->device);
+  return DM_OK;
+}
+
+dm_status arange_cpu(dm_Call *c) {
+  return ramp(c->out[0], dm_arange_ramp(c->base, DM_ATTR(dm_ArangeAttr, c)));
+}
+
+dm_status linspace_rule(dm_Call *c) {
+  const dm_LinspaceAttr *a = DM_ATTR(dm_LinspaceAttr, c);
+  if (a->steps < 0)
+    return dm_fail(DM_EARG, "linspace: %lld steps given, wanted 0 or more",
+                   (long long)a->steps);
+  dm_out_sized(c, (dm_Ints){1, {a->steps}}, a->dtype, DM_F32, a->device);
+  return DM_OK;
+}
+
+dm_status linspace_cpu(dm_Call *c) {
+  return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
+}
+
+dm_status eye_rule(dm_Call *c) {
+  const dm_EyeAttr *a = DM_ATTR(dm_EyeAttr, c);
+  const int64_t m = a->m == -1 ? a->n : a->m;
+  if (a->n < 0 || m < 0)
+    return dm_fail(DM_EARG, "eye: sizes %lld and %lld given, wanted 0 or more", (long long)a->n,
+                   (long long)m);
+  dm_out_sized(c, (dm_Ints){2, {a->n, m}}, a->dtype, DM_F32, a->device);
+  return DM_OK;
+}
+
+dm_status eye_cpu(dm_Call *c) {
+  dm_Tensor *t = c->out[0];
+  const dm_DType dtype = (dm_DType)t->dtype;
+  const double one = 1;
+  DM_TRY(fill_dense(t, 0));
+  const int64_t n = dm_min_i64(t->shape[0], t->shape[1]);
+  for (int64_t i = 0; i < n; i++) {
+    char *p = (char *)dm_tensor_data(t) + i * (t->shape[1] + 1) * dm_dtype_size(dtype);
+    dm_store_f64(dtype, p, 1, 1, &one);
+  }
+  return DM_OK;
+}

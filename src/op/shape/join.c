@@ -1,0 +1,376 @@
+/* Tensors put side by side, repeated, turned round.
+
+   Joining along a dim: with outer the product of the sizes before it, an
+   input is `outer` rows, and each goes to its place in a row of the output. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "op/pointwise/pointwise.h"
+#include "op/strided.h"
+
+enum { GRAIN_BYTES = 1 << 17 };
+
+static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
+
+typedef struct Rows {
+  const char *src;
+  char *dst;
+  int64_t bytes, pitch; /* of a row of src; from row to row of dst */
+} Rows;
+
+static void copy_rows(void *ctx, int64_t begin, int64_t end) {
+  const Rows *r = ctx;
+  for (int64_t i = begin; i < end; i++)
+    memcpy(r->dst + i * r->pitch, r->src + i * r->bytes, (size_t)r->bytes);
+}
+
+/* src, as `outer` rows of `row` elements, into out's rows of `out_row`, from
+   element `at` of each on. */
+static dm_status place(dm_Tensor *out, dm_Tensor *src, int64_t outer, int64_t row,
+                       int64_t out_row, int64_t at) {
+  if (src->numel == 0) return DM_OK;
+  const int64_t size = dm_dtype_size((dm_DType)out->dtype);
+  if (src->dtype == out->dtype && dm_tensor_is_contiguous(src)) {
+    Rows r = {dm_tensor_data(src), (char *)dm_tensor_data(out) + at * size, row * size,
+              out_row * size};
+    dm_parallel_for(outer, dm_max_i64(1, GRAIN_BYTES / r.bytes), copy_rows, &r);
+    return DM_OK;
+  }
+  /* out's window with src's shape: dims before the joined one step by out's
+     rows, the others lie densely */
+  int64_t stride[DM_MAX_DIM];
+  dm_contiguous_strides(src->ndim, src->shape, stride);
+  int64_t rows = 1;
+  for (int d = 0; d < src->ndim && rows < outer; d++) {
+    rows *= src->shape[d];
+    stride[d] = stride[d] / row * out_row;
+  }
+  dm_Tensor dst = dm_view_of(out, src->ndim, src->shape, stride, out->offset + at);
+  return dm_copy_to(&dst, src);
+}
+
+/* ---- cat, stack ---- */
+
+static bool is_legacy_empty(const dm_Tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
+
+static dm_status check_list(const dm_Call *c) {
+  if (c->n_in > 0) return DM_OK;
+  return dm_fail(DM_EARG, "%s: no tensors given, wanted at least one", c->op->name);
+}
+
+dm_status cat_rule(dm_Call *c) {
+  DM_TRY(check_list(c));
+  const dm_Tensor *first = c->in[0];
+  int dim, at = 0;
+  for (int i = 0; i < c->n_in && is_legacy_empty(first); i++) first = c->in[at = i];
+  DM_TRY(dm_check_dim(c, first, *DM_ATTR(int64_t, c), &dim));
+  if (first->ndim == 0)
+    return dm_fail(DM_EARG, "cat: tensor %d has no dims; hint: stack", at + c->base);
+  dm_out_like(c, 0, first, dm_result_dtype(c->n_in, c->in));
+  int64_t *shape = c->out_meta[0].shape;
+  shape[dim] = 0;
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *t = c->in[i];
+    if (is_legacy_empty(t)) continue;
+    bool same = t->ndim == first->ndim;
+    for (int d = 0; same && d < t->ndim; d++) same = d == dim || t->shape[d] == first->shape[d];
+    if (!same)
+      return dm_fail(DM_EARG,
+                     "cat: tensor %d has shape %s, tensor %d %s: they may differ in "
+                     "dim %d only",
+                     at + c->base, DM_SHAPE(first), i + c->base, DM_SHAPE(t), dim + c->base);
+    shape[dim] += t->shape[dim];
+  }
+  return DM_OK;
+}
+
+dm_status cat_cpu(dm_Call *c) {
+  dm_Tensor *out = c->out[0];
+  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
+  const int64_t outer = product(out->shape, dim);
+  const int64_t inner = product(out->shape + dim + 1, out->ndim - dim - 1);
+  int64_t at = 0;
+  for (int i = 0; i < c->n_in; i++) {
+    dm_Tensor *t = c->in[i];
+    if (is_legacy_empty(t)) continue;
+    const int64_t row = t->shape[dim] * inner;
+    DM_TRY(place(out, t, outer, row, out->shape[dim] * inner, at));
+    at += row;
+  }
+  return DM_OK;
+}
+
+void cat_grad(dm_Grad *g) {
+  const dm_Tensor *gy = g->gy[0];
+  const int64_t attr = *(const int64_t *)g->attr;
+  const int dim = (int)(attr < 0 ? attr + gy->ndim : attr);
+  int64_t at = 0;
+  for (int i = 0; i < g->n_in; i++) {
+    const dm_Meta *m = &g->in_meta[i];
+    if (m->ndim == 1 && m->shape[0] == 0) continue;
+    const int64_t narrow[3] = {dim, at, m->shape[dim]};
+    if (g->need[i]) g->gx[i] = dm_x(g->x, DM_OP_narrow, narrow, 1, gy);
+    at += m->shape[dim];
+  }
+}
+
+/* dim of stack's output as 0..ndim. */
+static dm_status stack_dim(const dm_Call *c, int ndim, int *out) {
+  const int64_t dim = *DM_ATTR(int64_t, c);
+  if (dim < -(ndim + 1) || dim > ndim)
+    return dm_fail(DM_EARG,
+                   "stack: dim %lld is out of range for tensors of shape %s (wanted "
+                   "%d to %d)",
+                   (long long)(dim < 0 ? dim : dim + c->base), DM_SHAPE(c->in[0]), c->base,
+                   ndim + c->base);
+  *out = (int)(dim < 0 ? dim + ndim + 1 : dim);
+  return DM_OK;
+}
+
+dm_status stack_rule(dm_Call *c) {
+  DM_TRY(check_list(c));
+  const dm_Tensor *first = c->in[0];
+  int dim;
+  DM_TRY(stack_dim(c, first->ndim, &dim));
+  if (first->ndim == DM_MAX_DIM)
+    return dm_fail(DM_EARG, "stack: tensors of shape %s have no room for another dim",
+                   DM_SHAPE(first));
+  for (int i = 1; i < c->n_in; i++)
+    if (!dm_same_shape(first, c->in[i]))
+      return dm_fail(DM_EARG, "stack: tensor %d has shape %s, tensor %d %s; wanted equal ones",
+                     c->base, DM_SHAPE(first), i + c->base, DM_SHAPE(c->in[i]));
+  dm_Meta *m = &c->out_meta[0];
+  dm_out_like(c, 0, first, dm_result_dtype(c->n_in, c->in));
+  m->ndim++;
+  for (int d = first->ndim; d > dim; d--) m->shape[d] = first->shape[d - 1];
+  m->shape[dim] = c->n_in;
+  return DM_OK;
+}
+
+dm_status stack_cpu(dm_Call *c) {
+  dm_Tensor *out = c->out[0];
+  int dim;
+  DM_TRY(stack_dim(c, out->ndim - 1, &dim));
+  const int64_t outer = product(out->shape, dim);
+  const int64_t row = product(out->shape + dim + 1, out->ndim - dim - 1);
+  for (int i = 0; i < c->n_in; i++)
+    DM_TRY(place(out, c->in[i], outer, row, c->n_in * row, i * row));
+  return DM_OK;
+}
+
+void stack_grad(dm_Grad *g) {
+  const int64_t dim = *(const int64_t *)g->attr;
+  for (int i = 0; i < g->n_in; i++) {
+    const int64_t select[2] = {dim, i};
+    if (g->need[i]) g->gx[i] = dm_x(g->x, DM_OP_select, select, 1, g->gy[0]);
+  }
+}
+
+/* ---- repeats ---- */
+
+/* x (outer, size) -> (outer, n, size): every row n times. */
+static dm_Tensor *repeat_rows(dm_X *x, dm_Tensor *t, int64_t outer, int64_t size, int64_t n) {
+  const int64_t rows[3] = {outer, 1, size}, more[3] = {outer, n, size};
+  return x_expand(x, x_reshape(x, t, 3, rows), 3, more);
+}
+
+/* *size *= n, where that is a size. */
+static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
+  int64_t product;
+  if (__builtin_mul_overflow(*size, n, &product))
+    return dm_fail(DM_EARG, "%s: %lld times %lld elements are more than there are numbers for",
+                   c->op->name, (long long)n, (long long)*size);
+  *size = product;
+  return DM_OK;
+}
+
+dm_status tile_compose(dm_Call *c, dm_X *x) {
+  const dm_Ints *reps = DM_ATTR(dm_Ints, c);
+  dm_Tensor *t = c->in[0];
+  const int ndim = (int)dm_max_i64(t->ndim, reps->n);
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < ndim; d++) {
+    const int dd = d - (ndim - t->ndim);
+    shape[d] = dd < 0 ? 1 : t->shape[dd];
+  }
+  for (int d = ndim - 1; d >= 0; d--) {
+    const int r = d - (ndim - (int)dm_max_i64(reps->n, 0));
+    const int64_t n = r < 0 ? 1 : reps->v[r];
+    if (n < 0)
+      return dm_fail(DM_EARG, "tile: %lld repeats given for dim %d, wanted 0 or more",
+                     (long long)n, r + c->base);
+    if (n == 1) continue;
+    t = repeat_rows(x, t, product(shape, d), product(shape + d, ndim - d), n);
+    DM_TRY(multiply(c, &shape[d], n));
+    t = x_reshape(x, t, ndim, shape); /* now a dense copy */
+    if (x->st != DM_OK) return x->st;
+  }
+  /* a result of its own, even when nothing is repeated */
+  if (t == c->in[0]) t = dm_x(x, DM_OP_clone, NULL, 1, t);
+  c->out[0] = x_reshape(x, t, ndim, shape);
+  return x->st;
+}
+
+typedef struct InterleaveAttr {
+  int64_t repeats;
+  dm_OptInt dim;
+} InterleaveAttr;
+
+dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
+  const InterleaveAttr *a = DM_ATTR(InterleaveAttr, c);
+  dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM] = {t->numel};
+  int dim = 0, ndim = 1;
+  if (a->repeats < 0)
+    return dm_fail(DM_EARG, "repeat_interleave: %lld repeats given, wanted 0 or more",
+                   (long long)a->repeats);
+  if (a->dim.set && t->ndim > 0) {
+    DM_TRY(dm_check_dim(c, t, a->dim.v, &dim));
+    ndim = t->ndim;
+    for (int d = 0; d < ndim; d++) shape[d] = t->shape[d];
+  }
+  const int64_t size = product(shape + dim + 1, ndim - dim - 1);
+  t = repeat_rows(x, t, product(shape, dim + 1), size, a->repeats);
+  DM_TRY(multiply(c, &shape[dim], a->repeats));
+  c->out[0] = dm_x(x, DM_OP_contiguous, NULL, 1, x_reshape(x, t, ndim, shape));
+  return x->st;
+}
+
+/* ---- flip, roll ---- */
+
+dm_status flip_rule(dm_Call *c) {
+  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  unsigned seen = 0;
+  for (int i = 0; i < dims->n; i++) {
+    int d;
+    DM_TRY(dm_check_dim(c, c->in[0], dims->v[i], &d));
+    if (seen & 1u << d) return dm_fail(DM_EARG, "flip: dim %d is given twice", d + c->base);
+    seen |= 1u << d;
+  }
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+/* A copy from a window that steps backwards. */
+dm_status flip_cpu(dm_Call *c) {
+  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Tensor *t = c->in[0];
+  if (t->numel == 0) return DM_OK;
+  dm_Tensor back = dm_view_of(t, t->ndim, t->shape, t->stride, t->offset);
+  for (int i = 0; i < dims->n && t->ndim > 0; i++) {
+    const int64_t d = dims->v[i] < 0 ? dims->v[i] + t->ndim : dims->v[i];
+    back.offset += (t->shape[d] - 1) * t->stride[d];
+    back.stride[d] = -t->stride[d];
+  }
+  return dm_copy_to(c->out[0], &back);
+}
+
+void flip_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_flip, g->attr, 1, g->gy[0]); }
+
+typedef struct RollAttr {
+  dm_Ints shifts, dims;
+} RollAttr;
+
+/* The last `shift` go first: cat of two windows, dim by dim. */
+static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
+  if (!t) return NULL;
+  const int64_t n = t->shape[dim];
+  const int64_t k = n ? (shift % n + n) % n : 0;
+  if (k == 0) return dm_x(x, DM_OP_clone, NULL, 1, t);
+  const int64_t tail[3] = {dim, n - k, k}, head[3] = {dim, 0, n - k}, at = dim;
+  dm_Tensor *a = dm_x(x, DM_OP_narrow, tail, 1, t), *b = dm_x(x, DM_OP_narrow, head, 1, t);
+  return dm_x(x, DM_OP_cat, &at, 2, a, b);
+}
+
+dm_status roll_compose(dm_Call *c, dm_X *x) {
+  const RollAttr *a = DM_ATTR(RollAttr, c);
+  dm_Tensor *t = c->in[0];
+  if (a->dims.n <= 0) { /* over the elements in their order */
+    if (a->shifts.n != 1)
+      return dm_fail(DM_EARG, "roll: %lld shifts without dims, wanted 1",
+                     (long long)a->shifts.n);
+    dm_Tensor *flat = roll_dim(x, x_reshape(x, t, 1, &t->numel), 0, a->shifts.v[0]);
+    c->out[0] = x_reshape(x, flat, t->ndim, t->shape);
+    return x->st;
+  }
+  if (a->shifts.n != a->dims.n)
+    return dm_fail(DM_EARG, "roll: %lld shifts and %lld dims, wanted as many",
+                   (long long)a->shifts.n, (long long)a->dims.n);
+  for (int i = 0; i < a->dims.n && x->st == DM_OK; i++) {
+    int d;
+    DM_TRY(dm_check_dim(c, c->in[0], a->dims.v[i], &d));
+    t = c->in[0]->ndim ? roll_dim(x, t, d, a->shifts.v[i]) : t;
+  }
+  c->out[0] = t;
+  return x->st;
+}
+
+/* ---- side by side, along a dim that the tensors may lack ---- */
+
+static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor *const *in) {
+  dm_Tensor *y = NULL;
+  if (x->st == DM_OK) x->st = dm_call(op, c->n_in, in, &dim, &y);
+  c->out[0] = x->st == DM_OK ? dm_x_own(x, y) : NULL;
+  return x->st;
+}
+
+/* Tensors with dims of size 1 put in until each has `least`: before those that are there,
+   but for one behind two (dstack) or one (column_stack). */
+static dm_status join_all(dm_Call *c, dm_X *x, int least, int64_t dim, bool behind) {
+  DM_TRY(check_list(c));
+  dm_Tensor **t = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
+  if (!t) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  for (int i = 0; i < c->n_in; i++) {
+    t[i] = c->in[i];
+    for (int n = c->in[i]->ndim; n < least && x->st == DM_OK; n++) {
+      const int64_t at = behind && n == least - 1 ? -1 : 0;
+      t[i] = dm_x(x, DM_OP_unsqueeze, &at, 1, t[i]);
+    }
+  }
+  const dm_status st = call_joined(c, x, DM_OP_cat, dim, t);
+  dm_free(t);
+  return st;
+}
+
+dm_status hstack_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(check_list(c));
+  return join_all(c, x, 1, c->in[0]->ndim > 1, false);
+}
+dm_status vstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 0, false); }
+dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true); }
+dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
+
+/* Each block with zeros at both sides, one below the other. */
+dm_status block_diag_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(check_list(c));
+  int64_t columns = 0, at = 0;
+  const dm_DType dtype = dm_result_dtype(c->n_in, c->in);
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *t = c->in[i];
+    if (t->ndim > 2)
+      return dm_fail(DM_EARG, "block_diag: tensor %d has shape %s, wanted at most 2 dims",
+                     i + c->base, DM_SHAPE(t));
+    columns += t->ndim ? t->shape[t->ndim - 1] : 1;
+  }
+  dm_Tensor **rows = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
+  if (!rows) return dm_fail(DM_EMEM, "block_diag: out of memory");
+  for (int i = 0; i < c->n_in; i++) {
+    const dm_Tensor *t = c->in[i];
+    const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
+    const struct {
+      dm_Ints pad;
+      int64_t mode;
+      double value;
+    } zeros = {{2, {at, columns - at - n}}, 0, 0};
+    const int64_t to = dtype, shape[2] = {t->ndim == 2 ? t->shape[0] : 1, n};
+    rows[i] = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, shape);
+    rows[i] = dm_x(x, DM_OP_pad, &zeros, 1, rows[i]);
+    at += n;
+  }
+  const dm_status st = call_joined(c, x, DM_OP_cat, 0, rows);
+  dm_free(rows);
+  return st;
+}

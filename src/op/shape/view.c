@@ -1,0 +1,593 @@
+/* Views: a rule works out shape, strides and offset; no element moves. The
+   gradient of a region (narrow, select, slice, diagonal) is zeros of the
+   input's shape with gy in that region. */
+#include <string.h>
+
+#include "base/error.h"
+#include "op/dense.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+typedef struct TwoDims {
+  int64_t a, b;
+} TwoDims;
+
+static dm_status make(dm_Call *c, int ndim, const int64_t *shape, const int64_t *stride,
+                      int64_t offset) {
+  return dm_tensor_view(c->in[0], ndim, shape, stride, offset, &c->out[0]);
+}
+
+/* Fills in one size of -1; fails unless the element counts agree. */
+static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints *want,
+                               int64_t *shape, int *ndim) {
+  const int64_t MAX_NUMEL = (int64_t)1 << 58;
+  int64_t known = 1;
+  bool huge = false, empty = false;
+  int unknown = -1;
+  if (want->n > DM_MAX_DIM) return dm_fail(DM_EARG, "%s: more than %d sizes", op, DM_MAX_DIM);
+  for (int d = 0; d < want->n; d++) {
+    shape[d] = want->v[d];
+    if (shape[d] == -1 && unknown < 0) unknown = d;
+    else if (shape[d] < 0)
+      return dm_fail(DM_EARG, "%s: size %lld in %s; one size may be -1, the others count", op,
+                     (long long)shape[d], dm_shape_str((int)want->n, want->v, (char[96]){0}));
+    else if (shape[d] > 0 && known > MAX_NUMEL / shape[d]) huge = true;
+    else if (shape[d] > 0) known *= shape[d];
+    else empty = true;
+  }
+  if (huge) known = MAX_NUMEL + 1; /* an empty shape may have huge sizes, but not these */
+  else if (empty) known = 0;
+  if (unknown >= 0 && known > 0 && !huge && x->numel % known == 0)
+    shape[unknown] = x->numel / known;
+  else if (unknown >= 0 || known != x->numel)
+    return dm_fail(DM_EARG, "%s: shape %s with %lld elements does not fit into %s", op,
+                   DM_SHAPE(x), (long long)x->numel,
+                   dm_shape_str((int)want->n, want->v, (char[96]){0}));
+  *ndim = (int)want->n;
+  return DM_OK;
+}
+
+/* Strides that show x in `shape` without a copy; false when there are none.
+   Dims of x that lie densely form chunks; each new dim must stay inside one. */
+static bool view_strides(const dm_Tensor *x, int ndim, const int64_t *shape, int64_t *stride) {
+  if (x->numel == 0) {
+    dm_contiguous_strides(ndim, shape, stride);
+    return true;
+  }
+  int d = ndim - 1;
+  int64_t chunk = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1;
+  for (int k = x->ndim - 1; k >= 0; k--) {
+    chunk *= x->shape[k];
+    const bool ends = k == 0 || (x->shape[k - 1] != 1 && x->stride[k - 1] != chunk * base);
+    if (!ends) continue;
+    int64_t covered = 1;
+    while (d >= 0 && (covered < chunk || shape[d] == 1)) {
+      stride[d] = covered * base;
+      covered *= shape[d--];
+    }
+    if (covered != chunk) return false;
+    if (k > 0) {
+      base = x->stride[k - 1];
+      chunk = 1;
+    }
+  }
+  while (d >= 0) {
+    stride[d] = 1;
+    if (shape[d--] != 1) return false;
+  }
+  return true;
+}
+
+/* That a device has channels last is the engine's doing, not the caller's, who gets a
+   tensor of its own where no view can be. */
+static dm_status make_apart(dm_Call *c, int ndim, const int64_t *shape) {
+  DM_TRY(dm_dense_new(c->in[0], &c->out[0]));
+  dm_Tensor *t = c->out[0];
+  t->ndim = (uint8_t)ndim;
+  memcpy(t->shape, shape, sizeof *shape * (size_t)ndim);
+  dm_contiguous_strides(ndim, shape, t->stride);
+  return DM_OK;
+}
+
+dm_status view_rule(dm_Call *c) {
+  int ndim;
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  const dm_Tensor *x = c->in[0];
+  DM_TRY(resolve_shape("view", x, DM_ATTR(dm_Ints, c), shape, &ndim));
+  const bool ok = view_strides(x, ndim, shape, stride);
+  if (!ok && x->device.type != DM_CPU && dm_tensor_is_channels_last(x))
+    return make_apart(c, ndim, shape);
+  if (!ok)
+    return dm_fail(DM_EARG,
+                   "view: shape %s with these strides cannot be seen as %s; hint: "
+                   "x:reshape(...) copies where it must",
+                   DM_SHAPE(c->in[0]), dm_shape_str(ndim, shape, (char[96]){0}));
+  return make(c, ndim, shape, stride, c->in[0]->offset);
+}
+
+dm_status reshape_compose(dm_Call *c, dm_X *x) {
+  int ndim;
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  dm_Tensor *t = c->in[0];
+  DM_TRY(resolve_shape("reshape", t, DM_ATTR(dm_Ints, c), shape, &ndim));
+  if (!view_strides(t, ndim, shape, stride)) t = x_unary(x, DM_OP_clone, t);
+  c->out[0] = dm_x(x, DM_OP_view, c->attr, 1, t);
+  return x->st;
+}
+
+/* For every view that reorders nothing: back to the input's shape. */
+void view_grad(dm_Grad *g) {
+  g->gx[0] = x_reshape(g->x, g->gy[0], g->in_meta[0].ndim, g->in_meta[0].shape);
+}
+
+dm_status flatten_compose(dm_Call *c, dm_X *x) {
+  const TwoDims *a = DM_ATTR(TwoDims, c);
+  dm_Tensor *t = c->in[0];
+  int from, to;
+  DM_TRY(dm_check_dim(c, t, a->a, &from));
+  DM_TRY(dm_check_dim(c, t, a->b, &to));
+  if (from > to)
+    return dm_fail(DM_EARG, "flatten: start_dim %d comes after end_dim %d", from + c->base,
+                   to + c->base);
+  int64_t shape[DM_MAX_DIM] = {1};
+  int n = 0;
+  for (int d = 0; d < t->ndim; d++) {
+    if (d > from && d <= to) shape[n - 1] *= t->shape[d];
+    else shape[n++] = t->shape[d];
+  }
+  c->out[0] = x_reshape(x, t, t->ndim ? n : 1, shape);
+  return x->st;
+}
+
+static dm_status swapped(dm_Call *c, int a, int b) {
+  const dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  memcpy(shape, t->shape, sizeof shape);
+  memcpy(stride, t->stride, sizeof stride);
+  if (t->ndim > 0) {
+    shape[a] = t->shape[b];
+    shape[b] = t->shape[a];
+    stride[a] = t->stride[b];
+    stride[b] = t->stride[a];
+  }
+  return make(c, t->ndim, shape, stride, t->offset);
+}
+
+dm_status transpose_rule(dm_Call *c) {
+  const TwoDims *a = DM_ATTR(TwoDims, c);
+  int d0, d1;
+  DM_TRY(dm_check_dim(c, c->in[0], a->a, &d0));
+  DM_TRY(dm_check_dim(c, c->in[0], a->b, &d1));
+  return swapped(c, d0, d1);
+}
+
+void transpose_grad(dm_Grad *g) {
+  g->gx[0] = dm_x(g->x, DM_OP_transpose, g->attr, 1, g->gy[0]);
+}
+
+dm_status t_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  if (t->ndim > 2)
+    return dm_fail(DM_EARG, "t: at most 2 dims, given shape %s; hint: x:transpose(a, b)",
+                   DM_SHAPE(t));
+  if (t->ndim == 2) return swapped(c, 0, 1);
+  return make(c, t->ndim, t->shape, t->stride, t->offset);
+}
+
+void t_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_t, NULL, 1, g->gy[0]); }
+
+/* The order of dims that a permute asks for; each dim once. */
+static dm_status permutation(const dm_Call *c, const dm_Tensor *t, const dm_Ints *dims,
+                             int *order) {
+  bool seen[DM_MAX_DIM] = {false};
+  if (dims->n != t->ndim)
+    return dm_fail(DM_EARG, "permute: %lld dims given for shape %s", (long long)dims->n,
+                   DM_SHAPE(t));
+  for (int i = 0; i < t->ndim; i++) {
+    DM_TRY(dm_check_dim(c, t, dims->v[i], &order[i]));
+    if (seen[order[i]])
+      return dm_fail(DM_EARG, "permute: dim %d is given twice", order[i] + c->base);
+    seen[order[i]] = true;
+  }
+  return DM_OK;
+}
+
+static dm_status permuted(dm_Call *c, const int *order) {
+  const dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  for (int i = 0; i < t->ndim; i++) {
+    shape[i] = t->shape[order[i]];
+    stride[i] = t->stride[order[i]];
+  }
+  return make(c, t->ndim, shape, stride, t->offset);
+}
+
+static void unpermute(dm_Grad *g, const int *order) {
+  dm_Ints back = {g->in_meta[0].ndim, {0}};
+  for (int i = 0; i < back.n; i++) back.v[order[i]] = i;
+  g->gx[0] = dm_x(g->x, DM_OP_permute, &back, 1, g->gy[0]);
+}
+
+dm_status permute_rule(dm_Call *c) {
+  int order[DM_MAX_DIM];
+  DM_TRY(permutation(c, c->in[0], DM_ATTR(dm_Ints, c), order));
+  return permuted(c, order);
+}
+
+void permute_grad(dm_Grad *g) {
+  const dm_Ints *dims = g->attr;
+  int order[DM_MAX_DIM];
+  for (int i = 0; i < dims->n; i++)
+    order[i] = (int)(dims->v[i] < 0 ? dims->v[i] + dims->n : dims->v[i]);
+  unpermute(g, order);
+}
+
+typedef struct MoveAttr {
+  dm_Ints source, destination;
+} MoveAttr;
+
+static void move_order(int ndim, int n, const int *from, const int *to, int *order) {
+  bool placed[DM_MAX_DIM] = {false};
+  int at[DM_MAX_DIM];
+  memset(at, -1, sizeof at);
+  for (int i = 0; i < n; i++) {
+    at[to[i]] = from[i];
+    placed[from[i]] = true;
+  }
+  for (int d = 0, next = 0; d < ndim; d++) {
+    if (at[d] >= 0) {
+      order[d] = at[d];
+      continue;
+    }
+    while (placed[next]) next++;
+    order[d] = next++;
+  }
+}
+
+static dm_status each_dim_once(const dm_Call *c, const dm_Ints *dims, int *out) {
+  for (int i = 0; i < dims->n; i++) {
+    DM_TRY(dm_check_dim(c, c->in[0], dims->v[i], &out[i]));
+    for (int j = 0; j < i; j++)
+      if (out[j] == out[i])
+        return dm_fail(DM_EARG, "%s: dim %d is given twice", c->op->name, out[i] + c->base);
+  }
+  return DM_OK;
+}
+
+dm_status movedim_rule(dm_Call *c) {
+  const MoveAttr *a = DM_ATTR(MoveAttr, c);
+  int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
+  if (a->source.n != a->destination.n)
+    return dm_fail(DM_EARG, "movedim: %lld dims to move to %lld places", (long long)a->source.n,
+                   (long long)a->destination.n);
+  DM_TRY(each_dim_once(c, &a->source, from));
+  DM_TRY(each_dim_once(c, &a->destination, to));
+  move_order(c->in[0]->ndim, (int)a->source.n, from, to, order);
+  return permuted(c, order);
+}
+
+void movedim_grad(dm_Grad *g) {
+  const MoveAttr *a = g->attr;
+  const int ndim = g->in_meta[0].ndim;
+  int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
+  for (int i = 0; i < a->source.n; i++) {
+    from[i] = (int)((a->source.v[i] + ndim) % ndim);
+    to[i] = (int)((a->destination.v[i] + ndim) % ndim);
+  }
+  move_order(ndim, (int)a->source.n, from, to, order);
+  unpermute(g, order);
+}
+
+dm_status squeeze_rule(dm_Call *c) {
+  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Tensor *t = c->in[0];
+  bool drop[DM_MAX_DIM];
+  for (int d = 0; d < t->ndim; d++) drop[d] = dims->n < 0 && t->shape[d] == 1;
+  for (int i = 0; i < dims->n; i++) {
+    int d;
+    DM_TRY(dm_check_dim(c, t, dims->v[i], &d));
+    if (t->ndim > 0) drop[d] = t->shape[d] == 1;
+  }
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  int n = 0;
+  for (int d = 0; d < t->ndim; d++) {
+    if (drop[d]) continue;
+    shape[n] = t->shape[d];
+    stride[n++] = t->stride[d];
+  }
+  return make(c, n, shape, stride, t->offset);
+}
+
+dm_status unsqueeze_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  int64_t at = *DM_ATTR(int64_t, c), shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  const int64_t n = t->ndim + 1;
+  if (n > DM_MAX_DIM) return dm_fail(DM_EARG, "unsqueeze: more than %d dims", DM_MAX_DIM);
+  if (at < -n || at >= n)
+    return dm_fail(DM_EARG, "unsqueeze: dim %lld is out of range for shape %s",
+                   (long long)(at >= 0 ? at + c->base : at), DM_SHAPE(t));
+  if (at < 0) at += n;
+  for (int d = 0, k = 0; d < n; d++) {
+    if (d == at) {
+      shape[d] = 1;
+      stride[d] = k < t->ndim ? t->shape[k] * t->stride[k] : 1;
+    } else {
+      shape[d] = t->shape[k];
+      stride[d] = t->stride[k++];
+    }
+  }
+  return make(c, (int)n, shape, stride, t->offset);
+}
+
+dm_status expand_rule(dm_Call *c) {
+  const dm_Ints *want = DM_ATTR(dm_Ints, c);
+  const dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  const char *to = dm_shape_str((int)dm_max_i64(want->n, 0), want->v, (char[96]){0});
+  if (want->n < t->ndim)
+    return dm_fail(DM_EARG, "expand: shape %s to fewer dims %s", DM_SHAPE(t), to);
+  for (int d = 0; d < want->n; d++) {
+    const int k = d - (int)(want->n - t->ndim);
+    const int64_t have = k < 0 ? 1 : t->shape[k];
+    shape[d] = want->v[d] == -1 && k >= 0 ? have : want->v[d];
+    if (shape[d] != have && have != 1)
+      return dm_fail(DM_EARG,
+                     "expand: shape %s to %s: dim %d is %lld, only a size of 1 expands",
+                     DM_SHAPE(t), to, d + c->base, (long long)have);
+    stride[d] = k < 0 || have == 1 ? 0 : t->stride[k];
+    if (k >= 0 && have == shape[d]) stride[d] = t->stride[k];
+  }
+  return make(c, (int)want->n, shape, stride, t->offset);
+}
+
+void expand_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape sums */
+
+/* ---- regions ---- */
+
+static dm_status cut(dm_Call *c, int d, int64_t start, int64_t step, int64_t length) {
+  const dm_Tensor *t = c->in[0];
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  memcpy(shape, t->shape, sizeof shape);
+  memcpy(stride, t->stride, sizeof stride);
+  shape[d] = length;
+  if (length > 1) stride[d] *= step; /* else no step is made, however large */
+  return make(c, t->ndim, shape, stride, t->offset + (length ? start * t->stride[d] : 0));
+}
+
+static dm_status position(const dm_Call *c, const dm_Tensor *t, int d, int64_t i,
+                          int64_t *out) {
+  const int64_t n = t->shape[d];
+  if (i < -n || i >= n)
+    return dm_fail(DM_EARG, "%s: index %lld is out of range for dim %d of shape %s",
+                   c->op->name, (long long)(i >= 0 ? i + c->base : i), d + c->base,
+                   DM_SHAPE(t));
+  *out = i < 0 ? i + n : i;
+  return DM_OK;
+}
+
+typedef struct NarrowAttr {
+  int64_t dim, start, length;
+} NarrowAttr;
+
+static dm_status need_dims(const dm_Call *c) {
+  return c->in[0]->ndim ? DM_OK
+                        : dm_fail(DM_EARG,
+                                  "%s: a 0-dim tensor has nothing to index; hint: "
+                                  "x:item()",
+                                  c->op->name);
+}
+
+dm_status narrow_rule(dm_Call *c) {
+  const NarrowAttr *a = DM_ATTR(NarrowAttr, c);
+  const dm_Tensor *t = c->in[0];
+  int d;
+  DM_TRY(need_dims(c));
+  DM_TRY(dm_check_dim(c, t, a->dim, &d));
+  const int64_t n = t->shape[d], start = a->start < 0 ? a->start + n : a->start;
+  if (a->length < 0 || start < 0 || start > n || a->length > n - start)
+    return dm_fail(DM_EARG,
+                   "narrow: %lld elements from %lld on do not lie in dim %d of shape %s",
+                   (long long)a->length, (long long)(a->start + (a->start >= 0 ? c->base : 0)),
+                   d + c->base, DM_SHAPE(t));
+  return cut(c, d, start, 1, a->length);
+}
+
+dm_status select_rule(dm_Call *c) {
+  const TwoDims *a = DM_ATTR(TwoDims, c);
+  const dm_Tensor *t = c->in[0];
+  int d;
+  int64_t i = 0, shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  DM_TRY(need_dims(c));
+  DM_TRY(dm_check_dim(c, t, a->a, &d));
+  DM_TRY(position(c, t, d, a->b, &i));
+  int n = 0;
+  for (int k = 0; k < t->ndim; k++) {
+    if (k == d) continue;
+    shape[n] = t->shape[k];
+    stride[n++] = t->stride[k];
+  }
+  return make(c, n, shape, stride, t->offset + i * t->stride[d]);
+}
+
+typedef struct SliceAttr {
+  int64_t dim, start, stop, step;
+} SliceAttr;
+
+/* Both ends included. Ends past the border are cut off, as in Lua's string.sub;
+   a step must be positive. */
+dm_status slice_rule(dm_Call *c) {
+  const SliceAttr *a = DM_ATTR(SliceAttr, c);
+  const dm_Tensor *t = c->in[0];
+  int d;
+  DM_TRY(need_dims(c));
+  DM_TRY(dm_check_dim(c, t, a->dim, &d));
+  if (a->step < 1)
+    return dm_fail(DM_EARG, "slice: step %lld, wanted 1 or more; hint: x:flip(dim)",
+                   (long long)a->step);
+  const int64_t n = t->shape[d];
+  const int64_t first = dm_max_i64(a->start < 0 ? a->start + n : a->start, 0);
+  const int64_t last = dm_min_i64(a->stop < 0 ? a->stop + n : a->stop, n - 1);
+  return cut(c, d, first, a->step, last < first ? 0 : (last - first) / a->step + 1);
+}
+
+dm_status diagonal_rule(dm_Call *c) {
+  const struct { int64_t offset, dim1, dim2; } *a = c->attr;
+  const dm_Tensor *t = c->in[0];
+  const int64_t k = a->offset;
+  int d1, d2, n_dim = 0;
+  int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  if (t->ndim < 2)
+    return dm_fail(DM_EARG, "diagonal: x has shape %s, wanted two dims or more", DM_SHAPE(t));
+  DM_TRY(dm_check_dim(c, t, a->dim1, &d1));
+  DM_TRY(dm_check_dim(c, t, a->dim2, &d2));
+  if (d1 == d2) return dm_fail(DM_EARG, "diagonal: dim %d is given twice", d1 + c->base);
+  for (int d = 0; d < t->ndim; d++) {
+    if (d == d1 || d == d2) continue;
+    shape[n_dim] = t->shape[d];
+    stride[n_dim++] = t->stride[d];
+  }
+  const int64_t row = k < 0 ? dm_min_i64(-(k + 1), t->shape[d1]) + 1 : 0, col = k > 0 ? k : 0;
+  const int64_t n = dm_max_i64(dm_min_i64(t->shape[d1] - row, t->shape[d2] - col), 0);
+  shape[n_dim] = n;
+  stride[n_dim++] = t->stride[d1] + t->stride[d2];
+  const int64_t skipped = n ? row * t->stride[d1] + col * t->stride[d2] : 0;
+  return make(c, n_dim, shape, stride, t->offset + skipped);
+}
+
+void as_region_grad(dm_Grad *g) {
+  /* the same view of the gradient so far, or of a fresh tensor of zeros, is the region */
+  const dm_Meta *m = &g->in_meta[0];
+  dm_X *x = g->x;
+  dm_Tensor *whole = g->sum ? g->sum : x_zeros(x, m->ndim, m->shape, g->gy[0]);
+  if (x->st != DM_OK) return;
+  dm_Tensor *region = dm_x(x, (int)dm_op_id(g->op), g->attr, 1, whole);
+  dm_Tensor *in[2] = {region, g->gy[0]};
+  if (x->st == DM_OK) x->st = dm_call_inplace(g->sum ? DM_OP_add : DM_OP_copy, 2, in, NULL);
+  if (!g->sum) g->gx[0] = whole;
+}
+
+/* ---- any window ---- */
+
+typedef struct WindowAttr {
+  dm_Ints size, stride;
+  int64_t offset; /* OWN: that of the tensor */
+} WindowAttr;
+enum { OWN = -1 };
+
+dm_status as_strided_rule(dm_Call *c) {
+  const WindowAttr *a = DM_ATTR(WindowAttr, c);
+  const dm_Tensor *t = c->in[0];
+  if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
+                   (long long)a->stride.n);
+  const int64_t room = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
+  const int64_t first = a->offset == OWN ? t->offset : a->offset;
+  int64_t last = first;
+  bool fits = last >= 0 && last <= room, empty = false;
+  for (int d = 0; fits && d < a->size.n; d++) {
+    const int64_t size = a->size.v[d], stride = a->stride.v[d];
+    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(room, 1) && stride >= 0 &&
+           stride <= room;
+    if (!fits) break;
+    if (size == 0) empty = true;
+    else last += (size - 1) * stride;
+    fits = last <= room;
+  }
+  if (!fits || (!empty && last >= room))
+    return dm_fail(DM_EARG, "as_strided: the window leaves the storage of %lld elements",
+                   (long long)room);
+  return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
+}
+
+/* May two elements of the window be one of the storage? Not when each dim steps
+   over all that the dims with smaller steps reach. */
+static bool window_overlaps(const WindowAttr *a) {
+  int64_t reach = 0; /* of the dims taken so far, by growing stride */
+  bool taken[DM_MAX_DIM] = {false};
+  for (int k = 0; k < a->size.n; k++) {
+    int d = -1;
+    for (int j = 0; j < a->size.n; j++)
+      if (!taken[j] && (d < 0 || a->stride.v[j] < a->stride.v[d])) d = j;
+    taken[d] = true;
+    if (a->size.v[d] <= 1) continue;
+    if (a->stride.v[d] <= reach) return true;
+    reach += (a->size.v[d] - 1) * a->stride.v[d];
+  }
+  return false;
+}
+
+/* The window's elements as positions in the flat storage, counted from base. */
+static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, int base) {
+  const int64_t n = dm_numel((int)a->size.n, a->size.v);
+  dm_Tensor *t = NULL;
+  if (x->st == DM_OK) x->st = dm_tensor_new(DM_I64, 1, &n, (dm_Device){DM_CPU, 0}, &t);
+  if (x->st != DM_OK) return NULL;
+  int64_t *p = dm_tensor_data(t), at[DM_MAX_DIM] = {0};
+  for (int64_t i = 0; i < n; i++) {
+    p[i] = (a->offset == OWN ? 0 : a->offset) + base;
+    for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
+    for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
+  }
+  t = dm_x_own(x, t);
+  const int64_t move[2] = {dm_device_code(dev), 0};
+  return t && dev.type != DM_CPU ? dm_x(x, DM_OP_to_device, move, 1, t) : t;
+}
+
+/* Where the window lies inside a dense tensor of the base's shape: only dense
+   bases have windows recorded, the base of a view being an op's own output.
+   An element that the window shows twice gets both gradients. */
+void as_strided_grad(dm_Grad *g) {
+  const WindowAttr *a = g->attr;
+  const dm_Meta *m = &g->in_meta[0];
+  dm_X *x = g->x;
+  if (!window_overlaps(a)) {
+    as_region_grad(g);
+    return;
+  }
+  const int64_t whole = dm_numel(m->ndim, m->shape), all = -1;
+  const struct {
+    int64_t dim;
+    double alpha;
+  } attr = {0, 1};
+  dm_Tensor *flat = x_zeros(x, 1, &whole, g->gy[0]);
+  dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
+  dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_modes()->base);
+  flat = dm_x(x, DM_OP_index_add, &attr, 3, flat, at, gy);
+  g->gx[0] = x_reshape(x, flat, m->ndim, m->shape);
+}
+
+dm_status as_strided_scatter_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *source) {
+  dm_Tensor *window;
+  DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v,
+                        whole->offset + a->offset, &window));
+  dm_Tensor *in[2] = {window, source};
+  const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
+  dm_tensor_unref(&window);
+  return st;
+}
+
+/* Made of calls: for every device. */
+dm_status as_strided_scatter_any(dm_Call *c) {
+  const WindowAttr *a = DM_ATTR(WindowAttr, c);
+  dm_Tensor *in[2] = {c->out[0], c->in[0]};
+  DM_TRY(dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  return write_window(c->out[0], a, c->in[1]);
+}
+
+void as_strided_scatter_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = x_unary(x, DM_OP_contiguous, g->gy[0]);
+  /* as_strided counts from the storage's first element */
+  if (x->st == DM_OK && gy->offset != 0) gy = x_unary(x, DM_OP_clone, gy);
+  if (x->st != DM_OK) return;
+  if (g->need[1]) g->gx[1] = dm_x(x, DM_OP_as_strided, g->attr, 1, gy);
+  if (g->need[0]) {
+    dm_Tensor *none = x_cast(x, dm_x_number(x, 0), (dm_DType)gy->dtype);
+    g->gx[0] = dm_x(x, DM_OP_as_strided_scatter, g->attr, 2, gy, none);
+  }
+}

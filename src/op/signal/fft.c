@@ -1,0 +1,322 @@
+/* dm.fft: Fourier transforms. There is no complex dtype: complex numbers are pairs in a last
+   dim of 2, real part first, which attributes' dims do not count. One kernel transforms lines
+   of pairs; transforms of real numbers and over several dims are composed of it. */
+#include <math.h>
+#include <stdatomic.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/fft.h"
+#include "cpu/threads.h"
+#include "op/along.h"
+#include "op/shape/create.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- lines of pairs ---- */
+
+typedef struct LinesAttr {
+  int64_t dim, inverse;
+  double scale;
+} LinesAttr;
+
+dm_status fft_lines_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+typedef struct Lines {
+  const dm_Fft *plan;
+  dm_Along along; /* in pairs */
+  const void *x;
+  void *y;
+  bool wide, inverse;
+  double scale;
+  atomic_bool failed; /* no room */
+} Lines;
+
+static void transform_line(const Lines *l, int64_t i, double *line, double *room) {
+  const int64_t n = l->along.n, step = 2 * l->along.inner, at = 2 * dm_along_at(&l->along, i);
+  for (int64_t k = 0; k < 2 * n; k++) {
+    const int64_t p = at + k / 2 * step + k % 2;
+    line[k] = l->wide ? ((const double *)l->x)[p] : (double)((const float *)l->x)[p];
+  }
+  dm_fft_run(l->plan, line, l->inverse, room);
+  for (int64_t k = 0; k < 2 * n; k++) {
+    const int64_t p = at + k / 2 * step + k % 2;
+    const double v = line[k] * l->scale;
+    if (l->wide) ((double *)l->y)[p] = v;
+    else ((float *)l->y)[p] = (float)v;
+  }
+}
+
+static void transform_lines(void *ctx, int64_t begin, int64_t end) {
+  Lines *l = ctx;
+  const int64_t n = 2 * l->along.n;
+  double *line = dm_alloc((int64_t)sizeof *line * (n + dm_fft_room(l->plan)));
+  if (!line) atomic_store(&l->failed, true);
+  for (int64_t i = begin; line && i < end; i++) transform_line(l, i, line, line + n);
+  dm_free(line);
+}
+
+static dm_status run_lines(const LinesAttr *a, const dm_Tensor *x, dm_Tensor *y) {
+  enum { GRAIN = 8192 };
+  Lines l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
+             .x = dm_tensor_data(x),
+             .y = dm_tensor_data(y),
+             .wide = x->dtype == DM_F64,
+             .inverse = a->inverse,
+             .scale = a->scale};
+  if (x->numel == 0) return DM_OK;
+  dm_Fft *plan = dm_fft_new(l.along.n);
+  l.plan = plan;
+  if (plan)
+    dm_parallel_for(dm_along_lines(&l.along), dm_max_i64(GRAIN / l.along.n, 1), transform_lines,
+                    &l);
+  dm_fft_free(plan);
+  return plan && !atomic_load(&l.failed) ? DM_OK
+                                         : dm_fail(DM_EMEM,
+                                                   "fft: out of memory for lines of "
+                                                   "%lld points",
+                                                   (long long)l.along.n);
+}
+
+dm_status fft_lines_any(dm_Call *c) {
+  dm_Tensor *x = c->in[0], *near = NULL, *dense = NULL, *y = NULL;
+  dm_Meta m = c->out_meta[0];
+  m.device = (dm_Device){DM_CPU, 0};
+  dm_status st;
+  DM_GO(dm_tensor_on_host(x, &near));
+  DM_GO(dm_dense_as_new(near, (dm_DType)x->dtype, x->ndim, x->shape, &dense));
+  if (x->device.type == DM_CPU) y = dm_tensor_ref(c->out[0]);
+  else DM_GO(dm_tensor_new_meta(&m, &y));
+  DM_GO(run_lines(DM_ATTR(LinesAttr, c), dense, y));
+  if (y != c->out[0]) st = dm_tensor_copy_bytes(c->out[0], y, false);
+done:
+  dm_tensor_unref(&y);
+  dm_tensor_unref(&dense);
+  dm_tensor_unref(&near);
+  return st;
+}
+
+/* The adjoint: the other direction, scaled alike. */
+void fft_lines_grad(dm_Grad *g) {
+  LinesAttr a = *(const LinesAttr *)g->attr;
+  a.inverse = !a.inverse;
+  g->gx[0] = dm_x(g->x, DM_OP_fft_lines, &a, 1, g->gy[0]);
+}
+
+/* ---- what is asked for ---- */
+
+enum { BACKWARD, ORTHO, FORWARD };
+
+/* Dims (from 0) and points of each, in the order given; -1: as many as there are. */
+typedef struct Asked {
+  dm_Tensor *t;
+  int n, dim[DM_MAX_DIM];
+  int64_t points[DM_MAX_DIM], norm;
+} Asked;
+
+#define FFT(c) ((c)->op->name + sizeof "fft")
+
+/* t as floats, and how many of its dims count. */
+static dm_status open_asked(dm_Call *c, dm_X *x, bool complex, Asked *a, int *rank) {
+  dm_Tensor *t = c->in[0];
+  if (dm_kind((dm_DType)t->dtype) < dm_kind(DM_F32)) t = x_cast(x, t, DM_F32);
+  DM_TRY(x->st);
+  if (t->dtype != DM_F32 && t->dtype != DM_F64)
+    return dm_fail(DM_EARG, "fft.%s: x is %s, wanted float32 or float64", FFT(c),
+                   dm_dtype_name((dm_DType)t->dtype));
+  *rank = t->ndim - complex;
+  if (complex ? *rank < 1 || t->shape[*rank] != 2 : *rank < 1)
+    return dm_fail(DM_EARG, "fft.%s: x has shape %s, wanted %s", FFT(c), DM_SHAPE(t),
+                   complex ? "complex numbers in a last dim of 2" : "one dim or more");
+  a->t = t;
+  return DM_OK;
+}
+
+static dm_status add_dim(dm_Call *c, Asked *a, int rank, int64_t dim, int64_t points) {
+  if (dim < -rank || dim >= rank)
+    return dm_fail(DM_EARG, "fft.%s: dim %lld is out of range: x has %d dims%s", FFT(c),
+                   (long long)(dim < 0 ? dim : dim + c->base), rank,
+                   rank < a->t->ndim ? " of complex numbers" : "");
+  const int d = (int)(dim < 0 ? dim + rank : dim);
+  for (int i = 0; i < a->n; i++)
+    if (a->dim[i] == d)
+      return dm_fail(DM_EARG, "fft.%s: dim %d is given twice", FFT(c), d + c->base);
+  if (points < 1 && points != -1)
+    return dm_fail(DM_EARG, "fft.%s: %lld points, wanted 1 or more", FFT(c), (long long)points);
+  a->dim[a->n] = d;
+  a->points[a->n++] = points;
+  return DM_OK;
+}
+
+static dm_status one_dim(dm_Call *c, dm_X *x, bool complex, Asked *a) {
+  const struct { int64_t n, dim, norm; } *at = c->attr;
+  int rank = 0;
+  *a = (Asked){.norm = at->norm};
+  DM_TRY(open_asked(c, x, complex, a, &rank));
+  return add_dim(c, a, rank, at->dim, at->n);
+}
+
+/* planes: the last two dims where none are given, else all, or the last ones that s names. */
+static dm_status some_dims(dm_Call *c, dm_X *x, bool complex, bool planes, Asked *a) {
+  const struct {
+    dm_Ints s, dims;
+    int64_t norm;
+  } *at = c->attr;
+  int rank = 0;
+  *a = (Asked){.norm = at->norm};
+  DM_TRY(open_asked(c, x, complex, a, &rank));
+  const int64_t given = at->dims.n, named = at->s.n;
+  const int64_t n = given >= 0 ? given : planes ? 2 : named >= 0 ? named : rank;
+  if ((named >= 0 && named != n) || n < 1)
+    return dm_fail(DM_EARG, "fft.%s: %lld sizes for %lld dims", FFT(c), (long long)named,
+                   (long long)n);
+  for (int64_t i = 0; i < n; i++)
+    DM_TRY(
+        add_dim(c, a, rank, given >= 0 ? at->dims.v[i] : i - n, named >= 0 ? at->s.v[i] : -1));
+  return DM_OK;
+}
+
+/* ---- steps ---- */
+
+static dm_Tensor *x_narrow(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
+  return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
+}
+static dm_Tensor *x_cat(dm_X *x, dm_Tensor *a, dm_Tensor *b, int64_t dim) {
+  return dm_x(x, DM_OP_cat, &dim, 2, a, b);
+}
+
+/* n elements along dim: the first ones, or zeros behind those that are there. */
+static dm_Tensor *fitted(dm_X *x, dm_Tensor *t, int dim, int64_t n) {
+  if (x->st != DM_OK || n < 0 || n == t->shape[dim]) return t;
+  if (n < t->shape[dim]) return x_narrow(x, t, dim, 0, n);
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < t->ndim; d++) shape[d] = d == dim ? n - t->shape[d] : t->shape[d];
+  return x_cat(x, t, x_zeros(x, t->ndim, shape, t), dim);
+}
+
+static dm_Tensor *lines(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inverse) {
+  if (x->st != DM_OK) return NULL;
+  const double n = (double)t->shape[dim];
+  if (n < 1) {
+    x->st = dm_fail(DM_EARG, "fft: 0 points, wanted 1 or more");
+    return NULL;
+  }
+  const bool divides = a->norm == (inverse ? BACKWARD : FORWARD);
+  const LinesAttr attr = {dim, inverse, a->norm == ORTHO ? 1 / sqrt(n) : divides ? 1 / n : 1};
+  return dm_x(x, DM_OP_fft_lines, &attr, 1, t);
+}
+
+/* Pairs along the dims asked for, without the last `but` of them. */
+static dm_Tensor *transformed(dm_X *x, const Asked *a, dm_Tensor *t, int but, bool inverse) {
+  for (int i = a->n - but - 1; i >= 0; i--)
+    t = lines(x, a, fitted(x, t, a->dim[i], a->points[i]), a->dim[i], inverse);
+  return t;
+}
+
+static dm_status complex_to_complex(dm_Call *c, dm_X *x, const Asked *a, bool inverse) {
+  c->out[0] = transformed(x, a, a->t, 0, inverse);
+  return x->st;
+}
+
+/* The second half of a line would be the conjugates of the first. */
+static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a) {
+  const int last = a->dim[a->n - 1];
+  dm_Tensor *t = fitted(x, a->t, last, a->points[a->n - 1]);
+  if (!t) return x->st;
+  t = dm_x(x, DM_OP_stack, &(int64_t){-1}, 2, t, x_zeros_like(x, t));
+  t = lines(x, a, t, last, false);
+  if (!t) return x->st;
+  t = x_narrow(x, t, last, 0, t->shape[last] / 2 + 1);
+  c->out[0] = transformed(x, a, t, 1, false);
+  return x->st;
+}
+
+static dm_Tensor *conjugate(dm_X *x, dm_Tensor *t) {
+  const dm_LinspaceAttr signs = {1, -1, 2, t->dtype, dm_device_code(t->device)};
+  return x_mul(x, t, dm_x(x, DM_OP_linspace, &signs, 0));
+}
+
+/* n points from their first half, n / 2 + 1 of them. */
+static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
+  const int last = a->dim[a->n - 1];
+  const int64_t given = a->points[a->n - 1],
+                n = given < 0 ? 2 * (a->t->shape[last] - 1) : given;
+  if (n < 1)
+    return dm_fail(DM_EARG, "fft.%s: %lld points, wanted 1 or more; hint: n says how many",
+                   FFT(c), (long long)n);
+  dm_Tensor *t = transformed(x, a, a->t, 1, true);
+  t = fitted(x, t, last, n / 2 + 1);
+  const int64_t mirrored = n - (n / 2 + 1);
+  if (t && mirrored > 0) {
+    dm_Tensor *rest = x_narrow(x, t, last, 1, mirrored);
+    rest = dm_x(x, DM_OP_flip, &(dm_Ints){1, {last}}, 1, rest);
+    t = rest ? x_cat(x, t, conjugate(x, rest), last) : NULL;
+  }
+  t = lines(x, a, t, last, true);
+  c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){-1, 0}, 1, t);
+  return x->st;
+}
+
+/* hfft is irfft of the conjugates, ihfft the conjugate of rfft, each scaled as the way back
+   is: norms change places. */
+static dm_status hermitian_to_real(dm_Call *c, dm_X *x, Asked a) {
+  a.norm = FORWARD - a.norm;
+  a.t = conjugate(x, a.t);
+  return a.t ? complex_to_real(c, x, &a) : x->st;
+}
+static dm_status real_to_hermitian(dm_Call *c, dm_X *x, Asked a) {
+  a.norm = FORWARD - a.norm;
+  DM_TRY(real_to_complex(c, x, &a));
+  c->out[0] = conjugate(x, c->out[0]);
+  return x->st;
+}
+
+/* ---- the ops ---- */
+
+#define ONE(NAME, COMPLEX, ...)                         \
+  dm_status fft_##NAME##_compose(dm_Call *c, dm_X *x) { \
+    Asked a;                                            \
+    DM_TRY(one_dim(c, x, COMPLEX, &a));                 \
+    return __VA_ARGS__;                                 \
+  }
+#define SOME(NAME, COMPLEX, PLANES, ...)                \
+  dm_status fft_##NAME##_compose(dm_Call *c, dm_X *x) { \
+    Asked a;                                            \
+    DM_TRY(some_dims(c, x, COMPLEX, PLANES, &a));       \
+    return __VA_ARGS__;                                 \
+  }
+ONE(fft, true, complex_to_complex(c, x, &a, false))
+ONE(ifft, true, complex_to_complex(c, x, &a, true))
+ONE(rfft, false, real_to_complex(c, x, &a))
+ONE(irfft, true, complex_to_real(c, x, &a))
+SOME(fft2, true, true, complex_to_complex(c, x, &a, false))
+SOME(ifft2, true, true, complex_to_complex(c, x, &a, true))
+SOME(rfft2, false, true, real_to_complex(c, x, &a))
+SOME(irfft2, true, true, complex_to_real(c, x, &a))
+SOME(fftn, true, false, complex_to_complex(c, x, &a, false))
+SOME(ifftn, true, false, complex_to_complex(c, x, &a, true))
+SOME(rfftn, false, false, real_to_complex(c, x, &a))
+SOME(irfftn, true, false, complex_to_real(c, x, &a))
+ONE(hfft, true, hermitian_to_real(c, x, a))
+ONE(ihfft, false, real_to_hermitian(c, x, a))
+SOME(hfft2, true, true, hermitian_to_real(c, x, a))
+SOME(ihfft2, false, true, real_to_hermitian(c, x, a))
+SOME(hfftn, true, false, hermitian_to_real(c, x, a))
+SOME(ihfftn, false, false, real_to_hermitian(c, x, a))
+
+dm_status complex_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_float(c, c->in[0], "real"));
+  if (c->in[0]->dtype != c->in[1]->dtype)
+    return dm_fail(DM_EARG, "complex: real is %s and imag is %s, wanted one dtype",
+                   dm_dtype_name((dm_DType)c->in[0]->dtype),
+                   dm_dtype_name((dm_DType)c->in[1]->dtype));
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  DM_TRY(dm_broadcast("complex", c->in[0], c->in[1], &ndim, shape));
+  c->out[0] = dm_x(x, DM_OP_stack, &(int64_t){-1}, 2, x_expand(x, c->in[0], ndim, shape),
+                   x_expand(x, c->in[1], ndim, shape));
+  return x->st;
+}

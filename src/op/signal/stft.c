@@ -1,0 +1,245 @@
+/* Windows, and Fourier transforms of short stretches: stft, istft. Complex numbers are pairs
+   in a last dim of 2. */
+#include <math.h>
+
+#include "base/error.h"
+#include "op/shape/create.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- windows ---- */
+
+static const double TURN = 6.28318530717958647692; /* 2 pi */
+
+typedef struct WindowAttr {
+  int64_t length, periodic, dtype, device;
+} WindowAttr;
+
+static dm_status check_window(const dm_Call *c, const WindowAttr *w) {
+  if (w->length < 0)
+    return dm_fail(DM_EARG, "%s: window_length is %lld, wanted 0 or more", c->op->name,
+                   (long long)w->length);
+  if (w->dtype >= 0 && !dm_is_float((dm_DType)w->dtype))
+    return dm_fail(DM_EARG, "%s: dtype is %s, wanted a float", c->op->name,
+                   dm_dtype_name((dm_DType)w->dtype));
+  return DM_OK;
+}
+
+/* from + k by / n in float64, where n points make a period: k counts from 0. */
+static dm_Tensor *points(dm_X *x, const WindowAttr *w, double from, double by) {
+  const double n = (double)(w->periodic || w->length < 2 ? w->length : w->length - 1);
+  const double last = from + by * (double)(w->length - 1) / n;
+  const dm_LinspaceAttr a = {from, last, w->length, DM_F64, w->device};
+  return dm_x(x, DM_OP_linspace, &a, 0);
+}
+
+/* One point is 1, whatever the window. */
+static dm_status give_window(dm_Call *c, dm_X *x, const WindowAttr *w, dm_Tensor *y) {
+  const dm_SizedAttr few = {{1, {w->length}}, w->dtype, w->device};
+  const dm_DType dtype = w->dtype < 0 ? DM_F32 : (dm_DType)w->dtype;
+  c->out[0] = w->length < 2 ? dm_x(x, DM_OP_ones, &few, 0) : x_cast(x, y, dtype);
+  return x->st;
+}
+
+/* a - b cos(t) + c cos(2 t) over a turn */
+static dm_status cosines(dm_Call *c, dm_X *x, const WindowAttr *w, const double by[3]) {
+  DM_TRY(check_window(c, w));
+  dm_Tensor *t = points(x, w, 0, TURN);
+  dm_Tensor *y = x_shift(x, x_scale(x, x_unary(x, DM_OP_cos, t), -by[1]), by[0]);
+  dm_Tensor *twice = x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]);
+  return give_window(c, x, w, x_add(x, y, twice));
+}
+dm_status hann_window_compose(dm_Call *c, dm_X *x) {
+  return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.5, 0.5, 0});
+}
+dm_status blackman_window_compose(dm_Call *c, dm_X *x) {
+  return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.42, 0.5, 0.08});
+}
+dm_status hamming_window_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t length, periodic;
+    double alpha, beta;
+    int64_t dtype, device;
+  } *a = c->attr;
+  const WindowAttr w = {a->length, a->periodic, a->dtype, a->device};
+  return cosines(c, x, &w, (double[]){a->alpha, a->beta, 0});
+}
+
+/* 1 - |t| over t from -1 to 1 */
+dm_status bartlett_window_compose(dm_Call *c, dm_X *x) {
+  const WindowAttr *w = DM_ATTR(WindowAttr, c);
+  DM_TRY(check_window(c, w));
+  dm_Tensor *t = x_unary(x, DM_OP_abs, points(x, w, -1, 2));
+  return give_window(c, x, w, x_shift(x, x_scale(x, t, -1), 1));
+}
+
+/* i0(beta sqrt(1 - t^2)) / i0(beta) over t from -1 to 1; Kaiser 1974 */
+dm_status kaiser_window_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t length, periodic;
+    double beta;
+    int64_t dtype, device;
+  } *a = c->attr;
+  const WindowAttr w = {a->length, a->periodic, a->dtype, a->device};
+  DM_TRY(check_window(c, &w));
+  dm_Tensor *t = points(x, &w, -1, 2);
+  t = x_floor(x, x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1), 0);
+  t = x_scale(x, x_unary(x, DM_OP_sqrt, t), fabs(a->beta));
+  const dm_FullAttr whole = {{0, {0}}, a->beta, DM_F64, a->device};
+  dm_Tensor *top = x_unary(x, DM_OP_i0, dm_x(x, DM_OP_full, &whole, 0));
+  return give_window(c, x, &w, x_div(x, x_unary(x, DM_OP_i0, t), top));
+}
+
+/* ---- stretches ---- */
+
+enum { BACKWARD, ORTHO };
+
+typedef struct Stretches {
+  int64_t n_fft, hop, length; /* points of a transform, from one to the next, of a window */
+} Stretches;
+
+static dm_status check_stretches(const dm_Call *c, Stretches *s) {
+  if (s->hop == -1) s->hop = s->n_fft / 4;
+  if (s->length == -1) s->length = s->n_fft;
+  if (s->n_fft < 1 || s->hop < 1 || s->length < 1 || s->length > s->n_fft)
+    return dm_fail(DM_EARG,
+                   "%s: n_fft is %lld, hop_length %lld, win_length %lld: wanted 1 or more, "
+                   "and no window longer than n_fft",
+                   c->op->name, (long long)s->n_fft, (long long)s->hop, (long long)s->length);
+  const dm_Tensor *w = c->in[1];
+  if (w && (w->ndim != 1 || w->numel != s->length))
+    return dm_fail(DM_EARG, "%s: window has shape %s, wanted {%lld}", c->op->name, DM_SHAPE(w),
+                   (long long)s->length);
+  return DM_OK;
+}
+
+static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t before, int64_t behind, int64_t mode) {
+  const struct {
+    dm_Ints pad;
+    int64_t mode;
+    double value;
+  } a = {{2, {before, behind}}, mode, 0};
+  return before || behind ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
+}
+static dm_Tensor *x_part(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
+  return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
+}
+
+/* The window, or one of ones, in the middle of n_fft points. */
+static dm_Tensor *window_of(dm_X *x, dm_Tensor *given, const Stretches *s, dm_Tensor *like) {
+  if (x->st != DM_OK) return NULL;
+  const dm_SizedAttr ones = {{1, {s->length}}, like->dtype, dm_device_code(like->device)};
+  dm_Tensor *w = given ? given : dm_x(x, DM_OP_ones, &ones, 0);
+  const int64_t room = s->n_fft - s->length;
+  return x_pad(x, w, room / 2, room - room / 2, 0);
+}
+
+typedef struct StftAttr {
+  Stretches s;
+  int64_t center, pad_mode, normalized, onesided;
+} StftAttr;
+
+/* (batch, points) as (batch, stretches, n_fft) */
+static dm_Tensor *cut(dm_X *x, dm_Tensor *t, const Stretches *s) {
+  t = x_unary(x, DM_OP_contiguous, t);
+  if (x->st != DM_OK) return NULL;
+  const int64_t n = t->shape[1];
+  const struct {
+    dm_Ints size, stride;
+    int64_t offset;
+  } a = {{3, {t->shape[0], (n - s->n_fft) / s->hop + 1, s->n_fft}}, {3, {n, s->hop, 1}}, -1};
+  return dm_x(x, DM_OP_as_strided, &a, 1, t);
+}
+
+dm_status stft_compose(dm_Call *c, dm_X *x) {
+  const StftAttr *a = DM_ATTR(StftAttr, c);
+  dm_Tensor *t = c->in[0];
+  Stretches s = a->s;
+  DM_TRY(dm_check_float(c, t, "x"));
+  DM_TRY(check_stretches(c, &s));
+  if (t->ndim != 1 && t->ndim != 2)
+    return dm_fail(DM_EARG, "stft: x has shape %s, wanted {points} or {batch, points}",
+                   DM_SHAPE(t));
+  const int64_t n = t->shape[t->ndim - 1], room = a->center ? s.n_fft / 2 : 0;
+  t = x_reshape(x, t, 2, (int64_t[]){t->ndim == 2 ? t->shape[0] : 1, n});
+  if (n < s.n_fft - 2 * room)
+    return dm_fail(DM_EARG, "stft: %lld points, wanted at least n_fft's %lld", (long long)n,
+                   (long long)s.n_fft);
+  t = cut(x, x_pad(x, t, room, room, a->pad_mode), &s);
+  if (c->in[1] || s.length < s.n_fft) t = x_mul(x, t, window_of(x, c->in[1], &s, t));
+  const int64_t how[3] = {-1, -1, a->normalized ? ORTHO : BACKWARD};
+  if (a->onesided) {
+    t = dm_x(x, DM_OP_fft_rfft, how, 1, t);
+  } else if (x->st == DM_OK) {
+    t = dm_x(x, DM_OP_stack, &(int64_t){-1}, 2, t, x_zeros_like(x, t));
+    t = dm_x(x, DM_OP_fft_fft, how, 1, t);
+  }
+  t = x_transpose(x, t, -3, -2);
+  c->out[0] = c->in[0]->ndim == 2 ? t : dm_x(x, DM_OP_select, &(int64_t[2]){0, 0}, 1, t);
+  return x->st;
+}
+
+typedef struct IstftAttr {
+  Stretches s;
+  int64_t center, normalized, onesided, length;
+} IstftAttr;
+
+/* (batch, n_fft, stretches) added up where they lie: (batch, points) */
+static dm_Tensor *overlapped(dm_X *x, dm_Tensor *t, const Stretches *s) {
+  if (x->st != DM_OK) return NULL;
+  const int64_t n = s->n_fft + s->hop * (t->shape[2] - 1);
+  const struct {
+    int64_t size[2], kernel[2], dilation[2], padding[2], stride[2];
+  } a = {{1, n}, {1, s->n_fft}, {1, 1}, {0, 0}, {1, s->hop}};
+  return x_reshape(x, dm_x(x, DM_OP_fold, &a, 1, t), 2, (int64_t[]){t->shape[0], n});
+}
+
+static dm_status check_spectra(const dm_Tensor *t, const IstftAttr *a) {
+  const int64_t lines = a->onesided ? a->s.n_fft / 2 + 1 : a->s.n_fft;
+  const int d = t->ndim - 3;
+  if ((d == 0 || d == 1) && t->shape[d] == lines && t->shape[d + 1] > 0 && t->shape[d + 2] == 2)
+    return DM_OK;
+  return dm_fail(DM_EARG,
+                 "istft: x has shape %s, wanted {%lld, stretches, 2} or {batch, %lld, "
+                 "stretches, 2}",
+                 DM_SHAPE(t), (long long)lines, (long long)lines);
+}
+
+/* Windows must cover every point that is given back. */
+static dm_status check_cover(dm_X *x, dm_Tensor *cover) {
+  uint8_t bare = 0;
+  dm_Tensor *any = x_unary(x, DM_OP_any, x_test(x, DM_OP_le, cover, 1e-11));
+  if (x->st == DM_OK) x->st = dm_tensor_read(any, 1, &bare);
+  DM_TRY(x->st);
+  return bare ? dm_fail(DM_EARG, "istft: there are points that no window covers") : DM_OK;
+}
+
+dm_status istft_compose(dm_Call *c, dm_X *x) {
+  const IstftAttr *a = DM_ATTR(IstftAttr, c);
+  dm_Tensor *t = c->in[0];
+  Stretches s = a->s;
+  DM_TRY(dm_check_float(c, t, "x"));
+  DM_TRY(check_stretches(c, &s));
+  if (s.hop > s.length)
+    return dm_fail(DM_EARG, "istft: hop_length is %lld, wanted at most win_length's %lld",
+                   (long long)s.hop, (long long)s.length);
+  DM_TRY(check_spectra(t, a));
+  if (t->ndim == 3) t = dm_x(x, DM_OP_unsqueeze, &(int64_t){0}, 1, t);
+  const int64_t how[3] = {s.n_fft, -1, a->normalized ? ORTHO : BACKWARD};
+  t = x_part(x, x_transpose(x, t, 1, 2), 2, 0, s.n_fft / 2 + 1);
+  t = dm_x(x, DM_OP_fft_irfft, how, 1, t);
+  dm_Tensor *w = window_of(x, c->in[1], &s, t);
+  t = x_transpose(x, x_mul(x, t, w), 1, 2);
+  DM_TRY(x->st);
+  dm_Tensor *cover = x_reshape(x, x_mul(x, w, w), 3, (int64_t[]){1, s.n_fft, 1});
+  cover = overlapped(x, x_expand(x, cover, 3, (int64_t[]){1, s.n_fft, t->shape[2]}), &s);
+  t = overlapped(x, t, &s);
+  DM_TRY(x->st);
+  const int64_t from = a->center ? s.n_fft / 2 : 0, there = t->shape[1] - from;
+  const int64_t wanted = a->length >= 0 ? a->length : there - from;
+  const int64_t n = dm_max_i64(dm_min_i64(wanted, there), 0);
+  cover = x_part(x, cover, 1, from, n);
+  DM_TRY(check_cover(x, cover));
+  t = x_pad(x, x_div(x, x_part(x, t, 1, from, n), cover), 0, wanted - n, 0);
+  c->out[0] = c->in[0]->ndim == 4 ? t : dm_x(x, DM_OP_select, &(int64_t[2]){0, 0}, 1, t);
+  return x->st;
+}

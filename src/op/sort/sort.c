@@ -1,0 +1,403 @@
+/* Ops that go along one dim, line by line: sort, topk, cumsum;
+   bucketize and nonzero. Lines are sorted by merging, stably, on 64-bit keys
+   whose unsigned order is the order of the values. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/along.h"
+#include "op/dense.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+#include "op/sort/sort.h"
+
+enum { RUN = 16 /* items sorted by insertion before merging starts */ };
+
+typedef struct Item {
+  uint64_t key;
+  int64_t at;
+} Item;
+
+typedef struct Job {
+  dm_Along in, out; /* they differ in n */
+  dm_DType from, to;
+  const char *x;
+  char *y;
+  int64_t *index; /* where each came from */
+  bool descending, reverse;
+  int base;
+  atomic_bool failed; /* out of memory */
+} Job;
+
+static void copy_element(char *dst, const char *src, int64_t size) {
+  switch (size) {
+  case 1: *dst = *src; break;
+  case 2: memcpy(dst, src, 2); break;
+  case 4: memcpy(dst, src, 4); break;
+  default: memcpy(dst, src, 8);
+  }
+}
+
+/* Dense x in j; the caller frees *dense. */
+static dm_status open_job(Job *j, const dm_Call *c, int64_t dim, dm_Tensor **dense) {
+  DM_TRY(dm_dense_new(c->in[0], dense));
+  j->in = dm_along(*dense, dim);
+  j->out = dm_along(c->out[0], dim);
+  j->from = (dm_DType)c->in[0]->dtype;
+  j->to = (dm_DType)c->out[0]->dtype;
+  j->x = dm_tensor_data(*dense);
+  j->y = dm_tensor_data(c->out[0]);
+  j->base = c->base;
+  atomic_init(&j->failed, false);
+  return DM_OK;
+}
+static int64_t line_grain(const Job *j) {
+  return dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j->in.n));
+}
+
+/* ---- sort, topk ---- */
+
+static uint64_t key_f64(double v) {
+  uint64_t u;
+  if (v != v) return UINT64_MAX;
+  v += 0.0; /* -0 is 0 */
+  memcpy(&u, &v, 8);
+  return u >> 63 ? ~u : u | 1ull << 63;
+}
+/* The keys of m <= DM_BLOCK elements, `stride` apart; as_float where they will
+   meet the keys of floats. */
+static void load_keys(dm_DType from, bool as_float, const char *x, int64_t stride, int64_t m,
+                      uint64_t *key) {
+  double f[DM_BLOCK];
+  int64_t v[DM_BLOCK];
+  if (as_float) {
+    dm_load_f64(from, x, stride, m, f);
+    for (int64_t i = 0; i < m; i++) key[i] = key_f64(f[i]);
+  } else {
+    dm_load_i64(from, x, stride, m, v);
+    for (int64_t i = 0; i < m; i++) key[i] = (uint64_t)v[i] ^ 1ull << 63;
+  }
+}
+static void fill_items(const Job *j, const char *x, Item *items) {
+  uint64_t key[DM_BLOCK];
+  for (int64_t at = 0; at < j->in.n; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, j->in.n - at);
+    const char *p = x + at * j->in.inner * dm_dtype_size(j->from);
+    load_keys(j->from, dm_is_float(j->from), p, j->in.inner, m, key);
+    for (int64_t i = 0; i < m; i++)
+      items[at + i] = (Item){j->descending ? ~key[i] : key[i], at + i};
+  }
+}
+
+static void insertion_sort(Item *a, int64_t n) {
+  for (int64_t i = 1; i < n; i++) {
+    const Item t = a[i];
+    int64_t k = i;
+    for (; k > 0 && a[k - 1].key > t.key; k--) a[k] = a[k - 1];
+    a[k] = t;
+  }
+}
+static void merge(const Item *a, int64_t n_a, const Item *b, int64_t n_b, Item *out) {
+  while (n_a > 0 && n_b > 0) {
+    const bool second = b->key < a->key;
+    *out++ = second ? *b++ : *a++;
+    *(second ? &n_b : &n_a) -= 1;
+  }
+  if (n_a > 0) memcpy(out, a, sizeof *a * (size_t)n_a);
+  if (n_b > 0) memcpy(out, b, sizeof *b * (size_t)n_b);
+}
+/* Sorts a with the help of b, equally long; returns where the result is. */
+static Item *merge_sort(Item *a, Item *b, int64_t n) {
+  for (int64_t i = 0; i < n; i += RUN) insertion_sort(a + i, dm_min_i64(RUN, n - i));
+  for (int64_t w = RUN; w < n; w *= 2) {
+    for (int64_t i = 0; i < n; i += 2 * w) {
+      const int64_t n_a = dm_min_i64(w, n - i), n_b = dm_min_i64(w, n - i - n_a);
+      merge(a + i, n_a, a + i + n_a, n_b, b + i);
+    }
+    Item *const t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+/* The first k of the n items in order, with the help of b: of what is gathered only the
+   first k stay, and from then on only what comes before the last of them is gathered. */
+static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
+  const int64_t most = 2 * k + RUN;
+  if (most >= n) return merge_sort(a, b, n);
+  int64_t kept = 0;
+  uint64_t bound = 0;
+  bool bounded = false;
+  for (int64_t i = 0; i < n; i++) {
+    if (bounded && a[i].key >= bound) continue;
+    a[kept++] = a[i];
+    if (kept < most) continue;
+    const Item *const sorted = merge_sort(a, b, kept);
+    if (sorted != a) memcpy(a, sorted, sizeof *a * (size_t)k);
+    kept = k;
+    bound = a[k - 1].key;
+    bounded = true;
+  }
+  return merge_sort(a, b, kept);
+}
+
+static void sort_lines(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  const int64_t size = dm_dtype_size(j->from), n = j->in.n;
+  Item *items = dm_alloc(2 * n * (int64_t)sizeof *items);
+  if (!items) {
+    atomic_store(&j->failed, true);
+    return;
+  }
+  for (int64_t i = begin; i < end; i++) {
+    const char *x = j->x + dm_along_at(&j->in, i) * size;
+    const int64_t to = dm_along_at(&j->out, i);
+    fill_items(j, x, items);
+    const Item *sorted = sort_first(items, items + n, n, j->out.n);
+    for (int64_t k = 0; k < j->out.n; k++) {
+      const int64_t at = to + k * j->out.inner;
+      copy_element(j->y + at * size, x + sorted[k].at * j->in.inner * size, size);
+      j->index[at] = sorted[k].at + j->base;
+    }
+  }
+  dm_free(items);
+}
+
+static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
+  Job j = {.descending = descending};
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, dim, &dense));
+  j.index = dm_tensor_data(c->out[1]);
+  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), sort_lines, &j);
+  dm_tensor_unref(&dense);
+  return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
+}
+
+dm_status sort_rule(dm_Call *c) {
+  int d;
+  DM_TRY(dm_check_dim(c, c->in[0], DM_ATTR(dm_SortAttr, c)->dim, &d));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  dm_out_like(c, 1, c->in[0], DM_I64);
+  return DM_OK;
+}
+dm_status sort_cpu(dm_Call *c) {
+  const dm_SortAttr *a = DM_ATTR(dm_SortAttr, c);
+  return sort_along(c, a->dim, a->descending);
+}
+
+dm_status topk_rule(dm_Call *c) {
+  const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
+  const dm_Tensor *x = c->in[0];
+  int d;
+  DM_TRY(dm_check_dim(c, x, a->dim, &d));
+  const int64_t n = x->ndim > 0 ? x->shape[d] : 1;
+  if (a->k < 0 || a->k > n)
+    return dm_fail(DM_EARG, "topk: k = %lld, but dim %d of %s has %lld elements",
+                   (long long)a->k, d + c->base, DM_SHAPE(x), (long long)n);
+  for (int i = 0; i < 2; i++) {
+    dm_out_like(c, i, x, i == 0 ? (dm_DType)x->dtype : DM_I64);
+    if (x->ndim > 0) c->out_meta[i].shape[d] = a->k;
+  }
+  return DM_OK;
+}
+dm_status topk_cpu(dm_Call *c) {
+  const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
+  return sort_along(c, a->dim, a->largest);
+}
+
+void sort_grad(dm_Grad *g) {
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(dm_SortAttr, g)->dim, g->gy[0], g->out[1]);
+}
+void topk_grad(dm_Grad *g) {
+  if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(dm_TopkAttr, g)->dim, g->gy[0], g->out[1]);
+}
+
+/* ---- bucketize ---- */
+
+typedef struct Buckets {
+  const uint64_t *edge; /* keys, rising */
+  int64_t n;
+  bool right, as_float;
+  dm_DType from, to;
+  const char *x;
+  char *y;
+  int base;
+} Buckets;
+
+dm_status bucketize_rule(dm_Call *c) {
+  if (c->in[1]->ndim != 1)
+    return dm_fail(DM_EARG, "bucketize: boundaries have shape %s, wanted one dim",
+                   DM_SHAPE(c->in[1]));
+  dm_out_like(c, 0, c->in[0], DM_ATTR(dm_BucketAttr, c)->out_int32 ? DM_I32 : DM_I64);
+  return DM_OK;
+}
+
+/* How many edges lie below the key (right: or on it), by halving. */
+static int64_t edges_below(const Buckets *b, uint64_t key) {
+  int64_t low = 0, high = b->n;
+  while (low < high) {
+    const int64_t mid = low + (high - low) / 2;
+    if (b->right ? b->edge[mid] <= key : b->edge[mid] < key) low = mid + 1;
+    else high = mid;
+  }
+  return low;
+}
+static void bucket_range(void *ctx, int64_t begin, int64_t end) {
+  const Buckets *b = ctx;
+  uint64_t key[DM_BLOCK];
+  for (int64_t at = begin; at < end; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, end - at);
+    load_keys(b->from, b->as_float, b->x + at * dm_dtype_size(b->from), 1, m, key);
+    for (int64_t i = 0; i < m; i++) {
+      const int64_t v = edges_below(b, key[i]) + b->base;
+      if (b->to == DM_I64) ((int64_t *)(void *)b->y)[at + i] = v;
+      else ((int32_t *)(void *)b->y)[at + i] = (int32_t)v;
+    }
+  }
+}
+
+dm_status bucketize_cpu(dm_Call *c) {
+  dm_Tensor *x = NULL, *edges = NULL;
+  uint64_t *keys = NULL;
+  dm_status st = DM_OK;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  DM_GO(dm_dense_new(c->in[1], &edges));
+  keys = dm_alloc(dm_max_i64(1, edges->numel) * (int64_t)sizeof *keys);
+  if (!keys) {
+    st = dm_fail(DM_EMEM, "bucketize: out of memory");
+    goto done;
+  }
+  const dm_DType of_edges = (dm_DType)edges->dtype;
+  Buckets b = {.edge = keys,
+               .n = edges->numel,
+               .right = DM_ATTR(dm_BucketAttr, c)->right,
+               .from = (dm_DType)x->dtype,
+               .to = (dm_DType)c->out[0]->dtype,
+               .x = dm_tensor_data(x),
+               .y = dm_tensor_data(c->out[0]),
+               .base = c->base};
+  b.as_float = dm_is_float(b.from) || dm_is_float(of_edges);
+  const char *from = dm_tensor_data(edges);
+  for (int64_t at = 0; at < b.n; at += DM_BLOCK)
+    load_keys(of_edges, b.as_float, from + at * dm_dtype_size(of_edges), 1,
+              dm_min_i64(DM_BLOCK, b.n - at), keys + at);
+  dm_parallel_for(x->numel, DM_POINT_GRAIN, bucket_range, &b);
+done:
+  dm_free(keys);
+  dm_tensor_unref(&edges);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+/* ---- cumsum; its gradient runs from the end ---- */
+
+static void cumsum_lines(void *ctx, int64_t begin, int64_t end) {
+  const Job *j = ctx;
+  const int64_t n = j->in.n, inner = j->in.inner;
+  const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);
+  double f[DM_BLOCK];
+  int64_t v[DM_BLOCK];
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t first = dm_along_at(&j->in, i) + (j->reverse ? (n - 1) * inner : 0);
+    const int64_t step = j->reverse ? -inner : inner;
+    double sum = 0;
+    uint64_t total = 0; /* wraps, as integers do */
+    for (int64_t at = 0; at < n; at += DM_BLOCK) {
+      const int64_t m = dm_min_i64(DM_BLOCK, n - at);
+      const char *x = j->x + (first + at * step) * size;
+      char *y = j->y + (first + at * step) * to_size;
+      if (dm_is_float(j->to)) {
+        dm_load_f64(j->from, x, step, m, f);
+        for (int64_t k = 0; k < m; k++) f[k] = sum += f[k];
+        dm_store_f64(j->to, y, step, m, f);
+      } else {
+        dm_load_i64(j->from, x, step, m, v);
+        for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(total += (uint64_t)v[k]);
+        dm_store_i64(j->to, y, step, m, v);
+      }
+    }
+  }
+}
+dm_status cumsum_rule(dm_Call *c) {
+  const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
+  const dm_DType own = (dm_DType)c->in[0]->dtype;
+  int d;
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim, &d));
+  dm_out_like(c, 0, c->in[0],
+              a->dtype >= 0      ? (dm_DType)a->dtype
+              : dm_is_float(own) ? own
+                                 : DM_I64);
+  return DM_OK;
+}
+dm_status cumsum_cpu(dm_Call *c) {
+  Job j = {.reverse = c->op == &dm_ops[DM_OP_cumsum_back]};
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
+  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), cumsum_lines, &j);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+void cumsum_grad(dm_Grad *g) {
+  const dm_CumsumAttr a = {DM_ATTR(dm_CumsumAttr, g)->dim, DM_NO_DTYPE};
+  g->gx[0] = dm_x(g->x, DM_OP_cumsum_back, &a, 1, g->gy[0]);
+}
+void cumsum_back_grad(dm_Grad *g) {
+  const dm_CumsumAttr a = {DM_ATTR(dm_CumsumAttr, g)->dim, DM_NO_DTYPE};
+  g->gx[0] = dm_x(g->x, DM_OP_cumsum, &a, 1, g->gy[0]);
+}
+
+/* ---- nonzero ---- */
+
+/* Counts what is not 0; writes the positions, one row each, unless to is NULL. */
+static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
+  double v[DM_BLOCK];
+  const char *x = dm_tensor_data(dense);
+  const dm_DType type = (dm_DType)dense->dtype;
+  int64_t found = 0;
+  for (int64_t at = 0; at < dense->numel; at += DM_BLOCK) {
+    const int64_t m = dm_min_i64(DM_BLOCK, dense->numel - at);
+    dm_load_f64(type, x + at * dm_dtype_size(type), 1, m, v);
+    for (int64_t i = 0; i < m; i++) {
+      if (v[i] == 0) continue;
+      found++;
+      if (!to) continue;
+      int64_t rest = at + i;
+      for (int d = dense->ndim - 1; d >= 0; d--) {
+        to[d] = rest % dense->shape[d] + base;
+        rest /= dense->shape[d];
+      }
+      to += dense->ndim;
+    }
+  }
+  return found;
+}
+static dm_status count_nonzero(dm_Tensor *x, int64_t *count) {
+  dm_Tensor *dense = NULL;
+  if (x->device.type != DM_CPU) return dm_count_far(x, count);
+  DM_TRY(dm_dense_new(x, &dense));
+  *count = scan_nonzero(dense, NULL, 0);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}
+dm_status nonzero_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], DM_I64);
+  DM_TRY(count_nonzero(c->in[0], &c->out_meta[0].shape[0]));
+  c->out_meta[0].shape[1] = c->in[0]->ndim;
+  c->out_meta[0].ndim = 2;
+  return DM_OK;
+}
+dm_status nonzero_cpu(dm_Call *c) {
+  dm_Tensor *dense = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(dm_dense_new(c->in[0], &dense));
+  (void)scan_nonzero(dense, dm_tensor_data(c->out[0]), c->base);
+  dm_tensor_unref(&dense);
+  return DM_OK;
+}

@@ -1,0 +1,308 @@
+/* Pictures and spaces read between their elements, where a grid of points says; and the
+   grids of affine maps. Jaderberg et al. 2015.
+
+   (N,C,...) is seen as rows, each the C values of one element. A point takes the rows
+   around it, its taps, each times a weight: along every axis 1, 2 or 4 of them. Indexing,
+   products and sums have their gradients, and those theirs. Axis 0 is x, the last dim. */
+#include "base/error.h"
+#include "op/shape/create.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+typedef enum Mode { BILINEAR, NEAREST, BICUBIC } Mode;
+typedef enum Padding { ZEROS, BORDER, REFLECTION } Padding;
+
+typedef struct GridAttr {
+  int64_t mode, padding, align_corners;
+} GridAttr;
+
+/* All taps along one axis: tensors (N, points). */
+typedef struct Axis {
+  int64_t size;
+  dm_Tensor *at[4];     /* int64 */
+  dm_Tensor *inside[4]; /* for padding with zeros; otherwise NULL, all are */
+  dm_Tensor *weight[4]; /* NULL: 1 */
+} Axis;
+
+typedef struct Sampler {
+  Mode mode;
+  Padding padding;
+  bool align;
+  int dims, taps, base;
+  Axis axis[3];
+  dm_Tensor *rows; /* (N * places, C); behind them one of zeros, where it is wanted */
+  int64_t n_rows;  /* without that one */
+  dm_Tensor *sum;  /* (N, points, C); owned */
+} Sampler;
+
+static dm_Tensor *x_both(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  return dm_x(x, DM_OP_logical_and, NULL, 2, a, b);
+}
+/* a where both hold, else v, through which no gradient goes. */
+static dm_Tensor *x_between(dm_X *x, dm_Tensor *a, double low, double high, double v) {
+  dm_Tensor *held = x_both(x, x_test(x, DM_OP_gt, a, low), x_test(x, DM_OP_lt, a, high));
+  return x_where(x, held, a, dm_x_number(x, v));
+}
+
+/* ---- where a point lies ---- */
+
+/* -1 and 1 are the centres of the outer elements (align), or their outer edges. */
+static dm_Tensor *unnormalised(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
+  p = x_shift(x, p, 1);
+  if (s->align) return x_scale(x, p, (double)(size - 1) / 2);
+  return x_scale(x, x_shift(x, x_scale(x, p, (double)size), -1), 0.5);
+}
+
+static dm_Tensor *clipped(dm_X *x, dm_Tensor *p, int64_t size) {
+  const double last = (double)(size - 1);
+  dm_Tensor *low = x_where(x, x_test(x, DM_OP_gt, p, 0), p, dm_x_number(x, 0));
+  return x_where(x, x_test(x, DM_OP_lt, low, last), low, dm_x_number(x, last));
+}
+
+/* Thrown back at both ends as often as need be. */
+static dm_Tensor *reflected(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
+  const double low = s->align ? 0 : -0.5, span = (double)(s->align ? size - 1 : size);
+  if (span == 0) return x->st == DM_OK ? x_zeros_like(x, p) : NULL;
+  p = x_shift(x, p, -low);
+  p = x_where(x, x_test(x, DM_OP_lt, p, 0), x_unary(x, DM_OP_neg, p), p);
+  dm_Tensor *length = dm_x_number(x, span);
+  dm_Tensor *extra = dm_x(x, DM_OP_fmod, NULL, 2, p, length);
+  dm_Tensor *flips = x_unary(x, DM_OP_floor, x_div(x, p, length));
+  dm_Tensor *odd =
+      x_test(x, DM_OP_ne, dm_x(x, DM_OP_fmod, NULL, 2, flips, dm_x_number(x, 2)), 0);
+  dm_Tensor *back = x_shift(x, x_unary(x, DM_OP_neg, extra), span);
+  return x_shift(x, x_where(x, odd, back, extra), low);
+}
+
+/* p on the axis: moved there by the padding, or as far outside as any tap tells. NaN is
+   on it too, or outside with zeros. */
+static dm_Tensor *placed(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
+  if (s->padding == ZEROS) return x_between(x, p, -4, (double)size + 3, -4);
+  if (s->padding == REFLECTION) p = reflected(x, p, s, size);
+  return clipped(x, p, size);
+}
+
+/* ---- taps ---- */
+
+static void set_tap(dm_X *x, const Sampler *s, Axis *a, int k, dm_Tensor *at,
+                    dm_Tensor *weight) {
+  const double last = (double)(a->size - 1);
+  if (s->padding == ZEROS)
+    a->inside[k] = x_both(x, x_test(x, DM_OP_ge, at, 0), x_test(x, DM_OP_le, at, last));
+  else at = s->mode == BICUBIC ? placed(x, at, s, a->size) : clipped(x, at, a->size);
+  a->at[k] = x->st == DM_OK ? x_cast(x, at, DM_I64) : NULL;
+  a->weight[k] = weight;
+}
+
+/* Keys 1981 with a = -3/4, of a distance up to 1, and of one from 1 to 2. */
+static dm_Tensor *polynomial(dm_X *x, dm_Tensor *t, const double c[4]) {
+  dm_Tensor *y = x_shift(x, x_scale(x, t, c[0]), c[1]);
+  for (int i = 2; i < 4; i++) y = x_shift(x, x_mul(x, y, t), c[i]);
+  return y;
+}
+static dm_Tensor *cubic_near(dm_X *x, dm_Tensor *t) {
+  return polynomial(x, t, (const double[]){1.25, -2.25, 0, 1});
+}
+static dm_Tensor *cubic_far(dm_X *x, dm_Tensor *t) {
+  return polynomial(x, t, (const double[]){-0.75, 3.75, -6, 3});
+}
+static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) {
+  return x_shift(x, x_unary(x, DM_OP_neg, t), 1);
+}
+
+/* p: (N, points), not yet on the axis. */
+static void set_axis(dm_X *x, const Sampler *s, Axis *a, dm_Tensor *p) {
+  p = unnormalised(x, p, s, a->size);
+  if (s->mode != BICUBIC || s->padding == ZEROS) p = placed(x, p, s, a->size);
+  if (s->mode == NEAREST) {
+    set_tap(x, s, a, 0, x_unary(x, DM_OP_round, p), NULL);
+    return;
+  }
+  dm_Tensor *low = x_unary(x, DM_OP_floor, p), *t = x_sub(x, p, low), *rest = from_one(x, t);
+  if (s->mode == BILINEAR) {
+    set_tap(x, s, a, 0, low, rest);
+    set_tap(x, s, a, 1, x_shift(x, low, 1), t);
+    return;
+  }
+  set_tap(x, s, a, 0, x_shift(x, low, -1), cubic_far(x, x_shift(x, t, 1)));
+  set_tap(x, s, a, 1, low, cubic_near(x, t));
+  set_tap(x, s, a, 2, x_shift(x, low, 1), cubic_near(x, rest));
+  set_tap(x, s, a, 3, x_shift(x, low, 2), cubic_far(x, x_shift(x, rest, 1)));
+}
+
+/* ---- sums ---- */
+
+/* What is known of a tap along the axes from the first dim to here; NULL: nothing yet. */
+typedef struct Tap {
+  dm_Tensor *row, *inside, *weight;
+} Tap;
+
+/* The sum of one tap more. Only it outlives the step: of sixteen taps' rows, all as
+   large as the result, no more than one lies about. */
+static void add_tap(dm_X *x, Sampler *s, Tap tap) {
+  if (x->st != DM_OK) return;
+  dm_X step = DM_X_INIT;
+  dm_Tensor *row = x_add(&step, tap.row, x_whole(&step, s->base));
+  if (tap.inside) row = x_where(&step, tap.inside, row, x_whole(&step, s->n_rows + s->base));
+  dm_Tensor *v = dm_x(&step, DM_OP_index_get, &(int64_t){0}, 2, s->rows, row);
+  if (tap.weight)
+    v = x_mul(&step, v, dm_x(&step, DM_OP_unsqueeze, &(int64_t){-1}, 1, tap.weight));
+  if (s->sum) v = x_add(&step, s->sum, v);
+  if (step.st == DM_OK) {
+    dm_tensor_unref(&s->sum);
+    s->sum = dm_tensor_ref(v);
+  }
+  x->st = step.st;
+  dm_x_free(&step);
+}
+
+static dm_Tensor *x_with(dm_X *x, int op, dm_Tensor *a, dm_Tensor *b) {
+  return a && b ? dm_x(x, op, NULL, 2, a, b) : a ? a : b;
+}
+
+/* Every tap along this axis and those behind it. */
+static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
+  if (axis < 0) {
+    add_tap(x, s, before);
+    return;
+  }
+  const Axis *a = &s->axis[axis];
+  dm_Tensor *first = dm_x(x, DM_OP_mul, NULL, 2, before.row, x_whole(x, a->size));
+  for (int k = 0; k < s->taps && x->st == DM_OK; k++)
+    add_taps(x, s, axis - 1,
+             (Tap){x_add(x, first, a->at[k]),
+                   x_with(x, DM_OP_logical_and, before.inside, a->inside[k]),
+                   x_with(x, DM_OP_mul, before.weight, a->weight[k])});
+}
+
+/* ---- grid_sample ---- */
+
+static dm_status check(const dm_Call *c, const GridAttr *a) {
+  const dm_Tensor *t = c->in[0], *grid = c->in[1];
+  const int dims = t->ndim - 2;
+  DM_TRY(dm_check_float(c, t, "x"));
+  DM_TRY(dm_check_float(c, grid, "the grid"));
+  if (dims != 2 && dims != 3)
+    return dm_fail(DM_EARG, "grid_sample: x has shape %s, wanted (N,C,H,W) or (N,C,D,H,W)",
+                   DM_SHAPE(t));
+  if (grid->ndim != t->ndim || grid->shape[0] != t->shape[0] || grid->shape[dims + 1] != dims)
+    return dm_fail(DM_EARG,
+                   "grid_sample: the grid has shape %s, wanted %lld of %d dims with %d numbers "
+                   "for each point",
+                   DM_SHAPE(grid), (long long)t->shape[0], dims, dims);
+  if (a->mode == BICUBIC && dims == 3)
+    return dm_fail(DM_EARG, "grid_sample: bicubic is for (N,C,H,W), x has shape %s",
+                   DM_SHAPE(t));
+  for (int d = 2; d < t->ndim; d++)
+    if (t->shape[d] < 1)
+      return dm_fail(DM_EARG, "grid_sample: x has shape %s, nothing to sample", DM_SHAPE(t));
+  return DM_OK;
+}
+
+/* x as rows; the extra one of zeros for what lies outside. */
+static void set_rows(dm_X *x, Sampler *s, dm_Tensor *t) {
+  const int64_t n = t->shape[0], c = t->shape[1], places = dm_numel(s->dims, t->shape + 2);
+  s->n_rows = n * places;
+  dm_Tensor *planes = x_reshape(x, t, 3, (int64_t[]){n, c, places});
+  s->rows = x_reshape(x, x_transpose(x, planes, 1, 2), 2, (int64_t[]){s->n_rows, c});
+  if (s->padding != ZEROS || x->st != DM_OK) return;
+  dm_Tensor *zeros = x_zeros(x, 2, (int64_t[]){1, c}, t);
+  s->rows = dm_x(x, DM_OP_cat, &(int64_t){0}, 2, s->rows, zeros);
+}
+
+/* Numbers of the pictures, (N, 1). */
+static dm_Tensor *pictures(dm_X *x, int64_t n, dm_Device dev) {
+  int64_t *at;
+  dm_Tensor *t = dm_x_positions(x, n, &at);
+  for (int64_t i = 0; t && i < n; i++) at[i] = i;
+  return x_reshape(x, dm_x_there(x, t, dev), 2, (int64_t[]){n, 1});
+}
+
+dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
+  static const int taps[] = {2, 1, 4};
+  const GridAttr *a = DM_ATTR(GridAttr, c);
+  dm_Tensor *t = c->in[0], *grid = c->in[1];
+  DM_TRY(check(c, a));
+  const dm_DType wide = t->dtype == DM_F64 || grid->dtype == DM_F64 ? DM_F64 : DM_F32;
+  Sampler s = {.mode = (Mode)a->mode,
+               .padding = (Padding)a->padding,
+               .align = a->align_corners != 0,
+               .dims = t->ndim - 2,
+               .taps = taps[a->mode],
+               .base = c->base};
+  const int64_t n = t->shape[0], points = dm_numel(s.dims, grid->shape + 1);
+  dm_Tensor *at = x_cast(x, x_reshape(x, grid, 3, (int64_t[]){n, points, s.dims}), wide);
+  for (int k = 0; k < s.dims && x->st == DM_OK; k++) {
+    s.axis[k].size = t->shape[t->ndim - 1 - k];
+    set_axis(x, &s, &s.axis[k], dm_x(x, DM_OP_select, &(int64_t[2]){2, k}, 1, at));
+  }
+  set_rows(x, &s, x_cast(x, t, wide));
+  dm_Tensor *picture = pictures(x, n, t->device);
+  if (x->st == DM_OK) add_taps(x, &s, s.dims - 1, (Tap){picture, NULL, NULL});
+  dm_Tensor *y = x->st == DM_OK ? dm_x_own(x, s.sum) : NULL;
+  if (!y) {
+    dm_tensor_unref(&s.sum);
+    return x->st;
+  }
+  int64_t shape[DM_MAX_DIM] = {n, t->shape[1]};
+  for (int d = 2; d < t->ndim; d++) shape[d] = grid->shape[d - 1];
+  y = x_cast(x, x_transpose(x, y, 1, 2), (dm_DType)t->dtype);
+  c->out[0] = x_unary(x, DM_OP_contiguous, x_reshape(x, y, t->ndim, shape));
+  return x->st;
+}
+
+/* ---- affine_grid ---- */
+
+enum { MOST_SIDE = 1 << 20 }; /* of which three can be multiplied */
+
+/* n points from -1 to 1; without align centres of n equal parts. */
+static dm_Tensor *points_of(dm_X *x, int64_t n, bool align, dm_DType dtype, dm_Device dev) {
+  const double end = n == 1 ? 0 : align ? 1 : (double)(n - 1) / (double)n;
+  const dm_LinspaceAttr a = {-end, end, n, dtype, dm_device_code(dev)};
+  return dm_x(x, DM_OP_linspace, &a, 0);
+}
+
+dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    dm_Ints size;
+    int64_t align_corners;
+  } *a = c->attr;
+  dm_Tensor *theta = c->in[0], *column[4];
+  const int dims = (int)a->size.n - 2;
+  DM_TRY(dm_check_float(c, theta, "theta"));
+  if (dims != 2 && dims != 3)
+    return dm_fail(DM_EARG, "affine_grid: size has %lld numbers, wanted 4 or 5",
+                   (long long)a->size.n);
+  if (theta->ndim != 3 || theta->shape[0] != a->size.v[0] || theta->shape[1] != dims ||
+      theta->shape[2] != dims + 1)
+    return dm_fail(DM_EARG, "affine_grid: theta has shape %s, wanted {%lld, %d, %d}",
+                   DM_SHAPE(theta), (long long)a->size.v[0], dims, dims + 1);
+  for (int d = 0; d < dims + 2; d++)
+    if (a->size.v[d] < 1 || a->size.v[d] > MOST_SIDE)
+      return dm_fail(DM_EARG, "affine_grid: a size of %lld, wanted 1 to %d",
+                     (long long)a->size.v[d], MOST_SIDE);
+  const dm_DType wide = theta->dtype == DM_F64 ? DM_F64 : DM_F32;
+  const int64_t *space = a->size.v + 2;
+  int64_t view[3];
+  for (int k = 0; k < dims; k++) {
+    for (int d = 0; d < dims; d++) view[d] = d == dims - 1 - k ? space[d] : 1;
+    dm_Tensor *p = points_of(x, space[dims - 1 - k], a->align_corners, wide, theta->device);
+    column[k] = x_expand(x, x_reshape(x, p, dims, view), dims, space);
+  }
+  const dm_LinspaceAttr one = {1, 1, 1, wide, dm_device_code(theta->device)};
+  column[dims] = x_expand(x, dm_x(x, DM_OP_linspace, &one, 0), dims, space);
+  const int64_t behind = -1;
+  dm_Tensor *points =
+      dims == 2 ? dm_x(x, DM_OP_stack, &behind, 3, column[0], column[1], column[2])
+                : dm_x(x, DM_OP_stack, &behind, 4, column[0], column[1], column[2], column[3]);
+  /* products and a sum, which no autocast region turns into 16 bits as it does a matmul */
+  points = x_reshape(x, points, 3, (int64_t[]){dm_numel(dims, space), 1, dims + 1});
+  dm_Tensor *map = dm_x(x, DM_OP_unsqueeze, &(int64_t){1}, 1, x_cast(x, theta, wide));
+  dm_Tensor *y = x_sum(x, x_mul(x, points, map), (dm_Ints){1, {3}}, false);
+  y = x_cast(x, y, (dm_DType)theta->dtype);
+  int64_t out[5] = {theta->shape[0]};
+  for (int d = 0; d < dims; d++) out[d + 1] = space[d];
+  out[dims + 1] = dims;
+  c->out[0] = x_reshape(x, y, dims + 2, out);
+  return x->st;
+}

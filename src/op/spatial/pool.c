@@ -1,0 +1,686 @@
+/* Pooling over (N,C,H,W) or (C,H,W): windows of a plane become one element.
+
+   Maxima: the forward also notes which element of its window won, as a code
+   (row * width + column in the window): one byte for windows of up to 256
+   elements, so that a training step keeps little. Scatter (the gradient) and
+   gather turn codes into places again and are each other's gradients.
+
+   Means: every axis has a table of spans, whether the windows are of fixed size
+   or adaptive. Spreading is the gradient of the mean and the other way round.
+
+   16-bit planes are widened one at a time into scratch of the running thread. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+#include "op/dense.h"
+#include "op/pointwise/pointwise.h"
+#include "op/spatial/pool.h"
+
+enum { PLANE_GRAIN = 65536 }; /* elements that make a range worth a thread */
+
+/* ---- planes ---- */
+
+static int64_t n_planes(const dm_Tensor *t) { return dm_numel(t->ndim - 2, t->shape); }
+
+static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
+  if (t->ndim == 3 || t->ndim == 4) return DM_OK;
+  return dm_fail(DM_EARG,
+                 "%s: input has shape %s, wanted {n, channels, height, width} or "
+                 "{channels, height, width}",
+                 c->op->name, DM_SHAPE(t));
+}
+
+/* Outside the CPU a batch whose channels may be said to lie last stays so: a single pixel's
+   do, and what its gradient is spread over goes back to a convolution. */
+static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, int64_t h,
+                        int64_t w) {
+  dm_out_like(c, i, like, t);
+  c->out_meta[i].channels_last =
+      like->device.type != DM_CPU && dm_tensor_is_channels_last(like);
+  c->out_meta[i].shape[like->ndim - 2] = h;
+  c->out_meta[i].shape[like->ndim - 1] = w;
+}
+
+/* ---- windows of a fixed size ---- */
+
+enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride and dilation: no product overflows */
+
+dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
+                          int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
+                          dm_PoolAxis *a) {
+  *a = (dm_PoolAxis){in, 0, kernel, stride, pad, dil};
+  if (kernel < 1 || stride < 1 || dil < 1 || kernel > MAX_WINDOW || stride > MAX_WINDOW ||
+      dil > MAX_WINDOW)
+    return dm_fail(DM_EARG, "%s: kernel %lld, stride %lld, dilation %lld: wanted 1 to %d",
+                   c->op->name, (long long)kernel, (long long)stride, (long long)dil,
+                   MAX_WINDOW);
+  if (pad < 0 || pad > kernel / 2)
+    return dm_fail(DM_EARG, "%s: padding %lld, wanted 0 to half of the kernel's %lld",
+                   c->op->name, (long long)pad, (long long)kernel);
+  const int64_t room = in + 2 * pad - dil * (kernel - 1) - 1;
+  const int64_t up = room + (ceil_mode ? stride - 1 : 0);
+  a->out = up < 0 ? 0 : up / stride + 1;
+  /* the last window starts inside the input or its left padding */
+  if (ceil_mode && a->out > 0 && (a->out - 1) * stride >= in + pad) a->out--;
+  if (a->out >= 1) return DM_OK;
+  return dm_fail(
+      DM_EARG, "%s: a window that spans %lld does not fit into %s %lld, padding included",
+      c->op->name, (long long)(dil * (kernel - 1) + 1), name, (long long)(in + 2 * pad));
+}
+
+static dm_status check_stride(const dm_Call *c, const dm_Ints *stride) {
+  if (stride->n <= 2) return DM_OK;
+  return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or 2", c->op->name,
+                 (long long)stride->n);
+}
+
+/* ---- maxima ---- */
+
+typedef struct MaxPublicAttr {
+  dm_MaxPoolAttr max;
+  int64_t return_indices;
+} MaxPublicAttr;
+
+static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
+                          dm_PoolAxis ax[2]) {
+  DM_TRY(check_stride(c, &a->stride));
+  for (int i = 0; i < 2; i++)
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
+                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i],
+                           a->dilation[i], a->ceil_mode != 0, &ax[i]));
+  if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* codes are int32 */
+    return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
+                   (long long)(a->kernel[0] * a->kernel[1]));
+  return DM_OK;
+}
+
+static dm_DType code_dtype(const dm_MaxPoolAttr *a) {
+  return a->kernel[0] * a->kernel[1] <= 256 ? DM_U8 : DM_I32;
+}
+
+/* What all threads of one call share. */
+typedef struct MaxJob {
+  dm_PoolAxis h, w;
+  dm_DType dtype, code_dtype;
+  const char *in;
+  char *out, *code;
+  const int64_t *place; /* of each code; see dm_pool_place */
+  int64_t base;         /* positions count from here */
+  atomic_bool no_memory;
+} MaxJob;
+
+static int64_t code_at(const MaxJob *j, int64_t i) {
+  return j->code_dtype == DM_U8 ? (int64_t)((const uint8_t *)j->code)[i]
+                                : (int64_t)((const int32_t *)(const void *)j->code)[i];
+}
+
+static void store_codes(const MaxJob *j, int64_t at, int64_t n, const int32_t *code) {
+  if (j->code_dtype == DM_U8) {
+    uint8_t *to = (uint8_t *)j->code + at;
+    for (int64_t i = 0; i < n; i++) to[i] = (uint8_t)code[i];
+  } else {
+    memcpy(j->code + at * 4, code, (size_t)n * 4);
+  }
+}
+
+/* Outputs [*begin, *end) whose window element k lies inside the axis. */
+static void inside(const dm_PoolAxis *a, int64_t k, int64_t *begin, int64_t *end) {
+  const int64_t shift = k * a->dil - a->pad; /* input = out * stride + shift */
+  *begin = shift >= 0 ? 0 : (-shift + a->stride - 1) / a->stride;
+  *end = shift >= a->in ? 0 : dm_min_i64(a->out, (a->in - 1 - shift) / a->stride + 1);
+}
+
+static bool is_two_by_two(const MaxJob *j) {
+  const dm_PoolAxis *h = &j->h, *w = &j->w;
+  return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 && h->pad == 0 &&
+         w->pad == 0 && h->dil == 1 && w->dil == 1 && 2 * h->out <= h->in &&
+         2 * w->out <= w->in;
+}
+
+/* v wins over the best so far: larger, or NaN (the last NaN stays). */
+#define TAKE(V, K)                              \
+  do {                                          \
+    const bool wins = (V) > best || (V) != (V); \
+    best = wins ? (V) : best;                   \
+    k = wins ? (K) : k;                         \
+  } while (0)
+
+/* One plane x to y, in one compute type; code and first have w.out elements. */
+#define MAX_PLANE(SUFFIX, TYPE, LOWEST)                                                        \
+  static void max_row_##SUFFIX(const MaxJob *j, const TYPE *x, int64_t p, TYPE *y,             \
+                               int32_t *code) {                                                \
+    const dm_PoolAxis *h = &j->h, *w = &j->w;                                                  \
+    for (int64_t r = dm_pool_first_inside(h, p); r < h->kernel; r++) {                         \
+      const int64_t row = p * h->stride - h->pad + r * h->dil;                                 \
+      if (row >= h->in) break;                                                                 \
+      for (int64_t s = 0; s < w->kernel; s++) {                                                \
+        int64_t begin, end;                                                                    \
+        inside(w, s, &begin, &end);                                                            \
+        const TYPE *from = x + row * w->in + s * w->dil - w->pad;                              \
+        for (int64_t q = begin; q < end; q++) {                                                \
+          TYPE best = y[q];                                                                    \
+          int32_t k = code[q];                                                                 \
+          const TYPE v = from[q * w->stride];                                                  \
+          TAKE(v, (int32_t)(r * w->kernel + s));                                               \
+          y[q] = best;                                                                         \
+          code[q] = k;                                                                         \
+        }                                                                                      \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void max_plane_##SUFFIX(const MaxJob *j, const TYPE *x, TYPE *y, int64_t at,          \
+                                 int32_t *code, const int32_t *first) {                        \
+    const int64_t q_end = j->w.out;                                                            \
+    for (int64_t p = 0; p < j->h.out; p++, y += q_end, at += q_end) {                          \
+      const int32_t r = (int32_t)(dm_pool_first_inside(&j->h, p) * j->w.kernel);               \
+      for (int64_t q = 0; q < q_end; q++) y[q] = LOWEST;                                       \
+      for (int64_t q = 0; q < q_end; q++) code[q] = r + first[q];                              \
+      max_row_##SUFFIX(j, x, p, y, code);                                                      \
+      store_codes(j, at, q_end, code);                                                         \
+    }                                                                                          \
+  }                                                                                            \
+  /* windows of 2 by 2, side by side */                                                        \
+  static void max_two_##SUFFIX(const MaxJob *j, const TYPE *DM_RESTRICT x,                     \
+                               TYPE *DM_RESTRICT y, int64_t at, int32_t *DM_RESTRICT code) {   \
+    const int64_t n = j->w.out;                                                                \
+    for (int64_t p = 0; p < j->h.out; p++, y += n, at += n) {                                  \
+      const TYPE *up = x + 2 * p * j->w.in, *low = up + j->w.in;                               \
+      for (int64_t q = 0; q < n; q++) {                                                        \
+        TYPE best = up[2 * q];                                                                 \
+        int32_t k = 0;                                                                         \
+        TAKE(up[2 * q + 1], 1);                                                                \
+        TAKE(low[2 * q], 2);                                                                   \
+        TAKE(low[2 * q + 1], 3);                                                               \
+        y[q] = best;                                                                           \
+        code[q] = k;                                                                           \
+      }                                                                                        \
+      store_codes(j, at, n, code);                                                             \
+    }                                                                                          \
+  }                                                                                            \
+  static void max_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                      \
+    MaxJob *j = ctx;                                                                           \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                       \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    const int64_t n_wide = direct ? 0 : n_in + n_out;                                          \
+    TYPE *wide = dm_alloc(n_wide * (int64_t)sizeof(TYPE) + j->w.out * 8);                      \
+    if (!wide) {                                                                               \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    int32_t *code = (int32_t *)(void *)(wide + n_wide), *first = code + j->w.out;              \
+    for (int64_t q = 0; q < j->w.out; q++) first[q] = (int32_t)dm_pool_first_inside(&j->w, q); \
+    const bool two = is_two_by_two(j);                                                         \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_in * size;                                                \
+      char *out = j->out + i * n_out * size;                                                   \
+      const TYPE *x = direct ? (const TYPE *)(const void *)in : wide;                          \
+      TYPE *y = direct ? (TYPE *)(void *)out : wide + n_in;                                    \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
+      if (two) max_two_##SUFFIX(j, x, y, i *n_out, code);                                      \
+      else max_plane_##SUFFIX(j, x, y, i *n_out, code, first);                                 \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, y);                              \
+    }                                                                                          \
+    dm_free(wide);                                                                             \
+  }                                                                                            \
+  /* the gradient: in = gy, out = gx */                                                        \
+  static void scatter_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                  \
+    MaxJob *j = ctx;                                                                           \
+    const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;                       \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    TYPE *wide = direct ? NULL : dm_alloc((n_in + n_out) * (int64_t)sizeof(TYPE));             \
+    if (!direct && !wide) {                                                                    \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_out * size;                                               \
+      char *out = j->out + i * n_in * size;                                                    \
+      const TYPE *gy = direct ? (const TYPE *)(const void *)in : wide + n_in;                  \
+      TYPE *gx = direct ? (TYPE *)(void *)out : wide;                                          \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_out, wide + n_in);                      \
+      memset(gx, 0, (size_t)n_in * sizeof(TYPE));                                              \
+      int64_t o = 0;                                                                           \
+      for (int64_t p = 0; p < j->h.out; p++)                                                   \
+        for (int64_t q = 0; q < j->w.out; q++, o++) {                                          \
+          const int64_t to =                                                                   \
+              dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, i * n_out + o)];        \
+          if (to >= 0 && to < n_in) gx[to] += gy[o];                                           \
+        }                                                                                      \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                              \
+    }                                                                                          \
+    dm_free(wide);                                                                             \
+  }
+MAX_PLANE(f32, float, -INFINITY)
+MAX_PLANE(f64, double, (double)-INFINITY)
+MAX_PLANE(i64, int64_t, INT64_MIN)
+#undef MAX_PLANE
+#undef TAKE
+
+/* in = x, out = the elements that the codes name */
+static void gather_range(void *ctx, int64_t begin, int64_t end) {
+  MaxJob *j = ctx;
+  const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;
+  const int64_t size = dm_dtype_size(j->dtype);
+  for (int64_t i = begin; i < end; i++) {
+    int64_t o = i * n_out;
+    for (int64_t p = 0; p < j->h.out; p++)
+      for (int64_t q = 0; q < j->w.out; q++, o++) {
+        const int64_t from = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)];
+        if (from < 0 || from >= n_in) memset(j->out + o * size, 0, (size_t)size);
+        else memcpy(j->out + o * size, j->in + (i * n_in + from) * size, (size_t)size);
+      }
+  }
+}
+
+static void position_range(void *ctx, int64_t begin, int64_t end) {
+  MaxJob *j = ctx;
+  int64_t o = begin * j->h.out * j->w.out, *out = (int64_t *)(void *)j->out;
+  for (int64_t i = begin; i < end; i++)
+    for (int64_t p = 0; p < j->h.out; p++)
+      for (int64_t q = 0; q < j->w.out; q++, o++)
+        out[o] = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)] + j->base;
+}
+
+/* Runs fn over all planes of t; makes the table of places when `places`. */
+static dm_status run_max(dm_Call *c, MaxJob *j, const dm_PoolAxis ax[2], int64_t planes,
+                         bool places, dm_RangeFn *fn) {
+  j->h = ax[0];
+  j->w = ax[1];
+  atomic_init(&j->no_memory, false);
+  int64_t *place = NULL;
+  if (places) {
+    const int64_t n = j->h.kernel * j->w.kernel;
+    place = dm_alloc(dm_max_i64(n, j->code_dtype == DM_U8 ? 256 : n) * (int64_t)sizeof *place);
+    if (!place) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+    for (int64_t k = 0; k < n; k++) place[k] = dm_pool_place(&j->h, &j->w, (int32_t)k);
+    j->place = place;
+  }
+  dm_parallel_for(planes, dm_max_i64(1, PLANE_GRAIN / (j->h.in * j->w.in + 1)), fn, j);
+  dm_free(place);
+  if (atomic_load(&j->no_memory)) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  return DM_OK;
+}
+
+dm_status max_pool2d_coded_rule(dm_Call *c) {
+  const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
+  const dm_Tensor *x = c->in[0];
+  dm_PoolAxis ax[2];
+  DM_TRY(check_planes(c, x));
+  DM_TRY(max_axes(c, a, dm_plane_size(x), ax));
+  planes_meta(c, 0, x, (dm_DType)x->dtype, ax[0].out, ax[1].out);
+  planes_meta(c, 1, x, code_dtype(a), ax[0].out, ax[1].out);
+  return DM_OK;
+}
+
+dm_status max_pool2d_coded_cpu(dm_Call *c) {
+  const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
+  dm_Tensor *x;
+  dm_PoolAxis ax[2];
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(max_axes(c, a, dm_plane_size(c->in[0]), ax));
+  DM_TRY(dm_dense_new(c->in[0], &x));
+  MaxJob j = {.dtype = (dm_DType)x->dtype,
+              .code_dtype = code_dtype(a),
+              .in = dm_tensor_data(x),
+              .out = dm_tensor_data(c->out[0]),
+              .code = dm_tensor_data(c->out[1])};
+  const dm_DType t = dm_compute_dtype(j.dtype);
+  const dm_status st = run_max(c, &j, ax, n_planes(x), false,
+                               t == DM_F32   ? max_range_f32
+                               : t == DM_F64 ? max_range_f64
+                                             : max_range_i64);
+  dm_tensor_unref(&x);
+  return st;
+}
+
+void max_pool2d_coded_grad(dm_Grad *g) {
+  if (!g->gy[0] || !g->need[0]) return;
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->out[1]);
+}
+
+dm_status max_pool2d_scatter_rule(dm_Call *c) {
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
+  planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
+  return DM_OK;
+}
+
+/* Scatter and gather: in = values, codes; dense copies, then fn. */
+static dm_status run_coded(dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
+                           dm_RangeFn *fn) {
+  dm_Tensor *values = NULL, *codes = NULL;
+  dm_status st = DM_OK;
+  dm_PoolAxis ax[2];
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(max_axes(c, a, size, ax));
+  DM_GO(dm_dense_new(c->in[0], &values));
+  DM_GO(dm_dense_new(c->in[1], &codes));
+  MaxJob j = {.dtype = (dm_DType)values->dtype,
+              .code_dtype = (dm_DType)codes->dtype,
+              .in = dm_tensor_data(values),
+              .out = dm_tensor_data(c->out[0]),
+              .code = dm_tensor_data(codes)};
+  st = run_max(c, &j, ax, n_planes(codes), true, fn);
+done:
+  dm_tensor_unref(&codes);
+  dm_tensor_unref(&values);
+  return st;
+}
+
+dm_status max_pool2d_scatter_cpu(dm_Call *c) {
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
+  const dm_DType t = dm_compute_dtype((dm_DType)c->in[0]->dtype);
+  return run_coded(c, &a->max, a->size,
+                   t == DM_F32   ? scatter_range_f32
+                   : t == DM_F64 ? scatter_range_f64
+                                 : scatter_range_i64);
+}
+
+void max_pool2d_scatter_grad(dm_Grad *g) {
+  const dm_MaxPoolAttr *a = &DM_ATTR(dm_MaxPoolSizedAttr, g)->max;
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_gather, a, 2, g->gy[0], g->in[1]);
+}
+
+dm_status max_pool2d_gather_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[1], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+dm_status max_pool2d_gather_cpu(dm_Call *c) {
+  return run_coded(c, DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(c->in[0]), gather_range);
+}
+
+void max_pool2d_gather_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->in[1]);
+}
+
+dm_status max_pool2d_position_rule(dm_Call *c) {
+  dm_out_like(c, 0, c->in[0], DM_I64);
+  return DM_OK;
+}
+
+dm_status max_pool2d_position_cpu(dm_Call *c) {
+  const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
+  dm_Tensor *codes;
+  dm_PoolAxis ax[2];
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(max_axes(c, &a->max, a->size, ax));
+  DM_TRY(dm_dense_new(c->in[0], &codes));
+  MaxJob j = {.code_dtype = (dm_DType)codes->dtype,
+              .code = dm_tensor_data(codes),
+              .out = dm_tensor_data(c->out[0]),
+              .base = c->base};
+  const dm_status st = run_max(c, &j, ax, n_planes(codes), true, position_range);
+  dm_tensor_unref(&codes);
+  return st;
+}
+
+dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
+  const MaxPublicAttr *a = DM_ATTR(MaxPublicAttr, c);
+  dm_Tensor *in = c->in[0];
+  c->n_out = a->return_indices ? 2 : 1;
+  DM_TRY(check_planes(c, in));
+  dm_PoolAxis ax[2]; /* so that messages bear the public name */
+  DM_TRY(max_axes(c, &a->max, dm_plane_size(in), ax));
+  c->out[0] = dm_x(x, DM_OP_max_pool2d_coded, &a->max, 1, in);
+  if (!a->return_indices || x->st != DM_OK) return x->st;
+  const dm_MaxPoolSizedAttr sized = {a->max, {ax[0].in, ax[1].in}};
+  dm_Tensor *codes = x->own[x->n - 2]; /* dm_x owns the second output before the first */
+  c->out[1] = dm_x(x, DM_OP_max_pool2d_position, &sized, 1, codes);
+  return x->st;
+}
+
+/* ---- means ---- */
+
+typedef struct MeanJob {
+  int64_t h, w, p, q;
+  dm_PoolSpan *rows, *cols; /* one allocation, of p + q spans */
+  double divisor;           /* 0: the product of the counts */
+  dm_DType dtype;
+  const char *in;
+  char *out;
+  atomic_bool no_memory;
+} MeanJob;
+
+/* x[0] + ... + x[n-1] in eight running sums, so that long spans lose little. */
+#define MEANS(SUFFIX, TYPE)                                                                    \
+  static TYPE sum_##SUFFIX(const TYPE *x, int64_t n) {                                         \
+    TYPE s[8] = {0}, rest = 0;                                                                 \
+    int64_t i = 0;                                                                             \
+    for (; i + 8 <= n; i += 8)                                                                 \
+      for (int k = 0; k < 8; k++) s[k] += x[i + k];                                            \
+    for (; i < n; i++) rest += x[i];                                                           \
+    return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7])) + rest;           \
+  }                                                                                            \
+  static TYPE divisor_##SUFFIX(const MeanJob *j, const dm_PoolSpan *r, const dm_PoolSpan *s) { \
+    return j->divisor != 0 ? (TYPE)j->divisor : (TYPE)(r->count * s->count);                   \
+  }                                                                                            \
+  /* down the rows first, along whole rows; then across */                                     \
+  static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *line) {      \
+    for (int64_t p = 0; p < j->p; p++, y += j->q) {                                            \
+      const dm_PoolSpan *r = &j->rows[p];                                                      \
+      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      for (int64_t i = r->lo; i < r->hi; i++)                                                  \
+        for (int64_t l = 0; l < j->w; l++) line[l] += x[i * j->w + l];                         \
+      for (int64_t q = 0; q < j->q; q++) {                                                     \
+        const dm_PoolSpan *s = &j->cols[q];                                                    \
+        const bool empty = r->hi <= r->lo || s->hi <= s->lo;                                   \
+        y[q] =                                                                                 \
+            empty ? 0 : sum_##SUFFIX(line + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s); \
+      }                                                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *line) {  \
+    memset(gx, 0, (size_t)(j->h * j->w) * sizeof *gx);                                         \
+    for (int64_t p = 0; p < j->p; p++, gy += j->q) {                                           \
+      const dm_PoolSpan *r = &j->rows[p];                                                      \
+      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      for (int64_t q = 0; q < j->q; q++) {                                                     \
+        const dm_PoolSpan *s = &j->cols[q];                                                    \
+        if (r->hi <= r->lo || s->hi <= s->lo) continue;                                        \
+        const TYPE g = gy[q] / divisor_##SUFFIX(j, r, s);                                      \
+        for (int64_t l = s->lo; l < s->hi; l++) line[l] += g;                                  \
+      }                                                                                        \
+      for (int64_t i = r->lo; i < r->hi; i++)                                                  \
+        for (int64_t l = 0; l < j->w; l++) gx[i * j->w + l] += line[l];                        \
+    }                                                                                          \
+  }                                                                                            \
+  static void means_##SUFFIX(MeanJob *j, int64_t begin, int64_t end, bool spread) {            \
+    const int64_t n_in = spread ? j->p * j->q : j->h * j->w;                                   \
+    const int64_t n_out = spread ? j->h * j->w : j->p * j->q;                                  \
+    const int64_t size = dm_dtype_size(j->dtype);                                              \
+    const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
+    const int64_t n_wide = direct ? 0 : n_in + n_out;                                          \
+    TYPE *line = dm_alloc((j->w + n_wide) * (int64_t)sizeof(TYPE)), *wide = line + j->w;       \
+    if (!line) {                                                                               \
+      atomic_store(&j->no_memory, true);                                                       \
+      return;                                                                                  \
+    }                                                                                          \
+    for (int64_t i = begin; i < end; i++) {                                                    \
+      const char *in = j->in + i * n_in * size;                                                \
+      char *out = j->out + i * n_out * size;                                                   \
+      const TYPE *from = direct ? (const TYPE *)(const void *)in : wide;                       \
+      TYPE *to = direct ? (TYPE *)(void *)out : wide + n_in;                                   \
+      if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
+      if (spread) spread_plane_##SUFFIX(j, from, to, line);                                    \
+      else mean_plane_##SUFFIX(j, from, to, line);                                             \
+      if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, to);                             \
+    }                                                                                          \
+    dm_free(line);                                                                             \
+  }                                                                                            \
+  static void mean_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                     \
+    means_##SUFFIX(ctx, begin, end, false);                                                    \
+  }                                                                                            \
+  static void spread_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                   \
+    means_##SUFFIX(ctx, begin, end, true);                                                     \
+  }
+MEANS(f32, float)
+MEANS(f64, double)
+#undef MEANS
+
+static dm_status job_new(const dm_Call *c, const int64_t in[2], const int64_t out[2],
+                         MeanJob *j) {
+  *j = (MeanJob){.h = in[0], .w = in[1], .p = out[0], .q = out[1]};
+  atomic_init(&j->no_memory, false);
+  j->rows = dm_alloc((j->p + j->q) * (int64_t)sizeof *j->rows);
+  if (!j->rows) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+  j->cols = j->rows + j->p;
+  return DM_OK;
+}
+
+/* Runs a job whose spans are set, and frees them. */
+static dm_status run_means(dm_Call *c, MeanJob *j, bool spread) {
+  dm_Tensor *x = NULL;
+  dm_status st = DM_OK;
+  DM_GO(dm_dense_new(c->in[0], &x));
+  j->dtype = (dm_DType)x->dtype;
+  j->in = dm_tensor_data(x);
+  j->out = dm_tensor_data(c->out[0]);
+  const bool f64 = j->dtype == DM_F64;
+  dm_RangeFn *fn = spread ? (f64 ? spread_range_f64 : spread_range_f32)
+                          : (f64 ? mean_range_f64 : mean_range_f32);
+  dm_parallel_for(n_planes(x), dm_max_i64(1, PLANE_GRAIN / (j->h * j->w + 1)), fn, j);
+  if (atomic_load(&j->no_memory)) st = dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+done:
+  dm_tensor_unref(&x);
+  dm_free(j->rows);
+  return st;
+}
+
+/* ---- avg_pool2d ---- */
+
+static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
+                          dm_PoolAxis ax[2]) {
+  DM_TRY(check_stride(c, &a->stride));
+  if (a->divisor.set && a->divisor.v == 0)
+    return dm_fail(DM_EARG, "%s: divisor_override is 0", c->op->name);
+  for (int i = 0; i < 2; i++)
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
+                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], 1,
+                           a->ceil_mode != 0, &ax[i]));
+  return DM_OK;
+}
+
+static void fixed_spans(const dm_PoolAxis *a, bool include_pad, dm_PoolSpan *span) {
+  for (int64_t o = 0; o < a->out; o++) span[o] = dm_pool_fixed_span(a, include_pad, o);
+}
+
+static dm_status run_avg(dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
+                         bool spread) {
+  dm_PoolAxis ax[2];
+  MeanJob j;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(avg_axes(c, a, size, ax));
+  const int64_t out[2] = {ax[0].out, ax[1].out};
+  DM_TRY(job_new(c, size, out, &j));
+  j.divisor = a->divisor.set ? a->divisor.v : 0;
+  fixed_spans(&ax[0], a->count_include_pad != 0, j.rows);
+  fixed_spans(&ax[1], a->count_include_pad != 0, j.cols);
+  return run_means(c, &j, spread);
+}
+
+dm_status avg_pool2d_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  dm_PoolAxis ax[2];
+  DM_TRY(check_planes(c, x));
+  DM_TRY(dm_check_float(c, x, "input"));
+  DM_TRY(avg_axes(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(x), ax));
+  planes_meta(c, 0, x, (dm_DType)x->dtype, ax[0].out, ax[1].out);
+  return DM_OK;
+}
+
+dm_status avg_pool2d_cpu(dm_Call *c) {
+  return run_avg(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(c->in[0]), false);
+}
+
+void avg_pool2d_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_AvgPoolSizedAttr a = {*DM_ATTR(dm_AvgPoolAttr, g),
+                                 {m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d_spread, &a, 1, g->gy[0]);
+}
+
+dm_status avg_pool2d_spread_rule(dm_Call *c) {
+  const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
+  planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
+  return DM_OK;
+}
+
+dm_status avg_pool2d_spread_cpu(dm_Call *c) {
+  const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
+  return run_avg(c, &a->avg, a->size, true);
+}
+
+void avg_pool2d_spread_grad(dm_Grad *g) {
+  const dm_AvgPoolAttr *a = &DM_ATTR(dm_AvgPoolSizedAttr, g)->avg;
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d, a, 1, g->gy[0]);
+}
+
+/* ---- adaptive_avg_pool2d ---- */
+
+static void adaptive_spans(int64_t in, int64_t out, dm_PoolSpan *span) {
+  for (int64_t o = 0; o < out; o++) span[o] = dm_pool_adaptive_span(in, out, o);
+}
+
+static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out[2],
+                              bool spread) {
+  MeanJob j;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(job_new(c, in, out, &j));
+  adaptive_spans(in[0], out[0], j.rows);
+  adaptive_spans(in[1], out[1], j.cols);
+  return run_means(c, &j, spread);
+}
+
+dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
+  const dm_Tensor *x = c->in[0];
+  const int64_t *size = DM_ATTR(dm_PoolSizeAttr, c)->size;
+  DM_TRY(check_planes(c, x));
+  DM_TRY(dm_check_float(c, x, "input"));
+  const int64_t *in = dm_plane_size(x);
+  if (size[0] < 0 || size[1] < 0 || in[0] < 1 || in[1] < 1)
+    return dm_fail(DM_EARG,
+                   "%s: output {%lld, %lld} of input %s: wanted sizes of at least 0 and "
+                   "planes that are not empty",
+                   c->op->name, (long long)size[0], (long long)size[1], DM_SHAPE(x));
+  planes_meta(c, 0, x, (dm_DType)x->dtype, size[0], size[1]);
+  return DM_OK;
+}
+
+dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
+  return run_adaptive(c, dm_plane_size(c->in[0]), DM_ATTR(dm_PoolSizeAttr, c)->size, false);
+}
+
+void adaptive_avg_pool2d_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d_spread, &a, 1, g->gy[0]);
+}
+
+dm_status adaptive_avg_pool2d_spread_rule(dm_Call *c) {
+  const dm_PoolSizeAttr *a = DM_ATTR(dm_PoolSizeAttr, c);
+  planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
+  return DM_OK;
+}
+
+dm_status adaptive_avg_pool2d_spread_cpu(dm_Call *c) {
+  return run_adaptive(c, DM_ATTR(dm_PoolSizeAttr, c)->size, dm_plane_size(c->in[0]), true);
+}
+
+void adaptive_avg_pool2d_spread_grad(dm_Grad *g) {
+  const dm_Meta *m = &g->in_meta[0];
+  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d, &a, 1, g->gy[0]);
+}

@@ -1,0 +1,376 @@
+/* Pooling along one and three dims, composed of pooling of planes: a line is a plane of
+   height 1; in a space the planes are pooled first, and then the depth, as the rows of
+   planes whose columns are all places of a pooled plane. Maxima over a grid of windows of
+   different sizes are taken from gathered windows. */
+#include "base/error.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+#include "op/spatial/pool.h"
+#include "op/reduce/reduce.h"
+
+/* What is said of axes bears the name of the op that was called. */
+static dm_status check_axes(const dm_Call *c, int dims, const int64_t *kernel,
+                            const int64_t *stride, const int64_t *padding,
+                            const int64_t *dilation, int64_t ceil_mode) {
+  static const char *const names[] = {"depth", "height", "width"};
+  const dm_Tensor *t = c->in[0];
+  dm_PoolAxis axis;
+  for (int i = 0; i < dims; i++)
+    DM_TRY(dm_pool_axis_of(c, dims == 1 ? "length" : names[i], t->shape[t->ndim - dims + i],
+                           kernel[i], stride[i], padding[i], dilation ? dilation[i] : 1,
+                           ceil_mode != 0, &axis));
+  return DM_OK;
+}
+
+static dm_status check_stride(const dm_Call *c, const dm_Ints *stride, int dims) {
+  if (stride->n <= 1 || stride->n == dims) return DM_OK;
+  return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or %d", c->op->name,
+                 (long long)stride->n, dims);
+}
+
+/* ---- lines ---- */
+
+static dm_Tensor *as_plane(dm_X *x, dm_Tensor *t) {
+  return dm_x(x, DM_OP_unsqueeze, &(int64_t){-2}, 1, t);
+}
+static dm_Tensor *as_line(dm_X *x, dm_Tensor *t) {
+  return dm_x(x, DM_OP_select, &(int64_t[2]){-2, 0}, 1, t);
+}
+static dm_Ints along(int64_t kernel, const dm_Ints *stride) {
+  return (dm_Ints){2, {1, stride->n < 1 ? kernel : stride->v[0]}};
+}
+
+typedef struct MaxLineAttr {
+  int64_t kernel;
+  dm_Ints stride;
+  int64_t padding, dilation, ceil_mode, return_indices;
+} MaxLineAttr;
+typedef struct MaxPlaneAttr {
+  dm_MaxPoolAttr max;
+  int64_t return_indices;
+} MaxPlaneAttr;
+
+dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
+  const MaxLineAttr *a = DM_ATTR(MaxLineAttr, c);
+  c->n_out = a->return_indices ? 2 : 1;
+  DM_TRY(dm_check_places(c, 1));
+  DM_TRY(check_stride(c, &a->stride, 1));
+  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, &a->dilation, a->ceil_mode));
+  const MaxPlaneAttr plane = {{{1, a->kernel},
+                               along(a->kernel, &a->stride),
+                               {0, a->padding},
+                               {1, a->dilation},
+                               a->ceil_mode},
+                              a->return_indices};
+  dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, out)) return x->st;
+  for (int i = 0; i < c->n_out; i++) c->out[i] = as_line(x, out[i]);
+  return x->st;
+}
+
+dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel;
+    dm_Ints stride;
+    int64_t padding, ceil_mode, count_include_pad;
+  } *a = c->attr;
+  DM_TRY(dm_check_places(c, 1));
+  DM_TRY(check_stride(c, &a->stride, 1));
+  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
+  const dm_AvgPoolAttr plane = {{1, a->kernel}, along(a->kernel, &a->stride), {0, a->padding},
+                                a->ceil_mode,   a->count_include_pad,         {0, 0}};
+  c->out[0] = as_line(x, dm_x(x, DM_OP_avg_pool2d, &plane, 1, as_plane(x, c->in[0])));
+  return x->st;
+}
+
+dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
+  const int64_t size[2] = {1, *DM_ATTR(int64_t, c)};
+  DM_TRY(dm_check_places(c, 1));
+  c->out[0] = as_line(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
+  return x->st;
+}
+
+/* ---- spaces ---- */
+
+/* (N,C,D,H,W) as planes (N C D, H, W); pooled ones as (N C, D, P Q); what is pooled along
+   the depth as (N,C,E,P,Q). */
+typedef struct Space {
+  int64_t lead, depth, h, w, p, q;
+} Space;
+
+static Space space_of(const dm_Tensor *t) {
+  const int64_t *s = t->shape + t->ndim - 3;
+  return (Space){dm_numel(t->ndim - 3, t->shape), s[0], s[1], s[2], 0, 0};
+}
+static dm_Tensor *planes_of(dm_X *x, dm_Tensor *t, const Space *s) {
+  return x_reshape(x, t, 3, (int64_t[]){s->lead * s->depth, s->h, s->w});
+}
+static dm_Tensor *columns_of(dm_X *x, dm_Tensor *planes, Space *s) {
+  if (!planes) return NULL;
+  s->p = planes->shape[1];
+  s->q = planes->shape[2];
+  return x_reshape(x, planes, 3, (int64_t[]){s->lead, s->depth, s->p * s->q});
+}
+static dm_Tensor *space_from(dm_X *x, dm_Tensor *columns, const Space *s,
+                             const dm_Tensor *like) {
+  int64_t shape[DM_MAX_DIM];
+  if (!columns) return NULL;
+  for (int d = 0; d < like->ndim - 3; d++) shape[d] = like->shape[d];
+  shape[like->ndim - 3] = columns->shape[1];
+  shape[like->ndim - 2] = s->p;
+  shape[like->ndim - 1] = s->q;
+  return x_reshape(x, columns, like->ndim, shape);
+}
+
+/* 16-bit numbers in float32: two steps round once. */
+static dm_Tensor *widened(dm_X *x, dm_Tensor *t) {
+  return x_cast(x, t, t->dtype == DM_F64 ? DM_F64 : DM_F32);
+}
+
+typedef struct MaxSpaceAttr {
+  int64_t kernel[3];
+  dm_Ints stride;
+  int64_t padding[3], dilation[3], ceil_mode, return_indices;
+} MaxSpaceAttr;
+
+static int64_t stride_of(const dm_Ints *stride, const int64_t *kernel, int i) {
+  return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
+}
+
+dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
+  const MaxSpaceAttr *a = DM_ATTR(MaxSpaceAttr, c);
+  dm_Tensor *t = c->in[0];
+  c->n_out = a->return_indices ? 2 : 1;
+  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(check_stride(c, &a->stride, 3));
+  int64_t step[3];
+  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
+  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, a->dilation, a->ceil_mode));
+  const MaxPlaneAttr plane = {{{a->kernel[1], a->kernel[2]},
+                               {2, {step[1], step[2]}},
+                               {a->padding[1], a->padding[2]},
+                               {a->dilation[1], a->dilation[2]},
+                               a->ceil_mode},
+                              a->return_indices};
+  const MaxPlaneAttr depth = {{{a->kernel[0], 1},
+                               {2, {step[0], 1}},
+                               {a->padding[0], 0},
+                               {a->dilation[0], 1},
+                               a->ceil_mode},
+                              a->return_indices};
+  Space s = space_of(t);
+  dm_Tensor *in = planes_of(x, t, &s), *flat[2] = {NULL, NULL}, *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, flat)) return x->st;
+  in = columns_of(x, flat[0], &s);
+  if (!x_call(x, DM_OP_max_pool2d, &depth, 1, &in, out)) return x->st;
+  c->out[0] = space_from(x, out[0], &s, t);
+  if (!a->return_indices) return x->st;
+  /* the plane of each maximum, and its place there */
+  const int64_t width = s.p * s.q, last = 1, minus_one = -1;
+  dm_Tensor *at = x_reshape(x, out[1], 2, (int64_t[]){s.lead, minus_one});
+  dm_Tensor *place = dm_x(x, DM_OP_gather, &last, 2,
+                          x_reshape(x, flat[1], 2, (int64_t[]){s.lead, s.depth * width}), at);
+  dm_Tensor *from_zero = dm_x(x, DM_OP_sub, NULL, 2, at, x_whole(x, c->base));
+  dm_Tensor *which = dm_x(x, DM_OP_div, &(int64_t){1}, 2, from_zero, x_whole(x, width));
+  dm_Tensor *before = dm_x(x, DM_OP_mul, NULL, 2, which, x_whole(x, s.h * s.w));
+  place = dm_x(x, DM_OP_add, NULL, 2, place, before);
+  c->out[1] = space_from(x, x_reshape(x, place, 3, out[0]->shape), &s, t);
+  return x->st;
+}
+
+dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel[3];
+    dm_Ints stride;
+    int64_t padding[3], ceil_mode, count_include_pad;
+    dm_OptNum divisor;
+  } *a = c->attr;
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(check_stride(c, &a->stride, 3));
+  DM_TRY(dm_check_float(c, t, "x"));
+  if (a->divisor.set && a->divisor.v == 0)
+    return dm_fail(DM_EARG, "avg_pool3d: divisor_override is 0");
+  int64_t step[3];
+  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
+  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, NULL, a->ceil_mode));
+  const dm_OptNum sums = {a->divisor.set, 1};
+  const dm_AvgPoolAttr plane = {{a->kernel[1], a->kernel[2]},   {2, {step[1], step[2]}},
+                                {a->padding[1], a->padding[2]}, a->ceil_mode,
+                                a->count_include_pad,           sums};
+  const dm_AvgPoolAttr depth = {{a->kernel[0], 1}, {2, {step[0], 1}},    {a->padding[0], 0},
+                                a->ceil_mode,      a->count_include_pad, sums};
+  Space s = space_of(t);
+  dm_Tensor *flat = dm_x(x, DM_OP_avg_pool2d, &plane, 1, planes_of(x, widened(x, t), &s));
+  dm_Tensor *y = dm_x(x, DM_OP_avg_pool2d, &depth, 1, columns_of(x, flat, &s));
+  if (a->divisor.set) y = x_div(x, y, dm_x_number(x, a->divisor.v));
+  c->out[0] = x_cast(x, space_from(x, y, &s, t), (dm_DType)t->dtype);
+  return x->st;
+}
+
+dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *size = DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(dm_check_float(c, t, "x"));
+  Space s = space_of(t);
+  dm_Tensor *flat =
+      dm_x(x, DM_OP_adaptive_avg_pool2d, size + 1, 1, planes_of(x, widened(x, t), &s));
+  dm_Tensor *columns = columns_of(x, flat, &s);
+  const int64_t deep[2] = {size[0], s.p * s.q};
+  dm_Tensor *y = dm_x(x, DM_OP_adaptive_avg_pool2d, deep, 1, columns);
+  c->out[0] = x_cast(x, space_from(x, y, &s, t), (dm_DType)t->dtype);
+  return x->st;
+}
+
+/* ---- maxima over a grid of windows ---- */
+
+/* Places in the flat space of each window's elements: (cells, elements), k the most along
+   each dim; a window that has fewer names its first element again. */
+static dm_Tensor *grid_places(dm_X *x, const int64_t in[3], const int64_t out[3], int64_t k[3],
+                              int base) {
+  for (int i = 0; i < 3; i++)
+    for (int64_t o = k[i] = 0; o < out[i]; o++) {
+      const dm_PoolSpan span = dm_pool_adaptive_span(in[i], out[i], o);
+      k[i] = dm_max_i64(k[i], span.hi - span.lo);
+    }
+  const int64_t cells = dm_numel(3, out), elements = dm_numel(3, k);
+  int64_t *at;
+  dm_Tensor *t = dm_x_positions(x, cells * elements, &at);
+  for (int64_t cell = 0; t && cell < cells; cell++) {
+    const int64_t place[3] = {cell / (out[1] * out[2]), cell / out[2] % out[1], cell % out[2]};
+    dm_PoolSpan span[3];
+    for (int i = 0; i < 3; i++) span[i] = dm_pool_adaptive_span(in[i], out[i], place[i]);
+    for (int64_t e = 0; e < elements; e++) {
+      const int64_t step[3] = {e / (k[1] * k[2]), e / k[2] % k[1], e % k[2]};
+      bool inside = true;
+      for (int i = 0; i < 3; i++) inside = inside && span[i].lo + step[i] < span[i].hi;
+      int64_t flat = 0;
+      for (int i = 0; i < 3; i++) flat = flat * in[i] + span[i].lo + (inside ? step[i] : 0);
+      *at++ = flat + base;
+    }
+  }
+  return t;
+}
+
+/* Of the last `dims` dims of x to `size`, and the positions in them where they are wanted. */
+static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size,
+                              bool return_indices) {
+  dm_Tensor *t = c->in[0];
+  int64_t in[3] = {1, 1, 1}, grid[3] = {1, 1, 1}, k[3], shape[DM_MAX_DIM];
+  c->n_out = return_indices ? 2 : 1;
+  DM_TRY(dm_check_places(c, dims));
+  for (int i = 0; i < dims; i++) {
+    in[3 - dims + i] = t->shape[t->ndim - dims + i];
+    grid[3 - dims + i] = size[i];
+  }
+  for (int i = 3 - dims; i < 3; i++)
+    if (grid[i] < 1 || grid[i] > INT32_MAX || in[i] < 1)
+      return dm_fail(DM_EARG, "%s: from %lld to %lld, wanted at least 1", c->op->name,
+                     (long long)in[i], (long long)grid[i]);
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
+  for (int i = 0; i < dims; i++) shape[t->ndim - dims + i] = size[i];
+  const int64_t lead = dm_numel(t->ndim - dims, t->shape), cells = dm_numel(3, grid);
+  dm_Tensor *places = grid_places(x, in, grid, k, c->base);
+  const int64_t elements = dm_numel(3, k);
+  dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
+  dm_Tensor *windows =
+      x_reshape(x, dm_x_select(x, flat, 1, places), 3, (int64_t[]){lead, cells, elements});
+  const struct {
+    dm_OptInt dim;
+    int64_t keepdim;
+  } last = {{1, 2}, 0};
+  dm_Tensor *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
+  c->out[0] = x_reshape(x, out[0], t->ndim, shape);
+  if (!return_indices) return x->st;
+  int64_t *first; /* of each window in the list of places */
+  dm_Tensor *offsets = dm_x_positions(x, cells, &first);
+  for (int64_t i = 0; first && i < cells; i++) first[i] = i * elements;
+  offsets = dm_x_there(x, offsets, t->device);
+  dm_Tensor *at = x_reshape(x, dm_x(x, DM_OP_add, NULL, 2, out[1], offsets), 1, &(int64_t){-1});
+  dm_Tensor *place = dm_x_select(x, dm_x_there(x, places, t->device), 0, at);
+  c->out[1] = x_reshape(x, place, t->ndim, shape);
+  return x->st;
+}
+
+dm_status adaptive_max_pool1d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c); /* size, return_indices */
+  return adaptive_max(c, x, 1, a, a[1] != 0);
+}
+dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c);
+  return adaptive_max(c, x, 2, a, a[2] != 0);
+}
+dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
+  const int64_t *a = DM_ATTR(int64_t, c);
+  return adaptive_max(c, x, 3, a, a[3] != 0);
+}
+
+/* ---- the way back ---- */
+
+/* Of the last `dims` dims. */
+static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
+                        const dm_Ints *stride, const int64_t *padding, const dm_Ints *wanted) {
+  dm_Tensor *t = c->in[0], *at = c->in[1];
+  int64_t shape[DM_MAX_DIM];
+  DM_TRY(dm_check_places(c, dims));
+  DM_TRY(check_stride(c, stride, dims));
+  if (!dm_same_shape(t, at))
+    return dm_fail(DM_EARG, "%s: x has shape %s, indices %s, wanted one shape", c->op->name,
+                   DM_SHAPE(t), DM_SHAPE(at));
+  if (wanted->n >= 0 && wanted->n != dims && wanted->n != t->ndim)
+    return dm_fail(DM_EARG, "%s: output_size has %lld sizes, wanted %d", c->op->name,
+                   (long long)wanted->n, dims);
+  const int lead = t->ndim - dims;
+  for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
+  for (int i = 0; i < dims; i++) {
+    const int64_t step = stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
+    if (kernel[i] < 1 || step < 1 || padding[i] < 0 || kernel[i] > INT32_MAX ||
+        step > INT32_MAX)
+      return dm_fail(DM_EARG, "%s: kernel_size %lld, stride %lld, padding %lld", c->op->name,
+                     (long long)kernel[i], (long long)step, (long long)padding[i]);
+    const int64_t least = (t->shape[lead + i] - 1) * step - 2 * padding[i] + kernel[i];
+    const int64_t size = wanted->n >= 0 ? wanted->v[wanted->n - dims + i] : least;
+    if (size < 1 || size <= least - step || size >= least + step)
+      return dm_fail(DM_EARG, "%s: output_size %lld, wanted %lld give or take less than %lld",
+                     c->op->name, (long long)size, (long long)least, (long long)step);
+    shape[lead + i] = size;
+  }
+  const int64_t rows = dm_numel(lead, t->shape), from = dm_numel(dims, t->shape + lead);
+  const int64_t to[2] = {rows, dm_numel(dims, shape + lead)}, flat[2] = {rows, from}, dim = 1;
+  dm_Tensor *y = dm_x(x, DM_OP_scatter, &dim, 3, x_zeros(x, 2, to, t),
+                      x_reshape(x, at, 2, flat), x_reshape(x, t, 2, flat));
+  c->out[0] = x_reshape(x, y, t->ndim, shape);
+  return x->st;
+}
+
+dm_status max_unpool1d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel;
+    dm_Ints stride;
+    int64_t padding;
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 1, &a->kernel, &a->stride, &a->padding, &a->size);
+}
+dm_status max_unpool2d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel[2];
+    dm_Ints stride;
+    int64_t padding[2];
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 2, a->kernel, &a->stride, a->padding, &a->size);
+}
+dm_status max_unpool3d_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t kernel[3];
+    dm_Ints stride;
+    int64_t padding[3];
+    dm_Ints size;
+  } *a = c->attr;
+  return unpool(c, x, 3, a->kernel, &a->stride, a->padding, &a->size);
+}

@@ -1,0 +1,323 @@
+/* Borders around a tensor, windows of a plane as columns and back: index arithmetic on the
+   host, then one gather or scatter on the device. */
+#include "base/error.h"
+#include "op/conv/conv.h"
+#include "op/shape/create.h"
+#include "op/index/index.h"
+#include "op/pointwise/pointwise.h"
+
+/* ---- operands ---- */
+
+dm_status dm_check_places(const dm_Call *c, int dims) {
+  static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
+                                       "{n, channels, depth, height, width}"};
+  const dm_Tensor *t = c->in[0];
+  if (t->ndim == dims + 1 || t->ndim == dims + 2) return DM_OK;
+  return dm_fail(DM_EARG, "%s: input has shape %s, wanted %s, n or not", c->op->name,
+                 DM_SHAPE(t), wanted[dims - 1]);
+}
+
+/* ---- positions ---- */
+
+dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to) {
+  dm_Tensor *t = NULL;
+  *to = NULL;
+  if (x->st == DM_OK) x->st = dm_tensor_new(DM_I64, 1, &n, (dm_Device){DM_CPU, 0}, &t);
+  if (x->st != DM_OK) return NULL;
+  *to = dm_tensor_data(t);
+  return dm_x_own(x, t);
+}
+
+dm_Tensor *dm_x_there(dm_X *x, dm_Tensor *t, dm_Device dev) {
+  const int64_t move[2] = {dm_device_code(dev), 0};
+  return dev.type == DM_CPU ? t : dm_x(x, DM_OP_to_device, move, 1, t);
+}
+
+dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at) {
+  if (x->st != DM_OK) return NULL;
+  return dm_x(x, DM_OP_index_select, &dim, 2, t, dm_x_there(x, at, t->device));
+}
+
+/* ---- pad ---- */
+
+typedef struct PadAttr {
+  dm_Ints pad;
+  int64_t mode; /* PadMode */
+  double value;
+} PadAttr;
+typedef enum PadMode { CONSTANT, REFLECT, REPLICATE, CIRCULAR } PadMode;
+
+/* Where element i of the padded dim comes from, n being the dim's size. */
+static int64_t source_of(PadMode mode, int64_t i, int64_t n) {
+  if (mode == REPLICATE) return dm_max_i64(0, dm_min_i64(i, n - 1));
+  if (mode == CIRCULAR) return i < 0 ? i + n : i >= n ? i - n : i;
+  return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
+}
+
+static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before,
+                           int64_t behind) {
+  const int64_t n = c->in[0]->shape[d], most = INT64_MAX / 4;
+  const int64_t room = mode == REFLECT ? n - 1 : mode == CIRCULAR ? n : most;
+  if (before > room || behind > room || (mode == REPLICATE && n == 0))
+    return dm_fail(DM_EARG, "pad: %lld and %lld elements around dim %d of size %lld%s",
+                   (long long)before, (long long)behind, d + c->base, (long long)n,
+                   mode == CONSTANT ? "" : ", which the mode cannot fill");
+  if (before < -most || behind < -most || n + before + behind < 0)
+    return dm_fail(DM_EARG, "pad: %lld and %lld elements fewer leave nothing of dim %d of %lld",
+                   (long long)-before, (long long)-behind, d + c->base, (long long)n);
+  return DM_OK;
+}
+
+/* A constant border: a whole of that value with t in its place. */
+static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
+                             const dm_Ints *behind, double value) {
+  struct {
+    dm_Ints size, stride;
+    int64_t offset;
+  } place = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  dm_FullAttr whole = {{t->ndim, {0}}, value, t->dtype, dm_device_code(t->device)};
+  for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t: NULL after a failure */
+    const int64_t n = t->shape[d], first = dm_max_i64(-before->v[d], 0);
+    place.size.v[d] =
+        dm_max_i64(n + dm_min_i64(before->v[d], 0) + dm_min_i64(behind->v[d], 0), 0);
+    whole.size.v[d] = n + before->v[d] + behind->v[d];
+    if (place.size.v[d] < n)
+      t = dm_x(x, DM_OP_narrow, &(int64_t[3]){d, first, place.size.v[d]}, 1, t);
+  }
+  dm_contiguous_strides((int)place.size.n, whole.size.v, place.stride.v);
+  for (int d = 0; d < place.size.n; d++)
+    place.offset += dm_max_i64(before->v[d], 0) * place.stride.v[d];
+  dm_Tensor *all = dm_x(x, DM_OP_full, &whole, 0);
+  return dm_x(x, DM_OP_as_strided_scatter, &place, 2, all, t);
+}
+
+/* The elements around, from t itself. */
+static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, PadMode mode, const dm_Ints *before,
+                           const dm_Ints *behind, int base) {
+  for (int d = 0; d < before->n && x->st == DM_OK; d++) {
+    if (before->v[d] == 0 && behind->v[d] == 0) continue;
+    const int64_t n = t->shape[d], size = n + before->v[d] + behind->v[d];
+    int64_t *at;
+    dm_Tensor *from = dm_x_positions(x, size, &at);
+    for (int64_t i = 0; at && i < size; i++)
+      at[i] = source_of(mode, i - before->v[d], n) + base;
+    t = dm_x_select(x, t, d, from);
+  }
+  return t;
+}
+
+static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, double value) {
+  dm_Tensor *t = c->in[0];
+  if (pad->n < 0 || pad->n % 2 != 0 || pad->n > 2 * t->ndim)
+    return dm_fail(DM_EARG,
+                   "pad: %lld numbers for shape %s, wanted two a dim, the last dim first",
+                   (long long)pad->n, DM_SHAPE(t));
+  dm_Ints before = {t->ndim, {0}}, behind = {t->ndim, {0}};
+  bool any = false;
+  for (int k = 0; k < pad->n / 2; k++) {
+    const int d = t->ndim - 1 - k;
+    before.v[d] = pad->v[2 * k];
+    behind.v[d] = pad->v[2 * k + 1];
+    any = any || before.v[d] != 0 || behind.v[d] != 0;
+    DM_TRY(check_pad(c, mode, d, before.v[d], behind.v[d]));
+  }
+  c->out[0] = !any               ? dm_x(x, DM_OP_clone, NULL, 1, t)
+              : mode == CONSTANT ? surrounded(x, t, &before, &behind, value)
+                                 : bordered(x, t, mode, &before, &behind, c->base);
+  return x->st;
+}
+
+/* Reflecting and repeating are ops of their own, for autocast has rules for them. */
+dm_status pad_compose(dm_Call *c, dm_X *x) {
+  const PadAttr *a = DM_ATTR(PadAttr, c);
+  if (a->mode != REFLECT && a->mode != REPLICATE)
+    return padded(c, x, &a->pad, (PadMode)a->mode, a->value);
+  const int op = a->mode == REFLECT ? DM_OP_reflection_pad : DM_OP_replication_pad;
+  c->out[0] = dm_x(x, op, &a->pad, 1, c->in[0]);
+  return x->st;
+}
+dm_status reflection_pad_compose(dm_Call *c, dm_X *x) {
+  return padded(c, x, DM_ATTR(dm_Ints, c), REFLECT, 0);
+}
+dm_status replication_pad_compose(dm_Call *c, dm_X *x) {
+  return padded(c, x, DM_ATTR(dm_Ints, c), REPLICATE, 0);
+}
+
+/* ---- unfold and fold ---- */
+
+typedef struct Columns {
+  int64_t kernel[2], dilation[2], padding[2], stride[2];
+} Columns;
+
+/* Windows along both axes of a plane of that size. */
+static dm_status count_windows(const dm_Call *c, const Columns *a, const int64_t size[2],
+                               int64_t n[2]) {
+  enum { MOST = 1 << 20 };
+  for (int i = 0; i < 2; i++) {
+    if (a->kernel[i] < 1 || a->dilation[i] < 1 || a->stride[i] < 1 || a->padding[i] < 0 ||
+        a->kernel[i] > MOST || a->dilation[i] > MOST || a->stride[i] > MOST ||
+        a->padding[i] > MOST || size[i] < 0 || size[i] > INT32_MAX)
+      return dm_fail(
+          DM_EARG,
+          "%s: kernel %lld, dilation %lld, padding %lld, stride %lld: wanted at least "
+          "1, 1, 0 and 1, and at most 2^20",
+          c->op->name, (long long)a->kernel[i], (long long)a->dilation[i],
+          (long long)a->padding[i], (long long)a->stride[i]);
+    const int64_t span = a->dilation[i] * (a->kernel[i] - 1) + 1;
+    const int64_t room = size[i] + 2 * a->padding[i] - span;
+    if (room < 0)
+      return dm_fail(DM_EARG,
+                     "%s: a window that spans %lld does not fit into %s %lld, padding "
+                     "included",
+                     c->op->name, (long long)span, i ? "width" : "height",
+                     (long long)(size[i] + 2 * a->padding[i]));
+    n[i] = room / a->stride[i] + 1;
+  }
+  return DM_OK;
+}
+
+/* For each element of each column, kernel-major, its place in the padded plane. */
+static dm_Tensor *places(dm_X *x, const Columns *a, const int64_t n[2], int64_t width,
+                         int base) {
+  int64_t *at;
+  dm_Tensor *t = dm_x_positions(x, a->kernel[0] * a->kernel[1] * n[0] * n[1], &at);
+  if (!t) return NULL;
+  for (int64_t r = 0; r < a->kernel[0]; r++)
+    for (int64_t s = 0; s < a->kernel[1]; s++)
+      for (int64_t p = 0; p < n[0]; p++)
+        for (int64_t q = 0; q < n[1]; q++)
+          *at++ = (r * a->dilation[0] + p * a->stride[0]) * width + s * a->dilation[1] +
+                  q * a->stride[1] + base;
+  return t;
+}
+
+static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t rows, int64_t columns) {
+  const PadAttr a = {{4, {columns, columns, rows, rows}}, CONSTANT, 0};
+  return rows || columns ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
+}
+
+dm_status unfold_compose(dm_Call *c, dm_X *x) {
+  const Columns *a = DM_ATTR(Columns, c);
+  dm_Tensor *t = c->in[0];
+  if (t->ndim != 3 && t->ndim != 4)
+    return dm_fail(DM_EARG,
+                   "unfold: x has shape %s, wanted {n, channels, height, width} or "
+                   "{channels, height, width}",
+                   DM_SHAPE(t));
+  const int64_t *size = t->shape + t->ndim - 2;
+  int64_t n[2];
+  DM_TRY(count_windows(c, a, size, n));
+  const int64_t padded[2] = {size[0] + 2 * a->padding[0], size[1] + 2 * a->padding[1]};
+  const int64_t planes[3] = {t->ndim == 4 ? t->shape[0] : 1, t->shape[t->ndim - 3],
+                             padded[0] * padded[1]};
+  dm_Tensor *flat = x_reshape(x, x_pad(x, t, a->padding[0], a->padding[1]), 3, planes);
+  dm_Tensor *y = dm_x_select(x, flat, 2, places(x, a, n, padded[1], c->base));
+  const int64_t shape[3] = {planes[0], planes[1] * a->kernel[0] * a->kernel[1], n[0] * n[1]};
+  c->out[0] = x_reshape(x, y, t->ndim - 1, shape + 4 - t->ndim);
+  return x->st;
+}
+
+typedef struct FoldAttr {
+  int64_t size[2];
+  Columns columns;
+} FoldAttr;
+
+dm_status fold_compose(dm_Call *c, dm_X *x) {
+  const FoldAttr *f = DM_ATTR(FoldAttr, c);
+  const Columns *a = &f->columns;
+  dm_Tensor *t = c->in[0];
+  int64_t n[2];
+  DM_TRY(count_windows(c, a, f->size, n));
+  const int64_t each = a->kernel[0] * a->kernel[1];
+  if ((t->ndim != 2 && t->ndim != 3) || t->shape[t->ndim - 2] % each != 0 ||
+      t->shape[t->ndim - 1] != n[0] * n[1])
+    return dm_fail(DM_EARG,
+                   "fold: x has shape %s, wanted {n, channels times %lld, %lld} for that size "
+                   "and kernel",
+                   DM_SHAPE(t), (long long)each, (long long)(n[0] * n[1]));
+  DM_TRY(dm_check_float(c, t, "x"));
+  const int64_t padded[2] = {f->size[0] + 2 * a->padding[0], f->size[1] + 2 * a->padding[1]};
+  const int64_t batch = t->ndim == 3 ? t->shape[0] : 1;
+  const int64_t channels = t->shape[t->ndim - 2] / each;
+  dm_Tensor *source = x_reshape(x, t, 3, (int64_t[]){batch, channels, each * n[0] * n[1]});
+  dm_Tensor *at = dm_x_there(x, places(x, a, n, padded[1], c->base), t->device);
+  dm_Tensor *plane = x_zeros(x, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
+  const struct {
+    int64_t dim;
+    double alpha;
+  } add = {2, 1};
+  dm_Tensor *y = dm_x(x, DM_OP_index_add, &add, 3, plane, at, source);
+  y = x_reshape(x, y, 4, (int64_t[]){batch, channels, padded[0], padded[1]});
+  y = x_pad(x, y, -a->padding[0], -a->padding[1]);
+  if (t->ndim == 2) y = x_reshape(x, y, 3, (int64_t[]){channels, f->size[0], f->size[1]});
+  c->out[0] = y;
+  return x->st;
+}
+
+/* ---- channels as places ---- */
+
+static dm_status check_blocks(const dm_Call *c, int64_t r, bool shuffles) {
+  const dm_Tensor *t = c->in[0];
+  if (t->ndim < 3 || t->ndim + 2 > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "%s: x has shape %s, wanted {..., channels, height, width}",
+                   c->op->name, DM_SHAPE(t));
+  const int64_t *s = t->shape + t->ndim - 3;
+  const bool fits = r >= 1 && r < 1 << 15 &&
+                    (shuffles ? s[0] % (r * r) == 0 : s[1] % r == 0 && s[2] % r == 0);
+  if (fits) return DM_OK;
+  return dm_fail(DM_EARG, "%s: shape %s and a factor of %lld, which must divide %s",
+                 c->op->name, DM_SHAPE(t), (long long)r,
+                 shuffles ? "the channels twice" : "height and width");
+}
+
+/* t (lead..., five sizes) with these five in another order, as (lead..., three sizes). */
+static dm_Tensor *regrouped(dm_X *x, dm_Tensor *t, const int64_t five[5], const int order[5],
+                            const int64_t three[3]) {
+  const int lead = t->ndim - 3;
+  int64_t shape[DM_MAX_DIM];
+  dm_Ints dims = {lead + 5, {0}};
+  for (int d = 0; d < lead; d++) {
+    shape[d] = t->shape[d];
+    dims.v[d] = d;
+  }
+  for (int d = 0; d < 5; d++) {
+    shape[lead + d] = five[d];
+    dims.v[lead + d] = lead + order[d];
+  }
+  dm_Tensor *y = dm_x(x, DM_OP_permute, &dims, 1, x_reshape(x, t, lead + 5, shape));
+  for (int d = 0; d < 3; d++) shape[lead + d] = three[d];
+  return x_reshape(x, y, lead + 3, shape);
+}
+
+dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t r = *DM_ATTR(int64_t, c);
+  DM_TRY(check_blocks(c, r, true));
+  const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, n = s[0] / (r * r);
+  c->out[0] = regrouped(x, c->in[0], (int64_t[]){n, r, r, s[1], s[2]}, (int[]){0, 3, 1, 4, 2},
+                        (int64_t[]){n, s[1] * r, s[2] * r});
+  return x->st;
+}
+
+dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t r = *DM_ATTR(int64_t, c);
+  DM_TRY(check_blocks(c, r, false));
+  const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, h = s[1] / r, w = s[2] / r;
+  c->out[0] = regrouped(x, c->in[0], (int64_t[]){s[0], h, r, w, r}, (int[]){0, 2, 4, 1, 3},
+                        (int64_t[]){s[0] * r * r, h, w});
+  return x->st;
+}
+
+dm_status channel_shuffle_compose(dm_Call *c, dm_X *x) {
+  const int64_t groups = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0];
+  if (t->ndim < 3 || groups < 1 || t->shape[1] % groups != 0)
+    return dm_fail(DM_EARG,
+                   "channel_shuffle: x is %s and groups = %lld, wanted at least 3 dims "
+                   "and groups that divide dim %d",
+                   DM_SHAPE(t), (long long)groups, 1 + c->base);
+  const int64_t parts[4] = {t->shape[0], groups, t->shape[1] / groups,
+                            dm_numel(t->ndim - 2, t->shape + 2)};
+  dm_Tensor *y = x_transpose(x, x_reshape(x, t, 4, parts), 1, 2);
+  c->out[0] = x_reshape(x, y, t->ndim, t->shape);
+  return x->st;
+}
