@@ -212,7 +212,7 @@ local function check_module(c)
 end
 
 describe("golden transformer", function()
-  for _, c in ipairs(assert(loadfile "spec/golden/transformer.lua")().cases) do
+  for _, c in ipairs(require("spec.golden").load "transformer".cases) do
     it(c.name, function() check_module(c) end)
   end
 end)

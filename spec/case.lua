@@ -1,6 +1,6 @@
 -- Test cases as plain data, made into tensors and compared with results.
 -- A tensor literal is {t = dtype, s = shape, d = values row by row, g = gradient};
--- scripts/golden.py writes them, spec/samples.lua too.
+-- scripts/golden writes them, spec/samples.lua too.
 
 local case = {}
 

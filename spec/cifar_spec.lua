@@ -255,7 +255,7 @@ describe("resnet18", function()
     return n
   end
 
-  -- As scripts/golden_resnet.py makes them.
+  -- As scripts/golden/resnet.py makes them.
   local function formula(shape, size)
     local n = 1
     for _, d in ipairs(shape) do n = n * d end

@@ -1,14 +1,10 @@
 -- Definition: every op answers what PyTorch answers, on every case of
--- spec/golden (written by scripts/golden.py). Each case runs on contiguous
+-- spec/golden (written by scripts/golden). Each case runs on contiguous
 -- tensors, on tensors with other strides, and in place where the op can.
 
 local dm = require "demilune"
 local case = require "spec.case"
-
-local function load_family(name)
-  local family = assert(loadfile("spec/golden/" .. name .. ".lua", "t", {math = math}))()
-  return family
-end
+local load_family = require("spec.golden").load
 
 -- How big the sums of a case may get: M and N of case.tolerance.
 local function scale_of(c, made, with_gout) -- and the coarsest dtype's gap
@@ -105,8 +101,8 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "distance", "kin", "matmul", "conv", "pool", "nd", "norm", "layers",
-  "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "places", "special"}
+  "sort", "softmax", "distance", "derived", "matmul", "conv", "pool", "nd", "norm", "layers",
+  "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "positions", "special"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

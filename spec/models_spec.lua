@@ -1,5 +1,5 @@
 -- Ready networks: torchvision's names, shapes and results; a step in mixed precision;
--- that they learn. What is expected comes from scripts/golden_models.py.
+-- that they learn. What is expected comes from scripts/golden/torchvision_models.py.
 
 local dm = require "demilune"
 local amp, models, nn = dm.amp, dm.models, dm.nn

@@ -1,5 +1,5 @@
 -- Ops composed of sorts and counts, and other arrangements: what they refuse, and in
--- which words. What they answer: spec/golden/more.lua.
+-- which words. What they answer: spec/golden/order.lua.
 
 local dm = require "demilune"
 

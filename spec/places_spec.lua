@@ -1,5 +1,5 @@
 -- Elements read and written at places that tensors name: what modules and errors say;
--- the values are spec/golden/places.lua's.
+-- the values are spec/golden/positions.lua's.
 local dm = require "demilune"
 local nn, F = dm.nn, dm.nn.functional
 

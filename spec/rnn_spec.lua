@@ -74,7 +74,7 @@ local function check_network(c)
 end
 
 describe("golden", function()
-  for _, c in ipairs(assert(loadfile "spec/golden/recurrent.lua")().cases) do
+  for _, c in ipairs(require("spec.golden").load "recurrent".cases) do
     it(c.name, function() check_network(c) end)
   end
 end)

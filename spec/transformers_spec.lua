@@ -24,7 +24,7 @@ local function shape(t) return {table.unpack(t.shape)} end
 
 -- ---- as PyTorch's ----
 
--- As scripts/golden_transformer.py makes them.
+-- As scripts/golden/hugging_face.py makes them.
 local function formula(dims, size, k)
   local n = 1
   for _, d in ipairs(dims) do n = n * d end
@@ -59,7 +59,7 @@ local function loss_of(scores, labels)
   return dm.cross_entropy(scores:reshape(-1, scores:size(-1)), labels:flatten())
 end
 
-local golden = assert(loadfile "spec/golden/models.lua")()
+local golden = require("spec.golden").load "models"
 
 for _, c in ipairs(golden) do
   describe(c.model, function()

@@ -3,7 +3,7 @@
 -- float32, so these agree to 16 bits only.
 local dm = require "demilune"
 local utils = dm.nn.utils
-local golden = assert(loadfile "spec/golden/scaler.lua")()
+local golden = require("spec.golden").load "scaler"
 local warnings = require "spec.warnings"
 
 local INF, NAN = math.huge, 0 / 0

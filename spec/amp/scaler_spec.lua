@@ -5,7 +5,7 @@ local dm = require "demilune"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 local core = require "demilune.core"
 local warnings = require "spec.warnings"
-local golden = assert(loadfile "spec/golden/scaler.lua")()
+local golden = require("spec.golden").load "scaler"
 
 local INF, NAN = math.huge, 0 / 0
 local LOW = {"float16", "bfloat16"}
@@ -1073,7 +1073,7 @@ describe("against PyTorch's own runs", function()
     end
   end
 
-  -- As scripts/golden_scaler.py makes it.
+  -- As scripts/golden/scaler.py makes it.
   local function gradient(random, step)
     local wild, mantissa, exponent = random(97), random(1024), random(12)
     if wild == 0 then return INF end

@@ -1,4 +1,4 @@
--- What PyTorch 2.15.0+cu132 answers; written by scripts/golden.py.
+-- What PyTorch 2.15.0+cu132 answers; written by scripts/golden.
 -- luacheck: ignore
 return {torch="2.15.0+cu132",kind="exact",cases={
 {op="add",left="bool/nd",out={["bool/nd"]="bool",["bool/0d"]="bool",["uint8/nd"]="uint8",["uint8/0d"]="uint8",["int8/nd"]="int8",["int8/0d"]="int8",["int16/nd"]="int16",["int16/0d"]="int16",["int32/nd"]="int32",["int32/0d"]="int32",["int64/nd"]="int64",["int64/0d"]="int64",["float16/nd"]="float16",["float16/0d"]="float16",["bfloat16/nd"]="bfloat16",["bfloat16/0d"]="bfloat16",["float32/nd"]="float32",["float32/0d"]="float32",["float64/nd"]="float64",["float64/0d"]="float64",["integer"]="int64",["float"]="float32"},name="add bool/nd"},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes spec/golden/models.lua: what PyTorch's models answer that dm.models has too.
+"""Writes spec/golden/models: what PyTorch's models answer that dm.models has too.
 
 Weights come from a formula that both sides know, so that the file holds little:
 names and shapes, ids or the picture's formula, the loss, the scores, the norm of each
@@ -7,16 +7,15 @@ gradient, and what dtype each module gives under autocast. GPT-2 and BERT are Hu
 Face's own (transformers), the vision transformer is torchvision's, written out.
 Wants PyTorch and transformers; the suite does not.
 
-    scripts/golden_transformer.py
+    python3 scripts/golden/hugging_face.py
 """
-import os
+import io
 
 import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "spec", "golden",
-                   "models.lua")
+import store
 
 
 # ---- torchvision's vision transformer ----------------------------------------
@@ -133,9 +132,9 @@ def main():
     torch.set_num_threads(1)
     ids = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
     labels = torch.tensor([[1, 4, 1, 5, 9, 2], [6, 5, 3, 5, 8, 0]])
-    with open(OUT, "w", encoding="ascii", newline="\n") as file:
+    with io.StringIO() as file:
         file.write(f"-- What models of PyTorch {torch.__version__} answer; written by "
-                   "scripts/golden_transformer.py.\n-- luacheck: ignore\nreturn {\n")
+                   "scripts/golden/hugging_face.py.\n-- luacheck: ignore\nreturn {\n")
         vit = Vit(8, 4, 3, 2, 8, 2, 12)
         picture = formula((2, 3, 8, 8), 4, 0)
         write(file, vit, "vit_b_16",
@@ -158,6 +157,7 @@ def main():
               lambda: bert(ids, attention_mask=mask, token_type_ids=types).logits, labels,
               ids=ids + 1, mask=mask, types=types + 1)
         file.write("}\n")
+        store.save("models", file.getvalue(), torch.__version__)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 and the logits and a gradient under weights that both sides make from a formula.
 The network is torchvision's, written out. Wants PyTorch; the suite does not.
 
-    scripts/golden_resnet.py
+    python3 scripts/golden/resnet.py
 """
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes spec/golden/transforms.lua: what torchvision and Pillow make of two pictures.
 
-Run by hand when a transform is added: scripts/golden_transforms.py. The specs read only
+Run by hand when a transform is added: scripts/golden/transforms.py. The specs read only
 the file. Pillow 13 or newer: older ones make columns narrower first, whatever the sizes.
 
 A case: a function of transforms.functional, the picture's number, the arguments as Lua
@@ -19,7 +19,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.autoaugment import RandAugment, _apply_op
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "spec", "golden",
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "spec", "golden",
                     "transforms.lua")
 MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BILINEAR,
          "bicubic": InterpolationMode.BICUBIC}
@@ -121,7 +121,7 @@ def main():
     with open(PATH, "w", encoding="ascii") as f:
         f.write(f"-- What torchvision {torchvision.__version__.split('+')[0]} with Pillow "
                 f"{PIL.__version__} and PyTorch {torch.__version__.split('+')[0]} answers;\n"
-                "-- written by scripts/golden_transforms.py.\n-- luacheck: ignore\n"
+                "-- written by scripts/golden/transforms.py.\n-- luacheck: ignore\n"
                 "return {pictures={\n")
         for a in PICTURES:
             f.write(f"{{{result(a)}}},\n")

@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
-"""Writes spec/golden/scaler.lua: what PyTorch's GradScaler did over thousands of
+"""Writes spec/golden/scaler: what PyTorch's GradScaler did over thousands of
 steps, as run lengths, and what its clipping made of random gradients. Wants
 PyTorch; the suite does not.
 
-    scripts/golden_scaler.py
+    python3 scripts/golden/scaler.py
 """
-import os
-
 import torch
 
-OUT = os.path.join(os.path.dirname(__file__), "..", "spec", "golden", "scaler.lua")
+import store
 
 
 class Lcg:
@@ -90,12 +88,10 @@ def main():
     ]
     clips = [clip(d, m, p) for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
              for m in (0.5, 100.0) for p in (1.0, 2.0, 3.0, float("inf"))]
-    with open(OUT, "w", encoding="ascii", newline="\n") as f:
-        f.write(f"-- What PyTorch {torch.__version__} answers; written by scripts/golden_scaler.py.\n")
-        f.write("-- luacheck: ignore\n")
-        f.write(f'return {{torch="{torch.__version__}",runs={{\n')
-        f.write(",\n".join(runs) + "\n},clips={\n" + ",\n".join(clips) + "\n}}\n")
-    print(f"{os.path.getsize(OUT)} bytes, PyTorch {torch.__version__}")
+    text = (f"-- What PyTorch {torch.__version__} answers; written by scripts/golden/scaler.py.\n"
+            f'-- luacheck: ignore\nreturn {{torch="{torch.__version__}",runs={{\n'
+            + ",\n".join(runs) + "\n},clips={\n" + ",\n".join(clips) + "\n}}\n")
+    print(f"{store.save('scaler', text, torch.__version__)} bytes, PyTorch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 checksums of names, shapes and order, and logits, loss and gradient under weights that both
 sides make from a formula. Wants PyTorch and torchvision; the suite does not.
 
-    scripts/golden_models.py
+    python3 scripts/golden/torchvision_models.py
 """
 import torch
 import torchvision

@@ -2,7 +2,7 @@
 """Small pictures of every kind and what Pillow decodes them to, for spec/pictures_spec.lua:
 files in spec/golden/pictures, values in spec/golden/pictures.lua.
 
-Needs Pillow and numpy: python3 scripts/golden_pictures.py. Files and values belong
+Needs Pillow and numpy: python3 scripts/golden/images.py. Files and values belong
 together, so all are made anew.
 """
 import io
@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 from PIL import Image, ImageOps
 
-HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "spec", "golden")
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "spec", "golden")
 FOLDER = os.path.join(HERE, "pictures")
 HEIGHT, WIDTH = 11, 19  # odd: blocks and colour samples that are not whole
 
@@ -127,7 +127,7 @@ for name in ("rgb.png", "gray.png", "rgba.png", "palette.png", "gray_alpha.png")
 
 # ---- what came out ----
 
-lines = ["-- Made by scripts/golden_pictures.py: files of spec/golden/pictures as Pillow decodes",
+lines = ["-- Made by scripts/golden/images.py: files of spec/golden/pictures as Pillow decodes",
          "-- them. mode = {height, width, channels, the pixels in hexadecimal digits}",
          "return {"]
 for name, modes in wanted.items():
