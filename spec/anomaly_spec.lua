@@ -16,7 +16,7 @@ local function here() return debug.getinfo(2, "l").currentline end
 local function error_of(fn) return select(2, pcall(fn)) end
 
 describe("detect_anomaly", function()
-  it("N01: sqrt(0) * 0 names sqrt, output 1, and the line of the forward", function()
+  it("sqrt(0) * 0 names sqrt, output 1, and the line of the forward", function()
     local line
     local text = error_of(function()
       autograd.detect_anomaly(function()
@@ -33,7 +33,7 @@ describe("detect_anomaly", function()
     assert.is_false(autograd.is_anomaly_enabled())
   end)
 
-  it("N02: check_nan = false lets a NaN pass, and keeps the places", function()
+  it("check_nan = false lets a NaN pass, and keeps the places", function()
     local x = leaf(0.0)
     autograd.detect_anomaly({check_nan = false}, function() (x:sqrt() * 0):backward() end)
     assert.is_true(x.grad:isnan():item())
@@ -47,19 +47,19 @@ describe("detect_anomaly", function()
     assert.matches("changed in place.*\nforward of square: .*anomaly_spec", text)
   end)
 
-  it("N03: sqrt(0) gives an infinite gradient and no error", function()
+  it("sqrt(0) gives an infinite gradient and no error", function()
     local x = leaf(0.0)
     autograd.detect_anomaly(function() x:sqrt():backward() end)
     assert.equal(math.huge, x.grad:item())
   end)
 
-  it("N04: log(-1) is NaN forward, its gradient is -1: no error", function()
+  it("log(-1) is NaN forward, its gradient is -1: no error", function()
     local x = leaf(-1.0)
     autograd.detect_anomaly(function() x:log():backward() end)
     assert.equal(-1, x.grad:item())
   end)
 
-  it("N05: a function of one's own is named, and its output counted from 1", function()
+  it("a function of one's own is named, and its output counted from 1", function()
     local M = autograd.Function{
       name = "M",
       forward = function(_, a, n, b) return a * n + b end,
@@ -78,7 +78,7 @@ describe("detect_anomaly", function()
     N(leaf(1.0), dm.ones(1)):backward()
   end)
 
-  it("N06: a scope restores both switches, a plain call stays until it is closed", function()
+  it("a scope restores both switches, a plain call stays until it is closed", function()
     local function now()
       return {autograd.is_anomaly_enabled(), autograd.is_anomaly_check_nan_enabled()}
     end

@@ -57,7 +57,7 @@ describe("a checkpoint", function()
   it("does so under bfloat16 autocast", function() compare "bfloat16" end)
   it("does so under float16 autocast", function() compare "float16" end)
 
-  it("A42: of three linear layers on float16 input under autocast works", function()
+  it("of three linear layers on float16 input under autocast works", function()
     local model = nn.Sequential{nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)}
     local x = dm.randn(8, 8):half():requires_grad_()
     local y = amp.autocast({dtype = "float16"}, function() return checkpoint(model, x) end)

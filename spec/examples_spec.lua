@@ -461,7 +461,7 @@ describe("quantised_sine:", function()
     end)
   end
 
-  it("peaks: M03's shares at a small size", function()
+  it("peaks: the shares of memory at a small size", function()
     local input, target = sine.problem(64, "cpu")
     local o = {seed = 0, hidden = 64, device = "cpu", steps = 2, forwards = 2}
     -- in activations of one layer, beyond what others hold

@@ -44,7 +44,7 @@ describe("memory_stats", function()
     assert.equal(0, n)
   end)
 
-  it("M01: 1000 bytes asked for are 1024 allocated", function()
+  it("1000 bytes asked for are 1024 allocated", function()
     local d, t = change(function() return dm.empty(1000, {dtype = "uint8"}) end)
     assert.is_true(t ~= nil)
     for _, pool in ipairs{"all", "small_pool"} do
@@ -160,7 +160,7 @@ describe("shorthands", function()
     dm.synchronize()
   end)
 
-  it("M02: the peak is at least what is in use, and a reset makes it that", function()
+  it("the peak is at least what is in use, and a reset makes it that", function()
     dm.empty(1 << 21):free()
     assert.is_true(dm.max_memory_allocated(DEVICE) >= dm.memory_allocated(DEVICE) + (8 << 20))
     dm.reset_peak_memory_stats(DEVICE)

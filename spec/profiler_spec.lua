@@ -58,7 +58,7 @@ local function small_run(opts)
 end
 
 describe("the table of averages", function()
-  it("P01: has its columns in order, falls by its key, and honours the row limit", function()
+  it("has its columns in order, falls by its key, and honours the row limit", function()
     local prof = small_run{activities = {"cpu"}, profile_memory = true, record_shapes = true}
     local text = prof:key_averages():table{sort_by = "self_cpu_time_total", row_limit = 3}
     local lines = lines_of(text)
@@ -93,7 +93,7 @@ describe("the table of averages", function()
     end
   end)
 
-  it("P02: refuses an unknown sort key by its name", function()
+  it("refuses an unknown sort key by its name", function()
     local list = small_run():key_averages()
     assert.refuses("unknown sort key 'cpu_time_totle'; did you mean 'cpu_time_total'?",
       function() list:table{sort_by = "cpu_time_totle"} end)

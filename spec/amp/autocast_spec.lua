@@ -278,7 +278,7 @@ local function matches_hand(region, op, dtype, other, to, set_dtype)
   y:backward(gy)
   z:backward(gy)
   for i, leaf in ipairs(leaves) do same(leaf.grad, hand_leaves[i].grad, what .. ": gradient") end
-  -- A04: as a method it is the same op
+  -- As a method it is the same op.
   if type(args[1]) == "userdata" then
     local again = amp.autocast(region, function()
       return args[1][op](table.unpack(args, 1, args.n))
@@ -324,19 +324,19 @@ describe("the op tables", function()
     assert.matches("CUDA: fp32_set_opt_dtype", lines[1])
   end)
 
-  it("A03 A04: CUDA's 16-bit list equals casts by hand", function()
+  it("CUDA's 16-bit list equals casts by hand", function()
     each("cuda", "lower_precision_fp", function(op, lp)
       matches_hand(device.region("cuda", lp), op, "float32", "float32", lp)
     end)
   end)
 
-  it("A05 A07: CUDA's float32 list equals casts by hand", function()
+  it("CUDA's float32 list equals casts by hand", function()
     each("cuda", "fp32", function(op, lp)
       matches_hand(device.region("cuda", lp), op, lp, lp, "float32")
     end)
   end)
 
-  it("A06: CUDA's ops with a dtype give float32 and read 16 bits", function()
+  it("CUDA's ops with a dtype give float32 and read 16 bits", function()
     each("cuda", "fp32_set_opt_dtype", function(op, lp)
       matches_hand(device.region("cuda", lp), op, lp, lp, "float32", true)
     end)
@@ -354,26 +354,26 @@ describe("the op tables", function()
     end
   end)
 
-  it("A09: CUDA's promote list widens, whichever operand is the wider", function()
+  it("CUDA's promote list widens, whichever operand is the wider", function()
     each("cuda", "promote", function(op, lp)
       matches_hand(device.region("cuda", lp), op, "float32", lp, "float32")
       matches_hand(device.region("cuda", lp), op, lp, "float32", "float32")
     end)
   end)
 
-  it("A13: the CPU's 16-bit list equals casts by hand", function()
+  it("the CPU's 16-bit list equals casts by hand", function()
     each("cpu", "lower_precision_fp", function(op, lp)
       matches_hand(device.region("cpu", lp), op, "float32", "float32", lp)
     end)
   end)
 
-  it("A14 A07: the CPU's float32 list equals casts by hand", function()
+  it("the CPU's float32 list equals casts by hand", function()
     each("cpu", "fp32", function(op, lp)
       matches_hand(device.region("cpu", lp), op, lp, lp, "float32")
     end)
   end)
 
-  it("A15: the CPU's promote list widens", function()
+  it("the CPU's promote list widens", function()
     each("cpu", "promote", function(op, lp)
       matches_hand(device.region("cpu", lp), op, "float32", lp, "float32")
       matches_hand(device.region("cpu", lp), op, lp, "float32", "float32")
@@ -394,7 +394,7 @@ describe("the op tables", function()
     end
   end)
 
-  it("A08: linear with a bias", function()
+  it("linear with a bias", function()
     for _, lp in ipairs(LP) do
       local y = amp.autocast({dtype = lp}, function()
         return dm.linear(ones(2, 8), ones(4, 8), ones(4))
@@ -404,7 +404,7 @@ describe("the op tables", function()
     end
   end)
 
-  it("A10: comparisons, arithmetic and joins of float32 and 16 bits", function()
+  it("comparisons, arithmetic and joins of float32 and 16 bits", function()
     for _, lp in ipairs(LP) do
       for _, rules in ipairs{"cpu", "cuda"} do
         local _ <close> = amp.autocast{dtype = lp, rules = rules}
@@ -422,7 +422,7 @@ describe("the op tables", function()
     end
   end)
 
-  it("A11: binary cross-entropy is refused by CUDA's rules and float32 by the CPU's", function()
+  it("binary cross-entropy is refused by CUDA's rules and float32 by the CPU's", function()
     local p = dm.rand(4)
     assert.refuses("unsafe under autocast.*_with_logits", function()
       amp.autocast(device.region "cuda", function() return dm.binary_cross_entropy(p, p) end)
@@ -437,7 +437,7 @@ describe("the op tables", function()
     end).dtype)
   end)
 
-  it("A12: powers, and a number over a tensor, by CUDA's rules", function()
+  it("powers, and a number over a tensor, by CUDA's rules", function()
     for _, lp in ipairs(LP) do
       local h = (dm.rand(4) + 1):to(lp)
       local _ <close> = amp.autocast(device.region("cuda", lp))
@@ -453,7 +453,7 @@ describe("the op tables", function()
 end)
 
 describe("regions", function()
-  it("A01: the dtypes of old", function()
+  it("the dtypes of old", function()
     assert.equal("float16", amp.get_autocast_dtype "cuda")
     assert.equal("bfloat16", amp.get_autocast_dtype "cpu")
     assert.is_true(amp.is_autocast_available "cpu")
@@ -461,7 +461,7 @@ describe("regions", function()
     assert.refuses("unknown device 'tpu'", function() amp.is_autocast_available "tpu" end)
   end)
 
-  it("A02: on, off inside, on again, off after", function()
+  it("on, off inside, on again, off after", function()
     assert.is_false(is_on())
     do
       local _ <close> = amp.autocast()
@@ -495,7 +495,7 @@ describe("regions", function()
     assert.equal(amp.autocast, dm.cuda.amp.autocast)
   end)
 
-  it("A16: give equal results one after the other", function()
+  it("give equal results one after the other", function()
     local x, w = dm.randn(8, 8), dm.randn(8, 8)
     for _, lp in ipairs(LP) do
       local y = {}
@@ -504,7 +504,7 @@ describe("regions", function()
     end
   end)
 
-  it("A17 A18: refuse what is no device, and other nonsense, at the caller's line", function()
+  it("refuse what is no device, and other nonsense, at the caller's line", function()
     for pattern, opts in pairs{
       ["unknown device 'not a real device'"] = {device_type = "not a real device"},
       ["device_type is a number, wanted a string"] = {device_type = 3},
@@ -527,7 +527,7 @@ describe("regions", function()
     assert.refuses("options are a table, got number", function() amp.autocast(3) end)
   end)
 
-  it("A19: wrap a function only", function()
+  it("wrap a function only", function()
     assert.refuses("wanted a function, got userdata.*<close>", function()
       amp.autocast():wrap(ones(2))
     end)
@@ -536,7 +536,7 @@ describe("regions", function()
     assert.is_false(is_on())
   end)
 
-  it("A20: float32 on the CPU is silent when off, warns and is off when on", function()
+  it("float32 on the CPU is silent when off, warns and is off when on", function()
     local function float32(enabled)
       amp.autocast("cpu", {dtype = "float32", enabled = enabled}, function()
         assert.is_false(amp.is_autocast_enabled "cpu")
@@ -549,7 +549,7 @@ describe("regions", function()
   end)
 
   if device.type == "cpu" then -- of the process: spec/helper.lua hides what GPUs there are
-    it("A21: without CUDA a CUDA region warns and is off", function()
+    it("without CUDA a CUDA region warns and is off", function()
       local y
       local texts = warnings_of(function()
         y = amp.autocast("cuda", function() return dm.mm(ones(2, 2), ones(2, 2)) end)
@@ -559,7 +559,7 @@ describe("regions", function()
     end)
   end
 
-  it("A22: restore the state after an error, which goes on", function()
+  it("restore the state after an error, which goes on", function()
     local thrown = {}
     for _, fn in ipairs{
       function() local _ <close> = amp.autocast() error(thrown) end,
@@ -573,7 +573,7 @@ describe("regions", function()
     end
   end)
 
-  it("A24: wrap gives arguments and results through", function()
+  it("wrap gives arguments and results through", function()
     local mm = amp.autocast{dtype = "float16"}:wrap(function(...) return dm.mm(...), nil, 3 end)
     assert.is_false(is_on())
     local y, none, three = mm(ones(2, 2), ones(2, 2))
@@ -583,7 +583,7 @@ describe("regions", function()
     assert.is_false(is_on())
   end)
 
-  it("A25: a product and a sum", function()
+  it("a product and a sum", function()
     local x, y = dm.randn(1024, 1), dm.randn(1024, 1)
     for _, lp in ipairs(LP) do
       local _ <close> = amp.autocast{dtype = lp}
@@ -594,7 +594,7 @@ describe("regions", function()
     end
   end)
 
-  it("A26 A27: off inside on; and after the region", function()
+  it("off inside on; and after the region", function()
     local a = dm.randn(4, 4)
     for _, lp in ipairs(LP) do
       local e
@@ -616,7 +616,7 @@ describe("regions", function()
     end
   end)
 
-  it("A35: a wrapped function may call itself, and be wrapped twice", function()
+  it("a wrapped function may call itself, and be wrapped twice", function()
     local region = amp.autocast{dtype = "float16"}
     local f
     f = region:wrap(function(n)
@@ -696,7 +696,7 @@ describe("regions", function()
     assert.matches("autocast_spec%.lua:" .. first + 1 .. ": warning: step: called while", texts[2])
   end)
 
-  it("A45 A44: an explicit dtype wins, and float64 is left alone", function()
+  it("an explicit dtype wins, and float64 is left alone", function()
     for _, lp in ipairs(LP) do
       local _ <close> = amp.autocast{dtype = lp}
       local d, f, h = dm.ones(2, 2, {dtype = "float64"}), ones(2, 2), ones(2, 2):to(lp)
@@ -709,14 +709,14 @@ describe("regions", function()
     end
   end)
 
-  it("A46: the other 16-bit dtype is converted too", function()
+  it("the other 16-bit dtype is converted too", function()
     for i, lp in ipairs(LP) do
       local _ <close> = amp.autocast{dtype = lp}
       assert.equal(lp, dm.mm(ones(2, 2):to(LP[3 - i]), ones(2, 2)).dtype)
     end
   end)
 
-  it("A43: what works in place is not converted", function()
+  it("what works in place is not converted", function()
     for _, lp in ipairs(LP) do
       local _ <close> = amp.autocast{dtype = lp}
       local a, h = ones(2, 2), ones(2, 2):to(lp)
@@ -737,14 +737,14 @@ describe("regions", function()
     end
   end)
 
-  it("A50: one that is off changes nothing", function()
+  it("one that is off changes nothing", function()
     local model, x = nn.Sequential{nn.Linear(8, 8), nn.GELU(), nn.LayerNorm{8}}, dm.randn(4, 8)
     local plain = model(x)
     same(amp.autocast({enabled = false, rules = "cuda"}, function() return model(x) end), plain,
       "off")
   end)
 
-  it("A41: CPU tensors have nothing to do with CUDA's switch", function()
+  it("CPU tensors have nothing to do with CUDA's switch", function()
     finally(function() amp.set_autocast_enabled("cuda", false) end)
     amp.set_autocast_enabled("cuda", true)
     local _ <close> = dm.device "cpu"
@@ -757,7 +757,7 @@ describe("regions", function()
   end)
 
   if device.type == "cuda" then -- with tensors on both devices
-    it("A41: each device type has its own switch, dtype and rules", function()
+    it("each device type has its own switch, dtype and rules", function()
       local cpu = {device = "cpu"}
       local a, h = dm.ones(2, 2, cpu), dm.ones(2, {device = "cpu", dtype = "bfloat16"})
       local b, g = dm.ones(2, 2), dm.ones(2, {dtype = "float16"})
@@ -876,7 +876,7 @@ describe("coroutines", function()
     assert.is_false(is_on())
   end)
 
-  it("A23: start with the state of their starter, whoever called the library last", function()
+  it("start with the state of their starter, whoever called the library last", function()
     local function state() return is_on() end
     do
       local _ <close> = amp.autocast()
@@ -993,7 +993,7 @@ describe("the cast cache", function()
   end
   local function use() return dm.mm(x, w) end
 
-  it("A31: counts of casts of one weight", function()
+  it("counts of casts of one weight", function()
     local cases = {
       {1, "two uses", function() amp.autocast({}, function() use() use() end) end},
       {2, "cache off", function()
@@ -1033,7 +1033,7 @@ describe("the cast cache", function()
     assert.equal(2, casts(function() use() use() end))
   end)
 
-  it("A29 A30: a gradient that opens a region of its own finds the cast", function()
+  it("a gradient that opens a region of its own finds the cast", function()
     local Linear = dm.autograd.Function{
       forward = function(ctx, a, b)
         ctx:save_for_backward(a, b)
@@ -1062,7 +1062,7 @@ describe("the cast cache", function()
     assert.equal(2, (run(false)))
   end)
 
-  it("A32: a change in place is seen at once", function()
+  it("a change in place is seen at once", function()
     local ones3, weight = dm.ones(1, 3), leaf(1, 3)
     local function value() return dm.linear(ones3, weight):item() end
     local got = {}
@@ -1075,7 +1075,7 @@ describe("the cast cache", function()
     assert.same({3, 6, 6}, got)
   end)
 
-  it("A33: gradients of a shared cast meet in float32", function()
+  it("gradients of a shared cast meet in float32", function()
     for _, cache in ipairs{true, false} do
       local weight = leaf(1, 1)
       local loss = amp.autocast({cache_enabled = cache}, function()
@@ -1087,7 +1087,7 @@ describe("the cast cache", function()
     end
   end)
 
-  it("A34: knows dtypes apart", function()
+  it("knows dtypes apart", function()
     amp.autocast({dtype = "bfloat16"}, function()
       assert.equal("bfloat16", use().dtype)
       amp.autocast({dtype = "float16"}, function()
@@ -1098,7 +1098,7 @@ describe("the cast cache", function()
     end)
   end)
 
-  it("A36: keeps history, whichever use came first", function()
+  it("keeps history, whichever use came first", function()
     for _, lp in ipairs(LP) do
       local seen, second, fourth = {}, nil, nil
       amp.autocast({dtype = lp}, function()
@@ -1115,7 +1115,7 @@ describe("the cast cache", function()
     end
   end)
 
-  it("A37: inference inside a region, and a region inside inference", function()
+  it("inference inside a region, and a region inside inference", function()
     amp.autocast({}, function()
       local y = dm.inference_mode(use)
       assert.is_false(y.requires_grad)
@@ -1131,7 +1131,7 @@ describe("the cast cache", function()
     end)
   end)
 
-  it("A38: three forwards, three backwards", function()
+  it("three forwards, three backwards", function()
     local model, input = nn.Sequential{nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)}, dm.randn(2, 4)
     local y = {}
     amp.autocast({}, function() for i = 1, 3 do y[i] = model(input):sum() end end)
@@ -1179,7 +1179,7 @@ describe("the cast cache", function()
 end)
 
 describe("gradients", function()
-  it("A47: through a 16-bit product: float32 at the leaf, equal to casts by hand", function()
+  it("through a 16-bit product: float32 at the leaf, equal to casts by hand", function()
     for _, lp in ipairs(LP) do
       local a, b = dm.randn(4, 4):requires_grad_(), dm.randn(4, 4):requires_grad_()
       local y = amp.autocast({dtype = lp}, function() return dm.mm(a, b) end)
@@ -1195,7 +1195,7 @@ describe("gradients", function()
     end
   end)
 
-  it("A48: convolution, batch norm, ReLU, convolution, loss", function()
+  it("convolution, batch norm, ReLU, convolution, loss", function()
     for _, lp in ipairs(LP) do
       local one, bn, two = nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 1, 3)
       local input, target = dm.randn(2, 2, 5, 5), dm.randn(2, 1, 3, 3)
@@ -1220,7 +1220,7 @@ describe("gradients", function()
     end
   end)
 
-  it("A49: linear and ReLU keep 16-bit tensors only", function()
+  it("linear and ReLU keep 16-bit tensors only", function()
     local n = 128
     local input, weight = dm.randn(n, n), dm.randn(n, n):requires_grad_()
     for _, lp in ipairs(LP) do

@@ -1,6 +1,5 @@
--- Gradient clipping against PyTorch's values. C01 ... C09 are the cases of its
--- behaviour. PyTorch rounds the norm of 16-bit gradients to 16 bits; here it is
--- float32, so these agree to 16 bits only.
+-- Gradient clipping gives PyTorch's values. PyTorch rounds the norm of 16-bit gradients to
+-- 16 bits; here it is float32, so these agree to 16 bits only.
 local dm = require "demilune"
 local utils = dm.nn.utils
 local golden = require("spec.golden").load "scaler"
@@ -55,41 +54,41 @@ local function clips(grads, max_norm, opts, norm, want)
 end
 
 describe("clip_grad_norm_", function()
-  it("C01: (3, 4) at 1, in one parameter or two", function()
+  it("(3, 4) at 1, in one parameter or two", function()
     clips({{3, 4}}, 1.0, nil, 5, {{0.5999999046325684, 0.7999998331069946}})
     clips({{3}, {4}}, 1.0, nil, 5, {{0.5999999046325684}, {0.7999998331069946}})
   end)
 
-  it("C02: a norm below the limit changes nothing, one at the limit does", function()
+  it("a norm below the limit changes nothing, one at the limit does", function()
     clips({{0.3, 0.4}}, 1.0, nil, 0.5, {{0.30000001192092896, 0.4000000059604645}})
     clips({{0.6, 0.8}}, 1.0, nil, 1, {{0.5999994277954102, 0.7999992370605469}})
   end)
 
-  it("C03: the largest magnitude", function()
+  it("the largest magnitude", function()
     for _, p in ipairs{INF, "inf"} do
       clips({{3, -4}, {1}}, 2.0, {norm_type = p}, 4,
         {{1.4999996423721313, -1.9999995231628418}, {0.49999988079071045}})
     end
   end)
 
-  it("C04: the sum of magnitudes", function()
+  it("the sum of magnitudes", function()
     clips({{3, -4}}, 1.0, {norm_type = 1}, 7, {{0.42857134342193604, -0.5714284777641296}})
   end)
 
-  it("C05: the norm of order 0.5", function()
+  it("the norm of order 0.5", function()
     clips({{1, 4}}, 1.0, {norm_type = 0.5}, 9, {{0.1111110970377922, 0.4444443881511688}})
   end)
 
-  it("C06: max_norm 0 gives zeros", function()
+  it("max_norm 0 gives zeros", function()
     clips({{3, 4}}, 0.0, nil, 5, {{0, 0}})
   end)
 
-  it("C07: inf and NaN pass through", function()
+  it("inf and NaN pass through", function()
     clips({{INF, 1}}, 1.0, nil, INF, {{NAN, 0}})
     clips({{NAN, 1}}, 1.0, nil, NAN, {{NAN, NAN}})
   end)
 
-  it("C08: squares that overflow float32, and clip_grad_value_", function()
+  it("squares that overflow float32, and clip_grad_value_", function()
     local params = params_of{{1e20, 1e20}}
     assert.equal(INF, utils.clip_grad_norm_(params, 1.0):item())
     check(grads_of(params), {{0, 0}})
@@ -100,7 +99,7 @@ describe("clip_grad_norm_", function()
     end
   end)
 
-  it("C09: error_if_nonfinite leaves the gradients", function()
+  it("error_if_nonfinite leaves the gradients", function()
     for _, bad in ipairs{INF, -INF, NAN} do
       for _, p in ipairs{2, INF} do
         local params = params_of{{bad, 1}, {2}}

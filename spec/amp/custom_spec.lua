@@ -42,7 +42,7 @@ local function casting(dtype, device_type)
 end
 
 describe("custom_fwd and custom_bwd", function()
-  it("A28: bare, forward sees float32 with autocast on, and backward autocast on", function()
+  it("bare, forward sees float32 with autocast on, and backward autocast on", function()
     for _, dtype in ipairs{"bfloat16", "float16"} do
       local seen = {}
       local MatMul = matmul(seen, amp.custom_fwd, amp.custom_bwd)
@@ -82,11 +82,11 @@ describe("custom_fwd and custom_bwd", function()
     return dm.autocast_cast_count() - before
   end
 
-  it("A29: a weight is cast once for forward and a backward with its own region", function()
+  it("a weight is cast once for forward and a backward with its own region", function()
     assert.equal(1, cast_count(true))
   end)
 
-  it("A30: and twice when it is not cached", function()
+  it("and twice when it is not cached", function()
     assert.equal(2, cast_count(false))
   end)
 

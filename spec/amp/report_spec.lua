@@ -214,7 +214,7 @@ describe("amp.report", function()
       assert.equal(8, report.casts.backward) -- the weights' gradients to float32
     end)
 
-    it("A31: casts of one weight: shared in a region, not when it is frozen", function()
+    it("casts of one weight: shared in a region, not when it is frozen", function()
       local function weights(w, fn)
         local report <close> = amp.report()
         fn(function() return dm.ones(2, 2):mm(w) end)
@@ -232,7 +232,7 @@ describe("amp.report", function()
       end))
     end)
 
-    it("A49: linear and ReLU keep 16 bits only", function()
+    it("linear and ReLU keep 16 bits only", function()
       local kept = watch(1, {dtype = "bfloat16", model = nn.Sequential{nn.Linear(8, 4), nn.ReLU()}})
         .total.kept
       assert.equal(2 * (32 * 8 + 32 * 4), kept.bfloat16)

@@ -97,19 +97,19 @@ end
 
 describe("recurrent networks under autocast", function()
   for _, class in ipairs(CLASSES) do
-    it("A39: " .. class .. " under CUDA's rules equals the float16 control", function()
+    it("" .. class .. " under CUDA's rules equals the float16 control", function()
       each_choice(function(opts)
         matches_control(class, opts, "float16", device.region("cuda", "float16"))
       end)
     end)
 
-    it("A39: " .. class .. " over packed sequences equals the float16 control", function()
+    it("" .. class .. " over packed sequences equals the float16 control", function()
       each_choice(function(opts)
         matches_control(class, opts, "float16", device.region("cuda", "float16"), true)
       end)
     end)
 
-    it("A39: " .. class .. " in either dtype, by either device's rules", function()
+    it("" .. class .. " in either dtype, by either device's rules", function()
       local opts = {num_layers = 2, bidirectional = true}
       for _, lp in ipairs{"bfloat16", "float16"} do
         for _, rules in ipairs{"cpu", "cuda"} do
@@ -120,7 +120,7 @@ describe("recurrent networks under autocast", function()
     end)
   end
 
-  it("A40: an LSTM with 16-bit weights needs a region for a float32 input", function()
+  it("an LSTM with 16-bit weights needs a region for a float32 input", function()
     local lp = device.low
     local net, x = nn.LSTM(F, H):to(lp), dm.randn(T, B, F)
     local ok, message = pcall(function() return net(x) end)

@@ -64,7 +64,7 @@ describe("16-bit copies of weights", function()
     end
   end)
 
-  it("A31: weights that no optimizer has stepped are cast as in PyTorch", function()
+  it("weights that no optimizer has stepped are cast as in PyTorch", function()
     local w, _, x = setup()
     local frozen = w:detach()
     local off = {enabled = false}
@@ -135,7 +135,7 @@ describe("16-bit copies of weights", function()
     end
   end)
 
-  it("A32: a change inside the region is seen, with and without a copy", function()
+  it("a change inside the region is seen, with and without a copy", function()
     local w = nn.Parameter(dm.ones(1, 3))
     local opt, x = optim.SGD({w}, {lr = 0.0}), dm.ones(1, 3):bfloat16()
     for _ = 1, 2 do
@@ -150,7 +150,7 @@ describe("16-bit copies of weights", function()
     end
   end)
 
-  it("A34: a region of the other dtype casts; the next step keeps that dtype", function()
+  it("a region of the other dtype casts; the next step keeps that dtype", function()
     local w, opt, x = setup()
     step(w, opt, x, "bfloat16")
     assert.equal(1, casts(function()
@@ -163,7 +163,7 @@ describe("16-bit copies of weights", function()
     assert.equal(1, casts(function() used(w, x, "bfloat16") end))
   end)
 
-  it("A33: uses of a copy meet as uses of a cast do", function()
+  it("uses of a copy meet as uses of a cast do", function()
     local w = nn.Parameter(dm.ones(1, 1))
     local opt, sums = optim.SGD({w}, {lr = 0.0}), {}
     for round = 1, 2 do -- the second one shows the copy
@@ -181,7 +181,7 @@ describe("16-bit copies of weights", function()
     assert.equal(sums[1], sums[3])
   end)
 
-  it("A36: no_grad, gradients, no_grad, gradients in one region", function()
+  it("no_grad, gradients, no_grad, gradients in one region", function()
     local w, opt, x = setup()
     step(w, opt, x)
     opt:zero_grad()
@@ -204,7 +204,7 @@ describe("16-bit copies of weights", function()
     assert.equal("float32", w.grad.dtype)
   end)
 
-  it("A37: inference mode shows the copy without a history", function()
+  it("inference mode shows the copy without a history", function()
     local w, opt, x = setup()
     step(w, opt, x)
     opt:zero_grad()

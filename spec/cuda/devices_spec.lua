@@ -32,7 +32,7 @@ local function each_home(check)
 end
 
 describe("two devices", function()
-  it("G09: one call takes gradients of one device", function()
+  it("one call takes gradients of one device", function()
     local a, b = weight(ZERO, {1.0}), weight(ONE, {1.0})
     assert.refuses("tensor 2 is on cuda:1, what came before it on cuda:0", function()
       dm.total_norm({a, b}, 2)
@@ -106,7 +106,7 @@ describe("two devices", function()
     assert.same({{1, -0.5}, {-1}}, {a.grad:totable(), b.grad:totable()})
   end)
 
-  it("G36: two names of one device are one", function()
+  it("two names of one device are one", function()
     local a, b = weight("cuda", {2.0}), weight("cuda:0", {4.0})
     assert.equal(a.device, b.device)
     local found = dm.tensor(0.0, {device = ZERO})
