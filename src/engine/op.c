@@ -177,6 +177,12 @@ int dm_op_find(const char *name) {
   return -1;
 }
 
+dm_status dm_check_ndim(const dm_Call *c, int i, const char *name, int ndim) {
+  if (c->in[i]->ndim == ndim) return DM_OK;
+  return dm_fail(DM_EARG, "%s: %s has shape %s, wanted %d dim%s", c->op->name, name,
+                 DM_SHAPE(c->in[i]), ndim, ndim == 1 ? "" : "s");
+}
+
 dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *out) {
   const int64_t n = t->ndim > 0 ? t->ndim : 1;
   if (dim < -n || dim >= n) {

@@ -217,6 +217,8 @@ static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType d
   c->out_meta[i] = dm_meta_of(t);
   c->out_meta[i].dtype = (uint8_t)dtype;
 }
+/* Fails unless input i, called `name` in the message, has ndim dims. */
+dm_status dm_check_ndim(const dm_Call *c, int i, const char *name, int ndim);
 /* dim (may be negative) of t as 0..ndim-1; a 0-dim tensor counts as one dim. */
 dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *out);
 /* Fails unless t is of a float dtype / an integer dtype. */

@@ -12,10 +12,6 @@ typedef struct SliceAttr {
   int64_t dim, start, stop, step;
 } SliceAttr;
 
-static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
-  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
-}
-
 /* Fails unless x and the weight have `dims` dims to convolve along. */
 static dm_status check_rank(const dm_Call *c, int dims) {
   const dm_Tensor *w = c->in[1];

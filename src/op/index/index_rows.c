@@ -463,3 +463,30 @@ dm_status one_hot_cpu(dm_Call *c) {
   dm_tensor_unref(&at);
   return DM_OK;
 }
+
+/* ---- compositions ---- */
+
+dm_status take_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *flat = x_reshape(x, c->in[0], 1, &c->in[0]->numel), *at = c->in[1];
+  dm_Tensor *taken = dm_x_select(x, flat, 0, x_reshape(x, at, 1, &at->numel));
+  c->out[0] = x_reshape(x, taken, at->ndim, at->shape);
+  return x->st;
+}
+
+dm_status index_fill_compose(dm_Call *c, dm_X *x) {
+  const int64_t at = *DM_ATTR(int64_t, c);
+  dm_Tensor *t = c->in[0], *value = c->in[2];
+  int dim;
+  DM_TRY(dm_check_dim(c, t, at, &dim));
+  DM_TRY(dm_check_ndim(c, 1, "index", 1));
+  if (value->ndim != 0)
+    return dm_fail(DM_EARG, "index_fill: the value has shape %s, wanted a number",
+                   DM_SHAPE(value));
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < t->ndim; d++) shape[d] = d == dim ? c->in[1]->numel : t->shape[d];
+  value = dm_x_there(x, x_cast(x, value, (dm_DType)t->dtype), t->device);
+  const int64_t along = dim;
+  c->out[0] =
+      dm_x(x, DM_OP_index_copy, &along, 3, t, c->in[1], x_expand(x, value, t->ndim, shape));
+  return x->st;
+}

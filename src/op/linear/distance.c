@@ -1,5 +1,6 @@
 /* Distances and angles between vectors, composed of norms and products. */
 #include "base/error.h"
+#include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
 typedef struct CosineAttr {
@@ -79,5 +80,71 @@ dm_status trace_compose(dm_Call *c, dm_X *x) {
   if (c->in[0]->ndim != 2)
     return dm_fail(DM_EARG, "trace: x has shape %s, wanted a matrix", DM_SHAPE(c->in[0]));
   c->out[0] = x_sum(x, x_unary(x, DM_OP_diagonal, c->in[0]), (dm_Ints){-1, {0}}, false);
+  return x->st;
+}
+
+/* ---- distances ---- */
+
+static dm_Tensor *norm_of(dm_X *x, dm_Tensor *t, double p, dm_Ints dims, bool keepdim) {
+  const struct {
+    double p;
+    dm_Ints dims;
+    int64_t keepdim, dtype;
+  } attr = {p, dims, keepdim, DM_NO_DTYPE};
+  return dm_x(x, DM_OP_norm, &attr, 1, t);
+}
+
+dm_status dist_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *apart = x_sub(x, c->in[0], c->in[1]);
+  c->out[0] = norm_of(x, apart, *DM_ATTR(double, c), (dm_Ints){-1, {0}}, false);
+  return x->st;
+}
+
+dm_status pdist_compose(dm_Call *c, dm_X *x) {
+  const double p = *DM_ATTR(double, c);
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_float(c, t, "x"));
+  DM_TRY(dm_check_ndim(c, 0, "x", 2));
+  if (!(p >= 0)) return dm_fail(DM_EARG, "pdist: p is %g, wanted 0 or more", p);
+  const int64_t n = t->shape[0], pairs = n * (n - 1) / 2;
+  int64_t *left, *right;
+  dm_Tensor *first = dm_x_positions(x, pairs, &left);
+  dm_Tensor *second = dm_x_positions(x, pairs, &right);
+  DM_TRY(x->st);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = i + 1; j < n; j++) {
+      *left++ = i + c->base;
+      *right++ = j + c->base;
+    }
+  dm_Tensor *apart = x_sub(x, dm_x_select(x, t, 0, first), dm_x_select(x, t, 0, second));
+  c->out[0] = norm_of(x, apart, p, (dm_Ints){1, {1}}, false);
+  return x->st;
+}
+
+/* Slices along dim with a norm above maxnorm are scaled down to it; as PyTorch's, by
+   maxnorm / (norm + 1e-7). */
+dm_status renorm_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    double p;
+    int64_t dim;
+    double maxnorm;
+  } *a = c->attr;
+  dm_Tensor *t = c->in[0];
+  int dim;
+  DM_TRY(dm_check_float(c, t, "x"));
+  if (t->ndim < 2)
+    return dm_fail(DM_EARG, "renorm: x has shape %s, wanted 2 dims or more", DM_SHAPE(t));
+  DM_TRY(dm_check_dim(c, t, a->dim, &dim));
+  if (!(a->p > 0) || !(a->maxnorm >= 0))
+    return dm_fail(DM_EARG, "renorm: p is %g and maxnorm %g, wanted p > 0, maxnorm >= 0", a->p,
+                   a->maxnorm);
+  dm_Ints others = {0, {0}};
+  for (int d = 0; d < t->ndim; d++)
+    if (d != dim) others.v[others.n++] = d;
+  dm_Tensor *norm = norm_of(x, t, a->p, others, true);
+  dm_Tensor *scale =
+      x_scale(x, x_unary(x, DM_OP_reciprocal, x_shift(x, norm, 1e-7)), a->maxnorm);
+  dm_Tensor *one = dm_x_number(x, 1);
+  c->out[0] = x_mul(x, t, x_where(x, x_test(x, DM_OP_gt, norm, a->maxnorm), scale, one));
   return x->st;
 }

@@ -335,10 +335,6 @@ dm_status linear_backward_cpu(dm_Call *c) {
 
 static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 
-static dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *t, int64_t dim) {
-  return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
-}
-
 /* All dims but the last as one. */
 static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
   if (x->st != DM_OK || t->ndim == 2) return t;
@@ -444,5 +440,45 @@ dm_status outer_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
   DM_TRY(check_ranks(c, a, 1, b, 1));
   c->out[0] = x_mul(x, x_unsqueeze(x, a, 1), b);
+  return x->st;
+}
+
+/* ---- products that addmm does ---- */
+
+dm_status addmv_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_ndim(c, 1, "mat", 2));
+  DM_TRY(dm_check_ndim(c, 2, "vec", 1));
+  dm_Tensor *start = c->in[0]->ndim ? x_unsqueeze(x, c->in[0], -1) : c->in[0];
+  dm_Tensor *column = x_unsqueeze(x, c->in[2], -1);
+  c->out[0] = x_squeeze(x, dm_x(x, DM_OP_addmm, c->attr, 3, start, c->in[1], column), -1);
+  return x->st;
+}
+
+dm_status addr_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_ndim(c, 1, "vec1", 1));
+  DM_TRY(dm_check_ndim(c, 2, "vec2", 1));
+  c->out[0] = dm_x(x, DM_OP_addmm, c->attr, 3, c->in[0], x_unsqueeze(x, c->in[1], -1),
+                   x_unsqueeze(x, c->in[2], 0));
+  return x->st;
+}
+
+/* The sum over a batch of products is one product of the matrices side by side. */
+dm_status addbmm_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *a = c->in[1], *b = c->in[2];
+  DM_TRY(dm_check_ndim(c, 1, "batch1", 3));
+  DM_TRY(dm_check_ndim(c, 2, "batch2", 3));
+  if (a->shape[0] != b->shape[0] || a->shape[2] != b->shape[1])
+    return dm_fail(DM_EARG,
+                   "addbmm: batch1 has shape %s, batch2 %s, wanted {b, n, m}, {b, m, p}",
+                   DM_SHAPE(a), DM_SHAPE(b));
+  const int64_t depth = a->shape[0] * a->shape[2];
+  a = x_reshape(x, x_transpose(x, a, 0, 1), 2, (int64_t[]){a->shape[1], depth});
+  b = x_reshape(x, b, 2, (int64_t[]){depth, b->shape[2]});
+  c->out[0] = dm_x(x, DM_OP_addmm, c->attr, 3, c->in[0], a, b);
+  return x->st;
+}
+
+dm_status vdot_compose(dm_Call *c, dm_X *x) {
+  c->out[0] = dm_x(x, DM_OP_dot, NULL, 2, c->in[0], c->in[1]);
   return x->st;
 }

@@ -212,3 +212,14 @@ dm_status gumbel_softmax_compose(dm_Call *c, dm_X *x) {
       dm_x(x, DM_OP_scatter, &a->dim, 3, x_zeros_like(x, soft), at, dm_x_number(x, 1));
   return give(c, x, x_add(x, soft, x_constant_sub(x, hard, soft)));
 }
+
+/* ---- degrees and radians ---- */
+
+static const double PI = 3.14159265358979323846;
+
+static dm_status scaled(dm_Call *c, dm_X *x, double by) {
+  c->out[0] = x_scale(x, c->in[0], by);
+  return x->st;
+}
+dm_status deg2rad_compose(dm_Call *c, dm_X *x) { return scaled(c, x, PI / 180); }
+dm_status rad2deg_compose(dm_Call *c, dm_X *x) { return scaled(c, x, 180 / PI); }

@@ -196,6 +196,14 @@ dm_Tensor *x_expand(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape) {
   const dm_Ints s = sizes(ndim, shape);
   return dm_x(x, DM_OP_expand, &s, 1, a);
 }
+dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *a, int64_t dim) {
+  return dm_x(x, DM_OP_unsqueeze, &dim, 1, a);
+}
+
+dm_Tensor *x_squeeze(dm_X *x, dm_Tensor *a, int64_t dim) {
+  return dm_x(x, DM_OP_squeeze, &(dm_Ints){1, {dim}}, 1, a);
+}
+
 dm_Tensor *x_transpose(dm_X *x, dm_Tensor *a, int d0, int d1) {
   const int64_t attr[2] = {d0, d1};
   return dm_x(x, DM_OP_transpose, attr, 1, a);

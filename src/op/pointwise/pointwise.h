@@ -56,6 +56,8 @@ dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim);
 /* sum over dims (n = -1: all), keeping them as size 1 or not */
 dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim);
 dm_Tensor *x_reshape(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape);
+dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *a, int64_t dim);
+dm_Tensor *x_squeeze(dm_X *x, dm_Tensor *a, int64_t dim);
 dm_Tensor *x_transpose(dm_X *x, dm_Tensor *a, int d0, int d1);
 dm_Tensor *x_matmul(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 dm_Tensor *x_zeros_like(dm_X *x, dm_Tensor *a);

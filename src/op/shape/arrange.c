@@ -250,3 +250,35 @@ dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   c->out[0] = x_reshape(x, y, ndim, shape);
   return x->st;
 }
+
+dm_status unflatten_compose(dm_Call *c, dm_X *x) {
+  const struct {
+    int64_t dim;
+    dm_Ints sizes;
+  } *a = c->attr;
+  dm_Tensor *t = c->in[0];
+  int dim;
+  DM_TRY(dm_check_dim(c, t, a->dim, &dim));
+  if (a->sizes.n < 1 || t->ndim - 1 + a->sizes.n > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "unflatten: dim %d as %lld, wanted 1 to %d", dim + c->base,
+                   (long long)a->sizes.n, DM_MAX_DIM + 1 - t->ndim);
+  int64_t shape[DM_MAX_DIM], known = 1, open = -1;
+  int n = 0;
+  for (int d = 0; d < dim; d++) shape[n++] = t->shape[d];
+  for (int64_t i = 0; i < a->sizes.n; i++) {
+    const int64_t size = a->sizes.v[i];
+    if (size == -1 && open < 0) open = n;
+    else if (size < 0 || (size && known > INT64_MAX / size)) known = -1;
+    else if (known >= 0) known *= size;
+    shape[n++] = size;
+  }
+  const int64_t whole = t->shape[dim];
+  const bool fits = open < 0 ? known == whole : known > 0 && whole % known == 0;
+  if (!fits)
+    return dm_fail(DM_EARG, "unflatten: dim %d of size %lld as %s", dim + c->base,
+                   (long long)whole, dm_shape_str((int)a->sizes.n, a->sizes.v, (char[96]){0}));
+  if (open >= 0) shape[open] = whole / known;
+  for (int d = dim + 1; d < t->ndim; d++) shape[n++] = t->shape[d];
+  c->out[0] = x_reshape(x, t, n, shape);
+  return x->st;
+}

@@ -398,3 +398,24 @@ static dm_status with_mean(dm_Call *c, dm_X *x, int op) {
 }
 dm_status var_mean_compose(dm_Call *c, dm_X *x) { return with_mean(c, x, DM_OP_var); }
 dm_status std_mean_compose(dm_Call *c, dm_X *x) { return with_mean(c, x, DM_OP_std); }
+
+dm_status argsort_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *out[2] = {NULL, NULL};
+  if (!x_call(x, DM_OP_sort, c->attr, 1, c->in, out)) return x->st;
+  c->out[0] = out[1];
+  return x->st;
+}
+
+/* Among the sorted test elements x lies where some of them begin and others end. */
+dm_status isin_compose(dm_Call *c, dm_X *x) {
+  const bool invert = *DM_ATTR(int64_t, c);
+  dm_Tensor *test = x_reshape(x, c->in[1], 1, &c->in[1]->numel), *sorted[2] = {NULL, NULL};
+  const dm_SortAttr rising = {0, false, false};
+  DM_TRY(x->st);
+  if (!x_call(x, DM_OP_sort, &rising, 1, &test, sorted)) return x->st;
+  const dm_BucketAttr left = {false, false}, right = {true, false};
+  dm_Tensor *begin = dm_x(x, DM_OP_bucketize, &left, 2, c->in[0], sorted[0]);
+  dm_Tensor *end = dm_x(x, DM_OP_bucketize, &right, 2, c->in[0], sorted[0]);
+  c->out[0] = dm_x(x, invert ? DM_OP_eq : DM_OP_ne, NULL, 2, begin, end);
+  return x->st;
+}
