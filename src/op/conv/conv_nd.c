@@ -15,7 +15,7 @@ typedef struct SliceAttr {
 /* Fails unless x and the weight have `dims` dims to convolve along. */
 static dm_status check_rank(const dm_Call *c, int dims) {
   const dm_Tensor *w = c->in[1];
-  DM_TRY(dm_check_places(c, dims));
+  DM_TRY(dm_check_spatial(c, dims));
   if (w->ndim != dims + 2 || w->numel == 0)
     return dm_fail(DM_EARG, "%s: weight has shape %s, wanted %d sizes of at least 1",
                    c->op->name, DM_SHAPE(w), dims + 2);

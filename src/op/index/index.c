@@ -1,7 +1,7 @@
 /* Positions, and the elements they choose one by one: gather, scatter.
 
-   Positions are read once: checked, counted from 0, and laid out densely as
-   int64. Writes to one place always come in the order of the positions,
+   Positions are read once: checked, counted from 0, and stored densely as
+   int64. Writes to one element always come in the order of the positions,
    whatever the number of threads: threads part the other dims, never dim. */
 #include <math.h>
 #include <stdatomic.h>

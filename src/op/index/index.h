@@ -55,9 +55,8 @@ dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t 
                           dm_Tensor **out);
 /* Zeros of a shape, with the dtype and device of another tensor. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
-/* Fails unless operand 0 is {n, channels, ...} or {channels, ...} with so many dims of
-   places, 1 to 3. */
-dm_status dm_check_places(const dm_Call *c, int dims);
+/* Fails unless operand 0 has shape (N, C, ...) or (C, ...) with `dims` spatial dims, 1 to 3. */
+dm_status dm_check_spatial(const dm_Call *c, int dims);
 /* n positions for a composition to fill in, on the CPU; NULL and *to NULL after a failure. */
 dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to);
 /* t on that device. */

@@ -38,9 +38,9 @@ static dm_status add_mask(const dm_Call *c, dm_X *x, Chosen *ch, dm_Tensor *mask
   if (!fits)
     return dm_fail(DM_EARG, "index_put: a mask of shape %s for dim %lld of shape %s",
                    DM_SHAPE(mask), (long long)dim + c->base, DM_SHAPE(t));
-  dm_Tensor *places = x_unary(x, DM_OP_nonzero, mask);
+  dm_Tensor *positions = x_unary(x, DM_OP_nonzero, mask);
   for (int d = 0; d < mask->ndim; d++)
-    DM_TRY(add_index(c, ch, dm_x(x, DM_OP_select, &(int64_t[2]){1, d}, 1, places), dim + d));
+    DM_TRY(add_index(c, ch, dm_x(x, DM_OP_select, &(int64_t[2]){1, d}, 1, positions), dim + d));
   return x->st;
 }
 
@@ -70,7 +70,7 @@ static dm_status choose(const dm_Call *c, dm_X *x, Chosen *ch) {
 
 /* The positions in the dims that became one, from 0. Each index is looked up in 0, 1, ...:
    that checks it, and counts negative ones from the end. */
-static dm_Tensor *places_of(dm_X *x, const dm_Tensor *t, const Chosen *ch) {
+static dm_Tensor *flat_positions(dm_X *x, const dm_Tensor *t, const Chosen *ch) {
   dm_Tensor *sum = NULL;
   for (int i = 0; i < ch->n && x->st == DM_OK; i++) {
     const int64_t size = t->shape[ch->dim[i]];
@@ -90,19 +90,20 @@ static dm_Tensor *x_permute(dm_X *x, dm_Tensor *t, int n, const int *order) {
   return dm_x(x, DM_OP_permute, &dims, 1, t);
 }
 
-/* values broadcast to what is written, whose dims are those of the places and x's others:
-   the places' come first, or where the chosen dims lay if these are adjacent. */
-static dm_status spread(const dm_Call *c, dm_X *x, const Chosen *ch, const dm_Tensor *places,
+/* values broadcast to what is written, whose dims are those of the positions and the other dims
+   of x: the dims of the positions come first, or where the chosen dims stood if these are
+   adjacent. */
+static dm_status spread(const dm_Call *c, dm_X *x, const Chosen *ch, const dm_Tensor *positions,
                         dm_Tensor **values) {
   const dm_Tensor *t = c->in[0];
-  const int rest = t->ndim - ch->n, n = places->ndim + rest;
+  const int rest = t->ndim - ch->n, n = positions->ndim + rest;
   const int before = ch->adjacent ? ch->dim[0] : 0;
   int64_t shape[DM_MAX_DIM];
   int order[DM_MAX_DIM], both, k = 0;
   if (n > DM_MAX_DIM)
     return dm_fail(DM_EARG, "index_put: what is written would have %d dims", n);
   for (int d = 0; d < before; d++) shape[k++] = t->shape[ch->order[ch->n + d]];
-  for (int d = 0; d < places->ndim; d++) shape[k++] = places->shape[d];
+  for (int d = 0; d < positions->ndim; d++) shape[k++] = positions->shape[d];
   for (int d = before; d < rest; d++) shape[k++] = t->shape[ch->order[ch->n + d]];
   const dm_Tensor region = dm_view_of(t, n, shape, shape, 0);
   int64_t wide[DM_MAX_DIM];
@@ -111,9 +112,9 @@ static dm_status spread(const dm_Call *c, dm_X *x, const Chosen *ch, const dm_Te
     return dm_fail(DM_EARG, "index_put: values of shape %s do not broadcast to %s",
                    DM_SHAPE(*values), DM_SHAPE(&region));
   k = 0;
-  for (int d = 0; d < places->ndim; d++) order[k++] = before + d;
+  for (int d = 0; d < positions->ndim; d++) order[k++] = before + d;
   for (int d = 0; d < n; d++)
-    if (d < before || d >= before + places->ndim) order[k++] = d;
+    if (d < before || d >= before + positions->ndim) order[k++] = d;
   *values = x_permute(x, x_expand(x, dm_x_there(x, *values, t->device), n, shape), n, order);
   return x->st;
 }
@@ -123,9 +124,9 @@ dm_status index_put_many_compose(dm_Call *c, dm_X *x) {
   Chosen ch = {.n = 0};
   DM_TRY(choose(c, x, &ch));
   DM_TRY(dm_check_source(c, t, values));
-  dm_Tensor *places = places_of(x, t, &ch);
+  dm_Tensor *positions = flat_positions(x, t, &ch);
   DM_TRY(x->st);
-  DM_TRY(spread(c, x, &ch, places, &values));
+  DM_TRY(spread(c, x, &ch, positions, &values));
   int64_t shape[DM_MAX_DIM], flat[DM_MAX_DIM] = {1};
   int back[DM_MAX_DIM];
   for (int d = 0; d < t->ndim; d++) {
@@ -136,7 +137,7 @@ dm_status index_put_many_compose(dm_Call *c, dm_X *x) {
   }
   dm_Tensor *one = x_reshape(x, x_permute(x, t, t->ndim, ch.order), t->ndim - ch.n + 1, flat);
   const dm_PutAttr put = {0, DM_ATTR(ManyAttr, c)->accumulate};
-  dm_Tensor *y = dm_x(x, DM_OP_index_put, &put, 3, one, x_moved(x, places, c->base), values);
+  dm_Tensor *y = dm_x(x, DM_OP_index_put, &put, 3, one, x_moved(x, positions, c->base), values);
   y = x_permute(x, x_reshape(x, y, t->ndim, shape), t->ndim, back);
   c->out[0] = x_unary(x, DM_OP_contiguous, y);
   return x->st;

@@ -1,7 +1,7 @@
 /* Rows chosen by positions: index_*, embedding, one_hot.
 
    Along a dim, a tensor is seen as (outer, n, inner): whole rows of `inner`
-   elements move, and positions are few. Writes to one place always come in the
+   elements move, and positions are few. Writes to one element always come in the
    order of the positions, whatever the number of threads: threads part the
    outer and the inner dims, never the positions. */
 #include <string.h>
@@ -327,7 +327,7 @@ dm_status embedding_rule(dm_Call *c) {
     return dm_fail(DM_EARG, "embedding: padding_idx %lld given, the weight has %lld rows",
                    (long long)(pad.v < 0 ? pad.v : pad.v + c->base), (long long)w->shape[0]);
   if (index->ndim == DM_MAX_DIM)
-    return dm_fail(DM_EARG, "embedding: an index of shape %s leaves no room for another dim",
+    return dm_fail(DM_EARG, "embedding: an index of shape %s cannot take another dim",
                    DM_SHAPE(index));
   dm_out_like(c, 0, index, (dm_DType)w->dtype);
   c->out_meta[0].device = w->device;
@@ -445,7 +445,7 @@ dm_status one_hot_rule(dm_Call *c) {
   if (n < 0)
     return dm_fail(DM_EARG, "one_hot: num_classes %lld given, wanted 0 or more", (long long)n);
   if (index->ndim == DM_MAX_DIM)
-    return dm_fail(DM_EARG, "one_hot: an index of shape %s leaves no room for another dim",
+    return dm_fail(DM_EARG, "one_hot: an index of shape %s cannot take another dim",
                    DM_SHAPE(index));
   dm_out_like(c, 0, index, DM_I64);
   c->out_meta[0].shape[c->out_meta[0].ndim++] = n;

@@ -1,4 +1,5 @@
-/* Sources folded into the places that an index names: sums, means, products, extremes. */
+/* scatter_reduce: elements of a source are reduced into the positions that an index names, by
+   sum, mean, product or extreme. */
 #include <math.h>
 
 #include "base/error.h"
@@ -33,8 +34,9 @@ static void extreme_grad(dm_Grad *g, const dm_FoldAttr *a) {
   if (g->need[2]) g->gx[2] = x_mul(x, theirs, x_gather(x, a->dim, gy, at));
 }
 
-/* The product of the others is the whole by one's own, and where that is 0 the product
-   that 1 in its place gives. Of several zeros in a place none has a gradient. */
+/* The gradient of a factor is the product of the other factors: the whole product divided by
+   that factor, or, for a single factor of 0, the product with 1 in its position. Where a
+   position has several zeros, no factor has a gradient. */
 static void product_grad(dm_Grad *g, const dm_FoldAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *own = g->in[0], *at = g->in[1], *src = g->in[2], *gy = g->gy[0];

@@ -322,8 +322,8 @@ static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
     return dm_fail(DM_EARG,
                    "%s: shapes %s and %s, wanted as many dims and 3 elements in dim %d",
                    c->op->name, DM_SHAPE(a), DM_SHAPE(b), own + c->base);
-  dm_Tensor *ahead = x_mul(x, x_roll(x, a, -1, own), x_roll(x, b, -2, own));
-  c->out[0] = x_sub(x, ahead, x_mul(x, x_roll(x, a, -2, own), x_roll(x, b, -1, own)));
+  dm_Tensor *forward = x_mul(x, x_roll(x, a, -1, own), x_roll(x, b, -2, own));
+  c->out[0] = x_sub(x, forward, x_mul(x, x_roll(x, a, -2, own), x_roll(x, b, -1, own)));
   return x->st;
 }
 dm_status linalg_cross_compose(dm_Call *c, dm_X *x) {

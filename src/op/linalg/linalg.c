@@ -14,7 +14,7 @@
 
 /* ---- what a kernel works with ---- */
 
-enum { MOST_ROOMS = 5 };
+enum { MAX_BUFFERS = 5 };
 
 /* Operands and results on the host, dense; blocks of memory beside them. After a failure
    every step does nothing. */
@@ -24,8 +24,8 @@ typedef struct Work {
   dm_DType t;
   int64_t size, batch; /* bytes of an element; matrices */
   dm_Tensor *in[2], *out[3];
-  void *room[MOST_ROOMS];
-  int n_room;
+  void *buffer[MAX_BUFFERS];
+  int n_buffer;
 } Work;
 
 static dm_status bring(dm_Tensor *t, int lead, const int64_t *batch, dm_Tensor **out) {
@@ -69,26 +69,26 @@ static dm_status close_work(Work *w) {
     dm_tensor_unref(&w->out[i]);
   }
   for (int i = 0; i < 2; i++) dm_tensor_unref(&w->in[i]);
-  for (int i = 0; i < w->n_room; i++) dm_free(w->room[i]);
+  for (int i = 0; i < w->n_buffer; i++) dm_free(w->buffer[i]);
   return w->st;
 }
 
-static void *room_of(Work *w, int64_t count, int64_t size) {
+static void *buffer_of(Work *w, int64_t count, int64_t size) {
   if (w->st != DM_OK) return NULL;
   w->st = dm_lapack_fits(DM_LINALG(w->c), count);
   void *p = w->st == DM_OK ? dm_alloc(dm_max_i64(count * size, 1)) : NULL;
   if (w->st == DM_OK && !p)
     w->st = dm_fail(DM_EMEM, "%s: out of memory: %lld bytes for LAPACK", DM_LINALG(w->c),
                     (long long)(count * size));
-  if (p) w->room[w->n_room++] = p;
+  if (p) w->buffer[w->n_buffer++] = p;
   return p;
 }
-static void *elements(Work *w, int64_t count) { return room_of(w, count, w->size); }
+static void *elements(Work *w, int64_t count) { return buffer_of(w, count, w->size); }
 /* Of a matrix, which LAPACK counts by its sides. */
-static void *matrix_room(Work *w, int64_t rows, int64_t cols) {
-  return room_of(w, rows, cols * w->size);
+static void *matrix_buffer(Work *w, int64_t rows, int64_t cols) {
+  return buffer_of(w, rows, cols * w->size);
 }
-static int *ints(Work *w, int64_t count) { return room_of(w, count, sizeof(int)); }
+static int *ints(Work *w, int64_t count) { return buffer_of(w, count, sizeof(int)); }
 
 static bool going(const Work *w, int64_t b) { return w->st == DM_OK && b < w->batch; }
 
@@ -168,7 +168,7 @@ dm_status linalg_inv_any(dm_Call *c) {
   open_own(&w, c);
   const int n = rows_of(&w);
   const int64_t count = (int64_t)n * n, n_work = (int64_t)n * DM_LAPACK_BLOCK;
-  void *a = matrix_room(&w, n, n), *work = elements(&w, n_work);
+  void *a = matrix_buffer(&w, n, n), *work = elements(&w, n_work);
   int *pivots = ints(&w, n);
   for (int64_t b = 0; going(&w, b) && n > 0; b++) {
     turn(&w, a, nth(&w, w.in[0], count, b), n, n);
@@ -185,7 +185,7 @@ dm_status solve_matrices_any(dm_Call *c) {
   Work w;
   open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
   const int n = rows_of(&w), k = w.st == DM_OK ? (int)dm_columns(w.in[1]) : 0;
-  void *a = matrix_room(&w, n, n), *x = matrix_room(&w, n, k);
+  void *a = matrix_buffer(&w, n, n), *x = matrix_buffer(&w, n, k);
   int *pivots = ints(&w, n);
   for (int64_t b = 0; going(&w, b) && n > 0; b++) {
     turn(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), n, n);
@@ -201,7 +201,7 @@ dm_status linalg_lu_factor_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
   const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
-  void *a = matrix_room(&w, m, n);
+  void *a = matrix_buffer(&w, m, n);
   for (int64_t b = 0; going(&w, b) && k > 0; b++) {
     turn(&w, a, nth(&w, w.in[0], (int64_t)m * n, b), m, n);
     dm_lapack_getrf(w.t, m, n, a, (int *)dm_tensor_data(w.out[1]) + b * k);
@@ -216,7 +216,7 @@ dm_status linalg_det_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
   const int n = rows_of(&w);
-  void *a = matrix_room(&w, n, n);
+  void *a = matrix_buffer(&w, n, n);
   int *pivots = ints(&w, n);
   for (int64_t b = 0; going(&w, b); b++) {
     double sign = 1, product = 1, sum = 0;
@@ -302,7 +302,7 @@ dm_status linalg_solve_triangular_any(dm_Call *c) {
   const int n = rows_of(&w);
   const int64_t count = w.st == DM_OK ? dm_rows(w.in[1]) * dm_columns(w.in[1]) : 0;
   const int k = n > 0 ? (int)(count / n) : 0;
-  void *x = matrix_room(&w, n, k);
+  void *x = matrix_buffer(&w, n, k);
   for (int64_t b = 0; going(&w, b) && count > 0; b++) {
     const char *from = nth(&w, w.in[1], count, b);
     char *to = nth(&w, w.out[0], count, b);
@@ -334,7 +334,7 @@ dm_status linalg_qr_any(dm_Call *c) {
   const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
   const int q = mode == DM_QR_COMPLETE ? m : k, wide = q > n ? q : n;
   const int64_t n_work = (int64_t)DM_LAPACK_BLOCK * (wide + 1);
-  void *a = matrix_room(&w, m, wide), *tau = elements(&w, k), *work = elements(&w, n_work);
+  void *a = matrix_buffer(&w, m, wide), *tau = elements(&w, k), *work = elements(&w, n_work);
   for (int64_t b = 0; going(&w, b) && m > 0; b++) {
     turn(&w, a, nth(&w, w.in[0], (int64_t)m * n, b), m, n);
     if (k > 0) dm_lapack_geqrf(w.t, m, n, a, tau, work, (int)n_work);
@@ -352,7 +352,7 @@ static void set_eye(const Work *w, char *p, int64_t n) {
   for (int64_t i = 0; i < n * n; i++) set(w, p, i, i % (n + 1) == 0);
 }
 
-/* Room for gesdd of the transposes of (m,n) matrices. */
+/* Buffers for gesdd of the transposes of (m,n) matrices. */
 typedef struct Svd {
   int m, n, k, n_work;
   void *a, *work;
@@ -363,11 +363,11 @@ typedef struct Svd {
 static Svd open_svd(Work *w, char job) {
   Svd s = {.m = rows_of(w), .n = columns_of(w), .job = job};
   s.k = s.m < s.n ? s.m : s.n;
-  const int64_t room = dm_lapack_gesdd_room(job, s.m, s.n);
-  s.a = matrix_room(w, s.m, s.n);
-  s.work = elements(w, room);
+  const int64_t n_work = dm_lapack_gesdd_room(job, s.m, s.n);
+  s.a = matrix_buffer(w, s.m, s.n);
+  s.work = elements(w, n_work);
   s.ints = ints(w, dm_lapack_gesdd_ints(s.m, s.n));
-  s.n_work = (int)room;
+  s.n_work = (int)n_work;
   return s;
 }
 
@@ -416,7 +416,7 @@ dm_status linalg_pinv_any(dm_Call *c) {
   dm_rank_tolerance(DM_ATTR(dm_RankAttr, c), c->in[0], &atol, &rtol);
   open_own(&w, c);
   Svd s = open_svd(&w, 'S');
-  void *u = matrix_room(&w, s.m, s.k), *vh = matrix_room(&w, s.k, s.n + 1);
+  void *u = matrix_buffer(&w, s.m, s.k), *vh = matrix_buffer(&w, s.k, s.n + 1);
   for (int64_t b = 0; going(&w, b) && s.k > 0; b++) {
     char *values = (char *)vh + (int64_t)s.k * s.n * w.size;
     run_svd(&w, &s, b, u, values, vh);
@@ -442,7 +442,7 @@ static dm_status eigen(dm_Call *c, char job) {
   open_own(&w, c);
   const int n = rows_of(&w);
   const int64_t n_work = dm_lapack_syevd_room(job, n), n_ints = dm_lapack_syevd_ints(job, n);
-  void *a = matrix_room(&w, n, n), *work = elements(&w, n_work);
+  void *a = matrix_buffer(&w, n, n), *work = elements(&w, n_work);
   int *iwork = ints(&w, n_ints);
   for (int64_t b = 0; going(&w, b) && n > 0; b++) {
     copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);

@@ -31,7 +31,7 @@ void dm_rank_tolerance(const dm_RankAttr *a, const dm_Tensor *t, double *atol, d
 /* Steps of compositions. */
 dm_Tensor *x_turned(dm_X *x, dm_Tensor *t);                  /* matrices transposed */
 dm_Tensor *x_wider(dm_X *x, dm_Tensor *t, int64_t dim);      /* with a dim of size 1 */
-dm_Tensor *x_eye(dm_X *x, int64_t n, const dm_Tensor *like); /* of like's dtype and place */
+dm_Tensor *x_eye(dm_X *x, int64_t n, const dm_Tensor *like); /* of like's dtype and device */
 dm_Tensor *x_below(dm_X *x, dm_Tensor *t, int64_t diagonal); /* tril */
 dm_Tensor *x_above(dm_X *x, dm_Tensor *t, int64_t diagonal); /* triu */
 dm_Tensor *x_triangular(dm_X *x, dm_Tensor *a, dm_Tensor *b, bool upper, bool left, bool unit);

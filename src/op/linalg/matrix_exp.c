@@ -12,7 +12,7 @@
 #include "op/pointwise/pointwise.h"
 
 /* Norms up to 1/2 leave 0.5^17 / 17!, 2e-20. */
-enum { DEGREE = 16, STEP = 4, ROOMS = 5 };
+enum { DEGREE = 16, STEP = 4, N_SCRATCH = 5 };
 
 static dm_status multiply(const double *a, const double *b, double *y, int64_t n) {
   return dm_gemm(n, n, n, 1, (dm_Mat){a, DM_F64, n, 1}, (dm_Mat){b, DM_F64, n, 1}, 0, y, DM_F64,
@@ -41,8 +41,8 @@ static void add_terms(double *y, double *const *power, int k, int64_t n) {
   }
 }
 
-/* a becomes its exponential; room: ROOMS matrices. */
-static dm_status exponentiate(double *a, double *room, int64_t n) {
+/* a becomes its exponential; scratch: N_SCRATCH matrices. */
+static dm_status exponentiate(double *a, double *scratch, int64_t n) {
   const int64_t count = n * n;
   const double norm = norm_of(a, n);
   if (!isfinite(norm)) {
@@ -51,9 +51,9 @@ static dm_status exponentiate(double *a, double *room, int64_t n) {
   }
   const int halved = norm > 0.5 ? ilogb(norm) + 2 : 0;
   for (int64_t i = 0; i < count; i++) a[i] = ldexp(a[i], -halved);
-  double *power[STEP + 1] = {NULL, a}, *y = room, *other = room + count, by = 1;
+  double *power[STEP + 1] = {NULL, a}, *y = scratch, *other = scratch + count, by = 1;
   for (int p = 2; p <= STEP; p++) {
-    power[p] = room + p * count;
+    power[p] = scratch + p * count;
     DM_TRY(multiply(power[p - 1], a, power[p], n));
   }
   for (int i = 2; i <= DEGREE; i++) by /= i;
@@ -77,16 +77,16 @@ static dm_status exponentiate(double *a, double *room, int64_t n) {
 
 static dm_status run(const dm_Tensor *x, dm_Tensor *y) {
   const int64_t n = dm_columns(x), count = n * n;
-  double *room = dm_alloc((int64_t)sizeof *room * dm_max_i64((ROOMS + 1) * count, 1));
-  dm_status st = room ? DM_OK : dm_fail(DM_EMEM, "linalg.matrix_exp: out of memory");
+  double *scratch = dm_alloc((int64_t)sizeof *scratch * dm_max_i64((N_SCRATCH + 1) * count, 1));
+  dm_status st = scratch ? DM_OK : dm_fail(DM_EMEM, "linalg.matrix_exp: out of memory");
   for (int64_t at = 0; at < x->numel && st == DM_OK; at += count) {
-    double *a = room + ROOMS * count;
+    double *a = scratch + N_SCRATCH * count;
     const int64_t bytes = at * dm_dtype_size((dm_DType)x->dtype);
     dm_load_f64((dm_DType)x->dtype, (const char *)dm_tensor_data(x) + bytes, 1, count, a);
-    st = exponentiate(a, room, n);
+    st = exponentiate(a, scratch, n);
     dm_store_f64((dm_DType)y->dtype, (char *)dm_tensor_data(y) + bytes, 1, count, a);
   }
-  dm_free(room);
+  dm_free(scratch);
   return st;
 }
 

@@ -44,7 +44,7 @@ dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* |u|^2 + |v|^2 - 2 u v by one product of matrices: no room for all differences. What
+/* |u|^2 + |v|^2 - 2 u v by one product of matrices, without a tensor of all differences. What
    rounding leaves below 0 counts as 0. */
 static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
   const dm_Ints last = {1, {-1}};

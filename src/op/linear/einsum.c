@@ -53,7 +53,7 @@ static dm_status read_term(const char **s, const char *all, Term *t) {
   return DM_OK;
 }
 
-/* Puts n ellipsis dims in the place of the mark. */
+/* Puts n ellipsis dims where the mark stands. */
 static dm_status spread(Term *t, int n, const char *all) {
   Term r = {0, {0}};
   if (!has(t, ELLIPSIS)) return DM_OK;

@@ -93,7 +93,7 @@ static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *
 }
 
 /* addmm and baddbmm. input as one dense row is a bias; else, where the product's
-   beta is not 0, the kernel lays it into the output first. beta 0 does not read it. */
+   beta is not 0, the kernel copies it to the output first. beta 0 does not read it. */
 static inline dm_Product dm_addmm_product(const dm_Call *c) {
   const dm_Tensor *in = c->in[0];
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);

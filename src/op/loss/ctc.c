@@ -44,18 +44,18 @@ static dm_status read_ints(dm_Tensor *t, int64_t **out) {
   return st;
 }
 
-/* The room that a row of labels needs: of those that come one after another the longest. */
-static dm_status label_room(const dm_Call *c, int64_t *room) {
+/* The capacity that a row of labels needs: of those that come one after another the longest. */
+static dm_status label_capacity(const dm_Call *c, int64_t *capacity) {
   const dm_Tensor *targets = c->in[1], *lengths = c->in[3];
   if (targets->ndim == 2) {
-    *room = targets->shape[1];
+    *capacity = targets->shape[1];
     return DM_OK;
   }
   int64_t *n = NULL;
-  *room = 0;
+  *capacity = 0;
   DM_TRY(read_ints(c->in[3], &n));
-  for (int64_t i = 0; i < lengths->numel; i++) *room = dm_max_i64(*room, n[i]);
-  *room = dm_min_i64(*room, targets->numel);
+  for (int64_t i = 0; i < lengths->numel; i++) *capacity = dm_max_i64(*capacity, n[i]);
+  *capacity = dm_min_i64(*capacity, targets->numel);
   dm_free(n);
   return DM_OK;
 }
@@ -79,13 +79,13 @@ dm_status ctc_rule(dm_Call *c) {
   if (blank < 0 || blank >= classes)
     return dm_fail(DM_EARG, "ctc_loss: blank is %lld, wanted a class, %d to %lld",
                    (long long)(blank + c->base), c->base, (long long)(classes - 1 + c->base));
-  int64_t room;
-  DM_TRY(label_room(c, &room));
+  int64_t capacity;
+  DM_TRY(label_capacity(c, &capacity));
   c->out_meta[0] =
       (dm_Meta){.dtype = lp->dtype, .ndim = 1, .shape = {batch}, .device = lp->device};
   c->out_meta[1] = (dm_Meta){.dtype = (uint8_t)dm_compute_dtype((dm_DType)lp->dtype),
                              .ndim = 3,
-                             .shape = {batch, steps, 2 * room + 1},
+                             .shape = {batch, steps, 2 * capacity + 1},
                              .device = lp->device};
   return DM_OK;
 }
@@ -93,11 +93,11 @@ dm_status ctc_rule(dm_Call *c) {
 /* ---- what both kernels work on ---- */
 
 typedef struct Ctc {
-  int64_t steps, batch, classes, room, blank; /* room: labels */
-  dm_DType dtype, wide;                       /* of log_probs and of alpha */
-  dm_Tensor *x;                               /* log_probs, dense */
-  int64_t *label;                             /* from 0 */
-  int64_t *steps_of, *labels_of, *start;      /* of each sequence */
+  int64_t steps, batch, classes, capacity, blank; /* capacity: labels */
+  dm_DType dtype, wide;                           /* of log_probs and of alpha */
+  dm_Tensor *x;                                   /* log_probs, dense */
+  int64_t *label;                                 /* from 0 */
+  int64_t *steps_of, *labels_of, *start;          /* of each sequence */
   char *alpha;
   double *nll, *gy; /* of each sequence; its loss, or the upstream gradient */
   char *gx;
@@ -118,7 +118,7 @@ static dm_status check_sequence(const Ctc *j, int64_t n, int64_t n_label, int ba
   if (steps < 0 || steps > j->steps)
     return dm_fail(DM_EARG, "ctc_loss: input_lengths: %lld at position %lld, wanted 0 to %lld",
                    (long long)steps, (long long)(n + base), (long long)j->steps);
-  if (labels < 0 || labels > j->room || j->start[n] + labels > n_label)
+  if (labels < 0 || labels > j->capacity || j->start[n] + labels > n_label)
     return dm_fail(
         DM_EARG, "ctc_loss: target_lengths: %lld at position %lld, more labels than there are",
         (long long)labels, (long long)(n + base));
@@ -140,7 +140,7 @@ static dm_status ctc_new(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor
   *j = (Ctc){.steps = lp->shape[0],
              .batch = lp->shape[1],
              .classes = lp->shape[2],
-             .room = alpha->shape[2] / 2,
+             .capacity = alpha->shape[2] / 2,
              .blank = *DM_ATTR(int64_t, c),
              .dtype = (dm_DType)lp->dtype,
              .wide = (dm_DType)alpha->dtype,
@@ -153,7 +153,7 @@ static dm_status ctc_new(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor
   j->nll = j->gy = dm_alloc((int64_t)sizeof(double) * dm_max_i64(j->batch, 1));
   if (!j->start || !j->nll) return dm_fail(DM_EMEM, "ctc_loss: out of memory");
   for (int64_t n = 0, at = 0; n < j->batch; n++) {
-    j->start[n] = targets->ndim == 2 ? n * j->room : at;
+    j->start[n] = targets->ndim == 2 ? n * j->capacity : at;
     DM_TRY(check_sequence(j, n, targets->numel, c->base));
     at += j->labels_of[n];
   }
@@ -175,7 +175,7 @@ static void load_probs(const Ctc *j, int64_t t, int64_t n, double *lp) {
               j->classes, lp);
 }
 static char *alpha_at(const Ctc *j, int64_t t, int64_t n) {
-  return j->alpha + (n * j->steps + t) * (2 * j->room + 1) * dm_dtype_size(j->wide);
+  return j->alpha + (n * j->steps + t) * (2 * j->capacity + 1) * dm_dtype_size(j->wide);
 }
 
 /* The rows of a thread: two of states, one of classes, and another of classes. */
@@ -184,7 +184,7 @@ typedef struct Rows {
 } Rows;
 
 static bool rows_new(const Ctc *j, Rows *r) {
-  const int64_t states = 2 * j->room + 1;
+  const int64_t states = 2 * j->capacity + 1;
   r->now = dm_alloc((int64_t)sizeof(double) * 2 * (states + j->classes));
   if (!r->now) return false;
   r->before = r->now + states;

@@ -59,7 +59,7 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
   return DM_OK;
 }
 
-/* What one loss call works on, and what of it is owned; few rows have room here. */
+/* What one loss call works on, and what of it is owned; a few rows fit in here. */
 enum { FEW_ROWS = 32 };
 typedef struct Work {
   dm_CrossJob j;

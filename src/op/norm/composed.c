@@ -171,7 +171,7 @@ dm_status local_response_norm_compose(dm_Call *c, dm_X *x) {
   if (t->ndim < 3)
     return dm_fail(DM_EARG,
                    "local_response_norm: x is %s, wanted at least 3 dims (batch, "
-                   "channels, places)",
+                   "channels, positions)",
                    DM_SHAPE(t));
   if (a->size < 1 || a->size > INT32_MAX)
     return dm_fail(DM_EARG, "local_response_norm: size is %lld, wanted at least 1",

@@ -22,7 +22,7 @@ typedef struct dm_BatchNormAttr {
 
 /* They fail, by the op's name: unless t, if there is one, is n floats; unless x is floats
    whose last sizes are these; unless x has a batch and channels; unless each channel of
-   statistics that training writes has a place of its own. */
+   statistics that training writes has a tensor of its own. */
 dm_status dm_check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n);
 dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *shape);
 dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x);

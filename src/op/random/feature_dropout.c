@@ -33,7 +33,7 @@ static dm_Tensor *kept(dm_X *x, double p, const dm_Tensor *t, int own) {
 
 /* ---- whole channels ---- */
 
-/* dims: of places behind the channels; x has a batch or not. */
+/* dims: how many spatial dims follow the channels; x has a batch or not. */
 static dm_status drop_channels(dm_Call *c, dm_X *x, int dims, bool batched) {
   const DropAttr *a = DM_ATTR(DropAttr, c);
   dm_Tensor *t = c->in[0];

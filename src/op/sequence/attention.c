@@ -118,113 +118,113 @@ static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *
   dm_drop_draw(&j->attr->drop, (b->batch * j->L + b->i + r) * j->S, n, u);
 }
 
-/* score: the products of row r become scores of n keys; room holds S more numbers.
-   finish_block: products become weights.
+/* score: the products of row r become scores of n keys; scratch holds S more numbers.
+   softmax_block: products become weights.
    weights_again: the same from lse; score_gradients: g (m, n), the gradient of the
    weights, becomes that of the products, and w the weights that were dropped out. */
-#define ROWS(SUFFIX, TYPE)                                                                  \
-  static void score_##SUFFIX(const Job *j, const Block *b, int64_t r, int64_t n, TYPE *s,   \
-                             TYPE *room) {                                                  \
-    const TYPE scale = (TYPE)j->attr->scale;                                                \
-    if (!j->mask) {                                                                         \
-      for (int64_t i = 0; i < n; i++) s[i] *= scale;                                        \
-      return;                                                                               \
-    }                                                                                       \
-    const dm_Mat row = from_row(matrix(j->mask, b->batch), b->i + r);                       \
-    dm_load_##SUFFIX(row.dtype, row.data, row.cs, n, room);                                 \
-    if (row.dtype == DM_BOOL)                                                               \
-      for (int64_t i = 0; i < n; i++) s[i] = room[i] != 0 ? s[i] * scale : -(TYPE)INFINITY; \
-    else                                                                                    \
-      for (int64_t i = 0; i < n; i++) s[i] = s[i] * scale + room[i];                        \
-  }                                                                                         \
-  static void drop_##SUFFIX(const Job *j, const float *u, int64_t n, TYPE *x) {             \
-    const float p = (float)j->attr->drop.p;                                                 \
-    const TYPE keep = j->attr->drop.p < 1 ? (TYPE)(1 / (1 - j->attr->drop.p)) : 0;          \
-    for (int64_t i = 0; i < n; i++) x[i] = u[i] < p ? 0 : x[i] * keep;                      \
-  }                                                                                         \
-  static void finish_block_##SUFFIX(const Job *j, const Block *b, TYPE *s, TYPE *room,      \
-                                    float *u) {                                             \
-    TYPE *lse = (TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;                    \
-    for (int64_t r = 0; r < b->m; r++, s += b->n) {                                         \
-      const int64_t n = keys_of(j, b, r);                                                   \
-      score_##SUFFIX(j, b, r, n, s, room);                                                  \
-      j->loops->attend(s, n, lse + r);                                                      \
-      for (int64_t i = n; i < b->n; i++) s[i] = 0;                                          \
-      if (j->attr->drop.p == 0) continue;                                                   \
-      draw_row(j, b, r, n, u);                                                              \
-      drop_##SUFFIX(j, u, n, s);                                                            \
-    }                                                                                       \
-  }                                                                                         \
-  static void score_gradients_##SUFFIX(const Job *j, const Block *b, TYPE *w, TYPE *g,      \
-                                       TYPE *room, float *u) {                              \
-    const TYPE *lse = (const TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;        \
-    const bool drops = j->attr->drop.p != 0;                                                \
-    for (int64_t r = 0; r < b->m; r++, w += b->n, g += b->n) {                              \
-      const int64_t n = keys_of(j, b, r);                                                   \
-      score_##SUFFIX(j, b, r, n, w, room);                                                  \
-      j->loops->attend_again(w, n, lse + r);                                                \
-      if (drops) {                                                                          \
-        draw_row(j, b, r, n, u);                                                            \
-        drop_##SUFFIX(j, u, n, g);                                                          \
-      }                                                                                     \
-      j->loops->attend_back(w, g, n, j->attr->scale);                                       \
-      for (int64_t i = n; i < b->n; i++) g[i] = w[i] = 0;                                   \
-      if (drops) drop_##SUFFIX(j, u, n, w);                                                 \
-    }                                                                                       \
+#define ROWS(SUFFIX, TYPE)                                                                     \
+  static void score_##SUFFIX(const Job *j, const Block *b, int64_t r, int64_t n, TYPE *s,      \
+                             TYPE *scratch) {                                                  \
+    const TYPE scale = (TYPE)j->attr->scale;                                                   \
+    if (!j->mask) {                                                                            \
+      for (int64_t i = 0; i < n; i++) s[i] *= scale;                                           \
+      return;                                                                                  \
+    }                                                                                          \
+    const dm_Mat row = from_row(matrix(j->mask, b->batch), b->i + r);                          \
+    dm_load_##SUFFIX(row.dtype, row.data, row.cs, n, scratch);                                 \
+    if (row.dtype == DM_BOOL)                                                                  \
+      for (int64_t i = 0; i < n; i++) s[i] = scratch[i] != 0 ? s[i] * scale : -(TYPE)INFINITY; \
+    else                                                                                       \
+      for (int64_t i = 0; i < n; i++) s[i] = s[i] * scale + scratch[i];                        \
+  }                                                                                            \
+  static void drop_##SUFFIX(const Job *j, const float *u, int64_t n, TYPE *x) {                \
+    const float p = (float)j->attr->drop.p;                                                    \
+    const TYPE keep = j->attr->drop.p < 1 ? (TYPE)(1 / (1 - j->attr->drop.p)) : 0;             \
+    for (int64_t i = 0; i < n; i++) x[i] = u[i] < p ? 0 : x[i] * keep;                         \
+  }                                                                                            \
+  static void softmax_block_##SUFFIX(const Job *j, const Block *b, TYPE *s, TYPE *scratch,     \
+                                     float *u) {                                               \
+    TYPE *lse = (TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;                       \
+    for (int64_t r = 0; r < b->m; r++, s += b->n) {                                            \
+      const int64_t n = keys_of(j, b, r);                                                      \
+      score_##SUFFIX(j, b, r, n, s, scratch);                                                  \
+      j->loops->attend(s, n, lse + r);                                                         \
+      for (int64_t i = n; i < b->n; i++) s[i] = 0;                                             \
+      if (j->attr->drop.p == 0) continue;                                                      \
+      draw_row(j, b, r, n, u);                                                                 \
+      drop_##SUFFIX(j, u, n, s);                                                               \
+    }                                                                                          \
+  }                                                                                            \
+  static void score_gradients_##SUFFIX(const Job *j, const Block *b, TYPE *w, TYPE *g,         \
+                                       TYPE *scratch, float *u) {                              \
+    const TYPE *lse = (const TYPE *)dm_tensor_data(j->lse) + b->batch * j->L + b->i;           \
+    const bool drops = j->attr->drop.p != 0;                                                   \
+    for (int64_t r = 0; r < b->m; r++, w += b->n, g += b->n) {                                 \
+      const int64_t n = keys_of(j, b, r);                                                      \
+      score_##SUFFIX(j, b, r, n, w, scratch);                                                  \
+      j->loops->attend_again(w, n, lse + r);                                                   \
+      if (drops) {                                                                             \
+        draw_row(j, b, r, n, u);                                                               \
+        drop_##SUFFIX(j, u, n, g);                                                             \
+      }                                                                                        \
+      j->loops->attend_back(w, g, n, j->attr->scale);                                          \
+      for (int64_t i = n; i < b->n; i++) g[i] = w[i] = 0;                                      \
+      if (drops) drop_##SUFFIX(j, u, n, w);                                                    \
+    }                                                                                          \
   }
 ROWS(f32, float)
 ROWS(f64, double)
 #undef ROWS
 
-/* ---- room ---- */
+/* ---- scratch ---- */
 
 /* What a task works in, one block of memory: `parts` times the block's scores, a
    row, a row of the draw, and sums for k and v. */
-typedef struct Room {
+typedef struct Scratch {
   char *scores, *gradients, *row, *gk, *gv;
   float *draw;
-} Room;
+} Scratch;
 
-static bool get_room(Job *j, bool backward, Room *room) {
+static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
   const int64_t es = dm_dtype_size(j->type), line = (j->S + 15) / 16 * 16;
   const int64_t scores = j->rows * line * es, row = line * es;
   const int64_t sums = backward ? line * (j->E + j->D) * es : 0;
   char *p = dm_scratch(DM_SCRATCH_MATRIX, (backward ? 2 : 1) * scores + row +
                                               line * (int64_t)sizeof(float) + sums);
-  room->scores = p;
+  scratch->scores = p;
   if (!p) {
     atomic_store(&j->failed, true);
     return false;
   }
-  room->gradients = p + (backward ? scores : 0);
-  room->row = room->gradients + scores;
-  room->draw = (float *)(void *)(room->row + row);
-  room->gk = (char *)(room->draw + line);
-  room->gv = room->gk + line * j->E * es;
+  scratch->gradients = p + (backward ? scores : 0);
+  scratch->row = scratch->gradients + scores;
+  scratch->draw = (float *)(void *)(scratch->row + row);
+  scratch->gk = (char *)(scratch->draw + line);
+  scratch->gv = scratch->gk + line * j->E * es;
   return true;
 }
 
 /* ---- forward ---- */
 
-static dm_status forward_block(const Job *j, const Block *b, const Room *room) {
-  DM_TRY(products(j, b, j->q, j->k, j->E, room->scores));
+static dm_status forward_block(const Job *j, const Block *b, const Scratch *scratch) {
+  DM_TRY(products(j, b, j->q, j->k, j->E, scratch->scores));
   if (j->type == DM_F64)
-    finish_block_f64(j, b, (double *)(void *)room->scores, (double *)(void *)room->row,
-                     room->draw);
+    softmax_block_f64(j, b, (double *)(void *)scratch->scores, (double *)(void *)scratch->row,
+                      scratch->draw);
   else
-    finish_block_f32(j, b, (float *)(void *)room->scores, (float *)(void *)room->row,
-                     room->draw);
-  return weigh(j, b, room->scores, j->v, j->D, out_row(j->out, b->batch, j->L, b->i, j->D),
+    softmax_block_f32(j, b, (float *)(void *)scratch->scores, (float *)(void *)scratch->row,
+                      scratch->draw);
+  return weigh(j, b, scratch->scores, j->v, j->D, out_row(j->out, b->batch, j->L, b->i, j->D),
                (dm_DType)j->out->dtype);
 }
 
 static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
-  Room room;
-  if (!get_room(j, false, &room)) return;
+  Scratch scratch;
+  if (!get_scratch(j, false, &scratch)) return;
   for (int64_t i = begin; i < end; i++) {
     const Block b = block_of(j, i / j->n_block, i % j->n_block);
-    if (forward_block(j, &b, &room) != DM_OK) atomic_store(&j->failed, true);
+    if (forward_block(j, &b, &scratch) != DM_OK) atomic_store(&j->failed, true);
   }
   dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
@@ -279,36 +279,38 @@ dm_status attention_cpu(dm_Call *c) {
 
 /* With w the weights and g = gy v^T: gv = w^T gy; the gradient of the products is
    s = scale w (g - sum of w g along the row); gq = s k, gk = s^T q. */
-static dm_status backward_block(const Job *j, const Block *b, const Room *room) {
-  DM_TRY(products(j, b, j->q, j->k, j->E, room->scores));
-  DM_TRY(products(j, b, j->gy, j->v, j->D, room->gradients));
+static dm_status backward_block(const Job *j, const Block *b, const Scratch *scratch) {
+  DM_TRY(products(j, b, j->q, j->k, j->E, scratch->scores));
+  DM_TRY(products(j, b, j->gy, j->v, j->D, scratch->gradients));
   if (j->type == DM_F64)
-    score_gradients_f64(j, b, (double *)(void *)room->scores, (double *)(void *)room->gradients,
-                        (double *)(void *)room->row, room->draw);
+    score_gradients_f64(j, b, (double *)(void *)scratch->scores,
+                        (double *)(void *)scratch->gradients, (double *)(void *)scratch->row,
+                        scratch->draw);
   else
-    score_gradients_f32(j, b, (float *)(void *)room->scores, (float *)(void *)room->gradients,
-                        (float *)(void *)room->row, room->draw);
-  DM_TRY(collect(j, b, room->scores, j->gy, j->D, room->gv));
-  DM_TRY(collect(j, b, room->gradients, j->q, j->E, room->gk));
-  return weigh(j, b, room->gradients, j->k, j->E, out_row(j->gq, b->batch, j->L, b->i, j->E),
+    score_gradients_f32(j, b, (float *)(void *)scratch->scores,
+                        (float *)(void *)scratch->gradients, (float *)(void *)scratch->row,
+                        scratch->draw);
+  DM_TRY(collect(j, b, scratch->scores, j->gy, j->D, scratch->gv));
+  DM_TRY(collect(j, b, scratch->gradients, j->q, j->E, scratch->gk));
+  return weigh(j, b, scratch->gradients, j->k, j->E, out_row(j->gq, b->batch, j->L, b->i, j->E),
                (dm_DType)j->gq->dtype);
 }
 
 static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
-  Room room;
-  if (!get_room(j, true, &room)) return;
+  Scratch scratch;
+  if (!get_scratch(j, true, &scratch)) return;
   const int64_t es = dm_dtype_size(j->type), n_k = j->S * j->E, n_v = j->S * j->D;
   for (int64_t batch = begin; batch < end; batch++) {
-    memset(room.gk, 0, (size_t)(n_k * es));
-    memset(room.gv, 0, (size_t)(n_v * es));
+    memset(scratch.gk, 0, (size_t)(n_k * es));
+    memset(scratch.gv, 0, (size_t)(n_v * es));
     for (int64_t i = 0; i < j->n_block; i++) {
       const Block b = block_of(j, batch, i);
-      if (backward_block(j, &b, &room) != DM_OK) atomic_store(&j->failed, true);
+      if (backward_block(j, &b, &scratch) != DM_OK) atomic_store(&j->failed, true);
     }
     const dm_DType to = (dm_DType)j->gk->dtype;
-    dm_convert(j->type, room.gk, to, out_row(j->gk, batch, j->S, 0, j->E), n_k);
-    dm_convert(j->type, room.gv, to, out_row(j->gv, batch, j->S, 0, j->D), n_v);
+    dm_convert(j->type, scratch.gk, to, out_row(j->gk, batch, j->S, 0, j->E), n_k);
+    dm_convert(j->type, scratch.gv, to, out_row(j->gv, batch, j->S, 0, j->D), n_v);
   }
   dm_scratch_trim(DM_SCRATCH_MATRIX);
 }

@@ -18,17 +18,17 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
   struct {
     dm_Ints size, stride;
     int64_t start;
-  } place = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  } region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   for (int d = 0, k = 0; d <= t->ndim; d++)
     shape[d] = d == d1 || d == d2 ? side : t->shape[k++];
   dm_contiguous_strides(t->ndim + 1, shape, stride);
   for (int d = 0, k = 0; d <= t->ndim; d++)
-    if (d != d1 && d != d2) place.stride.v[k++] = stride[d];
-  for (int d = 0; d < t->ndim; d++) place.size.v[d] = t->shape[d];
-  place.stride.v[t->ndim - 1] = stride[d1] + stride[d2];
-  place.start = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
+    if (d != d1 && d != d2) region.stride.v[k++] = stride[d];
+  for (int d = 0; d < t->ndim; d++) region.size.v[d] = t->shape[d];
+  region.stride.v[t->ndim - 1] = stride[d1] + stride[d2];
+  region.start = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
   dm_Tensor *zeros = x_zeros(x, t->ndim + 1, shape, t);
-  return dm_x(x, DM_OP_as_strided_scatter, &place, 2, zeros, t);
+  return dm_x(x, DM_OP_as_strided_scatter, &region, 2, zeros, t);
 }
 
 static dm_status check_offset(const dm_Call *c, int64_t offset) {

@@ -1,7 +1,7 @@
 /* Tensors put side by side, repeated, turned round.
 
    Joining along a dim: with outer the product of the sizes before it, an
-   input is `outer` rows, and each goes to its place in a row of the output. */
+   input is `outer` rows, and each goes to its columns of a row of the output. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -28,8 +28,8 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end) {
 
 /* src, as `outer` rows of `row` elements, into out's rows of `out_row`, from
    element `at` of each on. */
-static dm_status place(dm_Tensor *out, dm_Tensor *src, int64_t outer, int64_t row,
-                       int64_t out_row, int64_t at) {
+static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int64_t row,
+                              int64_t out_row, int64_t at) {
   if (src->numel == 0) return DM_OK;
   const int64_t size = dm_dtype_size((dm_DType)out->dtype);
   if (src->dtype == out->dtype && dm_tensor_is_contiguous(src)) {
@@ -97,7 +97,7 @@ dm_status cat_cpu(dm_Call *c) {
     dm_Tensor *t = c->in[i];
     if (is_legacy_empty(t)) continue;
     const int64_t row = t->shape[dim] * inner;
-    DM_TRY(place(out, t, outer, row, out->shape[dim] * inner, at));
+    DM_TRY(copy_columns(out, t, outer, row, out->shape[dim] * inner, at));
     at += row;
   }
   return DM_OK;
@@ -136,7 +136,7 @@ dm_status stack_rule(dm_Call *c) {
   int dim;
   DM_TRY(stack_dim(c, first->ndim, &dim));
   if (first->ndim == DM_MAX_DIM)
-    return dm_fail(DM_EARG, "stack: tensors of shape %s have no room for another dim",
+    return dm_fail(DM_EARG, "stack: tensors of shape %s cannot take another dim",
                    DM_SHAPE(first));
   for (int i = 1; i < c->n_in; i++)
     if (!dm_same_shape(first, c->in[i]))
@@ -157,7 +157,7 @@ dm_status stack_cpu(dm_Call *c) {
   const int64_t outer = product(out->shape, dim);
   const int64_t row = product(out->shape + dim + 1, out->ndim - dim - 1);
   for (int i = 0; i < c->n_in; i++)
-    DM_TRY(place(out, c->in[i], outer, row, c->n_in * row, i * row));
+    DM_TRY(copy_columns(out, c->in[i], outer, row, c->n_in * row, i * row));
   return DM_OK;
 }
 

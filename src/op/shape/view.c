@@ -258,8 +258,8 @@ dm_status movedim_rule(dm_Call *c) {
   const MoveAttr *a = DM_ATTR(MoveAttr, c);
   int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
   if (a->source.n != a->destination.n)
-    return dm_fail(DM_EARG, "movedim: %lld dims to move to %lld places", (long long)a->source.n,
-                   (long long)a->destination.n);
+    return dm_fail(DM_EARG, "movedim: %lld dims to move to %lld positions",
+                   (long long)a->source.n, (long long)a->destination.n);
   DM_TRY(each_dim_once(c, &a->source, from));
   DM_TRY(each_dim_once(c, &a->destination, to));
   move_order(c->in[0]->ndim, (int)a->source.n, from, to, order);
@@ -480,22 +480,22 @@ dm_status as_strided_rule(dm_Call *c) {
   if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
     return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
                    (long long)a->stride.n);
-  const int64_t room = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
+  const int64_t capacity = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
   const int64_t first = a->offset == OWN ? t->offset : a->offset;
   int64_t last = first;
-  bool fits = last >= 0 && last <= room, empty = false;
+  bool fits = last >= 0 && last <= capacity, empty = false;
   for (int d = 0; fits && d < a->size.n; d++) {
     const int64_t size = a->size.v[d], stride = a->stride.v[d];
-    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(room, 1) && stride >= 0 &&
-           stride <= room;
+    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(capacity, 1) && stride >= 0 &&
+           stride <= capacity;
     if (!fits) break;
     if (size == 0) empty = true;
     else last += (size - 1) * stride;
-    fits = last <= room;
+    fits = last <= capacity;
   }
-  if (!fits || (!empty && last >= room))
+  if (!fits || (!empty && last >= capacity))
     return dm_fail(DM_EARG, "as_strided: the window leaves the storage of %lld elements",
-                   (long long)room);
+                   (long long)capacity);
   return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
 }
 

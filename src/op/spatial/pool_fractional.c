@@ -12,7 +12,7 @@ typedef struct FractionalAttr {
 
 static dm_status check(const dm_Call *c, const FractionalAttr *a) {
   const dm_Tensor *t = c->in[0], *u = c->in[1];
-  DM_TRY(dm_check_places(c, 2));
+  DM_TRY(dm_check_spatial(c, 2));
   DM_TRY(dm_check_float(c, t, "x"));
   for (int i = 0; i < 2; i++) {
     const int64_t in = t->shape[t->ndim - 2 + i], k = a->kernel[i], n = a->size[i];

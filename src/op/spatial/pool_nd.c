@@ -53,7 +53,7 @@ typedef struct MaxPlaneAttr {
 dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   const MaxLineAttr *a = DM_ATTR(MaxLineAttr, c);
   c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(dm_check_places(c, 1));
+  DM_TRY(dm_check_spatial(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
   const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
   DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, &a->dilation, a->ceil_mode));
@@ -75,7 +75,7 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
     dm_Ints stride;
     int64_t padding, ceil_mode, count_include_pad;
   } *a = c->attr;
-  DM_TRY(dm_check_places(c, 1));
+  DM_TRY(dm_check_spatial(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
   const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
   DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
@@ -87,7 +87,7 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
 
 dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t size[2] = {1, *DM_ATTR(int64_t, c)};
-  DM_TRY(dm_check_places(c, 1));
+  DM_TRY(dm_check_spatial(c, 1));
   c->out[0] = as_line(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
   return x->st;
 }
@@ -143,7 +143,7 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   const MaxSpaceAttr *a = DM_ATTR(MaxSpaceAttr, c);
   dm_Tensor *t = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
-  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
@@ -188,7 +188,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
     dm_OptNum divisor;
   } *a = c->attr;
   dm_Tensor *t = c->in[0];
-  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   DM_TRY(dm_check_float(c, t, "x"));
   if (a->divisor.set && a->divisor.v == 0)
@@ -213,7 +213,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
 dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const int64_t *size = DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
-  DM_TRY(dm_check_places(c, 3));
+  DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(dm_check_float(c, t, "x"));
   Space s = space_of(t);
   dm_Tensor *flat =
@@ -261,7 +261,7 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   dm_Tensor *t = c->in[0];
   int64_t in[3] = {1, 1, 1}, grid[3] = {1, 1, 1}, k[3], shape[DM_MAX_DIM];
   c->n_out = return_indices ? 2 : 1;
-  DM_TRY(dm_check_places(c, dims));
+  DM_TRY(dm_check_spatial(c, dims));
   for (int i = 0; i < dims; i++) {
     in[3 - dims + i] = t->shape[t->ndim - dims + i];
     grid[3 - dims + i] = size[i];
@@ -316,7 +316,7 @@ static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
                         const dm_Ints *stride, const int64_t *padding, const dm_Ints *wanted) {
   dm_Tensor *t = c->in[0], *at = c->in[1];
   int64_t shape[DM_MAX_DIM];
-  DM_TRY(dm_check_places(c, dims));
+  DM_TRY(dm_check_spatial(c, dims));
   DM_TRY(check_stride(c, stride, dims));
   if (!dm_same_shape(t, at))
     return dm_fail(DM_EARG, "%s: x has shape %s, indices %s, wanted one shape", c->op->name,

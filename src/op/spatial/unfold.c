@@ -8,7 +8,7 @@
 
 /* ---- operands ---- */
 
-dm_status dm_check_places(const dm_Call *c, int dims) {
+dm_status dm_check_spatial(const dm_Call *c, int dims) {
   static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
                                        "{n, channels, depth, height, width}"};
   const dm_Tensor *t = c->in[0];
