@@ -22,7 +22,7 @@ extern "C" {
 #define DM_API
 #endif
 
-#define DM_VERSION "0.1.0"
+#define DM_VERSION "0.2.0" /* the only place; CMake and Lua read it here */
 
 enum { DM_MAX_DIM = 8 }; /* dims of a tensor; a rank above fails */
 

@@ -191,6 +191,8 @@ int luaopen_demilune_core(lua_State *L) {
   lua_pop(L, 1);
   lua_pushvalue(L, methods);
   lua_setfield(L, module, "methods");
+  lua_pushstring(L, "demilune " DM_VERSION);
+  lua_setfield(L, module, "_VERSION");
   lua_settop(L, module);
   return 1;
 }
