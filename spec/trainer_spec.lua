@@ -25,6 +25,7 @@ local function begun(opts)
   for key, value in pairs(opts or {}) do o[key] = value end
   o.loss = not o.forward and o.loss or nil
   if o.schedule then o.schedule = o.schedule(o.optimizer) end
+  if o.ema then o.ema = o.ema(model) end
   return dm.Trainer(o), {train = train, valid = valid, epochs = 3}, model
 end
 
@@ -46,12 +47,12 @@ describe("Trainer", function()
   it("does what the loop written out does", function()
     local trainer, run, model = begun{accumulate = 3}
     trainer:fit(run)
-    local _, other, twin = begun()
-    local optimizer, criterion = optim.AdamW(twin:parameters(), {lr = 0.02}), nn.CrossEntropyLoss()
+    local _, other, copy = begun()
+    local optimizer, criterion = optim.AdamW(copy:parameters(), {lr = 0.02}), nn.CrossEntropyLoss()
     for _ = 1, 3 do
       for i, x, y in other.train:iter() do -- four batches: a step of three, a step of one
         x, y = x:to(device), y:to(device)
-        local loss = criterion(twin(x), y) / (i == 4 and 1 or 3)
+        local loss = criterion(copy(x), y) / (i == 4 and 1 or 3)
         loss:backward()
         if i >= 3 then
           optimizer:step()
@@ -61,7 +62,7 @@ describe("Trainer", function()
     end
     assert.equal(6, trainer.steps)
     for i, p in ipairs(model:parameters()) do
-      assert.is_true(dm.equal(p.data, twin:parameters()[i].data))
+      assert.is_true(dm.equal(p.data, copy:parameters()[i].data))
     end
   end)
 
@@ -122,6 +123,72 @@ describe("Trainer", function()
     assert.near(0.002, history[3].lr, 1e-12)
   end)
 
+  it("transforms training batches, not those it evaluates; metrics get the loader's labels",
+    function()
+      local calls = 0
+      local trainer, run = begun{batch_transform = function(x, y)
+        calls = calls + 1
+        return x, dm.one_hot(y, 2):float()
+      end}
+      local history = trainer:fit(run)
+      assert.equal(12, calls)
+      assert.is_true(history[3].train_accuracy > 0.9 and history[3].valid_accuracy > 0.9)
+    end)
+
+  it("evaluates and saves the moving average of the model", function()
+    local path = folder.path "ema.safetensors"
+    local function average(decay)
+      return function(model) return optim.swa_utils.AveragedModel(model, {decay = decay}) end
+    end
+    -- with decay 1 the average is the first step's model: far from what the model becomes
+    local trainer, run, model = begun{ema = average(1), checkpoint = path}
+    local history = trainer:fit(run)
+    assert.is_true(history[3].valid_loss > history[3].train_loss + 0.05)
+    assert.is_false(dm.equal(model[1].weight.data, trainer.ema.module[1].weight.data))
+    local again = begun{ema = average(0.5), resume = path}
+    assert.is_true(dm.equal(trainer.ema.module[1].weight.data, again.ema.module[1].weight.data))
+  end)
+
+  it("evaluates in eval mode, and leaves each module in its own", function()
+    local seen
+    local trainer, run, model = begun{forward = function(net, x, y)
+      if not net.training then seen = net[2].training end
+      local scores = net(x)
+      return nn.functional.cross_entropy(scores, y), scores
+    end}
+    model[2]:eval()
+    trainer:evaluate(run.valid)
+    assert.is_false(seen)
+    assert.same({true, false, true}, {model[1].training, model[2].training, model[3].training})
+    trainer:fit(run)
+    assert.is_true(model[2].training)
+  end)
+
+  it("calls back around an epoch's training and a checkpoint; reports in the words given",
+    function()
+      local path, lines = folder.path "hooks.safetensors", {}
+      local trainer, run = begun{checkpoint = path, verbose = true, amp = "float32", callbacks = {
+        on_train_epoch_end = function(_, values) values.extra = 7 * values.epoch end,
+        on_save_checkpoint = function(_, state) state.recipe = "small" end,
+      }, report = function(self, values)
+        lines[#lines + 1] = ("%d %d %d"):format(self.epoch, values.extra, #values)
+        return "a line"
+      end}
+      run.epochs = 2
+      local print_, printed = print, {}
+      _G.print = function(...) printed[#printed + 1] = table.concat({...}, " ") end
+      local ok, problem = pcall(trainer.fit, trainer, run)
+      _G.print = print_
+      assert.is_true(ok, problem)
+      assert.same({"a line", "a line"}, printed)
+      assert.same({"1 7 0", "2 14 0"}, lines)
+      local recipe
+      begun{resume = path, callbacks = {on_load_checkpoint = function(self, state)
+        recipe = state.recipe .. self.epoch
+      end}}
+      assert.equal("small0", recipe)
+    end)
+
   it("refuses what it cannot use", function()
     local model = nn.Linear(2, 2)
     local optimizer = optim.SGD(model:parameters())
@@ -132,6 +199,10 @@ describe("Trainer", function()
     fails("wanted loss", {model = model, optimizer = optimizer})
     fails("wanted an optimizer", {model = model, loss = print, optimizer = 3})
     fails("amp is fp16", {model = model, loss = print, optimizer = optimizer, amp = "fp16"})
+    fails("batch_transform is a string, wanted a function", {model = model, loss = print,
+      optimizer = optimizer, batch_transform = "mixup"})
+    fails("ema is a table, wanted an AveragedModel", {model = model, loss = print,
+      optimizer = optimizer, ema = model})
     fails("did you mean 'on_step'", {model = model, loss = print, optimizer = optimizer,
       callbacks = {onstep = print}})
     fails("did you mean 'patience'", {model = model, patiense = 3})

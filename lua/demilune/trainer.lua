@@ -1,5 +1,6 @@
--- dm.Trainer: the training loop, for those who want it done. Made of public calls only;
--- a loop of one's own is never far. A batch is x, y, and one more at most.
+-- dm.Trainer: the training loop, with mixed precision, metrics and checkpoints (as PyTorch
+-- Lightning's Trainer). It makes public calls only, so that a loop of one's own can replace
+-- it at any time. A batch is x, y, and one more at most.
 --
 --   local trainer = dm.Trainer{model = model, loss = nn.CrossEntropyLoss(),
 --     optimizer = optim.AdamW(model:parameters()), metrics = {accuracy = dm.metrics.Accuracy()}}
@@ -25,23 +26,42 @@ local NEW = {
   forward = options.NONE,    -- instead: forward(model, x, ...) of a batch -> loss, scores
   optimizer = options.NONE,
   schedule = options.NONE, schedule_every = "step", -- or "epoch"
-  device = options.NONE,     -- where batches go: the model's, unless said
-  amp = options.NONE,        -- "float16" (with a GradScaler), "bfloat16"
-  clip = options.NONE,       -- the norm of the gradients is held there
+  device = options.NONE,     -- that batches are moved to; by default the model's
+  amp = options.NONE,        -- "float16" (with a GradScaler), "bfloat16"; "float32": no autocast
+  clip = options.NONE,       -- the largest norm that gradients keep (clip_grad_norm_)
   accumulate = 1,            -- batches to a step
+  batch_transform = options.NONE, -- (x, y) -> x, y of training batches, such as MixUp; the
+                             -- metrics get the y from before
+  ema = options.NONE,        -- an AveragedModel of the model: updated after each step, and
+                             -- evaluated in its place
   metrics = {},              -- {name = metric}: metric:update(scores, y)
-  callbacks = {},            -- {on_epoch_end = function(trainer, values) end, ...}
-  checkpoint = options.NONE, -- a file: everything, after each epoch
-  best = options.NONE,       -- a file: the same, when `monitor` gets better
+  callbacks = {},            -- {on_epoch_end = function(trainer, values) end, ...}: see EVENTS
+  checkpoint = options.NONE, -- a file that gets the whole state after each epoch
+  best = options.NONE,       -- a file that gets it when `monitor` improves
   monitor = options.NONE,    -- "valid_loss", or "train_loss" without `valid`
-  mode = "min",              -- or "max": what is better
-  patience = options.NONE,   -- epochs without better before it stops
+  mode = "min",              -- or "max": whether a smaller or a larger value is better
+  patience = options.NONE,   -- epochs without improvement before it stops
   resume = options.NONE,     -- a checkpoint to go on from
   verbose = true,            -- a bar, and a line an epoch
+  report = options.NONE,     -- (trainer, values) -> that line; by default all values
 }
 
-local EVENTS = {on_fit_begin = true, on_epoch_begin = true, on_step = true, on_epoch_end = true,
-  on_fit_end = true}
+-- The callbacks, in the order of their calls; each gets the trainer first.
+local EVENTS = {
+  on_load_checkpoint = true, -- (state), before it is loaded
+  on_fit_begin = true,
+  on_epoch_begin = true,     -- (epoch), the model in training mode
+  on_step = true,            -- (steps, loss)
+  on_train_epoch_end = true, -- (values), before validation; what it adds is kept
+  on_save_checkpoint = true, -- (state), before it is saved; what it adds is saved
+  on_epoch_end = true,       -- (values); false stops the training
+  on_fit_end = true,
+}
+local PRECISIONS = {float16 = true, bfloat16 = true, float32 = true}
+
+local function callable(v)
+  return type(v) == "function" or (getmetatable(v) or {}).__call ~= nil
+end
 
 local function check(o)
   if not Module.is_module(o.model) then
@@ -53,8 +73,17 @@ local function check(o)
   if type(o.optimizer) ~= "table" or not o.optimizer.param_groups then
     caller.raise("Trainer: optimizer is a %s, wanted an optimizer", type(o.optimizer))
   end
-  if o.amp ~= nil and o.amp ~= "float16" and o.amp ~= "bfloat16" then
-    caller.raise("Trainer: amp is %s, wanted 'float16', 'bfloat16' or nothing", tostring(o.amp))
+  if o.amp ~= nil and not PRECISIONS[o.amp] then
+    caller.raise("Trainer: amp is %s, wanted 'float32', 'float16', 'bfloat16' or nothing",
+      tostring(o.amp))
+  end
+  for _, name in ipairs{"batch_transform", "report"} do
+    if o[name] ~= nil and not callable(o[name]) then
+      caller.raise("Trainer: %s is a %s, wanted a function", name, type(o[name]))
+    end
+  end
+  if o.ema ~= nil and not (Module.is_module(o.ema) and o.ema.update_parameters) then
+    caller.raise("Trainer: ema is a %s, wanted an AveragedModel", type(o.ema))
   end
   if o.schedule_every ~= "step" and o.schedule_every ~= "epoch" then
     caller.raise("Trainer: schedule_every is '%s', wanted 'step' or 'epoch'",
@@ -83,13 +112,17 @@ local function new(_, opts)
   self.device = self.device or first and first.device or "cpu"
   self.kind = self.device:match "^%a+"
   self.scaler = amp.GradScaler{device = self.kind, enabled = self.amp == "float16"}
+  self.autocast = {device_type = self.kind, enabled = false}
+  if self.amp and self.amp ~= "float32" then
+    self.autocast.enabled, self.autocast.dtype = true, self.amp
+  end
   self.epoch, self.steps, self.history, self.stalled = 0, 0, {}, 0
   if self.resume then self:load(self.resume) end
   return self
 end
 
--- Calls the event's function, if there is one: -> what it returns.
-local function tell(self, event, ...)
+-- Calls the callback of an event, if there is one: -> what it returns.
+local function call_back(self, event, ...)
   local fn = self.callbacks[event]
   if fn then return fn(self, ...) end
 end
@@ -103,22 +136,21 @@ local function moved(device, first, ...)
 end
 
 -- The loss of a batch, and the scores for the metrics.
-local function losses_of(self, x, y, ...)
-  local _ <close> = amp.autocast{device_type = self.kind, enabled = self.amp ~= nil,
-    dtype = self.amp}
-  if self.forward then return self.forward(self.model, x, y, ...) end
-  local scores = self.model(x)
+local function losses_of(self, model, x, y, ...)
+  local _ <close> = amp.autocast(self.autocast)
+  if self.forward then return self.forward(model, x, y, ...) end
+  local scores = model(x)
   return self.loss(scores, y), scores
 end
 
--- An epoch's values: its losses, and the metrics where there are scores.
-local function gather(self)
+-- Empty metrics of an epoch: {loss = Mean, and those of the user}.
+local function start_metrics(self)
   local values = {loss = metrics.Mean()}
   for name, metric in pairs(self.metrics) do values[name] = metric:reset() end
   return values
 end
 
-local function add(values, y, loss, scores)
+local function update_metrics(values, y, loss, scores)
   for name, metric in pairs(values) do
     if name == "loss" then
       metric:update(loss:detach())
@@ -128,14 +160,14 @@ local function add(values, y, loss, scores)
   end
 end
 
-local function read(values, prefix, out)
+local function compute_metrics(values, prefix, out)
   for name, metric in pairs(values) do out[prefix .. name] = metric:compute() end
   return out
 end
 
 -- ---- an epoch ----
 
--- How many batches make the step that batch i is part of: an epoch's last ones may be
+-- The number of batches in the step that batch i belongs to: the last step of an epoch may have
 -- fewer than `accumulate`.
 local function group_size(self, i, total)
   local rest = total and total % self.accumulate or 0
@@ -144,68 +176,86 @@ end
 
 local function train_batch(self, values, group, x, y, ...)
   local _ <close> = core.scope()
-  local loss, scores = losses_of(self, x, y, ...)
+  local labels = y
+  if self.batch_transform then x, y = self.batch_transform(x, y) end
+  local loss, scores = losses_of(self, self.model, x, y, ...)
   local stepped = amp.step{loss = loss, optimizer = self.optimizer, scaler = self.scaler,
     max_norm = self.clip, accumulate = group}
-  add(values, y, loss, scores)
+  update_metrics(values, labels, loss, scores)
   if stepped then
     self.steps = self.steps + 1
+    if self.ema then self.ema:update_parameters(self.model) end
     if self.schedule and self.schedule_every == "step" then self.schedule:step() end
-    tell(self, "on_step", self.steps, loss)
+    call_back(self, "on_step", self.steps, loss)
   end
 end
 
-local function train_epoch(self, loader)
-  self.model:train()
-  local values, total = gather(self), loader.len and loader:len() or nil
+local function train_epoch(self, loader, epochs)
+  local values, total = start_metrics(self), loader.len and loader:len() or nil
   local batches = self.verbose and progress or function(over) return over:iter() end
-  for i, x, y, z in batches(loader, {desc = ("epoch %d"):format(self.epoch)}) do
+  for i, x, y, z in batches(loader, {desc = ("epoch %d/%d"):format(self.epoch, epochs)}) do
     train_batch(self, values, group_size(self, i, total), moved(self.device, x, y, z))
     if self.verbose then
       progress.set{samples = #x, loss = i % 10 == 1 and values.loss:compute() or nil}
     end
   end
-  return read(values, "train_", {})
+  return compute_metrics(values, "train_", {})
 end
 
---- {loss =, and the metrics}, over the batches of a loader, without gradients.
+--- The loss and the metrics over the batches of a loader, in eval mode and without gradients;
+--- of `ema`, where there is one. The mode of each module is as before afterwards.
+---@param loader table a DataLoader
+---@param prefix? string put in front of each name, such as "valid_"
+---@return table values {loss =, and each metric}
 function Trainer:evaluate(loader, prefix)
-  local values, was_training = gather(self), self.model.training
-  self.model:eval()
+  local model, values, training = self.ema or self.model, start_metrics(self), {}
+  for _, module in model:named_modules() do training[module] = module.training end
+  model:eval()
   core.no_grad(function()
     for _, x, y, z in loader:iter() do
       local _ <close> = core.scope()
       x, y, z = moved(self.device, x, y, z)
-      add(values, y, losses_of(self, x, y, z))
+      update_metrics(values, y, losses_of(self, model, x, y, z))
     end
   end)
-  self.model:train(was_training)
-  return read(values, prefix or "", {})
+  for module, mode in pairs(training) do module.training = mode end
+  return compute_metrics(values, prefix or "", {})
 end
 
 -- ---- state ----
 
-local PARTS = {"model", "optimizer", "schedule", "scaler"}
+local PARTS = {"model", "optimizer", "schedule", "scaler", "ema"}
 
---- Everything that goes on from here, as one file (dm.save).
+-- A part of the trainer that has a state, or nil; a disabled scaler has none.
+local function part_of(self, name)
+  if name == "scaler" and not self.scaler:is_enabled() then return nil end
+  return self[name]
+end
+
+--- Writes the whole state to one file (dm.save): model, optimizer, schedule, scaler, loader,
+--- random numbers and history.
+---@param path string
 function Trainer:save(path)
   local state = {epoch = self.epoch, steps = self.steps, history = self.history,
     best_value = self.best_value, stalled = self.stalled, rng = core.get_rng_state()}
-  for _, part in ipairs(PARTS) do
-    if self[part] and (part ~= "scaler" or self.scaler:is_enabled()) then
-      state[part] = self[part]:state_dict()
-    end
+  for _, name in ipairs(PARTS) do
+    local part = part_of(self, name)
+    state[name] = part and part:state_dict()
   end
   state.loader = self.train_loader and self.train_loader.state_dict
     and self.train_loader:state_dict() or nil
+  call_back(self, "on_save_checkpoint", state)
   assert(files.save(path, state))
 end
 
---- Goes on from a file that save wrote.
+--- Loads a file that save wrote; fit then does the epochs that are left.
+---@param path string
 function Trainer:load(path)
   local state = assert(files.load(path))
-  for _, part in ipairs(PARTS) do
-    if self[part] and state[part] then self[part]:load_state_dict(state[part]) end
+  call_back(self, "on_load_checkpoint", state)
+  for _, name in ipairs(PARTS) do
+    local part = part_of(self, name)
+    if part and state[name] then part:load_state_dict(state[name]) end
   end
   self.epoch, self.steps, self.history = state.epoch, state.steps, state.history
   self.best_value, self.stalled = state.best_value, state.stalled
@@ -215,8 +265,8 @@ end
 
 -- ---- the loop ----
 
--- Notes whether the epoch was the best: -> whether to go on.
-local function judge(self, values)
+-- Compares the epoch with the best one, which is saved: -> whether to go on.
+local function check_improvement(self, values)
   local name = self.monitor or values.valid_loss and "valid_loss" or "train_loss"
   local value, best = values[name], self.best_value
   if value == nil then
@@ -232,7 +282,9 @@ local function judge(self, values)
   return not self.patience or self.stalled < self.patience
 end
 
+-- The line of an epoch.
 local function show(self, values)
+  if self.report then return print(self.report(self, values)) end
   local names, words = {}, {}
   for name in pairs(values) do
     if type(values[name]) == "number" and name ~= "epoch" then names[#names + 1] = name end
@@ -244,27 +296,30 @@ end
 
 local function one_epoch(self, o)
   self.epoch = self.epoch + 1
-  tell(self, "on_epoch_begin", self.epoch)
-  local values = train_epoch(self, o.train)
+  self.model:train()
+  call_back(self, "on_epoch_begin", self.epoch)
+  local values = train_epoch(self, o.train, o.epochs)
+  values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
+  call_back(self, "on_train_epoch_end", values)
   if o.valid then
     for name, value in pairs(self:evaluate(o.valid, "valid_")) do values[name] = value end
   end
-  values.epoch, values.lr = self.epoch, self.optimizer.param_groups[1].lr
   self.history[self.epoch] = values
   if self.schedule and self.schedule_every == "epoch" then
-    -- ReduceLROnPlateau wants what it watches
+    -- ReduceLROnPlateau takes the value that it monitors
     self.schedule:step(self.schedule.num_bad_epochs and (values.valid_loss or values.train_loss)
       or nil)
   end
   if self.verbose then show(self, values) end
-  local goes_on = judge(self, values)
+  local goes_on = check_improvement(self, values)
   if self.checkpoint then self:save(self.checkpoint) end
-  return tell(self, "on_epoch_end", values) ~= false and goes_on
+  return call_back(self, "on_epoch_end", values) ~= false and goes_on
 end
 
---- fit{train = loader, valid = loader, epochs = n}: up to epoch n, counted from the first
---- (a resumed training does what is left). -> history: a table an epoch, {epoch =, lr =,
---- train_loss =, valid_loss =, ... each metric}. on_epoch_end may return false to stop.
+--- Trains up to epoch `epochs`, counted from the first; a resumed training does those that
+--- are left.
+---@param opts {train: table, valid: table?, epochs: integer?} two DataLoaders; epochs 1
+---@return table history of each epoch {epoch =, lr =, train_loss =, valid_loss =, each metric}
 function Trainer:fit(opts)
   local o = options.read("Trainer:fit", opts, {train = options.NONE, valid = options.NONE,
     epochs = 1})
@@ -276,10 +331,10 @@ function Trainer:fit(opts)
     o.train:load_state_dict(self.loader_state)
     self.loader_state = nil
   end
-  tell(self, "on_fit_begin")
+  call_back(self, "on_fit_begin")
   self.optimizer:zero_grad()
   while self.epoch < o.epochs and one_epoch(self, o) do end
-  tell(self, "on_fit_end")
+  call_back(self, "on_fit_end")
   return self.history
 end
 
