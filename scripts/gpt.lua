@@ -8,14 +8,13 @@
 --     --layers 12 --width 768 --heads 12 --context 1024 # GPT-2 of 124 million parameters
 --   scripts/run scripts/gpt.lua --data shakespeare.txt --load gpt.safetensors --steps 0
 
+package.path = (arg[0]:match "^(.*)/" or ".") .. "/lib/?.lua;" .. package.path
 local dm = require "demilune"
-local argparse = require "argparse"
+local command_line = require "command_line"
 local nn, optim, amp, data, text = dm.nn, dm.optim, dm.amp, dm.data, dm.text
 
-local parser = argparse("gpt.lua", "Train a GPT or an LSTM on a text and let it write more.")
-local function number(name, convert, default, about)
-  parser:option("--" .. name, about):convert(convert):default(default)
-end
+local parser, number = command_line.parser("gpt.lua",
+  "Train a GPT or an LSTM on a text and let it write more.")
 parser:option("--data", "a text in UTF-8, or a file of tokens as llm.c's (--tokens file), such as "
   .. "the 1.1 MB of Shakespeare known as tiny shakespeare"):count(1)
 parser:option("--tokens", "what a token is"):choices{"char", "byte", "gpt2", "file"}
@@ -39,34 +38,30 @@ number("sample", math.tointeger, "300", "tokens to write at the end")
 number("temperature", tonumber, "0.8", "of the sample: 0 takes the likeliest")
 number("top-k", math.tointeger, "50", "tokens among which the sample chooses")
 parser:option("--prompt", "what the sample begins with"):default "\n"
-parser:option("--dtype", "what matrix products compute in")
-  :choices{"float32", "bfloat16", "float16"}:default "float32"
-parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
+command_line.precision(parser, "float32", "what matrix products compute in")
 parser:option("--save", "where the checkpoint goes"):default "gpt.safetensors"
 parser:option("--load", "begin with this checkpoint"):argname "FILE"
-local args = parser:parse()
-dm.manual_seed(args.seed)
+local args = command_line.parse(parser)
 
 local function fail(message, ...)
-  io.stderr:write("gpt.lua: ", message:format(...), "\n")
-  os.exit(1)
+  command_line.stop("gpt.lua: " .. message:format(...))
 end
 
 -- ---- text ----
 
--- The largest id of a file of tokens, a piece at a time: it may not fit into memory.
+-- The largest id of a file of tokens, read in chunks: it may not fit into memory.
 local function largest(file)
-  local most, piece = 1, 1 << 20
-  for first = 1, #file, piece do
+  local most, chunk = 1, 1 << 20
+  for first = 1, #file, chunk do
     local _ <close> = dm.scope()
-    local part = assert(file:read(first, math.min(piece, #file - first + 1)))
+    local part = assert(file:read(first, math.min(chunk, #file - first + 1)))
     most = math.max(most, part:amax():item())
   end
   return most
 end
 
--- The ids of all that is there to learn from, int64 or a file of tokens, how many different
--- ones there are, and what makes text of ids and ids of text, if anything does.
+-- The training text as ids (int64 or a file of tokens), the size of the vocabulary, and the
+-- tokenizer, if there is one.
 local function corpus()
   if args.tokens == "file" then
     local file, why = data.TokenFile(args.data)
@@ -105,7 +100,7 @@ local model = args.model == "lstm" and dm.models.lstm_lm{n_layer = args.layers,
     block_size = args.context, vocab_size = n_tokens, dropout = args.dropout}
 model:to(args.device)
 
--- Matrices shrink, vectors do not.
+-- Weight decay is for matrices, not for vectors (biases and norms).
 local function groups()
   local matrices, vectors = {}, {}
   for _, p in ipairs(model:parameters()) do
@@ -158,7 +153,7 @@ local function valid_loss()
   return mean:compute()
 end
 
--- Batches without end.
+-- The training batches, epoch after epoch.
 local function batches()
   return coroutine.wrap(function()
     while true do

@@ -1,8 +1,8 @@
--- What nvcc made of each kernel of cuda.so: registers, shared memory, stack, spills
+-- The resources that nvcc gave each kernel of cuda.so: registers, shared memory, stack, spills
 -- (of each architecture, from ptxas -v), float64 and tensor cores (from the PTX).
 --   cmake --build build --target kernel_report        runs, in the end,
 --   lua5.4 scripts/kernel_report.lua [--all] build/kernels/report/*.log
--- NAME.sm_80.log is what ptxas said of NAME.ptx beside it. Prints the kernels at
+-- NAME.sm_80.log is what ptxas said of NAME.ptx in the same folder. Prints the kernels at
 -- fault (--all: all), and ends with `N passed, N failed`. At fault is a kernel of
 -- float32 or 16 bits that spills or holds float64. Kernels of double and int64 may:
 -- their names say so. Our own kernels leave tensor cores to the libraries.

@@ -1,5 +1,5 @@
 -- A convolutional network that learns a quantised sine wave, in float32 and in
--- mixed precision: time, loss and memory of both, and a picture of what they
+-- mixed precision: time, loss and memory of both, and an image of what they
 -- learned. `scripts/run scripts/quantised_sine.lua --help` lists the options.
 --
 -- The workload is that of AMD's article "Automatic mixed precision in PyTorch
@@ -130,7 +130,7 @@ number("seed", "0", "of the weights")
 parser:option("--dtype", "of mixed precision; float16 on cuda, bfloat16 on the CPU")
   :choices{"bfloat16", "float16"}
 parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
-parser:option("--output", "picture of target, float32 and mixed precision, side by side")
+parser:option("--output", "image of target, float32 and mixed precision, side by side")
   :default "quantised_sine.png"
 local args = parser:parse()
 args.dtype = args.dtype or args.device == "cpu" and "bfloat16" or "float16"
@@ -166,13 +166,13 @@ print(("model: %d parameters; %d steps, seed %d, %s"):format(parameters, args.st
 local full, full_output = sine.train(args, "float32", input, target)
 local half, half_output = sine.train(args, args.dtype, input, target)
 compare("training", full, half)
-local picture = {target, full_output, half_output}
-for i, x in ipairs(picture) do picture[i] = x[1] end
-local saved, problem = dm.save_image(picture, args.output, {padding = 4, pad_value = 1})
+local images = {target, full_output, half_output}
+for i, x in ipairs(images) do images[i] = x[1] end
+local saved, problem = dm.save_image(images, args.output, {padding = 4, pad_value = 1})
 full_output, half_output = nil, nil -- luacheck: ignore (memory is measured below)
 
 compare(("inference, %d passes"):format(args.forwards), sine.infer(args, "float32", input),
   sine.infer(args, args.dtype, input))
 compare("the same, recording", sine.infer(args, "float32", input, true),
   sine.infer(args, args.dtype, input, true))
-print(saved and "\nsaved " .. args.output or "\nno picture: " .. problem)
+print(saved and "\nsaved " .. args.output or "\nno image: " .. problem)

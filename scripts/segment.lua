@@ -1,46 +1,38 @@
--- Trains a U-Net (O. Ronneberger et al. 2015) to find things in pictures, pixel by pixel.
--- The pictures are made as they are needed: pieces of clothing of Fashion-MNIST, one to
--- three, in places drawn at random on a grainy ground; the answer is the kind of each
--- pixel: ground, or one of ten. `scripts/run scripts/segment.lua --help` lists the options.
+-- Trains a U-Net (O. Ronneberger et al. 2015) to find things in images, pixel by pixel.
+-- The images are made as they are needed: one to three pieces of clothing of Fashion-MNIST
+-- at random positions on a grainy background; the label of each pixel is the background or
+-- one of ten kinds. `scripts/run scripts/segment.lua --help` lists the options.
 
+package.path = (arg[0]:match "^(.*)/" or ".") .. "/lib/?.lua;" .. package.path
 local dm = require "demilune"
-local argparse = require "argparse"
+local command_line = require "command_line"
 local nn, optim, data = dm.nn, dm.optim, dm.data
 
-local parser = argparse("segment.lua", "Train a U-Net to find pieces of clothing, pixel by pixel.")
-local function number(name, convert, default, about)
-  parser:option("--" .. name, about):convert(convert):default(default)
-end
+local parser, number = command_line.parser("segment.lua",
+  "Train a U-Net to find pieces of clothing, pixel by pixel.")
 parser:option("--data", "folder with Fashion-MNIST's four IDX files"):default(nil)
-number("pictures", math.tointeger, "2000", "pictures in an epoch")
-number("epochs", math.tointeger, "5", "passes over so many new pictures")
-number("batch", math.tointeger, "16", "pictures in a step")
-number("side", math.tointeger, "64", "height and width of a picture, a multiple of 8")
+number("pictures", math.tointeger, "2000", "images in an epoch")
+number("epochs", math.tointeger, "5", "passes over so many new images")
+number("batch", math.tointeger, "16", "images in a step")
+number("side", math.tointeger, "64", "height and width of a image, a multiple of 8")
 number("width", math.tointeger, "16", "channels at full size")
 number("lr", tonumber, "3e-3", "highest learning rate")
-number("seed", math.tointeger, "1", "of weights and pictures")
-parser:option("--dtype", "what convolutions compute in")
-  :choices{"float32", "bfloat16", "float16"}:default "float32"
-parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
+number("seed", math.tointeger, "1", "of weights and images")
+command_line.precision(parser, "float32", "what convolutions compute in")
 parser:option("--save", "where the checkpoint goes"):argname "FILE"
-local args = parser:parse()
-dm.manual_seed(args.seed)
+local args = command_line.parse(parser)
 
 local function source(train)
   local set, why = dm.datasets.FashionMNIST(args.data, {train = train})
-  if not set then
-    io.stderr:write("segment.lua: ", why, "\n")
-    os.exit(1)
-  end
-  return set
+  return set or command_line.stop("segment.lua: " .. why)
 end
 
--- ---- pictures ----
+-- ---- images ----
 
-local KINDS, ITEM = 11, 28 -- the ground and ten pieces; an item's side
+local KINDS, ITEM = 11, 28 -- the background and ten kinds of clothing; the side of an item
 
 -- Sample i is x float32 (1, side, side) in 0..1 and y int64 (side, side), kinds from 1. The
--- same i gives other pictures in each epoch, drawn from a generator of this set's own.
+-- same i gives another image in each epoch, drawn from the generator of this data set.
 local Scenes = data.Dataset:extend "Scenes"
 function Scenes:init(set, count, seed)
   self.set, self.count, self.generator = set, count, dm.Generator()
@@ -63,8 +55,8 @@ function Scenes:get()
     local item = self.set.images[k]:float() / 255
     local row, column = self:draw(1, side - ITEM + 1), self:draw(1, side - ITEM + 1)
     local is_item = item[1]:gt(0.1)
-    local ground = x:narrow(2, row, ITEM):narrow(3, column, ITEM)
-    ground:copy_(dm.where(is_item, item, ground))
+    local background = x:narrow(2, row, ITEM):narrow(3, column, ITEM)
+    background:copy_(dm.where(is_item, item, background))
     local kinds = y:narrow(1, row, ITEM):narrow(2, column, ITEM)
     kinds:copy_(dm.where(is_item, self.set.labels[k] + 1, kinds))
   end
@@ -88,18 +80,17 @@ local function by_pixel(scores, y)
   return scores:permute(1, 3, 4, 2):flatten(1, 3), y:flatten()
 end
 
--- The mean over kinds of: pixels that are of it and are called so, of those that are either.
+-- The mean intersection over union of the kinds that occur.
 local function overlap()
   local m = confusion:compute():cpu():double()
   local hits = m:diagonal()
-  local either = m:sum(1) + m:sum(2) - hits
-  local seen = either:gt(0)
-  return (hits / either)[seen]:mean():item()
+  local union = m:sum(1) + m:sum(2) - hits
+  return (hits / union)[union:gt(0)]:mean():item()
 end
 
 local trainer = dm.Trainer{
   model = model, optimizer = optimizer, device = args.device, checkpoint = args.save,
-  amp = args.dtype ~= "float32" and args.dtype or nil,
+  amp = args.dtype,
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
     {total_steps = args.epochs * #train}),
   forward = function(net, x, y)

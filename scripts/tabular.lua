@@ -4,14 +4,13 @@
 --   scripts/run scripts/tabular.lua --data housing.csv --target median_house_value
 --   scripts/run scripts/tabular.lua --data adult.data --no-header --target column15
 
+package.path = (arg[0]:match "^(.*)/" or ".") .. "/lib/?.lua;" .. package.path
 local dm = require "demilune"
-local argparse = require "argparse"
+local command_line = require "command_line"
 local nn, optim, data = dm.nn, dm.optim, dm.data
 
-local parser = argparse("tabular.lua", "Learn a column of a table from the others.")
-local function number(name, convert, default, about)
-  parser:option("--" .. name, about):convert(convert):default(default)
-end
+local parser, number = command_line.parser("tabular.lua",
+  "Learn a column of a table from the others.")
 parser:option("--data", "a CSV file, such as UCI's Adult or California's housing prices"):count(1)
 parser:option("--target", "the column to learn: words are classes, numbers are numbers"):count(1)
 parser:flag("--no-header", "columns have no names: they are column1, column2, ...")
@@ -20,16 +19,12 @@ number("batch", math.tointeger, "128", "rows in a step")
 number("hidden", math.tointeger, "64", "numbers in each of two hidden layers")
 number("lr", tonumber, "2e-3", "highest learning rate")
 number("seed", math.tointeger, "1", "of the split, the weights and the order")
-parser:option("--dtype", "what matrix products compute in")
-  :choices{"float32", "bfloat16", "float16"}:default "float32"
-parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
+command_line.precision(parser, "float32", "what matrix products compute in")
 parser:option("--save", "where the checkpoint goes"):argname "FILE"
-local args = parser:parse()
-dm.manual_seed(args.seed)
+local args = command_line.parse(parser)
 
 local function fail(message, ...)
-  io.stderr:write("tabular.lua: ", message:format(...), "\n")
-  os.exit(1)
+  command_line.stop("tabular.lua: " .. message:format(...))
 end
 
 local rows, why = data.read_csv(args.data, {header = not args.no_header})
@@ -94,7 +89,7 @@ local trainer = dm.Trainer{
   loss = classes and nn.CrossEntropyLoss() or nn.HuberLoss(),
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
     {total_steps = args.epochs * #loader}),
-  amp = args.dtype ~= "float32" and args.dtype or nil,
+  amp = args.dtype,
   metrics = classes and {accuracy = dm.metrics.Accuracy()} or {}, checkpoint = args.save,
 }
 trainer:fit{train = loader, valid = test, epochs = args.epochs}

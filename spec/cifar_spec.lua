@@ -383,7 +383,7 @@ describe("scripts/cifar10.lua", function()
           .. "--lr 0.01 --workers 1 --save %s"):format(root, dtype, file))
         assert.equal(0, code, text)
         assert.matches("recipe 'printed': 7x7 stem and max pool, no augmentation", text, 1, true)
-        assert.matches("64 pictures, seed 1, " .. dtype, text, 1, true)
+        assert.matches("64 images, seed 1, " .. dtype, text, 1, true)
         losses[dtype] = tonumber(text:match
           "\nEpoch 1: loss = (%d+%.%d%d%d%d), test accuracy %d+%.%d%d %%")
       end

@@ -50,12 +50,12 @@ local function learns(text, n)
   return losses
 end
 
-local function has_room(...)
-  local room = dm
+local function is_there(...)
+  local module = dm
   for _, name in ipairs{...} do
-    local ok, value = pcall(function() return room[name] end)
+    local ok, value = pcall(function() return module[name] end)
     if not ok or value == nil then return false end
-    room = value
+    module = value
   end
   return true
 end
@@ -143,7 +143,7 @@ describe("examples:", function()
   end)
 
   it("custom_function: backward runs as forward did; cast_inputs keeps float32", function()
-    if not has_room("autograd", "detect_anomaly") then
+    if not is_there("autograd", "detect_anomaly") then
       return pending "custom backward does not resume autocast in this build"
     end
     has(example "custom_function",
@@ -159,13 +159,13 @@ describe("examples:", function()
   end)
 
   it("profile: a table of ops, casts among them", function()
-    if not has_room("profiler", "profile") then return pending "there is no dm.profiler.profile" end
+    if not is_there("profiler", "profile") then return pending "there is no dm.profiler.profile" end
     has(example "profile", "Name", "Self CPU %", "# of Calls", "linear", "cast", "cross_entropy",
       "Self CPU time total:")
   end)
 
   it("nan_loss: the check sees inf; anomaly detection names op and line", function()
-    if not has_room("autograd", "detect_anomaly") then
+    if not is_there("autograd", "detect_anomaly") then
       return pending "there is no dm.autograd.detect_anomaly"
     end
     local text = example "nan_loss"
@@ -174,7 +174,7 @@ describe("examples:", function()
   end)
 
   it("apex: initialize trains at each level", function()
-    if not has_room("amp", "initialize") then return pending "there is no amp.initialize" end
+    if not is_there("amp", "initialize") then return pending "there is no amp.initialize" end
     local dtypes = {O0 = "float32", O1 = "float32", O2 = "float16", O3 = "float16"}
     for level, dtype in pairs(dtypes) do
       local text = example("apex", "--opt_level", level)
@@ -219,8 +219,8 @@ describe("gpt:", function()
   end)
 end)
 
--- A folder of 32 made-up pictures of 28x28 in MNIST's files.
-local function picture_folder()
+-- A folder of 32 made-up images of 28x28 in MNIST's files.
+local function image_folder()
   local folder = os.tmpname()
   os.remove(folder)
   assert(os.execute("mkdir " .. folder))
@@ -240,7 +240,7 @@ end
 
 describe("fashion_mnist:", function()
   it("trains, saves, and goes on, in every dtype", function()
-    local folder = picture_folder()
+    local folder = image_folder()
     local saved = folder .. "/fashion.safetensors"
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = run("fashion_mnist.lua", "--data", folder, "--batch", "8", "--epochs", "2",
@@ -257,7 +257,7 @@ end)
 describe("finetune:", function()
   local folder, weights, original
   lazy_setup(function()
-    folder = picture_folder()
+    folder = image_folder()
     weights = folder .. "/resnet18.safetensors"
     original = dm.models.resnet18{num_classes = 7}:state_dict()
     assert(dm.save(weights, original))
@@ -286,7 +286,7 @@ describe("finetune:", function()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = finetune(run, weights, "--dtype", dtype)
       has(text, "5130 numbers learn, 0 more slowly, 11176512 stay",
-        "24 pictures of 10 kinds, " .. dtype, "epoch 1: train loss", "saved ")
+        "24 images of 10 kinds, " .. dtype, "epoch 1: train loss", "saved ")
       assert.same({fc = true}, changed())
     end
   end)
@@ -314,7 +314,7 @@ describe("finetune:", function()
     has(run("finetune.lua", "--help"), "--weights FILE", "--data DIR", "--unfreeze", "--dtype")
   end)
 
-  it("takes one's own pictures, a folder a class, or train and val of these #slow", function()
+  it("takes one's own images, a folder a class, or train and val of these #slow", function()
     local picture = "spec/golden/pictures/rgb.png"
     local _, lacking = dm.read_image(picture)
     if lacking then return pending(lacking) end
@@ -334,11 +334,11 @@ describe("finetune:", function()
         "--side", "32", "--batch", "8", "--epochs", "1", "--save",
         folder .. "/own.safetensors", ...)
     end
-    has(tune(run, "all"), "12 pictures of 3 kinds", "epoch 1: train loss", "test accuracy",
+    has(tune(run, "all"), "12 images of 3 kinds", "epoch 1: train loss", "test accuracy",
       "saved ")
     local tuned = assert(dm.load(folder .. "/own.safetensors"))
     assert.same({3, 512}, {table.unpack(tuned["fc.weight"].shape)})
-    has(tune(run, "two"), "9 pictures of 3 kinds", "saved ")
+    has(tune(run, "two"), "9 images of 3 kinds", "saved ")
     local text, good = tune(try, "other")
     assert.is_nil(good)
     has(text, "own/other/train' and '", "own/other/val' have folders of other names")
@@ -349,7 +349,7 @@ end)
 
 describe("gan:", function()
   it("trains two networks with two optimizers, in every dtype", function()
-    local folder = picture_folder()
+    local folder = image_folder()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = run("gan.lua", "--data", folder, "--batch", "8", "--width", "4", "--noise", "8",
         "--steps", "6", "--every", "3", "--dtype", dtype, "--pictures", folder .. "/gan.png")
@@ -364,7 +364,7 @@ end)
 
 describe("segment:", function()
   it("finds things pixel by pixel, in every dtype", function()
-    local folder = picture_folder()
+    local folder = image_folder()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = run("segment.lua", "--data", folder, "--pictures", "8", "--batch", "4", "--side",
         "32", "--width", "4", "--epochs", "2", "--dtype", dtype)
@@ -434,7 +434,7 @@ describe("quantised_sine:", function()
   end)
 
   for _, dtype in ipairs{"bfloat16", "float16"} do
-    it("trains in float32 and " .. dtype .. ", compares, and writes the picture", function()
+    it("trains in float32 and " .. dtype .. ", compares, and writes the image", function()
       local path = os.tmpname()
       local text = run("quantised_sine.lua", "--size", "32", "--hidden", "16", "--steps", "60",
         "--forwards", "4", "--dtype", dtype, "--output", path)
@@ -448,7 +448,7 @@ describe("quantised_sine:", function()
       for _, share in ipairs(shares) do assert.is_true(share > 30 and share < 55, text) end
       local picture, problem = dm.read_image(path)
       os.remove(path)
-      if not picture and problem:find "libpng" then return has(text, "no picture: png:") end
+      if not picture and problem:find "libpng" then return has(text, "no image: png:") end
       assert(picture, problem)
       assert.same({1, 32 + 8, 3 * 32 + 16}, {table.unpack(picture.shape)})
       local _, target = sine.problem(32, "cpu")

@@ -69,7 +69,7 @@ device strings, is_available | spec/amp/autocast_spec.lua: without CUDA a CUDA r
 seeded random tensors, tensors from data | spec/tensor_spec.lua: follow the seed
 arange, meshgrid, stack, cos, linspace, bucketize, min, max | spec/examples_spec.lua: the problem is the original's
 the float32 loop, the AMP loop, the bfloat16 loop | scripts/examples/plain_loop.lua; scripts/examples/amp_loop.lua; scripts/examples/bf16_loop.lua
-the validation loop | scripts/examples/evaluation.lua; scripts/fashion_mnist.lua
+the validation loop | scripts/examples/evaluation.lua; spec/trainer_spec.lua: evaluates in eval mode
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
 samplers: weighted, of a batch, distributed; streams | spec/sampler_spec.lua: draws as often as; spec/sampler_spec.lua: decide a loader's; spec/sampler_spec.lua: deals the samples; spec/stream_spec.lua: comes in batches
 token files larger than memory | spec/stream_spec.lua: does not lie in memory

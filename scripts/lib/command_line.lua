@@ -1,0 +1,50 @@
+-- The command lines of the training scripts: the options that they share, and how they end.
+
+local dm = require "demilune"
+local argparse = require "argparse"
+
+local command_line = {}
+
+-- A parser of argparse, and number(name, convert, default, about), which adds an option whose
+-- value is a number.
+function command_line.parser(name, about)
+  local parser = argparse(name, about)
+  return parser, function(option, convert, default, help)
+    parser:option("--" .. option, help):convert(convert):default(default)
+  end
+end
+
+-- Adds --dtype and --device: the precision of autocast (float32 switches it off), and where
+-- tensors are.
+function command_line.precision(parser, dtype, about)
+  parser:option("--dtype", about or "what matrix products and convolutions compute in")
+    :choices{"float32", "bfloat16", "float16"}:default(dtype)
+  parser:option("--device", "cpu or cuda"):default(dm.cuda.is_available() and "cuda" or "cpu")
+end
+
+-- The options that were given; seeds the generators with --seed.
+function command_line.parse(parser)
+  local args = parser:parse()
+  dm.manual_seed(args.seed)
+  return args
+end
+
+-- Writes a message and ends the program with 1.
+function command_line.stop(message)
+  io.stderr:write(message, "\n")
+  os.exit(1, true)
+end
+
+-- Calls fn, a training that saves checkpoints: Ctrl-C ends the program with 130, an error with
+-- its traceback and 1.
+function command_line.run(fn)
+  local ok, problem = xpcall(fn, function(e)
+    return tostring(e):find "interrupted!" and "interrupted" or debug.traceback(e, 2)
+  end)
+  if ok then return end
+  local stopped = problem == "interrupted"
+  io.stderr:write("\n", problem, stopped and "; the last checkpoint is whole\n" or "\n")
+  os.exit(stopped and 130 or 1, true)
+end
+
+return command_line
