@@ -283,9 +283,9 @@ static int ops(lua_State *L) {
 /* ---- calls of modules ---- */
 
 /* Upvalues of module_call. */
-enum { UP_FORWARD = 1, UP_WATCHED, UP_FOLLOWER, UP_CALL_WATCHED, UP_ANNOTATE };
+enum { UP_FORWARD = 1, UP_HAS_HOOKS, UP_OBSERVER, UP_CALL_OBSERVED, UP_ANNOTATE };
 
-static int watched_done(lua_State *L, int status, lua_KContext context) {
+static int observed_done(lua_State *L, int status, lua_KContext context) {
   DM_UNUSED(status), DM_UNUSED(context);
   return lua_gettop(L);
 }
@@ -301,20 +301,20 @@ static int forward_done(lua_State *L, int status, lua_KContext context) {
   return lua_error(L);
 }
 
-/* module(...): forward, or call_watched where somebody looks on. */
+/* module(...): forward, or call_observed for a module with hooks or under an observer. */
 static int module_call(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const int n = lua_gettop(L);
-  lua_pushvalue(L, lua_upvalueindex(UP_WATCHED));
+  lua_pushvalue(L, lua_upvalueindex(UP_HAS_HOOKS));
   lua_rawget(L, 1);
-  lua_rawgeti(L, lua_upvalueindex(UP_FOLLOWER), 1);
-  const bool watched = lua_toboolean(L, -1) || lua_toboolean(L, -2);
+  lua_rawgeti(L, lua_upvalueindex(UP_OBSERVER), 1);
+  const bool observed = lua_toboolean(L, -1) || lua_toboolean(L, -2);
   lua_settop(L, n);
-  if (watched) {
-    lua_pushvalue(L, lua_upvalueindex(UP_CALL_WATCHED));
+  if (observed) {
+    lua_pushvalue(L, lua_upvalueindex(UP_CALL_OBSERVED));
     lua_insert(L, 1);
-    lua_callk(L, n, LUA_MULTRET, 0, watched_done);
-    return watched_done(L, LUA_OK, 0);
+    lua_callk(L, n, LUA_MULTRET, 0, observed_done);
+    return observed_done(L, LUA_OK, 0);
   }
   lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
   lua_gettable(L, 1);
@@ -323,14 +323,14 @@ static int module_call(lua_State *L) {
   return forward_done(L, lua_pcallk(L, n, LUA_MULTRET, 0, 0, forward_done), 0);
 }
 
-/* _module_caller(follower, call_watched, annotate) -> __call of modules. A module is watched
-   that has the field _watched, and each while follower[1] is somebody. annotate(module,
-   message) -> message of an error. */
+/* _module_caller(observer, call_observed, annotate) -> __call of modules. call_observed is for
+   modules whose field _has_hooks is true, and for all while observer[1] is set.
+   annotate(module, message) -> message of an error. */
 static int module_caller(lua_State *L) {
   lua_settop(L, 3);
   lua_pushliteral(L, "forward");
   lua_insert(L, 1);
-  lua_pushliteral(L, "_watched");
+  lua_pushliteral(L, "_has_hooks");
   lua_insert(L, 2);
   lua_pushcclosure(L, module_call, 5);
   return 1;

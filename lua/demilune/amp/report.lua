@@ -1,11 +1,11 @@
--- amp.report: what mixed precision does to the steps that it watches. Ops are
--- tallied by the engine (src/engine/watch.h); here the tallies are named, the
--- gradients looked at, and it is said what to change.
+-- amp.report: what mixed precision does to the training steps that it observes. The engine
+-- counts ops (src/engine/amp_trace.h); this file names the counts by module, examines the
+-- gradients, and says what to change.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
-local places = require "demilune.nn.places"
+local paths = require "demilune.nn.paths"
 local Module = require "demilune.nn.module"
 local Optimizer = require "demilune.optim.optimizer"
 local advice = require "demilune.amp.advice"
@@ -18,7 +18,7 @@ local REPORT = {grads = options.NONE, scaler = options.NONE, check = true}
 
 -- ---- gradients: looked at when an optimizer steps ----
 
-local open, n_open = setmetatable({}, {__mode = "k"}), 0 -- reports that watch
+local open, n_open = setmetatable({}, {__mode = "k"}), 0 -- the reports that are open
 local step                                               -- the optimizers' own, meanwhile
 
 -- The set of parameters that opts.grads names; nil: all that an optimizer steps.
@@ -72,7 +72,7 @@ local function look(self, params, factor, scale, wanted)
         row = {name = ("parameter %d %s"):format(i, tostring(p.shape))}
         g.of[p], g.rows[#g.rows + 1] = row, row
       end
-      row.name = places.parameter(p) or row.name
+      row.name = paths.parameter(p) or row.name
       core._census(host, row, factor, scale)
       core._census(host, g.total, factor, scale)
     end
@@ -99,7 +99,7 @@ local function look_at_step(optimizer, found_inf)
   end
 end
 
-local function watched_step(optimizer, closure, found_inf)
+local function observed_step(optimizer, closure, found_inf)
   if not closure then
     look_at_step(optimizer, found_inf)
     return step(optimizer, nil, found_inf)
@@ -115,19 +115,20 @@ end
 
 local function start(self)
   if self._open then return self end
-  if n_open == 0 then step, Optimizer.step = Optimizer.step, watched_step end
+  if n_open == 0 then step, Optimizer.step = Optimizer.step, observed_step end
   n_open = n_open + 1
-  places.follow()
+  paths.start()
   self._watch:open()
   self._open, open[self] = true, true
   return self
 end
 
+--- Stops observing; the values stay readable.
 function Report:close()
   if not self._open then return end
   self._open, open[self] = false, nil
   self._watch:close()
-  places.unfollow()
+  paths.stop()
   n_open = n_open - 1
   if n_open == 0 then Optimizer.step = step end
 end
@@ -139,7 +140,8 @@ function Report:__gc()
   caller.sink("warning: an amp.report was never closed; hint: local report <close> = amp.report()")
 end
 
--- report:wrap(fn): stops watching, and watches each call of what is returned.
+--- report:wrap(fn): closes the report, and returns fn as a function each call of which is
+--- observed.
 function Report:wrap(fn)
   if type(fn) ~= "function" then
     caller.raise("report:wrap: wanted a function, got %s", type(fn))
@@ -152,9 +154,9 @@ function Report:wrap(fn)
   end
 end
 
--- report:look(params, scaler): adds the gradients that params have now to
--- report.gradients, for a script without demilune.optim. With a scaler they are
--- still scaled: they are divided by its scale. Works on a closed report, too.
+--- report:look(params, scaler): adds the gradients that params have now to
+--- report.gradients, for a script without demilune.optim. With a scaler they are
+--- still scaled: they are divided by its scale. Works on a closed report, too.
 function Report:look(params, scaler)
   local scale = scaler and scaler:get_scale()
   if Module.is_module(params) then params = params:parameters() end
@@ -168,7 +170,7 @@ function Report:look(params, scaler)
   return self
 end
 
--- amp.report(opts) watches from now until it is closed; amp.report(opts, fn), or
+-- amp.report(opts) observes ops from now until it is closed; amp.report(opts, fn), or
 -- amp.report(fn), returns what fn(report) returns. What was seen stays readable.
 --   grads   whose gradients to look at when an optimizer steps: a model, an
 --           optimizer, parameters; all by default; false: none
@@ -269,7 +271,7 @@ local function summary(self)
     return a.op < b.op
   end)
   for _, tally in ipairs(tallies) do
-    local path, class = places.name(tally.place)
+    local path, class = paths.name(tally.place)
     local id = path .. " " .. class
     if not rows[id] then
       rows[id] = new_row(path, class)
@@ -285,15 +287,15 @@ local function summary(self)
 end
 
 -- Shares of the finite gradients that are not 0.
-local function shares(census)
-  local some = (census.n or 0) - (census.zero or 0) - (census.inf or 0) - (census.nan or 0)
+local function shares(counts)
+  local some = (counts.n or 0) - (counts.zero or 0) - (counts.inf or 0) - (counts.nan or 0)
   for _, key in ipairs{"float16", "scaled"} do
-    local fit = census[key]
+    local fit = counts[key]
     for _, what in ipairs{"underflow", "subnormal", "overflow"} do
       if fit then fit[what .. "_share"] = some > 0 and fit[what] / some or 0 end
     end
   end
-  census.nonzero = some
+  counts.nonzero = some
 end
 
 -- The largest power of two that leaves float16 a factor of two above `largest`.
@@ -315,11 +317,11 @@ end
 local function nonfinite(self, backward)
   local first = self._watch:first(backward)
   if not first then return nil end
-  first.path, first.class = places.name(first.place)
+  first.path, first.class = paths.name(first.place)
   return first
 end
 
--- What a report knows, in one table; see advice.lua and page.lua.
+-- All values of a report in one table; see advice.lua and page.lua.
 local function all(self)
   local s = summary(self)
   s.gradients, s.scaler = gradients(self), self._scaler
@@ -333,7 +335,7 @@ end
 -- = {dtype = bytes for backward}, saved = bytes less than in float32, nonfinite}
 function readers:modules() return summary(self).modules end
 -- {weights, weight_bytes, inputs, input_bytes, backward, backward_bytes}: casts
--- that autocast made of weights and of other inputs, and those of the walk back
+-- that autocast made of weights and of other inputs, and those of the backward pass
 function readers:casts() return summary(self).total.casts end
 function readers:total() return summary(self).total end
 -- rounds of forward and backward
@@ -344,7 +346,7 @@ function readers:float32_ops()
   return table.move(ops, 1, #ops, 1, {})
 end
 -- {steps, skipped, skipped_late (after the first that was not), scaler (whether there
--- is one), scale, best_scale, total, parameters}; a census has n, zero, inf,
+-- is one), scale, best_scale, total, parameters}; each of these two has n, zero, inf,
 -- nan, largest, exponents = {[e] = how many lie in [2^e, 2^(e+1))}, and float16 and
 -- scaled = {underflow, subnormal, overflow} with their _share. nil: none seen
 function readers:gradients() return gradients(self) end
@@ -357,8 +359,8 @@ function readers:first_nonfinite()
 end
 function readers:suggestion() return all(self).suggestion end
 
--- Which dtypes the activations have: {{path, class, dtype, bytes}, ...}, bytes of
--- results over all steps.
+--- Which dtypes the activations have: {{path, class, dtype, bytes}, ...}, bytes of
+--- results over all steps.
 function Report:dtypes()
   local list = {}
   for _, row in ipairs(self.modules) do

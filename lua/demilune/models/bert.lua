@@ -1,4 +1,4 @@
--- BERT with its masked-word head, with the names and the start of Hugging Face's
+-- BERT with its masked-word head, with the names and the initial weights of Hugging Face's
 -- BertForMaskedLM. J. Devlin et al. 2018.
 
 local core = require "demilune.core"
@@ -13,6 +13,7 @@ local function norm(o) return nn.LayerNorm(o.hidden_size, {eps = 1e-12}) end
 
 -- ---- one layer ----
 
+--- Attention of all tokens to all others: x (B, T, hidden) -> (B, T, hidden).
 local SelfAttention = nn.Module:extend "BertSelfAttention"
 
 function SelfAttention:init(o)
@@ -32,7 +33,7 @@ function SelfAttention:forward(x, mask)
   return y:transpose(2, 3):flatten(3)
 end
 
--- The end of a branch: a product, and the sum with what went around it.
+--- The end of a branch: y (B, T, inputs) -> layer norm of x + dropout(linear(y)), (B, T, hidden).
 local Output = nn.Module:extend "BertOutput"
 
 function Output:init(inputs, o)
@@ -43,6 +44,7 @@ end
 
 function Output:forward(y, x) return self.LayerNorm(self.dropout(self.dense(y)) + x) end
 
+--- Self-attention, its output layer, and the sum with x (B, T, hidden).
 local Attention = nn.Module:extend "BertAttention"
 
 function Attention:init(o)
@@ -52,11 +54,13 @@ end
 
 function Attention:forward(x, mask) return self.output(self.self(x, mask), x) end
 
+--- The first half of the MLP: (B, T, hidden) -> gelu, (B, T, intermediate).
 local Intermediate = nn.Module:extend "BertIntermediate"
 
 function Intermediate:init(o) self.dense = nn.Linear(o.hidden_size, o.intermediate_size) end
 function Intermediate:forward(x) return core.gelu(self.dense(x)) end
 
+--- One layer: attention, then the MLP; x (B, T, hidden) -> (B, T, hidden).
 local Layer = nn.Module:extend "BertLayer"
 
 function Layer:init(o)
@@ -72,6 +76,7 @@ end
 
 -- ---- the model ----
 
+--- Embeddings of words, positions and token types: ids (B, T) -> (B, T, hidden).
 local Embeddings = nn.Module:extend "BertEmbeddings"
 
 function Embeddings:init(o)
@@ -88,11 +93,12 @@ function Embeddings:forward(ids, types)
     caller.raise("BERT: ids are %s, wanted {batch, 1 to %d tokens}", tostring(ids.shape),
       self.length)
   end
-  local places = core.arange(ids:size(2), {device = ids.device})
+  local positions = core.arange(ids:size(2), {device = ids.device})
   local x = self.word_embeddings(ids) + self.token_type_embeddings(types or core.ones_like(ids))
-  return self.dropout(self.LayerNorm(x + self.position_embeddings(places)))
+  return self.dropout(self.LayerNorm(x + self.position_embeddings(positions)))
 end
 
+--- All layers: x (B, T, hidden) -> (B, T, hidden).
 local Encoder = nn.Module:extend "BertEncoder"
 
 function Encoder:init(o)
@@ -105,6 +111,7 @@ function Encoder:forward(x, mask)
   return x
 end
 
+--- BERT without a head: ids (B, T) -> (B, T, hidden).
 local Model = nn.Module:extend "BertModel"
 
 function Model:init(o)
@@ -130,6 +137,7 @@ end
 
 -- ---- the head ----
 
+--- The layer before the scores: x (B, T, hidden) -> (B, T, hidden).
 local Transform = nn.Module:extend "BertPredictionHeadTransform"
 
 function Transform:init(o)
@@ -139,6 +147,8 @@ end
 
 function Transform:forward(x) return self.LayerNorm(core.gelu(self.dense(x))) end
 
+--- Scores of all words, with the weight of the word embeddings: (B, T, hidden) ->
+--- (B, T, vocab_size).
 local Predictions = nn.Module:extend "BertLMPredictionHead"
 
 function Predictions:init(o, weight)
@@ -149,11 +159,13 @@ end
 
 function Predictions:forward(x) return self.decoder(self.transform(x)) end
 
+--- The head, under the name that Hugging Face's files give it.
 local Head = nn.Module:extend "BertOnlyMLMHead"
 
 function Head:init(o, weight) self.predictions = Predictions(o, weight) end
 function Head:forward(x) return self.predictions(x) end
 
+--- BERT with its masked-word head: ids (B, T) -> scores (B, T, vocab_size).
 local Bert = nn.Module:extend "BertForMaskedLM"
 
 -- All weights normal, biases 0, the padding's row 0.
@@ -194,8 +206,8 @@ local TIED = {
   ["cls.predictions.decoder.bias"] = "cls.predictions.bias",
 }
 
--- Takes what Hugging Face's files hold too: gamma and beta for a norm's weight and bias,
--- a pooler and the head of the next sentence, tied tensors once.
+--- Takes what Hugging Face's files hold too: gamma and beta for a norm's weight and bias,
+--- a pooler and the head of the next sentence, tied tensors once.
 function Bert:load_state_dict(state, opts)
   local load = Bert.super.load_state_dict
   if type(state) ~= "table" then return load(self, state, opts) end
@@ -210,13 +222,13 @@ function Bert:load_state_dict(state, opts)
   return load(self, own, opts)
 end
 
--- bert{vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12,
--- num_attention_heads = 12, intermediate_size = 3072, max_position_embeddings = 512,
--- type_vocab_size = 2, hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
--- pad_token_id = 1} -> a module of token ids (B, T) that gives scores of the word at each
--- place (B, T, vocab_size); model.bert gives what is in front of the head, (B, T,
--- hidden_size). Options of a call: attention_mask (B, T), 1 or true where a token counts;
--- token_type_ids (B, T), from 1. Ids count from 1: Hugging Face's and one.
+--- bert{vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12,
+--- num_attention_heads = 12, intermediate_size = 3072, max_position_embeddings = 512,
+--- type_vocab_size = 2, hidden_dropout_prob = 0.1, attention_probs_dropout_prob = 0.1,
+--- pad_token_id = 1} -> a module of token ids (B, T) that gives scores of the word at each
+--- position (B, T, vocab_size); model.bert gives the input of the head, (B, T, hidden_size).
+--- Options of a call: attention_mask (B, T), 1 or true where a token counts;
+--- token_type_ids (B, T), from 1. Ids count from 1: Hugging Face's and one.
 function bert.bert(opts)
   return Bert(options.read("bert", opts, {vocab_size = 30522, hidden_size = 768,
     num_hidden_layers = 12, num_attention_heads = 12, intermediate_size = 3072,

@@ -1,4 +1,4 @@
--- What several families of convolutional networks are made of.
+-- Blocks that several families of convolutional networks share.
 
 local core = require "demilune.core"
 local nn = require "demilune.nn"
@@ -58,7 +58,7 @@ end
 
 function StochasticDepth:extra_repr() return ("p = %g"):format(self.p) end
 
--- Scales each channel by a number from 0 to 1 that its plane's mean decides.
+-- Scales each channel by a number from 0 to 1, computed from the means of all channels.
 -- J. Hu et al. 2018.
 local SqueezeExcitation = nn.Module:extend "SqueezeExcitation"
 blocks.SqueezeExcitation = SqueezeExcitation

@@ -12,8 +12,8 @@ local function conv(inputs, outputs, size, stride, groups)
     {stride = stride, groups = groups, activation = nn.SiLU})
 end
 
--- Widens by 1x1, filters each channel, weighs channels, narrows by 1x1 without an
--- activation; around them goes what has the same shape, and then they may be left out.
+--- Widens by 1x1, filters each channel, weighs channels, narrows by 1x1 without an
+--- activation; around them goes what has the same shape, and then they may be left out.
 local MBConv = nn.Module:extend "MBConv"
 
 function MBConv:init(inputs, outputs, size, stride, expansion, drop)
@@ -44,6 +44,7 @@ local VARIANTS = {
   efficientnet_b4 = {1.4, 1.8, 0.4},
 }
 
+--- x (N, 3, H, W) -> scores (N, num_classes).
 local EfficientNet = nn.Module:extend "EfficientNet"
 
 local function start(module)
@@ -87,9 +88,9 @@ function EfficientNet:forward(x)
 end
 
 -- efficientnet_b0{num_classes = 1000, dropout = 0.2, stochastic_depth = 0.2,
---   small_stem = false} -> a module of pictures (N,3,H,W) that gives (N, num_classes);
+--   small_stem = false} -> a module of images (N,3,H,W) that gives (N, num_classes);
 -- so b1 to b4, which are wider and deeper. stochastic_depth: how often the last block
--- would be left out. small_stem, for small pictures: the first convolution does not
+-- would be left out. small_stem, for small images: the first convolution does not
 -- stride.
 for name, how in pairs(VARIANTS) do
   efficientnet[name] = function(opts)

@@ -12,9 +12,9 @@ local gpt = {}
 
 local STD = 0.02 -- of all first weights
 
--- x (..., I) -> y (..., O) = x W + b, W (I, O): a Linear whose weight lies the other way.
+--- x (..., I) -> y (..., O) = x W + b, W (I, O): a Linear whose weight lies the other way.
 local Conv1D = nn.Module:extend "Conv1D"
-Conv1D.keeps_nothing = true
+Conv1D.holds_no_activations = true
 
 function Conv1D:init(outputs, inputs, std)
   self.weight = nn.Parameter(core.empty(inputs, outputs))
@@ -34,8 +34,9 @@ end
 
 -- ---- one block ----
 
+--- Causal self-attention: x (B, T, n_embd) -> (B, T, n_embd).
 local Attention = nn.Module:extend "GPT2Attention"
-Attention.keeps_nothing = true
+Attention.holds_no_activations = true
 
 function Attention:init(o)
   self.n_head, self.p = o.n_head, o.dropout
@@ -53,8 +54,9 @@ function Attention:forward(x)
   return self.resid_dropout(self.c_proj(y:transpose(2, 3):flatten(3)))
 end
 
+--- The MLP of a block, with tanh's gelu: x (B, T, n_embd) -> (B, T, n_embd).
 local MLP = nn.Module:extend "GPT2MLP"
-MLP.keeps_nothing = true
+MLP.holds_no_activations = true
 
 function MLP:init(o)
   self.c_fc = Conv1D(4 * o.n_embd, o.n_embd)
@@ -66,8 +68,9 @@ function MLP:forward(x)
   return self.dropout(self.c_proj(core.gelu(self.c_fc(x), {approximate = "tanh"})))
 end
 
+--- Attention and MLP, each after a layer norm and added to x (B, T, n_embd).
 local Block = nn.Module:extend "GPT2Block"
-Block.keeps_nothing = true
+Block.holds_no_activations = true
 
 function Block:init(o)
   self.ln_1 = nn.LayerNorm(o.n_embd)
@@ -83,6 +86,7 @@ end
 
 -- ---- the model ----
 
+--- GPT-2 without a head: ids (B, T) -> (B, T, n_embd).
 local Model = nn.Module:extend "GPT2Model"
 
 local function embedding(n, dim)
@@ -107,12 +111,14 @@ function Model:forward(ids)
     caller.raise("GPT2: ids are %s, wanted {batch, 1 to %d tokens}", tostring(ids.shape),
       self.block_size)
   end
-  local places = core.arange(ids:size(2), {device = ids.device})
-  local x = self.drop(self.wte(ids) + self.wpe(places))
+  local positions = core.arange(ids:size(2), {device = ids.device})
+  local x = self.drop(self.wte(ids) + self.wpe(positions))
   for _, block in ipairs(self.h) do x = block(x) end
   return self.ln_f(x)
 end
 
+--- GPT-2 with its head, which shares the embedding's weight: ids (B, T) -> scores of the
+--- next token (B, T, vocab_size).
 local GPT2 = nn.Module:extend "GPT2LMHeadModel"
 
 function GPT2:init(o)
@@ -126,8 +132,8 @@ end
 
 function GPT2:forward(ids) return self.lm_head(self.transformer(ids)) end
 
--- Takes what Hugging Face's files hold too: names without "transformer.", causal masks
--- among the weights, and no lm_head, which is wte.
+--- Takes what Hugging Face's files hold too: names without "transformer.", causal masks
+--- among the weights, and no lm_head, which is wte.
 function GPT2:load_state_dict(state, opts)
   local load = GPT2.super.load_state_dict
   if type(state) ~= "table" then return load(self, state, opts) end
@@ -149,9 +155,9 @@ function GPT2:generate(ids, n, opts)
   return generate(self, ids, n, opts, self.transformer.block_size)
 end
 
--- gpt2{n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50257,
--- dropout = 0.1} -> a module of token ids (B, T) that gives scores of the next token
--- (B, T, vocab_size). The defaults are the model of 124 million parameters.
+--- gpt2{n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50257,
+--- dropout = 0.1} -> a module of token ids (B, T) that gives scores of the next token
+--- (B, T, vocab_size). The defaults are the model of 124 million parameters.
 function gpt.gpt2(opts)
   return GPT2(options.read("gpt2", opts, {n_layer = 12, n_head = 12, n_embd = 768,
     block_size = 1024, vocab_size = 50257, dropout = 0.1}))

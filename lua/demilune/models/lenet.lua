@@ -4,6 +4,7 @@
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 
+--- x (N, C, 28, 28) -> scores (N, num_classes).
 local LeNet = nn.Module:extend "LeNet"
 
 function LeNet:init(o)
@@ -21,8 +22,8 @@ function LeNet:forward(x)
   return self.fc3(self.fc2(self.fc1(x):relu()):relu())
 end
 
--- lenet{num_classes = 10, in_channels = 1, padding = 2} -> a module of pictures
--- (N, in_channels, 28, 28), with padding = 0 of 32x32, that gives (N, num_classes).
+--- lenet{num_classes = 10, in_channels = 1, padding = 2} -> a module of images
+--- (N, in_channels, 28, 28), with padding = 0 of 32x32, that gives (N, num_classes).
 return {lenet = function(opts)
   return LeNet(options.read("lenet", opts, {num_classes = 10, in_channels = 1, padding = 2}))
 end}

@@ -6,6 +6,7 @@ local generate = require "demilune.models.generate"
 
 local lstm = {}
 
+--- ids (B, T) -> scores of the next token (B, T, vocab_size).
 local LanguageModel = nn.Module:extend "LSTMLanguageModel"
 
 function LanguageModel:init(o)
@@ -28,8 +29,8 @@ function LanguageModel:generate(ids, n, opts)
   return generate(self, ids, n, opts, self.block_size)
 end
 
--- lstm_lm{vocab_size =, n_layer = 2, width = 256, block_size = 256, dropout = 0} -> a module
--- of token ids (B, T) that gives scores of the next token (B, T, vocab_size).
+--- lstm_lm{vocab_size =, n_layer = 2, width = 256, block_size = 256, dropout = 0} -> a module
+--- of token ids (B, T) that gives scores of the next token (B, T, vocab_size).
 function lstm.lstm_lm(opts)
   return LanguageModel(options.read("lstm_lm", opts, {vocab_size = 50257, n_layer = 2,
     width = 256, block_size = 256, dropout = 0.0}))

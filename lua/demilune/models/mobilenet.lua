@@ -12,8 +12,8 @@ local function conv(inputs, outputs, size, stride, groups)
     {stride = stride, groups = groups, activation = nn.ReLU6})
 end
 
--- Widens by 1x1, filters each channel by 3x3, narrows by 1x1 without an activation;
--- around them goes what has the same shape.
+--- Widens by 1x1, filters each channel by 3x3, narrows by 1x1 without an activation;
+--- around them goes what has the same shape.
 local InvertedResidual = nn.Module:extend "InvertedResidual"
 
 function InvertedResidual:init(inputs, outputs, stride, expansion)
@@ -36,6 +36,7 @@ end
 local STAGES = {{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1},
   {6, 160, 3, 2}, {6, 320, 1, 1}}
 
+--- x (N, 3, H, W) -> scores (N, num_classes).
 local MobileNetV2 = nn.Module:extend "MobileNetV2"
 
 function MobileNetV2:init(o)
@@ -59,10 +60,10 @@ function MobileNetV2:forward(x)
   return self.classifier(self.features(x):mean({3, 4}))
 end
 
--- mobilenet_v2{num_classes = 1000, width_mult = 1.0, dropout = 0.2, small_stem = false}
--- -> a module of pictures (N,3,H,W) that gives (N, num_classes). width_mult: how wide
--- the layers are. small_stem, for small pictures: the first convolution does not
--- stride.
+--- mobilenet_v2{num_classes = 1000, width_mult = 1.0, dropout = 0.2, small_stem = false}
+--- -> a module of images (N,3,H,W) that gives (N, num_classes). width_mult: how wide
+--- the layers are. small_stem, for small images: the first convolution does not
+--- stride.
 function mobilenet.mobilenet_v2(opts)
   return MobileNetV2(options.read("mobilenet_v2", opts,
     {num_classes = 1000, width_mult = 1.0, dropout = 0.2, small_stem = false}))

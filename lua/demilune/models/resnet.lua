@@ -20,8 +20,9 @@ local function joined(self, y, x)
   return y:add_(self.downsample and self.downsample(x) or x):relu_()
 end
 
--- ---- two 3x3 convolutions and a way around them ----
+-- ---- two 3x3 convolutions with a shortcut ----
 
+--- x (N, inputs, H, W) -> (N, width, H / stride, W / stride).
 local BasicBlock = nn.Module:extend "BasicBlock"
 BasicBlock.expansion = 1
 
@@ -38,9 +39,10 @@ function BasicBlock:forward(x)
   return joined(self, self.bn2(self.conv2(y)), x)
 end
 
--- ---- a 3x3 convolution between two of 1x1, and a way around them ----
+-- ---- a 3x3 convolution between two of 1x1, with a shortcut ----
 
--- The stride is the 3x3 convolution's, as torchvision has it.
+--- x (N, inputs, H, W) -> (N, 4 width, H / stride, W / stride). The 3x3 convolution has the
+--- stride, as torchvision has it.
 local Bottleneck = nn.Module:extend "Bottleneck"
 Bottleneck.expansion = 4
 
@@ -63,6 +65,7 @@ end
 
 -- ---- ResNet ----
 
+--- x (N, 3, H, W) -> scores (N, num_classes).
 local ResNet = nn.Module:extend "ResNet"
 
 -- n blocks; the first strides and comes from `inputs` channels.
@@ -72,7 +75,7 @@ local function layer(Block, inputs, width, n, stride)
   return nn.Sequential(blocks)
 end
 
--- torchvision's start: convolutions as K. He et al. 2015, by their outputs.
+-- torchvision's initial weights: K. He et al. 2015, by fan out.
 local function initialise(module)
   if module.class == "Conv2d" then
     nn.init.kaiming_normal_(module.weight, {mode = "fan_out", nonlinearity = "relu"})
@@ -106,9 +109,9 @@ function ResNet:forward(x)
   return self.fc(self.avgpool(x):flatten(2))
 end
 
--- resnet18{num_classes = 1000, small_stem = false} -> a module of pictures
+-- resnet18{num_classes = 1000, small_stem = false} -> a module of images
 -- (N,3,H,W) that gives (N, num_classes); so resnet34, 50, 101 and 152. small_stem, for
--- pictures of 32x32: the first convolution is 3x3 with stride 1 in place of 7x7 with
+-- images of 32x32: the first convolution is 3x3 with stride 1 instead of 7x7 with
 -- stride 2, and no max pool.
 for name, how in pairs{
   resnet18 = {BasicBlock, {2, 2, 2, 2}},

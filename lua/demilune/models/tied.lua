@@ -1,11 +1,12 @@
--- A linear layer whose weight is another module's: the same tensor, so that both stay
--- one through training, :to() and files.
+-- A linear layer whose weight is the same tensor as another module's: both stay one through
+-- training, :to() and files.
 
 local core = require "demilune.core"
 local Module = require("demilune.nn").Module
 
+--- x (..., I) -> (..., O) = x W^T + b.
 local TiedLinear = Module:extend "TiedLinear"
-TiedLinear.keeps_nothing = true
+TiedLinear.holds_no_activations = true
 
 -- weight (O, I), bias (O) or nil
 function TiedLinear:init(weight, bias)

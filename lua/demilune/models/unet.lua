@@ -1,6 +1,7 @@
--- U-Net: a class for each pixel, from wide views down and details back up.
--- O. Ronneberger, P. Fischer, T. Brox, "U-Net", 2015; here with batch norms, zeros at
--- the border so that sizes stay, and pixels repeated on the way up.
+-- U-Net: the class of each pixel. Going down sizes halve, going up features of the same size
+-- from the way down are joined.
+-- O. Ronneberger, P. Fischer, T. Brox, "U-Net", 2015; here with batch norms, zero
+-- padding so that sizes stay, and nearest-neighbour upsampling.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -8,6 +9,7 @@ local nn = require "demilune.nn"
 local options = require "demilune.options"
 local blocks = require "demilune.models.blocks"
 
+--- x (N, C, H, W) -> scores (N, num_classes, H, W).
 local UNet = nn.Module:extend "UNet"
 
 local function double(inputs, outputs)
@@ -29,7 +31,7 @@ function UNet:init(o)
   local inputs, width = o.in_channels, o.width
   for _ = 1, o.depth do
     self.down:append(double(inputs, width))
-    self.up:append(double(3 * width, width)) -- of what came down, and of twice as many below
+    self.up:append(double(3 * width, width)) -- features of this size, and twice as many from below
     inputs, width = width, 2 * width
   end
   self.bottom = double(inputs, width)
@@ -53,7 +55,7 @@ function UNet:forward(x)
   return self.head(x)
 end
 
--- unet{num_classes = 2, in_channels = 3, width = 64, depth = 4} -> a module of pictures
+-- unet{num_classes = 2, in_channels = 3, width = 64, depth = 4} -> a module of images
 -- (N, in_channels, H, W) that gives (N, num_classes, H, W). width: channels at full
 -- size; depth: how often sizes are halved and channels doubled.
 return {unet = function(opts)

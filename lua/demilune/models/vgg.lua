@@ -7,13 +7,14 @@ local blocks = require "demilune.models.blocks"
 
 local vgg = {}
 
--- How many convolutions of {64, 128, 256, 512, 512} channels come before each pool.
+-- The number of convolutions of 64, 128, 256, 512 and 512 channels before each pool.
 local DEPTHS = {
   vgg11 = {1, 1, 2, 2, 2}, vgg13 = {2, 2, 2, 2, 2}, vgg16 = {2, 2, 3, 3, 3},
   vgg19 = {2, 2, 4, 4, 4},
 }
 local WIDTHS = {64, 128, 256, 512, 512}
 
+--- x (N, 3, H, W) -> scores (N, num_classes).
 local VGG = nn.Module:extend "VGG"
 
 local function features(depths, batch_norm)
@@ -49,9 +50,9 @@ function VGG:forward(x)
   return self.classifier(self.avgpool(self.features(x)):flatten(2))
 end
 
--- vgg16{num_classes = 1000, dropout = 0.5, small_head = false} -> a module of pictures
+-- vgg16{num_classes = 1000, dropout = 0.5, small_head = false} -> a module of images
 -- (N,3,H,W) that gives (N, num_classes); so vgg11, 13 and 19, and with batch norms
--- vgg11_bn to vgg19_bn. small_head, for pictures of 32x32: one linear layer in place of
+-- vgg11_bn to vgg19_bn. small_head, for images of 32x32: one linear layer instead of
 -- three, which hold 9 of 10 parameters.
 for name, depths in pairs(DEPTHS) do
   for _, batch_norm in ipairs{false, true} do

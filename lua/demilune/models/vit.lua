@@ -1,4 +1,4 @@
--- Vision transformers with torchvision's names and start. A. Dosovitskiy et al. 2020;
+-- Vision transformers with torchvision's names and initial weights. A. Dosovitskiy et al. 2020;
 -- the small one is H. Touvron et al.'s (2020).
 
 local core = require "demilune.core"
@@ -10,8 +10,9 @@ local vit = {}
 
 -- ---- one block ----
 
+--- One block: x (N, patches + 1, hidden_dim) -> the same shape.
 local Block = nn.Module:extend "EncoderBlock"
-Block.keeps_nothing = true
+Block.holds_no_activations = true
 
 local function norm(dim) return nn.LayerNorm(dim, {eps = 1e-6}) end
 
@@ -37,8 +38,9 @@ function Block:forward(x)
   return x + self.mlp(self.ln_2(x))
 end
 
--- ---- all blocks ----
+-- ---- the encoder ----
 
+--- Positions are added, then all blocks: x (N, patches + 1, hidden_dim) -> the same shape.
 local Encoder = nn.Module:extend "Encoder"
 
 -- Names count from 0, as torchvision's.
@@ -62,12 +64,13 @@ end
 
 -- ---- VisionTransformer ----
 
+--- x (N, 3, image_size, image_size) -> scores (N, num_classes), from the class token.
 local VisionTransformer = nn.Module:extend "VisionTransformer"
 
 function VisionTransformer:init(o)
   local dim, patch = o.hidden_dim, o.patch_size
   if o.image_size % patch ~= 0 then
-    caller.raise("VisionTransformer: patches of %d do not divide pictures of %d", patch,
+    caller.raise("VisionTransformer: patches of %d do not divide images of %d", patch,
       o.image_size)
   end
   self.image_size = o.image_size
@@ -86,7 +89,7 @@ end
 function VisionTransformer:forward(x)
   local size = self.image_size
   if x:dim() ~= 4 or x:size(3) ~= size or x:size(4) ~= size then
-    caller.raise("VisionTransformer: pictures are %s, wanted {N, 3, %d, %d}",
+    caller.raise("VisionTransformer: images are %s, wanted {N, 3, %d, %d}",
       tostring(x.shape), size, size)
   end
   x = self.conv_proj(x):flatten(3):transpose(2, 3) -- (N, patches, dim)
@@ -95,7 +98,7 @@ function VisionTransformer:forward(x)
   return self.heads.head(x:select(2, 1))
 end
 
--- Takes torchvision's first files too, which name the two products of a block's MLP.
+--- Takes torchvision's first files too, which name the two products of a block's MLP.
 function VisionTransformer:load_state_dict(state, opts)
   local load = VisionTransformer.super.load_state_dict
   if type(state) ~= "table" then return load(self, state, opts) end
@@ -111,7 +114,7 @@ end
 
 -- A builder: NAME{image_size = 224, patch_size = 16, num_classes = 1000, dropout = 0,
 -- attention_dropout = 0, num_layers, num_heads, hidden_dim, mlp_dim} -> a module of
--- pictures (N, 3, image_size, image_size) that gives (N, num_classes).
+-- images (N, 3, image_size, image_size) that gives (N, num_classes).
 local function builder(name, num_layers, num_heads, hidden_dim, mlp_dim)
   vit[name] = function(opts)
     return VisionTransformer(options.read(name, opts, {image_size = 224, patch_size = 16,

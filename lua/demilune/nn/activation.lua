@@ -12,7 +12,7 @@ local layers = {}
 -- given as the first argument, as in LeakyReLU(0.2).
 local function activation(name, op, defaults, first)
   local Class = Module:extend(name)
-  Class.keeps_nothing = true
+  Class.holds_no_activations = true
   function Class:init(value, opts)
     if type(value) == "table" then value, opts = nil, value end
     self.opts = options.read(name, opts, defaults)
@@ -27,7 +27,7 @@ end
 -- The same without options.
 local function plain(name, op)
   local Class = Module:extend(name)
-  Class.keeps_nothing = true
+  Class.holds_no_activations = true
   function Class.init(_, opts) options.read(name, opts, {}) end
   function Class.forward(_, x) return core[op](x) end
   layers[name] = Class
@@ -38,7 +38,7 @@ for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Tanh = "tan
   LogSigmoid = "logsigmoid", SELU = "selu", Softsign = "softsign", Tanhshrink = "tanhshrink"} do
   plain(name, op)
 end
-layers.ReLU.rectifies = layers.ReLU.forward -- and no other does: see Sequential
+layers.ReLU.relu_forward = layers.ReLU.forward -- see nn/module.lua
 activation("LeakyReLU", "leaky_relu", {negative_slope = 0.01}, "negative_slope")
 activation("ELU", "elu", {alpha = 1.0}, "alpha")
 activation("CELU", "celu", {alpha = 1.0}, "alpha")
@@ -48,9 +48,9 @@ activation("Hardtanh", "hardtanh", {min_val = -1.0, max_val = 1.0})
 activation("Softshrink", "softshrink", {lambd = 0.5}, "lambd")
 activation("Hardshrink", "hardshrink", {lambd = 0.5}, "lambd")
 
--- x above the threshold, else the value.
+--- x above the threshold, else the value.
 local Threshold = Module:extend "Threshold"
-Threshold.keeps_nothing = true
+Threshold.holds_no_activations = true
 function Threshold:init(threshold, value)
   if type(threshold) ~= "number" or type(value) ~= "number" then
     caller.raise("Threshold: wanted two numbers, the threshold and the value below it")
@@ -63,10 +63,10 @@ function Threshold:extra_repr()
 end
 layers.Threshold = Threshold
 
--- x above 0, weight * x below: one weight, or num_parameters of them, one for each
--- channel (dim 2). opts: init = 0.25, dtype, device.
+--- x above 0, weight * x below: one weight, or num_parameters of them, one for each
+--- channel (dim 2). opts: init = 0.25, dtype, device.
 local PReLU = Module:extend "PReLU"
-PReLU.keeps_nothing = true
+PReLU.holds_no_activations = true
 function PReLU:init(num_parameters, opts)
   if type(num_parameters) == "table" then num_parameters, opts = nil, num_parameters end
   local o = options.read("PReLU", opts,
@@ -81,7 +81,7 @@ layers.PReLU = PReLU
 
 local function along_dim(name, op)
   local Class = Module:extend(name)
-  Class.keeps_nothing = true
+  Class.holds_no_activations = true
   function Class:init(dim) self.dim = type(dim) == "table" and dim.dim or dim or -1 end
   function Class:forward(x) return core[op](x, self.dim) end
   function Class:extra_repr() return tostring(self.dim) end
@@ -92,9 +92,9 @@ along_dim("LogSoftmax", "log_softmax")
 along_dim("Softmin", "softmin")
 along_dim("GLU", "glu")
 
--- Softmax2d(): over the channels of (N,C,H,W) or (C,H,W).
+--- Softmax2d(): over the channels of (N,C,H,W) or (C,H,W).
 local Softmax2d = Module:extend "Softmax2d"
-Softmax2d.keeps_nothing = true
+Softmax2d.holds_no_activations = true
 function Softmax2d.forward(_, x)
   if not core.is_tensor(x) or x:dim() ~= 3 and x:dim() ~= 4 then
     caller.raise("Softmax2d: wanted (N,C,H,W) or (C,H,W), got %s",
@@ -104,7 +104,7 @@ function Softmax2d.forward(_, x)
 end
 layers.Softmax2d = Softmax2d
 
--- RReLU{lower = 1/8, upper = 1/3}: nn.functional.rrelu.
+--- RReLU{lower = 1/8, upper = 1/3}: nn.functional.rrelu.
 local RReLU = Module:extend "RReLU"
 function RReLU:init(opts)
   local o = options.read("RReLU", opts, {lower = 1 / 8, upper = 1 / 3})

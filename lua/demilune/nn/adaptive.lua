@@ -8,6 +8,7 @@ local containers = require "demilune.nn.containers"
 local linear = require "demilune.nn.linear"
 local Module = require "demilune.nn.module"
 
+--- x (N, in_features), target (N) -> log-probabilities of the targets (N), and the loss ().
 local Adaptive = Module:extend "AdaptiveLogSoftmaxWithLoss"
 
 local function check(n_classes, cutoffs, div_value)
@@ -65,7 +66,7 @@ function Adaptive:forward(x, target)
       target:amin():item(), target:amax():item(), self.n_classes)
   end
   local near, first = self.head(x):log_softmax(-1), self._ends[1]
-  local place, out = target, nil
+  local column, out = target, nil
   for i, cluster in ipairs(self.tail) do
     local low, high = self._ends[i], self._ends[i + 1]
     local rows = target:gt(low):logical_and(target:le(high)):nonzero():squeeze(2)
@@ -74,15 +75,15 @@ function Adaptive:forward(x, target)
       local at = target:index_select(1, rows) - low
       out = out or core.zeros(x:size(1), {dtype = far.dtype, device = far.device})
       out = out:index_copy(1, rows, far:gather(2, at:unsqueeze(2)):squeeze(2))
-      place = place:index_fill(1, rows, first + i)
+      column = column:index_fill(1, rows, first + i)
     end
   end
-  local logs = near:gather(2, place:unsqueeze(2)):squeeze(2)
+  local logs = near:gather(2, column:unsqueeze(2)):squeeze(2)
   if out then logs = logs + out end
   return logs, -logs:mean()
 end
 
--- The logarithms of all classes' probabilities: (N, n_classes).
+--- The logarithms of all classes' probabilities: (N, n_classes).
 function Adaptive:log_prob(x)
   local near, first = self.head(x):log_softmax(-1), self._ends[1]
   local parts = {near:narrow(2, 1, first)}
@@ -92,7 +93,7 @@ function Adaptive:log_prob(x)
   return core.cat(parts, {dim = 2})
 end
 
--- The most probable class of each sample: (N).
+--- The most probable class of each sample: (N).
 function Adaptive:predict(x) return self:log_prob(x):argmax(-1) end
 
 return {AdaptiveLogSoftmaxWithLoss = Adaptive}

@@ -63,15 +63,15 @@ end
 
 -- ---- MultiheadAttention ----
 
--- query (N, L, E), key (N, S, kdim), value (N, S, vdim) with batch_first; else (L, N, E)
--- and so on; or without N -> y, laid out as query; weights (N, L, S), averaged over the
--- heads, or (N, H, L, S); nil when they are not wanted (need_weights = false: then no
--- matrix of them is ever held). Options of a call: key_padding_mask (N, S), attn_mask
--- (L, S) or (N H, L, S): bool, true where a key is NOT seen, or numbers to add;
--- need_weights, average_attn_weights; is_causal: a query sees no key after it (a mask
--- that comes with it is the causal one).
+--- query (N, L, E), key (N, S, kdim), value (N, S, vdim) with batch_first; else (L, N, E)
+--- and so on; or without N -> y, laid out as query; weights (N, L, S), averaged over the
+--- heads, or (N, H, L, S); nil when they are not wanted (need_weights = false: then no
+--- matrix of them is ever held). Options of a call: key_padding_mask (N, S), attn_mask
+--- (L, S) or (N H, L, S): bool, true where a key is NOT seen, or numbers to add;
+--- need_weights, average_attn_weights; is_causal: a query sees no key after it (a mask
+--- that comes with it is the causal one).
 local MultiheadAttention = Module:extend "MultiheadAttention"
-MultiheadAttention.keeps_nothing = true
+MultiheadAttention.holds_no_activations = true
 
 local function parameter(...) return core.parameter(core.empty(...)) end
 
@@ -208,9 +208,9 @@ local LAYER = {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
   layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true,
   dtype = "float32", device = NONE}
 
--- What both kinds of layers have.
+--- The parts that encoder and decoder layers share.
 local Layer = Module:extend "Layer"
-Layer.keeps_nothing = true
+Layer.holds_no_activations = true
 
 function Layer:init(d_model, nhead, opts)
   local o = options.read(self.class, opts, LAYER)
@@ -237,24 +237,27 @@ function Layer:init(d_model, nhead, opts)
   end
 end
 
--- x + the i-th branch of x: the norm stands before the branch or after the sum.
+--- x + the i-th branch of x, with the norm before the branch (norm_first) or after the sum.
 function Layer:add_branch(i, x, branch)
   local norm, dropout = self["norm" .. i], self["dropout" .. i]
   if self.norm_first then return x + dropout(branch(norm(x))) end
   return norm(x + dropout(branch(x)))
 end
 
+--- activation(linear1(x)): x (..., d_model) -> (..., dim_feedforward).
 function Layer:activate(x)
-  if self.activation == core.relu then return linear.Linear.rectified(self.linear1, x) end
+  if self.activation == core.relu then return linear.Linear.then_relu(self.linear1, x) end
   return self.activation(self.linear1(x))
 end
 
+--- x + the MLP of x, as the i-th branch: (..., d_model) -> the same shape.
 function Layer:feed_forward(i, x)
   return self:add_branch(i, x, function(y)
     return self.linear2(self.dropout(self:activate(y)))
   end)
 end
 
+--- x + its self-attention, as the first branch: (..., d_model) -> the same shape.
 function Layer:attend_self(x, mask, padding, is_causal)
   return self:add_branch(1, x, function(y)
     return (self.self_attn(y, y, y, {attn_mask = mask, key_padding_mask = padding,
@@ -262,7 +265,7 @@ function Layer:attend_self(x, mask, padding, is_causal)
   end)
 end
 
--- src (L, N, E), with batch_first (N, L, E), or (L, E) -> the same shape.
+--- src (L, N, E), with batch_first (N, L, E), or (L, E) -> the same shape.
 local TransformerEncoderLayer = Layer:extend "TransformerEncoderLayer"
 
 function TransformerEncoderLayer:forward(src, opts)
@@ -272,7 +275,7 @@ function TransformerEncoderLayer:forward(src, opts)
   return self:feed_forward(2, x)
 end
 
--- tgt as src above, memory likewise, S long -> tgt's shape.
+--- tgt (T, N, E), memory (S, N, E), with batch_first (N, T, E), (N, S, E) -> tgt's shape.
 local TransformerDecoderLayer = Layer:extend "TransformerDecoderLayer"
 TransformerDecoderLayer.attends_twice = true
 
@@ -292,23 +295,7 @@ end
 
 -- ---- stacks of layers ----
 
--- A module like another one, with tensors of its own.
-local function copy(v, made)
-  if made[v] then return made[v] end
-  local new = v
-  if core.is_tensor(v) then
-    new = v:detach():clone()
-    if v.is_parameter then new = core.parameter(new, v.requires_grad) end
-  elseif type(v) == "table" then
-    new = setmetatable({}, getmetatable(v))
-    made[v] = new
-    for key, item in next, v do rawset(new, key, copy(item, made)) end
-  end
-  made[v] = new
-  return new
-end
-
--- num_layers copies of a layer, then opts.norm.
+--- num_layers copies of a layer, then opts.norm.
 local Stack = Module:extend "Stack"
 
 function Stack:init(layer, num_layers, opts)
@@ -317,10 +304,11 @@ function Stack:init(layer, num_layers, opts)
     caller.raise("%s: the layer is a %s, wanted a module", self.class, type(layer))
   end
   self.layers = containers.ModuleList()
-  for _ = 1, num_layers do self.layers:append(copy(layer, {})) end
+  for _ = 1, num_layers do self.layers:append(layer:copy()) end
   self.norm = o.norm
 end
 
+--- All encoder layers in turn: src as a layer's -> the same shape.
 local TransformerEncoder = Stack:extend "TransformerEncoder"
 
 function TransformerEncoder:forward(src, opts)
@@ -332,7 +320,7 @@ function TransformerEncoder:forward(src, opts)
   return self.norm and self.norm(src) or src
 end
 
--- Options as a decoder layer's.
+--- All decoder layers in turn, with a decoder layer's options: tgt and memory -> tgt's shape.
 local TransformerDecoder = Stack:extend "TransformerDecoder"
 
 function TransformerDecoder:forward(tgt, memory, opts)
@@ -342,6 +330,8 @@ end
 
 -- ---- Transformer ----
 
+--- Encoder and decoder: src (L, N, E), tgt (T, N, E), with batch_first (N, L, E) and
+--- (N, T, E) -> tgt's shape.
 local Transformer = Module:extend "Transformer"
 
 local TRANSFORMER = {d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6}
@@ -376,7 +366,7 @@ function Transformer:forward(src, tgt, opts)
   return self.decoder(tgt, memory, each)
 end
 
--- (n, n): what a query adds to the scores so that it sees no key after it.
+--- (n, n): what a query adds to the scores so that it sees no key after it.
 function Transformer.generate_square_subsequent_mask(n, opts)
   return causal_mask(n, n, opts)
 end

@@ -31,24 +31,24 @@ local function generator_as(state)
   return setmetatable({}, {__close = function() core.set_rng_state(now) end})
 end
 
--- checkpoint(fn, ..., {preserve_rng_state = true}) gives what fn(...) gives. What
--- the ops inside would save is dropped, and backward runs fn once more to have
--- it, in the autocast state of the first run and with its random numbers; that
--- run's temporaries are freed at its end (dm.keep saves one). Gradients reach
--- tensors among the arguments and all that fn uses by itself, and are those of a
--- plain fn(...), bit for bit. fn must do the same both times: shapes and counts
--- are checked. Modules that count calls (running statistics) count twice.
--- use_reentrant is read and changes nothing: there is one kind.
+--- checkpoint(fn, ..., {preserve_rng_state = true}) gives what fn(...) gives. What
+--- the ops inside would save is dropped, and backward runs fn once more to have
+--- it, in the autocast state of the first run and with its random numbers; that
+--- run's temporaries are freed at its end (dm.keep saves one). Gradients reach
+--- tensors among the arguments and all that fn uses by itself, and are those of a
+--- plain fn(...), bit for bit. fn must do the same both times: shapes and counts
+--- are checked. Modules that count calls (running statistics) count twice.
+--- use_reentrant is read and changes nothing: there is one kind.
 function checkpoint.checkpoint(fn, ...)
   local args = table.pack(...)
   local o = split(args)
   if not core.is_grad_enabled() or core.is_inference_mode_enabled() then
     return fn(table.unpack(args, 1, args.n))
   end
-  local tensors, places, others = {}, {}, {}
+  local tensors, positions, others = {}, {}, {}
   for i = 1, args.n do
     if core.is_tensor(args[i]) then
-      tensors[#tensors + 1], places[#places + 1] = args[i], i
+      tensors[#tensors + 1], positions[#positions + 1] = args[i], i
     else
       others[i] = args[i]
     end
@@ -57,7 +57,7 @@ function checkpoint.checkpoint(fn, ...)
   local random = o.preserve_rng_state and core.get_rng_state()
   local function again(...)
     local full = table.move(others, 1, n, 1, {})
-    for k, place in ipairs(places) do full[place] = (select(k, ...)) end
+    for k, position in ipairs(positions) do full[position] = (select(k, ...)) end
     local _ <close> = core.scope()
     local _ <close> = core.enable_grad()
     local _ <close> = core.autocast_resume(cast)
@@ -67,8 +67,8 @@ function checkpoint.checkpoint(fn, ...)
   return core.checkpoint_run(again, tensors, fn, table.unpack(args, 1, n))
 end
 
--- Runs the functions (a Sequential, or an array) one after another on input, cut
--- into that many pieces of which all but the last are checkpointed.
+--- Runs the functions (a Sequential, or an array) one after another on input, cut
+--- into that many segments of which all but the last are checkpointed.
 function checkpoint.checkpoint_sequential(functions, segments, input, opts)
   local o = options.read("checkpoint_sequential", opts, OPTIONS)
   local n = #functions
@@ -76,7 +76,7 @@ function checkpoint.checkpoint_sequential(functions, segments, input, opts)
     caller.raise("checkpoint_sequential: %s segments for %d functions, wanted an integer from 1 " ..
       "to %d", tostring(segments), n, n)
   end
-  local function piece(first, last)
+  local function segment(first, last)
     return function(x)
       for i = first, last do x = functions[i](x) end
       return x
@@ -84,9 +84,9 @@ function checkpoint.checkpoint_sequential(functions, segments, input, opts)
   end
   local size = n // segments
   for first = 1, size * (segments - 1), size do
-    input = checkpoint.checkpoint(piece(first, first + size - 1), input, o)
+    input = checkpoint.checkpoint(segment(first, first + size - 1), input, o)
   end
-  return piece(size * (segments - 1) + 1, n)(input)
+  return segment(size * (segments - 1) + 1, n)(input)
 end
 
 return checkpoint

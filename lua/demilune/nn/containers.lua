@@ -26,19 +26,19 @@ local function append(self, module)
   return self
 end
 
--- y = f_n(... f_1(x)). In files the first is 0, in Lua 1.
+--- y = f_n(... f_1(x)). In files the first is 0, in Lua 1.
 local Sequential = Module:extend "Sequential"
 Sequential.init = fill
 Sequential.append = append
 
--- A linear layer and the ReLU after it are one op.
-local function are_one(module, after)
-  local can = module.can_rectify
-  return can and after.forward == after.rectifies and not after._watched and can(module)
+-- Whether a module and the ReLU after it are computed as one op: see nn/module.lua.
+local function is_fusible(module, after)
+  local can = module.can_fuse_relu
+  return can and after.forward == after.relu_forward and not after._has_hooks and can(module)
 end
 
--- What passes between two modules that keep nothing is nobody else's: its
--- handle is let go of at once (a graph that needs the values holds them itself).
+-- Frees the handle of a tensor between two modules that hold no activations, which is then
+-- Sequential's alone (the graph holds the values that the backward pass needs).
 local free, rawequal = core.methods.free, rawequal
 
 function Sequential:forward(x, ...)
@@ -49,20 +49,20 @@ function Sequential:forward(x, ...)
     local y
     if i == 1 and extra ~= nil then
       y = module(x, ...)
-    elseif after and are_one(module, after) then
+    elseif after and is_fusible(module, after) then
       y = module(x, "relu")
       i = i + 1
     else
       y = module(x)
     end
-    local keeps = module._watched or not module.keeps_nothing
-    if private and not keeps and not rawequal(y, x) and not rawequal(x, input) then free(x) end
-    private, x, i = not keeps, y, i + 1
+    local held = module._has_hooks or not module.holds_no_activations
+    if private and not held and not rawequal(y, x) and not rawequal(x, input) then free(x) end
+    private, x, i = not held, y, i + 1
   end
   return x
 end
 
--- A list of modules; the owner calls them.
+--- A list of modules; the owner calls them.
 local ModuleList = Module:extend "ModuleList"
 ModuleList.init = fill
 ModuleList.append = append
@@ -70,7 +70,7 @@ function ModuleList.forward()
   caller.raise("ModuleList has no forward; call its elements")
 end
 
--- Modules by name, in the order of the names.
+--- Modules by name, in the order of the names.
 local ModuleDict = Module:extend "ModuleDict"
 function ModuleDict:init(modules)
   local names = {}
@@ -82,8 +82,9 @@ function ModuleDict.forward()
   caller.raise("ModuleDict has no forward; call its elements")
 end
 
+--- y = x: a layer that may stand for one that is left out.
 local Identity = Module:extend "Identity"
-Identity.keeps_nothing = true
+Identity.holds_no_activations = true
 function Identity.forward(_, x) return x end
 
 -- ---- parameters ----
@@ -96,18 +97,19 @@ local function as_parameter(self, key, t)
   return t.is_parameter and t or core.parameter(t)
 end
 
--- ParameterList{p, ...}: in files the first is 0, in Lua 1.
+--- ParameterList{p, ...}: in files the first is 0, in Lua 1.
 local ParameterList = Module:extend "ParameterList"
 function ParameterList:init(list)
   for i, t in ipairs(list or {}) do self[i] = as_parameter(self, i, t) end
 end
+--- Adds a tensor as a parameter at the end. Returns the list.
 function ParameterList:append(t)
   self[#self + 1] = as_parameter(self, #self + 1, t)
   return self
 end
 function ParameterList:extra_repr() return tostring(#self) end
 
--- ParameterDict{name = p, ...}, in the order of the names.
+--- ParameterDict{name = p, ...}, in the order of the names.
 local ParameterDict = Module:extend "ParameterDict"
 function ParameterDict:init(parameters)
   local names = {}

@@ -66,7 +66,8 @@ local function describe(self)
   return self.bias and extra or extra .. ", bias = false"
 end
 
--- What both kinds have; `sides`: the weight's channels, from in, out and groups.
+-- Fields that Conv and ConvTranspose share; `sides` gives the weight's first two dims from
+-- in_channels, out_channels and groups.
 local function begin(self, name, dims, channels, o, sides)
   local in_channels, out_channels, kernel_size = table.unpack(channels)
   if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
@@ -89,7 +90,7 @@ local CONV = {stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
   padding_mode = "zeros", dtype = "float32", device = options.NONE}
 local MODES = {zeros = true, reflect = true, replicate = true, circular = true}
 
--- What pad takes for `around` on each side of each dim, or for the output's size "same".
+-- The argument of pad: `padding` on both sides of each dim, or as "same" wants it.
 local function border_of(self, padding, dims)
   local border = {}
   for d = dims, 1, -1 do
@@ -117,7 +118,7 @@ end
 local function conv(dims)
   local name, op = ("Conv%dd"):format(dims), ("conv%dd"):format(dims)
   local Conv = Module:extend(name)
-  Conv.keeps_nothing = true
+  Conv.holds_no_activations = true
   Conv.reset_parameters = reset_parameters
   Conv.extra_repr = describe
 
@@ -152,7 +153,7 @@ local TRANSPOSED = {stride = 1, padding = 0, output_padding = 0, dilation = 1, g
 local function transposed(dims)
   local name, op = ("ConvTranspose%dd"):format(dims), ("conv_transpose%dd"):format(dims)
   local Conv = Module:extend(name)
-  Conv.keeps_nothing = true
+  Conv.holds_no_activations = true
   Conv.reset_parameters = reset_parameters
   Conv.extra_repr = describe
 
@@ -182,7 +183,7 @@ local function transposed(dims)
     return more
   end
 
-  -- output_size: of the planes, where several sizes lead to one of x.
+  -- output_size: {H, W} of the output, where several sizes lead to the same x.
   function Conv:forward(x, output_size)
     local o = self._opts
     if output_size then
@@ -201,7 +202,7 @@ transposed(3)
 
 local function pool(name, op, defaults, shown)
   local Pool = Module:extend(name)
-  Pool.keeps_nothing = true
+  Pool.holds_no_activations = true
   function Pool:init(kernel_size, opts)
     self._opts = options.read(name, opts, defaults)
     for key, value in pairs(self._opts) do self[key] = value end
@@ -226,7 +227,7 @@ for key, value in pairs(AVG) do AVG_OVERRIDDEN[key] = value end
 -- AdaptiveAvgPool2d(output_size, {return_indices = false} for maxima).
 local function adaptive(name, op, dims, defaults)
   local Pool = Module:extend(name)
-  Pool.keeps_nothing = true
+  Pool.holds_no_activations = true
   function Pool:init(output_size, opts)
     self.output_size = tuple(name, "output_size", output_size, dims)
     self._opts = options.read(name, opts, defaults)
@@ -268,8 +269,8 @@ for dims = 1, 3 do
   unpool(("MaxUnpool%dd"):format(dims), ("max_unpool%dd"):format(dims))
 end
 
--- FractionalMaxPool2d(kernel_size, {output_size =, output_ratio =, return_indices = false,
--- _random_samples = drawn at each call}): output_size or output_ratio; Graham 2014.
+--- FractionalMaxPool2d(kernel_size, {output_size =, output_ratio =, return_indices = false,
+--- _random_samples = drawn at each call}): output_size or output_ratio; Graham 2014.
 local FractionalMaxPool2d = Module:extend "FractionalMaxPool2d"
 function FractionalMaxPool2d:init(kernel_size, opts)
   self._opts = options.read("FractionalMaxPool2d", opts, {output_size = options.NONE,
@@ -288,7 +289,7 @@ layers.FractionalMaxPool2d = FractionalMaxPool2d
 -- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
 local function power_pool(name, op)
   local Pool = Module:extend(name)
-  Pool.keeps_nothing = true
+  Pool.holds_no_activations = true
   function Pool:init(p, kernel_size, opts)
     self._opts = options.read(name, opts, {stride = options.NONE, ceil_mode = false})
     self.norm_type, self.kernel_size = p, kernel_size

@@ -6,15 +6,15 @@ local options = require "demilune.options"
 
 local functional = setmetatable({}, {__index = core})
 
--- A number, or a table of them, as int64 beside x; a tensor as it is.
+-- A number, or a table of them, as an int64 tensor on x's device; a tensor as it is.
 local function lengths(v, x)
   if type(v) ~= "table" and type(v) ~= "number" then return v end
   return core.tensor(v, {dtype = "int64", device = x.device})
 end
 
--- dm.ctc_loss, which takes tensors; here the two lengths may be tables of numbers, and
--- of a sequence without a batch numbers. opts: blank = 1, reduction = "mean",
--- zero_infinity = false.
+--- dm.ctc_loss, which takes tensors; here the two lengths may be tables of numbers, and
+--- of a sequence without a batch numbers. opts: blank = 1, reduction = "mean",
+--- zero_infinity = false.
 function functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, opts)
   return core.ctc_loss(log_probs, targets, lengths(input_lengths, log_probs),
     lengths(target_lengths, log_probs), opts)
@@ -32,8 +32,8 @@ local function shorten(weight, ids, max_norm, p)
   values:index_copy_(1, at, rows * scale)
 end
 
--- dm.embedding, and max_norm: rows looked up are first shortened, in place, to that norm
--- of order norm_type (2).
+--- dm.embedding, and max_norm: rows looked up are first shortened, in place, to that norm
+--- of order norm_type (2).
 function functional.embedding(ids, weight, opts)
   if type(opts) ~= "table" or opts.max_norm == nil then
     return core.embedding(ids, weight, opts)
@@ -85,11 +85,11 @@ local function joined(rows, mode, bags, n)
   return zeros:scatter_reduce(1, at, rows, "amax", {include_self = false})
 end
 
--- Sums, means or largest values of bags of rows of weight (N, D), as (B, D): ids (B, L), a
--- bag a row; or ids (T) with offsets (B), where each bag begins, from 1. opts: mode
--- ("mean"; "sum", "max"), per_sample_weights (of ids' shape; for sums),
--- include_last_offset (the last offset ends the last bag), padding_idx (ids that do not
--- count, and get no gradient), max_norm and norm_type. A bag of no ids is zeros.
+--- Sums, means or largest values of bags of rows of weight (N, D), as (B, D): ids (B, L), a
+--- bag a row; or ids (T) with offsets (B), where each bag begins, from 1. opts: mode
+--- ("mean"; "sum", "max"), per_sample_weights (of ids' shape; for sums),
+--- include_last_offset (the last offset ends the last bag), padding_idx (ids that do not
+--- count, and get no gradient), max_norm and norm_type. A bag of no ids is zeros.
 function functional.embedding_bag(ids, weight, offsets, opts)
   if not core.is_tensor(offsets) then offsets, opts = nil, opts or offsets end
   local o = options.read("embedding_bag", opts, BAG)
@@ -136,16 +136,16 @@ end
 upsample("upsample_nearest", "nearest", false)
 upsample("upsample_bilinear", "bilinear", true)
 
--- x over its norm of order p along dim, no norm counting less than eps. opts: p = 2,
--- dim = 2, eps = 1e-12.
+--- x over its norm of order p along dim, no norm counting less than eps. opts: p = 2,
+--- dim = 2, eps = 1e-12.
 function functional.normalize(x, opts)
   local o = options.read("normalize", opts, {p = 2.0, dim = 2, eps = 1e-12})
   return x / core.norm(x, {p = o.p, dim = o.dim, keepdim = true}):clamp{min = o.eps}
 end
 
--- dm.fractional_max_pool2d, and output_ratio, the output's size by the input's, in place of
--- output_size. opts: output_size or output_ratio (numbers or pairs), return_indices,
--- _random_samples (N, C, 2) in [0, 1), drawn where none are given.
+--- dm.fractional_max_pool2d, and output_ratio, the output's size by the input's, in place of
+--- output_size. opts: output_size or output_ratio (numbers or pairs), return_indices,
+--- _random_samples (N, C, 2) in [0, 1), drawn where none are given.
 function functional.fractional_max_pool2d(x, kernel_size, opts)
   local o = options.read("fractional_max_pool2d", opts, {output_size = options.NONE,
     output_ratio = options.NONE, return_indices = false, _random_samples = options.NONE})
@@ -184,8 +184,8 @@ power_pool("lp_pool3d", core.avg_pool3d, function(k)
   return type(k) == "table" and k[1] * k[2] * k[3] or k ^ 3
 end)
 
--- leaky_relu with a slope of each element's own, uniform in [lower, upper], while training,
--- with their mean else; B. Xu et al. 2015. opts: lower = 1/8, upper = 1/3, training = false.
+--- leaky_relu with a slope of each element's own, uniform in [lower, upper], while training,
+--- with their mean else; B. Xu et al. 2015. opts: lower = 1/8, upper = 1/3, training = false.
 function functional.rrelu(x, opts)
   local o = options.read("rrelu", opts, {lower = 1 / 8, upper = 1 / 3, training = false})
   if o.lower > o.upper then
@@ -198,8 +198,8 @@ function functional.rrelu(x, opts)
   return core.where(x:gt(0), x, x * slope)
 end
 
--- triplet_margin_loss with a distance of one's own. opts: distance_function =
--- pairwise_distance, margin = 1, swap = false, reduction = "mean".
+--- triplet_margin_loss with a distance of one's own. opts: distance_function =
+--- pairwise_distance, margin = 1, swap = false, reduction = "mean".
 function functional.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
   local o = options.read("triplet_margin_with_distance_loss", opts,
     {distance_function = core.pairwise_distance, margin = 1.0, swap = false,

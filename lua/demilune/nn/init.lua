@@ -10,12 +10,12 @@ local nn = {
   utils = require "demilune.nn.utils",
 }
 
-for _, room in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "loss", "rnn",
+for _, file in ipairs{"containers", "linear", "conv", "shape", "norm", "activation", "loss", "rnn",
   "attention", "adaptive"} do
-  for name, class in pairs(require("demilune.nn." .. room)) do nn[name] = class end
+  for name, class in pairs(require("demilune.nn." .. file)) do nn[name] = class end
 end
 
--- Marks t as a parameter (the same tensor); opts.requires_grad: true.
+--- Marks t as a parameter and returns it, the same tensor; opts.requires_grad: true.
 function nn.Parameter(t, opts)
   local o = options.read("Parameter", opts, {requires_grad = true})
   return core.parameter(t, o.requires_grad)

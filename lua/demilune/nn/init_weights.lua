@@ -14,13 +14,18 @@ local function fill(t, method, ...)
   return t
 end
 
+--- Fills t with uniform numbers of [a, b) ([0, 1)). Like all of these, it returns t.
 function init.uniform_(t, a, b) return fill(t, "uniform_", a or 0, b or 1) end
+--- Fills t with normal numbers of this mean (0) and std (1).
 function init.normal_(t, mean, std) return fill(t, "normal_", mean or 0, std or 1) end
+--- Fills t with the value.
 function init.constant_(t, value) return fill(t, "fill_", value) end
+--- Fills t with 1.
 function init.ones_(t) return fill(t, "fill_", 1) end
+--- Fills t with 0.
 function init.zeros_(t) return fill(t, "zero_") end
 
--- Normal numbers within [a, b] (-2, 2): those outside are drawn again.
+--- Normal numbers within [a, b] (-2, 2): those outside are drawn again.
 function init.trunc_normal_(t, mean, std, a, b)
   local _ <close> = core.no_grad()
   mean, std, a, b = mean or 0, std or 1, a or -2, b or 2
@@ -36,14 +41,14 @@ function init.trunc_normal_(t, mean, std, a, b)
   end
 end
 
--- Inputs and outputs of one unit: (O, I, ...) with the plane counted in both.
+--- fan in and fan out of a weight (O, I, ...): I and O, each times the size of the kernel.
 function init.fans(t)
   if t:dim() < 2 then
     caller.raise("init: shape %s has no fan; wanted two dims or more", tostring(t.shape))
   end
-  local plane = 1
-  for d = 3, t:dim() do plane = plane * t:size(d) end
-  return t:size(2) * plane, t:size(1) * plane
+  local kernel = 1
+  for d = 3, t:dim() do kernel = kernel * t:size(d) end
+  return t:size(2) * kernel, t:size(1) * kernel
 end
 
 -- ---- matrices ----
@@ -55,15 +60,15 @@ local function check_matrix(name, t, least, most)
   end
 end
 
--- Ones on the diagonal of a matrix, zeros elsewhere.
+--- Ones on the diagonal of a matrix, zeros elsewhere.
 function init.eye_(t)
   check_matrix("eye_", t, 2, 2)
   local _ <close> = core.no_grad()
   return t:copy_(core.eye(t:size(1), t:size(2)))
 end
 
--- Convolutions (O, I, ...) that hand their channels on, as many as there are; by groups
--- (1).
+--- Convolutions (O, I, ...) that hand their channels on, as many as there are; by groups
+--- (1).
 function init.dirac_(t, groups)
   groups = groups or 1
   check_matrix("dirac_", t, 3, 5)
@@ -83,9 +88,9 @@ function init.dirac_(t, groups)
   return t
 end
 
--- Rows (or columns, where those are fewer) that stand at right angles, of length gain (1):
--- the dims behind the first count as one. Random rows, each less its shadow on those
--- before it, twice, for rounding's sake.
+--- Rows (or columns, where those are fewer) that stand at right angles, of length gain (1):
+--- the dims behind the first count as one. Random rows, each less its shadow on those
+--- before it, twice, for rounding's sake.
 function init.orthogonal_(t, opts)
   local o = options.read("orthogonal_", opts, {gain = 1})
   check_matrix("orthogonal_", t, 2)
@@ -106,7 +111,7 @@ function init.orthogonal_(t, opts)
   return t:copy_((q * o.gain):reshape(table.unpack(t.shape)))
 end
 
--- Normal numbers of std (0.01), of which a share `sparsity` of each column is zero.
+--- Normal numbers of std (0.01), of which a share `sparsity` of each column is zero.
 function init.sparse_(t, sparsity, std)
   check_matrix("sparse_", t, 2, 2)
   if type(sparsity) ~= "number" or not (sparsity >= 0 and sparsity <= 1) then
@@ -123,10 +128,12 @@ function init.sparse_(t, sparsity, std)
   return t
 end
 
--- ---- by what goes in and out ----
+-- ---- by fan in and fan out ----
 
 local GAIN = {linear = 1, conv2d = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
 
+--- The factor by which a nonlinearity wants the deviation of the weights before it: math.sqrt(2)
+--- for 'relu'. slope: of 'leaky_relu' (0.01).
 function init.calculate_gain(nonlinearity, slope)
   if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
   if not GAIN[nonlinearity] then

@@ -9,10 +9,10 @@ local Module = require "demilune.nn.module"
 
 local layers = {}
 
--- x (..., I) -> y (..., O) = x W^T + b, W (O, I); or activation(y): "relu", "gelu" or
--- "gelu_tanh", worked out with the product where a device can, and rounded once.
+--- x (..., I) -> y (..., O) = x W^T + b, W (O, I); or activation(y): "relu", "gelu" or
+--- "gelu_tanh", computed with the product where a device can, and rounded once.
 local Linear = Module:extend "Linear"
-Linear.keeps_nothing = true
+Linear.holds_no_activations = true
 
 local ACTIVATIONS = {none = true, relu = true, gelu = true, gelu_tanh = true}
 
@@ -46,17 +46,17 @@ function Linear:forward(x, activation)
   return linear(x, self.weight, self.bias, activation or self.activation or nil)
 end
 
--- Whether relu(self(x)) may be one op, which nobody could tell: relu of the rounded result
--- is the rounded relu. Who watches sees the layer's own result; another layer may have
--- taken its place.
-local forward, is_watched = Linear.forward, Module.is_watched
-function Linear:can_rectify()
-  return self.forward == forward and not self.activation and not is_watched(self)
+-- Whether relu(self(x)) may be computed as one op. The result is the same, since relu of the
+-- rounded result is the rounded relu; but hooks and observers must see the layer's own
+-- output, and a class with another forward is not known to compute a linear map.
+local forward, is_observed = Linear.forward, Module.is_observed
+function Linear:can_fuse_relu()
+  return self.forward == forward and not self.activation and not is_observed(self)
 end
 
--- relu(layer(x))
-function Linear.rectified(layer, x)
-  if getmetatable(layer) == Linear and layer:can_rectify() then return layer(x, "relu") end
+--- relu(layer(x)), as one op where that is possible.
+function Linear.then_relu(layer, x)
+  if getmetatable(layer) == Linear and layer:can_fuse_relu() then return layer(x, "relu") end
   return core.relu(layer(x))
 end
 
@@ -66,9 +66,9 @@ function Linear:extra_repr()
     self.activation and ", activation = " .. self.activation or "")
 end
 
--- x1 (..., I), x2 (..., J) -> y (..., O): x1 W_o x2 + b_o, W (O, I, J).
+--- x1 (..., I), x2 (..., J) -> y (..., O): x1 W_o x2 + b_o, W (O, I, J).
 local Bilinear = Module:extend "Bilinear"
-Bilinear.keeps_nothing = true
+Bilinear.holds_no_activations = true
 
 function Bilinear:init(in1_features, in2_features, out_features, opts)
   local o = options.read("Bilinear", opts, {bias = true, dtype = "float32", device = options.NONE})
@@ -94,10 +94,10 @@ function Bilinear:extra_repr()
     self.bias and "" or ", bias = false")
 end
 
--- ids (...) -> rows (..., D) of weight (N, D); ids count from 1. max_norm: rows that are
--- looked up are first shortened, in place, to that norm of order norm_type.
+--- ids (...) -> rows (..., D) of weight (N, D); ids count from 1. max_norm: rows that are
+--- looked up are first shortened, in place, to that norm of order norm_type.
 local Embedding = Module:extend "Embedding"
-Embedding.keeps_nothing = true
+Embedding.holds_no_activations = true
 
 function Embedding:init(num_embeddings, embedding_dim, opts)
   local o = options.read("Embedding", opts, {padding_idx = options.NONE,
@@ -125,10 +125,10 @@ function Embedding:extra_repr()
     self.padding_idx and ", padding_idx = " .. self.padding_idx or "")
 end
 
--- Sums, means or largest values of bags of rows, (B, D): ids (B, L), a bag a row; or ids
--- (T), and offsets (B), where each bag begins. Ids at padding_idx do not count.
+--- Sums, means or largest values of bags of rows, (B, D): ids (B, L), a bag a row; or ids
+--- (T), and offsets (B), where each bag begins. Ids at padding_idx do not count.
 local EmbeddingBag = Module:extend "EmbeddingBag"
-EmbeddingBag.keeps_nothing = true
+EmbeddingBag.holds_no_activations = true
 
 function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
   local o = options.read("EmbeddingBag", opts, {mode = "mean", max_norm = options.NONE,
@@ -155,8 +155,9 @@ function EmbeddingBag:extra_repr()
     self.padding_idx and ", padding_idx = " .. self.padding_idx or "")
 end
 
+--- Dims start_dim (2) to end_dim (-1) as one: x (N, C, H, W) -> (N, C H W).
 local Flatten = Module:extend "Flatten"
-Flatten.keeps_nothing = true
+Flatten.holds_no_activations = true
 
 function Flatten:init(start_dim, end_dim)
   self.start_dim, self.end_dim = start_dim or 2, end_dim or -1
@@ -168,14 +169,14 @@ function Flatten:forward(x) return core.flatten(x, self.start_dim, self.end_dim)
 -- N. Srivastava et al. 2014.
 local function dropout(name, op)
   local Dropout = Module:extend(name)
-  Dropout.keeps_nothing = true
+  Dropout.holds_no_activations = true
   function Dropout:init(p) self.p = p or 0.5 end
   function Dropout:forward(x) return core[op](x, {p = self.p, training = self.training}) end
   function Dropout:extra_repr() return tostring(self.p) end
   layers[name] = Dropout
 end
 dropout("Dropout", "dropout")
--- Of whole channels; J. Tompson et al. 2015.
+-- These zero whole channels; J. Tompson et al. 2015.
 for dims = 1, 3 do dropout(("Dropout%dd"):format(dims), ("dropout%dd"):format(dims)) end
 -- To selu's limit, mean and variance kept; G. Klambauer et al. 2017.
 dropout("AlphaDropout", "alpha_dropout")

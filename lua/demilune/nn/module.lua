@@ -1,7 +1,25 @@
--- nn.Module: the base of everything with parameters. A field that holds a
--- parameter, a module or a table of modules belongs to the module: what a field
--- holds is looked at when it is asked for, in the order of first assignment. (Lua 5.4
--- carries out `self.a, self.b = x, y` from right to left: b comes first then.)
+-- nn.Module: the base class of layers and models. A field that holds a parameter, a module
+-- or a table of modules belongs to the module; fields are read anew for each question, in
+-- the order of their first assignment. (Lua 5.4 carries out `self.a, self.b = x, y` from
+-- right to left: b comes first then.)
+--
+-- Modules may make these promises, by which nn.Sequential saves memory and time. A class
+-- that makes none of them is right, only slower; a promise is inherited by a subclass, which
+-- sets it to false where its own forward breaks it.
+--
+-- * class.holds_no_activations = true: after forward neither the module nor anybody it called
+--   holds its inputs or its outputs. Sequential frees the handle of a tensor between two such
+--   modules at once, instead of leaving it to the garbage collector (what the backward pass
+--   needs is held by the graph). A module that keeps a tensor and promises this all the same
+--   keeps a freed handle, and an error tells so when it is used.
+-- * class.relu_forward, of nn.ReLU alone: its own forward. A module whose forward is another
+--   function (a subclass, a function of the user) is not known to be a ReLU.
+-- * module:can_fuse_relu(), of nn.Linear: whether relu(module(x)) may be computed as
+--   module(x, "relu"), one op. Sequential asks where a ReLU follows that has no hooks.
+--
+-- The base class keeps one mark by itself: _has_hooks, true while a module has forward hooks.
+-- Module:is_observed() adds those that see every module, such as the profiler. Sequential
+-- neither fuses nor frees what a hook might see.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -17,13 +35,14 @@ local classes = setmetatable({[Module] = true}, {__mode = "k"})
 -- ---- classes and instances ----
 
 local function construct(class, ...)
-  local self = setmetatable({_fields = {}, _buffers = {}, _watched = false, training = true},
+  local self = setmetatable({_fields = {}, _buffers = {}, _has_hooks = false, training = true},
     class)
   self:init(...)
   return self
 end
 
--- A new class: `local Block = nn.Module:extend "Block"`.
+--- A new class that inherits from this one: `local Block = nn.Module:extend "Block"`.
+---@param name string as it is printed and named in errors
 function Module:extend(name)
   local class = {}
   for key, value in pairs(self) do
@@ -36,8 +55,11 @@ function Module:extend(name)
   return setmetatable(class, {__index = self, __call = construct})
 end
 
+--- Makes the parameters and the modules below; a class has its own, with the arguments of
+--- the constructor.
 function Module.init() end
 
+--- The module's computation: inputs -> outputs. A class has its own; module(...) calls it.
 function Module:forward()
   caller.raise("%s has no forward", self.class)
 end
@@ -57,18 +79,19 @@ function Module:__newindex(name, value)
   fields[#fields + 1] = name
 end
 
--- A buffer: state that is saved and moved, but not trained.
--- opts.persistent = false: not in the state_dict.
+--- Adds a buffer: a tensor that is saved and moved with the module, but not trained.
+--- opts.persistent = false leaves it out of the state_dict.
 function Module:register_buffer(name, tensor, opts)
   self._buffers[name] = opts and opts.persistent == false and "passing" or "saved"
   self[name] = tensor
 end
 
+--- The same as self[name] = parameter.
 function Module:register_parameter(name, parameter) self[name] = parameter end
 
--- ---- walking ----
+-- ---- the modules and tensors below ----
 
--- Whether a plain table is one of modules (or of such tables).
+-- Whether a plain table holds modules (or such tables).
 local function holds_modules(t, depth)
   if type(t) ~= "table" or getmetatable(t) ~= nil or depth > 4 then return false end
   local _, first = next(t)
@@ -86,7 +109,7 @@ local function keys_of(t)
   return table.move(names, 1, #names, #keys + 1, keys)
 end
 
--- Calls fn(path, module) for what is directly below; a path is a list of keys.
+-- Calls fn(path, module) for the modules directly below; a path is a list of keys.
 local function each_child(self, fn)
   local function visit(path, value, depth)
     if is_module(value) then return fn(path, value) end
@@ -103,14 +126,14 @@ local function each_child(self, fn)
   end
 end
 
--- As files name it: numbers from 0, as PyTorch's.
+-- The path as in a state_dict: numbers from 0, as PyTorch's.
 local function file_name(path)
   local words = {}
   for i, key in ipairs(path) do words[i] = math.type(key) and tostring(key - 1) or key end
   return table.concat(words, ".")
 end
 
--- As Lua writes it: .layers[3]
+-- The path as Lua writes it: .layers[3]
 local function lua_name(path)
   local words = {}
   for i, key in ipairs(path) do
@@ -163,18 +186,23 @@ local function iterator(walk)
   end
 end
 
+--- Iterates over name, parameter of this module and those below, each once:
+--- `for name, p in model:named_parameters() do`.
 function Module:named_parameters()
   return iterator(function(fn) each_tensor(self, is_parameter, fn) end)
 end
 
+--- Iterates over name, buffer of this module and those below, each once.
 function Module:named_buffers()
   return iterator(function(fn) each_tensor(self, is_buffer, fn) end)
 end
 
+--- Iterates over name, module: this one, with the name "", and those below, each once.
 function Module:named_modules()
   return iterator(function(fn) each_module(self, fn, "", {}) end)
 end
 
+--- Iterates over name, module of those directly below.
 function Module:named_children()
   return iterator(function(fn)
     each_child(self, function(path, child) fn(file_name(path), child) end)
@@ -188,12 +216,13 @@ local function values_of(named)
     return list
   end
 end
+-- The same as lists, without names.
 Module.parameters = values_of "named_parameters"
 Module.buffers = values_of "named_buffers"
 Module.modules = values_of "named_modules"
 Module.children = values_of "named_children"
 
--- Calls fn(module) for all below, then for this one.
+--- Calls fn(module) for all modules below, then for this one. Returns the module.
 function Module:apply(fn)
   each_child(self, function(_, child) child:apply(fn) end)
   fn(self)
@@ -202,29 +231,37 @@ end
 
 -- ---- modes, dtype, device ----
 
+--- Sets training mode (or eval mode, with false) in this module and those below, for dropout
+--- and batch norms. Returns the module.
+---@param mode? boolean true
 function Module:train(mode)
   if mode == nil then mode = true end
   for _, module in self:named_modules() do module.training = mode end
   return self
 end
 
+--- The same as train(false).
 function Module:eval() return self:train(false) end
 
+--- Sets requires_grad of all parameters: false freezes them. Returns the module.
+---@param on? boolean true
 function Module:requires_grad_(on)
   if on == nil then on = true end
   for _, p in self:named_parameters() do p.requires_grad = on end
   return self
 end
 
+--- Drops the gradients of all parameters.
 function Module:zero_grad()
   for _, p in self:named_parameters() do p.grad = nil end
 end
 
 local TO = {dtype = options.NONE, device = options.NONE, non_blocking = false}
 
--- Floating parameters and buffers take the dtype; all take the device, and their
--- gradients with them. They stay the same tensors, so that an optimizer keeps them;
--- its own buffers stay where they are, so move first. Arguments as tensor:to's.
+--- Converts floating-point parameters and buffers to a dtype, and moves all of them to a
+--- device, with their gradients. They stay the same tensors, so that an optimizer keeps them;
+--- an optimizer's own buffers are not moved, so move the module first. Arguments are those of
+--- tensor:to. Returns the module.
 function Module:to(...)
   local dtype, device, non_blocking
   for _, arg in ipairs{...} do
@@ -262,11 +299,12 @@ for method, dtype in pairs{float = "float32", half = "float16", bfloat16 = "bflo
   double = "float64"} do
   Module[method] = function(self) return self:to{dtype = dtype} end
 end
+--- The same as to{device = "cpu"}, to{device = device or "cuda"}.
 function Module:cpu() return self:to{device = "cpu"} end
 function Module:cuda(device) return self:to{device = device or "cuda"} end
 
--- A module of its own with the same values: parameters, buffers and modules below are
--- copied, each once, so that tied ones stay tied; functions are shared.
+--- A deep copy: parameters, buffers and modules below are copied, each once, so that tied
+--- parameters stay tied; functions are shared.
 function Module:copy()
   local done = {}
   local function copy(v)
@@ -300,7 +338,8 @@ local function saved_tensors(self)
   return found
 end
 
--- {name = tensor}; the tensors share storage with the module's.
+--- {name = tensor} of the parameters and persistent buffers, with PyTorch's names; the
+--- tensors share storage with the module's.
 function Module:state_dict()
   local state = {}
   for name, t in pairs(saved_tensors(self)) do state[name] = t:detach() end
@@ -312,9 +351,12 @@ local function list(title, words)
   return #words > 0 and {("%s: %s"):format(title, table.concat(words, ", "))} or {}
 end
 
--- Copies tensors in. opts.strict (true): a missing or unexpected name raises;
--- a shape that differs always does. Nothing is copied when it raises. Returns
--- {missing_keys = , unexpected_keys = }.
+--- Copies the tensors of a state_dict into the module's. A missing or unexpected name is an
+--- error unless opts.strict = false; a shape that differs always is. Nothing is copied after
+--- an error.
+---@param state table {name = tensor}
+---@param opts? {strict: boolean} strict = true
+---@return table keys {missing_keys =, unexpected_keys =}
 function Module:load_state_dict(state, opts)
   local strict = not (opts and opts.strict == false)
   local missing, unexpected, shapes = {}, {}, {}
@@ -357,8 +399,8 @@ end
 local WEAK = {__mode = "v"}
 local fault = {}
 
--- The way from this module to one below, as Lua writes it: ".layers[3]"; nil
--- when it is not below.
+-- The path from this module to one below, as Lua writes it: ".layers[3]"; nil when it is
+-- not below.
 local function path_to(self, child)
   local found = child == self and "" or nil
   local function search(module, prefix, depth)
@@ -395,15 +437,15 @@ local function annotate(self, message)
   return fault.message
 end
 
--- [1]: who wants to know which module runs, or nil: see Module.follow.
-local follower = {}
+-- [1]: the function that is told which module runs, or nil: see Module.observe.
+local observer = {}
 
--- Does anybody follow, or look at this module's calls?
-function Module:is_watched() return self._watched or follower[1] ~= nil end
+--- Whether a hook of this module, or an observer of all modules, sees its calls.
+function Module:is_observed() return self._has_hooks or observer[1] ~= nil end
 
--- fn(module) is called before each forward, and gives the place (core._place)
--- to go back to after it, on every way out. nil: nobody follows.
-function Module.follow(fn) follower[1] = fn end
+--- fn(module) is called before each forward and returns the id of the module path
+--- (core._place) that is set again after it, also after an error. nil ends this.
+function Module.observe(fn) observer[1] = fn end
 
 local function finish(self, ok, ...)
   if ok then return ... end
@@ -419,8 +461,8 @@ local function run_hooks(self, inputs, output, ...)
   return output, ...
 end
 
--- outer: the place to go back to, or nil; inputs: for the hooks, or nil.
-local function finish_watched(self, outer, inputs, ...)
+-- outer: the id of the module path to set again, or nil; inputs: for the hooks, or nil.
+local function finish_observed(self, outer, inputs, ...)
   if outer then core._place(outer) end
   if inputs then return run_hooks(self, inputs, finish(self, ...)) end
   return finish(self, ...)
@@ -441,23 +483,23 @@ local function changed_inputs(self, hooks, ...)
   return inputs
 end
 
--- True in a module that has hooks.
-Module._watched = false
+-- True in a module that has hooks (the C call of modules reads this name).
+Module._has_hooks = false
 
-local function call_watched(self, ...)
+local function call_observed(self, ...)
   local before = rawget(self, "_pre_hooks")
   local inputs = before and changed_inputs(self, before, ...)
   local after = rawget(self, "_hooks")
   if after and not inputs then inputs = table.pack(...) end
-  local outer = follower[1] and follower[1](self)
+  local outer = observer[1] and observer[1](self)
   if inputs then
-    return finish_watched(self, outer, after and inputs,
+    return finish_observed(self, outer, after and inputs,
       pcall(self.forward, self, table.unpack(inputs, 1, inputs.n)))
   end
-  return finish_watched(self, outer, nil, pcall(self.forward, self, ...))
+  return finish_observed(self, outer, nil, pcall(self.forward, self, ...))
 end
 
-Module.__call = core._module_caller(follower, call_watched, annotate)
+Module.__call = core._module_caller(observer, call_observed, annotate)
 
 local function drop_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
@@ -465,13 +507,13 @@ local function drop_hook(self, list_name, fn)
     if hook == fn then table.remove(hooks, i) break end
   end
   if #hooks == 0 then rawset(self, list_name, nil) end
-  rawset(self, "_watched", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
+  rawset(self, "_has_hooks", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
 end
 
 local function add_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
   rawset(self, list_name, hooks)
-  rawset(self, "_watched", true)
+  rawset(self, "_has_hooks", true)
   hooks[#hooks + 1] = fn
   local handle = {}
   function handle.remove()
@@ -480,10 +522,11 @@ local function add_hook(self, list_name, fn)
   return handle
 end
 
--- fn(module, inputs, output), after each forward; the handle has :remove().
+--- Calls fn(module, inputs, output) after each forward; what it returns, unless nil, replaces
+--- the first output. The handle has :remove().
 function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) end
--- fn(module, inputs), before each forward. What it returns, unless nil, replaces the
--- inputs: a plain table is an array of them (with n where some are nil).
+--- Calls fn(module, inputs) before each forward. What it returns, unless nil, replaces the
+--- inputs: a plain table is an array of them (with n where some are nil).
 function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
 
 -- For nn.utils, whose hooks a copy of the module has too.
@@ -491,9 +534,10 @@ function Module:_drop_pre_hook(fn) drop_hook(self, "_pre_hooks", fn) end
 
 -- ---- printing ----
 
--- What stands in the parentheses of the constructor.
+--- The text between the parentheses when the module is printed, such as "3 -> 16".
 function Module.extra_repr() return "" end
 
+--- The class and extra_repr, as "Linear(3 -> 16)".
 function Module:describe()
   local extra = self:extra_repr()
   return extra == "" and self.class or ("%s(%s)"):format(self.class, extra)
@@ -539,7 +583,7 @@ local function lines_of(module, indent, name, out)
   out[#out + 1] = {indent .. "}", with_commas(n)}
 end
 
--- What each layer gives and costs: see summary.lua.
+--- A table of the layers with their output shapes, parameters and costs: see summary.lua.
 function Module:summary(given, opts)
   return require "demilune.nn.summary"(self, given, opts)
 end

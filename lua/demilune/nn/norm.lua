@@ -12,7 +12,7 @@ local layers = {}
 local function ones(...) return core.parameter(core.ones(...)) end
 local function zeros(...) return core.parameter(core.zeros(...)) end
 
--- What batch norms and instance norms have.
+-- The fields that batch norms and instance norms share.
 local function begin(self, name, num_features, opts, on)
   local o = options.read(name, opts, {eps = 1e-5, momentum = 0.1, affine = on,
     track_running_stats = on, dtype = "float32", device = options.NONE})
@@ -34,7 +34,7 @@ end
 -- statistics are the plain mean over all batches so far (PyTorch's None).
 local function batch_norm(name, wanted, ranks)
   local Norm = Module:extend(name)
-  Norm.keeps_nothing = true
+  Norm.holds_no_activations = true
 
   function Norm:init(num_features, opts) begin(self, name, num_features, opts, true) end
 
@@ -62,12 +62,12 @@ batch_norm("BatchNorm1d", "{N, C} or {N, C, L}", {[2] = true, [3] = true})
 batch_norm("BatchNorm2d", "{N, C, H, W}", {[4] = true})
 batch_norm("BatchNorm3d", "{N, C, D, H, W}", {[5] = true})
 
--- By channel of each sample, x (N, C, ...) with so many dims of places, N or not. Neither
+-- By channel of each sample, x (N, C, ...) or (C, ...) with `dims` dims after C. Neither
 -- weights nor running statistics unless asked for: {affine =, track_running_stats =}.
 local function instance_norm(dims, wanted)
   local name = ("InstanceNorm%dd"):format(dims)
   local Norm = Module:extend(name)
-  Norm.keeps_nothing = true
+  Norm.holds_no_activations = true
 
   function Norm:init(num_features, opts) begin(self, name, num_features, opts, false) end
 
@@ -89,9 +89,9 @@ for dims, wanted in ipairs{"{N, C, L}", "{N, C, H, W}", "{N, C, D, H, W}"} do
   instance_norm(dims, wanted)
 end
 
--- Over the last dims, x (..., normalized_shape).
+--- Over the last dims, x (..., normalized_shape).
 local LayerNorm = Module:extend "LayerNorm"
-LayerNorm.keeps_nothing = true
+LayerNorm.holds_no_activations = true
 
 function LayerNorm:init(normalized_shape, opts)
   local o = options.read("LayerNorm", opts, {eps = 1e-5, elementwise_affine = true, bias = true,
@@ -114,10 +114,10 @@ end
 
 function LayerNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
 
--- Over the last dims, by the root of the mean square alone. eps: float32's own where none
--- is given (float64's in that dtype).
+--- Over the last dims, by the root of the mean square alone. eps: float32's own where none
+--- is given (float64's in that dtype).
 local RMSNorm = Module:extend "RMSNorm"
-RMSNorm.keeps_nothing = true
+RMSNorm.holds_no_activations = true
 
 function RMSNorm:init(normalized_shape, opts)
   local o = options.read("RMSNorm", opts, {eps = options.NONE, elementwise_affine = true,
@@ -134,9 +134,9 @@ end
 
 function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") end
 
--- Over neighbouring channels, x (N, C, ...).
+--- Over neighbouring channels, x (N, C, ...).
 local LocalResponseNorm = Module:extend "LocalResponseNorm"
-LocalResponseNorm.keeps_nothing = true
+LocalResponseNorm.holds_no_activations = true
 
 function LocalResponseNorm:init(size, opts)
   self.size = size
@@ -146,9 +146,9 @@ end
 function LocalResponseNorm:forward(x) return core.local_response_norm(x, self.size, self._opts) end
 function LocalResponseNorm:extra_repr() return tostring(self.size) end
 
--- Over groups of channels, x (N, C, ...).
+--- Over groups of channels, x (N, C, ...).
 local GroupNorm = Module:extend "GroupNorm"
-GroupNorm.keeps_nothing = true
+GroupNorm.holds_no_activations = true
 
 function GroupNorm:init(num_groups, num_channels, opts)
   local o = options.read("GroupNorm", opts, {eps = 1e-5, affine = true, dtype = "float32",

@@ -21,9 +21,10 @@ local function make(data, batch_sizes, sorted, unsorted)
     unsorted_indices = unsorted}, PackedSequence)
 end
 
+--- Whether v is a PackedSequence.
 function packed.is_packed(v) return getmetatable(v) == PackedSequence end
 
--- The same sequences with other data, of as many steps.
+--- The same sequences with other data, of as many steps.
 function PackedSequence:with_data(data)
   return make(data, self.batch_sizes, self.sorted_indices, self.unsorted_indices)
 end
@@ -84,7 +85,7 @@ local function inverse(order)
   return back
 end
 
--- How many of the lengths, longest first, reach step 1, 2, ...
+-- The number of sequences that reach step 1, 2, ...
 local function batch_sizes_of(lengths, order)
   local sizes, n = {}, #order
   for step = 1, lengths[order[1]] do
@@ -94,7 +95,7 @@ local function batch_sizes_of(lengths, order)
   return sizes
 end
 
--- Where each packed row lies in a padded tensor whose first two dims are one.
+-- The index of each packed row in a padded tensor whose first two dims are flattened.
 local function rows_of(sizes, order, steps, batch_first)
   local rows = {}
   for step, n in ipairs(sizes) do
@@ -123,9 +124,9 @@ end
 
 local PACK = {batch_first = false, enforce_sorted = true}
 
--- x (steps, batch, ...), or with batch_first (batch, steps, ...); lengths: an array or
--- an integer tensor -> PackedSequence. Without enforce_sorted the lengths may come in
--- any order; with it a shorter one before a longer raises.
+--- x (steps, batch, ...), or with batch_first (batch, steps, ...); lengths: an array or
+--- an integer tensor -> PackedSequence. Without enforce_sorted the lengths may come in
+--- any order; with it a shorter one before a longer raises.
 function packed.pack_padded_sequence(x, lengths, opts)
   local name = "pack_padded_sequence"
   local o = options.read(name, opts, PACK)
@@ -157,7 +158,7 @@ local function check_packed(name, v)
     core.is_tensor(v) and "tensor" or type(v))
 end
 
--- How long each of the sequences is, as an array.
+-- The length of each sequence, as an array.
 local function packed_lengths(sizes, order)
   local lengths = {}
   for i = 1, sizes[1] do lengths[i] = 0 end
@@ -172,9 +173,9 @@ end
 
 local PAD_PACKED = {batch_first = false, padding_value = 0.0, total_length = options.NONE}
 
--- PackedSequence -> x (steps, batch, ...), or with batch_first (batch, steps, ...), and
--- the lengths (int64), in the order of before packing. Steps past a sequence's end
--- hold padding_value; total_length: at least so many steps.
+--- PackedSequence -> x (steps, batch, ...), or with batch_first (batch, steps, ...), and
+--- the lengths (int64), in the order of before packing. Steps past a sequence's end
+--- hold padding_value; total_length: at least so many steps.
 function packed.pad_packed_sequence(sequence, opts)
   local name = "pad_packed_sequence"
   local o = options.read(name, opts, PAD_PACKED)
@@ -214,9 +215,9 @@ end
 
 local PAD = {batch_first = false, padding_value = 0.0, padding_side = "right"}
 
--- An array of tensors (length, ...) -> (longest, batch, ...), or with batch_first
--- (batch, longest, ...), shorter ones followed (padding_side = "left": preceded) by
--- padding_value.
+--- An array of tensors (length, ...) -> (longest, batch, ...), or with batch_first
+--- (batch, longest, ...), shorter ones followed (padding_side = "left": preceded) by
+--- padding_value.
 function packed.pad_sequence(sequences, opts)
   local name = "pad_sequence"
   local o = options.read(name, opts, PAD)
@@ -237,8 +238,8 @@ function packed.pad_sequence(sequences, opts)
   return spread(core.cat(sequences), index(rows), shape, o.padding_value)
 end
 
--- An array of tensors (length, ...) -> PackedSequence. enforce_sorted: as
--- pack_padded_sequence's.
+--- An array of tensors (length, ...) -> PackedSequence. enforce_sorted: as
+--- pack_padded_sequence's.
 function packed.pack_sequence(sequences, opts)
   local name = "pack_sequence"
   local o = options.read(name, opts, {enforce_sorted = true})
@@ -246,7 +247,7 @@ function packed.pack_sequence(sequences, opts)
   return packed.pack_padded_sequence(packed.pad_sequence(sequences), lengths, o)
 end
 
--- What pad_sequence was given: an array of views.
+--- The inverse of pad_sequence: an array of views.
 function packed.unpad_sequence(padded, lengths, opts)
   local name = "unpad_sequence"
   local o = options.read(name, opts, {batch_first = false})
@@ -259,7 +260,7 @@ function packed.unpad_sequence(padded, lengths, opts)
   return list
 end
 
--- What pack_sequence was given: an array of tensors.
+--- The inverse of pack_sequence: an array of tensors.
 function packed.unpack_sequence(sequence)
   local padded, lengths = packed.pad_packed_sequence(check_packed("unpack_sequence", sequence))
   return packed.unpad_sequence(padded, lengths)

@@ -82,8 +82,8 @@ end
 
 -- ---- one step ----
 
--- x (B, F) or (F), h and c (B, H) or (H), zeros when not given
--- -> h; an LSTM's cell: h, c.
+--- x (B, F) or (F), h and c (B, H) or (H), zeros when not given
+--- -> h; an LSTM's cell: h, c.
 local Cell = Module:extend "Cell"
 Cell.reset_parameters = reset_parameters
 
@@ -126,11 +126,11 @@ cell("GRUCell", {gates = 3, has_cell = false, step = core.gru_cell})
 
 -- ---- all time steps ----
 
--- x (T, B, F), with batch_first (B, T, F), or (T, F) without a batch; h and c
--- (layers directions, B, H), or without B; zeros when not given
--- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: c.
--- Of a PackedSequence: y is one too; h and c are those of each sequence's last step,
--- in the order of before packing.
+--- x (T, B, F), with batch_first (B, T, F), or (T, F) without a batch; h and c
+--- (layers directions, B, H), or without B; zeros when not given
+--- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: c.
+--- For a PackedSequence x, y is one too; h and c are those of each sequence's last step, in
+--- the order before packing.
 local Recurrent = Module:extend "Recurrent"
 Recurrent.reset_parameters = reset_parameters
 

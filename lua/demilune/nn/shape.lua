@@ -1,5 +1,5 @@
--- Layers that move numbers and change nothing: borders, columns, other sizes, channels
--- as places or in another order, one dim as several.
+-- Layers that rearrange elements: padding, unfold and fold, upsampling, pixel and channel
+-- shuffles, unflatten.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -11,7 +11,7 @@ local layers = {}
 -- ReflectionPad2d(padding): a number for all sides, or {left, right, top, bottom, ...}.
 local function pad(name, dims, mode, value)
   local Pad = Module:extend(name)
-  Pad.keeps_nothing = true
+  Pad.holds_no_activations = true
   function Pad:init(padding, given)
     local list = padding
     if type(padding) == "number" then
@@ -46,9 +46,9 @@ end
 
 local COLUMNS = {dilation = 1, padding = 0, stride = 1}
 
--- Unfold(kernel_size, {dilation =, padding =, stride =})
+--- Unfold(kernel_size, {dilation =, padding =, stride =})
 local Unfold = Module:extend "Unfold"
-Unfold.keeps_nothing = true
+Unfold.holds_no_activations = true
 function Unfold:init(kernel_size, opts)
   self._opts = options.read("Unfold", opts, COLUMNS)
   self._opts.kernel_size = kernel_size
@@ -56,9 +56,9 @@ end
 function Unfold:forward(x) return core.unfold(x, self._opts) end
 layers.Unfold = Unfold
 
--- Fold(output_size, kernel_size, {dilation =, padding =, stride =})
+--- Fold(output_size, kernel_size, {dilation =, padding =, stride =})
 local Fold = Module:extend "Fold"
-Fold.keeps_nothing = true
+Fold.holds_no_activations = true
 function Fold:init(output_size, kernel_size, opts)
   self._opts = options.read("Fold", opts, COLUMNS)
   self._opts.output_size, self._opts.kernel_size = output_size, kernel_size
@@ -68,9 +68,9 @@ layers.Fold = Fold
 
 -- ---- other sizes ----
 
--- Upsample{size =, or scale_factor =, mode = "nearest", align_corners = false}
+--- Upsample{size =, or scale_factor =, mode = "nearest", align_corners = false}
 local Upsample = Module:extend "Upsample"
-Upsample.keeps_nothing = true
+Upsample.holds_no_activations = true
 function Upsample:init(opts)
   self._opts = options.read("Upsample", opts, {size = options.NONE, scale_factor = options.NONE,
     mode = "nearest", align_corners = false})
@@ -104,7 +104,7 @@ upsampling("UpsamplingBilinear2d", "bilinear", true)
 -- W. Shi et al. 2016.
 local function shuffle(name, op)
   local Shuffle = Module:extend(name)
-  Shuffle.keeps_nothing = true
+  Shuffle.holds_no_activations = true
   function Shuffle:init(factor) self.factor = factor end
   function Shuffle:forward(x) return core[op](x, self.factor) end
   function Shuffle:extra_repr() return tostring(self.factor) end
@@ -113,17 +113,17 @@ end
 shuffle("PixelShuffle", "pixel_shuffle")
 shuffle("PixelUnshuffle", "pixel_unshuffle")
 
--- ChannelShuffle(groups): the channels of all groups taken in turn. X. Zhang et al. 2017.
+--- ChannelShuffle(groups): the channels of all groups taken in turn. X. Zhang et al. 2017.
 local ChannelShuffle = Module:extend "ChannelShuffle"
-ChannelShuffle.keeps_nothing = true
+ChannelShuffle.holds_no_activations = true
 function ChannelShuffle:init(groups) self.groups = groups end
 function ChannelShuffle:forward(x) return core.channel_shuffle(x, self.groups) end
 function ChannelShuffle:extra_repr() return tostring(self.groups) end
 layers.ChannelShuffle = ChannelShuffle
 
--- Unflatten(dim, {sizes}): one dim as several; one size may be -1.
+--- Unflatten(dim, {sizes}): one dim as several; one size may be -1.
 local Unflatten = Module:extend "Unflatten"
-Unflatten.keeps_nothing = true
+Unflatten.holds_no_activations = true
 function Unflatten:init(dim, unflattened_size)
   if math.type(dim) ~= "integer" or dim == 0 or type(unflattened_size) ~= "table" then
     caller.raise("Unflatten: wanted a dim, from 1 or from the end, and a table of sizes")

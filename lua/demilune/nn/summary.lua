@@ -37,26 +37,26 @@ local function own_parameters(module)
   return list
 end
 
--- A multiplication and an addition for each time that a weight meets a place: a place of
--- the output, of a transposed convolution's input, a step of a recurrent layer. Products
--- without weights (attention's) and pointwise work do not count.
+-- A multiplication and an addition for each weight at each position: of the output, of a
+-- transposed convolution's input, or each step of a recurrent layer. Products without
+-- weights (attention's) and pointwise ops do not count.
 local function flops_of(module, x, y)
   local weights = 0
   for _, p in ipairs(own_parameters(module)) do
     if p:dim() > 1 then weights = weights + p:numel() end
   end
   if weights == 0 or module.class:match "^Embedding" or not core.is_tensor(y) then return 0 end
-  local function places(t, channels) return t:numel() // math.max(1, channels) end
+  local function positions(t, channels) return t:numel() // math.max(1, channels) end
   if module.class:match "^ConvTranspose" then
-    return 2 * weights * places(x, module.in_channels)
+    return 2 * weights * positions(x, module.in_channels)
   elseif module.class:match "^Conv%dd$" then
-    return 2 * weights * places(y, module.out_channels)
+    return 2 * weights * positions(y, module.out_channels)
   elseif module.hidden_size then
     local sides = module.bidirectional and 2 or 1
-    return 2 * weights * places(y, (module.proj_size or 0) > 0 and module.proj_size * sides
+    return 2 * weights * positions(y, (module.proj_size or 0) > 0 and module.proj_size * sides
       or module.hidden_size * sides)
   end
-  return 2 * weights * places(y, y:dim() > 0 and y:size(-1) or 1)
+  return 2 * weights * positions(y, y:dim() > 0 and y:size(-1) or 1)
 end
 
 -- Parameters that no earlier row has: their number, that of trained ones, their bytes.

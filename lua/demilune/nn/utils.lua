@@ -99,17 +99,17 @@ local function norm_of(name, tensors, o, of_grads)
   return norm
 end
 
--- The p-norm of all elements of the tensors (a tensor, an array, an iterator), as
--- a 0-dim tensor. Options: norm_type (2; a number from 0, or "inf"),
--- error_if_nonfinite (false): raise when the norm is inf or NaN. 16-bit tensors:
--- float32.
+--- The p-norm of all elements of the tensors (a tensor, an array, an iterator), as
+--- a 0-dim tensor. Options: norm_type (2; a number from 0, or "inf"),
+--- error_if_nonfinite (false): raise when the norm is inf or NaN. 16-bit tensors:
+--- float32.
 function utils.get_total_norm(tensors, opts)
   local o = options.read("get_total_norm", opts, NORM)
   return norm_of("get_total_norm", as_list("get_total_norm", tensors), o, false)
 end
 
--- Multiplies the gradients by min(1, max_norm / (total_norm + 1e-6)), without
--- waiting for the device. total_norm: from get_total_norm, or a number.
+--- Multiplies the gradients by min(1, max_norm / (total_norm + 1e-6)), without
+--- waiting for the device. total_norm: from get_total_norm, or a number.
 function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
   options.read("clip_grads_with_norm_", opts, {foreach = options.NONE})
   check_limit("clip_grads_with_norm_", "max_norm", max_norm)
@@ -121,12 +121,12 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
   clip(list, max_norm, total_norm)
 end
 
--- Holds the norm of all gradients together at max_norm or below; returns the
--- norm before (a 0-dim tensor, on the first gradient's device where they lie on
--- several; 0 where there is no gradient). Options as get_total_norm's; foreach is
--- accepted and means nothing here: lists are always worked on in one call. With a
--- GradScaler: after unscale_(). Does not wait for the device, unless
--- error_if_nonfinite; that leaves the gradients as they were.
+--- Holds the norm of all gradients together at max_norm or below; returns the
+--- norm before (a 0-dim tensor, on the first gradient's device where they lie on
+--- several; 0 where there is no gradient). Options as get_total_norm's; foreach is
+--- accepted and means nothing here: lists are always worked on in one call. With a
+--- GradScaler: after unscale_(). Does not wait for the device, unless
+--- error_if_nonfinite; that leaves the gradients as they were.
 function utils.clip_grad_norm_(parameters, max_norm, opts)
   local o = options.read("clip_grad_norm_", opts, NORM)
   check_limit("clip_grad_norm_", "max_norm", max_norm)
@@ -137,7 +137,7 @@ function utils.clip_grad_norm_(parameters, max_norm, opts)
   return norm
 end
 
--- Holds each element of the gradients in [-clip_value, clip_value]; NaN stays.
+--- Holds each element of the gradients in [-clip_value, clip_value]; NaN stays.
 function utils.clip_grad_value_(parameters, clip_value, opts)
   options.read("clip_grad_value_", opts, {foreach = options.NONE})
   check_limit("clip_grad_value_", "clip_value", clip_value)
@@ -148,12 +148,14 @@ end
 
 -- ---- parameters as one vector ----
 
+--- The elements of all parameters in one tensor (total); gradients flow through.
 function utils.parameters_to_vector(parameters)
   local flat = {}
   for i, p in ipairs(parameters) do flat[i] = p:reshape(-1) end
   return core.cat(flat)
 end
 
+--- Copies the elements of a vector (total) into the parameters, in order.
 function utils.vector_to_parameters(vector, parameters)
   local _ <close> = core.no_grad()
   local from = 1
@@ -166,8 +168,8 @@ end
 
 utils.rnn = require "demilune.nn.packed"
 
-for _, room in ipairs{"checkpoint", "weights"} do
-  for name, fn in pairs(require("demilune.nn." .. room)) do utils[name] = fn end
+for _, file in ipairs{"checkpoint", "weights"} do
+  for name, fn in pairs(require("demilune.nn." .. file)) do utils[name] = fn end
 end
 
 return utils

@@ -84,8 +84,8 @@ local function lengths(v, dim)
   return #others > 0 and v:norm{dim = others, keepdim = true} or v:abs()
 end
 
--- The module's parameter `name` becomes name_g, its lengths along `dim`, times name_v over
--- its own. opts: name ("weight"), dim (1; "all": one length). Returns the module.
+--- The module's parameter `name` becomes name_g, its lengths along `dim`, times name_v over
+--- its own. opts: name ("weight"), dim (1; "all": one length). Returns the module.
 function weights.weight_norm(module, opts)
   local o = options.read("weight_norm", opts, {name = "weight", dim = 1})
   local p = rawget(module, o.name)
@@ -100,7 +100,7 @@ function weights.weight_norm(module, opts)
   end)
 end
 
--- Takes weight_norm of the parameter `name` ("weight") back. Returns the module.
+--- Takes weight_norm of the parameter `name` ("weight") back. Returns the module.
 function weights.remove_weight_norm(module, name)
   return remove("weight_norm", module, name, {"_g", "_v"})
 end
@@ -121,10 +121,10 @@ local function iterate(matrix, u, v, eps)
   u:copy_(unit(matrix:mv(v), eps))
 end
 
--- The module's parameter `name` becomes name_orig over its largest singular value, which
--- power iteration finds, n_power_iterations a forward in training; its vectors are the
--- buffers name_u and name_v. opts: name ("weight"), n_power_iterations (1), eps (1e-12),
--- dim (1; 2 of transposed convolutions). Returns the module.
+--- The module's parameter `name` becomes name_orig over its largest singular value, which
+--- power iteration finds, n_power_iterations a forward in training; its vectors are the
+--- buffers name_u and name_v. opts: name ("weight"), n_power_iterations (1), eps (1e-12),
+--- dim (1; 2 of transposed convolutions). Returns the module.
 function weights.spectral_norm(module, opts)
   local o = options.read("spectral_norm", opts, {name = "weight", n_power_iterations = 1,
     eps = 1e-12, dim = options.NONE})
@@ -152,7 +152,7 @@ function weights.spectral_norm(module, opts)
   end)
 end
 
--- Takes spectral_norm of the parameter `name` ("weight") back. Returns the module.
+--- Takes spectral_norm of the parameter `name` ("weight") back. Returns the module.
 function weights.remove_spectral_norm(module, name)
   return remove("spectral_norm", module, name, {"_orig", "_u", "_v"})
 end
