@@ -9,8 +9,8 @@ local autograd = {}
 
 local function as_list(v) return core.is_tensor(v) and {v} or v end
 
--- Gradients of outputs (a tensor or an array) with respect to inputs, one
--- result an input; .grad stays as it is.
+--- Gradients of outputs (a tensor or an array) with respect to inputs, one
+--- result an input; .grad stays as it is.
 function autograd.grad(outputs, inputs, opts)
   if opts and core.is_tensor(opts.grad_outputs) then
     local copy = {}
@@ -23,13 +23,13 @@ end
 
 -- ---- Function ----
 
--- What forward and backward share; a field of one's own may hold what is no
--- tensor. ctx.needs_input_grad[i]: does argument i of forward want a gradient?
+-- The ctx that forward and backward share; fields that a user adds may hold other values than
+-- tensors. ctx.needs_input_grad[i]: does argument i of forward want a gradient?
 local Context = {}
 Context.__index = Context
 
--- Keeps tensors (arguments, results, others; or nil) for backward. The graph
--- holds them, not the context: they go with it, and a result makes no cycle.
+--- Keeps tensors (arguments, results, others; or nil) for backward. The graph
+--- holds them, not the context: they go with it, and a result makes no cycle.
 function Context:save_for_backward(...)
   local saved = table.pack(...)
   for i = 1, saved.n do
@@ -41,7 +41,7 @@ function Context:save_for_backward(...)
   self._saved = saved
 end
 
--- The tensors saved, in order. Backward raises when one was changed in place.
+--- The tensors saved, in order. Backward raises when one was changed in place.
 function Context:saved_tensors()
   local saved = self._saved
   if saved then return table.unpack(saved, 1, saved.n) end
@@ -50,16 +50,16 @@ end
 -- A context holds the tensors only while backward runs.
 function Context:__close() self._saved = nil end
 
--- These results get no gradient.
+--- These results get no gradient.
 function Context:mark_non_differentiable(...)
   self._plain = {}
   for _, t in ipairs{...} do self._plain[t] = true end
 end
 
--- false: backward gets nil, not zeros, for a result that no gradient reached.
+--- false: backward gets nil, not zeros, for a result that no gradient reached.
 function Context:set_materialize_grads(on) self._materialize = on end
 
--- How to make zeros for the results, {[place] = shape and options}, or nil.
+-- The shapes and options of zero gradients for the results, by position, or nil.
 local function blanks_of(ctx, results)
   if results.n < 2 or ctx._materialize == false then return nil end
   local blanks = {}
@@ -71,9 +71,9 @@ local function blanks_of(ctx, results)
 end
 
 -- The results that are given the function as their history; an argument that is
--- returned becomes another tensor. outputs, and their places among the results.
+-- returned becomes another tensor. outputs, and their positions among the results.
 local function outputs_of(ctx, args, results)
-  local outputs, places = {}, {}
+  local outputs, positions = {}, {}
   for i = 1, results.n do
     local y = results[i]
     if core.is_tensor(y) and y:is_floating_point() and not (ctx._plain and ctx._plain[y]) then
@@ -81,10 +81,10 @@ local function outputs_of(ctx, args, results)
         if rawequal(args[k], y) then y = y:detach() break end
       end
       results[i] = y
-      outputs[#outputs + 1], places[#places + 1] = y, i
+      outputs[#outputs + 1], positions[#positions + 1] = y, i
     end
   end
-  return outputs, places
+  return outputs, positions
 end
 
 local function tensors_of(args)
@@ -94,14 +94,14 @@ local function tensors_of(args)
 end
 
 local function record(def, ctx, args, results)
-  local outputs, places = outputs_of(ctx, args, results)
+  local outputs, positions = outputs_of(ctx, args, results)
   local blanks, n = blanks_of(ctx, results), results.n
   local keep = ctx._saved or {n = 0}
   core.custom_record(def.name, tensors_of(args), outputs, keep, function(saved, ...)
     local given, gy = {...}, {}
-    for k, place in ipairs(places) do gy[place] = given[k] end
-    for place, blank in pairs(blanks or {}) do
-      gy[place] = gy[place] or core.zeros(table.unpack(blank))
+    for k, position in ipairs(positions) do gy[position] = given[k] end
+    for position, blank in pairs(blanks or {}) do
+      gy[position] = gy[position] or core.zeros(table.unpack(blank))
     end
     ctx._saved = saved
     local _ <close> = ctx
@@ -143,12 +143,13 @@ end
 
 function Function:__tostring() return "autograd.Function " .. self.name end
 
+--- Whether v is a function that autograd.Function made.
 function autograd.is_function(v) return getmetatable(v) == Function end
 
--- A function {name = , forward = fn(ctx, ...), backward = fn(ctx, gy...)};
--- backward gives one gradient (or nil) an argument of forward. Call it, or its
--- apply, as forward is called, without ctx. Backward runs in the autocast state
--- in which the function was called; PyTorch does that for decorated ones only.
+--- A function {name = , forward = fn(ctx, ...), backward = fn(ctx, gy...)};
+--- backward gives one gradient (or nil) an argument of forward. Call it, or its
+--- apply, as forward is called, without ctx. Backward runs in the autocast state
+--- in which the function was called; PyTorch does that for decorated ones only.
 function autograd.Function(def)
   options.read("Function", def, {name = "Function", forward = options.NONE,
     backward = options.NONE})
@@ -164,7 +165,7 @@ end
 -- ---- anomaly detection ----
 
 local HERE = debug.getinfo(1, "S").source:match "^(.*)autograd%.lua$"
-local FRAMES = 6 -- of the script, that a node's place tells
+local FRAMES = 6 -- lines of the script's stack that are kept for a node
 
 -- The modules whose forward is running, outermost first, as "model.layers[3]
 -- Linear(8 -> 8)"; nil outside any.
@@ -182,7 +183,7 @@ local function name_of(info)
   return ("in function <%s:%d>"):format(info.short_src, info.linedefined)
 end
 
--- Where the script is: its line, the module, and the calls that led there.
+-- The position in the script: its line, the module, and the calls that led there.
 local function where()
   local Module = package.loaded["demilune.nn.module"]
   local lines, modules, level = {}, {}, 2
@@ -210,13 +211,13 @@ local function switch(on, check_nan)
     Anomaly)
 end
 
--- What was in force before is again.
+--- Restores the mode from before.
 function Anomaly:close()
   local _ <close> = self.past
 end
 Anomaly.__close = Anomaly.close
 
--- fn with detection on, at each call; this one is closed.
+--- fn with detection on, at each call; this one is closed.
 function Anomaly:wrap(fn)
   self:close()
   return function(...)
@@ -227,11 +228,11 @@ end
 
 local DETECT = {check_nan = true}
 
--- A scope in which each recorded call notes where the script made it: an error
--- in backward then tells, and a gradient that is NaN is one (an infinity is not;
--- check_nan = false: neither). Three forms: a value to be closed, (opts, fn) or
--- (fn) returning what fn returns, and :wrap(fn). The same must be on in backward.
--- It costs time; under a GradScaler the first steps may overflow on purpose.
+--- A scope in which each recorded call notes where the script made it: an error
+--- in backward then tells, and a gradient that is NaN is one (an infinity is not;
+--- check_nan = false: neither). Three forms: a value to be closed, (opts, fn) or
+--- (fn) returning what fn returns, and :wrap(fn). The same must be on in backward.
+--- It costs time; under a GradScaler the first steps may overflow on purpose.
 function autograd.detect_anomaly(opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   local o = options.read("detect_anomaly", opts, DETECT)
@@ -241,7 +242,7 @@ function autograd.detect_anomaly(opts, fn)
   return scope:wrap(fn)()
 end
 
--- Switches at once, and stays; what it gives may be closed to go back.
+--- Switches at once, and stays; what it gives may be closed to go back.
 function autograd.set_detect_anomaly(mode, opts)
   return switch(mode, options.read("set_detect_anomaly", opts, DETECT).check_nan)
 end
@@ -287,9 +288,9 @@ local function difference(fn, inputs, flat, k, weights, eps)
   return (above - below) / (2 * eps)
 end
 
--- Compares gradients of fn(inputs...) with central differences, weighting the
--- outputs at random. Inputs: float64 leaves, those with requires_grad checked.
--- true; else raises (or gives false and the text), naming input and element.
+--- Compares gradients of fn(inputs...) with central differences, weighting the
+--- outputs at random. Inputs: float64 leaves, those with requires_grad checked.
+--- true; else raises (or gives false and the text), naming input and element.
 function autograd.gradcheck(fn, inputs, opts)
   local o = options.read("gradcheck", opts, CHECK)
   inputs = as_list(inputs)
@@ -327,7 +328,7 @@ function autograd.gradcheck(fn, inputs, opts)
   return true
 end
 
--- gradcheck of the gradient itself.
+--- gradcheck of the gradient itself.
 function autograd.gradgradcheck(fn, inputs, opts)
   inputs = as_list(inputs)
   local seeds

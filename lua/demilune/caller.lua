@@ -21,7 +21,7 @@ function caller.raise(text, ...)
   error(position() .. text:format(...), 0)
 end
 
--- Where warnings go; a program may put a function of its own here.
+-- Writes a warning; a program may put a function of its own here.
 function caller.sink(text) io.stderr:write(text, "\n") end
 
 function caller.warn(text, ...)

@@ -1,7 +1,7 @@
 -- The fourth value that an iterator gives to a generic for, which is closed when the loop
 -- is left. Lua before 5.4.5 compiles some loops wrongly: where a `break` leaves a block
 -- that has a variable to close, or one that a function holds, the closing value is passed
--- over, and later whatever lies in its register is called instead. Such a loop must not
+-- over, and later the value in its register is called instead. Such a loop must not
 -- get one. It is told by its code: a CLOSE after the loop that begins above the registers
 -- of the loop itself.
 
@@ -25,7 +25,7 @@ end
 local HEAD = 32 -- bytes before a dumped function, and the count of its upvalues
 local CLOSE, TFORPREP = 54, 75 -- Lua 5.4's
 
--- A number of seven bits a byte, the last one marked; and the place after it.
+-- A number of seven bits a byte, the last one marked; and the position after it.
 local function read_number(code, at)
   local n = 0
   while true do

@@ -8,46 +8,48 @@ local options = require "demilune.options"
 
 local cuda = {}
 
--- is_available() -> true; or false and the reason: built without CUDA, no driver,
--- no GPU.
+--- is_available() -> true; or false and the reason: built without CUDA, no driver,
+--- no GPU.
 function cuda.is_available()
   local n, why = core.cuda_count()
   if n > 0 then return true end
   return false, why
 end
 
--- How many devices there are; 0 where CUDA is not available.
+--- The number of devices; 0 where CUDA is not available.
 function cuda.device_count() return (core.cuda_count()) end
 
 -- get_device_properties(device) -> {name, total_memory, free_memory (bytes), major,
 -- minor (compute capability), multi_processor_count}
 cuda.get_device_properties = core.cuda_info
 
+--- The name of a GPU, such as "NVIDIA H100".
 function cuda.get_device_name(device) return core.cuda_info(device).name end
 
--- get_device_capability(device) -> major, minor
+--- get_device_capability(device) -> major, minor
 function cuda.get_device_capability(device)
   local info = core.cuda_info(device)
   return info.major, info.minor
 end
 
--- plans() -> {cublaslt = counts, cudnn = counts}, of this process: how NVIDIA's libraries
--- came by the plans that products, convolutions and batch norms run by. Each call is
--- one of asked (the library was asked, which takes milliseconds), memory (kept from an
--- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
--- many of them the library did not take, so that our own, slower kernels did them.
--- A library that is missing or switched off counts nothing. Raises without CUDA.
+--- plans() -> {cublaslt = counts, cudnn = counts}, of this process: how NVIDIA's libraries
+--- came by the plans that products, convolutions and batch norms run by. Each call is
+--- one of asked (the library was asked, which takes milliseconds), memory (kept from an
+--- earlier call) and disk (cuDNN's choice, kept by an earlier process); refused tells how
+--- many of them the library did not take, so that our own, slower kernels did them.
+--- A library that is missing or switched off counts nothing. Raises without CUDA.
 function cuda.plans() return core.cuda_plans() end
 
 -- For tests: how often the emulated device has done something ("launch", "copy",
 -- "sync", "malloc", "switch"; see kernels/emulated/cuda_runtime.h); nil of a real one.
 cuda._count = core.cuda_count_of
--- Likewise of the i-th piece of work ("work" counts them): its name, a hash of its arguments.
+-- For tests: the name of the i-th launch of the emulated device ("work" counts them) and a
+-- hash of its arguments.
 cuda._work = core.cuda_work_of
 
 -- ---- streams and events ----
 
--- Stream(device) -> a queue of work beside the default one. s:synchronize() waits
+-- Stream(device) -> a queue of work that runs next to the default one. s:synchronize() waits
 -- for what it has, s:query() tells whether it has done all.
 -- s:wait_event(e), s:wait_stream(other): its later work waits; s:record_event(e).
 -- current_stream(device), default_stream(device).
@@ -58,17 +60,17 @@ cuda.current_stream = core.cuda_current_stream
 cuda.default_stream = core.cuda_default_stream
 cuda.stream = core.cuda_in_stream
 
--- Event{device = , enable_timing = } -> a mark in a stream. e:record(stream), e:wait(stream),
--- e:synchronize(), e:query(), from:elapsed_time(to) in milliseconds (both timed).
+--- Event{device = , enable_timing = } -> a mark in a stream. e:record(stream), e:wait(stream),
+--- e:synchronize(), e:query(), from:elapsed_time(to) in milliseconds (both timed).
 function cuda.Event(opts)
   local o = options.read("Event", opts, {device = "cuda", enable_timing = false})
   return core.cuda_event(o.device, o.enable_timing)
 end
 
--- Waits for all work of the device; raises what went wrong in it.
+--- Waits for all work of the device; raises what went wrong in it.
 function cuda.synchronize(device) core.synchronize(device or "cuda") end
 
--- ---- memory: dm.memory_allocated and its kin, of cuda:0 by default ----
+-- ---- memory: the functions of dm.memory_*, of cuda:0 by default ----
 
 local MEMORY = {"memory_allocated", "max_memory_allocated", "memory_reserved",
   "max_memory_reserved", "memory_stats", "reset_peak_memory_stats",
@@ -77,12 +79,12 @@ for _, name in ipairs(MEMORY) do
   cuda[name] = function(device) return core[name](device or "cuda") end
 end
 
--- memory_summary(device, {abbreviated = }) -> text
+--- memory_summary(device, {abbreviated = }) -> text
 function cuda.memory_summary(device, opts)
   return require("demilune.memory").memory_summary(device or "cuda", opts)
 end
 
--- mem_get_info(device) -> bytes free, bytes in all
+--- mem_get_info(device) -> bytes free, bytes in all
 function cuda.mem_get_info(device)
   local info = core.cuda_info(device)
   return info.free_memory, info.total_memory

@@ -1,5 +1,5 @@
--- demilune.fft: Fourier transforms, of float32 and float64, of any length; on the CPU: what
--- lies on another device is transformed there and goes back.
+-- demilune.fft: Fourier transforms, of float32 and float64, of any length; computed on the
+-- CPU: tensors of other devices are copied there and back.
 -- There is no complex dtype: complex numbers are pairs {real, imaginary} in a last dim of 2,
 -- which neither dim nor s counts, so that dim -1 is the one before it; dm.complex(real, imag)
 -- makes them. Each op fft_NAME is fft.NAME; dm.help "fft.rfft" tells its arguments.
@@ -9,7 +9,8 @@
 --   irfft irfft2 irfftn                  and back
 --   hfft hfft2 hfftn ihfft ihfft2 ihfftn the same the other way round: real points transformed
 --   fftfreq rfftfreq fftshift ifftshift
--- dm.stft and dm.istft transform stretch by stretch; dm.hann_window and its kin are windows.
+-- dm.stft and dm.istft transform one window after another; dm.hann_window and others of that
+-- name make windows.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -36,15 +37,15 @@ local function frequencies(name, n, opts, last)
   return k, n * o.d
 end
 
--- fftfreq(n, {d = 1, dtype = "float32", device =}) -> the frequencies of fft's n points, which
--- lie d apart: 0, 1, ... up to n / 2, then the negative ones, by n d.
+--- fftfreq(n, {d = 1, dtype = "float32", device =}) -> the frequencies of fft's n points, for
+--- samples d apart: 0, 1, ... up to n / 2, then the negative ones, by n d.
 function fft.fftfreq(n, opts)
   local k, by = frequencies("fftfreq", n, opts, function(points) return points - 1 end)
   local half = n // 2
   return ((k + half) % n - half) / by
 end
 
--- rfftfreq(n, {d = 1, dtype = "float32", device =}) -> those of rfft's n // 2 + 1 points.
+--- rfftfreq(n, {d = 1, dtype = "float32", device =}) -> those of rfft's n // 2 + 1 points.
 function fft.rfftfreq(n, opts)
   local k, by = frequencies("rfftfreq", n, opts, function(points) return points // 2 end)
   return k / by
@@ -76,13 +77,13 @@ local function shift(name, x, dim, opts, amount)
   return #dims > 0 and x:roll(shifts, dims) or x
 end
 
--- fftshift(x, dim, {complex = false}): frequency 0 in the middle of dim, a number or a list
--- (all dims where none is given). complex: x holds pairs in a last dim of 2, which stays.
+--- fftshift(x, dim, {complex = false}): frequency 0 in the middle of dim, a number or a list
+--- (all dims where none is given). complex: x holds pairs in a last dim of 2, which stays.
 function fft.fftshift(x, dim, opts)
   return shift("fftshift", x, dim, opts, function(n) return n // 2 end)
 end
 
--- ifftshift(x, dim, {complex = false}): the way back.
+--- ifftshift(x, dim, {complex = false}): the inverse of fftshift.
 function fft.ifftshift(x, dim, opts)
   return shift("ifftshift", x, dim, opts, function(n) return -(n // 2) end)
 end

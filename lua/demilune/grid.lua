@@ -9,9 +9,9 @@ local grid = {}
 
 local INDEXING = {ij = true, xy = true}
 
--- meshgrid(a, b, ..., {indexing = "ij"}) -> as many views, each in the shape
--- {#a, #b, ...}: tensor k repeated along all dims but dim k. indexing = "xy"
--- exchanges the first two dims: a runs along columns. A list of tensors will do.
+--- meshgrid(a, b, ..., {indexing = "ij"}) -> as many views, each in the shape
+--- {#a, #b, ...}: tensor k repeated along all dims but dim k. indexing = "xy"
+--- exchanges the first two dims: a runs along columns. A list of tensors will do.
 function grid.meshgrid(...)
   local axes, opts = {...}, nil
   if type(axes[#axes]) == "table" and #axes > 1 then opts = table.remove(axes) end
@@ -51,8 +51,8 @@ end
 triangle("tril_indices", core.tril)
 triangle("triu_indices", core.triu)
 
--- logspace(start, stop, steps, {base = 10, dtype =, device =}): base to the powers from
--- start to stop.
+--- logspace(start, stop, steps, {base = 10, dtype =, device =}): base to the powers from
+--- start to stop.
 function grid.logspace(start, stop, steps, opts)
   local o = options.read("logspace", opts, {base = 10.0, dtype = options.NONE,
     device = options.NONE})

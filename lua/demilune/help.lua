@@ -23,7 +23,7 @@ local function signature(row)
   return ("%s(%s)"):format(row.name, table.concat(args, ", "))
 end
 
--- What autocast's words mean for the op.
+-- The meaning of autocast's words for the op.
 local POLICY = {
   lower_precision_fp = "inputs become the region's 16-bit dtype",
   fp32 = "inputs become float32",
@@ -47,7 +47,7 @@ local function text_of(row)
   return table.concat(lines, "\n")
 end
 
--- Prints what an op does ("linalg.inv" or "linalg_inv"); without a name, the names of all.
+--- Prints what an op does ("linalg.inv" or "linalg_inv"); without a name, the names of all.
 function help.help(name)
   local rows, names = {}, {}
   for _, row in ipairs(core.ops()) do

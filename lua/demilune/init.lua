@@ -1,11 +1,11 @@
 -- demilune: tensors, gradients and mixed precision.
--- The ops and tensors come from demilune.core (C); the rooms are loaded when
--- they are first named.
+-- The ops and tensors come from demilune.core (C); the modules in Lua are
+-- loaded when they are first used.
 
 local core = require "demilune.core"
 core._library(debug.getinfo(1, "S").source:match "^(.*)init%.lua$")
 
-local ROOMS = {
+local MODULES = {
   nn = "demilune.nn",
   optim = "demilune.optim",
   amp = "demilune.amp",
@@ -50,8 +50,8 @@ end
 return setmetatable(dm, {
   __index = function(self, name)
     local value
-    if ROOMS[name] then
-      value = require(ROOMS[name])
+    if MODULES[name] then
+      value = require(MODULES[name])
     elseif FUNCTIONS[name] then
       value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
     end

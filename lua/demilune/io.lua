@@ -1,5 +1,5 @@
 -- dm.save and dm.load: a tree of tensors and plain values as one safetensors
--- file. Tensors lie under their dotted path, so that other programs find them;
+-- file. Tensors are named by their dotted path, so that other programs find them;
 -- the shape of the tree and its plain values are JSON in the metadata. Loading
 -- builds data and never runs code.
 --
@@ -120,8 +120,8 @@ function Writer:add(v, path, depth)
     path == "" and "the tree" or path, type(v))
 end
 
--- save(path, tree) -> true; or nil and a message when the disk or the path is at
--- fault: the file that was there is then as it was.
+--- save(path, tree) -> true; or nil and a message when the disk or the path is at
+--- fault: the file that was there is then as it was.
 function files.save(path, tree)
   if type(path) ~= "string" then
     caller.raise("save: a path expected, got %s; hint: dm.save(path, tree)", type(path))
@@ -172,10 +172,10 @@ function decode(v, tensors)
   return out
 end
 
--- load(path, {device = "cpu"}) -> the tree that was saved, its tensors on that
--- device (map_location: PyTorch's name for it); or nil and a message.
--- A file that another program wrote comes as {name = tensor}, and its metadata
--- as a second result.
+--- load(path, {device = "cpu"}) -> the tree that was saved, its tensors on that
+--- device (map_location: PyTorch's name for it); or nil and a message.
+--- A file that another program wrote comes as {name = tensor}, and its metadata
+--- as a second result.
 function files.load(path, opts)
   if type(path) ~= "string" then caller.raise("load: a path expected, got %s", type(path)) end
   opts = options.read("load", opts, {device = "cpu", map_location = options.NONE})

@@ -23,10 +23,10 @@ end
 local DEFAULTS = {ord = options.NONE, dim = options.NONE, keepdim = false,
   dtype = options.NONE}
 
--- norm(x, ord, dim, {keepdim = false, dtype = x.dtype}): ord and dim may also be options.
--- Without ord: the 2-norm of all elements, or of those along dim. With ord, which is a
--- number, math.huge or -math.huge, for matrices also "fro" and "nuc": of a vector or a
--- matrix, as dim names one dim or two, or as x has. Raises where x has neither.
+--- norm(x, ord, dim, {keepdim = false, dtype = x.dtype}): ord and dim may also be options.
+--- Without ord: the 2-norm of all elements, or of those along dim. With ord, which is a
+--- number, math.huge or -math.huge, for matrices also "fro" and "nuc": of a vector or a
+--- matrix, as dim names one dim or two, or as x has. Raises where x has neither.
 function linalg.norm(x, ord, dim, opts)
   if type(ord) == "table" then
     ord, dim, opts = ord.ord, ord.dim, ord

@@ -1,4 +1,4 @@
--- What memory there is and who has it, for people to read.
+-- Summaries of a device's memory, for people to read.
 
 local core = require "demilune.core"
 local options = require "demilune.options"
@@ -23,8 +23,8 @@ local ROWS = {
 local POOLS = {{"", ".all."}, {"  from large pool", ".large_pool."},
   {"  from small pool", ".small_pool."}}
 
--- memory_summary(device, {abbreviated = }) -> dm.memory_stats as a table of text;
--- abbreviated: without the rows of the two pools.
+--- memory_summary(device, {abbreviated = }) -> dm.memory_stats as a table of text;
+--- abbreviated: without the rows of the two pools.
 function memory.memory_summary(device, opts)
   local o = options.read("memory_summary", opts, {abbreviated = false})
   local stats = core.memory_stats(device)
@@ -48,9 +48,9 @@ function memory.memory_summary(device, opts)
   return table.concat({frame, title, frame, table.concat(lines, "\n"), frame, ""}, "\n")
 end
 
--- mem_get_info(device) -> bytes free, bytes in all. Of the CPU, the default: what the host
--- can give without swapping, and its memory; nil and a message where the system
--- does not tell.
+--- mem_get_info(device) -> bytes free, bytes in all. Of the CPU, the default: what the host
+--- can give without swapping, and its memory; nil and a message where the system
+--- does not tell.
 function memory.mem_get_info(device)
   local free, total = core._device_bytes(device)
   if free then return free, total end

@@ -119,6 +119,7 @@ Accuracy.update = silently(function(self, scores, y)
   self.total = self.total + y:numel()
 end)
 
+--- The share of labels that were hit, 0 to 1; nan before the first batch.
 function Accuracy:compute()
   return self.total == 0 and 0 / 0 or self.right:item() / self.total
 end
@@ -141,7 +142,7 @@ local function confusion_update(name)
   return silently(function(self, scores, y)
     local n = self.num_classes
     scores, y = decided(name, scores, y)
-    -- each looked up, so that one out of range is refused with its value and place
+    -- each looked up, so that one out of range is refused with its value and position
     local on = {dtype = "int64", device = y.device}
     local row = core.arange(0, n * (n - 1), n, on):index_select(1, y:long())
     local cells = core.arange(1, n, 1, on):index_select(1, scores:long()) + row
@@ -322,6 +323,7 @@ Perplexity.update = silently(function(self, scores, y)
   counts(self, "seen", y, {}):add_(n)
 end)
 
+--- exp of the mean cross entropy so far; nan before the first batch.
 function Perplexity:compute()
   if not self.total then return 0 / 0 end
   return math.exp(self.total:item() / self.seen:item())

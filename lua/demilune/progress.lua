@@ -189,9 +189,9 @@ local function begin(_, over, given)
   end, nil, nil, closing(bar, 1)
 end
 
--- progress.set{loss = 0.3, samples = 128}: values beside the innermost bar that
--- runs; `samples` are added to those it has seen, for the rate. A tensor is read
--- at once, which waits for its device. Nothing happens when no bar runs.
+--- progress.set{loss = 0.3, samples = 128}: values shown next to the innermost bar that
+--- runs; `samples` are added to those it has seen, for the rate. A tensor is read
+--- at once, which waits for its device. Nothing happens when no bar runs.
 function progress.set(values)
   if type(values) ~= "table" then
     caller.raise("progress.set: a table expected, got %s", type(values))

@@ -1,22 +1,22 @@
--- What the drivers of the GPU's benchmarks share: the two workers, a comparison in
+-- Shared by the drivers of the GPU's benchmarks: the two workers, a comparison in
 -- turns, and rows that go to a file as they come (GPU_CHECK_ROWS: JSON, one a line).
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local json = require "json"
 
-local cuda = { lib = lib }
+local cuda = {lib = lib}
 
---- The options of every driver; `more` are its own. --tiny: each case once, small
---- enough for the emulated device.
+-- The options of every driver; `more` are its own. --tiny: each case once, small
+-- enough for the emulated device.
 function cuda.options(more)
-  local defaults = { device = "cuda", rounds = 7, block = 0.1, tiny = false }
+  local defaults = {device = "cuda", rounds = 7, block = 0.1, tiny = false}
   for name, value in pairs(more or {}) do defaults[name] = value end
   local options = lib.options(defaults)
   if options.tiny then options.rounds, options.block = 2, 0.001 end
   return options
 end
 
---- Both workers, on that device. An emulated one is nothing to PyTorch: it gets the
---- CPU then, so that its side runs too.
+-- Both workers, on that device. PyTorch has no emulated device: it gets the
+-- CPU then, so that its side runs too.
 function cuda.sides(options)
   local python = os.getenv "PYTHON" or "python3"
   local ours = lib.worker("demilune",
@@ -29,8 +29,8 @@ function cuda.sides(options)
   return ours, peer
 end
 
---- Begins a case (dtype, kind, sizes) on both sides, a training from the weights that
---- ours saves; nil and why when ours cannot.
+-- Begins a case (dtype, kind, sizes) on both sides, a training from the weights that
+-- ours saves; nil and why when ours cannot.
 function cuda.begin(ours, peer, case)
   local answer, why = ours:ask("begin", table.unpack(case))
   if not answer then return nil, why end
@@ -41,8 +41,8 @@ function cuda.begin(ours, peer, case)
   return answer
 end
 
---- What `request` answers on both sides in turns: two arrays of seconds, the second
---- nil when the peer does not answer. Nil and why when ours does not.
+-- The answers of `request` on both sides in turns: two arrays of seconds, the second
+-- nil when the peer does not answer. Nil and why when ours does not.
 function cuda.times(ours, peer, options, ...)
   local request = table.pack(...)
   local ok, a, b = pcall(lib.in_turns, ours, peer, options.rounds, "seconds",
@@ -51,7 +51,7 @@ function cuda.times(ours, peer, options, ...)
   return a, b
 end
 
---- The heading of a driver's report.
+-- The heading of a driver's report.
 function cuda.heading(title, options)
   lib.heading(title)
   if options.tiny then
@@ -59,19 +59,19 @@ function cuda.heading(title, options)
   end
 end
 
---- "goal 0.8: met"; nothing where sizes are tiny.
+-- "goal 0.8: met"; nothing where sizes are tiny.
 function cuda.goal(options, name, value, goal, at_least)
   if options.tiny then return "" end
   return ("%s: %s"):format(name, lib.verdict(value, goal, at_least))
 end
 
---- Cells for a pair of times: ours, the peer's, and how much faster we are.
+-- Cells for a pair of times: ours, the peer's, and how much faster we are.
 function cuda.cells(a, b, scale)
   return lib.spread(a, scale), b and lib.spread(b, scale) or "-",
     b and ("%.2f"):format(lib.ratio(b, a)) or "-"
 end
 
---- Writes a row of results, now.
+-- Writes a row of results, now.
 function cuda.record(row, a, b)
   if a then row.ours_seconds = lib.median(a) end
   if b then row.peer_seconds, row.speedup = lib.median(b), lib.ratio(b, a) end
@@ -81,7 +81,7 @@ function cuda.record(row, a, b)
   file:write(json(row), "\n")
 end
 
---- A table whose rows show as they come, with what failed below it.
+-- A table whose rows show as they come, with what failed below it.
 function cuda.report(header)
   local rows, failures = {}, {}
   return {
@@ -92,7 +92,7 @@ function cuda.report(header)
     fail = function(case, why)
       why = why:match "^(.-) / stack traceback" or why
       failures[#failures + 1] = ("- %s: %s"):format(table.concat(case, " "), why)
-      cuda.record { case = table.concat(case, " "), failed = why }
+      cuda.record{case = table.concat(case, " "), failed = why}
       io.stderr:write(failures[#failures], "\n")
     end,
     done = function()

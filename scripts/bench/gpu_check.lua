@@ -15,17 +15,15 @@ local quote = lib.quote
 local scratch = "build/gpu_check"
 os.execute("mkdir -p " .. scratch)
 
--- ---------------------------------------------------------------------------
--- Time
--- ---------------------------------------------------------------------------
+-- ---- time ----
+
 local function left() return o.limit - (os.time() - o.started) end
 
---- A part gets `share` of what is left, and leaves some seconds to write.
+-- A part gets `share` of what is left, and leaves some seconds to write.
 local function seconds_for(share) return math.max(1, math.floor((left() - 5) * share)) end
 
--- ---------------------------------------------------------------------------
--- What was found, and its two files
--- ---------------------------------------------------------------------------
+-- ---- the results and their two files ----
+
 local function about()
   local smi = lib.output("nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,"
     .. "clocks.mem --format=csv,noheader,nounits")
@@ -37,7 +35,7 @@ local function about()
   return {
     date = os.date "!%Y-%m-%d %H:%M UTC",
     gpu = name or (emulated and "emulated" or "none that nvidia-smi knows"), driver = driver,
-    memory_mib = tonumber(memory), clocks_mhz = sm and { sm, mem },
+    memory_mib = tonumber(memory), clocks_mhz = sm and {sm, mem},
     nvcc = lib.output("{ nvcc --version || /usr/local/cuda/bin/nvcc --version; } 2>/dev/null | "
       .. "sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'"),
     torch = lib.output(python .. " -c 'import torch; print(torch.__version__)'"),
@@ -48,7 +46,7 @@ local function about()
   }
 end
 
-local found = { about = about(), parts = {}, rows = {}, tables = {} }
+local found = {about = about(), parts = {}, rows = {}, tables = {}}
 local stem = ("%s/%s-%s"):format(o.out, os.date "!%Y-%m-%d", (found.about.gpu:gsub("%W+", "-")))
 
 local function write(name, text)
@@ -97,11 +95,10 @@ local function part(name, started, good, result, problems)
   save()
 end
 
--- ---------------------------------------------------------------------------
--- Many commands at once
--- ---------------------------------------------------------------------------
---- Runs {name =, command =}s, so many at a time and each for `seconds` at most; calls
---- done(job, exit status, what it printed) as they end.
+-- ---- many commands at once ----
+
+-- Runs {name =, command =}s, so many at a time and each for `seconds` at most; calls
+-- done(job, exit status, what it printed) as they end.
 local function at_once(jobs, most, seconds, done)
   local by_name, list = {}, os.tmpname()
   local lines = {}
@@ -130,23 +127,22 @@ local function ending(status, seconds)
     or ("exit status %d"):format(status)
 end
 
---- A spec on the device; `under` goes before Lua.
+-- A spec on the device; `under` goes before Lua.
 local function busted(name, under)
   return ("DEMILUNE_DEVICE=cuda exec %s lua5.4 %s %s"):format(under or "", quote(o.busted), name)
 end
 
--- ---------------------------------------------------------------------------
--- The parts
--- ---------------------------------------------------------------------------
+-- ---- the parts ----
+
 local function specs()
   local files = {} -- the largest first, for they last longest
   for name in lib.output "ls -S spec/*_spec.lua spec/cuda/*_spec.lua":gmatch "%S+" do
-    files[#files + 1] = { name = name, command = busted(name) }
+    files[#files + 1] = {name = name, command = busted(name)}
   end
   if emulated then -- scripts/test runs them all
     files = {}
-    for _, name in ipairs { "spec/cuda/loader_spec.lua", "spec/cuda/index_spec.lua" } do
-      files[#files + 1] = { name = name, command = busted(name) }
+    for _, name in ipairs{"spec/cuda/loader_spec.lua", "spec/cuda/index_spec.lua"} do
+      files[#files + 1] = {name = name, command = busted(name)}
     end
   end
   local seconds, started = seconds_for(0.4), os.time()
@@ -169,7 +165,7 @@ local function specs()
     ("%d passed, %d failed, %d skipped"):format(passed, bad, skipped), problems)
 end
 
-local TOOLS = { "memcheck", "racecheck", "initcheck" }
+local TOOLS = {"memcheck", "racecheck", "initcheck"}
 
 local function sanitizer()
   local program = lib.output "command -v compute-sanitizer"
@@ -235,7 +231,7 @@ if chosen "specs" then specs() end
 if chosen "sanitizer" then sanitizer() end
 if chosen "bench" then
   os.setlocale "C"
-  for _, name in ipairs { "ops", "gemm", "train" } do benchmark(name) end
+  for _, name in ipairs{"ops", "gemm", "train"} do benchmark(name) end
 end
 save()
 print(("\n%s.md and .json; %d of %d s"):format(stem, os.time() - o.started, o.limit))

@@ -1,4 +1,4 @@
--- Where the time goes, casts included: the profiler's table.
+-- The profiler's table: the time of each op, casts included.
 
 package.path = (arg[0]:match "^(.*)/" or ".") .. "/?.lua;" .. package.path
 local dm = require "demilune"

@@ -1,4 +1,4 @@
--- What a GradScaler does: it repairs underflow, backs off from a scale that
+-- The work of a GradScaler: it repairs underflow, backs off from a scale that
 -- overflows, skipping the step, and grows again when all goes well.
 
 package.path = (arg[0]:match "^(.*)/" or ".") .. "/?.lua;" .. package.path

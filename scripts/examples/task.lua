@@ -1,4 +1,4 @@
--- What the examples of this folder share: the options --device, --dtype and
+-- Shared by the examples of this folder: the options --device, --dtype and
 -- --seed, and a small problem that any of them learns within a second on a CPU:
 -- to tell four clouds of points in 20 dims apart. Data stay float32.
 

@@ -1,5 +1,5 @@
--- What to change, in one line: the first of these rules that applies to what an
--- amp.report saw (see `all` in report.lua).
+-- The suggestion of an amp.report, one line: the first of these rules that applies to its
+-- values (see `all` in report.lua).
 
 local page = require "demilune.amp.page"
 

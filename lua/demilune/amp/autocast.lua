@@ -15,7 +15,7 @@ local DTYPES = {float64 = true, float32 = true, float16 = true, bfloat16 = true}
 local REGION = {device_type = NONE, dtype = NONE, enabled = true, cache_enabled = NONE,
   rules = NONE, policy = NONE}
 
--- "cpu" or "cuda", from a device's name. nil: cuda where there is a CUDA device, else cpu.
+--- "cpu" or "cuda", from a device's name. nil: cuda where there is a CUDA device, else cpu.
 function autocast.device_type_of(name)
   if name == nil then return DEFAULT end
   if TYPES[name] then return name end
@@ -29,7 +29,7 @@ function autocast.device_type_of(name)
   return kind
 end
 
--- Whether autocast knows the device type; raises when there is no such type.
+--- Whether autocast knows the device type; raises when there is no such type.
 function autocast.is_autocast_available(device_type)
   return TYPES[autocast.device_type_of(device_type)]
 end
@@ -109,23 +109,23 @@ function core.region_methods.wrap(region, fn)
   end
 end
 
--- Opens a region: listed ops convert their floating tensors (float64 aside).
---   local _ <close> = amp.autocast{dtype = "bfloat16"}    until the end of the block
---   local y = amp.autocast({...}, function() return model(x) end)
---   local step = amp.autocast{...}:wrap(function(x) ... end)
--- device_type (which may come first, as a string): "cpu" or "cuda"; without one
---   cuda where there is a CUDA device, else cpu.
--- dtype: "float16" or "bfloat16"; without one that of the region around, outside
---   of any bfloat16 on the CPU and float16 on CUDA.
--- enabled = false: ops work on what they are given, also inside a region that is on.
--- cache_enabled: whether a weight is cast once for the region, or at each use.
--- policy = {softmax = "lower_precision", ...}: other rules for single ops, here
---   and in the regions inside. Words: lower_precision, fp32, promote, unlisted,
---   fp32_set_opt_dtype, banned.
--- rules = "cuda" or "cpu": whose op table rules, whatever the device.
--- Where the region cannot be on (no CUDA, another dtype on the CPU) it warns and
--- is off. A coroutine starts with the state of the one that starts it, and from
--- then on its regions are its own.
+--- Opens a region: listed ops convert their floating tensors (float64 aside).
+---   local _ <close> = amp.autocast{dtype = "bfloat16"}    until the end of the block
+---   local y = amp.autocast({...}, function() return model(x) end)
+---   local step = amp.autocast{...}:wrap(function(x) ... end)
+--- device_type (which may come first, as a string): "cpu" or "cuda"; without one
+---   cuda where there is a CUDA device, else cpu.
+--- dtype: "float16" or "bfloat16"; without one that of the region around, outside
+---   of any bfloat16 on the CPU and float16 on CUDA.
+--- enabled = false: ops work on what they are given, also inside a region that is on.
+--- cache_enabled: whether a weight is cast once for the region, or at each use.
+--- policy = {softmax = "lower_precision", ...}: other rules for single ops, here
+---   and in the regions inside. Words: lower_precision, fp32, promote, unlisted,
+---   fp32_set_opt_dtype, banned.
+--- rules = "cuda" or "cpu": whose op table rules, whatever the device.
+--- A region that cannot be on (no CUDA, another dtype on the CPU) warns and is off.
+--- A coroutine starts with the state of the one that starts it, and from
+--- then on its regions are its own.
 function autocast.autocast(opts, fn, last)
   if opts ~= nil and type(opts) ~= "table" then opts, fn = device_first(opts, fn, last) end
   if fn == nil then return core.autocast_plain(opts, true) or open(opts, true) end
@@ -142,17 +142,17 @@ for _, name in ipairs{"is_autocast_enabled", "set_autocast_enabled", "get_autoca
   autocast[name] = core[name]
 end
 
--- How many casts autocast has made so far.
+-- The number of casts that autocast has made so far.
 autocast.cast_count = core.autocast_cast_count
 
--- {op = word}, for every op: what autocast does to it on that device. A number
--- divided by a tensor counts as a reciprocal.
---   lower_precision_fp   inputs become the region's 16-bit dtype
---   fp32                 inputs become float32
---   fp32_set_opt_dtype   the result is float32, unless a dtype is given
---   promote              inputs that differ become float32
---   banned               raises
---   unlisted             nothing
+--- {op = word}, for every op: what autocast does to it on that device. A number
+--- divided by a tensor counts as a reciprocal.
+---   lower_precision_fp   inputs become the region's 16-bit dtype
+---   fp32                 inputs become float32
+---   fp32_set_opt_dtype   the result is float32, unless a dtype is given
+---   promote              inputs that differ become float32
+---   banned               raises
+---   unlisted             nothing
 function autocast.op_table(device_type)
   local kind, words = autocast.device_type_of(device_type), {}
   for _, row in ipairs(core.ops()) do

@@ -3,8 +3,9 @@
 local core = require "demilune.core"
 local packed = require "demilune.nn.packed"
 
--- Floating tensors as dtype, float64 aside; plain tables are walked, their keys
--- too, and packed sequences; everything else stays. fits(t): only the tensors for which it is true.
+-- Converts floating tensors to dtype, except float64, also those in packed sequences and in
+-- plain tables, whose keys are converted too; everything else stays. fits(t): only the
+-- tensors for which it is true.
 local function convert(value, dtype, fits)
   if core.is_tensor(value) then
     if not value:is_floating_point() or value.dtype == "float64" or fits and not fits(value) then

@@ -22,10 +22,10 @@ local function types_on(kind)
   return next(on) and on
 end
 
--- For forward of an autograd Function: notes the autocast state, for custom_bwd.
--- {cast_inputs = dtype}: where autocast is on, tensors among the arguments become
--- that dtype (in tables too; float64 stays) and forward runs with autocast off.
--- {device_type = }: only that one; without it, all.
+--- For forward of an autograd Function: notes the autocast state, for custom_bwd.
+--- {cast_inputs = dtype}: where autocast is on, tensors among the arguments become
+--- that dtype (in tables too; float64 stays) and forward runs with autocast off.
+--- {device_type = }: only that one; without it, all.
 function custom.custom_fwd(fn, opts)
   local o = options.read("custom_fwd", opts, CUSTOM)
   local kind = kind_of(o)
@@ -42,9 +42,9 @@ function custom.custom_fwd(fn, opts)
   end
 end
 
--- For backward: runs in the state that custom_fwd noted. A Function without the
--- two gets back the state of its call anyway; it differs under cast_inputs, when
--- backward runs without autocast as forward did.
+--- For backward: runs in the state that custom_fwd noted. A Function without the
+--- two gets back the state of its call anyway; it differs under cast_inputs, when
+--- backward runs without autocast as forward did.
 function custom.custom_bwd(fn, opts)
   kind_of(options.read("custom_bwd", opts, {device_type = options.NONE}))
   return function(ctx, ...)
@@ -60,10 +60,10 @@ local REGISTER = {op = options.NONE, policy = options.NONE, device_type = option
 local POLICIES = {lower_precision = "lower_precision_fp", lower_precision_fp = "lower_precision_fp",
   fp32 = "fp32", promote = "promote", unlisted = "unlisted"}
 
--- register{op = an autograd Function, policy = , device_type = }: under autocast
--- its tensors are converted as a listed op's, and it runs with autocast off.
--- policy: "lower_precision" (or op_table's name for it), "fp32", "promote", or
--- "unlisted" to undo it. device_type: only that one; without it, all.
+--- register{op = an autograd Function, policy = , device_type = }: under autocast
+--- its tensors are converted as a listed op's, and it runs with autocast off.
+--- policy: "lower_precision" (or op_table's name for it), "fp32", "promote", or
+--- "unlisted" to undo it. device_type: only that one; without it, all.
 function custom.register(opts)
   local o = options.read("register", opts, REGISTER)
   if not autograd.is_function(o.op) then

@@ -1,6 +1,6 @@
--- demilune.amp: mixed precision. Each room is loaded when it is first named.
+-- demilune.amp: mixed precision. Each file is loaded when a name of it is first used.
 
-local ROOMS = {
+local FILES = {
   autocast = {"autocast", "cast_count", "clear_autocast_cache",
     "get_autocast_dtype", "is_autocast_available", "is_autocast_cache_enabled",
     "is_autocast_enabled", "op_table", "set_autocast_cache_enabled", "set_autocast_dtype",
@@ -12,16 +12,16 @@ local ROOMS = {
   initialize = {"initialize", "scale_loss", "loss_scalers"},
 }
 
-local room_of = {}
-for room, names in pairs(ROOMS) do
-  for _, name in ipairs(names) do room_of[name] = room end
+local file_of = {}
+for file, names in pairs(FILES) do
+  for _, name in ipairs(names) do file_of[name] = file end
 end
 
 return setmetatable({}, {
   __index = function(self, name)
-    local room = room_of[name]
-    if not room then return nil end
-    local value = require("demilune.amp." .. room)[name]
+    local file = file_of[name]
+    if not file then return nil end
+    local value = require("demilune.amp." .. file)[name]
     rawset(self, name, value)
     return value
   end,

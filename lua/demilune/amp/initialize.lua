@@ -19,7 +19,7 @@ local Module = require "demilune.nn.module"
 local NONE = options.NONE
 local SIXTEEN = {float16 = true, bfloat16 = true}
 
--- What each level sets. cast_model_type: dtype of parameters and inputs, "low" the
+-- The properties of each level. cast_model_type: dtype of parameters and inputs, "low" the
 -- 16-bit one; patch_functions: forward runs under autocast.
 local LEVELS = {
   O0 = {cast_model_type = "float32", patch_functions = false, keep_batchnorm_fp32 = NONE,
@@ -155,7 +155,7 @@ end
 
 -- ---- optimizers ----
 
--- Of an optimizer: plan (the properties and a scaler for each loss), open (scopes
+-- The record of an optimizer: plan (the properties and a scaler for each loss), open (scopes
 -- of scale_loss), found_inf (of the scopes since the last step; nil: none).
 local records = setmetatable({}, {__mode = "k"})
 
@@ -173,7 +173,7 @@ local function check_optimizer(optimizer, o)
   end
 end
 
--- v as a found_inf beside the optimizer's parameters.
+-- v as a found_inf on the device of the optimizer's parameters.
 local function flag_of(optimizer, v)
   return core.tensor(v, {device = optimizer.param_groups[1].params[1].device})
 end
@@ -340,7 +340,7 @@ local function leave(scope, failed)
   if message then error(message, 0) end
 end
 
--- scaled_loss:backward(options): of the scaled loss, which is scaled_loss.loss.
+--- scaled_loss:backward(options): of the scaled loss, which is scaled_loss.loss.
 function Scope:backward(...) return self.loss:backward(...) end
 function Scope:__close(err) leave(self, err ~= nil) end
 function Scope:__tostring() return ("scaled_loss(%s)"):format(tostring(self.loss)) end

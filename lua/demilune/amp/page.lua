@@ -42,10 +42,10 @@ end
 local SHORT = {float16 = "fp16", bfloat16 = "bf16", float32 = "fp32", float64 = "fp64"}
 local ORDER = {"float16", "bfloat16", "float32", "float64"}
 
-local function name_of(row, room)
+local function name_of(row, width)
   local name = row.path == "" and row.class or row.path .. " " .. row.class
   name = name:gsub("%s+$", "")
-  return #name <= room and name or ".." .. name:sub(#name - room + 3)
+  return #name <= width and name or ".." .. name:sub(#name - width + 3)
 end
 
 -- ---- modules ----
@@ -63,10 +63,10 @@ end
 
 local function bytes_cell(n) return n > 0 and page.bytes(n) or "-" end
 
-local function module_cells(row, steps, room)
+local function module_cells(row, steps, width)
   local c, rest = row.casts, -row.saved -- what is not kept in 16 bits: indices of maxima, too
   for _, bytes in pairs(row.kept) do rest = rest + bytes end
-  return {name_of(row, room), dtypes_cell(row.forward, steps), dtypes_cell(row.backward, steps),
+  return {name_of(row, width), dtypes_cell(row.forward, steps), dtypes_cell(row.backward, steps),
     number(c.weights / steps), number(c.inputs / steps),
     bytes_cell((c.weight_bytes + c.input_bytes) / steps), bytes_cell(row.saved / steps),
     bytes_cell(rest / steps)}
@@ -75,12 +75,12 @@ end
 local HEAD = {"module", "forward", "backward", "weights", "inputs", "written", "16 bit", "other"}
 
 -- Names get what the numbers leave of the line.
-local function module_lines(s, room)
+local function module_lines(s, width)
   local rows, steps = {HEAD}, math.max(1, s.steps)
-  for _, row in ipairs(s.modules) do rows[#rows + 1] = module_cells(row, steps, room) end
-  rows[#rows + 1] = module_cells(s.total, steps, room)
+  for _, row in ipairs(s.modules) do rows[#rows + 1] = module_cells(row, steps, width) end
+  rows[#rows + 1] = module_cells(s.total, steps, width)
   local lines, w = align(rows, {true})
-  if #lines[1] > WIDTH and room > 16 then
+  if #lines[1] > WIDTH and width > 16 then
     return module_lines(s, math.max(16, WIDTH - (#lines[1] - w[1])))
   end
   return lines, w
@@ -137,7 +137,7 @@ local function fit_text(fit)
     percent(fit.subnormal_share), percent(fit.overflow_share))
 end
 
--- How many lie in each band, as bars.
+-- The number of values in each band, as bars.
 local function bands(t, out)
   for _, band in ipairs(t.nonzero > 0 and BANDS or {}) do
     local n = 0

@@ -347,7 +347,7 @@ function readers:float32_ops()
 end
 -- {steps, skipped, skipped_late (after the first that was not), scaler (whether there
 -- is one), scale, best_scale, total, parameters}; each of these two has n, zero, inf,
--- nan, largest, exponents = {[e] = how many lie in [2^e, 2^(e+1))}, and float16 and
+-- nan, largest, exponents = {[e] = the number in [2^e, 2^(e+1))}, and float16 and
 -- scaled = {underflow, subnormal, overflow} with their _share. nil: none seen
 function readers:gradients() return gradients(self) end
 -- {op, within, path, class, where, phase, value, dtype, shape, step, inputs_finite,

@@ -6,7 +6,7 @@
 -- Scale, counters and found_inf are tensors on the device. scale(), unscale_(),
 -- step() of an optimizer of this library, and update() read none of them; what
 -- asks for a number waits: get_scale(), state_dict(), stats(), skipped().
--- They lie where the first loss lay. Gradients may lie on several devices.
+-- They are on the device of the first loss. Gradients may be on several devices.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -25,7 +25,7 @@ local SCALER = {device = "cpu", init_scale = 2.0 ^ 16, growth_factor = 2.0, back
 local function is_finite(v) return v > -math.huge and v < math.huge end
 local function is_count(v) return math.tointeger(v) ~= nil and v >= 0 end
 
--- What each setting may be, in code and in words.
+-- The values that each setting may have, in code and in words.
 local WANTED = {
   init_scale = {function(v) return v > 0 and is_finite(v) end, "a positive number"},
   growth_factor = {function(v) return v > 1 and is_finite(v) end, "a number above 1"},
@@ -108,8 +108,8 @@ local function check_outputs(value)
   return device
 end
 
--- The loss times the scale; of a table of losses (nested at will), such a table.
--- Once for each loss. Differentiable. A scaler that is off returns its argument.
+--- The loss times the scale; of a table of losses (nested at will), such a table.
+--- Once for each loss. Differentiable. A scaler that is off returns its argument.
 function GradScaler:scale(outputs)
   if not self._enabled then return outputs end
   start(self, check_outputs(outputs))
@@ -150,7 +150,7 @@ local function check_call(self, method, optimizer)
 end
 
 -- "parameter 3 'fc.weight' {10, 5} of group 1"; number counts through the
--- groups. Also the parameter, its name, its group and its place in that.
+-- groups. Also the parameter, its name, its group and its index in that.
 local function describe(optimizer, number)
   local i = number
   for g, group in ipairs(optimizer.param_groups) do
@@ -200,17 +200,17 @@ local function first_of(where)
 end
 
 -- The gradients on other devices than the scale's, by copies of the scale there.
--- What is found goes into the record on the scale's device; nothing waits.
+-- found_inf and the first position go into the record on the scale's device; nothing waits.
 local function unscale_elsewhere(self, optimizer, record)
   local home, found_inf, where = self._scale.device, record.found_inf, record.where
   for device in pairs(devices_of(optimizer)) do
     if device ~= home then
-      local found, place = scalar(0.0, "float32", device),
+      local found, position = scalar(0.0, "float32", device),
         core.zeros(2, {dtype = "int64", device = device})
-      core.amp_unscale_(optimizer.param_groups, self._scale:to(device), found, place)
-      found, place = found:to(home), place:to(home)
+      core.amp_unscale_(optimizer.param_groups, self._scale:to(device), found, position)
+      found, position = found:to(home), position:to(home)
       found_inf:copy_(core.maximum(found_inf, found))
-      where:copy_(core.where(first_of(place):lt(first_of(where)), place, where))
+      where:copy_(core.where(first_of(position):lt(first_of(where)), position, where))
     end
   end
 end
@@ -235,8 +235,8 @@ end
 
 -- ---- the calls of an iteration ----
 
--- Divides the optimizer's gradients by the scale, in place, so that they may be
--- looked at or clipped before step(). Once for each optimizer and update().
+--- Divides the optimizer's gradients by the scale, in place, so that they may be
+--- looked at or clipped before step(). Once for each optimizer and update().
 function GradScaler:unscale_(optimizer)
   if not self._enabled then return end
   check_call(self, "unscale_", optimizer)
@@ -288,13 +288,13 @@ local function noted(self, record, ...)
   return ...
 end
 
--- optimizer:step(...), unless a gradient is inf or NaN; unscales first if need
--- be. Returns what that returns, nothing when the host knows of a skip. An
--- optimizer with takes_found_inf = true, as this library's, makes the decision on
--- the device: it gets found_inf as step's second argument and changes nothing
--- where that is not 0. Any other one waits for the decision here.
--- To have a schedule of learning rates follow the real steps:
---   if scaler:stepped(optimizer) then schedule:step() end
+--- optimizer:step(...), unless a gradient is inf or NaN; unscales first if need
+--- be. Returns what that returns, nothing when the host knows of a skip. An
+--- optimizer with takes_found_inf = true, as this library's, makes the decision on
+--- the device: it gets found_inf as step's second argument and changes nothing
+--- where that is not 0. Any other one waits for the decision here.
+--- To have a schedule of learning rates follow the real steps:
+---   if scaler:stepped(optimizer) then schedule:step() end
 function GradScaler:step(optimizer, ...)
   if not self._enabled then return plain_step(self, optimizer, ...) end
   check_call(self, "step", optimizer)
@@ -367,9 +367,9 @@ local function adapt(self)
   end
 end
 
--- Ends an iteration: backs the scale off, once, if a gradient of any optimizer
--- was inf or NaN, else counts towards growth. new_scale (a number, a tensor of
--- one element, or {new_scale = }) sets the scale instead; the counter stays.
+--- Ends an iteration: backs the scale off, once, if a gradient of any optimizer
+--- was inf or NaN, else counts towards growth. new_scale (a number, a tensor of
+--- one element, or {new_scale = }) sets the scale instead; the counter stays.
 function GradScaler:update(new_scale)
   if not self._enabled then return end
   if not self._scale then
@@ -391,21 +391,21 @@ end
 
 -- ---- questions ----
 
--- Whether the last step() of this optimizer left everything as it was; also
--- after update(). Waits for the device.
+--- Whether the last step() of this optimizer left everything as it was; also
+--- after update(). Waits for the device.
 function GradScaler:skipped(optimizer)
   local record = self._records[optimizer]
   return record ~= nil and record.history ~= nil and history_of(record).run > 0
 end
 
--- Whether the last step() of this optimizer was done: the other way round, and
--- false before the first. Waits for the device.
+--- Whether the last step() of this optimizer was done: the other way round, and
+--- false before the first. Waits for the device.
 function GradScaler:stepped(optimizer)
   local record = self._records[optimizer]
   return record ~= nil and record.steps > 0 and not self:skipped(optimizer)
 end
 
--- The scale as a number (1 when off). Waits for the device.
+--- The scale as a number (1 when off). Waits for the device.
 function GradScaler:get_scale()
   if not self._enabled then return 1.0 end
   return self._scale and self._scale:item() or self._init_scale
@@ -415,13 +415,13 @@ local function tracker_of(self)
   return self._tracker and self._tracker:item() or self._init_tracker
 end
 
--- {steps, skipped, scale, growth_tracker, grows_in, last_skip}. steps: calls of
--- step(), of these `skipped` changed nothing. grows_in: clean updates until the
--- scale grows (nil: it never does). last_skip (nil: none): {step = , first_step =
--- (where the steps skipped in a row began; counted in updates, from 1), optimizer
--- = , group = , parameter = (its place in the group), name = , shape = , count =
--- (its values that were inf or NaN)}: the first parameter that had any. A name is
--- known to optimizers made from model:named_parameters(). Waits for the device.
+--- {steps, skipped, scale, growth_tracker, grows_in, last_skip}. steps: calls of
+--- step(), of these `skipped` changed nothing. grows_in: clean updates until the
+--- scale grows (nil: it never does). last_skip (nil: none): {step = , first_step =
+--- (where the steps skipped in a row began; counted in updates, from 1), optimizer
+--- = , group = , parameter = (its index in the group), name = , shape = , count =
+--- (its values that were inf or NaN)}: the first parameter that had any. A name is
+--- known to optimizers made from model:named_parameters(). Waits for the device.
 function GradScaler:stats()
   local tracker, steps, skipped = tracker_of(self), 0, 0
   for _, record in pairs(self._records) do
@@ -442,6 +442,7 @@ function GradScaler:stats()
   return stats
 end
 
+--- Whether the scaler scales; a disabled one passes losses and steps through.
 function GradScaler:is_enabled() return self._enabled end
 
 -- get_growth_factor(), set_growth_factor(v), and so on. The next update() uses it.
@@ -454,8 +455,8 @@ end
 
 -- ---- saving ----
 
--- PyTorch's five entries; empty for a scaler that is off. Between step() and
--- update() it raises: the file would lack what the last gradients did.
+--- PyTorch's five entries; empty for a scaler that is off. Between step() and
+--- update() it raises: the file would lack what the last gradients did.
 function GradScaler:state_dict()
   if not self._enabled then return {} end
   for _, record in ipairs(self._open) do
@@ -469,8 +470,8 @@ function GradScaler:state_dict()
     _growth_tracker = tracker_of(self)}
 end
 
--- Takes up a saved state, PyTorch's too; floor, ceiling and patience stay this
--- scaler's own. A scaler that is off ignores it.
+--- Takes up a saved state, PyTorch's too; floor, ceiling and patience stay this
+--- scaler's own. A scaler that is off ignores it.
 function GradScaler:load_state_dict(state)
   if not self._enabled then return end
   if type(state) ~= "table" then

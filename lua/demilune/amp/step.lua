@@ -49,15 +49,15 @@ local function parameters_of(optimizers)
   return all
 end
 
--- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
--- parameters = }: backward from the loss, and the step. optimizer: one, or an
--- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
--- plain training. max_norm: the norm of the gradients of `parameters` (default:
--- all of the optimizers') is held there. accumulate = n: the loss is divided by
--- n, and only each n-th call steps; the others leave the gradients to be added to.
--- Returns whether this call stepped, and the norm before clipping (a tensor, or
--- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
--- scaler:stepped(optimizer) knows better.
+--- amp.step{loss = , optimizer = , scaler = , max_norm = , accumulate = ,
+--- parameters = }: backward from the loss, and the step. optimizer: one, or an
+--- array that the loss reaches. scaler: nil, or one that is off (bfloat16), is
+--- plain training. max_norm: the norm of the gradients of `parameters` (default:
+--- all of the optimizers') is held there. accumulate = n: the loss is divided by
+--- n, and only each n-th call steps; the others leave the gradients to be added to.
+--- Returns whether this call stepped, and the norm before clipping (a tensor, or
+--- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
+--- scaler:stepped(optimizer) tells whether it was.
 function step.step(opts)
   local o = read(opts)
   local scaler, optimizers, n = o.scaler, o.optimizers, o.accumulate

@@ -10,9 +10,9 @@ local generate = require "demilune.models.generate"
 
 local gpt = {}
 
-local STD = 0.02 -- of all first weights
+local STD = 0.02 -- of all initial weights
 
---- x (..., I) -> y (..., O) = x W + b, W (I, O): a Linear whose weight lies the other way.
+--- x (..., I) -> y (..., O) = x W + b, W (I, O): a Linear with a transposed weight.
 local Conv1D = nn.Module:extend "Conv1D"
 Conv1D.holds_no_activations = true
 

@@ -64,7 +64,7 @@ end
 -- ---- MultiheadAttention ----
 
 --- query (N, L, E), key (N, S, kdim), value (N, S, vdim) with batch_first; else (L, N, E)
---- and so on; or without N -> y, laid out as query; weights (N, L, S), averaged over the
+--- and so on; or without N -> y, shaped as query; weights (N, L, S), averaged over the
 --- heads, or (N, H, L, S); nil when they are not wanted (need_weights = false: then no
 --- matrix of them is ever held). Options of a call: key_padding_mask (N, S), attn_mask
 --- (L, S) or (N H, L, S): bool, true where a key is NOT seen, or numbers to add;

@@ -1,5 +1,5 @@
--- Memory for time: what a stretch of a model would keep for its gradients is not
--- kept, and made again in backward. T. Chen et al. 2016, "Training deep nets with
+-- Activation checkpointing: the activations of a part of a model are not kept for the
+-- gradients, but computed again in the backward pass. T. Chen et al. 2016, "Training deep nets with
 -- sublinear memory cost".
 
 local core = require "demilune.core"

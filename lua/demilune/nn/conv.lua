@@ -148,8 +148,8 @@ local TRANSPOSED = {stride = 1, padding = 0, output_padding = 0, dilation = 1, g
   bias = true, dtype = "float32", device = options.NONE}
 
 -- ConvTranspose2d(in_channels, out_channels, kernel_size, {stride =, padding =,
--- output_padding =, dilation =, groups =, bias = true}): the way back through a
--- convolution of these options; ConvTranspose1d alike.
+-- output_padding =, dilation =, groups =, bias = true}): the gradient of a convolution with
+-- these options as a layer; ConvTranspose1d and 3d likewise.
 local function transposed(dims)
   local name, op = ("ConvTranspose%dd"):format(dims), ("conv_transpose%dd"):format(dims)
   local Conv = Module:extend(name)

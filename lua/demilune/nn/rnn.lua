@@ -1,6 +1,6 @@
 -- Recurrent networks: RNN, LSTM, GRU, and one step of each: RNNCell, LSTMCell, GRUCell.
--- A layer in one direction is core.rnn_layer; over packed sequences, one call of it for
--- each stretch of steps that the same sequences reach.
+-- A layer in one direction is core.rnn_layer; packed sequences take one call of it for each
+-- run of steps with the same batch size.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -206,15 +206,15 @@ local function grow(state, n, first)
 end
 
 -- One layer in one direction over the rows x (N, F) of packed sequences -> y (N, H),
--- last h and c (B, H). stretches: see stretches_of.
-local function run_stretches(stretches, x, weights, mode, o)
+-- last h and c (B, H). runs: see runs_of.
+local function run_packed(runs, x, weights, mode, o)
   local h0, c0, lstm = o.hx, o.cx, mode == "lstm"
   local ys, h, c = {}, nil, nil
   local h_ended, c_ended = {}, {}
-  local first, last, by = 1, #stretches, 1
+  local first, last, by = 1, #runs, 1
   if o.reverse then first, last, by = last, first, -1 end
   for i = first, last, by do
-    local s = stretches[i]
+    local s = runs[i]
     if o.reverse or i == 1 then
       h, c = grow(h, s.batch, h0), lstm and grow(c, s.batch, c0) or nil
     else
@@ -230,7 +230,7 @@ local function run_stretches(stretches, x, weights, mode, o)
 end
 
 -- Runs of steps with as many sequences: {{from = row, steps =, batch =}, ...}.
-local function stretches_of(sizes)
+local function runs_of(sizes)
   local list, row = {}, 1
   for i, n in ipairs(sizes) do
     if n ~= sizes[i - 1] then list[#list + 1] = {from = row, steps = 0, batch = n} end
@@ -240,17 +240,17 @@ local function stretches_of(sizes)
   return list
 end
 
--- x (T, B, F), or (N, F) with stretches; h and c (layers directions, B, H) or nil
+-- x (T, B, F), or (N, F) with runs; h and c (layers directions, B, H) or nil
 -- -> y, last h and c, alike.
-local function run_layers(self, x, h, c, stretches)
-  local run, features = stretches and run_stretches or run_batch, x:dim()
+local function run_layers(self, x, h, c, runs)
+  local run, features = runs and run_packed or run_batch, x:dim()
   local hs, cs = {}, {}
   for layer = 1, self.num_layers do
     local ys = {}
     for direction = 1, self.directions do
       local i, suffix = #hs + 1, suffix_of(layer, direction)
       local weights = {ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix]}
-      ys[direction], hs[i], cs[i] = run(stretches, x, weights, self.mode,
+      ys[direction], hs[i], cs[i] = run(runs, x, weights, self.mode,
         {b_ih = self["bias_ih" .. suffix], b_hh = self["bias_hh" .. suffix], hx = h and h[i],
           cx = c and c[i], reverse = direction == 2})
     end
@@ -284,7 +284,7 @@ local function forward_packed(self, sequence, h, c)
   check_states(self, h, c, sizes[1])
   h, c = in_order(sequence.sorted_indices, h, c)
   local y
-  y, h, c = run_layers(self, x, h, c, stretches_of(sizes))
+  y, h, c = run_layers(self, x, h, c, runs_of(sizes))
   h, c = in_order(sequence.unsorted_indices, h, c)
   return sequence:with_data(y), h, c
 end

@@ -100,7 +100,7 @@ end
 upsampling("UpsamplingNearest2d", "nearest", false)
 upsampling("UpsamplingBilinear2d", "bilinear", true)
 
--- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r); PixelUnshuffle(r): the way back.
+-- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r); PixelUnshuffle(r): the inverse.
 -- W. Shi et al. 2016.
 local function shuffle(name, op)
   local Shuffle = Module:extend(name)

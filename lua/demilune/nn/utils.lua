@@ -42,7 +42,7 @@ end
 
 -- ---- clipping ----
 
--- The tensors, or those that have a gradient, in a list for each device they lie on.
+-- The tensors, or those that have a gradient, in a list for each device.
 local function by_device(tensors, of_grads)
   if core.on_one_device(tensors, of_grads) then return {tensors} end
   local lists, on = {}, {}
@@ -121,9 +121,9 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
   clip(list, max_norm, total_norm)
 end
 
---- Holds the norm of all gradients together at max_norm or below; returns the
---- norm before (a 0-dim tensor, on the first gradient's device where they lie on
---- several; 0 where there is no gradient). Options as get_total_norm's; foreach is
+--- Scales all gradients so that their common norm is at most max_norm; returns the
+--- norm before (a 0-dim tensor, on the device of the first gradient; 0 where there
+--- is no gradient). Options as get_total_norm's; foreach is
 --- accepted and means nothing here: lists are always worked on in one call. With a
 --- GradScaler: after unscale_(). Does not wait for the device, unless
 --- error_if_nonfinite; that leaves the gradients as they were.

@@ -109,7 +109,7 @@ end
 
 local function unit(t, eps) return t / t:norm():clamp{min = eps} end
 
--- The weight as a matrix whose rows lie along dim.
+-- The weight as a matrix (size of dim, all other dims).
 local function as_matrix(w, dim)
   return w:movedim({dim}, {1}):reshape(w:size(dim), -1)
 end

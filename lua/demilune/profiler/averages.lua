@@ -110,7 +110,7 @@ local function any(entries, test)
   return false
 end
 
--- What stands in the columns: {title =, width =, text = function(entry)}.
+-- The columns of the table: {title =, width =, text = function(entry)}.
 local function columns_of(entries, memory, total, device_total, o)
   local columns = {}
   local function add(title, text, width, left)
@@ -185,11 +185,11 @@ local TABLE = {sort_by = options.NONE, row_limit = 100, header = options.NONE,
   max_name_column_width = 55, max_shapes_column_width = 80, max_src_column_width = 75,
   top_level_events_only = false}
 
--- list:table{sort_by =, row_limit = 100, header =, max_name_column_width = 55,
--- top_level_events_only = false, ...} -> text; "" where there are no events.
--- sort_by: "self_cpu_time_total", "cpu_time_total", "cpu_time", "count",
--- "cuda_time_total", "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest
--- first. row_limit -1: all rows. Raises on an unknown key.
+--- list:table{sort_by =, row_limit = 100, header =, max_name_column_width = 55,
+--- top_level_events_only = false, ...} -> text; "" where there are no events.
+--- sort_by: "self_cpu_time_total", "cpu_time_total", "cpu_time", "count",
+--- "cuda_time_total", "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest
+--- first. row_limit -1: all rows. Raises on an unknown key.
 function List:table(opts)
   local o = options.read("table", opts, TABLE)
   local entries = sorted(self, o.sort_by)
@@ -235,6 +235,7 @@ function List:__tostring() return self:table() end
 
 -- ---- entries ----
 
+--- An entry of the table, empty: the counts and times of one op or module.
 function averages.entry(key)
   return {
     key = key, count = 0, flops = 0, cpu_time = 0, cpu_time_total = 0, self_cpu_time_total = 0,
@@ -247,7 +248,7 @@ local SUMS = {"cpu_time_total", "self_cpu_time_total", "cpu_memory_usage",
   "self_cpu_memory_usage", "device_time_total", "self_device_time_total",
   "device_memory_usage", "self_device_memory_usage", "flops"}
 
--- Adds one event's numbers.
+--- Adds one event's numbers.
 function averages.add(entry, event)
   entry.count = entry.count + 1
   for _, name in ipairs(SUMS) do entry[name] = entry[name] + event[name] end

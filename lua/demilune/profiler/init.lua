@@ -37,8 +37,8 @@ function Profile:start()
   return self
 end
 
--- Waits for the devices whose times are read. Raises where memory ran out and recording
--- ended early; what was recorded until then is kept.
+--- Waits for the devices whose times are read. Raises where memory ran out and recording
+--- ended early; what was recorded until then is kept.
 function Profile:stop()
   self.recording = false
   core.profile_stop(self.recorder)
@@ -49,8 +49,8 @@ function Profile:__close(err)
   pcall(self.stop, self) -- the error under way is the one to tell
 end
 
--- fn with this profile recording at each of its calls, one after the other; the
--- profile itself stops.
+--- fn with this profile recording at each of its calls, one after the other; the
+--- profile itself stops.
 function Profile:wrap(fn)
   check_function("profile:wrap", fn)
   self:stop()
@@ -73,13 +73,13 @@ end
 
 local function count(self) return core.profile_count(self.recorder) end
 
--- prof:events() -> an array of the events that have ended, by their beginning:
--- {name =, start =, stop = (microseconds), cpu_time_total =, self_cpu_time_total =,
--- cpu_memory_usage =, self_cpu_memory_usage =, device_time_total =,
--- self_device_time_total =, device_memory_usage =, self_device_memory_usage = (all other
--- devices; times once the profile has stopped), flops =, cpu_parent = (an event),
--- input_shapes = "{{2, 3}, {3, 4}}", stack = {"file:line", ...}, thread = (a number
--- for each coroutine), is_op = (or a range of the program)}; has :table{} too.
+--- prof:events() -> an array of the events that have ended, by their beginning:
+--- {name =, start =, stop = (microseconds), cpu_time_total =, self_cpu_time_total =,
+--- cpu_memory_usage =, self_cpu_memory_usage =, device_time_total =,
+--- self_device_time_total =, device_memory_usage =, self_device_memory_usage = (all other
+--- devices; times once the profile has stopped), flops =, cpu_parent = (an event),
+--- input_shapes = "{{2, 3}, {3, 4}}", stack = {"file:line", ...}, thread = (a number
+--- for each coroutine), is_op = (or a range of the program)}; has :table{} too.
 function Profile:events()
   local list = setmetatable({memory = self.settings.profile_memory}, averages.List)
   local by_number, threads, n_threads = {}, {}, 0
@@ -108,9 +108,9 @@ function Profile:events()
   return list
 end
 
--- prof:key_averages{group_by_input_shape = false, group_by_stack_n = 0} -> the
--- events summed by name, and by shapes of the inputs and the innermost n lines of
--- the program where asked for and recorded; see averages.lua.
+--- prof:key_averages{group_by_input_shape = false, group_by_stack_n = 0} -> the
+--- events summed by name, and by shapes of the inputs and the innermost n lines of
+--- the program where asked for and recorded; see averages.lua.
 function Profile:key_averages(opts)
   local o = options.read("key_averages", opts,
     {group_by_input_shape = false, group_by_stack_n = 0})
@@ -141,7 +141,7 @@ function Profile:key_averages(opts)
   return list
 end
 
--- The stretches of work on devices, as events of a second process with a row for each
+-- The spans of work on devices, as events of a second process with a row for each
 -- device; both processes by the host's clock.
 local function add_device_rows(self, parts)
   local rows, n = {}, 0
@@ -168,8 +168,8 @@ local function add_device_rows(self, parts)
   end
 end
 
--- Writes the events as a trace that chrome://tracing and ui.perfetto.dev open.
--- true; nil and a message where the file cannot be written.
+--- Writes the events as a trace that chrome://tracing and ui.perfetto.dev open.
+--- true; nil and a message where the file cannot be written.
 function Profile:export_chrome_trace(path)
   local file <close>, text = io.open(path, "w")
   if not file then return nil, "export_chrome_trace: " .. text end
@@ -225,14 +225,14 @@ local function recorded(activities)
   return wanted.cpu or wanted.cuda or false, wanted.cuda or false
 end
 
--- profile{activities = {"cpu", "cuda"}, profile_memory =, record_shapes =, with_stack =,
--- with_flops =} records until it is closed, or stopped by :stop(); :start() goes
--- on. profile(opts, fn) returns what fn(prof) returns; profile(opts):wrap(fn) is
--- fn, recorded at each call. Memory is what was allocated less what was freed;
--- with_stack notes the program's lines (a microsecond or two an event); FLOPs are
--- counted for products and convolutions. "cuda" takes the times of CUDA devices around
--- what each op queues there, and reads them at the stop, which waits. Profiles may lie
--- within each other; one that is forgotten stops when it is collected.
+--- profile{activities = {"cpu", "cuda"}, profile_memory =, record_shapes =, with_stack =,
+--- with_flops =} records until it is closed, or stopped by :stop(); :start() goes
+--- on. profile(opts, fn) returns what fn(prof) returns; profile(opts):wrap(fn) is
+--- fn, recorded at each call. Memory is what was allocated less what was freed;
+--- with_stack notes the program's lines (a microsecond or two an event); FLOPs are
+--- counted for products and convolutions. "cuda" takes the times of CUDA devices around
+--- what each op queues there, and reads them at the stop, which waits. Profiles may lie
+--- within each other; one that is forgotten stops when it is collected.
 function profiler.profile(opts, fn)
   local settings = options.read("profile", opts, PROFILE)
   if fn ~= nil then check_function("profile", fn) end
@@ -258,15 +258,15 @@ function Range:__close()
 end
 Range.close = Range.__close
 
--- fn with an event of this name around each of its calls; this one ends.
+--- fn with an event of this name around each of its calls; this one ends.
 function Range:wrap(fn)
   check_function("record_function:wrap", fn)
   self:close()
   return function(...) return inside(core.range_begin(self.name), fn, ...) end
 end
 
--- record_function(name) is an event of that name until it is closed;
--- record_function(name, fn, ...) returns what fn(...) returns inside of it.
+--- record_function(name) is an event of that name until it is closed;
+--- record_function(name, fn, ...) returns what fn(...) returns inside of it.
 function profiler.record_function(name, fn, ...)
   if type(name) ~= "string" then
     caller.raise("record_function: the name is a %s, wanted a string", type(name))

@@ -33,7 +33,7 @@ function Measure:__tostring()
   return ("%.4f s, peak %.4g MiB"):format(self.seconds, self.peak_bytes / 2^20)
 end
 
--- How this one compares with an earlier one, as a table that prints as a line:
+-- Compares this measurement with an earlier one; gives a table that prints as a line:
 -- time_saved and memory_saved in percent, speed_up as a factor.
 function Measure:compared_to(before)
   if getmetatable(before) ~= Measure or before.began or self.began then
