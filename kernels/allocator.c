@@ -579,16 +579,16 @@ static int64_t largest_in(const Block *tree) {
   return tree ? tree->n : 0;
 }
 
-dm_AllocatorRoom dm_allocator_room(dm_Allocator *a) {
+dm_AllocatorUsage dm_allocator_usage(dm_Allocator *a) {
   pthread_mutex_lock(&a->lock);
-  dm_AllocatorRoom room = {.allocated =
-                               a->stats.of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].current,
-                           .reserved = a->stats.of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current};
+  dm_AllocatorUsage usage = {
+      .allocated = a->stats.of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].current,
+      .reserved = a->stats.of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current};
   for (const Stream *s = a->streams; s; s = s->next)
     for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++)
-      room.largest_free = dm_max_i64(room.largest_free, largest_in(s->free[pool]));
+      usage.largest_free = dm_max_i64(usage.largest_free, largest_in(s->free[pool]));
   pthread_mutex_unlock(&a->lock);
-  return room;
+  return usage;
 }
 
 void dm_allocator_each_live(dm_Allocator *a, dm_LiveBlockFn *fn, void *ctx) {

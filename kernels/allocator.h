@@ -17,7 +17,7 @@
    allocator. Streams and events are handles that only these functions look into. */
 typedef struct dm_RawMemory {
   void *ctx;
-  /* A segment, at a multiple of 512; false when there is no room. */
+  /* A segment, at a multiple of 512; false when there is no memory for it. */
   bool (*alloc)(void *ctx, int64_t n_bytes, void **out);
   /* Launched work may still use it: waits for that, as cudaFree does. */
   void (*free)(void *ctx, void *p, int64_t n_bytes);
@@ -40,8 +40,8 @@ dm_Allocator *dm_allocator_new(const dm_RawMemory *raw);
 void dm_allocator_delete(dm_Allocator *a);
 
 /* A block of n_bytes at a multiple of 512, for work launched on the stream. DM_EMEM
-   when even an emptied cache has no room, or the host none for the bookkeeping; no
-   message is recorded (dm_allocator_room has what one needs). */
+   when even an emptied cache cannot serve it, or the host lacks memory for the bookkeeping; no
+   message is recorded (dm_allocator_usage has what one needs). */
 dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, void **out);
 /* False when p is no block in use; nothing happens then. */
 bool dm_allocator_free(dm_Allocator *a, void *p);
@@ -63,10 +63,10 @@ void dm_allocator_reset_totals(dm_Allocator *a);
 int64_t dm_allocator_raw_allocations(dm_Allocator *a);
 
 /* For a message. largest_free: of the cached blocks, whichever stream they belong to. */
-typedef struct dm_AllocatorRoom {
+typedef struct dm_AllocatorUsage {
   int64_t allocated, reserved, largest_free; /* bytes */
-} dm_AllocatorRoom;
-dm_AllocatorRoom dm_allocator_room(dm_Allocator *a);
+} dm_AllocatorUsage;
+dm_AllocatorUsage dm_allocator_usage(dm_Allocator *a);
 
 /* Calls fn for every block in use, in no order, with the bytes asked for. fn runs
    under the lock: it must not call the allocator. */

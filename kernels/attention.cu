@@ -94,7 +94,7 @@ template <class C> struct Square {
   static const int SIDE = sizeof(C) == 8 ? 8 : 16, TILE = 4 * SIDE, THREADS = SIDE * SIDE;
 };
 
-/* Where a quad lies: its place in the line changes every four lines, so that threads
+/* Where a quad lies: its position in the row changes every four lines, so that threads
    which write every fourth line meet all banks. */
 template <class C> static __device__ inline int slot(int line, int quad) {
   const int side = Square<C>::SIDE;
@@ -164,25 +164,25 @@ static __device__ inline C &pick(C (&s)[4][4], int query, int key) {
   return s[keys ? key : query][keys ? query : key];
 }
 
-/* What a thread says of its 16 elements passes through its own quads of `room`, so
+/* What a thread says of its 16 elements passes through its own quads of `shared`, so
    that the code which finds it out is there once and s stays in registers. Then the
-   room is everybody's again. */
+   all threads may use `shared` again. */
 template <class C> static __device__ inline int own_slot(int n) {
   return n * Square<C>::THREADS + (int)threadIdx.x;
 }
 
-/* s lies in the room while registers are wanted for other things. */
+/* s waits in shared memory while registers are wanted for other things. */
 template <class C>
-static __device__ inline void put_aside(const C (&s)[4][4], DM_SHARED_PTR(Quad<C>) room) {
+static __device__ inline void put_aside(const C (&s)[4][4], DM_SHARED_PTR(Quad<C>) shared) {
   for (int r = 0; r < 4; r++) {
     const Quad<C> row = {{s[r][0], s[r][1], s[r][2], s[r][3]}};
-    room[own_slot<C>(r)] = row;
+    shared[own_slot<C>(r)] = row;
   }
 }
 template <class C>
-static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) room) {
+static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) shared) {
   for (int r = 0; r < 4; r++) {
-    const Quad<C> row = room[own_slot<C>(r)];
+    const Quad<C> row = shared[own_slot<C>(r)];
     for (int c = 0; c < 4; c++) s[r][c] = row.v[c];
   }
   __syncthreads();
@@ -190,7 +190,7 @@ static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) roo
 
 template <bool keys, class C>
 static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
-                                       DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i,
+                                       DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i,
                                        int j) {
   const int64_t base = offset_of(p, p.mask, batch) + j * p.mask.column;
   const bool is_bool = p.mask.dtype == DM_BOOL;
@@ -202,10 +202,10 @@ static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
                    ? dm_load<C>(p.mask.dtype, p.mask.data,
                                 base + (i + r) * p.mask.row + c * p.mask.column)
                    : C(0);
-    room[own_slot<C>(r)] = m;
+    shared[own_slot<C>(r)] = m;
   }
   for (int r = 0; r < 4; r++) {
-    const Quad<C> m = room[own_slot<C>(r)];
+    const Quad<C> m = shared[own_slot<C>(r)];
     for (int c = 0; c < 4; c++) {
       C &x = pick<keys>(s, r, c);
       x = !is_bool ? x + m.v[c] : m.v[c] != 0 ? x : -(C)INFINITY;
@@ -217,10 +217,11 @@ static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
 /* Products become scores, those that are not seen -inf. */
 template <bool keys, class C>
 static __device__ inline void score(const Attention<C> &p, C (&s)[4][4],
-                                    DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i, int j) {
+                                    DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i,
+                                    int j) {
   for (int r = 0; r < 4; r++)
     for (int c = 0; c < 4; c++) s[r][c] *= p.scale;
-  if (p.mask.data) add_mask<keys, C>(p, s, room, batch, i, j);
+  if (p.mask.data) add_mask<keys, C>(p, s, shared, batch, i, j);
   for (int r = 0; r < 4; r++)
     for (int c = 0; c < 4; c++)
       if (i + r >= p.L || j + c >= p.S || (p.causal && j + c > i + r))
@@ -243,7 +244,7 @@ static __device__ inline void draw(dm_Generator g, uint64_t first, float u[4]) {
 
 template <bool keys, class C>
 static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
-                                   DM_SHARED_PTR(Quad<C>) room, int64_t batch, int i, int j) {
+                                   DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i, int j) {
   const dm_Generator g = *p.draw;
   DM_ROLLED
   for (int r = 0; r < 4; r++) {
@@ -251,10 +252,10 @@ static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
     Quad<C> scale;
     draw(g, (uint64_t)((batch * p.L + i + r) * p.S + j), u);
     for (int c = 0; c < 4; c++) scale.v[c] = u[c] < p.p ? C(0) : p.keep;
-    room[own_slot<C>(r)] = scale;
+    shared[own_slot<C>(r)] = scale;
   }
   for (int r = 0; r < 4; r++) {
-    const Quad<C> scale = room[own_slot<C>(r)];
+    const Quad<C> scale = shared[own_slot<C>(r)];
     for (int c = 0; c < 4; c++) {
       C &x = pick<keys>(s, r, c);
       x = scale.v[c] == 0 ? C(0) : x * scale.v[c];
@@ -506,7 +507,7 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
   DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL,
                       c->n_in > 7 ? c->in[7] : NULL, &p));
   const int64_t n_row = p.n_batch * p.L;
-  dm_Room<C> dot;
+  dm_Scratch<C> dot;
   DM_TRY(dot.get(n_row));
   p.gy = operand_of(c->in[0]);
   p.lse = (C *)dm_tensor_data(c->in[5]);

@@ -35,11 +35,11 @@ template <class C, class T> struct BatchMoments : JoinMoments {
 };
 
 template <class C, class T>
-static dm_status fold_runs(BatchMoments<C, T> fold, const Channels &ch) {
+static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  if (has_runs(ch, V) && runs_of(fold.x, 16))
-    return fold_channels<BatchMoments<C, T>, V>(fold, ch);
-  return fold_channels<BatchMoments<C, T>, 1>(fold, ch);
+  if (has_runs(ch, V) && runs_of(reducer.x, 16))
+    return reduce_channels<BatchMoments<C, T>, V>(reducer, ch);
+  return reduce_channels<BatchMoments<C, T>, 1>(reducer, ch);
 }
 
 /* ---- what is made of each element ---- */
@@ -224,20 +224,20 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
   if (y->numel == 0) return clear_vectors(c);
   const dm_DType compute = (dm_DType)mean->dtype;
   bool taken = false;
-  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
+  DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   DM_GO(train_by_library(c, own[0], &taken));
   if (taken) goto done;
   DM_GO(dm_vector_new(c->in[1], compute, &own[1], &w));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &b));
   DM_FLOAT_TYPES(y->dtype, {
     const Channels ch = channels_of(own[0]);
-    BatchMoments<C, T> fold;
-    fold.x = (const T *)dm_tensor_data(own[0]);
-    fold.mean = (C *)dm_tensor_data(mean);
-    fold.var = (C *)dm_tensor_data(var);
+    BatchMoments<C, T> reducer;
+    reducer.x = (const T *)dm_tensor_data(own[0]);
+    reducer.mean = (C *)dm_tensor_data(mean);
+    reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
-        w, b, {fold.mean, compute}, {fold.var, compute}, (C)*DM_ATTR(double, c)};
-    st = fold_runs(fold, ch);
+        w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)*DM_ATTR(double, c)};
+    st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
   });
 done:
@@ -251,7 +251,7 @@ DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
   const dm_DType compute = dm_compute_dtype((dm_DType)y->dtype);
-  DM_GO(dm_laid_new(c->in[0], dm_lies_last(y), &own[0]));
+  DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
   DM_FLOAT_TYPES(y->dtype, {
     const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)*DM_ATTR(double, c)};
@@ -263,11 +263,11 @@ done:
 }
 
 /* t of that dtype, dense in that order. */
-static dm_status laid_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor **own) {
+static dm_status layout_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor **own) {
   dm_Tensor *cast = NULL;
-  if (t->dtype == dtype) return dm_laid_new(t, last, own);
+  if (t->dtype == dtype) return dm_layout_new(t, last, own);
   DM_TRY(dm_cast_new(t, dtype, &cast));
-  const dm_status st = dm_laid_new(cast, last, own);
+  const dm_status st = dm_layout_new(cast, last, own);
   dm_tensor_unref(&cast);
   return st;
 }
@@ -280,8 +280,8 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   bool taken = false;
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);
-  DM_GO(laid_cast(c->in[0], dtype, last, &own[0]));
-  DM_GO(dm_laid_new(c->in[1], last, &own[1]));
+  DM_GO(layout_cast(c->in[0], dtype, last, &own[0]));
+  DM_GO(dm_layout_new(c->in[1], last, &own[1]));
   DM_GO(dm_vector_new(c->in[2], compute, &own[2], &w));
   for (int i = 3; i < 5; i++) DM_GO(dm_dense_cast(c->in[i], compute, &own[i]));
   if (training) DM_GO(backward_by_library(c, own, &taken));
@@ -303,7 +303,7 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
                             sums.gw,
                             sums.gb,
                             training ? C(1) / (C)(ch.outer * ch.inner) : C(0)};
-    st = fold_runs(sums, ch);
+    st = reduce_runs(sums, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[1], own[0], gx, ch);
   });
 done:

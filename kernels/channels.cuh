@@ -8,7 +8,7 @@
 
 #include "kernels/norm.cuh"
 
-/* x as (outer, channels, inner). A fold is one of reduce.cuh's, but that
+/* x as (outer, channels, inner). A reducer is one of reduce.cuh's, but that
      enter(c)                  has it look at channel c
      add<V>(s, n, i)           adds the run at element i, of outer n
      enter_run<V>(c, k)        k: what it wants to know of V channels from c on
@@ -19,34 +19,34 @@ struct Channels {
   int64_t n_chunk, chunk; /* pieces of a channel; loads in one */
 };
 
-template <class Fold>
-static __device__ inline void emit(const Fold &fold, const Channels &ch, int64_t c,
-                                   const typename Fold::State &s,
-                                   typename Fold::State *partial) {
+template <class Reducer>
+static __device__ inline void emit(const Reducer &reducer, const Channels &ch, int64_t c,
+                                   const typename Reducer::State &s,
+                                   typename Reducer::State *partial) {
   if (ch.n_chunk > 1) partial[c * ch.n_chunk + blockIdx.y] = s;
-  else fold.finish(c, s);
+  else reducer.finish(c, s);
 }
 
-template <class Fold, int V>
+template <class Reducer, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    channel_kernel(Fold fold, Channels ch, typename Fold::State *partial) {
+    channel_kernel(Reducer reducer, Channels ch, typename Reducer::State *partial) {
   const int64_t c = blockIdx.x, n_run = ch.inner / V, end = ch.outer * n_run;
   const int64_t lo = blockIdx.y * ch.chunk, hi = lo + ch.chunk < end ? lo + ch.chunk : end;
-  typename Fold::State s = {};
-  fold.enter(c);
+  typename Reducer::State s = {};
+  reducer.enter(c);
   for (int64_t e = lo + threadIdx.x; e < hi; e += DM_THREADS) {
     const int64_t n = dm_quotient(e, n_run);
-    fold.template add<V>(s, n, (n * ch.channels + c) * ch.inner + (e - n * n_run) * V);
+    reducer.template add<V>(s, n, (n * ch.channels + c) * ch.inner + (e - n * n_run) * V);
   }
-  s = dm_block_reduce(fold, s);
-  if (threadIdx.x == 0) emit(fold, ch, c, s, partial);
+  s = dm_block_reduce(reducer, s);
+  if (threadIdx.x == 0) emit(reducer, ch, c, s, partial);
 }
 
 /* inner == 1: a block is `lanes` channels wide. */
-template <class Fold>
+template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
-    column_kernel(Fold fold, Channels ch, int lanes, typename Fold::State *partial) {
-  typedef typename Fold::State State;
+    column_kernel(Reducer reducer, Channels ch, int lanes, typename Reducer::State *partial) {
+  typedef typename Reducer::State State;
   DM_SHARED(State, tile, DM_THREADS);
   const int t = threadIdx.x, rows = DM_THREADS / lanes, y = t / lanes;
   const int64_t c = (int64_t)blockIdx.x * lanes + (t & (lanes - 1));
@@ -54,26 +54,28 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
   State s = {};
   if (c < ch.channels) {
-    fold.enter(c);
-    for (int64_t n = lo + y; n < hi; n += rows) fold.template add<1>(s, n, n * ch.channels + c);
+    reducer.enter(c);
+    for (int64_t n = lo + y; n < hi; n += rows)
+      reducer.template add<1>(s, n, n * ch.channels + c);
   }
   tile[t] = s;
   for (int h = rows / 2; h > 0; h /= 2) {
     __syncthreads();
     if (y >= h) continue;
     const State other = tile[t + h * lanes];
-    fold.join(s, other);
+    reducer.join(s, other);
     tile[t] = s;
   }
-  if (y == 0 && c < ch.channels) emit(fold, ch, c, s, partial);
+  if (y == 0 && c < ch.channels) emit(reducer, ch, c, s, partial);
 }
 
 /* inner == 1: a block is `lanes` runs of V channels wide. A thread adds up V channels; one
    after another they are joined over the block. */
-template <class Fold, int V>
+template <class Reducer, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
-    column_runs_kernel(Fold fold, Channels ch, int lanes, typename Fold::State *partial) {
-  typedef typename Fold::State State;
+    column_runs_kernel(Reducer reducer, Channels ch, int lanes,
+                       typename Reducer::State *partial) {
+  typedef typename Reducer::State State;
   DM_SHARED(State, tile, DM_THREADS);
   const int t = threadIdx.x, rows = DM_THREADS / lanes, y = t / lanes;
   const int64_t c = ((int64_t)blockIdx.x * lanes + (t & (lanes - 1))) * V;
@@ -81,10 +83,10 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t hi = lo + ch.chunk < ch.outer ? lo + ch.chunk : ch.outer;
   State s[V] = {};
   if (c < ch.channels) {
-    typename Fold::template Known<V> known;
-    fold.template enter_run<V>(c, known);
+    typename Reducer::template Known<V> known;
+    reducer.template enter_run<V>(c, known);
     for (int64_t n = lo + y; n < hi; n += rows)
-      fold.template add_run<V>(s, known, n * ch.channels + c);
+      reducer.template add_run<V>(s, known, n * ch.channels + c);
   }
   UNROLL
   for (int k = 0; k < V; k++) {
@@ -94,27 +96,27 @@ static __global__ void __launch_bounds__(DM_THREADS)
       __syncthreads();
       if (y >= h) continue;
       const State other = tile[t + h * lanes];
-      fold.join(s[k], other);
+      reducer.join(s[k], other);
       tile[t] = s[k];
     }
-    if (y == 0 && c < ch.channels) emit(fold, ch, c + k, s[k], partial);
+    if (y == 0 && c < ch.channels) emit(reducer, ch, c + k, s[k], partial);
   }
 }
 
 /* A warp a channel joins its chunks. */
-template <class Fold>
+template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
-    join_kernel(Fold fold, Channels ch, const typename Fold::State *partial) {
+    join_kernel(Reducer reducer, Channels ch, const typename Reducer::State *partial) {
   const int64_t c = dm_thread() / 32;
-  typename Fold::State s = {};
+  typename Reducer::State s = {};
   for (int64_t i = threadIdx.x % 32; c < ch.channels && i < ch.n_chunk; i += 32) {
-    const typename Fold::State other = partial[c * ch.n_chunk + i];
-    fold.join(s, other);
+    const typename Reducer::State other = partial[c * ch.n_chunk + i];
+    reducer.join(s, other);
   }
-  s = dm_warp_fold(fold, s, 32);
+  s = dm_warp_reduce(reducer, s, 32);
   if (c >= ch.channels || threadIdx.x % 32 != 0) return;
-  fold.enter(c);
-  fold.finish(c, s);
+  reducer.enter(c);
+  reducer.finish(c, s);
 }
 
 /* Cuts channels of n loads, `threads` at a time, done by `blocks` blocks; by sizes
@@ -129,14 +131,15 @@ static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_
   ch->n_chunk = dm_ceil_div(n, ch->chunk);
 }
 
-/* The fold over every channel; V: elements a load, of one channel, or of V where each has
+/* The reducer over every channel; V: elements a load, of one channel, or of V where each has
    one. */
-template <class Fold, int V> static dm_status fold_channels(const Fold &fold, Channels ch) {
-  typedef typename Fold::State State;
+template <class Reducer, int V>
+static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
+  typedef typename Reducer::State State;
   const bool flat = ch.inner == 1;
   const int64_t n_run = dm_ceil_div(ch.channels, V);
   int lanes = 64 / V > 8 ? 64 / V : 8;
-  void *room = NULL;
+  void *scratch = NULL;
   if (flat) {
     while (lanes > 8 && lanes / 2 >= n_run) lanes /= 2;
     cut_channels(&ch, ch.outer, DM_THREADS / lanes, dm_ceil_div(n_run, lanes));
@@ -144,20 +147,22 @@ template <class Fold, int V> static dm_status fold_channels(const Fold &fold, Ch
     cut_channels(&ch, ch.outer * ch.inner / V, DM_THREADS, ch.channels);
   }
   const int64_t bytes = ch.n_chunk > 1 ? ch.channels * ch.n_chunk * (int64_t)sizeof(State) : 0;
-  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
-  State *partial = (State *)room;
+  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &scratch));
+  State *partial = (State *)scratch;
   const unsigned width = (unsigned)(flat ? dm_ceil_div(n_run, lanes) : ch.channels);
   const dim3 grid(width, (unsigned)ch.n_chunk);
   dm_status st;
-  if (!flat) st = dm_launch((channel_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, partial);
+  if (!flat)
+    st = dm_launch((channel_kernel<Reducer, V>), grid, DM_THREADS, 0, reducer, ch, partial);
   else if constexpr (V > 1)
-    st =
-        dm_launch((column_runs_kernel<Fold, V>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
-  else st = dm_launch((column_kernel<Fold>), grid, DM_THREADS, 0, fold, ch, lanes, partial);
-  if (st == DM_OK && bytes > 0)
-    st = dm_launch((join_kernel<Fold>), dm_blocks(ch.channels * 32), DM_THREADS, 0, fold, ch,
+    st = dm_launch((column_runs_kernel<Reducer, V>), grid, DM_THREADS, 0, reducer, ch, lanes,
                    partial);
-  if (bytes > 0) dm_cuda_scratch_free(room, bytes);
+  else
+    st = dm_launch((column_kernel<Reducer>), grid, DM_THREADS, 0, reducer, ch, lanes, partial);
+  if (st == DM_OK && bytes > 0)
+    st = dm_launch((join_kernel<Reducer>), dm_blocks(ch.channels * 32), DM_THREADS, 0, reducer,
+                   ch, partial);
+  if (bytes > 0) dm_cuda_scratch_free(scratch, bytes);
   return st;
 }
 
@@ -218,12 +223,13 @@ template <class C, class T> struct GradSums {
 };
 
 template <class C, class T>
-static dm_status fold_runs(GradSums<C, T> fold, const Channels &ch) {
+static dm_status reduce_runs(GradSums<C, T> reducer, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  const bool by_row = ch.inner == 1 && fold.per > 0; /* the statistics are not the channel's */
-  if (!by_row && has_runs(ch, V) && runs_of(fold.x, 16) && runs_of(fold.gy, 16))
-    return fold_channels<GradSums<C, T>, V>(fold, ch);
-  return fold_channels<GradSums<C, T>, 1>(fold, ch);
+  const bool by_row =
+      ch.inner == 1 && reducer.per > 0; /* the statistics are not the channel's */
+  if (!by_row && has_runs(ch, V) && runs_of(reducer.x, 16) && runs_of(reducer.gy, 16))
+    return reduce_channels<GradSums<C, T>, V>(reducer, ch);
+  return reduce_channels<GradSums<C, T>, 1>(reducer, ch);
 }
 
 /* Of weight and bias where there are no samples: zeros. */

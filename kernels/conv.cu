@@ -10,7 +10,7 @@
 
    of a matrix that is written down in memory (the weight; y's gradient) with one
    that is not: it is gathered from an image. An index of a column or of k is three
-   numbers; each of the two gives its part of a place in the image: elements to step
+   numbers; each of the two gives its part of a position in the image: elements to step
    over, and a row and a column of it. What lies outside is 0. */
 #include "kernels/conv.h"
 #include "kernels/cuda.cuh"
@@ -30,12 +30,12 @@ enum { FEW_ROWS = 5 };
 /* A long k is cut into pieces where there are fewer tiles than this. The cut depends
    on nothing but sizes: sums keep their order on every device. */
 enum { ENOUGH_TILES = 256, LEAST_PIECE = 256 };
-/* Images and kernels reach no further: places in them are 32-bit numbers. */
+/* Images and kernels reach no further: positions in them are 32-bit numbers. */
 enum { MAX_REACH = 1 << 29, OUTSIDE = -(1 << 30) };
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* One index's part of a place. */
+/* The part of a position that one index gives. */
 struct Spot {
   int64_t offset; /* elements */
   int y, x;
@@ -100,7 +100,7 @@ struct Product {
     const int64_t image = b.line.wide ? column / plane : dm_divide((uint32_t)column, by_plane);
     return image * image_step + (column - image * plane) * pixel_step;
   }
-  /* at: the column's place */
+  /* at: the column's position */
   template <class C, class T>
   __device__ inline void store(int64_t group, int64_t row, int64_t at, C sum) const {
     const int64_t channel = group * rows + row;
@@ -174,13 +174,13 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Produc
       __syncthreads();
     }
     for (int j = 0; j < EACH; j++) {
-      const int64_t c = j0 + column + j * SIDE, place = p.column_at(c);
+      const int64_t c = j0 + column + j * SIDE, position = p.column_at(c);
       for (int i = 0; i < EACH; i++) {
         const int64_t r = i0 + row + i * SIDE;
         if (r >= p.rows || c >= p.columns) continue;
         const int64_t at = ((blockIdx.z * p.groups + g) * p.rows + r) * p.columns + c;
         if (p.n_piece > 1) ((C *)p.part)[at] = sum[i][j];
-        else p.template store<C, T>(g, r, place, sum[i][j]);
+        else p.template store<C, T>(g, r, position, sum[i][j]);
       }
     }
   }
@@ -268,7 +268,7 @@ static void ramp_scale(Ramp *r, int64_t mul_y, int64_t mul_x, int64_t add_y, int
 }
 
 /* An operand as a matrix: its image of height x width, one row or column of which
-   is there for every `every` that places count. */
+   is there for every `every` that positions count. */
 static Matrix matrix(const dm_ConvOperand *o, int64_t height, int64_t width) {
   Matrix m = {};
   m.data = o->data;
@@ -479,10 +479,10 @@ static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
   return DM_OK;
 }
 
-/* Input i, no weight, dense. Pictures that come in rows are turned over once: by the
+/* Input i, no weight, dense. Images that come channels first are transposed once: by the
    forward, which keeps them for the weight's gradient. */
-static dm_status picture_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
-                             dm_Tensor **out) {
+static dm_status image_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
+                           dm_Tensor **out) {
   dm_Tensor *t = c->in[i];
   if (!last) return dm_dense_new(t, out);
   if (kind == DM_CONV_FORWARD && c->recorded) return kept_last(t, true, out);
@@ -492,7 +492,7 @@ static dm_status picture_new(const dm_Call *c, dm_ConvKind kind, int i, bool las
   return st;
 }
 
-/* By cuDNN: the weight, or its gradient, lies as the pictures do. A forward that the tape
+/* By cuDNN: the weight, or its gradient, has the layout of the images. A forward that the tape
    keeps turns the weight over anew, so that a step's work is the same each time; the
    gradient of x, and what is not trained, find it. */
 static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool last,
@@ -533,9 +533,9 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
     c.bias = dm_tensor_data(bias);
     c.bias_step = bias->stride[0];
   }
-  st = picture_new(call, kind, 0, last, &own[0]);
+  st = image_new(call, kind, 0, last, &own[0]);
   if (st == DM_OK && second == DM_CONV_WEIGHT) own[1] = dm_tensor_ref(call->in[1]);
-  else if (st == DM_OK) st = picture_new(call, kind, 1, last, &own[1]);
+  else if (st == DM_OK) st = image_new(call, kind, 1, last, &own[1]);
   if (st == DM_OK) {
     set_operand(&c, first, own[0], last);
     set_operand(&c, second, own[1], last && second != DM_CONV_WEIGHT);

@@ -10,7 +10,7 @@ extern "C" {
 #include "op/loss/ctc.h"
 
 struct Sequences {
-  int64_t steps, batch, classes, room, blank, n_label; /* room: labels */
+  int64_t steps, batch, classes, capacity, blank, n_label; /* capacity: labels */
   const int64_t *label, *steps_of, *labels_of;
   bool padded;
   int base, op;
@@ -28,9 +28,9 @@ struct Sequence {
       dm_device_fault(all.fault, DM_FAULT_INDEX, all.op, 0, n, given, most + 1);
     return given < 0 ? 0 : most;
   }
-  __device__ Sequence(const Sequences &s, int64_t i) : all(s), n(i), start(i * s.room) {
+  __device__ Sequence(const Sequences &s, int64_t i) : all(s), n(i), start(i * s.capacity) {
     steps = fit(s.steps_of[i], s.steps);
-    labels = fit(s.labels_of[i], s.room);
+    labels = fit(s.labels_of[i], s.capacity);
     if (s.padded) return;
     start = 0;
     for (int64_t k = 0; k < i; k++) start += s.labels_of[k];
@@ -53,7 +53,7 @@ struct Sequence {
   __device__ int64_t row(int64_t t) const { return (t * all.batch + n) * all.classes; }
   /* of alpha */
   __device__ int64_t states_at(int64_t t) const {
-    return (n * all.steps + t) * (2 * all.room + 1);
+    return (n * all.steps + t) * (2 * all.capacity + 1);
   }
 };
 
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     backward_kernel(Sequences all, const T *gy, const T *lp, const C *alpha, C *rows,
                     int64_t *links, T *gx) {
   const Sequence q(all, blockIdx.x);
-  const int64_t states = q.states(), width = 2 * all.room + 1;
+  const int64_t states = q.states(), width = 2 * all.capacity + 1;
   const C g = dm_get<C, T>(gy[q.n]), none = -(C)INFINITY;
   if (g == 0 || q.steps == 0) return;
   C *const own = rows + 3 * q.n * width, *const share = own + 2 * width;
@@ -188,17 +188,17 @@ DM_CUDA_KERNEL(ctc_backward_cuda) {
   const dm_DType dtype = (dm_DType)gx->dtype;
   PathHeld h;
   dm_Own gy;
-  dm_Room<int64_t> links;
+  dm_Scratch<int64_t> links;
   Sequences all;
   if (gx->numel == 0) return DM_OK;
   DM_CUDA_TRY(
       cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
   DM_TRY(hold(c, c->in + 1, alpha, &h, &all));
   DM_TRY(dm_dense_cast(c->in[0], dtype, &gy.t));
-  const int64_t width = all.batch * (2 * all.room + 1);
+  const int64_t width = all.batch * (2 * all.capacity + 1);
   DM_TRY(links.get(2 * width));
   DM_FLOAT_TYPES(dtype, {
-    dm_Room<C> rows;
+    dm_Scratch<C> rows;
     DM_TRY(rows.get(3 * width));
     return dm_launch((backward_kernel<C, T>), dim3((unsigned)all.batch), DM_THREADS, 0, all,
                      (const T *)dm_tensor_data(gy.t), (const T *)dm_tensor_data(h.lp.t),

@@ -292,12 +292,12 @@ static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N], bool by_mem
 /* ---- faults ---- */
 
 static __device__ inline void dm_device_fault(dm_Fault *f, int kind, int op, int base,
-                                              int64_t place, int64_t value, int64_t size) {
+                                              int64_t position, int64_t value, int64_t size) {
   if (atomicCAS(&f->taken, 0u, 1u) != 0) return;
   f->kind = kind;
   f->op = op;
   f->base = base;
-  f->place = place;
+  f->position = position;
   f->value = value;
   f->size = size;
 }

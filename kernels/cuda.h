@@ -41,12 +41,12 @@ int dm_cuda_processors(void);
 /* Its last cache, in bytes. */
 int dm_cuda_cache(void);
 
-/* Room on the device for the length of one kernel's function: given back to the
+/* Scratch memory on the device for the length of one kernel's function: given back to the
    stream's order, so that later work may have it at once. */
 dm_status dm_cuda_scratch(int64_t n_bytes, void **out);
 void dm_cuda_scratch_free(void *p, int64_t n_bytes);
 
-/* Gives the room back by hand, of whichever device. */
+/* Gives the scratch memory back by hand, of whichever device. */
 void dm_cuda_give_back(int device, void *p);
 
 /* dst, on the device, becomes these bytes of the host, in the current stream's order.
@@ -71,8 +71,8 @@ typedef enum dm_FaultKind {
 typedef struct dm_Fault {
   unsigned taken;
   int32_t kind, op;
-  int32_t base;  /* positions count from here */
-  int64_t place; /* which element of the operand */
+  int32_t base;     /* positions count from here */
+  int64_t position; /* which element of the operand */
   int64_t value, size;
 } dm_Fault;
 

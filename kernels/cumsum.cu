@@ -20,7 +20,7 @@ struct Lines {
 };
 
 /* Element i, in the order of summation, of a line. */
-static __device__ inline int64_t place(const Lines &p, int64_t line, int64_t i) {
+static __device__ inline int64_t offset_of(const Lines &p, int64_t line, int64_t i) {
   const int64_t first = line / p.inner * p.n * p.inner + line % p.inner;
   return first + (p.reverse ? p.n - 1 - i : i) * p.inner;
 }
@@ -29,7 +29,7 @@ template <class C> static __global__ void __launch_bounds__(DM_THREADS) thread_k
   const int64_t line = dm_thread(), step = p.reverse ? -p.inner : p.inner;
   if (line >= p.n_line) return;
   C sum = 0;
-  for (int64_t i = 0, at = place(p, line, 0); i < p.n; i++, at += step) {
+  for (int64_t i = 0, at = offset_of(p, line, 0); i < p.n; i++, at += step) {
     sum = dm_plus(sum, dm_load<C>(p.from, p.x, at));
     dm_store<C>(p.to, p.y, at, sum);
   }
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Lines p, C
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
   C sum = 0;
   for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS)
-    sum = dm_plus(sum, dm_load<C>(p.from, p.x, place(p, blockIdx.x, i)));
+    sum = dm_plus(sum, dm_load<C>(p.from, p.x, offset_of(p, blockIdx.x, i)));
   sum = dm_block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x * p.n_chunk + blockIdx.y] = sum;
 }
@@ -81,12 +81,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t begin = tile + threadIdx.x * PER_THREAD;
     C v[PER_THREAD], total;
     for (int k = 0; k < PER_THREAD; k++) {
-      v[k] = begin + k < hi ? dm_load<C>(p.from, p.x, place(p, line, begin + k)) : C(0);
+      v[k] = begin + k < hi ? dm_load<C>(p.from, p.x, offset_of(p, line, begin + k)) : C(0);
       if (k > 0) v[k] = dm_plus(v[k - 1], v[k]);
     }
     const C before = dm_plus(carry, sum_before(v[PER_THREAD - 1], &total));
     for (int k = 0; k < PER_THREAD && begin + k < hi; k++)
-      dm_store<C>(p.to, p.y, place(p, line, begin + k), dm_plus(before, v[k]));
+      dm_store<C>(p.to, p.y, offset_of(p, line, begin + k), dm_plus(before, v[k]));
     carry = dm_plus(carry, total);
   }
 }

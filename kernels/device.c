@@ -161,21 +161,21 @@ dm_Fault *dm_cuda_faults(void) { return devices[current].fault; }
 
 static dm_status tell(const dm_Fault *f) {
   const char *op = f->op >= 0 && f->op < DM_N_OP ? dm_ops[f->op].name : "?";
-  const long long place = (long long)f->place + 1, value = (long long)f->value;
+  const long long position = (long long)f->position + 1, value = (long long)f->value;
   const long long first = f->base, last = (long long)f->size - 1 + f->base;
   switch ((dm_FaultKind)f->kind) {
   case DM_FAULT_INDEX:
     return dm_fail(DM_EARG,
                    "%s: index %lld (element %lld) is out of range, wanted %lld to %lld", op,
-                   value, place, first, last);
+                   value, position, first, last);
   case DM_FAULT_LABEL:
     return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %lld to %lld", op,
-                   value, place, first, last);
+                   value, position, first, last);
   case DM_FAULT_ZERO: return dm_fail(DM_EARG, "%s: integer division by zero", op);
   case DM_FAULT_WEIGHTS:
-    return dm_fail(DM_EARG, "%s: row %lld has weights that cannot be drawn from", op, place);
+    return dm_fail(DM_EARG, "%s: row %lld has weights that cannot be drawn from", op, position);
   case DM_FAULT_PROBABILITY:
-    return dm_fail(DM_EARG, "%s: element %lld is no probability, wanted 0 to 1", op, place);
+    return dm_fail(DM_EARG, "%s: element %lld is no probability, wanted 0 to 1", op, position);
   default: return dm_fail(DM_EDEV, "%s: a fault of kind %d", op, (int)f->kind);
   }
 }
@@ -219,10 +219,10 @@ static void note_block(void *ctx, void *p, int64_t n) {
 
 static double mib(int64_t n) { return (double)n / 1048576.0; }
 
-static dm_status no_room(int i, int64_t n) {
+static dm_status no_memory(int i, int64_t n) {
   Largest l = {{0}};
   char list[160] = "";
-  const dm_AllocatorRoom room = dm_allocator_room(devices[i].memory);
+  const dm_AllocatorUsage usage = dm_allocator_usage(devices[i].memory);
   dm_allocator_each_live(devices[i].memory, note_block, &l);
   for (int k = 0, at = 0; k < LISTED && l.n[k] > 0; k++)
     at += snprintf(list + at, sizeof list - (size_t)at, "%s%.1f", k ? ", " : "", mib(l.n[k]));
@@ -230,14 +230,14 @@ static dm_status no_room(int i, int64_t n) {
                  "cuda:%d: out of memory: %.1f MiB asked for, %.1f MiB in use, %.1f MiB held; "
                  "the largest tensors have %s MiB; hint: a smaller batch, amp.autocast, or "
                  "dm.scope() to free what a step leaves",
-                 i, mib(n), mib(room.allocated), mib(room.reserved), list[0] ? list : "0");
+                 i, mib(n), mib(usage.allocated), mib(usage.reserved), list[0] ? list : "0");
 }
 
 static dm_status cuda_alloc(dm_Device dev, int64_t n, void **out) {
   DM_TRY(use(dev.index));
   const dm_status st =
       dm_allocator_alloc(devices[dev.index].memory, stream_of(dev.index), n, out);
-  return DM_LIKELY(st == DM_OK) ? DM_OK : no_room(dev.index, n);
+  return DM_LIKELY(st == DM_OK) ? DM_OK : no_memory(dev.index, n);
 }
 
 static void cuda_free(dm_Device dev, void *p, int64_t n) {
@@ -454,7 +454,10 @@ static int64_t pinned_bytes(dm_Device dev) {
 static dm_status record_use(dm_Device dev, void *p, void *stream) {
   const dm_status st =
       dm_allocator_record_stream(devices[dev.index].memory, p, resolved(dev, stream));
-  return st == DM_OK ? DM_OK : dm_fail(st, "record_stream: not a tensor's memory, or no room");
+  return st == DM_OK
+             ? DM_OK
+             : dm_fail(st,
+                       "record_stream: not a tensor's memory, or the host is out of memory");
 }
 
 static const dm_StreamOps stream_ops = {

@@ -411,7 +411,7 @@ static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   return false;
 }
 
-/* A key's plans lie in one row, the newest first; the oldest makes room. */
+/* A key's plans lie in one row, the newest first; the oldest is dropped. */
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 
@@ -460,7 +460,7 @@ static bool execute(const Memory *m, const Plan *p, cudnnHandle_t handle, void *
   return ok;
 }
 
-/* Without room for the workspace there is our own kernel, which needs less. */
+/* Without memory for the workspace our own kernel runs, which needs less. */
 static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   void *workspace = NULL;
   if (p->workspace > 0 && dm_cuda_scratch(p->workspace, &workspace) != DM_OK) return false;
@@ -491,7 +491,7 @@ typedef struct ConvKey {
   dm_DnnShape x, w, y;
   int64_t stride[2], before[2], behind[2], dilation[2];
 } ConvKey;
-_Static_assert(sizeof(ConvKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no room");
+_Static_assert(sizeof(ConvKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
 static dm_DnnShape shape_of(const dm_ConvOperand *o, int64_t a, int64_t b, int64_t c,
                             int64_t d) {

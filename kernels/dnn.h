@@ -34,7 +34,7 @@ typedef struct dm_DnnShape {
 enum { DM_DNN_WORDS = 48 };
 typedef struct dm_DnnKey {
   int64_t device, kind, dtype;
-  int64_t word[DM_DNN_WORDS]; /* as the kind lays them out, then zeros */
+  int64_t word[DM_DNN_WORDS]; /* in the order of the kind, then zeros */
 } dm_DnnKey;
 
 dm_DnnKey dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_bytes);

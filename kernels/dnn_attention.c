@@ -42,7 +42,7 @@ typedef struct AttentionKey {
   Shape q, k, v, gy;
   int64_t causal;
 } AttentionKey;
-_Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no room");
+_Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
 /* ---- shapes ---- */
 

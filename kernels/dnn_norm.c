@@ -28,7 +28,7 @@ typedef struct NormKey {
   dm_DnnShape x, gy, y; /* y: or gx */
   int64_t align;        /* of all vectors, which have an element a channel; bytes */
 } NormKey;
-_Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key has no room");
+_Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
 /* One channel element beside another is told as such even where there is nothing else:
    (N, C) is an image of one pixel. */

@@ -1,10 +1,10 @@
 /* Elements and rows at positions: taken, written, added up.
 
-   Several sources may go to one place. What comes out is what the CPU makes, one
+   Several sources may go to one element. What comes out is what the CPU makes, one
    source after another: of those that write, the last wins; those that add are
-   added in their order. Writers claim their place by number first. Adders either
+   added in their order. Writers claim their element by number first. Adders either
    run one after another in one thread, where there are few of them or many
-   threads, or are sorted by place, and the first of each place adds them all. */
+   threads, or are sorted by element, and the first of each adds them all. */
 #include "kernels/own.cuh"
 #include "kernels/sort.h"
 
@@ -28,8 +28,8 @@ struct IndexPositions {
   int64_t skip; /* one that stands for none; -1 */
   dm_Fault *faults;
 
-  /* The one at `off` of the data, the place-th of its tensor; -1 where it is none. */
-  __device__ int64_t at(int64_t off, int64_t place) const {
+  /* The one at `off` of the data, element `position` of its tensor; -1 where it is none. */
+  __device__ int64_t at(int64_t off, int64_t position) const {
     int64_t v;
     switch (dtype) {
     case DM_U8: v = ((const uint8_t *)data)[off]; break;
@@ -41,7 +41,7 @@ struct IndexPositions {
     /* unsigned: the least of int64 wraps, and is out of range still */
     const int64_t p = (int64_t)((uint64_t)v + (uint64_t)(wrap && v < 0 ? n : -(int64_t)base));
     if (p >= 0 && p < n) return p == skip ? -1 : p;
-    dm_device_fault(faults, DM_FAULT_INDEX, op, base, place, v, n);
+    dm_device_fault(faults, DM_FAULT_INDEX, op, base, position, v, n);
     return -1;
   }
 };
@@ -108,7 +108,7 @@ DM_CUDA_KERNEL(gather_cuda) {
 static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, bool wrap) {
   dm_Tensor *out = c->out[0];
   int64_t from[DM_MAX_DIM], at[DM_MAX_DIM], inner = 1;
-  const int more = out->ndim - x->ndim + 1; /* dims in the place of one */
+  const int more = out->ndim - x->ndim + 1; /* dims that replace one */
   if (out->numel == 0) return DM_OK;
   for (int d = 0; d < out->ndim; d++) {
     const bool chosen = d >= dim && d < dim + more;
@@ -117,8 +117,8 @@ static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, 
     if (d >= dim + more) inner *= out->shape[d];
   }
   dm_Tensor rows = dm_view_of(x, out->ndim, out->shape, from, x->offset);
-  dm_Tensor places = dm_view_of(index, out->ndim, out->shape, at, index->offset);
-  return take(out, &rows, &places, positions(c, index, x->shape[dim], wrap), x->stride[dim],
+  dm_Tensor expanded = dm_view_of(index, out->ndim, out->shape, at, index->offset);
+  return take(out, &rows, &expanded, positions(c, index, x->shape[dim], wrap), x->stride[dim],
               inner, index->numel);
 }
 
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const IndexPositions &p,
-                              int64_t step, dm_Room<int64_t> *target) {
+                              int64_t step, dm_Scratch<int64_t> *target) {
   dm_Tensor *both[2] = {to, index};
   void *data[2];
   DM_TRY(target->get(index->numel));
@@ -169,7 +169,7 @@ struct IndexPut {
   const void *rows;
   int dtype; /* of rows */
 
-  __device__ int64_t place(int64_t o, int64_t row, int64_t i) const {
+  __device__ int64_t offset_of(int64_t o, int64_t row, int64_t i) const {
     return (o * n + row) * inner + i;
   }
 };
@@ -189,12 +189,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
   for (int64_t e = dm_thread(); e < put.outer * put.m * put.inner; e += dm_threads()) {
     const int64_t k = e / put.inner % put.m, row = put.target[k];
     if (row < 0 || claim[row] != (unsigned long long)k + 1) continue;
-    x[put.place(e / put.inner / put.m, row, e % put.inner)] = ((const T *)put.rows)[e];
+    x[put.offset_of(e / put.inner / put.m, row, e % put.inner)] = ((const T *)put.rows)[e];
   }
 }
 
 static dm_status write(dm_Tensor *x, const IndexPut &put) {
-  dm_Room<unsigned long long> claim;
+  dm_Scratch<unsigned long long> claim;
   DM_TRY(claim.get(put.n));
   DM_CUDA_TRY(cudaMemsetAsync(claim.p, 0, (size_t)claim.n_bytes, dm_cuda_stream()));
   DM_TRY(dm_launch(claim_kernel, dm_blocks(put.m), DM_THREADS, 0, claim.p, put.target, put.m));
@@ -215,7 +215,7 @@ struct Plus {
 };
 
 /* By a dm_ReduceKind; NaN stays. */
-struct Fold {
+struct Reducer {
   int kind;
 
   static __device__ int64_t times(int64_t a, int64_t b) {
@@ -240,7 +240,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
       const int64_t e = (o * put.m + k) * put.inner + i;
       const int64_t row = put.target[each ? e : k];
       if (row < 0) continue;
-      const int64_t to = each ? row : put.place(o, row, i);
+      const int64_t to = each ? row : put.offset_of(o, row, i);
       x[to] = join(x[to], dm_load<C>(put.dtype, put.rows, e));
     }
   }
@@ -281,7 +281,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     int64_t k = e / put.inner % put.m;
     const int64_t row = put.target[k];
     if (row < 0 || (k > 0 && put.target[k - 1] == row)) continue;
-    const int64_t to = put.place(o, row, i);
+    const int64_t to = put.offset_of(o, row, i);
     C sum = dm_load<C>(dtype, x, to);
     for (; k < put.m && put.target[k] == row; k++)
       sum = join(sum, dm_load<C>(put.dtype, put.rows, (o * put.m + source[k]) * put.inner + i));
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 template <class Join> static dm_status add_sorted(dm_Tensor *x, IndexPut put, Join join) {
   const unsigned blocks = dm_blocks(put.outer * put.m * put.inner);
-  dm_Room<int64_t> order;
+  dm_Scratch<int64_t> order;
   DM_TRY(order.get(2 * put.m));
   int64_t *const source = order.p + put.m;
   void *p = dm_tensor_data(x);
@@ -339,7 +339,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   dm_Tensor *out = c->out[0], *index = c->in[1], *src = c->in[2];
   const int dim = dm_dim_of(out, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_Own own_index, own_values;
-  dm_Room<int64_t> target;
+  dm_Scratch<int64_t> target;
   DM_TRY(dm_cuda_copy(out, c->in[0]));
   if (index->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&index, out->device, &own_index));
@@ -366,8 +366,8 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
 DM_CUDA_KERNEL(scatter_cuda) { return scatter(c, false, Plus()); }
 DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true, Plus()); }
 DM_CUDA_KERNEL(scatter_fold_cuda) {
-  const Fold fold = {(int)DM_ATTR(dm_FoldAttr, c)->fold};
-  return scatter(c, true, fold);
+  const Reducer reducer = {(int)DM_ATTR(dm_FoldAttr, c)->fold};
+  return scatter(c, true, reducer);
 }
 
 /* ---- row by row: index_put, index_copy, index_add, embedding_backward ---- */
@@ -379,7 +379,7 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
                           dm_Tensor *source, int ndim, const int64_t *shape, bool add) {
   const int64_t none[DM_MAX_DIM] = {0};
   dm_Own own;
-  dm_Room<int64_t> target;
+  dm_Scratch<int64_t> target;
   IndexPut put;
   put.outer = dm_numel(dim, x->shape);
   put.m = index->numel;

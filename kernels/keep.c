@@ -11,7 +11,7 @@ typedef struct Kept {
   uint64_t site, used; /* used: when, by the clock */
   int device;
   cudaStream_t stream;
-  int64_t n, room; /* n 0: nothing that could be trusted */
+  int64_t n, capacity; /* n 0: nothing that could be trusted */
   void *mirror, *p;
 } Kept;
 
@@ -22,10 +22,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of these 
 void dm_cuda_keep_begin(void) { pthread_mutex_lock(&lock); }
 void dm_cuda_keep_end(void) { pthread_mutex_unlock(&lock); }
 
-static int64_t room_for(int64_t n) {
-  int64_t room = LEAST;
-  while (room < n) room *= 2;
-  return room;
+static int64_t capacity_for(int64_t n) {
+  int64_t capacity = LEAST;
+  while (capacity < n) capacity *= 2;
+  return capacity;
 }
 
 /* This site's, or the one that nobody has asked for the longest. */
@@ -54,20 +54,20 @@ void dm_cuda_keep_drop(int device) {
   dm_cuda_keep_end();
 }
 
-/* k belongs to the site and has room for n bytes. Memory of another stream or
+/* k belongs to the site and has capacity for n bytes. Memory of another stream or
    device is not taken over: its launches may be under way. */
 static dm_status own(Kept *k, uint64_t site, int64_t n) {
-  if (k->room < n || k->device != dm_cuda_device() || k->stream != dm_cuda_stream()) {
+  if (k->capacity < n || k->device != dm_cuda_device() || k->stream != dm_cuda_stream()) {
     drop(k);
-    const int64_t room = room_for(n);
-    DM_TRY(dm_cuda_scratch(room, &k->p));
+    const int64_t capacity = capacity_for(n);
+    DM_TRY(dm_cuda_scratch(capacity, &k->p));
     k->device = dm_cuda_device();
-    k->mirror = dm_alloc(room);
+    k->mirror = dm_alloc(capacity);
     if (!k->mirror) {
       drop(k);
-      return dm_fail(DM_EMEM, "cuda: out of memory for %lld bytes", (long long)room);
+      return dm_fail(DM_EMEM, "cuda: out of memory for %lld bytes", (long long)capacity);
     }
-    k->room = room;
+    k->capacity = capacity;
     k->stream = dm_cuda_stream();
   }
   if (k->site != site) k->n = 0;

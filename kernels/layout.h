@@ -20,7 +20,7 @@ static inline bool dm_lies_last(const dm_Tensor *t) {
 }
 
 /* t dense in that order. */
-static inline dm_status dm_laid_new(dm_Tensor *t, bool last, dm_Tensor **out) {
+static inline dm_status dm_layout_new(dm_Tensor *t, bool last, dm_Tensor **out) {
   return last ? dm_last_new(t, out) : dm_dense_new(t, out);
 }
 

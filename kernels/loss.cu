@@ -2,7 +2,7 @@
    side a warp reads it, or a block when it is long; where rows are interleaved (images)
    a thread does, so that neighbouring threads read neighbouring elements.
 
-   Rows' losses and weights are folded in a fixed order, on the device. A label that is
+   Rows' losses and weights are reduced in a fixed order, on the device. A label that is
    no class is noted and counts as nothing, as an ignored one does. */
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
@@ -72,7 +72,8 @@ struct JoinShares {
 
 enum { FOLDED = 16 }; /* shares that a thread adds up, before there are more blocks */
 
-template <class C> static __device__ inline Share<C> fold_slice(const Share<C> *in, int64_t n) {
+template <class C>
+static __device__ inline Share<C> reduce_slice(const Share<C> *in, int64_t n) {
   const int64_t slice = (n + gridDim.x - 1) / gridDim.x, lo = blockIdx.x * slice;
   const int64_t hi = lo + slice < n ? lo + slice : n;
   Share<C> s = {0, 0};
@@ -84,30 +85,30 @@ template <class C> static __device__ inline Share<C> fold_slice(const Share<C> *
 }
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    fold_kernel(const Share<C> *in, int64_t n, Share<C> *out) {
-  const Share<C> s = fold_slice(in, n);
+    reduce_kernel(const Share<C> *in, int64_t n, Share<C> *out) {
+  const Share<C> s = reduce_slice(in, n);
   if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     finish_kernel(const Share<C> *in, int64_t n, bool mean, T *out) {
-  const Share<C> s = fold_slice(in, n);
+  const Share<C> s = reduce_slice(in, n);
   if (threadIdx.x == 0) dm_put(out, mean ? s.loss / s.weight : s.loss);
 }
 
-/* Room for n rows' shares, and for those of the blocks that fold them. */
+/* Scratch memory for the shares of n rows, and of the blocks that reduce them. */
 enum { MOST_BLOCKS = 1024 };
 static int64_t share_bytes(int64_t n, dm_DType dtype) {
   return 2 * (n + MOST_BLOCKS + 1) * dm_dtype_size(dm_compute_dtype(dtype));
 }
 
 /* Many shares to few; *n and the result: those that are left, for one block. */
-template <class C> static dm_status fold_shares(Share<C> **shares, int64_t *n) {
+template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n) {
   int64_t blocks = dm_ceil_div(*n, DM_THREADS * FOLDED);
   if (blocks <= 1) return DM_OK;
   if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
   Share<C> *to = *shares + *n;
-  DM_TRY(dm_launch(fold_kernel<C>, dim3((unsigned)blocks), DM_THREADS, 0, *shares, *n, to));
+  DM_TRY(dm_launch(reduce_kernel<C>, dim3((unsigned)blocks), DM_THREADS, 0, *shares, *n, to));
   *shares = to;
   *n = blocks;
   return DM_OK;
@@ -117,7 +118,7 @@ template <class C> static dm_status fold_shares(Share<C> **shares, int64_t *n) {
 template <class C, class T>
 static dm_status finish(Share<C> *shares, int64_t n, int64_t reduction, dm_Tensor *out) {
   if (reduction == DM_LOSS_NONE) return DM_OK;
-  DM_TRY(fold_shares(&shares, &n));
+  DM_TRY(reduce_shares(&shares, &n));
   return dm_launch((finish_kernel<C, T>), dim3(1), DM_THREADS, 0, shares, n,
                    reduction == DM_LOSS_MEAN, (T *)dm_tensor_data(out));
 }
@@ -152,24 +153,27 @@ template <class C, class T> struct Row {
   int64_t n, step;
   int lane, lanes;
 
-  template <class Fold, class S> __device__ S folded(const Fold &fold, const S &s) const {
-    return lanes == 1 ? s : lanes == 32 ? dm_warp_fold(fold, s, 32) : dm_block_reduce(fold, s);
+  template <class Reducer, class S>
+  __device__ S reduced(const Reducer &reducer, const S &s) const {
+    return lanes == 1    ? s
+           : lanes == 32 ? dm_warp_reduce(reducer, s, 32)
+                         : dm_block_reduce(reducer, s);
   }
-  __device__ C sum(C v) const { return folded(dm_Plus(), v); }
+  __device__ C sum(C v) const { return reduced(dm_Plus(), v); }
   __device__ C at(int64_t k) const { return dm_get<C, T>(z[k * step]); }
   /* V elements a load: they lie side by side */
   template <int V> __device__ C log_sum_exp(void) const {
-    const JoinSoft<C> fold;
-    Soft<C> s = fold.start();
+    const JoinSoft<C> reducer;
+    Soft<C> s = reducer.start();
     for (int64_t k = lane * V; k < n; k += lanes * V) {
       if constexpr (V > 1) {
         const dm_Run<T, V> run = *(const dm_Run<T, V> *)(z + k);
-        for (int i = 0; i < V; i++) fold.add(s, dm_get<C, T>(run.v[i]));
+        for (int i = 0; i < V; i++) reducer.add(s, dm_get<C, T>(run.v[i]));
       } else {
-        fold.add(s, at(k));
+        reducer.add(s, at(k));
       }
     }
-    s = folded(fold, s);
+    s = reduced(reducer, s);
     return s.max + logarithm(s.sum);
   }
   __device__ C total_weight(const dm_Vector &weight) const {
@@ -294,7 +298,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* What a call holds until its kernels are launched. */
 struct Held {
   dm_Own x, gy, target, weight;
-  dm_Room<char> shares;
+  dm_Scratch<char> shares;
 };
 
 /* The rows of logits of x's shape and dtype. Labels are input `label`, the classes'
@@ -371,9 +375,9 @@ static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reductio
   *total = NULL;
   if (reduction != DM_LOSS_MEAN) return DM_OK;
   DM_TRY(dm_launch(weights_kernel<C>, dm_blocks(n), DM_THREADS, 0, rows, shares));
-  DM_TRY(fold_shares(&shares, &n));
+  DM_TRY(reduce_shares(&shares, &n));
   *total = shares + n;
-  return dm_launch(fold_kernel<C>, dim3(1), DM_THREADS, 0, shares, n, *total);
+  return dm_launch(reduce_kernel<C>, dim3(1), DM_THREADS, 0, shares, n, *total);
 }
 
 template <class C, class T>

@@ -163,7 +163,7 @@ typedef struct Plan {
   size_t workspace; /* bytes */
 } Plan;
 
-/* A key's plans lie in one row, the newest first; the oldest makes room. */
+/* A key's plans lie in one row, the newest first; the oldest is dropped. */
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 

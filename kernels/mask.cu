@@ -1,6 +1,6 @@
 /* Elements chosen by masks, and by the triangles of matrices. What is chosen keeps
    its order: blocks count their tiles, the counts are summed up, and each element
-   then knows its place. */
+   then knows its index. */
 #include "kernels/own.cuh"
 #include "kernels/scan.cuh"
 
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 template <class Choice> static dm_status compact(const Choice &choice, int64_t n) {
   const int64_t n_tile = dm_ceil_div(n, TILE);
-  dm_Room<int64_t> ranks;
+  dm_Scratch<int64_t> ranks;
   DM_TRY(ranks.get(n_tile));
   DM_TRY(dm_launch(count_kernel<Choice>, (unsigned)n_tile, DM_THREADS, 0, choice, n, ranks.p));
   DM_TRY(dm_cuda_scan(ranks.p, n_tile));

@@ -281,7 +281,7 @@ dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *
                          const dm_Generator *g, const float *found_inf) {
   AdamRecord r;
   void *kept;
-  dm_Room<AdamTimes> times;
+  dm_Scratch<AdamTimes> times;
   memset(&r, 0, sizeof r);
   r.f32 = Formulas<float>::dm_adam(o);
   r.f64 = Formulas<double>::dm_adam(o);
@@ -343,7 +343,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
                             int64_t *where) {
-  dm_Room<int> bad;
+  dm_Scratch<int> bad;
   DM_TRY(bad.get(l->n_f32 + l->n_f64));
   DM_TRY(dm_launch(unscale_kernel<float>, (unsigned)l->n_f32, (unsigned)l->threads, 0, l->item,
                    l->chunk, scale, bad.p));
@@ -443,7 +443,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     double sum = 0;
     for (int k = lane; k < parts; k += 32)
       norm.join(sum, f64 ? part64[item.chunk - n_f32 + k] : (double)part32[item.chunk + k]);
-    sum = norm.root(dm_warp_fold(norm, sum, 32));
+    sum = norm.root(dm_warp_reduce(norm, sum, 32));
     if (lane == 0) each[i] = f64 ? sum : (double)(float)sum;
   }
   __syncthreads();
@@ -457,8 +457,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 }
 
 dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total) {
-  dm_Room<float> part32;
-  dm_Room<double> part64, each;
+  dm_Scratch<float> part32;
+  dm_Scratch<double> part64, each;
   DM_TRY(part32.get(l->n_f32));
   DM_TRY(part64.get(l->n_f64));
   DM_TRY(each.get(l->n_item));

@@ -5,18 +5,18 @@
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
-/* Room on the device; see dm_cuda_scratch. */
-template <class T> struct dm_Room {
+/* Scratch memory on the device; see dm_cuda_scratch. */
+template <class T> struct dm_Scratch {
   T *p = NULL;
   int64_t n_bytes = 0;
 
-  dm_Room() {}
-  dm_Room(const dm_Room &) = delete;
-  ~dm_Room() { dm_cuda_scratch_free(p, n_bytes); }
+  dm_Scratch() {}
+  dm_Scratch(const dm_Scratch &) = delete;
+  ~dm_Scratch() { dm_cuda_scratch_free(p, n_bytes); }
   dm_status get(int64_t n) {
-    void *room;
-    DM_TRY(dm_cuda_scratch(n * (int64_t)sizeof(T), &room));
-    p = (T *)room;
+    void *memory;
+    DM_TRY(dm_cuda_scratch(n * (int64_t)sizeof(T), &memory));
+    p = (T *)memory;
     n_bytes = n * (int64_t)sizeof(T);
     return DM_OK;
   }

@@ -117,7 +117,7 @@ struct Windows {
   dm_PoolAxis h, w;
 };
 
-/* Of places along an axis, padding included: 31 bits (check_sides). */
+/* Of positions along an axis, padding included: 31 bits (check_sides). */
 static __device__ inline int64_t steps(int64_t a, int64_t b) {
   return (int64_t)((uint32_t)a / (uint32_t)b);
 }
@@ -224,8 +224,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t n_in = v.h.in * v.w.in;
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
     const Pixel o = out.split<1>(i);
-    const int64_t from =
-        dm_pool_corner(&v.h, &v.w, o.row, o.col) + dm_pool_place(&v.h, &v.w, (int32_t)codes[i]);
+    const int64_t from = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
+                         dm_pool_position(&v.h, &v.w, (int32_t)codes[i]);
     y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T(0);
   }
 }
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
     const Pixel o = out.split<1>(i);
     y[i] = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
-           dm_pool_place(&v.h, &v.w, (int32_t)codes[i]) + base;
+           dm_pool_position(&v.h, &v.w, (int32_t)codes[i]) + base;
   }
 }
 
@@ -269,7 +269,7 @@ DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
   const bool last = lie_last(c->in[0], y);
-  DM_TRY(dm_laid_new(c->in[0], last, &x));
+  DM_TRY(dm_layout_new(c->in[0], last, &x));
   const Windows v = max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
   POOL_TYPES(x->dtype, CODE_TYPES(codes, {
                RUNS(run_of<T>(), last, y, x, codes, {
@@ -289,8 +289,8 @@ DM_CUDA_KERNEL(max_pool2d_scatter_cuda) {
   if (gx->numel == 0) return DM_OK;
   const bool last = lie_last(c->in[0], gx);
   DM_TRY(check_sides(gx));
-  DM_GO(dm_laid_new(c->in[0], last, &gy));
-  DM_GO(dm_laid_new(c->in[1], last, &codes));
+  DM_GO(dm_layout_new(c->in[0], last, &gy));
+  DM_GO(dm_layout_new(c->in[1], last, &codes));
   {
     const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
     POOL_TYPES(gy->dtype, CODE_TYPES(codes, {
@@ -313,8 +313,8 @@ DM_CUDA_KERNEL(max_pool2d_gather_cuda) {
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
   const bool last = lie_last(c->in[0], y);
-  DM_GO(dm_laid_new(c->in[0], last, &x));
-  DM_GO(dm_laid_new(c->in[1], last, &codes));
+  DM_GO(dm_layout_new(c->in[0], last, &x));
+  DM_GO(dm_layout_new(c->in[1], last, &codes));
   {
     const Windows v =
         max_windows(DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(x), dm_plane_size(y));
@@ -337,7 +337,7 @@ DM_CUDA_KERNEL(max_pool2d_position_cuda) {
   dm_status st = DM_OK;
   if (y->numel == 0) return DM_OK;
   const bool last = lie_last(c->in[0], y);
-  DM_TRY(dm_laid_new(c->in[0], last, &codes));
+  DM_TRY(dm_layout_new(c->in[0], last, &codes));
   const Windows v = max_windows(&a->max, a->size, dm_plane_size(codes));
   CODE_TYPES(codes, {
     st = dm_launch(position_kernel<Code>, dm_blocks(y->numel), DM_THREADS, 0,
@@ -466,7 +466,7 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
   }
   const bool last = lie_last(c->in[0], y);
   DM_TRY(check_sides(y));
-  DM_TRY(dm_laid_new(c->in[0], last, &x));
+  DM_TRY(dm_layout_new(c->in[0], last, &x));
   DM_FLOAT_TYPES(x->dtype, {
     const Means<C> m = {v, avg && avg->count_include_pad,
                         (C)(avg && avg->divisor.set ? avg->divisor.v : 0)};

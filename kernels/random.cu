@@ -36,7 +36,7 @@ dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *ou
 }
 
 /* Where a draw of n elements begins, for as long as its launches need it. */
-typedef dm_Room<dm_Generator> Start;
+typedef dm_Scratch<dm_Generator> Start;
 
 static dm_status take(int64_t n, int64_t per_counter, Start *start) {
   if (n == 0) return DM_OK;

@@ -118,8 +118,8 @@ template <class C> static dm_status var_of(dm_Call *c, bool root) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0], *out = c->out[0];
   const double n = out->numel > 0 ? (double)(x->numel / out->numel) : 0;
-  const Var<C> fold = {(C)(n > a->correction ? n - a->correction : 0), root};
-  return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dims), fold, dm_reduced(out));
+  const Var<C> reducer = {(C)(n > a->correction ? n - a->correction : 0), root};
+  return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dims), reducer, dm_reduced(out));
 }
 DM_CUDA_KERNEL(var_cuda) {
   const bool root = c->op == &dm_ops[DM_OP_std];

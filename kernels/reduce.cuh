@@ -3,14 +3,14 @@
      dm_warp_sum(v) dm_warp_max(v)    over the 32 lanes; every lane gets it
      dm_block_sum(v) dm_block_max(v)  over the block (256 threads at most, a
                                       multiple of 32); every thread gets it
-     dm_warp_fold(fold, s, lanes)     the same with any fold, over groups of
-     dm_block_reduce(fold, s)           `lanes` neighbours (a power of two)
+     dm_warp_reduce(reducer, s, lanes)     the same with any reducer, over groups of
+     dm_block_reduce(reducer, s)           `lanes` neighbours (a power of two)
 
    All threads of the block call them. The order of the additions is fixed.
 
-   For reductions over dims: dm_cuda_reduce(x, mask, fold, out). A fold is
+   For reductions over dims: dm_cuda_reduce(x, mask, reducer, out). A reducer is
 
-     struct Fold {
+     struct Reducer {
        typedef float In;               what elements are read as
        typedef .. State;               of one output; 4-byte words
        static const bool positional;   looks at positions: dims keep their order
@@ -44,36 +44,36 @@ template <class S> static __device__ inline S dm_shuffle_xor(const S &v, int wit
   return other;
 }
 
-template <class Fold, class S>
-static __device__ inline S dm_warp_fold(const Fold &fold, S s, int lanes) {
+template <class Reducer, class S>
+static __device__ inline S dm_warp_reduce(const Reducer &reducer, S s, int lanes) {
   for (int w = lanes / 2; w > 0; w /= 2) {
     const S other = dm_shuffle_xor(s, w);
-    fold.join(s, other);
+    reducer.join(s, other);
   }
   return s;
 }
 
 /* Every thread joins the warps' states in the same order. */
-template <class Fold, class S>
-static __device__ inline S dm_block_reduce(const Fold &fold, S s) {
+template <class Reducer, class S>
+static __device__ inline S dm_block_reduce(const Reducer &reducer, S s) {
   DM_SHARED(S, part, 32);
   const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
-  s = dm_warp_fold(fold, s, 32);
+  s = dm_warp_reduce(reducer, s, 32);
   __syncthreads(); /* who reads an earlier call's parts is done */
   if (threadIdx.x % 32 == 0) part[warp] = s;
   __syncthreads();
   s = part[0];
   for (int w = 1; w < n_warp; w++) {
     const S other = part[w];
-    fold.join(s, other);
+    reducer.join(s, other);
   }
   return s;
 }
 
 /* Either, over groups of a power of two up to 32, or the block. */
-template <class Fold, class S>
-static __device__ inline S dm_join_lanes(const Fold &fold, const S &s, int lanes) {
-  return lanes > 32 ? dm_block_reduce(fold, s) : dm_warp_fold(fold, s, lanes);
+template <class Reducer, class S>
+static __device__ inline S dm_join_lanes(const Reducer &reducer, const S &s, int lanes) {
+  return lanes > 32 ? dm_block_reduce(reducer, s) : dm_warp_reduce(reducer, s, lanes);
 }
 
 /* Integers wrap. */
@@ -91,10 +91,10 @@ struct dm_Larger {
   }
 };
 template <class C> static __device__ inline C dm_warp_sum(C v) {
-  return dm_warp_fold(dm_Plus(), v, 32);
+  return dm_warp_reduce(dm_Plus(), v, 32);
 }
 template <class C> static __device__ inline C dm_warp_max(C v) {
-  return dm_warp_fold(dm_Larger(), v, 32);
+  return dm_warp_reduce(dm_Larger(), v, 32);
 }
 template <class C> static __device__ inline C dm_block_sum(C v) {
   return dm_block_reduce(dm_Plus(), v);
@@ -146,29 +146,29 @@ struct dm_Reduced {
 };
 
 enum {
-  DM_CHAIN = 1024, /* loads that one thread folds, at most: bounds the rounding */
+  DM_CHAIN = 1024, /* loads that one thread reduces, at most: bounds the rounding */
   DM_SHORT = 8,    /* and at least, before a reduction is cut */
   DM_WIDTH = 1024  /* blocks worth having */
 };
 
-template <class Fold> struct dm_Plan {
-  Fold fold;
+template <class Reducer> struct dm_Plan {
+  Reducer reducer;
   dm_Reduced out;
   const void *x;
   int dtype;
   int lanes;              /* neighbouring threads that share an output, or columns of a block */
   int64_t n_chunk, chunk; /* pieces of a reduction, loads in one */
   dm_Walk<1> kept, red;   /* where loads lie; one is V elements wide */
-  typename Fold::State *partial; /* (outputs, n_chunk) when there are several */
+  typename Reducer::State *partial; /* (outputs, n_chunk) when there are several */
 };
 
 /* The type of elements that is known at run time only. */
 struct dm_AnyType {};
 
-/* Folds that work on what is loaded before it is added: `visit<T, V>(v, at)`, once for
+/* Reducers that work on what is loaded before it is added: `visit<T, V>(v, at)`, once for
    each load of V elements of x, of type T, from element `at` on. To be specialized
-   beside the fold. */
-template <class Fold> static constexpr bool dm_visits = false;
+   beside the reducer. */
+template <class Reducer> static constexpr bool dm_visits = false;
 
 template <class C, class T, int V> struct dm_Loads {
   C v[V];
@@ -182,19 +182,19 @@ template <class C> struct dm_Loads<C, dm_AnyType, 1> {
   __device__ dm_Loads(const void *x, int dtype, int64_t at) { v[0] = dm_load<C>(dtype, x, at); }
 };
 
-template <class Fold>
-static __device__ inline void dm_emit(const dm_Plan<Fold> &p, const typename Fold::State &s,
-                                      int64_t i) {
+template <class Reducer>
+static __device__ inline void dm_emit(const dm_Plan<Reducer> &p,
+                                      const typename Reducer::State &s, int64_t i) {
   if (p.n_chunk > 1) p.partial[i * p.n_chunk + blockIdx.y] = s;
-  else p.fold.put(s, p.out, i);
+  else p.reducer.put(s, p.out, i);
 }
 
-template <class Fold, class T, int V>
-static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Fold> p) {
+template <class Reducer, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Reducer> p) {
   const int64_t o = dm_thread() / p.lanes;
   const int lane = threadIdx.x & (p.lanes - 1);
   const bool mine = o < p.kept.numel;
-  typename Fold::State s = p.fold.start();
+  typename Reducer::State s = p.reducer.start();
   if (mine) {
     const int64_t lo = blockIdx.y * p.chunk;
     const int64_t hi = lo + p.chunk < p.red.numel ? lo + p.chunk : p.red.numel;
@@ -202,26 +202,26 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Fold
     p.kept.at(o, &first);
     for (int64_t i = lo + lane; i < hi; i += p.lanes) {
       p.red.at(i, &off);
-      dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
-      if constexpr (dm_visits<Fold>) p.fold.template visit<T, V>(x.v, first + off);
-      for (int k = 0; k < V; k++) p.fold.add(s, x.v[k], i * V + k);
+      dm_Loads<typename Reducer::In, T, V> x(p.x, p.dtype, first + off);
+      if constexpr (dm_visits<Reducer>) p.reducer.template visit<T, V>(x.v, first + off);
+      for (int k = 0; k < V; k++) p.reducer.add(s, x.v[k], i * V + k);
     }
   }
-  s = dm_join_lanes(p.fold, s, p.lanes);
+  s = dm_join_lanes(p.reducer, s, p.lanes);
   if (mine && lane == 0) dm_emit(p, s, o);
 }
 
 /* A block is `lanes` loads wide, each of V outputs, and as many rows high as it has
    threads. */
-template <class Fold, class T, int V>
-static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<Fold> p) {
-  typedef typename Fold::State State;
+template <class Reducer, class T, int V>
+static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<Reducer> p) {
+  typedef typename Reducer::State State;
   DM_SHARED(State, tile, DM_THREADS * V);
   const int t = threadIdx.x, rows = DM_THREADS / p.lanes, y = t / p.lanes;
   const int64_t o = (int64_t)blockIdx.x * p.lanes + (t & (p.lanes - 1));
   const bool mine = o < p.kept.numel;
   State s[V];
-  for (int k = 0; k < V; k++) s[k] = p.fold.start();
+  for (int k = 0; k < V; k++) s[k] = p.reducer.start();
   if (mine) {
     const int64_t lo = blockIdx.y * p.chunk;
     const int64_t hi = lo + p.chunk < p.red.numel ? lo + p.chunk : p.red.numel;
@@ -229,9 +229,9 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<F
     p.kept.at(o, &first);
     for (int64_t i = lo + y; i < hi; i += rows) {
       p.red.at(i, &off);
-      dm_Loads<typename Fold::In, T, V> x(p.x, p.dtype, first + off);
-      if constexpr (dm_visits<Fold>) p.fold.template visit<T, V>(x.v, first + off);
-      for (int k = 0; k < V; k++) p.fold.add(s[k], x.v[k], i);
+      dm_Loads<typename Reducer::In, T, V> x(p.x, p.dtype, first + off);
+      if constexpr (dm_visits<Reducer>) p.reducer.template visit<T, V>(x.v, first + off);
+      for (int k = 0; k < V; k++) p.reducer.add(s[k], x.v[k], i);
     }
   }
   for (int k = 0; k < V; k++) tile[k * DM_THREADS + t] = s[k];
@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<F
     __syncthreads();
     for (int k = 0; k < V && y < h; k++) {
       const State other = tile[k * DM_THREADS + t + h * p.lanes];
-      p.fold.join(s[k], other);
+      p.reducer.join(s[k], other);
       tile[k * DM_THREADS + t] = s[k];
     }
   }
@@ -247,21 +247,21 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<F
 }
 
 /* The second launch: p.lanes threads an output join its chunks' states. */
-template <class Fold>
+template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
-    dm_join_kernel(dm_Plan<Fold> p, int64_t n_out) {
+    dm_join_kernel(dm_Plan<Reducer> p, int64_t n_out) {
   const int64_t o = dm_thread() / p.lanes;
   const int lane = threadIdx.x & (p.lanes - 1);
-  typename Fold::State s = p.fold.start();
+  typename Reducer::State s = p.reducer.start();
   for (int64_t i = lane; o < n_out && i < p.n_chunk; i += p.lanes) {
-    const typename Fold::State other = p.partial[o * p.n_chunk + i];
-    p.fold.join(s, other);
+    const typename Reducer::State other = p.partial[o * p.n_chunk + i];
+    p.reducer.join(s, other);
   }
-  s = dm_join_lanes(p.fold, s, p.lanes);
-  if (o < n_out && lane == 0) p.fold.put(s, p.out, o);
+  s = dm_join_lanes(p.reducer, s, p.lanes);
+  if (o < n_out && lane == 0) p.reducer.put(s, p.out, o);
 }
 
-/* ---- how it is laid out ---- */
+/* ---- how it is divided among threads ---- */
 
 /* The dims of x in mask, neighbours merged; by falling strides where the order of
    the elements does not count. */
@@ -322,8 +322,8 @@ static inline int dm_lanes(int64_t n, int most) {
 }
 
 /* Chunks of a reduction of n loads by `threads` threads, done by `blocks` blocks. */
-template <class Fold>
-static inline void dm_cut(dm_Plan<Fold> *p, int64_t n, int64_t threads, int64_t blocks) {
+template <class Reducer>
+static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64_t blocks) {
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
   int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
   if (pieces > most) pieces = most;
@@ -333,9 +333,9 @@ static inline void dm_cut(dm_Plan<Fold> *p, int64_t n, int64_t threads, int64_t 
   p->n_chunk = pieces > 1 ? dm_ceil_div(n, p->chunk) : 1;
 }
 
-template <bool rows, class T, int V, class Fold>
-static dm_status dm_launch_reduction(dm_Plan<Fold> p) {
-  typedef typename Fold::State State;
+template <bool rows, class T, int V, class Reducer>
+static dm_status dm_launch_reduction(dm_Plan<Reducer> p) {
+  typedef typename Reducer::State State;
   const int64_t n_out = rows ? p.kept.numel : p.kept.numel * V;
   int64_t blocks;
   if (rows) {
@@ -352,27 +352,27 @@ static dm_status dm_launch_reduction(dm_Plan<Fold> p) {
   dm_walk_ready(&p.red);
   const int64_t bytes = p.n_chunk > 1 ? n_out * p.n_chunk * (int64_t)sizeof(State) : 0;
   const dim3 grid((unsigned)blocks, (unsigned)p.n_chunk);
-  void *room = NULL;
-  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &room));
-  p.partial = (State *)room;
+  void *scratch = NULL;
+  if (bytes > 0) DM_TRY(dm_cuda_scratch(bytes, &scratch));
+  p.partial = (State *)scratch;
   dm_status st;
-  if constexpr (rows) st = dm_launch((dm_rows_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
-  else st = dm_launch((dm_columns_kernel<Fold, T, V>), grid, DM_THREADS, 0, p);
+  if constexpr (rows) st = dm_launch((dm_rows_kernel<Reducer, T, V>), grid, DM_THREADS, 0, p);
+  else st = dm_launch((dm_columns_kernel<Reducer, T, V>), grid, DM_THREADS, 0, p);
   if (st == DM_OK && bytes > 0) {
     p.lanes = p.n_chunk > 128 ? DM_THREADS : dm_lanes(p.n_chunk, 32);
     blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
-    st = dm_launch((dm_join_kernel<Fold>), dim3((unsigned)blocks), DM_THREADS, 0, p, n_out);
+    st = dm_launch((dm_join_kernel<Reducer>), dim3((unsigned)blocks), DM_THREADS, 0, p, n_out);
   }
-  if (bytes > 0) dm_cuda_scratch_free(room, bytes);
+  if (bytes > 0) dm_cuda_scratch_free(scratch, bytes);
   return st;
 }
 
 /* Where elements lie side by side, 16 bytes a load along rows, four outputs a load
    along columns. */
-template <class Fold, class T>
-static bool dm_try_dense(const dm_Plan<Fold> &plan, bool rows, dm_status *st) {
+template <class Reducer, class T>
+static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st) {
   const int across = 16 / (int)sizeof(T), down = sizeof(T) == 8 ? 2 : 4;
-  dm_Plan<Fold> p = plan;
+  dm_Plan<Reducer> p = plan;
   if (!dm_walks_in(rows ? p.red : p.kept, rows ? p.kept : p.red, p.x, rows ? across : down,
                    sizeof(T)))
     return false;
@@ -383,34 +383,35 @@ static bool dm_try_dense(const dm_Plan<Fold> &plan, bool rows, dm_status *st) {
 
 /* The fast ways are made where they are asked for, for float dtypes but float64, and
    for bytes: bools counted or looked through. */
-template <bool fast, class Fold>
-static bool dm_try_fast(const dm_Plan<Fold> &p, bool rows, dm_status *st) {
-  if constexpr (fast && sizeof(typename Fold::In) == 4) {
+template <bool fast, class Reducer>
+static bool dm_try_fast(const dm_Plan<Reducer> &p, bool rows, dm_status *st) {
+  if constexpr (fast && sizeof(typename Reducer::In) == 4) {
     switch (p.dtype) {
-    case DM_F16: return dm_try_dense<Fold, dm_f16>(p, rows, st);
-    case DM_BF16: return dm_try_dense<Fold, dm_bf16>(p, rows, st);
-    case DM_F32: return dm_try_dense<Fold, float>(p, rows, st);
+    case DM_F16: return dm_try_dense<Reducer, dm_f16>(p, rows, st);
+    case DM_BF16: return dm_try_dense<Reducer, dm_bf16>(p, rows, st);
+    case DM_F32: return dm_try_dense<Reducer, float>(p, rows, st);
     default: return false;
     }
   }
-  if constexpr (fast && (typename Fold::In)0.5 == 0) /* int64 */
-    if (p.dtype == DM_BOOL || p.dtype == DM_U8) return dm_try_dense<Fold, uint8_t>(p, rows, st);
+  if constexpr (fast && (typename Reducer::In)0.5 == 0) /* int64 */
+    if (p.dtype == DM_BOOL || p.dtype == DM_U8)
+      return dm_try_dense<Reducer, uint8_t>(p, rows, st);
   (void)p, (void)rows, (void)st;
   return false;
 }
 
 /* Reduces x over the dims in mask. fast: kernels of its own for dense float data. */
-template <bool fast, class Fold>
-static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Fold &fold,
+template <bool fast, class Reducer>
+static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer &reducer,
                                 const dm_Reduced &out) {
-  dm_Plan<Fold> p = {};
+  dm_Plan<Reducer> p = {};
   dm_status st;
-  p.fold = fold;
+  p.reducer = reducer;
   p.out = out;
   p.x = dm_tensor_data(x);
   p.dtype = x->dtype;
   p.kept = dm_dims_walk(x, ~mask, true);
-  p.red = dm_dims_walk(x, mask, Fold::positional);
+  p.red = dm_dims_walk(x, mask, Reducer::positional);
   if (p.kept.numel == 0) return DM_OK;
   const int64_t down = p.kept.stride[0][p.kept.ndim - 1];
   const int64_t along = p.red.stride[0][p.red.ndim - 1];

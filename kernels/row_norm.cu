@@ -252,7 +252,7 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormAttr &a, const dm_Ten
     st = dm_launch((rows_backward_kernel<C, T, V, R>), dm_blocks(s.n_rows * s.lanes),
                    DM_THREADS, 0, sums.gy, sums.x, gx, w, s, (C)a.eps, stats);
   });
-  return st == DM_OK ? fold_runs(sums, ch) : st;
+  return st == DM_OK ? reduce_runs(sums, ch) : st;
 }
 
 DM_CUDA_KERNEL(row_norm_backward_cuda) {

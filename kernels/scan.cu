@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 dm_status dm_cuda_scan(int64_t *v, int64_t n) {
   const int64_t n_tile = dm_ceil_div(n, TILE);
-  dm_Room<int64_t> tiles;
+  dm_Scratch<int64_t> tiles;
   if (n_tile > 1) DM_TRY(tiles.get(n_tile));
   DM_TRY(dm_launch(scan_kernel, (unsigned)n_tile, DM_THREADS, 0, v, n, tiles.p));
   if (n_tile <= 1) return DM_OK;

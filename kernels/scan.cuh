@@ -7,7 +7,7 @@
 enum { DM_WARPS = DM_THREADS / 32 };
 
 /* The sum of v over the threads before this one; *all: over the block. `sums` has
-   room for DM_WARPS. All DM_THREADS threads of the block call it. */
+   DM_WARPS elements. All DM_THREADS threads of the block call it. */
 static __device__ inline int64_t dm_block_scan(int64_t v, DM_SHARED_PTR(int64_t) sums,
                                                int64_t *all) {
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;

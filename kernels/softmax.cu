@@ -67,13 +67,13 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
       }
     sum = dm_join_lanes(dm_Plus(), sum, p.lanes);
   } else {
-    const dm_LogSum<C> fold;
-    typename dm_LogSum<C>::State s = fold.start();
+    const dm_LogSum<C> reducer;
+    typename dm_LogSum<C>::State s = reducer.start();
     for (int64_t i = lane; i < n; i += p.lanes) {
       const Loads x(p.x, p.from, (first + i) * V);
-      for (int e = 0; e < V; e++) fold.add(s, x.v[e], 0);
+      for (int e = 0; e < V; e++) reducer.add(s, x.v[e], 0);
     }
-    s = dm_join_lanes(fold, s, p.lanes);
+    s = dm_join_lanes(reducer, s, p.lanes);
     top = s.top;
     sum = s.sum + (top - top); /* NaN where the largest is infinite */
   }
@@ -137,8 +137,8 @@ static __device__ inline int64_t column_of(const Rows &p) {
 }
 
 /* Joins the states of the threads of a line; each gets the whole. */
-template <class Fold, class S>
-static __device__ inline S fold_column(const Fold &fold, S s, int lanes) {
+template <class Reducer, class S>
+static __device__ inline S reduce_column(const Reducer &reducer, S s, int lanes) {
   DM_SHARED(S, tile, DM_THREADS);
   const int t = threadIdx.x;
   tile[t] = s;
@@ -146,7 +146,7 @@ static __device__ inline S fold_column(const Fold &fold, S s, int lanes) {
     __syncthreads();
     if (t >= h) continue;
     const S other = tile[t + h];
-    fold.join(s, other);
+    reducer.join(s, other);
     tile[t] = s;
   }
   __syncthreads();
@@ -159,11 +159,11 @@ static __global__ void __launch_bounds__(DM_THREADS, 4) softmax_columns_kernel(R
   const int64_t inner = p.at.inner, column = column_of(p);
   const int64_t first = blockIdx.x / p.tiles * p.at.n * inner + column;
   const int64_t n = column < inner ? p.at.n : 0, begin = threadIdx.x / p.lanes;
-  const dm_LogSum<C> fold;
-  typename dm_LogSum<C>::State s = fold.start();
+  const dm_LogSum<C> reducer;
+  typename dm_LogSum<C>::State s = reducer.start();
   for (int64_t i = begin; i < n; i += rows)
-    fold.add(s, dm_load<C>(p.from, p.x, first + i * inner), 0);
-  s = fold_column(fold, s, p.lanes);
+    reducer.add(s, dm_load<C>(p.from, p.x, first + i * inner), 0);
+  s = reduce_column(reducer, s, p.lanes);
   const C sum = s.sum + (s.top - s.top), scale = 1 / sum, shift = dm_log(sum);
   for (int64_t i = begin; i < n; i += rows) {
     const C v = dm_load<C>(p.from, p.x, first + i * inner) - s.top;
@@ -182,7 +182,7 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_columns_kernel(Row
     const C gy = dm_load<C>(p.from, p.gy, first + i * inner);
     sum += p.log ? gy : gy * dm_load<C>(p.from, p.x, first + i * inner);
   }
-  sum = fold_column(dm_Plus(), sum, p.lanes);
+  sum = reduce_column(dm_Plus(), sum, p.lanes);
   for (int64_t i = begin; i < n; i += rows) {
     const C gy = dm_load<C>(p.from, p.gy, first + i * inner);
     const C y = dm_load<C>(p.from, p.x, first + i * inner);

@@ -3,7 +3,7 @@
    Elements become 64-bit keys whose unsigned order is that of the values. A line
    of up to RUN elements is sorted by a bitonic network in one block's shared
    memory, several short lines in one. Longer lines are cut into runs, which are
-   merged pairwise: each element finds its place by halving the other run. Equal
+   merged pairwise: each element finds its index by halving the other run. Equal
    keys are told apart by their positions: the order is stable. */
 #include "kernels/own.cuh"
 #include "kernels/sort.h"
@@ -51,7 +51,7 @@ struct SortLines {
     return descending ? ~key : key;
   }
   /* The rank-th of a line was number `at`. */
-  __device__ void place(int64_t line, int64_t rank, int64_t at) const {
+  __device__ void store(int64_t line, int64_t rank, int64_t at) const {
     int64_t off[2];
     walk.at(line, off);
     const int64_t to = off[0] + rank * out_step;
@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
       order.key[line * lines.n + k] = key[i];
       order.at[line * lines.n + k] = run * width + at[i];
     } else if (k < lines.kept) {
-      lines.place(line, k, at[i]);
+      lines.store(line, k, at[i]);
     }
   }
 }
@@ -148,17 +148,17 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t rank =
         k + count_before(from.key + line + (n_other ? other : 0), n_other, key, run & 1);
     if (rank >= kept) continue;
-    const int64_t place = line + run / 2 * 2 * width + rank;
-    to.key[place] = key;
-    to.at[place] = from.at[i];
+    const int64_t index = line + run / 2 * 2 * width + rank;
+    to.key[index] = key;
+    to.at[index] = from.at[i];
   }
 }
 
 static __global__ void __launch_bounds__(DM_THREADS)
-    place_kernel(SortLines lines, const int64_t *at) {
+    store_kernel(SortLines lines, const int64_t *at) {
   for (int64_t i = dm_thread(); i < lines.count * lines.kept; i += dm_threads()) {
     const int64_t line = i / lines.kept, rank = i % lines.kept;
-    lines.place(line, rank, at[line * lines.n + rank]);
+    lines.store(line, rank, at[line * lines.n + rank]);
   }
 }
 
@@ -181,8 +181,8 @@ static dm_status sort_runs(const SortLines &lines, int64_t runs, int width, Orde
 
 static dm_status merge_sort(const SortLines &lines) {
   const int64_t all = lines.count * lines.n;
-  dm_Room<uint64_t> keys;
-  dm_Room<int64_t> positions;
+  dm_Scratch<uint64_t> keys;
+  dm_Scratch<int64_t> positions;
   DM_TRY(keys.get(2 * all));
   DM_TRY(positions.get(2 * all));
   Order from = {keys.p, positions.p}, to = {keys.p + all, positions.p + all};
@@ -194,7 +194,7 @@ static dm_status merge_sort(const SortLines &lines) {
     to = from;
     from = merged;
   }
-  return dm_launch(place_kernel, dm_blocks(lines.count * lines.kept), DM_THREADS, 0, lines,
+  return dm_launch(store_kernel, dm_blocks(lines.count * lines.kept), DM_THREADS, 0, lines,
                    (const int64_t *)from.at);
 }
 

@@ -1,5 +1,5 @@
 /* sin, cos and tan of float32, of any size, in float32 and integers: CUDA's own sinf
-   and its kin use float64 for large arguments, which most GPUs do slowly. Errors:
+   and the like use float64 for large arguments, which most GPUs do slowly. Errors:
    sin and cos below 2 ulp, tan below 4; spec/emulated_check.cu measures them. */
 #ifndef DM_TRIG_CUH
 #define DM_TRIG_CUH

@@ -173,13 +173,13 @@ template <class Fn, class C> static constexpr bool dm_visits<ActivationSum<Fn, C
 template <template <class> class Fn, class C>
 static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
                                    const dm_Tensor *gy, const dm_Tensor *saved) {
-  ActivationSum<Fn<C>, C> fold;
-  fold.fn = {(C)p, C(0)};
-  fold.saved = dm_tensor_data(saved);
-  fold.before = dm_tensor_data(before);
-  fold.dtype = gy->dtype;
-  return dm_aligned(fold.saved) ? dm_cuda_reduce<true>(gy, 1, fold, dm_reduced(sums))
-                                : dm_cuda_reduce<false>(gy, 1, fold, dm_reduced(sums));
+  ActivationSum<Fn<C>, C> reducer;
+  reducer.fn = {(C)p, C(0)};
+  reducer.saved = dm_tensor_data(saved);
+  reducer.before = dm_tensor_data(before);
+  reducer.dtype = gy->dtype;
+  return dm_aligned(reducer.saved) ? dm_cuda_reduce<true>(gy, 1, reducer, dm_reduced(sums))
+                                   : dm_cuda_reduce<false>(gy, 1, reducer, dm_reduced(sums));
 }
 template <template <class> class Fn>
 static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p, dm_Tensor *gy,

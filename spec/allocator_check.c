@@ -326,9 +326,9 @@ static void check_best_fit(void) {
     p[i] = get(&d, 0, 512 * (98 + i % 4));
     CHECK(get(&d, 0, 512));
   }
-  CHECK(get(&d, 0, dm_allocator_room(d.a).largest_free) && free_blocks(&d) == 0);
+  CHECK(get(&d, 0, dm_allocator_usage(d.a).largest_free) && free_blocks(&d) == 0);
   for (int i = 0; i < N; i++) give(&d, p[i * 5 % N]);
-  CHECK(free_blocks(&d) == N && dm_allocator_room(d.a).largest_free == 101 * 512);
+  CHECK(free_blocks(&d) == N && dm_allocator_usage(d.a).largest_free == 101 * 512);
   for (int i = 1; i < N; i += 4) CHECK(get(&d, 0, 99 * 512) == p[i]);
   CHECK(get(&d, 0, 99 * 512) == p[2]); /* those of 99 grains are all in use */
   CHECK(get(&d, 0, 101 * 512 - 1) == p[3] && d.n_segments == 1);
@@ -492,7 +492,7 @@ static void check_out_of_memory(void) {
   CHECK(!get(&d, 2, 30 * MIB) && d.n_pressure == 3 && d.used == 18 * MIB);
   dm_allocator_stats(d.a, &m);
   CHECK(m.num_alloc_retries == 5 && m.num_ooms == 2);
-  const dm_AllocatorRoom room = dm_allocator_room(d.a);
+  const dm_AllocatorUsage room = dm_allocator_usage(d.a);
   CHECK(room.allocated == 16 * MIB + 512 && room.reserved == 18 * MIB);
   CHECK(room.largest_free == 2 * MIB - 512 && is_sound(&d));
   dm_allocator_reset_totals(d.a);

@@ -32,7 +32,7 @@ enum { STACK = 256 << 10 }; /* bytes; taken as they are touched */
 
 #if defined(__x86_64__)
 
-/* Keeps what a call must keep and the stack's place in *from, goes on at `to`.
+/* Keeps what a call must keep and the stack pointer in *from, goes on at `to`.
    A jump, as a ret would go where the processor does not expect it. */
 extern "C" void dm_emulated_switch(void **from, void *to);
 asm(R"(
@@ -219,14 +219,14 @@ static void blame(const char *fmt, ...) {
 
 static const char *const op_names[] = {"__syncwarp", "a shuffle", "a vote"};
 
-static bool same_place(const Thread *t, const char *file, int line) {
+static bool same_location(const Thread *t, const char *file, int line) {
   return t->line == line && (t->file == file || strcmp(t->file, file) == 0);
 }
 static bool wait_alike(const Thread *a, const Thread *b) {
-  return a->state == b->state && same_place(a, b->file, b->line) &&
+  return a->state == b->state && same_location(a, b->file, b->line) &&
          (a->state != IN_WARP || (a->op == b->op && a->mask == b->mask));
 }
-/* One line for each place where threads wait, with the first thread there. */
+/* One line for each source line where threads wait, with the first thread there. */
 [[noreturn]] static void tell_deadlock(void) {
   say_launch();
   say("threads wait for one another: %d of %d returned", run.n_exited, run.n_threads);
@@ -337,7 +337,7 @@ static Fiber *fresh_fiber(void) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK;
     char *p = (char *)mmap(nullptr, guard + STACK, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (p == (char *)MAP_FAILED || mprotect(p, guard, PROT_NONE) != 0) {
-      perror("demilune emulation: no room for a thread's stack");
+      perror("demilune emulation: no memory for a thread's stack");
       abort();
     }
     f->stack = p + guard;
@@ -391,7 +391,7 @@ void dm_emulated_block_barrier(const char *file, int line) {
   Thread *const t = &run.threads[run.now];
   arrive(t, AT_BARRIER, file, line);
   if (run.n_at_barrier++ == 0) run.barrier = t;
-  if (!same_place(run.barrier, file, line))
+  if (!same_location(run.barrier, file, line))
     blame("reached __syncthreads at %s:%d while others wait at %s:%d", file, line,
           run.barrier->file, run.barrier->line);
   open_barrier_when_full();

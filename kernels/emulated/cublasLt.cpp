@@ -260,8 +260,8 @@ cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t des
 
 /* ---- products ------------------------------------------------------------------ */
 
-static uint64_t place(const dm_EmulatedLayout *l, uint64_t batch, uint64_t row,
-                      uint64_t column) {
+static uint64_t offset_of(const dm_EmulatedLayout *l, uint64_t batch, uint64_t row,
+                          uint64_t column) {
   const uint64_t ld = (uint64_t)l->ld;
   return batch * (uint64_t)l->step +
          (l->order == CUBLASLT_ORDER_COL ? column * ld + row : row * ld + column);
@@ -287,11 +287,11 @@ template <class C> static void store(uint32_t type, void *p, uint64_t i, C v) {
 /* Of op(A) and op(B), the matrices that are multiplied. */
 template <class C> static C a_at(const LtCall &x, uint64_t z, uint64_t i, uint64_t l) {
   const bool flip = x.desc->flip_a != CUBLAS_OP_N;
-  return load<C>(x.a->type, x.a_data, flip ? place(x.a, z, l, i) : place(x.a, z, i, l));
+  return load<C>(x.a->type, x.a_data, flip ? offset_of(x.a, z, l, i) : offset_of(x.a, z, i, l));
 }
 template <class C> static C b_at(const LtCall &x, uint64_t z, uint64_t l, uint64_t j) {
   const bool flip = x.desc->flip_b != CUBLAS_OP_N;
-  return load<C>(x.b->type, x.b_data, flip ? place(x.b, z, j, l) : place(x.b, z, l, j));
+  return load<C>(x.b->type, x.b_data, flip ? offset_of(x.b, z, j, l) : offset_of(x.b, z, l, j));
 }
 template <class C>
 static C sum(const LtCall &x, uint64_t z, uint64_t i, uint64_t j, uint64_t from, uint64_t to) {
@@ -340,8 +340,8 @@ template <class C> static void multiply(void *arg) {
         C v = sum<C>(x, z, i, j, half, x.k);
         if (half) v += part[at];
         v *= alpha;
-        if (beta != 0) v += beta * load<C>(x.c->type, x.c_data, place(x.c, z, i, j));
-        store(x.d->type, x.d_data, place(x.d, z, i, j), finished(x, z, i, j, v));
+        if (beta != 0) v += beta * load<C>(x.c->type, x.c_data, offset_of(x.c, z, i, j));
+        store(x.d->type, x.d_data, offset_of(x.d, z, i, j), finished(x, z, i, j, v));
       }
 }
 

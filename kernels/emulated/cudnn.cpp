@@ -270,10 +270,12 @@ static cudnnStatus_t check_operation(const Descriptor *d) {
   if (x[0] != y[0] || w[0] != y[1] || x[1] % w[1] != 0 || y[1] % (x[1] / w[1]) != 0)
     return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   for (int i = 0; i < 2; i++) {
-    const int64_t room = x[2 + i] + numbers(o.conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[i] +
-                         numbers(o.conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)[i] -
-                         numbers(o.conv, CUDNN_ATTR_CONVOLUTION_DILATIONS)[i] * (w[2 + i] - 1);
-    if (y[2 + i] != (room - 1) / numbers(o.conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[i] + 1)
+    const int64_t extent =
+        x[2 + i] + numbers(o.conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[i] +
+        numbers(o.conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)[i] -
+        numbers(o.conv, CUDNN_ATTR_CONVOLUTION_DILATIONS)[i] * (w[2 + i] - 1);
+    if (y[2 + i] !=
+        (extent - 1) / numbers(o.conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[i] + 1)
       return CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH;
   }
   const int64_t type = number(o.x, CUDNN_ATTR_TENSOR_DATA_TYPE);

@@ -240,9 +240,9 @@ static const Value &value_of(Run *r, const Descriptor *t) {
 }
 
 static float rounded(int64_t type, float v) {
-  alignas(float) char room[sizeof(float)];
-  store(type, room, 0, (double)v);
-  return (float)load(type, room, 0);
+  alignas(float) char bytes[sizeof(float)];
+  store(type, bytes, 0, (double)v);
+  return (float)load(type, bytes, 0);
 }
 
 static void multiply(const Value &a, const Value &b, const Value &y) {

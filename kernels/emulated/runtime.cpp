@@ -93,7 +93,7 @@ struct Block {
 struct Device {
   char *base;    /* the reserved range, `limit` bytes */
   Block *blocks; /* by falling address, so that the last one is cheap to reach */
-  int n_blocks, room;
+  int n_blocks, capacity;
   size_t used;
   unsigned peers; /* whose memory its kernels may touch: a bit each; atomic */
 };
@@ -135,7 +135,7 @@ static void start(void) {
   for (int i = 0; i < n_devices && limit > 0; i++) {
     void *p = mmap(nullptr, limit, access, flags, -1, 0);
     if (p == MAP_FAILED) {
-      fprintf(stderr, "demilune emulation: no room for %zu bytes of a device\n", limit);
+      fprintf(stderr, "demilune emulation: no memory for %zu bytes of a device\n", limit);
       abort();
     }
     /* Pages of 2 MiB: opening and closing takes time by the page. */
@@ -288,13 +288,13 @@ void dm_emulated_poison(void *p, size_t n) {
   }
 }
 
-/* The lowest gap of n bytes, as a place in `blocks` (they fall) and an offset. */
-static bool find_gap(const Device *d, size_t n, int *place, size_t *offset) {
+/* The lowest gap of n bytes, as an index into `blocks` (they fall) and an offset. */
+static bool find_gap(const Device *d, size_t n, int *index, size_t *offset) {
   size_t end = 0; /* of the blocks below */
   for (int i = d->n_blocks; i >= 0; i--) {
     const size_t next = i > 0 ? d->blocks[i - 1].offset : limit;
     if (next - end >= n) {
-      *place = i;
+      *index = i;
       *offset = end;
       return true;
     }
@@ -303,16 +303,16 @@ static bool find_gap(const Device *d, size_t n, int *place, size_t *offset) {
   return false;
 }
 
-static bool add_block(Device *d, int place, Block b) {
-  if (d->n_blocks == d->room) {
-    const int room = d->room ? 2 * d->room : 64;
-    Block *more = (Block *)realloc(d->blocks, (size_t)room * sizeof *more);
+static bool add_block(Device *d, int index, Block b) {
+  if (d->n_blocks == d->capacity) {
+    const int capacity = d->capacity ? 2 * d->capacity : 64;
+    Block *more = (Block *)realloc(d->blocks, (size_t)capacity * sizeof *more);
     if (!more) return false;
     d->blocks = more;
-    d->room = room;
+    d->capacity = capacity;
   }
-  Block *at = d->blocks + place;
-  memmove(at + 1, at, (size_t)(d->n_blocks - place) * sizeof b);
+  Block *at = d->blocks + index;
+  memmove(at + 1, at, (size_t)(d->n_blocks - index) * sizeof b);
   *at = b;
   d->n_blocks++;
   d->used += b.size;
@@ -329,11 +329,11 @@ cudaError_t cudaMalloc(void **out, size_t n) {
   if (n > limit) return dm_emulated_result(cudaErrorMemoryAllocation);
   Device *d = &devices[current];
   const size_t size = (n + page - 1) / page * page;
-  int place;
+  int index;
   size_t offset;
   pthread_mutex_lock(&lock);
   const bool ok =
-      find_gap(d, size, &place, &offset) && add_block(d, place, Block{offset, size, n});
+      find_gap(d, size, &index, &offset) && add_block(d, index, Block{offset, size, n});
   if (ok) {
     protect(1u << current, PROT_READ | PROT_WRITE);
     *out = d->base + offset;
@@ -612,7 +612,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
 /* Where n bytes at p lie: HOST, PINNED or a device's number; BAD when they are
    a device's but not all in one live block. Between enter and leave. */
 enum { BAD = -3, HOST = -2, PINNED = -1 };
-static int place_of(const void *p, size_t n) {
+static int memory_kind(const void *p, size_t n) {
   const int device = owner(p);
   if (device < 0) return *find_pinned(p) ? PINNED : HOST;
   const Device *d = &devices[device];
@@ -633,7 +633,7 @@ static bool direction_fits(enum cudaMemcpyKind kind, bool from_device, bool to_d
   return false;
 }
 
-static unsigned bit_of(int place) { return place >= 0 ? 1u << place : 0; }
+static unsigned bit_of(int index) { return index >= 0 ? 1u << index : 0; }
 
 static void note_copy(const char *name, const void *dst, const void *src, size_t n,
                       cudaStream_t s) {
@@ -647,7 +647,7 @@ static cudaError_t copy(void *dst, const void *src, size_t n, enum cudaMemcpyKin
   if (n == 0) return cudaSuccess;
   if (!dst || !src) return cudaErrorInvalidValue;
   dm_emulated_enter(0);
-  const int from = place_of(src, n), to = place_of(dst, n);
+  const int from = memory_kind(src, n), to = memory_kind(dst, n);
   const bool ok = from != BAD && to != BAD && direction_fits(kind, from >= 0, to >= 0);
   if (ok) {
     const unsigned open = bit_of(from) | bit_of(to);
@@ -686,7 +686,7 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int 
 static cudaError_t fill(void *dst, int byte, size_t n, cudaStream_t s) {
   if (n == 0) return cudaSuccess;
   dm_emulated_enter(0);
-  const int to = place_of(dst, n);
+  const int to = memory_kind(dst, n);
   if (to >= 0) {
     protect(bit_of(to), PROT_READ | PROT_WRITE);
     memset(dst, byte, n);

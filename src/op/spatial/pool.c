@@ -3,7 +3,7 @@
    Maxima: the forward also notes which element of its window won, as a code
    (row * width + column in the window): one byte for windows of up to 256
    elements, so that a training step keeps little. Scatter (the gradient) and
-   gather turn codes into places again and are each other's gradients.
+   gather turn codes into positions again and are each other's gradients.
 
    Means: every axis has a table of spans, whether the windows are of fixed size
    or adaptive. Spreading is the gradient of the mean and the other way round.
@@ -109,7 +109,7 @@ typedef struct MaxJob {
   dm_DType dtype, code_dtype;
   const char *in;
   char *out, *code;
-  const int64_t *place; /* of each code; see dm_pool_place */
+  const int64_t *place; /* of each code; see dm_pool_position */
   int64_t base;         /* positions count from here */
   atomic_bool no_memory;
 } MaxJob;
@@ -299,7 +299,7 @@ static dm_status run_max(dm_Call *c, MaxJob *j, const dm_PoolAxis ax[2], int64_t
     const int64_t n = j->h.kernel * j->w.kernel;
     place = dm_alloc(dm_max_i64(n, j->code_dtype == DM_U8 ? 256 : n) * (int64_t)sizeof *place);
     if (!place) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
-    for (int64_t k = 0; k < n; k++) place[k] = dm_pool_place(&j->h, &j->w, (int32_t)k);
+    for (int64_t k = 0; k < n; k++) place[k] = dm_pool_position(&j->h, &j->w, (int32_t)k);
     j->place = place;
   }
   dm_parallel_for(planes, dm_max_i64(1, PLANE_GRAIN / (j->h.in * j->w.in + 1)), fn, j);

@@ -63,8 +63,8 @@ static inline DM_HD int64_t dm_pool_corner(const dm_PoolAxis *h, const dm_PoolAx
   return (p * h->stride - h->pad) * w->in + q * w->stride - w->pad;
 }
 /* And how far from there the element of a code is. */
-static inline DM_HD int64_t dm_pool_place(const dm_PoolAxis *h, const dm_PoolAxis *w,
-                                          int32_t code) {
+static inline DM_HD int64_t dm_pool_position(const dm_PoolAxis *h, const dm_PoolAxis *w,
+                                             int32_t code) {
   const int32_t across = (int32_t)w->kernel;
   return code / across * h->dil * w->in + code % across * w->dil;
 }

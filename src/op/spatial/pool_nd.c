@@ -1,6 +1,6 @@
 /* Pooling along one and three dims, composed of pooling of planes: a line is a plane of
    height 1; in a space the planes are pooled first, and then the depth, as the rows of
-   planes whose columns are all places of a pooled plane. Maxima over a grid of windows of
+   planes whose columns are all positions of a pooled plane. Maxima over a grid of windows of
    different sizes are taken from gathered windows. */
 #include "base/error.h"
 #include "op/index/index.h"
