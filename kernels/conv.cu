@@ -462,7 +462,8 @@ static dm_status add_bias(dm_Tensor *y, const dm_Tensor *bias) {
 /* t, its channels last: a copy that stays with it, for others to find; written anew if
    `afresh`. Other streams, which the default one does not order, have copies of their own. */
 static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
-  if (dm_tensor_is_channels_last(t) || dm_modes()->stream.handle) return dm_last_new(t, out);
+  if (dm_tensor_is_channels_last(t) || dm_thread_state()->stream.handle)
+    return dm_last_new(t, out);
   dm_Meta m = dm_meta_of(t);
   m.channels_last = true;
   afresh |= !t->last || t->last->storage->version != t->storage->version;

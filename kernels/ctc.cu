@@ -5,7 +5,7 @@
 #include "kernels/vector.cuh"
 
 extern "C" {
-#include "op/dense.h"
+#include "core/copy.h"
 }
 #include "op/loss/ctc.h"
 

@@ -4,8 +4,8 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
+#include "core/copy.h"
 #include "op/along.h"
-#include "op/dense.h"
 }
 
 enum { PER_THREAD = 4, TILE = PER_THREAD * DM_THREADS };

@@ -3,7 +3,8 @@
 
    A device is opened when it is first used. Each has a stream of its own as the
    default one (the legacy stream would wait for every other). What a thread
-   launches goes to its current stream (dm_Modes.stream); the allocator keeps the order. */
+   launches goes to its current stream (dm_ThreadState.stream); the allocator keeps the order.
+ */
 #include "kernels/cuda.h"
 
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 
 #include "kernels/allocator.h"
+#include "kernels/fill.h"
 #include "kernels/keep.h"
 #include "kernels/module.h"
 #include "kernels/plans.h"
@@ -147,7 +149,7 @@ static dm_status use(int i) {
 
 /* Where the thread's work for device i goes. */
 static cudaStream_t stream_of(int i) {
-  const dm_Stream *s = &dm_modes()->stream;
+  const dm_Stream *s = &dm_thread_state()->stream;
   return DM_UNLIKELY(s->handle != NULL) && s->device.index == i ? s->handle : devices[i].stream;
 }
 
@@ -324,6 +326,12 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
   return DM_OK;
 }
 
+static dm_status cuda_copy_elements(dm_Tensor *out, dm_Tensor *in) {
+  DM_TRY(begin(out->device));
+  DM_TRY(dm_cuda_copy(out, in));
+  return end(out->device);
+}
+
 static dm_status cuda_zero(dm_Device dev, void *dst, int64_t n) {
   DM_TRY(use(dev.index));
   DM_CUDA_TRY(cudaMemsetAsync(dst, 0, (size_t)n, stream_of(dev.index)));
@@ -486,6 +494,7 @@ static const dm_DeviceOps cuda_ops = {
     .free = cuda_free,
     .copy = cuda_copy,
     .zero = cuda_zero,
+    .copy_elements = cuda_copy_elements,
     .synchronize = cuda_synchronize,
     .empty_cache = cuda_empty_cache,
     .allocated_bytes = cuda_allocated_bytes,

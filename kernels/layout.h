@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-#include "op/dense.h"
+#include "core/copy.h"
 
 /* t itself, one reference more, when its channels lie last; else a copy that has them so. */
 dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out);

@@ -7,7 +7,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/dense.h"
+#include "core/copy.h"
 #include "op/spatial/pool.h"
 }
 

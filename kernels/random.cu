@@ -22,7 +22,8 @@ static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Ge
 /* A copy of the generator is kept for each stream. It is sent anew only where the host's
    was moved by something else: another seed or state, the CPU, another stream. */
 dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out) {
-  const dm_Generator *host = dm_modes()->generator, was = dm_take_counters(n, per_counter);
+  const dm_Generator *host = dm_thread_state()->generator,
+                     was = dm_take_counters(n, per_counter);
   const uint64_t site = dm_site(GENERATOR_SITE, (uint64_t)(uintptr_t)host);
   void *kept;
   dm_cuda_keep_begin();

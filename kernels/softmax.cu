@@ -6,8 +6,8 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
+#include "core/copy.h"
 #include "op/along.h"
-#include "op/dense.h"
 #include "op/reduce/softmax.h"
 }
 

@@ -1,4 +1,5 @@
 /* The op table's CUDA column: each op's kernel on this device. */
+#include "engine/call.h"
 #include "kernels/module.h"
 
 /* A column without a function is a symbol that nobody defines: NULL. */

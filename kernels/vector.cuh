@@ -7,7 +7,7 @@
 
 extern "C" {
 #include "base/quotient.h"
-#include "op/dense.h"
+#include "core/copy.h"
 }
 
 /* Is that the dtype of T? */
@@ -27,12 +27,12 @@ struct dm_Vector {
 };
 
 static inline dm_status dm_cast_new(dm_Tensor *t, dm_DType to, dm_Tensor **out) {
-  dm_Modes *m = dm_modes();
+  dm_ThreadState *ts = dm_thread_state();
   const int64_t dtype = to;
-  const bool grad = m->grad;
-  m->grad = false;
+  const bool grad = ts->grad;
+  ts->grad = false;
   const dm_status st = dm_call(DM_OP_cast, 1, &t, &dtype, out);
-  m->grad = grad;
+  ts->grad = grad;
   return st;
 }
 

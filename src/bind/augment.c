@@ -189,10 +189,10 @@ static int augment_apply(lua_State *L) {
   int64_t shape[4] = {in->shape[0]};
   memcpy(shape + d, in->shape + d, 3 * sizeof *shape);
   DM_CHECK(L, dm_augment_shape(a, shape + d));
-  Handle *box = dm_push_box(L, S);
+  Handle *handle = dm_push_handle(L, S);
   const dm_Device cpu = {.type = DM_CPU};
-  DM_CHECK_TWICE(L, S, dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, &box->t));
-  DM_CHECK_TWICE(L, S, apply_all(a, in, draw, box->t));
+  DM_CHECK_TWICE(L, S, dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, &handle->t));
+  DM_CHECK_TWICE(L, S, apply_all(a, in, draw, handle->t));
   return 1;
 }
 

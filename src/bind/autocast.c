@@ -6,16 +6,16 @@
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "engine/autocast.h"
+#include "engine/policy.h"
 
 static const char region_key = 0; /* its address names the metatable and marks a region */
 
 typedef struct Region {
   const void *magic;
   dm_Region region;
-  dm_Autocast now; /* what it sets; holds a reference to its policies */
-  dm_Modes *modes; /* of the coroutine that opened it, which user value 1 holds */
-  int line;        /* that opened it, in the function that user value 2 is; or -1 */
+  dm_Autocast now;        /* what it sets; holds a reference to its policies */
+  dm_ThreadState *thread; /* of the coroutine that opened it, which user value 1 holds */
+  int line;               /* that opened it, in the function that user value 2 is; or -1 */
   uint8_t type;
   bool cache, open;
 } Region;
@@ -27,7 +27,7 @@ static Region *check_region(lua_State *L) {
   return r;
 }
 
-/* Warns (demilune.caller's warn_at): a place or nil and a text are on top, and go. */
+/* Warns (demilune.caller's warn_at): a line or nil and a text are on top; both are popped. */
 static void call_warning(lua_State *L) {
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   if (lua_getfield(L, -1, "demilune.caller") != LUA_TTABLE) { /* the core alone was loaded */
@@ -41,7 +41,7 @@ static void call_warning(lua_State *L) {
 }
 
 void dm_warn_autocast(lua_State *L, const State *S, const char *what) {
-  if (DM_LIKELY(!dm_autocast_on(S->current))) return;
+  if (DM_LIKELY(!dm_autocast_on(&S->current->autocast))) return;
   luaL_checkstack(L, 6, NULL);
   lua_pushnil(L);
   lua_pushfstring(L,
@@ -72,8 +72,8 @@ static Region *push_region(lua_State *L, dm_DeviceType type) {
 static void open_region(lua_State *L, const State *S, Region *r) {
   lua_pushthread(L);
   lua_setiuservalue(L, -2, 1);
-  r->modes = S->current;
-  dm_autocast_enter(&r->region, (dm_DeviceType)r->type, r->now, r->cache);
+  r->thread = S->current;
+  dm_autocast_enter(&r->thread->autocast, &r->region, (dm_DeviceType)r->type, r->now, r->cache);
   r->open = true;
 }
 
@@ -89,7 +89,7 @@ static void note_line(lua_State *L, Region *r) {
 static void shut_region(Region *r) {
   if (!r->open) return;
   r->open = false;
-  dm_autocast_leave(r->modes, &r->region);
+  dm_autocast_leave(&r->thread->autocast, &r->region);
 }
 
 static int region_close(lua_State *L) {
@@ -221,12 +221,12 @@ static int autocast_open(lua_State *L) {
   lua_settop(L, 7);
   const dm_DeviceType type = check_type(L, 1);
   Region *r = push_region(L, type);
-  r->now = S->current->autocast[type];
+  r->now = S->current->autocast.now.autocast[type];
   r->now.enabled = lua_toboolean(L, 2);
   if (lua_isnil(L, 5) && lua_isnil(L, 6)) dm_policies_ref(r->now.policies);
   else read_policies(L, r, 5, 6);
   if (!lua_isnil(L, 3)) r->now.dtype = (uint8_t)dm_check_dtype(L, 3);
-  r->cache = lua_isnil(L, 4) ? S->current->cache_enabled : lua_toboolean(L, 4);
+  r->cache = lua_isnil(L, 4) ? S->current->autocast.now.cache_enabled : lua_toboolean(L, 4);
   lua_settop(L, 8);
   if (lua_toboolean(L, 7)) note_line(L, r);
   open_region(L, S, r);
@@ -275,10 +275,10 @@ static int autocast_plain(lua_State *L) {
     o.type = cuda ? DM_CUDA : DM_CPU;
   }
   Region *r = push_region(L, (dm_DeviceType)o.type);
-  r->now = S->current->autocast[o.type];
+  r->now = S->current->autocast.now.autocast[o.type];
   r->now.enabled = o.enabled;
   if (o.dtype >= 0) r->now.dtype = (uint8_t)o.dtype;
-  r->cache = o.cache < 0 ? S->current->cache_enabled : o.cache;
+  r->cache = o.cache < 0 ? S->current->autocast.now.cache_enabled : o.cache;
   dm_policies_ref(r->now.policies);
   if (lua_toboolean(L, 2)) note_line(L, r);
   open_region(L, S, r);
@@ -287,7 +287,7 @@ static int autocast_plain(lua_State *L) {
 
 static int is_autocast_enabled(lua_State *L) {
   const State *S = dm_enter(L);
-  lua_pushboolean(L, S->current->autocast[check_type(L, 1)].enabled);
+  lua_pushboolean(L, S->current->autocast.now.autocast[check_type(L, 1)].enabled);
   return 1;
 }
 /* set_autocast_enabled([device_type,] flag) */
@@ -296,12 +296,14 @@ static int set_autocast_enabled(lua_State *L) {
   const int flag = lua_gettop(L) > 1 ? 2 : 1;
   luaL_argexpected(L, lua_isboolean(L, flag), flag, "boolean");
   lua_settop(L, 3);
-  S->current->autocast[check_type(L, flag == 2 ? 1 : 3)].enabled = lua_toboolean(L, flag);
+  S->current->autocast.now.autocast[check_type(L, flag == 2 ? 1 : 3)].enabled =
+      lua_toboolean(L, flag);
   return 0;
 }
 static int get_autocast_dtype(lua_State *L) {
   const State *S = dm_enter(L);
-  lua_pushstring(L, dm_dtype_name((dm_DType)S->current->autocast[check_type(L, 1)].dtype));
+  lua_pushstring(
+      L, dm_dtype_name((dm_DType)S->current->autocast.now.autocast[check_type(L, 1)].dtype));
   return 1;
 }
 static int set_autocast_dtype(lua_State *L) {
@@ -311,22 +313,21 @@ static int set_autocast_dtype(lua_State *L) {
   if (!dm_is_16bit(dtype) && !(type == DM_CUDA && dtype == DM_F32))
     return dm_raise_text(L, "set_autocast_dtype: dtype is %s, wanted float16 or bfloat16",
                          dm_dtype_name(dtype));
-  S->current->autocast[type].dtype = (uint8_t)dtype;
+  S->current->autocast.now.autocast[type].dtype = (uint8_t)dtype;
   return 0;
 }
 static int is_cache_enabled(lua_State *L) {
-  lua_pushboolean(L, dm_enter(L)->current->cache_enabled);
+  lua_pushboolean(L, dm_enter(L)->current->autocast.now.cache_enabled);
   return 1;
 }
 static int set_cache_enabled(lua_State *L) {
   const State *S = dm_enter(L);
   luaL_checktype(L, 1, LUA_TBOOLEAN);
-  S->current->cache_enabled = lua_toboolean(L, 1);
+  S->current->autocast.now.cache_enabled = lua_toboolean(L, 1);
   return 0;
 }
 static int clear_cache(lua_State *L) {
-  dm_enter(L);
-  dm_autocast_clear_cache();
+  dm_autocast_clear_cache(&dm_enter(L)->current->autocast);
   return 0;
 }
 static int cast_count(lua_State *L) {

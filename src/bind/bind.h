@@ -1,7 +1,8 @@
-/* What the files of the binding share. The binding is the only code that
-   includes lua.h; it turns a failed status into a Lua error at the caller's
-   line, and holds no engine reference across a call that may raise, but in
-   userdata. Every closure has two upvalues: 1 the State, 2 the metatable of
+/* The common header of the binding, which is the only code that includes lua.h.
+
+   A failed dm_status becomes a Lua error at the line of the caller outside the library. A call
+   that may raise leaves by longjmp, so the binding stores every engine reference in a userdata
+   before such a call. Every closure has two upvalues: 1 the State, 2 the metatable of
    tensors. */
 #ifndef DM_BIND_H
 #define DM_BIND_H
@@ -10,29 +11,28 @@
 #include <lua.h>
 #include <lualib.h>
 
-#include "engine/op.h"
-#include "engine/replay.h"
+#include "engine/call.h"
 #include "engine/tape.h"
 
-/* A Lua handle on a tensor. Lies in its scope's ring, so that the scope's end
-   can release it. t is NULL once released. */
+/* A tensor as a Lua value: a full userdata with one reference. It is a member of the ring of
+   the dm.scope in which it was made, so that the scope's end can release it. */
 typedef struct Handle {
   const void *magic;
-  dm_Tensor *t;
-  struct Handle *prev, *next; /* of the scope's ring; NULL: in none */
-  bool by_scope;              /* released by a scope: the message says so */
+  dm_Tensor *t;               /* NULL once released */
+  struct Handle *prev, *next; /* in the scope's ring; NULL: in none */
+  bool by_scope;              /* a scope released it; the error message says so */
 } Handle;
 
-/* One per Lua state (not per coroutine). */
+/* One for each Lua state, shared by its coroutines. */
 typedef struct State {
-  dm_Modes modes; /* the main coroutine's */
-  dm_Modes *current;
-  lua_State *current_thread, *main; /* NULL: not met yet */
+  dm_ThreadState thread; /* the main coroutine's */
+  dm_ThreadState *current;
+  lua_State *current_thread, *main; /* coroutines; NULL: none has called yet */
   dm_Generator generator;
   struct dm_Observer *observers;
   Handle *scope; /* ring of the innermost open scope; NULL: none */
   int64_t gc_limit, gc_count;
-  int64_t n_box;                      /* handles made since the last forced collection */
+  int64_t n_handle;                   /* handles made since the last forced collection */
   double gc_seconds, gc_end, gc_last; /* in forced collections; the last one's end, cost */
   int64_t next_id;
   char library[512]; /* the folder of the Lua files, as sources name it; or empty */
@@ -41,47 +41,47 @@ typedef struct State {
 #define UP_STATE 1
 #define UP_META 2
 
-extern const char dm_box_magic, dm_state_key;
+extern const char dm_handle_magic, dm_state_key;
 
 static inline State *state_of(lua_State *L) {
   return lua_touserdata(L, lua_upvalueindex(UP_STATE));
 }
 
-/* Makes this coroutine's modes current; the first thing every entry does. */
+/* Makes this coroutine's thread state current. Every function that Lua calls begins with it. */
 void dm_enter_slow(lua_State *L, State *S);
 static inline State *dm_enter(lua_State *L) {
   State *S = state_of(L);
   if (DM_UNLIKELY(S->current_thread != L)) dm_enter_slow(L, S);
-  dm_modes_current = S->current;
+  dm_thread_state_current = S->current;
   return S;
 }
 
-/* The box at i, or NULL. A light userdata has length 0, so that nothing is read
-   through one. */
-static inline Handle *dm_box(lua_State *L, int i) {
+/* The handle at i, or NULL. The length check comes before the magic number is read: a light
+   userdata has length 0. */
+static inline Handle *dm_handle(lua_State *L, int i) {
   Handle *b = lua_touserdata(L, i);
-  return b && lua_rawlen(L, i) == sizeof *b && b->magic == &dm_box_magic ? b : NULL;
+  return b && lua_rawlen(L, i) == sizeof *b && b->magic == &dm_handle_magic ? b : NULL;
 }
 static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
-  const Handle *b = dm_box(L, i);
+  const Handle *b = dm_handle(L, i);
   return b ? b->t : NULL;
 }
 
 /* The tensor at i; raises when there is none, or it was freed. */
 dm_Tensor *dm_check_tensor(lua_State *L, int i);
-/* Pushes an empty box; fill it after. */
-Handle *dm_push_box(lua_State *L, State *S);
-/* Fills an empty box; takes t's reference. May collect garbage. */
-void dm_box_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t);
-/* Pushes t and takes its reference. May collect garbage. When Lua itself may
-   run out of memory, better: first the box, then the call that fills it. */
+/* Pushes a handle without a tensor. */
+Handle *dm_push_handle(lua_State *L, State *S);
+/* Gives the handle its tensor, taking the reference. May collect garbage. */
+void dm_handle_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t);
+/* Pushes t and takes its reference. May collect garbage. Where Lua's own memory may end, push
+   the handle first and fill it after the engine's call: then no reference can be lost. */
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
 /* Calls an op of one output and pushes that, or raises; tried twice. */
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr);
-/* Takes b out of its scope: it lives until Lua lets go of it. */
-void dm_box_keep(Handle *b);
-void dm_box_release(Handle *b);
+/* Takes b out of its scope: Lua's collector alone decides how long it lives. */
+void dm_handle_keep(Handle *b);
+void dm_handle_release(Handle *b);
 
 /* Raises the engine's message (or a formatted one) at the line of the first
    caller outside the library. */
@@ -92,33 +92,32 @@ int dm_raise_text(lua_State *L, const char *fmt, ...);
     if (DM_UNLIKELY((call) != DM_OK)) return dm_raise(L); \
   } while (0)
 
-/* Finds the first Lua function on the stack whose source does not lie in the
-   library's own folder: the user's line. Takes no memory. */
+/* Finds the user's line: the first Lua function on the stack whose source is not in the
+   library's folder. Allocates nothing. */
 bool dm_where(lua_State *L, const State *S, lua_Debug *ar);
 
-/* A file that cannot be read or written is an answer, nil and a message; the
-   rest is a mistake of the caller, or the end of memory, and raises. */
+/* Returns nil and a message for a file that cannot be read or written (DM_EIO); raises any
+   other failure. */
 int dm_world_failed(lua_State *L, dm_status st);
 
 /* The file of tokens at i; it lives as long as that value. */
 const struct dm_Tokens *dm_check_tokens(lua_State *L, int i);
 
-/* *out = the elements of t side by side in row-major order on the CPU, without
-   history; t's own bytes when they lie so. */
+/* *out = a contiguous tensor on the CPU with t's elements, without history; it shares t's
+   bytes when t is contiguous and on the CPU. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out);
 
-/* *out = a tensor on the CPU, in memory that dev, a CUDA device that is there, copies
-   from by itself; its bytes are anything. */
+/* *out = an uninitialized CPU tensor in pinned memory of dev, an existing CUDA device. */
 dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *shape,
                         dm_Tensor **out);
 
-/* DM_CHECK, with a second try after dm_make_room when memory ran out. */
+/* DM_CHECK with one more attempt, after dm_reclaim_memory, when memory ran out. */
 #define DM_CHECK_TWICE(L, S, call)                     \
   do {                                                 \
     const int mark_ = dm_replay_mark();                \
     dm_status st_ = (call);                            \
     if (DM_UNLIKELY(st_ == DM_EMEM)) {                 \
-      dm_make_room(L, S);                              \
+      dm_reclaim_memory(L, S);                         \
       dm_replay_rewind(mark_);                         \
       st_ = (call);                                    \
     }                                                  \
@@ -132,15 +131,15 @@ const struct dm_Augment *dm_check_augment(lua_State *L, int i);
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
 /* Makes the metatable of a class, whose methods are found in it. */
 void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S);
-/* Gives the userdata on top the metatable of that name, in which f is `event`: how it ends. */
+/* Gives the userdata on top the metatable of that name, whose `event` (__gc, __close) is f. */
 void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunction f);
-/* Frees what garbage holds. */
+/* Runs a full collection. */
 void dm_collect(lua_State *L, State *S);
-/* Likewise, where much is alive: a walk back lets go of the activations that it has passed,
-   but the script's forgotten handles would still hold them. */
-void dm_collect_before_walk(lua_State *L, State *S);
-/* And what the allocator keeps: the second chance of a call that failed. */
-void dm_make_room(lua_State *L, State *S);
+/* Runs one, if much memory is in use, before a backward pass: the pass drops activations as it
+   goes, but unreachable handles of the script would still hold them. */
+void dm_collect_before_backward(lua_State *L, State *S);
+/* Runs one and empties the CPU's cache, before a call that ran out of memory is tried again. */
+void dm_reclaim_memory(lua_State *L, State *S);
 
 dm_DType dm_check_dtype(lua_State *L, int i);
 dm_Device dm_check_device(lua_State *L, int i);
@@ -165,31 +164,31 @@ int dm_tensor_to(lua_State *L);
 /* The script's generator at i, or NULL. */
 dm_Generator *dm_to_generator(lua_State *L, int i);
 
-extern const luaL_Reg dm_random_functions[];
-extern const luaL_Reg dm_piece_functions[];
-extern const luaL_Reg dm_tensor_functions[], dm_tensor_methods[], dm_tensor_metamethods[];
-extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
-extern const luaL_Reg dm_grad_methods[], dm_data_functions[], dm_optim_functions[];
-extern const luaL_Reg dm_tokens_functions[], dm_loader_functions[];
-extern const luaL_Reg dm_report_functions[], dm_memory_functions[], dm_profile_functions[];
-extern const luaL_Reg dm_image_functions[], dm_images_functions[], dm_augment_functions[];
-extern const luaL_Reg dm_autocast_functions[];
-extern const luaL_Reg dm_cuda_functions[], dm_cuda_methods[];
-void dm_register_scopes(lua_State *L, State *S);
-/* A scope in which the stream at 1 is the current one; a function may lie at 2. */
+/* A scope in which the stream at 1 is the current one; a function may be at 2. */
 int dm_stream_scope(lua_State *L, dm_Stream stream);
-void dm_register_cuda(lua_State *L, State *S);
-/* Adds the steps of optimizers to the table at `module`. */
-void dm_register_optim(lua_State *L, State *S, int module);
-/* Pushes the table of methods of autocast's regions. */
-void dm_push_region_methods(lua_State *L, State *S);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
+
+/* What each file adds to the module; module.c puts it together. */
+extern const luaL_Reg dm_random_functions[], dm_split_functions[], dm_tensor_functions[];
+extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
+extern const luaL_Reg dm_data_functions[], dm_optim_functions[], dm_tokens_functions[];
+extern const luaL_Reg dm_loader_functions[], dm_report_functions[], dm_memory_functions[];
+extern const luaL_Reg dm_profile_functions[], dm_image_functions[], dm_images_functions[];
+extern const luaL_Reg dm_augment_functions[], dm_autocast_functions[], dm_cuda_functions[];
+extern const luaL_Reg dm_tensor_methods[], dm_tensor_metamethods[];
+extern const luaL_Reg dm_grad_methods[], dm_cuda_methods[];
+void dm_register_scopes(lua_State *L, State *S);
+void dm_register_cuda(lua_State *L, State *S);
 void dm_register_loader(lua_State *L, State *S);
 void dm_register_tokens(lua_State *L, State *S);
 void dm_register_images(lua_State *L);
 void dm_register_augment(lua_State *L, State *S);
 void dm_register_random(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);
+/* Adds the steps of optimizers to the table at `module`. */
+void dm_register_optim(lua_State *L, State *S, int module);
+/* Pushes the table of methods of autocast's regions. */
+void dm_push_region_methods(lua_State *L, State *S);
 
 #endif

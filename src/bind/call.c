@@ -1,33 +1,36 @@
-/* One closure for every op: reads tensors and attributes as the row's signature
-   says, calls the engine, pushes the results.
+/* dm_op_closure: the one C function behind all ops. Each op is a closure of it; the third
+   upvalue tells which one. It reads the Lua arguments by the row's signature, calls the
+   engine, and pushes the results. PyTorch generates a parser for each op instead.
 
-   Arguments are told apart by type, in order: a tensor fills the next tensor
-   slot, anything else the next attribute; so gather(x, dim, index) and
-   layer_norm(x, {5}, w, b) need no table of their own. A trailing table with
-   names holds the rest. */
+   Arguments. Their types decide: in order, a tensor fills the next tensor slot, any other
+   value the next attribute; a number fills a tensor slot whose signature allows it. So
+   gather(x, dim, index) and layer_norm(x, {5}, w, b) need no rules of their own. A last
+   argument that is a table with names holds options. Positions (dims, indices) become counts
+   from 0.
+
+   Memory. The handles of the outputs are pushed before the call, so that a failure of Lua's
+   allocator finds nothing to lose. A call for which the engine has no memory is tried once
+   more after a full collection, with the generator and the checkpoint as they were. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "engine/replay.h"
 
-/* A closure's third upvalue: 2 * op id, 1 more for the form that works in place. */
+/* The closure's third upvalue is a light userdata: 2 * op id, plus 1 for the in-place form. */
 enum { UP_FORM = 3, LOCAL_IN = 16 };
 
-/* The stack of a call: the arguments 1 .. top, then the boxes of its outputs.
-   They are made first: when Lua runs out of memory there is nothing to lose. */
-
+/* A call under way. The Lua stack has the arguments 1 .. top, then the outputs' handles. */
 typedef struct Args {
   lua_State *L;
   const dm_OpInfo *op;
   const dm_Signature *g;
   dm_Tensor *in[DM_MAX_IN];
-  dm_Tensor *temp[DM_MAX_IN]; /* numbers made into tensors; freed after the call */
+  dm_Tensor *temp[DM_MAX_IN]; /* number arguments as tensors; freed after the call */
   int id, n_tensor, n_temp, next_attr;
   int top;
   bool inplace;
-  Handle *box[DM_MAX_OUT]; /* of the outputs */
+  Handle *handle[DM_MAX_OUT]; /* of the outputs */
   uint32_t attr_given;
   int requires_grad;
   dm_Generator *generator; /* the call's own, or NULL */
@@ -40,7 +43,7 @@ static int free_temps(Args *a) {
   return 0;
 }
 
-/* Raises about argument `name`, after letting go of what the call holds. */
+/* Raises an error about argument `name`; frees the call's tensors first. */
 static int bad(Args *a, const char *name, int i, const char *wanted) {
   free_temps(a);
   return dm_raise_text(a->L, "%s: %s: %s expected, got %s", a->op->name, name, wanted,
@@ -72,7 +75,7 @@ static double to_num(Args *a, const char *name, int i) {
   return lua_tonumber(a->L, i);
 }
 
-/* A number counts as the word for it: ord = 2, or math.huge for "inf". */
+/* One of the words of an enum. A number counts as its text: ord = 2, or math.huge for "inf". */
 static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
   const char *word = lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : NULL;
   char number[32];
@@ -94,8 +97,8 @@ static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
   return 0;
 }
 
-/* A list from a table at i, or from the numbers at i .. last. Gives how many
-   arguments it took. */
+/* Reads a list from a table at i, or from the numbers at i .. last. Returns how many arguments
+   it used. */
 static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out) {
   lua_State *L = a->L;
   const bool table = lua_istable(L, i);
@@ -118,8 +121,8 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
   return table ? 1 : (int)n;
 }
 
-/* As many numbers as the kind has, from a table or from one number for all; "same" is -1,
-   which convolutions make sense of, and "valid" 0. */
+/* Reads the 1, 2 or 3 numbers of the kind from a table, or one number for all of them. "same"
+   becomes -1, which convolutions interpret, and "valid" 0. */
 static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
   lua_State *L = a->L;
   const int n = s->kind - A_ONE + 1;
@@ -143,8 +146,8 @@ static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
 
 static bool is_list(const dm_AttrSpec *s) { return s->kind == A_DIMS || s->kind == A_SIZES; }
 
-/* The last of the arguments from i on that a list may swallow: numbers, and
-   only when no other list or required attribute comes after. */
+/* The last argument of a list that begins at i: it takes all numbers that follow, unless
+   another list or a required attribute comes after it in the signature. */
 static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
   const int k = (int)(s - a->g->attr);
   for (int j = k + 1; j < a->g->n_attr; j++)
@@ -154,7 +157,8 @@ static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
   return end;
 }
 
-/* Reads the value at i (and up to `last` for a list) into the attribute. */
+/* Reads the value at i (up to `last` for a list) into the attribute; returns how many arguments
+   it used. */
 static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   lua_State *L = a->L;
   void *p = a->attr + s->offset;
@@ -203,7 +207,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
   const double number = lua_tonumber(a->L, i);
   dm_status st = dm_tensor_number(is_int, number, v, &t);
   if (DM_UNLIKELY(st == DM_EMEM)) {
-    dm_make_room(a->L, state_of(a->L));
+    dm_reclaim_memory(a->L, state_of(a->L));
     st = dm_tensor_number(is_int, number, v, &t);
   }
   if (st != DM_OK) {
@@ -218,7 +222,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
 }
 
 static dm_Tensor *read_tensor(Args *a, int i) {
-  const Handle *b = dm_box(a->L, i);
+  const Handle *b = dm_handle(a->L, i);
   if (b && !b->t) {
     free_temps(a);
     dm_check_tensor(a->L, i);
@@ -281,7 +285,7 @@ static void read_options(Args *a, int i) {
   }
 }
 
-/* Is the table at i an options table? Those have names and no list part. */
+/* Is the value at i a table of options? It has names and no list part. */
 static bool is_options(lua_State *L, int i) {
   if (!lua_istable(L, i) || lua_rawlen(L, i) > 0) return false;
   lua_pushnil(L);
@@ -353,21 +357,21 @@ static void check_complete(Args *a) {
                 a->g->attr[__builtin_ctz(lacking)].name);
 }
 
-/* The argument that holds t, which is one of the inputs; 0: none, it lies in a table. */
+/* The argument that is the input t; 0: t was in a table. */
 static int argument_of(const Args *a, const dm_Tensor *t) {
   for (int i = 1; i <= a->top; i++)
     if (dm_to_tensor(a->L, i) == t) return i;
   return 0;
 }
 
-/* Puts output k into its box; an input that comes back is the same Lua value. */
+/* Puts output k into its handle. An op that returns its input returns the same Lua value. */
 static void give_result(Args *a, State *S, int k, int n_in, dm_Tensor *const *in,
                         dm_Tensor *out) {
   int same = 0;
   for (int i = 0; i < n_in && !same; i++)
     if (DM_UNLIKELY(in[i] == out)) same = argument_of(a, out);
   if (DM_LIKELY(!same)) {
-    dm_box_fill(a->L, S, a->box[k], out);
+    dm_handle_fill(a->L, S, a->handle[k], out);
     return;
   }
   lua_pushvalue(a->L, same);
@@ -381,21 +385,20 @@ static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_T
                     : dm_call_n(a->id, n_in, in, a->attr, out, n_out);
 }
 
-/* Likewise, with the call's own generator where it names one. */
+/* The same with the generator that the call names, if any. */
 static dm_status call_drawing(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                               int *n_out) {
   if (DM_LIKELY(!a->generator)) return call_engine(a, n_in, in, out, n_out);
-  dm_Modes *m = dm_modes();
-  dm_Generator *const own = m->generator;
-  m->generator = a->generator;
+  dm_ThreadState *ts = dm_thread_state();
+  dm_Generator *const own = ts->generator;
+  ts->generator = a->generator;
   const dm_status st = call_engine(a, n_in, in, out, n_out);
-  m->generator = own;
+  ts->generator = own;
   return st;
 }
 
-/* Calls the engine, with a second try after a collection, and pushes what it
-   gives. */
-static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
+/* Calls the engine and pushes the results. */
+static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   lua_State *L = a->L;
   dm_Tensor *out[DM_MAX_OUT] = {NULL};
   int n_out = 0;
@@ -409,7 +412,7 @@ static int finish(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   const int mark = dm_replay_mark();
   dm_status st = call_drawing(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
-    dm_make_room(L, S);
+    dm_reclaim_memory(L, S);
     *draws = before;        /* the second try draws the same numbers ... */
     dm_replay_rewind(mark); /* and saves the same tensors */
     st = call_drawing(a, n_in, in, out, &n_out);
@@ -434,14 +437,14 @@ static int call_list(Args *a, State *S) {
   lua_State *L = a->L;
   const int top = a->top;
   int first = 1;
-  while (first <= top && !lua_istable(L, first) && !dm_box(L, first)) first++;
+  while (first <= top && !lua_istable(L, first) && !dm_handle(L, first)) first++;
   dm_Tensor *local[LOCAL_IN], **in = local;
   int n;
   if (first > top)
     return bad(a, a->g->tensor[0], top ? 1 : lua_gettop(L) + 1, "table of tensors");
-  if (dm_box(L, first)) { /* einsum("ij,jk->ik", a, b): tensors side by side */
+  if (dm_handle(L, first)) { /* einsum("ij,jk->ik", a, b): tensors side by side */
     n = 0;
-    while (first + n <= top && dm_box(L, first + n)) n++;
+    while (first + n <= top && dm_handle(L, first + n)) n++;
   } else {
     n = (int)lua_rawlen(L, first);
   }
@@ -459,7 +462,7 @@ static int call_list(Args *a, State *S) {
   if (first > 1) read_positional(a, 1, first - 1);
   read_positional(a, table ? first + 1 : first + n, top);
   check_complete(a);
-  return finish(a, S, n, in);
+  return call_and_push(a, S, n, in);
 }
 
 /* full({2}, 7) is int64 and full({2}, true) bool, when no dtype is given. */
@@ -481,10 +484,10 @@ static int option_type(lua_State *L, int i, const char *key) {
 
 /* Names that PyTorch gives to two ops, told apart by a tensor argument. */
 static int overload(lua_State *L, int id) {
-  if (id == DM_OP_max && dm_box(L, 2)) return DM_OP_maximum;
-  if (id == DM_OP_min && dm_box(L, 2)) return DM_OP_minimum;
+  if (id == DM_OP_max && dm_handle(L, 2)) return DM_OP_maximum;
+  if (id == DM_OP_min && dm_handle(L, 2)) return DM_OP_minimum;
   if (id == DM_OP_clamp &&
-      (dm_box(L, 2) || dm_box(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
+      (dm_handle(L, 2) || dm_handle(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
        option_type(L, 2, "max") == LUA_TUSERDATA))
     return DM_OP_clamp_tensor;
   if (id == DM_OP_cross_entropy) {
@@ -520,13 +523,14 @@ int dm_op_closure(lua_State *L) {
   if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
   if (a.id == DM_OP_randint) supply_low(L);
   a.top = lua_gettop(L);
-  for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++) a.box[k] = dm_push_box(L, S);
+  for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++)
+    a.handle[k] = dm_push_handle(L, S);
   if (a.g->list) return call_list(&a, S);
   for (int k = 0; k < a.g->n_tensor; k++) a.in[k] = NULL;
   read_positional(&a, 1, a.top);
   check_complete(&a);
   if (a.id == DM_OP_full) infer_full(&a, a.top);
-  return finish(&a, S, a.g->n_tensor, a.in);
+  return call_and_push(&a, S, a.g->n_tensor, a.in);
 }
 
 void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace) {

@@ -307,14 +307,14 @@ static int pin_memory(lua_State *L) {
   if (t->device.type != DM_CPU)
     return dm_raise_text(L, "pin_memory: wanted a tensor on the CPU");
   const dm_Device d = check_cuda(L, 2);
-  Handle *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_dense_of(t, &dense->t));
   dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
-  Handle *box = dm_box(L, -1);
-  DM_CHECK_TWICE(L, S, dm_pinned_new(d, (dm_DType)t->dtype, t->ndim, t->shape, &box->t));
+  Handle *handle = dm_handle(L, -1);
+  DM_CHECK_TWICE(L, S, dm_pinned_new(d, (dm_DType)t->dtype, t->ndim, t->shape, &handle->t));
   if (t->numel > 0)
-    memcpy(dm_tensor_data(box->t), dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
-  dm_box_release(dense);
+    memcpy(dm_tensor_data(handle->t), dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
+  dm_handle_release(dense);
   return 1;
 }
 

@@ -25,14 +25,14 @@ static int read_idx(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
   dm_Idx idx = {0};
-  Handle *box = dm_push_box(L, S);
+  Handle *handle = dm_push_handle(L, S);
   dm_status st = dm_idx_read(&idx, path);
   if (st == DM_EMEM) {
     dm_collect(L, S);
     st = dm_idx_read(&idx, path);
   }
   if (st != DM_OK) return dm_world_failed(L, st);
-  st = dm_tensor_wrap(idx.data, idx.dtype, idx.n_dim, idx.shape, dm_free, idx.data, &box->t);
+  st = dm_tensor_wrap(idx.data, idx.dtype, idx.n_dim, idx.shape, dm_free, idx.data, &handle->t);
   if (st != DM_OK) {
     dm_free(idx.data);
     return dm_raise(L);
@@ -50,10 +50,10 @@ static int from_bytes(lua_State *L) {
   const int64_t size = dm_dtype_size(dtype), n = (int64_t)n_bytes / size;
   if (n * size != (int64_t)n_bytes)
     return dm_raise_text(L, "_from_bytes: %d bytes of %s", (int)n_bytes, dm_dtype_name(dtype));
-  Handle *box = dm_push_box(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_new(dtype, 1, &n, cpu, &box->t));
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(dtype, 1, &n, cpu, &handle->t));
   if (n == 0) return 1;
-  uint8_t *to = dm_tensor_data(box->t);
+  uint8_t *to = dm_tensor_data(handle->t);
   memcpy(to, bytes, n_bytes);
   for (int64_t i = 0; dtype == DM_BOOL && i < n; i++) to[i] = to[i] != 0;
   return 1;
@@ -63,7 +63,7 @@ static int from_bytes(lua_State *L) {
 static int to_bytes(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Handle *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_handle(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
   lua_pushlstring(L, dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
   return 1;
@@ -115,12 +115,12 @@ static int checksum(lua_State *L) {
   return 1;
 }
 
-/* A new tensor on the CPU in the box; collects garbage when memory is short. */
-static dm_status new_tensor(lua_State *L, State *S, Handle *box, const dm_StEntry *e) {
-  dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
+/* A new tensor on the CPU in the handle; collects garbage when memory is short. */
+static dm_status new_tensor(lua_State *L, State *S, Handle *handle, const dm_StEntry *e) {
+  dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &handle->t);
   if (st != DM_EMEM) return st;
   dm_collect(L, S);
-  return dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &box->t);
+  return dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &handle->t);
 }
 
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out) {
@@ -161,9 +161,9 @@ static int safetensors_read(lua_State *L) {
   lua_newtable(L);
   const dm_StEntry *e = dm_st_get_entries(*f, &n);
   for (int64_t i = 0; i < n; i++, e++) {
-    Handle *box = dm_push_box(L, S);
-    DM_CHECK(L, new_tensor(L, S, box, e));
-    if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(box->t))) != DM_OK)
+    Handle *handle = dm_push_handle(L, S);
+    DM_CHECK(L, new_tensor(L, S, handle, e));
+    if (e->n_bytes > 0 && (st = dm_st_read(*f, e, dm_tensor_data(handle->t))) != DM_OK)
       return dm_world_failed(L, st);
     lua_setfield(L, -2, e->name);
   }
@@ -203,7 +203,7 @@ static int safetensors_write(lua_State *L) {
     if (lua_type(L, -2) != LUA_TSTRING)
       return dm_raise_text(L, "safetensors_write: the name of a tensor is no string");
     dm_Tensor *t = dm_check_tensor(L, -1);
-    Handle *dense = dm_push_box(L, S);
+    Handle *dense = dm_push_handle(L, S);
     lua_rawseti(L, held, (lua_Integer)i + 1);
     DM_CHECK(L, dm_dense_of(t, &dense->t));
     entries[i] = (dm_StEntry){.name = lua_tostring(L, -2), .dtype = t->dtype, .n_dim = t->ndim};
@@ -220,7 +220,7 @@ static int safetensors_write(lua_State *L) {
       return dm_raise_text(L, "safetensors_write: metadata '%s' holds a NUL", pairs[i].key);
   }
   const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
-  for (lua_pushnil(L); lua_next(L, held); lua_pop(L, 1)) dm_box_release(dm_box(L, -1));
+  for (lua_pushnil(L); lua_next(L, held); lua_pop(L, 1)) dm_handle_release(dm_handle(L, -1));
   if (st != DM_OK) return dm_world_failed(L, st);
   lua_pushboolean(L, true);
   return 1;

@@ -5,8 +5,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
-#include "engine/autocast.h"
-#include "engine/replay.h"
+#include "engine/policy.h"
 
 /* The coroutine that runs backward, for the functions it calls back. A Lua
    error in one is kept in the registry and raised again at the end, with what
@@ -14,7 +13,7 @@
 static _Thread_local lua_State *running;
 static const char error_key = 0, where_key = 0; /* only their addresses count */
 
-static int finish_walk(lua_State *L, lua_State *outer, dm_status st) {
+static int end_backward(lua_State *L, lua_State *outer, dm_status st) {
   running = outer;
   if (st == DM_OK) return 0;
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key) != LUA_TNIL) {
@@ -30,7 +29,7 @@ static int finish_walk(lua_State *L, lua_State *outer, dm_status st) {
   return dm_raise(L);
 }
 
-static int walk_flags(lua_State *L, int i, bool for_grad) {
+static int pass_flags(lua_State *L, int i, bool for_grad) {
   int flags = 0;
   const bool create = dm_option_bool(L, i, "create_graph", false);
   if (create) flags |= DM_CREATE_GRAPH;
@@ -50,20 +49,20 @@ static int tensor_backward(lua_State *L) {
     if (lua_istable(L, 2)) dm_check_options(L, "backward", 2, DM_COUNT(names), names);
     if (dm_option(L, 2, "gradient") != LUA_TNIL) seed = dm_check_tensor(L, -1);
   }
-  const int flags = walk_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
+  const int flags = pass_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
   lua_State *outer = running;
   if (!outer) {
     dm_warn_autocast(L, S, "backward");
-    dm_collect_before_walk(L, S);
+    dm_collect_before_backward(L, S);
   }
   running = L;
-  return finish_walk(L, outer, dm_backward(1, &root, &seed, flags));
+  return end_backward(L, outer, dm_backward(1, &root, &seed, flags));
 }
 
 /* Reads the tensors of a table (or the one tensor) at i into an array that
    lies in a userdata, pushed. *n: the length of a table with holes, or -1. */
 static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
-  const bool one = dm_box(L, i) != NULL;
+  const bool one = dm_handle(L, i) != NULL;
   if (!one && !lua_istable(L, i))
     dm_raise_text(L, "%s: tensor or table of tensors expected, got %s", what,
                   luaL_typename(L, i));
@@ -116,11 +115,11 @@ static int autograd_grad(lua_State *L) {
     if (!inputs[k]) return dm_raise_text(L, "autograd.grad: input %d is nil", k + 1);
   dm_Tensor **got = lua_newuserdatauv(L, sizeof *got * (size_t)(n_in ? n_in : 1), 0);
   luaL_checkstack(L, n_in + 4, NULL);
-  const int flags = walk_flags(L, 3, true);
+  const int flags = pass_flags(L, 3, true);
   lua_State *outer = running;
   running = L;
   const dm_status st = dm_grad(n_out, roots, seeds, n_in, inputs, flags, got);
-  (void)finish_walk(L, outer, st);
+  (void)end_backward(L, outer, st);
   for (int k = 0; k < n_in; k++) {
     if (got[k]) dm_push_tensor(L, S, got[k]);
     else lua_pushnil(L);
@@ -138,7 +137,7 @@ typedef struct Callback {
 } Callback;
 
 /* A closure with the binding's two upvalues around fn's registry entry makes
-   dm_push_box work: it needs them. */
+   dm_push_handle work: it needs them. */
 static int trampoline(lua_State *L);
 
 static Callback *callback_new(lua_State *L, int fn) {
@@ -219,13 +218,13 @@ static int trampoline(lua_State *L) {
 static dm_status cross(Callback *c, Crossing *x) {
   lua_State *L = running;
   if (!L) return dm_fail(DM_ESTATE, "%s: no Lua state runs this backward", x->name);
-  dm_Modes *modes = dm_modes_current;
+  dm_ThreadState *const ts = dm_thread_state_current;
   if (!lua_checkstack(L, 6)) return dm_fail(DM_EMEM, "%s: Lua stack overflow", x->name);
   for (int i = 0; i < x->n_out; i++) x->out[i] = NULL;
   lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
   lua_pushlightuserdata(L, x);
   const int st = lua_pcall(L, 1, 0, 0);
-  dm_modes_current = modes;
+  dm_thread_state_current = ts;
   if (st == LUA_OK) return DM_OK;
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
   for (int i = 0; i < x->n_out; i++) dm_tensor_unref(&x->out[i]);
@@ -349,23 +348,23 @@ static int checkpoint_run(lua_State *L) {
     callback_drop(c);
     return dm_raise(L);
   }
-  dm_Modes *m = S->current;
-  dm_Replay *outer = m->replay;
-  m->replay = *held;
+  dm_ThreadState *ts = S->current;
+  dm_Replay *outer = ts->replay;
+  ts->replay = *held;
   const int st = lua_pcall(L, lua_gettop(L) - FN, LUA_MULTRET, 0);
-  m->replay = outer;
+  ts->replay = outer;
   dm_replay_end(*held);
   dm_replay_unref(held);
   return st == LUA_OK ? lua_gettop(L) - FN + 1 : lua_error(L);
 }
 
-/* ---- states to go back to ---- */
+/* ---- settings that are restored when a value closes ---- */
 
-/* A to-be-closed value: what was in force, and in whose modes. */
+/* A to-be-closed value: the old settings of anomaly detection or autocast, and whose. */
 typedef struct Past {
-  dm_Modes *modes;
+  dm_ThreadState *thread;
   bool open, is_autocast;
-  bool anomaly, check_nan;
+  dm_Anomaly anomaly;
   dm_CastState cast;
 } Past;
 
@@ -373,24 +372,16 @@ static int past_close(lua_State *L) {
   Past *p = luaL_checkudata(L, 1, "demilune.Past");
   if (!p->open) return 0;
   p->open = false;
-  if (!p->is_autocast) {
-    p->modes->anomaly = p->anomaly;
-    p->modes->check_nan = p->check_nan;
-    return 0;
-  }
-  dm_Modes *here = dm_modes_current;
-  dm_modes_current = p->modes;
-  dm_autocast_go_back(p->cast);
-  dm_modes_current = here;
+  if (p->is_autocast) dm_autocast_restore(&p->thread->autocast, p->cast);
+  else p->thread->anomaly = p->anomaly;
   return 0;
 }
 
 static Past *push_past(lua_State *L, State *S) {
   Past *p = lua_newuserdatauv(L, sizeof *p, 1);
-  *p = (Past){
-      .modes = S->current, .anomaly = S->current->anomaly, .check_nan = S->current->check_nan};
+  *p = (Past){.thread = S->current, .anomaly = S->current->anomaly};
   dm_ended_by(L, "demilune.Past", "__close", past_close);
-  lua_pushthread(L); /* the coroutine, and so its modes, live on */
+  lua_pushthread(L); /* the coroutine, and so its thread state, live on */
   lua_setiuservalue(L, -2, 1);
   return p;
 }
@@ -403,15 +394,15 @@ static int cast_state_gc(lua_State *L) {
 /* autocast_state([off]) -> the state, as a value; off: with that device type, or
    (true) with all of them, switched off. */
 static int autocast_state(lua_State *L) {
-  dm_enter(L);
+  const dm_AutocastState *a = &dm_enter(L)->current->autocast;
   lua_settop(L, 1);
   dm_CastState *s = lua_newuserdatauv(L, sizeof *s, 0);
   *s = (dm_CastState){.cache_enabled = true};
   dm_ended_by(L, "demilune.AutocastState", "__gc", cast_state_gc);
   dm_Device d;
   if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
-  if (lua_isstring(L, 1)) *s = dm_autocast_off(d.type);
-  else *s = lua_toboolean(L, 1) ? dm_autocast_off(-1) : dm_autocast_state();
+  if (lua_isstring(L, 1)) *s = dm_autocast_off(a, d.type);
+  else *s = lua_toboolean(L, 1) ? dm_autocast_off(a, -1) : dm_autocast_copy(a);
   return 1;
 }
 
@@ -420,7 +411,7 @@ static int autocast_resume(lua_State *L) {
   State *S = dm_enter(L);
   const dm_CastState *s = luaL_checkudata(L, 1, "demilune.AutocastState");
   Past *p = push_past(L, S);
-  p->cast = dm_autocast_resume(*s);
+  p->cast = dm_autocast_resume(&p->thread->autocast, *s);
   p->open = p->is_autocast = true;
   return 1;
 }
@@ -434,7 +425,7 @@ static int autocast_convert(lua_State *L) {
   static const uint8_t policies[] = {ASIS, LOW, F32, WIDE};
   State *S = dm_enter(L);
   lua_settop(L, 3);
-  if (!dm_autocast_on(S->current)) return 0;
+  if (!dm_autocast_on(&S->current->autocast)) return 0;
   dm_OpInfo op = {.name = luaL_checkstring(L, 1)};
   for (int type = 0; type < DM_N_DEVICE_TYPE; type++) {
     lua_getfield(L, 2, type == DM_CPU ? "cpu" : "cuda");
@@ -446,16 +437,16 @@ static int autocast_convert(lua_State *L) {
   dm_Tensor **cast = lua_newuserdatauv(L, sizeof *cast * (size_t)(n ? n : 1), 0);
   luaL_checkstack(L, n + 4, NULL);
   const int first = lua_gettop(L) + 1;
-  for (int i = 0; i < n; i++) (void)dm_push_box(L, S); /* nothing may raise later */
+  for (int i = 0; i < n; i++) (void)dm_push_handle(L, S); /* nothing may raise later */
   dm_CastPlan plan;
   DM_CHECK(L, dm_autocast_plan(&op, n, in, NULL, &plan));
-  DM_CHECK(L, dm_autocast_inputs(&plan, n, in, cast));
+  DM_CHECK(L, dm_cast_inputs(&plan, n, in, cast));
   for (int i = n - 1; i >= 0; i--) {
     if (cast[i] == in[i]) {
       dm_tensor_unref(&cast[i]);
       lua_pop(L, 1);
     } else {
-      dm_box(L, first + i)->t = cast[i];
+      dm_handle(L, first + i)->t = cast[i];
       lua_rawseti(L, 3, i + 1);
     }
   }
@@ -471,15 +462,15 @@ static dm_status host_where(void *ctx, char **text) {
   const State *S = ctx;
   lua_State *L = S->current_thread;
   if (!lua_checkstack(L, 4)) return dm_fail(DM_EMEM, "out of memory: the Lua stack is full");
-  dm_Modes *modes = dm_modes_current;
+  dm_ThreadState *const ts = dm_thread_state_current;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &where_key);
-  const bool room = lua_pcall(L, 0, 1, 0) != LUA_ERRMEM;
-  dm_modes_current = modes;
+  const bool enough = lua_pcall(L, 0, 1, 0) != LUA_ERRMEM;
+  dm_thread_state_current = ts;
   size_t n = 0;
   const char *s = lua_tolstring(L, -1, &n);
   dm_status st = DM_OK;
-  if (!room || !(*text = dm_alloc((int64_t)n + 1)))
-    st = dm_fail(DM_EMEM, "out of memory: no room to note a call's place");
+  if (!enough || !(*text = dm_alloc((int64_t)n + 1)))
+    st = dm_fail(DM_EMEM, "out of memory: cannot note a call's line");
   else memcpy(*text, s ? s : "", n + 1);
   lua_pop(L, 1);
   return st;
@@ -492,19 +483,19 @@ static int anomaly_switch(lua_State *L) {
   lua_settop(L, 3);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &where_key);
   push_past(L, S)->open = true;
-  S->current->anomaly = lua_toboolean(L, 1);
-  S->current->check_nan = lua_toboolean(L, 2);
-  S->current->where = host_where;
-  S->current->where_ctx = S;
+  S->current->anomaly = (dm_Anomaly){.enabled = lua_toboolean(L, 1),
+                                     .check_nan = lua_toboolean(L, 2),
+                                     .where = host_where,
+                                     .where_ctx = S};
   return 1;
 }
 
 static int is_anomaly_enabled(lua_State *L) {
-  lua_pushboolean(L, dm_enter(L)->current->anomaly);
+  lua_pushboolean(L, dm_enter(L)->current->anomaly.enabled);
   return 1;
 }
 static int is_anomaly_check_nan_enabled(lua_State *L) {
-  lua_pushboolean(L, dm_enter(L)->current->check_nan);
+  lua_pushboolean(L, dm_enter(L)->current->anomaly.check_nan);
   return 1;
 }
 

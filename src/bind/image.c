@@ -15,11 +15,11 @@ dm_ImageHow dm_check_how(lua_State *L, int i) {
   return (dm_ImageHow){.mode = (dm_ImageMode)mode, .exif = lua_toboolean(L, i + 1)};
 }
 
-/* The picture in a tensor in the box, or the failure that is recorded. */
-static int give(lua_State *L, Handle *box, dm_status st, dm_Image *p) {
+/* The picture in a tensor in the handle, or the failure that is recorded. */
+static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
   if (st != DM_OK) return dm_world_failed(L, st);
   const int64_t shape[3] = {p->height, p->width, p->channels};
-  st = dm_tensor_wrap(p->data, DM_U8, 3, shape, dm_free, p->data, &box->t);
+  st = dm_tensor_wrap(p->data, DM_U8, 3, shape, dm_free, p->data, &handle->t);
   if (st == DM_OK) return 1;
   dm_free(p->data);
   return dm_raise(L);
@@ -31,13 +31,13 @@ static int read_picture(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   const dm_ImageHow how = dm_check_how(L, 2);
   dm_Image p;
-  Handle *box = dm_push_box(L, S);
+  Handle *handle = dm_push_handle(L, S);
   dm_status st = dm_image_read(&p, &how, path);
   if (st == DM_EMEM) {
     dm_collect(L, S);
     st = dm_image_read(&p, &how, path);
   }
-  return give(L, box, st, &p);
+  return give(L, handle, st, &p);
 }
 
 /* _decode_picture(string, mode, exif), likewise */
@@ -47,13 +47,13 @@ static int decode_picture(lua_State *L) {
   const uint8_t *bytes = (const uint8_t *)luaL_checklstring(L, 1, &n);
   const dm_ImageHow how = dm_check_how(L, 2);
   dm_Image p;
-  Handle *box = dm_push_box(L, S);
+  Handle *handle = dm_push_handle(L, S);
   dm_status st = dm_image_decode(&p, &how, bytes, (int64_t)n, "a string");
   if (st == DM_EMEM) {
     dm_collect(L, S);
     st = dm_image_decode(&p, &how, bytes, (int64_t)n, "a string");
   }
-  return give(L, box, st, &p);
+  return give(L, handle, st, &p);
 }
 
 /* png_write(path, tensor) -> true; nil and a message when the disk is at fault */
@@ -64,7 +64,7 @@ static int png_write(lua_State *L) {
   if (t->dtype != DM_U8 || t->ndim != 3)
     return dm_raise_text(L, "png_write: got %s %s, wanted uint8 {H, W, C}",
                          dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
-  Handle *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_handle(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
   const dm_Image p = {.channels = t->shape[2],
                       .height = t->shape[0],

@@ -12,9 +12,9 @@ static int64_t position(lua_State *L, int i) {
   return v > 0 ? v - 1 : v;
 }
 
-/* The index at i, moved beside t when it lies on the CPU and t elsewhere; NULL
+/* The index at i, copied to t's device when it is on the CPU; NULL
    when there is none. */
-static dm_Tensor *index_beside(lua_State *L, State *S, int i, const dm_Tensor *t) {
+static dm_Tensor *index_on_device_of(lua_State *L, State *S, int i, const dm_Tensor *t) {
   dm_Tensor *index = dm_to_tensor(L, i);
   if (!index || index->device.type != DM_CPU || t->device.type == DM_CPU) return index;
   const int64_t to[2] = {dm_device_code(t->device), 0};
@@ -23,7 +23,7 @@ static dm_Tensor *index_beside(lua_State *L, State *S, int i, const dm_Tensor *t
   return dm_to_tensor(L, i);
 }
 
-/* Replaces the tensor in the box on top by a part of it. */
+/* Replaces the tensor of the handle on top by a part of it. */
 static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
   dm_Tensor *t = dm_to_tensor(L, -1);
   dm_push_call(L, S, op, 1, &t, attr);
@@ -73,7 +73,7 @@ static void push_view(lua_State *L, State *S, int at) {
       take_range(L, S, item, dim++);
     } else if (dm_to_tensor(L, item)) {
       dm_Tensor *in[2] = {dm_to_tensor(L, -1), NULL};
-      in[1] = index_beside(L, S, item, in[0]);
+      in[1] = index_on_device_of(L, S, item, in[0]);
       const int64_t attr = dim;
       const int ids = in[1]->ndim;
       if (in[1]->dtype == DM_BOOL) dm_raise_text(L, "index: a mask stands alone: x[mask]");
@@ -159,7 +159,7 @@ int dm_index_get(lua_State *L) {
     push_view(L, S, 2);
     return 1;
   }
-  dm_Tensor *in[2] = {t, index_beside(L, S, 2, t)};
+  dm_Tensor *in[2] = {t, index_on_device_of(L, S, 2, t)};
   if (!in[1])
     return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
                          luaL_typename(L, 2));
@@ -167,10 +167,10 @@ int dm_index_get(lua_State *L) {
     const int64_t dim = 0;
     return dm_push_call(L, S, DM_OP_index_get, 2, in, &dim);
   }
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   dm_Tensor *out = NULL;
   DM_CHECK_TWICE(L, S, select_masked(t, in[1], &out));
-  dm_box_fill(L, S, b, out);
+  dm_handle_fill(L, S, b, out);
   return 1;
 }
 
@@ -181,7 +181,7 @@ static int value_to_tensor(lua_State *L, State *S) {
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
     dm_raise_text(L, "index: number or tensor expected as the value, got %s",
                   luaL_typename(L, 3));
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   const bool is_bool = type == LUA_TBOOLEAN, is_int = is_bool || lua_isinteger(L, 3);
   const int64_t i = is_bool ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
   DM_CHECK_TWICE(L, S, dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t));
@@ -193,7 +193,7 @@ int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
   lua_settop(L, 3);
-  dm_Tensor *index = index_beside(L, S, 2, t);
+  dm_Tensor *index = index_on_device_of(L, S, 2, t);
   value_to_tensor(L, S);
   dm_Tensor *value = dm_to_tensor(L, 3);
   if (index && index->dtype == DM_BOOL) {

@@ -213,14 +213,14 @@ static int loader_new(lua_State *L) {
   return 1;
 }
 
-/* The integers of the int64 tensor at i, dense on the CPU, in a box of its own. */
+/* The integers of the int64 tensor at i, dense on the CPU, in a handle of its own. */
 static const int64_t *check_integers(lua_State *L, State *S, int i, const char *what,
                                      int64_t *n) {
   const dm_Tensor *t = dm_check_tensor(L, i);
   if (t->dtype != DM_I64 || t->ndim != 1)
     dm_raise_text(L, "DataLoader: %s is %s %s, wanted int64 of one dim", what,
                   dm_dtype_name(t->dtype), DM_SHAPE(t));
-  Handle *dense = dm_push_box(L, S);
+  Handle *dense = dm_push_handle(L, S);
   if (dm_dense_of(t, &dense->t) != DM_OK) dm_raise(L);
   *n = t->numel;
   return dm_tensor_data(dense->t);
@@ -252,14 +252,14 @@ static int loader_next(lua_State *L) {
   State *S = dm_enter(L);
   LoaderHandle *l = check_loader(L);
   const lua_Integer ms = luaL_optinteger(L, 2, WAIT_MS);
-  Handle *box[MAX_COLUMN];
+  Handle *handle[MAX_COLUMN];
   dm_LoaderBuffer out[MAX_COLUMN];
   dm_LoaderState state;
   int64_t n_rows;
   luaL_checkstack(L, l->n + 2, NULL);
   for (int k = 0; k < l->n; k++) {
     dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
-    box[k] = dm_box(L, -1);
+    handle[k] = dm_handle(L, -1);
   }
   const dm_Event wait = {.name = "DataLoader.next"};
   dm_observe_begin(&wait);
@@ -275,7 +275,7 @@ static int loader_next(lua_State *L) {
     else lua_pushboolean(L, false);
     return 1;
   }
-  for (int k = 0; k < l->n; k++) box[k]->t = out[k].owner;
+  for (int k = 0; k < l->n; k++) handle[k]->t = out[k].owner;
   return l->n;
 }
 
@@ -300,9 +300,9 @@ static int permutation(lua_State *L) {
   uint64_t state = (uint64_t)luaL_checkinteger(L, 2);
   state = dm_splitmix64(&state) ^ (uint64_t)luaL_checkinteger(L, 3);
   if (n < 0) return dm_raise_text(L, "permutation: of %d", (int)n);
-  Handle *box = dm_push_box(L, S);
-  DM_CHECK(L, dm_tensor_new(DM_I64, 1, &n, cpu, &box->t));
-  int64_t *p = dm_tensor_data(box->t);
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK(L, dm_tensor_new(DM_I64, 1, &n, cpu, &handle->t));
+  int64_t *p = dm_tensor_data(handle->t);
   for (int64_t i = 0; i < n; i++) {
     const uint64_t sides = (uint64_t)i + 1, uneven = (0 - sides) % sides; /* 2^64 mod sides */
     uint64_t r;

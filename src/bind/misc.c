@@ -12,7 +12,7 @@
 #include "cpu/dnnl.h"
 #include "cpu/threads.h"
 #include "cpu/variant.h"
-#include "engine/autocast.h"
+#include "engine/policy.h"
 
 /* _library(folder): errors name the first line outside it. */
 static int set_library(lua_State *L) {
@@ -49,7 +49,7 @@ static int cpu_info(lua_State *L) {
   return 1;
 }
 
-/* For the allocation-failure walk: see base/alloc.h. */
+/* For the tests of failing allocations: see base/alloc.h. */
 static int alloc_fail_at(lua_State *L) {
   dm_alloc_fail_at(luaL_checkinteger(L, 1), lua_toboolean(L, 2));
   return 0;

@@ -8,8 +8,8 @@
 
 static int state_gc(lua_State *L) {
   State *S = lua_touserdata(L, 1);
-  dm_modes_clear(&S->modes);
-  dm_modes_forget(); /* they may point into S */
+  dm_thread_state_clear(&S->thread);
+  dm_thread_state_forget(); /* they may point into S */
   return 0;
 }
 
@@ -23,9 +23,9 @@ static State *push_state(lua_State *L) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   S->generator.seed = (uint64_t)t.tv_sec * 1000003u ^ (uint64_t)t.tv_nsec;
-  dm_modes_init(&S->modes, &S->generator, &S->observers);
-  S->modes.base = 1;
-  S->current = &S->modes;
+  dm_thread_state_init(&S->thread, &S->generator, &S->observers);
+  S->thread.base = 1;
+  S->current = &S->thread;
   lua_newtable(L);
   lua_pushcfunction(L, state_gc);
   lua_setfield(L, -2, "__gc");
@@ -165,7 +165,7 @@ int luaopen_demilune_core(lua_State *L) {
     alias(L, module, methods, aliases[i].op, aliases[i].name);
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
-  dm_set_functions(L, dm_piece_functions, S);
+  dm_set_functions(L, dm_split_functions, S);
   dm_set_functions(L, dm_grad_methods, S);
   dm_set_functions(L, dm_cuda_methods, S);
   lua_pop(L, 1);
@@ -186,7 +186,7 @@ int luaopen_demilune_core(lua_State *L) {
       dm_misc_functions,   dm_data_functions,    dm_optim_functions,  dm_report_functions,
       dm_memory_functions, dm_profile_functions, dm_image_functions,  dm_autocast_functions,
       dm_cuda_functions,   dm_tokens_functions,  dm_images_functions, dm_augment_functions,
-      dm_loader_functions, dm_piece_functions};
+      dm_loader_functions, dm_split_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);
@@ -201,7 +201,7 @@ int luaopen_demilune_core(lua_State *L) {
 static void hand_over(lua_State *L) {
   const State *S = push_state(L);
   lua_pop(L, 1);
-  dm_modes_adopt(S->current);
+  dm_thread_state_adopt(S->current);
 }
 
 dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
@@ -213,7 +213,7 @@ dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
 static int push_taken(lua_State *L) {
   dm_Tensor **t = lua_touserdata(L, 1);
   State *S = dm_enter(L);
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   b->t = *t;
   *t = NULL;
   return 1;

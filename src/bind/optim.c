@@ -307,8 +307,8 @@ static int total_norm(lua_State *L) {
   lua_settop(L, 3);
   dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
   const double p = luaL_checknumber(L, 2);
-  Handle *box = dm_push_box(L, S);
-  CHECK_AS("total_norm", L, dm_total_norm(n, list, p, &box->t));
+  Handle *handle = dm_push_handle(L, S);
+  CHECK_AS("total_norm", L, dm_total_norm(n, list, p, &handle->t));
   lua_pushinteger(L, n);
   return 2;
 }

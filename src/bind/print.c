@@ -40,16 +40,16 @@ static double value_at(const dm_Tensor *t, const int64_t *index) {
 }
 
 /* The digits that the dtype carries and no more. */
-static int format(const Printer *p, double v, char *buf, size_t room) {
-  if (p->t->dtype == DM_BOOL) return snprintf(buf, room, "%s", v != 0 ? "true" : "false");
-  if (isnan(v)) return snprintf(buf, room, "nan");
-  if (isinf(v)) return snprintf(buf, room, v > 0 ? "inf" : "-inf");
-  if (!dm_is_float((dm_DType)p->t->dtype)) return snprintf(buf, room, "%.0f", v);
-  if (p->whole) return snprintf(buf, room, "%.0f.", v);
+static int format(const Printer *p, double v, char *buf, size_t size) {
+  if (p->t->dtype == DM_BOOL) return snprintf(buf, size, "%s", v != 0 ? "true" : "false");
+  if (isnan(v)) return snprintf(buf, size, "nan");
+  if (isinf(v)) return snprintf(buf, size, v > 0 ? "inf" : "-inf");
+  if (!dm_is_float((dm_DType)p->t->dtype)) return snprintf(buf, size, "%.0f", v);
+  if (p->whole) return snprintf(buf, size, "%.0f.", v);
   const int digits = dm_is_16bit((dm_DType)p->t->dtype) ? 3 : 4;
   const double a = fabs(v);
-  if (a != 0 && (a < 1e-4 || a >= 1e5)) return snprintf(buf, room, "%.*e", digits, v);
-  return snprintf(buf, room, "%.*f", a >= 1000 ? 1 : digits, v);
+  if (a != 0 && (a < 1e-4 || a >= 1e5)) return snprintf(buf, size, "%.*e", digits, v);
+  return snprintf(buf, size, "%.*f", a >= 1000 ? 1 : digits, v);
 }
 
 static int n_shown(int64_t n, int max) { return n <= max ? (int)n : max + 1; }
@@ -147,15 +147,15 @@ static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
 }
 
 int dm_tensor_tostring(lua_State *L) {
-  const Handle *box = dm_box(L, 1);
-  if (!box || !box->t) {
-    lua_pushstring(L,
-                   box && box->by_scope ? "[tensor released by its scope]" : "[freed tensor]");
+  const Handle *handle = dm_handle(L, 1);
+  if (!handle || !handle->t) {
+    lua_pushstring(L, handle && handle->by_scope ? "[tensor released by its scope]"
+                                                 : "[freed tensor]");
     return 1;
   }
-  const dm_Tensor *t = box->t;
+  const dm_Tensor *t = handle->t;
   if (t->device.type != DM_CPU && t->numel <= MAX_READ) {
-    Handle *host = dm_push_box(L, state_of(L));
+    Handle *host = dm_push_handle(L, state_of(L));
     DM_CHECK(L, dm_tensor_on_host(t, &host->t));
     t = host->t;
   }
@@ -174,12 +174,12 @@ int dm_tensor_tostring(lua_State *L) {
   }
   count_odd(t, &n_nan, &n_inf);
   int at = snprintf(buf, sizeof buf, "[%s tensor %s %s", dm_dtype_name((dm_DType)t->dtype),
-                    DM_SHAPE(t), dm_device_name(box->t->device, name));
-  if (dm_tensor_requires_grad(box->t))
+                    DM_SHAPE(t), dm_device_name(handle->t->device, name));
+  if (dm_tensor_requires_grad(handle->t))
     at += snprintf(buf + at, sizeof buf - (size_t)at, ", requires grad");
-  if (box->t->node)
-    at +=
-        snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s", dm_node_name(box->t->node));
+  if (handle->t->node)
+    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s",
+                   dm_node_name(handle->t->node));
   if (n_nan) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld nan", (long long)n_nan);
   if (n_inf) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld inf", (long long)n_inf);
   snprintf(buf + at, sizeof buf - (size_t)at, "]");

@@ -1,4 +1,4 @@
-/* Lua's side of engine/amp_trace.h and core/stats.h, for demilune.amp.report. */
+/* Gives engine/amp_trace.h and core/stats.h to demilune.amp.report. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -6,46 +6,46 @@
 #include "core/stats.h"
 #include "engine/amp_trace.h"
 
-typedef struct Watch {
-  dm_AmpTrace watch;
+typedef struct Trace {
+  dm_AmpTrace trace;
   State *S;
   bool open;
-} Watch;
+} Trace;
 
 /* Called inside an op: takes no memory and raises nothing. */
 static void write_line(void *ctx, char *out, size_t n) {
-  const Watch *w = ctx;
+  const Trace *tr = ctx;
   lua_Debug ar;
-  if (w->S->current_thread && dm_where(w->S->current_thread, w->S, &ar))
+  if (tr->S->current_thread && dm_where(tr->S->current_thread, tr->S, &ar))
     snprintf(out, n, "%s:%d", ar.short_src, ar.currentline);
 }
 
-static Watch *check_watch(lua_State *L) { return luaL_checkudata(L, 1, "demilune.Watch"); }
+static Trace *check_trace(lua_State *L) { return luaL_checkudata(L, 1, "demilune.AmpTrace"); }
 
-/* Links the watch into its state's observers, or takes it out. */
-static void set_open(Watch *w, bool open) {
-  if (w->open == open) return;
-  w->open = open;
-  dm_Modes *here = dm_modes_current;
-  dm_modes_current = &w->S->modes;
-  if (open) dm_observer_add(&w->watch.observer);
-  else dm_observer_remove(&w->watch.observer);
-  dm_modes_current = here;
-  w->watch.depth = 0;
+/* Adds the trace to its Lua state's observers, or removes it. */
+static void set_open(Trace *tr, bool open) {
+  if (tr->open == open) return;
+  tr->open = open;
+  dm_ThreadState *here = dm_thread_state_current;
+  dm_thread_state_current = &tr->S->thread;
+  if (open) dm_observer_add(&tr->trace.observer);
+  else dm_observer_remove(&tr->trace.observer);
+  dm_thread_state_current = here;
+  tr->trace.depth = 0;
 }
 
-static int watch_open(lua_State *L) {
-  set_open(check_watch(L), true);
+static int trace_open(lua_State *L) {
+  set_open(check_trace(L), true);
   return 0;
 }
-static int watch_close(lua_State *L) {
-  set_open(check_watch(L), false);
+static int trace_close(lua_State *L) {
+  set_open(check_trace(L), false);
   return 0;
 }
-static int watch_gc(lua_State *L) {
-  Watch *w = check_watch(L);
-  set_open(w, false);
-  dm_amp_trace_free(&w->watch);
+static int trace_gc(lua_State *L) {
+  Trace *tr = check_trace(L);
+  set_open(tr, false);
+  dm_amp_trace_free(&tr->trace);
   return 0;
 }
 
@@ -67,17 +67,17 @@ static const char *dtype_name(uint8_t dtype) {
 }
 
 /* -> array of {place, op, kind, dtype, region, device, mixed, calls, bytes} */
-static int watch_tallies(lua_State *L) {
+static int trace_tallies(lua_State *L) {
   static const char *const kinds[DM_N_TALLY] = {"forward", "backward", "weight",  "input",
                                                 "kept",    "bad",      "bad_back"};
-  const dm_TallyTable *t = &check_watch(L)->watch.tallies;
+  const dm_TallyTable *t = &check_trace(L)->trace.tallies;
   lua_createtable(L, t->n, 0);
   lua_Integer n = 0;
-  for (int i = 0; i < t->room; i++) {
+  for (int i = 0; i < t->capacity; i++) {
     if (!t->slot[i].key) continue;
     const dm_TallyKey k = dm_tally_key(&t->slot[i]);
     lua_createtable(L, 0, 9);
-    set_integer(L, "place", k.place);
+    set_integer(L, "place", k.module);
     set_string(L, "op", k.op == DM_N_OP ? "(function)" : dm_ops[k.op].name);
     set_string(L, "kind", kinds[k.kind]);
     set_string(L, "dtype", dtype_name(k.dtype));
@@ -91,9 +91,9 @@ static int watch_tallies(lua_State *L) {
   return 1;
 }
 
-/* first(backward?) -> what first gave inf or NaN there, or nil */
-static int watch_first(lua_State *L) {
-  const dm_Blame *b = &check_watch(L)->watch.first[lua_toboolean(L, 2)];
+/* first(backward?) -> the first call there that made inf or NaN, or nil */
+static int trace_first(lua_State *L) {
+  const dm_Blame *b = &check_trace(L)->trace.first[lua_toboolean(L, 2)];
   if (!b->found) return 0;
   lua_createtable(L, 0, 12);
   set_string(L, "op", b->op);
@@ -104,7 +104,7 @@ static int watch_first(lua_State *L) {
   set_string(L, "dtype", dtype_name(b->dtype));
   set_string(L, "shape", dm_shape_str(b->ndim, b->shape, (char[96]){0}));
   set_boolean(L, "autocast", b->autocast);
-  set_integer(L, "place", b->place);
+  set_integer(L, "place", b->module);
   set_integer(L, "step", b->step);
   lua_pushnumber(L, b->largest);
   lua_setfield(L, -2, "largest");
@@ -117,43 +117,44 @@ static int watch_first(lua_State *L) {
   return 1;
 }
 
-/* -> walks back, tallies lost for want of memory */
-static int watch_steps(lua_State *L) {
-  const Watch *w = check_watch(L);
-  lua_pushinteger(L, w->watch.walks);
-  lua_pushinteger(L, w->watch.missed);
+/* -> backward passes, tallies lost because memory ran out */
+static int trace_steps(lua_State *L) {
+  const Trace *tr = check_trace(L);
+  lua_pushinteger(L, tr->trace.steps);
+  lua_pushinteger(L, tr->trace.missed);
   return 2;
 }
 
-/* _watch(check) -> a watch, closed */
-static int new_watch(lua_State *L) {
-  static const luaL_Reg methods[] = {{"open", watch_open},
-                                     {"close", watch_close},
-                                     {"tallies", watch_tallies},
-                                     {"first", watch_first},
-                                     {"steps", watch_steps},
-                                     {"__gc", watch_gc},
+/* _watch(check) -> a trace, closed */
+static int new_trace(lua_State *L) {
+  static const luaL_Reg methods[] = {{"open", trace_open},
+                                     {"close", trace_close},
+                                     {"tallies", trace_tallies},
+                                     {"first", trace_first},
+                                     {"steps", trace_steps},
+                                     {"__gc", trace_gc},
                                      {NULL, NULL}};
   State *S = dm_enter(L);
-  Watch *w = lua_newuserdatauv(L, sizeof *w, 0);
-  *w = (Watch){.S = S};
-  if (luaL_newmetatable(L, "demilune.Watch")) {
+  Trace *tr = lua_newuserdatauv(L, sizeof *tr, 0);
+  *tr = (Trace){.S = S};
+  if (luaL_newmetatable(L, "demilune.AmpTrace")) {
     luaL_setfuncs(L, methods, 0);
     lua_pushvalue(L, -1);
     lua_setfield(L, -2, "__index");
   }
   lua_setmetatable(L, -2);
-  DM_CHECK(L, dm_amp_trace_init(&w->watch, lua_toboolean(L, 1)));
-  w->watch.where = write_line;
-  w->watch.ctx = w;
+  DM_CHECK(L, dm_amp_trace_init(&tr->trace, lua_toboolean(L, 1)));
+  tr->trace.where = write_line;
+  tr->trace.ctx = tr;
   return 1;
 }
 
-/* _place() -> the number of the place; _place(n) sets it, and gives the old one */
-static int place(lua_State *L) {
-  dm_Modes *m = dm_enter(L)->current;
-  const int old = m->place;
-  if (!lua_isnoneornil(L, 1)) m->place = (int)luaL_checkinteger(L, 1);
+/* _place() -> the number of the running module path; _place(n) sets it and returns the old one
+ */
+static int module_number(lua_State *L) {
+  dm_ThreadState *ts = dm_enter(L)->current;
+  const int old = ts->module;
+  if (!lua_isnoneornil(L, 1)) ts->module = (int)luaL_checkinteger(L, 1);
   lua_pushinteger(L, old);
   return 1;
 }
@@ -180,11 +181,11 @@ static void add_fit(lua_State *L, int i, const char *key, const dm_HalfFit *f) {
   lua_pop(L, 1);
 }
 
-/* _census(t, sums, factor, scale): adds to the table sums what the elements of
-   t, times the factor, are: n, zero, inf, nan, largest, exponents = {[e] = n},
-   float16 = {underflow, subnormal, overflow}; and scaled, the same times the
-   scale, unless that is nil. */
-static int census(lua_State *L) {
+/* _census(t, sums, factor, scale): adds the statistics of t's elements, times the factor, to
+   the table sums: n, zero, inf, nan, largest, exponents = {[e] = n},
+   float16 = {underflow, subnormal, overflow}; and, unless scale is nil, scaled, which is
+   float16 of the elements times the scale. */
+static int float_stats(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 4);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -220,4 +221,4 @@ static int census(lua_State *L) {
 }
 
 const luaL_Reg dm_report_functions[] = {
-    {"_watch", new_watch}, {"_place", place}, {"_census", census}, {NULL, NULL}};
+    {"_watch", new_trace}, {"_place", module_number}, {"_census", float_stats}, {NULL, NULL}};

@@ -1,6 +1,6 @@
-/* Scopes: no_grad and its kin, dm.device, dm.cuda.stream, dm.scope. A scope is a to-be-closed
-   value that switches when it is made and switches back once, on every way out; given a
-   function it runs it inside and returns its results. */
+/* Scopes: no_grad, enable_grad, inference_mode, dm.device, dm.cuda.stream, dm.scope. A scope is
+   a to-be-closed value that switches when it is made and switches back once, on every way out;
+   given a function it runs it inside and returns its results. */
 #include "base/error.h"
 #include "bind/bind.h"
 
@@ -11,7 +11,7 @@ typedef struct Scope {
   bool open, old_grad, old_inference;
   dm_Device device, old_device; /* DEVICE: where tensors are made; STREAM: the stream's */
   dm_Stream stream, old_stream; /* STREAM: where its device's work goes */
-  dm_Modes *modes;              /* of the coroutine that opened it */
+  dm_ThreadState *thread;       /* of the coroutine that opened it */
   State *S;
   Handle ring;   /* MEMORY: handles made inside */
   Handle *outer; /* the scope around */
@@ -19,18 +19,18 @@ typedef struct Scope {
 
 static void scope_open(lua_State *L, State *S, Scope *c) {
   DM_UNUSED(L);
-  c->modes = S->current;
+  c->thread = S->current;
   c->open = true;
-  c->old_grad = c->modes->grad;
-  c->old_inference = c->modes->inference;
-  c->old_device = c->modes->device;
-  c->old_stream = c->modes->stream;
+  c->old_grad = c->thread->grad;
+  c->old_inference = c->thread->inference;
+  c->old_device = c->thread->device;
+  c->old_stream = c->thread->stream;
   if (c->kind == DEVICE) {
-    c->modes->device = c->device;
+    c->thread->device = c->device;
     return;
   }
   if (c->kind == STREAM) {
-    c->modes->stream = c->stream;
+    c->thread->stream = c->stream;
     return;
   }
   if (c->kind == MEMORY) {
@@ -39,8 +39,8 @@ static void scope_open(lua_State *L, State *S, Scope *c) {
     S->scope = &c->ring;
     return;
   }
-  c->modes->grad = c->kind == ON;
-  c->modes->inference = c->kind == INFERENCE || (c->kind == OFF && c->old_inference);
+  c->thread->grad = c->kind == ON;
+  c->thread->inference = c->kind == INFERENCE || (c->kind == OFF && c->old_inference);
 }
 
 /* Takes c out of the stack of scopes, of which it need not be the top. */
@@ -55,22 +55,22 @@ static void scope_shut(Scope *c) {
   if (!c->open) return;
   c->open = false;
   if (c->kind == DEVICE) {
-    c->modes->device = c->old_device;
+    c->thread->device = c->old_device;
     return;
   }
   if (c->kind == STREAM) {
-    c->modes->stream = c->old_stream;
+    c->thread->stream = c->old_stream;
     return;
   }
   if (c->kind != MEMORY) {
-    c->modes->grad = c->old_grad;
-    c->modes->inference = c->old_inference;
+    c->thread->grad = c->old_grad;
+    c->thread->inference = c->old_inference;
     return;
   }
   while (c->ring.next != &c->ring) {
     Handle *b = c->ring.next;
     b->by_scope = true;
-    dm_box_release(b);
+    dm_handle_release(b);
   }
   unstack(c);
 }
@@ -84,9 +84,9 @@ static int scope_close(lua_State *L) {
    deep) out of the scope. */
 static void keep_values(lua_State *L, int i, int last, int depth) {
   for (; i <= last; i++) {
-    Handle *b = dm_box(L, i);
+    Handle *b = dm_handle(L, i);
     if (b) {
-      dm_box_keep(b);
+      dm_handle_keep(b);
     } else if (lua_istable(L, i) && depth < 4) {
       luaL_checkstack(L, 4, NULL);
       lua_pushnil(L);
@@ -115,7 +115,7 @@ static int run_inside(lua_State *L, Scope *c, int n_args) {
   return last - base + 1;
 }
 
-/* The userdata on top holds on to the coroutine, and so to its modes. */
+/* Makes the userdata on top hold the coroutine, whose thread state it points to. */
 static void keep_coroutine(lua_State *L) {
   lua_pushthread(L);
   lua_setiuservalue(L, -2, 1);

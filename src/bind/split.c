@@ -1,5 +1,5 @@
-/* split, chunk, unbind, tensor_split and its kin: tables of views, one behind another along
-   a dim. */
+/* split, chunk, unbind, tensor_split, hsplit, vsplit, dsplit: each returns a table of views,
+   the chunks of x along a dim in their order, as PyTorch returns a tuple. */
 #include "base/error.h"
 #include "bind/bind.h"
 
@@ -12,16 +12,18 @@ static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
   return (int)k;
 }
 
-static void push_piece(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
+/* Pushes the view of n elements of dim d from position `at` on. */
+static void push_chunk(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
   const int64_t attr[3] = {d, at, n};
   dm_push_call(L, S, DM_OP_narrow, 1, &t, attr);
 }
 
-static int pieces_of(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
+/* Chunks of `each` elements; the last may be shorter. An empty dim gives one empty chunk. */
+static int split_by_size(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
   lua_newtable(L);
   lua_Integer k = 1;
   for (int64_t at = 0; at < t->shape[d] || k == 1; at += each) {
-    push_piece(L, S, t, d, at, dm_min_i64(each, t->shape[d] - at));
+    push_chunk(L, S, t, d, at, dm_min_i64(each, t->shape[d] - at));
     lua_rawseti(L, -2, k++);
     if (each == 0) break;
   }
@@ -44,26 +46,26 @@ static int split(lua_State *L) {
   if (!lua_istable(L, 2)) {
     const lua_Integer each = luaL_checkinteger(L, 2);
     if (each < 1)
-      return dm_raise_text(L, "split: pieces of %I elements, wanted 1 or more",
+      return dm_raise_text(L, "split: chunks of %I elements, wanted 1 or more",
                            (LUAI_UACINT)each);
-    return pieces_of(L, S, t, d, each);
+    return split_by_size(L, S, t, d, each);
   }
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   int64_t sum = 0;
   for (lua_Integer k = 1; k <= n; k++) {
     lua_rawgeti(L, 2, k);
     const lua_Integer each = luaL_checkinteger(L, -1);
-    if (each < 0) return dm_raise_text(L, "split: a piece of %I elements", (LUAI_UACINT)each);
+    if (each < 0) return dm_raise_text(L, "split: a chunk of %I elements", (LUAI_UACINT)each);
     lua_pop(L, 1);
     if (each > t->shape[d] - sum)
       return dm_raise_text(L,
-                           "split: the pieces have more elements together than dim %d of "
+                           "split: the chunks have more elements together than dim %d of "
                            "shape %s",
                            d + 1, DM_SHAPE(t));
     sum += each;
   }
   if (sum != t->shape[d])
-    return dm_raise_text(L, "split: pieces of %d elements together, dim %d has %d", (int)sum,
+    return dm_raise_text(L, "split: chunks of %d elements together, dim %d has %d", (int)sum,
                          d + 1, (int)t->shape[d]);
   lua_createtable(L, (int)n, 0);
   int64_t at = 0;
@@ -71,7 +73,7 @@ static int split(lua_State *L) {
     lua_rawgeti(L, 2, k);
     const int64_t each = lua_tointeger(L, -1);
     lua_pop(L, 1);
-    push_piece(L, S, t, d, at, each);
+    push_chunk(L, S, t, d, at, each);
     lua_rawseti(L, -2, k);
     at += each;
   }
@@ -86,7 +88,7 @@ static int chunk(lua_State *L) {
   const int d = tensor_dim_arg(L, t, 3);
   const lua_Integer n = luaL_checkinteger(L, 2);
   if (n < 1) return dm_raise_text(L, "chunk: %I chunks, wanted 1 or more", (LUAI_UACINT)n);
-  return pieces_of(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
+  return split_by_size(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
 }
 
 static int unbind(lua_State *L) {
@@ -103,32 +105,32 @@ static int unbind(lua_State *L) {
   return 1;
 }
 
-/* ---- cut at given places, or into so many ---- */
+/* ---- at given positions, or into a number of chunks ---- */
 
-enum { MOST_EMPTY = 1 << 16 }; /* more pieces without elements are asked for by mistake */
+enum { MOST_EMPTY = 1 << 16 }; /* a call that asks for more empty chunks is a mistake */
 
-/* n pieces, the first ones one longer where the size is no multiple of n. */
-static int cut_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
+/* n chunks; when n does not divide the size, the first ones have one element more. */
+static int split_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
   const char *const name = "tensor_split";
-  if (n < 1) return dm_raise_text(L, "%s: %I pieces, wanted 1 or more", name, (LUAI_UACINT)n);
+  if (n < 1) return dm_raise_text(L, "%s: %I chunks, wanted 1 or more", name, (LUAI_UACINT)n);
   if (n > t->shape[d] + MOST_EMPTY)
-    return dm_raise_text(L, "%s: %I pieces of dim %d of shape %s, most of them empty", name,
+    return dm_raise_text(L, "%s: %I chunks of dim %d of shape %s, most of them empty", name,
                          (LUAI_UACINT)n, d + 1, DM_SHAPE(t));
   lua_newtable(L);
   const int64_t each = t->shape[d] / n, longer = t->shape[d] % n;
   int64_t at = 0;
   for (lua_Integer k = 1; k <= n; k++) {
     const int64_t size = each + (k <= longer);
-    push_piece(L, S, t, d, at, size);
+    push_chunk(L, S, t, d, at, size);
     lua_rawseti(L, -2, k);
     at += size;
   }
   return 1;
 }
 
-/* Element k of the table at 2, the position where piece k + 1 begins, from 0 and held
-   within the dim: beyond its end nothing is left. */
-static int64_t cut_at(lua_State *L, lua_Integer k, int64_t size) {
+/* Element k of the table at 2: the position, from 0 and clamped to the dim, where chunk k + 1
+   begins. */
+static int64_t split_position(lua_State *L, lua_Integer k, int64_t size) {
   lua_rawgeti(L, 2, k);
   if (!lua_isinteger(L, -1))
     dm_raise_text(L, "tensor_split: cuts are positions, got %s", luaL_typename(L, -1));
@@ -139,32 +141,32 @@ static int64_t cut_at(lua_State *L, lua_Integer k, int64_t size) {
   return dm_max_i64(0, dm_min_i64(at, size));
 }
 
-static int cut(lua_State *L, State *S, dm_Tensor *t, int d) {
-  if (!lua_istable(L, 2)) return cut_evenly(L, S, t, d, luaL_checkinteger(L, 2));
+static int split_at(lua_State *L, State *S, dm_Tensor *t, int d) {
+  if (!lua_istable(L, 2)) return split_evenly(L, S, t, d, luaL_checkinteger(L, 2));
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   const int64_t size = t->shape[d];
   lua_createtable(L, (int)n + 1, 0);
   int64_t at = 0;
   for (lua_Integer k = 1; k <= n + 1; k++) {
-    const int64_t end = k <= n ? cut_at(L, k, size) : size;
-    push_piece(L, S, t, d, dm_min_i64(at, size), dm_max_i64(0, end - at));
+    const int64_t end = k <= n ? split_position(L, k, size) : size;
+    push_chunk(L, S, t, d, dm_min_i64(at, size), dm_max_i64(0, end - at));
     lua_rawseti(L, -2, k);
     at = end;
   }
   return 1;
 }
 
-/* x:tensor_split(n, dim): n pieces as equal as can be; x:tensor_split({3, 5}, dim): cut
-   before these positions. A table of views. */
+/* x:tensor_split(n, dim): n chunks whose sizes differ by at most 1; x:tensor_split({3, 5},
+   dim): chunks that begin at 1, 3 and 5. */
 static int tensor_split(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
   lua_settop(L, 3);
   dim_from_options(L);
-  return cut(L, S, t, tensor_dim_arg(L, t, 3));
+  return split_at(L, S, t, tensor_dim_arg(L, t, 3));
 }
 
-/* tensor_split along a dim of its own, in whole parts where a number is given. */
+/* tensor_split along a fixed dim. A number must divide the size. */
 static int split_along(lua_State *L, const char *name, int dim, int least) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -175,14 +177,14 @@ static int split_along(lua_State *L, const char *name, int dim, int least) {
   if (t->ndim <= dim) dim = 0; /* hsplit of a vector */
   const lua_Integer n = lua_istable(L, 2) ? 1 : luaL_checkinteger(L, 2);
   if (n < 1 || t->shape[dim] % n)
-    return dm_raise_text(L, "%s: dim %d of shape %s in %I equal pieces", name, dim + 1,
+    return dm_raise_text(L, "%s: dim %d of shape %s in %I equal chunks", name, dim + 1,
                          DM_SHAPE(t), (LUAI_UACINT)n);
-  return cut(L, S, t, dim);
+  return split_at(L, S, t, dim);
 }
 static int hsplit(lua_State *L) { return split_along(L, "hsplit", 1, 1); }
 static int vsplit(lua_State *L) { return split_along(L, "vsplit", 0, 2); }
 static int dsplit(lua_State *L) { return split_along(L, "dsplit", 2, 3); }
 
-const luaL_Reg dm_piece_functions[] = {
+const luaL_Reg dm_split_functions[] = {
     {"split", split},   {"chunk", chunk},   {"unbind", unbind}, {"tensor_split", tensor_split},
     {"hsplit", hsplit}, {"vsplit", vsplit}, {"dsplit", dsplit}, {NULL, NULL}};

@@ -1,4 +1,17 @@
-/* Handles, errors, coroutines: what every entry of the binding stands on. */
+/* Handles, garbage, errors and coroutines: what every file of the binding uses.
+
+   Coroutines. Each has a dm_ThreadState of its own, so that no_grad or autocast in one does not
+   reach another that runs while it is suspended. A new coroutine inherits the state of the one
+   that resumed it first. Lua does not record who resumed a coroutine, so push_starter
+   reconstructs it from the order of calls. States are userdata in a table with weak keys.
+
+   Garbage. A handle is a userdata of a few bytes in front of megabytes, so Lua's collector
+   does not feel memory pressure. dm_handle_fill therefore checks dm_live_bytes: above a
+   limit it runs a full collection, with a budget of time, and sets the limit a little above
+   what that leaves. It also runs one after some thousand new handles, which keeps small
+   tensors in cache. PyTorch needs none of this: CPython frees by reference counts.
+
+   Errors. dm_raise puts the user's file and line in front of dm_error(). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,24 +20,24 @@
 #include "base/error.h"
 #include "bind/bind.h"
 
-const char dm_box_magic = 0, dm_state_key = 0; /* only their addresses count */
+const char dm_handle_magic = 0, dm_state_key = 0; /* only their addresses count */
 
 enum {
-  GC_FLOOR = 32 << 20, /* live bytes, */
-  BOX_FLOOR = 1 << 11, /* and new handles, that are not worth a collection; */
-  BOX_SELDOM = 1 << 19 /* where that is dear */
+  GC_FLOOR = 32 << 20,    /* the least limit of live bytes */
+  HANDLE_FLOOR = 1 << 11, /* new handles after which a collection runs, */
+  HANDLE_SELDOM = 1 << 19 /* and where a collection is expensive */
 };
 
-/* ---- coroutines: each has modes of its own, inherited from its starter ---- */
+/* ---- coroutines ---- */
 
-static const char modes_key = 0, starters_key = 0, anchor_key = 0;
+static const char states_key = 0, starters_key = 0, anchor_key = 0;
 
-static int free_modes(lua_State *L) {
-  dm_modes_clear(lua_touserdata(L, 1));
+static int free_state(lua_State *L) {
+  dm_thread_state_clear(lua_touserdata(L, 1));
   return 0;
 }
 
-/* Pushes the registry's table at key, made with that __mode when first asked for. */
+/* Pushes the registry's table at key; the first call makes it, weak by that __mode. */
 static void push_weak(lua_State *L, const char *key, const char *mode) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) return;
   lua_pop(L, 1);
@@ -37,22 +50,22 @@ static void push_weak(lua_State *L, const char *key, const char *mode) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, key);
 }
 
-/* Runs, or has resumed the one that runs. */
-static bool at_work(lua_State *T) {
+/* Is T running, or waiting for a coroutine that it has resumed? */
+static bool is_active(lua_State *T) {
   lua_Debug ar;
   return lua_status(T) == LUA_OK && lua_getstack(T, 0, &ar);
 }
 
-/* Pushes the coroutine that resumed L, as far as the library has met it: the one
-   that called last, or if that one is no longer at work its own starter, and so
-   on. nil: the main one. Lua keeps no such record. */
+/* Pushes the coroutine that resumed L, among those that have called the library: the last
+   caller, or, if that one is not active any more, the one that resumed it, and so on. nil
+   stands for the main one. */
 static void push_starter(lua_State *L, const State *S) {
   lua_State *T = S->current_thread;
   push_weak(L, &starters_key, "kv");
   if (!T) lua_pushnil(L);
   else lua_rawgetp(L, LUA_REGISTRYINDEX, &anchor_key);
-  /* coroutines nest at most 200 deep; old records may point in a circle */
-  for (int hops = 0; T && (T == L || !at_work(T)); hops++) {
+  /* coroutines nest at most 200 deep; old records may form a cycle */
+  for (int hops = 0; T && (T == L || !is_active(T)); hops++) {
     if (hops < 200) lua_rawget(L, -2);
     else lua_pop(L, 1), lua_pushnil(L);
     T = lua_tothread(L, -1);
@@ -60,45 +73,45 @@ static void push_starter(lua_State *L, const State *S) {
   lua_remove(L, -2);
 }
 
-/* The modes of coroutine T, which is at i; NULL when it has none yet. The main
-   one's are in S. */
-static dm_Modes *find_modes(lua_State *L, State *S, int i) {
+/* The thread state of the coroutine at i; NULL when it has none yet. The main one's is in
+   S. */
+static dm_ThreadState *find_state(lua_State *L, State *S, int i) {
   lua_State *T = lua_tothread(L, i);
-  if (!T || T == S->main) return &S->modes;
+  if (!T || T == S->main) return &S->thread;
   lua_pushvalue(L, i);
-  push_weak(L, &modes_key, "k");
+  push_weak(L, &states_key, "k");
   lua_insert(L, -2);
   lua_rawget(L, -2);
-  dm_Modes *m = lua_touserdata(L, -1);
+  dm_ThreadState *ts = lua_touserdata(L, -1);
   lua_pop(L, 2);
-  return m;
+  return ts;
 }
 
-static dm_Modes *make_modes(lua_State *L, const dm_Modes *from) {
-  push_weak(L, &modes_key, "k");
+static dm_ThreadState *make_state(lua_State *L, const dm_ThreadState *from) {
+  push_weak(L, &states_key, "k");
   lua_pushthread(L);
-  dm_Modes *m = lua_newuserdatauv(L, sizeof *m, 0);
-  dm_modes_inherit(m, from);
+  dm_ThreadState *ts = lua_newuserdatauv(L, sizeof *ts, 0);
+  dm_thread_state_inherit(ts, from);
   lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, free_modes);
+  lua_pushcfunction(L, free_state);
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   lua_rawset(L, -3);
   lua_pop(L, 1);
-  return m;
+  return ts;
 }
 
-/* Finds or makes the modes of coroutine L. They live in a table with weak keys;
-   the current coroutine is anchored, so that its address means it. */
+/* Finds or makes the thread state of coroutine L. The current coroutine is anchored in the
+   registry: a new one cannot get its address, by which dm_enter recognizes it. */
 void dm_enter_slow(lua_State *L, State *S) {
   luaL_checkstack(L, 12, "demilune");
   if (lua_pushthread(L)) S->main = L;
   const int self = lua_gettop(L);
   push_starter(L, S);
-  dm_Modes *m = find_modes(L, S, self);
-  if (!m) {
-    const dm_Modes *from = find_modes(L, S, self + 1);
-    m = make_modes(L, from ? from : &S->modes);
+  dm_ThreadState *ts = find_state(L, S, self);
+  if (!ts) {
+    const dm_ThreadState *from = find_state(L, S, self + 1);
+    ts = make_state(L, from ? from : &S->thread);
   }
   push_weak(L, &starters_key, "kv");
   lua_pushvalue(L, self);
@@ -107,7 +120,7 @@ void dm_enter_slow(lua_State *L, State *S) {
   lua_pushvalue(L, self);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &anchor_key);
   lua_settop(L, self - 1);
-  S->current = m;
+  S->current = ts;
   S->current_thread = L;
 }
 
@@ -158,15 +171,15 @@ static void ring_out(Handle *b) {
   b->prev = b->next = NULL;
 }
 
-void dm_box_keep(Handle *b) { ring_out(b); }
+void dm_handle_keep(Handle *b) { ring_out(b); }
 
-void dm_box_release(Handle *b) {
+void dm_handle_release(Handle *b) {
   ring_out(b);
   dm_tensor_unref(&b->t);
 }
 
 dm_Tensor *dm_check_tensor(lua_State *L, int i) {
-  const Handle *b = dm_box(L, i);
+  const Handle *b = dm_handle(L, i);
   if (DM_LIKELY(b && b->t)) return b->t;
   if (!b) {
     const char *got = luaL_typename(L, i);
@@ -187,65 +200,66 @@ static double seconds_of(clockid_t clock) {
 
 static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 
-/* What it cost is the processor's time: on a busy machine the clock tells of others. */
+/* The cost is counted in processor time: other programs do not count. */
 void dm_collect(lua_State *L, State *S) {
   const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
   lua_gc(L, LUA_GCCOLLECT);
-  S->n_box = 0;
+  S->n_handle = 0;
   S->gc_end = seconds();
   S->gc_last = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
   S->gc_count++;
   S->gc_seconds += S->gc_last;
 }
 
-void dm_make_room(lua_State *L, State *S) {
+void dm_reclaim_memory(lua_State *L, State *S) {
   const dm_Device cpu = {DM_CPU, 0};
   dm_collect(L, S);
   dm_device_ops(cpu)->empty_cache(cpu);
 }
 
-/* The limit is a little above what a collection leaves; it falls slowly, because a
-   collection between two steps leaves less than the next step needs. */
+/* Collects, and sets the limit a little above the bytes that are left. The limit falls by at
+   most a tenth: a collection between two steps leaves less than the next step needs. */
 static void collect_and_learn(lua_State *L, State *S) {
   dm_collect(L, S);
   const int64_t left = dm_live_bytes();
   S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 64, S->gc_limit / 10 * 9));
 }
 
-/* Collections get one part in so many of the time. */
+/* May a collection run now, if collections get 1/parts of the time? */
 static bool may_collect(const State *S, int parts) {
   return seconds() - S->gc_end >= (parts - 1) * S->gc_last;
 }
 
-/* Lua cannot feel the memory behind a handle: when live bytes pass a limit, one
-   full collection, whatever the collector's mode. The more they pass it, the more
-   of the time collections get. */
-static void feel_memory(lua_State *L, State *S) {
+/* Runs a full collection when live bytes exceed the limit, whatever the collector's mode. The
+   more they exceed it, the larger is the share of time that collections get: 1 %, one sixth
+   above 125 %, no bound above 200 %. */
+static void check_memory(lua_State *L, State *S) {
   const int64_t live = dm_live_bytes(), limit = S->gc_limit;
   if (DM_LIKELY(live <= limit)) return;
   if (live > 2 * limit || may_collect(S, live > limit + limit / 4 ? 6 : 100))
     collect_and_learn(L, S);
 }
 
-/* Handles die young, and what has a finalizer outlives two cycles of Lua's collector, which
-   sees a few bytes of each: by itself it lets them pile up until no cache holds them, and a
-   sum of numbers takes three times as long. So a full collection follows a few thousand of
-   them, where it costs at most 1 us a handle; in a host with much of its own that is seldom.
-   Not where the host has stopped the collector. */
-static void feel_handles(lua_State *L, State *S) {
-  if (DM_LIKELY(++S->n_box < BOX_FLOOR)) return;
-  if (S->gc_last > BOX_FLOOR * 1e-6 && S->n_box < BOX_SELDOM) return;
+/* Runs a full collection after HANDLE_FLOOR new handles. A handle has a finalizer, so it lives
+   through two cycles of Lua's collector, which counts a few bytes for each: left alone it lets
+   handles pile up until no cache holds their tensors, and a sum of numbers takes three times
+   as long. A collection may cost at most 1 us for each handle; where the host's own data make
+   it costlier, it waits for HANDLE_SELDOM. None runs while the host has stopped the collector.
+ */
+static void check_handles(lua_State *L, State *S) {
+  if (DM_LIKELY(++S->n_handle < HANDLE_FLOOR)) return;
+  if (S->gc_last > HANDLE_FLOOR * 1e-6 && S->n_handle < HANDLE_SELDOM) return;
   if (lua_gc(L, LUA_GCISRUNNING)) dm_collect(L, S);
-  S->n_box = 0;
+  S->n_handle = 0;
 }
 
-void dm_collect_before_walk(lua_State *L, State *S) {
+void dm_collect_before_backward(lua_State *L, State *S) {
   if (dm_live_bytes() > GC_FLOOR && may_collect(S, 100)) collect_and_learn(L, S);
 }
 
-Handle *dm_push_box(lua_State *L, State *S) {
+Handle *dm_push_handle(lua_State *L, State *S) {
   Handle *b = lua_newuserdatauv(L, sizeof *b, 0);
-  *b = (Handle){.magic = &dm_box_magic};
+  *b = (Handle){.magic = &dm_handle_magic};
   if (S->scope) {
     b->next = S->scope->next;
     b->prev = S->scope;
@@ -257,22 +271,22 @@ Handle *dm_push_box(lua_State *L, State *S) {
   return b;
 }
 
-void dm_box_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t) {
+void dm_handle_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t) {
   b->t = t;
-  feel_memory(L, S);
-  feel_handles(L, S);
+  check_memory(L, S);
+  check_handles(L, S);
 }
 
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
-  dm_box_fill(L, S, dm_push_box(L, S), t);
+  dm_handle_fill(L, S, dm_push_handle(L, S), t);
 }
 
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr) {
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   dm_Tensor *out = NULL;
   DM_CHECK_TWICE(L, S, dm_call(op, n_in, in, attr, &out));
-  dm_box_fill(L, S, b, out);
+  dm_handle_fill(L, S, b, out);
   return 1;
 }
 

@@ -50,10 +50,10 @@ static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) 
 static int tensor_totable(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Handle *host = dm_push_box(L, S); /* below the result, which may end Lua's memory */
+  Handle *host = dm_push_handle(L, S); /* below the result, which may end Lua's memory */
   DM_CHECK_TWICE(L, S, dm_tensor_on_host(t, &host->t));
   push_nested(L, host->t, 0, dm_tensor_data(host->t));
-  dm_box_release(host);
+  dm_handle_release(host);
   return 1;
 }
 
@@ -127,7 +127,7 @@ static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
   const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
   const int64_t to[3] = {dtype, device, 0};
   const bool stays = device < 0 || device == dm_device_code(given->device);
-  Handle *hold = dm_push_box(L, S);
+  Handle *hold = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
   return stays ? dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype)
                : dm_push_call(L, S, DM_OP_to, 1, &hold->t, to);
@@ -142,7 +142,7 @@ static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
     if (n.shape[d] < 0) n.shape[d] = 0;
   if (t == DM_NO_DTYPE)
     t = n.any_float ? DM_F32 : n.any_int ? DM_I64 : n.any_bool ? DM_BOOL : DM_F32;
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
   char *p = dm_tensor_data(b->t);
   if (b->t->numel > 0) fill_from(L, 1, t, &p);
@@ -286,7 +286,7 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
   } else if (strcmp(key, "ndim") == 0) {
     lua_pushinteger(L, t->ndim);
   } else if (strcmp(key, "data") == 0) {
-    Handle *b = dm_push_box(L, S);
+    Handle *b = dm_push_handle(L, S);
     DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   } else if (strcmp(key, "grad_fn") == 0) {
     if (t->node) lua_pushstring(L, dm_node_name(t->node));
@@ -381,14 +381,14 @@ static int tensor_newindex(lua_State *L) {
 
 static int tensor_gc(lua_State *L) {
   Handle *b = lua_touserdata(L, 1);
-  dm_box_release(b);
+  dm_handle_release(b);
   return 0;
 }
 
 static int tensor_free(lua_State *L) {
-  Handle *b = dm_box(L, 1);
+  Handle *b = dm_handle(L, 1);
   if (!b) dm_check_tensor(L, 1);
-  else dm_box_release(b);
+  else dm_handle_release(b);
   return 0;
 }
 
@@ -406,7 +406,7 @@ static int tensor_eq(lua_State *L) {
 }
 
 static int tensor_concat(lua_State *L) {
-  if (dm_box(L, 1) && dm_box(L, 2))
+  if (dm_handle(L, 1) && dm_handle(L, 2))
     return dm_raise_text(L, "..: joins text; hint: dm.cat({x, y})");
   luaL_tolstring(L, 1, NULL);
   luaL_tolstring(L, 2, NULL);
@@ -438,7 +438,7 @@ static int tensor_pairs(lua_State *L) {
 static int tensor_detach(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
-  Handle *b = dm_push_box(L, S);
+  Handle *b = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
   return 1;
 }
@@ -541,14 +541,14 @@ static int tensor_equal(lua_State *L) {
     lua_pushboolean(L, false);
     return 1;
   }
-  Handle *eq = dm_push_box(L, S), *all = dm_push_box(L, S);
+  Handle *eq = dm_push_handle(L, S), *all = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
   char truth;
   DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
   push_element(L, DM_BOOL, &truth);
-  dm_box_release(eq);
-  dm_box_release(all);
+  dm_handle_release(eq);
+  dm_handle_release(all);
   return 1;
 }
 
@@ -559,18 +559,18 @@ static int tensor_allclose(lua_State *L) {
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 1);
   dm_Tensor *close = dm_check_tensor(L, 1);
-  Handle *all = dm_push_box(L, S);
+  Handle *all = dm_push_handle(L, S);
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &close, NULL, &all->t));
   char truth;
   DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
   push_element(L, DM_BOOL, &truth);
-  dm_box_release(dm_box(L, 1));
-  dm_box_release(all);
+  dm_handle_release(dm_handle(L, 1));
+  dm_handle_release(all);
   return 1;
 }
 
 static int is_tensor(lua_State *L) {
-  lua_pushboolean(L, dm_box(L, 1) != NULL);
+  lua_pushboolean(L, dm_handle(L, 1) != NULL);
   return 1;
 }
 
@@ -581,7 +581,7 @@ static int make_parameter(lua_State *L) {
   const bool on = lua_isnoneornil(L, 2) ? true : lua_toboolean(L, 2);
   DM_CHECK(L, dm_set_requires_grad(t, on));
   t->flags |= DM_T_PARAMETER;
-  dm_box_keep(dm_box(L, 1));
+  dm_handle_keep(dm_handle(L, 1));
   lua_settop(L, 1);
   return 1;
 }

@@ -45,9 +45,9 @@ static int tokens_read(lua_State *L) {
   if (first < 1 || n < 0 || n > dm_tokens_count(t) - first + 1)
     return dm_raise_text(L, "read: %I tokens from %I on, there are %I", (LUAI_UACINT)n,
                          (LUAI_UACINT)first, (LUAI_UACINT)dm_tokens_count(t));
-  Handle *box = dm_push_box(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_I64, 1, &n, (dm_Device){.type = DM_CPU}, &box->t));
-  const dm_status st = dm_tokens_read(t, first - 1, n, 1, dm_tensor_data(box->t));
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_I64, 1, &n, (dm_Device){.type = DM_CPU}, &handle->t));
+  const dm_status st = dm_tokens_read(t, first - 1, n, 1, dm_tensor_data(handle->t));
   return st == DM_OK ? 1 : dm_world_failed(L, st);
 }
 

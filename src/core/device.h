@@ -1,5 +1,5 @@
-/* Devices: where bytes live. A table of pointers each; the CPU's is always
-   there, another back end registers its own. */
+/* Devices. Each device type is a table of functions (dm_DeviceOps): the CPU's is built in,
+   device_cpu.c; a back end registers its own when it is opened. */
 #ifndef DM_DEVICE_H
 #define DM_DEVICE_H
 
@@ -9,15 +9,14 @@ static inline bool dm_device_eq(dm_Device a, dm_Device b) {
   return a.type == b.type && a.index == b.index;
 }
 
-/* What an allocator counts, and for which of its pools, by the names of
-   PyTorch's memory_stats. The small pool holds blocks of up to 1 MiB. */
+/* The counters of an allocator, by the names of torch.cuda.memory_stats. Each is counted for
+   the small pool (blocks of up to 1 MiB), the large one, and both. */
 typedef enum dm_MemCounter {
-  DM_MEM_ALLOCATION, /* blocks handed out: their number, bytes rounded to 512, bytes asked for
-                      */
-  DM_MEM_ALLOCATED_BYTES,
-  DM_MEM_REQUESTED_BYTES,
-  DM_MEM_SEGMENT, /* blocks taken from the system */
-  DM_MEM_RESERVED_BYTES,
+  DM_MEM_ALLOCATION,      /* blocks in use */
+  DM_MEM_ALLOCATED_BYTES, /* their bytes, rounded up to 512 */
+  DM_MEM_REQUESTED_BYTES, /* their bytes as requested */
+  DM_MEM_SEGMENT,         /* regions taken from the system */
+  DM_MEM_RESERVED_BYTES,  /* their bytes */
   DM_N_MEM
 } dm_MemCounter;
 typedef enum dm_MemPool { DM_POOL_SMALL, DM_POOL_LARGE, DM_POOL_ALL, DM_N_POOL } dm_MemPool;
@@ -31,21 +30,19 @@ typedef struct dm_MemStats {
   int64_t num_alloc_retries, num_ooms;
 } dm_MemStats;
 
-/* What dm.cuda tells of a device. */
+/* A device's properties, as dm.cuda returns them. */
 typedef struct dm_DeviceInfo {
   char name[64];
   int64_t total_bytes, free_bytes;
   int major, minor, processors; /* compute capability; multiprocessors */
 } dm_DeviceInfo;
 
-/* How calls of a vendor's library came by the plan that they ran by: the library was
-   asked for it, it lay in memory, it was made from a choice kept on disk. Of all these,
-   how many were refused: done by our own kernels. */
+/* How calls of a vendor's library (cuDNN, cuBLASLt) found the plan that they ran by. */
 typedef enum dm_PlanCounter {
-  DM_PLAN_ASKED,
-  DM_PLAN_MEMORY,
-  DM_PLAN_DISK,
-  DM_PLAN_REFUSED,
+  DM_PLAN_ASKED,   /* the library was asked for one */
+  DM_PLAN_MEMORY,  /* it was cached in memory */
+  DM_PLAN_DISK,    /* it was made from a choice cached on disk */
+  DM_PLAN_REFUSED, /* the library had none: the back end's own kernel ran */
   DM_N_PLAN
 } dm_PlanCounter;
 typedef struct dm_PlanCounts {
@@ -54,12 +51,13 @@ typedef struct dm_PlanCounts {
 } dm_PlanCounts;
 enum { DM_MAX_PLAN_LIBRARY = 4 };
 
-/* Queues of work of a device other than the CPU. Streams and events are handles
-   of the back end. */
+/* Streams (queues of work) and events of a device other than the CPU; both are handles of the
+   back end. */
 typedef struct dm_StreamOps {
   dm_status (*stream_new)(dm_Device dev, void **out);
   void (*stream_free)(dm_Device dev, void *stream);
-  dm_status (*stream_wait)(dm_Device dev, void *stream, void *event); /* later work waits */
+  dm_status (*stream_wait)(dm_Device dev, void *stream,
+                           void *event); /* work queued later waits */
   dm_status (*stream_synchronize)(dm_Device dev, void *stream);
   bool (*stream_idle)(dm_Device dev, void *stream);
   dm_status (*event_new)(dm_Device dev, bool timing, void **out);
@@ -68,29 +66,32 @@ typedef struct dm_StreamOps {
   dm_status (*event_synchronize)(dm_Device dev, void *event);
   bool (*event_done)(dm_Device dev, void *event);
   dm_status (*event_elapsed)(void *from, void *to, double *milliseconds);
-  /* Memory of the host that the device copies from and to by itself; kept for the next
-     who asks. What it has been copied to or from `later` is waited for before that. */
+  /* Pinned memory of the host, which the device reads and writes by itself. Freed blocks are
+     cached; one is handed out again only after the copies that used it with `later` ended. */
   dm_status (*pinned_alloc)(dm_Device dev, int64_t n_bytes, void **out);
   void (*pinned_free)(void *p);
-  int64_t (*pinned_bytes)(dm_Device dev); /* handed out now; cheap */
-  /* p, freed later, is not handed out again before `stream` has done what it has now */
+  int64_t (*pinned_bytes)(dm_Device dev); /* in use; cheap */
+  /* p, once freed, is not handed out again before `stream` has done its current work */
   dm_status (*record_use)(dm_Device dev, void *p, void *stream);
 } dm_StreamOps;
 
 typedef struct dm_DeviceOps {
   int (*count)(void); /* devices of this type; ordinals count from 0 */
-  /* around each kernel of a device other than the CPU, which has none of them */
+  /* Called before and after each kernel; NULL for the CPU. */
   dm_status (*begin)(dm_Device dev);
   dm_status (*end)(dm_Device dev);
-  /* n > 0 bytes; DM_EMEM when even an emptied cache has no room */
+  /* n > 0 bytes; DM_EMEM when memory does not suffice even with the cache emptied */
   dm_status (*alloc)(dm_Device dev, int64_t n_bytes, void **out);
   void (*free)(dm_Device dev, void *p, int64_t n_bytes);
-  /* Into the CPU's memory: waits until it is there; out of it: src may change as soon
-     as this returns; both unless that is a whole pinned block and later != 0. */
+  /* A copy into the CPU's memory is complete when this returns; after a copy out of it src may
+     change at once. Neither holds when the CPU's side is a pinned block and `later` is set. */
   dm_status (*copy)(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                     bool later);
   dm_status (*zero)(dm_Device dev, void *dst, int64_t n);
-  /* waits for all work; tells of what went wrong in it */
+  /* The elements of `in` into `out`, both on one device, of one shape and dtype and of any
+     strides; NULL for the CPU, whose copies are core/copy.c. */
+  dm_status (*copy_elements)(dm_Tensor *out, dm_Tensor *in);
+  /* waits for all work, and returns a failure of it */
   dm_status (*synchronize)(dm_Device dev);
   void (*empty_cache)(dm_Device dev);
   int64_t (*allocated_bytes)(dm_Device dev); /* now; cheap */
@@ -98,39 +99,38 @@ typedef struct dm_DeviceOps {
   void (*reset_peaks)(dm_Device dev);
   void (*reset_totals)(dm_Device dev);
   dm_status (*info)(dm_Device dev, dm_DeviceInfo *out);
-  /* what a back end for tests has counted by that name ("launch", "sync"), -1 for no
-     name; NULL: counts nothing */
+  /* A test back end's counter of that name ("launch", "sync"), -1 for an unknown name; NULL:
+     there are no counters. */
   int64_t (*count_of)(const char *what);
-  /* one entry a library; gives how many; NULL: there are none */
+  /* Fills one entry for each library and returns their number; NULL: there are none. */
   int (*plans)(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
-  /* of the i-th piece of work that was queued, from 1: its name, and a hash of what it was
-     given; NULL: not known. As count_of. */
+  /* A test back end's record of the i-th queued work, from 1: its name, and a hash of its
+     arguments; NULL: unknown. */
   const char *(*work_of)(int64_t i, int64_t *given);
   const dm_StreamOps *streams; /* NULL for the CPU */
 } dm_DeviceOps;
 
-/* NULL when that kind of device is not there. A back end is opened when it is
-   first asked for. */
+/* NULL when there is no such device type. The first call for a type opens its back end. */
 const dm_DeviceOps *dm_device_ops(dm_Device dev);
-/* Bytes handed out on all devices that are open, pinned ones of the host too; cheap. */
+/* Bytes in use on all opened devices, including the host's pinned memory; cheap. */
 int64_t dm_live_bytes(void);
-/* Those that devices other than the CPU hold themselves; cheap. */
+/* Bytes in use on devices other than the CPU; cheap. */
 int64_t dm_live_device_bytes(void);
-/* Waits for all devices that are open; fails as their synchronize does. */
+/* Waits for all opened devices; fails as their synchronize does. */
 dm_status dm_synchronize(void);
 /* Fails, with the reason, unless dev is there. */
 dm_status dm_device_check(dm_Device dev);
-/* Has the type's back end been opened? If not, no tensor lies there. Does not open it. */
+/* Has the type's back end been opened? If not, no tensor is there. Does not open it. */
 bool dm_device_opened(dm_DeviceType type);
-/* Why a type is not there, once it was asked for. */
+/* Why the back end of a type could not be opened; NULL before the first attempt. */
 const char *dm_device_missing(dm_DeviceType type);
 void dm_device_register(dm_DeviceType type, const dm_DeviceOps *ops);
 
-/* Opens the back end of a type, which registers itself; NULL, or why it could
-   not. Called once a type; defined in engine/backend.c. */
+/* Opens the back end of a type, which registers itself; returns NULL, or the reason why not.
+   Called once for each type. A hook: engine/backend.c, a layer above, defines it. */
 const char *dm_backend_open(dm_DeviceType type);
 
-/* The device's name, in buf when it needs one. */
+/* "cpu" or "cuda:0"; the text may be stored in buf. */
 const char *dm_device_name(dm_Device dev, char buf[16]);
 
 #endif

@@ -1,14 +1,23 @@
-/* The CPU as a device: a caching allocator. First touch of fresh pages costs
-   ten times a reused block, so freed blocks are kept by size.
+/* The CPU as a device: its memory is a caching allocator, as CUDA's is in PyTorch. The kernel
+   zeroes the pages of fresh memory at the first touch, which costs about ten times what a
+   block costs that is used again, so freed blocks are kept.
 
-   A request is rounded up to 512 bytes (counted as "allocated"), then to its
-   size class: 4 classes to a doubling, so at most a quarter is unused. Each
-   class has a list of free blocks. Blocks below 256 KiB are cut from segments of
-   1 MiB; larger ones are mapped one by one, on huge pages when the kernel likes.
-   Free large blocks, and segments with no block in use, go back to the system on
-   empty_cache or when memory ends.
-   Invariant: a free block lies in the list of its own class, and nowhere else;
-   a segment's `live` counts its blocks in use. */
+   Size classes. A request is rounded up to its class; there are 4 classes to each power of
+   two, so at most a quarter of a block is unused. Each class has a list of free blocks, last
+   in first out: the block that was freed last is the likeliest to be in cache. Blocks are
+   neither split nor merged. The counters round to 512 bytes instead, as PyTorch's do.
+
+   Where blocks come from. Classes below 256 KiB are cut from segments of 1 MiB, aligned to
+   their size, so that the segment of a block is its address with the low bits cleared.
+   Larger ones are mapped one by one, with huge pages (MADV_HUGEPAGE) from 2 MiB on.
+
+   Where they go. Large blocks, and segments without a block in use, return to the system when
+   dm.cpu.empty_cache is called, or when the system refuses memory; the request is then tried
+   once more.
+
+   Invariant: a free block is in the list of its own class and in no other; a segment's `live`
+   counts its blocks in use. All of it is guarded by one spin lock, which is not taken while
+   the process has one thread. */
 #include "core/device.h"
 
 #include <pthread.h>
@@ -30,8 +39,8 @@ typedef struct Block {
   struct Block *next;
 } Block;
 
-/* Held for some twenty instructions at every block, and for a system call when
-   memory comes or goes: a flag costs a third of a mutex. */
+/* A spin lock: it is held for about twenty instructions for each block, and for a system call
+   when memory is mapped or unmapped. It costs a third of a mutex. */
 static atomic_flag taken = ATOMIC_FLAG_INIT;
 
 static void unlock(void) { atomic_flag_clear_explicit(&taken, memory_order_release); }
@@ -41,8 +50,8 @@ static inline void lock(void) {
     sched_yield();
 }
 
-/* A child of fork() finds the lists whole, whatever other threads were doing. */
-__attribute__((constructor)) static void watch_forks(void) {
+/* Holds the lock during fork(), so that the child gets whole lists. */
+__attribute__((constructor)) static void guard_forks(void) {
   pthread_atfork(lock, unlock, unlock);
 }
 
@@ -53,10 +62,10 @@ typedef struct Segment {
   int64_t live;
 } Segment;
 static Segment *segments;
-static char *segment_at, *segment_end; /* what is left of the newest */
+static char *segment_at, *segment_end; /* the unused rest of the newest segment */
 
-/* One counter. What only follows from these is left to whoever asks, for they
-   change at every block: all = small + large, freed = allocated + start - current. */
+/* One counter, by pool. Only these numbers are updated for each block; the others follow from
+   them: all = small + large, freed = allocated + start - current. */
 typedef struct Counter {
   int64_t current[2], allocated[2], peak[DM_N_POOL];
   int64_t start[2]; /* current when `allocated` was set to 0 */
@@ -76,7 +85,7 @@ static int class_of(int64_t n_bytes) {
   return k;
 }
 
-/* Of a block, or of a request: 1 MiB is a size class. */
+/* The pool of a block or of a request: the same, for 1 MiB is a size class. */
 static bool is_large(int64_t n_bytes) { return n_bytes > SMALL_POOL; }
 
 static inline void count(dm_MemCounter what, dm_MemPool pool, int64_t n) {
@@ -104,7 +113,7 @@ static inline void uncount_in(dm_MemPool pool, int64_t n_bytes) {
   uncount(DM_MEM_ALLOCATED_BYTES, pool, rounded(n_bytes));
 }
 
-/* A branch each, so that the pool is a constant in what runs at every block. */
+/* Two calls, so that the pool is a constant in each. */
 static void count_block(int64_t n_bytes) {
   if (DM_UNLIKELY(is_large(n_bytes))) count_in(DM_POOL_LARGE, n_bytes);
   else count_in(DM_POOL_SMALL, n_bytes);
@@ -142,7 +151,7 @@ static Segment *segment_of(const void *p) {
 
 static bool is_small(int k) { return k < SMALL_CLASS; }
 
-/* Twice the size is mapped, and all but the aligned middle given back. */
+/* Maps twice the size and unmaps all but an aligned segment of it. */
 static Segment *map_segment(void) {
   char *p = mmap(NULL, 2 * SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
@@ -177,7 +186,7 @@ static void release_segments(void) {
   }
 }
 
-/* Gives what is cached and unused back to the system; the lock is held. */
+/* Returns all unused memory to the system. The caller holds the lock. */
 static void release_cached(void) {
   release_segments();
   for (int k = SMALL_CLASS; k < N_CLASS; k++) {
@@ -190,7 +199,7 @@ static void release_cached(void) {
   }
 }
 
-/* A block of class k that nobody has used yet; the lock is held. */
+/* A new block of class k. The caller holds the lock. */
 __attribute__((noinline)) static void *fresh_block(int k) {
   const int64_t n = class_bytes(k);
   if (!is_small(k)) {
@@ -353,7 +362,7 @@ static const dm_DeviceOps cpu_ops = {.count = cpu_count,
                                      .reset_peaks = cpu_reset_peaks,
                                      .reset_totals = cpu_reset_totals};
 
-/* ---- which devices there are ---- */
+/* ---- the device table ---- */
 
 static const dm_DeviceOps *_Atomic device_ops[DM_N_DEVICE_TYPE] = {&cpu_ops, NULL};
 static const char *missing[DM_N_DEVICE_TYPE]; /* why a type is not there */
@@ -370,7 +379,7 @@ const dm_DeviceOps *dm_device_ops(dm_Device dev) {
   return device_ops[dev.type];
 }
 
-/* Asking for CUDA's table here does not open it. */
+/* Reads the table itself, not dm_device_ops, which would open CUDA. */
 dm_status dm_synchronize(void) {
   const dm_DeviceOps *cuda = device_ops[DM_CUDA];
   for (int i = 0; cuda && i < cuda->count(); i++)

@@ -1,5 +1,12 @@
-/* See iter.h. Invariant after init: dims of size 1 are gone (but one), and no
-   two neighbours could be merged. */
+/* The strided iterator: see iter.h.
+
+   Example: x (8,3,32,32) contiguous, plus a bias (1,3,1,1), into y like x. Dims 0 and 1 cannot
+   be merged (the bias has stride 0 and 1 there), dims 2 and 3 can: the iterator has shape
+   (8,3,1024), strides y (3072,1024,1), x the same, bias (0,1,0), and gives 24 runs of 1024
+   elements. Contiguous operands of one shape become one dim, whatever their rank.
+
+   Invariant after init: dims of size 1 are gone, unless that leaves none, and no two
+   neighbours can be merged. */
 #include "core/iter.h"
 
 void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
@@ -9,7 +16,7 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
     it->data[i] = dm_tensor_data(t[i]);
     it->size[i] = dm_dtype_sizes[t[i]->dtype];
   }
-  int k = 0; /* dims kept so far; dim k-1 is the last kept */
+  int k = 0; /* dims of the iterator so far; k - 1 is the last one */
   const int ndim = t[0]->ndim;
   for (int d = 0; d < ndim; d++) {
     const int64_t size = t[0]->shape[d];
@@ -35,6 +42,7 @@ void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t) {
 
 void dm_iter_range(const dm_Iter *it, int64_t begin, int64_t end, dm_RunFn *fn, void *ctx) {
   const int last = it->ndim - 1;
+  /* at: the index of the next element, a number for each dim */
   int64_t at[DM_MAX_DIM], inner[DM_ITER_OPERANDS], rest = begin;
   for (int d = last; d >= 0; d--) {
     at[d] = rest % it->shape[d];

@@ -1,5 +1,6 @@
-/* Walks strided operands of one shape together: neighbouring dims that lie
-   densely in every operand are merged, and the innermost is handed out as runs. */
+/* The iterator of strided operands of one shape (at::TensorIterator in PyTorch). Neighbouring
+   dims that are contiguous in every operand are merged; the elements of the innermost dim
+   are given to a function as runs with one stride for each operand. */
 #ifndef DM_ITER_H
 #define DM_ITER_H
 
@@ -19,9 +20,10 @@ typedef struct dm_Iter {
 /* One run: n elements, operand i at ptr[i], stride[i] elements apart. */
 typedef void dm_RunFn(void *ctx, char *const *ptr, const int64_t *stride, int64_t n);
 
-/* The shape is t[0]'s; the others broadcast to it. */
+/* The shape is that of t[0], the output; the others broadcast to it. */
 void dm_iter_init(dm_Iter *it, int n, dm_Tensor *const *t);
-/* The elements [begin, end) in row-major order, as runs. */
+/* Calls fn with the elements [begin, end) in row-major order. The ranges of several threads
+   may share an iterator: it does not change. */
 void dm_iter_range(const dm_Iter *it, int64_t begin, int64_t end, dm_RunFn *fn, void *ctx);
 
 #endif

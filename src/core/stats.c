@@ -1,4 +1,4 @@
-/* See stats.h. */
+/* Statistics of floats, element by element on one thread: see stats.h. */
 #include "core/stats.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ FINITE_RUN(bf16_run, uint16_t, 0x7f80u)
 FINITE_RUN(f32_run, uint32_t, 0x7f800000u)
 FINITE_RUN(f64_run, uint64_t, 0x7ff0000000000000u)
 
-/* A float tensor that is not empty, where the host can read it. */
+/* *out = t on the host; false: t has no floats, or no copy could be made. */
 static bool fetch(const dm_Tensor *t, dm_Tensor **out) {
   return dm_is_float((dm_DType)t->dtype) && t->numel > 0 && dm_tensor_on_host(t, out) == DM_OK;
 }
@@ -41,7 +41,7 @@ bool dm_all_finite(const dm_Tensor *t) {
   return !bad;
 }
 
-/* floor(log2 x) of a finite x above 0, held to what float32 knows. */
+/* floor(log2 x) of a finite x above 0, clamped to the exponents of float32. */
 static int exponent_of(double x) {
   uint64_t u;
   memcpy(&u, &x, 8);

@@ -1,5 +1,7 @@
-/* Handles and storage. Invariant: numel is the product of shape; a contiguous
-   tensor's strides are dm_contiguous_strides(shape) up to dims of size 1. */
+/* Handles and storage: see tensor.h.
+
+   Invariants: numel is the product of shape; strides are 0 or more; a contiguous tensor's
+   strides are dm_contiguous_strides(shape), except in dims of size 1, whose stride is free. */
 #include "core/tensor.h"
 
 #include <stdio.h>
@@ -10,8 +12,8 @@
 
 void (*dm_tensor_drop_history)(dm_Tensor *t);
 
-/* A new tensor's storage and handle are one block: everything is touched together, and
-   making it is one request. That of a small tensor of the CPU holds the data too. */
+/* The storage and the first handle of a new tensor are one block: one allocation, and what is
+   used together is in cache together. A small CPU tensor's block contains the data too. */
 typedef struct Inline {
   dm_Storage storage;
   _Alignas(16) dm_Tensor handle;
@@ -19,8 +21,8 @@ typedef struct Inline {
 } Inline;
 enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
 
-/* The storage's references are gone, or the handle that was made with it: the block goes
-   with the later of the two, which differ only where the handle moved out. */
+/* Called when the last reference to the storage is dropped, and when the handle of its block is
+   freed. The later of the two frees the block; they differ only when the handle has moved. */
 static void leave_block(dm_Storage *s) {
   if (atomic_load_explicit(&s->tenants, memory_order_relaxed) && !dm_let_go(&s->tenants))
     return;
@@ -36,7 +38,7 @@ static void storage_unref(dm_Storage *s) {
   leave_block(s);
 }
 
-/* Everything but shape, strides and dtype. */
+/* Initializes all but dtype, shape and strides. */
 static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flags) {
   atomic_init(&t->refs, 1);
   t->device = dev;
@@ -55,7 +57,7 @@ static void handle_init(dm_Tensor *t, dm_Device dev, dm_Storage *s, uint8_t flag
   t->last = NULL;
 }
 
-/* The handle of fresh storage, which has its first reference. */
+/* Initializes storage and handle; the handle has the only reference to the storage. */
 static dm_Tensor *inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool inlined) {
   p->storage = (dm_Storage){.device = dev, .inlined = inlined, .n_bytes = n_bytes};
   atomic_init(&p->storage.refs, 1);
@@ -74,7 +76,7 @@ static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
 
 static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   Inline *p = dm_alloc(sizeof *p);
-  if (!p) return dm_fail(DM_EMEM, "out of memory: no room for a tensor");
+  if (!p) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor");
   *out = inline_init(p, dev, n_bytes, false);
   if (n_bytes == 0) return DM_OK;
   dm_status st = dev.type == DM_CPU ? DM_OK : dm_device_check(dev);
@@ -116,8 +118,8 @@ static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *num
   return DM_OK;
 }
 
-/* Gives t that shape, its elements side by side. */
-static inline void lay_out(dm_Tensor *t, int ndim, const int64_t *shape, int64_t numel) {
+/* Sets shape, contiguous strides and numel. */
+static inline void set_shape(dm_Tensor *t, int ndim, const int64_t *shape, int64_t numel) {
   t->ndim = (uint8_t)ndim;
   t->numel = numel;
   int64_t s = 1;
@@ -137,7 +139,7 @@ dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Devic
   dm_Tensor *t = NULL;
   DM_TRY(small ? small_new(dev, n_bytes, &t) : large_new(dev, n_bytes, &t));
   t->dtype = (uint8_t)dtype;
-  lay_out(t, ndim, shape, numel);
+  set_shape(t, ndim, shape, numel);
   *out = t;
   return DM_OK;
 }
@@ -167,14 +169,14 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
   t->storage->n_bytes = numel * dm_dtype_size(dtype);
   t->storage->release = release;
   t->storage->release_ctx = ctx;
-  lay_out(t, ndim, shape, numel);
+  set_shape(t, ndim, shape, numel);
   *out = t;
   return DM_OK;
 }
 
 dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *a = dm_alloc(sizeof *a);
-  if (!a) return dm_fail(DM_EMEM, "out of memory: no room for a tensor handle");
+  if (!a) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor handle");
   handle_init(a, t->device, t->storage, 0);
   a->dtype = t->dtype;
   a->ndim = t->ndim;
@@ -226,7 +228,7 @@ void dm_tensor_unref(dm_Tensor **tp) {
   if (t->last) dm_tensor_unref(&t->last);
   dm_Storage *storage = t->storage, *home = t->home;
   if (!(t->flags & DM_T_INLINED)) dm_free(t);
-  storage_unref(storage); /* an inlined handle goes with its block */
+  storage_unref(storage); /* an inlined handle is freed with its block */
   if (home) leave_block(home);
 }
 
@@ -252,7 +254,7 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
 
 /* ---- between devices ---- */
 
-/* Whichever of the two is not the CPU does it. */
+/* The device that is not the CPU does the copy. */
 static dm_status copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                       bool later) {
   if (n == 0) return DM_OK;
@@ -273,7 +275,7 @@ dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out) {
     *out = dm_tensor_ref((dm_Tensor *)(uintptr_t)t);
     return DM_OK;
   }
-  int64_t n = t->numel > 0; /* elements from the first to the last; strides are 0 or more */
+  int64_t n = t->numel > 0; /* elements from the first address to the last */
   for (int d = 0; n && d < t->ndim; d++) n += (t->shape[d] - 1) * t->stride[d];
   dm_Tensor *host;
   DM_TRY(dm_tensor_new((dm_DType)t->dtype, 1, &n, (dm_Device){DM_CPU, 0}, &host));
@@ -369,20 +371,20 @@ dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, i
 dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
   if (n == 2 && in[0]->dtype == in[1]->dtype && !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
     return (dm_DType)in[0]->dtype;
-  /* rank classes: 0 = n-d tensors, 1 = 0-dim tensors, 2 = numbers */
+  /* classes: 0 = tensors with dims, 1 = 0-dim tensors, 2 = numbers */
   dm_DType best[3] = {DM_NO_DTYPE, DM_NO_DTYPE, DM_NO_DTYPE};
   for (int i = 0; i < n; i++) {
     if (!in[i]) continue;
-    const int rank = in[i]->flags & DM_T_NUMBER ? 2 : in[i]->ndim == 0;
+    const int class = in[i]->flags & DM_T_NUMBER ? 2 : in[i]->ndim == 0;
     dm_DType d = (dm_DType)in[i]->dtype;
-    if (rank == 2 && dm_is_float(d)) d = DM_F32; /* the default float dtype */
-    best[rank] = best[rank] == DM_NO_DTYPE ? d : dm_promote(best[rank], d);
+    if (class == 2 && dm_is_float(d)) d = DM_F32; /* the default float dtype */
+    best[class] = best[class] == DM_NO_DTYPE ? d : dm_promote(best[class], d);
   }
   dm_DType r = best[0];
-  for (int rank = 1; rank < 3; rank++) {
-    if (best[rank] == DM_NO_DTYPE) continue;
-    if (r == DM_NO_DTYPE) r = best[rank];
-    else if (dm_kind(best[rank]) > dm_kind(r)) r = best[rank];
+  for (int class = 1; class < 3; class ++) {
+    if (best[class] == DM_NO_DTYPE) continue;
+    if (r == DM_NO_DTYPE) r = best[class];
+    else if (dm_kind(best[class]) > dm_kind(r)) r = best[class];
   }
   return r;
 }

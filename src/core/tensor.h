@@ -4,9 +4,9 @@
        dm_Tensor ---- dm_Storage ----> bytes on a device, version number
        (views)                         (raised by each in-place change)
 
-   A handle also carries what autograd knows of it: the node that made it, or
-   its gradient when it is a leaf. Ownership is a word in the name: new, view
-   (caller owns the result), ref, unref, get (borrowed), take. */
+   A handle also has autograd's part: the node that made it, or the gradient of a leaf.
+   The word in a function's name tells the ownership: the caller owns the result of new and
+   view, get borrows, take takes over the caller's reference. */
 #ifndef DM_TENSOR_H
 #define DM_TENSOR_H
 
@@ -21,14 +21,15 @@ typedef int atomic_int; /* CUDA files know the layout and leave it alone */
 
 typedef struct dm_Storage {
   atomic_int refs;
-  atomic_int tenants; /* once the handle made with it shows another storage: 2, of whom one
-                         is that handle and one all references */
+  /* The users of the block that holds this struct, once its inlined handle has moved to another
+     storage: 2, the handle, and all references to the storage together. 0 before that. */
+  atomic_int tenants;
   dm_Device device;
-  bool inlined;     /* lies in the block that holds its data */
+  bool inlined;     /* struct, handle and data are one block */
   uint32_t version; /* in-place changes so far */
   int64_t n_bytes;
   void *data;                 /* NULL when n_bytes is 0 and nothing is wrapped */
-  void (*release)(void *ctx); /* for memory that somebody else gave; or NULL */
+  void (*release)(void *ctx); /* frees memory of the caller's (dm_tensor_wrap); or NULL */
   void *release_ctx;
 } dm_Storage;
 
@@ -36,12 +37,12 @@ struct dm_Node;
 struct dm_Hook;
 
 enum {
-  DM_T_REQUIRES_GRAD = 1, /* leaf: asked for; otherwise: comes and goes with the node */
-  DM_T_NUMBER = 2,        /* a Lua number in tensor's clothing: widens no dtype */
+  DM_T_REQUIRES_GRAD = 1, /* a leaf's is set by the user; a non-leaf has it with its node */
+  DM_T_NUMBER = 2, /* a host number as a 0-dim tensor: it promotes no dtype of its kind */
   DM_T_PARAMETER = 4,
   DM_T_RETAIN_GRAD = 8,
   DM_T_INFERENCE = 16, /* made under inference_mode: never recorded */
-  DM_T_INLINED = 32,   /* the handle lies in the block of the storage it was made with */
+  DM_T_INLINED = 32,   /* the handle is in the block of the storage that it was made with */
   DM_T_SCALED = 64     /* a gradient that still carries a GradScaler's scale */
 };
 
@@ -51,30 +52,29 @@ struct dm_Tensor {
   dm_Device device;
   uint8_t flags;
   uint8_t out_index; /* which output of node */
-  uint8_t low_dtype; /* autocast read `low`, or wanted it, since the last step; or 0 */
-  uint32_t gen;      /* base: rewritten histories so far; view: the one it knows */
+  uint8_t low_dtype; /* the dtype that autocast cast it to since the last step; or 0 */
+  uint32_t gen; /* a base counts its rewritten histories; a view has its base's count then */
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
-  dm_Storage *home;       /* an inlined handle's block, once storage is another; or NULL */
+  dm_Storage *home;       /* of an inlined handle that moved: the storage in its block */
   struct dm_Node *node;   /* owned; NULL for a leaf */
   struct dm_Tensor *base; /* owned; the tensor that this is a view of, or NULL */
   struct dm_Tensor *grad; /* owned; leaves and retain_grad */
   struct dm_Hook *hooks;  /* owned; of a leaf */
-  /* Owned; a float32 weight in 16 bits, written by the optimizer's step for the
-     next forward. It shows the weight's elements while its storage counts the
-     same version; or NULL. */
+  /* Owned, or NULL: a float32 weight's copy in 16 bits, which the optimizer's step writes for
+     the next forward. It is valid while its storage's version equals the weight's. */
   struct dm_Tensor *low;
-  /* Owned; a copy with its channels last, which a device's convolutions keep. It shows the
-     same elements while its storage counts the same version; or NULL. */
+  /* Owned, or NULL: a copy in the layout channels last, which a device's convolutions keep. It
+     is valid by the same rule. */
   struct dm_Tensor *last;
 };
 
-/* What an output looks like before it exists. */
+/* Shape, dtype, device and layout of a tensor that does not exist yet. */
 typedef struct dm_Meta {
   uint8_t dtype, ndim;
   dm_Device device;
-  bool channels_last; /* 4 dims, the second one's elements side by side */
+  bool channels_last; /* (N,C,H,W) stored in the order N, H, W, C */
   int64_t shape[DM_MAX_DIM];
 } dm_Meta;
 
@@ -86,38 +86,37 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out);
 /* A view: remembers t's base so that in-place changes reach its history. */
 dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
                          int64_t offset, dm_Tensor **out);
-/* t shows from's elements from now on; its history and gradient stay. */
+/* t gets from's storage, shape and strides; its history and gradient stay. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 
 /* Copies the bytes of src into dst: both dense, of one shape and dtype, on any
    devices. `later`: as dm_DeviceOps.copy. */
 dm_status dm_tensor_copy_bytes(dm_Tensor *dst, const dm_Tensor *src, bool later);
-/* The first n_bytes from t's first element on, which lie side by side, to the
-   host's memory; waits for them. */
+/* Copies n_bytes, contiguous from t's first element on, to the host's memory; waits. */
 dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
-/* t where the host can read it: on the CPU t itself, one reference more; else a
-   copy of its shape and strides, without history. */
+/* t for the host to read: t itself, one reference more, when it is on the CPU; else a copy
+   with t's shape and strides, without history. Waits. */
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
 
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
-/* (N,C,H,W), dense in the order N, H, W, C. It may be contiguous too, where there is one
-   channel or one pixel. */
+/* (N,C,H,W), dense in the order N, H, W, C. With one channel or one pixel it is contiguous
+   as well. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t);
 bool dm_tensor_requires_grad(const dm_Tensor *t);
-/* True when two elements of t may share a word (expanded dims). */
+/* True when two elements of t have one address (expanded dims). */
 bool dm_tensor_overlaps_itself(const dm_Tensor *t);
 int64_t dm_tensor_bytes(const dm_Tensor *t);
 
 void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride);
-/* Of (N,C,H,W) in the order N, H, W, C. */
+/* Strides of (N,C,H,W) stored in the order N, H, W, C. */
 static inline void dm_channels_last_strides(const int64_t *shape, int64_t *stride) {
   stride[1] = 1;
   stride[3] = dm_max_i64(shape[1], 1);
   stride[2] = stride[3] * dm_max_i64(shape[3], 1);
   stride[0] = stride[2] * dm_max_i64(shape[2], 1);
 }
-/* All sizes are copied, not only ndim of them: a move of fixed length costs less
-   than a loop, and this runs for every operand of every recorded call. */
+/* Copies all DM_MAX_DIM sizes: a copy of fixed length is cheaper than a loop over ndim, and
+   this runs for every operand of every recorded call. */
 static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
   dm_Meta m;
   m.dtype = t->dtype;
@@ -133,14 +132,15 @@ bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b);
 const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]);
 #define DM_SHAPE(t) dm_shape_str((t)->ndim, (t)->shape, (char[96]){0})
 
-/* The shape both broadcast to; fails with both shapes and the dim. */
+/* The shape that a and b broadcast to (NumPy's rules); the failure names shapes and dim. */
 dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, int *ndim,
                        int64_t *shape);
-/* The dtype that arithmetic on these gives: n-d tensors first, then 0-dim
-   ones, then numbers, each only when its kind is higher. */
+/* The dtype of arithmetic on these, by PyTorch's promotion: tensors with dims decide; 0-dim
+   tensors, and then numbers, count only when their kind (bool, integer, float) is higher. */
 dm_DType dm_result_dtype(int n, dm_Tensor *const *in);
 
-/* Called when the last handle goes, to drop the history; set by the tape. */
+/* Drops the history of a tensor that is being freed. A hook: engine/tape.c, a layer above, sets
+   it when the library is loaded. */
 extern void (*dm_tensor_drop_history)(dm_Tensor *t);
 
 #endif

@@ -1,5 +1,5 @@
-/* See amp_trace.h. What the host called counts once, whatever it is composed of;
-   casts, what is kept and what is not finite are looked for at every depth. */
+/* See amp_trace.h. A call of the host counts once, however many ops it is composed of; casts,
+   saved tensors and values that are not finite are counted at every depth. */
 #include "engine/amp_trace.h"
 
 #include <stdio.h>
@@ -14,14 +14,14 @@ enum { N_BIRTHS = 1 << 13 }; /* a power of two */
 /* ---- the tables ---- */
 
 static uint64_t pack(dm_TallyKey k) {
-  return (uint64_t)(uint32_t)k.place << 32 | (uint64_t)k.op << 16 | (uint64_t)k.kind << 12 |
+  return (uint64_t)(uint32_t)k.module << 32 | (uint64_t)k.op << 16 | (uint64_t)k.kind << 12 |
          (uint64_t)k.dtype << 8 | (uint64_t)k.region << 4 | (uint64_t)k.device << 2 |
          (uint64_t)k.mixed << 1 | 1;
 }
 
 dm_TallyKey dm_tally_key(const dm_Tally *t) {
   const uint64_t u = t->key;
-  return (dm_TallyKey){.place = (int)(uint32_t)(u >> 32),
+  return (dm_TallyKey){.module = (int)(uint32_t)(u >> 32),
                        .op = (uint16_t)(u >> 16),
                        .kind = u >> 12 & 15,
                        .dtype = u >> 8 & 15,
@@ -33,16 +33,16 @@ dm_TallyKey dm_tally_key(const dm_Tally *t) {
 static dm_Tally *slot_of(const dm_TallyTable *t, uint64_t key) {
   uint64_t at = key * 0x9e3779b97f4a7c15u >> 32;
   for (;; at++) {
-    dm_Tally *s = &t->slot[at & (uint64_t)(t->room - 1)];
+    dm_Tally *s = &t->slot[at & (uint64_t)(t->capacity - 1)];
     if (s->key == key || s->key == 0) return s;
   }
 }
 
 static bool grow(dm_TallyTable *t) {
-  dm_TallyTable more = {t->n, t->room ? 2 * t->room : 256, NULL};
-  more.slot = dm_alloc_zero((int64_t)sizeof *more.slot * more.room);
+  dm_TallyTable more = {t->n, t->capacity ? 2 * t->capacity : 256, NULL};
+  more.slot = dm_alloc_zero((int64_t)sizeof *more.slot * more.capacity);
   if (!more.slot) return false;
-  for (int i = 0; i < t->room; i++)
+  for (int i = 0; i < t->capacity; i++)
     if (t->slot[i].key) *slot_of(&more, t->slot[i].key) = t->slot[i];
   dm_free(t->slot);
   *t = more;
@@ -51,7 +51,7 @@ static bool grow(dm_TallyTable *t) {
 
 /* The entry with that key (not 0), new or old; NULL: no memory. */
 static dm_Tally *entry(dm_TallyTable *t, uint64_t key) {
-  if (2 * t->n >= t->room && !grow(t)) return NULL;
+  if (2 * t->n >= t->capacity && !grow(t)) return NULL;
   dm_Tally *s = slot_of(t, key);
   t->n += s->key == 0;
   s->key = key;
@@ -59,28 +59,28 @@ static dm_Tally *entry(dm_TallyTable *t, uint64_t key) {
 }
 
 static void clear(dm_TallyTable *t) {
-  if (t->n) memset(t->slot, 0, sizeof *t->slot * (size_t)t->room);
+  if (t->n) memset(t->slot, 0, sizeof *t->slot * (size_t)t->capacity);
   t->n = 0;
 }
 
-static void tally(dm_AmpTrace *w, dm_TallyKey k, int64_t bytes) {
-  dm_Tally *t = entry(&w->tallies, pack(k));
+static void tally(dm_AmpTrace *tr, dm_TallyKey k, int64_t bytes) {
+  dm_Tally *t = entry(&tr->tallies, pack(k));
   if (!t) {
-    w->missed++;
+    tr->missed++;
     return;
   }
   t->calls++;
   t->bytes += bytes;
 }
 
-/* ---- where ---- */
+/* ---- modules ---- */
 
-static int place_of_node(const dm_AmpTrace *w, uint64_t seq) {
-  const dm_Birth *b = &w->births[seq & (N_BIRTHS - 1)];
-  return b->seq == seq ? b->place : DM_PLACE_LOST;
+static int module_of_node(const dm_AmpTrace *tr, uint64_t seq) {
+  const dm_Birth *b = &tr->births[seq & (N_BIRTHS - 1)];
+  return b->seq == seq ? b->module : DM_MODULE_LOST;
 }
 
-/* ---- what an event tells ---- */
+/* ---- reading an event ---- */
 
 static bool counts(const dm_Tensor *t) {
   return t && dm_is_float((dm_DType)t->dtype) && !(t->flags & DM_T_NUMBER);
@@ -93,9 +93,9 @@ static uint8_t dtype_of(int n, dm_Tensor *const *t) {
   return DM_N_DTYPE;
 }
 
-static dm_TallyKey key_of(const dm_AmpTrace *w, const dm_Event *e, dm_TallyKind kind) {
-  const dm_Modes *m = dm_modes();
-  dm_TallyKey k = {.place = w->place, .kind = (uint8_t)kind, .region = DM_N_DTYPE};
+static dm_TallyKey key_of(const dm_AmpTrace *tr, const dm_Event *e, dm_TallyKind kind) {
+  const dm_ThreadState *ts = dm_thread_state();
+  dm_TallyKey k = {.module = tr->module, .kind = (uint8_t)kind, .region = DM_N_DTYPE};
   k.op = e->op ? (uint16_t)dm_op_id(e->op) : DM_N_OP;
   k.dtype = dtype_of(e->n_out, e->out);
   if (k.dtype == DM_N_DTYPE) k.dtype = dtype_of(e->n_in, e->in);
@@ -104,7 +104,8 @@ static dm_TallyKey key_of(const dm_AmpTrace *w, const dm_Event *e, dm_TallyKind 
     if (e->in[i]->device.type != DM_CPU) k.device = e->in[i]->device.type;
     k.mixed |= dm_is_16bit((dm_DType)e->in[i]->dtype);
   }
-  if (!m->walking && m->autocast[k.device].enabled) k.region = m->autocast[k.device].dtype;
+  const dm_Autocast *a = &ts->autocast.now.autocast[k.device];
+  if (!ts->in_backward && a->enabled) k.region = a->dtype;
   return k;
 }
 
@@ -119,7 +120,8 @@ static bool is_weight(const dm_Tensor *t) {
   return (t->flags & DM_T_PARAMETER) || (!t->node && (t->flags & DM_T_REQUIRES_GRAD));
 }
 
-/* A weight, or a cast or a view of one. */
+/* Is t a weight, or a cast or view of one? The tape saves those without extra memory, or
+   autocast has counted them already. */
 static bool stems_from_weight(const dm_Tensor *t) {
   const dm_Node *n = t->node;
   while (n && n->op && (n->op == &dm_ops[DM_OP_cast] || (n->op->flags & F_VIEW))) {
@@ -129,46 +131,47 @@ static bool stems_from_weight(const dm_Tensor *t) {
   return is_weight(t->base ? t->base : t);
 }
 
-static void tally_saved(dm_AmpTrace *w, const dm_Event *e, const dm_Saved *s, int n) {
+static void tally_saved(dm_AmpTrace *tr, const dm_Event *e, const dm_Saved *s, int n) {
   for (int i = 0; s && i < n; i++) {
     const dm_Tensor *t = s[i].t;
     if (!t || (t->flags & DM_T_NUMBER) || stems_from_weight(t)) continue;
-    dm_Tally *seen = entry(&w->kept, (uint64_t)(uintptr_t)t->storage);
-    if (!seen) w->missed++;
+    dm_Tally *seen = entry(&tr->kept, (uint64_t)(uintptr_t)t->storage);
+    if (!seen) tr->missed++;
     if (!seen || seen->calls++) continue;
-    dm_TallyKey k = key_of(w, e, DM_TALLY_KEPT);
+    dm_TallyKey k = key_of(tr, e, DM_TALLY_KEPT);
     k.dtype = t->dtype;
-    tally(w, k, dm_tensor_bytes(t));
+    tally(tr, k, dm_tensor_bytes(t));
   }
 }
 
-/* What was recorded, and where. A composed op has no node: its parts have. */
-static void look_at_tape(dm_AmpTrace *w, const dm_Event *e) {
+/* Notes the module of a call's node and the tensors that it saved. A composed op has no node of
+   its own: the ops that it calls have. */
+static void look_at_tape(dm_AmpTrace *tr, const dm_Event *e) {
   for (int i = 0; i < e->n_out && e->op; i++) {
     const dm_Node *n = e->out[i] ? e->out[i]->node : NULL;
     if (!n || n->op != e->op) continue;
-    w->births[n->seq & (N_BIRTHS - 1)] = (dm_Birth){n->seq, w->place};
-    tally_saved(w, e, n->saved_in, n->n_in);
-    tally_saved(w, e, n->saved_out, n->n_out);
+    tr->births[n->seq & (N_BIRTHS - 1)] = (dm_Birth){n->seq, tr->module};
+    tally_saved(tr, e, n->saved_in, n->n_in);
+    tally_saved(tr, e, n->saved_out, n->n_out);
     return;
   }
 }
 
 /* ---- inf and NaN ---- */
 
-static void blame(dm_AmpTrace *w, const dm_Event *e, const dm_Tensor *out, uint32_t finite,
+static void blame(dm_AmpTrace *tr, const dm_Event *e, const dm_Tensor *out, uint32_t finite,
                   bool nan, bool backward) {
-  dm_Blame *b = &w->first[backward];
+  dm_Blame *b = &tr->first[backward];
   if (b->found) return;
   *b = (dm_Blame){.found = true,
                   .autocast = e->autocast,
                   .nan = nan,
                   .dtype = out->dtype,
                   .ndim = out->ndim,
-                  .place = w->place,
+                  .module = tr->module,
                   .n_in = e->n_in,
                   .finite = finite,
-                  .step = w->walks + !backward};
+                  .step = tr->steps + !backward};
   memcpy(b->shape, out->shape, sizeof b->shape);
   for (int i = e->inplace; i < e->n_in; i++) {
     dm_FloatStats c = {0};
@@ -176,13 +179,14 @@ static void blame(dm_AmpTrace *w, const dm_Event *e, const dm_Tensor *out, uint3
     if (c.largest > b->largest) b->largest = c.largest;
   }
   snprintf(b->op, sizeof b->op, "%s", e->name);
-  snprintf(b->within, sizeof b->within, "%s", w->outer);
-  if (w->where) w->where(w->ctx, b->where, sizeof b->where);
+  snprintf(b->within, sizeof b->within, "%s", tr->outer);
+  if (tr->where) tr->where(tr->ctx, b->where, sizeof b->where);
 }
 
-/* Only kernels make numbers: a composed op and a node's turn have theirs as
-   parts. An inf that was there before, such as a mask's, is nobody's fault. */
-static void look_at_numbers(dm_AmpTrace *w, const dm_Event *e, bool backward) {
+/* Looks for inf and NaN in a kernel's outputs. Composed ops and nodes are left out, for the
+   kernels that they call are events themselves. A call counts as bad when all of its inputs
+   were finite; an inf that was there before, such as a mask's, counts against no op. */
+static void look_at_numbers(dm_AmpTrace *tr, const dm_Event *e, bool backward) {
   if (!e->op || e->backward || e->op->compose || (e->op->flags & (F_VIEW | F_CREATE))) return;
   const dm_Tensor *out = NULL;
   for (int i = 0; i < e->n_out && !out; i++)
@@ -198,53 +202,55 @@ static void look_at_numbers(dm_AmpTrace *w, const dm_Event *e, bool backward) {
     finite |= (uint32_t)ok << i;
     all &= ok;
   }
-  if (all) tally(w, key_of(w, e, backward ? DM_TALLY_BAD_BACK : DM_TALLY_BAD), 0);
-  if (all || c.nan) blame(w, e, out, finite, c.nan > 0, backward);
+  if (all) tally(tr, key_of(tr, e, backward ? DM_TALLY_BAD_BACK : DM_TALLY_BAD), 0);
+  if (all || c.nan) blame(tr, e, out, finite, c.nan > 0, backward);
 }
 
 /* ---- the observer ---- */
 
-/* A range of the program, an optimizer's step: no call, and nothing is composed
-   of the calls within it. */
+/* A range that the program named or an optimizer's step: no call of an op. */
 static bool is_aside(const dm_Event *e) { return !e->op && !e->backward; }
 
 static void begin(void *ctx, const dm_Event *e) {
-  dm_AmpTrace *w = ctx;
-  if (is_aside(e) || w->depth++ > 0) return;
-  const dm_Modes *m = dm_modes();
-  if (m->walking && !w->walked) w->walks++;
-  if (!m->walking && w->walked) clear(&w->kept);
-  w->walked = m->walking;
-  w->place = e->node ? place_of_node(w, e->node) : m->walking ? DM_PLACE_LOST : m->place;
-  snprintf(w->outer, sizeof w->outer, "%s", e->name);
+  dm_AmpTrace *tr = ctx;
+  if (is_aside(e) || tr->depth++ > 0) return;
+  const dm_ThreadState *ts = dm_thread_state();
+  if (ts->in_backward && !tr->was_backward) tr->steps++;
+  if (!ts->in_backward && tr->was_backward) clear(&tr->kept);
+  tr->was_backward = ts->in_backward;
+  tr->module = e->node           ? module_of_node(tr, e->node)
+               : ts->in_backward ? DM_MODULE_LOST
+                                 : ts->module;
+  snprintf(tr->outer, sizeof tr->outer, "%s", e->name);
 }
 
 static void end(void *ctx, const dm_Event *e) {
-  dm_AmpTrace *w = ctx;
-  if (is_aside(e) || w->depth == 0) return; /* depth 0: began before the watch */
-  w->depth--;
+  dm_AmpTrace *tr = ctx;
+  if (is_aside(e) || tr->depth == 0)
+    return; /* depth 0: the call began before the observer was added */
+  tr->depth--;
   if (e->n_out == 0) return;
-  const bool backward = dm_modes()->walking;
+  const bool backward = dm_thread_state()->in_backward;
   if (e->autocast)
-    tally(w, key_of(w, e, is_weight(e->in[0]) ? DM_TALLY_WEIGHT : DM_TALLY_INPUT),
+    tally(tr, key_of(tr, e, is_weight(e->in[0]) ? DM_TALLY_WEIGHT : DM_TALLY_INPUT),
           bytes_out(e));
-  else if (w->depth == 0 && (e->backward || !e->op || !(e->op->flags & (F_VIEW | F_CREATE))))
-    tally(w, key_of(w, e, backward ? DM_TALLY_BACKWARD : DM_TALLY_FORWARD), bytes_out(e));
-  if (!backward) look_at_tape(w, e);
-  if (w->check) look_at_numbers(w, e, backward);
+  else if (tr->depth == 0 && (e->backward || !e->op || !(e->op->flags & (F_VIEW | F_CREATE))))
+    tally(tr, key_of(tr, e, backward ? DM_TALLY_BACKWARD : DM_TALLY_FORWARD), bytes_out(e));
+  if (!backward) look_at_tape(tr, e);
+  if (tr->check) look_at_numbers(tr, e, backward);
 }
 
-dm_status dm_amp_trace_init(dm_AmpTrace *w, bool check) {
-  *w = (dm_AmpTrace){.check = check};
-  w->observer = (dm_Observer){.ctx = w, .begin = begin, .end = end};
-  w->births = dm_alloc_zero((int64_t)sizeof *w->births * N_BIRTHS);
-  return w->births ? DM_OK : dm_fail(DM_EMEM, "report: out of memory");
+dm_status dm_amp_trace_init(dm_AmpTrace *tr, bool check) {
+  *tr = (dm_AmpTrace){.check = check};
+  tr->observer = (dm_Observer){.ctx = tr, .begin = begin, .end = end};
+  tr->births = dm_alloc_zero((int64_t)sizeof *tr->births * N_BIRTHS);
+  return tr->births ? DM_OK : dm_fail(DM_EMEM, "report: out of memory");
 }
 
-void dm_amp_trace_free(dm_AmpTrace *w) {
-  dm_free(w->tallies.slot);
-  dm_free(w->kept.slot);
-  dm_free(w->births);
-  w->tallies.slot = w->kept.slot = NULL;
-  w->births = NULL;
+void dm_amp_trace_free(dm_AmpTrace *tr) {
+  dm_free(tr->tallies.slot);
+  dm_free(tr->kept.slot);
+  dm_free(tr->births);
+  tr->tallies.slot = tr->kept.slot = NULL;
+  tr->births = NULL;
 }

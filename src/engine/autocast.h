@@ -1,53 +1,39 @@
-/* Mixed precision at the door: which inputs of a call are converted, to what,
-   and the casts of weights that a region shares. The rules are PyTorch's, the
-   classes stand in the op table. */
+/* The autocast state of one thread of control: whether each device type converts inputs,
+   and to which dtype; the open regions; and the cache of the weights' casts. It knows
+   neither ops nor the thread: policy.h says what autocast does to a call, call.c does it.
+   PyTorch keeps the same in autocast_mode.cpp and in torch.autocast's __enter__/__exit__. */
 #ifndef DM_AUTOCAST_H
 #define DM_AUTOCAST_H
 
 #include <stdatomic.h>
 
-#include "engine/op.h"
+#include "core/tensor.h"
 
-static inline bool dm_autocast_on(const dm_Modes *m) {
-  return (m->autocast[DM_CPU].enabled || m->autocast[DM_CUDA].enabled) && !m->masked;
-}
-
-/* May autocast, which is on, have to do with the op at all? A quick answer for
-   the many that are unlisted everywhere; a division may count as a reciprocal. */
-static inline bool dm_autocast_knows(const dm_Modes *m, const dm_OpInfo *op) {
-  return op->cast[DM_CPU] || op->cast[DM_CUDA] || m->autocast[DM_CPU].policies ||
-         m->autocast[DM_CUDA].policies || op == &dm_ops[DM_OP_div];
-}
-
-/* What autocast does to one call. */
-typedef struct dm_CastPlan {
-  bool listed;     /* the op has a class: its inner calls are not converted again */
-  bool f32_result; /* the caller gave no dtype, and float32 it will be */
-  uint8_t type;    /* the device type whose table rules */
-  dm_DType to;     /* what eligible inputs become; DM_NO_DTYPE: none has to change */
-} dm_CastPlan;
-
-/* Fails for a banned op. The op may be a row that the caller made up. */
-dm_status dm_autocast_plan(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                           const void *attr, dm_CastPlan *plan);
-/* Fills cast[] with a new reference for every input that is not NULL. */
-dm_status dm_autocast_inputs(const dm_CastPlan *plan, int n_in, dm_Tensor *const *in,
-                             dm_Tensor **cast);
-
-/* Policies of a region's own, in place of a column of the op table. */
+/* A region's own policies, which replace a column of the op table. Counted: regions inside
+   share them. policy.h makes one. */
 typedef struct dm_Policies {
   atomic_int refs;
-  uint8_t of[DM_N_OP]; /* dm_Cast */
+  uint8_t of[]; /* dm_Cast of each op, by its number */
 } dm_Policies;
 
-extern const char *const dm_cast_names[]; /* by dm_Cast: "unlisted", "fp32", ... */
-/* A copy of `from`, or of the device type's column when that is NULL. NULL:
-   out of memory. */
-dm_Policies *dm_policies_new(dm_DeviceType type, const dm_Policies *from);
-dm_Policies *dm_policies_ref(dm_Policies *p);
+dm_Policies *dm_policies_ref(dm_Policies *p); /* NULL is fine */
 void dm_policies_unref(dm_Policies **p);
 
-/* An open region, in the caller's memory; what leave puts back. */
+/* The setting of one device type. */
+typedef struct dm_Autocast {
+  bool enabled;
+  uint8_t dtype;         /* of LOW ops: float16 or bfloat16 */
+  dm_Policies *policies; /* owned; NULL: the op table's */
+} dm_Autocast;
+
+/* The settings of all device types. A custom gradient's node and a checkpoint keep a copy,
+   so that their code runs later under the settings of its forward. */
+typedef struct dm_CastState {
+  dm_Autocast autocast[DM_N_DEVICE_TYPE];
+  bool cache_enabled;
+} dm_CastState;
+
+/* An open region, in the caller's memory: what leaving it restores. */
 typedef struct dm_Region {
   struct dm_Region *outer;
   dm_Autocast old;
@@ -55,22 +41,53 @@ typedef struct dm_Region {
   uint8_t device_type;
 } dm_Region;
 
-/* Enter takes a reference to now's policies. Regions of one thread of control
-   may be left in any order: what an inner one would put back, it takes over. */
-void dm_autocast_enter(dm_Region *r, dm_DeviceType type, dm_Autocast now, bool cache);
-void dm_autocast_leave(dm_Modes *m, dm_Region *r);
+struct dm_CastCache;
 
-/* The whole state: as it is now, with one device type or (-1) all switched off;
-   put in force, giving the one to go back to; and gone back to. Between the two
-   lies a region: casts that it caches go with the outermost. The first two hold
-   references, which dm_cast_state_drop lets go. */
-dm_CastState dm_autocast_state(void);
-dm_CastState dm_autocast_off(int type);
+typedef struct dm_AutocastState {
+  dm_CastState now;
+  bool masked;        /* inside a listed op, whose inner calls are not converted */
+  bool casting;       /* a conversion is running; observers tell it from a script's */
+  dm_Region *regions; /* the innermost first */
+  int resumed;        /* calls of dm_autocast_resume without their dm_autocast_restore */
+  struct dm_CastCache *cache; /* owned; freed when no region is open and resumed is 0 */
+} dm_AutocastState;
+
+/* Off; bfloat16 on the CPU and float16 on CUDA once it is on; the cache allowed. */
+void dm_autocast_init(dm_AutocastState *a);
+/* a gets the settings of `from`, but none of its regions and casts. */
+void dm_autocast_inherit(dm_AutocastState *a, const dm_AutocastState *from);
+/* Drops the cache and the policies. Regions that are still open are forgotten: they lie in
+   the host's memory, which may be gone. */
+void dm_autocast_clear(dm_AutocastState *a);
+
+static inline bool dm_autocast_on(const dm_AutocastState *a) {
+  return (a->now.autocast[DM_CPU].enabled || a->now.autocast[DM_CUDA].enabled) && !a->masked;
+}
+
+/* Enter takes a reference to now's policies. Regions may be left in any order: an inner one
+   takes over the settings that an outer one, left first, would have restored. */
+void dm_autocast_enter(dm_AutocastState *a, dm_Region *r, dm_DeviceType type, dm_Autocast now,
+                       bool cache);
+void dm_autocast_leave(dm_AutocastState *a, dm_Region *r);
+
+/* A copy of the settings; and one with a device type, or (-1) all of them, switched off.
+   Both hold references, which dm_cast_state_drop releases. */
+dm_CastState dm_autocast_copy(const dm_AutocastState *a);
+dm_CastState dm_autocast_off(const dm_AutocastState *a, int type);
 void dm_cast_state_drop(dm_CastState *s);
-dm_CastState dm_autocast_resume(dm_CastState s);
-void dm_autocast_go_back(dm_CastState old);
+/* Makes s the settings and returns the old ones, which dm_autocast_restore brings back.
+   The two enclose a region: casts cached in between live until the outermost one ends. */
+dm_CastState dm_autocast_resume(dm_AutocastState *a, dm_CastState s);
+void dm_autocast_restore(dm_AutocastState *a, dm_CastState old);
 
-void dm_autocast_clear_cache(void);
-DM_API int64_t dm_autocast_cast_count(void); /* casts made by autocast in this thread */
+/* Is a cast of a weight to be cached now? */
+static inline bool dm_autocast_caches(const dm_AutocastState *a) {
+  return a->now.cache_enabled && (a->regions || a->resumed > 0);
+}
+/* The cached cast of t, borrowed; NULL: none, or t has changed since. */
+dm_Tensor *dm_autocast_find(const dm_AutocastState *a, const dm_Tensor *t, dm_DType to);
+/* Adds it. Failure is silent: without the entry the next call converts again. */
+void dm_autocast_add(dm_AutocastState *a, dm_Tensor *t, dm_Tensor *cast);
+void dm_autocast_clear_cache(dm_AutocastState *a);
 
 #endif

@@ -1,6 +1,6 @@
-/* Finds and opens cuda.so: beside the library that holds this code (the Lua
-   module, or libdemilune), in demilune/ below it, or where DEMILUNE_CUDA says
-   ("0": nowhere). */
+/* Finds and opens cuda.so: in the directory of the library that holds this code (the Lua
+   module, or libdemilune), in demilune/ below it, or at the path in DEMILUNE_CUDA ("0": do not
+   open any). */
 #include "engine/backend.h"
 
 #include <dlfcn.h>

@@ -1,18 +1,19 @@
-/* A back end: a shared library of its own, opened when a device of its kind is
-   first asked for. The core holds no symbol of it; it gets a table of the
-   engine's functions, and registers its device and kernels through that. */
+/* A back end is a shared library that is opened when a device of its type is first asked for.
+   The engine links to no symbol of it. It gets a table of the engine's functions, and
+   registers its device and kernels through them. */
 #ifndef DM_BACKEND_H
 #define DM_BACKEND_H
 
 #include <stdarg.h>
 
+#include "core/copy.h"
 #include "core/iter.h"
-#include "engine/op.h"
+#include "engine/call.h"
 
-struct dm_OptimOps; /* op/optim.h, above; the linker joins them */
+struct dm_OptimOps; /* op/optim/optim.h defines it, an upper layer; the linker finds these */
 void dm_optim_register(dm_DeviceType type, const struct dm_OptimOps *ops);
 dm_Tensor *dm_fresh_copy(dm_Tensor *p);
-/* op/index.h, likewise */
+/* defined in op/index/index_rows.c */
 dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out);
 
 typedef struct dm_Engine {
@@ -26,11 +27,12 @@ typedef struct dm_Engine {
 
 enum {
   DM_LAYOUT = (int)(sizeof(dm_Tensor) + sizeof(dm_Call) * 2 + sizeof(dm_OpInfo) * 4 +
-                    sizeof(dm_DeviceOps) * 8 + sizeof(dm_Modes) * 16) +
+                    sizeof(dm_DeviceOps) * 8 + sizeof(dm_ThreadState) * 16) +
               DM_N_OP * 65536
 };
 
-/* The one symbol of a back end. NULL: opened, and registered; else why not. */
+/* The one symbol of a back end. Returns NULL when it has registered itself, else the reason why
+   it cannot serve. */
 typedef const char *dm_BackendOpenFn(const dm_Engine *engine);
 #define DM_BACKEND_SYMBOL "dm_backend"
 

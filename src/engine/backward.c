@@ -1,58 +1,74 @@
-/* The walk back. Nodes wait in a heap by number; the largest is next, and all
-   that could still feed it have been. Gradients meet at gy. Work per node: the
-   hooks, the row's gradient (autocast off, positions counted as in forward; one
-   that the host wrote runs in its forward's autocast state), then each result is
-   brought to its input's shape and dtype and handed on. */
+/* The backward pass: dm_backward and dm_grad, as torch.autograd.backward and grad.
+
+   A pass starts with the roots' nodes. Nodes wait in a heap ordered by creation number (seq);
+   the largest is next. A node's consumers were created after it, so they all have larger
+   numbers: when the node is taken, every gradient that can reach it has arrived and has been
+   added to its gy. PyTorch's engine orders its queue by sequence_nr in the same way, but also
+   counts dependencies, because it runs several threads; here one thread runs the whole pass.
+
+   A node's turn:
+   1. hooks and retain_grad of its outputs see the complete gradients gy;
+   2. saved tensors are checked (unchanged since forward?) and given to the row's gradient,
+      which composes ops. Autocast is off, and positions count from the forward's base. A
+      gradient that the host wrote runs under its forward's autocast settings;
+   3. each result is brought to its input's shape (broadcast dims are summed), device and
+      dtype, so a float32 weight gets a float32 gradient from 16-bit products;
+   4. it is added to the gy of the node that made the input, or to the .grad of a leaf. 16-bit
+      gradients that meet at a cast of a float32 tensor are added in float32: the uses of one
+      weight lose nothing in their sum.
+   Then the node drops its saved tensors, unless the graph is retained.
+
+   Invariant: between two turns, a node is in the heap exactly when one of its gy is set. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/autocast.h"
+#include "engine/call.h"
 #include "engine/observe.h"
 #include "engine/tape.h"
 
-typedef struct Walk {
+typedef struct Pass {
   dm_Node **heap; /* owned references; heap[0] has the largest seq */
-  int n, room;
+  int n, capacity;
   dm_Node *local[16]; /* the heap while it is small */
   int flags;
-  bool scaled; /* a node that multiplies by a loss scale has been passed */
-  /* autograd.grad: where to stop and what to bring back; NULL for backward */
+  bool scaled; /* a node that multiplies by a loss scale has had its turn */
+  /* dm_grad: the tensors whose gradients are wanted, and the results; NULL for dm_backward */
   int n_want;
   dm_Tensor *const *want;
   dm_Tensor **got;
-  uint32_t mark; /* mark: reaches a wanted tensor; mark + 1: does not */
-} Walk;
+  uint32_t mark; /* on nodes behind which a wanted tensor lies; mark + 1: on others */
+} Pass;
 
 static atomic_uint next_mark = 2;
 
-static dm_status push(Walk *w, dm_Node *n) {
-  if (w->n == w->room) {
-    const int room = w->room ? 4 * w->room : DM_COUNT(w->local);
-    dm_Node **h = w->room ? dm_alloc((int64_t)sizeof *h * room) : w->local;
+static dm_status push(Pass *p, dm_Node *n) {
+  if (p->n == p->capacity) {
+    const int capacity = p->capacity ? 4 * p->capacity : DM_COUNT(p->local);
+    dm_Node **h = p->capacity ? dm_alloc((int64_t)sizeof *h * capacity) : p->local;
     if (!h) return dm_fail(DM_EMEM, "backward: out of memory");
-    if (w->n) memcpy(h, w->heap, sizeof *h * (size_t)w->n);
-    if (w->heap != w->local) dm_free(w->heap);
-    w->heap = h;
-    w->room = room;
+    if (p->n) memcpy(h, p->heap, sizeof *h * (size_t)p->n);
+    if (p->heap != p->local) dm_free(p->heap);
+    p->heap = h;
+    p->capacity = capacity;
   }
-  int i = w->n++;
-  for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2)
-    w->heap[i] = w->heap[(i - 1) / 2];
-  w->heap[i] = n;
+  int i = p->n++;
+  for (; i > 0 && p->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2)
+    p->heap[i] = p->heap[(i - 1) / 2];
+  p->heap[i] = n;
   dm_hold(&n->refs);
   return DM_OK;
 }
 
-static dm_Node *pop(Walk *w) {
-  dm_Node *top = w->heap[0], *last = w->heap[--w->n];
+static dm_Node *pop(Pass *p) {
+  dm_Node *top = p->heap[0], *last = p->heap[--p->n];
   int i = 0;
-  for (int c; (c = 2 * i + 1) < w->n; i = c) {
-    if (c + 1 < w->n && w->heap[c + 1]->seq > w->heap[c]->seq) c++;
-    if (w->heap[c]->seq <= last->seq) break;
-    w->heap[i] = w->heap[c];
+  for (int c; (c = 2 * i + 1) < p->n; i = c) {
+    if (c + 1 < p->n && p->heap[c + 1]->seq > p->heap[c]->seq) c++;
+    if (p->heap[c]->seq <= last->seq) break;
+    p->heap[i] = p->heap[c];
   }
-  w->heap[i] = last;
+  p->heap[i] = last;
   return top;
 }
 
@@ -61,9 +77,9 @@ static bool owned_alone(const dm_Tensor *t) {
          !t->base && (dm_tensor_is_contiguous(t) || dm_tensor_is_channels_last(t));
 }
 
-/* *sum += g; *sum may be NULL. Takes neither. `wide`: 16-bit gradients meet in
-   float32, so that the uses of one weight lose nothing in their sum. */
-static dm_status meet(dm_Tensor **sum, dm_Tensor *g, bool create_graph, bool wide) {
+/* *sum += g; *sum may be NULL, g stays the caller's. wide: 16-bit gradients are added in
+   float32. */
+static dm_status accumulate(dm_Tensor **sum, dm_Tensor *g, bool create_graph, bool wide) {
   if (!*sum) {
     *sum = dm_tensor_ref(g);
     return DM_OK;
@@ -89,8 +105,8 @@ done:
   return st;
 }
 
-/* A hook may take itself or others off the list: the ones to call are noted
-   and held first. */
+/* Calls the hooks of one output. A hook may take itself or others off the list, so the list is
+   copied, with references, before the first call. */
 static dm_status run_hooks(dm_Hook *hooks, int out, dm_Tensor **g) {
   enum { LOCAL = 8 };
   dm_Hook *local[LOCAL], **list = local;
@@ -112,17 +128,17 @@ static dm_status run_hooks(dm_Hook *hooks, int out, dm_Tensor **g) {
   return st;
 }
 
-/* Adds g into leaf.grad (backward) or into what was asked for (grad). */
-static dm_status into_leaf(Walk *w, dm_Tensor *leaf, dm_Tensor *g) {
+/* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
+static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
-  const bool create = w->flags & DM_CREATE_GRAPH;
+  const bool create = p->flags & DM_CREATE_GRAPH;
   if (leaf->hooks) DM_GO(run_hooks(leaf->hooks, 0, &mine));
-  if (w->want) {
-    for (int i = 0; i < w->n_want; i++)
-      if (w->want[i] == leaf) DM_GO(meet(&w->got[i], mine, create, false));
+  if (p->want) {
+    for (int i = 0; i < p->n_want; i++)
+      if (p->want[i] == leaf) DM_GO(accumulate(&p->got[i], mine, create, false));
   } else if (leaf->grad) {
-    DM_GO(meet(&leaf->grad, mine, create, false));
+    DM_GO(accumulate(&leaf->grad, mine, create, false));
   } else if (atomic_load(&mine->refs) <= 2 && g == mine &&
              atomic_load(&mine->storage->refs) == 1 && !mine->base &&
              dm_tensor_is_contiguous(mine)) {
@@ -130,21 +146,21 @@ static dm_status into_leaf(Walk *w, dm_Tensor *leaf, dm_Tensor *g) {
   } else {
     DM_GO(dm_call(DM_OP_clone, 1, &mine, NULL, &leaf->grad));
   }
-  if (w->scaled && leaf->grad) leaf->grad->flags |= DM_T_SCALED;
+  if (p->scaled && leaf->grad) leaf->grad->flags |= DM_T_SCALED;
 done:
   dm_tensor_unref(&mine);
   return st;
 }
 
-/* Hands g to where an edge points. */
-static dm_status hand_on(Walk *w, const dm_Edge *e, dm_Tensor *g) {
-  if (e->leaf) return into_leaf(w, e->leaf, g);
+/* Adds g at the destination of an edge. */
+static dm_status add_at(Pass *p, const dm_Edge *e, dm_Tensor *g) {
+  if (e->leaf) return into_leaf(p, e->leaf, g);
   dm_Node *n = e->node;
   bool waiting = false;
   for (int i = 0; i < n->n_out && !waiting; i++) waiting = n->gy[i] != NULL;
   const bool wide = n->op == &dm_ops[DM_OP_cast] && n->in_meta[0].dtype == DM_F32;
-  DM_TRY(meet(&n->gy[e->out], g, w->flags & DM_CREATE_GRAPH, wide));
-  return waiting ? DM_OK : push(w, n);
+  DM_TRY(accumulate(&n->gy[e->out], g, p->flags & DM_CREATE_GRAPH, wide));
+  return waiting ? DM_OK : push(p, n);
 }
 
 /* *g = op(*g) */
@@ -156,8 +172,8 @@ static dm_status replace(dm_Tensor **g, int op, const void *attr) {
   return DM_OK;
 }
 
-/* A 0-dim tensor of the CPU may meet those of any device; its gradient comes home. */
-static dm_status bring_home(dm_Tensor **g, const dm_Meta *m) {
+/* A 0-dim CPU tensor may have met tensors of another device: its gradient moves to the CPU. */
+static dm_status move_to_input(dm_Tensor **g, const dm_Meta *m) {
   if (m->ndim == 0) {
     const int64_t attr[3] = {m->dtype, dm_device_code(m->device), 0};
     return replace(g, DM_OP_to, attr);
@@ -167,7 +183,7 @@ static dm_status bring_home(dm_Tensor **g, const dm_Meta *m) {
                  dm_device_name((*g)->device, a), dm_device_name(m->device, b));
 }
 
-/* Gradient of the input's own shape, dtype and device, from one that broadcast gave. */
+/* Brings a gradient to its input's shape (sums broadcast dims), device and dtype. */
 static dm_status fit(dm_Tensor **g, const dm_Meta *m) {
   bool same = (*g)->ndim == m->ndim;
   for (int d = 0; same && d < m->ndim; d++) same = (*g)->shape[d] == m->shape[d];
@@ -176,30 +192,30 @@ static dm_status fit(dm_Tensor **g, const dm_Meta *m) {
     memcpy(size.v, m->shape, sizeof m->shape[0] * m->ndim);
     DM_TRY(replace(g, DM_OP_sum_to_size, &size));
   }
-  if (DM_UNLIKELY(!dm_device_eq((*g)->device, m->device))) DM_TRY(bring_home(g, m));
+  if (DM_UNLIKELY(!dm_device_eq((*g)->device, m->device))) DM_TRY(move_to_input(g, m));
   if ((*g)->dtype == m->dtype) return DM_OK;
   const int64_t dtype = m->dtype;
   return replace(g, DM_OP_cast, &dtype);
 }
 
-static bool wanted(const Walk *w, const dm_Edge *e) {
-  if (!w->want) return e->node || e->leaf;
-  if (e->node) return e->node->mark == w->mark;
-  for (int i = 0; e->leaf && i < w->n_want; i++)
-    if (w->want[i] == e->leaf) return true;
+static bool wanted(const Pass *p, const dm_Edge *e) {
+  if (!p->want) return e->node || e->leaf;
+  if (e->node) return e->node->mark == p->mark;
+  for (int i = 0; e->leaf && i < p->n_want; i++)
+    if (p->want[i] == e->leaf) return true;
   return false;
 }
 
-static void join(dm_Tensor *t, dm_Node *n, int out) {
+static void set_history(dm_Tensor *t, dm_Node *n, int out) {
   dm_hold(&n->refs);
   t->node = n;
   t->out_index = (uint8_t)out;
   t->flags |= DM_T_REQUIRES_GRAD;
 }
 
-/* What was made again must look like what was left out, of which the node has
-   the shape, and the edge the version of a leaf. */
-static dm_status check_again(const dm_Node *n, const dm_Saved *s, const dm_Tensor *t) {
+/* A tensor that a checkpoint made again must have the shape and dtype of the first run's, which
+   the node's metas tell; and a leaf must have the version that it had then. */
+static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tensor *t) {
   const dm_Meta *m = s->out >= 0    ? &n->out_meta[s->out]
                      : s->from >= 0 ? &n->in_meta[s->from]
                                     : NULL;
@@ -220,8 +236,8 @@ static dm_status check_again(const dm_Node *n, const dm_Saved *s, const dm_Tenso
   return DM_OK;
 }
 
-/* The saved tensor, checked; under create_graph with its history: that of an
-   output is this node, and what was made again takes up the edge's. */
+/* The saved tensor, checked. Under create_graph it needs its history: a saved output gets this
+   node, a tensor that a checkpoint made again gets the edge's node or leaf. */
 static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **to) {
   if (DM_LIKELY(s->t && s->t->storage->version == s->version && !create)) {
     *to = dm_tensor_ref(s->t);
@@ -229,16 +245,16 @@ static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **
   }
   dm_status st = dm_saved_get(s, dm_node_name(n), to);
   if (st != DM_OK || !*to) return st;
-  if (s->replay) DM_GO(check_again(n, s, *to));
+  if (s->replay) DM_GO(check_remade(n, s, *to));
   if (!create || (s->out < 0 && !s->replay)) return DM_OK;
-  if (!s->replay) { /* the tape's own handle, which stays without */
+  if (!s->replay) { /* the node's own handle stays without history */
     dm_tensor_unref(to);
     DM_GO(dm_tensor_alias(s->t, to));
   }
   if (s->out >= 0) {
-    join(*to, n, s->out);
+    set_history(*to, n, s->out);
   } else if (s->from >= 0 && n->in[s->from].node) {
-    join(*to, n->in[s->from].node, n->in[s->from].out);
+    set_history(*to, n->in[s->from].node, n->in[s->from].out);
   } else if (s->from >= 0 && n->in[s->from].leaf) {
     dm_tensor_unref(to);
     *to = dm_tensor_ref(n->in[s->from].leaf);
@@ -248,17 +264,19 @@ done:
   return st;
 }
 
-/* The gradient that has arrived for input 0 of n, if it is the walk's alone. Who watches
-   gradients, or looks for NaN in them, sees each by itself. */
+/* The sum of the gradients that have arrived for input 0 of n so far, for a gradient function
+   that can add its own in place; NULL unless only the pass holds it. Observers and anomaly
+   detection must see each gradient by itself. */
 static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
   const dm_Edge *e = &n->in[0];
   dm_Tensor *sum = e->node && !create ? e->node->gy[e->out] : NULL;
   const bool ours = sum && owned_alone(sum) && sum->offset == 0 &&
-                    sum->dtype == n->in_meta[0].dtype && !dm_observed() && !dm_modes()->anomaly;
+                    sum->dtype == n->in_meta[0].dtype && !dm_observed() &&
+                    !dm_thread_state()->anomaly.enabled;
   return ours ? sum : NULL;
 }
 
-/* The row's gradient, with its inputs unpacked. */
+/* Calls the row's gradient with the saved tensors. */
 static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool create, dm_X *x) {
   dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL};
   dm_status st = DM_OK;
@@ -292,8 +310,8 @@ done:
   return st;
 }
 
-/* The host's gradient, in the autocast state of its forward. PyTorch runs it
-   without autocast unless it is decorated (custom_bwd). */
+/* Calls the host's gradient under the autocast settings of its forward. PyTorch does so only
+   for functions that are decorated with custom_bwd. */
 static dm_status call_custom(dm_Node *n, dm_Tensor **gx, bool create) {
   enum { LOCAL = 8 };
   dm_Tensor *local[LOCAL] = {NULL}, **saved = local;
@@ -301,21 +319,22 @@ static dm_status call_custom(dm_Node *n, dm_Tensor **gx, bool create) {
     return dm_fail(DM_EMEM, "backward: out of memory");
   dm_status st = DM_OK;
   for (int i = 0; i < n->n_saved; i++) DM_GO(unpack(n, &n->saved_in[i], create, &saved[i]));
-  const dm_CastState old = dm_autocast_resume(n->cast);
+  dm_AutocastState *const a = &dm_thread_state()->autocast;
+  const dm_CastState old = dm_autocast_resume(a, n->cast);
   st = n->custom.backward(n->custom.ctx, n->n_saved, saved, n->n_out, n->gy, n->n_in, gx);
-  dm_autocast_go_back(old);
+  dm_autocast_restore(a, old);
 done:
   for (int i = 0; i < n->n_saved; i++) dm_tensor_unref(&saved[i]);
   if (saved != local) dm_free(saved);
   return st;
 }
 
-static dm_status gradients_unobserved(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
+static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_Tensor **gx) {
   dm_X x = DM_X_INIT;
-  dm_Modes *m = dm_modes();
-  const uint8_t base = m->base;
-  m->base = n->base;
-  const bool create = w->flags & DM_CREATE_GRAPH;
+  dm_ThreadState *ts = dm_thread_state();
+  const uint8_t base = ts->base;
+  ts->base = n->base;
+  const bool create = p->flags & DM_CREATE_GRAPH;
   dm_status st;
   if (n->op) {
     st = call_grad(n, need, gx, create, &x);
@@ -329,12 +348,12 @@ static dm_status gradients_unobserved(Walk *w, dm_Node *n, const bool *need, dm_
   dm_x_free(&x);
   for (int i = 0; i < n->n_in && st == DM_OK; i++)
     if (gx[i] && need[i]) st = fit(&gx[i], &n->in_meta[i]);
-  m->base = base;
+  ts->base = base;
   return st;
 }
 
-static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor **gx) {
-  if (!dm_observed()) return gradients_unobserved(w, n, need, gx);
+static dm_status node_gradients(Pass *p, dm_Node *n, const bool *need, dm_Tensor **gx) {
+  if (!dm_observed()) return gradients_unobserved(p, n, need, gx);
   dm_Event e = {.op = n->op,
                 .name = dm_node_name(n),
                 .backward = true,
@@ -343,7 +362,7 @@ static dm_status node_gradients(Walk *w, dm_Node *n, const bool *need, dm_Tensor
                 .in = n->gy,
                 .out = gx};
   dm_observe_begin(&e);
-  const dm_status st = gradients_unobserved(w, n, need, gx);
+  const dm_status st = gradients_unobserved(p, n, need, gx);
   if (st == DM_OK) e.n_out = n->n_in;
   dm_observe_end(&e);
   return st;
@@ -361,46 +380,47 @@ done:
   return st;
 }
 
-/* Under anomaly detection: fails when a gradient that n gave has a NaN. An
-   infinity passes: under a GradScaler it is part of the game. */
+/* Anomaly detection: fails when a gradient that n computed has a NaN. An infinity is no
+   anomaly: a GradScaler provokes it on purpose and skips the step. */
 static dm_status check_nan(const dm_Node *n, const bool *need, dm_Tensor *const *gx) {
   for (int i = 0; i < n->n_in; i++) {
     bool found = false;
     if (!gx[i] || !need[i]) continue;
     DM_TRY(has_nan(gx[i], &found));
-    const int place = i + dm_modes()->base;
+    const int position = i + dm_thread_state()->base;
     if (found)
       return dm_fail(DM_ESTATE,
                      "backward of %s: its output %d, the gradient of input %d, is NaN",
-                     dm_node_name(n), place, place);
+                     dm_node_name(n), position, position);
   }
   return DM_OK;
 }
 
-/* A failure in n's turn also says where forward made n, if that was noted. */
+/* Adds to the message of a failure in n's turn where forward made n, if that was noted. */
 static dm_status tell_where(const dm_Node *n, dm_status st) {
   return n->where ? dm_fail(st, "%s\nforward of %s: %s", dm_error(), dm_node_name(n), n->where)
                   : st;
 }
 
-/* Keeps what was asked for of this node's outputs, and runs its hooks. */
-static dm_status arrive(Walk *w, dm_Node *n) {
+/* The gradients of n's outputs are complete: runs its hooks, and stores those that retain_grad
+   or dm_grad asked for. */
+static dm_status finish_gy(Pass *p, dm_Node *n) {
   for (int o = 0; o < n->n_out; o++) {
     if (!n->gy[o]) continue;
     if (n->hooks) DM_TRY(run_hooks(n->hooks, o, &n->gy[o]));
-    if (n->retain && n->retain[o] && !w->want) {
+    if (n->retain && n->retain[o] && !p->want) {
       dm_Tensor *t = n->retain[o];
-      if (t->grad) DM_TRY(meet(&t->grad, n->gy[o], w->flags & DM_CREATE_GRAPH, false));
+      if (t->grad) DM_TRY(accumulate(&t->grad, n->gy[o], p->flags & DM_CREATE_GRAPH, false));
       else t->grad = dm_tensor_ref(n->gy[o]);
     }
-    for (int i = 0; i < w->n_want; i++)
-      if (w->want[i]->node == n && w->want[i]->out_index == o)
-        w->got[i] = dm_tensor_ref(n->gy[o]);
+    for (int i = 0; i < p->n_want; i++)
+      if (p->want[i]->node == n && p->want[i]->out_index == o)
+        p->got[i] = dm_tensor_ref(n->gy[o]);
   }
   return DM_OK;
 }
 
-static dm_status step(Walk *w, dm_Node *n) {
+static dm_status take_turn(Pass *p, dm_Node *n) {
   enum { LOCAL = 16 };
   bool need_local[LOCAL];
   dm_Tensor *gx_local[LOCAL];
@@ -408,7 +428,7 @@ static dm_status step(Walk *w, dm_Node *n) {
   dm_Tensor **gx = gx_local;
   dm_status st = DM_OK;
   bool any = false;
-  DM_TRY(arrive(w, n));
+  DM_TRY(finish_gy(p, n));
   if (n->n_in > LOCAL) {
     need = dm_alloc(n->n_in);
     gx = dm_alloc((int64_t)sizeof *gx * n->n_in);
@@ -419,7 +439,7 @@ static dm_status step(Walk *w, dm_Node *n) {
   }
   for (int i = 0; i < n->n_in; i++) {
     gx[i] = NULL;
-    any |= need[i] = wanted(w, &n->in[i]);
+    any |= need[i] = wanted(p, &n->in[i]);
   }
   if (any) {
     if (n->released) {
@@ -430,15 +450,15 @@ static dm_status step(Walk *w, dm_Node *n) {
           dm_node_name(n));
       goto done;
     }
-    w->scaled |= n->scales;
-    st = node_gradients(w, n, need, gx);
-    const dm_Modes *m = dm_modes();
-    if (DM_UNLIKELY(m->anomaly) && m->check_nan && st == DM_OK) st = check_nan(n, need, gx);
+    p->scaled |= n->scales;
+    st = node_gradients(p, n, need, gx);
+    const dm_Anomaly *a = &dm_thread_state()->anomaly;
+    if (DM_UNLIKELY(a->enabled) && a->check_nan && st == DM_OK) st = check_nan(n, need, gx);
     for (int i = 0; i < n->n_in && st == DM_OK; i++)
-      if (gx[i] && need[i]) st = hand_on(w, &n->in[i], gx[i]);
+      if (gx[i] && need[i]) st = add_at(p, &n->in[i], gx[i]);
     for (int i = 0; i < n->n_in; i++) dm_tensor_unref(&gx[i]);
   }
-  if (st == DM_OK && !(w->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
+  if (st == DM_OK && !(p->flags & (DM_RETAIN_GRAPH | DM_CREATE_GRAPH)))
     dm_node_release_saved(n);
 done:
   if (need != need_local) dm_free(need);
@@ -446,44 +466,45 @@ done:
   return st;
 }
 
-/* Marks which nodes lead to a wanted tensor: post-order, with its own stack. */
+/* For dm_grad: marks the nodes behind which a wanted tensor lies; the pass skips all others.
+   Depth first, in post-order, with a stack of its own: graphs are deeper than C's stack. */
 typedef struct Frame {
   dm_Node *n;
   int next;
   bool reaches;
 } Frame;
 
-static bool is_wanted(const Walk *w, const dm_Node *n) {
-  for (int i = 0; i < w->n_want; i++)
-    if (w->want[i]->node == n) return true;
+static bool is_wanted(const Pass *p, const dm_Node *n) {
+  for (int i = 0; i < p->n_want; i++)
+    if (p->want[i]->node == n) return true;
   return false;
 }
 
-static bool leaf_wanted(const Walk *w, const dm_Tensor *leaf) {
-  for (int i = 0; leaf && i < w->n_want; i++)
-    if (w->want[i] == leaf) return true;
+static bool leaf_wanted(const Pass *p, const dm_Tensor *leaf) {
+  for (int i = 0; leaf && i < p->n_want; i++)
+    if (p->want[i] == leaf) return true;
   return false;
 }
 
-static dm_status mark_from(Walk *w, dm_Node *root) {
-  int n = 0, room = 64;
-  Frame *stack = dm_alloc((int64_t)sizeof *stack * room);
+static dm_status mark_from(Pass *p, dm_Node *root) {
+  int n = 0, capacity = 64;
+  Frame *stack = dm_alloc((int64_t)sizeof *stack * capacity);
   if (!stack) return dm_fail(DM_EMEM, "autograd.grad: out of memory");
-  stack[n++] = (Frame){root, 0, is_wanted(w, root)};
+  stack[n++] = (Frame){root, 0, is_wanted(p, root)};
   while (n > 0) {
     Frame *f = &stack[n - 1];
     if (f->next == f->n->n_in) {
-      f->n->mark = f->reaches ? w->mark : w->mark + 1;
+      f->n->mark = f->reaches ? p->mark : p->mark + 1;
       if (--n > 0 && f->reaches) stack[n - 1].reaches = true;
       continue;
     }
     const dm_Edge *e = &f->n->in[f->next++];
-    if (leaf_wanted(w, e->leaf)) f->reaches = true;
+    if (leaf_wanted(p, e->leaf)) f->reaches = true;
     if (!e->node) continue;
-    if (e->node->mark == w->mark) f->reaches = true;
-    if (e->node->mark == w->mark || e->node->mark == w->mark + 1) continue;
-    if (n == room) {
-      Frame *more = dm_alloc((int64_t)sizeof *stack * 2 * room);
+    if (e->node->mark == p->mark) f->reaches = true;
+    if (e->node->mark == p->mark || e->node->mark == p->mark + 1) continue;
+    if (n == capacity) {
+      Frame *more = dm_alloc((int64_t)sizeof *stack * 2 * capacity);
       if (!more) {
         dm_free(stack);
         return dm_fail(DM_EMEM, "autograd.grad: out of memory");
@@ -491,14 +512,15 @@ static dm_status mark_from(Walk *w, dm_Node *root) {
       memcpy(more, stack, sizeof *stack * (size_t)n);
       dm_free(stack);
       stack = more;
-      room *= 2;
+      capacity *= 2;
     }
-    stack[n++] = (Frame){e->node, 0, is_wanted(w, e->node)};
+    stack[n++] = (Frame){e->node, 0, is_wanted(p, e->node)};
   }
   dm_free(stack);
   return DM_OK;
 }
 
+/* The gradient of a root: the given one in the root's shape, dtype and device, or 1. */
 static dm_status seed_of(dm_Tensor *root, dm_Tensor *given, dm_Tensor **out) {
   if (given) {
     if (!dm_same_shape(root, given))
@@ -519,7 +541,7 @@ static dm_status seed_of(dm_Tensor *root, dm_Tensor *given, dm_Tensor **out) {
   return dm_call(DM_OP_ones_like, 1, &root, NULL, out);
 }
 
-static dm_status walk(Walk *w, int n, dm_Tensor *const *roots, dm_Tensor *const *seeds) {
+static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *const *seeds) {
   dm_status st = DM_OK;
   for (int i = 0; i < n; i++) {
     dm_Tensor *root = roots[i];
@@ -533,75 +555,76 @@ static dm_status walk(Walk *w, int n, dm_Tensor *const *roots, dm_Tensor *const 
     dm_Tensor *g = NULL;
     DM_GO(seed_of(root, seeds ? seeds[i] : NULL, &g));
     const dm_Edge e = {root->node, root->node ? NULL : root, root->out_index};
-    if (w->want && root->node && root->node->mark != w->mark && root->node->mark != w->mark + 1)
-      st = mark_from(w, root->node);
-    if (st == DM_OK && wanted(w, &e)) st = hand_on(w, &e, g);
+    if (p->want && root->node && root->node->mark != p->mark && root->node->mark != p->mark + 1)
+      st = mark_from(p, root->node);
+    if (st == DM_OK && wanted(p, &e)) st = add_at(p, &e, g);
     dm_tensor_unref(&g);
     if (st != DM_OK) goto done;
   }
-  while (w->n > 0) {
-    dm_Node *node = pop(w);
-    st = step(w, node);
+  while (p->n > 0) {
+    dm_Node *node = pop(p);
+    st = take_turn(p, node);
     if (DM_UNLIKELY(st != DM_OK)) st = tell_where(node, st);
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
     dm_node_unref(&node);
     if (st != DM_OK) goto done;
   }
 done:
-  while (w->n > 0) { /* after a failure: forget the gradients under way */
-    dm_Node *node = pop(w);
+  while (p->n > 0) { /* after a failure: drop the gradients that wait */
+    dm_Node *node = pop(p);
     for (int i = 0; i < node->n_out; i++) dm_tensor_unref(&node->gy[i]);
     dm_node_unref(&node);
   }
-  if (w->heap != w->local) dm_free(w->heap);
+  if (p->heap != p->local) dm_free(p->heap);
   return st;
 }
 
-/* Runs the walk in its own modes: recording only for create_graph, no autocast
-   (a hook may open a region of its own). */
-static dm_status walk_in_modes(Walk *w, int n, dm_Tensor *const *roots,
+/* Runs the pass in a thread state of its own: recording only for create_graph, and no autocast
+   (a hook may open a region). */
+static dm_status pass_in_state(Pass *p, int n, dm_Tensor *const *roots,
                                dm_Tensor *const *seeds) {
-  dm_Modes *m = dm_modes();
-  const dm_Modes old = *m;
-  dm_CastState off = dm_autocast_off(-1);
-  const dm_CastState cast = dm_autocast_resume(off);
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad, inference = ts->inference, in_backward = ts->in_backward;
+  struct dm_Replay *const replay = ts->replay;
+  dm_CastState off = dm_autocast_off(&ts->autocast, -1);
+  const dm_CastState cast = dm_autocast_resume(&ts->autocast, off);
   dm_cast_state_drop(&off);
-  m->grad = w->flags & DM_CREATE_GRAPH;
-  m->inference = false;
-  m->walking = true;
-  m->replay = NULL;
-  const dm_status st = walk(w, n, roots, seeds);
-  m->grad = old.grad;
-  m->inference = old.inference;
-  m->walking = old.walking;
-  m->replay = old.replay;
-  dm_autocast_go_back(cast);
+  ts->grad = p->flags & DM_CREATE_GRAPH;
+  ts->inference = false;
+  ts->in_backward = true;
+  ts->replay = NULL;
+  const dm_status st = run_pass(p, n, roots, seeds);
+  ts->grad = grad;
+  ts->inference = inference;
+  ts->in_backward = in_backward;
+  ts->replay = replay;
+  dm_autocast_restore(&ts->autocast, cast);
   return st;
 }
 
 dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int flags) {
-  Walk w = {.flags = flags};
-  return walk_in_modes(&w, n, roots, seeds);
+  Pass pass = {.flags = flags};
+  return pass_in_state(&pass, n, roots, seeds);
 }
 
 dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,
                   dm_Tensor *const *inputs, int flags, dm_Tensor **out) {
-  Walk w = {.flags = flags, .n_want = n_in, .want = inputs, .got = out};
-  w.mark = atomic_fetch_add(&next_mark, 2);
+  Pass pass = {.flags = flags, .n_want = n_in, .want = inputs, .got = out};
+  pass.mark = atomic_fetch_add(&next_mark, 2);
   for (int i = 0; i < n_in; i++) {
     out[i] = NULL;
     if (inputs[i]->base) DM_TRY(dm_refresh_view(inputs[i]));
     if (!dm_tensor_requires_grad(inputs[i]))
       return dm_fail(DM_ESTATE, "autograd.grad: input %d does not require grad",
-                     i + dm_modes()->base);
+                     i + dm_thread_state()->base);
   }
-  dm_status st = walk_in_modes(&w, n, roots, seeds);
+  dm_status st = pass_in_state(&pass, n, roots, seeds);
   for (int i = 0; i < n_in && st == DM_OK; i++)
     if (!out[i] && !(flags & DM_ALLOW_UNUSED))
       st = dm_fail(DM_ESTATE,
                    "autograd.grad: input %d was not used to make the outputs; hint: "
                    "{allow_unused = true}",
-                   i + dm_modes()->base);
+                   i + dm_thread_state()->base);
   if (st != DM_OK)
     for (int i = 0; i < n_in; i++) dm_tensor_unref(&out[i]);
   return st;

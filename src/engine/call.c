@@ -1,13 +1,27 @@
-/* The one door. A call passes, in this order: autocast, the rule (shapes,
-   dtypes, outputs' meta), the outputs, the kernel, the record. */
+/* The front door: every op is called here, as every op of PyTorch goes through its dispatcher.
+
+   A call passes, in this order:
+   1. autocast converts the inputs that the op's policy names;
+   2. observers (profiler, amp.report) see the call begin;
+   3. the row's rule checks the inputs and fills dm_Call.out_meta: shape, dtype, device;
+   4. the engine allocates the outputs; the rule of a view has made them already;
+   5. the kernel of the outputs' device fills them;
+   6. the tape records the call when an input requires a gradient.
+   A composed op has no rule and no kernel: its function calls other ops, each of which takes
+   this way by itself. In place (dm_call_inplace), in[0] is the output: the call is recorded
+   before the kernel runs, for only the record can fail after a check, and then nothing has
+   changed yet.
+
+   Invariant: out[] of a failed call is NULL, and no input has changed. */
+#include "engine/call.h"
+
 #include <stdarg.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/autocast.h"
 #include "engine/observe.h"
-#include "engine/op.h"
+#include "engine/policy.h"
 #include "engine/tape.h"
 
 static dm_KernelFn *other_kernels[DM_N_DEVICE_TYPE][DM_N_OP];
@@ -49,8 +63,8 @@ static dm_status apart(const dm_OpInfo *op, dm_Device a, dm_Device b) {
                  dm_device_name(a, first), dm_device_name(b, second));
 }
 
-/* Beside tensors of another device: a 0-dim CPU tensor is taken for the number it
-   holds where the op takes numbers, or goes by elements. */
+/* A 0-dim CPU tensor may meet tensors of another device where the op accepts a number, or is
+   pointwise: it counts as the number that it holds. */
 static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                dm_Device dev) {
   const dm_Signature *g = op->signature;
@@ -61,8 +75,8 @@ static dm_status check_numbers(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   return DM_OK;
 }
 
-/* Inputs that do not all lie on the CPU: on one device, but for host numbers and
-   0-dim CPU tensors. */
+/* The device of inputs that are not all on the CPU. It must be one device, host numbers and
+   0-dim CPU tensors aside. */
 static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                dm_Device *dev) {
   const dm_Tensor *first = NULL;
@@ -76,28 +90,28 @@ static dm_status check_devices(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   return check_numbers(op, n_in, in, *dev);
 }
 
-/* What a call's inputs are, seen in one pass. */
+/* A summary of a call's inputs, from one loop over them. */
 typedef struct Inputs {
-  dm_Device dev; /* the one they lie on, host numbers aside */
-  uint8_t flags; /* of any */
-  bool views;    /* one at least */
+  dm_Device dev; /* their device, host numbers aside */
+  uint8_t flags; /* the union of their flags */
+  bool views;    /* one of them is a view */
 } Inputs;
 
-static inline dm_status look_at(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                                Inputs *seen) {
+static inline dm_status summarize(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                                  Inputs *sum) {
   uint8_t types = 0;
-  *seen = (Inputs){{DM_CPU, 0}, 0, false};
+  *sum = (Inputs){{DM_CPU, 0}, 0, false};
   for (int i = 0; i < n_in; i++) {
     const dm_Tensor *t = in[i];
     if (!t) continue;
     types |= t->device.type;
-    seen->flags |= t->flags;
-    seen->views |= t->base != NULL;
+    sum->flags |= t->flags;
+    sum->views |= t->base != NULL;
   }
-  return DM_LIKELY(types == DM_CPU) ? DM_OK : check_devices(op, n_in, in, &seen->dev);
+  return DM_LIKELY(types == DM_CPU) ? DM_OK : check_devices(op, n_in, in, &sum->dev);
 }
 
-/* A call whose outputs are still to be: of no dims, on the CPU, until the rule says. */
+/* A call without outputs. Their meta has no dims and the CPU until the rule fills it in. */
 static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                               const void *attr) {
   c->op = op;
@@ -105,7 +119,7 @@ static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tens
   c->n_out = op->n_out;
   c->in = in;
   c->attr = attr;
-  c->base = dm_modes()->base;
+  c->base = dm_thread_state()->base;
   c->save = op->save;
   c->recorded = false;
   for (int i = 0; i < DM_MAX_OUT; i++) {
@@ -117,7 +131,8 @@ static inline void begin_call(dm_Call *c, const dm_OpInfo *op, int n_in, dm_Tens
   }
 }
 
-/* Outputs lie channels last when an input does, and is not contiguous as well. */
+/* Outputs of 4 dims get the layout channels last when an input has it and is not contiguous
+   as well. */
 static void follow_layout(dm_Call *c) {
   bool last = false;
   for (int i = 0; i < c->n_in && !last; i++)
@@ -127,8 +142,8 @@ static void follow_layout(dm_Call *c) {
     if (c->out_meta[i].ndim == 4) c->out_meta[i].channels_last |= last;
 }
 
-/* The rule's word on shapes and dtypes. Where a tensor of a device meets a host
-   number, the result lies on that device, whichever of them the rule looked at. */
+/* Shapes and dtypes are the rule's. The device is the inputs': a rule that copied the meta of
+   a host number would name the CPU. */
 static dm_status apply_rule(dm_Call *c, dm_Device dev) {
   DM_TRY(c->op->rule(c));
   if (DM_LIKELY(dev.type == DM_CPU) || (c->op->flags & (F_ANY_DEVICE | F_PLACED))) return DM_OK;
@@ -138,8 +153,8 @@ static dm_status apply_rule(dm_Call *c, dm_Device dev) {
 }
 
 /* A tensor with a node has the flag as well. */
-static inline bool wants_record(const dm_OpInfo *op, const Inputs *seen) {
-  return (seen->flags & DM_T_REQUIRES_GRAD) && op->grad && dm_modes()->grad;
+static inline bool wants_record(const dm_OpInfo *op, const Inputs *sum) {
+  return (sum->flags & DM_T_REQUIRES_GRAD) && op->grad && dm_thread_state()->grad;
 }
 
 static dm_status refresh_views(int n_in, dm_Tensor *const *in) {
@@ -156,8 +171,8 @@ static dm_status run_kernel(dm_Call *c) {
   return launch(c, c->out[0]->device);
 }
 
-/* A composition may look at each tensor of its signature: those that the caller left out
-   at the end are NULL. */
+/* A composition may read each tensor of its signature, so optional ones that the caller left
+   out at the end become NULL. */
 static dm_status run_composed(dm_Call *c) {
   dm_X x = DM_X_INIT;
   dm_Tensor *all[DM_MAX_IN] = {NULL};
@@ -181,16 +196,16 @@ static void drop_outputs(dm_Call *c) {
 }
 
 /* Rule, outputs, kernel, record. */
-static dm_status run_steps(dm_Call *c, const Inputs *seen) {
+static dm_status run_steps(dm_Call *c, const Inputs *sum) {
   const dm_OpInfo *op = c->op;
-  const bool record = c->recorded = wants_record(op, seen);
-  if (record && seen->views) DM_TRY(refresh_views(c->n_in, c->in));
-  DM_TRY(apply_rule(c, seen->dev));
+  const bool record = c->recorded = wants_record(op, sum);
+  if (record && sum->views) DM_TRY(refresh_views(c->n_in, c->in));
+  DM_TRY(apply_rule(c, sum->dev));
   if (!(op->flags & F_VIEW)) DM_TRY(run_kernel(c));
   if (record) DM_TRY(dm_record(c, NULL));
   if (op->flags & F_ASIDE)
     while (c->n_out > 1) dm_tensor_unref(&c->out[--c->n_out]);
-  if (DM_UNLIKELY(dm_modes()->inference))
+  if (DM_UNLIKELY(dm_thread_state()->inference))
     for (int i = 0; i < c->n_out; i++) c->out[i]->flags |= DM_T_INFERENCE;
   return DM_OK;
 }
@@ -198,10 +213,10 @@ static dm_status run_steps(dm_Call *c, const Inputs *seen) {
 static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                 const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c;
-  Inputs seen;
-  DM_TRY(look_at(op, n_in, in, &seen));
+  Inputs sum;
+  DM_TRY(summarize(op, n_in, in, &sum));
   begin_call(&c, op, n_in, in, attr);
-  const dm_status st = op->compose ? run_composed(&c) : run_steps(&c, &seen);
+  const dm_status st = op->compose ? run_composed(&c) : run_steps(&c, &sum);
   if (DM_UNLIKELY(st != DM_OK)) {
     drop_outputs(&c);
     return st;
@@ -217,7 +232,7 @@ static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
   if (!dm_observed()) return run_unobserved(op, n_in, in, attr, out, n_out);
   dm_Event e = {.op = op,
                 .name = op->name,
-                .autocast = dm_modes()->casting,
+                .autocast = dm_thread_state()->autocast.casting,
                 .n_in = n_in,
                 .in = in,
                 .out = out};
@@ -228,27 +243,109 @@ static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
   return st;
 }
 
-/* Room for n pointers: the given array when it is large enough. */
-static dm_Tensor **room_for(int n, dm_Tensor **local, int n_local) {
+/* ---- autocast ---- */
+
+static _Thread_local int64_t n_casts;
+
+int64_t dm_autocast_cast_count(void) { return n_casts; }
+
+/* A weight that autocast converts is marked (low_dtype). The optimizer that steps it then
+   writes, together with the weight, a copy in that dtype (low), which the next region uses
+   instead of a cast. */
+
+/* The kernel's cast of t; with a history when `record`. */
+static dm_status cast_now(dm_ThreadState *ts, dm_Tensor *t, dm_DType to, bool record,
+                          dm_Tensor **out) {
+  const bool grad = ts->grad, masked = ts->autocast.masked;
+  const int64_t dtype = to;
+  ts->grad = record;
+  ts->autocast.masked = ts->autocast.casting = true;
+  const dm_status st = dm_call(DM_OP_cast, 1, &t, &dtype, out);
+  ts->grad = grad;
+  ts->autocast.masked = masked;
+  ts->autocast.casting = false;
+  if (st == DM_OK) n_casts++;
+  return st;
+}
+
+/* t's low-precision copy, as if t had been cast just now: another handle, with a cast for a
+   history when `record`. */
+static dm_status use_low_copy(const dm_ThreadState *ts, dm_Tensor *t, bool record,
+                              dm_Tensor **out) {
+  const int64_t dtype = t->low->dtype;
+  DM_TRY(dm_tensor_alias(t->low, out));
+  if (ts->inference) (*out)->flags |= DM_T_INFERENCE;
+  if (!record || !dm_tensor_requires_grad(t)) return DM_OK;
+  const dm_status st = dm_record_op(&dm_ops[DM_OP_cast], 1, &t, &dtype, out, NULL);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}
+
+/* One eligible input. Only casts of float32 leaves that require a gradient are cached: they
+   are the weights, which later calls of the region use again. */
+static dm_status cast_input(dm_ThreadState *ts, dm_Tensor *t, dm_DType to, dm_Tensor **out) {
+  if (t->dtype == to) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  const bool weight = t->dtype == DM_F32 && dm_is_16bit(to) &&
+                      (t->flags & DM_T_REQUIRES_GRAD) && !t->node && !t->base && !ts->inference;
+  const bool cached = weight && dm_autocast_caches(&ts->autocast);
+  dm_Tensor *hit = cached ? dm_autocast_find(&ts->autocast, t, to) : NULL;
+  if (hit) {
+    *out = dm_tensor_ref(hit);
+    return DM_OK;
+  }
+  /* a cached cast always has a history: a later call may need its gradient */
+  const bool record = cached || ts->grad;
+  const bool fresh =
+      t->low && t->low->dtype == to && t->low->storage->version == t->storage->version;
+  DM_TRY(fresh ? use_low_copy(ts, t, record, out) : cast_now(ts, t, to, record, out));
+  if (weight) t->low_dtype = (uint8_t)to;
+  if (cached) dm_autocast_add(&ts->autocast, t, *out);
+  return DM_OK;
+}
+
+dm_status dm_cast_inputs(const dm_CastPlan *plan, int n_in, dm_Tensor *const *in,
+                         dm_Tensor **cast) {
+  dm_ThreadState *ts = dm_thread_state();
+  for (int i = 0; i < n_in; i++) {
+    cast[i] = NULL;
+    if (!in[i]) continue;
+    if (plan->to == DM_NO_DTYPE || !dm_autocast_eligible(in[i], plan->type)) {
+      cast[i] = dm_tensor_ref(in[i]);
+      continue;
+    }
+    const dm_status st = cast_input(ts, in[i], plan->to, &cast[i]);
+    if (st != DM_OK) {
+      while (i-- > 0) dm_tensor_unref(&cast[i]);
+      return st;
+    }
+  }
+  return DM_OK;
+}
+
+/* An array of n pointers: the given one when it is large enough. */
+static dm_Tensor **array_of(int n, dm_Tensor **local, int n_local) {
   return n <= n_local ? local : dm_alloc((int64_t)sizeof *local * n);
 }
 
 /* A listed op: its inner calls are not converted again. */
 static dm_status call_masked(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                              const void *attr, dm_Tensor **out, int *n_out) {
-  dm_Modes *m = dm_modes();
-  m->masked = true;
+  dm_AutocastState *a = &dm_thread_state()->autocast;
+  a->masked = true;
   const dm_status st = call_plain(op, n_in, in, attr, out, n_out);
-  m->masked = false;
+  a->masked = false;
   return st;
 }
 
 static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_in,
                            dm_Tensor *const *in, const void *attr, dm_Tensor **out,
                            int *n_out) {
-  dm_Tensor *local[16], **cast = room_for(n_in, local, 16);
+  dm_Tensor *local[16], **cast = array_of(n_in, local, 16);
   if (!cast) return dm_fail(DM_EMEM, "%s: out of memory", op->name);
-  dm_status st = dm_autocast_inputs(plan, n_in, in, cast);
+  dm_status st = dm_cast_inputs(plan, n_in, in, cast);
   if (st == DM_OK) {
     st = call_masked(op, n_in, cast, attr, out, n_out);
     for (int i = 0; i < n_in; i++) dm_tensor_unref(&cast[i]);
@@ -282,8 +379,8 @@ dm_status dm_call_n(int id, int n_in, dm_Tensor *const *in, const void *attr, dm
                     int *n_out) {
   const dm_OpInfo *op = &dm_ops[id];
   if (!attr && op->signature->n_attr) return call_with_defaults(id, n_in, in, out, n_out);
-  const dm_Modes *m = dm_modes();
-  if (dm_autocast_on(m) && dm_autocast_knows(m, op))
+  const dm_AutocastState *a = &dm_thread_state()->autocast;
+  if (dm_autocast_on(a) && dm_autocast_concerns(a, op))
     return call_autocast(op, n_in, in, attr, out, n_out);
   return call_plain(op, n_in, in, attr, out, n_out);
 }
@@ -296,22 +393,23 @@ dm_status dm_call(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_T
 /* ---- in place ---- */
 
 static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm_Meta *m) {
-  const dm_Modes *modes = dm_modes();
-  if (modes->grad && !t->node && !t->base && (t->flags & DM_T_REQUIRES_GRAD))
+  const dm_ThreadState *ts = dm_thread_state();
+  if (ts->grad && !t->node && !t->base && (t->flags & DM_T_REQUIRES_GRAD))
     return dm_fail(DM_ESTATE,
                    "%s_: a leaf that requires grad cannot change in place; hint: inside "
                    "dm.no_grad(), or on x:clone()",
                    op->name);
-  if (modes->grad && !modes->inference && (t->flags & DM_T_INFERENCE))
+  if (ts->grad && !ts->inference && (t->flags & DM_T_INFERENCE))
     return dm_fail(DM_ESTATE,
                    "%s_: a tensor made under inference_mode cannot change outside it; "
                    "hint: x:clone()",
                    op->name);
   if (dm_tensor_overlaps_itself(t))
-    return dm_fail(DM_EARG,
-                   "%s_: several elements of the expanded tensor share one place; hint: "
-                   "x:clone()",
-                   op->name);
+    return dm_fail(
+        DM_EARG,
+        "%s_: several elements of the expanded tensor share one memory location; hint: "
+        "x:clone()",
+        op->name);
   const bool same = m->ndim == t->ndim &&
                     memcmp(m->shape, t->shape, sizeof m->shape[0] * (size_t)t->ndim) == 0;
   if (!same)
@@ -328,8 +426,8 @@ static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm
   return DM_OK;
 }
 
-/* May a pointwise kernel write into in[0] while it reads in[i]? Only when each
-   element it writes is one that it has read before, at the same place. */
+/* Does u overlap t in a way that forbids a pointwise kernel to write t while it reads u? One
+   that shares storage must have the same elements at the same indices. */
 static bool aliases_badly(const dm_Tensor *t, const dm_Tensor *u) {
   if (!u || u == t || u->storage != t->storage || u->storage->n_bytes == 0) return false;
   return u->offset != t->offset || !dm_same_shape(t, u) ||
@@ -361,23 +459,23 @@ static dm_status write_inplace(dm_Call *c) {
   return st;
 }
 
-/* How a tensor was made, to be put back when a call fails. */
+/* A tensor's history before a call, restored when the call fails. */
 typedef struct History {
-  dm_Tensor *t; /* NULL: nothing kept */
+  dm_Tensor *t; /* NULL: none was saved */
   dm_Node *node;
   uint32_t gen;
   uint8_t out_index, flags;
 } History;
 
-static void keep_history(History *h, dm_Tensor *t) {
+static void save_history(History *h, dm_Tensor *t) {
   if (!t) return;
   *h = (History){t, t->node, t->gen, t->out_index, t->flags};
   if (h->node) dm_hold(&h->node->refs);
 }
 
-static void end_history(History *h, bool put_back) {
+static void end_history(History *h, bool restore) {
   if (!h->t) return;
-  if (put_back) {
+  if (restore) {
     dm_Node *made = h->t->node;
     h->t->node = h->node;
     h->node = made;
@@ -392,12 +490,12 @@ static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const 
                                 const void *attr, dm_Tensor *t, dm_Tensor *old) {
   DM_TRY(dm_record_op(op, n_in, in, attr, &t, old));
   if (t->base) return dm_rebase(t);
-  t->gen++; /* views made before learn of it */
+  t->gen++; /* views made earlier rebuild their history when they are used */
   return DM_OK;
 }
 
-/* A composed op has no kernel to write with: its result is copied in. It works
-   on a clone, so that what its gradient keeps is not overwritten. */
+/* A composed op has no kernel that could write in place: its result is copied into in[0]. It
+   reads a clone of in[0], so that the copy does not overwrite what its gradient saved. */
 static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
   dm_Tensor *from[DM_MAX_IN], *clone = NULL, *out[DM_MAX_OUT] = {NULL};
   int n_out = 0;
@@ -415,13 +513,13 @@ static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const v
   return st;
 }
 
-/* Does copy_ go from one device to another? A host number is none's. */
+/* Is the call copy_ from another device? A number on the host belongs to no device. */
 static bool copies_across(const dm_OpInfo *op, dm_Tensor *const *in) {
   return op == &dm_ops[DM_OP_copy] && !dm_device_eq(in[0]->device, in[1]->device) &&
          (in[1]->device.type != DM_CPU || in[1]->ndim > 0);
 }
 
-/* The source moves first, converted where that leaves fewer bytes to move. */
+/* The op `to` moves the source first; it converts on the side where fewer bytes move. */
 static dm_status copy_across(dm_Tensor *const *in, const void *attr) {
   const int64_t non_blocking = attr ? *(const int64_t *)attr : 0;
   const int64_t to[3] = {in[0]->dtype, dm_device_code(in[0]->device), non_blocking};
@@ -432,7 +530,7 @@ static dm_status copy_across(dm_Tensor *const *in, const void *attr) {
   return st;
 }
 
-/* Recorded before it is written: recording may fail, and then nothing has
+/* The call is recorded before the kernel writes: recording may fail, and then nothing has
    changed and the call can be tried again. */
 static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                    const void *attr) {
@@ -445,12 +543,12 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
     attr = defaults;
   }
   dm_Call c;
-  Inputs seen;
-  DM_TRY(look_at(op, n_in, in, &seen));
+  Inputs sum;
+  DM_TRY(summarize(op, n_in, in, &sum));
   begin_call(&c, op, n_in, in, attr);
-  DM_TRY(apply_rule(&c, seen.dev));
+  DM_TRY(apply_rule(&c, sum.dev));
   DM_TRY(check_inplace(op, t, &c.out_meta[0]));
-  const bool record = wants_record(op, &seen);
+  const bool record = wants_record(op, &sum);
   if (record) {
     if (t->base && !t->base->node && (t->base->flags & DM_T_REQUIRES_GRAD))
       return dm_fail(DM_ESTATE,
@@ -461,21 +559,21 @@ static dm_status change_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *con
       return dm_fail(DM_EARG, "%s_: a gradient cannot flow into %s", op->name,
                      dm_dtype_name((dm_DType)t->dtype));
     DM_TRY(refresh_views(n_in, in));
-    /* the gradient wants the value from before */
+    /* the gradient reads the old value */
     if (dm_saves_input(op, 0, n_in, in)) DM_TRY(dm_call(DM_OP_clone, 1, &t, NULL, &old));
   }
-  History kept[2] = {0};
+  History old_history[2] = {0};
   dm_status st = DM_OK;
   t->storage->version++;
   if (record) {
-    keep_history(&kept[0], t);
-    keep_history(&kept[1], t->base);
+    save_history(&old_history[0], t);
+    save_history(&old_history[1], t->base);
     st = record_inplace(op, n_in, in, attr, t, old);
   }
   if (st == DM_OK) st = write_inplace(&c);
   if (st != DM_OK) t->storage->version--;
-  else t->flags &= (uint8_t)~DM_T_SCALED; /* who changes it by hand knows better */
-  for (int i = 0; i < DM_COUNT(kept); i++) end_history(&kept[i], st != DM_OK);
+  else t->flags &= (uint8_t)~DM_T_SCALED; /* a script that changes it has unscaled it */
+  for (int i = 0; i < DM_COUNT(old_history); i++) end_history(&old_history[i], st != DM_OK);
   dm_tensor_unref(&old);
   return st;
 }
@@ -493,19 +591,19 @@ dm_status dm_call_inplace(int id, int n_in, dm_Tensor *const *in, const void *at
 
 /* ---- compositions ---- */
 
-/* Makes room for one more; the first ones lie in the struct itself. */
+/* Makes space for one more pointer. The first ones are stored in the struct itself. */
 static bool x_grow(dm_X *x) {
   if (!x->own) {
     x->own = x->local;
-    x->room = DM_COUNT(x->local);
+    x->capacity = DM_COUNT(x->local);
   }
-  if (x->n < x->room) return true;
-  dm_Tensor **own = dm_alloc((int64_t)sizeof *own * 2 * x->room);
+  if (x->n < x->capacity) return true;
+  dm_Tensor **own = dm_alloc((int64_t)sizeof *own * 2 * x->capacity);
   if (!own) return false;
   memcpy(own, x->own, sizeof *own * (size_t)x->n);
   if (x->own != x->local) dm_free(x->own);
   x->own = own;
-  x->room *= 2;
+  x->capacity *= 2;
   return true;
 }
 
@@ -513,7 +611,7 @@ dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t) {
   if (!t) return NULL;
   if (!x_grow(x)) {
     dm_tensor_unref(&t);
-    x->st = dm_fail(DM_EMEM, "out of memory: no room for a step of a composition");
+    x->st = dm_fail(DM_EMEM, "out of memory: no space for a step of a composition");
     return NULL;
   }
   return x->own[x->n++] = t;

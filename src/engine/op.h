@@ -1,11 +1,10 @@
-/* What an op is: one row of src/ops.def, and the one door through which it is
-   called. A row's functions live in src/op (rule, CPU kernel, gradient); the
-   linker joins them to the table here. */
+/* What an op is: one row of src/ops.def. A row's functions live in src/op (rule, CPU kernel,
+   gradient); the linker joins them to the table here. call.h says how an op is called. */
 #ifndef DM_OP_H
 #define DM_OP_H
 
 #include "core/tensor.h"
-#include "engine/modes.h"
+#include "engine/state.h"
 
 enum { DM_MAX_IN = 8, DM_MAX_OUT = 3, DM_MAX_ATTR = 12 };
 
@@ -104,9 +103,6 @@ typedef struct dm_Signature {
 
 struct dm_OpInfo;
 
-/* Does the gradient of this call read input i? */
-bool dm_saves_input(const struct dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in);
-
 /* One call. in, n_in and attr are the caller's; the rule fills out_meta (or,
    for a view, out); then the engine makes the outputs and runs the kernel. */
 typedef struct dm_Call {
@@ -125,7 +121,7 @@ typedef struct dm_Call {
    failure every further step does nothing and gives NULL. */
 typedef struct dm_X {
   dm_status st;
-  int n, room;
+  int n, capacity;
   dm_Tensor **own; /* local, or a block when that is full */
   dm_Tensor *local[32];
 } dm_X;
@@ -180,10 +176,11 @@ extern const dm_OpInfo dm_ops[DM_N_OP];
   dm_GradFn GRAD;
 #include "engine/rows.inc"
 
-/* A device as an attribute holds it; none given: where the modes have tensors made. */
+/* A device as an attribute holds it; none given: the thread state's default. */
 static inline int64_t dm_device_code(dm_Device d) { return d.type << 8 | d.index; }
 static inline dm_Device dm_device_of(int64_t code) {
-  return code < 0 ? dm_modes()->device : (dm_Device){(uint8_t)(code >> 8), (uint8_t)code};
+  return code < 0 ? dm_thread_state()->device
+                  : (dm_Device){(uint8_t)(code >> 8), (uint8_t)code};
 }
 
 /* How many outputs a caller gets at most. */
@@ -193,24 +190,8 @@ static inline int dm_op_results(const dm_OpInfo *op) {
 static inline dm_OpId dm_op_id(const dm_OpInfo *op) { return (dm_OpId)(op - dm_ops); }
 /* Fills attr (signature's attr_bytes) with the defaults. */
 void dm_op_defaults(const dm_OpInfo *op, void *attr);
-void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel);
-/* For a composition that has a kernel of its own on some devices only. */
-bool dm_op_has_kernel(dm_OpId id, dm_Device dev);
 
 enum { DM_ATTR_BYTES = 512 };
-
-/* The one door is dm_call (demilune.h); dm_call_inplace has in[0] as its output.
-   This one also tells how many outputs there are. */
-dm_status dm_call_n(int op, int n_in, dm_Tensor *const *in, const void *attr, dm_Tensor **out,
-                    int *n_out);
-
-/* Steps of a composition. */
-dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...);
-dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t); /* x frees t at its end */
-dm_Tensor *dm_x_number(dm_X *x, double v);  /* a host number as an operand */
-void dm_x_free(dm_X *x);
-#define DM_X_INIT \
-  { .st = DM_OK }
 
 /* For rules. */
 static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType dtype) {

@@ -1,5 +1,5 @@
-/* The recorder: see profile.h. Events lie in chunks that never move; names,
-   shapes and stacks in blocks beside them. All is freed with the profile. */
+/* The recorder: see profile.h. Events are stored in chunks that never move; names, shapes and
+   stacks in separate blocks. Everything is freed with the profile. */
 #include "engine/profile.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ enum { CHUNK = 512, BLOCK_WORDS = 4096, MOST_DEVICES = 64 };
 
 typedef struct Block {
   struct Block *next;
-  int64_t used, room, words[]; /* used, room: words */
+  int64_t used, capacity, words[]; /* used, capacity: in words */
 } Block;
 
 struct dm_Profile {
@@ -27,10 +27,10 @@ struct dm_Profile {
   dm_ProfileBytes last_bytes;
   dm_ProfileEvent *top; /* innermost event under way */
   dm_ProfileEvent **chunks;
-  int64_t n, n_chunks, room;
+  int64_t n, n_chunks, capacity;
   Block *blocks;
   dm_ProfileSpan *spans;
-  int64_t n_span, n_read, span_room;
+  int64_t n_span, n_read, span_capacity;
   int span_depth;           /* 0: the last one has ended */
   void *base[MOST_DEVICES]; /* of each device that was met: its event at time base_time */
   int64_t base_time[MOST_DEVICES];
@@ -52,15 +52,15 @@ static void add_bytes(dm_ProfileBytes *to, dm_ProfileBytes b, int sign) {
   to->device += sign * b.device;
 }
 
-/* ---- room ---- */
+/* ---- storage ---- */
 
 static void *words(dm_Profile *p, int64_t n) {
   Block *b = p->blocks;
-  if (!b || b->room - b->used < n) {
-    const int64_t room = dm_max_i64(n, BLOCK_WORDS);
-    b = dm_alloc((int64_t)sizeof *b + room * (int64_t)sizeof b->words[0]);
+  if (!b || b->capacity - b->used < n) {
+    const int64_t capacity = dm_max_i64(n, BLOCK_WORDS);
+    b = dm_alloc((int64_t)sizeof *b + capacity * (int64_t)sizeof b->words[0]);
     if (!b) return NULL;
-    *b = (Block){.next = p->blocks, .room = room};
+    *b = (Block){.next = p->blocks, .capacity = capacity};
     p->blocks = b;
   }
   void *at = b->words + b->used;
@@ -75,14 +75,14 @@ static const char *copy_text(dm_Profile *p, const char *text) {
 }
 
 static bool add_chunk(dm_Profile *p) {
-  if (p->n_chunks == p->room) {
-    const int64_t room = p->room ? 2 * p->room : 64;
-    dm_ProfileEvent **more = dm_alloc((int64_t)sizeof *more * room);
+  if (p->n_chunks == p->capacity) {
+    const int64_t capacity = p->capacity ? 2 * p->capacity : 64;
+    dm_ProfileEvent **more = dm_alloc((int64_t)sizeof *more * capacity);
     if (!more) return false;
     if (p->n_chunks) memcpy(more, p->chunks, sizeof *more * (size_t)p->n_chunks);
     dm_free(p->chunks);
     p->chunks = more;
-    p->room = room;
+    p->capacity = capacity;
   }
   dm_ProfileEvent *chunk = dm_alloc(sizeof *chunk * CHUNK);
   if (!chunk) return false;
@@ -90,7 +90,7 @@ static bool add_chunk(dm_Profile *p) {
   return true;
 }
 
-/* ---- what is known of a call ---- */
+/* ---- reading an event ---- */
 
 static const char *suffix_of(const dm_Event *e) {
   if (e->backward) return " backward";
@@ -121,8 +121,8 @@ static double per_channel(const dm_Tensor *weight) {
   return (double)weight->numel / (double)dm_max_i64(weight->shape[0], 1);
 }
 
-/* A product or convolution: a multiplication and an addition each. A gradient's
-   own are those of the ops it calls. */
+/* Of a matrix product or convolution: a multiplication and an addition for each term. A node's
+   turn counts none: the ops that it calls are events with their own. */
 static double flops_of(const dm_Event *e) {
   if (!e->op || e->backward || e->n_out < 1 || !e->out[0]) return 0;
   const double out = (double)e->out[0]->numel;
@@ -146,7 +146,7 @@ static double flops_of(const dm_Event *e) {
 /* ---- times of devices ---- */
 
 static void *stream_on(dm_Device dev) {
-  const dm_Stream *s = &dm_modes()->stream;
+  const dm_Stream *s = &dm_thread_state()->stream;
   return s->handle && dm_device_eq(s->device, dev) ? s->handle : NULL;
 }
 
@@ -159,8 +159,8 @@ static void *record(dm_Device dev) {
   return NULL;
 }
 
-/* The first time waits for the device: its clock and the host's are read together. */
-static bool meet(dm_Profile *p, dm_Device dev) {
+/* Relates the device's clock to the host's; the first call waits for the device. */
+static bool set_base(dm_Profile *p, dm_Device dev) {
   if (p->base[dev.index]) return true;
   void *event = record(dev);
   if (!event) return false;
@@ -171,14 +171,14 @@ static bool meet(dm_Profile *p, dm_Device dev) {
 }
 
 static bool more_spans(dm_Profile *p) {
-  if (p->n_span < p->span_room) return true;
-  const int64_t room = p->span_room ? 2 * p->span_room : CHUNK;
-  dm_ProfileSpan *more = dm_alloc((int64_t)sizeof *more * room);
+  if (p->n_span < p->span_capacity) return true;
+  const int64_t capacity = p->span_capacity ? 2 * p->span_capacity : CHUNK;
+  dm_ProfileSpan *more = dm_alloc((int64_t)sizeof *more * capacity);
   if (!more) return false;
   if (p->n_span) memcpy(more, p->spans, sizeof *more * (size_t)p->n_span);
   dm_free(p->spans);
   p->spans = more;
-  p->span_room = room;
+  p->span_capacity = capacity;
   return true;
 }
 
@@ -189,7 +189,7 @@ static void drop_span(dm_Profile *p) {
   if (s->to) ops->event_free(s->device, s->to);
 }
 
-/* Work within work belongs to the outer one. */
+/* Work within other work belongs to the outer one. */
 static void on_work(void *ctx, dm_Device dev, bool begins) {
   dm_Profile *p = ctx;
   if (p->out_of_memory || !p->top || dev.index >= MOST_DEVICES) return;
@@ -201,7 +201,7 @@ static void on_work(void *ctx, dm_Device dev, bool begins) {
     if (!s->to && !(s->to = record(s->device))) drop_span(p);
     return;
   }
-  if (!more_spans(p) || !meet(p, dev)) {
+  if (!more_spans(p) || !set_base(p, dev)) {
     p->out_of_memory = true;
     return;
   }
@@ -248,7 +248,7 @@ static void on_begin(void *ctx, const dm_Event *e) {
                          .end = -1,
                          .index = p->n,
                          .parent = p->top ? p->top->index : -1,
-                         .thread = dm_modes(),
+                         .thread = dm_thread_state(),
                          .is_op = e->op || e->backward,
                          .key = e,
                          .below = p->top};
@@ -266,7 +266,7 @@ static void on_begin(void *ctx, const dm_Event *e) {
   p->top = r;
 }
 
-static void finish(dm_Profile *p, dm_ProfileEvent *r) {
+static void end_event(dm_Profile *p, dm_ProfileEvent *r) {
   r->end = p->last;
   add_bytes(&r->bytes, p->last_bytes, 1);
   r->key = NULL;
@@ -280,7 +280,7 @@ static void on_end(void *ctx, const dm_Event *e) {
   if (!r) return; /* it began before recording did */
   end_span(p, r);
   charge(p);
-  finish(p, r);
+  end_event(p, r);
   *at = r->below;
   if (p->flags & DM_PROFILE_FLOPS) r->flops = flops_of(e);
 }
@@ -348,7 +348,7 @@ dm_status dm_profile_stop(dm_Profile *p) {
   dm_observer_remove(&p->observer);
   p->recording = false;
   charge(p);
-  for (; p->top; p->top = p->top->below) finish(p, p->top);
+  for (; p->top; p->top = p->top->below) end_event(p, p->top);
   const dm_status st = read_spans(p);
   if (!p->out_of_memory) return st;
   p->out_of_memory = false;

@@ -1,14 +1,14 @@
-/* A recorder of events, as an observer: what ran, when, within what, and what
-   it did to memory.
+/* The profiler's recorder, an observer: it notes each call's name, times, parent, and the bytes
+   that it allocated and freed, as torch.profiler does.
 
-   Events nest as they run: the parent of one is the innermost that is under way
-   when it begins. Time and bytes are charged, from one beginning or end to the
-   next, to the innermost event under way; so the self times of all events add up
-   to the time spent in any of them, even where ranges of two coroutines overlap.
+   Events nest as they run: the parent of an event is the innermost one that is running when
+   it begins. The time and bytes between two neighbouring beginnings or ends belong to the
+   innermost running event; so the self times of all events add up to the time spent in any of
+   them, even where ranges of two coroutines overlap.
 
-   A device's own times are taken by its events, around what each op queues on its stream,
-   and read when recording stops; where the device is ahead of the host, they hold its
-   waiting for the host too. */
+   Device times are measured by events of the device before and after the work that each op
+   queues on its stream, and read when recording stops. Where the device waits for the host,
+   they contain the waiting. */
 #ifndef DM_PROFILE_H
 #define DM_PROFILE_H
 
@@ -34,14 +34,14 @@ typedef struct dm_ProfileEvent {
   double flops;                  /* of products and convolutions, else 0 */
   int64_t index, parent;         /* from 0; parent -1: none */
   const void *thread;            /* tells coroutines apart */
-  const int64_t *shapes;         /* NULL, or n inputs: n, then for each ndim and sizes */
+  const int64_t *shapes;         /* NULL, or: n inputs, then ndim and sizes of each */
   const char *stack;             /* NULL, or what `where` gave */
   bool is_op;                    /* else a range, a step: work the host named */
   const dm_Event *key;           /* while under way */
   struct dm_ProfileEvent *below; /* while under way: the next innermost */
 } dm_ProfileEvent;
 
-/* What an op had queued on a device, from its beginning to its end there. */
+/* The time on a device of the work that one op queued. */
 typedef struct dm_ProfileSpan {
   int64_t event; /* its number */
   dm_Device device;
@@ -52,17 +52,17 @@ typedef struct dm_ProfileSpan {
 
 typedef struct dm_Profile dm_Profile;
 
-/* where (or NULL) tells, in text that lasts until its next call, which line of
-   the host's program is running. */
+/* where (or NULL) returns the host program's current line, in text that is valid until its
+   next call. */
 dm_status dm_profile_new(int flags, const char *(*where)(void *ctx), void *ctx,
                          dm_Profile **out);
 void dm_profile_free(dm_Profile *p); /* NULL is fine; stops it first */
 
-/* Recording may start and stop more than once, also while events are under way:
-   those that began before are not seen, those that end later end at the stop.
-   stop waits for the devices whose times it reads, and tells of what went wrong in their
-   work. It fails with DM_EMEM, once, where memory ran out: recording ended there, and
-   what was recorded stays. */
+/* Recording may start and stop more than once, also while events are running: those that began
+   before the start are not recorded, those that run at the stop end there. stop waits for the
+   devices whose times it reads, and returns the first failure of their work. It fails with
+   DM_EMEM once when memory ran out: recording ended at that point, and the events until then
+   are kept. */
 void dm_profile_start(dm_Profile *p);
 dm_status dm_profile_stop(dm_Profile *p);
 int64_t dm_profile_count(const dm_Profile *p);

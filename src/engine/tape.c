@@ -1,20 +1,29 @@
-/* Recording, and what belongs to a tensor's history. The walk is backward.c.
+/* Recording: see tape.h.
 
-   A node is one block: the struct, then its arrays. Invariant: edges point to
-   older nodes (smaller seq), so histories have no cycles; a saved output is an
-   alias without history for the same reason. */
+   dm_record makes a node for a call and gives it to the float outputs. The node stores an edge
+   for each input (to the node that made it, or to the leaf), the meta of inputs and outputs
+   (the backward pass brings gradients to an input's shape, dtype and device), a copy of the
+   attributes, and the inputs and outputs that the row's gradient reads (columns SAVE of
+   ops.def). PyTorch builds the same as grad_fn, next_edges and SavedVariable.
+
+   In-place changes. A view and its base share bytes, so a change of one changes the other's
+   history too: dm_rebase records base' = as_strided_scatter(base, view), and the view becomes
+   as_strided(base') (PyTorch's CopySlices). Other views of the base notice by a counter (gen)
+   that their history is old, and rebuild it when they are used next.
+
+   Invariants: edges lead to older nodes (smaller seq), so histories have no cycles; a saved
+   output is an alias without history, for the same reason. */
 #include "engine/tape.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/autocast.h"
-#include "engine/replay.h"
 
 static atomic_ullong next_seq = 1;
 
-typedef struct AsStrided { /* attributes of as_strided and its scatter */
+/* The attributes of as_strided and as_strided_scatter. */
+typedef struct AsStrided {
   dm_Ints size, stride;
   int64_t offset;
 } AsStrided;
@@ -36,8 +45,8 @@ static void free_hooks(dm_Hook *h) {
 
 const char *dm_node_name(const dm_Node *n) { return n->op ? n->op->name : n->custom.name; }
 
-/* Long chains are freed by a loop: a node whose last reference goes while
-   another is being freed waits in this thread's list. */
+/* A long chain of nodes is freed by a loop, not by recursion, which would overflow the stack:
+   a node whose last reference goes while another one is being freed waits in this list. */
 static _Thread_local dm_Node *doomed;
 static _Thread_local bool draining;
 
@@ -108,14 +117,15 @@ static dm_Edge edge_of(dm_Tensor *t) {
 
 static int64_t up8(int64_t n) { return (n + 7) & ~(int64_t)7; }
 
-/* A node with room for everything; in_meta, out_meta and edges are filled.
-   n_saved: tensors to keep, not counting the outputs, of which there may be some. */
+/* A new node with all of its arrays in one block; edges and metas are filled in. n_saved: the
+   length of saved_in; saved_out has n_out entries when save_out. */
 static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, int n_out,
                          dm_Tensor *const *out, int n_saved, bool save_out,
                          int64_t attr_bytes) {
-  const dm_Modes *m = dm_modes();
+  const dm_ThreadState *ts = dm_thread_state();
+  const dm_Anomaly *a = &ts->anomaly;
   char *where = NULL;
-  if (DM_UNLIKELY(m->anomaly) && m->where && m->where(m->where_ctx, &where) != DM_OK)
+  if (DM_UNLIKELY(a->enabled) && a->where && a->where(a->where_ctx, &where) != DM_OK)
     return NULL;
   const int64_t edges = up8((int64_t)sizeof(dm_Edge) * n_in);
   const int64_t metas = up8((int64_t)sizeof(dm_Meta) * (n_in + n_out));
@@ -125,7 +135,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   char *p = dm_alloc(head + edges + metas + saved + grads + attr_bytes);
   if (!p) {
     dm_free(where);
-    (void)dm_fail(DM_EMEM, "out of memory: no room to record %s", op ? op->name : "a function");
+    (void)dm_fail(DM_EMEM, "out of memory: cannot record %s", op ? op->name : "a function");
     return NULL;
   }
   dm_Node *n = (dm_Node *)(void *)p;
@@ -136,7 +146,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->n_in = n_in;
   n->n_saved = n_saved;
   n->n_out = (uint8_t)n_out;
-  n->base = m->base;
+  n->base = ts->base;
   n->where = where;
   p += head;
   n->in = (dm_Edge *)(void *)p;
@@ -162,7 +172,7 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   return n;
 }
 
-/* Takes the caller's reference, so far the only one, for the first of the outputs. */
+/* Gives n to the float outputs. The first one takes over the caller's reference. */
 static void give_history(dm_Node *n, int n_out, dm_Tensor *const *out) {
   bool given = false;
   for (int i = 0; i < n_out; i++) {
@@ -186,56 +196,6 @@ bool dm_saves_input(const dm_OpInfo *op, int i, int n_in, dm_Tensor *const *in) 
   return false;
 }
 
-/* A leaf is kept itself. Of another tensor a handle of the
-   tape's own, with the history that it has now: the script's handle may get a newer one, by a
-   change in place that itself depends on this record, and would close a cycle. */
-static dm_status keep_input(dm_Tensor *t, dm_Tensor **out) {
-  if (!t->node) {
-    *out = dm_tensor_ref(t);
-    return DM_OK;
-  }
-  DM_TRY(dm_tensor_alias(t, out));
-  dm_hold(&t->node->refs);
-  (*out)->node = t->node;
-  (*out)->out_index = t->out_index;
-  (*out)->flags |= DM_T_REQUIRES_GRAD;
-  if (t->last) (*out)->last = dm_tensor_ref(t->last);
-  return DM_OK;
-}
-
-dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out) {
-  s->version = version;
-  s->from = (int16_t)from;
-  s->out = (int16_t)out;
-  dm_Replay *r = dm_modes()->replay;
-  if (DM_UNLIKELY(r != NULL)) {
-    DM_TRY(dm_replay_save(r, t, version, &s->index));
-    s->replay = r;
-    return DM_OK;
-  }
-  return out >= 0 ? dm_tensor_alias(t, &s->t) : keep_input(t, &s->t);
-}
-
-void dm_saved_drop(dm_Saved *s) {
-  if (s->t) dm_tensor_unref(&s->t);
-  if (s->replay) dm_replay_unref(&s->replay);
-}
-
-dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
-  uint32_t version = s->version;
-  *to = NULL;
-  if (s->replay) DM_TRY(dm_replay_take(s->replay, s->index, to, &version));
-  else if (s->t) *to = dm_tensor_ref(s->t);
-  if (!*to || (*to)->storage->version == version) return DM_OK;
-  const dm_status st =
-      dm_fail(DM_ESTATE,
-              "backward: a tensor of shape %s that %s needs for its gradient was changed in "
-              "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
-              DM_SHAPE(*to), who, (*to)->storage->version, version);
-  dm_tensor_unref(to);
-  return st;
-}
-
 dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   const dm_OpInfo *op = c->op;
   const int64_t attr_bytes = op->signature->attr_bytes;
@@ -250,7 +210,7 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in) {
   for (int i = 0; i < c->n_in && i < 8 && n->saved_in; i++) {
     if (!dm_saves_input(op, i, c->n_in, c->in)) continue;
     dm_Tensor *t = i == 0 && save_in ? save_in : c->in[i];
-    /* an in-place op has already overwritten what shares its output's bytes */
+    /* in place: tensors that share the output's bytes have changed already */
     const bool lost = inplace && t->storage == c->out[0]->storage;
     DM_GO(dm_save(&n->saved_in[i], t, t->storage->version - lost, i, -1));
   }
@@ -272,7 +232,7 @@ dm_status dm_record_op(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, cons
   return dm_record(&c, save_in);
 }
 
-static int place_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
+static int index_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
   for (int i = 0; i < n; i++)
     if (list[i] == t) return i;
   return -1;
@@ -283,10 +243,10 @@ dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int
   dm_Node *n = node_new(NULL, n_in, in, n_out, out, n_saved, false, 0);
   if (!n) return DM_EMEM;
   dm_status st = DM_OK;
-  n->cast = dm_autocast_state();
+  n->cast = dm_autocast_copy(&dm_thread_state()->autocast);
   for (int i = 0; i < n_saved; i++) {
     if (!saved[i]) continue;
-    const int from = place_of(saved[i], n_in, in), to = place_of(saved[i], n_out, out);
+    const int from = index_of(saved[i], n_in, in), to = index_of(saved[i], n_out, out);
     DM_GO(dm_save(&n->saved_in[i], saved[i], saved[i]->storage->version, from, to));
   }
   n->custom = custom; /* from here on the node drops it */
@@ -319,7 +279,7 @@ dm_status dm_refresh_view(dm_Tensor *v) {
   return DM_OK;
 }
 
-/* base' = base with v's region replaced by v; then v is a view of base'. */
+/* base' = base with the elements of v replaced by v; then v becomes a view of base'. */
 dm_status dm_rebase(dm_Tensor *v) {
   dm_Tensor *b = v->base;
   const AsStrided a = geometry(v);
@@ -350,7 +310,7 @@ dm_status dm_set_requires_grad(dm_Tensor *t, bool on) {
 dm_status dm_retain_grad(dm_Tensor *t) {
   if (!dm_tensor_requires_grad(t))
     return dm_fail(DM_ESTATE, "retain_grad: the tensor does not require grad");
-  if (!t->node) return DM_OK; /* a leaf keeps its gradient anyway */
+  if (!t->node) return DM_OK; /* a leaf gets .grad anyway */
   if (!t->node->retain) {
     t->node->retain = dm_alloc_zero((int64_t)sizeof(dm_Tensor *) * t->node->n_out);
     if (!t->node->retain) return dm_fail(DM_EMEM, "retain_grad: out of memory");
@@ -364,7 +324,7 @@ dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook) {
   if (!dm_tensor_requires_grad(t))
     return dm_fail(DM_ESTATE, "register_hook: the tensor does not require grad");
   dm_Hook **at = t->node ? &t->node->hooks : &t->hooks;
-  while (*at) at = &(*at)->next; /* hooks run in the order they came */
+  while (*at) at = &(*at)->next; /* hooks run in the order of their registration */
   hook->out = t->node ? t->out_index : 0;
   hook->next = NULL;
   hook->refs = 1;

@@ -4,7 +4,7 @@
 #include "op/conv/conv.h"
 
 #include "base/error.h"
-#include "op/dense.h"
+#include "core/copy.h"
 #include "op/pointwise/pointwise.h"
 
 /* ---- shapes ---- */

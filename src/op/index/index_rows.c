@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "core/copy.h"
 #include "core/iter.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/dense.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/strided.h"
@@ -278,11 +278,11 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
 /* Scaled in the type that the sums have: rounded once, at the end. */
 dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out) {
   dm_X x = DM_X_INIT;
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
-  m->grad = false;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
+  ts->grad = false;
   dm_Tensor *scaled = x_cast(&x, x_scale(&x, x_cast(&x, t, dtype), alpha), dtype);
-  m->grad = grad;
+  ts->grad = grad;
   if (x.st == DM_OK) *out = dm_tensor_ref(scaled);
   dm_x_free(&x);
   return x.st;
@@ -388,7 +388,7 @@ void embedding_backward_grad(dm_Grad *g) {
   if (!a->padding_idx.set) return;
   const int64_t pad = a->padding_idx.v < 0 ? a->padding_idx.v + a->n : a->padding_idx.v;
   const int64_t last = -1;
-  dm_Tensor *row = dm_x_number(g->x, (double)(pad + dm_modes()->base));
+  dm_Tensor *row = dm_x_number(g->x, (double)(pad + dm_thread_state()->base));
   dm_Tensor *mask = dm_x(g->x, DM_OP_eq, NULL, 2, index, row);
   mask = dm_x(g->x, DM_OP_unsqueeze, &last, 1, mask);
   g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gx[0], mask, dm_x_number(g->x, 0));

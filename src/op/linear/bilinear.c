@@ -1,6 +1,6 @@
 /* bilinear: two vectors, one matrix for each output. */
 #include "base/error.h"
-#include "engine/modes.h"
+#include "engine/state.h"
 #include "op/pointwise/pointwise.h"
 
 static dm_status check_operands(const dm_Call *c) {
@@ -45,11 +45,11 @@ dm_status bilinear_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_operands(c));
   for (int d = 0; d < u->ndim - 1; d++) shape[d] = u->shape[d];
   shape[u->ndim - 1] = w->shape[0];
-  dm_Modes *m = dm_modes();
-  const bool masked = m->masked;
-  m->masked = true;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool masked = ts->autocast.masked;
+  ts->autocast.masked = true;
   dm_Tensor *y = x_reshape(x, products(x, u, v, w), u->ndim, shape);
-  m->masked = masked;
+  ts->autocast.masked = masked;
   c->out[0] = b ? x_add(x, y, b) : y;
   return x->st;
 }

@@ -2,8 +2,9 @@
 #ifndef DM_MATMUL_H
 #define DM_MATMUL_H
 
+#include "core/copy.h"
 #include "cpu/gemm.h"
-#include "op/dense.h"
+#include "engine/op.h"
 
 typedef struct dm_AddmmAttr {
   double beta, alpha;

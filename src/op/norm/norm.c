@@ -6,10 +6,10 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "core/copy.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/dense.h"
 #include "op/loops/loops.h"
 #include "op/norm/norm.h"
 #include "op/pointwise/pointwise.h"
@@ -261,16 +261,16 @@ static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, d
 /* Both statistics on another device, by its kernels; all that needs memory first. */
 static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
                            dm_Tensor *const *batch, double scale) {
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
-  m->grad = false;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
+  ts->grad = false;
   dm_Tensor *share = dm_x_number(x, momentum);
   dm_Tensor *end[2] = {batch[0], running[1] ? x_scale(x, batch[1], scale) : NULL};
   for (int i = 0; i < 2 && x->st == DM_OK; i++) {
     dm_Tensor *in[3] = {running[i], end[i], share};
     if (in[0]) x->st = dm_call_inplace(DM_OP_lerp, 3, in, NULL);
   }
-  m->grad = grad;
+  ts->grad = grad;
   return x->st;
 }
 

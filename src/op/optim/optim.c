@@ -20,7 +20,7 @@
 #include "cpu/vec.h"
 #include "engine/backend.h"
 #include "engine/observe.h"
-#include "engine/modes.h"
+#include "engine/state.h"
 #include "engine/op.h"
 #include "op/loops/loops.h"
 #include "op/random/random.h"
@@ -115,11 +115,11 @@ static void run_dense(Update *u) {
 /* The same with lanes that are not dense: computed in copies, copied back. */
 static dm_status run_strided(Update *u) {
   dm_Tensor *own[MAX_LANE];
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
   dm_status st = DM_OK;
   for (int k = 0; k < u->n_lane; k++) own[k] = u->lane[k];
-  m->grad = false;
+  ts->grad = false;
   for (int k = 0; k < u->n_lane; k++) u->lane[k] = NULL;
   for (int k = 0; k < u->n_lane; k++)
     DM_GO(dm_call(DM_OP_contiguous, 1, &own[k], NULL, &u->lane[k]));
@@ -130,7 +130,7 @@ static dm_status run_strided(Update *u) {
       DM_GO(dm_call_inplace(DM_OP_copy, 2, in, NULL));
   }
 done:
-  m->grad = grad;
+  ts->grad = grad;
   for (int k = 0; k < u->n_lane; k++) dm_tensor_unref(&u->lane[k]);
   return st;
 }
@@ -598,8 +598,8 @@ done:
 }
 
 dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out) {
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
   dm_DType dtype = DM_F32;
   double total = 0;
   dm_status st = DM_OK;
@@ -609,7 +609,7 @@ dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tenso
   for (int64_t i = 0; i < n; i++) DM_TRY(check_lanes(&c, i, 1, &tensors[i]));
   DM_TRY(find_ops(&c, &ops));
   if (ops) return far_done(&c, ops->total_norm(n, tensors, p, out));
-  m->grad = false;
+  ts->grad = false;
   for (int64_t i = 0; i < n; i++) {
     double norm;
     DM_GO(norm_of(tensors[i], p, &norm));
@@ -623,7 +623,7 @@ dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tenso
   total = root_of(total, p);
   dm_store_f64(dtype, dm_tensor_data(*out), 1, 1, &total);
 done:
-  m->grad = grad;
+  ts->grad = grad;
   return st;
 }
 

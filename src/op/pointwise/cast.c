@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "core/copy.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/dense.h"
 #include "op/pointwise/pointwise.h"
 
 typedef struct CastAttr {
@@ -49,88 +49,18 @@ static void convert_range(void *ctx, int64_t begin, int64_t end) {
              d->dst + begin * dm_dtype_size(d->to), end - begin);
 }
 
-/* A copy whose source lies densely along another dim than its target: squares of both dims
-   are turned in cache, so that each cache line is read and written once. */
-enum { SQUARE = 32 };
-typedef struct Turn {
-  dm_Iter it;
-  int dim;         /* where the source is dense; the target is in the last */
-  int64_t n_block; /* of SQUARE along dim */
-} Turn;
-
-#define DEFINE_TURN(BITS)                                                             \
-  static void turn_##BITS(const char *vfrom, int64_t from_step, int64_t m, int64_t n, \
-                          char *vto, int64_t to_step) {                               \
-    typedef uint##BITS##_t Item;                                                      \
-    const Item *from = (const Item *)(const void *)vfrom;                             \
-    Item *to = (Item *)(void *)vto;                                                   \
-    Item square[SQUARE][SQUARE];                                                      \
-    for (int64_t j = 0; j < n; j += SQUARE) {                                         \
-      const int64_t some = dm_min_i64(SQUARE, n - j);                                 \
-      for (int64_t k = 0; k < some; k++)                                              \
-        for (int64_t i = 0; i < m; i++) square[i][k] = from[(j + k) * from_step + i]; \
-      for (int64_t i = 0; i < m; i++)                                                 \
-        memcpy(to + i * to_step + j, square[i], (size_t)some * sizeof(Item));         \
-    }                                                                                 \
-  }
-DEFINE_TURN(8)
-DEFINE_TURN(16)
-DEFINE_TURN(32)
-DEFINE_TURN(64)
-#undef DEFINE_TURN
-
-/* Unit u: SQUARE places of dim, the whole last dim, one place of each other dim. */
-static void turn_range(void *ctx, int64_t begin, int64_t end) {
-  const Turn *t = ctx;
-  const dm_Iter *const it = &t->it;
-  const int last = it->ndim - 1, size = it->size[0];
-  for (int64_t u = begin; u < end; u++) {
-    const int64_t first = u % t->n_block * SQUARE;
-    int64_t rest = u / t->n_block, to = first * it->stride[0][t->dim], from = first;
-    for (int d = 0; d < last; d++) {
-      if (d == t->dim) continue;
-      to += rest % it->shape[d] * it->stride[0][d];
-      from += rest % it->shape[d] * it->stride[1][d];
-      rest /= it->shape[d];
-    }
-    (size == 1   ? turn_8
-     : size == 2 ? turn_16
-     : size == 4 ? turn_32
-                 : turn_64)(it->data[1] + from * size, it->stride[1][last],
-                            dm_min_i64(SQUARE, it->shape[t->dim] - first), it->shape[last],
-                            it->data[0] + to * size, it->stride[0][t->dim]);
-  }
-}
-
-/* Whether the copy is such a one, and made. */
-static bool turned(dm_Tensor *out, dm_Tensor *in) {
-  enum { LEAST = 4 }; /* elements of a dim that pay for it */
-  Turn t = {.dim = 0};
-  const int d = in->ndim - 1;
-  if (in->dtype != out->dtype || d < 0 || (in->stride[d] == 1 && in->shape[d] > 1))
-    return false;
-  dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
-  const int last = t.it.ndim - 1;
-  if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 1 || t.it.shape[last] < LEAST)
-    return false;
-  while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
-  if (t.dim == last) return false;
-  t.n_block = (t.it.shape[t.dim] + SQUARE - 1) / SQUARE;
-  const int64_t units = out->numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
-  dm_parallel_for(units, dm_max_i64(1, DM_POINT_GRAIN / (SQUARE * t.it.shape[last])),
-                  turn_range, &t);
-  return true;
-}
-
 static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (out->numel == 0) return DM_OK;
+  if (from == to) {
+    dm_copy_elements(out, in);
+    return DM_OK;
+  }
   if (dm_same_shape(out, in) && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in)) {
     Dense d = {dm_tensor_data(in), dm_tensor_data(out), from, to};
     dm_parallel_for(out->numel, 2 * DM_POINT_GRAIN, convert_range, &d);
     return DM_OK;
   }
-  if (turned(out, in)) return DM_OK;
   static const dm_Pointwise same = {same32, same64, same_int};
   dm_DType via = DM_F32;
   if (!dm_is_float(from) && !dm_is_float(to)) via = DM_I64;

@@ -159,11 +159,11 @@ dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low) {
   return dm_x(x, DM_OP_clamp, &held, 1, a);
 }
 dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
-  dm_Modes *m = dm_modes();
-  const bool grad = m->grad;
-  m->grad = false;
+  dm_ThreadState *ts = dm_thread_state();
+  const bool grad = ts->grad;
+  ts->grad = false;
   dm_Tensor *d = x_sub(x, a, b);
-  m->grad = grad;
+  ts->grad = grad;
   return d;
 }
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim) {

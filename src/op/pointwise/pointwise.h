@@ -5,7 +5,7 @@
 #define DM_POINTWISE_H
 
 #include "core/iter.h"
-#include "engine/op.h"
+#include "engine/call.h"
 
 enum { DM_BLOCK = 512, DM_POINT_GRAIN = 32768, DM_POINT_IN = 4 };
 

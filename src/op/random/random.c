@@ -6,11 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "core/copy.h"
 #include "core/iter.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/shape/create.h"
-#include "op/dense.h"
 #include "op/loops/loops.h"
 
 enum { GRAIN = 16384, BLOCK = 256 };

@@ -35,7 +35,7 @@ typedef struct dm_MultinomialAttr {
 
 /* The generator as it stands; it moves on by the counters that n elements use. */
 static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
-  dm_Generator *g = dm_modes()->generator;
+  dm_Generator *g = dm_thread_state()->generator;
   const dm_Generator at = *g;
   g->offset += (uint64_t)((n + per_counter - 1) / per_counter);
   return at;

@@ -1,8 +1,8 @@
 /* softmax and log_softmax, forward and backward, a line at a time: loaded into
    the compute type, worked on in cache, rounded once at the store. */
 #include "base/error.h"
+#include "core/copy.h"
 #include "cpu/threads.h"
-#include "op/dense.h"
 #include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "op/dense.h"
+#include "core/copy.h"
 #include "op/loops/loops.h"
 
 /* The words of rnn_layer's mode. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "op/dense.h"
+#include "core/copy.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
@@ -551,7 +551,7 @@ void as_strided_grad(dm_Grad *g) {
   } attr = {0, 1};
   dm_Tensor *flat = x_zeros(x, 1, &whole, g->gy[0]);
   dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
-  dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_modes()->base);
+  dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_thread_state()->base);
   flat = dm_x(x, DM_OP_index_add, &attr, 3, flat, at, gy);
   g->gx[0] = x_reshape(x, flat, m->ndim, m->shape);
 }

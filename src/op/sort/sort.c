@@ -6,10 +6,10 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "core/copy.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/along.h"
-#include "op/dense.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/sort/sort.h"

@@ -15,9 +15,9 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "core/copy.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/dense.h"
 #include "op/pointwise/pointwise.h"
 #include "op/spatial/pool.h"
 

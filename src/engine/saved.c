@@ -1,11 +1,17 @@
-/* See replay.h. Invariant: made[i] is what the last run saved i-th, until it is
-   taken; a walk takes each once, so memory falls as the walk goes on. It has no
-   history, so r holds none of the nodes that hold r. */
-#include "engine/replay.h"
+/* Saved tensors and checkpoints: see saved.h.
+
+   Invariant of a checkpoint: made[i] is the i-th tensor that the last run saved, until it is
+   taken. A backward pass takes each once, so memory falls as the pass goes on. A made tensor
+   has no history, so the checkpoint holds none of the nodes that hold it. */
+#include "engine/saved.h"
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/node.h"
 
+/* ---- checkpoints ---- */
+
+/* A tensor that the second run saved. */
 typedef struct Made {
   dm_Tensor *t; /* owned; NULL once taken */
   uint32_t version;
@@ -18,10 +24,10 @@ typedef struct Input {
 
 struct dm_Replay {
   atomic_int refs;
-  bool again; /* in a second run */
-  bool ended; /* the first run is over */
-  int n_left_out;
-  int n, room; /* of made */
+  bool again;      /* a second run is under way */
+  bool ended;      /* the first run is over */
+  int n_left_out;  /* tensors that the first run numbered */
+  int n, capacity; /* of made */
   Made *made;
   dm_ReplayFn *run;
   void (*drop)(void *ctx);
@@ -67,30 +73,32 @@ dm_status dm_replay_new(int n, dm_Tensor *const *in, dm_ReplayFn *run, void (*dr
 
 void dm_replay_end(dm_Replay *r) { r->ended = true; }
 
-static dm_status add(dm_Replay *r, const dm_Tensor *t, uint32_t version) {
-  if (r->n == r->room) {
-    const int room = r->room ? 2 * r->room : 32;
-    Made *m = dm_alloc((int64_t)sizeof *m * room);
+static dm_status add_made(dm_Replay *r, const dm_Tensor *t, uint32_t version) {
+  if (r->n == r->capacity) {
+    const int capacity = r->capacity ? 2 * r->capacity : 32;
+    Made *m = dm_alloc((int64_t)sizeof *m * capacity);
     if (!m) return dm_fail(DM_EMEM, "checkpoint: out of memory");
     if (r->n) memcpy(m, r->made, sizeof *m * (size_t)r->n);
     dm_free(r->made);
     r->made = m;
-    r->room = room;
+    r->capacity = capacity;
   }
   DM_TRY(dm_tensor_alias(t, &r->made[r->n].t));
   r->made[r->n++].version = version;
   return DM_OK;
 }
 
-dm_status dm_replay_save(dm_Replay *r, const dm_Tensor *t, uint32_t version, uint32_t *number) {
+/* Gives t the next number, and the caller a reference to r. Only a second run stores t. */
+static dm_status number_tensor(dm_Replay *r, const dm_Tensor *t, uint32_t version,
+                               uint32_t *number) {
   *number = (uint32_t)(r->again ? r->n : r->n_left_out++);
-  if (r->again) DM_TRY(add(r, t, version));
+  if (r->again) DM_TRY(add_made(r, t, version));
   dm_hold(&r->refs);
   return DM_OK;
 }
 
-/* The inputs, as leaves of their own. */
-static dm_status leaves(const dm_Replay *r, dm_Tensor **in) {
+/* The inputs as new leaves, so that the second run's graph ends at them. */
+static dm_status make_leaves(const dm_Replay *r, dm_Tensor **in) {
   for (int i = 0; i < r->n_in; i++) {
     dm_Tensor *kept = NULL;
     DM_TRY(dm_saved_get(&r->in[i].saved, "a checkpoint", &kept));
@@ -103,18 +111,18 @@ static dm_status leaves(const dm_Replay *r, dm_Tensor **in) {
 }
 
 static dm_status run_again(dm_Replay *r) {
-  dm_Modes *m = dm_modes();
+  dm_ThreadState *ts = dm_thread_state();
   dm_Tensor **in = dm_alloc_zero((int64_t)sizeof *in * dm_max_i64(r->n_in, 1));
   if (!in) return dm_fail(DM_EMEM, "checkpoint: out of memory");
   forget(r);
-  dm_status st = leaves(r, in);
+  dm_status st = make_leaves(r, in);
   if (st == DM_OK) {
-    dm_Replay *outer = m->replay;
-    m->replay = r;
+    dm_Replay *outer = ts->replay;
+    ts->replay = r;
     r->again = true;
     st = r->run(r->ctx, r->n_in, in);
     r->again = false;
-    m->replay = outer;
+    ts->replay = outer;
   }
   for (int i = 0; i < r->n_in; i++) dm_tensor_unref(&in[i]);
   dm_free(in);
@@ -127,9 +135,10 @@ static dm_status run_again(dm_Replay *r) {
   return st;
 }
 
-dm_status dm_replay_take(dm_Replay *r, uint32_t number, dm_Tensor **to, uint32_t *version) {
+/* The tensor of that number, as a handle that only the caller has. */
+static dm_status take_tensor(dm_Replay *r, uint32_t number, dm_Tensor **to, uint32_t *version) {
   const int i = (int)number;
-  if (r->again && i < r->n) { /* the function itself asks for gradients: not yet ours */
+  if (r->again && i < r->n) { /* the function itself asks for gradients */
     *version = r->made[i].version;
     return dm_tensor_alias(r->made[i].t, to);
   }
@@ -147,13 +156,65 @@ dm_status dm_replay_take(dm_Replay *r, uint32_t number, dm_Tensor **to, uint32_t
 }
 
 int dm_replay_mark(void) {
-  const dm_Replay *r = dm_modes()->replay;
+  const dm_Replay *r = dm_thread_state()->replay;
   return !r ? 0 : r->again ? r->n : r->n_left_out;
 }
 
 void dm_replay_rewind(int mark) {
-  dm_Replay *r = dm_modes()->replay;
+  dm_Replay *r = dm_thread_state()->replay;
   if (!r) return;
   if (!r->again) r->n_left_out = mark;
   while (r->again && r->n > mark) dm_tensor_unref(&r->made[--r->n].t);
+}
+
+/* ---- saved tensors ---- */
+
+/* A leaf is saved itself. Of another tensor a second handle is saved, with the history that
+   the tensor has now: a later in-place change gives the script's handle a node that depends
+   on this one, and saving that handle would close a cycle. */
+static dm_status save_input(dm_Tensor *t, dm_Tensor **out) {
+  if (!t->node) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_alias(t, out));
+  dm_hold(&t->node->refs);
+  (*out)->node = t->node;
+  (*out)->out_index = t->out_index;
+  (*out)->flags |= DM_T_REQUIRES_GRAD;
+  if (t->last) (*out)->last = dm_tensor_ref(t->last);
+  return DM_OK;
+}
+
+dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out) {
+  s->version = version;
+  s->from = (int16_t)from;
+  s->out = (int16_t)out;
+  dm_Replay *r = dm_thread_state()->replay;
+  if (DM_UNLIKELY(r != NULL)) {
+    DM_TRY(number_tensor(r, t, version, &s->index));
+    s->replay = r;
+    return DM_OK;
+  }
+  return out >= 0 ? dm_tensor_alias(t, &s->t) : save_input(t, &s->t);
+}
+
+void dm_saved_drop(dm_Saved *s) {
+  if (s->t) dm_tensor_unref(&s->t);
+  if (s->replay) dm_replay_unref(&s->replay);
+}
+
+dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
+  uint32_t version = s->version;
+  *to = NULL;
+  if (s->replay) DM_TRY(take_tensor(s->replay, s->index, to, &version));
+  else if (s->t) *to = dm_tensor_ref(s->t);
+  if (!*to || (*to)->storage->version == version) return DM_OK;
+  const dm_status st =
+      dm_fail(DM_ESTATE,
+              "backward: a tensor of shape %s that %s needs for its gradient was changed in "
+              "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
+              DM_SHAPE(*to), who, (*to)->storage->version, version);
+  dm_tensor_unref(to);
+  return st;
 }

@@ -1,0 +1,151 @@
+/* Three ways to copy: contiguous bytes, a transpose in squares, or runs of the strided
+   iterator. See copy.h. */
+#include "core/copy.h"
+
+#include "core/iter.h"
+#include "cpu/threads.h"
+
+enum { GRAIN = 32768 }; /* elements that a thread takes at a time */
+
+/* ---- contiguous ---- */
+
+typedef struct Bytes {
+  const char *from;
+  char *to;
+} Bytes;
+
+static void copy_bytes(void *ctx, int64_t begin, int64_t end) {
+  const Bytes *b = ctx;
+  memcpy(b->to + begin, b->from + begin, (size_t)(end - begin));
+}
+
+/* ---- transposed ---- */
+
+/* A transposing copy: `out` is contiguous in its last dim, `in` in another one. Squares of
+   both dims are transposed in cache, so that each cache line is read and written once. */
+enum { SQUARE = 32 };
+typedef struct Transpose {
+  dm_Iter it;
+  int dim;         /* in which `in` is contiguous */
+  int64_t n_block; /* squares along dim */
+} Transpose;
+
+#define DEFINE_TRANSPOSE(BITS)                                                             \
+  static void transpose_##BITS(const char *vfrom, int64_t from_step, int64_t m, int64_t n, \
+                               char *vto, int64_t to_step) {                               \
+    typedef uint##BITS##_t Item;                                                           \
+    const Item *from = (const Item *)(const void *)vfrom;                                  \
+    Item *to = (Item *)(void *)vto;                                                        \
+    Item square[SQUARE][SQUARE];                                                           \
+    for (int64_t j = 0; j < n; j += SQUARE) {                                              \
+      const int64_t some = dm_min_i64(SQUARE, n - j);                                      \
+      for (int64_t k = 0; k < some; k++)                                                   \
+        for (int64_t i = 0; i < m; i++) square[i][k] = from[(j + k) * from_step + i];      \
+      for (int64_t i = 0; i < m; i++)                                                      \
+        memcpy(to + i * to_step + j, square[i], (size_t)some * sizeof(Item));              \
+    }                                                                                      \
+  }
+DEFINE_TRANSPOSE(8)
+DEFINE_TRANSPOSE(16)
+DEFINE_TRANSPOSE(32)
+DEFINE_TRANSPOSE(64)
+#undef DEFINE_TRANSPOSE
+
+/* Unit u: SQUARE positions of dim, the whole last dim, one position of each other dim. */
+static void transpose_range(void *ctx, int64_t begin, int64_t end) {
+  const Transpose *t = ctx;
+  const dm_Iter *const it = &t->it;
+  const int last = it->ndim - 1, size = it->size[0];
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t first = u % t->n_block * SQUARE;
+    int64_t rest = u / t->n_block, to = first * it->stride[0][t->dim], from = first;
+    for (int d = 0; d < last; d++) {
+      if (d == t->dim) continue;
+      to += rest % it->shape[d] * it->stride[0][d];
+      from += rest % it->shape[d] * it->stride[1][d];
+      rest /= it->shape[d];
+    }
+    (size == 1   ? transpose_8
+     : size == 2 ? transpose_16
+     : size == 4 ? transpose_32
+                 : transpose_64)(it->data[1] + from * size, it->stride[1][last],
+                                 dm_min_i64(SQUARE, it->shape[t->dim] - first), it->shape[last],
+                                 it->data[0] + to * size, it->stride[0][t->dim]);
+  }
+}
+
+/* Does a transposing copy where that pays; false: it has done nothing. */
+static bool try_transpose(dm_Tensor *out, dm_Tensor *in) {
+  enum { LEAST = 4 }; /* the shortest dims that pay for it */
+  Transpose t = {.dim = 0};
+  const int d = in->ndim - 1;
+  if (d < 0 || (in->stride[d] == 1 && in->shape[d] > 1)) return false;
+  dm_iter_init(&t.it, 2, (dm_Tensor *[]){out, in});
+  const int last = t.it.ndim - 1;
+  if (t.it.stride[0][last] != 1 || t.it.stride[1][last] == 1 || t.it.shape[last] < LEAST)
+    return false;
+  while (t.dim < last && (t.it.stride[1][t.dim] != 1 || t.it.shape[t.dim] < LEAST)) t.dim++;
+  if (t.dim == last) return false;
+  t.n_block = (t.it.shape[t.dim] + SQUARE - 1) / SQUARE;
+  const int64_t units = out->numel / t.it.shape[t.dim] / t.it.shape[last] * t.n_block;
+  dm_parallel_for(units, dm_max_i64(1, GRAIN / (SQUARE * t.it.shape[last])), transpose_range,
+                  &t);
+  return true;
+}
+
+/* ---- any strides ---- */
+
+/* An element is moved as an unsigned integer of its size: no conversion, no rounding. */
+#define DEFINE_RUN(BITS)                                                                  \
+  static void run_##BITS(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
+    typedef uint##BITS##_t Item;                                                          \
+    Item *to = (Item *)(void *)ptr[0];                                                    \
+    const Item *from = (const Item *)(const void *)ptr[1];                                \
+    const int64_t to_step = stride[0], from_step = stride[1];                             \
+    DM_UNUSED(ctx);                                                                       \
+    if (to_step == 1 && from_step == 1) memcpy(to, from, (size_t)n * sizeof(Item));       \
+    else if (to_step == 1)                                                                \
+      for (int64_t i = 0; i < n; i++) to[i] = from[i * from_step];                        \
+    else                                                                                  \
+      for (int64_t i = 0; i < n; i++) to[i * to_step] = from[i * from_step];              \
+  }
+DEFINE_RUN(8)
+DEFINE_RUN(16)
+DEFINE_RUN(32)
+DEFINE_RUN(64)
+#undef DEFINE_RUN
+
+static void copy_runs(void *ctx, int64_t begin, int64_t end) {
+  const dm_Iter *it = ctx;
+  const int size = it->size[0];
+  dm_RunFn *const run = size == 1 ? run_8 : size == 2 ? run_16 : size == 4 ? run_32 : run_64;
+  dm_iter_range(it, begin, end, run, NULL);
+}
+
+void dm_copy_elements(dm_Tensor *out, dm_Tensor *in) {
+  if (out->numel == 0) return;
+  if (dm_same_shape(out, in) && dm_tensor_is_contiguous(out) && dm_tensor_is_contiguous(in)) {
+    Bytes b = {dm_tensor_data(in), dm_tensor_data(out)};
+    dm_parallel_for(dm_tensor_bytes(out), 8 * GRAIN, copy_bytes, &b);
+    return;
+  }
+  if (try_transpose(out, in)) return;
+  dm_Iter it;
+  dm_iter_init(&it, 2, (dm_Tensor *[]){out, in});
+  dm_parallel_for(out->numel, GRAIN, copy_runs, &it);
+}
+
+dm_status dm_dense_new(dm_Tensor *t, dm_Tensor **out) {
+  if (dm_tensor_is_contiguous(t)) {
+    *out = dm_tensor_ref(t);
+    return DM_OK;
+  }
+  DM_TRY(dm_tensor_new((dm_DType)t->dtype, t->ndim, t->shape, t->device, out));
+  if (t->device.type == DM_CPU) {
+    dm_copy_elements(*out, t);
+    return DM_OK;
+  }
+  const dm_status st = dm_device_ops(t->device)->copy_elements(*out, t);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}

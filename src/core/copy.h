@@ -1,0 +1,16 @@
+/* Copies of a tensor's elements in another layout. They are below the op table: neither
+   autocast nor the tape nor an observer sees them. The ops clone and copy_ use them too. */
+#ifndef DM_COPY_H
+#define DM_COPY_H
+
+#include "core/tensor.h"
+
+/* t itself, one reference more, when it is contiguous; else a contiguous copy on t's device,
+   without history. Kernels that want contiguous operands call it. */
+dm_status dm_dense_new(dm_Tensor *t, dm_Tensor **out);
+
+/* Copies `in` into `out`, both on the CPU, of one dtype, of any strides; `in` is broadcast.
+   The bits of the elements stay as they are. */
+void dm_copy_elements(dm_Tensor *out, dm_Tensor *in);
+
+#endif

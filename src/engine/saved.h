@@ -1,0 +1,50 @@
+/* The tensors that a node saves for its gradient, and checkpoints, which save none.
+
+   A checkpoint (torch.utils.checkpoint, non-reentrant; T. Chen et al. 2016) trades time for
+   memory. While its function runs for the first time, each tensor that the tape would save
+   gets only a number, in the order of saving. When the backward pass asks for the first of
+   them, the host runs the function again, and what the second run saves is handed out by
+   those numbers. The graph is the ordinary one, made by the first run. Checkpoints may nest:
+   the inputs of an inner one are saved like any tensor, so the outer one makes them again. */
+#ifndef DM_SAVED_H
+#define DM_SAVED_H
+
+#include "core/tensor.h"
+
+typedef struct dm_Replay dm_Replay;
+
+/* A saved tensor, and its version when it was saved. Of an output an alias is saved: the
+   tensor itself holds the node, which must not hold it. Inside a checkpoint only the number
+   is saved. */
+typedef struct dm_Saved {
+  dm_Tensor *t;      /* owned */
+  dm_Replay *replay; /* owned; makes the tensor again */
+  uint32_t version, index;
+  int16_t from, out; /* which input or output of the node it is, or -1 */
+} dm_Saved;
+
+/* Saves t, which is input `from` or output `out` of the node (-1: it is not). */
+dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out);
+/* A new reference to the saved tensor, made again if need be. Fails when the tensor was
+   changed in place after it was saved; `who` names the op that needs it. */
+dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to);
+void dm_saved_drop(dm_Saved *s);
+
+/* Runs the checkpoint's function again, on leaves that require a gradient where the inputs
+   did. The host switches recording on, and restores all other state of the first run. */
+typedef dm_status dm_ReplayFn(void *ctx, int n, dm_Tensor **in);
+
+/* The caller gets one reference. drop(ctx) is called when the last reference goes; on
+   failure ctx stays the caller's. */
+dm_status dm_replay_new(int n, dm_Tensor *const *in, dm_ReplayFn *run, void (*drop)(void *ctx),
+                        void *ctx, dm_Replay **out);
+void dm_replay_unref(dm_Replay **r);
+/* Ends the first run: from now on a run that saves another number of tensors fails. */
+void dm_replay_end(dm_Replay *r);
+
+/* How many tensors the current checkpoint's run has saved (0 outside one); and a return to
+   that count, for a call that failed half way and is tried once more. */
+int dm_replay_mark(void);
+void dm_replay_rewind(int mark);
+
+#endif
