@@ -169,7 +169,7 @@ int dm_stream_scope(lua_State *L, dm_Stream stream);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);
 
-/* What each file adds to the module; module.c puts it together. */
+/* The functions and classes that each file adds to the module; module.c registers them. */
 extern const luaL_Reg dm_random_functions[], dm_split_functions[], dm_tensor_functions[];
 extern const luaL_Reg dm_scope_functions[], dm_grad_functions[], dm_misc_functions[];
 extern const luaL_Reg dm_data_functions[], dm_optim_functions[], dm_tokens_functions[];

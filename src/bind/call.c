@@ -428,7 +428,7 @@ static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
     return 1;
   }
   for (int i = 0; i < n_out; i++) give_result(a, S, i, n_in, in, out[i]);
-  lua_settop(L, a->top + n_out); /* a long list's array lies above the boxes */
+  lua_settop(L, a->top + n_out); /* a long list's array is above the handles */
   return n_out;
 }
 

@@ -59,8 +59,8 @@ static int tensor_backward(lua_State *L) {
   return end_backward(L, outer, dm_backward(1, &root, &seed, flags));
 }
 
-/* Reads the tensors of a table (or the one tensor) at i into an array that
-   lies in a userdata, pushed. *n: the length of a table with holes, or -1. */
+/* Pushes a userdata with an array of the tensors in the table at i, or of the one tensor there.
+   The length of a table with holes is in *n, or -1. */
 static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   const bool one = dm_handle(L, i) != NULL;
   if (!one && !lua_istable(L, i))
@@ -456,8 +456,8 @@ static int autocast_convert(lua_State *L) {
 
 /* ---- anomaly detection ---- */
 
-/* What the Lua function behind where_key says (or its error: a module's own
-   describe may raise); ctx is the State. */
+/* Sets *text to the result of the Lua function behind where_key, or to its error, for a
+   module's own describe may raise. ctx is the State. */
 static dm_status host_where(void *ctx, char **text) {
   const State *S = ctx;
   lua_State *L = S->current_thread;

@@ -19,7 +19,7 @@ static Recorder *check_recorder(lua_State *L) {
   return luaL_checkudata(L, 1, "demilune.Recorder");
 }
 
-/* The innermost lines of the program that lie outside the library, one a line. */
+/* The innermost lines of the program outside the library, one to a line of text. */
 static const char *where(void *ctx) {
   Recorder *r = ctx;
   lua_State *L = r->S->current_thread;

@@ -121,7 +121,7 @@ static void keep_coroutine(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
 }
 
-/* `how` says what to switch; a stream's handle lies at 1 and is held on to. */
+/* `how` says what to switch; a stream is at 1, and the scope keeps it alive. */
 static Scope *push_scope(lua_State *L, State *S, Scope how) {
   Scope *c = lua_newuserdatauv(L, sizeof *c, 2);
   *c = how;
@@ -136,7 +136,7 @@ static Scope *push_scope(lua_State *L, State *S, Scope how) {
   return c;
 }
 
-/* The function, if any, lies at 1; a stream's at 2. */
+/* The function, if any, is at 1; for a stream at 2. */
 static int scope_on(lua_State *L, Scope how) {
   State *S = dm_enter(L);
   Scope *c;

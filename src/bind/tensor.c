@@ -458,7 +458,7 @@ static int tensor_requires_grad_(lua_State *L) {
   return 1;
 }
 
-/* What x:to is asked for. */
+/* The arguments of x:to. */
 typedef struct Target {
   int64_t dtype, device, non_blocking; /* as the op `to` takes them */
   bool copy;                           /* even when nothing changes */

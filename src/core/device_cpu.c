@@ -35,6 +35,7 @@ enum { GRAIN = 512, SEGMENT = 1 << 20, N_CLASS = 160 };
 enum { SMALL_CLASS = 36 };     /* the first that is mapped by itself: 256 KiB */
 enum { SMALL_POOL = 1 << 20 }; /* the largest block of the small pool, as in PyTorch */
 
+/* A free block; its own memory stores the link. */
 typedef struct Block {
   struct Block *next;
 } Block;
@@ -123,6 +124,7 @@ static void uncount_block(int64_t n_bytes) {
   else uncount_in(DM_POOL_SMALL, n_bytes);
 }
 
+/* Counts memory that came from the system. */
 static void count_reserved(int64_t n_bytes) {
   const dm_MemPool pool = is_large(n_bytes) ? DM_POOL_LARGE : DM_POOL_SMALL;
   count(DM_MEM_SEGMENT, pool, 1);
@@ -135,6 +137,7 @@ static void uncount_reserved(int64_t n_bytes) {
   uncount(DM_MEM_RESERVED_BYTES, pool, n_bytes);
 }
 
+/* n fresh bytes from the system, zero. */
 static void *map_pages(int64_t n) {
   void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;

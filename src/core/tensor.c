@@ -65,6 +65,7 @@ static dm_Tensor *inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool in
   return &p->handle;
 }
 
+/* A small CPU tensor: one block of the caching allocator for storage, handle and data. */
 static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   void *block;
   DM_TRY(dm_device_ops(dev)->alloc(dev, BLOCK_BYTES, &block));
@@ -74,6 +75,7 @@ static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   return DM_OK;
 }
 
+/* Any other: a block for storage and handle, and one of the device for the data. */
 static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   Inline *p = dm_alloc(sizeof *p);
   if (!p) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor");

@@ -56,7 +56,7 @@ typedef struct dm_AutocastState {
 void dm_autocast_init(dm_AutocastState *a);
 /* a gets the settings of `from`, but none of its regions and casts. */
 void dm_autocast_inherit(dm_AutocastState *a, const dm_AutocastState *from);
-/* Drops the cache and the policies. Regions that are still open are forgotten: they lie in
+/* Drops the cache and the policies. Regions that are still open are forgotten: they are in
    the host's memory, which may be gone. */
 void dm_autocast_clear(dm_AutocastState *a);
 

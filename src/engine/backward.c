@@ -42,6 +42,7 @@ typedef struct Pass {
 
 static atomic_uint next_mark = 2;
 
+/* Adds n to the heap, with a reference of the heap's. */
 static dm_status push(Pass *p, dm_Node *n) {
   if (p->n == p->capacity) {
     const int capacity = p->capacity ? 4 * p->capacity : DM_COUNT(p->local);
@@ -60,6 +61,7 @@ static dm_status push(Pass *p, dm_Node *n) {
   return DM_OK;
 }
 
+/* Removes the newest node; the caller gets the heap's reference. */
 static dm_Node *pop(Pass *p) {
   dm_Node *top = p->heap[0], *last = p->heap[--p->n];
   int i = 0;
@@ -72,6 +74,7 @@ static dm_Node *pop(Pass *p) {
   return top;
 }
 
+/* May t be changed in place? Nothing else holds it or its bytes, and it is dense. */
 static bool owned_alone(const dm_Tensor *t) {
   return atomic_load(&t->refs) == 1 && atomic_load(&t->storage->refs) == 1 && !t->node &&
          !t->base && (dm_tensor_is_contiguous(t) || dm_tensor_is_channels_last(t));
@@ -198,6 +201,7 @@ static dm_status fit(dm_Tensor **g, const dm_Meta *m) {
   return replace(g, DM_OP_cast, &dtype);
 }
 
+/* Does the pass need a gradient for this edge? */
 static bool wanted(const Pass *p, const dm_Edge *e) {
   if (!p->want) return e->node || e->leaf;
   if (e->node) return e->node->mark == p->mark;
@@ -206,6 +210,7 @@ static bool wanted(const Pass *p, const dm_Edge *e) {
   return false;
 }
 
+/* Makes t output `out` of n. */
 static void set_history(dm_Tensor *t, dm_Node *n, int out) {
   dm_hold(&n->refs);
   t->node = n;
@@ -329,6 +334,7 @@ done:
   return st;
 }
 
+/* Computes gx[] of one node from its gy, each brought to its input; the caller unrefs them. */
 static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_Tensor **gx) {
   dm_X x = DM_X_INIT;
   dm_ThreadState *ts = dm_thread_state();
@@ -352,6 +358,7 @@ static dm_status gradients_unobserved(Pass *p, dm_Node *n, const bool *need, dm_
   return st;
 }
 
+/* The same as an event for the observers, if there are any. */
 static dm_status node_gradients(Pass *p, dm_Node *n, const bool *need, dm_Tensor **gx) {
   if (!dm_observed()) return gradients_unobserved(p, n, need, gx);
   dm_Event e = {.op = n->op,
@@ -420,6 +427,7 @@ static dm_status finish_gy(Pass *p, dm_Node *n) {
   return DM_OK;
 }
 
+/* One node's turn: steps 1 to 4 of the head of this file. */
 static dm_status take_turn(Pass *p, dm_Node *n) {
   enum { LOCAL = 16 };
   bool need_local[LOCAL];
@@ -486,6 +494,7 @@ static bool leaf_wanted(const Pass *p, const dm_Tensor *leaf) {
   return false;
 }
 
+/* Marks all nodes that root leads to. */
 static dm_status mark_from(Pass *p, dm_Node *root) {
   int n = 0, capacity = 64;
   Frame *stack = dm_alloc((int64_t)sizeof *stack * capacity);
@@ -541,6 +550,7 @@ static dm_status seed_of(dm_Tensor *root, dm_Tensor *given, dm_Tensor **out) {
   return dm_call(DM_OP_ones_like, 1, &root, NULL, out);
 }
 
+/* The pass itself: the roots' nodes into the heap, then turn after turn until it is empty. */
 static dm_status run_pass(Pass *p, int n, dm_Tensor *const *roots, dm_Tensor *const *seeds) {
   dm_status st = DM_OK;
   for (int i = 0; i < n; i++) {

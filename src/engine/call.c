@@ -24,6 +24,7 @@
 #include "engine/policy.h"
 #include "engine/tape.h"
 
+/* Kernels of the devices other than the CPU; the CPU's are in the op table. */
 static dm_KernelFn *other_kernels[DM_N_DEVICE_TYPE][DM_N_OP];
 
 void dm_op_register(dm_DeviceType type, dm_OpId id, dm_KernelFn *kernel) {
@@ -37,6 +38,7 @@ static dm_KernelFn *kernel_of(const dm_OpInfo *op, dm_Device dev) {
 
 bool dm_op_has_kernel(dm_OpId id, dm_Device dev) { return kernel_of(&dm_ops[id], dev) != NULL; }
 
+/* Runs a kernel of another device, between the device's begin and end. */
 static dm_status launch_elsewhere(dm_Call *c, dm_Device dev) {
   char name[16];
   dm_KernelFn *kernel = kernel_of(c->op, dev);
@@ -163,6 +165,7 @@ static dm_status refresh_views(int n_in, dm_Tensor *const *in) {
   return DM_OK;
 }
 
+/* Allocates the outputs by their meta and fills them. */
 static dm_status run_kernel(dm_Call *c) {
   for (int i = 0; i < c->n_out; i++) {
     const dm_status st = dm_tensor_new_meta(&c->out_meta[i], &c->out[i]);
@@ -210,6 +213,7 @@ static dm_status run_steps(dm_Call *c, const Inputs *sum) {
   return DM_OK;
 }
 
+/* One call after autocast, without observers. */
 static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                 const void *attr, dm_Tensor **out, int *n_out) {
   dm_Call c;
@@ -340,6 +344,7 @@ static dm_status call_masked(const dm_OpInfo *op, int n_in, dm_Tensor *const *in
   return st;
 }
 
+/* A call whose inputs have to be converted first. */
 static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_in,
                            dm_Tensor *const *in, const void *attr, dm_Tensor **out,
                            int *n_out) {
@@ -354,6 +359,7 @@ static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_i
   return st;
 }
 
+/* A call that autocast concerns. fp32_set_opt_dtype sets the attribute dtype in a copy. */
 static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
                                const void *attr, dm_Tensor **out, int *n_out) {
   dm_CastPlan plan;
@@ -392,6 +398,7 @@ dm_status dm_call(int id, int n_in, dm_Tensor *const *in, const void *attr, dm_T
 
 /* ---- in place ---- */
 
+/* May an op with that result change t in place? The checks are PyTorch's. */
 static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm_Meta *m) {
   const dm_ThreadState *ts = dm_thread_state();
   if (ts->grad && !t->node && !t->base && (t->flags & DM_T_REQUIRES_GRAD))
@@ -442,6 +449,8 @@ static dm_status copy_into(dm_Tensor *dst, dm_Tensor *src) {
   return launch(&c, dst->device);
 }
 
+/* Writes the result into in[0]: directly, if the op is pointwise and no input overlaps it
+   otherwise; else from a temporary. */
 static dm_status write_inplace(dm_Call *c) {
   dm_Tensor *t = c->in[0];
   bool direct = (c->op->flags & F_POINTWISE) && c->n_out == 1;

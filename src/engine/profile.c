@@ -121,8 +121,8 @@ static double per_channel(const dm_Tensor *weight) {
   return (double)weight->numel / (double)dm_max_i64(weight->shape[0], 1);
 }
 
-/* Of a matrix product or convolution: a multiplication and an addition for each term. A node's
-   turn counts none: the ops that it calls are events with their own. */
+/* The operations of a matrix product or convolution: a multiplication and an addition for each
+   term. A node's turn counts none: the ops that it calls are events with their own. */
 static double flops_of(const dm_Event *e) {
   if (!e->op || e->backward || e->n_out < 1 || !e->out[0]) return 0;
   const double out = (double)e->out[0]->numel;

@@ -67,7 +67,7 @@ void dm_profile_start(dm_Profile *p);
 dm_status dm_profile_stop(dm_Profile *p);
 int64_t dm_profile_count(const dm_Profile *p);
 const dm_ProfileEvent *dm_profile_event(const dm_Profile *p, int64_t i);
-/* Those that were read; stop reads them. */
+/* The spans that have been read; dm_profile_stop reads them. */
 int64_t dm_profile_span_count(const dm_Profile *p);
 const dm_ProfileSpan *dm_profile_span(const dm_Profile *p, int64_t i);
 

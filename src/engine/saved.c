@@ -17,11 +17,13 @@ typedef struct Made {
   uint32_t version;
 } Made;
 
+/* An input of the checkpoint, saved like a node's. */
 typedef struct Input {
   dm_Saved saved;
   bool requires_grad;
 } Input;
 
+/* One checkpoint. The nodes of its first run hold it, through their saved tensors. */
 struct dm_Replay {
   atomic_int refs;
   bool again;      /* a second run is under way */
@@ -36,6 +38,7 @@ struct dm_Replay {
   Input in[];
 };
 
+/* Drops what the last run saved. */
 static void forget(dm_Replay *r) {
   while (r->n > 0) dm_tensor_unref(&r->made[--r->n].t);
 }
@@ -73,6 +76,7 @@ dm_status dm_replay_new(int n, dm_Tensor *const *in, dm_ReplayFn *run, void (*dr
 
 void dm_replay_end(dm_Replay *r) { r->ended = true; }
 
+/* Appends an alias of t to made. */
 static dm_status add_made(dm_Replay *r, const dm_Tensor *t, uint32_t version) {
   if (r->n == r->capacity) {
     const int capacity = r->capacity ? 2 * r->capacity : 32;
@@ -110,6 +114,7 @@ static dm_status make_leaves(const dm_Replay *r, dm_Tensor **in) {
   return DM_OK;
 }
 
+/* The second run: fills made, and checks that it saved as many tensors as the first. */
 static dm_status run_again(dm_Replay *r) {
   dm_ThreadState *ts = dm_thread_state();
   dm_Tensor **in = dm_alloc_zero((int64_t)sizeof *in * dm_max_i64(r->n_in, 1));

@@ -34,6 +34,7 @@ void dm_hook_unref(dm_Hook *h) {
   dm_free(h);
 }
 
+/* Takes all hooks off a list. */
 static void free_hooks(dm_Hook *h) {
   while (h) {
     dm_Hook *next = h->next;
@@ -94,6 +95,7 @@ void dm_node_unref(dm_Node **np) {
   draining = false;
 }
 
+/* The hook dm_tensor_drop_history: t is being freed, or detached. */
 static void drop_history(dm_Tensor *t) {
   if (t->flags & DM_T_RETAIN_GRAD && t->node && t->node->retain)
     t->node->retain[t->out_index] = NULL;
@@ -102,6 +104,7 @@ static void drop_history(dm_Tensor *t) {
   t->hooks = NULL;
 }
 
+/* The edge of an input; integers and tensors that require no gradient get an empty one. */
 static dm_Edge edge_of(dm_Tensor *t) {
   dm_Edge e = {NULL, NULL, 0};
   if (!t || !dm_is_float((dm_DType)t->dtype)) return e;
@@ -259,6 +262,7 @@ done:
 
 /* ---- views and in-place changes ---- */
 
+/* Shape, strides and offset of a view, as the attributes of as_strided. */
 static AsStrided geometry(const dm_Tensor *v) {
   AsStrided a = {{v->ndim, {0}}, {v->ndim, {0}}, v->offset};
   memcpy(a.size.v, v->shape, sizeof v->shape[0] * v->ndim);
