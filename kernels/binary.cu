@@ -1,4 +1,5 @@
-/* The pointwise ops of two operands, from the formulas that the CPU uses too. */
+/* The pointwise ops of two operands, from the formulas that the CPU uses too: base/pair.inc.
+   Floats compute in float32 or float64, integers and bool in int64. */
 #include "kernels/pointwise.cuh"
 
 #include "kernels/fill.h"
@@ -23,23 +24,12 @@
       return (int64_t)(INT_EXPR);                           \
     }                                                       \
   };
+#define RARE(NAME) template <> constexpr bool dm_unpacked<NAME##_pair> = true;
 #include "base/pair.inc"
 #undef U
-template <> constexpr bool dm_unpacked<pow_pair> = true;
-template <> constexpr bool dm_unpacked<fmod_pair> = true;
-template <> constexpr bool dm_unpacked<remainder_pair> = true;
-template <> constexpr bool dm_unpacked<div_floor_pair> = true;
-template <> constexpr bool dm_unpacked<atan2_pair> = true;
-template <> constexpr bool dm_unpacked<hypot_pair> = true;
-template <> constexpr bool dm_unpacked<xlogy_pair> = true;
-template <> constexpr bool dm_unpacked<logaddexp_pair> = true;
-template <> constexpr bool dm_unpacked<logaddexp2_pair> = true;
-template <> constexpr bool dm_unpacked<special_xlog1py_pair> = true;
-template <> constexpr bool dm_unpacked<nextafter_pair> = true;
-template <> constexpr bool dm_unpacked<nextafter_f16_pair> = true;
-template <> constexpr bool dm_unpacked<nextafter_bf16_pair> = true;
 
-/* A division: 0 where the divisor is, and the fault noted. */
+/* A division of integers: 0 where the divisor is 0, and the fault is noted, for the host to
+   raise when it next waits for the device. */
 template <class Fn> struct Divide {
   Fn fn;
   dm_Fault *fault;
@@ -59,44 +49,34 @@ template <class Fn> static dm_status divide(dm_Call *c, Fn fn) {
   return dm_strided<int64_t, 2>(c->out[0], c->in, checked);
 }
 
+/* By the row's result: a FLOAT one never has integers. */
 static dm_status integers(dm_Call *c, int pair, int64_t p) {
   switch (pair) {
-  case DM_OP_div_trunc: return divide(c, div_trunc_whole{p});
-  case DM_OP_div_floor: return divide(c, div_floor_whole{p});
-  case DM_OP_fmod: return divide(c, fmod_whole{p});
-  case DM_OP_remainder: return divide(c, remainder_whole{p});
-#define WHOLE(NAME) \
-  case DM_OP_##NAME: return whole(c, NAME##_whole{p});
-    WHOLE(add)
-    WHOLE(add_scaled)
-    WHOLE(sub)
-    WHOLE(sub_scaled)
-    WHOLE(mul)
-    WHOLE(pow)
-    WHOLE(maximum)
-    WHOLE(minimum)
-    WHOLE(eq)
-    WHOLE(ne)
-    WHOLE(lt)
-    WHOLE(le)
-    WHOLE(gt)
-    WHOLE(ge)
-    WHOLE(logical_and)
-    WHOLE(logical_or)
-    WHOLE(logical_xor)
-    WHOLE(bitwise_and)
-    WHOLE(bitwise_or)
-    WHOLE(bitwise_xor)
-#undef WHOLE
+#define INTEGERS_SAME(NAME) \
+  case DM_OP_##NAME:        \
+    return whole(c, NAME##_whole{p});
+#define INTEGERS_BOOL(NAME) INTEGERS_SAME(NAME)
+#define INTEGERS_QUOTIENT(NAME) \
+  case DM_OP_##NAME:            \
+    return divide(c, NAME##_whole{p});
+#define INTEGERS_FLOAT(NAME)
+#define PAIR(NAME, RESULT, ...) INTEGERS_##RESULT(NAME)
+#include "base/pair.inc"
+#undef INTEGERS_SAME
+#undef INTEGERS_BOOL
+#undef INTEGERS_QUOTIENT
+#undef INTEGERS_FLOAT
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
 }
 
+/* out = a + b, for other kernels. */
 extern "C" dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b) {
   dm_Tensor *in[2] = {a, b};
   return dm_pointwise_float<add_pair, 2>(out, in, (dm_DType)out->dtype, 0, 0);
 }
 
+/* t: the dtype of the arithmetic, float32 where integers make a float. */
 DM_CUDA_KERNEL(binary_cuda) {
   const int pair = dm_pair_of(c);
   const double p = dm_pair_param(c);

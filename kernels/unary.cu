@@ -1,4 +1,5 @@
-/* The pointwise ops of one operand, from the formulas that the CPU uses too. */
+/* The pointwise ops of one operand, from the formulas that the CPU uses too: base/scalar.inc
+   for floats, base/single.inc for integers and predicates. */
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/reduce.cuh"
@@ -10,6 +11,12 @@
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
+/* Formulas that only take the strided walk; see dm_unpacked. */
+#define RARE(NAME)                                               \
+  template <class C> struct NAME##_forward;                      \
+  template <class C> struct NAME##_backward;                     \
+  template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
+  template <> constexpr bool dm_unpacked<NAME##_backward> = true;
 #define real float
 #define F(NAME) NAME##32
 #define sin dm_sin
@@ -27,7 +34,8 @@
 #undef real
 #undef F
 
-/* Of each row, forward over x and backward over (gy, saved). */
+/* A pair of functors for each UNARY row: NAME_forward of x, NAME_backward of (gy, saved). Their
+   type chooses between the float and the double formula. */
 #define FUNCTORS(NAME)                                                                \
   static __device__ inline float NAME##_v(float x, float p, float q) {                \
     return NAME##_f32(x, p, q);                                                       \
@@ -57,74 +65,38 @@
 #include "ops.def"
 #undef UNARY
 #undef FUNCTORS
-#define UNPACKED(NAME)                                           \
-  template <> constexpr bool dm_unpacked<NAME##_forward> = true; \
-  template <> constexpr bool dm_unpacked<NAME##_backward> = true;
-UNPACKED(expm1)
-UNPACKED(exp2)
-UNPACKED(erfc)
-UNPACKED(log1p)
-UNPACKED(log2)
-UNPACKED(log10)
-UNPACKED(tan)
-UNPACKED(asin)
-UNPACKED(acos)
-UNPACKED(atan)
-UNPACKED(sinh)
-UNPACKED(cosh)
-UNPACKED(erfinv)
-UNPACKED(logsigmoid)
-UNPACKED(lgamma)
-UNPACKED(digamma)
-UNPACKED(polygamma)
-UNPACKED(i0)
-UNPACKED(special_i0e)
-UNPACKED(special_i1)
-UNPACKED(special_i1e)
-UNPACKED(special_erfcx)
-UNPACKED(special_ndtri)
-UNPACKED(special_log_ndtr)
-UNPACKED(special_entr)
-#undef UNPACKED
 
-/* Integers: what stays one. */
-#define WHOLE(NAME, EXPR)                                    \
-  struct NAME##_whole {                                      \
+/* ---- integers ---- */
+
+#define U(x) ((uint64_t)(x))
+#define INTEGER(NAME, EXPR)                                  \
+  struct NAME##_integer {                                    \
     int64_t p, q;                                            \
     __device__ int64_t operator()(const int64_t *in) const { \
       const int64_t x = in[0];                               \
-      return EXPR;                                           \
+      return (int64_t)(EXPR);                                \
     }                                                        \
   };
-WHOLE(neg, (int64_t)(0 - (uint64_t)x))
-WHOLE(abs, x < 0 ? (int64_t)(0 - (uint64_t)x) : x)
-WHOLE(sign, (x > 0) - (x < 0))
-WHOLE(square, (int64_t)((uint64_t)x *(uint64_t)x))
-WHOLE(relu, x < 0 ? 0 : x)
-WHOLE(clip, x<p ? p : x> q ? q : x)
-WHOLE(same, x)
-#undef WHOLE
+#include "base/single.inc"
+#undef U
 
-static dm_status whole(dm_Call *c, double p, double q) {
-  const int64_t lo = (int64_t)p, hi = (int64_t)q;
-  dm_Tensor *out = c->out[0];
+static dm_status integers(dm_Call *c, double p, double q) {
   switch (dm_op_id(c->op)) {
-  case DM_OP_neg: return dm_strided<int64_t, 1>(out, c->in, neg_whole{lo, hi});
-  case DM_OP_abs: return dm_strided<int64_t, 1>(out, c->in, abs_whole{lo, hi});
-  case DM_OP_sign: return dm_strided<int64_t, 1>(out, c->in, sign_whole{lo, hi});
-  case DM_OP_square: return dm_strided<int64_t, 1>(out, c->in, square_whole{lo, hi});
-  case DM_OP_relu: return dm_strided<int64_t, 1>(out, c->in, relu_whole{lo, hi});
-  case DM_OP_hardtanh: return dm_strided<int64_t, 1>(out, c->in, clip_whole{lo, hi});
-  default: return dm_strided<int64_t, 1>(out, c->in, same_whole{lo, hi});
+#define INTEGER(NAME, EXPR) \
+  case DM_OP_##NAME:        \
+    return dm_strided<int64_t, 1>(c->out[0], c->in, NAME##_integer{(int64_t)p, (int64_t)q});
+#include "base/single.inc"
+  default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
 }
 
+/* Every op of a UNARY row: the switch is generated from the table. */
 DM_CUDA_KERNEL(unary_cuda) {
   dm_Tensor *out = c->out[0];
   const dm_DType dtype = (dm_DType)out->dtype;
   double pq[2];
   dm_unary_params(c->op->signature, c->attr, pq);
-  if (!dm_is_float(dtype)) return whole(c, pq[0], pq[1]);
+  if (!dm_is_float(dtype)) return integers(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
 #define UNARY(NAME, ...) \
   case DM_OP_##NAME:     \
@@ -135,6 +107,7 @@ DM_CUDA_KERNEL(unary_cuda) {
   }
 }
 
+/* The activation of a matrix product's result, where no library fuses it. */
 extern "C" dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in) {
   const dm_DType dtype = (dm_DType)out->dtype;
   if (a == DM_RELU) return dm_pointwise_float<relu_forward, 1>(out, &in, dtype, 0, 0);
@@ -192,6 +165,8 @@ static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
              : activate_backward<Fn, float>(before, sums, p, dense_gy.t, dense_saved.t);
 }
 
+/* before (rows, columns): gy times the activation's derivative; sums (columns): its columns'
+   sums, the bias gradient, in the same pass. */
 extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sums,
                                                dm_Activation a, dm_Tensor *gy,
                                                dm_Tensor *saved) {
@@ -200,6 +175,7 @@ extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sum
                       : activate_backward<gelu_backward>(before, sums, p, gy, saved);
 }
 
+/* gy times the derivative of the op that the attribute names. */
 DM_CUDA_KERNEL(unary_backward_cuda) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   dm_Tensor *out = c->out[0];
@@ -216,24 +192,36 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
 
 /* ---- predicates: bool out of any dtype ---- */
 
-template <class C> struct Truth { /* 0: x == 0, 1: NaN, 2: infinite, 3: finite */
-  C which, unused;
+/* One kernel has them all; `op` says which. */
+template <class C> struct Predicate {
+  typedef C real;
+  C op, unused;
   __device__ C operator()(const C *in) const {
-    const C x = in[0], size = x < 0 ? -x : x;
-    if (which == C(0)) return x == C(0);
-    if (which == C(1)) return x != x;
-    const bool infinite = size > C(0) && size == size * C(2);
-    return which == C(2) ? infinite : !infinite && x == x;
+    const C x = in[0];
+#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR) \
+  if ((int)op == DM_OP_##NAME) return FLOAT_EXPR;
+#include "base/single.inc"
+    return 0;
+  }
+};
+template <> struct Predicate<int64_t> {
+  int64_t op, unused;
+  __device__ int64_t operator()(const int64_t *in) const {
+    const int64_t x = in[0];
+#define PREDICATE(NAME, FLOAT_EXPR, INT_EXPR) \
+  if ((int)op == DM_OP_##NAME) return INT_EXPR;
+#include "base/single.inc"
+    return 0;
   }
 };
 
-static dm_status predicate(dm_Call *c, int which) {
+static dm_status predicate(dm_Call *c) {
   const dm_DType dtype = dm_compute_dtype((dm_DType)c->in[0]->dtype);
+  const int op = (int)dm_op_id(c->op);
   if (dtype == DM_I64)
-    return dm_strided<int64_t, 1>(c->out[0], c->in, Truth<int64_t>{which == 3 ? 3 : which, 0});
-  return dm_pointwise_float<Truth, 1>(c->out[0], c->in, dtype, which, 0);
+    return dm_strided<int64_t, 1>(c->out[0], c->in, Predicate<int64_t>{op, 0});
+  return dm_pointwise_float<Predicate, 1>(c->out[0], c->in, dtype, op, 0);
 }
-DM_CUDA_KERNEL(logical_not_cuda) { return predicate(c, 0); }
-DM_CUDA_KERNEL(isnan_cuda) { return predicate(c, 1); }
-DM_CUDA_KERNEL(isinf_cuda) { return predicate(c, 2); }
-DM_CUDA_KERNEL(isfinite_cuda) { return predicate(c, 3); }
+#define PREDICATE(NAME, ...) \
+  DM_CUDA_KERNEL(NAME##_cuda) { return predicate(c); }
+#include "base/single.inc"

@@ -4,6 +4,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "base/constants.h"
 #include "base/error.h"
 #include "op/pointwise/pointwise.h"
 
@@ -15,12 +16,14 @@ static dm_status give(dm_Call *c, const dm_X *x, dm_Tensor *y) {
 
 /* ---- numbers, bit by bit and part by part ---- */
 
+/* ~x = x XOR -1 in two's complement. */
 dm_status bitwise_not_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   if (t->dtype == DM_BOOL) return give(c, x, x_unary(x, DM_OP_logical_not, t));
   return give(c, x, dm_x(x, DM_OP_bitwise_xor, NULL, 2, t, x_whole(x, -1)));
 }
 
+/* copysign(1, x) is negative for -0 and for a NaN with its sign bit set, which x < 0 is not. */
 dm_status signbit_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   if (dm_is_float((dm_DType)t->dtype))
@@ -33,13 +36,15 @@ dm_status frac_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_trunc, c->in[0])));
 }
 
-/* At 0 the quotient is taken of 1, and thrown away: no gradient divides by 0. */
+/* sin(pi x) / (pi x), 1 at 0. The quotient there is computed of 1 instead, and not taken:
+   neither it nor its gradient divides by 0. */
 dm_status sinc_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *zero = x_test(x, DM_OP_eq, c->in[0], 0), *one = dm_x_number(x, 1);
-  dm_Tensor *t = x_scale(x, x_where(x, zero, one, c->in[0]), 3.14159265358979323846);
+  dm_Tensor *t = x_scale(x, x_where(x, zero, one, c->in[0]), DM_PI);
   return give(c, x, x_where(x, zero, one, x_div(x, x_unary(x, DM_OP_sin, t), t)));
 }
 
+/* The largest finite number of a float dtype. */
 static double largest(dm_DType dtype) {
   switch (dtype) {
   case DM_F16: return 65504;
@@ -54,6 +59,7 @@ typedef struct NanToNumAttr {
   dm_OptNum posinf, neginf;
 } NanToNumAttr;
 
+/* Three choices, each of which passes the gradient where x itself is kept. */
 dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   const NanToNumAttr *a = DM_ATTR(NanToNumAttr, c);
   dm_Tensor *t = c->in[0];
@@ -90,9 +96,9 @@ dm_status isclose_compose(dm_Call *c, dm_X *x) {
     close = dm_x(x, DM_OP_logical_or, NULL, 2, close, nan);
   }
   dm_Tensor *gap = x_unary(x, DM_OP_abs, x_sub(x, t, o));
-  dm_Tensor *room = x_shift(x, x_scale(x, x_unary(x, DM_OP_abs, o), a->rtol), a->atol);
+  dm_Tensor *tolerance = x_shift(x, x_scale(x, x_unary(x, DM_OP_abs, o), a->rtol), a->atol);
   dm_Tensor *near = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isfinite, gap),
-                         dm_x(x, DM_OP_le, NULL, 2, gap, room));
+                         dm_x(x, DM_OP_le, NULL, 2, gap, tolerance));
   return give(c, x, dm_x(x, DM_OP_logical_or, NULL, 2, close, near));
 }
 
@@ -103,12 +109,16 @@ dm_status relu6_compose(dm_Call *c, dm_X *x) {
   return give(c, x, dm_x(x, DM_OP_hardtanh, range, 1, c->in[0]));
 }
 
+/* alpha and scale keep mean 0 and variance 1 from layer to layer: Klambauer et al. 2017, whose
+   numbers these are. */
 dm_status selu_compose(dm_Call *c, dm_X *x) {
   const double alpha = 1.6732632423543772848170429916717;
   dm_Tensor *y = dm_x(x, DM_OP_elu, &alpha, 1, c->in[0]);
   return give(c, x, x_scale(x, y, 1.0507009873554804934193349852946));
 }
 
+/* alpha elu(x / alpha) below 0. Above it x itself is taken, which alpha (x / alpha) might miss
+   by a rounding. */
 dm_status celu_compose(dm_Call *c, dm_X *x) {
   const double alpha = *DM_ATTR(double, c), one = 1;
   if (alpha == 0) return dm_fail(DM_EARG, "celu: alpha is 0, wanted another number");
@@ -125,6 +135,7 @@ dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_tanh, c->in[0])));
 }
 
+/* The proximal operator of the L1 norm: towards 0 by lambd, and 0 within it. */
 dm_status softshrink_compose(dm_Call *c, dm_X *x) {
   const double l = *DM_ATTR(double, c);
   if (!(l >= 0)) return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more", l);
@@ -146,6 +157,8 @@ dm_status threshold_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_where(x, low, value, t));
 }
 
+/* x (N, C, ...) with weight () or (C), which is viewed as (1, C, 1, ...) to broadcast. He et
+   al. 2015. */
 dm_status prelu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *w = c->in[1];
   const int64_t channels = t->ndim > 1 ? t->shape[1] : 1;
@@ -165,6 +178,7 @@ dm_status prelu_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_where(x, above, t, x_mul(x, t, w)));
 }
 
+/* a sigmoid(b) of the halves a, b of x along dim. Dauphin et al. 2017. */
 dm_status glu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   int dim;
@@ -178,8 +192,9 @@ dm_status glu_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_mul(x, dm_x(x, DM_OP_narrow, first, 1, t), gate));
 }
 
-/* ---- softmax's kin ---- */
+/* ---- the softmax family ---- */
 
+/* softmax(-x) */
 dm_status softmin_compose(dm_Call *c, dm_X *x) {
   return give(c, x, dm_x(x, DM_OP_softmax, c->attr, 1, x_unary(x, DM_OP_neg, c->in[0])));
 }
@@ -189,7 +204,10 @@ typedef struct GumbelAttr {
   int64_t hard, dim;
 } GumbelAttr;
 
-/* -log(-log u), u uniform in [0, 1), is Gumbel's distribution. */
+/* A sample of a categorical distribution that has a gradient: softmax((x + noise) / tau), with
+   noise -log(-log u), u uniform in [0, 1), of Gumbel's distribution, drawn in float32 for
+   16-bit x. hard: the result is one-hot, its gradient that of the softmax (straight through).
+   Jang et al. 2017. */
 dm_status gumbel_softmax_compose(dm_Call *c, dm_X *x) {
   const GumbelAttr *a = DM_ATTR(GumbelAttr, c);
   dm_Tensor *t = c->in[0];

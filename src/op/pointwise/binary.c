@@ -2,18 +2,21 @@
    loops.h, tell what result a row has: the promoted dtype, a float, a bool. */
 #include "op/pointwise/binary.h"
 
+#include "base/constants.h"
 #include "base/error.h"
 #include "cpu/vec.h"
 #include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 
-typedef enum Result { SAME, FLOAT, BOOL } Result;
+/* See base/pair.inc. */
+typedef enum Result { SAME, FLOAT, BOOL, QUOTIENT } Result;
 
 static const uint8_t results[DM_N_PAIR] = {
 #define PAIR(NAME, RESULT, ...) [DM_OP_##NAME] = RESULT,
 #include "base/pair.inc"
 };
 
+/* Whether any element is 0; reads the data, so for tensors of the CPU only. */
 static bool has_zero(dm_Tensor *t) {
   dm_X x = DM_X_INIT;
   dm_Tensor *zero = dm_x(&x, DM_OP_eq, NULL, 2, t, dm_x_number(&x, 0));
@@ -23,6 +26,7 @@ static bool has_zero(dm_Tensor *t) {
   return yes;
 }
 
+/* Shape: what both broadcast to. Dtype: by the formula's result and the promoted dtype. */
 dm_status binary_rule(dm_Call *c) {
   const Result result = (Result)results[dm_pair_of(c)];
   dm_Tensor *x = c->in[0], *y = c->in[1];
@@ -44,9 +48,9 @@ dm_status binary_rule(dm_Call *c) {
   if (bits && dm_is_float(t))
     return dm_fail(DM_EARG, "%s: the operands are %s, wanted integers or bool; hint: x:long()",
                    c->op->name, dm_dtype_name(t));
-  if (!dm_is_float(t) && result == SAME) {
-    const bool divides = id == DM_OP_fmod || id == DM_OP_remainder || id == DM_OP_div;
-    if (divides && y->device.type == DM_CPU && has_zero(y)) /* else the kernel tells */
+  if (!dm_is_float(t)) {
+    /* on other devices the kernel notes the fault */
+    if (result == QUOTIENT && y->device.type == DM_CPU && has_zero(y))
       return dm_fail(DM_EARG, "%s: integer division by zero", c->op->name);
     if (id == DM_OP_pow && (y->flags & DM_T_NUMBER) && y->dtype == DM_I64 &&
         *(const int64_t *)dm_tensor_data(y) < 0)
@@ -58,7 +62,7 @@ dm_status binary_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Powers that no unary op is. */
+/* The powers 1, 3 and -2, which no unary op is, as loops of one operand. */
 #define POWER(NAME, TYPE, EXPR)                                                     \
   static void NAME(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
     DM_UNUSED(pq);                                                                  \
@@ -77,8 +81,9 @@ POWERS(inverse_square, 1 / (x * x))
 #undef POWERS
 #undef POWER
 
-/* A power that needs no pow, as PyTorch has it too: of a number, to a float; and those that
-   its gradient asks for. */
+/* The loop of an exponent that needs no pow, or NULL. The exponent is one number and the base a
+   float. PyTorch chooses 2, 3 and the negative ones likewise; 1 comes from the gradient of a
+   square. */
 static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
   const dm_Pointwise *const unary = dm_loops()->unary;
   if (exponent->ndim != 0 || !dm_is_float(t)) return NULL;
@@ -106,23 +111,28 @@ dm_status binary_cpu(dm_Call *c) {
 
 /* ---- gradients; the tape sums broadcast dims ---- */
 
+/* y = a + alpha b: gy, and alpha gy. */
 void add_grad(dm_Grad *g) {
   const double alpha = *(const double *)g->attr;
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (g->need[1]) g->gx[1] = alpha == 1 ? g->gy[0] : x_scale(g->x, g->gy[0], alpha);
 }
 
+/* y = a - alpha b: gy, and -alpha gy. */
 void sub_grad(dm_Grad *g) {
   const double alpha = *(const double *)g->attr;
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (g->need[1]) g->gx[1] = x_scale(g->x, g->gy[0], -alpha);
 }
 
+/* y = a b: gy b, and gy a. */
 void mul_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = x_mul(g->x, g->gy[0], g->in[1]);
   if (g->need[1]) g->gx[1] = x_mul(g->x, g->gy[0], g->in[0]);
 }
 
+/* y = a / b: gy / b, and -(gy / b)(a / b), which does not square b. A rounded quotient is
+   constant almost everywhere. */
 void div_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
@@ -136,6 +146,7 @@ void div_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, ga, x_div(x, a, b)), -1);
 }
 
+/* A bool tensor: a == v. */
 static dm_Tensor *equals(dm_X *x, dm_Tensor *a, double v) {
   return dm_x(x, DM_OP_eq, NULL, 2, a, dm_x_number(x, v));
 }
@@ -184,6 +195,7 @@ static void modulo_grad(dm_Grad *g, int64_t mode) {
 void fmod_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_TRUNC); }
 void remainder_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_FLOOR); }
 
+/* y = atan2(a, b): gy b / (a^2 + b^2), and -gy a / (a^2 + b^2). */
 void atan2_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1];
@@ -204,6 +216,7 @@ void copysign_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_zeros_like(x, gy);
 }
 
+/* y = sqrt(a^2 + b^2): gy a / y, and gy b / y. */
 void hypot_grad(dm_Grad *g) {
   dm_X *x = g->x;
   for (int i = 0; i < 2; i++)
@@ -238,7 +251,7 @@ void special_xlog1py_grad(dm_Grad *g) {
 /* The share of each: sigmoid of how much larger it is, in powers of 2 times ln 2. */
 void logaddexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const double base = g->op == &dm_ops[DM_OP_logaddexp2] ? 0.69314718055994530942 : 1;
+  const double base = g->op == &dm_ops[DM_OP_logaddexp2] ? DM_LN_2 : 1;
   for (int i = 0; i < 2; i++) {
     if (!g->need[i]) continue;
     dm_Tensor *lead = x_scale(x, x_sub(x, g->in[i], g->in[1 - i]), base);

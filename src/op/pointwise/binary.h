@@ -10,6 +10,7 @@
 #include <tgmath.h>
 #endif
 
+#include "base/constants.h"
 #include "base/half.h"
 #include "engine/op.h"
 
@@ -27,6 +28,7 @@ enum {
   DM_N_PAIR
 };
 
+/* The formula of a call, by its op, its attribute and, for nextafter, the dtype. */
 static inline int dm_pair_of(const dm_Call *c) {
   const int id = (int)dm_op_id(c->op);
   if (id == DM_OP_add && *DM_ATTR(double, c) != 1.0) return DM_OP_add_scaled;
@@ -47,6 +49,7 @@ static inline double dm_pair_param(const dm_Call *c) {
 
 /* ---- integers: the divisor is not 0; -1 would overflow ---- */
 
+/* By squaring, modulo 2^64. A negative exponent truncates to 0, but for the bases 1 and -1. */
 static inline DM_HD int64_t dm_pow_i64(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 ? -1 : 1) : 0;
   uint64_t r = 1, base = (uint64_t)a;
@@ -55,6 +58,7 @@ static inline DM_HD int64_t dm_pow_i64(int64_t a, int64_t e) {
   return (int64_t)r;
 }
 static inline DM_HD int64_t dm_fmod_i64(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+/* The remainder with b's sign, as Python's and Lua's %. */
 static inline DM_HD int64_t dm_modulo_i64(int64_t a, int64_t b) {
   const int64_t r = dm_fmod_i64(a, b);
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
@@ -69,6 +73,8 @@ static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
 
 /* ---- 16 bits: their neighbours ---- */
 
+/* Numbers of one sign are ordered as their bits are: the neighbour is one bit pattern up or
+   down. brain: bfloat16, else float16. */
 static inline DM_HD float dm_next_16(float a, float b, bool brain) {
   uint16_t h = brain ? dm_f32_to_bf16(a) : dm_f32_to_f16(a);
   if (a != a || b != b) return a + b;
@@ -80,20 +86,20 @@ static inline DM_HD float dm_next_16(float a, float b, bool brain) {
 
 /* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
 
-#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                                            \
-  static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)1.44269504088896340736; } \
-  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                                            \
-    const TYPE r = fmod(a, b);                                                                 \
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                           \
-  }                                                                                            \
-  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                                         \
-    if (b == 0) return a / b;                                                                  \
-    const TYPE r = fmod(a, b);                                                                 \
-    TYPE d = (a - r) / b;                                                                      \
-    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                                  \
-    if (d == 0) return copysign((TYPE)0, a / b);                                               \
-    const TYPE f = floor(d);                                                                   \
-    return d - f > (TYPE)0.5 ? f + 1 : f;                                                      \
+#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                               \
+  static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)DM_LOG2_E; } \
+  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                               \
+    const TYPE r = fmod(a, b);                                                    \
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                              \
+  }                                                                               \
+  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                            \
+    if (b == 0) return a / b;                                                     \
+    const TYPE r = fmod(a, b);                                                    \
+    TYPE d = (a - r) / b;                                                         \
+    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                     \
+    if (d == 0) return copysign((TYPE)0, a / b);                                  \
+    const TYPE f = floor(d);                                                      \
+    return d - f > (TYPE)0.5 ? f + 1 : f;                                         \
   }
 #ifdef __cplusplus
 DM_MODULO(float, dm_modulo, dm_floor_div, dm_log2_1p)

@@ -1,4 +1,6 @@
-/* Special functions composed of others; the others' formulas are in base/special.inc. */
+/* Special functions composed of others, whose formulas are in base/special.inc: they inherit
+   the others' gradients. */
+#include "base/constants.h"
 #include "base/error.h"
 #include "op/shape/create.h"
 #include "op/pointwise/pointwise.h"
@@ -13,23 +15,27 @@ static dm_status give(dm_Call *c, dm_X *x, dm_Tensor *y) {
   return x->st;
 }
 
+/* The normal distribution's integral up to x: erfc(-x / sqrt(2)) / 2, exact in the lower tail.
+ */
 dm_status special_ndtr_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *t = x_scale(x, widened(x, c->in[0]), -0.70710678118654752440); /* 1/sqrt(2) */
+  dm_Tensor *t = x_scale(x, widened(x, c->in[0]), -DM_SQRT_HALF);
   return give(c, x, x_scale(x, x_unary(x, DM_OP_erfc, t), 0.5));
 }
 
+/* log(x / (1 - x)), the inverse of sigmoid; eps keeps x off 0 and 1, where it is infinite. */
 dm_status logit_compose(dm_Call *c, dm_X *x) {
   const dm_OptNum *eps = DM_ATTR(dm_OptNum, c);
   dm_Tensor *t = widened(x, c->in[0]);
   if (eps->set) {
-    const struct { dm_OptNum min, max; } held = {{1, eps->v}, {1, 1 - eps->v}};
-    t = dm_x(x, DM_OP_clamp, &held, 1, t);
+    const struct { dm_OptNum min, max; } bounds = {{1, eps->v}, {1, 1 - eps->v}};
+    t = dm_x(x, DM_OP_clamp, &bounds, 1, t);
   }
   dm_Tensor *rest = x_shift(x, x_scale(x, t, -1), 1);
   return give(c, x, x_unary(x, DM_OP_log, x_div(x, t, rest)));
 }
 
-/* p (p - 1) / 4 log pi + the sum of log Gamma(x - j / 2) for j = 0 .. p - 1 */
+/* The multivariate gamma function's logarithm, of dimension p:
+   p (p - 1) / 4 log pi + the sum of log Gamma(x - j / 2) for j = 0 .. p - 1 */
 dm_status mvlgamma_compose(dm_Call *c, dm_X *x) {
   const int64_t p = *DM_ATTR(int64_t, c);
   dm_Tensor *t = widened(x, c->in[0]);
@@ -40,6 +46,5 @@ dm_status mvlgamma_compose(dm_Call *c, dm_X *x) {
   t = x_add(x, dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, t),
             dm_x(x, DM_OP_linspace, &steps, 0));
   t = x_sum(x, x_unary(x, DM_OP_lgamma, t), (dm_Ints){1, {-1}}, false);
-  const double log_pi = 1.14472988584940017414;
-  return give(c, x, x_shift(x, t, (double)p * (double)(p - 1) / 4 * log_pi));
+  return give(c, x, x_shift(x, t, (double)p * (double)(p - 1) / 4 * DM_LOG_PI));
 }

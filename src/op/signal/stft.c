@@ -1,14 +1,19 @@
-/* Windows, and Fourier transforms of short stretches: stft, istft. Complex numbers are pairs
-   in a last dim of 2. */
+/* Window functions, and the short-time Fourier transform: stft, istft. Complex numbers are
+   pairs in a last dim of 2.
+
+   stft cuts a signal into stretches (frames) of n_fft points, hop points apart, multiplies each
+   by a window and transforms it; cutting is a strided view. istft transforms back, multiplies
+   by the window once more and adds the stretches up where they overlap, then divides by the
+   sum of the squared windows: the least-squares estimate of the signal (Griffin & Lim 1984).
+   Both are compositions, and so are their gradients. */
 #include <math.h>
 
+#include "base/constants.h"
 #include "base/error.h"
 #include "op/shape/create.h"
 #include "op/pointwise/pointwise.h"
 
 /* ---- windows ---- */
-
-static const double TURN = 6.28318530717958647692; /* 2 pi */
 
 typedef struct WindowAttr {
   int64_t length, periodic, dtype, device;
@@ -40,10 +45,10 @@ static dm_status give_window(dm_Call *c, dm_X *x, const WindowAttr *w, dm_Tensor
   return x->st;
 }
 
-/* a - b cos(t) + c cos(2 t) over a turn */
+/* a - b cos(t) + c cos(2 t) for t from 0 to 2 pi: Hann, Hamming, Blackman */
 static dm_status cosines(dm_Call *c, dm_X *x, const WindowAttr *w, const double by[3]) {
   DM_TRY(check_window(c, w));
-  dm_Tensor *t = points(x, w, 0, TURN);
+  dm_Tensor *t = points(x, w, 0, 2 * DM_PI);
   dm_Tensor *y = x_shift(x, x_scale(x, x_unary(x, DM_OP_cos, t), -by[1]), by[0]);
   dm_Tensor *twice = x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]);
   return give_window(c, x, w, x_add(x, y, twice));
@@ -97,6 +102,7 @@ typedef struct Stretches {
   int64_t n_fft, hop, length; /* points of a transform, from one to the next, of a window */
 } Stretches;
 
+/* Fills in the defaults and checks; input 1 is the window, or NULL. */
 static dm_status check_stretches(const dm_Call *c, Stretches *s) {
   if (s->hop == -1) s->hop = s->n_fft / 4;
   if (s->length == -1) s->length = s->n_fft;
@@ -129,8 +135,8 @@ static dm_Tensor *window_of(dm_X *x, dm_Tensor *given, const Stretches *s, dm_Te
   if (x->st != DM_OK) return NULL;
   const dm_SizedAttr ones = {{1, {s->length}}, like->dtype, dm_device_code(like->device)};
   dm_Tensor *w = given ? given : dm_x(x, DM_OP_ones, &ones, 0);
-  const int64_t room = s->n_fft - s->length;
-  return x_pad(x, w, room / 2, room - room / 2, 0);
+  const int64_t rest = s->n_fft - s->length;
+  return x_pad(x, w, rest / 2, rest - rest / 2, 0);
 }
 
 typedef struct StftAttr {
@@ -138,7 +144,7 @@ typedef struct StftAttr {
   int64_t center, pad_mode, normalized, onesided;
 } StftAttr;
 
-/* (batch, points) as (batch, stretches, n_fft) */
+/* (batch, points) as (batch, stretches, n_fft): a view in which elements repeat */
 static dm_Tensor *cut(dm_X *x, dm_Tensor *t, const Stretches *s) {
   t = x_unary(x, DM_OP_contiguous, t);
   if (x->st != DM_OK) return NULL;
@@ -150,6 +156,8 @@ static dm_Tensor *cut(dm_X *x, dm_Tensor *t, const Stretches *s) {
   return dm_x(x, DM_OP_as_strided, &a, 1, t);
 }
 
+/* (points) or (batch, points) to (batch?, n_fft / 2 + 1, stretches, 2); not onesided: n_fft.
+   center: the signal is padded so that stretch k is centred on point k hop. */
 dm_status stft_compose(dm_Call *c, dm_X *x) {
   const StftAttr *a = DM_ATTR(StftAttr, c);
   dm_Tensor *t = c->in[0];
@@ -159,12 +167,12 @@ dm_status stft_compose(dm_Call *c, dm_X *x) {
   if (t->ndim != 1 && t->ndim != 2)
     return dm_fail(DM_EARG, "stft: x has shape %s, wanted {points} or {batch, points}",
                    DM_SHAPE(t));
-  const int64_t n = t->shape[t->ndim - 1], room = a->center ? s.n_fft / 2 : 0;
+  const int64_t n = t->shape[t->ndim - 1], margin = a->center ? s.n_fft / 2 : 0;
   t = x_reshape(x, t, 2, (int64_t[]){t->ndim == 2 ? t->shape[0] : 1, n});
-  if (n < s.n_fft - 2 * room)
+  if (n < s.n_fft - 2 * margin)
     return dm_fail(DM_EARG, "stft: %lld points, wanted at least n_fft's %lld", (long long)n,
                    (long long)s.n_fft);
-  t = cut(x, x_pad(x, t, room, room, a->pad_mode), &s);
+  t = cut(x, x_pad(x, t, margin, margin, a->pad_mode), &s);
   if (c->in[1] || s.length < s.n_fft) t = x_mul(x, t, window_of(x, c->in[1], &s, t));
   const int64_t how[3] = {-1, -1, a->normalized ? ORTHO : BACKWARD};
   if (a->onesided) {
@@ -183,7 +191,7 @@ typedef struct IstftAttr {
   int64_t center, normalized, onesided, length;
 } IstftAttr;
 
-/* (batch, n_fft, stretches) added up where they lie: (batch, points) */
+/* (batch, n_fft, stretches) to (batch, points): overlapping points are added, by op fold */
 static dm_Tensor *overlapped(dm_X *x, dm_Tensor *t, const Stretches *s) {
   if (x->st != DM_OK) return NULL;
   const int64_t n = s->n_fft + s->hop * (t->shape[2] - 1);
@@ -193,15 +201,16 @@ static dm_Tensor *overlapped(dm_X *x, dm_Tensor *t, const Stretches *s) {
   return x_reshape(x, dm_x(x, DM_OP_fold, &a, 1, t), 2, (int64_t[]){t->shape[0], n});
 }
 
+/* Whether t is what stft gives: its first dim but a batch is the frequencies. */
 static dm_status check_spectra(const dm_Tensor *t, const IstftAttr *a) {
-  const int64_t lines = a->onesided ? a->s.n_fft / 2 + 1 : a->s.n_fft;
+  const int64_t bins = a->onesided ? a->s.n_fft / 2 + 1 : a->s.n_fft;
   const int d = t->ndim - 3;
-  if ((d == 0 || d == 1) && t->shape[d] == lines && t->shape[d + 1] > 0 && t->shape[d + 2] == 2)
+  if ((d == 0 || d == 1) && t->shape[d] == bins && t->shape[d + 1] > 0 && t->shape[d + 2] == 2)
     return DM_OK;
   return dm_fail(DM_EARG,
                  "istft: x has shape %s, wanted {%lld, stretches, 2} or {batch, %lld, "
                  "stretches, 2}",
-                 DM_SHAPE(t), (long long)lines, (long long)lines);
+                 DM_SHAPE(t), (long long)bins, (long long)bins);
 }
 
 /* Windows must cover every point that is given back. */
@@ -213,6 +222,7 @@ static dm_status check_cover(dm_X *x, dm_Tensor *cover) {
   return bare ? dm_fail(DM_EARG, "istft: there are points that no window covers") : DM_OK;
 }
 
+/* The inverse of stft. Half of the spectrum suffices, as the signal is real. */
 dm_status istft_compose(dm_Call *c, dm_X *x) {
   const IstftAttr *a = DM_ATTR(IstftAttr, c);
   dm_Tensor *t = c->in[0];
