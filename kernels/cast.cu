@@ -1,8 +1,13 @@
-/* Copies: to another dtype, into another tensor, of one number. */
+/* Copies: to another dtype, into another tensor, of one number.
+
+   A copy takes the first way that fits: bytes moved as they are; conversions between float32
+   and 16 bits, four elements a thread; a transpose through shared memory between rows and
+   channels last; a strided copy within a dtype; else the identity as a pointwise kernel. */
 #include "kernels/fill.h"
 #include "kernels/layout.h"
 #include "kernels/pointwise.cuh"
 
+/* The identity. */
 template <class C> struct Same {
   C p, q;
   __device__ C operator()(const C *x) const { return x[0]; }
@@ -24,6 +29,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Both dense and aligned to 16 bytes. */
 template <class C, class From, class To>
 static dm_status convert(dm_Tensor *out, const dm_Tensor *in) {
   return dm_launch((convert_kernel<C, From, To>), dm_blocks(dm_ceil_div(out->numel, 4)),
@@ -56,6 +62,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* out and in of one shape after broadcasting, of any strides. */
 static dm_status move(dm_Tensor *out, dm_Tensor *in) {
   dm_Tensor *both[2] = {out, in};
   void *data[2];
@@ -68,7 +75,9 @@ static dm_status move(dm_Tensor *out, dm_Tensor *in) {
 
 enum { SIDE = 32, DOWN = DM_THREADS / SIDE };
 
-/* n matrices of rows x columns become those of columns x rows. A block turns a tile. */
+/* n matrices (rows, columns) become (columns, rows). A block transposes tiles of SIDE x SIDE in
+   shared memory, so that reads and writes are both of neighbouring elements; rows of the tile
+   are one element longer, so that a column meets every bank once. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     transpose_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t n_down,
@@ -91,7 +100,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* From rows to channels last, or back. */
+/* x (N, C, H, W) from rows to channels last, or back: N matrices (C, H W). */
 static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
   const bool last = dm_tensor_is_channels_last(out);
   const int64_t channels = in->shape[1], pixels = in->shape[2] * in->shape[3];
@@ -105,11 +114,13 @@ static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
                                  n_tile););
 }
 
-static bool is_turned(const dm_Tensor *a, const dm_Tensor *b) {
+/* Whether one is dense row by row and the other channels last. */
+static bool is_transposed(const dm_Tensor *a, const dm_Tensor *b) {
   return (dm_tensor_is_contiguous(a) && dm_tensor_is_channels_last(b)) ||
          (dm_tensor_is_channels_last(a) && dm_tensor_is_contiguous(b));
 }
 
+/* t itself, or a copy that is channels last. */
 dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out) {
   dm_Meta m = dm_meta_of(t);
   if (dm_tensor_is_channels_last(t)) {
@@ -125,6 +136,7 @@ dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out) {
 
 /* ---- copies ---- */
 
+/* in broadcasts to out; see the head. */
 dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (out->numel == 0) return DM_OK;
@@ -142,7 +154,7 @@ dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
     }
     if (try_convert(out, in, &st)) return st;
   }
-  if (from == to && same && is_turned(out, in)) return transpose(out, in);
+  if (from == to && same && is_transposed(out, in)) return transpose(out, in);
   if (from == to && !dm_is_host(in)) return move(out, in);
   /* a type that holds both ends; see the CPU's */
   if (!dm_is_float(from) && !dm_is_float(to)) return dm_strided<int64_t, 1>(out, &in, i64);
@@ -156,6 +168,7 @@ DM_CUDA_KERNEL(copy_cuda) { return dm_cuda_copy(c->out[0], c->in[1]); }
 
 /* ---- one number ---- */
 
+/* Of no input. */
 template <class C> struct Constant {
   C p, q;
   __device__ C operator()(const C *x) const {
@@ -164,6 +177,7 @@ template <class C> struct Constant {
   }
 };
 
+/* Every element of t, of any strides; +0 in a dense tensor is a memset. */
 extern "C" dm_status dm_cuda_fill(dm_Tensor *t, double value) {
   const dm_DType dtype = (dm_DType)t->dtype;
   if (t->numel == 0) return DM_OK;

@@ -24,6 +24,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     dm_store<double>(dtype, out, i, dm_ramp_at(r, i, n));
 }
 
+/* start + i step, rounded once into t's dtype. */
 static dm_status ramp(dm_Tensor *t, dm_Ramp r) {
   return dm_launch(ramp_f64_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
                    (int)t->dtype, r, t->numel);
@@ -35,6 +36,7 @@ DM_CUDA_KERNEL(linspace_cuda) {
   return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
 }
 
+/* (rows, n_column), dense: 1 on the diagonal. */
 static __global__ void __launch_bounds__(DM_THREADS)
     eye_kernel(void *out, int dtype, int64_t n_column, int64_t n) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads())

@@ -1,6 +1,9 @@
-/* Elements chosen by masks, and by the triangles of matrices. What is chosen keeps
-   its order: blocks count their tiles, the counts are summed up, and each element
-   then knows its index. */
+/* Elements chosen by masks, and by the triangles of matrices.
+
+   Chosen elements keep their order (stream compaction; Harris et al. 2007): each block counts
+   the chosen elements of its tile, a scan of the counts gives each tile's first position, and
+   a second pass adds an element's rank in its tile to that. Rules whose result is as long as
+   the count have read it before, and waited for it. */
 #include "kernels/own.cuh"
 #include "kernels/scan.cuh"
 
@@ -53,6 +56,7 @@ template <class C> struct NonzeroPositions {
   }
 };
 
+/* counts (tiles): the chosen elements of each tile of TILE elements, EACH a thread. */
 template <class Choice>
 static __global__ void __launch_bounds__(DM_THREADS)
     count_kernel(Choice choice, int64_t n, int64_t *counts) {
@@ -78,6 +82,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (chosen[k]) choice.take(first + k, rank++);
 }
 
+/* Calls choice.take(i, rank) for each of n elements that choice.chosen(i). */
 template <class Choice> static dm_status compact(const Choice &choice, int64_t n) {
   const int64_t n_tile = dm_ceil_div(n, TILE);
   dm_Scratch<int64_t> ranks;
@@ -88,6 +93,7 @@ template <class Choice> static dm_status compact(const Choice &choice, int64_t n
                    ranks.p);
 }
 
+/* Elements of t where the mask is set, to the row or from it. */
 static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, int64_t step,
                                 bool put) {
   dm_Own own;
@@ -105,6 +111,7 @@ static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, 
   return compact(m, t->numel);
 }
 
+/* x is expanded as a view, without a copy. */
 DM_CUDA_KERNEL(masked_select_cuda) {
   dm_Tensor *x = c->in[0], *out = c->out[0];
   dm_Own own;
@@ -117,6 +124,7 @@ DM_CUDA_KERNEL(masked_select_cuda) {
   return compact_masked(&wide, c->in[1], dm_tensor_data(out), 1, false);
 }
 
+/* out = x, with the elements of source, one after another or one for all, where mask is set. */
 DM_CUDA_KERNEL(masked_put_cuda) {
   dm_Tensor *out = c->out[0], *source = c->in[2];
   dm_Own own;
@@ -128,6 +136,8 @@ DM_CUDA_KERNEL(masked_put_cuda) {
   return compact_masked(out, c->in[1], row, source->numel == 1 ? 0 : 1, true);
 }
 
+/* x of any strides; C holds its dtype: float64 for itself, float32 for all others, in which no
+   integer but 0 becomes 0. */
 template <class C> static dm_status nonzero(dm_Tensor *x, int64_t *out, int base) {
   void *data[1];
   NonzeroPositions<C> p;
@@ -150,6 +160,7 @@ DM_CUDA_KERNEL(nonzero_cuda) {
 /* ---- triangles ---- */
 
 template <class T>
+/* x (..., rows, columns): element i keeps its value by how far it is above the diagonal. */
 static __global__ void __launch_bounds__(DM_THREADS)
     triangle_kernel(T *out, const T *x, dm_Walk<2> walk, int64_t rows, int64_t columns,
                     int64_t diagonal, bool upper) {
@@ -161,6 +172,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* tril, triu: the diagonal and what is below or above it; 0 elsewhere. */
 static dm_status triangle(dm_Call *c, bool upper) {
   dm_Tensor *both[2] = {c->out[0], c->in[0]};
   const dm_Tensor *out = c->out[0];

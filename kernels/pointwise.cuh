@@ -6,14 +6,18 @@
        __device__ C operator()(const C *x) const { return x[0] + p * x[1]; }
      };
 
-   Operands of one dtype of float32 or 16 bits (and bool ones) whose rows are dense,
-   or repeat one element, move 16 bytes a thread; all others take the strided walk,
-   with types known at run time. A host number is a constant. */
+   A kernel moves bytes: its time is the memory's. Operands of one dtype of float32 or 16 bits
+   (and bool ones) whose rows are dense, or repeat one element, take the packed kernel, in which
+   a thread moves 16 bytes of each in one word; all others take the strided kernel, a thread an
+   element, with types known at run time. Both loop over the grid, so that any number of
+   elements fits a launch. 16-bit floats compute in float32 and are rounded once. A host number
+   is a constant of the launch. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
 #include "kernels/cuda.cuh"
 
+/* The N inputs of a launch. */
 template <class C, int N> struct dm_Inputs {
   const void *data[N > 0 ? N : 1]; /* NULL: the constant */
   C constant[N > 0 ? N : 1];
@@ -60,7 +64,7 @@ static __device__ inline void dm_widen_pack(const dm_Inputs<C, N> &in, int j, in
   for (int i = 0; i < V; i++) a[i] = v;
 }
 
-/* The walk is over packs; n elements, the last pack may be short. */
+/* The walk counts packs; n elements, the last pack may be short. */
 template <class Fn, class C, class T, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
     packed_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk,
@@ -83,6 +87,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* An element a thread; dtypes and strides are known at run time. */
 template <class Fn, class C, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
     strided_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk) {
@@ -96,10 +101,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* The value of a host number in the compute type. */
 static inline void dm_constant(const dm_Tensor *t, float *v) { *v = (float)dm_host_f64(t); }
 static inline void dm_constant(const dm_Tensor *t, double *v) { *v = dm_host_f64(t); }
 static inline void dm_constant(const dm_Tensor *t, int64_t *v) { *v = dm_host_i64(t); }
 
+/* Whether p may be read and written in words of 16 bytes. */
 static inline bool dm_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
 /* A launch's operands: out, then the inputs. */
@@ -185,7 +192,7 @@ static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in)
 }
 
 /* Formulas that only take the strided walk: long ones, whose arithmetic takes more
-   time than the memory, and rare ones. To be specialized beside the formula. */
+   time than the memory, and rare ones. RARE marks their formulas in base. */
 template <template <class> class Fn> static constexpr bool dm_unpacked = false;
 
 /* The formula in float or double, as `compute` (a float dtype) asks. */

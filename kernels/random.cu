@@ -1,6 +1,8 @@
 /* Random tensors: the same numbers as the CPU's kernels give, from the same words
-   of the generator. Its seed and counter lie on the device, where each draw takes
-   them and moves them on in the stream's order; the host's count runs along. */
+   of the generator (op/random/random.h). Its seed and counter are on the device, where each
+   draw takes them and moves them on in the stream's order, so that the
+   launches of a training step are the same each time; the host keeps the same count. A thread
+   computes one counter: four elements, or two of float64. */
 #include "kernels/keep.h"
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
@@ -13,6 +15,7 @@ extern "C" {
 
 enum { GENERATOR_SITE = 8 };
 
+/* *out: the generator before the draw. One thread: a launch of a warp is the least. */
 static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
   if (threadIdx.x != 0) return;
   *out = *generator;
@@ -36,7 +39,7 @@ dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *ou
   return st;
 }
 
-/* Where a draw of n elements begins, for as long as its launches need it. */
+/* The generator at the beginning of a draw, owned while its launches need it. */
 typedef dm_Scratch<dm_Generator> Start;
 
 static dm_status take(int64_t n, int64_t per_counter, Start *start) {
@@ -63,7 +66,7 @@ static __device__ inline double affine(double shift, double scale, double v) {
 #endif
 }
 
-/* What becomes of a drawn number u and of the input's element x. */
+/* Functors make an element of the result of a drawn number u and the input's element x. */
 template <bool NORMAL> struct Affine {
   static const bool reads = false, normal = NORMAL;
   float shift, scale;
@@ -74,6 +77,7 @@ template <class C> struct Below { /* bernoulli of one probability */
   float p;
   __device__ C operator()(float u, C, int64_t) const { return u < p ? C(1) : C(0); }
 };
+/* Bernoulli of each element's own probability; one outside [0, 1] is a fault. */
 template <class C> struct BelowEach {
   static const bool reads = true, normal = false;
   dm_Fault *fault;
@@ -84,6 +88,7 @@ template <class C> struct BelowEach {
     return u < (float)x ? C(1) : C(0);
   }
 };
+/* Dropout: the scaled element, or 0. */
 template <class C> struct Drop {
   static const bool reads = true, normal = false;
   float p;
@@ -190,6 +195,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* shift + scale u, uniform or normal, in t of any float dtype and strides. */
 static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double scale) {
   const float a = (float)shift, b = (float)scale;
   Start g;
@@ -215,6 +221,7 @@ DM_CUDA_KERNEL(normal_cuda) {
   return draw_affine(c->out[0], true, p[0], p[1]);
 }
 
+/* p given: x says shape and dtype only; else x holds the probabilities. */
 DM_CUDA_KERNEL(bernoulli_cuda) {
   const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
   dm_Tensor *out = c->out[0], *x = c->in[0];
@@ -248,6 +255,7 @@ DM_CUDA_KERNEL(drop_cuda) {
   return draw<float>(out, x, Drop<float>{(float)a->p, (float)scale}, g);
 }
 
+/* The seed and counter of a draw as a tensor, which never visits the host. */
 DM_CUDA_KERNEL(counters_cuda) {
   return dm_cuda_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4,
                                (dm_Generator *)dm_tensor_data(c->out[0]));
@@ -255,6 +263,7 @@ DM_CUDA_KERNEL(counters_cuda) {
 
 /* ---- integers ---- */
 
+/* Two words an element, as on the CPU. */
 static __global__ void __launch_bounds__(DM_THREADS)
     randint_kernel(void *out, int dtype, const dm_Generator *start, int64_t low, uint64_t count,
                    int64_t n) {
@@ -292,6 +301,7 @@ DM_CUDA_KERNEL(randperm_cuda) {
 
 /* ---- multinomial: in double, row by row as on the CPU ---- */
 
+/* Weights (rows, n) of any strides and float dtype, and where to note a bad row. */
 struct Weights {
   const void *data;
   int dtype;
@@ -375,7 +385,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (n_above < w.k) w.note(row);
 }
 
-/* Who arrives as number s is sample s: each counts who is earlier. Blocks of y
+/* The item that arrives as number s is sample s: a thread counts the earlier ones. Blocks of y
    share a row. */
 static __global__ void __launch_bounds__(DM_THREADS)
     sample_once_kernel(Weights w, const double *times, int64_t *out) {
@@ -397,6 +407,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (i < w.n && rank < w.k) out[row * w.k + rank] = i + w.base;
 }
 
+/* With replacement; sums: a buffer of (rows, n). */
 static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, int64_t *out) {
   void *last;
   const int64_t bytes = w.rows * (int64_t)sizeof(int64_t);
@@ -410,12 +421,14 @@ static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, in
   return st;
 }
 
+/* Without replacement; times: a buffer of (rows, n). O(n^2) comparisons, in parallel. */
 static dm_status sample_once(Weights w, double *times, const dm_Generator *g, int64_t *out) {
   const dim3 grid((unsigned)w.rows, (unsigned)dm_ceil_div(w.n, DM_THREADS));
   DM_TRY(dm_launch(times_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
   return dm_launch(sample_once_kernel, grid, DM_THREADS, 0, w, times, out);
 }
 
+/* x (n) is one row. */
 DM_CUDA_KERNEL(multinomial_cuda) {
   const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -431,16 +444,16 @@ DM_CUDA_KERNEL(multinomial_cuda) {
                      (int)dm_op_id(c->op),
                      c->base};
   const int64_t bytes = w.rows * w.n * (int64_t)sizeof(double);
-  void *room;
+  void *scratch;
   if (w.rows == 0) return DM_OK;
   if (w.n == 0)
     return dm_fail(DM_EARG, "multinomial: the weights sum to 0, wanted more than 0");
   Start g;
   DM_TRY(take(w.rows * (a->replacement ? w.k : w.n), 2, &g));
   int64_t *out = (int64_t *)dm_tensor_data(c->out[0]);
-  DM_TRY(dm_cuda_scratch(bytes, &room));
-  const dm_status st = a->replacement ? sample_again(w, (double *)room, g.p, out)
-                                      : sample_once(w, (double *)room, g.p, out);
-  dm_cuda_scratch_free(room, bytes);
+  DM_TRY(dm_cuda_scratch(bytes, &scratch));
+  const dm_status st = a->replacement ? sample_again(w, (double *)scratch, g.p, out)
+                                      : sample_once(w, (double *)scratch, g.p, out);
+  dm_cuda_scratch_free(scratch, bytes);
   return st;
 }

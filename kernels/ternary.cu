@@ -1,5 +1,5 @@
-/* The pointwise ops of up to three operands, from the formulas that the CPU uses
-   too. */
+/* The pointwise ops of up to three operands, from the formulas that the CPU uses too:
+   base/triple.inc. p and q are bounds or a factor, which saturate in int64. */
 #include "kernels/pointwise.cuh"
 
 extern "C" {

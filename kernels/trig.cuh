@@ -1,6 +1,11 @@
-/* sin, cos and tan of float32, of any size, in float32 and integers: CUDA's own sinf
-   and the like use float64 for large arguments, which most GPUs do slowly. Errors:
-   sin and cos below 2 ulp, tan below 4; spec/emulated_check.cu measures them. */
+/* sin, cos and tan of float32, of any size, in float32 and integers: CUDA's own sinf, cosf and
+   tanf use float64 for large arguments, which most GPUs do slowly. Errors: sin and cos below
+   2 ulp, tan below 4; spec/emulated_check.cu measures them.
+
+   x is reduced to r in [-pi/4, pi/4] and a number n of quarter turns; n chooses between the
+   polynomials of sin r and cos r and their signs. Up to 1e5 the reduction subtracts n times
+   pi/2 in three parts by fused multiply-adds (Cody & Waite 1980); beyond that it multiplies
+   x's mantissa by the bits of 2/pi that matter, in integers (Payne & Hanek 1983). */
 #ifndef DM_TRIG_CUH
 #define DM_TRIG_CUH
 
@@ -51,6 +56,7 @@ static DM_HD inline float dm_reduce_large(float x, uint32_t *n) {
   return -r;
 }
 
+/* r and n for any finite x; NaN for others. */
 static DM_HD inline float dm_reduce_pi_2(float x, uint32_t *n) {
   const float size = fabsf(x);
   if (size > 1e5f) {

@@ -80,6 +80,7 @@
 #include "base/single.inc"
 #undef U
 
+/* p and q are whole numbers there: hardtanh's bounds, cut off. */
 static dm_status integers(dm_Call *c, double p, double q) {
   switch (dm_op_id(c->op)) {
 #define INTEGER(NAME, EXPR) \
@@ -215,6 +216,7 @@ template <> struct Predicate<int64_t> {
   }
 };
 
+/* Integers and bool are read as int64. */
 static dm_status predicate(dm_Call *c) {
   const dm_DType dtype = dm_compute_dtype((dm_DType)c->in[0]->dtype);
   const int op = (int)dm_op_id(c->op);

@@ -11,6 +11,7 @@ enum { ALIGN = 64, ALIGN_FROM = 1024 };
 static atomic_llong live_blocks, requests, fail_at;
 static atomic_bool fail_sticky;
 
+/* The count restarts at 0, so that n = 1 is the next request. */
 void dm_alloc_fail_at(int64_t n, bool sticky) {
   atomic_store(&fail_sticky, sticky);
   atomic_store(&requests, 0);
@@ -20,6 +21,8 @@ void dm_alloc_fail_at(int64_t n, bool sticky) {
 int64_t dm_alloc_requests(void) { return atomic_load(&requests); }
 int64_t dm_alloc_live(void) { return atomic_load(&live_blocks); }
 
+/* Each request asks exactly once: requests are counted here. With nothing injected the cost
+   is one relaxed load. */
 bool dm_alloc_should_fail(void) {
   const int64_t at = atomic_load_explicit(&fail_at, memory_order_relaxed);
   if (DM_LIKELY(at == 0)) return false;
@@ -27,6 +30,8 @@ bool dm_alloc_should_fail(void) {
   return atomic_load(&fail_sticky) ? n >= at : n == at;
 }
 
+/* Sizes are rounded up to 64 bytes, a cache line and the widest vector; aligned_alloc wants a
+   multiple of the alignment. */
 void *dm_alloc(int64_t n_bytes) {
   if (DM_UNLIKELY(n_bytes < 0 || dm_alloc_should_fail())) return NULL;
   if (n_bytes > INT64_MAX - ALIGN) return NULL;

@@ -1,4 +1,4 @@
-/* What every file may use, beside the public types of demilune.h: how a
+/* Basics for every file, next to the public types of demilune.h: how a
    failure is passed on, and small helpers. */
 #ifndef DM_BASE_H
 #define DM_BASE_H
@@ -21,7 +21,7 @@
 #define DM_RESTRICT
 #endif
 /* Before a short loop inside a long one: it stays a loop. Unrolled, GCC's vectorizer
-   would not find it. And: it does not, but each turn is written out. */
+   would not find it. DM_UNROLL asks for the opposite: each iteration is written out. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
 #define DM_KEEP_LOOP _Pragma("GCC unroll 1")
 #define DM_UNROLL _Pragma("GCC unroll 8")
@@ -29,7 +29,7 @@
 #define DM_KEEP_LOOP
 #define DM_UNROLL
 #endif
-/* What CUDA's kernels may call too. */
+/* A function that CUDA's kernels may call too. */
 #ifdef __CUDACC__
 #define DM_HD __host__ __device__
 #else

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Bytes of an element and names, in the order of dm_DType. */
 const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
 static const char *const names[DM_N_DTYPE] = {"bool",    "uint8",  "int8",    "int16",
                                               "int32",   "int64",  "float16", "bfloat16",
@@ -10,6 +11,7 @@ static const char *const names[DM_N_DTYPE] = {"bool",    "uint8",  "int8",    "i
 
 const char *dm_dtype_name(dm_DType d) { return d >= 0 && d < DM_N_DTYPE ? names[d] : "none"; }
 
+/* The dtype of that name, or DM_NO_DTYPE. A name is found by search: ten are few. */
 dm_DType dm_dtype_find(const char *name) {
   for (int d = 0; d < DM_N_DTYPE; d++)
     if (strcmp(names[d], name) == 0) return (dm_DType)d;

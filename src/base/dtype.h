@@ -1,10 +1,10 @@
-/* What the element types of demilune.h are, and how they combine. Promotion is PyTorch's. */
+/* The element types of demilune.h: size, kind, and how they combine. Promotion is PyTorch's. */
 #ifndef DM_DTYPE_H
 #define DM_DTYPE_H
 
 #include "base/base.h"
 
-/* What arithmetic runs in: 16-bit floats compute in float32. */
+/* The kinds of arithmetic. 16-bit floats compute in float32. */
 typedef enum dm_Kind { DM_KIND_BOOL, DM_KIND_INT, DM_KIND_FLOAT } dm_Kind;
 
 extern const uint8_t dm_dtype_sizes[DM_N_DTYPE];

@@ -7,6 +7,7 @@
 enum { MESSAGE_BYTES = 1024 };
 static _Thread_local char message[MESSAGE_BYTES];
 
+/* A message that is too long is cut off. */
 dm_status dm_vfail(dm_status code, const char *fmt, va_list ap) {
   /* Formatted aside: an argument may point into the old message. */
   char fresh[MESSAGE_BYTES];

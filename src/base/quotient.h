@@ -1,5 +1,6 @@
-/* Division of numbers that are not negative; on a GPU cheap where they are small,
-   as counts and positions are. */
+/* Division of numbers that are not negative; on a GPU cheap where they are small, as counts
+   and positions are: it has no divider of 64 bits, and a division of 32 takes far fewer
+   instructions. */
 #ifndef DM_QUOTIENT_H
 #define DM_QUOTIENT_H
 

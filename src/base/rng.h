@@ -1,6 +1,12 @@
 /* Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as
    1, 2, 3"): counter based, so that element i of a draw is the same whatever
-   the device or the number of threads. C and CUDA. */
+   the device or the number of threads. C and CUDA.
+
+   The seed is a key of two words, the counter a block of four (here the upper two are 0). A
+   round multiplies two of the words by constants to 64 bits, crosses the four halves over and
+   XORs the high ones with the neighbouring words and the key; the key then moves on by
+   constants (a Weyl sequence). After ten rounds the block is four random words: they pass
+   TestU01's BigCrush, and PyTorch and cuRAND draw from the same function. */
 #ifndef DM_RNG_H
 #define DM_RNG_H
 
@@ -12,6 +18,7 @@ typedef struct dm_Philox {
   uint32_t v[4];
 } dm_Philox;
 
+/* The four words of one counter. */
 static inline DM_HD dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
   uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -45,7 +52,8 @@ typedef struct dm_Generator {
 enum { DM_PHILOX_LANES = 8 };
 
 /* The words of n counters from g.offset + counter on, four each; n is rounded up
-   to DM_PHILOX_LANES. dm_philox's arithmetic, laid out for vector registers. */
+   to DM_PHILOX_LANES. dm_philox's arithmetic, with word k of
+   DM_PHILOX_LANES counters side by side, so that a vector unit computes them together. */
 static inline void dm_philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out) {
   for (int64_t at = 0; at < n; at += DM_PHILOX_LANES) {
     uint32_t c[4][DM_PHILOX_LANES], k0 = (uint32_t)g.seed, k1 = (uint32_t)(g.seed >> 32);
@@ -72,7 +80,8 @@ static inline void dm_philox_words(dm_Generator g, uint64_t counter, int64_t n, 
   }
 }
 
-/* splitmix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
+/* The next word of a small sequential generator, which makes seeds out of other seeds:
+   splitmix64, G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom
    number generators", OOPSLA 2014. */
 static inline uint64_t dm_splitmix64(uint64_t *state) {
   uint64_t z = *state += 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, odd */

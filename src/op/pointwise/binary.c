@@ -99,6 +99,7 @@ static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
                      : NULL;
 }
 
+/* t: the dtype of the arithmetic; the output's may differ (bool). */
 dm_status binary_cpu(dm_Call *c) {
   const int pair = dm_pair_of(c);
   dm_DType t = dm_result_dtype(2, c->in);
@@ -192,6 +193,7 @@ static void modulo_grad(dm_Grad *g, int64_t mode) {
     g->gx[1] = x_scale(x, x_mul(x, g->gy[0], q), -1);
   }
 }
+/* fmod truncates the quotient, remainder rounds it down. */
 void fmod_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_TRUNC); }
 void remainder_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_FLOOR); }
 

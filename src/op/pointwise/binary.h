@@ -1,4 +1,4 @@
-/* What the kernels of the pointwise ops of two operands share, on every device:
+/* Shared by the kernels of the pointwise ops of two operands on every device:
    which formula of base/pair.inc a call means, and functions that those formulas
    use. */
 #ifndef DM_BINARY_H

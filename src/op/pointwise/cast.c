@@ -11,6 +11,7 @@ typedef struct CastAttr {
   int64_t dtype;
 } CastAttr;
 
+/* x in another dtype, with x's shape and device. */
 dm_status cast_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)DM_ATTR(CastAttr, c)->dtype);
   return DM_OK;
@@ -73,6 +74,7 @@ dm_status cast_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[0]); }
 void cast_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape casts back */
 void clone_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; }
 
+/* copy_(x, source): x keeps its shape and dtype, source broadcasts to it. */
 dm_status copy_rule(dm_Call *c) {
   dm_Tensor *x = c->in[0], *s = c->in[1];
   int ndim;
@@ -87,6 +89,7 @@ dm_status copy_rule(dm_Call *c) {
 
 dm_status copy_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[1]); }
 
+/* The old values of x are gone: their gradient is 0. */
 void copy_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = x_zeros_like(g->x, g->gy[0]);
   if (g->need[1]) g->gx[1] = g->gy[0];
@@ -108,6 +111,7 @@ static void fill_int(const int64_t *const *in, int64_t *out, int64_t n, const do
 }
 static const dm_Pointwise fill_fn = {fill32, fill64, fill_int};
 
+/* A bool is filled with 1 for every number but 0: int64 would cut off 0.5. */
 dm_status fill_cpu(dm_Call *c) {
   const double *value = DM_ATTR(double, c);
   const dm_DType t = (dm_DType)c->out[0]->dtype;
@@ -118,6 +122,7 @@ dm_status fill_cpu(dm_Call *c) {
   return dm_pointwise(c->out[0], 0, NULL, t, &fill_fn, value);
 }
 
+/* All bits 0 is the number 0 in every dtype. */
 dm_status zero_cpu(dm_Call *c) {
   dm_Tensor *t = c->out[0];
   const double zero = 0;
@@ -128,8 +133,10 @@ dm_status zero_cpu(dm_Call *c) {
   return dm_pointwise(t, 0, NULL, (dm_DType)t->dtype, &fill_fn, &zero);
 }
 
+/* The old values do not reach the result: their gradient is 0. */
 void fill_grad(dm_Grad *g) { g->gx[0] = x_zeros_like(g->x, g->gy[0]); }
 
+/* A contiguous tensor is returned itself, as in PyTorch. */
 dm_status contiguous_compose(dm_Call *c, dm_X *x) {
   c->out[0] =
       dm_tensor_is_contiguous(c->in[0]) ? c->in[0] : dm_x(x, DM_OP_clone, NULL, 1, c->in[0]);
@@ -146,13 +153,14 @@ typedef struct ToAttr {
   int64_t dtype, device, non_blocking;
 } ToAttr;
 
+/* The same meta on another device. */
 dm_status to_device_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].device = dm_device_of(DM_ATTR(MoveAttr, c)->device);
   return DM_OK;
 }
 
-/* Made dense where it lies: that device's kernels know its strides. */
+/* Made dense on its own device, whose kernels know its strides; then bytes are moved. */
 dm_status to_device_any(dm_Call *c) {
   dm_Tensor *dense = NULL;
   DM_TRY(dm_dense_new(c->in[0], &dense));
@@ -162,6 +170,7 @@ dm_status to_device_any(dm_Call *c) {
   return st;
 }
 
+/* Back to the device that x was on; the copy is waited for. */
 void to_device_grad(dm_Grad *g) {
   const MoveAttr back = {dm_device_code(g->in_meta[0].device), 0};
   g->gx[0] = dm_x(g->x, DM_OP_to_device, &back, 1, g->gy[0]);

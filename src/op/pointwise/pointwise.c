@@ -1,4 +1,14 @@
-/* See pointwise.h. */
+/* The walk of a pointwise kernel over its operands, and the short hands of compositions.
+
+   Operands of any strides and dtypes, broadcast together, are cut three times. The iterator
+   (core/iter.h) merges dims and splits the elements among threads, at fixed indices, so that
+   results do not depend on their number. It hands out runs along the last dim. A run is cut
+   into blocks of DM_BLOCK elements: at most five buffers of float64 are 20 KiB, which stays in
+   the first-level cache. In a block each operand is widened to the compute type (float32 for
+   16 bits, int64 for integers) unless its elements are dense in that type already; then one
+   call of the formula's loop does the arithmetic on dense arrays, which the compiler
+   vectorizes; then the result is rounded once into the output's dtype. An output may be one
+   of the inputs: a block is read before it is written. */
 #include "op/pointwise/pointwise.h"
 
 #include "cpu/threads.h"
@@ -12,8 +22,8 @@ typedef struct Job {
   uint8_t dtype[DM_ITER_OPERANDS];
 } Job;
 
-/* One run in one compute type. A dense operand that already has the type is
-   used where it lies. */
+/* One run in one compute type. A dense operand that already has the type is used without a
+   copy; one that is broadcast along the run (stride 0) is widened once, in the first block. */
 #define RUN(SUFFIX, TYPE, DTYPE)                                                               \
   static void run_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {    \
     const Job *j = ctx;                                                                        \
@@ -47,9 +57,9 @@ RUN(f64, double, DM_F64)
 RUN(i64, int64_t, DM_I64)
 #undef RUN
 
-/* Few dense elements of one shape are one block: where they lie if they have the compute
-   type, and otherwise, of 16 bits, widened and rounded in one run. Most calls of a small
-   net are this. */
+/* Few dense elements of one shape are one block, without an iterator: computed in place if
+   they have the compute type, and otherwise, of 16 bits, widened and rounded in one run. Most
+   calls of a small net are this. */
 static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type) {
   if (out->numel > DM_BLOCK || out->dtype != type || !dm_tensor_is_contiguous(out))
     return false;
@@ -59,6 +69,7 @@ static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, d
   return true;
 }
 
+/* The same for float16 and bfloat16, mixed or not, which compute in float32. */
 static bool is_16bit_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
   if (out->numel > DM_BLOCK || !dm_is_16bit(out->dtype) || !dm_tensor_is_contiguous(out))
     return false;
@@ -69,18 +80,20 @@ static bool is_16bit_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in)
   return true;
 }
 
+/* Widened on the stack, computed, and rounded once. */
 static void block_16bit(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
                         const double *param) {
-  float room[DM_POINT_IN + 1][DM_BLOCK], *const y = room[DM_POINT_IN];
+  float buffer[DM_POINT_IN + 1][DM_BLOCK], *const y = buffer[DM_POINT_IN];
   const float *x[DM_POINT_IN];
   for (int i = 0; i < n_in; i++) {
-    dm_load_f32(in[i]->dtype, dm_tensor_data(in[i]), 1, out->numel, room[i]);
-    x[i] = room[i];
+    dm_load_f32(in[i]->dtype, dm_tensor_data(in[i]), 1, out->numel, buffer[i]);
+    x[i] = buffer[i];
   }
   fn->f32(x, y, out->numel, param);
   dm_store_f32(out->dtype, dm_tensor_data(out), 1, out->numel, y);
 }
 
+/* All operands have the compute type: the loop runs on their own memory. */
 static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType type,
                       const dm_Pointwise *fn, const double *param) {
   const void *p[DM_POINT_IN];
@@ -92,6 +105,7 @@ static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType t
   else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
 }
 
+/* Small calls skip the iterator and the threads; see the head for the others. */
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param) {
   if (out->numel == 0) return DM_OK;
@@ -116,6 +130,8 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
                   &j);
   return DM_OK;
 }
+
+/* ---- short hands of compositions; they do nothing after a step that failed ---- */
 
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_add, NULL, 2, a, b);
@@ -154,10 +170,12 @@ dm_Tensor *x_whole(dm_X *x, int64_t v) {
   x->st = dm_tensor_number(true, 0, v, &t);
   return x->st == DM_OK ? dm_x_own(x, t) : NULL;
 }
+/* clamp(min = low), without a max */
 dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low) {
-  const struct { dm_OptNum min, max; } held = {{1, low}, {0, 0}};
-  return dm_x(x, DM_OP_clamp, &held, 1, a);
+  const struct { dm_OptNum min, max; } bounds = {{1, low}, {0, 0}};
+  return dm_x(x, DM_OP_clamp, &bounds, 1, a);
 }
+/* The tape records what runs while m->grad is set. */
 dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   dm_ThreadState *ts = dm_thread_state();
   const bool grad = ts->grad;
@@ -183,6 +201,7 @@ dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim) {
   return dm_x(x, DM_OP_sum, &attr, 1, a);
 }
 
+/* A shape as an attribute. */
 static dm_Ints sizes(int ndim, const int64_t *shape) {
   dm_Ints s = {ndim, {0}};
   for (int d = 0; d < ndim; d++) s.v[d] = shape[d];

@@ -30,6 +30,7 @@ static dm_status broadcast_all(dm_Call *c, dm_DType dtype) {
 
 /* ---- where ---- */
 
+/* cond, x and y broadcast together; uint8 is a condition too, as in older PyTorch. */
 dm_status where_rule(dm_Call *c) {
   const dm_DType cond = (dm_DType)c->in[0]->dtype;
   if (cond != DM_BOOL && cond != DM_U8)
@@ -44,6 +45,7 @@ dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y)
 }
 dm_status where_cpu(dm_Call *c) { return dm_choose(c->out[0], c->in[0], c->in[1], c->in[2]); }
 
+/* Each side gets gy where it was chosen, and 0 elsewhere, even where gy is infinite. */
 void where_grad(dm_Grad *g) {
   dm_Tensor *zero = dm_x_number(g->x, 0);
   if (g->need[1]) g->gx[1] = x_where(g->x, g->in[0], g->gy[0], zero);
@@ -52,8 +54,10 @@ void where_grad(dm_Grad *g) {
 
 /* ---- clamp ---- */
 
+/* Whether a bound, if there is one, is a whole number. */
 static bool fits_int(dm_OptNum v) { return !v.set || trunc(v.v) == v.v; }
 
+/* An integer tensor stays one unless a bound has a fraction; a bool one becomes int64. */
 dm_status clamp_rule(dm_Call *c) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
   const dm_DType x = (dm_DType)c->in[0]->dtype;
@@ -64,12 +68,14 @@ dm_status clamp_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* clamp, or clamp_backward: both take the bounds. */
 static dm_status clamped(dm_Call *c, int triple) {
   const dm_ClampAttr *a = DM_ATTR(dm_ClampAttr, c);
   return run(c->out[0], c->n_in, c->in, triple, dm_clamp_low(a), dm_clamp_high(a));
 }
 dm_status clamp_cpu(dm_Call *c) { return clamped(c, DM_TRIPLE_clamp); }
 
+/* gy where min < x < max, 0 at a bound and beyond; no mask is kept. */
 void clamp_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_clamp_backward, g->attr, 2, g->gy[0], g->in[0]);
 }
@@ -97,6 +103,7 @@ void clamp_backward_grad(dm_Grad *g) {
 
 /* ---- lerp ---- */
 
+/* The promoted dtype, which must be a float, and the broadcast shape. */
 static dm_status float_result(dm_Call *c) {
   const dm_DType r = dm_result_dtype(c->n_in, c->in);
   if (!dm_is_float(r))
@@ -111,6 +118,7 @@ dm_status lerp_rule(dm_Call *c) { return float_result(c); }
 
 dm_status lerp_cpu(dm_Call *c) { return run(c->out[0], 3, c->in, DM_TRIPLE_lerp, 0, 0); }
 
+/* y = a + w (b - a): gy (1 - w), gy w, and gy (b - a). */
 void lerp_grad(dm_Grad *g) {
   dm_Tensor *gy = g->gy[0], *w = g->in[2];
   if (g->need[0]) g->gx[0] = x_sub(g->x, gy, x_mul(g->x, gy, w));
@@ -130,6 +138,7 @@ dm_status addcdiv_cpu(dm_Call *c) {
   return run(c->out[0], 3, c->in, DM_TRIPLE_addcdiv, *DM_ATTR(double, c), 0);
 }
 
+/* y = x + v a b: gy, gy v b, and gy v a. */
 void addcmul_grad(dm_Grad *g) {
   const double value = *(const double *)g->attr;
   g->gx[0] = g->gy[0];
@@ -139,6 +148,7 @@ void addcmul_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = x_mul(g->x, gv, g->in[1]);
 }
 
+/* y = x + v a / b: gy, gy v / b, and -gy v a / b^2. */
 void addcdiv_grad(dm_Grad *g) {
   const double value = *(const double *)g->attr;
   dm_Tensor *t1 = g->in[1], *t2 = g->in[2];

@@ -2,9 +2,8 @@
    and base/single.inc (integers and predicates), which op/loops compiles for each processor.
 
    A derivative is one row of base/scalar.inc, read twice. Without create_graph the gradient is
-   unary_backward, one pass over gy and the saved tensor that computes the row in numbers. With
-   create_graph it is gy times the same row composed of ops, so that it has a gradient itself.
- */
+   unary_backward, one pass over gy and the saved tensor that computes the row in numbers; with
+   create_graph it is gy times the same row composed of ops, which has a gradient itself. */
 #include <tgmath.h>
 
 #include "base/error.h"
@@ -12,7 +11,7 @@
 #include "op/pointwise/pointwise.h"
 #include "op/pointwise/unary.h"
 
-/* ---- integers ---- */
+/* ---- integers: loops over int64, into which integers of every size are widened ---- */
 
 #define U(x) ((uint64_t)(x))
 #define INTEGER(NAME, EXPR)                                                     \
@@ -84,7 +83,7 @@ dm_status unary_backward_cpu(dm_Call *c) {
 
 /* ---- derivatives composed of ops ---- */
 
-/* What a row's words work on: the composition, and the dtype of the saved tensor. */
+/* The composition that a row's words add ops to, and the dtype of the saved tensor. */
 typedef struct Graph {
   dm_X *x;
   dm_DType dtype;
@@ -109,8 +108,7 @@ static Term polygamma(const Graph *g, int64_t n, Term a) {
   return dm_x(g->x, DM_OP_polygamma, &n, 1, a);
 }
 
-/* The words of base/scalar.inc as ops. The values there are compiled too, unused, in float64.
- */
+/* The words of base/scalar.inc as ops. Its values are compiled here too, and not used. */
 #define DERIVATIVE(NAME, S)          \
   enum { NAME##_reads = READS_##S }; \
   static Term NAME##_derivative(const Graph *g, Term S, double p, double q)
@@ -151,9 +149,8 @@ static Term polygamma(const Graph *g, int64_t n, Term a) {
 #pragma GCC diagnostic pop
 
 /* A UNARY row of the op table must have a derivative, from the tensor that the row saves. */
-#define UNARY(NAME, SIG, SAVE, ...)                                                 \
-  _Static_assert((int)(SAVE) == (int)NAME##_reads, #NAME ": saved and read by the " \
-                                                         "derivative");
+#define UNARY(NAME, SIG, SAVE, ...) \
+  _Static_assert((int)(SAVE) == (int)NAME##_reads, #NAME ": its row saves another tensor");
 #define BINARY(...)
 #define KERNEL(...)
 #define VIEW(...)
@@ -170,6 +167,7 @@ static Term (*const derivatives[DM_N_OP])(const Graph *g, Term s, double p, doub
 #undef COMPOSED
 };
 
+/* gy times dy/dx; zeros where the derivative is 0 everywhere. */
 dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
                         dm_Tensor *saved, bool create_graph) {
   if (create_graph || !saved) { /* constant derivatives save nothing */
@@ -195,6 +193,7 @@ dm_status predicate_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Loops that write 1 or 0 in the compute type; the store makes a bool of it. */
 #define BLOCK(NAME, TYPE, SUFFIX, EXPR)                                                        \
   static void NAME##_##SUFFIX(const TYPE *const *in, TYPE *out, int64_t n, const double *pq) { \
     typedef TYPE real;                                                                         \

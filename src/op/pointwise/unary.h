@@ -1,9 +1,10 @@
-/* What the kernels of the pointwise ops of one operand share, on every device. */
+/* Shared by the kernels of the pointwise ops of one operand on every device. */
 #ifndef DM_UNARY_H
 #define DM_UNARY_H
 
 #include "engine/op.h"
 
+/* Op unary_backward: gy times the derivative of `op`, an op of a UNARY row. */
 typedef struct dm_UnaryBackwardAttr {
   int64_t op;
   double p, q; /* that op's attributes */

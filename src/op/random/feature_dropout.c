@@ -1,5 +1,5 @@
-/* Dropout of whole channels, and dropout that keeps mean and variance: composed of one
-   draw and products. J. Tompson et al. 2015; G. Klambauer et al. 2017. */
+/* Dropout of whole channels (J. Tompson et al. 2015), and alpha dropout, which keeps mean and
+   variance for selu (G. Klambauer et al. 2017): composed of one draw and products. */
 #include <math.h>
 
 #include "base/error.h"
@@ -33,7 +33,8 @@ static dm_Tensor *kept(dm_X *x, double p, const dm_Tensor *t, int own) {
 
 /* ---- whole channels ---- */
 
-/* dims: how many spatial dims follow the channels; x has a batch or not. */
+/* x (N, C, ...) or (C, ...), with `dims` spatial dims: one draw for each n and c.
+   batched: x of dims + 1 dims is (N, C, ...) too. */
 static dm_status drop_channels(dm_Call *c, dm_X *x, int dims, bool batched) {
   const DropAttr *a = DM_ATTR(DropAttr, c);
   dm_Tensor *t = c->in[0];
@@ -50,13 +51,13 @@ static dm_status drop_channels(dm_Call *c, dm_X *x, int dims, bool batched) {
 }
 
 dm_status dropout1d_compose(dm_Call *c, dm_X *x) { return drop_channels(c, x, 1, false); }
-/* A tensor of three dims is a batch of lines, as in PyTorch. */
+/* A tensor of three dims is (N, C, L), as in PyTorch. */
 dm_status dropout2d_compose(dm_Call *c, dm_X *x) { return drop_channels(c, x, 2, true); }
 dm_status dropout3d_compose(dm_Call *c, dm_X *x) { return drop_channels(c, x, 3, false); }
 
 /* ---- alpha dropout ---- */
 
-/* What is dropped becomes selu's limit, -alpha; a scale and a shift then bring mean 0 and
+/* A dropped element becomes selu's limit, -alpha; a scale and a shift then bring mean 0 and
    variance 1 back. p = 1 leaves zeros. */
 static dm_status to_limit(dm_Call *c, dm_X *x, bool channels) {
   const double alpha = 1.7580993408473766; /* selu's alpha times its scale */

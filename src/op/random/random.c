@@ -1,4 +1,11 @@
-/* Random tensors; see random.h for which words of the generator give what. */
+/* Random tensors; random.h says which words of the generator an element reads.
+
+   A draw is numbered row by row over its tensor. A block of elements first .. first + n - 1
+   computes the counters that cover it (base/rng.h), makes numbers of all their words and takes
+   the n in the middle: blocks may begin anywhere, so that threads and strides do not matter.
+   dropout stores no mask. Its words come from the seed and counter that the forward pass took,
+   which are attributes (or a tensor) of op drop; the gradient is drop of gy with the same
+   ones, and draws the same words again. */
 #include "op/random/random.h"
 
 #include <stdlib.h>
@@ -13,10 +20,12 @@
 #include "op/shape/create.h"
 #include "op/loops/loops.h"
 
+/* GRAIN: elements that pay for a thread, a multiple of BLOCK, the elements drawn at once. */
 enum { GRAIN = 16384, BLOCK = 256 };
 
 /* ---- words ---- */
 
+/* Counters that a block of two words an element may touch, with those that fill up lanes. */
 enum { MAX_COUNTERS = BLOCK / 2 + DM_PHILOX_LANES + 1 };
 
 /* The words of elements first .. first + n - 1, n <= BLOCK, of which a counter
@@ -31,6 +40,7 @@ static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_
 
 /* ---- words to numbers ---- */
 
+/* Float32 and float64 numbers of words, as many as the words hold. */
 typedef void Quad(const uint32_t *w, int64_t n_words, float *v);  /* a word each */
 typedef void Pair(const uint32_t *w, int64_t n_words, double *v); /* two words each */
 
@@ -41,6 +51,7 @@ static void uniform2(const uint32_t *w, int64_t n_words, double *v) {
   for (int64_t i = 0; i < n_words / 2; i++) v[i] = dm_uniform_f64(w[2 * i], w[2 * i + 1]);
 }
 
+/* Box & Muller take words in pairs: elements 2 i and 2 i + 1 share two words. */
 static void normal4(const uint32_t *w, int64_t n_words, float *v) {
   for (int64_t i = 0; i < n_words; i += 2) dm_normal_f32(w[i], w[i + 1], &v[i], &v[i + 1]);
 }
@@ -69,6 +80,8 @@ static void draw_f64(dm_Generator g, Pair *pair, int64_t first, int64_t n, doubl
 
 /* ---- a draw over a tensor of any strides ---- */
 
+/* One draw over t[0], and t[1] where the op reads an input. quad and pair: the distribution
+   in float32 and float64; run: what becomes of n elements, of which `at` is the first. */
 typedef struct Draw {
   dm_Iter it;
   dm_Generator gen;
@@ -80,12 +93,14 @@ typedef struct Draw {
               int64_t n);
 } Draw;
 
+/* The part of a draw that a thread makes. */
 typedef struct Range {
   const Draw *draw;
   int64_t at; /* row-major number of the next element */
 } Range;
 
-/* A run of the iterator, in blocks; counts the elements. */
+/* A run of the iterator, in blocks. The iterator goes row by row, so that counting elements
+   gives their numbers in the draw. */
 static void range_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Range *r = ctx;
   const dm_Iter *it = &r->draw->it;
@@ -104,6 +119,7 @@ static void draw_range(void *ctx, int64_t begin, int64_t end) {
   dm_iter_range(&d->it, begin, end, range_run, &r);
 }
 
+/* t[1] has t[0]'s shape or broadcasts to it. */
 static void draw_all(Draw *d, int n, dm_Tensor *const *t) {
   if (t[0]->numel == 0) return;
   dm_iter_init(&d->it, n, t);
@@ -112,6 +128,7 @@ static void draw_all(Draw *d, int n, dm_Tensor *const *t) {
   dm_parallel_for(t[0]->numel, GRAIN, draw_range, d);
 }
 
+/* shift + scale u in the compute type; 16-bit tensors are rounded once, in the store. */
 static void affine_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
                        int64_t n) {
   if (d->dtype == DM_F64) {
@@ -128,6 +145,7 @@ static void affine_run(const Draw *d, int64_t at, char *const *ptr, const int64_
   dm_store_f32(d->dtype, ptr[0], stride[0], n, v);
 }
 
+/* Fills t, a float tensor of any strides; the generator moves on first. */
 static dm_status draw_affine(dm_Tensor *t, Quad *quad, Pair *pair, double shift, double scale) {
   Draw d = {.quad = quad, .pair = pair, .shift = shift, .scale = scale, .run = affine_run};
   d.gen = dm_take_counters(t->numel, t->dtype == DM_F64 ? 2 : 4);
@@ -137,6 +155,7 @@ static dm_status draw_affine(dm_Tensor *t, Quad *quad, Pair *pair, double shift,
 
 /* ---- uniform and normal ---- */
 
+/* Uniform and normal numbers want a float dtype. */
 static dm_status check_out_float(const dm_Call *c) {
   const dm_DType t = (dm_DType)c->out_meta[0].dtype;
   if (dm_is_float(t)) return DM_OK;
@@ -155,6 +174,7 @@ dm_status random_like_rule(dm_Call *c) {
 dm_status rand_cpu(dm_Call *c) { return draw_affine(c->out[0], uniform4, uniform2, 0, 1); }
 dm_status randn_cpu(dm_Call *c) { return draw_affine(c->out[0], normal4, normal2, 0, 1); }
 
+/* uniform_: from + (to - from) u, u in [0, 1). */
 dm_status uniform_rule(dm_Call *c) {
   const double *p = DM_ATTR(double, c); /* from, to */
   if (!(p[0] <= p[1]))
@@ -167,6 +187,7 @@ dm_status uniform_cpu(dm_Call *c) {
   return draw_affine(c->out[0], uniform4, uniform2, p[0], p[1] - p[0]);
 }
 
+/* normal_: mean + std n, n normal. */
 dm_status normal_rule(dm_Call *c) {
   const double *p = DM_ATTR(double, c); /* mean, std */
   if (!(p[1] >= 0)) return dm_fail(DM_EARG, "normal_: std %g given, wanted 0 or more", p[1]);
@@ -189,6 +210,7 @@ static bool holds(dm_DType t, int64_t v) {
   return v >= -top - 1 && v <= top;
 }
 
+/* low <= v < high, and the dtype must hold both ends. */
 dm_status randint_rule(dm_Call *c) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   if (a->low >= a->high)
@@ -202,6 +224,7 @@ dm_status randint_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* out: dense; v = low + a number below count. */
 typedef struct Integers {
   dm_Tensor *out;
   dm_Generator gen;
@@ -209,6 +232,9 @@ typedef struct Integers {
   uint64_t count;
 } Integers;
 
+/* Two words are scaled to 0 .. count - 1 by a product of 128 bits (Lemire 2019), without the
+   rejection that would make a draw's length unknown: probabilities are off by count / 2^64,
+   relatively, at most. */
 static void integers_range(void *ctx, int64_t begin, int64_t end) {
   const Integers *r = ctx;
   const dm_DType t = (dm_DType)r->out->dtype;
@@ -233,6 +259,7 @@ dm_status randint_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* The numbers base .. base + n - 1 in any order; Lua's base is 1. */
 dm_status randperm_rule(dm_Call *c) {
   const dm_RandpermAttr *a = DM_ATTR(dm_RandpermAttr, c);
   if (a->n < 0)
@@ -267,6 +294,7 @@ dm_status randperm_cpu(dm_Call *c) {
 
 /* ---- bernoulli ---- */
 
+/* A walk over x that leaves a bad value in d->shift, which is 0 where all are probabilities. */
 static void check_probability(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Draw *d = ctx; /* shift becomes a value that is no probability */
   for (int64_t at = 0; at < n; at += BLOCK) {
@@ -278,6 +306,7 @@ static void check_probability(void *ctx, char *const *ptr, const int64_t *stride
   }
 }
 
+/* p given: x says shape and dtype only; else x holds the probabilities. */
 dm_status bernoulli_rule(dm_Call *c) {
   const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
   if (!p.set) DM_TRY(dm_check_float(c, c->in[0], "x, the probabilities,"));
@@ -287,6 +316,7 @@ dm_status bernoulli_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* 1 where a uniform number is below p (one number, or each element's own), else 0. */
 static void bernoulli_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
                           int64_t n) {
   float u[BLOCK], p[BLOCK];
@@ -349,12 +379,14 @@ dm_status counters_rule(dm_Call *c) {
   dm_out_sized(c, (dm_Ints){1, {2}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
   return DM_OK;
 }
+/* The seed and counter as two int64, and the generator moves on: dropout of a device. */
 dm_status counters_cpu(dm_Call *c) {
   const dm_Generator g = dm_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4);
   memcpy(dm_tensor_data(c->out[0]), &g, sizeof g);
   return DM_OK;
 }
 
+/* x itself outside training or for p = 0. */
 dm_status dropout_compose(dm_Call *c, dm_X *x) {
   const DropoutAttr *a = DM_ATTR(DropoutAttr, c);
   dm_Tensor *t = c->in[0];
@@ -372,6 +404,7 @@ dm_status drop_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* y = 0 where u < p, else x / (1 - p). Dense float32 is read and written without a copy. */
 static void drop_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
                      int64_t n) {
   if (d->dtype == DM_F64) {
@@ -386,17 +419,18 @@ static void drop_run(const Draw *d, int64_t at, char *const *ptr, const int64_t 
   }
   uint32_t w[4 * MAX_COUNTERS];
   int64_t words;
-  float room[BLOCK];
+  float buffer[BLOCK];
   const bool here = d->in_dtype == DM_F32 && stride[1] == 1;
   const bool there = d->dtype == DM_F32 && stride[0] == 1;
-  const float *x = here ? (const float *)(const void *)ptr[1] : room;
-  float *y = there ? (float *)(void *)ptr[0] : room;
+  const float *x = here ? (const float *)(const void *)ptr[1] : buffer;
+  float *y = there ? (float *)(void *)ptr[0] : buffer;
   element_words(d->gen, at, n, 4, w, &words);
-  if (!here) dm_load_f32(d->in_dtype, ptr[1], stride[1], n, room);
+  if (!here) dm_load_f32(d->in_dtype, ptr[1], stride[1], n, buffer);
   dm_loops()->drop(w + at % 4, x, n, (float)d->shift, (float)d->scale, y);
-  if (!there) dm_store_f32(d->dtype, ptr[0], stride[0], n, room);
+  if (!there) dm_store_f32(d->dtype, ptr[0], stride[0], n, buffer);
 }
 
+/* Input 1, where given, is the seed and counter as a tensor of the device. */
 dm_status drop_cpu(dm_Call *c) {
   const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
   dm_Tensor *t[2] = {c->out[0], c->in[0]};
@@ -409,6 +443,7 @@ dm_status drop_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* The same mask and scale for gy. */
 void drop_grad(dm_Grad *g) {
   dm_Tensor *counters = g->n_in > 1 ? g->in[1] : NULL;
   g->gx[0] = dm_x(g->x, DM_OP_drop, g->attr, counters ? 2 : 1, g->gy[0], counters);
@@ -416,6 +451,7 @@ void drop_grad(dm_Grad *g) {
 
 /* ---- multinomial ---- */
 
+/* Weights (n) or (rows, n), not normalized, to int64 (k) or (rows, k). */
 dm_status multinomial_rule(dm_Call *c) {
   const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -450,7 +486,8 @@ static dm_status check_weights(const double *w, int64_t n, int64_t *positive) {
   return DM_OK;
 }
 
-/* By the running sums of w (which it overwrites). */
+/* k draws with replacement: a uniform number times the sum of all weights falls into one
+   weight's part of the running sums, which overwrite w. */
 static void sample_again(double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
                          int64_t base, int64_t *out) {
   int64_t last = 0; /* the last one that has a weight */
@@ -462,17 +499,20 @@ static void sample_again(double *w, int64_t n, int64_t k, dm_Generator g, int64_
   }
 }
 
+/* Item i and when it arrives. */
 typedef struct Racer {
   double time;
   int64_t i;
 } Racer;
 
+/* By time, then by number: qsort is not stable. */
 static int earlier(const void *a, const void *b) {
   const Racer *x = a, *y = b;
   if (x->time != y->time) return x->time < y->time ? -1 : 1;
   return (x->i > y->i) - (x->i < y->i);
 }
 
+/* k draws without replacement: the first to arrive in an exponential race, see dm_race_time. */
 static void sample_once(const double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
                         int64_t base, Racer *racers, int64_t *out) {
   for (int64_t i = 0; i < n; i++)
@@ -481,6 +521,7 @@ static void sample_once(const double *w, int64_t n, int64_t k, dm_Generator g, i
   for (int64_t s = 0; s < k; s++) out[s] = racers[s].i + base;
 }
 
+/* Rows one after another, in float64; row r uses elements r draws .. of one draw. */
 dm_status multinomial_cpu(dm_Call *c) {
   const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   dm_Tensor *x = NULL;

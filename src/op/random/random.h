@@ -1,4 +1,4 @@
-/* What random kernels share, on every device: attributes, and which words of the
+/* Shared by random kernels on every device: attributes, and which words of the
    generator an element reads. A draw of n elements takes the generator's next
    counters; element i reads word i % 4 of counter i / 4 (float32 and below), or two
    words of counter i / 2 (float64, integers). So what a seed gives depends on
@@ -33,7 +33,7 @@ typedef struct dm_MultinomialAttr {
   int64_t num_samples, replacement;
 } dm_MultinomialAttr;
 
-/* The generator as it stands; it moves on by the counters that n elements use. */
+/* The current generator, before the draw; it moves on by the counters that n elements use. */
 static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
   dm_Generator *g = dm_thread_state()->generator;
   const dm_Generator at = *g;
@@ -51,10 +51,10 @@ dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_Dro
 /* Dropout of t, 0 < p <= 1, as a composition. */
 dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
 
-/* What dropout scales by what it keeps. */
+/* The factor of the elements that dropout keeps. */
 static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 
-/* Handle & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
+/* Box & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
 static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, float *v1) {
   const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w0)));
 #ifdef __CUDA_ARCH__ /* where sinf takes float64; the same but for rounding */
@@ -92,14 +92,14 @@ static inline DM_HD uint64_t dm_scale_u64(uint64_t u, uint64_t n) {
   return uh * nh + (mid >> 32) + (mid2 >> 32);
 }
 
-/* When i arrives in an exponential race, with weight w and uniform u: the first k
+/* The arrival time of i in an exponential race, with weight w and uniform u: the first k
    to arrive are distributed as k draws without replacement (Efraimidis & Spirakis
    2006). */
 static inline DM_HD double dm_race_time(double w, double u) {
   return w > 0 ? -log1p(-u) / w : (double)INFINITY;
 }
 
-/* Where u falls among n running sums: the first i with sum[i] > u, `last` at most. */
+/* The first i with sum[i] > u among running sums, `last` at most; found by bisection. */
 static inline DM_HD int64_t dm_find_sum(const double *sum, int64_t last, double u) {
   int64_t lo = 0, hi = last;
   while (lo < hi) {

@@ -1,6 +1,13 @@
 /* dm.fft: Fourier transforms. There is no complex dtype: complex numbers are pairs in a last
-   dim of 2, real part first, which attributes' dims do not count. One kernel transforms lines
-   of pairs; transforms of real numbers and over several dims are composed of it. */
+   dim of 2, real part first, which attributes' dims do not count. One kernel, fft_lines,
+   transforms every slice of pairs along one dim; transforms of real numbers and over several
+   dims are composed of it, and so are their gradients.
+
+   The kernel runs on the host, in float64, and rounds once; cpu/fft.h has the algorithm. A
+   length with small prime factors takes Stockham's transform, which goes factor by factor from
+   one buffer to another and needs no bit reversal (Cochran et al. 1967). Any other length
+   takes Bluestein's (1970): with k l = (k^2 + l^2 - (k - l)^2) / 2 the transform is a
+   convolution with a chirp, done by transforms whose length is a power of 2. */
 #include <math.h>
 #include <stdatomic.h>
 
@@ -13,8 +20,9 @@
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-/* ---- lines of pairs ---- */
+/* ---- transforms along one dim ---- */
 
+/* Op fft_lines: x (..., 2) float32 or float64, along dim, times scale. */
 typedef struct LinesAttr {
   int64_t dim, inverse;
   double scale;
@@ -25,6 +33,7 @@ dm_status fft_lines_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Slices of n pairs along a dim of x, to y; both dense, float64 if wide, else float32. */
 typedef struct Lines {
   const dm_Fft *plan;
   dm_Along along; /* in pairs */
@@ -32,16 +41,17 @@ typedef struct Lines {
   void *y;
   bool wide, inverse;
   double scale;
-  atomic_bool failed; /* no room */
+  atomic_bool failed; /* out of memory */
 } Lines;
 
-static void transform_line(const Lines *l, int64_t i, double *line, double *room) {
+/* Slice i: 2 n numbers are gathered as float64, transformed in `line` and scattered. */
+static void transform_line(const Lines *l, int64_t i, double *line, double *scratch) {
   const int64_t n = l->along.n, step = 2 * l->along.inner, at = 2 * dm_along_at(&l->along, i);
   for (int64_t k = 0; k < 2 * n; k++) {
     const int64_t p = at + k / 2 * step + k % 2;
     line[k] = l->wide ? ((const double *)l->x)[p] : (double)((const float *)l->x)[p];
   }
-  dm_fft_run(l->plan, line, l->inverse, room);
+  dm_fft_run(l->plan, line, l->inverse, scratch);
   for (int64_t k = 0; k < 2 * n; k++) {
     const int64_t p = at + k / 2 * step + k % 2;
     const double v = line[k] * l->scale;
@@ -50,6 +60,7 @@ static void transform_line(const Lines *l, int64_t i, double *line, double *room
   }
 }
 
+/* Slices begin .. end - 1, with a buffer of the thread. */
 static void transform_lines(void *ctx, int64_t begin, int64_t end) {
   Lines *l = ctx;
   const int64_t n = 2 * l->along.n;
@@ -59,6 +70,7 @@ static void transform_lines(void *ctx, int64_t begin, int64_t end) {
   dm_free(line);
 }
 
+/* x and y dense on the host. GRAIN: points that pay for a thread. */
 static dm_status run_lines(const LinesAttr *a, const dm_Tensor *x, dm_Tensor *y) {
   enum { GRAIN = 8192 };
   Lines l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
@@ -81,6 +93,7 @@ static dm_status run_lines(const LinesAttr *a, const dm_Tensor *x, dm_Tensor *y)
                                                    (long long)l.along.n);
 }
 
+/* For every device: x is brought to the host and made dense, the result sent back. */
 dm_status fft_lines_any(dm_Call *c) {
   dm_Tensor *x = c->in[0], *near = NULL, *dense = NULL, *y = NULL;
   dm_Meta m = c->out_meta[0];
@@ -99,7 +112,8 @@ done:
   return st;
 }
 
-/* The adjoint: the other direction, scaled alike. */
+/* The transform is linear, and its matrix symmetric: the adjoint is the other direction, with
+   the same scale. */
 void fft_lines_grad(dm_Grad *g) {
   LinesAttr a = *(const LinesAttr *)g->attr;
   a.inverse = !a.inverse;
@@ -117,6 +131,7 @@ typedef struct Asked {
   int64_t points[DM_MAX_DIM], norm;
 } Asked;
 
+/* The op's name without "fft_", for messages. */
 #define FFT(c) ((c)->op->name + sizeof "fft")
 
 /* t as floats, and how many of its dims count. */
@@ -135,6 +150,7 @@ static dm_status open_asked(dm_Call *c, dm_X *x, bool complex, Asked *a, int *ra
   return DM_OK;
 }
 
+/* dim counts from 0 or, negative, from the end; points -1: as many as there are. */
 static dm_status add_dim(dm_Call *c, Asked *a, int rank, int64_t dim, int64_t points) {
   if (dim < -rank || dim >= rank)
     return dm_fail(DM_EARG, "fft.%s: dim %lld is out of range: x has %d dims%s", FFT(c),
@@ -151,6 +167,7 @@ static dm_status add_dim(dm_Call *c, Asked *a, int rank, int64_t dim, int64_t po
   return DM_OK;
 }
 
+/* Of a transform over one dim: n points, dim, norm. */
 static dm_status one_dim(dm_Call *c, dm_X *x, bool complex, Asked *a) {
   const struct { int64_t n, dim, norm; } *at = c->attr;
   int rank = 0;
@@ -197,6 +214,8 @@ static dm_Tensor *fitted(dm_X *x, dm_Tensor *t, int dim, int64_t n) {
   return x_cat(x, t, x_zeros(x, t->ndim, shape, t), dim);
 }
 
+/* One dim of t transformed. norm: backward scales the inverse by 1 / n, forward the transform,
+   ortho both by 1 / sqrt(n). */
 static dm_Tensor *lines(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inverse) {
   if (x->st != DM_OK) return NULL;
   const double n = (double)t->shape[dim];
@@ -216,12 +235,13 @@ static dm_Tensor *transformed(dm_X *x, const Asked *a, dm_Tensor *t, int but, bo
   return t;
 }
 
+/* fft, ifft and theirs of more dims: pairs to pairs. */
 static dm_status complex_to_complex(dm_Call *c, dm_X *x, const Asked *a, bool inverse) {
   c->out[0] = transformed(x, a, a->t, 0, inverse);
   return x->st;
 }
 
-/* The second half of a line would be the conjugates of the first. */
+/* n real points to n / 2 + 1 pairs: the others would be conjugates of these. */
 static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a) {
   const int last = a->dim[a->n - 1];
   dm_Tensor *t = fitted(x, a->t, last, a->points[a->n - 1]);
@@ -234,12 +254,14 @@ static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a) {
   return x->st;
 }
 
+/* Every pair times (1, -1). */
 static dm_Tensor *conjugate(dm_X *x, dm_Tensor *t) {
   const dm_LinspaceAttr signs = {1, -1, 2, t->dtype, dm_device_code(t->device)};
   return x_mul(x, t, dm_x(x, DM_OP_linspace, &signs, 0));
 }
 
-/* n points from their first half, n / 2 + 1 of them. */
+/* n real points from the first half of their spectrum, n / 2 + 1 pairs: the others are the
+   conjugates in reverse, which are appended; the imaginary parts of the result are dropped. */
 static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
   const int last = a->dim[a->n - 1];
   const int64_t given = a->points[a->n - 1],
@@ -260,8 +282,8 @@ static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
   return x->st;
 }
 
-/* hfft is irfft of the conjugates, ihfft the conjugate of rfft, each scaled as the way back
-   is: norms change places. */
+/* hfft is irfft of the conjugates, ihfft the conjugate of rfft, each scaled as its inverse is:
+   forward and backward are swapped. */
 static dm_status hermitian_to_real(dm_Call *c, dm_X *x, Asked a) {
   a.norm = FORWARD - a.norm;
   a.t = conjugate(x, a.t);
@@ -274,7 +296,8 @@ static dm_status real_to_hermitian(dm_Call *c, dm_X *x, Asked a) {
   return x->st;
 }
 
-/* ---- the ops ---- */
+/* ---- the ops: COMPLEX, whether x holds pairs; PLANES, whether two dims are the default ----
+ */
 
 #define ONE(NAME, COMPLEX, ...)                         \
   dm_status fft_##NAME##_compose(dm_Call *c, dm_X *x) { \
@@ -307,6 +330,7 @@ SOME(ihfft2, false, true, real_to_hermitian(c, x, a))
 SOME(hfftn, true, false, hermitian_to_real(c, x, a))
 SOME(ihfftn, false, false, real_to_hermitian(c, x, a))
 
+/* complex(real, imag): pairs of two float tensors, broadcast together. */
 dm_status complex_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, c->in[0], "real"));
   if (c->in[0]->dtype != c->in[1]->dtype)

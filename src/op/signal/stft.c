@@ -19,6 +19,7 @@ typedef struct WindowAttr {
   int64_t length, periodic, dtype, device;
 } WindowAttr;
 
+/* The attributes that all windows have. */
 static dm_status check_window(const dm_Call *c, const WindowAttr *w) {
   if (w->length < 0)
     return dm_fail(DM_EARG, "%s: window_length is %lld, wanted 0 or more", c->op->name,
@@ -53,12 +54,14 @@ static dm_status cosines(dm_Call *c, dm_X *x, const WindowAttr *w, const double 
   dm_Tensor *twice = x_scale(x, x_unary(x, DM_OP_cos, x_scale(x, t, 2)), by[2]);
   return give_window(c, x, w, x_add(x, y, twice));
 }
+/* (1 - cos(t)) / 2 */
 dm_status hann_window_compose(dm_Call *c, dm_X *x) {
   return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.5, 0.5, 0});
 }
 dm_status blackman_window_compose(dm_Call *c, dm_X *x) {
   return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.42, 0.5, 0.08});
 }
+/* alpha - beta cos(t) */
 dm_status hamming_window_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t length, periodic;
@@ -118,6 +121,7 @@ static dm_status check_stretches(const dm_Call *c, Stretches *s) {
   return DM_OK;
 }
 
+/* The last dim padded. */
 static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t before, int64_t behind, int64_t mode) {
   const struct {
     dm_Ints pad;
