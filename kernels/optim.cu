@@ -11,7 +11,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/optim/step.h"
+#include "base/step.h"
 }
 
 /* ---- the methods, for a compute type ---- */
@@ -21,14 +21,14 @@ template <class C> struct Formulas;
 #define real float
 #define SQRT sqrtf
 template <> struct Formulas<float> {
-#include "op/optim/step.inc"
+#include "base/step.inc"
 };
 #undef real
 #undef SQRT
 #define real double
 #define SQRT sqrt
 template <> struct Formulas<double> {
-#include "op/optim/step.inc"
+#include "base/step.inc"
 };
 #undef real
 #undef SQRT

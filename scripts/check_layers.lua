@@ -12,12 +12,12 @@ local LAYER = {
 }
 -- The folders inside a folder; they are of its layer.
 local INSIDE = {
-  op = "conv index linalg linear loops loss norm optim pointwise random reduce sequence shape "
+  op = "conv index linalg linear loss norm optim pointwise random reduce sequence shape "
     .. "signal sort spatial",
   cpu = "loops",
 }
--- Files of src/ itself. demilune.h is the engine's public face: it includes nothing, and any
--- layer may include it. ops.def holds names for the engine.
+-- Files of src/ itself, which any layer may include: demilune.h is the public face and includes
+-- nothing of the engine; ops.def is the list of ops.
 local FACE, ROWS = "demilune.h", "ops.def"
 
 -- What a lower layer calls and an upper one supplies, through the linker or a pointer that it
@@ -63,10 +63,10 @@ for _, path in ipairs(files) do texts[path] = read(path) end
 -- The fault of `#include "header"` in the file, or nil.
 local function fault(path, header)
   if not texts[header] then return "is not in src/ (paths start there)" end
-  if header == FACE then return nil end
+  if header == FACE or header == ROWS then return nil end
   local folder, target = folder_of(path), folder_of(header)
   local from = folder and LAYER[folder] or path == FACE and 0 or LAYER.engine
-  local to = header == ROWS and LAYER.engine or LAYER[target]
+  local to = LAYER[target]
   if not to then return "is in no known folder" end
   if to > from then return ("points up, from layer %d to %d"):format(from, to) end
 end

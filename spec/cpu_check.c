@@ -7,10 +7,11 @@
 #include "cpu/conv.h"
 #include "cpu/gemm.h"
 #include "cpu/gemm_kernel.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/variant.h"
 #include "cpu/vec.h"
-#include "op/loops/loops.h"
+#include "engine/op.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -820,7 +821,7 @@ static void check_no_memory(void) {
   free(c);
 }
 
-/* ---- the loops of op/loops.h, plain and wide ---------------------------- */
+/* ---- the loops of cpu/loops/loops.h, plain and wide ------------------ */
 
 /* How far got is from want, in units of the last place of a float near want. */
 static double ulps(float got, double want) {

@@ -3,16 +3,11 @@
 #ifndef DM_OP_H
 #define DM_OP_H
 
+#include "base/op_id.h"
 #include "core/tensor.h"
 #include "engine/state.h"
 
 enum { DM_MAX_IN = 8, DM_MAX_OUT = 3, DM_MAX_ATTR = 12 };
-
-typedef enum dm_OpId {
-#define OP(NAME, ...) DM_OP_##NAME,
-#include "engine/rows.inc"
-  DM_N_OP
-} dm_OpId;
 
 /* Autocast's policies, in PyTorch's words: unlisted, lower_precision_fp, fp32,
    fp32_set_opt_dtype, promote, banned. */

@@ -6,8 +6,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "cpu/loops/loops.h"
 #include "cpu/vec.h"
-#include "op/loops/loops.h"
 #include "op/linear/matmul.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"

@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "core/copy.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/loops/loops.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 

@@ -16,15 +16,14 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "core/iter.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/backend.h"
 #include "engine/observe.h"
 #include "engine/state.h"
 #include "engine/op.h"
-#include "op/loops/loops.h"
 #include "op/random/random.h"
-#include "op/optim/step.h"
 
 enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
 

@@ -10,6 +10,7 @@
 #ifndef DM_OPTIM_H
 #define DM_OPTIM_H
 
+#include "base/step.h"
 #include "core/tensor.h"
 
 /* One parameter; grad NULL: passed over. Buffers have the parameter's shape;
@@ -21,24 +22,10 @@ typedef struct dm_SgdSlot {
   bool first; /* momentum holds nothing yet: it becomes the gradient */
 } dm_SgdSlot;
 
-typedef struct dm_SgdOptions {
-  double lr, momentum, dampening, weight_decay;
-  bool nesterov, maximize;
-  bool stochastic; /* 16-bit parameters without a master are rounded up or down
-                      by chance, as often as keeps the mean; draws of the default
-                      generator, as many where the step is skipped */
-} dm_SgdOptions;
-
 typedef struct dm_AdamSlot {
   dm_Tensor *param, *grad, *master, *step; /* step: float32 scalar, steps done */
   dm_Tensor *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
 } dm_AdamSlot;
-
-typedef struct dm_AdamOptions {
-  double lr, beta1, beta2, eps, weight_decay;
-  bool amsgrad, decoupled, maximize; /* decoupled: AdamW's decay */
-  bool stochastic;                   /* as SGD's */
-} dm_AdamOptions;
 
 /* found_inf (or NULL): float32 scalar; where it is not 0 nothing is touched. */
 DM_API dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
@@ -55,25 +42,9 @@ DM_API dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_Adam
 DM_API dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                                 dm_Tensor *found_inf, dm_Tensor *where);
 
-/* What an optimizer's steps came to, as int64 elements of one tensor. */
-enum {
-  DM_AMP_SKIPPED, /* steps skipped so far */
-  DM_AMP_RUN,     /* of these the last ones in a row; 0: the last step was done */
-  DM_AMP_FIRST,   /* the step that the last run of skipped ones began with */
-  DM_AMP_STEP,    /* the last skipped step */
-  DM_AMP_WHICH,   /* where, in that step */
-  DM_AMP_COUNT,
-  DM_AMP_FIELDS
-};
 /* Notes in that history how a step went. updates (int64): how many there were before. */
 DM_API dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
                              const dm_Tensor *where, const dm_Tensor *updates);
-
-typedef struct dm_ScalePolicy {
-  double growth, backoff;
-  double floor, ceiling; /* the scale is not moved past these; 0 and infinity: none */
-  int64_t interval;      /* clean updates to a growth; 0: no growth */
-} dm_ScalePolicy;
 
 /* scale and growth_tracker (int32) after one update: back off once where one of
    the n found_inf is not 0, else grow every `interval` updates, never to

@@ -4,8 +4,8 @@
 
 #include "base/constants.h"
 #include "base/error.h"
+#include "cpu/loops/loops.h"
 #include "cpu/vec.h"
-#include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 
 /* See base/pair.inc. */

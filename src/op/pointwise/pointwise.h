@@ -5,21 +5,9 @@
 #define DM_POINTWISE_H
 
 #include "core/iter.h"
+#include "cpu/loops/block.h"
 #include "engine/call.h"
-
-enum { DM_BLOCK = 512, DM_POINT_GRAIN = 32768, DM_POINT_IN = 4 };
-
-/* n elements; in[i] and out are dense arrays of the compute type. */
-typedef void dm_BlockF32(const float *const *in, float *out, int64_t n, const double *param);
-typedef void dm_BlockF64(const double *const *in, double *out, int64_t n, const double *param);
-typedef void dm_BlockI64(const int64_t *const *in, int64_t *out, int64_t n,
-                         const double *param);
-
-typedef struct dm_Pointwise {
-  dm_BlockF32 *f32;
-  dm_BlockF64 *f64;
-  dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
-} dm_Pointwise;
+#include "engine/op.h"
 
 /* out = fn(in...), in the compute type of `compute`; in broadcast to out. */
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,

@@ -2,7 +2,7 @@
 #include "op/pointwise/ternary.h"
 
 #include "base/error.h"
-#include "op/loops/loops.h"
+#include "cpu/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 
 /* In the output's dtype; pq: the formula's numbers. */

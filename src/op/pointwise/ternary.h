@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/triple.h"
 #include "engine/op.h"
 
 typedef struct dm_ClampAttr {
@@ -16,11 +17,6 @@ static inline double dm_clamp_low(const dm_ClampAttr *a) {
 }
 static inline double dm_clamp_high(const dm_ClampAttr *a) {
   return a->max.set ? a->max.v : (double)INFINITY;
-}
-
-/* Truncated to what int64 holds: a bound beyond it, or an absent one, is its nearest end. */
-static inline int64_t dm_saturate_i64(double v) {
-  return v < -0x1p63 ? INT64_MIN : v >= 0x1p63 ? INT64_MAX : (int64_t)v;
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include <tgmath.h>
 
 #include "base/error.h"
-#include "op/loops/loops.h"
+#include "cpu/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 #include "op/pointwise/unary.h"
 

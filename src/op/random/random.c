@@ -15,10 +15,10 @@
 #include "base/error.h"
 #include "core/copy.h"
 #include "core/iter.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/shape/create.h"
-#include "op/loops/loops.h"
 
 /* GRAIN: elements that pay for a thread, a multiple of BLOCK, the elements drawn at once. */
 enum { GRAIN = 16384, BLOCK = 256 };

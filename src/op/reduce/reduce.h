@@ -8,9 +8,8 @@
 #ifndef DM_REDUCE_H
 #define DM_REDUCE_H
 
-#include <math.h>
-
 #include "core/iter.h"
+#include "cpu/loops/reduce.h"
 #include "engine/op.h"
 
 /* sum, mean, prod */
@@ -39,33 +38,6 @@ typedef struct dm_DimAttr {
   int64_t keepdim;
 } dm_DimAttr;
 
-/* The running state of one output; what a, b, i and k hold is the fold's. */
-typedef struct dm_Acc {
-  double a, b;
-  int64_t i, k;
-} dm_Acc;
-
-/* Folds n elements, of which the first has index `at` among the reduced. */
-typedef void dm_ReduceF32(dm_Acc *s, const float *v, int64_t n, int64_t at, double param);
-typedef void dm_ReduceF64(dm_Acc *s, const double *v, int64_t n, int64_t at, double param);
-typedef void dm_ReduceI64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param);
-
-/* Folds of floats that are loops.h's. */
-enum {
-  DM_FOLD_OWN,
-  DM_FOLD_SUM,
-  DM_FOLD_NORM,
-  DM_FOLD_LARGEST,
-  DM_FOLD_VAR,
-  DM_FOLD_EXTREME,
-  DM_FOLD_TOP,
-  DM_FOLD_LSE,
-  DM_N_FOLD
-};
-
-/* A row of outputs at once: v (n) joins what each has so far. */
-typedef void dm_BesideF32(float *so_far, const float *v, int64_t n, float param);
-
 typedef struct dm_Reduction {
   dm_Acc start;
   int loop; /* DM_FOLD_OWN: f32 and f64 are given */
@@ -75,27 +47,6 @@ typedef struct dm_Reduction {
   void (*merge)(dm_Acc *s, const dm_Acc *later);
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: s->i */
 } dm_Reduction;
-
-/* var: a the mean of k elements, b their squared differences from it; n more join
-   them. Chan, Golub & LeVeque 1979. */
-static inline void dm_var_join(dm_Acc *s, double mean, double m2, int64_t n) {
-  const double total = (double)(s->k + n), d = mean - s->a;
-  if (n == 0) return;
-  s->b += m2 + d * d * ((double)s->k * (double)n / total);
-  s->a += d * ((double)n / total);
-  s->k += n;
-}
-
-/* logsumexp: a the largest, b the sum of e^(x - a); more such join them. */
-static inline void dm_lse_join(dm_Acc *s, double top, double sum) {
-  if (top == -(double)INFINITY && sum == 0) return;
-  if (!(top > s->a)) {
-    s->b += top == s->a ? sum : sum * exp(top - s->a);
-  } else {
-    s->b = (s->b == 0 ? 0 : s->b * exp(s->a - top)) + sum;
-    s->a = top;
-  }
-}
 
 /* Rows that a walk in tiles adds up before the sums go on in float64. */
 enum { DM_FOLD_ROWS = 64 };

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "cpu/loops/loops.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 

@@ -2,8 +2,8 @@
    the compute type, worked on in cache, rounded once at the store. */
 #include "base/error.h"
 #include "core/copy.h"
+#include "cpu/loops/loops.h"
 #include "cpu/threads.h"
-#include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 #include "op/reduce/softmax.h"

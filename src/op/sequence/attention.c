@@ -10,12 +10,12 @@
 
 #include "base/error.h"
 #include "cpu/gemm.h"
+#include "cpu/loops/loops.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "op/sequence/attention.h"
-#include "op/loops/loops.h"
 #include "op/pointwise/pointwise.h"
+#include "op/sequence/attention.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
 static const int64_t BLOCK_SCORES = 1 << 17; /* scores of a block: half a megabyte of floats */

@@ -8,7 +8,9 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "core/copy.h"
-#include "op/loops/loops.h"
+#include "cpu/loops/loops.h"
+#include "op/pointwise/pointwise.h"
+#include "op/reduce/reduce.h"
 
 /* The words of rnn_layer's mode. */
 typedef enum Kind {

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "cpu/fft.h"
 #include "cpu/threads.h"
-#include "op/along.h"
+#include "base/along.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"

@@ -1,5 +1,5 @@
-/* The arithmetic of op/optim.c that is no loop over elements of one type (step.inc
-   is), for the kernels of every device. */
+/* The optimizers' options, and the part of their arithmetic that is no loop over elements of
+   one type (step.inc has those), for the kernels of every device. */
 #ifndef DM_STEP_H
 #define DM_STEP_H
 
@@ -8,7 +8,37 @@
 
 #include "base/half.h"
 #include "base/rng.h"
-#include "op/optim/optim.h"
+
+typedef struct dm_SgdOptions {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize;
+  bool stochastic; /* 16-bit parameters without a master are rounded up or down
+                      by chance, as often as keeps the mean; draws of the default
+                      generator, as many where the step is skipped */
+} dm_SgdOptions;
+
+typedef struct dm_AdamOptions {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool amsgrad, decoupled, maximize; /* decoupled: AdamW's decay */
+  bool stochastic;                   /* as SGD's */
+} dm_AdamOptions;
+
+/* What an optimizer's steps came to, as int64 elements of one tensor. */
+enum {
+  DM_AMP_SKIPPED, /* steps skipped so far */
+  DM_AMP_RUN,     /* of these the last ones in a row; 0: the last step was done */
+  DM_AMP_FIRST,   /* the step that the last run of skipped ones began with */
+  DM_AMP_STEP,    /* the last skipped step */
+  DM_AMP_WHICH,   /* where, in that step */
+  DM_AMP_COUNT,
+  DM_AMP_FIELDS
+};
+
+typedef struct dm_ScalePolicy {
+  double growth, backoff;
+  double floor, ceiling; /* the scale is not moved past these; 0 and infinity: none */
+  int64_t interval;      /* clean updates to a growth; 0: no growth */
+} dm_ScalePolicy;
 
 static inline DM_HD bool dm_is_set(const float *found_inf) {
   const float v = found_inf ? *found_inf : 0;

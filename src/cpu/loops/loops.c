@@ -1,11 +1,11 @@
 /* The loops for any processor, and which ones run here. */
-#include "op/loops/loops.h"
+#include "cpu/loops/loops.h"
 
 #include "cpu/variant.h"
 
 #define PHILOX_WORDS dm_philox_words
 #define LOOPS const dm_Loops dm_loops_plain
-#include "op/loops/loops.inc"
+#include "cpu/loops/loops.inc"
 
 static const dm_Loops *loops_of(dm_Variant v) {
   switch (v) {

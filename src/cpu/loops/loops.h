@@ -7,16 +7,14 @@
 
 #include <stdatomic.h>
 
+#include "base/along.h"
+#include "base/pair.h"
 #include "base/rng.h"
+#include "base/step.h"
+#include "base/triple.h"
+#include "cpu/loops/block.h"
+#include "cpu/loops/reduce.h"
 #include "cpu/threads.h"
-#include "op/along.h"
-#include "op/pointwise/binary.h"
-#include "op/loss/loss.h"
-#include "op/optim/optim.h"
-#include "op/pointwise/pointwise.h"
-#include "op/reduce/reduce.h"
-#include "op/optim/step.h"
-#include "op/pointwise/ternary.h"
 
 /* ---- what they work on ---- */
 
@@ -117,12 +115,6 @@ typedef struct dm_RealLoops {
   dm_status (*rnn_forward)(const dm_RnnJob *j);
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
-
-enum {
-#define TRIPLE(NAME, ...) DM_TRIPLE_##NAME,
-#include "base/triple.inc"
-  DM_N_TRIPLE
-};
 
 typedef struct dm_Loops {
   dm_Pointwise unary[DM_N_OP], unary_back[DM_N_OP]; /* ops of the UNARY rows; no int64 */

@@ -1,5 +1,5 @@
 /* The loops in 256-bit vectors; loops_avx512.c compiles this file once more. */
-#include "op/loops/loops.h"
+#include "cpu/loops/loops.h"
 
 #ifndef NAME
 #define NAME dm_loops_avx2
@@ -54,7 +54,7 @@ static void philox_words(dm_Generator g, uint64_t counter, int64_t n, uint32_t *
 
 #define PHILOX_WORDS philox_words
 #define LOOPS static const dm_Loops wide
-#include "op/loops/loops.inc"
+#include "cpu/loops/loops.inc"
 
 const dm_Loops *NAME(void) { return &wide; }
 #else

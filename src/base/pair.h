@@ -1,0 +1,95 @@
+/* What the formulas of pair.inc need on every device: the number of each formula, and the
+   functions of integers and floats that C's library lacks. */
+#ifndef DM_PAIR_H
+#define DM_PAIR_H
+
+#ifdef __cplusplus
+#include <math.h> /* has overloads */
+#else
+#include <tgmath.h>
+#endif
+
+#include "base/constants.h"
+#include "base/half.h"
+#include "base/op_id.h"
+
+/* A formula has its op's number; second forms of add, sub, div and nextafter come
+   after. */
+enum {
+  DM_OP_add_scaled = DM_N_OP,
+  DM_OP_sub_scaled,
+  DM_OP_div_trunc,
+  DM_OP_div_floor,
+  DM_OP_nextafter_f16,
+  DM_OP_nextafter_bf16,
+  DM_N_PAIR
+};
+
+/* ---- integers: the divisor is not 0; -1 would overflow ---- */
+
+/* By squaring, modulo 2^64. A negative exponent truncates to 0, but for the bases 1 and -1. */
+static inline DM_HD int64_t dm_pow_i64(int64_t a, int64_t e) {
+  if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 ? -1 : 1) : 0;
+  uint64_t r = 1, base = (uint64_t)a;
+  for (; e; e >>= 1, base *= base)
+    if (e & 1) r *= base;
+  return (int64_t)r;
+}
+static inline DM_HD int64_t dm_fmod_i64(int64_t a, int64_t b) { return b == -1 ? 0 : a % b; }
+/* The remainder with b's sign, as Python's and Lua's %. */
+static inline DM_HD int64_t dm_modulo_i64(int64_t a, int64_t b) {
+  const int64_t r = dm_fmod_i64(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+static inline DM_HD int64_t dm_trunc_div_i64(int64_t a, int64_t b) {
+  return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
+  const int64_t q = dm_trunc_div_i64(a, b);
+  return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+/* ---- 16 bits: their neighbours ---- */
+
+/* Numbers of one sign are ordered as their bits are: the neighbour is one bit pattern up or
+   down. brain: bfloat16, else float16. */
+static inline DM_HD float dm_next_16(float a, float b, bool brain) {
+  uint16_t h = brain ? dm_f32_to_bf16(a) : dm_f32_to_f16(a);
+  if (a != a || b != b) return a + b;
+  if (a == b) return b;
+  if (a == 0) h = b < 0 ? 0x8001u : 1u;
+  else h = (uint16_t)((a < b) == (a > 0) ? h + 1u : h - 1u);
+  return brain ? dm_bf16_to_f32(h) : dm_f16_to_f32(h);
+}
+
+/* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
+
+#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                                            \
+  static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)DM_LOG2_E; } \
+  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                                            \
+    const TYPE r = fmod(a, b);                                                                 \
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                           \
+  }                                                                                            \
+  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                                         \
+    if (b == 0) return a / b;                                                                  \
+    const TYPE r = fmod(a, b);                                                                 \
+    TYPE d = (a - r) / b;                                                                      \
+    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                                  \
+    if (d == 0) return copysign((TYPE)0, a / b);                                               \
+    const TYPE f = floor(d);                                                                   \
+    return d - f > (TYPE)0.5 ? f + 1 : f;                                                      \
+  }
+#ifdef __cplusplus
+DM_MODULO(float, dm_modulo, dm_floor_div, dm_log2_1p)
+DM_MODULO(double, dm_modulo, dm_floor_div, dm_log2_1p)
+#else
+DM_MODULO(float, dm_modulo_f32, dm_floor_div_f32, dm_log2_1p_f32)
+DM_MODULO(double, dm_modulo_f64, dm_floor_div_f64, dm_log2_1p_f64)
+#define dm_log2_1p(x) _Generic((x), float : dm_log2_1p_f32, double : dm_log2_1p_f64)(x)
+#define dm_modulo(a, b) _Generic((a), float : dm_modulo_f32, double : dm_modulo_f64)(a, b)
+#define dm_floor_div(a, b) \
+  _Generic((a), float : dm_floor_div_f32, double : dm_floor_div_f64)(a, b)
+#endif
+#undef DM_MODULO
+
+#endif

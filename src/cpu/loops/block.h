@@ -1,0 +1,22 @@
+/* The unit of a pointwise kernel: a block of elements, small enough for the first-level
+   cache, in the compute type (float32, float64 or int64). */
+#ifndef DM_BLOCK_H
+#define DM_BLOCK_H
+
+#include "base/base.h"
+
+enum { DM_BLOCK = 512, DM_POINT_GRAIN = 32768, DM_POINT_IN = 4 };
+
+/* n elements; in[i] and out are dense arrays of the compute type. */
+typedef void dm_BlockF32(const float *const *in, float *out, int64_t n, const double *param);
+typedef void dm_BlockF64(const double *const *in, double *out, int64_t n, const double *param);
+typedef void dm_BlockI64(const int64_t *const *in, int64_t *out, int64_t n,
+                         const double *param);
+
+typedef struct dm_Pointwise {
+  dm_BlockF32 *f32;
+  dm_BlockF64 *f64;
+  dm_BlockI64 *i64; /* integers and bool; NULL: not for them */
+} dm_Pointwise;
+
+#endif
