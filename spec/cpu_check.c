@@ -6,7 +6,7 @@
 #include "base/half.h"
 #include "cpu/conv.h"
 #include "cpu/gemm.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/variant.h"

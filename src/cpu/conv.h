@@ -1,5 +1,4 @@
-/* 2-d convolution on raw memory, NCHW: an implicit matrix product; no im2col
-   matrix in memory beyond a packing buffer. */
+/* 2-d convolution on raw memory, NCHW. conv.c lists the algorithms. */
 #ifndef DM_CONV_H
 #define DM_CONV_H
 
@@ -13,11 +12,16 @@ typedef struct dm_ConvDims {
   int64_t stride[2], pad[2], dil[2];
 } dm_ConvDims;
 
-dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
-                        const void *bias /* (O) or NULL */, void *y);
-dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                       void *dx);
-dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                       void *dw);
+/* bias: (O), or NULL. */
+typedef dm_status dm_ConvForwardFn(const dm_ConvDims *d, dm_DType t, const void *x,
+                                   const void *w, const void *bias, void *y);
+typedef dm_status dm_ConvDxFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                              void *dx);
+typedef dm_status dm_ConvDwFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                              void *dw);
+
+dm_ConvForwardFn dm_conv2d_fwd;
+dm_ConvDxFn dm_conv2d_dx;
+dm_ConvDwFn dm_conv2d_dw;
 
 #endif

@@ -12,15 +12,6 @@
 
 /* ---- 1 x 1 on large planes -------------------------------------------------- */
 
-/* Pixels are the columns of a matrix as they lie. Smaller planes would have the
-   weights packed once more for each image. */
-enum { POINTWISE_PIXELS = 800, THIN = 8 };
-
-static bool is_pointwise(const dm_ConvDims *d) {
-  return d->r == 1 && d->s == 1 && d->stride[0] == 1 && d->stride[1] == 1 && d->pad[0] == 0 &&
-         d->pad[1] == 0 && d->h * d->w >= POINTWISE_PIXELS;
-}
-
 static const void *move(const void *p, int64_t n, dm_DType t) {
   return (const char *)p + n * dm_dtype_size(t);
 }
@@ -41,8 +32,20 @@ static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64
   return DM_OK;
 }
 
-static dm_status pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                              void *dw) {
+dm_status dm_conv_pointwise_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                                const void *bias, void *y) {
+  const int64_t in = d->c / d->groups, out = d->o / d->groups;
+  return run_pointwise(d, t, (dm_Mat){w, t, in, 1}, out, in, x, bias, y);
+}
+
+dm_status dm_conv_pointwise_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                               void *dx) {
+  const int64_t in = d->c / d->groups, out = d->o / d->groups;
+  return run_pointwise(d, t, (dm_Mat){w, t, 1, in}, in, out, dy, NULL, dx);
+}
+
+dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                               void *dw) {
   const int64_t pixels = d->h * d->w, out = d->o / d->groups, in = d->c / d->groups;
   for (int64_t i = 0; i < d->n * d->groups; i++) {
     const dm_Mat a = {move(dy, i * out * pixels, t), t, pixels, 1};
@@ -59,18 +62,6 @@ static dm_status pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, 
    is spread from w, multiplies less than taps that fall outside:
 
      y (N, O PQ) = x (N, C HW) m^T     dx = dy m     dm = dy^T x, folded to dw */
-enum {
-  PAIRS = 256,     /* most pixels times positions */
-  IMAGES = 8,      /* that pay for the spreading */
-  DENSE = 16 << 20 /* most elements of m */
-};
-
-static bool is_dense(const dm_ConvDims *d) {
-  const int64_t n_in = d->h * d->w, n_out = d->p * d->q;
-  return d->groups == 1 && d->n >= IMAGES && d->r * d->s > 1 && n_in <= d->r * d->s &&
-         n_in * n_out <= PAIRS && d->c * d->o <= DENSE / (n_in * n_out);
-}
-
 typedef struct Dense {
   const dm_ConvDims *d;
   dm_DType dtype, type; /* of tensors, of sums */
@@ -78,7 +69,7 @@ typedef struct Dense {
   const char *w;
   char *m, *dw, *bias;
   atomic_bool failed;
-  int tap[PAIRS]; /* [position][pixel]: r * S + s, or -1 */
+  int tap[DM_DENSE_PAIRS]; /* [position][pixel]: r * S + s, or -1 */
 } Dense;
 
 static int64_t tap_between(const dm_ConvDims *d, int dim, int64_t out, int64_t in) {
@@ -179,8 +170,8 @@ static dm_status spread(Dense *x, const void *w) {
   return DM_OK;
 }
 
-static dm_status dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
-                           const void *bias, void *y) {
+dm_status dm_conv_dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                            const void *bias, void *y) {
   Dense dense;
   list_pairs(&dense, d, t);
   DM_TRY(spread(&dense, w));
@@ -194,8 +185,8 @@ static dm_status dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, cons
   return st;
 }
 
-static dm_status dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                          void *dx) {
+dm_status dm_conv_dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                           void *dx) {
   Dense dense;
   list_pairs(&dense, d, t);
   DM_TRY(spread(&dense, w));
@@ -207,8 +198,8 @@ static dm_status dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, cons
   return st;
 }
 
-static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                          void *dw) {
+dm_status dm_conv_dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
+                           void *dw) {
   Dense dense;
   list_pairs(&dense, d, t);
   DM_TRY(get_matrix(&dense, dense.type));
@@ -221,34 +212,4 @@ static dm_status dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, cons
     st = dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of a small plane");
   dm_scratch_trim(DM_SCRATCH_MATRIX);
   return st;
-}
-
-/* ---- either ----------------------------------------------------------------------- */
-
-/* Few rows leave little to multiply: packing pixels would be most of the work. dw adds
-   images up where it lies: one image, or sums that need no rounding. */
-bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, int64_t made) {
-  if (is_dense(d)) return true;
-  if (!is_pointwise(d)) return false;
-  if (made == 0) return d->n == 1 || t == dm_compute_dtype(t);
-  return made >= THIN * d->groups;
-}
-
-dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
-                                const void *bias, void *y) {
-  const int64_t in = d->c / d->groups, out = d->o / d->groups;
-  if (is_dense(d)) return dense_fwd(d, t, x, w, bias, y);
-  return run_pointwise(d, t, (dm_Mat){w, t, in, 1}, out, in, x, bias, y);
-}
-
-dm_status dm_conv2d_product_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                               void *dx) {
-  const int64_t in = d->c / d->groups, out = d->o / d->groups;
-  if (is_dense(d)) return dense_dx(d, t, dy, w, dx);
-  return run_pointwise(d, t, (dm_Mat){w, t, 1, in}, in, out, dy, NULL, dx);
-}
-
-dm_status dm_conv2d_product_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                               void *dw) {
-  return is_dense(d) ? dense_dw(d, t, dy, x, dw) : pointwise_dw(d, t, dy, x, dw);
 }

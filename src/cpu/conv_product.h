@@ -1,19 +1,20 @@
-/* Convolutions that one matrix product does: 1 x 1 on large planes, and planes
-   so small that most taps fall outside. conv.c asks; operands as in conv.h. */
+/* Convolutions that are matrix products of whole tensors. conv.c says when; operands as in
+   conv.h. */
 #ifndef DM_CONV_PRODUCT_H
 #define DM_CONV_PRODUCT_H
 
 #include "cpu/conv.h"
 
-/* `made`: how many channels are wanted; 0: dw, whose sums run over images. None of d's
-   sizes is 0. */
-bool dm_conv2d_is_product(const dm_ConvDims *d, dm_DType t, int64_t made);
+/* 1 x 1, stride 1, no padding: y (O, HW) = w (O, C) x (C, HW), for each image and group. */
+dm_ConvForwardFn dm_conv_pointwise_fwd;
+dm_ConvDxFn dm_conv_pointwise_dx;
+dm_ConvDwFn dm_conv_pointwise_dw;
 
-dm_status dm_conv2d_product_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
-                                const void *bias, void *y);
-dm_status dm_conv2d_product_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                               void *dx);
-dm_status dm_conv2d_product_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                               void *dw);
+/* Small planes, one group: y (N, O PQ) = x (N, C HW) m^T, with m spread from the weights. */
+dm_ConvForwardFn dm_conv_dense_fwd;
+dm_ConvDxFn dm_conv_dense_dx;
+dm_ConvDwFn dm_conv_dense_dw;
+
+enum { DM_DENSE_PAIRS = 256 }; /* most pixels times positions, HW * PQ */
 
 #endif

@@ -7,13 +7,13 @@
 #include <string.h>
 
 enum {
-  PIECE_COLS = 800,  /* pixels of a task, when planes are small */
+  TILE_COLS = 800,   /* pixels of a task, when planes are small */
   BUFFER = 96 << 10, /* elements of a padded buffer that stay in L2 */
   WIDE = 1 << 10,    /* elements of 16 bits that are widened on the stack */
   TINY = 64          /* pixels of a plane that is copied by a map */
 };
 
-void dm_window_range(dm_Window *x) {
+void dm_input_range(dm_ConvInput *x) {
   for (int d = 0; d < 2; d++) {
     x->lo[d] = INT64_MAX;
     x->hi[d] = INT64_MIN;
@@ -26,7 +26,7 @@ void dm_window_range(dm_Window *x) {
 
 static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
   int64_t best = 1, best_waste = INT64_MAX;
-  for (int64_t i = 1; i <= n_img && i * pixels <= PIECE_COLS; i++) {
+  for (int64_t i = 1; i <= n_img && i * pixels <= TILE_COLS; i++) {
     /* idle lanes per thousand pixels */
     const int64_t all = i * pixels;
     const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
@@ -35,48 +35,49 @@ static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
   return best;
 }
 
-static void measure_cut(const dm_Window *x, dm_Cut *cut) {
-  cut->ph = (cut->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
-  cut->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
-  cut->buffer = cut->n_img * cut->n_chan * cut->ph * cut->pw;
+static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
+  grid->ph = (grid->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
+  grid->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
+  grid->buffer = grid->n_img * grid->n_chan * grid->ph * grid->pw;
 }
 
-dm_Cut dm_cut_window(const dm_Window *x, int64_t group, int64_t depth, int64_t most_img,
-                     int64_t nr, int64_t unit) {
-  dm_Cut cut = {.n_img = 1, .rows = x->p};
+dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, int64_t most_img,
+                         int64_t nr, int64_t unit) {
+  dm_TileGrid grid = {.n_img = 1, .rows = x->p};
   const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
-  if (pixels <= PIECE_COLS) cut.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
-  else cut.rows = dm_even_part(x->p, dm_max_i64(1, PIECE_COLS / x->q), 1);
-  cut.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
-  measure_cut(x, &cut);
-  while (cut.buffer > BUFFER && (cut.n_img > 1 || cut.n_chan > unit)) {
-    if (cut.n_img > 1) cut.n_img = dm_ceil_div(cut.n_img, 2);
-    else cut.n_chan = dm_even_part(cut.n_chan, dm_ceil_div(cut.n_chan, 2), unit);
-    measure_cut(x, &cut);
+  if (pixels <= TILE_COLS) grid.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
+  else grid.rows = dm_even_part(x->p, dm_max_i64(1, TILE_COLS / x->q), 1);
+  grid.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
+  measure_grid(x, &grid);
+  while (grid.buffer > BUFFER && (grid.n_img > 1 || grid.n_chan > unit)) {
+    if (grid.n_img > 1) grid.n_img = dm_ceil_div(grid.n_img, 2);
+    else grid.n_chan = dm_even_part(grid.n_chan, dm_ceil_div(grid.n_chan, 2), unit);
+    measure_grid(x, &grid);
   }
-  cut.n_band = dm_ceil_div(x->p, cut.rows);
-  cut.n_piece = cut.n_band * dm_ceil_div(x->n_img, cut.n_img);
-  cut.cols = cut.n_img * cut.rows * x->q;
-  return cut;
+  grid.n_band = dm_ceil_div(x->p, grid.rows);
+  grid.n_tile = grid.n_band * dm_ceil_div(x->n_img, grid.n_img);
+  grid.cols = grid.n_img * grid.rows * x->q;
+  return grid;
 }
 
-dm_Piece dm_window_piece(const dm_Window *x, const dm_Cut *cut, int64_t i) {
-  dm_Piece piece = {.img = i / cut->n_band * cut->n_img, .p = i % cut->n_band * cut->rows};
-  piece.n_img = dm_min_i64(cut->n_img, x->n_img - piece.img);
-  piece.rows = dm_min_i64(cut->rows, x->p - piece.p);
-  piece.cols = piece.n_img * piece.rows * x->q;
-  return piece;
+dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i) {
+  dm_ConvTile tile = {.img = i / grid->n_band * grid->n_img,
+                      .p = i % grid->n_band * grid->rows};
+  tile.n_img = dm_min_i64(grid->n_img, x->n_img - tile.img);
+  tile.rows = dm_min_i64(grid->rows, x->p - tile.p);
+  tile.cols = tile.n_img * tile.rows * x->q;
+  return tile;
 }
 
 /* Plane (img, chan), rows from p*step + lo on, with zeros outside. What is read of a small
    plane of 16 bits is widened in one run. */
-static void load_plane(const dm_Window *x, const dm_Cut *cut, int64_t plane, int64_t h0,
-                       dm_DType to, char *dst) {
+static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t plane,
+                       int64_t h0, dm_DType to, char *dst) {
   float wide[WIDE];
   dm_DType t = x->dtype;
-  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), cut->pw);
-  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], cut->pw));
-  const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + cut->ph) - top;
+  const int64_t left = dm_min_i64(dm_max_i64(0, -x->lo[1]), grid->pw);
+  const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], grid->pw));
+  const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + grid->ph) - top;
   const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
   if (dm_is_16bit(t) && rows > 0 && rows * x->w <= WIDE) {
     dm_load_f32(t, src, 1, rows * x->w, wide);
@@ -84,27 +85,28 @@ static void load_plane(const dm_Window *x, const dm_Cut *cut, int64_t plane, int
     t = DM_F32;
   }
   const int64_t in = dm_dtype_size(t), es = dm_dtype_size(to);
-  for (int64_t h = h0; h < h0 + cut->ph; h++, dst += cut->pw * es) {
+  for (int64_t h = h0; h < h0 + grid->ph; h++, dst += grid->pw * es) {
     if (h < 0 || h >= x->h || end == left) {
-      memset(dst, 0, (size_t)(cut->pw * es));
+      memset(dst, 0, (size_t)(grid->pw * es));
       continue;
     }
     memset(dst, 0, (size_t)(left * es));
     dm_convert(t, src + ((h - top) * x->w + x->lo[1] + left) * in, to, dst + left * es,
                end - left);
-    memset(dst + end * es, 0, (size_t)((cut->pw - end) * es));
+    memset(dst + end * es, 0, (size_t)((grid->pw - end) * es));
   }
 }
 
 /* A plane of a few pixels, whole: rows are too short for a call each. */
-static bool is_tiny(const dm_Window *x, const dm_Cut *cut) {
-  return x->h * x->w > 0 && x->h * x->w <= TINY && cut->ph * cut->pw <= TINY;
+static bool is_tiny(const dm_ConvInput *x, const dm_TileGrid *grid) {
+  return x->h * x->w > 0 && x->h * x->w <= TINY && grid->ph * grid->pw <= TINY;
 }
 
 /* Where each element of a padded plane lies in its plane; outside: -1. */
-static void map_plane(const dm_Window *x, const dm_Cut *cut, int64_t h0, int32_t map[TINY]) {
-  for (int64_t i = 0; i < cut->ph; i++)
-    for (int64_t j = 0; j < cut->pw; j++) {
+static void map_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t h0,
+                      int32_t map[TINY]) {
+  for (int64_t i = 0; i < grid->ph; i++)
+    for (int64_t j = 0; j < grid->pw; j++) {
       const int64_t h = h0 + i, w = x->lo[1] + j;
       const bool inside = h >= 0 && h < x->h && w >= 0 && w < x->w;
       *map++ = inside ? (int32_t)(h * x->w + w) : -1;
@@ -124,9 +126,9 @@ DEFINE_SPREAD(double, spread_f64)
 #undef DEFINE_SPREAD
 
 /* Planes [first, first + n) by their map. */
-static void load_tiny(const dm_Window *x, const dm_Cut *cut, int64_t first, int64_t n,
+static void load_tiny(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t first, int64_t n,
                       const int32_t *map, char *dst, int64_t es) {
-  const int64_t plane = x->h * x->w, size = cut->ph * cut->pw;
+  const int64_t plane = x->h * x->w, size = grid->ph * grid->pw;
   const char *src = x->data + first * plane * dm_dtype_size(x->dtype);
   if (x->dtype == DM_F64) {
     spread_f64(src, n, plane, map, size, dst);
@@ -144,35 +146,36 @@ static void load_tiny(const dm_Window *x, const dm_Cut *cut, int64_t first, int6
   }
 }
 
-void dm_load_piece(const dm_Window *x, const dm_Cut *cut, const dm_Piece *piece, int64_t c0,
-                   int64_t n_chan, dm_DType to, char *dst) {
-  const int64_t es = dm_dtype_size(to), size = cut->ph * cut->pw, img = cut->n_chan * size * es;
-  const int64_t h0 = piece->p * x->step[0] + x->lo[0];
-  const bool tiny = is_tiny(x, cut);
+void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
+                  int64_t c0, int64_t n_chan, dm_DType to, char *dst) {
+  const int64_t es = dm_dtype_size(to), size = grid->ph * grid->pw,
+                img = grid->n_chan * size * es;
+  const int64_t h0 = tile->p * x->step[0] + x->lo[0];
+  const bool tiny = is_tiny(x, grid);
   int32_t map[TINY];
-  if (tiny) map_plane(x, cut, h0, map);
-  for (int64_t i = 0; i < piece->n_img; i++, dst += img) {
-    const int64_t plane = (piece->img + i) * x->n_chan + c0;
-    if (tiny) load_tiny(x, cut, plane, n_chan, map, dst, es);
+  if (tiny) map_plane(x, grid, h0, map);
+  for (int64_t i = 0; i < tile->n_img; i++, dst += img) {
+    const int64_t plane = (tile->img + i) * x->n_chan + c0;
+    if (tiny) load_tiny(x, grid, plane, n_chan, map, dst, es);
     else
       for (int64_t c = 0; c < n_chan; c++)
-        load_plane(x, cut, plane + c, h0, to, dst + c * size * es);
+        load_plane(x, grid, plane + c, h0, to, dst + c * size * es);
   }
 }
 
-void dm_list_pixels(const dm_Window *x, const dm_Cut *cut, const dm_Piece *piece,
+void dm_list_pixels(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
                     int32_t *pixel) {
-  const int64_t img = cut->n_chan * cut->ph * cut->pw;
-  for (int64_t i = 0; i < piece->n_img; i++)
-    for (int64_t p = 0; p < piece->rows; p++)
+  const int64_t img = grid->n_chan * grid->ph * grid->pw;
+  for (int64_t i = 0; i < tile->n_img; i++)
+    for (int64_t p = 0; p < tile->rows; p++)
       for (int64_t q = 0; q < x->q; q++)
-        *pixel++ = (int32_t)(i * img + p * x->step[0] * cut->pw + q * x->step[1]);
+        *pixel++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q * x->step[1]);
 }
 
-void dm_list_taps(const dm_Window *x, const dm_Cut *cut, int32_t *tap) {
-  for (int64_t c = 0; c < cut->n_chan; c++)
+void dm_list_taps(const dm_ConvInput *x, const dm_TileGrid *grid, int32_t *tap) {
+  for (int64_t c = 0; c < grid->n_chan; c++)
     for (int64_t r = 0; r < x->n_tap[0]; r++)
       for (int64_t s = 0; s < x->n_tap[1]; s++)
-        *tap++ = (int32_t)((c * cut->ph + x->tap[0][r] - x->lo[0]) * cut->pw + x->tap[1][s] -
+        *tap++ = (int32_t)((c * grid->ph + x->tap[0][r] - x->lo[0]) * grid->pw + x->tap[1][s] -
                            x->lo[1]);
 }

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/dnnl.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/gemm_small.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
@@ -60,8 +60,8 @@ typedef struct Gemm {
 /* One tile of one part of one product. */
 typedef struct Tile {
   int64_t i, j, m, n, k0, k1;
-  const char *a, *b; /* matrices of this product */
-  dm_Prologue lay;   /* what C begins with; at NULL: with nothing */
+  const char *a, *b;    /* matrices of this product */
+  dm_Prologue prologue; /* at NULL: C begins with nothing */
 } Tile;
 
 static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t j) {
@@ -95,21 +95,22 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
 
 /* What is packed next, spread over the tiles of this group, or of this block:
    B for the next group, A for the next block. */
-static void look_ahead(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int64_t j0,
-                       dm_Prefetch *ahead) {
+static void list_prefetches(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int64_t j0,
+                            dm_Prefetch *prefetch) {
   const int64_t nr = g->kn->nr, rows = dm_ceil_div(t->m, g->kn->mr);
   const int64_t n = dm_min_i64(GROUP * nr, t->n - j0), k1 = k0 + kc;
   const int64_t next_k = dm_min_i64(g->kc, t->k1 - k1);
   if (j0 == 0)
-    ahead[0] = g->direct_a ? (dm_Prefetch){0}
-                           : dm_prefetch(g->a.dtype, mat_at(&g->a, t->a, t->i, k1), g->a.rs,
-                                         g->a.cs, t->m, next_k, rows * dm_ceil_div(t->n, nr));
+    prefetch[0] = g->direct_a
+                      ? (dm_Prefetch){0}
+                      : dm_prefetch(g->a.dtype, mat_at(&g->a, t->a, t->i, k1), g->a.rs, g->a.cs,
+                                    t->m, next_k, rows * dm_ceil_div(t->n, nr));
   if (g->direct_b) return;
   const bool last = j0 + n == t->n;
   const int64_t j = last ? 0 : j0 + n, k = last ? k1 : k0;
-  ahead[1] = dm_prefetch(g->b.dtype, mat_at(&g->b, t->b, k, t->j + j), g->b.cs, g->b.rs,
-                         dm_min_i64(GROUP * nr, t->n - j), last ? next_k : kc,
-                         rows * dm_ceil_div(n, nr));
+  prefetch[1] = dm_prefetch(g->b.dtype, mat_at(&g->b, t->b, k, t->j + j), g->b.cs, g->b.rs,
+                            dm_min_i64(GROUP * nr, t->n - j), last ? next_k : kc,
+                            rows * dm_ceil_div(n, nr));
 }
 
 /* Multiplies depth [k0, k0+kc) into out. */
@@ -117,31 +118,26 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
                       char *out, int64_t out_rs, bool add) {
   const dm_Kernel *const kn = g->kn;
   const int64_t es = g->es, nr = kn->nr, depth = dm_depth(kn, kc);
-  const char *a = mat_at(&g->a, t->a, t->i, k0);
-  int64_t a_panel = kn->mr * g->a.rs, a_rs = g->a.rs, a_cs = g->a.cs;
-  dm_Prefetch ahead[2] = {{0}, {0}};
+  dm_Panels a = {mat_at(&g->a, t->a, t->i, k0), kn->mr * g->a.rs, g->a.rs, g->a.cs};
+  dm_Prefetch prefetch[2] = {{0}, {0}};
   if (!g->direct_a) {
-    dm_pack_panels(kn, g->a.dtype, a, a_rs, a_cs, t->m, kc, kn->mr, buf->a);
-    a = buf->a;
-    a_panel = kn->mr * depth;
-    a_rs = 1;
-    a_cs = kn->mr;
+    dm_pack_panels(kn, g->a.dtype, a.at, a.rs, a.cs, t->m, kc, kn->mr, buf->a);
+    a = (dm_Panels){buf->a, kn->mr * depth, 1, kn->mr};
   }
+  const bool begun = t->prologue.at && k0 == t->k0;
   for (int64_t j0 = 0; j0 < t->n; j0 += GROUP * nr) {
     const int64_t n = dm_min_i64(GROUP * nr, t->n - j0);
     const char *b = mat_at(&g->b, t->b, k0, t->j + j0);
     if (!g->direct_b)
       dm_pack_panels(kn, g->b.dtype, b, g->b.cs, g->b.rs, n, kc, (int)nr, buf->b);
-    look_ahead(g, t, k0, kc, j0, ahead);
-    const bool laid = t->lay.at && k0 == t->k0;
+    list_prefetches(g, t, k0, kc, j0, prefetch);
     for (int64_t j = 0; j < n; j += nr) {
-      const char *strip = g->direct_b ? b + j * es : buf->b + j * depth * es;
-      const dm_Prologue lay = {laid ? (const char *)t->lay.at + (j0 + j) * t->lay.col * es
-                                    : NULL,
-                               t->lay.row, t->lay.col};
-      dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), depth, a, a_panel, a_rs, a_cs, strip,
-                     g->direct_b ? g->b.rs : nr, out + (j0 + j) * es, out_rs, add,
-                     laid ? &lay : NULL, ahead);
+      const dm_Strip strip = {g->direct_b ? b + j * es : buf->b + j * depth * es,
+                              g->direct_b ? g->b.rs : nr};
+      dm_Prologue prologue = t->prologue;
+      if (begun) prologue.at = (const char *)prologue.at + (j0 + j) * prologue.col * es;
+      const dm_Sums sums = {out + (j0 + j) * es, out_rs, add, begun ? &prologue : NULL};
+      dm_tile_column(kn, t->m, (int)dm_min_i64(nr, n - j), depth, &a, &strip, &sums, prefetch);
     }
   }
 }
@@ -186,7 +182,7 @@ static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
   bool add = g->epilogue.beta == 1;
   if (g->bias && !add && g->epilogue.bias_dtype == g->kn->type && t->k0 < t->k1) {
     const int col = g->bias_axis == DM_BIAS_PER_COL;
-    t->lay = (dm_Prologue){g->bias + (col ? t->j : t->i) * g->es, !col, col};
+    t->prologue = (dm_Prologue){g->bias + (col ? t->j : t->i) * g->es, !col, col};
   } else if (g->bias) {
     const dm_Epilogue bias_only = {0, g->epilogue.beta, g->epilogue.c_dtype,
                                    g->epilogue.bias_dtype};

@@ -2,7 +2,7 @@
    sums of sixteen registers, two loads of B and six broadcasts of A a step.
    Edges have kernels of their own: fewer rows by constant folding, fewer
    columns by masked loads and stores. Packing converts 16-bit floats. */
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "base/half.h"

@@ -4,7 +4,7 @@
    so that it has half as many items as a panel of floats. The instruction takes numbers
    under 2^-126 for zero, and rounds after each product. The checks compile this with
    DM_EMULATE for processors without it. */
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 
 #if defined(__AVX512BF16__) || defined(DM_EMULATE)
 #if defined(DM_EMULATE)

@@ -2,7 +2,7 @@
    gemm_wide.inc hold the faster kernels. */
 #include "cpu/gemm_kernel.h"
 
-#include "cpu/variant.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/vec.h"
 
 #include <string.h>
@@ -102,33 +102,6 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
   return type == DM_F64 ? &plain_f64 : &plain_f32;
 }
 
-static const dm_Kernel *kernel_of(dm_Variant v, dm_DType type) {
-  switch (v) {
-  case DM_NEON: return dm_kernel_neon(type);
-  case DM_AVX2: return dm_kernel_avx2(type);
-  case DM_AVX512:
-  case DM_AVX512BF16: return dm_kernel_avx512(type);
-  default: return dm_kernel_plain(type);
-  }
-}
-
-const dm_Kernel *dm_kernel(dm_DType type) {
-  const dm_Kernel *widest;
-#define KERNEL_OF(v) kernel_of(v, type)
-  DM_WIDEST(KERNEL_OF, widest);
-#undef KERNEL_OF
-  return widest;
-}
-
-const dm_Kernel *dm_kernel_pairs(void) {
-  return dm_cpu_variant() >= DM_AVX512BF16 ? dm_kernel_avx512bf16() : NULL;
-}
-
-const dm_Kernel *dm_kernel_for(dm_DType t) {
-  const dm_Kernel *const pairs = t == DM_BF16 ? dm_kernel_pairs() : NULL;
-  return pairs ? pairs : dm_kernel(dm_compute_dtype(t));
-}
-
 /* ---- panels and columns of tiles ---------------------------------------- */
 
 /* Where lanes lie side by side, all panels take a few rows at a time: a row is
@@ -168,43 +141,45 @@ static inline void ask(dm_Prefetch *a) {
   }
 }
 
-/* Rows [i, i+m) of c, n columns. */
-#define DEFINE_LAY(REAL, NAME)                                                                \
-  static void NAME(const dm_Prologue *lay, int64_t i, int m, int n, void *vc, int64_t c_rs) { \
-    const REAL *at = (const REAL *)lay->at + i * lay->row;                                    \
-    REAL *c = vc;                                                                             \
-    for (; m > 0; m--, c += c_rs, at += lay->row) {                                           \
-      const REAL all = *at;                                                                   \
-      if (lay->col) memcpy(c, at, (size_t)n * sizeof *c);                                     \
-      else                                                                                    \
-        for (int j = 0; j < n; j++) c[j] = all;                                               \
-    }                                                                                         \
+/* The prologue of rows [i, i+m) of c, n columns. */
+#define DEFINE_PROLOGUE(REAL, NAME)                                                \
+  static void NAME(const dm_Prologue *prologue, int64_t i, int m, int n, void *vc, \
+                   int64_t c_rs) {                                                 \
+    const REAL *at = (const REAL *)prologue->at + i * prologue->row;               \
+    REAL *c = vc;                                                                  \
+    for (; m > 0; m--, c += c_rs, at += prologue->row) {                           \
+      const REAL all = *at;                                                        \
+      if (prologue->col) memcpy(c, at, (size_t)n * sizeof *c);                     \
+      else                                                                         \
+        for (int j = 0; j < n; j++) c[j] = all;                                    \
+    }                                                                              \
   }
-DEFINE_LAY(float, lay_f32)
-DEFINE_LAY(double, lay_f64)
-#undef DEFINE_LAY
+DEFINE_PROLOGUE(float, prologue_f32)
+DEFINE_PROLOGUE(double, prologue_f64)
+#undef DEFINE_PROLOGUE
 
-void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
-                    int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, const dm_Prologue *lay,
-                    dm_Prefetch *ahead) {
-  const int64_t es = dm_dtype_size(kn->type);
-  const char *pa = a;
-  char *pc = c;
+void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_Panels *a,
+                    const dm_Strip *b, const dm_Sums *c, dm_Prefetch *prefetch) {
+  const int64_t es = dm_dtype_size(kn->type), rs = c->rs;
+  const dm_Prologue *const prologue = c->prologue;
+  const bool add = c->add || prologue;
+  const char *pa = a->at;
+  char *pc = c->at;
   for (int64_t i = 0; i < m; i += kn->mr) {
-    if (ahead) ask(&ahead[0]), ask(&ahead[1]);
+    if (prefetch) ask(&prefetch[0]), ask(&prefetch[1]);
     const int rows = (int)dm_min_i64(kn->mr, m - i);
-    if (lay) (kn->type == DM_F64 ? lay_f64 : lay_f32)(lay, i, rows, n, pc, c_rs);
-    kn->tile(rows, n, k, pa, a_rs, a_cs, b, b_rs, pc, c_rs, add || lay);
-    pa += a_panel * es;
-    pc += kn->mr * c_rs * es;
+    if (prologue)
+      (kn->type == DM_F64 ? prologue_f64 : prologue_f32)(prologue, i, rows, n, pc, rs);
+    kn->tile(rows, n, k, pa, a->rs, a->cs, b->at, b->rs, pc, rs, add);
+    pa += a->panel * es;
+    pc += kn->mr * rs * es;
   }
 }
 
 /* ---- the store ----------------------------------------------------------- */
 
 /* One value for the row is read once: sums of 16 bits come this way line by line. */
-#define DEFINE_FINISH(REAL, NAME, LOAD, STORE)                                           \
+#define DEFINE_EPILOGUE(REAL, NAME, LOAD, STORE)                                         \
   static void NAME(const dm_Epilogue *f, const REAL *acc, int64_t n, char *c,            \
                    const char *bias, int bias_step) {                                    \
     const int64_t c_es = dm_dtype_size(f->c_dtype), b_es = dm_dtype_size(f->bias_dtype); \
@@ -231,18 +206,18 @@ void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void
       STORE(f->c_dtype, c + j * c_es, 1, len, sum);                                      \
     }                                                                                    \
   }
-DEFINE_FINISH(float, finish_f32, dm_load_f32, dm_store_f32)
-DEFINE_FINISH(double, finish_f64, dm_load_f64, dm_store_f64)
-#undef DEFINE_FINISH
+DEFINE_EPILOGUE(float, epilogue_f32, dm_load_f32, dm_store_f32)
+DEFINE_EPILOGUE(double, epilogue_f64, dm_load_f64, dm_store_f64)
+#undef DEFINE_EPILOGUE
 
 void dm_epilogue_row(const dm_Epilogue *f, dm_DType acc_type, const void *acc, int64_t n,
                      void *c, const void *bias, int bias_step) {
   const bool plain = f->alpha == 1 && f->beta == 0 && !bias;
   if (acc_type == DM_F64) {
     if (plain) dm_store_f64(f->c_dtype, c, 1, n, acc);
-    else finish_f64(f, acc, n, c, bias, bias_step);
+    else epilogue_f64(f, acc, n, c, bias, bias_step);
   } else {
     if (plain) dm_store_f32(f->c_dtype, c, 1, n, acc);
-    else finish_f32(f, acc, n, c, bias, bias_step);
+    else epilogue_f32(f, acc, n, c, bias, bias_step);
   }
 }

@@ -60,17 +60,6 @@ static inline int64_t dm_depth(const dm_Kernel *kn, int64_t k) {
   return kn->pairs ? (k + 1) / 2 : k;
 }
 
-const dm_Kernel *dm_kernel(dm_DType type); /* the widest that runs here */
-const dm_Kernel *dm_kernel_pairs(void);    /* NULL: this processor has none */
-const dm_Kernel *
-dm_kernel_for(dm_DType t); /* multiplies operands of t: pairs, or dm_kernel's */
-const dm_Kernel *dm_kernel_plain(dm_DType type);
-/* NULL where they are not built. */
-const dm_Kernel *dm_kernel_neon(dm_DType type);
-const dm_Kernel *dm_kernel_avx2(dm_DType type);
-const dm_Kernel *dm_kernel_avx512(dm_DType type);
-const dm_Kernel *dm_kernel_avx512bf16(void);
-
 /* Any dtype and stride, any processor. */
 dm_PackFn dm_pack_f32, dm_pack_f64;
 dm_GatherFn dm_gather_f32, dm_gather_f64;
@@ -100,20 +89,40 @@ typedef struct dm_Prefetch {
 dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
                         int64_t k, int64_t n_tile);
 
-/* What c begins with: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the
-   compute type. Laid down tile by tile, it costs no pass over c. */
+/* What c begins with: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the compute
+   type. The prologue writes one register tile at a time, so that a bias costs no pass over
+   c. */
 typedef struct dm_Prologue {
   const void *at;
   int row, col;
 } dm_Prologue;
 
-/* c (m,n <= nr) = [c +] panels of a (each a_panel elements after the last,
-   element (i,k) at i*a_rs + k*a_cs) times one strip of b; `lay`, or NULL, stands
-   for c. `ahead`: two, or NULL. */
-void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const void *a,
-                    int64_t a_panel, int64_t a_rs, int64_t a_cs, const void *b, int64_t b_rs,
-                    void *c, int64_t c_rs, bool add, const dm_Prologue *lay,
-                    dm_Prefetch *ahead);
+/* Panels of a, as packed or as they lie: element (i,k) of panel p is
+   at[p*panel + i*rs + k*cs]. */
+typedef struct dm_Panels {
+  const void *at;
+  int64_t panel, rs, cs;
+} dm_Panels;
+
+/* A strip of b: element (k,j) is at[k*rs + j]. */
+typedef struct dm_Strip {
+  const void *at;
+  int64_t rs;
+} dm_Strip;
+
+/* Sums c: element (i,j) is at[i*rs + j]. The product is added to what c holds (add), to the
+   prologue (or NULL), or replaces c. */
+typedef struct dm_Sums {
+  void *at;
+  int64_t rs;
+  bool add;
+  const dm_Prologue *prologue;
+} dm_Sums;
+
+/* c (m,n) = [c or prologue +] a (m,k) b (k,n) for n <= nr, one register tile after another.
+   prefetch: two, or NULL. */
+void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_Panels *a,
+                    const dm_Strip *b, const dm_Sums *c, dm_Prefetch *prefetch);
 
 /* Sizes of even parts: the least multiple of `unit` that cuts n into parts of
    at most `most`. */

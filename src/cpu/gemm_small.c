@@ -3,7 +3,7 @@
    kernel runs over the whole depth as in gemm.c, so the sums are the same. */
 #include "cpu/gemm_small.h"
 
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/vec.h"
 
 enum {
@@ -22,37 +22,39 @@ static bool fits(int64_t rows, int64_t columns) {
 
 static bool takes(dm_DType t) { return t == DM_F32 || dm_is_16bit(t); }
 
-/* x in float32: where it lies, or in `room`. */
-static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *room) {
+/* x in float32: where it lies, or in `buffer`. */
+static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *buffer) {
   if (x->dtype == DM_F32) return (Small){x->data, x->rs, x->cs};
   const bool dense = (x->cs == 1 && x->rs == columns) || (x->rs == 1 && x->cs == rows);
   if (dense) {
-    dm_load_f32(x->dtype, x->data, 1, rows * columns, room);
-    return (Small){room, x->rs, x->cs};
+    dm_load_f32(x->dtype, x->data, 1, rows * columns, buffer);
+    return (Small){buffer, x->rs, x->cs};
   }
   const char *row = x->data;
   for (int64_t i = 0; i < rows; i++, row += x->rs * dm_dtype_size(x->dtype))
-    dm_load_f32(x->dtype, row, x->cs, columns, room + i * columns);
-  return (Small){room, columns, 1};
+    dm_load_f32(x->dtype, row, x->cs, columns, buffer + i * columns);
+  return (Small){buffer, columns, 1};
 }
 
 /* c = a b + bias, which is of float32, or NULL. */
 static void multiply(int64_t m, int64_t n, int64_t k, Small a, Small b, float *c, int64_t ldc,
                      const float *bias) {
   const dm_Kernel *const kn = dm_kernel(DM_F32);
-  float strip[MOST_DEPTH * DM_MOST_NR];
+  const dm_Panels panels = {a.data, kn->mr * a.rs, a.rs, a.cs};
+  float packed[MOST_DEPTH * DM_MOST_NR];
   for (int64_t j = 0; j < n; j += kn->nr) {
     const int width = (int)dm_min_i64(kn->nr, n - j);
     const float *from = b.data + j * b.cs;
     int64_t rs = b.rs;
     if (b.cs != 1) {
-      kn->pack(DM_F32, from, b.cs, b.rs, width, k, kn->nr, strip);
-      from = strip;
+      kn->pack(DM_F32, from, b.cs, b.rs, width, k, kn->nr, packed);
+      from = packed;
       rs = kn->nr;
     }
-    const dm_Prologue lay = {bias ? bias + j : NULL, 0, 1};
-    dm_tile_column(kn, m, width, k, a.data, kn->mr * a.rs, a.rs, a.cs, from, rs, c + j, ldc,
-                   false, bias ? &lay : NULL, NULL);
+    const dm_Prologue prologue = {bias ? bias + j : NULL, 0, 1};
+    const dm_Strip strip = {from, rs};
+    const dm_Sums sums = {c + j, ldc, false, bias ? &prologue : NULL};
+    dm_tile_column(kn, m, width, k, &panels, &strip, &sums, NULL);
   }
 }
 
@@ -61,14 +63,14 @@ static __attribute__((noinline)) void multiply_wide(int64_t m, int64_t n, int64_
                                                     const dm_Mat *a, const dm_Mat *b, void *c,
                                                     dm_DType c_dtype, int64_t ldc,
                                                     const void *bias, dm_DType bias_dtype) {
-  float a_room[MOST], b_room[MOST], c_room[MOST], bias_room[MOST];
+  float a_wide[MOST], b_wide[MOST], c_wide[MOST], bias_wide[MOST];
   const bool direct = c_dtype == DM_F32;
-  if (bias) dm_load_f32(bias_dtype, bias, 1, n, bias_room);
-  multiply(m, n, k, widen(a, m, k, a_room), widen(b, k, n, b_room), direct ? c : c_room,
-           direct ? ldc : n, bias ? bias_room : NULL);
+  if (bias) dm_load_f32(bias_dtype, bias, 1, n, bias_wide);
+  multiply(m, n, k, widen(a, m, k, a_wide), widen(b, k, n, b_wide), direct ? c : c_wide,
+           direct ? ldc : n, bias ? bias_wide : NULL);
   const int64_t rows = direct ? 0 : ldc == n ? 1 : m, run = ldc == n ? m * n : n;
   for (int64_t i = 0; i < rows; i++)
-    dm_store_f32(c_dtype, (char *)c + i * ldc * dm_dtype_size(c_dtype), 1, run, c_room + i * n);
+    dm_store_f32(c_dtype, (char *)c + i * ldc * dm_dtype_size(c_dtype), 1, run, c_wide + i * n);
 }
 
 bool dm_gemm_small(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat *b, void *c,

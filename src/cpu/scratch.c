@@ -53,6 +53,15 @@ void dm_scratch_trim(dm_ScratchSlot slot) {
   scratch.n_bytes[slot] = 0;
 }
 
+bool dm_scratch_carve(dm_ScratchSlot slot, dm_CarveFn *carve, const void *job, void *parts) {
+  dm_Arena a = {NULL, 0};
+  carve(job, &a, parts);
+  a = (dm_Arena){dm_scratch(slot, a.used), 0};
+  if (!a.base) return false;
+  carve(job, &a, parts);
+  return true;
+}
+
 /* When the library goes, its key must not call into it any more. */
 __attribute__((destructor)) static void drop_scratch_key(void) {
   if (scratch_has_key) pthread_key_delete(scratch_key);

@@ -16,4 +16,20 @@ typedef enum dm_ScratchSlot {
 void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes);
 void dm_scratch_trim(dm_ScratchSlot slot); /* gives an outsized one back */
 
+/* One buffer cut into parts, each on a cache line of its own. */
+typedef struct dm_Arena {
+  char *base; /* NULL: the parts are only measured */
+  int64_t used;
+} dm_Arena;
+static inline void *dm_arena_take(dm_Arena *a, int64_t n_bytes) {
+  void *const p = a->base ? a->base + a->used : NULL;
+  a->used += (n_bytes + 63) / 64 * 64;
+  return p;
+}
+
+/* Cuts the buffer of a slot into the parts that `carve` takes: carve runs twice, first to
+   measure, then to store the addresses in `parts`. False when nothing is left. */
+typedef void dm_CarveFn(const void *job, dm_Arena *a, void *parts);
+bool dm_scratch_carve(dm_ScratchSlot slot, dm_CarveFn *carve, const void *job, void *parts);
+
 #endif

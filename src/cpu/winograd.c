@@ -10,7 +10,7 @@
 #include "cpu/winograd.h"
 
 #include "base/error.h"
-#include "cpu/gemm_kernel.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
@@ -19,18 +19,15 @@
 #include <string.h>
 
 enum {
-  LANES = 16,            /* tiles of a strip */
-  PLACES = 16,           /* of a 4 x 4 tile */
-  CHANNELS = 32,         /* fewer do not pay for the transforms */
-  LINE = 2 * LANES + 2,  /* pixels that a run of tiles reads of a row */
-  APART = 16,            /* floats between places: else they meet in one set of a cache */
-  STRIPS = 16,           /* most strips of a task, */
-  TASK_BYTES = 4 << 20,  /* and what their transforms may hold */
-  CHUNK_BYTES = 4 << 20, /* of the transforms that a sweep of dw multiplies */
-  DW_TILES = 64,         /* fewer do not pay for sixteen places of sums, */
-  DW_WORTH = 640,        /* nor less: channels times tiles side by side */
-  DW_DEPTH = 256,        /* tiles that the kernel adds at once */
-  DW_CHANNELS = 64       /* columns of a task */
+  LANES = DM_WINOGRAD_STRIP, /* tiles of a strip */
+  PLACES = 16,               /* of a 4 x 4 tile */
+  LINE = 2 * LANES + 2,      /* pixels that a run of tiles reads of a row */
+  APART = 16,                /* floats between places: else they meet in one set of a cache */
+  STRIPS = 16,               /* most strips of a task, */
+  TASK_BYTES = 4 << 20,      /* and what their transforms may hold */
+  CHUNK_BYTES = 4 << 20,     /* of the transforms that a sweep of dw multiplies */
+  DW_DEPTH = 256,            /* tiles that the kernel adds at once */
+  DW_CHANNELS = 64           /* columns of a task */
 };
 
 /* dx is the same with the weights turned round and the channels changed over. */
@@ -207,9 +204,18 @@ static void store_strip(const Wino *j, const Run *run, int n_run, const float *m
   }
 }
 
+/* m = u[e] v for n columns of a group of strips. */
+static void multiply(const Wino *j, int64_t e, int n, const float *v, float *m) {
+  const int mr = j->kn->mr;
+  const dm_Panels u = {j->u + e * j->u_step, j->in * mr, 1, mr};
+  const dm_Strip strip = {v, j->width};
+  const dm_Sums sums = {m, j->width, false, NULL};
+  dm_tile_column(j->kn, j->out, n, j->in, &u, &strip, &sums, NULL);
+}
+
 /* Strips [begin, end) of tiles. Lanes without a tile are 0. */
 static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, float *m) {
-  const int64_t width = j->width, group = width / LANES, mr = j->kn->mr;
+  const int64_t width = j->width, group = width / LANES;
   const int64_t v_size = PLACES * j->v_step, m_size = PLACES * j->m_step;
   const int64_t n_group = dm_ceil_div(end - begin, group);
   const int64_t n_tile = dm_min_i64(j->n_tile, end * LANES) - begin * LANES;
@@ -226,9 +232,8 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
   for (int64_t e = 0; e < PLACES; e++)
     for (int64_t g = 0; g < n_group; g++)
       for (int64_t n = 0; n < width; n += columns)
-        dm_tile_column(j->kn, j->out, columns, j->in, j->u + e * j->u_step, j->in * mr, 1, mr,
-                       v + g * v_size + e * j->v_step + n, width,
-                       m + g * m_size + e * j->m_step + n, width, false, NULL, NULL);
+        multiply(j, e, columns, v + g * v_size + e * j->v_step + n,
+                 m + g * m_size + e * j->m_step + n);
   for (int64_t s = 0; s < end - begin; s++)
     store_strip(j, run[s], n_run[s], m + s / group * m_size + s % group * LANES);
 }
@@ -277,16 +282,6 @@ static dm_status run(Wino *j, const char *op) {
 }
 
 /* ---- either way ------------------------------------------------------------- */
-
-/* Pairs of bfloat16, where the processor has them, multiply twice as fast and need no
-   transforms: a step of ResNet-18 on 32 x 32 took 0.83 of the time that Winograd's took. */
-bool dm_conv2d_is_winograd(const dm_ConvDims *d, dm_DType t) {
-  if (dm_kernel_for(t)->pairs) return false;
-  return dm_compute_dtype(t) == DM_F32 && d->r == 3 && d->s == 3 && d->groups == 1 &&
-         d->stride[0] == 1 && d->stride[1] == 1 && d->dil[0] == 1 && d->dil[1] == 1 &&
-         d->pad[0] <= 2 && d->pad[1] <= 2 && d->p >= 4 && d->q >= 4 && d->h >= 4 && d->w >= 4 &&
-         dm_min_i64(d->c, d->o) >= CHANNELS;
-}
 
 static Wino forward(const dm_ConvDims *d, dm_DType t, const void *x) {
   return (Wino){.dtype = t,
@@ -395,9 +390,10 @@ static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
         const int n = (int)dm_min_i64(kn->nr, c1 - c);
         const int64_t depth = dm_min_i64(DW_DEPTH, d->n - k);
         kn->pack(DM_F32, d->v + e * d->v_step + c * step + k, step, 1, n, depth, kn->nr, strip);
-        dm_tile_column(kn, out, n, depth, d->g + e * d->g_step + k, kn->mr * step, step, 1,
-                       strip, kn->nr, d->m + e * out * in + c, in, d->first + k > 0, NULL,
-                       NULL);
+        const dm_Panels g = {d->g + e * d->g_step + k, kn->mr * step, step, 1};
+        const dm_Strip v = {strip, kn->nr};
+        const dm_Sums sums = {d->m + e * out * in + c, in, d->first + k > 0, NULL};
+        dm_tile_column(kn, out, n, depth, &g, &v, &sums, NULL);
       }
   }
 }
@@ -428,21 +424,13 @@ static void fold_places(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* A transform pays for itself by the products that use it, and costs more in short
-   rows. */
-bool dm_conv2d_dw_is_winograd(const dm_ConvDims *d, dm_DType t) {
-  const int64_t rows = dm_ceil_div(d->p, 2), cols = dm_ceil_div(d->q, 2);
-  return dm_conv2d_is_winograd(d, t) && d->n * rows * cols >= DW_TILES &&
-         dm_min_i64(d->c, d->o) * dm_min_i64(cols, LANES) >= DW_WORTH;
-}
-
 dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, const void *x,
                          void *dw) {
   Dw d = {.t = forward(dims, t, x), .dy = dy, .dw = dw};
   cut_tiles(&d.t);
   const int64_t in = d.t.in, out = d.t.out;
   const int64_t most = CHUNK_BYTES / (PLACES * (in + out) * 4);
-  const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DW_TILES, most), LANES);
+  const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DM_WINOGRAD_DW_TILES, most), LANES);
   d.step = chunk + APART;
   d.v_step = in * d.step + APART;
   d.g_step = out * d.step + APART;

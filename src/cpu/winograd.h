@@ -1,21 +1,17 @@
-/* 3 x 3 convolutions with stride 1 by Winograd's F(2 x 2, 3 x 3): 16 products
-   for 4 outputs in place of 36, either way and for dw. conv.c asks; operands as in
-   conv.h. */
+/* 3 x 3 convolutions with stride 1 and dilation 1, of one group, by Winograd's minimal
+   filtering F(2 x 2, 3 x 3). conv.c says when; operands as in conv.h. */
 #ifndef DM_WINOGRAD_H
 #define DM_WINOGRAD_H
 
 #include "cpu/conv.h"
 
-bool dm_conv2d_is_winograd(const dm_ConvDims *d, dm_DType t);
+enum {
+  DM_WINOGRAD_STRIP = 16,   /* tiles of a strip */
+  DM_WINOGRAD_DW_TILES = 64 /* fewer do not pay for sixteen matrices of sums in dw */
+};
 
-dm_status dm_winograd_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
-                          const void *bias, void *y);
-dm_status dm_winograd_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                         void *dx);
-
-/* Is it worth it for dw? */
-bool dm_conv2d_dw_is_winograd(const dm_ConvDims *d, dm_DType t);
-dm_status dm_winograd_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                         void *dw);
+dm_ConvForwardFn dm_winograd_fwd;
+dm_ConvDxFn dm_winograd_dx;
+dm_ConvDwFn dm_winograd_dw;
 
 #endif

@@ -1,0 +1,538 @@
+/* Forward and dx as implicit matrix products (S. Chetlur et al., "cuDNN: efficient primitives
+   for deep learning", 2014): the columns of the im2col matrix are gathered a strip at a time,
+   in the order in which the register kernel reads them, and are never stored as a whole.
+
+     forward  y  (O x NPQ)   = w (O x CRS) * gathered x (CRS x NPQ)
+     dx       dx (C x NH'W') = w^T (C x O taps) * gathered dy (O taps x NH'W'),
+              one such product for each of stride[0] * stride[1] phases
+
+   Backward by phases: pixel h = h' * stride + phase of dx meets kernel row r only if
+   (phase + pad - r * dil) % stride == 0. All pixels of a phase share these taps, so dx of a
+   phase is a forward convolution of dy with stride 1 and fewer taps. No product is computed
+   with the zeros that a transposed convolution would insert, and no element of dx is written
+   twice. A phase without taps keeps the zeros that dx begins with.
+
+   A task is one tile of output positions (conv_tiles.h), one group, and a block of at most
+   ROWS output channels. It copies the planes under the tile, gathers strips of nr positions
+   and multiplies them with the packed weights, a chunk of channels at a time, so that a
+   strip (DEPTH x nr) stays in L1. Sums of 16-bit tensors stay in float32 until the last
+   chunk and are rounded once.
+
+   Where the processor multiplies pairs of bfloat16, strips are gathered as floats all the
+   same, and joined to pairs before they are multiplied: gathering pairs of positions would
+   read each element twice. */
+#include "cpu/conv_implicit.h"
+
+#include "base/error.h"
+#include "cpu/gemm_variant.h"
+#include "cpu/scratch.h"
+#include "cpu/threads.h"
+#include "cpu/vec.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+  DEPTH = 384,   /* products a chunk of channels adds: a packed strip in L1 */
+  ROWS = 192,    /* output channels of a task */
+  WIDE = 1 << 10 /* elements of 16 bits that are widened on the stack */
+};
+
+dm_status dm_conv_no_memory(const char *op) {
+  return dm_fail(DM_EMEM, "%s: out of memory for the packing buffers", op);
+}
+
+const dm_Kernel *dm_conv_multiply_kernel(const dm_Kernel *gather_kernel, dm_DType t,
+                                         int64_t out) {
+  return out > 1 ? dm_kernel_for(t) : gather_kernel;
+}
+
+/* ---- products of gathered strips: forward and dx ------------------------------- */
+
+typedef struct Weights {
+  const dm_ConvDims *d;
+  dm_DType dtype;
+  const dm_Kernel *gather_kernel, *multiply_kernel; /* the same, or one of pairs */
+  const char *w;
+  char *panels;       /* [group][panel][k][mr], pairs in the first half of a panel */
+  int64_t in, out;    /* channels of a group: summed over, produced */
+  int64_t k;          /* in * taps */
+  int64_t group_size; /* elements of a group's panels */
+  int64_t n_tap[2];
+  const int64_t *tap[2]; /* dx: which r and s take part */
+} Weights;
+
+typedef struct Job {
+  const Weights *weights;
+  int64_t es;
+  dm_ConvInput x;
+  dm_TileGrid grid;
+  int64_t rows, n_block;                           /* output channels of a task; tasks a tile */
+  const char *bias;                                /* compute type, or NULL */
+  char *y;                                         /* first output pixel of this job */
+  int64_t img_step, chan_step, row_step, col_step; /* of the output */
+  atomic_bool failed;
+} Job;
+
+/* The buffers of a task. */
+typedef struct Work {
+  char *planes, *strip; /* the padded planes; a gathered strip */
+  char *product;        /* of a strip, where its outputs are not contiguous */
+  char *sums;           /* (rows, cols) of a tile, where y has 16 bits */
+  int32_t *pixel, *tap;
+  int64_t *to; /* output offset of each position */
+} Work;
+
+static bool is_staged(const Job *job) {
+  return job->x.dtype != job->weights->gather_kernel->type;
+}
+
+static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
+  const Job *const job = ctx;
+  Work *const w = parts;
+  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1], depth = job->grid.n_chan * taps;
+  const int64_t nr = job->weights->gather_kernel->nr;
+  w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
+  w->strip = dm_arena_take(a, depth * nr * job->es);
+  w->product = dm_arena_take(a, job->rows * nr * job->es);
+  w->sums = dm_arena_take(a, is_staged(job) ? job->rows * job->grid.cols * job->es : 0);
+  w->pixel = dm_arena_take(a, job->grid.cols * 4);
+  w->tap = dm_arena_take(a, depth * 4);
+  w->to = dm_arena_take(a, job->grid.cols * 8);
+}
+
+static void list_outputs(const Job *job, const dm_ConvTile *tile, int64_t *to) {
+  for (int64_t i = 0; i < tile->n_img; i++)
+    for (int64_t p = 0; p < tile->rows; p++)
+      for (int64_t q = 0; q < job->x.q; q++)
+        *to++ =
+            (tile->img + i) * job->img_step + (tile->p + p) * job->row_step + q * job->col_step;
+}
+
+/* n elements of dst become the bias of a channel. */
+static void fill_bias(const Job *job, int64_t chan, int64_t n, void *dst) {
+  if (job->es == 4)
+    for (int64_t j = 0; j < n; j++)
+      ((float *)dst)[j] = ((const float *)(const void *)job->bias)[chan];
+  else
+    for (int64_t j = 0; j < n; j++)
+      ((double *)dst)[j] = ((const double *)(const void *)job->bias)[chan];
+}
+
+/* The product (rows, n) of a strip to outputs that lie apart. */
+static void scatter(const Job *job, const char *product, int64_t rows, int64_t n, char *y,
+                    const int64_t *to, bool add) {
+  const int64_t nr = job->weights->gather_kernel->nr;
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t at = i * job->chan_step + to[j];
+      if (job->es == 4) {
+        float *const p = (float *)(void *)y + at;
+        const float v = ((const float *)(const void *)product)[i * nr + j];
+        *p = add ? *p + v : v;
+      } else {
+        double *const p = (double *)(void *)y + at;
+        const double v = ((const double *)(const void *)product)[i * nr + j];
+        *p = add ? *p + v : v;
+      }
+    }
+}
+
+/* What all strips of a tile share while they add up one chunk of channels. */
+typedef struct Chunk {
+  const char *weights; /* packed, of the block of output channels and this chunk */
+  int64_t depth;       /* products an output */
+  int64_t chan, rows;  /* output channels [chan, chan + rows) */
+  int64_t cols;        /* positions of the tile */
+  bool add;            /* chunks before this one are in the sums */
+} Chunk;
+
+/* The gathered strip of positions [j, j + n) times the weights: straight into y where the
+   outputs lie side by side and in the compute type, else by way of a buffer. */
+static void run_strip(const Job *job, const Work *w, const Chunk *chunk, int64_t j, int n) {
+  const Weights *const p = job->weights;
+  const dm_Kernel *const kernel = p->multiply_kernel;
+  const int64_t mr = p->gather_kernel->mr, nr = p->gather_kernel->nr;
+  const bool contiguous = w->to[j + n - 1] - w->to[j] == n - 1, staged = is_staged(job);
+  const bool biased = job->bias && !chunk->add;
+  char *const y = job->y + chunk->chan * job->chan_step * job->es;
+  const dm_Prologue prologue = {biased ? job->bias + chunk->chan * job->es : NULL, 1, 0};
+  dm_Sums sums = {w->product, nr, false, biased ? &prologue : NULL};
+  if (staged) {
+    sums.at = w->sums + j * job->es;
+    sums.rs = chunk->cols;
+    sums.add = chunk->add;
+  } else if (contiguous) {
+    sums.at = y + w->to[j] * job->es;
+    sums.rs = job->chan_step;
+    sums.add = chunk->add;
+  }
+  const dm_Panels weights = {chunk->weights, p->k * mr, 1, mr};
+  const dm_Strip strip = {w->strip, nr};
+  dm_tile_column(kernel, chunk->rows, n, dm_depth(kernel, chunk->depth), &weights, &strip,
+                 &sums, NULL);
+  if (!staged && !contiguous)
+    scatter(job, w->product, chunk->rows, n, y, w->to + j, chunk->add);
+}
+
+/* Rounds staged sums (rows, cols) into y. */
+static void store_sums(const Job *job, const dm_ConvTile *tile, const Work *w, int64_t chan,
+                       int64_t rows) {
+  const bool dense = job->col_step == 1 && job->row_step == job->x.q;
+  const int64_t run = dense ? tile->rows * job->x.q : job->x.q;
+  const int64_t out = dm_dtype_size(job->x.dtype);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < tile->cols; j += run)
+      dm_store_f32(job->x.dtype, job->y + ((chan + i) * job->chan_step + w->to[j]) * out,
+                   job->col_step, run,
+                   (const float *)(const void *)w->sums + i * tile->cols + j);
+}
+
+/* One output channel and neighbours in memory: nothing to share, so rows are
+   summed where they lie, without gathering. */
+static bool is_stencil(const Job *job) {
+  return job->weights->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
+}
+
+static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
+  const dm_Kernel *const kernel = job->weights->gather_kernel;
+  char *const y = job->y + chunk->chan * job->chan_step * job->es;
+  for (int64_t j = 0; j < chunk->cols; j += job->x.q) {
+    char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
+    const bool biased = job->bias && !chunk->add;
+    if (biased) fill_bias(job, chunk->chan, job->x.q, dst);
+    kernel->stencil(w->planes + w->pixel[j] * job->es, w->tap, chunk->depth, chunk->weights,
+                    kernel->mr, job->x.q, dst, chunk->add || biased);
+  }
+}
+
+static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
+  const dm_Kernel *const gather_kernel = job->weights->gather_kernel;
+  const dm_Kernel *const multiply_kernel = job->weights->multiply_kernel;
+  const int64_t nr = gather_kernel->nr;
+  if (is_stencil(job)) {
+    run_stencil(job, w, chunk);
+    return;
+  }
+  for (int64_t j = 0; j < chunk->cols; j += nr) {
+    const int n = (int)dm_min_i64(nr, chunk->cols - j);
+    gather_kernel->gather(w->planes, w->pixel + j, n, w->tap, chunk->depth, (int)nr, w->strip);
+    if (multiply_kernel->pairs) multiply_kernel->join(chunk->depth, (int)nr, w->strip);
+    run_strip(job, w, chunk, j, n);
+  }
+}
+
+static void run_task(const Job *job, const Work *w, int64_t task) {
+  const Weights *const p = job->weights;
+  const dm_Kernel *const kernel = p->gather_kernel;
+  const int64_t block = task % job->n_block, rest = task / job->n_block;
+  const int64_t group = rest % p->d->groups, first = block * job->rows;
+  const int64_t taps = job->x.n_tap[0] * job->x.n_tap[1];
+  const dm_ConvTile tile = dm_tile_at(&job->x, &job->grid, rest / p->d->groups);
+  const char *const weights = p->panels + (group * p->group_size + first * p->k) * job->es;
+  Chunk chunk = {.chan = group * p->out + first,
+                 .rows = dm_min_i64(job->rows, p->out - first),
+                 .cols = tile.cols};
+  dm_list_pixels(&job->x, &job->grid, &tile, w->pixel);
+  list_outputs(job, &tile, w->to);
+  for (int64_t c = 0; c < p->in; c += job->grid.n_chan) {
+    const int64_t n_chan = dm_min_i64(job->grid.n_chan, p->in - c);
+    dm_load_tile(&job->x, &job->grid, &tile, group * p->in + c, n_chan, kernel->type,
+                 w->planes);
+    chunk.depth = n_chan * taps;
+    chunk.weights = weights + dm_depth(p->multiply_kernel, c * taps) * kernel->mr * job->es;
+    chunk.add = c > 0;
+    run_chunk(job, w, &chunk);
+  }
+  if (is_staged(job)) store_sums(job, &tile, w, chunk.chan, chunk.rows);
+}
+
+static void run_tasks(void *ctx, int64_t begin, int64_t end) {
+  Job *const job = ctx;
+  Work w;
+  if (!dm_scratch_carve(DM_SCRATCH_TASK, carve_work, job, &w)) {
+    atomic_store(&job->failed, true);
+    return;
+  }
+  dm_list_taps(&job->x, &job->grid, w.tap);
+  for (int64_t i = begin; i < end; i++) run_task(job, &w, i);
+}
+
+/* Cuts and runs a job whose input, weights and output are set. Where the tiles are too few
+   for the threads, blocks of channels are halved: that changes who computes an element, not
+   how it is summed. */
+static dm_status run_job(Job *job, const char *op) {
+  const Weights *const p = job->weights;
+  const int64_t threads = dm_get_num_threads();
+  dm_input_range(&job->x);
+  job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
+                           p->multiply_kernel->pairs ? 2 : 1);
+  if (job->grid.buffer > INT32_MAX)
+    return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
+  job->rows = dm_even_part(p->out, ROWS, p->gather_kernel->mr);
+  while (job->grid.n_tile * p->d->groups * dm_ceil_div(p->out, job->rows) < 2 * threads &&
+         job->rows > 8 * p->gather_kernel->mr)
+    job->rows = dm_even_part(job->rows, dm_ceil_div(job->rows, 2), p->gather_kernel->mr);
+  job->n_block = dm_ceil_div(p->out, job->rows);
+  const int64_t work = job->rows * job->grid.cols * p->k + 1;
+  dm_parallel_for(job->grid.n_tile * p->d->groups * job->n_block,
+                  dm_max_i64(1, DM_CONV_TASK_WORK / work), run_tasks, job);
+  return atomic_load(&job->failed) ? dm_conv_no_memory(op) : DM_OK;
+}
+
+/* ---- weights -------------------------------------------------------------------- */
+
+static int64_t padded_lanes(const dm_Kernel *gather_kernel, int64_t n) {
+  return dm_ceil_div(n, gather_kernel->mr) * gather_kernel->mr;
+}
+
+/* w (O, CRS) as it is: panels of O. One unit is one panel. */
+static void pack_forward(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype),
+                mr = p->gather_kernel->mr;
+  const int64_t n_panel = dm_ceil_div(p->out, mr);
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t first = u % n_panel * mr, o = u / n_panel * p->out + first;
+    p->multiply_kernel->pack(p->dtype, p->w + o * p->k * in, p->k, 1,
+                             (int)dm_min_i64(mr, p->out - first), p->k, (int)mr,
+                             p->panels + u * p->k * mr * es);
+  }
+}
+
+/* Lanes of w (n_lane, RS) side by side: the taps of this phase, mr apart. Few taps are
+   gathered at once: a call for each costs small planes more than their products. */
+static void pack_taps(const Weights *p, dm_DType type, const char *w, int n_lane, char *dst) {
+  enum { LANES = 32, TAPS = 64 };
+  const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1],
+                mr = p->gather_kernel->mr;
+  const bool fits =
+      type == p->gather_kernel->type && mr <= LANES && taps <= TAPS && mr * rs <= INT32_MAX;
+  int32_t lane[LANES] = {0}, at[TAPS];
+  for (int64_t i = 0; i < taps; i++) {
+    const int64_t tap = p->tap[0][i / p->n_tap[1]] * p->d->s + p->tap[1][i % p->n_tap[1]];
+    if (fits) at[i] = (int32_t)tap;
+    else
+      p->gather_kernel->pack(type, w + tap * dm_dtype_size(type), rs, 1, n_lane, 1, (int)mr,
+                             dst + i * mr * dm_dtype_size(p->gather_kernel->type));
+  }
+  if (!fits) return;
+  for (int l = 0; l < n_lane; l++) lane[l] = l * (int32_t)rs;
+  p->gather_kernel->gather(w, lane, n_lane, at, taps, (int)mr, dst);
+}
+
+/* One tap: rows of w (O, C) are lanes side by side. Units of one group. */
+static void pack_single(const Weights *p, int64_t begin, int64_t end) {
+  const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype),
+                mr = p->gather_kernel->mr;
+  const int64_t g = begin / p->in, o = begin % p->in;
+  for (int64_t c = 0; c < p->out; c += mr)
+    p->gather_kernel->pack(p->dtype, p->w + (begin * p->out + c) * in, 1, p->out,
+                           (int)dm_min_i64(mr, p->out - c), end - begin, (int)mr,
+                           p->panels + (g * p->group_size + (c * p->k + o * mr)) * es);
+}
+
+/* Panels of C, k = (o, taps of this phase). One unit is one o of one group. */
+static void pack_backward(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  const int64_t es = dm_dtype_size(p->gather_kernel->type), in = dm_dtype_size(p->dtype);
+  const int64_t rs = p->d->r * p->d->s, taps = p->n_tap[0] * p->n_tap[1],
+                mr = p->gather_kernel->mr;
+  float wide[WIDE];
+  for (int64_t next; rs == 1 && begin < end; begin = next) {
+    next = dm_min_i64(end, (begin / p->in + 1) * p->in);
+    pack_single(p, begin, next);
+  }
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t g = u / p->in, o = u % p->in;
+    const char *const src = p->w + u * p->out * rs * in;
+    for (int64_t c = 0; c < p->out; c += mr) {
+      char *const dst = p->panels + (g * p->group_size + (c * p->k + o * taps * mr)) * es;
+      const int n_lane = (int)dm_min_i64(mr, p->out - c);
+      const char *at = src + c * rs * in;
+      dm_DType type = p->dtype;
+      if (dm_is_16bit(type) && n_lane * rs <= WIDE) {
+        dm_load_f32(type, at, 1, n_lane * rs, wide);
+        at = (const char *)wide;
+        type = DM_F32;
+      }
+      if (taps == rs) p->gather_kernel->pack(type, at, rs, 1, n_lane, taps, (int)mr, dst);
+      else pack_taps(p, type, at, n_lane, dst);
+    }
+  }
+}
+
+/* Panels of floats become panels of pairs. */
+static void join_panels(void *ctx, int64_t begin, int64_t end) {
+  const Weights *const p = ctx;
+  const int64_t mr = p->gather_kernel->mr,
+                size = p->k * mr * dm_dtype_size(p->gather_kernel->type);
+  for (int64_t u = begin; u < end; u++)
+    p->multiply_kernel->join(p->k, (int)mr, p->panels + u * size);
+}
+
+/* ---- forward --------------------------------------------------------------------- */
+
+dm_ConvInput dm_conv_input(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps) {
+  dm_ConvInput input = {.data = x,
+                        .dtype = t,
+                        .n_img = d->n,
+                        .n_chan = d->c,
+                        .h = d->h,
+                        .w = d->w,
+                        .p = d->p,
+                        .q = d->q,
+                        .step = {d->stride[0], d->stride[1]},
+                        .n_tap = {d->r, d->s},
+                        .tap = {taps, taps + d->r}};
+  for (int64_t i = 0; i < d->r; i++) taps[i] = i * d->dil[0] - d->pad[0];
+  for (int64_t i = 0; i < d->s; i++) taps[d->r + i] = i * d->dil[1] - d->pad[1];
+  dm_input_range(&input);
+  return input;
+}
+
+typedef struct ForwardParts {
+  int64_t *taps;
+  char *panels, *bias;
+} ForwardParts;
+
+static void carve_forward(const void *ctx, dm_Arena *a, void *parts) {
+  const Job *const job = ctx;
+  const dm_ConvDims *const d = job->weights->d;
+  ForwardParts *const f = parts;
+  f->taps = dm_arena_take(a, (d->r + d->s) * 8);
+  f->panels = dm_arena_take(a, d->groups * job->weights->group_size * job->es);
+  f->bias = dm_arena_take(a, d->o * job->es);
+}
+
+dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
+                               const void *bias, void *y) {
+  const int64_t pixels = d->p * d->q, out = d->o / d->groups;
+  const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));
+  Weights p = {.d = d,
+               .dtype = t,
+               .gather_kernel = kernel,
+               .multiply_kernel = dm_conv_multiply_kernel(kernel, t, out),
+               .w = w,
+               .in = d->c / d->groups,
+               .out = out};
+  p.k = p.in * d->r * d->s;
+  p.group_size = padded_lanes(kernel, out) * p.k;
+  Job job = {.weights = &p,
+             .es = dm_dtype_size(kernel->type),
+             .y = y,
+             .img_step = d->o * pixels,
+             .chan_step = pixels,
+             .row_step = d->q,
+             .col_step = 1};
+  ForwardParts parts;
+  if (!dm_scratch_carve(DM_SCRATCH_JOB, carve_forward, &job, &parts))
+    return dm_conv_no_memory("conv2d");
+  p.panels = parts.panels;
+  dm_parallel_for(d->groups * dm_ceil_div(out, kernel->mr),
+                  dm_max_i64(1, (1 << 16) / (p.k * kernel->mr)), pack_forward, &p);
+  if (bias) {
+    dm_convert(t, bias, kernel->type, parts.bias, d->o);
+    job.bias = parts.bias;
+  }
+  job.x = dm_conv_input(d, t, x, parts.taps);
+  const dm_status st = run_job(&job, "conv2d");
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return st;
+}
+
+/* ---- dx -------------------------------------------------------------------------- */
+
+/* Taps r of one dim that reach pixels h = h'*step + phase: lists r, and the
+   row of dy that it reads for h' = 0. Returns how many. */
+static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t *which,
+                          int64_t *tap) {
+  const int64_t n = dim == 0 ? d->r : d->s;
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t at = phase + d->pad[dim] - i * d->dil[dim];
+    if (at % d->stride[dim] != 0) continue;
+    which[count] = i;
+    tap[count++] = at / d->stride[dim];
+  }
+  return count;
+}
+
+/* dx of pixels (h' * stride + ph, w' * stride + pw). lists: room for 2 (R + S) numbers. */
+static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t *lists,
+                           char *dx) {
+  const dm_ConvDims *const d = p->d;
+  int64_t *const which_h = lists, *const which_w = which_h + d->r;
+  int64_t *const tap_h = which_w + d->s, *const tap_w = tap_h + d->r;
+  dm_ConvInput *const x = &job->x;
+  x->p = (d->h - ph + d->stride[0] - 1) / d->stride[0];
+  x->q = (d->w - pw + d->stride[1] - 1) / d->stride[1];
+  x->n_tap[0] = p->n_tap[0] = phase_taps(d, 0, ph, which_h, tap_h);
+  x->n_tap[1] = p->n_tap[1] = phase_taps(d, 1, pw, which_w, tap_w);
+  x->tap[0] = tap_h;
+  x->tap[1] = tap_w;
+  p->tap[0] = which_h;
+  p->tap[1] = which_w;
+  if (x->p <= 0 || x->q <= 0 || x->n_tap[0] * x->n_tap[1] == 0) return DM_OK;
+  p->k = p->in * x->n_tap[0] * x->n_tap[1];
+  p->group_size = padded_lanes(p->gather_kernel, p->out) * p->k;
+  job->y = dx + (ph * d->w + pw) * dm_dtype_size(p->dtype);
+  const int64_t unit = p->out * x->n_tap[0] * x->n_tap[1];
+  dm_parallel_for(d->groups * p->in, dm_max_i64(1, (1 << 14) / unit), pack_backward, p);
+  if (p->multiply_kernel->pairs)
+    dm_parallel_for(d->groups * dm_ceil_div(p->out, p->gather_kernel->mr),
+                    dm_max_i64(1, (1 << 16) / (p->k * p->gather_kernel->mr)), join_panels, p);
+  return run_job(job, "conv2d_dx");
+}
+
+typedef struct DxParts {
+  int64_t *lists; /* of run_phase */
+  char *panels;
+} DxParts;
+
+static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
+  const Job *const job = ctx;
+  const Weights *const p = job->weights;
+  const int64_t lanes = padded_lanes(p->gather_kernel, p->out);
+  DxParts *const x = parts;
+  x->lists = dm_arena_take(a, 2 * (p->d->r + p->d->s) * 8);
+  x->panels = dm_arena_take(a, p->d->groups * lanes * p->in * p->d->r * p->d->s * job->es);
+}
+
+dm_status dm_conv_implicit_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
+                              void *dx) {
+  const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));
+  /* pixels that no tap reaches have gradient 0 */
+  if (d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 || d->dil[1] > 1)
+    memset(dx, 0, (size_t)(d->n * d->c * d->h * d->w * dm_dtype_size(t)));
+  Weights p = {.d = d,
+               .dtype = t,
+               .gather_kernel = kernel,
+               .multiply_kernel = dm_conv_multiply_kernel(kernel, t, d->c / d->groups),
+               .w = w,
+               .in = d->o / d->groups,
+               .out = d->c / d->groups};
+  Job job = {.weights = &p,
+             .es = dm_dtype_size(kernel->type),
+             .img_step = d->c * d->h * d->w,
+             .chan_step = d->h * d->w,
+             .row_step = d->w * d->stride[0],
+             .col_step = d->stride[1]};
+  job.x = (dm_ConvInput){.data = dy,
+                         .dtype = t,
+                         .n_img = d->n,
+                         .n_chan = d->o,
+                         .h = d->p,
+                         .w = d->q,
+                         .step = {1, 1}};
+  DxParts parts;
+  if (!dm_scratch_carve(DM_SCRATCH_JOB, carve_dx, &job, &parts))
+    return dm_conv_no_memory("conv2d_dx");
+  p.panels = parts.panels;
+  dm_status st = DM_OK;
+  for (int64_t ph = 0; ph < d->stride[0] && st == DM_OK; ph++)
+    for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw++)
+      st = run_phase(&job, &p, ph, pw, parts.lists, dx);
+  dm_scratch_trim(DM_SCRATCH_JOB);
+  return st;
+}

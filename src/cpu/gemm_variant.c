@@ -1,0 +1,31 @@
+/* See gemm_variant.h. */
+#include "cpu/gemm_variant.h"
+
+#include "cpu/variant.h"
+
+static const dm_Kernel *kernel_of(dm_Variant v, dm_DType type) {
+  switch (v) {
+  case DM_NEON: return dm_kernel_neon(type);
+  case DM_AVX2: return dm_kernel_avx2(type);
+  case DM_AVX512:
+  case DM_AVX512BF16: return dm_kernel_avx512(type);
+  default: return dm_kernel_plain(type);
+  }
+}
+
+const dm_Kernel *dm_kernel(dm_DType type) {
+  const dm_Kernel *widest;
+#define KERNEL_OF(v) kernel_of(v, type)
+  DM_WIDEST(KERNEL_OF, widest);
+#undef KERNEL_OF
+  return widest;
+}
+
+const dm_Kernel *dm_kernel_pairs(void) {
+  return dm_cpu_variant() >= DM_AVX512BF16 ? dm_kernel_avx512bf16() : NULL;
+}
+
+const dm_Kernel *dm_kernel_for(dm_DType t) {
+  const dm_Kernel *const pairs = t == DM_BF16 ? dm_kernel_pairs() : NULL;
+  return pairs ? pairs : dm_kernel(dm_compute_dtype(t));
+}
