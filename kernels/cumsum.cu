@@ -5,7 +5,7 @@
 
 extern "C" {
 #include "core/copy.h"
-#include "base/along.h"
+#include "op/along.h"
 }
 
 enum { PER_THREAD = 4, TILE = PER_THREAD * DM_THREADS };

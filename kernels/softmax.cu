@@ -7,7 +7,7 @@
 
 extern "C" {
 #include "core/copy.h"
-#include "base/along.h"
+#include "op/along.h"
 #include "op/reduce/softmax.h"
 }
 

@@ -49,6 +49,8 @@ const dm_Kernel *dm_conv_multiply_kernel(const dm_Kernel *gather_kernel, dm_DTyp
 
 /* ---- products of gathered strips: forward and dx ------------------------------- */
 
+/* The packed weights of one product, of the forward pass or of one phase of dx. "in" and "out"
+   are the product's: dx sums over O and makes C. */
 typedef struct Weights {
   const dm_ConvDims *d;
   dm_DType dtype;
@@ -62,6 +64,9 @@ typedef struct Weights {
   const int64_t *tap[2]; /* dx: which r and s take part */
 } Weights;
 
+/* One implicit product. Output position (p,q) of image i and channel c is element
+   i * img_step + c * chan_step + p * row_step + q * col_step of y: a phase of dx has steps of
+   `stride` rows and columns. */
 typedef struct Job {
   const Weights *weights;
   int64_t es;
@@ -83,6 +88,7 @@ typedef struct Work {
   int64_t *to; /* output offset of each position */
 } Work;
 
+/* Whether sums pass through a buffer, because y has 16 bits. */
 static bool is_staged(const Job *job) {
   return job->x.dtype != job->weights->gather_kernel->type;
 }
@@ -101,6 +107,7 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   w->to = dm_arena_take(a, job->grid.cols * 8);
 }
 
+/* to[j]: the offset in y of position j of a tile, in elements, for channel 0. */
 static void list_outputs(const Job *job, const dm_ConvTile *tile, int64_t *to) {
   for (int64_t i = 0; i < tile->n_img; i++)
     for (int64_t p = 0; p < tile->rows; p++)
@@ -194,6 +201,7 @@ static bool is_stencil(const Job *job) {
   return job->weights->out == 1 && job->x.step[1] == 1 && job->col_step == 1;
 }
 
+/* Each row of positions at once: sum over taps of weight times a shifted input row. */
 static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
   const dm_Kernel *const kernel = job->weights->gather_kernel;
   char *const y = job->y + chunk->chan * job->chan_step * job->es;
@@ -206,6 +214,8 @@ static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
   }
 }
 
+/* One chunk of channels, for all positions of a tile: gather a strip, multiply, next strip. The
+   strip is used for all output channels of the task while it is in L1. */
 static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
   const dm_Kernel *const gather_kernel = job->weights->gather_kernel;
   const dm_Kernel *const multiply_kernel = job->weights->multiply_kernel;
@@ -222,6 +232,8 @@ static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
   }
 }
 
+/* Task number: (tile, group, block of output channels), the last one fastest, so that tasks in
+   turn read the same planes. */
 static void run_task(const Job *job, const Work *w, int64_t task) {
   const Weights *const p = job->weights;
   const dm_Kernel *const kernel = p->gather_kernel;
@@ -458,7 +470,7 @@ static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t 
   return count;
 }
 
-/* dx of pixels (h' * stride + ph, w' * stride + pw). lists: room for 2 (R + S) numbers. */
+/* dx of pixels (h' * stride + ph, w' * stride + pw). lists: buffer for 2 (R + S) numbers. */
 static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t *lists,
                            char *dx) {
   const dm_ConvDims *const d = p->d;

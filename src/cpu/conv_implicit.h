@@ -16,7 +16,7 @@ dm_ConvDwFn dm_conv_implicit_dw;
 
 enum { DM_CONV_TASK_WORK = 1 << 18 }; /* multiply-adds worth a task */
 
-/* x as the forward pass and dw read it. taps: room for R + S offsets. */
+/* x as the forward pass and dw read it. taps: buffer for R + S offsets. */
 dm_ConvInput dm_conv_input(const dm_ConvDims *d, dm_DType t, const void *x, int64_t *taps);
 
 /* The kernel that multiplies what `gather_kernel` gathers, for `out` output channels of a

@@ -29,6 +29,7 @@ enum {
 };
 static const int64_t MOST_SUMS = 4 << 20; /* elements of all parts */
 
+/* The whole product. */
 typedef struct Job {
   const dm_Kernel *gather_kernel, *multiply_kernel; /* the same, or one of pairs */
   int64_t es;
@@ -105,6 +106,7 @@ static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, con
   }
 }
 
+/* Task number: (part, group, block of channels). Sums all tiles of a part. */
 static void run_task(const Job *job, const Work *w, int64_t task) {
   const int64_t block = task % job->n_block, rest = task / job->n_block;
   const int64_t group = rest % job->d->groups, part = rest / job->d->groups;

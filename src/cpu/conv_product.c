@@ -1,3 +1,13 @@
+/* See conv_product.h.
+
+   Pointwise: x of an image is a matrix (C, HW) as it lies, so a 1 x 1 convolution is one
+   product an image and group. dw adds the products of all images up in dw.
+
+   Dense: on planes of a few pixels nearly every output sees every input, and most taps fall
+   outside. The weights are spread to the matrix m (O PQ, C HW) of the linear layer from all
+   pixels to all positions, with zeros where no tap connects them; then the batch is one
+   product, y = x m^T, dx = dy m, dm = dy^T x, and dw sums the elements of dm that belong to
+   one tap. */
 #include "cpu/conv_product.h"
 
 #include "base/error.h"
@@ -62,6 +72,7 @@ dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy,
    is spread from w, multiplies less than taps that fall outside:
 
      y (N, O PQ) = x (N, C HW) m^T     dx = dy m     dm = dy^T x, folded to dw */
+/* A dense convolution: m, and which tap each of its elements comes from. */
 typedef struct Dense {
   const dm_ConvDims *d;
   dm_DType dtype, type; /* of tensors, of sums */
@@ -72,6 +83,7 @@ typedef struct Dense {
   int tap[DM_DENSE_PAIRS]; /* [position][pixel]: r * S + s, or -1 */
 } Dense;
 
+/* The tap of one dim that connects input `in` with output `out`, or -1. */
 static int64_t tap_between(const dm_ConvDims *d, int dim, int64_t out, int64_t in) {
   const int64_t n = dim == 0 ? d->r : d->s;
   const int64_t at = in + d->pad[dim] - out * d->stride[dim];

@@ -24,6 +24,8 @@ void dm_input_range(dm_ConvInput *x) {
   }
 }
 
+/* How many small images make a tile: as many as leave the fewest idle lanes in its last strip
+   of nr positions, and of equal ones the most. */
 static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
   int64_t best = 1, best_waste = INT64_MAX;
   for (int64_t i = 1; i <= n_img && i * pixels <= TILE_COLS; i++) {
@@ -35,12 +37,16 @@ static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
   return best;
 }
 
+/* The padded planes hold every row and column that the positions of a tile read. */
 static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
   grid->ph = (grid->rows - 1) * x->step[0] + x->hi[0] - x->lo[0] + 1;
   grid->pw = (x->q - 1) * x->step[1] + x->hi[1] - x->lo[1] + 1;
   grid->buffer = grid->n_img * grid->n_chan * grid->ph * grid->pw;
 }
 
+/* About TILE_COLS positions make a tile: enough to use packed weights often, few enough for
+   their planes to stay in L2. Where the buffer is larger than BUFFER, first images and then
+   channels are halved. */
 dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, int64_t most_img,
                          int64_t nr, int64_t unit) {
   dm_TileGrid grid = {.n_img = 1, .rows = x->p};

@@ -1,3 +1,10 @@
+/* See dnnl.h. This file declares the part of oneDNN's C interface that it calls, instead of
+   including oneapi/dnnl/dnnl.h: Debian 12 packages version 2.6 (libdnnl-dev), and the calls
+   here exist only in version 3, which is opened at run time where a user has it. A build thus
+   needs no oneDNN, and none is linked. The enum values and structs below are copied from
+   version 3.0's header; they belong to its ABI, which the major version fixes, so open_library
+   refuses every other major version. spec/fake_dnnl.c implements the same functions for the
+   checks. */
 #include "cpu/dnnl.h"
 
 #include <dlfcn.h>
@@ -74,10 +81,12 @@ static bool find_all(void *library) {
 
 /* ---- one product ---------------------------------------------------------------- */
 
+/* oneDNN's number of a dtype. */
 static int type_of(dm_DType t) {
   return t == DM_F16 ? TYPE_F16 : t == DM_BF16 ? TYPE_BF16 : TYPE_F32;
 }
 
+/* A matrix as oneDNN sees it: its description, and the memory that has it. */
 typedef struct Operand {
   void *desc, *memory;
 } Operand;

@@ -1,7 +1,19 @@
-/* Stockham's algorithm (Temperton 1983), which needs no reordering: passes of one factor each
-   between two arrays. Lengths with a prime factor beyond LARGEST become a convolution of a
-   power of two (Bluestein 1970). Both sums go one way; the other direction exchanges real and
-   imaginary parts before and after. */
+/* Discrete Fourier transforms of n complex doubles, n >= 1.
+
+   A length whose prime factors are at most LARGEST goes by Stockham's algorithm (C. Temperton,
+   "Self-sorting mixed-radix fast Fourier transforms", 1983): one pass for each factor p between
+   two arrays. A pass turns n / done transforms of length `done` into transforms of length
+   done * p and writes them in the right order, so no bit reversal is needed. Factors of 4 come
+   first, because a transform of 4 points has no products.
+
+   Any other length becomes a convolution (L. Bluestein, "A linear filtering approach to the
+   computation of discrete Fourier transform", 1970): j k = (j^2 + k^2 - (k - j)^2) / 2 makes
+   the sum over j a convolution with the chirp e^(i pi k^2 / n), which transforms of a power of
+   two of at least 2 n - 1 points compute. Both ways take O(n log n).
+
+   The roots of 1 are computed from angles of at most a quarter turn, each by itself, so that
+   their errors do not grow with n. The inverse exchanges real and imaginary parts before and
+   after; it does not divide by n. */
 #include "cpu/fft.h"
 
 #include <math.h>
@@ -67,8 +79,8 @@ static bool plan_chirp(dm_Fft *f) {
   f->in = dm_fft_new(m);
   f->chirp = dm_alloc((int64_t)sizeof *f->chirp * f->n);
   f->kernel = dm_alloc_zero((int64_t)sizeof *f->kernel * m);
-  double *room = f->in ? dm_alloc((int64_t)sizeof *room * dm_fft_room(f->in)) : NULL;
-  if (f->chirp && f->kernel && room) {
+  double *work = f->in ? dm_alloc((int64_t)sizeof *work * dm_fft_work_size(f->in)) : NULL;
+  if (f->chirp && f->kernel && work) {
     int64_t square = 0; /* k^2 modulo 2 n */
     for (int64_t k = 0; k < f->n; k++) {
       const Complex w = f->chirp[k] = root(square, 2 * f->n);
@@ -77,10 +89,10 @@ static bool plan_chirp(dm_Fft *f) {
       if (k > 0) f->kernel[m - k] = back;
       square = (square + 2 * k + 1) % (2 * f->n);
     }
-    dm_fft_run(f->in, &f->kernel->re, false, room);
+    dm_fft_run(f->in, &f->kernel->re, false, work);
   }
-  dm_free(room);
-  return f->chirp && f->kernel && room;
+  dm_free(work);
+  return f->chirp && f->kernel && work;
 }
 
 static bool plan(dm_Fft *f) {
@@ -109,8 +121,8 @@ void dm_fft_free(dm_Fft *f) {
   dm_free(f);
 }
 
-int64_t dm_fft_room(const dm_Fft *f) {
-  return f->in ? 2 * f->in->n + dm_fft_room(f->in) : 2 * f->n;
+int64_t dm_fft_work_size(const dm_Fft *f) {
+  return f->in ? 2 * f->in->n + dm_fft_work_size(f->in) : 2 * f->n;
 }
 
 /* ---- passes ---- */
@@ -161,8 +173,9 @@ static void pass(const dm_Fft *f, int p, int64_t done, const Complex *x, Complex
     }
 }
 
-static void run_forward(const dm_Fft *f, Complex *x, Complex *room) {
-  Complex *from = x, *to = room;
+/* All passes, to and fro between x and work; the result ends in x. */
+static void run_forward(const dm_Fft *f, Complex *x, Complex *work) {
+  Complex *from = x, *to = work;
   int64_t done = 1;
   for (int i = 0; i < f->n_factor; i++) {
     pass(f, f->factor[i], done, from, to);
@@ -174,25 +187,27 @@ static void run_forward(const dm_Fft *f, Complex *x, Complex *room) {
   if (from != x) memcpy(x, from, sizeof *x * (size_t)f->n);
 }
 
-static void run_chirp(const dm_Fft *f, Complex *x, Complex *room) {
+/* Bluestein's convolution: times the chirp, forward, times the kernel's transform, back, times
+   the chirp. */
+static void run_chirp(const dm_Fft *f, Complex *x, Complex *work) {
   const int64_t m = f->in->n;
-  double *const rest = &room[m].re;
-  for (int64_t k = 0; k < f->n; k++) room[k] = times(x[k], f->chirp[k]);
-  memset(room + f->n, 0, sizeof *room * (size_t)(m - f->n));
-  dm_fft_run(f->in, &room->re, false, rest);
-  for (int64_t k = 0; k < m; k++) room[k] = times(room[k], f->kernel[k]);
-  dm_fft_run(f->in, &room->re, true, rest);
-  for (int64_t k = 0; k < f->n; k++) x[k] = times(room[k], f->chirp[k]);
+  double *const rest = &work[m].re;
+  for (int64_t k = 0; k < f->n; k++) work[k] = times(x[k], f->chirp[k]);
+  memset(work + f->n, 0, sizeof *work * (size_t)(m - f->n));
+  dm_fft_run(f->in, &work->re, false, rest);
+  for (int64_t k = 0; k < m; k++) work[k] = times(work[k], f->kernel[k]);
+  dm_fft_run(f->in, &work->re, true, rest);
+  for (int64_t k = 0; k < f->n; k++) x[k] = times(work[k], f->chirp[k]);
 }
 
 static void exchange(Complex *x, int64_t n) {
   for (int64_t k = 0; k < n; k++) x[k] = (Complex){x[k].im, x[k].re};
 }
 
-void dm_fft_run(const dm_Fft *f, double *data, bool inverse, double *room) {
-  Complex *x = (Complex *)(void *)data, *work = (Complex *)(void *)room;
+void dm_fft_run(const dm_Fft *f, double *data, bool inverse, double *work) {
+  Complex *x = (Complex *)(void *)data, *scratch = (Complex *)(void *)work;
   if (inverse) exchange(x, f->n);
-  if (f->in) run_chirp(f, x, work);
-  else run_forward(f, x, work);
+  if (f->in) run_chirp(f, x, scratch);
+  else run_forward(f, x, scratch);
   if (inverse) exchange(x, f->n);
 }

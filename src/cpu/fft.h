@@ -13,10 +13,10 @@ dm_Fft *dm_fft_new(int64_t n);
 void dm_fft_free(dm_Fft *f);
 
 /* Doubles that a transform wants as its work space. */
-int64_t dm_fft_room(const dm_Fft *f);
+int64_t dm_fft_work_size(const dm_Fft *f);
 
 /* y_k = sum over j of x_j e^(-2 pi i j k / n), or of e^(+...) where inverse: in place, n pairs
    of real and imaginary parts. */
-void dm_fft_run(const dm_Fft *f, double *x, bool inverse, double *room);
+void dm_fft_run(const dm_Fft *f, double *x, bool inverse, double *buffer);
 
 #endif

@@ -1,17 +1,29 @@
-/* Matrix products: C is cut into tiles, one task each. A task packs its block
-   of A (for L2) and, strip by strip, its part of B (for L1), and sweeps the
-   register kernel over them. Blocking after Goto & van de Geijn 2008.
+/* Matrix products C (m,n) = A (m,k) B (k,n) by packing (K. Goto, R. van de Geijn, "Anatomy of
+   high-performance matrix multiplication", 2008; F. Van Zee, R. van de Geijn, "BLIS", 2015).
 
-   Where C is small and k long, k is cut too, into a number of parts that
-   depends on the shape alone; the parts are summed in order. So neither tiles
-   nor threads show in the result. */
+   C is cut into tiles of at most TILE_M x TILE_N, one task each. For each block of KC products
+   a task packs its rows of A into panels of mr rows, which stay in L2, and its columns of B,
+   strip by strip, into strips of nr columns, which stay in L1. The register kernel then reads
+   both contiguously: it streams a panel against a strip and keeps an (mr, nr) tile of C in
+   registers for all KC products. Packing converts 16-bit elements to float32 (or joins
+   bfloat16 to pairs), so that the kernels know one type. A matrix that already lies as the
+   kernel reads it, or a product so small that packing costs more, is not packed.
+
+   Sums run in float32, or float64 for float64. C of that type holds the sums itself; for a
+   16-bit C, or where alpha or beta are neither 0 nor 1, they pass through a buffer and are
+   scaled, biased and rounded once (dm_epilogue_row).
+
+   Where C is small and k is long, as in gradients of weights, k is cut too, into parts that
+   have sums of their own and are added in order. Each element of C is a sum in order of k,
+   and the number of parts depends on the shape alone, so that neither the tiles nor the number
+   of threads changes a bit of the result. */
 #include "cpu/gemm.h"
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/dnnl.h"
-#include "cpu/gemm_variant.h"
 #include "cpu/gemm_small.h"
+#include "cpu/gemm_variant.h"
 #include "cpu/scratch.h"
 #include "cpu/threads.h"
 
@@ -38,6 +50,7 @@ enum {
 static const int64_t TASK_WORK = 1 << 18;  /* multiply-adds worth a task */
 static const int64_t SPLIT_SUMS = 4 << 20; /* most elements of all parts */
 
+/* One call: the operands, and the plan that run() makes from their shapes. */
 typedef struct Gemm {
   const dm_Kernel *kn;
   int64_t es; /* bytes of the compute type */
@@ -70,6 +83,7 @@ static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t 
 
 /* ---- buffers of a task ---------------------------------------------------- */
 
+/* Packed A of a block, packed B of a group of strips, sums of a tile on their way to C. */
 typedef struct Buffers {
   char *a, *b, *sums;
 } Buffers;
@@ -146,6 +160,7 @@ static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
   for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
 }
 
+/* Sums of a tile by oneDNN instead; false where it refuses. */
 static bool sum_by_dnnl(const Gemm *g, const Tile *t, char *out, int64_t out_rs) {
   dm_Mat a = g->a, b = g->b;
   a.data = mat_at(&a, t->a, t->i, t->k0);
@@ -153,6 +168,7 @@ static bool sum_by_dnnl(const Gemm *g, const Tile *t, char *out, int64_t out_rs)
   return dm_dnnl_sums(t->m, t->n, t->k1 - t->k0, &a, &b, (float *)(void *)out, out_rs);
 }
 
+/* The sums of a tile over its depth [k0, k1), block after block, into out. */
 static void sum_tile(const Gemm *g, const Tile *t, const Buffers *buf, char *out,
                      int64_t out_rs, bool add) {
   if (g->dnnl && sum_by_dnnl(g, t, out, out_rs)) return;
@@ -199,6 +215,9 @@ static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
   sum_tile(g, t, buf, out, g->ldc, add);
 }
 
+/* Task number: (product of the batch, part of k, row of tiles, column of tiles), the last one
+   fastest, so that tasks in turn share their rows of A. Sums go to one of three places: the
+   parts, a buffer, or C itself. */
 static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
   const int64_t tn = task % g->n_tile_n, rest = task / g->n_tile_n;
   const int64_t tm = rest % g->n_tile_m, outer = rest / g->n_tile_m;
@@ -256,6 +275,9 @@ static void join_parts(void *ctx, int64_t begin, int64_t end) {
 
 /* ---- the plan --------------------------------------------------------------- */
 
+/* Cuts k into parts where C has fewer than SPLIT_TILES areas to share among threads, as the
+   gradient of a weight has: m and n are layer widths, k is batch times positions. The number
+   of threads is not asked, so results do not depend on it. */
 static void plan_split(Gemm *g) {
   g->n_part = 1;
   g->part_k = g->k;
@@ -313,6 +335,8 @@ static void plan_tiles(Gemm *g) {
   }
 }
 
+/* An operand is read where it lies if it has the compute type and packing would cost more than
+   it saves: the kernel uses each element of A n / nr times, and of B m / mr times. */
 static void plan_direct(Gemm *g) {
   const dm_DType type = g->kn->type;
   const bool small = g->m * g->n * dm_min_i64(g->k, KC) <= DIRECT_WORK;

@@ -1,7 +1,10 @@
-/* Register kernels for AVX2 with FMA: 6 x 16 floats or 6 x 8 doubles, twelve
-   sums of sixteen registers, two loads of B and six broadcasts of A a step.
-   Edges have kernels of their own: fewer rows by constant folding, fewer
-   columns by masked loads and stores. Packing converts 16-bit floats. */
+/* Register kernels for AVX2 with FMA: 6 x 16 floats or 6 x 8 doubles. Twelve of the sixteen
+   registers hold sums, two hold a row of B, one a broadcast element of A. A step of k is two
+   loads, six broadcasts and twelve independent multiply-adds, enough to hide their latency.
+
+   A tile at the edge of C has a kernel of its own: fewer rows by constant folding of m, fewer
+   columns by masked loads and stores. Packing converts 16-bit elements with F16C, and turns
+   8 x 8 blocks in registers where k is the contiguous dim. */
 #include "cpu/gemm_variant.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -197,6 +200,7 @@ FOLD void store6(float *dst, __m256 v) {
   _mm_storel_pi((__m64 *)(void *)(dst + 4), _mm256_extractf128_ps(v, 1));
 }
 
+/* Rows become columns in three steps: pairs, fours, halves of registers. */
 FOLD void transpose8(__m256 r[8]) {
   __m256 t[8], u[8];
   for (int i = 0; i < 4; i++) {
@@ -308,6 +312,8 @@ FOLD __m256 load_runs(const Runs *r, const float *src) {
   return _mm256_blendv_ps(first, _mm256_loadu_ps(src + r->second), r->take);
 }
 
+/* Positions of a row are neighbours, so eight lanes are one load, or two where a row ends
+   among them; anything else is gathered one by one. */
 static void gather_f32(const void *vsrc, const int32_t *lane, int n_lane, const int32_t *at,
                        int64_t k, int width, void *vdst) {
   const float *src = vsrc;
@@ -359,6 +365,7 @@ static void gather_t_f32(const void *vsrc, const int32_t *lane, int n_lane, cons
 
 /* ---- stencils ------------------------------------------------------------------- */
 
+/* Sixteen outputs at a time in two registers; the last ones under a mask. */
 static void stencil_f32(const void *vsrc, const int32_t *at, int64_t k, const void *vw,
                         int64_t w_step, int64_t n, void *vdst, bool add) {
   const float *src = vsrc, *w = vw;

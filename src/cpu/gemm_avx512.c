@@ -1,6 +1,7 @@
-/* Register kernels for AVX512: 12 x 32 floats or 12 x 16 doubles, 24 sums of 32
-   registers, two loads of B and twelve broadcasts of A a step. The checks compile it
-   with DM_EMULATE for processors without, where each vector is two or four. */
+/* Register kernels for AVX512: 12 x 32 floats or 12 x 16 doubles, 24 sums of 32 registers, two
+   loads of B and twelve broadcasts of A a step of k. gemm_wide.inc has the code. The checks
+   compile it with DM_EMULATE for processors without AVX512: each vector is then two or four
+   narrower ones. */
 #if defined(__AVX512F__) || defined(DM_EMULATE)
 #define WIDE 64
 #define MR 12

@@ -1,9 +1,13 @@
-/* The register kernel for processors that multiply bfloat16 (AVX512-BF16): 12 x 32 sums
-   in float32, to each of which an instruction adds two products. A panel holds pairs: what
-   multiplies at depth 2p in the low half of a 32-bit item, at 2p + 1 in the high half,
-   so that it has half as many items as a panel of floats. The instruction takes numbers
-   under 2^-126 for zero, and rounds after each product. The checks compile this with
-   DM_EMULATE for processors without it. */
+/* The register kernel for processors that multiply bfloat16 (AVX512-BF16): 12 x 32 sums in
+   float32. One instruction (vdpbf16ps) adds two products to each sum, so a product of
+   bfloat16 matrices takes half the steps of float32 and reads half the bytes.
+
+   A panel holds pairs: the element at depth 2p in the low half of a 32-bit item, the one at
+   2p + 1 in the high half. An odd depth ends with a pair whose high half is 0. The two
+   products are rounded one after the other, the one of the high half first, and subnormal
+   operands count as 0: results differ from the float32 kernels in the last bits, but not from
+   one processor with the instruction to the next. The checks compile this file with
+   DM_EMULATE, in float32 arithmetic, for processors without the instruction. */
 #include "cpu/gemm_variant.h"
 
 #if defined(__AVX512BF16__) || defined(DM_EMULATE)

@@ -1,5 +1,6 @@
-/* The plain C kernels, and packing for any dtype and stride. gemm_avx2.c and
-   gemm_wide.inc hold the faster kernels. */
+/* The plain C kernels, packing for any dtype and stride, and the loops around a kernel:
+   panels, columns of register tiles, the prologue and the epilogue. gemm_avx2.c and
+   gemm_wide.inc have the faster kernels; they use the packing here for rare strides. */
 #include "cpu/gemm_kernel.h"
 
 #include "cpu/gemm_variant.h"
@@ -58,6 +59,7 @@ enum { MR = 6, NR_F32 = 8, NR_F64 = 4, LINE = 128 };
     for (int64_t p = 0; p < k; p++)                                                            \
       for (int l = 0; l < n_lane; l++) dst[p * width + l] = src[lane[l] + at[p]];              \
   }
+/* k shifted input rows times one weight each, summed in order of k. */
 #define DEFINE_STENCIL(REAL, NAME)                                                          \
   void NAME(const void *vsrc, const int32_t *at, int64_t k, const void *vw, int64_t w_step, \
             int64_t n, void *vdst, bool add) {                                              \
@@ -120,6 +122,7 @@ void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls
 
 enum { CACHE_LINE = 64 };
 
+/* Spreads the lines of (n_lane, k) elements over n_tile register tiles. */
 dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
                         int64_t k, int64_t n_tile) {
   if (n_lane <= 0 || k <= 0 || (ls != 1 && ks != 1)) return (dm_Prefetch){0};
@@ -130,6 +133,7 @@ dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int
   return a;
 }
 
+/* Prefetches the next `rate` cache lines into L2. */
 static inline void ask(dm_Prefetch *a) {
   for (int64_t i = 0; i < a->rate && a->n_row > 0; i++) {
     __builtin_prefetch(a->row + a->at, 0, 2);
@@ -210,6 +214,7 @@ DEFINE_EPILOGUE(float, epilogue_f32, dm_load_f32, dm_store_f32)
 DEFINE_EPILOGUE(double, epilogue_f64, dm_load_f64, dm_store_f64)
 #undef DEFINE_EPILOGUE
 
+/* A plain store, by far the most frequent, is one conversion of the row. */
 void dm_epilogue_row(const dm_Epilogue *f, dm_DType acc_type, const void *acc, int64_t n,
                      void *c, const void *bias, int bias_step) {
   const bool plain = f->alpha == 1 && f->beta == 0 && !bias;

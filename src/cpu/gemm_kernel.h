@@ -1,9 +1,19 @@
-/* What gemm.c and conv.c share: register-tile kernels and packing.
+/* The register kernels of gemm.c and the convolutions: what a kernel computes, and the loops
+   around it.
 
-   A product runs on panels in the compute type (float or double). `real`
-   below is that type; buffers travel as void * so that one driver serves
-   both. Every kernel adds its k products to one sum per element in order of
-   k, so results do not depend on how a matrix was cut into tiles. */
+   A kernel multiplies a panel of mr rows of A with a strip of nr columns of B and keeps the
+   (mr, nr) sums in vector registers. mr * nr is as large as the registers allow, because each
+   step of k then loads mr + nr elements for mr * nr multiply-adds:
+
+     plain     6 x  8 floats, 6 x 4 doubles   SSE2's 16 registers, or any processor
+     AVX2      6 x 16 floats, 6 x 8 doubles   12 of 16 registers are sums
+     AVX512   12 x 32 floats, 12 x 16 doubles 24 of 32
+     NEON      8 x 12 floats, 8 x 6 doubles   24 of 32
+     AVX512-BF16  12 x 32 floats, from pairs of bfloat16
+
+   Products run in the compute type, float32 or float64; buffers travel as void *, so that one
+   driver serves both. Every kernel adds its k products to one sum per element in order of k,
+   so results do not depend on how a matrix was cut into tiles. */
 #ifndef DM_GEMM_KERNEL_H
 #define DM_GEMM_KERNEL_H
 

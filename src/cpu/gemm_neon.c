@@ -1,5 +1,5 @@
-/* Register kernels for 64-bit ARM: 8 x 12 floats or 8 x 6 doubles, 24 sums of 32
-   registers, three loads of B a step; A multiplies by the lane. */
+/* Register kernels for 64-bit ARM: 8 x 12 floats or 8 x 6 doubles, 24 sums of 32 registers,
+   three loads of B a step; A multiplies by the lane. gemm_wide.inc has the code. */
 #ifdef __aarch64__
 #define WIDE 16
 #define MR 8

@@ -1,6 +1,7 @@
-/* See gemm_small.h. Operands of 16 bits are widened in one run each, the sums narrowed
-   in one; nothing is cut into tiles, and all buffers lie on the stack. The register
-   kernel runs over the whole depth as in gemm.c, so the sums are the same. */
+/* See gemm_small.h. A product of a few thousand elements is over before gemm.c has made its
+   plan: this file computes it on the stack, in the calling thread, without tiles. Operands of
+   16 bits are widened in one run each and the sums are narrowed in one. The register kernel
+   runs over the whole depth as in gemm.c, so the bits are the same. */
 #include "cpu/gemm_small.h"
 
 #include "cpu/gemm_variant.h"
@@ -11,11 +12,13 @@ enum {
   MOST_DEPTH = 256 /* of a strip of B; gemm.c sums greater depths in blocks */
 };
 
+/* A float32 matrix: element (i,j) is data[i*rs + j*cs]. */
 typedef struct Small {
   const float *data;
   int64_t rs, cs;
 } Small;
 
+/* Whether a matrix has at most MOST elements. */
 static bool fits(int64_t rows, int64_t columns) {
   return rows > 0 && columns > 0 && rows <= MOST && columns <= MOST && rows * columns <= MOST;
 }

@@ -3,6 +3,7 @@
 
 #include "cpu/variant.h"
 
+/* Processors with AVX512-BF16 use the kernels of AVX512 for all types but bfloat16. */
 static const dm_Kernel *kernel_of(dm_Variant v, dm_DType type) {
   switch (v) {
   case DM_NEON: return dm_kernel_neon(type);

@@ -1,3 +1,7 @@
+/* See lapack.h. The Fortran interface is an ABI of its own: names in lower case with an
+   underscore, every argument by address, matrices in columns, and at the end the length of each
+   character argument. The reference LAPACK and OpenBLAS share it, so one table of pointers
+   serves whichever is installed. */
 #include "cpu/lapack.h"
 
 #include <dlfcn.h>
@@ -145,13 +149,13 @@ int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, vo
 }
 
 /* What the routines' descriptions ask for, and blocks of columns. */
-int64_t dm_lapack_gesdd_room(char job, int64_t m, int64_t n) {
+int64_t dm_lapack_gesdd_work_size(char job, int64_t m, int64_t n) {
   const int64_t least = dm_min_i64(m, n), most = dm_max_i64(m, n);
   const int64_t blocks = DM_LAPACK_BLOCK * most + 7 * least;
   return blocks + (job == 'N' ? 3 * least : 4 * least * least);
 }
 int64_t dm_lapack_gesdd_ints(int64_t m, int64_t n) { return 8 * dm_min_i64(m, n); }
-int64_t dm_lapack_syevd_room(char job, int64_t n) {
+int64_t dm_lapack_syevd_work_size(char job, int64_t n) {
   return 1 + (6 + DM_LAPACK_BLOCK) * n + (job == 'V' ? 2 * n * n : 0);
 }
 int64_t dm_lapack_syevd_ints(char job, int64_t n) { return job == 'V' ? 3 + 5 * n : 1; }

@@ -43,10 +43,10 @@ int dm_lapack_gesdd(dm_DType t, char job, int m, int n, void *a, void *s, void *
 int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, void *work,
                     int lwork, int *iwork, int liwork);
 
-/* The room of gesdd and syevd, in elements and in ints. */
-int64_t dm_lapack_gesdd_room(char job, int64_t m, int64_t n);
+/* The buffer of gesdd and syevd, in elements and in ints. */
+int64_t dm_lapack_gesdd_work_size(char job, int64_t m, int64_t n);
 int64_t dm_lapack_gesdd_ints(int64_t m, int64_t n);
-int64_t dm_lapack_syevd_room(char job, int64_t n);
+int64_t dm_lapack_syevd_work_size(char job, int64_t n);
 int64_t dm_lapack_syevd_ints(char job, int64_t n);
 
 #endif

@@ -1,3 +1,5 @@
+/* See scratch.h. A buffer belongs to its thread (_Thread_local), so no lock is needed; a key of
+   POSIX threads frees it when the thread ends. */
 #include "cpu/scratch.h"
 
 #include <pthread.h>
@@ -28,6 +30,8 @@ static void make_scratch_key(void) {
   scratch_has_key = pthread_key_create(&scratch_key, free_scratch) == 0;
 }
 
+/* The contents are not kept: a buffer is freed before a larger one is asked for, so that both
+   never exist at once. */
 static void *grow_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
   if (!scratch.known) {
     pthread_once(&scratch_once, make_scratch_key);

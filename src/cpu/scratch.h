@@ -1,5 +1,8 @@
-/* Room for a kernel's own use, kept by its thread from one call to the next: fresh pages
-   cost more than most of what is computed in them. */
+/* Scratch memory: buffers that a kernel uses during one call and that its thread keeps for the
+   next one. A fresh buffer would cost a page fault for each 4 KB, more than most of what is
+   computed in it. A thread keeps at most 32 MB a slot (dm_scratch_trim gives back more) and
+   frees its buffers when it ends. A slot has one user at a time: the three slots are the three
+   levels of nesting, a kernel that calls products, the product, and its tasks. */
 #ifndef DM_SCRATCH_H
 #define DM_SCRATCH_H
 

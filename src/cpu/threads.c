@@ -1,12 +1,20 @@
 /* The pool: one job at a time, its chunks claimed through a counter.
 
-   Workers start with the first parallel call and live until the library is
-   unloaded or the process exits; then they are joined, so that no thread runs
-   in unmapped code. A child after fork() has no workers and starts its own.
+   Results do not depend on the number of threads, because the chunks do not: [0, n) is cut at
+   multiples of `grain`, which the caller derives from shapes, and each chunk is computed
+   whole, by one thread, in one order. Which thread that is, and when, is left to the counter,
+   so that uneven chunks balance. A body that sums over chunks gives each chunk its own
+   partial sum and adds those in order afterwards. A call inside a body runs serially, with the
+   same chunks.
 
-   The gate is one word: OPEN while a job may be entered, plus the number of
-   workers inside. The owner writes the job only while the gate is shut and
-   empty; a worker reads it only after it found the gate open on its way in. */
+   Workers start with the first parallel call and live until the library is unloaded or the
+   process exits; then they are joined, so that no thread runs in unmapped code. A child after
+   fork() has no workers and starts its own. An idle worker spins for some 50 microseconds
+   before it sleeps, because the next op of a training step usually comes sooner.
+
+   The gate is one word: OPEN while a job may be entered, plus the number of workers inside.
+   The owner writes the job only while the gate is shut and empty; a worker reads it only
+   after it found the gate open on its way in. */
 #if defined(__linux__)
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
@@ -115,6 +123,7 @@ int dm_get_num_threads(void) {
 
 int dm_threads_here(void) { return inside ? 1 : dm_get_num_threads(); }
 
+/* The same chunks, one after the other, on this thread. */
 static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   for (int64_t i = 0; i < n; i += grain) {
     if (n - i <= grain) {
@@ -125,6 +134,7 @@ static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   }
 }
 
+/* Claims chunks until none is left. */
 static void run_chunks(void) {
   for (;;) {
     const int64_t i = atomic_fetch_add_explicit(&pool.next, 1, memory_order_relaxed);
@@ -156,6 +166,7 @@ static void enter_job(int index) {
   }
 }
 
+/* A worker looks once into each round; it may find that the job is over. */
 static void *worker_main(void *arg) {
   const int index = (int)(intptr_t)arg;
   unsigned seen = 0;
@@ -180,6 +191,7 @@ static void next_round(void) {
   pthread_mutex_unlock(&pool.lock);
 }
 
+/* Shuts the gate, then spins, then sleeps until it is empty. */
 static void wait_for_helpers(void) {
   atomic_fetch_and(&pool.gate, ~OPEN);
   for (int i = 0; i < SPINS; i++) {
@@ -225,6 +237,7 @@ static void start_workers(int want) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* Publishes a job, takes part in it, and returns when the last worker has left it. */
 static void run_shared(int64_t n, int64_t grain, int64_t n_chunks, int n_threads,
                        dm_RangeFn *fn, void *ctx) {
   while (atomic_load_explicit(&pool.gate, memory_order_acquire) != 0)

@@ -1,3 +1,4 @@
+/* See variant.h. The processor is asked once, by CPUID; the answer holds for the process. */
 #include "cpu/variant.h"
 
 #include <stdatomic.h>
@@ -10,6 +11,8 @@
 static const char *const names[DM_N_VARIANT] = {"plain", "neon", "avx2", "avx512",
                                                 "avx512bf16"};
 
+/* AVX512 counts only with VL, BW and DQ, which its kernels use; bit 5 of leaf 7.1 eax says
+   AVX512-BF16. */
 static dm_Variant widest_here(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
   unsigned a, b, c = 0, d; /* not every compiler's cpu_supports knows f16c */
@@ -28,6 +31,7 @@ static dm_Variant widest_here(void) {
 #endif
 }
 
+/* A narrower variant than the processor's serves tests, which compare their results. */
 static dm_Variant widest_allowed(void) {
   const char *const wish = getenv("DEMILUNE_CPU");
   for (int v = 0; wish && v < DM_N_VARIANT; v++)
@@ -47,6 +51,7 @@ dm_Variant dm_cpu_variant(void) {
 
 const char *dm_variant_name(dm_Variant v) { return names[v]; }
 
+/* AMX: leaf 7.0 edx bit 22 for bfloat16, leaf 7.1 eax bit 21 for float16. */
 bool dm_cpu_has_tiles(dm_DType t) {
 #if defined(__x86_64__) && defined(__GNUC__)
   unsigned a, b, c, d;

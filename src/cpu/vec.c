@@ -23,6 +23,7 @@ static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
 static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
 }
+/* Bit for bit what the vector forms give: round to nearest even, NaN stays NaN. */
 static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
 
 static const dm_VecTable *table_of(dm_Variant v) {
@@ -202,6 +203,7 @@ void dm_store_i64(dm_DType to, void *dst, int64_t stride, int64_t n, const int64
 
 enum { BLOCK = 512 }; /* elements that pass through the stack at a time */
 
+/* Between two types that are not float32: by way of the compute type of `from`. */
 static void convert_block(dm_DType from, const void *src, dm_DType to, void *dst, int64_t n) {
   union {
     float f32[BLOCK];

@@ -1,7 +1,15 @@
-/* Exponentials, logarithms, tanh and erf in float32 as straight lines of arithmetic, which
-   a compiler turns into vector code: both sides of a choice are computed. Where the
-   processor has fused multiply-adds they are used. spec/cpu_check.c holds both forms to
-   these bounds over float32: exp, exp2, log 1.5 ulp, the others 2 ulp. */
+/* exp, exp2, expm1, log, log2, log10, log1p, tanh and erf in float32, for vector units.
+
+   Each function is straight-line arithmetic without calls, tables or branches, so that a
+   compiler makes vector code of a loop around it: both sides of a choice are computed, and one
+   is selected. Each reduces its argument to a small interval and evaluates a minimax polynomial
+   there (coefficients of Cephes' expf and logf, S. Moshier 1989; those of tanh and erf were
+   fitted here to the relative error).
+
+   Error bounds over all of float32, with and without fused multiply-adds, which
+   spec/cpu_check.c checks: exp, exp2 and log 1.5 ulp, the others 2 ulp. The fused forms
+   differ from the others in the last bit, so a processor without FMA may give other bits; the
+   width of the vectors makes no difference. */
 #ifndef DM_VMATH_H
 #define DM_VMATH_H
 
@@ -24,7 +32,7 @@
 
 #define DM_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
 
-/* e^r - 1, |r| <= ln 2 / 2, by a polynomial (Cephes' expf coefficients). */
+/* e^r - 1, |r| <= ln 2 / 2: r + r^2 / 2 + r^3 P(r), P of degree 5 in all (Cephes' expf). */
 DM_VMATH float dm_expm1_near_0(float r) {
   float p = 1.9875691500e-4f;
   p = DM_MULADD(p, r, 1.3981999507e-3f);

@@ -1,12 +1,23 @@
-/* Outputs are cut into 2 x 2 tiles, each from 4 x 4 pixels, numbered through
-   images, rows and columns. Sixteen tiles are a strip. With B^T d B of the pixels
-   and G g G^T of the weights, each of 16 places e is a product over channels:
+/* Convolution by Winograd's minimal filtering F(2 x 2, 3 x 3) (A. Lavin, S. Gray, "Fast
+   algorithms for convolutional neural networks", CVPR 2016): a tile of 2 x 2 outputs takes 16
+   products a channel pair instead of 36.
+
+   Outputs are cut into 2 x 2 tiles, each computed from a 4 x 4 patch d of the input; tiles are
+   numbered through images, rows and columns. With the weights' transform G g G^T and the
+   patches' transform B^T d B, each of the 16 elements e of a transform is a matrix product
+   over channels, and the outputs are a transform of the sums:
 
      m[e] (O, tiles) = u[e] (O, C) v[e] (C, tiles),     y = A^T m A
 
-   A task transforms some strips, multiplies them with u[e] while that is in
-   cache, and transforms back. Strips lie in groups as wide as the register kernel. An infinite
-   pixel spreads over its tile. */
+   All transforms and sums are float32; 16-bit tensors are widened when they are read and
+   rounded once when they are stored. The transforms only add, subtract and halve, so the error
+   is about that of the direct sum; F(4 x 4, 3 x 3) would save more products, but multiplies by
+   up to 8 and loses some three bits. An infinite or NaN input spreads over its whole tile.
+
+   A task transforms some strips of sixteen tiles, multiplies them with u[e] while they are in
+   cache, and transforms the sums back, so that v and m never go to memory as a whole. Strips
+   lie in groups as wide as the register kernel. dx is the same with the weights rotated by 180
+   degrees and input and output channels exchanged; dw is further below. */
 #include "cpu/winograd.h"
 
 #include "base/error.h"
@@ -137,16 +148,16 @@ static inline void copy_row(float *to, const float *from, int64_t n) {
 }
 
 /* n_row rows of n pixels from (row, col) on, of a plane (h, w), with zeros outside: where
-   they lie, *step apart, or else in `room` of 2 n_row lines. Rows of 16 bits that are not
+   they lie, *step apart, or else in `buffer` of 2 n_row lines. Rows of 16 bits that are not
    longer than a line are widened in one run. */
 static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t w, int64_t row,
-                              int n_row, int64_t col, int64_t n, float *room, int64_t *step) {
+                              int n_row, int64_t col, int64_t n, float *buffer, int64_t *step) {
   const int64_t top = dm_max_i64(0, row), rows = dm_min_i64(h, row + n_row) - top;
   const int64_t left = dm_max_i64(0, -col);
   const int64_t end = dm_max_i64(left, dm_min_i64(n, w - col));
   const char *src = plane + top * w * dm_dtype_size(t);
   if (t != DM_F32 && w <= LINE && rows > 0) {
-    float *const wide = room + n_row * LINE;
+    float *const wide = buffer + n_row * LINE;
     dm_load_f32(t, src, 1, rows * w, wide);
     src = (const char *)wide;
     t = DM_F32;
@@ -157,7 +168,7 @@ static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t 
     return (const float *)(const void *)src + col;
   }
   *step = LINE;
-  float *line = room;
+  float *line = buffer;
   for (int64_t r = row; r < row + n_row; r++, line += LINE) {
     if (r < 0 || r >= h) {
       memset(line, 0, (size_t)n * sizeof *line);
@@ -169,17 +180,17 @@ static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t 
     if (t == DM_F32) copy_row(line + left, (const float *)(const void *)from, end - left);
     else dm_load_f32(t, from, 1, end - left, line + left);
   }
-  return room;
+  return buffer;
 }
 
 /* The transforms of a run of x, whose tiles lie side by side. */
 static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int64_t e_step) {
-  float room[8 * LINE];
+  float buffer[8 * LINE];
   int64_t step;
   const char *const plane =
       j->x + (r->image * j->in + c) * j->h * j->w * dm_dtype_size(j->dtype);
   const float *const line = get_lines(j->dtype, plane, j->h, j->w, 2 * r->row - j->pad[0], 4,
-                                      2 * r->col - j->pad[1], 2 * r->n + 2, room, &step);
+                                      2 * r->col - j->pad[1], 2 * r->n + 2, buffer, &step);
   j->kn->wino_in(line, step, r->n, v + r->first, e_step);
 }
 
@@ -188,6 +199,7 @@ static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) 
     for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * j->width, j->v_step);
 }
 
+/* y = A^T m A + bias of a strip, rounded once; what lies outside y is dropped. */
 static void store_strip(const Wino *j, const Run *run, int n_run, const float *m) {
   const int64_t es = dm_dtype_size(j->dtype);
   float line[4 * LANES], bias = 0;
@@ -254,6 +266,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
                v + groups * PLACES * j->v_step);
 }
 
+/* Odd heights and widths end with a tile of which half is not stored. */
 static void cut_tiles(Wino *j) {
   j->kn = dm_kernel(DM_F32);
   j->tile_rows = dm_ceil_div(j->p, 2);
@@ -261,6 +274,8 @@ static void cut_tiles(Wino *j) {
   j->n_tile = j->n * j->tile_rows * j->tile_cols;
 }
 
+/* Forward or dx: transforms the weights once, then runs the strips as tasks. The transforms of
+   a task hold at most TASK_BYTES, so that they stay in L2 or L3 while they are multiplied. */
 static dm_status run(Wino *j, const char *op) {
   cut_tiles(j);
   j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in + APART;
@@ -348,12 +363,12 @@ typedef struct Dw {
 
 static void transform_gradients(const Dw *d, const Run *r, int64_t o, float *g) {
   const Wino *const j = &d->t;
-  float room[4 * LINE];
+  float buffer[4 * LINE];
   int64_t step;
   const char *const plane =
       d->dy + (r->image * j->out + o) * j->p * j->q * dm_dtype_size(j->dtype);
-  const float *const line =
-      get_lines(j->dtype, plane, j->p, j->q, 2 * r->row, 2, 2 * r->col, 2 * r->n, room, &step);
+  const float *const line = get_lines(j->dtype, plane, j->p, j->q, 2 * r->row, 2, 2 * r->col,
+                                      2 * r->n, buffer, &step);
   j->kn->wino_grad(line, step, r->n, g + r->first, d->g_step);
 }
 

@@ -1,7 +1,12 @@
-/* The inner loops of the ops that vector units speed up, as a table: loops.inc has
-   them once and is compiled for any processor (loops.c), for AVX2 (loops_avx2.c) and for
-   AVX512 (loops_avx512.c). All give the same bits, but where functions of cpu/vmath.h
-   come in: those fuse multiply-adds where the processor can. */
+/* The inner loops of the ops that vector units speed up, as a table of functions. loops.inc
+   has them once, in plain C and GCC's vectors, and is compiled three times: for any processor
+   (loops.c), for AVX2 (loops_avx2.c) and for AVX512 (loops_avx512.c). dm_loops() is the widest
+   table that the processor runs.
+
+   All tables give the same bits, except where functions of cpu/vmath.h come in: those fuse
+   multiply-adds where the processor can. A kernel of src/op walks the tensors, converts dtypes
+   and shares work among threads; a loop here gets a job, a struct of plain pointers and sizes,
+   and a range of it. */
 #ifndef DM_LOOPS_H
 #define DM_LOOPS_H
 
@@ -16,17 +21,17 @@
 #include "cpu/loops/reduce.h"
 #include "cpu/threads.h"
 
-/* ---- what they work on ---- */
+/* ---- the jobs ---- */
 
-/* softmax: lines of x (in backward the forward's result) to y. */
-typedef struct dm_LineJob {
+/* softmax: slices of x (in backward of the forward's result) to y. */
+typedef struct dm_SliceJob {
   dm_Along at;
   dm_DType from, to;
   const char *x, *gy;
   char *y;
   bool log;
   atomic_bool failed; /* out of memory */
-} dm_LineJob;
+} dm_SliceJob;
 
 /* layer_norm, group_norm: n_rows rows of len elements; row i belongs to group
    i % groups, and each weight holds for `inner` neighbouring elements. */
@@ -42,7 +47,9 @@ typedef struct dm_RowJob {
   atomic_bool failed; /* out of memory */
 } dm_RowJob;
 
-enum { DM_CHANNELS_BESIDE = 16 }; /* worked on at once where they lie side by side */
+enum {
+  DM_ADJACENT_CHANNELS = 16
+}; /* worked on at once where channels are the contiguous dim */
 
 /* batch_norm: x (N,C,inner) by channel, n_run runs of `run` elements, `step` apart. */
 typedef struct dm_ChannelJob {
@@ -103,7 +110,7 @@ typedef struct dm_RnnJob {
 
 /* For float and for double. */
 typedef struct dm_RealLoops {
-  dm_RangeFn *lines;                                              /* dm_LineJob */
+  dm_RangeFn *slices;                                             /* dm_SliceJob */
   dm_RangeFn *rows_forward, *rows_backward;                       /* dm_RowJob */
   dm_RangeFn *channels_train, *channels_eval, *channels_backward; /* dm_ChannelJob */
   dm_RangeFn *cross_rows;                                         /* dm_CrossJob */

@@ -363,7 +363,7 @@ typedef struct Svd {
 static Svd open_svd(Work *w, char job) {
   Svd s = {.m = rows_of(w), .n = columns_of(w), .job = job};
   s.k = s.m < s.n ? s.m : s.n;
-  const int64_t n_work = dm_lapack_gesdd_room(job, s.m, s.n);
+  const int64_t n_work = dm_lapack_gesdd_work_size(job, s.m, s.n);
   s.a = matrix_buffer(w, s.m, s.n);
   s.work = elements(w, n_work);
   s.ints = ints(w, dm_lapack_gesdd_ints(s.m, s.n));
@@ -441,7 +441,8 @@ static dm_status eigen(dm_Call *c, char job) {
   Work w;
   open_own(&w, c);
   const int n = rows_of(&w);
-  const int64_t n_work = dm_lapack_syevd_room(job, n), n_ints = dm_lapack_syevd_ints(job, n);
+  const int64_t n_work = dm_lapack_syevd_work_size(job, n),
+                n_ints = dm_lapack_syevd_ints(job, n);
   void *a = matrix_buffer(&w, n, n), *work = elements(&w, n_work);
   int *iwork = ints(&w, n_ints);
   for (int64_t b = 0; going(&w, b) && n > 0; b++) {

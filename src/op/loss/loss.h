@@ -2,7 +2,7 @@
 #ifndef DM_LOSS_H
 #define DM_LOSS_H
 
-#include "base/along.h"
+#include "op/along.h"
 #include "engine/op.h"
 
 enum { DM_LOSS_NONE, DM_LOSS_MEAN, DM_LOSS_SUM, DM_LOSS_BATCHMEAN };

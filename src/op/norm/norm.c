@@ -323,7 +323,7 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
 }
 static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
-  const int64_t least = j->step > 1 ? DM_CHANNELS_BESIDE : 1;
+  const int64_t least = j->step > 1 ? DM_ADJACENT_CHANNELS : 1;
   if (x->numel > 0)
     dm_parallel_for(x->shape[1], dm_max_i64(least, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
 }

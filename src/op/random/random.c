@@ -18,6 +18,7 @@
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "engine/call.h"
 #include "op/shape/create.h"
 
 /* GRAIN: elements that pay for a thread, a multiple of BLOCK, the elements drawn at once. */

@@ -4,16 +4,17 @@
 #include "core/copy.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
+#include "op/along.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 #include "op/reduce/softmax.h"
 
-static dm_status run(dm_Call *c, dm_LineJob *j) {
+static dm_status run(dm_Call *c, dm_SliceJob *j) {
   j->to = (dm_DType)c->out[0]->dtype;
   j->y = dm_tensor_data(c->out[0]);
   atomic_init(&j->failed, false);
   dm_parallel_for(dm_along_lines(&j->at), dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
-                  j->to == DM_F64 ? dm_loops()->f64.lines : dm_loops()->f32.lines, j);
+                  j->to == DM_F64 ? dm_loops()->f64.slices : dm_loops()->f32.slices, j);
   return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
 
@@ -34,7 +35,7 @@ dm_status softmax_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(dm_dense_new(c->in[0], &x));
-  dm_LineJob j = {.from = (dm_DType)x->dtype, .x = dm_tensor_data(x)};
+  dm_SliceJob j = {.from = (dm_DType)x->dtype, .x = dm_tensor_data(x)};
   j.at = dm_along(x, DM_ATTR(dm_SoftmaxAttr, c)->dim);
   j.log = c->op == &dm_ops[DM_OP_log_softmax];
   const dm_status st = run(c, &j);
@@ -78,7 +79,8 @@ dm_status softmax_backward_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &y));
-  dm_LineJob j = {.from = (dm_DType)y->dtype, .x = dm_tensor_data(y), .gy = dm_tensor_data(gy)};
+  dm_SliceJob j = {
+      .from = (dm_DType)y->dtype, .x = dm_tensor_data(y), .gy = dm_tensor_data(gy)};
   j.at = dm_along(y, a->dim);
   j.log = a->log;
   st = run(c, &j);

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "cpu/fft.h"
 #include "cpu/threads.h"
-#include "base/along.h"
+#include "op/along.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -64,7 +64,7 @@ static void transform_line(const Lines *l, int64_t i, double *line, double *scra
 static void transform_lines(void *ctx, int64_t begin, int64_t end) {
   Lines *l = ctx;
   const int64_t n = 2 * l->along.n;
-  double *line = dm_alloc((int64_t)sizeof *line * (n + dm_fft_room(l->plan)));
+  double *line = dm_alloc((int64_t)sizeof *line * (n + dm_fft_work_size(l->plan)));
   if (!line) atomic_store(&l->failed, true);
   for (int64_t i = begin; line && i < end; i++) transform_line(l, i, line, line + n);
   dm_free(line);

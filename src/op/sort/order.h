@@ -2,7 +2,7 @@
 #ifndef DM_ORDER_H
 #define DM_ORDER_H
 
-#include "base/along.h"
+#include "op/along.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"

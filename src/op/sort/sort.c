@@ -9,7 +9,7 @@
 #include "core/copy.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
-#include "base/along.h"
+#include "op/along.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/sort/sort.h"
