@@ -1,6 +1,6 @@
-/* The optimizers' functions (op/optim.h) on CUDA: which tensors, in which lanes, and
-   what the host keeps of them; the work is optim.cu's. A call is a launch over a
-   table of tensors, which stays on the device while the same ones come again.
+/* The optimizers' functions (op/optim/optim.h) on CUDA: this file makes tables of tensors, of
+   which each call is a launch, and keeps the host's part; optim.cu has the kernels. A table
+   stays on the device while the same tensors come again.
 
    The host does not know whether a step is skipped: versions are raised and random
    numbers are taken as if it were not. */
@@ -17,7 +17,7 @@ enum { MOST_THREADS = 256 };
 
 /* ---- the table ---- */
 
-/* A tensor that kernels cannot take as it is, and its dense twin for the call. */
+/* A tensor that kernels cannot take as it is, and its dense copy for the call. */
 typedef struct Copy {
   dm_Tensor *own, *dense;
   bool written;
@@ -48,7 +48,7 @@ static dm_status table_open(Table *t, int64_t n, int lanes) {
   return dm_fail(DM_EMEM, "cuda: out of memory for a list of %lld tensors", (long long)n);
 }
 
-/* st, or what went wrong when results were put back where they belong. */
+/* Copies results back to tensors that are not dense: st, or that one's failure. */
 static dm_status table_close(Table *t, dm_status st) {
   for (int32_t i = 0; i < t->n_copy; i++) {
     Copy *c = &t->copy[i];
@@ -62,8 +62,8 @@ static dm_status table_close(Table *t, dm_status st) {
 }
 
 /* *data: x's elements, dense; of float32 where x is float64 and the kernel's type is not. */
-static dm_status place(Table *t, dm_Item *item, dm_Tensor *x, bool written, void **data,
-                       uint8_t *dtype) {
+static dm_status set_lane(Table *t, dm_Item *item, dm_Tensor *x, bool written, void **data,
+                          uint8_t *dtype) {
   const bool narrow = x->dtype == DM_F64 && item->dtype[0] != DM_F64;
   *dtype = narrow ? DM_F32 : x->dtype;
   if (narrow || !dm_tensor_is_contiguous(x)) {
@@ -81,17 +81,17 @@ static dm_status place(Table *t, dm_Item *item, dm_Tensor *x, bool written, void
   return DM_OK;
 }
 
-/* The table's next item; number: from 1. Lanes may be NULL, the first one not. */
-static dm_status add(Table *t, int64_t number, int n_lane, dm_Tensor *const *lane,
+/* The table's next item; index: from 1. Lanes may be NULL, the first one not. */
+static dm_status add(Table *t, int64_t index, int n_lane, dm_Tensor *const *lane,
                      unsigned written, dm_Item **out) {
   dm_Item *item = &t->item[t->n];
   item->numel = lane[0]->numel;
-  item->number = (int32_t)number;
+  item->index = (int32_t)index;
   item->wide = true;
   item->dtype[0] = lane[0]->dtype;
   for (int k = 0; k < n_lane; k++)
     if (lane[k])
-      DM_TRY(place(t, item, lane[k], written >> k & 1u, &item->lane[k], &item->dtype[k]));
+      DM_TRY(set_lane(t, item, lane[k], written >> k & 1u, &item->lane[k], &item->dtype[k]));
   t->n++;
   t->largest = dm_max_i64(t->largest, item->numel);
   t->n_chunk += (int32_t)((item->numel + DM_CHUNK - 1) / DM_CHUNK);
@@ -147,76 +147,51 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 
 /* ---- steps ---- */
 
-/* Where a step's rounding goes: into the parameter of a master, into a float32
-   weight's 16-bit copy, or up and down by chance. */
-static dm_status add_low_copy(Table *t, dm_Item *item, dm_Tensor *param, bool mastered,
-                              bool stochastic) {
-  dm_Tensor *twin = mastered ? param : dm_fresh_copy(param);
-  t->param[item - t->item] = param;
-  item->master = mastered;
-  if (twin) return place(t, item, twin, true, &item->twin, &item->low_copy_dtype);
-  if (!stochastic || !dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
-  item->rough = true;
+/* Sets the target of a step's rounding: a master's parameter, the 16-bit copy of a float32
+   weight, or, stochastically, the 16-bit weight itself. */
+static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, bool stochastic) {
+  dm_Tensor *low = s->master ? s->param : dm_fresh_copy(s->param);
+  t->param[item - t->item] = s->param;
+  item->master = s->master != NULL;
+  if (low) return set_lane(t, item, low, true, &item->low_copy, &item->low_copy_dtype);
+  if (!stochastic || !dm_is_16bit((dm_DType)s->param->dtype)) return DM_OK;
+  item->stochastic = true;
   item->counter = t->noise;
-  t->noise += (param->numel + 3) / 4;
+  t->noise += (s->param->numel + 3) / 4;
   return DM_OK;
 }
 
-/* Where n counters begin, on the device: NULL for none. */
+/* *out: the first of n counters, on the device; NULL for none. */
 static dm_status draw(int64_t n, dm_Generator **out) {
-  void *room;
+  void *memory;
   if (n == 0) return DM_OK;
-  DM_TRY(dm_cuda_scratch(sizeof **out, &room));
-  *out = room;
+  DM_TRY(dm_cuda_scratch(sizeof **out, &memory));
+  *out = memory;
   return dm_cuda_take_counters(n, 1, *out);
 }
 
-static dm_status sgd_add(Table *t, int64_t i, const dm_SgdSlot *s, const dm_SgdOptions *o) {
-  dm_Tensor *lane[3] = {s->master ? s->master : s->param, s->grad,
-                        o->momentum != 0 ? s->momentum : NULL};
+static dm_status add_slot(Table *t, const dm_Step *step, int64_t i, const dm_StepSlot *s) {
+  dm_Tensor *lane[DM_LANES] = {s->master ? s->master : s->param, s->grad};
   dm_Item *item;
-  DM_TRY(add(t, i + 1, 3, lane, 1u | 4u, &item));
+  for (int k = 0; k < DM_MAX_BUFFERS; k++) lane[2 + k] = s->buffer[k];
+  DM_TRY(add(t, i + 1, DM_LANES, lane, ~2u, &item));
   item->first = s->first;
-  return add_low_copy(t, item, s->param, s->master != NULL, o->stochastic);
+  if (s->step) item->step = dm_tensor_data(s->step);
+  for (int k = 0; k < DM_MAX_NUMBERS; k++)
+    if (s->number[k]) item->number[k] = dm_tensor_data(s->number[k]);
+  return add_low_copy(t, item, s, step->stochastic);
 }
 
-static dm_status cuda_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
-                               const dm_Tensor *found_inf) {
+static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
   Table t;
-  DM_TRY(table_open(&t, n, 4));
+  DM_TRY(table_open(&t, n, DM_LANES + 1));
   dm_status st = DM_OK;
   for (int64_t i = 0; i < n && st == DM_OK; i++)
-    if (slots[i].grad) st = sgd_add(&t, i, &slots[i], o);
+    if (slots[i].grad) st = add_slot(&t, s, i, &slots[i]);
   dm_Generator *g = NULL;
   if (st == DM_OK) st = draw(t.noise, &g);
-  const uint64_t site = site_of(1, slots->param, n);
-  WITH_LIST(st, &t, site, list,
-            dm_sgd_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
-  dm_cuda_scratch_free(g, sizeof *g);
-  return table_close(&t, st);
-}
-
-static dm_status adam_add(Table *t, int64_t i, const dm_AdamSlot *s, const dm_AdamOptions *o) {
-  dm_Tensor *lane[5] = {s->master ? s->master : s->param, s->grad, s->exp_avg, s->exp_avg_sq,
-                        o->amsgrad ? s->max_exp_avg_sq : NULL};
-  dm_Item *item;
-  DM_TRY(add(t, i + 1, 5, lane, 1u | 4u | 8u | 16u, &item));
-  item->step = dm_tensor_data(s->step);
-  return add_low_copy(t, item, s->param, s->master != NULL, o->stochastic);
-}
-
-static dm_status cuda_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
-                                const dm_Tensor *found_inf) {
-  Table t;
-  DM_TRY(table_open(&t, n, 6));
-  dm_status st = DM_OK;
-  for (int64_t i = 0; i < n && st == DM_OK; i++)
-    if (slots[i].grad) st = adam_add(&t, i, &slots[i], o);
-  dm_Generator *g = NULL;
-  if (st == DM_OK) st = draw(t.noise, &g);
-  const uint64_t site = site_of(2, slots->param, n);
-  WITH_LIST(st, &t, site, list,
-            dm_adam_launch(&list, dm_site(site, 1), o, g, floats(found_inf)));
+  const uint64_t site = site_of(dm_site(1, (uint64_t)s->method), slots->param, n);
+  WITH_LIST(st, &t, site, list, dm_step_launch(&list, dm_site(site, 1), s, g));
   dm_cuda_scratch_free(g, sizeof *g);
   return table_close(&t, st);
 }
@@ -248,10 +223,10 @@ static dm_status cuda_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
                         dm_tensor_data(updates));
 }
 
-/* What the host knows of a scaler's `floored`: a copy of it, under way or arrived. */
+/* The host's copy of a scaler's `floored`, under way or arrived. */
 typedef struct Held {
   const void *floored;
-  uint32_t version; /* of floored, when it was last seen: another tensor may lie there */
+  uint32_t version; /* of floored, when it was last seen: another tensor may have its address */
   bool pending;
   int32_t *seen; /* pinned */
   int32_t last;
@@ -292,14 +267,14 @@ static Held *held_of(const dm_Tensor *floored) {
 
 /* Asks for floored as it is after this update, unless an answer is on its way. */
 static dm_status ask(Held *h) {
-  void *room = h->seen;
+  void *pinned = h->seen;
   if (h->pending) return DM_OK;
-  if (!room) {
-    DM_CUDA_TRY(cudaHostAlloc(&room, sizeof *h->seen, cudaHostAllocPortable));
-    h->seen = room;
+  if (!pinned) {
+    DM_CUDA_TRY(cudaHostAlloc(&pinned, sizeof *h->seen, cudaHostAllocPortable));
+    h->seen = pinned;
   }
   if (!h->arrived) DM_CUDA_TRY(cudaEventCreateWithFlags(&h->arrived, cudaEventDisableTiming));
-  DM_CUDA_TRY(cudaMemcpyAsync(room, h->floored, sizeof *h->seen, cudaMemcpyDeviceToHost,
+  DM_CUDA_TRY(cudaMemcpyAsync(pinned, h->floored, sizeof *h->seen, cudaMemcpyDeviceToHost,
                               dm_cuda_stream()));
   DM_CUDA_TRY(cudaEventRecord(h->arrived, dm_cuda_stream()));
   h->pending = true;
@@ -388,8 +363,7 @@ static dm_status cuda_clamp_all(int64_t n, dm_Tensor *const *tensors, double lim
 
 void dm_cuda_optim_open(void) {
   static const dm_OptimOps ops = {
-      .sgd_step = cuda_sgd_step,
-      .adam_step = cuda_adam_step,
+      .step = cuda_step,
       .amp_unscale = cuda_amp_unscale,
       .amp_note = cuda_amp_note,
       .amp_update_scale = cuda_amp_update_scale,

@@ -1,7 +1,7 @@
-/* What a training step does to whole lists of tensors: a block for each chunk of
+/* The work of a training step on lists of tensors: a block for each chunk of
    each tensor, one launch for all (and one more where float64 is among them). The
-   arithmetic is op/step.inc's. This file is compiled without fused multiply-adds:
-   memory is what these kernels wait for, and so each result has the CPU's bits.
+   arithmetic is base/methods.inc's. This file is compiled without fused multiply-adds:
+   these kernels wait for memory anyway, and results have the CPU's bits.
 
    found_inf, scale, norms and step counters stay on the device; what changes from
    step to step (learning rates, ...) is read there too. */
@@ -21,84 +21,59 @@ template <class C> struct Formulas;
 #define real float
 #define SQRT sqrtf
 template <> struct Formulas<float> {
-#include "base/step.inc"
+#include "base/methods.inc"
 };
 #undef real
 #undef SQRT
 #define real double
 #define SQRT sqrt
 template <> struct Formulas<double> {
-#include "base/step.inc"
+#include "base/methods.inc"
 };
 #undef real
 #undef SQRT
 #undef F
 
-template <class C> struct Time { C size, root; };
+/* A row of methods.inc as a type: Constants<C> are READY's, one() is ELEMENT. */
+#define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, ...)                                  \
+  struct NAME##Method {                                                                     \
+    typedef dm_##NAME##Options Options;                                                     \
+    template <class C> using Constants = typename Formulas<C>::dm_##NAME;                   \
+    static const bool counts = COUNTS;                                                      \
+    static const int kinds = KINDS, lanes = 2 BUFFERS;                                      \
+                                                                                            \
+    template <class C>                                                                      \
+    static __host__ __device__ void ready(const Options *o, double t, bool first,           \
+                                          double *number, Constants<C> *h) {                \
+      Formulas<C>::dm_##NAME##_ready(o, t, first, number, h);                               \
+    }                                                                                       \
+    template <class C>                                                                      \
+    static __device__ void one(const Constants<C> *h, int kind, C (*x)[4], int i) {         \
+      const int last = lanes - 1;                                                           \
+      Formulas<C>::dm_##NAME##_one(h, kind, &x[0][i], x[1][i], &x[2][i],                    \
+                                   &x[last < 3 ? last : 3][i], &x[last < 4 ? last : 4][i]); \
+    }                                                                                       \
+  };
+#define BUFFER(NAME, WANTED) +1
+#include "base/methods.inc"
 
-/* The numbers of a step, kept on the device. */
-struct SgdRecord {
-  Formulas<float>::dm_Sgd f32;
-  Formulas<double>::dm_Sgd f64;
+/* A step's constants, on the device: of each item where the method counts steps, written by
+   the launch before the update's; else two of them, of items whose buffers are not new and
+   are, from the host. */
+template <class M> struct Record {
+  typename M::template Constants<float> f32;
+  typename M::template Constants<double> f64;
 };
-struct AdamRecord {
-  Formulas<float>::dm_Adam f32;
-  Formulas<double>::dm_Adam f64;
-  double lr, beta1, beta2;
-};
-/* Of each item: written by the launch before the update's. */
-struct AdamTimes {
-  Time<float> f32;
-  Time<double> f64;
-};
-
-static __device__ inline const Formulas<float>::dm_Sgd &of(const SgdRecord &r, float) {
+template <class M>
+static __device__ inline const typename M::template Constants<float> &of(const Record<M> &r,
+                                                                         float) {
   return r.f32;
 }
-static __device__ inline const Formulas<double>::dm_Sgd &of(const SgdRecord &r, double) {
+template <class M>
+static __device__ inline const typename M::template Constants<double> &of(const Record<M> &r,
+                                                                          double) {
   return r.f64;
 }
-static __device__ inline const Formulas<float>::dm_Adam &of(const AdamRecord &r, float) {
-  return r.f32;
-}
-static __device__ inline const Formulas<double>::dm_Adam &of(const AdamRecord &r, double) {
-  return r.f64;
-}
-static __device__ inline Time<float> of(const AdamTimes &t, float) { return t.f32; }
-static __device__ inline Time<double> of(const AdamTimes &t, double) { return t.f64; }
-
-/* Lanes: weight, gradient, momentum. */
-template <class C> struct Sgd {
-  typedef SgdRecord Record;
-  static const int lanes = 3, written = 1 | 4;
-  typename Formulas<C>::dm_Sgd h;
-  bool first, momentum;
-
-  __device__ Sgd(const Record &r, const dm_Item &item, const AdamTimes *, int)
-      : h(of(r, C())), first(item.first), momentum(item.lane[2] != NULL) {}
-  __device__ void operator()(C (*x)[4], int i) const {
-    if (!momentum) Formulas<C>::dm_sgd_plain(&h, &x[0][i], x[1][i]);
-    else if (first) Formulas<C>::dm_sgd_first(&h, &x[0][i], x[1][i], &x[2][i]);
-    else Formulas<C>::dm_sgd_next(&h, &x[0][i], x[1][i], &x[2][i]);
-  }
-};
-
-/* Lanes: weight, gradient, mean, mean square, its maximum. */
-template <class C> struct Adam {
-  typedef AdamRecord Record;
-  static const int lanes = 5, written = 1 | 4 | 8 | 16;
-  typename Formulas<C>::dm_Adam h;
-  Time<C> t;
-  bool amsgrad;
-
-  __device__ Adam(const Record &r, const dm_Item &item, const AdamTimes *times, int which)
-      : h(of(r, C())), t(of(times[which], C())), amsgrad(item.lane[4] != NULL) {}
-  __device__ void operator()(C (*x)[4], int i) const {
-    C *p = &x[0][i], *m = &x[2][i], *v = &x[3][i];
-    if (!amsgrad) Formulas<C>::dm_adam_one(&h, t.size, t.root, p, x[1][i], m, v);
-    else Formulas<C>::dm_amsgrad_one(&h, t.size, t.root, p, x[1][i], m, v, &x[4][i]);
-  }
-};
 
 /* ---- four elements of a lane ---- */
 
@@ -112,7 +87,7 @@ static __device__ inline void get4(const void *p, int64_t i, int m, bool wide, C
   for (int k = 0; k < 4; k++) v[k] = dm_get<C, T>(x.v[k]);
 }
 /* In words of 8 or 16 bytes: the compiler takes them apart where it can see that the
-   branch beside this one stores the same elements. */
+   other branch stores the same elements. */
 template <class Run> static __device__ inline void put_words(void *to, const Run &y) {
 #ifdef __CUDA_ARCH__
   unsigned w[sizeof(Run) / 4];
@@ -182,12 +157,12 @@ static unsigned few(int64_t n) {
 
 /* ---- steps ---- */
 
-/* A parameter that was loaded or clamped takes its master along: where the
-   rounded master is not the parameter, the parameter counts. */
+/* The master becomes the parameter's value where, rounded, it differs from the parameter: the
+   caller has changed that one (loaded it, clamped it). */
 template <class T>
-static __device__ inline void follow(const void *twin, int64_t i, int m, float *v) {
+static __device__ inline void follow(const void *param, int64_t i, int m, float *v) {
   for (int k = 0; k < 4; k++) {
-    const T now = ((const T *)twin)[i + (k < m ? k : 0)];
+    const T now = ((const T *)param)[i + (k < m ? k : 0)];
     T rounded;
     dm_put(&rounded, v[k]);
     if (k < m && rounded.bits != now.bits) v[k] = dm_widen(now);
@@ -199,100 +174,124 @@ static __device__ inline void round_stochastic(const dm_Item &item, dm_Generator
                                                float *v) {
   const dm_Philox word = dm_philox(g.seed, g.offset + (uint64_t)(item.counter + i / 4));
   for (int k = 0; k < 4; k++)
-    v[k] = dm_round_by_chance((dm_DType)item.dtype[0], v[k], word.v[k]);
+    v[k] = dm_round_stochastic((dm_DType)item.dtype[0], v[k], word.v[k]);
+}
+
+/* The formula of kind h.kind, on four elements. */
+template <class M, class C, int kind = 0>
+static __device__ inline void update4(const typename M::template Constants<C> &h, C (*x)[4]) {
+  if (kind + 1 < M::kinds && h.kind != kind) {
+    update4<M, C, (kind + 1 < M::kinds ? kind + 1 : kind)>(h, x);
+  } else {
+    for (int k = 0; k < 4; k++) M::template one<C>(&h, kind, x, k);
+  }
 }
 
 template <class M, class C>
-static __device__ inline void step4(const Part &part, const M &method, const dm_Generator *g,
-                                    int64_t i, int m) {
+static __device__ inline void step4(const Part &part,
+                                    const typename M::template Constants<C> &h,
+                                    const dm_Generator *g, int64_t i, int m) {
   const dm_Item &item = part.item;
   C x[M::lanes][4];
   for (int k = 0; k < M::lanes; k++)
     if (item.lane[k]) load4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
   if constexpr (sizeof(C) == 4) {
-    if (item.master && item.low_copy_dtype == DM_F16) follow<dm_f16>(item.twin, i, m, x[0]);
-    if (item.master && item.low_copy_dtype == DM_BF16) follow<dm_bf16>(item.twin, i, m, x[0]);
+    if (item.master && item.low_copy_dtype == DM_F16) follow<dm_f16>(item.low_copy, i, m, x[0]);
+    if (item.master && item.low_copy_dtype == DM_BF16)
+      follow<dm_bf16>(item.low_copy, i, m, x[0]);
   }
-  for (int k = 0; k < 4; k++) method(x, k);
+  update4<M, C>(h, x);
   if constexpr (sizeof(C) == 4)
-    if (item.rough) round_stochastic(item, *g, i, x[0]);
-  if (item.twin) store4<C>(item.low_copy_dtype, item.twin, i, m, item.wide, x[0]);
+    if (item.stochastic) round_stochastic(item, *g, i, x[0]);
+  if (item.low_copy) store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, x[0]);
   for (int k = 0; k < M::lanes; k++)
-    if ((M::written >> k & 1) && item.lane[k])
-      store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
+    if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
 }
 
-/* Nothing happens where *found_inf is not 0, but that copies are made: the host has
-   promised them. */
+/* One update, unless *found_inf is not 0: then only 16-bit copies are made, which the host has
+   promised. */
 template <class M, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    step_kernel(const dm_Item *items, const dm_Chunk *chunks, const typename M::Record *record,
-                const AdamTimes *times, const dm_Generator *g, const float *found_inf) {
+    step_kernel(const dm_Item *items, const dm_Chunk *chunks, const Record<M> *records,
+                const dm_Generator *g, const float *found_inf) {
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
   if (!dm_is_set(found_inf)) {
-    const M method(*record, item, times, part.which);
-    FOR_FOUR(part, i, m) step4<M, C>(part, method, g, i, (int)m);
-  } else if (item.twin && !item.master) {
+    const typename M::template Constants<C> h =
+        of(records[M::counts ? part.which : item.first], C());
+    FOR_FOUR(part, i, m) step4<M, C>(part, h, g, i, (int)m);
+  } else if (item.low_copy && !item.master) {
     FOR_FOUR(part, i, m) {
       C x[4];
       load4<C>(item.dtype[0], item.lane[0], i, (int)m, item.wide, x);
-      store4<C>(item.low_copy_dtype, item.twin, i, (int)m, item.wide, x);
+      store4<C>(item.low_copy_dtype, item.low_copy, i, (int)m, item.wide, x);
     }
   }
 }
 
-template <template <class> class M>
-static dm_status step_all(const dm_List *l, const typename M<float>::Record *record,
-                          const AdamTimes *times, const dm_Generator *g,
-                          const float *found_inf) {
-  DM_TRY(dm_launch((step_kernel<M<float>, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
-                   l->item, l->chunk, record, times, g, found_inf));
-  return dm_launch((step_kernel<M<double>, double>), (unsigned)l->n_f64, (unsigned)l->threads,
-                   0, l->item, l->chunk + l->n_f32, record, times, g, found_inf);
-}
-
-dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o,
-                        const dm_Generator *g, const float *found_inf) {
-  SgdRecord r;
-  void *kept;
-  memset(&r, 0, sizeof r); /* padding counts when records are compared */
-  r.f32 = Formulas<float>::dm_sgd(o);
-  r.f64 = Formulas<double>::dm_sgd(o);
-  DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
-  return step_all<Sgd>(l, (const SgdRecord *)kept, NULL, g, found_inf);
-}
-
-/* An item a thread: its step counter, and what follows from it. */
+/* An item a thread: its counter and numbers, and the constants that follow from them. */
+template <class M>
 static __global__ void __launch_bounds__(DM_THREADS)
-    adam_time_kernel(const dm_Item *items, int n, const AdamRecord *r, const float *found_inf,
-                     AdamTimes *times) {
+    ready_kernel(const dm_Item *items, int n, const typename M::Options *o,
+                 const float *found_inf, Record<M> *records) {
   const int64_t i = dm_thread();
   if (i >= n || dm_is_set(found_inf)) return;
-  *items[i].step += 1;
-  const dm_AdamTime t = dm_adam_time(r->lr, r->beta1, r->beta2, *items[i].step);
-  times[i].f32.size = (float)t.size;
-  times[i].f32.root = (float)t.root;
-  times[i].f64.size = t.size;
-  times[i].f64.root = t.root;
+  const dm_Item &item = items[i];
+  double number[DM_MAX_NUMBERS] = {0};
+  for (int k = 0; k < DM_MAX_NUMBERS; k++)
+    if (item.number[k]) number[k] = *item.number[k];
+  const double t = *item.step += 1;
+  if (item.dtype[0] == DM_F64)
+    M::template ready<double>(o, t, item.first, number, &records[i].f64);
+  else M::template ready<float>(o, t, item.first, number, &records[i].f32);
+  for (int k = 0; k < DM_MAX_NUMBERS; k++)
+    if (item.number[k]) *item.number[k] = number[k];
 }
 
-dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
-                         const dm_Generator *g, const float *found_inf) {
-  AdamRecord r;
+/* For a method without counters: the same records for all steps with these options. */
+template <class M>
+static dm_status keep_records(uint64_t site, const typename M::Options *o, void **kept) {
+  Record<M> r[2];
+  memset((void *)r, 0, sizeof r); /* padding counts when records are compared */
+  for (int first = 0; first < 2; first++) {
+    M::template ready<float>(o, 0, first != 0, NULL, &r[first].f32);
+    M::template ready<double>(o, 0, first != 0, NULL, &r[first].f64);
+  }
+  return dm_cuda_keep(site, r, sizeof r, kept);
+}
+
+template <class M>
+static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
+                          const dm_Generator *g) {
+  const typename M::Options *const o = (const typename M::Options *)s->options;
+  const float *const found_inf =
+      s->found_inf ? (const float *)dm_tensor_data(s->found_inf) : NULL;
+  dm_Scratch<Record<M>> each;
   void *kept;
-  dm_Scratch<AdamTimes> times;
-  memset(&r, 0, sizeof r);
-  r.f32 = Formulas<float>::dm_adam(o);
-  r.f64 = Formulas<double>::dm_adam(o);
-  r.lr = o->lr;
-  r.beta1 = o->beta1;
-  r.beta2 = o->beta2;
-  DM_TRY(dm_cuda_keep(site, &r, sizeof r, &kept));
-  DM_TRY(times.get(l->n_item));
-  DM_TRY(dm_launch(adam_time_kernel, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
-                   l->n_item, (const AdamRecord *)kept, found_inf, times.p));
-  return step_all<Adam>(l, (const AdamRecord *)kept, times.p, g, found_inf);
+  if constexpr (M::counts) {
+    DM_TRY(dm_cuda_keep(site, o, sizeof *o, &kept));
+    DM_TRY(each.get(l->n_item));
+    DM_TRY(dm_launch(ready_kernel<M>, dm_blocks(l->n_item), few(l->n_item), 0, l->item,
+                     l->n_item, (const typename M::Options *)kept, found_inf, each.p));
+  } else {
+    DM_TRY(keep_records<M>(site, o, &kept));
+  }
+  const Record<M> *const records = M::counts ? each.p : (const Record<M> *)kept;
+  DM_TRY(dm_launch((step_kernel<M, float>), (unsigned)l->n_f32, (unsigned)l->threads, 0,
+                   l->item, l->chunk, records, g, found_inf));
+  return dm_launch((step_kernel<M, double>), (unsigned)l->n_f64, (unsigned)l->threads, 0,
+                   l->item, l->chunk + l->n_f32, records, g, found_inf);
+}
+
+dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
+                         const dm_Generator *g) {
+  switch (s->method) {
+#define METHOD(NAME, ...) \
+  case DM_METHOD_##NAME:  \
+    return step_all<NAME##Method>(l, site, s, g);
+#include "base/methods.inc"
+  default: return DM_OK;
+  }
 }
 
 /* ---- gradient scaling ---- */
@@ -330,10 +329,10 @@ static __global__ void __launch_bounds__(DM_THREADS)
   int first = INT32_MAX;
   long long count = 0;
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].number < first) first = items[chunks[i].item].number;
+    if (bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
   first = dm_block_reduce(Smaller(), first);
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-    if (bad[i] && items[chunks[i].item].number == first) count += bad[i];
+    if (bad[i] && items[chunks[i].item].index == first) count += bad[i];
   count = dm_block_sum(count);
   if (threadIdx.x != 0) return;
   *found_inf = first == INT32_MAX ? 0 : 1;
@@ -471,7 +470,7 @@ dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total
                    dtype == DM_F64, total);
 }
 
-/* v times min(1, max_norm / (total + 1e-6)), in total's type T. */
+/* Multiplies v by min(1, max_norm / (total + 1e-6)), computed in total's type T. */
 template <class C, class T> struct Clip {
   const T *total;
   T max_norm;

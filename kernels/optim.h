@@ -12,26 +12,26 @@ extern "C" {
 #include "op/optim/optim.h"
 
 enum {
-  DM_LANES = 5,
-  DM_CHUNK = 16384 /* elements of one block; fixed, as sums are cut there */
+  DM_LANES = 2 + DM_MAX_BUFFERS, /* weight, gradient, buffers */
+  DM_CHUNK = 16384               /* elements of one block; fixed, as sums are cut there */
 };
 
-/* A tensor and what belongs to it, all dense and of one shape. Lane 0 is computed
-   in its own precision (float32 for 16 bits); of the others only a float64 one's
-   may be float64. */
+/* A tensor, its gradient and buffers, all dense and of one shape. Lane 0 is computed in its
+   own precision (float32 for 16 bits); the others may be float64 only where lane 0 is. */
 typedef struct dm_Item {
   void *lane[DM_LANES];
-  void *twin;  /* 16 bits: gets lane 0 rounded; or NULL */
-  float *step; /* Adam's */
+  void *low_copy;                 /* 16 bits: gets lane 0 rounded; or NULL */
+  float *step;                    /* of methods that count */
+  double *number[DM_MAX_NUMBERS]; /* of methods with numbers */
   int64_t numel;
   int64_t counter; /* of the call's random numbers, the first of this tensor */
   int32_t chunk;   /* the first one */
-  int32_t number;  /* place in the caller's list, from 1 */
+  int32_t index;   /* in the caller's list, from 1 */
   uint8_t dtype[DM_LANES], low_copy_dtype;
-  bool wide;   /* all begin on words of four elements */
-  bool master; /* lane 0 is the twin's master; else the twin is a copy of lane 0 */
-  bool first;  /* SGD's momentum holds nothing yet */
-  bool rough;  /* lane 0 is rounded by chance */
+  bool wide;       /* all begin on words of four elements */
+  bool master;     /* lane 0 is low_copy's master; else low_copy is a copy of lane 0 */
+  bool first;      /* a buffer holds nothing yet */
+  bool stochastic; /* lane 0 is rounded stochastically */
 } dm_Item;
 
 typedef struct dm_Chunk {
@@ -46,12 +46,10 @@ typedef struct dm_List {
   int32_t threads;              /* of a block: what the largest tensor keeps busy */
 } dm_List;
 
-/* site: whose numbers they are, see keep.h. g: where the call's random numbers begin, on
+/* site: names the caller's options, see keep.h. g: where the call's random numbers begin, on
    the device; NULL: it draws none. */
-dm_status dm_sgd_launch(const dm_List *l, uint64_t site, const dm_SgdOptions *o,
-                        const dm_Generator *g, const float *found_inf);
-dm_status dm_adam_launch(const dm_List *l, uint64_t site, const dm_AdamOptions *o,
-                         const dm_Generator *g, const float *found_inf);
+dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
+                         const dm_Generator *g);
 dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
                             int64_t *where);
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,

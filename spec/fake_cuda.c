@@ -143,11 +143,12 @@ static bool is_set(const dm_Tensor *found_inf) {
   return found_inf && *(float *)first(found_inf) > 0;
 }
 
-static dm_status sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
-                          const dm_Tensor *found_inf) {
-  for (int64_t i = 0; i < n && !is_set(found_inf); i++) {
+static dm_status step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
+  const dm_SGDOptions *o = (const void *)s->options;
+  if (s->method != DM_METHOD_SGD || o->momentum != 0)
+    return fail(DM_EDEV, "fake: only SGD without momentum is here");
+  for (int64_t i = 0; i < n && !is_set(s->found_inf); i++) {
     if (!slots[i].grad) continue;
-    if (o->momentum != 0) return fail(DM_EDEV, "fake: no momentum here");
     DM_TRY(check_float32(slots[i].param));
     DM_TRY(check_float32(slots[i].grad));
     float *p = first(slots[i].param);
@@ -213,7 +214,7 @@ static dm_status amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker,
   return DM_OK;
 }
 
-static const dm_OptimOps optim = {.sgd_step = sgd_step,
+static const dm_OptimOps optim = {.step = step,
                                   .amp_unscale = amp_unscale,
                                   .amp_note = amp_note,
                                   .amp_update_scale = amp_update_scale};

@@ -4,6 +4,7 @@ local dm = require "demilune"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 local core = require "demilune.core"
 local warnings = require "spec.warnings"
+local both = require "spec.cuda.both"
 local golden = require("spec.golden").load "scaler"
 
 local INF, NAN = math.huge, 0 / 0
@@ -37,7 +38,10 @@ local function foreign(params)
   end}
 end
 
--- Tensors read by the host while fn() runs.
+-- How often the host waited for its device, where the emulation counts that.
+local function waits() return dm.cuda.is_available() and dm.cuda._count "sync" or 0 end
+
+-- Tensors read by the host while fn() runs; also how often it waited.
 local function host_reads(fn)
   local _, methods = debug.getupvalue(getmetatable(dm.ones(1)).__index, 3)
   local reads, kept = 0, {}
@@ -51,10 +55,28 @@ local function host_reads(fn)
       end
     end
   end
+  local before = waits()
   local ok, text = pcall(fn)
+  local waited = waits() - before
   for name, method in pairs(kept) do methods[name] = method end
   assert(ok, text)
-  return reads
+  return reads, waited
+end
+
+-- A matrix as a parameter, an optimizer of it, and a scaler.
+local function trainee(class, opts)
+  local p = dm.linspace(-1, 1, 12):reshape(3, 4):to(opts.master_weights and "float16" or "float32")
+  p:requires_grad_()
+  local s = amp.GradScaler{init_scale = 8}
+  s:scale(dm.tensor(1.0))
+  return {p = p, s = s, opt = optim[class]({p}, opts)}
+end
+
+-- Every bit of a trainee's parameter and of its state, by name.
+local function bits_of(t)
+  local all = {parameter = both.bits(t.p:detach())}
+  for name, value in pairs(t.opt.state[t.p] or {}) do all[name] = both.bits(value) end
+  return all
 end
 
 describe("GradScaler settings", function()
@@ -284,6 +306,51 @@ describe("GradScaler:step and update", function()
       assert.equal(4, s:get_scale())
     end
   end)
+
+  for _, name in ipairs(require "spec.optimizers") do
+    for _, masters in ipairs{false, true} do
+      local opts = {master_weights = masters}
+      it(("a skipped step of %s%s changes no bit and waits for nothing"):format(name,
+        masters and " with masters" or ""), function()
+        local t = trainee(name, opts)
+        local function step(bad)
+          local g = dm.linspace(-3, 5, 12):reshape(3, 4):to(t.p.dtype)
+          if bad then g[2][3] = INF end
+          t.p.grad = g
+          return host_reads(function()
+            t.s:step(t.opt)
+            t.s:update()
+          end)
+        end
+        local start = t.p:detach():clone()
+        step(true) -- the first one, which makes the state
+        assert.is_true(dm.equal(start, t.p:detach()))
+        for _ = 1, 2 do
+          assert.same({0, 0}, {step(false)})
+          local before, scale = bits_of(t), t.s:get_scale()
+          assert.same({0, 0}, {step(true)})
+          assert.same(before, bits_of(t))
+          assert.equal(scale / 2, t.s:get_scale())
+        end
+        assert.equal(3, t.s:stats().skipped)
+        assert.is_false(dm.equal(start, t.p:detach()))
+      end)
+    end
+  end
+
+  for _, name in ipairs(require "spec.optimizers") do
+    it(name .. " goes on after skipped steps as if they had not been asked for", function()
+      local t, other = trainee(name, {}), trainee(name, {})
+      local found = {good = dm.tensor(0.0), bad = dm.tensor(1.0)}
+      for i, word in ipairs{"bad", "good", "bad", "bad", "good", "good"} do
+        local g = dm.linspace(-3, 5, 12):reshape(3, 4) * i
+        t.p.grad, other.p.grad = g, g:clone()
+        t.opt:step(nil, found[word])
+        if word == "good" then other.opt:step() end
+      end
+      assert.same(bits_of(other), bits_of(t))
+    end)
+  end
 
   it("skipped() and stepped() answer before update() and before any step", function()
     local s, p, opt = fresh()

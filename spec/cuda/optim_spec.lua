@@ -22,7 +22,7 @@ local function count(what, f)
   return dm.cuda._count(what) - before
 end
 
--- The elements of two tensors, however they lie: how far apart they may be.
+-- Whether the elements of two tensors, of any strides, are that near.
 local function near(want, got, rtol, atol)
   want, got = want:double():cpu():flatten():totable(), got:double():cpu():flatten():totable()
   for i, w in ipairs(want) do
@@ -79,8 +79,6 @@ local function trajectory(class, opts, dtypes, steps, scale)
   return params, opt
 end
 
-local BUFFERS = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step", "master"}
-
 local function agree(what, class, opts, dtypes, steps, scale)
   local function run() return trajectory(class, opts, dtypes, steps, scale) end
   local want, cpu = both.on("cpu", run)
@@ -88,9 +86,8 @@ local function agree(what, class, opts, dtypes, steps, scale)
   for i, p in ipairs(want) do
     local name = ("%s, parameter %d, %s"):format(what, i, p.dtype)
     same(name, p:detach(), got[i]:detach())
-    for _, buffer in ipairs(BUFFERS) do
-      local a = (cpu.state[p] or {})[buffer]
-      if a then same(name .. " " .. buffer, a, cuda.state[got[i]][buffer]) end
+    for buffer, a in pairs(cpu.state[p] or {}) do
+      same(name .. " " .. buffer, a, cuda.state[got[i]][buffer])
     end
   end
 end
@@ -104,6 +101,16 @@ local METHODS = {
   {"Adam", {lr = 0.01, amsgrad = true, betas = {0.8, 0.95}}},
   {"AdamW", {lr = 0.01}},
   {"AdamW", {lr = 0.01, amsgrad = true, maximize = true}},
+  {"RMSprop", {lr = 0.01, weight_decay = 0.01}},
+  {"RMSprop", {lr = 0.01, centered = true, momentum = 0.9, maximize = true}},
+  {"Adagrad", {lr = 0.01, lr_decay = 0.1, initial_accumulator_value = 0.1}},
+  {"Adadelta", {lr = 0.5, weight_decay = 0.01}},
+  {"Adamax", {lr = 0.01}},
+  {"NAdam", {lr = 0.01, weight_decay = 0.01, decoupled_weight_decay = true}},
+  {"RAdam", {lr = 0.01, weight_decay = 0.01}},
+  {"ASGD", {lr = 0.01, t0 = 3}},
+  {"Rprop", {lr = 0.01}},
+  {"Lion", {lr = 0.01, weight_decay = 0.01}},
 }
 
 describe("optimizers on cuda", function()
@@ -119,14 +126,14 @@ describe("optimizers on cuda", function()
     it(name .. ": dtypes side by side", function()
       agree(name, class, opts, {"bfloat16", "float64", "float32", "float16"}, 20)
     end)
-    it(name .. ": masters, and rounding by chance", function()
+    it(name .. ": masters, and stochastic rounding", function()
       for _, way in ipairs{"master_weights", "stochastic_rounding"} do
         local more = {[way] = true}
         for k, v in pairs(opts) do more[k] = v end
         agree(name .. way, class, more, {"bfloat16", "float16"}, 5)
       end
     end)
-    it(name .. ": rounding by chance goes on alike after steps that are skipped", function()
+    it(name .. ": stochastic rounding goes on alike after steps that are skipped", function()
       local more = {stochastic_rounding = true}
       for k, v in pairs(opts) do more[k] = v end
       agree(name, class, more, {"bfloat16", "float16"}, 6, function(step)
@@ -152,7 +159,7 @@ describe("optimizers on cuda", function()
     same("float64 momentum", both.on("cpu", run), both.on("cuda", run))
   end)
 
-  it_counts("step in one launch a method, Adam in two, whatever the tensors are", function()
+  it_counts("step in one launch, or two to count steps, whatever the tensors are", function()
     for _, method in ipairs(METHODS) do
       local params = {}
       for i = 1, 40 do
@@ -311,23 +318,23 @@ local LISTS = {{"float32"}, {"float16", "bfloat16"}, {"float64", "float32", "bfl
 describe("lists on cuda", function()
   it("unscaling finds the first gradient that overflows, and how many do", function()
     for _, dtypes in ipairs(LISTS) do
-      for _, place in ipairs{0, 1, 2, 3} do
+      for _, position in ipairs{0, 1, 2, 3} do
         local function run()
           local list, params = tensors(dtypes), {}
           for i, g in ipairs(list) do
             params[i] = dm.zeros(g.shape, {dtype = g.dtype, requires_grad = true})
             params[i].grad = g
           end
-          if place > 0 then list[place]:select(1, 2):fill_(place == 2 and NAN or INF) end
-          if place == 1 then list[1][40000] = -INF end
-          if place > 1 then list[#list - 1]:fill_(INF) end
+          if position > 0 then list[position]:select(1, 2):fill_(position == 2 and NAN or INF) end
+          if position == 1 then list[1][40000] = -INF end
+          if position > 1 then list[#list - 1]:fill_(INF) end
           local found, where = dm.tensor(7.0), dm.zeros(2, {dtype = "int64"})
           core.amp_unscale_({{params = params}}, dm.tensor(3.0), found, where)
           local all = {found:reshape(1):double(), where:double()}
           for _, g in ipairs(list) do all[#all + 1] = g:flatten():double() end
           return dm.cat(all)
         end
-        same("unscale " .. dtypes[1] .. place, both.on("cpu", run), both.on("cuda", run))
+        same("unscale " .. dtypes[1] .. position, both.on("cpu", run), both.on("cuda", run))
       end
     end
   end)

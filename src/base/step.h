@@ -1,5 +1,5 @@
-/* The optimizers' options, and the part of their arithmetic that is no loop over elements of
-   one type (step.inc has those), for the kernels of every device. */
+/* The optimizers: their methods, and the arithmetic of a step that does not depend on the type
+   of the elements (methods.inc has the rest), for the kernels of every device. */
 #ifndef DM_STEP_H
 #define DM_STEP_H
 
@@ -9,21 +9,27 @@
 #include "base/half.h"
 #include "base/rng.h"
 
-typedef struct dm_SgdOptions {
-  double lr, momentum, dampening, weight_decay;
-  bool nesterov, maximize;
-  bool stochastic; /* 16-bit parameters without a master are rounded up or down
-                      by chance, as often as keeps the mean; draws of the default
-                      generator, as many where the step is skipped */
-} dm_SgdOptions;
+/* ---- methods: the rows of methods.inc ---- */
 
-typedef struct dm_AdamOptions {
-  double lr, beta1, beta2, eps, weight_decay;
-  bool amsgrad, decoupled, maximize; /* decoupled: AdamW's decay */
-  bool stochastic;                   /* as SGD's */
-} dm_AdamOptions;
+typedef enum dm_Method {
+#define METHOD(NAME, ...) DM_METHOD_##NAME,
+#include "base/methods.inc"
+  DM_N_METHOD
+} dm_Method;
 
-/* What an optimizer's steps came to, as int64 elements of one tensor. */
+/* dm_SGDOptions, dm_AdamOptions, ...: a method's options, doubles in the row's order. */
+#define OPTION(NAME) double NAME;
+#define METHOD(NAME, KINDS, COUNTS, OPTIONS, ...) \
+  typedef struct dm_##NAME##Options {             \
+    OPTIONS                                       \
+  } dm_##NAME##Options;
+#include "base/methods.inc"
+
+enum { DM_MAX_BUFFERS = 3, DM_MAX_NUMBERS = 2, DM_MAX_OPTIONS = 8 };
+
+/* ---- gradient scaling ---- */
+
+/* The history of an optimizer's steps, as int64 elements of one tensor. */
 enum {
   DM_AMP_SKIPPED, /* steps skipped so far */
   DM_AMP_RUN,     /* of these the last ones in a row; 0: the last step was done */
@@ -45,10 +51,10 @@ static inline DM_HD bool dm_is_set(const float *found_inf) {
   return v < 0 || v > 0 || v != v;
 }
 
-/* v as one of its two neighbours in `to`, the nearer one the more often, so
-   that the mean is v: a random number below the last kept bit is added, and
-   what lies below that bit is cut. Overflows where rounding to nearest does. */
-static inline DM_HD float dm_round_by_chance(dm_DType to, float v, uint32_t word) {
+/* v rounded stochastically to one of its two neighbours in `to`, to the nearer one more
+   often, so that the mean is v: a random number below the last kept bit is added, and the
+   bits below that one are cut. Overflows where rounding to nearest does. */
+static inline DM_HD float dm_round_stochastic(dm_DType to, float v, uint32_t word) {
   const float max = to == DM_F16 ? 65504.0f : 0x1.fep127f;
   if (!(fabsf(v) <= max)) return v;
   if (to == DM_F16 && fabsf(v) < 0x1p-14f) { /* its subnormals: multiples of 2^-24 */
@@ -58,18 +64,6 @@ static inline DM_HD float dm_round_by_chance(dm_DType to, float v, uint32_t word
   const uint32_t cut = to == DM_F16 ? 0x1fffu : 0xffffu;
   const float r = dm_bits_to_f32((dm_f32_to_bits(v) + (word & cut)) & ~cut);
   return fabsf(r) <= max ? r : v;
-}
-
-/* What Adam's step number t makes of the learning rate. */
-typedef struct dm_AdamTime {
-  double size; /* -lr / (1 - beta1^t) */
-  double root; /* sqrt(1 - beta2^t) */
-} dm_AdamTime;
-static inline DM_HD dm_AdamTime dm_adam_time(double lr, double beta1, double beta2,
-                                             float step) {
-  const double t = (double)step;
-  const dm_AdamTime at = {-(lr / (1 - pow(beta1, t))), sqrt(1 - pow(beta2, t))};
-  return at;
 }
 
 /* ---- gradient scaling ---- */
@@ -98,7 +92,7 @@ static inline DM_HD float dm_grown(float scale, const dm_ScalePolicy *how) {
   return more <= top ? more : scale > top ? scale : top;
 }
 
-/* Backs off, to the floor at most: a scale that lies below it stays. */
+/* Backs off, to the floor at most: a scale below the floor stays. */
 static inline DM_HD void dm_move_scale(float *scale, int32_t *tracker, int32_t *floored,
                                        bool found, const dm_ScalePolicy *how) {
   if (found) {
@@ -117,8 +111,8 @@ static inline DM_HD void dm_move_scale(float *scale, int32_t *tracker, int32_t *
 
 /* ---- clipping ---- */
 
-/* What elements are multiplied by, in total_norm's dtype. As PyTorch divides a
-   number by a tensor: by way of the reciprocal. NaN stays. */
+/* The factor of each element, in total_norm's dtype. The division multiplies by the reciprocal,
+   as PyTorch's of a number by a tensor does. NaN stays. */
 static inline DM_HD float dm_clip_factor_f32(float max_norm, float total) {
   const float f = max_norm * (1 / (total + 1e-6f));
   return f > 1 ? 1 : f;

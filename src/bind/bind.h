@@ -186,8 +186,6 @@ void dm_register_images(lua_State *L);
 void dm_register_augment(lua_State *L, State *S);
 void dm_register_random(lua_State *L, State *S);
 void dm_register_profile(lua_State *L, State *S);
-/* Adds the steps of optimizers to the table at `module`. */
-void dm_register_optim(lua_State *L, State *S, int module);
 /* Pushes the table of methods of autocast's regions. */
 void dm_push_region_methods(lua_State *L, State *S);
 

@@ -177,7 +177,6 @@ int luaopen_demilune_core(lua_State *L) {
   dm_register_random(L, S);
   dm_register_profile(L, S);
   dm_register_cuda(L, S);
-  dm_register_optim(L, S, module);
   dm_push_region_methods(L, S);
   lua_setfield(L, module, "region_methods");
   lua_pushvalue(L, module);

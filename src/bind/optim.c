@@ -1,6 +1,6 @@
-/* Lua's side of op/optim.h. Lists are Lua arrays of tensors; a step reads the parameters of
-   a group and the optimizer's state, a table from parameter to its named buffers, and makes
-   no table itself. Options come as values, which Lua reads faster than this side would. */
+/* Lua's side of op/optim/optim.h. Lists are Lua arrays of tensors; a step reads the parameters
+   of a group and the optimizer's state, a table from parameter to its named buffers, and makes
+   no table itself. Options come as values, which Lua reads from a group faster than C does. */
 #include <string.h>
 
 #include "bind/bind.h"
@@ -32,34 +32,26 @@ static bool flag_at(lua_State *L, int i, const char *name) {
   return number_at(L, i, name) != 0;
 }
 
-/* Where it is wanted, *out = the buffer of the state on top whose name is upvalue `key`.
-   False: it is not there. */
-static bool take(lua_State *L, bool wanted, int key, dm_Tensor **out) {
-  if (!wanted) return true;
-  if (!lua_istable(L, -1)) return false;
-  lua_pushvalue(L, lua_upvalueindex(key));
-  if (lua_gettable(L, -2) != LUA_TNIL) *out = dm_check_tensor(L, -1);
-  lua_pop(L, 1);
-  return *out != NULL;
-}
-
 static dm_Tensor *found_inf_of(lua_State *L, int i) {
   return lua_isnoneornil(L, i) ? NULL : dm_check_tensor(L, i);
 }
 
+/* ---- steps ---- */
+
 enum { LOCAL_SLOTS = 16 };
 
 /* An array for the slots of the parameters at 1, *n of them: `local`, or one that is pushed. */
-static void *slots_of(lua_State *L, void *local, size_t size, lua_Integer *n) {
+static dm_StepSlot *slots_of(lua_State *L, dm_StepSlot *local, lua_Integer *n) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
   *n = (lua_Integer)lua_rawlen(L, 1);
-  void *slots = *n > LOCAL_SLOTS ? lua_newuserdatauv(L, size * (size_t)*n, 0) : local;
-  memset(slots, 0, size * (size_t)*n);
+  const size_t size = sizeof *local * (size_t)*n;
+  dm_StepSlot *slots = *n > LOCAL_SLOTS ? lua_newuserdatauv(L, size, 0) : local;
+  memset(slots, 0, size);
   return slots;
 }
 
-/* Of parameter i: pushes it and state[it]. */
+/* Pushes parameter i and state[it]. */
 static dm_Tensor *push_state_of(lua_State *L, lua_Integer i) {
   lua_rawgeti(L, 1, i);
   dm_Tensor *param = dm_check_tensor(L, -1);
@@ -68,89 +60,111 @@ static dm_Tensor *push_state_of(lua_State *L, lua_Integer i) {
   return param;
 }
 
-/* Upvalues with the names of buffers. */
-enum { UP_MASTER = UP_META + 1, UP_MOMENTUM, UP_STEP = UP_MOMENTUM, UP_AVG, UP_AVG_SQ, UP_MAX };
+/* A step's upvalues: the method, its name for observers, and the names of the state: `master`,
+   `step`, numbers, buffers. */
+enum { UP_METHOD = UP_META + 1, UP_EVENT, UP_MASTER, UP_STEP, UP_NUMBER };
+enum { UP_BUFFER = UP_NUMBER + DM_MAX_NUMBERS };
 
-/* sgd_step(params, state, found_inf, first, lr, momentum, dampening, weight_decay, nesterov,
-   maximize, stochastic_rounding, master_weights): `first` has a true for each parameter
-   whose momentum_buffer is new. With master_weights a 16-bit parameter has a buffer `master`.
-   Returns nil, or, with nothing done, the number of a parameter that wants a buffer and has
-   none. */
-static int sgd_step(lua_State *L) {
+/* *out = the tensor of the state at `state` whose name is upvalue `key`; pushes the name
+   where there is none. */
+static void take(lua_State *L, int state, int key, dm_Tensor **out) {
+  lua_pushvalue(L, lua_upvalueindex(key));
+  if (!lua_istable(L, state)) return;
+  lua_pushvalue(L, -1);
+  const bool is_there = lua_gettable(L, state) != LUA_TNIL;
+  if (is_there) *out = dm_check_tensor(L, -1);
+  lua_pop(L, is_there ? 2 : 1);
+}
+
+/* The state of the slot's parameter, which is at `state`; pushes the names of what lacks. */
+static void take_all(lua_State *L, int state, const dm_MethodRow *row, unsigned wanted,
+                     bool master, dm_StepSlot *s) {
+  if (master) take(L, state, UP_MASTER, &s->master);
+  if (row->counts) take(L, state, UP_STEP, &s->step);
+  for (int k = 0; row->number[k]; k++) take(L, state, UP_NUMBER + k, &s->number[k]);
+  for (int k = 0; row->buffer[k]; k++)
+    if (wanted >> k & 1u) take(L, state, UP_BUFFER + k, &s->buffer[k]);
+}
+
+/* Pushes an array of the values from i to the top. */
+static void push_array_from(lua_State *L, int i) {
+  const int n = lua_gettop(L) - i + 1;
+  lua_createtable(L, n, 0);
+  for (int k = 0; k < n; k++) {
+    lua_pushvalue(L, i + k);
+    lua_rawseti(L, -2, k + 1);
+  }
+}
+
+/* Has the table at 4 a true for the value at `key`? */
+static bool is_first(lua_State *L, int key) {
+  if (!lua_istable(L, 4)) return false;
+  lua_pushvalue(L, key);
+  lua_rawget(L, 4);
+  const bool is = lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return is;
+}
+
+/* A method's step(params, state, found_inf, first, stochastic_rounding, master_weights,
+   options in the row's order ...): `first` has a true for each parameter of which a buffer is
+   new. With master_weights a 16-bit parameter has a buffer `master`. Returns nothing; or, with
+   nothing done, the number of a parameter and an array with the names of state it lacks. */
+static int optim_step(lua_State *L) {
+  enum { FIRST_OPTION = 7 };
   dm_enter(L);
-  lua_settop(L, 12);
-  dm_Tensor *const found_inf = found_inf_of(L, 3);
-  const dm_SgdOptions o = {
-      .lr = number_at(L, 5, "lr"),
-      .momentum = number_at(L, 6, "momentum"),
-      .dampening = number_at(L, 7, "dampening"),
-      .weight_decay = number_at(L, 8, "weight_decay"),
-      .nesterov = flag_at(L, 9, "nesterov"),
-      .maximize = flag_at(L, 10, "maximize"),
-      .stochastic = flag_at(L, 11, "stochastic_rounding"),
-  };
-  const bool masters = flag_at(L, 12, "master_weights");
+  double options[DM_MAX_OPTIONS];
+  dm_Step step = {.method = (dm_Method)lua_tointeger(L, lua_upvalueindex(UP_METHOD)),
+                  .options = options};
+  const dm_MethodRow *row = &dm_method_rows[step.method];
+  lua_settop(L, FIRST_OPTION - 1 + row->n_option);
+  step.found_inf = found_inf_of(L, 3);
+  step.stochastic = flag_at(L, 5, "stochastic_rounding");
+  const bool masters = flag_at(L, 6, "master_weights");
+  for (int k = 0; k < row->n_option; k++)
+    options[k] = number_at(L, FIRST_OPTION + k, row->option[k]);
+  const unsigned wanted = row->wanted(options);
   lua_Integer n;
-  dm_SgdSlot local[LOCAL_SLOTS], *slots = slots_of(L, local, sizeof *slots, &n);
+  dm_StepSlot local[LOCAL_SLOTS], *slots = slots_of(L, local, &n);
   for (lua_Integer i = 1; i <= n; i++) {
-    dm_SgdSlot *s = &slots[i - 1];
+    dm_StepSlot *s = &slots[i - 1];
     s->param = push_state_of(L, i);
     s->grad = s->param->grad;
-    const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && !(take(L, o.momentum != 0, UP_MOMENTUM, &s->momentum) &&
-                     take(L, mastered, UP_MASTER, &s->master))) {
+    const int state = lua_gettop(L);
+    const bool master = masters && dm_is_16bit((dm_DType)s->param->dtype);
+    if (s->grad) take_all(L, state, row, wanted, master, s);
+    if (lua_gettop(L) > state) {
+      push_array_from(L, state + 1);
       lua_pushinteger(L, i);
-      return 1;
+      lua_insert(L, -2);
+      return 2;
     }
-    if (lua_istable(L, 4)) {
-      lua_pushvalue(L, -2);
-      lua_rawget(L, 4);
-      s->first = lua_toboolean(L, -1);
-      lua_pop(L, 1);
-    }
+    s->first = !row->counts && is_first(L, state - 1);
     lua_pop(L, 2);
   }
-  CHECK_AS("SGD.step", L, dm_sgd_step(n, slots, &o, found_inf));
+  CHECK_AS(lua_tostring(L, lua_upvalueindex(UP_EVENT)), L, dm_optim_step(&step, n, slots));
   return 0;
 }
 
-/* adam_step(params, state, found_inf, first, lr, beta1, beta2, eps, weight_decay, amsgrad,
-   decoupled_weight_decay, maximize, stochastic_rounding, master_weights): as sgd_step.
-   decoupled: AdamW. */
-static int adam_step(lua_State *L) {
-  dm_enter(L);
-  lua_settop(L, 14);
-  dm_Tensor *const found_inf = found_inf_of(L, 3);
-  const dm_AdamOptions o = {
-      .lr = number_at(L, 5, "lr"),
-      .beta1 = number_at(L, 6, "betas"),
-      .beta2 = number_at(L, 7, "betas"),
-      .eps = number_at(L, 8, "eps"),
-      .weight_decay = number_at(L, 9, "weight_decay"),
-      .amsgrad = flag_at(L, 10, "amsgrad"),
-      .decoupled = flag_at(L, 11, "decoupled_weight_decay"),
-      .maximize = flag_at(L, 12, "maximize"),
-      .stochastic = flag_at(L, 13, "stochastic_rounding"),
-  };
-  const bool masters = flag_at(L, 14, "master_weights");
-  lua_Integer n;
-  dm_AdamSlot local[LOCAL_SLOTS], *slots = slots_of(L, local, sizeof *slots, &n);
-  for (lua_Integer i = 1; i <= n; i++) {
-    dm_AdamSlot *s = &slots[i - 1];
-    s->param = push_state_of(L, i);
-    s->grad = s->param->grad;
-    const bool mastered = masters && dm_is_16bit((dm_DType)s->param->dtype);
-    if (s->grad && !(take(L, true, UP_STEP, &s->step) && take(L, true, UP_AVG, &s->exp_avg) &&
-                     take(L, true, UP_AVG_SQ, &s->exp_avg_sq) &&
-                     take(L, o.amsgrad, UP_MAX, &s->max_exp_avg_sq) &&
-                     take(L, mastered, UP_MASTER, &s->master))) {
-      lua_pushinteger(L, i);
-      return 1;
-    }
-    lua_pop(L, 2);
-  }
-  CHECK_AS(o.decoupled ? "AdamW.step" : "Adam.step", L, dm_adam_step(n, slots, &o, found_inf));
-  return 0;
+/* optimizer_step(method, class) -> the step of the row of that name; observers are told of
+   "class.step". */
+static int optimizer_step(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1), *class_name = luaL_checkstring(L, 2);
+  int m = 0;
+  while (m < DM_N_METHOD && strcmp(dm_method_rows[m].name, name) != 0) m++;
+  if (m == DM_N_METHOD) dm_raise_text(L, "optimizer: no method '%s'", name);
+  const dm_MethodRow *row = &dm_method_rows[m];
+  luaL_checkstack(L, UP_BUFFER + DM_MAX_BUFFERS, NULL);
+  lua_pushvalue(L, lua_upvalueindex(UP_STATE));
+  lua_pushvalue(L, lua_upvalueindex(UP_META));
+  lua_pushinteger(L, m);
+  lua_pushfstring(L, "%s.step", class_name);
+  lua_pushliteral(L, "master");
+  lua_pushliteral(L, "step");
+  for (int k = 0; k < DM_MAX_NUMBERS; k++) lua_pushstring(L, row->number[k]);
+  for (int k = 0; k < DM_MAX_BUFFERS; k++) lua_pushstring(L, row->buffer[k]);
+  lua_pushcclosure(L, optim_step, UP_BUFFER + DM_MAX_BUFFERS - 1);
+  return 1;
 }
 
 /* The tensors of the array at i, or their gradients where they have one.
@@ -170,7 +184,7 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
   return list;
 }
 
-/* on_one_device(tensors, grads?) -> do they, or their gradients, all lie on one? */
+/* on_one_device(tensors, grads?) -> are they, or their gradients, all on one device? */
 static int on_one_device(lua_State *L) {
   const bool grads = lua_toboolean(L, 2);
   const dm_Tensor *first = NULL;
@@ -282,8 +296,8 @@ static int amp_update_scale(lua_State *L) {
   return 1;
 }
 
-/* amp_mark_scaled_(t): what backward sends through the node that made t counts
-   as scaled from there on */
+/* amp_mark_scaled_(t): gradients that backward sends through the node that made t
+   count as scaled from there on */
 static int amp_mark_scaled(lua_State *L) {
   dm_Tensor *t = dm_check_tensor(L, 1);
   if (t->node) t->node->scales = true;
@@ -336,26 +350,8 @@ static int clamp_all(lua_State *L) {
   return 0;
 }
 
-/* A step's closure: its further upvalues are the names of the buffers it asks for. */
-static void push_step(lua_State *L, State *S, lua_CFunction f, int n,
-                      const char *const *names) {
-  lua_pushlightuserdata(L, S);
-  luaL_getmetatable(L, "demilune.Tensor");
-  for (int i = 0; i < n; i++) lua_pushstring(L, names[i]);
-  lua_pushcclosure(L, f, UP_META + n);
-}
-
-void dm_register_optim(lua_State *L, State *S, int module) {
-  static const char *const sgd[] = {"master", "momentum_buffer"};
-  static const char *const adam[] = {"master", "step", "exp_avg", "exp_avg_sq",
-                                     "max_exp_avg_sq"};
-  push_step(L, S, sgd_step, DM_COUNT(sgd), sgd);
-  lua_setfield(L, module, "sgd_step");
-  push_step(L, S, adam_step, DM_COUNT(adam), adam);
-  lua_setfield(L, module, "adam_step");
-}
-
-const luaL_Reg dm_optim_functions[] = {{"drop_grads", drop_grads},
+const luaL_Reg dm_optim_functions[] = {{"optimizer_step", optimizer_step},
+                                       {"drop_grads", drop_grads},
                                        {"amp_unscale_", amp_unscale},
                                        {"amp_note_", amp_note},
                                        {"amp_update_scale_", amp_update_scale},

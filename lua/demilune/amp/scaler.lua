@@ -290,9 +290,10 @@ end
 
 --- optimizer:step(...), unless a gradient is inf or NaN; unscales first if need
 --- be. Returns what that returns, nothing when the host knows of a skip. An
---- optimizer with takes_found_inf = true, as this library's, makes the decision on
---- the device: it gets found_inf as step's second argument and changes nothing
---- where that is not 0. Any other one waits for the decision here.
+--- optimizer with takes_found_inf = true, as all of this library's are that need no
+--- closure, makes the decision on the device: it gets found_inf as step's second
+--- argument and changes nothing where that is not 0. For any other optimizer the
+--- host waits for the decision here.
 --- To have a schedule of learning rates follow the real steps:
 ---   if scaler:stepped(optimizer) then schedule:step() end
 function GradScaler:step(optimizer, ...)

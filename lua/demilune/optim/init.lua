@@ -1,4 +1,4 @@
--- demilune.optim: optimizers and schedules. SGD, Adam and AdamW are there at once, the
+-- demilune.optim: optimizers and schedules. The element-wise optimizers are there at once, the
 -- others when they are asked for.
 
 local optim = {
@@ -7,17 +7,14 @@ local optim = {
 }
 for name, class in pairs(require "demilune.optim.methods") do optim[name] = class end
 
-local ROOMS = {LBFGS = "lbfgs", Muon = "muon", swa_utils = "swa_utils"}
-for name in ("RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop Adafactor Lion LAMB")
-  :gmatch "%a+" do
-  ROOMS[name] = "composed"
-end
+local MODULES = {LBFGS = "lbfgs", Muon = "muon", Adafactor = "composed", LAMB = "composed",
+  swa_utils = "swa_utils"}
 
 return setmetatable(optim, {__index = function(self, name)
-  local room = ROOMS[name]
-  if not room then return nil end
-  local found = require("demilune.optim." .. room)
-  if room == "composed" then found = found[name] end
+  local module = MODULES[name]
+  if not module then return nil end
+  local found = require("demilune.optim." .. module)
+  if module == "composed" then found = found[name] end
   rawset(self, name, found)
   return found
 end})

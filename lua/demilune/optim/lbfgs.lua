@@ -129,7 +129,7 @@ end
 
 -- ---- a step ----
 
--- Minus the inverse Hessian, as the history has it, times g.
+-- -H g, where H is the inverse Hessian as the history has it.
 local function direction(m, g)
   local n, share = #m.ro, {}
   local q = -g
@@ -234,7 +234,7 @@ function LBFGS:step(closure)
   return loss
 end
 
---- What is loaded is copied: a saved state stays as it is.
+--- Loads copies: a saved state stays as it is.
 function LBFGS:load_state_dict(saved)
   Optimizer.load_state_dict(self, saved)
   local p = self.param_groups[1].params[1]

@@ -167,7 +167,7 @@ schedule("CosineAnnealingLR", {"T_max"}, {eta_min = 0.0}, function(self, i, grou
 end)
 
 -- Half a cosine in T_0 steps, again in T_0 T_mult, and so on. I. Loshchilov, F. Hutter
--- 2016. step(epoch) with a number, fractions too, goes to that place.
+-- 2016. step(epoch) with a number, fractions too, goes to that position.
 schedule("CosineAnnealingWarmRestarts", {"T_0"}, {T_mult = 1, eta_min = 0.0}, function(self, i)
   local s, t = self.settings, self.last_epoch
   local length, from = s.T_0, 0
@@ -267,18 +267,18 @@ local HEIGHT = {
 local function of_group(v, i) return type(v) == "table" and v[i] or v end
 
 -- How far in a cycle, from 0 up to 1 and back, and how high it goes.
-local function cycle_place(s, t)
+local function cycle_position(s, t)
   local up = s.step_size_up
   local total = up + (s.step_size_down or up)
   local cycle = math.floor(1 + t / total)
   local x, ratio = 1 + t / total - cycle, up / total
-  local place = x <= ratio and x / ratio or (x - 1) / (ratio - 1)
+  local position = x <= ratio and x / ratio or (x - 1) / (ratio - 1)
   local by, height = s.scale_mode, s.scale_fn
   if not height then
     local f = HEIGHT[s.mode]
     by, height = f[1], function(n) return f[2](s.gamma, n) end
   end
-  return place * height(by == "cycle" and cycle or t)
+  return position * height(by == "cycle" and cycle or t)
 end
 
 -- base_lr to max_lr in step_size_up steps and back in step_size_down, momentum the other way.
@@ -286,13 +286,13 @@ schedule("CyclicLR", {"base_lr", "max_lr"}, {step_size_up = 2000, step_size_down
   mode = "triangular", gamma = 1.0, scale_fn = options.NONE, scale_mode = "cycle",
   cycle_momentum = true, base_momentum = 0.8, max_momentum = 0.9}, function(self, i, group)
   local s = self.settings
-  local place = cycle_place(s, self.last_epoch)
+  local position = cycle_position(s, self.last_epoch)
   if s.cycle_momentum then
     local low, high = of_group(s.base_momentum, i), of_group(s.max_momentum, i)
-    local momentum = high - (high - low) * place
+    local momentum = high - (high - low) * position
     if group.betas then group.betas[1] = momentum else group.momentum = momentum end
   end
-  return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * place
+  return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * position
 end, function(self)
   local s = self.settings
   if not HEIGHT[s.mode] and not s.scale_fn then
@@ -310,7 +310,7 @@ end)
 
 lr_scheduler.check_optimizer = check_optimizer
 
--- Schedules of another kind, from rooms of their own.
+-- Schedules of another kind, in modules of their own.
 local ROOMS = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",
   ChainedScheduler = "lr_sequence"}
 

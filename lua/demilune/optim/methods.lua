@@ -1,10 +1,11 @@
--- SGD, Adam and AdamW: options, buffers, and one call of the engine a group.
+-- The element-wise optimizers: options, their checks, and one call of the engine a group. A
+-- class here is the Lua half of a row of src/base/methods.inc, which has its formula.
 --
 -- 16-bit parameters: each step computes in float32 and rounds. With
 -- master_weights = true the optimizer keeps their float32 values (state[p].master)
--- and moments, updates those, and writes them rounded into the parameter. With
+-- and buffers, updates those, and writes them rounded into the parameter. With
 -- stochastic_rounding = true there is no master: a step smaller than what 16 bits
--- can tell apart moves the weight by chance, and on average by its own size.
+-- can tell apart moves the weight at random, and on average by its own size.
 -- Parameters of other dtypes ignore both.
 
 local core = require "demilune.core"
@@ -14,99 +15,205 @@ local Optimizer = require "demilune.optim.optimizer"
 
 local methods = {}
 
-local SIXTEEN = {float16 = true, bfloat16 = true}
+-- The options of every class here. PyTorch's choices of an implementation are accepted and
+-- change nothing.
+local COMMON = {maximize = false, master_weights = false, stochastic_rounding = false,
+  foreach = options.NONE, fused = options.NONE, capturable = options.NONE,
+  differentiable = options.NONE}
 
 local check_range = Optimizer.check_range
 
-local function check_rounding(class, o)
-  if o.master_weights and o.stochastic_rounding then
-    caller.raise("%s: master_weights and stochastic_rounding are two ways to the same end; " ..
-      "wanted one of them", class)
+-- Adds what a parameter's state lacks, by name. True if a buffer of the parameter's shape is
+-- among it.
+local function complete(self, group, p, names)
+  local state, is_new = self.state[p] or {}, false
+  self.state[p] = state
+  for _, name in ipairs(names) do
+    local initial = self.initial[name] or 0
+    if type(initial) == "string" then initial = group[initial] end
+    if name == "master" then
+      state.master = core.keep(p.data:to "float32")
+    elseif self.counters[name] then
+      state[name] = Optimizer.counter(initial, self.counters[name], p.device)
+    else
+      is_new = true
+      state[name] = core.keep(core.full_like((state.master or p).data, initial))
+    end
   end
+  return is_new
 end
 
--- The engine answers with a parameter that lacks a buffer, until none does.
--- make(buffers, like, group): adds those that are missing, true if momentum is new;
--- step(params, state, found_inf, first, ...): the rest are its options.
-local function update(self, group, found_inf, make, step, ...)
+-- The engine answers with a parameter and the names that its state lacks, until there is none.
+local function update(self, group, found_inf, step, ...)
   local params, first = group.params, nil
-  local lacking = step(params, self.state, found_inf, nil, ...)
+  local rounding, masters = group.stochastic_rounding, group.master_weights
+  local lacking, names = step(params, self.state, found_inf, first, rounding, masters, ...)
   while lacking do
     local p = params[lacking]
-    local buffers = self.state[p] or {}
-    if group.master_weights and SIXTEEN[p.dtype] then
-      buffers.master = buffers.master or core.keep(p.data:to "float32")
-    end
     first = first or {}
-    first[p] = make(buffers, buffers.master or p, group)
-    self.state[p] = buffers
-    lacking = step(params, self.state, found_inf, first, ...)
+    first[p] = complete(self, group, p, names)
+    lacking, names = step(params, self.state, found_inf, first, rounding, masters, ...)
   end
 end
 
-local function sgd(class)
-  local SGD = Optimizer.extend(class, {lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0,
-    nesterov = false, maximize = false, master_weights = false, stochastic_rounding = false,
-    foreach = options.NONE, fused = options.NONE})
+local function check(name, row, o)
+  for _, key in ipairs(row.from_zero) do check_range(name, o, key) end
+  if o.betas ~= nil then
+    if type(o.betas) ~= "table" then caller.raise("%s: betas is a pair {b1, b2}", name) end
+    for i = 1, 2 do check_range(name .. ": betas", o.betas, i, 1) end
+  end
+  if row.check then row.check(o) end
+  if o.master_weights and o.stochastic_rounding then
+    caller.raise("%s: master_weights and stochastic_rounding are two ways to the same end; "
+      .. "wanted one of them", name)
+  end
+end
 
-  function SGD.check(o)
-    for _, name in ipairs{"lr", "momentum", "weight_decay"} do check_range(class, o, name) end
+-- Adds a class. In its row:
+--   options    with their defaults
+--   arguments  a function: a group's options in the order of the engine's row
+--   from_zero  names of options that are numbers from 0 up
+--   check      a function that looks at further options
+--   numbers    names of state that is one float64 number a parameter
+--   initial    state that does not begin with zeros: {name = value, or the option that has it}
+--   formula    the engine's row, where its name is another
+local function add(name, row)
+  local defaults = row.options
+  for key, value in pairs(COMMON) do defaults[key] = value end
+  local class = Optimizer.extend(name, defaults)
+  class.takes_found_inf = true
+  class.initial = row.initial or {}
+  class.counters = {step = "float32"}
+  for _, number in ipairs(row.numbers or {}) do class.counters[number] = "float64" end
+  class.saves_tensors = row.saves_tensors
+  function class.check(o) check(name, row, o) end
+  local step, arguments = core.optimizer_step(row.formula or name, name), row.arguments
+  function class:update(group, found_inf)
+    return update(self, group, found_inf, step, arguments(group))
+  end
+  methods[name] = class
+end
+
+add("SGD", {
+  options = {lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false},
+  from_zero = {"lr", "momentum", "weight_decay"},
+  check = function(o)
     if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
-      caller.raise("%s: nesterov wants a momentum above 0 and dampening 0", class)
+      caller.raise "SGD: nesterov wants a momentum above 0 and dampening 0"
     end
-    check_rounding(class, o)
-  end
+  end,
+  arguments = function(g)
+    return g.lr, g.momentum, g.dampening, g.weight_decay, g.nesterov, g.maximize
+  end,
+})
 
-  SGD.takes_found_inf = true
-
-  local function make(buffers, like, group)
-    if group.momentum == 0 or buffers.momentum_buffer then return false end
-    buffers.momentum_buffer = Optimizer.zeros_like(like)
-    return true
-  end
-
-  function SGD:update(group, found_inf)
-    return update(self, group, found_inf, make, core.sgd_step, group.lr, group.momentum,
-      group.dampening, group.weight_decay, group.nesterov, group.maximize,
-      group.stochastic_rounding, group.master_weights)
-  end
-  return SGD
+-- Adam, and AdamW: decoupled_weight_decay shrinks the weights instead of adding to gradients.
+for name, decay in pairs{Adam = {0, false}, AdamW = {1e-2, true}} do
+  add(name, {
+    formula = "Adam", saves_tensors = true,
+    options = {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = decay[1],
+      amsgrad = false, decoupled_weight_decay = decay[2]},
+    from_zero = {"lr", "eps", "weight_decay"},
+    arguments = function(g)
+      local betas = g.betas
+      return g.lr, betas[1], betas[2], g.eps, g.weight_decay, g.amsgrad,
+        g.decoupled_weight_decay, g.maximize
+    end,
+  })
 end
 
-local function adam(class, weight_decay, decoupled)
-  local Adam = Optimizer.extend(class, {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8,
-    weight_decay = weight_decay, amsgrad = false, maximize = false,
-    decoupled_weight_decay = decoupled, master_weights = false, stochastic_rounding = false,
-    foreach = options.NONE, fused = options.NONE})
+-- The gradient over the root of the mean of its squares; centered: of its variance.
+add("RMSprop", {
+  options = {lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0,
+    centered = false},
+  from_zero = {"lr", "alpha", "eps", "weight_decay", "momentum"},
+  arguments = function(g)
+    return g.lr, g.alpha, g.eps, g.weight_decay, g.momentum, g.centered, g.maximize
+  end,
+})
 
-  function Adam.check(o)
-    for _, name in ipairs{"lr", "eps", "weight_decay"} do check_range(class, o, name) end
-    if type(o.betas) ~= "table" then caller.raise("%s: betas is a pair {b1, b2}", class) end
-    for i = 1, 2 do check_range(class .. ": betas", o.betas, i, 1) end
-    check_rounding(class, o)
-  end
+add("Adagrad", {
+  options = {lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0,
+    eps = 1e-10},
+  from_zero = {"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"},
+  initial = {sum = "initial_accumulator_value"},
+  arguments = function(g) return g.lr, g.lr_decay, g.eps, g.weight_decay, g.maximize end,
+})
 
-  Adam.takes_found_inf = true
-
-  local function make(buffers, like, group)
-    buffers.step = buffers.step
-      or core.keep(core.tensor(0.0, {device = like.device}))
-    for _, name in ipairs{"exp_avg", "exp_avg_sq", group.amsgrad and "max_exp_avg_sq" or nil} do
-      buffers[name] = buffers[name] or Optimizer.zeros_like(like)
+add("Adadelta", {
+  options = {lr = 1.0, rho = 0.9, eps = 1e-6, weight_decay = 0},
+  from_zero = {"lr", "eps", "weight_decay"},
+  check = function(o)
+    if type(o.rho) ~= "number" or not (o.rho >= 0 and o.rho <= 1) then
+      caller.raise("Adadelta: rho is %s, wanted a number from 0 to 1", tostring(o.rho))
     end
-  end
+  end,
+  arguments = function(g) return g.lr, g.rho, g.eps, g.weight_decay, g.maximize end,
+})
 
-  function Adam:update(group, found_inf)
-    local betas = group.betas
-    return update(self, group, found_inf, make, core.adam_step, group.lr, betas[1], betas[2],
-      group.eps, group.weight_decay, group.amsgrad, group.decoupled_weight_decay, group.maximize,
-      group.stochastic_rounding, group.master_weights)
-  end
-  return Adam
-end
+add("Adamax", {
+  options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0},
+  from_zero = {"lr", "eps", "weight_decay"},
+  arguments = function(g)
+    return g.lr, g.betas[1], g.betas[2], g.eps, g.weight_decay, g.maximize
+  end,
+})
 
-methods.SGD = sgd "SGD"
-methods.Adam = adam("Adam", 0, false)
-methods.AdamW = adam("AdamW", 1e-2, true)
+-- Adam with Nesterov's momentum, which grows along a schedule.
+add("NAdam", {
+  options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0,
+    momentum_decay = 4e-3, decoupled_weight_decay = false},
+  from_zero = {"lr", "eps", "weight_decay", "momentum_decay"},
+  numbers = {"mu_product"}, initial = {mu_product = 1},
+  arguments = function(g)
+    return g.lr, g.betas[1], g.betas[2], g.eps, g.weight_decay, g.momentum_decay,
+      g.decoupled_weight_decay, g.maximize
+  end,
+})
+
+-- Adam that waits with its adaptive rates until the squares' mean can be trusted.
+add("RAdam", {
+  options = {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0,
+    decoupled_weight_decay = false},
+  from_zero = {"lr", "eps", "weight_decay"},
+  arguments = function(g)
+    return g.lr, g.betas[1], g.betas[2], g.eps, g.weight_decay, g.decoupled_weight_decay,
+      g.maximize
+  end,
+})
+
+-- SGD whose mean state.ax is the answer; t0: steps before the mean begins.
+add("ASGD", {
+  options = {lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0},
+  from_zero = {"lr", "weight_decay"},
+  numbers = {"eta", "mu"}, initial = {eta = "lr", mu = 1},
+  arguments = function(g) return g.lr, g.lambd, g.alpha, g.t0, g.weight_decay, g.maximize end,
+})
+
+-- Each weight's own step size grows by etas[2] while its gradient keeps its sign, and shrinks
+-- by etas[1] where that turned.
+add("Rprop", {
+  options = {lr = 1e-2, etas = {0.5, 1.2}, step_sizes = {1e-6, 50}},
+  from_zero = {"lr"},
+  check = function(o)
+    local e = o.etas
+    if type(e) ~= "table" or not (e[1] > 0 and e[1] < 1 and e[2] > 1) then
+      caller.raise "Rprop: etas is a pair {less than 1, more than 1}"
+    end
+  end,
+  initial = {step_size = "lr"},
+  arguments = function(g)
+    return g.lr, g.etas[1], g.etas[2], g.step_sizes[1], g.step_sizes[2], g.maximize
+  end,
+})
+
+-- The sign of a mean of gradients, and decoupled weight decay.
+add("Lion", {
+  options = {lr = 1e-4, betas = {0.9, 0.99}, weight_decay = 0},
+  from_zero = {"lr", "weight_decay"},
+  arguments = function(g)
+    return g.lr, g.betas[1], g.betas[2], g.weight_decay, g.maximize
+  end,
+})
 
 return methods

@@ -1,6 +1,6 @@
 -- Muon (K. Jordan et al. 2024): the momentum of a matrix, made nearly orthogonal by five
 -- steps of a Newton-Schulz iteration in bfloat16. For the matrices of hidden layers;
--- embeddings, heads, norms and biases want AdamW beside it.
+-- embeddings, heads, norms and biases want AdamW.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"

@@ -2,7 +2,9 @@
 -- state[p] holds p's buffers by name, absent until p's first step. A class gives
 -- update(self, group, found_inf), and says takes_found_inf = true if that changes
 -- nothing where found_inf (nil, or a tensor) is not 0; a GradScaler then need not
--- read it.
+-- read it. class.counters names the state that is one number a parameter, and its dtype:
+-- tensors on the parameter's device, as the host does not know which steps were skipped.
+-- class.reduced names the buffers that do not have their parameter's shape.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -11,7 +13,7 @@ local options = require "demilune.options"
 local drop_grads, on_one_device, warn_autocast =
   core.drop_grads, core.on_one_device, core.warn_autocast
 
-local Optimizer = {}
+local Optimizer = {counters = {}, reduced = {}}
 Optimizer.__index = Optimizer
 
 -- A class of optimizers; class.defaults are its options.
@@ -91,8 +93,8 @@ function Optimizer:zero_grad()
   for i = 1, #groups do drop_grads(groups[i].params) end
 end
 
--- Of a group whose parameters lie on several devices one for each of these, which shows
--- all else of it.
+-- For a group whose parameters are on several devices: a group for each device, with all its
+-- other fields.
 local function parts_of(group)
   local parts, on = {}, {}
   for _, p in ipairs(group.params) do
@@ -111,8 +113,8 @@ local function update(self, group, found_inf)
 end
 
 -- One update. closure, if given, computes the loss (with gradients), which is
--- returned. found_inf: a float32 scalar; not 0: nothing is changed. Parameters may lie
--- on different devices, those of one group too.
+-- returned. found_inf: a float32 scalar; not 0: nothing is changed. Parameters may be
+-- on different devices, within a group too.
 function Optimizer:step(closure, found_inf)
   warn_autocast "step"
   local loss
@@ -160,6 +162,19 @@ function Optimizer.zeros_like(p)
   return core.keep(core.zeros_like(p.data))
 end
 
+-- A number of a parameter's state.
+function Optimizer.counter(value, dtype, device)
+  return core.keep(core.tensor(value + 0.0, {dtype = dtype, device = device}))
+end
+
+-- How counters are saved: as numbers, which waits for the device, or as their tensors if
+-- class.saves_tensors.
+local function saved_value(self, name, value)
+  if self.saves_tensors or not self.counters[name] then return value end
+  local number = value:item()
+  return name == "step" and math.tointeger(number) or number
+end
+
 -- {state = {[i] = buffers}, param_groups = {{params = {i, ...}, lr = , ...}}}:
 -- parameters are numbered from 1, in the order of the groups.
 function Optimizer:state_dict()
@@ -176,7 +191,9 @@ function Optimizer:state_dict()
       copy.params[i] = n
       if self.state[p] then
         local buffers = {}
-        for name, value in pairs(self.state[p]) do buffers[name] = value end
+        for name, value in pairs(self.state[p]) do
+          buffers[name] = saved_value(self, name, value)
+        end
         saved.state[n] = buffers
       end
     end
@@ -203,7 +220,7 @@ local function check_saved(self, saved)
     end
     for i, p in ipairs(group.params) do
       for key, value in pairs(saved.state[saved.param_groups[g].params[i]] or {}) do
-        if core.is_tensor(value) and value:dim() > 0
+        if core.is_tensor(value) and value:dim() > 0 and not self.reduced[key]
           and tostring(value.shape) ~= tostring(p.shape) then
           caller.raise("%s:load_state_dict: %s of parameter %d is %s, wanted %s", name, key, i,
             tostring(value.shape), tostring(p.shape))
@@ -213,8 +230,20 @@ local function check_saved(self, saved)
   end
 end
 
+-- One entry of a parameter's state, on its device.
+local function loaded_value(self, name, value, dtype, device)
+  local counter = self.counters[name]
+  if counter and type(value) == "number" then
+    return Optimizer.counter(value, counter, device)
+  elseif not core.is_tensor(value) then
+    return value
+  end
+  counter = counter or name == "step" and "float32"
+  return core.keep(value:to{dtype = counter or dtype, device = device, copy = true})
+end
+
 -- Copies the state to the parameters' devices; buffers take their parameter's dtype,
--- or float32 where it has a master; counters keep theirs.
+-- or float32 where it has a master; counters keep theirs, and may be numbers.
 function Optimizer:load_state_dict(saved)
   check_saved(self, saved)
   local _ <close> = core.no_grad()
@@ -232,11 +261,7 @@ function Optimizer:load_state_dict(saved)
         local dtype = buffers.master and "float32" or p.dtype
         state[p] = {}
         for key, value in pairs(buffers) do
-          if core.is_tensor(value) then
-            value = core.keep(value:to{dtype = key == "step" and "float32" or dtype,
-              device = p.device, copy = true})
-          end
-          state[p][key] = value
+          state[p][key] = loaded_value(self, key, value, dtype, p.device)
         end
       end
     end

@@ -76,18 +76,16 @@ typedef struct dm_CrossJob {
   atomic_bool failed; /* out of memory */
 } dm_CrossJob;
 
-/* The optimizers: n elements of lanes x, as optim.c says. */
+/* Updates of n elements of the lanes x (weight, gradient, buffers), as optim.c says. */
 typedef void dm_UpdateFn(void *const *x, int64_t n, const void *how);
 
-typedef struct dm_SgdHow {
-  const dm_SgdOptions *o;
-  bool first;
-} dm_SgdHow;
-
-typedef struct dm_AdamHow {
-  const dm_AdamOptions *o;
-  dm_AdamTime time;
-} dm_AdamHow;
+/* An optimizer's READY and, for `run`, its ELEMENT (base/methods.inc). how: the constants
+   of the method and type, of at most DM_CONSTANT_BYTES. */
+enum { DM_CONSTANT_BYTES = 128 };
+typedef struct dm_MethodLoops {
+  void (*ready)(const double *options, double t, bool first, double *number, void *how);
+  dm_UpdateFn *run;
+} dm_MethodLoops;
 
 /* One layer of a recurrent network in one direction; everything dense, of one dtype.
    y (steps, batch, hidden); memory (steps, batch, width), a row as rnn.inc says, or
@@ -117,8 +115,8 @@ typedef struct dm_RealLoops {
   void (*attend)(void *scores, int64_t n, void *lse); /* these three: attention.inc */
   void (*attend_again)(void *scores, int64_t n, const void *lse);
   void (*attend_back)(const void *weights, void *gradients, int64_t n, double scale);
-  dm_UpdateFn *sgd, *adam;    /* how: dm_SgdHow, dm_AdamHow */
-  dm_UpdateFn *scale, *clamp; /* how: a double */
+  const dm_MethodLoops *methods; /* by dm_Method */
+  dm_UpdateFn *scale, *clamp;    /* how: a double */
   dm_status (*rnn_forward)(const dm_RnnJob *j);
   dm_status (*rnn_backward)(const dm_RnnJob *j);
 } dm_RealLoops;
@@ -133,7 +131,7 @@ typedef struct dm_Loops {
   /* Dropout: word i of w as a uniform number below p drops x[i]; else x[i] keep. */
   void (*drop)(const uint32_t *w, const float *x, int64_t n, float p, float keep, float *y);
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
-  /* v rounded up or down by chance; see dm_round_by_chance. */
+  /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
   dm_ReduceF32 *fold32[DM_N_FOLD];
   dm_ReduceF64 *fold64[DM_N_FOLD];

@@ -1,15 +1,12 @@
-/* Updates of lists of tensors. A tensor is cut into blocks; each block's lanes
-   (parameter, gradient, buffers) are widened to the compute type where they are
-   not of it, computed, and rounded once into the lanes that are written.
-
-   SGD: I. Sutskever et al. 2013. Adam: D. Kingma, J. Ba 2014. Decoupled decay:
-   I. Loshchilov, F. Hutter 2017. AMSGrad: S. Reddi et al. 2018. The order of
-   operations is PyTorch's, so that float32 results agree. */
+/* Updates of lists of tensors. A tensor is cut into blocks; each block's lanes (weight,
+   gradient, buffers) are widened to the compute type where they are not of it, computed, and
+   rounded once into the lanes that are written. methods.inc has the optimizers' formulas. */
 #include "op/optim/optim.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -25,17 +22,18 @@
 #include "engine/op.h"
 #include "op/random/random.h"
 
-enum { MAX_LANE = 6, BLOCK = 512, GRAIN = 32 * BLOCK };
+/* Lanes of a step: weight, gradient, buffers, and the copy. */
+enum { WEIGHT, GRAD, FIRST_BUFFER, COPY = FIRST_BUFFER + DM_MAX_BUFFERS, MAX_LANE };
+enum { BLOCK = 512, GRAIN = 32 * BLOCK };
 
 typedef struct Update {
-  int n_lane;
-  unsigned written; /* bit i: lane i is changed */
-  dm_Tensor *lane[MAX_LANE];
+  unsigned written;          /* bit i: lane i is changed */
+  dm_Tensor *lane[MAX_LANE]; /* NULL: the method does without; never lane 0 */
   dm_UpdateFn *f32, *f64;
   const void *how;
-  int twin;                  /* the lane that gets lane 0 rounded to 16 bits; 0: none */
-  bool master;               /* lane 0 is the twin's master */
-  const dm_Generator *noise; /* lane 0, of 16 bits, is rounded by chance; or NULL */
+  bool copied;               /* lane COPY gets lane 0 rounded to 16 bits */
+  bool master;               /* lane 0 is that one's master */
+  const dm_Generator *noise; /* lane 0, of 16 bits, is rounded stochastically; or NULL */
 } Update;
 
 /* ---- the block loop ---- */
@@ -44,8 +42,8 @@ static char *at(const dm_Tensor *t, int64_t i) {
   return (char *)dm_tensor_data(t) + i * dm_dtype_size(t->dtype);
 }
 
-/* A parameter that was loaded or clamped takes its master along: where the
-   rounded master is not the parameter, the parameter counts. */
+/* The master becomes the parameter's value where, rounded, it differs from the parameter: the
+   caller has changed that one (loaded it, clamped it). */
 static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) {
   uint16_t rounded[BLOCK];
   const uint16_t *now = (const uint16_t *)(const void *)at(param, i);
@@ -66,49 +64,52 @@ static void round_stochastic(dm_DType to, dm_Generator g, int64_t i, int64_t n, 
   l->round_stochastic(to, word, n, v);
 }
 
+/* Lanes of other dtypes are widened into buffer[]. Absent ones show the weight, so that every
+   address that a loop makes is one. */
 static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
   const Update *u = ctx;
-  float room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  float buffer[MAX_LANE][BLOCK], *x[MAX_LANE];
   for (int64_t i = begin; i < end; i += BLOCK) {
     const int64_t n = dm_min_i64(BLOCK, end - i);
-    for (int k = 0; k < u->n_lane; k++) {
-      const dm_DType dtype = u->lane[k]->dtype;
-      x[k] = dtype == DM_F32 ? (float *)(void *)at(u->lane[k], i) : room[k];
-      if (x[k] == room[k] && (k == 0 || k != u->twin))
-        dm_load_f32(dtype, at(u->lane[k], i), 1, n, room[k]);
+    for (int k = 0; k < COPY; k++) {
+      const dm_Tensor *t = u->lane[k];
+      x[k] = !t ? x[0] : t->dtype == DM_F32 ? (float *)(void *)at(t, i) : buffer[k];
+      if (x[k] == buffer[k]) dm_load_f32(t->dtype, at(t, i), 1, n, buffer[k]);
     }
-    if (u->master) follow(u->lane[u->twin], i, n, x[0]);
+    if (u->master) follow(u->lane[COPY], i, n, x[0]);
     u->f32((void *const *)x, n, u->how);
     if (u->noise) round_stochastic(u->lane[0]->dtype, *u->noise, i, n, x[0]);
-    if (u->twin) dm_store_f32(u->lane[u->twin]->dtype, at(u->lane[u->twin], i), 1, n, x[0]);
-    for (int k = 0; k < u->n_lane; k++)
-      if (x[k] == room[k] && (u->written >> k & 1u) && (k == 0 || k != u->twin))
-        dm_store_f32(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+    if (u->copied) dm_store_f32(u->lane[COPY]->dtype, at(u->lane[COPY], i), 1, n, x[0]);
+    for (int k = 0; k < COPY; k++)
+      if (x[k] == buffer[k] && (u->written >> k & 1u))
+        dm_store_f32(u->lane[k]->dtype, at(u->lane[k], i), 1, n, buffer[k]);
   }
 }
 
 static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
   const Update *u = ctx;
-  double room[MAX_LANE][BLOCK], *x[MAX_LANE];
+  double buffer[MAX_LANE][BLOCK], *x[MAX_LANE];
   for (int64_t i = begin; i < end; i += BLOCK) {
     const int64_t n = dm_min_i64(BLOCK, end - i);
-    for (int k = 0; k < u->n_lane; k++) {
-      const dm_DType dtype = u->lane[k]->dtype;
-      x[k] = dtype == DM_F64 ? (double *)(void *)at(u->lane[k], i) : room[k];
-      if (x[k] == room[k]) dm_load_f64(dtype, at(u->lane[k], i), 1, n, room[k]);
+    for (int k = 0; k < COPY; k++) {
+      const dm_Tensor *t = u->lane[k];
+      x[k] = !t ? x[0] : t->dtype == DM_F64 ? (double *)(void *)at(t, i) : buffer[k];
+      if (x[k] == buffer[k]) dm_load_f64(t->dtype, at(t, i), 1, n, buffer[k]);
     }
     u->f64((void *const *)x, n, u->how);
-    for (int k = 0; k < u->n_lane; k++)
-      if (x[k] == room[k] && (u->written >> k & 1u))
-        dm_store_f64(u->lane[k]->dtype, at(u->lane[k], i), 1, n, room[k]);
+    for (int k = 0; k < COPY; k++)
+      if (x[k] == buffer[k] && (u->written >> k & 1u))
+        dm_store_f64(u->lane[k]->dtype, at(u->lane[k], i), 1, n, buffer[k]);
   }
 }
+
+static bool is_written(const Update *u, int k) { return u->lane[k] && (u->written >> k & 1u); }
 
 static void run_dense(Update *u) {
   dm_parallel_for(u->lane[0]->numel, GRAIN,
                   u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32, u);
-  for (int k = 0; k < u->n_lane; k++)
-    if (u->written >> k & 1u) u->lane[k]->storage->version++;
+  for (int k = 0; k < MAX_LANE; k++)
+    if (is_written(u, k)) u->lane[k]->storage->version++;
 }
 
 /* The same with lanes that are not dense: computed in copies, copied back. */
@@ -117,34 +118,37 @@ static dm_status run_strided(Update *u) {
   dm_ThreadState *ts = dm_thread_state();
   const bool grad = ts->grad;
   dm_status st = DM_OK;
-  for (int k = 0; k < u->n_lane; k++) own[k] = u->lane[k];
+  for (int k = 0; k < MAX_LANE; k++) {
+    own[k] = u->lane[k];
+    u->lane[k] = NULL;
+  }
   ts->grad = false;
-  for (int k = 0; k < u->n_lane; k++) u->lane[k] = NULL;
-  for (int k = 0; k < u->n_lane; k++)
-    DM_GO(dm_call(DM_OP_contiguous, 1, &own[k], NULL, &u->lane[k]));
+  for (int k = 0; k < MAX_LANE; k++)
+    if (own[k]) DM_GO(dm_call(DM_OP_contiguous, 1, &own[k], NULL, &u->lane[k]));
   run_dense(u);
-  for (int k = 0; k < u->n_lane; k++) {
+  for (int k = 0; k < MAX_LANE; k++) {
     dm_Tensor *in[2] = {own[k], u->lane[k]};
-    if ((u->written >> k & 1u) && in[0]->storage != in[1]->storage)
+    if (is_written(u, k) && in[0]->storage != in[1]->storage)
       DM_GO(dm_call_inplace(DM_OP_copy, 2, in, NULL));
   }
 done:
   ts->grad = grad;
-  for (int k = 0; k < u->n_lane; k++) dm_tensor_unref(&u->lane[k]);
+  for (int k = 0; k < MAX_LANE; k++) dm_tensor_unref(&u->lane[k]);
   return st;
 }
 
 static dm_status run(Update *u) {
-  for (int k = 0; k < u->n_lane; k++)
-    if (!dm_tensor_is_contiguous(u->lane[k])) return run_strided(u);
+  for (int k = 0; k < MAX_LANE; k++)
+    if (u->lane[k] && !dm_tensor_is_contiguous(u->lane[k])) return run_strided(u);
   run_dense(u);
   return DM_OK;
 }
 
 /* ---- a weight in two precisions ---- */
 
-/* On the CPU a copy spares a small weight its cast, which costs a call. A large one's would
-   live beside the gradients, when a step holds the most; its cast lives while it is read. */
+/* On the CPU a copy spares a small weight its cast, which costs a call. The copy of a large one
+   would take memory while the gradients do, when a step holds the most; its cast is freed after
+   it was read. */
 static bool keeps_copy(const dm_Tensor *p) {
   enum { COPIED = 1 << 14 }; /* elements */
   return p->low_dtype && p->dtype == DM_F32 && (p->device.type != DM_CPU || p->numel <= COPIED);
@@ -158,40 +162,39 @@ dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
   return p->low;
 }
 
-/* Runs u, whose lane 0 is the weight that the method updates: the parameter, or
-   its master. A step that is skipped takes its random numbers all the same: the host
-   does not know which ones another device skips. */
-static dm_status run_weight(Update u, dm_Tensor *param, bool stochastic, bool skip) {
-  u.master = u.lane[0] != param;
-  const bool rough = stochastic && !u.master && dm_is_16bit((dm_DType)param->dtype);
-  const dm_Generator noise = dm_take_counters(rough ? param->numel : 0, 4);
-  if (skip) return DM_OK;
-  dm_Tensor *twin = u.master ? param : dm_fresh_copy(param);
-  if (twin) {
-    u.twin = u.n_lane++;
-    u.lane[u.twin] = twin;
-    u.written |= 1u << u.twin;
-  } else if (rough) {
-    u.noise = &noise;
-  }
-  const dm_status st = run(&u);
+/* Whether a step rounds param itself stochastically; the call's random numbers for it. A step
+   that is skipped takes them all the same: the host does not know what another device skips. */
+static bool draw(const Update *u, const dm_Tensor *param, bool stochastic, dm_Generator *out) {
+  const bool is_drawn =
+      stochastic && u->lane[WEIGHT] == param && dm_is_16bit((dm_DType)param->dtype);
+  *out = dm_take_counters(is_drawn ? param->numel : 0, 4);
+  return is_drawn;
+}
+
+/* Runs u, whose lane 0 is the weight that the method updates: the parameter, or its master. */
+static dm_status run_weight(Update *u, dm_Tensor *param, const dm_Generator *noise) {
+  u->master = u->lane[WEIGHT] != param;
+  u->lane[COPY] = u->master ? param : dm_fresh_copy(param);
+  u->copied = u->lane[COPY] != NULL;
+  u->noise = u->copied ? NULL : noise;
+  const dm_status st = run(u);
   dm_settle_copy(param, st);
   return st;
 }
 
-/* ---- what is given ---- */
+/* ---- arguments ---- */
 
 static const dm_OptimOps *far[DM_N_DEVICE_TYPE];
 
 void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops) { far[type] = ops; }
 
-/* A call under check: where its tensors lie, once one was seen. */
+/* A call that is checked, and the first of its tensors: all are on that one's device. */
 typedef struct Check {
   const char *op;
   const dm_Tensor *first;
 } Check;
 
-static dm_status check_place(Check *c, const char *what, int64_t i, const dm_Tensor *t) {
+static dm_status check_device(Check *c, const char *what, int64_t i, const dm_Tensor *t) {
   if (!c->first) c->first = t;
   if (DM_LIKELY(dm_device_eq(c->first->device, t->device))) return DM_OK;
   char a[16], b[16];
@@ -227,7 +230,7 @@ static dm_status check_lanes(Check *c, int64_t i, int n, dm_Tensor *const *lane)
     if (!dm_is_float((dm_DType)t->dtype))
       return dm_fail(DM_EARG, "%s: tensor %lld is %s, wanted a float dtype", c->op,
                      (long long)i + 1, dm_dtype_name(t->dtype));
-    DM_TRY(check_place(c, "tensor", i, t));
+    DM_TRY(check_device(c, "tensor", i, t));
     if (!dm_same_shape(t, lane[0]))
       return dm_fail(DM_EARG, "%s: parameter %lld has shape %s, its gradient or a buffer %s",
                      c->op, (long long)i + 1, DM_SHAPE(lane[0]), DM_SHAPE(t));
@@ -235,7 +238,7 @@ static dm_status check_lanes(Check *c, int64_t i, int n, dm_Tensor *const *lane)
   return DM_OK;
 }
 
-/* A parameter beside its master: lane 0 was checked. */
+/* A parameter and its master, which was checked as lane 0. */
 static dm_status check_weight(Check *c, int64_t i, dm_Tensor *param, dm_Tensor *master) {
   if (!master) return DM_OK;
   DM_TRY(check_lanes(c, i, 2, (dm_Tensor *[2]){master, param}));
@@ -267,81 +270,108 @@ static bool is_set(const dm_Tensor *found_inf) {
   return found_inf && dm_is_set(dm_tensor_data(found_inf));
 }
 
-/* ---- SGD: lanes weight, gradient, momentum buffer ---- */
+/* ---- steps ---- */
 
-static int sgd_lanes(const dm_SgdSlot *s, dm_Tensor **lane) {
-  lane[0] = s->master ? s->master : s->param;
-  lane[1] = s->grad;
-  lane[2] = s->momentum;
-  return s->momentum ? 3 : 2;
+#define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, ...)     \
+  static unsigned NAME##_wanted(const double *options) {       \
+    const dm_##NAME##Options *const o = (const void *)options; \
+    unsigned bit = 1, wanted = 0;                              \
+    DM_UNUSED(o);                                              \
+    BUFFERS                                                    \
+    DM_UNUSED(bit);                                            \
+    return wanted;                                             \
+  }
+#define BUFFER(NAME, WANTED)     \
+  wanted |= (WANTED) ? bit : 0u; \
+  bit <<= 1;
+#include "base/methods.inc"
+
+const dm_MethodRow dm_method_rows[DM_N_METHOD] = {
+#define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, NUMBERS)                  \
+  {#NAME,          COUNTS,         sizeof(dm_##NAME##Options) / sizeof(double), \
+   {OPTIONS NULL}, {BUFFERS NULL}, {NUMBERS NULL},                              \
+   NAME##_wanted},
+#define OPTION(NAME) #NAME,
+#define PART(TABLE, NAME) #TABLE,
+#define BUFFER(NAME, WANTED) #NAME,
+#define NUMBER(NAME) #NAME,
+#include "base/methods.inc"
+};
+
+static void set_lanes(const dm_StepSlot *s, dm_Tensor **lane) {
+  lane[WEIGHT] = s->master ? s->master : s->param;
+  lane[GRAD] = s->grad;
+  for (int k = 0; k < DM_MAX_BUFFERS; k++) lane[FIRST_BUFFER + k] = s->buffer[k];
 }
 
-dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
-                      const dm_Tensor *found_inf) {
-  Update u = {.f32 = dm_loops()->f32.sgd, .f64 = dm_loops()->f64.sgd};
-  Check c = {"SGD", NULL};
-  const dm_OptimOps *ops;
-  for (int64_t i = 0; i < n; i++) {
-    if (!slots[i].grad) continue;
-    DM_TRY(check_lanes(&c, i, sgd_lanes(&slots[i], u.lane), u.lane));
-    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
-  }
-  DM_TRY(check_found_inf(&c, found_inf));
-  DM_TRY(find_ops(&c, &ops));
-  if (ops) return far_done(&c, ops->sgd_step(n, slots, o, found_inf));
-  const bool skip = is_set(found_inf);
-  for (int64_t i = 0; i < n; i++) {
-    if (!slots[i].grad) continue;
-    const dm_SgdHow how = {o, slots[i].first};
-    u.n_lane = sgd_lanes(&slots[i], u.lane);
-    u.written = 1u | (slots[i].momentum ? 4u : 0);
-    u.how = &how;
-    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
-  }
+static dm_status check_slot(Check *c, const dm_MethodRow *row, unsigned wanted, int64_t i,
+                            const dm_StepSlot *s) {
+  dm_Tensor *lane[COPY], *given[COPY];
+  int n = 0;
+  set_lanes(s, lane);
+  for (int k = 0; k < COPY; k++)
+    if (lane[k]) given[n++] = lane[k];
+  for (int k = 0; k < DM_MAX_BUFFERS; k++)
+    if ((wanted >> k & 1u) && !s->buffer[k])
+      return dm_fail(DM_EARG, "%s: parameter %lld lacks %s", row->name, (long long)i + 1,
+                     row->buffer[k]);
+  DM_TRY(check_lanes(c, i, n, given));
+  DM_TRY(check_weight(c, i, s->param, s->master));
+  if (row->counts) DM_TRY(check_scalar(c, "step", s->step, DM_F32));
+  for (int k = 0; row->number[k]; k++)
+    DM_TRY(check_scalar(c, row->number[k], s->number[k], DM_F64));
   return DM_OK;
 }
 
-/* ---- Adam: lanes weight, gradient, mean, mean square, its maximum ---- */
+/* A method's constants for one compute type; most parameters have made as many steps. */
+typedef struct Constants {
+  bool set, first;
+  float step;
+  max_align_t bytes[DM_CONSTANT_BYTES / sizeof(max_align_t)];
+} Constants;
 
-static int adam_lanes(const dm_AdamSlot *s, dm_Tensor **lane) {
-  lane[0] = s->master ? s->master : s->param;
-  lane[1] = s->grad;
-  lane[2] = s->exp_avg;
-  lane[3] = s->exp_avg_sq;
-  lane[4] = s->max_exp_avg_sq;
-  return s->max_exp_avg_sq ? 5 : 4;
+/* Counts a slot's step and sets c to the constants of that step. */
+static void make_ready(const dm_MethodRow *row, const dm_MethodLoops *loops, const dm_Step *s,
+                       const dm_StepSlot *slot, Constants *c) {
+  double number[DM_MAX_NUMBERS] = {0};
+  float step = 0;
+  if (row->counts) step = *(float *)dm_tensor_data(slot->step) += 1;
+  if (c->set && c->step == step && c->first == slot->first && !row->number[0]) return;
+  for (int k = 0; row->number[k]; k++)
+    number[k] = *(const double *)dm_tensor_data(slot->number[k]);
+  loops->ready(s->options, (double)step, slot->first, number, c->bytes);
+  for (int k = 0; row->number[k]; k++) *(double *)dm_tensor_data(slot->number[k]) = number[k];
+  c->set = true;
+  c->first = slot->first;
+  c->step = step;
 }
 
-dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
-                       const dm_Tensor *found_inf) {
-  Update u = {.f32 = dm_loops()->f32.adam, .f64 = dm_loops()->f64.adam};
-  Check c = {"Adam", NULL};
+dm_status dm_optim_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
+  const dm_MethodRow *row = &dm_method_rows[s->method];
+  const dm_MethodLoops *f32 = &dm_loops()->f32.methods[s->method];
+  const dm_MethodLoops *f64 = &dm_loops()->f64.methods[s->method];
+  const unsigned wanted = row->wanted(s->options);
+  Check c = {row->name, NULL};
   const dm_OptimOps *ops;
-  for (int64_t i = 0; i < n; i++) {
-    if (!slots[i].grad) continue;
-    if (o->amsgrad && !slots[i].max_exp_avg_sq)
-      return dm_fail(DM_EARG, "Adam: amsgrad wants max_exp_avg_sq for parameter %lld",
-                     (long long)i + 1);
-    DM_TRY(check_lanes(&c, i, adam_lanes(&slots[i], u.lane), u.lane));
-    DM_TRY(check_weight(&c, i, slots[i].param, slots[i].master));
-    DM_TRY(check_scalar(&c, "step", slots[i].step, DM_F32));
-  }
-  DM_TRY(check_found_inf(&c, found_inf));
+  for (int64_t i = 0; i < n; i++)
+    if (slots[i].grad) DM_TRY(check_slot(&c, row, wanted, i, &slots[i]));
+  DM_TRY(check_found_inf(&c, s->found_inf));
   DM_TRY(find_ops(&c, &ops));
-  if (ops) return far_done(&c, ops->adam_step(n, slots, o, found_inf));
-  const bool skip = is_set(found_inf);
-  float time = NAN; /* of `how`: most have made the same number of steps */
-  dm_AdamHow how = {.o = o};
+  if (ops) return far_done(&c, ops->step(s, n, slots));
+  const bool skip = is_set(s->found_inf);
+  Constants constants[2] = {{.set = false}, {.set = false}};
   for (int64_t i = 0; i < n; i++) {
     if (!slots[i].grad) continue;
-    float *step = dm_tensor_data(slots[i].step);
-    *step += skip ? 0 : 1;
-    if (*step != time) how.time = dm_adam_time(o->lr, o->beta1, o->beta2, *step);
-    time = *step;
-    u.n_lane = adam_lanes(&slots[i], u.lane);
-    u.written = 1u | 4u | 8u | (slots[i].max_exp_avg_sq ? 16u : 0);
-    u.how = &how;
-    DM_TRY(run_weight(u, slots[i].param, o->stochastic, skip));
+    Update u = {.f32 = f32->run, .f64 = f64->run};
+    dm_Generator noise;
+    set_lanes(&slots[i], u.lane);
+    const bool is_f64 = u.lane[WEIGHT]->dtype == DM_F64;
+    const bool is_drawn = draw(&u, slots[i].param, s->stochastic, &noise);
+    if (skip) continue;
+    make_ready(row, is_f64 ? f64 : f32, s, &slots[i], &constants[is_f64]);
+    u.how = constants[is_f64].bytes;
+    u.written = ~(1u << GRAD);
+    DM_TRY(run_weight(&u, slots[i].param, is_drawn ? &noise : NULL));
   }
   return DM_OK;
 }
@@ -364,24 +394,24 @@ static int64_t unscale_f64(double *g, int64_t n, double factor) {
   return bad;
 }
 
-/* A block is computed where it lies if it is dense and of the compute type. */
+/* A block is computed in place if it is dense and of the compute type, else in a copy. */
 static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_t n) {
   union {
     float f32[BLOCK];
     double f64[BLOCK];
-  } room;
+  } wide;
   void *const at0 = at_;
   int64_t bad;
   if (u->dtype == DM_F64) {
-    double *x = stride == 1 ? at0 : room.f64;
-    if (x == room.f64) dm_load_f64(u->dtype, at0, stride, n, x);
+    double *x = stride == 1 ? at0 : wide.f64;
+    if (x == wide.f64) dm_load_f64(u->dtype, at0, stride, n, x);
     bad = unscale_f64(x, n, (double)u->factor);
-    if (x == room.f64) dm_store_f64(u->dtype, at0, stride, n, x);
+    if (x == wide.f64) dm_store_f64(u->dtype, at0, stride, n, x);
   } else {
-    float *x = stride == 1 && u->dtype == DM_F32 ? at0 : room.f32;
-    if (x == room.f32) dm_load_f32(u->dtype, at0, stride, n, x);
+    float *x = stride == 1 && u->dtype == DM_F32 ? at0 : wide.f32;
+    if (x == wide.f32) dm_load_f32(u->dtype, at0, stride, n, x);
     bad = dm_loops()->unscale(x, n, u->factor, dm_top_of(u->dtype));
-    if (x == room.f32) dm_store_f32(u->dtype, at0, stride, n, x);
+    if (x == wide.f32) dm_store_f32(u->dtype, at0, stride, n, x);
   }
   return bad;
 }
@@ -401,7 +431,7 @@ static void unscale_range(void *ctx, int64_t begin, int64_t end) {
 }
 
 static dm_status check_record(Check *c, const char *name, const dm_Tensor *t, int n) {
-  DM_TRY(check_place(c, name, 0, t));
+  DM_TRY(check_device(c, name, 0, t));
   if (t->numel == n && t->dtype == DM_I64 && dm_tensor_is_contiguous(t)) return DM_OK;
   return dm_fail(DM_EARG, "%s: %s is %s %s, wanted %d dense elements of int64", c->op, name,
                  dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t), n);
@@ -420,8 +450,8 @@ static dm_status check_grads(Check *c, int64_t n, dm_Tensor *const *grads) {
   return DM_OK;
 }
 
-/* The products are looked at, not the gradients: they are as bad as these, and
-   where the inverse of a tiny scale overflows they are worse. */
+/* The products are checked, not the gradients: a product is not finite where its gradient is
+   not, and also where the inverse of a tiny scale overflows. */
 dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                          dm_Tensor *found_inf, dm_Tensor *where) {
   Check c = {"unscale_", NULL};
@@ -548,7 +578,7 @@ static double join(double a, double b, double p) {
 
 static void norm_range(void *ctx_, int64_t begin, int64_t end) {
   const NormCtx *ctx = ctx_;
-  double room[BLOCK];
+  double wide[BLOCK];
   double sum = 0;
   for (int64_t i = begin; i < end; i += BLOCK) {
     const int64_t n = dm_min_i64(BLOCK, end - i);
@@ -558,9 +588,9 @@ static void norm_range(void *ctx_, int64_t begin, int64_t end) {
     } else if (ctx->t->dtype == DM_F32) {
       s = block_sum_f32((const float *)(const void *)at(ctx->t, i), n, ctx->p);
     } else {
-      float *wide = (float *)(void *)room;
-      dm_load_f32(ctx->t->dtype, at(ctx->t, i), 1, n, wide);
-      s = block_sum_f32(wide, n, ctx->p);
+      float *floats = (float *)(void *)wide;
+      dm_load_f32(ctx->t->dtype, at(ctx->t, i), 1, n, floats);
+      s = block_sum_f32(floats, n, ctx->p);
     }
     sum = join(sum, s, ctx->p);
   }
@@ -627,7 +657,6 @@ done:
 }
 
 static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
-  u.n_lane = 1;
   u.written = 1u;
   for (int64_t i = 0; i < n; i++) {
     u.lane[0] = tensors[i];

@@ -1,37 +1,55 @@
-/* What a training step does to whole lists of tensors, one call each: unscale,
-   norm, clip, update. Nothing here is recorded; every tensor that is written
-   counts a version, so that a stale graph or a cached cast is noticed.
-   16-bit tensors compute in float32 and are rounded once.
+/* The work of a training step on lists of tensors, one call each: unscale, norm, clip, update.
+   Nothing here is recorded; every tensor that is written counts a version, so that stale graphs
+   and cached casts are noticed. 16-bit tensors compute in float32 and are rounded once.
 
-   A weight may live in two precisions. A step of a float32 parameter also
-   writes the 16-bit copy that autocast asked for (dm_Tensor.low). A step of a
-   16-bit parameter updates its float32 master and writes it rounded; without a
-   master it rounds the new value, to nearest or stochastically. */
+   A weight may exist in two precisions. A step of a float32 parameter also writes the 16-bit
+   copy that autocast asked for (dm_Tensor.low). A step of a 16-bit parameter updates its
+   float32 master and writes it rounded; without a master it rounds the new value, to nearest
+   or stochastically. */
 #ifndef DM_OPTIM_H
 #define DM_OPTIM_H
 
 #include "base/step.h"
 #include "core/tensor.h"
 
-/* One parameter; grad NULL: passed over. Buffers have the parameter's shape;
-   a buffer the method does not use is NULL. master: float32, of a 16-bit
-   parameter; where the parameter is not its rounded value, somebody has changed
-   the parameter, and the master takes that value before the update. */
-typedef struct dm_SgdSlot {
-  dm_Tensor *param, *grad, *master, *momentum;
-  bool first; /* momentum holds nothing yet: it becomes the gradient */
-} dm_SgdSlot;
+/* ---- steps by a method of base/methods.inc ---- */
 
-typedef struct dm_AdamSlot {
-  dm_Tensor *param, *grad, *master, *step; /* step: float32 scalar, steps done */
-  dm_Tensor *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
-} dm_AdamSlot;
+/* A row as callers see it; lists of names end with NULL. */
+typedef struct dm_MethodRow {
+  const char *name;
+  bool counts; /* a parameter has `step` */
+  int n_option;
+  const char *option[DM_MAX_OPTIONS + 1]; /* PART: the table's name */
+  const char *buffer[DM_MAX_BUFFERS + 1];
+  const char *number[DM_MAX_NUMBERS + 1];
+  unsigned (*wanted)(const double *options); /* bit i: buffer i is kept */
+} dm_MethodRow;
+extern const dm_MethodRow dm_method_rows[DM_N_METHOD];
 
-/* found_inf (or NULL): float32 scalar; where it is not 0 nothing is touched. */
-DM_API dm_status dm_sgd_step(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
-                             const dm_Tensor *found_inf);
-DM_API dm_status dm_adam_step(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
-                              const dm_Tensor *found_inf);
+/* One parameter; grad NULL: skipped. Buffers have the parameter's shape; those that the
+   options do not want are NULL. master: float32, of a 16-bit parameter; where the parameter
+   is not the rounded master, the caller has changed the parameter, and the master takes that
+   value before the update. */
+typedef struct dm_StepSlot {
+  dm_Tensor *param, *grad, *master;
+  dm_Tensor *step;                   /* float32 scalar: steps done, without the skipped ones */
+  dm_Tensor *number[DM_MAX_NUMBERS]; /* float64 scalars */
+  dm_Tensor *buffer[DM_MAX_BUFFERS];
+  bool first; /* a buffer holds nothing yet; of methods that do not count steps */
+} dm_StepSlot;
+
+typedef struct dm_Step {
+  dm_Method method;
+  const double *options;
+  bool
+      stochastic; /* 16-bit parameters without a master are rounded stochastically, so that the
+                     mean is kept; as many random numbers are drawn where the step is skipped */
+  const dm_Tensor
+      *found_inf; /* float32 scalar; where it is not 0 nothing changes. NULL: none */
+} dm_Step;
+
+/* One update of the n parameters, all on one device. */
+DM_API dm_status dm_optim_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots);
 
 /* ---- gradient scaling; every scalar is a tensor on the gradients' device ---- */
 
@@ -59,7 +77,7 @@ DM_API dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker
 /* The p-norm of the tensors' p-norms, p >= 0 or infinite: a new 0-dim tensor,
    float64 if one of them is, else float32. 0 for none. */
 DM_API dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out);
-/* Each element times min(1, max_norm / (total_norm + 1e-6)), that in
+/* Multiplies each element by min(1, max_norm / (total_norm + 1e-6)), computed in
    total_norm's dtype (float32 or float64, one element). */
 DM_API dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                               const dm_Tensor *total_norm);
@@ -70,7 +88,7 @@ DM_API dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit
 
 /* p's 16-bit copy, to be written: made when autocast has asked for one since the last
    step (on the CPU for a small weight only), dropped when it has not. A copy that a graph still
-   reads stays with the graph. No room for one only costs the next region a cast. */
+   reads stays with the graph. Where memory lacks for one, the next region casts. */
 dm_Tensor *dm_fresh_copy(dm_Tensor *p);
 /* After p's step: the copy shows the new weight, or is dropped where the step failed;
    autocast asks anew for the next one. */
@@ -85,10 +103,7 @@ static inline void dm_settle_copy(dm_Tensor *p, dm_status st) {
    wait for nothing: of *held they tell what they know. They raise the versions and clear
    DM_T_SCALED as the CPU's do, and serve dm_Tensor.low. */
 typedef struct dm_OptimOps {
-  dm_status (*sgd_step)(int64_t n, const dm_SgdSlot *slots, const dm_SgdOptions *o,
-                        const dm_Tensor *found_inf);
-  dm_status (*adam_step)(int64_t n, const dm_AdamSlot *slots, const dm_AdamOptions *o,
-                         const dm_Tensor *found_inf);
+  dm_status (*step)(const dm_Step *s, int64_t n, const dm_StepSlot *slots);
   dm_status (*amp_unscale)(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                            dm_Tensor *found_inf, dm_Tensor *where);
   dm_status (*amp_note)(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,

@@ -1,5 +1,5 @@
 /* The pointwise ops of one operand. Values come from the formulas of base/scalar.inc (floats)
-   and base/single.inc (integers and predicates), which op/loops compiles for each processor.
+   and base/single.inc (integers and predicates), which cpu/loops compiles for each processor.
 
    A derivative is one row of base/scalar.inc, read twice. Without create_graph the gradient is
    unary_backward, one pass over gy and the saved tensor that computes the row in numbers; with
