@@ -1,5 +1,6 @@
 -- The trailing table of named options: defaults, and no unknown names.
 
+local core = require "demilune.core"
 local caller = require "demilune.caller"
 
 local options = {}
@@ -7,34 +8,9 @@ local options = {}
 -- The default of an option that has none.
 options.NONE = setmetatable({}, {__name = "none"})
 
--- Edits (Levenshtein) that turn a into b.
-local function distance(a, b)
-  local row = {}
-  for j = 0, #b do row[j] = j end
-  for i = 1, #a do
-    local diagonal = row[0]
-    row[0] = i
-    for j = 1, #b do
-      local above = row[j]
-      local swap = a:byte(i) == b:byte(j) and 0 or 1
-      row[j] = math.min(above + 1, row[j - 1] + 1, diagonal + swap)
-      diagonal = above
-    end
-  end
-  return row[#b]
-end
-
--- The name in the set that is nearest to word, or nil when none is near.
-function options.nearest(word, names)
-  local best, best_distance
-  for name in pairs(names) do
-    local d = distance(word, name)
-    if not best or d < best_distance or d == best_distance and name < best then
-      best, best_distance = name, d
-    end
-  end
-  if best and best_distance <= math.max(2, #word // 2) then return best end
-end
+-- nearest(word, set) -> the name in the set {[name] = anything} that is nearest to word, or nil
+-- when none is near.
+options.nearest = core._nearest
 
 -- A new table: what is given, completed by the defaults. `what` names the
 -- function in messages.

@@ -185,7 +185,7 @@ int luaopen_demilune_core(lua_State *L) {
       dm_misc_functions,   dm_data_functions,    dm_optim_functions,  dm_report_functions,
       dm_memory_functions, dm_profile_functions, dm_image_functions,  dm_autocast_functions,
       dm_cuda_functions,   dm_tokens_functions,  dm_images_functions, dm_augment_functions,
-      dm_loader_functions, dm_split_functions};
+      dm_loader_functions, dm_split_functions,   dm_state_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);

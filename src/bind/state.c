@@ -14,6 +14,7 @@
    Errors. dm_raise puts the user's file and line in front of dm_error(). */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -366,12 +367,13 @@ bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {
   return v;
 }
 
-/* Levenshtein distance of short words; row by row. */
+/* Levenshtein's distance: the edits that turn a into b, row by row of Wagner and Fischer's
+   table. Of a long word it is the bound max(n, m), which is near to nothing. */
 static int distance(const char *a, const char *b) {
   enum { MAX = 32 };
   int row[MAX + 1];
   const int n = (int)strlen(a), m = (int)strlen(b);
-  if (n > MAX || m > MAX) return MAX;
+  if (n > MAX || m > MAX) return n > m ? n : m;
   for (int j = 0; j <= m; j++) row[j] = j;
   for (int i = 1; i <= n; i++) {
     int diag = row[0];
@@ -387,15 +389,42 @@ static int distance(const char *a, const char *b) {
   return row[m];
 }
 
-const char *dm_nearest(const char *word, int n, const char *const *names) {
+/* The first of the names with the least distance, which is at most `most`; or NULL. */
+static const char *nearest_within(const char *word, int n, const char *const *names, int most) {
   const char *best = NULL;
-  int least = (int)strlen(word) / 2 + 1;
   for (int i = 0; i < n; i++) {
     const int d = distance(word, names[i]);
-    if (d < least) {
-      least = d;
+    if (d <= most) {
+      most = d - 1;
       best = names[i];
     }
   }
   return best;
 }
+
+const char *dm_nearest(const char *word, int n, const char *const *names) {
+  return nearest_within(word, n, names, (int)strlen(word) / 2);
+}
+
+static int by_bytes(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* _nearest(word, {[name] = anything}) -> the name nearest to word, or nil when none is near.
+   The first in the alphabet wins a tie; two edits are near even to a short word. */
+static int nearest(lua_State *L) {
+  const char *word = luaL_checkstring(L, 1);
+  const int most = (int)dm_max_i64(2, (int64_t)strlen(word) / 2);
+  int n = 0;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) n++;
+  const char **names = lua_newuserdatauv(L, sizeof *names * (size_t)(n + 1), 0);
+  n = 0;
+  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1))
+    if (lua_type(L, -2) == LUA_TSTRING) names[n++] = lua_tostring(L, -2);
+  qsort(names, (size_t)n, sizeof *names, by_bytes);
+  lua_pushstring(L, nearest_within(word, n, names, most));
+  return 1;
+}
+
+const luaL_Reg dm_state_functions[] = {{"_nearest", nearest}, {NULL, NULL}};
