@@ -1,7 +1,8 @@
-/* Files of tokens for Lua, whose ids count from 1. */
+/* Files of tokens for Lua, whose ids count from 1; classes of characters. */
 #include "data/tokens.h"
 
 #include "bind/bind.h"
+#include "data/unicode.h"
 
 static const char CLASS[] = "demilune.Tokens";
 
@@ -57,4 +58,17 @@ void dm_register_tokens(lua_State *L, State *S) {
   dm_register_class(L, CLASS, methods, S);
 }
 
-const luaL_Reg dm_tokens_functions[] = {{"tokens_open", tokens_open}, {NULL, NULL}};
+/* _char_class(code point) -> 1 of a letter, 2 a number, 3 white space, 4 another character;
+   nil and why in a build without utf8proc */
+static int char_class(lua_State *L) {
+  const lua_Integer code = luaL_checkinteger(L, 1);
+  dm_CharClass class = DM_CHAR_OTHER;
+  const dm_status st =
+      dm_char_class(&class, (int32_t)dm_max_i64(-1, dm_min_i64(code, INT32_MAX)));
+  if (st != DM_OK) return dm_world_failed(L, st);
+  lua_pushinteger(L, class);
+  return 1;
+}
+
+const luaL_Reg dm_tokens_functions[] = {
+    {"tokens_open", tokens_open}, {"_char_class", char_class}, {NULL, NULL}};

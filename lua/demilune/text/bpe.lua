@@ -24,42 +24,11 @@ end
 
 -- ---- words ----
 
-local LETTER, NUMBER, SPACE, OTHER = 1, 2, 3, 4
-local class_of = {} -- by code point; beyond ASCII filled in as they are met
-for code = 0, 127 do
-  local c = string.char(code)
-  class_of[code] = c:find "%a" and LETTER or c:find "%d" and NUMBER or c:find "%s" and SPACE
-    or OTHER
-end
-for _, code in ipairs{0x85, 0xa0, 0x1680, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000} do
-  class_of[code] = SPACE
-end
-for code = 0x2000, 0x200a do class_of[code] = SPACE end
-
-local ranges -- {first, last, class}, by first
-
-local function read_ranges()
-  local classes = require "demilune.text.classes"
-  ranges = {}
-  for class, text in pairs{[LETTER] = classes.letters, [NUMBER] = classes.numbers} do
-    local last = 0x7f
-    for gap, more in text:gmatch "(%x+)%s(%x+)" do
-      local first = last + tonumber(gap, 16)
-      last = first + tonumber(more, 16)
-      ranges[#ranges + 1] = {first, last, class}
-    end
-  end
-  table.sort(ranges, function(a, b) return a[1] < b[1] end)
-end
+local SPACE = 3 -- 1 a letter, 2 a number, 3 white space, 4 another: core._char_class
+local class_of = {} -- by code point; filled in as they are met
 
 local function find_class(code)
-  if not ranges then read_ranges() end
-  local low, high = 1, #ranges
-  while low < high do
-    local middle = (low + high + 1) // 2
-    if ranges[middle][1] <= code then low = middle else high = middle - 1 end
-  end
-  local class = code <= ranges[low][2] and code >= ranges[low][1] and ranges[low][3] or OTHER
+  local class = core._char_class(code)
   class_of[code] = class
   return class
 end
@@ -68,7 +37,7 @@ end
 local function class_at(text, i)
   local byte = text:byte(i)
   if not byte then return nil, i end
-  if byte < 128 then return class_of[byte], i + 1 end
+  if byte < 128 then return class_of[byte] or find_class(byte), i + 1 end
   local code = utf8.codepoint(text, i)
   return class_of[code] or find_class(code), utf8.offset(text, 2, i)
 end
@@ -238,9 +207,11 @@ local function read_merges(text, path)
 end
 
 --- GPT2Tokenizer(folder), or nil and why not. Its length is the number of tokens; `eot`
---- the id of "<|endoftext|>".
+--- the id of "<|endoftext|>". It takes a build with utf8proc, which knows what a letter is.
 function bpe.GPT2Tokenizer(folder)
   simple.check_text("GPT2Tokenizer", folder)
+  local class, lacks = core._char_class(0)
+  if not class then return nil, "GPT2Tokenizer: " .. lacks end
   local text, path = read_file(folder, {"encoder.json", "vocab.json"})
   if not text then return nil, path end
   local merges, merges_path = read_file(folder, {"vocab.bpe", "merges.txt"})
