@@ -32,10 +32,10 @@ static void any_range(double r[2], double low, double high) {
   r[1] = a < b ? b : a;
 }
 
-static dm_AugmentStep any_step(void) {
+static dm_Transform any_step(void) {
   static const float numbers[8] = {0, 100, 255, 3, 7.5f, 1, 2, 9};
   static const float deviations[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-  dm_AugmentStep s = {.kind = (dm_AugmentKind)below(DM_AUGMENT_N_KINDS),
+  dm_Transform s = {.kind = (dm_TransformKind)below(DM_TRANSFORM_N_KINDS),
                       .p = (double)below(5) / 4,
                       .height = below(40),
                       .width = below(40),
@@ -61,7 +61,7 @@ static dm_AugmentStep any_step(void) {
   any_range(s.shear, -80, 80);
   any_range(s.shear + 2, -80, 80);
   s.move[0] = s.move[1] = (double)below(3) / 2;
-  for (int i = 0; i < DM_AUGMENT_N_JITTER; i++)
+  for (int i = 0; i < DM_TRANSFORM_N_JITTER; i++)
     any_range(s.jitter[i], i == 3 ? -0.5 : 0, i == 3 ? 0.5 : 2);
   return s;
 }
@@ -82,7 +82,7 @@ static void check_any_list(void) {
   int n_made = 0, n_applied = 0, n_wrong = 0;
   const int64_t live = dm_alloc_live();
   for (int turn = 0; turn < 20000; turn++) {
-    dm_AugmentStep steps[5];
+    dm_Transform steps[5];
     const int n = (int)below(DM_COUNT(steps) + 1);
     for (int i = 0; i < n; i++) steps[i] = any_step();
     dm_Augment *a = NULL;
@@ -120,22 +120,22 @@ static void check_any_list(void) {
 /* ---- memory that runs out ---- */
 
 static const float mean[] = {0.5f, 0.25f, 0.75f}, std[] = {1, 2, 3};
-static const dm_AugmentStep all[] = {
-    {.kind = DM_AUGMENT_PAD, .pad = {1, 2, 3, 4}, .pad_mode = DM_PAD_REFLECT},
-    {.kind = DM_AUGMENT_RESIZED_CROP,
+static const dm_Transform all[] = {
+    {.kind = DM_TRANSFORM_PAD, .pad = {1, 2, 3, 4}, .pad_mode = DM_PAD_REFLECT},
+    {.kind = DM_TRANSFORM_RESIZED_CROP,
      .height = 9,
      .width = 11,
      .area = {0.2, 0.9},
      .ratio = {0.5, 2},
      .filter = DM_FILTER_BILINEAR},
-    {.kind = DM_AUGMENT_RESIZE, .height = 7, .filter = DM_FILTER_NEAREST},
-    {.kind = DM_AUGMENT_ADJUST, .p = 1, .adjust = DM_ADJUST_SHARPNESS, .much = 2},
-    {.kind = DM_AUGMENT_RANDOM_GREY, .p = 1},
-    {.kind = DM_AUGMENT_AFFINE, .p = 1, .degrees = {9, 9}, .zoom = {1, 1}},
-    {.kind = DM_AUGMENT_RAND, .count = 4, .magnitude = 9, .bins = 31},
-    {.kind = DM_AUGMENT_TO_FLOAT},
-    {.kind = DM_AUGMENT_NORMALIZE, .values = mean, .deviations = std, .n_values = 3},
-    {.kind = DM_AUGMENT_ERASE, .p = 1, .area = {0.1, 0.1}, .ratio = {1, 1}, .noise = true}};
+    {.kind = DM_TRANSFORM_RESIZE, .height = 7, .filter = DM_FILTER_NEAREST},
+    {.kind = DM_TRANSFORM_ADJUST, .p = 1, .adjust = DM_ADJUST_SHARPNESS, .much = 2},
+    {.kind = DM_TRANSFORM_RANDOM_GREY, .p = 1},
+    {.kind = DM_TRANSFORM_AFFINE, .p = 1, .degrees = {9, 9}, .zoom = {1, 1}},
+    {.kind = DM_TRANSFORM_RAND, .count = 4, .magnitude = 9, .bins = 31},
+    {.kind = DM_TRANSFORM_TO_FLOAT},
+    {.kind = DM_TRANSFORM_NORMALIZE, .values = mean, .deviations = std, .n_values = 3},
+    {.kind = DM_TRANSFORM_ERASE, .p = 1, .area = {0.1, 0.1}, .ratio = {1, 1}, .noise = true}};
 
 enum { C = 3, H = 12, W = 15, N = 12, OUT = C * 7 * 8 };
 static uint8_t pixels[N * C * H * W];

@@ -104,7 +104,7 @@ describe("CIFAR10", function()
       {{trian = true}, "did you mean 'train'"},
       {{transform = 3}, "transform: a function or one of dm.transforms expected, got number"},
       {{transform = transforms.ToTensor(), augment = {flip = 1}}, "transform with augment"},
-      {{normalize = {{0.5, 0.5}, 0.5}}, "mean has 2 numbers, the pictures have 3 channels"},
+      {{normalize = {{0.5, 0.5}, 0.5}}, "mean has 2 numbers, the images have 3 channels"},
     } do
       local ok, message = pcall(function() CIFAR10(root, case[1]) end)
       assert.is_false(ok)
@@ -155,11 +155,11 @@ describe("transforms", function()
       assert.matches(text, message, 1, true)
     end
     refuses("hint: ToTensor before it", transforms.Normalize(0.5, 0.5), levels)
-    refuses("3 numbers, the pictures have 1", transforms.Normalize({1, 2, 3}, 1), levels:float())
+    refuses("3 numbers, the images have 1", transforms.Normalize({1, 2, 3}, 1), levels:float())
     refuses("std is 0", transforms.Normalize, 0.5, {1, 0, 1})
     refuses("wanted a number, or one per channel", transforms.Normalize, "x", 1)
-    refuses("wanted a picture {C, H, W}", transforms.ToTensor(), dm.ones(3, 3))
-    refuses("a window of 9 x 9 is larger than the picture, 2 x 3", transforms.RandomCrop(9), levels)
+    refuses("wanted an image {C, H, W}", transforms.ToTensor(), dm.ones(3, 3))
+    refuses("a crop of 9 x 9 is larger than the picture, 2 x 3", transforms.RandomCrop(9), levels)
     refuses("wanted whole numbers", transforms.RandomCrop, 2.5)
     refuses("p is 2, wanted 0 to 1", transforms.RandomHorizontalFlip, 2)
     refuses("element 1 is a number", transforms.Compose, {1})

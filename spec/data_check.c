@@ -439,11 +439,11 @@ static uint8_t pixels[N * C * H * W];
 static float points[N * 3];
 static int64_t labels[N], order[N];
 static const float mean[C] = {0.25f, 0.5f}, std[C] = {0.5f, 2.0f};
-static const dm_AugmentStep steps[] = {
-    {.kind = DM_AUGMENT_CROP, .height = H, .width = W, .pad = {2, 2, 2, 2}},
-    {.kind = DM_AUGMENT_HFLIP, .p = 0.5},
-    {.kind = DM_AUGMENT_TO_FLOAT},
-    {.kind = DM_AUGMENT_NORMALIZE, .values = mean, .deviations = std, .n_values = C}};
+static const dm_Transform steps[] = {
+    {.kind = DM_TRANSFORM_CROP, .height = H, .width = W, .pad = {2, 2, 2, 2}},
+    {.kind = DM_TRANSFORM_HFLIP, .p = 0.5},
+    {.kind = DM_TRANSFORM_TO_FLOAT},
+    {.kind = DM_TRANSFORM_NORMALIZE, .values = mean, .deviations = std, .n_values = C}};
 static dm_Augment *augment;
 
 static void make_data(void) {
@@ -555,11 +555,11 @@ static void check_loader_batches(void) {
 static void check_loader_pictures(void) {
   const uint8_t x[] = {0, 51, 102, 153, 204, 255};
   const float zero = 0, three = 3;
-  const dm_AugmentStep mirror[] = {
-      {.kind = DM_AUGMENT_HFLIP, .p = 1},
-      {.kind = DM_AUGMENT_TO_FLOAT},
-      {.kind = DM_AUGMENT_NORMALIZE, .values = &zero, .deviations = &three, .n_values = 1}};
-  const dm_AugmentStep wide = {.kind = DM_AUGMENT_CROP, .height = 2, .width = 4};
+  const dm_Transform mirror[] = {
+      {.kind = DM_TRANSFORM_HFLIP, .p = 1},
+      {.kind = DM_TRANSFORM_TO_FLOAT},
+      {.kind = DM_TRANSFORM_NORMALIZE, .values = &zero, .deviations = &three, .n_values = 1}};
+  const dm_Transform wide = {.kind = DM_TRANSFORM_CROP, .height = 2, .width = 4};
   dm_Augment *mirrored = NULL, *bytes = NULL, *wider = NULL;
   CHECK(dm_augment_new(&mirrored, mirror, 3) == DM_OK);
   CHECK(dm_augment_new(&bytes, mirror, 1) == DM_OK);

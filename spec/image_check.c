@@ -67,10 +67,10 @@ static dm_status use_folder(void) {
 
 /* An epoch of the files, two a batch; *sum is the same for every number of workers. */
 static dm_status run_loader(int workers, double *sum) {
-  const dm_AugmentStep steps[] = {
-      {.kind = DM_AUGMENT_CROP, .height = 8, .width = 8, .pad = {2, 2, 2, 2}},
-      {.kind = DM_AUGMENT_HFLIP, .p = 0.5},
-      {.kind = DM_AUGMENT_TO_FLOAT}};
+  const dm_Transform steps[] = {
+      {.kind = DM_TRANSFORM_CROP, .height = 8, .width = 8, .pad = {2, 2, 2, 2}},
+      {.kind = DM_TRANSFORM_HFLIP, .p = 0.5},
+      {.kind = DM_TRANSFORM_TO_FLOAT}};
   const int64_t order[N_FILES] = {5, 2, 7, 0, 1, 3, 4, 6};
   dm_Augment *augment = NULL;
   dm_Images *pictures = NULL;

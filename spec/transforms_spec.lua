@@ -417,8 +417,8 @@ describe("transforms refuse", function()
   local x = pictures[1]
   local two = coordinates(4, 5)
   for _, case in ipairs{
-    {"a window of 20 x 20 is larger than the picture, 13 x 17", T.RandomCrop(20), x},
-    {"a window of 20 x 20 is larger", T.RandomCrop(20), x:float()},
+    {"a crop of 20 x 20 is larger than the picture, 13 x 17", T.RandomCrop(20), x},
+    {"a crop of 20 x 20 is larger", T.RandomCrop(20), x:float()},
     {"padding_mode is wrap, wanted constant, edge", T.Pad, 1, {padding_mode = "wrap"}},
     {"padding is -1; wanted whole numbers", T.Pad, -1},
     {"padding is 1, 2, 3; wanted whole numbers", T.RandomCrop, 3, {padding = {1, 2, 3}}},
@@ -441,7 +441,7 @@ describe("transforms refuse", function()
     {"brightness is -1, wanted 0 or more", T.ColorJitter, {brightness = -1}},
     {"hue is {-0.7, 0.7}", T.ColorJitter, {hue = 0.7}},
     {"pictures of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two},
-    {"pictures of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two:float()},
+    {"images of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two:float()},
     {"pictures of 2 channels", T.RandAugment(), two},
     {"wanted uint8 on the CPU; hint: ToTensor after it", T.RandAugment(), x:float()},
     {"magnitude 31 of num_magnitude_bins 31", T.RandAugment, {magnitude = 31}},
@@ -468,7 +468,7 @@ describe("transforms refuse", function()
       for _ in data.DataLoader(set, {num_workers = 1}):iter() do error "not reached" end
     end)
     assert.is_false(ok)
-    assert.matches("a window of 9 x 9 is larger than the picture, 4 x 5", message, 1, true)
+    assert.matches("a crop of 9 x 9 is larger than the picture, 4 x 5", message, 1, true)
   end)
 end)
 

@@ -1,17 +1,19 @@
-/* The steps that C does to pictures, for Lua: demilune.transforms makes the lists. */
+/* The engine's transforms of images for Lua: demilune.transforms makes the lists. */
 #include <string.h>
 
 #include "base/error.h"
 #include "bind/bind.h"
-#include "data/augment.h"
+#include "data/crop.h"
 
-static const char *const filters[] = {"nearest", "bilinear", "bicubic"};
+static const dm_Device cpu = {.type = DM_CPU};
+
+static const char *const filters[] = {"nearest", "bilinear", "bicubic", NULL};
 static const char *const adjusts[DM_ADJUST_N] = {
     "brightness", "contrast", "saturation", "hue",          "sharpness",
     "posterize",  "solarize", "invert",     "autocontrast", "equalize"};
-static const char *const pad_modes[] = {"constant", "edge", "reflect", "symmetric"};
+static const char *const pad_modes[] = {"constant", "edge", "reflect", "symmetric", NULL};
 
-/* The place of t[key] among n names; 0 when it is nil. */
+/* The position of t[key] among n names; 0 when it is nil. */
 static int read_name(lua_State *L, int t, const char *key, int n, const char *const *names) {
   int at = 0;
   if (lua_getfield(L, t, key) != LUA_TNIL) {
@@ -53,7 +55,7 @@ static int read_list(lua_State *L, int t, const char *key, double *dst, int most
 
 /* The list t[key] as float32, in a userdata that is left on the stack. */
 static const float *push_floats(lua_State *L, int t, const char *key, int *n) {
-  double numbers[DM_AUGMENT_MAX_CHANNELS + 1];
+  double numbers[DM_TRANSFORM_MAX_CHANNELS + 1];
   const int count = read_list(L, t, key, numbers, DM_COUNT(numbers));
   float *to = lua_newuserdatauv(L, sizeof *to * DM_COUNT(numbers), 0);
   for (int i = 0; i < DM_COUNT(numbers); i++) to[i] = i < count ? (float)numbers[i] : 0;
@@ -61,22 +63,25 @@ static const float *push_floats(lua_State *L, int t, const char *key, int *n) {
   return to;
 }
 
-/* The step in the table on top; its numbers' userdata take the table's place. */
-static void read_step(lua_State *L, dm_AugmentStep *s) {
+/* Reads the transform in the table on top, which the userdata of its numbers replace. */
+static void read_transform(lua_State *L, dm_Transform *s) {
   const int t = lua_gettop(L);
   double pad[4] = {0};
   const char *kind = lua_getfield(L, t, "kind") == LUA_TSTRING ? lua_tostring(L, -1) : "?";
   int k = 0;
-  while (k < DM_AUGMENT_N_KINDS && strcmp(kind, dm_augment_name((dm_AugmentKind)k)) != 0) k++;
-  if (k == DM_AUGMENT_N_KINDS) dm_raise_text(L, "transforms: no step is called '%s'", kind);
+  while (k < DM_TRANSFORM_N_KINDS && strcmp(kind, dm_transform_name((dm_TransformKind)k)) != 0)
+    k++;
+  if (k == DM_TRANSFORM_N_KINDS)
+    dm_raise_text(L, "transforms: no transform is called '%s'", kind);
   lua_pop(L, 1);
-  *s = (dm_AugmentStep){
-      .kind = (dm_AugmentKind)k,
+  *s = (dm_Transform){
+      .kind = (dm_TransformKind)k,
       .p = read_number(L, t, "p"),
       .height = read_integer(L, t, "height"),
       .width = read_integer(L, t, "width"),
       .max_size = read_integer(L, t, "max_size"),
-      .pad_mode = (dm_PadMode)read_name(L, t, "padding_mode", DM_COUNT(pad_modes), pad_modes),
+      .pad_mode =
+          (dm_PadMode)read_name(L, t, "padding_mode", DM_COUNT(pad_modes) - 1, pad_modes),
       .channels = read_integer(L, t, "channels"),
       .adjust = (dm_Adjust)read_name(L, t, "adjust", DM_ADJUST_N, adjusts),
       .much = read_number(L, t, "much"),
@@ -85,7 +90,7 @@ static void read_step(lua_State *L, dm_AugmentStep *s) {
       .bins = read_int(L, t, "bins"),
       .noise = dm_option_bool(L, t, "noise", false),
       .pad_if_needed = dm_option_bool(L, t, "pad_if_needed", false),
-      .filter = (dm_Filter)read_name(L, t, "interpolation", DM_COUNT(filters), filters),
+      .filter = (dm_Filter)read_name(L, t, "interpolation", DM_COUNT(filters) - 1, filters),
   };
   read_list(L, t, "pad", pad, 4);
   for (int i = 0; i < 4; i++) s->pad[i] = (int64_t)pad[i];
@@ -95,7 +100,7 @@ static void read_step(lua_State *L, dm_AugmentStep *s) {
   read_list(L, t, "zoom", s->zoom, 2);
   read_list(L, t, "shear", s->shear, 4);
   read_list(L, t, "move", s->move, 2);
-  read_list(L, t, "jitter", s->jitter[0], 2 * DM_AUGMENT_N_JITTER);
+  read_list(L, t, "jitter", s->jitter[0], 2 * DM_TRANSFORM_N_JITTER);
   s->values = push_floats(L, t, "values", &s->n_values);
   lua_insert(L, t);
   s->deviations = push_floats(L, t + 1, "deviations", NULL);
@@ -112,24 +117,24 @@ static int augment_gc(lua_State *L) {
   return 0;
 }
 
-/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the steps, to be run; nil and why
-   when C does not do them, or not in this order */
+/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the list; nil and why when these
+   transforms are not possible, or not in this order */
 static int augment_new(lua_State *L) {
   dm_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   const lua_Integer n = (lua_Integer)luaL_len(L, 1);
-  luaL_checkstack(L, (int)dm_min_i64(n, 4096) * 2 + 8, "transforms: too many steps");
+  luaL_checkstack(L, (int)dm_min_i64(n, 4096) * 2 + 8, "transforms: too many of them");
   dm_Augment **a = lua_newuserdatauv(L, sizeof *a, 0);
   *a = NULL;
   luaL_setmetatable(L, "demilune.Augment");
-  dm_AugmentStep *steps = lua_newuserdatauv(L, sizeof *steps * (size_t)(n + 1), 0);
+  dm_Transform *list = lua_newuserdatauv(L, sizeof *list * (size_t)(n + 1), 0);
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, 1, i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
-    read_step(L, &steps[i]);
+    read_transform(L, &list[i]);
   }
-  const dm_status st = dm_augment_new(a, steps, (int)n);
+  const dm_status st = dm_augment_new(a, list, (int)n);
   if (st == DM_EARG) {
     lua_pushnil(L);
     lua_pushstring(L, dm_error());
@@ -140,13 +145,13 @@ static int augment_new(lua_State *L) {
   return 1;
 }
 
-/* steps:dtype() -> of what they make */
+/* list:dtype() -> that of its results */
 static int augment_dtype(lua_State *L) {
   lua_pushstring(L, dm_dtype_name(dm_augment_dtype(dm_check_augment(L, 1))));
   return 1;
 }
 
-/* steps:shape(channels, height, width), -1 what is not known -> the same of what they make */
+/* list:shape(channels, height, width), -1 for what is not known -> those of the result */
 static int augment_shape(lua_State *L) {
   dm_enter(L);
   int64_t shape[3];
@@ -156,7 +161,7 @@ static int augment_shape(lua_State *L) {
   return 3;
 }
 
-/* Every picture of a batch with the same draw. */
+/* Applies the list to every image of a batch with the same draw. */
 static dm_status apply_all(const dm_Augment *a, const dm_Tensor *in, uint64_t draw,
                            dm_Tensor *out) {
   const int d = in->ndim - 3;
@@ -164,19 +169,19 @@ static dm_status apply_all(const dm_Augment *a, const dm_Tensor *in, uint64_t dr
   const int64_t n = d ? in->shape[0] : 1;
   const int64_t bytes = n ? dm_tensor_bytes(out) / n : 0;
   for (int64_t i = 0; i < n; i++) {
-    const dm_Image picture = {size[0],
-                              size[1],
-                              size[2],
-                              step[0],
-                              step[1],
-                              step[2],
-                              (uint8_t *)dm_tensor_data(in) + (d ? i * in->stride[0] : 0)};
-    DM_TRY(dm_augment_apply(a, &picture, draw, (uint8_t *)dm_tensor_data(out) + i * bytes));
+    const dm_Image image = {size[0],
+                            size[1],
+                            size[2],
+                            step[0],
+                            step[1],
+                            step[2],
+                            (uint8_t *)dm_tensor_data(in) + (d ? i * in->stride[0] : 0)};
+    DM_TRY(dm_augment_apply(a, &image, draw, (uint8_t *)dm_tensor_data(out) + i * bytes));
   }
   return DM_OK;
 }
 
-/* steps:apply(uint8 tensor (C,H,W) or (N,C,H,W), draw) -> what they make of it */
+/* list:apply(uint8 tensor (C,H,W) or (N,C,H,W), draw) -> the result, (C,H,W) or (N,C,H,W) */
 static int augment_apply(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Augment *a = dm_check_augment(L, 1);
@@ -190,9 +195,121 @@ static int augment_apply(lua_State *L) {
   memcpy(shape + d, in->shape + d, 3 * sizeof *shape);
   DM_CHECK(L, dm_augment_shape(a, shape + d));
   Handle *handle = dm_push_handle(L, S);
-  const dm_Device cpu = {.type = DM_CPU};
   DM_CHECK_TWICE(L, S, dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, &handle->t));
   DM_CHECK_TWICE(L, S, apply_all(a, in, draw, handle->t));
+  return 1;
+}
+
+static void set_integers(lua_State *L, const char *key, const int64_t *list, int n) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, list[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, key);
+}
+
+static void set_flag(lua_State *L, const char *key, bool flag) {
+  lua_pushboolean(L, flag);
+  lua_setfield(L, -2, key);
+}
+
+/* list:plan(height, width, draw) -> what its last transform does to such an image: {pad =
+   {left, top, right, bottom}, box = {top, left, height, width} of the padded image, top and
+   left from 1, size = {height, width}, mirror =, reverse =, grey = booleans, {name, factor},
+   ...} */
+static int augment_plan(lua_State *L) {
+  dm_enter(L);
+  const dm_Augment *a = dm_check_augment(L, 1);
+  const int64_t height = luaL_checkinteger(L, 2), width = luaL_checkinteger(L, 3);
+  dm_TransformPlan p;
+  DM_CHECK(L, dm_augment_plan(a, (uint64_t)luaL_checkinteger(L, 4), height, width, &p));
+  lua_newtable(L);
+  set_integers(L, "pad", p.pad, 4);
+  set_integers(L, "box", (const int64_t[4]){p.top + 1, p.left + 1, p.height, p.width}, 4);
+  set_integers(L, "size", (const int64_t[2]){p.to_height, p.to_width}, 2);
+  set_flag(L, "mirror", p.mirror);
+  set_flag(L, "reverse", p.reverse);
+  set_flag(L, "grey", p.grey);
+  for (int i = 0; i < p.n_adjust; i++) {
+    lua_createtable(L, 2, 0);
+    lua_pushstring(L, adjusts[p.adjust[i]]);
+    lua_rawseti(L, -2, 1);
+    lua_pushnumber(L, p.much[i]);
+    lua_rawseti(L, -2, 2);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* list:boxes(height, width, draw) -> {{top, left, height, width}, ...}, top and left from 1:
+   the boxes that its last transform covers in such an image, empty ones aside */
+static int augment_boxes(lua_State *L) {
+  const dm_Augment *a = dm_check_augment(L, 1);
+  const int64_t height = luaL_checkinteger(L, 2), width = luaL_checkinteger(L, 3);
+  const uint64_t draw = (uint64_t)luaL_checkinteger(L, 4);
+  const int most = dm_augment_boxes(a, draw, height, width, NULL, 0);
+  int64_t(*boxes)[4] = lua_newuserdatauv(L, sizeof *boxes * (size_t)(most + 1), 0);
+  const int n = dm_augment_boxes(a, draw, height, width, boxes, most);
+  lua_Integer shown = 0;
+  lua_newtable(L);
+  for (int i = 0; i < n; i++) {
+    const int64_t *b = boxes[i];
+    if (b[2] <= b[0] || b[3] <= b[1]) continue;
+    lua_createtable(L, 4, 0);
+    const int64_t box[4] = {b[0] + 1, b[1] + 1, b[2] - b[0], b[3] - b[1]};
+    for (int k = 0; k < 4; k++) {
+      lua_pushinteger(L, box[k]);
+      lua_rawseti(L, -2, k + 1);
+    }
+    lua_rawseti(L, -2, ++shown);
+  }
+  return 1;
+}
+
+/* ---- the arithmetic of one axis ---- */
+
+static int64_t check_side(lua_State *L, int i) {
+  const lua_Integer n = luaL_checkinteger(L, i);
+  if (n < 1 || n > INT32_MAX) dm_raise_text(L, "transforms: a side of %I", (LUAI_UACINT)n);
+  return n;
+}
+
+/* _resize_weights(n_out, n_in, "bilinear" or "bicubic") -> float64 (n_out, n_in) */
+static int resize_weights(lua_State *L) {
+  State *S = dm_enter(L);
+  const int64_t shape[2] = {check_side(L, 1), check_side(L, 2)};
+  const int filter = luaL_checkoption(L, 3, NULL, filters);
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_F64, 2, shape, cpu, &handle->t));
+  double *weights = dm_tensor_data(handle->t);
+  dm_resize_weights(weights, shape[0], shape[1], (dm_Filter)filter);
+  return 1;
+}
+
+/* _resize_nearest(n_out, n_in) -> int64 (n_out): positions from 1 */
+static int resize_nearest(lua_State *L) {
+  State *S = dm_enter(L);
+  const int64_t n_out = check_side(L, 1), n_in = check_side(L, 2);
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_I64, 1, &n_out, cpu, &handle->t));
+  int64_t *at = dm_tensor_data(handle->t);
+  dm_resize_nearest(at, n_out, n_in);
+  for (int64_t i = 0; i < n_out; i++) at[i]++;
+  return 1;
+}
+
+/* _pad_positions(n, before, after, mode) -> int64 (before + n + after): positions from 1 */
+static int pad_positions(lua_State *L) {
+  State *S = dm_enter(L);
+  const int64_t n = check_side(L, 1), before = luaL_checkinteger(L, 2);
+  const int64_t n_out = before + n + luaL_checkinteger(L, 3);
+  const int mode = luaL_checkoption(L, 4, NULL, pad_modes);
+  Handle *handle = dm_push_handle(L, S);
+  DM_CHECK_TWICE(L, S, dm_tensor_new(DM_I64, 1, &n_out, cpu, &handle->t));
+  int64_t *at = dm_tensor_data(handle->t);
+  for (int64_t i = 0; i < n_out; i++)
+    at[i] = dm_pad_source(i - before, n, (dm_PadMode)mode) + 1;
   return 1;
 }
 
@@ -200,9 +317,15 @@ void dm_register_augment(lua_State *L, State *S) {
   static const luaL_Reg methods[] = {{"dtype", augment_dtype},
                                      {"shape", augment_shape},
                                      {"apply", augment_apply},
+                                     {"plan", augment_plan},
+                                     {"boxes", augment_boxes},
                                      {"__gc", augment_gc},
                                      {NULL, NULL}};
   dm_register_class(L, "demilune.Augment", methods, S);
 }
 
-const luaL_Reg dm_augment_functions[] = {{"augment", augment_new}, {NULL, NULL}};
+const luaL_Reg dm_augment_functions[] = {{"augment", augment_new},
+                                         {"_resize_weights", resize_weights},
+                                         {"_resize_nearest", resize_nearest},
+                                         {"_pad_positions", pad_positions},
+                                         {NULL, NULL}};

@@ -1,4 +1,5 @@
-/* The list of steps: what may stand in it, what shape comes out, and one run of it. */
+/* A list of transforms: which orders are possible, the shape of the result, and one application
+   of it. */
 #include "data/augment.h"
 
 #include <inttypes.h>
@@ -7,59 +8,60 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "data/steps.h"
+#include "data/transforms.h"
 
 struct dm_Augment {
-  dm_Step *steps;
+  dm_Transform *transforms;
   int n, n_early; /* the first n_early work on 8 bits or in the tables, the others on floats */
   bool to_float, normalizes;
-  float *numbers; /* the steps' values and deviations */
+  float *numbers; /* the transforms' values and deviations */
   int n_tables;   /* 1, or one a channel */
   float *tables;  /* (n_tables, DM_LEVELS): a sample as float32, normalised */
 };
 
-/* What a kind of step has, beside its name in torchvision. */
+/* Which arguments a kind has, and its name in torchvision. */
 static const struct {
   const char *name;
   bool size, filter, border, fill, box, chance;
   bool moves;  /* only moves pixels: may stand behind TO_FLOAT */
   bool floats; /* must */
-} kinds[DM_AUGMENT_N_KINDS] = {
-    [DM_AUGMENT_CROP] = {"RandomCrop", .size = true, .border = true, .moves = true},
-    [DM_AUGMENT_CENTER_CROP] = {"CenterCrop", .size = true, .moves = true},
-    [DM_AUGMENT_PAD] = {"Pad", .border = true, .moves = true},
-    [DM_AUGMENT_RESIZE] = {"Resize", .size = true, .filter = true},
-    [DM_AUGMENT_RESIZED_CROP] = {"RandomResizedCrop", .size = true, .filter = true,
-                                 .box = true},
-    [DM_AUGMENT_HFLIP] = {"RandomHorizontalFlip", .chance = true, .moves = true},
-    [DM_AUGMENT_VFLIP] = {"RandomVerticalFlip", .chance = true, .moves = true},
-    [DM_AUGMENT_GREYSCALE] = {.name = "Grayscale"},
-    [DM_AUGMENT_RANDOM_GREY] = {"RandomGrayscale", .chance = true},
-    [DM_AUGMENT_ADJUST] = {"RandomAdjust", .chance = true},
-    [DM_AUGMENT_JITTER] = {.name = "ColorJitter"},
-    [DM_AUGMENT_AFFINE] = {"RandomAffine", .chance = true, .filter = true, .fill = true},
-    [DM_AUGMENT_RAND] = {"RandAugment", .filter = true, .fill = true},
-    [DM_AUGMENT_TO_FLOAT] = {.name = "ToTensor"},
-    [DM_AUGMENT_NORMALIZE] = {"Normalize", .floats = true},
-    [DM_AUGMENT_ERASE] = {"RandomErasing", .box = true, .chance = true, .floats = true},
-    [DM_AUGMENT_CUTOUT] = {"Cutout", .floats = true},
+} kinds[DM_TRANSFORM_N_KINDS] = {
+    [DM_TRANSFORM_CROP] = {"RandomCrop", .size = true, .border = true, .moves = true},
+    [DM_TRANSFORM_CENTER_CROP] = {"CenterCrop", .size = true, .moves = true},
+    [DM_TRANSFORM_PAD] = {"Pad", .border = true, .moves = true},
+    [DM_TRANSFORM_RESIZE] = {"Resize", .size = true, .filter = true},
+    [DM_TRANSFORM_RESIZED_CROP] = {"RandomResizedCrop", .size = true, .filter = true,
+                                   .box = true},
+    [DM_TRANSFORM_HFLIP] = {"RandomHorizontalFlip", .chance = true, .moves = true},
+    [DM_TRANSFORM_VFLIP] = {"RandomVerticalFlip", .chance = true, .moves = true},
+    [DM_TRANSFORM_GREYSCALE] = {.name = "Grayscale"},
+    [DM_TRANSFORM_RANDOM_GREY] = {"RandomGrayscale", .chance = true},
+    [DM_TRANSFORM_ADJUST] = {"RandomAdjust", .chance = true},
+    [DM_TRANSFORM_JITTER] = {.name = "ColorJitter"},
+    [DM_TRANSFORM_AFFINE] = {"RandomAffine", .chance = true, .filter = true, .fill = true},
+    [DM_TRANSFORM_RAND] = {"RandAugment", .filter = true, .fill = true},
+    [DM_TRANSFORM_TO_FLOAT] = {.name = "ToTensor"},
+    [DM_TRANSFORM_NORMALIZE] = {"Normalize", .floats = true},
+    [DM_TRANSFORM_ERASE] = {"RandomErasing", .box = true, .chance = true, .floats = true},
+    [DM_TRANSFORM_CUTOUT] = {"Cutout", .floats = true},
 };
 
-const char *dm_augment_name(dm_AugmentKind kind) { return kinds[kind].name; }
+const char *dm_transform_name(dm_TransformKind kind) { return kinds[kind].name; }
 
-static dm_status fault(const dm_AugmentStep *s, const char *what) {
+static dm_status fault(const dm_Transform *s, const char *what) {
   return dm_fail(DM_EARG, "%s: %s", kinds[s->kind].name, what);
 }
 
 /* ---- shapes ---- */
 
 /* Grey, or red, green and blue. */
-static bool wants_colours(dm_AugmentKind kind) {
-  return kind == DM_AUGMENT_GREYSCALE || kind == DM_AUGMENT_RANDOM_GREY ||
-         kind == DM_AUGMENT_ADJUST || kind == DM_AUGMENT_JITTER || kind == DM_AUGMENT_RAND;
+static bool wants_colours(dm_TransformKind kind) {
+  return kind == DM_TRANSFORM_GREYSCALE || kind == DM_TRANSFORM_RANDOM_GREY ||
+         kind == DM_TRANSFORM_ADJUST || kind == DM_TRANSFORM_JITTER ||
+         kind == DM_TRANSFORM_RAND;
 }
 
-static dm_status check_channels(const dm_AugmentStep *s, int64_t channels) {
+static dm_status check_channels(const dm_Transform *s, int64_t channels) {
   if (channels < 0) return DM_OK;
   if (s->n_values > 1 && channels != s->n_values)
     return dm_fail(DM_EARG, "%s: %d numbers, the pictures have %" PRId64 " channels",
@@ -72,28 +74,28 @@ static dm_status check_channels(const dm_AugmentStep *s, int64_t channels) {
   return DM_OK;
 }
 
-static dm_status check_crop(const dm_AugmentStep *s, int64_t height, int64_t width) {
+static dm_status check_crop(const dm_Transform *s, int64_t height, int64_t width) {
   int64_t pad[4];
-  dm_step_border(s, height, width, pad);
+  dm_transform_border(s, height, width, pad);
   if ((height >= 0 && height + pad[1] + pad[3] < s->height) ||
       (width >= 0 && width + pad[0] + pad[2] < s->width))
     return dm_fail(DM_EARG,
-                   "RandomCrop: a window of %" PRId64 " x %" PRId64
+                   "RandomCrop: a crop of %" PRId64 " x %" PRId64
                    " is larger than the picture, %" PRId64 " x %" PRId64
                    " with its border; hint: pad_if_needed = true",
                    s->height, s->width, height + pad[1] + pad[3], width + pad[0] + pad[2]);
   return DM_OK;
 }
 
-static dm_status step_shape(const dm_AugmentStep *s, int64_t shape[3]) {
+static dm_status transform_shape(const dm_Transform *s, int64_t shape[3]) {
   DM_TRY(check_channels(s, shape[0]));
-  if (s->kind == DM_AUGMENT_CROP) DM_TRY(check_crop(s, shape[1], shape[2]));
-  if (s->kind == DM_AUGMENT_GREYSCALE) shape[0] = s->channels;
-  if (s->kind == DM_AUGMENT_PAD) {
+  if (s->kind == DM_TRANSFORM_CROP) DM_TRY(check_crop(s, shape[1], shape[2]));
+  if (s->kind == DM_TRANSFORM_GREYSCALE) shape[0] = s->channels;
+  if (s->kind == DM_TRANSFORM_PAD) {
     if (shape[1] >= 0) shape[1] += s->pad[1] + s->pad[3];
     if (shape[2] >= 0) shape[2] += s->pad[0] + s->pad[2];
-  } else if (s->kind == DM_AUGMENT_RESIZE && s->width == 0) {
-    return dm_step_short_side(s, &shape[1], &shape[2]);
+  } else if (s->kind == DM_TRANSFORM_RESIZE && s->width == 0) {
+    return dm_transform_short_side(s, &shape[1], &shape[2]);
   } else if (kinds[s->kind].size) {
     shape[1] = s->height;
     shape[2] = s->width;
@@ -105,15 +107,15 @@ dm_DType dm_augment_dtype(const dm_Augment *a) { return a->to_float ? DM_F32 : D
 
 dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]) {
   for (int d = 0; d < 3; d++)
-    if (shape[d] == 0 || shape[d] > (d ? DM_MAX_SIDE : DM_AUGMENT_MAX_CHANNELS))
+    if (shape[d] == 0 || shape[d] > (d ? DM_MAX_SIDE : DM_TRANSFORM_MAX_CHANNELS))
       return dm_fail(DM_EARG,
                      "transforms: a picture of %" PRId64 " channels, %" PRId64 " x %" PRId64
                      "; channels are 1 to %d, sides 1 to %d",
-                     shape[0], shape[1], shape[2], DM_AUGMENT_MAX_CHANNELS, DM_MAX_SIDE);
+                     shape[0], shape[1], shape[2], DM_TRANSFORM_MAX_CHANNELS, DM_MAX_SIDE);
   for (int i = 0; i < a->n; i++) {
-    DM_TRY(step_shape(&a->steps[i].how, shape));
+    DM_TRY(transform_shape(&a->transforms[i], shape));
     if (shape[1] > DM_MAX_SIDE || shape[2] > DM_MAX_SIDE)
-      return fault(&a->steps[i].how, "the picture would become larger than 2^24 on a side");
+      return fault(&a->transforms[i], "the picture would become larger than 2^24 on a side");
   }
   return DM_OK;
 }
@@ -125,16 +127,36 @@ dm_status dm_augment_apply(const dm_Augment *a, const dm_Image *in, uint64_t dra
   int64_t shape[3] = {in->channels, in->height, in->width};
   DM_TRY(dm_augment_shape(a, shape));
   dm_Crop w = dm_crop_on(in);
-  for (int i = 0; i < a->n_early; i++) DM_GO(dm_step_run(&a->steps[i], draw, &w));
+  for (int i = 0; i < a->n_early; i++) DM_GO(dm_transform_run(&a->transforms[i], draw, &w));
   if (a->to_float) dm_crop_floats(&w, a->tables, a->n_tables, out);
   else dm_crop_bytes(&w, out);
-  for (int i = a->n_early; i < a->n; i++) dm_step_run_floats(&a->steps[i], draw, shape, out);
+  for (int i = a->n_early; i < a->n; i++)
+    dm_transform_run_floats(&a->transforms[i], draw, shape, out);
 done:
   dm_crop_free(&w);
   return st;
 }
 
-/* ---- what a step may be ---- */
+dm_status dm_augment_plan(const dm_Augment *a, uint64_t draw, int64_t height, int64_t width,
+                          dm_TransformPlan *plan) {
+  const dm_Transform *last = a->n > 0 ? &a->transforms[a->n - 1] : NULL;
+  int64_t shape[3] = {-1, height, width};
+  if (!last || last->kind == DM_TRANSFORM_AFFINE || last->kind == DM_TRANSFORM_RAND ||
+      kinds[last->kind].floats)
+    return dm_fail(DM_EARG, "transforms: this one has no plan");
+  DM_TRY(dm_augment_shape(a, shape));
+  return dm_transform_plan(last, draw, height, width, plan);
+}
+
+int dm_augment_boxes(const dm_Augment *a, uint64_t draw, int64_t height, int64_t width,
+                     int64_t (*boxes)[4], int most) {
+  const dm_Transform *last = a->n > 0 ? &a->transforms[a->n - 1] : NULL;
+  if (!last || (last->kind != DM_TRANSFORM_ERASE && last->kind != DM_TRANSFORM_CUTOUT))
+    return 0;
+  return dm_transform_boxes(last, draw, height, width, boxes, most);
+}
+
+/* ---- which transforms are possible ---- */
 
 static bool is_size(int64_t n) { return n >= 1 && n <= DM_MAX_SIDE; }
 
@@ -142,17 +164,17 @@ static bool is_range(const double r[2], double least, double most) {
   return r[0] >= least && r[0] <= r[1] && r[1] <= most;
 }
 
-static dm_status check_size(const dm_AugmentStep *s) {
-  const bool one_side = s->kind == DM_AUGMENT_RESIZE && s->width == 0;
+static dm_status check_size(const dm_Transform *s) {
+  const bool one_side = s->kind == DM_TRANSFORM_RESIZE && s->width == 0;
   if (!is_size(s->height) || !(one_side || is_size(s->width)))
     return fault(s, "a side is 1 to 2^24");
-  if (s->kind == DM_AUGMENT_RESIZE && s->max_size != 0 &&
+  if (s->kind == DM_TRANSFORM_RESIZE && s->max_size != 0 &&
       (!one_side || s->max_size <= s->height || s->max_size > DM_MAX_SIDE))
     return fault(s, "max_size goes with one number for size, and is larger than it");
   return DM_OK;
 }
 
-static dm_status check_border(const dm_AugmentStep *s) {
+static dm_status check_border(const dm_Transform *s) {
   for (int i = 0; i < 4; i++)
     if (s->pad[i] < 0 || s->pad[i] > DM_MAX_SIDE) return fault(s, "a border is 0 to 2^24 wide");
   if ((int)s->pad_mode < 0 || s->pad_mode > DM_PAD_SYMMETRIC)
@@ -160,27 +182,27 @@ static dm_status check_border(const dm_AugmentStep *s) {
   return DM_OK;
 }
 
-static dm_status check_fill(const dm_AugmentStep *s) {
+static dm_status check_fill(const dm_Transform *s) {
   for (int i = 0; i < s->n_values; i++)
     if (!(s->values[i] >= 0 && s->values[i] <= 255)) return fault(s, "fill is 0 to 255");
   return DM_OK;
 }
 
-static dm_status check_box(const dm_AugmentStep *s) {
+static dm_status check_box(const dm_Transform *s) {
   if (!is_range(s->area, 0, 1)) return fault(s, "scale is a range of parts, 0 to 1");
   if (!is_range(s->ratio, 1e-6, 1e6)) return fault(s, "ratio is a range of numbers above 0");
   return DM_OK;
 }
 
-static dm_status check_normalize(const dm_AugmentStep *s) {
+static dm_status check_normalize(const dm_Transform *s) {
   for (int i = 0; i < s->n_values; i++)
     if (!isfinite(s->values[i]) || !isfinite(s->deviations[i]) || s->deviations[i] == 0)
       return fault(s, "mean and std are finite, and std is not 0");
   return DM_OK;
 }
 
-static dm_status check_jitter(const dm_AugmentStep *s) {
-  for (int i = 0; i < DM_AUGMENT_N_JITTER; i++) {
+static dm_status check_jitter(const dm_Transform *s) {
+  for (int i = 0; i < DM_TRANSFORM_N_JITTER; i++) {
     const bool is_hue = i == DM_ADJUST_HUE;
     if (!is_range(s->jitter[i], is_hue ? -0.5 : 0, is_hue ? 0.5 : 1e6))
       return fault(s, "factors are ranges of numbers from 0 on; hue's lie in -0.5 to 0.5");
@@ -188,7 +210,7 @@ static dm_status check_jitter(const dm_AugmentStep *s) {
   return DM_OK;
 }
 
-static dm_status check_adjust(const dm_AugmentStep *s) {
+static dm_status check_adjust(const dm_Transform *s) {
   const bool is_hue = s->adjust == DM_ADJUST_HUE;
   const double most = is_hue ? 0.5 : s->adjust == DM_ADJUST_POSTERIZE ? 8 : 1e6;
   if ((int)s->adjust < 0 || s->adjust >= DM_ADJUST_N) return fault(s, "no such adjustment");
@@ -197,7 +219,7 @@ static dm_status check_adjust(const dm_AugmentStep *s) {
   return DM_OK;
 }
 
-static dm_status check_affine(const dm_AugmentStep *s) {
+static dm_status check_affine(const dm_Transform *s) {
   if (!is_range(s->degrees, -1e6, 1e6) || !is_range(s->shear, -89, 89) ||
       !is_range(s->shear + 2, -89, 89))
     return fault(s, "degrees are ranges, shear's within -89 to 89");
@@ -207,45 +229,45 @@ static dm_status check_affine(const dm_AugmentStep *s) {
   return DM_OK;
 }
 
-static dm_status check_own(const dm_AugmentStep *s) {
+static dm_status check_own(const dm_Transform *s) {
   switch (s->kind) {
-  case DM_AUGMENT_GREYSCALE:
+  case DM_TRANSFORM_GREYSCALE:
     if (s->channels != 1 && s->channels != 3) return fault(s, "num_output_channels is 1 or 3");
     return DM_OK;
-  case DM_AUGMENT_ADJUST: return check_adjust(s);
-  case DM_AUGMENT_JITTER: return check_jitter(s);
-  case DM_AUGMENT_AFFINE: return check_affine(s);
-  case DM_AUGMENT_RAND:
+  case DM_TRANSFORM_ADJUST: return check_adjust(s);
+  case DM_TRANSFORM_JITTER: return check_jitter(s);
+  case DM_TRANSFORM_AFFINE: return check_affine(s);
+  case DM_TRANSFORM_RAND:
     if (s->count < 0 || s->bins < 2 || s->magnitude < 0 || s->magnitude >= s->bins)
       return fault(s, "num_ops from 0 on, magnitude 0 to num_magnitude_bins - 1");
     return DM_OK;
-  case DM_AUGMENT_NORMALIZE: return check_normalize(s);
-  case DM_AUGMENT_CUTOUT:
+  case DM_TRANSFORM_NORMALIZE: return check_normalize(s);
+  case DM_TRANSFORM_CUTOUT:
     if (s->count < 0 || !is_size(s->width)) return fault(s, "holes from 0 on, length 1 on");
     return DM_OK;
   default: return DM_OK;
   }
 }
 
-/* Whether the step may stand where it stands: behind those of a. */
-static dm_status check_place(const dm_AugmentStep *s, const dm_Augment *a) {
+/* Whether s may stand behind the transforms of a. */
+static dm_status check_order(const dm_Transform *s, const dm_Augment *a) {
   if (kinds[s->kind].floats != a->to_float && !kinds[s->kind].moves)
-    return fault(s, s->kind == DM_AUGMENT_TO_FLOAT ? "a second one"
-                    : a->to_float                  ? "wanted before ToTensor"
-                                                   : "wanted ToTensor before it");
+    return fault(s, s->kind == DM_TRANSFORM_TO_FLOAT ? "a second one"
+                    : a->to_float                    ? "wanted before ToTensor"
+                                                     : "wanted ToTensor before it");
   if (!a->to_float || kinds[s->kind].floats) return DM_OK;
   if (a->n_early < a->n) return fault(s, "wanted before what erases");
   const bool black = s->n_values == 0 || (s->n_values == 1 && s->values[0] == 0);
-  const bool adds = s->kind == DM_AUGMENT_CENTER_CROP || kinds[s->kind].border;
+  const bool adds = s->kind == DM_TRANSFORM_CENTER_CROP || kinds[s->kind].border;
   if (adds && (a->normalizes || !black))
     return fault(s, "wanted before Normalize, and with a fill before ToTensor");
   return DM_OK;
 }
 
-static dm_status check_step(const dm_AugmentStep *s, const dm_Augment *a) {
-  if ((int)s->kind < 0 || s->kind >= DM_AUGMENT_N_KINDS)
-    return dm_fail(DM_EARG, "transforms: no step has the number %d", (int)s->kind);
-  if (s->n_values < 0 || s->n_values > DM_AUGMENT_MAX_CHANNELS)
+static dm_status check_transform(const dm_Transform *s, const dm_Augment *a) {
+  if ((int)s->kind < 0 || s->kind >= DM_TRANSFORM_N_KINDS)
+    return dm_fail(DM_EARG, "transforms: no kind has the number %d", (int)s->kind);
+  if (s->n_values < 0 || s->n_values > DM_TRANSFORM_MAX_CHANNELS)
     return fault(s, "numbers for 1 to 64 channels");
   if (kinds[s->kind].size) DM_TRY(check_size(s));
   if (kinds[s->kind].filter && ((int)s->filter < 0 || s->filter > DM_FILTER_BICUBIC))
@@ -258,12 +280,12 @@ static dm_status check_step(const dm_AugmentStep *s, const dm_Augment *a) {
   if (kinds[s->kind].chance && !(s->p >= 0 && s->p <= 1))
     return fault(s, "p is a probability, 0 to 1");
   DM_TRY(check_own(s));
-  return s->kind == DM_AUGMENT_TO_FLOAT && !a->to_float ? DM_OK : check_place(s, a);
+  return s->kind == DM_TRANSFORM_TO_FLOAT && !a->to_float ? DM_OK : check_order(s, a);
 }
 
 /* ---- new and free ---- */
 
-/* tables[c][v] = what the steps from TO_FLOAT on make of v. */
+/* tables[c][v] = v after TO_FLOAT and each NORMALIZE behind it. */
 static dm_status make_tables(dm_Augment *a) {
   a->tables = dm_alloc(a->n_tables * DM_LEVELS * (int64_t)sizeof *a->tables);
   if (!a->tables) return dm_fail(DM_EMEM, "transforms: out of memory for its tables");
@@ -271,9 +293,9 @@ static dm_status make_tables(dm_Augment *a) {
     for (int v = 0; v < DM_LEVELS; v++) {
       float x = (float)v / 255.0f;
       for (int i = 0; i < a->n_early; i++) {
-        const dm_Step *s = &a->steps[i];
-        if (s->how.kind != DM_AUGMENT_NORMALIZE || s->how.n_values == 0) continue;
-        const int at = s->how.n_values == 1 ? 0 : c;
+        const dm_Transform *s = &a->transforms[i];
+        if (s->kind != DM_TRANSFORM_NORMALIZE || s->n_values == 0) continue;
+        const int at = s->n_values == 1 ? 0 : c;
         x = (x - s->values[at]) / s->deviations[at];
       }
       a->tables[c * DM_LEVELS + v] = x;
@@ -281,38 +303,39 @@ static dm_status make_tables(dm_Augment *a) {
   return DM_OK;
 }
 
-/* Room for the numbers of all steps, and the numbers. */
+/* Copies the numbers of all transforms into one block. */
 static dm_status copy_numbers(dm_Augment *a) {
   int64_t n = 0;
-  for (int i = 0; i < a->n; i++) n += 2 * a->steps[i].how.n_values;
+  for (int i = 0; i < a->n; i++) n += 2 * a->transforms[i].n_values;
   float *at = a->numbers = dm_alloc(n * (int64_t)sizeof *at);
   if (!at) return dm_fail(DM_EMEM, "transforms: out of memory for its numbers");
   for (int i = 0; i < a->n; i++) {
-    dm_Step *s = &a->steps[i];
-    const size_t bytes = (size_t)s->how.n_values * sizeof *at;
+    dm_Transform *s = &a->transforms[i];
+    const size_t bytes = (size_t)s->n_values * sizeof *at;
     if (bytes == 0) continue;
-    s->values = memcpy(at, s->how.values, bytes);
-    at += s->how.n_values;
-    if (s->how.kind != DM_AUGMENT_NORMALIZE) continue;
-    s->deviations = memcpy(at, s->how.deviations, bytes);
-    at += s->how.n_values;
+    s->values = memcpy(at, s->values, bytes);
+    at += s->n_values;
+    if (s->kind != DM_TRANSFORM_NORMALIZE) continue;
+    s->deviations = memcpy(at, s->deviations, bytes);
+    at += s->n_values;
   }
   return DM_OK;
 }
 
-static dm_status add_step(dm_Augment *a, const dm_AugmentStep *how) {
-  DM_TRY(check_step(how, a));
-  dm_Step *s = &a->steps[a->n];
-  s->how = *how;
-  for (int i = 0; i < a->n; i++) s->nth += a->steps[i].how.kind == how->kind;
-  if (how->kind == DM_AUGMENT_TO_FLOAT) a->to_float = true;
-  if (how->kind == DM_AUGMENT_NORMALIZE) a->normalizes = true;
+static dm_status add_transform(dm_Augment *a, const dm_Transform *how) {
+  DM_TRY(check_transform(how, a));
+  dm_Transform *s = &a->transforms[a->n];
+  *s = *how;
+  s->nth = 0;
+  for (int i = 0; i < a->n; i++) s->nth += a->transforms[i].kind == how->kind;
+  if (how->kind == DM_TRANSFORM_TO_FLOAT) a->to_float = true;
+  if (how->kind == DM_TRANSFORM_NORMALIZE) a->normalizes = true;
   const bool early =
-      a->n_early == a->n && how->kind != DM_AUGMENT_ERASE && how->kind != DM_AUGMENT_CUTOUT;
+      a->n_early == a->n && how->kind != DM_TRANSFORM_ERASE && how->kind != DM_TRANSFORM_CUTOUT;
   a->n++;
   if (!early) return DM_OK;
   a->n_early++;
-  if (how->kind != DM_AUGMENT_NORMALIZE || how->n_values <= 1) return DM_OK;
+  if (how->kind != DM_TRANSFORM_NORMALIZE || how->n_values <= 1) return DM_OK;
   if (a->n_tables > 1 && how->n_values != a->n_tables)
     return dm_fail(DM_EARG, "Normalize: %d numbers, the one before it has %d", how->n_values,
                    a->n_tables);
@@ -320,19 +343,20 @@ static dm_status add_step(dm_Augment *a, const dm_AugmentStep *how) {
   return DM_OK;
 }
 
-dm_status dm_augment_new(dm_Augment **out, const dm_AugmentStep *steps, int n) {
+dm_status dm_augment_new(dm_Augment **out, const dm_Transform *transforms, int n) {
   dm_status st = DM_OK;
-  if (n < 0 || n > DM_MAX_STEPS)
-    return dm_fail(DM_EARG, "transforms: %d steps, 0 to %d are possible", n, DM_MAX_STEPS);
+  if (n < 0 || n > DM_MAX_TRANSFORMS)
+    return dm_fail(DM_EARG, "transforms: %d of them, 0 to %d are possible", n,
+                   DM_MAX_TRANSFORMS);
   dm_Augment *a = dm_alloc_zero(sizeof *a);
   if (!a) return dm_fail(DM_EMEM, "transforms: out of memory");
   a->n_tables = 1;
-  a->steps = dm_alloc_zero(n * (int64_t)sizeof *a->steps);
-  if (!a->steps) {
-    st = dm_fail(DM_EMEM, "transforms: out of memory for %d steps", n);
+  a->transforms = dm_alloc_zero(n * (int64_t)sizeof *a->transforms);
+  if (!a->transforms) {
+    st = dm_fail(DM_EMEM, "transforms: out of memory for %d of them", n);
     goto done;
   }
-  for (int i = 0; i < n; i++) DM_GO(add_step(a, &steps[i]));
+  for (int i = 0; i < n; i++) DM_GO(add_transform(a, &transforms[i]));
   DM_GO(copy_numbers(a));
   DM_GO(make_tables(a));
   *out = a;
@@ -345,7 +369,7 @@ void dm_augment_free(dm_Augment **augment) {
   dm_Augment *a = *augment;
   *augment = NULL;
   if (!a) return;
-  dm_free(a->steps);
+  dm_free(a->transforms);
   dm_free(a->numbers);
   dm_free(a->tables);
   dm_free(a);

@@ -22,10 +22,13 @@ static inline dm_Image dm_image_dense(uint8_t *data, int64_t channels, int64_t h
   return (dm_Image){channels, height, width, height * width, width, 1, data};
 }
 
-/* dst, of the same channels and any size = src made larger or smaller. The filter is as
-   wide as a pixel of the smaller one (antialias). Sizes are 1 at least. Pillow's
-   arithmetic: one pass after the other, each rounded to 8 bits. */
+/* Resizes src to the size of dst, of the same channels; sides are 1 at least. */
 dm_status dm_image_resize(const dm_Image *dst, const dm_Image *src, dm_Filter filter);
+
+/* The arithmetic of one axis, for who resizes something else than 8 bits. Output i is the sum
+   of weights[i, k] * input k, weights (n_out, n_in); nearest: it is input at[i], from 0. */
+DM_API void dm_resize_weights(double *weights, int64_t n_out, int64_t n_in, dm_Filter filter);
+DM_API void dm_resize_nearest(int64_t *at, int64_t n_out, int64_t n_in);
 
 /* ---- colours of dense planes, in place; 1 channel, grey, or 3: red, green, blue ---- */
 

@@ -1,4 +1,8 @@
-/* Pictures made larger or smaller by separable filters, in fixed point. */
+/* Resizes images as Pillow does (its Resample.c): a separable filter, first along one axis,
+   then along the other. An output pixel is a weighted mean of the input pixels under the
+   filter, which is centred on it and, when the image becomes smaller, stretched to the width of
+   an output pixel (antialias). Weights and sums are integers with 22 bits below the point, and
+   each pass rounds to 8 bits. */
 #include <math.h>
 #include <string.h>
 
@@ -33,11 +37,47 @@ typedef struct Taps {
   void *block; /* all of it */
 } Taps;
 
-static dm_status taps_new(Taps *t, int64_t n_out, int64_t n_in, dm_Filter filter) {
-  double (*const shape)(double) = filter == DM_FILTER_BICUBIC ? cubic : triangle;
+typedef struct Kernel {
+  double (*shape)(double);
+  double scale, stretch, reach; /* input pixels an output pixel; of the filter */
+} Kernel;
+
+static Kernel kernel_of(dm_Filter filter, int64_t n_out, int64_t n_in) {
   const double scale = (double)n_in / (double)n_out, stretch = fmax(scale, 1);
-  const double reach = (filter == DM_FILTER_BICUBIC ? 2 : 1) * stretch;
-  t->width = 2 * (int64_t)ceil(reach) + 1;
+  if (filter == DM_FILTER_BICUBIC) return (Kernel){cubic, scale, stretch, 2 * stretch};
+  return (Kernel){triangle, scale, stretch, stretch};
+}
+
+/* Output i = sum of row[k] * input[*first + k]; returns how many k there are. */
+static int64_t weigh(const Kernel *kernel, int64_t i, int64_t n_in, double *row,
+                     int64_t *first) {
+  const double center = ((double)i + 0.5) * kernel->scale;
+  *first = dm_max_i64((int64_t)(center - kernel->reach + 0.5), 0);
+  const int64_t n = dm_min_i64((int64_t)(center + kernel->reach + 0.5), n_in) - *first;
+  double sum = 0;
+  for (int64_t k = 0; k < n; k++) {
+    row[k] = kernel->shape(((double)(k + *first) - center + 0.5) / kernel->stretch);
+    sum += row[k];
+  }
+  for (int64_t k = 0; k < n; k++) row[k] /= sum;
+  return n;
+}
+
+void dm_resize_weights(double *weights, int64_t n_out, int64_t n_in, dm_Filter filter) {
+  const Kernel kernel = kernel_of(filter, n_out, n_in);
+  memset(weights, 0, (size_t)(n_out * n_in) * sizeof *weights);
+  for (int64_t i = 0; i < n_out; i++) {
+    double *row = weights + i * n_in;
+    int64_t first = 0;
+    const int64_t n = weigh(&kernel, i, n_in, row, &first);
+    memmove(row + first, row, (size_t)n * sizeof *row);
+    memset(row, 0, (size_t)dm_min_i64(first, n) * sizeof *row);
+  }
+}
+
+static dm_status taps_new(Taps *t, int64_t n_out, int64_t n_in, dm_Filter filter) {
+  const Kernel kernel = kernel_of(filter, n_out, n_in);
+  t->width = 2 * (int64_t)ceil(kernel.reach) + 1;
   t->block = dm_alloc(8 * t->width + n_out * (16 + 4 * t->width));
   if (!t->block)
     return dm_fail(DM_EMEM, "resize: out of memory for a filter of %lld x %lld weights",
@@ -47,20 +87,11 @@ static dm_status taps_new(Taps *t, int64_t n_out, int64_t n_in, dm_Filter filter
   t->n = t->first + n_out;
   t->weights = (int32_t *)(t->n + n_out);
   for (int64_t i = 0; i < n_out; i++) {
-    const double center = ((double)i + 0.5) * scale;
-    const int64_t first = dm_max_i64((int64_t)(center - reach + 0.5), 0);
-    const int64_t n = dm_min_i64((int64_t)(center + reach + 0.5), n_in) - first;
-    double sum = 0;
-    for (int64_t k = 0; k < n; k++) {
-      t->row[k] = shape(((double)(k + first) - center + 0.5) / stretch);
-      sum += t->row[k];
-    }
-    for (int64_t k = 0; k < n; k++) {
-      const double w = t->row[k] / sum * (1 << FRACTION_BITS);
+    t->n[i] = weigh(&kernel, i, n_in, t->row, &t->first[i]);
+    for (int64_t k = 0; k < t->n[i]; k++) {
+      const double w = t->row[k] * (1 << FRACTION_BITS);
       t->weights[i * t->width + k] = (int32_t)(w < 0 ? w - 0.5 : w + 0.5);
     }
-    t->first[i] = first;
-    t->n[i] = n;
   }
   return DM_OK;
 }
@@ -111,18 +142,24 @@ static void resize_rows(const dm_Image *dst, const dm_Image *src, const Taps *t)
     }
 }
 
-/* Each output shows the input under its middle. */
+/* Each output shows the input under its middle. Middles add up, as Pillow's do: a tie falls to
+   the same side. */
+void dm_resize_nearest(int64_t *at, int64_t n_out, int64_t n_in) {
+  const double step = (double)n_in / (double)n_out;
+  double middle = step * 0.5;
+  for (int64_t i = 0; i < n_out; i++, middle += step)
+    at[i] = dm_min_i64((int64_t)middle, n_in - 1);
+}
+
 static dm_status resize_nearest(const dm_Image *dst, const dm_Image *src) {
-  int64_t *column = dm_alloc(dst->width * (int64_t)sizeof *column);
+  int64_t *column = dm_alloc((dst->width + dst->height) * (int64_t)sizeof *column);
   if (!column) return dm_fail(DM_EMEM, "resize: out of memory");
-  const double x_step = (double)src->width / (double)dst->width;
-  const double y_step = (double)src->height / (double)dst->height;
-  double at = x_step * 0.5;
-  for (int64_t x = 0; x < dst->width; x++, at += x_step)
-    column[x] = dm_min_i64((int64_t)at, src->width - 1) * src->w_step;
-  at = y_step * 0.5;
-  for (int64_t y = 0; y < dst->height; y++, at += y_step) {
-    const int64_t row = dm_min_i64((int64_t)at, src->height - 1) * src->h_step;
+  int64_t *const row_at = column + dst->width;
+  dm_resize_nearest(column, dst->width, src->width);
+  dm_resize_nearest(row_at, dst->height, src->height);
+  for (int64_t x = 0; x < dst->width; x++) column[x] *= src->w_step;
+  for (int64_t y = 0; y < dst->height; y++) {
+    const int64_t row = row_at[y] * src->h_step;
     for (int64_t c = 0; c < dst->channels; c++) {
       const uint8_t *from = src->data + c * src->c_step + row;
       uint8_t *to = dst->data + c * dst->c_step + y * dst->h_step;
@@ -157,7 +194,7 @@ dm_status dm_image_resize(const dm_Image *dst, const dm_Image *src, dm_Filter fi
                              down_first ? src->width : dst->width);
     bytes = between.data = dm_alloc(between.channels * between.c_step);
     if (!bytes) {
-      st = dm_fail(DM_EMEM, "resize: out of memory for a picture of %lld x %lld",
+      st = dm_fail(DM_EMEM, "resize: out of memory for an image of %lld x %lld",
                    (long long)between.height, (long long)between.width);
       goto done;
     }

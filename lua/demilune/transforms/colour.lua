@@ -12,7 +12,7 @@ local colour = {}
 local JITTER = {"brightness", "contrast", "saturation", "hue"}
 local NEUTRAL = {brightness = 1, contrast = 1, saturation = 1, hue = 0}
 
-local ColorJitter = step.class "ColorJitter"
+local ColorJitter = step.class("ColorJitter", ops.colour)
 
 function ColorJitter:declare()
   local flat = {}
@@ -20,21 +20,6 @@ function ColorJitter:declare()
     flat[#flat + 1], flat[#flat + 2] = self[name][1], self[name][2]
   end
   return {kind = "ColorJitter", jitter = flat}
-end
-
-function ColorJitter:by_ops(x)
-  local order = {table.unpack(JITTER)}
-  for i = #order, 2, -1 do
-    local k = ops.place(i, 1)
-    order[i], order[k] = order[k], order[i]
-  end
-  for _, name in ipairs(order) do
-    local range, neutral = self[name], NEUTRAL[name]
-    if range[1] ~= neutral or range[2] ~= neutral then
-      x = ops.adjust("ColorJitter", x, name, step.uniform(range[1], range[2]))
-    end
-  end
-  return x
 end
 
 function ColorJitter:describe()
@@ -64,15 +49,8 @@ end
 
 -- ---- greys ----
 
-local function spread(x, channels)
-  local shape = {table.unpack(x.shape)}
-  shape[#shape - 2] = channels
-  return x:expand(shape)
-end
-
-local Grayscale = step.class "Grayscale"
+local Grayscale = step.class("Grayscale", ops.colour)
 function Grayscale:declare() return {kind = "Grayscale", channels = self.channels} end
-function Grayscale:by_ops(x) return spread(ops.grey("Grayscale", x), self.channels) end
 function Grayscale:describe() return tostring(self.channels) end
 
 -- Grayscale(num_output_channels = 1): without colour; 3: as three equal channels.
@@ -84,12 +62,8 @@ function colour.Grayscale(channels)
   return setmetatable({channels = channels}, Grayscale)
 end
 
-local RandomGrayscale = step.class "RandomGrayscale"
+local RandomGrayscale = step.class("RandomGrayscale", ops.colour)
 function RandomGrayscale:declare() return {kind = "RandomGrayscale", p = self.p} end
-function RandomGrayscale:by_ops(x)
-  if step.uniform(0, 1) >= self.p then return x end
-  return spread(ops.grey("RandomGrayscale", x), x:size(-3))
-end
 function RandomGrayscale:describe() return ("p = %g"):format(self.p) end
 
 -- RandomGrayscale(p = 0.1): with this probability without colour; as many channels.

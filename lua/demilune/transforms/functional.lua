@@ -36,11 +36,10 @@ end
 -- adjust_brightness(x, factor), adjust_contrast, adjust_saturation: 1 leaves x as it is;
 -- adjust_hue(x, part): -0.5 to 0.5 of the wheel of colours.
 for _, name in ipairs{"brightness", "contrast", "saturation", "hue"} do
-  local class = step.class("adjust_" .. name)
+  local class = step.class("adjust_" .. name, ops.colour)
   function class:declare()
     return {kind = "RandomAdjust", p = 1, adjust = name, much = self.much}
   end
-  function class:by_ops(x) return ops.adjust("adjust_" .. name, x, name, self.much) end
   functional["adjust_" .. name] = function(x, much)
     local least, most = name == "hue" and -0.5 or 0, name == "hue" and 0.5 or 1e6
     step.range("adjust_" .. name, "factor", {much, much}, least, most)

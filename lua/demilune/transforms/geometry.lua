@@ -1,6 +1,5 @@
 -- Transforms that cut, border, mirror, resize, turn and erase.
 
-local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local step = require "demilune.transforms.step"
@@ -20,11 +19,10 @@ end
 
 -- ---- Pad and the crops ----
 
-local Pad = step.class "Pad"
+local Pad = step.class("Pad", ops.move)
 function Pad:declare()
   return {kind = "Pad", pad = self.padding, padding_mode = self.padding_mode, values = self.fill}
 end
-function Pad:by_ops(x) return ops.pad("Pad", x, self.padding, self.padding_mode, self.fill) end
 function Pad:describe()
   return ("{%s}, padding_mode = %s"):format(step.words(self.padding), self.padding_mode)
 end
@@ -38,27 +36,11 @@ function geometry.Pad(padding, opts)
   return setmetatable(borders("Pad", opts), Pad)
 end
 
-local RandomCrop = step.class "RandomCrop"
+local RandomCrop = step.class("RandomCrop", ops.move)
 
 function RandomCrop:declare()
   return {kind = "RandomCrop", height = self.height, width = self.width, pad = self.padding,
     padding_mode = self.padding_mode, pad_if_needed = self.pad_if_needed, values = self.fill}
-end
-
-function RandomCrop:by_ops(x)
-  local pad, height, width = {table.unpack(self.padding)}, x:size(-2), x:size(-1)
-  local lacks_x = math.max(0, self.width - width - pad[1] - pad[3])
-  local lacks_y = math.max(0, self.height - height - pad[2] - pad[4])
-  if self.pad_if_needed then
-    pad = {pad[1] + lacks_x, pad[2] + lacks_y, pad[3] + lacks_x, pad[4] + lacks_y}
-  elseif lacks_x + lacks_y > 0 then
-    caller.raise("RandomCrop: a window of %d x %d is larger than the picture, %d x %d with its "
-      .. "border; hint: pad_if_needed = true", self.height, self.width,
-      height + pad[2] + pad[4], width + pad[1] + pad[3])
-  end
-  x = ops.pad("RandomCrop", x, pad, self.padding_mode, self.fill)
-  return ops.window(x, ops.place(x:size(-2), self.height), ops.place(x:size(-1), self.width),
-    self.height, self.width)
 end
 
 function RandomCrop:describe()
@@ -75,21 +57,9 @@ function geometry.RandomCrop(size, opts)
   return setmetatable(borders("RandomCrop", opts), RandomCrop)
 end
 
-local CenterCrop = step.class "CenterCrop"
+local CenterCrop = step.class("CenterCrop", ops.move)
 function CenterCrop:declare()
   return {kind = "CenterCrop", height = self.height, width = self.width}
-end
-local function to_even(v) -- halves go to the even neighbour
-  local down = math.floor(v)
-  return v - down == 0.5 and down + down % 2 or math.floor(v + 0.5)
-end
-function CenterCrop:by_ops(x)
-  local lacks_x = math.max(0, self.width - x:size(-1))
-  local lacks_y = math.max(0, self.height - x:size(-2))
-  x = ops.pad("CenterCrop", x,
-    {lacks_x // 2, lacks_y // 2, (lacks_x + 1) // 2, (lacks_y + 1) // 2}, "constant", {0})
-  return ops.window(x, to_even((x:size(-2) - self.height) / 2) + 1,
-    to_even((x:size(-1) - self.width) / 2) + 1, self.height, self.width)
 end
 function CenterCrop:describe() return ("%dx%d"):format(self.height, self.width) end
 
@@ -101,18 +71,17 @@ end
 
 -- ---- mirror images ----
 
-local function flip(name, dim)
-  local class = step.class(name)
+local function flip(name)
+  local class = step.class(name, ops.move)
   function class:declare() return {kind = name, p = self.p} end
-  function class:by_ops(x) return step.uniform(0, 1) < self.p and x:flip{dim} or x end
   function class:describe() return ("p = %g"):format(self.p) end
   return function(p) return setmetatable({p = step.probability(name, p, 0.5)}, class) end
 end
 
 -- RandomHorizontalFlip(p = 0.5): with this probability left and right change places;
 -- RandomVerticalFlip(p = 0.5): top and bottom.
-geometry.RandomHorizontalFlip = flip("RandomHorizontalFlip", -1)
-geometry.RandomVerticalFlip = flip("RandomVerticalFlip", -2)
+geometry.RandomHorizontalFlip = flip "RandomHorizontalFlip"
+geometry.RandomVerticalFlip = flip "RandomVerticalFlip"
 
 -- ---- other sizes ----
 
@@ -126,24 +95,11 @@ local function filters(what, given, defaults)
   return opts
 end
 
-local Resize = step.class "Resize"
+local Resize = step.class("Resize", ops.move)
 
 function Resize:declare()
   return {kind = "Resize", height = self.height, width = self.width, max_size = self.max_size,
     interpolation = self.interpolation}
-end
-
-function Resize:by_ops(x)
-  local height, width = self.height, self.width
-  if not width then
-    local h, w = x:size(-2), x:size(-1)
-    local short, long = self.height, math.floor(self.height * math.max(h, w) / math.min(h, w))
-    if self.max_size and long > self.max_size then
-      short, long = math.floor(self.max_size * short / long), self.max_size
-    end
-    height, width = table.unpack(w <= h and {long, short} or {short, long})
-  end
-  return ops.resize("Resize", x, height, width, self.interpolation)
 end
 
 function Resize:describe()
@@ -168,43 +124,17 @@ function geometry.Resize(size, opts)
   return setmetatable(opts, Resize)
 end
 
--- Height and width of a box with an area and a ratio from the ranges.
-local function draw_box(self, whole)
-  local area = whole * step.uniform(table.unpack(self.scale))
-  local ratio = math.exp(step.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
-  return to_even(math.sqrt(area * ratio)), to_even(math.sqrt(area / ratio))
-end
-
 local function boxes(what, opts)
   opts.scale = step.range(what, "scale", opts.scale, 0, 1)
   opts.ratio = step.range(what, "ratio", opts.ratio, 1e-6, 1e6)
   return opts
 end
 
-local RandomResizedCrop = step.class "RandomResizedCrop"
+local RandomResizedCrop = step.class("RandomResizedCrop", ops.move)
 
 function RandomResizedCrop:declare()
   return {kind = "RandomResizedCrop", height = self.height, width = self.width,
     area = self.scale, ratio = self.ratio, interpolation = self.interpolation}
-end
-
--- The window: top and left from 1, height, width.
-local function draw_window(self, height, width)
-  for _ = 1, 10 do
-    local w, h = draw_box(self, height * width)
-    if w >= 1 and w <= width and h >= 1 and h <= height then
-      return ops.place(height, h), ops.place(width, w), h, w
-    end
-  end
-  local h, w = height, width
-  if width / height < self.ratio[1] then h = math.max(1, to_even(width / self.ratio[1]))
-  elseif width / height > self.ratio[2] then w = math.max(1, to_even(height * self.ratio[2])) end
-  return (height - h) // 2 + 1, (width - w) // 2 + 1, h, w
-end
-
-function RandomResizedCrop:by_ops(x)
-  return ops.resize("RandomResizedCrop", ops.window(x, draw_window(self, x:size(-2), x:size(-1))),
-    self.height, self.width, self.interpolation)
 end
 
 function RandomResizedCrop:describe()
@@ -284,38 +214,23 @@ function geometry.RandomRotation(degrees, opts)
   return setmetatable(opts, RandomRotation)
 end
 
--- ---- what erases: behind ToTensor ----
+-- ---- boxes that are erased: behind ToTensor ----
 
-local function wants_floats(self, x)
+local function erase(self, x)
   if not x:is_floating_point() then
-    caller.raise("%s: the picture is %s, wanted a float dtype; hint: ToTensor before it",
+    caller.raise("%s: the image is %s, wanted a float dtype; hint: ToTensor before it",
       self.class, x.dtype)
   end
+  return ops.erase(self.class, x, self:declare(x:size(-3)))
 end
 
 local RandomErasing = step.class "RandomErasing"
+RandomErasing.apply = erase
 
 function RandomErasing:declare(channels)
   return {kind = "RandomErasing", p = self.p, area = self.scale, ratio = self.ratio,
     noise = not self.value,
     values = self.value and step.per_channel("RandomErasing", "value", self.value, channels)}
-end
-
-function RandomErasing:apply(x)
-  wants_floats(self, x)
-  if step.uniform(0, 1) >= self.p then return x end
-  local height, width = x:size(-2), x:size(-1)
-  for _ = 1, 10 do
-    local h, w = draw_box(self, height * width)
-    if h < height and w < width then
-      x = x:clone()
-      local box = ops.window(x, ops.place(height, h), ops.place(width, w), h, w)
-      if not self.value then box:copy_(core.randn(box.shape, {device = x.device}))
-      else box:copy_(step.planes("RandomErasing", "value", self.value, x):expand(box.shape)) end
-      return x
-    end
-  end
-  return x
 end
 
 function RandomErasing:describe()
@@ -339,21 +254,8 @@ function geometry.RandomErasing(opts)
 end
 
 local Cutout = step.class "Cutout"
+Cutout.apply = erase
 function Cutout:declare() return {kind = "Cutout", count = self.n_holes, width = self.length} end
-function Cutout:apply(x)
-  wants_floats(self, x)
-  local height, width = x:size(-2), x:size(-1)
-  x = x:clone()
-  for _ = 1, self.n_holes do
-    local top = ops.place(height, 1) - self.length // 2
-    local left = ops.place(width, 1) - self.length // 2
-    local first, before = math.max(top, 1), math.max(left, 1)
-    local h = math.min(top + self.length, height + 1) - first
-    local w = math.min(left + self.length, width + 1) - before
-    if h > 0 and w > 0 then ops.window(x, first, before, h, w):zero_() end
-  end
-  return x
-end
 function Cutout:describe() return ("%d, n_holes = %d"):format(self.length, self.n_holes) end
 
 -- Cutout(length, {n_holes = 1}): squares of this side become 0, as far as they lie inside;

@@ -115,7 +115,7 @@ function CutMix:apply(x)
   local area = (right - left) * (bottom - top)
   local out = x:clone()
   if area > 0 then
-    local function box(t) return ops.window(t, top + 1, left + 1, bottom - top, right - left) end
+    local function box(t) return ops.crop(t, top + 1, left + 1, bottom - top, right - left) end
     box(out):copy_(box(x:roll(1, 1)))
   end
   return out, 1 - area / (height * width)

@@ -1,5 +1,9 @@
--- Pictures (..., C, H, W) of any dtype and device cut, bordered, resized and coloured by
--- ops: what transforms do where C does not.
+-- Transforms of tensors (..., C, H, W) of any dtype and device, by ops, which have gradients.
+--
+-- The engine decides: where a crop lies, how wide a border is, which factors are drawn, with
+-- which weights an axis is resized (core.augment's plans). Only the pixels of what is no uint8
+-- image on the CPU are moved here. Colours of floats have formulas of their own, as torchvision's
+-- have: those of the engine are Pillow's, and round to 8 bits.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -7,109 +11,84 @@ local step = require "demilune.transforms.step"
 
 local ops = {}
 
-function ops.window(x, top, left, height, width)
+-- Rows top .. top + height - 1 and columns left .. left + width - 1 of x, a view.
+function ops.crop(x, top, left, height, width)
   return x:narrow(-2, top, height):narrow(-1, left, width)
 end
 
--- Positions 1..n of a side, with `before` and `after` more around them, as the mode says.
-local function lines(n, before, after, mode)
-  local list = {}
-  for i = -before, n + after - 1 do
-    local at
-    if mode == "edge" or n == 1 then
-      at = math.max(0, math.min(i, n - 1))
-    else
-      local once = mode == "reflect" and 1 or 0 -- the edge is not shown twice
-      at = i % (2 * (n - once))
-      if at >= n then at = 2 * n - 1 - once - at end
-    end
-    list[#list + 1] = at + 1
-  end
-  return list
+-- The plan of one transform, given as core.augment takes it, for an image of the size of x.
+local function plan_of(declared, x)
+  return step.compiled{declared}:plan(x:size(-2), x:size(-1), step.draw())
 end
 
+-- ---- positions ----
+
 -- pad = {left, top, right, bottom}; fill a list of one number, or one a channel.
-function ops.pad(what, x, pad, mode, fill)
+local function pad_by(what, x, pad, mode, fill)
   local left, top, right, bottom = table.unpack(pad)
   if left + top + right + bottom == 0 then return x end
   local height, width = x:size(-2), x:size(-1)
   if mode ~= "constant" then
-    local function positions(...)
-      return core.tensor(lines(...), {dtype = "int64", device = x.device})
-    end
-    return x:index_select(-2, positions(height, top, bottom, mode))
-      :index_select(-1, positions(width, left, right, mode))
+    return x:index_select(-2, core._pad_positions(height, top, bottom, mode):to(x.device))
+      :index_select(-1, core._pad_positions(width, left, right, mode):to(x.device))
   end
   local shape = {table.unpack(x.shape)}
   shape[#shape - 1], shape[#shape] = height + top + bottom, width + left + right
   local out = step.planes(what, "fill", fill, x):expand(shape):clone()
-  ops.window(out, top + 1, left + 1, height, width):copy_(x)
+  ops.crop(out, top + 1, left + 1, height, width):copy_(x)
   return out
 end
 
--- A position of a window of `size` in `room`, drawn.
-function ops.place(room, size)
-  return core.randint(1, room - size + 2, {1}, {device = "cpu"}):item()
-end
-
--- ---- another size ----
-
-local SHAPES = {
-  bilinear = {reach = 1, weigh = function(d) return math.max(0, 1 - d) end},
-  bicubic = {reach = 2, weigh = function(d) -- R. Keys, 1981, with a = -1/2
-    if d < 1 then return (1.5 * d - 2.5) * d * d + 1 end
-    return d < 2 and (((d - 5) * d + 8) * d - 4) * -0.5 or 0
-  end},
-}
-
--- The (n_out, n_in) matrix that resizes a side; filters are as wide as a pixel of the
--- smaller picture (antialias).
-local function weights(n_out, n_in, interpolation, x)
-  local rows, shape, scale = {}, SHAPES[interpolation], n_in / n_out
-  local stretch = math.max(scale, 1)
-  for i = 1, n_out do
-    local row, sum, middle = {}, 0, (i - 0.5) * scale
-    for k = 1, n_in do
-      row[k] = shape.weigh(math.abs(k - 0.5 - middle) / stretch)
-      sum = sum + row[k]
-    end
-    for k = 1, n_in do row[k] = row[k] / sum end
-    rows[i] = row
-  end
-  return core.tensor(rows, {dtype = x.dtype, device = x.device})
-end
-
--- Places add up, as in C: a tie falls to the same side.
-local function nearest(n_out, n_in, x)
-  local list, at, scale = {}, n_in / n_out * 0.5, n_in / n_out
-  for i = 1, n_out do
-    list[i] = math.min(math.floor(at), n_in - 1) + 1
-    at = at + scale
-  end
-  return core.tensor(list, {dtype = "int64", device = x.device})
-end
-
-function ops.resize(what, x, height, width, interpolation)
-  local h, w = x:size(-2), x:size(-1)
+local function resize(what, x, size, interpolation)
+  local height, width, h, w = size[1], size[2], x:size(-2), x:size(-1)
   if h == height and w == width then return x end
   if interpolation == "nearest" then
-    return x:index_select(-2, nearest(height, h, x)):index_select(-1, nearest(width, w, x))
+    return x:index_select(-2, core._resize_nearest(height, h):to(x.device))
+      :index_select(-1, core._resize_nearest(width, w):to(x.device))
   elseif not x:is_floating_point() then
-    caller.raise("%s: the picture is %s on %s, wanted uint8 on the CPU, or floats", what,
+    caller.raise("%s: the image is %s on %s, wanted uint8 on the CPU, or floats", what,
       x.dtype, x.device)
   end
-  if w ~= width then x = x:matmul(weights(width, w, interpolation, x):t()) end
-  if h ~= height then x = weights(height, h, interpolation, x):matmul(x) end
+  local function weights(n_out, n_in)
+    return core._resize_weights(n_out, n_in, interpolation):to(x.dtype):to(x.device)
+  end
+  if w ~= width then x = x:matmul(weights(width, w):t()) end
+  if h ~= height then x = weights(height, h):matmul(x) end
+  return x
+end
+
+-- A border, a crop, another size, a mirror image.
+function ops.move(what, x, declared)
+  local plan = plan_of(declared, x)
+  x = pad_by(what, x, plan.pad, declared.padding_mode or "constant", declared.values or {0})
+  local top, left, height, width = table.unpack(plan.box)
+  if height ~= x:size(-2) or width ~= x:size(-1) then x = ops.crop(x, top, left, height, width) end
+  x = resize(what, x, plan.size, declared.interpolation)
+  if plan.mirror then x = x:flip{-1} end
+  return plan.reverse and x:flip{-2} or x
+end
+
+-- Boxes of x become numbers, one a channel, or noise; x itself stays as it is.
+function ops.erase(what, x, declared)
+  local list = step.compiled{{kind = "ToTensor"}, declared}
+  local boxes = list:boxes(x:size(-2), x:size(-1), step.draw())
+  if #boxes == 0 then return x end
+  x = x:clone()
+  for _, box in ipairs(boxes) do
+    local to = ops.crop(x, table.unpack(box))
+    if declared.noise then to:copy_(core.randn(to.shape, {device = x.device}))
+    else to:copy_(step.planes(what, "value", declared.values or {0}, x):expand(to.shape)) end
+  end
   return x
 end
 
 -- ---- colours of floats, 0 to 1 ----
 
-function ops.grey(what, x)
+local function grey_of(what, x)
   local channels = x:size(-3)
   if channels == 1 then return x end
   if channels ~= 3 then
-    caller.raise("%s: pictures of %d channels, wanted 1 (grey) or 3 (red, green, blue)", what,
+    caller.raise("%s: images of %d channels, wanted 1 (grey) or 3 (red, green, blue)", what,
       channels)
   end
   local part = core.tensor({0.2989, 0.587, 0.114}, {dtype = x.dtype, device = x.device})
@@ -118,7 +97,7 @@ end
 
 local function away(from, x, factor) return (from * (1 - factor) + x * factor):clamp(0, 1) end
 
--- Hue, turned: channels fall and rise in turn along the wheel. f(n) = v - v s max(0,
+-- Turns the hue: channels fall and rise in turn along the wheel. f(n) = v - v s max(0,
 -- min(k, 4 - k, 1)) with k = (n + 6 h) mod 6: A. R. Smith's hexcone, 1978, in closed form.
 local function turn_hue(x, part)
   if x:size(-3) == 1 then return x end
@@ -136,17 +115,29 @@ local function turn_hue(x, part)
   return core.cat(planes, -3)
 end
 
--- What one of the four adjustments makes of x.
-function ops.adjust(what, x, kind, factor)
+-- One of ColorJitter's four adjustments of x.
+local function adjust(what, x, kind, factor)
   if not x:is_floating_point() then
-    caller.raise("%s: the picture is %s on %s, wanted uint8 on the CPU, or floats 0 to 1", what,
+    caller.raise("%s: the image is %s on %s, wanted uint8 on the CPU, or floats 0 to 1", what,
       x.dtype, x.device)
   end
   if kind == "brightness" then return (x * factor):clamp(0, 1) end
-  local grey = ops.grey(what, x)
+  local grey = grey_of(what, x)
   if kind == "contrast" then return away(grey:mean({-3, -2, -1}, {keepdim = true}), x, factor) end
   if kind == "saturation" then return away(grey, x, factor) end
   return turn_hue(x, factor)
+end
+
+-- Without colour, or adjusted.
+function ops.colour(what, x, declared)
+  local plan = plan_of(declared, x)
+  if plan.grey then
+    local shape = {table.unpack(x.shape)}
+    shape[#shape - 2] = declared.channels or shape[#shape - 2]
+    x = grey_of(what, x):expand(shape)
+  end
+  for _, change in ipairs(plan) do x = adjust(what, x, change[1], change[2]) end
+  return x
 end
 
 return ops

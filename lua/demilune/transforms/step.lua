@@ -1,7 +1,7 @@
 -- What the transforms share: their class, and the reading of their arguments.
 --
--- A transform is what `declare` says, a step for C (core.augment), which takes uint8
--- pictures on the CPU; `by_ops`, where it has one, does others by ops.
+-- A transform is what its method `declare` returns, a row of core.augment's list. The engine
+-- applies it to uint8 images on the CPU; a function of transforms/ops.lua to other tensors.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -18,40 +18,43 @@ function step.uniform(low, high)
   return low + (high - low) * core.rand(1, {dtype = "float64", device = "cpu"}):item()
 end
 
--- The steps of a list for C, or raises.
+-- The engine's list of these transforms, or raises.
 function step.compiled(list)
-  local steps, problem = core.augment(list)
-  if not steps then caller.raise("%s", problem) end
-  return steps
+  local compiled, problem = core.augment(list)
+  if not compiled then caller.raise("%s", problem) end
+  return compiled
 end
 
 function step.is_bytes(x) return x.dtype == "uint8" and x.device == "cpu" end
 
--- x (..., C, H, W) through steps for C; dims in front of four are as a longer batch.
-function step.run(steps, x)
-  if x:dim() <= 4 then return steps:apply(x, step.draw()) end
-  local y = steps:apply(x:flatten(1, -4), step.draw())
+-- Applies the engine's list to x (..., C, H, W); dims in front of four are as a longer batch.
+function step.run(list, x)
+  if x:dim() <= 4 then return list:apply(x, step.draw()) end
+  local y = list:apply(x:flatten(1, -4), step.draw())
   local shape = {table.unpack(x.shape, 1, x:dim() - 3)}
   table.move(y.shape, 2, 4, #shape + 1, shape)
   return y:reshape(shape)
 end
 
 local function apply(self, x)
-  if step.is_bytes(x) then return step.run(step.compiled{self:declare(x:size(-3))}, x) end
-  if not self.by_ops then
-    caller.raise("%s: the picture is %s on %s, wanted uint8 on the CPU; hint: ToTensor after it",
+  local declared = self:declare(x:size(-3))
+  if step.is_bytes(x) then return step.run(step.compiled{declared}, x) end
+  if not self.on_tensor then
+    caller.raise("%s: the image is %s on %s, wanted uint8 on the CPU; hint: ToTensor after it",
       self.class, x.dtype, x.device)
   end
-  return self:by_ops(x)
+  return self.on_tensor(self.class, x, declared)
 end
 
--- A class of transforms: called with a picture it answers with what `apply` makes of it.
-function step.class(name)
-  local c = {class = name, apply = apply}
+-- A class of transforms, which are called with an image and return `apply`'s result.
+-- on_tensor(name, x, what declare returns) applies it to what is not uint8 on the CPU; nil:
+-- nothing does.
+function step.class(name, on_tensor)
+  local c = {class = name, apply = apply, on_tensor = on_tensor}
   c.__index = c
   function c:__call(x)
     if not core.is_tensor(x) or x:dim() < 3 then
-      caller.raise("%s: wanted a picture {C, H, W} or a batch {N, C, H, W}, got %s", name,
+      caller.raise("%s: wanted an image {C, H, W} or a batch {N, C, H, W}, got %s", name,
         core.is_tensor(x) and tostring(x.shape) or type(x))
     end
     return self:apply(x)
@@ -143,13 +146,13 @@ end
 function step.per_channel(what, name, v, channels)
   local list = {}
   if #v ~= 1 and #v ~= channels then
-    caller.raise("%s: %s has %d numbers, the pictures have %d channels", what, name, #v, channels)
+    caller.raise("%s: %s has %d numbers, the images have %d channels", what, name, #v, channels)
   end
   for c = 1, channels do list[c] = v[#v == 1 and 1 or c] end
   return list
 end
 
--- The same as a tensor (C,1,1) like x, which has so many channels.
+-- The same as a tensor (C,1,1) of the dtype and device of x (..., C, H, W).
 function step.planes(what, name, v, x)
   local list = step.per_channel(what, name, v, x:size(-3))
   return core.tensor(list, {dtype = x.dtype, device = x.device}):reshape(-1, 1, 1)
