@@ -338,9 +338,9 @@ end, function(sampler)
   return sum
 end)
 
-local ROOT = FILE .. "-pictures" -- spec/golden/pictures as the one class of a folder
-if dm.read_image "spec/golden/pictures/gray.jpg" then -- not in a build without libjpeg
-  assert(os.execute(("mkdir %s && ln -s $PWD/spec/golden/pictures %s/one"):format(ROOT, ROOT)))
+local ROOT = FILE .. "-pictures" -- spec/golden/images as the one class of a folder
+if dm.read_image "spec/golden/images/gray.jpg" then -- not in a build without libjpeg
+  assert(os.execute(("mkdir %s && ln -s $PWD/spec/golden/images %s/one"):format(ROOT, ROOT)))
   local T = dm.transforms
   local function crops() return T.Compose{T.RandomCrop(8, {padding = 2}), T.ToTensor()} end
   for _, workers in ipairs{0, 2} do

@@ -1,4 +1,4 @@
-/* Checks src/data/augment.h: any list of steps on any picture ends in a result or a
+/* Checks src/data/augment.h: any list of transforms on any image ends in a result or a
    refusal, reads and writes only what is its own, and stands memory that runs out, in
    this thread and in a loader's. Numbers are spec/transforms_spec.lua's matter. Meant to
    run under the sanitizers too. */
@@ -21,8 +21,8 @@ static void check_at(bool ok, const char *what, int line) {
 }
 #define CHECK(cond) check_at((cond), #cond, __LINE__)
 
-static uint64_t chance = 1;
-static int64_t below(int64_t n) { return (int64_t)(dm_splitmix64(&chance) % (uint64_t)n); }
+static uint64_t seed = 1;
+static int64_t below(int64_t n) { return (int64_t)(dm_splitmix64(&seed) % (uint64_t)n); }
 
 /* A range within low and high; now and then one that is none. */
 static void any_range(double r[2], double low, double high) {
@@ -32,27 +32,27 @@ static void any_range(double r[2], double low, double high) {
   r[1] = a < b ? b : a;
 }
 
-static dm_Transform any_step(void) {
+static dm_Transform any_transform(void) {
   static const float numbers[8] = {0, 100, 255, 3, 7.5f, 1, 2, 9};
   static const float deviations[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   dm_Transform s = {.kind = (dm_TransformKind)below(DM_TRANSFORM_N_KINDS),
-                      .p = (double)below(5) / 4,
-                      .height = below(40),
-                      .width = below(40),
-                      .max_size = below(4) ? 0 : below(60),
-                      .pad_mode = (dm_PadMode)below(4),
-                      .pad_if_needed = below(2),
-                      .filter = (dm_Filter)below(3),
-                      .channels = below(2) ? 3 : 1,
-                      .adjust = (dm_Adjust)below(DM_ADJUST_N),
-                      .much = (double)below(9) / 8,
-                      .count = (int)below(4),
-                      .magnitude = (int)below(31),
-                      .bins = 31,
-                      .noise = below(2),
-                      .values = numbers,
-                      .deviations = deviations,
-                      .n_values = (int)(below(3) ? below(2) : 3)};
+                    .p = (double)below(5) / 4,
+                    .height = below(40),
+                    .width = below(40),
+                    .max_size = below(4) ? 0 : below(60),
+                    .pad_mode = (dm_PadMode)below(4),
+                    .pad_if_needed = below(2),
+                    .filter = (dm_Filter)below(3),
+                    .channels = below(2) ? 3 : 1,
+                    .adjust = (dm_Adjust)below(DM_ADJUST_N),
+                    .much = (double)below(9) / 8,
+                    .count = (int)below(4),
+                    .magnitude = (int)below(31),
+                    .bins = 31,
+                    .noise = below(2),
+                    .values = numbers,
+                    .deviations = deviations,
+                    .n_values = (int)(below(3) ? below(2) : 3)};
   for (int i = 0; i < 4; i++) s.pad[i] = below(3) ? 0 : below(30);
   any_range(s.area, 0, 1);
   any_range(s.ratio, 0.1, 5);
@@ -66,13 +66,13 @@ static dm_Transform any_step(void) {
   return s;
 }
 
-/* A picture in bytes of its own, so that a read beside them is seen: planes, pixels, or
+/* An image in bytes of its own, so that a read outside of them is seen: planes, pixels, or
    upside down and mirrored. */
-static dm_Image any_picture(void) {
+static dm_Image any_image(void) {
   const int64_t c = below(3) ? 3 : 1 + below(4), h = 1 + below(30), w = 1 + below(30);
   uint8_t *bytes = malloc((size_t)(c * h * w));
   if (!bytes) abort();
-  for (int64_t i = 0; i < c * h * w; i++) bytes[i] = (uint8_t)dm_splitmix64(&chance);
+  for (int64_t i = 0; i < c * h * w; i++) bytes[i] = (uint8_t)dm_splitmix64(&seed);
   dm_Image p = dm_image_dense(bytes, c, h, w);
   if (below(2)) p.c_step = 1, p.h_step = w * c, p.w_step = c;
   return p;
@@ -82,17 +82,17 @@ static void check_any_list(void) {
   int n_made = 0, n_applied = 0, n_wrong = 0;
   const int64_t live = dm_alloc_live();
   for (int turn = 0; turn < 20000; turn++) {
-    dm_Transform steps[5];
-    const int n = (int)below(DM_COUNT(steps) + 1);
-    for (int i = 0; i < n; i++) steps[i] = any_step();
+    dm_Transform transforms[5];
+    const int n = (int)below(DM_COUNT(transforms) + 1);
+    for (int i = 0; i < n; i++) transforms[i] = any_transform();
     dm_Augment *a = NULL;
-    const dm_status st = dm_augment_new(&a, steps, n);
+    const dm_status st = dm_augment_new(&a, transforms, n);
     if (st != DM_OK) {
       n_wrong += st != DM_EARG || a != NULL || !*dm_error();
       continue;
     }
     n_made++;
-    const dm_Image p = any_picture();
+    const dm_Image p = any_image();
     int64_t shape[3] = {p.channels, p.height, p.width};
     if (dm_augment_shape(a, shape) == DM_OK) {
       const int64_t n_out = shape[0] * shape[1] * shape[2];
@@ -178,7 +178,7 @@ static void run_epoch(const dm_Augment *a, int workers, int short_at, float *x) 
   CHECK(dm_loader_epoch(l, 1, order, N) == DM_OK);
   for (int i = 0; i < 3; i++) {
     if (i == short_at) {
-      /* workers may have been quicker: then nothing fails but the memory ahead */
+      /* workers may have been quicker: then nothing fails but the memory of batches to come */
       dm_alloc_fail_at(1, true);
       const dm_status st = dm_loader_next(l, &b, &n_rows, &state);
       dm_alloc_fail_at(0, false);
@@ -211,7 +211,7 @@ static void check_loader(void) {
 }
 
 int main(void) {
-  for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&chance);
+  for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&seed);
   check_any_list();
   check_memory_walk();
   check_loader();

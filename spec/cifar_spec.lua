@@ -28,7 +28,7 @@ local function write_file(name, n, first)
   return write(name, table.concat(records))
 end
 
--- All six: 12, 13, ..., 16 pictures of training and 8 of test, in a new folder.
+-- All six: 12, 13, ..., 16 images of training and 8 of test, in a new folder.
 local function write_all(name)
   assert(os.execute("mkdir -p " .. path(name)))
   for i = 1, 5 do write_file(("%s/data_batch_%d.bin"):format(name, i), 11 + i, 100 * i) end
@@ -159,7 +159,7 @@ describe("transforms", function()
     refuses("std is 0", transforms.Normalize, 0.5, {1, 0, 1})
     refuses("wanted a number, or one per channel", transforms.Normalize, "x", 1)
     refuses("wanted an image {C, H, W}", transforms.ToTensor(), dm.ones(3, 3))
-    refuses("a crop of 9 x 9 is larger than the picture, 2 x 3", transforms.RandomCrop(9), levels)
+    refuses("a crop of 9 x 9 is larger than the image, 2 x 3", transforms.RandomCrop(9), levels)
     refuses("wanted whole numbers", transforms.RandomCrop, 2.5)
     refuses("p is 2, wanted 0 to 1", transforms.RandomHorizontalFlip, 2)
     refuses("element 1 is a number", transforms.Compose, {1})
@@ -199,7 +199,7 @@ describe("transforms", function()
       local seen = {threads = {}, lua = {}}
       local function note(by, i, x)
         local at = place(windows_of(plain:get(i), -0.5), x)
-        assert.is_truthy(at, by .. " made a picture that is no window")
+        assert.is_truthy(at, by .. " made an image that is no window")
         seen[by][at] = true
       end
       local loader = data.DataLoader(set, {batch_size = 70, num_workers = 2, seed = 1})

@@ -46,7 +46,7 @@ static void check_at(bool ok, const char *what, int line) {
     CHECK(strstr(dm_error(), (text)) != NULL); \
   } while (0)
 
-static uint64_t chance = 1;
+static uint64_t rng = 1;
 
 static const char *path_of(const char *name) {
   static char path[512];
@@ -79,10 +79,10 @@ static int count_files(void) {
 
 /* Changes 1 to 4 bytes; sometimes cuts the end off. */
 static size_t damage(uint8_t *b, size_t n) {
-  const int k = 1 + (int)(dm_splitmix64(&chance) % 4);
+  const int k = 1 + (int)(dm_splitmix64(&rng) % 4);
   for (int i = 0; i < k; i++)
-    b[dm_splitmix64(&chance) % n] ^= (uint8_t)(1 + dm_splitmix64(&chance) % 255);
-  return dm_splitmix64(&chance) % 8 ? n : dm_splitmix64(&chance) % n;
+    b[dm_splitmix64(&rng) % n] ^= (uint8_t)(1 + dm_splitmix64(&rng) % 255);
+  return dm_splitmix64(&rng) % 8 ? n : dm_splitmix64(&rng) % n;
 }
 
 /* ---- IDX ---- */
@@ -439,7 +439,7 @@ static uint8_t pixels[N * C * H * W];
 static float points[N * 3];
 static int64_t labels[N], order[N];
 static const float mean[C] = {0.25f, 0.5f}, std[C] = {0.5f, 2.0f};
-static const dm_Transform steps[] = {
+static const dm_Transform transforms[] = {
     {.kind = DM_TRANSFORM_CROP, .height = H, .width = W, .pad = {2, 2, 2, 2}},
     {.kind = DM_TRANSFORM_HFLIP, .p = 0.5},
     {.kind = DM_TRANSFORM_TO_FLOAT},
@@ -447,8 +447,8 @@ static const dm_Transform steps[] = {
 static dm_Augment *augment;
 
 static void make_data(void) {
-  CHECK(dm_augment_new(&augment, steps, DM_COUNT(steps)) == DM_OK);
-  for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&chance);
+  CHECK(dm_augment_new(&augment, transforms, DM_COUNT(transforms)) == DM_OK);
+  for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&rng);
   for (int i = 0; i < DM_COUNT(points); i++) points[i] = (float)i;
   for (int i = 0; i < N; i++) {
     labels[i] = i * 10;
@@ -552,7 +552,7 @@ static void check_loader_batches(void) {
   CHECK(dm_alloc_live() == live);
 }
 
-static void check_loader_pictures(void) {
+static void check_loader_images(void) {
   const uint8_t x[] = {0, 51, 102, 153, 204, 255};
   const float zero = 0, three = 3;
   const dm_Transform mirror[] = {
@@ -586,7 +586,7 @@ static void check_loader_pictures(void) {
   dm_loader_free(&l);
 
   col[0].augment = wider;
-  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "2 x 4 is larger than the picture, 2 x 3");
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "2 x 4 is larger than the image, 2 x 3");
   col[0].shape[1] = 3;
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "{1, 3, 3}");
   col[0].shape[1] = 2, col[0].dtype = DM_I64;
@@ -852,7 +852,7 @@ int main(void) {
   check_st_writer();
   check_st_disk_full();
   check_loader_batches();
-  check_loader_pictures();
+  check_loader_images();
   check_loader_windows();
   check_loader_stop();
   check_loader_client();

@@ -1,4 +1,4 @@
--- The data room: data sets, the loader, the readers, and the progress bar.
+-- Data sets, the loader, the readers, and the progress bar.
 
 local dm = require "demilune"
 local data, datasets = dm.data, dm.datasets
@@ -485,7 +485,7 @@ describe("FashionMNIST and MNIST:", function()
     write("train-labels-idx1-ubyte", idx(8, {#labels}, string.char(table.unpack(labels))))
   end
 
-  it("normalise pictures and count labels from 1", function()
+  it("normalise images and count labels from 1", function()
     four_files(3, {0, 9, 4})
     local set = assert(datasets.MNIST(path()))
     assert.equal(3, #set)
@@ -533,7 +533,7 @@ describe("FashionMNIST and MNIST:", function()
     four_files(3, {0, 9})
     set, message = datasets.MNIST(path())
     assert.is_nil(set)
-    assert.matches("3 pictures and 2 labels", message)
+    assert.matches("3 images and 2 labels", message)
     four_files(1, {10})
     set, message = datasets.MNIST(path())
     assert.is_nil(set)

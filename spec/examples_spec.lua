@@ -315,7 +315,7 @@ describe("finetune:", function()
   end)
 
   it("takes one's own images, a folder a class, or train and val of these #slow", function()
-    local picture = "spec/golden/pictures/rgb.png"
+    local picture = "spec/golden/images/rgb.png"
     local _, lacking = dm.read_image(picture)
     if lacking then return pending(lacking) end
     local own = folder .. "/own"

@@ -1,6 +1,6 @@
-/* Checks src/data on pictures: memory that runs out at every request, Exif of random bytes,
+/* Checks src/data on images: memory that runs out at every request, Exif of random bytes,
    rows of a column by several threads, folders. Run in the repository's root, as its files are
-   those of spec/golden/pictures. Meant to run under the sanitizers too. */
+   those of spec/golden/images. Meant to run under the sanitizers too. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void check_at(bool ok, const char *what, int line) {
 }
 #define CHECK(cond) check_at((cond), #cond, __LINE__)
 
-#define FOLDER "spec/golden/pictures/"
+#define FOLDER "spec/golden/images/"
 static const char *const files[] = {FOLDER "baseline.jpg",     FOLDER "progressive.jpg",
                                     FOLDER "gray.jpg",         FOLDER "cmyk.jpg",
                                     FOLDER "orientation3.jpg", FOLDER "rgb.png",
@@ -67,13 +67,13 @@ static dm_status use_folder(void) {
 
 /* An epoch of the files, two a batch; *sum is the same for every number of workers. */
 static dm_status run_loader(int workers, double *sum) {
-  const dm_Transform steps[] = {
+  const dm_Transform transforms[] = {
       {.kind = DM_TRANSFORM_CROP, .height = 8, .width = 8, .pad = {2, 2, 2, 2}},
       {.kind = DM_TRANSFORM_HFLIP, .p = 0.5},
       {.kind = DM_TRANSFORM_TO_FLOAT}};
   const int64_t order[N_FILES] = {5, 2, 7, 0, 1, 3, 4, 6};
   dm_Augment *augment = NULL;
-  dm_Images *pictures = NULL;
+  dm_Images *images = NULL;
   dm_Loader *loader = NULL;
   dm_ImageRows rows;
   dm_LoaderBuffer b;
@@ -81,9 +81,9 @@ static dm_status run_loader(int workers, double *sum) {
   int64_t n_rows;
   dm_status st;
   *sum = 0;
-  DM_GO(dm_augment_new(&augment, steps, DM_COUNT(steps)));
-  DM_GO(dm_images_new(&pictures, files, N_FILES, &upright));
-  DM_GO(dm_images_rows(&rows, pictures, augment));
+  DM_GO(dm_augment_new(&augment, transforms, DM_COUNT(transforms)));
+  DM_GO(dm_images_new(&images, files, N_FILES, &upright));
+  DM_GO(dm_images_rows(&rows, images, augment));
   const int64_t n = rows.shape[0] * rows.shape[1] * rows.shape[2];
   const dm_LoaderColumn column = {
       .dtype = DM_F32, .row_numel = n, .read = dm_images_row, .source = &rows};
@@ -95,16 +95,16 @@ static dm_status run_loader(int workers, double *sum) {
                               .seed = 3};
   DM_GO(dm_loader_new(&loader, &spec));
   DM_GO(dm_loader_epoch(loader, 1, order, N_FILES));
-  for (double place = 1; state == DM_LOADER_BATCH;) {
+  for (double position = 1; state == DM_LOADER_BATCH;) {
     DM_GO(dm_loader_next(loader, &b, &n_rows, &state));
     if (state != DM_LOADER_BATCH) break;
     const float *x = b.data;
-    for (int64_t i = 0; i < n_rows * n; i++) *sum += (double)x[i] * place++;
+    for (int64_t i = 0; i < n_rows * n; i++) *sum += (double)x[i] * position++;
     dm_free(b.data);
   }
 done:
   dm_loader_free(&loader);
-  dm_images_free(&pictures);
+  dm_images_free(&images);
   dm_augment_free(&augment);
   return st;
 }
@@ -155,17 +155,17 @@ static void check_second_try(void) {
 static void check_exif(void) {
   enum { N = 20000, MOST = 64 };
   static const uint8_t sound[26] = "II*\0\x8\0\0\0\x1\0\x12\x1\x3\0\x1\0\0\0\x6\0\0\0\0\0\0";
-  uint64_t chance = 7;
+  uint64_t rng = 7;
   CHECK(dm_exif_orientation(sound, sizeof sound) == 6);
   CHECK(dm_exif_orientation(sound, 20) == 6 && dm_exif_orientation(sound, 19) == 1);
   int turned = 0;
   for (int i = 0; i < N; i++) {
-    const int64_t n = (int64_t)(dm_splitmix64(&chance) % MOST);
+    const int64_t n = (int64_t)(dm_splitmix64(&rng) % MOST);
     uint8_t *bytes = malloc((size_t)n + 1); /* its end is seen by the sanitizers */
     for (int64_t k = 0; k < n; k++)
-      bytes[k] = k < (int64_t)sizeof sound && dm_splitmix64(&chance) % 16
+      bytes[k] = k < (int64_t)sizeof sound && dm_splitmix64(&rng) % 16
                      ? sound[k]
-                     : (uint8_t)dm_splitmix64(&chance);
+                     : (uint8_t)dm_splitmix64(&rng);
     const int o = dm_exif_orientation(bytes, n);
     if (o < 1 || o > 8) CHECK(o >= 1 && o <= 8);
     turned += o != 1;

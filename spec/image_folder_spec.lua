@@ -9,7 +9,7 @@ setup(folder.make)
 teardown(folder.remove)
 
 local function golden(name)
-  local f <close> = assert(io.open("spec/golden/pictures/" .. name, "rb"))
+  local f <close> = assert(io.open("spec/golden/images/" .. name, "rb"))
   return f:read "a"
 end
 
@@ -37,7 +37,7 @@ local function problem_of(...)
 end
 
 describe("ImageFolder", function()
-  it("takes folders as classes and their pictures as samples, in torchvision's order", function()
+  it("takes folders as classes and their images as samples, in torchvision's order", function()
     local root = tree("order", {
       ["b/2.png"] = "", ["b/10.jpg"] = "", ["b/x.JPEG"] = "", ["b/notes.txt"] = "",
       ["b/png"] = "", ["b/.Png"] = "", ["B/1.Jpg"] = "", ["a b/z/deep/1.png"] = "",
@@ -66,9 +66,9 @@ describe("ImageFolder", function()
     assert.same({"1 a/1.png", "1 a/other/2.png", "2 b/2.png"}, names(assert(ImageFolder(root))))
   end)
 
-  it("names the classes without pictures, unless they are allowed", function()
+  it("names the classes without images, unless they are allowed", function()
     local root = tree("empty", {["a/1.png"] = "", ["b/x.txt"] = "", ["c/d/x.gif"] = ""})
-    assert.equal(("ImageFolder: no pictures (.jpg, .jpeg, .png) in 'b', 'c' of '%s'; hint: "
+    assert.equal(("ImageFolder: no images (.jpg, .jpeg, .png) in 'b', 'c' of '%s'; hint: "
       .. "allow_empty = true"):format(root), problem_of(root))
     local set = assert(ImageFolder(root, {allow_empty = true}))
     assert.same({"a", "b", "c"}, set.classes)
@@ -111,7 +111,7 @@ describe("CIFAR100", function()
     return string.char(coarse, fine) .. string.char(byte):rep(1024) .. ("\1"):rep(2048)
   end
 
-  it("reads fine or coarse labels and the pictures behind them", function()
+  it("reads fine or coarse labels and the images behind them", function()
     assert(os.execute("mkdir -p " .. path "c100/cifar-100-binary"))
     write("c100/cifar-100-binary/train.bin", record(0, 4, 7) .. record(19, 99, 8))
     write("c100/cifar-100-binary/test.bin", record(3, 0, 9))
@@ -144,18 +144,18 @@ describe("CIFAR100", function()
   end)
 end)
 
--- ---- pictures that are decoded ----
+-- ---- images that are decoded ----
 
 local _, lacking = dm.decode_image(golden "gray.jpg")
 if not lacking then _, lacking = dm.decode_image(golden "gray.png") end
 if lacking then
-  describe("a loader of pictures", function()
+  describe("a loader of images", function()
     it("needs libjpeg and libpng", function() pending(lacking) end)
   end)
   return
 end
 
-describe("a loader of pictures", function()
+describe("a loader of images", function()
   local to_tensor = transforms.ToTensor()
   local crops = transforms.Compose{transforms.RandomCrop(8, {padding = 2}),
     transforms.RandomHorizontalFlip(), to_tensor, transforms.Normalize({0.5, 0.4, 0.3}, 0.25)}
@@ -181,7 +181,7 @@ describe("a loader of pictures", function()
     return list
   end
 
-  it("gives the same bytes for every number of workers, by chance too", function()
+  it("gives the same bytes for every number of workers, random transforms too", function()
     local set = assert(ImageFolder(root, {transform = crops}))
     local first = all(set, 0, 2)
     assert.equal(14, #first)
@@ -217,7 +217,7 @@ describe("a loader of pictures", function()
     assert.is_true(dm.equal(subset:get(1), x[1]))
   end)
 
-  it("normalises gray pictures by one number", function()
+  it("normalises gray images by one number", function()
     local set = assert(ImageFolder(root, {mode = "gray",
       transform = transforms.Compose{to_tensor, transforms.Normalize(0.5, 0.5)}}))
     local x = select(2, data.DataLoader(set, {batch_size = 2, num_workers = 1}):iter()())
@@ -266,7 +266,7 @@ describe("a loader of pictures", function()
     assert.is_true(dm.memory_allocated() <= live + 4096)
   end)
 
-  it("goes on in the next epoch, and takes up a place after a batch at fault", function()
+  it("goes on in the next epoch, and goes on at a position after a batch at fault", function()
     local files = {}
     for k = 1, 9 do files[("a/%d.jpg"):format(k)] = golden "baseline.jpg" end
     files["a/1.jpg"] = ""
@@ -282,7 +282,7 @@ describe("a loader of pictures", function()
     loader:finish()
   end)
 
-  it("says which pictures have no shape in common", function()
+  it("says which images have no shape in common", function()
     local files = {["a/1.png"] = golden "rgb.png", ["b/2.png"] = golden "orientation6.png",
       ["a/0.jpg"] = "damaged"}
     local mixed = tree("mixed", files)

@@ -1,4 +1,4 @@
--- Pictures in PNG files, grids of them, and coordinates of grids.
+-- Images in PNG files, grids of them, and coordinates of grids.
 
 local dm = require "demilune"
 
@@ -56,7 +56,7 @@ local has_png = dm.save_image(dm.zeros(1, 1, 1), PATH) ~= nil
 local function values(bytes) return assert(read(bytes)):totable() end
 
 describe("make_grid", function()
-  it("lays pictures out in rows with padding between and around", function()
+  it("lays images out in rows with padding between and around", function()
     local x = dm.arange(1, 3):float():reshape(3, 1, 1, 1):expand({3, 1, 2, 1})
     local grid = dm.make_grid(x, {nrow = 2, padding = 1, pad_value = 9})
     assert.same({{
@@ -68,7 +68,7 @@ describe("make_grid", function()
     assert.same({3, 2 * (3 + 2) + 2, 8 * (5 + 2) + 2}, shape(dm.make_grid(dm.zeros(9, 3, 3, 5))))
   end)
 
-  it("gives one picture as it is", function()
+  it("gives one image as it is", function()
     local x = dm.rand(1, 3, 4, 4)
     assert.is_true(dm.make_grid(x):equal(x[1]))
   end)
@@ -86,10 +86,10 @@ describe("make_grid", function()
     assert.equal(0, dm.make_grid(dm.ones(2, 1, 1, 1), o):max():item())
   end)
 
-  it("refuses what are no pictures", function()
-    assert.refuses("the list holds no picture", function() dm.make_grid{} end)
+  it("refuses what are no images", function()
+    assert.refuses("the list holds no image", function() dm.make_grid{} end)
     assert.refuses("a tensor or a list of them, got string", function() dm.make_grid "x" end)
-    assert.refuses("picture 2 has shape", function()
+    assert.refuses("image 2 has shape", function()
       dm.make_grid{dm.ones(1, 2, 2), dm.ones(2, 1, 2, 2)}
     end)
     assert.refuses("nrow is 0", function() dm.make_grid(dm.ones(2, 1, 2, 2), {nrow = 0}) end)
@@ -151,7 +151,7 @@ end
 describe("read_image and save_image", function()
   teardown(function() os.remove(PATH) end)
 
-  it("give back uint8 pictures as they were", function()
+  it("give back uint8 images as they were", function()
     for _, channels in ipairs{1, 3} do
       local x = dm.randint(0, 256, {channels, 7, 5}, {dtype = "uint8"})
       assert.is_true(dm.save_image(x, PATH))
@@ -171,7 +171,7 @@ describe("read_image and save_image", function()
     assert.equal(128, dm.read_image(PATH)[{2, 1, 1}]:item())
   end)
 
-  it("take pictures with any strides, with history, and without channels", function()
+  it("take images with any strides, with history, and without channels", function()
     local x = dm.rand(4, 6, 3):permute(3, 1, 2):requires_grad_()
     assert.is_true(dm.save_image(x * 1, PATH))
     assert.is_true((dm.read_image(PATH):float() / 255 - x:cpu()):abs():max():item() < 0.003)
@@ -208,7 +208,7 @@ describe("read_image and save_image", function()
     end
   end)
 
-  it("refuse a file with a wrong byte, at every place", function()
+  it("refuse a file with a wrong byte, at every position", function()
     for n = 1, #whole do
       local x, message = read(whole:sub(1, n - 1) .. string.char(whole:byte(n) ~ 0x55)
         .. whole:sub(n + 1))

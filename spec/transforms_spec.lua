@@ -1,4 +1,4 @@
--- demilune.transforms: torchvision's numbers, chance, the loader's threads, bad input.
+-- demilune.transforms: torchvision's numbers, random draws, the loader's threads, bad input.
 
 local dm = require "demilune"
 local core = require "demilune.core"
@@ -6,28 +6,28 @@ local data, transforms = dm.data, dm.transforms
 local functional = transforms.functional
 local golden = require "spec.golden.transforms"
 
-local function picture_of(case)
+local function image_of(case)
   local bytes = case.bytes:gsub("%x%x", function(hex) return string.char(tonumber(hex, 16)) end)
   return core._from_bytes(bytes):reshape(case.shape)
 end
 
-local pictures = {picture_of(golden.pictures[1]), picture_of(golden.pictures[2])}
+local images = {image_of(golden.images[1]), image_of(golden.images[2])}
 
--- The largest difference of two uint8 pictures.
+-- The largest difference of two uint8 images.
 local function distance(a, b)
   return (a:to "int64" - b:to "int64"):abs():amax():item()
 end
 
 local function all_equal(x, y) return tostring(x.shape) == tostring(y.shape) and dm.equal(x, y) end
 
--- A picture whose pixel (y, x) of channel c tells where it is, counted from 0.
+-- An image whose pixel (y, x) of channel c tells where it is, counted from 0.
 local function coordinates(height, width)
   local y = dm.arange(0, height - 1, {dtype = "uint8", device = "cpu"}):reshape(-1, 1)
   local x = dm.arange(0, width - 1, {dtype = "uint8", device = "cpu"}):reshape(1, -1)
   return dm.stack{y:expand{height, width}, x:expand{height, width}}
 end
 
--- A batch of one picture, n times, as a data set that a transform is applied to in threads.
+-- A batch of one image, n times, as a data set that a transform is applied to in threads.
 local Repeated = data.Dataset:extend "Repeated"
 function Repeated:init(x, n, ...)
   self.x = x:unsqueeze(1):expand{n, table.unpack(x.shape)}:clone()
@@ -41,7 +41,7 @@ function Repeated:get(i) return self.x[i] end
 Repeated.native_get = Repeated.get
 function Repeated:columns()
   local columns = {}
-  for k, steps in ipairs(self.declared) do columns[k] = {tensor = self.x, augment = steps} end
+  for k, list in ipairs(self.declared) do columns[k] = {tensor = self.x, augment = list} end
   return columns
 end
 
@@ -65,14 +65,14 @@ describe("transforms have torchvision's numbers:", function()
   for _, name in ipairs(names) do
     it(name, function()
       for _, case in ipairs(names[name]) do
-        local expected = picture_of(case)
-        local y = functional[name](pictures[case.picture], table.unpack(case.args))
+        local expected = image_of(case)
+        local y = functional[name](images[case.image], table.unpack(case.args))
         assert.equal("uint8", y.dtype)
         assert.same(case.shape, {table.unpack(y.shape)})
         -- a bilinear turn may meet a tie, which the last bit of its sine decides
         local most = name == "rotate" and case.args[2].interpolation == "bilinear" and 1 or 0
         local d = distance(expected, y)
-        assert.is_true(d <= most, ("%s of picture %d is off by %d"):format(name, case.picture, d))
+        assert.is_true(d <= most, ("%s of image %d is off by %d"):format(name, case.image, d))
       end
     end)
   end
@@ -81,24 +81,24 @@ describe("transforms have torchvision's numbers:", function()
     local groups = {}
     for _, case in ipairs(golden.cases) do
       if case.rand then
-        groups[case.picture] = groups[case.picture] or {}
-        table.insert(groups[case.picture], case)
+        groups[case.image] = groups[case.image] or {}
+        table.insert(groups[case.image], case)
       end
     end
     for number, cases in pairs(groups) do
-      local steps = core.augment{transforms.RandAugment{num_ops = 1,
+      local list = core.augment{transforms.RandAugment{num_ops = 1,
         magnitude = cases[1].magnitude, interpolation = cases[1].interpolation}:declare(3)}
       local expected, seen, n_seen = {}, {}, 0
-      for i, case in ipairs(cases) do expected[i] = picture_of(case) end
+      for i, case in ipairs(cases) do expected[i] = image_of(case) end
       for draw = 1, 600 do
-        local y, found = steps:apply(pictures[number], draw), false
-        for i, picture in ipairs(expected) do
-          if distance(picture, y) <= (cases[i].rand:match "^Rotate" and 1 or 0) then
+        local y, found = list:apply(images[number], draw), false
+        for i, image in ipairs(expected) do
+          if distance(image, y) <= (cases[i].rand:match "^Rotate" and 1 or 0) then
             if not seen[i] then n_seen = n_seen + 1 end
             seen[i], found = true, true
           end
         end
-        assert.is_true(found, "draw " .. draw .. " made a picture of no change")
+        assert.is_true(found, "draw " .. draw .. " made an image of no change")
       end
       for i, case in ipairs(cases) do assert.is_true(seen[i], case.rand .. " was never drawn") end
       assert.equal(#cases, n_seen)
@@ -106,7 +106,7 @@ describe("transforms have torchvision's numbers:", function()
   end)
 
   it("floats give what bytes give, rounding aside", function()
-    for _, x in ipairs(pictures) do
+    for _, x in ipairs(images) do
       local f = x:float() / 255
       local function same(most, name, ...)
         local bytes, floats = functional[name](x, ...):float() / 255, functional[name](f, ...)
@@ -135,13 +135,77 @@ describe("transforms have torchvision's numbers:", function()
   end)
 end)
 
+describe("one draw does the same to", function()
+  local T = transforms
+  local function drawn(transform, x, seed)
+    dm.manual_seed(seed)
+    return transform(x)
+  end
+
+  it("bytes, floats and integers", function()
+    local x = images[1]
+    for _, transform in ipairs{
+      T.RandomCrop({9, 11}, {padding = {3, 2, 1, 0}, fill = {7, 8, 9}}),
+      T.RandomCrop(20, {pad_if_needed = true, padding_mode = "reflect"}),
+      T.RandomResizedCrop({6, 8}, {interpolation = "nearest"}), T.RandomHorizontalFlip(),
+      T.RandomVerticalFlip(), T.CenterCrop{4, 30}, T.Pad({1, 2}, {padding_mode = "symmetric"}),
+    } do
+      for seed = 1, 8 do
+        local bytes = drawn(transform, x, seed)
+        assert.is_true(all_equal(bytes:float(), drawn(transform, x:float(), seed)))
+        assert.is_true(all_equal(bytes:to "int64", drawn(transform, x:to "int64", seed)))
+      end
+    end
+    local grey = T.RandomGrayscale(0.5)
+    for seed = 1, 8 do
+      local function is_grey(y) return dm.equal(y[1], y[2]) end
+      assert.equal(is_grey(drawn(grey, x, seed)), is_grey(drawn(grey, x:float() / 255, seed)))
+    end
+  end)
+
+  it("a batch behind ToTensor, in threads or called", function()
+    local erase = T.Compose{T.ToTensor(), T.RandomErasing{p = 0.7, value = -1}, T.Cutout(5)}
+    local x = images[1]
+    for seed = 1, 8 do
+      local list = T.declare(T.RandomErasing{p = 0.7, value = -1}, 3)
+      assert.is_nil(list) -- it takes floats
+      local y = drawn(T.RandomErasing{p = 0.7, value = -1}, x:float() / 255, seed)
+      dm.manual_seed(seed)
+      local draw = core.randint(0, 1 << 62, {1}, {dtype = "int64", device = "cpu"}):item()
+      local by_engine = T.declare(T.Compose{T.ToTensor(), T.RandomErasing{p = 0.7, value = -1}}, 3)
+      assert.is_true(dm.equal(by_engine:apply(x, draw), y))
+    end
+    assert.same({3, 13, 17}, {table.unpack(erase(x).shape)})
+  end)
+
+  it("a tensor, whose gradient passes", function()
+    local x = (images[1]:float() / 255):requires_grad_()
+    local chain = T.Compose{T.RandomHorizontalFlip(1), T.Pad(1), T.CenterCrop{15, 19},
+      T.Resize({4, 6}, {interpolation = "bicubic"})}
+    chain(x):sum():backward()
+    local plain = (functional.pad(images[1], 1):float() * 0 + 1):requires_grad_()
+    functional.resize(plain, {4, 6}, {interpolation = "bicubic"}):sum():backward()
+    assert.near(3 * 4 * 6, plain.grad:sum():item(), 1e-3) -- the weights of an output sum to 1
+    local inner = plain.grad:narrow(-2, 2, 13):narrow(-1, 2, 17):flip{-1}
+    assert.is_true(dm.allclose(inner, x.grad, {atol = 1e-6}))
+  end)
+
+  it("nothing where a transform has no plan", function()
+    for _, transform in ipairs{T.RandAugment(), T.RandomRotation(10)} do
+      local list = core.augment{transform:declare(3)}
+      assert.error_matches(function() list:plan(4, 5, 1) end, "this one has no plan")
+      assert.same({}, list:boxes(4, 5, 1))
+    end
+  end)
+end)
+
 describe("transforms draw", function()
   local function spread_of(t) return {t:amin():item(), t:amax():item()} end
 
-  it("windows of the areas and aspects that were asked for", function()
+  it("crops of the areas and aspects that were asked for", function()
     local crop = transforms.RandomResizedCrop(1, {scale = {0.1, 0.5}, ratio = {0.5, 2},
       interpolation = "nearest"})
-    -- 250 x 250 places; a window of one pixel shows its own middle, so that sizes are read
+    -- 250 x 250 positions; a crop of one pixel shows its own middle, so that sizes are read
     -- from how a row and a column of two pixels lie apart
     local wide = transforms.RandomResizedCrop({2, 2}, {scale = {0.1, 0.5}, ratio = {0.5, 2},
       interpolation = "nearest"})
@@ -162,7 +226,7 @@ describe("transforms draw", function()
     assert.same({2, 1, 1}, {table.unpack(crop(x).shape)})
   end)
 
-  it("crops at every place alike, and pads what lacks", function()
+  it("crops at every position alike, and pads what lacks", function()
     local y = many(coordinates(7, 6), 4000, {}, transforms.RandomCrop({1, 1}, {}))
     local counts = {}
     for _, pixel in ipairs(y:reshape(-1, 2):totable()) do
@@ -187,7 +251,7 @@ describe("transforms draw", function()
       local turned = z:select(2, 1):select(2, 1):select(2, 1):eq(3):float():mean():item()
       assert.near(p, mirrored, 0.05)
       assert.near(p, turned, 0.05)
-      local grey = many(pictures[1], 400, {}, transforms.RandomGrayscale(p))
+      local grey = many(images[1], 400, {}, transforms.RandomGrayscale(p))
       local is_grey = grey:select(2, 1):eq(grey:select(2, 2)):reshape(400, -1):all(2)
       assert.near(p, is_grey:float():mean():item(), 0.08)
     end
@@ -222,7 +286,7 @@ describe("transforms draw", function()
     assert.is_true(y:amax():item() <= 150 and y:amax():item() > 147)
     assert.near(99.5, y:mean():item(), 2)
     -- fixed factors: what differs is the order alone. All 24 of them, as by hand.
-    local x = pictures[2]
+    local x = images[2]
     local factors = {brightness = 1.5, contrast = 0.5, saturation = 1.8, hue = 0.2}
     local jitter, made = {}, {}
     for name, v in pairs(factors) do jitter[name] = {v, v} end
@@ -268,17 +332,17 @@ describe("the loader's threads", function()
     transforms.Normalize({0.5, 0.4, 0.3}, {0.2, 0.3, 0.4}),
     transforms.RandomErasing{p = 0.5, value = "random"}, transforms.Cutout(3)}
 
-  it("make the same pictures whatever their number", function()
-    local first = many(pictures[1], 60, {workers = 0}, jpeg_like)
+  it("make the same images whatever their number", function()
+    local first = many(images[1], 60, {workers = 0}, jpeg_like)
     assert.same({60, 3, 9, 9}, {table.unpack(first.shape)})
     for _, workers in ipairs{1, 3} do
-      assert.is_true(dm.equal(first, many(pictures[1], 60, {workers = workers}, jpeg_like)))
+      assert.is_true(dm.equal(first, many(images[1], 60, {workers = workers}, jpeg_like)))
     end
-    assert.is_false(dm.equal(first, many(pictures[1], 60, {seed = 8}, jpeg_like)))
+    assert.is_false(dm.equal(first, many(images[1], 60, {seed = 8}, jpeg_like)))
     assert.is_false(dm.equal(first[1], first[2]))
   end)
 
-  it("cut a picture and its mask alike, whatever else is done to one of them", function()
+  it("cut an image and its mask alike, whatever else is done to one of them", function()
     local crop = transforms.RandomResizedCrop(6, {interpolation = "nearest"})
     local flip, affine = transforms.RandomHorizontalFlip(), transforms.RandomAffine(20)
     local x = dm.cat({coordinates(40, 50), coordinates(40, 50):narrow(1, 1, 1)}, 1)
@@ -291,29 +355,29 @@ describe("the loader's threads", function()
     assert.is_true(inside:float():mean():item() > 0.5)
   end)
 
-  it("and a call make equal pictures of equal draws", function()
+  it("and a call make equal images of equal draws", function()
     for seed = 1, 20 do
       dm.manual_seed(seed)
       local draw = core.randint(0, 1 << 62, {1}, {dtype = "int64", device = "cpu"}):item()
       dm.manual_seed(seed)
-      local called = jpeg_like(pictures[1])
+      local called = jpeg_like(images[1])
       assert.is_true(dm.equal(called,
-        transforms.declare(jpeg_like, 3):apply(pictures[1], draw)))
+        transforms.declare(jpeg_like, 3):apply(images[1], draw)))
     end
     -- views, and batches of one draw
     dm.manual_seed(1)
-    local view = jpeg_like(pictures[1]:permute(2, 3, 1):contiguous():permute(3, 1, 2))
+    local view = jpeg_like(images[1]:permute(2, 3, 1):contiguous():permute(3, 1, 2))
     dm.manual_seed(1)
-    assert.is_true(dm.equal(view, jpeg_like(pictures[1])))
+    assert.is_true(dm.equal(view, jpeg_like(images[1])))
     dm.manual_seed(1)
-    local batch = jpeg_like(dm.stack{pictures[1], pictures[1]})
+    local batch = jpeg_like(dm.stack{images[1], images[1]})
     assert.is_true(dm.equal(view, batch[1]) and dm.equal(view, batch[2]))
   end)
 
   it("leave bytes where ToTensor is not asked for", function()
-    local y = many(pictures[1], 3, {}, transforms.CenterCrop(5))
+    local y = many(images[1], 3, {}, transforms.CenterCrop(5))
     assert.equal("uint8", y.dtype)
-    assert.is_true(dm.equal(y[3], functional.center_crop(pictures[1], 5)))
+    assert.is_true(dm.equal(y[3], functional.center_crop(images[1], 5)))
   end)
 
   it("do orders that make sense; Lua does the others", function()
@@ -332,11 +396,11 @@ describe("the loader's threads", function()
     end
     -- an order of Lua's: erased, then mirrored
     local mixed = T.Compose{to, T.RandomErasing{p = 1}, flip, T.Resize(5), T.ColorJitter{hue = 0.1}}
-    assert.same({3, 5, 6}, {table.unpack(mixed(pictures[1]).shape)})
+    assert.same({3, 5, 6}, {table.unpack(mixed(images[1]).shape)})
   end)
 
   it("normalise behind what erases, too", function()
-    local x = pictures[1]
+    local x = images[1]
     local erase = transforms.RandomErasing{p = 1, scale = {0.2, 0.2}, value = {0.5, 0.25, 1}}
     local plain, late = many(x, 20, {}, transforms.Compose{transforms.ToTensor(), erase},
       transforms.Compose{transforms.ToTensor(), erase, transforms.Normalize({0.1, 0.2, 0.3}, 2)})
@@ -349,7 +413,7 @@ describe("transforms of batches", function()
   local x = dm.arange(0, 3):float():reshape(4, 1, 1, 1):expand{4, 2, 6, 8}
   local y = dm.tensor{1, 3, 2, 3}
 
-  it("MixUp blends a picture and its label with the one in front of it", function()
+  it("MixUp blends an image and its label with the one in front of it", function()
     dm.manual_seed(2)
     local shares = {}
     for _ = 1, 300 do
@@ -414,16 +478,16 @@ end)
 
 describe("transforms refuse", function()
   local T = transforms
-  local x = pictures[1]
+  local x = images[1]
   local two = coordinates(4, 5)
   for _, case in ipairs{
-    {"a crop of 20 x 20 is larger than the picture, 13 x 17", T.RandomCrop(20), x},
+    {"a crop of 20 x 20 is larger than the image, 13 x 17", T.RandomCrop(20), x},
     {"a crop of 20 x 20 is larger", T.RandomCrop(20), x:float()},
     {"padding_mode is wrap, wanted constant, edge", T.Pad, 1, {padding_mode = "wrap"}},
     {"padding is -1; wanted whole numbers", T.Pad, -1},
     {"padding is 1, 2, 3; wanted whole numbers", T.RandomCrop, 3, {padding = {1, 2, 3}}},
     {"fill: wanted a number, or one per channel, 0 to 255", T.Pad, 1, {fill = 300}},
-    {"2 numbers, the pictures have 3 channels", T.Pad(1, {fill = {1, 2}}), x},
+    {"2 numbers, the images have 3 channels", T.Pad(1, {fill = {1, 2}}), x},
     {"size is -4, -4; wanted whole numbers", T.Resize, -4},
     {"size is 0, 3", T.CenterCrop, {0, 3}},
     {"max_size is 4 with size 8", T.Resize, 8, {max_size = 4}},
@@ -440,9 +504,9 @@ describe("transforms refuse", function()
     {"ratio is {0, 1}", T.RandomErasing, {ratio = {0, 1}}},
     {"brightness is -1, wanted 0 or more", T.ColorJitter, {brightness = -1}},
     {"hue is {-0.7, 0.7}", T.ColorJitter, {hue = 0.7}},
-    {"pictures of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two},
+    {"images of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two},
     {"images of 2 channels, wanted 1 (grey) or 3", T.ColorJitter{contrast = 1}, two:float()},
-    {"pictures of 2 channels", T.RandAugment(), two},
+    {"images of 2 channels", T.RandAugment(), two},
     {"wanted uint8 on the CPU; hint: ToTensor after it", T.RandAugment(), x:float()},
     {"magnitude 31 of num_magnitude_bins 31", T.RandAugment, {magnitude = 31}},
     {"num_output_channels is 2", T.Grayscale, 2},
@@ -451,7 +515,7 @@ describe("transforms refuse", function()
     {"translate is {0.1}, wanted {x, y}", T.RandomAffine, 0, {translate = {0.1}}},
     {"length is 0", T.Cutout, 0},
     {"hint: ToTensor before it", T.Cutout(2), x},
-    {"a picture of 3 channels, 0 x 17", T.CenterCrop(3), x:narrow(2, 1, 0)},
+    {"an image of 3 channels, 0 x 17", T.CenterCrop(3), x:narrow(2, 1, 0)},
     {"factor is {0.6, 0.6}", functional.adjust_hue, x, 0.6},
   } do
     it(case[1], function()
@@ -462,13 +526,13 @@ describe("transforms refuse", function()
     end)
   end
 
-  it("a column that its steps do not fit, when the loader is made", function()
+  it("a column that its transforms do not fit, when the loader is made", function()
     local set = Repeated(two, 3, T.Compose{T.RandomCrop(9)})
     local ok, message = pcall(function()
       for _ in data.DataLoader(set, {num_workers = 1}):iter() do error "not reached" end
     end)
     assert.is_false(ok)
-    assert.matches("a crop of 9 x 9 is larger than the picture, 4 x 5", message, 1, true)
+    assert.matches("a crop of 9 x 9 is larger than the image, 4 x 5", message, 1, true)
   end)
 end)
 
@@ -483,5 +547,5 @@ it("transforms say what they are", function()
   assert.equal("MixUp(alpha = 0.2, num_classes = 10)",
     tostring(T.MixUp{num_classes = 10, alpha = 0.2}))
   assert.is_nil(T.NoSuch)
-  assert.is_true(all_equal(functional.hflip(functional.hflip(pictures[1])), pictures[1]))
+  assert.is_true(all_equal(functional.hflip(functional.hflip(images[1])), images[1]))
 end)

@@ -1,6 +1,6 @@
 -- demilune.datasets: readers of MNIST, its kin and CIFAR (torchvision.datasets).
 --
--- Pictures stay uint8 in memory; the loader's threads make them float32,
+-- Images stay uint8 in memory; the loader's threads make them float32,
 -- (x / 255 - mean) / std. Labels count from 1. Nothing is downloaded: the files
 -- come from a package or a folder.
 
@@ -12,29 +12,29 @@ local transforms = require "demilune.transforms"
 
 local datasets = {}
 
--- ---- pictures with labels ----
+-- ---- images with labels ----
 
 local Images = data.Dataset:extend "Images"
 
 -- What normalize and augment say.
 local function default_transform(images, opts)
-  local steps = {transforms.ToTensor(),
+  local list = {transforms.ToTensor(),
     transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
   local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
   if augment.flip ~= 0 then
-    table.insert(steps, 1, transforms.RandomHorizontalFlip(augment.flip))
+    table.insert(list, 1, transforms.RandomHorizontalFlip(augment.flip))
   end
   if augment.padding ~= 0 then
-    table.insert(steps, 1, transforms.RandomCrop({table.unpack(images.shape, 3)},
+    table.insert(list, 1, transforms.RandomCrop({table.unpack(images.shape, 3)},
       {padding = augment.padding}))
   end
-  return transforms.Compose(steps)
+  return transforms.Compose(list)
 end
 
 -- images uint8 (N,C,H,W), labels int64 (N) from 1; transform = what get(i) makes
--- of a picture, which the loader's threads do when they can; or normalize = {mean,
--- std} of pictures in [0, 1], or false, and augment = {padding =, flip =}: the loader
--- moves each picture by up to padding and mirrors it with probability flip.
+-- of an image, which the loader's threads do when they can; or normalize = {mean,
+-- std} of images in [0, 1], or false, and augment = {padding =, flip =}: the loader
+-- moves each image by up to padding and mirrors it with probability flip.
 function Images:init(images, labels, opts)
   self.images, self.labels = core.keep(images, labels)
   self.classes = opts.classes
@@ -44,7 +44,7 @@ end
 
 function Images:len() return #self.labels end
 
--- The picture i, transformed (normalised: float32 (C,H,W)), and its label, int64 ().
+-- The image i, transformed (normalised: float32 (C,H,W)), and its label, int64 ().
 function Images:get(i)
   data.check_position(self.class, i, self:len())
   return self.transform(self.images[i]), self.labels[i]
@@ -88,7 +88,7 @@ local function check_transform(name, opts)
 end
 
 -- Checks the options and reads the files with kind.read(kind, folders, opts), which
--- gives pictures uint8 (N,C,H,W) and labels from 0, or nil and a message.
+-- gives images uint8 (N,C,H,W) and labels from 0, or nil and a message.
 local function read(kind, root, given)
   if type(root) == "table" and given == nil then root, given = nil, root end
   if root ~= nil and type(root) ~= "string" then
@@ -106,15 +106,15 @@ end
 
 -- ---- MNIST and Fashion-MNIST ----
 
--- Why these are not pictures and labels that belong together, or nil.
+-- Why these are not images and labels that belong together, or nil.
 local function fault_of(images, labels, n_classes)
   if images.dtype ~= "uint8" or images:dim() ~= 3 then
-    return ("pictures are %s %s, wanted uint8 {N, H, W}"):format(images.dtype,
+    return ("images are %s %s, wanted uint8 {N, H, W}"):format(images.dtype,
       tostring(images.shape))
   elseif labels.dtype ~= "uint8" or labels:dim() ~= 1 then
     return ("labels are %s %s, wanted uint8 {N}"):format(labels.dtype, tostring(labels.shape))
   elseif #images ~= #labels then
-    return ("%d pictures and %d labels"):format(#images, #labels)
+    return ("%d images and %d labels"):format(#images, #labels)
   elseif #labels > 0 and labels:amax():item() >= n_classes then
     return ("a label of %d in the file, there are 0 to %d"):format(labels:amax():item(),
       n_classes - 1)
@@ -155,7 +155,7 @@ local fashion_mnist = {
   folders = {"/usr/share/datasets/fashion-mnist", "./data/FashionMNIST/raw",
     "./data/fashion-mnist", "./data"},
   hint = "apt-get install dataset-fashion-mnist, or " .. GIVE_FOLDER,
-  normalize = {0.2860, 0.3530}, -- of the 60,000 training pictures
+  normalize = {0.2860, 0.3530}, -- of the 60,000 training images
   classes = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
     "Bag", "Ankle boot"},
 }
@@ -167,13 +167,13 @@ local mnist = {
   below = "MNIST/raw",
   folders = {"./data/MNIST/raw", "./data/mnist", "./data"},
   hint = GIVE_FOLDER,
-  normalize = {0.1307, 0.3081}, -- of the 60,000 training pictures
+  normalize = {0.1307, 0.3081}, -- of the 60,000 training images
   classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
 }
 
 -- FashionMNIST(root or nil, {train = true, transform = one of dm.transforms, or
 -- normalize = {mean, std} or false, augment = {padding =, flip =}}) -> a data set of
--- pictures float32 (1,28,28) and labels from 1; or nil and a message. No root:
+-- images float32 (1,28,28) and labels from 1; or nil and a message. No root:
 -- Debian's package, then ./data.
 function datasets.FashionMNIST(root, opts) return read(fashion_mnist, root, opts) end
 
@@ -185,7 +185,7 @@ function datasets.MNIST(root, opts) return read(mnist, root, opts) end
 local SIDE = 32
 local PIXELS = 3 * SIDE * SIDE -- the red, green and blue planes, behind one label or two
 
--- A file's pictures uint8 (n, PIXELS) and the labels `column` of n_columns of n_classes; or
+-- A file's images uint8 (n, PIXELS) and the labels `column` of n_columns of n_classes; or
 -- nil and a message.
 local function read_records(path, column, n_columns, n_classes)
   local f <close>, unopened = io.open(path, "rb")
@@ -206,7 +206,7 @@ local function read_records(path, column, n_columns, n_classes)
   return records:narrow(2, n_columns + 1, PIXELS), labels
 end
 
--- Pictures and labels of all the files; or nil and a message.
+-- Images and labels of all the files; or nil and a message.
 local function read_files(kind, folders, names, column, n_columns, n_classes)
   local paths, missing = {}, {}
   for i, name in ipairs(names) do
@@ -245,14 +245,14 @@ local cifar10 = {
   hint = "get CIFAR-10's binary version (cifar-10-binary.tar.gz, from "
     .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
     .. "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
-  normalize = {{0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}}, -- of the training pictures
+  normalize = {{0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}}, -- of the training images
   classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
     "truck"},
 }
 for name, default in pairs(DEFAULTS) do cifar10.options[name] = default end
 
 -- CIFAR10(root or nil, {train = true, batches = 5, and as FashionMNIST}) -> a data set
--- of pictures float32 (3,32,32) and labels from 1; or nil and a message. root: the
+-- of images float32 (3,32,32) and labels from 1; or nil and a message. root: the
 -- folder with the files of the binary version, or the one above; nil: ./data.
 -- batches: so many of the five training files are read.
 function datasets.CIFAR10(root, opts) return read(cifar10, root, opts) end
@@ -301,7 +301,7 @@ local cifar100 = {
   hint = "get CIFAR-100's binary version (cifar-100-binary.tar.gz, from "
     .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
     .. "train.bin and test.bin",
-  normalize = {{0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}}, -- of the training pictures
+  normalize = {{0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}}, -- of the training images
 }
 for name, default in pairs(DEFAULTS) do cifar100.options[name] = default end
 
@@ -309,7 +309,7 @@ for name, default in pairs(DEFAULTS) do cifar100.options[name] = default end
 -- 100 classes; labels = "coarse": of the 20 that these fall into.
 function datasets.CIFAR100(root, opts) return read(cifar100, root, opts) end
 
--- ImageFolder(root, opts): pictures in folders, one a class; see image_folder.lua.
+-- ImageFolder(root, opts): images in folders, one a class; see image_folder.lua.
 function datasets.ImageFolder(root, opts)
   return require "demilune.image_folder"(root, opts)
 end

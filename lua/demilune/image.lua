@@ -1,5 +1,5 @@
 -- dm.read_image, dm.decode_image, dm.save_image and dm.make_grid (torchvision.io and
--- .utils): pictures as tensors (C,H,W), and many of them side by side in one PNG file.
+-- .utils): images as tensors (C,H,W), and many of them in one PNG file.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -10,24 +10,24 @@ local image = {}
 local GRID = {nrow = 8, padding = 2, normalize = false, value_range = options.NONE,
   scale_each = false, pad_value = 0}
 
--- (H,W), (C,H,W), (N,C,H,W) or a list of pictures as one (N,C,H,W).
-local function batch_of(what, pictures)
-  if type(pictures) == "table" then
-    if #pictures == 0 then caller.raise("%s: the list holds no picture", what) end
+-- (H,W), (C,H,W), (N,C,H,W) or a list of images as one (N,C,H,W).
+local function batch_of(what, images)
+  if type(images) == "table" then
+    if #images == 0 then caller.raise("%s: the list holds no image", what) end
     local each = {}
-    for i, picture in ipairs(pictures) do
-      local batch = batch_of(what, picture)
+    for i, one in ipairs(images) do
+      local batch = batch_of(what, one)
       if batch:size(1) ~= 1 then
-        caller.raise("%s: picture %d has shape %s, wanted {C, H, W}", what, i, picture.shape)
+        caller.raise("%s: image %d has shape %s, wanted {C, H, W}", what, i, one.shape)
       end
       each[i] = batch
     end
     return core.cat(each)
   end
-  if not core.is_tensor(pictures) then
-    caller.raise("%s: wanted a tensor or a list of them, got %s", what, type(pictures))
+  if not core.is_tensor(images) then
+    caller.raise("%s: wanted a tensor or a list of them, got %s", what, type(images))
   end
-  local x, dims = pictures:detach(), pictures:dim()
+  local x, dims = images:detach(), images:dim()
   if dims < 2 or dims > 4 or x:numel() == 0 then
     caller.raise("%s: got shape %s, wanted {C, H, W} or {N, C, H, W}, none of them 0", what,
       x.shape)
@@ -55,12 +55,12 @@ local function normalized(what, x, o)
   return core.stack(each)
 end
 
-local function grid_of(what, pictures, opts)
+local function grid_of(what, images, opts)
   local o = options.read(what, opts, GRID)
   if o.nrow < 1 or o.padding < 0 then
     caller.raise("%s: nrow is %s and padding %s, wanted 1 and 0 at least", what, o.nrow, o.padding)
   end
-  local x = normalized(what, batch_of(what, pictures), o)
+  local x = normalized(what, batch_of(what, images), o)
   local n, channels, height, width = table.unpack(x.shape)
   if n == 1 then return x[1] end
   local columns, pad = math.min(o.nrow, n), o.padding
@@ -77,29 +77,29 @@ end
 
 -- make_grid(tensor (N,C,H,W) or a list of (C,H,W), {nrow = 8, padding = 2,
 -- normalize = false, value_range = {low, high}, scale_each = false, pad_value = 0})
--- -> (C,H,W): nrow pictures in a row. normalize brings the range (the lowest and
--- the highest value, unless given) to 0..1. One picture alone gets no padding.
-function image.make_grid(pictures, opts)
+-- -> (C,H,W): nrow images in a row. normalize brings the range (the lowest and
+-- the highest value, unless given) to 0..1. One image alone gets no padding.
+function image.make_grid(images, opts)
   local _ <close> = core.no_grad()
-  return grid_of("make_grid", pictures, opts)
+  return grid_of("make_grid", images, opts)
 end
 
 -- save_image(tensor or list, path, opts) -> true; or nil and a message when the
 -- disk or the path is at fault. Floats count from 0 (black) to 1, uint8 from 0
 -- to 255; 1 channel is gray, 3 are red, green, blue. opts as for make_grid.
-function image.save_image(pictures, path, opts)
+function image.save_image(images, path, opts)
   if type(path) ~= "string" then
     caller.raise("save_image: a path expected, got %s; hint: dm.save_image(x, path)", type(path))
   end
   local _ <close> = core.no_grad()
-  local x = grid_of("save_image", pictures, opts):to "cpu"
+  local x = grid_of("save_image", images, opts):to "cpu"
   if x:size(1) ~= 1 and x:size(1) ~= 3 then
-    caller.raise("save_image: pictures of %d channels, wanted 1 or 3", x:size(1))
+    caller.raise("save_image: images of %d channels, wanted 1 or 3", x:size(1))
   end
   if x:is_floating_point() then
     x = (x:float() * 255 + 0.5):clamp{min = 0, max = 255}:to "uint8"
   elseif x.dtype ~= "uint8" then
-    caller.raise("save_image: pictures are %s, wanted a float dtype or uint8", x.dtype)
+    caller.raise("save_image: images are %s, wanted a float dtype or uint8", x.dtype)
   end
   return core.png_write(path, x:permute(2, 3, 1))
 end
@@ -109,7 +109,7 @@ local MODES = {unchanged = true, gray = true, rgb = true}
 local function read(what, from, opts, core_read)
   if type(from) ~= "string" then
     caller.raise("%s: %s expected, got %s", what,
-      core_read == core._decode_picture and "a string" or "a path", type(from))
+      core_read == core._decode_image and "a string" or "a path", type(from))
   end
   local o = options.read(what, opts, {mode = "unchanged", exif = true})
   if not MODES[o.mode] then
@@ -125,14 +125,14 @@ end
 -- file, C being 1 (gray), 2 (gray, alpha), 3 or 4 (red, green, blue, alpha); or nil and a
 -- message when the file is at fault: nothing that is cut short or damaged is given.
 -- mode: "rgb", 3 channels of any file (CMYK too, which always becomes them); "gray", one;
--- alpha is dropped. exif: a picture is turned and mirrored as its Exif orientation says.
+-- alpha is dropped. exif: an image is turned and mirrored as its Exif orientation says.
 function image.read_image(path, opts)
-  return read("read_image", path, opts, core._read_picture)
+  return read("read_image", path, opts, core._read_image)
 end
 
 -- decode_image(bytes, {mode = "unchanged", exif = true}): the same of a file's contents.
 function image.decode_image(bytes, opts)
-  return read("decode_image", bytes, opts, core._decode_picture)
+  return read("decode_image", bytes, opts, core._decode_image)
 end
 
 return image

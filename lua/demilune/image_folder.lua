@@ -1,7 +1,7 @@
--- dm.datasets.ImageFolder: pictures in folders, one a class (torchvision.datasets).
+-- dm.datasets.ImageFolder: images in folders, one a class (torchvision.datasets).
 --
 -- Only names are held in memory. The loader's threads read, decode and transform the
--- pictures of a batch; a transform that they do not know runs in Lua, picture by picture.
+-- images of a batch; a transform that they do not know runs in Lua, image by image.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -45,7 +45,7 @@ local function walk(path, found, above)
   return true
 end
 
--- Adds the pictures of a class to the samples, in the order of (folder, name).
+-- Adds the images of a class to the samples, in the order of (folder, name).
 local function gather(samples, path, id, class, is_valid)
   local found = {}
   local ok, problem = walk(path, found, {[id] = true})
@@ -77,7 +77,7 @@ local function find(root, opts)
     if #samples == n then empty[#empty + 1] = ("'%s'"):format(name) end
   end
   if #empty > 0 and not opts.allow_empty then
-    return nil, ("ImageFolder: no pictures%s in %s of '%s'; hint: allow_empty = true"):format(
+    return nil, ("ImageFolder: no images%s in %s of '%s'; hint: allow_empty = true"):format(
       opts.is_valid_file and "" or " (.jpg, .jpeg, .png)", table.concat(empty, ", "), root)
   end
   return samples, classes
@@ -93,12 +93,12 @@ function ImageFolder:init(root, samples, classes, opts)
   for i, sample in ipairs(samples) do paths[i], labels[i] = sample[1], sample[2] end
   self.labels = core.keep(#labels > 0 and core.tensor(labels, {dtype = "int64", device = "cpu"})
     or core.zeros(0, {dtype = "int64", device = "cpu"}))
-  self.pictures = core._pictures(paths, self.mode, self.exif)
+  self.images = core._images(paths, self.mode, self.exif)
 end
 
 function ImageFolder:len() return #self.samples end
 
--- The picture i, transformed, and its label, int64 (). A file at fault is an error.
+-- The image i, transformed, and its label, int64 (). A file at fault is an error.
 function ImageFolder:get(i)
   data.check_position(self.class, i, self:len())
   local x, problem = image.read_image(self.samples[i][1], {mode = self.mode, exif = self.exif})
@@ -109,7 +109,7 @@ end
 ImageFolder.native_get = ImageFolder.get
 function ImageFolder:columns()
   if not self.declared then return nil end -- Lua makes the samples
-  return {{pictures = self.pictures, augment = self.declared}, {tensor = self.labels}}
+  return {{images = self.images, augment = self.declared}, {tensor = self.labels}}
 end
 
 function ImageFolder:__tostring()
@@ -120,11 +120,11 @@ end
 -- ImageFolder(root, {transform = one of dm.transforms, mode = "rgb", exif = true,
 -- allow_empty = false, is_valid_file = function(path) -> boolean}) -> a data set; or nil
 -- and a message. Each folder in root is a class; classes count from 1 in the order of their
--- names. Its pictures are the .jpg, .jpeg and .png files in it, at any depth, in the order
+-- names. Its images are the .jpg, .jpeg and .png files in it, at any depth, in the order
 -- of folder and name; is_valid_file chooses instead. A class without any is a fault, unless
 -- allow_empty. The set has .classes, .class_to_idx, .samples = {{path, class}, ...}.
 -- transform: dm.transforms.ToTensor() unless given; mode, "rgb" or "gray", and exif as
--- dm.read_image has them. Pictures of different sizes need a Resize or a crop.
+-- dm.read_image has them. Images of different sizes need a Resize or a crop.
 return function(root, given)
   if type(root) ~= "string" then
     caller.raise("ImageFolder: root: a folder's name expected, got %s", type(root))

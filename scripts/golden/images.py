@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Small pictures of every kind and what Pillow decodes them to, for spec/pictures_spec.lua:
-files in spec/golden/pictures, values in spec/golden/pictures.lua.
+"""Small images of every kind and what Pillow decodes them to, for spec/images_spec.lua:
+files in spec/golden/images, values in spec/golden/images.lua.
 
 Needs Pillow and numpy: python3 scripts/golden/images.py. Files and values belong
 together, so all are made anew.
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "spec", "golden")
-FOLDER = os.path.join(HERE, "pictures")
+FOLDER = os.path.join(HERE, "images")
 HEIGHT, WIDTH = 11, 19  # odd: blocks and colour samples that are not whole
 
 y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
@@ -22,7 +22,7 @@ RGB = np.stack([x * 13 % 256, y * 23 % 256, (x * 7 + y * 11 + 40) % 256], -1).as
 GRAY = ((x * 9 + y * 5) % 256).astype(np.uint8)
 COLOUR, PLAIN = Image.fromarray(RGB), Image.fromarray(GRAY)
 
-# name -> {mode: the picture}, what must come out
+# name -> {mode: the image}, what must come out
 wanted = {}
 
 
@@ -32,14 +32,14 @@ def put(name, data):
 
 
 def expect(name, **modes):
-    wanted[name] = {mode: np.asarray(picture) for mode, picture in modes.items()}
+    wanted[name] = {mode: np.asarray(image) for mode, image in modes.items()}
 
 
-def jpeg(name, picture, exif=None, **options):
+def jpeg(name, image, exif=None, **options):
     out = io.BytesIO()
     if exif:
         options["exif"] = exif
-    picture.save(out, "JPEG", **options)
+    image.save(out, "JPEG", **options)
     put(name, out.getvalue())
     read = Image.open(io.BytesIO(out.getvalue()))
     expect(name, rgb=read.convert("RGB"))
@@ -87,8 +87,8 @@ def png(name, bits, color, rows, before=b"", after=b""):
         + before + chunk(b"IDAT", zlib.compress(raw)) + after + chunk(b"IEND", b""))
 
 
-def luma(picture):
-    return Image.fromarray(picture).convert("L")
+def luma(image):
+    return Image.fromarray(image).convert("L")
 
 
 def times_three(gray):
@@ -127,20 +127,20 @@ for name in ("rgb.png", "gray.png", "rgba.png", "palette.png", "gray_alpha.png")
 
 # ---- what came out ----
 
-lines = ["-- Made by scripts/golden/images.py: files of spec/golden/pictures as Pillow decodes",
+lines = ["-- Made by scripts/golden/images.py: files of spec/golden/images as Pillow decodes",
          "-- them. mode = {height, width, channels, the pixels in hexadecimal digits}",
          "return {"]
 for name, modes in wanted.items():
-    for mode, picture in sorted(modes.items()):
-        if picture.ndim == 2:
-            picture = picture[:, :, None]
-        h, w, c = picture.shape
-        digits = np.ascontiguousarray(picture).tobytes().hex()
+    for mode, image in sorted(modes.items()):
+        if image.ndim == 2:
+            image = image[:, :, None]
+        h, w, c = image.shape
+        digits = np.ascontiguousarray(image).tobytes().hex()
         lines.append(f'  {{"{name}", "{mode}", {h}, {w}, {c},')
         pieces = [digits[i:i + 88] for i in range(0, len(digits), 88)]
         lines += [f'    {"" if i == 0 else ".. "}"{piece}"' for i, piece in enumerate(pieces)]
         lines.append("  },")
 lines.append("}")
-with open(os.path.join(HERE, "pictures.lua"), "w", encoding="utf-8") as f:
+with open(os.path.join(HERE, "images.lua"), "w", encoding="utf-8") as f:
     f.write("\n".join(lines) + "\n")
 print(len(wanted), "files")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes spec/golden/transforms.lua: what torchvision and Pillow make of two pictures.
+"""Writes spec/golden/transforms.lua: what torchvision and Pillow make of two images.
 
 Run by hand when a transform is added: scripts/golden/transforms.py. The specs read only
 the file. Pillow 13 or newer: older ones make columns narrower first, whatever the sizes.
 
-A case: a function of transforms.functional, the picture's number, the arguments as Lua
+A case: a function of transforms.functional, the image's number, the arguments as Lua
 passes them, and the result: its shape {C, H, W} and its bytes in hexadecimal digits.
 """
 
@@ -26,7 +26,7 @@ MODES = {"nearest": InterpolationMode.NEAREST, "bilinear": InterpolationMode.BIL
 
 
 def waves(height, width):
-    """A picture with shades, edges and every colour."""
+    """An image with shades, edges and every colour."""
     y, x = np.mgrid[0:height, 0:width]
     planes = [128 + 127 * np.sin(x / (2.1 + c) + c) * np.cos(y / (1.3 + c) - c)
               for c in range(3)]
@@ -37,7 +37,7 @@ def noise(height, width):
     return np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-PICTURES = [waves(13, 17), noise(14, 8)]
+IMAGES = [waves(13, 17), noise(14, 8)]
 lines = []
 
 
@@ -53,18 +53,18 @@ def lua(v):
     return f'"{v}"' if isinstance(v, str) else repr(v)
 
 
-def result(picture):
-    a = np.asarray(picture)
+def result(image):
+    a = np.asarray(image)
     a = a[None] if a.ndim == 2 else a.transpose(2, 0, 1)
     return f"shape={lua(a.shape)},bytes=\"{a.tobytes().hex()}\""
 
 
-def case(name, number, args, picture):
-    lines.append(f"{{name=\"{name}\",picture={number},args={lua(args)},{result(picture)}}},")
+def case(name, number, args, image):
+    lines.append(f"{{name=\"{name}\",image={number},args={lua(args)},{result(image)}}},")
 
 
 def cases(number):
-    p = Image.fromarray(PICTURES[number - 1])
+    p = Image.fromarray(IMAGES[number - 1])
     for size in ([6, 5], [20, 24], [5, 21], [21, 5], [13, 9], [9, 17], [1, 1]):
         for mode in MODES:
             case("resize", number, [size, Named(interpolation=mode)],
@@ -102,14 +102,14 @@ def cases(number):
 
 
 def outcomes(number, magnitude, mode):
-    """Every picture that one op of RandAugment may make, and what made it."""
-    p = Image.fromarray(PICTURES[number - 1])
+    """Every image that one op of RandAugment may make, and what made it."""
+    p = Image.fromarray(IMAGES[number - 1])
     space = RandAugment()._augmentation_space(31, p.size[::-1])
     for name, (magnitudes, signed) in space.items():
         much = float(magnitudes[magnitude]) if magnitudes.ndim else 0.0
         for sign in (1, -1) if signed else (1,):
             out = _apply_op(p, name, sign * much, MODES[mode], None)
-            lines.append(f"{{rand=\"{name} {sign * much:.3g}\",picture={number},"
+            lines.append(f"{{rand=\"{name} {sign * much:.3g}\",image={number},"
                          f"magnitude={magnitude},interpolation=\"{mode}\",{result(out)}}},")
 
 
@@ -122,8 +122,8 @@ def main():
         f.write(f"-- What torchvision {torchvision.__version__.split('+')[0]} with Pillow "
                 f"{PIL.__version__} and PyTorch {torch.__version__.split('+')[0]} answers;\n"
                 "-- written by scripts/golden/transforms.py.\n-- luacheck: ignore\n"
-                "return {pictures={\n")
-        for a in PICTURES:
+                "return {images={\n")
+        for a in IMAGES:
             f.write(f"{{{result(a)}}},\n")
         f.write("},cases={\n" + "\n".join(lines) + "\n}}\n")
 

@@ -1,5 +1,5 @@
 /* JPEG files, in each mode. */
-#include "picture.h"
+#include "image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
   if (size < 3 || bytes[0] != 0xff || bytes[1] != 0xd8) return 0;

@@ -2,7 +2,7 @@
    never finds. */
 #include <zlib.h>
 
-#include "picture.h"
+#include "image.h"
 
 enum { SIGNATURE = 8, HEAD = 8, CHECKSUM = 4 };
 

@@ -69,14 +69,14 @@ static int to_bytes(lua_State *L) {
   return 1;
 }
 
-static dm_status write_draft(const char *what, const char *path, const char *bytes, size_t n) {
-  dm_AtomicFile draft = DM_ATOMIC_FILE(what, path);
+static dm_status write_atomic(const char *what, const char *path, const char *bytes, size_t n) {
+  dm_AtomicFile file = DM_ATOMIC_FILE(what, path);
   dm_status st = DM_OK;
-  DM_GO(dm_atomic_file_open(&draft));
-  DM_GO(dm_atomic_file_write(&draft, bytes, (int64_t)n));
-  DM_GO(dm_atomic_file_finish(&draft));
+  DM_GO(dm_atomic_file_open(&file));
+  DM_GO(dm_atomic_file_write(&file, bytes, (int64_t)n));
+  DM_GO(dm_atomic_file_finish(&file));
 done:
-  dm_atomic_file_close(&draft);
+  dm_atomic_file_close(&file);
   return st;
 }
 
@@ -86,7 +86,7 @@ static int write_file(lua_State *L) {
   size_t n;
   const char *what = luaL_checkstring(L, 1), *path = luaL_checkstring(L, 2);
   const char *bytes = luaL_checklstring(L, 3, &n);
-  const dm_status st = write_draft(what, path, bytes, n);
+  const dm_status st = write_atomic(what, path, bytes, n);
   if (st != DM_OK) return dm_world_failed(L, st);
   lua_pushboolean(L, true);
   return 1;

@@ -1,4 +1,4 @@
-/* Pictures in files for Lua, as uint8 tensors (H,W,C); demilune.image makes of
+/* Images in files for Lua, as uint8 tensors (H,W,C); demilune.image makes of
    them what scripts see. */
 #include "base/alloc.h"
 #include "base/error.h"
@@ -15,7 +15,7 @@ dm_ImageHow dm_check_how(lua_State *L, int i) {
   return (dm_ImageHow){.mode = (dm_ImageMode)mode, .exif = lua_toboolean(L, i + 1)};
 }
 
-/* The picture in a tensor in the handle, or the failure that is recorded. */
+/* Pushes the image as the handle's tensor, or raises the recorded failure. */
 static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
   if (st != DM_OK) return dm_world_failed(L, st);
   const int64_t shape[3] = {p->height, p->width, p->channels};
@@ -25,8 +25,8 @@ static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
   return dm_raise(L);
 }
 
-/* _read_picture(path, mode, exif) -> tensor; nil and a message when the file is at fault */
-static int read_picture(lua_State *L) {
+/* _read_image(path, mode, exif) -> tensor; nil and a message when the file is at fault */
+static int read_image(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
   const dm_ImageHow how = dm_check_how(L, 2);
@@ -40,8 +40,8 @@ static int read_picture(lua_State *L) {
   return give(L, handle, st, &p);
 }
 
-/* _decode_picture(string, mode, exif), likewise */
-static int decode_picture(lua_State *L) {
+/* _decode_image(string, mode, exif), likewise */
+static int decode_image(lua_State *L) {
   State *S = dm_enter(L);
   size_t n;
   const uint8_t *bytes = (const uint8_t *)luaL_checklstring(L, 1, &n);
@@ -79,7 +79,7 @@ static int png_write(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg dm_image_functions[] = {{"_read_picture", read_picture},
-                                       {"_decode_picture", decode_picture},
+const luaL_Reg dm_image_functions[] = {{"_read_image", read_image},
+                                       {"_decode_image", decode_image},
                                        {"png_write", png_write},
                                        {NULL, NULL}};

@@ -1,4 +1,4 @@
-/* Folders, and many files of pictures as one column of a loader, for Lua. */
+/* Folders, and many files of images as one column of a loader, for Lua. */
 #include "bind/images.h"
 
 #include "base/error.h"
@@ -53,22 +53,22 @@ static int list_folder(lua_State *L) {
   return 3;
 }
 
-/* ---- many pictures ---- */
+/* ---- many images ---- */
 
-static const char pictures_name[] = "demilune.Pictures";
+static const char images_name[] = "demilune.Images";
 
 const dm_Images *dm_to_images(lua_State *L, int i) {
-  dm_Images **p = luaL_testudata(L, i, pictures_name);
+  dm_Images **p = luaL_testudata(L, i, images_name);
   return p ? *p : NULL;
 }
 
-static int free_pictures(lua_State *L) {
-  dm_images_free(luaL_checkudata(L, 1, pictures_name));
+static int free_images(lua_State *L) {
+  dm_images_free(luaL_checkudata(L, 1, images_name));
   return 0;
 }
 
-/* _pictures({path, ...}, mode, exif) -> a column for loader_new */
-static int new_pictures(lua_State *L) {
+/* _images({path, ...}, mode, exif) -> a column for loader_new */
+static int new_images(lua_State *L) {
   State *S = dm_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   const dm_ImageHow how = dm_check_how(L, 2);
@@ -76,23 +76,23 @@ static int new_pictures(lua_State *L) {
   const char **paths = lua_newuserdatauv(L, sizeof *paths * (size_t)(n + 1), 0);
   for (lua_Integer i = 0; i < n; i++) {
     if (lua_rawgeti(L, 1, i + 1) != LUA_TSTRING)
-      return dm_raise_text(L, "_pictures: path %d is no string", (int)i + 1);
+      return dm_raise_text(L, "_images: path %d is no string", (int)i + 1);
     paths[i] = lua_tostring(L, -1);
     lua_pop(L, 1); /* the table holds it */
   }
   dm_Images **p = lua_newuserdatauv(L, sizeof *p, 0);
   *p = NULL;
-  luaL_setmetatable(L, pictures_name);
+  luaL_setmetatable(L, images_name);
   DM_CHECK_TWICE(L, S, dm_images_new(p, paths, n, &how));
   return 1;
 }
 
 void dm_register_images(lua_State *L) {
-  luaL_newmetatable(L, pictures_name);
-  lua_pushcfunction(L, free_pictures);
+  luaL_newmetatable(L, images_name);
+  lua_pushcfunction(L, free_images);
   lua_setfield(L, -2, "__gc");
   lua_pop(L, 1);
 }
 
 const luaL_Reg dm_images_functions[] = {
-    {"_list", list_folder}, {"_pictures", new_pictures}, {NULL, NULL}};
+    {"_list", list_folder}, {"_images", new_images}, {NULL, NULL}};

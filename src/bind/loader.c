@@ -19,7 +19,7 @@ typedef struct LoaderHandle {
   int n;
   dm_Tensor *column[MAX_COLUMN];         /* owned; has_dense_rows; NULL: windows */
   dm_TokenWindows windows[MAX_COLUMN];   /* of files that the user value holds */
-  dm_ImageRows pictures[MAX_COLUMN];     /* likewise */
+  dm_ImageRows images[MAX_COLUMN];       /* likewise */
   int n_dim[MAX_COLUMN];                 /* of a batch */
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderHandle;
@@ -70,12 +70,12 @@ static int option_int(lua_State *L, int i, const char *key) {
   return (int)dm_max_i64(-1, dm_min_i64(option_integer(L, i, key, 0), INT32_MAX));
 }
 
-/* The steps in the userdata at i, for pictures (N,H,W) or (N,C,H,W), into their column. */
+/* Gives the column of images (N,H,W) or (N,C,H,W) the transforms in the userdata at i. */
 static dm_status read_augment(lua_State *L, int i, LoaderHandle *l, int k,
                               dm_LoaderColumn *column) {
   const dm_Tensor *t = l->column[k];
   if (t->ndim != 3 && t->ndim != 4)
-    dm_raise_text(L, "DataLoader: pictures want shape {N, H, W} or {N, C, H, W}, got %s",
+    dm_raise_text(L, "DataLoader: images want shape {N, H, W} or {N, C, H, W}, got %s",
                   DM_SHAPE(t));
   column->augment = dm_check_augment(L, i);
   column->shape[0] = t->ndim == 4 ? t->shape[1] : 1;
@@ -137,18 +137,18 @@ static dm_LoaderColumn windows_column(lua_State *L, LoaderHandle *l, int k) {
       .dtype = DM_I64, .row_numel = length, .read = dm_tokens_window, .source = &l->windows[k]};
 }
 
-/* The table at the top, {pictures = files, augment = steps}, as column k. */
-static dm_LoaderColumn pictures_column(lua_State *L, LoaderHandle *l, int k) {
+/* The table at the top, {images = files, augment = list}, as column k. */
+static dm_LoaderColumn images_column(lua_State *L, LoaderHandle *l, int k) {
   const int at = lua_gettop(L);
-  lua_getfield(L, at, "pictures");
+  lua_getfield(L, at, "images");
   lua_getfield(L, at, "augment");
-  const dm_Images *pictures = dm_to_images(L, at + 1);
-  dm_ImageRows *rows = &l->pictures[k];
-  if (!pictures) dm_raise_text(L, "DataLoader: column %d: no list of pictures", k + 1);
-  if (dm_images_rows(rows, pictures, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
+  const dm_Images *images = dm_to_images(L, at + 1);
+  dm_ImageRows *rows = &l->images[k];
+  if (!images) dm_raise_text(L, "DataLoader: column %d: no list of images", k + 1);
+  if (dm_images_rows(rows, images, dm_check_augment(L, at + 2)) != DM_OK) dm_raise(L);
   l->n = k + 1;
   l->n_dim[k] = 4;
-  l->shape[k][0] = dm_images_count(pictures);
+  l->shape[k][0] = dm_images_count(images);
   memcpy(l->shape[k] + 1, rows->shape, sizeof rows->shape);
   return (dm_LoaderColumn){.dtype = dm_augment_dtype(rows->augment),
                            .row_numel = rows->shape[0] * rows->shape[1] * rows->shape[2],
@@ -158,9 +158,9 @@ static dm_LoaderColumn pictures_column(lua_State *L, LoaderHandle *l, int k) {
 
 /* The table at the top as column k: files that threads read. */
 static dm_LoaderColumn files_column(lua_State *L, LoaderHandle *l, int k) {
-  const bool is_pictures = lua_getfield(L, -1, "pictures") != LUA_TNIL;
+  const bool is_images = lua_getfield(L, -1, "images") != LUA_TNIL;
   lua_pop(L, 1);
-  return is_pictures ? pictures_column(L, l, k) : windows_column(L, l, k);
+  return is_images ? images_column(L, l, k) : windows_column(L, l, k);
 }
 
 /* loader_new{columns = {tensor or files, ...}, transforms = {[k] = augment{...} or false},
@@ -285,7 +285,7 @@ static int loader_passed(lua_State *L) {
   return 1;
 }
 
-/* Frees the workers and what they made ahead; fine more than once. */
+/* Frees the workers and the batches that were not taken; fine more than once. */
 static int loader_stop(lua_State *L) {
   const LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   if (l->loader) dm_loader_stop(l->loader);

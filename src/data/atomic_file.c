@@ -1,4 +1,5 @@
-/* Files that appear whole or not at all. */
+/* Temporary files that are renamed to their target: open, write, fsync, rename, fsync the
+ * folder. */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "data/atomic_file.h"
@@ -87,7 +88,7 @@ dm_status dm_atomic_file_finish(dm_AtomicFile *d) {
   return DM_OK;
 }
 
-/* Closes what is open; a draft that did not become the file is removed. */
+/* Closes what is open, and removes a temporary file that was not renamed. */
 void dm_atomic_file_close(dm_AtomicFile *d) {
   if (d->fd >= 0) close(d->fd);
   if (d->temp[0]) unlinkat(d->dir, d->temp, 0);

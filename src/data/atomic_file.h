@@ -1,6 +1,7 @@
-/* A file in the making: written beside its target, whose name it takes when
-   all of it is on the disk. Until then, and after any failure, the file that
-   was there is as it was. */
+/* Replaces a file as a whole or not at all: the new bytes are written to a temporary file in
+   the same folder, flushed to the disk by fsync, and renamed to the target, which POSIX's
+   rename() does in one step. Until then, and after any failure, the file that was there is as
+   it was. */
 #ifndef DM_ATOMIC_FILE_H
 #define DM_ATOMIC_FILE_H
 
@@ -13,7 +14,7 @@ typedef struct dm_AtomicFile {
   const char *path;      /* as the caller gave it, for messages; borrowed */
   char target[PATH_MAX]; /* the same with links followed */
   const char *base;      /* its last part */
-  char temp[64];         /* name of the draft in dir; empty when there is none */
+  char temp[64];         /* of the temporary file in dir; empty when there is none */
   int dir, fd;
 } dm_AtomicFile;
 
@@ -24,9 +25,9 @@ typedef struct dm_AtomicFile {
    Failures of this and the next two are DM_EIO. */
 dm_status dm_atomic_file_open(dm_AtomicFile *d);
 dm_status dm_atomic_file_write(dm_AtomicFile *d, const void *src, int64_t n_bytes);
-/* Makes the draft the file: after DM_OK it has reached the disk. */
+/* Renames the temporary file to path: after DM_OK it has reached the disk. */
 dm_status dm_atomic_file_finish(dm_AtomicFile *d);
-/* Closes what is open; a draft that did not become the file is removed. */
+/* Closes what is open, and removes a temporary file that was not renamed. */
 void dm_atomic_file_close(dm_AtomicFile *d);
 
 #endif

@@ -22,7 +22,7 @@ struct dm_Augment {
 /* Which arguments a kind has, and its name in torchvision. */
 static const struct {
   const char *name;
-  bool size, filter, border, fill, box, chance;
+  bool size, filter, border, fill, box, random;
   bool moves;  /* only moves pixels: may stand behind TO_FLOAT */
   bool floats; /* must */
 } kinds[DM_TRANSFORM_N_KINDS] = {
@@ -32,17 +32,17 @@ static const struct {
     [DM_TRANSFORM_RESIZE] = {"Resize", .size = true, .filter = true},
     [DM_TRANSFORM_RESIZED_CROP] = {"RandomResizedCrop", .size = true, .filter = true,
                                    .box = true},
-    [DM_TRANSFORM_HFLIP] = {"RandomHorizontalFlip", .chance = true, .moves = true},
-    [DM_TRANSFORM_VFLIP] = {"RandomVerticalFlip", .chance = true, .moves = true},
+    [DM_TRANSFORM_HFLIP] = {"RandomHorizontalFlip", .random = true, .moves = true},
+    [DM_TRANSFORM_VFLIP] = {"RandomVerticalFlip", .random = true, .moves = true},
     [DM_TRANSFORM_GREYSCALE] = {.name = "Grayscale"},
-    [DM_TRANSFORM_RANDOM_GREY] = {"RandomGrayscale", .chance = true},
-    [DM_TRANSFORM_ADJUST] = {"RandomAdjust", .chance = true},
+    [DM_TRANSFORM_RANDOM_GREY] = {"RandomGrayscale", .random = true},
+    [DM_TRANSFORM_ADJUST] = {"RandomAdjust", .random = true},
     [DM_TRANSFORM_JITTER] = {.name = "ColorJitter"},
-    [DM_TRANSFORM_AFFINE] = {"RandomAffine", .chance = true, .filter = true, .fill = true},
+    [DM_TRANSFORM_AFFINE] = {"RandomAffine", .random = true, .filter = true, .fill = true},
     [DM_TRANSFORM_RAND] = {"RandAugment", .filter = true, .fill = true},
     [DM_TRANSFORM_TO_FLOAT] = {.name = "ToTensor"},
     [DM_TRANSFORM_NORMALIZE] = {"Normalize", .floats = true},
-    [DM_TRANSFORM_ERASE] = {"RandomErasing", .box = true, .chance = true, .floats = true},
+    [DM_TRANSFORM_ERASE] = {"RandomErasing", .box = true, .random = true, .floats = true},
     [DM_TRANSFORM_CUTOUT] = {"Cutout", .floats = true},
 };
 
@@ -64,13 +64,12 @@ static bool wants_colours(dm_TransformKind kind) {
 static dm_status check_channels(const dm_Transform *s, int64_t channels) {
   if (channels < 0) return DM_OK;
   if (s->n_values > 1 && channels != s->n_values)
-    return dm_fail(DM_EARG, "%s: %d numbers, the pictures have %" PRId64 " channels",
+    return dm_fail(DM_EARG, "%s: %d numbers, the images have %" PRId64 " channels",
                    kinds[s->kind].name, s->n_values, channels);
   if (wants_colours(s->kind) && channels != 1 && channels != 3)
-    return dm_fail(DM_EARG,
-                   "%s: pictures of %" PRId64
-                   " channels, wanted 1 (grey) or 3 (red, green, blue)",
-                   kinds[s->kind].name, channels);
+    return dm_fail(
+        DM_EARG, "%s: images of %" PRId64 " channels, wanted 1 (grey) or 3 (red, green, blue)",
+        kinds[s->kind].name, channels);
   return DM_OK;
 }
 
@@ -81,7 +80,7 @@ static dm_status check_crop(const dm_Transform *s, int64_t height, int64_t width
       (width >= 0 && width + pad[0] + pad[2] < s->width))
     return dm_fail(DM_EARG,
                    "RandomCrop: a crop of %" PRId64 " x %" PRId64
-                   " is larger than the picture, %" PRId64 " x %" PRId64
+                   " is larger than the image, %" PRId64 " x %" PRId64
                    " with its border; hint: pad_if_needed = true",
                    s->height, s->width, height + pad[1] + pad[3], width + pad[0] + pad[2]);
   return DM_OK;
@@ -109,13 +108,13 @@ dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]) {
   for (int d = 0; d < 3; d++)
     if (shape[d] == 0 || shape[d] > (d ? DM_MAX_SIDE : DM_TRANSFORM_MAX_CHANNELS))
       return dm_fail(DM_EARG,
-                     "transforms: a picture of %" PRId64 " channels, %" PRId64 " x %" PRId64
+                     "transforms: an image of %" PRId64 " channels, %" PRId64 " x %" PRId64
                      "; channels are 1 to %d, sides 1 to %d",
                      shape[0], shape[1], shape[2], DM_TRANSFORM_MAX_CHANNELS, DM_MAX_SIDE);
   for (int i = 0; i < a->n; i++) {
     DM_TRY(transform_shape(&a->transforms[i], shape));
     if (shape[1] > DM_MAX_SIDE || shape[2] > DM_MAX_SIDE)
-      return fault(&a->transforms[i], "the picture would become larger than 2^24 on a side");
+      return fault(&a->transforms[i], "the image would become larger than 2^24 on a side");
   }
   return DM_OK;
 }
@@ -277,7 +276,7 @@ static dm_status check_transform(const dm_Transform *s, const dm_Augment *a) {
   if (kinds[s->kind].border) DM_TRY(check_border(s));
   if (kinds[s->kind].border || kinds[s->kind].fill) DM_TRY(check_fill(s));
   if (kinds[s->kind].box) DM_TRY(check_box(s));
-  if (kinds[s->kind].chance && !(s->p >= 0 && s->p <= 1))
+  if (kinds[s->kind].random && !(s->p >= 0 && s->p <= 1))
     return fault(s, "p is a probability, 0 to 1");
   DM_TRY(check_own(s));
   return s->kind == DM_TRANSFORM_TO_FLOAT && !a->to_float ? DM_OK : check_order(s, a);

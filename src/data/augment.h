@@ -81,7 +81,7 @@ typedef struct dm_TransformPlan {
   int64_t pad[4];                   /* left, top, right, bottom */
   int64_t top, left, height, width; /* of the crop of the padded image, from 0 */
   int64_t to_height, to_width;      /* height, width: no other size */
-  bool mirror, reverse;             /* left and right, top and bottom change places */
+  bool mirror, reverse;             /* left and right, top and bottom are exchanged */
   bool grey;
   int n_adjust;
   dm_Adjust adjust[DM_TRANSFORM_N_JITTER];

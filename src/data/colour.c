@@ -1,5 +1,5 @@
-/* Colours of pictures in dense planes, changed in place, with Pillow's arithmetic. Pictures
-   have 1 channel, grey, or 3: red, green, blue. */
+/* Adjusts the colours of images in dense planes in place, with Pillow's arithmetic
+   (ImageEnhance, ImageOps). Images have 1 channel, grey, or 3: red, green, blue. */
 #include <math.h>
 #include <string.h>
 
@@ -154,7 +154,7 @@ static void equalize(uint8_t *plane, int64_t n) {
 
 /* ---- sharpness ---- */
 
-/* Away from the picture smoothed by {1 1 1; 1 5 1; 1 1 1} / 13, but for its edge. Two rows
+/* Away from the image smoothed by {1 1 1; 1 5 1; 1 1 1} / 13, but for its edge. Two rows
    are kept as they were. */
 static dm_status sharpness(const dm_Image *p, float much) {
   const int64_t n = p->width;

@@ -1,3 +1,5 @@
+/* The rows of a loader's columns: copied, read from files, or images that go through a list of
+   transforms. */
 #include "data/column.h"
 
 #include <inttypes.h>
@@ -5,11 +7,11 @@
 
 #include "base/error.h"
 
-/* Rows are pictures: what comes in, and what goes out. */
+/* Rows are images: what comes in, and what goes out. */
 static dm_status augment_column(dm_Column *k, const dm_LoaderColumn *in, int c) {
   int64_t shape[3], numel = 1;
   if (in->dtype != DM_U8)
-    return dm_fail(DM_EARG, "loader: column %d: pictures are uint8, this is %s", c + 1,
+    return dm_fail(DM_EARG, "loader: column %d: images are uint8, this is %s", c + 1,
                    dm_dtype_name(in->dtype));
   for (int d = 0; d < 3; d++) {
     shape[d] = in->shape[d];
@@ -21,7 +23,7 @@ static dm_status augment_column(dm_Column *k, const dm_LoaderColumn *in, int c) 
                    "loader: column %d: {%" PRId64 ", %" PRId64 ", %" PRId64
                    "} does not fit rows of %" PRId64 " elements",
                    c + 1, in->shape[0], in->shape[1], in->shape[2], in->row_numel);
-  k->picture = dm_image_dense(NULL, shape[0], shape[1], shape[2]);
+  k->image = dm_image_dense(NULL, shape[0], shape[1], shape[2]);
   k->augment = in->augment;
   k->dtype = dm_augment_dtype(in->augment);
   DM_TRY(dm_augment_shape(in->augment, shape));
@@ -51,9 +53,9 @@ dm_status dm_column_row(const dm_Column *k, int64_t sample, uint64_t draw, void 
   if (k->read) return k->read(k->source, sample, draw, dst);
   const uint8_t *src = k->data + sample * k->step_bytes;
   if (k->augment) {
-    dm_Image picture = k->picture;
-    picture.data = (uint8_t *)(uintptr_t)src; /* only read */
-    return dm_augment_apply(k->augment, &picture, draw, dst);
+    dm_Image image = k->image;
+    image.data = (uint8_t *)(uintptr_t)src; /* only read */
+    return dm_augment_apply(k->augment, &image, draw, dst);
   }
   memcpy(dst, src, (size_t)k->out_bytes);
   return DM_OK;

@@ -10,17 +10,16 @@ typedef struct dm_Column {
   int64_t step_bytes;           /* from a row of the array to the next */
   int64_t out_bytes, out_numel; /* of a row of the batch */
   const dm_Augment *augment;    /* NULL: rows are copied */
-  dm_Image picture;             /* augment: a row, but for where it lies */
+  dm_Image image;               /* augment: a row, but for where it lies */
   dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst); /* or NULL */
   const void *source;
 } dm_Column;
 
-/* From what the caller says of the c-th column, counted from 0, of n_samples. */
+/* Checks and describes the caller's c-th column, from 0, of n_samples rows. */
 dm_status dm_column_new(dm_Column *column, const dm_LoaderColumn *given, int64_t n_samples,
                         int c);
 
-/* Writes the sample's row to dst. What it leaves to chance follows from `draw`. Called by
-   any thread. */
+/* Writes the sample's row to dst; its random numbers depend on `draw`. Called by any thread. */
 dm_status dm_column_row(const dm_Column *column, int64_t sample, uint64_t draw, void *dst);
 
 #endif

@@ -1,3 +1,5 @@
+/* Tells JPEG from PNG by the first bytes of a file, has it decoded, and brings the channels and
+   the orientation to what was asked for. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/decode.h"
 
@@ -18,7 +20,7 @@ static uint8_t luma(const uint8_t *rgb) {
   return (uint8_t)((19595u * rgb[0] + 38470u * rgb[1] + 7471u * rgb[2] + 0x8000u) >> 16);
 }
 
-/* One pixel of `from` channels, which lie side by side, as one of `to`. */
+/* Converts one pixel of `from` contiguous channels to `to` channels. */
 static void convert(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from) {
   if (to == from) memcpy(dst, src, (size_t)to);
   else if (to == 1) dst[0] = from < 3 ? src[0] : luma(src);
@@ -26,7 +28,7 @@ static void convert(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from) 
     for (int64_t c = 0; c < 3; c++) dst[c] = src[from < 3 ? 0 : c];
 }
 
-/* The picture with so many channels, seen that way up, in memory of its own. */
+/* Copies the image upright and with so many channels, pixels (H,W,C). */
 static dm_status arrange(dm_Image *out, const dm_Image *stored, int64_t channels,
                          int orientation, const char *name) {
   const dm_Image from = dm_exif_upright(stored, orientation);
@@ -35,7 +37,7 @@ static dm_status arrange(dm_Image *out, const dm_Image *stored, int64_t channels
   to.w_step = channels;
   to.h_step = channels * to.width;
   to.data = dm_alloc(to.height * to.h_step);
-  if (!to.data) return dm_fail(DM_EMEM, "picture: out of memory for '%s'", name);
+  if (!to.data) return dm_fail(DM_EMEM, "image: out of memory for '%s'", name);
   for (int64_t y = 0; y < to.height; y++)
     for (int64_t x = 0; x < to.width; x++)
       convert(to.data + y * to.h_step + x * to.w_step, channels,
@@ -53,9 +55,8 @@ dm_status dm_image_decode(dm_Image *out, const dm_ImageHow *how, const uint8_t *
   } else if (memcmp(bytes, png_begins, (size_t)dm_min_i64(n_bytes, sizeof png_begins)) == 0) {
     DM_TRY(dm_png_decode(&stored, &orientation, bytes, n_bytes, name));
   } else {
-    return dm_fail(DM_EIO,
-                   "picture: '%s' is neither PNG nor JPEG: it begins %02x %02x %02x %02x", name,
-                   bytes[0], n_bytes > 1 ? bytes[1] : 0, n_bytes > 2 ? bytes[2] : 0,
+    return dm_fail(DM_EIO, "image: '%s' is neither PNG nor JPEG: it begins %02x %02x %02x %02x",
+                   name, bytes[0], n_bytes > 1 ? bytes[1] : 0, n_bytes > 2 ? bytes[2] : 0,
                    n_bytes > 3 ? bytes[3] : 0);
   }
   if (!how->exif) orientation = 1;
@@ -74,10 +75,10 @@ dm_status dm_image_decode(dm_Image *out, const dm_ImageHow *how, const uint8_t *
 dm_status dm_image_read(dm_Image *out, const dm_ImageHow *how, const char *path) {
   int fd;
   int64_t n;
-  DM_TRY(dm_file_open("picture", path, &fd, &n));
+  DM_TRY(dm_file_open("image", path, &fd, &n));
   uint8_t *bytes = dm_alloc(dm_max_i64(n, 1));
-  dm_status st = bytes ? dm_file_read("picture", path, fd, bytes, n, 0)
-                       : dm_fail(DM_EMEM, "picture: out of memory for '%s'", path);
+  dm_status st = bytes ? dm_file_read("image", path, fd, bytes, n, 0)
+                       : dm_fail(DM_EMEM, "image: out of memory for '%s'", path);
   close(fd);
   if (st == DM_OK) st = dm_image_decode(out, how, bytes, n, path);
   dm_free(bytes);

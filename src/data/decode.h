@@ -1,4 +1,4 @@
-/* Pictures out of files, JPEG or PNG, told apart by how they begin. */
+/* Images out of files, JPEG or PNG, told apart by how they begin. */
 #ifndef DM_DECODE_H
 #define DM_DECODE_H
 
@@ -16,7 +16,7 @@ typedef struct dm_ImageHow {
   bool exif; /* turned and mirrored as Exif's orientation says */
 } dm_ImageHow;
 
-/* A picture with dense pixels (H,W,C); the caller owns out->data (dm_free), and on a
+/* An image with dense pixels (H,W,C); the caller owns out->data (dm_free), and on a
    failure *out is left as it was. Nothing that is cut short or damaged is given: DM_EIO.
    `name` is for messages. */
 DM_API dm_status dm_image_decode(dm_Image *out, const dm_ImageHow *how, const uint8_t *bytes,

@@ -1,3 +1,4 @@
+/* Walks the first directory of the TIFF structure that Exif metadata is. */
 #include "data/exif.h"
 
 enum { TIFF_HEADER = 8, ENTRY = 12, ORIENTATION = 274, SHORT = 3 };
@@ -8,7 +9,8 @@ typedef struct Tiff {
   bool big_endian;
 } Tiff;
 
-/* The number of 2 or 4 bytes at a place; 0, which means nothing here, outside. */
+/* The number of 2 or 4 bytes at position `at`; outside of the bytes 0, which is no tag's value.
+ */
 static int64_t number_at(const Tiff *t, int64_t at, int size) {
   int64_t v = 0;
   if (at < 0 || at > t->n - size) return 0;

@@ -1,3 +1,4 @@
+/* Opens regular files and reads them by pread, which threads may do at the same time. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/file.h"
 

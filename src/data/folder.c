@@ -1,3 +1,5 @@
+/* Lists a folder, sorted by name: readdir, and fstatat where an entry does not tell its type.
+ */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* d_type */
 #include "data/folder.h"
@@ -16,14 +18,14 @@ static dm_status no_memory(const char *what, const char *path) {
 }
 
 static bool grow(dm_Folder *f) {
-  if (f->n < f->room) return true;
-  const int64_t room = dm_max_i64(2 * f->room, 64);
-  dm_FolderEntry *entries = dm_alloc(room * (int64_t)sizeof *entries);
+  if (f->n < f->capacity) return true;
+  const int64_t capacity = dm_max_i64(2 * f->capacity, 64);
+  dm_FolderEntry *entries = dm_alloc(capacity * (int64_t)sizeof *entries);
   if (!entries) return false;
   if (f->n > 0) memcpy(entries, f->entries, (size_t)f->n * sizeof *entries);
   dm_free(f->entries);
   f->entries = entries;
-  f->room = room;
+  f->capacity = capacity;
   return true;
 }
 

@@ -1,4 +1,4 @@
-/* What a folder holds. */
+/* Names of the files and folders in a folder. */
 #ifndef DM_FOLDER_H
 #define DM_FOLDER_H
 
@@ -12,7 +12,7 @@ typedef struct dm_FolderEntry {
 
 typedef struct dm_Folder {
   dm_FolderEntry *entries; /* by name, in the order of bytes */
-  int64_t n, room;
+  int64_t n, capacity;
 } dm_Folder;
 
 /* Folders and regular files in a folder, but for "." and "..". `what` begins the message

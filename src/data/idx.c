@@ -173,21 +173,21 @@ static dm_status read_header(Stream *s, dm_Idx *x) {
 /* Reads x->n_bytes and no more must follow. The block doubles as it fills. */
 static dm_status read_data(Stream *s, dm_Idx *x) {
   dm_status st = DM_OK;
-  int64_t room = dm_min_i64(x->n_bytes, FIRST_BYTES), have = 0, got;
-  uint8_t *block = dm_alloc(room), beyond;
+  int64_t capacity = dm_min_i64(x->n_bytes, FIRST_BYTES), have = 0, got;
+  uint8_t *block = dm_alloc(capacity), beyond;
   if (!block) goto no_memory;
   for (;;) {
-    DM_GO(stream_read(s, block + have, room - have, &got));
+    DM_GO(stream_read(s, block + have, capacity - have, &got));
     have += got;
-    if (have < room) {
+    if (have < capacity) {
       st = dm_fail(
           DM_EIO, "idx: '%s' is cut short: %" PRId64 " bytes of data, its header says %" PRId64,
           s->path, have, x->n_bytes);
       goto done;
     }
     if (have == x->n_bytes) break;
-    room = x->n_bytes - room > room ? 2 * room : x->n_bytes;
-    uint8_t *larger = dm_alloc(room);
+    capacity = x->n_bytes - capacity > capacity ? 2 * capacity : x->n_bytes;
+    uint8_t *larger = dm_alloc(capacity);
     if (!larger) goto no_memory;
     memcpy(larger, block, (size_t)have);
     dm_free(block);
@@ -201,7 +201,7 @@ static dm_status read_data(Stream *s, dm_Idx *x) {
   goto done;
 no_memory:
   st = dm_fail(DM_EMEM, "idx: out of memory for '%s': %" PRId64 " bytes of %" PRId64, s->path,
-               room, x->n_bytes);
+               capacity, x->n_bytes);
 done:
   if (st != DM_OK) {
     dm_free(block);

@@ -1,4 +1,4 @@
-/* A picture as it travels from a decoder through the transforms: 8 bits a sample,
+/* An image between a decoder and a tensor: 8 bits a sample,
    planes (C,H,W) as tensors have them or pixels (H,W,C) as files do. */
 #ifndef DM_IMAGE_H
 #define DM_IMAGE_H
@@ -59,11 +59,12 @@ typedef struct dm_Affine {
   bool at_corner;  /* the corner stays where it is, not the middle */
 } dm_Affine;
 
-/* Where a place (x, y) of the result comes from: m[0] x + m[1] y + m[2], and m[3] on. */
+/* The inverse map: pixel position (x, y) of the result shows the source at column
+   m[0] x + m[1] y + m[2], row m[3] x + m[4] y + m[5]. */
 void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]);
 
-/* dst, dense and as large as src = src through such a matrix; fill, one a channel, where
-   there is nothing. Nearest or bilinear. */
+/* dst, dense and as large as src, = src through such a map; pixels from outside of it are fill,
+   one a channel. Nearest or bilinear. */
 void dm_image_warp(const dm_Image *dst, const dm_Image *src, const double m[6],
                    dm_Filter filter, const uint8_t *fill);
 

@@ -1,3 +1,5 @@
+/* Image files as a column of a loader: each row is read, decoded and transformed when a worker
+   asks for it. */
 #include "data/images.h"
 
 #include <inttypes.h>
@@ -25,7 +27,7 @@ dm_status dm_images_new(dm_Images **out, const char *const *paths, int64_t n,
   }
   if (!p || !p->at || !p->names) {
     dm_images_free(&p);
-    return dm_fail(DM_EMEM, "pictures: out of memory for %" PRId64 " names", n);
+    return dm_fail(DM_EMEM, "images: out of memory for %" PRId64 " names", n);
   }
   p->how = *how;
   p->n = n;
@@ -40,9 +42,9 @@ dm_status dm_images_new(dm_Images **out, const char *const *paths, int64_t n,
   return DM_OK;
 }
 
-void dm_images_free(dm_Images **pictures) {
-  dm_Images *p = *pictures;
-  *pictures = NULL;
+void dm_images_free(dm_Images **images) {
+  dm_Images *p = *images;
+  *images = NULL;
   if (!p) return;
   dm_free(p->at);
   dm_free(p->names);
@@ -65,7 +67,7 @@ static void shape_of(const dm_Image *p, int64_t shape[3]) {
   shape[2] = p->width;
 }
 
-/* What the steps say of a picture does not name it; this does. */
+/* Adds the file's name and size to a failure of the transforms. */
 static dm_status name_file(dm_status st, const char *path, const dm_Image *x) {
   enum { WORDS = 256 };
   char why[WORDS];
@@ -74,7 +76,7 @@ static dm_status name_file(dm_status st, const char *path, const dm_Image *x) {
   return dm_fail(st, "'%s', %" PRId64 " x %" PRId64 ": %s", path, x->height, x->width, why);
 }
 
-/* The first picture that can be decoded; DM_EIO says what is wrong with the first of all. */
+/* The first image that can be decoded; DM_EIO says what is wrong with the first of all. */
 static dm_status find_model(const dm_Images *p, int64_t *model, dm_Image *x) {
   dm_status st = DM_OK;
   for (*model = 0; *model < p->n; ++*model) {
@@ -86,7 +88,7 @@ static dm_status find_model(const dm_Images *p, int64_t *model, dm_Image *x) {
 }
 
 dm_status dm_images_rows(dm_ImageRows *out, const dm_Images *p, const dm_Augment *augment) {
-  dm_ImageRows r = {.pictures = p, .augment = augment, .stored = {-1, -1, -1}};
+  dm_ImageRows r = {.images = p, .augment = augment, .stored = {-1, -1, -1}};
   const dm_ImageMode mode = p->how.mode;
   dm_Image x;
   if (mode != DM_IMAGE_UNCHANGED) r.stored[0] = mode == DM_IMAGE_RGB ? 3 : 1;
@@ -107,27 +109,27 @@ dm_status dm_images_rows(dm_ImageRows *out, const dm_Images *p, const dm_Augment
   return DM_OK;
 }
 
-/* That the picture becomes what the batch has room for. */
+/* Checks that the image becomes a row of the batch's shape. */
 static dm_status check_shape(const dm_ImageRows *r, int64_t i, const dm_Image *x) {
   int64_t shape[3];
-  const char *path = path_of(r->pictures, i);
+  const char *path = path_of(r->images, i);
   shape_of(x, shape);
   const dm_status st = dm_augment_shape(r->augment, shape);
   if (st != DM_OK) return name_file(st, path, x);
   if (memcmp(shape, r->shape, sizeof shape) == 0) return DM_OK;
   return dm_fail(DM_EARG,
-                 "pictures: '%s' is {%" PRId64 ", %" PRId64 ", %" PRId64 "}, '%s' is {%" PRId64
+                 "images: '%s' is {%" PRId64 ", %" PRId64 ", %" PRId64 "}, '%s' is {%" PRId64
                  ", %" PRId64 ", %" PRId64
                  "}, and a batch is of one shape; hint: transforms.Resize{height, width}, or "
                  "Resize and CenterCrop",
-                 path, x->channels, x->height, x->width, path_of(r->pictures, r->model),
+                 path, x->channels, x->height, x->width, path_of(r->images, r->model),
                  r->stored[0], r->stored[1], r->stored[2]);
 }
 
 dm_status dm_images_row(const void *rows, int64_t i, uint64_t draw, void *dst) {
   const dm_ImageRows *r = rows;
   dm_Image x;
-  DM_TRY(dm_images_read(r->pictures, i, &x));
+  DM_TRY(dm_images_read(r->images, i, &x));
   dm_status st = check_shape(r, i, &x);
   if (st == DM_OK) st = dm_augment_apply(r->augment, &x, draw, dst);
   dm_free(x.data);

@@ -20,17 +20,17 @@ dm_status dm_inflate(const void *in, int64_t n_in, void *out, int64_t n_out) {
   int64_t left_in = n_in, left_out = n_out;
   int state = Z_OK;
   while (state == Z_OK) {
-    const unsigned got = part_of(left_in), room = part_of(left_out);
+    const unsigned got = part_of(left_in), space = part_of(left_out);
     z.next_in = (Bytef *)from; /* zlib only reads there */
     z.avail_in = got;
-    z.next_out = room ? to : &nothing; /* an end without data still wants a look */
-    z.avail_out = room;
+    z.next_out = space ? to : &nothing; /* an end without data still wants a look */
+    z.avail_out = space;
     state = inflate(&z, Z_NO_FLUSH);
     from += got - z.avail_in;
     left_in -= got - z.avail_in;
-    to += room - z.avail_out;
-    left_out -= room - z.avail_out;
-    if (state == Z_OK && z.avail_in == got && z.avail_out == room) state = Z_BUF_ERROR;
+    to += space - z.avail_out;
+    left_out -= space - z.avail_out;
+    if (state == Z_OK && z.avail_in == got && z.avail_out == space) state = Z_BUF_ERROR;
   }
   inflateEnd(&z);
   if (state == Z_MEM_ERROR) return dm_fail(DM_EMEM, "inflate: out of memory");

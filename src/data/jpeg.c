@@ -1,7 +1,7 @@
 /* Reads JPEG files by libjpeg (libjpeg-turbo), which this file alone knows. libjpeg
    reports a failure by a call that must not return: each of its calls is made below
    guarded(), where the jump out of it ends; what it may skip lives in the Codec, and is
-   freed by the code outside. Its working memory is its own; the picture's is dm_alloc's. */
+   freed by the code outside. Its working memory is its own; the image's is dm_alloc's. */
 #include "data/jpeg.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ typedef struct Codec {
   int64_t n_bytes;
   dm_status st; /* of the failure, whose message is recorded */
   int orientation;
-  dm_Image picture;
+  dm_Image image;
 } Codec;
 
 /* ---- what libjpeg calls ---- */
@@ -87,7 +87,7 @@ _Noreturn static void codec_failed(j_common_ptr jpeg) {
   }
 }
 
-/* A warning means that pixels were guessed, and then the picture is none; but these say
+/* A warning means that pixels were guessed, and then the image is none; but these say
    only that a file has more than it should, or other words for it. */
 static void codec_warned(j_common_ptr jpeg, int level) {
   if (level >= 0) return; /* a trace */
@@ -103,7 +103,7 @@ static void codec_warned(j_common_ptr jpeg, int level) {
 
 static void codec_quiet(j_common_ptr jpeg) { DM_UNUSED(jpeg); }
 
-/* Each scan of a progressive file goes through the whole picture: many tiny ones would
+/* Each scan of a progressive file goes through the whole image: many tiny ones would
    take hours. */
 static void codec_progressed(j_common_ptr jpeg) {
   Codec *c = codec_of(jpeg);
@@ -129,7 +129,7 @@ static void check_size(Codec *c) {
   if (pixels / of_byte > c->n_bytes) /* before memory is asked for */
     give_up(c, dm_fail(DM_EIO,
                        "jpeg: '%s' is cut short: its %" PRId64
-                       " bytes cannot hold the %u x %u picture of its header",
+                       " bytes cannot hold the %u x %u image of its header",
                        c->name, c->n_bytes, c->jpeg.image_width, c->jpeg.image_height));
 }
 
@@ -157,7 +157,7 @@ static void read_header(Codec *c) {
   case JCS_CMYK:
   case JCS_YCCK: j->out_color_space = JCS_CMYK; break;
   default:
-    give_up(c, dm_fail(DM_EIO, "jpeg: cannot decode '%s': a picture of %d components", c->name,
+    give_up(c, dm_fail(DM_EIO, "jpeg: cannot decode '%s': an image of %d components", c->name,
                        j->num_components));
   }
 }
@@ -175,9 +175,9 @@ static void paint(uint8_t *rgb, const uint8_t *cmyk, int64_t n) {
       rgb[k] = (uint8_t)(cmyk[3] - by_255((uint32_t)(255 - cmyk[k]) * cmyk[3]));
 }
 
-static void read_picture(Codec *c) {
+static void read_image(Codec *c) {
   struct jpeg_decompress_struct *j = &c->jpeg;
-  const dm_Image *p = &c->picture;
+  const dm_Image *p = &c->image;
   jpeg_start_decompress(j);
   const bool ink = j->out_color_space == JCS_CMYK;
   JSAMPARRAY line =
@@ -193,7 +193,7 @@ static void read_picture(Codec *c) {
 dm_status dm_jpeg_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
                          const char *name) {
   Codec c = {.name = name, .bytes = bytes, .n_bytes = n_bytes};
-  dm_Image *p = &c.picture;
+  dm_Image *p = &c.image;
   dm_status st = DM_OK;
   c.jpeg.err = jpeg_std_error(&c.errors);
   c.jpeg.client_data = &c;
@@ -212,7 +212,7 @@ dm_status dm_jpeg_decode(dm_Image *out, int *orientation, const uint8_t *bytes, 
     st = dm_fail(DM_EMEM, "jpeg: out of memory for '%s'", name);
     goto done;
   }
-  DM_GO(guarded(&c, read_picture));
+  DM_GO(guarded(&c, read_image));
   *orientation = c.orientation;
   *out = *p;
   p->data = NULL;

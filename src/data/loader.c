@@ -1,5 +1,6 @@
-/* The loader. Batch b lives in slot b % depth of a ring. The calling thread
-   gives memory to slots and takes batches out; workers fill slots.
+/* A ring of batches, one producer each of memory and of rows: batch b lives in slot b % depth.
+   The calling thread gives memory to slots and takes batches out; workers fill slots, each a
+   batch of its own.
    Invariants, under `lock`: taken <= started <= taken + depth; slot b % depth
    of each b in [taken, taken + depth) has memory; it is ready once filled.
    A worker touches a slot only between start and ready, the calling thread
@@ -83,7 +84,7 @@ static void record_fault(const Batch *b, dm_status st, int64_t row) {
   pthread_mutex_unlock(&b->loader->lock);
 }
 
-/* Of what chance decides for a sample; the same for each of its columns. */
+/* The seed of a sample's random numbers in this epoch; the same for each of its columns. */
 static uint64_t draw_of(const dm_Loader *l, int64_t sample) {
   uint64_t state = l->spec.seed;
   state = dm_splitmix64(&state) ^ l->epoch;

@@ -1,9 +1,8 @@
-/* Batches ahead of time: dense arrays in, batches out in order, assembled by
-   threads of the loader's own. A declared pipeline, so that no thread ever
-   calls back to Lua: column k of a batch = rows of array k, as they are, through the
-   steps of augment.h, or as a reader makes them. What these leave to chance follows from
-   (seed, epoch, sample) and is the same for every column. Same bytes for every number of
-   workers.
+/* Assembles the batches of an epoch in order, by threads of its own and before they are asked
+   for. No thread ever calls Lua, since what they do is declared: column k of a batch holds rows
+   of array k as they are, or after the transforms of augment.h, or as a reader writes them.
+   Random numbers depend on (seed, epoch, sample) alone and are the same for every column, so
+   that batches are the same bytes for every number of workers.
 
      dm_loader_new -> [dm_loader_epoch -> dm_loader_next ... -> dm_loader_stop]*
                    -> dm_loader_free
@@ -20,13 +19,13 @@ typedef struct dm_LoaderColumn {
   dm_DType dtype;
   int64_t row_numel;
   int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
-  const dm_Augment *augment; /* NULL: rows are copied. Else rows are uint8 pictures of this
-                                shape, and batches what it makes of them; borrowed until
+  const dm_Augment *augment; /* NULL: rows are copied. Else rows are uint8 images of this
+                                shape, and batches hold its results; borrowed until
                                 dm_loader_free */
   int64_t shape[3];          /* channels, height, width */
   /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread.
-     What it leaves to chance follows from `draw`, and that from (seed, epoch, sample). A
-     failure is told by the dm_loader_next whose batch it is. Both borrowed likewise. */
+     Its random numbers depend on `draw`, and that on (seed, epoch, sample). A failure is told
+     by the dm_loader_next whose batch it is. Both borrowed likewise. */
   dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst);
   const void *source;
 } dm_LoaderColumn;
@@ -43,10 +42,10 @@ typedef struct dm_LoaderSpec {
   int64_t n_samples, batch_size;
   bool drop_last;  /* no last batch that is short */
   int num_workers; /* 0: dm_loader_next assembles, with dm_parallel_for */
-  int prefetch;    /* batches ahead per worker; 0: 2 */
+  int prefetch;    /* batches per worker that wait to be taken; 0: 2 */
   uint64_t seed;
-  /* Makes room for column k of a batch of n_rows (n_bytes in all), and takes
-     it back when it never reached the caller. Called only from the thread that
+  /* Allocates column k of a batch of n_rows (n_bytes in all), and frees it
+     when it never reached the caller. Called only from the thread that
      calls the loader. Both NULL: dm_alloc and dm_free, owner == data. */
   dm_status (*alloc)(void *ctx, int k, int64_t n_rows, int64_t n_bytes, dm_LoaderBuffer *out);
   void (*free)(void *ctx, dm_LoaderBuffer *buffer);
@@ -92,7 +91,7 @@ DM_API dm_status dm_loader_next_timed(dm_Loader *loader, dm_LoaderBuffer *out, i
 /* Batches of the epoch that were handed out or passed over. */
 DM_API int64_t dm_loader_passed(const dm_Loader *loader);
 
-/* Ends the epoch at any moment: joins the workers, frees what was ahead. The
+/* Ends the epoch at any moment: joins the workers, frees batches that were not taken. The
    arrays are not read after it. Fine when nothing runs. */
 DM_API void dm_loader_stop(dm_Loader *loader);
 

@@ -22,8 +22,8 @@ dm_status dm_png_decode(dm_Image *out, int *orientation, const uint8_t *bytes, i
   DM_UNUSED(n_bytes);
   return no_png(name);
 }
-dm_status dm_png_write(const char *path, const dm_Image *picture) {
-  DM_UNUSED(picture);
+dm_status dm_png_write(const char *path, const dm_Image *image) {
+  DM_UNUSED(image);
   return no_png(path);
 }
 
@@ -50,12 +50,12 @@ typedef struct Codec {
   bool no_memory;   /* an allocation failed: the failure that follows is that */
   png_structp png;
   png_infop info;
-  png_bytepp rows; /* into the picture */
-  dm_Image picture;
+  png_bytepp rows; /* into the image */
+  dm_Image image;
   const uint8_t *bytes; /* reading */
   int64_t n_bytes, n_read;
   int orientation;
-  dm_AtomicFile draft; /* writing */
+  dm_AtomicFile file; /* writing */
 } Codec;
 
 /* ---- what libpng calls ---- */
@@ -98,7 +98,7 @@ static void codec_read(png_structp png, png_bytep dst, size_t n) {
 }
 static void codec_write(png_structp png, png_bytep src, size_t n) {
   Codec *c = png_get_io_ptr(png);
-  const dm_status st = dm_atomic_file_write(&c->draft, src, (int64_t)n);
+  const dm_status st = dm_atomic_file_write(&c->file, src, (int64_t)n);
   if (st != DM_OK) give_up(c, st);
 }
 static void codec_flush(png_structp png) { DM_UNUSED(png); }
@@ -126,7 +126,7 @@ static dm_status codec_open(Codec *c, bool reading) {
 }
 
 static dm_status point_at_rows(Codec *c) {
-  const dm_Image *p = &c->picture;
+  const dm_Image *p = &c->image;
   c->rows = dm_alloc(p->height * (int64_t)sizeof *c->rows);
   if (!c->rows) return no_memory(c);
   for (int64_t y = 0; y < p->height; y++) c->rows[y] = p->data + y * p->h_step;
@@ -155,7 +155,7 @@ static void read_header(Codec *c) {
   png_set_interlace_handling(c->png);
   const int64_t raw = (int64_t)png_get_rowbytes(c->png, c->info); /* in the file */
   png_read_update_info(c->png, c->info);
-  dm_Image *p = &c->picture;
+  dm_Image *p = &c->image;
   p->channels = png_get_channels(c->png, c->info);
   p->height = png_get_image_height(c->png, c->info);
   p->width = png_get_image_width(c->png, c->info);
@@ -165,7 +165,7 @@ static void read_header(Codec *c) {
   if (raw * p->height / DEFLATE_MOST > c->n_bytes) /* before memory is asked for */
     give_up(c, dm_fail(DM_EIO,
                        "png: '%s' is damaged: its %" PRId64 " bytes cannot hold the %" PRId64
-                       " x %" PRId64 " picture of its header",
+                       " x %" PRId64 " image of its header",
                        c->name, c->n_bytes, p->width, p->height));
   if (p->height > DM_IMAGE_MAX_PIXELS / p->width)
     give_up(c, dm_fail(DM_EIO,
@@ -173,7 +173,7 @@ static void read_header(Codec *c) {
                        c->name, p->width, p->height, DM_IMAGE_MAX_PIXELS));
 }
 
-static void read_picture(Codec *c) {
+static void read_image(Codec *c) {
   png_bytep exif = NULL;
   png_uint_32 n_exif = 0;
   png_read_image(c->png, c->rows);
@@ -185,7 +185,7 @@ static void read_picture(Codec *c) {
 dm_status dm_png_decode(dm_Image *out, int *orientation, const uint8_t *bytes, int64_t n_bytes,
                         const char *name) {
   Codec c = {.name = name, .bytes = bytes, .n_bytes = n_bytes};
-  dm_Image *p = &c.picture;
+  dm_Image *p = &c.image;
   dm_status st = DM_OK;
   DM_GO(check_signature(&c));
   DM_GO(codec_open(&c, true));
@@ -196,7 +196,7 @@ dm_status dm_png_decode(dm_Image *out, int *orientation, const uint8_t *bytes, i
     goto done;
   }
   DM_GO(point_at_rows(&c));
-  DM_GO(guarded(&c, read_picture));
+  DM_GO(guarded(&c, read_image));
   *orientation = c.orientation;
   *out = *p;
   p->data = NULL;
@@ -209,10 +209,10 @@ done:
 
 /* ---- writing ---- */
 
-static void write_picture(Codec *c) {
+static void write_image(Codec *c) {
   static const int kind[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                              PNG_COLOR_TYPE_RGB_ALPHA};
-  const dm_Image *p = &c->picture;
+  const dm_Image *p = &c->image;
   png_set_write_fn(c->png, c, codec_write, codec_flush);
   png_set_IHDR(c->png, c->info, (png_uint_32)p->width, (png_uint_32)p->height, 8,
                kind[p->channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
@@ -223,23 +223,23 @@ static void write_picture(Codec *c) {
 }
 
 dm_status dm_png_write(const char *path, const dm_Image *p) {
-  Codec c = {.name = path, .picture = *p, .draft = DM_ATOMIC_FILE("png", path)};
+  Codec c = {.name = path, .image = *p, .file = DM_ATOMIC_FILE("png", path)};
   dm_status st = DM_OK;
   if (p->channels < 1 || p->channels > 4 || p->height < 1 || p->width < 1 ||
       p->height > MAX_SIDE || p->width > MAX_SIDE)
     return dm_fail(DM_EARG,
-                   "png: a picture of %" PRId64 " channels, %" PRId64 " x %" PRId64
+                   "png: an image of %" PRId64 " channels, %" PRId64 " x %" PRId64
                    ", wanted 1 to 4, and sides of 1 to %d",
                    p->channels, p->width, p->height, MAX_SIDE);
   DM_GO(codec_open(&c, false));
   DM_GO(point_at_rows(&c));
-  DM_GO(dm_atomic_file_open(&c.draft));
-  DM_GO(guarded(&c, write_picture));
-  DM_GO(dm_atomic_file_finish(&c.draft));
+  DM_GO(dm_atomic_file_open(&c.file));
+  DM_GO(guarded(&c, write_image));
+  DM_GO(dm_atomic_file_finish(&c.file));
 done:
   png_destroy_write_struct(&c.png, &c.info);
   dm_free(c.rows);
-  dm_atomic_file_close(&c.draft);
+  dm_atomic_file_close(&c.file);
   return st;
 }
 

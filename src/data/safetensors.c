@@ -1,6 +1,6 @@
 /* Reads and writes safetensors. The reader trusts nothing: all of the header
    is checked before a tensor is given out, in the order text, JSON, entries,
-   cover of the data. The writer works on a temporary file beside the target,
+   cover of the data. The writer works on a temporary file in the target's folder,
    which takes the target's name when all of it is on the disk.
    Names and metadata point into the parsed JSON, which lives as long as the
    file. cJSON takes its own memory; its hooks belong to the host program. */
@@ -32,7 +32,7 @@ enum {
 };
 static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
 
-/* By dm_DType: name in the file, and place in the reference's order of layout
+/* By dm_DType: name in the file, and position in the reference's order of layout
    (falling, so that larger elements come first). */
 static const struct {
   const char *name;
@@ -162,8 +162,8 @@ static int by_text(const void *a, const void *b) {
 }
 
 /* A key that occurs twice in an object of n members, in *key, or NULL there. */
-static dm_status find_low_copy(const dm_StFile *f, const cJSON *object, int64_t n,
-                               const char **key) {
+static dm_status find_duplicate(const dm_StFile *f, const cJSON *object, int64_t n,
+                                const char **key) {
   *key = NULL;
   const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
   if (!keys) return no_memory(f->path);
@@ -243,10 +243,11 @@ static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
   if (!cJSON_IsObject(object))
     return dm_fail(DM_EIO, "safetensors: '%s': __metadata__ is not an object", f->path);
   const int64_t n = cJSON_GetArraySize(object);
-  const char *twin;
-  DM_TRY(find_low_copy(f, object, n, &twin));
-  if (twin)
-    return dm_fail(DM_EIO, "safetensors: '%s': metadata key '%s' occurs twice", f->path, twin);
+  const char *duplicate;
+  DM_TRY(find_duplicate(f, object, n, &duplicate));
+  if (duplicate)
+    return dm_fail(DM_EIO, "safetensors: '%s': metadata key '%s' occurs twice", f->path,
+                   duplicate);
   f->pairs = dm_alloc(n * (int64_t)sizeof *f->pairs);
   if (!f->pairs) return no_memory(f->path);
   for (const cJSON *v = object->child; v; v = v->next) {
@@ -260,12 +261,13 @@ static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
 
 static dm_status read_entries(dm_StFile *f) {
   const int64_t n = cJSON_GetArraySize(f->root);
-  const char *twin;
+  const char *duplicate;
   if (n > MAX_TENSORS + 1)
     return dm_fail(DM_EIO, "safetensors: '%s' has %" PRId64 " tensors, the limit is %d",
                    f->path, n, MAX_TENSORS);
-  DM_TRY(find_low_copy(f, f->root, n, &twin));
-  if (twin) return dm_fail(DM_EIO, "safetensors: '%s': name '%s' occurs twice", f->path, twin);
+  DM_TRY(find_duplicate(f, f->root, n, &duplicate));
+  if (duplicate)
+    return dm_fail(DM_EIO, "safetensors: '%s': name '%s' occurs twice", f->path, duplicate);
   f->entries = dm_alloc(n * (int64_t)sizeof *f->entries);
   if (!f->entries) return no_memory(f->path);
   for (const cJSON *v = f->root->child; v; v = v->next) {
@@ -510,7 +512,7 @@ done:
 dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
                       int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
   dm_status st = DM_OK;
-  dm_AtomicFile draft = DM_ATOMIC_FILE("safetensors", path);
+  dm_AtomicFile file = DM_ATOMIC_FILE("safetensors", path);
   char *header = NULL;
   int64_t header_bytes = 0;
   DM_TRY(check_entries(entries, n));
@@ -520,16 +522,16 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
     return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   DM_GO(lay_out(order, entries, n));
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
-  DM_GO(dm_atomic_file_open(&draft));
-  DM_GO(dm_atomic_file_write(&draft, header, header_bytes));
+  DM_GO(dm_atomic_file_open(&file));
+  DM_GO(dm_atomic_file_write(&file, header, header_bytes));
   for (int64_t i = 0; i < n; i++) {
     int64_t n_bytes = 0;
     dense_bytes(&n_bytes, order[i]);
-    DM_GO(dm_atomic_file_write(&draft, data[order[i] - entries], n_bytes));
+    DM_GO(dm_atomic_file_write(&file, data[order[i] - entries], n_bytes));
   }
-  DM_GO(dm_atomic_file_finish(&draft));
+  DM_GO(dm_atomic_file_finish(&file));
 done:
-  dm_atomic_file_close(&draft);
+  dm_atomic_file_close(&file);
   dm_free(header);
   dm_free(order);
   return st;

@@ -1,4 +1,6 @@
-/* Pictures turned, sheared, scaled and moved. */
+/* Affine maps of images: rotation, shear, scale and translation. Each output pixel is looked up
+   at its position under the inverse map, as torchvision's affine and Pillow's
+   Image.transform(AFFINE) do; positions are those of pixels' middles. */
 #include <math.h>
 
 #include "data/image.h"
@@ -33,7 +35,8 @@ static void put(const dm_Image *dst, const dm_Image *src, int64_t to, int64_t x,
 
 static int64_t whole(double v) { return v < 0 ? -1 : (int64_t)v; }
 
-/* Axes stay axes: places add up in double, else in 16 bits below the point, as Pillow's. */
+/* As Pillow: positions add up in double where axes stay axes, else in 16 bits below the point.
+ */
 static void nearest(const dm_Image *dst, const dm_Image *src, const double m[6],
                     const uint8_t *fill) {
   if (m[1] == 0 && m[3] == 0) {

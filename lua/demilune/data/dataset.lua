@@ -121,7 +121,7 @@ function dataset.draw_seed(opts)
 end
 
 -- For the loader: a list of columns {tensor =, augment = what transforms.declare gives, or
--- nil}, {pictures = files, augment =} or windows of tokens, and the rows of them that are
+-- nil}, {images = files, augment =} or windows of tokens, and the rows of them that are
 -- samples (nil: all). Nothing when the samples are made by Lua code, as when a class
 -- derived from a native one has its own get.
 function dataset.source(set)

@@ -4,11 +4,11 @@ local dataset = require "demilune.data.dataset"
 local sampler = require "demilune.data.sampler"
 local loader = require "demilune.data.loader"
 
-local ROOMS = {read_csv = "demilune.data.csv", TokenFile = "demilune.data.tokens",
+local MODULES = {read_csv = "demilune.data.csv", TokenFile = "demilune.data.tokens",
   IterableDataset = "demilune.data.iterable", ChainDataset = "demilune.data.iterable",
-  default_collate = "demilune.data.made"}
+  default_collate = "demilune.data.collate"}
 for name in ("read_npy write_npy read_npz write_npz"):gmatch "%S+" do
-  ROOMS[name] = "demilune.data.npy"
+  MODULES[name] = "demilune.data.npy"
 end
 
 return setmetatable({
@@ -27,7 +27,7 @@ return setmetatable({
   BatchSampler = sampler.BatchSampler,
   DataLoader = loader.DataLoader,
 }, {__index = function(self, name)
-  if not ROOMS[name] then return nil end
-  for key, value in pairs(require(ROOMS[name])) do rawset(self, key, value) end
+  if not MODULES[name] then return nil end
+  for key, value in pairs(require(MODULES[name])) do rawset(self, key, value) end
   return rawget(self, name)
 end})

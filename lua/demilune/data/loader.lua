@@ -7,8 +7,8 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
-local ahead = require "demilune.data.ahead"
-local made = require "demilune.data.made"
+local prefetch = require "demilune.data.prefetch"
+local collate = require "demilune.data.collate"
 local closing = require "demilune.closing"
 
 local loader = {}
@@ -104,7 +104,7 @@ local function check(opts, given, is_stream)
 end
 
 -- For which CUDA device batches are pinned, and to which they go: nil for none.
-local function places(opts)
+local function devices(opts)
   local device = opts.device and core.empty(0, {device = opts.device}).device
   if device and device ~= "cpu" then return device, device end
   if not opts.pin_memory then return nil end
@@ -133,7 +133,7 @@ local function construct(class, set, given)
       .. "tensors, and the samples of this data set are made by Lua code; hint: num_workers = 0, "
       .. "or a TensorDataset without collate_fn", self.num_workers)
   end
-  self.pin, self.device = places(self)
+  self.pin, self.device = devices(self)
   self.stream = self.device and core.cuda_stream(self.device)
   self.seed, self.generator = dataset.draw_seed(self), nil
   self.next_run = {epoch = 1, position = 0}
@@ -193,7 +193,7 @@ local function native_batches(self, epoch, order, sizes)
 end
 
 local function lua_batches(self, order, sizes)
-  return made.of_positions(self.dataset, #order > 0 and order:totable() or {}, {
+  return collate.of_positions(self.dataset, #order > 0 and order:totable() or {}, {
     batch_size = self.batch_size, sizes = sizes, drop_last = self.drop_last,
     collate = self.collate_fn, pin = self.pin})
 end
@@ -201,7 +201,7 @@ end
 -- The batches of an epoch after so many of them.
 local function source_of(self, epoch, position)
   if self.is_stream then
-    return made.of_stream(self.dataset, epoch, position * self.batch_size, {
+    return collate.of_stream(self.dataset, epoch, position * self.batch_size, {
       batch_size = self.batch_size, drop_last = self.drop_last, collate = self.collate_fn,
       pin = self.pin})
   end
@@ -217,7 +217,7 @@ end
 
 local function batches_of(self, epoch, position)
   local batches = source_of(self, epoch, position)
-  return self.device and ahead.new(batches, self.device, self.stream, self.native) or batches
+  return self.device and prefetch.new(batches, self.device, self.stream, self.native) or batches
 end
 
 -- Ends the loop that runs, if any, and its workers. A loop does so by itself when it is

@@ -174,9 +174,9 @@ function DistributedSampler:order(epoch)
   if self.n == 0 then return core.zeros(0, {dtype = "int64", device = "cpu"}) end
   local order = self.shuffle and core.permutation(self.total, self.seed, self.epoch or epoch)
     or core.arange(1, self.total, {dtype = "int64", device = "cpu"})
-  -- the places 1 + rank, 1 + rank + num_replicas, ... of the order; past its end from its start
-  local places = core.arange(self.n, {dtype = "int64", device = "cpu"}) - 1
-  return order[(places * self.num_replicas + self.rank):remainder(self.total) + 1]
+  -- the positions 1 + rank, 1 + rank + num_replicas, ... of the order; past its end from its start
+  local positions = core.arange(self.n, {dtype = "int64", device = "cpu"}) - 1
+  return order[(positions * self.num_replicas + self.rank):remainder(self.total) + 1]
 end
 sampler.DistributedSampler = DistributedSampler
 

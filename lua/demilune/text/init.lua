@@ -6,11 +6,13 @@
 --   local set = dm.text.Windows(ids, {length = 256})   -- samples x, y: y is x one further
 --   print(tokens:decode(ids:narrow(1, 1, 20)))
 
-local ROOMS = {CharTokenizer = "simple", ByteTokenizer = "simple", GPT2Tokenizer = "bpe",
+local MODULES = {CharTokenizer = "simple", ByteTokenizer = "simple", GPT2Tokenizer = "bpe",
   Windows = "windows", read_tokens = "windows", write_tokens = "windows"}
 
 return setmetatable({}, {__index = function(self, name)
-  if not ROOMS[name] then return nil end
-  for key, value in pairs(require("demilune.text." .. ROOMS[name])) do rawset(self, key, value) end
+  if not MODULES[name] then return nil end
+  for key, value in pairs(require("demilune.text." .. MODULES[name])) do
+    rawset(self, key, value)
+  end
   return rawget(self, name)
 end})

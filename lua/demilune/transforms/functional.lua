@@ -1,5 +1,5 @@
--- demilune.transforms.functional: the transforms without chance (torchvision's module of
--- that name). x: a picture uint8 {C, H, W} on the CPU, or a batch; resize, pad,
+-- demilune.transforms.functional: the transforms without randomness (torchvision's module of
+-- that name). x: an image uint8 {C, H, W} on the CPU, or a batch; resize, pad,
 -- center_crop, hflip, vflip, rgb_to_grayscale and the adjustments but sharpness take others
 -- too.
 

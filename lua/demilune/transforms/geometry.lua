@@ -1,4 +1,4 @@
--- Transforms that cut, border, mirror, resize, turn and erase.
+-- Transforms that crop, pad, mirror, resize, rotate and erase.
 
 local caller = require "demilune.caller"
 local options = require "demilune.options"
@@ -48,7 +48,7 @@ function RandomCrop:describe()
 end
 
 -- RandomCrop(size, {padding = 0, pad_if_needed = false, fill = 0, padding_mode =
--- "constant"}): a window at a place drawn, from the picture with a border as Pad's.
+-- "constant"}): a crop at a random position of the image with a border as Pad's.
 -- size: a number, or {height, width}.
 function geometry.RandomCrop(size, opts)
   opts = options.read("RandomCrop", opts,
@@ -63,7 +63,7 @@ function CenterCrop:declare()
 end
 function CenterCrop:describe() return ("%dx%d"):format(self.height, self.width) end
 
--- CenterCrop(size): the middle; a smaller picture gets a black border.
+-- CenterCrop(size): the middle; a smaller image gets a black border.
 function geometry.CenterCrop(size)
   local height, width = step.size("CenterCrop", size)
   return setmetatable({height = height, width = width}, CenterCrop)
@@ -78,7 +78,7 @@ local function flip(name)
   return function(p) return setmetatable({p = step.probability(name, p, 0.5)}, class) end
 end
 
--- RandomHorizontalFlip(p = 0.5): with this probability left and right change places;
+-- RandomHorizontalFlip(p = 0.5): with this probability left and right are exchanged;
 -- RandomVerticalFlip(p = 0.5): top and bottom.
 geometry.RandomHorizontalFlip = flip "RandomHorizontalFlip"
 geometry.RandomVerticalFlip = flip "RandomVerticalFlip"
@@ -89,7 +89,7 @@ local function filters(what, given, defaults)
   local opts = options.read(what, given, defaults)
   step.one_of(what, "interpolation", opts.interpolation, FILTERS)
   if opts.antialias ~= true then
-    caller.raise("%s: antialias is %s; pictures made smaller are always smoothed, as Pillow does",
+    caller.raise("%s: antialias is %s; images made smaller are always smoothed, as Pillow does",
       what, tostring(opts.antialias))
   end
   return opts
@@ -143,8 +143,8 @@ function RandomResizedCrop:describe()
 end
 
 -- RandomResizedCrop(size, {scale = {0.08, 1}, ratio = {3/4, 4/3}, interpolation =
--- "bilinear", antialias = true}): a window with so much of the area and this aspect, at a
--- place drawn, resized. size: a number, or {height, width}.
+-- "bilinear", antialias = true}): a crop with so much of the area and this aspect, at a
+-- random position, resized. size: a number, or {height, width}.
 function geometry.RandomResizedCrop(size, opts)
   opts = filters("RandomResizedCrop", opts, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3},
     interpolation = "bilinear", antialias = true})
@@ -259,7 +259,7 @@ function Cutout:declare() return {kind = "Cutout", count = self.n_holes, width =
 function Cutout:describe() return ("%d, n_holes = %d"):format(self.length, self.n_holes) end
 
 -- Cutout(length, {n_holes = 1}): squares of this side become 0, as far as they lie inside;
--- their middles are anywhere in the picture.
+-- their middles are anywhere in the image.
 function geometry.Cutout(length, opts)
   opts = options.read("Cutout", opts, {n_holes = 1})
   if not (step.is_count(length, 1) and step.is_count(opts.n_holes, 0)) then

@@ -1,10 +1,11 @@
--- demilune.transforms: what is done to pictures before a model sees them
+-- demilune.transforms: prepares images for a model
 -- (torchvision.transforms).
 --
--- A picture is a tensor {C, H, W}, uint8 as files hold it or float; a batch
+-- An image is a tensor {C, H, W}, uint8 as files hold it or float; a batch
 -- {N, C, H, W} works too, and all of it then gets the same draw. A transform is called
--- with one. uint8 pictures go through C, with Pillow's numbers; in a data set of
--- demilune.datasets the loader's threads do that, see `declare`.
+-- with one. The engine transforms uint8 images, with Pillow's numbers; in a data
+-- set of demilune.datasets the loader's threads do that, see `declare`. Other tensors go through
+-- ops with the same decisions (transforms/ops.lua).
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -25,7 +26,7 @@ local Normalize = step.class "Normalize"
 
 function Normalize:apply(x)
   if not x:is_floating_point() then
-    caller.raise("Normalize: the picture is %s, wanted a float dtype; hint: ToTensor before it",
+    caller.raise("Normalize: the image is %s, wanted a float dtype; hint: ToTensor before it",
       x.dtype)
   end
   return (x - step.planes("Normalize", "mean", self.mean, x))
@@ -63,10 +64,10 @@ local Compose = step.class "Compose"
 function Compose:apply(x)
   local channels = x:size(-3)
   if step.is_bytes(x) then
-    if self.steps[channels] == nil then
-      self.steps[channels] = transforms.declare(self, channels) or false
+    if self.lists[channels] == nil then
+      self.lists[channels] = transforms.declare(self, channels) or false
     end
-    if self.steps[channels] then return step.run(self.steps[channels], x) end
+    if self.lists[channels] then return step.run(self.lists[channels], x) end
   end
   for _, one in ipairs(self) do x = one(x) end
   return x
@@ -95,7 +96,7 @@ function transforms.Compose(list)
     end
   end
   local self = {table.unpack(list)}
-  self.steps = {} -- by the number of channels: what declare gives, or false
+  self.lists = {} -- by the number of channels: what declare gives, or false
   return setmetatable(self, Compose)
 end
 
@@ -110,9 +111,9 @@ local function flatten(transform, into)
   return into
 end
 
--- What the transform does to uint8 pictures of so many channels, as steps that the
+-- What the transform does to uint8 images of so many channels, as the list that the
 -- loader's threads take (core.augment); nil when only Lua can do it: functions, and orders
--- that C does not do. A mirror image may come at any place in front of what erases, a crop
+-- that C does not do. A mirror image may stand anywhere in front of what erases, a crop
 -- anywhere before Normalize: its border is black; the rest before ToTensor.
 function transforms.declare(transform, channels)
   local list = {}
@@ -126,14 +127,16 @@ function transforms.declare(transform, channels)
 end
 
 -- The others are loaded when they are asked for.
-local ROOMS = {"geometry", "colour", "mix"}
+local MODULES = {"geometry", "colour", "mix"}
 return setmetatable(transforms, {__index = function(self, name)
   if name == "functional" then
     self.functional = require "demilune.transforms.functional"
     return self.functional
   end
-  for _, room in ipairs(ROOMS) do
-    for key, value in pairs(require("demilune.transforms." .. room)) do rawset(self, key, value) end
+  for _, module in ipairs(MODULES) do
+    for key, value in pairs(require("demilune.transforms." .. module)) do
+      rawset(self, key, value)
+    end
   end
   return rawget(self, name)
 end})

@@ -1,4 +1,4 @@
--- MixUp and CutMix: transforms of whole batches, pictures and labels.
+-- MixUp and CutMix: transforms of whole batches, images and labels.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
@@ -65,7 +65,7 @@ local function class(name)
         name, core.is_tensor(x) and tostring(x.shape) or type(x),
         core.is_tensor(y) and tostring(y.shape) or type(y))
     elseif not x:is_floating_point() then
-      caller.raise("%s: pictures are %s, wanted a float dtype; hint: ToTensor before it", name,
+      caller.raise("%s: images are %s, wanted a float dtype; hint: ToTensor before it", name,
         x.dtype)
     end
     local labels = one_hot(self, y)
@@ -89,7 +89,7 @@ end
 
 local MixUp, CutMix
 
--- MixUp{num_classes =, alpha = 1}: mix(x, y) -> pictures and labels, each blended with its
+-- MixUp{num_classes =, alpha = 1}: mix(x, y) -> images and labels, each blended with its
 -- neighbour's by a share drawn from Beta(alpha, alpha): H. Zhang et al., 2018. x float
 -- {N, C, H, W}; y counts classes from 1, {N}, or gives their shares, {N, num_classes}; what
 -- comes back are shares.

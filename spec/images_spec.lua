@@ -1,10 +1,10 @@
--- Pictures in JPEG and PNG files: what is decoded, and what is refused.
+-- Images in JPEG and PNG files: what is decoded, and what is refused.
 
 local dm = require "demilune"
-local golden = require "spec.golden.pictures"
+local golden = require "spec.golden.images"
 local folder = require "spec.folder"
 
-local HERE = "spec/golden/pictures/"
+local HERE = "spec/golden/images/"
 
 local function bytes_of(name)
   local f <close> = assert(io.open(HERE .. name, "rb"))
@@ -46,7 +46,7 @@ describe("read_image and decode_image", function()
     end)
   end
 
-  it("leave a picture as it is stored with exif = false", function()
+  it("leave an image as it is stored with exif = false", function()
     if no_jpeg then return pending(no_jpeg) end
     local stored = dm.read_image(HERE .. "orientation1.jpg")
     for orientation = 2, 8 do
@@ -96,7 +96,7 @@ describe("a file", function()
       end
     end)
 
-    it(name .. " with wrong bytes gives a picture or a message", function()
+    it(name .. " with wrong bytes gives an image or a message", function()
       if is_lacking(name) then return pending(is_lacking(name)) end
       collectgarbage()
       local whole, live = bytes_of(name), dm.memory_allocated()
@@ -123,7 +123,7 @@ describe("a file", function()
       assert.is_truthy(dm.decode_image(sized(11, 19)))
       local before = dm.memory_allocated()
       dm.reset_peak_memory_stats()
-      assert.matches("cannot hold the 8000 x 8000 picture", refused(sized(8000, 8000)))
+      assert.matches("cannot hold the 8000 x 8000 image", refused(sized(8000, 8000)))
       assert.matches("is 65500 x 65500, at most %d+ pixels are read",
         refused(sized(65500, 65500)))
       assert.equal(before, dm.max_memory_allocated())
@@ -163,7 +163,7 @@ end)
 describe("Exif", function()
   local whole, at
 
-  -- orientation6.jpg with other bytes from place `from` (0: the byte order) of its metadata on.
+  -- orientation6.jpg with other bytes from position `from` (0: the byte order) of its metadata on.
   local function with(from, bytes)
     return whole:sub(1, at + from - 1) .. bytes .. whole:sub(at + from + #bytes)
   end
@@ -177,7 +177,7 @@ describe("Exif", function()
     at = assert(select(2, whole:find("Exif\0\0", 1, true))) + 1
   end)
 
-  it("turns a picture only where it is sound", function()
+  it("turns an image only where it is sound", function()
     if no_jpeg then return pending(no_jpeg) end
     assert.equal("MM\0\42\0\0\0\8\0\1\1\18\0\3\0\0\0\1\0\6", whole:sub(at, at + 19))
     assert.is_true(is_turned(whole))

@@ -1,4 +1,4 @@
--- Made by scripts/golden/images.py: files of spec/golden/pictures as Pillow decodes
+-- Made by scripts/golden/images.py: files of spec/golden/images as Pillow decodes
 -- them. mode = {height, width, channels, the pixels in hexadecimal digits}
 return {
   {"baseline.jpg", "rgb", 11, 19, 3,

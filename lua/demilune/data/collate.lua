@@ -3,9 +3,9 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
-local ahead = require "demilune.data.ahead"
+local prefetch = require "demilune.data.prefetch"
 
-local made = {}
+local collate = {}
 
 -- ---- collating ----
 
@@ -43,7 +43,7 @@ function collate_values(values, n, field)
 end
 
 -- default_collate{{x, y}, {x, y}, ...} -> all x, all y
-function made.default_collate(samples)
+function collate.default_collate(samples)
   local width, columns = samples[1].n or #samples[1], {}
   for k = 1, width do
     local column = {}
@@ -136,7 +136,7 @@ function Batches:next()
   end
   if #samples < size then self:stop() end -- what has ended is not asked again
   if #samples == 0 or self.drop_last and #samples < size then return nil end
-  if self.pin then return ahead.pinned(self.pin, check_batch(self.collate(samples))) end
+  if self.pin then return prefetch.pinned(self.pin, check_batch(self.collate(samples))) end
   return check_batch(self.collate(samples))
 end
 
@@ -153,11 +153,11 @@ function Batches:passed() return self.done end
 local function new(o, take, pass, closing)
   return setmetatable({take = take, pass = pass, closing = closing, done = 0, owed = 0,
     batch_size = o.batch_size, sizes = o.sizes, drop_last = o.drop_last,
-    collate = o.collate or made.default_collate, pin = o.pin}, Batches)
+    collate = o.collate or collate.default_collate, pin = o.pin}, Batches)
 end
 
 -- Batches of a set's samples at these positions, a list.
-function made.of_positions(set, list, o)
+function collate.of_positions(set, list, o)
   if o.drop_last then
     list = table.move(list, 1, #list - #list % o.batch_size, 1, {}) -- nor are they made
   end
@@ -165,10 +165,10 @@ function made.of_positions(set, list, o)
 end
 
 -- Batches of a stream, without its first `skip` samples.
-function made.of_stream(set, epoch, skip, o)
+function collate.of_stream(set, epoch, skip, o)
   local batches = new(o, of_stream(set, epoch))
   batches.pass(skip)
   return batches
 end
 
-return made
+return collate

@@ -1,6 +1,6 @@
-/* What the fuzzers of pictures share: a decoder's answer is looked at as a caller would. */
-#ifndef DM_FUZZ_PICTURE_H
-#define DM_FUZZ_PICTURE_H
+/* What the fuzzers of images share: a decoder's answer is looked at as a caller would. */
+#ifndef DM_FUZZ_IMAGE_H
+#define DM_FUZZ_IMAGE_H
 
 #include <stddef.h>
 #include <stdlib.h>

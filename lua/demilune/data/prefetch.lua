@@ -1,8 +1,8 @@
--- Batches in pinned memory, and batches on a device, one ahead of the caller.
+-- Batches in pinned memory, and batches on a device, one of them prefetched.
 
 local core = require "demilune.core"
 
-local ahead = {}
+local prefetch = {}
 
 -- A value with f applied to its tensors, those in plain tables too.
 local function each_tensor(value, f)
@@ -14,7 +14,7 @@ local function each_tensor(value, f)
 end
 
 -- The values of a batch, those on the CPU pinned for the device.
-function ahead.pinned(device, ...)
+function prefetch.pinned(device, ...)
   local function pin(t)
     return (t.is_cuda or t:is_pinned()) and t or t:pin_memory(device)
   end
@@ -27,18 +27,18 @@ end
 -- its own while the caller works on the one in hand. Nobody waits for the device: the
 -- caller's stream waits for the copy; a batch's memory, once freed, waits for the
 -- caller's stream (record_stream), and a pinned block for the copy.
-local Ahead = {}
-Ahead.__index = Ahead
+local Prefetcher = {}
+Prefetcher.__index = Prefetcher
 
 -- owned: the pinned tensors that `batches` gives are nobody else's.
-function ahead.new(batches, device, stream, owned)
+function prefetch.new(batches, device, stream, owned)
   return setmetatable({batches = batches, device = device, stream = stream, owned = owned,
-    at = 0}, Ahead)
+    at = 0}, Prefetcher)
 end
 
 -- Starts the copy of the next batch, waiting for it to be read for ms milliseconds at
 -- most; nil and false as `batches` says them.
-function Ahead:fetch(ms)
+function Prefetcher:fetch(ms)
   local batch = table.pack(self.batches:next(ms))
   if not batch[1] then return batch[1] end
   local function move(t)
@@ -54,14 +54,14 @@ end
 
 -- The same, but what goes wrong with a batch is told when that one is asked for. `at`: how
 -- many are passed with it.
-function Ahead:look_ahead(ms)
+function Prefetcher:look_ahead(ms)
   local ok, batch = pcall(self.fetch, self, ms)
   if not ok then batch = {failure = batch} end
   if batch then batch.at = self.batches:passed() end
   return batch
 end
 
-function Ahead:next()
+function Prefetcher:next()
   local batch = self.coming or self:look_ahead()
   self.coming = nil
   if not batch then return batch end
@@ -76,11 +76,11 @@ function Ahead:next()
   return table.unpack(batch, 1, batch.n)
 end
 
-function Ahead:passed() return self.at end
+function Prefetcher:passed() return self.at end
 
-function Ahead:stop()
+function Prefetcher:stop()
   self.batches:stop()
   self.coming = nil
 end
 
-return ahead
+return prefetch
