@@ -88,15 +88,15 @@ static size_t damage(uint8_t *b, size_t n) {
 /* ---- IDX ---- */
 
 static size_t gzip_bytes(uint8_t *dst, const void *src, size_t n) {
-  enum { ROOM = FILE_MAX / 2 };
+  enum { SPACE = FILE_MAX / 2 };
   z_stream z = {.next_in = (void *)(uintptr_t)src,
                 .avail_in = (unsigned)n,
                 .next_out = dst,
-                .avail_out = ROOM};
+                .avail_out = SPACE};
   if (deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) abort();
   if (deflate(&z, Z_FINISH) != Z_STREAM_END) abort();
   deflateEnd(&z);
-  return ROOM - z.avail_out;
+  return SPACE - z.avail_out;
 }
 
 static void check_idx_types(void) {
@@ -485,7 +485,7 @@ static void free_batch(dm_LoaderBuffer *b) {
   for (int k = 0; k < 3; k++) dm_free(b[k].data);
 }
 
-/* The transform once more, pixel by pixel, for a given window and mirror. */
+/* The transform once more, pixel by pixel, for a given crop and mirror. */
 static float pixel_at(int64_t s, int c, int64_t y, int64_t x, int64_t top, int64_t left,
                       bool mirror) {
   const int64_t sy = y + top - 2, sx = (mirror ? W - 1 - x : x) + left - 2;
@@ -494,7 +494,7 @@ static float pixel_at(int64_t s, int c, int64_t y, int64_t x, int64_t top, int64
   return (v - mean[c]) / std[c];
 }
 
-/* Whether y (C,H,W) is sample s under some window and mirror: 50 candidates. */
+/* Whether y (C,H,W) is sample s under some crop and mirror: 50 candidates. */
 static bool is_augmented(const float *y, int64_t s, bool *mirrored) {
   for (int t = 0; t < 5 * 5 * 2; t++) {
     bool same = true;

@@ -311,7 +311,7 @@ describe("a loader of images", function()
     local set = data.Subset(assert(ImageFolder(mixed, {transform = large})), {2})
     local ok, message = pcall(data.DataLoader(set, {num_workers = 1}):iter())
     assert.is_false(ok)
-    assert.matches("a/1.png', 11 x 19: RandomCrop: a window of 12 x 12", message, 1, true)
+    assert.matches("a/1.png', 11 x 19: RandomCrop: a crop of 12 x 12", message, 1, true)
   end)
 
   it("feeds scripts/imagefolder.lua, from one folder or from two", function()

@@ -1,4 +1,5 @@
 local dm = require "demilune"
+local core = require "demilune.core"
 local folder = require "spec.folder"
 local text = dm.text
 setup(folder.make)
@@ -58,6 +59,24 @@ local function write_tokenizer(name, merges)
 end
 
 describe("GPT2Tokenizer", function()
+  if not core._char_class(0) then
+    it("names the library that the build lacks", function()
+      local none, why = text.GPT2Tokenizer "anywhere"
+      assert.is_nil(none)
+      assert.matches("Debian: libutf8proc-dev", why, 1, true)
+    end)
+    return
+  end
+
+  it("asks utf8proc for letters, numbers and white space", function()
+    for class, characters in ipairs{"aZé北ªʰ", "07½²Ⅷ٣", " \t\n\v\f\r\u{85}\u{a0}\u{2003}\u{3000}",
+      "-_.'\0\u{7f}\u{180e}\u{200b}\u{ad}\u{10ffff}€"} do
+      for _, code in utf8.codes(characters) do
+        assert.equal(class, core._char_class(code), ("U+%04X"):format(code))
+      end
+    end
+  end)
+
   it("joins the pair that comes first in the list, within words", function()
     local t = assert(text.GPT2Tokenizer(write_tokenizer("small", {"b c", "a b", "Ġ a", "Ġa bc"})))
     assert.equal(261, #t)
