@@ -1,8 +1,7 @@
-/* Checks kernels/allocator.c, the caching allocator of a CUDA device, against a device
-   made up here: segments from malloc up to a limit, streams whose progress the checks
-   decide. It looks inside, too: `sound` walks what the allocator's invariants say.
-   Meant to run under the sanitizers as well, where bytes that no block covers are
-   forbidden. Prints "N passed, N failed". */
+/* Checks kernels/allocator.c, the caching allocator of a CUDA device, with a mock device: its
+   segments come from malloc up to a limit, and the checks decide the progress of its streams.
+   is_sound() verifies the allocator's invariants after each step. Under AddressSanitizer the
+   bytes outside of live blocks are poisoned. Prints "N passed, N failed". */
 #define DM_EMULATED 1 /* the device's memory is the host's */
 #include "../kernels/allocator.c"
 
@@ -492,9 +491,9 @@ static void check_out_of_memory(void) {
   CHECK(!get(&d, 2, 30 * MIB) && d.n_pressure == 3 && d.used == 18 * MIB);
   dm_allocator_stats(d.a, &m);
   CHECK(m.num_alloc_retries == 5 && m.num_ooms == 2);
-  const dm_AllocatorUsage room = dm_allocator_usage(d.a);
-  CHECK(room.allocated == 16 * MIB + 512 && room.reserved == 18 * MIB);
-  CHECK(room.largest_free == 2 * MIB - 512 && is_sound(&d));
+  const dm_AllocatorUsage usage = dm_allocator_usage(d.a);
+  CHECK(usage.allocated == 16 * MIB + 512 && usage.reserved == 18 * MIB);
+  CHECK(usage.largest_free == 2 * MIB - 512 && is_sound(&d));
   dm_allocator_reset_totals(d.a);
   dm_allocator_stats(d.a, &m);
   CHECK(m.num_alloc_retries == 0 && m.num_ooms == 0 && dm_allocator_raw_allocations(d.a) == 6);
@@ -603,7 +602,7 @@ static bool storm_alloc(Device *d, Model *m, uint64_t *seed) {
   const int64_t n = 1 + below(seed, most[below(seed, DM_COUNT(most))]);
   const int stream = (int)below(seed, N_STREAM);
   char *p = get(d, stream, n);
-  /* refused only if a segment for it has no room, and nothing waits any more */
+  /* a refusal needs: no memory for a segment, and no block that waits for a stream */
   if (!p) {
     m->stats.num_ooms++;
     settle(d, m);

@@ -1,6 +1,6 @@
-/* Checks kernels/emulated and kernels/launch.cuh: what a kernel computes on the
-   emulated device, and that what is wrong on a GPU is caught. Prints
-   "N passed, N failed". */
+/* Checks kernels/emulated and kernels/launch.cuh: kernels give the right results on the
+   emulated device, and it reports the faults of a GPU: races, bad addresses, divergent
+   barriers. Prints "N passed, N failed". */
 #include "kernels/launch.cuh"
 #include "kernels/trig.cuh"
 
@@ -360,7 +360,7 @@ static void memory(void) {
   cudaMemGetInfo(&after, &total);
   check(before - after == 60u * MIB, "cudaMemGetInfo");
   check(cudaFree(a) == cudaSuccess && cudaMalloc(&c, 39 * MIB) == cudaSuccess && c == a,
-        "a freed place is used again");
+        "a freed address is used again");
   check(cudaFree(a) == cudaSuccess && refused(cudaFree(a), cudaErrorInvalidValue),
         "freed twice");
   check(refused(cudaFree((char *)b + 512), cudaErrorInvalidValue), "freed in the middle");
@@ -671,7 +671,7 @@ static void deaths(void) {
   check(dies(hang_1, "kernel some_at_a_barrier, block (0, 0, 0): threads wait for one another: "
                      "32 of 64 returned"),
         "__syncthreads in divergent code");
-  check(dies(hang_1, "mask 0xffffffff), first thread (0, 2, 0)"), "the places are named");
+  check(dies(hang_1, "mask 0xffffffff), first thread (0, 2, 0)"), "the thread is named");
   check(dies(hang_2, "reached __syncthreads at"), "two barriers at once");
   check(dies(hang_3, "32 of 64 returned\n  32 at a shuffle"), "lanes that do not come");
   check(dies(mask_1, "is not in the mask 0x0000ffff of a shuffle"), "a lane beside the mask");
@@ -743,7 +743,7 @@ static void settings(void) {
 
 /* ---- kernels/trig.cuh ------------------------------------------------------------ */
 
-/* |got - want| in units of want's last place. */
+/* |got - want| in units of want's last digit. */
 static double ulps(float got, double want) {
   int e;
   frexp(want, &e);

@@ -1,7 +1,7 @@
-/* A back end without a GPU: a device "cuda" (two of them) whose memory lies at
-   addresses that the host cannot read, and whose kernels are the CPU's. Host code
-   that reads a device's bytes dies here. The optimizers are the least that a
-   training step needs, in float32. Built by spec/device_spec.lua. */
+/* A back end without a GPU: two devices "cuda" whose memory is at addresses that the host
+   cannot read, and whose kernels are the CPU's. Host code that reads a device's bytes ends with
+   a signal. The optimizers have only the float32 steps that a training step needs.
+   spec/device_spec.lua builds this module. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* A stand-in for oneDNN 3, of the functions that src/cpu/dnnl.c calls, in plain loops.
+/* A stand-in for oneDNN 3: the functions that src/cpu/dnnl.c calls, written as plain loops.
    FAKE_DNNL names a fault: "old" (version 2), "threads" (another runtime), "refuses"
    (no 16-bit products), "halfway" (all but the smallest fail after writing). */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Lua's own memory, refused on purpose: fail_at(n) refuses request n and all
-   after it, fail_at(0) none. Built by spec/bad_input_spec.lua. */
+/* Refuses Lua's own memory on purpose: fail_at(n) refuses request n and all after it,
+   fail_at(0) none. spec/bad_input_spec.lua builds this module. */
 #include <lauxlib.h>
 #include <lua.h>
 

@@ -1,4 +1,4 @@
-/* What dm.save writes: tensors, and a tree of plain values in JSON. */
+/* Fuzzes dm.load: files of tensors with a tree of plain values in JSON. */
 #include "fuzz.h"
 
 static const char reader[] = "local dm = require 'demilune'\n"

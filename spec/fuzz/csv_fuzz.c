@@ -1,4 +1,4 @@
-/* Tables in text, with each of two separators. */
+/* Fuzzes read_csv, with each of two separators. */
 #include "fuzz.h"
 
 static const char reader[] =

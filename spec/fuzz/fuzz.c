@@ -1,3 +1,4 @@
+/* Files for the readers, a Lua state, the count of leaks, and the coverage of Lua code. */
 #include "fuzz.h"
 
 #include <lauxlib.h>

@@ -1,7 +1,7 @@
-/* What the fuzzers share. Each is a program of its own, NAME_fuzz.c with
-   LLVMFuzzerTestOneInput: a reader is given bytes as a file and answers with a value or a
-   failure; the sanitizers watch, and nothing may be left behind. Its seeds lie in
-   spec/fuzz/corpus/NAME. Run by the part fuzz of scripts/test.
+/* Functions that the fuzzers share. A fuzzer is a program, NAME_fuzz.c with
+   LLVMFuzzerTestOneInput: it gives random bytes to a reader as a file. The reader must answer
+   with a value or a failure, without a report of the sanitizers and without a leak. The seeds
+   are in spec/fuzz/corpus/NAME. scripts/test --parts=fuzz runs all fuzzers.
 
      CC=clang cmake -B build/fuzz -G Ninja -DDM_FUZZ=ON
      ninja -C build/fuzz fuzzers

@@ -1,5 +1,5 @@
-/* IDX files, plain and gzip. An input that begins with Z is packed first: a guess never
-   finds the checksum of what it changed. */
+/* Fuzzes the reader of IDX files, plain and gzip. An input that begins with Z is compressed
+   first, because a mutated gzip file almost never has the right checksum. */
 #include "data/idx.h"
 
 #include <stdlib.h>
@@ -15,13 +15,13 @@ static void read_bytes(const void *bytes, size_t n) {
 
 static void read_packed(const uint8_t *data, size_t n) {
   z_stream z = {.next_in = (void *)(uintptr_t)data, .avail_in = (unsigned)n};
-  const size_t room = n + n / 1000 + 64;
-  uint8_t *out = malloc(room);
+  const size_t capacity = n + n / 1000 + 64;
+  uint8_t *out = malloc(capacity);
   if (!out || deflateInit2(&z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) abort();
   z.next_out = out;
-  z.avail_out = (unsigned)room;
+  z.avail_out = (unsigned)capacity;
   if (deflate(&z, Z_FINISH) != Z_STREAM_END) abort();
-  read_bytes(out, room - z.avail_out);
+  read_bytes(out, capacity - z.avail_out);
   deflateEnd(&z);
   free(out);
 }

@@ -1,4 +1,4 @@
-/* JSON into plain values, and those that can be into JSON again, in any order of keys. */
+/* Fuzzes json_decode; values that json_encode takes must survive a round trip. */
 #include "fuzz.h"
 
 static const char reader[] =

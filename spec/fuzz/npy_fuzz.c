@@ -1,4 +1,4 @@
-/* NumPy's files: an archive where the bytes say so, an array elsewhere. */
+/* Fuzzes read_npz on inputs that begin like an archive, and read_npy on all others. */
 #include "fuzz.h"
 
 static const char reader[] =

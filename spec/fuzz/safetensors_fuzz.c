@@ -1,4 +1,4 @@
-/* safetensors files: header, entries, metadata, and the data of every tensor. */
+/* Fuzzes the safetensors reader: header, entries, metadata, and the data of every tensor. */
 #include "data/safetensors.h"
 
 #include "base/alloc.h"

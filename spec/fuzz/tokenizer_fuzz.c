@@ -1,5 +1,5 @@
-/* GPT-2's tokenizer: vocabulary and merges, two files that a NUL divides. What is read
-   encodes a text and decodes it again. */
+/* Fuzzes GPT-2's tokenizer: a NUL divides the input into vocabulary and merges. A tokenizer
+   that loads then encodes a text and decodes it again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Files of tokens. The first byte says of how many bits, the rest is the file. */
+/* Fuzzes files of tokens. Byte 0 of the input chooses their width, the rest is the file. */
 #include "data/tokens.h"
 
 #include "base/alloc.h"
