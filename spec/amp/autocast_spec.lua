@@ -1,5 +1,5 @@
--- Autocast: which op runs in which dtype, bit for bit what casts placed by hand
--- give; regions, their state and the cache of casts.
+-- Autocast runs each op in the dtype of PyTorch's op lists: results and gradients have the bits of
+-- explicit casts. The spec also checks regions, their state per coroutine, and the cache of casts.
 
 local dm = require "demilune"
 local case = require "spec.case"
@@ -48,7 +48,7 @@ local LISTS = {
   },
 }
 
--- Those of the lists that this engine does not have; index_put it has inside, as x[i] = v.
+-- Ops of the lists that the engine does not have by name; x[i] = v is its index_put.
 local ABSENT = {}
 for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm
   polar cholesky inverse pinverse
@@ -388,7 +388,7 @@ describe("the op tables", function()
         matches_hand(region, "cat", pair[1], pair[2], "float32")
         matches_hand(region, "cat", pair[2], pair[1], "float32")
       end
-      -- what needs no conversion gets none
+      -- an operand of the dtype is not cast
       matches_hand(region, "cat", "float16", "float16", "float16")
       matches_hand(region, "cat", "bfloat16", "bfloat16", "bfloat16")
     end

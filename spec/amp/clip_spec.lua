@@ -1,5 +1,5 @@
 -- Gradient clipping gives PyTorch's values. PyTorch rounds the norm of 16-bit gradients to
--- 16 bits; here it is float32, so these agree to 16 bits only.
+-- 16 bits; the norm is float32 here, so 16-bit cases agree to 16 bits only.
 local dm = require "demilune"
 local utils = dm.nn.utils
 local golden = require("spec.golden").load "scaler"

@@ -1,5 +1,5 @@
--- Functions of one's own under autocast: custom_fwd and custom_bwd, the state that
--- travels with a function to its backward, and a policy for a function.
+-- custom_fwd and custom_bwd: a user's function gets the right dtypes under autocast, and its
+-- backward runs in the autocast state of its forward. amp.register gives a function a policy.
 
 local dm = require "demilune"
 local device = require "spec.device"
@@ -15,7 +15,7 @@ local function on() return amp.is_autocast_enabled(device.type) end
 local function state() return on() and amp.get_autocast_dtype(device.type) or "off" end
 local function low(fn, dtype) return amp.autocast({dtype = dtype or "bfloat16"}, fn) end
 
--- A matmul that notes what it sees; `seen` is filled by each call.
+-- A matmul that records the dtypes of its inputs in `seen`.
 local function matmul(seen, wrap_fwd, wrap_bwd)
   return Function{
     name = "MatMul",

@@ -1,13 +1,13 @@
--- Random programs under random nested regions give the dtypes and the bits that
--- casts placed by hand give, forward and backward, and make as many casts. The
--- hand knows the op tables (autocast_spec.lua has them from PyTorch), what a
--- region sets, and that a weight is cast once for the outermost region.
+-- Random programs under random nested regions give the dtypes and bits of explicit casts, forward
+-- and backward, with the same number of casts. The model in this file knows the op tables
+-- (autocast_spec.lua compares them with PyTorch), the options of a region, and that the outermost
+-- region casts a weight once.
 
 local dm = require "demilune"
 local device = require "spec.device"
 local amp = dm.amp
 
--- The sanitizers are a tenfold slower.
+-- The sanitizers make a run ten times slower.
 local PROGRAMS = (os.getenv "DEMILUNE_BUILD" or ""):find "asan" and 1000 or 10000
 local SEED = 20261121
 local random = math.random
@@ -260,7 +260,7 @@ local function word_of(now, o)
   return word
 end
 
--- What the operands become; nil: they stay.
+-- The dtype that the operands are cast to, or nil.
 local function target_of(now, word, operands)
   if word == "lower_precision_fp" then return now.dtype end
   if word == "fp32" then return "float32" end
@@ -372,7 +372,7 @@ local function run(interpreter, program)
   return vars, order, casts, back
 end
 
--- nil, or what is different.
+-- The first difference, or nil.
 local function difference(program)
   local before = amp.cast_count()
   local vars, order, _, back = run(with_regions, program)

@@ -1,4 +1,4 @@
--- amp.initialize and amp.scale_loss: mixed precision by apex's levels.
+-- amp.initialize and amp.scale_loss give mixed precision by apex's levels O0 to O3.
 local dm = require "demilune"
 local device = require "spec.device"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
@@ -18,7 +18,7 @@ local function pair(opts, class)
   return amp.initialize(model, optimizer, opts)
 end
 
--- Three classes of 6x6 pictures: a bright row, column or diagonal.
+-- Three classes of 6x6 images: a bright row, column or diagonal.
 local function batch(n)
   local y = dm.randint(1, 4, {n})
   local x = dm.randn(n, 1, 6, 6) * 0.3

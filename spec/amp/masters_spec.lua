@@ -1,4 +1,4 @@
--- 16-bit parameters: float32 masters in the optimizer, and rounding by chance.
+-- 16-bit parameters train by float32 masters in the optimizer, or by stochastic rounding.
 local dm = require "demilune"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 
@@ -221,7 +221,7 @@ describe("master weights", function()
   end)
 end)
 
--- p becomes v rounded by chance: 0 - 1 * -v.
+-- p becomes v, rounded stochastically: 0 - 1 * -v.
 local function rounded(v, dtype, seed)
   dm.manual_seed(seed or 1)
   local p = dm.zeros(v:numel(), {dtype = dtype, requires_grad = true})
@@ -234,7 +234,7 @@ local function mean_of(v, dtype, n)
   return rounded(dm.full(n, v), dtype):double():mean():item()
 end
 
-describe("rounding by chance", function()
+describe("stochastic rounding", function()
   it("gives one of the two neighbours, with the mean of the value", function()
     local n = 200000
     local cases = {

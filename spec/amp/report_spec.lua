@@ -1,4 +1,5 @@
--- amp.report: what is counted, where, and what is suggested.
+-- amp.report counts ops by dtype and module, casts, saved bytes and statistics of gradients, and
+-- suggests the right change.
 
 local dm = require "demilune"
 local device = require "spec.device"
@@ -32,7 +33,8 @@ local function train(model, optimizer, opts)
   end
 end
 
-local function watch(n, opts)
+-- A report of n steps of training; opts: train's, model, lr, and amp.report's.
+local function report_of(n, opts)
   local model = opts.model or network()
   local optimizer = optim.SGD(model:parameters(), {lr = opts.lr or 1e-3})
   local report <close> = amp.report{scaler = opts.scaler, check = opts.check, grads = opts.grads}
@@ -55,7 +57,7 @@ before_each(function() dm.manual_seed(1) end)
 
 describe("amp.report", function()
   describe("is a scope that", function()
-    it("watches until it is closed, and stays readable", function()
+    it("records until it is closed, and stays readable", function()
       local report
       do
         local r <close> = amp.report()
@@ -78,7 +80,7 @@ describe("amp.report", function()
       assert.equal(7, amp.report({check = false}, function() return 7 end))
     end)
 
-    it("wraps a function, each call of which is watched", function()
+    it("wraps a function, and records each of its calls", function()
       local report = amp.report()
       local f = report:wrap(function(n)
         return n == 0 and dm.ones(2) + 1 or nil
@@ -192,7 +194,7 @@ describe("amp.report", function()
 
   describe("counts", function()
     it("ops by the dtype they ran in, casts and what is kept", function()
-      local report = watch(2, {dtype = "bfloat16"})
+      local report = report_of(2, {dtype = "bfloat16"})
       local first = report.modules[2]
       assert.equal("Linear", first.class)
       assert.equal(2, report.steps)
@@ -233,8 +235,8 @@ describe("amp.report", function()
     end)
 
     it("linear and ReLU keep 16 bits only", function()
-      local kept = watch(1, {dtype = "bfloat16", model = nn.Sequential{nn.Linear(8, 4), nn.ReLU()}})
-        .total.kept
+      local model = nn.Sequential{nn.Linear(8, 4), nn.ReLU()}
+      local kept = report_of(1, {dtype = "bfloat16", model = model}).total.kept
       assert.equal(2 * (32 * 8 + 32 * 4), kept.bfloat16)
       assert.is_nil(kept.float32)
     end)
@@ -245,21 +247,21 @@ describe("amp.report", function()
       local model = nn.Sequential{
         nn.Conv2d(1, 16, 3, {padding = 1, bias = false}), nn.BatchNorm2d(16), nn.ReLU(),
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 14 * 14, 64), nn.ReLU()}
-      local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(2, 1, 28, 28)})
-      local picture = 2 * 28 * 28
-      assert.equal(2 * (picture + 16 * picture * 2 + 4 * picture + 2 * 64),
+      local report = report_of(1, {dtype = "bfloat16", model = model, x = dm.randn(2, 1, 28, 28)})
+      local image = 2 * 28 * 28
+      assert.equal(2 * (image + 16 * image * 2 + 4 * image + 2 * 64),
         report.total.kept.bfloat16)
     end)
 
     it("nothing saved without a region, float32 kept instead", function()
-      local report = watch(1, {})
+      local report = report_of(1, {})
       assert.equal(0, report.casts.weights)
       assert.equal(0, report.total.saved)
       assert.equal(4 * 32 * 8, report.modules[2].kept.float32)
     end)
 
     it("activation dtypes and bytes by module", function()
-      local report = watch(1, {dtype = "float16"})
+      local report = report_of(1, {dtype = "float16"})
       local list = report:dtypes()
       assert.equal("float16", list[2].dtype)
       assert.equal("Linear", list[2].class)
@@ -287,7 +289,7 @@ describe("amp.report", function()
     end)
 
     it("memory by dtype", function()
-      local _, model, optimizer = watch(1, {})
+      local _, model, optimizer = report_of(1, {})
       model:register_buffer("count", dm.zeros(3, {dtype = "int64"}))
       model[3]:half()
       local m = amp.memory(model, optimizer)
@@ -302,7 +304,7 @@ describe("amp.report", function()
   end)
 
   describe("looks at gradients", function()
-    local function census(list, dtype, factor, scale)
+    local function statistics(list, dtype, factor, scale)
       local sums = {}
       dm._census(dm.tensor(list, {dtype = dtype}), sums, factor, scale)
       return sums
@@ -311,7 +313,7 @@ describe("amp.report", function()
     it("as the cast to float16 does", function()
       local list = {0.0, -0.0, 2.0^-25, 2.0^-25 * 1.001, 2.0^-14, 2.0^-14 * 0.99, 1.5, -65519.0,
         65520.0, 1e9, 1 / 0, 0 / 0, -2.0^-30}
-      local c = census(list, "float64")
+      local c = statistics(list, "float64")
       assert.same({13, 2, 1, 1, 1e9}, {c.n, c.zero, c.inf, c.nan, c.largest})
       local lost, small, over = 0, 0, 0
       for _, v in ipairs(list) do
@@ -341,7 +343,7 @@ describe("amp.report", function()
     end)
 
     it("times a factor, and with a scale", function()
-      local c = census({2.0^-20, 2.0^-10}, "float32", 2.0^-10, 2.0^10)
+      local c = statistics({2.0^-20, 2.0^-10}, "float32", 2.0^-10, 2.0^10)
       assert.equal(1, c.float16.underflow)
       assert.equal(0, c.scaled.underflow)
       assert.equal(1, c.scaled.subnormal)
@@ -349,7 +351,7 @@ describe("amp.report", function()
     end)
 
     it("when an optimizer steps, with the names of the parameters", function()
-      local report, model = watch(3, {dtype = "bfloat16"})
+      local report, model = report_of(3, {dtype = "bfloat16"})
       local g = report.gradients
       assert.equal(3, g.steps)
       assert.equal(4, #g.parameters)
@@ -363,7 +365,7 @@ describe("amp.report", function()
 
     it("unscaled, and judges the scaler's scale", function()
       local scaler = amp.GradScaler{init_scale = 256}
-      local report = watch(2, {dtype = "float16", scaler = scaler})
+      local report = report_of(2, {dtype = "float16", scaler = scaler})
       local g = report.gradients
       assert.equal(256, g.scale)
       assert.is_true(g.total.largest < 2)
@@ -372,11 +374,13 @@ describe("amp.report", function()
 
     it("of chosen parameters only, or of none", function()
       local model = network()
-      assert.equal(1, #watch(1, {model = model, grads = {model[1].weight}}).gradients.parameters)
-      assert.equal(2, #watch(1, {model = model, grads = model[3]}).gradients.parameters)
-      assert.is_nil(watch(1, {model = model, grads = false}).gradients)
-      local optimizer = optim.SGD({model[1].bias}, {lr = 1})
-      assert.equal(1, #watch(1, {model = model, grads = optimizer}).gradients.parameters)
+      local function gradients(grads)
+        return report_of(1, {model = model, grads = grads}).gradients
+      end
+      assert.equal(1, #gradients{model[1].weight}.parameters)
+      assert.equal(2, #gradients(model[3]).parameters)
+      assert.is_nil(gradients(false))
+      assert.equal(1, #gradients(optim.SGD({model[1].bias}, {lr = 1})).parameters)
     end)
 
     it("by hand: report:look(params, scaler)", function()
@@ -504,7 +508,7 @@ describe("amp.report", function()
     it("to look at the data, when NaN came with it", function()
       local x = dm.randn(32, 8)
       x[{1, 1}] = 0 / 0
-      local report = watch(1, {dtype = "bfloat16", x = x})
+      local report = report_of(1, {dtype = "bfloat16", x = x})
       assert.matches("look at the data", report.suggestion)
     end)
 
@@ -513,13 +517,13 @@ describe("amp.report", function()
         local h = x * 0 + 300
         return h * h
       end)}
-      local report = watch(1, {dtype = "float16", model = model})
+      local report = report_of(1, {dtype = "float16", model = model})
       assert.matches('overflow comes from mul in model%d*%[2%] Fn: .*policy = {mul = "fp32"}',
         report.suggestion)
     end)
 
     it("bfloat16, when the inputs do not fit float16", function()
-      local report = watch(1, {dtype = "float16", x = dm.full({32, 8}, 1e6)})
+      local report = report_of(1, {dtype = "float16", x = dm.full({32, 8}, 1e6)})
       assert.matches("do not fit float16", report.suggestion)
     end)
 
@@ -531,14 +535,14 @@ describe("amp.report", function()
 
     it("a lower scale, when many steps are skipped", function()
       local scaler = amp.GradScaler{init_scale = 2.0^60}
-      local report = watch(8, {dtype = "float16", scaler = scaler})
+      local report = report_of(8, {dtype = "float16", scaler = scaler})
       assert.matches("^8 of 8 steps were skipped", report.suggestion)
     end)
 
     it("nothing about a scaler that is finding its scale", function()
       local scaler = amp.GradScaler{init_scale = 2.0^24}
       local model = nn.Sequential{nn.Linear(8, 4)}
-      local report = watch(30, {dtype = "float16", scaler = scaler, model = model,
+      local report = report_of(30, {dtype = "float16", scaler = scaler, model = model,
         x = dm.randn(128, 8) * 10})
       assert.is_true(report.gradients.skipped > 0)
       assert.not_matches("skipped", report.suggestion)
@@ -552,36 +556,36 @@ describe("amp.report", function()
     end)
 
     it("no scaler for bfloat16", function()
-      local report = watch(2, {dtype = "bfloat16", scaler = amp.GradScaler{}})
+      local report = report_of(2, {dtype = "bfloat16", scaler = amp.GradScaler{}})
       assert.matches("^bfloat16 needs no scaler", report.suggestion)
     end)
 
     it("a scaler for float16 when gradients underflow", function()
-      local report = watch(2, {dtype = "float16", factor = 1e-5})
+      local report = report_of(2, {dtype = "float16", factor = 1e-5})
       assert.matches("^%d+ %% of gradients lie below 2%^%-14.*amp.GradScaler", report.suggestion)
-      report = watch(2, {dtype = "float16", factor = 1e-12})
+      report = report_of(2, {dtype = "float16", factor = 1e-12})
       assert.matches("^every gradient underflows.*amp.GradScaler", report.suggestion)
     end)
 
     it("autocast, where there is none", function()
-      assert.matches("^nothing ran under autocast", watch(1, {}).suggestion)
+      assert.matches("^nothing ran under autocast", report_of(1, {}).suggestion)
     end)
 
     it("float32, where casts cost more than they save", function()
       local model = nn.Sequential{nn.Linear(8, 512), nn.Linear(512, 512)}
-      local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(1, 8)})
+      local report = report_of(1, {dtype = "bfloat16", model = model, x = dm.randn(1, 8)})
       assert.matches("^casts write %S+ %a+ a step and save", report.suggestion)
     end)
 
     it("a cast, where a float32 input keeps what follows in float32", function()
       local model = nn.Sequential{Fn(function(x) return (x * 2):relu() end), nn.Linear(8, 4)}
-      local report = watch(1, {dtype = "bfloat16", model = model, x = dm.randn(4096, 8)})
+      local report = report_of(1, {dtype = "bfloat16", model = model, x = dm.randn(4096, 8)})
       assert.matches("works in float32 %(unlisted", report.suggestion)
     end)
 
     it("nothing, when all is well", function()
       local scaler = amp.GradScaler{init_scale = 128}
-      local report = watch(3, {dtype = "float16", scaler = scaler, x = dm.randn(512, 8)})
+      local report = report_of(3, {dtype = "float16", scaler = scaler, x = dm.randn(512, 8)})
       assert.equal("nothing to change", report.suggestion)
     end)
   end)
@@ -616,7 +620,7 @@ describe("amp.report", function()
     local model = nn.Sequential{}
     model.a_long_name_of_a_module = nn.Sequential{network(), network()}
     function model:forward(x) return self.a_long_name_of_a_module[1](x) end
-    local report = watch(6, {dtype = "float16", scaler = scaler, model = model})
+    local report = report_of(6, {dtype = "float16", scaler = scaler, model = model})
     local text = tostring(report)
     for line in text:gmatch "[^\n]+" do assert.is_true(#line <= 100, line) end
     for _, part in ipairs{"6 steps, autocast float16", "kept for bwd", "exact zeros",

@@ -1,4 +1,5 @@
--- Recurrent networks under autocast.
+-- Recurrent networks under autocast give the results and gradients of the same network with
+-- 16-bit weights and inputs, within rounding.
 
 local dm = require "demilune"
 local case = require "spec.case"

@@ -1,4 +1,5 @@
--- The 16-bit copies of weights that optimizers keep for autocast.
+-- Optimizers keep 16-bit copies of weights for autocast: the copies have the bits of fresh casts
+-- after any change of the weight, and save casts and memory.
 local dm = require "demilune"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
 

@@ -1,6 +1,6 @@
--- scaled_dot_product_attention on cuda against the CPU's, both ways, at sizes that take
--- every way through the kernels: tiles cut short, heads of several tiles, loads of one
--- element and of four, every kind of mask; the same bits twice; memory.
+-- Device parity: scaled_dot_product_attention on cuda gives the CPU's values and gradients, at
+-- sizes that reach every branch of the kernels: partial tiles, heads of several tiles, loads of one
+-- and of four elements, each kind of mask. Two runs give equal bits.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local folder = require "spec.folder"
@@ -213,8 +213,9 @@ describe("attention by cuDNN", function()
           local t = {q, k, v}
           for i = 1, 3 do t[i] = t[i]:to(dtype):to(device):detach():requires_grad_() end
           dm.manual_seed(1)
-          local lay = how.lay or function(x) return x end
-          local y = dm.scaled_dot_product_attention(lay(t[1], 1), lay(t[2], 2), lay(t[3], 3), {
+          local layout = how.layout or function(x) return x end
+          local q, k, v = layout(t[1], 1), layout(t[2], 2), layout(t[3], 3)
+          local y = dm.scaled_dot_product_attention(q, k, v, {
             is_causal = how.causal, dropout_p = how.dropout_p, scale = how.scale,
             attn_mask = how.mask and dm.zeros({L, S}, {dtype = dtype, device = device})
           })
@@ -268,7 +269,7 @@ describe("attention by cuDNN", function()
     local n = counts("", [[
       attend(dtype, {9, 17, 8, 8}, {causal = true})
       attend(dtype, {5, 9, 1, 128, 128})
-      attend(dtype, {1, 4, 9, 17, 8, 8}, {lay = function(x)
+      attend(dtype, {1, 4, 9, 17, 8, 8}, {layout = function(x)
         return x:transpose(2, 3):contiguous():transpose(2, 3)
       end})
     ]])
@@ -288,11 +289,11 @@ describe("attention by cuDNN", function()
       ["other values"] = "{2, 2, 9, 9, 8, 16}", dropout = "{2, 2, 9, 9, 8, 8}, {dropout_p = 0.3}",
       ["a mask"] = "{2, 2, 9, 9, 8, 8}, {mask = true}",
       ["five dims"] = "{1, 2, 2, 9, 9, 8, 8}",
-      ["columns apart"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x)" ..
+      ["columns apart"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x)" ..
         " return x:transpose(3, 4):contiguous():transpose(3, 4) end}",
-      ["shared keys"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x, i)" ..
+      ["shared keys"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x, i)" ..
         " return i == 1 and x or x:select(2, 1):unsqueeze(2):expand(x.shape) end}",
-      ["an odd start"] = "{2, 2, 9, 9, 8, 8}, {lay = function(x) return" ..
+      ["an odd start"] = "{2, 2, 9, 9, 8, 8}, {layout = function(x) return" ..
         " dm.cat{x[{1, 1, 1, {1, 1}}], x:flatten()}:narrow(1, 2, x:numel()):view(x.shape) end}",
     } do
       local n = counts("", "attend(dtype, " .. call .. ")")

@@ -1,4 +1,4 @@
--- For specs that compare devices: what one call gives on the CPU and on CUDA.
+-- Helpers that compare one call on the CPU and on CUDA.
 local assert = require "luassert"
 local busted = require "busted"
 local dm = require "demilune"
@@ -20,7 +20,7 @@ function both.missing()
   return true
 end
 
--- A test of what only the emulation counts: kernels run, calls of libraries, waits.
+-- A test of counts that only the emulation keeps: launches, calls of libraries, waits.
 function both.it_counts(name, f)
   busted.it(name, function()
     if not dm.cuda.is_available() or not dm.cuda._count "launch" then
@@ -30,9 +30,9 @@ function both.it_counts(name, f)
   end)
 end
 
--- How often a Lua program in a process of its own, with these variables set, ran what:
--- by the name of a kernel or of a library's entry point, 0 for any other. The caller
--- makes the folder, where the process keeps its plans, too.
+-- Runs a Lua program in a new process with these environment variables: -> the number of launches
+-- or calls, by the name of the kernel or of the library's function, 0 for any other name. The
+-- caller makes the folder, in which the process also keeps its plans.
 function both.counts(environment, program)
   local list = folder.path "counts"
   os.remove(list)

@@ -1,6 +1,6 @@
--- A training step could be captured as a graph of launches: from its second run on it takes
--- no memory beside the caching allocator's, waits for nothing, stays on one stream, and gives
--- each launch the same arguments, step for step; what changes lies on the device.
+-- A training step could be captured as a CUDA graph: from its second run on it allocates nothing
+-- outside of the caching allocator, does not synchronize, stays on one stream, and repeats the same
+-- launches with the same arguments. Values that change are in device memory.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local amp, nn, optim = dm.amp, dm.nn, dm.optim
@@ -55,7 +55,7 @@ local function training(opts)
   return alone, {model = model, optimizer = optimizer, scaler = scaler, x = x}
 end
 
--- The work that f() queues: an array of {name, what it was given}.
+-- The work that f() queues: an array of {name, arguments}.
 local function work_of(f)
   local first = dm.cuda._count "work" + 1
   f()
@@ -64,7 +64,7 @@ local function work_of(f)
   return list
 end
 
--- Where two lists of work differ, in words; nil: nowhere.
+-- The first difference of two lists of work in words, or nil.
 local function difference(a, b)
   for i = 1, math.max(#a, #b) do
     local one, other = a[i] or {"nothing"}, b[i] or {"nothing"}
@@ -102,7 +102,7 @@ describe("a training step that could be captured", function()
 
   for _, case in ipairs{{"Adam", {}}, {"SGD", {class = "SGD"}},
     {"attention's dropout", {attention = true}},
-    {"rounding by chance", {dtype = "bfloat16", stochastic_rounding = true}}} do
+    {"stochastic rounding", {dtype = "bfloat16", stochastic_rounding = true}}} do
     it_counts("gives each launch what it gave it the step before: " .. case[1], function()
       local step = training(case[2])
       local first = settled(step)
@@ -160,7 +160,7 @@ describe("a training step that could be captured", function()
 end)
 
 describe("a generator on cuda", function()
-  -- What f draws, on both devices: the same bits, and the same state at the end.
+  -- Asserts that f draws the same bits on both devices and leaves the same generator state.
   local function agree(what, f)
     local function run()
       local t = f()

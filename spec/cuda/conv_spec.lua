@@ -1,4 +1,5 @@
--- Convolutions on CUDA against float64 on the CPU; by cuDNN, and by our own kernels.
+-- Device parity: convolutions on CUDA, by cuDNN and by the project's own kernels, equal float64
+-- convolutions on the CPU within the rounding of their dtype.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local folder = require "spec.folder"
@@ -26,22 +27,22 @@ local function randn(dtype, ...)
   return dm.randn({...}, {device = "cpu", dtype = "float64"}):to(dtype)
 end
 
--- A leaf of its own on the device; lay: how it lies there.
-local function leaf(x, device, dtype, lay)
+-- A new leaf on the device; layout(x) gives it other strides.
+local function leaf(x, device, dtype, layout)
   local y = x:detach():to(dtype):to(device)
-  y = lay and lay(y):detach() or y:clone()
+  y = layout and layout(y):detach() or y:clone()
   y.requires_grad = true
   return y
 end
 
 -- y and the gradients of x, w and bias, for the gradient gy of y.
-local function results(device, dtype, x, w, bias, gy, options, lay)
-  x, w = leaf(x, device, dtype, lay), leaf(w, device, dtype, lay)
+local function results(device, dtype, x, w, bias, gy, options, layout)
+  x, w = leaf(x, device, dtype, layout), leaf(w, device, dtype, layout)
   bias = bias and leaf(bias, device, dtype)
   local y = dm.conv2d(x, w, bias, options)
   gy = gy or dm.randn(y.shape, {device = "cpu", dtype = "float64"}):to(x.dtype)
   local given = gy:to(dtype):to(device)
-  y:backward(lay and lay(given) or given)
+  y:backward(layout and layout(given) or given)
   return {y = y:detach(), x = x.grad, w = w.grad, bias = bias and bias.grad}, gy
 end
 
@@ -57,13 +58,13 @@ local function close(dtype, got, want, size, terms, what)
   assert(over:max():item() <= 0, what)
 end
 
-local function check(name, case, dtype, lay)
+local function check(name, case, dtype, layout)
   local s, f, o = table.unpack(case)
   local groups = o.groups or 1
   local x = randn(dtype, table.unpack(s))
   local w = randn(dtype, f[1], s[2] // groups, f[2], f[3])
   local bias = randn(dtype, f[1])
-  local got, gy = results("cuda", dtype, x, w, bias, nil, o, lay)
+  local got, gy = results("cuda", dtype, x, w, bias, nil, o, layout)
   gy = gy:to(dtype)
   local want = results("cpu", "float64", x, w, bias, gy, o)
   -- the sums of the terms' magnitudes
@@ -76,7 +77,7 @@ local function check(name, case, dtype, lay)
   end
 end
 
--- Ways to lie on the device.
+-- Functions that give a device tensor other strides.
 local LAYOUTS = {
   channels_last = function(x) return x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3) end,
   turned = function(x) return x:transpose(3, 4):contiguous():transpose(3, 4) end,
@@ -90,11 +91,11 @@ describe("CUDA's convolutions", function()
     end)
   end
 
-  for name, lay in pairs(LAYOUTS) do
+  for name, layout in pairs(LAYOUTS) do
     it("of what lies otherwise: " .. name, function()
       for _, dtype in ipairs{"float32", "bfloat16", "float64"} do
         for _, case in ipairs{"3x3", "strided", "depthwise"} do
-          check(name .. " " .. case, CASES[case], dtype, lay)
+          check(name .. " " .. case, CASES[case], dtype, layout)
         end
       end
     end)
@@ -225,7 +226,7 @@ describe("cuDNN", function()
       local n = counts("", TWICE)
       assert.equal(6, n.cudnnHeuristic, what)
       assert.equal(9, n.cudnnBackendExecute, what)
-      -- and what was learnt counts from then on
+      -- and later calls use the choice
       if what ~= "long" then assert.equal(0, counts("", TWICE).cudnnHeuristic, what) end
     end
   end)

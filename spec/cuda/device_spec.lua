@@ -1,12 +1,12 @@
--- The device itself: what is there and why not, streams, events, pinned memory,
--- the end of memory, faults that the host learns of when it waits.
+-- The device: availability and its reason, streams, events, pinned memory, out of memory, and
+-- kernel faults that the host learns at the next synchronization.
 
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 
 local build = os.getenv "DEMILUNE_BUILD" or "build"
 
--- What a program prints in a process of its own, with these variables set.
+-- The output of a program in a new process with these environment variables.
 local function run(variables, program)
   local path = os.tmpname()
   local file = assert(io.open(path, "w"))

@@ -1,4 +1,5 @@
--- More than one device: what a call refuses, and gradient scaling across them.
+-- Several devices: calls that mix them are refused, and gradient scaling and clipping work across
+-- them.
 
 local dm = require "demilune"
 local both = require "spec.cuda.both"

@@ -1,10 +1,10 @@
--- Positions, masks and order on CUDA, against the CPU: bit for bit.
+-- Device parity, bit for bit: indexing, masks and sorting on CUDA give the CPU's results.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 
 if both.missing() then return end
 
--- Numbers that come again each time: an LCG.
+-- A linear congruential generator, so that every run has the same numbers.
 local state = 1
 local function whole(n)
   state = (state * 6364136223846793005 + 1442695040888963407) & 0x7fffffffffffffff
@@ -28,7 +28,7 @@ local function same(want, got, what)
   got = got:to "cpu"
   assert.equal(want.dtype, got.dtype, what)
   assert.same({want:size()}, {got:size()}, what)
-  if want.dtype:find "float" then -- NaN is where NaN was
+  if want.dtype:find "float" then -- NaN at the same positions
     local a, b = want:isnan(), got:isnan()
     assert.is_true(dm.equal(a, b), what)
     want, got = want:masked_fill(a, 0), got:masked_fill(b, 0)
@@ -205,7 +205,7 @@ describe("on CUDA", function()
       function() return dm.nn.functional.one_hot(at(6), 5) end)
     assert.refuses("index 5", function() return tostring(x:index_select(1, at(5))) end)
     assert.refuses("index 5", function() return x:index_select(1, at(5)):sum():item() end)
-    -- what is no position writes nothing
+    -- an invalid position writes nothing
     local y = x:index_copy(1, at(7), x:narrow(1, 1, 1))
     assert.refuses("index 7", function() dm.cuda.synchronize() end)
     same(x:to "cpu", y)

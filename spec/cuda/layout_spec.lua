@@ -1,5 +1,5 @@
--- Pictures on cuda lie channels last between convolutions: nothing is turned over on the
--- way, forward and backward, and what comes out is what the CPU makes.
+-- Images on cuda stay channels last between convolutions: no kernel permutes them, forward or
+-- backward, and the results are the CPU's.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local amp, nn, F = dm.amp, dm.nn, dm.nn.functional
@@ -15,7 +15,7 @@ local function lies_last(x)
   return s[2] == 1 and s[4] == c and s[3] == w * c and s[1] == h * w * c
 end
 
--- How often which kernel ran while f did.
+-- The number of launches while f runs, by kernel.
 local function work_of(f)
   local first, n = dm.cuda._count "work" + 1, setmetatable({}, {__index = function() return 0 end})
   f()
@@ -33,7 +33,7 @@ local function numbers(dtype, ...)
   return ((dm.arange(n, {dtype = "int64"}) * 37) % 11 - 5):to(dtype):reshape(size)
 end
 
--- A net from pictures to classes; `body` makes 16 channels of 8.
+-- A net from images to classes; `body` makes 16 channels of 8.
 local function net(body)
   return nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU(),
     nn.MaxPool2d(2), nn.Sequential(body), nn.BatchNorm2d(16), nn.GELU(), nn.AvgPool2d(2),
@@ -111,7 +111,7 @@ describe("channels last on cuda", function()
   end
 
   for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
-    both.it_counts("turns over the pictures at the entrance, and weights: " .. dtype, function()
+    both.it_counts("turns over the images at the entrance, and weights: " .. dtype, function()
       both.on("cuda", function()
         local amp_dtype = dtype ~= "float32" and dtype or nil
         local n = step_work(net(SEPARABLE()), amp_dtype)
@@ -140,7 +140,7 @@ describe("channels last on cuda", function()
     end)
   end)
 
-  both.it_counts("turns nothing over where pictures come so", function()
+  both.it_counts("turns nothing over where images come channels last", function()
     both.on("cuda", function()
       local conv, x = nn.Conv2d(3, 8, 1), last(dm.randn(2, 3, 6, 6))
       local n = work_of(function() conv(x) end)
@@ -220,7 +220,7 @@ describe("channels last on cuda", function()
           local w = numbers(dtype, size[2], 1, 1)
           return dm.relu(x * w) + dm.where(x:gt(0), x, w) - x:contiguous():clamp(-1, 1)
         end)
-        agree("a larger picture", dtype, size, 4 * TOLERANCE[dtype], function(x)
+        agree("a larger image", dtype, size, 4 * TOLERANCE[dtype], function(x)
           return F.interpolate(dm.cat({x, x * 2}, {dim = 2}), {scale_factor = 2})
         end)
       end

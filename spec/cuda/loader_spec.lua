@@ -1,4 +1,5 @@
--- DataLoader with pinned memory, and with batches that are copied to CUDA ahead.
+-- DataLoader with pinned memory, and with batches prefetched to CUDA, gives the batches of a
+-- plain loader.
 local dm = require "demilune"
 local data = dm.data
 local both = require "spec.cuda.both"
@@ -21,7 +22,7 @@ function Squares:get(i)
   return {x = dm.tensor{i * 1.0, i * i * 1.0}, name = "s" .. i}, i
 end
 
--- A value as text, with where its tensors lie replaced by what they hold.
+-- A value as text, tensors by their elements.
 local function shown(v)
   if dm.is_tensor(v) then return both.bits(v) end
   if type(v) ~= "table" then return tostring(v) end
@@ -68,21 +69,21 @@ describe("a loader for CUDA", function()
     end)
 
     it(name .. " puts them where it was told", function()
-      local function places(more)
+      local function devices(more)
         local x, y = select(2, data.DataLoader(kind.set, with(opts, more)):iter()())
         x = dm.is_tensor(x) and x or x.x
         return {x.device, y.device, x:is_pinned(), y:is_pinned()}
       end
-      assert.same({"cpu", "cpu", false, false}, places{})
-      assert.same({"cpu", "cpu", false, false}, places{device = "cpu"})
-      assert.same({"cpu", "cpu", true, true}, places{pin_memory = true})
-      assert.same({"cuda:0", "cuda:0", false, false}, places{device = "cuda"})
+      assert.same({"cpu", "cpu", false, false}, devices{})
+      assert.same({"cpu", "cpu", false, false}, devices{device = "cpu"})
+      assert.same({"cpu", "cpu", true, true}, devices{pin_memory = true})
+      assert.same({"cuda:0", "cuda:0", false, false}, devices{device = "cuda"})
       if dm.cuda.device_count() > 1 then
-        assert.same({"cuda:1", "cuda:1", false, false}, places{device = "cuda:1"})
+        assert.same({"cuda:1", "cuda:1", false, false}, devices{device = "cuda:1"})
       end
     end)
 
-    it(name .. " goes on where it was saved, whatever it has read ahead", function()
+    it(name .. " goes on where it was saved, whatever it has prefetched", function()
       opts = with(opts, {device = "cuda"})
       local whole, part = data.DataLoader(kind.set, opts), data.DataLoader(kind.set, opts)
       local want, state = epoch_of(whole), nil
@@ -123,7 +124,7 @@ describe("a loader for CUDA", function()
       local loader = data.DataLoader(set, opts)
       local next_batch = loader:iter()
       assert.equal(1, (next_batch()))
-      assert.equal(1, loader:state_dict().position) -- it has looked ahead
+      assert.equal(1, loader:state_dict().position) -- the next batch is prefetched
       assert.is_false(pcall(next_batch))
       local state = loader:state_dict()
       assert.equal(2, state.position)

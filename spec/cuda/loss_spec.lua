@@ -1,4 +1,5 @@
--- Losses with labels on cuda: the CPU's values and gradients, and what a bad label does.
+-- Device parity: losses with labels on cuda give the CPU's values and gradients, and a bad label
+-- raises at the next synchronization.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 

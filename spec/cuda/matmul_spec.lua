@@ -1,5 +1,6 @@
--- Matrix products on CUDA against float64 on the CPU. Dense and transposed operands
--- go to cuBLASLt, stepped ones and integers to our own kernel.
+-- Device parity: matrix products on CUDA equal float64 products on the CPU within the rounding of
+-- their dtype. Dense and transposed operands use cuBLASLt, other strides and integers the project's
+-- own kernel.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local folder = require "spec.folder"
@@ -16,7 +17,7 @@ local function random(dtype, ...)
   return (EPS[dtype] and x or (x * 2):round():clamp(0, 4)):to(dtype)
 end
 
--- Ways for a matrix, or a batch of them, to lie on the device.
+-- Functions that copy a matrix, or a batch of them, to the device with other strides.
 local LAYOUTS = {
   dense = function(x) return x:cuda() end,
   transposed = function(x) return x:transpose(-2, -1):contiguous():cuda():transpose(-2, -1) end,
@@ -54,10 +55,10 @@ describe("CUDA's matrix products", function()
       for _, s in ipairs{{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 65, 2}, {63, 64, 65},
           {130, 67, 31}, {2, 3, 129}} do
         local a, b = random(dtype, s[1], s[3]), random(dtype, s[3], s[2])
-        for name_a, lay_a in pairs(LAYOUTS) do
-          for name_b, lay_b in pairs(LAYOUTS) do
+        for name_a, layout_a in pairs(LAYOUTS) do
+          for name_b, layout_b in pairs(LAYOUTS) do
             local what = ("%dx%dx%d %s %s"):format(s[1], s[2], s[3], name_a, name_b)
-            close(lay_a(a):matmul(lay_b(b)), a, b, nil, 1, what)
+            close(layout_a(a):matmul(layout_b(b)), a, b, nil, 1, what)
           end
         end
       end
@@ -139,8 +140,8 @@ local function gradients(x, w, b, gy, activation, composed)
   return {dm.autograd.grad(y, leaves, {grad_outputs = gy, create_graph = composed})}
 end
 
--- How much of what the device is given to do when f runs: by the name of a kernel, its
--- type parameters left out, or of a library's entry point.
+-- The number of launches and library calls while f runs, by the name of the kernel (without type
+-- parameters) or of the library's function.
 local function work_of(f)
   local from, n = dm.cuda._count "work", setmetatable({}, {__index = function() return 0 end})
   f()
@@ -156,14 +157,14 @@ describe("linear's gradients", function()
   -- rows, out, in
   local SIZES = {{6, 8, 5}, {1, 8, 5}, {33, 1, 4}, {70, 3, 9}, {300, 40, 2}, {0, 8, 4}, {5, 8, 0}}
 
-  local function check(dtype, size, lay_gy, lay_x, what)
+  local function check(dtype, size, layout_gy, layout_x, what)
     local r, o, k = table.unpack(size)
     local x, w, b = random(dtype, r, k), random(dtype, o, k), random(dtype, o)
     local gy = random(dtype, r, o)
     for _, name in ipairs(ACTIVATIONS) do
       local want = gradients(wide(x), wide(w), wide(b), wide(gy), name)
       for _, composed in ipairs{false, true} do
-        local got = gradients(lay_x(x), w:cuda(), b:cuda(), lay_gy(gy), name, composed)
+        local got = gradients(layout_x(x), w:cuda(), b:cuda(), layout_gy(gy), name, composed)
         for i, g in ipairs(want) do
           local t = got[i]:detach():cpu()
           assert.equal(dtype, t.dtype)
@@ -189,9 +190,9 @@ describe("linear's gradients", function()
   end
 
   it("take operands however they lie", function()
-    for name, lay in pairs(LAYOUTS) do
-      check("float32", {9, 8, 6}, lay, LAYOUTS.dense, "gy " .. name)
-      check("float16", {9, 8, 6}, LAYOUTS.dense, lay, "x " .. name)
+    for name, layout in pairs(LAYOUTS) do
+      check("float32", {9, 8, 6}, layout, LAYOUTS.dense, "gy " .. name)
+      check("float16", {9, 8, 6}, LAYOUTS.dense, layout, "x " .. name)
     end
     -- a gradient that is one number, spread over the result
     local x, w, b = random("float32", 6, 5), random("float32", 8, 5), random("float32", 8)
@@ -259,11 +260,11 @@ describe("linear's gradients", function()
     end
   end)
 
-  -- What is given to do for the gradients of w and b.
-  local function work(rows, dtype, activation, lay)
+  -- The work that the gradients of w and b queue.
+  local function work(rows, dtype, activation, layout)
     local x, w, b = random(dtype, rows, 4):cuda(), random(dtype, 8, 4):cuda(),
       random(dtype, 8):cuda()
-    local gy = (lay or LAYOUTS.dense)(random(dtype, rows, 8))
+    local gy = (layout or LAYOUTS.dense)(random(dtype, rows, 8))
     w.requires_grad, b.requires_grad = true, true
     local y = dm.linear(x, w, b, activation)
     return work_of(function() dm.autograd.grad(y, {w, b}, {grad_outputs = gy}) end)
@@ -285,7 +286,7 @@ describe("linear's gradients", function()
   both.it_counts("of the bias are added up apart where cuBLASLt does not", function()
     -- float64, one row, rows that lie apart, and a gy that outgrows the cache (of 1 MiB)
     for what, n in pairs{float64 = work(32, "float64", "none"), one = work(1, "float32", "none"),
-        lay = work(32, "float32", "none", LAYOUTS.transposed),
+        layout = work(32, "float32", "none", LAYOUTS.transposed),
         large = work((1 << 15) + 1, "float32", "none")} do
       assert.equal(1, n.cublasLtMatmul, what)
       assert.equal(1, n.dm_columns_kernel + n.dm_rows_kernel, what)

@@ -1,6 +1,6 @@
--- Normalization on cuda against the CPU's, at sizes that take every way through the
--- kernels: rows of a warp, of a block, longer ones; loads of one element and of many;
--- channels in one piece and in several.
+-- Device parity: normalization on cuda gives the CPU's values and gradients, at sizes that reach
+-- every branch of the kernels: rows for a warp, for a block, and longer; loads of one element and
+-- of many; channels in one block and in several.
 local dm = require "demilune"
 local nn = require "demilune.nn"
 local both = require "spec.cuda.both"
@@ -192,7 +192,7 @@ describe("batch_norm by cuDNN", function()
           for i = 1, 3 do t[i] = t[i]:to(device):detach():requires_grad_() end
           local o = {device = device}
           local mean, var = dm.zeros({shape[2]}, o), dm.ones({shape[2]}, o)
-          local seen = how.lay and how.lay(t[1]) or t[1]
+          local seen = how.layout and how.layout(t[1]) or t[1]
           local y = dm.batch_norm(seen, mean, var, t[2], t[3], {training = true})
           y:backward(gy:to(dtype):to(device))
           return {y:detach(), mean, var, t[1].grad, t[2].grad, t[3].grad}
@@ -230,7 +230,7 @@ describe("batch_norm by cuDNN", function()
 
   it_counts("takes channels that lie last, and weights of 16 bits", function()
     local n = counts("", [[
-      norm("bfloat16", {2, 3, 4, 5}, {weight = "bfloat16", lay = function(x)
+      norm("bfloat16", {2, 3, 4, 5}, {weight = "bfloat16", layout = function(x)
         return x:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
       end})
     ]])

@@ -1,4 +1,5 @@
--- dm.cuda.plans: how NVIDIA's libraries came by their plans.
+-- dm.cuda.plans counts the plans of NVIDIA's libraries that were searched for, reused from memory
+-- or disk, or refused.
 local both = require "spec.cuda.both"
 local folder = require "spec.folder"
 
@@ -32,7 +33,7 @@ describe("dm.cuda.plans", function()
     return n
   end
 
-  both.it_counts("tells what was asked, and what lay in memory or on disk", function()
+  both.it_counts("counts requests, and plans found in memory or on disk", function()
     assert.same({cublaslt = {2, 1, 0, 0}, cudnn = {1, 1, 0, 0}}, plans "")
     assert.same({cublaslt = {2, 1, 0, 0}, cudnn = {0, 1, 1, 0}}, plans "")
   end)

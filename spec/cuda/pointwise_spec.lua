@@ -1,4 +1,5 @@
--- Pointwise ops on cuda against the CPU's: how operands lie and what they are.
+-- Device parity: pointwise ops on cuda give the CPU's results for each layout, broadcast and
+-- dtype of the operands.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 
@@ -9,7 +10,7 @@ local function ramp(dtype, n, step)
   return ((dm.arange(n, {dtype = "int64"}) * step) % 7 + 1):to(dtype)
 end
 
--- Ways for 12 x 40 elements to lie, or to broadcast to that.
+-- Layouts of 12 x 40 elements, and shapes that broadcast to it.
 local function wide(t)
   local m = t:reshape(12, 40)
   return dm.cat({m, m}, {dim = 2})

@@ -1,4 +1,4 @@
--- Pooling on cuda against the CPU's: the same elements, the same codes, the same sums.
+-- Device parity: pooling on cuda gives the CPU's elements, position codes and gradients.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 
@@ -56,7 +56,7 @@ describe("pooling on cuda", function()
     end
   end)
 
-  it("keeps the last NaN, and -inf's first place", function()
+  it("keeps the last NaN, and -inf's first position", function()
     both.agree("NaN", function()
       local x = dm.tensor{{{1, 0 / 0, 3, -math.huge}, {0 / 0, 5, -math.huge, -math.huge}}}
       return maxima(x, {kernel_size = 2})[2]
@@ -74,7 +74,7 @@ describe("pooling on cuda", function()
     end
   end)
 
-  -- The gradient of the gradient takes the maxima's places from the codes.
+  -- The gradient of the gradient takes the maxima's positions from the codes.
   it("has second derivatives of maxima", function()
     for k, how in ipairs(windows) do
       for _, dtype in ipairs(both.floats) do

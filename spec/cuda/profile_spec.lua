@@ -1,4 +1,4 @@
--- What the profiler tells of the time that ops take on cuda.
+-- The profiler reports the time that ops take on cuda.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 local profiler = dm.profiler
@@ -35,7 +35,7 @@ describe("a profile on cuda", function()
     local ops = by_name(prof:key_averages())
     assert.is_true(ops.mm.self_device_time_total > 0)
     assert.is_true(ops.relu.device_time_total > 0)
-    assert.equal(0, ops.exp.device_time_total) -- the CPU's
+    assert.equal(0, ops.exp.device_time_total) -- it ran on the CPU
     assert.equal(ops.mm.device_time_total / ops.mm.count, ops.mm.device_time)
     assert.equal(0, ops.step.self_device_time_total)
     assert.is_true(ops.step.device_time_total > ops.mm.device_time_total)

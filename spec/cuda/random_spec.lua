@@ -1,4 +1,4 @@
--- One seed draws the same numbers on both devices.
+-- Device parity, bit for bit: one seed draws the same numbers on the CPU and on CUDA.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 

@@ -1,5 +1,5 @@
--- Reductions, running sums and softmax on CUDA, against the CPU, at sizes that
--- take every way through the kernels; and twice, with equal bits.
+-- Device parity: reductions, scans and softmax on CUDA equal the CPU's at sizes that reach every
+-- branch of the kernels, and two runs give equal bits.
 local dm = require "demilune"
 local both = require "spec.cuda.both"
 
@@ -146,7 +146,7 @@ describe("CUDA's reductions", function()
   end)
 
   local odd = {math.huge, -math.huge, 0 / 0, 1, -1, 0}
-  it("NaN and infinities, in every place", function()
+  it("NaN and infinities, at every position", function()
     for _, dtype in ipairs(FLOATS) do
       for _, n in ipairs {33, 5000} do
         for k, v in ipairs(odd) do
