@@ -1,5 +1,6 @@
--- Activations as modules, what pointwise functions refuse, and what no table of PyTorch's
--- values tells: draws, and allclose.
+-- Activation modules give the bits of their functions (plumbing), and pointwise functions
+-- refuse bad arguments. gumbel_softmax draws by its probabilities. PyTorch's values of the ops
+-- are in spec/golden/activation.lua.
 
 local dm = require "demilune"
 require "spec.helper"

@@ -1,9 +1,8 @@
--- Memory that runs out, at every place where it can: each scenario runs with its
--- first request for memory refused, then its second, and so on until it passes
--- untouched; once with that request alone refused, once with all after it too.
--- A refusal must end in a Lua error that says so, or be made good by the engine's
--- second try with the right result; either way nothing is left behind, and the
--- program goes on. Run by scripts/test under the sanitizers.
+-- Refuses memory at every request of each scenario: first request 1, then request 2, and so on
+-- until the scenario passes without a refusal. Each walk runs twice: only that request fails, or
+-- that one and all after it. A refused run must raise a Lua error that names memory, or give the
+-- right result because the engine collected garbage and tried again. It must leak nothing, and the
+-- next run must succeed. scripts/test --parts=sanitizers runs this file under AddressSanitizer.
 
 local dm = require "demilune"
 local case = require "spec.case"
@@ -190,7 +189,7 @@ scenario("a step of SGD with momentum", training(function(params)
   return optim.SGD(params, {lr = 1e-2, momentum = 0.9, nesterov = true})
 end), step)
 
-scenario("a step that amp.report watches", training(function(params)
+scenario("a step that amp.report records", training(function(params)
   return optim.SGD(params, {lr = 1e-2})
 end), function(t)
   return amp.report(function(report)
@@ -201,7 +200,7 @@ end), function(t)
 end)
 
 for name, opts in pairs{["master weights"] = {master_weights = true},
-  ["rounding by chance"] = {stochastic_rounding = true}} do
+  ["stochastic rounding"] = {stochastic_rounding = true}} do
   scenario("two steps of a 16-bit model, " .. name, function()
     local t = training(function(params) return optim.SGD(params, opts) end)()
     t.model:to "bfloat16"
@@ -291,7 +290,7 @@ end, function(t)
 end)
 
 if dm.save_image(dm.ones(3, 2, 2), FILE) then -- not in a build without libpng
-  scenario("pictures in files", function() return dm.rand(3, 3, 5, 4) end, function(x)
+  scenario("images in files", function() return dm.rand(3, 3, 5, 4) end, function(x)
     assert(dm.save_image(x, FILE, {normalize = true}))
     return tostring(assert(dm.read_image(FILE)))
   end)
@@ -313,7 +312,7 @@ scenario("an epoch of a loader", ten, epoch_of(0))
 scenario("an epoch of a loader with workers", ten, epoch_of(2))
 
 local function levels() return dm.full({2, 3, 9, 9}, 100, {dtype = "uint8", device = "cpu"}) end
-scenario("transforms of a picture", levels, function(x)
+scenario("transforms of an image", levels, function(x)
   local t = dm.transforms
   local all = t.Compose{t.RandomResizedCrop(6), t.RandAugment{num_ops = 3}, t.ToTensor(),
     t.Normalize(0.5, 0.5), t.RandomErasing{p = 1}}
@@ -338,13 +337,13 @@ end, function(sampler)
   return sum
 end)
 
-local ROOT = FILE .. "-pictures" -- spec/golden/images as the one class of a folder
+local ROOT = FILE .. "-images" -- spec/golden/images as the one class of a folder
 if dm.read_image "spec/golden/images/gray.jpg" then -- not in a build without libjpeg
   assert(os.execute(("mkdir %s && ln -s $PWD/spec/golden/images %s/one"):format(ROOT, ROOT)))
   local T = dm.transforms
   local function crops() return T.Compose{T.RandomCrop(8, {padding = 2}), T.ToTensor()} end
   for _, workers in ipairs{0, 2} do
-    scenario("an epoch of pictures in a folder, workers: " .. workers, crops, function(transform)
+    scenario("an epoch of images in a folder, workers: " .. workers, crops, function(transform)
       local set = assert(dm.datasets.ImageFolder(ROOT, {transform = transform}))
       return epoch_of(workers)(data.Subset(set, {1, 5, 7}))
     end)
@@ -411,7 +410,7 @@ local function walk(s, sticky)
   end
 end
 
--- What lasts (threads, caches, loaded rooms) is made before the base is taken.
+-- Threads, caches and loaded modules last: they are made before the base is counted.
 local function warm_up(s)
   for _ = 1, 2 do
     local _, ok, value = attempt(s, 0)

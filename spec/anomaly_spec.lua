@@ -1,4 +1,5 @@
--- Anomaly detection: where a gradient went wrong, in the script's own words.
+-- detect_anomaly names the op, the output and the script's line of the forward call where a
+-- gradient became NaN (plumbing: messages, scopes, coroutines, no leaks).
 
 local dm = require "demilune"
 local autograd, nn = dm.autograd, dm.nn
@@ -33,7 +34,7 @@ describe("detect_anomaly", function()
     assert.is_false(autograd.is_anomaly_enabled())
   end)
 
-  it("check_nan = false lets a NaN pass, and keeps the places", function()
+  it("check_nan = false lets a NaN pass, and keeps the source lines", function()
     local x = leaf(0.0)
     autograd.detect_anomaly({check_nan = false}, function() (x:sqrt() * 0):backward() end)
     assert.is_true(x.grad:isnan():item())
@@ -141,7 +142,7 @@ describe("detect_anomaly", function()
     assert.is_nil(text:find("demilune/nn", 1, true))
   end)
 
-  it("adds the place to an error that Lua threw, and leaves other values", function()
+  it("adds the source line to an error that Lua threw, and leaves other values", function()
     local function failing(value)
       return autograd.Function{name = "Bad", forward = function(_, x) return x * 1 end,
         backward = function() error(value, 0) end}

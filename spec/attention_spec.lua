@@ -1,5 +1,6 @@
--- Attention: the op against its definition at sizes of several blocks, memory, dropout,
--- masks, what is refused; the modules against PyTorch (spec/golden/transformer.lua).
+-- scaled_dot_product_attention equals its definition with the matrix of weights in full, on
+-- lengths that span several blocks. The modules give PyTorch's values and gradients
+-- (spec/golden/transformer.lua).
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -23,7 +24,7 @@ end
 
 local function leaf(...) return dm.randn(...):requires_grad_() end
 
--- What the op is, with the matrix of weights in full.
+-- The definition of the op, with the matrix of weights in full.
 local function by_definition(q, k, v, o)
   local L, S = q:size(-2), k:size(-2)
   local scores = q:matmul(k:transpose(-1, -2)) * (o.scale or 1 / math.sqrt(q:size(-1)))

@@ -1,5 +1,5 @@
--- The tape: what backward leaves in the leaves, what it refuses, and that
--- long graphs cost no stack.
+-- The tape: backward adds gradients to the leaves, refuses what it cannot do, and uses no C
+-- stack for long graphs. Gradients themselves are compared in spec/op_spec.lua.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type

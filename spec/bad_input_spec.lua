@@ -1,7 +1,6 @@
--- Calls that no one should make: every op, method and operator with arguments
--- drawn at random, some nearly right and some absurd. Each works or raises a
--- text; none harms the process, its operands, or what comes after. And memory
--- that really ends, in a process of its own.
+-- Calls every op, method and operator with random arguments, some nearly right and some absurd.
+-- Each call works or raises a string. None ends the process, changes its operands or leaks. A
+-- further test refuses Lua's own memory in a process of its own.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -202,8 +201,8 @@ local function write(v, parts)
   end
 end
 
--- All that an operand is, as text.
-local function picture(x)
+-- An operand's dtype, shape, flags, version and elements as text.
+local function text_of(x)
   local parts = {x.dtype, tostring(x.shape), tostring(x.requires_grad), tostring(x:_version())}
   write(x:totable(), parts)
   return table.concat(parts, " ")
@@ -218,8 +217,8 @@ local function wording(target, args)
   return ("%s(%s)"):format(target.name, table.concat(words, ", "))
 end
 
--- CUDA tells of bad data (a label that is no class) when it is next waited for, once;
--- what a call did must not be told to the next.
+-- CUDA reports bad data (a label that is no class) once, at the next synchronization. This takes
+-- the report, so that it does not fail the next call.
 local function swallow_faults()
   if DEVICE ~= "cpu" then pcall(dm.synchronize) end
 end
@@ -228,7 +227,7 @@ local function check_call(target)
   made = {}
   local args, before = target.draw(), {}
   if not target.changes then
-    for i, x in ipairs(made) do before[i] = picture(x) end
+    for i, x in ipairs(made) do before[i] = text_of(x) end
   end
   local ok, text = pcall(target.fn, table.unpack(args, 1, args.n))
   swallow_faults()
@@ -236,9 +235,9 @@ local function check_call(target)
     error(("%s raised a %s"):format(wording(target, args), type(text)), 0)
   end
   for i, x in ipairs(made) do
-    if before[i] and picture(x) ~= before[i] then
+    if before[i] and text_of(x) ~= before[i] then
       error(("%s changed an operand:\n%s\n%s"):format(wording(target, args), before[i],
-        picture(x)), 0)
+        text_of(x)), 0)
     end
   end
   return ok
@@ -252,11 +251,11 @@ local function in_use()
   return dm.alloc_live(), dm.memory_allocated() + dm.memory_allocated(DEVICE)
 end
 
--- To be run in a coroutine: what its stack still holds is garbage with it.
+-- Runs in a coroutine, whose stack becomes garbage with it.
 local function storm(n)
   local list, worked = targets(), 0
   local square = dm.ones(64, 64, {dtype = "float64"}):t()
-  square:matmul(square) -- makes the room that products keep for packing
+  square:matmul(square) -- makes the buffers that products keep for packing
   math.randomseed(SEED)
   dm.manual_seed(SEED)
   for i = 1, n do
@@ -353,7 +352,7 @@ end)
 
 -- ---- memory that ends ----
 
--- What a Lua program prints; `before` are the shell's words before lua5.4.
+-- The output of a Lua program; `before` are the shell's words before lua5.4.
 local function output_of(program, before)
   local script = os.tmpname()
   local file <close> = assert(io.open(script, "w"))

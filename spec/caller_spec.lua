@@ -1,3 +1,4 @@
+-- Warnings name the script's line, and come once for a key where they should.
 local caller = require "demilune.caller"
 
 describe("warnings", function()

@@ -1,6 +1,6 @@
--- Test cases as plain data, made into tensors and compared with results.
--- A tensor literal is {t = dtype, s = shape, d = values row by row, g = gradient};
--- scripts/golden writes them, spec/samples.lua too.
+-- Turns test cases (plain data) into tensors and compares results with them.
+-- A tensor literal is {t = dtype, s = shape, d = values in row-major order, g = gradient}.
+-- scripts/golden and spec/samples.lua write such literals.
 
 local case = {}
 
@@ -16,7 +16,7 @@ end
 
 function case.is_literal(v) return type(v) == "table" and v.t ~= nil and v.s ~= nil end
 
--- Rows of rows: what dm.tensor takes.
+-- The values as nested tables, as dm.tensor takes them.
 local function nested(literal, values)
   local at = 0
   local function level(dim)
@@ -31,7 +31,7 @@ local function nested(literal, values)
   return level(1)
 end
 
--- The same values at strides no contiguous tensor has.
+-- The same values in a tensor that is not contiguous.
 local function scatter_in_memory(dm, x, n_dim)
   if n_dim == 1 then return dm.stack({x, x}, {dim = 2}):select(2, 1) end
   return x:transpose(1, -1):contiguous():transpose(1, -1)
@@ -90,7 +90,7 @@ local SYNTAX = {
   ["^"] = function(a, b) return a ^ b end,
   unm = function(a) return -a end,
   ctc_of_logits = function(x, ...) return x:log_softmax(-1):ctc_loss(...) end,
-  -- of vectors whose sign LAPACK is free to choose
+  -- The sign of these vectors is LAPACK's choice.
   abs_of = function(op, ...)
     local outs = table.pack(require("demilune")[op](...))
     for i = 1, outs.n do outs[i] = outs[i]:abs() end
@@ -105,7 +105,7 @@ for _, name in ipairs{"copy_", "fill_", "zero_"} do
   end
 end
 
--- Runs op on args and returns its outputs as a list, however it hands them over.
+-- Runs op on args and returns its outputs as a list, whether it returns values or a table.
 function case.call(dm, op, args)
   local fn = SYNTAX[op] or dm[op] or dm.nn.functional[op]
   if fn == nil then error("dm." .. op .. " is missing", 0) end
@@ -159,7 +159,7 @@ function case.magnitude(list, m)
   return m
 end
 
--- How far got may lie from want. e is the dtype's gap after 1.0.
+-- The largest allowed |got - want|. e is the dtype's gap after 1.0 (case.EPS).
 --   exact       0
 --   pointwise   8 e |want|: a few ulp of two good libraries. 16 bits: computed
 --               in float32 and rounded once, so one ulp, 1.5 e |want|.

@@ -1,4 +1,4 @@
--- nn.utils.checkpoint: the gradients of a plain call, bit for bit, for less memory.
+-- nn.utils.checkpoint gives the gradients of a plain call, bit for bit, and uses less memory.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -261,7 +261,7 @@ describe("a checkpoint", function()
   it("leaves an error of the first run as it is", function()
     local x = dm.ones(2, {requires_grad = true})
     assert.refuses("at once", function() checkpoint(function() error "at once" end, x) end)
-    local y = (x * x):sum() -- kept as ever
+    local y = (x * x):sum() -- not checkpointed
     y:backward()
     assert.equal(2, x.grad[1]:item())
   end)

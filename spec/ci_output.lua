@@ -1,5 +1,5 @@
--- busted's plain output, closed by the one line that scripts/test adds up:
--- `N passed, N failed, N skipped` (an error counts as a failure).
+-- A busted output handler: busted's plain output, and as last line the counts that scripts/test
+-- adds up, `N passed, N failed, N skipped`. An error counts as a failure.
 return function(options)
   local busted = require "busted"
   local handler = require "busted.outputHandlers.plainTerminal"(options)

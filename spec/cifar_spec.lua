@@ -1,4 +1,5 @@
--- CIFAR-10: the reader, transforms, resnet18, and the script that trains it.
+-- The CIFAR-10 reader gives the bytes of its files, the transforms give torchvision's numbers to
+-- the bit, resnet18 gives torchvision's outputs, and scripts/cifar10.lua trains.
 
 local dm = require "demilune"
 local data, nn, transforms = dm.data, dm.nn, dm.transforms
@@ -165,31 +166,31 @@ describe("transforms", function()
     refuses("element 1 is a number", transforms.Compose, {1})
   end)
 
-  -- Every window of x with a border of one `border`, and its mirror image.
-  local function windows_of(x, border)
+  -- Every crop of x with a border of one `border`, and its mirror image.
+  local function crops_of(x, border)
     local wide = dm.full({3, 34, 34}, border)
     wide[{{}, {2, 33}, {2, 33}}] = x
     local list = {}
     for top = 1, 3 do
       for left = 1, 3 do
-        local w = wide:narrow(2, top, 32):narrow(3, left, 32)
-        list[#list + 1] = w
-        list[#list + 1] = w:flip{3}
+        local one = wide:narrow(2, top, 32):narrow(3, left, 32)
+        list[#list + 1] = one
+        list[#list + 1] = one:flip{3}
       end
     end
     return list
   end
 
-  local function place(windows, x)
-    for i, w in ipairs(windows) do
-      if dm.equal(w:cpu(), x:cpu()) then return i end
+  local function index_in(crops, x)
+    for i, crop in ipairs(crops) do
+      if dm.equal(crop:cpu(), x:cpu()) then return i end
     end
   end
 
   local crop, flip = transforms.RandomCrop(32, {padding = 1}), transforms.RandomHorizontalFlip()
   local to_tensor, normalize = transforms.ToTensor(), transforms.Normalize(0.25, 0.5)
 
-  it("RandomCrop and RandomHorizontalFlip: all windows and no others, by Lua and by threads",
+  it("RandomCrop and RandomHorizontalFlip: all crops and no others, by Lua and by threads",
     function()
       local root = write_all "crops"
       local plain = assert(CIFAR10(root, {transform = transforms.Compose{to_tensor, normalize}}))
@@ -198,8 +199,8 @@ describe("transforms", function()
       dm.manual_seed(3)
       local seen = {threads = {}, lua = {}}
       local function note(by, i, x)
-        local at = place(windows_of(plain:get(i), -0.5), x)
-        assert.is_truthy(at, by .. " made an image that is no window")
+        local at = index_in(crops_of(plain:get(i), -0.5), x)
+        assert.is_truthy(at, by .. " made an image that is no crop")
         seen[by][at] = true
       end
       local loader = data.DataLoader(set, {batch_size = 70, num_workers = 2, seed = 1})

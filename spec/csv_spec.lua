@@ -1,3 +1,5 @@
+-- read_csv gives the columns of a table as tensors of numbers or lists of text, and names the
+-- line of a broken file.
 local dm = require "demilune"
 local folder = require "spec.folder"
 local read_csv = dm.data.read_csv

@@ -1,7 +1,6 @@
--- Tensors on another device than the CPU: moves, gradients across devices, where
--- tensors are made, host numbers beside a device's tensors, what the host asks of
--- them. The device is spec/fake_cuda.c's, where a host read of its memory is the
--- end of the process; so each program runs in one of its own.
+-- Plumbing of devices: moves, gradients across devices, the device of new tensors, CPU scalars
+-- with device tensors, and synchronization. The device is that of spec/fake_cuda.c, which kills the
+-- process when the host reads its memory. Each program runs in a process of its own.
 
 local library = os.tmpname()
 
@@ -31,7 +30,7 @@ local function on(device, t, values)
 end
 ]]
 
--- Runs the program beside the fake device; the error that it ended with.
+-- Runs the program with the fake device and returns its error message.
 local function far(program)
   return function()
     local script = os.tmpname()

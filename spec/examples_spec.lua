@@ -1,5 +1,5 @@
--- The scripts of scripts/examples and scripts/quantised_sine.lua, run as a user
--- runs them: what they print is true.
+-- Runs scripts/examples and scripts/quantised_sine.lua as a user does, and checks the numbers
+-- that they print: losses fall, shapes and memory are as stated.
 
 local dm = require "demilune"
 local here = require "spec.device"
@@ -18,7 +18,7 @@ local function try(script, ...)
   return text, pipe:close()
 end
 
--- The same of one which must succeed.
+-- The output of a script that must succeed.
 local function run(...)
   local text, good = try(...)
   assert.is_true(good, text)
@@ -270,7 +270,7 @@ describe("finetune:", function()
       folder .. "/tuned.safetensors", ...)
   end
 
-  -- The names of what is not as it was, by their first part.
+  -- The first parts of the names of changed parameters.
   local function changed()
     local tuned, parts = assert(dm.load(folder .. "/tuned.safetensors")), {}
     for name, t in pairs(tuned) do
@@ -315,17 +315,17 @@ describe("finetune:", function()
   end)
 
   it("takes one's own images, a folder a class, or train and val of these #slow", function()
-    local picture = "spec/golden/images/rgb.png"
-    local _, lacking = dm.read_image(picture)
+    local image = "spec/golden/images/rgb.png"
+    local _, lacking = dm.read_image(image)
     if lacking then return pending(lacking) end
     local own = folder .. "/own"
-    for place, n in pairs{all = 5, ["two/train"] = 3, ["two/val"] = 2, ["other/train"] = 1,
+    for split, n in pairs{all = 5, ["two/train"] = 3, ["two/val"] = 2, ["other/train"] = 1,
       ["other/val"] = 1} do
-      for k, class in ipairs{"ants", "bees", place == "other/val" and "wasps" or "cats"} do
-        local path = ("%s/%s/%s"):format(own, place, class)
+      for k, class in ipairs{"ants", "bees", split == "other/val" and "wasps" or "cats"} do
+        local path = ("%s/%s/%s"):format(own, split, class)
         assert(os.execute("mkdir -p " .. path))
         for i = 1, n do
-          assert(os.execute(("cp %s %s/%d-%d.png"):format(picture, path, k, i)))
+          assert(os.execute(("cp %s %s/%d-%d.png"):format(image, path, k, i)))
         end
       end
     end
@@ -446,16 +446,16 @@ describe("quantised_sine:", function()
       local shares = numbers(text, "saving")
       assert.equal(3, #shares)
       for _, share in ipairs(shares) do assert.is_true(share > 30 and share < 55, text) end
-      local picture, problem = dm.read_image(path)
+      local image, problem = dm.read_image(path)
       os.remove(path)
-      if not picture and problem:find "libpng" then return has(text, "no image: png:") end
-      assert(picture, problem)
-      assert.same({1, 32 + 8, 3 * 32 + 16}, {table.unpack(picture.shape)})
+      if not image and problem:find "libpng" then return has(text, "no image: png:") end
+      assert(image, problem)
+      assert.same({1, 32 + 8, 3 * 32 + 16}, {table.unpack(image.shape)})
       local _, target = sine.problem(32, "cpu")
-      local left = picture[{1, {5, 36}, {5, 36}}]:float()
+      local left = image[{1, {5, 36}, {5, 36}}]:float()
       assert.is_true((left / 255 - target[{1, 1}]):abs():max():item() < 0.003)
       for k = 1, 2 do -- the outputs look like the target: nearer than the best constant is
-        local output = picture[{1, {5, 36}, {36 * k + 5, 36 * k + 36}}]:float() / 255
+        local output = image[{1, {5, 36}, {36 * k + 5, 36 * k + 36}}]:float() / 255
         assert.is_true((output - target[{1, 1}]):square():mean():item() < variance)
       end
     end)

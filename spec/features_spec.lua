@@ -1,6 +1,6 @@
--- Which spec or script shows which feature of mixed-precision training. Each line:
--- the feature, and where it is shown, as FILE or FILE: words of a test in it.
--- "GPU": the part that only a GPU can show is not shown here.
+-- Maps each feature of mixed-precision training to the spec or script that shows it. A line is
+-- the feature, then references: FILE, or FILE: words of a test's title. The spec fails when a file
+-- or a title is missing. "GPU" marks a part that only a GPU can show.
 
 -- luacheck: no max string line length
 local dm = require "demilune"
@@ -73,7 +73,7 @@ the validation loop | scripts/examples/evaluation.lua; spec/trainer_spec.lua: ev
 DataLoader: seeded, workers, length | spec/data_spec.lua: gives the same order for any number of workers
 samplers: weighted, of a batch, distributed; streams | spec/sampler_spec.lua: draws as often as; spec/sampler_spec.lua: decide a loader's; spec/sampler_spec.lua: deals the samples; spec/stream_spec.lua: comes in batches
 token files larger than memory | spec/stream_spec.lua: does not lie in memory
-normalised pictures | spec/data_spec.lua: normalise pictures
+normalised images | spec/data_spec.lua: and count labels from 1
 vision transformers | spec/transformers_spec.lua: computes what PyTorch's does; spec/transformers_spec.lua: halves the loss of
 BERT and GPT: embedding, attention, layer norm, gelu, tied weights | spec/transformers_spec.lua: gives under autocast the dtypes; spec/transformers_spec.lua: stay one tensor; spec/attention_spec.lua: golden transformer
 ResNet-18 with ten classes | spec/cifar_spec.lua: computes what PyTorch's does
@@ -86,7 +86,7 @@ weights that Python saved, frozen but for a new end | spec/examples_spec.lua: tr
 the epoch's line | spec/examples_spec.lua: plain_loop
 float32 against AMP: time, loss, memory, in one table | scripts/quantised_sine.lua; scripts/bench/quantised_sine.lua; GPU
 the quantised sine's ConvModel | spec/examples_spec.lua: the model has 134145 parameters; spec/examples_spec.lua: peaks: the shares of memory
-its picture | spec/examples_spec.lua: trains in float32 and; spec/image_spec.lua: read_image and save_image
+its image | spec/examples_spec.lua: trains in float32 and; spec/image_spec.lua: read_image and save_image
 clip_grad_norm_, clip_grad_value_ | spec/amp/clip_spec.lua: (3, 4) at 1, in one parameter or two; spec/amp/clip_spec.lua: squares that overflow float32, and
 the profiler's scope | spec/profiler_spec.lua: is a scope; GPU
 key_averages():table | spec/profiler_spec.lua: has its columns in order, falls by its key,; spec/profiler_spec.lua: refuses an unknown sort key by its name
@@ -99,7 +99,7 @@ garbage gives memory back | spec/tensor_spec.lua: stays flat without scopes
 checkpoints run again as they ran first | spec/checkpoint_spec.lua: of three linear layers on float16 input
 apex: O0 to O3 | spec/amp/initialize_spec.lua: each level casts what it says; scripts/examples/apex.lua
 a 16-bit model with float32 masters | spec/amp/masters_spec.lua: trains as float32 does
-a 16-bit model with stochastic rounding | spec/amp/masters_spec.lua: rounding by chance
+a 16-bit model with stochastic rounding | spec/amp/masters_spec.lua: stochastic rounding
 which dtypes ran, what overflowed, what to do | spec/amp/report_spec.lua: suggests
 ]]
 
@@ -108,9 +108,9 @@ local function text_of(path)
   return file and file:read "a"
 end
 
--- What is wrong with a place, or nil.
-local function fault_of(place)
-  local path, words = place:match "^%s*([^:%s]+):?%s*(.*)$"
+-- What is wrong with a reference to a test, or nil.
+local function fault_of(reference)
+  local path, words = reference:match "^%s*([^:%s]+):?%s*(.*)$"
   if path == "GPU" then return nil end
   local text = text_of(path)
   if not text then return path .. " is not there" end
@@ -121,11 +121,11 @@ describe("the table of features", function()
   it("names specs and scripts that are there", function()
     local faults, seen = {}, {}
     for line in TABLE:gmatch "[^\n]+" do
-      local feature, places = line:match "^(.-) | (.*)$"
+      local feature, references = line:match "^(.-) | (.*)$"
       assert.is_nil(seen[feature])
       seen[feature] = true
-      for place in places:gmatch "[^;]+" do
-        faults[#faults + 1] = fault_of(place)
+      for reference in references:gmatch "[^;]+" do
+        faults[#faults + 1] = fault_of(reference)
       end
     end
     assert.same({}, faults)
@@ -135,12 +135,12 @@ end)
 describe("the page on mixed precision", function()
   it("lists the ops of the op tables", function()
     local page = assert(text_of "lua/demilune/amp/README.md")
-    for place, device in ipairs{"cpu", "cuda"} do
+    for column, device in ipairs{"cpu", "cuda"} do
       local listed = {}
       for row in page:gmatch "\n| `([%w_]+` |[^\n]*)" do
         local cells = {}
         for cell in row:gmatch "|([^|]*)" do cells[#cells + 1] = cell end
-        for op in cells[place + 1]:gmatch "[%w_]+" do listed[op] = row:match "^[%w_]+" end
+        for op in cells[column + 1]:gmatch "[%w_]+" do listed[op] = row:match "^[%w_]+" end
       end
       for op, word in pairs(dm.amp.op_table(device)) do
         assert.equal(word, listed[op] or "unlisted", op .. " on " .. device)

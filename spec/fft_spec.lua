@@ -1,5 +1,5 @@
--- Fourier transforms: frequencies and shifts, long lines, what is refused and in which words.
--- Values: spec/golden/fft.lua; gradients: spec/op_spec.lua.
+-- Fourier transforms: frequencies, shifts, long transforms and error messages. Values are in
+-- spec/golden/fft.lua; gradients are checked in spec/op_spec.lua.
 
 local dm = require "demilune"
 local fft = dm.fft

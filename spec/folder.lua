@@ -1,4 +1,4 @@
--- A folder for the files of a spec: setup(folder.make), teardown(folder.remove).
+-- A temporary folder for the files of a spec: setup(folder.make), teardown(folder.remove).
 
 local folder = {}
 local root
@@ -10,7 +10,7 @@ function folder.make()
 end
 function folder.remove() os.execute("rm -rf " .. root) end
 
--- A name without one: the folder itself.
+-- Without a name: the path of the folder itself.
 function folder.path(name) return name and root .. "/" .. name or root end
 
 function folder.read(name)
@@ -25,7 +25,7 @@ function folder.write(name, text)
   return folder.path(name)
 end
 
--- What a command prints, and its exit status.
+-- The output of a command, and its exit status.
 function folder.run(command)
   local p = assert(io.popen(command .. " 2>&1"))
   local text = p:read "a"

@@ -1,6 +1,6 @@
--- Golden values: an index in Lua, spec/golden/NAME.lua, whose lists of numbers lie in
--- spec/golden/NAME.safetensors (scripts/golden/store.py writes both). The bytes are read here
--- without the module under test, so that a wrong reader cannot make a wrong value look right.
+-- Loads golden values. spec/golden/NAME.lua is an index in Lua; its lists of numbers are in
+-- spec/golden/NAME.safetensors (scripts/golden/store.py writes both). This reader does not use the
+-- module under test: a faulty safetensors reader of the module cannot hide a wrong value.
 
 local golden = {}
 

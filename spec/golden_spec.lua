@@ -1,13 +1,13 @@
--- Definition: every op answers what PyTorch answers, on every case of
--- spec/golden (written by scripts/golden). Each case runs on contiguous
--- tensors, on tensors with other strides, and in place where the op can.
+-- Definition: every op gives PyTorch's values and gradients, within case.tolerance, on every case
+-- of spec/golden (written by scripts/golden). Each case runs on contiguous tensors, on strided
+-- tensors, and in place where the op can.
 
 local dm = require "demilune"
 local case = require "spec.case"
 local load_family = require("spec.golden").load
 
--- How big the sums of a case may get: M and N of case.tolerance.
-local function scale_of(c, made, with_gout) -- and the coarsest dtype's gap
+-- The bounds M and N of case.tolerance for the sums of a case, and the gap e of its coarsest dtype.
+local function scale_of(c, made, with_gout)
   local m, n, e = 1, 1, 0
   for _, pair in ipairs(made) do
     local gap = case.EPS[pair.literal.t]
@@ -51,7 +51,7 @@ local function check_gradients(c, kind, outs, made)
   for i, pair in ipairs(made) do
     local l = pair.literal
     local grad = pair.tensor.grad
-    -- a gradient that is nowhere but zero may be left out
+    -- a gradient of zeros may be nil
     if l.g and (grad or case.magnitude(l.g) > 0) then
       case.check(grad, {t = l.t, s = l.s, d = l.g}, own and kind or "sum", scale,
         "gradient " .. i)
@@ -186,7 +186,7 @@ local function near(got, want, what)
   end
 end
 
--- Schedules with makers of their own: -> what steps them.
+-- Constructors of schedules that need more than options; each returns the stepped object.
 local made = {}
 function made.ReduceLROnPlateau(optimizer, c)
   local schedule = dm.optim.lr_scheduler.ReduceLROnPlateau(optimizer, c.opts)

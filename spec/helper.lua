@@ -1,7 +1,7 @@
--- Runs before the specs: where the module is, and which collector.
--- DEMILUNE_BUILD: the build folder to test ("build", or the sanitizer's).
--- DEMILUNE_GC: "incremental" or "generational".
--- DEMILUNE_DEVICE: where tensors are made that name no device ("cpu").
+-- Runs before the specs, by three variables of the environment:
+-- DEMILUNE_BUILD   the build folder to test ("build" by default)
+-- DEMILUNE_GC      Lua's collector, "incremental" or "generational"
+-- DEMILUNE_DEVICE  the default device of new tensors ("cpu" by default)
 local build = os.getenv "DEMILUNE_BUILD" or "build"
 
 package.path = "./lua/?.lua;./lua/?/init.lua;" .. package.path
@@ -9,7 +9,7 @@ package.cpath = "./" .. build .. "/lua/?.so;" .. package.cpath
 
 collectgarbage(os.getenv "DEMILUNE_GC" or "incremental")
 
--- What was said of a whole folder (spec/cuda/both.lua); a file's own globals end with it.
+-- Folders that already have a pending test (spec/cuda/both.lua). busted drops a file's globals.
 rawset(_G, "DEMILUNE_TOLD", {})
 
 -- Open until the process ends: every spec runs on that device.

@@ -1,4 +1,5 @@
--- dm.save and dm.load. What a file holds comes to the CPU, wherever it was.
+-- dm.save and dm.load keep every bit and structure of a tree (plumbing), and survive full disks,
+-- damaged files and failed allocations. Tensors of any device load on the CPU.
 
 local dm = require "demilune"
 
@@ -19,7 +20,7 @@ local function assert_equal_tensors(want, got)
   assert.is_true(dm.equal(want:cpu(), got))
 end
 
--- The bits of a tensor, through the file: NaN and -0 compare as what they are.
+-- The bytes of a tensor as saved, so that NaN and -0 compare by their bits.
 local function same_number(a, b)
   return math.type(a) == math.type(b) and (a == b and 1 / a == 1 / b or a ~= a and b ~= b)
 end
@@ -112,7 +113,7 @@ describe("Tensors:", function()
     assert.is_false(got.w.requires_grad)
   end)
 
-  it("keep their place among plain values; names that meet are told apart", function()
+  it("keep their keys among plain values, and equal paths stay apart", function()
     local a, b, c = dm.ones(1), dm.ones(1) * 2, dm.ones(1) * 3
     local got = round_trip{
       model = {["0.weight"] = a, [1] = {x = b, n = 3}}, ["model.0"] = {weight = c},

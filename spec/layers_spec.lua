@@ -1,5 +1,5 @@
--- Norms, dropouts, tables and containers as modules; the values of their ops are
--- spec/golden/layers.lua's.
+-- Norms, dropout, embeddings, containers and parametrizations as modules equal the ops that
+-- define them. The values of the ops are in spec/golden/layers.lua.
 local dm = require "demilune"
 local nn, F = dm.nn, dm.nn.functional
 
@@ -283,16 +283,16 @@ describe("weights made anew", function()
     local y = m(x)
     near((plain(x) - plain.bias) * 2 + plain.bias, y)
     y:sum():backward()
-    -- along v nothing changes
+    -- the gradient has no part along v
     near(dm.zeros(4), (m.weight_v.grad * m.weight_v):sum(2))
     assert.is_nil(m.weight.is_parameter or nil)
-    local twin = m:copy()
-    twin.weight_g.data:zero_()
-    near(plain.bias.data:expand(2, 4), twin(x))
+    local copy = m:copy()
+    copy.weight_g.data:zero_()
+    near(plain.bias.data:expand(2, 4), copy(x))
     near(y, m(x))
-    nn.utils.remove_weight_norm(twin)
-    assert.same({"bias", "weight"}, keys(twin))
-    near(plain.bias.data:expand(2, 4), twin(x))
+    nn.utils.remove_weight_norm(copy)
+    assert.same({"bias", "weight"}, keys(copy))
+    near(plain.bias.data:expand(2, 4), copy(x))
     assert.error_matches(function() nn.utils.remove_weight_norm(plain) end, "no weight_norm")
     assert.error_matches(function() nn.utils.weight_norm(plain, {name = "wait"}) end, "'wait'")
     assert.error_matches(function() nn.utils.weight_norm(plain, {dim = 3}) end, "dim is 3")

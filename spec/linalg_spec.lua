@@ -1,6 +1,6 @@
--- Linear algebra: gradients of what reads one triangle of a symmetric matrix, what is
--- refused and in which words, and LAPACK missing. Values: spec/golden/linalg.lua; the other
--- gradients: spec/op_spec.lua.
+-- Linear algebra: gradients of ops that read one triangle of a symmetric matrix, by finite
+-- differences; error messages; builds without LAPACK. Values are in spec/golden/linalg.lua; the
+-- other gradients are checked in spec/op_spec.lua.
 
 local dm = require "demilune"
 local linalg = dm.linalg

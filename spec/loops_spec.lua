@@ -1,4 +1,5 @@
--- The loops of any processor give what those for wider vectors give: a program run with each.
+-- Every variant of the CPU loops (plain, AVX2, the widest) gives the plain loops' results within
+-- rounding: one program runs with each variant.
 
 local PROGRAM = [[
 local dm = require "demilune"
@@ -85,6 +86,6 @@ describe("loops compiled for several processors", function()
     assert.equal("plain\tfalse\tthis processor has no tiles of 16-bit numbers (AMX)\n",
       info "env -u DEMILUNE_DNNL DEMILUNE_CPU=plain")
   end)
-  it("agree: the widest here", function() agree("") end) -- no variant's name: no limit
+  it("agree: the widest here", function() agree("") end) -- "" sets no limit
   it("agree: not wider than AVX2", function() agree("avx2") end)
 end)

@@ -1,5 +1,5 @@
--- Losses as modules, what they refuse, and what no table of PyTorch's values tells of
--- ctc_loss: lengths as tables, ways that cannot be.
+-- Loss modules give the values of their functions and refuse bad arguments. ctc_loss takes lengths
+-- as tables and handles impossible alignments. PyTorch's values are in spec/golden/loss.lua.
 
 local dm = require "demilune"
 require "spec.helper"
@@ -14,7 +14,7 @@ end
 
 local function int(v) return dm.tensor(v, {dtype = "int64"}) end
 
--- What the module gives is what the function gives.
+-- Asserts that the module gives the value of the function.
 local function agrees(module, name, ...)
   local args = table.pack(...)
   args[args.n + 1] = next(module.opts or {}) and module.opts
@@ -54,7 +54,7 @@ describe("losses as modules", function()
   it("refuse shapes and numbers that do not fit", function()
     refuses("probabilities in x's shape; hint: y:long", F.cross_entropy, a, signs)
     refuses("ignore_index is for labels", F.cross_entropy, a, b, {ignore_index = 2})
-    if a.device == "cpu" then -- elsewhere nobody looks
+    if a.device == "cpu" then -- other devices do not check
       refuses("gaussian_nll_loss: var has elements below 0", F.gaussian_nll_loss, a, b, -c)
     end
     refuses("gaussian_nll_loss: x has shape {4, 3}, var {2}", F.gaussian_nll_loss, a, b, dm.ones(2))
@@ -147,7 +147,7 @@ describe("ctc_loss", function()
       {blank = 6})
     refuses("input_lengths has shape {1}, wanted one for each of 2", F.ctc_loss, x, targets, {6},
       {3, 3})
-    if x.device == "cpu" then -- elsewhere the kernel tells, later
+    if x.device == "cpu" then -- other devices report it at the next wait
       refuses("input_lengths: 7 at position 2, wanted 0 to 6", F.ctc_loss, x, targets, {6, 7},
         {3, 3})
       refuses("target_lengths: 4 at position 1", F.ctc_loss, x, targets, {6, 6}, {4, 3})

@@ -1,4 +1,5 @@
--- The allocators' statistics: PyTorch's names, and numbers that are true.
+-- The allocators' statistics have PyTorch's names and count what is allocated. A training step
+-- frees activations during the backward pass.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -8,7 +9,7 @@ local NAMES = {"allocation", "allocated_bytes", "segment", "reserved_bytes", "ac
 local POOLS = {"all", "small_pool", "large_pool"}
 local FIELDS = {"current", "peak", "allocated", "freed"}
 
--- What changed in the statistics while fn ran, which gets what it returns kept.
+-- The differences of the statistics over fn(); its results stay alive until after.
 local function change(fn)
   collectgarbage()
   local before = dm.memory_stats(DEVICE)
@@ -242,7 +243,7 @@ end
 
 describe("a training step", function()
   -- In a process of its own: how often the engine collects depends on how much Lua holds.
-  it("lets go of activations as the walk back passes them, whatever handles are forgotten",
+  it("frees activations as the backward pass goes, whatever handles are forgotten",
     function()
       local program = [[
         local dm = require "demilune"

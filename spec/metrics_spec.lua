@@ -1,4 +1,5 @@
--- Values: scikit-learn's definitions, worked out by hand on small cases.
+-- Metrics follow scikit-learn's definitions; the expected values are computed by hand on small
+-- inputs.
 local dm = require "demilune"
 local metrics = dm.metrics
 

@@ -1,5 +1,5 @@
--- Ready networks: torchvision's names, shapes and results; a step in mixed precision;
--- that they learn. What is expected comes from scripts/golden/torchvision_models.py.
+-- Models have torchvision's parameter names, shapes and outputs, run in mixed precision, and
+-- learn. scripts/golden/torchvision_models.py writes the expected values.
 
 local dm = require "demilune"
 local amp, models, nn = dm.amp, dm.models, dm.nn
@@ -91,7 +91,7 @@ end)
 
 -- ---- results ----
 
--- In float64, without chance: four pictures of 32x32, ten classes.
+-- In float64, without dropout: four images of 32x32, ten classes.
 local RESULTS = {
   resnet50 = {loss = 5.66400829, eval = {-3.3772134, -36.987294, -23.411136, 2.0570639}},
   mobilenet_v2 = {loss = 2.79325135, gradient = 5552.97648,
@@ -196,7 +196,7 @@ end)
 
 -- ---- training ----
 
--- Networks for small pictures, the side of these, and how they are trained.
+-- Networks for small images, the side of these, and how they are trained.
 local SMALL = {
   resnet50 = {side = 16, steps = 2, lr = 0.001, small_stem = true},
   mobilenet_v2 = {side = 32, steps = 8, lr = 0.01, small_stem = true, width_mult = 0.25,
@@ -213,7 +213,7 @@ local function check_gradients(model)
   end
 end
 
--- The losses of some steps on four pictures in mixed precision.
+-- The losses of some steps on four images in mixed precision.
 local function train(model, how, dtype, steps)
   local optimizer = dm.optim.SGD(model:parameters(), {lr = how.lr})
   local scaler = amp.GradScaler{enabled = dtype == "float16", init_scale = 16}

@@ -1,3 +1,5 @@
+-- nn.Module: registration, state_dict, hooks, copies and error paths (plumbing); initial values
+-- and running statistics of layers; autograd.Function by gradcheck.
 local dm = require "demilune"
 local nn = dm.nn
 
@@ -133,7 +135,7 @@ describe("nn.Module", function()
       return {inputs[2], inputs[1]}
     end, x, y))
     assert.same({nil, x, n = 2}, changing(function() return {nil, x, n = 2} end, x, y))
-    -- what a hook does to its table changes nothing
+    -- a change of the hook's table has no effect
     assert.same({x, y, n = 2}, changing(function(_, inputs) inputs[1] = nil end, x, y))
     assert.same({2, 2, 2, 1, 2, 2}, {table.unpack(seen, 1, 6)})
     assert.same({x, y, n = 2}, table.pack(m(x, y)))

@@ -1,3 +1,5 @@
+-- read_npy and read_npz read files of NumPy and of write_npy, in every dtype, and survive any
+-- damaged file.
 local dm = require "demilune"
 local folder = require "spec.folder"
 local data = dm.data

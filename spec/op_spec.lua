@@ -1,6 +1,6 @@
--- Maths: for every row of dm.ops(), the gradient against finite differences in
--- float64, on contiguous and on transposed inputs; the gradient's gradient; and
--- what any op must bear: strides, 0-dim and empty inputs.
+-- Maths: the gradient of every row of dm.ops() equals finite differences in float64, on
+-- contiguous and on transposed inputs, and so does the gradient of the gradient. Every op also
+-- accepts strided, 0-dim and empty inputs.
 
 local dm = require "demilune"
 local case = require "spec.case"

@@ -1,5 +1,5 @@
--- Ops composed of sorts and counts, and other arrangements: what they refuse, and in
--- which words. What they answer: spec/golden/order.lua.
+-- Order statistics, counts and rearrangements: error messages. Values are in
+-- spec/golden/order.lua.
 
 local dm = require "demilune"
 

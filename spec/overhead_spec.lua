@@ -1,5 +1,5 @@
--- What a call costs, in instructions, which are the same on a busy machine and on a
--- quiet one, without the collector, whose pace goes by time. The bounds leave a sixth for
+-- Bounds the CPU instructions of a call. Instructions are counted, not time: they do not depend
+-- on other load. Lua's collector is stopped, because its pace varies. The bounds leave a sixth for
 -- another compiler, C library or Lua.
 
 local script = os.tmpname()
@@ -13,7 +13,7 @@ local model = nn.Sequential{nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)}
 local optimizer, criterion = dm.optim.Adam(model:parameters()), nn.CrossEntropyLoss()
 local images, labels = dm.randn(8, 16), dm.randint(1, 5, {8})
 local calls = {plain = function() return x + x end, recorded = function() return p + x end}
-function calls.step() -- of Adam, the whole of it
+function calls.step() -- one whole step of Adam
   optimizer:zero_grad()
   criterion(model(images), labels):backward()
   optimizer:step()

@@ -1,9 +1,9 @@
--- What somebody who comes from PyTorch looks for, by PyTorch's names: each is there, or is
--- listed in ABSENT with the reason. Values are compared elsewhere: spec/golden_spec.lua.
+-- Every name of PyTorch's public API exists here, or is listed in ABSENT with the reason. Values
+-- are compared in spec/golden_spec.lua.
 
 local dm = require "demilune"
 
--- A room, and the names in it.
+-- The names that each module must have.
 local WANTED = {
   ["dm"] = [[
     abs absolute acos acosh adaptive_avg_pool1d adaptive_max_pool1d add addbmm addcdiv addcmul
@@ -171,7 +171,7 @@ local WANTED = {
     profile record_function ProfilerActivity]],
 }
 
--- Reasons, each with the names that it keeps out, by room.
+-- Reasons, each with the names that are absent for it, by module.
 local ABSENT = {
   ["rare special functions"] = {
     ["dm"] = [[
@@ -292,19 +292,19 @@ local ABSENT = {
   },
 }
 
-local function room_of(path)
-  local room = dm
+local function module_of(path)
+  local module = dm
   for name in path:gmatch "[^.]+" do
-    if name ~= "dm" then room = room and room[name] end
+    if name ~= "dm" then module = module and module[name] end
   end
-  return room
+  return module
 end
 
 -- The reason that keeps each name out, by its full name.
 local function absent_names()
   local out = {}
-  for reason, rooms in pairs(ABSENT) do
-    for path, names in pairs(rooms) do
+  for reason, modules in pairs(ABSENT) do
+    for path, names in pairs(modules) do
       for name in names:gmatch "%S+" do
         local full = path .. "." .. name
         assert(not out[full], full .. " is listed twice")
@@ -319,10 +319,10 @@ describe("a user of PyTorch", function()
   local absent = absent_names()
   for path, names in pairs(WANTED) do
     it("finds the names of " .. path, function()
-      local room, surprises = room_of(path), {}
+      local module, surprises = module_of(path), {}
       for name in names:gmatch "%S+" do
         local full = path .. "." .. name
-        local there = room ~= nil and room[name] ~= nil
+        local there = module ~= nil and module[name] ~= nil
         if there and absent[full] then surprises[#surprises + 1] = full .. " is there after all" end
         if not there and not absent[full] then surprises[#surprises + 1] = full .. " is missing" end
       end

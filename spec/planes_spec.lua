@@ -1,4 +1,5 @@
--- Modules of lines, planes and spaces; the values of their ops are spec/golden/nd.lua's.
+-- Convolution, pooling, padding, folding and resizing modules in one, two and three dims give the
+-- results of their ops. The values of the ops are in spec/golden/nd.lua.
 local dm = require "demilune"
 local nn = dm.nn
 
@@ -106,7 +107,7 @@ describe("layers that move numbers", function()
     assert.error_matches(function() dm.pad(x, {-3, -2}) end, "leave nothing")
   end)
 
-  it("columns, and back: each place as often as windows hold it", function()
+  it("columns, and back: each position as often as windows hold it", function()
     local columns = nn.Unfold(3, {padding = 1})(x)
     assert.same({1, 9, 16}, {table.unpack(columns.shape)})
     local counts = nn.Fold({4, 4}, 3, {padding = 1})(nn.Unfold(3, {padding = 1})(dm.ones_like(x)))
@@ -124,7 +125,7 @@ describe("layers that move numbers", function()
       "no corners")
   end)
 
-  it("channels as places", function()
+  it("channels as positions", function()
     local z = dm.randn(2, 8, 3, 5)
     same(z, nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(z)))
     assert.error_matches(function() nn.PixelShuffle(3)(z) end, "must divide the channels")

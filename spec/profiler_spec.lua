@@ -1,4 +1,5 @@
--- demilune.profiler: what is recorded, how it nests and adds up, and the table.
+-- demilune.profiler records ops and ranges, nests them, adds up their times and memory, and
+-- prints PyTorch's table of averages.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -31,7 +32,7 @@ local function lines_of(text)
   return out
 end
 
--- A list with the given times, as a profile would give it.
+-- A list of averages with the given times, as a profile returns it.
 local function list_of(rows, memory)
   local list = setmetatable({memory = memory}, averages.List)
   for i, row in ipairs(rows) do
@@ -64,7 +65,7 @@ describe("the table of averages", function()
     local lines = lines_of(text)
     local columns = {"Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total",
       "CPU time avg", "CPU Mem", "Self CPU Mem", "CUDA Mem", "Self CUDA Mem", "# of Calls"}
-    if DEVICE == "cpu" then table.move(columns, 11, 13, 9) end -- nothing lay elsewhere
+    if DEVICE == "cpu" then table.move(columns, 11, 13, 9) end -- there are no columns of CUDA
     assert.same(columns, cells(lines[2]))
     assert.equal(lines[1], lines[3])
     assert.equal(lines[1], lines[7])

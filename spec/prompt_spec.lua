@@ -1,4 +1,4 @@
--- The plain prompt: what `lua5.4 -i` shows, fed line by line.
+-- `lua5.4 -i` prints tensors, modules and errors readably: the spec feeds it line by line.
 
 local function session(lines)
   local path = os.tmpname()

@@ -1,7 +1,7 @@
--- Threads that meet: the pool in ops of every kind, the loader's workers beside it, and what
--- both of them touch. Each scenario gives the same bits with one thread and with four. Run by
--- scripts/test under ThreadSanitizer, which tells of memory that two threads touch at once
--- (and then ends with an exit status of its own): so nothing here starts a program.
+-- Runs code that several threads share: the pool in ops of every kind, the loader's workers at
+-- the same time, and the data of both. Each scenario gives the same bits with one thread and with
+-- four. scripts/test --parts=threads runs this file under ThreadSanitizer, which reports races and
+-- then sets the exit status. No scenario starts a program: the sanitizer would be preloaded there.
 
 local dm = require "demilune"
 local nn, optim, amp, data, transforms = dm.nn, dm.optim, dm.amp, dm.data, dm.transforms
@@ -40,7 +40,7 @@ scenario("products", function()
   end, leaf(4, 96, 128), leaf(128, 128))
 end)
 
-scenario("pictures in a network", function()
+scenario("convolutions of images", function()
   return both_ways(function(x, w, v, g)
     local y = F.relu(F.conv2d(x, w, nil, {padding = 1}))
     y = F.batch_norm(y, nil, nil, {weight = g, bias = g, training = true})
@@ -61,7 +61,7 @@ scenario("a recurrent network", function()
   return both_ways(function(x) return (net(x)) end, leaf(20, 16, 24))
 end)
 
-scenario("places", function()
+scenario("indexing", function()
   local rows = dm.randint(1, 65, {4096})
   local out = both_ways(function(x)
     local y = F.embedding(rows, x)
@@ -115,12 +115,12 @@ scenario("a loader of tensors", function(threads)
   for _, y in data.DataLoader(data.TensorDataset(x), {batch_size = 4,
     num_workers = threads - 1}):iter() do
     out[#out + 1] = y:clone()
-    if #out == 30 then break end -- the workers are amid the next batches
+    if #out == 30 then break end -- the workers still prefetch
   end
   return out
 end)
 
-scenario("a loader of pictures, and one that watches", function(threads)
+scenario("a loader of images, and an observer of it", function(threads)
   local images = (dm.rand(96, 3, 24, 24) * 255):to "uint8"
   local set = data.TensorDataset(images, dm.arange(1, 96))
   local steps = {transforms.RandomCrop(24, {padding = 3}), transforms.RandomHorizontalFlip(),
@@ -154,7 +154,7 @@ scenario("a loader of tokens", function(threads)
     {batch_size = 10, shuffle = true})
 end)
 
--- Why two lists of tensors differ, or nil.
+-- The first difference of two lists of tensors, or nil.
 local function difference(a, b)
   if #a ~= #b then return ("%d results with one thread, %d with four"):format(#a, #b) end
   for i, t in ipairs(a) do

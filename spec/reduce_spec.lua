@@ -1,5 +1,5 @@
--- Reductions and what is built on them, along rows and columns of every kind of length,
--- beside sums that are as plain as can be in Lua.
+-- Reductions and ops built on them equal plain sums in Lua, along rows and columns of many
+-- lengths (block edges, tails).
 local dm = require "demilune"
 
 local INF, NAN = math.huge, 0 / 0
@@ -115,7 +115,7 @@ describe("reductions", function()
     local f = x:float()
     x = f:double()
     local apart = (f:var(2):double() / x:var(2) - 1):abs():amax():item()
-    assert(apart < 1e-4, apart) -- a mean that is rounded at 1000
+    assert(apart < 1e-4, apart) -- the mean of 1000 is rounded
     apart = (dm.layer_norm(f, {770}):double() - dm.layer_norm(x, {770})):abs():amax():item()
     assert(apart < 1e-3, apart)
   end)

@@ -1,5 +1,5 @@
--- Recurrent networks: PyTorch's results, gradients, names and first values; states,
--- layouts, dropout between layers; what is refused.
+-- Recurrent networks give PyTorch's results, gradients, parameter names and initial values, for
+-- each layout, packed sequences, and dropout between layers.
 
 local dm = require "demilune"
 local warnings_of = require "spec.warnings"

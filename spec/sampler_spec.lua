@@ -1,4 +1,5 @@
--- Samplers, batch samplers, and sets of sets.
+-- Samplers and batch samplers give their order or their probabilities (within five standard
+-- deviations), and combined data sets give the samples of their parts.
 
 local dm = require "demilune"
 local data = dm.data

@@ -220,21 +220,21 @@ samples.tensor = {{{{1, 2}, {3, 4}}, grad = false}}
 
 -- ---- views and shape ----
 
-local function box() return x(-2, 2, 2, 3, 4) end
+local function sample3d() return x(-2, 2, 2, 3, 4) end
 samples.view = {{x(-2, 2, 6), 2, 3, dense = true}, {x(-2, 2, 6), -1, 2, dense = true}}
-samples.reshape = {{box(), {4, 6}}, {box(), {-1}}}
-samples.transpose = {{box(), 1, 3}, {box(), -1, -2}}
+samples.reshape = {{sample3d(), {4, 6}}, {sample3d(), {-1}}}
+samples.transpose = {{sample3d(), 1, 3}, {sample3d(), -1, -2}}
 samples.t = {{x(-2, 2, 2, 3)}}
-samples.permute = {{box(), {3, 1, 2}}}
+samples.permute = {{sample3d(), {3, 1, 2}}}
 samples.squeeze = {{x(-2, 2, 2, 1, 3)}, {x(-2, 2, 2, 1, 3), 2}}
 samples.unsqueeze = {{x(-2, 2, 2, 3), 1}, {x(-2, 2, 2, 3), -1}}
 samples.expand = {{x(-2, 2, 3, 1), 2, 3, 4}}
-samples.narrow = {{box(), 2, 2, 2}}
-samples.select = {{box(), 2, -1}}
-samples.flatten = {{box()}, {box(), {start_dim = 2}}}
+samples.narrow = {{sample3d(), 2, 2, 2}}
+samples.select = {{sample3d(), 2, -1}}
+samples.flatten = {{sample3d()}, {sample3d(), {start_dim = 2}}}
 samples.unflatten = {{x(-2, 2, 2, 6), 2, {2, 3}}}
-samples.contiguous = {{box()}}
-samples.movedim = {{box(), 1, 3}}
+samples.contiguous = {{sample3d()}}
+samples.movedim = {{sample3d(), 1, 3}}
 samples.cat = {{{x(-2, 2, 2, 3), x(-2, 2, 1, 3)}}, {{x(-2, 2, 2, 3), x(-2, 2, 2, 1)}, {dim = 2}}}
 samples.stack = {{{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}}, {{x(-2, 2, 2), x(-2, 2, 2)}, {dim = 2}}}
 samples.split = {{x(-2, 2, 5, 2), 2}, {x(-2, 2, 2, 5), {2, 3}, {dim = 2}}}
@@ -244,15 +244,15 @@ for _, name in ipairs{"hstack", "vstack", "dstack", "column_stack"} do
 end
 samples.block_diag = {{{x(-2, 2, 2, 3), x(-2, 2, 2), x(-2, 2)}}}
 samples.tile = {{x(-2, 2, 2, 3), {2, 1}}}
-samples.swapaxes = {{box(), 1, 3}}
-samples.swapdims = {{box(), 1, 3}}
+samples.swapaxes = {{sample3d(), 1, 3}}
+samples.swapdims = {{sample3d(), 1, 3}}
 samples["repeat"] = {{x(-2, 2, 2, 3), 2, 1}}
-samples.flip = {{box(), {1, 3}}}
-samples.roll = {{box(), 1, 2}}
+samples.flip = {{sample3d(), {1, 3}}}
+samples.roll = {{sample3d(), 1, 2}}
 samples.repeat_interleave = {{x(-2, 2, 2, 3), 2, {dim = 2}}}
-samples.clone = {{box()}}
+samples.clone = {{sample3d()}}
 samples.detach = {{const(-2, 2, 2, 3), grad = false}}
-samples.slice = {{box(), 2, 1, 3, 2}}
+samples.slice = {{sample3d(), 2, 1, 3, 2}}
 samples.diagonal = {{x(-2, 2, 3, 4)}, {x(-2, 2, 3, 4), {offset = 1}}}
 samples.as_strided = {
   {x(-2, 2, 6), {2, 2}, {3, 1}, dense = true},
@@ -279,15 +279,15 @@ end
 -- ---- reductions ----
 
 for _, name in ipairs{"sum", "mean", "var", "std", "norm", "logsumexp"} do
-  samples[name] = {{box(), 2}, {box(), -1, {keepdim = true}}, {box(), {1, 3}}}
-  if name ~= "logsumexp" then table.insert(samples[name], {box()}) end
+  samples[name] = {{sample3d(), 2}, {sample3d(), -1, {keepdim = true}}, {sample3d(), {1, 3}}}
+  if name ~= "logsumexp" then table.insert(samples[name], {sample3d()}) end
 end
 samples.norm = {
-  {box()}, {box(), {p = 3, dim = 2}}, {off_zero(2, 2, 3), {p = 1}},
-  {distinct(2, 3), {p = math.huge, dim = 2}}, {box(), {dim = {1, 3}, keepdim = true}},
+  {sample3d()}, {sample3d(), {p = 3, dim = 2}}, {off_zero(2, 2, 3), {p = 1}},
+  {distinct(2, 3), {p = math.huge, dim = 2}}, {sample3d(), {dim = {1, 3}, keepdim = true}},
 }
-table.insert(samples.var, {box(), {correction = 0}})
-table.insert(samples.std, {box(), 2, {correction = 0}})
+table.insert(samples.var, {sample3d(), {correction = 0}})
+table.insert(samples.std, {sample3d(), 2, {correction = 0}})
 samples.prod = {{x(0.5, 2, 2, 3)}, {x(0.5, 2, 2, 3), 2}, {x(0.5, 2, 2, 3), 1, {keepdim = true}}}
 for _, name in ipairs{"max", "min"} do
   samples[name] = {{distinct(2, 3)}, {distinct(2, 3), 2}, {distinct(2, 3), 1, {keepdim = true}}}
@@ -301,15 +301,15 @@ end
 for _, name in ipairs{"any", "all"} do
   samples[name] = {{mask, grad = false}, {mask, 2, grad = false}}
 end
-samples.cumsum = {{box(), 2}, {box(), -1}}
+samples.cumsum = {{sample3d(), 2}, {sample3d(), -1}}
 local zeros = x(-2, 2, 2, 5)
 zeros.d[2], zeros.d[7], zeros.d[9] = 0, 0, 0
-samples.cumprod = {{box(), 2}, {zeros, -1}}
-samples.logcumsumexp = {{box(), 1}, {box(), -1}}
-samples.var_mean = {{box()}, {box(), 2, {correction = 0, keepdim = true}}}
-samples.std_mean = {{box()}, {box(), 2, {correction = 0, keepdim = true}}}
-samples.nansum = {{box()}, {box(), {1, 3}, {keepdim = true}}}
-samples.nanmean = {{box()}, {box(), {1, 3}, {keepdim = true}}}
+samples.cumprod = {{sample3d(), 2}, {zeros, -1}}
+samples.logcumsumexp = {{sample3d(), 1}, {sample3d(), -1}}
+samples.var_mean = {{sample3d()}, {sample3d(), 2, {correction = 0, keepdim = true}}}
+samples.std_mean = {{sample3d()}, {sample3d(), 2, {correction = 0, keepdim = true}}}
+samples.nansum = {{sample3d()}, {sample3d(), {1, 3}, {keepdim = true}}}
+samples.nanmean = {{sample3d()}, {sample3d(), {1, 3}, {keepdim = true}}}
 
 -- ---- order and indexing ----
 
@@ -503,7 +503,7 @@ samples.interpolate = {
   {x(-1, 1, 1, 1, 3, 4), {size = {5, 6}, mode = "bicubic"}},
   {x(-1, 1, 1, 2, 4), {scale_factor = 1.5}},
 }
--- Points whose places on axes of 3, 4 and 2 elements lie off the whole ones and their halves.
+-- Points in -1..1 whose positions on axes of 3, 4 and 2 elements are no whole or half numbers.
 local function points(...)
   local shape, d = {...}, {0.31, -0.42, 0.83, 0.12, -0.77, 1.37, -1.29, 0.58}
   local v = x(0, 1, ...)

@@ -1,4 +1,4 @@
--- Streams, errors in samples, and files of tokens that are read where they lie.
+-- Iterable data sets, errors in samples, and token files that are mapped instead of read.
 
 local dm = require "demilune"
 local data, text = dm.data, dm.text
@@ -159,9 +159,9 @@ describe("An error in a sample", function()
   end
 
   it("is told with its number and the stack of what made it", function()
-    local ok, why = pcall(batches, data.DataLoader(broken "no such picture", {batch_size = 2}))
+    local ok, why = pcall(batches, data.DataLoader(broken "no such image", {batch_size = 2}))
     assert.is_false(ok)
-    assert.matches("^DataLoader: sample 5: [^\n]*stream_spec.lua:%d+: no such picture\n", why)
+    assert.matches("^DataLoader: sample 5: [^\n]*stream_spec.lua:%d+: no such image\n", why)
     assert.matches("stack traceback:.*stream_spec.lua:%d+: in upvalue 'inner'", why)
     assert.is_nil(why:find("xpcall", 1, true)) -- the loader's own part is left out
     local Broken = data.IterableDataset:extend "Broken"

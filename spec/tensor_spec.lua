@@ -1,4 +1,4 @@
--- Tensors as Lua values: indexing, properties, printing, errors, memory.
+-- Tensors as Lua values: indexing, properties, printing, errors, and memory.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type

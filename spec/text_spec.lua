@@ -1,3 +1,5 @@
+-- Tokenizers give the ids of their definitions (GPT-2's: of tiktoken), and windows of a token
+-- file give the ids that were written.
 local dm = require "demilune"
 local core = require "demilune.core"
 local folder = require "spec.folder"

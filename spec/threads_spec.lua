@@ -1,8 +1,9 @@
--- The pool: how many threads there are, and that they rest when there is no work.
+-- The thread pool has the number of threads that the environment asks for, and its threads sleep
+-- when there is no work.
 
 local script = os.tmpname()
 
--- What a program of its own prints, run as `before lua5.4 ...`.
+-- The output of a program, run in a new process as `before lua5.4 ...`.
 local function output_of(before, program)
   local file = assert(io.open(script, "w"))
   file:write(("package.path, package.cpath = %q, %q\nlocal dm = require 'demilune'\n%s"):format(

@@ -1,3 +1,5 @@
+-- dm.Trainer does what the loop written out does: it trains, evaluates, stops early, and resumes
+-- from a checkpoint as if it had not stopped.
 local dm = require "demilune"
 local device = require("spec.device").type
 local folder = require "spec.folder"
@@ -5,7 +7,7 @@ local nn, optim, data = dm.nn, dm.optim, dm.data
 setup(folder.make)
 teardown(folder.remove)
 
--- Two clouds of points, apart by their first number.
+-- n points of two classes that the first feature separates.
 local function points(n, seed)
   dm.manual_seed(seed)
   local y = dm.randint(1, 3, {n})

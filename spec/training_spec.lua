@@ -1,5 +1,5 @@
--- Whole trainings: they learn, they are the same for any number of threads, and
--- a resumed one goes on bit for bit.
+-- Whole trainings: the loss falls, any number of threads gives the same bits, and a resumed
+-- training continues bit for bit.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type

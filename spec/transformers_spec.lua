@@ -1,6 +1,5 @@
--- The transformer family: models against PyTorch's and Hugging Face's
--- (spec/golden/models.lua), what they give under autocast, tied weights, and training
--- in mixed precision.
+-- Transformer models give the values of PyTorch and Hugging Face (spec/golden/models.lua), keep
+-- tied weights tied, run under autocast, and learn small tasks.
 
 local dm = require "demilune"
 local DEVICE = require("spec.device").type
@@ -47,8 +46,8 @@ end
 
 local function caller_of(model, c)
   if c.model == "vit_b_16" then
-    local picture = formula({2, 3, 8, 8}, 4, 0)
-    return function() return model(picture) end
+    local image = formula({2, 3, 8, 8}, 4, 0)
+    return function() return model(image) end
   end
   local ids = dm.tensor(c.ids)
   local opts = c.mask and {attention_mask = dm.tensor(c.mask), token_type_ids = dm.tensor(c.types)}
@@ -253,7 +252,7 @@ end)
 
 -- ---- training in mixed precision ----
 
--- A task each: inputs, labels, and what of the model's answer they label.
+-- A task for each model: -> inputs, labels, and the part of the outputs that they label.
 local TASKS = {}
 
 function TASKS.gpt2() -- the next of 1, 2, ... in a circle

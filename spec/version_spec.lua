@@ -1,4 +1,5 @@
--- The version stands in one place, src/demilune.h; every other name of it is read from there.
+-- src/demilune.h alone states the version; the module, the changelog and the rockspec agree with
+-- it.
 
 local dm = require "demilune"
 

@@ -1,4 +1,4 @@
--- warnings(fn): the texts of the warnings that fn() gives. Errors of fn pass.
+-- warnings(fn) returns the texts of the warnings that fn() gives. Errors of fn are raised.
 local caller = require "demilune.caller"
 
 return function(fn)

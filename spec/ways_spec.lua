@@ -1,4 +1,4 @@
--- Where an op has a shorter way for some shapes or numbers, it answers as the long way does.
+-- An op with a faster method for some shapes or numbers gives the result of its general method.
 
 local dm = require "demilune"
 require "spec.helper"
@@ -75,7 +75,7 @@ it("a norm without weights is one with weights of 1", function()
 end)
 
 describe("a copy in another order", function()
-  -- x holds where each element lies, modulo what its dtype can tell apart
+  -- each element of x is its own index, modulo the number of values that the dtype has
   local function check(shape, order, dtype)
     local n, steps = 1, {}
     for d = #shape, 1, -1 do steps[d], n = n, n * shape[d] end
@@ -83,10 +83,10 @@ describe("a copy in another order", function()
     local x = (dm.arange(0, n - 1) % most):to(dtype):view(table.unpack(shape))
     local got = x:permute(table.unpack(order)):contiguous():flatten():to "int64":totable()
     local at, index = 0, {}
-    local function walk(k, place)
+    local function walk(k, position)
       if k > #order then
         at = at + 1
-        if got[at] ~= place % most then
+        if got[at] ~= position % most then
           error(("%s, %s: element %d is %s"):format(dtype, table.concat(index, ","), at, got[at]))
         end
         return
@@ -94,7 +94,7 @@ describe("a copy in another order", function()
       local d = order[k]
       for i = 0, shape[d] - 1 do
         index[k] = i
-        walk(k + 1, place + i * steps[d])
+        walk(k + 1, position + i * steps[d])
       end
     end
     walk(1, 0)

@@ -1,5 +1,5 @@
--- Elements read and written at places that tensors name: what modules and errors say;
--- the values are spec/golden/positions.lua's.
+-- Ops that read or write at positions given by tensors (grids, indices, splits, bags): modules
+-- and error messages. Values are in spec/golden/positions.lua.
 local dm = require "demilune"
 local nn, F = dm.nn, dm.nn.functional
 
@@ -7,7 +7,7 @@ local function ids(...) return dm.tensor({...}, {dtype = "int64"}) end
 local function rows(t) return t:totable() end
 
 describe("a grid", function()
-  it("of the identity gives the picture back", function()
+  it("of the identity gives the image back", function()
     for _, shape in ipairs{{2, 3, 4, 5}, {1, 2, 3, 4, 2}} do
       local n, dims = shape[1], #shape - 2
       local theta = dm.eye(dims, dims + 1):expand(n, dims, dims + 1)
@@ -75,7 +75,7 @@ describe("index_put", function()
   end)
 end)
 
-describe("pieces", function()
+describe("splits", function()
   it("are views", function()
     local x = dm.zeros(5)
     local parts = x:tensor_split(2)
