@@ -31,7 +31,7 @@ describe("metrics", function()
   cat      2      0      0  1.000
   dog      0      1      1  0.500
 horse      1      0      0  0.000]], tostring(m))
-    -- a device tells it when the counts are read
+    -- a device reports it when the counts are read
     assert.error_matches(function() m:update(ids{4}, ids{1}):compute():totable() end,
       "4 .* wanted 1 to 3")
     assert.error_matches(function() m:update(ids{1}, ids{0}):compute():totable() end,

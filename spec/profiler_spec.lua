@@ -121,7 +121,7 @@ Self CPU time total: 2.000s
 ]], list:table{header = "a header"})
   end)
 
-  it("tells bytes in powers of 1024", function()
+  it("prints bytes in powers of 1024", function()
     local rows = {}
     for i, n in ipairs{0, 1023, -8192, 3 << 19, 3 << 30} do
       rows[i] = {key = "e", self = 1, bytes = n}
@@ -603,7 +603,7 @@ describe("record_function", function()
 end)
 
 describe("amp.report", function()
-  it("looks through ranges, and works beside a profile", function()
+  it("looks through ranges, and works during a profile", function()
     local x, prof = dm.ones(2), profiler.profile()
     local report = amp.report()
     profiler.record_function("range", function() return x:exp(), x:log() end)

@@ -74,7 +74,7 @@ describe("reductions", function()
     end)
   end
 
-  it("of many columns, cut in pieces", function()
+  it("of many columns, in chunks", function()
     local x = dm.randn(1500, 130)
     for _, name in ipairs{"sum", "mean", "amax", "amin"} do
       local got, want = x[name](x, 1):totable(), x:t():contiguous():double()

@@ -32,7 +32,7 @@ local function begun(opts)
 end
 
 describe("Trainer", function()
-  it("learns, and tells epoch by epoch", function()
+  it("learns, and reports each epoch", function()
     for _, dtype in ipairs{false, "bfloat16", "float16"} do
       local trainer, run = begun{amp = dtype or nil, clip = 1.0}
       local history = trainer:fit(run)

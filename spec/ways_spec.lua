@@ -111,7 +111,7 @@ describe("a copy in another order", function()
     end
   end)
 
-  it("into a part of a tensor, and nothing beside it", function()
+  it("into a part of a tensor, and nothing else", function()
     local x = dm.arange(0, 40 * 50 - 1):view(40, 50)
     local y = dm.full({52, 44}, -1, {dtype = "int64"})
     y:narrow(1, 2, 50):narrow(2, 3, 40):copy_(x:t())

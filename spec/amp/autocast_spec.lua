@@ -853,7 +853,7 @@ describe("policies of a region's own", function()
     assert.same(by[device.type], amp.autocast({}, dtypes))
     local _ <close> = amp.autocast{rules = device.other}
     assert.same(by[device.other], dtypes())
-    do -- an op of the region's own beside them
+    do -- an op that the region itself runs
       local word = device.other == "cuda" and "unlisted" or "fp32"
       local _ <close> = amp.autocast{policy = {softmax = word}}
       assert.same({by[device.type][1], by[device.other][2]}, dtypes())

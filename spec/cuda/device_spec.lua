@@ -86,7 +86,7 @@ describe("CUDA's device", function()
     end)
   end
 
-  it("tells of a fault when it is waited for, once, and works on", function()
+  it("reports a fault at the next synchronization, once, and works on", function()
     local x = dm.randn(4, 3, {device = "cuda"})
     local i = dm.tensor({1, 9, 11}, {device = "cuda"})
     local y = x:index_select(i, {dim = 1})

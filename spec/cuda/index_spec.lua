@@ -180,7 +180,7 @@ describe("on CUDA", function()
     end
   end)
 
-  it("a position out of range is told of at the next wait; work goes on", function()
+  it("a position out of range raises at the next synchronization; work goes on", function()
     local x = filled({3, 4}, "float32"):to "cuda"
     local function refused(pattern, f)
       assert.refuses(pattern, function()

@@ -95,7 +95,7 @@ describe("cross_entropy on cuda", function()
     end, 0)
   end)
 
-  it("folds many rows in pieces, always to the same bits", function()
+  it("reduces many rows in chunks, always to the same bits", function()
     local bits
     both.near("9000 rows", function()
       return dm.cross_entropy(logits("float32", {9000, 4}), labels({9000}, 4))
@@ -135,7 +135,7 @@ end)
 
 describe("a label that is no class", function()
   for _, op in ipairs{"cross_entropy", "nll_loss"} do
-    it("is told of at the next wait, and counts as nothing: " .. op, function()
+    it("raises at the next synchronization, and counts as nothing: " .. op, function()
       both.on("cuda", function()
         for _, bad in ipairs{0, 4, -7, math.mininteger} do
           local x = logits("float32", {4, 3})
@@ -155,7 +155,7 @@ describe("a label that is no class", function()
     end)
   end
 
-  it("is told of by a gradient too", function()
+  it("raises in a gradient too", function()
     both.on("cuda", function()
       local x = logits("float32", {2, 3}):requires_grad_()
       local loss = dm.cross_entropy(x, dm.tensor({9, 1}, {dtype = "int64"}))

@@ -71,7 +71,7 @@ describe("layer_norm and group_norm on cuda", function()
     end
   end)
 
-  it("sum many rows in pieces", function()
+  it("sum many rows in chunks", function()
     compare("columns", "float32", 3000, layer(12), function()
       return wave("float32", 1, 3000, 12), wave("float32", 1, 12), wave("float32", 0, 12)
     end)
@@ -115,7 +115,7 @@ end)
 describe("batch_norm on cuda", function()
   local function train(x, w, b) return x:batch_norm(nil, nil, w, b, {training = true}) end
 
-  it("norms images and rows, in one piece and in many", function()
+  it("norms images and rows, in one block and in many", function()
     local sizes = {{4, 3, 5, 5}, {4, 3, 8, 8}, {6, 7}, {900, 5}, {3, 70}, {5, 2, 4}, {2, 2, 96, 96}}
     for _, size in ipairs(sizes) do
       local terms = size[1] * (size[3] or 1) * (size[4] or 1)

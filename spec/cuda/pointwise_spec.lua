@@ -138,7 +138,7 @@ describe("pointwise on cuda", function()
     end
   end)
 
-  it("tells an integer division by zero when it is waited for", function()
+  it("raises an integer division by zero at the next synchronization", function()
     both.on("cuda", function()
       local x = dm.tensor{1, 2, 3}
       for _, f in ipairs{

@@ -50,7 +50,7 @@ end
 local function transposed(x) return x:transpose(1, -1) end
 local function every_other(x) return x:slice(-1, 1, -1, 2) end
 
--- Along rows, columns and everything else; with: what is given beside the dim.
+-- Along rows, columns and all elements; `with` has the options other than the dim.
 local function walks(op, dtype, with)
   local function opts(dim)
     local o = {dim = dim}
