@@ -7,10 +7,11 @@
 local WORDS = {
   {"pictures?", "image"},
   {"places?", "position, index, device or module path",
-    {"in place", "in%-place", "in_place", "place_of", "places of pi", "take place", "takes place"}},
+    {"in place", "in%-place", "in_place", "in its place", "only place", "same place", "no place",
+      "takes? the place", "one place", "last place"}},
   {"rooms?", "capacity, buffer or scratch memory"},
   {"lays?", "prologue, initial value or layout"},
-  {"ahead", "prefetch", {"look ahead", "ahead of"}},
+  {"ahead", "prefetch", {"look ahead", "look_ahead", "ahead of"}},
   {"twins?", "low-precision copy"},
   {"roughen%l*", "round stochastically"},
   {"by chance", "at random"},
@@ -18,8 +19,7 @@ local WORDS = {
   {"census", "what it computes"},
   {"drafts?", "atomic file"},
   {"kin", "the family's name"},
-  {"box", "handle", {"bounding box", "box_"}},
-  {"watch%l*", "trace or observe"},
+  {"watch%l*", "trace, observe or monitor"},
 }
 -- Generated values, seeds of the fuzzers, measured tables, and this list itself.
 local SKIPPED = {"^spec/golden/", "^spec/fuzz/corpus/", "^scripts/bench/results/",

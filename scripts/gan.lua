@@ -21,7 +21,7 @@ number("lr", tonumber, "2e-4", "learning rate of both")
 number("seed", math.tointeger, "1", "of the weights, the order and the noise")
 number("every", math.tointeger, "100", "steps between lines")
 command_line.precision(parser, "float32", "what convolutions compute in")
-parser:option("--pictures", "where a sheet of 64 inventions goes"):default "gan.png"
+parser:option("--images", "where a sheet of 64 inventions goes"):default "gan.png"
 local args = command_line.parse(parser)
 
 local set, why = dm.datasets.FashionMNIST(args.data, {train = true, normalize = {0.5, 0.5}})
@@ -91,7 +91,7 @@ local function save_sheet()
   maker:eval()
   local sheet = dm.no_grad(function() return maker(fixed):float():cpu() end)
   maker:train()
-  assert(dm.save_image(sheet, args.pictures, {nrow = 8, normalize = true, value_range = {-1, 1}}))
+  assert(dm.save_image(sheet, args.images, {nrow = 8, normalize = true, value_range = {-1, 1}}))
 end
 
 local done, began = 0, dm.now()
@@ -113,4 +113,4 @@ for _ = 1, args.epochs do
   save_sheet()
   if done == args.steps then break end
 end
-print("saved " .. args.pictures)
+print("saved " .. args.images)

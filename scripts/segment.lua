@@ -11,7 +11,7 @@ local nn, optim, data = dm.nn, dm.optim, dm.data
 local parser, number = command_line.parser("segment.lua",
   "Train a U-Net to find pieces of clothing, pixel by pixel.")
 parser:option("--data", "folder with Fashion-MNIST's four IDX files"):default(nil)
-number("pictures", math.tointeger, "2000", "images in an epoch")
+number("images", math.tointeger, "2000", "images in an epoch")
 number("epochs", math.tointeger, "5", "passes over so many new images")
 number("batch", math.tointeger, "16", "images in a step")
 number("side", math.tointeger, "64", "height and width of a image, a multiple of 8")
@@ -63,9 +63,9 @@ function Scenes:get()
   return dm.keep(x, y)
 end
 
-local train = data.DataLoader(Scenes(source(true), args.pictures, args.seed),
+local train = data.DataLoader(Scenes(source(true), args.images, args.seed),
   {batch_size = args.batch, drop_last = true})
-local valid = data.DataLoader(Scenes(source(false), math.max(args.batch, args.pictures // 10),
+local valid = data.DataLoader(Scenes(source(false), math.max(args.batch, args.images // 10),
   args.seed + 1), {batch_size = args.batch})
 
 -- ---- training ----

@@ -1,7 +1,7 @@
 /* Checks src/cpu against plain references in double: conversions, threads,
    matrix products and convolutions. Prints "N passed, N failed".
    Tolerances: k products below 1 in size, summed in any order, err by less
-   than eps * k / 2 each way; storing adds half a unit in the last place. */
+   than eps * k / 2 each way; storing adds half a unit in the last place (ulp). */
 #include "base/alloc.h"
 #include "base/half.h"
 #include "cpu/conv.h"
@@ -445,8 +445,8 @@ static void check_packing(const dm_Kernel *kn, const dm_Kernel *plain, dm_DType 
   free_array(src), free_array(to[0]), free_array(to[1]);
 }
 
-/* Lists of `n` ascending places in runs of +1, below `limit`. */
-static void list_places(int32_t *at, int64_t n, int64_t limit) {
+/* Lists of `n` ascending positions in runs of +1, below `limit`. */
+static void list_positions(int32_t *at, int64_t n, int64_t limit) {
   int64_t next = 0;
   for (int64_t i = 0; i < n; i++) {
     at[i] = (int32_t)next;
@@ -460,8 +460,8 @@ static void check_gathers(const dm_Kernel *kn, const dm_Kernel *plain) {
   const int n = 1 + (int)below(kn->nr), width = kn->nr;
   const int64_t k = 1 + below(K), size = k * width;
   int32_t lane[64] = {0}, at[K];
-  list_places(lane, n, SPAN);
-  list_places(at, k, SPAN);
+  list_positions(lane, n, SPAN);
+  list_positions(at, k, SPAN);
   const int64_t last = lane[n - 1] + at[k - 1] + 1;
   void *src = random_array(t, last + DM_SLACK), *to[2];
   for (int i = 0; i < 2; i++) {
@@ -823,7 +823,7 @@ static void check_no_memory(void) {
 
 /* ---- the loops of cpu/loops/loops.h, plain and wide ------------------ */
 
-/* How far got is from want, in units of the last place of a float near want. */
+/* How far got is from want, in ulps of a float near want. */
 static double ulps(float got, double want) {
   if (isnan(want)) return isnan(got) ? 0 : INFINITY;
   if ((double)got == want || got == (float)want) return 0;
@@ -967,7 +967,7 @@ static void check_draws(const dm_Loops *a, const dm_Loops *b) {
     free_array(ya);
     free_array(yb);
   }
-  check(ok, "random words, dropout, rounding by chance, unscaling: plain and wide");
+  check(ok, "random words, dropout, stochastic rounding, unscaling: plain and wide");
 }
 
 static void check_wide_loops(const dm_Loops *wide) {

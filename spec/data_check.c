@@ -379,25 +379,25 @@ static void check_st_fuzz(void) {
 static void check_st_writer(void) {
   static uint8_t bytes[FILE_MAX];
   const int n_files = count_files();
-  dm_StEntry twins[2] = {{.name = "x", .dtype = DM_U8, .n_dim = 1, .shape = {1}},
-                         {.name = "x", .dtype = DM_U8, .n_dim = 1, .shape = {1}}};
+  dm_StEntry duplicates[2] = {{.name = "x", .dtype = DM_U8, .n_dim = 1, .shape = {1}},
+                              {.name = "x", .dtype = DM_U8, .n_dim = 1, .shape = {1}}};
   const void *data[2] = {"a", "b"};
   const dm_StPair pairs[2] = {{"k", "1"}, {"k", "2"}};
   const char *out = path_of("s.st");
-  CHECK_FAIL(dm_st_write(out, twins, data, 2, NULL, 0), DM_EARG, "two tensors");
-  CHECK_FAIL(dm_st_write(out, twins, data, 1, pairs, 2), DM_EARG, "twice");
-  twins[0].name = "\xff";
-  CHECK_FAIL(dm_st_write(out, twins, data, 1, NULL, 0), DM_EARG, "UTF-8");
-  twins[0].name = "__metadata__";
-  CHECK_FAIL(dm_st_write(out, twins, data, 1, NULL, 0), DM_EARG, "__metadata__");
-  twins[0].name = "x";
-  twins[0].shape[0] = -1;
-  CHECK_FAIL(dm_st_write(out, twins, data, 1, NULL, 0), DM_EARG, "shape");
-  twins[0].shape[0] = 1;
-  CHECK_FAIL(dm_st_write("/dev/full", twins, data, 1, NULL, 0), DM_EIO, "regular");
-  CHECK_FAIL(dm_st_write(path_of("no/such"), twins, data, 1, NULL, 0), DM_EIO, "folder");
-  CHECK_FAIL(dm_st_write(dir, twins, data, 1, NULL, 0), DM_EIO, "regular");
-  CHECK_FAIL(dm_st_write("", twins, data, 1, NULL, 0), DM_EIO, "nothing");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 2, NULL, 0), DM_EARG, "two tensors");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, pairs, 2), DM_EARG, "twice");
+  duplicates[0].name = "\xff";
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "UTF-8");
+  duplicates[0].name = "__metadata__";
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "__metadata__");
+  duplicates[0].name = "x";
+  duplicates[0].shape[0] = -1;
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "shape");
+  duplicates[0].shape[0] = 1;
+  CHECK_FAIL(dm_st_write("/dev/full", duplicates, data, 1, NULL, 0), DM_EIO, "regular");
+  CHECK_FAIL(dm_st_write(path_of("no/such"), duplicates, data, 1, NULL, 0), DM_EIO, "folder");
+  CHECK_FAIL(dm_st_write(dir, duplicates, data, 1, NULL, 0), DM_EIO, "regular");
+  CHECK_FAIL(dm_st_write("", duplicates, data, 1, NULL, 0), DM_EIO, "nothing");
   CHECK(get_file("s.st", bytes) == GOLDEN_BYTES && memcmp(bytes, golden, GOLDEN_BYTES) == 0);
   CHECK(count_files() == n_files);
 

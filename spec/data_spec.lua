@@ -41,7 +41,7 @@ local function order_of(loader)
   return table.concat(seen, " ")
 end
 
-describe("TensorDataset and its kin:", function()
+describe("TensorDataset and other data sets:", function()
   it("a sample is a row of each tensor", function()
     local set = pairs_of(4)
     local x, y = set:get(3)

@@ -352,7 +352,7 @@ describe("gan:", function()
     local folder = image_folder()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
       local text = run("gan.lua", "--data", folder, "--batch", "8", "--width", "4", "--noise", "8",
-        "--steps", "6", "--every", "3", "--dtype", dtype, "--pictures", folder .. "/gan.png")
+        "--steps", "6", "--every", "3", "--dtype", dtype, "--images", folder .. "/gan.png")
       has(text, "step 3: judge", "step 6: judge", "saved ")
       assert.equal(2, #numbers(text, "maker"))
     end
@@ -366,7 +366,7 @@ describe("segment:", function()
   it("finds things pixel by pixel, in every dtype", function()
     local folder = image_folder()
     for _, dtype in ipairs{"float32", "bfloat16", "float16"} do
-      local text = run("segment.lua", "--data", folder, "--pictures", "8", "--batch", "4", "--side",
+      local text = run("segment.lua", "--data", folder, "--images", "8", "--batch", "4", "--side",
         "32", "--width", "4", "--epochs", "2", "--dtype", dtype)
       has(text, "mean overlap of kinds in epoch 2: 0.")
       assert.equal(2, #numbers(text, "train_loss"))

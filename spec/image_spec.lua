@@ -56,7 +56,7 @@ local has_png = dm.save_image(dm.zeros(1, 1, 1), PATH) ~= nil
 local function values(bytes) return assert(read(bytes)):totable() end
 
 describe("make_grid", function()
-  it("lays images out in rows with padding between and around", function()
+  it("arranges images in rows with padding between and around", function()
     local x = dm.arange(1, 3):float():reshape(3, 1, 1, 1):expand({3, 1, 2, 1})
     local grid = dm.make_grid(x, {nrow = 2, padding = 1, pad_value = 9})
     assert.same({{

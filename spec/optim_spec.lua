@@ -263,7 +263,7 @@ describe("optim", function()
       "schedule 2 is of another optimizer")
     assert.error_matches(function() S.SequentialLR(opt, {a}, {milestones = {1}}) end, "wanted 0")
     assert.error_matches(function() S.ReduceLROnPlateau(opt, {mode = "best"}) end, "'min' or 'max'")
-    assert.error_matches(function() S.ReduceLROnPlateau(opt):step() end, "what is watched")
+    assert.error_matches(function() S.ReduceLROnPlateau(opt):step() end, "the monitored quantity")
     assert.error_matches(function() S.CosineAnnealingWarmRestarts(opt, 0) end, "from 1 up")
   end)
 

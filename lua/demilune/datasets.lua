@@ -1,4 +1,4 @@
--- demilune.datasets: readers of MNIST, its kin and CIFAR (torchvision.datasets).
+-- demilune.datasets: readers of MNIST, Fashion-MNIST, CIFAR and the like (torchvision).
 --
 -- Images stay uint8 in memory; the loader's threads make them float32,
 -- (x / 255 - mean) / std. Labels count from 1. Nothing is downloaded: the files

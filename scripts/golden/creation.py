@@ -153,7 +153,7 @@ def view():
     case("slice", r(3), P(0), P(2), P(1), fn=closed_slice)
     case("as_strided", r(8), [2, 3], [3, 1], flags=[*v, "dense"])
     case("as_strided", r(8), [2, 3], [1, 2], storage_offset=1, fn=at_offset, flags=[*v, "dense"])
-    case("as_strided", r(8), [3, 4], [2, 1], fn=at_offset, flags=["dense"])  # places that overlap
+    case("as_strided", r(8), [3, 4], [2, 1], fn=at_offset, flags=["dense"])  # elements that overlap
     case("as_strided", r(2, 4), [4], [0], storage_offset=5, fn=at_offset, flags=["dense"])
     case("as_strided", r(8), [], [], storage_offset=7, fn=at_offset, flags=[*v, "dense"])
     case("as_strided", r(8), [0, 3], [3, 1], flags=["dense"])

@@ -2,7 +2,7 @@
 """Writes spec/golden/models: what PyTorch's models answer that dm.models has too.
 
 Weights come from a formula that both sides know, so that the file holds little:
-names and shapes, ids or the picture's formula, the loss, the scores, the norm of each
+names and shapes, ids or the image's formula, the loss, the scores, the norm of each
 gradient, and what dtype each module gives under autocast. GPT-2 and BERT are Hugging
 Face's own (transformers), the vision transformer is torchvision's, written out.
 Wants PyTorch and transformers; the suite does not.
@@ -136,11 +136,11 @@ def main():
         file.write(f"-- What models of PyTorch {torch.__version__} answer; written by "
                    "scripts/golden/hugging_face.py.\n-- luacheck: ignore\nreturn {\n")
         vit = Vit(8, 4, 3, 2, 8, 2, 12)
-        picture = formula((2, 3, 8, 8), 4, 0)
+        image = formula((2, 3, 8, 8), 4, 0)
         write(file, vit, "vit_b_16",
               dict(image_size=8, patch_size=4, num_classes=3, num_layers=2, num_heads=2,
                    hidden_dim=8, mlp_dim=12),
-              lambda: vit(picture), torch.tensor([2, 0]))
+              lambda: vit(image), torch.tensor([2, 0]))
         gpt = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=10,
                                          n_positions=8, bos_token_id=None, eos_token_id=None))
         write(file, gpt, "gpt2", dict(n_layer=2, n_head=2, n_embd=8, vocab_size=10,

@@ -66,8 +66,8 @@ def layers():
     case("bilinear", r(4), r(2), r(3, 4, 2), fn=F.bilinear)
     case("channel_shuffle", r(2, 6, 2, 2), 3, fn=lambda x, g: torch.channel_shuffle(x, g))
     case("channel_shuffle", r(1, 4, 3), 2, fn=lambda x, g: torch.channel_shuffle(x, g))
-    places = {"dropout1d": (2, 3, 4), "dropout2d": (2, 3, 2, 2), "dropout3d": (1, 2, 2, 2, 2),
+    shapes = {"dropout1d": (2, 3, 4), "dropout2d": (2, 3, 2, 2), "dropout3d": (1, 2, 2, 2, 2),
               "alpha_dropout": (2, 3), "feature_alpha_dropout": (2, 3, 2)}
-    for op, shape in places.items():
+    for op, shape in shapes.items():
         for p, training in ((0.5, False), (0.0, True), (1.0, True)):
             case(op, r(*shape), fn=getattr(F, op), p=p, training=training)

@@ -298,10 +298,10 @@ def more_activations():
             ("frac", {}, None), ("nan_to_num", {}, None),
             ("nan_to_num", {"nan": 1.0, "posinf": 2.0, "neginf": -3.0}, None)]:
         mk = domain[0] if domain else lambda n, d: r(n, dtype=d)
-        place = op in ("relu6", "selu", "celu", "sinc", "frac", "nan_to_num", "erfinv")
+        in_place = op in ("relu6", "selu", "celu", "sinc", "frac", "nan_to_num", "erfinv")
         for d in FLOATS:
             # PyTorch's slope is float32's 1/6
-            case(op, mk(5, d), fn=fn, inplace=place, grad=(op, d) != ("hardsigmoid", f64), **opts)
+            case(op, mk(5, d), fn=fn, inplace=in_place, grad=(op, d) != ("hardsigmoid", f64), **opts)
         case(op, special(f32), fn=fn, grad=False, **opts)
         case(op, torch.tensor([-100.0, -30, -15, 15, 25, 40, 100]), fn=fn, **opts)
         case(op, torch.tensor([-6.0, -3, -1, -0.5, 0, 0.5, 1, 3, 6]), fn=fn, **opts)

@@ -101,7 +101,7 @@ describe("amp.report", function()
         model(dm.ones(2))
       end)
       assert.equal(step, Optimizer.step)
-      assert.equal(0, dm._place())
+      assert.equal(0, dm._module_number())
       local _ = dm.ones(2) + 1
       assert.same({}, report.total.forward)
       report = amp.report()
@@ -306,7 +306,7 @@ describe("amp.report", function()
   describe("looks at gradients", function()
     local function statistics(list, dtype, factor, scale)
       local sums = {}
-      dm._census(dm.tensor(list, {dtype = dtype}), sums, factor, scale)
+      dm._float_stats(dm.tensor(list, {dtype = dtype}), sums, factor, scale)
       return sums
     end
 
@@ -335,8 +335,8 @@ describe("amp.report", function()
       for _, dtype in ipairs{"float16", "bfloat16", "float32", "float64"} do
         local x = dm.tensor({{1, 2, 3}, {4, 5, 1 / 0}}, {dtype = dtype})
         local c = {}
-        dm._census(x:t()[{{1, 2}, 1}], c) -- 1, 2
-        dm._census(x[{1}]:expand(2, 3), c)
+        dm._float_stats(x:t()[{{1, 2}, 1}], c) -- 1, 2
+        dm._float_stats(x[{1}]:expand(2, 3), c)
         assert.same({n = 8, largest = 3.0}, {n = c.n, largest = c.largest})
         assert.same({[0] = 3, [1] = 5}, c.exponents)
       end
@@ -611,7 +611,7 @@ describe("amp.report", function()
     for n = 1, 40 do once(n) end
     assert.equal(before, live())
     assert.is_false(once(1))
-    assert.equal(0, dm._place())
+    assert.equal(0, dm._module_number())
     assert.equal(4, once(0)) -- two linear, relu, sum
   end)
 

@@ -226,13 +226,13 @@ describe("the unscale kernel", function()
   it("found_inf is exactly 1.0, and says which and how many", function()
     for _, dtype in ipairs(FLOATS) do
       for _, bad in ipairs{INF, -INF, NAN} do
-        for place = 1, 3 do
+        for which = 1, 3 do
           local grads = gradients(dtype)
-          grads[place][{2, 2}] = bad
+          grads[which][{2, 2}] = bad
           grads[3][{3, 3}] = bad
           unscale(grads)
           assert.equal(1, found:item())
-          assert.same({place, place == 3 and 2 or 1}, where:totable())
+          assert.same({which, which == 3 and 2 or 1}, where:totable())
           assert.equal(1, grads[1][{5, 5}]:item()) -- all are divided regardless
         end
       end

@@ -100,7 +100,7 @@ static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask) {
 /* x[mask]: the selected rows; elements when the mask has x's rank. */
 static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
   if (t->ndim - mask->ndim + 1 > DM_MAX_DIM)
-    return dm_fail(DM_EARG, "index: a 0-dim mask leaves no room for another dim in shape %s",
+    return dm_fail(DM_EARG, "index: a 0-dim mask cannot take another dim in shape %s",
                    DM_SHAPE(t));
   dm_X x = DM_X_INIT;
   dm_Tensor *picked = dm_x(&x, DM_OP_masked_select, NULL, 2, t, widen_mask(&x, t, mask));

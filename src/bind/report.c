@@ -66,7 +66,7 @@ static const char *dtype_name(uint8_t dtype) {
   return dtype == DM_N_DTYPE ? NULL : dm_dtype_name((dm_DType)dtype);
 }
 
-/* -> array of {place, op, kind, dtype, region, device, mixed, calls, bytes} */
+/* -> array of {module, op, kind, dtype, region, device, mixed, calls, bytes} */
 static int trace_tallies(lua_State *L) {
   static const char *const kinds[DM_N_TALLY] = {"forward", "backward", "weight",  "input",
                                                 "kept",    "bad",      "bad_back"};
@@ -77,7 +77,7 @@ static int trace_tallies(lua_State *L) {
     if (!t->slot[i].key) continue;
     const dm_TallyKey k = dm_tally_key(&t->slot[i]);
     lua_createtable(L, 0, 9);
-    set_integer(L, "place", k.module);
+    set_integer(L, "module", k.module);
     set_string(L, "op", k.op == DM_N_OP ? "(function)" : dm_ops[k.op].name);
     set_string(L, "kind", kinds[k.kind]);
     set_string(L, "dtype", dtype_name(k.dtype));
@@ -104,7 +104,7 @@ static int trace_first(lua_State *L) {
   set_string(L, "dtype", dtype_name(b->dtype));
   set_string(L, "shape", dm_shape_str(b->ndim, b->shape, (char[96]){0}));
   set_boolean(L, "autocast", b->autocast);
-  set_integer(L, "place", b->module);
+  set_integer(L, "module", b->module);
   set_integer(L, "step", b->step);
   lua_pushnumber(L, b->largest);
   lua_setfield(L, -2, "largest");
@@ -125,7 +125,7 @@ static int trace_steps(lua_State *L) {
   return 2;
 }
 
-/* _watch(check) -> a trace, closed */
+/* _amp_trace(check) -> a trace, closed */
 static int new_trace(lua_State *L) {
   static const luaL_Reg methods[] = {{"open", trace_open},
                                      {"close", trace_close},
@@ -149,7 +149,8 @@ static int new_trace(lua_State *L) {
   return 1;
 }
 
-/* _place() -> the number of the running module path; _place(n) sets it and returns the old one
+/* _module_number() -> the number of the running module path; _module_number(n) sets it and
+ * returns the old one
  */
 static int module_number(lua_State *L) {
   dm_ThreadState *ts = dm_enter(L)->current;
@@ -181,10 +182,10 @@ static void add_fit(lua_State *L, int i, const char *key, const dm_HalfFit *f) {
   lua_pop(L, 1);
 }
 
-/* _census(t, sums, factor, scale): adds the statistics of t's elements, times the factor, to
-   the table sums: n, zero, inf, nan, largest, exponents = {[e] = n},
-   float16 = {underflow, subnormal, overflow}; and, unless scale is nil, scaled, which is
-   float16 of the elements times the scale. */
+/* _float_stats(t, sums, factor, scale): adds the statistics of t's elements, times the factor,
+   to the table sums: n, zero, inf, nan, largest, exponents = {[e] = n}, float16 = {underflow,
+   subnormal, overflow}; and, unless scale is nil, scaled, which is float16 of the elements
+   times the scale. */
 static int float_stats(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 4);
@@ -220,5 +221,7 @@ static int float_stats(lua_State *L) {
   return 0;
 }
 
-const luaL_Reg dm_report_functions[] = {
-    {"_watch", new_trace}, {"_place", module_number}, {"_census", float_stats}, {NULL, NULL}};
+const luaL_Reg dm_report_functions[] = {{"_amp_trace", new_trace},
+                                        {"_module_number", module_number},
+                                        {"_float_stats", float_stats},
+                                        {NULL, NULL}};

@@ -162,7 +162,7 @@ static void fold_weights(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* Room for m in `dtype`, and for the bias of each position. */
+/* Scratch for m in `dtype`, and for the bias of each position. */
 static dm_status get_matrix(Dense *x, dm_DType dtype) {
   const int64_t rows = x->d->o * x->n_out, es = dm_dtype_size(dtype);
   x->m = dm_scratch(DM_SCRATCH_MATRIX, (rows * x->d->c * x->n_in + rows) * es);

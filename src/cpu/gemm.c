@@ -216,8 +216,8 @@ static void run_in_place(const Gemm *g, Tile *t, const Buffers *buf, char *c) {
 }
 
 /* Task number: (product of the batch, part of k, row of tiles, column of tiles), the last one
-   fastest, so that tasks in turn share their rows of A. Sums go to one of three places: the
-   parts, a buffer, or C itself. */
+   fastest, so that tasks in turn share their rows of A. Sums go to one of three destinations:
+   the parts, a buffer, or C itself. */
 static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
   const int64_t tn = task % g->n_tile_n, rest = task / g->n_tile_n;
   const int64_t tm = rest % g->n_tile_m, outer = rest / g->n_tile_m;

@@ -14,7 +14,7 @@ dm_status dm_lapack_open(const char *op);
 /* Fails when a count of `op` outgrows LAPACK's 32 bits. */
 dm_status dm_lapack_fits(const char *op, int64_t count);
 
-/* Room that the routines want, in elements, for blocks of columns. */
+/* Elements of work memory that the routines want for blocks of columns. */
 enum { DM_LAPACK_BLOCK = 64 };
 
 /* P A = L U of an (m,n) matrix. info k: the k-th pivot is 0. */

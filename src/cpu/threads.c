@@ -50,7 +50,7 @@ static struct {
   int n_helpers; /* workers 0 .. n_helpers-1 take part */
   LINE atomic_llong next;
   LINE atomic_int gate;
-  LINE atomic_uint round; /* counts jobs; what idle workers watch */
+  LINE atomic_uint round; /* counts jobs; idle workers poll it */
   atomic_int sleepers;
   LINE atomic_bool owner_sleeps;
   /* the workers, started and joined under `busy` or at exit */
@@ -217,14 +217,14 @@ static void forget_workers(void) {
   pthread_cond_init(&pool.done, NULL);
 }
 
-static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_workers); }
+static void register_fork_handler(void) { pthread_atfork(NULL, NULL, forget_workers); }
 
 /* Brings the pool to `want` workers, or as many as the system gives. They
    take no signals: those belong to the program's own threads. */
 static void start_workers(int want) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (pool.n_workers >= want) return;
-  pthread_once(&once, watch_forks);
+  pthread_once(&once, register_fork_handler);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

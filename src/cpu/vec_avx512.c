@@ -7,7 +7,7 @@
 #include <immintrin.h>
 
 /* Of vec_avx2.c, where the distance was measured. */
-enum { VECTOR = 16, CACHE_LINE = 32, AHEAD = 512 }; /* elements of 16 bits */
+enum { VECTOR = 16, CACHE_LINE = 32, PREFETCH = 512 }; /* elements of 16 bits */
 
 static inline __mmask16 first(int64_t n) {
   return (__mmask16)(n >= VECTOR ? 0xffff : (1u << n) - 1);
@@ -20,7 +20,7 @@ static inline __m256i load16(const uint16_t *src) {
 static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
   for (; i + CACHE_LINE <= n; i += CACHE_LINE) {
-    __builtin_prefetch(src + i + AHEAD);
+    __builtin_prefetch(src + i + PREFETCH);
     const __m512 a = _mm512_cvtph_ps(load16(src + i));
     const __m512 b = _mm512_cvtph_ps(load16(src + i + VECTOR));
     if (DM_LIKELY(_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) == 0)) {
@@ -48,7 +48,7 @@ static inline __m512i widen_bf16(__m256i h) {
 static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   int64_t i = 0;
   for (; i + CACHE_LINE <= n; i += CACHE_LINE) {
-    __builtin_prefetch(src + i + AHEAD);
+    __builtin_prefetch(src + i + PREFETCH);
     _mm512_storeu_si512(dst + i, widen_bf16(load16(src + i)));
     _mm512_storeu_si512(dst + i + VECTOR, widen_bf16(load16(src + i + VECTOR)));
   }

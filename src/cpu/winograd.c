@@ -31,14 +31,14 @@
 
 enum {
   LANES = DM_WINOGRAD_STRIP, /* tiles of a strip */
-  PLACES = 16,               /* of a 4 x 4 tile */
+  POSITIONS = 16,            /* of a 4 x 4 tile */
   LINE = 2 * LANES + 2,      /* pixels that a run of tiles reads of a row */
-  APART = 16,                /* floats between places: else they meet in one set of a cache */
-  STRIPS = 16,               /* most strips of a task, */
-  TASK_BYTES = 4 << 20,      /* and what their transforms may hold */
-  CHUNK_BYTES = 4 << 20,     /* of the transforms that a sweep of dw multiplies */
-  DW_DEPTH = 256,            /* tiles that the kernel adds at once */
-  DW_CHANNELS = 64           /* columns of a task */
+  APART = 16,            /* floats between positions: else they meet in one set of a cache */
+  STRIPS = 16,           /* most strips of a task, */
+  TASK_BYTES = 4 << 20,  /* and what their transforms may hold */
+  CHUNK_BYTES = 4 << 20, /* of the transforms that a sweep of dw multiplies */
+  DW_DEPTH = 256,        /* tiles that the kernel adds at once */
+  DW_CHANNELS = 64       /* columns of a task */
 };
 
 /* dx is the same with the weights turned round and the channels changed over. */
@@ -48,12 +48,12 @@ typedef struct Wino {
   int64_t n, in, h, w, out, p, q; /* x (n, in, h, w) -> y (n, out, p, q) */
   int64_t pad[2], tile_rows, tile_cols, n_tile;
   int64_t n_strip, width; /* of a task; lanes of a group of strips */
-  int64_t v_step, m_step; /* from place to place of v and m */
+  int64_t v_step, m_step; /* from position to position of v and m */
   const char *x, *weights, *bias;
   char *y;
   int64_t w_in, w_out; /* strides of the weights in elements */
   bool turned;
-  float *u; /* [PLACES][panels of out][in][mr] */
+  float *u; /* [POSITIONS][panels of out][in][mr] */
   int64_t u_step;
   atomic_bool failed;
 } Wino;
@@ -228,7 +228,7 @@ static void multiply(const Wino *j, int64_t e, int n, const float *v, float *m) 
 /* Strips [begin, end) of tiles. Lanes without a tile are 0. */
 static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, float *m) {
   const int64_t width = j->width, group = width / LANES;
-  const int64_t v_size = PLACES * j->v_step, m_size = PLACES * j->m_step;
+  const int64_t v_size = POSITIONS * j->v_step, m_size = POSITIONS * j->m_step;
   const int64_t n_group = dm_ceil_div(end - begin, group);
   const int64_t n_tile = dm_min_i64(j->n_tile, end * LANES) - begin * LANES;
   Run run[STRIPS][LANES];
@@ -241,7 +241,7 @@ static void run_strips(const Wino *j, int64_t begin, int64_t end, float *v, floa
     transform_strip(j, run[s], n_run[s], v + s / group * v_size + s % group * LANES);
   }
   const int columns = (int)dm_even_part(width, j->kn->nr, 4); /* divides width */
-  for (int64_t e = 0; e < PLACES; e++)
+  for (int64_t e = 0; e < POSITIONS; e++)
     for (int64_t g = 0; g < n_group; g++)
       for (int64_t n = 0; n < width; n += columns)
         multiply(j, e, columns, v + g * v_size + e * j->v_step + n,
@@ -255,15 +255,15 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Wino *const j = ctx;
   const int64_t all = dm_ceil_div(j->n_tile, LANES);
   const int64_t groups = j->n_strip / (j->width / LANES);
-  float *const v = dm_scratch(DM_SCRATCH_TASK,
-                              groups * PLACES * (j->v_step + j->m_step) * (int64_t)sizeof *v);
+  float *const v = dm_scratch(DM_SCRATCH_TASK, groups * POSITIONS * (j->v_step + j->m_step) *
+                                                   (int64_t)sizeof *v);
   if (!v) {
     atomic_store(&j->failed, true);
     return;
   }
   for (int64_t i = begin; i < end; i++)
     run_strips(j, i * j->n_strip, dm_min_i64(all, (i + 1) * j->n_strip), v,
-               v + groups * PLACES * j->v_step);
+               v + groups * POSITIONS * j->v_step);
 }
 
 /* Odd heights and widths end with a tile of which half is not stored. */
@@ -279,10 +279,10 @@ static void cut_tiles(Wino *j) {
 static dm_status run(Wino *j, const char *op) {
   cut_tiles(j);
   j->u_step = dm_ceil_div(j->out, j->kn->mr) * j->kn->mr * j->in + APART;
-  j->u = dm_scratch(DM_SCRATCH_JOB, PLACES * j->u_step * 4);
+  j->u = dm_scratch(DM_SCRATCH_JOB, POSITIONS * j->u_step * 4);
   if (!j->u) return dm_fail(DM_EMEM, "%s: out of memory for the weights' transforms", op);
   const int64_t strips = dm_ceil_div(j->n_tile, LANES);
-  j->n_strip = TASK_BYTES / (PLACES * LANES * (j->in + j->out) * 4);
+  j->n_strip = TASK_BYTES / (POSITIONS * LANES * (j->in + j->out) * 4);
   j->n_strip = dm_max_i64(1, dm_min_i64(STRIPS, j->n_strip));
   j->width = dm_max_i64(1, j->kn->nr / LANES) * LANES;
   j->v_step = j->in * j->width + APART;
@@ -349,13 +349,13 @@ dm_status dm_winograd_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const
      m[e] (O, C) = g[e] (O, tiles) v[e] (C, tiles)^T,     g = A dy A^T
 
    The tiles come in chunks, whose size depends on the shape alone: first all of a
-   chunk's transforms, plane by plane, then its products, place by place. */
+   chunk's transforms, plane by plane, then its products, position by position. */
 typedef struct Dw {
   Wino t;
   const char *dy;
   char *dw;
   int64_t first, n, step; /* the chunk at hand; elements from row to row of v and g */
-  int64_t v_step, g_step; /* from place to place */
+  int64_t v_step, g_step; /* from position to position */
   int64_t n_block;        /* of DW_CHANNELS */
   float *v, *g, *m;
   atomic_bool failed;
@@ -387,7 +387,7 @@ static void transform_chunk(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* Tasks [begin, end): a place and a block of channels each. */
+/* Tasks [begin, end): a position and a block of channels each. */
 static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
   Dw *const d = ctx;
   const dm_Kernel *const kn = d->t.kn;
@@ -424,7 +424,7 @@ static void fold_four(const float *m, int64_t step, int64_t n, float *to, int64_
 }
 
 /* dw of outputs [begin, end). */
-static void fold_places(void *ctx, int64_t begin, int64_t end) {
+static void reduce_positions(void *ctx, int64_t begin, int64_t end) {
   const Dw *const d = ctx;
   const int64_t in = d->t.in, step = d->t.out * in, es = dm_dtype_size(d->t.dtype);
   float t[3][4][LANES], nine[9][LANES], line[9];
@@ -444,22 +444,22 @@ dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, co
   Dw d = {.t = forward(dims, t, x), .dy = dy, .dw = dw};
   cut_tiles(&d.t);
   const int64_t in = d.t.in, out = d.t.out;
-  const int64_t most = CHUNK_BYTES / (PLACES * (in + out) * 4);
+  const int64_t most = CHUNK_BYTES / (POSITIONS * (in + out) * 4);
   const int64_t chunk = dm_even_part(d.t.n_tile, dm_max_i64(DM_WINOGRAD_DW_TILES, most), LANES);
   d.step = chunk + APART;
   d.v_step = in * d.step + APART;
   d.g_step = out * d.step + APART;
   d.n_block = dm_ceil_div(in, DW_CHANNELS);
-  d.m = dm_scratch(DM_SCRATCH_JOB, PLACES * (out * in + d.v_step + d.g_step) * 4);
+  d.m = dm_scratch(DM_SCRATCH_JOB, POSITIONS * (out * in + d.v_step + d.g_step) * 4);
   if (!d.m) return dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of transforms");
-  d.v = d.m + PLACES * out * in;
-  d.g = d.v + PLACES * d.v_step;
+  d.v = d.m + POSITIONS * out * in;
+  d.g = d.v + POSITIONS * d.v_step;
   for (d.first = 0; d.first < d.t.n_tile && !atomic_load(&d.failed); d.first += chunk) {
     d.n = dm_min_i64(chunk, d.t.n_tile - d.first);
     dm_parallel_for(in + out, dm_max_i64(1, (1 << 9) / chunk), transform_chunk, &d);
-    dm_parallel_for(PLACES * d.n_block, 1, multiply_chunk, &d);
+    dm_parallel_for(POSITIONS * d.n_block, 1, multiply_chunk, &d);
   }
-  dm_parallel_for(out, dm_max_i64(1, (1 << 14) / in), fold_places, &d);
+  dm_parallel_for(out, dm_max_i64(1, (1 << 14) / in), reduce_positions, &d);
   dm_scratch_trim(DM_SCRATCH_JOB);
   if (!atomic_load(&d.failed)) return DM_OK;
   return dm_fail(DM_EMEM, "conv2d_dw: out of memory for a strip of transforms");

@@ -401,8 +401,8 @@ static dm_status check_entries(const dm_StEntry *entries, int64_t n) {
   return DM_OK;
 }
 
-/* order[n] = the entries as they will lie in the file; refuses twins. */
-static dm_status lay_out(const dm_StEntry **order, const dm_StEntry *entries, int64_t n) {
+/* order[n] = the entries as they will lie in the file; refuses duplicate names. */
+static dm_status order_entries(const dm_StEntry **order, const dm_StEntry *entries, int64_t n) {
   dm_status st = DM_OK;
   const char **names = dm_alloc(n * (int64_t)sizeof *names);
   if (!names)
@@ -520,7 +520,7 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
   const dm_StEntry **order = dm_alloc(n * (int64_t)sizeof *order);
   if (!order)
     return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
-  DM_GO(lay_out(order, entries, n));
+  DM_GO(order_entries(order, entries, n));
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
   DM_GO(dm_atomic_file_open(&file));
   DM_GO(dm_atomic_file_write(&file, header, header_bytes));

@@ -235,8 +235,8 @@ static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tens
   const dm_Tensor *leaf = s->from >= 0 ? n->in[s->from].leaf : NULL;
   if (leaf && leaf->storage->version != s->version)
     return dm_fail(DM_ESTATE,
-                   "backward: a leaf of shape %s that %s needs for its gradient was changed in "
-                   "place since the checkpoint's forward (version %u, wanted %u)",
+                   "backward: a leaf of shape %s that %s needs for its gradient was changed "
+                   "in place since the checkpoint's forward (version %u, wanted %u)",
                    DM_SHAPE(leaf), dm_node_name(n), leaf->storage->version, s->version);
   return DM_OK;
 }

@@ -55,11 +55,11 @@ static bool is_word(char c) {
 }
 
 /* Copies the word at *s (letters, digits, _) and steps over it and blanks. */
-static void take_word(const char **s, char *dst, size_t room) {
+static void take_word(const char **s, char *dst, size_t capacity) {
   size_t n = 0;
   while (**s == ' ') (*s)++;
   while (is_word(**s)) {
-    if (n + 1 < room) dst[n++] = **s;
+    if (n + 1 < capacity) dst[n++] = **s;
     (*s)++;
   }
   dst[n] = 0;

@@ -217,8 +217,8 @@ dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
   if (!*to || (*to)->storage->version == version) return DM_OK;
   const dm_status st =
       dm_fail(DM_ESTATE,
-              "backward: a tensor of shape %s that %s needs for its gradient was changed in "
-              "place afterwards (version %u, wanted %u); hint: x:clone() before the change",
+              "backward: a tensor of shape %s that %s needs for its gradient was changed "
+              "in place afterwards (version %u, wanted %u); hint: x:clone() before the change",
               DM_SHAPE(*to), who, (*to)->storage->version, version);
   dm_tensor_unref(to);
   return st;

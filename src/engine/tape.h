@@ -20,8 +20,8 @@ dm_status dm_record_op(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, cons
 dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
                            dm_Tensor **out, int n_saved, dm_Tensor *const *saved);
 
-/* Rewrites the history of v's base, and v's own, after a recorded op changed the view v in
-   place. */
+/* Rewrites the history of v's base, and v's own, after a recorded op changed the view v
+   in place. */
 dm_status dm_rebase(dm_Tensor *v);
 /* Brings a view's history up to date with its base. */
 dm_status dm_refresh_view(dm_Tensor *v);

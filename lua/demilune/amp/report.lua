@@ -52,9 +52,9 @@ end
 -- The gradient where the host reads it. The report's own copy is no op of the script.
 local function on_host(grad)
   if grad.device == "cpu" then return grad end
-  for self in pairs(open) do self._watch:close() end
+  for self in pairs(open) do self._trace:close() end
   local ok, host = pcall(grad.to, grad, "cpu")
-  for self in pairs(open) do self._watch:open() end
+  for self in pairs(open) do self._trace:open() end
   if not ok then error(host, 0) end
   return host
 end
@@ -73,8 +73,8 @@ local function look(self, params, factor, scale, wanted)
         g.of[p], g.rows[#g.rows + 1] = row, row
       end
       row.name = paths.parameter(p) or row.name
-      core._census(host, row, factor, scale)
-      core._census(host, g.total, factor, scale)
+      core._float_stats(host, row, factor, scale)
+      core._float_stats(host, g.total, factor, scale)
     end
   end
   return any
@@ -118,7 +118,7 @@ local function start(self)
   if n_open == 0 then step, Optimizer.step = Optimizer.step, observed_step end
   n_open = n_open + 1
   paths.start()
-  self._watch:open()
+  self._trace:open()
   self._open, open[self] = true, true
   return self
 end
@@ -127,7 +127,7 @@ end
 function Report:close()
   if not self._open then return end
   self._open, open[self] = false, nil
-  self._watch:close()
+  self._trace:close()
   paths.stop()
   n_open = n_open - 1
   if n_open == 0 then Optimizer.step = step end
@@ -180,7 +180,7 @@ local function report(opts, fn)
   if type(opts) == "function" then opts, fn = nil, opts end
   local o = options.read("report", opts, REPORT)
   local self = setmetatable({
-    _watch = core._watch(o.check), _open = false, _scaler = o.scaler,
+    _trace = core._amp_trace(o.check), _open = false, _scaler = o.scaler,
     _wanted = wanted_of(o.grads),
     _gradients = {of = setmetatable({}, {__mode = "k"}), rows = {}, total = {}, steps = 0,
       skipped = 0, skipped_late = 0, scaler = false},
@@ -265,13 +265,13 @@ end
 local function summary(self)
   local s = {modules = {}, total = new_row("total", ""), regions = {}, float32_ops = {}}
   local rows = {}
-  local tallies = self._watch:tallies()
+  local tallies = self._trace:tallies()
   table.sort(tallies, function(a, b)
-    if a.place ~= b.place then return a.place % 2^32 < b.place % 2^32 end -- -1 comes last
+    if a.module ~= b.module then return a.module % 2^32 < b.module % 2^32 end -- -1 comes last
     return a.op < b.op
   end)
   for _, tally in ipairs(tallies) do
-    local path, class = paths.name(tally.place)
+    local path, class = paths.name(tally.module)
     local id = path .. " " .. class
     if not rows[id] then
       rows[id] = new_row(path, class)
@@ -281,7 +281,7 @@ local function summary(self)
     count(s.total, tally)
     if tally.region and tally.kind == "forward" then note_region(s, rows[id], tally) end
   end
-  s.steps, s.missed = self._watch:steps()
+  s.steps, s.missed = self._trace:steps()
   s.ran = #tallies > 0
   return s
 end
@@ -315,9 +315,9 @@ local function gradients(self)
 end
 
 local function nonfinite(self, backward)
-  local first = self._watch:first(backward)
+  local first = self._trace:first(backward)
   if not first then return nil end
-  first.path, first.class = paths.name(first.place)
+  first.path, first.class = paths.name(first.module)
   return first
 end
 
@@ -339,7 +339,7 @@ function readers:modules() return summary(self).modules end
 function readers:casts() return summary(self).total.casts end
 function readers:total() return summary(self).total end
 -- rounds of forward and backward
-function readers:steps() return (self._watch:steps()) end
+function readers:steps() return (self._trace:steps()) end
 -- ops that a region left or put in float32: {path, class, op, reason, calls, bytes}
 function readers:float32_ops()
   local ops = summary(self).float32_ops

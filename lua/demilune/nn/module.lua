@@ -444,7 +444,7 @@ local observer = {}
 function Module:is_observed() return self._has_hooks or observer[1] ~= nil end
 
 --- fn(module) is called before each forward and returns the id of the module path
---- (core._place) that is set again after it, also after an error. nil ends this.
+--- (core._module_number) that is set again after it, also after an error. nil ends this.
 function Module.observe(fn) observer[1] = fn end
 
 local function finish(self, ok, ...)
@@ -463,7 +463,7 @@ end
 
 -- outer: the id of the module path to set again, or nil; inputs: for the hooks, or nil.
 local function finish_observed(self, outer, inputs, ...)
-  if outer then core._place(outer) end
+  if outer then core._module_number(outer) end
   if inputs then return run_hooks(self, inputs, finish(self, ...)) end
   return finish(self, ...)
 end

@@ -1,5 +1,5 @@
 -- The path of the module whose forward runs, such as "model.layers[3]", for the profiler and
--- amp.report. The engine holds it as a number (core._place), which those who observe ops get
+-- amp.report. The engine holds it as a number (core._module_number), which observers of ops get
 -- with each op; this file knows the paths of the numbers.
 
 local core = require "demilune.core"
@@ -44,9 +44,9 @@ local function add(module, outer)
 end
 
 local function enter(module)
-  local outer = core._place()
+  local outer = core._module_number()
   local known = ids_of[module]
-  core._place(known and known[outer] or add(module, outer))
+  core._module_number(known and known[outer] or add(module, outer))
   return outer
 end
 

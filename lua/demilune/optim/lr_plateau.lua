@@ -51,11 +51,11 @@ local function reduce(self)
   end
 end
 
---- value: what is watched, a number or a tensor of one element.
+--- value: the monitored quantity, a number or a tensor of one element.
 function Plateau:step(value)
   if type(value) ~= "number" then
     if value == nil then
-      caller.raise("%s:step: wanted what is watched, such as the validation loss", NAME)
+      caller.raise("%s:step: wanted the monitored quantity, such as the validation loss", NAME)
     end
     value = value:item()
   end

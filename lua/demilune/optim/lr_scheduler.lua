@@ -311,11 +311,11 @@ end)
 lr_scheduler.check_optimizer = check_optimizer
 
 -- Schedules of another kind, in modules of their own.
-local ROOMS = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",
+local FILES = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",
   ChainedScheduler = "lr_sequence"}
 
 return setmetatable(lr_scheduler, {__index = function(self, name)
-  if not ROOMS[name] then return nil end
-  for key, make in pairs(require("demilune.optim." .. ROOMS[name])) do rawset(self, key, make) end
+  if not FILES[name] then return nil end
+  for key, make in pairs(require("demilune.optim." .. FILES[name])) do rawset(self, key, make) end
   return rawget(self, name)
 end})

@@ -34,8 +34,8 @@ static inline void dm_conv_axis(const dm_ConvAttr *a, int i, int64_t in, int64_t
   const int64_t reach = a->dilation[i] * (kernel - 1);
   const bool same = a->padding[i] == DM_CONV_SAME;
   *pad = same ? reach / 2 : a->padding[i];
-  const int64_t room = in + 2 * *pad - reach - 1;
-  *out = same ? in : room < 0 ? 0 : room / a->stride[i] + 1;
+  const int64_t extent = in + 2 * *pad - reach - 1;
+  *out = same ? in : extent < 0 ? 0 : extent / a->stride[i] + 1;
 }
 
 static inline dm_ConvDims dm_conv_dims(const dm_ConvAttr *a, dm_ImageDims x, int64_t o,

@@ -205,7 +205,7 @@ dm_status conv_transpose1d_compose(dm_Call *c, dm_X *x) {
 
 /* Planes first, whose channels are outputs times taps along the depth; then each tap is
    added to the depth that it falls on, as fold does it: to planes of width 1, whose
-   channels are all places of a plane. 16-bit numbers are summed in float32. */
+   channels are all positions of a plane. 16-bit numbers are summed in float32. */
 dm_status conv_transpose3d_compose(dm_Call *c, dm_X *x) {
   const struct { int64_t stride[3], padding[3], more[3], groups, dilation[3]; } *a = c->attr;
   dm_Tensor *in = c->in[0], *w = c->in[1], *bias = c->in[2];
