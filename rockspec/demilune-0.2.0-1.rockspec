@@ -8,7 +8,8 @@ description = {
     A tensor engine in C11 with PyTorch's names and Lua's manners: autograd,
     neural network modules, optimizers, autocast and gradient scaling.
     Building it takes CMake, a C compiler, zlib and cJSON; with libpng it reads
-    and writes PNG files, with libjpeg it reads JPEG files. Where nvcc is found,
+    and writes PNG files, with libjpeg it reads JPEG files, with utf8proc it
+    has the tokenizer of GPT-2. Where nvcc is found,
     the CUDA back end is built too: `luarocks make WITH_CUDA=0` leaves it out, WITH_CUDA=1
     insists on it, CUDA_ARCH="80;90" says for which GPUs.]],
   license = "MIT",
