@@ -1,5 +1,6 @@
-/* Windows: other shapes on a tensor's elements, for the length of a kernel. A
-   window owns nothing and is never recorded; it lies on the stack. */
+/* Borrowed views: another shape and other strides on a tensor's storage, for the
+   duration of one kernel. Such a view lives on the stack, holds no reference to the
+   storage and is never recorded on the tape. */
 #ifndef DM_STRIDED_H
 #define DM_STRIDED_H
 
@@ -7,7 +8,8 @@
 
 #include "engine/op.h"
 
-/* t's elements, stepped through by stride (elements; 0 and below are fine). */
+/* A view of t's storage with this shape, these strides and this offset, all in
+   elements. Strides of 0 (broadcasting) and negative strides (flip) are allowed. */
 static inline dm_Tensor dm_view_of(const dm_Tensor *t, int ndim, const int64_t *shape,
                                    const int64_t *stride, int64_t offset) {
   dm_Tensor w;
@@ -25,7 +27,8 @@ static inline dm_Tensor dm_view_of(const dm_Tensor *t, int ndim, const int64_t *
   return w;
 }
 
-/* t as broadcast to shape. */
+/* A view of t broadcast to `shape`: dims that t lacks, or has with size 1, get stride
+   0. */
 static inline dm_Tensor dm_view_expanded(const dm_Tensor *t, int ndim, const int64_t *shape) {
   int64_t stride[DM_MAX_DIM];
   for (int d = 0; d < ndim; d++) {
@@ -36,7 +39,8 @@ static inline dm_Tensor dm_view_expanded(const dm_Tensor *t, int ndim, const int
 }
 
 #ifndef __cplusplus
-/* Copies src into dst, broadcast and converted; CPU tensors or windows. */
+/* Copies src into dst with broadcasting and dtype conversion. Both are CPU tensors or
+   borrowed views. */
 static inline dm_status dm_copy_to(dm_Tensor *dst, dm_Tensor *src) {
   dm_Tensor *in[2] = {dst, src};
   dm_Call c = {.op = &dm_ops[DM_OP_copy], .n_in = 2, .n_out = 1, .in = in};

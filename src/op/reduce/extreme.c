@@ -1,6 +1,13 @@
-/* The largest and the smallest, where they stand, and any/all: reductions that
-   choose (see reduce.h). NaN counts as larger and smaller than everything; of
-   equals the first is named. */
+/* max, min, amax, amin, argmax, argmin, any and all: reductions that select an
+   element (see reduce.h). The state of one output is the best value so far and its
+   index among the reduced elements. NaN counts as larger and as smaller than every
+   number, as in PyTorch, so that a NaN anywhere in the input reaches the result.
+   Among equal elements the first index wins, whatever the number of threads, because
+   partial results are merged in the order of the elements.
+
+   The gradient of max and min over one dim goes to the selected index alone. amax,
+   amin and the full max and min have no single index: their gradient is divided
+   equally among all elements that equal the result, as PyTorch does for amax. */
 #include <math.h>
 
 #include "base/error.h"
@@ -8,9 +15,12 @@
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
-/* ---- the folds: a or i the best so far, k its index or -1; param 1: the
-   largest, -1: the smallest ---- */
+/* ---- reductions: s->a (floats) or s->i (integers) is the best value so far, s->k its
+   index or -1 when there is none; sign is 1 for the largest, -1 for the smallest. For
+   floats s->a holds sign * x, so that both search for a maximum ---- */
 
+/* Joins n integers, the first of which has index `at`, to s. The strict comparison
+   keeps the first of equal elements. */
 static void extreme_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double sign) {
   for (int64_t i = 0; i < n; i++)
     if (s->k < 0 || (sign > 0 ? v[i] > s->i : v[i] < s->i)) {
@@ -18,47 +28,53 @@ static void extreme_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, doub
       s->k = at + i;
     }
 }
+/* Merges a later part of the elements into s. A NaN in s stays, a NaN in the later part
+   wins over numbers, and ties keep s, which holds the smaller index. */
 static void max_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a != s->a) return;
   if (later->a > s->a || later->a != later->a || later->i > s->i) *s = *later;
 }
 static void min_merge(dm_Acc *s, const dm_Acc *later) {
-  if (s->a != s->a) return; /* a holds -x */
+  if (s->a != s->a) return; /* s->a holds -x */
   if (later->a > s->a || later->a != later->a || later->i < s->i) *s = *later;
 }
+/* Undoes the sign that the smallest was searched with. */
 static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
   DM_UNUSED(n);
   return s->a * sign;
 }
-static const dm_Reduction max_fold = {.start = {0, 0, 0, -1},
-                                      .loop = DM_FOLD_EXTREME,
-                                      .i64 = extreme_i64,
-                                      .merge = max_merge,
-                                      .value = extreme_value};
-static const dm_Reduction min_fold = {.start = {0, 0, 0, -1},
-                                      .loop = DM_FOLD_EXTREME,
-                                      .i64 = extreme_i64,
-                                      .merge = min_merge,
-                                      .value = extreme_value};
+static const dm_Reduction max_reduction = {.start = {0, 0, 0, -1},
+                                           .loop = DM_FOLD_EXTREME,
+                                           .i64 = extreme_i64,
+                                           .merge = max_merge,
+                                           .value = extreme_value};
+static const dm_Reduction min_reduction = {.start = {0, 0, 0, -1},
+                                           .loop = DM_FOLD_EXTREME,
+                                           .i64 = extreme_i64,
+                                           .merge = min_merge,
+                                           .value = extreme_value};
 
+/* True for the ops that select the smallest element. */
 static bool wants_least(const dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   return id == DM_OP_min || id == DM_OP_amin || id == DM_OP_argmin;
 }
 
-/* Where they stand does not matter: a alone. */
-static const dm_Reduction top_fold = {.start = {(double)-INFINITY, 0, 0, -1},
-                                      .loop = DM_FOLD_TOP,
-                                      .i64 = extreme_i64,
-                                      .merge = max_merge,
-                                      .value = extreme_value};
-static const dm_Reduction bottom_fold = {.start = {(double)-INFINITY, 0, 0, -1},
-                                         .loop = DM_FOLD_TOP,
-                                         .i64 = extreme_i64,
-                                         .merge = min_merge,
-                                         .value = extreme_value};
+/* The same without an index, for amax and amin: the loops compare values only, which
+   vectorizes. */
+static const dm_Reduction top_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
+                                           .loop = DM_FOLD_TOP,
+                                           .i64 = extreme_i64,
+                                           .merge = max_merge,
+                                           .value = extreme_value};
+static const dm_Reduction bottom_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
+                                              .loop = DM_FOLD_TOP,
+                                              .i64 = extreme_i64,
+                                              .merge = min_merge,
+                                              .value = extreme_value};
 
-/* Something to choose from, for each output. */
+/* Fails when an output would have no element to select from: max over an empty dim is
+   not defined. A result without outputs is fine. */
 static dm_status check_some(const dm_Call *c, const dm_Tensor *x, unsigned mask) {
   int64_t n_red = 1, n_out = 1;
   for (int d = 0; d < x->ndim; d++) *(mask >> d & 1u ? &n_red : &n_out) *= x->shape[d];
@@ -66,17 +82,21 @@ static dm_status check_some(const dm_Call *c, const dm_Tensor *x, unsigned mask)
   return dm_fail(DM_EARG, "%s: no elements to choose from in %s", c->op->name, DM_SHAPE(x));
 }
 
+/* Reduces input 0 over the dims in mask into value and index; either may be NULL. An
+   index counts from the caller's base. */
 static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned mask) {
   dm_Tensor *out[2] = {value, index};
   const bool least = wants_least(c);
-  const dm_Reduction *fold =
-      index ? (least ? &min_fold : &max_fold) : (least ? &bottom_fold : &top_fold);
-  return dm_reduce(out, c->in[0], mask, dm_compute_dtype((dm_DType)c->in[0]->dtype), fold,
+  const dm_Reduction *reduction = index ? (least ? &min_reduction : &max_reduction)
+                                        : (least ? &bottom_reduction : &top_reduction);
+  return dm_reduce(out, c->in[0], mask, dm_compute_dtype((dm_DType)c->in[0]->dtype), reduction,
                    least ? -1 : 1, c->base);
 }
 
 /* ---- amax, amin ---- */
 
+/* Output: x's shape without the reduced dims (or with size 1, keepdim), in x's
+   dtype. */
 dm_status amax_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
@@ -90,7 +110,8 @@ dm_status amax_cpu(dm_Call *c) {
                 dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims));
 }
 
-/* gy goes to the elements equal to y, in equal parts. */
+/* dx = gy * [x == y] / count, where count is the number of elements of the reduced
+   slice that equal y. */
 static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
@@ -103,10 +124,12 @@ void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->di
 
 /* ---- max, min, argmax, argmin ---- */
 
+/* The dims to reduce as bits: one dim, or all of them when none is given. */
 static unsigned dim_mask(const dm_Tensor *x, dm_OptInt dim) {
   const dm_Ints dims = {dim.set ? 1 : -1, {dim.v}};
   return dm_dims_bits(x->ndim, dims);
 }
+/* Checks `dim` and that there is an element to select for every output. */
 static dm_status check_choice(dm_Call *c, unsigned *mask) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   int d;
@@ -115,6 +138,8 @@ static dm_status check_choice(dm_Call *c, unsigned *mask) {
   return check_some(c, c->in[0], *mask);
 }
 
+/* With a dim the op gives values and int64 indices, as torch.max(x, dim); without a dim
+   the value alone. */
 dm_status max_rule(dm_Call *c) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   unsigned mask;
@@ -129,6 +154,8 @@ dm_status max_cpu(dm_Call *c) {
   return choose(c, c->out[0], c->n_out == 2 ? c->out[1] : NULL,
                 dim_mask(c->in[0], DM_ATTR(dm_DimAttr, c)->dim));
 }
+/* With a dim, dx is zeros with gy scattered to the selected indices; without a dim, gy
+   is shared by equal elements. */
 void max_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, g);
@@ -156,6 +183,8 @@ dm_status argmax_cpu(dm_Call *c) {
 
 /* ---- any, all ---- */
 
+/* any: s->i becomes 1 at the first nonzero element; all: s->i becomes 0 at the first
+   zero. Both stop there. NaN is nonzero. */
 #define TRUTH(SUFFIX, TYPE)                                                                 \
   static void any_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
     DM_UNUSED(at), DM_UNUSED(param);                                                        \
@@ -171,12 +200,12 @@ TRUTH(i64, int64_t)
 #undef TRUTH
 static void any_merge(dm_Acc *s, const dm_Acc *later) { s->i |= later->i; }
 static void all_merge(dm_Acc *s, const dm_Acc *later) { s->i &= later->i; }
-static const dm_Reduction any_fold = {
+static const dm_Reduction any_reduction = {
     .f32 = any_f32, .f64 = any_f64, .i64 = any_i64, .merge = any_merge};
-static const dm_Reduction all_fold = {
+static const dm_Reduction all_reduction = {
     .start = {0, 0, 1, 0}, .f32 = all_f32, .f64 = all_f64, .i64 = all_i64, .merge = all_merge};
 
-/* bool, but uint8 of uint8. */
+/* The result is bool, except that a uint8 input gives uint8, as in PyTorch. */
 dm_status any_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
@@ -188,5 +217,5 @@ dm_status any_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims),
                    dm_compute_dtype((dm_DType)c->in[0]->dtype),
-                   c->op == &dm_ops[DM_OP_all] ? &all_fold : &any_fold, 0, 0);
+                   c->op == &dm_ops[DM_OP_all] ? &all_reduction : &any_reduction, 0, 0);
 }

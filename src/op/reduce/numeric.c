@@ -1,12 +1,16 @@
-/* Differences along a dim, sums by the trapezoidal rule, Kronecker products, steps, counts. */
+/* diff, trapezoid, kron, heaviside and count_nonzero, composed of other ops, which also
+   give them their gradients. */
 #include "base/error.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
+/* t narrowed along dim to n elements from `start` on. */
 static dm_Tensor *part(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
   return dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, start, n}, 1, t);
 }
-/* t without its first element along dim, and without its last: a number less each. */
+/* t without its first element along dim (later) and without its last (earlier); both
+   have one element fewer, so that later - earlier is the difference of neighbours. NULL
+   passes a failed step on. */
 static dm_Tensor *later(dm_X *x, dm_Tensor *t, int dim) {
   return t ? part(x, t, dim, 1, t->shape[dim] - 1) : NULL;
 }
@@ -14,6 +18,8 @@ static dm_Tensor *earlier(dm_X *x, dm_Tensor *t, int dim) {
   return t ? part(x, t, dim, 0, t->shape[dim] - 1) : NULL;
 }
 
+/* torch.diff: n times y_i = x_(i+1) - x_i along dim, after `prepend` and `append` are
+   joined to x. The difference of bools is their exclusive or. */
 dm_status diff_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* n, dim */
   dm_Tensor *t = c->in[0];
@@ -35,6 +41,9 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The trapezoidal rule along dim: sum over i of (y_i + y_(i+1)) / 2 * (x_(i+1) - x_i),
+   with a constant step dx where no x is given. x has y's shape or is the vector of its
+   points. */
 dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
   const struct {
     double dx;
@@ -63,8 +72,10 @@ dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* {a1, a2} and {b1, b2} as {a1, 1, a2, 1} and {1, b1, 1, b2}: products of all pairs, each of
-   x's elements becoming a block. */
+/* Kronecker product. Reshaping A (a1, a2) to (a1, 1, a2, 1) and B (b1, b2) to (1, b1,
+   1, b2) makes their broadcast product hold all pairs in the order of the result (a1
+   b1, a2 b2): each element of A becomes a block A_ij B. The operand with fewer dims
+   gets leading dims of size 1. */
 dm_status kron_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *o = c->in[1];
   const int n = t->ndim > o->ndim ? t->ndim : o->ndim;
@@ -84,6 +95,7 @@ dm_status kron_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* 0 for x < 0, `values` for x = 0, 1 for x > 0. */
 dm_status heaviside_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *step = x_like(x, x_test(x, DM_OP_gt, t, 0), t);
   c->out[0] = x_where(x, x_test(x, DM_OP_eq, t, 0), c->in[1], step);

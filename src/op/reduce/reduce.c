@@ -1,11 +1,22 @@
-/* Reductions, op by op: the arithmetic, the rule and the gradient of each. run.c runs them. */
+/* sum, mean, sum_to_size, prod, var, std, norm and logsumexp: the arithmetic, the
+   rule and the gradient of each. run.c traverses the elements; the float loops are
+   in cpu/loops/reals.inc.
+
+   An op describes its arithmetic as a dm_Reduction: how n elements join the running
+   state (dm_Acc), how the states of two parts are merged, and how the final state
+   becomes a value. Sums are two-level: blocks of the compute type are added up in
+   float64, so that the rounding error does not grow with the number of elements as
+   in a plain float32 loop. Variances use the two-pass formula inside a block and the
+   pairwise update of Chan, Golub & LeVeque 1979 between blocks, which does not
+   cancel as E[x^2] - E[x]^2 does. logsumexp keeps the maximum and the scaled sum of
+   exponentials, so nothing overflows. */
 #include "op/reduce/reduce.h"
 
 #include "base/error.h"
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
 
-/* ---- what rules and gradients share ---- */
+/* ---- helpers of rules and gradients ---- */
 
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask) {
   unsigned seen = 0;
@@ -45,11 +56,13 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
   if (x->st != DM_OK) return false;
   x->st = dm_call_n(op, n_in, in, attr, out, &n_out);
   if (x->st != DM_OK) return false;
-  for (int i = 0; i < n_out; i++) (void)dm_x_own(x, out[i]); /* each, or it is lost */
+  for (int i = 0; i < n_out; i++)
+    (void)dm_x_own(
+        x, out[i]); /* every output is owned, even after a failure: otherwise it would leak */
   return x->st == DM_OK;
 }
 
-/* ---- sum, mean ---- */
+/* ---- sum, mean: s->a the sum of floats, s->i the sum of integers ---- */
 
 static void sum_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
   DM_UNUSED(at), DM_UNUSED(param);
@@ -70,17 +83,20 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
   return s->a / (double)n;
 }
 
-static const dm_Reduction sum_fold = {
+static const dm_Reduction sum_reduction = {
     .loop = DM_FOLD_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
-static const dm_Reduction mean_fold = {
+static const dm_Reduction mean_reduction = {
     .loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value};
 
-static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Reduction *fold) {
+/* Reduces input 0 over dims, in the compute type of the output's dtype, so that
+   sum(dtype = ...) converts before it adds. */
+static dm_status reduce_in_out_dtype(dm_Call *c, dm_Ints dims, const dm_Reduction *reduction) {
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, dims),
-                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, 0, 0);
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, 0, 0);
 }
 
+/* Floats keep their dtype, integers and bool give int64 unless a dtype is asked for. */
 dm_status sum_rule(dm_Call *c) {
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -94,8 +110,10 @@ dm_status sum_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The columns of a few dense rows, as a bias's gradient in a small net: what the walk gives,
-   without one. False: not that. */
+/* Sums x (N, C) over dim 0 for a contiguous x with few rows and columns, as the bias
+   gradient of a small layer. It adds the rows in the same order and type as the general
+   traversal and gives the same bits, without its setup. Returns false when the call is
+   another one. */
 static bool sum_few_rows(const dm_Call *c) {
   enum { MOST = 256 };
   const dm_Tensor *x = c->in[0], *out = c->out[0];
@@ -119,10 +137,11 @@ static bool sum_few_rows(const dm_Call *c) {
 
 dm_status sum_cpu(dm_Call *c) {
   if (sum_few_rows(c)) return DM_OK;
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &sum_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &sum_reduction);
 }
 
-/* gy as it was before the dims went, spread over them. */
+/* gy reshaped to keep the reduced dims with size 1 and broadcast to x's shape: the
+   gradient of a sum. */
 static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
   const dm_Meta *m = &g->in_meta[0];
   dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
@@ -130,6 +149,7 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
 }
 void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dims); }
 
+/* The mean of integers is refused unless a float dtype is asked for, as in PyTorch. */
 dm_status mean_rule(dm_Call *c) {
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -145,14 +165,16 @@ dm_status mean_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status mean_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &mean_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &mean_reduction);
 }
+/* The number of elements that one output is reduced from. */
 static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
   int64_t n = 1;
   for (int d = 0; d < m->ndim; d++)
     if (mask >> d & 1u) n *= m->shape[d];
   return n;
 }
+/* dx = gy / n, broadcast to x's shape. */
 void mean_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dims;
@@ -162,8 +184,10 @@ void mean_grad(dm_Grad *g) {
   g->gx[0] = x_expand(g->x, gy, m->ndim, m->shape);
 }
 
-/* ---- sum_to_size: undoes a broadcast ---- */
+/* ---- sum_to_size: the adjoint of broadcasting ---- */
 
+/* x broadcasts to its shape from `size`: every size is equal or 1, counted from the
+   last dim. */
 dm_status sum_to_size_rule(dm_Call *c) {
   const dm_Ints *size = DM_ATTR(dm_Ints, c);
   const dm_Tensor *x = c->in[0];
@@ -182,7 +206,7 @@ dm_status sum_to_size_rule(dm_Call *c) {
 dm_status sum_to_size_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)),
-                   dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_fold, 0, 0);
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_reduction, 0, 0);
 }
 void sum_to_size_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
@@ -191,6 +215,7 @@ void sum_to_size_grad(dm_Grad *g) {
 
 /* ---- prod ---- */
 
+/* Products of floats are kept in float64 in s->a, of integers (modulo 2^64) in s->i. */
 #define PROD(SUFFIX, TYPE)                                                                   \
   static void prod_##SUFFIX(dm_Acc *s, const TYPE *v, int64_t n, int64_t at, double param) { \
     DM_UNUSED(at), DM_UNUSED(param);                                                         \
@@ -211,19 +236,21 @@ static void prod_merge(dm_Acc *s, const dm_Acc *later) {
   s->a *= later->a;
   s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
 }
-static const dm_Reduction prod_fold = {.start = {1, 0, 1, 0},
-                                       .f32 = prod_f32,
-                                       .f64 = prod_f64,
-                                       .i64 = prod_i64,
-                                       .merge = prod_merge,
-                                       .value = sum_value};
+static const dm_Reduction prod_reduction = {.start = {1, 0, 1, 0},
+                                            .f32 = prod_f32,
+                                            .f64 = prod_f64,
+                                            .i64 = prod_i64,
+                                            .merge = prod_merge,
+                                            .value = sum_value};
 
 dm_status prod_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &prod_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &prod_reduction);
 }
 
-/* The product of the others: with no zero prod / x; with one zero the product
-   of the rest, there only; with more, none. */
+/* dx_i = gy * product of all other elements. With no zero in the slice that is prod /
+   x_i; with exactly one zero only its own element has a gradient, the product of the
+   rest; with more zeros none has. `rest` is x with its zeros replaced by 1, so that no
+   division by zero occurs. */
 void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
@@ -245,12 +272,14 @@ void prod_grad(dm_Grad *g) {
   g->gx[0] = x_where(x, is_zero, at_zero, elsewhere);
 }
 
-/* ---- var, std: blocks joined as in Chan, Golub & LeVeque 1979 ----
-   a: mean, b: sum of squared differences from it, k: count */
+/* ---- var, std: s->a the mean, s->b the sum of squared differences from it, s->k the
+   count; parts are merged as in Chan, Golub & LeVeque 1979 ---- */
 
 static void var_merge(dm_Acc *s, const dm_Acc *later) {
   dm_var_join(s, later->a, later->b, later->k);
 }
+/* var = m2 / (n - correction); the divisor is held at 0 or above, so that one element
+   with correction 1 gives NaN as in PyTorch. */
 static double var_value(const dm_Acc *s, double correction, int64_t n) {
   const double by = (double)n - correction;
   return s->b / (by > 0 ? by : 0);
@@ -258,9 +287,9 @@ static double var_value(const dm_Acc *s, double correction, int64_t n) {
 static double std_value(const dm_Acc *s, double correction, int64_t n) {
   return sqrt(var_value(s, correction, n));
 }
-static const dm_Reduction var_fold = {
+static const dm_Reduction var_reduction = {
     .loop = DM_FOLD_VAR, .merge = var_merge, .value = var_value};
-static const dm_Reduction std_fold = {
+static const dm_Reduction std_reduction = {
     .loop = DM_FOLD_VAR, .merge = var_merge, .value = std_value};
 
 dm_status var_rule(dm_Call *c) {
@@ -276,10 +305,11 @@ dm_status var_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dims), dm_compute_dtype((dm_DType)x->dtype),
-                   c->op == &dm_ops[DM_OP_std] ? &std_fold : &var_fold, a->correction, 0);
+                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction,
+                   0);
 }
 
-/* d var / dx = 2 (x - mean) / (n - correction), times gy. */
+/* The gradient of var: dx = gy * 2 (x - mean) / (n - correction). */
 static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   dm_X *x = g->x;
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, g);
@@ -291,6 +321,7 @@ static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   return x_mul(x, x_keepdim(x, x_scale(x, gy, 2 / (by > 0 ? by : 0)), m, mask), d);
 }
 void var_grad(dm_Grad *g) { g->gx[0] = var_slope(g, g->gy[0]); }
+/* std = sqrt(var): gy becomes gy / (2 std), and 0 where std is 0. */
 void std_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *zero = dm_x_number(x, 0);
@@ -301,23 +332,26 @@ void std_grad(dm_Grad *g) {
 
 /* ---- norm ---- */
 
+/* s->a is the sum of |x|^p (of x != 0 for p = 0); the norm is its p-th root. */
 static double norm_value(const dm_Acc *s, double p, int64_t n) {
   DM_UNUSED(n);
   return p == 2.0 ? sqrt(s->a) : p == 1.0 || p == 0.0 ? s->a : pow(s->a, 1 / p);
 }
+/* The norms for p = inf and p = -inf: the largest and the smallest |x|; NaN wins. */
 static void largest_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a == s->a && (later->a > s->a || later->a != later->a)) s->a = later->a;
 }
 static void least_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a == s->a && (later->a < s->a || later->a != later->a)) s->a = later->a;
 }
-static const dm_Reduction norm_fold = {
+static const dm_Reduction norm_reduction = {
     .loop = DM_FOLD_NORM, .merge = sum_merge, .value = norm_value};
-static const dm_Reduction largest_fold = {
+static const dm_Reduction largest_reduction = {
     .loop = DM_FOLD_LARGEST, .merge = largest_merge, .value = sum_value};
-static const dm_Reduction least_fold = {
+static const dm_Reduction least_reduction = {
     .loop = DM_FOLD_LARGEST, .merge = least_merge, .value = sum_value};
 
+/* Norms with p < 0 and p = +-inf of no elements are not defined; the others are 0. */
 dm_status norm_rule(dm_Call *c) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -336,10 +370,12 @@ dm_status norm_rule(dm_Call *c) {
 }
 dm_status norm_cpu(dm_Call *c) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
-  const dm_Reduction *fold = !isinf(a->p) ? &norm_fold : a->p > 0 ? &largest_fold : &least_fold;
+  const dm_Reduction *reduction = !isinf(a->p) ? &norm_reduction
+                                  : a->p > 0   ? &largest_reduction
+                                               : &least_reduction;
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dims),
-                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, a->p, 0);
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, a->p, 0);
 }
 
 static dm_Tensor *x_pow(dm_X *x, dm_Tensor *a, double p) {
@@ -349,8 +385,9 @@ static dm_Tensor *x_same(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_eq, NULL, 2, a, b);
 }
 
-/* sign(x) |x|^(p-1) / norm^(p-1) gy; 0 where the norm is 0. At p = inf gy goes
-   to the elements that are the norm, in equal parts. */
+/* dx = gy sign(x) |x|^(p-1) / y^(p-1) for y the norm, and 0 where y is 0. p = 0 has no
+   gradient, p = 1 gives gy sign(x), p = 2 gives gy x / y. For p = +-inf gy is divided
+   equally among the elements with |x| = y. */
 void norm_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, g);
@@ -383,18 +420,20 @@ void norm_grad(dm_Grad *g) {
   g->gx[0] = x_mul(x, top, scale);
 }
 
-/* ---- logsumexp: see dm_lse_join ---- */
+/* ---- logsumexp: s->a the maximum m, s->b the sum of e^(x - m), see dm_lse_join; y = m
+   + log(s->b) ---- */
 
 static void lse_merge(dm_Acc *s, const dm_Acc *later) { dm_lse_join(s, later->a, later->b); }
 static double lse_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a + log(s->b);
 }
-static const dm_Reduction lse_fold = {.start = {(double)-INFINITY, 0, 0, 0},
-                                      .loop = DM_FOLD_LSE,
-                                      .merge = lse_merge,
-                                      .value = lse_value};
+static const dm_Reduction lse_reduction = {.start = {(double)-INFINITY, 0, 0, 0},
+                                           .loop = DM_FOLD_LSE,
+                                           .merge = lse_merge,
+                                           .value = lse_value};
 
+/* Integers give float32. */
 dm_status logsumexp_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -405,8 +444,9 @@ dm_status logsumexp_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status logsumexp_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dims, &lse_fold);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dims, &lse_reduction);
 }
+/* dx = gy softmax(x) = gy e^(x - y). */
 void logsumexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];

@@ -1,10 +1,12 @@
-/* How a reduction runs. The dims of x are parted into kept ones, which make
-   the output, and reduced ones. An output element is the fold of its reduced
-   elements, in row-major order, taken in blocks of the compute type. Two walks
-   give the same blocks: along rows when the reduced elements lie close, or in
-   tiles of neighbouring outputs when the kept ones do (a bias gradient). A
-   long reduction with few outputs is cut in chunks of a fixed size, so the
-   result does not depend on the number of threads. */
+/* How a reduction runs. The dims of x are divided into kept dims, which form the
+   output, and reduced dims. Each output element is the reduction of its slice of
+   reduced elements, taken in row-major order in blocks of the compute type. There are
+   two traversals, which give the same blocks and the same bits: by rows, when the
+   reduced elements of one output are close together in memory, and by tiles of
+   neighbouring outputs, when the kept elements are (a bias gradient: sum of (N, C) over
+   N). A long reduction with few outputs is split into chunks of a fixed size whose
+   states are merged in order, so that the result does not depend on the number of
+   threads. */
 #ifndef DM_REDUCE_H
 #define DM_REDUCE_H
 
@@ -12,7 +14,7 @@
 #include "cpu/loops/reduce.h"
 #include "engine/op.h"
 
-/* sum, mean, prod */
+/* Attributes of sum, mean, prod, nansum and nanmean. */
 typedef struct dm_SumAttr {
   dm_Ints dims;
   int64_t keepdim, dtype;
@@ -27,38 +29,44 @@ typedef struct dm_NormAttr {
   dm_Ints dims;
   int64_t keepdim, dtype;
 } dm_NormAttr;
-/* logsumexp, amax, amin, any, all */
+/* Attributes of logsumexp, amax, amin, any and all. */
 typedef struct dm_DimsAttr {
   dm_Ints dims;
   int64_t keepdim;
 } dm_DimsAttr;
-/* max, min, argmax, argmin */
+/* Attributes of max, min, argmax and argmin; no dim: over all elements. */
 typedef struct dm_DimAttr {
   dm_OptInt dim;
   int64_t keepdim;
 } dm_DimAttr;
 
+/* One reduction: the state of an output without elements, the functions that join
+   elements of each compute type, the merge of two parts (s precedes later), and the
+   final value. */
 typedef struct dm_Reduction {
   dm_Acc start;
-  int loop; /* DM_FOLD_OWN: f32 and f64 are given */
+  int loop; /* DM_FOLD_OWN: f32 and f64 below are used */
   dm_ReduceF32 *f32;
   dm_ReduceF64 *f64;
-  dm_ReduceI64 *i64; /* integers and bool; NULL: not for them */
+  dm_ReduceI64 *i64; /* integers and bool; NULL: not defined for them */
   void (*merge)(dm_Acc *s, const dm_Acc *later);
-  double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: s->i */
+  double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: the value is s->i */
 } dm_Reduction;
 
-/* Rows that a walk in tiles adds up before the sums go on in float64. */
+/* The number of rows that the traversal by tiles adds up in the compute type before the
+   sums go on in float64. */
 enum { DM_FOLD_ROWS = 64 };
 
-/* Reduces x over the dims set in `mask`: out[0] the value, out[1] (or NULL)
-   the fold's k as int64, plus base. compute: the type that x is read as. */
+/* Reduces x over the dims set in `mask`. out[0] receives the value; out[1], when it is
+   not NULL, receives the state's k plus base as int64. x is read as the `compute` type.
+   `param` is passed on to the reduction. */
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
-                    const dm_Reduction *fold, double param, int base);
+                    const dm_Reduction *reduction, double param, int base);
 
-/* The bits of `dims` of t; none given or an empty list: every dim. */
+/* Checks `dims` of t and sets their bits in *mask; no dims or an empty list mean every
+   dim. */
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask);
-/* The same for dims that a rule has checked. */
+/* The same without checks, for dims that a rule has checked. */
 static inline unsigned dm_dims_bits(int ndim, dm_Ints dims) {
   const int n = ndim > 0 ? ndim : 1;
   unsigned mask = 0;
@@ -67,7 +75,8 @@ static inline unsigned dm_dims_bits(int ndim, dm_Ints dims) {
     mask |= 1u << (dims.v[i] < 0 ? dims.v[i] + n : dims.v[i]);
   return mask;
 }
-/* The dims of t along which a tensor of this size was repeated. */
+/* The dims of t along which a tensor of this size was repeated by broadcasting, as
+   bits. */
 static inline unsigned dm_repeated_bits(const dm_Tensor *t, const dm_Ints *size) {
   const int lead = t->ndim - (int)size->n;
   unsigned mask = 0;
@@ -75,12 +84,14 @@ static inline unsigned dm_repeated_bits(const dm_Tensor *t, const dm_Ints *size)
     if (d < lead || (size->v[d - lead] == 1 && t->shape[d] != 1)) mask |= 1u << d;
   return mask;
 }
-/* Output i: t without the dims in mask, or with them as size 1. */
+/* Sets the meta of output i to t without the dims in mask (keepdim: with them as size
+   1). */
 void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool keepdim,
                     dm_DType dtype);
-/* r, reduced from shape m, brought to m's rank with size 1 in the mask's dims. */
+/* r, reduced from shape m, reshaped to m's rank with size 1 in the dims of mask. */
 dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask);
-/* As dm_x, but gives every output; false after a failure. */
+/* Calls an op as dm_x does but returns all its outputs in `out`, which x owns. False
+   after a failure. */
 bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in, dm_Tensor **out);
 
 #endif

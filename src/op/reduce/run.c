@@ -1,5 +1,13 @@
-/* The walks of a reduction (see reduce.h). Sums of floats add blocks of 1024, of columns 64, in
-   the compute type and the blocks in float64. */
+/* The traversals of a reduction (see reduce.h).
+
+   Accuracy: floats are added in blocks of 1024 (by rows) or in columns of 64 (by
+   tiles) in the compute type, and the block sums are added in float64. The error
+   then grows with the block size and not with the number of elements, at the speed
+   of a float32 loop; the idea is that of pairwise summation (Higham 1993) with two levels.
+
+   Determinism: the blocks and the chunks depend on shape and strides alone. Threads
+   take whole chunks, every chunk has its own dm_Acc, and finish() merges them in
+   order. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -11,40 +19,43 @@
 #include "op/reduce/reduce.h"
 
 enum {
-  TILE = 64,           /* outputs walked side by side */
-  BROAD = 1024,        /* the same for those that keep one number each */
-  ROWS = DM_FOLD_ROWS, /* reduced elements of each, per turn */
-  CHUNK = 65536,       /* elements of a long reduction that one thread takes */
-  FEW = 64,            /* outputs below which a long reduction is cut */
-  FEW_TILES = 8        /* tiles below which it is, and into how many pieces */
+  TILE = 64,           /* outputs reduced together in one tile */
+  BROAD = 1024,        /* the same for reductions whose state is one float */
+  ROWS = DM_FOLD_ROWS, /* reduced elements gathered per output before they are joined */
+  CHUNK = 65536,       /* elements of one chunk of a long reduction */
+  FEW = 64,            /* with at most so many outputs a long reduction is split into chunks */
+  FEW_TILES = 8        /* the same for tiles, and the number of chunks it is split into */
 };
 
 typedef struct Job {
-  dm_Iter red;  /* the reduced dims of x; data: its first element */
-  dm_Iter kept; /* the kept dims, likewise */
+  dm_Iter red;  /* reduced dims of x; data points to its first element */
+  dm_Iter kept; /* kept dims of x; data as in red */
   dm_DType dtype, compute;
   int64_t n_out, n_red;
-  int64_t n_chunk, chunk; /* pieces of each reduction, elements in one */
-  int64_t n_tile, tile;   /* tiles along the last kept dim, 0: by rows; outputs in one */
-  int64_t width, step;    /* last kept dim: size and stride */
-  const dm_Reduction *fold;
-  dm_ReduceF32 *f32; /* the fold's, or loops.h's */
+  int64_t n_chunk, chunk; /* chunks per reduction, elements per chunk */
+  int64_t n_tile, tile;   /* tiles along the last kept dim (0: by rows), outputs per tile */
+  int64_t width, step;    /* size and stride of the last kept dim */
+  const dm_Reduction *reduction;
+  dm_ReduceF32 *f32; /* the reduction's own loops, or those of loops.h */
   dm_ReduceF64 *f64;
   dm_ReduceI64 *i64;
-  dm_BesideF32 *beside; /* NULL: tiles are gathered, then folded column by column */
+  dm_BesideF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
 } Job;
 
-/* One turn of a walk: `cols` outputs, whose first elements lie `step` apart. */
-typedef struct Walk {
+/* The state of one traversal: `cols` outputs whose first elements lie `step` apart.
+   `at` counts the reduced elements seen, `fill` the rows gathered in buf. */
+typedef struct Pass {
   const Job *j;
-  dm_Acc *acc; /* of the first output; n_chunk apart */
+  dm_Acc *acc; /* state of the first output; states lie n_chunk apart */
   int64_t cols, at;
   int fill;
   void *buf;
-} Walk;
+} Pass;
 
+/* Describes the dims of x in mask as an iterator over one operand. Dims of size 1 are
+   dropped and neighbours that are contiguous to each other are merged. */
 static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
   it->n_op = 1;
   it->data[0] = dm_tensor_data(x);
@@ -67,7 +78,7 @@ static void dims_into(dm_Iter *it, const dm_Tensor *x, unsigned mask) {
   it->ndim = k;
 }
 
-/* The first reduced element of output number i. */
+/* The address of the first reduced element of output i. */
 static char *first_of(const Job *j, int64_t i) {
   int64_t off = 0;
   for (int d = j->kept.ndim - 1; d >= 0; d--) {
@@ -77,10 +88,13 @@ static char *first_of(const Job *j, int64_t i) {
   return j->kept.data[0] + off * j->kept.size[0];
 }
 
-/* Rows gathered so far are folded into each column of a tile. */
-#define WALKS(SUFFIX, TYPE, DTYPE)                                                           \
+/* The inner loops for one compute type. row_: joins a run of elements of one output,
+   converted in blocks unless they already have the type and stride 1. tile_: gathers
+   one element of each of `cols` outputs per step into buf (cols, ROWS); flush_: joins
+   the gathered columns to their outputs. */
+#define PASSES(SUFFIX, TYPE, DTYPE)                                                          \
   static void row_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {  \
-    Walk *w = ctx;                                                                           \
+    Pass *w = ctx;                                                                           \
     const Job *j = w->j;                                                                     \
     TYPE buf[2 * DM_BLOCK];                                                                  \
     const bool direct = j->dtype == DTYPE && stride[0] == 1;                                 \
@@ -92,7 +106,7 @@ static char *first_of(const Job *j, int64_t i) {
       w->at += m;                                                                            \
     }                                                                                        \
   }                                                                                          \
-  static void flush_##SUFFIX(Walk *w) {                                                      \
+  static void flush_##SUFFIX(Pass *w) {                                                      \
     const TYPE *buf = w->buf;                                                                \
     for (int64_t k = 0; k < w->cols && w->fill > 0; k++)                                     \
       w->j->SUFFIX(w->acc + k * w->j->n_chunk, buf + k * ROWS, w->fill, w->at, w->j->param); \
@@ -100,60 +114,64 @@ static char *first_of(const Job *j, int64_t i) {
     w->fill = 0;                                                                             \
   }                                                                                          \
   static void tile_##SUFFIX(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) { \
-    Walk *w = ctx;                                                                           \
-    TYPE line[TILE], *buf = w->buf;                                                          \
+    Pass *w = ctx;                                                                           \
+    TYPE row[TILE], *buf = w->buf;                                                           \
     for (int64_t r = 0; r < n; r++) {                                                        \
       const char *p = ptr[0] + r * stride[0] * w->j->red.size[0];                            \
-      dm_load_##SUFFIX(w->j->dtype, p, w->j->step, w->cols, line);                           \
-      for (int64_t k = 0; k < w->cols; k++) buf[k * ROWS + w->fill] = line[k];               \
+      dm_load_##SUFFIX(w->j->dtype, p, w->j->step, w->cols, row);                            \
+      for (int64_t k = 0; k < w->cols; k++) buf[k * ROWS + w->fill] = row[k];                \
       if (++w->fill == ROWS) flush_##SUFFIX(w);                                              \
     }                                                                                        \
   }
-WALKS(f32, float, DM_F32)
-WALKS(f64, double, DM_F64)
-WALKS(i64, int64_t, DM_I64)
-#undef WALKS
+PASSES(f32, float, DM_F32)
+PASSES(f64, double, DM_F64)
+PASSES(i64, int64_t, DM_I64)
+#undef PASSES
 
-/* Outputs that keep one float each, side by side. Sums of ROWS rows go on in float64. */
-static void flush_beside(Walk *w) {
+/* Ends a group of ROWS rows of a tile whose outputs keep one float each: the floats are
+   merged into the float64 states and reset. */
+static void flush_columns(Pass *w) {
   float *v = w->buf;
-  const float start = (float)w->j->fold->start.a;
+  const float start = (float)w->j->reduction->start.a;
   for (int64_t k = 0; k < w->cols; k++) {
-    dm_Acc more = w->j->fold->start;
+    dm_Acc more = w->j->reduction->start;
     more.a = (double)v[k];
-    w->j->fold->merge(w->acc + k * w->j->n_chunk, &more);
+    w->j->reduction->merge(w->acc + k * w->j->n_chunk, &more);
     v[k] = start;
   }
   w->fill = 0;
 }
-static void tile_beside(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  Walk *w = ctx;
+/* Joins rows of `cols` neighbouring elements to as many running floats; sums are
+   flushed to float64 every ROWS rows. */
+static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
+  Pass *w = ctx;
   const Job *j = w->j;
-  const bool direct = j->dtype == DM_F32 && j->step == 1, sums = j->fold->loop == DM_FOLD_SUM;
-  float line[BROAD];
+  const bool direct = j->dtype == DM_F32 && j->step == 1,
+             sums = j->reduction->loop == DM_FOLD_SUM;
+  float row[BROAD];
   for (int64_t r = 0; r < n; r++) {
     const char *p = ptr[0] + r * stride[0] * j->red.size[0];
-    if (!direct) dm_load_f32(j->dtype, p, j->step, w->cols, line);
-    j->beside(w->buf, direct ? (const float *)(const void *)p : line, w->cols, (float)j->param);
-    if (sums && ++w->fill == ROWS) flush_beside(w);
+    if (!direct) dm_load_f32(j->dtype, p, j->step, w->cols, row);
+    j->columns(w->buf, direct ? (const float *)(const void *)p : row, w->cols, (float)j->param);
+    if (sums && ++w->fill == ROWS) flush_columns(w);
   }
 }
 
-/* Unit u: one chunk of one output. */
+/* Thread body of the traversal by rows: unit u is one chunk of one output. */
 static void by_rows(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   dm_RunFn *run = j->compute == DM_F32 ? row_f32 : j->compute == DM_F64 ? row_f64 : row_i64;
   dm_Iter it = j->red;
   for (int64_t u = begin; u < end; u++) {
     const int64_t lo = u % j->n_chunk * j->chunk;
-    Walk w = {.j = j, .acc = j->acc + u, .at = lo};
+    Pass w = {.j = j, .acc = j->acc + u, .at = lo};
     it.data[0] = first_of(j, u / j->n_chunk);
     if (it.ndim == 1 && j->n_chunk == 1) run(&w, it.data, it.stride[0], j->n_red);
     else dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
   }
 }
 
-/* Unit u: one chunk of one tile of outputs. */
+/* Thread body of the traversal by tiles: unit u is one chunk of one tile of outputs. */
 static void by_tiles(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   union {
@@ -161,7 +179,7 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     double f64[TILE * ROWS];
     int64_t i64[TILE * ROWS];
   } buf;
-  dm_RunFn *run = j->beside              ? tile_beside
+  dm_RunFn *run = j->columns             ? tile_columns
                   : j->compute == DM_F32 ? tile_f32
                   : j->compute == DM_F64 ? tile_f64
                                          : tile_i64;
@@ -170,44 +188,49 @@ static void by_tiles(void *ctx, int64_t begin, int64_t end) {
     const int64_t chunk = u % j->n_chunk, tile = u / j->n_chunk;
     const int64_t col = tile % j->n_tile * j->tile, o = tile / j->n_tile * j->width + col;
     const int64_t lo = chunk * j->chunk;
-    Walk w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
+    Pass w = {.j = j, .acc = j->acc + o * j->n_chunk + chunk, .at = lo, .buf = &buf};
     w.cols = dm_min_i64(j->tile, j->width - col);
-    for (int64_t k = 0; j->beside && k < w.cols; k++) buf.f32[k] = (float)j->fold->start.a;
+    for (int64_t k = 0; j->columns && k < w.cols; k++)
+      buf.f32[k] = (float)j->reduction->start.a;
     it.data[0] = first_of(j, o);
     dm_iter_range(&it, lo, dm_min_i64(lo + j->chunk, j->n_red), run, &w);
-    if (j->beside) flush_beside(&w);
+    if (j->columns) flush_columns(&w);
     else if (j->compute == DM_F32) flush_f32(&w);
     else if (j->compute == DM_F64) flush_f64(&w);
     else flush_i64(&w);
   }
 }
 
+/* Merges the chunks of every output in order and stores values and indices. */
 static void finish(const Job *j, dm_Tensor *const *out, int base) {
   char *value = out[0] ? dm_tensor_data(out[0]) : NULL;
   int64_t *index = out[1] ? dm_tensor_data(out[1]) : NULL;
   const dm_DType to = out[0] ? (dm_DType)out[0]->dtype : DM_I64;
   const int64_t size = dm_dtype_size(to);
-  const bool real = j->fold->value && j->compute != DM_I64;
+  const bool real = j->reduction->value && j->compute != DM_I64;
   for (int64_t at = 0, m; at < j->n_out; at += m) {
     double v[TILE];
     m = dm_min_i64(TILE, j->n_out - at);
     for (int64_t i = 0; i < m; i++) {
       dm_Acc *s = j->acc + (at + i) * j->n_chunk;
-      for (int64_t k = 1; k < j->n_chunk; k++) j->fold->merge(s, s + k);
+      for (int64_t k = 1; k < j->n_chunk; k++) j->reduction->merge(s, s + k);
       if (index) index[at + i] = s->k + base;
-      if (real) v[i] = j->fold->value(s, j->param, j->n_red);
+      if (real) v[i] = j->reduction->value(s, j->param, j->n_red);
       else if (value) dm_store_i64(to, value + (at + i) * size, 1, 1, &s->i);
     }
     if (real && value) dm_store_f64(to, value + at * size, 1, m, v);
   }
 }
 
+/* Tiles are better when neighbouring outputs are closer in memory than neighbouring
+   reduced elements. */
 static bool better_in_tiles(const Job *j) {
   const int64_t along = j->red.stride[0][j->red.ndim - 1];
   return j->width >= 4 && llabs(j->step) < llabs(along) && j->n_red > 1;
 }
 
-/* Elements of one output that a thread takes: of few long reductions a part. */
+/* The number of reduced elements per chunk: all of them, or a part when there are few
+   outputs and the reduction is long. */
 static int64_t chunk_of(const Job *j) {
   const int64_t all = dm_max_i64(1, j->n_red), width = j->n_tile ? j->width : 1;
   if (j->n_out * j->n_red < 2 * CHUNK) return all;
@@ -217,13 +240,14 @@ static int64_t chunk_of(const Job *j) {
 }
 
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
-                    const dm_Reduction *fold, double param, int base) {
-  Job j = {.dtype = (dm_DType)x->dtype, .compute = compute, .fold = fold, .param = param};
+                    const dm_Reduction *reduction, double param, int base) {
+  Job j = {
+      .dtype = (dm_DType)x->dtype, .compute = compute, .reduction = reduction, .param = param};
   const dm_Loops *loops = dm_loops();
-  j.f32 = fold->loop ? loops->fold32[fold->loop] : fold->f32;
-  j.f64 = fold->loop ? loops->fold64[fold->loop] : fold->f64;
-  j.i64 = fold->i64;
-  j.beside = compute == DM_F32 ? loops->beside[fold->loop] : NULL;
+  j.f32 = reduction->loop ? loops->fold32[reduction->loop] : reduction->f32;
+  j.f64 = reduction->loop ? loops->fold64[reduction->loop] : reduction->f64;
+  j.i64 = reduction->i64;
+  j.columns = compute == DM_F32 ? loops->beside[reduction->loop] : NULL;
   dims_into(&j.red, x, mask);
   dims_into(&j.kept, x, ~mask);
   j.n_red = j.red.numel;
@@ -231,7 +255,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   if (j.n_out == 0) return DM_OK;
   j.width = j.kept.shape[j.kept.ndim - 1];
   j.step = j.kept.stride[0][j.kept.ndim - 1];
-  j.tile = j.beside ? BROAD : TILE;
+  j.tile = j.columns ? BROAD : TILE;
   if (better_in_tiles(&j)) j.n_tile = (j.width + j.tile - 1) / j.tile;
   j.chunk = chunk_of(&j);
   j.n_chunk = dm_max_i64(1, (j.n_red + j.chunk - 1) / j.chunk);
@@ -240,7 +264,7 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   j.acc = n_acc <= DM_COUNT(local) ? local
                                    : dm_scratch(DM_SCRATCH_JOB, n_acc * (int64_t)sizeof *j.acc);
   if (!j.acc) return dm_fail(DM_EMEM, "reduction: out of memory");
-  for (int64_t i = 0; i < n_acc; i++) j.acc[i] = fold->start;
+  for (int64_t i = 0; i < n_acc; i++) j.acc[i] = reduction->start;
   if (j.n_red > 0) {
     const int64_t rows = j.n_tile ? j.n_out / j.width * j.n_tile : j.n_out;
     const int64_t cost =

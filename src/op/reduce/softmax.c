@@ -1,5 +1,11 @@
-/* softmax and log_softmax, forward and backward, a line at a time: loaded into
-   the compute type, worked on in cache, rounded once at the store. */
+/* softmax and log_softmax along a dim, forward and backward, one slice at a time. A
+   slice is loaded into the compute type (float32 for 16-bit dtypes), processed while
+   it is in cache and rounded once when it is stored; the loops are in cpu/loops/softmax.inc.
+
+   softmax: y_i = e^(x_i - m) / sum_k e^(x_k - m) with m the maximum, so that no
+   exponential overflows; log_softmax: y_i = x_i - m - log sum_k e^(x_k - m). The
+   gradients need the result alone, not x. With create_graph they are composed of
+   differentiable ops, else one fused kernel computes them. */
 #include "base/error.h"
 #include "core/copy.h"
 #include "cpu/loops/loops.h"
@@ -9,6 +15,8 @@
 #include "op/reduce/reduce.h"
 #include "op/reduce/softmax.h"
 
+/* Runs the loop over all slices in parallel; fails when a thread could not allocate its
+   buffers. */
 static dm_status run(dm_Call *c, dm_SliceJob *j) {
   j->to = (dm_DType)c->out[0]->dtype;
   j->y = dm_tensor_data(c->out[0]);
@@ -18,6 +26,7 @@ static dm_status run(dm_Call *c, dm_SliceJob *j) {
   return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
 
+/* Output: x's shape in `dtype` or x's own dtype, which must be a float. */
 dm_status softmax_rule(dm_Call *c) {
   const dm_SoftmaxAttr *a = DM_ATTR(dm_SoftmaxAttr, c);
   const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : (dm_DType)c->in[0]->dtype;
@@ -43,7 +52,7 @@ dm_status softmax_cpu(dm_Call *c) {
   return st;
 }
 
-/* y (gy - sum(gy y)) */
+/* dx = y (gy - sum(gy y)), the sum taken along dim. */
 void softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 0};
@@ -55,7 +64,7 @@ void softmax_grad(dm_Grad *g) {
   const dm_Ints dims = {1, {back.dim}};
   g->gx[0] = x_mul(x, y, x_sub(x, gy, x_sum(x, x_mul(x, gy, y), dims, true)));
 }
-/* gy - exp(y) sum(gy) */
+/* dx = gy - e^y sum(gy), the sum taken along dim. */
 void log_softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 1};
@@ -72,6 +81,7 @@ dm_status softmax_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
   return DM_OK;
 }
+/* in: gy, y; out: dx for softmax or, with `log` set, for log_softmax. */
 dm_status softmax_backward_cpu(dm_Call *c) {
   const dm_SoftmaxBackAttr *a = DM_ATTR(dm_SoftmaxBackAttr, c);
   dm_Tensor *gy = NULL, *y = NULL;

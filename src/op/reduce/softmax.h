@@ -1,4 +1,5 @@
-/* The attributes of the softmax family, for the kernels of every device. */
+/* Attributes of softmax and log_softmax (dim, dtype of the result or -1) and of their
+   backward op (dim, whether it is log_softmax's), for the kernels of every device. */
 #ifndef DM_SOFTMAX_H
 #define DM_SOFTMAX_H
 
