@@ -1,11 +1,19 @@
-/* What follows from the order of elements, composed of sorts, gathers and running sums:
-   running products, medians and modes, counts, places among sorted elements. */
+/* Ops that follow from the order of elements, composed of sorts, gathers and running
+   sums: cumprod, logcumsumexp, cummax, cummin, kthvalue, median, quantile, mode,
+   searchsorted, bincount, histc, isin, and the reductions that skip NaN.
+
+   Running products and extremes are prefix scans by doubling (Hillis & Steele 1986):
+   log2(n) whole-tensor steps instead of n dependent ones, which suits every device.
+   Ops that select elements sort each slice along dim, find the wanted rank and
+   gather by the sort's indices; the gradient then flows through the gather alone.
+   Slices are sorted with NaN last, as torch.sort does. */
 #include "op/sort/order.h"
 
 #include "base/error.h"
 #include "op/reduce/reduce.h"
 
-/* The least and the largest of t, which are waited for. */
+/* Reads the least and the largest element of t, converted to `as`, into *low and *high.
+   It waits for t's device. */
 static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void *high) {
   const dm_DimsAttr all = {{-1, {0}}, 0};
   dm_Tensor *least = x_cast(x, dm_x(x, DM_OP_amin, &all, 1, t), as);
@@ -17,8 +25,9 @@ static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void 
 
 /* ---- running products ---- */
 
-/* Each element joined with all before it: after step s with those less than s away;
-   Hillis & Steele 1986. Products need no division, so zeros have their gradient. */
+/* A prefix scan of t along dim with a binary op: after the step with distance s,
+   element i has been joined with the 2 s - 1 elements before it (Hillis & Steele 1986).
+   The products contain no division, so elements that are zero have their gradient. */
 static dm_Tensor *scan(dm_X *x, dm_Tensor *t, int dim, int op) {
   const int64_t n = t && t->ndim ? t->shape[dim] : 1;
   for (int64_t s = 1; s < n; s *= 2) {
@@ -28,6 +37,8 @@ static dm_Tensor *scan(dm_X *x, dm_Tensor *t, int dim, int op) {
   return t;
 }
 
+/* Converts input 0 to dtype `to`, scans 16-bit floats in float32 and rounds once at the
+   end. */
 static dm_status scanned(dm_Call *c, dm_X *x, int64_t dim, dm_DType to, int op) {
   dm_Tensor *t = c->in[0];
   int d;
@@ -39,6 +50,7 @@ static dm_status scanned(dm_Call *c, dm_X *x, int64_t dim, dm_DType to, int op) 
   return x->st;
 }
 
+/* Integers and bool give int64 unless a dtype is asked for, as torch.cumprod. */
 dm_status cumprod_compose(dm_Call *c, dm_X *x) {
   const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
   const dm_DType own = (dm_DType)c->in[0]->dtype;
@@ -46,21 +58,25 @@ dm_status cumprod_compose(dm_Call *c, dm_X *x) {
   return scanned(c, x, a->dim, to, DM_OP_mul);
 }
 
+/* y_i = log(sum over k <= i of e^(x_k)): a scan with logaddexp, which does not
+   overflow. */
 dm_status logcumsumexp_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, c->in[0], "x"));
   return scanned(c, x, *DM_ATTR(int64_t, c), (dm_DType)c->in[0]->dtype, DM_OP_logaddexp);
 }
 
-/* ---- the k-th, the middle one, the most frequent one ---- */
+/* ---- kthvalue, median ---- */
 
-/* t, or a vector of all elements: what is chosen from lines along dim. */
-typedef struct Lines {
+/* The tensor that elements are selected from: t's slices along dim, or one slice of all
+   elements (whole) when the caller gave no dim. */
+typedef struct Slices {
   dm_Tensor *t;
   int dim;
   bool whole;
-} Lines;
+} Slices;
 
-static dm_status open_lines(dm_Call *c, dm_X *x, dm_OptInt dim, Lines *l) {
+/* Prepares *l from input 0 and an optional dim. Fails on an empty slice. */
+static dm_status open_slices(dm_Call *c, dm_X *x, dm_OptInt dim, Slices *l) {
   dm_Tensor *t = c->in[0];
   l->dim = 0;
   if (dim.set) DM_TRY(dm_check_dim(c, t, dim.v, &l->dim));
@@ -72,8 +88,10 @@ static dm_status open_lines(dm_Call *c, dm_X *x, dm_OptInt dim, Lines *l) {
                  DM_SHAPE(t));
 }
 
-/* The elements of the lines at those positions (one a line), and the positions. */
-static dm_status give_chosen(dm_Call *c, dm_X *x, const Lines *l, dm_Tensor *at, bool keepdim) {
+/* Sets the op's outputs: the elements of each slice at positions `at` (size 1 along
+   dim) and the positions themselves. */
+static dm_status give_chosen(dm_Call *c, dm_X *x, const Slices *l, dm_Tensor *at,
+                             bool keepdim) {
   dm_Tensor *both[2] = {x_gather(x, l->t, at, l->dim), at};
   for (int i = 0; i < c->n_out; i++) {
     if (l->whole) both[i] = x_reshape(x, both[i], 0, NULL);
@@ -83,11 +101,12 @@ static dm_status give_chosen(dm_Call *c, dm_X *x, const Lines *l, dm_Tensor *at,
   return x->st;
 }
 
+/* The k-th smallest element of each slice, k from 1, and its position. */
 dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* k, dim, keepdim */
   dm_Tensor *sorted[2];
-  Lines l;
-  DM_TRY(open_lines(c, x, (dm_OptInt){1, a[1]}, &l));
+  Slices l;
+  DM_TRY(open_slices(c, x, (dm_OptInt){1, a[1]}, &l));
   if (a[0] < 1 || a[0] > l.t->shape[l.dim])
     return dm_fail(DM_EARG, "kthvalue: k is %lld, wanted 1 to %lld, the size of dim %d",
                    (long long)a[0], (long long)l.t->shape[l.dim], l.dim + c->base);
@@ -95,8 +114,9 @@ dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
   return give_chosen(c, x, &l, x_narrow(x, sorted[1], l.dim, a[0] - 1, 1), a[2]);
 }
 
-/* at, or where a line holds NaN the first one's position. */
-static dm_Tensor *or_nan(dm_X *x, const Lines *l, dm_Tensor *at) {
+/* Replaces `at` by the position of the first NaN in slices that hold one: median
+   propagates NaN. */
+static dm_Tensor *or_nan(dm_X *x, const Slices *l, dm_Tensor *at) {
   if (!dm_is_float((dm_DType)l->t->dtype)) return at;
   dm_Tensor *nan = x_unary(x, DM_OP_isnan, l->t);
   dm_Tensor *some = dm_x(x, DM_OP_any, &(dm_DimsAttr){{1, {l->dim}}, true}, 1, nan);
@@ -105,26 +125,30 @@ static dm_Tensor *or_nan(dm_X *x, const Lines *l, dm_Tensor *at) {
   return x_where(x, some, first, at);
 }
 
-/* Elements of each line that are no NaN: one number a line. */
-static dm_Tensor *count_numbers(dm_X *x, const Lines *l) {
+/* The number of elements of each slice that are not NaN, int64, size 1 along dim. */
+static dm_Tensor *count_numbers(dm_X *x, const Slices *l) {
   dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, l->t));
   return x_sum(x, x_cast(x, number, DM_I64), (dm_Ints){1, {l->dim}}, true);
 }
 
-/* Where the middle one of the others stands: NaN lie last in order. */
-static dm_Tensor *middle_number(dm_X *x, const Lines *l, dm_Tensor *order, int base) {
+/* The position of the lower median of the elements that are not NaN: element (count -
+   1) div 2 of the sorted slice, in which NaN come last. A slice of NaN alone takes its
+   first one. */
+static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int base) {
   const struct { int64_t rounding; } floored = {2};
   dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, l), -1), 0);
   dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
   return x_gather(x, order, x_moved(x, middle, base), l->dim);
 }
 
+/* The lower median, as torch.median: of an even number of elements the smaller middle
+   one. */
 static dm_status median(dm_Call *c, dm_X *x, bool skip_nan) {
   const dm_DimAttr *a = DM_ATTR(dm_DimAttr, c);
   dm_Tensor *sorted[2], *at;
-  Lines l;
+  Slices l;
   c->n_out = a->dim.set ? 2 : 1;
-  DM_TRY(open_lines(c, x, a->dim, &l));
+  DM_TRY(open_slices(c, x, a->dim, &l));
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
   if (skip_nan) at = middle_number(x, &l, sorted[1], c->base);
   else at = or_nan(x, &l, x_narrow(x, sorted[1], l.dim, (l.t->shape[l.dim] - 1) / 2, 1));
@@ -140,6 +164,7 @@ typedef struct QuantileAttr {
   int64_t keepdim, interpolation;
 } QuantileAttr;
 
+/* x is float32 or float64; q is a number or a vector with elements in 0 .. 1. */
 static dm_status check_quantiles(const dm_Call *c, dm_X *x) {
   const dm_Tensor *t = c->in[0];
   dm_Tensor *q = c->in[1];
@@ -150,15 +175,18 @@ static dm_status check_quantiles(const dm_Call *c, dm_X *x) {
   if (q->ndim > 1 || q->numel == 0)
     return dm_fail(DM_EARG, "%s: q has shape %s, wanted a number or some in one dim",
                    c->op->name, DM_SHAPE(q));
-  if (q->device.type != DM_CPU) return DM_OK; /* nobody waits: gather refuses its places */
+  if (q->device.type != DM_CPU)
+    return DM_OK; /* reading q would wait for the device; gather refuses positions out of range
+                     there */
   DM_TRY(read_range(x, q, DM_F64, &low, &high));
   if (low >= 0 && high <= 1) return DM_OK;
   return dm_fail(DM_EARG, "%s: q is %g, wanted 0 to 1", c->op->name, low >= 0 ? high : low);
 }
 
-/* q's place among the sorted numbers of each line, from 0; the last, a NaN, of a line that
-   holds one where those count. */
-static dm_Tensor *ranks_of(dm_X *x, const Lines *l, dm_Tensor *q, bool skip_nan) {
+/* The fractional rank q (n - 1) in each sorted slice, counted from 0, with n the number
+   of its elements that are not NaN (skip_nan) or its size. Without skip_nan a slice
+   that holds a NaN gets the last rank, where a NaN lies. */
+static dm_Tensor *ranks_of(dm_X *x, const Slices *l, dm_Tensor *q, bool skip_nan) {
   const dm_DType dtype = (dm_DType)l->t->dtype;
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < l->t->ndim; d++) shape[d] = d == l->dim ? q->numel : 1;
@@ -171,9 +199,10 @@ static dm_Tensor *ranks_of(dm_X *x, const Lines *l, dm_Tensor *q, bool skip_nan)
   return x_where(x, whole, x_scale(x, q, (double)last), dm_x_number(x, (double)last));
 }
 
-/* (lines, Q) with Q in l's dim becomes (Q, lines) without it, or with size 1 in its place;
-   Q itself goes where q is one number. */
-static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Lines *l, const dm_Tensor *of,
+/* Brings y, whose dim l->dim has one element for each of the Q quantiles, to PyTorch's
+   shape: (Q, ...) in front, without the reduced dim or with size 1 for it (keepdim). Q
+   is omitted when q is a number. */
+static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Slices *l, const dm_Tensor *of,
                                   const dm_Tensor *q, bool keepdim) {
   const struct { dm_Ints from, to; } front = {{1, {l->dim}}, {1, {0}}};
   int64_t shape[DM_MAX_DIM];
@@ -187,13 +216,15 @@ static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Lines *l, const d
   return x_reshape(x, y, n, shape);
 }
 
+/* y = lerp(x[floor(rank)], x[ceil(rank)], rank - floor(rank)) for linear interpolation.
+   lower, higher and nearest round the rank first; midpoint uses the weight 1/2. */
 static dm_status quantile(dm_Call *c, dm_X *x, bool skip_nan) {
   enum { LINEAR, LOWER, HIGHER, MIDPOINT, NEAREST };
   const QuantileAttr *a = DM_ATTR(QuantileAttr, c);
   dm_Tensor *sorted[2], *q = c->in[1];
-  Lines l;
+  Slices l;
   DM_TRY(check_quantiles(c, x));
-  DM_TRY(open_lines(c, x, a->dim, &l));
+  DM_TRY(open_slices(c, x, a->dim, &l));
   if (c->in[0]->ndim == DM_MAX_DIM && q->ndim && a->keepdim)
     return dm_fail(DM_EARG, "%s: the result would have more than %d dims", c->op->name,
                    DM_MAX_DIM);
@@ -218,45 +249,49 @@ dm_status nanquantile_compose(dm_Call *c, dm_X *x) { return quantile(c, x, true)
 
 /* ---- running extremes ---- */
 
-/* Steps as scan's, of values and places together: the earlier one stays where it is better,
-   or NaN where the later one is not; of equals the later. `better`: gt or lt. */
+/* cummax and cummin: a scan of values and positions together. Of two candidates the
+   earlier stays when it is better, or when it is NaN and the later is not; of equals
+   the later is taken, as in PyTorch. `better` is the op gt or lt. The values are
+   gathered by the final positions, so that the gradient goes to these elements. */
 static dm_status running(dm_Call *c, dm_X *x, int better) {
   dm_Tensor *t = c->in[0];
   int dim;
   DM_TRY(dm_check_dim(c, t, *DM_ATTR(int64_t, c), &dim));
-  dm_Tensor *line = t->ndim ? t : x_flat(x, t);
+  dm_Tensor *src = t->ndim ? t : x_flat(x, t);
   DM_TRY(x->st);
-  const int64_t n = line->shape[dim];
+  const int64_t n = src->shape[dim];
   int64_t *to, shape[DM_MAX_DIM];
-  dm_Tensor *at = dm_x_positions(x, n, &to), *v = line;
+  dm_Tensor *at = dm_x_positions(x, n, &to), *v = src;
   for (int64_t i = 0; at && i < n; i++) to[i] = i + c->base;
-  for (int d = 0; d < line->ndim; d++) shape[d] = d == dim ? n : 1;
-  at = x_reshape(x, dm_x_there(x, at, t->device), line->ndim, shape);
-  at = x_expand(x, at, line->ndim, line->shape);
+  for (int d = 0; d < src->ndim; d++) shape[d] = d == dim ? n : 1;
+  at = x_reshape(x, dm_x_there(x, at, t->device), src->ndim, shape);
+  at = x_expand(x, at, src->ndim, src->shape);
   for (int64_t s = 1; s < n && x->st == DM_OK; s *= 2) {
     dm_Tensor *a = x_narrow(x, v, dim, 0, n - s), *b = x_narrow(x, v, dim, s, n - s);
     dm_Tensor *a_only = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, a),
                              x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, b)));
     dm_Tensor *stays =
         dm_x(x, DM_OP_logical_or, NULL, 2, dm_x(x, better, NULL, 2, a, b), a_only);
-    dm_Tensor *places =
+    dm_Tensor *at_next =
         x_where(x, stays, x_narrow(x, at, dim, 0, n - s), x_narrow(x, at, dim, s, n - s));
-    at = x_cat(x, x_narrow(x, at, dim, 0, s), places, dim);
-    v = x_gather(x, line, at, dim);
+    at = x_cat(x, x_narrow(x, at, dim, 0, s), at_next, dim);
+    v = x_gather(x, src, at, dim);
   }
-  c->out[0] = x_reshape(x, x_gather(x, line, at, dim), t->ndim, t->shape);
+  c->out[0] = x_reshape(x, x_gather(x, src, at, dim), t->ndim, t->shape);
   c->out[1] = x_reshape(x, at, t->ndim, t->shape);
   return x->st;
 }
 dm_status cummax_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_gt); }
 dm_status cummin_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_lt); }
 
-/* Runs of equals are counted; the last of the first longest one is where the mode was. */
+/* The most frequent element of each slice: runs of equal elements in the sorted
+   slice are counted, and the last element of the first longest run gives value and
+   position. */
 dm_status mode_compose(dm_Call *c, dm_X *x) {
   const int64_t *a = DM_ATTR(int64_t, c); /* dim, keepdim */
   dm_Tensor *sorted[2];
-  Lines l;
-  DM_TRY(open_lines(c, x, (dm_OptInt){1, a[0]}, &l));
+  Slices l;
+  DM_TRY(open_slices(c, x, (dm_OptInt){1, a[0]}, &l));
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
   dm_Tensor *run =
       x_moved(x, x_cumsum(x, x_run_starts(x, sorted[0], l.dim), l.dim), c->base - 1);
@@ -267,10 +302,12 @@ dm_status mode_compose(dm_Call *c, dm_X *x) {
   return give_chosen(c, x, &l, x_gather(x, sorted[1], last, l.dim), a[1]);
 }
 
-/* ---- places among sorted elements ---- */
+/* ---- positions among sorted elements ---- */
 
-/* Rows of equally many dims: both are sorted together, and of what then lies before a
-   value those of the sequence are counted. Of equals a value comes first (last: right). */
+/* searchsorted for sequence (..., n) and values (..., m) with equal leading dims: both
+   are joined and sorted together, stably, and a value's result is the number of
+   sequence elements before it. Values come first among equals when the side is left,
+   last when it is right. */
 static dm_Tensor *merged(dm_X *x, dm_Tensor *sequence, dm_Tensor *values, bool right,
                          int base) {
   const int64_t last = values->ndim - 1, n = sequence->shape[last], m = values->shape[last];
@@ -284,6 +321,8 @@ static dm_Tensor *merged(dm_X *x, dm_Tensor *sequence, dm_Tensor *values, bool r
   return x_moved(x, x_narrow(x, there, last, right ? n : 0, m), base);
 }
 
+/* A sequence of one dim is left to bucketize, a binary search; batches of sequences use
+   merged(). */
 dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
   enum { NONE, LEFT, RIGHT };
   const struct { int64_t right, side, out_int32; } *a = c->attr;
@@ -314,6 +353,8 @@ dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
 
 /* ---- counts ---- */
 
+/* y_k = number (or sum of weights) of the elements equal to k + base. The size of y
+   depends on x's largest element, which is read from the device. */
 dm_status bincount_compose(dm_Call *c, dm_X *x) {
   const int64_t minlength = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0], *weights = c->in[1];
@@ -338,6 +379,9 @@ dm_status bincount_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Counts of elements in equal bins over [min, max], or over x's own range when min
+   equals max. bin = floor((x - min) bins / (max - min)), and the last bin includes max.
+   Elements outside count 0. */
 dm_status histc_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t bins;
@@ -370,8 +414,9 @@ dm_status histc_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- reductions of two kinds at once, or without NaN ---- */
+/* ---- nansum, nanmean, var_mean, std_mean, argsort, isin ---- */
 
+/* NaN are replaced by 0, which has no gradient. */
 dm_status nansum_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   if (dm_is_float((dm_DType)t->dtype))
@@ -380,6 +425,7 @@ dm_status nansum_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* nansum(x) / count of elements that are not NaN. */
 dm_status nanmean_compose(dm_Call *c, dm_X *x) {
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, c);
   dm_Tensor *t = c->in[0];
@@ -406,7 +452,8 @@ dm_status argsort_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* Among the sorted test elements x lies where some of them begin and others end. */
+/* x is among the sorted test elements when its left and its right insertion point
+   differ. */
 dm_status isin_compose(dm_Call *c, dm_X *x) {
   const bool invert = *DM_ATTR(int64_t, c);
   dm_Tensor *test = x_reshape(x, c->in[1], 1, &c->in[1]->numel), *sorted[2] = {NULL, NULL};

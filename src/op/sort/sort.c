@@ -1,6 +1,17 @@
-/* Ops that go along one dim, line by line: sort, topk, cumsum;
-   bucketize and nonzero. Lines are sorted by merging, stably, on 64-bit keys
-   whose unsigned order is the order of the values. */
+/* sort, topk, cumsum, bucketize and nonzero on the CPU.
+
+   sort works slice by slice along the dim: each element becomes an Item of a 64-bit
+   key and its position, and the items are sorted by a bottom-up merge sort, which is
+   stable; runs of 16 are sorted by insertion first. The key of a value is a 64-bit
+   integer whose unsigned order is the order of the values: a signed integer with its
+   sign bit flipped, or the bits of a float64 with the sign bit set (positive) or all
+   bits inverted (negative); NaN has the largest key and so comes last. A descending
+   sort inverts the keys, which keeps the order of equals and puts NaN first, as in
+   PyTorch. One comparison of integers then serves all dtypes.
+
+   topk keeps a buffer of 2 k + 16 candidates: whenever it is full it is sorted and
+   cut to the first k, whose last key bounds what is gathered from then on. cumsum
+   adds in float64 (or modulo 2^64). */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -16,17 +27,18 @@
 
 enum { RUN = 16 /* items sorted by insertion before merging starts */ };
 
+/* One element to be sorted: its key and its position in the slice. */
 typedef struct Item {
   uint64_t key;
   int64_t at;
 } Item;
 
 typedef struct Job {
-  dm_Along in, out; /* they differ in n */
+  dm_Along in, out; /* they differ in n: topk gives k elements */
   dm_DType from, to;
   const char *x;
   char *y;
-  int64_t *index; /* where each came from */
+  int64_t *index; /* the position that each element came from */
   bool descending, reverse;
   int base;
   atomic_bool failed; /* out of memory */
@@ -41,7 +53,8 @@ static void copy_element(char *dst, const char *src, int64_t size) {
   }
 }
 
-/* Dense x in j; the caller frees *dense. */
+/* Fills j with the geometry and the data of input 0, made contiguous, and of output 0;
+   the caller unrefs *dense. */
 static dm_status open_job(Job *j, const dm_Call *c, int64_t dim, dm_Tensor **dense) {
   DM_TRY(dm_dense_new(c->in[0], dense));
   j->in = dm_along(*dense, dim);
@@ -54,12 +67,14 @@ static dm_status open_job(Job *j, const dm_Call *c, int64_t dim, dm_Tensor **den
   atomic_init(&j->failed, false);
   return DM_OK;
 }
-static int64_t line_grain(const Job *j) {
+/* The number of slices that are worth a thread. */
+static int64_t slice_grain(const Job *j) {
   return dm_max_i64(1, DM_POINT_GRAIN / dm_max_i64(1, j->in.n));
 }
 
 /* ---- sort, topk ---- */
 
+/* The ordered key of a float: see the head of the file. -0 and 0 have one key. */
 static uint64_t key_f64(double v) {
   uint64_t u;
   if (v != v) return UINT64_MAX;
@@ -67,8 +82,8 @@ static uint64_t key_f64(double v) {
   memcpy(&u, &v, 8);
   return u >> 63 ? ~u : u | 1ull << 63;
 }
-/* The keys of m <= DM_BLOCK elements, `stride` apart; as_float where they will
-   meet the keys of floats. */
+/* The keys of m <= DM_BLOCK elements that lie `stride` apart. as_float: integers are
+   converted to float64 because their keys will be compared with those of floats. */
 static void load_keys(dm_DType from, bool as_float, const char *x, int64_t stride, int64_t m,
                       uint64_t *key) {
   double f[DM_BLOCK];
@@ -81,6 +96,7 @@ static void load_keys(dm_DType from, bool as_float, const char *x, int64_t strid
     for (int64_t i = 0; i < m; i++) key[i] = (uint64_t)v[i] ^ 1ull << 63;
   }
 }
+/* The items of one slice that starts at x. */
 static void fill_items(const Job *j, const char *x, Item *items) {
   uint64_t key[DM_BLOCK];
   for (int64_t at = 0; at < j->in.n; at += DM_BLOCK) {
@@ -100,6 +116,8 @@ static void insertion_sort(Item *a, int64_t n) {
     a[k] = t;
   }
 }
+/* Merges the sorted runs a and b into out; of equal keys a's come first, which makes
+   the sort stable. */
 static void merge(const Item *a, int64_t n_a, const Item *b, int64_t n_b, Item *out) {
   while (n_a > 0 && n_b > 0) {
     const bool second = b->key < a->key;
@@ -109,7 +127,8 @@ static void merge(const Item *a, int64_t n_a, const Item *b, int64_t n_b, Item *
   if (n_a > 0) memcpy(out, a, sizeof *a * (size_t)n_a);
   if (n_b > 0) memcpy(out, b, sizeof *b * (size_t)n_b);
 }
-/* Sorts a with the help of b, equally long; returns where the result is. */
+/* Sorts the n items of a, with b as a buffer of the same size; returns the one of both
+   that holds the result. */
 static Item *merge_sort(Item *a, Item *b, int64_t n) {
   for (int64_t i = 0; i < n; i += RUN) insertion_sort(a + i, dm_min_i64(RUN, n - i));
   for (int64_t w = RUN; w < n; w *= 2) {
@@ -124,8 +143,8 @@ static Item *merge_sort(Item *a, Item *b, int64_t n) {
   return a;
 }
 
-/* The first k of the n items in order, with the help of b: of what is gathered only the
-   first k stay, and from then on only what comes before the last of them is gathered. */
+/* Returns the first k of the n items in order, with b as a buffer: only items before
+   the k-th best so far are gathered. */
 static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
   const int64_t most = 2 * k + RUN;
   if (most >= n) return merge_sort(a, b, n);
@@ -145,7 +164,9 @@ static Item *sort_first(Item *a, Item *b, int64_t n, int64_t k) {
   return merge_sort(a, b, kept);
 }
 
-static void sort_lines(void *ctx, int64_t begin, int64_t end) {
+/* Thread body: sorts slices [begin, end) and writes the first out.n elements and
+   positions of each. */
+static void sort_slices(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
   const int64_t size = dm_dtype_size(j->from), n = j->in.n;
   Item *items = dm_alloc(2 * n * (int64_t)sizeof *items);
@@ -167,13 +188,14 @@ static void sort_lines(void *ctx, int64_t begin, int64_t end) {
   dm_free(items);
 }
 
+/* sort and topk on input 0: values to output 0, int64 positions to output 1. */
 static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   Job j = {.descending = descending};
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, dim, &dense));
   j.index = dm_tensor_data(c->out[1]);
-  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), sort_lines, &j);
+  dm_parallel_for(dm_along_lines(&j.in), slice_grain(&j), sort_slices, &j);
   dm_tensor_unref(&dense);
   return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
@@ -210,6 +232,7 @@ dm_status topk_cpu(dm_Call *c) {
   return sort_along(c, a->dim, a->largest);
 }
 
+/* dx is zeros with gy scattered to the positions the elements came from. */
 void sort_grad(dm_Grad *g) {
   if (g->gy[0]) g->gx[0] = x_put_back(g, DM_ATTR(dm_SortAttr, g)->dim, g->gy[0], g->out[1]);
 }
@@ -220,7 +243,7 @@ void topk_grad(dm_Grad *g) {
 /* ---- bucketize ---- */
 
 typedef struct Buckets {
-  const uint64_t *edge; /* keys, rising */
+  const uint64_t *edge; /* keys in ascending order */
   int64_t n;
   bool right, as_float;
   dm_DType from, to;
@@ -229,6 +252,7 @@ typedef struct Buckets {
   int base;
 } Buckets;
 
+/* Output: x's shape, int64 or int32. */
 dm_status bucketize_rule(dm_Call *c) {
   if (c->in[1]->ndim != 1)
     return dm_fail(DM_EARG, "bucketize: boundaries have shape %s, wanted one dim",
@@ -237,7 +261,7 @@ dm_status bucketize_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* How many edges lie below the key (right: or on it), by halving. */
+/* The number of edges below the key (right: below or equal to it), by binary search. */
 static int64_t edges_below(const Buckets *b, uint64_t key) {
   int64_t low = 0, high = b->n;
   while (low < high) {
@@ -261,6 +285,8 @@ static void bucket_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* x and the boundaries are compared as float64 when one of them is a float, else as
+   int64. */
 dm_status bucketize_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *edges = NULL;
   uint64_t *keys = NULL;
@@ -295,9 +321,12 @@ done:
   return st;
 }
 
-/* ---- cumsum; its gradient runs from the end ---- */
+/* ---- cumsum: y_i = sum over k <= i of x_k; its gradient is the same sum from the end,
+   cumsum_back ---- */
 
-static void cumsum_lines(void *ctx, int64_t begin, int64_t end) {
+/* Thread body: running sums of slices [begin, end), from the last element on when
+   `reverse` is set. */
+static void cumsum_slices(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   const int64_t n = j->in.n, inner = j->in.inner;
   const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);
@@ -340,7 +369,7 @@ dm_status cumsum_cpu(dm_Call *c) {
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
-  dm_parallel_for(dm_along_lines(&j.in), line_grain(&j), cumsum_lines, &j);
+  dm_parallel_for(dm_along_lines(&j.in), slice_grain(&j), cumsum_slices, &j);
   dm_tensor_unref(&dense);
   return DM_OK;
 }
@@ -355,7 +384,8 @@ void cumsum_back_grad(dm_Grad *g) {
 
 /* ---- nonzero ---- */
 
-/* Counts what is not 0; writes the positions, one row each, unless to is NULL. */
+/* Returns the number of nonzero elements of a contiguous tensor and writes their
+   positions to `to` (count, ndim), one row each, unless `to` is NULL. */
 static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
   double v[DM_BLOCK];
   const char *x = dm_tensor_data(dense);
@@ -378,6 +408,8 @@ static int64_t scan_nonzero(const dm_Tensor *dense, int64_t *to, int base) {
   }
   return found;
 }
+/* The number of nonzero elements of a tensor on any device, which the rule needs for
+   the output's shape. */
 static dm_status count_nonzero(dm_Tensor *x, int64_t *count) {
   dm_Tensor *dense = NULL;
   if (x->device.type != DM_CPU) return dm_count_far(x, count);

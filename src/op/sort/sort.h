@@ -1,4 +1,4 @@
-/* Attributes of the ops that put things in order. */
+/* Attributes of sort, topk and bucketize, for the kernels of every device. */
 #ifndef DM_SORT_H
 #define DM_SORT_H
 

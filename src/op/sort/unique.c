@@ -1,8 +1,13 @@
-/* The different elements of a tensor, or of its slices along a dim. */
+/* unique and unique_consecutive, over all elements or over the slices along a dim.
+   Elements are sorted, the starts of runs of equal elements are marked, and a running
+   sum of the marks numbers the runs: the number is the `inverse`, the marked elements
+   are the result, and counting the numbers gives `counts`. All steps are ops, so the
+   result stays on x's device; only its size is read. */
 #include "base/error.h"
 #include "op/sort/order.h"
 #include "op/reduce/reduce.h"
 
+/* The optional outputs that the caller asks for. */
 typedef struct Wants {
   bool inverse, counts;
 } Wants;
@@ -17,21 +22,23 @@ dm_Tensor *x_run_starts(dm_X *x, dm_Tensor *sorted, int64_t dim) {
   return x_cat(x, first, x_cast(x, other, DM_I64), dim);
 }
 
-/* The run that each element belongs to, counted from base. */
+/* The number of the run that each element belongs to, counted from base. */
 static dm_Tensor *runs_of(dm_X *x, dm_Tensor *starts, int64_t dim, int base) {
   return x_moved(x, x_cumsum(x, starts, dim), base - 1);
 }
+/* The elements of t at the starts of runs. */
 static dm_Tensor *kept(dm_X *x, dm_Tensor *t, dm_Tensor *starts) {
   return dm_x(x, DM_OP_masked_select, NULL, 2, t, starts ? x_cast(x, starts, DM_BOOL) : NULL);
 }
-/* What lies in order goes back to where `from` says it came from. */
+/* Scatters sorted elements t back to the positions `from` that they came from along
+   dim. */
 static dm_Tensor *put_back(dm_X *x, dm_Tensor *t, dm_Tensor *from, int64_t dim) {
   if (x->st != DM_OK) return NULL;
   return dm_x(x, DM_OP_scatter, &dim, 3, x_zeros_of(x, from, DM_I64), from, t);
 }
 
-/* What the caller wants behind the values: run (inverse) in `of`'s shape, if any is given,
-   and how long the n runs are. */
+/* Sets the optional outputs after the values: the inverse, and the number of elements
+   in each of the n runs. */
 static dm_status give_more(dm_Call *c, dm_X *x, Wants w, dm_Tensor *inverse, dm_Tensor *run,
                            int64_t n) {
   int i = 1;
@@ -44,6 +51,7 @@ static dm_status give_more(dm_Call *c, dm_X *x, Wants w, dm_Tensor *inverse, dm_
 
 /* ---- elements ---- */
 
+/* Sorted distinct elements of the whole tensor; the inverse has x's shape. */
 static dm_status unique_elements(dm_Call *c, dm_X *x, Wants w) {
   dm_Tensor *t = c->in[0], *sorted[2];
   if (!x_sort(x, x_flat(x, t), 0, sorted)) return x->st;
@@ -55,7 +63,7 @@ static dm_status unique_elements(dm_Call *c, dm_X *x, Wants w) {
   return give_more(c, x, w, inverse, run, values ? values->numel : 0);
 }
 
-/* As above, of what lies side by side: nothing is sorted. */
+/* The same for runs of neighbouring elements in row-major order: nothing is sorted. */
 static dm_status consecutive_elements(dm_Call *c, dm_X *x, Wants w) {
   dm_Tensor *t = c->in[0], *flat = x_flat(x, t), *starts = x_run_starts(x, flat, 0);
   dm_Tensor *values = kept(x, flat, starts), *run = runs_of(x, starts, 0, c->base);
@@ -66,19 +74,22 @@ static dm_status consecutive_elements(dm_Call *c, dm_X *x, Wants w) {
 
 /* ---- slices ---- */
 
-/* Each number's place among the different ones of its column, from 0. */
+/* t (n, m) -> the rank of each element among the distinct elements of its column, from
+   0. */
 static dm_Tensor *ranks_of(dm_X *x, dm_Tensor *t) {
   dm_Tensor *sorted[2];
   if (x->st != DM_OK || !x_sort(x, t, 0, sorted)) return NULL;
   return put_back(x, runs_of(x, x_run_starts(x, sorted[0], 0), 0, 0), sorted[1], 0);
 }
 
+/* Every second column of t, from `first` to `last`. */
 static dm_Tensor *every_other(dm_X *x, dm_Tensor *t, int64_t first, int64_t last) {
   return dm_x(x, DM_OP_slice, &(int64_t[4]){1, first, last, 2}, 1, t);
 }
 
-/* One number for each of the n rows, whose order is that of the rows, column by column:
-   ranks of two neighbouring columns make one number, whose rank stands for both. */
+/* rows (n, m) -> n integers whose order is the lexicographic order of the rows. Columns
+   are replaced by ranks, then pairs of neighbouring columns by left * n + right and
+   again by ranks, until one column is left; ranks below n keep the pairs below n^2. */
 static dm_Tensor *codes_of(dm_X *x, dm_Tensor *rows) {
   dm_Tensor *code = ranks_of(x, rows);
   while (x->st == DM_OK && code->shape[1] > 1) {
@@ -92,7 +103,8 @@ static dm_Tensor *codes_of(dm_X *x, dm_Tensor *rows) {
   return x->st == DM_OK ? x_flat(x, code) : NULL;
 }
 
-/* 1 where a row differs from the one before it, and at first. */
+/* int64 (n), 1 where a row of rows (n, m) differs from the one before it and at the
+   first row. */
 static dm_Tensor *row_starts(dm_X *x, dm_Tensor *rows) {
   if (x->st != DM_OK) return NULL;
   const int64_t n = rows->shape[0];
@@ -102,6 +114,7 @@ static dm_Tensor *row_starts(dm_X *x, dm_Tensor *rows) {
   return x_cat(x, x_full(x, 1, 1, DM_I64, rows), other ? x_cast(x, other, DM_I64) : NULL, 0);
 }
 
+/* base, base + 1, ... base + n - 1 on a device. */
 static dm_Tensor *counted(dm_X *x, int64_t n, int base, dm_Device dev) {
   int64_t *at;
   dm_Tensor *t = dm_x_positions(x, n, &at);
@@ -109,6 +122,9 @@ static dm_Tensor *counted(dm_X *x, int64_t n, int base, dm_Device dev) {
   return dm_x_there(x, t, dev);
 }
 
+/* Distinct slices of x along a dim: the slices become rows (n, rest), equal rows are
+   found by their codes (sorted) or by comparing neighbours (consecutive), and the first
+   slice of each run is selected. */
 static dm_status slices(dm_Call *c, dm_X *x, int64_t along, Wants w, bool sorting) {
   dm_Tensor *t = c->in[0], *sorted[2] = {NULL, NULL};
   int dim;
