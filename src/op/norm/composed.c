@@ -1,12 +1,12 @@
-/* What all norms ask of their operands, and the norms that are composed: rms_norm,
-   instance_norm, local_response_norm. */
+/* The checks that all norms share, and the norms that are composed of other ops:
+   rms_norm, instance_norm and local_response_norm. */
 #include <float.h>
 
 #include "base/error.h"
 #include "op/norm/norm.h"
 #include "op/pointwise/pointwise.h"
 
-/* ---- operands ---- */
+/* ---- checks ---- */
 
 dm_status dm_check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n) {
   if (!t) return DM_OK;
@@ -53,8 +53,9 @@ static dm_Tensor *x_mean(dm_X *x, dm_Tensor *t, dm_Ints dims, bool keepdim) {
 
 /* ---- rms_norm ---- */
 
-/* 16-bit numbers in float32, rounded once; eps is the compute type's where none is given,
-   as in PyTorch. */
+/* y = x / sqrt(mean(x^2) + eps) * weight, the mean over the last dims (Zhang & Sennrich
+   2019). 16-bit inputs are computed in float32 and rounded once; without eps the
+   epsilon of the compute type is used, as in PyTorch. */
 dm_status rms_norm_compose(dm_Call *c, dm_X *x) {
   const struct {
     dm_Ints shape;
@@ -79,8 +80,9 @@ dm_status rms_norm_compose(dm_Call *c, dm_X *x) {
 
 /* ---- instance_norm ---- */
 
-/* The statistics moved by each sample's, (N C), averaged over the samples: means first,
-   so that a call that fails has moved neither. */
+/* Replaces both running statistics (C) by the mean over the samples of the updated
+   copies (N C). Both means are computed before either is written, so that a call that
+   fails changes neither. */
 static dm_status keep_means(dm_X *x, dm_Tensor *const running[2], dm_Tensor *const moved[2],
                             int64_t n) {
   dm_Tensor *mean[2] = {NULL, NULL};
@@ -95,7 +97,9 @@ static dm_status keep_means(dm_X *x, dm_Tensor *const running[2], dm_Tensor *con
   return x->st;
 }
 
-/* batch_norm of one sample with N C channels. */
+/* instance_norm with the statistics of each sample: x (N, C, ...) is seen as one sample
+   with N C channels, (1, N C, ...), and batch_norm in training normalizes each of them
+   by itself. Weight, bias and running statistics are repeated N times for that. */
 static dm_status by_sample(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *one[5];
   const int64_t n = t->shape[0];
@@ -116,6 +120,8 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
   return keep_means(x, c->in + 1, one + 1, n);
 }
 
+/* use_input_stats false normalizes with the running statistics, as batch_norm in
+   evaluation. */
 dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
   const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
@@ -132,8 +138,10 @@ dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
 
 /* ---- local_response_norm ---- */
 
-/* Means of `size` neighbouring channels of the squares of t, zeros beyond the ends: as
-   planes (C, L), or as spaces (C, L, 1), which autocast holds apart as PyTorch does. */
+/* Means of t^2 over windows of `size` neighbouring channels, with zeros beyond the
+   first and the last channel. Average pooling computes them: over (N, 1, C, L) when t
+   has three dims, else over (N, 1, C, L, 1) with avg_pool3d, because PyTorch uses these
+   two ops and autocast treats them differently. */
 static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
   const bool planes = t->ndim == 3;
   const int64_t shape[4] = {t->shape[0], 1, t->shape[1], dm_numel(t->ndim - 2, t->shape + 2)};
@@ -161,6 +169,8 @@ static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
   return x_reshape(x, v, t->ndim, t->shape);
 }
 
+/* y = x / (k + alpha * mean of x^2 over `size` channels)^beta (Krizhevsky et al.
+   2012). */
 dm_status local_response_norm_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t size;

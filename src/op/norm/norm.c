@@ -1,7 +1,18 @@
-/* layer_norm, group_norm and batch_norm. 16-bit inputs are read and written as
-   such; means, variances and affine arithmetic are in the compute type. The
-   first two recompute their moments in backward (a row is in cache anyway);
-   batch_norm keeps them. Under create_graph gradients are composed. */
+/* layer_norm, group_norm and batch_norm, forward and backward.
+
+   With mean and var over a group of elements, rstd = 1 / sqrt(var + eps) and xhat =
+   (x - mean) rstd, all three give y = xhat * weight + bias. They differ in the
+   group: layer_norm (Ba et al. 2016) normalizes the last dims of each sample,
+   group_norm (Wu & He 2018) the elements of C / G channels of a sample, batch_norm
+   (Ioffe & Szegedy 2015) the N L elements of each channel of x (N, C, L). Backward,
+   with gh = gy * weight and means over the same group: dx = rstd (gh - mean(gh) -
+   xhat mean(gh xhat)), dweight = sum(gy xhat), dbias = sum(gy).
+
+   16-bit inputs are read and written as such; means, variances and the affine
+   arithmetic are in the compute type, with block sums in float64. layer_norm and
+   group_norm compute their moments again in the backward pass, where the row is in
+   cache anyway; batch_norm saves them. With create_graph the gradients are composed
+   of differentiable ops. The loops are in cpu/loops/norm.inc. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -19,8 +30,8 @@ static const dm_RealLoops *loops_of(dm_DType compute) {
   return compute == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
 }
 
-/* t's n elements as a dense array of the compute type, in *own when they had
-   to be copied; without t all are `otherwise`. */
+/* *out: t's n elements as a contiguous array of the compute type. *own is that array
+   when it had to be allocated, else NULL; without t all elements are `otherwise`. */
 static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherwise, void **own,
                         const void **out) {
   dm_Tensor *dense = NULL;
@@ -42,7 +53,7 @@ static dm_status affine(dm_Tensor *t, int64_t n, dm_DType compute, double otherw
   return *own ? DM_OK : dm_fail(DM_EMEM, "normalization: out of memory");
 }
 
-/* Outputs: one like x, and two vectors of n in the compute type. */
+/* Metas of three outputs: one like x and two vectors (n) of the compute type. */
 static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   for (int i = 1; i < 3; i++) {
@@ -55,6 +66,7 @@ static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
 
 /* ---- layer_norm, group_norm ---- */
 
+/* weight and bias have the elements of normalized_shape; the output is like x. */
 dm_status layer_norm_rule(dm_Call *c) {
   const dm_LayerNormAttr *a = DM_ATTR(dm_LayerNormAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -65,6 +77,7 @@ dm_status layer_norm_rule(dm_Call *c) {
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   return DM_OK;
 }
+/* weight and bias have C elements; the groups divide the C channels. */
 dm_status group_norm_rule(dm_Call *c) {
   const dm_GroupNormAttr *a = DM_ATTR(dm_GroupNormAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -81,6 +94,8 @@ dm_status group_norm_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Fills the row job of layer_norm and group_norm: n_rows rows of len contiguous
+   elements, whose weight and bias change every `inner` elements. */
 static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
   j->n_rows = a->outer * a->groups;
   j->len = x->numel / dm_max_i64(1, j->n_rows);
@@ -93,6 +108,7 @@ static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr
   atomic_init(&j->failed, false);
 }
 
+/* Forward of layer_norm and group_norm. */
 static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
@@ -124,13 +140,15 @@ dm_status group_norm_cpu(dm_Call *c) {
   return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
 }
 
+/* in: gy, x, weight; out: dx, and the gradients of weight and bias in the compute
+   type. */
 dm_status row_norm_backward_rule(dm_Call *c) {
   const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
   const dm_Tensor *x = c->in[1];
   return out_and_vectors(c, x, x->numel / dm_max_i64(1, a->outer * a->inner));
 }
 
-/* The units' sums as one, in t. */
+/* Adds the partial sums (n_unit, numel) of all units, in order, into t (numel). */
 static void join_units(const double *sums, int64_t n_unit, dm_Tensor *t) {
   const dm_DType to = (dm_DType)t->dtype;
   char *p = dm_tensor_data(t);
@@ -140,6 +158,9 @@ static void join_units(const double *sums, int64_t n_unit, dm_Tensor *t) {
     dm_store_f64(to, p + i * dm_dtype_size(to), 1, 1, &s);
   }
 }
+/* At most 16 units of consecutive rows collect the gradients of weight and bias in
+   their own float64 sums; their number depends on the shape alone, so that the result
+   is the same for any number of threads. */
 dm_status row_norm_backward_cpu(dm_Call *c) {
   enum { MOST_UNITS = 16 };
   dm_Tensor *x = NULL, *gy = NULL;
@@ -179,8 +200,8 @@ done:
   return st;
 }
 
-/* The gradient of x from ordinary ops, for x whose moments are taken over
-   `dims`; *xhat is the normalized x. */
+/* dx as a composition, for v whose moments are taken over `dims`: rstd (gh - mean(gh) -
+   xhat mean(gh xhat)). *xhat receives the normalized v. */
 static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims, double eps,
                               dm_Tensor **xhat) {
   const struct {
@@ -198,8 +219,8 @@ static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims
 
 static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType)m->dtype); }
 
-/* Composed, in three dims: x as (outer, groups, row) for the moments and as
-   (outer, channels, inner) for the weight. */
+/* The gradients of layer_norm and group_norm as a composition. x is reshaped to (outer,
+   groups, row) for the moments and to (outer, channels, inner) for the weight. */
 static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
@@ -221,6 +242,7 @@ static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
                   w->ndim, w->shape);
   if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
 }
+/* The gradients by one fused call, or composed with create_graph. */
 static void rows_grad(dm_Grad *g, dm_RowNormAttr a) {
   dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
   if (g->create_graph) {
@@ -241,7 +263,8 @@ void group_norm_grad(dm_Grad *g) {
 
 /* ---- batch_norm ---- */
 
-/* running = (1 - momentum) running + momentum scale batch. Cannot fail. */
+/* running = (1 - momentum) running + momentum * scale * batch, on the CPU, for running
+   (C) of any float dtype. It cannot fail. */
 static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, double scale) {
   if (!running) return;
   const int64_t step = running->stride[0] * dm_dtype_sizes[running->dtype];
@@ -258,7 +281,8 @@ static void track(dm_Tensor *running, double momentum, const dm_Tensor *batch, d
   running->storage->version++;
 }
 
-/* Both statistics on another device, by its kernels; all that needs memory first. */
+/* The same for both statistics on another device, as in-place lerp calls. Everything
+   that allocates comes before the first write. */
 static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
                            dm_Tensor *const *batch, double scale) {
   dm_ThreadState *ts = dm_thread_state();
@@ -274,8 +298,9 @@ static dm_status track_far(dm_X *x, dm_Tensor *const *running, double momentum,
   return x->st;
 }
 
-/* The running statistics come last, when nothing can fail any more: a call that
-   is tried again has not moved them yet. */
+/* batch_norm in training. The running statistics are updated last, when nothing can
+   fail any more, so that a call that failed can be repeated. running_var takes the
+   unbiased variance, var * n / (n - 1), as in PyTorch. */
 static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
   dm_Tensor *v = c->in[0], *mean = c->in[1], *var = c->in[2];
@@ -310,6 +335,8 @@ dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Fills the channel job for x (N, C, L): a channel is N runs of L contiguous elements,
+   or, for L = 1, one run of N elements that lie C apart. */
 static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   const int64_t n = x->shape[0], ch = x->shape[1], inner = dm_numel(x->ndim - 2, x->shape + 2);
   const bool flat = inner == 1;
@@ -321,6 +348,8 @@ static void describe_channels(dm_ChannelJob *j, const dm_Tensor *x) {
   j->dtype = (dm_DType)x->dtype;
   j->x = dm_tensor_data(x);
 }
+/* Runs fn over all channels in parallel; when channels alternate in memory (L = 1) a
+   thread takes enough neighbours to use whole cache lines. */
 static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
   const int64_t per = x->numel / dm_max_i64(1, x->shape[1]);
   const int64_t least = j->step > 1 ? DM_ADJACENT_CHANNELS : 1;
@@ -328,6 +357,8 @@ static void for_channels(const dm_Tensor *x, dm_RangeFn *fn, dm_ChannelJob *j) {
     dm_parallel_for(x->shape[1], dm_max_i64(least, DM_POINT_GRAIN / dm_max_i64(1, per)), fn, j);
 }
 
+/* out: y, and mean and biased variance (C) in the compute type, which the gradient
+   uses. */
 dm_status batch_norm_train_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[0], c->in[0]->shape[1]);
 }
@@ -364,6 +395,8 @@ dm_status batch_norm_eval_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
+/* y = (x - mean) * invstd * weight + bias with given statistics; invstd = 1 / sqrt(var
+   + eps) is computed once per channel. */
 dm_status batch_norm_eval_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   void *own[3] = {NULL}, *invstd = NULL;
@@ -399,9 +432,12 @@ done:
   return st;
 }
 
+/* in: gy, x, weight, mean, invstd; out: dx, dweight, dbias. */
 dm_status batch_norm_backward_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[1], c->in[1]->shape[1]);
 }
+/* training: dx = w invstd (gy - dbias / n - xhat dweight / n), else dx = w invstd
+   gy. */
 dm_status batch_norm_backward_cpu(dm_Call *c) {
   dm_Tensor *x = NULL, *gy = NULL;
   void *own[3] = {NULL};
@@ -435,12 +471,13 @@ done:
   return st;
 }
 
-/* t (C) as (1,C,1,...) beside x. */
+/* t (C) in the compute type, reshaped to (1, C, 1, ...) to broadcast over x. */
 static dm_Tensor *by_channel(dm_X *x, dm_Tensor *t, const dm_Meta *m) {
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < m->ndim; d++) shape[d] = d == 1 ? m->shape[1] : 1;
   return x_reshape(x, x_cast(x, t, compute_of(m)), m->ndim, shape);
 }
+/* The dims 0, 2, 3, ... that batch_norm's sums are taken over. */
 static dm_Ints all_but_channel(const dm_Meta *m) {
   dm_Ints dims = {m->ndim - 1, {0}};
   for (int d = 2; d < m->ndim; d++) dims.v[d - 1] = d;
@@ -451,7 +488,8 @@ static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
   dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
   return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, *DM_ATTR(double, g)));
 }
-/* training: mean and var are x's own; else they are constants. */
+/* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
+   depend on x or are constants. */
 static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_t training) {
   dm_Tensor *in[5] = {g->gy[0], g->in[0], g->in[1], mean, invstd};
   (void)x_call(g->x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);

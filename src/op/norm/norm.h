@@ -1,5 +1,5 @@
-/* What layer_norm, group_norm and batch_norm are told, for the kernels of every
-   device; and what all norms ask of their operands. */
+/* Attributes of layer_norm, group_norm and batch_norm, for the kernels of every device,
+   and the checks that all norms make. */
 #ifndef DM_NORM_H
 #define DM_NORM_H
 
@@ -14,22 +14,26 @@ typedef struct dm_GroupNormAttr {
   double eps;
 } dm_GroupNormAttr;
 
-/* Of batch_norm; instance_norm's use_input_stats is what training is. */
+/* Attributes of batch_norm, and of instance_norm, whose use_input_stats is
+   `training`. */
 typedef struct dm_BatchNormAttr {
   int64_t training;
   double momentum, eps;
 } dm_BatchNormAttr;
 
-/* They fail, by the op's name: unless t, if there is one, is n floats; unless x is floats
-   whose last sizes are these; unless x has a batch and channels; unless each channel of
-   statistics that training writes has a tensor of its own. */
+/* Checks, which fail with a message that names the op. dm_check_affine: t, if it is
+   given, has n elements of a float dtype. dm_check_ends_in: x is a float tensor whose
+   last sizes are `shape`. dm_check_channels: x is a float tensor with a batch dim and
+   channels. dm_check_running: the statistics that training writes have one dim and no
+   element shared by two channels. */
 dm_status dm_check_affine(const dm_Call *c, const char *name, const dm_Tensor *t, int64_t n);
 dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *shape);
 dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x);
 dm_status dm_check_running(const dm_Call *c, const char *name, const dm_Tensor *t);
 
-/* Both as rows: x is (outer, channels, inner), of which each group of channels is a
-   row; layer_norm has one group and channels of one element. */
+/* layer_norm and group_norm as one kernel: x is (outer, channels, inner), and each
+   group of channels of one `outer` is a row. layer_norm has one group, and channels of
+   one element. */
 typedef struct dm_RowNormAttr {
   int64_t outer, groups, inner;
   double eps;
