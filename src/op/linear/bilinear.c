@@ -1,8 +1,12 @@
-/* bilinear: two vectors, one matrix for each output. */
+/* bilinear: y_o = u^T W_o v + b_o for u (..., I), v (..., J), weight (O, I, J), bias
+   (O), y (..., O). It is computed as two matrix products, so that no tensor of size
+   B O I J is made. */
 #include "base/error.h"
 #include "engine/state.h"
 #include "op/pointwise/pointwise.h"
 
+/* One float dtype for all; u and v share their leading dims, which the weight's I
+   and J fit. */
 static dm_status check_operands(const dm_Call *c) {
   static const char *const names[] = {"x1", "x2", "weight", "bias"};
   const dm_Tensor *u = c->in[0], *v = c->in[1], *w = c->in[2], *b = c->in[3];
@@ -28,7 +32,8 @@ static dm_status check_operands(const dm_Call *c) {
   return DM_OK;
 }
 
-/* (B, I) times (I, O J), and each (O, J) of that times its J. */
+/* (B, I) times W as (I, O J) gives (B, O, J); its product with v (B, J, 1) gives (B,
+   O, 1). */
 static dm_Tensor *products(dm_X *x, dm_Tensor *u, dm_Tensor *v, dm_Tensor *w) {
   const int64_t o = w->shape[0], i = w->shape[1], j = w->shape[2];
   const int64_t n = dm_numel(u->ndim - 1, u->shape);
@@ -38,7 +43,8 @@ static dm_Tensor *products(dm_X *x, dm_Tensor *u, dm_Tensor *v, dm_Tensor *w) {
   return x_matmul(x, half, x_reshape(x, v, 3, (int64_t[]){n, j, 1}));
 }
 
-/* One op, as in PyTorch: autocast does not look at the products inside. */
+/* It is one op for autocast, as in PyTorch: `masked` keeps autocast from the
+   products inside. */
 dm_status bilinear_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *u = c->in[0], *v = c->in[1], *w = c->in[2], *b = c->in[3];
   int64_t shape[DM_MAX_DIM];

@@ -1,4 +1,5 @@
-/* Distances and angles between vectors, composed of norms and products. */
+/* cosine_similarity, pairwise_distance, cdist, pdist, dist, trace and renorm,
+   composed of norms and products. */
 #include "base/error.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -8,13 +9,15 @@ typedef struct CosineAttr {
   double eps;
 } CosineAttr;
 
-/* A length below eps counts as eps, of which the gradient knows nothing. */
+/* t / max(|t|, eps) along dim. The clamp is a constant for the gradient, as in
+   PyTorch. */
 static dm_Tensor *unit(dm_X *x, dm_Tensor *t, int64_t dim, double eps) {
   dm_Tensor *length = x_norm(x, t, 2, dim, true);
   dm_Tensor *lacking = x_constant_sub(x, x_floor(x, length, eps), length);
   return x_div(x, t, x_add(x, length, lacking));
 }
 
+/* u . v / (max(|u|, eps) max(|v|, eps)) along dim, after u and v are broadcast. */
 dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
   const CosineAttr *a = DM_ATTR(CosineAttr, c);
   dm_Tensor *u = c->in[0], *v = c->in[1];
@@ -37,6 +40,8 @@ typedef struct PairwiseAttr {
   int64_t keepdim;
 } PairwiseAttr;
 
+/* The p-norm of u - v + eps over the last dim; eps keeps the gradient finite where u
+   equals v. */
 dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
   const PairwiseAttr *a = DM_ATTR(PairwiseAttr, c);
   dm_Tensor *d = x_shift(x, x_sub(x, c->in[0], c->in[1]), a->eps);
@@ -44,8 +49,9 @@ dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* |u|^2 + |v|^2 - 2 u v by one product of matrices, without a tensor of all differences. What
-   rounding leaves below 0 counts as 0. */
+/* Euclidean distances of u (..., P, M) and v (..., R, M) as sqrt(|u|^2 + |v|^2 - 2 u
+   v^T), (..., P, R): one matrix product and no tensor of all P R M differences.
+   Rounding can leave a result slightly below 0, which counts as 0. */
 static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
   const dm_Ints last = {1, {-1}};
   dm_Tensor *uu = x_sum(x, x_unary(x, DM_OP_square, u), last, true);
@@ -55,10 +61,13 @@ static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
   return x_unary(x, DM_OP_sqrt, x_floor(x, x_sub(x, sum, x_scale(x, uv, 2)), 0));
 }
 
+/* Distances between all rows of u (..., P, M) and v (..., R, M). For p = 2 and more
+   than 25 rows the product formula is used; otherwise the differences (..., P, R, M)
+   are made and their p-norm taken. */
 dm_status cdist_compose(dm_Call *c, dm_X *x) {
   const double p = *DM_ATTR(double, c);
   dm_Tensor *u = c->in[0], *v = c->in[1];
-  enum { FEW = 25 }; /* rows; PyTorch's bound */
+  enum { FEW = 25 }; /* rows; PyTorch's use_mm_for_euclid_dist_if_necessary */
   DM_TRY(dm_check_float(c, u, "x1"));
   DM_TRY(dm_check_float(c, v, "x2"));
   if (u->ndim < 2 || v->ndim < 2 || u->shape[u->ndim - 1] != v->shape[v->ndim - 1])
@@ -76,6 +85,7 @@ dm_status cdist_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The sum of the main diagonal of a matrix. */
 dm_status trace_compose(dm_Call *c, dm_X *x) {
   if (c->in[0]->ndim != 2)
     return dm_fail(DM_EARG, "trace: x has shape %s, wanted a matrix", DM_SHAPE(c->in[0]));
@@ -83,7 +93,7 @@ dm_status trace_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- distances ---- */
+/* ---- dist, pdist, renorm ---- */
 
 static dm_Tensor *norm_of(dm_X *x, dm_Tensor *t, double p, dm_Ints dims, bool keepdim) {
   const struct {
@@ -94,12 +104,15 @@ static dm_Tensor *norm_of(dm_X *x, dm_Tensor *t, double p, dm_Ints dims, bool ke
   return dm_x(x, DM_OP_norm, &attr, 1, t);
 }
 
+/* The p-norm of a - b over all elements. */
 dm_status dist_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *apart = x_sub(x, c->in[0], c->in[1]);
   c->out[0] = norm_of(x, apart, *DM_ATTR(double, c), (dm_Ints){-1, {0}}, false);
   return x->st;
 }
 
+/* Distances of all pairs i < j of the N rows of x (N, M), in the order (0,1), (0,2),
+   ...: the N (N - 1) / 2 pairs of rows are selected and subtracted. */
 dm_status pdist_compose(dm_Call *c, dm_X *x) {
   const double p = *DM_ATTR(double, c);
   dm_Tensor *t = c->in[0];
@@ -121,8 +134,8 @@ dm_status pdist_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* Slices along dim with a norm above maxnorm are scaled down to it; as PyTorch's, by
-   maxnorm / (norm + 1e-7). */
+/* Slices along dim whose norm exceeds maxnorm are scaled to it, by maxnorm / (norm +
+   1e-7) as in PyTorch. */
 dm_status renorm_compose(dm_Call *c, dm_X *x) {
   const struct {
     double p;

@@ -1,16 +1,26 @@
-/* einsum: operands are contracted from left to right, two at a time, each pair
-   as one (batched) matmul of permuted views. Labels are letters; the dims of an
-   ellipsis are labels too, 1 for its last dim, 2 for the one before, and so on,
-   so that ellipses of different ranks line up from the right. */
+/* einsum. The equation is parsed into one term (list of labels) per operand and one
+   for the result; operands are then contracted from left to right, two at a time, as
+   torch.einsum does without opt_einsum.
+
+   For a pair the labels fall into four roles: batch (in both and needed later), left
+   (in the first only), right (in the second only) and inner (in both and not needed
+   any more). Labels that are needed by nobody else are summed first. The operands
+   are permuted to (batch, left, inner) and (batch, inner, right), seen as batched
+   matrices, multiplied, and reshaped to (batch, left, right): one matmul per pair,
+   which has its gradient. Without inner labels the pair is an elementwise product.
+
+   Labels are letters; the dims of an ellipsis are labels too, 1 for its last dim, 2
+   for the one before it, and so on, so that ellipses of different ranks are aligned
+   from the right and broadcast. */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "op/pointwise/pointwise.h"
 
-enum { N_LABEL = 128, ELLIPSIS = 127 }; /* ELLIPSIS: in a term as written */
+enum { N_LABEL = 128, ELLIPSIS = 127 }; /* ELLIPSIS: its mark in a term before it is expanded */
 
-typedef struct Term { /* one label a dim */
+typedef struct Term { /* one label per dim */
   int n;
   uint8_t label[DM_MAX_DIM];
 } Term;
@@ -19,17 +29,18 @@ typedef struct Einsum {
   int n;      /* operands */
   Term *term; /* of each operand */
   Term out;
-  int64_t size[N_LABEL]; /* of each label; a 1 gives way */
-  int uses[N_LABEL];     /* operands still to come that have the label */
+  int64_t size[N_LABEL]; /* of each label; sizes of 1 broadcast */
+  int uses[N_LABEL];     /* operands not yet contracted that have the label */
 } Einsum;
 
 static bool has(const Term *t, uint8_t label) {
   return t->n > 0 && memchr(t->label, label, (size_t)t->n) != NULL;
 }
 
-/* ---- reading the equation ---- */
+/* ---- parsing the equation ---- */
 
-/* Reads "a...b" up to a comma, an arrow or the end; blanks mean nothing. */
+/* Parses one term such as "a...b" up to a comma, an arrow or the end; blanks are
+   ignored. `all` is the whole equation, for messages. */
 static dm_status read_term(const char **s, const char *all, Term *t) {
   t->n = 0;
   for (; **s && **s != ',' && **s != '-'; (*s)++) {
@@ -53,7 +64,7 @@ static dm_status read_term(const char **s, const char *all, Term *t) {
   return DM_OK;
 }
 
-/* Puts n ellipsis dims where the mark stands. */
+/* Replaces the ellipsis mark of a term by the labels n, n - 1, ... 1 of its dims. */
 static dm_status spread(Term *t, int n, const char *all) {
   Term r = {0, {0}};
   if (!has(t, ELLIPSIS)) return DM_OK;
@@ -68,7 +79,9 @@ static dm_status spread(Term *t, int n, const char *all) {
   return DM_OK;
 }
 
-/* Spreads operand i's ellipsis over its dims and notes the sizes. */
+/* Expands operand i's ellipsis to the dims it stands for, and records the size of
+   every label and in how many operands it occurs. Fails when two sizes other than 1
+   differ. */
 static dm_status bind_operand(const dm_Call *c, Einsum *e, int i, const char *all) {
   Term *t = &e->term[i];
   const dm_Tensor *x = c->in[i];
@@ -92,7 +105,8 @@ static dm_status bind_operand(const dm_Call *c, Einsum *e, int i, const char *al
   return DM_OK;
 }
 
-/* Without an arrow: the ellipsis, then the letters that occur once, sorted. */
+/* The result of an equation without an arrow: the ellipsis dims, then the letters
+   that occur exactly once, sorted (capitals first). */
 static dm_status implied_output(Einsum *e, int n_ellipsis, const char *all) {
   e->out.n = 0;
   for (int d = n_ellipsis; d > 0; d--) e->out.label[e->out.n++] = (uint8_t)d;
@@ -109,6 +123,8 @@ static dm_status implied_output(Einsum *e, int n_ellipsis, const char *all) {
   return DM_OK;
 }
 
+/* Checks the term after the arrow: its labels occur in an operand, and once in the
+   term. */
 static dm_status given_output(Einsum *e, int n_ellipsis, const char *all) {
   DM_TRY(spread(&e->out, n_ellipsis, all));
   for (int d = 0; d < e->out.n; d++) {
@@ -123,6 +139,7 @@ static dm_status given_output(Einsum *e, int n_ellipsis, const char *all) {
   return DM_OK;
 }
 
+/* Parses the equation `all` into e and binds it to the operands of the call. */
 static dm_status parse(const dm_Call *c, Einsum *e, const char *all) {
   const char *s = all;
   for (int i = 0; i < N_LABEL; i++) e->size[i] = 1;
@@ -148,8 +165,9 @@ static dm_status parse(const dm_Call *c, Einsum *e, const char *all) {
   return given_output(e, n_ellipsis, all);
 }
 
-/* ---- contracting ---- */
+/* ---- contraction ---- */
 
+/* t, whose dims are labelled by `from`, permuted to the order of `to`. */
 static dm_Tensor *permuted(dm_X *x, dm_Tensor *t, const Term *from, const Term *to) {
   dm_Ints dims = {to->n, {0}};
   bool moves = false;
@@ -161,8 +179,9 @@ static dm_Tensor *permuted(dm_X *x, dm_Tensor *t, const Term *from, const Term *
   return moves ? dm_x(x, DM_OP_permute, &dims, 1, t) : t;
 }
 
-/* Repeated labels: the two dims go in front, become one, and every (n + 1)th
-   element of it stays. */
+/* Takes the diagonal of every label that a term repeats ("ii"): the two dims of size
+   n move to the front, become one dim of n^2, and every (n + 1)-th element of it
+   stays. */
 static dm_Tensor *diagonals(dm_X *x, dm_Tensor *t, Term *term) {
   for (int i = 0; i < term->n; i++) {
     for (int j = i + 1; j < term->n && x->st == DM_OK; j++) {
@@ -192,7 +211,7 @@ static dm_Tensor *diagonals(dm_X *x, dm_Tensor *t, Term *term) {
   return t;
 }
 
-/* Sums over the labels that `gone` holds. */
+/* Sums t over the labels in `gone` and removes them from its term. */
 static dm_Tensor *summed(dm_X *x, dm_Tensor *t, Term *term, const Term *gone) {
   dm_Ints dims = {0, {0}};
   Term kept = {0, {0}};
@@ -210,9 +229,11 @@ static void append(Term *t, const Term *more) {
 
 /* The roles of labels in one contraction. */
 typedef struct Roles {
-  Term batch, left, right, inner; /* both and kept, one and kept, both and not kept */
+  Term batch, left, right,
+      inner; /* in both and kept; in one and kept (two lists); in both and summed */
 } Roles;
 
+/* True when a later operand or the result needs the label. */
 static bool keeps(const Einsum *e, uint8_t label) {
   return e->uses[label] > 0 || has(&e->out, label);
 }
@@ -222,8 +243,9 @@ static int64_t dim_of(const dm_Tensor *t, const Term *term, uint8_t label) {
   return t->shape[p - term->label];
 }
 
-/* Sorts the labels of a and b. What is needed no more and shared by none, or
-   is 1 in one of them, goes into `gone`: it can be summed beforehand. */
+/* Assigns the labels of a and b to their roles. Labels that nobody needs any more
+   and that only one operand has, or that have size 1 in one of them, go into gone_a
+   and gone_b: they are summed before the product. */
 static void sort_labels(const Einsum *e, const dm_Tensor *a, const Term *ta, const dm_Tensor *b,
                         const Term *tb, Roles *r, Term *gone_a, Term *gone_b) {
   for (int d = 0; d < ta->n; d++) {
@@ -247,8 +269,8 @@ static void sort_labels(const Einsum *e, const dm_Tensor *a, const Term *ta, con
   }
 }
 
-/* t, with dims in the order of term, as batch dims followed by those of
-   `first` as one and of `second` as one. */
+/* t, whose dims are in the order batch, first, second, as (batch..., m, k): the
+   n_first dims become one dim and the remaining ones another. */
 static dm_Tensor *as_matrices(dm_X *x, dm_Tensor *t, int n_batch, int n_first) {
   int64_t shape[DM_MAX_DIM];
   if (x->st != DM_OK) return NULL;
@@ -263,7 +285,8 @@ static dm_Tensor *as_matrices(dm_X *x, dm_Tensor *t, int n_batch, int n_first) {
   return x_reshape(x, t, n_batch + 2, shape);
 }
 
-/* (batch, left, inner) x (batch, inner, right) -> (batch, left, right). */
+/* (batch..., left..., inner...) x (batch..., inner..., right...) -> (batch...,
+   left..., right...), by one batched matmul that sums over the inner dims. */
 static dm_Tensor *product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const Roles *r) {
   const int n_batch = r->batch.n;
   int64_t shape[DM_MAX_DIM];
@@ -277,7 +300,8 @@ static dm_Tensor *product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const Roles *r) {
   return y ? x_reshape(x, y, n, shape) : NULL;
 }
 
-/* (batch, left) x (batch, right), nothing to sum: an elementwise product. */
+/* (batch..., left...) x (batch..., right...) -> (batch..., left..., right...)
+   without inner labels: a broadcast elementwise product. */
 static dm_Tensor *spread_product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const Roles *r) {
   int64_t shape[DM_MAX_DIM];
   int n = 0;
@@ -292,7 +316,8 @@ static dm_Tensor *spread_product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const Role
   return x_mul(x, a, x_reshape(x, b, n, shape));
 }
 
-/* a and b as one operand, whose labels go into *ta. */
+/* Contracts a (labels *ta) and b (labels *tb) to one operand, whose labels replace
+ *ta. */
 static dm_Tensor *contract(dm_X *x, const Einsum *e, dm_Tensor *a, Term *ta, dm_Tensor *b,
                            Term *tb) {
   Roles r = {0};
@@ -318,6 +343,8 @@ static dm_Tensor *contract(dm_X *x, const Einsum *e, dm_Tensor *a, Term *ta, dm_
   return r.inner.n ? product(x, a, b, &r) : spread_product(x, a, b, &r);
 }
 
+/* Contracts all operands from left to right, then sums over what the result does not
+   have and permutes to its order. */
 static dm_Tensor *reduce_all(dm_Call *c, dm_X *x, Einsum *e) {
   dm_Tensor *t = NULL;
   Term have = {0, {0}}, gone = {0, {0}};

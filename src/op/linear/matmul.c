@@ -1,7 +1,15 @@
-/* Matrix products. matmul, mm, bmm, mv and dot share one kernel and one
-   gradient; their rules differ in which ranks they let pass. Operands go to
-   gemm by their strides, so a transposed one is never copied, and batches that
-   only continue the left one's rows are more rows of a single product. */
+/* Matrix products: matmul, mm, bmm, mv, dot, addmm, baddbmm, addbmm and linear.
+
+   All of them are one dm_Product (matmul.h), a (batched) c = beta c + alpha a b +
+   bias with a (..., M, K), b (..., K, N) and c (..., M, N). Operands reach gemm by
+   their strides, so that a transposed or sliced matrix is never copied. Batch dims
+   are merged first (dm_product_reduce): batches that share b and only continue a's
+   rows become more rows of one large product, which is how (B, T, C) x (C, D) is a
+   single gemm.
+
+   Gradients: for y = a b, da = dy b^T and db = a^T dy, both matmuls again; gradients
+   of operands that were broadcast over batches are summed by the tape. linear fuses
+   the bias and an activation into the product on devices that can. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,8 +20,9 @@
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
-/* ---- multiplying ---- */
+/* ---- products on the CPU ---- */
 
+/* m with its data moved by a number of elements. */
 static dm_Mat at(dm_Mat m, int64_t elements) {
   m.data = (const char *)m.data + elements * dm_dtype_size(m.dtype);
   return m;
@@ -22,7 +31,8 @@ static dm_Mat at(dm_Mat m, int64_t elements) {
 static int64_t mul_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
 static int64_t add_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
-/* One integer product, in int64 (modulo 2^64), for the sake of completeness. */
+/* One integer product, computed in int64 modulo 2^64 by plain loops. It is there for
+   completeness and is not tuned. */
 static dm_status int_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   const int64_t size = dm_dtype_size(a.dtype), n = p->n, k = p->k;
   const int64_t alpha = (int64_t)p->alpha, beta = (int64_t)p->beta;
@@ -48,6 +58,7 @@ static dm_status int_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   return DM_OK;
 }
 
+/* c (M, N) of one pair of matrices, by gemm or, for integers, by int_product. */
 static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   const dm_DType t = a.dtype;
   if (!dm_is_float(t)) return int_product(p, a, b, c);
@@ -55,7 +66,8 @@ static dm_status one_product(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
                  p->bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
 }
 
-/* The products along the innermost batch dim. */
+/* All products along the innermost batch dim, by one batched gemm when nothing is
+   added. */
 static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c) {
   if (p->n_batch == 0) return one_product(p, a, b, c);
   const int d = p->n_batch - 1;
@@ -70,6 +82,7 @@ static dm_status inner_products(const dm_Product *p, dm_Mat a, dm_Mat b, char *c
   return DM_OK;
 }
 
+/* Merges the batch dims of p and iterates over those that are left. */
 static dm_status multiply(dm_Product *p) {
   dm_product_reduce(p);
   int64_t outer = 1, c_step = p->m * p->n * dm_dtype_size(p->c_dtype);
@@ -89,6 +102,8 @@ static dm_status multiply(dm_Product *p) {
 
 /* ---- rules ---- */
 
+/* All operands have one dtype, and it is not bool: PyTorch does not promote in
+   products either. */
 static dm_status one_dtype(const dm_Call *c) {
   const dm_DType t = (dm_DType)c->in[0]->dtype;
   for (int i = 1; i < c->n_in; i++) {
@@ -112,7 +127,9 @@ static dm_status check_ranks(const dm_Call *c, const dm_Tensor *a, int na, const
                  DM_SHAPE(b), na, na == 1 ? "" : "s", nb);
 }
 
-/* Fills the output's meta for a times b; both have a dim at least. */
+/* Sets the output's meta for a (..., M, K) times b (..., K, N): the batch dims
+   broadcast, and a vector on the left or on the right loses its dim. Both operands
+   have at least one dim. */
 static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
   const int na = a->ndim, nb = b->ndim, b_row = nb > 1 ? nb - 2 : 0;
   if (a->shape[na - 1] != b->shape[b_row])
@@ -174,6 +191,8 @@ dm_status dot_rule(dm_Call *c) {
   return product_rule(c, c->in[0], c->in[1]);
 }
 
+/* The operand that addmm and baddbmm add broadcasts to the product; alpha and beta
+   are whole numbers for integer tensors. */
 static dm_status check_added(const dm_Call *c) {
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -207,7 +226,9 @@ dm_status baddbmm_rule(dm_Call *c) {
 
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
 
-/* relu's gradient reads the result; gelu's what came before it, the second output. */
+/* Decides what linear saves for the gradient of its activation: relu's gradient
+   reads the result, gelu's reads the sum before the activation, which is then a
+   second output. */
 static dm_status linear_keeps(dm_Call *c) {
   const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
   const bool before = c->recorded && (a == DM_GELU || a == DM_GELU_TANH);
@@ -217,6 +238,7 @@ static dm_status linear_keeps(dm_Call *c) {
   return a == DM_ACTIVATION_NONE ? DM_OK : dm_check_float(c, c->in[0], "x");
 }
 
+/* x (..., in), weight (out, in), bias (out) -> y (..., out). */
 dm_status linear_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
   if (w->ndim != 2)
@@ -235,7 +257,9 @@ dm_status linear_rule(dm_Call *c) {
   return linear_keeps(c);
 }
 
-/* gy (rows, out), x (rows, in) -> weight (out, in), bias (out), before (rows, out) */
+/* in: gy (R, out), x (R, in), and the saved output (R, out); out: the gradients of
+   weight (out, in) and bias (out), and with an activation also of the sum before it
+   (R, out). */
 dm_status linear_backward_rule(dm_Call *c) {
   const dm_Tensor *gy = c->in[0], *x = c->in[1];
   const dm_DType dtype = (dm_DType)gy->dtype;
@@ -248,7 +272,7 @@ dm_status linear_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* ---- kernels ---- */
+/* ---- CPU kernels ---- */
 
 dm_status matmul_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
@@ -271,6 +295,8 @@ static void same_i64(const int64_t *const *in, int64_t *out, int64_t n, const do
 
 static const dm_Pointwise same = {same_f32, same_f64, same_i64};
 
+/* beta input + alpha a b: where beta is not 0 the input is broadcast into the output
+   first, unless it is a row that gemm adds as a bias. */
 dm_status addmm_cpu(dm_Call *c) {
   dm_Tensor *in = c->in[0], *out = c->out[0];
   if (out->numel == 0) return DM_OK;
@@ -284,7 +310,8 @@ static dm_status multiply_for(dm_Product *p, dm_Call *c) {
   return multiply(p);
 }
 
-/* What gelu sees of a 16-bit product is not rounded yet; relu does not mind. */
+/* y = activation(x W^T + b). For 16-bit dtypes gelu is applied to float32 sums that
+   are not rounded yet; relu commutes with rounding and is applied in place. */
 dm_status linear_cpu(dm_Call *c) {
   const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
   if (a == DM_ACTIVATION_NONE) return dm_linear_by(multiply_for, c, c->out[0]);
@@ -305,7 +332,7 @@ dm_status linear_cpu(dm_Call *c) {
   return st;
 }
 
-/* The walk over the rows is sum's own, into what is there. */
+/* out (C) = the sum of x (R, C) over its rows, by the kernel of op sum. */
 static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
   const dm_SumAttr rows = {{1, {0}}, 0, DM_NO_DTYPE};
   dm_Call c = {.op = &dm_ops[DM_OP_sum], .n_in = 1, .n_out = 1, .in = &x, .attr = &rows};
@@ -313,6 +340,8 @@ static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
   return out->numel ? sum_cpu(&c) : DM_OK;
 }
 
+/* dW = gy'^T x and db = sum of gy' over its rows, with gy' = gy times the
+   activation's slope. */
 dm_status linear_backward_cpu(dm_Call *c) {
   const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
   dm_Tensor *gy = c->in[0];
@@ -335,7 +364,7 @@ dm_status linear_backward_cpu(dm_Call *c) {
 
 static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 
-/* All dims but the last as one. */
+/* t (..., C) as (R, C). */
 static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
   if (x->st != DM_OK || t->ndim == 2) return t;
   const int last = t->ndim - 1;
@@ -343,14 +372,15 @@ static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
   return x_reshape(x, t, 2, shape);
 }
 
-/* a^T gy, summed over all batches at once where b has none. */
+/* db = a^T gy. Where b has no batch dims the sum over all batches is one product of
+   the flattened rows. */
 static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, int b_ndim, dm_Tensor *gy) {
   if (b_ndim > 2) return x_matmul(x, x_mt(x, a), gy);
   return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
 }
 
-/* y = a b: ga = gy b^T, gb = a^T gy; the tape sums over broadcast batches.
-   Vectors take part as a row and a column. */
+/* y = a b: da = gy b^T, db = a^T gy; the tape sums over broadcast batches. A vector
+   a takes part as a row, a vector b as a column. */
 void matmul_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1], *gy = g->gy[0];
@@ -373,6 +403,7 @@ static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
   return s == 1 ? t : x_scale(x, t, s);
 }
 
+/* y = beta c + alpha a b: dc = beta gy, da = alpha gy b^T, db = alpha a^T gy. */
 void addmm_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, g);
@@ -385,14 +416,17 @@ void addmm_grad(dm_Grad *g) {
 static dm_Activation activation_of(const dm_Grad *g) {
   return (dm_Activation)*DM_ATTR(int64_t, g);
 }
-/* What linear's activation is differentiated by. */
+/* The saved output that the activation's gradient reads: the result for relu, the
+   sum before it for gelu. */
 static dm_Tensor *saved_of(const dm_Grad *g) {
   return g->out[activation_of(g) == DM_RELU ? 0 : 1];
 }
-/* What is kept of before the activation is an output: a second gradient may flow into it. */
+/* The sum before the activation is an output of the op, so that under create_graph a
+   second gradient may flow into it; NULL when there is none. */
 static dm_Tensor *second_gradient(const dm_Grad *g) { return g->n_out > 1 ? g->gy[1] : NULL; }
 
-/* The gradient of what linear's activation got. */
+/* The gradient of the sum before the activation: gy times the activation's slope,
+   plus the second gradient. */
 static dm_Tensor *before_activation(dm_Grad *g) {
   const dm_Activation a = activation_of(g);
   dm_Tensor *gy = g->gy[0], *more = second_gradient(g);
@@ -403,12 +437,13 @@ static dm_Tensor *before_activation(dm_Grad *g) {
   return !more ? gy : gy ? x_add(g->x, gy, more) : more;
 }
 
-/* Does the device work out the gradients of weight and bias together? */
+/* True when the device has a kernel for the gradients of weight and bias together
+   and nothing needs them as a composition. */
 static bool is_fused(const dm_Grad *g) {
   return g->n_in > 2 && g->need[1] && g->need[2] && !g->create_graph && !second_gradient(g) &&
          dm_op_has_kernel(DM_OP_linear_backward, g->in_meta[1].device);
 }
-/* As before_activation; the gradients of weight and bias besides. */
+/* The same with one fused call, which also sets the gradients of weight and bias. */
 static dm_Tensor *fused_backward(dm_Grad *g) {
   dm_X *x = g->x;
   const bool plain = activation_of(g) == DM_ACTIVATION_NONE;
@@ -422,7 +457,8 @@ static dm_Tensor *fused_backward(dm_Grad *g) {
   return gy->ndim == 2 ? out[2] : x_reshape(x, out[2], gy->ndim, gy->shape);
 }
 
-/* y = x W^T + b, rows flattened: gx = gy W, gW = gy^T x, gb = sum of gy's rows. */
+/* y = x W^T + b with the leading dims flattened to rows: dx = gy W, dW = gy^T x, db
+   = sum of gy over its rows. */
 void linear_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const bool fused = is_fused(g);
@@ -434,7 +470,7 @@ void linear_grad(dm_Grad *g) {
   if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(x, rows, (dm_Ints){1, {0}}, false);
 }
 
-/* ---- compositions ---- */
+/* ---- outer ---- */
 
 dm_status outer_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
@@ -443,8 +479,9 @@ dm_status outer_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- products that addmm does ---- */
+/* ---- addmv, addr, addbmm, vdot: compositions of addmm and dot ---- */
 
+/* beta c + alpha A v: addmm with v as a column, and c as a column too. */
 dm_status addmv_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_ndim(c, 1, "mat", 2));
   DM_TRY(dm_check_ndim(c, 2, "vec", 1));
@@ -454,6 +491,7 @@ dm_status addmv_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* beta c + alpha u v^T: addmm of a column and a row. */
 dm_status addr_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_ndim(c, 1, "vec1", 1));
   DM_TRY(dm_check_ndim(c, 2, "vec2", 1));
@@ -462,7 +500,8 @@ dm_status addr_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The sum over a batch of products is one product of the matrices side by side. */
+/* beta c + alpha sum_b A_b B_b. The sum over the batch is one product of
+   concatenated matrices: (N, B M) times (B M, P). */
 dm_status addbmm_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *a = c->in[1], *b = c->in[2];
   DM_TRY(dm_check_ndim(c, 1, "batch1", 3));

@@ -1,4 +1,5 @@
-/* What a matrix product multiplies, as kernels of every device see it. C and C++. */
+/* The description of a matrix product, shared by the kernels of every device. C and
+   C++. */
 #ifndef DM_MATMUL_H
 #define DM_MATMUL_H
 
@@ -10,25 +11,28 @@ typedef struct dm_AddmmAttr {
   double beta, alpha;
 } dm_AddmmAttr;
 
-/* In the order of linear's row. */
+/* The activations that linear fuses, in the order of the op's attribute. */
 typedef enum dm_Activation { DM_ACTIVATION_NONE, DM_RELU, DM_GELU, DM_GELU_TANH } dm_Activation;
-/* The op that it is, and that op's first attribute. */
+/* The op that the activation is, and below that op's first attribute (gelu: whether
+   it is the tanh approximation). */
 static inline dm_OpId dm_activation_op(dm_Activation a) {
   return a == DM_RELU ? DM_OP_relu : DM_OP_gelu;
 }
 static inline double dm_activation_param(dm_Activation a) { return a == DM_GELU_TANH; }
 
-/* c (batch..., m, n) = beta c + alpha a (batch..., m, k) b (batch..., k, n) + bias (n),
-   or the activation of that, which itself goes to `before` then, where that is not NULL;
-   and a's rows (of one product), each added up, to row_sums (m), where that is not NULL;
-   all of these are dense; steps in elements, 0 where an operand is the same for all. */
+/* c (batch..., m, n) = activation(beta c + alpha a (batch..., m, k) b (batch..., k,
+   n) + bias (n)). Where `before` is not NULL, the value before the activation is
+   stored there. Where row_sums (m) is not NULL, it receives the sum of each row of a
+   (one product only). c, bias, before and row_sums are contiguous; a and b have any
+   strides. Steps are in elements, and 0 where an operand is broadcast along the
+   batch dim. */
 typedef struct dm_Product {
   int64_t m, n, k;
   dm_Mat a, b;
   void *c;
-  dm_DType c_dtype; /* a's; on the CPU float32 will do for 16-bit operands */
+  dm_DType c_dtype; /* a's dtype; on the CPU also float32 for 16-bit operands */
   double alpha, beta;
-  const void *bias; /* dense, or NULL */
+  const void *bias; /* contiguous, or NULL */
   dm_Activation activation;
   void *before;
   void *row_sums;
@@ -36,6 +40,8 @@ typedef struct dm_Product {
   int64_t size[DM_MAX_DIM], a_step[DM_MAX_DIM], b_step[DM_MAX_DIM];
 } dm_Product;
 
+/* The size and, below, the step of batch dim d of t; a dim that t lacks (d < 0) has
+   size 1 and step 0. */
 static inline int64_t dm_batch_size(const dm_Tensor *t, int d) {
   return d < 0 ? 1 : t->shape[d];
 }
@@ -43,6 +49,7 @@ static inline int64_t dm_batch_step(const dm_Tensor *t, int d) {
   return d < 0 || t->shape[d] == 1 ? 0 : t->stride[d];
 }
 
+/* t's data as a matrix with these strides. */
 static inline dm_Mat dm_mat(const dm_Tensor *t, int64_t row_stride, int64_t column_stride) {
   dm_Mat m;
   m.data = dm_tensor_data(t);
@@ -52,7 +59,8 @@ static inline dm_Mat dm_mat(const dm_Tensor *t, int64_t row_stride, int64_t colu
   return m;
 }
 
-/* A vector on the left is one row, on the right one column. */
+/* The product a b -> out as matmul defines it: a vector on the left is a row (1, K),
+   on the right a column (K, 1), and batch dims broadcast. */
 static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
                                        const dm_Tensor *out) {
   const int na = a->ndim, nb = b->ndim;
@@ -76,7 +84,7 @@ static inline dm_Product dm_product_of(const dm_Tensor *a, const dm_Tensor *b,
   return p;
 }
 
-/* A borrowed handle of a matrix, with its dims swapped. */
+/* A borrowed view of matrix t (R, C) with its dims swapped, (C, R). */
 static inline dm_Tensor dm_transposed(const dm_Tensor *t) {
   dm_Tensor other = *t;
   other.shape[0] = t->shape[1];
@@ -86,15 +94,17 @@ static inline dm_Tensor dm_transposed(const dm_Tensor *t) {
   return other;
 }
 
-/* x (..., k) times the transpose of weight (n, k). */
+/* x (..., K) times the transpose of weight (N, K). */
 static inline dm_Product dm_linear_product(const dm_Tensor *x, const dm_Tensor *w,
                                            const dm_Tensor *out) {
   const dm_Tensor wt = dm_transposed(w);
   return dm_product_of(x, &wt, out);
 }
 
-/* addmm and baddbmm. input as one dense row is a bias; else, where the product's
-   beta is not 0, the kernel copies it to the output first. beta 0 does not read it. */
+/* addmm and baddbmm. An input that is one contiguous row (N) with beta 1 becomes the
+   product's bias; otherwise the product gets beta, and the kernel copies the input
+   to the output first unless beta is 0, in which case the input is not read (as in
+   PyTorch, where NaN in it are then ignored). */
 static inline dm_Product dm_addmm_product(const dm_Call *c) {
   const dm_Tensor *in = c->in[0];
   const dm_AddmmAttr *a = DM_ATTR(dm_AddmmAttr, c);
@@ -106,7 +116,8 @@ static inline dm_Product dm_addmm_product(const dm_Call *c) {
   return p;
 }
 
-/* linear's product, into out, by the device's way to multiply. */
+/* Computes linear's product into `out` by the device's `multiply`, with the bias
+   made contiguous. */
 static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *, dm_Call *), dm_Call *c,
                                      const dm_Tensor *out) {
   dm_Tensor *bias = NULL;
@@ -121,8 +132,9 @@ static inline dm_status dm_linear_by(dm_status (*multiply)(dm_Product *, dm_Call
   return st;
 }
 
-/* As few batch dims as it takes: inner ones that share b and continue a's rows
-   become rows; neighbours with one step between all their products become one. */
+/* Merges batch dims. First, innermost dims that share b (step 0) and continue a's
+   rows become rows of the product; then neighbouring dims whose steps are contiguous
+   to each other become one dim. */
 static inline void dm_product_reduce(dm_Product *p) {
   for (; p->n_batch > 0; p->n_batch--) {
     const int d = p->n_batch - 1;
