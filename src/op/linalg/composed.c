@@ -1,4 +1,7 @@
-/* What follows from the factorizations, and from products: solutions, norms, ranks, powers. */
+/* Ops of dm.linalg that are composed of the factorizations and of products: solve,
+   lu_solve, cholesky_solve, cholesky_inverse, matrix_rank, lstsq, norms, cond,
+   logdet, matrix_power, multi_dot, cross, vander, tensorinv, tensorsolve, lu,
+   householder_product. Their gradients are those of the ops they call. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -9,11 +12,13 @@
 #include "op/reduce/reduce.h"
 #include "op/shape/create.h"
 
+/* Removes the last dim of size 1: a solution that was computed as a column. */
 static dm_Tensor *vectors_only(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_squeeze, &(dm_Ints){1, {-1}}, 1, t);
 }
 
-/* Is b one vector for each matrix of a? One dim, or a's shape without the last. */
+/* True when b is one vector for each matrix of a: b has one dim, or a's shape
+   without the last dim. */
 static bool is_vectors(const dm_Tensor *a, const dm_Tensor *b) {
   if (b->ndim == 1) return true;
   bool same = a->ndim == b->ndim + 1;
@@ -21,8 +26,9 @@ static bool is_vectors(const dm_Tensor *a, const dm_Tensor *b) {
   return same;
 }
 
-/* ---- systems ---- */
+/* ---- systems of equations ---- */
 
+/* A X = B, or X A = B (left false) solved as A^T X^T = B^T. */
 dm_status linalg_solve_compose(dm_Call *c, dm_X *x) {
   const bool left = *DM_ATTR(int64_t, c);
   dm_Tensor *a = c->in[0], *b = c->in[1];
@@ -36,8 +42,8 @@ dm_status linalg_solve_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* P A = L U: A X = B by U^-1 L^-1 P B; A^T X = B by P^T L^-T U^-T B; X A = B by its
-   transpose. */
+/* With P A = L U: A X = B is X = U^-1 L^-1 P B; A^T X = B (adjoint) is X = P^T L^-T
+   U^-T B; X A = B is the transpose of A^T X^T = B^T. */
 dm_status linalg_lu_solve_compose(dm_Call *c, dm_X *x) {
   const struct { int64_t left, adjoint; } *at = c->attr;
   dm_Tensor *lu = c->in[0], *pivots = c->in[1], *b = c->in[2];
@@ -62,7 +68,7 @@ dm_status linalg_lu_solve_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* A B = X with A = L L^T, or U^T U. */
+/* A^-1 b for A = L L^T, or A = U^T U (upper): two triangular solves. */
 static dm_Tensor *by_cholesky(dm_X *x, dm_Tensor *b, dm_Tensor *l, bool upper) {
   dm_Tensor *t = x_turned(x, l);
   b = x_triangular(x, upper ? t : l, b, false, true, false);
@@ -74,6 +80,7 @@ dm_status cholesky_solve_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* A^-1 from its Cholesky factor: the solution for the identity. */
 dm_status cholesky_inverse_compose(dm_Call *c, dm_X *x) {
   if (c->in[0]->ndim < 2)
     return dm_fail(DM_EARG, "cholesky_inverse: x has shape %s, wanted square matrices",
@@ -83,12 +90,13 @@ dm_status cholesky_inverse_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- ranks ---- */
+/* ---- rank, least squares ---- */
 
 static dm_Tensor *singular_values(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_linalg_svdvals, NULL, 1, t);
 }
 
+/* The number of singular values s above both atol and rtol * max(s), int64. */
 static dm_Tensor *rank_of(dm_X *x, dm_Tensor *t, const dm_RankAttr *a) {
   double atol, rtol;
   dm_rank_tolerance(a, t, &atol, &rtol);
@@ -110,8 +118,10 @@ dm_status linalg_matrix_rank_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The solution of least length, by the pseudoinverse; what is left over where A has more
-   rows than columns, all of them independent; A's rank. */
+/* torch.linalg.lstsq: X = pinv(A) B, the least-squares solution of least norm; the
+   residuals sum((A X - B)^2) when A (M, N) has M > N and full rank N, else an empty
+   tensor; and A's rank. Whether all matrices have full rank is read from the device,
+   because it decides the shape. */
 dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
   const dm_OptNum *rcond = DM_ATTR(dm_OptNum, c);
   dm_Tensor *a = c->in[0], *b = c->in[1];
@@ -154,11 +164,14 @@ typedef struct MatrixNormAttr {
   int64_t keepdim, dtype;
 } MatrixNormAttr;
 
+/* The smallest or largest element of t along dim. */
 static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
   return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
 }
 
-/* Of matrices in the last two dims. */
+/* The norm of the matrices (..., M, N) in the last two dims: fro is sqrt(sum of
+   squares), nuc the sum of the singular values, +-2 their largest or smallest, +-1
+   the largest or smallest column sum of |A|, +-inf the same of row sums. */
 static dm_Tensor *matrix_norm(dm_X *x, dm_Tensor *t, int64_t ord) {
   const dm_Ints last = {1, {-1}}, both = {2, {-2, -1}}, rows = {1, {-2}};
   const bool least = ord == BY_MINUS_1 || ord == BY_MINUS_2 || ord == BY_MINUS_INF;
@@ -199,8 +212,10 @@ dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The condition number |A| |A^-1|, for p = +-2 the ratio of the extreme singular
+   values. */
 dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
-  const int64_t p = *DM_ATTR(int64_t, c); /* 0: none is given, which means 2 */
+  const int64_t p = *DM_ATTR(int64_t, c); /* 0: none given, which means 2 */
   const int64_t ord = p == 0 ? BY_2 : p - 1;
   dm_Tensor *t = c->in[0];
   const bool by_values = ord == BY_2 || ord == BY_MINUS_2;
@@ -216,7 +231,7 @@ dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* log |A| where |A| is positive, NaN where it is negative. */
+/* log det A = log|det A| + log(sign): NaN where the determinant is negative. */
 dm_status logdet_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *pair[2];
   if (!x_call(x, DM_OP_linalg_slogdet, NULL, 1, c->in, pair)) return x->st;
@@ -226,6 +241,7 @@ dm_status logdet_compose(dm_Call *c, dm_X *x) {
 
 /* ---- products ---- */
 
+/* A^n by repeated squaring; a negative n starts from A^-1. */
 dm_status linalg_matrix_power_compose(dm_Call *c, dm_X *x) {
   const int64_t n = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0], *y = NULL;
@@ -242,8 +258,10 @@ dm_status linalg_matrix_power_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The order that multiplies least, of chains of n matrices of sizes[i] rows and sizes[i + 1]
-   columns: cut[i * n + j] is where the chain i .. j is cut. Cormen et al. 15.2. */
+/* The cheapest order to multiply a chain of n matrices of shape (sizes[i], sizes[i +
+   1]): cut[i * n + j] is the last matrix of the left part of the chain i .. j.
+   Dynamic programming over chain lengths, O(n^3); Cormen et al., Introduction to
+   Algorithms, 15.2. */
 static dm_status cut_chain(int n, const int64_t *sizes, int *cut) {
   double *cost = dm_alloc_zero((int64_t)sizeof *cost * n * n);
   if (!cost) return dm_fail(DM_EMEM, "linalg.multi_dot: out of memory");
@@ -262,6 +280,7 @@ static dm_status cut_chain(int n, const int64_t *sizes, int *cut) {
   return DM_OK;
 }
 
+/* The product of matrices i .. j in the order of `cut`. */
 static dm_Tensor *multiply(dm_X *x, dm_Tensor *const *in, int n, const int *cut, int i, int j) {
   if (i == j) return in[i];
   const int k = cut[i * n + j];
@@ -269,7 +288,8 @@ static dm_Tensor *multiply(dm_X *x, dm_Tensor *const *in, int n, const int *cut,
   return x_matmul(x, left, right);
 }
 
-/* A vector at either end counts as a row and as a column, whose dim goes again. */
+/* Checks the chain and fills `sizes`. A vector at the start is a row, at the end a
+   column; matmul removes its dim from the result. */
 static dm_status check_chain(dm_Call *c, int64_t *sizes) {
   const int n = c->n_in;
   for (int i = 0; i < n; i++) {
@@ -311,8 +331,8 @@ static dm_Tensor *x_roll(dm_X *x, dm_Tensor *t, int64_t shift, int64_t dim) {
   return dm_x(x, DM_OP_roll, &a, 1, t);
 }
 
-/* c_i = a_(i+1) b_(i+2) - a_(i+2) b_(i+1); dim counts from the end, so that the operands
-   may broadcast. */
+/* The cross product c_i = a_(i+1) b_(i+2) - a_(i+2) b_(i+1) along a dim of size 3,
+   by rolls, so that the other dims may broadcast. */
 static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
   int own, other;
@@ -329,6 +349,7 @@ static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
 dm_status linalg_cross_compose(dm_Call *c, dm_X *x) {
   return cross_along(c, x, *DM_ATTR(int64_t, c));
 }
+/* Without a dim the first one of size 3 is used, as torch.cross. */
 dm_status cross_compose(dm_Call *c, dm_X *x) {
   const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
   int64_t dim = 0;
@@ -336,13 +357,15 @@ dm_status cross_compose(dm_Call *c, dm_X *x) {
   return cross_along(c, x, a->set ? a->v : dim);
 }
 
+/* sum(a * b) along dim. */
 dm_status linalg_vecdot_compose(dm_Call *c, dm_X *x) {
   const int64_t dim = *DM_ATTR(int64_t, c);
   c->out[0] = x_sum(x, x_mul(x, c->in[0], c->in[1]), (dm_Ints){1, {dim}}, false);
   return x->st;
 }
 
-/* Powers 0 .. n - 1 as running products, which have a gradient at 0 too. */
+/* x (..., M) -> (..., M, n) with the powers x^0 .. x^(n - 1), as a running product
+   of 1, x, x, ..., whose gradient is finite at x = 0 too. */
 dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
   const int64_t given = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
@@ -386,7 +409,8 @@ dm_status linalg_diagonal_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* A as a matrix of its first `lead` dims and the others. */
+/* t as a matrix whose rows are its first `lead` dims and whose columns are the
+   others. */
 static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, int lead) {
   if (x->st != DM_OK) return NULL;
   const int64_t rows = dm_numel(lead, t->shape),
@@ -394,6 +418,8 @@ static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, int lead) {
   return x_reshape(x, t, 2, (int64_t[]){rows, cols});
 }
 
+/* A with its first `ind` dims as rows is inverted as a matrix; the inverse has the
+   dims in the other order. */
 dm_status linalg_tensorinv_compose(dm_Call *c, dm_X *x) {
   const int64_t ind = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
@@ -413,6 +439,8 @@ dm_status linalg_tensorinv_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Solves tensordot(A, X, X.ndim) = B: A as a square matrix with B's dims as its
+   rows, after `dims` were moved to the end. */
 dm_status linalg_tensorsolve_compose(dm_Call *c, dm_X *x) {
   const dm_Ints *dims = DM_ATTR(dm_Ints, c);
   dm_Tensor *t = c->in[0], *b = c->in[1];
@@ -438,7 +466,9 @@ dm_status linalg_tensorsolve_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* A = P L U from lu_factor's P^T A = L U: row i of P has its 1 where row i of A went. */
+/* A = P L U from lu_factor's compact LU and pivots: L is the strict lower triangle
+   plus the identity, U the upper triangle, and P one-hot rows of where the pivots
+   moved each row of A. */
 dm_status linalg_lu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *out[2];
   if (!x_call(x, DM_OP_linalg_lu_factor, NULL, 1, &t, out)) return x->st;
@@ -450,8 +480,9 @@ dm_status linalg_lu_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* The first n columns of H_1 ... H_k, the last reflector first: H = 1 - tau v v^T, where v is
-   A's column below the diagonal, with 1 on it. */
+/* The first N columns of Q = H_1 H_2 ... H_k for A (M, N) and tau (k), applied from
+   the last reflector: H_i = 1 - tau_i v_i v_i^T, where v_i is column i of A below
+   the diagonal, with 1 on it (LAPACK's orgqr). */
 dm_status linalg_householder_product_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *tau = c->in[1];
   DM_TRY(dm_check_matrix(c, "A", t, false));

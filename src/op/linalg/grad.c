@@ -1,13 +1,23 @@
-/* Gradients of factorizations, as compositions: they have gradients themselves. gy and
-   gX stand for the gradients of a result, X^T for the transpose; Giles 2008, Murray 2016,
-   Townsend 2016, Walter & Lehmann 2012, Seeger et al. 2017. */
+/* Gradients of factorizations, as compositions of ops, so that they have gradients
+   themselves. In the formulas A is the input, gX the gradient of a result X, X^T the
+   transpose, tril/triu the lower/upper triangle with an optional diagonal, and
+   skew(X) = X - X^T.
+
+   Sources: Giles 2008 (inverse, determinant, SVD, eigenvalues), Murray 2016
+   (Cholesky), Walter & Lehmann 2012 (QR), Townsend 2016 (SVD of rectangular
+   matrices), Seeger et al. 2017 (SVD, symmetric eigenvalues), Golub & Pereyra
+   1973 (pseudoinverse).
+
+   Gradients of vectors belonging to singular or eigenvalues divide by differences of
+   these values: they are infinite where two values coincide, as in PyTorch, because
+   the vectors are not unique there. */
 #include "base/error.h"
 #include "op/shape/create.h"
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
-/* ---- steps ---- */
+/* ---- helpers ---- */
 
 dm_Tensor *x_turned(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 dm_Tensor *x_wider(dm_X *x, dm_Tensor *t, int64_t dim) {
@@ -28,6 +38,8 @@ dm_Tensor *x_triangular(dm_X *x, dm_Tensor *a, dm_Tensor *b, bool upper, bool le
   return dm_x(x, DM_OP_linalg_solve_triangular, &attr, 2, a, b);
 }
 
+/* The pivots become an order of rows by op lu_order, and the rows of t are gathered
+   by it. */
 dm_Tensor *x_pivoted(dm_X *x, dm_Tensor *t, dm_Tensor *pivots, bool back) {
   if (x->st != DM_OK) return NULL;
   const int64_t attr[2] = {dm_rows(t), back};
@@ -43,7 +55,7 @@ dm_Tensor *x_pivoted(dm_X *x, dm_Tensor *t, dm_Tensor *pivots, bool back) {
 }
 
 static dm_Tensor *negative(dm_X *x, dm_Tensor *t) { return x_unary(x, DM_OP_neg, t); }
-/* a - b, a + b, where NULL is 0 */
+/* a + b and a - b; NULL stands for a gradient that is 0. */
 static dm_Tensor *plus(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return !a ? b : !b ? a : x_add(x, a, b);
 }
@@ -51,11 +63,13 @@ static dm_Tensor *minus(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return !b ? a : !a ? negative(x, b) : x_sub(x, a, b);
 }
 static dm_Tensor *skew(dm_X *x, dm_Tensor *t) { return x_sub(x, t, x_turned(x, t)); }
-/* u diag(s) v */
+/* u diag(s) v: the columns of u (..., M, K) are scaled by s (..., K) before the
+   product with v (..., K, N). */
 static dm_Tensor *sandwich(dm_X *x, dm_Tensor *u, dm_Tensor *s, dm_Tensor *v) {
   return x_matmul(x, x_mul(x, u, x_wider(x, s, -2)), v);
 }
-/* d_ij = s_j - s_i, and 1 where i = j */
+/* d_ij = s_j - s_i for i != j and 1 for i = j, so that dividing by d is defined on
+   the diagonal. */
 static dm_Tensor *gaps(dm_X *x, dm_Tensor *s) {
   dm_Tensor *d = x_sub(x, x_wider(x, s, -2), x_wider(x, s, -1));
   return d ? x_add(x, d, x_eye(x, dm_columns(s), s)) : NULL;
@@ -63,19 +77,20 @@ static dm_Tensor *gaps(dm_X *x, dm_Tensor *s) {
 static dm_Tensor *inverse(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_linalg_inv, NULL, 1, t);
 }
+/* t (...) as (..., 1, 1), to broadcast over matrices. */
 static dm_Tensor *as_matrices(dm_X *x, dm_Tensor *t) {
   return x_wider(x, x_wider(x, t, -1), -1);
 }
 
 /* ---- by LU ---- */
 
-/* -Y^T gy Y^T */
+/* Y = A^-1: gA = -Y^T gY Y^T (Giles 2008). */
 void linalg_inv_grad(dm_Grad *g) {
   dm_Tensor *y = x_turned(g->x, g->out[0]);
   g->gx[0] = negative(g->x, x_matmul(g->x, x_matmul(g->x, y, g->gy[0]), y));
 }
 
-/* gB = A^-T gX, gA = -gB X^T */
+/* A X = B: gB = A^-T gX, gA = -gB X^T (Giles 2008). */
 void solve_matrices_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gb = dm_x(x, DM_OP_solve_matrices, NULL, 2, x_turned(x, g->in[0]), g->gy[0]);
@@ -83,7 +98,7 @@ void solve_matrices_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = gb;
 }
 
-/* Is one of them 0? Waits. */
+/* True when an element of t is 0. It waits for t's device. */
 static bool holds_zero(dm_X *x, dm_Tensor *t) {
   dm_Tensor *any = dm_x(x, DM_OP_any, NULL, 1, x_test(x, DM_OP_eq, t, 0));
   uint8_t found = 0;
@@ -91,8 +106,9 @@ static bool holds_zero(dm_X *x, dm_Tensor *t) {
   return found;
 }
 
-/* The transpose of the adjugate, which singular matrices have as well: with P_i the product
-   of all singular values but the i-th, det(U V^T) U diag(P) V^T. */
+/* The cofactor matrix, which singular matrices have as well: with A = U S V^T and
+   p_i the product of all singular values but the i-th it is det(U V^T) U diag(p)
+   V^T. */
 static dm_Tensor *cofactors(dm_X *x, dm_Tensor *t) {
   dm_Tensor *svd[3];
   if (!x_call(x, DM_OP_linalg_svd, &(int64_t){false}, 1, &t, svd)) return NULL;
@@ -104,7 +120,7 @@ static dm_Tensor *cofactors(dm_X *x, dm_Tensor *t) {
   return x_mul(x, sandwich(x, svd[0], p, svd[2]), as_matrices(x, sign));
 }
 
-/* gy det(A) A^-T */
+/* gA = gy det(A) A^-T; where a determinant is 0, gA = gy times the cofactors. */
 void linalg_det_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = as_matrices(x, g->gy[0]);
@@ -114,14 +130,15 @@ void linalg_det_grad(dm_Grad *g) {
         x_mul(x, x_mul(x, gy, as_matrices(x, g->out[0])), x_turned(x, inverse(x, g->in[0])));
 }
 
-/* The sign is constant; the logarithm's gradient is A^-T. */
+/* gA = g A^-T for the gradient g of log|det A|; the sign is piecewise constant. */
 void linalg_slogdet_grad(dm_Grad *g) {
   dm_X *x = g->x;
   if (!g->gy[1]) g->gx[0] = x_zeros_like(x, g->in[0]);
   else g->gx[0] = x_mul(x, as_matrices(x, g->gy[1]), x_turned(x, inverse(x, g->in[0])));
 }
 
-/* P^T L^-T (tril(L^T gL, -1) + triu(gU U^T)) U^-T */
+/* P A = L U: gA = P^T L^-T (tril(L^T gL, -1) + triu(gU U^T)) U^-T, for square A. gy
+   holds gL below its diagonal and gU above and on it. */
 void linalg_lu_factor_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *lu = g->out[0], *gy = g->gy[0];
@@ -139,9 +156,11 @@ void linalg_lu_factor_grad(dm_Grad *g) {
   g->gx[0] = x_pivoted(x, s, g->out[1], true);
 }
 
-/* ---- triangles ---- */
+/* ---- Cholesky and triangular systems ---- */
 
-/* L^-T (Phi + Phi^T) L^-1 / 2, Phi being tril(L^T gL) with half its diagonal. */
+/* A = L L^T: gA = L^-T (Phi + Phi^T) L^-1 / 2, with Phi = tril(L^T gL) and its
+   diagonal halved (Murray 2016). The upper factor is handled as its
+   transpose. */
 void linalg_cholesky_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const bool upper = *(const int64_t *)g->attr;
@@ -153,8 +172,8 @@ void linalg_cholesky_grad(dm_Grad *g) {
   g->gx[0] = x_scale(x, x_triangular(x, l, both, false, false, false), 0.5);
 }
 
-/* A X = B: gB = A^-T gX, gA = -gB X^T; X A = B: gB = gX A^-T, gA = -X^T gB; of gA the
-   triangle that was read. */
+/* A X = B: gB = A^-T gX, gA = -gB X^T. X A = B: gB = gX A^-T, gA = -X^T gB. Only the
+   triangle of gA that the op read is kept. */
 void linalg_solve_triangular_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_TriangularAttr *a = g->attr;
@@ -166,10 +185,11 @@ void linalg_solve_triangular_grad(dm_Grad *g) {
   g->gx[0] = a->upper ? x_above(x, ga, a->unit) : x_below(x, ga, -a->unit);
 }
 
-/* ---- orthogonal factors ---- */
+/* ---- QR ---- */
 
-/* With M = Q^T gQ - gR R^T and T = tril(M - M^T, -1), and R1 the first columns of R:
-   tall matrices (gQ + Q (T - M)) R^-T, wide ones Q (gR + [T R1^-T, 0]). */
+/* A = Q R (Walter & Lehmann 2012): with M = Q^T gQ - gR R^T and T = tril(M - M^T,
+   -1), a tall A (M >= N) has gA = (gQ + Q (T - M)) R^-T; a wide one gA = Q (gR + [T
+   R1^-T, 0]) with R1 the leading square block of R. */
 void linalg_qr_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *q = g->out[0], *r = g->out[1], *gq = g->gy[0], *gr = g->gy[1];
@@ -203,18 +223,20 @@ void linalg_qr_grad(dm_Grad *g) {
 
 /* ---- singular values and eigenvalues ---- */
 
-/* Of one side's share: (g - U U^T g) for vectors that do not span the whole space. */
+/* g - U U^T g: the part of g outside the space that the columns of U span. */
 static dm_Tensor *outside(dm_X *x, dm_Tensor *u, dm_Tensor *g) {
   return x_sub(x, g, x_matmul(x, u, x_matmul(x, x_turned(x, u), g)));
 }
 
+/* The first n elements of t along dim; NULL stays NULL. */
 static dm_Tensor *first(dm_X *x, dm_Tensor *t, int64_t dim, int64_t n) {
   return t ? dm_x(x, DM_OP_narrow, &(int64_t[3]){dim, 0, n}, 1, t) : NULL;
 }
 
-/* With E_ij = s_j^2 - s_i^2: U ((skew(U^T gU) / E) S + S (skew(V^T gV) / E) + diag(gs)) V^T,
-   and what lies outside the spaces of U and V. Of full_matrices those vectors count that
-   belong to a singular value: the others are free to turn. */
+/* A = U diag(s) V^T: with E_ij = s_j^2 - s_i^2 gA = U ((skew(U^T gU) / E) S + S
+   (skew(V^T gV) / E) + diag(gs)) V^T, plus the parts of gU and gV outside the spaces
+   of U and V for rectangular A (Townsend 2016). With full_matrices only the vectors
+   that belong to a singular value count: the others are an arbitrary basis. */
 void linalg_svd_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *s = g->out[1], *gs = g->gy[1];
@@ -245,15 +267,16 @@ void linalg_svd_grad(dm_Grad *g) {
   g->gx[0] = sum;
 }
 
-/* The factors are made again: most who want the values alone want no gradient. */
+/* gA = U diag(gs) V^T. The SVD is computed again here, because most callers who want
+   the values alone need no gradient. */
 void linalg_svdvals_grad(dm_Grad *g) {
   dm_Tensor *svd[3];
   if (x_call(g->x, DM_OP_linalg_svd, &(int64_t){false}, 1, &g->in[0], svd))
     g->gx[0] = sandwich(g->x, svd[0], g->gy[0], svd[2]);
 }
 
-/* V (diag(gw) + off-diagonal (V^T gV) / E) V^T with E_ij = w_j - w_i, made symmetric, as A
-   is. */
+/* A = V diag(w) V^T: gA = V (diag(gw) + offdiag(V^T gV) / E) V^T with E_ij = w_j -
+   w_i, made symmetric because A is. */
 void linalg_eigh_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *w = g->out[0], *v = g->out[1], *vt = x_turned(x, v), *gw = g->gy[0];
@@ -268,15 +291,16 @@ void linalg_eigh_grad(dm_Grad *g) {
   g->gx[0] = sum;
 }
 
+/* gA = V diag(gw) V^T, with V computed again. */
 void linalg_eigvalsh_grad(dm_Grad *g) {
   dm_Tensor *pair[2];
   if (x_call(g->x, DM_OP_linalg_eigh, g->attr, 1, &g->in[0], pair))
     g->gx[0] = sandwich(g->x, pair[1], g->gy[0], x_turned(g->x, pair[1]));
 }
 
-/* Golub & Pereyra 1973: with P the pseudoinverse and H = gP^T
-   -(P H P)^T + (1 - A P) (P H)^T... no product is larger than the longer side by the shorter.
- */
+/* P = pinv(A), H = gP^T: gA = -(P H P)^T + P^T P (H - H P A) + (1 - A P) H P P^T,
+   from the differential of Golub & Pereyra 1973. Two orders of the products, so that
+   no intermediate is larger than (longer side, shorter side). */
 void linalg_pinv_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *p = g->out[0], *pt = x_turned(x, p), *h = x_turned(x, g->gy[0]);

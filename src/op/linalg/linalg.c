@@ -1,6 +1,16 @@
-/* Factorizations of matrices by LAPACK: the kernels. They run on the host; matrices of another
-   device are copied there and their results back. LAPACK's matrices lie column after column: to
-   it a dense tensor holds transposes, which some kernels turn round and others make use of. */
+/* Factorizations of matrices by LAPACK: the kernels of inv, solve, lu_factor, det,
+   slogdet, cholesky, solve_triangular, qr, svd, pinv and eigh. They run on the host;
+   matrices of another device are copied there and the results are copied back.
+
+   LAPACK's matrices are column-major, tensors are row-major: a contiguous tensor (M,
+   N) is, to LAPACK, its transpose. Kernels either transpose on the way in and out
+   (turn), or choose the call so that the transpose is what they need: Cholesky and
+   eigh of a symmetric matrix swap 'U' and 'L', det(A^T) is det(A), and the SVD of
+   A^T gives V and U already in the layout of V^T and U.
+
+   Batches are a loop over matrices with shared buffers. Numeric failures (a singular
+   matrix, no convergence) name the matrix; the _ex ops return LAPACK's info and NaN
+   instead. */
 #include "op/linalg/linalg.h"
 
 #include <math.h>
@@ -12,12 +22,12 @@
 #include "cpu/lapack.h"
 #include "op/index/index.h"
 
-/* ---- what a kernel works with ---- */
+/* ---- the working state of a kernel ---- */
 
 enum { MAX_BUFFERS = 5 };
 
-/* Operands and results on the host, dense; blocks of memory beside them. After a failure
-   every step does nothing. */
+/* The operands and results of one call, contiguous and on the host, and the buffers
+   that LAPACK works in. After a failure (st) every step does nothing. */
 typedef struct Work {
   dm_Call *c;
   dm_status st;
@@ -28,6 +38,7 @@ typedef struct Work {
   int n_buffer;
 } Work;
 
+/* *out: t on the host, contiguous, its leading dims broadcast to batch (lead). */
 static dm_status bring(dm_Tensor *t, int lead, const int64_t *batch, dm_Tensor **out) {
   dm_Tensor *near = NULL;
   int64_t shape[DM_MAX_DIM];
@@ -39,7 +50,8 @@ static dm_status bring(dm_Tensor *t, int lead, const int64_t *batch, dm_Tensor *
   return st;
 }
 
-/* lead: dims that count matrices, of those sizes. */
+/* Opens the work of a call whose operands broadcast to `lead` leading dims of sizes
+   `batch`. */
 static void open_work(Work *w, dm_Call *c, int lead, const int64_t *batch) {
   const dm_Tensor *a = c->in[0];
   *w = (Work){.c = c, .t = (dm_DType)a->dtype, .batch = dm_numel(lead, batch)};
@@ -58,10 +70,13 @@ static void open_work(Work *w, dm_Call *c, int lead, const int64_t *batch) {
   }
 }
 
+/* Opens the work with operand 0's own leading dims. */
 static void open_own(Work *w, dm_Call *c) {
   open_work(w, c, c->in[0]->ndim - 2, c->in[0]->shape);
 }
 
+/* Copies results to their device and frees everything; returns the status of the
+   call. */
 static dm_status close_work(Work *w) {
   for (int i = 0; i < w->c->n_out; i++) {
     dm_Tensor *to = w->c->out[i];
@@ -73,6 +88,8 @@ static dm_status close_work(Work *w) {
   return w->st;
 }
 
+/* A buffer of count elements of `size` bytes, freed by close_work; fails when
+   LAPACK's int cannot count them. */
 static void *buffer_of(Work *w, int64_t count, int64_t size) {
   if (w->st != DM_OK) return NULL;
   w->st = dm_lapack_fits(DM_LINALG(w->c), count);
@@ -84,15 +101,16 @@ static void *buffer_of(Work *w, int64_t count, int64_t size) {
   return p;
 }
 static void *elements(Work *w, int64_t count) { return buffer_of(w, count, w->size); }
-/* Of a matrix, which LAPACK counts by its sides. */
+/* A buffer for a matrix; LAPACK counts its sides, not its elements. */
 static void *matrix_buffer(Work *w, int64_t rows, int64_t cols) {
   return buffer_of(w, rows, cols * w->size);
 }
 static int *ints(Work *w, int64_t count) { return buffer_of(w, count, sizeof(int)); }
 
+/* True while matrix b is to be processed. */
 static bool going(const Work *w, int64_t b) { return w->st == DM_OK && b < w->batch; }
 
-/* Matrix (or vector) b of a tensor in which each has n elements. */
+/* The data of matrix (or vector) b of a tensor in which each has n elements. */
 static char *nth(const Work *w, const dm_Tensor *t, int64_t n, int64_t b) {
   return (char *)dm_tensor_data(t) + b * n * w->size;
 }
@@ -103,7 +121,9 @@ static void copy_matrix(const Work *w, void *dst, const void *src, int64_t count
   if (count > 0) memcpy(dst, src, (size_t)(count * w->size));
 }
 
-/* dst, by columns, becomes the (rows, cols) matrix src, by rows. */
+/* Writes the row-major (rows, cols) matrix src to dst in column-major order, which
+   is the same as transposing it. Called with the sides exchanged it converts
+   LAPACK's result back. */
 static void turn(const Work *w, void *dst, const void *src, int64_t rows, int64_t cols) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < cols; j++) {
@@ -120,7 +140,7 @@ static void set(const Work *w, void *p, int64_t i, double v) {
   else ((float *)p)[i] = (float)v;
 }
 
-/* "matrix 2", or "the matrix" where there is only one. */
+/* A name for messages: "matrix 2", or "the matrix" where there is only one. */
 static const char *which(const Work *w, int64_t b, char buf[32]) {
   if (w->c->in[0]->ndim == 2 && w->batch == 1) return "the matrix";
   snprintf(buf, 32, "matrix %lld", (long long)(b + w->c->base));
@@ -128,6 +148,8 @@ static const char *which(const Work *w, int64_t b, char buf[32]) {
 }
 #define WHICH(w, b) which(w, b, (char[32]){0})
 
+/* Fails the call when LAPACK's info is positive: pivot or diagonal element `info` is
+   0. */
 static bool singular(Work *w, int64_t b, int info, const char *what) {
   if (info > 0)
     w->st = dm_fail(DM_EARG, "%s: %s is singular: %s %d is 0", DM_LINALG(w->c), WHICH(w, b),
@@ -135,8 +157,9 @@ static bool singular(Work *w, int64_t b, int info, const char *what) {
   return info > 0;
 }
 
-/* Where the call gives infos, matrix b's: what it has of a result is NaN where that is not 0.
- */
+/* For ops that return info (a second output): stores matrix b's info and, when it is
+   not 0, fills its result with NaN. True when the caller should go on to the next
+   matrix. */
 static bool noted(const Work *w, int64_t b, int info, int64_t count) {
   if (w->c->n_out < 2) return false;
   ((int32_t *)dm_tensor_data(w->out[1]))[b] = info;
@@ -145,7 +168,8 @@ static bool noted(const Work *w, int64_t b, int info, int64_t count) {
   return info > 0;
 }
 
-/* Iterations do not end, or LAPACK ends the program, on what is not finite. */
+/* Fails unless all elements are finite: with NaN or infinities some LAPACKs iterate
+   forever or end the program. */
 static bool all_finite(Work *w, int64_t b, const void *a, int64_t count) {
   for (int64_t i = 0; i < count; i++)
     if (!isfinite(value(w, a, i))) {
@@ -155,14 +179,16 @@ static bool all_finite(Work *w, int64_t b, const void *a, int64_t count) {
   return true;
 }
 
+/* Fails the call when an iteration did not converge (info > 0). */
 static void must_converge(Work *w, int64_t b, int info, const char *what) {
   if (info > 0)
     w->st = dm_fail(DM_EARG, "%s: the %s values of %s did not converge (LAPACK's info %d)",
                     DM_LINALG(w->c), what, WHICH(w, b), info);
 }
 
-/* ---- by LU ---- */
+/* ---- LU: inv, solve, lu_factor, det ---- */
 
+/* A^-1 by getrf and getri. */
 dm_status linalg_inv_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
@@ -181,6 +207,7 @@ dm_status linalg_inv_any(dm_Call *c) {
   return close_work(&w);
 }
 
+/* A X = B by getrf and getrs, for B (..., N, K) with broadcast leading dims. */
 dm_status solve_matrices_any(dm_Call *c) {
   Work w;
   open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
@@ -197,6 +224,8 @@ dm_status solve_matrices_any(dm_Call *c) {
   return close_work(&w);
 }
 
+/* Compact LU (M, N) and pivots (min(M, N)), which count from 1 as in LAPACK and
+   PyTorch. */
 dm_status linalg_lu_factor_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
@@ -210,8 +239,8 @@ dm_status linalg_lu_factor_any(dm_Call *c) {
   return close_work(&w);
 }
 
-/* The sign and the logarithm of each determinant, or the determinant: those of the
-   transposes, which are the same. */
+/* det or slogdet from the LU factors: the product of U's diagonal, negated for every
+   row exchange. The matrix is not transposed, because det(A^T) = det(A). */
 dm_status linalg_det_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
@@ -235,7 +264,9 @@ dm_status linalg_det_any(dm_Call *c) {
   return close_work(&w);
 }
 
-/* Row i of P A is row order[i] of A; back: row order[i] of P A is row i of A. */
+/* Turns pivots (k) into an order of rows (n): row i of P A is row order[i] of A;
+   with `back` row i of A is row order[i] of P A, up to the base. Pivots are row
+   exchanges, applied one after another, or in reverse order for `back`. */
 dm_status lu_order_any(dm_Call *c) {
   const struct { int64_t n, back; } *a = c->attr;
   dm_Tensor *near = NULL, *pivots = NULL, *order = NULL;
@@ -246,8 +277,8 @@ dm_status lu_order_any(dm_Call *c) {
   DM_GO(dm_dense_as_new(near, DM_I32, near->ndim, near->shape, &pivots));
   DM_GO(dm_tensor_new_meta(&m, &order));
   const int64_t k = dm_columns(pivots), n = a->n;
-  const int64_t lines = dm_numel(pivots->ndim - 1, pivots->shape);
-  for (int64_t b = 0; b < lines && st == DM_OK; b++) {
+  const int64_t n_batch = dm_numel(pivots->ndim - 1, pivots->shape);
+  for (int64_t b = 0; b < n_batch && st == DM_OK; b++) {
     const int32_t *p = (const int32_t *)dm_tensor_data(pivots) + b * k;
     int64_t *o = (int64_t *)dm_tensor_data(order) + b * n;
     for (int64_t i = 0; i < n; i++) o[i] = i + c->base;
@@ -273,8 +304,9 @@ done:
 
 /* ---- triangles ---- */
 
-/* By rows the lower triangle is LAPACK's upper one, and the factor its transpose: right
-   as it lies. */
+/* A = L L^T by potrf. The row-major lower triangle is LAPACK's upper one, and its
+   factor U = L^T is L in row-major order, so nothing is transposed. The other
+   triangle is set to 0. */
 dm_status linalg_cholesky_any(dm_Call *c) {
   const bool upper = *DM_ATTR(int64_t, c);
   Work w;
@@ -294,7 +326,9 @@ dm_status linalg_cholesky_any(dm_Call *c) {
   return close_work(&w);
 }
 
-/* A is read as it lies: its transpose, with the other triangle. So is B from the right. */
+/* A X = B or X A = B by trtrs. A is passed untransposed: LAPACK sees A^T with the
+   other triangle and solves with its transpose ('T'). From the right, X A = B is A^T
+   X^T = B^T, and B^T is what LAPACK sees of B. */
 dm_status linalg_solve_triangular_any(dm_Call *c) {
   const dm_TriangularAttr *at = DM_ATTR(dm_TriangularAttr, c);
   Work w;
@@ -320,13 +354,15 @@ dm_status linalg_solve_triangular_any(dm_Call *c) {
 
 /* ---- orthogonal factors ---- */
 
-/* R, (rows, n), from the upper triangle of a, by columns of m. */
+/* Writes R (rows, n), row-major, from the upper triangle of the column-major a (m,
+   n); the rest is 0. */
 static void take_r(const Work *w, char *r, const void *a, int64_t m, int64_t rows, int64_t n) {
   for (int64_t i = 0; i < rows; i++)
     for (int64_t j = 0; j < n; j++)
       set(w, r, i * n + j, i <= j && i < m ? value(w, a, j * m + i) : 0);
 }
 
+/* geqrf, then R from its upper triangle and, unless mode is "r", Q (M, q) by orgqr. */
 dm_status linalg_qr_any(dm_Call *c) {
   const int64_t mode = *DM_ATTR(int64_t, c);
   Work w;
@@ -348,11 +384,13 @@ dm_status linalg_qr_any(dm_Call *c) {
 
 /* ---- singular values ---- */
 
+/* The identity (n, n): U and V of an empty matrix with full_matrices. */
 static void set_eye(const Work *w, char *p, int64_t n) {
   for (int64_t i = 0; i < n * n; i++) set(w, p, i, i % (n + 1) == 0);
 }
 
-/* Buffers for gesdd of the transposes of (m,n) matrices. */
+/* Buffers for gesdd of the transposes of (m, n) matrices; k = min(m, n). job: 'N'
+   values only, 'S' the first k vectors, 'A' all. */
 typedef struct Svd {
   int m, n, k, n_work;
   void *a, *work;
@@ -371,7 +409,8 @@ static Svd open_svd(Work *w, char job) {
   return s;
 }
 
-/* A^T = V S U^T: by columns V is V^T by rows, and U^T is U. */
+/* gesdd of A^T = V S U^T: its left factor V, column-major, is V^T row-major, and its
+   right factor U^T, column-major, is U row-major. Nothing is transposed. */
 static void run_svd(Work *w, Svd *s, int64_t b, void *u, void *values, void *vh) {
   const char *a = nth(w, w->in[0], (int64_t)s->m * s->n, b);
   if (!all_finite(w, b, a, (int64_t)s->m * s->n)) return;
@@ -409,7 +448,8 @@ dm_status linalg_svdvals_any(dm_Call *c) {
   return close_work(&w);
 }
 
-/* V S^+ U^T; values below the tolerance count as 0. */
+/* pinv(A) = V S^+ U^T by SVD and gemm; singular values at or below the tolerance
+   max(atol, rtol max(s)) count as 0. */
 dm_status linalg_pinv_any(dm_Call *c) {
   double atol, rtol;
   Work w;
@@ -435,7 +475,9 @@ dm_status linalg_pinv_any(dm_Call *c) {
 
 /* ---- eigenvalues ---- */
 
-/* The triangle that is read counts, by rows, as LAPACK's other one. */
+/* Eigenvalues w (ascending) and, for job 'V', eigenvectors of symmetric matrices by
+   syevd. The triangle that is read is, row-major, LAPACK's other one; the vectors
+   are transposed to columns. */
 static dm_status eigen(dm_Call *c, char job) {
   const bool upper = *DM_ATTR(int64_t, c);
   Work w;

@@ -1,5 +1,5 @@
-/* What the ops of dm.linalg share. Matrices are the last two dims; the dims before them
-   count matrices. */
+/* Checks, attributes and steps that the ops of dm.linalg share. Matrices are the
+   last two dims of a tensor; the dims before them are a batch. */
 #ifndef DM_LINALG_H
 #define DM_LINALG_H
 
@@ -15,17 +15,20 @@ typedef struct dm_RankAttr {
 
 enum { DM_QR_REDUCED, DM_QR_COMPLETE, DM_QR_R };
 
-/* "linalg.inv" of the row linalg_inv: as callers know it. */
+/* The name that callers know: "linalg.inv" for the op linalg_inv. */
 const char *dm_linalg_name(const dm_OpInfo *op, char buf[40]);
 #define DM_LINALG(c) dm_linalg_name((c)->op, (char[40]){0})
 
-/* Fails unless t is of float32 or float64 and has two dims or more, equal ones if square. */
+/* Fails unless t is float32 or float64 and has two dims or more, the last two equal
+   if `square`. */
 dm_status dm_check_matrix(const dm_Call *c, const char *what, const dm_Tensor *t, bool square);
-/* Output i: t's leading dims without the last `drop`, then rows, and cols where these are
-   not negative. */
+/* Sets the meta of output i: t's dims without the last `drop`, then rows, and then
+   cols; a negative one is left out. */
 void dm_out_matrix(dm_Call *c, int i, const dm_Tensor *t, int drop, int64_t rows, int64_t cols,
                    dm_DType dtype);
-/* What counts as 0 beside the largest singular value: as part of it and as such. */
+/* The tolerances of rank and pinv: singular values up to max(atol, rtol * the
+   largest) count as 0. Defaults as in PyTorch: atol 0 and rtol = max(M, N) *
+   epsilon, or rtol 0 where atol is given. */
 void dm_rank_tolerance(const dm_RankAttr *a, const dm_Tensor *t, double *atol, double *rtol);
 
 /* Steps of compositions. */
@@ -35,7 +38,7 @@ dm_Tensor *x_eye(dm_X *x, int64_t n, const dm_Tensor *like); /* of like's dtype 
 dm_Tensor *x_below(dm_X *x, dm_Tensor *t, int64_t diagonal); /* tril */
 dm_Tensor *x_above(dm_X *x, dm_Tensor *t, int64_t diagonal); /* triu */
 dm_Tensor *x_triangular(dm_X *x, dm_Tensor *a, dm_Tensor *b, bool upper, bool left, bool unit);
-/* t's rows in the order of getrf's pivots, or back. */
+/* P t, the rows of t in the order of getrf's pivots; with `back` P^T t. */
 dm_Tensor *x_pivoted(dm_X *x, dm_Tensor *t, dm_Tensor *pivots, bool back);
 
 static inline int64_t dm_rows(const dm_Tensor *t) { return t->shape[t->ndim - 2]; }

@@ -1,6 +1,7 @@
-/* The exponential of square matrices, each on the host in float64: Taylor's polynomial of a
-   fraction of A, by four powers (Paterson & Stockmeyer 1973), then squared as often as it
-   was halved. */
+/* The exponential of square matrices by scaling and squaring, on the host in
+   float64: A is divided by 2^s until its norm is at most 1/2, e^A is a Taylor
+   polynomial of degree 16, evaluated with four matrix powers (Paterson & Stockmeyer
+   1973), and the result is squared s times. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -11,15 +12,16 @@
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
 
-/* Norms up to 1/2 leave 0.5^17 / 17!, 2e-20. */
+/* For norms up to 1/2 the remainder of degree 16 is 0.5^17 / 17!, about 2e-20. */
 enum { DEGREE = 16, STEP = 4, N_SCRATCH = 5 };
 
+/* y = a b for (n, n) float64 matrices. */
 static dm_status multiply(const double *a, const double *b, double *y, int64_t n) {
   return dm_gemm(n, n, n, 1, (dm_Mat){a, DM_F64, n, 1}, (dm_Mat){b, DM_F64, n, 1}, 0, y, DM_F64,
                  n, NULL, DM_F64, DM_BIAS_NONE);
 }
 
-/* The largest sum of a row's absolute values. */
+/* The inf-norm: the largest row sum of |a|; NaN if a holds one. */
 static double norm_of(const double *a, int64_t n) {
   double norm = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -30,7 +32,7 @@ static double norm_of(const double *a, int64_t n) {
   return norm;
 }
 
-/* y += the terms of degree k .. k + 3; power[i]: A^i, from 1 on. */
+/* y += sum over p < 4 of A^p / (k + p)!; power[i] is A^i, i from 1. */
 static void add_terms(double *y, double *const *power, int k, int64_t n) {
   double by = 1;
   for (int i = 2; i <= k; i++) by /= i;
@@ -41,7 +43,9 @@ static void add_terms(double *y, double *const *power, int k, int64_t n) {
   }
 }
 
-/* a becomes its exponential; scratch: N_SCRATCH matrices. */
+/* Replaces a (n, n) by e^a; scratch holds N_SCRATCH matrices. A norm that is not
+   finite gives NaN. The polynomial is a Horner scheme in A^4 with four terms per
+   step. */
 static dm_status exponentiate(double *a, double *scratch, int64_t n) {
   const int64_t count = n * n;
   const double norm = norm_of(a, n);
@@ -75,6 +79,7 @@ static dm_status exponentiate(double *a, double *scratch, int64_t n) {
   return DM_OK;
 }
 
+/* e^x for every matrix of the contiguous x. */
 static dm_status run(const dm_Tensor *x, dm_Tensor *y) {
   const int64_t n = dm_columns(x), count = n * n;
   double *scratch = dm_alloc((int64_t)sizeof *scratch * dm_max_i64((N_SCRATCH + 1) * count, 1));
@@ -108,7 +113,7 @@ done:
   return st;
 }
 
-/* The upper right of the exponential of {A^T, gy; 0, A^T}: Van Loan 1978. */
+/* gA is the upper right block of exp([A^T, gY; 0, A^T]) (Van Loan 1978). */
 void linalg_matrix_exp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const int64_t n = dm_columns(g->in[0]), columns = -1, rows = -2;

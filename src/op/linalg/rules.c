@@ -1,4 +1,5 @@
-/* Factorizations of matrices: what they take, and what they give. */
+/* The rules of dm.linalg's factorizations: checks of the operands and shapes of the
+   results. */
 #include <float.h>
 #include <stdio.h>
 
@@ -6,7 +7,7 @@
 #include "op/linalg/linalg.h"
 
 const char *dm_linalg_name(const dm_OpInfo *op, char buf[40]) {
-  const bool hidden = op->flags & F_HIDDEN; /* solve's part */
+  const bool hidden = op->flags & F_HIDDEN; /* an inner op of solve */
   snprintf(buf, 40, "linalg.%s", hidden ? "solve" : op->name + sizeof "linalg");
   return buf;
 }
@@ -39,13 +40,14 @@ dm_status linalg_inv_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* And an int32 for each matrix. */
+/* The same with a second output: LAPACK's info as int32 for each matrix. */
 dm_status linalg_inv_ex_rule(dm_Call *c) {
   DM_TRY(linalg_inv_rule(c));
   dm_out_matrix(c, 1, c->in[0], 2, -1, -1, DM_I32);
   return DM_OK;
 }
 
+/* A (..., N, N) -> one number per matrix; slogdet gives two. */
 dm_status linalg_det_rule(dm_Call *c) {
   DM_TRY(square_rule(c));
   for (int i = 0; i < c->n_out; i++)
@@ -53,6 +55,7 @@ dm_status linalg_det_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., N, N) -> w (..., N) and, for eigh, V (..., N, N). */
 dm_status linalg_eigh_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(square_rule(c));
@@ -61,6 +64,7 @@ dm_status linalg_eigh_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., M, N) -> LU (..., M, N), pivots (..., min(M, N)) as int32. */
 dm_status linalg_lu_factor_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));
@@ -69,6 +73,8 @@ dm_status linalg_lu_factor_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., M, N) -> Q (..., M, k), R (..., k, N) with k = min(M, N), or M for mode
+   "complete"; mode "r" gives an empty Q. */
 dm_status linalg_qr_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));
@@ -80,6 +86,8 @@ dm_status linalg_qr_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., M, N) -> U (..., M, k), s (..., min(M, N)), V^T (..., k, N) with k =
+   min(M, N), or all vectors with full_matrices. */
 dm_status linalg_svd_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));
@@ -98,6 +106,7 @@ dm_status linalg_svdvals_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., M, N) -> (..., N, M). */
 dm_status linalg_pinv_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, DM_ATTR(dm_RankAttr, c)->hermitian));
@@ -105,7 +114,8 @@ dm_status linalg_pinv_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Two operands A and B of a system: the leading dims broadcast. */
+/* A system with square A and B: B's rows (left) or columns fit A, and the leading
+   dims broadcast. */
 static dm_status system_rule(dm_Call *c, bool left) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
   DM_TRY(dm_check_matrix(c, "A", a, true));
@@ -134,6 +144,7 @@ dm_status linalg_solve_triangular_rule(dm_Call *c) {
   return system_rule(c, DM_ATTR(dm_TriangularAttr, c)->left);
 }
 
+/* pivots (..., k) int32 -> the order of n rows (..., n) int64. */
 dm_status lu_order_rule(dm_Call *c) {
   const int64_t n = *DM_ATTR(int64_t, c);
   const dm_Tensor *t = c->in[0];
