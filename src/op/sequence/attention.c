@@ -1,11 +1,19 @@
-/* Attention: softmax(scale q k^T + mask) v, a block of query rows at a time, so
-   that the (L, S) matrix of weights never stands in memory. The forward keeps
-   the logarithm of each row's sum of exponentials; from it the backward has a
-   block's weights again with one exp (T. Dao et al. 2022).
+/* scaled_dot_product_attention: y = softmax(scale q k^T + mask) v, for a block of
+   query rows at a time, so that the (L, S) matrix of weights is never stored. The
+   forward pass saves lse, the logarithm of each row's sum of exponentials; from it
+   the backward pass computes a block's weights again as exp(score - lse), with one
+   exp and no second reduction (T. Dao et al. 2022, FlashAttention).
 
-   q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their
-   batch dims when they reach the kernels: broadcast dims have stride 0. A row
-   whose keys are all masked out gives 0, as in PyTorch. */
+   q (..., L, E), k (..., S, E), v (..., S, D) and mask (..., L, S) have the same
+   batch dims when they reach the kernels: broadcast dims have stride 0. is_causal
+   limits row i to the keys 0 .. i, and a block then skips the keys that none of its
+   rows sees. Dropout of the weights is drawn per row from the counter-based
+   generator and drawn again in the backward pass, so no mask is stored. A row whose
+   keys are all masked out gives 0.
+
+   Backward, for one block with weights w and upstream gy: gv += w^T gy, gw = gy v^T,
+   gs = scale w (gw - sum of w gw along the row), gq = gs k, gk += gs^T q. Each batch
+   is one task, in which the blocks add to gk and gv in order. */
 #include <stdatomic.h>
 
 #include "base/error.h"
@@ -18,8 +26,8 @@
 #include "op/sequence/attention.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
-static const int64_t BLOCK_SCORES = 1 << 17; /* scores of a block: half a megabyte of floats */
-static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds worth a task */
+static const int64_t BLOCK_SCORES = 1 << 17; /* scores per block: half a MiB of float32 */
+static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds that are worth a thread */
 
 typedef struct SdpaAttr {
   double dropout_p;
@@ -28,9 +36,9 @@ typedef struct SdpaAttr {
   int64_t enable_gqa;
 } SdpaAttr;
 
-/* ---- matrices ---- */
+/* ---- operands as matrices ---- */
 
-/* The last two dims of a batch. */
+/* The matrix in t's last two dims for one batch index, by its strides. */
 static dm_Mat matrix(const dm_Tensor *t, int64_t batch) {
   int64_t at = 0;
   for (int d = t->ndim - 3; d >= 0; d--) {
@@ -42,6 +50,7 @@ static dm_Mat matrix(const dm_Tensor *t, int64_t batch) {
   return (dm_Mat){data, dtype, t->stride[t->ndim - 2], t->stride[t->ndim - 1]};
 }
 
+/* m from row i on. */
 static dm_Mat from_row(dm_Mat m, int64_t i) {
   m.data = (const char *)m.data + i * m.rs * dm_dtype_size(m.dtype);
   return m;
@@ -49,11 +58,12 @@ static dm_Mat from_row(dm_Mat m, int64_t i) {
 
 static dm_Mat transposed(dm_Mat m) { return (dm_Mat){m.data, m.dtype, m.cs, m.rs}; }
 
+/* A contiguous matrix with this number of columns. */
 static dm_Mat dense(const void *data, dm_DType dtype, int64_t columns) {
   return (dm_Mat){data, dtype, columns, 1};
 }
 
-/* Row i of a dense output whose batches have `rows` rows of `columns`. */
+/* The address of row i of a contiguous output (batch, rows, columns). */
 static char *out_row(const dm_Tensor *t, int64_t batch, int64_t rows, int64_t i,
                      int64_t columns) {
   return (char *)dm_tensor_data(t) +
@@ -64,21 +74,23 @@ static char *out_row(const dm_Tensor *t, int64_t batch, int64_t rows, int64_t i,
 
 typedef struct Job {
   const dm_AttentionAttr *attr;
-  const dm_Tensor *q, *k, *v, *mask; /* mask may be NULL */
-  const dm_Tensor *out, *lse;        /* lse (batch, L), of the compute type */
+  const dm_Tensor *q, *k, *v, *mask; /* mask: NULL if none is given */
+  const dm_Tensor *out, *lse;        /* lse (batch, L), in the compute type */
   const dm_Tensor *gy, *gq, *gk, *gv;
   int64_t L, S, E, D;
-  int64_t rows, n_block; /* rows of a block, blocks of a batch */
-  dm_DType type;         /* what is computed in */
+  int64_t rows, n_block; /* rows per block, blocks per batch */
+  dm_DType type;         /* the compute type */
   const dm_RealLoops *loops;
   atomic_bool failed;
 } Job;
 
-/* Query rows i .. i + m - 1 of one batch and the first n keys, all that these see. */
+/* Query rows i .. i + m - 1 of one batch and the first n keys, which are all that
+   these rows see. */
 typedef struct Block {
   int64_t batch, i, m, n;
 } Block;
 
+/* Block `number` of a batch; with is_causal its last row i + m - 1 sees i + m keys. */
 static Block block_of(const Job *j, int64_t batch, int64_t number) {
   Block b = {.batch = batch, .i = number * j->rows, .n = j->S};
   b.m = dm_min_i64(j->rows, j->L - b.i);
@@ -86,12 +98,13 @@ static Block block_of(const Job *j, int64_t batch, int64_t number) {
   return b;
 }
 
-/* Keys that row r of the block sees. */
+/* The number of keys that row r of the block sees. */
 static int64_t keys_of(const Job *j, const Block *b, int64_t r) {
   return j->attr->is_causal ? dm_min_i64(b->n, b->i + r + 1) : b->n;
 }
 
-/* a (m, E) b (n, E)^T into s. */
+/* s (m, n) = rows (m, depth) keys (n, depth)^T for the block: q k^T, or gy v^T in
+   the backward pass. */
 static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
                           const dm_Tensor *keys, int64_t depth, void *s) {
   return dm_gemm(b->m, b->n, depth, 1, from_row(matrix(rows, b->batch), b->i),
@@ -99,14 +112,15 @@ static dm_status products(const Job *j, const Block *b, const dm_Tensor *rows,
                  DM_BIAS_NONE);
 }
 
-/* x (m, n) times all n rows of a matrix, into m rows of out. */
+/* to (m, columns) = x (m, n) times the first n rows of t: w v, or gs k in the
+   backward pass. */
 static dm_status weigh(const Job *j, const Block *b, const void *x, const dm_Tensor *t,
                        int64_t columns, char *to, dm_DType to_dtype) {
   return dm_gemm(b->m, columns, b->n, 1, dense(x, j->type, b->n), matrix(t, b->batch), 0, to,
                  to_dtype, columns, NULL, j->type, DM_BIAS_NONE);
 }
 
-/* sum (n, columns) += the transpose of x (m, n) times m rows of a matrix. */
+/* sum (n, columns) += x^T times the block's m rows of t: w^T gy or gs^T q. */
 static dm_status collect(const Job *j, const Block *b, const void *x, const dm_Tensor *t,
                          int64_t columns, void *sum) {
   return dm_gemm(b->n, columns, b->m, 1, transposed(dense(x, j->type, b->n)),
@@ -114,14 +128,19 @@ static dm_status collect(const Job *j, const Block *b, const void *x, const dm_T
                  DM_BIAS_NONE);
 }
 
+/* Draws the n dropout numbers of row r: those with index (batch, row, key) in a draw
+   of (batch, L, S). */
 static void draw_row(const Job *j, const Block *b, int64_t r, int64_t n, float *u) {
   dm_drop_draw(&j->attr->drop, (b->batch * j->L + b->i + r) * j->S, n, u);
 }
 
-/* score: the products of row r become scores of n keys; scratch holds S more numbers.
-   softmax_block: products become weights.
-   weights_again: the same from lse; score_gradients: g (m, n), the gradient of the
-   weights, becomes that of the products, and w the weights that were dropped out. */
+/* Row loops for one compute type. score: turns the n products of row r into scores,
+   scale s + mask, where false in a bool mask gives -inf; scratch holds S numbers.
+   drop: zeroes what the draw drops and scales the rest by 1 / (1 - p).
+   softmax_block: turns the block's products into weights and stores lse.
+   score_gradients: computes the weights w again from products and lse, turns g (m,
+   n), the gradient of the weights, into that of the products, and leaves in w the
+   weights after dropout, which gv needs. */
 #define ROWS(SUFFIX, TYPE)                                                                     \
   static void score_##SUFFIX(const Job *j, const Block *b, int64_t r, int64_t n, TYPE *s,      \
                              TYPE *scratch) {                                                  \
@@ -178,19 +197,22 @@ ROWS(f64, double)
 
 /* ---- scratch ---- */
 
-/* What a task works in, one block of memory: `parts` times the block's scores, a
-   row, a row of the draw, and sums for k and v. */
+/* The buffers of a task, in one allocation: the block's scores, in the backward pass
+   as many gradients, one row of scores, one row of the draw, and the sums for gk (S,
+   E) and gv (S, D). */
 typedef struct Scratch {
   char *scores, *gradients, *row, *gk, *gv;
   float *draw;
 } Scratch;
 
+/* Lays out the buffers; rows are padded to 16 elements for aligned vectors. False
+   when memory is out. */
 static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
-  const int64_t es = dm_dtype_size(j->type), line = (j->S + 15) / 16 * 16;
-  const int64_t scores = j->rows * line * es, row = line * es;
-  const int64_t sums = backward ? line * (j->E + j->D) * es : 0;
+  const int64_t es = dm_dtype_size(j->type), padded = (j->S + 15) / 16 * 16;
+  const int64_t scores = j->rows * padded * es, row = padded * es;
+  const int64_t sums = backward ? padded * (j->E + j->D) * es : 0;
   char *p = dm_scratch(DM_SCRATCH_MATRIX, (backward ? 2 : 1) * scores + row +
-                                              line * (int64_t)sizeof(float) + sums);
+                                              padded * (int64_t)sizeof(float) + sums);
   scratch->scores = p;
   if (!p) {
     atomic_store(&j->failed, true);
@@ -199,13 +221,14 @@ static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
   scratch->gradients = p + (backward ? scores : 0);
   scratch->row = scratch->gradients + scores;
   scratch->draw = (float *)(void *)(scratch->row + row);
-  scratch->gk = (char *)(scratch->draw + line);
-  scratch->gv = scratch->gk + line * j->E * es;
+  scratch->gk = (char *)(scratch->draw + padded);
+  scratch->gv = scratch->gk + padded * j->E * es;
   return true;
 }
 
 /* ---- forward ---- */
 
+/* One block forward: products, softmax, product with v. */
 static dm_status forward_block(const Job *j, const Block *b, const Scratch *scratch) {
   DM_TRY(products(j, b, j->q, j->k, j->E, scratch->scores));
   if (j->type == DM_F64)
@@ -218,6 +241,7 @@ static dm_status forward_block(const Job *j, const Block *b, const Scratch *scra
                (dm_DType)j->out->dtype);
 }
 
+/* Thread body: task i is block i % n_block of batch i / n_block. */
 static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
   Scratch scratch;
@@ -229,6 +253,8 @@ static void forward_tasks(void *ctx, int64_t begin, int64_t end) {
   dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
 
+/* Describes a call: the sizes L, S, E, D and the number of rows per block, 32 to
+   128, such that the scores of a block stay in cache. */
 static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_Tensor *mask) {
   const dm_Tensor *q = qkv[0], *k = qkv[1], *v = qkv[2];
   Job j = {.attr = attr, .q = q, .k = k, .v = v, .mask = mask};
@@ -245,7 +271,7 @@ static Job job_of(const dm_AttentionAttr *attr, dm_Tensor *const *qkv, const dm_
   return j;
 }
 
-/* n tasks of `rows` query rows each. */
+/* Runs n tasks of `rows` query rows each in parallel. */
 static dm_status run(const dm_Call *c, Job *j, int64_t n, int64_t rows, dm_RangeFn *tasks) {
   const int64_t work = rows * j->S * (j->E + j->D) + 1;
   dm_parallel_for(n, dm_max_i64(1, TASK_WORK / work), tasks, j);
@@ -257,13 +283,15 @@ static dm_status zeros(dm_Tensor *t) {
   return DM_OK;
 }
 
+/* out: y (..., L, D) and lse (..., L) in the compute type. The CPU's gradient does
+   not read y. */
 dm_status attention_rule(dm_Call *c) {
   const dm_Tensor *q = c->in[0], *v = c->in[2];
   dm_out_like(c, 0, q, (dm_DType)q->dtype);
   c->out_meta[0].shape[q->ndim - 1] = v->shape[v->ndim - 1];
   dm_out_like(c, 1, q, dm_compute_dtype((dm_DType)q->dtype));
   c->out_meta[1].ndim--;
-  if (q->device.type == DM_CPU) c->save &= ~(uint32_t)O0; /* its gradient does without y */
+  if (q->device.type == DM_CPU) c->save &= ~(uint32_t)O0; /* the gradient does not read y */
   return DM_OK;
 }
 
@@ -277,8 +305,7 @@ dm_status attention_cpu(dm_Call *c) {
 
 /* ---- backward ---- */
 
-/* With w the weights and g = gy v^T: gv = w^T gy; the gradient of the products is
-   s = scale w (g - sum of w g along the row); gq = s k, gk = s^T q. */
+/* One block backward; the formulas stand at the head of the file. */
 static dm_status backward_block(const Job *j, const Block *b, const Scratch *scratch) {
   DM_TRY(products(j, b, j->q, j->k, j->E, scratch->scores));
   DM_TRY(products(j, b, j->gy, j->v, j->D, scratch->gradients));
@@ -296,6 +323,7 @@ static dm_status backward_block(const Job *j, const Block *b, const Scratch *scr
                (dm_DType)j->gq->dtype);
 }
 
+/* Thread body: a task is one batch, whose blocks add to gk and gv in order. */
 static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
   Job *j = ctx;
   Scratch scratch;
@@ -315,6 +343,7 @@ static void backward_tasks(void *ctx, int64_t begin, int64_t end) {
   dm_scratch_trim(DM_SCRATCH_MATRIX);
 }
 
+/* in: gy, q, k, v, y, lse, mask, counters; out: gq, gk, gv. */
 dm_status attention_backward_rule(dm_Call *c) {
   for (int i = 0; i < 3; i++) dm_out_like(c, i, c->in[i + 1], (dm_DType)c->in[i + 1]->dtype);
   return DM_OK;
@@ -332,11 +361,12 @@ dm_status attention_backward_cpu(dm_Call *c) {
   return run(c, &j, dm_numel(nd - 2, j.q->shape), j.L, backward_tasks);
 }
 
-/* ---- the same as a composition: for second derivatives and a mask's gradient ---- */
+/* ---- the gradient as a composition: for create_graph and for a mask that needs a
+   gradient ---- */
 
 static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 
-/* softmax over the keys, 0 in rows that see none. */
+/* softmax over the keys; a row of which all scores are -inf gives 0 instead of NaN. */
 static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
   const struct { int64_t dim, dtype; } last = {-1, DM_NO_DTYPE};
   const struct {
@@ -350,7 +380,7 @@ static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
   return x_where(x, blind, zero, w);
 }
 
-/* (..., L, S); dropout is still to come. */
+/* The weights (..., L, S) before dropout. */
 static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm_Tensor *k,
                             dm_Tensor *mask) {
   dm_Tensor *s = x_scale(x, x_matmul(x, q, x_mt(x, k)), a->scale);
@@ -365,12 +395,15 @@ static dm_Tensor *x_weights(dm_X *x, const dm_AttentionAttr *a, dm_Tensor *q, dm
   return safe_softmax(x, s);
 }
 
+/* Dropout of t with the draw of the forward pass. */
 static dm_Tensor *x_drop(dm_Grad *g, dm_Tensor *w) {
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
   dm_Tensor *counters = g->n_in > 4 ? g->in[4] : NULL;
   return a->drop.p == 0 ? w : dm_x(g->x, DM_OP_drop, &a->drop, counters ? 2 : 1, w, counters);
 }
 
+/* The formulas at the head of the file with whole (L, S) matrices; the mask's
+   gradient is gs without the scale. */
 static void composed_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
@@ -385,6 +418,8 @@ static void composed_grad(dm_Grad *g) {
   if (g->n_in > 3 && g->need[3]) g->gx[3] = gs;
 }
 
+/* One fused call, or the composition where second derivatives or the mask's gradient
+   are wanted. */
 void attention_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const bool masked = g->n_in > 3;
@@ -402,6 +437,8 @@ void attention_grad(dm_Grad *g) {
 
 /* ---- scaled_dot_product_attention ---- */
 
+/* q, k and v have one float dtype; the mask is bool (true: the key is seen) or a
+   float that is added. */
 static dm_status check_dtypes(const dm_Call *c, const dm_Tensor *mask) {
   const dm_Tensor *q = c->in[0];
   const char *const names[3] = {"query", "key", "value"};
@@ -433,13 +470,16 @@ static dm_status check_sizes(const dm_Call *c) {
                  c->op->name, DM_SHAPE(q), DM_SHAPE(k), DM_SHAPE(v));
 }
 
-/* Batch dims that q, k and v broadcast to. With gqa the heads (the third dim from
-   the end) of k and v count as groups: q's are `groups` times as many. */
+/* The batch dims that q, k and v broadcast to. With enable_gqa (grouped-query
+   attention, Ainslie et al. 2023) k and v have fewer heads, in the third dim from
+   the end: `groups` heads of q share one head of k and v. */
 typedef struct Batch {
   int n;
   int64_t shape[DM_MAX_DIM], groups;
 } Batch;
 
+/* Computes the broadcast batch dims; fails with a message that names the dim that
+   does not fit. */
 static dm_status batch_of(const dm_Call *c, bool gqa, Batch *b) {
   const dm_Tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
   *b = (Batch){.n = q->ndim - 2, .groups = 1};
@@ -465,7 +505,7 @@ static dm_status batch_of(const dm_Call *c, bool gqa, Batch *b) {
   return DM_OK;
 }
 
-/* t (..., heads groups, m, n) as (..., heads, groups, m, n). */
+/* t (..., heads * groups, m, n) reshaped to (..., heads, groups, m, n). */
 static dm_Tensor *cut_heads(dm_X *x, const Batch *b, dm_Tensor *t) {
   int64_t shape[DM_MAX_DIM + 1];
   if (x->st != DM_OK) return NULL;
@@ -476,8 +516,8 @@ static dm_Tensor *cut_heads(dm_X *x, const Batch *b, dm_Tensor *t) {
   return x_reshape(x, t, b->n + 3, shape);
 }
 
-/* q, k or v with the broadcast batch. In groups, one dim more for them: q's heads
-   are cut, those of the others stand for each. */
+/* q, k or v broadcast to the batch dims. With groups there is one more dim: q's
+   heads are split into it, and k and v are broadcast along it. */
 static dm_Tensor *spread(dm_X *x, const Batch *b, dm_Tensor *t, bool is_query) {
   int64_t shape[DM_MAX_DIM + 1];
   int nd = b->n;
@@ -492,7 +532,8 @@ static dm_Tensor *spread(dm_X *x, const Batch *b, dm_Tensor *t, bool is_query) {
   return x_expand(x, t, nd + 2, shape);
 }
 
-/* The mask with all of the scores' dims: batch, then (L, S). */
+/* The mask broadcast to the shape of the scores, batch dims and (L, S); NULL stays
+   NULL. */
 static dm_Tensor *spread_mask(dm_X *x, const Batch *b, dm_Tensor *mask, int64_t L, int64_t S) {
   int64_t shape[DM_MAX_DIM];
   if (!mask) return NULL;
@@ -504,6 +545,8 @@ static dm_Tensor *spread_mask(dm_X *x, const Batch *b, dm_Tensor *mask, int64_t 
   return b->groups > 1 ? cut_heads(x, b, mask) : mask;
 }
 
+/* dropout_p is a probability, and attn_mask and is_causal exclude each other, as in
+   PyTorch. */
 static dm_status check_options(const dm_Call *c, const dm_Tensor *mask) {
   const SdpaAttr *a = DM_ATTR(SdpaAttr, c);
   if (!(a->dropout_p >= 0 && a->dropout_p <= 1))

@@ -1,8 +1,19 @@
-/* Recurrent networks: one step of each kind of cell, composed, and one layer in one
-   direction over all time steps: one kernel where the device has it, else composed. H is the
-   hidden size, B the batch, F the input's features; weights have a block of H rows for each
-   gate, in PyTorch's order: i f g o (LSTM: Hochreiter & Schmidhuber 1997, with Gers et al.'s
-   forget gate), r z n (GRU: Cho et al. 2014). */
+/* Recurrent networks: one step of each kind of cell (RNNCell, LSTMCell, GRUCell),
+   and one layer in one direction over all time steps. T is the number of steps, B
+   the batch, F the input's features, H the hidden size.
+
+   A weight has a block of H rows for each gate, in PyTorch's order. With a = W_ih x
+   + b_ih + W_hh h + b_hh: LSTM, gates i f g o (Hochreiter & Schmidhuber 1997, with
+   the forget gate of Gers et al. 2000): c' = sigmoid(f) c + sigmoid(i) tanh(g), h' =
+   sigmoid(o) tanh(c'); GRU, gates r z n (Cho et al. 2014): n = tanh(W_in x + b_in +
+   r (W_hn h + b_hn)), h' = (1 - z) n + z h; plain cells: h' = tanh(a) or relu(a).
+
+   A layer computes the input's part of the gates, W_ih x + b_ih, for all T steps in
+   one product (T B, F) x (F, gates H). The recurrence is one kernel, rnn_steps,
+   where the device has it, and a composition of steps otherwise. The kernel saves
+   the gates' values; its backward kernel iterates over the steps in reverse and
+   returns the gradients of the gates' sums, from which the gradient of W_hh is one
+   product over all steps. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -12,7 +23,7 @@
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
-/* The words of rnn_layer's mode. */
+/* The values of rnn_layer's attribute `mode`. */
 typedef enum Kind {
   TANH = DM_CELL_TANH,
   RELU = DM_CELL_RELU,
@@ -20,23 +31,27 @@ typedef enum Kind {
   GRU = DM_CELL_GRU
 } Kind;
 
+/* Gates of each kind of cell. */
 static const int64_t n_gates[] = {1, 1, 4, 3};
 
 typedef struct Cell {
   Kind kind;
   int64_t hidden;
-  dm_Tensor *w_ih, *w_hh, *b_ih, *b_hh; /* (gates H, F), (gates H, H), (gates H) or NULL */
+  dm_Tensor *w_ih, *w_hh, *b_ih,
+      *b_hh; /* (gates H, F), (gates H, H); biases (gates H) or NULL */
 } Cell;
 
 typedef struct State {
-  dm_Tensor *h, *c; /* (B, H) or (H); c is the LSTM's */
+  dm_Tensor *h, *c; /* (B, H) or (H); c: LSTM only */
 } State;
 
 /* ---- checks ---- */
 
+/* Input i of the call, or NULL when it is not given. */
 static dm_Tensor *input(const dm_Call *c, int i) { return i < c->n_in ? c->in[i] : NULL; }
 
-/* Input i, where it is given, has the shape {rows, columns}, or {columns} alone. */
+/* Fails unless input i, if given, has the shape {rows, columns}, or {columns} for
+   ndim 1. */
 static dm_status check_shape(const dm_Call *c, int i, int ndim, int64_t rows, int64_t columns) {
   const dm_Tensor *t = input(c, i);
   if (!t) return DM_OK;
@@ -50,7 +65,8 @@ static dm_status check_shape(const dm_Call *c, int i, int ndim, int64_t rows, in
                  DM_SHAPE(t), (long long)rows, (long long)columns);
 }
 
-/* The cell whose w_ih, w_hh, b_ih, b_hh are the inputs from `at` on. */
+/* Fills *cell from the inputs w_ih, w_hh, b_ih, b_hh, which start at input `at`, and
+   checks their shapes. */
 static dm_status cell_of(const dm_Call *c, Kind kind, int at, Cell *cell) {
   const dm_Tensor *x = c->in[0], *w = c->in[at + 1];
   const int64_t gates = n_gates[kind];
@@ -72,7 +88,7 @@ static dm_Tensor *x_linear(dm_X *x, dm_Tensor *t, dm_Tensor *w, dm_Tensor *bias)
   return dm_x(x, DM_OP_linear, NULL, bias ? 3 : 2, t, w, bias);
 }
 
-/* Gate k of (..., gates H). */
+/* Gate k of t (..., gates H): a view (..., H). */
 static dm_Tensor *gate(dm_X *x, const Cell *cell, dm_Tensor *t, int k) {
   if (x->st != DM_OK) return NULL;
   const int64_t part[3] = {t->ndim - 1, k * cell->hidden,
@@ -83,7 +99,7 @@ static dm_Tensor *gate(dm_X *x, const Cell *cell, dm_Tensor *t, int k) {
 static dm_Tensor *x_sigmoid(dm_X *x, dm_Tensor *t) { return x_unary(x, DM_OP_sigmoid, t); }
 static dm_Tensor *x_tanh(dm_X *x, dm_Tensor *t) { return x_unary(x, DM_OP_tanh, t); }
 
-/* c' = f c + i g, h' = o tanh(c') */
+/* One LSTM step from the gates' sums (B, 4 H): c' = f c + i g, h' = o tanh(c'). */
 static State lstm_step(dm_X *x, const Cell *cell, dm_Tensor *gates, dm_Tensor *c) {
   dm_Tensor *i = x_sigmoid(x, gate(x, cell, gates, 0));
   dm_Tensor *f = x_sigmoid(x, gate(x, cell, gates, 1));
@@ -93,7 +109,8 @@ static State lstm_step(dm_X *x, const Cell *cell, dm_Tensor *gates, dm_Tensor *c
   return (State){x_mul(x, o, x_tanh(x, next)), next};
 }
 
-/* n = tanh(gx_n + r gh_n), h' = (1 - z) n + z h */
+/* One GRU step from the input's and the state's parts of the gates (B, 3 H): n =
+   tanh(gx_n + r gh_n), h' = (1 - z) n + z h, computed as n + z (h - n). */
 static State gru_step(dm_X *x, const Cell *cell, dm_Tensor *gx, dm_Tensor *gh, dm_Tensor *h) {
   dm_Tensor *r = x_sigmoid(x, x_add(x, gate(x, cell, gx, 0), gate(x, cell, gh, 0)));
   dm_Tensor *z = x_sigmoid(x, x_add(x, gate(x, cell, gx, 1), gate(x, cell, gh, 1)));
@@ -102,7 +119,8 @@ static State gru_step(dm_X *x, const Cell *cell, dm_Tensor *gx, dm_Tensor *gh, d
   return (State){x_add(x, n, x_mul(x, z, x_sub(x, h, n))), NULL};
 }
 
-/* The state after s. gx is the input's share of the gates: x w_ih^T + b_ih. */
+/* The state after s. gx is the input's part of the gates, x W_ih^T + b_ih (B, gates
+   H). */
 static State step(dm_X *x, const Cell *cell, dm_Tensor *gx, State s) {
   dm_Tensor *gh = x_linear(x, s.h, cell->w_hh, cell->b_hh);
   if (cell->kind == GRU) return gru_step(x, cell, gx, gh, s.h);
@@ -111,6 +129,7 @@ static State step(dm_X *x, const Cell *cell, dm_Tensor *gx, State s) {
   return (State){x_unary(x, cell->kind == TANH ? DM_OP_tanh : DM_OP_relu, gates), NULL};
 }
 
+/* One step of a cell for x (B, F) or (F). */
 static dm_status cell_compose(dm_Call *c, dm_X *x, Kind kind) {
   dm_Tensor *t = c->in[0];
   const bool lstm = kind == LSTM;
@@ -141,6 +160,7 @@ typedef struct LayerAttr {
 
 enum { LAYER_HX = 5, LAYER_CX = 6 }; /* after x, w_ih, w_hh, b_ih, b_hh */
 
+/* x (T, B, F), states (B, H), and one dtype for all inputs. */
 static dm_status check_layer(const dm_Call *c, Kind kind, Cell *cell) {
   const dm_Tensor *t = c->in[0];
   if (t->ndim != 3 || t->shape[0] == 0)
@@ -163,12 +183,13 @@ static dm_status check_layer(const dm_Call *c, Kind kind, Cell *cell) {
   return DM_OK;
 }
 
+/* Step i of t (T, ...). */
 static dm_Tensor *at_time(dm_X *x, dm_Tensor *t, int64_t i) {
   const int64_t where[2] = {0, i}; /* dim, index */
   return dm_x(x, DM_OP_select, where, 1, t);
 }
 
-/* hx and cx, or zeros. */
+/* The initial state: hx and cx, or zeros where they are not given. */
 static State first_state(const dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *gx) {
   State s = {input(c, LAYER_HX), input(c, LAYER_CX)};
   dm_Tensor *zeros = NULL;
@@ -179,6 +200,7 @@ static State first_state(const dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor 
   return s;
 }
 
+/* The recurrence as a composition of T steps; y (T, B, H) is their stack. */
 static dm_status steps_composed(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *gx) {
   const LayerAttr *a = DM_ATTR(LayerAttr, c);
   const int64_t n = c->in[0]->shape[0], dim = 0;
@@ -199,7 +221,8 @@ static dm_status steps_composed(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor
   return x->st;
 }
 
-/* The last states are copies: what is done to them does not reach y. */
+/* The recurrence by the kernel rnn_steps. The last states are copies, so that
+   in-place changes to them do not reach y. */
 static dm_status steps_fused(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *gx) {
   const LayerAttr *a = DM_ATTR(LayerAttr, c);
   dm_Tensor *in[5] = {gx, cell->w_hh, cell->b_hh, input(c, LAYER_HX), input(c, LAYER_CX)};
@@ -213,7 +236,7 @@ static dm_status steps_fused(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *g
   return x->st;
 }
 
-/* The input's share of the gates is one product over all time steps. */
+/* The layer: one product for the input's part of the gates, then the recurrence. */
 dm_status rnn_layer_compose(dm_Call *c, dm_X *x) {
   const LayerAttr *a = DM_ATTR(LayerAttr, c);
   Cell cell;
@@ -227,9 +250,12 @@ dm_status rnn_layer_compose(dm_Call *c, dm_X *x) {
 
 /* ---- all steps in one kernel ---- */
 
-/* Numbers kept of a unit in each step, past its state; see rnn.inc. */
+/* Numbers per hidden unit that a step saves besides its state, see cpu/loops/rnn.inc: LSTM i f
+   g o c, GRU r z u n. */
 static int64_t memory_of(int64_t mode) { return mode == LSTM ? 5 : mode == GRU ? 4 : 0; }
 
+/* in: gx (T, B, gates H), w_hh, b_hh, hx, cx; out: y (T, B, H) and the saved values
+   (T, B, memory H). */
 dm_status rnn_steps_rule(dm_Call *c) {
   const LayerAttr *a = DM_ATTR(LayerAttr, c);
   const int64_t hidden = c->in[1]->shape[1];
@@ -240,6 +266,9 @@ dm_status rnn_steps_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* in: gy, the saved values' gradient, y, the saved values, w_hh, hx, cx; out: the
+   gradients of gx (T, B, gates H), of hx (B, H), and of cx (B, H) for the LSTM or,
+   for the GRU, of the state's part of the gates (T, B, 3 H). */
 dm_status rnn_steps_backward_rule(dm_Call *c) {
   const LayerAttr *a = DM_ATTR(LayerAttr, c);
   const dm_Tensor *y = c->in[2];
@@ -256,6 +285,7 @@ dm_status rnn_steps_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Describes the recurrence from y (T, B, H). */
 static dm_RnnJob job_of(const LayerAttr *a, const dm_Tensor *y) {
   const int64_t hidden = y->shape[2], memory = memory_of(a->mode);
   return (dm_RnnJob){.kind = (int)a->mode,
@@ -268,7 +298,8 @@ static dm_RnnJob job_of(const LayerAttr *a, const dm_Tensor *y) {
                      .width = (memory ? memory : 1) * hidden};
 }
 
-/* Dense inputs, with their bytes in data; those not given stay NULL. */
+/* Makes the given inputs contiguous and sets data[i] to their elements; missing ones
+   stay NULL. */
 static dm_status dense_inputs(const dm_Call *c, dm_Tensor **own, const char **data) {
   for (int i = 0; i < c->n_in; i++) {
     if (!c->in[i]) continue;
@@ -312,7 +343,7 @@ dm_status rnn_steps_backward_cpu(dm_Call *c) {
   DM_GO(dense_inputs(c, own, in));
   j.gy = in[0];
   j.gm = in[1];
-  j.y = (char *)(uintptr_t)in[2]; /* read only */
+  j.y = (char *)(uintptr_t)in[2]; /* the kernel only reads it */
   j.memory = (char *)(uintptr_t)in[3];
   j.w = in[4];
   j.h0 = in[5];
@@ -327,10 +358,11 @@ done:
   return st;
 }
 
-/* ---- their gradient, composed: for create_graph ---- */
+/* ---- the gradient as a composition: for create_graph ---- */
 
-/* What a step's gradient begins with (gh, gc; NULL: nothing) and leaves for the step
-   before, and what it gives the gates' sums: the input's share and the state's. */
+/* The state of the backward recurrence: gh and gc are the gradients of the state
+   (NULL: 0), on entry after a step and on exit before it; gx and gz are the
+   gradients of the input's and the state's part of the gates' sums. */
 typedef struct Back {
   dm_Tensor *gh, *gc, *gx, *gz;
 } Back;
@@ -338,20 +370,25 @@ typedef struct Back {
 static dm_Tensor *plus(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return !a ? b : !b ? a : x_add(x, a, b);
 }
-/* g times the slope of the function whose value is s. */
+/* g times the derivative of the function whose value is s: s (1 - s) for the
+   sigmoid, 1 - s^2 for tanh. */
 static dm_Tensor *through_sigmoid(dm_X *x, dm_Tensor *g, dm_Tensor *s) {
   return x_mul(x, g, x_sub(x, s, x_mul(x, s, s)));
 }
 static dm_Tensor *through_tanh(dm_X *x, dm_Tensor *g, dm_Tensor *s) {
   return x_sub(x, g, x_mul(x, g, x_mul(x, s, s)));
 }
+/* Concatenates n gates along the last dim. */
 static dm_Tensor *side_by_side(dm_X *x, int n, dm_Tensor *a, dm_Tensor *b, dm_Tensor *c,
                                dm_Tensor *d) {
   const int64_t dim = -1;
   return dm_x(x, DM_OP_cat, &dim, n, a, b, c, d);
 }
 
-/* m: the step's memory, gm its gradient or NULL; before: the cells before. */
+/* One LSTM step backward. m: the step's saved values i f g o c, gm their own
+   gradient or NULL, before: the cell state c before the step. gc = gc' + gh o (1 -
+   tanh(c)^2), then each gate's gradient through its function; f gc goes to the step
+   before. */
 static Back lstm_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *m, dm_Tensor *gm,
                            dm_Tensor *before) {
   dm_Tensor *v[5], *g[5] = {NULL};
@@ -370,6 +407,9 @@ static Back lstm_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *m, dm_T
   return b;
 }
 
+/* One GRU step backward. m: r z u n with u = W_hn h + b_hn; before: the state h
+   before the step. gz = gh (h - n), and with s = gh (1 - z) (1 - n^2): gr = s u, gu
+   = s r; z gh goes to the step before. */
 static Back gru_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *m, dm_Tensor *gm,
                           dm_Tensor *before) {
   dm_Tensor *v[4], *g[4] = {NULL};
@@ -386,7 +426,7 @@ static Back gru_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *m, dm_Te
   return b;
 }
 
-/* A gradient's step of a plain cell, whose state was h. */
+/* One step backward of a plain cell whose result was h. */
 static Back plain_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *h) {
   b.gx = b.gz =
       cell->kind == TANH
@@ -396,7 +436,9 @@ static Back plain_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *h) {
   return b;
 }
 
-/* out: of x, hx, cx, and the state's share of the gates, as the kernel gives them. */
+/* The backward recurrence over all steps. out: the gradients of gx, hx, cx and of
+   the state's part of the gates, as the kernel gives them. In every step gh += gz
+   W_hh. */
 static void steps_back_composed(dm_Grad *g, dm_Tensor **out) {
   dm_X *x = g->x;
   const LayerAttr *a = g->attr;
@@ -435,7 +477,7 @@ static void steps_back_composed(dm_Grad *g, dm_Tensor **out) {
   out[2] = b.gc;
 }
 
-/* Steps from..to-1 of t as rows. */
+/* Steps from .. to - 1 of t (T, B, C) as rows ((to - from) B, C). */
 static dm_Tensor *rows_of(dm_X *x, dm_Tensor *t, int64_t from, int64_t to) {
   if (x->st != DM_OK) return NULL;
   const int64_t part[3] = {0, from, to - from};
@@ -443,7 +485,8 @@ static dm_Tensor *rows_of(dm_X *x, dm_Tensor *t, int64_t from, int64_t to) {
   return x_reshape(x, dm_x(x, DM_OP_narrow, part, 1, t), 2, shape);
 }
 
-/* gz^T times the states before, one product for all steps but the first. */
+/* gW_hh = sum over steps of gz_t^T h_(t-1): one product over all steps but the
+   first, plus hx's part for the first. */
 static dm_Tensor *weight_grad(dm_X *x, const LayerAttr *a, dm_Tensor *gz, dm_Tensor *y,
                               dm_Tensor *hx) {
   const int64_t n = y->shape[0], late = a->reverse ? 0 : 1, early = 1 - late;
@@ -454,6 +497,7 @@ static dm_Tensor *weight_grad(dm_X *x, const LayerAttr *a, dm_Tensor *gz, dm_Ten
   return x_add(x, gw, x_matmul(x, x_transpose(x, first, 0, 1), hx));
 }
 
+/* The gradients of gx, w_hh, b_hh, hx and cx, from the kernel or the composition. */
 void rnn_steps_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const LayerAttr *a = g->attr;
