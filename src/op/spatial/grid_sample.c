@@ -1,9 +1,15 @@
-/* Pictures and spaces read between their elements, where a grid of points says; and the
-   grids of affine maps. Jaderberg et al. 2015.
+/* grid_sample and affine_grid (Jaderberg et al. 2015, spatial transformer networks),
+   composed of other ops, which gives them gradients of any order.
 
-   (N,C,...) is seen as rows, each the C values of one element. A point takes the rows
-   around it, its taps, each times a weight: along every axis 1, 2 or 4 of them. Indexing,
-   products and sums have their gradients, and those theirs. Axis 0 is x, the last dim. */
+   x (N, C, H, W) or (N, C, D, H, W) is sampled at the points of a grid with
+   coordinates in -1 .. 1, where coordinate 0 of a point is x, along the last dim. x
+   is reshaped to rows (N H W, C), the C values of one position. Along every axis a
+   point reads 1 (nearest), 2 (bilinear) or 4 (bicubic) taps, neighbouring positions
+   with a weight each; the result is the sum over all combinations of taps of row *
+   product of weights. Rows are gathered by index_get, so the gradient of x is a
+   scatter-add of gy * weight and the gradient of the grid flows through the weights.
+   Padding modes as in PyTorch: zeros reads a row of zeros outside, border clamps the
+   position, reflection mirrors it at the borders. */
 #include "base/error.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
@@ -16,11 +22,11 @@ typedef struct GridAttr {
   int64_t mode, padding, align_corners;
 } GridAttr;
 
-/* All taps along one axis: tensors (N, points). */
+/* The taps along one axis; every tensor is (N, points). */
 typedef struct Axis {
   int64_t size;
-  dm_Tensor *at[4];     /* int64 */
-  dm_Tensor *inside[4]; /* for padding with zeros; otherwise NULL, all are */
+  dm_Tensor *at[4];     /* positions, int64 */
+  dm_Tensor *inside[4]; /* for padding with zeros: whether the tap is inside; else NULL */
   dm_Tensor *weight[4]; /* NULL: 1 */
 } Axis;
 
@@ -30,36 +36,40 @@ typedef struct Sampler {
   bool align;
   int dims, taps, base;
   Axis axis[3];
-  dm_Tensor *rows; /* (N * places, C); behind them one of zeros, where it is wanted */
-  int64_t n_rows;  /* without that one */
+  dm_Tensor *rows; /* (N * positions, C), then a row of zeros for padding with zeros */
+  int64_t n_rows;  /* the number of rows without the row of zeros */
   dm_Tensor *sum;  /* (N, points, C); owned */
 } Sampler;
 
 static dm_Tensor *x_both(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_logical_and, NULL, 2, a, b);
 }
-/* a where both hold, else v, through which no gradient goes. */
+/* a where low < a < high, else v, through which no gradient flows. */
 static dm_Tensor *x_between(dm_X *x, dm_Tensor *a, double low, double high, double v) {
   dm_Tensor *held = x_both(x, x_test(x, DM_OP_gt, a, low), x_test(x, DM_OP_lt, a, high));
   return x_where(x, held, a, dm_x_number(x, v));
 }
 
-/* ---- where a point lies ---- */
+/* ---- coordinates ---- */
 
-/* -1 and 1 are the centres of the outer elements (align), or their outer edges. */
+/* Converts a coordinate in -1 .. 1 to a position in 0 .. size - 1. With
+   align_corners -1 and 1 are the centres of the first and last elements, (p + 1)
+   (size - 1) / 2; else their outer edges, ((p + 1) size - 1) / 2. */
 static dm_Tensor *unnormalised(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
   p = x_shift(x, p, 1);
   if (s->align) return x_scale(x, p, (double)(size - 1) / 2);
   return x_scale(x, x_shift(x, x_scale(x, p, (double)size), -1), 0.5);
 }
 
+/* p clamped to 0 .. size - 1; a clamped p has no gradient. */
 static dm_Tensor *clipped(dm_X *x, dm_Tensor *p, int64_t size) {
   const double last = (double)(size - 1);
   dm_Tensor *low = x_where(x, x_test(x, DM_OP_gt, p, 0), p, dm_x_number(x, 0));
   return x_where(x, x_test(x, DM_OP_lt, low, last), low, dm_x_number(x, last));
 }
 
-/* Thrown back at both ends as often as need be. */
+/* p mirrored at both borders as often as needed: the borders are the centres of the
+   outer elements (align) or their outer edges. */
 static dm_Tensor *reflected(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
   const double low = s->align ? 0 : -0.5, span = (double)(s->align ? size - 1 : size);
   if (span == 0) return x->st == DM_OK ? x_zeros_like(x, p) : NULL;
@@ -74,9 +84,10 @@ static dm_Tensor *reflected(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t siz
   return x_shift(x, x_where(x, odd, back, extra), low);
 }
 
-/* p on the axis: moved there by the padding, or as far outside as any tap tells. NaN is
-   on it too, or outside with zeros. */
-static dm_Tensor *placed(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
+/* p after padding: mirrored or clamped into the axis, or, for zeros, limited to a
+   little outside, where every tap is outside as well. NaN becomes a position inside,
+   or outside for zeros, so that the conversion to int64 is defined. */
+static dm_Tensor *after_padding(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) {
   if (s->padding == ZEROS) return x_between(x, p, -4, (double)size + 3, -4);
   if (s->padding == REFLECTION) p = reflected(x, p, s, size);
   return clipped(x, p, size);
@@ -84,17 +95,21 @@ static dm_Tensor *placed(dm_X *x, dm_Tensor *p, const Sampler *s, int64_t size) 
 
 /* ---- taps ---- */
 
+/* Sets tap k of the axis: its position as int64, made valid by the padding, and its
+   weight. */
 static void set_tap(dm_X *x, const Sampler *s, Axis *a, int k, dm_Tensor *at,
                     dm_Tensor *weight) {
   const double last = (double)(a->size - 1);
   if (s->padding == ZEROS)
     a->inside[k] = x_both(x, x_test(x, DM_OP_ge, at, 0), x_test(x, DM_OP_le, at, last));
-  else at = s->mode == BICUBIC ? placed(x, at, s, a->size) : clipped(x, at, a->size);
+  else at = s->mode == BICUBIC ? after_padding(x, at, s, a->size) : clipped(x, at, a->size);
   a->at[k] = x->st == DM_OK ? x_cast(x, at, DM_I64) : NULL;
   a->weight[k] = weight;
 }
 
-/* Keys 1981 with a = -3/4, of a distance up to 1, and of one from 1 to 2. */
+/* The cubic convolution kernel (Keys 1981) with a = -3/4 as in PyTorch: cubic_near
+   for distances up to 1, cubic_far for distances from 1 to 2. Horner's scheme with
+   constants c. */
 static dm_Tensor *polynomial(dm_X *x, dm_Tensor *t, const double c[4]) {
   dm_Tensor *y = x_shift(x, x_scale(x, t, c[0]), c[1]);
   for (int i = 2; i < 4; i++) y = x_shift(x, x_mul(x, y, t), c[i]);
@@ -110,10 +125,12 @@ static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) {
   return x_shift(x, x_unary(x, DM_OP_neg, t), 1);
 }
 
-/* p: (N, points), not yet on the axis. */
+/* Sets all taps of an axis for the coordinates p (N, points): nearest rounds,
+   bilinear weighs floor(p) and the next position by 1 - t and t with t = p -
+   floor(p), bicubic weighs floor(p) - 1 .. floor(p) + 2. */
 static void set_axis(dm_X *x, const Sampler *s, Axis *a, dm_Tensor *p) {
   p = unnormalised(x, p, s, a->size);
-  if (s->mode != BICUBIC || s->padding == ZEROS) p = placed(x, p, s, a->size);
+  if (s->mode != BICUBIC || s->padding == ZEROS) p = after_padding(x, p, s, a->size);
   if (s->mode == NEAREST) {
     set_tap(x, s, a, 0, x_unary(x, DM_OP_round, p), NULL);
     return;
@@ -132,13 +149,16 @@ static void set_axis(dm_X *x, const Sampler *s, Axis *a, dm_Tensor *p) {
 
 /* ---- sums ---- */
 
-/* What is known of a tap along the axes from the first dim to here; NULL: nothing yet. */
+/* The part of a tap that is known after some axes, from the first dim on: the row
+   index, whether it is inside and the product of weights; NULL: all inside, weight
+   1. */
 typedef struct Tap {
   dm_Tensor *row, *inside, *weight;
 } Tap;
 
-/* The sum of one tap more. Only it outlives the step: of sixteen taps' rows, all as
-   large as the result, no more than one lies about. */
+/* Adds one combination of taps to the sum: rows gathered (N, points, C) times
+   weight. Its intermediate tensors are freed here, so that of the 16 combinations of
+   bicubic only one is alive at a time. */
 static void add_tap(dm_X *x, Sampler *s, Tap tap) {
   if (x->st != DM_OK) return;
   dm_X step = DM_X_INIT;
@@ -156,11 +176,13 @@ static void add_tap(dm_X *x, Sampler *s, Tap tap) {
   dm_x_free(&step);
 }
 
+/* op(a, b), or the one that is not NULL. */
 static dm_Tensor *x_with(dm_X *x, int op, dm_Tensor *a, dm_Tensor *b) {
   return a && b ? dm_x(x, op, NULL, 2, a, b) : a ? a : b;
 }
 
-/* Every tap along this axis and those behind it. */
+/* Recursion over the axes from the first dim to the last: every combination of taps,
+   with row = row * size + position. */
 static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
   if (axis < 0) {
     add_tap(x, s, before);
@@ -177,6 +199,8 @@ static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
 
 /* ---- grid_sample ---- */
 
+/* x (N, C, H, W) with grid (N, h, w, 2), or x (N, C, D, H, W) with grid (N, d, h, w,
+   3). */
 static dm_status check(const dm_Call *c, const GridAttr *a) {
   const dm_Tensor *t = c->in[0], *grid = c->in[1];
   const int dims = t->ndim - 2;
@@ -199,25 +223,29 @@ static dm_status check(const dm_Call *c, const GridAttr *a) {
   return DM_OK;
 }
 
-/* x as rows; the extra one of zeros for what lies outside. */
+/* Reshapes x (N, C, ...) to rows (N * positions, C), with a row of zeros at the end
+   for padding with zeros. */
 static void set_rows(dm_X *x, Sampler *s, dm_Tensor *t) {
-  const int64_t n = t->shape[0], c = t->shape[1], places = dm_numel(s->dims, t->shape + 2);
-  s->n_rows = n * places;
-  dm_Tensor *planes = x_reshape(x, t, 3, (int64_t[]){n, c, places});
+  const int64_t n = t->shape[0], c = t->shape[1], positions = dm_numel(s->dims, t->shape + 2);
+  s->n_rows = n * positions;
+  dm_Tensor *planes = x_reshape(x, t, 3, (int64_t[]){n, c, positions});
   s->rows = x_reshape(x, x_transpose(x, planes, 1, 2), 2, (int64_t[]){s->n_rows, c});
   if (s->padding != ZEROS || x->st != DM_OK) return;
   dm_Tensor *zeros = x_zeros(x, 2, (int64_t[]){1, c}, t);
   s->rows = dm_x(x, DM_OP_cat, &(int64_t){0}, 2, s->rows, zeros);
 }
 
-/* Numbers of the pictures, (N, 1). */
-static dm_Tensor *pictures(dm_X *x, int64_t n, dm_Device dev) {
+/* The indices of the images, 0 .. N - 1, as (N, 1): the first factor of a row's
+   index. */
+static dm_Tensor *image_indices(dm_X *x, int64_t n, dm_Device dev) {
   int64_t *at;
   dm_Tensor *t = dm_x_positions(x, n, &at);
   for (int64_t i = 0; t && i < n; i++) at[i] = i;
   return x_reshape(x, dm_x_there(x, t, dev), 2, (int64_t[]){n, 1});
 }
 
+/* Computes in float32 (float64 if an operand is) and rounds to x's dtype at the end.
+   The result (N, C, h, w) is made contiguous. */
 dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
   static const int taps[] = {2, 1, 4};
   const GridAttr *a = DM_ATTR(GridAttr, c);
@@ -237,8 +265,8 @@ dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
     set_axis(x, &s, &s.axis[k], dm_x(x, DM_OP_select, &(int64_t[2]){2, k}, 1, at));
   }
   set_rows(x, &s, x_cast(x, t, wide));
-  dm_Tensor *picture = pictures(x, n, t->device);
-  if (x->st == DM_OK) add_taps(x, &s, s.dims - 1, (Tap){picture, NULL, NULL});
+  dm_Tensor *images = image_indices(x, n, t->device);
+  if (x->st == DM_OK) add_taps(x, &s, s.dims - 1, (Tap){images, NULL, NULL});
   dm_Tensor *y = x->st == DM_OK ? dm_x_own(x, s.sum) : NULL;
   if (!y) {
     dm_tensor_unref(&s.sum);
@@ -253,15 +281,18 @@ dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
 
 /* ---- affine_grid ---- */
 
-enum { MOST_SIDE = 1 << 20 }; /* of which three can be multiplied */
+enum { MOST_SIDE = 1 << 20 }; /* the product of three such sizes fits in int64 */
 
-/* n points from -1 to 1; without align centres of n equal parts. */
+/* n coordinates from -1 to 1 (align), or the centres of n equal parts of that
+   interval; 0 for n = 1. */
 static dm_Tensor *points_of(dm_X *x, int64_t n, bool align, dm_DType dtype, dm_Device dev) {
   const double end = n == 1 ? 0 : align ? 1 : (double)(n - 1) / (double)n;
   const dm_LinspaceAttr a = {-end, end, n, dtype, dm_device_code(dev)};
   return dm_x(x, DM_OP_linspace, &a, 0);
 }
 
+/* grid (N, H, W, 2) = [x, y, 1] theta^T for theta (N, 2, 3), and one dim more for
+   3-d sizes. */
 dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
   const struct {
     dm_Ints size;
@@ -295,7 +326,7 @@ dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *points =
       dims == 2 ? dm_x(x, DM_OP_stack, &behind, 3, column[0], column[1], column[2])
                 : dm_x(x, DM_OP_stack, &behind, 4, column[0], column[1], column[2], column[3]);
-  /* products and a sum, which no autocast region turns into 16 bits as it does a matmul */
+  /* products and a sum instead of a matmul: autocast would run a matmul in 16 bits */
   points = x_reshape(x, points, 3, (int64_t[]){dm_numel(dims, space), 1, dims + 1});
   dm_Tensor *map = dm_x(x, DM_OP_unsqueeze, &(int64_t){1}, 1, x_cast(x, theta, wide));
   dm_Tensor *y = x_sum(x, x_mul(x, points, map), (dm_Ints){1, {3}}, false);

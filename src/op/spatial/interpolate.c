@@ -1,5 +1,14 @@
-/* interpolate: planes of another size, dim by dim: each output is a weighted sum of one,
-   two or four slices of the dim. Sums are in float32 or wider and round once. */
+/* interpolate: x (N, C, ...) resized along each spatial dim in turn. Every output
+   index of a dim is a weighted sum of 1 (nearest), 2 (linear, bilinear, trilinear)
+   or 4 (bicubic) slices of x along that dim, so separable interpolation costs taps
+   per dim and not their product; slices are gathered by index_select, whose gradient
+   scatters back. mode 'area' is adaptive average pooling.
+
+   Positions follow PyTorch: with scale = in / out (or 1 / scale_factor), output i
+   lies at scale (i + 1/2) - 1/2; with align_corners at i (in - 1) / (out - 1);
+   nearest takes floor(scale i), nearest-exact floor(scale (i + 1/2)). Indices and
+   weights are computed once on the host; sums are in float32 or wider and rounded
+   once. */
 #include <math.h>
 
 #include "base/error.h"
@@ -14,27 +23,31 @@ typedef struct ResizeAttr {
 } ResizeAttr;
 typedef enum Mode { NEAREST, LINEAR, BILINEAR, BICUBIC, TRILINEAR, AREA, NEAREST_EXACT } Mode;
 
-/* One dim: from so many elements to so many. */
+/* One resized dim: its size before and after. */
 typedef struct Axis {
   int64_t in, out;
-  double scale;       /* places of the input for one of the output */
-  bool align, narrow; /* narrow: place and weight are float32's, as PyTorch's */
+  double scale;       /* input elements per output element */
+  bool align, narrow; /* narrow: positions and weights are rounded to float32, as PyTorch's */
 } Axis;
 
+/* v in the precision that PyTorch computes positions in. */
 static double rounded(const Axis *a, double v) { return a->narrow ? (double)(float)v : v; }
 
-/* The place of output i among the inputs, a fraction. */
-static double place_of(const Axis *a, int64_t i) {
+/* The fractional position of output i in the input. */
+static double position_of(const Axis *a, int64_t i) {
   if (a->align) return rounded(a, a->scale * (double)i);
   return rounded(a, rounded(a, a->scale * ((double)i + 0.5)) - 0.5);
 }
 
+/* The input index of output i for nearest (floor of the scaled index) and
+   nearest-exact (of its centre). */
 static int64_t nearest(const Axis *a, int64_t i, bool exact) {
   const double at = rounded(a, a->scale * ((double)i + (exact ? 0.5 : 0)));
   return dm_min_i64((int64_t)floor(at), a->in - 1);
 }
 
-/* Keys 1981 with a = -0.75, of the distances 1 + t, t, 1 - t, 2 - t. */
+/* Weights of the four taps at the distances 1 + t, t, 1 - t, 2 - t: cubic
+   convolution (Keys 1981) with a = -0.75. */
 static void cubic_weights(double t, double w[4]) {
   const double a = -0.75;
   for (int k = 0; k < 4; k++) {
@@ -44,14 +57,15 @@ static void cubic_weights(double t, double w[4]) {
   }
 }
 
-/* The slices and weights of output i. */
+/* Sets the input indices and weights of output i and returns their number; indices
+   outside are clamped to the border. */
 static int taps_of(const Axis *a, Mode mode, int64_t i, int64_t at[4], double w[4]) {
   if (mode == NEAREST || mode == NEAREST_EXACT) {
     at[0] = nearest(a, i, mode == NEAREST_EXACT);
     w[0] = 1;
     return 1;
   }
-  double p = place_of(a, i);
+  double p = position_of(a, i);
   if (mode == BICUBIC) {
     const double below = floor(p);
     cubic_weights(rounded(a, p - below), w);
@@ -67,7 +81,7 @@ static int taps_of(const Axis *a, Mode mode, int64_t i, int64_t at[4], double w[
   return 2;
 }
 
-/* t with its dim d resized. */
+/* t with dim d resized: sum over taps k of index_select(t, d, from[k]) * weight[k]. */
 static dm_Tensor *resized(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode, int base) {
   const int taps = mode == BICUBIC ? 4 : mode == NEAREST || mode == NEAREST_EXACT ? 1 : 2;
   int64_t *at[4] = {NULL}, shape[DM_MAX_DIM];
@@ -81,11 +95,11 @@ static dm_Tensor *resized(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode
   }
   if (x->st != DM_OK) return NULL;
   for (int64_t i = 0; i < a->out; i++) {
-    int64_t place[4];
+    int64_t index[4];
     double w[4];
-    taps_of(a, mode, i, place, w);
+    taps_of(a, mode, i, index, w);
     for (int k = 0; k < taps; k++) {
-      at[k][i] = place[k] + base;
+      at[k][i] = index[k] + base;
       ((double *)dm_tensor_data(weight[k]))[i] = w[k];
     }
   }
@@ -100,7 +114,7 @@ static dm_Tensor *resized(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode
   return sum;
 }
 
-/* How many dims the mode resizes; 0: any. */
+/* The number of spatial dims that the mode is for; 0: any. */
 static int dims_of(Mode mode) {
   switch (mode) {
   case LINEAR: return 1;
@@ -111,6 +125,7 @@ static int dims_of(Mode mode) {
   }
 }
 
+/* Fails unless mode, rank, size or scale_factor and align_corners fit together. */
 static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
   static const char *const words[] = {"nearest",   "linear", "bilinear",     "bicubic",
                                       "trilinear", "area",   "nearest-exact"};
@@ -168,11 +183,11 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
     return x->st;
   }
   const bool weighs = mode != NEAREST && mode != NEAREST_EXACT;
-  /* seen as (N,H,W,C), what has its channels last is dense, and so is the result */
+  /* a channels-last tensor is contiguous as (N, H, W, C), and so is its result */
   const bool last = t->device.type != DM_CPU && dm_tensor_is_channels_last(t);
   if (weighs && dtype != DM_F64) t = x_cast(x, t, DM_F32);
   if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 2, 3, 1}}, 1, t);
-  for (int k = dims - 1; k >= 0 && x->st == DM_OK; k--) /* the last dim first, as PyTorch */
+  for (int k = dims - 1; k >= 0 && x->st == DM_OK; k--) /* the last dim first, as in PyTorch */
     t = resized(x, t, (last ? 1 : 2) + k, &axis[k], mode, c->base);
   t = x_cast(x, t, dtype);
   if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 3, 1, 2}}, 1, t);

@@ -1,14 +1,21 @@
-/* Pooling over (N,C,H,W) or (C,H,W): windows of a plane become one element.
+/* 2-d pooling over x (N, C, H, W) or (C, H, W): each window of a plane (H, W) gives
+   one output element; the planes are independent and are divided among threads.
 
-   Maxima: the forward also notes which element of its window won, as a code
-   (row * width + column in the window): one byte for windows of up to 256
-   elements, so that a training step keeps little. Scatter (the gradient) and
-   gather turn codes into positions again and are each other's gradients.
+   Max pooling: the forward pass also stores which element of its window won, as a
+   code (row * kernel width + column in the window). A code takes one byte for
+   windows of up to 256 elements, where an int64 index takes eight, so a training
+   step saves little. The gradient, max_pool2d_scatter, adds gy at the elements that
+   the codes name; max_pool2d_gather reads these elements. Both turn a code into a
+   position with a small table, and each is the other's gradient. Indices for the
+   caller come from the codes by max_pool2d_position.
 
-   Means: every axis has a table of spans, whether the windows are of fixed size
-   or adaptive. Spreading is the gradient of the mean and the other way round.
+   Average pooling: each axis has a table of spans [lo, hi) with a divisor, for
+   windows of a fixed size as for adaptive ones, so that both are one kernel. Rows of
+   a window are added first, along whole rows of the plane, and then the columns.
+   Spreading gy / divisor over the spans is the gradient of the mean, and the mean is
+   the gradient of the spreading.
 
-   16-bit planes are widened one at a time into scratch of the running thread. */
+   16-bit planes are converted one at a time into a buffer of the running thread. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -21,7 +28,7 @@
 #include "op/pointwise/pointwise.h"
 #include "op/spatial/pool.h"
 
-enum { PLANE_GRAIN = 65536 }; /* elements that make a range worth a thread */
+enum { PLANE_GRAIN = 65536 }; /* elements that are worth a thread */
 
 /* ---- planes ---- */
 
@@ -35,8 +42,9 @@ static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
                  c->op->name, DM_SHAPE(t));
 }
 
-/* Outside the CPU a batch whose channels may be said to lie last stays so: a single pixel's
-   do, and what its gradient is spread over goes back to a convolution. */
+/* Sets the meta of output i: like x with planes (h, w). On devices other than the
+   CPU a channels-last batch keeps that layout, because its neighbours are
+   convolutions that use it; a batch of 1 x 1 planes counts as channels-last too. */
 static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, int64_t h,
                         int64_t w) {
   dm_out_like(c, i, like, t);
@@ -48,7 +56,9 @@ static void planes_meta(dm_Call *c, int i, const dm_Tensor *like, dm_DType t, in
 
 /* ---- windows of a fixed size ---- */
 
-enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride and dilation: no product overflows */
+enum {
+  MAX_WINDOW = 1 << 20
+}; /* the limit of kernel, stride and dilation; no product of them overflows */
 
 dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
                           int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
@@ -62,10 +72,10 @@ dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_
   if (pad < 0 || pad > kernel / 2)
     return dm_fail(DM_EARG, "%s: padding %lld, wanted 0 to half of the kernel's %lld",
                    c->op->name, (long long)pad, (long long)kernel);
-  const int64_t room = in + 2 * pad - dil * (kernel - 1) - 1;
-  const int64_t up = room + (ceil_mode ? stride - 1 : 0);
+  const int64_t slack = in + 2 * pad - dil * (kernel - 1) - 1;
+  const int64_t up = slack + (ceil_mode ? stride - 1 : 0);
   a->out = up < 0 ? 0 : up / stride + 1;
-  /* the last window starts inside the input or its left padding */
+  /* in ceil mode the last window must start inside the input or its left padding */
   if (ceil_mode && a->out > 0 && (a->out - 1) * stride >= in + pad) a->out--;
   if (a->out >= 1) return DM_OK;
   return dm_fail(
@@ -73,6 +83,7 @@ dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_
       c->op->name, (long long)(dil * (kernel - 1) + 1), name, (long long)(in + 2 * pad));
 }
 
+/* A stride has one or two numbers, or none for the kernel's size. */
 static dm_status check_stride(const dm_Call *c, const dm_Ints *stride) {
   if (stride->n <= 2) return DM_OK;
   return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or 2", c->op->name,
@@ -86,6 +97,7 @@ typedef struct MaxPublicAttr {
   int64_t return_indices;
 } MaxPublicAttr;
 
+/* Describes both axes of a max pooling over planes of this size. */
 static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
                           dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
@@ -93,24 +105,25 @@ static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64
     DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
                            dm_pool_stride(&a->stride, a->kernel, i), a->padding[i],
                            a->dilation[i], a->ceil_mode != 0, &ax[i]));
-  if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* codes are int32 */
+  if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* a code must fit in int32 */
     return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
                    (long long)(a->kernel[0] * a->kernel[1]));
   return DM_OK;
 }
 
+/* uint8 when every code fits in a byte. */
 static dm_DType code_dtype(const dm_MaxPoolAttr *a) {
   return a->kernel[0] * a->kernel[1] <= 256 ? DM_U8 : DM_I32;
 }
 
-/* What all threads of one call share. */
+/* The job that all threads of one call share. */
 typedef struct MaxJob {
   dm_PoolAxis h, w;
   dm_DType dtype, code_dtype;
   const char *in;
   char *out, *code;
-  const int64_t *place; /* of each code; see dm_pool_position */
-  int64_t base;         /* positions count from here */
+  const int64_t *offset; /* the offset of each code, see dm_pool_position */
+  int64_t base;          /* positions count from this base */
   atomic_bool no_memory;
 } MaxJob;
 
@@ -128,13 +141,15 @@ static void store_codes(const MaxJob *j, int64_t at, int64_t n, const int32_t *c
   }
 }
 
-/* Outputs [*begin, *end) whose window element k lies inside the axis. */
+/* The outputs [*begin, *end) whose window element k lies inside the axis, so that
+   the inner loop needs no bounds check. */
 static void inside(const dm_PoolAxis *a, int64_t k, int64_t *begin, int64_t *end) {
   const int64_t shift = k * a->dil - a->pad; /* input = out * stride + shift */
   *begin = shift >= 0 ? 0 : (-shift + a->stride - 1) / a->stride;
   *end = shift >= a->in ? 0 : dm_min_i64(a->out, (a->in - 1 - shift) / a->stride + 1);
 }
 
+/* True for 2 x 2 windows with stride 2 and no padding, which have their own loop. */
 static bool is_two_by_two(const MaxJob *j) {
   const dm_PoolAxis *h = &j->h, *w = &j->w;
   return h->kernel == 2 && w->kernel == 2 && h->stride == 2 && w->stride == 2 && h->pad == 0 &&
@@ -142,7 +157,8 @@ static bool is_two_by_two(const MaxJob *j) {
          2 * w->out <= w->in;
 }
 
-/* v wins over the best so far: larger, or NaN (the last NaN stays). */
+/* v replaces the best so far when it is larger or NaN (of several NaN the last one
+   stays). */
 #define TAKE(V, K)                              \
   do {                                          \
     const bool wins = (V) > best || (V) != (V); \
@@ -250,7 +266,7 @@ static bool is_two_by_two(const MaxJob *j) {
       for (int64_t p = 0; p < j->h.out; p++)                                                   \
         for (int64_t q = 0; q < j->w.out; q++, o++) {                                          \
           const int64_t to =                                                                   \
-              dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, i * n_out + o)];        \
+              dm_pool_corner(&j->h, &j->w, p, q) + j->offset[code_at(j, i * n_out + o)];       \
           if (to >= 0 && to < n_in) gx[to] += gy[o];                                           \
         }                                                                                      \
       if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_in, gx);                              \
@@ -263,7 +279,8 @@ MAX_PLANE(i64, int64_t, INT64_MIN)
 #undef MAX_PLANE
 #undef TAKE
 
-/* in = x, out = the elements that the codes name */
+/* out[o] = the element of the plane that output o's code names, or 0 where it lies
+   outside. */
 static void gather_range(void *ctx, int64_t begin, int64_t end) {
   MaxJob *j = ctx;
   const int64_t n_in = j->h.in * j->w.in, n_out = j->h.out * j->w.out;
@@ -272,42 +289,47 @@ static void gather_range(void *ctx, int64_t begin, int64_t end) {
     int64_t o = i * n_out;
     for (int64_t p = 0; p < j->h.out; p++)
       for (int64_t q = 0; q < j->w.out; q++, o++) {
-        const int64_t from = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)];
+        const int64_t from = dm_pool_corner(&j->h, &j->w, p, q) + j->offset[code_at(j, o)];
         if (from < 0 || from >= n_in) memset(j->out + o * size, 0, (size_t)size);
         else memcpy(j->out + o * size, j->in + (i * n_in + from) * size, (size_t)size);
       }
   }
 }
 
+/* out[o] = the flat position in the plane (H W) that output o's code names, plus
+   base. */
 static void position_range(void *ctx, int64_t begin, int64_t end) {
   MaxJob *j = ctx;
   int64_t o = begin * j->h.out * j->w.out, *out = (int64_t *)(void *)j->out;
   for (int64_t i = begin; i < end; i++)
     for (int64_t p = 0; p < j->h.out; p++)
       for (int64_t q = 0; q < j->w.out; q++, o++)
-        out[o] = dm_pool_corner(&j->h, &j->w, p, q) + j->place[code_at(j, o)] + j->base;
+        out[o] = dm_pool_corner(&j->h, &j->w, p, q) + j->offset[code_at(j, o)] + j->base;
 }
 
-/* Runs fn over all planes of t; makes the table of places when `places`. */
+/* Runs fn over all planes in parallel, with the table of code offsets when `with_offsets`
+   is set. */
 static dm_status run_max(dm_Call *c, MaxJob *j, const dm_PoolAxis ax[2], int64_t planes,
-                         bool places, dm_RangeFn *fn) {
+                         bool with_offsets, dm_RangeFn *fn) {
   j->h = ax[0];
   j->w = ax[1];
   atomic_init(&j->no_memory, false);
-  int64_t *place = NULL;
-  if (places) {
+  int64_t *offset = NULL;
+  if (with_offsets) {
     const int64_t n = j->h.kernel * j->w.kernel;
-    place = dm_alloc(dm_max_i64(n, j->code_dtype == DM_U8 ? 256 : n) * (int64_t)sizeof *place);
-    if (!place) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
-    for (int64_t k = 0; k < n; k++) place[k] = dm_pool_position(&j->h, &j->w, (int32_t)k);
-    j->place = place;
+    offset =
+        dm_alloc(dm_max_i64(n, j->code_dtype == DM_U8 ? 256 : n) * (int64_t)sizeof *offset);
+    if (!offset) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
+    for (int64_t k = 0; k < n; k++) offset[k] = dm_pool_position(&j->h, &j->w, (int32_t)k);
+    j->offset = offset;
   }
   dm_parallel_for(planes, dm_max_i64(1, PLANE_GRAIN / (j->h.in * j->w.in + 1)), fn, j);
-  dm_free(place);
+  dm_free(offset);
   if (atomic_load(&j->no_memory)) return dm_fail(DM_EMEM, "%s: out of memory", c->op->name);
   return DM_OK;
 }
 
+/* out: y and its codes, both (..., P, Q). */
 dm_status max_pool2d_coded_rule(dm_Call *c) {
   const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -340,6 +362,7 @@ dm_status max_pool2d_coded_cpu(dm_Call *c) {
   return st;
 }
 
+/* dx is gy scattered to the elements that won. */
 void max_pool2d_coded_grad(dm_Grad *g) {
   if (!g->gy[0] || !g->need[0]) return;
   const dm_Meta *m = &g->in_meta[0];
@@ -354,7 +377,7 @@ dm_status max_pool2d_scatter_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Scatter and gather: in = values, codes; dense copies, then fn. */
+/* Runs scatter or gather: inputs are values and codes, made contiguous. */
 static dm_status run_coded(dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
                            dm_RangeFn *fn) {
   dm_Tensor *values = NULL, *codes = NULL;
@@ -432,7 +455,7 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *in = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check_planes(c, in));
-  dm_PoolAxis ax[2]; /* so that messages bear the public name */
+  dm_PoolAxis ax[2]; /* checked here so that messages name the public op */
   DM_TRY(max_axes(c, &a->max, dm_plane_size(in), ax));
   c->out[0] = dm_x(x, DM_OP_max_pool2d_coded, &a->max, 1, in);
   if (!a->return_indices || x->st != DM_OK) return x->st;
@@ -442,19 +465,21 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- means ---- */
+/* ---- averages ---- */
 
 typedef struct MeanJob {
   int64_t h, w, p, q;
-  dm_PoolSpan *rows, *cols; /* one allocation, of p + q spans */
-  double divisor;           /* 0: the product of the counts */
+  dm_PoolSpan *rows, *cols; /* spans of both axes, one allocation of p + q */
+  double divisor;           /* 0: divide by the product of the axes' counts */
   dm_DType dtype;
   const char *in;
   char *out;
   atomic_bool no_memory;
 } MeanJob;
 
-/* x[0] + ... + x[n-1] in eight running sums, so that long spans lose little. */
+/* Loops over one plane in one compute type. sum: x[0] + ... + x[n-1] in eight
+   running sums, which vectorizes and loses little in long spans. mean_plane: (H, W)
+   -> (P, Q). spread_plane: the transpose, gy (P, Q) -> gx (H, W). */
 #define MEANS(SUFFIX, TYPE)                                                                    \
   static TYPE sum_##SUFFIX(const TYPE *x, int64_t n) {                                         \
     TYPE s[8] = {0}, rest = 0;                                                                 \
@@ -468,33 +493,33 @@ typedef struct MeanJob {
     return j->divisor != 0 ? (TYPE)j->divisor : (TYPE)(r->count * s->count);                   \
   }                                                                                            \
   /* down the rows first, along whole rows; then across */                                     \
-  static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *line) {      \
+  static void mean_plane_##SUFFIX(const MeanJob *j, const TYPE *x, TYPE *y, TYPE *row) {       \
     for (int64_t p = 0; p < j->p; p++, y += j->q) {                                            \
       const dm_PoolSpan *r = &j->rows[p];                                                      \
-      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      memset(row, 0, (size_t)j->w * sizeof *row);                                              \
       for (int64_t i = r->lo; i < r->hi; i++)                                                  \
-        for (int64_t l = 0; l < j->w; l++) line[l] += x[i * j->w + l];                         \
+        for (int64_t l = 0; l < j->w; l++) row[l] += x[i * j->w + l];                          \
       for (int64_t q = 0; q < j->q; q++) {                                                     \
         const dm_PoolSpan *s = &j->cols[q];                                                    \
         const bool empty = r->hi <= r->lo || s->hi <= s->lo;                                   \
         y[q] =                                                                                 \
-            empty ? 0 : sum_##SUFFIX(line + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s); \
+            empty ? 0 : sum_##SUFFIX(row + s->lo, s->hi - s->lo) / divisor_##SUFFIX(j, r, s);  \
       }                                                                                        \
     }                                                                                          \
   }                                                                                            \
-  static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *line) {  \
+  static void spread_plane_##SUFFIX(const MeanJob *j, const TYPE *gy, TYPE *gx, TYPE *row) {   \
     memset(gx, 0, (size_t)(j->h * j->w) * sizeof *gx);                                         \
     for (int64_t p = 0; p < j->p; p++, gy += j->q) {                                           \
       const dm_PoolSpan *r = &j->rows[p];                                                      \
-      memset(line, 0, (size_t)j->w * sizeof *line);                                            \
+      memset(row, 0, (size_t)j->w * sizeof *row);                                              \
       for (int64_t q = 0; q < j->q; q++) {                                                     \
         const dm_PoolSpan *s = &j->cols[q];                                                    \
         if (r->hi <= r->lo || s->hi <= s->lo) continue;                                        \
         const TYPE g = gy[q] / divisor_##SUFFIX(j, r, s);                                      \
-        for (int64_t l = s->lo; l < s->hi; l++) line[l] += g;                                  \
+        for (int64_t l = s->lo; l < s->hi; l++) row[l] += g;                                   \
       }                                                                                        \
       for (int64_t i = r->lo; i < r->hi; i++)                                                  \
-        for (int64_t l = 0; l < j->w; l++) gx[i * j->w + l] += line[l];                        \
+        for (int64_t l = 0; l < j->w; l++) gx[i * j->w + l] += row[l];                         \
     }                                                                                          \
   }                                                                                            \
   static void means_##SUFFIX(MeanJob *j, int64_t begin, int64_t end, bool spread) {            \
@@ -503,8 +528,8 @@ typedef struct MeanJob {
     const int64_t size = dm_dtype_size(j->dtype);                                              \
     const bool direct = dm_dtype_size(j->dtype) == sizeof(TYPE);                               \
     const int64_t n_wide = direct ? 0 : n_in + n_out;                                          \
-    TYPE *line = dm_alloc((j->w + n_wide) * (int64_t)sizeof(TYPE)), *wide = line + j->w;       \
-    if (!line) {                                                                               \
+    TYPE *row = dm_alloc((j->w + n_wide) * (int64_t)sizeof(TYPE)), *wide = row + j->w;         \
+    if (!row) {                                                                                \
       atomic_store(&j->no_memory, true);                                                       \
       return;                                                                                  \
     }                                                                                          \
@@ -514,11 +539,11 @@ typedef struct MeanJob {
       const TYPE *from = direct ? (const TYPE *)(const void *)in : wide;                       \
       TYPE *to = direct ? (TYPE *)(void *)out : wide + n_in;                                   \
       if (!direct) dm_load_##SUFFIX(j->dtype, in, 1, n_in, wide);                              \
-      if (spread) spread_plane_##SUFFIX(j, from, to, line);                                    \
-      else mean_plane_##SUFFIX(j, from, to, line);                                             \
+      if (spread) spread_plane_##SUFFIX(j, from, to, row);                                     \
+      else mean_plane_##SUFFIX(j, from, to, row);                                              \
       if (!direct) dm_store_##SUFFIX(j->dtype, out, 1, n_out, to);                             \
     }                                                                                          \
-    dm_free(line);                                                                             \
+    dm_free(row);                                                                              \
   }                                                                                            \
   static void mean_range_##SUFFIX(void *ctx, int64_t begin, int64_t end) {                     \
     means_##SUFFIX(ctx, begin, end, false);                                                    \
@@ -530,6 +555,7 @@ MEANS(f32, float)
 MEANS(f64, double)
 #undef MEANS
 
+/* Allocates a job for planes of size in -> out; its spans are still to be set. */
 static dm_status job_new(const dm_Call *c, const int64_t in[2], const int64_t out[2],
                          MeanJob *j) {
   *j = (MeanJob){.h = in[0], .w = in[1], .p = out[0], .q = out[1]};
@@ -540,7 +566,7 @@ static dm_status job_new(const dm_Call *c, const int64_t in[2], const int64_t ou
   return DM_OK;
 }
 
-/* Runs a job whose spans are set, and frees them. */
+/* Runs a job whose spans are set over all planes of input 0, and frees the spans. */
 static dm_status run_means(dm_Call *c, MeanJob *j, bool spread) {
   dm_Tensor *x = NULL;
   dm_status st = DM_OK;
@@ -577,6 +603,7 @@ static void fixed_spans(const dm_PoolAxis *a, bool include_pad, dm_PoolSpan *spa
   for (int64_t o = 0; o < a->out; o++) span[o] = dm_pool_fixed_span(a, include_pad, o);
 }
 
+/* avg_pool2d of planes of this size, or with `spread` its gradient. */
 static dm_status run_avg(dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
                          bool spread) {
   dm_PoolAxis ax[2];
@@ -634,6 +661,7 @@ static void adaptive_spans(int64_t in, int64_t out, dm_PoolSpan *span) {
   for (int64_t o = 0; o < out; o++) span[o] = dm_pool_adaptive_span(in, out, o);
 }
 
+/* adaptive_avg_pool2d from planes `in` to `out`, or with `spread` its gradient. */
 static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out[2],
                               bool spread) {
   MeanJob j;
@@ -663,6 +691,7 @@ dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
   return run_adaptive(c, dm_plane_size(c->in[0]), DM_ATTR(dm_PoolSizeAttr, c)->size, false);
 }
 
+/* dx spreads gy / (elements of the window) over each window. */
 void adaptive_avg_pool2d_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};

@@ -1,5 +1,8 @@
-/* Largest values of windows that lie at random. Graham 2014: with alpha just above 1 the
-   windows begin at floor(alpha (i + u)), u being the plane's own along each axis. */
+/* fractional_max_pool2d (Graham 2014): max pooling with windows at pseudo-random
+   positions, so that the output size need not divide the input size. With alpha =
+   (in - k) / (n - 1) window i starts at floor(alpha (i + u)) - floor(alpha u), where
+   u in [0, 1) is drawn per plane and axis; the last window ends at the border.
+   Windows are gathered into (planes, cells, k h * k w) and reduced by max. */
 #include "base/error.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
@@ -10,6 +13,7 @@ typedef struct FractionalAttr {
   int64_t kernel[2], size[2], return_indices;
 } FractionalAttr;
 
+/* x (N, C, H, W) or (C, H, W); given samples have at least (N, C, 2) numbers. */
 static dm_status check(const dm_Call *c, const FractionalAttr *a) {
   const dm_Tensor *t = c->in[0], *u = c->in[1];
   DM_TRY(dm_check_spatial(c, 2));
@@ -33,14 +37,14 @@ static dm_status check(const dm_Call *c, const FractionalAttr *a) {
                  DM_SHAPE(u), (long long)batch, (long long)planes);
 }
 
-/* 0, 1, ... n - 1, as numbers. */
+/* 0, 1, ... n - 1 in like's dtype and on its device. */
 static dm_Tensor *numbers(dm_X *x, int64_t n, const dm_Tensor *like) {
   const dm_LinspaceAttr a = {0, (double)(n - 1), n, like->dtype, dm_device_code(like->device)};
   return dm_x(x, DM_OP_linspace, &a, 0);
 }
 
-/* u (planes) -> where the n windows along an axis begin, (planes, n), from 0. The last ends
-   at the axis's end. */
+/* u (planes) -> the starts of the n windows along an axis of size `in`, (planes, n),
+   from 0. The last window of size k ends at the axis's end. */
 static dm_Tensor *starts_of(dm_X *x, dm_Tensor *u, int64_t in, int64_t n, int64_t k) {
   if (x->st != DM_OK) return NULL;
   dm_Tensor *column = x_reshape(x, u, 2, (int64_t[]){u->numel, 1});
@@ -52,13 +56,15 @@ static dm_Tensor *starts_of(dm_X *x, dm_Tensor *u, int64_t in, int64_t n, int64_
   return x_where(x, last, dm_x_number(x, (double)(in - k)), x_sub(x, end, start));
 }
 
-/* Places in the axis of each element of each window: (planes, n, k). */
-static dm_Tensor *places_along(dm_X *x, dm_Tensor *u, int64_t in, int64_t n, int64_t k) {
+/* u (planes) -> the position in the axis of each element of each window, (planes, n,
+   k), int64. */
+static dm_Tensor *positions_along(dm_X *x, dm_Tensor *u, int64_t in, int64_t n, int64_t k) {
   dm_Tensor *starts = starts_of(x, u, in, n, k);
   starts = dm_x(x, DM_OP_unsqueeze, &(int64_t){-1}, 1, starts);
   return x->st == DM_OK ? x_cast(x, x_add(x, starts, numbers(x, k, u)), DM_I64) : NULL;
 }
 
+/* y (N, C, P, Q) and, with return_indices, the flat positions in each plane. */
 dm_status fractional_max_pool2d_compose(dm_Call *c, dm_X *x) {
   const FractionalAttr *a = DM_ATTR(FractionalAttr, c);
   dm_Tensor *t = c->in[0], *u = c->in[1];
@@ -80,8 +86,8 @@ dm_status fractional_max_pool2d_compose(dm_Call *c, dm_X *x) {
   u = x_reshape(x, u, 2, (int64_t[]){n, 2});
   dm_Tensor *of_x = dm_x(x, DM_OP_select, &(int64_t[2]){1, 0}, 1, u);
   dm_Tensor *of_y = dm_x(x, DM_OP_select, &(int64_t[2]){1, 1}, 1, u);
-  dm_Tensor *row = places_along(x, of_y, h, a->size[0], a->kernel[0]);
-  dm_Tensor *column = places_along(x, of_x, w, a->size[1], a->kernel[1]);
+  dm_Tensor *row = positions_along(x, of_y, h, a->size[0], a->kernel[0]);
+  dm_Tensor *column = positions_along(x, of_x, w, a->size[1], a->kernel[1]);
   row = x_reshape(x, row, 5, (int64_t[]){n, a->size[0], 1, a->kernel[0], 1});
   column = x_reshape(x, column, 5, (int64_t[]){n, 1, a->size[1], 1, a->kernel[1]});
   dm_Tensor *at = x_add(x, x_mul(x, row, x_whole(x, w)), column);

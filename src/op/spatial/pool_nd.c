@@ -1,14 +1,20 @@
-/* Pooling along one and three dims, composed of pooling of planes: a line is a plane of
-   height 1; in a space the planes are pooled first, and then the depth, as the rows of
-   planes whose columns are all positions of a pooled plane. Maxima over a grid of windows of
-   different sizes are taken from gathered windows. */
+/* 1-d and 3-d pooling, adaptive max pooling and max_unpool, composed of 2-d pooling,
+   gathers and scatters.
+
+   1-d: x (N, C, L) is pooled as planes of height 1, (N, C, 1, L). 3-d: pooling is
+   separable, so the planes (H, W) are pooled first and then the depth, as the rows
+   of planes (D, P Q) whose columns are all positions of a pooled plane. Adaptive max
+   pooling has windows of different sizes: their elements are gathered, a smaller
+   window repeating its first element, and reduced by max. max_unpool scatters values
+   to the indices that max pooling returned. */
 #include "base/error.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/spatial/pool.h"
 #include "op/reduce/reduce.h"
 
-/* What is said of axes bears the name of the op that was called. */
+/* Checks all axes here, so that messages name the op that was called and not the 2-d
+   one. */
 static dm_status check_axes(const dm_Call *c, int dims, const int64_t *kernel,
                             const int64_t *stride, const int64_t *padding,
                             const int64_t *dilation, int64_t ceil_mode) {
@@ -28,14 +34,16 @@ static dm_status check_stride(const dm_Call *c, const dm_Ints *stride, int dims)
                  (long long)stride->n, dims);
 }
 
-/* ---- lines ---- */
+/* ---- one dim ---- */
 
+/* (..., L) -> (..., 1, L), and back. */
 static dm_Tensor *as_plane(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_unsqueeze, &(int64_t){-2}, 1, t);
 }
-static dm_Tensor *as_line(dm_X *x, dm_Tensor *t) {
+static dm_Tensor *without_height(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_select, &(int64_t[2]){-2, 0}, 1, t);
 }
+/* The 2-d stride of a 1-d pooling. */
 static dm_Ints along(int64_t kernel, const dm_Ints *stride) {
   return (dm_Ints){2, {1, stride->n < 1 ? kernel : stride->v[0]}};
 }
@@ -65,7 +73,7 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
                               a->return_indices};
   dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, out)) return x->st;
-  for (int i = 0; i < c->n_out; i++) c->out[i] = as_line(x, out[i]);
+  for (int i = 0; i < c->n_out; i++) c->out[i] = without_height(x, out[i]);
   return x->st;
 }
 
@@ -81,21 +89,23 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
   const dm_AvgPoolAttr plane = {{1, a->kernel}, along(a->kernel, &a->stride), {0, a->padding},
                                 a->ceil_mode,   a->count_include_pad,         {0, 0}};
-  c->out[0] = as_line(x, dm_x(x, DM_OP_avg_pool2d, &plane, 1, as_plane(x, c->in[0])));
+  c->out[0] = without_height(x, dm_x(x, DM_OP_avg_pool2d, &plane, 1, as_plane(x, c->in[0])));
   return x->st;
 }
 
 dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t size[2] = {1, *DM_ATTR(int64_t, c)};
   DM_TRY(dm_check_spatial(c, 1));
-  c->out[0] = as_line(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
+  c->out[0] =
+      without_height(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
   return x->st;
 }
 
-/* ---- spaces ---- */
+/* ---- three dims ---- */
 
-/* (N,C,D,H,W) as planes (N C D, H, W); pooled ones as (N C, D, P Q); what is pooled along
-   the depth as (N,C,E,P,Q). */
+/* The sizes of a 3-d pooling: x (N, C, D, H, W) is pooled as planes (N C D, H, W) to
+   (N C D, P, Q), which is seen as (N C, D, P Q) and pooled along the depth to (N C,
+   E, P Q), the result (N, C, E, P, Q). */
 typedef struct Space {
   int64_t lead, depth, h, w, p, q;
 } Space;
@@ -124,7 +134,7 @@ static dm_Tensor *space_from(dm_X *x, dm_Tensor *columns, const Space *s,
   return x_reshape(x, columns, like->ndim, shape);
 }
 
-/* 16-bit numbers in float32: two steps round once. */
+/* 16-bit floats are converted to float32, so that two pooling steps round only once. */
 static dm_Tensor *widened(dm_X *x, dm_Tensor *t) {
   return x_cast(x, t, t->dtype == DM_F64 ? DM_F64 : DM_F32);
 }
@@ -139,6 +149,8 @@ static int64_t stride_of(const dm_Ints *stride, const int64_t *kernel, int i) {
   return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
 }
 
+/* With return_indices the flat index in (D, H, W) is plane * H W + the plane's index
+   of its maximum. */
 dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   const MaxSpaceAttr *a = DM_ATTR(MaxSpaceAttr, c);
   dm_Tensor *t = c->in[0];
@@ -167,19 +179,20 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   if (!x_call(x, DM_OP_max_pool2d, &depth, 1, &in, out)) return x->st;
   c->out[0] = space_from(x, out[0], &s, t);
   if (!a->return_indices) return x->st;
-  /* the plane of each maximum, and its place there */
+  /* the plane of each maximum, and its position in that plane */
   const int64_t width = s.p * s.q, last = 1, minus_one = -1;
   dm_Tensor *at = x_reshape(x, out[1], 2, (int64_t[]){s.lead, minus_one});
-  dm_Tensor *place = dm_x(x, DM_OP_gather, &last, 2,
+  dm_Tensor *index = dm_x(x, DM_OP_gather, &last, 2,
                           x_reshape(x, flat[1], 2, (int64_t[]){s.lead, s.depth * width}), at);
   dm_Tensor *from_zero = dm_x(x, DM_OP_sub, NULL, 2, at, x_whole(x, c->base));
   dm_Tensor *which = dm_x(x, DM_OP_div, &(int64_t){1}, 2, from_zero, x_whole(x, width));
   dm_Tensor *before = dm_x(x, DM_OP_mul, NULL, 2, which, x_whole(x, s.h * s.w));
-  place = dm_x(x, DM_OP_add, NULL, 2, place, before);
-  c->out[1] = space_from(x, x_reshape(x, place, 3, out[0]->shape), &s, t);
+  index = dm_x(x, DM_OP_add, NULL, 2, index, before);
+  c->out[1] = space_from(x, x_reshape(x, index, 3, out[0]->shape), &s, t);
   return x->st;
 }
 
+/* With divisor_override both steps compute sums and the result is divided once. */
 dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t kernel[3];
@@ -227,10 +240,11 @@ dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
 
 /* ---- maxima over a grid of windows ---- */
 
-/* Places in the flat space of each window's elements: (cells, elements), k the most along
-   each dim; a window that has fewer names its first element again. */
-static dm_Tensor *grid_places(dm_X *x, const int64_t in[3], const int64_t out[3], int64_t k[3],
-                              int base) {
+/* Flat positions, in an input of size in[3], of the elements of each adaptive
+   window: (cells, elements), where k[3] is set to the largest window along each dim.
+   A smaller window repeats its first element. */
+static dm_Tensor *grid_positions(dm_X *x, const int64_t in[3], const int64_t out[3],
+                                 int64_t k[3], int base) {
   for (int i = 0; i < 3; i++)
     for (int64_t o = k[i] = 0; o < out[i]; o++) {
       const dm_PoolSpan span = dm_pool_adaptive_span(in[i], out[i], o);
@@ -240,9 +254,9 @@ static dm_Tensor *grid_places(dm_X *x, const int64_t in[3], const int64_t out[3]
   int64_t *at;
   dm_Tensor *t = dm_x_positions(x, cells * elements, &at);
   for (int64_t cell = 0; t && cell < cells; cell++) {
-    const int64_t place[3] = {cell / (out[1] * out[2]), cell / out[2] % out[1], cell % out[2]};
+    const int64_t index[3] = {cell / (out[1] * out[2]), cell / out[2] % out[1], cell % out[2]};
     dm_PoolSpan span[3];
-    for (int i = 0; i < 3; i++) span[i] = dm_pool_adaptive_span(in[i], out[i], place[i]);
+    for (int i = 0; i < 3; i++) span[i] = dm_pool_adaptive_span(in[i], out[i], index[i]);
     for (int64_t e = 0; e < elements; e++) {
       const int64_t step[3] = {e / (k[1] * k[2]), e / k[2] % k[1], e % k[2]};
       bool inside = true;
@@ -255,7 +269,8 @@ static dm_Tensor *grid_places(dm_X *x, const int64_t in[3], const int64_t out[3]
   return t;
 }
 
-/* Of the last `dims` dims of x to `size`, and the positions in them where they are wanted. */
+/* Adaptive max pooling of the last `dims` dims to `size`, with the flat positions if
+   wanted. */
 static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size,
                               bool return_indices) {
   dm_Tensor *t = c->in[0];
@@ -273,11 +288,11 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
   for (int i = 0; i < dims; i++) shape[t->ndim - dims + i] = size[i];
   const int64_t lead = dm_numel(t->ndim - dims, t->shape), cells = dm_numel(3, grid);
-  dm_Tensor *places = grid_places(x, in, grid, k, c->base);
+  dm_Tensor *positions = grid_positions(x, in, grid, k, c->base);
   const int64_t elements = dm_numel(3, k);
   dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
   dm_Tensor *windows =
-      x_reshape(x, dm_x_select(x, flat, 1, places), 3, (int64_t[]){lead, cells, elements});
+      x_reshape(x, dm_x_select(x, flat, 1, positions), 3, (int64_t[]){lead, cells, elements});
   const struct {
     dm_OptInt dim;
     int64_t keepdim;
@@ -286,13 +301,13 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
   c->out[0] = x_reshape(x, out[0], t->ndim, shape);
   if (!return_indices) return x->st;
-  int64_t *first; /* of each window in the list of places */
+  int64_t *first; /* the start of each window in the list of positions */
   dm_Tensor *offsets = dm_x_positions(x, cells, &first);
   for (int64_t i = 0; first && i < cells; i++) first[i] = i * elements;
   offsets = dm_x_there(x, offsets, t->device);
   dm_Tensor *at = x_reshape(x, dm_x(x, DM_OP_add, NULL, 2, out[1], offsets), 1, &(int64_t){-1});
-  dm_Tensor *place = dm_x_select(x, dm_x_there(x, places, t->device), 0, at);
-  c->out[1] = x_reshape(x, place, t->ndim, shape);
+  dm_Tensor *index = dm_x_select(x, dm_x_there(x, positions, t->device), 0, at);
+  c->out[1] = x_reshape(x, index, t->ndim, shape);
   return x->st;
 }
 
@@ -309,9 +324,11 @@ dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
   return adaptive_max(c, x, 3, a, a[3] != 0);
 }
 
-/* ---- the way back ---- */
+/* ---- max_unpool ---- */
 
-/* Of the last `dims` dims. */
+/* max_unpool over the last `dims` dims: zeros of the output size with x scattered to
+   the indices. output_size may differ from (in - 1) stride - 2 padding + kernel by
+   less than the stride. */
 static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
                         const dm_Ints *stride, const int64_t *padding, const dm_Ints *wanted) {
   dm_Tensor *t = c->in[0], *at = c->in[1];

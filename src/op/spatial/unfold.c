@@ -1,12 +1,18 @@
-/* Borders around a tensor, windows of a plane as columns and back: index arithmetic on the
-   host, then one gather or scatter on the device. */
+/* pad, unfold, fold, pixel_shuffle, pixel_unshuffle and channel_shuffle: index
+   arithmetic on the host, then one gather, scatter or permutation on the device.
+
+   unfold (im2col) turns x (N, C, H, W) into columns (N, C R S, P Q): column p Q + q
+   holds the C R S elements of the window at (p, q), for a kernel (R, S). It is an
+   index_select from the flat padded plane by the table of positions(r, s, p, q).
+   fold (col2im) is its adjoint: index_add of the columns into a plane of zeros by
+   the same table, so overlapping windows are summed. */
 #include "base/error.h"
 #include "op/conv/conv.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-/* ---- operands ---- */
+/* ---- checks ---- */
 
 dm_status dm_check_spatial(const dm_Call *c, int dims) {
   static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
@@ -47,18 +53,21 @@ typedef struct PadAttr {
 } PadAttr;
 typedef enum PadMode { CONSTANT, REFLECT, REPLICATE, CIRCULAR } PadMode;
 
-/* Where element i of the padded dim comes from, n being the dim's size. */
+/* The index that element i of a padded dim reads, for i from -before to n + behind -
+   1 and n the dim's size: clamped, wrapped or mirrored without repeating the border. */
 static int64_t source_of(PadMode mode, int64_t i, int64_t n) {
   if (mode == REPLICATE) return dm_max_i64(0, dm_min_i64(i, n - 1));
   if (mode == CIRCULAR) return i < 0 ? i + n : i >= n ? i - n : i;
   return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
 }
 
+/* Fails where the mode cannot fill the border (reflect reaches n - 1 elements,
+   circular n) or where negative padding removes more than there is. */
 static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before,
                            int64_t behind) {
   const int64_t n = c->in[0]->shape[d], most = INT64_MAX / 4;
-  const int64_t room = mode == REFLECT ? n - 1 : mode == CIRCULAR ? n : most;
-  if (before > room || behind > room || (mode == REPLICATE && n == 0))
+  const int64_t limit = mode == REFLECT ? n - 1 : mode == CIRCULAR ? n : most;
+  if (before > limit || behind > limit || (mode == REPLICATE && n == 0))
     return dm_fail(DM_EARG, "pad: %lld and %lld elements around dim %d of size %lld%s",
                    (long long)before, (long long)behind, d + c->base, (long long)n,
                    mode == CONSTANT ? "" : ", which the mode cannot fill");
@@ -68,30 +77,31 @@ static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before
   return DM_OK;
 }
 
-/* A constant border: a whole of that value with t in its place. */
+/* Constant padding: a tensor of the padded size full of `value`, into which t is
+   written as a strided region. Negative padding narrows t first. */
 static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
                              const dm_Ints *behind, double value) {
   struct {
     dm_Ints size, stride;
     int64_t offset;
-  } place = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  } region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   dm_FullAttr whole = {{t->ndim, {0}}, value, t->dtype, dm_device_code(t->device)};
-  for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t: NULL after a failure */
+  for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t is NULL after a failure */
     const int64_t n = t->shape[d], first = dm_max_i64(-before->v[d], 0);
-    place.size.v[d] =
+    region.size.v[d] =
         dm_max_i64(n + dm_min_i64(before->v[d], 0) + dm_min_i64(behind->v[d], 0), 0);
     whole.size.v[d] = n + before->v[d] + behind->v[d];
-    if (place.size.v[d] < n)
-      t = dm_x(x, DM_OP_narrow, &(int64_t[3]){d, first, place.size.v[d]}, 1, t);
+    if (region.size.v[d] < n)
+      t = dm_x(x, DM_OP_narrow, &(int64_t[3]){d, first, region.size.v[d]}, 1, t);
   }
-  dm_contiguous_strides((int)place.size.n, whole.size.v, place.stride.v);
-  for (int d = 0; d < place.size.n; d++)
-    place.offset += dm_max_i64(before->v[d], 0) * place.stride.v[d];
+  dm_contiguous_strides((int)region.size.n, whole.size.v, region.stride.v);
+  for (int d = 0; d < region.size.n; d++)
+    region.offset += dm_max_i64(before->v[d], 0) * region.stride.v[d];
   dm_Tensor *all = dm_x(x, DM_OP_full, &whole, 0);
-  return dm_x(x, DM_OP_as_strided_scatter, &place, 2, all, t);
+  return dm_x(x, DM_OP_as_strided_scatter, &region, 2, all, t);
 }
 
-/* The elements around, from t itself. */
+/* Reflect, replicate and circular padding: one index_select per padded dim. */
 static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, PadMode mode, const dm_Ints *before,
                            const dm_Ints *behind, int base) {
   for (int d = 0; d < before->n && x->st == DM_OK; d++) {
@@ -106,6 +116,7 @@ static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, PadMode mode, const dm_Ints *b
   return t;
 }
 
+/* pad counts from the last dim, two numbers per dim, as torch.nn.functional.pad. */
 static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, double value) {
   dm_Tensor *t = c->in[0];
   if (pad->n < 0 || pad->n % 2 != 0 || pad->n > 2 * t->ndim)
@@ -127,7 +138,8 @@ static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, d
   return x->st;
 }
 
-/* Reflecting and repeating are ops of their own, for autocast has rules for them. */
+/* Reflection and replication padding are ops of their own because autocast has rules
+   for them. */
 dm_status pad_compose(dm_Call *c, dm_X *x) {
   const PadAttr *a = DM_ATTR(PadAttr, c);
   if (a->mode != REFLECT && a->mode != REPLICATE)
@@ -145,11 +157,12 @@ dm_status replication_pad_compose(dm_Call *c, dm_X *x) {
 
 /* ---- unfold and fold ---- */
 
+/* The geometry of unfold's windows, height then width. */
 typedef struct Columns {
   int64_t kernel[2], dilation[2], padding[2], stride[2];
 } Columns;
 
-/* Windows along both axes of a plane of that size. */
+/* Sets n to the number of windows along both axes of a plane of this size. */
 static dm_status count_windows(const dm_Call *c, const Columns *a, const int64_t size[2],
                                int64_t n[2]) {
   enum { MOST = 1 << 20 };
@@ -164,21 +177,22 @@ static dm_status count_windows(const dm_Call *c, const Columns *a, const int64_t
           c->op->name, (long long)a->kernel[i], (long long)a->dilation[i],
           (long long)a->padding[i], (long long)a->stride[i]);
     const int64_t span = a->dilation[i] * (a->kernel[i] - 1) + 1;
-    const int64_t room = size[i] + 2 * a->padding[i] - span;
-    if (room < 0)
+    const int64_t slack = size[i] + 2 * a->padding[i] - span;
+    if (slack < 0)
       return dm_fail(DM_EARG,
                      "%s: a window that spans %lld does not fit into %s %lld, padding "
                      "included",
                      c->op->name, (long long)span, i ? "width" : "height",
                      (long long)(size[i] + 2 * a->padding[i]));
-    n[i] = room / a->stride[i] + 1;
+    n[i] = slack / a->stride[i] + 1;
   }
   return DM_OK;
 }
 
-/* For each element of each column, kernel-major, its place in the padded plane. */
-static dm_Tensor *places(dm_X *x, const Columns *a, const int64_t n[2], int64_t width,
-                         int base) {
+/* The position in the flat padded plane of each element of each column, in the order
+   (r, s, p, q). */
+static dm_Tensor *positions(dm_X *x, const Columns *a, const int64_t n[2], int64_t width,
+                            int base) {
   int64_t *at;
   dm_Tensor *t = dm_x_positions(x, a->kernel[0] * a->kernel[1] * n[0] * n[1], &at);
   if (!t) return NULL;
@@ -191,6 +205,7 @@ static dm_Tensor *places(dm_X *x, const Columns *a, const int64_t n[2], int64_t 
   return t;
 }
 
+/* t with zeros around its planes; negative numbers remove rows and columns. */
 static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t rows, int64_t columns) {
   const PadAttr a = {{4, {columns, columns, rows, rows}}, CONSTANT, 0};
   return rows || columns ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
@@ -211,7 +226,7 @@ dm_status unfold_compose(dm_Call *c, dm_X *x) {
   const int64_t planes[3] = {t->ndim == 4 ? t->shape[0] : 1, t->shape[t->ndim - 3],
                              padded[0] * padded[1]};
   dm_Tensor *flat = x_reshape(x, x_pad(x, t, a->padding[0], a->padding[1]), 3, planes);
-  dm_Tensor *y = dm_x_select(x, flat, 2, places(x, a, n, padded[1], c->base));
+  dm_Tensor *y = dm_x_select(x, flat, 2, positions(x, a, n, padded[1], c->base));
   const int64_t shape[3] = {planes[0], planes[1] * a->kernel[0] * a->kernel[1], n[0] * n[1]};
   c->out[0] = x_reshape(x, y, t->ndim - 1, shape + 4 - t->ndim);
   return x->st;
@@ -240,7 +255,7 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
   const int64_t batch = t->ndim == 3 ? t->shape[0] : 1;
   const int64_t channels = t->shape[t->ndim - 2] / each;
   dm_Tensor *source = x_reshape(x, t, 3, (int64_t[]){batch, channels, each * n[0] * n[1]});
-  dm_Tensor *at = dm_x_there(x, places(x, a, n, padded[1], c->base), t->device);
+  dm_Tensor *at = dm_x_there(x, positions(x, a, n, padded[1], c->base), t->device);
   dm_Tensor *plane = x_zeros(x, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
   const struct {
     int64_t dim;
@@ -254,8 +269,10 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- channels as places ---- */
+/* ---- channels as positions ---- */
 
+/* A factor r whose square divides the channels (shuffle), or that divides height and
+   width. */
 static dm_status check_blocks(const dm_Call *c, int64_t r, bool shuffles) {
   const dm_Tensor *t = c->in[0];
   if (t->ndim < 3 || t->ndim + 2 > DM_MAX_DIM)
@@ -270,7 +287,8 @@ static dm_status check_blocks(const dm_Call *c, int64_t r, bool shuffles) {
                  shuffles ? "the channels twice" : "height and width");
 }
 
-/* t (lead..., five sizes) with these five in another order, as (lead..., three sizes). */
+/* Reshapes t (..., C, H, W) to (..., five sizes), permutes these five by `order` and
+   reshapes them to three sizes. */
 static dm_Tensor *regrouped(dm_X *x, dm_Tensor *t, const int64_t five[5], const int order[5],
                             const int64_t three[3]) {
   const int lead = t->ndim - 3;
@@ -289,6 +307,8 @@ static dm_Tensor *regrouped(dm_X *x, dm_Tensor *t, const int64_t five[5], const 
   return x_reshape(x, y, lead + 3, shape);
 }
 
+/* (..., C r^2, H, W) -> (..., C, H r, W r): channel c r^2 + i r + j becomes position
+   (i, j) of each r x r block. */
 dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
   const int64_t r = *DM_ATTR(int64_t, c);
   DM_TRY(check_blocks(c, r, true));
@@ -298,6 +318,7 @@ dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* (..., C, H r, W r) -> (..., C r^2, H, W), the inverse. */
 dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
   const int64_t r = *DM_ATTR(int64_t, c);
   DM_TRY(check_blocks(c, r, false));
@@ -307,6 +328,8 @@ dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* (N, C, ...) with the C channels as (groups, C / groups) transposed to (C / groups,
+   groups). */
 dm_status channel_shuffle_compose(dm_Call *c, dm_X *x) {
   const int64_t groups = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
