@@ -1,5 +1,6 @@
-/* Elements in another arrangement, composed: diagonals as matrices, turned planes, elements
-   taken along a dim, and sums of products over several dims. */
+/* Ops that rearrange elements or sum over several dims, composed of views, scatters
+   and one product: diag, diag_embed, diagflat, fliplr, flipud, rot90,
+   take_along_dim, masked_scatter, tensordot and unflatten. */
 #include "base/error.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -10,7 +11,9 @@ typedef struct EmbedAttr {
   int64_t offset, dim1, dim2;
 } EmbedAttr;
 
-/* The last dim of t as a diagonal of planes of dims d1 and d2, of zeros elsewhere. */
+/* t (..., n) -> (..., s, s) with s = n + |offset| and t's last dim on the diagonal
+   of the new dims d1 and d2, zeros elsewhere. The diagonal is a strided region of
+   the result (stride[d1] + stride[d2]), into which t is written. */
 static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2) {
   if (x->st != DM_OK) return NULL;
   const int64_t side = t->shape[t->ndim - 1] + (offset < 0 ? -offset : offset);
@@ -31,6 +34,7 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, zeros, t);
 }
 
+/* A diagonal at most 2^30 away from the main one, so that sizes do not overflow. */
 static dm_status check_offset(const dm_Call *c, int64_t offset) {
   const int64_t most = 1 << 30;
   if (offset >= -most && offset <= most) return DM_OK;
@@ -57,6 +61,7 @@ dm_status diag_embed_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* A vector becomes a diagonal matrix; of a matrix the diagonal is copied. */
 dm_status diag_compose(dm_Call *c, dm_X *x) {
   const int64_t offset = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];
@@ -80,7 +85,7 @@ dm_status diagflat_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- turned planes ---- */
+/* ---- flips and rotations ---- */
 
 static dm_Tensor *x_flip(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_flip, &(dm_Ints){1, {dim}}, 1, t);
@@ -96,6 +101,8 @@ static dm_status flipped(dm_Call *c, dm_X *x, int dim) {
 dm_status fliplr_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 1); }
 dm_status flipud_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 0); }
 
+/* k quarter turns from the first dim towards the second: a flip of one dim and a
+   transpose for one or three quarters, two flips for a half turn. */
 dm_status rot90_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t k;
@@ -119,8 +126,10 @@ dm_status rot90_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- elements along a dim, by a mask ---- */
+/* ---- elements chosen by positions or a mask ---- */
 
+/* gather after x and index were broadcast against each other in all dims but `dim`;
+   without a dim both are flattened. */
 dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
   const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
   dm_Tensor *t = c->in[0], *at = c->in[1];
@@ -150,6 +159,9 @@ dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* x with its masked elements replaced by source's first elements, in row-major
+   order. The number of masked elements is read from the device, to check the source
+   and to cut it. */
 dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *source = c->in[2];
   int64_t n, shape[DM_MAX_DIM];
@@ -159,7 +171,7 @@ dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
                    dm_dtype_name((dm_DType)c->in[1]->dtype));
   DM_TRY(dm_broadcast(c->op->name, c->in[0], c->in[1], &ndim, shape));
   dm_Tensor *t = x_expand(x, c->in[0], ndim, shape), *mask = x_expand(x, c->in[1], ndim, shape);
-  dm_Tensor *count = x_sum(x, mask, (dm_Ints){-1, {0}}, false); /* of bool: int64 */
+  dm_Tensor *count = x_sum(x, mask, (dm_Ints){-1, {0}}, false); /* the sum of bools is int64 */
   DM_TRY(x->st);
   DM_TRY(dm_tensor_read(count, sizeof n, &n));
   if (source->numel < n)
@@ -178,7 +190,8 @@ typedef struct DotAttr {
   dm_Ints own, others;
 } DotAttr;
 
-/* t as a matrix with its summed dims in the columns (or in the rows). */
+/* t as a matrix whose columns (in_rows: rows) are its n summed dims, in the order
+   given, and whose other side are the remaining dims. */
 static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, const int *summed, int n, bool in_rows) {
   dm_Ints order = {t->ndim, {0}};
   int64_t free = 1, sum = 1;
@@ -197,7 +210,8 @@ static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, const int *summed, int n, boo
   return x_reshape(x, dm_x(x, DM_OP_permute, &order, 1, t), 2, shape);
 }
 
-/* Sizes of t's dims that are not summed, behind the n that shape holds already. */
+/* Appends the sizes of t's dims that are not summed to `shape`, which holds n sizes;
+   returns the new number. */
 static int left_over(const dm_Tensor *t, const int *summed, int n_summed, int64_t *shape,
                      int n) {
   unsigned seen = 0;
@@ -207,6 +221,8 @@ static int left_over(const dm_Tensor *t, const int *summed, int n_summed, int64_
   return n;
 }
 
+/* The dims to sum over: the named ones, or the last `dims` of x with the first of
+   other. */
 static dm_status check_summed(const dm_Call *c, const DotAttr *a, int *own, int *others,
                               int *n) {
   const dm_Tensor *t = c->in[0], *o = c->in[1];
@@ -238,6 +254,7 @@ static dm_status check_summed(const dm_Call *c, const DotAttr *a, int *own, int 
                  t->ndim + o->ndim - 2 * *n, DM_MAX_DIM);
 }
 
+/* Sums of products over n dims as one matmul of (free, summed) and (summed, free). */
 dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *o = c->in[1];
   int own[DM_MAX_DIM], others[DM_MAX_DIM], n = 0;
@@ -251,6 +268,7 @@ dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* A dim of size s becomes several whose product is s; one of them may be -1. */
 dm_status unflatten_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t dim;

@@ -1,4 +1,5 @@
-/* Tensors out of nothing but sizes: constants, counts, the identity. */
+/* Tensors from sizes alone: empty, zeros, ones, full and their _like forms, arange,
+   linspace, eye. Values are computed in float64 and converted to the dtype once. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -20,6 +21,8 @@ void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, in
   for (int d = 0; d < m->ndim; d++) m->shape[d] = size.v[d];
 }
 
+/* The rule of zeros, ones, empty and the random ops: `size`, float32 unless a dtype
+   is given. */
 dm_status sized_rule(dm_Call *c) {
   const dm_SizedAttr *a = DM_ATTR(dm_SizedAttr, c);
   dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
@@ -32,6 +35,8 @@ dm_status full_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* The rule of the _like ops: input 0's shape, and its dtype and device unless others
+   are given. */
 static dm_status like(dm_Call *c, dm_LikeAttr a) {
   dm_out_like(c, 0, c->in[0], a.dtype < 0 ? (dm_DType)c->in[0]->dtype : (dm_DType)a.dtype);
   if (a.device >= 0) c->out_meta[0].device = dm_device_of(a.device);
@@ -42,8 +47,8 @@ dm_status full_like_rule(dm_Call *c) { return like(c, DM_ATTR(dm_FullLikeAttr, c
 
 typedef struct Fill {
   char *dst;
-  int64_t size;  /* bytes of an element */
-  char value[8]; /* the element */
+  int64_t size;  /* bytes per element */
+  char value[8]; /* the element, as bytes of its dtype */
 } Fill;
 
 #define FILL(TYPE)                                  \
@@ -53,6 +58,8 @@ typedef struct Fill {
     for (int64_t i = begin; i < end; i++) p[i] = v; \
     return;                                         \
   }
+/* Thread body: writes the element as an unsigned word of its size, whatever its
+   dtype. */
 static void fill_range(void *ctx, int64_t begin, int64_t end) {
   const Fill *f = ctx;
   switch (f->size) {
@@ -64,7 +71,7 @@ static void fill_range(void *ctx, int64_t begin, int64_t end) {
 }
 #undef FILL
 
-/* Outputs of a call are dense. */
+/* Fills t, an output of a call and therefore contiguous, with a value. */
 static dm_status fill_dense(dm_Tensor *t, double value) {
   if (t->numel == 0) return DM_OK;
   Fill f = {.dst = dm_tensor_data(t), .size = dm_dtype_size((dm_DType)t->dtype)};
@@ -80,11 +87,11 @@ dm_status full_like_cpu(dm_Call *c) {
   return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
 }
 dm_status empty_cpu(dm_Call *c) {
-  DM_UNUSED(c); /* what the memory holds is what one gets */
+  DM_UNUSED(c); /* the values are whatever the memory holds */
   return DM_OK;
 }
 
-/* ---- counts ---- */
+/* ---- ranges ---- */
 
 typedef struct Ramp {
   char *dst;
@@ -93,6 +100,7 @@ typedef struct Ramp {
   int64_t n;
 } Ramp;
 
+/* Thread body: elements [begin, end) of a ramp, in blocks of float64. */
 static void ramp_range(void *ctx, int64_t begin, int64_t end) {
   const Ramp *r = ctx;
   const int64_t size = dm_dtype_size(r->dtype);
@@ -111,8 +119,12 @@ static dm_status ramp(dm_Tensor *t, dm_Ramp of) {
   return DM_OK;
 }
 
+/* True for whole numbers that float64 holds exactly. */
 static bool whole(double v) { return trunc(v) == v && fabs(v) < 0x1p53; }
 
+/* The number of elements and the dtype of arange: int64 when all three numbers are
+   whole, else float32. The last number is included when positions count from 1 or
+   when only a count is given. */
 dm_status arange_rule(dm_Call *c) {
   const dm_ArangeAttr *a = DM_ATTR(dm_ArangeAttr, c);
   const double first = dm_arange_first(c->base, a);
@@ -124,7 +136,7 @@ dm_status arange_rule(dm_Call *c) {
   if (!isfinite(first) || !isfinite(last) || !isfinite(a->step))
     return dm_fail(DM_EARG, "arange: %g, %g, %g given, wanted finite numbers", first, last,
                    a->step);
-  /* some ulp of slack, so that (0, 0.3, 0.1) ends at 0.3 */
+  /* a slack of a few ulp, so that (0, 0.3, 0.1) ends at 0.3 */
   const double q = (last - first) / a->step * (1 + 4 * DBL_EPSILON);
   const double n = closed ? floor(q) + 1 : ceil((last - first) / a->step);
   if (n > 0x1p58) return dm_fail(DM_EMEM, "arange: %g elements are more than memory holds", n);
@@ -161,6 +173,7 @@ dm_status eye_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Zeros with ones at flat positions i (M + 1). */
 dm_status eye_cpu(dm_Call *c) {
   dm_Tensor *t = c->out[0];
   const dm_DType dtype = (dm_DType)t->dtype;

@@ -1,7 +1,10 @@
-/* Tensors put side by side, repeated, turned round.
+/* cat, stack, tile, repeat_interleave, flip, roll, hstack, vstack, dstack,
+   column_stack and block_diag.
 
-   Joining along a dim: with outer the product of the sizes before it, an
-   input is `outer` rows, and each goes to its columns of a row of the output. */
+   Joining along a dim: with `outer` the product of the sizes before the dim, an
+   input is `outer` rows, and each row is copied to its columns of the corresponding
+   row of the output, by memcpy when dtype and layout allow. The gradient of cat and
+   stack is a view of gy (narrow or select) for each input. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -17,17 +20,18 @@ static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
 typedef struct Rows {
   const char *src;
   char *dst;
-  int64_t bytes, pitch; /* of a row of src; from row to row of dst */
+  int64_t bytes, pitch; /* bytes per row of src; distance between rows of dst */
 } Rows;
 
+/* Thread body: copies rows [begin, end). */
 static void copy_rows(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
   for (int64_t i = begin; i < end; i++)
     memcpy(r->dst + i * r->pitch, r->src + i * r->bytes, (size_t)r->bytes);
 }
 
-/* src, as `outer` rows of `row` elements, into out's rows of `out_row`, from
-   element `at` of each on. */
+/* Copies src, as `outer` rows of `row` elements, into columns at .. at + row - 1 of
+   out's rows of `out_row` elements. */
 static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int64_t row,
                               int64_t out_row, int64_t at) {
   if (src->numel == 0) return DM_OK;
@@ -38,8 +42,8 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
     dm_parallel_for(outer, dm_max_i64(1, GRAIN_BYTES / r.bytes), copy_rows, &r);
     return DM_OK;
   }
-  /* out's window with src's shape: dims before the joined one step by out's
-     rows, the others lie densely */
+  /* a view of out with src's shape: dims before the joined one step over whole rows
+     of out, the others are contiguous */
   int64_t stride[DM_MAX_DIM];
   dm_contiguous_strides(src->ndim, src->shape, stride);
   int64_t rows = 1;
@@ -53,6 +57,7 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
 
 /* ---- cat, stack ---- */
 
+/* A tensor of shape {0}, which cat skips, as PyTorch does for old code. */
 static bool is_legacy_empty(const dm_Tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
 
 static dm_status check_list(const dm_Call *c) {
@@ -60,6 +65,7 @@ static dm_status check_list(const dm_Call *c) {
   return dm_fail(DM_EARG, "%s: no tensors given, wanted at least one", c->op->name);
 }
 
+/* The inputs agree in all dims but one, and promote to a common dtype. */
 dm_status cat_rule(dm_Call *c) {
   DM_TRY(check_list(c));
   const dm_Tensor *first = c->in[0];
@@ -103,6 +109,7 @@ dm_status cat_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* The gradient of input i is gy narrowed to its part. */
 void cat_grad(dm_Grad *g) {
   const dm_Tensor *gy = g->gy[0];
   const int64_t attr = *(const int64_t *)g->attr;
@@ -117,7 +124,7 @@ void cat_grad(dm_Grad *g) {
   }
 }
 
-/* dim of stack's output as 0..ndim. */
+/* stack's dim as 0 .. ndim, the position of the new dim in the output. */
 static dm_status stack_dim(const dm_Call *c, int ndim, int *out) {
   const int64_t dim = *DM_ATTR(int64_t, c);
   if (dim < -(ndim + 1) || dim > ndim)
@@ -161,6 +168,7 @@ dm_status stack_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* The gradient of input i is gy selected at i. */
 void stack_grad(dm_Grad *g) {
   const int64_t dim = *(const int64_t *)g->attr;
   for (int i = 0; i < g->n_in; i++) {
@@ -171,13 +179,13 @@ void stack_grad(dm_Grad *g) {
 
 /* ---- repeats ---- */
 
-/* x (outer, size) -> (outer, n, size): every row n times. */
+/* t (outer, size) -> (outer, n, size): every row n times, as a broadcast view. */
 static dm_Tensor *repeat_rows(dm_X *x, dm_Tensor *t, int64_t outer, int64_t size, int64_t n) {
   const int64_t rows[3] = {outer, 1, size}, more[3] = {outer, n, size};
   return x_expand(x, x_reshape(x, t, 3, rows), 3, more);
 }
 
-/* *size *= n, where that is a size. */
+/* *size *= n; fails on overflow. */
 static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
   int64_t product;
   if (__builtin_mul_overflow(*size, n, &product))
@@ -187,6 +195,8 @@ static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
   return DM_OK;
 }
 
+/* Repeats dims from the last to the first: for dim d, t as (before, from d on) with
+   every row n times. Each repeated dim makes one contiguous copy. */
 dm_status tile_compose(dm_Call *c, dm_X *x) {
   const dm_Ints *reps = DM_ATTR(dm_Ints, c);
   dm_Tensor *t = c->in[0];
@@ -205,10 +215,10 @@ dm_status tile_compose(dm_Call *c, dm_X *x) {
     if (n == 1) continue;
     t = repeat_rows(x, t, product(shape, d), product(shape + d, ndim - d), n);
     DM_TRY(multiply(c, &shape[d], n));
-    t = x_reshape(x, t, ndim, shape); /* now a dense copy */
+    t = x_reshape(x, t, ndim, shape); /* now a contiguous copy */
     if (x->st != DM_OK) return x->st;
   }
-  /* a result of its own, even when nothing is repeated */
+  /* the result is a new tensor even when nothing is repeated */
   if (t == c->in[0]) t = dm_x(x, DM_OP_clone, NULL, 1, t);
   c->out[0] = x_reshape(x, t, ndim, shape);
   return x->st;
@@ -219,6 +229,7 @@ typedef struct InterleaveAttr {
   dm_OptInt dim;
 } InterleaveAttr;
 
+/* Each element along dim (or each element of the flattened x) n times in a row. */
 dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
   const InterleaveAttr *a = DM_ATTR(InterleaveAttr, c);
   dm_Tensor *t = c->in[0];
@@ -254,7 +265,7 @@ dm_status flip_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* A copy from a window that steps backwards. */
+/* y = x reversed along dims: a copy from a view with negative strides. */
 dm_status flip_cpu(dm_Call *c) {
   const dm_Ints *dims = DM_ATTR(dm_Ints, c);
   const dm_Tensor *t = c->in[0];
@@ -274,7 +285,8 @@ typedef struct RollAttr {
   dm_Ints shifts, dims;
 } RollAttr;
 
-/* The last `shift` go first: cat of two windows, dim by dim. */
+/* t with the last `shift` elements along dim moved to the front: cat of two narrowed
+   views. */
 static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
   if (!t) return NULL;
   const int64_t n = t->shape[dim];
@@ -288,7 +300,7 @@ static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
 dm_status roll_compose(dm_Call *c, dm_X *x) {
   const RollAttr *a = DM_ATTR(RollAttr, c);
   dm_Tensor *t = c->in[0];
-  if (a->dims.n <= 0) { /* over the elements in their order */
+  if (a->dims.n <= 0) { /* without dims: over the flattened elements */
     if (a->shifts.n != 1)
       return dm_fail(DM_EARG, "roll: %lld shifts without dims, wanted 1",
                      (long long)a->shifts.n);
@@ -308,7 +320,7 @@ dm_status roll_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* ---- side by side, along a dim that the tensors may lack ---- */
+/* ---- joins along a dim that the tensors may lack ---- */
 
 static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor *const *in) {
   dm_Tensor *y = NULL;
@@ -317,8 +329,9 @@ static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor
   return x->st;
 }
 
-/* Tensors with dims of size 1 put in until each has `least`: before those that are there,
-   but for one behind two (dstack) or one (column_stack). */
+/* Joins the inputs along dim after dims of size 1 were added until each has `least`
+   dims. New dims come first, except that with `behind` the last one added comes
+   last: dstack makes (M, N) to (M, N, 1), column_stack makes (N) to (N, 1). */
 static dm_status join_all(dm_Call *c, dm_X *x, int least, int64_t dim, bool behind) {
   DM_TRY(check_list(c));
   dm_Tensor **t = dm_alloc(c->n_in * (int64_t)sizeof(dm_Tensor *));
@@ -343,7 +356,8 @@ dm_status vstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 0, fals
 dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true); }
 dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
 
-/* Each block with zeros at both sides, one below the other. */
+/* Each block (m, n) is padded with zeros to all columns, and the blocks are joined
+   along the rows. */
 dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_list(c));
   int64_t columns = 0, at = 0;

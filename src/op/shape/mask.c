@@ -1,4 +1,7 @@
-/* Elements chosen by masks, and by the triangles of matrices. */
+/* masked_fill, masked_select, masked_put (x[mask] = source), tril and triu. Masks
+   broadcast to x. masked_select and masked_put traverse x and mask in row-major
+   order and copy between the chosen elements and a contiguous row; each is the
+   other's gradient. */
 #include <string.h>
 
 #include "base/error.h"
@@ -18,12 +21,15 @@ static dm_status check_mask(const dm_Call *c, const dm_Tensor *mask) {
                  dm_dtype_name((dm_DType)mask->dtype));
 }
 
+/* Adds the number of true elements of a run to *ctx. */
 static void count_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   int64_t sum = 0;
   for (int64_t i = 0; i < n; i++) sum += ptr[0][i * stride[0]] != 0;
   *(int64_t *)ctx += sum;
 }
 
+/* The number of true elements of a mask on any device; a rule needs it for the
+   output's shape. */
 static dm_status count_mask(dm_Tensor *mask, int64_t *count) {
   *count = 0;
   if (mask->device.type != DM_CPU) return dm_count_far(mask, count);
@@ -55,12 +61,15 @@ dm_status masked_fill_cpu(dm_Call *c) {
   return dm_choose(c->out[0], c->in[1], c->in[2], c->in[0]);
 }
 
+/* dx is gy with masked elements 0; dvalue is the sum of gy over the mask, which the
+   tape's broadcast sum takes. */
 void masked_fill_grad(dm_Grad *g) {
   dm_Tensor *zero = dm_x_number(g->x, 0), *mask = g->in[1];
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gy[0], mask, zero);
   if (g->need[2]) g->gx[2] = x_where(g->x, mask, g->gy[0], zero);
 }
 
+/* The output is a vector; a mask that broadcasts counts once for each repetition. */
 dm_status masked_select_rule(dm_Call *c) {
   dm_Tensor *x = c->in[0], *mask = c->in[1];
   int ndim;
@@ -75,14 +84,15 @@ dm_status masked_select_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Elements between a dense row and a masked tensor, in row-major order. */
+/* Copies between a contiguous row and the masked elements of a tensor, in row-major
+   order. */
 typedef struct Compact {
   char *row;
-  int64_t size, step; /* bytes of an element; from element to element of row */
-  bool put;           /* from row to the tensor, or the other way */
+  int64_t size, step; /* bytes per element; distance between elements of row */
+  bool put;           /* copy from row to the tensor, else to row */
 } Compact;
 
-/* ptr: tensor, mask */
+/* One run of the iterator; ptr: tensor, mask. */
 static void compact_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Compact *k = ctx;
   for (int64_t i = 0; i < n; i++) {
@@ -113,9 +123,10 @@ dm_status masked_select_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* dx is zeros with gy put at the masked elements. */
 void masked_select_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  dm_Tensor x = {.ndim = m->ndim}; /* carries the shape, no more */
+  dm_Tensor x = {.ndim = m->ndim}; /* carries only a shape, for dm_broadcast */
   int ndim;
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < m->ndim; d++) x.shape[d] = m->shape[d];
@@ -125,6 +136,7 @@ void masked_select_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_masked_put, NULL, 3, zeros, g->in[1], g->gy[0]);
 }
 
+/* The source has one element, or as many as the mask chooses. */
 dm_status masked_put_rule(dm_Call *c) {
   dm_Tensor *x = c->in[0], *mask = c->in[1], *source = c->in[2];
   int ndim;
@@ -172,7 +184,7 @@ void masked_put_grad(dm_Grad *g) {
   }
   int64_t shape[DM_MAX_DIM];
   for (int d = 0; d < m->ndim; d++) shape[d] = m->shape[d];
-  /* one element went to all: they are summed back along the last dim */
+  /* a single source element went to all masked ones: its gradient is their sum */
   if (dm_numel(m->ndim, shape) == 1) shape[m->ndim - 1] = t->numel;
   g->gx[2] = x_reshape(g->x, t, m->ndim, shape);
 }
@@ -188,13 +200,13 @@ dm_status triangle_rule(dm_Call *c) {
 }
 
 typedef struct Triangle {
-  char *data; /* dense, one row after another */
+  char *data; /* contiguous, one row after another */
   int64_t rows, columns, diagonal, size;
   bool upper;
 } Triangle;
 
-/* Clears what lies off the triangle in each row: columns before or after
-   row + diagonal. */
+/* Thread body: zeroes the part of each row outside the triangle: columns from row +
+   diagonal + 1 on (tril), or before row + diagonal (triu). */
 static void clear_rows(void *ctx, int64_t begin, int64_t end) {
   const Triangle *t = ctx;
   for (int64_t i = begin; i < end; i++) {
@@ -206,10 +218,12 @@ static void clear_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Copies x and zeroes what is outside its triangle. */
 static dm_status triangle(dm_Call *c, bool upper) {
   dm_Tensor *out = c->out[0];
   const int64_t rows = out->shape[out->ndim - 2], columns = out->shape[out->ndim - 1];
-  const int64_t far = rows + columns; /* beyond it nothing changes; rules out overflow */
+  const int64_t far =
+      rows + columns; /* a diagonal beyond it changes nothing; the limit prevents overflow */
   const int64_t diagonal = dm_max_i64(-far, dm_min_i64(far, *DM_ATTR(int64_t, c)));
   if (out->numel == 0) return DM_OK;
   DM_TRY(dm_copy_to(out, c->in[0]));

@@ -1,6 +1,10 @@
-/* Views: a rule works out shape, strides and offset; no element moves. The
-   gradient of a region (narrow, select, slice, diagonal) is zeros of the
-   input's shape with gy in that region. */
+/* Views: view, reshape, flatten, transpose, t, permute, movedim, squeeze, unsqueeze,
+   expand, narrow, select, slice, diagonal, as_strided. The rule computes shape,
+   strides and offset of a tensor that shares x's storage; no element moves.
+
+   Gradients are views of gy: the inverse permutation, a reshape, or, for expand, the
+   sum that the tape takes over broadcast dims. The gradient of a region (narrow,
+   select, slice, diagonal) is zeros of x's shape with gy added in that region. */
 #include <string.h>
 
 #include "base/error.h"
@@ -12,12 +16,14 @@ typedef struct TwoDims {
   int64_t a, b;
 } TwoDims;
 
+/* Makes the output: a view of input 0. */
 static dm_status make(dm_Call *c, int ndim, const int64_t *shape, const int64_t *stride,
                       int64_t offset) {
   return dm_tensor_view(c->in[0], ndim, shape, stride, offset, &c->out[0]);
 }
 
-/* Fills in one size of -1; fails unless the element counts agree. */
+/* Resolves the sizes asked for: one -1 is computed, and the number of elements must
+   be x's. */
 static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints *want,
                                int64_t *shape, int *ndim) {
   const int64_t MAX_NUMEL = (int64_t)1 << 58;
@@ -35,7 +41,8 @@ static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints
     else if (shape[d] > 0) known *= shape[d];
     else empty = true;
   }
-  if (huge) known = MAX_NUMEL + 1; /* an empty shape may have huge sizes, but not these */
+  if (huge)
+    known = MAX_NUMEL + 1; /* the product must not overflow even when another size is 0 */
   else if (empty) known = 0;
   if (unknown >= 0 && known > 0 && !huge && x->numel % known == 0)
     shape[unknown] = x->numel / known;
@@ -47,8 +54,9 @@ static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints
   return DM_OK;
 }
 
-/* Strides that show x in `shape` without a copy; false when there are none.
-   Dims of x that lie densely form chunks; each new dim must stay inside one. */
+/* Finds strides with which x's storage has `shape`; returns false when a copy is
+   needed. Neighbouring dims of x that are contiguous to each other form chunks, and
+   each new dim must lie inside one chunk (PyTorch's computeStride). */
 static bool view_strides(const dm_Tensor *x, int ndim, const int64_t *shape, int64_t *stride) {
   if (x->numel == 0) {
     dm_contiguous_strides(ndim, shape, stride);
@@ -78,8 +86,9 @@ static bool view_strides(const dm_Tensor *x, int ndim, const int64_t *shape, int
   return true;
 }
 
-/* That a device has channels last is the engine's doing, not the caller's, who gets a
-   tensor of its own where no view can be. */
+/* A view of a channels-last tensor that has no such strides: the layout is the
+   engine's choice and not the caller's, so the op returns a contiguous tensor of its
+   own instead of failing. */
 static dm_status make_apart(dm_Call *c, int ndim, const int64_t *shape) {
   DM_TRY(dm_dense_new(c->in[0], &c->out[0]));
   dm_Tensor *t = c->out[0];
@@ -105,6 +114,7 @@ dm_status view_rule(dm_Call *c) {
   return make(c, ndim, shape, stride, c->in[0]->offset);
 }
 
+/* A view where strides allow it, else a view of a copy. */
 dm_status reshape_compose(dm_Call *c, dm_X *x) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -115,11 +125,12 @@ dm_status reshape_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* For every view that reorders nothing: back to the input's shape. */
+/* The gradient of views that keep the order of elements: gy in the input's shape. */
 void view_grad(dm_Grad *g) {
   g->gx[0] = x_reshape(g->x, g->gy[0], g->in_meta[0].ndim, g->in_meta[0].shape);
 }
 
+/* Dims from .. to become one; a 0-dim tensor becomes a vector. */
 dm_status flatten_compose(dm_Call *c, dm_X *x) {
   const TwoDims *a = DM_ATTR(TwoDims, c);
   dm_Tensor *t = c->in[0];
@@ -139,6 +150,7 @@ dm_status flatten_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* A view of input 0 with two dims exchanged. */
 static dm_status swapped(dm_Call *c, int a, int b) {
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -176,7 +188,7 @@ dm_status t_rule(dm_Call *c) {
 
 void t_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_t, NULL, 1, g->gy[0]); }
 
-/* The order of dims that a permute asks for; each dim once. */
+/* Checks that dims names each dim of t once and writes them to `order`. */
 static dm_status permutation(const dm_Call *c, const dm_Tensor *t, const dm_Ints *dims,
                              int *order) {
   bool seen[DM_MAX_DIM] = {false};
@@ -192,6 +204,7 @@ static dm_status permutation(const dm_Call *c, const dm_Tensor *t, const dm_Ints
   return DM_OK;
 }
 
+/* A view of input 0 whose dim i is its dim order[i]. */
 static dm_status permuted(dm_Call *c, const int *order) {
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -202,6 +215,7 @@ static dm_status permuted(dm_Call *c, const int *order) {
   return make(c, t->ndim, shape, stride, t->offset);
 }
 
+/* dx is gy with the inverse permutation. */
 static void unpermute(dm_Grad *g, const int *order) {
   dm_Ints back = {g->in_meta[0].ndim, {0}};
   for (int i = 0; i < back.n; i++) back.v[order[i]] = i;
@@ -226,6 +240,8 @@ typedef struct MoveAttr {
   dm_Ints source, destination;
 } MoveAttr;
 
+/* The permutation of movedim: dim from[i] goes to position to[i], the others keep
+   their order. */
 static void move_order(int ndim, int n, const int *from, const int *to, int *order) {
   bool placed[DM_MAX_DIM] = {false};
   int at[DM_MAX_DIM];
@@ -319,6 +335,7 @@ dm_status unsqueeze_rule(dm_Call *c) {
   return make(c, (int)n, shape, stride, t->offset);
 }
 
+/* Dims of size 1, and new leading dims, are repeated by stride 0; -1 keeps a size. */
 dm_status expand_rule(dm_Call *c) {
   const dm_Ints *want = DM_ATTR(dm_Ints, c);
   const dm_Tensor *t = c->in[0];
@@ -340,20 +357,22 @@ dm_status expand_rule(dm_Call *c) {
   return make(c, (int)want->n, shape, stride, t->offset);
 }
 
-void expand_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape sums */
+void expand_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape sums over broadcast dims */
 
 /* ---- regions ---- */
 
+/* A view of `length` elements of dim d from `start` on, every step-th. */
 static dm_status cut(dm_Call *c, int d, int64_t start, int64_t step, int64_t length) {
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   memcpy(shape, t->shape, sizeof shape);
   memcpy(stride, t->stride, sizeof stride);
   shape[d] = length;
-  if (length > 1) stride[d] *= step; /* else no step is made, however large */
+  if (length > 1) stride[d] *= step; /* a single element needs no step, which could overflow */
   return make(c, t->ndim, shape, stride, t->offset + (length ? start * t->stride[d] : 0));
 }
 
+/* Checks index i of dim d; a negative one counts from the end. */
 static dm_status position(const dm_Call *c, const dm_Tensor *t, int d, int64_t i,
                           int64_t *out) {
   const int64_t n = t->shape[d];
@@ -413,8 +432,8 @@ typedef struct SliceAttr {
   int64_t dim, start, stop, step;
 } SliceAttr;
 
-/* Both ends included. Ends past the border are cut off, as in Lua's string.sub;
-   a step must be positive. */
+/* A slice from start to stop, both included, by a positive step. Ends outside are
+   clamped, as in Lua's string.sub. */
 dm_status slice_rule(dm_Call *c) {
   const SliceAttr *a = DM_ATTR(SliceAttr, c);
   const dm_Tensor *t = c->in[0];
@@ -430,6 +449,7 @@ dm_status slice_rule(dm_Call *c) {
   return cut(c, d, first, a->step, last < first ? 0 : (last - first) / a->step + 1);
 }
 
+/* The diagonal of dims d1 and d2 as the last dim: its stride is the sum of theirs. */
 dm_status diagonal_rule(dm_Call *c) {
   const struct { int64_t offset, dim1, dim2; } *a = c->attr;
   const dm_Tensor *t = c->in[0];
@@ -455,7 +475,7 @@ dm_status diagonal_rule(dm_Call *c) {
 }
 
 void as_region_grad(dm_Grad *g) {
-  /* the same view of the gradient so far, or of a fresh tensor of zeros, is the region */
+  /* the region is the same view of the gradient so far, or of a new tensor of zeros */
   const dm_Meta *m = &g->in_meta[0];
   dm_X *x = g->x;
   dm_Tensor *whole = g->sum ? g->sum : x_zeros(x, m->ndim, m->shape, g->gy[0]);
@@ -466,14 +486,15 @@ void as_region_grad(dm_Grad *g) {
   if (!g->sum) g->gx[0] = whole;
 }
 
-/* ---- any window ---- */
+/* ---- as_strided ---- */
 
 typedef struct WindowAttr {
   dm_Ints size, stride;
-  int64_t offset; /* OWN: that of the tensor */
+  int64_t offset; /* OWN: the tensor's own */
 } WindowAttr;
 enum { OWN = -1 };
 
+/* Any sizes and non-negative strides that stay inside the storage. */
 dm_status as_strided_rule(dm_Call *c) {
   const WindowAttr *a = DM_ATTR(WindowAttr, c);
   const dm_Tensor *t = c->in[0];
@@ -499,10 +520,11 @@ dm_status as_strided_rule(dm_Call *c) {
   return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
 }
 
-/* May two elements of the window be one of the storage? Not when each dim steps
-   over all that the dims with smaller steps reach. */
+/* True when two elements of the view may be the same element of the storage. They
+   cannot when each dim's stride exceeds what all dims with smaller strides reach
+   together. */
 static bool window_overlaps(const WindowAttr *a) {
-  int64_t reach = 0; /* of the dims taken so far, by growing stride */
+  int64_t reach = 0; /* reach of the dims taken so far, in the order of their strides */
   bool taken[DM_MAX_DIM] = {false};
   for (int k = 0; k < a->size.n; k++) {
     int d = -1;
@@ -516,7 +538,8 @@ static bool window_overlaps(const WindowAttr *a) {
   return false;
 }
 
-/* The window's elements as positions in the flat storage, counted from base. */
+/* The positions of the view's elements in the flat storage, counted from base, on a
+   device. */
 static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, int base) {
   const int64_t n = dm_numel((int)a->size.n, a->size.v);
   dm_Tensor *t = NULL;
@@ -533,9 +556,10 @@ static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, 
   return t && dev.type != DM_CPU ? dm_x(x, DM_OP_to_device, move, 1, t) : t;
 }
 
-/* Where the window lies inside a dense tensor of the base's shape: only dense
-   bases have windows recorded, the base of a view being an op's own output.
-   An element that the window shows twice gets both gradients. */
+/* The gradient of as_strided: gy at the view's positions in a contiguous tensor of
+   the base's shape. Only views of contiguous bases are recorded, because the base of
+   a view is an op's own output. An element that the view shows twice gets the sum of
+   its gradients, by index_add. */
 void as_strided_grad(dm_Grad *g) {
   const WindowAttr *a = g->attr;
   const dm_Meta *m = &g->in_meta[0];
@@ -561,6 +585,7 @@ dm_status as_strided_scatter_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Writes source into the strided region of `whole`. */
 static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *source) {
   dm_Tensor *window;
   DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v,
@@ -571,7 +596,8 @@ static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *
   return st;
 }
 
-/* Made of calls: for every device. */
+/* x with source written into a strided region; it is made of calls, for every
+   device. */
 dm_status as_strided_scatter_any(dm_Call *c) {
   const WindowAttr *a = DM_ATTR(WindowAttr, c);
   dm_Tensor *in[2] = {c->out[0], c->in[0]};
@@ -579,6 +605,7 @@ dm_status as_strided_scatter_any(dm_Call *c) {
   return write_window(c->out[0], a, c->in[1]);
 }
 
+/* dsource is gy's region; dx is gy with that region set to 0. */
 void as_strided_scatter_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = x_unary(x, DM_OP_contiguous, g->gy[0]);
