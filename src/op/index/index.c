@@ -1,8 +1,15 @@
-/* Positions, and the elements they choose one by one: gather, scatter.
+/* Positions (indices) of indexing ops, and the ops that move single elements:
+   gather, scatter, scatter_add and the products and extremes of scatter_reduce.
 
-   Positions are read once: checked, counted from 0, and stored densely as
-   int64. Writes to one element always come in the order of the positions,
-   whatever the number of threads: threads part the other dims, never dim. */
+   Positions are read once: checked against the dim's size, converted from the
+   caller's base to 0, and stored contiguously as int64, so that the kernels run
+   without checks and an error names the first bad position.
+
+   gather: y[i][j] = x[i][index[i][j]] along dim; scatter: y[i][index[i][j]] =
+   src[i][j]. When several positions name one element, the writes come in the order
+   of the positions, whatever the number of threads: threads divide the other dims
+   and never `dim`. The result is deterministic, unlike atomic adds; the last write
+   wins in scatter, and sums round the same way every time. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -29,6 +36,7 @@ dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index) {
                  index->dtype == DM_BOOL ? "; hint: masked_select" : "");
 }
 
+/* The job of reading an index tensor; `bad` is set when a position is out of range. */
 typedef struct Read {
   dm_Iter it;
   dm_DType dtype;
@@ -50,7 +58,7 @@ static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t
   bool bad = false;
   dm_load_i64(d->dtype, ptr[0], stride[0], n, out);
   for (int64_t i = 0; i < n; i++) {
-    /* unsigned: the least of int64 wraps, and is out of range still */
+    /* unsigned: INT64_MIN wraps and is still out of range */
     out[i] = (int64_t)((uint64_t)out[i] + (uint64_t)(d->wrap && out[i] < 0 ? d->n : -d->base));
     bad |= out[i] < 0 || out[i] >= d->n;
   }
@@ -58,12 +66,14 @@ static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t
   r->at += n;
 }
 
+/* Thread body: elements [begin, end) of the index in row-major order. */
 static void read_range(void *ctx, int64_t begin, int64_t end) {
   ReadRange r = {ctx, begin};
   dm_iter_range(&r.read->it, begin, end, read_run, &r);
 }
 
-/* Names the first position that is out of range. */
+/* Fails with the first position that is out of range, as the caller wrote it, and
+   where it stands. */
 static dm_status bad_position(const dm_Call *c, const dm_Tensor *index, const Read *r) {
   int64_t i = 0, at[DM_MAX_DIM], rest, offset = 0, value;
   while (r->out[i] >= 0 && r->out[i] < r->n) i++;
@@ -103,6 +113,7 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
   return DM_OK;
 }
 
+/* sum(t != 0) by ops on t's device, read from there. */
 dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
   dm_X x = DM_X_INIT;
   dm_Tensor *set = dm_x(&x, DM_OP_ne, NULL, 2, t, dm_x_number(&x, 0));
@@ -115,10 +126,12 @@ dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
 
 /* ---- operands ---- */
 
+/* Values may be written when their kind (bool, integer, float) is at most x's:
+   PyTorch's can_cast. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src) {
   const dm_DType to = (dm_DType)x->dtype, from = (dm_DType)src->dtype;
   if (dm_kind(from) <= dm_kind(to)) return DM_OK;
-  if (to == DM_BOOL && (src->flags & DM_T_NUMBER)) return DM_OK; /* its truth */
+  if (to == DM_BOOL && (src->flags & DM_T_NUMBER)) return DM_OK; /* as its truth value */
   if ((src->flags & DM_T_NUMBER) && from == DM_F64) {
     const double v = *(const double *)dm_tensor_data(src);
     if (v == trunc(v) && fabs(v) < 0x1p63) return DM_OK;
@@ -163,19 +176,20 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
   return dm_x(x, DM_OP_zeros, &a, 0);
 }
 
-/* ---- element by element: gather, scatter, scatter_add ---- */
+/* ---- single elements: gather, scatter, scatter_add, scatter_fold ---- */
 
-typedef struct Walk {
+typedef struct Traversal {
   dm_Iter it;
-  int64_t step;   /* elements of x from position to position */
-  int64_t length; /* of a line: the index's size along dim */
+  int64_t step;   /* x's stride along dim */
+  int64_t length; /* the index's size along dim */
   dm_RunFn *run;
-} Walk;
+} Traversal;
 
-/* ptr: out, x, positions */
+/* gather for elements of 8 to 64 bits; ptr: out, x (with stride 0 along dim),
+   positions. */
 #define GATHER(BITS)                                                                    \
   static void gather_##BITS(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Walk *)ctx)->step;                                     \
+    const int64_t step = ((const Traversal *)ctx)->step;                                \
     uint##BITS##_t *y = (uint##BITS##_t *)(void *)ptr[0];                               \
     const uint##BITS##_t *x = (const uint##BITS##_t *)(const void *)ptr[1];             \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
@@ -187,10 +201,11 @@ GATHER(32)
 GATHER(64)
 #undef GATHER
 
-/* ptr: x (written), source, positions */
+/* scatter (=) and scatter_add (+=); ptr: x (written, stride 0 along dim), source,
+   positions. */
 #define SCATTER(NAME, TYPE, OP)                                                          \
   static void scatter_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Walk *)ctx)->step;                                      \
+    const int64_t step = ((const Traversal *)ctx)->step;                                 \
     TYPE *x = (TYPE *)(void *)ptr[0];                                                    \
     const TYPE *v = (const TYPE *)(const void *)ptr[1];                                  \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                           \
@@ -202,13 +217,14 @@ SCATTER(32, uint32_t, =)
 SCATTER(64, uint64_t, =)
 SCATTER(add_f32, float, +=)
 SCATTER(add_f64, double, +=)
-SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps */
+SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps modulo 2^64 */
 #undef SCATTER
 
-/* Likewise, v being joined with what is there, x; NaN stays. */
+/* The same with a reduction of the present element x and the source's v; NaN stays
+   in extremes. */
 #define FOLD(NAME, TYPE, JOINED)                                                      \
   static void fold_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Walk *)ctx)->step;                                   \
+    const int64_t step = ((const Traversal *)ctx)->step;                              \
     TYPE *to = (TYPE *)(void *)ptr[0];                                                \
     const TYPE *from = (const TYPE *)(const void *)ptr[1];                            \
     const int64_t *at = (const int64_t *)(const void *)ptr[2];                        \
@@ -229,12 +245,14 @@ FOLD(amin_f64, double, v < x || v != v ? v : x)
 FOLD(amin_i64, int64_t, v < x ? v : x)
 #undef FOLD
 
-static void walk_elements(void *ctx, int64_t begin, int64_t end) {
-  const Walk *w = ctx;
+/* Thread bodies: any elements (gather), or whole slices along dim (scatter), whose
+   writes stay in order. */
+static void run_elements(void *ctx, int64_t begin, int64_t end) {
+  const Traversal *w = ctx;
   dm_iter_range(&w->it, begin, end, w->run, ctx);
 }
-static void walk_lines(void *ctx, int64_t begin, int64_t end) {
-  const Walk *w = ctx;
+static void run_slices(void *ctx, int64_t begin, int64_t end) {
+  const Traversal *w = ctx;
   dm_iter_range(&w->it, begin * w->length, end * w->length, w->run, ctx);
 }
 
@@ -243,7 +261,7 @@ static int log2_size(const dm_Tensor *t) {
   return n == 1 ? 0 : n == 2 ? 1 : n == 4 ? 2 : 3;
 }
 
-/* The index has x's rank and, but for dim, no larger sizes. */
+/* Fails unless the index has x's rank and, except along dim, no larger sizes. */
 static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *index,
                               int *dim) {
   DM_TRY(dm_check_dim(c, x, DM_ATTR(dm_AlongAttr, c)->dim, dim));
@@ -264,6 +282,7 @@ dm_status gather_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* The size along dim; a 0-dim tensor counts as one element. */
 static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
 
 dm_status gather_cpu(dm_Call *c) {
@@ -275,9 +294,9 @@ dm_status gather_cpu(dm_Call *c) {
     dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
     if (x->ndim) from.stride[dim] = 0;
     dm_Tensor *t[3] = {out, &from, at};
-    Walk w = {.step = x->ndim ? x->stride[dim] : 0, .run = runs[log2_size(x)]};
+    Traversal w = {.step = x->ndim ? x->stride[dim] : 0, .run = runs[log2_size(x)]};
     dm_iter_init(&w.it, 3, t);
-    dm_parallel_for(out->numel, GRAIN, walk_elements, &w);
+    dm_parallel_for(out->numel, GRAIN, run_elements, &w);
   }
   dm_tensor_unref(&at);
   return DM_OK;
@@ -312,8 +331,9 @@ dm_status dm_check_scatter(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_add_rule(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_fold_rule(dm_Call *c) { return check_scatter(c, false); }
 
-/* t's window with the index's shape, dim moved to the end. */
-static dm_Tensor lines_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
+/* A view of t with the index's shape and dim as the last dim, so that the iterator
+   runs along dim. */
+static dm_Tensor slices_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   int k = 0;
   for (int d = 0; d < index->ndim; d++) {
@@ -324,15 +344,17 @@ static dm_Tensor lines_of(const dm_Tensor *t, const dm_Tensor *index, int dim) {
   return dm_view_of(t, index->ndim, shape, stride, t->offset);
 }
 
+/* Runs a scatter loop over all slices along dim in parallel, one slice at a time. */
 static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, dm_RunFn *run) {
   if (at->numel == 0) return;
-  dm_Tensor to = lines_of(x, at, dim), from = lines_of(src, at, dim);
-  dm_Tensor positions = lines_of(at, at, dim);
+  dm_Tensor to = slices_of(x, at, dim), from = slices_of(src, at, dim);
+  dm_Tensor positions = slices_of(at, at, dim);
   if (x->ndim) to.stride[x->ndim - 1] = 0;
   dm_Tensor *t[3] = {&to, &from, &positions};
-  Walk w = {.step = x->ndim ? x->stride[dim] : 0, .length = size_along(at, dim), .run = run};
+  Traversal w = {
+      .step = x->ndim ? x->stride[dim] : 0, .length = size_along(at, dim), .run = run};
   dm_iter_init(&w.it, 3, t);
-  dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), walk_lines, &w);
+  dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), run_slices, &w);
 }
 
 dm_status scatter_cpu(dm_Call *c) {
@@ -350,12 +372,13 @@ done:
   return st;
 }
 
-/* The run of three that computes in dtype. */
+/* The loop for float32, float64 or integers. */
 static dm_RunFn *run_for(dm_DType dtype, dm_RunFn *const run[3]) {
   return run[dtype == DM_F32 ? 0 : dtype == DM_F64 ? 1 : 2];
 }
 
-/* x with what is at the source joined to it, in the type that sums have. */
+/* out = x with the source added (or reduced) at the positions. 16-bit sums are kept
+   in float32 and rounded once. */
 static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
@@ -384,8 +407,8 @@ dm_status scatter_fold_cpu(dm_Call *c) {
   return join_into(c, runs[DM_ATTR(dm_FoldAttr, c)->fold]);
 }
 
-/* The gradient of scatter's source: gathered, and 0 where the source is larger
-   than the index. */
+/* dsrc is gy gathered at the positions, and 0 where the source is larger than the
+   index. */
 static dm_Tensor *source_gradient(dm_Grad *g) {
   dm_Tensor *t = dm_x(g->x, DM_OP_gather, g->attr, 2, g->gy[0], g->in[1]);
   const dm_Meta *m = &g->in_meta[2];
@@ -403,11 +426,13 @@ static dm_Tensor *source_gradient(dm_Grad *g) {
   return dm_x(g->x, DM_OP_as_strided_scatter, &corner, 2, zeros, t);
 }
 
+/* dx is gy with the written positions 0. */
 void scatter_grad(dm_Grad *g) {
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_scatter, g->attr, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
   if (g->need[2]) g->gx[2] = source_gradient(g);
 }
+/* dx is gy. */
 void scatter_add_grad(dm_Grad *g) {
   g->gx[0] = g->gy[0];
   if (g->need[2]) g->gx[2] = source_gradient(g);

@@ -1,4 +1,5 @@
-/* What ops that read or write some elements of a tensor share. */
+/* Attributes and helpers of the ops that read or write selected elements of a
+   tensor. */
 #ifndef DM_INDEX_H
 #define DM_INDEX_H
 
@@ -26,45 +27,49 @@ typedef struct dm_EmbeddingBackwardAttr {
   dm_OptInt padding_idx;
 } dm_EmbeddingBackwardAttr;
 
-/* The dim of a checked call. */
+/* The dim of a checked call as 0 .. ndim - 1. */
 static inline int dm_dim_of(const dm_Tensor *t, int64_t dim) {
   return (int)(dim < 0 ? dim + (t->ndim > 0 ? t->ndim : 1) : dim);
 }
 
-/* May values of src be written among x's? A number may when it is whole. */
+/* Fails unless values of src may be written into x without losing their kind; a
+   whole number may be written into integers. */
 dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *src);
-/* How many elements of a tensor of another device than the CPU are not 0; waits. */
+/* Counts the nonzero elements of a tensor on another device than the CPU; it waits
+   for the result. */
 dm_status dm_count_far(dm_Tensor *t, int64_t *count);
 /* Fails unless index is of an integer dtype. */
 dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index);
 /* scatter's rule for x, index and a source tensor; the call's first attribute is the dim. */
 dm_status dm_check_scatter(dm_Call *c);
-/* index as a dense int64 tensor of positions in 0..n-1; wrap: negative ones
-   count from the end. */
+/* *out: index as a contiguous int64 tensor of positions in 0 .. n - 1. wrap:
+   negative positions count from the end. */
 dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,
                            dm_Tensor **out);
-/* Where sums into out are kept: out, or a tensor of its compute type. Starts
-   as x, or as zeros when there is none. */
+/* *sums: the tensor that sums into out are kept in, which is out itself or a tensor
+   of its compute type. It starts as a copy of x, or as zeros when x is NULL.
+   dm_sums_store rounds the sums into out. */
 dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums);
 dm_status dm_sums_store(dm_Tensor *out, dm_Tensor *sums);
-/* index_add's sources: t in `dtype`, times alpha. */
+/* index_add's source: alpha * t in `dtype`. */
 dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out);
-/* t broadcast to shape, as a dense tensor of dtype; t itself when it is one.
-   CPU; never recorded. *out is to be unreffed after a failure as well. */
+/* *out: t broadcast to shape, as a contiguous tensor of dtype; t itself when it is
+   one. For the CPU, never recorded. *out is to be unreffed after a failure as well. */
 dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
                           dm_Tensor **out);
-/* Zeros of a shape, with the dtype and device of another tensor. */
+/* Zeros of this shape with the dtype and device of `like`. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
 /* Fails unless operand 0 has shape (N, C, ...) or (C, ...) with `dims` spatial dims, 1 to 3. */
 dm_status dm_check_spatial(const dm_Call *c, int dims);
-/* n positions for a composition to fill in, on the CPU; NULL and *to NULL after a failure. */
+/* A CPU tensor of n int64 positions whose elements *to the composition fills in;
+   both are NULL after a failure. */
 dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to);
-/* t on that device. */
+/* t copied to a device, or t itself when that is the CPU. */
 dm_Tensor *dm_x_there(dm_X *x, dm_Tensor *t, dm_Device dev);
-/* index_select along dim, at positions of any device. */
+/* index_select along dim, at positions from any device. */
 dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at);
-/* The gradient of values taken along dim of input 0: each gy goes back to where
-   its value came from. */
+/* The gradient of values that were taken along dim of input 0: zeros with gy added
+   at the positions the values came from. */
 dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index);
 
 #endif

@@ -1,5 +1,10 @@
-/* x[i, j, ...] = values with an index for each of several dims, broadcast with one another:
-   those dims become one, whose positions the indices name together. */
+/* index_put with an index for each of several dims, x[i, j, ...] = values. The
+   indices broadcast with each other. The indexed dims are moved to the front and
+   flattened to one dim; positions p = (i_0 n_1 + i_1) n_2 + i_2 ... in it reduce the
+   call to an index_put along a single dim, which has the order of writes and the
+   gradient. As in NumPy and PyTorch, the dims of the indices come first in `values`
+   when the indexed dims are separated, else at the position of the first indexed
+   dim. A bool mask stands for the positions of its true elements. */
 #include <string.h>
 
 #include "base/error.h"
@@ -8,19 +13,21 @@
 #include "op/strided.h"
 
 typedef struct ManyAttr {
-  dm_Ints dims; /* where each index begins */
+  dm_Ints dims; /* the first dim that each index is for */
   int64_t accumulate;
 } ManyAttr;
 
-/* x's dims in another order: those of an index, ascending, and the others. */
+/* The indexed dims in ascending order, and x's dims in the order indexed, then
+   others. */
 typedef struct Chosen {
   int n;
   dm_Tensor *index[DM_MAX_DIM]; /* positions along dim[i] */
   int dim[DM_MAX_DIM];
   int order[DM_MAX_DIM];
-  bool adjacent; /* no other dim lies between them */
+  bool adjacent; /* no other dim is between the indexed ones */
 } Chosen;
 
+/* Adds an index for dim; dims must ascend and exist. */
 static dm_status add_index(const dm_Call *c, Chosen *ch, dm_Tensor *index, int64_t dim) {
   if (ch->n == DM_MAX_DIM || dim < 0 || dim >= c->in[0]->ndim ||
       (ch->n && dim <= ch->dim[ch->n - 1]))
@@ -30,7 +37,7 @@ static dm_status add_index(const dm_Call *c, Chosen *ch, dm_Tensor *index, int64
   return DM_OK;
 }
 
-/* A mask of several dims is as many indices: the columns of its nonzero. */
+/* A mask of k dims becomes k indices, the columns of its nonzero positions. */
 static dm_status add_mask(const dm_Call *c, dm_X *x, Chosen *ch, dm_Tensor *mask, int64_t dim) {
   const dm_Tensor *t = c->in[0];
   bool fits = mask->ndim >= 1 && dim + mask->ndim <= t->ndim;
@@ -44,6 +51,7 @@ static dm_status add_mask(const dm_Call *c, dm_X *x, Chosen *ch, dm_Tensor *mask
   return x->st;
 }
 
+/* Collects the indices of the call and the order of dims. */
 static dm_status choose(const dm_Call *c, dm_X *x, Chosen *ch) {
   const ManyAttr *a = DM_ATTR(ManyAttr, c);
   if (c->n_in < 3 || a->dims.n != c->n_in - 2)
@@ -68,8 +76,8 @@ static dm_status choose(const dm_Call *c, dm_X *x, Chosen *ch) {
   return DM_OK;
 }
 
-/* The positions in the dims that became one, from 0. Each index is looked up in 0, 1, ...:
-   that checks it, and counts negative ones from the end. */
+/* The positions in the flattened dim, from 0. Each index is looked up in the vector
+   0, 1, ..., n - 1, which checks it and resolves negative positions on its device. */
 static dm_Tensor *flat_positions(dm_X *x, const dm_Tensor *t, const Chosen *ch) {
   dm_Tensor *sum = NULL;
   for (int i = 0; i < ch->n && x->st == DM_OK; i++) {
@@ -90,9 +98,9 @@ static dm_Tensor *x_permute(dm_X *x, dm_Tensor *t, int n, const int *order) {
   return dm_x(x, DM_OP_permute, &dims, 1, t);
 }
 
-/* values broadcast to what is written, whose dims are those of the positions and the other dims
-   of x: the dims of the positions come first, or where the chosen dims stood if these are
-   adjacent. */
+/* Broadcasts *values to the region that is written, and permutes it so that the
+   positions' dims come first. In the region they come first, or where the indexed
+   dims are if these are adjacent. */
 static dm_status spread(const dm_Call *c, dm_X *x, const Chosen *ch, const dm_Tensor *positions,
                         dm_Tensor **values) {
   const dm_Tensor *t = c->in[0];

@@ -1,9 +1,12 @@
-/* Rows chosen by positions: index_*, embedding, one_hot.
+/* Ops that move whole rows chosen by positions: index_select, index_get (x[index]),
+   index_put, index_copy, index_add, index_fill, take, embedding and one_hot.
 
-   Along a dim, a tensor is seen as (outer, n, inner): whole rows of `inner`
-   elements move, and positions are few. Writes to one element always come in the
-   order of the positions, whatever the number of threads: threads part the
-   outer and the inner dims, never the positions. */
+   Along a dim a tensor is (outer, n, inner), and a position names a row of `inner`
+   contiguous elements in each of the `outer` blocks. Reading is a memcpy per row.
+   Writes to one element come in the order of the positions, whatever the number of
+   threads: threads divide the outer and the inner dims and never the positions, so
+   that index_add and embedding's gradient give the same bits in every run. Sums of
+   16-bit rows are kept in float32 and rounded once. */
 #include <string.h>
 
 #include "base/error.h"
@@ -17,13 +20,14 @@
 
 enum { GRAIN = 32768, BLOCK = 512, COLUMNS = 256 };
 
-/* x (outer, n, inner), rows (outer, m, inner), m positions in 0..n-1. */
+/* The geometry of a call: x (outer, n, inner), rows (outer, m, inner), m positions
+   in 0 .. n - 1. */
 typedef struct Rows {
   char *dst;
   const char *src;
   const int64_t *at;
   int64_t outer, n, m, inner;
-  int64_t size; /* bytes of an element */
+  int64_t size; /* bytes per element */
   void (*put)(char *dst, const char *src, int64_t n, int64_t size);
 } Rows;
 
@@ -36,7 +40,7 @@ static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
                 .size = dm_dtype_size((dm_DType)x->dtype)};
 }
 
-/* A single element is copied as the word that it is. */
+/* Copies n elements; a single one as a word, which the compiler turns into one move. */
 static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
   if (n > 1) memcpy(dst, src, (size_t)(n * size));
   else if (size == 4) memcpy(dst, src, 4);
@@ -44,6 +48,7 @@ static void put_copy(char *dst, const char *src, int64_t n, int64_t size) {
   else memcpy(dst, src, (size_t)size);
 }
 
+/* Adds n elements. */
 #define PUT_ADD(NAME, TYPE)                                                         \
   static void put_add_##NAME(char *dst, const char *src, int64_t n, int64_t size) { \
     TYPE *DM_RESTRICT y = (TYPE *)(void *)dst;                                      \
@@ -56,6 +61,7 @@ PUT_ADD(f64, double)
 PUT_ADD(i64, uint64_t) /* unsigned: wraps */
 #undef PUT_ADD
 
+/* Thread body: output row i is row at[i % m] of block i / m. */
 static void take_rows(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
   const int64_t bytes = r->inner * r->size;
@@ -65,7 +71,8 @@ static void take_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* A unit is some columns of one outer index: nobody else writes there. */
+/* Thread body: a unit is up to COLUMNS columns of one outer block, which no other
+   unit writes. Negative positions are skipped. */
 static void put_rows(void *ctx, int64_t begin, int64_t end) {
   const Rows *r = ctx;
   const int64_t blocks = (r->inner + COLUMNS - 1) / COLUMNS;
@@ -81,7 +88,7 @@ static void put_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* out = the rows of x at the positions of index along dim. */
+/* out = the rows of input 0 at the positions of `index` along dim. */
 static dm_status take(dm_Call *c, dm_Tensor *index, int dim, bool wrap) {
   dm_Tensor *x = NULL, *at = NULL;
   dm_status st;
@@ -99,7 +106,7 @@ done:
   return st;
 }
 
-/* x's rows at the positions become those of rows, or have them added. */
+/* x's rows at the positions are replaced by those of `rows`, or have them added. */
 static void put_into(dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *rows, bool add) {
   if (rows->numel == 0) return;
   Rows r = rows_of(x, dim, at);
@@ -114,7 +121,7 @@ static void put_into(dm_Tensor *x, int dim, dm_Tensor *at, dm_Tensor *rows, bool
   dm_parallel_for(r.outer * blocks, dm_max_i64(1, GRAIN / work), put_rows, &r);
 }
 
-/* x's shape with dim replaced by the index's shape. */
+/* x's shape with dim replaced by the index's dims: the shape of x[index]. */
 static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
                                 const dm_Tensor *index, int *ndim, int64_t *shape) {
   const int n = x->ndim - 1 + index->ndim;
@@ -131,7 +138,7 @@ static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
   return DM_OK;
 }
 
-/* c->in[0] has dims, in[1] holds positions: what all row ops want. */
+/* Checks that all row ops make: input 0 has dims, input 1 is an integer tensor. */
 static dm_status check_rows(const dm_Call *c, int64_t attr, int *dim) {
   const dm_Tensor *x = c->in[0];
   if (x->ndim == 0) return dm_fail(DM_EARG, "%s: x has no dims", c->op->name);
@@ -158,6 +165,7 @@ dm_status index_select_rule(dm_Call *c) {
 dm_status index_select_cpu(dm_Call *c) {
   return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), false);
 }
+/* dx is zeros with gy's rows added at the positions. */
 void index_select_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const struct {
@@ -188,7 +196,8 @@ void index_get_grad(dm_Grad *g) {
 
 /* ---- index_put, index_copy, index_add ---- */
 
-/* Writes rows (to be broadcast to the replaced shape) over x or adds them. */
+/* Output 0 = input 0 with rows, broadcast to the replaced shape, written or added at
+   the positions. */
 static dm_status put(dm_Call *c, int dim, dm_Tensor *source, bool wrap, bool add) {
   dm_Tensor *x = c->in[0], *at = NULL, *to = NULL, *rows = NULL;
   int ndim;
@@ -230,6 +239,8 @@ dm_status index_put_cpu(dm_Call *c) {
   const dm_PutAttr *a = DM_ATTR(dm_PutAttr, c);
   return put(c, dm_dim_of(c->in[0], a->dim), c->in[2], true, a->accumulate);
 }
+/* dx is gy, with the rows that were overwritten 0 unless they were accumulated;
+   dsource is gy at the positions. */
 void index_put_grad(dm_Grad *g) {
   const dm_PutAttr *a = g->attr;
   if (g->need[0])
@@ -239,7 +250,8 @@ void index_put_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = dm_x(g->x, DM_OP_index_get, &a->dim, 2, g->gy[0], g->in[1]);
 }
 
-/* The source has x's shape, but for dim, where it has a row per position. */
+/* Checks the source of index_add and index_copy: x's shape, with one row per
+   position along dim. */
 static dm_status check_row_source(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *source = c->in[2];
   int dim;
@@ -260,7 +272,7 @@ static dm_status check_row_source(dm_Call *c) {
 dm_status index_add_rule(dm_Call *c) { return check_row_source(c); }
 dm_status index_copy_rule(dm_Call *c) { return check_row_source(c); }
 
-/* A 0-dim index stands for one of one position. */
+/* A 0-dim index counts as a vector with one position. */
 static dm_Tensor as_vector(const dm_Tensor *index) {
   const int64_t one = 1;
   return index->ndim ? dm_view_of(index, 1, index->shape, index->stride, index->offset)
@@ -275,7 +287,8 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   return put(&inner, dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), source, false, add);
 }
 
-/* Scaled in the type that the sums have: rounded once, at the end. */
+/* The scaling is done in the type of the sums, so that only the final sum is
+   rounded. */
 dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **out) {
   dm_X x = DM_X_INIT;
   dm_ThreadState *ts = dm_thread_state();
@@ -298,6 +311,7 @@ dm_status index_add_cpu(dm_Call *c) {
   dm_tensor_unref(&scaled);
   return st;
 }
+/* dx is gy; dsource is alpha times gy's rows at the positions. */
 void index_add_grad(dm_Grad *g) {
   const dm_AddAttr *a = g->attr;
   g->gx[0] = g->gy[0];
@@ -307,6 +321,7 @@ void index_add_grad(dm_Grad *g) {
 }
 
 dm_status index_copy_cpu(dm_Call *c) { return put_vector(c, c->in[2], false); }
+/* dx is gy with the written rows 0; dsource is gy's rows at the positions. */
 void index_copy_grad(dm_Grad *g) {
   const dm_PutAttr attr = {*(const int64_t *)g->attr, false};
   if (g->need[0])
@@ -316,6 +331,7 @@ void index_copy_grad(dm_Grad *g) {
 
 /* ---- embedding ---- */
 
+/* index (...), weight (V, E) -> (..., E) on the weight's device. */
 dm_status embedding_rule(dm_Call *c) {
   const dm_Tensor *index = c->in[0], *w = c->in[1];
   const dm_OptInt pad = DM_ATTR(dm_EmbeddingAttr, c)->padding_idx;
@@ -356,7 +372,8 @@ dm_status embedding_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* gw[index[i]] += gy[i], in the order of i; rows of padding get nothing. */
+/* gw (V, E): gw[index[i]] += gy[i] in the order of i; rows of padding_idx get
+   nothing. */
 dm_status embedding_backward_cpu(dm_Call *c) {
   const dm_EmbeddingBackwardAttr *a = DM_ATTR(dm_EmbeddingBackwardAttr, c);
   dm_Tensor *gy = c->in[0], *out = c->out[0], *at = NULL, *sums = NULL, *rows = NULL;
@@ -379,7 +396,8 @@ done:
   return st;
 }
 
-/* Linear in gy: its gradient looks rows up again, 0 for those of padding. */
+/* The op is linear in gy, so its gradient is an embedding lookup, with 0 for rows of
+   padding_idx. */
 void embedding_backward_grad(dm_Grad *g) {
   const dm_EmbeddingBackwardAttr *a = g->attr;
   const dm_EmbeddingAttr attr = {a->padding_idx};
@@ -412,7 +430,8 @@ static void run_max(void *ctx, char *const *ptr, const int64_t *stride, int64_t 
   }
 }
 
-/* The largest value in an index that is not empty. */
+/* The largest value of a non-empty index, read from its device: the number of
+   one_hot's classes. */
 static dm_status largest_of(dm_Tensor *index, int64_t *value) {
   const dm_DType dtype = (dm_DType)index->dtype;
   if (index->device.type == DM_CPU) {
@@ -431,6 +450,8 @@ static dm_status largest_of(dm_Tensor *index, int64_t *value) {
   return st;
 }
 
+/* index (...) -> (..., classes) int64; without num_classes the largest index
+   decides. */
 dm_status one_hot_rule(dm_Call *c) {
   dm_Tensor *index = c->in[0];
   int64_t n = *DM_ATTR(int64_t, c);
@@ -466,6 +487,7 @@ dm_status one_hot_cpu(dm_Call *c) {
 
 /* ---- compositions ---- */
 
+/* Elements of the flattened x at the positions, in index's shape. */
 dm_status take_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *flat = x_reshape(x, c->in[0], 1, &c->in[0]->numel), *at = c->in[1];
   dm_Tensor *taken = dm_x_select(x, flat, 0, x_reshape(x, at, 1, &at->numel));
@@ -473,6 +495,7 @@ dm_status take_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* index_copy of one number broadcast to the rows. */
 dm_status index_fill_compose(dm_Call *c, dm_X *x) {
   const int64_t at = *DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0], *value = c->in[2];

@@ -1,5 +1,8 @@
-/* scatter_reduce: elements of a source are reduced into the positions that an index names, by
-   sum, mean, product or extreme. */
+/* scatter_reduce: elements of a source are reduced into the positions that an index
+   names, by sum, mean, product or extreme, as in PyTorch. With include_self x's own
+   element takes part; without it the positions are first set to the reduction's
+   identity. sum is scatter_add, mean divides it by a count that is scattered the
+   same way, product and extremes are the kernel scatter_fold. */
 #include <math.h>
 
 #include "base/error.h"
@@ -22,7 +25,8 @@ static dm_Tensor *x_scatter(dm_X *x, int op, int64_t dim, dm_Tensor *t, dm_Tenso
 
 /* ---- products and extremes: the gradient ---- */
 
-/* Equals share, x's own element among them. */
+/* dx and dsrc of an extreme: gy is divided equally among all elements that equal the
+   result, x's own one included. */
 static void extreme_grad(dm_Grad *g, const dm_FoldAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *y = g->out[0], *at = g->in[1], *gy = g->gy[0];
@@ -65,7 +69,8 @@ void scatter_fold_grad(dm_Grad *g) {
 
 /* ---- scatter_reduce ---- */
 
-/* What folding starts from where x itself does not count. */
+/* The identity of a reduction, for positions where x does not count: 0, 1, or the
+   extreme of the dtype. */
 static dm_Tensor *identity(dm_X *x, Reduce reduce, dm_DType dtype) {
   if (reduce != AMAX && reduce != AMIN) return x_whole(x, reduce == PROD);
   if (dm_is_float(dtype))
@@ -76,7 +81,7 @@ static dm_Tensor *identity(dm_X *x, Reduce reduce, dm_DType dtype) {
   return x_whole(x, reduce == AMIN ? most : sign ? -most - 1 : 0);
 }
 
-/* The corner of the source that the index covers. */
+/* The leading part of the source that the index covers. */
 static dm_Tensor *corner_of(dm_X *x, dm_Tensor *src, const dm_Tensor *index) {
   for (int d = 0; x->st == DM_OK && d < index->ndim; d++)
     if (src->shape[d] > index->shape[d])
@@ -84,6 +89,7 @@ static dm_Tensor *corner_of(dm_X *x, dm_Tensor *src, const dm_Tensor *index) {
   return src;
 }
 
+/* sum / count, the count at least 1; integers round down, as in PyTorch. */
 static dm_Tensor *mean(dm_X *x, dm_Tensor *sum, dm_Tensor *at, dm_Tensor *src, int64_t dim,
                        bool include_self) {
   if (x->st != DM_OK) return NULL;
