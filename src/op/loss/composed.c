@@ -1,10 +1,12 @@
-/* Losses composed of other ops. Each is a tensor of losses, and then that itself, its
-   mean or its sum; the row's first attribute says which. */
+/* Losses composed of other ops. Each computes a tensor of losses and then returns
+   it, its mean or its sum; the op's first attribute, `reduction`, says which.
+   Formulas and reductions are PyTorch's. In the comments x is the input, t the
+   target. */
 #include "base/error.h"
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 
-/* loss may be NULL after a step that failed. */
+/* Reduces the losses by `how` into output 0; loss is NULL after a step that failed. */
 static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
   if (how != DM_LOSS_NONE && x->st == DM_OK)
     loss = dm_x(x, how == DM_LOSS_MEAN ? DM_OP_mean : DM_OP_sum, NULL, 1, loss);
@@ -12,6 +14,7 @@ static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
   return x->st;
 }
 
+/* The same by the op's first attribute. */
 static dm_status reduced(dm_Call *c, dm_X *x, dm_Tensor *loss) {
   return reduced_as(*DM_ATTR(int64_t, c), c, x, loss);
 }
@@ -24,7 +27,7 @@ static dm_Tensor *distance(dm_X *x, dm_Call *c) { /* |x - target| */
   return x_unary(x, DM_OP_abs, x_sub(x, c->in[0], c->in[1]));
 }
 
-/* t where the targets are not `label`, else 0. */
+/* t where the targets differ from `label`, else 0. */
 static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t) {
   return x_where(x, x_test(x, DM_OP_ne, target, label), t, dm_x_number(x, 0));
 }
@@ -33,15 +36,18 @@ static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t)
 
 typedef struct SmoothAttr {
   int64_t reduction;
-  double width; /* beta or delta */
+  double width; /* beta (smooth_l1) or delta (huber) */
 } SmoothAttr;
 
+/* (x - t)^2 */
 dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
 }
 
 dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x, c)); }
 
+/* With d = |x - t|: d^2 / (2 beta) for d < beta, else d - beta / 2; beta 0 is the l1
+   loss. */
 dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
   const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
   if (a->width < 0)
@@ -54,6 +60,7 @@ dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, d);
 }
 
+/* With d = |x - t|: d^2 / 2 for d < delta, else delta (d - delta / 2). */
 dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
   const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
   if (!(a->width > 0))
@@ -66,8 +73,8 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
 
 /* ---- probabilities ---- */
 
-/* The logarithms are held above -100, so that a sure but wrong guess costs
-   much, not everything; as PyTorch does. */
+/* -(t log p + (1 - t) log(1 - p)) * weight. The logarithms are clamped at -100, as
+   in PyTorch, so that a certain but wrong prediction has a finite loss. */
 dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *p = c->in[0], *t = c->in[1];
   dm_Tensor *log_p = x_floor(x, x_unary(x, DM_OP_log, p), -100);
@@ -78,8 +85,8 @@ dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, loss);
 }
 
-/* (1 - t) x + (1 + (w - 1) t) softplus(-x), w the weight of positives; softplus
-   as -logsigmoid, which never overflows. */
+/* (1 - t) x + (1 + (w - 1) t) softplus(-x), with w the weight of positive targets:
+   binary cross entropy of sigmoid(x). softplus(-x) = -logsigmoid(x) never overflows. */
 dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2], *pos = c->in[3];
   dm_Tensor *soft = x_unary(x, DM_OP_logsigmoid, z);
@@ -89,7 +96,8 @@ dm_status bce_with_logits_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, loss);
 }
 
-/* Each class by itself: a row's loss is the mean over its classes. */
+/* x, t (N, C): binary cross entropy of each class from its logit; a row's loss is
+   the mean over its C classes. */
 dm_status multilabel_soft_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
   dm_Tensor *yes = x_unary(x, DM_OP_logsigmoid, z);
@@ -103,7 +111,7 @@ dm_status multilabel_soft_margin_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_scale(x, dm_x(x, DM_OP_mean, &last, 1, loss), -1));
 }
 
-/* Of labels 1 and -1: log(1 + exp(-t x)). */
+/* log(1 + exp(-t x)) for labels t of 1 and -1, as -logsigmoid(t x). */
 dm_status soft_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *agreed = x_mul(x, c->in[0], c->in[1]);
   return reduced(c, x, x_scale(x, x_unary(x, DM_OP_logsigmoid, agreed), -1));
@@ -113,6 +121,8 @@ typedef struct KlAttr {
   int64_t reduction, log_target;
 } KlAttr;
 
+/* t (log t - x), with x the log-probabilities of the model; t may be given as
+   log-probabilities. batchmean divides the sum by the batch size. */
 dm_status kl_div_compose(dm_Call *c, dm_X *x) {
   const KlAttr *a = DM_ATTR(KlAttr, c);
   dm_Tensor *log_q = c->in[0], *t = c->in[1], *loss;
@@ -129,7 +139,8 @@ typedef struct PoissonAttr {
   double eps;
 } PoissonAttr;
 
-/* full: log(target!) by Stirling's formula, for targets above 1 */
+/* exp(x) - t x for log_input, else x - t log(x + eps). full adds log(t!) by
+   Stirling's formula, t log t - t + log(2 pi t) / 2, for targets above 1. */
 dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
   const PoissonAttr *a = DM_ATTR(PoissonAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *loss;
@@ -150,7 +161,8 @@ typedef struct GaussianAttr {
   double eps;
 } GaussianAttr;
 
-/* var as it goes with x: of its shape, with a last dim of 1, or without a last dim. */
+/* Brings *var to a shape that broadcasts over x: x's shape, with a last dim of 1, or
+   without the last dim. */
 static dm_status shape_variance(dm_X *x, const dm_Tensor *z, dm_Tensor **var) {
   const dm_Tensor *v = *var;
   int same = 0;
@@ -166,15 +178,16 @@ static dm_status shape_variance(dm_X *x, const dm_Tensor *z, dm_Tensor **var) {
                  DM_SHAPE(z), DM_SHAPE(v));
 }
 
-/* Is an element of t below 0? Asked on the CPU only: elsewhere it would wait. */
+/* True when an element of a CPU tensor is negative. On other devices the check is
+   skipped, because it would wait. */
 static bool has_negative(dm_X *x, dm_Tensor *t) {
   if (t->device.type != DM_CPU) return false;
   dm_Tensor *any = x_unary(x, DM_OP_any, x_test(x, DM_OP_lt, t, 0));
   return any && *(const uint8_t *)dm_tensor_data(any);
 }
 
-/* (log var + (x - target)^2 / var) / 2, var not below eps, of which the gradient knows
-   nothing. */
+/* (log v + (x - t)^2 / v) / 2 with v = max(var, eps); the clamp is a constant for
+   the gradient, as in PyTorch. */
 dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
   const GaussianAttr *a = DM_ATTR(GaussianAttr, c);
   dm_Tensor *z = c->in[0], *var = c->in[2];
@@ -191,7 +204,9 @@ dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, loss);
 }
 
-/* Targets that are probabilities of the classes, in x's shape. */
+/* cross_entropy with class probabilities as targets, in x's shape (N, C, ...): -sum
+   over classes of weight * t * log_softmax(x), with label smoothing t (1 - s) + s /
+   C. mean divides by the batch and the other dims, as in PyTorch. */
 dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
@@ -224,13 +239,14 @@ dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
   return reduced_as(a->reduction, c, x, loss);
 }
 
-/* ---- margins: what lies within them costs ---- */
+/* ---- losses with a margin ---- */
 
 typedef struct MarginAttr {
   int64_t reduction;
   double margin;
 } MarginAttr;
 
+/* x for labels 1, max(0, margin - x) for labels -1. */
 dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
   const double margin = DM_ATTR(MarginAttr, c)->margin;
@@ -238,12 +254,15 @@ dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
 }
 
+/* max(0, -t (x1 - x2) + margin) */
 dm_status margin_ranking_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *lead = x_mul(x, c->in[2], x_sub(x, c->in[1], c->in[0]));
   return reduced(c, x, x_floor(x, x_shift(x, lead, DM_ATTR(MarginAttr, c)->margin), 0));
 }
 
-/* As PyTorch does: 1e-12 goes under the root, where no vector is too short. */
+/* 1 - cos(x1, x2) for label 1, max(0, cos - margin) for label -1. As in PyTorch
+   1e-12 is added to the squared lengths, so that no vector is too short to divide
+   by. */
 dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *u = c->in[0], *v = c->in[1], *t = c->in[2];
   if (!dm_same_shape(u, v) || u->ndim < 1 || u->ndim > 2 || t->ndim != u->ndim - 1)
@@ -269,6 +288,8 @@ typedef struct TripletAttr {
   int64_t swap;
 } TripletAttr;
 
+/* max(0, d(anchor, pos) - d(anchor, neg) + margin); swap takes the smaller of
+   d(anchor, neg) and d(pos, neg). */
 dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
   const TripletAttr *a = DM_ATTR(TripletAttr, c);
   const struct {
@@ -285,7 +306,7 @@ dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_floor(x, x_shift(x, x_sub(x, near, far), a->margin), 0));
 }
 
-/* x and target of one row as a batch of one. */
+/* Turns x (C) and the target of a single sample into a batch of one. */
 static dm_status as_batch(dm_X *x, dm_Tensor **z, dm_Tensor **t) {
   const int64_t first = 0;
   *z = dm_x(x, DM_OP_unsqueeze, &first, 1, *z);
@@ -293,8 +314,8 @@ static dm_status as_batch(dm_X *x, dm_Tensor **z, dm_Tensor **t) {
   return x->st;
 }
 
-/* The rows' losses, summed over classes and divided by their number; of a row that came
-   alone just its own. */
+/* Sums loss (N, C) over the classes, divides by their number and reduces the rows; a
+   sample that came without a batch gives a scalar. */
 static dm_status of_rows(dm_Call *c, dm_X *x, dm_Tensor *loss, double classes, bool alone) {
   dm_Tensor *rows = x_scale(x, x_sum(x, loss, (dm_Ints){1, {1}}, false), 1 / classes);
   return reduced(c, x, alone ? x_reshape(x, rows, 0, NULL) : rows);
@@ -305,7 +326,8 @@ typedef struct MultiMarginAttr {
   double p, margin;
 } MultiMarginAttr;
 
-/* max(0, margin - x[y] + x[i])^p over the classes i but y */
+/* sum over classes i != y of max(0, margin - x[y] + x[i])^p * weight[y], divided by
+   C. */
 dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
   const MultiMarginAttr *a = DM_ATTR(MultiMarginAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
@@ -332,8 +354,8 @@ dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
   return of_rows(c, x, loss, (double)classes, alone);
 }
 
-/* max(0, 1 - x[j] + x[i]) over the labels j of a row, which end at its first negative
-   one, and the classes i that are not among them. */
+/* sum over a row's labels j, which end at its first negative one, and over the
+   classes i that are no labels of max(0, 1 - x[j] + x[i]), divided by C. */
 dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
   const bool alone = z->ndim == 1;

@@ -1,10 +1,18 @@
-/* The loss of connectionist temporal classification; see ctc.h.
+/* The loss of connectionist temporal classification (Graves et al. 2006); ctc.h
+   describes the states.
 
-   log_probs (T, N, C); targets (N, S) padded, or all labels one after another; both
-   lengths (N). alpha (N, T, 2 S + 1): the logarithm of the probability of all ways that
-   are in a state at a time, the time's own label included. beta likewise of the ways from
-   there on, without it; alpha + beta tell how much each time owes to each label. Rows are
-   computed in double. */
+   log_probs (T, N, C); targets (N, S) padded, or all labels of the batch
+   concatenated; input_lengths and target_lengths (N). A target of u labels has 2 u +
+   1 states. alpha (N, T, 2 S + 1) holds, for each time and state s, the
+   log-probability of all paths that are in s at that time, this time's emission
+   included: alpha_t(s) = logsumexp(alpha_(t-1)(s), alpha_(t-1)(s-1), and
+   alpha_(t-1)(s-2) where a label may follow another label directly) +
+   log_probs_t(class of s). The loss is -logsumexp of the last two states at the last
+   time. The backward pass computes beta, the same from the end and without the
+   time's own emission; exp(alpha + beta + loss) is the posterior probability of a
+   state, and the gradient of log_probs_t(k) is minus the sum of that over the states
+   of class k. Everything is in log space and float64 per sequence; sequences are
+   divided among threads. */
 #include "op/loss/ctc.h"
 
 #include <stdatomic.h>
@@ -30,7 +38,7 @@ static dm_status check_lengths(const dm_Tensor *t, const char *what, int64_t bat
   return DM_OK;
 }
 
-/* The elements of an integer tensor on any device; the caller frees them. */
+/* *out: the elements of an integer tensor from any device, which the caller frees. */
 static dm_status read_ints(dm_Tensor *t, int64_t **out) {
   dm_Tensor *host, *dense = NULL;
   DM_TRY(dm_tensor_on_host(t, &host));
@@ -44,7 +52,8 @@ static dm_status read_ints(dm_Tensor *t, int64_t **out) {
   return st;
 }
 
-/* The capacity that a row of labels needs: of those that come one after another the longest. */
+/* The number of labels per row that alpha must hold: S for padded targets, the
+   longest target for concatenated ones. */
 static dm_status label_capacity(const dm_Call *c, int64_t *capacity) {
   const dm_Tensor *targets = c->in[1], *lengths = c->in[3];
   if (targets->ndim == 2) {
@@ -60,6 +69,8 @@ static dm_status label_capacity(const dm_Call *c, int64_t *capacity) {
   return DM_OK;
 }
 
+/* out: the loss (N) and alpha (N, T, 2 S + 1) in the compute type, which the
+   gradient reads. */
 dm_status ctc_rule(dm_Call *c) {
   const dm_Tensor *lp = c->in[0], *targets = c->in[1];
   const int64_t blank = *DM_ATTR(int64_t, c);
@@ -90,16 +101,17 @@ dm_status ctc_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* ---- what both kernels work on ---- */
+/* ---- the state of both kernels ---- */
 
 typedef struct Ctc {
-  int64_t steps, batch, classes, capacity, blank; /* capacity: labels */
-  dm_DType dtype, wide;                           /* of log_probs and of alpha */
-  dm_Tensor *x;                                   /* log_probs, dense */
-  int64_t *label;                                 /* from 0 */
-  int64_t *steps_of, *labels_of, *start;          /* of each sequence */
+  int64_t steps, batch, classes, capacity, blank; /* capacity: S */
+  dm_DType dtype, wide;                           /* dtypes of log_probs and of alpha */
+  dm_Tensor *x;                                   /* log_probs, contiguous */
+  int64_t *label;                                 /* classes from 0 */
+  int64_t *steps_of, *labels_of,
+      *start; /* per sequence: its length, number of labels, first label */
   char *alpha;
-  double *nll, *gy; /* of each sequence; its loss, or the upstream gradient */
+  double *nll, *gy; /* per sequence: its loss, or the upstream gradient */
   char *gx;
   atomic_bool failed; /* out of memory */
 } Ctc;
@@ -113,6 +125,7 @@ static void ctc_free(Ctc *j) {
   dm_free(j->nll);
 }
 
+/* Checks the lengths and labels of sequence n and shifts its labels to count from 0. */
 static dm_status check_sequence(const Ctc *j, int64_t n, int64_t n_label, int base) {
   const int64_t steps = j->steps_of[n], labels = j->labels_of[n];
   if (steps < 0 || steps > j->steps)
@@ -133,7 +146,7 @@ static dm_status check_sequence(const Ctc *j, int64_t n, int64_t n_label, int ba
   return DM_OK;
 }
 
-/* in: log_probs, targets, input_lengths, target_lengths. */
+/* Fills *j from in: log_probs, targets, input_lengths, target_lengths, and alpha. */
 static dm_status ctc_new(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *alpha,
                          Ctc *j) {
   const dm_Tensor *lp = in[0], *targets = in[1];
@@ -160,15 +173,17 @@ static dm_status ctc_new(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor
   return DM_OK;
 }
 
-/* The class of state s of sequence n. */
+/* The class of state s of sequence n: odd states are labels, even states the blank. */
 static int64_t class_of(const Ctc *j, int64_t n, int64_t s) {
   return s % 2 ? j->label[j->start[n] + s / 2] : j->blank;
 }
-/* May a way come into state s from s - 2, without the blank between two labels? */
+/* True when a path may enter state s from s - 2, skipping the blank: between two
+   different labels. */
 static bool skips_to(const Ctc *j, int64_t n, int64_t s) {
   return s % 2 && s > 1 && class_of(j, n, s) != class_of(j, n, s - 2);
 }
 
+/* lp (C) = log_probs of sequence n at time t. */
 static void load_probs(const Ctc *j, int64_t t, int64_t n, double *lp) {
   const int64_t at = (t * j->batch + n) * j->classes;
   dm_load_f64(j->dtype, (char *)dm_tensor_data(j->x) + at * dm_dtype_size(j->dtype), 1,
@@ -178,7 +193,7 @@ static char *alpha_at(const Ctc *j, int64_t t, int64_t n) {
   return j->alpha + (n * j->steps + t) * (2 * j->capacity + 1) * dm_dtype_size(j->wide);
 }
 
-/* The rows of a thread: two of states, one of classes, and another of classes. */
+/* The buffers of a thread: two rows of states, two rows of classes. */
 typedef struct Rows {
   double *now, *before, *lp, *sum;
 } Rows;
@@ -193,17 +208,20 @@ static bool rows_new(const Ctc *j, Rows *r) {
   return true;
 }
 
+/* row[s], or log 0 outside the states. */
 static double entry(const double *row, int64_t s, int64_t states) {
   return s >= 0 && s < states ? row[s] : -HUGE_VAL;
 }
 
-/* -log of all ways that end in the last label or in the blank after it. */
+/* The loss of a sequence from its last alpha: -log of the paths that end in the last
+   label or in the blank after it. */
 static double ended(const double *alpha, int64_t states) {
   return -dm_log_add3(alpha[states - 1], entry(alpha, states - 2, states), -HUGE_VAL);
 }
 
 /* ---- forward ---- */
 
+/* alpha and the loss of sequence n. At time 0 a path is in state 0 or 1. */
 static void forward(Ctc *j, int64_t n, Rows r) {
   const int64_t states = 2 * j->labels_of[n] + 1, steps = j->steps_of[n];
   for (int64_t t = 0; t < steps; t++) {
@@ -223,6 +241,7 @@ static void forward(Ctc *j, int64_t n, Rows r) {
   j->nll[n] = steps > 0 ? ended(r.before, states) : states == 1 ? 0 : HUGE_VAL;
 }
 
+/* Thread body: sequences [begin, end). */
 static void forward_range(void *ctx, int64_t begin, int64_t end) {
   Ctc *j = ctx;
   Rows r;
@@ -246,7 +265,7 @@ done:
   return st;
 }
 
-/* ---- backward: minus the share of the ways that have class k at time t ---- */
+/* ---- backward ---- */
 
 void ctc_grad(dm_Grad *g) {
   if (!g->need[0]) return;
@@ -259,7 +278,9 @@ dm_status ctc_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* beta of all states at time t, from `next`: time t + 1's beta and its own label's. */
+/* beta of all states at time t; `next` holds beta + the emission of time t + 1. The
+   recursion mirrors forward's: from s to s, s + 1, and s + 2 where the blank may be
+   skipped. */
 static void step_back(const Ctc *j, int64_t n, bool last, const double *next, double *beta) {
   const int64_t states = 2 * j->labels_of[n] + 1;
   for (int64_t s = 0; s < states; s++) {
@@ -270,6 +291,8 @@ static void step_back(const Ctc *j, int64_t n, bool last, const double *next, do
   }
 }
 
+/* The gradient of sequence n: gx_t(k) = -gy * sum over the states s of class k of
+   exp(alpha + beta + loss). */
 static void backward(Ctc *j, int64_t n, Rows r) {
   const int64_t states = 2 * j->labels_of[n] + 1, steps = j->steps_of[n];
   const double g = j->gy[n];
@@ -277,7 +300,7 @@ static void backward(Ctc *j, int64_t n, Rows r) {
   for (int64_t t = steps - 1; t >= 0 && g != 0; t--) {
     const bool last = t == steps - 1;
     load_probs(j, t, n, r.lp);
-    step_back(j, n, last, r.before, r.now); /* r.before: time t + 1's */
+    step_back(j, n, last, r.before, r.now); /* r.before holds time t + 1 */
     dm_load_f64(j->wide, alpha_at(j, t, n), 1, states, r.before);
     if (last) nll = ended(r.before, states);
     for (int64_t k = 0; k < j->classes; k++) r.sum[k] = 0;
@@ -302,7 +325,8 @@ static void backward_range(void *ctx, int64_t begin, int64_t end) {
   dm_free(r.now);
 }
 
-/* in: gy, the inputs of ctc, alpha */
+/* in: gy (N), the four inputs of ctc, alpha; out: the gradient of log_probs (T, N,
+   C). */
 dm_status ctc_backward_cpu(dm_Call *c) {
   dm_Tensor *gy = c->in[0], *gx = c->out[0];
   Ctc j;
@@ -329,11 +353,13 @@ static dm_Tensor *unsqueezed(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
 }
 
-/* The mean is of each sequence's loss by its labels. */
+/* ctc_loss: mean divides each sequence's loss by its number of labels first, as in
+   PyTorch. zero_infinity replaces infinite losses, of targets longer than their
+   input, by 0. */
 dm_status ctc_loss_compose(dm_Call *c, dm_X *x) {
   const CtcLossAttr *a = DM_ATTR(CtcLossAttr, c);
   dm_Tensor *lp = c->in[0], *targets = c->in[1], *steps = c->in[2], *labels = c->in[3];
-  const bool alone = lp->ndim == 2; /* one sequence */
+  const bool alone = lp->ndim == 2; /* a single sequence without a batch */
   if (alone) {
     lp = unsqueezed(x, lp, 1);
     if (targets->ndim == 1) targets = unsqueezed(x, targets, 0);

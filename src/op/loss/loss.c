@@ -1,8 +1,14 @@
-/* Losses. Cross entropy reads logits of any float dtype once, a row at a time,
-   and keeps nothing but its inputs.
+/* cross_entropy and nll_loss with class labels.
 
-   Geometry: x is (N, C, d...) or (C), target (N, d...) or (). A row is the C
-   logits of one target; they lie d apart. Labels count from the call's base. */
+   x is (N, C, d...) or (C), target (N, d...) or (). A row is the C logits of one
+   target; they lie d apart. Labels count from the call's base. Cross entropy reads
+   each row once per pass and saves nothing but its inputs: with lse = logsumexp(x),
+   label y, weights w and smoothing s, a row's loss is (1 - s) w_y (lse - x_y) + s /
+   C * sum over k of w_k (lse - x_k), and its gradient, computed again from x in one
+   more pass, is g (A softmax(x) - (1 - s) w_y onehot(y) - s / C w) with A = (1 - s)
+   w_y + s / C sum(w). There is no tensor of log-probabilities. Row losses and
+   weights are float64; mean divides their sum by the sum of the targets' weights, as
+   in PyTorch. The row loops are in cpu/loops/cross.inc. */
 #include <math.h>
 #include <string.h>
 
@@ -15,6 +21,7 @@
 #include "op/loss/loss.h"
 #include "op/pointwise/pointwise.h"
 
+/* x has a class dim, target one integer label per row, weight one number per class. */
 static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
                             const dm_Tensor *target, const dm_Tensor *weight) {
   const char *op = c->op->name;
@@ -34,7 +41,8 @@ static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
   return DM_OK;
 }
 
-/* Targets as classes from 0, -1 for an ignored one; a bad one is an error. */
+/* label[i]: the targets as classes from 0, with -1 for an ignored one. A label out
+   of range is an error that names its position. */
 static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNum ignore,
                              int64_t classes, int64_t *label) {
   dm_Tensor *dense;
@@ -48,7 +56,7 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
       label[i] = -1;
       continue;
     }
-    /* unsigned: the least of int64 wraps, and is out of range still */
+    /* unsigned: INT64_MIN wraps and is still out of range */
     label[i] = (int64_t)((uint64_t)given - (uint64_t)c->base);
     if (label[i] < 0 || label[i] >= classes)
       return dm_fail(DM_EARG, "%s: label %lld at position %lld is out of range %d to %lld%s",
@@ -59,11 +67,11 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
   return DM_OK;
 }
 
-/* What one loss call works on, and what of it is owned; a few rows fit in here. */
+/* The state of one call and what it owns; a few rows need no allocation. */
 enum { FEW_ROWS = 32 };
 typedef struct Work {
   dm_CrossJob j;
-  dm_Tensor *x; /* dense */
+  dm_Tensor *x; /* contiguous */
   int64_t *label, few_labels[FEW_ROWS];
   double *weight, few_rows[FEW_ROWS];
 } Work;
@@ -75,6 +83,8 @@ static void work_free(Work *w) {
   if (w->j.row != w->few_rows) dm_free(w->j.row);
 }
 
+/* Prepares a call over rows r: labels, weights as float64, x contiguous if it is
+   given. The caller calls work_free even after a failure. */
 static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
                           dm_Tensor *weight, dm_OptNum ignore, Work *w) {
   const bool few = r.n <= FEW_ROWS;
@@ -101,17 +111,20 @@ static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tens
   return read_labels(c, target, ignore, r.c, w->label);
 }
 
+/* The weight of a label: 0 for an ignored one, 1 without weights. */
 static double weight_at(const Work *w, int64_t label) {
   return label < 0 ? 0 : w->weight ? w->weight[label] : 1;
 }
 
+/* The sum of the targets' weights, by which mean divides. */
 static double total_weight(const Work *w) {
   double s = 0;
   for (int64_t i = 0; i < w->j.r.n; i++) s += weight_at(w, w->label[i]);
   return s;
 }
 
-/* The rows' losses to the output: each, their sum, or their weighted mean. */
+/* Writes the rows' losses to the output: each of them, their sum, or their weighted
+   mean. */
 static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
   if (reduction == DM_LOSS_NONE) {
     if (w->j.r.n)
@@ -124,7 +137,8 @@ static void reduce_rows(const Work *w, int64_t reduction, dm_Tensor *out) {
   dm_store_f64((dm_DType)out->dtype, dm_tensor_data(out), 1, 1, &s);
 }
 
-/* The upstream gradient of each row's loss. */
+/* Sets row[i] to the gradient of row i's loss from gy: gy[i], gy, or gy / total
+   weight. */
 static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
   dm_Tensor *dense;
   DM_TRY(dm_dense_new(gy, &dense));
@@ -141,6 +155,7 @@ static dm_status spread_gradient(Work *w, int64_t reduction, dm_Tensor *gy) {
   return DM_OK;
 }
 
+/* Output: the target's shape, or a scalar, in x's dtype. */
 static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *target,
                            int64_t reduction) {
   dm_out_like(c, 0, target, (dm_DType)x->dtype);
@@ -148,13 +163,13 @@ static dm_status loss_meta(dm_Call *c, const dm_Tensor *x, const dm_Tensor *targ
   return DM_OK;
 }
 
-/* Row i of x starts here; its elements lie r.inner apart. */
+/* The address of the first element of row i; the row's elements lie r.inner apart. */
 static char *row_at(const Work *w, char *data, int64_t i) {
   const int64_t first = i / w->j.r.inner * w->j.r.c * w->j.r.inner + i % w->j.r.inner;
   return data + first * dm_dtype_size(w->j.dtype);
 }
 
-/* Its element at row i's label. */
+/* The address of row i's element at its label. */
 static char *label_at(const Work *w, char *data, int64_t i) {
   return row_at(w, data, i) + w->label[i] * w->j.r.inner * dm_dtype_size(w->j.dtype);
 }
@@ -172,7 +187,7 @@ dm_status cross_entropy_rule(dm_Call *c) {
   return loss_meta(c, x, c->in[1], a->reduction);
 }
 
-/* in: x, target, weight. The loss; or, with gy, the gradient of x. */
+/* in: x, target, weight. Without gy it computes the loss, with gy the gradient of x. */
 static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
   Work w;
@@ -204,8 +219,9 @@ dm_status cross_entropy_backward_cpu(dm_Call *c) {
   return cross_entropy(c, c->in + 1, c->in[0]);
 }
 
-/* With p = softmax(x): g (A (p - 1/C) + K), where A is what a row's targets
-   weigh and K the gradient at x = 0, both constants. */
+/* The gradient as a composition: g (A (p - 1/C) + K) with p = softmax(x), A the
+   total weight of a row's targets and K the gradient at x = 0. A and K do not depend
+   on x, so the result can be differentiated again. */
 static void cross_entropy_composed(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_CrossAttr *a = g->attr;
@@ -244,6 +260,7 @@ void cross_entropy_grad(dm_Grad *g) {
 
 /* ---- negative log-likelihood ---- */
 
+/* x (N, C, d...) of log-probabilities, target (N, d...). */
 dm_status nll_loss_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
@@ -251,6 +268,7 @@ dm_status nll_loss_rule(dm_Call *c) {
   return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllAttr, c)->reduction);
 }
 
+/* A row's loss is -w_y x_y, and 0 for ignored labels. */
 dm_status nll_loss_cpu(dm_Call *c) {
   const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
   dm_Tensor *x = c->in[0];
@@ -284,6 +302,7 @@ dm_status nll_loss_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* dx is zeros with -w_y g at each row's label. */
 dm_status nll_loss_backward_cpu(dm_Call *c) {
   const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
   dm_Tensor *out = c->out[0];
@@ -304,7 +323,7 @@ done:
   return st;
 }
 
-/* Linear in gy, and its transpose is nll_loss itself. */
+/* The op is linear in gy, and its adjoint is nll_loss itself. */
 void nll_loss_backward_grad(dm_Grad *g) {
   const dm_NllBackwardAttr *b = g->attr;
   const dm_NllAttr a = {b->ignore, b->reduction};
