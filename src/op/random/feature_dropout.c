@@ -11,7 +11,8 @@ typedef struct DropAttr {
   int64_t training;
 } DropAttr;
 
-/* Whether there is anything to do; else the result is x. */
+/* Checks p and x. *drops tells whether anything is to be dropped; otherwise the
+   result is x. */
 static dm_status begin(dm_Call *c, bool *drops) {
   const DropAttr *a = DM_ATTR(DropAttr, c);
   if (!(a->p >= 0 && a->p <= 1))
@@ -22,8 +23,8 @@ static dm_status begin(dm_Call *c, bool *drops) {
   return DM_OK;
 }
 
-/* 1 with probability 1 - p, else 0: one for each element of t, or for each of its first
-   `own` sizes. */
+/* A mask of 1 with probability 1 - p, else 0: one number for each index of t's first
+   `own` dims, with size 1 in the others. */
 static dm_Tensor *kept(dm_X *x, double p, const dm_Tensor *t, int own) {
   const dm_OptNum keep = {1, 1 - p};
   dm_SizedAttr each = {{t->ndim, {0}}, t->dtype, dm_device_code(t->device)};

@@ -29,8 +29,9 @@ enum { GRAIN = 16384, BLOCK = 256 };
 /* Counters that a block of two words an element may touch, with those that fill up lanes. */
 enum { MAX_COUNTERS = BLOCK / 2 + DM_PHILOX_LANES + 1 };
 
-/* The words of elements first .. first + n - 1, n <= BLOCK, of which a counter
-   holds per_counter; from the first element's counter on. *words: how many. */
+/* The 32-bit words of elements first .. first + n - 1, n <= BLOCK, where one counter
+   (4 words) serves per_counter elements. out starts with the counter of the first
+   element; *words is the number of words written. */
 static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_counter,
                           uint32_t *out, int64_t *words) {
   const int64_t from = first / per_counter;
@@ -45,6 +46,7 @@ static void element_words(dm_Generator g, int64_t first, int64_t n, int64_t per_
 typedef void Quad(const uint32_t *w, int64_t n_words, float *v);  /* a word each */
 typedef void Pair(const uint32_t *w, int64_t n_words, double *v); /* two words each */
 
+/* Uniform numbers in [0, 1), float32 and float64. */
 static void uniform4(const uint32_t *w, int64_t n_words, float *v) {
   for (int64_t i = 0; i < n_words; i++) v[i] = dm_uniform_f32(w[i]);
 }
@@ -61,7 +63,7 @@ static void normal2(const uint32_t *w, int64_t n_words, double *v) {
   for (int64_t i = 0; i < n_words / 2; i += 2) dm_normal_f64(&v[i], &v[i + 1]);
 }
 
-/* Elements first .. first + n - 1 of a draw, n <= BLOCK. */
+/* Elements first .. first + n - 1 of a draw, n <= BLOCK, in float32 and float64. */
 static void draw_f32(dm_Generator g, Quad *quad, int64_t first, int64_t n, float *out) {
   uint32_t w[4 * MAX_COUNTERS];
   float v[4 * MAX_COUNTERS];
@@ -88,7 +90,7 @@ typedef struct Draw {
   dm_Generator gen;
   Quad *quad;
   Pair *pair;
-  double shift, scale; /* value = shift + scale * draw */
+  double shift, scale; /* value = shift + scale * number */
   dm_DType dtype, in_dtype;
   void (*run)(const struct Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
               int64_t n);
@@ -97,7 +99,7 @@ typedef struct Draw {
 /* The part of a draw that a thread makes. */
 typedef struct Range {
   const Draw *draw;
-  int64_t at; /* row-major number of the next element */
+  int64_t at; /* row-major index of the next element */
 } Range;
 
 /* A run of the iterator, in blocks. The iterator goes row by row, so that counting elements
@@ -114,6 +116,7 @@ static void range_run(void *ctx, char *const *ptr, const int64_t *stride, int64_
   }
 }
 
+/* Thread body: elements [begin, end) in row-major order. */
 static void draw_range(void *ctx, int64_t begin, int64_t end) {
   const Draw *d = ctx;
   Range r = {d, begin};
@@ -202,7 +205,7 @@ dm_status normal_cpu(dm_Call *c) {
 
 /* ---- integers ---- */
 
-/* Does the integer dtype t hold v? */
+/* True when dtype t can represent v (floats always count as able). */
 static bool holds(dm_DType t, int64_t v) {
   if (t == DM_BOOL) return v == 0 || v == 1;
   if (t == DM_U8) return v >= 0 && v <= UINT8_MAX;
@@ -243,7 +246,7 @@ static void integers_range(void *ctx, int64_t begin, int64_t end) {
   int64_t v[BLOCK], words;
   for (int64_t at = begin; at < end; at += BLOCK) {
     const int64_t n = dm_min_i64(BLOCK, end - at);
-    element_words(r->gen, at, n, 2, w, &words); /* at is even: BLOCK and GRAIN are */
+    element_words(r->gen, at, n, 2, w, &words); /* `at` is even because BLOCK and GRAIN are */
     for (int64_t i = 0; i < n; i++) {
       const uint64_t u = (uint64_t)w[2 * i] << 32 | w[2 * i + 1];
       v[i] = (int64_t)((uint64_t)r->low + dm_scale_u64(u, r->count));
@@ -273,7 +276,8 @@ dm_status randperm_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Fisher & Yates' shuffle, in Durstenfeld's order. */
+/* The shuffle of Fisher & Yates in Durstenfeld's order: for i from n - 1 down to 1
+   element i is exchanged with one of 0 .. i. It is sequential. */
 dm_status randperm_cpu(dm_Call *c) {
   dm_Tensor *t = c->out[0];
   const int64_t n = t->numel;
@@ -297,7 +301,7 @@ dm_status randperm_cpu(dm_Call *c) {
 
 /* A walk over x that leaves a bad value in d->shift, which is 0 where all are probabilities. */
 static void check_probability(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
-  Draw *d = ctx; /* shift becomes a value that is no probability */
+  Draw *d = ctx; /* shift receives a value that is no probability */
   for (int64_t at = 0; at < n; at += BLOCK) {
     double p[BLOCK];
     const int64_t m = dm_min_i64(BLOCK, n - at);
@@ -369,7 +373,8 @@ dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_Dro
   return dm_x(x, DM_OP_counters, &draws, 0);
 }
 
-/* The mask is never stored: seed and offset draw it again for the gradient. */
+/* Dropout as the op drop, whose attributes are seed and offset: no mask is stored,
+   the gradient draws it again. */
 dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
   dm_DropAttr drop;
   dm_Tensor *counters = dm_x_drop_draw(x, p, t->numel, t->device, &drop);
@@ -471,7 +476,8 @@ dm_status multinomial_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* Checks n weights; *positive: how many are above 0. */
+/* Fails unless the n weights are finite, not negative and not all 0; *positive is
+   the number above 0. */
 static dm_status check_weights(const double *w, int64_t n, int64_t *positive) {
   double sum = 0;
   *positive = 0;
@@ -491,7 +497,7 @@ static dm_status check_weights(const double *w, int64_t n, int64_t *positive) {
    weight's part of the running sums, which overwrite w. */
 static void sample_again(double *w, int64_t n, int64_t k, dm_Generator g, int64_t first,
                          int64_t base, int64_t *out) {
-  int64_t last = 0; /* the last one that has a weight */
+  int64_t last = 0; /* the last index with a positive weight */
   for (int64_t i = 0; i < n; i++)
     if (w[i] > 0) last = i;
   for (int64_t i = 1; i < n; i++) w[i] += w[i - 1];

@@ -22,7 +22,7 @@ typedef struct dm_RandpermAttr {
 
 typedef struct dm_DropAttr {
   double p;
-  int64_t seed, offset; /* not read where op drop is given them as a tensor */
+  int64_t seed, offset; /* not read where op drop gets them as a tensor */
 } dm_DropAttr;
 
 typedef struct dm_CountersAttr {
@@ -41,14 +41,15 @@ static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
   return at;
 }
 
-/* Numbers in [0, 1): elements first .. first + n - 1 of the draw that op drop
-   compares with p; what falls below p is dropped. The CPU's. */
+/* Writes numbers in [0, 1), elements first .. first + n - 1 of the draw that op drop
+   compares with p; elements below p are dropped. For the CPU. */
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out);
-/* A draw of n elements for dropout on a device. The CPU's is numbers of *out, and NULL is
-   returned; another device's are the result of op counters, and stay there, so that its
-   launches are the same in each step. */
+/* Starts a draw of n elements for dropout on a device. On the CPU *out receives seed
+   and offset, and NULL is returned. On another device they are the result of op
+   counters and stay there, so that a captured graph of launches can be replayed in
+   each step. */
 dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out);
-/* Dropout of t, 0 < p <= 1, as a composition. */
+/* Dropout of t with 0 < p <= 1, as a composition. */
 dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t);
 
 /* The factor of the elements that dropout keeps. */
@@ -57,7 +58,7 @@ static inline double dm_drop_scale(double p) { return p < 1 ? 1 / (1 - p) : 0; }
 /* Box & Muller 1958: two uniform numbers give two normal ones. 1 - u is never 0. */
 static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, float *v1) {
   const float r = sqrtf(-2 * logf(1 - dm_uniform_f32(w0)));
-#ifdef __CUDA_ARCH__ /* where sinf takes float64; the same but for rounding */
+#ifdef __CUDA_ARCH__ /* sinf may use float64 there; the results are equal up to rounding */
   sincospif(2 * dm_uniform_f32(w1), v1, v0);
   *v0 *= r;
   *v1 *= r;
@@ -67,14 +68,15 @@ static inline DM_HD void dm_normal_f32(uint32_t w0, uint32_t w1, float *v0, floa
   *v1 = r * sinf(angle);
 #endif
 }
-/* From uniform u0, u1, which they replace. */
+/* The same in float64: replaces the uniform u0, u1. */
 static inline DM_HD void dm_normal_f64(double *u0, double *u1) {
   const double r = sqrt(-2 * log(1 - *u0)), angle = 6.28318530717958648 * *u1;
   *u0 = r * cos(angle);
   *u1 = r * sin(angle);
 }
 
-/* Element i of a draw of two words each. */
+/* Element i of a draw of two words per element: 64 random bits, and below a uniform
+   float64. */
 static inline DM_HD uint64_t dm_draw_u64(dm_Generator g, int64_t i) {
   const dm_Philox p = dm_philox(g.seed, g.offset + (uint64_t)i / 2);
   const bool second = i % 2 != 0;
@@ -85,7 +87,7 @@ static inline DM_HD double dm_draw_f64(dm_Generator g, int64_t i) {
   return dm_uniform_f64((uint32_t)(u >> 32), (uint32_t)u);
 }
 
-/* floor(u * n / 2^64): u scaled to 0 .. n - 1. */
+/* floor(u * n / 2^64) in 64-bit arithmetic: u scaled to 0 .. n - 1. */
 static inline DM_HD uint64_t dm_scale_u64(uint64_t u, uint64_t n) {
   const uint64_t ul = (uint32_t)u, uh = u >> 32, nl = (uint32_t)n, nh = n >> 32;
   const uint64_t mid = uh * nl + (ul * nl >> 32), mid2 = ul * nh + (uint32_t)mid;
