@@ -51,6 +51,7 @@ typedef struct ReadRange {
   int64_t at;
 } ReadRange;
 
+/* Converts a run of positions and notes whether one is out of range. */
 static void read_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   ReadRange *r = ctx;
   Read *d = r->read;
@@ -94,6 +95,7 @@ static dm_status bad_position(const dm_Call *c, const dm_Tensor *index, const Re
                  (long long)(r->n - 1 + c->base));
 }
 
+/* Reads all positions in parallel, then fails if one of them was bad. */
 dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool wrap,
                            dm_Tensor **out) {
   dm_Tensor *t = NULL;
@@ -178,6 +180,7 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
 
 /* ---- single elements: gather, scatter, scatter_add, scatter_fold ---- */
 
+/* A traversal of the index in row-major order, or by slices along dim. */
 typedef struct Traversal {
   dm_Iter it;
   int64_t step;   /* x's stride along dim */
@@ -285,6 +288,8 @@ dm_status gather_rule(dm_Call *c) {
 /* The size along dim; a 0-dim tensor counts as one element. */
 static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
 
+/* Elements are copied as words of their size; x is viewed with the index's shape and
+   stride 0 along dim, so that only the position chooses along dim. */
 dm_status gather_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {gather_8, gather_16, gather_32, gather_64};
   dm_Tensor *x = c->in[0], *out = c->out[0], *at;
@@ -311,6 +316,7 @@ void gather_grad(dm_Grad *g) {
   g->gx[0] = x_put_back(g, DM_ATTR(dm_AlongAttr, g)->dim, g->gy[0], g->in[1]);
 }
 
+/* Checks x, index and source of the scatter ops; scatter also takes a number. */
 static dm_status check_scatter(dm_Call *c, bool number_ok) {
   const dm_Tensor *x = c->in[0], *index = c->in[1], *src = c->in[2];
   int dim;
@@ -357,6 +363,7 @@ static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, d
   dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), run_slices, &w);
 }
 
+/* A copy of x, into which the source is written. */
 dm_status scatter_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {scatter_8, scatter_16, scatter_32, scatter_64};
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL;

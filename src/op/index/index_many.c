@@ -127,6 +127,7 @@ static dm_status spread(const dm_Call *c, dm_X *x, const Chosen *ch, const dm_Te
   return x->st;
 }
 
+/* Permutes and flattens the indexed dims, calls index_put, and reverses both. */
 dm_status index_put_many_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *values = c->n_in > 1 ? c->in[1] : NULL;
   Chosen ch = {.n = 0};

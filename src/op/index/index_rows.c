@@ -31,6 +31,7 @@ typedef struct Rows {
   void (*put)(char *dst, const char *src, int64_t n, int64_t size);
 } Rows;
 
+/* The geometry of x along dim for positions at. */
 static Rows rows_of(const dm_Tensor *x, int dim, const dm_Tensor *at) {
   return (Rows){.at = dm_tensor_data(at),
                 .outer = dm_numel(dim, x->shape),
@@ -146,6 +147,7 @@ static dm_status check_rows(const dm_Call *c, int64_t attr, int *dim) {
   return dm_check_index(c, c->in[1]);
 }
 
+/* An index of at most one dim. */
 static dm_status check_vector(const dm_Call *c, const dm_Tensor *index) {
   if (index->ndim <= 1) return DM_OK;
   return dm_fail(DM_EARG, "%s: an index of shape %s given, wanted one dim", c->op->name,
@@ -154,6 +156,7 @@ static dm_status check_vector(const dm_Call *c, const dm_Tensor *index) {
 
 /* ---- index_select, index_get ---- */
 
+/* x (..., n, ...) -> (..., m, ...) for m positions. */
 dm_status index_select_rule(dm_Call *c) {
   int dim;
   DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
@@ -176,6 +179,7 @@ void index_select_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_index_add, &attr, 3, zeros, g->in[1], g->gy[0]);
 }
 
+/* x[index]: dim is replaced by the dims of the index. */
 dm_status index_get_rule(dm_Call *c) {
   int dim, ndim;
   DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
@@ -187,6 +191,7 @@ dm_status index_get_rule(dm_Call *c) {
 dm_status index_get_cpu(dm_Call *c) {
   return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), true);
 }
+/* dx is zeros with gy's rows accumulated at the positions. */
 void index_get_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const int64_t attr[2] = {*(const int64_t *)g->attr, true}; /* dim, accumulate */
@@ -221,6 +226,7 @@ done:
   return st;
 }
 
+/* The source broadcasts to the shape of x[index]. */
 dm_status index_put_rule(dm_Call *c) {
   int dim, ndim, both;
   int64_t shape[DM_MAX_DIM], wide[DM_MAX_DIM];
@@ -350,6 +356,7 @@ dm_status embedding_rule(dm_Call *c) {
   c->out_meta[0].shape[c->out_meta[0].ndim++] = w->shape[1];
   return DM_OK;
 }
+/* The rows of the weight at the positions: index_select with the operands exchanged. */
 dm_status embedding_cpu(dm_Call *c) {
   dm_Tensor *const weight_first[2] = {c->in[1], c->in[0]};
   dm_Call rows = *c;
@@ -357,6 +364,7 @@ dm_status embedding_cpu(dm_Call *c) {
   return take(&rows, c->in[0], 0, false);
 }
 
+/* dweight by embedding_backward; rows of padding_idx get no gradient. */
 void embedding_grad(dm_Grad *g) {
   const dm_EmbeddingAttr *a = g->attr;
   const dm_EmbeddingBackwardAttr attr = {g->in_meta[1].shape[0], a->padding_idx};
@@ -420,6 +428,7 @@ typedef struct Largest {
   int64_t value;
 } Largest;
 
+/* The largest value of a run of the index. */
 static void run_max(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   Largest *r = ctx;
   for (int64_t at = 0; at < n; at += BLOCK) {
@@ -473,6 +482,7 @@ dm_status one_hot_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Zeros with a 1 per row. */
 dm_status one_hot_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0], *at;
   const int64_t n = out->shape[out->ndim - 1];

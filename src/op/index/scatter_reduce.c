@@ -102,6 +102,7 @@ static dm_Tensor *mean(dm_X *x, dm_Tensor *sum, dm_Tensor *at, dm_Tensor *src, i
               count);
 }
 
+/* The public op; means of 16-bit floats are computed in float32. */
 dm_status scatter_reduce_compose(dm_Call *c, dm_X *x) {
   const struct { int64_t dim, reduce, include_self; } *a = c->attr;
   dm_Tensor *t = c->in[0], *at = c->in[1], *src = c->in[2];

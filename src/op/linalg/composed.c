@@ -92,6 +92,7 @@ dm_status cholesky_inverse_compose(dm_Call *c, dm_X *x) {
 
 /* ---- rank, least squares ---- */
 
+/* s (..., min(M, N)) in descending order. */
 static dm_Tensor *singular_values(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_linalg_svdvals, NULL, 1, t);
 }
@@ -186,6 +187,8 @@ static dm_Tensor *matrix_norm(dm_X *x, dm_Tensor *t, int64_t ord) {
   return extreme(x, t, -1, least);
 }
 
+/* Moves the two dims to the end, takes the norm of the matrices, and restores dims
+   of size 1 for keepdim. */
 dm_status linalg_matrix_norm_compose(dm_Call *c, dm_X *x) {
   const MatrixNormAttr *a = DM_ATTR(MatrixNormAttr, c);
   dm_Tensor *t = c->in[0];
@@ -311,6 +314,7 @@ static dm_status check_chain(dm_Call *c, int64_t *sizes) {
   return DM_OK;
 }
 
+/* The product of a chain of matrices in the order with the fewest multiplications. */
 dm_status linalg_multi_dot_compose(dm_Call *c, dm_X *x) {
   const int n = c->n_in;
   if (n < 2 || n > 1024)
@@ -386,6 +390,8 @@ dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The Vandermonde matrix of a vector, with descending powers unless `increasing` is
+   set. */
 dm_status vander_compose(dm_Call *c, dm_X *x) {
   const struct { int64_t n, increasing; } *a = c->attr;
   DM_TRY(dm_check_ndim(c, 0, "x", 1));

@@ -117,6 +117,7 @@ static char *nth(const Work *w, const dm_Tensor *t, int64_t n, int64_t b) {
 static int rows_of(const Work *w) { return w->st == DM_OK ? (int)dm_rows(w->in[0]) : 0; }
 static int columns_of(const Work *w) { return w->st == DM_OK ? (int)dm_columns(w->in[0]) : 0; }
 
+/* Copies count elements without transposing. */
 static void copy_matrix(const Work *w, void *dst, const void *src, int64_t count) {
   if (count > 0) memcpy(dst, src, (size_t)(count * w->size));
 }
@@ -132,6 +133,7 @@ static void turn(const Work *w, void *dst, const void *src, int64_t rows, int64_
     }
 }
 
+/* Element i of an array of the call's dtype, and below its store. */
 static double value(const Work *w, const void *p, int64_t i) {
   return w->t == DM_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
@@ -398,6 +400,7 @@ typedef struct Svd {
   char job;
 } Svd;
 
+/* Allocates the buffers of gesdd for operand 0. */
 static Svd open_svd(Work *w, char job) {
   Svd s = {.m = rows_of(w), .n = columns_of(w), .job = job};
   s.k = s.m < s.n ? s.m : s.n;
@@ -421,6 +424,8 @@ static void run_svd(Work *w, Svd *s, int64_t b, void *u, void *values, void *vh)
   must_converge(w, b, info, "singular");
 }
 
+/* A (..., M, N) -> U, s, V^T. A matrix without elements has identities as U and V
+   with full_matrices. */
 dm_status linalg_svd_any(dm_Call *c) {
   const bool full = *DM_ATTR(int64_t, c);
   Work w;

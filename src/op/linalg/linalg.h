@@ -5,9 +5,11 @@
 
 #include "engine/op.h"
 
+/* solve_triangular: A is upper, A is on the left, A's diagonal counts as 1. */
 typedef struct dm_TriangularAttr {
   int64_t upper, left, unit;
 } dm_TriangularAttr;
+/* matrix_rank and pinv: tolerances, see dm_rank_tolerance. */
 typedef struct dm_RankAttr {
   dm_OptNum atol, rtol;
   int64_t hermitian;

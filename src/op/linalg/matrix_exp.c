@@ -95,6 +95,7 @@ static dm_status run(const dm_Tensor *x, dm_Tensor *y) {
   return st;
 }
 
+/* The op for every device: the matrices are copied to the host and the result back. */
 dm_status linalg_matrix_exp_any(dm_Call *c) {
   dm_Tensor *x = c->in[0], *near = NULL, *dense = NULL, *y = NULL;
   dm_Meta m = c->out_meta[0];

@@ -99,6 +99,7 @@ dm_status linalg_svd_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A (..., M, N) -> s (..., min(M, N)). */
 dm_status linalg_svdvals_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));

@@ -103,6 +103,7 @@ dm_status ctc_rule(dm_Call *c) {
 
 /* ---- the state of both kernels ---- */
 
+/* One call, for both directions. */
 typedef struct Ctc {
   int64_t steps, batch, classes, capacity, blank; /* capacity: S */
   dm_DType dtype, wide;                           /* dtypes of log_probs and of alpha */
@@ -189,6 +190,7 @@ static void load_probs(const Ctc *j, int64_t t, int64_t n, double *lp) {
   dm_load_f64(j->dtype, (char *)dm_tensor_data(j->x) + at * dm_dtype_size(j->dtype), 1,
               j->classes, lp);
 }
+/* The row of alpha of sequence n at time t. */
 static char *alpha_at(const Ctc *j, int64_t t, int64_t n) {
   return j->alpha + (n * j->steps + t) * (2 * j->capacity + 1) * dm_dtype_size(j->wide);
 }
@@ -253,6 +255,8 @@ static void forward_range(void *ctx, int64_t begin, int64_t end) {
   dm_free(r.now);
 }
 
+/* in: log_probs, targets, input_lengths, target_lengths; out: the loss (N) and
+   alpha. */
 dm_status ctc_cpu(dm_Call *c) {
   Ctc j;
   dm_status st;

@@ -176,6 +176,7 @@ static char *label_at(const Work *w, char *data, int64_t i) {
 
 /* ---- cross entropy ---- */
 
+/* x (N, C, d...) of logits, target (N, d...) of labels. */
 dm_status cross_entropy_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
@@ -250,6 +251,7 @@ static void cross_entropy_composed(dm_Grad *g) {
   g->gx[0] = x_mul(x, gy, x_add(x, x_mul(x, A, x_shift(x, p, -1 / classes)), K));
 }
 
+/* One fused call, or the composition under create_graph. */
 void cross_entropy_grad(dm_Grad *g) {
   if (!g->need[0]) return;
   if (g->create_graph) cross_entropy_composed(g);
@@ -286,6 +288,7 @@ done:
   return st;
 }
 
+/* dx needs only x's shape, so x is not saved. */
 void nll_loss_grad(dm_Grad *g) {
   const dm_NllAttr *a = g->attr;
   dm_NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};

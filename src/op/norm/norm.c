@@ -321,6 +321,8 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   return DM_OK;
 }
 
+/* The public op: training normalizes with the batch's statistics and updates the
+   running ones, evaluation normalizes with the running ones. */
 dm_status batch_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
   const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
@@ -363,6 +365,9 @@ dm_status batch_norm_train_rule(dm_Call *c) {
   return out_and_vectors(c, c->in[0], c->in[0]->shape[1]);
 }
 
+/* Mean and variance of every channel in one pass of merged blocks (Chan, Golub &
+   LeVeque 1979), then the normalization in a second pass over the channel. A channel
+   without elements has mean and variance 0. */
 dm_status batch_norm_train_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
@@ -484,6 +489,7 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
   return dims;
 }
 
+/* 1 / sqrt(var + eps) in the compute type. */
 static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
   dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
   return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, *DM_ATTR(double, g)));
@@ -495,6 +501,7 @@ static void channels_grad(dm_Grad *g, dm_Tensor *mean, dm_Tensor *invstd, int64_
   (void)x_call(g->x, DM_OP_batch_norm_backward, &training, 5, in, g->gx);
 }
 
+/* mean and var depend on x here, which gives the two mean terms of dx. */
 void batch_norm_train_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
@@ -512,6 +519,8 @@ void batch_norm_train_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }
 
+/* mean and var are constants: dx = gy weight invstd, dweight = sum(gy xhat), dbias =
+   sum(gy). */
 void batch_norm_eval_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];

@@ -5,6 +5,8 @@
 
 #include "engine/op.h"
 
+/* normalized_shape and eps of layer_norm, and the number of groups and eps of
+   group_norm. */
 typedef struct dm_LayerNormAttr {
   dm_Ints shape;
   double eps;
@@ -39,6 +41,8 @@ typedef struct dm_RowNormAttr {
   double eps;
 } dm_RowNormAttr;
 
+/* The rows of layer_norm for x of meta m, and below those of group_norm for x (N, C,
+   L). */
 static inline dm_RowNormAttr dm_layer_rows(const dm_Meta *m, const dm_LayerNormAttr *a) {
   const dm_RowNormAttr r = {dm_numel(m->ndim - (int)a->shape.n, m->shape), 1, 1, a->eps};
   return r;

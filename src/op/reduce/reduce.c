@@ -78,6 +78,7 @@ static double sum_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a;
 }
+/* mean = sum / n; NaN for n = 0. */
 static double mean_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param);
   return s->a / (double)n;
@@ -300,6 +301,7 @@ dm_status var_rule(dm_Call *c) {
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
+/* var and std share the traversal; std takes the root at the end. */
 dm_status var_cpu(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -424,6 +426,7 @@ void norm_grad(dm_Grad *g) {
    + log(s->b) ---- */
 
 static void lse_merge(dm_Acc *s, const dm_Acc *later) { dm_lse_join(s, later->a, later->b); }
+/* log(sum of e^(x - m)) + m; -inf for no elements. */
 static double lse_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a + log(s->b);

@@ -239,6 +239,8 @@ static int64_t chunk_of(const Job *j) {
   return dm_max_i64(dm_max_i64(1, CHUNK / width), (all + FEW_TILES - 1) / FEW_TILES);
 }
 
+/* Chooses the traversal and the chunks, runs them in parallel, and merges the
+   states. */
 dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm_DType compute,
                     const dm_Reduction *reduction, double param, int base) {
   Job j = {

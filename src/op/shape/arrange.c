@@ -42,6 +42,8 @@ static dm_status check_offset(const dm_Call *c, int64_t offset) {
                  c->op->name, (long long)offset);
 }
 
+/* x (..., n) -> matrices with x on the diagonal, in the dims dim1 and dim2 of the
+   result. */
 dm_status diag_embed_compose(dm_Call *c, dm_X *x) {
   const EmbedAttr *a = DM_ATTR(EmbedAttr, c);
   dm_Tensor *t = c->in[0];
@@ -91,6 +93,7 @@ static dm_Tensor *x_flip(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_flip, &(dm_Ints){1, {dim}}, 1, t);
 }
 
+/* x flipped along one dim, for fliplr and flipud. */
 static dm_status flipped(dm_Call *c, dm_X *x, int dim) {
   if (c->in[0]->ndim <= dim)
     return dm_fail(DM_EARG, "%s: x has shape %s, wanted %d dims or more", c->op->name,
@@ -185,6 +188,7 @@ dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
 
 /* ---- tensordot ---- */
 
+/* tensordot: the number of dims to sum, or their names in both operands. */
 typedef struct DotAttr {
   int64_t dims;
   dm_Ints own, others;

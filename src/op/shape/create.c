@@ -112,6 +112,7 @@ static void ramp_range(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Fills t with a ramp in parallel. */
 static dm_status ramp(dm_Tensor *t, dm_Ramp of) {
   if (t->numel == 0) return DM_OK;
   Ramp r = {dm_tensor_data(t), (dm_DType)t->dtype, of, t->numel};
@@ -150,6 +151,7 @@ dm_status arange_cpu(dm_Call *c) {
   return ramp(c->out[0], dm_arange_ramp(c->base, DM_ATTR(dm_ArangeAttr, c)));
 }
 
+/* A vector of `steps` elements. */
 dm_status linspace_rule(dm_Call *c) {
   const dm_LinspaceAttr *a = DM_ATTR(dm_LinspaceAttr, c);
   if (a->steps < 0)
@@ -163,6 +165,7 @@ dm_status linspace_cpu(dm_Call *c) {
   return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
 }
 
+/* (n, m), or (n, n) for m = -1. */
 dm_status eye_rule(dm_Call *c) {
   const dm_EyeAttr *a = DM_ATTR(dm_EyeAttr, c);
   const int64_t m = a->m == -1 ? a->n : a->m;

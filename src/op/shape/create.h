@@ -5,6 +5,7 @@
 
 #include "engine/op.h"
 
+/* Sizes, dtype and device; a negative dtype or device stands for the default. */
 typedef struct dm_SizedAttr {
   dm_Ints size;
   int64_t dtype, device;

@@ -17,6 +17,7 @@ enum { GRAIN_BYTES = 1 << 17 };
 
 static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
 
+/* Rows to copy with one memcpy each. */
 typedef struct Rows {
   const char *src;
   char *dst;
@@ -92,6 +93,7 @@ dm_status cat_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Input i is copied to columns at .. of the output's rows. */
 dm_status cat_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0];
   const int64_t attr = *DM_ATTR(int64_t, c);
@@ -137,6 +139,7 @@ static dm_status stack_dim(const dm_Call *c, int ndim, int *out) {
   return DM_OK;
 }
 
+/* Inputs of one shape; the output has a new dim of size n_in. */
 dm_status stack_rule(dm_Call *c) {
   DM_TRY(check_list(c));
   const dm_Tensor *first = c->in[0];
@@ -157,6 +160,7 @@ dm_status stack_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* As cat of inputs with a dim of size 1 at dim. */
 dm_status stack_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0];
   int dim;
@@ -252,6 +256,7 @@ dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
 
 /* ---- flip, roll ---- */
 
+/* Each dim at most once. */
 dm_status flip_rule(dm_Call *c) {
   const dm_Ints *dims = DM_ATTR(dm_Ints, c);
   unsigned seen = 0;
@@ -297,6 +302,7 @@ static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
   return dm_x(x, DM_OP_cat, &at, 2, a, b);
 }
 
+/* Rolls dim by dim, or the flattened x without dims. */
 dm_status roll_compose(dm_Call *c, dm_X *x) {
   const RollAttr *a = DM_ATTR(RollAttr, c);
   dm_Tensor *t = c->in[0];

@@ -104,6 +104,8 @@ static void compact_run(void *ctx, char *const *ptr, const int64_t *stride, int6
   }
 }
 
+/* Traverses t and the mask once, in order; it is sequential, because each element's
+   place in the row depends on those before it. */
 static void compact(dm_Tensor *t, dm_Tensor *mask, Compact k) {
   dm_Tensor *both[2] = {t, mask};
   dm_Iter it;
@@ -112,6 +114,7 @@ static void compact(dm_Tensor *t, dm_Tensor *mask, Compact k) {
   dm_iter_range(&it, 0, t->numel, compact_run, &k);
 }
 
+/* y = the elements of x, broadcast to the mask, where the mask is true. */
 dm_status masked_select_cpu(dm_Call *c) {
   dm_Tensor *x = c->in[0], *mask = c->in[1];
   int ndim;
@@ -159,6 +162,8 @@ dm_status masked_put_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* y = x with masked elements replaced by the source's, in order, or by its single
+   element. */
 dm_status masked_put_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0], *source = c->in[2], *row = NULL;
   const int64_t size = dm_dtype_size((dm_DType)out->dtype);
@@ -172,6 +177,7 @@ done:
   return st;
 }
 
+/* dx is gy with masked elements 0; dsource is gy's masked elements. */
 void masked_put_grad(dm_Grad *g) {
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_masked_fill, NULL, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
@@ -199,6 +205,7 @@ dm_status triangle_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* One call of tril or triu on a contiguous copy. */
 typedef struct Triangle {
   char *data; /* contiguous, one row after another */
   int64_t rows, columns, diagonal, size;

@@ -98,6 +98,7 @@ static dm_status make_apart(dm_Call *c, int ndim, const int64_t *shape) {
   return DM_OK;
 }
 
+/* A view in another shape; fails where strides do not allow it. */
 dm_status view_rule(dm_Call *c) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -228,6 +229,7 @@ dm_status permute_rule(dm_Call *c) {
   return permuted(c, order);
 }
 
+/* dx permutes gy back. */
 void permute_grad(dm_Grad *g) {
   const dm_Ints *dims = g->attr;
   int order[DM_MAX_DIM];
@@ -260,6 +262,7 @@ static void move_order(int ndim, int n, const int *from, const int *to, int *ord
   }
 }
 
+/* Checks dims and that none is named twice. */
 static dm_status each_dim_once(const dm_Call *c, const dm_Ints *dims, int *out) {
   for (int i = 0; i < dims->n; i++) {
     DM_TRY(dm_check_dim(c, c->in[0], dims->v[i], &out[i]));
@@ -294,6 +297,7 @@ void movedim_grad(dm_Grad *g) {
   unpermute(g, order);
 }
 
+/* Removes dims of size 1: all of them, or the named ones that have it. */
 dm_status squeeze_rule(dm_Call *c) {
   const dm_Ints *dims = DM_ATTR(dm_Ints, c);
   const dm_Tensor *t = c->in[0];
@@ -314,6 +318,8 @@ dm_status squeeze_rule(dm_Call *c) {
   return make(c, n, shape, stride, t->offset);
 }
 
+/* Inserts a dim of size 1 at position `at`; its stride is that of a contiguous
+   tensor. */
 dm_status unsqueeze_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   int64_t at = *DM_ATTR(int64_t, c), shape[DM_MAX_DIM], stride[DM_MAX_DIM];
@@ -388,6 +394,7 @@ typedef struct NarrowAttr {
   int64_t dim, start, length;
 } NarrowAttr;
 
+/* Fails for a 0-dim tensor. */
 static dm_status need_dims(const dm_Call *c) {
   return c->in[0]->ndim ? DM_OK
                         : dm_fail(DM_EARG,
@@ -396,6 +403,7 @@ static dm_status need_dims(const dm_Call *c) {
                                   c->op->name);
 }
 
+/* `length` elements of dim d from `start` on. */
 dm_status narrow_rule(dm_Call *c) {
   const NarrowAttr *a = DM_ATTR(NarrowAttr, c);
   const dm_Tensor *t = c->in[0];
@@ -411,6 +419,7 @@ dm_status narrow_rule(dm_Call *c) {
   return cut(c, d, start, 1, a->length);
 }
 
+/* Index b of dim a; the dim is removed. */
 dm_status select_rule(dm_Call *c) {
   const TwoDims *a = DM_ATTR(TwoDims, c);
   const dm_Tensor *t = c->in[0];
@@ -474,6 +483,8 @@ dm_status diagonal_rule(dm_Call *c) {
   return make(c, n_dim, shape, stride, t->offset + skipped);
 }
 
+/* The gradient of a region. Where the tape already has a gradient sum for x, gy is
+   added to the region of that sum, without a tensor of zeros for each region. */
 void as_region_grad(dm_Grad *g) {
   /* the region is the same view of the gradient so far, or of a new tensor of zeros */
   const dm_Meta *m = &g->in_meta[0];

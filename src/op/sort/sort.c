@@ -33,6 +33,7 @@ typedef struct Item {
   int64_t at;
 } Item;
 
+/* One call of sort, topk or cumsum. */
 typedef struct Job {
   dm_Along in, out; /* they differ in n: topk gives k elements */
   dm_DType from, to;
@@ -44,6 +45,7 @@ typedef struct Job {
   atomic_bool failed; /* out of memory */
 } Job;
 
+/* Copies one element of 1, 2, 4 or 8 bytes. */
 static void copy_element(char *dst, const char *src, int64_t size) {
   switch (size) {
   case 1: *dst = *src; break;
@@ -200,6 +202,7 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
 
+/* out: the sorted values and int64 positions, both in x's shape. */
 dm_status sort_rule(dm_Call *c) {
   int d;
   DM_TRY(dm_check_dim(c, c->in[0], DM_ATTR(dm_SortAttr, c)->dim, &d));
@@ -212,6 +215,7 @@ dm_status sort_cpu(dm_Call *c) {
   return sort_along(c, a->dim, a->descending);
 }
 
+/* out: values and int64 positions with size k along dim. */
 dm_status topk_rule(dm_Call *c) {
   const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
   const dm_Tensor *x = c->in[0];
@@ -242,6 +246,7 @@ void topk_grad(dm_Grad *g) {
 
 /* ---- bucketize ---- */
 
+/* One call of bucketize. */
 typedef struct Buckets {
   const uint64_t *edge; /* keys in ascending order */
   int64_t n;
@@ -271,6 +276,7 @@ static int64_t edges_below(const Buckets *b, uint64_t key) {
   }
   return low;
 }
+/* Thread body: the buckets of elements [begin, end). */
 static void bucket_range(void *ctx, int64_t begin, int64_t end) {
   const Buckets *b = ctx;
   uint64_t key[DM_BLOCK];
@@ -353,6 +359,7 @@ static void cumsum_slices(void *ctx, int64_t begin, int64_t end) {
     }
   }
 }
+/* Integers and bool give int64 unless a dtype is asked for. */
 dm_status cumsum_rule(dm_Call *c) {
   const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
   const dm_DType own = (dm_DType)c->in[0]->dtype;
@@ -373,6 +380,7 @@ dm_status cumsum_cpu(dm_Call *c) {
   dm_tensor_unref(&dense);
   return DM_OK;
 }
+/* dx_i = sum over k >= i of gy_k. */
 void cumsum_grad(dm_Grad *g) {
   const dm_CumsumAttr a = {DM_ATTR(dm_CumsumAttr, g)->dim, DM_NO_DTYPE};
   g->gx[0] = dm_x(g->x, DM_OP_cumsum_back, &a, 1, g->gy[0]);
@@ -418,6 +426,8 @@ static dm_status count_nonzero(dm_Tensor *x, int64_t *count) {
   dm_tensor_unref(&dense);
   return DM_OK;
 }
+/* out: int64 positions (count, ndim). The count is read before the output is made,
+   so the op waits for the device. */
 dm_status nonzero_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], DM_I64);
   DM_TRY(count_nonzero(c->in[0], &c->out_meta[0].shape[0]));

@@ -153,6 +153,7 @@ static dm_status slices(dm_Call *c, dm_X *x, int64_t along, Wants w, bool sortin
   return give_more(c, x, w, inverse, run, first ? first->numel : 0);
 }
 
+/* torch.unique: the result is always sorted, whatever `sorted` says. */
 dm_status unique_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t sorted, inverse, counts;

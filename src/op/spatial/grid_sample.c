@@ -30,6 +30,8 @@ typedef struct Axis {
   dm_Tensor *weight[4]; /* NULL: 1 */
 } Axis;
 
+/* One call: the options, the taps of every axis, and the sum over the combinations
+   of taps so far. */
 typedef struct Sampler {
   Mode mode;
   Padding padding;

@@ -152,6 +152,8 @@ static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
   return mode == NEAREST || mode == NEAREST_EXACT ? DM_OK : dm_check_float(c, c->in[0], "x");
 }
 
+/* Computes size and scale of every axis, then resizes dim by dim, the last one
+   first. */
 dm_status interpolate_compose(dm_Call *c, dm_X *x) {
   const ResizeAttr *a = DM_ATTR(ResizeAttr, c);
   dm_Tensor *t = c->in[0];

@@ -32,6 +32,7 @@ enum { PLANE_GRAIN = 65536 }; /* elements that are worth a thread */
 
 /* ---- planes ---- */
 
+/* The number of planes of t (N, C, H, W): N C. */
 static int64_t n_planes(const dm_Tensor *t) { return dm_numel(t->ndim - 2, t->shape); }
 
 static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
@@ -127,11 +128,13 @@ typedef struct MaxJob {
   atomic_bool no_memory;
 } MaxJob;
 
+/* The code of output i, stored as uint8 or int32. */
 static int64_t code_at(const MaxJob *j, int64_t i) {
   return j->code_dtype == DM_U8 ? (int64_t)((const uint8_t *)j->code)[i]
                                 : (int64_t)((const int32_t *)(const void *)j->code)[i];
 }
 
+/* Stores the codes of n outputs from index `at` on. */
 static void store_codes(const MaxJob *j, int64_t at, int64_t n, const int32_t *code) {
   if (j->code_dtype == DM_U8) {
     uint8_t *to = (uint8_t *)j->code + at;
@@ -341,6 +344,7 @@ dm_status max_pool2d_coded_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* y and codes of all planes, in the compute type of x's dtype. */
 dm_status max_pool2d_coded_cpu(dm_Call *c) {
   const dm_MaxPoolAttr *a = DM_ATTR(dm_MaxPoolAttr, c);
   dm_Tensor *x;
@@ -371,6 +375,7 @@ void max_pool2d_coded_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->out[1]);
 }
 
+/* in: gy, codes (..., P, Q); out: dx (..., H, W), where `size` gives H and W. */
 dm_status max_pool2d_scatter_rule(dm_Call *c) {
   const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
@@ -408,11 +413,13 @@ dm_status max_pool2d_scatter_cpu(dm_Call *c) {
                                  : scatter_range_i64);
 }
 
+/* The op is linear in gy: its gradient gathers at the codes. */
 void max_pool2d_scatter_grad(dm_Grad *g) {
   const dm_MaxPoolAttr *a = &DM_ATTR(dm_MaxPoolSizedAttr, g)->max;
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_gather, a, 2, g->gy[0], g->in[1]);
 }
 
+/* in: x (..., H, W), codes (..., P, Q); out: (..., P, Q). */
 dm_status max_pool2d_gather_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[0]->dtype);
   return DM_OK;
@@ -422,6 +429,7 @@ dm_status max_pool2d_gather_cpu(dm_Call *c) {
   return run_coded(c, DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(c->in[0]), gather_range);
 }
 
+/* The gradient of the gather is the scatter. */
 void max_pool2d_gather_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_MaxPoolSizedAttr a = {*DM_ATTR(dm_MaxPoolAttr, g),
@@ -429,6 +437,7 @@ void max_pool2d_gather_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_max_pool2d_scatter, &a, 2, g->gy[0], g->in[1]);
 }
 
+/* in: codes (..., P, Q); out: int64 positions for the caller. */
 dm_status max_pool2d_position_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], DM_I64);
   return DM_OK;
@@ -450,6 +459,7 @@ dm_status max_pool2d_position_cpu(dm_Call *c) {
   return st;
 }
 
+/* The public op: the coded op, and the positions if return_indices is set. */
 dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
   const MaxPublicAttr *a = DM_ATTR(MaxPublicAttr, c);
   dm_Tensor *in = c->in[0];
@@ -467,6 +477,7 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
 
 /* ---- averages ---- */
 
+/* The job of an average pooling: planes (h, w) and outputs (p, q). */
 typedef struct MeanJob {
   int64_t h, w, p, q;
   dm_PoolSpan *rows, *cols; /* spans of both axes, one allocation of p + q */
@@ -587,6 +598,7 @@ done:
 
 /* ---- avg_pool2d ---- */
 
+/* Describes both axes of an average pooling over planes of this size. */
 static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
                           dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
@@ -632,6 +644,7 @@ dm_status avg_pool2d_cpu(dm_Call *c) {
   return run_avg(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(c->in[0]), false);
 }
 
+/* dx spreads gy / divisor over each window. */
 void avg_pool2d_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_AvgPoolSizedAttr a = {*DM_ATTR(dm_AvgPoolAttr, g),
@@ -672,6 +685,7 @@ static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out
   return run_means(c, &j, spread);
 }
 
+/* (..., H, W) -> (..., size[0], size[1]). */
 dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   const int64_t *size = DM_ATTR(dm_PoolSizeAttr, c)->size;

@@ -6,6 +6,8 @@
 #include "base/quotient.h"
 #include "engine/op.h"
 
+/* Attributes of max_pool2d; the Sized form adds the input's planes for ops that see
+   only the outputs. */
 typedef struct dm_MaxPoolAttr {
   int64_t kernel[2];
   dm_Ints stride;
@@ -16,6 +18,7 @@ typedef struct dm_MaxPoolSizedAttr {
   int64_t size[2]; /* of the input plane */
 } dm_MaxPoolSizedAttr;
 
+/* Attributes of avg_pool2d, and the Sized form of its gradient. */
 typedef struct dm_AvgPoolAttr {
   int64_t kernel[2];
   dm_Ints stride;
@@ -27,6 +30,7 @@ typedef struct dm_AvgPoolSizedAttr {
   int64_t size[2]; /* of the input plane */
 } dm_AvgPoolSizedAttr;
 
+/* The output size of adaptive pooling; the input size for its gradient. */
 typedef struct dm_PoolSizeAttr {
   int64_t size[2];
 } dm_PoolSizeAttr;

@@ -58,6 +58,7 @@ typedef struct MaxPlaneAttr {
   int64_t return_indices;
 } MaxPlaneAttr;
 
+/* (N, C, L) -> (N, C, P); the flat index in a plane of height 1 is the index in L. */
 dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   const MaxLineAttr *a = DM_ATTR(MaxLineAttr, c);
   c->n_out = a->return_indices ? 2 : 1;
@@ -77,6 +78,7 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* avg_pool2d with kernel (1, k); the height adds a factor of 1 to the divisor. */
 dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
   const struct {
     int64_t kernel;
@@ -110,19 +112,23 @@ typedef struct Space {
   int64_t lead, depth, h, w, p, q;
 } Space;
 
+/* The sizes of the last three dims of t, and the product of those before. */
 static Space space_of(const dm_Tensor *t) {
   const int64_t *s = t->shape + t->ndim - 3;
   return (Space){dm_numel(t->ndim - 3, t->shape), s[0], s[1], s[2], 0, 0};
 }
+/* t as planes (N C D, H, W). */
 static dm_Tensor *planes_of(dm_X *x, dm_Tensor *t, const Space *s) {
   return x_reshape(x, t, 3, (int64_t[]){s->lead * s->depth, s->h, s->w});
 }
+/* Pooled planes (N C D, P, Q) as (N C, D, P Q); notes P and Q in s. */
 static dm_Tensor *columns_of(dm_X *x, dm_Tensor *planes, Space *s) {
   if (!planes) return NULL;
   s->p = planes->shape[1];
   s->q = planes->shape[2];
   return x_reshape(x, planes, 3, (int64_t[]){s->lead, s->depth, s->p * s->q});
 }
+/* Columns (N C, E, P Q) as (N, C, E, P, Q), with like's leading dims. */
 static dm_Tensor *space_from(dm_X *x, dm_Tensor *columns, const Space *s,
                              const dm_Tensor *like) {
   int64_t shape[DM_MAX_DIM];
@@ -223,6 +229,7 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* Adaptive averages are separable too: planes first, then the depth. */
 dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
   const int64_t *size = DM_ATTR(int64_t, c);
   dm_Tensor *t = c->in[0];

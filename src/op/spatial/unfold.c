@@ -211,6 +211,7 @@ static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t rows, int64_t columns) {
   return rows || columns ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
 }
 
+/* x (N, C, H, W) -> (N, C R S, P Q): the im2col matrix. */
 dm_status unfold_compose(dm_Call *c, dm_X *x) {
   const Columns *a = DM_ATTR(Columns, c);
   dm_Tensor *t = c->in[0];
@@ -237,6 +238,8 @@ typedef struct FoldAttr {
   Columns columns;
 } FoldAttr;
 
+/* x (N, C R S, P Q) -> (N, C, H, W): windows are added up in a padded plane, whose
+   border is then removed. */
 dm_status fold_compose(dm_Call *c, dm_X *x) {
   const FoldAttr *f = DM_ATTR(FoldAttr, c);
   const Columns *a = &f->columns;
