@@ -205,7 +205,7 @@ typedef struct Scratch {
   float *draw;
 } Scratch;
 
-/* Lays out the buffers; rows are padded to 16 elements for aligned vectors. False
+/* Divides the memory into buffers; rows are padded to 16 elements for aligned vectors. False
    when memory is out. */
 static bool get_scratch(Job *j, bool backward, Scratch *scratch) {
   const int64_t es = dm_dtype_size(j->type), padded = (j->S + 15) / 16 * 16;

@@ -105,7 +105,7 @@ static void compact_run(void *ctx, char *const *ptr, const int64_t *stride, int6
 }
 
 /* Traverses t and the mask once, in order; it is sequential, because each element's
-   place in the row depends on those before it. */
+   position in the row depends on those before it. */
 static void compact(dm_Tensor *t, dm_Tensor *mask, Compact k) {
   dm_Tensor *both[2] = {t, mask};
   dm_Iter it;
