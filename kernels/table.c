@@ -2,15 +2,12 @@
 #include "engine/call.h"
 #include "kernels/module.h"
 
-/* A column without a function is a symbol that nobody defines: NULL. */
-#define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, ...) \
-  extern dm_KernelFn CUDA_FN __attribute__((weak));
-#include "engine/rows.inc"
-
+#define NO_KERNEL NULL
 static dm_KernelFn *const *kernels(void) {
   static dm_KernelFn *const table[DM_N_OP] = {
 #define OP(NAME, N_OUT, SIG, RULE, CPU_FN, CUDA_FN, ...) [DM_OP_##NAME] = CUDA_FN,
-#include "engine/rows.inc"
+#include "ops.gen.def"
+#undef OP
   };
   return table;
 }

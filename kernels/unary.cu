@@ -57,12 +57,8 @@
     C p, q;                                                                           \
     __device__ C operator()(const C *x) const { return x[0] * NAME##_d(x[1], p, q); } \
   };
-#define UNARY(NAME, ...) FUNCTORS(NAME)
-#define BINARY(...)
-#define KERNEL(...)
-#define VIEW(...)
-#define COMPOSED(...)
-#include "ops.def"
+#define UNARY(NAME, SAVE) FUNCTORS(NAME)
+#include "unary.gen.def"
 #undef UNARY
 #undef FUNCTORS
 
@@ -99,10 +95,10 @@ DM_CUDA_KERNEL(unary_cuda) {
   dm_unary_params(c->op->signature, c->attr, pq);
   if (!dm_is_float(dtype)) return integers(c, pq[0], pq[1]);
   switch (dm_op_id(c->op)) {
-#define UNARY(NAME, ...) \
-  case DM_OP_##NAME:     \
+#define UNARY(NAME, SAVE) \
+  case DM_OP_##NAME:      \
     return dm_pointwise_float<NAME##_forward, 1>(out, c->in, dtype, pq[0], pq[1]);
-#include "ops.def"
+#include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }
@@ -182,10 +178,10 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
   dm_Tensor *out = c->out[0];
   const dm_DType dtype = (dm_DType)out->dtype;
   switch ((dm_OpId)a->op) {
-#define UNARY(NAME, ...) \
-  case DM_OP_##NAME:     \
+#define UNARY(NAME, SAVE) \
+  case DM_OP_##NAME:      \
     return dm_pointwise_float<NAME##_backward, 2>(out, c->in, dtype, a->p, a->q);
-#include "ops.def"
+#include "unary.gen.def"
 #undef UNARY
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }

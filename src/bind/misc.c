@@ -253,10 +253,6 @@ static void push_row(lua_State *L, const dm_OpInfo *op) {
 #undef BOOL
   lua_pushinteger(L, dm_op_results(op));
   lua_setfield(L, -2, "outputs");
-  lua_pushnumber(L, op->lo);
-  lua_setfield(L, -2, "lo");
-  lua_pushnumber(L, op->hi);
-  lua_setfield(L, -2, "hi");
   lua_createtable(L, g->n_tensor, 0);
   for (int i = 0; i < g->n_tensor; i++) {
     lua_pushfstring(L, "%s%s", g->tensor[i], g->list ? "..." : i >= g->n_required ? "?" : "");

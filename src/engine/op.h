@@ -1,4 +1,4 @@
-/* What an op is: one row of src/ops.def. A row's functions live in src/op (rule, CPU kernel,
+/* What an op is: one row of src/ops. A row's functions live in src/op (rule, CPU kernel,
    gradient); the linker joins them to the table here. call.h says how an op is called. */
 #ifndef DM_OP_H
 #define DM_OP_H
@@ -45,7 +45,7 @@ enum {
   F_LAYOUT = 2048     /* outside the CPU its outputs lie channels last when an input does */
 };
 
-/* One attribute, read from the row's signature; see engine/sig.h. */
+/* The kind of an option in a row, and its C type in the attribute struct. */
 typedef enum dm_AttrKind {
   A_INT,    /* int64_t */
   A_NUM,    /* double */
@@ -77,23 +77,22 @@ typedef struct dm_Ints {
 } dm_Ints;
 
 typedef struct dm_AttrSpec {
-  char name[20];
-  char choices[64]; /* "none|mean|sum" */
+  const char *name, *choices; /* "none|mean|sum", or "" */
+  double def;
+  uint16_t offset; /* bytes into the attribute struct */
   uint8_t kind;
   bool required;
-  uint16_t offset; /* bytes into the attribute struct */
-  double def;
 } dm_AttrSpec;
 
 typedef struct dm_Signature {
   uint8_t n_tensor, n_required, n_attr;
   bool list;                 /* the only tensor argument is a list */
   bool number_ok[DM_MAX_IN]; /* a host number may stand there */
-  char tensor[DM_MAX_IN][16];
+  const char *tensor[DM_MAX_IN];
   uint16_t attr_bytes;
   uint16_t required; /* bit k: attribute k has no default */
   int8_t dtype_attr; /* index of an attribute called dtype, or -1 */
-  dm_AttrSpec attr[DM_MAX_ATTR];
+  const dm_AttrSpec *attr;
 } dm_Signature;
 
 struct dm_OpInfo;
@@ -152,8 +151,7 @@ typedef struct dm_OpInfo {
   dm_GradFn *grad;
   uint32_t save, flags;
   uint8_t cast[DM_N_DEVICE_TYPE];
-  double lo, hi;                 /* where the op's tests sample, for pointwise ops */
-  const dm_Signature *signature; /* sig, parsed when the library is loaded */
+  const dm_Signature *signature; /* sig, parsed by the generator */
 } dm_OpInfo;
 
 #ifdef DM_BACK_END
@@ -169,7 +167,8 @@ extern const dm_OpInfo dm_ops[DM_N_OP];
   dm_KernelFn CPU_FN, CUDA_FN;                                          \
   dm_ComposeFn COMPOSE;                                                 \
   dm_GradFn GRAD;
-#include "engine/rows.inc"
+#include "ops.gen.def"
+#undef OP
 
 /* A device as an attribute holds it; none given: the thread state's default. */
 static inline int64_t dm_device_code(dm_Device d) { return d.type << 8 | d.index; }
@@ -200,7 +199,7 @@ dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *o
 /* Fails unless t is of a float dtype / an integer dtype. */
 dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what);
 
-/* The attribute struct of a call; in a debug build its size is checked. */
+/* The attribute struct of a call. */
 #define DM_ATTR(TYPE, CALL) ((const TYPE *)(CALL)->attr)
 
 #endif

@@ -3,8 +3,8 @@
    dm_record makes a node for a call and gives it to the float outputs. The node stores an edge
    for each input (to the node that made it, or to the leaf), the meta of inputs and outputs
    (the backward pass brings gradients to an input's shape, dtype and device), a copy of the
-   attributes, and the inputs and outputs that the row's gradient reads (columns SAVE of
-   ops.def). PyTorch builds the same as grad_fn, next_edges and SavedVariable.
+   attributes, and the inputs and outputs that the row's gradient reads (column saves of
+   src/ops). PyTorch builds the same as grad_fn, next_edges and SavedVariable.
 
    In-place changes. A view and its base share bytes, so a change of one changes the other's
    history too: dm_rebase records base' = as_strided_scatter(base, view), and the view becomes

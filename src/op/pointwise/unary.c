@@ -149,22 +149,14 @@ static Term polygamma(const Graph *g, int64_t n, Term a) {
 #pragma GCC diagnostic pop
 
 /* A UNARY row of the op table must have a derivative, from the tensor that the row saves. */
-#define UNARY(NAME, SIG, SAVE, ...) \
+#define UNARY(NAME, SAVE) \
   _Static_assert((int)(SAVE) == (int)NAME##_reads, #NAME ": its row saves another tensor");
-#define BINARY(...)
-#define KERNEL(...)
-#define VIEW(...)
-#define COMPOSED(...)
-#include "ops.def"
+#include "unary.gen.def"
 #undef UNARY
 static Term (*const derivatives[DM_N_OP])(const Graph *g, Term s, double p, double q) = {
 #define UNARY(NAME, ...) [DM_OP_##NAME] = NAME##_derivative,
-#include "ops.def"
+#include "unary.gen.def"
 #undef UNARY
-#undef BINARY
-#undef KERNEL
-#undef VIEW
-#undef COMPOSED
 };
 
 /* gy times dy/dx; zeros where the derivative is 0 everywhere. */

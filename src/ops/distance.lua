@@ -1,0 +1,46 @@
+-- Distances.
+local op = ...
+
+op.composed "cosine_similarity" {
+  tensors = "x1, x2",
+  options = {"dim:dim=1", "eps:num=1e-8"},
+  autocast = {cuda = "fp32"},
+  doc = "x1 x2 / (|x1| |x2|) along a dim, no length below eps",
+}
+
+op.composed "pairwise_distance" {
+  tensors = "x1, x2",
+  options = {"p:num=2", "eps:num=1e-6", "keepdim:bool=0"},
+  doc = "norm of x1 - x2 + eps along the last dim",
+}
+
+op.composed "cdist" {
+  tensors = "x1, x2",
+  options = {"p:num=2"},
+  autocast = "fp32",
+  doc = "norms of the differences of all pairs of rows: (..., P, M) and (..., R, M) give (..., P, "
+    .. "R)",
+}
+
+op.composed "pdist" {
+  tensors = "x",
+  options = {"p:num=2"},
+  autocast = {cuda = "fp32"},
+  doc = "norms of the differences of all pairs of rows of (N, M), (1, 2) first, then (1, 3), ...: "
+    .. "N (N - 1) / 2",
+}
+
+op.composed "dist" {
+  tensors = "x, other",
+  options = {"p:num=2"},
+  autocast = {cuda = "fp32"},
+  doc = "norm of x - other",
+}
+
+op.composed "renorm" {
+  tensors = "x",
+  options = {"p:num", "dim:dim", "maxnorm:num"},
+  autocast = {cuda = "fp32"},
+  flags = "inplace",
+  doc = "x with those slices along dim scaled down whose norm is above maxnorm",
+}

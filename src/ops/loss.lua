@@ -1,0 +1,200 @@
+-- Losses.
+local op = ...
+
+op.kernel "cross_entropy" {
+  tensors = "x, target, weight?",
+  options = {
+    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+  },
+  saves = "I0 I1 I2",
+  autocast = "fp32",
+  doc = "-log softmax(x) at each target, dim 2 of x being the classes",
+}
+
+op.composed "cross_entropy_soft" {
+  tensors = "x, target, weight?",
+  options = {
+    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+  },
+  autocast = "fp32",
+  flags = "hidden",
+  doc = "cross_entropy of targets that are probabilities",
+}
+
+op.kernel "cross_entropy_backward" {
+  tensors = "gy, x, target, weight?",
+  options = {
+    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+  },
+  gradient = false,
+  flags = "hidden",
+  doc = "gradient of cross_entropy in x",
+}
+
+op.kernel "nll_loss" {
+  tensors = "x, target, weight?",
+  options = {"ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean"},
+  saves = "I1 I2",
+  autocast = "fp32",
+  doc = "-x at each target, x being log-probabilities, dim 2 the classes",
+}
+
+op.kernel "nll_loss_backward" {
+  tensors = "gy, target, weight?",
+  options = {"ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "shape:sizes"},
+  saves = "I1 I2",
+  flags = "hidden",
+  doc = "gradient of nll_loss in x",
+}
+
+op.composed "mse_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  autocast = "fp32",
+  doc = "(x - target)^2",
+}
+
+op.composed "l1_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  autocast = "fp32",
+  doc = "|x - target|",
+}
+
+op.composed "smooth_l1_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean", "beta:num=1"},
+  autocast = "fp32",
+  doc = "d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2",
+}
+
+op.composed "huber_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean", "delta:num=1"},
+  autocast = "fp32",
+  doc = "d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)",
+}
+
+op.composed "binary_cross_entropy" {
+  tensors = "x, target, weight?",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  autocast = {cpu = "fp32", cuda = "banned"},
+  doc = "-(target log x + (1 - target) log(1 - x)), x being probabilities",
+}
+
+op.composed "binary_cross_entropy_with_logits" {
+  tensors = "x, target, weight?, pos_weight?",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  compose = "bce_with_logits_compose",
+  autocast = "fp32",
+  doc = "binary_cross_entropy of sigmoid(x), without overflow",
+}
+
+op.composed "soft_margin_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  autocast = "fp32",
+  doc = "log(1 + exp(-target x)), targets being 1 or -1",
+}
+
+op.composed "multilabel_soft_margin_loss" {
+  tensors = "x, target, weight?",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  doc = "mean over the classes (the last dim) of binary_cross_entropy_with_logits",
+}
+
+op.composed "kl_div" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum|batchmean)=mean", "log_target:bool=0"},
+  autocast = "fp32",
+  doc = "target * (log target - x), x being log-probabilities, and target too with log_target; "
+    .. "batchmean: the sum by the size of dim 1",
+}
+
+op.composed "poisson_nll_loss" {
+  tensors = "x, target",
+  options = {
+    "reduction:enum(none|mean|sum)=mean", "log_input:bool=1", "full:bool=0", "eps:num=1e-8",
+  },
+  autocast = "fp32",
+  doc = "exp(x) - target * x, or x - target * log(x + eps) when not log_input; full: with "
+    .. "log(target!) by Stirling's formula",
+}
+
+op.composed "gaussian_nll_loss" {
+  tensors = "x, target, var#",
+  options = {"reduction:enum(none|mean|sum)=mean", "full:bool=0", "eps:num=1e-6"},
+  doc = "(log var + (x - target)^2 / var) / 2, var not below eps; full: with log(2 pi) / 2",
+}
+
+op.composed "hinge_embedding_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=1"},
+  autocast = "fp32",
+  doc = "x where target is 1, max(0, margin - x) where it is -1",
+}
+
+op.composed "margin_ranking_loss" {
+  tensors = "x1, x2, target",
+  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
+  autocast = "fp32",
+  doc = "max(0, margin - target * (x1 - x2)), targets being 1 or -1",
+}
+
+op.composed "cosine_embedding_loss" {
+  tensors = "x1, x2, target",
+  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
+  autocast = "fp32",
+  doc = "1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where it is -1",
+}
+
+op.composed "triplet_margin_loss" {
+  tensors = "anchor, positive, negative",
+  options = {
+    "reduction:enum(none|mean|sum)=mean", "margin:num=1", "p:num=2", "eps:num=1e-6", "swap:bool=0",
+  },
+  autocast = "fp32",
+  doc = "max(0, margin + d(anchor, positive) - d(anchor, negative)), d being pairwise_distance; "
+    .. "swap: or d(positive, negative) where that is smaller; Balntas et al. 2016",
+}
+
+op.composed "multi_margin_loss" {
+  tensors = "x, target, weight?",
+  options = {"reduction:enum(none|mean|sum)=mean", "p:num=1", "margin:num=1"},
+  autocast = "fp32",
+  doc = "mean over classes of max(0, margin - x[target] + x)^p, of the others",
+}
+
+op.composed "multilabel_margin_loss" {
+  tensors = "x, target",
+  options = {"reduction:enum(none|mean|sum)=mean"},
+  autocast = "fp32",
+  doc = "mean over classes of max(0, 1 - x[label] + x), of the others, summed over a row's "
+    .. "labels, which -1 ends",
+}
+
+op.composed "ctc_loss" {
+  tensors = "log_probs, targets, input_lengths, target_lengths",
+  options = {"blank:pos=0", "reduction:enum(none|mean|sum)=mean", "zero_infinity:bool=0"},
+  autocast = {cpu = "fp32"},
+  flags = "no_double",
+  doc = "-log of the probability of the labels, however they lie in time: log_probs (T,N,C), "
+    .. "targets (N,S) or one after another; the mean is by each one's labels; Graves et al. 2006",
+}
+
+op.kernel "ctc" {
+  tensors = "log_probs, targets, input_lengths, target_lengths",
+  options = {"blank:pos"},
+  outputs = 2,
+  saves = "I0 I1 I2 I3 O1",
+  flags = "hidden aside no_double",
+  doc = "each sequence's ctc_loss",
+}
+
+op.kernel "ctc_backward" {
+  tensors = "gy, log_probs, targets, input_lengths, target_lengths, alpha",
+  options = {"blank:pos"},
+  gradient = false,
+  flags = "hidden",
+  doc = "ctc's gradient in log_probs",
+}

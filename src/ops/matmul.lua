@@ -1,0 +1,156 @@
+-- Matrix products.
+local op = ...
+
+op.kernel "matmul" {
+  tensors = "x, other",
+  saves = "C0 C1",
+  autocast = "lower_precision_fp",
+  doc = "matrix product of the last two dims, batches broadcast; a vector is a row or a column",
+}
+
+op.kernel "mm" {
+  tensors = "x, mat2",
+  cpu = "matmul_cpu",
+  cuda = "matmul_cuda",
+  gradient = "matmul_grad",
+  saves = "C0 C1",
+  autocast = "lower_precision_fp",
+  doc = "product of two matrices",
+}
+
+op.kernel "bmm" {
+  tensors = "x, mat2",
+  cpu = "matmul_cpu",
+  cuda = "matmul_cuda",
+  gradient = "matmul_grad",
+  saves = "C0 C1",
+  autocast = "lower_precision_fp",
+  doc = "products of two batches of matrices",
+}
+
+op.kernel "mv" {
+  tensors = "x, vec",
+  cpu = "matmul_cpu",
+  cuda = "matmul_cuda",
+  gradient = "matmul_grad",
+  saves = "C0 C1",
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "product of a matrix and a vector",
+}
+
+op.kernel "dot" {
+  tensors = "x, other",
+  cpu = "matmul_cpu",
+  cuda = "matmul_cuda",
+  gradient = "matmul_grad",
+  saves = "C0 C1",
+  autocast = {cuda = "promote"},
+  doc = "inner product of two vectors",
+}
+
+op.composed "vdot" {
+  tensors = "x, other",
+  autocast = {cuda = "promote"},
+  doc = "inner product of two vectors; dot, as there are no complex numbers",
+}
+
+op.kernel "addmm" {
+  tensors = "x, mat1, mat2",
+  options = {"beta:num=1", "alpha:num=1"},
+  saves = "I1 I2",
+  autocast = "lower_precision_fp",
+  flags = "inplace",
+  doc = "beta * x + alpha * (mat1 mat2); beta 0 does not read x",
+}
+
+op.kernel "baddbmm" {
+  tensors = "x, batch1, batch2",
+  options = {"beta:num=1", "alpha:num=1"},
+  cpu = "addmm_cpu",
+  cuda = "addmm_cuda",
+  gradient = "addmm_grad",
+  saves = "I1 I2",
+  autocast = "lower_precision_fp",
+  flags = "inplace",
+  doc = "beta * x + alpha * (batch1 batch2); beta 0 does not read x",
+}
+
+op.composed "addbmm" {
+  tensors = "x, batch1, batch2",
+  options = {"beta:num=1", "alpha:num=1"},
+  autocast = "lower_precision_fp",
+  flags = "inplace",
+  doc = "beta * x + alpha * (the sum over the batch of batch1 batch2)",
+}
+
+op.composed "addmv" {
+  tensors = "x, mat, vec",
+  options = {"beta:num=1", "alpha:num=1"},
+  autocast = {cuda = "lower_precision_fp"},
+  flags = "inplace",
+  doc = "beta * x + alpha * (mat vec)",
+}
+
+op.composed "addr" {
+  tensors = "x, vec1, vec2",
+  options = {"beta:num=1", "alpha:num=1"},
+  autocast = {cuda = "lower_precision_fp"},
+  flags = "inplace",
+  doc = "beta * x + alpha * (products of all pairs of two vectors' elements)",
+}
+
+op.kernel "linear" {
+  tensors = "x, weight, bias?",
+  options = {"activation:enum(none|relu|gelu|gelu_tanh)=none"},
+  outputs = 2,
+  saves = "I0 I1 O0 O1",
+  autocast = "lower_precision_fp",
+  flags = "aside",
+  doc = "x times the transpose of weight, plus bias; of that the activation, before it is rounded",
+}
+
+op.kernel "linear_backward" {
+  tensors = "gy, x, saved?",
+  options = {"activation:enum(none|relu|gelu|gelu_tanh)=none"},
+  outputs = 3,
+  gradient = false,
+  flags = "hidden",
+  doc = "linear's gradients: weight, bias and, where there is an activation, what it got",
+}
+
+op.composed "trace" {
+  tensors = "x",
+  autocast = {cpu = "fp32"},
+  doc = "sum of the diagonal of a matrix",
+}
+
+op.composed "outer" {
+  tensors = "x, vec2",
+  doc = "products of all pairs of two vectors' elements",
+}
+
+op.composed "kron" {
+  tensors = "x, other",
+  doc = "Kronecker product: each element of x as a block, times other",
+}
+
+op.composed "tensordot" {
+  tensors = "x, other",
+  options = {"dims:int=2", "dims_self:dims=none", "dims_other:dims=none"},
+  autocast = {cuda = "promote"},
+  doc = "sums of products over the last dims of x and as many first ones of other, or over those "
+    .. "named",
+}
+
+op.composed "einsum" {
+  tensors = "operands...",
+  options = {"equation:str"},
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "sums of products by named dims, as in \"ij,jk->ik\"",
+}
+
+op.composed "bilinear" {
+  tensors = "x1, x2, weight, bias?",
+  autocast = {cuda = "promote"},
+  doc = "x1 W_o x2 for each matrix of weight (O,I,J), plus bias",
+}

@@ -1,0 +1,122 @@
+-- Softmax and norms.
+local op = ...
+
+op.kernel "softmax" {
+  tensors = "x",
+  options = {"dim:dim", "dtype:dtype=none"},
+  saves = "O0",
+  autocast = {cuda = "fp32_set_opt_dtype"},
+  doc = "exp(x) over its sum along a dim",
+}
+
+op.kernel "log_softmax" {
+  tensors = "x",
+  options = {"dim:dim", "dtype:dtype=none"},
+  rule = "softmax_rule",
+  cpu = "softmax_cpu",
+  cuda = "softmax_cuda",
+  saves = "O0",
+  autocast = {cuda = "fp32_set_opt_dtype"},
+  doc = "logarithm of softmax, without its underflow",
+}
+
+op.composed "softmin" {
+  tensors = "x",
+  options = {"dim:dim", "dtype:dtype=none"},
+  doc = "softmax of -x along a dim",
+}
+
+op.composed "gumbel_softmax" {
+  tensors = "x",
+  options = {"tau:num=1", "hard:bool=0", "dim:dim=-1"},
+  flags = "random",
+  doc = "softmax of (x + Gumbel noise) / tau; hard: 1 at its largest, 0 elsewhere, with softmax's "
+    .. "gradient; Jang et al. 2016",
+}
+
+op.kernel "softmax_backward" {
+  tensors = "gy, y",
+  options = {"dim:dim", "log:bool"},
+  gradient = false,
+  flags = "hidden",
+  doc = "gradient of softmax and log_softmax from their result",
+}
+
+op.kernel "layer_norm" {
+  tensors = "x, weight?, bias?",
+  options = {"normalized_shape:sizes", "eps:num=1e-5"},
+  saves = "I0 I1",
+  autocast = {cuda = "fp32"},
+  doc = "(x - mean) / sqrt(var + eps) over the last dims, times weight plus bias; Ba et al. 2016",
+}
+
+op.kernel "group_norm" {
+  tensors = "x, weight?, bias?",
+  options = {"num_groups:int", "eps:num=1e-5"},
+  saves = "I0 I1",
+  autocast = {cuda = "fp32"},
+  doc = "(x - mean) / sqrt(var + eps) over groups of channels, times weight plus bias; Wu & He "
+    .. "2018",
+}
+
+op.kernel "row_norm_backward" {
+  tensors = "gy, x, weight?",
+  options = {"outer:int", "groups:int", "inner:int", "eps:num"},
+  outputs = 3,
+  gradient = false,
+  flags = "hidden",
+  doc = "gradients of layer_norm and group_norm: x, weight, bias",
+}
+
+op.composed "rms_norm" {
+  tensors = "x, weight?",
+  options = {"normalized_shape:sizes", "eps:optnum=none"},
+  autocast = {cuda = "fp32"},
+  doc = "x / sqrt(mean of x^2 + eps) over the last dims, times weight; eps is the compute type's "
+    .. "where none is given; Zhang & Sennrich 2019",
+}
+
+op.composed "local_response_norm" {
+  tensors = "x",
+  options = {"size:int", "alpha:num=1e-4", "beta:num=0.75", "k:num=1"},
+  doc = "x / (k + alpha * mean of x^2 over size neighbouring channels)^beta; Krizhevsky et al. "
+    .. "2012",
+}
+
+op.composed "batch_norm" {
+  tensors = "x, running_mean?, running_var?, weight?, bias?",
+  options = {"training:bool=0", "momentum:num=0.1", "eps:num=1e-5"},
+  doc = "(x - mean) / sqrt(var + eps) by channel, times weight plus bias; Ioffe & Szegedy 2015",
+}
+
+op.composed "instance_norm" {
+  tensors = "x, running_mean?, running_var?, weight?, bias?",
+  options = {"use_input_stats:bool=1", "momentum:num=0.1", "eps:num=1e-5"},
+  doc = "batch_norm of each sample alone; Ulyanov et al. 2016",
+}
+
+op.kernel "batch_norm_train" {
+  tensors = "x, weight?, bias?",
+  options = {"eps:num"},
+  outputs = 3,
+  saves = "I0 I1 O1 O2",
+  flags = "hidden layout",
+  doc = "batch_norm by the batch's own mean and variance, which it gives too",
+}
+
+op.kernel "batch_norm_eval" {
+  tensors = "x, weight?, bias?, mean, var",
+  options = {"eps:num"},
+  saves = "I0 I1 I3 I4",
+  flags = "hidden layout",
+  doc = "batch_norm by the given mean and variance",
+}
+
+op.kernel "batch_norm_backward" {
+  tensors = "gy, x, weight?, mean, invstd",
+  options = {"training:bool"},
+  outputs = 3,
+  gradient = false,
+  flags = "hidden layout",
+  doc = "gradients of batch_norm: x, weight, bias",
+}

@@ -1,0 +1,86 @@
+-- Attention and recurrent networks.
+local op = ...
+
+op.composed "scaled_dot_product_attention" {
+  tensors = "query, key, value, attn_mask?",
+  options = {"dropout_p:num=0", "is_causal:bool=0", "scale:optnum=none", "enable_gqa:bool=0"},
+  autocast = "lower_precision_fp",
+  doc = "softmax(scale query key^T + attn_mask) value, scale being 1 / sqrt(E); a bool mask says "
+    .. "what is seen; Vaswani et al. 2017",
+}
+
+op.kernel "attention" {
+  tensors = "query, key, value, mask?, counters?",
+  options = {"is_causal:bool", "scale:num", "p:num", "seed:int", "offset:int"},
+  outputs = 2,
+  saves = "I0 I1 I2 I3 I4 O0 O1",
+  flags = "hidden",
+  doc = "scaled_dot_product_attention of one batch shape, and the logarithm of each row's sum of "
+    .. "exponentials",
+}
+
+op.kernel "attention_backward" {
+  tensors = "gy, query, key, value, y?, lse, mask?, counters?",
+  options = {"is_causal:bool", "scale:num", "p:num", "seed:int", "offset:int"},
+  outputs = 3,
+  gradient = false,
+  flags = "hidden",
+  doc = "attention's gradients: query, key, value",
+}
+
+-- Recurrent networks.
+
+op.composed "rnn_tanh_cell" {
+  tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "tanh(x w_ih^T + b_ih + hx w_hh^T + b_hh); Elman 1990",
+}
+
+op.composed "rnn_relu_cell" {
+  tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "rnn_tanh_cell with relu in tanh's place",
+}
+
+op.composed "lstm_cell" {
+  tensors = "x, hx, cx, w_ih, w_hh, b_ih?, b_hh?",
+  outputs = 2,
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "one step of an LSTM: the next hidden state and cell; Hochreiter & Schmidhuber 1997",
+}
+
+op.composed "gru_cell" {
+  tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
+  autocast = {cuda = "lower_precision_fp"},
+  doc = "one step of a gated recurrent unit; Cho et al. 2014",
+}
+
+op.composed "rnn_layer" {
+  tensors = "x, w_ih, w_hh, b_ih?, b_hh?, hx?, cx?",
+  options = {"mode:enum(tanh|relu|lstm|gru)", "reverse:bool=0"},
+  outputs = 3,
+  autocast = "lower_precision_fp",
+  doc = "one layer of cells over (time, batch, features), in one direction: all hidden states, "
+    .. "the last one, and an LSTM's last cell",
+}
+
+op.kernel "rnn_steps" {
+  tensors = "x, w_hh, b_hh?, hx?, cx?",
+  options = {"mode:enum(tanh|relu|lstm|gru)", "reverse:bool=0"},
+  outputs = 2,
+  cuda = false,
+  saves = "I1 I3 I4 O0 O1",
+  flags = "hidden",
+  doc = "all steps of a recurrent layer from the input's share of the gates: hidden states, and "
+    .. "what gates and cells were",
+}
+
+op.kernel "rnn_steps_backward" {
+  tensors = "gy?, gm?, y, memory?, w_hh, hx?, cx?",
+  options = {"mode:enum(tanh|relu|lstm|gru)", "reverse:bool=0"},
+  outputs = 3,
+  cuda = false,
+  gradient = false,
+  flags = "hidden",
+  doc = "rnn_steps' gradients: x, hx, and cx (LSTM) or the state's share of the gates (GRU)",
+}

@@ -1,0 +1,56 @@
+-- Functions of three operands, elementwise.
+local op = ...
+
+op.kernel "where" {
+  tensors = "cond, x#, y#",
+  saves = "I0",
+  flags = "pointwise layout",
+  doc = "x where cond holds, else y",
+}
+
+op.kernel "clamp" {
+  tensors = "x",
+  options = {"min:optnum=none", "max:optnum=none"},
+  saves = "I0",
+  flags = "inplace pointwise layout",
+  doc = "x held between min and max",
+}
+
+op.composed "clamp_tensor" {
+  tensors = "x, min#?, max#?",
+  flags = "hidden",
+  doc = "clamp with tensors as bounds",
+}
+
+op.kernel "clamp_backward" {
+  tensors = "gy, x",
+  options = {"min:optnum=none", "max:optnum=none"},
+  saves = "I1",
+  flags = "hidden pointwise layout",
+  doc = "gy where x lies between min and max, else 0",
+}
+
+op.kernel "lerp" {
+  tensors = "x, end, weight#",
+  saves = "I0 I1 I2",
+  flags = "inplace pointwise layout",
+  doc = "x + weight * (end - x)",
+}
+
+op.kernel "addcmul" {
+  tensors = "x, t1, t2",
+  options = {"value:num=1"},
+  saves = "I1 I2",
+  autocast = {cuda = "promote"},
+  flags = "inplace pointwise layout",
+  doc = "x + value * t1 * t2",
+}
+
+op.kernel "addcdiv" {
+  tensors = "x, t1, t2",
+  options = {"value:num=1"},
+  saves = "I1 I2",
+  autocast = {cuda = "promote"},
+  flags = "inplace pointwise layout",
+  doc = "x + value * t1 / t2",
+}
