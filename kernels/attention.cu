@@ -19,7 +19,7 @@
 #include "kernels/reduce.cuh"
 
 extern "C" {
-#include "op/sequence/attention.h"
+#include "op/random/random.h"
 }
 
 /* ---- operands ---- */

@@ -190,7 +190,7 @@ static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
   b.bias = dm_tensor_data(own[1]);
   b.mean = dm_tensor_data(c->out[1]);
   b.root = dm_tensor_data(var);
-  b.eps = *DM_ATTR(double, c);
+  b.eps = DM_ATTR(dm_EpsAttr, c)->eps;
   *taken = dm_dnn_batch_norm(&b);
   if (*taken)
     st = dm_launch(variance_kernel, dm_blocks(var->numel), DM_THREADS, 0, (float *)b.root,
@@ -236,7 +236,7 @@ DM_CUDA_KERNEL(batch_norm_train_cuda) {
     reducer.mean = (C *)dm_tensor_data(mean);
     reducer.var = (C *)dm_tensor_data(var);
     const Forward<C> fn = {
-        w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)*DM_ATTR(double, c)};
+        w, b, {reducer.mean, compute}, {reducer.var, compute}, (C)DM_ATTR(dm_EpsAttr, c)->eps};
     st = reduce_runs(reducer, ch);
     if (st == DM_OK) st = apply<C, T>(fn, own[0], NULL, y, ch);
   });
@@ -254,7 +254,7 @@ DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   DM_GO(dm_layout_new(c->in[0], dm_lies_last(y), &own[0]));
   for (int i = 1; i < 5; i++) DM_GO(dm_vector_new(c->in[i], compute, &own[i], &v[i]));
   DM_FLOAT_TYPES(y->dtype, {
-    const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)*DM_ATTR(double, c)};
+    const Forward<C> fn = {v[1], v[2], v[3], v[4], (C)DM_ATTR(dm_EpsAttr, c)->eps};
     st = apply<C, T>(fn, own[0], NULL, y, channels_of(own[0]));
   });
 done:
@@ -276,7 +276,7 @@ DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   dm_Tensor *own[5] = {NULL}, *gx = c->out[0];
   dm_Vector w;
   const dm_DType dtype = (dm_DType)gx->dtype, compute = dm_compute_dtype(dtype);
-  const bool training = *DM_ATTR(int64_t, c), last = dm_lies_last(gx);
+  const bool training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training, last = dm_lies_last(gx);
   bool taken = false;
   dm_status st = DM_OK;
   if (gx->numel == 0) return clear_vectors(c);

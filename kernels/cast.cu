@@ -191,5 +191,5 @@ extern "C" dm_status dm_cuda_fill(dm_Tensor *t, double value) {
   return dm_strided<int64_t, 0>(t, NULL, whole);
 }
 
-DM_CUDA_KERNEL(fill_cuda) { return dm_cuda_fill(c->out[0], *DM_ATTR(double, c)); }
+DM_CUDA_KERNEL(fill_cuda) { return dm_cuda_fill(c->out[0], DM_ATTR(dm_FillAttr, c)->value); }
 DM_CUDA_KERNEL(zero_cuda) { return dm_cuda_fill(c->out[0], 0); }

@@ -158,7 +158,7 @@ static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *a
           lp->shape[1],
           lp->shape[2],
           alpha->shape[2] / 2,
-          *DM_ATTR(int64_t, c),
+          DM_ATTR(dm_CtcAttr, c)->blank,
           in[1]->numel,
           (const int64_t *)dm_tensor_data(h->label.t),
           (const int64_t *)dm_tensor_data(h->steps_of.t),

@@ -12,7 +12,7 @@
 #if __has_include(<cudnn.h>)
 
 #include "kernels/dnn.h"
-#include "op/sequence/attention.h"
+#include "op/random/random.h"
 
 typedef dm_DnnPart Part;
 typedef dm_DnnShape Shape;

@@ -62,6 +62,6 @@ DM_CUDA_KERNEL(max_cuda) {
 }
 DM_CUDA_KERNEL(argmax_cuda) { return choose(c, NULL, c->out[0], dim_mask(c)); }
 DM_CUDA_KERNEL(amax_cuda) {
-  const unsigned mask = dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
+  const unsigned mask = dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dim);
   return choose(c, c->out[0], NULL, mask);
 }

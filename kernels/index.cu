@@ -366,7 +366,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
 DM_CUDA_KERNEL(scatter_cuda) { return scatter(c, false, Plus()); }
 DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true, Plus()); }
 DM_CUDA_KERNEL(scatter_fold_cuda) {
-  const Reducer reducer = {(int)DM_ATTR(dm_FoldAttr, c)->fold};
+  const Reducer reducer = {(int)DM_ATTR(dm_ScatterFoldAttr, c)->fold};
   return scatter(c, true, reducer);
 }
 
@@ -397,7 +397,7 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
 }
 
 DM_CUDA_KERNEL(index_put_cuda) {
-  const dm_PutAttr *a = DM_ATTR(dm_PutAttr, c);
+  const dm_IndexPutAttr *a = DM_ATTR(dm_IndexPutAttr, c);
   dm_Tensor *x = c->out[0], *index = c->in[1];
   const int dim = dm_dim_of(x, a->dim), ndim = x->ndim - 1 + index->ndim;
   int64_t shape[DM_MAX_DIM];
@@ -424,7 +424,7 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
 DM_CUDA_KERNEL(index_copy_cuda) { return put_vector(c, c->in[2], false); }
 
 DM_CUDA_KERNEL(index_add_cuda) {
-  const double alpha = DM_ATTR(dm_AddAttr, c)->alpha;
+  const double alpha = DM_ATTR(dm_IndexAddAttr, c)->alpha;
   dm_Own scaled;
   if (alpha == 1) return put_vector(c, c->in[2], true);
   DM_TRY(

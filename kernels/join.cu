@@ -8,7 +8,7 @@ extern "C" {
 
 DM_CUDA_KERNEL(cat_cuda) {
   dm_Tensor *out = c->out[0];
-  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int64_t attr = DM_ATTR(dm_JoinAttr, c)->dim;
   const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
   int64_t at = out->offset;
   for (int i = 0; i < c->n_in; i++) {
@@ -23,7 +23,7 @@ DM_CUDA_KERNEL(cat_cuda) {
 
 DM_CUDA_KERNEL(stack_cuda) {
   dm_Tensor *out = c->out[0];
-  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int64_t attr = DM_ATTR(dm_JoinAttr, c)->dim;
   const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
   int64_t stride[DM_MAX_DIM];
   for (int d = 0; d < out->ndim - 1; d++) stride[d] = out->stride[d < dim ? d : d + 1];
@@ -38,7 +38,7 @@ DM_CUDA_KERNEL(stack_cuda) {
 
 /* A copy from a window that steps backwards. */
 DM_CUDA_KERNEL(flip_cuda) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   const dm_Tensor *t = c->in[0];
   if (t->numel == 0) return DM_OK;
   dm_Tensor back = dm_view_of(t, t->ndim, t->shape, t->stride, t->offset);

@@ -352,15 +352,15 @@ static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T
 }
 
 DM_CUDA_KERNEL(cross_entropy_cuda) {
-  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
   Held h;
   LabelRows rows;
-  DM_TRY(rows_new(c, x, 1, a->ignore, &h, &rows));
+  DM_TRY(rows_new(c, x, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
   DM_FLOAT_TYPES(x->dtype, {
     Share<C> *shares = (Share<C> *)(void *)h.shares.p;
-    DM_TRY((cross<C, T>(rows, h, a->smoothing, each_of<T>(out, a->reduction))));
+    DM_TRY((cross<C, T>(rows, h, a->label_smoothing, each_of<T>(out, a->reduction))));
     DM_TRY((finish<C, T>(shares, rows.r.n, a->reduction, out)));
   });
   return DM_OK;
@@ -381,8 +381,8 @@ static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reductio
 }
 
 template <class C, class T>
-static dm_status cross_backward(const LabelRows &rows, const Held &h, const dm_CrossAttr *a,
-                                T *gx) {
+static dm_status cross_backward(const LabelRows &rows, const Held &h,
+                                const dm_CrossEntropyAttr *a, T *gx) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
   const unsigned blocks = dm_blocks(rows.r.n * lanes);
   const T *x = (const T *)dm_tensor_data(h.x.t), *gy = (const T *)dm_tensor_data(h.gy.t);
@@ -391,30 +391,30 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h, const dm_C
   DM_TRY(total_of<C>(rows, h, a->reduction, &total));
   return row_runs<T>(rows.r, x, gx)
              ? dm_launch((cross_backward_kernel<C, T, V>), blocks, DM_THREADS, 0, rows, x, gy,
-                         scalar, (C)a->smoothing, lanes, total, gx)
+                         scalar, (C)a->label_smoothing, lanes, total, gx)
              : dm_launch((cross_backward_kernel<C, T, 1>), blocks, DM_THREADS, 0, rows, x, gy,
-                         scalar, (C)a->smoothing, lanes, total, gx);
+                         scalar, (C)a->label_smoothing, lanes, total, gx);
 }
 
 DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
-  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *x = c->in[1], *gx = c->out[0];
   const dm_DType dtype = (dm_DType)x->dtype;
   Held h;
   LabelRows rows;
   if (gx->numel == 0) return DM_OK;
-  DM_TRY(rows_new(c, x, 2, a->ignore, &h, &rows));
+  DM_TRY(rows_new(c, x, 2, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
   DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
   DM_FLOAT_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(gx)); });
 }
 
 DM_CUDA_KERNEL(nll_loss_cuda) {
-  const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
+  const dm_NllLossAttr *a = DM_ATTR(dm_NllLossAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
   Held h;
   LabelRows rows;
-  DM_TRY(rows_new(c, x, 1, a->ignore, &h, &rows));
+  DM_TRY(rows_new(c, x, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_new(x, &h.x.t));
   DM_FLOAT_TYPES(x->dtype, {
     Share<C> *shares = (Share<C> *)(void *)h.shares.p;
@@ -434,7 +434,7 @@ static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t redu
 }
 
 DM_CUDA_KERNEL(nll_loss_backward_cuda) {
-  const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
+  const dm_NllLossBackwardAttr *a = DM_ATTR(dm_NllLossBackwardAttr, c);
   dm_Tensor *gx = c->out[0];
   const dm_DType dtype = (dm_DType)gx->dtype;
   Held h;
@@ -442,7 +442,7 @@ DM_CUDA_KERNEL(nll_loss_backward_cuda) {
   if (gx->numel == 0) return DM_OK;
   DM_CUDA_TRY(
       cudaMemsetAsync(dm_tensor_data(gx), 0, (size_t)dm_tensor_bytes(gx), dm_cuda_stream()));
-  DM_TRY(rows_new(c, gx, 1, a->ignore, &h, &rows));
+  DM_TRY(rows_new(c, gx, 1, a->ignore_index, &h, &rows));
   DM_TRY(dm_dense_cast(c->in[0], dtype, &h.gy.t));
   DM_FLOAT_TYPES(
       dtype, { return nll_backward<C, T>(rows, h, a->reduction, (T *)dm_tensor_data(gx)); });

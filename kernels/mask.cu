@@ -178,7 +178,8 @@ static dm_status triangle(dm_Call *c, bool upper) {
   const dm_Tensor *out = c->out[0];
   const int64_t rows = out->shape[out->ndim - 2], columns = out->shape[out->ndim - 1];
   const int64_t far = rows + columns; /* beyond it nothing changes; rules out overflow */
-  const int64_t diagonal = dm_max_i64(-far, dm_min_i64(far, *DM_ATTR(int64_t, c)));
+  const int64_t diagonal =
+      dm_max_i64(-far, dm_min_i64(far, DM_ATTR(dm_TriangleAttr, c)->diagonal));
   void *data[2];
   if (out->numel == 0) return DM_OK;
   const dm_Walk<2> walk = dm_walk<2>(both, data);

@@ -25,7 +25,7 @@ dm_status addmm_cuda(dm_Call *c) {
 /* Where cuBLASLt does not take the activation with the product, it may take the product
    alone: then gelu sees it rounded. Our own kernel does both. */
 static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *before = c->out[c->n_out - 1];
   bool done;
   if (a == DM_ACTIVATION_NONE) return multiply(p);
@@ -53,7 +53,7 @@ static bool lies_in_cache(const dm_Tensor *t) {
 /* gw = gy^T x; gb, gy's rows added up: with that product, unless the activation's kernel
    reads gy anyway. */
 dm_status linear_backward_cuda(dm_Call *c) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *gy = c->in[0], *gw = c->out[0], *gb = c->out[1];
   const bool plain = a == DM_ACTIVATION_NONE;
   if (!plain) {

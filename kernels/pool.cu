@@ -244,9 +244,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
 static Windows max_windows(const dm_MaxPoolAttr *a, const int64_t *in, const int64_t *out) {
   Windows v;
   for (int i = 0; i < 2; i++) {
-    const dm_PoolAxis x = {in[i],         out[i],
-                           a->kernel[i],  dm_pool_stride(&a->stride, a->kernel, i),
-                           a->padding[i], a->dilation[i]};
+    const dm_PoolAxis x = {in[i],
+                           out[i],
+                           a->kernel_size[i],
+                           dm_pool_stride(&a->stride, a->kernel_size, i),
+                           a->padding[i],
+                           a->dilation[i]};
     (i ? v.w : v.h) = x;
   }
   return v;
@@ -457,8 +460,8 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
   for (int i = 0; i < 2; i++) {
     dm_PoolAxis ax = {in[i], out[i], 0, 1, 0, 1};
     if (avg) {
-      ax.kernel = avg->kernel[i];
-      ax.stride = dm_pool_stride(&avg->stride, avg->kernel, i);
+      ax.kernel = avg->kernel_size[i];
+      ax.stride = dm_pool_stride(&avg->stride, avg->kernel_size, i);
       ax.pad = avg->padding[i];
     }
     area *= avg ? ax.kernel : out[i] > 0 ? in[i] / out[i] : 0;
@@ -469,7 +472,7 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
   DM_TRY(dm_layout_new(c->in[0], last, &x));
   DM_FLOAT_TYPES(x->dtype, {
     const Means<C> m = {v, avg && avg->count_include_pad,
-                        (C)(avg && avg->divisor.set ? avg->divisor.v : 0)};
+                        (C)(avg && avg->divisor_override.set ? avg->divisor_override.v : 0)};
     const Elements<C, T> from = elements<C, T>(x), to = elements<C, T>(y);
     if (spread) /* more would not stay in registers: two sums for each */
       RUNS((run_of<T>() < 4 ? run_of<T>() : 4), last, y, x, NULL, {

@@ -213,17 +213,17 @@ static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double sca
 DM_CUDA_KERNEL(rand_cuda) { return draw_affine(c->out[0], false, 0, 1); }
 DM_CUDA_KERNEL(randn_cuda) { return draw_affine(c->out[0], true, 0, 1); }
 DM_CUDA_KERNEL(uniform_cuda) {
-  const double *p = DM_ATTR(double, c);
-  return draw_affine(c->out[0], false, p[0], p[1] - p[0]);
+  const dm_UniformAttr *a = DM_ATTR(dm_UniformAttr, c);
+  return draw_affine(c->out[0], false, a->from, a->to - a->from);
 }
 DM_CUDA_KERNEL(normal_cuda) {
-  const double *p = DM_ATTR(double, c);
-  return draw_affine(c->out[0], true, p[0], p[1]);
+  const dm_NormalAttr *a = DM_ATTR(dm_NormalAttr, c);
+  return draw_affine(c->out[0], true, a->mean, a->std);
 }
 
 /* p given: x says shape and dtype only; else x holds the probabilities. */
 DM_CUDA_KERNEL(bernoulli_cuda) {
-  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   dm_Tensor *out = c->out[0], *x = c->in[0];
   Start g;
   DM_TRY(take(x->numel, 4, &g));

@@ -45,13 +45,14 @@ extern "C" dm_status dm_cuda_sum(dm_Tensor *out, const dm_Tensor *x, unsigned ma
 }
 static dm_status sum_dims(dm_Call *c, bool mean) {
   const dm_Tensor *x = c->in[0];
-  return sum_over(c->out[0], x, dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dims), mean);
+  return sum_over(c->out[0], x, dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dim), mean);
 }
 DM_CUDA_KERNEL(sum_cuda) { return sum_dims(c, false); }
 DM_CUDA_KERNEL(mean_cuda) { return sum_dims(c, true); }
 DM_CUDA_KERNEL(sum_to_size_cuda) {
   const dm_Tensor *x = c->in[0];
-  return sum_over(c->out[0], x, dm_repeated_bits(x, DM_ATTR(dm_Ints, c)), false);
+  return sum_over(c->out[0], x, dm_repeated_bits(x, &DM_ATTR(dm_SumToSizeAttr, c)->size),
+                  false);
 }
 
 /* ---- prod ---- */
@@ -75,7 +76,7 @@ template <class C> struct Prod {
 
 DM_CUDA_KERNEL(prod_cuda) {
   const dm_Tensor *x = c->in[0];
-  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dims);
+  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_SumAttr, c)->dim);
   const dm_Reduced out = dm_reduced(c->out[0]);
   switch (compute_dtype(x, (dm_DType)out.dtype)) {
   case DM_F32: return dm_cuda_reduce<false>(x, mask, Prod<float>(), out);
@@ -119,7 +120,7 @@ template <class C> static dm_status var_of(dm_Call *c, bool root) {
   const dm_Tensor *x = c->in[0], *out = c->out[0];
   const double n = out->numel > 0 ? (double)(x->numel / out->numel) : 0;
   const Var<C> reducer = {(C)(n > a->correction ? n - a->correction : 0), root};
-  return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dims), reducer, dm_reduced(out));
+  return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dim), reducer, dm_reduced(out));
 }
 DM_CUDA_KERNEL(var_cuda) {
   const bool root = c->op == &dm_ops[DM_OP_std];
@@ -198,7 +199,7 @@ template <class C> static dm_status norm_of(dm_Call *c, unsigned mask, double p)
 }
 DM_CUDA_KERNEL(norm_cuda) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
-  const unsigned mask = dm_dims_bits(c->in[0]->ndim, a->dims);
+  const unsigned mask = dm_dims_bits(c->in[0]->ndim, a->dim);
   if (compute_dtype(c->in[0], (dm_DType)c->out[0]->dtype) == DM_F64)
     return norm_of<double>(c, mask, a->p);
   if (a->p != 2) return norm_of<float>(c, mask, a->p);
@@ -217,7 +218,7 @@ template <class C> struct LogSumExp : dm_LogSum<C> {
 };
 DM_CUDA_KERNEL(logsumexp_cuda) {
   const dm_Tensor *x = c->in[0];
-  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
+  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dim);
   if (x->dtype == DM_F64)
     return dm_cuda_reduce<false>(x, mask, LogSumExp<double>(), dm_reduced(c->out[0]));
   return dm_cuda_reduce<false>(x, mask, LogSumExp<float>(), dm_reduced(c->out[0]));
@@ -241,7 +242,7 @@ template <class C> struct Seek {
 
 DM_CUDA_KERNEL(any_cuda) {
   const dm_Tensor *x = c->in[0];
-  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dims);
+  const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dim);
   const dm_Reduced out = dm_reduced(c->out[0]);    /* bool or uint8: 0 or 1 */
   const bool sought = c->op == &dm_ops[DM_OP_any]; /* all: is there a 0? */
   const Seek<float> f32 = {sought};

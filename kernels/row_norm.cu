@@ -155,7 +155,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 
 /* ---- on the host ---- */
 
-static RowShape row_shape(const dm_Tensor *x, const dm_RowNormAttr &a) {
+static RowShape row_shape(const dm_Tensor *x, const dm_RowNormBackwardAttr &a) {
   RowShape s;
   s.n_rows = a.outer * a.groups;
   s.len = x->numel / s.n_rows;
@@ -191,7 +191,7 @@ enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
     }                                                            \
   } while (0)
 
-static dm_status rows_forward(dm_Call *c, const dm_RowNormAttr &a) {
+static dm_status rows_forward(dm_Call *c, const dm_RowNormBackwardAttr &a) {
   dm_Tensor *own[3] = {NULL}, *out = c->out[0];
   dm_Vector w, b;
   RowShape s;
@@ -228,7 +228,7 @@ DM_CUDA_KERNEL(group_norm_cuda) {
 }
 
 template <class C, class T>
-static dm_status rows_backward(dm_Call *c, const dm_RowNormAttr &a, const dm_Tensor *gy,
+static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, const dm_Tensor *gy,
                                const dm_Tensor *x, const dm_Vector &w, C *stats) {
   const int most = 16 / (int)sizeof(T);
   const Channels ch = {a.outer, c->out[1]->numel, a.inner, 1, 0};
@@ -256,7 +256,7 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormAttr &a, const dm_Ten
 }
 
 DM_CUDA_KERNEL(row_norm_backward_cuda) {
-  const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
+  const dm_RowNormBackwardAttr *a = DM_ATTR(dm_RowNormBackwardAttr, c);
   dm_Tensor *gy = NULL, *x = NULL, *own_w = NULL;
   const dm_DType dtype = (dm_DType)c->in[1]->dtype, compute = dm_compute_dtype(dtype);
   const int64_t bytes = 2 * a->outer * a->groups * dm_dtype_size(compute);

@@ -8,7 +8,6 @@
 extern "C" {
 #include "core/copy.h"
 #include "op/along.h"
-#include "op/reduce/softmax.h"
 }
 
 struct Rows {
@@ -267,7 +266,7 @@ DM_CUDA_KERNEL(softmax_cuda) {
   return st;
 }
 DM_CUDA_KERNEL(softmax_backward_cuda) {
-  const dm_SoftmaxBackAttr *a = DM_ATTR(dm_SoftmaxBackAttr, c);
+  const dm_SoftmaxBackwardAttr *a = DM_ATTR(dm_SoftmaxBackwardAttr, c);
   dm_Tensor *gy = NULL, *y = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   dm_status st = dm_dense_new(c->in[0], &gy);

@@ -310,7 +310,7 @@ DM_CUDA_KERNEL(bucketize_cuda) {
   if (x->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&x, c->out[0]->device, &own));
   const Edges edges = {dm_tensor_data(t), t->dtype, t->numel, t->stride[0],
-                       DM_ATTR(dm_BucketAttr, c)->right != 0};
+                       DM_ATTR(dm_BucketizeAttr, c)->right != 0};
   if (in_float(x) && in_float(t)) return bucketize<float>(c, x, edges);
   if (dm_is_float((dm_DType)x->dtype) || dm_is_float((dm_DType)t->dtype))
     return bucketize<double>(c, x, edges);

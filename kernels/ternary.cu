@@ -51,8 +51,8 @@ DM_CUDA_KERNEL(clamp_backward_cuda) {
 }
 DM_CUDA_KERNEL(lerp_cuda) { return run<lerp_triple, 3>(c->out[0], c->in, 0, 0); }
 DM_CUDA_KERNEL(addcmul_cuda) {
-  return run<addcmul_triple, 3>(c->out[0], c->in, *DM_ATTR(double, c), 0);
+  return run<addcmul_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 DM_CUDA_KERNEL(addcdiv_cuda) {
-  return run<addcdiv_triple, 3>(c->out[0], c->in, *DM_ATTR(double, c), 0);
+  return run<addcdiv_triple, 3>(c->out[0], c->in, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }

@@ -13,7 +13,6 @@
 #define NO_COMPOSE NULL
 #define NO_GRAD NULL
 
-#include "attrs.gen.h"
 #include "signatures.gen.inc"
 
 const dm_OpInfo dm_ops[DM_N_OP] = {

@@ -76,6 +76,9 @@ typedef struct dm_Ints {
   int64_t n, v[DM_MAX_DIM];
 } dm_Ints;
 
+/* A struct of each op's options: dm_NameAttr, or what the row calls it. */
+#include "attrs.gen.h"
+
 typedef struct dm_AttrSpec {
   const char *name, *choices; /* "none|mean|sum", or "" */
   double def;

@@ -6,10 +6,6 @@
 #include "base/along.h"
 #include "engine/op.h"
 
-typedef struct dm_CumsumAttr {
-  int64_t dim, dtype;
-} dm_CumsumAttr;
-
 /* t as (outer, n, inner) for a dim that the op's rule has checked; a negative dim counts
    from the end. */
 static inline dm_Along dm_along(const dm_Tensor *t, int64_t dim) {

@@ -4,12 +4,14 @@ local op = ...
 op.binary "add" {
   tensors = "x#, other#",
   options = {"alpha:num=1"},
+  attr = "dm_AlphaAttr",
   doc = "x + alpha * other",
 }
 
 op.binary "sub" {
   tensors = "x#, other#",
   options = {"alpha:num=1"},
+  attr = "dm_AlphaAttr",
   doc = "x - alpha * other",
 }
 

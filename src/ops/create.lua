@@ -6,6 +6,7 @@ op.kernel "zeros" {
   rule = "sized_rule",
   gradient = false,
   flags = "create",
+  attr = "dm_SizedAttr",
   doc = "zeros of a size",
 }
 
@@ -14,6 +15,7 @@ op.kernel "ones" {
   rule = "sized_rule",
   gradient = false,
   flags = "create",
+  attr = "dm_SizedAttr",
   doc = "ones of a size",
 }
 
@@ -22,6 +24,7 @@ op.kernel "empty" {
   rule = "sized_rule",
   gradient = false,
   flags = "create",
+  attr = "dm_SizedAttr",
   doc = "a tensor of a size that holds whatever its memory held",
 }
 
@@ -63,6 +66,7 @@ op.kernel "zeros_like" {
   cuda = "zeros_cuda",
   gradient = false,
   flags = "placed",
+  attr = "dm_LikeAttr",
   doc = "zeros in x's shape; its dtype and device where none is given",
 }
 
@@ -74,6 +78,7 @@ op.kernel "ones_like" {
   cuda = "ones_cuda",
   gradient = false,
   flags = "placed",
+  attr = "dm_LikeAttr",
   doc = "ones in x's shape; its dtype and device where none is given",
 }
 
@@ -85,6 +90,7 @@ op.kernel "empty_like" {
   cuda = "empty_cuda",
   gradient = false,
   flags = "placed",
+  attr = "dm_LikeAttr",
   doc = "an unset tensor in x's shape; its dtype and device where none is given",
 }
 
@@ -93,6 +99,7 @@ op.kernel "full_like" {
   options = {"value:num", "dtype:dtype=none", "device:device=none"},
   gradient = false,
   flags = "placed",
+  nests = {like = "dm_LikeAttr"},
   doc = "the value in x's shape; its dtype and device where none is given",
 }
 
@@ -101,6 +108,7 @@ op.kernel "rand" {
   rule = "random_rule",
   gradient = false,
   flags = "create random",
+  attr = "dm_SizedAttr",
   doc = "uniform numbers in [0, 1)",
 }
 
@@ -109,6 +117,7 @@ op.kernel "randn" {
   rule = "random_rule",
   gradient = false,
   flags = "create random",
+  attr = "dm_SizedAttr",
   doc = "normal numbers of mean 0 and variance 1",
 }
 
@@ -120,6 +129,7 @@ op.kernel "rand_like" {
   cuda = "rand_cuda",
   gradient = false,
   flags = "placed random",
+  attr = "dm_LikeAttr",
   doc = "uniform numbers in [0, 1), in x's shape",
 }
 
@@ -131,6 +141,7 @@ op.kernel "randn_like" {
   cuda = "randn_cuda",
   gradient = false,
   flags = "placed random",
+  attr = "dm_LikeAttr",
   doc = "normal numbers of mean 0 and variance 1, in x's shape",
 }
 
@@ -190,24 +201,28 @@ op.composed "dropout" {
 op.composed "dropout1d" {
   tensors = "x",
   options = {"p:num=0.5", "training:bool=1"},
+  attr = "dm_DropoutAttr",
   doc = "dropout of whole channels of (N,C,L) or (C,L)",
 }
 
 op.composed "dropout2d" {
   tensors = "x",
   options = {"p:num=0.5", "training:bool=1"},
+  attr = "dm_DropoutAttr",
   doc = "dropout of whole channels of (N,C,H,W) or (N,C,L); Tompson et al. 2015",
 }
 
 op.composed "dropout3d" {
   tensors = "x",
   options = {"p:num=0.5", "training:bool=1"},
+  attr = "dm_DropoutAttr",
   doc = "dropout of whole channels of (N,C,D,H,W) or (C,D,H,W)",
 }
 
 op.composed "alpha_dropout" {
   tensors = "x",
   options = {"p:num=0.5", "training:bool=0"},
+  attr = "dm_DropoutAttr",
   doc = "elements become selu's limit with probability p, then scaled and shifted back to mean 0 "
     .. "and variance 1; Klambauer et al. 2017",
 }
@@ -215,6 +230,7 @@ op.composed "alpha_dropout" {
 op.composed "feature_alpha_dropout" {
   tensors = "x",
   options = {"p:num=0.5", "training:bool=0"},
+  attr = "dm_DropoutAttr",
   doc = "alpha_dropout of whole channels of (N,C,...)",
 }
 

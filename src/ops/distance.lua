@@ -18,6 +18,7 @@ op.composed "cdist" {
   tensors = "x1, x2",
   options = {"p:num=2"},
   autocast = "fp32",
+  attr = "dm_PNormAttr",
   doc = "norms of the differences of all pairs of rows: (..., P, M) and (..., R, M) give (..., P, "
     .. "R)",
 }
@@ -26,6 +27,7 @@ op.composed "pdist" {
   tensors = "x",
   options = {"p:num=2"},
   autocast = {cuda = "fp32"},
+  attr = "dm_PNormAttr",
   doc = "norms of the differences of all pairs of rows of (N, M), (1, 2) first, then (1, 3), ...: "
     .. "N (N - 1) / 2",
 }
@@ -34,6 +36,7 @@ op.composed "dist" {
   tensors = "x, other",
   options = {"p:num=2"},
   autocast = {cuda = "fp32"},
+  attr = "dm_PNormAttr",
   doc = "norm of x - other",
 }
 

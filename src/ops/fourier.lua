@@ -18,6 +18,7 @@ op.composed "fft_fft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftAttr",
   doc = "transform of complex lines along dim, cut or filled with zeros to n points: sums of x_j "
     .. "e^(-2 pi i j k / n); norm: what divides by n (backward: the inverse; ortho: both, by its "
     .. "root); Cooley & Tukey 1965",
@@ -27,6 +28,7 @@ op.composed "fft_ifft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftAttr",
   doc = "inverse of fft",
 }
 
@@ -34,6 +36,7 @@ op.composed "fft_rfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftAttr",
   doc = "the first half, n / 2 + 1 points, of the transform of real lines; complex",
 }
 
@@ -41,6 +44,7 @@ op.composed "fft_irfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftAttr",
   doc = "inverse of rfft: n real points, 2 (m - 1) from m where none are given",
 }
 
@@ -48,6 +52,7 @@ op.composed "fft_fft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "fft along several dims, the last two dims where none are given",
 }
 
@@ -55,6 +60,7 @@ op.composed "fft_ifft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "inverse of fft2",
 }
 
@@ -62,6 +68,7 @@ op.composed "fft_rfft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "rfft along the last of several dims, fft along the others; the last two dims where none "
     .. "are given",
 }
@@ -70,6 +77,7 @@ op.composed "fft_irfft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "inverse of rfft2",
 }
 
@@ -77,6 +85,7 @@ op.composed "fft_fftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "fft along several dims, all dims, or the last ones that s has sizes for, where none are "
     .. "given",
 }
@@ -85,6 +94,7 @@ op.composed "fft_ifftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "inverse of fftn",
 }
 
@@ -92,6 +102,7 @@ op.composed "fft_rfftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "rfft along the last of several dims, fft along the others; all dims, or the last ones "
     .. "that s has sizes for, where none are given",
 }
@@ -100,12 +111,14 @@ op.composed "fft_irfftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
+  attr = "dm_FftsAttr",
   doc = "inverse of rfftn",
 }
 
 op.composed "fft_hfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftAttr",
   doc = "transform, real, of lines whose second half would be the conjugates of the first: n "
     .. "points, 2 (m - 1) from m where none are given",
 }
@@ -113,12 +126,14 @@ op.composed "fft_hfft" {
 op.composed "fft_ihfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftAttr",
   doc = "inverse of hfft: the first half, complex, of real lines' inverse transform",
 }
 
 op.composed "fft_hfft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftsAttr",
   doc = "hfft along the last of several dims, fft along the others; the last two dims where none "
     .. "are given",
 }
@@ -126,12 +141,14 @@ op.composed "fft_hfft2" {
 op.composed "fft_ihfft2" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftsAttr",
   doc = "inverse of hfft2",
 }
 
 op.composed "fft_hfftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftsAttr",
   doc = "hfft along the last of several dims, fft along the others; all dims, or the last ones "
     .. "that s has sizes for, where none are given",
 }
@@ -139,6 +156,7 @@ op.composed "fft_hfftn" {
 op.composed "fft_ihfftn" {
   tensors = "x",
   options = {"s:sizes=none", "dim:dims=none", "norm:enum(backward|ortho|forward)=backward"},
+  attr = "dm_FftsAttr",
   doc = "inverse of hfftn",
 }
 
@@ -169,6 +187,7 @@ op.composed "istft" {
 op.composed "hann_window" {
   options = {"window_length:int", "periodic:bool=1", "dtype:dtype=none", "device:device=none"},
   flags = "create",
+  attr = "dm_WindowAttr",
   doc = "a raised cosine, 0 at its ends; periodic: the end is left out, as the next period's "
     .. "beginning",
 }
@@ -185,12 +204,14 @@ op.composed "hamming_window" {
 op.composed "blackman_window" {
   options = {"window_length:int", "periodic:bool=1", "dtype:dtype=none", "device:device=none"},
   flags = "create",
+  attr = "dm_WindowAttr",
   doc = "0.42 - 0.5 cos(t) + 0.08 cos(2 t) over a turn",
 }
 
 op.composed "bartlett_window" {
   options = {"window_length:int", "periodic:bool=1", "dtype:dtype=none", "device:device=none"},
   flags = "create",
+  attr = "dm_WindowAttr",
   doc = "a triangle, 0 at its ends",
 }
 

@@ -93,7 +93,7 @@ local function read_option(row, text)
   local k = KINDS[kind]
   if not k then fail(row.where, "option %s has no kind '%s'", name, kind) end
   if (words ~= nil) ~= (kind == "enum") then
-    fail(row.where, "option %s: an enum has words, as in mode:enum(a|b), and only that", name)
+    fail(row.where, "option %s: an enum has words, as in mode:enum(a|b), no other kind has", name)
   end
   local o = {name = name, kind = kind, required = default == nil, def = "0",
     words = words and words:sub(2, -2) or ""}

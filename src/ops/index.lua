@@ -6,6 +6,7 @@ op.kernel "cat" {
   options = {"dim:dim=0"},
   autocast = {cpu = "promote"},
   flags = "layout",
+  attr = "dm_JoinAttr",
   doc = "the tensors one after another along a dim",
 }
 
@@ -13,6 +14,7 @@ op.kernel "stack" {
   tensors = "tensors...",
   options = {"dim:dim=0"},
   autocast = {cpu = "promote"},
+  attr = "dm_JoinAttr",
   doc = "tensors of one shape along a new dim",
 }
 
@@ -86,6 +88,7 @@ op.kernel "gather" {
   tensors = "x, index",
   options = {"dim:dim"},
   saves = "I1",
+  attr = "dm_AlongAttr",
   doc = "elements of x at the positions that index holds along dim; in its shape",
 }
 
@@ -94,6 +97,7 @@ op.kernel "scatter" {
   options = {"dim:dim"},
   saves = "I1",
   flags = "inplace",
+  attr = "dm_AlongAttr",
   doc = "x with src (or a number) written at the positions that index holds along dim",
 }
 
@@ -103,6 +107,7 @@ op.kernel "scatter_add" {
   saves = "I1",
   autocast = {cuda = "promote"},
   flags = "inplace",
+  attr = "dm_AlongAttr",
   doc = "x with src added at the positions that index holds along dim",
 }
 
@@ -127,6 +132,7 @@ op.kernel "index_select" {
   tensors = "x, index",
   options = {"dim:dim"},
   saves = "I1",
+  attr = "dm_AlongAttr",
   doc = "the slices of x at positions along dim",
 }
 
@@ -144,6 +150,7 @@ op.kernel "index_copy" {
   saves = "I1",
   autocast = {cpu = "promote"},
   flags = "inplace",
+  attr = "dm_AlongAttr",
   doc = "x with the slices of source written at positions along dim",
 }
 
@@ -152,6 +159,7 @@ op.kernel "index_get" {
   options = {"dim:dim"},
   saves = "I1",
   flags = "hidden",
+  attr = "dm_AlongAttr",
   doc = "x[index]: dim replaced by the dims of index; negative positions count from the end",
 }
 
@@ -220,6 +228,7 @@ op.kernel "tril" {
   options = {"diagonal:int=0"},
   rule = "triangle_rule",
   flags = "inplace",
+  attr = "dm_TriangleAttr",
   doc = "matrices with 0 above a diagonal",
 }
 
@@ -228,6 +237,7 @@ op.kernel "triu" {
   options = {"diagonal:int=0"},
   rule = "triangle_rule",
   flags = "inplace",
+  attr = "dm_TriangleAttr",
   doc = "matrices with 0 below a diagonal",
 }
 

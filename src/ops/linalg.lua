@@ -77,6 +77,7 @@ op.kernel "linalg_cholesky" {
   saves = "O0",
   autocast = {cpu = "fp32"},
   flags = "any_device",
+  attr = "dm_CholeskyAttr",
   doc = "L with A = L L^T of positive definite matrices, of which the lower triangle is read; "
     .. "upper: U with A = U^T U, by the upper one",
 }
@@ -85,6 +86,7 @@ op.composed "cholesky_solve" {
   tensors = "B, L",
   options = {"upper:bool=0"},
   autocast = {cpu = "fp32"},
+  attr = "dm_CholeskyAttr",
   doc = "X with A X = B from A's Cholesky factor",
 }
 
@@ -92,6 +94,7 @@ op.composed "cholesky_inverse" {
   tensors = "L",
   options = {"upper:bool=0"},
   autocast = {cpu = "fp32"},
+  attr = "dm_CholeskyAttr",
   doc = "A's inverse from its Cholesky factor",
 }
 
@@ -100,6 +103,7 @@ op.kernel "linalg_solve_triangular" {
   options = {"upper:bool", "left:bool=1", "unitriangular:bool=0"},
   saves = "I0 O0",
   flags = "any_device",
+  attr = "dm_TriangularAttr",
   doc = "X with A X = B, or X A = B where left is false, reading one triangle of A; "
     .. "unitriangular: with ones on its diagonal",
 }
@@ -141,6 +145,7 @@ op.kernel "linalg_eigh" {
   saves = "O0 O1",
   autocast = {cpu = "fp32"},
   flags = "any_device",
+  attr = "dm_UploAttr",
   doc = "eigenvalues of symmetric matrices, rising, and eigenvectors in columns; UPLO: which "
     .. "triangle is read",
 }
@@ -152,6 +157,7 @@ op.kernel "linalg_eigvalsh" {
   saves = "I0",
   autocast = {cpu = "fp32"},
   flags = "any_device",
+  attr = "dm_UploAttr",
   doc = "eigenvalues of symmetric matrices, rising",
 }
 
@@ -160,6 +166,7 @@ op.kernel "linalg_pinv" {
   options = {"atol:optnum=none", "rtol:optnum=none", "hermitian:bool=0"},
   saves = "I0 O0",
   flags = "any_device",
+  attr = "dm_RankAttr",
   doc = "pseudoinverses: singular values not above max(atol, rtol * the largest) count as 0; rtol "
     .. "is max(m, n) eps where neither is given",
 }
@@ -177,6 +184,7 @@ op.composed "linalg_matrix_rank" {
   tensors = "A",
   options = {"atol:optnum=none", "rtol:optnum=none", "hermitian:bool=0"},
   autocast = {cpu = "fp32"},
+  attr = "dm_RankAttr",
   doc = "how many singular values are above max(atol, rtol * the largest)",
 }
 
@@ -303,6 +311,7 @@ op.kernel "linalg_cholesky_ex" {
   gradient = "linalg_cholesky_grad",
   saves = "O0",
   flags = "any_device",
+  attr = "dm_CholeskyAttr",
   doc = "Cholesky factors, and for each matrix 0, or the first pivot that is not above 0 and NaN "
     .. "as factor; counts from 1",
 }

@@ -18,6 +18,7 @@ op.composed "cross_entropy_soft" {
   },
   autocast = "fp32",
   flags = "hidden",
+  attr = "dm_CrossEntropyAttr",
   doc = "cross_entropy of targets that are probabilities",
 }
 
@@ -28,6 +29,7 @@ op.kernel "cross_entropy_backward" {
   },
   gradient = false,
   flags = "hidden",
+  attr = "dm_CrossEntropyAttr",
   doc = "gradient of cross_entropy in x",
 }
 
@@ -51,6 +53,7 @@ op.composed "mse_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
+  attr = "dm_ReductionAttr",
   doc = "(x - target)^2",
 }
 
@@ -58,6 +61,7 @@ op.composed "l1_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
+  attr = "dm_ReductionAttr",
   doc = "|x - target|",
 }
 
@@ -79,6 +83,7 @@ op.composed "binary_cross_entropy" {
   tensors = "x, target, weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = {cpu = "fp32", cuda = "banned"},
+  attr = "dm_ReductionAttr",
   doc = "-(target log x + (1 - target) log(1 - x)), x being probabilities",
 }
 
@@ -87,6 +92,7 @@ op.composed "binary_cross_entropy_with_logits" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   compose = "bce_with_logits_compose",
   autocast = "fp32",
+  attr = "dm_ReductionAttr",
   doc = "binary_cross_entropy of sigmoid(x), without overflow",
 }
 
@@ -94,12 +100,14 @@ op.composed "soft_margin_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
+  attr = "dm_ReductionAttr",
   doc = "log(1 + exp(-target x)), targets being 1 or -1",
 }
 
 op.composed "multilabel_soft_margin_loss" {
   tensors = "x, target, weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},
+  attr = "dm_ReductionAttr",
   doc = "mean over the classes (the last dim) of binary_cross_entropy_with_logits",
 }
 
@@ -131,6 +139,7 @@ op.composed "hinge_embedding_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "margin:num=1"},
   autocast = "fp32",
+  attr = "dm_MarginAttr",
   doc = "x where target is 1, max(0, margin - x) where it is -1",
 }
 
@@ -138,6 +147,7 @@ op.composed "margin_ranking_loss" {
   tensors = "x1, x2, target",
   options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
   autocast = "fp32",
+  attr = "dm_MarginAttr",
   doc = "max(0, margin - target * (x1 - x2)), targets being 1 or -1",
 }
 
@@ -145,6 +155,7 @@ op.composed "cosine_embedding_loss" {
   tensors = "x1, x2, target",
   options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
   autocast = "fp32",
+  attr = "dm_MarginAttr",
   doc = "1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where it is -1",
 }
 
@@ -169,6 +180,7 @@ op.composed "multilabel_margin_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
+  attr = "dm_ReductionAttr",
   doc = "mean over classes of max(0, 1 - x[label] + x), of the others, summed over a row's "
     .. "labels, which -1 ends",
 }
@@ -196,5 +208,6 @@ op.kernel "ctc_backward" {
   options = {"blank:pos"},
   gradient = false,
   flags = "hidden",
+  attr = "dm_CtcAttr",
   doc = "ctc's gradient in log_probs",
 }

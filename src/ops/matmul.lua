@@ -72,6 +72,7 @@ op.kernel "baddbmm" {
   saves = "I1 I2",
   autocast = "lower_precision_fp",
   flags = "inplace",
+  attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (batch1 batch2); beta 0 does not read x",
 }
 
@@ -80,6 +81,7 @@ op.composed "addbmm" {
   options = {"beta:num=1", "alpha:num=1"},
   autocast = "lower_precision_fp",
   flags = "inplace",
+  attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (the sum over the batch of batch1 batch2)",
 }
 
@@ -88,6 +90,7 @@ op.composed "addmv" {
   options = {"beta:num=1", "alpha:num=1"},
   autocast = {cuda = "lower_precision_fp"},
   flags = "inplace",
+  attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (mat vec)",
 }
 
@@ -96,6 +99,7 @@ op.composed "addr" {
   options = {"beta:num=1", "alpha:num=1"},
   autocast = {cuda = "lower_precision_fp"},
   flags = "inplace",
+  attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (products of all pairs of two vectors' elements)",
 }
 
@@ -106,6 +110,7 @@ op.kernel "linear" {
   saves = "I0 I1 O0 O1",
   autocast = "lower_precision_fp",
   flags = "aside",
+  attr = "dm_ActivationAttr",
   doc = "x times the transpose of weight, plus bias; of that the activation, before it is rounded",
 }
 
@@ -115,6 +120,7 @@ op.kernel "linear_backward" {
   outputs = 3,
   gradient = false,
   flags = "hidden",
+  attr = "dm_ActivationAttr",
   doc = "linear's gradients: weight, bias and, where there is an activation, what it got",
 }
 

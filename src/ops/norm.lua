@@ -17,12 +17,14 @@ op.kernel "log_softmax" {
   cuda = "softmax_cuda",
   saves = "O0",
   autocast = {cuda = "fp32_set_opt_dtype"},
+  attr = "dm_SoftmaxAttr",
   doc = "logarithm of softmax, without its underflow",
 }
 
 op.composed "softmin" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
+  attr = "dm_SoftmaxAttr",
   doc = "softmax of -x along a dim",
 }
 
@@ -101,6 +103,7 @@ op.kernel "batch_norm_train" {
   outputs = 3,
   saves = "I0 I1 O1 O2",
   flags = "hidden layout",
+  attr = "dm_EpsAttr",
   doc = "batch_norm by the batch's own mean and variance, which it gives too",
 }
 
@@ -109,6 +112,7 @@ op.kernel "batch_norm_eval" {
   options = {"eps:num"},
   saves = "I0 I1 I3 I4",
   flags = "hidden layout",
+  attr = "dm_EpsAttr",
   doc = "batch_norm by the given mean and variance",
 }
 

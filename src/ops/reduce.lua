@@ -18,6 +18,7 @@ op.kernel "sum_to_size" {
 op.kernel "mean" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
+  attr = "dm_SumAttr",
   doc = "arithmetic mean over all dims, or those given",
 }
 
@@ -27,6 +28,7 @@ op.kernel "prod" {
   rule = "sum_rule",
   saves = "I0",
   autocast = {cpu = "fp32", cuda = "fp32_set_opt_dtype"},
+  attr = "dm_SumAttr",
   doc = "product over all dims, or those given",
 }
 
@@ -44,6 +46,7 @@ op.kernel "std" {
   cpu = "var_cpu",
   cuda = "var_cuda",
   saves = "I0 O0",
+  attr = "dm_VarAttr",
   doc = "standard deviation, the root of the variance",
 }
 
@@ -51,6 +54,7 @@ op.composed "var_mean" {
   tensors = "x",
   options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
   outputs = 2,
+  attr = "dm_VarAttr",
   doc = "var and mean",
 }
 
@@ -58,18 +62,21 @@ op.composed "std_mean" {
   tensors = "x",
   options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
   outputs = 2,
+  attr = "dm_VarAttr",
   doc = "std and mean",
 }
 
 op.composed "nansum" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
+  attr = "dm_SumAttr",
   doc = "sum of what is not NaN",
 }
 
 op.composed "nanmean" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
+  attr = "dm_SumAttr",
   doc = "mean of what is not NaN",
 }
 
@@ -86,6 +93,7 @@ op.kernel "logsumexp" {
   options = {"dim:dims", "keepdim:bool=0"},
   saves = "I0 O0",
   autocast = {cuda = "fp32"},
+  attr = "dm_DimsAttr",
   doc = "log of the sum of exp(x), without overflow",
 }
 
@@ -94,6 +102,7 @@ op.kernel "max" {
   options = {"dim:optdim=none", "keepdim:bool=0"},
   outputs = 2,
   saves = "I0 O0 O1",
+  attr = "dm_DimAttr",
   doc = "the largest; along a dim also its position",
 }
 
@@ -106,6 +115,7 @@ op.kernel "min" {
   cuda = "max_cuda",
   gradient = "max_grad",
   saves = "I0 O0 O1",
+  attr = "dm_DimAttr",
   doc = "the smallest; along a dim also its position",
 }
 
@@ -113,6 +123,7 @@ op.kernel "amax" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0"},
   saves = "I0 O0",
+  attr = "dm_DimsAttr",
   doc = "the largest; equals share the gradient",
 }
 
@@ -124,6 +135,7 @@ op.kernel "amin" {
   cuda = "amax_cuda",
   gradient = "amax_grad",
   saves = "I0 O0",
+  attr = "dm_DimsAttr",
   doc = "the smallest; equals share the gradient",
 }
 
@@ -131,6 +143,7 @@ op.kernel "argmax" {
   tensors = "x",
   options = {"dim:optdim=none", "keepdim:bool=0"},
   gradient = false,
+  attr = "dm_DimAttr",
   doc = "position of the largest; without dim in the flat x",
 }
 
@@ -141,6 +154,7 @@ op.kernel "argmin" {
   cpu = "argmax_cpu",
   cuda = "argmax_cuda",
   gradient = false,
+  attr = "dm_DimAttr",
   doc = "position of the smallest; without dim in the flat x",
 }
 
@@ -148,6 +162,7 @@ op.kernel "any" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0"},
   gradient = false,
+  attr = "dm_DimsAttr",
   doc = "true where some element is not 0",
 }
 
@@ -158,6 +173,7 @@ op.kernel "all" {
   cpu = "any_cpu",
   cuda = "any_cuda",
   gradient = false,
+  attr = "dm_DimsAttr",
   doc = "true where no element is 0",
 }
 
@@ -175,6 +191,7 @@ op.kernel "cumsum_back" {
   cpu = "cumsum_cpu",
   cuda = "cumsum_cuda",
   flags = "hidden",
+  attr = "dm_CumsumAttr",
   doc = "running sum along a dim, from its end",
 }
 
@@ -182,12 +199,14 @@ op.composed "cumprod" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
   autocast = {cuda = "fp32_set_opt_dtype"},
+  attr = "dm_CumsumAttr",
   doc = "running product along a dim",
 }
 
 op.composed "logcumsumexp" {
   tensors = "x",
   options = {"dim:dim"},
+  attr = "dm_ScanAttr",
   doc = "log of the running sum of exp(x), without overflow",
 }
 
@@ -195,6 +214,7 @@ op.composed "cummax" {
   tensors = "x",
   options = {"dim:dim"},
   outputs = 2,
+  attr = "dm_ScanAttr",
   doc = "the largest so far along a dim, and where it stands last",
 }
 
@@ -202,6 +222,7 @@ op.composed "cummin" {
   tensors = "x",
   options = {"dim:dim"},
   outputs = 2,
+  attr = "dm_ScanAttr",
   doc = "the smallest so far along a dim, and where it stands last",
 }
 
@@ -216,6 +237,7 @@ op.kernel "sort" {
 op.composed "argsort" {
   tensors = "x",
   options = {"dim:dim=-1", "descending:bool=0", "stable:bool=0"},
+  attr = "dm_SortAttr",
   doc = "where the elements of x in order along a dim came from; NaN last",
 }
 
@@ -246,6 +268,7 @@ op.composed "median" {
   tensors = "x",
   options = {"dim:optdim=none", "keepdim:bool=0"},
   outputs = 2,
+  attr = "dm_DimAttr",
   doc = "the middle one in order, the lower of two; along a dim also its position; NaN where "
     .. "there is one",
 }
@@ -254,6 +277,7 @@ op.composed "nanmedian" {
   tensors = "x",
   options = {"dim:optdim=none", "keepdim:bool=0"},
   outputs = 2,
+  attr = "dm_DimAttr",
   doc = "median of what is not NaN",
 }
 
@@ -275,6 +299,7 @@ op.composed "nanquantile" {
     "interpolation:enum(linear|lower|higher|midpoint|nearest)=linear",
   },
   autocast = {cpu = "fp32"},
+  attr = "dm_QuantileAttr",
   doc = "quantile of what is not NaN",
 }
 

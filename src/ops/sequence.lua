@@ -5,6 +5,7 @@ op.composed "scaled_dot_product_attention" {
   tensors = "query, key, value, attn_mask?",
   options = {"dropout_p:num=0", "is_causal:bool=0", "scale:optnum=none", "enable_gqa:bool=0"},
   autocast = "lower_precision_fp",
+  attr = "dm_SdpaAttr",
   doc = "softmax(scale query key^T + attn_mask) value, scale being 1 / sqrt(E); a bool mask says "
     .. "what is seen; Vaswani et al. 2017",
 }
@@ -15,6 +16,7 @@ op.kernel "attention" {
   outputs = 2,
   saves = "I0 I1 I2 I3 I4 O0 O1",
   flags = "hidden",
+  nests = {drop = "dm_DropAttr"},
   doc = "scaled_dot_product_attention of one batch shape, and the logarithm of each row's sum of "
     .. "exponentials",
 }
@@ -25,6 +27,8 @@ op.kernel "attention_backward" {
   outputs = 3,
   gradient = false,
   flags = "hidden",
+  attr = "dm_AttentionAttr",
+  nests = {drop = "dm_DropAttr"},
   doc = "attention's gradients: query, key, value",
 }
 
@@ -60,6 +64,7 @@ op.composed "rnn_layer" {
   options = {"mode:enum(tanh|relu|lstm|gru)", "reverse:bool=0"},
   outputs = 3,
   autocast = "lower_precision_fp",
+  attr = "dm_RnnAttr",
   doc = "one layer of cells over (time, batch, features), in one direction: all hidden states, "
     .. "the last one, and an LSTM's last cell",
 }
@@ -71,6 +76,7 @@ op.kernel "rnn_steps" {
   cuda = false,
   saves = "I1 I3 I4 O0 O1",
   flags = "hidden",
+  attr = "dm_RnnAttr",
   doc = "all steps of a recurrent layer from the input's share of the gates: hidden states, and "
     .. "what gates and cells were",
 }
@@ -82,5 +88,6 @@ op.kernel "rnn_steps_backward" {
   cuda = false,
   gradient = false,
   flags = "hidden",
+  attr = "dm_RnnAttr",
   doc = "rnn_steps' gradients: x, hx, and cx (LSTM) or the state's share of the gates (GRU)",
 }

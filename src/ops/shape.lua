@@ -62,12 +62,14 @@ op.composed "contiguous" {
 op.view "view" {
   tensors = "x",
   options = {"shape:sizes"},
+  attr = "dm_ShapeAttr",
   doc = "x in another shape without a copy; one size may be -1",
 }
 
 op.composed "reshape" {
   tensors = "x",
   options = {"shape:sizes"},
+  attr = "dm_ShapeAttr",
   doc = "x in another shape, a view where that can be; one size may be -1",
 }
 
@@ -111,6 +113,7 @@ op.view "unsqueeze" {
 op.view "expand" {
   tensors = "x",
   options = {"shape:sizes"},
+  attr = "dm_ShapeAttr",
   doc = "repeats dims of size 1 without a copy; -1 keeps a size",
 }
 
@@ -164,5 +167,6 @@ op.kernel "as_strided_scatter" {
   tensors = "x, source#",
   options = {"size:sizes", "stride:sizes", "storage_offset:int=0"},
   flags = "hidden any_device",
+  attr = "dm_AsStridedAttr",
   doc = "x with a window replaced by source",
 }

@@ -6,6 +6,7 @@ op.kernel "conv2d" {
   options = {"stride:pair=1", "padding:pair=0", "dilation:pair=1", "groups:int=1"},
   saves = "I0 I1",
   autocast = "lower_precision_fp",
+  attr = "dm_ConvAttr",
   doc = "2-d convolution: (N,C,H,W) and (O,C/groups,R,S) give (N,O,P,Q)",
 }
 
@@ -14,6 +15,8 @@ op.kernel "conv2d_dx" {
   options = {"stride:pair", "padding:pair", "dilation:pair", "groups:int", "size:pair"},
   saves = "I0 I1",
   flags = "hidden",
+  attr = "dm_ConvSizedAttr",
+  nests = {conv = "dm_ConvAttr"},
   doc = "conv2d's gradient for x of that size",
 }
 
@@ -22,6 +25,8 @@ op.kernel "conv2d_dw" {
   options = {"stride:pair", "padding:pair", "dilation:pair", "groups:int", "size:pair"},
   saves = "I0 I1",
   flags = "hidden",
+  attr = "dm_ConvSizedAttr",
+  nests = {conv = "dm_ConvAttr"},
   doc = "conv2d's gradient for a weight of that size",
 }
 
@@ -180,6 +185,7 @@ op.composed "reflection_pad" {
   options = {"pad:sizes"},
   autocast = {cpu = "fp32"},
   flags = "hidden",
+  attr = "dm_PadsAttr",
   doc = "pad in that mode",
 }
 
@@ -188,6 +194,7 @@ op.composed "replication_pad" {
   options = {"pad:sizes"},
   autocast = {cpu = "fp32"},
   flags = "hidden",
+  attr = "dm_PadsAttr",
   doc = "pad in that mode",
 }
 
@@ -202,6 +209,7 @@ op.composed "fold" {
   options = {
     "output_size:pair", "kernel_size:pair", "dilation:pair=1", "padding:pair=0", "stride:pair=1",
   },
+  nests = {columns = "dm_UnfoldAttr"},
   doc = "sums columns as unfold gives them where they lay in (N,C,H,W) of that size",
 }
 
@@ -273,6 +281,7 @@ op.kernel "max_pool2d_coded" {
   outputs = 2,
   saves = "O1",
   flags = "hidden layout",
+  attr = "dm_MaxPoolAttr",
   doc = "largest value of each window, and which element of the window it is",
 }
 
@@ -284,6 +293,8 @@ op.kernel "max_pool2d_scatter" {
   },
   saves = "I1",
   flags = "hidden layout",
+  attr = "dm_MaxPoolSizedAttr",
+  nests = {max = "dm_MaxPoolAttr"},
   doc = "adds each gy to the element that its code names",
 }
 
@@ -295,6 +306,7 @@ op.kernel "max_pool2d_gather" {
   },
   saves = "I1",
   flags = "hidden layout",
+  attr = "dm_MaxPoolAttr",
   doc = "the elements that the codes name",
 }
 
@@ -306,6 +318,8 @@ op.kernel "max_pool2d_position" {
   },
   gradient = false,
   flags = "hidden layout",
+  attr = "dm_MaxPoolSizedAttr",
+  nests = {max = "dm_MaxPoolAttr"},
   doc = "positions in the flat plane that the codes name",
 }
 
@@ -316,6 +330,7 @@ op.composed "max_pool2d" {
     "ceil_mode:bool=0", "return_indices:bool=0",
   },
   outputs = 2,
+  nests = {max = "dm_MaxPoolAttr"},
   doc = "largest value of each window; with return_indices also its position in the flat plane",
 }
 
@@ -326,6 +341,7 @@ op.kernel "avg_pool2d" {
     "count_include_pad:bool=1", "divisor_override:optnum=none",
   },
   flags = "layout",
+  attr = "dm_AvgPoolAttr",
   doc = "mean of each window",
 }
 
@@ -336,6 +352,8 @@ op.kernel "avg_pool2d_spread" {
     "count_include_pad:bool=1", "divisor_override:optnum=none", "size:pair",
   },
   flags = "hidden layout",
+  attr = "dm_AvgPoolSizedAttr",
+  nests = {avg = "dm_AvgPoolAttr"},
   doc = "avg_pool2d's gradient for x of that size",
 }
 

@@ -27,6 +27,7 @@ op.kernel "clamp_backward" {
   options = {"min:optnum=none", "max:optnum=none"},
   saves = "I1",
   flags = "hidden pointwise layout",
+  attr = "dm_ClampAttr",
   doc = "gy where x lies between min and max, else 0",
 }
 
@@ -43,6 +44,7 @@ op.kernel "addcmul" {
   saves = "I1 I2",
   autocast = {cuda = "promote"},
   flags = "inplace pointwise layout",
+  attr = "dm_ValueAttr",
   doc = "x + value * t1 * t2",
 }
 
@@ -52,5 +54,6 @@ op.kernel "addcdiv" {
   saves = "I1 I2",
   autocast = {cuda = "promote"},
   flags = "inplace pointwise layout",
+  attr = "dm_ValueAttr",
   doc = "x + value * t1 / t2",
 }

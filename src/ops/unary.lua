@@ -469,12 +469,14 @@ op.composed "tanhshrink" {
 op.composed "softshrink" {
   tensors = "x",
   options = {"lambd:num=0.5"},
+  attr = "dm_ShrinkAttr",
   doc = "x moved towards 0 by lambd, 0 where it is nearer",
 }
 
 op.composed "hardshrink" {
   tensors = "x",
   options = {"lambd:num=0.5"},
+  attr = "dm_ShrinkAttr",
   doc = "x, 0 where it lies within lambd of 0",
 }
 

@@ -8,15 +8,6 @@
 
 enum { DM_CONV_SAME = -1 }; /* padding that gives the output the input's size */
 
-typedef struct dm_ConvAttr {
-  int64_t stride[2], padding[2], dilation[2], groups;
-} dm_ConvAttr;
-
-typedef struct dm_ConvSizedAttr {
-  dm_ConvAttr conv;
-  int64_t size[2]; /* (H,W) of x, or (R,S) of weight */
-} dm_ConvSizedAttr;
-
 typedef struct dm_ImageDims { /* a batch of images, or one without a batch dim */
   int64_t n, c, h, w;
 } dm_ImageDims;

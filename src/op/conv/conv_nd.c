@@ -8,10 +8,6 @@
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct SliceAttr {
-  int64_t dim, start, stop, step;
-} SliceAttr;
-
 /* Fails unless x and the weight have `dims` dims to convolve along. */
 static dm_status check_rank(const dm_Call *c, int dims) {
   const dm_Tensor *w = c->in[1];
@@ -28,12 +24,8 @@ static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor
 }
 
 /* Along a line: {1, n}, padding {0, n}. */
-typedef struct LineAttr {
-  int64_t stride, padding, dilation, groups;
-} LineAttr;
-
 dm_status conv1d_compose(dm_Call *c, dm_X *x) {
-  const LineAttr *a = DM_ATTR(LineAttr, c);
+  const dm_Conv1dAttr *a = DM_ATTR(dm_Conv1dAttr, c);
   DM_TRY(check_rank(c, 1));
   const dm_ConvAttr plane = {{1, a->stride}, {0, a->padding}, {1, a->dilation}, a->groups};
   const int64_t height = -2;
@@ -45,17 +37,9 @@ dm_status conv1d_compose(dm_Call *c, dm_X *x) {
 
 /* ---- three dims ---- */
 
-typedef struct SpaceAttr {
-  int64_t stride[3], padding[3], dilation[3], groups;
-} SpaceAttr;
-
 /* t with zeros on the sides of its last dims; with planes of zeros along dim 2. */
 static dm_Tensor *pad_zeros(dm_X *x, dm_Tensor *t, dm_Ints sides) {
-  const struct {
-    dm_Ints pad;
-    int64_t mode;
-    double value;
-  } a = {sides, 0, 0};
+  const dm_PadAttr a = {sides, 0, 0};
   return dm_x(x, DM_OP_pad, &a, 1, t);
 }
 static dm_Tensor *pad_depth(dm_X *x, dm_Tensor *t, int64_t before, int64_t behind) {
@@ -68,12 +52,12 @@ static dm_Tensor *x_permute(dm_X *x, dm_Tensor *t, dm_Ints dims) {
 }
 
 /* Slices of t along dim 2, one a tap, side by side: (N, C, T, E, H, W). */
-static dm_Tensor *taps_of(dm_X *x, dm_Tensor *t, const SpaceAttr *a, int64_t taps,
+static dm_Tensor *taps_of(dm_X *x, dm_Tensor *t, const dm_Conv3dAttr *a, int64_t taps,
                           int64_t depth) {
   dm_Tensor *all = NULL;
   for (int64_t k = 0; k < taps && x->st == DM_OK; k++) {
     const int64_t first = k * a->dilation[0];
-    const SliceAttr slice = {2, first, first + (depth - 1) * a->stride[0], a->stride[0]};
+    const dm_SliceAttr slice = {2, first, first + (depth - 1) * a->stride[0], a->stride[0]};
     dm_Tensor *one = x_unsqueeze(x, dm_x(x, DM_OP_slice, &slice, 1, t), 2);
     const int64_t dim = 2;
     all = all ? dm_x(x, DM_OP_cat, &dim, 2, all, one) : one;
@@ -82,7 +66,7 @@ static dm_Tensor *taps_of(dm_X *x, dm_Tensor *t, const SpaceAttr *a, int64_t tap
 }
 
 dm_status conv3d_compose(dm_Call *c, dm_X *x) {
-  const SpaceAttr *a = DM_ATTR(SpaceAttr, c);
+  const dm_Conv3dAttr *a = DM_ATTR(dm_Conv3dAttr, c);
   dm_Tensor *in = c->in[0], *w = c->in[1];
   DM_TRY(check_rank(c, 3));
   const dm_ConvAttr depthwise = {{a->stride[0], 1}, {a->padding[0], 0}, {a->dilation[0], 1}, 1};
@@ -177,12 +161,12 @@ static dm_status transposed(dm_Call *c, dm_X *x, const Axis axis[2], int64_t gro
 }
 
 dm_status conv_transpose2d_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t stride[2], padding[2], more[2], groups, dilation[2]; } *a = c->attr;
+  const dm_ConvTranspose2dAttr *a = c->attr;
   DM_TRY(check_rank(c, 2));
   DM_TRY(check_transposed(c, 2, a->groups));
   Axis axis[2];
   for (int i = 0; i < 2; i++)
-    axis[i] = (Axis){a->stride[i], a->padding[i], a->dilation[i], a->more[i]};
+    axis[i] = (Axis){a->stride[i], a->padding[i], a->dilation[i], a->output_padding[i]};
   dm_Tensor *y = NULL;
   DM_TRY(transposed(c, x, axis, a->groups, c->in[0], c->in[1], &y));
   c->out[0] = with_bias(x, y, c->in[2], 2);
@@ -190,10 +174,10 @@ dm_status conv_transpose2d_compose(dm_Call *c, dm_X *x) {
 }
 
 dm_status conv_transpose1d_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t stride, padding, more, groups, dilation; } *a = c->attr;
+  const dm_ConvTranspose1dAttr *a = c->attr;
   DM_TRY(check_rank(c, 1));
   DM_TRY(check_transposed(c, 1, a->groups));
-  const Axis axis[2] = {{1, 0, 1, 0}, {a->stride, a->padding, a->dilation, a->more}};
+  const Axis axis[2] = {{1, 0, 1, 0}, {a->stride, a->padding, a->dilation, a->output_padding}};
   const int64_t height = -2;
   dm_Tensor *y = NULL;
   DM_TRY(transposed(c, x, axis, a->groups, x_unsqueeze(x, c->in[0], height),
@@ -207,14 +191,14 @@ dm_status conv_transpose1d_compose(dm_Call *c, dm_X *x) {
    added to the depth that it falls on, as fold does it: to planes of width 1, whose
    channels are all positions of a plane. 16-bit numbers are summed in float32. */
 dm_status conv_transpose3d_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t stride[3], padding[3], more[3], groups, dilation[3]; } *a = c->attr;
+  const dm_ConvTranspose3dAttr *a = c->attr;
   dm_Tensor *in = c->in[0], *w = c->in[1], *bias = c->in[2];
   const dm_DType dtype = (dm_DType)in->dtype;
   Axis axis[3];
   DM_TRY(check_rank(c, 3));
   DM_TRY(check_transposed(c, 3, a->groups));
   for (int i = 0; i < 3; i++)
-    axis[i] = (Axis){a->stride[i], a->padding[i], a->dilation[i], a->more[i]};
+    axis[i] = (Axis){a->stride[i], a->padding[i], a->dilation[i], a->output_padding[i]};
   const bool batched = in->ndim == 5;
   const int64_t *s = in->shape + in->ndim - 4, *k = w->shape; /* (C,D,H,W), (C,O,T,R,S) */
   const int64_t n = batched ? in->shape[0] : 1, o = k[1] * a->groups;

@@ -411,7 +411,7 @@ dm_status scatter_fold_cpu(dm_Call *c) {
   static dm_RunFn *const runs[][3] = {{fold_prod_f32, fold_prod_f64, fold_prod_i64},
                                       {fold_amax_f32, fold_amax_f64, fold_amax_i64},
                                       {fold_amin_f32, fold_amin_f64, fold_amin_i64}};
-  return join_into(c, runs[DM_ATTR(dm_FoldAttr, c)->fold]);
+  return join_into(c, runs[DM_ATTR(dm_ScatterFoldAttr, c)->fold]);
 }
 
 /* dsrc is gy gathered at the positions, and 0 where the source is larger than the
@@ -423,10 +423,7 @@ static dm_Tensor *source_gradient(dm_Grad *g) {
   bool same = true;
   for (int d = 0; d < m->ndim; d++) same = same && t->shape[d] == m->shape[d];
   if (same) return t;
-  struct {
-    dm_Ints size, stride;
-    int64_t offset;
-  } corner = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  dm_AsStridedAttr corner = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   for (int d = 0; d < t->ndim; d++) corner.size.v[d] = t->shape[d];
   dm_contiguous_strides(m->ndim, m->shape, corner.stride.v);
   dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, t);

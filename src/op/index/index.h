@@ -5,28 +5,7 @@
 
 #include "engine/op.h"
 
-typedef struct dm_AlongAttr {
-  int64_t dim;
-} dm_AlongAttr;
 typedef enum dm_ReduceKind { DM_FOLD_PROD, DM_FOLD_AMAX, DM_FOLD_AMIN } dm_ReduceKind;
-typedef struct dm_FoldAttr {
-  int64_t dim, fold;
-} dm_FoldAttr;
-typedef struct dm_PutAttr {
-  int64_t dim, accumulate;
-} dm_PutAttr;
-typedef struct dm_AddAttr {
-  int64_t dim;
-  double alpha;
-} dm_AddAttr;
-typedef struct dm_EmbeddingAttr {
-  dm_OptInt padding_idx;
-} dm_EmbeddingAttr;
-typedef struct dm_EmbeddingBackwardAttr {
-  int64_t n;
-  dm_OptInt padding_idx;
-} dm_EmbeddingBackwardAttr;
-
 /* The dim of a checked call as 0 .. ndim - 1. */
 static inline int dm_dim_of(const dm_Tensor *t, int64_t dim) {
   return (int)(dim < 0 ? dim + (t->ndim > 0 ? t->ndim : 1) : dim);

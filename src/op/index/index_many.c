@@ -12,11 +12,6 @@
 #include "op/sort/order.h"
 #include "op/strided.h"
 
-typedef struct ManyAttr {
-  dm_Ints dims; /* the first dim that each index is for */
-  int64_t accumulate;
-} ManyAttr;
-
 /* The indexed dims in ascending order, and x's dims in the order indexed, then
    others. */
 typedef struct Chosen {
@@ -53,7 +48,7 @@ static dm_status add_mask(const dm_Call *c, dm_X *x, Chosen *ch, dm_Tensor *mask
 
 /* Collects the indices of the call and the order of dims. */
 static dm_status choose(const dm_Call *c, dm_X *x, Chosen *ch) {
-  const ManyAttr *a = DM_ATTR(ManyAttr, c);
+  const dm_IndexPutManyAttr *a = DM_ATTR(dm_IndexPutManyAttr, c);
   if (c->n_in < 3 || a->dims.n != c->n_in - 2)
     return dm_fail(DM_EARG, "index_put: wanted x, values and one index or more");
   for (int i = 2; i < c->n_in; i++) {
@@ -145,7 +140,7 @@ dm_status index_put_many_compose(dm_Call *c, dm_X *x) {
     else flat[d - ch.n + 1] = shape[d];
   }
   dm_Tensor *one = x_reshape(x, x_permute(x, t, t->ndim, ch.order), t->ndim - ch.n + 1, flat);
-  const dm_PutAttr put = {0, DM_ATTR(ManyAttr, c)->accumulate};
+  const dm_IndexPutAttr put = {0, DM_ATTR(dm_IndexPutManyAttr, c)->accumulate};
   dm_Tensor *y = dm_x(x, DM_OP_index_put, &put, 3, one, x_moved(x, positions, c->base), values);
   y = x_permute(x, x_reshape(x, y, t->ndim, shape), t->ndim, back);
   c->out[0] = x_unary(x, DM_OP_contiguous, y);

@@ -171,10 +171,7 @@ dm_status index_select_cpu(dm_Call *c) {
 /* dx is zeros with gy's rows added at the positions. */
 void index_select_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const struct {
-    int64_t dim;
-    double alpha;
-  } attr = {*(const int64_t *)g->attr, 1};
+  const dm_IndexAddAttr attr = {DM_ATTR(dm_AlongAttr, g)->dim, 1};
   dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_add, &attr, 3, zeros, g->in[1], g->gy[0]);
 }
@@ -194,7 +191,7 @@ dm_status index_get_cpu(dm_Call *c) {
 /* dx is zeros with gy's rows accumulated at the positions. */
 void index_get_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const int64_t attr[2] = {*(const int64_t *)g->attr, true}; /* dim, accumulate */
+  const int64_t attr[2] = {DM_ATTR(dm_AlongAttr, g)->dim, true}; /* dim, accumulate */
   dm_Tensor *zeros = x_zeros(g->x, m->ndim, m->shape, g->gy[0]);
   g->gx[0] = dm_x(g->x, DM_OP_index_put, attr, 3, zeros, g->in[1], g->gy[0]);
 }
@@ -230,7 +227,7 @@ done:
 dm_status index_put_rule(dm_Call *c) {
   int dim, ndim, both;
   int64_t shape[DM_MAX_DIM], wide[DM_MAX_DIM];
-  DM_TRY(check_rows(c, DM_ATTR(dm_PutAttr, c)->dim, &dim));
+  DM_TRY(check_rows(c, DM_ATTR(dm_IndexPutAttr, c)->dim, &dim));
   DM_TRY(dm_check_source(c, c->in[0], c->in[2]));
   DM_TRY(replaced_shape(c, c->in[0], dim, c->in[1], &ndim, shape));
   const dm_Tensor region = dm_view_of(c->in[0], ndim, shape, shape, 0);
@@ -242,13 +239,13 @@ dm_status index_put_rule(dm_Call *c) {
   return DM_OK;
 }
 dm_status index_put_cpu(dm_Call *c) {
-  const dm_PutAttr *a = DM_ATTR(dm_PutAttr, c);
+  const dm_IndexPutAttr *a = DM_ATTR(dm_IndexPutAttr, c);
   return put(c, dm_dim_of(c->in[0], a->dim), c->in[2], true, a->accumulate);
 }
 /* dx is gy, with the rows that were overwritten 0 unless they were accumulated;
    dsource is gy at the positions. */
 void index_put_grad(dm_Grad *g) {
-  const dm_PutAttr *a = g->attr;
+  const dm_IndexPutAttr *a = g->attr;
   if (g->need[0])
     g->gx[0] = a->accumulate ? g->gy[0]
                              : dm_x(g->x, DM_OP_index_put, a, 3, g->gy[0], g->in[1],
@@ -308,7 +305,7 @@ dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **
 }
 
 dm_status index_add_cpu(dm_Call *c) {
-  const double alpha = DM_ATTR(dm_AddAttr, c)->alpha;
+  const double alpha = DM_ATTR(dm_IndexAddAttr, c)->alpha;
   if (alpha == 1) return put_vector(c, c->in[2], true);
   const dm_DType wide = dm_compute_dtype((dm_DType)c->in[0]->dtype);
   dm_Tensor *scaled = NULL;
@@ -319,7 +316,7 @@ dm_status index_add_cpu(dm_Call *c) {
 }
 /* dx is gy; dsource is alpha times gy's rows at the positions. */
 void index_add_grad(dm_Grad *g) {
-  const dm_AddAttr *a = g->attr;
+  const dm_IndexAddAttr *a = g->attr;
   g->gx[0] = g->gy[0];
   if (!g->need[2]) return;
   dm_Tensor *rows = dm_x(g->x, DM_OP_index_select, &a->dim, 2, g->gy[0], g->in[1]);
@@ -329,7 +326,7 @@ void index_add_grad(dm_Grad *g) {
 dm_status index_copy_cpu(dm_Call *c) { return put_vector(c, c->in[2], false); }
 /* dx is gy with the written rows 0; dsource is gy's rows at the positions. */
 void index_copy_grad(dm_Grad *g) {
-  const dm_PutAttr attr = {*(const int64_t *)g->attr, false};
+  const dm_IndexPutAttr attr = {DM_ATTR(dm_AlongAttr, g)->dim, false};
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_index_put, &attr, 3, g->gy[0], g->in[1], dm_x_number(g->x, 0));
   if (g->need[2]) g->gx[2] = dm_x(g->x, DM_OP_index_select, &attr.dim, 2, g->gy[0], g->in[1]);
@@ -463,7 +460,7 @@ static dm_status largest_of(dm_Tensor *index, int64_t *value) {
    decides. */
 dm_status one_hot_rule(dm_Call *c) {
   dm_Tensor *index = c->in[0];
-  int64_t n = *DM_ATTR(int64_t, c);
+  int64_t n = DM_ATTR(dm_OneHotAttr, c)->num_classes;
   DM_TRY(dm_check_index(c, index));
   if (n == -1) {
     int64_t most;
@@ -507,7 +504,7 @@ dm_status take_compose(dm_Call *c, dm_X *x) {
 
 /* index_copy of one number broadcast to the rows. */
 dm_status index_fill_compose(dm_Call *c, dm_X *x) {
-  const int64_t at = *DM_ATTR(int64_t, c);
+  const int64_t at = DM_ATTR(dm_IndexFillAttr, c)->dim;
   dm_Tensor *t = c->in[0], *value = c->in[2];
   int dim;
   DM_TRY(dm_check_dim(c, t, at, &dim));

@@ -11,7 +11,7 @@
 
 typedef enum Reduce { SUM, PROD, MEAN, AMAX, AMIN } Reduce;
 
-static dm_Tensor *x_fold(dm_X *x, const dm_FoldAttr *a, dm_Tensor *t, dm_Tensor *at,
+static dm_Tensor *x_fold(dm_X *x, const dm_ScatterFoldAttr *a, dm_Tensor *t, dm_Tensor *at,
                          dm_Tensor *src) {
   return dm_x(x, DM_OP_scatter_fold, a, 3, t, at, src);
 }
@@ -27,7 +27,7 @@ static dm_Tensor *x_scatter(dm_X *x, int op, int64_t dim, dm_Tensor *t, dm_Tenso
 
 /* dx and dsrc of an extreme: gy is divided equally among all elements that equal the
    result, x's own one included. */
-static void extreme_grad(dm_Grad *g, const dm_FoldAttr *a) {
+static void extreme_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *y = g->out[0], *at = g->in[1], *gy = g->gy[0];
   dm_Tensor *own = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), gy);
@@ -41,7 +41,7 @@ static void extreme_grad(dm_Grad *g, const dm_FoldAttr *a) {
 /* The gradient of a factor is the product of the other factors: the whole product divided by
    that factor, or, for a single factor of 0, the product with 1 in its position. Where a
    position has several zeros, no factor has a gradient. */
-static void product_grad(dm_Grad *g, const dm_FoldAttr *a) {
+static void product_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *own = g->in[0], *at = g->in[1], *src = g->in[2], *gy = g->gy[0];
   dm_Tensor *one = dm_x_number(x, 1);
@@ -62,7 +62,7 @@ static void product_grad(dm_Grad *g, const dm_FoldAttr *a) {
 }
 
 void scatter_fold_grad(dm_Grad *g) {
-  const dm_FoldAttr *a = g->attr;
+  const dm_ScatterFoldAttr *a = g->attr;
   if (a->fold == DM_FOLD_PROD) product_grad(g, a);
   else extreme_grad(g, a);
 }
@@ -104,7 +104,7 @@ static dm_Tensor *mean(dm_X *x, dm_Tensor *sum, dm_Tensor *at, dm_Tensor *src, i
 
 /* The public op; means of 16-bit floats are computed in float32. */
 dm_status scatter_reduce_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t dim, reduce, include_self; } *a = c->attr;
+  const dm_ScatterReduceAttr *a = c->attr;
   dm_Tensor *t = c->in[0], *at = c->in[1], *src = c->in[2];
   const dm_DType dtype = (dm_DType)t->dtype;
   const Reduce reduce = (Reduce)a->reduce;
@@ -120,9 +120,9 @@ dm_status scatter_reduce_compose(dm_Call *c, dm_X *x) {
     t = x_scatter(x, DM_OP_scatter_add, a->dim, t, at, src);
     if (reduce == MEAN) t = mean(x, t, at, src, a->dim, a->include_self != 0);
   } else {
-    const dm_FoldAttr fold = {a->dim, reduce == PROD   ? DM_FOLD_PROD
-                                      : reduce == AMAX ? DM_FOLD_AMAX
-                                                       : DM_FOLD_AMIN};
+    const dm_ScatterFoldAttr fold = {a->dim, reduce == PROD   ? DM_FOLD_PROD
+                                             : reduce == AMAX ? DM_FOLD_AMAX
+                                                              : DM_FOLD_AMIN};
     t = x_fold(x, &fold, t, at, src);
   }
   c->out[0] = x->st == DM_OK ? x_cast(x, t, dtype) : NULL;

@@ -30,7 +30,7 @@ static bool is_vectors(const dm_Tensor *a, const dm_Tensor *b) {
 
 /* A X = B, or X A = B (left false) solved as A^T X^T = B^T. */
 dm_status linalg_solve_compose(dm_Call *c, dm_X *x) {
-  const bool left = *DM_ATTR(int64_t, c);
+  const bool left = DM_ATTR(dm_LinalgSolveAttr, c)->left;
   dm_Tensor *a = c->in[0], *b = c->in[1];
   DM_TRY(dm_check_matrix(c, "A", a, true));
   const bool vectors = is_vectors(a, b);
@@ -45,7 +45,7 @@ dm_status linalg_solve_compose(dm_Call *c, dm_X *x) {
 /* With P A = L U: A X = B is X = U^-1 L^-1 P B; A^T X = B (adjoint) is X = P^T L^-T
    U^-T B; X A = B is the transpose of A^T X^T = B^T. */
 dm_status linalg_lu_solve_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t left, adjoint; } *at = c->attr;
+  const dm_LinalgLuSolveAttr *at = c->attr;
   dm_Tensor *lu = c->in[0], *pivots = c->in[1], *b = c->in[2];
   DM_TRY(dm_check_matrix(c, "LU", lu, true));
   DM_TRY(dm_check_matrix(c, "B", b, false));
@@ -76,7 +76,7 @@ static dm_Tensor *by_cholesky(dm_X *x, dm_Tensor *b, dm_Tensor *l, bool upper) {
 }
 
 dm_status cholesky_solve_compose(dm_Call *c, dm_X *x) {
-  c->out[0] = by_cholesky(x, c->in[0], c->in[1], *DM_ATTR(int64_t, c));
+  c->out[0] = by_cholesky(x, c->in[0], c->in[1], DM_ATTR(dm_CholeskyAttr, c)->upper);
   return x->st;
 }
 
@@ -86,7 +86,7 @@ dm_status cholesky_inverse_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG, "cholesky_inverse: x has shape %s, wanted square matrices",
                    DM_SHAPE(c->in[0]));
   dm_Tensor *eye = x_eye(x, dm_rows(c->in[0]), c->in[0]);
-  c->out[0] = by_cholesky(x, eye, c->in[0], *DM_ATTR(int64_t, c));
+  c->out[0] = by_cholesky(x, eye, c->in[0], DM_ATTR(dm_CholeskyAttr, c)->upper);
   return x->st;
 }
 
@@ -124,7 +124,7 @@ dm_status linalg_matrix_rank_compose(dm_Call *c, dm_X *x) {
    tensor; and A's rank. Whether all matrices have full rank is read from the device,
    because it decides the shape. */
 dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
-  const dm_OptNum *rcond = DM_ATTR(dm_OptNum, c);
+  const dm_OptNum *rcond = &DM_ATTR(dm_LinalgLstsqAttr, c)->rcond;
   dm_Tensor *a = c->in[0], *b = c->in[1];
   DM_TRY(dm_check_matrix(c, "A", a, false));
   const int64_t m = dm_rows(a), n = dm_columns(a);
@@ -159,12 +159,6 @@ dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
 
 enum { BY_FRO, BY_NUC, BY_1, BY_MINUS_1, BY_2, BY_MINUS_2, BY_INF, BY_MINUS_INF };
 
-typedef struct MatrixNormAttr {
-  int64_t ord;
-  dm_Ints dims;
-  int64_t keepdim, dtype;
-} MatrixNormAttr;
-
 /* The smallest or largest element of t along dim. */
 static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
   return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
@@ -190,9 +184,9 @@ static dm_Tensor *matrix_norm(dm_X *x, dm_Tensor *t, int64_t ord) {
 /* Moves the two dims to the end, takes the norm of the matrices, and restores dims
    of size 1 for keepdim. */
 dm_status linalg_matrix_norm_compose(dm_Call *c, dm_X *x) {
-  const MatrixNormAttr *a = DM_ATTR(MatrixNormAttr, c);
+  const dm_LinalgMatrixNormAttr *a = DM_ATTR(dm_LinalgMatrixNormAttr, c);
   dm_Tensor *t = c->in[0];
-  const dm_Ints dims = a->dims.n < 0 ? (dm_Ints){2, {-2, -1}} : a->dims;
+  const dm_Ints dims = a->dim.n < 0 ? (dm_Ints){2, {-2, -1}} : a->dim;
   int at[2];
   DM_TRY(dm_check_float(c, t, "A"));
   if (t->ndim < 2 || dims.n != 2)
@@ -202,7 +196,7 @@ dm_status linalg_matrix_norm_compose(dm_Call *c, dm_X *x) {
   if (at[0] == at[1])
     return dm_fail(DM_EARG, "linalg.matrix_norm: dim %d is given twice", at[0] + c->base);
   if (a->dtype >= 0) t = x_cast(x, t, (dm_DType)a->dtype);
-  const struct { dm_Ints from, to; } move = {{2, {at[0], at[1]}}, {2, {-2, -1}}};
+  const dm_MovedimAttr move = {{2, {at[0], at[1]}}, {2, {-2, -1}}};
   dm_Tensor *y = matrix_norm(x, dm_x(x, DM_OP_movedim, &move, 1, t), a->ord);
   for (int d = 0; a->keepdim && d < c->in[0]->ndim; d++)
     if (d == at[0] || d == at[1]) y = x_wider(x, y, d);
@@ -218,7 +212,7 @@ dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
 /* The condition number |A| |A^-1|, for p = +-2 the ratio of the extreme singular
    values. */
 dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
-  const int64_t p = *DM_ATTR(int64_t, c); /* 0: none given, which means 2 */
+  const int64_t p = DM_ATTR(dm_LinalgCondAttr, c)->p; /* 0: none is given, which means 2 */
   const int64_t ord = p == 0 ? BY_2 : p - 1;
   dm_Tensor *t = c->in[0];
   const bool by_values = ord == BY_2 || ord == BY_MINUS_2;
@@ -246,7 +240,7 @@ dm_status logdet_compose(dm_Call *c, dm_X *x) {
 
 /* A^n by repeated squaring; a negative n starts from A^-1. */
 dm_status linalg_matrix_power_compose(dm_Call *c, dm_X *x) {
-  const int64_t n = *DM_ATTR(int64_t, c);
+  const int64_t n = DM_ATTR(dm_LinalgMatrixPowerAttr, c)->n;
   dm_Tensor *t = c->in[0], *y = NULL;
   if (t->ndim < 2 || dm_rows(t) != dm_columns(t))
     return dm_fail(DM_EARG, "linalg.matrix_power: A has shape %s, wanted square matrices",
@@ -331,7 +325,7 @@ dm_status linalg_multi_dot_compose(dm_Call *c, dm_X *x) {
 }
 
 static dm_Tensor *x_roll(dm_X *x, dm_Tensor *t, int64_t shift, int64_t dim) {
-  const struct { dm_Ints shifts, dims; } a = {{1, {shift}}, {1, {dim}}};
+  const dm_RollAttr a = {{1, {shift}}, {1, {dim}}};
   return dm_x(x, DM_OP_roll, &a, 1, t);
 }
 
@@ -351,11 +345,11 @@ static dm_status cross_along(dm_Call *c, dm_X *x, int64_t dim) {
   return x->st;
 }
 dm_status linalg_cross_compose(dm_Call *c, dm_X *x) {
-  return cross_along(c, x, *DM_ATTR(int64_t, c));
+  return cross_along(c, x, DM_ATTR(dm_LinalgCrossAttr, c)->dim);
 }
 /* Without a dim the first one of size 3 is used, as torch.cross. */
 dm_status cross_compose(dm_Call *c, dm_X *x) {
-  const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
+  const dm_OptInt *a = &DM_ATTR(dm_CrossAttr, c)->dim;
   int64_t dim = 0;
   while (!a->set && dim + 1 < c->in[0]->ndim && c->in[0]->shape[dim] != 3) dim++;
   return cross_along(c, x, a->set ? a->v : dim);
@@ -363,7 +357,7 @@ dm_status cross_compose(dm_Call *c, dm_X *x) {
 
 /* sum(a * b) along dim. */
 dm_status linalg_vecdot_compose(dm_Call *c, dm_X *x) {
-  const int64_t dim = *DM_ATTR(int64_t, c);
+  const int64_t dim = DM_ATTR(dm_LinalgVecdotAttr, c)->dim;
   c->out[0] = x_sum(x, x_mul(x, c->in[0], c->in[1]), (dm_Ints){1, {dim}}, false);
   return x->st;
 }
@@ -371,7 +365,7 @@ dm_status linalg_vecdot_compose(dm_Call *c, dm_X *x) {
 /* x (..., M) -> (..., M, n) with the powers x^0 .. x^(n - 1), as a running product
    of 1, x, x, ..., whose gradient is finite at x = 0 too. */
 dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
-  const int64_t given = *DM_ATTR(int64_t, c);
+  const int64_t given = DM_ATTR(dm_LinalgVanderAttr, c)->N;
   dm_Tensor *t = c->in[0];
   if (t->ndim < 1) return dm_fail(DM_EARG, "linalg.vander: x has no dims, wanted one or more");
   const int64_t n = given < 0 ? t->shape[t->ndim - 1] : given;
@@ -393,11 +387,11 @@ dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
 /* The Vandermonde matrix of a vector, with descending powers unless `increasing` is
    set. */
 dm_status vander_compose(dm_Call *c, dm_X *x) {
-  const struct { int64_t n, increasing; } *a = c->attr;
+  const dm_VanderAttr *a = c->attr;
   DM_TRY(dm_check_ndim(c, 0, "x", 1));
-  if (a->n < -1)
-    return dm_fail(DM_EARG, "vander: N is %lld, wanted 0 or more", (long long)a->n);
-  c->out[0] = dm_x(x, DM_OP_linalg_vander, &a->n, 1, c->in[0]);
+  if (a->N < -1)
+    return dm_fail(DM_EARG, "vander: N is %lld, wanted 0 or more", (long long)a->N);
+  c->out[0] = dm_x(x, DM_OP_linalg_vander, &a->N, 1, c->in[0]);
   if (!a->increasing) c->out[0] = x_unary(x, DM_OP_fliplr, c->out[0]);
   return x->st;
 }
@@ -427,7 +421,7 @@ static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, int lead) {
 /* A with its first `ind` dims as rows is inverted as a matrix; the inverse has the
    dims in the other order. */
 dm_status linalg_tensorinv_compose(dm_Call *c, dm_X *x) {
-  const int64_t ind = *DM_ATTR(int64_t, c);
+  const int64_t ind = DM_ATTR(dm_LinalgTensorinvAttr, c)->ind;
   dm_Tensor *t = c->in[0];
   const bool fits =
       ind > 0 && ind < t->ndim &&
@@ -448,13 +442,11 @@ dm_status linalg_tensorinv_compose(dm_Call *c, dm_X *x) {
 /* Solves tensordot(A, X, X.ndim) = B: A as a square matrix with B's dims as its
    rows, after `dims` were moved to the end. */
 dm_status linalg_tensorsolve_compose(dm_Call *c, dm_X *x) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_LinalgTensorsolveAttr, c)->dims;
   dm_Tensor *t = c->in[0], *b = c->in[1];
   if (dims->n > 0) {
-    struct {
-      dm_Ints from, to;
-    } move = {*dims, {dims->n, {0}}};
-    for (int64_t i = 0; i < dims->n; i++) move.to.v[i] = i - dims->n;
+    dm_MovedimAttr move = {*dims, {dims->n, {0}}};
+    for (int64_t i = 0; i < dims->n; i++) move.destination.v[i] = i - dims->n;
     t = dm_x(x, DM_OP_movedim, &move, 1, t);
   }
   DM_TRY(x->st);

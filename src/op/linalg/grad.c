@@ -163,7 +163,7 @@ void linalg_lu_factor_grad(dm_Grad *g) {
    transpose. */
 void linalg_cholesky_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const bool upper = *(const int64_t *)g->attr;
+  const bool upper = DM_ATTR(dm_CholeskyAttr, g)->upper;
   dm_Tensor *l = upper ? x_turned(x, g->out[0]) : g->out[0];
   dm_Tensor *gl = upper ? x_turned(x, g->gy[0]) : g->gy[0];
   dm_Tensor *lt = x_turned(x, l), *p = x_matmul(x, lt, gl);
@@ -178,11 +178,12 @@ void linalg_solve_triangular_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_TriangularAttr *a = g->attr;
   dm_Tensor *y = x_turned(x, g->out[0]);
-  dm_Tensor *gb = x_triangular(x, x_turned(x, g->in[0]), g->gy[0], !a->upper, a->left, a->unit);
+  dm_Tensor *gb =
+      x_triangular(x, x_turned(x, g->in[0]), g->gy[0], !a->upper, a->left, a->unitriangular);
   if (g->need[1]) g->gx[1] = gb;
   if (!g->need[0]) return;
   dm_Tensor *ga = negative(x, a->left ? x_matmul(x, gb, y) : x_matmul(x, y, gb));
-  g->gx[0] = a->upper ? x_above(x, ga, a->unit) : x_below(x, ga, -a->unit);
+  g->gx[0] = a->upper ? x_above(x, ga, a->unitriangular) : x_below(x, ga, -a->unitriangular);
 }
 
 /* ---- QR ---- */
@@ -194,7 +195,7 @@ void linalg_qr_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *q = g->out[0], *r = g->out[1], *gq = g->gy[0], *gr = g->gy[1];
   const int64_t m = dm_rows(q), k = dm_rows(r), n = dm_columns(r),
-                mode = *(const int64_t *)g->attr;
+                mode = DM_ATTR(dm_LinalgQrAttr, g)->mode;
   if (mode == DM_QR_R || k > n) {
     x->st = dm_fail(DM_EARG,
                     "linalg.qr: mode \"%s\" has no gradient here; hint: "
@@ -212,11 +213,7 @@ void linalg_qr_grad(dm_Grad *g) {
   }
   dm_Tensor *r1 = dm_x(x, DM_OP_narrow, &(int64_t[3]){-1, 0, k}, 1, r);
   t = x_triangular(x, x_turned(x, r1), t, false, false, false);
-  const struct {
-    dm_Ints pad;
-    int64_t mode;
-    double value;
-  } right = {{2, {0, n - k}}, 0, 0};
+  const dm_PadAttr right = {{2, {0, n - k}}, 0, 0};
   t = dm_x(x, DM_OP_pad, &right, 1, t);
   g->gx[0] = x_matmul(x, q, plus(x, gr, t));
 }

@@ -270,7 +270,7 @@ dm_status linalg_det_any(dm_Call *c) {
    with `back` row i of A is row order[i] of P A, up to the base. Pivots are row
    exchanges, applied one after another, or in reverse order for `back`. */
 dm_status lu_order_any(dm_Call *c) {
-  const struct { int64_t n, back; } *a = c->attr;
+  const dm_LuOrderAttr *a = c->attr;
   dm_Tensor *near = NULL, *pivots = NULL, *order = NULL;
   dm_Meta m = c->out_meta[0];
   m.device = (dm_Device){DM_CPU, 0};
@@ -310,7 +310,7 @@ done:
    factor U = L^T is L in row-major order, so nothing is transposed. The other
    triangle is set to 0. */
 dm_status linalg_cholesky_any(dm_Call *c) {
-  const bool upper = *DM_ATTR(int64_t, c);
+  const bool upper = DM_ATTR(dm_CholeskyAttr, c)->upper;
   Work w;
   open_own(&w, c);
   const int n = rows_of(&w);
@@ -344,9 +344,9 @@ dm_status linalg_solve_triangular_any(dm_Call *c) {
     char *to = nth(&w, w.out[0], count, b);
     if (at->left) turn(&w, x, from, n, k);
     else copy_matrix(&w, x, from, count);
-    const int info =
-        dm_lapack_trtrs(w.t, at->upper ? 'L' : 'U', at->left ? 'T' : 'N', at->unit ? 'U' : 'N',
-                        n, k, nth(&w, w.in[0], (int64_t)n * n, b), x);
+    const int info = dm_lapack_trtrs(w.t, at->upper ? 'L' : 'U', at->left ? 'T' : 'N',
+                                     at->unitriangular ? 'U' : 'N', n, k,
+                                     nth(&w, w.in[0], (int64_t)n * n, b), x);
     if (singular(&w, b, info, "diagonal element")) break;
     if (at->left) turn(&w, to, x, k, n);
     else copy_matrix(&w, to, x, count);
@@ -366,7 +366,7 @@ static void take_r(const Work *w, char *r, const void *a, int64_t m, int64_t row
 
 /* geqrf, then R from its upper triangle and, unless mode is "r", Q (M, q) by orgqr. */
 dm_status linalg_qr_any(dm_Call *c) {
-  const int64_t mode = *DM_ATTR(int64_t, c);
+  const int64_t mode = DM_ATTR(dm_LinalgQrAttr, c)->mode;
   Work w;
   open_own(&w, c);
   const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
@@ -427,7 +427,7 @@ static void run_svd(Work *w, Svd *s, int64_t b, void *u, void *values, void *vh)
 /* A (..., M, N) -> U, s, V^T. A matrix without elements has identities as U and V
    with full_matrices. */
 dm_status linalg_svd_any(dm_Call *c) {
-  const bool full = *DM_ATTR(int64_t, c);
+  const bool full = DM_ATTR(dm_LinalgSvdAttr, c)->full_matrices;
   Work w;
   open_own(&w, c);
   Svd s = open_svd(&w, full ? 'A' : 'S');
@@ -484,7 +484,7 @@ dm_status linalg_pinv_any(dm_Call *c) {
    syevd. The triangle that is read is, row-major, LAPACK's other one; the vectors
    are transposed to columns. */
 static dm_status eigen(dm_Call *c, char job) {
-  const bool upper = *DM_ATTR(int64_t, c);
+  const bool upper = DM_ATTR(dm_UploAttr, c)->UPLO;
   Work w;
   open_own(&w, c);
   const int n = rows_of(&w);

@@ -5,16 +5,6 @@
 
 #include "engine/op.h"
 
-/* solve_triangular: A is upper, A is on the left, A's diagonal counts as 1. */
-typedef struct dm_TriangularAttr {
-  int64_t upper, left, unit;
-} dm_TriangularAttr;
-/* matrix_rank and pinv: tolerances, see dm_rank_tolerance. */
-typedef struct dm_RankAttr {
-  dm_OptNum atol, rtol;
-  int64_t hermitian;
-} dm_RankAttr;
-
 enum { DM_QR_REDUCED, DM_QR_COMPLETE, DM_QR_R };
 
 /* The name that callers know: "linalg.inv" for the op linalg_inv. */

@@ -78,7 +78,7 @@ dm_status linalg_lu_factor_rule(dm_Call *c) {
 dm_status linalg_qr_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));
-  const int64_t m = dm_rows(t), n = dm_columns(t), mode = *DM_ATTR(int64_t, c);
+  const int64_t m = dm_rows(t), n = dm_columns(t), mode = DM_ATTR(dm_LinalgQrAttr, c)->mode;
   const int64_t k = mode == DM_QR_COMPLETE ? m : dm_min_i64(m, n);
   dm_out_matrix(c, 0, t, mode == DM_QR_R ? t->ndim : 2, mode == DM_QR_R ? 0 : m,
                 mode == DM_QR_R ? -1 : k, (dm_DType)t->dtype);
@@ -92,7 +92,7 @@ dm_status linalg_svd_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_matrix(c, "A", t, false));
   const int64_t m = dm_rows(t), n = dm_columns(t), k = dm_min_i64(m, n);
-  const bool full = *DM_ATTR(int64_t, c);
+  const bool full = DM_ATTR(dm_LinalgSvdAttr, c)->full_matrices;
   dm_out_matrix(c, 0, t, 2, m, full ? m : k, (dm_DType)t->dtype);
   dm_out_matrix(c, 1, t, 2, k, -1, (dm_DType)t->dtype);
   dm_out_matrix(c, 2, t, 2, full ? n : k, n, (dm_DType)t->dtype);
@@ -147,7 +147,7 @@ dm_status linalg_solve_triangular_rule(dm_Call *c) {
 
 /* pivots (..., k) int32 -> the order of n rows (..., n) int64. */
 dm_status lu_order_rule(dm_Call *c) {
-  const int64_t n = *DM_ATTR(int64_t, c);
+  const int64_t n = DM_ATTR(dm_LuOrderAttr, c)->n;
   const dm_Tensor *t = c->in[0];
   if (t->dtype != DM_I32 || t->ndim < 1 || dm_columns(t) > n)
     return dm_fail(DM_EARG,

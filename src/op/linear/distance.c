@@ -4,11 +4,6 @@
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct CosineAttr {
-  int64_t dim;
-  double eps;
-} CosineAttr;
-
 /* t / max(|t|, eps) along dim. The clamp is a constant for the gradient, as in
    PyTorch. */
 static dm_Tensor *unit(dm_X *x, dm_Tensor *t, int64_t dim, double eps) {
@@ -19,7 +14,7 @@ static dm_Tensor *unit(dm_X *x, dm_Tensor *t, int64_t dim, double eps) {
 
 /* u . v / (max(|u|, eps) max(|v|, eps)) along dim, after u and v are broadcast. */
 dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
-  const CosineAttr *a = DM_ATTR(CosineAttr, c);
+  const dm_CosineSimilarityAttr *a = DM_ATTR(dm_CosineSimilarityAttr, c);
   dm_Tensor *u = c->in[0], *v = c->in[1];
   int64_t shape[DM_MAX_DIM];
   int ndim, dim;
@@ -35,15 +30,10 @@ dm_status cosine_similarity_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-typedef struct PairwiseAttr {
-  double p, eps;
-  int64_t keepdim;
-} PairwiseAttr;
-
 /* The p-norm of u - v + eps over the last dim; eps keeps the gradient finite where u
    equals v. */
 dm_status pairwise_distance_compose(dm_Call *c, dm_X *x) {
-  const PairwiseAttr *a = DM_ATTR(PairwiseAttr, c);
+  const dm_PairwiseDistanceAttr *a = DM_ATTR(dm_PairwiseDistanceAttr, c);
   dm_Tensor *d = x_shift(x, x_sub(x, c->in[0], c->in[1]), a->eps);
   c->out[0] = x_norm(x, d, a->p, -1, a->keepdim);
   return x->st;
@@ -65,7 +55,7 @@ static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
    than 25 rows the product formula is used; otherwise the differences (..., P, R, M)
    are made and their p-norm taken. */
 dm_status cdist_compose(dm_Call *c, dm_X *x) {
-  const double p = *DM_ATTR(double, c);
+  const double p = DM_ATTR(dm_PNormAttr, c)->p;
   dm_Tensor *u = c->in[0], *v = c->in[1];
   enum { FEW = 25 }; /* rows; PyTorch's use_mm_for_euclid_dist_if_necessary */
   DM_TRY(dm_check_float(c, u, "x1"));
@@ -96,25 +86,21 @@ dm_status trace_compose(dm_Call *c, dm_X *x) {
 /* ---- dist, pdist, renorm ---- */
 
 static dm_Tensor *norm_of(dm_X *x, dm_Tensor *t, double p, dm_Ints dims, bool keepdim) {
-  const struct {
-    double p;
-    dm_Ints dims;
-    int64_t keepdim, dtype;
-  } attr = {p, dims, keepdim, DM_NO_DTYPE};
+  const dm_NormAttr attr = {p, dims, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_norm, &attr, 1, t);
 }
 
 /* The p-norm of a - b over all elements. */
 dm_status dist_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *apart = x_sub(x, c->in[0], c->in[1]);
-  c->out[0] = norm_of(x, apart, *DM_ATTR(double, c), (dm_Ints){-1, {0}}, false);
+  c->out[0] = norm_of(x, apart, DM_ATTR(dm_PNormAttr, c)->p, (dm_Ints){-1, {0}}, false);
   return x->st;
 }
 
 /* Distances of all pairs i < j of the N rows of x (N, M), in the order (0,1), (0,2),
    ...: the N (N - 1) / 2 pairs of rows are selected and subtracted. */
 dm_status pdist_compose(dm_Call *c, dm_X *x) {
-  const double p = *DM_ATTR(double, c);
+  const double p = DM_ATTR(dm_PNormAttr, c)->p;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(dm_check_ndim(c, 0, "x", 2));
@@ -137,11 +123,7 @@ dm_status pdist_compose(dm_Call *c, dm_X *x) {
 /* Slices along dim whose norm exceeds maxnorm are scaled to it, by maxnorm / (norm +
    1e-7) as in PyTorch. */
 dm_status renorm_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    double p;
-    int64_t dim;
-    double maxnorm;
-  } *a = c->attr;
+  const dm_RenormAttr *a = c->attr;
   dm_Tensor *t = c->in[0];
   int dim;
   DM_TRY(dm_check_float(c, t, "x"));

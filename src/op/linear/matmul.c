@@ -230,7 +230,7 @@ static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NU
    reads the result, gelu's reads the sum before the activation, which is then a
    second output. */
 static dm_status linear_keeps(dm_Call *c) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   const bool before = c->recorded && (a == DM_GELU || a == DM_GELU_TANH);
   c->save &= ~(uint32_t)((a == DM_RELU ? 0 : O0) | (before ? 0 : O1));
   c->n_out = before ? 2 : 1;
@@ -268,7 +268,7 @@ dm_status linear_backward_rule(dm_Call *c) {
   c->out_meta[0].shape[1] = x->shape[1];
   c->out_meta[1].ndim = 1;
   c->out_meta[1].shape[0] = gy->shape[1];
-  c->n_out = *DM_ATTR(int64_t, c) == DM_ACTIVATION_NONE ? 2 : 3;
+  c->n_out = DM_ATTR(dm_ActivationAttr, c)->activation == DM_ACTIVATION_NONE ? 2 : 3;
   return DM_OK;
 }
 
@@ -313,7 +313,7 @@ static dm_status multiply_for(dm_Product *p, dm_Call *c) {
 /* y = activation(x W^T + b). For 16-bit dtypes gelu is applied to float32 sums that
    are not rounded yet; relu commutes with rounding and is applied in place. */
 dm_status linear_cpu(dm_Call *c) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   if (a == DM_ACTIVATION_NONE) return dm_linear_by(multiply_for, c, c->out[0]);
   const bool rounds = a != DM_RELU && dm_dtype_size((dm_DType)c->out[0]->dtype) == 2;
   dm_Tensor *sums = c->n_out > 1 ? c->out[1] : c->out[0], *wide = NULL;
@@ -343,7 +343,7 @@ static dm_status sum_rows(dm_Tensor *x, dm_Tensor *out) {
 /* dW = gy'^T x and db = sum of gy' over its rows, with gy' = gy times the
    activation's slope. */
 dm_status linear_backward_cpu(dm_Call *c) {
-  const dm_Activation a = (dm_Activation)*DM_ATTR(int64_t, c);
+  const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *gy = c->in[0];
   if (a != DM_ACTIVATION_NONE) {
     dm_Tensor *const in[] = {gy, c->in[2]};
@@ -414,7 +414,7 @@ void addmm_grad(dm_Grad *g) {
 }
 
 static dm_Activation activation_of(const dm_Grad *g) {
-  return (dm_Activation)*DM_ATTR(int64_t, g);
+  return (dm_Activation)DM_ATTR(dm_ActivationAttr, g)->activation;
 }
 /* The saved output that the activation's gradient reads: the result for relu, the
    sum before it for gelu. */

@@ -7,10 +7,6 @@
 #include "cpu/gemm.h"
 #include "engine/op.h"
 
-typedef struct dm_AddmmAttr {
-  double beta, alpha;
-} dm_AddmmAttr;
-
 /* The activations that linear fuses, in the order of the op's attribute. */
 typedef enum dm_Activation { DM_ACTIVATION_NONE, DM_RELU, DM_GELU, DM_GELU_TANH } dm_Activation;
 /* The op that the activation is, and below that op's first attribute (gelu: whether

@@ -16,7 +16,7 @@ static dm_status reduced_as(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss) {
 
 /* The same by the op's first attribute. */
 static dm_status reduced(dm_Call *c, dm_X *x, dm_Tensor *loss) {
-  return reduced_as(*DM_ATTR(int64_t, c), c, x, loss);
+  return reduced_as(DM_ATTR(dm_ReductionAttr, c)->reduction, c, x, loss);
 }
 
 static dm_Tensor *from_one(dm_X *x, dm_Tensor *t) { /* 1 - t */
@@ -34,11 +34,6 @@ static dm_Tensor *unless(dm_X *x, dm_Tensor *target, double label, dm_Tensor *t)
 
 /* ---- differences ---- */
 
-typedef struct SmoothAttr {
-  int64_t reduction;
-  double width; /* beta (smooth_l1) or delta (huber) */
-} SmoothAttr;
-
 /* (x - t)^2 */
 dm_status mse_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_unary(x, DM_OP_square, x_sub(x, c->in[0], c->in[1])));
@@ -49,26 +44,26 @@ dm_status l1_loss_compose(dm_Call *c, dm_X *x) { return reduced(c, x, distance(x
 /* With d = |x - t|: d^2 / (2 beta) for d < beta, else d - beta / 2; beta 0 is the l1
    loss. */
 dm_status smooth_l1_loss_compose(dm_Call *c, dm_X *x) {
-  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
-  if (a->width < 0)
-    return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->width);
+  const dm_SmoothL1LossAttr *a = DM_ATTR(dm_SmoothL1LossAttr, c);
+  if (a->beta < 0)
+    return dm_fail(DM_EARG, "smooth_l1_loss: beta is %g, wanted 0 or more", a->beta);
   dm_Tensor *d = distance(x, c);
-  if (a->width > 0) {
-    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->width);
-    d = x_where(x, x_test(x, DM_OP_lt, d, a->width), near, x_shift(x, d, -0.5 * a->width));
+  if (a->beta > 0) {
+    dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5 / a->beta);
+    d = x_where(x, x_test(x, DM_OP_lt, d, a->beta), near, x_shift(x, d, -0.5 * a->beta));
   }
   return reduced(c, x, d);
 }
 
 /* With d = |x - t|: d^2 / 2 for d < delta, else delta (d - delta / 2). */
 dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
-  const SmoothAttr *a = DM_ATTR(SmoothAttr, c);
-  if (!(a->width > 0))
-    return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->width);
+  const dm_HuberLossAttr *a = DM_ATTR(dm_HuberLossAttr, c);
+  if (!(a->delta > 0))
+    return dm_fail(DM_EARG, "huber_loss: delta is %g, wanted more than 0", a->delta);
   dm_Tensor *d = distance(x, c);
   dm_Tensor *near = x_scale(x, x_unary(x, DM_OP_square, d), 0.5);
-  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->width), a->width);
-  return reduced(c, x, x_where(x, x_test(x, DM_OP_lt, d, a->width), near, far));
+  dm_Tensor *far = x_scale(x, x_shift(x, d, -0.5 * a->delta), a->delta);
+  return reduced(c, x, x_where(x, x_test(x, DM_OP_lt, d, a->delta), near, far));
 }
 
 /* ---- probabilities ---- */
@@ -104,10 +99,7 @@ dm_status multilabel_soft_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *no = x_unary(x, DM_OP_logsigmoid, x_scale(x, z, -1));
   dm_Tensor *loss = x_add(x, x_mul(x, t, yes), x_mul(x, from_one(x, t), no));
   if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
-  const struct {
-    dm_Ints dim;
-    int64_t keepdim, dtype;
-  } last = {{1, {-1}}, false, DM_NO_DTYPE};
+  const dm_SumAttr last = {{1, {-1}}, false, DM_NO_DTYPE};
   return reduced(c, x, x_scale(x, dm_x(x, DM_OP_mean, &last, 1, loss), -1));
 }
 
@@ -117,14 +109,10 @@ dm_status soft_margin_loss_compose(dm_Call *c, dm_X *x) {
   return reduced(c, x, x_scale(x, x_unary(x, DM_OP_logsigmoid, agreed), -1));
 }
 
-typedef struct KlAttr {
-  int64_t reduction, log_target;
-} KlAttr;
-
 /* t (log t - x), with x the log-probabilities of the model; t may be given as
    log-probabilities. batchmean divides the sum by the batch size. */
 dm_status kl_div_compose(dm_Call *c, dm_X *x) {
-  const KlAttr *a = DM_ATTR(KlAttr, c);
+  const dm_KlDivAttr *a = DM_ATTR(dm_KlDivAttr, c);
   dm_Tensor *log_q = c->in[0], *t = c->in[1], *loss;
   if (a->log_target) loss = x_mul(x, x_unary(x, DM_OP_exp, t), x_sub(x, t, log_q));
   else loss = x_sub(x, dm_x(x, DM_OP_xlogy, NULL, 2, t, t), x_mul(x, t, log_q));
@@ -134,15 +122,10 @@ dm_status kl_div_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-typedef struct PoissonAttr {
-  int64_t reduction, log_input, full;
-  double eps;
-} PoissonAttr;
-
 /* exp(x) - t x for log_input, else x - t log(x + eps). full adds log(t!) by
    Stirling's formula, t log t - t + log(2 pi t) / 2, for targets above 1. */
 dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
-  const PoissonAttr *a = DM_ATTR(PoissonAttr, c);
+  const dm_PoissonNllLossAttr *a = DM_ATTR(dm_PoissonNllLossAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *loss;
   if (a->log_input) loss = x_sub(x, x_unary(x, DM_OP_exp, z), x_mul(x, t, z));
   else loss = x_sub(x, z, x_mul(x, t, x_unary(x, DM_OP_log, x_shift(x, z, a->eps))));
@@ -155,11 +138,6 @@ dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
   }
   return reduced(c, x, loss);
 }
-
-typedef struct GaussianAttr {
-  int64_t reduction, full;
-  double eps;
-} GaussianAttr;
 
 /* Brings *var to a shape that broadcasts over x: x's shape, with a last dim of 1, or
    without the last dim. */
@@ -189,7 +167,7 @@ static bool has_negative(dm_X *x, dm_Tensor *t) {
 /* (log v + (x - t)^2 / v) / 2 with v = max(var, eps); the clamp is a constant for
    the gradient, as in PyTorch. */
 dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
-  const GaussianAttr *a = DM_ATTR(GaussianAttr, c);
+  const dm_GaussianNllLossAttr *a = DM_ATTR(dm_GaussianNllLossAttr, c);
   dm_Tensor *z = c->in[0], *var = c->in[2];
   if (!(a->eps > 0))
     return dm_fail(DM_EARG, "gaussian_nll_loss: eps is %g, wanted more than 0", a->eps);
@@ -208,23 +186,23 @@ dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
    over classes of weight * t * log_softmax(x), with label smoothing t (1 - s) + s /
    C. mean divides by the batch and the other dims, as in PyTorch. */
 dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
-  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
   if (!dm_same_shape(z, t) || z->ndim < 1)
     return dm_fail(DM_EARG,
                    "cross_entropy: x has shape %s, the target is %s of shape %s, wanted labels "
                    "as int64, or probabilities in x's shape; hint: y:long()",
                    DM_SHAPE(z), dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
-  if (a->ignore.set)
+  if (a->ignore_index.set)
     return dm_fail(DM_EARG, "cross_entropy: ignore_index is for labels, the target has "
                             "probabilities");
-  if (!(a->smoothing >= 0 && a->smoothing <= 1))
+  if (!(a->label_smoothing >= 0 && a->label_smoothing <= 1))
     return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
-                   a->smoothing);
+                   a->label_smoothing);
   const int dim = z->ndim == 1 ? 0 : 1;
   const int64_t classes = z->shape[dim], along[2] = {dim, DM_NO_DTYPE};
-  if (a->smoothing > 0)
-    t = x_shift(x, x_scale(x, t, 1 - a->smoothing), a->smoothing / (double)classes);
+  if (a->label_smoothing > 0)
+    t = x_shift(x, x_scale(x, t, 1 - a->label_smoothing), a->label_smoothing / (double)classes);
   dm_Tensor *loss = x_mul(x, t, dm_x(x, DM_OP_log_softmax, along, 1, z));
   if (weight) {
     if (weight->ndim != 1 || weight->shape[0] != classes)
@@ -241,15 +219,10 @@ dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
 
 /* ---- losses with a margin ---- */
 
-typedef struct MarginAttr {
-  int64_t reduction;
-  double margin;
-} MarginAttr;
-
 /* x for labels 1, max(0, margin - x) for labels -1. */
 dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
-  const double margin = DM_ATTR(MarginAttr, c)->margin;
+  const double margin = DM_ATTR(dm_MarginAttr, c)->margin;
   dm_Tensor *near = x_floor(x, x_shift(x, x_scale(x, z, -1), margin), 0);
   return reduced(c, x, x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
 }
@@ -257,7 +230,7 @@ dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
 /* max(0, -t (x1 - x2) + margin) */
 dm_status margin_ranking_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *lead = x_mul(x, c->in[2], x_sub(x, c->in[1], c->in[0]));
-  return reduced(c, x, x_floor(x, x_shift(x, lead, DM_ATTR(MarginAttr, c)->margin), 0));
+  return reduced(c, x, x_floor(x, x_shift(x, lead, DM_ATTR(dm_MarginAttr, c)->margin), 0));
 }
 
 /* 1 - cos(x1, x2) for label 1, max(0, cos - margin) for label -1. As in PyTorch
@@ -275,27 +248,18 @@ dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *vv = x_shift(x, x_sum(x, x_mul(x, v, v), last, false), 1e-12);
   dm_Tensor *lengths = x_unary(x, DM_OP_sqrt, x_mul(x, uu, vv));
   dm_Tensor *cos = x_div(x, x_sum(x, x_mul(x, u, v), last, false), lengths);
-  dm_Tensor *near = x_floor(x, x_shift(x, cos, -DM_ATTR(MarginAttr, c)->margin), 0);
+  dm_Tensor *near = x_floor(x, x_shift(x, cos, -DM_ATTR(dm_MarginAttr, c)->margin), 0);
   dm_Tensor *zero = dm_x_number(x, 0);
   dm_Tensor *unlike = x_where(x, x_test(x, DM_OP_eq, t, -1), near, zero);
   dm_Tensor *like = x_where(x, x_test(x, DM_OP_eq, t, 1), from_one(x, cos), zero);
   return reduced(c, x, x_add(x, like, unlike));
 }
 
-typedef struct TripletAttr {
-  int64_t reduction;
-  double margin, p, eps;
-  int64_t swap;
-} TripletAttr;
-
 /* max(0, d(anchor, pos) - d(anchor, neg) + margin); swap takes the smaller of
    d(anchor, neg) and d(pos, neg). */
 dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
-  const TripletAttr *a = DM_ATTR(TripletAttr, c);
-  const struct {
-    double p, eps;
-    int64_t keepdim;
-  } how = {a->p, a->eps, false};
+  const dm_TripletMarginLossAttr *a = DM_ATTR(dm_TripletMarginLossAttr, c);
+  const dm_PairwiseDistanceAttr how = {a->p, a->eps, false};
   dm_Tensor *anchor = c->in[0], *pos = c->in[1], *neg = c->in[2];
   dm_Tensor *near = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, pos);
   dm_Tensor *far = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, neg);
@@ -321,15 +285,10 @@ static dm_status of_rows(dm_Call *c, dm_X *x, dm_Tensor *loss, double classes, b
   return reduced(c, x, alone ? x_reshape(x, rows, 0, NULL) : rows);
 }
 
-typedef struct MultiMarginAttr {
-  int64_t reduction;
-  double p, margin;
-} MultiMarginAttr;
-
 /* sum over classes i != y of max(0, margin - x[y] + x[i])^p * weight[y], divided by
    C. */
 dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
-  const MultiMarginAttr *a = DM_ATTR(MultiMarginAttr, c);
+  const dm_MultiMarginLossAttr *a = DM_ATTR(dm_MultiMarginLossAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
   const bool alone = z->ndim == 1;
   if (z->ndim < 1 || z->ndim > 2 || t->ndim != z->ndim - 1 ||

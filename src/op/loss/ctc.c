@@ -73,7 +73,7 @@ static dm_status label_capacity(const dm_Call *c, int64_t *capacity) {
    gradient reads. */
 dm_status ctc_rule(dm_Call *c) {
   const dm_Tensor *lp = c->in[0], *targets = c->in[1];
-  const int64_t blank = *DM_ATTR(int64_t, c);
+  const int64_t blank = DM_ATTR(dm_CtcAttr, c)->blank;
   if (lp->ndim != 3 || !dm_is_float((dm_DType)lp->dtype))
     return dm_fail(DM_EARG, "ctc_loss: log_probs is %s of shape %s, wanted {time, N, classes}",
                    dm_dtype_name((dm_DType)lp->dtype), DM_SHAPE(lp));
@@ -155,7 +155,7 @@ static dm_status ctc_new(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor
              .batch = lp->shape[1],
              .classes = lp->shape[2],
              .capacity = alpha->shape[2] / 2,
-             .blank = *DM_ATTR(int64_t, c),
+             .blank = DM_ATTR(dm_CtcAttr, c)->blank,
              .dtype = (dm_DType)lp->dtype,
              .wide = (dm_DType)alpha->dtype,
              .alpha = dm_tensor_data(alpha)};
@@ -349,10 +349,6 @@ done:
 
 /* ---- the loss ---- */
 
-typedef struct CtcLossAttr {
-  int64_t blank, reduction, zero_infinity;
-} CtcLossAttr;
-
 static dm_Tensor *unsqueezed(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_unsqueeze, &dim, 1, t);
 }
@@ -361,7 +357,7 @@ static dm_Tensor *unsqueezed(dm_X *x, dm_Tensor *t, int64_t dim) {
    PyTorch. zero_infinity replaces infinite losses, of targets longer than their
    input, by 0. */
 dm_status ctc_loss_compose(dm_Call *c, dm_X *x) {
-  const CtcLossAttr *a = DM_ATTR(CtcLossAttr, c);
+  const dm_CtcLossAttr *a = DM_ATTR(dm_CtcLossAttr, c);
   dm_Tensor *lp = c->in[0], *targets = c->in[1], *steps = c->in[2], *labels = c->in[3];
   const bool alone = lp->ndim == 2; /* a single sequence without a batch */
   if (alone) {

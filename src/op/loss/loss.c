@@ -179,23 +179,23 @@ static char *label_at(const Work *w, char *data, int64_t i) {
 /* x (N, C, d...) of logits, target (N, d...) of labels. */
 dm_status cross_entropy_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
-  if (!(a->smoothing >= 0 && a->smoothing <= 1))
+  if (!(a->label_smoothing >= 0 && a->label_smoothing <= 1))
     return dm_fail(DM_EARG, "cross_entropy: label_smoothing is %g, wanted 0 to 1",
-                   a->smoothing);
+                   a->label_smoothing);
   return loss_meta(c, x, c->in[1], a->reduction);
 }
 
 /* in: x, target, weight. Without gy it computes the loss, with gy the gradient of x. */
 static dm_status cross_entropy(dm_Call *c, dm_Tensor *const *in, dm_Tensor *gy) {
-  const dm_CrossAttr *a = DM_ATTR(dm_CrossAttr, c);
+  const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   Work w;
   dm_status st;
-  DM_GO(
-      work_new(c, dm_loss_rows(in[0]->ndim, in[0]->shape), in[0], in[1], in[2], a->ignore, &w));
-  w.j.smoothing = a->smoothing;
+  DM_GO(work_new(c, dm_loss_rows(in[0]->ndim, in[0]->shape), in[0], in[1], in[2],
+                 a->ignore_index, &w));
+  w.j.smoothing = a->label_smoothing;
   if (gy) {
     DM_GO(spread_gradient(&w, a->reduction, gy));
     w.j.out = dm_tensor_data(c->out[0]);
@@ -225,23 +225,23 @@ dm_status cross_entropy_backward_cpu(dm_Call *c) {
    on x, so the result can be differentiated again. */
 static void cross_entropy_composed(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_CrossAttr *a = g->attr;
+  const dm_CrossEntropyAttr *a = g->attr;
   dm_Tensor *logits = g->in[0], *target = g->in[1], *weight = g->in[2], *gy = g->gy[0];
   const int dim = logits->ndim == 1 ? 0 : 1;
   const double classes = (double)logits->shape[dim];
-  dm_CrossAttr each = *a;
+  dm_CrossEntropyAttr each = *a;
   each.reduction = DM_LOSS_NONE;
-  const dm_NllAttr pick = {a->ignore, DM_LOSS_NONE};
+  const dm_NllLossAttr pick = {a->ignore_index, DM_LOSS_NONE};
   dm_Tensor *zeros = x_zeros_like(x, logits), *minus = x_shift(x, zeros, -1);
   dm_Tensor *weigh = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, weight);
   dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
   dm_Tensor *total = weight ? x_sum(x, weight, (dm_Ints){-1, {0}}, false) : NULL;
   dm_Tensor *soft = total ? x_mul(x, mask, total) : x_scale(x, mask, classes);
-  dm_Tensor *A =
-      x_add(x, x_scale(x, weigh, 1 - a->smoothing), x_scale(x, soft, a->smoothing / classes));
+  dm_Tensor *A = x_add(x, x_scale(x, weigh, 1 - a->label_smoothing),
+                       x_scale(x, soft, a->label_smoothing / classes));
   dm_Tensor *ones = x_unary(x, DM_OP_ones_like, weigh);
   dm_Tensor *K = dm_x(x, DM_OP_cross_entropy_backward, &each, 4, ones, zeros, target, weight);
-  const struct { int64_t dim, dtype; } softmax = {dim, DM_NO_DTYPE};
+  const dm_SoftmaxAttr softmax = {dim, DM_NO_DTYPE};
   dm_Tensor *p = dm_x(x, DM_OP_softmax, &softmax, 1, logits);
   const int64_t at = dim;
   if (a->reduction == DM_LOSS_MEAN)
@@ -267,16 +267,17 @@ dm_status nll_loss_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   DM_TRY(dm_check_float(c, x, "x"));
   DM_TRY(check_loss(c, x->ndim, x->shape, c->in[1], c->in[2]));
-  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllAttr, c)->reduction);
+  return loss_meta(c, x, c->in[1], DM_ATTR(dm_NllLossAttr, c)->reduction);
 }
 
 /* A row's loss is -w_y x_y, and 0 for ignored labels. */
 dm_status nll_loss_cpu(dm_Call *c) {
-  const dm_NllAttr *a = DM_ATTR(dm_NllAttr, c);
+  const dm_NllLossAttr *a = DM_ATTR(dm_NllLossAttr, c);
   dm_Tensor *x = c->in[0];
   Work w;
   dm_status st;
-  DM_GO(work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore, &w));
+  DM_GO(
+      work_new(c, dm_loss_rows(x->ndim, x->shape), x, c->in[1], c->in[2], a->ignore_index, &w));
   for (int64_t i = 0; i < w.j.r.n; i++) {
     double v = 0;
     if (w.label[i] >= 0) dm_load_f64(w.j.dtype, label_at(&w, dm_tensor_data(w.x), i), 1, 1, &v);
@@ -290,15 +291,15 @@ done:
 
 /* dx needs only x's shape, so x is not saved. */
 void nll_loss_grad(dm_Grad *g) {
-  const dm_NllAttr *a = g->attr;
-  dm_NllBackwardAttr b = {a->ignore, a->reduction, {g->in_meta[0].ndim, {0}}};
+  const dm_NllLossAttr *a = g->attr;
+  dm_NllLossBackwardAttr b = {a->ignore_index, a->reduction, {g->in_meta[0].ndim, {0}}};
   memcpy(b.shape.v, g->in_meta[0].shape, sizeof b.shape.v[0] * (size_t)b.shape.n);
   if (g->need[0])
     g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
 }
 
 dm_status nll_loss_backward_rule(dm_Call *c) {
-  const dm_Ints *shape = &DM_ATTR(dm_NllBackwardAttr, c)->shape;
+  const dm_Ints *shape = &DM_ATTR(dm_NllLossBackwardAttr, c)->shape;
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].ndim = (uint8_t)shape->n;
   memcpy(c->out_meta[0].shape, shape->v, sizeof shape->v[0] * (size_t)shape->n);
@@ -307,12 +308,12 @@ dm_status nll_loss_backward_rule(dm_Call *c) {
 
 /* dx is zeros with -w_y g at each row's label. */
 dm_status nll_loss_backward_cpu(dm_Call *c) {
-  const dm_NllBackwardAttr *a = DM_ATTR(dm_NllBackwardAttr, c);
+  const dm_NllLossBackwardAttr *a = DM_ATTR(dm_NllLossBackwardAttr, c);
   dm_Tensor *out = c->out[0];
   Work w;
   dm_status st;
-  DM_GO(work_new(c, dm_loss_rows(out->ndim, out->shape), NULL, c->in[1], c->in[2], a->ignore,
-                 &w));
+  DM_GO(work_new(c, dm_loss_rows(out->ndim, out->shape), NULL, c->in[1], c->in[2],
+                 a->ignore_index, &w));
   w.j.dtype = (dm_DType)out->dtype;
   DM_GO(spread_gradient(&w, a->reduction, c->in[0]));
   if (out->numel) memset(dm_tensor_data(out), 0, (size_t)dm_tensor_bytes(out));
@@ -328,7 +329,7 @@ done:
 
 /* The op is linear in gy, and its adjoint is nll_loss itself. */
 void nll_loss_backward_grad(dm_Grad *g) {
-  const dm_NllBackwardAttr *b = g->attr;
-  const dm_NllAttr a = {b->ignore, b->reduction};
+  const dm_NllLossBackwardAttr *b = g->attr;
+  const dm_NllLossAttr a = {b->ignore_index, b->reduction};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_nll_loss, &a, 3, g->gy[0], g->in[1], g->in[2]);
 }

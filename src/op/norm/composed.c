@@ -44,10 +44,7 @@ dm_status dm_check_running(const dm_Call *c, const char *name, const dm_Tensor *
 }
 
 static dm_Tensor *x_mean(dm_X *x, dm_Tensor *t, dm_Ints dims, bool keepdim) {
-  const struct {
-    dm_Ints dims;
-    int64_t keepdim, dtype;
-  } attr = {dims, keepdim, DM_NO_DTYPE};
+  const dm_SumAttr attr = {dims, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_mean, &attr, 1, t);
 }
 
@@ -57,14 +54,11 @@ static dm_Tensor *x_mean(dm_X *x, dm_Tensor *t, dm_Ints dims, bool keepdim) {
    2019). 16-bit inputs are computed in float32 and rounded once; without eps the
    epsilon of the compute type is used, as in PyTorch. */
 dm_status rms_norm_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    dm_Ints shape;
-    dm_OptNum eps;
-  } *a = c->attr;
+  const dm_RmsNormAttr *a = c->attr;
   dm_Tensor *t = c->in[0], *w = c->in[1];
-  DM_TRY(dm_check_ends_in(c, t, &a->shape));
-  const int n = (int)a->shape.n;
-  DM_TRY(dm_check_affine(c, "weight", w, dm_numel(n, a->shape.v)));
+  DM_TRY(dm_check_ends_in(c, t, &a->normalized_shape));
+  const int n = (int)a->normalized_shape.n;
+  DM_TRY(dm_check_affine(c, "weight", w, dm_numel(n, a->normalized_shape.v)));
   const dm_DType compute = dm_compute_dtype((dm_DType)t->dtype);
   const double least = compute == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
   dm_Ints last = {n, {0}};
@@ -73,7 +67,7 @@ dm_status rms_norm_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *power = x_mean(x, x_mul(x, v, v), last, true);
   dm_Tensor *scale = x_unary(x, DM_OP_rsqrt, x_shift(x, power, a->eps.set ? a->eps.v : least));
   dm_Tensor *y = x_mul(x, v, scale);
-  if (w) y = x_mul(x, y, x_reshape(x, x_cast(x, w, compute), n, a->shape.v));
+  if (w) y = x_mul(x, y, x_reshape(x, x_cast(x, w, compute), n, a->normalized_shape.v));
   c->out[0] = x_cast(x, y, (dm_DType)t->dtype);
   return x->st;
 }
@@ -104,6 +98,8 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *one[5];
   const int64_t n = t->shape[0];
   const dm_Ints times = {1, {n}};
+  const dm_InstanceNormAttr *a = DM_ATTR(dm_InstanceNormAttr, c);
+  const dm_BatchNormAttr train = {true, a->momentum, a->eps};
   int64_t shape[DM_MAX_DIM] = {1, n * t->shape[1]};
   DM_TRY(dm_check_running(c, "running_mean", c->in[1]));
   DM_TRY(dm_check_running(c, "running_var", c->in[2]));
@@ -115,7 +111,7 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
   one[0] = x_reshape(x, t, t->ndim, shape);
   for (int i = 1; i < 5; i++)
     one[i] = c->in[i] ? dm_x(x, DM_OP_tile, &times, 1, c->in[i]) : NULL;
-  dm_Tensor *y = dm_x(x, DM_OP_batch_norm, c->attr, 5, one[0], one[1], one[2], one[3], one[4]);
+  dm_Tensor *y = dm_x(x, DM_OP_batch_norm, &train, 5, one[0], one[1], one[2], one[3], one[4]);
   c->out[0] = x_reshape(x, y, t->ndim, t->shape);
   return keep_means(x, c->in + 1, one + 1, n);
 }
@@ -124,15 +120,16 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
    evaluation. */
 dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
   static const char *const names[] = {"x", "running_mean", "running_var", "weight", "bias"};
-  const dm_BatchNormAttr *a = DM_ATTR(dm_BatchNormAttr, c);
+  const dm_InstanceNormAttr *a = DM_ATTR(dm_InstanceNormAttr, c);
+  const dm_BatchNormAttr eval = {false, a->momentum, a->eps};
   dm_Tensor *const *in = c->in;
   DM_TRY(dm_check_channels(c, in[0]));
   for (int i = 1; i < 5; i++) DM_TRY(dm_check_affine(c, names[i], in[i], in[0]->shape[1]));
-  if (a->training) return by_sample(c, x);
+  if (a->use_input_stats) return by_sample(c, x);
   if (!in[1] || !in[2])
     return dm_fail(DM_EARG, "instance_norm: running_mean and running_var are wanted where "
                             "use_input_stats is false");
-  c->out[0] = dm_x(x, DM_OP_batch_norm, a, 5, in[0], in[1], in[2], in[3], in[4]);
+  c->out[0] = dm_x(x, DM_OP_batch_norm, &eval, 5, in[0], in[1], in[2], in[3], in[4]);
   return x->st;
 }
 
@@ -145,23 +142,9 @@ dm_status instance_norm_compose(dm_Call *c, dm_X *x) {
 static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
   const bool planes = t->ndim == 3;
   const int64_t shape[4] = {t->shape[0], 1, t->shape[1], dm_numel(t->ndim - 2, t->shape + 2)};
-  const struct {
-    dm_Ints pad;
-    int64_t mode;
-    double value;
-  } ends = {{4, {0, 0, size / 2, (size - 1) / 2}}, 0, 0};
-  const struct {
-    int64_t kernel[2];
-    dm_Ints stride;
-    int64_t padding[2], ceil_mode, count_include_pad;
-    dm_OptNum divisor;
-  } plane = {{size, 1}, {1, {1}}, {0, 0}, 0, 1, {0, 0}};
-  const struct {
-    int64_t kernel[3];
-    dm_Ints stride;
-    int64_t padding[3], ceil_mode, count_include_pad;
-    dm_OptNum divisor;
-  } space = {{size, 1, 1}, {1, {1}}, {0, 0, 0}, 0, 1, {0, 0}};
+  const dm_PadAttr ends = {{4, {0, 0, size / 2, (size - 1) / 2}}, 0, 0};
+  const dm_AvgPoolAttr plane = {{size, 1}, {1, {1}}, {0, 0}, 0, 1, {0, 0}};
+  const dm_AvgPool3dAttr space = {{size, 1, 1}, {1, {1}}, {0, 0, 0}, 0, 1, {0, 0}};
   dm_Tensor *v = dm_x(x, DM_OP_pad, &ends, 1, x_reshape(x, x_mul(x, t, t), 4, shape));
   v = planes ? dm_x(x, DM_OP_avg_pool2d, &plane, 1, v)
              : dm_x(x, DM_OP_avg_pool3d, &space, 1,
@@ -172,10 +155,7 @@ static dm_Tensor *over_channels(dm_X *x, dm_Tensor *t, int64_t size) {
 /* y = x / (k + alpha * mean of x^2 over `size` channels)^beta (Krizhevsky et al.
    2012). */
 dm_status local_response_norm_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t size;
-    double alpha, beta, k;
-  } *a = c->attr;
+  const dm_LocalResponseNormAttr *a = c->attr;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
   if (t->ndim < 3)

@@ -70,8 +70,8 @@ static dm_status out_and_vectors(dm_Call *c, const dm_Tensor *x, int64_t n) {
 dm_status layer_norm_rule(dm_Call *c) {
   const dm_LayerNormAttr *a = DM_ATTR(dm_LayerNormAttr, c);
   const dm_Tensor *x = c->in[0];
-  DM_TRY(dm_check_ends_in(c, x, &a->shape));
-  const int64_t n = dm_numel((int)a->shape.n, a->shape.v);
+  DM_TRY(dm_check_ends_in(c, x, &a->normalized_shape));
+  const int64_t n = dm_numel((int)a->normalized_shape.n, a->normalized_shape.v);
   DM_TRY(dm_check_affine(c, "weight", c->in[1], n));
   DM_TRY(dm_check_affine(c, "bias", c->in[2], n));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -85,9 +85,10 @@ dm_status group_norm_rule(dm_Call *c) {
   if (x->ndim < 2)
     return dm_fail(DM_EARG, "group_norm: x is %s, wanted at least 2 dims (batch, channels)",
                    DM_SHAPE(x));
-  if (a->n < 1 || a->n > dm_max_i64(1, x->shape[1]) || x->shape[1] % a->n != 0)
+  if (a->num_groups < 1 || a->num_groups > dm_max_i64(1, x->shape[1]) ||
+      x->shape[1] % a->num_groups != 0)
     return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
-                   (long long)x->shape[1], (long long)a->n);
+                   (long long)x->shape[1], (long long)a->num_groups);
   DM_TRY(dm_check_affine(c, "weight", c->in[1], x->shape[1]));
   DM_TRY(dm_check_affine(c, "bias", c->in[2], x->shape[1]));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -96,7 +97,7 @@ dm_status group_norm_rule(dm_Call *c) {
 
 /* Fills the row job of layer_norm and group_norm: n_rows rows of len contiguous
    elements, whose weight and bias change every `inner` elements. */
-static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr *a) {
+static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormBackwardAttr *a) {
   j->n_rows = a->outer * a->groups;
   j->len = x->numel / dm_max_i64(1, j->n_rows);
   j->groups = a->groups;
@@ -109,7 +110,7 @@ static void describe_rows(dm_RowJob *j, const dm_Tensor *x, const dm_RowNormAttr
 }
 
 /* Forward of layer_norm and group_norm. */
-static dm_status rows_cpu(dm_Call *c, dm_RowNormAttr a) {
+static dm_status rows_cpu(dm_Call *c, dm_RowNormBackwardAttr a) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
   dm_RowJob j = {.y = dm_tensor_data(c->out[0])};
@@ -143,7 +144,7 @@ dm_status group_norm_cpu(dm_Call *c) {
 /* in: gy, x, weight; out: dx, and the gradients of weight and bias in the compute
    type. */
 dm_status row_norm_backward_rule(dm_Call *c) {
-  const dm_RowNormAttr *a = DM_ATTR(dm_RowNormAttr, c);
+  const dm_RowNormBackwardAttr *a = DM_ATTR(dm_RowNormBackwardAttr, c);
   const dm_Tensor *x = c->in[1];
   return out_and_vectors(c, x, x->numel / dm_max_i64(1, a->outer * a->inner));
 }
@@ -170,7 +171,7 @@ dm_status row_norm_backward_cpu(dm_Call *c) {
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
-  describe_rows(&j, x, DM_ATTR(dm_RowNormAttr, c));
+  describe_rows(&j, x, DM_ATTR(dm_RowNormBackwardAttr, c));
   j.n_affine = c->out[1]->numel;
   j.gy = dm_tensor_data(gy);
   j.gy_dtype = (dm_DType)gy->dtype;
@@ -204,10 +205,7 @@ done:
    xhat mean(gh xhat)). *xhat receives the normalized v. */
 static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims, double eps,
                               dm_Tensor **xhat) {
-  const struct {
-    dm_Ints dims;
-    int64_t keepdim, dtype;
-  } keep = {dims, 1, DM_NO_DTYPE};
+  const dm_SumAttr keep = {dims, 1, DM_NO_DTYPE};
 #define MEAN(T) dm_x(x, DM_OP_mean, &keep, 1, T)
   dm_Tensor *d = x_sub(x, v, MEAN(v));
   dm_Tensor *r = x_unary(x, DM_OP_rsqrt, x_shift(x, MEAN(x_mul(x, d, d)), eps));
@@ -221,7 +219,7 @@ static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType
 
 /* The gradients of layer_norm and group_norm as a composition. x is reshaped to (outer,
    groups, row) for the moments and to (outer, channels, inner) for the weight. */
-static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
+static void rows_grad_composed(dm_Grad *g, const dm_RowNormBackwardAttr *a) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   const dm_DType compute = compute_of(m);
@@ -243,7 +241,7 @@ static void rows_grad_composed(dm_Grad *g, const dm_RowNormAttr *a) {
   if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
 }
 /* The gradients by one fused call, or composed with create_graph. */
-static void rows_grad(dm_Grad *g, dm_RowNormAttr a) {
+static void rows_grad(dm_Grad *g, dm_RowNormBackwardAttr a) {
   dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
   if (g->create_graph) {
     rows_grad_composed(g, &a);
@@ -371,7 +369,7 @@ dm_status batch_norm_train_rule(dm_Call *c) {
 dm_status batch_norm_train_cpu(dm_Call *c) {
   dm_Tensor *x = NULL;
   void *own_w = NULL, *own_b = NULL;
-  dm_ChannelJob j = {.eps = *DM_ATTR(double, c),
+  dm_ChannelJob j = {.eps = DM_ATTR(dm_EpsAttr, c)->eps,
                      .y = dm_tensor_data(c->out[0]),
                      .mean = dm_tensor_data(c->out[1]),
                      .var = dm_tensor_data(c->out[2])};
@@ -424,7 +422,7 @@ dm_status batch_norm_eval_cpu(dm_Call *c) {
   for (int64_t k = 0; k < channels; k++) {
     double v;
     dm_load_f64(compute, (const char *)var + k * size, 1, 1, &v);
-    v = 1 / sqrt(v + *DM_ATTR(double, c));
+    v = 1 / sqrt(v + DM_ATTR(dm_EpsAttr, c)->eps);
     dm_store_f64(compute, (char *)invstd + k * size, 1, 1, &v);
   }
   j.mean = (void *)(uintptr_t)mean; /* only read by channels_eval */
@@ -450,7 +448,7 @@ dm_status batch_norm_backward_cpu(dm_Call *c) {
   dm_ChannelJob j = {.y = dm_tensor_data(c->out[0]),
                      .gw = dm_tensor_data(c->out[1]),
                      .gb = dm_tensor_data(c->out[2]),
-                     .training = *DM_ATTR(int64_t, c)};
+                     .training = DM_ATTR(dm_BatchNormBackwardAttr, c)->training};
   dm_status st = DM_OK;
   DM_GO(dm_dense_new(c->in[0], &gy));
   DM_GO(dm_dense_new(c->in[1], &x));
@@ -492,7 +490,7 @@ static dm_Ints all_but_channel(const dm_Meta *m) {
 /* 1 / sqrt(var + eps) in the compute type. */
 static dm_Tensor *invstd_of(dm_Grad *g, dm_Tensor *var) {
   dm_Tensor *v = x_cast(g->x, var, compute_of(&g->in_meta[0]));
-  return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, *DM_ATTR(double, g)));
+  return x_unary(g->x, DM_OP_rsqrt, x_shift(g->x, v, DM_ATTR(dm_EpsAttr, g)->eps));
 }
 /* All gradients of batch_norm by the fused op; `training` says whether mean and invstd
    depend on x or are constants. */
@@ -513,8 +511,8 @@ void batch_norm_train_grad(dm_Grad *g) {
   const dm_Ints dims = all_but_channel(m);
   dm_Tensor *gy = x_cast(x, g->gy[0], compute_of(m)), *gh = gy, *xhat;
   if (g->in[1]) gh = x_mul(x, gy, by_channel(x, g->in[1], m));
-  g->gx[0] =
-      x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims, *DM_ATTR(double, g), &xhat);
+  g->gx[0] = x_norm_back(x, gh, x_cast(x, g->in[0], compute_of(m)), dims,
+                         DM_ATTR(dm_EpsAttr, g)->eps, &xhat);
   if (g->need[1]) g->gx[1] = x_sum(x, x_mul(x, gy, xhat), dims, false);
   if (g->need[2]) g->gx[2] = x_sum(x, gy, dims, false);
 }

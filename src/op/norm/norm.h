@@ -5,24 +5,6 @@
 
 #include "engine/op.h"
 
-/* normalized_shape and eps of layer_norm, and the number of groups and eps of
-   group_norm. */
-typedef struct dm_LayerNormAttr {
-  dm_Ints shape;
-  double eps;
-} dm_LayerNormAttr;
-typedef struct dm_GroupNormAttr {
-  int64_t n;
-  double eps;
-} dm_GroupNormAttr;
-
-/* Attributes of batch_norm, and of instance_norm, whose use_input_stats is
-   `training`. */
-typedef struct dm_BatchNormAttr {
-  int64_t training;
-  double momentum, eps;
-} dm_BatchNormAttr;
-
 /* Checks, which fail with a message that names the op. dm_check_affine: t, if it is
    given, has n elements of a float dtype. dm_check_ends_in: x is a float tensor whose
    last sizes are `shape`. dm_check_channels: x is a float tensor with a batch dim and
@@ -33,22 +15,18 @@ dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *
 dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x);
 dm_status dm_check_running(const dm_Call *c, const char *name, const dm_Tensor *t);
 
-/* layer_norm and group_norm as one kernel: x is (outer, channels, inner), and each
-   group of channels of one `outer` is a row. layer_norm has one group, and channels of
-   one element. */
-typedef struct dm_RowNormAttr {
-  int64_t outer, groups, inner;
-  double eps;
-} dm_RowNormAttr;
-
 /* The rows of layer_norm for x of meta m, and below those of group_norm for x (N, C,
    L). */
-static inline dm_RowNormAttr dm_layer_rows(const dm_Meta *m, const dm_LayerNormAttr *a) {
-  const dm_RowNormAttr r = {dm_numel(m->ndim - (int)a->shape.n, m->shape), 1, 1, a->eps};
+static inline dm_RowNormBackwardAttr dm_layer_rows(const dm_Meta *m,
+                                                   const dm_LayerNormAttr *a) {
+  const dm_RowNormBackwardAttr r = {dm_numel(m->ndim - (int)a->normalized_shape.n, m->shape), 1,
+                                    1, a->eps};
   return r;
 }
-static inline dm_RowNormAttr dm_group_rows(const dm_Meta *m, const dm_GroupNormAttr *a) {
-  const dm_RowNormAttr r = {m->shape[0], a->n, dm_numel(m->ndim - 2, m->shape + 2), a->eps};
+static inline dm_RowNormBackwardAttr dm_group_rows(const dm_Meta *m,
+                                                   const dm_GroupNormAttr *a) {
+  const dm_RowNormBackwardAttr r = {m->shape[0], a->num_groups,
+                                    dm_numel(m->ndim - 2, m->shape + 2), a->eps};
   return r;
 }
 

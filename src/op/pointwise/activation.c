@@ -54,14 +54,9 @@ static double largest(dm_DType dtype) {
   }
 }
 
-typedef struct NanToNumAttr {
-  double nan;
-  dm_OptNum posinf, neginf;
-} NanToNumAttr;
-
 /* Three choices, each of which passes the gradient where x itself is kept. */
 dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
-  const NanToNumAttr *a = DM_ATTR(NanToNumAttr, c);
+  const dm_NanToNumAttr *a = DM_ATTR(dm_NanToNumAttr, c);
   dm_Tensor *t = c->in[0];
   const double top = largest((dm_DType)t->dtype);
   if (!dm_is_float((dm_DType)t->dtype)) return give(c, x, x_unary(x, DM_OP_clone, t));
@@ -72,14 +67,9 @@ dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_where(x, x_test(x, DM_OP_eq, t, (double)-INFINITY), neg, y));
 }
 
-typedef struct IsCloseAttr {
-  double rtol, atol;
-  int64_t equal_nan;
-} IsCloseAttr;
-
 /* An infinity is close to itself alone. */
 dm_status isclose_compose(dm_Call *c, dm_X *x) {
-  const IsCloseAttr *a = DM_ATTR(IsCloseAttr, c);
+  const dm_IscloseAttr *a = DM_ATTR(dm_IscloseAttr, c);
   dm_Tensor *t = c->in[0], *o = c->in[1];
   if (!(a->rtol >= 0 && a->atol >= 0))
     return dm_fail(DM_EARG, "isclose: rtol is %g and atol %g, wanted 0 or more", a->rtol,
@@ -120,7 +110,7 @@ dm_status selu_compose(dm_Call *c, dm_X *x) {
 /* alpha elu(x / alpha) below 0. Above it x itself is taken, which alpha (x / alpha) might miss
    by a rounding. */
 dm_status celu_compose(dm_Call *c, dm_X *x) {
-  const double alpha = *DM_ATTR(double, c), one = 1;
+  const double alpha = DM_ATTR(dm_CeluAttr, c)->alpha, one = 1;
   if (alpha == 0) return dm_fail(DM_EARG, "celu: alpha is 0, wanted another number");
   dm_Tensor *t = c->in[0], *y = dm_x(x, DM_OP_elu, &one, 1, x_scale(x, t, 1 / alpha));
   return give(c, x, x_where(x, x_test(x, DM_OP_gt, t, 0), t, x_scale(x, y, alpha)));
@@ -137,7 +127,7 @@ dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
 
 /* The proximal operator of the L1 norm: towards 0 by lambd, and 0 within it. */
 dm_status softshrink_compose(dm_Call *c, dm_X *x) {
-  const double l = *DM_ATTR(double, c);
+  const double l = DM_ATTR(dm_ShrinkAttr, c)->lambd;
   if (!(l >= 0)) return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more", l);
   dm_Tensor *t = c->in[0], *near = x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, t), l);
   dm_Tensor *moved = x_sub(x, t, x_scale(x, x_unary(x, DM_OP_sign, t), l));
@@ -145,12 +135,13 @@ dm_status softshrink_compose(dm_Call *c, dm_X *x) {
 }
 
 dm_status hardshrink_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *near = x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, c->in[0]), *DM_ATTR(double, c));
+  dm_Tensor *near =
+      x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, c->in[0]), DM_ATTR(dm_ShrinkAttr, c)->lambd);
   return give(c, x, x_where(x, near, dm_x_number(x, 0), c->in[0]));
 }
 
 dm_status threshold_compose(dm_Call *c, dm_X *x) {
-  const struct { double threshold, value; } *a = c->attr;
+  const dm_ThresholdAttr *a = c->attr;
   dm_Tensor *t = c->in[0], *low = x_test(x, DM_OP_le, t, a->threshold);
   const bool whole = !dm_is_float((dm_DType)t->dtype);
   dm_Tensor *value = whole ? x_whole(x, (int64_t)a->value) : dm_x_number(x, a->value);
@@ -182,7 +173,7 @@ dm_status prelu_compose(dm_Call *c, dm_X *x) {
 dm_status glu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   int dim;
-  DM_TRY(dm_check_dim(c, t, *DM_ATTR(int64_t, c), &dim));
+  DM_TRY(dm_check_dim(c, t, DM_ATTR(dm_GluAttr, c)->dim, &dim));
   if (t->ndim == 0 || t->shape[dim] % 2)
     return dm_fail(DM_EARG, "glu: x has shape %s, wanted dim %d to have two halves",
                    DM_SHAPE(t), dim + c->base);
@@ -199,17 +190,12 @@ dm_status softmin_compose(dm_Call *c, dm_X *x) {
   return give(c, x, dm_x(x, DM_OP_softmax, c->attr, 1, x_unary(x, DM_OP_neg, c->in[0])));
 }
 
-typedef struct GumbelAttr {
-  double tau;
-  int64_t hard, dim;
-} GumbelAttr;
-
 /* A sample of a categorical distribution that has a gradient: softmax((x + noise) / tau), with
    noise -log(-log u), u uniform in [0, 1), of Gumbel's distribution, drawn in float32 for
    16-bit x. hard: the result is one-hot, its gradient that of the softmax (straight through).
    Jang et al. 2017. */
 dm_status gumbel_softmax_compose(dm_Call *c, dm_X *x) {
-  const GumbelAttr *a = DM_ATTR(GumbelAttr, c);
+  const dm_GumbelSoftmaxAttr *a = DM_ATTR(dm_GumbelSoftmaxAttr, c);
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
   if (!(a->tau > 0))
@@ -221,10 +207,7 @@ dm_status gumbel_softmax_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *logits = x_scale(x, x_add(x, t, x_like(x, u, t)), 1 / a->tau);
   dm_Tensor *soft = dm_x(x, DM_OP_softmax, along, 1, logits);
   if (!a->hard || x->st != DM_OK) return give(c, x, soft);
-  const struct {
-    dm_OptInt dim;
-    int64_t keepdim;
-  } best = {{1, a->dim}, 1};
+  const dm_DimAttr best = {{1, a->dim}, 1};
   dm_Tensor *at = dm_x(x, DM_OP_argmax, &best, 1, soft);
   dm_Tensor *hard =
       dm_x(x, DM_OP_scatter, &a->dim, 3, x_zeros_like(x, soft), at, dm_x_number(x, 1));

@@ -114,14 +114,14 @@ dm_status binary_cpu(dm_Call *c) {
 
 /* y = a + alpha b: gy, and alpha gy. */
 void add_grad(dm_Grad *g) {
-  const double alpha = *(const double *)g->attr;
+  const double alpha = DM_ATTR(dm_AlphaAttr, g)->alpha;
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (g->need[1]) g->gx[1] = alpha == 1 ? g->gy[0] : x_scale(g->x, g->gy[0], alpha);
 }
 
 /* y = a - alpha b: gy, and -alpha gy. */
 void sub_grad(dm_Grad *g) {
-  const double alpha = *(const double *)g->attr;
+  const double alpha = DM_ATTR(dm_AlphaAttr, g)->alpha;
   if (g->need[0]) g->gx[0] = g->gy[0];
   if (g->need[1]) g->gx[1] = x_scale(g->x, g->gy[0], -alpha);
 }
@@ -137,7 +137,7 @@ void mul_grad(dm_Grad *g) {
 void div_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *a = g->in[0], *b = g->in[1];
-  if (*(const int64_t *)g->attr != DM_ROUND_NONE) {
+  if (DM_ATTR(dm_DivAttr, g)->rounding_mode != DM_ROUND_NONE) {
     for (int i = 0; i < 2; i++)
       if (g->need[i]) g->gx[i] = x_zeros_like(x, gy);
     return;

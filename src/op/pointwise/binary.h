@@ -11,10 +11,11 @@ enum { DM_ROUND_NONE, DM_ROUND_TRUNC, DM_ROUND_FLOOR };
 /* The formula of a call, by its op, its attribute and, for nextafter, the dtype. */
 static inline int dm_pair_of(const dm_Call *c) {
   const int id = (int)dm_op_id(c->op);
-  if (id == DM_OP_add && *DM_ATTR(double, c) != 1.0) return DM_OP_add_scaled;
-  if (id == DM_OP_sub && *DM_ATTR(double, c) != 1.0) return DM_OP_sub_scaled;
-  if (id == DM_OP_div && *DM_ATTR(int64_t, c) != DM_ROUND_NONE)
-    return *DM_ATTR(int64_t, c) == DM_ROUND_TRUNC ? DM_OP_div_trunc : DM_OP_div_floor;
+  if (id == DM_OP_add && DM_ATTR(dm_AlphaAttr, c)->alpha != 1.0) return DM_OP_add_scaled;
+  if (id == DM_OP_sub && DM_ATTR(dm_AlphaAttr, c)->alpha != 1.0) return DM_OP_sub_scaled;
+  if (id == DM_OP_div && DM_ATTR(dm_DivAttr, c)->rounding_mode != DM_ROUND_NONE)
+    return DM_ATTR(dm_DivAttr, c)->rounding_mode == DM_ROUND_TRUNC ? DM_OP_div_trunc
+                                                                   : DM_OP_div_floor;
   if (id == DM_OP_nextafter) {
     const dm_DType t = dm_result_dtype(2, c->in);
     if (dm_is_16bit(t)) return t == DM_F16 ? DM_OP_nextafter_f16 : DM_OP_nextafter_bf16;
@@ -24,7 +25,7 @@ static inline int dm_pair_of(const dm_Call *c) {
 /* alpha of add and sub, or 0 */
 static inline double dm_pair_param(const dm_Call *c) {
   const int id = (int)dm_op_id(c->op);
-  return id == DM_OP_add || id == DM_OP_sub ? *DM_ATTR(double, c) : 0;
+  return id == DM_OP_add || id == DM_OP_sub ? DM_ATTR(dm_AlphaAttr, c)->alpha : 0;
 }
 
 #endif

@@ -7,13 +7,9 @@
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct CastAttr {
-  int64_t dtype;
-} CastAttr;
-
 /* x in another dtype, with x's shape and device. */
 dm_status cast_rule(dm_Call *c) {
-  dm_out_like(c, 0, c->in[0], (dm_DType)DM_ATTR(CastAttr, c)->dtype);
+  dm_out_like(c, 0, c->in[0], (dm_DType)DM_ATTR(dm_CastAttr, c)->dtype);
   return DM_OK;
 }
 
@@ -113,7 +109,7 @@ static const dm_Pointwise fill_fn = {fill32, fill64, fill_int};
 
 /* A bool is filled with 1 for every number but 0: int64 would cut off 0.5. */
 dm_status fill_cpu(dm_Call *c) {
-  const double *value = DM_ATTR(double, c);
+  const double *value = &DM_ATTR(dm_FillAttr, c)->value;
   const dm_DType t = (dm_DType)c->out[0]->dtype;
   if (t == DM_BOOL) {
     const double truth = *value != 0;
@@ -145,18 +141,10 @@ dm_status contiguous_compose(dm_Call *c, dm_X *x) {
 
 /* ---- from device to device ---- */
 
-typedef struct MoveAttr {
-  int64_t device, non_blocking;
-} MoveAttr;
-
-typedef struct ToAttr {
-  int64_t dtype, device, non_blocking;
-} ToAttr;
-
 /* The same meta on another device. */
 dm_status to_device_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
-  c->out_meta[0].device = dm_device_of(DM_ATTR(MoveAttr, c)->device);
+  c->out_meta[0].device = dm_device_of(DM_ATTR(dm_ToDeviceAttr, c)->device);
   return DM_OK;
 }
 
@@ -165,26 +153,26 @@ dm_status to_device_any(dm_Call *c) {
   dm_Tensor *dense = NULL;
   DM_TRY(dm_dense_new(c->in[0], &dense));
   const dm_status st =
-      dm_tensor_copy_bytes(c->out[0], dense, DM_ATTR(MoveAttr, c)->non_blocking);
+      dm_tensor_copy_bytes(c->out[0], dense, DM_ATTR(dm_ToDeviceAttr, c)->non_blocking);
   dm_tensor_unref(&dense);
   return st;
 }
 
 /* Back to the device that x was on; the copy is waited for. */
 void to_device_grad(dm_Grad *g) {
-  const MoveAttr back = {dm_device_code(g->in_meta[0].device), 0};
+  const dm_ToDeviceAttr back = {dm_device_code(g->in_meta[0].device), 0};
   g->gx[0] = dm_x(g->x, DM_OP_to_device, &back, 1, g->gy[0]);
 }
 
 /* Converted on the side where that leaves fewer bytes to move. */
 dm_status to_compose(dm_Call *c, dm_X *x) {
-  const ToAttr *a = DM_ATTR(ToAttr, c);
+  const dm_ToAttr *a = DM_ATTR(dm_ToAttr, c);
   dm_Tensor *t = c->in[0];
   const dm_DType dtype = (dm_DType)a->dtype;
   const bool moves = dm_device_code(t->device) != a->device;
   if (!moves || dm_dtype_size(dtype) < dm_dtype_size((dm_DType)t->dtype))
     t = x_cast(x, t, dtype);
-  if (moves) t = dm_x(x, DM_OP_to_device, &(MoveAttr){a->device, a->non_blocking}, 1, t);
+  if (moves) t = dm_x(x, DM_OP_to_device, &(dm_ToDeviceAttr){a->device, a->non_blocking}, 1, t);
   c->out[0] = x->st == DM_OK ? x_cast(x, t, dtype) : NULL;
   return x->st;
 }

@@ -172,7 +172,7 @@ dm_Tensor *x_whole(dm_X *x, int64_t v) {
 }
 /* clamp(min = low), without a max */
 dm_Tensor *x_floor(dm_X *x, dm_Tensor *a, double low) {
-  const struct { dm_OptNum min, max; } bounds = {{1, low}, {0, 0}};
+  const dm_ClampAttr bounds = {{1, low}, {0, 0}};
   return dm_x(x, DM_OP_clamp, &bounds, 1, a);
 }
 /* The tape records what runs while m->grad is set. */
@@ -185,19 +185,12 @@ dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return d;
 }
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim) {
-  const struct {
-    double p;
-    dm_Ints dim;
-    int64_t keepdim, dtype;
-  } attr = {p, {1, {dim}}, keepdim, DM_NO_DTYPE};
+  const dm_NormAttr attr = {p, {1, {dim}}, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_norm, &attr, 1, a);
 }
 
 dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim) {
-  const struct {
-    dm_Ints dims;
-    int64_t keepdim, dtype;
-  } attr = {dims, keepdim, DM_NO_DTYPE};
+  const dm_SumAttr attr = {dims, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_sum, &attr, 1, a);
 }
 

@@ -24,10 +24,10 @@ dm_status special_ndtr_compose(dm_Call *c, dm_X *x) {
 
 /* log(x / (1 - x)), the inverse of sigmoid; eps keeps x off 0 and 1, where it is infinite. */
 dm_status logit_compose(dm_Call *c, dm_X *x) {
-  const dm_OptNum *eps = DM_ATTR(dm_OptNum, c);
+  const dm_OptNum *eps = &DM_ATTR(dm_LogitAttr, c)->eps;
   dm_Tensor *t = widened(x, c->in[0]);
   if (eps->set) {
-    const struct { dm_OptNum min, max; } bounds = {{1, eps->v}, {1, 1 - eps->v}};
+    const dm_ClampAttr bounds = {{1, eps->v}, {1, 1 - eps->v}};
     t = dm_x(x, DM_OP_clamp, &bounds, 1, t);
   }
   dm_Tensor *rest = x_shift(x, x_scale(x, t, -1), 1);
@@ -37,7 +37,7 @@ dm_status logit_compose(dm_Call *c, dm_X *x) {
 /* The multivariate gamma function's logarithm, of dimension p:
    p (p - 1) / 4 log pi + the sum of log Gamma(x - j / 2) for j = 0 .. p - 1 */
 dm_status mvlgamma_compose(dm_Call *c, dm_X *x) {
-  const int64_t p = *DM_ATTR(int64_t, c);
+  const int64_t p = DM_ATTR(dm_MvlgammaAttr, c)->p;
   dm_Tensor *t = widened(x, c->in[0]);
   if (p < 1) return dm_fail(DM_EARG, "mvlgamma: p is %lld, wanted 1 or more", (long long)p);
   DM_TRY(x->st);

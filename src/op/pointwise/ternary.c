@@ -132,15 +132,15 @@ dm_status addcmul_rule(dm_Call *c) { return broadcast_all(c, dm_result_dtype(c->
 dm_status addcdiv_rule(dm_Call *c) { return float_result(c); }
 
 dm_status addcmul_cpu(dm_Call *c) {
-  return run(c->out[0], 3, c->in, DM_TRIPLE_addcmul, *DM_ATTR(double, c), 0);
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcmul, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 dm_status addcdiv_cpu(dm_Call *c) {
-  return run(c->out[0], 3, c->in, DM_TRIPLE_addcdiv, *DM_ATTR(double, c), 0);
+  return run(c->out[0], 3, c->in, DM_TRIPLE_addcdiv, DM_ATTR(dm_ValueAttr, c)->value, 0);
 }
 
 /* y = x + v a b: gy, gy v b, and gy v a. */
 void addcmul_grad(dm_Grad *g) {
-  const double value = *(const double *)g->attr;
+  const double value = DM_ATTR(dm_ValueAttr, g)->value;
   g->gx[0] = g->gy[0];
   if (!g->need[1] && !g->need[2]) return;
   dm_Tensor *gv = x_scale(g->x, g->gy[0], value);
@@ -150,7 +150,7 @@ void addcmul_grad(dm_Grad *g) {
 
 /* y = x + v a / b: gy, gy v / b, and -gy v a / b^2. */
 void addcdiv_grad(dm_Grad *g) {
-  const double value = *(const double *)g->attr;
+  const double value = DM_ATTR(dm_ValueAttr, g)->value;
   dm_Tensor *t1 = g->in[1], *t2 = g->in[2];
   g->gx[0] = g->gy[0];
   if (!g->need[1] && !g->need[2]) return;

@@ -7,10 +7,6 @@
 #include "base/triple.h"
 #include "engine/op.h"
 
-typedef struct dm_ClampAttr {
-  dm_OptNum min, max;
-} dm_ClampAttr;
-
 /* A bound that is not there is infinite. */
 static inline double dm_clamp_low(const dm_ClampAttr *a) {
   return a->min.set ? a->min.v : (double)-INFINITY;

@@ -45,9 +45,10 @@ dm_status unary_rule(dm_Call *c) {
     return DM_OK;
   }
   const int64_t most = 1000; /* polygamma's time grows with n */
-  if (id == DM_OP_polygamma && !(*DM_ATTR(int64_t, c) >= 0 && *DM_ATTR(int64_t, c) <= most))
-    return dm_fail(DM_EARG, "polygamma: n is %lld, wanted 0 to %lld",
-                   (long long)*DM_ATTR(int64_t, c), (long long)most);
+  const int64_t n = id == DM_OP_polygamma ? DM_ATTR(dm_PolygammaAttr, c)->n : 0;
+  if (n < 0 || n > most)
+    return dm_fail(DM_EARG, "polygamma: n is %lld, wanted 0 to %lld", (long long)n,
+                   (long long)most);
   const bool keeps = dm_is_float(d) || (d != DM_BOOL && integer[id]);
   if (d == DM_BOOL && id == DM_OP_neg)
     return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");

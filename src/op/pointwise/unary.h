@@ -4,12 +4,6 @@
 
 #include "engine/op.h"
 
-/* Op unary_backward: gy times the derivative of `op`, an op of a UNARY row. */
-typedef struct dm_UnaryBackwardAttr {
-  int64_t op;
-  double p, q; /* that op's attributes */
-} dm_UnaryBackwardAttr;
-
 /* The row's attributes as p and q, whatever their kind. */
 static inline void dm_unary_params(const dm_Signature *g, const void *attr, double pq[2]) {
   for (int i = 0; i < 2; i++) {

@@ -6,15 +6,10 @@
 #include "op/shape/create.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct DropAttr {
-  double p;
-  int64_t training;
-} DropAttr;
-
 /* Checks p and x. *drops tells whether anything is to be dropped; otherwise the
    result is x. */
 static dm_status begin(dm_Call *c, bool *drops) {
-  const DropAttr *a = DM_ATTR(DropAttr, c);
+  const dm_DropoutAttr *a = DM_ATTR(dm_DropoutAttr, c);
   if (!(a->p >= 0 && a->p <= 1))
     return dm_fail(DM_EARG, "%s: p = %g given, wanted 0 to 1", c->op->name, a->p);
   *drops = a->training && a->p > 0 && c->in[0]->numel > 0;
@@ -37,7 +32,7 @@ static dm_Tensor *kept(dm_X *x, double p, const dm_Tensor *t, int own) {
 /* x (N, C, ...) or (C, ...), with `dims` spatial dims: one draw for each n and c.
    batched: x of dims + 1 dims is (N, C, ...) too. */
 static dm_status drop_channels(dm_Call *c, dm_X *x, int dims, bool batched) {
-  const DropAttr *a = DM_ATTR(DropAttr, c);
+  const dm_DropoutAttr *a = DM_ATTR(dm_DropoutAttr, c);
   dm_Tensor *t = c->in[0];
   bool drops;
   if (t->ndim != dims + 2 && t->ndim != dims + 1)
@@ -62,7 +57,7 @@ dm_status dropout3d_compose(dm_Call *c, dm_X *x) { return drop_channels(c, x, 3,
    variance 1 back. p = 1 leaves zeros. */
 static dm_status to_limit(dm_Call *c, dm_X *x, bool channels) {
   const double alpha = 1.7580993408473766; /* selu's alpha times its scale */
-  const double p = DM_ATTR(DropAttr, c)->p;
+  const double p = DM_ATTR(dm_DropoutAttr, c)->p;
   dm_Tensor *t = c->in[0];
   bool drops;
   DM_TRY(begin(c, &drops));

@@ -180,27 +180,28 @@ dm_status randn_cpu(dm_Call *c) { return draw_affine(c->out[0], normal4, normal2
 
 /* uniform_: from + (to - from) u, u in [0, 1). */
 dm_status uniform_rule(dm_Call *c) {
-  const double *p = DM_ATTR(double, c); /* from, to */
-  if (!(p[0] <= p[1]))
-    return dm_fail(DM_EARG, "uniform_: from %g to %g given, wanted from <= to", p[0], p[1]);
+  const dm_UniformAttr *a = DM_ATTR(dm_UniformAttr, c);
+  if (!(a->from <= a->to))
+    return dm_fail(DM_EARG, "uniform_: from %g to %g given, wanted from <= to", a->from, a->to);
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return check_out_float(c);
 }
 dm_status uniform_cpu(dm_Call *c) {
-  const double *p = DM_ATTR(double, c);
-  return draw_affine(c->out[0], uniform4, uniform2, p[0], p[1] - p[0]);
+  const dm_UniformAttr *a = DM_ATTR(dm_UniformAttr, c);
+  return draw_affine(c->out[0], uniform4, uniform2, a->from, a->to - a->from);
 }
 
 /* normal_: mean + std n, n normal. */
 dm_status normal_rule(dm_Call *c) {
-  const double *p = DM_ATTR(double, c); /* mean, std */
-  if (!(p[1] >= 0)) return dm_fail(DM_EARG, "normal_: std %g given, wanted 0 or more", p[1]);
+  const dm_NormalAttr *a = DM_ATTR(dm_NormalAttr, c);
+  if (!(a->std >= 0))
+    return dm_fail(DM_EARG, "normal_: std %g given, wanted 0 or more", a->std);
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return check_out_float(c);
 }
 dm_status normal_cpu(dm_Call *c) {
-  const double *p = DM_ATTR(double, c);
-  return draw_affine(c->out[0], normal4, normal2, p[0], p[1]);
+  const dm_NormalAttr *a = DM_ATTR(dm_NormalAttr, c);
+  return draw_affine(c->out[0], normal4, normal2, a->mean, a->std);
 }
 
 /* ---- integers ---- */
@@ -313,7 +314,7 @@ static void check_probability(void *ctx, char *const *ptr, const int64_t *stride
 
 /* p given: x says shape and dtype only; else x holds the probabilities. */
 dm_status bernoulli_rule(dm_Call *c) {
-  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   if (!p.set) DM_TRY(dm_check_float(c, c->in[0], "x, the probabilities,"));
   if (p.set && !(p.v >= 0 && p.v <= 1))
     return dm_fail(DM_EARG, "bernoulli: p = %g given, wanted 0 to 1", p.v);
@@ -333,7 +334,7 @@ static void bernoulli_run(const Draw *d, int64_t at, char *const *ptr, const int
 }
 
 dm_status bernoulli_cpu(dm_Call *c) {
-  const dm_OptNum p = *DM_ATTR(dm_OptNum, c);
+  const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   dm_Tensor *x = c->in[0], *t[2] = {c->out[0], x};
   Draw d = {.scale = p.v, .run = bernoulli_run};
   if (!p.set && x->numel > 0) {
@@ -349,11 +350,6 @@ dm_status bernoulli_cpu(dm_Call *c) {
 }
 
 /* ---- dropout ---- */
-
-typedef struct DropoutAttr {
-  double p;
-  int64_t training;
-} DropoutAttr;
 
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
   const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
@@ -394,7 +390,7 @@ dm_status counters_cpu(dm_Call *c) {
 
 /* x itself outside training or for p = 0. */
 dm_status dropout_compose(dm_Call *c, dm_X *x) {
-  const DropoutAttr *a = DM_ATTR(DropoutAttr, c);
+  const dm_DropoutAttr *a = DM_ATTR(dm_DropoutAttr, c);
   dm_Tensor *t = c->in[0];
   if (!(a->p >= 0 && a->p <= 1))
     return dm_fail(DM_EARG, "dropout: p = %g given, wanted 0 to 1", a->p);

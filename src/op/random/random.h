@@ -10,29 +10,6 @@
 
 #include "engine/op.h"
 
-typedef struct dm_RandintAttr {
-  int64_t low, high;
-  dm_Ints size;
-  int64_t dtype, device;
-} dm_RandintAttr;
-
-typedef struct dm_RandpermAttr {
-  int64_t n, dtype, device;
-} dm_RandpermAttr;
-
-typedef struct dm_DropAttr {
-  double p;
-  int64_t seed, offset; /* not read where op drop gets them as a tensor */
-} dm_DropAttr;
-
-typedef struct dm_CountersAttr {
-  int64_t n, device;
-} dm_CountersAttr;
-
-typedef struct dm_MultinomialAttr {
-  int64_t num_samples, replacement;
-} dm_MultinomialAttr;
-
 /* The current generator, before the draw; it moves on by the counters that n elements use. */
 static inline dm_Generator dm_take_counters(int64_t n, int64_t per_counter) {
   dm_Generator *g = dm_thread_state()->generator;

@@ -100,14 +100,13 @@ static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned
 dm_status amax_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
   DM_TRY(check_some(c, c->in[0], mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
 dm_status amax_cpu(dm_Call *c) {
-  return choose(c, c->out[0], NULL,
-                dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims));
+  return choose(c, c->out[0], NULL, dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dim));
 }
 
 /* dx = gy * [x == y] / count, where count is the number of elements of the reduced
@@ -120,7 +119,7 @@ static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims) {
   dm_Tensor *hit = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), g->in[0]);
   return x_mul(x, hit, x_div(x, gy, x_sum(x, hit, dims, true)));
 }
-void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dims); }
+void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dim); }
 
 /* ---- max, min, argmax, argmin ---- */
 
@@ -209,13 +208,13 @@ static const dm_Reduction all_reduction = {
 dm_status any_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, c->in[0]->dtype == DM_U8 ? DM_U8 : DM_BOOL);
   return DM_OK;
 }
 dm_status any_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dims),
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, DM_ATTR(dm_DimsAttr, c)->dim),
                    dm_compute_dtype((dm_DType)c->in[0]->dtype),
                    c->op == &dm_ops[DM_OP_all] ? &all_reduction : &any_reduction, 0, 0);
 }

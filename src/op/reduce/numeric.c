@@ -21,19 +21,19 @@ static dm_Tensor *earlier(dm_X *x, dm_Tensor *t, int dim) {
 /* torch.diff: n times y_i = x_(i+1) - x_i along dim, after `prepend` and `append` are
    joined to x. The difference of bools is their exclusive or. */
 dm_status diff_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c); /* n, dim */
+  const dm_DiffAttr *a = DM_ATTR(dm_DiffAttr, c);
   dm_Tensor *t = c->in[0];
   int dim;
-  if (t->ndim < 1 || a[0] < 0)
+  if (t->ndim < 1 || a->n < 0)
     return dm_fail(DM_EARG,
                    "diff: x has shape %s, n is %lld, wanted one dim or more and 0 or more",
-                   DM_SHAPE(t), (long long)a[0]);
-  DM_TRY(dm_check_dim(c, t, a[1], &dim));
+                   DM_SHAPE(t), (long long)a->n);
+  DM_TRY(dm_check_dim(c, t, a->dim, &dim));
   const int64_t at = dim;
   if (c->in[1]) t = dm_x(x, DM_OP_cat, &at, 2, c->in[1], t);
   if (c->in[2]) t = dm_x(x, DM_OP_cat, &at, 2, t, c->in[2]);
   const bool is_bool = t && t->dtype == DM_BOOL;
-  int64_t n = t ? dm_min_i64(a[0], t->shape[dim]) : 0;
+  int64_t n = t ? dm_min_i64(a->n, t->shape[dim]) : 0;
   for (; n > 0 && t && t->shape[dim] > 0; n--)
     t = is_bool ? dm_x(x, DM_OP_ne, NULL, 2, later(x, t, dim), earlier(x, t, dim))
                 : x_sub(x, later(x, t, dim), earlier(x, t, dim));
@@ -45,10 +45,7 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
    with a constant step dx where no x is given. x has y's shape or is the vector of its
    points. */
 dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    double dx;
-    int64_t dim;
-  } *a = c->attr;
+  const dm_TrapezoidAttr *a = c->attr;
   dm_Tensor *y = c->in[0], *at = c->in[1];
   int dim;
   if (y->ndim < 1) return dm_fail(DM_EARG, "trapezoid: y has no dims, wanted one or more");
@@ -103,7 +100,7 @@ dm_status heaviside_compose(dm_Call *c, dm_X *x) {
 }
 
 dm_status count_nonzero_compose(dm_Call *c, dm_X *x) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_CountNonzeroAttr, c)->dim;
   c->out[0] = x_sum(x, x_test(x, DM_OP_ne, c->in[0], 0), *dims, false);
   return x->st;
 }

@@ -103,7 +103,7 @@ dm_status sum_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   const dm_DType own = (dm_DType)x->dtype;
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
                  a->dtype >= 0      ? (dm_DType)a->dtype
                  : dm_is_float(own) ? own
@@ -121,7 +121,7 @@ static bool sum_few_rows(const dm_Call *c) {
   const dm_DType from = (dm_DType)x->dtype, to = (dm_DType)out->dtype;
   if (x->ndim != 2 || x->shape[0] > DM_FOLD_ROWS || x->shape[1] > MOST || x->numel == 0 ||
       dm_compute_dtype(from) != DM_F32 || dm_compute_dtype(to) != DM_F32 ||
-      dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dims) != 1u || !dm_tensor_is_contiguous(x))
+      dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dim) != 1u || !dm_tensor_is_contiguous(x))
     return false;
   const int64_t n = x->shape[1], row_bytes = n * dm_dtype_size(from);
   const char *row = dm_tensor_data(x);
@@ -138,7 +138,7 @@ static bool sum_few_rows(const dm_Call *c) {
 
 dm_status sum_cpu(dm_Call *c) {
   if (sum_few_rows(c)) return DM_OK;
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &sum_reduction);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &sum_reduction);
 }
 
 /* gy reshaped to keep the reduced dims with size 1 and broadcast to x's shape: the
@@ -148,7 +148,7 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
   dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
   return x_expand(g->x, gy, m->ndim, m->shape);
 }
-void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dims); }
+void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dim); }
 
 /* The mean of integers is refused unless a float dtype is asked for, as in PyTorch. */
 dm_status mean_rule(dm_Call *c) {
@@ -161,12 +161,12 @@ dm_status mean_rule(dm_Call *c) {
         DM_EARG,
         "mean: the result would be %s, wanted a float dtype; hint: dtype = \"float32\"",
         dm_dtype_name(to));
-  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, to);
   return DM_OK;
 }
 dm_status mean_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &mean_reduction);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &mean_reduction);
 }
 /* The number of elements that one output is reduced from. */
 static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
@@ -178,7 +178,7 @@ static int64_t n_reduced(const dm_Meta *m, unsigned mask) {
 /* dx = gy / n, broadcast to x's shape. */
 void mean_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dims;
+  const dm_Ints dims = DM_ATTR(dm_SumAttr, g)->dim;
   const unsigned mask = dm_dims_bits(m->ndim, dims);
   dm_Tensor *gy = x_scale(g->x, g->gy[0], 1.0 / (double)n_reduced(m, mask));
   gy = x_keepdim(g->x, gy, m, mask);
@@ -190,7 +190,7 @@ void mean_grad(dm_Grad *g) {
 /* x broadcasts to its shape from `size`: every size is equal or 1, counted from the
    last dim. */
 dm_status sum_to_size_rule(dm_Call *c) {
-  const dm_Ints *size = DM_ATTR(dm_Ints, c);
+  const dm_Ints *size = &DM_ATTR(dm_SumToSizeAttr, c)->size;
   const dm_Tensor *x = c->in[0];
   const int64_t lead = x->ndim - size->n;
   bool ok = lead >= 0;
@@ -206,7 +206,8 @@ dm_status sum_to_size_rule(dm_Call *c) {
 }
 dm_status sum_to_size_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], dm_repeated_bits(c->in[0], DM_ATTR(dm_Ints, c)),
+  return dm_reduce(out, c->in[0],
+                   dm_repeated_bits(c->in[0], &DM_ATTR(dm_SumToSizeAttr, c)->size),
                    dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_reduction, 0, 0);
 }
 void sum_to_size_grad(dm_Grad *g) {
@@ -245,7 +246,7 @@ static const dm_Reduction prod_reduction = {.start = {1, 0, 1, 0},
                                             .value = sum_value};
 
 dm_status prod_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dims, &prod_reduction);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &prod_reduction);
 }
 
 /* dx_i = gy * product of all other elements. With no zero in the slice that is prod /
@@ -256,15 +257,15 @@ void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
   const dm_Meta *m = &g->in_meta[0];
-  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
+  const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v =
       x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
   dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *zero = dm_x_number(x, 0),
             *one = dm_x_number(x, 1);
   dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
-  dm_Tensor *n_zero = x_sum(x, is_zero, a->dims, true);
+  dm_Tensor *n_zero = x_sum(x, is_zero, a->dim, true);
   dm_Tensor *rest = x_where(x, is_zero, one, v);
-  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
   dm_Tensor *p = x_mul(x, dm_x(x, DM_OP_prod, &keep, 1, rest), gy);
   dm_Tensor *none = dm_x(x, DM_OP_eq, NULL, 2, n_zero, zero);
   dm_Tensor *single = dm_x(x, DM_OP_eq, NULL, 2, n_zero, one);
@@ -297,7 +298,7 @@ dm_status var_rule(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   unsigned mask;
   DM_TRY(dm_check_float(c, c->in[0], "x"));
-  DM_TRY(dm_dims_mask(c, c->in[0], a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, c->in[0], a->dim, &mask));
   dm_out_reduced(c, 0, c->in[0], mask, a->keepdim, (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
@@ -306,9 +307,8 @@ dm_status var_cpu(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0];
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dims), dm_compute_dtype((dm_DType)x->dtype),
-                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction,
-                   0);
+  return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dim), dm_compute_dtype((dm_DType)x->dtype),
+                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction, 0);
 }
 
 /* The gradient of var: dx = gy * 2 (x - mean) / (n - correction). */
@@ -316,8 +316,8 @@ static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   dm_X *x = g->x;
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, g);
   const dm_Meta *m = &g->in_meta[0];
-  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
-  const dm_SumAttr keep = {a->dims, 1, DM_NO_DTYPE};
+  const unsigned mask = dm_dims_bits(m->ndim, a->dim);
+  const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
   const double by = (double)n_reduced(m, mask) - a->correction;
   dm_Tensor *d = x_sub(x, g->in[0], dm_x(x, DM_OP_mean, &keep, 1, g->in[0]));
   return x_mul(x, x_keepdim(x, x_scale(x, gy, 2 / (by > 0 ? by : 0)), m, mask), d);
@@ -362,7 +362,7 @@ dm_status norm_rule(dm_Call *c) {
   if (a->dtype >= 0 && !dm_is_float((dm_DType)a->dtype))
     return dm_fail(DM_EARG, "norm: dtype = %s, wanted a float dtype",
                    dm_dtype_name((dm_DType)a->dtype));
-  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim, (dm_DType)(a->dtype >= 0 ? a->dtype : x->dtype));
   if ((a->p < 0 || isinf(a->p)) && x->numel == 0 &&
       dm_numel(c->out_meta[0].ndim, c->out_meta[0].shape) > 0)
@@ -376,8 +376,8 @@ dm_status norm_cpu(dm_Call *c) {
                                   : a->p > 0   ? &largest_reduction
                                                : &least_reduction;
   dm_Tensor *out[2] = {c->out[0], NULL};
-  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dims),
-                   dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, a->p, 0);
+  return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dim),
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, a->p, 0);
 }
 
 static dm_Tensor *x_pow(dm_X *x, dm_Tensor *a, double p) {
@@ -394,7 +394,7 @@ void norm_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, g);
   const dm_Meta *m = &g->in_meta[0];
-  const unsigned mask = dm_dims_bits(m->ndim, a->dims);
+  const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v = a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
   dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *y = x_keepdim(x, g->out[0], m, mask);
   dm_Tensor *zero = dm_x_number(x, 0);
@@ -408,7 +408,7 @@ void norm_grad(dm_Grad *g) {
   }
   if (isinf(a->p)) {
     dm_Tensor *hit = x_like(x, x_same(x, x_unary(x, DM_OP_abs, v), y), v);
-    gy = x_div(x, gy, x_sum(x, hit, a->dims, true));
+    gy = x_div(x, gy, x_sum(x, hit, a->dim, true));
     g->gx[0] = x_mul(x, x_mul(x, x_unary(x, DM_OP_sign, v), hit), gy);
     return;
   }
@@ -441,19 +441,19 @@ dm_status logsumexp_rule(dm_Call *c) {
   const dm_DimsAttr *a = DM_ATTR(dm_DimsAttr, c);
   const dm_Tensor *x = c->in[0];
   unsigned mask;
-  DM_TRY(dm_dims_mask(c, x, a->dims, &mask));
+  DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
                  dm_is_float((dm_DType)x->dtype) ? (dm_DType)x->dtype : DM_F32);
   return DM_OK;
 }
 dm_status logsumexp_cpu(dm_Call *c) {
-  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dims, &lse_reduction);
+  return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dim, &lse_reduction);
 }
 /* dx = gy softmax(x) = gy e^(x - y). */
 void logsumexp_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
-  const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dims);
+  const unsigned mask = dm_dims_bits(m->ndim, DM_ATTR(dm_DimsAttr, g)->dim);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
   g->gx[0] = x_mul(x, gy, x_unary(x, DM_OP_exp, x_sub(x, g->in[0], y)));
 }

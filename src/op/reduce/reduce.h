@@ -14,32 +14,6 @@
 #include "cpu/loops/reduce.h"
 #include "engine/op.h"
 
-/* Attributes of sum, mean, prod, nansum and nanmean. */
-typedef struct dm_SumAttr {
-  dm_Ints dims;
-  int64_t keepdim, dtype;
-} dm_SumAttr;
-typedef struct dm_VarAttr {
-  dm_Ints dims;
-  double correction;
-  int64_t keepdim;
-} dm_VarAttr;
-typedef struct dm_NormAttr {
-  double p;
-  dm_Ints dims;
-  int64_t keepdim, dtype;
-} dm_NormAttr;
-/* Attributes of logsumexp, amax, amin, any and all. */
-typedef struct dm_DimsAttr {
-  dm_Ints dims;
-  int64_t keepdim;
-} dm_DimsAttr;
-/* Attributes of max, min, argmax and argmin; no dim: over all elements. */
-typedef struct dm_DimAttr {
-  dm_OptInt dim;
-  int64_t keepdim;
-} dm_DimAttr;
-
 /* One reduction: the state of an output without elements, the functions that join
    elements of each compute type, the merge of two parts (s precedes later), and the
    final value. */

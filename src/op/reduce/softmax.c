@@ -13,7 +13,6 @@
 #include "op/along.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
-#include "op/reduce/softmax.h"
 
 /* Runs the loop over all slices in parallel; fails when a thread could not allocate its
    buffers. */
@@ -55,7 +54,7 @@ dm_status softmax_cpu(dm_Call *c) {
 /* dx = y (gy - sum(gy y)), the sum taken along dim. */
 void softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 0};
+  const dm_SoftmaxBackwardAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 0};
   dm_Tensor *y = g->out[0], *gy = g->gy[0];
   if (!g->create_graph) {
     g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
@@ -67,7 +66,7 @@ void softmax_grad(dm_Grad *g) {
 /* dx = gy - e^y sum(gy), the sum taken along dim. */
 void log_softmax_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const dm_SoftmaxBackAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 1};
+  const dm_SoftmaxBackwardAttr back = {DM_ATTR(dm_SoftmaxAttr, g)->dim, 1};
   dm_Tensor *y = g->out[0], *gy = g->gy[0];
   if (!g->create_graph) {
     g->gx[0] = dm_x(x, DM_OP_softmax_backward, &back, 2, gy, y);
@@ -83,7 +82,7 @@ dm_status softmax_backward_rule(dm_Call *c) {
 }
 /* in: gy, y; out: dx for softmax or, with `log` set, for log_softmax. */
 dm_status softmax_backward_cpu(dm_Call *c) {
-  const dm_SoftmaxBackAttr *a = DM_ATTR(dm_SoftmaxBackAttr, c);
+  const dm_SoftmaxBackwardAttr *a = DM_ATTR(dm_SoftmaxBackwardAttr, c);
   dm_Tensor *gy = NULL, *y = NULL;
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;

@@ -23,18 +23,11 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/pointwise/pointwise.h"
-#include "op/sequence/attention.h"
+#include "op/random/random.h"
 
 enum { MIN_ROWS = 32, MAX_ROWS = 128 };
 static const int64_t BLOCK_SCORES = 1 << 17; /* scores per block: half a MiB of float32 */
 static const int64_t TASK_WORK = 1 << 18;    /* multiply-adds that are worth a thread */
-
-typedef struct SdpaAttr {
-  double dropout_p;
-  int64_t is_causal;
-  dm_OptNum scale;
-  int64_t enable_gqa;
-} SdpaAttr;
 
 /* ---- operands as matrices ---- */
 
@@ -368,11 +361,8 @@ static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1)
 
 /* softmax over the keys; a row of which all scores are -inf gives 0 instead of NaN. */
 static dm_Tensor *safe_softmax(dm_X *x, dm_Tensor *s) {
-  const struct { int64_t dim, dtype; } last = {-1, DM_NO_DTYPE};
-  const struct {
-    dm_Ints dims;
-    int64_t keepdim;
-  } rows = {{1, {-1}}, true};
+  const dm_SoftmaxAttr last = {-1, DM_NO_DTYPE};
+  const dm_DimsAttr rows = {{1, {-1}}, true};
   dm_Tensor *top = dm_x(x, DM_OP_amax, &rows, 1, s);
   dm_Tensor *blind = dm_x(x, DM_OP_eq, NULL, 2, top, dm_x_number(x, (double)-INFINITY));
   dm_Tensor *zero = dm_x_number(x, 0);
@@ -548,7 +538,7 @@ static dm_Tensor *spread_mask(dm_X *x, const Batch *b, dm_Tensor *mask, int64_t 
 /* dropout_p is a probability, and attn_mask and is_causal exclude each other, as in
    PyTorch. */
 static dm_status check_options(const dm_Call *c, const dm_Tensor *mask) {
-  const SdpaAttr *a = DM_ATTR(SdpaAttr, c);
+  const dm_SdpaAttr *a = DM_ATTR(dm_SdpaAttr, c);
   if (!(a->dropout_p >= 0 && a->dropout_p <= 1))
     return dm_fail(DM_EARG, "%s: dropout_p = %g given, wanted 0 to 1", c->op->name,
                    a->dropout_p);
@@ -561,7 +551,7 @@ static dm_status check_options(const dm_Call *c, const dm_Tensor *mask) {
 }
 
 dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
-  const SdpaAttr *a = DM_ATTR(SdpaAttr, c);
+  const dm_SdpaAttr *a = DM_ATTR(dm_SdpaAttr, c);
   dm_Tensor *q = c->in[0], *mask = c->n_in > 3 ? c->in[3] : NULL;
   Batch b;
   DM_TRY(check_dtypes(c, mask));

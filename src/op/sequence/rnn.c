@@ -154,10 +154,6 @@ dm_status gru_cell_compose(dm_Call *c, dm_X *x) { return cell_compose(c, x, GRU)
 
 /* ---- one layer ---- */
 
-typedef struct LayerAttr {
-  int64_t mode, reverse;
-} LayerAttr;
-
 enum { LAYER_HX = 5, LAYER_CX = 6 }; /* after x, w_ih, w_hh, b_ih, b_hh */
 
 /* x (T, B, F), states (B, H), and one dtype for all inputs. */
@@ -202,7 +198,7 @@ static State first_state(const dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor 
 
 /* The recurrence as a composition of T steps; y (T, B, H) is their stack. */
 static dm_status steps_composed(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *gx) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   const int64_t n = c->in[0]->shape[0], dim = 0;
   dm_Tensor *y = NULL;
   State s = first_state(c, x, cell, gx);
@@ -224,7 +220,7 @@ static dm_status steps_composed(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor
 /* The recurrence by the kernel rnn_steps. The last states are copies, so that
    in-place changes to them do not reach y. */
 static dm_status steps_fused(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *gx) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   dm_Tensor *in[5] = {gx, cell->w_hh, cell->b_hh, input(c, LAYER_HX), input(c, LAYER_CX)};
   dm_Tensor *out[2] = {NULL};
   const int64_t last = a->reverse ? 0 : c->in[0]->shape[0] - 1;
@@ -238,7 +234,7 @@ static dm_status steps_fused(dm_Call *c, dm_X *x, const Cell *cell, dm_Tensor *g
 
 /* The layer: one product for the input's part of the gates, then the recurrence. */
 dm_status rnn_layer_compose(dm_Call *c, dm_X *x) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   Cell cell;
   DM_TRY(check_layer(c, (Kind)a->mode, &cell));
   dm_Tensor *gx = x_linear(x, c->in[0], cell.w_ih, cell.b_ih);
@@ -257,7 +253,7 @@ static int64_t memory_of(int64_t mode) { return mode == LSTM ? 5 : mode == GRU ?
 /* in: gx (T, B, gates H), w_hh, b_hh, hx, cx; out: y (T, B, H) and the saved values
    (T, B, memory H). */
 dm_status rnn_steps_rule(dm_Call *c) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   const int64_t hidden = c->in[1]->shape[1];
   for (int i = 0; i < 2; i++) dm_out_like(c, i, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].shape[2] = hidden;
@@ -270,7 +266,7 @@ dm_status rnn_steps_rule(dm_Call *c) {
    gradients of gx (T, B, gates H), of hx (B, H), and of cx (B, H) for the LSTM or,
    for the GRU, of the state's part of the gates (T, B, 3 H). */
 dm_status rnn_steps_backward_rule(dm_Call *c) {
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   const dm_Tensor *y = c->in[2];
   const int64_t all = n_gates[a->mode] * y->shape[2];
   for (int i = 0; i < 3; i++) dm_out_like(c, i, y, (dm_DType)y->dtype);
@@ -286,7 +282,7 @@ dm_status rnn_steps_backward_rule(dm_Call *c) {
 }
 
 /* Describes the recurrence from y (T, B, H). */
-static dm_RnnJob job_of(const LayerAttr *a, const dm_Tensor *y) {
+static dm_RnnJob job_of(const dm_RnnAttr *a, const dm_Tensor *y) {
   const int64_t hidden = y->shape[2], memory = memory_of(a->mode);
   return (dm_RnnJob){.kind = (int)a->mode,
                      .reverse = a->reverse != 0,
@@ -316,7 +312,7 @@ static const dm_RealLoops *loops_of(const dm_RnnJob *j) {
 dm_status rnn_steps_cpu(dm_Call *c) {
   dm_Tensor *own[5] = {NULL};
   const char *in[5] = {NULL};
-  dm_RnnJob j = job_of(DM_ATTR(LayerAttr, c), c->out[0]);
+  dm_RnnJob j = job_of(DM_ATTR(dm_RnnAttr, c), c->out[0]);
   dm_status st = DM_OK;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_GO(dense_inputs(c, own, in));
@@ -336,7 +332,7 @@ done:
 dm_status rnn_steps_backward_cpu(dm_Call *c) {
   dm_Tensor *own[7] = {NULL};
   const char *in[7] = {NULL};
-  const LayerAttr *a = DM_ATTR(LayerAttr, c);
+  const dm_RnnAttr *a = DM_ATTR(dm_RnnAttr, c);
   dm_RnnJob j = job_of(a, c->in[2]);
   dm_status st = DM_OK;
   if (c->in[2]->numel == 0) return DM_OK;
@@ -441,7 +437,7 @@ static Back plain_step_back(dm_X *x, const Cell *cell, Back b, dm_Tensor *h) {
    W_hh. */
 static void steps_back_composed(dm_Grad *g, dm_Tensor **out) {
   dm_X *x = g->x;
-  const LayerAttr *a = g->attr;
+  const dm_RnnAttr *a = g->attr;
   dm_Tensor *y = g->out[0], *memory = g->out[1], *hx = g->in[3], *cx = g->in[4];
   dm_Tensor *gm_all = g->n_out > 1 ? g->gy[1] : NULL;
   const Cell cell = {.kind = (Kind)a->mode, .hidden = y->shape[2], .w_hh = g->in[1]};
@@ -487,7 +483,7 @@ static dm_Tensor *rows_of(dm_X *x, dm_Tensor *t, int64_t from, int64_t to) {
 
 /* gW_hh = sum over steps of gz_t^T h_(t-1): one product over all steps but the
    first, plus hx's part for the first. */
-static dm_Tensor *weight_grad(dm_X *x, const LayerAttr *a, dm_Tensor *gz, dm_Tensor *y,
+static dm_Tensor *weight_grad(dm_X *x, const dm_RnnAttr *a, dm_Tensor *gz, dm_Tensor *y,
                               dm_Tensor *hx) {
   const int64_t n = y->shape[0], late = a->reverse ? 0 : 1, early = 1 - late;
   dm_Tensor *later = rows_of(x, gz, late, n - early), *h = rows_of(x, y, early, n - late);
@@ -500,7 +496,7 @@ static dm_Tensor *weight_grad(dm_X *x, const LayerAttr *a, dm_Tensor *gz, dm_Ten
 /* The gradients of gx, w_hh, b_hh, hx and cx, from the kernel or the composition. */
 void rnn_steps_grad(dm_Grad *g) {
   dm_X *x = g->x;
-  const LayerAttr *a = g->attr;
+  const dm_RnnAttr *a = g->attr;
   dm_Tensor *out[4] = {NULL};
   if (g->create_graph) {
     steps_back_composed(g, out);

@@ -7,10 +7,6 @@
 
 /* ---- diagonals ---- */
 
-typedef struct EmbedAttr {
-  int64_t offset, dim1, dim2;
-} EmbedAttr;
-
 /* t (..., n) -> (..., s, s) with s = n + |offset| and t's last dim on the diagonal
    of the new dims d1 and d2, zeros elsewhere. The diagonal is a strided region of
    the result (stride[d1] + stride[d2]), into which t is written. */
@@ -18,10 +14,7 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
   if (x->st != DM_OK) return NULL;
   const int64_t side = t->shape[t->ndim - 1] + (offset < 0 ? -offset : offset);
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
-  struct {
-    dm_Ints size, stride;
-    int64_t start;
-  } region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  dm_AsStridedAttr region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   for (int d = 0, k = 0; d <= t->ndim; d++)
     shape[d] = d == d1 || d == d2 ? side : t->shape[k++];
   dm_contiguous_strides(t->ndim + 1, shape, stride);
@@ -29,7 +22,7 @@ static dm_Tensor *embedded(dm_X *x, dm_Tensor *t, int64_t offset, int d1, int d2
     if (d != d1 && d != d2) region.stride.v[k++] = stride[d];
   for (int d = 0; d < t->ndim; d++) region.size.v[d] = t->shape[d];
   region.stride.v[t->ndim - 1] = stride[d1] + stride[d2];
-  region.start = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
+  region.storage_offset = offset < 0 ? -offset * stride[d1] : offset * stride[d2];
   dm_Tensor *zeros = x_zeros(x, t->ndim + 1, shape, t);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, zeros, t);
 }
@@ -45,7 +38,7 @@ static dm_status check_offset(const dm_Call *c, int64_t offset) {
 /* x (..., n) -> matrices with x on the diagonal, in the dims dim1 and dim2 of the
    result. */
 dm_status diag_embed_compose(dm_Call *c, dm_X *x) {
-  const EmbedAttr *a = DM_ATTR(EmbedAttr, c);
+  const dm_DiagEmbedAttr *a = DM_ATTR(dm_DiagEmbedAttr, c);
   dm_Tensor *t = c->in[0];
   const int n = t->ndim + 1;
   const int64_t d1 = a->dim1 < 0 ? a->dim1 + n : a->dim1,
@@ -65,7 +58,7 @@ dm_status diag_embed_compose(dm_Call *c, dm_X *x) {
 
 /* A vector becomes a diagonal matrix; of a matrix the diagonal is copied. */
 dm_status diag_compose(dm_Call *c, dm_X *x) {
-  const int64_t offset = *DM_ATTR(int64_t, c);
+  const int64_t offset = DM_ATTR(dm_DiagAttr, c)->diagonal;
   dm_Tensor *t = c->in[0];
   if (t->ndim != 1 && t->ndim != 2)
     return dm_fail(DM_EARG,
@@ -81,7 +74,7 @@ dm_status diag_compose(dm_Call *c, dm_X *x) {
 }
 
 dm_status diagflat_compose(dm_Call *c, dm_X *x) {
-  const int64_t offset = *DM_ATTR(int64_t, c);
+  const int64_t offset = DM_ATTR(dm_DiagflatAttr, c)->offset;
   DM_TRY(check_offset(c, offset));
   c->out[0] = embedded(x, x_reshape(x, c->in[0], 1, &c->in[0]->numel), offset, 0, 1);
   return x->st;
@@ -107,10 +100,7 @@ dm_status flipud_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 0); }
 /* k quarter turns from the first dim towards the second: a flip of one dim and a
    transpose for one or three quarters, two flips for a half turn. */
 dm_status rot90_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t k;
-    dm_Ints dims;
-  } *a = c->attr;
+  const dm_Rot90Attr *a = c->attr;
   dm_Tensor *t = c->in[0];
   const dm_Ints plane = a->dims.n < 0 ? (dm_Ints){2, {0, 1}} : a->dims;
   int from, to;
@@ -134,7 +124,7 @@ dm_status rot90_compose(dm_Call *c, dm_X *x) {
 /* gather after x and index were broadcast against each other in all dims but `dim`;
    without a dim both are flattened. */
 dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
-  const dm_OptInt *a = DM_ATTR(dm_OptInt, c);
+  const dm_OptInt *a = &DM_ATTR(dm_TakeAlongDimAttr, c)->dim;
   dm_Tensor *t = c->in[0], *at = c->in[1];
   int dim = 0;
   if (!a->set) {
@@ -188,12 +178,6 @@ dm_status masked_scatter_compose(dm_Call *c, dm_X *x) {
 
 /* ---- tensordot ---- */
 
-/* tensordot: the number of dims to sum, or their names in both operands. */
-typedef struct DotAttr {
-  int64_t dims;
-  dm_Ints own, others;
-} DotAttr;
-
 /* t as a matrix whose columns (in_rows: rows) are its n summed dims, in the order
    given, and whose other side are the remaining dims. */
 static dm_Tensor *as_matrix(dm_X *x, dm_Tensor *t, const int *summed, int n, bool in_rows) {
@@ -227,23 +211,23 @@ static int left_over(const dm_Tensor *t, const int *summed, int n_summed, int64_
 
 /* The dims to sum over: the named ones, or the last `dims` of x with the first of
    other. */
-static dm_status check_summed(const dm_Call *c, const DotAttr *a, int *own, int *others,
-                              int *n) {
+static dm_status check_summed(const dm_Call *c, const dm_TensordotAttr *a, int *own,
+                              int *others, int *n) {
   const dm_Tensor *t = c->in[0], *o = c->in[1];
-  const bool named = a->own.n >= 0 || a->others.n >= 0;
-  if (named && a->own.n != a->others.n)
-    return dm_fail(DM_EARG,
-                   "tensordot: dims_self names %lld dims, dims_other %lld, wanted as many",
-                   (long long)dm_max_i64(a->own.n, 0), (long long)dm_max_i64(a->others.n, 0));
-  const int64_t count = named ? a->own.n : a->dims;
+  const bool named = a->dims_self.n >= 0 || a->dims_other.n >= 0;
+  if (named && a->dims_self.n != a->dims_other.n)
+    return dm_fail(
+        DM_EARG, "tensordot: dims_self names %lld dims, dims_other %lld, wanted as many",
+        (long long)dm_max_i64(a->dims_self.n, 0), (long long)dm_max_i64(a->dims_other.n, 0));
+  const int64_t count = named ? a->dims_self.n : a->dims;
   if (count < 0 || count > t->ndim || count > o->ndim)
     return dm_fail(DM_EARG, "tensordot: sums over %lld dims of shapes %s and %s",
                    (long long)count, DM_SHAPE(t), DM_SHAPE(o));
   unsigned seen[2] = {0, 0};
   *n = (int)count;
   for (int i = 0; i < *n; i++) {
-    DM_TRY(dm_check_dim(c, t, named ? a->own.v[i] : t->ndim - count + i, &own[i]));
-    DM_TRY(dm_check_dim(c, o, named ? a->others.v[i] : i, &others[i]));
+    DM_TRY(dm_check_dim(c, t, named ? a->dims_self.v[i] : t->ndim - count + i, &own[i]));
+    DM_TRY(dm_check_dim(c, o, named ? a->dims_other.v[i] : i, &others[i]));
     if (seen[0] >> own[i] & 1u || seen[1] >> others[i] & 1u)
       return dm_fail(DM_EARG, "tensordot: a dim is given twice");
     seen[0] |= 1u << own[i];
@@ -263,7 +247,7 @@ dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *o = c->in[1];
   int own[DM_MAX_DIM], others[DM_MAX_DIM], n = 0;
   int64_t shape[DM_MAX_DIM];
-  DM_TRY(check_summed(c, DM_ATTR(DotAttr, c), own, others, &n));
+  DM_TRY(check_summed(c, DM_ATTR(dm_TensordotAttr, c), own, others, &n));
   int ndim = left_over(t, own, n, shape, 0);
   ndim = left_over(o, others, n, shape, ndim);
   dm_Tensor *y = dm_x(x, DM_OP_mm, NULL, 2, as_matrix(x, t, own, n, false),
@@ -274,10 +258,7 @@ dm_status tensordot_compose(dm_Call *c, dm_X *x) {
 
 /* A dim of size s becomes several whose product is s; one of them may be -1. */
 dm_status unflatten_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t dim;
-    dm_Ints sizes;
-  } *a = c->attr;
+  const dm_UnflattenAttr *a = c->attr;
   dm_Tensor *t = c->in[0];
   int dim;
   DM_TRY(dm_check_dim(c, t, a->dim, &dim));

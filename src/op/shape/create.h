@@ -5,43 +5,6 @@
 
 #include "engine/op.h"
 
-/* Sizes, dtype and device; a negative dtype or device stands for the default. */
-typedef struct dm_SizedAttr {
-  dm_Ints size;
-  int64_t dtype, device;
-} dm_SizedAttr;
-
-typedef struct dm_FullAttr {
-  dm_Ints size;
-  double value;
-  int64_t dtype, device;
-} dm_FullAttr;
-
-typedef struct dm_LikeAttr {
-  int64_t dtype, device; /* negative: x's */
-} dm_LikeAttr;
-
-typedef struct dm_FullLikeAttr {
-  double value;
-  dm_LikeAttr like;
-} dm_FullLikeAttr;
-
-typedef struct dm_ArangeAttr {
-  double first;
-  dm_OptNum last;
-  double step;
-  int64_t dtype, device;
-} dm_ArangeAttr;
-
-typedef struct dm_LinspaceAttr {
-  double start, stop;
-  int64_t steps, dtype, device;
-} dm_LinspaceAttr;
-
-typedef struct dm_EyeAttr {
-  int64_t n, m, dtype, device;
-} dm_EyeAttr;
-
 /* Equally spaced numbers: start + i step, and from element `mirror` on stop - (n - 1
    - i) step. */
 typedef struct dm_Ramp {

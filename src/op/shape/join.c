@@ -72,7 +72,7 @@ dm_status cat_rule(dm_Call *c) {
   const dm_Tensor *first = c->in[0];
   int dim, at = 0;
   for (int i = 0; i < c->n_in && is_legacy_empty(first); i++) first = c->in[at = i];
-  DM_TRY(dm_check_dim(c, first, *DM_ATTR(int64_t, c), &dim));
+  DM_TRY(dm_check_dim(c, first, DM_ATTR(dm_JoinAttr, c)->dim, &dim));
   if (first->ndim == 0)
     return dm_fail(DM_EARG, "cat: tensor %d has no dims; hint: stack", at + c->base);
   dm_out_like(c, 0, first, dm_result_dtype(c->n_in, c->in));
@@ -96,7 +96,7 @@ dm_status cat_rule(dm_Call *c) {
 /* Input i is copied to columns at .. of the output's rows. */
 dm_status cat_cpu(dm_Call *c) {
   dm_Tensor *out = c->out[0];
-  const int64_t attr = *DM_ATTR(int64_t, c);
+  const int64_t attr = DM_ATTR(dm_JoinAttr, c)->dim;
   const int dim = (int)(attr < 0 ? attr + out->ndim : attr);
   const int64_t outer = product(out->shape, dim);
   const int64_t inner = product(out->shape + dim + 1, out->ndim - dim - 1);
@@ -114,7 +114,7 @@ dm_status cat_cpu(dm_Call *c) {
 /* The gradient of input i is gy narrowed to its part. */
 void cat_grad(dm_Grad *g) {
   const dm_Tensor *gy = g->gy[0];
-  const int64_t attr = *(const int64_t *)g->attr;
+  const int64_t attr = DM_ATTR(dm_JoinAttr, g)->dim;
   const int dim = (int)(attr < 0 ? attr + gy->ndim : attr);
   int64_t at = 0;
   for (int i = 0; i < g->n_in; i++) {
@@ -128,7 +128,7 @@ void cat_grad(dm_Grad *g) {
 
 /* stack's dim as 0 .. ndim, the position of the new dim in the output. */
 static dm_status stack_dim(const dm_Call *c, int ndim, int *out) {
-  const int64_t dim = *DM_ATTR(int64_t, c);
+  const int64_t dim = DM_ATTR(dm_JoinAttr, c)->dim;
   if (dim < -(ndim + 1) || dim > ndim)
     return dm_fail(DM_EARG,
                    "stack: dim %lld is out of range for tensors of shape %s (wanted "
@@ -174,7 +174,7 @@ dm_status stack_cpu(dm_Call *c) {
 
 /* The gradient of input i is gy selected at i. */
 void stack_grad(dm_Grad *g) {
-  const int64_t dim = *(const int64_t *)g->attr;
+  const int64_t dim = DM_ATTR(dm_JoinAttr, g)->dim;
   for (int i = 0; i < g->n_in; i++) {
     const int64_t select[2] = {dim, i};
     if (g->need[i]) g->gx[i] = dm_x(g->x, DM_OP_select, select, 1, g->gy[0]);
@@ -202,7 +202,7 @@ static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
 /* Repeats dims from the last to the first: for dim d, t as (before, from d on) with
    every row n times. Each repeated dim makes one contiguous copy. */
 dm_status tile_compose(dm_Call *c, dm_X *x) {
-  const dm_Ints *reps = DM_ATTR(dm_Ints, c);
+  const dm_Ints *reps = &DM_ATTR(dm_TileAttr, c)->reps;
   dm_Tensor *t = c->in[0];
   const int ndim = (int)dm_max_i64(t->ndim, reps->n);
   int64_t shape[DM_MAX_DIM];
@@ -228,14 +228,9 @@ dm_status tile_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-typedef struct InterleaveAttr {
-  int64_t repeats;
-  dm_OptInt dim;
-} InterleaveAttr;
-
 /* Each element along dim (or each element of the flattened x) n times in a row. */
 dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
-  const InterleaveAttr *a = DM_ATTR(InterleaveAttr, c);
+  const dm_RepeatInterleaveAttr *a = DM_ATTR(dm_RepeatInterleaveAttr, c);
   dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM] = {t->numel};
   int dim = 0, ndim = 1;
@@ -258,7 +253,7 @@ dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
 
 /* Each dim at most once. */
 dm_status flip_rule(dm_Call *c) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   unsigned seen = 0;
   for (int i = 0; i < dims->n; i++) {
     int d;
@@ -272,7 +267,7 @@ dm_status flip_rule(dm_Call *c) {
 
 /* y = x reversed along dims: a copy from a view with negative strides. */
 dm_status flip_cpu(dm_Call *c) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   const dm_Tensor *t = c->in[0];
   if (t->numel == 0) return DM_OK;
   dm_Tensor back = dm_view_of(t, t->ndim, t->shape, t->stride, t->offset);
@@ -285,10 +280,6 @@ dm_status flip_cpu(dm_Call *c) {
 }
 
 void flip_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_flip, g->attr, 1, g->gy[0]); }
-
-typedef struct RollAttr {
-  dm_Ints shifts, dims;
-} RollAttr;
 
 /* t with the last `shift` elements along dim moved to the front: cat of two narrowed
    views. */
@@ -304,7 +295,7 @@ static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
 
 /* Rolls dim by dim, or the flattened x without dims. */
 dm_status roll_compose(dm_Call *c, dm_X *x) {
-  const RollAttr *a = DM_ATTR(RollAttr, c);
+  const dm_RollAttr *a = DM_ATTR(dm_RollAttr, c);
   dm_Tensor *t = c->in[0];
   if (a->dims.n <= 0) { /* without dims: over the flattened elements */
     if (a->shifts.n != 1)
@@ -380,11 +371,7 @@ dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   for (int i = 0; i < c->n_in; i++) {
     const dm_Tensor *t = c->in[i];
     const int64_t n = t->ndim ? t->shape[t->ndim - 1] : 1;
-    const struct {
-      dm_Ints pad;
-      int64_t mode;
-      double value;
-    } zeros = {{2, {at, columns - at - n}}, 0, 0};
+    const dm_PadAttr zeros = {{2, {at, columns - at - n}}, 0, 0};
     const int64_t to = dtype, shape[2] = {t->ndim == 2 ? t->shape[0] : 1, n};
     rows[i] = x_reshape(x, dm_x(x, DM_OP_cast, &to, 1, t), 2, shape);
     rows[i] = dm_x(x, DM_OP_pad, &zeros, 1, rows[i]);

@@ -12,10 +12,6 @@
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct TwoDims {
-  int64_t a, b;
-} TwoDims;
-
 /* Makes the output: a view of input 0. */
 static dm_status make(dm_Call *c, int ndim, const int64_t *shape, const int64_t *stride,
                       int64_t offset) {
@@ -103,7 +99,7 @@ dm_status view_rule(dm_Call *c) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   const dm_Tensor *x = c->in[0];
-  DM_TRY(resolve_shape("view", x, DM_ATTR(dm_Ints, c), shape, &ndim));
+  DM_TRY(resolve_shape("view", x, &DM_ATTR(dm_ShapeAttr, c)->shape, shape, &ndim));
   const bool ok = view_strides(x, ndim, shape, stride);
   if (!ok && x->device.type != DM_CPU && dm_tensor_is_channels_last(x))
     return make_apart(c, ndim, shape);
@@ -120,7 +116,7 @@ dm_status reshape_compose(dm_Call *c, dm_X *x) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Tensor *t = c->in[0];
-  DM_TRY(resolve_shape("reshape", t, DM_ATTR(dm_Ints, c), shape, &ndim));
+  DM_TRY(resolve_shape("reshape", t, &DM_ATTR(dm_ShapeAttr, c)->shape, shape, &ndim));
   if (!view_strides(t, ndim, shape, stride)) t = x_unary(x, DM_OP_clone, t);
   c->out[0] = dm_x(x, DM_OP_view, c->attr, 1, t);
   return x->st;
@@ -133,11 +129,11 @@ void view_grad(dm_Grad *g) {
 
 /* Dims from .. to become one; a 0-dim tensor becomes a vector. */
 dm_status flatten_compose(dm_Call *c, dm_X *x) {
-  const TwoDims *a = DM_ATTR(TwoDims, c);
+  const dm_FlattenAttr *a = DM_ATTR(dm_FlattenAttr, c);
   dm_Tensor *t = c->in[0];
   int from, to;
-  DM_TRY(dm_check_dim(c, t, a->a, &from));
-  DM_TRY(dm_check_dim(c, t, a->b, &to));
+  DM_TRY(dm_check_dim(c, t, a->start_dim, &from));
+  DM_TRY(dm_check_dim(c, t, a->end_dim, &to));
   if (from > to)
     return dm_fail(DM_EARG, "flatten: start_dim %d comes after end_dim %d", from + c->base,
                    to + c->base);
@@ -167,10 +163,10 @@ static dm_status swapped(dm_Call *c, int a, int b) {
 }
 
 dm_status transpose_rule(dm_Call *c) {
-  const TwoDims *a = DM_ATTR(TwoDims, c);
+  const dm_TransposeAttr *a = DM_ATTR(dm_TransposeAttr, c);
   int d0, d1;
-  DM_TRY(dm_check_dim(c, c->in[0], a->a, &d0));
-  DM_TRY(dm_check_dim(c, c->in[0], a->b, &d1));
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim0, &d0));
+  DM_TRY(dm_check_dim(c, c->in[0], a->dim1, &d1));
   return swapped(c, d0, d1);
 }
 
@@ -225,7 +221,7 @@ static void unpermute(dm_Grad *g, const int *order) {
 
 dm_status permute_rule(dm_Call *c) {
   int order[DM_MAX_DIM];
-  DM_TRY(permutation(c, c->in[0], DM_ATTR(dm_Ints, c), order));
+  DM_TRY(permutation(c, c->in[0], &DM_ATTR(dm_PermuteAttr, c)->dims, order));
   return permuted(c, order);
 }
 
@@ -237,10 +233,6 @@ void permute_grad(dm_Grad *g) {
     order[i] = (int)(dims->v[i] < 0 ? dims->v[i] + dims->n : dims->v[i]);
   unpermute(g, order);
 }
-
-typedef struct MoveAttr {
-  dm_Ints source, destination;
-} MoveAttr;
 
 /* The permutation of movedim: dim from[i] goes to position to[i], the others keep
    their order. */
@@ -274,7 +266,7 @@ static dm_status each_dim_once(const dm_Call *c, const dm_Ints *dims, int *out) 
 }
 
 dm_status movedim_rule(dm_Call *c) {
-  const MoveAttr *a = DM_ATTR(MoveAttr, c);
+  const dm_MovedimAttr *a = DM_ATTR(dm_MovedimAttr, c);
   int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
   if (a->source.n != a->destination.n)
     return dm_fail(DM_EARG, "movedim: %lld dims to move to %lld positions",
@@ -286,7 +278,7 @@ dm_status movedim_rule(dm_Call *c) {
 }
 
 void movedim_grad(dm_Grad *g) {
-  const MoveAttr *a = g->attr;
+  const dm_MovedimAttr *a = g->attr;
   const int ndim = g->in_meta[0].ndim;
   int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
   for (int i = 0; i < a->source.n; i++) {
@@ -299,7 +291,7 @@ void movedim_grad(dm_Grad *g) {
 
 /* Removes dims of size 1: all of them, or the named ones that have it. */
 dm_status squeeze_rule(dm_Call *c) {
-  const dm_Ints *dims = DM_ATTR(dm_Ints, c);
+  const dm_Ints *dims = &DM_ATTR(dm_SqueezeAttr, c)->dim;
   const dm_Tensor *t = c->in[0];
   bool drop[DM_MAX_DIM];
   for (int d = 0; d < t->ndim; d++) drop[d] = dims->n < 0 && t->shape[d] == 1;
@@ -322,7 +314,7 @@ dm_status squeeze_rule(dm_Call *c) {
    tensor. */
 dm_status unsqueeze_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
-  int64_t at = *DM_ATTR(int64_t, c), shape[DM_MAX_DIM], stride[DM_MAX_DIM];
+  int64_t at = DM_ATTR(dm_UnsqueezeAttr, c)->dim, shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   const int64_t n = t->ndim + 1;
   if (n > DM_MAX_DIM) return dm_fail(DM_EARG, "unsqueeze: more than %d dims", DM_MAX_DIM);
   if (at < -n || at >= n)
@@ -343,7 +335,7 @@ dm_status unsqueeze_rule(dm_Call *c) {
 
 /* Dims of size 1, and new leading dims, are repeated by stride 0; -1 keeps a size. */
 dm_status expand_rule(dm_Call *c) {
-  const dm_Ints *want = DM_ATTR(dm_Ints, c);
+  const dm_Ints *want = &DM_ATTR(dm_ShapeAttr, c)->shape;
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   const char *to = dm_shape_str((int)dm_max_i64(want->n, 0), want->v, (char[96]){0});
@@ -390,10 +382,6 @@ static dm_status position(const dm_Call *c, const dm_Tensor *t, int d, int64_t i
   return DM_OK;
 }
 
-typedef struct NarrowAttr {
-  int64_t dim, start, length;
-} NarrowAttr;
-
 /* Fails for a 0-dim tensor. */
 static dm_status need_dims(const dm_Call *c) {
   return c->in[0]->ndim ? DM_OK
@@ -405,7 +393,7 @@ static dm_status need_dims(const dm_Call *c) {
 
 /* `length` elements of dim d from `start` on. */
 dm_status narrow_rule(dm_Call *c) {
-  const NarrowAttr *a = DM_ATTR(NarrowAttr, c);
+  const dm_NarrowAttr *a = DM_ATTR(dm_NarrowAttr, c);
   const dm_Tensor *t = c->in[0];
   int d;
   DM_TRY(need_dims(c));
@@ -421,13 +409,13 @@ dm_status narrow_rule(dm_Call *c) {
 
 /* Index b of dim a; the dim is removed. */
 dm_status select_rule(dm_Call *c) {
-  const TwoDims *a = DM_ATTR(TwoDims, c);
+  const dm_SelectAttr *a = DM_ATTR(dm_SelectAttr, c);
   const dm_Tensor *t = c->in[0];
   int d;
   int64_t i = 0, shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   DM_TRY(need_dims(c));
-  DM_TRY(dm_check_dim(c, t, a->a, &d));
-  DM_TRY(position(c, t, d, a->b, &i));
+  DM_TRY(dm_check_dim(c, t, a->dim, &d));
+  DM_TRY(position(c, t, d, a->index, &i));
   int n = 0;
   for (int k = 0; k < t->ndim; k++) {
     if (k == d) continue;
@@ -437,14 +425,10 @@ dm_status select_rule(dm_Call *c) {
   return make(c, n, shape, stride, t->offset + i * t->stride[d]);
 }
 
-typedef struct SliceAttr {
-  int64_t dim, start, stop, step;
-} SliceAttr;
-
 /* A slice from start to stop, both included, by a positive step. Ends outside are
    clamped, as in Lua's string.sub. */
 dm_status slice_rule(dm_Call *c) {
-  const SliceAttr *a = DM_ATTR(SliceAttr, c);
+  const dm_SliceAttr *a = DM_ATTR(dm_SliceAttr, c);
   const dm_Tensor *t = c->in[0];
   int d;
   DM_TRY(need_dims(c));
@@ -460,7 +444,7 @@ dm_status slice_rule(dm_Call *c) {
 
 /* The diagonal of dims d1 and d2 as the last dim: its stride is the sum of theirs. */
 dm_status diagonal_rule(dm_Call *c) {
-  const struct { int64_t offset, dim1, dim2; } *a = c->attr;
+  const dm_DiagonalAttr *a = c->attr;
   const dm_Tensor *t = c->in[0];
   const int64_t k = a->offset;
   int d1, d2, n_dim = 0;
@@ -499,21 +483,17 @@ void as_region_grad(dm_Grad *g) {
 
 /* ---- as_strided ---- */
 
-typedef struct WindowAttr {
-  dm_Ints size, stride;
-  int64_t offset; /* OWN: the tensor's own */
-} WindowAttr;
 enum { OWN = -1 };
 
 /* Any sizes and non-negative strides that stay inside the storage. */
 dm_status as_strided_rule(dm_Call *c) {
-  const WindowAttr *a = DM_ATTR(WindowAttr, c);
+  const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
   const dm_Tensor *t = c->in[0];
   if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
     return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
                    (long long)a->stride.n);
   const int64_t capacity = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
-  const int64_t first = a->offset == OWN ? t->offset : a->offset;
+  const int64_t first = a->storage_offset == OWN ? t->offset : a->storage_offset;
   int64_t last = first;
   bool fits = last >= 0 && last <= capacity, empty = false;
   for (int d = 0; fits && d < a->size.n; d++) {
@@ -534,8 +514,8 @@ dm_status as_strided_rule(dm_Call *c) {
 /* True when two elements of the view may be the same element of the storage. They
    cannot when each dim's stride exceeds what all dims with smaller strides reach
    together. */
-static bool window_overlaps(const WindowAttr *a) {
-  int64_t reach = 0; /* reach of the dims taken so far, in the order of their strides */
+static bool window_overlaps(const dm_AsStridedAttr *a) {
+  int64_t reach = 0; /* of the dims taken so far, by growing stride */
   bool taken[DM_MAX_DIM] = {false};
   for (int k = 0; k < a->size.n; k++) {
     int d = -1;
@@ -551,14 +531,15 @@ static bool window_overlaps(const WindowAttr *a) {
 
 /* The positions of the view's elements in the flat storage, counted from base, on a
    device. */
-static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, int base) {
+static dm_Tensor *window_positions(dm_X *x, const dm_AsStridedAttr *a, dm_Device dev,
+                                   int base) {
   const int64_t n = dm_numel((int)a->size.n, a->size.v);
   dm_Tensor *t = NULL;
   if (x->st == DM_OK) x->st = dm_tensor_new(DM_I64, 1, &n, (dm_Device){DM_CPU, 0}, &t);
   if (x->st != DM_OK) return NULL;
   int64_t *p = dm_tensor_data(t), at[DM_MAX_DIM] = {0};
   for (int64_t i = 0; i < n; i++) {
-    p[i] = (a->offset == OWN ? 0 : a->offset) + base;
+    p[i] = (a->storage_offset == OWN ? 0 : a->storage_offset) + base;
     for (int d = 0; d < a->size.n; d++) p[i] += at[d] * a->stride.v[d];
     for (int d = (int)a->size.n - 1; d >= 0 && ++at[d] == a->size.v[d]; d--) at[d] = 0;
   }
@@ -572,7 +553,7 @@ static dm_Tensor *window_positions(dm_X *x, const WindowAttr *a, dm_Device dev, 
    a view is an op's own output. An element that the view shows twice gets the sum of
    its gradients, by index_add. */
 void as_strided_grad(dm_Grad *g) {
-  const WindowAttr *a = g->attr;
+  const dm_AsStridedAttr *a = g->attr;
   const dm_Meta *m = &g->in_meta[0];
   dm_X *x = g->x;
   if (!window_overlaps(a)) {
@@ -580,10 +561,7 @@ void as_strided_grad(dm_Grad *g) {
     return;
   }
   const int64_t whole = dm_numel(m->ndim, m->shape), all = -1;
-  const struct {
-    int64_t dim;
-    double alpha;
-  } attr = {0, 1};
+  const dm_IndexAddAttr attr = {0, 1};
   dm_Tensor *flat = x_zeros(x, 1, &whole, g->gy[0]);
   dm_Tensor *gy = x_reshape(x, g->gy[0], 1, &all);
   dm_Tensor *at = window_positions(x, a, g->gy[0]->device, dm_thread_state()->base);
@@ -597,10 +575,10 @@ dm_status as_strided_scatter_rule(dm_Call *c) {
 }
 
 /* Writes source into the strided region of `whole`. */
-static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *source) {
+static dm_status write_window(dm_Tensor *whole, const dm_AsStridedAttr *a, dm_Tensor *source) {
   dm_Tensor *window;
   DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v,
-                        whole->offset + a->offset, &window));
+                        whole->offset + a->storage_offset, &window));
   dm_Tensor *in[2] = {window, source};
   const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
   dm_tensor_unref(&window);
@@ -610,7 +588,7 @@ static dm_status write_window(dm_Tensor *whole, const WindowAttr *a, dm_Tensor *
 /* x with source written into a strided region; it is made of calls, for every
    device. */
 dm_status as_strided_scatter_any(dm_Call *c) {
-  const WindowAttr *a = DM_ATTR(WindowAttr, c);
+  const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
   dm_Tensor *in[2] = {c->out[0], c->in[0]};
   DM_TRY(dm_call_inplace(DM_OP_copy, 2, in, NULL));
   return write_window(c->out[0], a, c->in[1]);

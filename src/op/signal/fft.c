@@ -23,11 +23,6 @@
 /* ---- transforms along one dim ---- */
 
 /* Op fft_lines: x (..., 2) float32 or float64, along dim, times scale. */
-typedef struct LinesAttr {
-  int64_t dim, inverse;
-  double scale;
-} LinesAttr;
-
 dm_status fft_lines_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
@@ -71,7 +66,7 @@ static void transform_lines(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* x and y dense on the host. GRAIN: points that pay for a thread. */
-static dm_status run_lines(const LinesAttr *a, const dm_Tensor *x, dm_Tensor *y) {
+static dm_status run_lines(const dm_FftLinesAttr *a, const dm_Tensor *x, dm_Tensor *y) {
   enum { GRAIN = 8192 };
   Lines l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
              .x = dm_tensor_data(x),
@@ -103,7 +98,7 @@ dm_status fft_lines_any(dm_Call *c) {
   DM_GO(dm_dense_as_new(near, (dm_DType)x->dtype, x->ndim, x->shape, &dense));
   if (x->device.type == DM_CPU) y = dm_tensor_ref(c->out[0]);
   else DM_GO(dm_tensor_new_meta(&m, &y));
-  DM_GO(run_lines(DM_ATTR(LinesAttr, c), dense, y));
+  DM_GO(run_lines(DM_ATTR(dm_FftLinesAttr, c), dense, y));
   if (y != c->out[0]) st = dm_tensor_copy_bytes(c->out[0], y, false);
 done:
   dm_tensor_unref(&y);
@@ -115,7 +110,7 @@ done:
 /* The transform is linear, and its matrix symmetric: the adjoint is the other direction, with
    the same scale. */
 void fft_lines_grad(dm_Grad *g) {
-  LinesAttr a = *(const LinesAttr *)g->attr;
+  dm_FftLinesAttr a = *(const dm_FftLinesAttr *)g->attr;
   a.inverse = !a.inverse;
   g->gx[0] = dm_x(g->x, DM_OP_fft_lines, &a, 1, g->gy[0]);
 }
@@ -169,7 +164,7 @@ static dm_status add_dim(dm_Call *c, Asked *a, int rank, int64_t dim, int64_t po
 
 /* Of a transform over one dim: n points, dim, norm. */
 static dm_status one_dim(dm_Call *c, dm_X *x, bool complex, Asked *a) {
-  const struct { int64_t n, dim, norm; } *at = c->attr;
+  const dm_FftAttr *at = c->attr;
   int rank = 0;
   *a = (Asked){.norm = at->norm};
   DM_TRY(open_asked(c, x, complex, a, &rank));
@@ -178,21 +173,18 @@ static dm_status one_dim(dm_Call *c, dm_X *x, bool complex, Asked *a) {
 
 /* planes: the last two dims where none are given, else all, or the last ones that s names. */
 static dm_status some_dims(dm_Call *c, dm_X *x, bool complex, bool planes, Asked *a) {
-  const struct {
-    dm_Ints s, dims;
-    int64_t norm;
-  } *at = c->attr;
+  const dm_FftsAttr *at = c->attr;
   int rank = 0;
   *a = (Asked){.norm = at->norm};
   DM_TRY(open_asked(c, x, complex, a, &rank));
-  const int64_t given = at->dims.n, named = at->s.n;
+  const int64_t given = at->dim.n, named = at->s.n;
   const int64_t n = given >= 0 ? given : planes ? 2 : named >= 0 ? named : rank;
   if ((named >= 0 && named != n) || n < 1)
     return dm_fail(DM_EARG, "fft.%s: %lld sizes for %lld dims", FFT(c), (long long)named,
                    (long long)n);
   for (int64_t i = 0; i < n; i++)
     DM_TRY(
-        add_dim(c, a, rank, given >= 0 ? at->dims.v[i] : i - n, named >= 0 ? at->s.v[i] : -1));
+        add_dim(c, a, rank, given >= 0 ? at->dim.v[i] : i - n, named >= 0 ? at->s.v[i] : -1));
   return DM_OK;
 }
 
@@ -224,7 +216,10 @@ static dm_Tensor *lines(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inv
     return NULL;
   }
   const bool divides = a->norm == (inverse ? BACKWARD : FORWARD);
-  const LinesAttr attr = {dim, inverse, a->norm == ORTHO ? 1 / sqrt(n) : divides ? 1 / n : 1};
+  const dm_FftLinesAttr attr = {dim, inverse,
+                                a->norm == ORTHO ? 1 / sqrt(n)
+                                : divides        ? 1 / n
+                                                 : 1};
   return dm_x(x, DM_OP_fft_lines, &attr, 1, t);
 }
 

@@ -15,15 +15,11 @@
 
 /* ---- windows ---- */
 
-typedef struct WindowAttr {
-  int64_t length, periodic, dtype, device;
-} WindowAttr;
-
 /* The attributes that all windows have. */
-static dm_status check_window(const dm_Call *c, const WindowAttr *w) {
-  if (w->length < 0)
+static dm_status check_window(const dm_Call *c, const dm_WindowAttr *w) {
+  if (w->window_length < 0)
     return dm_fail(DM_EARG, "%s: window_length is %lld, wanted 0 or more", c->op->name,
-                   (long long)w->length);
+                   (long long)w->window_length);
   if (w->dtype >= 0 && !dm_is_float((dm_DType)w->dtype))
     return dm_fail(DM_EARG, "%s: dtype is %s, wanted a float", c->op->name,
                    dm_dtype_name((dm_DType)w->dtype));
@@ -31,23 +27,24 @@ static dm_status check_window(const dm_Call *c, const WindowAttr *w) {
 }
 
 /* from + k by / n in float64, where n points make a period: k counts from 0. */
-static dm_Tensor *points(dm_X *x, const WindowAttr *w, double from, double by) {
-  const double n = (double)(w->periodic || w->length < 2 ? w->length : w->length - 1);
-  const double last = from + by * (double)(w->length - 1) / n;
-  const dm_LinspaceAttr a = {from, last, w->length, DM_F64, w->device};
+static dm_Tensor *points(dm_X *x, const dm_WindowAttr *w, double from, double by) {
+  const double n =
+      (double)(w->periodic || w->window_length < 2 ? w->window_length : w->window_length - 1);
+  const double last = from + by * (double)(w->window_length - 1) / n;
+  const dm_LinspaceAttr a = {from, last, w->window_length, DM_F64, w->device};
   return dm_x(x, DM_OP_linspace, &a, 0);
 }
 
 /* One point is 1, whatever the window. */
-static dm_status give_window(dm_Call *c, dm_X *x, const WindowAttr *w, dm_Tensor *y) {
-  const dm_SizedAttr few = {{1, {w->length}}, w->dtype, w->device};
+static dm_status give_window(dm_Call *c, dm_X *x, const dm_WindowAttr *w, dm_Tensor *y) {
+  const dm_SizedAttr few = {{1, {w->window_length}}, w->dtype, w->device};
   const dm_DType dtype = w->dtype < 0 ? DM_F32 : (dm_DType)w->dtype;
-  c->out[0] = w->length < 2 ? dm_x(x, DM_OP_ones, &few, 0) : x_cast(x, y, dtype);
+  c->out[0] = w->window_length < 2 ? dm_x(x, DM_OP_ones, &few, 0) : x_cast(x, y, dtype);
   return x->st;
 }
 
 /* a - b cos(t) + c cos(2 t) for t from 0 to 2 pi: Hann, Hamming, Blackman */
-static dm_status cosines(dm_Call *c, dm_X *x, const WindowAttr *w, const double by[3]) {
+static dm_status cosines(dm_Call *c, dm_X *x, const dm_WindowAttr *w, const double by[3]) {
   DM_TRY(check_window(c, w));
   dm_Tensor *t = points(x, w, 0, 2 * DM_PI);
   dm_Tensor *y = x_shift(x, x_scale(x, x_unary(x, DM_OP_cos, t), -by[1]), by[0]);
@@ -56,25 +53,21 @@ static dm_status cosines(dm_Call *c, dm_X *x, const WindowAttr *w, const double 
 }
 /* (1 - cos(t)) / 2 */
 dm_status hann_window_compose(dm_Call *c, dm_X *x) {
-  return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.5, 0.5, 0});
+  return cosines(c, x, DM_ATTR(dm_WindowAttr, c), (double[]){0.5, 0.5, 0});
 }
 dm_status blackman_window_compose(dm_Call *c, dm_X *x) {
-  return cosines(c, x, DM_ATTR(WindowAttr, c), (double[]){0.42, 0.5, 0.08});
+  return cosines(c, x, DM_ATTR(dm_WindowAttr, c), (double[]){0.42, 0.5, 0.08});
 }
 /* alpha - beta cos(t) */
 dm_status hamming_window_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t length, periodic;
-    double alpha, beta;
-    int64_t dtype, device;
-  } *a = c->attr;
-  const WindowAttr w = {a->length, a->periodic, a->dtype, a->device};
+  const dm_HammingWindowAttr *a = c->attr;
+  const dm_WindowAttr w = {a->window_length, a->periodic, a->dtype, a->device};
   return cosines(c, x, &w, (double[]){a->alpha, a->beta, 0});
 }
 
 /* 1 - |t| over t from -1 to 1 */
 dm_status bartlett_window_compose(dm_Call *c, dm_X *x) {
-  const WindowAttr *w = DM_ATTR(WindowAttr, c);
+  const dm_WindowAttr *w = DM_ATTR(dm_WindowAttr, c);
   DM_TRY(check_window(c, w));
   dm_Tensor *t = x_unary(x, DM_OP_abs, points(x, w, -1, 2));
   return give_window(c, x, w, x_shift(x, x_scale(x, t, -1), 1));
@@ -82,12 +75,8 @@ dm_status bartlett_window_compose(dm_Call *c, dm_X *x) {
 
 /* i0(beta sqrt(1 - t^2)) / i0(beta) over t from -1 to 1; Kaiser 1974 */
 dm_status kaiser_window_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t length, periodic;
-    double beta;
-    int64_t dtype, device;
-  } *a = c->attr;
-  const WindowAttr w = {a->length, a->periodic, a->dtype, a->device};
+  const dm_KaiserWindowAttr *a = c->attr;
+  const dm_WindowAttr w = {a->window_length, a->periodic, a->dtype, a->device};
   DM_TRY(check_window(c, &w));
   dm_Tensor *t = points(x, &w, -1, 2);
   t = x_floor(x, x_shift(x, x_scale(x, x_mul(x, t, t), -1), 1), 0);
@@ -123,11 +112,7 @@ static dm_status check_stretches(const dm_Call *c, Stretches *s) {
 
 /* The last dim padded. */
 static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t before, int64_t behind, int64_t mode) {
-  const struct {
-    dm_Ints pad;
-    int64_t mode;
-    double value;
-  } a = {{2, {before, behind}}, mode, 0};
+  const dm_PadAttr a = {{2, {before, behind}}, mode, 0};
   return before || behind ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
 }
 static dm_Tensor *x_part(dm_X *x, dm_Tensor *t, int64_t dim, int64_t start, int64_t n) {
@@ -143,29 +128,22 @@ static dm_Tensor *window_of(dm_X *x, dm_Tensor *given, const Stretches *s, dm_Te
   return x_pad(x, w, rest / 2, rest - rest / 2, 0);
 }
 
-typedef struct StftAttr {
-  Stretches s;
-  int64_t center, pad_mode, normalized, onesided;
-} StftAttr;
-
 /* (batch, points) as (batch, stretches, n_fft): a view in which elements repeat */
 static dm_Tensor *cut(dm_X *x, dm_Tensor *t, const Stretches *s) {
   t = x_unary(x, DM_OP_contiguous, t);
   if (x->st != DM_OK) return NULL;
   const int64_t n = t->shape[1];
-  const struct {
-    dm_Ints size, stride;
-    int64_t offset;
-  } a = {{3, {t->shape[0], (n - s->n_fft) / s->hop + 1, s->n_fft}}, {3, {n, s->hop, 1}}, -1};
+  const dm_AsStridedAttr a = {
+      {3, {t->shape[0], (n - s->n_fft) / s->hop + 1, s->n_fft}}, {3, {n, s->hop, 1}}, -1};
   return dm_x(x, DM_OP_as_strided, &a, 1, t);
 }
 
 /* (points) or (batch, points) to (batch?, n_fft / 2 + 1, stretches, 2); not onesided: n_fft.
    center: the signal is padded so that stretch k is centred on point k hop. */
 dm_status stft_compose(dm_Call *c, dm_X *x) {
-  const StftAttr *a = DM_ATTR(StftAttr, c);
+  const dm_StftAttr *a = DM_ATTR(dm_StftAttr, c);
   dm_Tensor *t = c->in[0];
-  Stretches s = a->s;
+  Stretches s = {a->n_fft, a->hop_length, a->win_length};
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(check_stretches(c, &s));
   if (t->ndim != 1 && t->ndim != 2)
@@ -190,24 +168,17 @@ dm_status stft_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-typedef struct IstftAttr {
-  Stretches s;
-  int64_t center, normalized, onesided, length;
-} IstftAttr;
-
 /* (batch, n_fft, stretches) to (batch, points): overlapping points are added, by op fold */
 static dm_Tensor *overlapped(dm_X *x, dm_Tensor *t, const Stretches *s) {
   if (x->st != DM_OK) return NULL;
   const int64_t n = s->n_fft + s->hop * (t->shape[2] - 1);
-  const struct {
-    int64_t size[2], kernel[2], dilation[2], padding[2], stride[2];
-  } a = {{1, n}, {1, s->n_fft}, {1, 1}, {0, 0}, {1, s->hop}};
+  const dm_FoldAttr a = {{1, n}, {{1, s->n_fft}, {1, 1}, {0, 0}, {1, s->hop}}};
   return x_reshape(x, dm_x(x, DM_OP_fold, &a, 1, t), 2, (int64_t[]){t->shape[0], n});
 }
 
 /* Whether t is what stft gives: its first dim but a batch is the frequencies. */
-static dm_status check_spectra(const dm_Tensor *t, const IstftAttr *a) {
-  const int64_t bins = a->onesided ? a->s.n_fft / 2 + 1 : a->s.n_fft;
+static dm_status check_spectra(const dm_Tensor *t, const dm_IstftAttr *a) {
+  const int64_t bins = a->onesided ? a->n_fft / 2 + 1 : a->n_fft;
   const int d = t->ndim - 3;
   if ((d == 0 || d == 1) && t->shape[d] == bins && t->shape[d + 1] > 0 && t->shape[d + 2] == 2)
     return DM_OK;
@@ -228,9 +199,9 @@ static dm_status check_cover(dm_X *x, dm_Tensor *cover) {
 
 /* The inverse of stft. Half of the spectrum suffices, as the signal is real. */
 dm_status istft_compose(dm_Call *c, dm_X *x) {
-  const IstftAttr *a = DM_ATTR(IstftAttr, c);
+  const dm_IstftAttr *a = DM_ATTR(dm_IstftAttr, c);
   dm_Tensor *t = c->in[0];
-  Stretches s = a->s;
+  Stretches s = {a->n_fft, a->hop_length, a->win_length};
   DM_TRY(dm_check_float(c, t, "x"));
   DM_TRY(check_stretches(c, &s));
   if (s.hop > s.length)

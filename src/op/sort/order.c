@@ -62,7 +62,8 @@ dm_status cumprod_compose(dm_Call *c, dm_X *x) {
    overflow. */
 dm_status logcumsumexp_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, c->in[0], "x"));
-  return scanned(c, x, *DM_ATTR(int64_t, c), (dm_DType)c->in[0]->dtype, DM_OP_logaddexp);
+  return scanned(c, x, DM_ATTR(dm_ScanAttr, c)->dim, (dm_DType)c->in[0]->dtype,
+                 DM_OP_logaddexp);
 }
 
 /* ---- kthvalue, median ---- */
@@ -103,15 +104,15 @@ static dm_status give_chosen(dm_Call *c, dm_X *x, const Slices *l, dm_Tensor *at
 
 /* The k-th smallest element of each slice, k from 1, and its position. */
 dm_status kthvalue_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c); /* k, dim, keepdim */
+  const dm_KthvalueAttr *a = DM_ATTR(dm_KthvalueAttr, c);
   dm_Tensor *sorted[2];
   Slices l;
-  DM_TRY(open_slices(c, x, (dm_OptInt){1, a[1]}, &l));
-  if (a[0] < 1 || a[0] > l.t->shape[l.dim])
+  DM_TRY(open_slices(c, x, (dm_OptInt){1, a->dim}, &l));
+  if (a->k < 1 || a->k > l.t->shape[l.dim])
     return dm_fail(DM_EARG, "kthvalue: k is %lld, wanted 1 to %lld, the size of dim %d",
-                   (long long)a[0], (long long)l.t->shape[l.dim], l.dim + c->base);
+                   (long long)a->k, (long long)l.t->shape[l.dim], l.dim + c->base);
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
-  return give_chosen(c, x, &l, x_narrow(x, sorted[1], l.dim, a[0] - 1, 1), a[2]);
+  return give_chosen(c, x, &l, x_narrow(x, sorted[1], l.dim, a->k - 1, 1), a->keepdim);
 }
 
 /* Replaces `at` by the position of the first NaN in slices that hold one: median
@@ -135,7 +136,7 @@ static dm_Tensor *count_numbers(dm_X *x, const Slices *l) {
    1) div 2 of the sorted slice, in which NaN come last. A slice of NaN alone takes its
    first one. */
 static dm_Tensor *middle_number(dm_X *x, const Slices *l, dm_Tensor *order, int base) {
-  const struct { int64_t rounding; } floored = {2};
+  const dm_DivAttr floored = {2};
   dm_Tensor *last = x_floor(x, x_moved(x, count_numbers(x, l), -1), 0);
   dm_Tensor *middle = dm_x(x, DM_OP_div, &floored, 2, last, x_whole(x, 2));
   return x_gather(x, order, x_moved(x, middle, base), l->dim);
@@ -158,11 +159,6 @@ dm_status median_compose(dm_Call *c, dm_X *x) { return median(c, x, false); }
 dm_status nanmedian_compose(dm_Call *c, dm_X *x) { return median(c, x, true); }
 
 /* ---- quantiles ---- */
-
-typedef struct QuantileAttr {
-  dm_OptInt dim;
-  int64_t keepdim, interpolation;
-} QuantileAttr;
 
 /* x is float32 or float64; q is a number or a vector with elements in 0 .. 1. */
 static dm_status check_quantiles(const dm_Call *c, dm_X *x) {
@@ -204,7 +200,7 @@ static dm_Tensor *ranks_of(dm_X *x, const Slices *l, dm_Tensor *q, bool skip_nan
    is omitted when q is a number. */
 static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Slices *l, const dm_Tensor *of,
                                   const dm_Tensor *q, bool keepdim) {
-  const struct { dm_Ints from, to; } front = {{1, {l->dim}}, {1, {0}}};
+  const dm_MovedimAttr front = {{1, {l->dim}}, {1, {0}}};
   int64_t shape[DM_MAX_DIM];
   int n = 0;
   y = dm_x(x, DM_OP_movedim, &front, 1, y);
@@ -220,7 +216,7 @@ static dm_Tensor *quantiles_shape(dm_X *x, dm_Tensor *y, const Slices *l, const 
    lower, higher and nearest round the rank first; midpoint uses the weight 1/2. */
 static dm_status quantile(dm_Call *c, dm_X *x, bool skip_nan) {
   enum { LINEAR, LOWER, HIGHER, MIDPOINT, NEAREST };
-  const QuantileAttr *a = DM_ATTR(QuantileAttr, c);
+  const dm_QuantileAttr *a = DM_ATTR(dm_QuantileAttr, c);
   dm_Tensor *sorted[2], *q = c->in[1];
   Slices l;
   DM_TRY(check_quantiles(c, x));
@@ -256,8 +252,8 @@ dm_status nanquantile_compose(dm_Call *c, dm_X *x) { return quantile(c, x, true)
 static dm_status running(dm_Call *c, dm_X *x, int better) {
   dm_Tensor *t = c->in[0];
   int dim;
-  DM_TRY(dm_check_dim(c, t, *DM_ATTR(int64_t, c), &dim));
-  dm_Tensor *src = t->ndim ? t : x_flat(x, t);
+  DM_TRY(dm_check_dim(c, t, DM_ATTR(dm_ScanAttr, c)->dim, &dim));
+  dm_Tensor *line = t->ndim ? t : x_flat(x, t);
   DM_TRY(x->st);
   const int64_t n = src->shape[dim];
   int64_t *to, shape[DM_MAX_DIM];
@@ -288,10 +284,10 @@ dm_status cummin_compose(dm_Call *c, dm_X *x) { return running(c, x, DM_OP_lt); 
    slice are counted, and the last element of the first longest run gives value and
    position. */
 dm_status mode_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c); /* dim, keepdim */
+  const dm_ModeAttr *a = DM_ATTR(dm_ModeAttr, c);
   dm_Tensor *sorted[2];
   Slices l;
-  DM_TRY(open_slices(c, x, (dm_OptInt){1, a[0]}, &l));
+  DM_TRY(open_slices(c, x, (dm_OptInt){1, a->dim}, &l));
   if (!x_sort(x, l.t, l.dim, sorted)) return x->st;
   dm_Tensor *run =
       x_moved(x, x_cumsum(x, x_run_starts(x, sorted[0], l.dim), l.dim), c->base - 1);
@@ -299,7 +295,7 @@ dm_status mode_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *most = dm_x(x, DM_OP_argmax, &(dm_DimAttr){{1, l.dim}, true}, 1, counts);
   dm_Tensor *ends = x_moved(x, x_cumsum(x, counts, l.dim), c->base - 1);
   dm_Tensor *last = x_gather(x, ends, most, l.dim);
-  return give_chosen(c, x, &l, x_gather(x, sorted[1], last, l.dim), a[1]);
+  return give_chosen(c, x, &l, x_gather(x, sorted[1], last, l.dim), a->keepdim);
 }
 
 /* ---- positions among sorted elements ---- */
@@ -325,7 +321,7 @@ static dm_Tensor *merged(dm_X *x, dm_Tensor *sequence, dm_Tensor *values, bool r
    merged(). */
 dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
   enum { NONE, LEFT, RIGHT };
-  const struct { int64_t right, side, out_int32; } *a = c->attr;
+  const dm_SearchsortedAttr *a = c->attr;
   dm_Tensor *sequence = c->in[0], *values = c->in[1];
   const bool right = a->right || a->side == RIGHT;
   if (a->right && a->side == LEFT)
@@ -346,7 +342,8 @@ dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
   DM_TRY(x->st);
   if (sequence->ndim > 1) c->out[0] = merged(x, sequence, values, right, c->base);
   else
-    c->out[0] = dm_x(x, DM_OP_bucketize, &(dm_BucketAttr){right, false}, 2, values, sequence);
+    c->out[0] =
+        dm_x(x, DM_OP_bucketize, &(dm_BucketizeAttr){right, false}, 2, values, sequence);
   if (a->out_int32) c->out[0] = x_cast(x, c->out[0], DM_I32);
   return x->st;
 }
@@ -356,7 +353,7 @@ dm_status searchsorted_compose(dm_Call *c, dm_X *x) {
 /* y_k = number (or sum of weights) of the elements equal to k + base. The size of y
    depends on x's largest element, which is read from the device. */
 dm_status bincount_compose(dm_Call *c, dm_X *x) {
-  const int64_t minlength = *DM_ATTR(int64_t, c);
+  const int64_t minlength = DM_ATTR(dm_BincountAttr, c)->minlength;
   dm_Tensor *t = c->in[0], *weights = c->in[1];
   int64_t low = c->base, high = c->base - 1;
   DM_TRY(dm_check_index(c, t));
@@ -374,7 +371,7 @@ dm_status bincount_compose(dm_Call *c, dm_X *x) {
   const int64_t n = dm_max_i64(minlength, dm_min_i64(high, INT64_MAX - 1) - c->base + 1);
   const dm_DType to = !weights ? DM_I64 : weights->dtype == DM_F32 ? DM_F32 : DM_F64;
   dm_Tensor *each = weights ? x_cast(x, weights, to) : x_ones_of(x, t, to);
-  c->out[0] = dm_x(x, DM_OP_index_add, &(dm_AddAttr){0, 1}, 3, x_full(x, n, 0, to, t),
+  c->out[0] = dm_x(x, DM_OP_index_add, &(dm_IndexAddAttr){0, 1}, 3, x_full(x, n, 0, to, t),
                    x_cast(x, t, DM_I64), each);
   return x->st;
 }
@@ -383,10 +380,7 @@ dm_status bincount_compose(dm_Call *c, dm_X *x) {
    equals max. bin = floor((x - min) bins / (max - min)), and the last bin includes max.
    Elements outside count 0. */
 dm_status histc_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t bins;
-    double min, max;
-  } *a = c->attr;
+  const dm_HistcAttr *a = c->attr;
   double low = a->min, high = a->max;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
@@ -404,11 +398,11 @@ dm_status histc_compose(dm_Call *c, dm_X *x) {
                            x_test(x, DM_OP_le, t, high));
   dm_Tensor *bin = x_scale(x, x_shift(x, t, -low), (double)a->bins);
   bin = x_where(x, inside, x_div(x, bin, dm_x_number(x, high - low)), dm_x_number(x, 0));
-  const struct { dm_OptNum min, max; } held = {{1, 0}, {1, (double)(a->bins - 1)}};
+  const dm_ClampAttr held = {{1, 0}, {1, (double)(a->bins - 1)}};
   bin = x_cast(x, dm_x(x, DM_OP_clamp, &held, 1, bin), DM_I64); /* drops the fraction */
   if (x->st != DM_OK) return x->st;
   dm_Tensor *counts =
-      dm_x(x, DM_OP_index_add, &(dm_AddAttr){0, 1}, 3, x_full(x, a->bins, 0, DM_I64, t),
+      dm_x(x, DM_OP_index_add, &(dm_IndexAddAttr){0, 1}, 3, x_full(x, a->bins, 0, DM_I64, t),
            x_moved(x, bin, c->base), x_cast(x, inside, DM_I64));
   c->out[0] = x_cast(x, counts, (dm_DType)c->in[0]->dtype);
   return x->st;
@@ -431,7 +425,7 @@ dm_status nanmean_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_float(c, t, "x"));
   dm_Tensor *number = x_unary(x, DM_OP_logical_not, x_unary(x, DM_OP_isnan, t));
-  dm_Tensor *count = x_sum(x, number, a->dims, a->keepdim);
+  dm_Tensor *count = x_sum(x, number, a->dim, a->keepdim);
   c->out[0] = x_div(x, dm_x(x, DM_OP_nansum, a, 1, t), count);
   return x->st;
 }
@@ -439,7 +433,7 @@ dm_status nanmean_compose(dm_Call *c, dm_X *x) {
 static dm_status with_mean(dm_Call *c, dm_X *x, int op) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   c->out[0] = dm_x(x, op, a, 1, c->in[0]);
-  c->out[1] = dm_x(x, DM_OP_mean, &(dm_SumAttr){a->dims, a->keepdim, -1}, 1, c->in[0]);
+  c->out[1] = dm_x(x, DM_OP_mean, &(dm_SumAttr){a->dim, a->keepdim, -1}, 1, c->in[0]);
   return x->st;
 }
 dm_status var_mean_compose(dm_Call *c, dm_X *x) { return with_mean(c, x, DM_OP_var); }
@@ -455,12 +449,12 @@ dm_status argsort_compose(dm_Call *c, dm_X *x) {
 /* x is among the sorted test elements when its left and its right insertion point
    differ. */
 dm_status isin_compose(dm_Call *c, dm_X *x) {
-  const bool invert = *DM_ATTR(int64_t, c);
+  const bool invert = DM_ATTR(dm_IsinAttr, c)->invert;
   dm_Tensor *test = x_reshape(x, c->in[1], 1, &c->in[1]->numel), *sorted[2] = {NULL, NULL};
   const dm_SortAttr rising = {0, false, false};
   DM_TRY(x->st);
   if (!x_call(x, DM_OP_sort, &rising, 1, &test, sorted)) return x->st;
-  const dm_BucketAttr left = {false, false}, right = {true, false};
+  const dm_BucketizeAttr left = {false, false}, right = {true, false};
   dm_Tensor *begin = dm_x(x, DM_OP_bucketize, &left, 2, c->in[0], sorted[0]);
   dm_Tensor *end = dm_x(x, DM_OP_bucketize, &right, 2, c->in[0], sorted[0]);
   c->out[0] = dm_x(x, invert ? DM_OP_eq : DM_OP_ne, NULL, 2, begin, end);

@@ -262,7 +262,7 @@ dm_status bucketize_rule(dm_Call *c) {
   if (c->in[1]->ndim != 1)
     return dm_fail(DM_EARG, "bucketize: boundaries have shape %s, wanted one dim",
                    DM_SHAPE(c->in[1]));
-  dm_out_like(c, 0, c->in[0], DM_ATTR(dm_BucketAttr, c)->out_int32 ? DM_I32 : DM_I64);
+  dm_out_like(c, 0, c->in[0], DM_ATTR(dm_BucketizeAttr, c)->out_int32 ? DM_I32 : DM_I64);
   return DM_OK;
 }
 
@@ -308,7 +308,7 @@ dm_status bucketize_cpu(dm_Call *c) {
   const dm_DType of_edges = (dm_DType)edges->dtype;
   Buckets b = {.edge = keys,
                .n = edges->numel,
-               .right = DM_ATTR(dm_BucketAttr, c)->right,
+               .right = DM_ATTR(dm_BucketizeAttr, c)->right,
                .from = (dm_DType)x->dtype,
                .to = (dm_DType)c->out[0]->dtype,
                .x = dm_tensor_data(x),

@@ -4,14 +4,4 @@
 
 #include "engine/op.h"
 
-typedef struct dm_SortAttr {
-  int64_t dim, descending, stable;
-} dm_SortAttr;
-typedef struct dm_TopkAttr {
-  int64_t k, dim, largest, sorted;
-} dm_TopkAttr;
-typedef struct dm_BucketAttr {
-  int64_t right, out_int32;
-} dm_BucketAttr;
-
 #endif

@@ -133,7 +133,7 @@ static dm_status slices(dm_Call *c, dm_X *x, int64_t along, Wants w, bool sortin
     return dm_fail(DM_EARG, "%s: x has shape %s: there are no slices along a dim to compare",
                    c->op->name, DM_SHAPE(t));
   const int64_t n = t->shape[dim];
-  const struct { dm_Ints from, to; } front = {{1, {dim}}, {1, {0}}};
+  const dm_MovedimAttr front = {{1, {dim}}, {1, {0}}};
   dm_Tensor *rows =
       x_reshape(x, dm_x(x, DM_OP_movedim, &front, 1, t), 2, (int64_t[]){n, t->numel / n});
   dm_Tensor *starts, *first, *run, *inverse;
@@ -155,19 +155,13 @@ static dm_status slices(dm_Call *c, dm_X *x, int64_t along, Wants w, bool sortin
 
 /* torch.unique: the result is always sorted, whatever `sorted` says. */
 dm_status unique_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t sorted, inverse, counts;
-    dm_OptInt dim;
-  } *a = c->attr;
-  const Wants w = {a->inverse != 0, a->counts != 0};
+  const dm_UniqueAttr *a = c->attr;
+  const Wants w = {a->return_inverse != 0, a->return_counts != 0};
   return a->dim.set ? slices(c, x, a->dim.v, w, true) : unique_elements(c, x, w);
 }
 
 dm_status unique_consecutive_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t inverse, counts;
-    dm_OptInt dim;
-  } *a = c->attr;
-  const Wants w = {a->inverse != 0, a->counts != 0};
+  const dm_UniqueConsecutiveAttr *a = c->attr;
+  const Wants w = {a->return_inverse != 0, a->return_counts != 0};
   return a->dim.set ? slices(c, x, a->dim.v, w, false) : consecutive_elements(c, x, w);
 }

@@ -18,10 +18,6 @@
 typedef enum Mode { BILINEAR, NEAREST, BICUBIC } Mode;
 typedef enum Padding { ZEROS, BORDER, REFLECTION } Padding;
 
-typedef struct GridAttr {
-  int64_t mode, padding, align_corners;
-} GridAttr;
-
 /* The taps along one axis; every tensor is (N, points). */
 typedef struct Axis {
   int64_t size;
@@ -203,7 +199,7 @@ static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
 
 /* x (N, C, H, W) with grid (N, h, w, 2), or x (N, C, D, H, W) with grid (N, d, h, w,
    3). */
-static dm_status check(const dm_Call *c, const GridAttr *a) {
+static dm_status check(const dm_Call *c, const dm_GridSampleAttr *a) {
   const dm_Tensor *t = c->in[0], *grid = c->in[1];
   const int dims = t->ndim - 2;
   DM_TRY(dm_check_float(c, t, "x"));
@@ -250,12 +246,12 @@ static dm_Tensor *image_indices(dm_X *x, int64_t n, dm_Device dev) {
    The result (N, C, h, w) is made contiguous. */
 dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
   static const int taps[] = {2, 1, 4};
-  const GridAttr *a = DM_ATTR(GridAttr, c);
+  const dm_GridSampleAttr *a = DM_ATTR(dm_GridSampleAttr, c);
   dm_Tensor *t = c->in[0], *grid = c->in[1];
   DM_TRY(check(c, a));
   const dm_DType wide = t->dtype == DM_F64 || grid->dtype == DM_F64 ? DM_F64 : DM_F32;
   Sampler s = {.mode = (Mode)a->mode,
-               .padding = (Padding)a->padding,
+               .padding = (Padding)a->padding_mode,
                .align = a->align_corners != 0,
                .dims = t->ndim - 2,
                .taps = taps[a->mode],
@@ -296,10 +292,7 @@ static dm_Tensor *points_of(dm_X *x, int64_t n, bool align, dm_DType dtype, dm_D
 /* grid (N, H, W, 2) = [x, y, 1] theta^T for theta (N, 2, 3), and one dim more for
    3-d sizes. */
 dm_status affine_grid_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    dm_Ints size;
-    int64_t align_corners;
-  } *a = c->attr;
+  const dm_AffineGridAttr *a = c->attr;
   dm_Tensor *theta = c->in[0], *column[4];
   const int dims = (int)a->size.n - 2;
   DM_TRY(dm_check_float(c, theta, "theta"));

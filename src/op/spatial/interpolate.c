@@ -15,12 +15,6 @@
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-typedef struct ResizeAttr {
-  dm_Ints size;
-  dm_OptNum factor;
-  int64_t mode; /* Mode */
-  int64_t align_corners;
-} ResizeAttr;
 typedef enum Mode { NEAREST, LINEAR, BILINEAR, BICUBIC, TRILINEAR, AREA, NEAREST_EXACT } Mode;
 
 /* One resized dim: its size before and after. */
@@ -126,7 +120,7 @@ static int dims_of(Mode mode) {
 }
 
 /* Fails unless mode, rank, size or scale_factor and align_corners fit together. */
-static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
+static dm_status check(const dm_Call *c, const dm_InterpolateAttr *a, int dims) {
   static const char *const words[] = {"nearest",   "linear", "bilinear",     "bicubic",
                                       "trilinear", "area",   "nearest-exact"};
   const Mode mode = (Mode)a->mode;
@@ -139,13 +133,14 @@ static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
                    : wanted == 2 ? "2"
                    : wanted == 3 ? "3"
                                  : "1 to 3");
-  if ((a->size.n >= 0) == (a->factor.set != 0))
+  if ((a->size.n >= 0) == (a->scale_factor.set != 0))
     return dm_fail(DM_EARG, "interpolate: wanted size or scale_factor, one of them");
   if (a->size.n >= 0 && a->size.n != 1 && a->size.n != dims)
     return dm_fail(DM_EARG, "interpolate: size has %lld numbers, wanted %d",
                    (long long)a->size.n, dims);
-  if (a->factor.set && !(a->factor.v > 0 && a->factor.v < 1e6))
-    return dm_fail(DM_EARG, "interpolate: scale_factor is %g, wanted more than 0", a->factor.v);
+  if (a->scale_factor.set && !(a->scale_factor.v > 0 && a->scale_factor.v < 1e6))
+    return dm_fail(DM_EARG, "interpolate: scale_factor is %g, wanted more than 0",
+                   a->scale_factor.v);
   if (a->align_corners && (wanted == 0))
     return dm_fail(DM_EARG, "interpolate: align_corners with '%s', which has no corners",
                    words[mode]);
@@ -155,7 +150,7 @@ static dm_status check(const dm_Call *c, const ResizeAttr *a, int dims) {
 /* Computes size and scale of every axis, then resizes dim by dim, the last one
    first. */
 dm_status interpolate_compose(dm_Call *c, dm_X *x) {
-  const ResizeAttr *a = DM_ATTR(ResizeAttr, c);
+  const dm_InterpolateAttr *a = DM_ATTR(dm_InterpolateAttr, c);
   dm_Tensor *t = c->in[0];
   const int dims = t->ndim - 2;
   const Mode mode = (Mode)a->mode;
@@ -166,13 +161,13 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
     const int64_t in = t->shape[2 + k];
     const int64_t out = a->size.n == 1   ? a->size.v[0]
                         : a->size.n >= 0 ? a->size.v[k]
-                                         : (int64_t)floor((double)in * a->factor.v);
+                                         : (int64_t)floor((double)in * a->scale_factor.v);
     if (in < 1 || out < 1 || out > INT32_MAX)
       return dm_fail(DM_EARG, "interpolate: dim %d from size %lld to %lld, wanted at least 1",
                      2 + k + c->base, (long long)in, (long long)out);
     Axis *s = &axis[k];
     *s = (Axis){in, out, 0, a->align_corners != 0, dtype != DM_F64};
-    const double ratio = a->factor.set ? 1 / a->factor.v : (double)in / (double)out;
+    const double ratio = a->scale_factor.set ? 1 / a->scale_factor.v : (double)in / (double)out;
     s->scale = !s->align ? ratio : out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
     s->scale = rounded(s, s->scale);
   }

@@ -93,28 +93,23 @@ static dm_status check_stride(const dm_Call *c, const dm_Ints *stride) {
 
 /* ---- maxima ---- */
 
-typedef struct MaxPublicAttr {
-  dm_MaxPoolAttr max;
-  int64_t return_indices;
-} MaxPublicAttr;
-
 /* Describes both axes of a max pooling over planes of this size. */
 static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64_t size[2],
                           dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
   for (int i = 0; i < 2; i++)
-    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i],
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel_size[i],
+                           dm_pool_stride(&a->stride, a->kernel_size, i), a->padding[i],
                            a->dilation[i], a->ceil_mode != 0, &ax[i]));
-  if (a->kernel[0] * a->kernel[1] > INT32_MAX) /* a code must fit in int32 */
+  if (a->kernel_size[0] * a->kernel_size[1] > INT32_MAX) /* codes are int32 */
     return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
-                   (long long)(a->kernel[0] * a->kernel[1]));
+                   (long long)(a->kernel_size[0] * a->kernel_size[1]));
   return DM_OK;
 }
 
 /* uint8 when every code fits in a byte. */
 static dm_DType code_dtype(const dm_MaxPoolAttr *a) {
-  return a->kernel[0] * a->kernel[1] <= 256 ? DM_U8 : DM_I32;
+  return a->kernel_size[0] * a->kernel_size[1] <= 256 ? DM_U8 : DM_I32;
 }
 
 /* The job that all threads of one call share. */
@@ -461,7 +456,7 @@ dm_status max_pool2d_position_cpu(dm_Call *c) {
 
 /* The public op: the coded op, and the positions if return_indices is set. */
 dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
-  const MaxPublicAttr *a = DM_ATTR(MaxPublicAttr, c);
+  const dm_MaxPool2dAttr *a = DM_ATTR(dm_MaxPool2dAttr, c);
   dm_Tensor *in = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check_planes(c, in));
@@ -602,11 +597,11 @@ done:
 static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size[2],
                           dm_PoolAxis ax[2]) {
   DM_TRY(check_stride(c, &a->stride));
-  if (a->divisor.set && a->divisor.v == 0)
+  if (a->divisor_override.set && a->divisor_override.v == 0)
     return dm_fail(DM_EARG, "%s: divisor_override is 0", c->op->name);
   for (int i = 0; i < 2; i++)
-    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel[i],
-                           dm_pool_stride(&a->stride, a->kernel, i), a->padding[i], 1,
+    DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel_size[i],
+                           dm_pool_stride(&a->stride, a->kernel_size, i), a->padding[i], 1,
                            a->ceil_mode != 0, &ax[i]));
   return DM_OK;
 }
@@ -624,7 +619,7 @@ static dm_status run_avg(dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size
   DM_TRY(avg_axes(c, a, size, ax));
   const int64_t out[2] = {ax[0].out, ax[1].out};
   DM_TRY(job_new(c, size, out, &j));
-  j.divisor = a->divisor.set ? a->divisor.v : 0;
+  j.divisor = a->divisor_override.set ? a->divisor_override.v : 0;
   fixed_spans(&ax[0], a->count_include_pad != 0, j.rows);
   fixed_spans(&ax[1], a->count_include_pad != 0, j.cols);
   return run_means(c, &j, spread);
@@ -688,7 +683,7 @@ static dm_status run_adaptive(dm_Call *c, const int64_t in[2], const int64_t out
 /* (..., H, W) -> (..., size[0], size[1]). */
 dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
-  const int64_t *size = DM_ATTR(dm_PoolSizeAttr, c)->size;
+  const int64_t *size = DM_ATTR(dm_AdaptiveAvgPool2dAttr, c)->output_size;
   DM_TRY(check_planes(c, x));
   DM_TRY(dm_check_float(c, x, "input"));
   const int64_t *in = dm_plane_size(x);
@@ -702,28 +697,30 @@ dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
 }
 
 dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
-  return run_adaptive(c, dm_plane_size(c->in[0]), DM_ATTR(dm_PoolSizeAttr, c)->size, false);
+  return run_adaptive(c, dm_plane_size(c->in[0]),
+                      DM_ATTR(dm_AdaptiveAvgPool2dAttr, c)->output_size, false);
 }
 
 /* dx spreads gy / (elements of the window) over each window. */
 void adaptive_avg_pool2d_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_AdaptiveAvgPool2dSpreadAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
 
 dm_status adaptive_avg_pool2d_spread_rule(dm_Call *c) {
-  const dm_PoolSizeAttr *a = DM_ATTR(dm_PoolSizeAttr, c);
+  const dm_AdaptiveAvgPool2dSpreadAttr *a = DM_ATTR(dm_AdaptiveAvgPool2dSpreadAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
 dm_status adaptive_avg_pool2d_spread_cpu(dm_Call *c) {
-  return run_adaptive(c, DM_ATTR(dm_PoolSizeAttr, c)->size, dm_plane_size(c->in[0]), true);
+  return run_adaptive(c, DM_ATTR(dm_AdaptiveAvgPool2dSpreadAttr, c)->size,
+                      dm_plane_size(c->in[0]), true);
 }
 
 void adaptive_avg_pool2d_spread_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
-  const dm_PoolSizeAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
+  const dm_AdaptiveAvgPool2dAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d, &a, 1, g->gy[0]);
 }

@@ -6,35 +6,6 @@
 #include "base/quotient.h"
 #include "engine/op.h"
 
-/* Attributes of max_pool2d; the Sized form adds the input's planes for ops that see
-   only the outputs. */
-typedef struct dm_MaxPoolAttr {
-  int64_t kernel[2];
-  dm_Ints stride;
-  int64_t padding[2], dilation[2], ceil_mode;
-} dm_MaxPoolAttr;
-typedef struct dm_MaxPoolSizedAttr {
-  dm_MaxPoolAttr max;
-  int64_t size[2]; /* of the input plane */
-} dm_MaxPoolSizedAttr;
-
-/* Attributes of avg_pool2d, and the Sized form of its gradient. */
-typedef struct dm_AvgPoolAttr {
-  int64_t kernel[2];
-  dm_Ints stride;
-  int64_t padding[2], ceil_mode, count_include_pad;
-  dm_OptNum divisor;
-} dm_AvgPoolAttr;
-typedef struct dm_AvgPoolSizedAttr {
-  dm_AvgPoolAttr avg;
-  int64_t size[2]; /* of the input plane */
-} dm_AvgPoolSizedAttr;
-
-/* The output size of adaptive pooling; the input size for its gradient. */
-typedef struct dm_PoolSizeAttr {
-  int64_t size[2];
-} dm_PoolSizeAttr;
-
 /* One axis of windows: element k of output o reads input o * stride - pad + k * dil.
    kernel 0 stands for adaptive windows, see dm_pool_adaptive_span. */
 typedef struct dm_PoolAxis {

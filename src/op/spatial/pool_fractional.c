@@ -9,17 +9,13 @@
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
-typedef struct FractionalAttr {
-  int64_t kernel[2], size[2], return_indices;
-} FractionalAttr;
-
 /* x (N, C, H, W) or (C, H, W); given samples have at least (N, C, 2) numbers. */
-static dm_status check(const dm_Call *c, const FractionalAttr *a) {
+static dm_status check(const dm_Call *c, const dm_FractionalMaxPool2dAttr *a) {
   const dm_Tensor *t = c->in[0], *u = c->in[1];
   DM_TRY(dm_check_spatial(c, 2));
   DM_TRY(dm_check_float(c, t, "x"));
   for (int i = 0; i < 2; i++) {
-    const int64_t in = t->shape[t->ndim - 2 + i], k = a->kernel[i], n = a->size[i];
+    const int64_t in = t->shape[t->ndim - 2 + i], k = a->kernel_size[i], n = a->output_size[i];
     if (k < 1 || n < 1 || k > in || n > in - k + 1)
       return dm_fail(
           DM_EARG,
@@ -66,14 +62,14 @@ static dm_Tensor *positions_along(dm_X *x, dm_Tensor *u, int64_t in, int64_t n, 
 
 /* y (N, C, P, Q) and, with return_indices, the flat positions in each plane. */
 dm_status fractional_max_pool2d_compose(dm_Call *c, dm_X *x) {
-  const FractionalAttr *a = DM_ATTR(FractionalAttr, c);
+  const dm_FractionalMaxPool2dAttr *a = DM_ATTR(dm_FractionalMaxPool2dAttr, c);
   dm_Tensor *t = c->in[0], *u = c->in[1];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check(c, a));
   const int64_t h = t->shape[t->ndim - 2], w = t->shape[t->ndim - 1];
   const int64_t planes = t->shape[t->ndim - 3], batch = t->ndim == 4 ? t->shape[0] : 1;
-  const int64_t n = batch * planes, cells = a->size[0] * a->size[1];
-  const int64_t elements = a->kernel[0] * a->kernel[1];
+  const int64_t n = batch * planes, cells = a->output_size[0] * a->output_size[1];
+  const int64_t elements = a->kernel_size[0] * a->kernel_size[1];
   const dm_DType wide = t->dtype == DM_F64 ? DM_F64 : DM_F32;
   if (!u) {
     const dm_SizedAttr drawn = {{3, {batch, planes, 2}}, wide, dm_device_code(t->device)};
@@ -86,10 +82,10 @@ dm_status fractional_max_pool2d_compose(dm_Call *c, dm_X *x) {
   u = x_reshape(x, u, 2, (int64_t[]){n, 2});
   dm_Tensor *of_x = dm_x(x, DM_OP_select, &(int64_t[2]){1, 0}, 1, u);
   dm_Tensor *of_y = dm_x(x, DM_OP_select, &(int64_t[2]){1, 1}, 1, u);
-  dm_Tensor *row = positions_along(x, of_y, h, a->size[0], a->kernel[0]);
-  dm_Tensor *column = positions_along(x, of_x, w, a->size[1], a->kernel[1]);
-  row = x_reshape(x, row, 5, (int64_t[]){n, a->size[0], 1, a->kernel[0], 1});
-  column = x_reshape(x, column, 5, (int64_t[]){n, 1, a->size[1], 1, a->kernel[1]});
+  dm_Tensor *row = positions_along(x, of_y, h, a->output_size[0], a->kernel_size[0]);
+  dm_Tensor *column = positions_along(x, of_x, w, a->output_size[1], a->kernel_size[1]);
+  row = x_reshape(x, row, 5, (int64_t[]){n, a->output_size[0], 1, a->kernel_size[0], 1});
+  column = x_reshape(x, column, 5, (int64_t[]){n, 1, a->output_size[1], 1, a->kernel_size[1]});
   dm_Tensor *at = x_add(x, x_mul(x, row, x_whole(x, w)), column);
   at = x_reshape(x, x_add(x, at, x_whole(x, c->base)), 2, (int64_t[]){n, cells * elements});
   const int64_t along = 1, last = 2;
@@ -97,7 +93,7 @@ dm_status fractional_max_pool2d_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *windows = dm_x(x, DM_OP_gather, &along, 2, flat, at), *out[2] = {NULL, NULL};
   windows = x_reshape(x, windows, 3, (int64_t[]){n, cells, elements});
   if (!x_call(x, DM_OP_max, &(dm_DimAttr){{1, last}, true}, 1, &windows, out)) return x->st;
-  int64_t shape[4] = {batch, planes, a->size[0], a->size[1]};
+  int64_t shape[4] = {batch, planes, a->output_size[0], a->output_size[1]};
   c->out[0] = x_reshape(x, out[0], t->ndim, shape + 4 - t->ndim);
   if (!a->return_indices) return x->st;
   at = x_reshape(x, at, 3, (int64_t[]){n, cells, elements});

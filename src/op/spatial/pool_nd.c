@@ -48,30 +48,20 @@ static dm_Ints along(int64_t kernel, const dm_Ints *stride) {
   return (dm_Ints){2, {1, stride->n < 1 ? kernel : stride->v[0]}};
 }
 
-typedef struct MaxLineAttr {
-  int64_t kernel;
-  dm_Ints stride;
-  int64_t padding, dilation, ceil_mode, return_indices;
-} MaxLineAttr;
-typedef struct MaxPlaneAttr {
-  dm_MaxPoolAttr max;
-  int64_t return_indices;
-} MaxPlaneAttr;
-
 /* (N, C, L) -> (N, C, P); the flat index in a plane of height 1 is the index in L. */
 dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
-  const MaxLineAttr *a = DM_ATTR(MaxLineAttr, c);
+  const dm_MaxPool1dAttr *a = DM_ATTR(dm_MaxPool1dAttr, c);
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(dm_check_spatial(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
-  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
-  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, &a->dilation, a->ceil_mode));
-  const MaxPlaneAttr plane = {{{1, a->kernel},
-                               along(a->kernel, &a->stride),
-                               {0, a->padding},
-                               {1, a->dilation},
-                               a->ceil_mode},
-                              a->return_indices};
+  const int64_t step = a->stride.n < 1 ? a->kernel_size : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel_size, &step, &a->padding, &a->dilation, a->ceil_mode));
+  const dm_MaxPool2dAttr plane = {{{1, a->kernel_size},
+                                   along(a->kernel_size, &a->stride),
+                                   {0, a->padding},
+                                   {1, a->dilation},
+                                   a->ceil_mode},
+                                  a->return_indices};
   dm_Tensor *in = as_plane(x, c->in[0]), *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, out)) return x->st;
   for (int i = 0; i < c->n_out; i++) c->out[i] = without_height(x, out[i]);
@@ -80,23 +70,20 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
 
 /* avg_pool2d with kernel (1, k); the height adds a factor of 1 to the divisor. */
 dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t kernel;
-    dm_Ints stride;
-    int64_t padding, ceil_mode, count_include_pad;
-  } *a = c->attr;
+  const dm_AvgPool1dAttr *a = c->attr;
   DM_TRY(dm_check_spatial(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
-  const int64_t step = a->stride.n < 1 ? a->kernel : a->stride.v[0];
-  DM_TRY(check_axes(c, 1, &a->kernel, &step, &a->padding, NULL, a->ceil_mode));
-  const dm_AvgPoolAttr plane = {{1, a->kernel}, along(a->kernel, &a->stride), {0, a->padding},
-                                a->ceil_mode,   a->count_include_pad,         {0, 0}};
+  const int64_t step = a->stride.n < 1 ? a->kernel_size : a->stride.v[0];
+  DM_TRY(check_axes(c, 1, &a->kernel_size, &step, &a->padding, NULL, a->ceil_mode));
+  const dm_AvgPoolAttr plane = {{1, a->kernel_size},  along(a->kernel_size, &a->stride),
+                                {0, a->padding},      a->ceil_mode,
+                                a->count_include_pad, {0, 0}};
   c->out[0] = without_height(x, dm_x(x, DM_OP_avg_pool2d, &plane, 1, as_plane(x, c->in[0])));
   return x->st;
 }
 
 dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
-  const int64_t size[2] = {1, *DM_ATTR(int64_t, c)};
+  const int64_t size[2] = {1, DM_ATTR(dm_AdaptiveAvgPool1dAttr, c)->output_size};
   DM_TRY(dm_check_spatial(c, 1));
   c->out[0] =
       without_height(x, dm_x(x, DM_OP_adaptive_avg_pool2d, size, 1, as_plane(x, c->in[0])));
@@ -145,12 +132,6 @@ static dm_Tensor *widened(dm_X *x, dm_Tensor *t) {
   return x_cast(x, t, t->dtype == DM_F64 ? DM_F64 : DM_F32);
 }
 
-typedef struct MaxSpaceAttr {
-  int64_t kernel[3];
-  dm_Ints stride;
-  int64_t padding[3], dilation[3], ceil_mode, return_indices;
-} MaxSpaceAttr;
-
 static int64_t stride_of(const dm_Ints *stride, const int64_t *kernel, int i) {
   return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
 }
@@ -158,26 +139,26 @@ static int64_t stride_of(const dm_Ints *stride, const int64_t *kernel, int i) {
 /* With return_indices the flat index in (D, H, W) is plane * H W + the plane's index
    of its maximum. */
 dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
-  const MaxSpaceAttr *a = DM_ATTR(MaxSpaceAttr, c);
+  const dm_MaxPool3dAttr *a = DM_ATTR(dm_MaxPool3dAttr, c);
   dm_Tensor *t = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   int64_t step[3];
-  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
-  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, a->dilation, a->ceil_mode));
-  const MaxPlaneAttr plane = {{{a->kernel[1], a->kernel[2]},
-                               {2, {step[1], step[2]}},
-                               {a->padding[1], a->padding[2]},
-                               {a->dilation[1], a->dilation[2]},
-                               a->ceil_mode},
-                              a->return_indices};
-  const MaxPlaneAttr depth = {{{a->kernel[0], 1},
-                               {2, {step[0], 1}},
-                               {a->padding[0], 0},
-                               {a->dilation[0], 1},
-                               a->ceil_mode},
-                              a->return_indices};
+  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel_size, i);
+  DM_TRY(check_axes(c, 3, a->kernel_size, step, a->padding, a->dilation, a->ceil_mode));
+  const dm_MaxPool2dAttr plane = {{{a->kernel_size[1], a->kernel_size[2]},
+                                   {2, {step[1], step[2]}},
+                                   {a->padding[1], a->padding[2]},
+                                   {a->dilation[1], a->dilation[2]},
+                                   a->ceil_mode},
+                                  a->return_indices};
+  const dm_MaxPool2dAttr depth = {{{a->kernel_size[0], 1},
+                                   {2, {step[0], 1}},
+                                   {a->padding[0], 0},
+                                   {a->dilation[0], 1},
+                                   a->ceil_mode},
+                                  a->return_indices};
   Space s = space_of(t);
   dm_Tensor *in = planes_of(x, t, &s), *flat[2] = {NULL, NULL}, *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max_pool2d, &plane, 1, &in, flat)) return x->st;
@@ -200,38 +181,37 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
 
 /* With divisor_override both steps compute sums and the result is divided once. */
 dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t kernel[3];
-    dm_Ints stride;
-    int64_t padding[3], ceil_mode, count_include_pad;
-    dm_OptNum divisor;
-  } *a = c->attr;
+  const dm_AvgPool3dAttr *a = c->attr;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   DM_TRY(dm_check_float(c, t, "x"));
-  if (a->divisor.set && a->divisor.v == 0)
+  if (a->divisor_override.set && a->divisor_override.v == 0)
     return dm_fail(DM_EARG, "avg_pool3d: divisor_override is 0");
   int64_t step[3];
-  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel, i);
-  DM_TRY(check_axes(c, 3, a->kernel, step, a->padding, NULL, a->ceil_mode));
-  const dm_OptNum sums = {a->divisor.set, 1};
-  const dm_AvgPoolAttr plane = {{a->kernel[1], a->kernel[2]},   {2, {step[1], step[2]}},
-                                {a->padding[1], a->padding[2]}, a->ceil_mode,
-                                a->count_include_pad,           sums};
-  const dm_AvgPoolAttr depth = {{a->kernel[0], 1}, {2, {step[0], 1}},    {a->padding[0], 0},
-                                a->ceil_mode,      a->count_include_pad, sums};
+  for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel_size, i);
+  DM_TRY(check_axes(c, 3, a->kernel_size, step, a->padding, NULL, a->ceil_mode));
+  const dm_OptNum sums = {a->divisor_override.set, 1};
+  const dm_AvgPoolAttr plane = {{a->kernel_size[1], a->kernel_size[2]},
+                                {2, {step[1], step[2]}},
+                                {a->padding[1], a->padding[2]},
+                                a->ceil_mode,
+                                a->count_include_pad,
+                                sums};
+  const dm_AvgPoolAttr depth = {{a->kernel_size[0], 1}, {2, {step[0], 1}},
+                                {a->padding[0], 0},     a->ceil_mode,
+                                a->count_include_pad,   sums};
   Space s = space_of(t);
   dm_Tensor *flat = dm_x(x, DM_OP_avg_pool2d, &plane, 1, planes_of(x, widened(x, t), &s));
   dm_Tensor *y = dm_x(x, DM_OP_avg_pool2d, &depth, 1, columns_of(x, flat, &s));
-  if (a->divisor.set) y = x_div(x, y, dm_x_number(x, a->divisor.v));
+  if (a->divisor_override.set) y = x_div(x, y, dm_x_number(x, a->divisor_override.v));
   c->out[0] = x_cast(x, space_from(x, y, &s, t), (dm_DType)t->dtype);
   return x->st;
 }
 
 /* Adaptive averages are separable too: planes first, then the depth. */
 dm_status adaptive_avg_pool3d_compose(dm_Call *c, dm_X *x) {
-  const int64_t *size = DM_ATTR(int64_t, c);
+  const int64_t *size = DM_ATTR(dm_AdaptiveAvgPool3dAttr, c)->output_size;
   dm_Tensor *t = c->in[0];
   DM_TRY(dm_check_spatial(c, 3));
   DM_TRY(dm_check_float(c, t, "x"));
@@ -300,10 +280,7 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
   dm_Tensor *windows =
       x_reshape(x, dm_x_select(x, flat, 1, positions), 3, (int64_t[]){lead, cells, elements});
-  const struct {
-    dm_OptInt dim;
-    int64_t keepdim;
-  } last = {{1, 2}, 0};
+  const dm_DimAttr last = {{1, 2}, 0};
   dm_Tensor *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
   c->out[0] = x_reshape(x, out[0], t->ndim, shape);
@@ -319,16 +296,16 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
 }
 
 dm_status adaptive_max_pool1d_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c); /* size, return_indices */
-  return adaptive_max(c, x, 1, a, a[1] != 0);
+  const dm_AdaptiveMaxPool1dAttr *a = DM_ATTR(dm_AdaptiveMaxPool1dAttr, c);
+  return adaptive_max(c, x, 1, &a->output_size, a->return_indices != 0);
 }
 dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c);
-  return adaptive_max(c, x, 2, a, a[2] != 0);
+  const dm_AdaptiveMaxPool2dAttr *a = DM_ATTR(dm_AdaptiveMaxPool2dAttr, c);
+  return adaptive_max(c, x, 2, a->output_size, a->return_indices != 0);
 }
 dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
-  const int64_t *a = DM_ATTR(int64_t, c);
-  return adaptive_max(c, x, 3, a, a[3] != 0);
+  const dm_AdaptiveMaxPool3dAttr *a = DM_ATTR(dm_AdaptiveMaxPool3dAttr, c);
+  return adaptive_max(c, x, 3, a->output_size, a->return_indices != 0);
 }
 
 /* ---- max_unpool ---- */
@@ -372,29 +349,14 @@ static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
 }
 
 dm_status max_unpool1d_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t kernel;
-    dm_Ints stride;
-    int64_t padding;
-    dm_Ints size;
-  } *a = c->attr;
-  return unpool(c, x, 1, &a->kernel, &a->stride, &a->padding, &a->size);
+  const dm_MaxUnpool1dAttr *a = c->attr;
+  return unpool(c, x, 1, &a->kernel_size, &a->stride, &a->padding, &a->output_size);
 }
 dm_status max_unpool2d_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t kernel[2];
-    dm_Ints stride;
-    int64_t padding[2];
-    dm_Ints size;
-  } *a = c->attr;
-  return unpool(c, x, 2, a->kernel, &a->stride, a->padding, &a->size);
+  const dm_MaxUnpool2dAttr *a = c->attr;
+  return unpool(c, x, 2, a->kernel_size, &a->stride, a->padding, &a->output_size);
 }
 dm_status max_unpool3d_compose(dm_Call *c, dm_X *x) {
-  const struct {
-    int64_t kernel[3];
-    dm_Ints stride;
-    int64_t padding[3];
-    dm_Ints size;
-  } *a = c->attr;
-  return unpool(c, x, 3, a->kernel, &a->stride, a->padding, &a->size);
+  const dm_MaxUnpool3dAttr *a = c->attr;
+  return unpool(c, x, 3, a->kernel_size, &a->stride, a->padding, &a->output_size);
 }

@@ -46,11 +46,6 @@ dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at) {
 
 /* ---- pad ---- */
 
-typedef struct PadAttr {
-  dm_Ints pad;
-  int64_t mode; /* PadMode */
-  double value;
-} PadAttr;
 typedef enum PadMode { CONSTANT, REFLECT, REPLICATE, CIRCULAR } PadMode;
 
 /* The index that element i of a padded dim reads, for i from -before to n + behind -
@@ -81,10 +76,7 @@ static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before
    written as a strided region. Negative padding narrows t first. */
 static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
                              const dm_Ints *behind, double value) {
-  struct {
-    dm_Ints size, stride;
-    int64_t offset;
-  } region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
+  dm_AsStridedAttr region = {{t->ndim, {0}}, {t->ndim, {0}}, 0};
   dm_FullAttr whole = {{t->ndim, {0}}, value, t->dtype, dm_device_code(t->device)};
   for (int d = 0; x->st == DM_OK && d < t->ndim; d++) { /* t is NULL after a failure */
     const int64_t n = t->shape[d], first = dm_max_i64(-before->v[d], 0);
@@ -96,7 +88,7 @@ static dm_Tensor *surrounded(dm_X *x, dm_Tensor *t, const dm_Ints *before,
   }
   dm_contiguous_strides((int)region.size.n, whole.size.v, region.stride.v);
   for (int d = 0; d < region.size.n; d++)
-    region.offset += dm_max_i64(before->v[d], 0) * region.stride.v[d];
+    region.storage_offset += dm_max_i64(before->v[d], 0) * region.stride.v[d];
   dm_Tensor *all = dm_x(x, DM_OP_full, &whole, 0);
   return dm_x(x, DM_OP_as_strided_scatter, &region, 2, all, t);
 }
@@ -141,7 +133,7 @@ static dm_status padded(dm_Call *c, dm_X *x, const dm_Ints *pad, PadMode mode, d
 /* Reflection and replication padding are ops of their own because autocast has rules
    for them. */
 dm_status pad_compose(dm_Call *c, dm_X *x) {
-  const PadAttr *a = DM_ATTR(PadAttr, c);
+  const dm_PadAttr *a = DM_ATTR(dm_PadAttr, c);
   if (a->mode != REFLECT && a->mode != REPLICATE)
     return padded(c, x, &a->pad, (PadMode)a->mode, a->value);
   const int op = a->mode == REFLECT ? DM_OP_reflection_pad : DM_OP_replication_pad;
@@ -149,34 +141,29 @@ dm_status pad_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 dm_status reflection_pad_compose(dm_Call *c, dm_X *x) {
-  return padded(c, x, DM_ATTR(dm_Ints, c), REFLECT, 0);
+  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REFLECT, 0);
 }
 dm_status replication_pad_compose(dm_Call *c, dm_X *x) {
-  return padded(c, x, DM_ATTR(dm_Ints, c), REPLICATE, 0);
+  return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REPLICATE, 0);
 }
 
 /* ---- unfold and fold ---- */
 
-/* The geometry of unfold's windows, height then width. */
-typedef struct Columns {
-  int64_t kernel[2], dilation[2], padding[2], stride[2];
-} Columns;
-
 /* Sets n to the number of windows along both axes of a plane of this size. */
-static dm_status count_windows(const dm_Call *c, const Columns *a, const int64_t size[2],
+static dm_status count_windows(const dm_Call *c, const dm_UnfoldAttr *a, const int64_t size[2],
                                int64_t n[2]) {
   enum { MOST = 1 << 20 };
   for (int i = 0; i < 2; i++) {
-    if (a->kernel[i] < 1 || a->dilation[i] < 1 || a->stride[i] < 1 || a->padding[i] < 0 ||
-        a->kernel[i] > MOST || a->dilation[i] > MOST || a->stride[i] > MOST ||
+    if (a->kernel_size[i] < 1 || a->dilation[i] < 1 || a->stride[i] < 1 || a->padding[i] < 0 ||
+        a->kernel_size[i] > MOST || a->dilation[i] > MOST || a->stride[i] > MOST ||
         a->padding[i] > MOST || size[i] < 0 || size[i] > INT32_MAX)
       return dm_fail(
           DM_EARG,
           "%s: kernel %lld, dilation %lld, padding %lld, stride %lld: wanted at least "
           "1, 1, 0 and 1, and at most 2^20",
-          c->op->name, (long long)a->kernel[i], (long long)a->dilation[i],
+          c->op->name, (long long)a->kernel_size[i], (long long)a->dilation[i],
           (long long)a->padding[i], (long long)a->stride[i]);
-    const int64_t span = a->dilation[i] * (a->kernel[i] - 1) + 1;
+    const int64_t span = a->dilation[i] * (a->kernel_size[i] - 1) + 1;
     const int64_t slack = size[i] + 2 * a->padding[i] - span;
     if (slack < 0)
       return dm_fail(DM_EARG,
@@ -191,13 +178,13 @@ static dm_status count_windows(const dm_Call *c, const Columns *a, const int64_t
 
 /* The position in the flat padded plane of each element of each column, in the order
    (r, s, p, q). */
-static dm_Tensor *positions(dm_X *x, const Columns *a, const int64_t n[2], int64_t width,
-                            int base) {
+static dm_Tensor *positions(dm_X *x, const dm_UnfoldAttr *a, const int64_t n[2], int64_t width,
+                         int base) {
   int64_t *at;
-  dm_Tensor *t = dm_x_positions(x, a->kernel[0] * a->kernel[1] * n[0] * n[1], &at);
+  dm_Tensor *t = dm_x_positions(x, a->kernel_size[0] * a->kernel_size[1] * n[0] * n[1], &at);
   if (!t) return NULL;
-  for (int64_t r = 0; r < a->kernel[0]; r++)
-    for (int64_t s = 0; s < a->kernel[1]; s++)
+  for (int64_t r = 0; r < a->kernel_size[0]; r++)
+    for (int64_t s = 0; s < a->kernel_size[1]; s++)
       for (int64_t p = 0; p < n[0]; p++)
         for (int64_t q = 0; q < n[1]; q++)
           *at++ = (r * a->dilation[0] + p * a->stride[0]) * width + s * a->dilation[1] +
@@ -207,13 +194,13 @@ static dm_Tensor *positions(dm_X *x, const Columns *a, const int64_t n[2], int64
 
 /* t with zeros around its planes; negative numbers remove rows and columns. */
 static dm_Tensor *x_pad(dm_X *x, dm_Tensor *t, int64_t rows, int64_t columns) {
-  const PadAttr a = {{4, {columns, columns, rows, rows}}, CONSTANT, 0};
+  const dm_PadAttr a = {{4, {columns, columns, rows, rows}}, CONSTANT, 0};
   return rows || columns ? dm_x(x, DM_OP_pad, &a, 1, t) : t;
 }
 
 /* x (N, C, H, W) -> (N, C R S, P Q): the im2col matrix. */
 dm_status unfold_compose(dm_Call *c, dm_X *x) {
-  const Columns *a = DM_ATTR(Columns, c);
+  const dm_UnfoldAttr *a = DM_ATTR(dm_UnfoldAttr, c);
   dm_Tensor *t = c->in[0];
   if (t->ndim != 3 && t->ndim != 4)
     return dm_fail(DM_EARG,
@@ -228,25 +215,21 @@ dm_status unfold_compose(dm_Call *c, dm_X *x) {
                              padded[0] * padded[1]};
   dm_Tensor *flat = x_reshape(x, x_pad(x, t, a->padding[0], a->padding[1]), 3, planes);
   dm_Tensor *y = dm_x_select(x, flat, 2, positions(x, a, n, padded[1], c->base));
-  const int64_t shape[3] = {planes[0], planes[1] * a->kernel[0] * a->kernel[1], n[0] * n[1]};
+  const int64_t shape[3] = {planes[0], planes[1] * a->kernel_size[0] * a->kernel_size[1],
+                            n[0] * n[1]};
   c->out[0] = x_reshape(x, y, t->ndim - 1, shape + 4 - t->ndim);
   return x->st;
 }
 
-typedef struct FoldAttr {
-  int64_t size[2];
-  Columns columns;
-} FoldAttr;
-
 /* x (N, C R S, P Q) -> (N, C, H, W): windows are added up in a padded plane, whose
    border is then removed. */
 dm_status fold_compose(dm_Call *c, dm_X *x) {
-  const FoldAttr *f = DM_ATTR(FoldAttr, c);
-  const Columns *a = &f->columns;
+  const dm_FoldAttr *f = DM_ATTR(dm_FoldAttr, c);
+  const dm_UnfoldAttr *a = &f->columns;
   dm_Tensor *t = c->in[0];
   int64_t n[2];
-  DM_TRY(count_windows(c, a, f->size, n));
-  const int64_t each = a->kernel[0] * a->kernel[1];
+  DM_TRY(count_windows(c, a, f->output_size, n));
+  const int64_t each = a->kernel_size[0] * a->kernel_size[1];
   if ((t->ndim != 2 && t->ndim != 3) || t->shape[t->ndim - 2] % each != 0 ||
       t->shape[t->ndim - 1] != n[0] * n[1])
     return dm_fail(DM_EARG,
@@ -254,20 +237,19 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
                    "and kernel",
                    DM_SHAPE(t), (long long)each, (long long)(n[0] * n[1]));
   DM_TRY(dm_check_float(c, t, "x"));
-  const int64_t padded[2] = {f->size[0] + 2 * a->padding[0], f->size[1] + 2 * a->padding[1]};
+  const int64_t padded[2] = {f->output_size[0] + 2 * a->padding[0],
+                             f->output_size[1] + 2 * a->padding[1]};
   const int64_t batch = t->ndim == 3 ? t->shape[0] : 1;
   const int64_t channels = t->shape[t->ndim - 2] / each;
   dm_Tensor *source = x_reshape(x, t, 3, (int64_t[]){batch, channels, each * n[0] * n[1]});
   dm_Tensor *at = dm_x_there(x, positions(x, a, n, padded[1], c->base), t->device);
   dm_Tensor *plane = x_zeros(x, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
-  const struct {
-    int64_t dim;
-    double alpha;
-  } add = {2, 1};
+  const dm_IndexAddAttr add = {2, 1};
   dm_Tensor *y = dm_x(x, DM_OP_index_add, &add, 3, plane, at, source);
   y = x_reshape(x, y, 4, (int64_t[]){batch, channels, padded[0], padded[1]});
   y = x_pad(x, y, -a->padding[0], -a->padding[1]);
-  if (t->ndim == 2) y = x_reshape(x, y, 3, (int64_t[]){channels, f->size[0], f->size[1]});
+  if (t->ndim == 2)
+    y = x_reshape(x, y, 3, (int64_t[]){channels, f->output_size[0], f->output_size[1]});
   c->out[0] = y;
   return x->st;
 }
@@ -313,7 +295,7 @@ static dm_Tensor *regrouped(dm_X *x, dm_Tensor *t, const int64_t five[5], const 
 /* (..., C r^2, H, W) -> (..., C, H r, W r): channel c r^2 + i r + j becomes position
    (i, j) of each r x r block. */
 dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
-  const int64_t r = *DM_ATTR(int64_t, c);
+  const int64_t r = DM_ATTR(dm_PixelShuffleAttr, c)->upscale_factor;
   DM_TRY(check_blocks(c, r, true));
   const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, n = s[0] / (r * r);
   c->out[0] = regrouped(x, c->in[0], (int64_t[]){n, r, r, s[1], s[2]}, (int[]){0, 3, 1, 4, 2},
@@ -323,7 +305,7 @@ dm_status pixel_shuffle_compose(dm_Call *c, dm_X *x) {
 
 /* (..., C, H r, W r) -> (..., C r^2, H, W), the inverse. */
 dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
-  const int64_t r = *DM_ATTR(int64_t, c);
+  const int64_t r = DM_ATTR(dm_PixelUnshuffleAttr, c)->downscale_factor;
   DM_TRY(check_blocks(c, r, false));
   const int64_t *s = c->in[0]->shape + c->in[0]->ndim - 3, h = s[1] / r, w = s[2] / r;
   c->out[0] = regrouped(x, c->in[0], (int64_t[]){s[0], h, r, w, r}, (int[]){0, 2, 4, 1, 3},
@@ -334,7 +316,7 @@ dm_status pixel_unshuffle_compose(dm_Call *c, dm_X *x) {
 /* (N, C, ...) with the C channels as (groups, C / groups) transposed to (C / groups,
    groups). */
 dm_status channel_shuffle_compose(dm_Call *c, dm_X *x) {
-  const int64_t groups = *DM_ATTR(int64_t, c);
+  const int64_t groups = DM_ATTR(dm_ChannelShuffleAttr, c)->groups;
   dm_Tensor *t = c->in[0];
   if (t->ndim < 3 || groups < 1 || t->shape[1] % groups != 0)
     return dm_fail(DM_EARG,
