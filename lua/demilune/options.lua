@@ -12,6 +12,19 @@ options.NONE = setmetatable({}, {__name = "none"})
 -- when none is near.
 options.nearest = core._nearest
 
+-- The defaults of an op's options, as a function that reads the op's row when first called.
+-- more: defaults of other options, options.NONE for those of the row that have none.
+function options.of_op(op, more)
+  local defaults
+  return function()
+    if not defaults then
+      defaults = core._op_defaults(op)
+      for key, value in pairs(more or {}) do defaults[key] = value end
+    end
+    return defaults
+  end
+end
+
 -- A new table: what is given, completed by the defaults. `what` names the
 -- function in messages.
 function options.read(what, given, defaults)

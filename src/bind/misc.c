@@ -209,6 +209,29 @@ static const char *const kind_names[] = {"int",  "number", "bool", "dtype",   "d
                                          "dim",  "pos",    "str",  "number?", "dim?",   "one",
                                          "pair", "triple", "dims", "sizes"};
 
+static bool is_tuple(const dm_AttrSpec *s) { return s->kind >= A_ONE && s->kind <= A_TRIPLE; }
+
+/* Pushes an option's default as Lua code would write it; false where it has none. */
+static bool push_default(lua_State *L, const dm_AttrSpec *s) {
+  const lua_Integer number = (lua_Integer)s->def;
+  const char *word = s->choices;
+  switch ((dm_AttrKind)s->kind) {
+  case A_NUM: lua_pushnumber(L, s->def); return true;
+  case A_BOOL: lua_pushboolean(L, s->def != 0); return true;
+  case A_DIM:
+  case A_POS: lua_pushinteger(L, number < 0 ? number : number + 1); return true;
+  case A_ENUM:
+    for (lua_Integer k = 0; k < number; k++) word = strchr(word, '|') + 1;
+    lua_pushlstring(L, word, strcspn(word, "|"));
+    return true;
+  case A_INT:
+  case A_ONE:
+  case A_PAIR:
+  case A_TRIPLE: lua_pushinteger(L, number); return true;
+  default: return false;
+  }
+}
+
 static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
   lua_createtable(L, 0, 5);
   lua_pushstring(L, s->name);
@@ -221,13 +244,7 @@ static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
     lua_pushstring(L, s->choices);
     lua_setfield(L, -2, "choices");
   }
-  if (s->kind == A_NUM || s->kind == A_INT || s->kind == A_BOOL ||
-      (s->kind >= A_ONE && s->kind <= A_TRIPLE)) {
-    if (s->kind == A_BOOL) lua_pushboolean(L, s->def != 0);
-    else if (s->kind == A_NUM) lua_pushnumber(L, s->def);
-    else lua_pushinteger(L, (lua_Integer)s->def);
-    lua_setfield(L, -2, "default");
-  }
+  if ((s->kind <= A_BOOL || is_tuple(s)) && push_default(L, s)) lua_setfield(L, -2, "default");
 }
 
 static void push_row(lua_State *L, const dm_OpInfo *op) {
@@ -272,6 +289,20 @@ static int ops(lua_State *L) {
   for (int i = 0; i < DM_N_OP; i++) {
     push_row(L, &dm_ops[i]);
     lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* _op_defaults(op) -> {option = default} of the options that have one. */
+static int op_defaults(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  const int id = dm_op_find(name);
+  if (id < 0) return dm_raise_text(L, "no op '%s'", name);
+  const dm_Signature *g = dm_ops[id].signature;
+  lua_createtable(L, 0, g->n_attr);
+  for (int i = 0; i < g->n_attr; i++) {
+    const dm_AttrSpec *s = &g->attr[i];
+    if (!s->required && push_default(L, s)) lua_setfield(L, -2, s->name);
   }
   return 1;
 }
@@ -345,4 +376,5 @@ const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"json_encode", json_encode},
                                       {"json_decode", json_decode},
                                       {"ops", ops},
+                                      {"_op_defaults", op_defaults},
                                       {NULL, NULL}};

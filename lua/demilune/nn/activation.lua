@@ -8,14 +8,15 @@ local Module = require "demilune.nn.module"
 
 local layers = {}
 
--- A module that calls core[op](x, opts); `first` names an option that may be
+-- A module that calls core[op](x, opts) and has its options; `first` names an option that may be
 -- given as the first argument, as in LeakyReLU(0.2).
-local function activation(name, op, defaults, first)
+local function activation(name, op, first)
+  local defaults = options.of_op(op)
   local Class = Module:extend(name)
   Class.holds_no_activations = true
   function Class:init(value, opts)
     if type(value) == "table" then value, opts = nil, value end
-    self.opts = options.read(name, opts, defaults)
+    self.opts = options.read(name, opts, defaults())
     if value ~= nil and first then self.opts[first] = value end
     self.shown = options.shown(opts or (value ~= nil and {[first] = value} or {}))
   end
@@ -39,14 +40,14 @@ for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Tanh = "tan
   plain(name, op)
 end
 layers.ReLU.relu_forward = layers.ReLU.forward -- see nn/module.lua
-activation("LeakyReLU", "leaky_relu", {negative_slope = 0.01}, "negative_slope")
-activation("ELU", "elu", {alpha = 1.0}, "alpha")
-activation("CELU", "celu", {alpha = 1.0}, "alpha")
-activation("GELU", "gelu", {approximate = "none"})
-activation("Softplus", "softplus", {beta = 1.0, threshold = 20.0}, "beta")
-activation("Hardtanh", "hardtanh", {min_val = -1.0, max_val = 1.0})
-activation("Softshrink", "softshrink", {lambd = 0.5}, "lambd")
-activation("Hardshrink", "hardshrink", {lambd = 0.5}, "lambd")
+activation("LeakyReLU", "leaky_relu", "negative_slope")
+activation("ELU", "elu", "alpha")
+activation("CELU", "celu", "alpha")
+activation("GELU", "gelu")
+activation("Softplus", "softplus", "beta")
+activation("Hardtanh", "hardtanh")
+activation("Softshrink", "softshrink", "lambd")
+activation("Hardshrink", "hardshrink", "lambd")
 
 --- x above the threshold, else the value.
 local Threshold = Module:extend "Threshold"

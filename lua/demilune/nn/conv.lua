@@ -200,11 +200,13 @@ transposed(3)
 
 -- ---- pools ----
 
-local function pool(name, op, defaults, shown)
+-- shown: the options that are printed where they differ from the op's defaults.
+local function pool(name, op, more, shown)
+  local defaults = options.of_op(op, more)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
   function Pool:init(kernel_size, opts)
-    self._opts = options.read(name, opts, defaults)
+    self._opts = options.read(name, opts, defaults())
     for key, value in pairs(self._opts) do self[key] = value end
     self.kernel_size = kernel_size
     self.stride = self.stride or kernel_size
@@ -212,25 +214,21 @@ local function pool(name, op, defaults, shown)
   end
   function Pool:forward(x) return core[op](x, self._opts) end
   function Pool:extra_repr()
-    return repr(self, text(self.kernel_size), {{"stride", text(self.kernel_size)},
-      table.unpack(shown)})
+    local pairs_shown = {{"stride", text(self.kernel_size)}}
+    for i, option in ipairs(shown) do pairs_shown[i + 1] = {option, defaults()[option]} end
+    return repr(self, text(self.kernel_size), pairs_shown)
   end
   layers[name] = Pool
 end
 
-local MAX = {stride = options.NONE, padding = 0, dilation = 1, return_indices = false,
-  ceil_mode = false}
-local AVG = {stride = options.NONE, padding = 0, ceil_mode = false, count_include_pad = true}
-local AVG_OVERRIDDEN = {divisor_override = options.NONE}
-for key, value in pairs(AVG) do AVG_OVERRIDDEN[key] = value end
-
 -- AdaptiveAvgPool2d(output_size, {return_indices = false} for maxima).
-local function adaptive(name, op, dims, defaults)
+local function adaptive(name, op, dims)
+  local defaults = options.of_op(op)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
   function Pool:init(output_size, opts)
     self.output_size = tuple(name, "output_size", output_size, dims)
-    self._opts = options.read(name, opts, defaults)
+    self._opts = options.read(name, opts, defaults())
     self._opts.output_size = dims > 1 and self.output_size or self.output_size[1]
   end
   function Pool:forward(x) return core[op](x, self._opts) end
@@ -239,14 +237,13 @@ local function adaptive(name, op, dims, defaults)
 end
 
 for dims = 1, 3 do
-  pool(("MaxPool%dd"):format(dims), ("max_pool%dd"):format(dims), MAX,
-    {{"padding", 0}, {"dilation", 1}, {"ceil_mode", false}})
+  pool(("MaxPool%dd"):format(dims), ("max_pool%dd"):format(dims),
+    {stride = options.NONE}, {"padding", "dilation", "ceil_mode"})
   pool(("AvgPool%dd"):format(dims), ("avg_pool%dd"):format(dims),
-    dims > 1 and AVG_OVERRIDDEN or AVG,
-    {{"padding", 0}, {"ceil_mode", false}, {"count_include_pad", true}})
-  adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims, {})
-  adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
-    {return_indices = false})
+    {stride = options.NONE, divisor_override = dims > 1 and options.NONE or nil},
+    {"padding", "ceil_mode", "count_include_pad"})
+  adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims)
+  adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims)
 end
 
 -- MaxUnpool1d(kernel_size, {stride = kernel_size, padding = 0}): model(x, indices, output_size

@@ -13,9 +13,10 @@ local function ones(...) return core.parameter(core.ones(...)) end
 local function zeros(...) return core.parameter(core.zeros(...)) end
 
 -- The fields that batch norms and instance norms share.
-local function begin(self, name, num_features, opts, on)
-  local o = options.read(name, opts, {eps = 1e-5, momentum = 0.1, affine = on,
-    track_running_stats = on, dtype = "float32", device = options.NONE})
+local function begin(self, name, op, num_features, opts, on)
+  local default = core._op_defaults(op)
+  local o = options.read(name, opts, {eps = default.eps, momentum = default.momentum,
+    affine = on, track_running_stats = on, dtype = "float32", device = options.NONE})
   local how = {dtype = o.dtype, device = o.device}
   self.num_features, self.eps, self.momentum = num_features, o.eps, o.momentum
   if o.affine then
@@ -36,7 +37,9 @@ local function batch_norm(name, wanted, ranks)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
 
-  function Norm:init(num_features, opts) begin(self, name, num_features, opts, true) end
+  function Norm:init(num_features, opts)
+    begin(self, name, "batch_norm", num_features, opts, true)
+  end
 
   -- The share of this batch in the running statistics.
   local function share(self)
@@ -69,7 +72,9 @@ local function instance_norm(dims, wanted)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
 
-  function Norm:init(num_features, opts) begin(self, name, num_features, opts, false) end
+  function Norm:init(num_features, opts)
+    begin(self, name, "instance_norm", num_features, opts, false)
+  end
 
   function Norm:forward(x)
     local rank = x:dim()
@@ -94,8 +99,8 @@ local LayerNorm = Module:extend "LayerNorm"
 LayerNorm.holds_no_activations = true
 
 function LayerNorm:init(normalized_shape, opts)
-  local o = options.read("LayerNorm", opts, {eps = 1e-5, elementwise_affine = true, bias = true,
-    dtype = "float32", device = options.NONE})
+  local o = options.read("LayerNorm", opts, {eps = core._op_defaults("layer_norm").eps,
+    elementwise_affine = true, bias = true, dtype = "float32", device = options.NONE})
   local shape = type(normalized_shape) == "table" and {table.unpack(normalized_shape)}
     or {normalized_shape}
   self.normalized_shape, self.eps = shape, o.eps
@@ -136,11 +141,12 @@ function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") e
 
 --- Over neighbouring channels, x (N, C, ...).
 local LocalResponseNorm = Module:extend "LocalResponseNorm"
+local response = options.of_op "local_response_norm"
 LocalResponseNorm.holds_no_activations = true
 
 function LocalResponseNorm:init(size, opts)
   self.size = size
-  self._opts = options.read("LocalResponseNorm", opts, {alpha = 1e-4, beta = 0.75, k = 1.0})
+  self._opts = options.read("LocalResponseNorm", opts, response())
 end
 
 function LocalResponseNorm:forward(x) return core.local_response_norm(x, self.size, self._opts) end
@@ -151,8 +157,8 @@ local GroupNorm = Module:extend "GroupNorm"
 GroupNorm.holds_no_activations = true
 
 function GroupNorm:init(num_groups, num_channels, opts)
-  local o = options.read("GroupNorm", opts, {eps = 1e-5, affine = true, dtype = "float32",
-    device = options.NONE})
+  local o = options.read("GroupNorm", opts, {eps = core._op_defaults("group_norm").eps,
+    affine = true, dtype = "float32", device = options.NONE})
   if num_channels % num_groups ~= 0 then
     caller.raise("GroupNorm: %d groups do not divide %d channels", num_groups, num_channels)
   end

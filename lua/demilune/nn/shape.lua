@@ -44,13 +44,13 @@ end
 
 -- ---- columns ----
 
-local COLUMNS = {dilation = 1, padding = 0, stride = 1}
+local columns = options.of_op "unfold" -- fold has the same
 
 --- Unfold(kernel_size, {dilation =, padding =, stride =})
 local Unfold = Module:extend "Unfold"
 Unfold.holds_no_activations = true
 function Unfold:init(kernel_size, opts)
-  self._opts = options.read("Unfold", opts, COLUMNS)
+  self._opts = options.read("Unfold", opts, columns())
   self._opts.kernel_size = kernel_size
 end
 function Unfold:forward(x) return core.unfold(x, self._opts) end
@@ -60,7 +60,7 @@ layers.Unfold = Unfold
 local Fold = Module:extend "Fold"
 Fold.holds_no_activations = true
 function Fold:init(output_size, kernel_size, opts)
-  self._opts = options.read("Fold", opts, COLUMNS)
+  self._opts = options.read("Fold", opts, columns())
   self._opts.output_size, self._opts.kernel_size = output_size, kernel_size
 end
 function Fold:forward(x) return core.fold(x, self._opts) end

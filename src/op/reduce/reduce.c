@@ -377,7 +377,7 @@ dm_status norm_cpu(dm_Call *c) {
                                                : &least_reduction;
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0], dm_dims_bits(c->in[0]->ndim, a->dim),
-                   dm_compute_dtype((dm_DType)c->out[0]->dtype), fold, a->p, 0);
+                   dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, a->p, 0);
 }
 
 static dm_Tensor *x_pow(dm_X *x, dm_Tensor *a, double p) {

@@ -253,7 +253,7 @@ static dm_status running(dm_Call *c, dm_X *x, int better) {
   dm_Tensor *t = c->in[0];
   int dim;
   DM_TRY(dm_check_dim(c, t, DM_ATTR(dm_ScanAttr, c)->dim, &dim));
-  dm_Tensor *line = t->ndim ? t : x_flat(x, t);
+  dm_Tensor *src = t->ndim ? t : x_flat(x, t);
   DM_TRY(x->st);
   const int64_t n = src->shape[dim];
   int64_t *to, shape[DM_MAX_DIM];
