@@ -43,7 +43,7 @@ op.composed "rnn_tanh_cell" {
 op.composed "rnn_relu_cell" {
   tensors = "x, hx, w_ih, w_hh, b_ih?, b_hh?",
   autocast = {cuda = "lower_precision_fp"},
-  doc = "rnn_tanh_cell with relu in tanh's place",
+  doc = "rnn_tanh_cell with relu instead of tanh",
 }
 
 op.composed "lstm_cell" {

@@ -210,7 +210,7 @@ op.composed "fold" {
     "output_size:pair", "kernel_size:pair", "dilation:pair=1", "padding:pair=0", "stride:pair=1",
   },
   nests = {columns = "dm_UnfoldAttr"},
-  doc = "sums columns as unfold gives them where they lay in (N,C,H,W) of that size",
+  doc = "sums columns as unfold gives them where they stood in (N,C,H,W) of that size",
 }
 
 op.composed "pixel_shuffle" {

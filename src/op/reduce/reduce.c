@@ -308,7 +308,8 @@ dm_status var_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dim), dm_compute_dtype((dm_DType)x->dtype),
-                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction, 0);
+                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction,
+                   0);
 }
 
 /* The gradient of var: dx = gy * 2 (x - mean) / (n - correction). */

@@ -179,7 +179,7 @@ static dm_status count_windows(const dm_Call *c, const dm_UnfoldAttr *a, const i
 /* The position in the flat padded plane of each element of each column, in the order
    (r, s, p, q). */
 static dm_Tensor *positions(dm_X *x, const dm_UnfoldAttr *a, const int64_t n[2], int64_t width,
-                         int base) {
+                            int base) {
   int64_t *at;
   dm_Tensor *t = dm_x_positions(x, a->kernel_size[0] * a->kernel_size[1] * n[0] * n[1], &at);
   if (!t) return NULL;
