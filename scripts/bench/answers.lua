@@ -1,4 +1,4 @@
--- How the workers of this side talk: one request a line, one answer a line, until "quit".
+-- The workers of this side read one request a line and answer in one line, until "quit".
 -- "begin float32 1 batch=128" calls requests.begin("float32", 1, {batch = 128}), whose
 -- result, a table, is printed as `a=1 b=2`.
 local function answer(requests, line)

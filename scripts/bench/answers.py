@@ -1,4 +1,5 @@
 """How PyTorch's workers talk: one request a line, one answer a line."""
+import os
 import sys
 
 
@@ -12,7 +13,10 @@ def number(text):
 
 
 def serve(torch, answer):
-    """Prints what answer(line) gives, a dict, as `a=1 b=2` for each line until `quit`."""
+    """Prints what answer(line) gives, a dict, as `a=1 b=2` for each line until `quit`.
+    What libraries and compilers print goes to the standard error instead."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     for line in iter(sys.stdin.readline, ""):
         if line == "quit\n":
             return
@@ -22,4 +26,4 @@ def serve(torch, answer):
             reply = " ".join(f"{k}={v}" for k, v in answer(line).items())
         except Exception as e:  # whatever it is, the driver prints it in its table
             reply = "error " + " ".join(f"{type(e).__name__}: {e}".split())
-        print(reply, flush=True)
+        print(reply, file=out, flush=True)

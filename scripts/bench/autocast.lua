@@ -1,4 +1,4 @@
--- What autocast costs where there is nothing to cast: regions, and ops in them.
+-- The cost of autocast where there is nothing to cast: regions, and ops in them.
 --   scripts/run scripts/bench/autocast.lua [--rounds 5]
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local options = lib.options { rounds = 5 }
@@ -43,6 +43,6 @@ lib.table({
   "1-element op", "policy", "outside, ns", "more inside, ns", "PyTorch's more", "goal",
 }, rows)
 print("Median [middle half] of " .. options.rounds .. " rounds. Inputs have the right dtype")
-print("already. One thread of PyTorch for the ops.\n")
+print("already. PyTorch: eager, one thread for the ops.\n")
 ours:close()
 peer:close()

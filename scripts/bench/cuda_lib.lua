@@ -20,8 +20,8 @@ end
 function cuda.sides(options)
   local python = os.getenv "PYTHON" or "python3"
   local ours = lib.worker("demilune",
-    ("exec lua5.4 %s %s"):format(lib.quote(lib.here .. "/train_ours.lua"), options.device))
-  local peer = lib.worker("PyTorch", ("exec %s %s %s"):format(lib.quote(python),
+    ("lua5.4 %s %s"):format(lib.quote(lib.here .. "/train_ours.lua"), options.device))
+  local peer = lib.worker("PyTorch", ("%s %s %s"):format(lib.quote(python),
     lib.quote(lib.here .. "/train_peer.py"), options.tiny and "cpu" or options.device))
   local about = peer:ask "about"
   lib.peer_version = about and about.version
@@ -36,7 +36,7 @@ function cuda.begin(ours, peer, case)
   if not answer then return nil, why end
   local path = os.tmpname()
   if answer.trains == 1 then assert(ours:ask("save", path)) end
-  peer:ask("begin", path, case[1], 1, "channels_last", table.unpack(case, 2))
+  peer:ask("begin", path, case[1], 1, "channels_last", "eager", table.unpack(case, 2))
   os.remove(path)
   return answer
 end

@@ -1,4 +1,4 @@
--- Ops that are bound by memory, beside a copy on the same device, and what a call of
+-- Ops that are bound by memory, compared with a copy on the same device, and what a call of
 -- a small op costs the host.
 --   scripts/run scripts/bench/cuda_ops.lua [--device cuda] [--rounds 7] [--tiny]
 local cuda = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/cuda_lib.lua")

@@ -1,4 +1,4 @@
--- Training steps on a GPU beside tuned eager PyTorch: time, peak memory, and whether
+-- Training steps on a GPU against tuned eager PyTorch: time, peak memory, and whether
 -- the losses of the first steps agree (same weights, same batch). float16 trains with
 -- a GradScaler.
 --   scripts/run scripts/bench/cuda_train.lua [--device cuda] [--rounds 7] [--tiny]

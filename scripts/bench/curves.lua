@@ -1,5 +1,5 @@
--- Training on real data beside PyTorch: from the same weights, on the same batches in the
--- same order, the losses must come out alike.
+-- Training on real data, by us and by PyTorch: from the same weights, on the same batches
+-- in the same order, the losses must come out alike.
 --   scripts/run scripts/bench/curves.lua [--cifar DIR] [--text FILE] [--stem torchvision]
 --                                        [--steps 300] [--dtypes float32,bfloat16,float16]
 -- ResNet-18 on CIFAR-10 (the folder of the binary version; the first batch file is enough)
@@ -15,7 +15,7 @@ local n_steps = math.tointeger(options.steps)
 -- ---------------------------------------------------------------------------
 -- The batches: x and y of each step
 -- ---------------------------------------------------------------------------
-local function pictures(rows)
+local function images(rows)
   local set = assert(dm.datasets.CIFAR10(options.cifar, { batches = 1 }))
   local loader = dm.data.DataLoader(set,
     { batch_size = rows, shuffle = true, seed = 1, drop_last = true })
@@ -35,8 +35,8 @@ local function characters(rows, context)
   local ids = dm.text.CharTokenizer(text):encode(text)
   local first = dm.randint(1, #ids - context, { n_steps * rows, 1 }, { dtype = "int64" })
   local at = first + dm.arange(context) - 1
-  local function take(places)
-    return ids:index_select(1, places:flatten()):reshape(n_steps, rows, context)
+  local function take(positions)
+    return ids:index_select(1, positions:flatten()):reshape(n_steps, rows, context)
   end
   return { x = take(at), y = take(at + 1) }
 end
@@ -52,7 +52,7 @@ end
 
 local function ours(case, dtype, feed, start)
   local worker <close> = lib.worker("demilune",
-    "exec lua5.4 " .. lib.quote(lib.here .. "/train_ours.lua"))
+    "lua5.4 " .. lib.quote(lib.here .. "/train_ours.lua"))
   assert(worker:ask("begin", dtype, table.unpack(case)))
   if start then assert(worker:ask("save", start)) end
   assert(worker:ask("feed", feed))
@@ -60,13 +60,13 @@ local function ours(case, dtype, feed, start)
 end
 
 local function theirs(case, feed, start)
-  local worker <close> = lib.worker("PyTorch", ("exec %s %s"):format(
+  local worker <close> = lib.worker("PyTorch", ("%s %s"):format(
     lib.quote(os.getenv "PYTHON" or "python3"), lib.quote(lib.here .. "/train_peer.py")))
   local about = worker:ask "about"
   if not about then return nil end
   lib.peer_version = about.version
   assert(worker:ask("begin", start, "float32", math.tointeger(lib.output "nproc"),
-    "contiguous_format", table.unpack(case)))
+    "contiguous_format", "eager", table.unpack(case)))
   assert(worker:ask("feed", feed))
   return assert(worker:ask("losses", n_steps))
 end
@@ -94,7 +94,7 @@ end
 
 dm.manual_seed(1)
 if options.cifar ~= "" then
-  compare("ResNet-18, CIFAR-10", { "resnet18", 32, options.stem }, pictures(32))
+  compare("ResNet-18, CIFAR-10", { "resnet18", 32, options.stem }, images(32))
 end
 if options.text ~= "" then
   compare("character GPT", { "gpt", 4, 128, 4, 128, 16 }, characters(16, 128))

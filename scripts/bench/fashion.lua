@@ -3,10 +3,12 @@
 --                                         [--epochs 5] [--peer float32]
 -- Both sides train the same network with the same settings from their own
 -- random weights, epoch by epoch in turns; each with its own loader, in a new
--- order of the pictures per epoch. An epoch's time is that of its training.
+-- order of the images per epoch. An epoch's time is that of its training.
 -- PyTorch trains in the dtypes of --peer: without 16-bit instructions it takes
--- many times as long in the others. A dtype it is not asked for stands against
--- the first it is.
+-- many times as long in the others. A dtype that PyTorch was not asked for is compared
+-- with its first one. PyTorch runs eager code with glibc's allocator told to keep freed
+-- memory, in the faster of the memory formats and numbers of threads; train.lua compares
+-- a step of this network with compiled code too.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local net = require "net"
 local options = lib.options {
@@ -85,7 +87,8 @@ lib.table({
 local widest = math.max(table.unpack(means)) - math.min(table.unpack(means))
 print(("The means of demilune lie within %.2f points of each other (goal 0.4: %s).\n")
   :format(widest, lib.verdict(widest, 0.4)))
-lib.table({ "seconds an epoch", "demilune", "PyTorch", "ratio", "PyTorch's threads, layout" },
-  speed)
+lib.table({
+  "seconds an epoch", "demilune", "PyTorch, eager", "ratio", "PyTorch's threads, layout",
+}, speed)
 ours:close()
 peer:close()

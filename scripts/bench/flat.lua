@@ -1,7 +1,7 @@
 -- Does memory stay flat when a training loop frees nothing by hand?
 --   scripts/run scripts/bench/flat.lua [--steps 1000] [--tables 200000]
 -- Peak of all steps against the peak of the first 20, in both modes of the
--- collector, beside a heap of many small tables; each in a fresh process.
+-- collector, next to a heap of many small tables; each in a fresh process.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local net = require "net"
 local options = lib.options { steps = 1000, tables = 200000 }

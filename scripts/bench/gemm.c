@@ -264,7 +264,7 @@ int main(int argc, char **argv) {
     bench_conv(t, 1, 256, 512, 256, 1, 1, 1); /* scripts/quantised_sine.lua */
     bench_conv(t, 1, 2, 512, 256, 1, 1, 1);
     bench_conv(t, 1, 256, 512, 1, 1, 1, 1);
-    bench_conv(t, 32, 3, 32, 64, 3, 1, 1); /* a ResNet for pictures of 32 x 32 */
+    bench_conv(t, 32, 3, 32, 64, 3, 1, 1); /* a ResNet for images of 32 x 32 */
     bench_conv(t, 32, 64, 32, 64, 3, 1, 1);
     bench_conv(t, 32, 64, 32, 128, 3, 2, 1);
     bench_conv(t, 32, 64, 32, 128, 1, 2, 1);

@@ -1,10 +1,12 @@
--- What the drivers of this folder share: workers that answer one line for one
--- line, medians with their spread, and Markdown tables under a heading that
--- names machine, versions, date and command.
+-- The drivers of this folder share workers that answer one line for one line, medians
+-- with their spread, and Markdown tables under a heading that names machine, versions,
+-- date and command.
 --
--- A ratio is worth something only when both sides were measured in turns: the
--- clock of a shared machine drifts by a quarter within minutes. So each side is
--- a process that waits, blocked in a read, while the other one works.
+-- A ratio is worth something only when both sides were measured in turns: the clock of a
+-- shared machine drifts by a quarter within minutes. So each side is a process of its own.
+-- While one answers, the others are stopped (SIGSTOP) and so take no share of the cores.
+-- Each side keeps its own way of waiting inside a step: PyTorch's OpenMP threads spin
+-- there by default, which is faster than to sleep, and nothing here tells them to sleep.
 local lib = {}
 
 lib.here = arg[0]:match("^(.*)/[^/]*$") or "."
@@ -26,22 +28,47 @@ end
 local Worker = {}
 Worker.__index = Worker
 
---- Starts a command that reads requests from its standard input (a fifo, as
---- io.popen gives one direction only) and answers on its standard output.
+local open = {} -- the workers that are not closed
+
+--- Starts a command that reads requests from its standard input (a fifo, as io.popen
+--- gives one direction only) and answers on its standard output. The system kills it when
+--- the driver ends, as a stopped process does not notice that its input has closed.
 function lib.worker(name, command)
   local fifo = os.tmpname()
   os.remove(fifo)
   assert(os.execute("mkfifo -m 600 " .. quote(fifo)))
-  local answers = assert(io.popen(command .. " <" .. quote(fifo), "r"))
+  local answers = assert(io.popen(("echo $$; exec setpriv --pdeathsig KILL %s <%s")
+    :format(command, quote(fifo)), "r"))
+  local pid = assert(answers:read "l") -- exec keeps the shell's
   local requests = assert(io.open(fifo, "w"))
   os.remove(fifo)
   requests:setvbuf("line")
-  return setmetatable({ name = name, requests = requests, answers = answers }, Worker)
+  local self = setmetatable({ name = name, pid = pid, requests = requests, answers = answers },
+    Worker)
+  open[self] = true
+  return self
 end
 
---- ask("mm", 4) -> {seconds = 1e-6, ...}, or nil and why not.
+--- Continues this worker, and stops all others.
+function Worker:resume()
+  local stop = {}
+  for other in pairs(open) do
+    if other ~= self and not other.stopped then
+      stop[#stop + 1] = other.pid
+      other.stopped = true
+    end
+  end
+  local commands = {}
+  if #stop > 0 then commands[1] = "kill -STOP " .. table.concat(stop, " ") end
+  if self.stopped then commands[#commands + 1] = "kill -CONT " .. self.pid end
+  self.stopped = nil
+  if #commands > 0 then os.execute(("{ %s; } 2>/dev/null"):format(table.concat(commands, "; "))) end
+end
+
+--- ask("mm", 4) -> {seconds = 1e-6, ...}, or nil and why not. Only this worker runs then.
 function Worker:ask(...)
   if self.gone then return nil, self.gone end
+  self:resume()
   self.requests:write(table.concat({ ... }, " "), "\n")
   local line = self.answers:read("l")
   if not line then
@@ -57,6 +84,9 @@ end
 --- Asks for the end: closing alone does not tell it, as workers that started
 --- later have inherited the writing end.
 function Worker:close()
+  if not open[self] then return end
+  self:resume()
+  open[self] = nil
   if not self.gone then self.requests:write "quit\n" end
   self.requests:close()
   self.answers:close()
@@ -64,16 +94,25 @@ end
 Worker.__close = Worker.close
 
 function lib.ours()
-  return lib.worker("demilune", "exec lua5.4 " .. quote(lib.here .. "/ours.lua"))
+  return lib.worker("demilune", "lua5.4 " .. quote(lib.here .. "/ours.lua"))
 end
 
---- Both sides. PyTorch gets the environment in which it is fastest on a CPU:
---- waiting threads sleep, and freed memory stays with the process.
+--- The allocators that PyTorch's users choose from, by name: what comes before the command.
+lib.ALLOCATORS = {
+  { name = "stock", command = "" },
+  { name = "caching", command = "env MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 " },
+}
+local tcmalloc = lib.output "ldconfig -p | sed -n 's/.*libtcmalloc_minimal.so.* => //p' | head -n 1"
+if tcmalloc then
+  table.insert(lib.ALLOCATORS,
+    { name = "tcmalloc", command = "env LD_PRELOAD=" .. quote(tcmalloc) .. " " })
+end
+
+--- Both sides. PyTorch is eager here and has glibc's allocator told to keep freed memory.
 function lib.sides()
   local ours = lib.ours()
   local python = os.getenv("PYTHON") or "python3"
-  local peer = lib.worker("PyTorch", "OMP_WAIT_POLICY=PASSIVE MALLOC_MMAP_MAX_=0 "
-    .. "MALLOC_TRIM_THRESHOLD_=17179869184 exec " .. quote(python) .. " "
+  local peer = lib.worker("PyTorch", lib.ALLOCATORS[2].command .. quote(python) .. " "
     .. quote(lib.here .. "/peer.py"))
   local about = peer:ask("about")
   lib.peer_version = about and about.version

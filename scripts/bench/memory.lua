@@ -1,7 +1,8 @@
 -- Peak tensor memory of one training step of the Fashion-MNIST network.
 --   scripts/run scripts/bench/memory.lua
 -- Both sides count every live tensor byte: weights, gradients, moments, batch,
--- activations and temporaries (how: `memory` in ours.lua and in peer.py).
+-- activations and temporaries (how: `memory` in ours.lua and in peer.py). PyTorch runs
+-- eager code, in the memory format that takes less; train.lua measures compiled code too.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local net = require "net"
 lib.options {}
@@ -24,6 +25,6 @@ for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
     g and ("%g %s: %s"):format(g[2], g[3], lib.verdict(g[1], g[2])) or "",
   }
 end
-lib.table({ "MiB", "demilune", "PyTorch", "ratio", "of float32", "goal" }, rows)
+lib.table({ "MiB", "demilune", "PyTorch, eager", "ratio", "of float32", "goal" }, rows)
 ours:close()
 peer:close()

@@ -1,5 +1,5 @@
 -- This project's side of the benchmarks: one request a line, one answer a line.
--- `small add` -> `seconds=3.1e-07 threads=1`. Every case is the twin of the one
+-- `small add` -> `seconds=3.1e-07 threads=1`. Every case matches the one
 -- of the same name in peer.py.
 local dm = require "demilune"
 local nn, optim, amp, data, F = dm.nn, dm.optim, dm.amp, dm.data, dm.nn.functional
@@ -229,8 +229,8 @@ local function careless_step(t, x, y)
   t.optimizer:step()
 end
 
---- `steps` of them beside a heap of small tables, which is what makes Lua's own
---- collector slow to come round: peak of the first 20, peak of all, and what
+--- `steps` of them next to a heap of small tables, which makes Lua's own collector
+--- slow to come round: peak of the first 20, peak of all, and what
 --- collections forced by the budget of live bytes took.
 local function flat(mode, tables, steps, o)
   local t = training("float32", 1, o)

@@ -1,4 +1,4 @@
--- What a call costs: microseconds through Lua, beside the same through Python.
+-- The cost of a call: microseconds through Lua, and the same through Python.
 --   scripts/run scripts/bench/overhead.lua [--rounds 15]
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
 local options = lib.options { rounds = 15 }
@@ -25,8 +25,9 @@ for _, case in ipairs(cases) do
     goal and ("%g: %s"):format(goal, lib.verdict(lib.median(a) * 1e6, goal)) or "",
   }
 end
-lib.table({ "us", "demilune", "PyTorch", "ratio", "goal" }, rows)
-print("Median [middle half] of " .. options.rounds .. " rounds in turns. PyTorch: the better")
-print("of one and two threads, and for the step the best of its plain, foreach and fused Adam.\n")
+lib.table({ "us", "demilune", "PyTorch, eager", "ratio", "goal" }, rows)
+print("Median [middle half] of " .. options.rounds .. " rounds in turns. PyTorch: eager, the")
+print("better of one and two threads, glibc's allocator told to keep freed memory, and for")
+print("the step the best of its plain, foreach and fused Adam.\n")
 ours:close()
 peer:close()

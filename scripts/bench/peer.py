@@ -1,6 +1,6 @@
 """The PyTorch side of the benchmarks: one request a line, one answer a line.
 
-`add1 1` -> `seconds=1.2e-06 threads=1`. Every case is the twin of the one of the
+`add1 1` -> `seconds=1.2e-06 threads=1`. Every case matches the one of the
 same name in ours.lua. Where PyTorch has several ways, the fastest one answers:
 1 or 2 threads, channels_last or not, foreach or fused optimizers.
 """

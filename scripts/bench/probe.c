@@ -22,7 +22,7 @@ enum { WIDTH = 16 };
 #endif
 typedef float Vector __attribute__((vector_size(WIDTH)));
 
-enum { MAX_THREADS = 256, CHAINS = 12, LANES = WIDTH / 4, LOOPS = 2500000 };
+enum { MAX_THREADS = 256, CHAINS = 12, LANES = WIDTH / 4, LOOPS = 12500000 };
 enum { FLOATS = 16 << 20 }; /* of an array: 64 MiB */
 
 typedef struct Job {

@@ -1,4 +1,4 @@
--- What it takes to have the module: start-up, resident memory, disk, build.
+-- The cost of having the module: start-up, resident memory, size on disk, build time.
 --   scripts/run scripts/bench/startup.lua [--rounds 30] [--peer_rounds 5]
 -- Builds and installs the rock into a temporary tree and measures that one.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
@@ -66,7 +66,7 @@ local rock, torch_size = installed and megabytes(tree), torch and megabytes(torc
 row("installed rock, MB", rock and ("%.2f"):format(rock) or "luarocks failed",
   torch_size and ("%.0f"):format(torch_size), 5, rock)
 
--- Start-up, beside the empty interpreter of the same language.
+-- Start-up, less the empty interpreter of the same language.
 local added, total = pair(options.rounds, lua .. " -e ''", lua .. [[ -e 'require "demilune"']])
 local theirs = torch
   and pair(options.peer_rounds, python .. " -c ''", python .. " -c 'import torch'")

@@ -1,5 +1,5 @@
 -- This project's side of train.lua and of the drivers for a GPU: one request a line, one
--- answer a line; its twin is train_peer.py.
+-- answer a line; the other side is train_peer.py.
 --   lua5.4 train_ours.lua [DEVICE]
 local dm = require "demilune"
 local nn, optim, amp, F = dm.nn, dm.optim, dm.amp, dm.nn.functional
@@ -84,7 +84,7 @@ end
 -- Training
 -- ---------------------------------------------------------------------------
 -- Multiplications and additions of the products and convolutions of a step: each
--- weight meets each place of its output once forward, and twice backward, but for the
+-- weight meets each position of its output once forward, and twice backward, but for the
 -- first layer, whose input needs no gradient.
 local function count_flops(model, x)
   local total, scale, hooks = 0, 2, {}
@@ -104,9 +104,9 @@ local function count_flops(model, x)
     elseif m.weight and m.weight.ndim > 1 and m.class ~= "Embedding" then
       hooks[#hooks + 1] = m:register_forward_hook(function(_, inputs, y)
         local shape = m.weight.shape
-        local places = m.class == "Conv2d" and y:numel() // shape[1]
+        local positions = m.class == "Conv2d" and y:numel() // shape[1]
           or inputs[1]:numel() // inputs[1]:size(-1)
-        count(m.weight:numel(), places)
+        count(m.weight:numel(), positions)
       end)
     end
   end
@@ -154,7 +154,7 @@ function cases.sine(size, hidden)
     criterion = nn.MSELoss(), x = x, y = y }
 end
 
---- Pictures of 32x32 in 10 classes; the stem of torchvision or the one for such pictures.
+--- Images of 32x32 in 10 classes; the stem of torchvision or the one for such images.
 --- It learns slowly, for with ten times the rate rounding alone parts two trainings.
 function cases.resnet18(images, stem, side)
   local model = dm.models.resnet18 { num_classes = 10, small_stem = stem == "cifar" }
@@ -252,7 +252,8 @@ function requests.begin(dtype, kind, ...)
   dm.empty_cache(device)
   dm.manual_seed(1)
   current = begin[kind](dtype, ...)
-  return { trains = current.case and 1 or 0, bytes = current.bytes or 0,
+  local case = current.case
+  return { trains = case and 1 or 0, dims = case and case.x.ndim or 0, bytes = current.bytes or 0,
     flops = current.flops or 0 }
 end
 
@@ -288,7 +289,8 @@ function requests.losses(n, least)
   return losses
 end
 
---- Seconds of a step, over a block of about so many seconds.
+--- Seconds of a step, over a block of about so many seconds. Where it is many steps, a
+--- tenth of them come first and are not timed: the other side had the caches.
 function requests.time(least)
   if not calls then
     seconds(1, true)
@@ -300,10 +302,11 @@ function requests.time(least)
     end
     calls = math.max(1, math.ceil(calls * least / t))
   end
+  if calls > 1 then seconds(calls // 10 + 1, true) end
   return { seconds = seconds(calls, true) / calls, steps = calls }
 end
 
---- Seconds until the host is back, of n calls that the device's queue has room for.
+--- Seconds until the host is back, of n calls that fit into the device's queue.
 function requests.host(n)
   seconds(n)
   return { seconds = seconds(n) / n }

@@ -2,14 +2,18 @@
 
     python3 train_peer.py [DEVICE]
 
-One request a line, one answer a line. Every case is the twin of the one of the same
-name in train_ours.lua and starts from the weights and the batch that it saved. Eager
-code; 1 or more threads, channels_last or not, as the request says; fused optimizers;
-on a GPU cudnn.benchmark, and float32 means float32 (no TF32).
+One request a line, one answer a line. Every case matches the one of the same name in
+train_ours.lua and starts from the weights and the batch that it saved. The request says
+how many threads, which memory format, and whether the code is eager or compiled and in
+which mode of torch.compile. Optimizers are fused. On a GPU cudnn.benchmark is on, and
+float32 means float32 (no TF32).
 """
+import contextlib
 import json
+import os
 import struct
 import sys
+import threading
 import time
 
 from answers import number, serve
@@ -57,6 +61,16 @@ def start(model, saved):
         raise ValueError(f"the model lacks {', '.join(values)}")
 
 
+# ---- eager or compiled ------------------------------------------------------
+
+def compiled(f, mode):
+    """f by torch.compile in this mode ("default", "max-autotune"), or itself if "eager"."""
+    if mode == "eager":
+        return f
+    torch.compiler.reset()
+    return torch.compile(f, mode=None if mode == "default" else mode, dynamic=False)
+
+
 # ---- one op on much data ----------------------------------------------------
 
 def both_ways(f, x):
@@ -70,7 +84,7 @@ def both_ways(f, x):
     return step
 
 
-def op(dtype, name, rows, columns):
+def op(dtype, mode, name, rows, columns):
     x = torch.randn(rows, columns, device=DEVICE).to(dtype)
     y, labels = torch.randn_like(x), torch.randint(columns, (rows,), device=DEVICE)
     norm = nn.LayerNorm(columns).to(DEVICE, dtype)
@@ -85,19 +99,19 @@ def op(dtype, name, rows, columns):
         "dropout": lambda v: F.dropout(v, 0.1),
         "cross_entropy": lambda v: F.cross_entropy(v, labels),
     }
-    if name.endswith("_backward"):
-        return {"step": both_ways(forward[name[:-len("_backward")]], x)}
-    f = forward[name]
-    return {"step": lambda: f(x)}
+    backward = name.endswith("_backward")
+    f = compiled(forward[name[:-len("_backward")] if backward else name], mode)
+    return {"step": both_ways(f, x) if backward else lambda: f(x)}
 
 
-def mm(dtype, m, n, k):
+def mm(dtype, mode, m, n, k):
     a = torch.randn(m, k, device=DEVICE).to(dtype)
     b = torch.randn(k, n, device=DEVICE).to(dtype)
-    return {"step": lambda: torch.mm(a, b)}
+    product = compiled(torch.mm, mode)
+    return {"step": lambda: product(a, b)}
 
 
-def host(_, name):
+def host(_, __, name):
     """What a call costs the host."""
     a, b, w = (torch.randn(1, device=DEVICE) for _ in range(3))
     w.requires_grad_()
@@ -257,7 +271,7 @@ def mlp(inputs, hidden, outputs, _):
 
 # ---- training ---------------------------------------------------------------
 
-def training(path, dtype, layout, kind, args):
+def training(path, dtype, layout, mode, kind, args):
     saved = load(path)
     model, optimizer, criterion = NETWORKS[kind](*args)
     start(model.to(DEVICE), saved)
@@ -269,11 +283,14 @@ def training(path, dtype, layout, kind, args):
     scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
     self = {"model": model, "optimizer": optimizer, "batch": (x, y)}
 
+    def forward(x, y):
+        with torch.autocast(DEVICE, dtype=dtype) if half else contextlib.nullcontext():
+            return criterion(model(x), y)
+    forward = compiled(forward, mode)
+
     def step():
-        x, y = self["batch"]
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(DEVICE, dtype=dtype if half else None, enabled=half):
-            loss = criterion(model(x), y)
+        loss = forward(*self["batch"])
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -284,6 +301,7 @@ def training(path, dtype, layout, kind, args):
 
 NETWORKS = {"sine": sine, "resnet18": resnet18, "cnn": cnn, "gpt": gpt, "lstm": lstm, "mlp": mlp}
 CURRENT = {}
+WARM, SLOW = 2.0, 5.0  # seconds
 
 
 # ---- requests ---------------------------------------------------------------
@@ -309,8 +327,8 @@ def about():
     return {"version": torch.__version__}
 
 
-def begin(path, dtype, threads, layout, kind, *args):
-    """A case with so many threads, in contiguous_format or channels_last."""
+def begin(path, dtype, threads, layout, mode, kind, *args):
+    """A case with so many threads, in contiguous_format or channels_last, eager or compiled."""
     global CURRENT
     torch.set_num_threads(threads)
     torch.manual_seed(1)
@@ -319,24 +337,11 @@ def begin(path, dtype, threads, layout, kind, *args):
     if DEVICE != "cpu":
         torch.cuda.empty_cache()
     if kind in NETWORKS:
-        CURRENT = training(path, dtype, layout, kind, args)
+        CURRENT = training(path, dtype, layout, mode, kind, args)
     else:
-        CURRENT = {"op": op, "mm": mm, "host": host}[kind](dtype, *args)
+        CURRENT = {"op": op, "mm": mm, "host": host}[kind](dtype, mode, *args)
+    CURRENT["eager"] = mode == "eager"
     return {}
-
-
-def tune(path, dtype, threads, kind, *args):
-    """The fastest number of threads and layout: the best of three short blocks each."""
-    layouts = ["contiguous_format"]
-    if kind in NETWORKS and load(path)["x"].ndim == 4:
-        layouts.append("channels_last")
-    found = []
-    for layout in layouts:
-        for n in range(1, threads + 1):
-            begin(path, dtype, n, layout, kind, *args)
-            found.append((min(time_block(0.05)["seconds"] for _ in range(3)), n, layout))
-    _, n, layout = min(found)
-    return {"threads": n, "layout": layout}
 
 
 def feed(path):
@@ -360,27 +365,40 @@ def losses(n):
     return out
 
 
+def warm_up(limit=None):
+    """Steps until compiling, tuning and caches are done: 20, or as many as fit WARM
+    seconds; an eager step of more than SLOW seconds is the only one. The process ends
+    where this takes longer than the limit, as nothing else stops a compiler."""
+    timer = threading.Timer(limit, os._exit, [1]) if limit else None
+    if timer:
+        timer.start()
+    first = pace = seconds(1)
+    n, total = 0, 0.0
+    while n < 20 and total < WARM and (first < SLOW or not CURRENT.get("eager")):
+        n, total = n + 1, total + seconds(1)
+        pace = total / n
+    if timer:
+        timer.cancel()
+    CURRENT["pace"] = pace
+    return {"seconds": pace, "first": first, "steps": max(n, 1)}
+
+
 def time_block(least):
-    """Seconds of a step, over a block of about so many seconds."""
-    if "n" not in CURRENT:
-        seconds(1)
-        n, t = 1, seconds(1)
-        while t < least:
-            n = int(n * min(2 * least / t, 16)) + 1
-            t = seconds(n)
-        CURRENT["n"] = max(1, int(n * least / t) + 1)
-    return {"seconds": seconds(CURRENT["n"]) / CURRENT["n"], "steps": CURRENT["n"]}
+    """Seconds of a step, over a block of about so many seconds. Where it is many steps,
+    a tenth of them come first and are not timed: the other side had the caches."""
+    if "pace" not in CURRENT:
+        warm_up()
+    n = max(1, round(least / CURRENT["pace"]))
+    if n > 1:
+        seconds(n // 10 + 1)
+    CURRENT["pace"] = seconds(n) / n
+    return {"seconds": CURRENT["pace"], "steps": n}
 
 
 def returned(n):
-    """Seconds until the host is back, of n calls that the device's queue has room for."""
+    """Seconds until the host is back, of n calls that fit into the device's queue."""
     seconds(n, False)
     return {"seconds": seconds(n, False) / n}
-
-
-def steps(n):
-    """Seconds of a step, of n steps and no more."""
-    return {"seconds": seconds(n) / n, "steps": n}
 
 
 def tensor_peak():
@@ -410,16 +428,26 @@ def tensor_peak():
     return before + peak
 
 
-def work():
-    """The most bytes that tensors held in a step, and that the process ever held."""
+def peak():
+    """The most bytes that tensors held in a step."""
+    return {"peak": tensor_peak()}
+
+
+def resident():
+    """The most bytes that the process ever held."""
     with open("/proc/self/status") as f:
         lines = dict(line.split(":", 1) for line in f)
-    resident = int(lines["VmHWM"].split()[0]) * 1024
-    return {"peak": tensor_peak() if "model" in CURRENT else 0, "resident": resident}
+    return {"resident": int(lines["VmHWM"].split()[0]) * 1024}
 
 
-REQUESTS = {"about": about, "begin": begin, "tune": tune, "feed": feed, "losses": losses,
-            "time": time_block, "host": returned, "steps": steps, "work": work}
+def work():
+    """Both: resident() first, as peak() profiles."""
+    return resident() | {"peak": tensor_peak() if "model" in CURRENT else 0}
+
+
+REQUESTS = {"about": about, "begin": begin, "warm": warm_up, "feed": feed, "losses": losses,
+            "time": time_block, "host": returned, "peak": peak,
+            "work": work}
 
 
 def answer(line):

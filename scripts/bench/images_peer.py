@@ -1,4 +1,4 @@
-"""torchvision's side of pictures.lua; its twin is pictures_ours.lua. Workers stay from
+"""torchvision's side of images.lua; the other side is images_ours.lua. Workers stay from
 round to round, which is the faster way.
 """
 import sys
@@ -19,12 +19,12 @@ STEPS = {"small": [T.RandomCrop(32, padding=4)], "photos": [T.Resize(72), T.Rand
 CURRENT = {}
 
 
-def begin(kind, workers, pictures, folder):
+def begin(kind, workers, images, folder):
     torch.set_num_threads(1)
     data = ImageFolder(folder, T.Compose(STEPS[kind] + [
         T.RandomHorizontalFlip(), T.ToTensor(),
         T.Normalize([0.49, 0.48, 0.45], [0.25, 0.24, 0.26])]))
-    n = min(len(data), pictures)
+    n = min(len(data), images)
     indices = [i * len(data) // n for i in range(n)]
     loader = DataLoader(data, batch_size=128, num_workers=workers,
                         sampler=SubsetRandomSampler(indices), persistent_workers=workers > 0)

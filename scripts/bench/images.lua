@@ -1,20 +1,20 @@
--- Pictures a second out of an ImageFolder: our loader beside torchvision's, Pillow and
+-- Images a second out of an ImageFolder: our loader against torchvision's, Pillow and
 -- PyTorch's DataLoader, on the same files, the same transforms, as many workers.
---   scripts/run scripts/bench/pictures.lua --small DIR --photos DIR [--workers 2] [--rounds 7]
---       [--pictures 4000]
--- --small: pictures of 32 x 32, which are cropped (with a border of 4) and mirrored.
+--   scripts/run scripts/bench/images.lua --small DIR --photos DIR [--workers 2] [--rounds 7]
+--       [--images 4000]
+-- --small: images of 32 x 32, which are cropped (with a border of 4) and mirrored.
 -- --photos: larger ones, whose shorter side becomes 72, cropped to 64 x 64 and mirrored.
 -- Both become float32 and are normalised, in batches of 128. Either may be left out. A
--- round takes up to --pictures of each, drawn evenly from the folder; the workers of the
+-- round takes up to --images of each, drawn evenly from the folder; the workers of the
 -- other side wait meanwhile. The files lie in the system's cache after the first round.
 -- PYTHON names a Python with torch, torchvision and Pillow.
 local lib = dofile((arg[0]:match("^(.*)/[^/]*$") or ".") .. "/lib.lua")
-local options = lib.options { small = "", photos = "", workers = 2, rounds = 7, pictures = 4000 }
+local options = lib.options { small = "", photos = "", workers = 2, rounds = 7, images = 4000 }
 local GOAL = 1.5
 
 local function side(name, command, kind, folder)
-  local worker = lib.worker(name, ("exec %s"):format(command))
-  local answer, why = worker:ask("begin", kind, options.workers, options.pictures, folder)
+  local worker = lib.worker(name, command)
+  local answer, why = worker:ask("begin", kind, options.workers, options.images, folder)
   if answer then
     lib.peer_version = answer.version or lib.peer_version
     return worker
@@ -24,11 +24,11 @@ local function side(name, command, kind, folder)
 end
 
 local function row(kind, folder)
-  local ours, why = side("demilune", "lua5.4 " .. lib.quote(lib.here .. "/pictures_ours.lua"),
+  local ours, why = side("demilune", "lua5.4 " .. lib.quote(lib.here .. "/images_ours.lua"),
     kind, folder)
   if not ours then error(("%s: %s"):format(folder, why), 0) end
   local peer, absent = side("torchvision", lib.quote(os.getenv "PYTHON" or "python3") .. " "
-    .. lib.quote(lib.here .. "/pictures_peer.py"), kind, folder)
+    .. lib.quote(lib.here .. "/images_peer.py"), kind, folder)
   for _, worker in ipairs { ours, peer } do worker:ask "round" end -- fills the cache
   if not peer then
     local a = {}
@@ -49,5 +49,5 @@ local rows = {}
 for _, kind in ipairs { "small", "photos" } do
   if options[kind] ~= "" then rows[#rows + 1] = row(kind, options[kind]) end
 end
-lib.heading(("ImageFolder, pictures a second, %d workers"):format(options.workers))
-lib.table({ "pictures", "demilune", "torchvision", "ratio", "goal 1.5" }, rows)
+lib.heading(("ImageFolder, images a second, %d workers"):format(options.workers))
+lib.table({ "images", "demilune", "torchvision", "ratio", "goal 1.5" }, rows)

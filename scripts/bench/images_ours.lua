@@ -1,4 +1,4 @@
--- This project's side of pictures.lua; its twin is pictures_peer.py.
+-- This project's side of images.lua; the other side is images_peer.py.
 local dm = require "demilune"
 local T = dm.transforms
 
@@ -8,12 +8,12 @@ local STEPS = {
 }
 local loader, n
 
--- begin KIND WORKERS PICTURES FOLDER
-local function begin(kind, workers, pictures, folder)
+-- begin KIND WORKERS IMAGES FOLDER
+local function begin(kind, workers, images, folder)
   local set = assert(dm.datasets.ImageFolder(folder, { transform = T.Compose {
     T.Compose(STEPS[kind]), T.RandomHorizontalFlip(), T.ToTensor(),
     T.Normalize({ 0.49, 0.48, 0.45 }, { 0.25, 0.24, 0.26 }) } }))
-  n = math.min(#set, pictures)
+  n = math.min(#set, images)
   local indices = {}
   for i = 1, n do indices[i] = 1 + (i - 1) * #set // n end
   loader = dm.data.DataLoader(set, { batch_size = 128, num_workers = workers,
