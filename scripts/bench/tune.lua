@@ -136,7 +136,7 @@ function Search:try_modes(modes, like)
 end
 
 --- The fastest settings tried, up to FINALISTS of them that are near the best. Settings
---- that are close change places from process to process, above all those that differ in
+--- that are close change ranks from process to process, above all those that differ in
 --- the allocator, so the blocks are timed with each.
 function Search:finalists()
   table.sort(self.tried, function(a, b) return a.seconds < b.seconds end)

@@ -64,20 +64,20 @@ static inline DM_HD float dm_next_16(float a, float b, bool brain) {
 
 /* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
 
-#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                                            \
+#define DM_MODULO(TYPE, MODULO, FLOOR_DIV, LOG2_1P)                               \
   static inline DM_HD TYPE LOG2_1P(TYPE x) { return log1p(x) * (TYPE)DM_LOG2_E; } \
-  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                                            \
-    const TYPE r = fmod(a, b);                                                                 \
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                                           \
-  }                                                                                            \
-  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                                         \
-    if (b == 0) return a / b;                                                                  \
-    const TYPE r = fmod(a, b);                                                                 \
-    TYPE d = (a - r) / b;                                                                      \
-    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                                  \
-    if (d == 0) return copysign((TYPE)0, a / b);                                               \
-    const TYPE f = floor(d);                                                                   \
-    return d - f > (TYPE)0.5 ? f + 1 : f;                                                      \
+  static inline DM_HD TYPE MODULO(TYPE a, TYPE b) {                               \
+    const TYPE r = fmod(a, b);                                                    \
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;                              \
+  }                                                                               \
+  static inline DM_HD TYPE FLOOR_DIV(TYPE a, TYPE b) {                            \
+    if (b == 0) return a / b;                                                     \
+    const TYPE r = fmod(a, b);                                                    \
+    TYPE d = (a - r) / b;                                                         \
+    if (r != 0 && (b < 0) != (r < 0)) d -= 1;                                     \
+    if (d == 0) return copysign((TYPE)0, a / b);                                  \
+    const TYPE f = floor(d);                                                      \
+    return d - f > (TYPE)0.5 ? f + 1 : f;                                         \
   }
 #ifdef __cplusplus
 DM_MODULO(float, dm_modulo, dm_floor_div, dm_log2_1p)
