@@ -10,6 +10,8 @@ op.composed "scaled_dot_product_attention" {
     .. "what is seen; Vaswani et al. 2017",
 }
 
+-- p is 0 without dropout; the elements of the draw are those of (batch, L, S). On devices other
+-- than the CPU the generator's state is a tensor, counters.
 op.kernel "attention" {
   tensors = "query, key, value, mask?, counters?",
   options = {"is_causal:bool", "scale:num", "p:num", "seed:int", "offset:int"},

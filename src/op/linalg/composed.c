@@ -212,7 +212,7 @@ dm_status linalg_vector_norm_compose(dm_Call *c, dm_X *x) {
 /* The condition number |A| |A^-1|, for p = +-2 the ratio of the extreme singular
    values. */
 dm_status linalg_cond_compose(dm_Call *c, dm_X *x) {
-  const int64_t p = DM_ATTR(dm_LinalgCondAttr, c)->p; /* 0: none is given, which means 2 */
+  const int64_t p = DM_ATTR(dm_LinalgCondAttr, c)->p; /* 0: none given, which means 2 */
   const int64_t ord = p == 0 ? BY_2 : p - 1;
   dm_Tensor *t = c->in[0];
   const bool by_values = ord == BY_2 || ord == BY_MINUS_2;

@@ -15,6 +15,9 @@ dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *
 dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x);
 dm_status dm_check_running(const dm_Call *c, const char *name, const dm_Tensor *t);
 
+/* layer_norm and group_norm as one kernel: x is (outer, channels, inner), and each
+   group of channels of one `outer` is a row. layer_norm has one group, and channels of
+   one element. */
 /* The rows of layer_norm for x of meta m, and below those of group_norm for x (N, C,
    L). */
 static inline dm_RowNormBackwardAttr dm_layer_rows(const dm_Meta *m,

@@ -229,7 +229,8 @@ static void clear_rows(void *ctx, int64_t begin, int64_t end) {
 static dm_status triangle(dm_Call *c, bool upper) {
   dm_Tensor *out = c->out[0];
   const int64_t rows = out->shape[out->ndim - 2], columns = out->shape[out->ndim - 1];
-  const int64_t far = rows + columns; /* beyond it nothing changes; rules out overflow */
+  const int64_t far =
+      rows + columns; /* a diagonal beyond it changes nothing; the limit prevents overflow */
   const int64_t diagonal =
       dm_max_i64(-far, dm_min_i64(far, DM_ATTR(dm_TriangleAttr, c)->diagonal));
   if (out->numel == 0) return DM_OK;

@@ -515,7 +515,7 @@ dm_status as_strided_rule(dm_Call *c) {
    cannot when each dim's stride exceeds what all dims with smaller strides reach
    together. */
 static bool window_overlaps(const dm_AsStridedAttr *a) {
-  int64_t reach = 0; /* of the dims taken so far, by growing stride */
+  int64_t reach = 0; /* reach of the dims taken so far, in the order of their strides */
   bool taken[DM_MAX_DIM] = {false};
   for (int k = 0; k < a->size.n; k++) {
     int d = -1;

@@ -101,7 +101,7 @@ static dm_status max_axes(const dm_Call *c, const dm_MaxPoolAttr *a, const int64
     DM_TRY(dm_pool_axis_of(c, i ? "width" : "height", size[i], a->kernel_size[i],
                            dm_pool_stride(&a->stride, a->kernel_size, i), a->padding[i],
                            a->dilation[i], a->ceil_mode != 0, &ax[i]));
-  if (a->kernel_size[0] * a->kernel_size[1] > INT32_MAX) /* codes are int32 */
+  if (a->kernel_size[0] * a->kernel_size[1] > INT32_MAX) /* a code must fit in int32 */
     return dm_fail(DM_EARG, "%s: a window of %lld elements", c->op->name,
                    (long long)(a->kernel_size[0] * a->kernel_size[1]));
   return DM_OK;
