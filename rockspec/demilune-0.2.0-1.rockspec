@@ -24,6 +24,7 @@ build = {
     CMAKE_INSTALL_PREFIX = "$(PREFIX)",
     WITH_CUDA = "$(WITH_CUDA)", -- empty: auto
     CUDA_ARCH = "$(CUDA_ARCH)",
+    LUA = "$(LUA)", -- writes the op table
     LUA_INCDIR = "$(LUA_INCDIR)",
     LUADIR = "$(LUADIR)",
     LIBDIR = "$(LIBDIR)",

@@ -48,8 +48,9 @@ end
 
 describe("another device", function()
   setup(function()
-    local command = "cc -shared -fPIC -std=c11 -D_GNU_SOURCE= -DDM_BACK_END -Isrc " ..
-      "spec/fake_cuda.c -o " .. library
+    local command = ("cc -shared -fPIC -std=c11 -D_GNU_SOURCE= -DDM_BACK_END -Isrc "
+      .. "-I%s/generated spec/fake_cuda.c -o %s")
+      :format(os.getenv "DEMILUNE_BUILD" or "build", library)
     assert(os.execute(command))
   end)
   teardown(function() os.remove(library) end)

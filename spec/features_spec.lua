@@ -3,7 +3,6 @@
 -- or a title is missing. "GPU" marks a part that only a GPU can show.
 
 -- luacheck: no max string line length
-local dm = require "demilune"
 
 local TABLE = [[
 autocast region with device_type, dtype, enabled | spec/amp/autocast_spec.lua: on, off inside, on again, off after
@@ -129,21 +128,5 @@ describe("the table of features", function()
       end
     end
     assert.same({}, faults)
-  end)
-end)
-
-describe("the page on mixed precision", function()
-  it("lists the ops of the op tables", function()
-    local page, wanted = assert(loadfile "scripts/autocast_page.lua")("pages")()
-    assert.equal(wanted, page, "stale; hint: scripts/run scripts/autocast_page.lua")
-    for device, title in pairs{cpu = "On the CPU", cuda = "On CUDA"} do
-      for op, word in pairs(dm.amp.op_table(device)) do
-        local list = page:match("\n`" .. word .. "`\n.-%- " .. title .. ":(.-)\n[%-\n]")
-        if word ~= "unlisted" then assert.truthy(list:find("%f[%w_]" .. op .. "%f[^%w_]"), op) end
-      end
-    end
-    for line in page:match("lists: begin.*lists: end"):gmatch "[^\n]+" do
-      assert.truthy(#line <= 100, line)
-    end
   end)
 end)

@@ -1,5 +1,6 @@
 -- The op table: what src/ops/generate.lua says of rows that are wrong, and what it writes.
 
+local dm = require "demilune"
 local folder = require "spec.folder"
 
 local FIRST = [[
@@ -102,5 +103,21 @@ op.kernel "third" {
       end
     end
     assert.truthy(n > 2000)
+  end)
+end)
+
+describe("the page on mixed precision", function()
+  it("lists the ops of the op tables", function()
+    local page, wanted = assert(loadfile "scripts/autocast_page.lua")("pages")()
+    assert.equal(wanted, page, "stale; hint: scripts/run scripts/autocast_page.lua")
+    for device, title in pairs{cpu = "On the CPU", cuda = "On CUDA"} do
+      for op, word in pairs(dm.amp.op_table(device)) do
+        local list = page:match("\n`" .. word .. "`\n.-%- " .. title .. ":(.-)\n[%-\n]")
+        if word ~= "unlisted" then assert.truthy(list:find("%f[%w_]" .. op .. "%f[^%w_]"), op) end
+      end
+    end
+    for line in page:match("lists: begin.*lists: end"):gmatch "[^\n]+" do
+      assert.truthy(#line <= 100, line)
+    end
   end)
 end)
