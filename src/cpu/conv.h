@@ -2,23 +2,7 @@
 #ifndef DM_CONV_H
 #define DM_CONV_H
 
-#include "base/dtype.h"
-
-/* x (N,C,H,W), w (O,C/G,R,S) -> y (N,O,P,Q), all dense and of one dtype
-   (f16 bf16 f32 f64); arithmetic in the compute type, one rounding at the
-   store. P = (H + 2*pad - dil*(R-1) - 1) / stride + 1, likewise Q. */
-typedef struct dm_ConvDims {
-  int64_t n, c, h, w, o, r, s, p, q, groups;
-  int64_t stride[2], pad[2], dil[2];
-} dm_ConvDims;
-
-/* bias: (O), or NULL. */
-typedef dm_status dm_ConvForwardFn(const dm_ConvDims *d, dm_DType t, const void *x,
-                                   const void *w, const void *bias, void *y);
-typedef dm_status dm_ConvDxFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                              void *dx);
-typedef dm_status dm_ConvDwFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
-                              void *dw);
+#include "cpu/conv_dims.h"
 
 dm_ConvForwardFn dm_conv2d_fwd;
 dm_ConvDxFn dm_conv2d_dx;

@@ -4,7 +4,7 @@
 #ifndef DM_CONV_IMPLICIT_H
 #define DM_CONV_IMPLICIT_H
 
-#include "cpu/conv.h"
+#include "cpu/conv_dims.h"
 #include "cpu/conv_tiles.h"
 #include "cpu/gemm_kernel.h"
 

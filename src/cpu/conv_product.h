@@ -3,7 +3,7 @@
 #ifndef DM_CONV_PRODUCT_H
 #define DM_CONV_PRODUCT_H
 
-#include "cpu/conv.h"
+#include "cpu/conv_dims.h"
 
 /* 1 x 1, stride 1, no padding: y (O, HW) = w (O, C) x (C, HW), for each image and group. */
 dm_ConvForwardFn dm_conv_pointwise_fwd;

@@ -4,7 +4,7 @@
 #ifndef DM_DNNL_H
 #define DM_DNNL_H
 
-#include "cpu/gemm.h"
+#include "cpu/matrix.h"
 
 /* Whether dm_dnnl_sums is to be tried for products of type t this large. The first
    16-bit ones open libdnnl.so.3 (or .so); only version 3 is taken, as version 2 has

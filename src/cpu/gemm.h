@@ -3,14 +3,7 @@
 #ifndef DM_GEMM_H
 #define DM_GEMM_H
 
-#include "base/dtype.h"
-
-/* A matrix in memory: element (i, j) lies at data + (i*rs + j*cs) elements. */
-typedef struct dm_Mat {
-  const void *data;
-  dm_DType dtype; /* f16 bf16 f32 f64 (a and b may differ only within 16/32 bit) */
-  int64_t rs, cs; /* strides in elements, any sign or order; 0 broadcasts */
-} dm_Mat;
+#include "cpu/matrix.h"
 
 typedef enum dm_BiasAxis { DM_BIAS_NONE, DM_BIAS_PER_COL, DM_BIAS_PER_ROW } dm_BiasAxis;
 

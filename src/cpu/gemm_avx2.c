@@ -5,7 +5,7 @@
    A tile at the edge of C has a kernel of its own: fewer rows by constant folding of m, fewer
    columns by masked loads and stores. Packing converts 16-bit elements with F16C, and turns
    8 x 8 blocks in registers where k is the contiguous dim. */
-#include "cpu/gemm_variant.h"
+#include "cpu/gemm_kernel.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "base/half.h"

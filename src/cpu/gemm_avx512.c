@@ -10,7 +10,7 @@
 #define KERNEL dm_kernel_avx512
 #include "cpu/gemm_wide.inc"
 #else
-#include "cpu/gemm_variant.h"
+#include "cpu/gemm_kernel.h"
 const dm_Kernel *dm_kernel_avx512(dm_DType type) {
   DM_UNUSED(type);
   return NULL;

@@ -8,7 +8,7 @@
    operands count as 0: results differ from the float32 kernels in the last bits, but not from
    one processor with the instruction to the next. The checks compile this file with
    DM_EMULATE, in float32 arithmetic, for processors without the instruction. */
-#include "cpu/gemm_variant.h"
+#include "cpu/gemm_kernel.h"
 
 #if defined(__AVX512BF16__) || defined(DM_EMULATE)
 #if defined(DM_EMULATE)

@@ -3,7 +3,6 @@
    gemm_wide.inc have the faster kernels; they use the packing here for rare strides. */
 #include "cpu/gemm_kernel.h"
 
-#include "cpu/gemm_variant.h"
 #include "cpu/vec.h"
 
 #include <string.h>

@@ -143,4 +143,12 @@ static inline int64_t dm_even_part(int64_t n, int64_t most, int64_t unit) {
 }
 static inline int64_t dm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* The kernels of one instruction set each; NULL where it is not built. gemm_variant.h chooses.
+ */
+const dm_Kernel *dm_kernel_plain(dm_DType type);
+const dm_Kernel *dm_kernel_neon(dm_DType type);
+const dm_Kernel *dm_kernel_avx2(dm_DType type);
+const dm_Kernel *dm_kernel_avx512(dm_DType type);
+const dm_Kernel *dm_kernel_avx512bf16(void);
+
 #endif

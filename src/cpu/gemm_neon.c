@@ -8,7 +8,7 @@
 #define KERNEL dm_kernel_neon
 #include "cpu/gemm_wide.inc"
 #else
-#include "cpu/gemm_variant.h"
+#include "cpu/gemm_kernel.h"
 const dm_Kernel *dm_kernel_neon(dm_DType type) {
   DM_UNUSED(type);
   return NULL;

@@ -2,7 +2,7 @@
 #ifndef DM_GEMM_SMALL_H
 #define DM_GEMM_SMALL_H
 
-#include "cpu/gemm.h"
+#include "cpu/matrix.h"
 
 /* c = a b [+ bias, one a column, or NULL] as dm_gemm would give it, to the last bit.
    False: not so small, nothing done. */

@@ -9,11 +9,4 @@ const dm_Kernel *dm_kernel(dm_DType type);  /* for sums in DM_F32 or DM_F64: the
 const dm_Kernel *dm_kernel_pairs(void);     /* of bfloat16; NULL: this processor has none */
 const dm_Kernel *dm_kernel_for(dm_DType t); /* for operands of t: pairs, or dm_kernel's */
 
-/* One variant each; NULL where it is not built. */
-const dm_Kernel *dm_kernel_plain(dm_DType type);
-const dm_Kernel *dm_kernel_neon(dm_DType type);
-const dm_Kernel *dm_kernel_avx2(dm_DType type);
-const dm_Kernel *dm_kernel_avx512(dm_DType type);
-const dm_Kernel *dm_kernel_avx512bf16(void);
-
 #endif

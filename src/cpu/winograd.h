@@ -3,7 +3,7 @@
 #ifndef DM_WINOGRAD_H
 #define DM_WINOGRAD_H
 
-#include "cpu/conv.h"
+#include "cpu/conv_dims.h"
 
 enum {
   DM_WINOGRAD_STRIP = 16,   /* tiles of a strip */

@@ -2,7 +2,25 @@
 #ifndef DM_COLUMN_H
 #define DM_COLUMN_H
 
-#include "data/loader.h"
+#include "data/augment.h"
+
+/* A column as the caller of dm_loader_new gives it. */
+typedef struct dm_LoaderColumn {
+  const void *data; /* (n_samples, row_numel), each row dense; borrowed, must stay
+                       as it is until dm_loader_stop */
+  dm_DType dtype;
+  int64_t row_numel;
+  int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
+  const dm_Augment *augment; /* NULL: rows are copied. Else rows are uint8 images of this
+                                shape, and batches hold its results; borrowed until
+                                dm_loader_free */
+  int64_t shape[3];          /* channels, height, width */
+  /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread.
+     Its random numbers depend on `draw`, and that on (seed, epoch, sample). A failure is told
+     by the dm_loader_next whose batch it is. Both borrowed likewise. */
+  dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst);
+  const void *source;
+} dm_LoaderColumn;
 
 typedef struct dm_Column {
   const uint8_t *data;

@@ -11,24 +11,7 @@
 #ifndef DM_LOADER_H
 #define DM_LOADER_H
 
-#include "data/augment.h"
-
-typedef struct dm_LoaderColumn {
-  const void *data; /* (n_samples, row_numel), each row dense; borrowed, must stay
-                       as it is until dm_loader_stop */
-  dm_DType dtype;
-  int64_t row_numel;
-  int64_t row_step; /* elements from a row to the next, which may overlap; 0: row_numel */
-  const dm_Augment *augment; /* NULL: rows are copied. Else rows are uint8 images of this
-                                shape, and batches hold its results; borrowed until
-                                dm_loader_free */
-  int64_t shape[3];          /* channels, height, width */
-  /* Instead of data: writes row i of n_samples to dst (row_numel), called by any thread.
-     Its random numbers depend on `draw`, and that on (seed, epoch, sample). A failure is told
-     by the dm_loader_next whose batch it is. Both borrowed likewise. */
-  dm_status (*read)(const void *source, int64_t row, uint64_t draw, void *dst);
-  const void *source;
-} dm_LoaderColumn;
+#include "data/column.h"
 
 /* Where one column of one batch lies. `owner` is the allocator's business: a
    tensor, say, whose bytes are `data`. */

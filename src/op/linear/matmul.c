@@ -18,6 +18,7 @@
 #include "cpu/vec.h"
 #include "op/linear/matmul.h"
 #include "op/pointwise/pointwise.h"
+#include "op/pointwise/unary.h"
 #include "op/reduce/reduce.h"
 
 /* ---- products on the CPU ---- */

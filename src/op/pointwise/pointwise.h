@@ -13,16 +13,6 @@
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param);
 
-/* out = cond ? x : y, elementwise, in the compute type of out. */
-dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y);
-
-/* out = the op `id` of one operand, whose first attribute is p, of in; they may be the
-   same. Floats. */
-dm_status dm_unary_into(dm_Tensor *out, dm_OpId id, double p, dm_Tensor *in);
-/* Its gradient, from the one of x and y that its row saves; pq: its attributes. */
-dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
-                        dm_Tensor *saved, bool create_graph);
-
 /* Compositions' short hands; see dm_x. */
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b);
 dm_Tensor *x_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b);

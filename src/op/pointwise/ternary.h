@@ -15,4 +15,7 @@ static inline double dm_clamp_high(const dm_ClampAttr *a) {
   return a->max.set ? a->max.v : (double)INFINITY;
 }
 
+/* out = cond ? x : y, elementwise, in the compute type of out. */
+dm_status dm_choose(dm_Tensor *out, dm_Tensor *cond, dm_Tensor *x, dm_Tensor *y);
+
 #endif

@@ -2,7 +2,7 @@
 #ifndef DM_UNARY_H
 #define DM_UNARY_H
 
-#include "engine/op.h"
+#include "engine/call.h"
 
 /* The row's attributes as p and q, whatever their kind. */
 static inline void dm_unary_params(const dm_Signature *g, const void *attr, double pq[2]) {
@@ -13,5 +13,12 @@ static inline void dm_unary_params(const dm_Signature *g, const void *attr, doub
                                        : (double)*(const int64_t *)(const void *)at;
   }
 }
+
+/* out = the op `id` of one operand, whose first attribute is p, of in; they may be the
+   same. Floats. */
+dm_status dm_unary_into(dm_Tensor *out, dm_OpId id, double p, dm_Tensor *in);
+/* Its gradient, from the one of x and y that its row saves; pq: its attributes. */
+dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
+                        dm_Tensor *saved, bool create_graph);
 
 #endif

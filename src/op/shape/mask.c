@@ -9,6 +9,7 @@
 #include "cpu/threads.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
+#include "op/pointwise/ternary.h"
 #include "op/strided.h"
 
 enum { GRAIN = 32768 };
