@@ -1,19 +1,25 @@
-/* Attention, softmax(scale q k^T + mask) v, a tile at a time: the (L, S) matrix of
-   weights never stands in memory. Going along the keys, the forward keeps each
-   row's largest score and sum of exponentials (M. Milakov & N. Gimelshein 2018) and
-   writes down the logarithm of that sum; from it the backward has a tile's weights
-   again with one exp (T. Dao et al. 2022).
+/* Attention, y = softmax(scale q k^T + mask) v, computed tile by tile: the (L, S) matrix of
+   weights is never stored in global memory.
 
-   A block makes a tile of one result: of y or gq, whose rows are queries, or of gk
-   or gv, whose rows are keys. It walks along the other side: there it makes a tile
-   of scores, turns them into factors, and adds the factors times a tile of an
-   operand. Each sum has one block and one order, so the same bits each time.
+   The forward pass goes along the keys. For each row of scores it keeps the largest score so
+   far and the sum of exp(score - largest), and rescales what it has summed whenever a larger
+   score appears (the online softmax, M. Milakov & N. Gimelshein 2018). It stores lse, the
+   logarithm of that sum plus the largest score, in (batch, L). From lse the backward pass
+   recomputes the weights of a tile with one exp each, w = exp(s - lse), instead of reading
+   them (FlashAttention, T. Dao et al. 2022).
 
-   q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
-   dims; broadcast ones have step 0. A row whose keys are all masked out gives 0.
+   A block computes one tile of one result: of y or gq, whose rows are queries, or of gk or gv,
+   whose rows are keys. It loops over the other side. In each step it computes a tile of
+   scores, turns them into factors (weights or their gradients), and adds the product of the
+   factors and a tile of an operand. So each element of a result is summed by one thread in one
+   order, and every run gives the same bits. FlashAttention-2 adds to gq with atomics (T. Dao
+   2023); this kernel does not, and recomputes the scores for each of gq, gk and gv instead.
 
-   In 16 bits cuDNN is asked first (dnn_attention.c), but not where weights are dropped:
-   its numbers are not the CPU's. */
+   Shapes: q (..., L, E), k (..., S, E), v (..., S, D) and a mask (..., L, S) share their batch
+   dims; a broadcast dim has step 0. A row whose keys are all masked gives 0.
+
+   In 16 bits cuDNN is asked first (dnn_attention.c), but not with dropout: cuDNN would draw
+   other random numbers than the CPU does. */
 #include "kernels/attention.h"
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
@@ -24,9 +30,11 @@ extern "C" {
 
 /* ---- operands ---- */
 
+/* Four elements in one word: 16 bytes of float32, 32 of float64. */
 template <class C> struct alignas(16) Quad { C v[4]; };
 
-/* Matrices in a batch. runs: four neighbours in a row may be loaded as one. */
+/* An operand is a batch of matrices. `runs` says that four neighbours of a row are contiguous
+   and aligned, so that one load reads them. */
 struct Operand {
   const void *data;
   int64_t row, column, step[DM_MAX_DIM]; /* elements */
@@ -37,17 +45,17 @@ struct Operand {
 template <class C> struct Attention {
   Operand q, k, v, gy, mask; /* mask.data may be NULL */
   void *out;                 /* y, gq, gk or gv */
-  C *lse, *dot;              /* (batch, L): log of the sum of exp(scores); gy times y */
+  C *lse, *dot; /* (batch, L): log of the sum of exp(scores), and the sum of gy y of the row */
   int L, S, E, D;
   int ndim; /* batch dims */
   int64_t n_batch, size[DM_MAX_DIM];
   bool causal;
-  C scale, keep; /* what is not dropped is multiplied by keep */
+  C scale, keep; /* the weights that dropout keeps are multiplied by keep */
   float p;
-  const dm_Generator *draw; /* where dropout's numbers begin; NULL: nothing is dropped */
+  const dm_Generator *draw; /* the generator before the call's draw; NULL: no dropout */
 };
 
-/* Where a batch's matrix begins. */
+/* The offset in elements of matrix number `batch` of an operand. */
 template <class C>
 static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand &o,
                                            int64_t batch) {
@@ -60,7 +68,8 @@ static __device__ inline int64_t offset_of(const Attention<C> &p, const Operand 
   return at;
 }
 
-/* One matrix (n_row, n_column); 0 outside. */
+/* One matrix (n_row, n_column) of an operand as a tile loader sees it: reads outside give 0,
+   so that tiles at the edges need no code of their own. */
 template <class C, class T> struct Panel {
   const T *data;
   int64_t row, column;
@@ -70,7 +79,7 @@ template <class C, class T> struct Panel {
   __device__ Panel(const Attention<C> &p, const Operand &o, int64_t batch, int n, int m)
       : data((const T *)o.data + offset_of(p, o, batch)), row(o.row), column(o.column),
         n_row(n), n_column(m), runs(o.runs) {}
-  /* (i, j) and its three neighbours to the right. */
+  /* Returns element (i, j) and its three neighbours to the right in the compute type. */
   __device__ Quad<C> load(int i, int j) const {
     Quad<C> quad;
     const T *at = data + i * row + j * column;
@@ -87,21 +96,24 @@ template <class C, class T> struct Panel {
 
 /* ---- tiles ---- */
 
-/* A block's SIDE x SIDE threads have four rows and four columns of a tile each. A
-   tile in shared memory is TILE lines, along which products add up, of SIDE quads.
-   Three of them fill 48 KB with floats, half of it with doubles. */
+/* A block has SIDE x SIDE threads, and each holds four rows and four columns of a TILE x TILE
+   tile in registers. In shared memory a tile is stored as TILE lines of SIDE quads; a product
+   sums along the lines, so that a thread reads one quad of each operand for 16 multiply-adds.
+   The three tiles of a block fill 48 KB in float32 (TILE 64) and half of that in float64 (TILE
+   32). */
 template <class C> struct Square {
   static const int SIDE = sizeof(C) == 8 ? 8 : 16, TILE = 4 * SIDE, THREADS = SIDE * SIDE;
 };
 
-/* Where a quad lies: its position in the row changes every four lines, so that threads
-   which write every fourth line meet all banks. */
+/* The index of a quad in a tile. The quads of a line are permuted by an exclusive or with the
+   line's number divided by 4: threads that write every fourth line then meet different
+   banks. */
 template <class C> static __device__ inline int slot(int line, int quad) {
   const int side = Square<C>::SIDE;
   return line * side + (quad ^ (line / 4 & (side - 1)));
 }
 
-/* The matrix from (i, j) on: a row of it is a line. */
+/* Loads the TILE x TILE part of a matrix from (i, j) on, each row of it as a line. */
 template <class C, class M>
 static __device__ inline void load_rows(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i, int j) {
   const int side = Square<C>::SIDE;
@@ -109,7 +121,8 @@ static __device__ inline void load_rows(DM_SHARED_PTR(Quad<C>) tile, const M &m,
     tile[slot<C>(n / side, n % side)] = m.load(i + n / side, j + n % side * 4);
 }
 
-/* The same, a column of it is a line: four by four elements a thread. */
+/* Loads the same part with each column as a line, which transposes it: a thread reads four
+   rows of one quad and writes four columns. */
 template <class C, class M>
 static __device__ inline void load_columns(DM_SHARED_PTR(Quad<C>) tile, const M &m, int i,
                                            int j) {
@@ -122,7 +135,9 @@ static __device__ inline void load_columns(DM_SHARED_PTR(Quad<C>) tile, const M 
   }
 }
 
-/* sum += a's part of n lines times b's; lines up to the next fourth are 0. */
+/* Adds to `sum`, a thread's 4 x 4 elements, the product of two tiles along their first n
+   lines. The loop takes four lines at a time; lines from n up to the next multiple of 4 hold
+   0. */
 template <class C>
 static __device__ inline void multiply(C (&sum)[4][4], DM_SHARED_PTR(Quad<C>) a,
                                        DM_SHARED_PTR(Quad<C>) b, int n) {
@@ -138,7 +153,9 @@ static __device__ inline void multiply(C (&sum)[4][4], DM_SHARED_PTR(Quad<C>) a,
   }
 }
 
-/* s = TILE rows of a times TILE rows of b. a's tile may be there already. */
+/* Computes s = a b^T for TILE rows of a from i on and TILE rows of b from j on, over all
+   a.n_column columns, TILE columns at a time. has_a: tile_a holds a's part already (q of a
+   head with E <= TILE is loaded once). */
 template <class C, class M>
 static __device__ inline void products(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) tile_a,
                                        DM_SHARED_PTR(Quad<C>) tile_b, const M &a, int i,
@@ -157,21 +174,22 @@ static __device__ inline void products(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) tile
 
 /* ---- from products to factors ---- */
 
-/* Four queries from i on and four keys from j on: rows and columns of s, or where the
-   block's rows are keys, columns and rows. */
+/* A thread owns four queries from i on and four keys from j on. They are the rows and columns
+   of s, or, where the rows of the block are keys, its columns and rows. */
 template <bool keys, class C>
 static __device__ inline C &pick(C (&s)[4][4], int query, int key) {
   return s[keys ? key : query][keys ? query : key];
 }
 
-/* What a thread says of its 16 elements passes through its own quads of `shared`, so
-   that the code which finds it out is there once and s stays in registers. Then the
-   all threads may use `shared` again. */
+/* A thread passes the masks or dropout factors of its 16 elements through four quads of
+   `shared` that only it uses. The code that computes them then exists once, in a loop that is
+   not unrolled, while s stays in registers. All callers end with a barrier, after which all
+   threads may use `shared` again. */
 template <class C> static __device__ inline int own_slot(int n) {
   return n * Square<C>::THREADS + (int)threadIdx.x;
 }
 
-/* s waits in shared memory while registers are wanted for other things. */
+/* Stores s in shared memory while the registers are needed for a second product. */
 template <class C>
 static __device__ inline void put_aside(const C (&s)[4][4], DM_SHARED_PTR(Quad<C>) shared) {
   for (int r = 0; r < 4; r++) {
@@ -179,6 +197,7 @@ static __device__ inline void put_aside(const C (&s)[4][4], DM_SHARED_PTR(Quad<C
     shared[own_slot<C>(r)] = row;
   }
 }
+/* Loads s again; the barrier frees the shared memory for all threads. */
 template <class C>
 static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) shared) {
   for (int r = 0; r < 4; r++) {
@@ -188,6 +207,8 @@ static __device__ inline void take_back(C (&s)[4][4], DM_SHARED_PTR(Quad<C>) sha
   __syncthreads();
 }
 
+/* Adds the mask (batch, L, S) to a thread's scores; where a bool mask is false the score
+   becomes -inf. */
 template <bool keys, class C>
 static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
                                        DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i,
@@ -214,7 +235,8 @@ static __device__ inline void add_mask(const Attention<C> &p, C (&s)[4][4],
   __syncthreads();
 }
 
-/* Products become scores, those that are not seen -inf. */
+/* Turns products into scores: multiplies by scale, adds the mask, and sets the elements
+   outside the matrix and, if causal, those with key > query to -inf. */
 template <bool keys, class C>
 static __device__ inline void score(const Attention<C> &p, C (&s)[4][4],
                                     DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i,
@@ -228,7 +250,8 @@ static __device__ inline void score(const Attention<C> &p, C (&s)[4][4],
         pick<keys>(s, r, c) = -(C)INFINITY;
 }
 
-/* Words first .. first + 3 of the draw. */
+/* Draws words first .. first + 3 of the call's random numbers as uniforms in [0, 1). Philox
+   gives four words per counter, so an unaligned start needs two counters. */
 static __device__ inline void draw(dm_Generator g, uint64_t first, float u[4]) {
   const dm_Philox now = dm_philox(g.seed, g.offset + first / 4);
   const dm_Philox next = first % 4 == 0 ? now : dm_philox(g.seed, g.offset + first / 4 + 1);
@@ -242,6 +265,9 @@ static __device__ inline void draw(dm_Generator g, uint64_t first, float u[4]) {
   for (int n = 0; n < 4; n++) u[n] = dm_uniform_f32(word[n]);
 }
 
+/* Dropout of the weights: element (batch, i, j) takes word (batch L + i) S + j of the draw, as
+   on the CPU, whatever the tile that computes it. An element is dropped where its uniform is
+   below p. */
 template <bool keys, class C>
 static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
                                    DM_SHARED_PTR(Quad<C>) shared, int64_t batch, int i, int j) {
@@ -264,7 +290,7 @@ static __device__ inline void drop(const Attention<C> &p, C (&s)[4][4],
   __syncthreads();
 }
 
-/* Scores become weights, by what the forward wrote down. */
+/* Turns scores into weights, exp(s - lse), with the lse of the forward pass. */
 template <bool keys, class C>
 static __device__ inline void weigh(const Attention<C> &p, C (&s)[4][4], int64_t batch, int i) {
   for (int r = 0; r < 4; r++) {
@@ -276,8 +302,9 @@ static __device__ inline void weigh(const Attention<C> &p, C (&s)[4][4], int64_t
   }
 }
 
-/* Weights w and g, their gradients, become the gradients of the products; those of
-   weight 0 are 0 whatever the row's other numbers are. */
+/* The gradient of softmax: from the weights w and their gradients g it computes w (g - dot)
+   scale, the gradient of the products, where dot is the row's sum of w g. An element of weight
+   0 gets 0 even if the row holds infinities or NaN. */
 template <bool keys, class C>
 static __device__ inline void differentiate(const Attention<C> &p, C (&w)[4][4], C (&g)[4][4],
                                             int64_t batch, int i) {
@@ -290,8 +317,8 @@ static __device__ inline void differentiate(const Attention<C> &p, C (&w)[4][4],
   }
 }
 
-/* Of each of a thread's four rows: the largest score yet, and this thread's part of
-   the sum of exp(score - top). */
+/* The state of the online softmax for a thread's four rows: the largest score so far, which
+   the SIDE threads of a row share, and this thread's part of the sum of exp(score - top). */
 template <class C> struct Softmax {
   C top[4], sum[4];
 
@@ -301,8 +328,9 @@ template <class C> struct Softmax {
       sum[r] = 0;
     }
   }
-  /* Scores become exponentials; what was added up before is to be multiplied by
-     `factor`. A NaN is passed over here and makes the sum NaN. */
+  /* Adds a tile of scores: s becomes exp(s - top), and `factor` what earlier sums of the row
+     have to be multiplied by, exp(old top - new top). A NaN is not chosen as the top, but its
+     exp makes the sum NaN. */
   __device__ void add(C (&s)[4][4], C factor[4]) {
     for (int r = 0; r < 4; r++) {
       C now = top[r];
@@ -321,7 +349,7 @@ template <class C> struct Softmax {
       top[r] = now;
     }
   }
-  /* Every thread gets the whole sums. */
+  /* Adds the parts of the SIDE threads of each row; every thread gets the whole sum. */
   __device__ void finish() {
     for (int r = 0; r < 4; r++)
       for (int lane = Square<C>::SIDE / 2; lane > 0; lane /= 2)
@@ -333,13 +361,21 @@ template <class C> struct Softmax {
 
 enum Result { Y, GQ, GK, GV };
 
-/* A block's tile of the result is TILE rows and WIDE times TILE columns; two of those
-   take more registers than would let two blocks share a processor. */
+/* The kernel of all four results. blockIdx.x is a tile of rows and of columns, blockIdx.y a
+   batch. A block computes TILE rows and WIDE * TILE columns of the result; the forward pass
+   and the gradients have their own instance each. The launch bounds allow two blocks per
+   multiprocessor for WIDE 1; two column tiles take too many registers for that.
+
+   Each step of the loop over line0: (1) s = q k^T of a tile; (2) scale, mask, causal mask; (3)
+   s becomes weights, by the online softmax in the forward pass or by lse in the backward; (4)
+   for gq and gk a second product gy v^T gives the weights' gradients, and softmax's derivative
+   turns them into those of the scores; (5) the factors go to shared memory and are multiplied
+   by a tile of v, k, q or gy. */
 template <class C, class T, Result result, int WIDE>
 static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
     attention_kernel(Attention<C> p) {
   const int TILE = Square<C>::TILE, SIDE = Square<C>::SIDE;
-  const bool keys = result == GK || result == GV; /* are the rows */
+  const bool keys = result == GK || result == GV; /* whether the rows are keys */
   DM_SHARED(Quad<C>, tile_a, TILE * SIDE);
   DM_SHARED(Quad<C>, tile_b, TILE * SIDE);
   DM_SHARED(Quad<C>, factors, TILE * SIDE);
@@ -347,7 +383,8 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   const int n_row = keys ? p.S : p.L, n_column = result == Y || result == GV ? p.D : p.E;
   const int n_tile = (n_row + TILE - 1) / TILE, tile = (int)blockIdx.x % n_tile;
   const int column0 = (int)blockIdx.x / n_tile * (WIDE * TILE);
-  /* who has most to do goes first: causal queries see more keys the later they are */
+  /* With a causal mask later queries see more keys: those tiles get the lowest block numbers,
+     which start first. */
   const int row0 = (p.causal && !keys ? n_tile - 1 - tile : tile) * TILE;
   const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
   for (int64_t batch = blockIdx.y; batch < p.n_batch; batch += gridDim.y) {
@@ -417,8 +454,8 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   }
 }
 
-/* dot = the sum of gy y along each row, which is that of the weights times their
-   gradients; a warp a row. */
+/* dot (batch, L): the sum of gy y along each row, which equals the sum of the weights times
+   their gradients (Dao et al. 2022). One warp per row; y is dense. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p, const T *y) {
   const int64_t row = dm_thread() / 32;
@@ -436,6 +473,8 @@ static __global__ void __launch_bounds__(DM_THREADS) dot_kernel(Attention<C> p, 
 
 /* ---- launches ---- */
 
+/* Describes a tensor's last two dims as a matrix and the others as batch steps; NULL gives
+   data NULL. */
 static Operand operand_of(const dm_Tensor *t) {
   Operand o;
   memset(&o, 0, sizeof o);
@@ -454,6 +493,8 @@ static Operand operand_of(const dm_Tensor *t) {
   return o;
 }
 
+/* Fills the parameters that forward and backward share. Sizes must fit 31 bits, as the kernel
+   counts rows and columns in int. */
 template <class C>
 static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *mask,
                               const dm_Tensor *counters, Attention<C> *p) {
@@ -486,6 +527,8 @@ static dm_status attention_of(dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor
   return DM_OK;
 }
 
+/* Launches the kernel of one result: with WIDE 1 where one tile of columns is enough in
+   float32, else with WIDE 2, so that two column tiles share one computation of the scores. */
 template <Result result, class T, class C>
 static dm_status launch(Attention<C> p, dm_Tensor *out) {
   const int TILE = Square<C>::TILE;
@@ -502,6 +545,8 @@ static dm_status launch(Attention<C> p, dm_Tensor *out) {
   return dm_launch((attention_kernel<C, T, result, 2>), grid, Square<C>::THREADS, 0, p);
 }
 
+/* in: gy, q, k, v, y, lse, and maybe a mask and the generator. Each gradient has a launch of
+   its own. */
 template <class C, class T> static dm_status backward(dm_Call *c) {
   Attention<C> p;
   DM_TRY(attention_of(c, c->in + 1, c->n_in > 6 ? c->in[6] : NULL,

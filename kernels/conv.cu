@@ -1,17 +1,19 @@
-/* Convolutions without a library: any float dtype, any strides. They serve where
-   cuDNN does not.
+/* Convolutions by implicit GEMM, for any float dtype and any strides. They run where cuDNN is
+   missing or refuses.
 
-   All three are products of matrices, once for each group:
+   The forward pass and both gradients are products of two matrices, once per group:
 
               rows             columns             k
      y        O/G              N P Q               C/G R S
-     x's      C/G              N H W               O/G R S      gradients
-     w's      O/G              C/G R S             N P Q
+     gx       C/G              N H W               O/G R S
+     gw       O/G              C/G R S             N P Q
 
-   of a matrix that is written down in memory (the weight; y's gradient) with one
-   that is not: it is gathered from an image. An index of a column or of k is three
-   numbers; each of the two gives its part of a position in the image: elements to step
-   over, and a row and a column of it. What lies outside is 0. */
+   One operand is a matrix in memory (the weight, or y's gradient). The other is the unfolded
+   image (im2col) and is never stored: the loader computes from a column's and a k's index
+   where the element is in the image (Chetlur et al. 2014, cuDNN). An index is split into three
+   numbers, such as (n, p, q) for a column and (c, r, s) for k. Each of the two indices gives
+   its part of the position: an offset in elements, and a row and a column of the image, which
+   are added. Elements outside the image are 0. */
 #include "kernels/conv.h"
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
@@ -21,28 +23,30 @@ extern "C" {
 #include "op/strided.h"
 }
 
-/* A block makes TILE x TILE of the product, each of its SIDE x SIDE threads every
-   SIDE-th element in both directions; DEPTH of k lie in shared memory at a time,
-   with rows two words too long so that writing down a column meets every bank. */
+/* A block computes a TILE x TILE tile of the product. Each of its SIDE x SIDE threads holds
+   EACH x EACH of it in registers, every SIDE-th element in both directions. DEPTH elements of
+   k are in shared memory at a time; its rows are two words longer than a tile so that the
+   writes of a column go to different banks. */
 enum { TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE, PITCH = TILE + 2 };
-/* Fewer rows than this are not worth a tile. */
+/* Products with fewer rows than this do not use tiles: most of a tile would be empty. */
 enum { FEW_ROWS = 5 };
-/* A long k is cut into pieces where there are fewer tiles than this. The cut depends
-   on nothing but sizes: sums keep their order on every device. */
+/* Where there are fewer tiles than ENOUGH_TILES, a long k is cut into pieces of at least
+   LEAST_PIECE (split-k), so that more blocks run. The cut depends on sizes alone, so that sums
+   have the same order on every device. */
 enum { ENOUGH_TILES = 256, LEAST_PIECE = 256 };
-/* Images and kernels reach no further: positions in them are 32-bit numbers. */
+/* Images and kernels must be smaller than MAX_REACH, so that positions fit 32 bits. */
 enum { MAX_REACH = 1 << 29, OUTSIDE = -(1 << 30) };
 
 /* ---- positions ---- */
 
-/* The part of a position that one index gives. */
+/* One index's part of a position in the image. */
 struct Spot {
   int64_t offset; /* elements */
   int y, x;
 };
 
-/* Index i = (a, b, c), the last one fastest: a * step elements, and row and column
-   b * mul[0] + add[0], c * mul[1] + add[1]. */
+/* Turns index i = (a, b, c), the last number fastest, into its part of a position: offset a *
+   step, row b * mul[0] + add[0], column c * mul[1] + add[1]. */
 struct Ramp {
   int64_t n, n_bc, n_c;
   bool wide; /* 2^31 or more: true divisions */
@@ -59,16 +63,20 @@ struct Ramp {
   }
 };
 
-/* A matrix of lines (rows of the left one, columns of the right) along k. */
+/* One operand of the product. A line is a row of the left operand or a column of the right
+   one; elements of a line are counted by k. */
 struct Matrix {
   const void *data;
   Ramp line, k;
-  dm_Divisor every[2]; /* rows and columns between these are empty */
-  int size[2];         /* of the image */
-  int64_t step[2];     /* elements from row to row, from column to column */
+  dm_Divisor
+      every[2];    /* image rows and columns stand at multiples of these (the stride, in gx) */
+  int size[2];     /* of the image */
+  int64_t step[2]; /* elements from row to row, from column to column */
   int64_t group_step;
-  bool along_k; /* neighbours along k lie side by side, rather than lines */
+  bool along_k; /* neighbours along k are contiguous, rather than neighbouring lines */
 
+  /* The element of a line and a k, whose parts of the position are added; 0 where the sum is
+     outside the image or, in gx, between two steps of the stride. */
   template <class C, class T>
   __device__ inline C load(int64_t group, const Spot &l, const Spot &k) const {
     const int y = l.y + k.y, x = l.x + k.x;
@@ -84,23 +92,25 @@ struct Matrix {
   }
 };
 
+/* A product and where its elements are stored; passed to the kernels by value. */
 struct Product {
   Matrix a, b;
   void *out;
   int64_t rows, columns, k, groups;
-  /* element (row, column) of a group in out */
+  /* The offset of element (row, column) of a group in `out` is made of these steps. */
   int64_t plane, image_step, pixel_step, row_step, group_step;
   dm_Divisor by_plane;
   const void *bias; /* one element a row, or NULL */
   int64_t bias_step;
-  int64_t numel, n_piece, piece; /* of k; sums of pieces go to `part` */
+  int64_t numel, n_piece, piece; /* k is cut into n_piece pieces; their sums go to `part` */
   void *part;
 
+  /* The offset of a column: image number, then pixel. */
   __device__ inline int64_t column_at(int64_t column) const {
     const int64_t image = b.line.wide ? column / plane : dm_divide((uint32_t)column, by_plane);
     return image * image_step + (column - image * plane) * pixel_step;
   }
-  /* at: the column's position */
+  /* Stores one element with the bias added; `at` is the offset of its column. */
   template <class C, class T>
   __device__ inline void store(int64_t group, int64_t row, int64_t at, C sum) const {
     const int64_t channel = group * rows + row;
@@ -111,7 +121,9 @@ struct Product {
 
 /* ---- tiles ---- */
 
-/* The part of a matrix that one thread brings into a tile: EACH elements a step. */
+/* Loads one operand's tile into shared memory: each thread loads EACH elements per step.
+   Neighbouring threads load along the contiguous direction. The lines' parts of the positions
+   are computed once, those of k in each step. */
 template <class C, class T> struct Bearer {
   const Matrix *m;
   int64_t group;
@@ -144,6 +156,9 @@ template <class C, class T> struct Bearer {
   }
 };
 
+/* The tiled kernel: blockIdx.x is a tile, blockIdx.y a group, blockIdx.z a piece of k. Each
+   step loads two tiles of DEPTH k and adds EACH x EACH products per k. With several pieces the
+   partial sums (n_piece, groups, rows, columns) are stored in the compute type. */
 template <class C, class T>
 static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Product p) {
   DM_SHARED(C, tile_a, DEPTH * PITCH);
@@ -186,7 +201,8 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Produc
   }
 }
 
-/* The pieces' sums, first to last. */
+/* Adds the pieces' sums of each output element, first to last, and stores the result with the
+   bias. One thread per element. */
 template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
     C sum = C(0);
@@ -198,11 +214,12 @@ template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
 
 /* ---- few rows: groups of few channels, depthwise first of all ---- */
 
-/* A thread for each element of the output: k is short. */
+/* One thread per element of the output, for y and gx, where k is short. It loops over k as
+   three nested numbers, without divisions. */
 template <class C, class T> static __global__ void conv_each_kernel(Product p) {
   const int64_t n_b = p.b.k.n_bc / p.b.k.n_c, n_a = p.k / p.b.k.n_bc;
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
-    /* the image's columns are nearest to each other */
+    /* The column is the fastest index: neighbouring threads then read neighbouring pixels. */
     const int64_t column = i % p.columns, line = i / p.columns;
     const int64_t group = line / p.rows, row = line % p.rows;
     const Spot of_row = p.a.line.at(row), of_column = p.b.line.at(column);
@@ -226,7 +243,8 @@ template <class C, class T> static __global__ void conv_each_kernel(Product p) {
   }
 }
 
-/* A block for each element of the output: k is all pixels of all images. */
+/* One block per element of the output, for gw, where k is all pixels of all images: threads
+   take every DM_THREADS-th k, and a tree in shared memory adds their sums. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS) conv_whole_kernel(Product p) {
   DM_SHARED(C, sums, DM_THREADS);
@@ -252,6 +270,7 @@ static __global__ void __launch_bounds__(DM_THREADS) conv_whole_kernel(Product p
 
 /* ---- which product it is ---- */
 
+/* Builds a ramp of sizes (n_a, n_b, n_c), with divisors where 31 bits are enough. */
 static Ramp ramp(int64_t n_a, int64_t n_b, int64_t n_c, int64_t step) {
   Ramp r = {n_a * n_b * n_c, n_b * n_c, n_c, n_a * n_b * n_c > INT32_MAX, {}, {}, step, {}, {}};
   if (!r.wide) {
@@ -267,8 +286,8 @@ static void ramp_scale(Ramp *r, int64_t mul_y, int64_t mul_x, int64_t add_y, int
   r->add[1] = (int)add_x;
 }
 
-/* An operand as a matrix: its image of height x width, one row or column of which
-   is there for every `every` that positions count. */
+/* Describes an operand as a matrix over an image of height x width; image rows and columns
+   start out at every position (`every` 1). */
 static Matrix matrix(const dm_ConvOperand *o, int64_t height, int64_t width) {
   Matrix m = {};
   m.data = o->data;
@@ -280,7 +299,8 @@ static Matrix matrix(const dm_ConvOperand *o, int64_t height, int64_t width) {
   return m;
 }
 
-/* Rows of the weight, which lies along k; or for x's gradient, of its transpose. */
+/* The weight as the left operand: for y its lines are output channels and k is (c, r, s); for
+   gx its transpose, with lines c and k (o, r, s). */
 static Matrix weight_matrix(const dm_Conv *c, int64_t lines, int64_t line_step, int64_t deep,
                             int64_t deep_step) {
   const dm_ConvDims *d = &c->d;
@@ -293,13 +313,13 @@ static Matrix weight_matrix(const dm_Conv *c, int64_t lines, int64_t line_step, 
   return m;
 }
 
-/* Does k, or a line of the weight's gradient, step through the channels of a pixel, which
-   lie side by side? */
+/* Whether neighbouring channels are contiguous and the kernel is 1 x 1: then neighbours along
+   k, or along the lines of gw, are channels of one pixel. */
 static bool are_pixels(const dm_ConvOperand *o, const dm_ConvDims *d) {
   return o->step[1] == 1 && d->r * d->s == 1;
 }
 
-/* The product is images of so many pixels each, whose rows lie densely one after another. */
+/* Sets the output to images of `pixels` pixels each. */
 static void write_image(Product *p, const dm_ConvOperand *o, int64_t pixels) {
   p->out = o->data;
   p->plane = pixels;
@@ -309,7 +329,8 @@ static void write_image(Product *p, const dm_ConvOperand *o, int64_t pixels) {
   p->group_step = p->rows * o->step[1];
 }
 
-/* y[n,o,p,q] = sum of w[o,c,r,s] x[n, c, p stride - pad + r dil, ...] */
+/* Forward: y[n,o,p,q] = sum over c, r, s of w[o,c,r,s] x[n, c, p stride - pad + r dil, q
+   stride - pad + s dil]. */
 static Product forward(const dm_Conv *c) {
   const dm_ConvDims *d = &c->d;
   const int64_t o = d->o / d->groups, each = d->c / d->groups;
@@ -329,7 +350,8 @@ static Product forward(const dm_Conv *c) {
   return p;
 }
 
-/* x[n,c,h,w] = sum of w[o,c,r,s] y[n, o, (h + pad - r dil) / stride, ...] */
+/* Input gradient: gx[n,c,h,w] = sum over o, r, s of w[o,c,r,s] gy[n, o, (h + pad - r dil) /
+   stride, ...], where the division has no remainder. */
 static Product input_gradient(const dm_Conv *c) {
   const dm_ConvDims *d = &c->d;
   const int64_t o = d->o / d->groups, each = d->c / d->groups;
@@ -349,7 +371,8 @@ static Product input_gradient(const dm_Conv *c) {
   return p;
 }
 
-/* w[o,c,r,s] = sum of y[n,o,p,q] x[n, c, p stride - pad + r dil, ...] */
+/* Weight gradient: gw[o,c,r,s] = sum over n, p, q of gy[n,o,p,q] x[n, c, p stride - pad + r
+   dil, ...]. */
 static Product weight_gradient(const dm_Conv *c) {
   const dm_ConvDims *d = &c->d;
   const int64_t o = d->o / d->groups, each = d->c / d->groups;
@@ -377,7 +400,7 @@ static Product weight_gradient(const dm_Conv *c) {
 
 /* ---- launching ---- */
 
-/* Into how many pieces of which length k is cut. */
+/* Chooses the number of pieces of k and their length. */
 static void cut(Product *p, int64_t n_tile) {
   const int64_t wanted = ENOUGH_TILES / n_tile, most = p->k / LEAST_PIECE;
   const int64_t n = wanted < most ? wanted : most;
@@ -385,6 +408,7 @@ static void cut(Product *p, int64_t n_tile) {
   p->n_piece = n > 1 ? dm_ceil_div(p->k, p->piece) : 1;
 }
 
+/* Launches the tiled kernel, and the sum of the pieces where there are several. */
 template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_tile) {
   const unsigned groups = (unsigned)(p->groups < 65535 ? p->groups : 65535);
   const int64_t bytes = p->n_piece * p->numel * (int64_t)sizeof(C);
@@ -397,6 +421,8 @@ template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_
   return st;
 }
 
+/* Chooses the kernel: tiles for FEW_ROWS rows and more; else a block per element for gw, whose
+   k is long, or a thread per element. */
 template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels) {
   const int64_t n_tile = dm_ceil_div(p->rows, TILE) * dm_ceil_div(p->columns, TILE);
   const int64_t n_block = p->numel < (INT64_C(1) << 30) ? p->numel : INT64_C(1) << 30;
@@ -412,6 +438,7 @@ template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels
              : dm_launch((conv_each_kernel<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
 }
 
+/* Fails for sides or kernel extents whose positions do not fit 32 bits. */
 static dm_status check_reach(const dm_ConvDims *d) {
   const int64_t sizes[] = {d->h, d->w, d->dil[0] * d->r, d->dil[1] * d->s};
   for (int64_t n : sizes)
@@ -439,10 +466,11 @@ extern "C" dm_status dm_cuda_conv(const dm_Conv *c) {
 
 /* ---- the ops ---- */
 
-/* A dim of size 1 has the step that the layout gives it: libraries tell layouts by steps. */
+/* Describes a tensor by its steps. With `last`, dims of size 1 get the step of the
+   channels-last layout too, since libraries recognise a layout by its steps. */
 static dm_ConvOperand operand(const dm_Tensor *t, bool last) {
   dm_ConvOperand o = {dm_tensor_data(t), {}};
-  o.step[0] = t->numel; /* one image: wherever the next would be */
+  o.step[0] = t->numel; /* one image without a batch dim: the step to the next one */
   for (int i = 0; i < t->ndim; i++) o.step[i + 4 - t->ndim] = t->stride[i];
   if (last) dm_channels_last_strides(t->shape, o.step);
   return o;
@@ -452,15 +480,16 @@ static void set_operand(dm_Conv *c, dm_ConvKind which, const dm_Tensor *t, bool 
   (which == DM_CONV_FORWARD ? c->y : which == DM_CONV_INPUT ? c->x : c->w) = operand(t, last);
 }
 
-/* y += bias, which is one number a channel. */
+/* y += bias, where the bias (O) is broadcast over pixels. */
 static dm_status add_bias(dm_Tensor *y, const dm_Tensor *bias) {
   const int64_t shape[3] = {y->shape[y->ndim - 3], 1, 1}, stride[3] = {bias->stride[0], 0, 0};
   dm_Tensor b = dm_view_of(bias, 3, shape, stride, bias->offset);
   return dm_cuda_add(y, y, &b);
 }
 
-/* t, its channels last: a copy that stays with it, for others to find; written anew if
-   `afresh`. Other streams, which the default one does not order, have copies of their own. */
+/* Returns t in channels last. The copy is kept with t (t->last) for later calls, and is
+   written again if `afresh` or if t has changed since. Only the default stream keeps copies;
+   other streams, which nothing orders after it, make copies of their own. */
 static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
   if (dm_tensor_is_channels_last(t) || dm_thread_state()->stream.handle)
     return dm_last_new(t, out);
@@ -480,8 +509,9 @@ static dm_status kept_last(dm_Tensor *t, bool afresh, dm_Tensor **out) {
   return DM_OK;
 }
 
-/* Input i, no weight, dense. Images that come channels first are transposed once: by the
-   forward, which keeps them for the weight's gradient. */
+/* Input i, an image or a gradient, dense in the wanted layout. An image that arrives channels
+   first is transposed once, by the forward pass, which keeps the copy for the weight's
+   gradient. */
 static dm_status image_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
                            dm_Tensor **out) {
   dm_Tensor *t = c->in[i];
@@ -493,9 +523,11 @@ static dm_status image_new(const dm_Call *c, dm_ConvKind kind, int i, bool last,
   return st;
 }
 
-/* By cuDNN: the weight, or its gradient, has the layout of the images. A forward that the tape
-   keeps turns the weight over anew, so that a step's work is the same each time; the
-   gradient of x, and what is not trained, find it. */
+/* Convolution by cuDNN, for all dtypes but float64; *taken says whether it ran. The weight or
+   its gradient has the layout of the images. A forward pass that is recorded for backward
+   writes the weight's channels-last copy again each time, so that every training step does the
+   same work; gx and forward passes without gradients use the kept copy. The bias is added by
+   our own kernel. */
 static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool last,
                             bool *taken) {
   dm_Tensor *w = NULL, *out = call->out[0];
@@ -516,11 +548,13 @@ static dm_status by_library(dm_Call *call, dm_Conv c, dm_Tensor *weight, bool la
   return st;
 }
 
+/* Runs one of the three convolutions: brings the inputs into the wanted layout, asks cuDNN,
+   and otherwise uses the kernels above. */
 static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
   dm_Tensor *own[2] = {NULL}, *out = call->out[0];
   const dm_Tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
   const bool last = dm_conv_is_last(call->in[0], &d);
-  /* which of x, w and y the inputs are */
+  /* The inputs are (x, w) for y, (gy, w) for gx and (gy, x) for gw. */
   const dm_ConvKind first = kind == DM_CONV_FORWARD ? DM_CONV_INPUT : DM_CONV_FORWARD;
   const dm_ConvKind second = kind == DM_CONV_WEIGHT ? DM_CONV_INPUT : DM_CONV_WEIGHT;
   dm_Conv c = {};

@@ -1,6 +1,11 @@
-/* Running sums along a dim, from its beginning or its end. Lines that lie close
-   together are taken a thread each; others a block each, or several: then each first
-   adds up its chunk, and starts from the sum of the chunks before. */
+/* Running sums (inclusive scans) along a dim, from its beginning or, for the gradient, from
+   its end. x is (outer, n, inner), dense.
+
+   Lines whose elements are far apart (inner >= 32), and short lines, take a thread each:
+   neighbouring threads read neighbouring lines. Other lines take a block each or, if lines are
+   few, one per chunk: a first launch sums each chunk, and in the second each block starts from
+   the sum of the chunks before its own (reduce then scan; no block waits for another). The
+   order of additions depends on sizes alone. */
 #include "kernels/reduce.cuh"
 
 extern "C" {
@@ -10,6 +15,7 @@ extern "C" {
 
 enum { PER_THREAD = 4, TILE = PER_THREAD * DM_THREADS };
 
+/* The parameters: from and to are dtypes, and a line has n elements `inner` apart. */
 struct Lines {
   const void *x;
   void *y;
@@ -19,12 +25,13 @@ struct Lines {
   bool reverse;
 };
 
-/* Element i, in the order of summation, of a line. */
+/* The offset of a line's i-th element in the order of summation. */
 static __device__ inline int64_t offset_of(const Lines &p, int64_t line, int64_t i) {
   const int64_t first = line / p.inner * p.n * p.inner + line % p.inner;
   return first + (p.reverse ? p.n - 1 - i : i) * p.inner;
 }
 
+/* One thread per line. */
 template <class C> static __global__ void __launch_bounds__(DM_THREADS) thread_kernel(Lines p) {
   const int64_t line = dm_thread(), step = p.reverse ? -p.inner : p.inner;
   if (line >= p.n_line) return;
@@ -35,6 +42,7 @@ template <class C> static __global__ void __launch_bounds__(DM_THREADS) thread_k
   }
 }
 
+/* sums (n_line, n_chunk): the sum of each chunk; blockIdx is (line, chunk). */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Lines p, C *sums) {
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
@@ -45,7 +53,8 @@ static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Lines p, C
   if (threadIdx.x == 0) sums[blockIdx.x * p.n_chunk + blockIdx.y] = sum;
 }
 
-/* The sum of v of the threads before this one, and of all. */
+/* An exclusive scan over the block: returns the sum of v over the threads before this one, and
+   in *total that of all. Sums are joined in the elements' order. */
 template <class C> static __device__ inline C sum_before(C v, C *total) {
   DM_SHARED(C, part, 32);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -68,6 +77,8 @@ template <class C> static __device__ inline C sum_before(C v, C *total) {
   return dm_plus(warps, before);
 }
 
+/* Scans one chunk, TILE elements at a time: each thread sums PER_THREAD neighbours, the block
+   scans these sums, and `carry` goes on to the next tile. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     cumsum_scan_kernel(Lines p, const C *sums) {
@@ -91,6 +102,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Chooses between a thread and blocks per line, and the chunks. */
 template <class C> static dm_status run(Lines p) {
   if (p.inner >= 32 || p.n <= 32)
     return dm_launch(thread_kernel<C>, dm_blocks(p.n_line), DM_THREADS, 0, p);

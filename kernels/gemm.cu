@@ -1,22 +1,28 @@
-/* Matrix products without a library: any dtype, any strides, batches that
-   broadcast. It serves where cuBLASLt does not. */
+/* Matrix products without a library, c = alpha a b + beta c, for any dtype but bool, any
+   strides, and batches that broadcast. They run where cuBLASLt is missing or refuses.
+
+   The kernel is the classic tiled product (CUDA C++ Programming Guide, "Shared Memory"; V.
+   Volkov & J. Demmel 2008 for the tile in registers): tiles of both operands are loaded into
+   shared memory, and each thread computes several elements of the result in registers, so that
+   one load from shared memory serves EACH multiply-adds. The sum over k has one order,
+   whatever the device. */
 #include "kernels/cuda.cuh"
 #include "kernels/gemm.h"
 
-/* A block makes TILE x TILE of c, each of its SIDE x SIDE threads every SIDE-th
-   element in both directions; DEPTH of k lie in shared memory at a time. The rows
-   there are two words too long, so that a warp that writes down a column meets
-   every bank once. */
+/* A block computes a TILE x TILE tile of c. Each of its SIDE x SIDE threads holds EACH x EACH
+   elements, every SIDE-th one in both directions. DEPTH elements of k are in shared memory at
+   a time; its rows are two words longer than a tile, so that the writes of a column go to
+   different banks. */
 enum { TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE, PITCH = TILE + 2 };
 
 static __device__ inline float mul_add(float a, float b, float sum) { return sum + a * b; }
 static __device__ inline double mul_add(double a, double b, double sum) { return sum + a * b; }
-/* modulo 2^64, as on the CPU */
+/* Integer products wrap modulo 2^64, as on the CPU. */
 static __device__ inline int64_t mul_add(int64_t a, int64_t b, int64_t sum) {
   return (int64_t)((uint64_t)sum + (uint64_t)a * (uint64_t)b);
 }
 
-/* The two activations' formulas, of the CPU too. */
+/* relu and gelu come from the CPU's formulas. */
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -41,9 +47,11 @@ static __device__ inline float activated(int a, float v) {
 static __device__ inline double activated(int a, double v) {
   return a == DM_RELU ? relu_f64(v, 0, 0) : gelu_f64(v, a == DM_GELU_TANH, 0);
 }
-static __device__ inline int64_t activated(int, int64_t v) { return v; } /* none of them */
+static __device__ inline int64_t activated(int, int64_t v) {
+  return v;
+} /* integer products have no activation */
 
-/* Elements of type T; GemmAny: an integer type known at run time. */
+/* Loads and stores elements of type T; GemmAny is an integer type known at run time only. */
 struct GemmAny {};
 template <class C, class T> struct GemmElements {
   static __device__ inline C load(int, const void *p, int64_t i) {
@@ -60,8 +68,8 @@ template <> struct GemmElements<int64_t, GemmAny> {
   }
 };
 
-/* One operand's part of a step: DEPTH of k for TILE lines (rows of a, columns of
-   b), 0 outside. Neighbouring threads take what lies side by side in memory. */
+/* One operand's tile: DEPTH elements of k for TILE lines, which are rows of a (m, k) or
+   columns of b (k, n); 0 outside. Neighbouring threads load along the contiguous direction. */
 template <class C> struct GemmPanel {
   const void *data;
   int dtype;
@@ -83,6 +91,9 @@ template <class C> struct GemmPanel {
   }
 };
 
+/* The product kernel: blockIdx.x is a tile of c, blockIdx.y a product of the batch. It sums in
+   the compute type C and rounds once, after alpha, beta, the bias (n) and the activation;
+   `before`, if given, receives the value that the activation is applied to. */
 template <class C, class T>
 static __global__ void __launch_bounds__(SIDE *SIDE, 2)
     gemm_kernel(dm_Product p, C alpha, C beta, int64_t n_product) {
@@ -133,6 +144,8 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 2)
   }
 }
 
+/* Launches one block per tile and product; the products beyond the grid's 65535 rows are
+   looped over. */
 extern "C" dm_status dm_cuda_gemm(const dm_Product *p) {
   const int64_t n_tile = dm_ceil_div(p->m, TILE) * dm_ceil_div(p->n, TILE);
   int64_t n_product = 1;

@@ -1,4 +1,6 @@
-/* Reductions. For every family: what a warp and a block have in common,
+/* Reductions.
+
+   The first part is for every kernel: sums and maxima over a warp and a block.
 
      dm_warp_sum(v) dm_warp_max(v)    over the 32 lanes; every lane gets it
      dm_block_sum(v) dm_block_max(v)  over the block (256 threads at most, a
@@ -6,25 +8,30 @@
      dm_warp_reduce(reducer, s, lanes)     the same with any reducer, over groups of
      dm_block_reduce(reducer, s)           `lanes` neighbours (a power of two)
 
-   All threads of the block call them. The order of the additions is fixed.
+   All threads of the block have to call them. A warp reduces by a butterfly of shuffles
+   (__shfl_xor_sync), without shared memory; a block stores one state per warp and joins them
+   (M. Harris 2007, "Optimizing Parallel Reduction in CUDA"). The order of the additions is
+   fixed.
 
-   For reductions over dims: dm_cuda_reduce(x, mask, reducer, out). A reducer is
+   The second part reduces a tensor over dims: dm_cuda_reduce(x, mask, reducer, out). A reducer
+   is
 
      struct Reducer {
        typedef float In;               what elements are read as
        typedef .. State;               of one output; 4-byte words
-       static const bool positional;   looks at positions: dims keep their order
+       static const bool positional;   needs element numbers: dims keep their order
        State start() const;
        void add(State &s, In v, int64_t at) const;     element number `at`
        void join(State &s, const State &other) const;  commutes
        void put(const State &s, const dm_Reduced &out, int64_t i) const;
      };
 
-   The dims of x are parted into kept and reduced ones. Threads lie along the
-   reduced elements (rows) or, where the kept ones are closer together, along those
-   (columns: bias gradients). Where outputs are few, each reduction is cut into
-   chunks, blocks of their own, whose states a second launch joins. How it is cut
-   depends on sizes alone: the same bits in every run, on every GPU. */
+   The dims of x are split into kept and reduced ones. Threads go along the reduced elements
+   (rows) or, where the kept ones are closer together in memory, along those (columns, as for
+   bias gradients), so that a warp's loads are contiguous. With few outputs the GPU would be
+   mostly idle: each reduction is then cut into chunks, which are blocks of their own, and a
+   second launch joins their states. This two-level sum needs no atomics. How it is cut depends
+   on sizes alone, so that every run on every GPU gives the same bits. */
 #ifndef DM_CUDA_REDUCE_CUH
 #define DM_CUDA_REDUCE_CUH
 
@@ -32,7 +39,8 @@
 
 /* ---- warps and blocks ---- */
 
-/* Of 4-byte words, as many as it takes. */
+/* Exchanges a state with the lane whose number differs in the bits `with`, 4 bytes at a
+   time. */
 template <class S> static __device__ inline S dm_shuffle_xor(const S &v, int with) {
   const int n = (int)(sizeof(S) / 4);
   static_assert(sizeof(S) % 4 == 0, "a state is made of 4-byte words");
@@ -44,6 +52,7 @@ template <class S> static __device__ inline S dm_shuffle_xor(const S &v, int wit
   return other;
 }
 
+/* After log2(lanes) butterfly steps every lane holds the group's joined state. */
 template <class Reducer, class S>
 static __device__ inline S dm_warp_reduce(const Reducer &reducer, S s, int lanes) {
   for (int w = lanes / 2; w > 0; w /= 2) {
@@ -53,13 +62,14 @@ static __device__ inline S dm_warp_reduce(const Reducer &reducer, S s, int lanes
   return s;
 }
 
-/* Every thread joins the warps' states in the same order. */
+/* Reduces over the block: warps first, then every thread joins the warps' states in the same
+   order. */
 template <class Reducer, class S>
 static __device__ inline S dm_block_reduce(const Reducer &reducer, S s) {
   DM_SHARED(S, part, 32);
   const int warp = threadIdx.x / 32, n_warp = blockDim.x / 32;
   s = dm_warp_reduce(reducer, s, 32);
-  __syncthreads(); /* who reads an earlier call's parts is done */
+  __syncthreads(); /* earlier reads of `part` are done */
   if (threadIdx.x % 32 == 0) part[warp] = s;
   __syncthreads();
   s = part[0];
@@ -70,13 +80,13 @@ static __device__ inline S dm_block_reduce(const Reducer &reducer, S s) {
   return s;
 }
 
-/* Either, over groups of a power of two up to 32, or the block. */
+/* Reduces over groups of up to 32 lanes or, for lanes > 32, over the block. */
 template <class Reducer, class S>
 static __device__ inline S dm_join_lanes(const Reducer &reducer, const S &s, int lanes) {
   return lanes > 32 ? dm_block_reduce(reducer, s) : dm_warp_reduce(reducer, s, lanes);
 }
 
-/* Integers wrap. */
+/* Addition; integers wrap. */
 template <class C> static __device__ inline C dm_plus(C a, C b) { return a + b; }
 template <> __device__ inline int64_t dm_plus<int64_t>(int64_t a, int64_t b) {
   return (int64_t)((uint64_t)a + (uint64_t)b);
@@ -84,7 +94,7 @@ template <> __device__ inline int64_t dm_plus<int64_t>(int64_t a, int64_t b) {
 struct dm_Plus {
   template <class C> __device__ void join(C &s, const C &other) const { s = dm_plus(s, other); }
 };
-/* A NaN is the largest. */
+/* Maximum; a NaN counts as the largest. */
 struct dm_Larger {
   template <class C> __device__ void join(C &s, const C &other) const {
     s = other > s || other != other ? other : s;
@@ -116,7 +126,8 @@ static __device__ inline double dm_abs(double v) { return fabs(v); }
 static __device__ inline float dm_power(float v, float p) { return powf(v, p); }
 static __device__ inline double dm_power(double v, double p) { return pow(v, p); }
 
-/* A sum of e^v as sum * e^top, top being the largest v so far. */
+/* The sum of exp(v) held as sum * exp(top), where top is the largest v so far: no exp
+   overflows (the online softmax, M. Milakov & N. Gimelshein 2018). */
 template <class C> struct dm_LogSum {
   struct State {
     C top, sum;
@@ -138,7 +149,7 @@ template <class C> struct dm_LogSum {
 
 /* ---- reductions over dims ---- */
 
-/* Where results go: values, or positions counted from base, or both. */
+/* The outputs: values of `dtype`, or positions counted from base, or both. */
 struct dm_Reduced {
   void *value;
   int64_t *index;
@@ -151,25 +162,29 @@ enum {
   DM_WIDTH = 1024  /* blocks worth having */
 };
 
+/* The parameters of one reduction, passed to its kernels by value. */
 template <class Reducer> struct dm_Plan {
   Reducer reducer;
   dm_Reduced out;
   const void *x;
   int dtype;
-  int lanes;              /* neighbouring threads that share an output, or columns of a block */
-  int64_t n_chunk, chunk; /* pieces of a reduction, loads in one */
-  dm_Walk<1> kept, red;   /* where loads lie; one is V elements wide */
+  int lanes; /* threads that share an output (rows), or loads side by side in a block (columns)
+              */
+  int64_t n_chunk, chunk; /* chunks of a reduction, and loads in one */
+  dm_Walk<1> kept, red; /* offsets of loads: of the kept dims and of the reduced ones; one side
+                           counts V elements a load */
   typename Reducer::State *partial; /* (outputs, n_chunk) when there are several */
 };
 
-/* The type of elements that is known at run time only. */
+/* Stands for an element type that is known at run time only. */
 struct dm_AnyType {};
 
-/* Reducers that work on what is loaded before it is added: `visit<T, V>(v, at)`, once for
-   each load of V elements of x, of type T, from element `at` on. To be specialized
-   beside the reducer. */
+/* A reducer for which dm_visits is true has a method `visit<T, V>(v, at)`. It is called once
+   for each load of V elements of type T, from element `at` of x on, before they are added: it
+   may change them and write elsewhere. Specialised beside the reducer. */
 template <class Reducer> static constexpr bool dm_visits = false;
 
+/* One load: V neighbouring elements, converted to the compute type. */
 template <class C, class T, int V> struct dm_Loads {
   C v[V];
   __device__ dm_Loads(const void *x, int, int64_t at) {
@@ -182,6 +197,7 @@ template <class C> struct dm_Loads<C, dm_AnyType, 1> {
   __device__ dm_Loads(const void *x, int dtype, int64_t at) { v[0] = dm_load<C>(dtype, x, at); }
 };
 
+/* Stores the state of output i: as the result, or as a chunk's state for the second launch. */
 template <class Reducer>
 static __device__ inline void dm_emit(const dm_Plan<Reducer> &p,
                                       const typename Reducer::State &s, int64_t i) {
@@ -189,6 +205,8 @@ static __device__ inline void dm_emit(const dm_Plan<Reducer> &p,
   else p.reducer.put(s, p.out, i);
 }
 
+/* Rows: p.lanes threads share output o = thread / p.lanes and stride along its reduced
+   elements; blockIdx.y is the chunk. */
 template <class Reducer, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Reducer> p) {
   const int64_t o = dm_thread() / p.lanes;
@@ -211,8 +229,9 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Redu
   if (mine && lane == 0) dm_emit(p, s, o);
 }
 
-/* A block is `lanes` loads wide, each of V outputs, and as many rows high as it has
-   threads. */
+/* Columns: neighbouring threads have neighbouring outputs. A block is `lanes` loads wide, each
+   of V outputs, and DM_THREADS / lanes threads high; the threads of a column stride over the
+   reduced elements, and a tree in shared memory joins their states. */
 template <class Reducer, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<Reducer> p) {
   typedef typename Reducer::State State;
@@ -246,7 +265,7 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<R
   for (int k = 0; k < V && mine && y == 0; k++) dm_emit(p, s[k], o * V + k);
 }
 
-/* The second launch: p.lanes threads an output join its chunks' states. */
+/* The second launch: p.lanes threads per output join its chunks' states in a fixed order. */
 template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
     dm_join_kernel(dm_Plan<Reducer> p, int64_t n_out) {
@@ -263,8 +282,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- how it is divided among threads ---- */
 
-/* The dims of x in mask, neighbours merged; by falling strides where the order of
-   the elements does not count. */
+/* The walk over the dims of x in mask, with neighbouring dims merged where memory allows.
+   Where order does not matter, dims are sorted by falling strides first. */
 static inline dm_Walk<1> dm_dims_walk(const dm_Tensor *x, unsigned mask, bool ordered) {
   dm_Walk<1> w = {};
   int dim[DM_MAX_DIM], n = 0;
@@ -291,14 +310,15 @@ static inline dm_Walk<1> dm_dims_walk(const dm_Tensor *x, unsigned mask, bool or
   return w;
 }
 
-/* Once shapes are final. */
+/* Computes the divisors of a walk; called once its shape is final. */
 static inline void dm_walk_ready(dm_Walk<1> *w) {
   w->wide = w->numel >= INT64_C(1) << 31;
   for (int d = 0; d < w->ndim && !w->wide && w->numel > 0; d++)
     w->div[d] = dm_divisor(w->shape[d]);
 }
 
-/* May elements of both walks be loaded V at a time, along `along`? */
+/* Whether elements of both walks may be loaded V at a time along `along`: contiguous there,
+   and every offset a multiple of V. */
 static inline bool dm_walks_in(const dm_Walk<1> &along, const dm_Walk<1> &other, const void *x,
                                int64_t V, int64_t size) {
   const int last = along.ndim - 1;
@@ -308,20 +328,22 @@ static inline bool dm_walks_in(const dm_Walk<1> &along, const dm_Walk<1> &other,
   for (int d = 0; d < other.ndim; d++) ok = ok && other.stride[0][d] % V == 0;
   return ok;
 }
+/* Makes the walk count loads of V elements. */
 static inline void dm_walk_in(dm_Walk<1> *along, int64_t V) {
   along->shape[along->ndim - 1] /= V;
   along->stride[0][along->ndim - 1] = V;
   along->numel /= V;
 }
 
-/* The power of two from n on, up to most. */
+/* The smallest power of two that is n or more, but at most `most`. */
 static inline int dm_lanes(int64_t n, int most) {
   int lanes = 1;
   while (lanes < n && lanes < most) lanes *= 2;
   return lanes;
 }
 
-/* Chunks of a reduction of n loads by `threads` threads, done by `blocks` blocks. */
+/* Cuts a reduction of n loads into chunks, given the threads that share one and the blocks
+   that all outputs make: up to DM_WIDTH blocks, with DM_SHORT to DM_CHAIN loads per thread. */
 template <class Reducer>
 static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64_t blocks) {
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
@@ -333,6 +355,7 @@ static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64
   p->n_chunk = pieces > 1 ? dm_ceil_div(n, p->chunk) : 1;
 }
 
+/* Chooses the threads per output, cuts, and launches the one or two kernels. */
 template <bool rows, class T, int V, class Reducer>
 static dm_status dm_launch_reduction(dm_Plan<Reducer> p) {
   typedef typename Reducer::State State;
@@ -367,8 +390,8 @@ static dm_status dm_launch_reduction(dm_Plan<Reducer> p) {
   return st;
 }
 
-/* Where elements lie side by side, 16 bytes a load along rows, four outputs a load
-   along columns. */
+/* Tries the kernel for contiguous elements of type T: loads of 16 bytes along rows, of up to
+   four outputs along columns. */
 template <class Reducer, class T>
 static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st) {
   const int across = 16 / (int)sizeof(T), down = sizeof(T) == 8 ? 2 : 4;
@@ -381,8 +404,8 @@ static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st)
   return true;
 }
 
-/* The fast ways are made where they are asked for, for float dtypes but float64, and
-   for bytes: bools counted or looked through. */
+/* The contiguous kernels exist only where `fast` asks for them, which keeps the binary small:
+   for float32 and 16 bits, and for bytes when bools are counted or searched. */
 template <bool fast, class Reducer>
 static bool dm_try_fast(const dm_Plan<Reducer> &p, bool rows, dm_status *st) {
   if constexpr (fast && sizeof(typename Reducer::In) == 4) {
@@ -400,7 +423,7 @@ static bool dm_try_fast(const dm_Plan<Reducer> &p, bool rows, dm_status *st) {
   return false;
 }
 
-/* Reduces x over the dims in mask. fast: kernels of its own for dense float data. */
+/* Reduces x over the dims in mask. fast: also compile the kernels for contiguous data. */
 template <bool fast, class Reducer>
 static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer &reducer,
                                 const dm_Reduced &out) {
@@ -422,6 +445,7 @@ static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer
               : dm_launch_reduction<false, dm_AnyType, 1>(p);
 }
 
+/* The outputs of a reduction without positions. */
 static inline dm_Reduced dm_reduced(const dm_Tensor *value) {
   const dm_Reduced r = {dm_tensor_data(value), NULL, (int)value->dtype, 0};
   return r;

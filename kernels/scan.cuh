@@ -1,4 +1,6 @@
-/* Sums of all that comes before: in a block, and over an array. */
+/* Exclusive prefix sums of int64: within a block, and over an array on the device. A block's
+   scan takes two levels: lanes of a warp by shuffles (Hillis & Steele 1986), then warps
+   through shared memory. */
 #ifndef DM_SCAN_CUH
 #define DM_SCAN_CUH
 
@@ -6,8 +8,8 @@
 
 enum { DM_WARPS = DM_THREADS / 32 };
 
-/* The sum of v over the threads before this one; *all: over the block. `sums` has
-   DM_WARPS elements. All DM_THREADS threads of the block call it. */
+/* Returns the sum of v over the threads before this one, and in *all that over the block.
+   `sums` has DM_WARPS elements. All DM_THREADS threads of the block call it. */
 static __device__ inline int64_t dm_block_scan(int64_t v, DM_SHARED_PTR(int64_t) sums,
                                                int64_t *all) {
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -23,11 +25,11 @@ static __device__ inline int64_t dm_block_scan(int64_t v, DM_SHARED_PTR(int64_t)
     if (w == warp) before = *all;
     *all += sums[w];
   }
-  __syncthreads(); /* `sums` may be written again */
+  __syncthreads(); /* so that `sums` may be written again */
   return before + sum - v;
 }
 
-/* v[i] becomes the sum of v[0] to v[i - 1]; n numbers on the device. */
+/* Replaces v[i] by the sum of v[0] .. v[i - 1], for n numbers on the device (scan.cu). */
 dm_status dm_cuda_scan(int64_t *v, int64_t n);
 
 #endif

@@ -1,8 +1,13 @@
-/* softmax and log_softmax, forward and backward. Along the last dim a group of
-   threads takes a row: part of a warp or a warp for short ones, a block for long
-   ones. What fits shared memory is read once, and its exponentials are taken once;
-   longer rows are read twice. Along other dims a block takes neighbouring lines, so
-   that loads lie side by side. */
+/* softmax and log_softmax, forward and backward.
+
+   Along the last dim a group of threads takes a row: part of a warp or a warp for short rows,
+   a block for long ones. A row that fits in shared memory is read once from global memory, and
+   the stable three steps (maximum, sum of exp(x - max), scaling) work there, with one exp per
+   element. A longer row is read twice: the first pass computes maximum and sum together by the
+   online softmax (M. Milakov & N. Gimelshein 2018; dm_LogSum), the second one writes the
+   results. Along other dims a block takes neighbouring lines, so that loads are contiguous.
+
+   16-bit inputs compute in float32. Sums are joined by a fixed tree. */
 #include "kernels/reduce.cuh"
 
 extern "C" {
@@ -10,6 +15,8 @@ extern "C" {
 #include "op/along.h"
 }
 
+/* The parameters of a launch. The tensor is seen as (outer, n, inner), with softmax along
+   n. */
 struct Rows {
   const void *x, *gy; /* x: the input, or in backward the forward's result */
   void *y;
@@ -17,11 +24,12 @@ struct Rows {
   bool log;
   dm_Along at;
   int64_t n_load; /* loads of a row */
-  int lanes;      /* threads of a row, or lines of a block */
+  int lanes;      /* threads that share a row, or lines that share a block */
   unsigned tiles; /* blocks of one outer index */
-  int slots;      /* elements that a thread keeps in shared memory; 0: it does not */
+  int slots;      /* elements that a thread keeps in shared memory; 0: the row does not fit */
 };
 
+/* Stores V elements in one word, or one element of a dtype known at run time. */
 template <class C, class T, int V>
 static __device__ inline void store_run(void *y, int dtype, int64_t at, const C *v) {
   if constexpr (sizeof(T) > 1) {
@@ -36,9 +44,11 @@ static __device__ inline void store_run(void *y, int dtype, int64_t at, const C 
 
 /* ---- along the last dim ---- */
 
-/* A thread's elements in shared memory: one column, so that nobody waits. */
+/* The index of a thread's k-th element in shared memory. Each thread has a column of its own:
+   no bank conflicts, and no barriers. */
 static __device__ inline int slot(int k) { return k * DM_THREADS + (int)threadIdx.x; }
 
+/* Forward along the last dim: p.lanes threads per row, V elements per load. */
 template <class C, class From, class To, int V>
 static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p) {
   DM_DYNAMIC_SHARED(C, kept);
@@ -74,7 +84,7 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
     }
     s = dm_join_lanes(reducer, s, p.lanes);
     top = s.top;
-    sum = s.sum + (top - top); /* NaN where the largest is infinite */
+    sum = s.sum + (top - top); /* makes the sum NaN where the largest is infinite */
   }
   const C scale = 1 / sum, shift = dm_log(sum);
   for (int64_t i = lane, k = 0; i < n; i += p.lanes, k += V) {
@@ -90,8 +100,8 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
   }
 }
 
-/* softmax: y (gy - sum(gy y)); log_softmax: gy - exp(y) sum(gy). Of each element y,
-   or exp(y), and gy are kept. */
+/* Backward along the last dim. softmax: gx = y (gy - sum(gy y)); log_softmax: gx = gy - exp(y)
+   sum(gy). The first pass keeps y (or exp(y)) and gy in shared memory where they fit. */
 template <class C, class T, class, int V>
 static __global__ void __launch_bounds__(DM_THREADS) backward_rows_kernel(Rows p) {
   DM_DYNAMIC_SHARED(C, kept);
@@ -131,11 +141,13 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_rows_kernel(Rows p
 
 /* ---- along another dim: blocks of p.lanes lines, side by side ---- */
 
+/* The line of this thread: p.lanes neighbouring lines share a block. */
 static __device__ inline int64_t column_of(const Rows &p) {
   return (int64_t)(blockIdx.x % p.tiles) * p.lanes + (threadIdx.x & (p.lanes - 1));
 }
 
-/* Joins the states of the threads of a line; each gets the whole. */
+/* Joins the states of the threads of each line by a tree in shared memory; every thread gets
+   its line's result. */
 template <class Reducer, class S>
 static __device__ inline S reduce_column(const Reducer &reducer, S s, int lanes) {
   DM_SHARED(S, tile, DM_THREADS);
@@ -152,6 +164,8 @@ static __device__ inline S reduce_column(const Reducer &reducer, S s, int lanes)
   return tile[t & (lanes - 1)];
 }
 
+/* Forward along a dim that is not the last. Each block has p.lanes lines and DM_THREADS /
+   p.lanes threads per line; the first pass is the online softmax, the second one writes. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS, 4) softmax_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
@@ -170,6 +184,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 4) softmax_columns_kernel(R
   }
 }
 
+/* Backward along a dim that is not the last; x is the forward's result y. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS) backward_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
@@ -191,9 +206,10 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_columns_kernel(Row
 
 /* ---- launches ---- */
 
-enum { SHARED = 49152, SHARED_WARPS = 32768 /* where a warp a row stops */ };
+enum { SHARED = 49152, SHARED_WARPS = 32768 /* up to which a warp takes a row */ };
 
-/* Bytes that a block keeps of its rows. */
+/* Sets how many threads share a row, and whether the row is kept in shared memory. Returns the
+   bytes that a block would need for it. */
 template <class C, int V> static int64_t keep(Rows *p, int lanes) {
   p->lanes = lanes;
   const int64_t slots = dm_ceil_div(p->n_load, lanes) * V * (p->gy ? 2 : 1);
@@ -202,6 +218,7 @@ template <class C, int V> static int64_t keep(Rows *p, int lanes) {
   return bytes;
 }
 
+/* Rows of up to a warp's capacity share a warp or part of it; longer ones get a block. */
 template <class C, class From, class To, int V> static dm_status launch_rows(Rows p) {
   p.n_load = p.at.n / V;
   int64_t bytes = keep<C, V>(&p, dm_lanes(p.n_load, 32));
@@ -213,7 +230,7 @@ template <class C, class From, class To, int V> static dm_status launch_rows(Row
   return dm_launch((softmax_rows_kernel<C, From, To, V>), grid, DM_THREADS, shared, p);
 }
 
-/* 16 bytes of the narrower type a load, where rows lie so. */
+/* Loads 16 bytes at a time where the row's length and all addresses allow it. */
 template <class From, class To> static dm_status launch_fast(const Rows &p) {
   const int V = 16 / (int)sizeof(From);
   const uintptr_t all = (uintptr_t)p.x | (uintptr_t)p.gy | (uintptr_t)p.y;
@@ -221,6 +238,7 @@ template <class From, class To> static dm_status launch_fast(const Rows &p) {
   return launch_rows<float, From, To, 1>(p);
 }
 
+/* Types known at run time, or a dim that is not the last. */
 template <class C> static dm_status launch_any(Rows p) {
   if (p.at.inner == 1) return launch_rows<C, dm_AnyType, dm_AnyType, 1>(p);
   p.lanes = dm_lanes(p.at.inner, 32);
@@ -230,6 +248,8 @@ template <class C> static dm_status launch_any(Rows p) {
   return dm_launch((softmax_columns_kernel<C>), grid, DM_THREADS, 0, p);
 }
 
+/* Chooses the kernel's types: equal float types, or 16-bit input with float32 output, have
+   instances of their own. */
 static dm_status launch(const Rows &p) {
   const int from = p.from, to = p.to;
   if (from == DM_F64 || to == DM_F64) return launch_any<double>(p);
@@ -242,7 +262,7 @@ static dm_status launch(const Rows &p) {
   return launch_any<float>(p);
 }
 
-/* gy: NULL for forward. */
+/* Describes the call; gy is NULL in the forward pass. */
 static dm_status run(dm_Call *c, dm_Tensor *x, dm_Tensor *gy, int64_t dim, bool log) {
   Rows p;
   memset(&p, 0, sizeof p);

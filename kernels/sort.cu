@@ -1,10 +1,12 @@
-/* Lines of a tensor in order: sort, topk; bucketize.
+/* sort and topk along a dim, and bucketize.
 
-   Elements become 64-bit keys whose unsigned order is that of the values. A line
-   of up to RUN elements is sorted by a bitonic network in one block's shared
-   memory, several short lines in one. Longer lines are cut into runs, which are
-   merged pairwise: each element finds its index by halving the other run. Equal
-   keys are told apart by their positions: the order is stable. */
+   Elements become 64-bit keys whose unsigned order is the order of the values; NaN is the
+   largest. A line of up to RUN elements is sorted by a bitonic network (K. Batcher 1968) in
+   one block's shared memory, several short lines in one block. A longer line is cut into runs
+   of RUN elements, which are merged pairwise: each element finds its rank in the other run by
+   binary search and is written where it belongs (merge by ranks; Satish, Harris & Garland
+   2009). Equal keys keep the order of their positions, so the sort is stable. topk merges only
+   the first k of each run. */
 #include "kernels/own.cuh"
 #include "kernels/sort.h"
 
@@ -17,6 +19,9 @@ enum { RUN = 2048, SMALL = 512 /* the least that a block sorts */ };
 
 /* ---- keys ---- */
 
+/* The keys. For floats the sign bit is set for values that are not negative, and all bits are
+   inverted for negative ones; -0 equals 0 and every NaN is the largest key. For int64 the sign
+   bit is inverted. */
 static __device__ inline uint64_t key_of(float v) {
   if (v != v) return UINT64_MAX;
   const uint32_t u = __float_as_uint(v + 0.0f); /* -0 is 0 */
@@ -33,14 +38,15 @@ static __device__ inline uint64_t key_of(int64_t v) { return (uint64_t)v ^ (uint
 
 /* ---- lines ---- */
 
+/* All lines to sort, of n elements each, and the outputs. */
 struct SortLines {
-  dm_Walk<2> walk;  /* their first elements: in the outputs, in x */
+  dm_Walk<2> walk;  /* the lines' first elements: in the outputs, in x */
   int64_t count, n; /* lines, elements of each */
-  int64_t kept;     /* of each: so many come out */
+  int64_t kept;     /* so many of each line are output */
   int64_t out_step, x_step;
   const void *x;
   void *y;
-  int64_t *index; /* where each came from */
+  int64_t *index; /* the position in x of each output */
   int dtype, size, base;
   bool descending;
 
@@ -50,7 +56,7 @@ struct SortLines {
     const uint64_t key = key_of(dm_load<C>(dtype, x, off[1] + at * x_step));
     return descending ? ~key : key;
   }
-  /* The rank-th of a line was number `at`. */
+  /* Outputs element `at` of the line as its rank-th. */
   __device__ void store(int64_t line, int64_t rank, int64_t at) const {
     int64_t off[2];
     walk.at(line, off);
@@ -60,7 +66,7 @@ struct SortLines {
   }
 };
 
-/* Keys and where they were, a row of n for each line. */
+/* Keys and the positions that they came from: a row of n for each line. */
 struct Order {
   uint64_t *key;
   int64_t *at;
@@ -68,7 +74,8 @@ struct Order {
 
 /* ---- in a block ---- */
 
-/* Sorts each `width` of the `n` pairs by themselves; powers of two. */
+/* The bitonic network: sorts each `width` of the n pairs (key, at) on their own; both are
+   powers of two. */
 static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(int) at, int n,
                                    int width) {
   for (int span = 2; span <= width; span *= 2) {
@@ -90,8 +97,8 @@ static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(in
   __syncthreads();
 }
 
-/* Sorts runs of `width` (a power of two), as many as a block takes. The lines'
-   only ones are written out; otherwise they go to `order`, to be merged. */
+/* Sorts runs of `width`, a power of two, as many as fit in a block. Where a run is a whole
+   line the result is output; otherwise the sorted keys go to `order` for merging. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     run_kernel(SortLines lines, int64_t runs, int width, Order order) {
@@ -102,7 +109,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
     const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
     const int64_t k = run * width + i % width;
-    /* what is behind the end comes after all others */
+    /* Elements beyond the end of a line have the largest key. */
     key[i] = line < lines.count && k < lines.n ? lines.key<C>(line, k) : UINT64_MAX;
     at[i] = i % width;
   }
@@ -122,7 +129,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- merging ---- */
 
-/* How many of the n rising keys come before `key`; with its equals if so told. */
+/* Counts the keys of n rising ones that are below `key`, or, with `equals`, not above it. */
 static __device__ inline int64_t count_before(const uint64_t *keys, int64_t n, uint64_t key,
                                               bool equals) {
   int64_t low = 0, high = n;
@@ -134,8 +141,9 @@ static __device__ inline int64_t count_before(const uint64_t *keys, int64_t n, u
   return low;
 }
 
-/* Pairs of runs of `width` become runs twice as long; of each run only the first
-   `kept` matter. */
+/* Merges pairs of runs of `width` into runs twice as long, one thread per element. Its new
+   rank is its rank in its own run plus the number of elements of the other run before it. Only
+   the first `kept` of each run are needed. */
 static __global__ void __launch_bounds__(DM_THREADS)
     merge_kernel(Order from, Order to, int64_t count, int64_t n, int64_t kept, int64_t width) {
   for (int64_t i = dm_thread(); i < count * n; i += dm_threads()) {
@@ -144,7 +152,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t n_other = left < 0 ? 0 : dm_min_i64(kept, dm_min_i64(width, left));
     if (k >= kept) continue;
     const uint64_t key = from.key[i];
-    /* equals of the left run go first */
+    /* On equal keys those of the left run come first, which makes the merge stable. */
     const int64_t rank =
         k + count_before(from.key + line + (n_other ? other : 0), n_other, key, run & 1);
     if (rank >= kept) continue;
@@ -154,6 +162,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Outputs the first `kept` of each sorted line. */
 static __global__ void __launch_bounds__(DM_THREADS)
     store_kernel(SortLines lines, const int64_t *at) {
   for (int64_t i = dm_thread(); i < lines.count * lines.kept; i += dm_threads()) {
@@ -164,6 +173,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- sort, topk ---- */
 
+/* Launches the first sort, of runs of `width`. */
 static dm_status sort_runs(const SortLines &lines, int64_t runs, int width, Order order) {
   const int64_t blocks = dm_ceil_div(lines.count * runs, width < SMALL ? SMALL / width : 1);
   switch (dm_compute_dtype((dm_DType)lines.dtype)) {
@@ -179,6 +189,8 @@ static dm_status sort_runs(const SortLines &lines, int64_t runs, int width, Orde
   }
 }
 
+/* Sorts long lines: runs first, then merges from one buffer into the other until one run is
+   left. */
 static dm_status merge_sort(const SortLines &lines) {
   const int64_t all = lines.count * lines.n;
   dm_Scratch<uint64_t> keys;
@@ -198,6 +210,7 @@ static dm_status merge_sort(const SortLines &lines) {
                    (const int64_t *)from.at);
 }
 
+/* Sorts lines of any length. */
 static dm_status sort_lines(const SortLines &lines) {
   if (lines.n > RUN) return merge_sort(lines);
   int width = 1;
@@ -205,6 +218,8 @@ static dm_status sort_lines(const SortLines &lines) {
   return sort_runs(lines, 1, width, Order{NULL, NULL});
 }
 
+/* sort or topk of x along dim: describes the lines, whose first elements are a walk over the
+   other dims. */
 static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   dm_Tensor *out = c->out[0], *x = c->in[0];
   const int d = (int)(dim < 0 ? dim + out->ndim : dim);
@@ -246,6 +261,7 @@ DM_CUDA_KERNEL(topk_cuda) {
   return sort_along(c, a->dim, a->largest != 0);
 }
 
+/* Sorts n int64 keys for another kernel, with their positions from 0. */
 dm_status dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t *at) {
   SortLines lines;
   memset(&lines.walk, 0, sizeof lines.walk);
@@ -265,6 +281,7 @@ dm_status dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t
 
 /* ---- bucketize ---- */
 
+/* bucketize's boundaries, in rising order. */
 struct Edges {
   const void *data;
   int dtype;
@@ -272,7 +289,8 @@ struct Edges {
   bool right;
 };
 
-/* C holds both dtypes. */
+/* One thread per element: a binary search for the number of boundaries below it or, with
+   `right`, not above it. C holds both dtypes. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     bucket_kernel(void *y, int to, const void *x, int dtype, dm_Walk<2> walk, Edges edges,
