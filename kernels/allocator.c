@@ -1,29 +1,37 @@
-/* Segments come from the device, in PyTorch's sizes, and are cut into blocks. Requests
-   of up to 1 MiB are cut from segments of 2 MiB (the small pool), larger ones from
-   segments of 20 MiB, those from 10 MiB up get a segment of their own size. A freed
-   block joins its free neighbours.
+/* The caching allocator, on the model of PyTorch's CUDACachingAllocator and with its sizes:
+   cudaFree waits for the device, so memory is kept and reused instead.
 
-   Free blocks lie in a tree for each stream and pool, ordered by size and address (a
-   treap, R. Seidel & C. Aragon 1996). A request takes the smallest that holds it, of
-   several the one at the lowest address: what is in use decides where it comes to lie,
-   and not the order in which other blocks were freed. So a training step that finds the
-   same blocks in use has the same addresses each time.
+   Segments come from the device and are cut into blocks. Requests of up to 1 MiB are cut from
+   segments of 2 MiB (the small pool), larger ones from segments of 20 MiB (the large pool),
+   and requests from 10 MiB up get a segment of their own size. A freed block is merged with
+   its free neighbours.
 
-   Invariants: the blocks of a segment are linked by address and cover it. Two
-   neighbours are never both free. A block is in use (asked > 0: it is in the table), or
-   waits for events (n_pending > 0), or is free (it lies in its tree).
-   Bookkeeping is taken from the host before anything changes, and kept. */
+   Free blocks are in one tree for each stream and pool, ordered by size and address (a treap,
+   R. Seidel & C. Aragon 1996). A request takes the smallest block that holds it, and among
+   equals the one at the lowest address (best fit). So the choice depends only on which blocks
+   are in use, not on the order in which others were freed: a training step that starts with
+   the same blocks in use gets the same addresses each time, which the replay of a graph needs.
+
+   Stream rules, as in PyTorch: a block belongs to the stream that it was allocated on. Freed,
+   it serves later requests of that stream at once, since the stream's order protects it. If
+   other streams have used it (record_stream), an event is recorded in each of them when it is
+   freed, and it becomes free once all have completed.
+
+   Invariants: the blocks of a segment are linked by address and cover it; two neighbours are
+   never both free. A block is in use (asked > 0: it is in the table), or waits for events
+   (n_pending > 0), or is free (it is in its tree). Records are allocated on the host before
+   anything changes, and are reused. */
 #include "allocator.h"
 
 #include <pthread.h>
 
 #include "base/alloc.h"
 
-#ifndef __has_feature /* clang's way to ask; gcc defines a macro */
+#ifndef __has_feature /* clang's test; gcc defines a macro instead */
 #define __has_feature(name) 0
 #endif
 #if defined(DM_EMULATED) && (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer))
-#define POISON 1 /* the device's memory is the host's */
+#define POISON 1 /* the emulated device's memory is the host's */
 #include <sanitizer/asan_interface.h>
 #else
 #define POISON 0
@@ -31,23 +39,24 @@
 
 #define MIB ((int64_t)1 << 20)
 #define GRAIN ((int64_t)512)
-#define SMALL_REQUEST (1 * MIB) /* the largest of the small pool */
+#define SMALL_REQUEST (1 * MIB) /* the largest request of the small pool */
 #define SMALL_SEGMENT (2 * MIB)
-#define MEDIUM_REQUEST (10 * MIB) /* from here on a segment is as large as its request */
+#define MEDIUM_REQUEST (10 * MIB) /* from here on a segment has the size of its request */
 #define LARGE_SEGMENT (20 * MIB)
 #define SEGMENT_GRAIN (2 * MIB)
 #define LARGEST ((int64_t)1 << 44)
 
 enum {
-  SLAB = 64, /* blocks' records are taken from the host so many at a time */
+  SLAB = 64, /* block records are allocated from the host in slabs */
   FIRST_SLOTS = 1024
 };
 
 typedef struct Block Block;
 typedef struct Stream Stream;
 
-/* A stream other than its own that uses a block; once the block is freed, the event
-   that it waits for, queued in the order of recording. */
+/* A use of a block by a stream other than its own. When the block is freed its event is
+   recorded in that stream, and the use waits in the stream's queue, in the order of
+   recording. */
 typedef struct Use {
   struct Use *next; /* of the block, then of the stream's queue */
   Stream *stream;
@@ -60,16 +69,16 @@ struct Block {
   int64_t n, asked; /* bytes; asked > 0 while in use */
   Stream *stream;
   dm_MemPool pool;
-  int n_pending;         /* events that it waits for */
+  int n_pending;         /* events that have to complete before it is free */
   Use *uses;             /* while in use */
   Block *before, *after; /* the neighbours in its segment */
-  Block *left, *right;   /* in its tree; left: the next spare one */
+  Block *left, *right;   /* its children in the tree; left also links spare records */
 };
 
 struct Stream {
   Stream *next;
   void *handle;
-  Block *free[2]; /* the trees of DM_POOL_SMALL, DM_POOL_LARGE */
+  Block *free[2]; /* the roots of DM_POOL_SMALL and DM_POOL_LARGE */
   Use *first_pending, *last_pending;
 };
 
@@ -78,6 +87,7 @@ typedef struct Slab {
   Block blocks[SLAB];
 } Slab;
 
+/* `table` finds a block in use by its address, since callers free by address. */
 struct dm_Allocator {
   pthread_mutex_t lock;
   dm_RawMemory raw;
@@ -94,6 +104,7 @@ struct dm_Allocator {
 
 static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
 
+/* The segment size for a request of n bytes. */
 static int64_t segment_bytes(int64_t n) {
   return n <= SMALL_REQUEST   ? SMALL_SEGMENT
          : n < MEDIUM_REQUEST ? LARGE_SEGMENT
@@ -102,8 +113,9 @@ static int64_t segment_bytes(int64_t n) {
 
 /* ---- what is forbidden to touch ---------------------------------------------- */
 
-/* Free blocks, and what a block has beyond the bytes asked for: overruns inside a segment
-   show. Right because the emulation has run what is launched when the launch returns. */
+/* Poisons free blocks, and the rest of a block beyond the bytes asked for, for the address
+   sanitizer: overruns within a segment are reported. This is only correct in the emulation,
+   which has finished a launch when it returns. */
 static void forbid(void *p, int64_t n) {
 #if POISON
   ASAN_POISON_MEMORY_REGION(p, (size_t)n);
@@ -121,6 +133,7 @@ static void permit(void *p, int64_t n) {
 
 /* ---- counters ---------------------------------------------------------------- */
 
+/* Adds n to a counter and keeps its peak. */
 static void add(dm_MemStat *s, int64_t n) {
   s->current += n;
   s->peak = dm_max_i64(s->peak, s->current);
@@ -131,7 +144,7 @@ static void count(dm_Allocator *a, dm_MemCounter what, dm_MemPool pool, int64_t 
   add(&a->stats.of[what][pool], n);
   add(&a->stats.of[what][DM_POOL_ALL], n);
 }
-/* sign: 1 for a block handed out, -1 for one given back */
+/* Counts a block that is handed out (sign 1) or returned (sign -1). */
 static void count_block(dm_Allocator *a, const Block *b, int sign) {
   count(a, DM_MEM_ALLOCATION, b->pool, sign);
   count(a, DM_MEM_REQUESTED_BYTES, b->pool, sign * b->asked);
@@ -144,7 +157,7 @@ static void count_segment(dm_Allocator *a, const Block *b, int sign) {
 
 /* ---- blocks in use, by address ------------------------------------------------ */
 
-/* Another number for each address, neighbours far apart. */
+/* A hash of an address; it is the slot in the table, and the priority in the treap. */
 static uint64_t mixed(const void *p) {
   uint64_t h = (uint64_t)((uintptr_t)p / GRAIN) * 0x9e3779b97f4a7c15u;
   h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
@@ -157,7 +170,7 @@ static int64_t next_slot(const dm_Allocator *a, int64_t i) {
   return (i + 1) & (a->n_slots - 1);
 }
 
-/* Where p is, or else the empty slot for it. */
+/* The slot of p, or the empty slot where it belongs. */
 static int64_t slot_of(const dm_Allocator *a, const void *p) {
   int64_t i = home_slot(a, p);
   while (a->table[i] && a->table[i]->p != p) i = next_slot(a, i);
@@ -172,7 +185,8 @@ static void put_in_table(dm_Allocator *a, Block *b) {
   a->n_live++;
 }
 
-/* What a probe would no longer reach past the gap moves into it. */
+/* Removes a block: linear probing without tombstones moves later entries back into the gap
+   (Knuth 1973, volume 3, algorithm 6.4R). */
 static void take_from_table(dm_Allocator *a, const Block *b) {
   int64_t gap = slot_of(a, b->p);
   for (int64_t i = next_slot(a, gap); a->table[i]; i = next_slot(a, i)) {
@@ -185,6 +199,7 @@ static void take_from_table(dm_Allocator *a, const Block *b) {
   a->n_live--;
 }
 
+/* Doubles the table. */
 static bool grow_table(dm_Allocator *a) {
   const int64_t n_old = a->n_slots, n = n_old ? 2 * n_old : FIRST_SLOTS;
   Block **old = a->table, **table = dm_alloc_zero(n * (int64_t)sizeof *table);
@@ -199,13 +214,14 @@ static bool grow_table(dm_Allocator *a) {
 
 /* ---- records ------------------------------------------------------------------ */
 
+/* Keeps a block's record for reuse. */
 static void recycle(dm_Allocator *a, Block *b) {
   b->left = a->spare_blocks;
   a->spare_blocks = b;
   a->n_spare_blocks++;
 }
 
-/* n_spare_blocks is not 0: see reserve. */
+/* Takes a spare record; reserve has made sure that there is one. */
 static Block *new_block(dm_Allocator *a, Block value) {
   Block *b = a->spare_blocks;
   a->spare_blocks = b->left;
@@ -214,7 +230,8 @@ static Block *new_block(dm_Allocator *a, Block value) {
   return b;
 }
 
-/* One request needs two records at most, a segment's and what is left of it, and a slot. */
+/* Prepares for a request: it needs at most two records, for a segment and for what is left of
+   it, and one slot. */
 static bool reserve(dm_Allocator *a) {
   if (2 * (a->n_live + 1) > a->n_slots && !grow_table(a)) return false;
   if (a->n_spare_blocks >= 2) return true;
@@ -226,7 +243,7 @@ static bool reserve(dm_Allocator *a) {
   return true;
 }
 
-/* NULL when the host has no memory. */
+/* Finds or makes the record of a stream; NULL if the host has no memory. */
 static Stream *stream_of(dm_Allocator *a, void *handle) {
   for (Stream *s = a->streams; s; s = s->next)
     if (s->handle == handle) return s;
@@ -238,7 +255,7 @@ static Stream *stream_of(dm_Allocator *a, void *handle) {
   return s;
 }
 
-/* With an event; NULL when there is no memory. */
+/* A use with an event, reused or new; NULL if there is no memory for it. */
 static Use *new_use(dm_Allocator *a) {
   Use *u = a->spare_uses;
   if (u) {
@@ -253,11 +270,12 @@ static Use *new_use(dm_Allocator *a) {
 
 /* ---- free blocks -------------------------------------------------------------- */
 
+/* The order of the trees: by size, then by address. */
 static bool precedes(const Block *a, const Block *b) {
   return a->n != b->n ? a->n < b->n : a->p < b->p;
 }
 
-/* Of a block and those below it in the tree, its number is the highest. */
+/* The heap order of the treap: a block's hash is larger than those below it. */
 static bool is_above(const Block *a, const Block *b) { return mixed(a->p) > mixed(b->p); }
 
 static Block **tree_of(const Block *b) { return &b->stream->free[b->pool]; }
@@ -265,12 +283,13 @@ static Block **side_of(Block *at, const Block *b) {
   return precedes(b, at) ? &at->left : &at->right;
 }
 
+/* Inserts b where its hash puts it, and splits the subtree that was there around it. */
 static void put_in_tree(Block *b) {
   Block **at = tree_of(b), **less = &b->left, **more = &b->right;
   while (*at && is_above(*at, b)) at = side_of(*at, b);
   Block *below = *at;
   *at = b;
-  while (below) { /* is cut in two */
+  while (below) { /* it is split in two */
     if (precedes(below, b)) {
       *less = below;
       less = &below->right;
@@ -284,10 +303,11 @@ static void put_in_tree(Block *b) {
   *less = *more = NULL;
 }
 
+/* Removes b and merges its two subtrees. */
 static void take_from_tree(Block *b) {
   Block **at = tree_of(b), *less = b->left, *more = b->right;
   while (*at != b) at = side_of(*at, b);
-  while (less && more) { /* become one */
+  while (less && more) { /* they are merged into one */
     if (is_above(less, more)) {
       *at = less;
       at = &less->right;
@@ -301,7 +321,7 @@ static void take_from_tree(Block *b) {
   *at = less ? less : more;
 }
 
-/* The smallest of n bytes or more, the first by address; or NULL. */
+/* The smallest block of n bytes or more, at the lowest address; or NULL. */
 static Block *find(Block *tree, int64_t n) {
   Block *best = NULL;
   while (tree) {
@@ -311,7 +331,7 @@ static Block *find(Block *tree, int64_t n) {
   return best;
 }
 
-/* The one after b in the tree's order, NULL: the first of all; or NULL. */
+/* The block after b in the tree's order, or the first one for b NULL; NULL at the end. */
 static Block *next_in(Block *tree, const Block *b) {
   Block *next = NULL;
   while (tree) {
@@ -324,7 +344,7 @@ static Block *next_in(Block *tree, const Block *b) {
 
 static bool is_free(const Block *b) { return b && b->asked == 0 && b->n_pending == 0; }
 
-/* b grows by the block after it, whose record goes. */
+/* Merges b with the block after it, whose record becomes spare. */
 static void join_next(dm_Allocator *a, Block *b) {
   Block *gone = b->after;
   b->n += gone->n;
@@ -333,7 +353,8 @@ static void join_next(dm_Allocator *a, Block *b) {
   recycle(a, gone);
 }
 
-/* A block that nothing uses any more, to its tree. */
+/* Merges a block that nothing uses any more with its free neighbours and inserts it in its
+   tree. */
 static void make_free(dm_Allocator *a, Block *b) {
   forbid(b->p, b->n);
   if (is_free(b->after)) {
@@ -348,7 +369,8 @@ static void make_free(dm_Allocator *a, Block *b) {
   put_in_tree(b);
 }
 
-/* What b has beyond n bytes becomes a free block, where a later request can use it. */
+/* Cuts what b has beyond n bytes off as a free block, unless it is too small to be useful in
+   its pool. */
 static void split(dm_Allocator *a, Block *b, int64_t n) {
   const int64_t rest = b->n - n;
   if (rest < GRAIN || (b->pool == DM_POOL_LARGE && rest <= SMALL_REQUEST)) return;
@@ -366,7 +388,7 @@ static void split(dm_Allocator *a, Block *b, int64_t n) {
 
 /* ---- segments ----------------------------------------------------------------- */
 
-/* A new segment as one free block, or NULL. */
+/* Allocates a segment as one free block; NULL if the device has no memory. */
 static Block *new_segment(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
   void *p = NULL;
   if (!a->raw.alloc(a->raw.ctx, n, &p)) return NULL;
@@ -377,7 +399,7 @@ static Block *new_segment(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n
   return b;
 }
 
-/* A free block that is a whole segment, back to the device. */
+/* Returns a free block that is a whole segment to the device. */
 static void free_segment(dm_Allocator *a, Block *b) {
   take_from_tree(b);
   count_segment(a, b, -1);
@@ -386,6 +408,7 @@ static void free_segment(dm_Allocator *a, Block *b) {
   recycle(a, b);
 }
 
+/* Returns all segments of a tree that have no block in use. */
 static void free_segments_of(dm_Allocator *a, Block *const *tree) {
   for (Block *b = next_in(*tree, NULL), *next; b; b = next) {
     next = next_in(*tree, b);
@@ -393,8 +416,8 @@ static void free_segments_of(dm_Allocator *a, Block *const *tree) {
   }
 }
 
-/* Blocks whose last event has completed become free. Events of one stream complete in
-   the order of its queue. */
+/* Frees the blocks whose last event has completed. Events of one stream complete in the order
+   of its queue, so that the first pending one ends the search. */
 static void finish_uses(dm_Allocator *a, bool wait) {
   for (Stream *s = a->streams; s; s = s->next) {
     while (s->first_pending) {
@@ -409,6 +432,7 @@ static void finish_uses(dm_Allocator *a, bool wait) {
   }
 }
 
+/* Returns all memory that is not in use. */
 static void release_cached(dm_Allocator *a) {
   finish_uses(a, true);
   for (Stream *s = a->streams; s; s = s->next) {
@@ -419,8 +443,8 @@ static void release_cached(dm_Allocator *a) {
 
 /* ---- requests ----------------------------------------------------------------- */
 
-/* A free block when memory ends: what waited, or a segment no larger than it must be
-   once all that is unused was given back. */
+/* Finds a block when the device has no memory left: waits for pending events, then returns all
+   unused segments and allocates one no larger than needed. */
 static Block *scrape(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
   finish_uses(a, true);
   Block *b = find(s->free[pool], n);
@@ -429,7 +453,7 @@ static Block *scrape(dm_Allocator *a, Stream *s, dm_MemPool pool, int64_t n) {
   return new_segment(a, s, pool, round_up(n, SEGMENT_GRAIN));
 }
 
-/* Whether the caller found something to free; the lock is open meanwhile. */
+/* Calls raw.pressure, which may free blocks of its own; the lock is released meanwhile. */
 static bool relieved(dm_Allocator *a) {
   if (!a->raw.pressure) return false;
   pthread_mutex_unlock(&a->lock);
@@ -438,7 +462,7 @@ static bool relieved(dm_Allocator *a) {
   return yes;
 }
 
-/* A free block of n bytes or more, or NULL; the lock is held. */
+/* Finds or makes a free block of n bytes or more; NULL if there is none. The lock is held. */
 static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   const dm_MemPool pool = n > SMALL_REQUEST ? DM_POOL_LARGE : DM_POOL_SMALL;
   Stream *s = stream_of(a, stream);
@@ -453,6 +477,7 @@ static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   return b;
 }
 
+/* Rounds up to GRAIN, finds a block, cuts off the rest, and enters it in the table. */
 dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, void **out) {
   const bool possible = n_bytes > 0 && n_bytes <= LARGEST && !dm_alloc_should_fail();
   const int64_t n = possible ? round_up(n_bytes, GRAIN) : 0;
@@ -473,7 +498,7 @@ dm_status dm_allocator_alloc(dm_Allocator *a, void *stream, int64_t n_bytes, voi
   return b ? DM_OK : DM_EMEM;
 }
 
-/* Marks in each other stream the point that the block waits for. */
+/* Records an event in every other stream that used the block, and queues it. */
 static void queue_uses(dm_Allocator *a, Block *b) {
   for (Use *u = b->uses, *next; u; u = next) {
     next = u->next;
@@ -487,6 +512,7 @@ static void queue_uses(dm_Allocator *a, Block *b) {
   b->uses = NULL;
 }
 
+/* A block in use becomes free, or waits for the events of other streams. */
 static void free_block(dm_Allocator *a, Block *b) {
   take_from_table(a, b);
   count_block(a, b, -1);
@@ -510,6 +536,7 @@ static bool is_used_on(const Block *b, const Stream *s) {
   return false;
 }
 
+/* Notes that `stream` uses b, once per stream. */
 static dm_status record_use(dm_Allocator *a, Block *b, void *stream) {
   if (!b) return DM_EARG;
   Stream *s = stream_of(a, stream);
@@ -574,6 +601,7 @@ void dm_allocator_reset_totals(dm_Allocator *a) {
   pthread_mutex_unlock(&a->lock);
 }
 
+/* The largest block of a tree is the rightmost one. */
 static int64_t largest_in(const Block *tree) {
   while (tree && tree->right) tree = tree->right;
   return tree ? tree->n : 0;
@@ -617,10 +645,11 @@ dm_Allocator *dm_allocator_new(const dm_RawMemory *raw) {
     dm_free(each);                                      \
   }
 
+/* Frees blocks in use too, then all segments, events and records. */
 void dm_allocator_delete(dm_Allocator *a) {
   if (!a) return;
   for (int64_t i = 0; i < a->n_slots; i++)
-    while (a->table[i]) free_block(a, a->table[i]); /* another may move to the slot */
+    while (a->table[i]) free_block(a, a->table[i]); /* another block may move to the slot */
   release_cached(a);
   for (Use *u = a->spare_uses; u; u = u->next) a->raw.event_free(a->raw.ctx, u->event);
   FREE_EACH(Use, a->spare_uses)

@@ -8,9 +8,8 @@
 extern "C" {
 #endif
 
-/* By cuDNN (dnn_attention.c): what a call of attention or attention_backward wants.
-   false: it is not there, or not for this one, and nothing is written that our own
-   kernels do not write again. */
+/* attention and attention_backward by cuDNN (dnn_attention.c). They return false if it is
+   missing or refuses the call; whatever was written then, our own kernels write again. */
 bool dm_dnn_attention(const dm_Call *c);
 bool dm_dnn_attention_backward(const dm_Call *c);
 

@@ -1,10 +1,18 @@
-/* batch_norm: here, or by cuDNN. */
+/* batch_norm, in training by the batch's statistics and in evaluation by the running ones.
+
+   x is (N, C, ...), in rows or channels last. Training takes two passes: one over x for the
+   moments of each channel (channels.cuh; Welford 1962 or runs joined by Chan et al. 1979), and
+   one that applies y = (x - mean) * scale + shift, with scale and shift computed per channel.
+   The backward has the same two passes: sums gw and gb first, then gx. cuDNN is asked first in
+   training (dnn_norm.c). */
 #include "kernels/channels.cuh"
 #include "kernels/layout.h"
 #include "kernels/norm.h"
 
 /* ---- the moments of each channel ---- */
 
+/* The reducer of the moments. mean and var (C) are in the compute type; the variance is the
+   biased one. */
 template <class C, class T> struct BatchMoments : JoinMoments {
   typedef Moments<C> State;
   const T *x;
@@ -21,7 +29,7 @@ template <class C, class T> struct BatchMoments : JoinMoments {
     C v[V];
     load_run<C, T, V>(x, i, v);
     const C n = s[0].n + 1, share = C(1) / n;
-    for (int k = 0; k < V; k++) { /* Welford 1962 */
+    for (int k = 0; k < V; k++) { /* Welford 1962; the channels of a run have the same count */
       const C d = v[k] - s[k].mean;
       s[k].n = n;
       s[k].mean += d * share;
@@ -34,6 +42,7 @@ template <class C, class T> struct BatchMoments : JoinMoments {
   }
 };
 
+/* 16-byte loads where shape and address allow them. */
 template <class C, class T>
 static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
@@ -44,7 +53,8 @@ static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
 
 /* ---- what is made of each element ---- */
 
-/* y = (x - mean) * scale + shift */
+/* The forward's formula, y = (x - mean) * scale + shift with scale = weight / sqrt(var +
+   eps). */
 template <class C> struct Forward {
   dm_Vector w, b, mean, var;
   C eps;
@@ -58,11 +68,12 @@ template <class C> struct Forward {
   }
 };
 
-/* training: gx = w invstd (gy - gb / n - xhat gw / n); else gx = w invstd gy */
+/* The backward's formula. In training gx = w invstd (gy - gb / n - xhat gw / n), as mean and
+   variance depend on x; in evaluation gx = w invstd gy. */
 template <class C> struct Backward {
   dm_Vector w, mean, invstd;
   const C *gw, *gb;
-  C over; /* 1 / n; 0: not training */
+  C over; /* 1 / n, n elements per channel; 0: not training */
   struct At {
     C mu, a, k1, k2;
     __device__ C value(C x, C gy) const { return a * (gy - k1 - (x - mu) * k2); }
@@ -74,7 +85,8 @@ template <class C> struct Backward {
   }
 };
 
-/* gy: NULL where the formula does not look at it. */
+/* Applies a formula to every element, V neighbours of one channel per thread. gy is NULL for
+   the forward. */
 template <class Fn, class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     apply_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int64_t numel) {
@@ -89,8 +101,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* inner == 1: a block is `lanes` runs of V channels wide; a thread keeps what it knows of
-   its channels, row after row. */
+/* The same for inner == 1: a block is `lanes` runs of V channels wide. A thread computes its
+   channels' constants once and applies them to all rows of its chunk. */
 template <class Fn, class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     apply_columns_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int lanes) {
@@ -112,7 +124,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 template <class Fn, class C, class T, int V>
 static dm_status apply_columns(const Fn &fn, const T *x, const T *gy, T *y, Channels ch) {
-  enum { ROWS = 16 }; /* of a thread, where there are enough */
+  enum { ROWS = 16 }; /* rows that a thread does, where there are enough */
   const int64_t n_run = ch.channels / V;
   int lanes = 32;
   while (lanes > 1 && lanes / 2 >= n_run) lanes /= 2;
@@ -140,7 +152,8 @@ static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
                    to, ch, x->numel);
 }
 
-/* Channels last: each pixel is a row of channels. */
+/* x as (outer, channels, inner). With channels last each pixel is a row, so that inner is
+   1. */
 static Channels channels_of(const dm_Tensor *x) {
   const int64_t inner = dm_numel(x->ndim - 2, x->shape + 2);
   const Channels rows = {x->shape[0], x->shape[1], inner, 1, 0};
@@ -150,6 +163,7 @@ static Channels channels_of(const dm_Tensor *x) {
 
 /* ---- batch_norm by cuDNN, which wants float32 weights ---- */
 
+/* Whether cuDNN may be asked: float32 or 16 bits, with weights, of sizes that fit 31 bits. */
 static bool is_library_s(const dm_Call *c, dm_DType dtype, const dm_Tensor *weight) {
   return dtype != DM_F64 && weight && c->out[0]->numel <= INT32_MAX;
 }
@@ -169,8 +183,8 @@ static dm_BatchNorm batch_norm_of(dm_Tensor *x, const dm_Tensor *y, const dm_Ten
   return b;
 }
 
-/* v: 1 / sqrt(variance + eps) -> variance. What is lost of one that is small beside eps
-   is small beside eps. */
+/* Turns v = 1 / sqrt(variance + eps), which cuDNN gives, into the variance. For a variance
+   much smaller than eps digits are lost, but such a variance does not matter beside eps. */
 static __global__ void variance_kernel(float *v, int64_t n, float eps) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
     const float var = 1.0f / (v[i] * v[i]) - eps;
@@ -178,7 +192,7 @@ static __global__ void variance_kernel(float *v, int64_t n, float eps) {
   }
 }
 
-/* batch_norm_train on x, dense as y is. */
+/* batch_norm_train by cuDNN; x is dense in y's layout. *taken says whether it ran. */
 static dm_status train_by_library(dm_Call *c, dm_Tensor *x, bool *taken) {
   dm_Tensor *own[2] = {NULL}, *var = c->out[2];
   dm_BatchNorm b;
@@ -200,7 +214,8 @@ done:
   return st;
 }
 
-/* batch_norm_backward, in: gy, x, -, mean, root, all dense, as gx is. */
+/* batch_norm_backward by cuDNN. in: gy, x, (unused), mean and 1 / sqrt(variance + eps), all
+   dense in gx's layout. */
 static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *taken) {
   dm_Tensor *own = NULL;
   *taken = false;
@@ -262,7 +277,7 @@ done:
   return st;
 }
 
-/* t of that dtype, dense in that order. */
+/* Returns t in that dtype, dense in rows or channels last. */
 static dm_status layout_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor **own) {
   dm_Tensor *cast = NULL;
   if (t->dtype == dtype) return dm_layout_new(t, last, own);

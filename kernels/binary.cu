@@ -1,11 +1,11 @@
-/* The pointwise ops of two operands, from the formulas that the CPU uses too: base/pair.inc.
-   Floats compute in float32 or float64, integers and bool in int64. */
+/* The pointwise ops of two operands. Their formulas are the CPU's, base/pair.inc, one row per
+   op; floats compute in float32 or float64, integers and bool in int64. */
 #include "kernels/pointwise.cuh"
 
 #include "kernels/fill.h"
 #include "op/pointwise/binary.h"
 
-/* Of each formula, one for floats and one for integers. */
+/* Each row becomes two functors: NAME_pair over a float type, and NAME_whole over int64. */
 #define U(x) ((uint64_t)(x))
 #define PAIR(NAME, RESULT, FLOAT_EXPR, INT_EXPR)            \
   template <class C> struct NAME##_pair {                   \
@@ -28,8 +28,8 @@
 #include "base/pair.inc"
 #undef U
 
-/* A division of integers: 0 where the divisor is 0, and the fault is noted, for the host to
-   raise when it next waits for the device. */
+/* A division of integers with a check: a divisor of 0 gives 0 and is noted as a fault, which
+   the host raises when it next waits for the device. */
 template <class Fn> struct Divide {
   Fn fn;
   dm_Fault *fault;
@@ -41,6 +41,7 @@ template <class Fn> struct Divide {
   }
 };
 
+/* Launches an integer formula, unchecked or checked for a divisor of 0. */
 template <class Fn> static dm_status whole(dm_Call *c, Fn fn) {
   return dm_strided<int64_t, 2>(c->out[0], c->in, fn);
 }
@@ -49,7 +50,7 @@ template <class Fn> static dm_status divide(dm_Call *c, Fn fn) {
   return dm_strided<int64_t, 2>(c->out[0], c->in, checked);
 }
 
-/* By the row's result: a FLOAT one never has integers. */
+/* Chooses the integer formula. Rows whose result is always FLOAT have none here. */
 static dm_status integers(dm_Call *c, int pair, int64_t p) {
   switch (pair) {
 #define INTEGERS_SAME(NAME) \
@@ -70,13 +71,13 @@ static dm_status integers(dm_Call *c, int pair, int64_t p) {
   }
 }
 
-/* out = a + b, for other kernels. */
+/* out = a + b in a float dtype, for other kernels. */
 extern "C" dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b) {
   dm_Tensor *in[2] = {a, b};
   return dm_pointwise_float<add_pair, 2>(out, in, (dm_DType)out->dtype, 0, 0);
 }
 
-/* t: the dtype of the arithmetic, float32 where integers make a float. */
+/* t is the dtype of the arithmetic; ops that make floats of integers use float32. */
 DM_CUDA_KERNEL(binary_cuda) {
   const int pair = dm_pair_of(c);
   const double p = dm_pair_param(c);

@@ -1,19 +1,22 @@
-/* Copies: to another dtype, into another tensor, of one number.
+/* Copies and casts: to another dtype, into another tensor, and of one number (fill).
 
-   A copy takes the first way that fits: bytes moved as they are; conversions between float32
-   and 16 bits, four elements a thread; a transpose through shared memory between rows and
-   channels last; a strided copy within a dtype; else the identity as a pointwise kernel. */
+   dm_cuda_copy takes the first way that fits: (1) same dtype and layout: cudaMemcpyAsync; (2)
+   between float32 and 16 bits, dense: four elements per thread; (3) between rows and channels
+   last: a transpose through shared memory; (4) same dtype, any strides: elements moved as
+   bits; (5) otherwise the identity as a pointwise kernel in a compute type that holds both
+   dtypes. */
 #include "kernels/fill.h"
 #include "kernels/layout.h"
 #include "kernels/pointwise.cuh"
 
-/* The identity. */
+/* The identity as a formula. */
 template <class C> struct Same {
   C p, q;
   __device__ C operator()(const C *x) const { return x[0]; }
 };
 
-/* Between two float dtypes, dense, four elements a thread. C: what holds both. */
+/* Converts n dense elements between two float dtypes, four per thread, read and written as one
+   word each. C is a type that holds both. */
 template <class C, class From, class To>
 static __global__ void __launch_bounds__(DM_THREADS)
     convert_kernel(const From *from, To *to, int64_t n) {
@@ -29,7 +32,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* Both dense and aligned to 16 bytes. */
+/* Launches it; both tensors are dense and aligned to 16 bytes. */
 template <class C, class From, class To>
 static dm_status convert(dm_Tensor *out, const dm_Tensor *in) {
   return dm_launch((convert_kernel<C, From, To>), dm_blocks(dm_ceil_div(out->numel, 4)),
@@ -37,7 +40,8 @@ static dm_status convert(dm_Tensor *out, const dm_Tensor *in) {
                    out->numel);
 }
 
-/* The pairs that autocast makes; the others go the strided way. */
+/* The conversions between float32, float16 and bfloat16, which autocast makes; others take the
+   strided kernel. */
 static bool try_convert(dm_Tensor *out, const dm_Tensor *in, dm_status *st) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (!dm_aligned(dm_tensor_data(in)) || !dm_aligned(dm_tensor_data(out))) return false;
@@ -51,7 +55,7 @@ static bool try_convert(dm_Tensor *out, const dm_Tensor *in, dm_status *st) {
   return true;
 }
 
-/* One dtype: elements move as they are, whatever their bits. */
+/* Copies elements of one dtype, whatever their bits, between tensors of any strides. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     move_kernel(T *to, const T *from, dm_Walk<2> walk) {
@@ -62,7 +66,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* out and in of one shape after broadcasting, of any strides. */
+/* Launches it; `in` broadcasts to out. */
 static dm_status move(dm_Tensor *out, dm_Tensor *in) {
   dm_Tensor *both[2] = {out, in};
   void *data[2];
@@ -75,9 +79,9 @@ static dm_status move(dm_Tensor *out, dm_Tensor *in) {
 
 enum { SIDE = 32, DOWN = DM_THREADS / SIDE };
 
-/* n matrices (rows, columns) become (columns, rows). A block transposes tiles of SIDE x SIDE in
-   shared memory, so that reads and writes are both of neighbouring elements; rows of the tile
-   are one element longer, so that a column meets every bank once. */
+/* Transposes n matrices (rows, columns). A block moves tiles of SIDE x SIDE through shared
+   memory, so that both its reads and its writes are of neighbouring elements. A row of the
+   tile is one element longer, so that the elements of a column are in different banks. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     transpose_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t n_down,
@@ -100,7 +104,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* x (N, C, H, W) from rows to channels last, or back: N matrices (C, H W). */
+/* Copies x (N, C, H, W) from rows to channels last or back, as N matrices (C, H W). */
 static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
   const bool last = dm_tensor_is_channels_last(out);
   const int64_t channels = in->shape[1], pixels = in->shape[2] * in->shape[3];
@@ -114,13 +118,13 @@ static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
                                  n_tile););
 }
 
-/* Whether one is dense row by row and the other channels last. */
+/* Whether one tensor is dense in rows and the other channels last. */
 static bool is_transposed(const dm_Tensor *a, const dm_Tensor *b) {
   return (dm_tensor_is_contiguous(a) && dm_tensor_is_channels_last(b)) ||
          (dm_tensor_is_channels_last(a) && dm_tensor_is_contiguous(b));
 }
 
-/* t itself, or a copy that is channels last. */
+/* Returns t itself, or a copy of it in channels last. */
 dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out) {
   dm_Meta m = dm_meta_of(t);
   if (dm_tensor_is_channels_last(t)) {
@@ -136,7 +140,8 @@ dm_status dm_last_new(dm_Tensor *t, dm_Tensor **out) {
 
 /* ---- copies ---- */
 
-/* in broadcasts to out; see the head. */
+/* Copies `in`, broadcast and converted, to out in the first way that fits; see the head of the
+   file. */
 dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (out->numel == 0) return DM_OK;
@@ -156,7 +161,7 @@ dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   }
   if (from == to && same && is_transposed(out, in)) return transpose(out, in);
   if (from == to && !dm_is_host(in)) return move(out, in);
-  /* a type that holds both ends; see the CPU's */
+  /* The compute type holds both dtypes, as on the CPU. */
   if (!dm_is_float(from) && !dm_is_float(to)) return dm_strided<int64_t, 1>(out, &in, i64);
   if (from == DM_F64 || to == DM_F64 || dm_is_int(from) || dm_is_int(to))
     return dm_strided<double, 1>(out, &in, f64);
@@ -168,7 +173,7 @@ DM_CUDA_KERNEL(copy_cuda) { return dm_cuda_copy(c->out[0], c->in[1]); }
 
 /* ---- one number ---- */
 
-/* Of no input. */
+/* A constant as a formula without inputs. */
 template <class C> struct Constant {
   C p, q;
   __device__ C operator()(const C *x) const {
@@ -177,7 +182,7 @@ template <class C> struct Constant {
   }
 };
 
-/* Every element of t, of any strides; +0 in a dense tensor is a memset. */
+/* Sets every element of t, of any strides, to value; +0 in a dense tensor is a memset. */
 extern "C" dm_status dm_cuda_fill(dm_Tensor *t, double value) {
   const dm_DType dtype = (dm_DType)t->dtype;
   if (t->numel == 0) return DM_OK;

@@ -1,24 +1,30 @@
-/* What is summed by channel: batch_norm's moments; every weight's and bias's gradient.
+/* Sums by channel: batch_norm's moments, and the gradients of weight and bias of all three
+   norms.
 
-   A sum goes through channel_kernel or, for channels of one element, column_kernel or, V
-   channels a thread, column_runs_kernel: blocks by channel and chunk, then the chunks'
-   states in a fixed order. Channels that lie last are such: each pixel is a row of them. */
+   x is (outer, channels, inner). The sum of a channel is over outer * inner elements; its
+   blocks are (channel, chunk). With several chunks each block stores a state, and join_kernel
+   joins them in a fixed order: the two-level sum of reduce.cuh, without atomics. Three kernels
+   do the first level: channel_kernel, a block per channel, for inner > 1; column_kernel, for
+   inner == 1, where threads go along the channels; and column_runs_kernel, the same with V
+   neighbouring channels per thread. A channels-last image has inner == 1, as each of its
+   pixels is a row of channels. */
 #ifndef DM_CHANNELS_CUH
 #define DM_CHANNELS_CUH
 
 #include "kernels/norm.cuh"
 
-/* x as (outer, channels, inner). A reducer is one of reduce.cuh's, but that
-     enter(c)                  has it look at channel c
-     add<V>(s, n, i)           adds the run at element i, of outer n
-     enter_run<V>(c, k)        k: what it wants to know of V channels from c on
-     add_run<V>(s, k, i)       adds an element to each of them, from element i on
-     finish(c, s)              stores the channel's results */
+/* x is seen as (outer, channels, inner). A reducer has State and join as in reduce.cuh, and
+     enter(c)               prepares for channel c
+     add<V>(s, n, i)        adds the V elements from element i on, of outer index n
+     enter_run<V>(c, k)     stores in k what add_run needs of V channels from c on
+     add_run<V>(s, k, i)    adds an element to each of V channels, from element i on
+     finish(c, s)           stores the results of channel c */
 struct Channels {
   int64_t outer, channels, inner;
-  int64_t n_chunk, chunk; /* pieces of a channel; loads in one */
+  int64_t n_chunk, chunk; /* chunks of a channel, and loads in one */
 };
 
+/* Stores the state of a channel: as the result, or as a chunk's state. */
 template <class Reducer>
 static __device__ inline void emit(const Reducer &reducer, const Channels &ch, int64_t c,
                                    const typename Reducer::State &s,
@@ -27,6 +33,8 @@ static __device__ inline void emit(const Reducer &reducer, const Channels &ch, i
   else reducer.finish(c, s);
 }
 
+/* inner > 1: a block sums one chunk of channel blockIdx.x, V elements per load. Loads are
+   numbered (outer, inner / V). */
 template <class Reducer, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     channel_kernel(Reducer reducer, Channels ch, typename Reducer::State *partial) {
@@ -42,7 +50,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) emit(reducer, ch, c, s, partial);
 }
 
-/* inner == 1: a block is `lanes` channels wide. */
+/* inner == 1: a block has `lanes` neighbouring channels and DM_THREADS / lanes rows of
+   threads, which stride along outer; a tree in shared memory joins them. */
 template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
     column_kernel(Reducer reducer, Channels ch, int lanes, typename Reducer::State *partial) {
@@ -69,8 +78,9 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (y == 0 && c < ch.channels) emit(reducer, ch, c, s, partial);
 }
 
-/* inner == 1: a block is `lanes` runs of V channels wide. A thread adds up V channels; one
-   after another they are joined over the block. */
+/* The same with V neighbouring channels per thread, read as one word. A thread sums its V
+   channels in registers; then the block joins them one after another in the same shared
+   memory. */
 template <class Reducer, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     column_runs_kernel(Reducer reducer, Channels ch, int lanes,
@@ -103,7 +113,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* A warp a channel joins its chunks. */
+/* The second level: one warp per channel joins its chunks. */
 template <class Reducer>
 static __global__ void __launch_bounds__(DM_THREADS)
     join_kernel(Reducer reducer, Channels ch, const typename Reducer::State *partial) {
@@ -119,8 +129,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   reducer.finish(c, s);
 }
 
-/* Cuts channels of n loads, `threads` at a time, done by `blocks` blocks; by sizes
-   alone. */
+/* Cuts channels of n loads into chunks, given the threads that share one and the blocks that
+   all channels make. It depends on sizes alone. */
 static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_t blocks) {
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
   int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
@@ -131,8 +141,8 @@ static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_
   ch->n_chunk = dm_ceil_div(n, ch->chunk);
 }
 
-/* The reducer over every channel; V: elements a load, of one channel, or of V where each has
-   one. */
+/* Runs a reducer over every channel. V is the number of elements per load: of one channel, or
+   of V channels where inner == 1. */
 template <class Reducer, int V>
 static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
   typedef typename Reducer::State State;
@@ -166,15 +176,16 @@ static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
   return st;
 }
 
-/* May runs of V elements, of one channel or of one pixel, be read? */
+/* Whether V neighbours are always of one channel, or of one pixel with its channels last. */
 static inline bool has_runs(const Channels &ch, int V) {
   return (ch.inner == 1 ? ch.channels : ch.inner) % V == 0;
 }
 
 /* ---- the gradients of weight and bias ---- */
 
-/* gw = sum(gy xhat), gb = sum(gy). mean, rstd: `step` apart, of each channel, or (per
-   > 0) of each row of `per` channels. */
+/* The gradients of weight and bias, gw = sum(gy xhat) and gb = sum(gy), with xhat = (x - mean)
+   rstd. mean and rstd are read `step` apart: one per channel (batch_norm), or, where per > 0,
+   one per row of `per` channels (layer_norm, group_norm). */
 template <class C> struct Pair { C gw, gb; };
 template <class C, class T> struct GradSums {
   typedef Pair<C> State;
@@ -195,7 +206,7 @@ template <class C, class T> struct GradSums {
       s.gb += g[e];
     }
   }
-  /* of batch norm: each channel's own */
+  /* For batch_norm, whose statistics are per channel. */
   template <int V> struct Known { C mu[V], r[V]; };
   template <int V> __device__ void enter_run(int64_t c, Known<V> &known) const {
     for (int k = 0; k < V; k++) {
@@ -225,14 +236,13 @@ template <class C, class T> struct GradSums {
 template <class C, class T>
 static dm_status reduce_runs(GradSums<C, T> reducer, const Channels &ch) {
   const int V = 16 / (int)sizeof(T);
-  const bool by_row =
-      ch.inner == 1 && reducer.per > 0; /* the statistics are not the channel's */
+  const bool by_row = ch.inner == 1 && reducer.per > 0; /* statistics are per row */
   if (!by_row && has_runs(ch, V) && runs_of(reducer.x, 16) && runs_of(reducer.gy, 16))
     return reduce_channels<GradSums<C, T>, V>(reducer, ch);
   return reduce_channels<GradSums<C, T>, 1>(reducer, ch);
 }
 
-/* Of weight and bias where there are no samples: zeros. */
+/* Without samples the gradients of weight and bias are 0. */
 static inline dm_status clear(const dm_Tensor *t) {
   if (t->numel > 0)
     DM_CUDA_TRY(

@@ -10,7 +10,7 @@ extern "C" {
 
 #include "op/conv/conv.h"
 
-/* Elements, and how many of them lie between neighbours along each dim. */
+/* An operand: its elements, and the step between neighbours along each dim, in elements. */
 typedef struct dm_ConvOperand {
   void *data;
   int64_t step[4]; /* x: n c h w; w: o c r s; y: n o p q */
@@ -18,8 +18,8 @@ typedef struct dm_ConvOperand {
 
 typedef enum dm_ConvKind { DM_CONV_FORWARD, DM_CONV_INPUT, DM_CONV_WEIGHT } dm_ConvKind;
 
-/* y = conv(x, w) + bias, or the gradient of x, or of w, from that of y. What is
-   written is dense: y and x in rows or channels last, w in rows. */
+/* y = conv(x, w) + bias, or the gradient of x or of w given that of y. The result is dense: y
+   and x in rows or channels last, w in rows. */
 typedef struct dm_Conv {
   dm_ConvKind kind;
   dm_DType dtype;
@@ -29,12 +29,12 @@ typedef struct dm_Conv {
   int64_t bias_step;
 } dm_Conv;
 
-/* By our own kernels (conv.cu): everything. */
+/* By our own kernels (conv.cu), for every case. */
 dm_status dm_cuda_conv(const dm_Conv *c);
 
-/* By cuDNN (dnn.c), without the bias. false: it is not there, or not for this one,
-   and nothing is written that dm_cuda_conv does not write again. Operands must not
-   overlap themselves, nor have steps below 1; a weight's gradient may be channels last. */
+/* By cuDNN (dnn.c), without the bias. Returns false if it is missing or refuses; whatever was
+   written then, dm_cuda_conv writes again. Operands must not overlap themselves nor have steps
+   below 1; the gradient of w may be channels last. */
 bool dm_dnn_conv(const dm_Conv *c);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Tensors out of nothing but sizes: constants, counts, the identity. */
+/* Tensors that are made from sizes alone: zeros, ones, full, arange, linspace and eye. */
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
@@ -13,18 +13,19 @@ DM_CUDA_KERNEL(full_like_cuda) {
   return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
 }
 DM_CUDA_KERNEL(empty_cuda) {
-  (void)c; /* what the memory holds is what one gets */
+  (void)c; /* the values are whatever the memory holds */
   return DM_OK;
 }
 
-/* In double, as on the CPU: the same numbers. */
+/* Element i of arange or linspace, computed in float64 as on the CPU, so that both give the
+   same values. */
 static __global__ void __launch_bounds__(DM_THREADS)
     ramp_f64_kernel(void *out, int dtype, dm_Ramp r, int64_t n) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads())
     dm_store<double>(dtype, out, i, dm_ramp_at(r, i, n));
 }
 
-/* start + i step, rounded once into t's dtype. */
+/* Fills t with start + i step, rounded once to t's dtype. */
 static dm_status ramp(dm_Tensor *t, dm_Ramp r) {
   return dm_launch(ramp_f64_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
                    (int)t->dtype, r, t->numel);
@@ -36,7 +37,7 @@ DM_CUDA_KERNEL(linspace_cuda) {
   return ramp(c->out[0], dm_linspace_ramp(DM_ATTR(dm_LinspaceAttr, c)));
 }
 
-/* (rows, n_column), dense: 1 on the diagonal. */
+/* The identity as (rows, n_column), dense: 1 where row and column are equal. */
 static __global__ void __launch_bounds__(DM_THREADS)
     eye_kernel(void *out, int dtype, int64_t n_column, int64_t n) {
   for (int64_t i = dm_thread(); i < n; i += dm_threads())

@@ -1,6 +1,10 @@
-/* Connectionist temporal classification: a block for each sequence, which walks through
-   time; its threads share the states. See op/ctc.h and op/ctc.c. A label that is no class
-   is noted and taken for the first one; lengths that do not fit are noted and cut. */
+/* CTC loss, forward and backward (A. Graves et al. 2006).
+
+   One block per sequence. A target of u labels has 2 u + 1 states (op/loss/ctc.h); the threads
+   of the block share the states, and the block goes through time with a barrier per step. The
+   forward stores alpha (batch, steps, states), the log-probability of reaching each state; the
+   backward computes beta from the end and combines both. A label that is no class is noted as
+   a fault and replaced by the first class; lengths that do not fit are noted and cut. */
 #include "kernels/own.cuh"
 #include "kernels/vector.cuh"
 
@@ -9,6 +13,8 @@ extern "C" {
 }
 #include "op/loss/ctc.h"
 
+/* The batch: log_probs (steps, batch, classes), labels in one row or padded (batch, capacity),
+   and the lengths of inputs and targets. */
 struct Sequences {
   int64_t steps, batch, classes, capacity, blank, n_label; /* capacity: labels */
   const int64_t *label, *steps_of, *labels_of;
@@ -17,11 +23,12 @@ struct Sequences {
   dm_Fault *fault;
 };
 
-/* One of them. */
+/* One sequence of the batch, as its block sees it. */
 struct Sequence {
   Sequences all;
   int64_t n, steps, labels, start;
 
+  /* Checks a length; thread 0 notes one that does not fit. */
   __device__ int64_t fit(int64_t given, int64_t most) const {
     if (given >= 0 && given <= most) return given;
     if (threadIdx.x == 0)
@@ -36,6 +43,7 @@ struct Sequence {
     for (int64_t k = 0; k < i; k++) start += s.labels_of[k];
     labels = fit(labels, start < 0 || start > s.n_label ? 0 : s.n_label - start);
   }
+  /* State s is blank where s is even, else label s / 2. */
   __device__ int64_t states(void) const { return 2 * labels + 1; }
   __device__ int64_t class_of(int64_t s) const {
     if (s % 2 == 0) return all.blank;
@@ -46,24 +54,28 @@ struct Sequence {
                     all.classes);
     return 0;
   }
+  /* Whether state s may be reached from s - 2: two different labels with a blank between. */
   __device__ bool skips_to(int64_t s) const {
     return s % 2 && s > 1 && s < states() && class_of(s) != class_of(s - 2);
   }
-  /* of log_probs */
+  /* The offset of log_probs (t, n, :). */
   __device__ int64_t row(int64_t t) const { return (t * all.batch + n) * all.classes; }
-  /* of alpha */
+  /* The offset of alpha (n, t, :). */
   __device__ int64_t states_at(int64_t t) const {
     return (n * all.steps + t) * (2 * all.capacity + 1);
   }
 };
 
+/* An element of a row of states; -inf outside. */
 template <class C> static __device__ inline C entry(const C *row, int64_t s, int64_t states) {
   return s >= 0 && s < states ? row[s] : -(C)INFINITY;
 }
+/* The loss from the last alphas: a path ends in the last label or the blank after it. */
 template <class C> static __device__ inline C ended(const C *alpha, int64_t states) {
   return -dm_log_add3(alpha[states - 1], entry(alpha, states - 2, states), -(C)INFINITY);
 }
 
+/* Computes alpha step by step, and the loss of each sequence into nll (batch). */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     forward_kernel(Sequences all, const T *lp, C *alpha, T *nll) {
@@ -89,7 +101,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   dm_put(nll + q.n, end);
 }
 
-/* Which state has the same class next (0: none), and whether none before it has. */
+/* Links the states of one class: the next state with the same class (0 for none), and whether
+   a state is the first of its class. */
 struct Chain {
   int64_t *next, *first;
 };
@@ -104,8 +117,10 @@ static __device__ inline void link_states(const Sequence &q, Chain chain) {
   }
 }
 
-/* gx is 0 everywhere. rows: three of states for each block, of which two hold beta and the
-   time's own label by turns; the states of a class are added up by the first of them. */
+/* Computes the gradient with respect to log_probs; gx is zeroed before. Each block has three
+   rows of states in `rows`: two hold beta with the current step's log-probability, in turns,
+   and the third the states' shares. The first state of each class sums the shares of its class
+   along the links, so that no two threads add to one element. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     backward_kernel(Sequences all, const T *gy, const T *lp, const C *alpha, C *rows,
@@ -142,11 +157,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- on the host ---- */
 
-/* The inputs of ctc as the kernels read them. */
+/* What a call owns: the inputs as the kernels read them. */
 struct PathHeld {
   dm_Own lp, label, steps_of, labels_of;
 };
 
+/* Brings the inputs into the kernels' types, and describes the batch. */
 static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *alpha,
                       PathHeld *h, Sequences *all) {
   const dm_Tensor *lp = in[0];

@@ -1,5 +1,5 @@
-/* What every .cu file starts with: the 16-bit types, elements to and from the type
-   that is computed in, strided offsets, how wide to launch. */
+/* Included first by every .cu file: 16-bit types, conversion between elements and the compute
+   type, offsets of strided operands, launch sizes, and the fault record. */
 #ifndef DM_CUDA_CUH
 #define DM_CUDA_CUH
 
@@ -15,6 +15,8 @@ extern "C" {
 
 /* ---- element types ---- */
 
+/* float16 and bfloat16 as bits. Arithmetic never uses these types: elements are widened to
+   float32 and rounded once when they are stored. */
 struct dm_f16 {
   uint16_t bits;
 };
@@ -48,7 +50,7 @@ static __device__ inline void dm_narrow(float v, dm_bf16 *h) {
 #endif
 }
 
-/* Truncates; what int64 cannot hold, and NaN, becomes its lowest value. */
+/* Truncates to int64; NaN and numbers outside int64 give its lowest value. */
 static __device__ inline int64_t dm_whole(float v) {
   return v >= -0x1p63f && v < 0x1p63f ? (int64_t)v : INT64_MIN;
 }
@@ -57,8 +59,9 @@ static __device__ inline int64_t dm_whole(double v) {
 }
 static __device__ inline int64_t dm_whole(int64_t v) { return v; }
 
-/* An element of type T as the compute type C, and back, rounded once. C is
-   float, double or int64_t; float meets no double. */
+/* dm_get converts an element of type T to the compute type C, dm_put rounds it back once. C is
+   float, double or int64_t. Kernels that compute in float never read a float64 element, so
+   that they hold no float64 instructions. */
 template <class C, class T> static __device__ inline C dm_get(T v) { return (C)v; }
 template <> __device__ inline float dm_get<float, dm_f16>(dm_f16 v) { return dm_widen(v); }
 template <> __device__ inline float dm_get<float, dm_bf16>(dm_bf16 v) { return dm_widen(v); }
@@ -101,9 +104,8 @@ template <class C> static __device__ inline void dm_put(uint8_t *p, C v) {
 }
 template <class C> static __device__ inline void dm_put(bool *p, C v) { *p = v != 0; }
 
-/* The same with the type known only at run time: one branch, the same for all
-   threads of a launch. p points at the operand, i counts elements. float meets no
-   double, so that its kernels hold none. */
+/* The same for a dtype known at run time only: a switch that goes the same way in all threads
+   of a launch. p is the operand's data and i counts elements. */
 template <class C> static __device__ inline C dm_load(int dtype, const void *p, int64_t i) {
   switch (dtype) {
   case DM_BOOL: return dm_get<C, bool>(((const bool *)p)[i]);
@@ -137,7 +139,8 @@ template <class C> static __device__ inline void dm_store(int dtype, void *p, in
   }
 }
 
-/* to[i] = from[j], elements of `size` bytes, whatever their bits. */
+/* Copies element j of `from` to element i of `to` without looking at it; elements have `size`
+   bytes. */
 static __device__ inline void dm_move(int size, void *to, int64_t i, const void *from,
                                       int64_t j) {
   switch (size) {
@@ -148,14 +151,15 @@ static __device__ inline void dm_move(int size, void *to, int64_t i, const void 
   }
 }
 
-/* V neighbours that move as one word; aligned as that. */
+/* V neighbours that are loaded or stored as one word, which requires alignment to their
+   size. */
 template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 
 /* ---- which types a kernel is made for ---- */
 
 /* clang-format off */
-/* Runs the statements with the C++ type `T` of a float dtype; `C` is what it
-   computes in. */
+/* Runs the statements with T, the C++ type of a float dtype, and C, the type that it is
+   computed in: float, or double for float64. */
 #define DM_FLOAT_TYPES(DTYPE, ...)                                                          \
   do {                                                                                      \
     switch ((dm_DType)(DTYPE)) {                                                            \
@@ -166,8 +170,8 @@ template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
     }                                                                                       \
   } while (0)
 
-/* With `T` an unsigned integer of the dtype's size: for kernels that move elements
-   and never look into them. */
+/* Runs the statements with T an unsigned integer of the dtype's size, for kernels that only
+   move elements. */
 #define DM_SIZE_TYPES(DTYPE, ...)                     \
   do {                                                \
     switch (dm_dtype_sizes[DTYPE]) {                  \
@@ -184,12 +188,12 @@ template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 enum { DM_THREADS = 256 };
 
 static inline int64_t dm_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/* Blocks for n threads' worth of work; kernels loop where that is not enough. */
+/* Blocks of DM_THREADS for n threads, at most 2^30; kernels loop for the rest. */
 static inline unsigned dm_blocks(int64_t n_threads) {
   const int64_t n = dm_ceil_div(n_threads, DM_THREADS), most = INT64_C(1) << 30;
   return (unsigned)(n < most ? n : most);
 }
-/* This thread's number in the launch, and how many there are. */
+/* This thread's number in the launch, and the number of threads. */
 static __device__ inline int64_t dm_thread(void) {
   return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
@@ -197,8 +201,9 @@ static __device__ inline int64_t dm_threads(void) { return (int64_t)gridDim.x * 
 
 /* ---- offsets of strided operands ---- */
 
-/* Division by a number that stays the same over a launch: a product and a shift.
-   Granlund & Montgomery 1994; exact for 31-bit numbers. */
+/* Division by a number that is the same for a whole launch, as a multiplication and a shift
+   (T. Granlund & P. Montgomery 1994); exact for numbers of 31 bits. GPUs have no instruction
+   for integer division, and every strided offset needs some. */
 struct dm_Divisor {
   uint32_t d, magic, shift;
 };
@@ -217,10 +222,11 @@ static __device__ inline uint32_t dm_divide(uint32_t n, dm_Divisor v) {
 #endif
 }
 
-/* Where element i of a walk over up to N operands of one shape lies in each. */
+/* A walk over N operands broadcast to one shape: `at` gives the offset of element i in each
+   operand, counted in elements. PyTorch's OffsetCalculator does the same. */
 template <int N> struct dm_Walk {
   int ndim;
-  bool wide; /* 2^31 elements or more: true divisions */
+  bool wide; /* 2^31 elements or more: 64-bit divisions */
   int64_t numel;
   int64_t shape[DM_MAX_DIM];
   dm_Divisor div[DM_MAX_DIM];
@@ -239,7 +245,7 @@ template <int N> struct dm_Walk {
   }
 };
 
-/* Exchanges two neighbouring dims. */
+/* Exchanges dims d and d + 1 of an iteration. */
 static inline void dm_iter_swap(dm_Iter *it, int d) {
   const int64_t size = it->shape[d];
   it->shape[d] = it->shape[d + 1];
@@ -251,8 +257,8 @@ static inline void dm_iter_swap(dm_Iter *it, int d) {
   }
 }
 
-/* Dims in the order in which the first operand's elements lie, the farthest apart first;
-   neighbours that lie densely in every operand become one. */
+/* Sorts the dims by the first operand's strides, largest first, and merges neighbouring dims
+   that are contiguous in every operand: a dense operation becomes one row. */
 static inline void dm_iter_by_memory(dm_Iter *it) {
   for (int n = 1; n < it->ndim; n++)
     for (int d = n; d > 0 && it->stride[0][d - 1] < it->stride[0][d]; d--)
@@ -269,8 +275,9 @@ static inline void dm_iter_by_memory(dm_Iter *it) {
   it->ndim = k + 1;
 }
 
-/* The walk over t[0]'s shape; the others broadcast to it. data: their elements.
-   by_memory: for those to whom it is all one which element comes when. */
+/* Returns the walk over t[0]'s shape, to which the other operands broadcast; data[k] is
+   operand k's data. by_memory: the order of elements does not matter, so dims may be sorted
+   and merged. */
 template <int N>
 static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N], bool by_memory = false) {
   dm_Iter it;
@@ -291,6 +298,8 @@ static inline dm_Walk<N> dm_walk(dm_Tensor *const *t, void *data[N], bool by_mem
 
 /* ---- faults ---- */
 
+/* Notes a fault that only the device can see, such as an index out of range. The first thread
+   to set `taken` writes the record; the host reads it when it next waits (device.c). */
 static __device__ inline void dm_device_fault(dm_Fault *f, int kind, int op, int base,
                                               int64_t position, int64_t value, int64_t size) {
   if (atomicCAS(&f->taken, 0u, 1u) != 0) return;

@@ -1,8 +1,8 @@
-/* What the files of the CUDA back end share, on the host's side. C and C++.
+/* Shared by the host files of the CUDA back end; C and C++.
 
-   The back end is a library of its own (cuda.so). It reaches the engine through
-   the table that dm_backend was given; host.c defines the engine's functions as
-   calls through it, so that files here read like files of src/. */
+   The back end is a library of its own (cuda.so). It calls the engine through the table that
+   dm_backend was given; host.c defines the engine's functions as calls through it, so that
+   files here read like those of src/. */
 #ifndef DM_CUDA_H
 #define DM_CUDA_H
 
@@ -24,7 +24,7 @@ extern "C" {
 #include "core/iter.h"
 #include "engine/op.h"
 
-/* Fails with what was tried and CUDA's own words; DM_OK for cudaSuccess. */
+/* Fails with the call and CUDA's own message; DM_OK for cudaSuccess. */
 dm_status dm_cuda_fail(cudaError_t e, const char *what);
 #define DM_CUDA_TRY(call)                                                \
   do {                                                                   \
@@ -36,28 +36,28 @@ dm_status dm_cuda_fail(cudaError_t e, const char *what);
 cudaStream_t dm_cuda_stream(void);
 /* That device's ordinal. */
 int dm_cuda_device(void);
-/* Its multiprocessors: how wide a launch is worth being. */
+/* Its number of multiprocessors. */
 int dm_cuda_processors(void);
-/* Its last cache, in bytes. */
+/* The size of its L2 cache in bytes. */
 int dm_cuda_cache(void);
 
-/* Scratch memory on the device for the length of one kernel's function: given back to the
-   stream's order, so that later work may have it at once. */
+/* Scratch memory on the device for the duration of one host function. It is returned in stream
+   order: later work of the stream may get it at once. */
 dm_status dm_cuda_scratch(int64_t n_bytes, void **out);
 void dm_cuda_scratch_free(void *p, int64_t n_bytes);
 
-/* Gives the scratch memory back by hand, of whichever device. */
+/* Returns scratch memory of any device. */
 void dm_cuda_give_back(int device, void *p);
 
-/* dst, on the device, becomes these bytes of the host, in the current stream's order.
-   They may change as soon as this returns; it waits for nothing. */
+/* Copies bytes of the host to dst on the device in the current stream's order. The caller may
+   change them as soon as this returns; nothing is waited for. */
 dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes);
 
-/* *out, on the device: the generator as this work of the current stream finds it. It moves
-   on by the counters of n elements, there and on the host. */
+/* Copies the generator as this point of the current stream finds it to *out, on the device. It
+   then advances by the counters of n elements, there and on the host. */
 dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out);
 
-/* ---- faults: what only the device can find wrong ----
+/* ---- faults: errors that only the device can see ----
    The first one is noted in memory that the host reads when it waits anyway. */
 typedef enum dm_FaultKind {
   DM_FAULT_NONE,
@@ -76,12 +76,12 @@ typedef struct dm_Fault {
   int64_t value, size;
 } dm_Fault;
 
-/* The current device's record, as kernels see it. */
+/* The current device's fault record. */
 dm_Fault *dm_cuda_faults(void);
-/* Fails when work that has been waited for noted one; the record is free again. */
+/* Fails if finished work has noted a fault, and clears the record. */
 dm_status dm_cuda_check_faults(int device);
 
-/* The value of a host number, or of any 0-dim tensor on the CPU. */
+/* Host numbers: 0-dim tensors on the CPU, and their value. */
 static inline bool dm_is_host(const dm_Tensor *t) { return t->device.type == DM_CPU; }
 double dm_host_f64(const dm_Tensor *t);
 int64_t dm_host_i64(const dm_Tensor *t);

@@ -1,10 +1,11 @@
-/* CUDA's devices, as the engine sees them: memory, copies, streams and events,
-   and the record of faults that kernels find.
+/* The device table of CUDA (dm_DeviceOps): memory, copies, streams, events, and the record of
+   faults that kernels note.
 
-   A device is opened when it is first used. Each has a stream of its own as the
-   default one (the legacy stream would wait for every other). What a thread
-   launches goes to its current stream (dm_ThreadState.stream); the allocator keeps the order.
- */
+   A device is opened on first use. It has a default stream of its own, made with
+   cudaStreamNonBlocking; CUDA's legacy stream would synchronise with all others. A thread's
+   launches go to its current stream (dm_ThreadState.stream), and memory is ordered by streams
+   (allocator.c). Nothing here waits for the device unless the caller asks for a value or for
+   the wait itself. */
 #include "kernels/cuda.h"
 
 #include <pthread.h>
@@ -21,21 +22,23 @@ enum { MAX_DEVICE = 64, LISTED = 5, SIDE_STREAMS = 32 };
 
 typedef struct Device {
   bool open;
-  int processors, cache;         /* multiprocessors; bytes of the last cache */
-  dm_Allocator *memory, *pinned; /* its own; of the host's, for copies to and fro */
+  int processors, cache;         /* multiprocessors; bytes of the L2 cache */
+  dm_Allocator *memory, *pinned; /* allocators of device memory and of pinned host memory */
   cudaStream_t stream;
-  cudaStream_t side[SIDE_STREAMS]; /* handed out in turns; NULL: not made yet */
+  cudaStream_t side[SIDE_STREAMS]; /* handed out in turn; NULL: not made yet */
   unsigned next_side;
-  dm_Fault *fault; /* in the host's memory, written by kernels */
+  dm_Fault *fault; /* pinned and mapped: kernels write it, the host reads it */
 } Device;
 
 static Device devices[MAX_DEVICE];
 static int n_device;
-static bool sync_always; /* DEMILUNE_SYNC=1: each kernel is waited for */
+static bool sync_always; /* DEMILUNE_SYNC=1: wait after each op */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The device that CUDA's calls of this thread refer to; -1: none yet. */
 static _Thread_local int current = -1;
 
+/* Turns CUDA's error into the engine's, with the call that failed. */
 dm_status dm_cuda_fail(cudaError_t e, const char *what) {
   if (DM_LIKELY(e == cudaSuccess)) return DM_OK;
   return dm_fail(e == cudaErrorMemoryAllocation ? DM_EMEM : DM_EDEV, "cuda: %s (%s, in %s)%s",
@@ -45,12 +48,13 @@ dm_status dm_cuda_fail(cudaError_t e, const char *what) {
 
 /* ---- raw memory for the allocator ---- */
 
+/* The allocator's ctx is a Device; its index is CUDA's ordinal. */
 static int ordinal(void *ctx) { return (int)((Device *)ctx - devices); }
 
 static bool raw_alloc(void *ctx, int64_t n, void **out) {
   const cudaError_t e = cudaSetDevice(current = ordinal(ctx));
   if (e == cudaSuccess && cudaMalloc(out, (size_t)n) == cudaSuccess) return true;
-  (void)cudaGetLastError(); /* it is told by the result; nobody else shall meet it */
+  (void)cudaGetLastError(); /* the result reports it; clear it for later calls */
   return false;
 }
 static void raw_free(void *ctx, void *p, int64_t n) {
@@ -96,6 +100,8 @@ static void raw_event_free(void *ctx, void *event) {
 
 /* ---- opening ---- */
 
+/* Makes what a device needs. It may be called again after a failure, and then makes what is
+   missing. */
 static dm_status open_parts(Device *d) {
   const dm_RawMemory raw = {d,
                             raw_alloc,
@@ -136,7 +142,7 @@ static dm_status open_device(int i) {
   return st;
 }
 
-/* Makes it the one that CUDA's calls of this thread mean. */
+/* Makes device i the one that this thread's CUDA calls refer to, and opens it. */
 static dm_status use(int i) {
   if (DM_LIKELY(current == i && devices[i].open)) return DM_OK;
   if (i >= n_device)
@@ -147,7 +153,8 @@ static dm_status use(int i) {
   return devices[i].open ? DM_OK : open_device(i);
 }
 
-/* Where the thread's work for device i goes. */
+/* The stream of this thread's work on device i: its current one if that is of device i, else
+   the device's default. */
 static cudaStream_t stream_of(int i) {
   const dm_Stream *s = &dm_thread_state()->stream;
   return DM_UNLIKELY(s->handle != NULL) && s->device.index == i ? s->handle : devices[i].stream;
@@ -161,6 +168,8 @@ dm_Fault *dm_cuda_faults(void) { return devices[current].fault; }
 
 /* ---- faults ---- */
 
+/* Raises a fault as an error message with the op, the element and the value, counted as the
+   caller counts. */
 static dm_status tell(const dm_Fault *f) {
   const char *op = f->op >= 0 && f->op < DM_N_OP ? dm_ops[f->op].name : "?";
   const long long position = (long long)f->position + 1, value = (long long)f->value;
@@ -182,6 +191,7 @@ static dm_status tell(const dm_Fault *f) {
   }
 }
 
+/* Raises the fault that finished work has noted, if any, and clears the record. */
 dm_status dm_cuda_check_faults(int i) {
   dm_Fault *f = devices[i].fault;
   if (DM_LIKELY(!f->taken)) return DM_OK;
@@ -199,11 +209,13 @@ static dm_status wait_for(int i, cudaStream_t stream) {
 
 static int count(void) { return n_device; }
 
+/* `begin` comes before an op's kernel function; `end` waits if DEMILUNE_SYNC asks for it. */
 static dm_status begin(dm_Device dev) { return use(dev.index); }
 static dm_status end(dm_Device dev) {
   return DM_UNLIKELY(sync_always) ? wait_for(dev.index, stream_of(dev.index)) : DM_OK;
 }
 
+/* The sizes of the largest blocks in use, for the message below. */
 typedef struct Largest {
   int64_t n[LISTED];
 } Largest;
@@ -221,6 +233,7 @@ static void note_block(void *ctx, void *p, int64_t n) {
 
 static double mib(int64_t n) { return (double)n / 1048576.0; }
 
+/* Fails with what is in use, what the allocator holds, and the largest tensors. */
 static dm_status no_memory(int i, int64_t n) {
   Largest l = {{0}};
   char list[160] = "";
@@ -235,6 +248,7 @@ static dm_status no_memory(int i, int64_t n) {
                  i, mib(n), mib(usage.allocated), mib(usage.reserved), list[0] ? list : "0");
 }
 
+/* Tensors' memory, from the current stream's pool. */
 static dm_status cuda_alloc(dm_Device dev, int64_t n, void **out) {
   DM_TRY(use(dev.index));
   const dm_status st =
@@ -247,6 +261,8 @@ static void cuda_free(dm_Device dev, void *p, int64_t n) {
   dm_allocator_free(devices[dev.index].memory, p);
 }
 
+/* Scratch memory comes from the same allocator; freed, it serves later launches of the stream
+   at once. */
 dm_status dm_cuda_scratch(int64_t n_bytes, void **out) {
   const dm_Device dev = {DM_CUDA, (uint8_t)current};
   return cuda_alloc(dev, n_bytes > 0 ? n_bytes : 1, out);
@@ -262,7 +278,8 @@ static dm_status no_pinned(int i, int64_t n) {
   return dm_fail(DM_EMEM, "cuda:%d: no %.1f MiB of the host's memory to pin", i, mib(n));
 }
 
-/* Through a pinned block, which nobody gets before the stream has passed the copy. */
+/* Copies through a pinned block, so that the call neither waits nor keeps the caller's bytes.
+   The block is freed at once, but record_stream keeps it until the copy is done. */
 dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
   dm_Allocator *pinned = devices[current].pinned;
   const cudaStream_t stream = stream_of(current);
@@ -278,8 +295,8 @@ dm_status dm_cuda_send(void *dst, const void *bytes, int64_t n_bytes) {
   return dm_cuda_fail(e, "cudaMemcpyAsync");
 }
 
-/* From one device's stream to another's: what comes later there sees what was
-   written here, and here nothing is written over before it was read there. */
+/* Copies between devices in the source's stream; the destination's stream waits for it by an
+   event, so that later work there sees the data. */
 static dm_status copy_across(int to, void *dst, int from, const void *src, int64_t n) {
   cudaEvent_t done = NULL;
   DM_TRY(use(to)); /* opened, so that it has a stream */
@@ -292,12 +309,16 @@ static dm_status copy_across(int to, void *dst, int from, const void *src, int64
   return e == cudaSuccess ? use(to) : dm_cuda_fail(e, "cudaStreamWaitEvent");
 }
 
-/* The pinned block at p, once freed, stays as it is until the stream has passed this
-   copy. False where it is no such block: somebody has to wait. */
+/* Notes that `stream` reads or writes the pinned block at p, so that it is not reused before
+   the copy is done, even if it is freed. False if p is no such block: then the caller has to
+   wait. */
 static bool hold_pinned(int i, const void *p, cudaStream_t stream) {
   return dm_allocator_record_stream(devices[i].pinned, (void *)(intptr_t)p, stream) == DM_OK;
 }
 
+/* Copies n bytes between devices or with the host. `later`: the caller does not need the data
+   now. Only copies with pinned memory of our own allocator can do without waiting; from
+   pageable memory CUDA has read everything when cudaMemcpyAsync returns. */
 static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                            bool later) {
   if (n == 0) return DM_OK;
@@ -311,7 +332,8 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
     DM_TRY(use(to.index));
     const cudaStream_t stream = stream_of(to.index);
     struct cudaPointerAttributes where;
-    /* memory that the device reads by itself is read at its leisure */
+    /* The device reads pinned memory after the call returns, so the copy has to be waited for
+       or the block held. */
     const bool pinned = cudaPointerGetAttributes(&where, src) == cudaSuccess &&
                         where.type == cudaMemoryTypeHost;
     (void)cudaGetLastError();
@@ -344,7 +366,7 @@ static dm_status cuda_synchronize(dm_Device dev) {
   return dm_cuda_check_faults(dev.index);
 }
 
-/* A device that nobody has used has nothing to tell. */
+/* NULL for a device that has not been opened: it has no memory to report. */
 static dm_Allocator *memory_of(dm_Device dev) {
   return dev.index < n_device && devices[dev.index].open ? devices[dev.index].memory : NULL;
 }
@@ -385,8 +407,8 @@ static dm_status cuda_info(dm_Device dev, dm_DeviceInfo *out) {
 
 /* ---- streams and events ---- */
 
-/* Streams are used again and never destroyed: blocks of memory belong to them, or wait
-   for them, under their names. */
+/* Streams are handed out in turn, and reused rather than destroyed, because blocks of memory
+   belong to them or wait for them. PyTorch also has a pool of 32 per device. */
 static dm_status stream_new(dm_Device dev, void **out) {
   cudaError_t e = cudaSuccess;
   DM_TRY(use(dev.index));
@@ -402,6 +424,7 @@ static void stream_free(dm_Device dev, void *stream) {
   DM_UNUSED(dev);
   DM_UNUSED(stream);
 }
+/* The default stream's handle is NULL outside this file. */
 static cudaStream_t resolved(dm_Device dev, void *stream) {
   return stream ? stream : devices[dev.index].stream;
 }
@@ -510,6 +533,7 @@ static const dm_DeviceOps cuda_ops = {
     .streams = &stream_ops,
 };
 
+/* Finds the devices and registers them; returns why none can be used, or NULL. */
 const char *dm_cuda_device_open(void) {
   const char *sync = getenv("DEMILUNE_SYNC");
   sync_always = sync && strcmp(sync, "0") != 0;

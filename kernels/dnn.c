@@ -1,15 +1,18 @@
-/* cuDNN, NVIDIA's library, where it is found: how its graphs are run, and the graphs of
-   convolutions.
+/* cuDNN, where it is found: how a graph becomes a plan and runs, and the graphs of
+   convolutions. It uses the backend API of cuDNN 9 (graphs of operations), without the C++
+   frontend.
 
-   A convolution is told to it as a graph of one operation on three tensors, which
-   lie as ours do (their steps are told). The library names engines that could run the graph,
-   the likely fastest first; of those the first one becomes a plan that adds up in
-   float32, cuts no float32 to TF32, and gives the same bits each time. Plans are
-   kept for the process. Which engine it was, with its settings, is kept on disk, so
-   that the next process need not ask (and wait) again.
+   The steps for a new key (shapes, strides, dtype, alignment): build the operation graph; ask
+   the heuristics for engines, in mode B, then A, then FALLBACK, the likely fastest first; take
+   the first engine whose numerical notes are acceptable and whose plan can be made within
+   MAX_WORKSPACE. Acceptable means: sums in float32, no TF32 for float32, and the same bits in
+   every run.
 
-   What the library refuses is remembered, and left to our own kernels: float64,
-   and whatever has no such engine. */
+   Plans are kept for the process. The engine's number and its settings are also written to
+   disk, so that the next process can rebuild the plan without asking again, which takes long.
+
+   What the library refuses is remembered, and left to our own kernels: float64, and every
+   graph without such an engine. */
 #include "kernels/conv.h"
 
 #if __has_include(<cudnn.h>)
@@ -27,7 +30,7 @@
 #include "kernels/library.h"
 #include "kernels/plans.h"
 
-enum { MAX_DEVICE = 64, ALIGNED = 16 /* bytes that engines may rely on */ };
+enum { MAX_DEVICE = 64, ALIGNED = 16 /* bytes of alignment that engines may rely on */ };
 static const int64_t MAX_WORKSPACE = INT64_C(1) << 30; /* bytes */
 
 typedef dm_DnnPart Part;
@@ -49,7 +52,7 @@ typedef dm_DnnKey Key;
 
 DM_LIBRARY(dnn, ENTRIES, "libcudnn.so.9", "libcudnn.so")
 
-/* Guarded by `lock`, as everything below. */
+/* `lock` guards it, as it guards everything below. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cudnnHandle_t handles[MAX_DEVICE];
@@ -58,7 +61,7 @@ size_t dm_dnn_version(void) { return dnn.cudnnGetVersion(); }
 
 static bool is_good(cudnnStatus_t s) { return s == CUDNN_STATUS_SUCCESS; }
 
-/* The device's handle; NULL where the library does not serve. */
+/* The device's handle; NULL where the library is missing, older than 9.0, or switched off. */
 static cudnnHandle_t handle_of(int device) {
   if (state == UNTRIED) {
     const bool ok =
@@ -75,11 +78,13 @@ static cudnnHandle_t handle_of(int device) {
 
 /* ---- what is asked for ---- */
 
+/* The largest power of two up to ALIGNED that divides the address. */
 int64_t dm_dnn_alignment(const void *data) {
   const uintptr_t bits = (uintptr_t)data | ALIGNED;
   return (int64_t)(bits & (~bits + 1));
 }
 
+/* Makes a key: the device, the kind of graph, the dtype, and the kind's own words. */
 Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_bytes) {
   Key k;
   memset(&k, 0, sizeof k);
@@ -94,7 +99,8 @@ Key dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_byte
 
 enum { MAX_KNOB = CUDNN_KNOB_TYPE_COUNTS, MAX_PART = 128 + MAX_KNOB };
 
-/* A plan is made of parts; each lives as long as the plan. */
+/* A plan owns its parts, which are descriptors of the library: operations, tensors, the engine
+   and its settings. */
 struct dm_DnnPlan {
   Key key;
   bool used, refused;
@@ -104,10 +110,12 @@ struct dm_DnnPlan {
   int64_t workspace; /* bytes */
 };
 
+/* Destroys all parts but the first n_kept. */
 static void free_parts(Plan *p, int n_kept) {
   while (p->n_part > n_kept) dnn.cudnnBackendDestroyDescriptor(p->part[--p->n_part]);
 }
 
+/* Makes a descriptor that the plan owns; NULL on failure. */
 Part dm_dnn_make(Plan *p, cudnnBackendDescriptorType_t type) {
   Part part = NULL;
   if (p->n_part == MAX_PART || !is_good(dnn.cudnnBackendCreateDescriptor(type, &part)))
@@ -119,7 +127,7 @@ bool dm_dnn_set(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeT
                 int64_t n, const void *v) {
   return d && is_good(dnn.cudnnBackendSetAttribute(d, name, type, n, v));
 }
-/* n: how many are wanted; answers how many there are. */
+/* wanted: how many values `out` holds; *n: how many there are. */
 static bool get(Part d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t wanted, int64_t *n, void *out) {
   return d && is_good(dnn.cudnnBackendGetAttribute(d, name, type, wanted, n, out));
@@ -134,6 +142,8 @@ cudnnDataType_t dm_dnn_type(const Key *k) {
                                : CUDNN_DATA_FLOAT;
 }
 
+/* A tensor descriptor of 4 dims, not finalised yet. uid names its memory when the plan
+   runs. */
 static Part tensor_begun(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t uid) {
   const Part t = dm_dnn_make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const bool ok = dm_dnn_set_type(t, CUDNN_ATTR_TENSOR_DATA_TYPE, type) &&
@@ -149,7 +159,7 @@ Part dm_dnn_tensor(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t 
   return dm_dnn_finish(t) ? t : NULL;
 }
 
-/* A tensor that `trait` is true of. */
+/* A tensor whose boolean attribute `trait` is set. */
 static Part tensor_with(Plan *p, cudnnBackendAttributeName_t trait, cudnnDataType_t type,
                         const dm_DnnShape *s, int64_t uid) {
   const bool yes = true;
@@ -166,6 +176,7 @@ Part dm_dnn_virtual(Plan *p, cudnnDataType_t type, const dm_DnnShape *s, int64_t
   return tensor_with(p, CUDNN_ATTR_TENSOR_IS_VIRTUAL, type, s, uid);
 }
 
+/* Builds the operation graph of the key. */
 static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   Part operations[DM_DNN_MAX_OPERATION];
   const int n = build(p, &p->key, operations);
@@ -179,7 +190,7 @@ static bool make_graph(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
 
 /* ---- engines ---- */
 
-/* Whether it computes as it should: see the head of this file. */
+/* Whether an engine's numerical notes are acceptable; see the head of this file. */
 static bool is_wanted(const Plan *p, Part engine) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   int64_t n = 0;
@@ -196,7 +207,7 @@ static bool is_wanted(const Plan *p, Part engine) {
   return true;
 }
 
-/* The engine of a finished config. */
+/* The engine of a finalised configuration. */
 static Part engine_of(Plan *p, Part config) {
   Part engine = dm_dnn_make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   int64_t n = 0;
@@ -206,7 +217,8 @@ static Part engine_of(Plan *p, Part config) {
              : NULL;
 }
 
-/* The plan of a config, when its engine is wanted and can do it. */
+/* Makes the execution plan of a configuration; false if the engine is not wanted, cannot run
+   the graph, or needs too large a workspace. */
 static bool make_run(Plan *p, cudnnHandle_t handle, Part config, Part engine) {
   int64_t n = 0;
   if (!engine || !is_wanted(p, engine)) return false;
@@ -219,12 +231,13 @@ static bool make_run(Plan *p, cudnnHandle_t handle, Part config, Part engine) {
          p->workspace <= MAX_WORKSPACE;
 }
 
-/* An engine by its number, and its settings: what goes to disk. */
+/* What is written to disk: an engine's number, and its settings (knobs) as type and value. */
 typedef struct Choice {
   int64_t engine, n_knob;
   int64_t type[MAX_KNOB], value[MAX_KNOB];
 } Choice;
 
+/* Reads the choice from a configuration that the heuristics gave. */
 static bool choice_of(Plan *p, Part config, Part engine, Choice *out) {
   const int n_kept = p->n_part;
   Part knobs[MAX_KNOB];
@@ -246,6 +259,7 @@ static bool choice_of(Plan *p, Part config, Part engine, Choice *out) {
   return ok;
 }
 
+/* Makes the plan of a choice read from disk. */
 static bool make_chosen(Plan *p, cudnnHandle_t handle, const Choice *c) {
   const Part engine = dm_dnn_make(p, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   if (!dm_dnn_set_part(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, p->graph) ||
@@ -270,12 +284,14 @@ static bool make_chosen(Plan *p, cudnnHandle_t handle, const Choice *c) {
 }
 
 /* ---- plans on disk ----
-   A file for each version of the library and each model of GPU; a line for each key:
-   its hash, the engine, how many settings, each as type and value, and a full stop
-   that tells a whole line from a torn one. Lines are appended, each by one write. */
+   There is a file for each version of the library and model of GPU, with a line for each key:
+   its hash, the engine, the number of settings, each as type and value, and a full stop that
+   tells a whole line from a torn one. Lines are appended, each by one write, so that processes
+   may share the file. */
 
 enum { PATH_BYTES = 1024, LINE_BYTES = 2048 };
 
+/* $XDG_CACHE_HOME/demilune or ~/.cache/demilune; made if make_it. */
 static bool cache_folder(char *out, bool make_it) {
   const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   const bool given = base && base[0] == '/';
@@ -301,7 +317,7 @@ static bool cache_file(int64_t device, char *out, bool make_it) {
   return length > 0 && (size_t)length < PATH_BYTES - n;
 }
 
-/* The key as another process has it. */
+/* The hash of a key without the device's ordinal, which differs between processes. */
 static uint64_t name_of(const Key *k) {
   return dm_key_hash(&k->kind, sizeof *k - offsetof(Key, kind));
 }
@@ -319,7 +335,8 @@ static bool parse(const char *line, uint64_t name, Choice *out) {
   return strcmp(line + at, " .\n") == 0;
 }
 
-/* The newest line counts: an older one may have served no longer. */
+/* Reads the choice of a key. The last line counts: an older one may not have worked any
+   more. */
 static bool recall(const Key *k, Choice *out) {
   char path[PATH_BYTES], line[LINE_BYTES];
   FILE *file = cache_file(k->device, path, false) ? fopen(path, "r") : NULL;
@@ -334,7 +351,7 @@ static bool recall(const Key *k, Choice *out) {
   return found;
 }
 
-/* Only saves time: what goes wrong is nobody's trouble. */
+/* Appends the choice. Errors are ignored: the file only saves time. */
 static void remember(const Key *k, const Choice *c) {
   char path[PATH_BYTES], line[LINE_BYTES];
   size_t n = (size_t)snprintf(line, sizeof line, "%016" PRIx64 " %" PRId64 " %" PRId64,
@@ -355,7 +372,8 @@ static void remember(const Key *k, const Choice *c) {
 
 enum { MAX_CONFIG = 32 };
 
-/* Asks for engines in one mode. The first that serves stays, with all it needs. */
+/* Asks for engines in one heuristic mode. The first that works becomes the plan; its
+   configuration stays as a part. */
 static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode) {
   Part heuristic = NULL, configs[MAX_CONFIG] = {NULL};
   int64_t n = 0, n_config = 0;
@@ -392,6 +410,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
   return ok;
 }
 
+/* Makes a plan: from disk if its choice still works, else by the heuristics. */
 static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_A,
                                                  CUDNN_HEUR_MODE_FALLBACK};
@@ -411,16 +430,18 @@ static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   return false;
 }
 
-/* A key's plans lie in one row, the newest first; the oldest is dropped. */
+/* A hash table of plans: a key's row holds up to PER_ROW plans, the newest first, and drops
+   the oldest. */
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 
-/* Gives up what it holds, but not that it was refused. */
+/* Frees the plan's parts but remembers that the library refused. */
 static void plan_refuse(Plan *p) {
   free_parts(p, 0);
   p->refused = true;
 }
 
+/* Finds or makes the plan of a key. */
 static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
   for (int i = 0; i < PER_ROW; i++) {
@@ -439,12 +460,14 @@ static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build)
 
 /* ---- running ---- */
 
+/* The memory of a graph's tensors, by uid. */
 typedef struct Memory {
   int n;
   const int64_t *uid;
   void *const *data;
 } Memory;
 
+/* Runs a plan on the current stream. */
 static bool execute(const Memory *m, const Plan *p, cudnnHandle_t handle, void *workspace) {
   Part pack = NULL;
   if (!is_good(dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)))
@@ -460,7 +483,8 @@ static bool execute(const Memory *m, const Plan *p, cudnnHandle_t handle, void *
   return ok;
 }
 
-/* Without memory for the workspace our own kernel runs, which needs less. */
+/* Runs with a workspace. If there is no memory for it, our own kernel runs, which needs
+   less. */
 static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   void *workspace = NULL;
   if (p->workspace > 0 && dm_cuda_scratch(p->workspace, &workspace) != DM_OK) return false;
@@ -487,6 +511,7 @@ bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
 
 enum { UID_X = 1, UID_W, UID_Y };
 
+/* A convolution's key: the tensors (x and w and y), and what the descriptor needs. */
 typedef struct ConvKey {
   dm_DnnShape x, w, y;
   int64_t stride[2], before[2], behind[2], dilation[2];
@@ -515,7 +540,7 @@ static Key conv_key(const dm_Conv *c) {
     k.stride[i] = d->stride[i];
     k.dilation[i] = d->dil[i];
     k.before[i] = d->pad[i];
-    /* "same" pads one more behind where the two cannot be equal; its stride is 1 */
+    /* Padding "same" may need one more element behind than before; its stride is 1 then. */
     k.behind[i] = d->stride[i] == 1 ? out[i] - in[i] - d->pad[i] + d->dil[i] * (kernel[i] - 1)
                                     : d->pad[i];
   }
@@ -537,8 +562,8 @@ static Part make_convolution(Plan *p, const ConvKey *k) {
   return ok ? c : NULL;
 }
 
-/* How each kind of operation names what it is given. Groups are not told: the
-   weight has as many channels as one of them. */
+/* The attribute names of the three kinds of convolution. The number of groups is not given:
+   the library derives it from the weight's channels. */
 typedef struct Names {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
@@ -568,6 +593,7 @@ static const Names names_of[] = {
                             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
+/* y = conv(x, w), or one of its gradients, as a graph of one operation. */
 static int build_conv(Plan *p, const Key *key, Part *operation) {
   ConvKey k;
   memcpy(&k, key->word, sizeof k);

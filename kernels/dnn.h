@@ -1,6 +1,6 @@
-/* What the files that ask cuDNN share: dnn.c runs graphs and holds convolutions',
-   dnn_norm.c batch norm's, dnn_attention.c attention's. To be included where cudnn.h is found.
- */
+/* Shared by the files that use cuDNN: dnn.c runs graphs and has those of convolutions,
+   dnn_norm.c those of batch norm, dnn_attention.c those of attention. Included only where
+   cudnn.h is found. */
 #ifndef DM_KERNELS_DNN_H
 #define DM_KERNELS_DNN_H
 
@@ -13,7 +13,7 @@ typedef struct dm_DnnPlan dm_DnnPlan;
 
 /* ---- what is asked for ---- */
 
-/* Which graph; numbers that stay, for plans on disk go by them. */
+/* The kinds of graphs. Their numbers must not change, as plans on disk are found by them. */
 typedef enum dm_DnnKind {
   DM_DNN_CONV_FORWARD,
   DM_DNN_CONV_INPUT,
@@ -24,49 +24,50 @@ typedef enum dm_DnnKind {
   DM_DNN_ATTENTION_BACKWARD
 } dm_DnnKind;
 
-/* A tensor of 4 dims; align: the bytes that its address is a multiple of. */
+/* A tensor of 4 dims; align is the largest power of two, in bytes, that its address is known
+   to be a multiple of. */
 typedef struct dm_DnnShape {
   int64_t size[4], step[4], align;
 } dm_DnnShape;
 
-/* All that a plan may depend on. Numbers of one size, without gaps: compared as
-   bytes. device comes first: it says nothing to another process. */
+/* What a plan may depend on: int64_t without padding, compared as bytes. device comes first,
+   because it is left out of the hash that other processes see. */
 enum { DM_DNN_WORDS = 48 };
 typedef struct dm_DnnKey {
   int64_t device, kind, dtype;
-  int64_t word[DM_DNN_WORDS]; /* in the order of the kind, then zeros */
+  int64_t word[DM_DNN_WORDS]; /* in the kind's own order, then zeros */
 } dm_DnnKey;
 
 dm_DnnKey dm_dnn_key(dm_DnnKind kind, dm_DType dtype, const void *words, size_t n_bytes);
-/* The library's, as 10000 major + 100 minor + patch; for build functions. */
+/* The library's version as 10000 major + 100 minor + patch, for build functions. */
 size_t dm_dnn_version(void);
-/* For dm_DnnShape. */
+/* The `align` of a dm_DnnShape. */
 int64_t dm_dnn_alignment(const void *data);
 
 /* ---- graphs ---- */
 
-/* Makes the plan's operations, of parts that live as long as it; gives how many, 0
-   when one could not be made. */
+/* Makes the operations of a graph, whose parts the plan owns; returns how many, or 0 on
+   failure. */
 enum { DM_DNN_MAX_OPERATION = 32 };
 typedef int dm_DnnBuildFn(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operations);
 
-/* Runs the key's graph on the memory named by `uid`, n of them. false: the library is
-   not there, or refused, and nothing is written that is not to be written again. */
+/* Runs the key's graph on n tensors' memory, named by `uid`. Returns false if the library is
+   missing or refuses; whatever was written then has to be written again. */
 enum { DM_DNN_MAX_DATA = 16 };
 bool dm_dnn_run(const dm_DnnKey *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
                 void *const *data);
 
 /* ---- parts ----
-   What fails gives NULL or false, and passes NULL on. */
+   A failure gives NULL or false; NULL as an argument is passed on as a failure. */
 dm_DnnPart dm_dnn_make(dm_DnnPlan *p, cudnnBackendDescriptorType_t type);
 bool dm_dnn_set(dm_DnnPart d, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, int64_t n, const void *v);
 bool dm_dnn_finish(dm_DnnPart d);
 dm_DnnPart dm_dnn_tensor(dm_DnnPlan *p, cudnnDataType_t type, const dm_DnnShape *s,
                          int64_t uid);
-/* One float32, which is read on the host when the plan runs. */
+/* One float32 that is read from host memory when the plan runs. */
 dm_DnnPart dm_dnn_scalar(dm_DnnPlan *p, int64_t uid);
-/* What one operation hands to others: it has no memory. */
+/* A virtual tensor: what one operation passes to others, without memory. */
 dm_DnnPart dm_dnn_virtual(dm_DnnPlan *p, cudnnDataType_t type, const dm_DnnShape *s,
                           int64_t uid);
 cudnnDataType_t dm_dnn_type(const dm_DnnKey *key); /* of the key's dtype */

@@ -1,12 +1,12 @@
-/* Attention by cuDNN, in 16 bits: graphs of small operations that the library knows as
-   one, with a kernel in which the matrix of scores never stands in memory (its
-   documentation, "Scaled Dot Product Attention"). It knows them by their shape: keys
-   come turned, as a (D, S) matrix; where a mask stands, and what is written down, is
-   as below. lse is the natural logarithm, as in attention.cu, so that either's backward
-   may follow either's forward.
+/* Attention by cuDNN in 16 bits, as graphs of small operations: products, scaling, mask,
+   softmax. cuDNN recognises the pattern and runs it as one fused kernel, in which the matrix
+   of scores is not stored (its documentation, "Scaled Dot Product Attention"). The pattern has
+   to be exact: keys come transposed, as (D, S); the order of mask, maximum and sums is as
+   below. lse is the natural logarithm, as in attention.cu, so that either's backward may
+   follow the other's forward.
 
-   The backward's graph is the one that adds up the query's gradient in the same order
-   each time; with what is refused, attention.cu does it. */
+   The backward's graph is the variant that sums the query's gradient in the same order each
+   time. What is refused, attention.cu computes. */
 #include "kernels/attention.h"
 
 #if __has_include(<cudnn.h>)
@@ -31,13 +31,14 @@ enum {
   UID_GQ,
   UID_GK,
   UID_GV,
-  UID_VIRTUAL /* and all from here on */
+  UID_VIRTUAL /* UID_VIRTUAL and all numbers after it */
 };
 
-/* Engines load 16 bytes, 8 elements, at once; wider heads are not for all of them. */
+/* Engines load 16 bytes, 8 elements, at once. Not all of them take heads wider than
+   MAX_DEPTH. */
 enum { ALIGNED = 16, RUN = 8, MAX_DEPTH = 128 };
 
-/* q (batch, heads, L, D), k and v (batch, heads, S, D), gy as q. The results are dense. */
+/* q (batch, heads, L, D), k and v (batch, heads, S, D), and gy like q. Results are dense. */
 typedef struct AttentionKey {
   Shape q, k, v, gy;
   int64_t causal;
@@ -46,11 +47,13 @@ _Static_assert(sizeof(AttentionKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key do
 
 /* ---- shapes ---- */
 
+/* A dense (batch, heads, rows, columns) with the batch dims of `like`. */
 static Shape dense(const Shape *like, int64_t rows, int64_t columns) {
   const int64_t b = like->size[0], h = like->size[1], matrix = rows * columns;
   return (Shape){{b, h, rows, columns}, {h * matrix, matrix, columns, 1}, ALIGNED};
 }
 
+/* The transpose of the last two dims. */
 static Shape turned(Shape s) {
   const int64_t size = s.size[2], step = s.step[2];
   s.size[2] = s.size[3];
@@ -60,7 +63,8 @@ static Shape turned(Shape s) {
   return s;
 }
 
-/* false: it lies as no engine takes it. The step along one element is any. */
+/* Describes a tensor of 2 to 4 dims as 4 dims; false if no engine takes its layout. A dim of
+   size 1 may have any step. */
 static bool shape_of(const dm_Tensor *t, Shape *out) {
   int64_t inner = 1;
   if (t->ndim < 2 || t->ndim > 4 || t->numel == 0) return false;
@@ -76,7 +80,8 @@ static bool shape_of(const dm_Tensor *t, Shape *out) {
          out->size[3] <= MAX_DEPTH;
 }
 
-/* Of a call's q, k and v, and in the backward gy. */
+/* Builds the key of a call; false for dtypes, masks, dropout or shapes that are not asked for.
+   gy is NULL in the forward. */
 static bool key_of(const dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *gy,
                    const dm_Tensor *mask, dm_DnnKey *out) {
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, c);
@@ -95,6 +100,7 @@ static bool key_of(const dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *gy,
 
 /* ---- parts of a graph ---- */
 
+/* A graph while it is built. `failed` is set by the first part that cannot be made. */
 typedef struct Graph {
   dm_DnnPlan *plan;
   Part *operation;
@@ -102,15 +108,17 @@ typedef struct Graph {
   bool failed;
   cudnnDataType_t type; /* q's */
   AttentionKey key;
-  Shape scores, row; /* (L, S) and (L, 1) */
-  Part product;      /* what all matrix products are */
+  Shape scores, row; /* the shapes (L, S) and (L, 1) */
+  Part product;      /* the descriptor of all matrix products */
 } Graph;
 
+/* An operand of an operation: the attribute's name and a tensor. */
 typedef struct Port {
   cudnnBackendAttributeName_t name;
   Part part;
 } Port;
 
+/* Appends an operation with n operands. */
 static void add(Graph *g, cudnnBackendDescriptorType_t type, int n, const Port *port) {
   const Part o = dm_dnn_make(g->plan, type);
   bool ok = g->n < DM_DNN_MAX_OPERATION;
@@ -120,6 +128,7 @@ static void add(Graph *g, cudnnBackendDescriptorType_t type, int n, const Port *
   g->failed = g->failed || !ok;
 }
 
+/* Tensors: `given` has memory, `between` is virtual. */
 static Part given(Graph *g, Shape s, int64_t uid) {
   return dm_dnn_tensor(g->plan, g->type, &s, uid);
 }
@@ -132,7 +141,7 @@ static Part given_rows(Graph *g, int64_t uid) {
   return dm_dnn_tensor(g->plan, CUDNN_DATA_FLOAT, &g->row, uid);
 }
 
-/* Operations; each gives its result, y. */
+/* Operations; each returns its result y. */
 
 static Part multiply(Graph *g, Part a, Part b, Part y) {
   const Port ports[] = {{CUDNN_ATTR_OPERATION_MATMUL_DESC, g->product},
@@ -156,7 +165,7 @@ static Part reduce(Graph *g, cudnnReduceTensorOp_t how, Part x, Part y) {
   return y;
 }
 
-/* The same elements with the last two dims exchanged. */
+/* Transposes the last two dims as a reshape of the same elements. */
 static Part turn(Graph *g, Part x, Part y) {
   const Port ports[] = {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x},
                         {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y}};
@@ -164,7 +173,7 @@ static Part turn(Graph *g, Part x, Part y) {
   return y;
 }
 
-/* n operands; axis: counted from 0, or -1 for none. */
+/* A pointwise operation on n operands. axis (from 0) is only for GEN_INDEX; -1: none. */
 static Part pointwise(Graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       int n, const Part *operand, Part y) {
   static const cudnnBackendAttributeName_t names[] = {CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
@@ -188,7 +197,8 @@ static Part binary(Graph *g, cudnnPointwiseMode_t mode, Part a, Part b, Part y) 
   return pointwise(g, mode, CUDNN_DATA_FLOAT, -1, 2, (const Part[]){a, b}, y);
 }
 
-/* Scores as they are where the row's number is not below the column's, else -inf. */
+/* The causal mask: keeps scores whose row index is not below the column index, and replaces
+   the others by -inf. */
 static Part hide_later(Graph *g, Part x) {
   if (!g->key.causal) return x;
   Part index[2];
@@ -204,8 +214,8 @@ static Part hide_later(Graph *g, Part x) {
 
 /* ---- graphs ---- */
 
-/* Versions before 9.10 want another number for what is hidden; GPUs before Ampere
-   have no such kernel. */
+/* Starts a graph. Versions before 9.10 want another value for masked scores; GPUs before
+   Ampere (compute capability 8.0) have no such kernel. */
 static bool begin(Graph *g, dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) {
   int major = 0;
   memset(g, 0, sizeof *g);
@@ -225,7 +235,7 @@ static bool begin(Graph *g, dm_DnnPlan *p, const dm_DnnKey *key, Part *operation
          dm_dnn_finish(g->product);
 }
 
-/* w = exp(s - top), y = (w / sum) v, lse = top + log(sum), with s = scale q k^T. */
+/* The forward: s = scale q k^T, w = exp(s - top), y = (w / sum) v, lse = top + log(sum). */
 static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) {
   Graph g;
   if (!begin(&g, p, key, operations)) return 0;
@@ -245,9 +255,9 @@ static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) 
   return g.failed ? 0 : g.n;
 }
 
-/* dot = the sum of gy y along a row; w = exp(s - lse), gv = w^T gy,
-   gs = w (gy v^T - dot) scale, gk = gs^T q, gq = gs k. The library wants dot to have
-   memory, and a factor, which dropout has. */
+/* The backward: dot = sum of gy y along a row, w = exp(s - lse), gv = w^T gy, gs = w (gy v^T -
+   dot) scale, gk = gs^T q, gq = gs k (Dao et al. 2022). The pattern wants memory for dot, and
+   a factor of it that dropout would use; it is 1 here. */
 static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) {
   Graph g;
   if (!begin(&g, p, key, operations)) return 0;
@@ -283,13 +293,14 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
 
 /* ---- calls ---- */
 
-/* Results have the alignment that `dense` tells. */
+/* Results must have the alignment that `dense` promises. */
 static bool are_aligned(int n, dm_Tensor *const *t) {
   uintptr_t bits = 0;
   for (int i = 0; i < n; i++) bits |= (uintptr_t)dm_tensor_data(t[i]);
   return bits % ALIGNED == 0;
 }
 
+/* The last uid, UID_HIDDEN, is used by the causal graph only. */
 bool dm_dnn_attention(const dm_Call *c) {
   static const int64_t uids[] = {UID_Q, UID_K, UID_V, UID_Y, UID_LSE, UID_SCALE, UID_HIDDEN};
   float scale = (float)DM_ATTR(dm_AttentionAttr, c)->scale, hidden = -INFINITY;

@@ -1,9 +1,9 @@
-/* Batch norm by cuDNN: a graph of one operation, training's forward or its backward.
+/* Batch norm in training by cuDNN: a graph of one operation, forward or backward.
 
-   The library has engines for tensors whose channels lie next to each other, and takes
-   tensors as they lie; what it refuses is left to batch_norm.cu. It counts in float32 and
-   gives 1 / sqrt(variance + eps), not the variance. The running statistics are not its
-   business: the op that holds this one moves them when nothing can fail any more. */
+   The library has engines for channels-last tensors above all; it is told the strides and may
+   refuse, and then batch_norm.cu runs. It computes in float32 and returns 1 / sqrt(variance +
+   eps) rather than the variance. The running statistics are updated by the op that calls this
+   one, once nothing can fail any more. */
 #include "kernels/norm.h"
 
 #if __has_include(<cudnn.h>)
@@ -25,13 +25,13 @@ enum {
 };
 
 typedef struct NormKey {
-  dm_DnnShape x, gy, y; /* y: or gx */
-  int64_t align;        /* of all vectors, which have an element a channel; bytes */
+  dm_DnnShape x, gy, y; /* y, or gx in the backward */
+  int64_t align;        /* bytes, of all vectors (C) */
 } NormKey;
 _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
-/* One channel element beside another is told as such even where there is nothing else:
-   (N, C) is an image of one pixel. */
+/* Describes an image tensor. (N, C) is an image of one pixel and is described as channels
+   last, so that channels count as neighbours. */
 static dm_DnnShape shape_of(const dm_BatchNorm *b, const void *data) {
   const int64_t pixels = b->height * b->width;
   dm_DnnShape s = {{b->n, b->channels, b->height, b->width}, {0}, dm_dnn_alignment(data)};
@@ -46,6 +46,7 @@ static dm_DnnShape shape_of(const dm_BatchNorm *b, const void *data) {
   return s;
 }
 
+/* The vectors share one alignment, that of the least aligned. */
 static dm_DnnKey key_of(const dm_BatchNorm *b, dm_DnnKind kind) {
   const void *const vectors[] = {b->weight, b->bias, b->mean, b->root, b->gw, b->gb};
   NormKey k;
@@ -59,6 +60,7 @@ static dm_DnnKey key_of(const dm_BatchNorm *b, dm_DnnKind kind) {
   return dm_dnn_key(kind, b->dtype, &k, sizeof k);
 }
 
+/* A vector (C) of float32 as (1, C, 1, 1). */
 static dm_DnnPart vector(dm_DnnPlan *p, const NormKey *k, int64_t uid) {
   const int64_t n = k->x.size[1];
   const dm_DnnShape s = {{1, n, 1, 1}, {n, 1, n, n}, k->align};

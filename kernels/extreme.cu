@@ -1,11 +1,13 @@
-/* The largest and the smallest, and where they stand. NaN counts as larger and
-   smaller than everything; of equals the first is named. */
+/* max, min, amax, amin, argmax and argmin over dims. NaN counts as larger and smaller than
+   everything, as in PyTorch; of equal elements the first position is returned. */
 #include "kernels/reduce.cuh"
 
 extern "C" {
 #include "op/reduce/reduce.h"
 }
 
+/* The reducer: the best element so far and its position. Comparing positions on ties makes
+   join commute, so that the order of reduction does not matter. */
 template <class C> struct Extreme {
   struct State {
     C best;
@@ -33,7 +35,7 @@ template <class C> struct Extreme {
   }
 };
 
-/* value or index may be NULL. */
+/* Reduces over the dims in mask; value or index may be NULL. */
 static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned mask) {
   const dm_Tensor *x = c->in[0];
   const dm_OpId id = dm_op_id(c->op);
@@ -51,6 +53,7 @@ static dm_status choose(dm_Call *c, dm_Tensor *value, dm_Tensor *index, unsigned
   }
 }
 
+/* The dim of the attribute as a mask; no dim means all of them. */
 static unsigned dim_mask(dm_Call *c) {
   const dm_OptInt dim = DM_ATTR(dm_DimAttr, c)->dim;
   const dm_Ints dims = {dim.set ? 1 : -1, {dim.v}};

@@ -10,22 +10,22 @@ extern "C" {
 
 #include "op/linear/matmul.h"
 
-/* The product by our own kernel (gemm.cu): every dtype but bool, every stride; no sums of
-   rows. */
+/* The product by our own kernel (gemm.cu): every dtype but bool and every stride, but no
+   row_sums. */
 dm_status dm_cuda_gemm(const dm_Product *p);
 
-/* The product by cuBLASLt (lt.c), sums of rows and an activation but gelu's erf form
-   included. *done false: it is not there, or not for this product, and nothing was written. */
+/* The product by cuBLASLt (lt.c), with row_sums and every activation except gelu's erf form.
+ *done is false if it is missing or refuses; nothing was written then. */
 dm_status dm_lt_multiply(const dm_Product *p, bool *done);
 
-/* The activation (not "none") of in (unary.cu); out may be in. */
+/* out = activation(in), for an activation other than none (unary.cu); out may be in. */
 dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in);
-/* Its gradient before = gy a'(saved), and that summed over the rows, from one read of
-   gy. Matrices; before and sums, a vector, are dense. */
+/* before = gy a'(saved), and sums (columns) = before summed over its rows, in one read of gy.
+   gy and saved are matrices; before and sums are dense. */
 dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sums, dm_Activation a,
                                     dm_Tensor *gy, dm_Tensor *saved);
 
-/* x, summed over the dims in mask (reduce.cu). */
+/* out = x summed over the dims in mask (reduce.cu). */
 dm_status dm_cuda_sum(dm_Tensor *out, const dm_Tensor *x, unsigned mask);
 
 #ifdef __cplusplus

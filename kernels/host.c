@@ -1,5 +1,6 @@
-/* The engine's functions, for this library: calls through the table that it was
-   given. Defined under their own names, so that headers of src/ serve as they are. */
+/* The engine's functions as cuda.so sees them: each calls through the table that dm_backend
+   was given. They have the engine's names, so that the headers of src/ work here unchanged and
+   the library needs no symbol of the module that opened it. */
 #include "kernels/host.h"
 
 #include "base/half.h"
@@ -13,11 +14,13 @@ void dm_host_open(const dm_Engine *e) {
   dm_ops = e->ops;
 }
 
+/* One definition per row of engine/backend.def. */
 #define FN(RESULT, NAME, PARAMETERS, ARGUMENTS) \
   RESULT NAME PARAMETERS { return engine->NAME ARGUMENTS; }
 #include "engine/backend.def"
 #undef FN
 
+/* Variadic, so it is not in the list. */
 dm_status dm_fail(dm_status code, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
@@ -26,8 +29,10 @@ dm_status dm_fail(dm_status code, const char *fmt, ...) {
   return code;
 }
 
+/* In the order of dm_DType; the engine has the same table. */
 const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
 
+/* The value of a number in host memory, as float64 or int64. */
 double dm_host_f64(const dm_Tensor *t) {
   const void *p = dm_tensor_data(t);
   switch ((dm_DType)t->dtype) {

@@ -1,4 +1,4 @@
-/* How the back end gets hold of the engine. */
+/* Gives the back end the engine's table of functions. */
 #ifndef DM_KERNELS_HOST_H
 #define DM_KERNELS_HOST_H
 

@@ -1,10 +1,14 @@
-/* Elements and rows at positions: taken, written, added up.
+/* Indexing: gather, index_select, embedding; scatter, index_put, index_copy, index_add;
+   one_hot.
 
-   Several sources may go to one element. What comes out is what the CPU makes, one
-   source after another: of those that write, the last wins; those that add are
-   added in their order. Writers claim their element by number first. Adders either
-   run one after another in one thread, where there are few of them or many
-   threads, or are sorted by element, and the first of each adds them all. */
+   Reading is one thread per output element. Writing is where order matters, as several sources
+   may go to one element. The result is always that of the CPU, which applies sources one after
+   another: of several writers the last wins, and several adders add in their order. PyTorch's
+   scatter_add and index_add use atomicAdd on CUDA by default, whose order differs from run to
+   run. Writers find the last one with atomicMax on its number, which no order of execution
+   changes. Adders either run in turn in one thread per column, where sources are few or
+   columns many, or are sorted by target (sort.cu, stable), and the first source of each target
+   adds all of them. */
 #include "kernels/own.cuh"
 #include "kernels/sort.h"
 
@@ -14,21 +18,23 @@ extern "C" {
 }
 
 enum {
-  FEW = 32,   /* sources that a thread may well go through one by one */
-  MANY = 4096 /* threads that are enough, however long each takes */
+  FEW = 32,   /* sources that one thread may add in turn */
+  MANY = 4096 /* threads that keep a GPU busy, however many sources each adds */
 };
 
 /* ---- positions ---- */
 
+/* An index tensor of any integer dtype, and how its positions are checked. */
 struct IndexPositions {
   const void *data;
   int dtype, base, op;
   bool wrap;    /* negative positions count from the end */
-  int64_t n;    /* wanted: 0..n-1 */
-  int64_t skip; /* one that stands for none; -1 */
+  int64_t n;    /* valid are 0 .. n-1 */
+  int64_t skip; /* a position that is treated as none (padding); -1: no such */
   dm_Fault *faults;
 
-  /* The one at `off` of the data, element `position` of its tensor; -1 where it is none. */
+  /* The position at offset `off` of the data, element `position` of the index; -1 where it is
+     invalid or skipped. An invalid one is noted as a fault. */
   __device__ int64_t at(int64_t off, int64_t position) const {
     int64_t v;
     switch (dtype) {
@@ -38,7 +44,7 @@ struct IndexPositions {
     case DM_I32: v = ((const int32_t *)data)[off]; break;
     default: v = ((const int64_t *)data)[off]; break;
     }
-    /* unsigned: the least of int64 wraps, and is out of range still */
+    /* Added unsigned: the smallest int64 wraps, and is out of range still. */
     const int64_t p = (int64_t)((uint64_t)v + (uint64_t)(wrap && v < 0 ? n : -(int64_t)base));
     if (p >= 0 && p < n) return p == skip ? -1 : p;
     dm_device_fault(faults, DM_FAULT_INDEX, op, base, position, v, n);
@@ -60,14 +66,15 @@ static IndexPositions positions(const dm_Call *c, const dm_Tensor *index, int64_
   return p;
 }
 
-/* A 0-dim tensor has one element along its dim. */
+/* The size and step along dim; a 0-dim tensor counts as one element. */
 static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
 static int64_t step_along(const dm_Tensor *t, int dim) { return t->ndim ? t->stride[dim] : 0; }
 
 /* ---- taking ---- */
 
-/* y = x where its walk stands, `step` on for each position. Each position is met
-   `inner` times in a row, the whole index again and again. */
+/* y = x at its walk's offset plus step * position, 0 for an invalid position. `inner`
+   neighbouring outputs use the same element of the index, which repeats after n_index
+   elements. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     take_kernel(T *y, const T *x, IndexPositions index, dm_Walk<3> walk, int64_t step,
@@ -81,6 +88,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Launches it on operands that have been expanded to out's shape. */
 static dm_status take(dm_Tensor *out, dm_Tensor *x, dm_Tensor *at, const IndexPositions &index,
                       int64_t step, int64_t inner, int64_t n_index) {
   dm_Tensor *all[3] = {out, x, at};
@@ -104,7 +112,7 @@ DM_CUDA_KERNEL(gather_cuda) {
               step_along(x, dim), 1, out->numel);
 }
 
-/* out: x with dim replaced by the index's dims. */
+/* Takes rows: out is x with dim replaced by the dims of the index. */
 static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, bool wrap) {
   dm_Tensor *out = c->out[0];
   int64_t from[DM_MAX_DIM], at[DM_MAX_DIM], inner = 1;
@@ -140,7 +148,8 @@ DM_CUDA_KERNEL(embedding_cuda) {
 
 /* ---- where sources go ---- */
 
-/* target[i] = where `to` stands, `step` on for the index's i-th; -1 for none. */
+/* target[i] is the offset of the row that source i goes to: the offset of `to` plus step times
+   the index's position; -1 for none. */
 static __global__ void __launch_bounds__(DM_THREADS)
     target_kernel(int64_t *target, IndexPositions index, dm_Walk<2> walk, int64_t step) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
@@ -161,8 +170,8 @@ static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const IndexPositi
                    step);
 }
 
-/* Sources (outer, m, inner), dense; each of the m has a row of x (outer, n, inner)
-   as its target. */
+/* Sources (outer, m, inner), dense, for x (outer, n, inner): each of the m sources has a row
+   of x as its target. */
 struct IndexPut {
   int64_t outer, m, n, inner;
   const int64_t *target;
@@ -176,13 +185,15 @@ struct IndexPut {
 
 /* ---- the last writer wins ---- */
 
-/* claim[row]: 1 + the number of the last source that goes there. */
+/* claim[row] becomes 1 + the number of the last source that goes to the row. The maximum does
+   not depend on the order of the atomics. */
 static __global__ void __launch_bounds__(DM_THREADS)
     claim_kernel(unsigned long long *claim, const int64_t *target, int64_t m) {
   for (int64_t k = dm_thread(); k < m; k += dm_threads())
     if (target[k] >= 0) atomicMax(&claim[target[k]], (unsigned long long)k + 1);
 }
 
+/* Writes the sources that hold their row's claim; one thread per element. */
 template <class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     write_kernel(T *x, IndexPut put, const unsigned long long *claim) {
@@ -193,6 +204,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Writes with the last source winning: claims, then one write per element. */
 static dm_status write(dm_Tensor *x, const IndexPut &put) {
   dm_Scratch<unsigned long long> claim;
   DM_TRY(claim.get(put.n));
@@ -206,7 +218,7 @@ static dm_status write(dm_Tensor *x, const IndexPut &put) {
 
 /* ---- sums, in the sources' order ---- */
 
-/* How a source joins what is there. */
+/* How a source is combined with what is there: addition. */
 struct Plus {
   template <class C> __device__ C operator()(C a, C b) const { return a + b; }
   __device__ int64_t operator()(int64_t a, int64_t b) const {
@@ -214,7 +226,7 @@ struct Plus {
   }
 };
 
-/* By a dm_ReduceKind; NaN stays. */
+/* The same for scatter_reduce's prod, amax and amin; a NaN stays. */
 struct Reducer {
   int kind;
 
@@ -229,8 +241,8 @@ struct Reducer {
   }
 };
 
-/* One thread for all m sources of a column. each: every source of a column has a
-   target of its own, an element of x; target is (outer, m, inner) then. */
+/* One thread per column (o, i) adds its m sources in turn. each: every source has a target of
+   its own, an element of x, and target is (outer, m, inner). */
 template <class C, class Join>
 static __global__ void __launch_bounds__(DM_THREADS)
     add_kernel(C *x, IndexPut put, bool each, Join join) {
@@ -246,7 +258,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* 16-bit sums are kept in float32, and rounded once. */
+/* Runs it. 16-bit x is converted to float32 for the sums and rounded once. */
 template <class Join>
 static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each, Join join) {
   const dm_DType wide = dm_compute_dtype((dm_DType)x->dtype);
@@ -271,8 +283,9 @@ static dm_status add_in_turn(dm_Tensor *x, const IndexPut &put, bool each, Join 
   return sums == x ? DM_OK : dm_cuda_copy(x, sums);
 }
 
-/* target: in order; source: which of the m each belongs to. The first of each
-   target adds them all to x. */
+/* Sorted sources: target holds the rows in order, and source the number that each had. The
+   thread of a row's first source adds all sources of that row, in order, to x; others
+   return. */
 template <class C, class Join>
 static __global__ void __launch_bounds__(DM_THREADS)
     add_sorted_kernel(void *x, int dtype, IndexPut put, const int64_t *source, Join join) {
@@ -289,6 +302,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Sorts the sources by target and runs it. */
 template <class Join> static dm_status add_sorted(dm_Tensor *x, IndexPut put, Join join) {
   const unsigned blocks = dm_blocks(put.outer * put.m * put.inner);
   dm_Scratch<int64_t> order;
@@ -310,14 +324,15 @@ template <class Join> static dm_status add_sorted(dm_Tensor *x, IndexPut put, Jo
   }
 }
 
-/* The dtype in which sources are added to x: theirs when it is x's own. */
+/* The dtype of sources that are added to x: x's own if they have it, else x's compute
+   dtype. */
 static dm_DType adding(const dm_Tensor *x, const dm_Tensor *source) {
   return source->dtype == x->dtype ? (dm_DType)x->dtype : dm_compute_dtype((dm_DType)x->dtype);
 }
 
 /* ---- element by element: scatter, scatter_add ---- */
 
-/* Sources that lie as the index does, and go to elements of out. */
+/* Scatter as a put into elements: all sources in one row, the targets are elements of out. */
 static IndexPut scattered(const dm_Tensor *out, const dm_Tensor *index, const int64_t *target) {
   IndexPut put;
   put.outer = put.inner = 1;
@@ -327,14 +342,14 @@ static IndexPut scattered(const dm_Tensor *out, const dm_Tensor *index, const in
   return put;
 }
 
-/* The index's elements as lines along dim. */
+/* The same sources as columns along dim, for adding in turn. */
 static void set_lines(IndexPut *put, const dm_Tensor *index, int dim) {
   put->outer = dm_numel(dim, index->shape);
   put->m = size_along(index, dim);
   put->inner = index->numel / put->outer / put->m;
 }
 
-/* join: how sources are added; those that are not are written. */
+/* scatter and scatter_reduce: sources are combined by `join` if `add`, else written. */
 template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) {
   dm_Tensor *out = c->out[0], *index = c->in[1], *src = c->in[2];
   const int dim = dm_dim_of(out, DM_ATTR(dm_AlongAttr, c)->dim);
@@ -348,7 +363,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   DM_TRY(find_targets(&to, index, positions(c, index, size_along(out, dim), false),
                       step_along(out, dim), &target));
   IndexPut put = scattered(out, index, target.p);
-  /* the source's corner that the index covers; a number goes everywhere */
+  /* The part of src that the index covers; a number is used for all. */
   dm_Tensor corner = dm_is_host(src) || src->ndim == 0
                          ? *src
                          : dm_view_of(src, index->ndim, index->shape, src->stride, src->offset);
@@ -372,9 +387,8 @@ DM_CUDA_KERNEL(scatter_fold_cuda) {
 
 /* ---- row by row: index_put, index_copy, index_add, embedding_backward ---- */
 
-/* x's rows at the positions become those of `source`, or have them added; x holds
-   what was there before. The index has m elements; shape: of the source, or what
-   it is broadcast to. */
+/* Writes the rows of `source`, broadcast to `shape`, to x's rows at the positions, or adds
+   them; x holds its old values already. The index has m elements. */
 static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPositions &p,
                           dm_Tensor *source, int ndim, const int64_t *shape, bool add) {
   const int64_t none[DM_MAX_DIM] = {0};
@@ -412,6 +426,7 @@ DM_CUDA_KERNEL(index_put_cuda) {
                   shape, a->accumulate != 0);
 }
 
+/* Rows along dim at a vector of positions. */
 static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   dm_Tensor *x = c->out[0], *index = c->in[1];
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
@@ -432,7 +447,7 @@ DM_CUDA_KERNEL(index_add_cuda) {
   return put_vector(c, scaled.t, true);
 }
 
-/* gw[index[i]] += gy[i]; rows of padding get nothing. */
+/* gw[index[i]] += gy[i] for gw (n, D) and gy (..., D); rows of padding_idx get nothing. */
 DM_CUDA_KERNEL(embedding_backward_cuda) {
   const dm_EmbeddingBackwardAttr *a = DM_ATTR(dm_EmbeddingBackwardAttr, c);
   dm_Tensor *gy = c->in[0], *index = c->in[1], *out = c->out[0];
@@ -446,6 +461,7 @@ DM_CUDA_KERNEL(embedding_backward_cuda) {
 
 /* ---- one_hot ---- */
 
+/* Sets the 1s of a zeroed out (..., n), one thread per element of the index. */
 static __global__ void __launch_bounds__(DM_THREADS)
     one_hot_kernel(int64_t *out, IndexPositions index, dm_Walk<1> walk) {
   for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {

@@ -1,4 +1,4 @@
-/* Tensors put side by side, or turned round: copies into and out of windows. */
+/* cat, stack and flip as strided copies into or out of views of a tensor. */
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
@@ -6,6 +6,7 @@ extern "C" {
 #include "op/strided.h"
 }
 
+/* Copies each input to its part of out along dim. */
 DM_CUDA_KERNEL(cat_cuda) {
   dm_Tensor *out = c->out[0];
   const int64_t attr = DM_ATTR(dm_JoinAttr, c)->dim;
@@ -13,7 +14,7 @@ DM_CUDA_KERNEL(cat_cuda) {
   int64_t at = out->offset;
   for (int i = 0; i < c->n_in; i++) {
     dm_Tensor *t = c->in[i];
-    if (t->numel == 0) continue; /* of one dim, it may join any others */
+    if (t->numel == 0) continue; /* an empty tensor of one dim may be joined with any others */
     dm_Tensor to = dm_view_of(out, t->ndim, t->shape, out->stride, at);
     DM_TRY(dm_cuda_copy(&to, t));
     at += t->shape[dim] * out->stride[dim];
@@ -21,6 +22,7 @@ DM_CUDA_KERNEL(cat_cuda) {
   return DM_OK;
 }
 
+/* Each input becomes one index of the new dim. */
 DM_CUDA_KERNEL(stack_cuda) {
   dm_Tensor *out = c->out[0];
   const int64_t attr = DM_ATTR(dm_JoinAttr, c)->dim;
@@ -36,7 +38,7 @@ DM_CUDA_KERNEL(stack_cuda) {
   return DM_OK;
 }
 
-/* A copy from a window that steps backwards. */
+/* A copy from a view with negative strides along the flipped dims. */
 DM_CUDA_KERNEL(flip_cuda) {
   const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   const dm_Tensor *t = c->in[0];

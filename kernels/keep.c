@@ -1,6 +1,10 @@
-/* Kept copies, by site and stream. What a site gave is remembered on the host. When
-   it differs, it is sent in the stream's order: earlier launches have read the old
-   bytes by then. */
+/* Small tables that launches read are kept in device memory from call to call: tables of
+   tensors, options, generators. Each has a site (who asks) and a stream.
+
+   The host keeps a mirror of the bytes last sent. The same bytes again need no copy, so that a
+   training step sends nothing once it has run; different bytes are sent in stream order,
+   through pinned memory (dm_cuda_send), when earlier launches have read the old ones. The
+   address stays the same either way, as captured launches need. */
 #include "kernels/keep.h"
 
 #include <pthread.h>
@@ -8,27 +12,29 @@
 enum { N_KEPT = 128, LEAST = 4096 };
 
 typedef struct Kept {
-  uint64_t site, used; /* used: when, by the clock */
+  uint64_t site, used; /* used: the time of the last use, by `now` */
   int device;
   cudaStream_t stream;
-  int64_t n, capacity; /* n 0: nothing that could be trusted */
+  int64_t n, capacity; /* n 0: the copy's bytes are not known */
   void *mirror, *p;
 } Kept;
 
 static Kept kept[N_KEPT];
 static uint64_t now;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all of these */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards kept and now */
 
 void dm_cuda_keep_begin(void) { pthread_mutex_lock(&lock); }
 void dm_cuda_keep_end(void) { pthread_mutex_unlock(&lock); }
 
+/* Capacities are powers of two, so that a growing table moves rarely. */
 static int64_t capacity_for(int64_t n) {
   int64_t capacity = LEAST;
   while (capacity < n) capacity *= 2;
   return capacity;
 }
 
-/* This site's, or the one that nobody has asked for the longest. */
+/* The site's copy on the current device and stream, or the one that was used least
+   recently. */
 static Kept *find(uint64_t site) {
   Kept *oldest = kept;
   for (Kept *k = kept; k < kept + N_KEPT; k++) {
@@ -40,7 +46,7 @@ static Kept *find(uint64_t site) {
   return oldest;
 }
 
-/* Its memory goes back to the stream whose launches read it. */
+/* Frees a copy, in the order of the stream whose launches read it. */
 static void drop(Kept *k) {
   if (k->p) dm_cuda_give_back(k->device, k->p);
   dm_free(k->mirror);
@@ -54,8 +60,8 @@ void dm_cuda_keep_drop(int device) {
   dm_cuda_keep_end();
 }
 
-/* k belongs to the site and has capacity for n bytes. Memory of another stream or
-   device is not taken over: its launches may be under way. */
+/* Gives k to the site, with capacity for n bytes. Memory of another stream or device is not
+   reused, since launches that read it may still run. */
 static dm_status own(Kept *k, uint64_t site, int64_t n) {
   if (k->capacity < n || k->device != dm_cuda_device() || k->stream != dm_cuda_stream()) {
     drop(k);
@@ -75,6 +81,7 @@ static dm_status own(Kept *k, uint64_t site, int64_t n) {
   return DM_OK;
 }
 
+/* Until the copy has been queued, n is 0: after an error the bytes are not trusted. */
 dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out) {
   Kept *k = find(site);
   DM_TRY(own(k, site, n));

@@ -1,5 +1,5 @@
-/* How kernels are launched and how they declare shared memory: one spelling for
-   nvcc and for the emulation. */
+/* Launches and shared memory, written the same way for nvcc and for the emulation on the
+   host. */
 #ifndef DM_LAUNCH_CUH
 #define DM_LAUNCH_CUH
 
@@ -7,8 +7,8 @@
 
 #include "demilune.h"
 
-/* Before a loop of few turns: its body once, for smaller code; or as often as it
-   turns, so that the arrays it walks over stay in registers. */
+/* Before a loop: DM_ROLLED keeps one copy of its body, for smaller code; DM_UNROLLED unrolls
+   it, so that arrays that it indexes stay in registers. */
 #ifdef DM_EMULATED
 #define DM_ROLLED
 #define DM_UNROLLED
@@ -54,7 +54,8 @@ template <class T> static inline void dm_check_argument(const char *name, T *con
   dm_emulated_check_pointer(name, p);
 }
 
-/* What a launch was given, as one number: its parameters' bytes but for padding. */
+/* A hash of a launch's argument, without padding bytes: the emulation compares the launches of
+   two training steps. */
 template <class T> static inline uint64_t dm_hash_argument(uint64_t hash, T v) {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
@@ -65,9 +66,9 @@ template <class T> static inline uint64_t dm_hash_argument(uint64_t hash, T v) {
 }
 #endif
 
-/* Starts `kernel` on the stream with `shared` bytes of dynamic shared memory;
-   args become its parameters' types as in an assignment. Nothing to do for
-   grid.x == 0. Returns without waiting; what goes wrong inside shows later. */
+/* Starts `kernel` on the stream with `shared` bytes of dynamic shared memory. The arguments
+   are converted to the parameters' types. grid.x == 0 does nothing. Returns without waiting:
+   an error inside the kernel is reported by a later call. */
 template <class... P, class... A>
 dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P...), dim3 grid,
                        dim3 block, size_t shared, A... args) {
@@ -89,8 +90,8 @@ dm_status dm_launch_on(cudaStream_t stream, const char *name, void (*kernel)(P..
   return e == cudaSuccess ? DM_OK : dm_cuda_fail(e, name);
 }
 
-/* dm_launch(kernel, grid, block, shared, args...) on the current stream. A
-   kernel with commas goes in parentheses: dm_launch((scale<float, 4>), ...). */
+/* dm_launch(kernel, grid, block, shared, args...) launches on the current stream. A kernel
+   whose name contains commas goes in parentheses: dm_launch((scale<float, 4>), ...). */
 #define dm_launch(kernel, ...) dm_launch_on(dm_cuda_stream(), #kernel, kernel, __VA_ARGS__)
 
 #endif

@@ -16,7 +16,7 @@ typedef struct Search {
   void *found;
 } Search;
 
-/* One file; a library that is there and does not load is worth telling about. */
+/* Tries one file. An error is reported only for a file that exists and does not load. */
 static bool try_file(Search *s, const char *file) {
   const bool by_path = strchr(file, '/') != NULL;
   if (by_path && access(file, R_OK) != 0) return false;
@@ -26,6 +26,7 @@ static bool try_file(Search *s, const char *file) {
   return s->found != NULL;
 }
 
+/* Tries each name in a folder. */
 static bool try_folder(Search *s, const char *folder, int length) {
   char file[PATH_BYTES];
   for (int i = 0; s->names[i]; i++) {
@@ -35,13 +36,14 @@ static bool try_folder(Search *s, const char *folder, int length) {
   return false;
 }
 
+/* Tries each name as the loader finds it (LD_LIBRARY_PATH, the system's cache). */
 static bool try_loader(Search *s) {
   for (int i = 0; s->names[i]; i++)
     if (try_file(s, s->names[i])) return true;
   return false;
 }
 
-/* The folders of a list "a:b", or of a pattern. */
+/* Tries the folders of a list "a:b". */
 static bool try_list(Search *s, const char *list) {
   while (list && *list) {
     const size_t n = strcspn(list, ":");
@@ -50,6 +52,7 @@ static bool try_list(Search *s, const char *list) {
   }
   return false;
 }
+/* Tries the folders of NVIDIA's Python packages below root. */
 static bool try_pattern(Search *s, const char *root, int length) {
   char pattern[PATH_BYTES];
   glob_t found;
@@ -63,7 +66,8 @@ static bool try_pattern(Search *s, const char *root, int length) {
   return ok;
 }
 
-/* ROOT/bin/python3 has its packages in ROOT/lib, a virtual environment's too. */
+/* The first python3 in PATH, as ROOT/bin/python3, has its packages in ROOT/lib; so has a
+   virtual environment's. */
 static bool try_python(Search *s) {
   char file[PATH_BYTES];
   for (const char *path = getenv("PATH"); path && *path;) {
@@ -83,6 +87,7 @@ static bool try_home(Search *s) {
   return n < PATH_BYTES && try_pattern(s, root, n);
 }
 
+/* Tries the CUDA toolkit's folders. */
 static bool try_toolkit(Search *s) {
   char folder[PATH_BYTES];
   const char *home = getenv("CUDA_HOME");
@@ -99,7 +104,8 @@ void *dm_cuda_library(const char *const *names, char *why, size_t size) {
   return s.found;
 }
 
-/* POSIX lets a symbol be a function; ISO C wants the detour. */
+/* dlsym returns an object pointer; memcpy makes a function pointer of it, which ISO C does not
+   convert. */
 bool dm_cuda_symbol(void *library, const char *name, void *out) {
   void *const symbol = dlsym(library, name);
   memcpy(out, &symbol, sizeof symbol);

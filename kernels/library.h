@@ -1,4 +1,4 @@
-/* NVIDIA's libraries are opened when they are first wanted; nothing is linked to
+/* NVIDIA's libraries are opened with dlopen when they are first needed. Nothing is linked to
    them, so that the back end loads where they are missing. */
 #ifndef DM_KERNELS_LIBRARY_H
 #define DM_KERNELS_LIBRARY_H
@@ -6,25 +6,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* dlopen of the first of `names` (ends with NULL) that can be opened, looked for in
+/* Opens the first of `names` (ends with NULL) that can be opened, looking in
      the folders of DEMILUNE_CUDA_LIBS ("a:b"),
      where the loader looks,
      $CUDA_HOME/lib64 and /usr/local/cuda/lib64,
-     the folders that pip installs into, of the python3 in force.
-   NULL, with the reason in why[size], when there is none. It is never closed. */
+     the folders that pip installs into, of the first python3 in PATH and of ~/.local.
+   Returns NULL if there is none, with the reason in why[size]. It is never closed. */
 void *dm_cuda_library(const char *const *names, char *why, size_t size);
 
-/* The function `name` of a library, in *out (a pointer to a function); false when it
-   has none. */
+/* Looks up the function `name` and stores it in *out (a pointer to a function); false if the
+   library has none. */
 bool dm_cuda_symbol(void *library, const char *name, void *out);
 
-/* Is the variable "0" in the environment? So a user leaves a library out. */
+/* Whether the environment variable is "0", by which a user switches a library off. */
 bool dm_cuda_is_off(const char *variable);
 
-/* DM_LIBRARY(TABLE, ENTRIES, names...): the functions of a library, from a list
-   ENTRIES(X) of X(function), as members of a static TABLE; TABLE_open() fills it,
-   false where the library is missing or too old to have them all. In the emulation
-   they are linked in. */
+/* DM_LIBRARY(TABLE, ENTRIES, names...) defines a static TABLE with a member for each
+   X(function) of the list ENTRIES(X), and TABLE_open(), which fills it; false if the library
+   is missing or lacks one of them. The emulation links them in. */
 #ifdef DM_EMULATED
 #define DM_LIBRARY_OPEN(NAMES) ((void)(NAMES), (void *)table)
 #define DM_LIBRARY_TAKE(NAME) table->NAME = NAME;

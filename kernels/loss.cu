@@ -1,9 +1,15 @@
-/* cross_entropy and nll_loss. A row is the logits of one target. Where they lie side by
-   side a warp reads it, or a block when it is long; where rows are interleaved (images)
-   a thread does, so that neighbouring threads read neighbouring elements.
+/* cross_entropy and nll_loss, forward and backward.
 
-   Rows' losses and weights are reduced in a fixed order, on the device. A label that is
-   no class is noted and counts as nothing, as an ignored one does. */
+   The logits are (N, C, ...), and a row is the C logits of one target. Where they are
+   contiguous a warp reads a row, or a block for C > 4096; in images, where rows are
+   interleaved, a thread does, so that neighbouring threads read neighbouring elements. The
+   forward computes logsumexp of a row in one read (online softmax, M. Milakov & N. Gimelshein
+   2018) and never stores the probabilities; the backward computes it again and writes gx in
+   the same launch.
+
+   The rows' losses and weights go to scratch memory and are summed there by a fixed tree of
+   one or two launches, without atomics. A label that is no class is noted as a fault and
+   counts as an ignored one, with weight 0. */
 #include "kernels/own.cuh"
 #include "kernels/reduce.cuh"
 #include "kernels/vector.cuh"
@@ -17,6 +23,7 @@ static __device__ inline double power(double v) { return exp(v); }
 static __device__ inline float logarithm(float v) { return logf(v); }
 static __device__ inline double logarithm(double v) { return log(v); }
 
+/* The labels of all rows, of any integer dtype, as the caller counts classes (from `base`). */
 struct Labels {
   const void *data;
   int dtype, base, op;
@@ -24,7 +31,8 @@ struct Labels {
   bool ignores;
   dm_Fault *fault;
 
-  /* Not dm_load, which knows float64: kernels of float32 are to hold none. */
+  /* A switch of its own instead of dm_load, so that float32 kernels hold no float64
+     instructions. */
   __device__ int64_t load(int64_t i) const {
     switch (dtype) {
     case DM_I8: return ((const int8_t *)data)[i];
@@ -34,11 +42,11 @@ struct Labels {
     default: return ((const uint8_t *)data)[i];
     }
   }
-  /* Row i's class from 0; -1: it does not count. */
+  /* The class of row i, counted from 0, or -1 where it does not count. */
   __device__ int64_t at(int64_t i) const {
     const int64_t given = load(i);
     if (ignores && given == ignored) return -1;
-    /* unsigned: the least of int64 wraps, and is out of range still */
+    /* Subtracted unsigned: the smallest int64 wraps, and is out of range still. */
     const int64_t k = (int64_t)((uint64_t)given - (uint64_t)base);
     if (k >= 0 && k < classes) return k;
     dm_device_fault(fault, DM_FAULT_LABEL, op, base, i, given, classes);
@@ -46,15 +54,18 @@ struct Labels {
   }
 };
 
-/* What a loss call reads. */
+/* What the kernels of a call read besides the logits: row shapes, labels, and the weights (C)
+   of the classes. */
 struct LabelRows {
   dm_LossRows r;
   Labels label;
   dm_Vector weight;
+  /* The offset of row i's first logit. */
   __device__ int64_t first(int64_t i) const {
     const int64_t outer = r.inner == 1 ? i : dm_quotient(i, r.inner);
     return outer * r.c * r.inner + (i - outer * r.inner);
   }
+  /* The weight of a row, that of its class; 0 for an ignored one. */
   template <class C> __device__ C weight_of(int64_t label) const {
     return label < 0 ? C(0) : weight.at(label, C(1));
   }
@@ -62,6 +73,8 @@ struct LabelRows {
 
 /* ---- the rows' losses as one ---- */
 
+/* A row's loss, already weighted, and its weight: the mean is sum(loss) / sum(weight), as in
+   PyTorch. */
 template <class C> struct Share { C loss, weight; };
 struct JoinShares {
   template <class C> __device__ void join(Share<C> &s, const Share<C> &o) const {
@@ -70,8 +83,9 @@ struct JoinShares {
   }
 };
 
-enum { FOLDED = 16 }; /* shares that a thread adds up, before there are more blocks */
+enum { FOLDED = 16 }; /* shares that a thread sums before there are more blocks */
 
+/* The sum of this block's slice of n shares. */
 template <class C>
 static __device__ inline Share<C> reduce_slice(const Share<C> *in, int64_t n) {
   const int64_t slice = (n + gridDim.x - 1) / gridDim.x, lo = blockIdx.x * slice;
@@ -83,12 +97,14 @@ static __device__ inline Share<C> reduce_slice(const Share<C> *in, int64_t n) {
   }
   return dm_block_reduce(JoinShares(), s);
 }
+/* The first launch: each block stores its slice's sum. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     reduce_kernel(const Share<C> *in, int64_t n, Share<C> *out) {
   const Share<C> s = reduce_slice(in, n);
   if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
+/* The last launch, of one block: the sum or the mean of all rows as one element of `out`. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     finish_kernel(const Share<C> *in, int64_t n, bool mean, T *out) {
@@ -96,13 +112,14 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) dm_put(out, mean ? s.loss / s.weight : s.loss);
 }
 
-/* Scratch memory for the shares of n rows, and of the blocks that reduce them. */
+/* Scratch memory: a share for each of the n rows, then for each of the blocks that reduce
+   them, then the total. */
 enum { MOST_BLOCKS = 1024 };
 static int64_t share_bytes(int64_t n, dm_DType dtype) {
   return 2 * (n + MOST_BLOCKS + 1) * dm_dtype_size(dm_compute_dtype(dtype));
 }
 
-/* Many shares to few; *n and the result: those that are left, for one block. */
+/* Reduces many shares to few. *shares and *n become what is left for one block to sum. */
 template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n) {
   int64_t blocks = dm_ceil_div(*n, DM_THREADS * FOLDED);
   if (blocks <= 1) return DM_OK;
@@ -113,8 +130,8 @@ template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n)
   *n = blocks;
   return DM_OK;
 }
-/* The sum or the mean of n rows' losses into `out`, which has them each where neither
-   is wanted. */
+/* Writes the sum or the mean of n rows' losses to `out`. With reduction none the rows have
+   written their losses there already. */
 template <class C, class T>
 static dm_status finish(Share<C> *shares, int64_t n, int64_t reduction, dm_Tensor *out) {
   if (reduction == DM_LOSS_NONE) return DM_OK;
@@ -125,7 +142,7 @@ static dm_status finish(Share<C> *shares, int64_t n, int64_t reduction, dm_Tenso
 
 /* ---- cross entropy ---- */
 
-/* exp(z - max) summed online. */
+/* The online softmax state: the largest logit so far, and the sum of exp(z - max). */
 template <class C> struct Soft { C max, sum; };
 template <class C> struct JoinSoft {
   __device__ Soft<C> start() const { return {-INFINITY, 0}; }
@@ -147,7 +164,8 @@ template <class C> struct JoinSoft {
   }
 };
 
-/* A row and the threads that share it: 1, 32, or a block. */
+/* A row of n logits, `step` elements apart, and the threads that share it: 1, 32 or a
+   block. */
 template <class C, class T> struct Row {
   const T *z;
   int64_t n, step;
@@ -161,7 +179,7 @@ template <class C, class T> struct Row {
   }
   __device__ C sum(C v) const { return reduced(dm_Plus(), v); }
   __device__ C at(int64_t k) const { return dm_get<C, T>(z[k * step]); }
-  /* V elements a load: they lie side by side */
+  /* log(sum(exp(z))) of the row, V contiguous elements per load. */
   template <int V> __device__ C log_sum_exp(void) const {
     const JoinSoft<C> reducer;
     Soft<C> s = reducer.start();
@@ -176,6 +194,7 @@ template <class C, class T> struct Row {
     s = reduced(reducer, s);
     return s.max + logarithm(s.sum);
   }
+  /* The sum of all classes' weights, which label smoothing needs. */
   __device__ C total_weight(const dm_Vector &weight) const {
     C w = 0;
     if (!weight.data) return (C)n;
@@ -184,6 +203,7 @@ template <class C, class T> struct Row {
   }
 };
 
+/* Row i as this thread sees it. */
 template <class C, class T>
 static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int64_t i,
                                           int lanes) {
@@ -192,7 +212,9 @@ static __device__ inline Row<C, T> row_of(const LabelRows &rows, const T *x, int
   return row;
 }
 
-/* Each row's loss to `each`, or its share to shares. */
+/* The forward: `lanes` threads per row. With label smoothing e, the loss of a row is (1 - e)
+   weight (lse - z[label]) + e / C sum over k of weight_k (lse - z_k). Lane 0 writes it to
+   `each`, or its share to shares. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     cross_kernel(LabelRows rows, const T *x, C smoothing, int lanes, T *each,
@@ -215,7 +237,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* total: the sum of all rows' weights; NULL: not a mean. */
+/* The gradient of row i's loss: gy's element divided, for a mean, by the sum of all rows'
+   weights (total; NULL otherwise). */
 template <class C, class T>
 static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *total,
                                     int64_t i) {
@@ -223,6 +246,8 @@ static __device__ inline C upstream(const T *gy, bool scalar, const Share<C> *to
   return total ? g / total->weight : g;
 }
 
+/* The backward: gx = g (p softmax(z) - e / C weight_k - [k = label] (1 - e) weight). lse is
+   computed again; rows are read a second time for gx, V elements per load. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
     cross_backward_kernel(LabelRows rows, const T *x, const T *gy, bool scalar, C smoothing,
@@ -260,6 +285,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 
 /* ---- negative log-likelihood ---- */
 
+/* The forward: x holds log-probabilities; one thread per row picks the one of its label. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     nll_kernel(LabelRows rows, const T *x, T *each, Share<C> *shares) {
@@ -272,7 +298,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* Each row's weight alone, of which a mean's gradient needs the sum. */
+/* The rows' weights alone, whose sum the gradient of a mean needs. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     weights_kernel(LabelRows rows, Share<C> *out) {
@@ -280,7 +306,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     out[i] = {C(0), rows.template weight_of<C>(rows.label.at(i))};
 }
 
-/* gx is 0 everywhere. */
+/* The backward: gx is zeroed before; one thread per row writes its label's element. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     nll_backward_kernel(LabelRows rows, const T *gy, bool scalar, const Share<C> *total,
@@ -295,14 +321,14 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- on the host ---- */
 
-/* What a call holds until its kernels are launched. */
+/* What a call owns until its kernels are launched. */
 struct Held {
   dm_Own x, gy, target, weight;
   dm_Scratch<char> shares;
 };
 
-/* The rows of logits of x's shape and dtype. Labels are input `label`, the classes'
-   weights the one after it. */
+/* Describes the rows of logits of x's shape and dtype. Input `label` has the labels, the one
+   after it the classes' weights. An ignore_index that is no whole number matches no label. */
 static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_OptNum ignore,
                           Held *h, LabelRows *rows) {
   const double v = ignore.v;
@@ -323,21 +349,22 @@ static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_Op
   return DM_OK;
 }
 
-/* Where each row's loss goes; NULL where they are added up. */
+/* Where each row's loss is written; NULL if losses are summed. */
 template <class T> static T *each_of(dm_Tensor *out, int64_t reduction) {
   return reduction == DM_LOSS_NONE ? (T *)dm_tensor_data(out) : NULL;
 }
 
-/* The threads of a row. */
+/* The threads that share a row. */
 static int lanes_of(const dm_LossRows &r) {
   return r.inner > 1 ? 1 : r.c <= 4096 ? 32 : (int)DM_THREADS;
 }
-/* May a row be loaded 16 bytes at a time? */
+/* Whether rows may be read 16 bytes at a time. */
 template <class T> static bool row_runs(const dm_LossRows &r, const void *x, const void *y) {
   return r.inner == 1 && r.c % (16 / (int)sizeof(T)) == 0 &&
          (((uintptr_t)x | (uintptr_t)y) & 15) == 0;
 }
 
+/* Launches the forward of cross_entropy. */
 template <class C, class T>
 static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T *each) {
   const int lanes = lanes_of(rows.r), V = 16 / (int)sizeof(T);
@@ -366,7 +393,7 @@ DM_CUDA_KERNEL(cross_entropy_cuda) {
   return DM_OK;
 }
 
-/* The sum of the rows' weights, at *total; NULL for another reduction than the mean. */
+/* Computes the sum of the rows' weights into *total; NULL unless the reduction is the mean. */
 template <class C>
 static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reduction,
                           Share<C> **total) {
@@ -380,6 +407,7 @@ static dm_status total_of(const LabelRows &rows, const Held &h, int64_t reductio
   return dm_launch(reduce_kernel<C>, dim3(1), DM_THREADS, 0, shares, n, *total);
 }
 
+/* Launches the backward of cross_entropy. */
 template <class C, class T>
 static dm_status cross_backward(const LabelRows &rows, const Held &h,
                                 const dm_CrossEntropyAttr *a, T *gx) {
@@ -425,6 +453,7 @@ DM_CUDA_KERNEL(nll_loss_cuda) {
   return DM_OK;
 }
 
+/* Launches the backward of nll_loss. */
 template <class C, class T>
 static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t reduction, T *gx) {
   Share<C> *total;

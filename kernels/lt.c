@@ -1,11 +1,13 @@
-/* Matrix products by cuBLASLt, NVIDIA's library, where it is found.
+/* Matrix products by cuBLASLt, where it is found.
 
-   The library counts columns first. A row-major matrix read that way is its own
-   transpose, so c = a b is asked for as c' = b' a': b goes in first.
+   The library is column-major. A row-major matrix read in columns is its transpose, so c = a b
+   is computed as c' = b' a': b goes in first, and the library's A is our b.
 
-   For each kind of product the library is asked once how it would do it; the
-   answer, with the descriptors, is kept as a plan. A kind that it refuses is
-   remembered too, and left to our own kernel. */
+   For each key (shapes, leading dimensions, dtype, alignments, epilogue)
+   cublasLtMatmulAlgoGetHeuristic is asked once for the best algorithm within a workspace of
+   WORKSPACE bytes; the answer, with the descriptors, is kept as a plan. Bias, activation and
+   the bias gradient run as the product's epilogue, which saves a read and a write of c. A key
+   that the library refuses is remembered, and left to gemm.cu. */
 #include <cublasLt.h>
 #include <pthread.h>
 
@@ -33,15 +35,15 @@ enum { MAX_DEVICE = 64, WORKSPACE = 32 << 20, ALIGNED = 256, BIAS_ALIGNED = 16 }
 
 DM_LIBRARY(lt, ENTRIES, "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
-/* Guarded by `lock`, as everything below: descriptors are written and read for
-   each product. */
+/* `lock` guards it, as it guards everything below: descriptors are changed and read by each
+   product. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum { UNTRIED, OPEN, MISSING } state;
 static cublasLtHandle_t handles[MAX_DEVICE];
 
 static bool is_good(cublasStatus_t s) { return s == CUBLAS_STATUS_SUCCESS; }
 
-/* The device's handle; NULL where the library does not serve. */
+/* The device's handle; NULL where the library is missing or switched off. */
 static cublasLtHandle_t handle_of(int device) {
   if (state == UNTRIED)
     state = !dm_cuda_is_off("DEMILUNE_CUBLASLT") && lt_open() ? OPEN : MISSING;
@@ -52,32 +54,33 @@ static cublasLtHandle_t handle_of(int device) {
 
 /* ---- what is asked for ---- */
 
-/* All that the choice of an algorithm may depend on. Numbers of one size, without
-   gaps: compared as bytes. */
+/* What the choice of an algorithm may depend on. All members are int64_t, without padding,
+   since keys are compared as bytes. */
 typedef struct Key {
   int64_t device, dtype, m, n, k, n_batch;
-  int64_t flip_a, flip_b; /* memory holds rows where the library expects columns */
+  int64_t flip_a, flip_b; /* whether memory holds rows where the library expects columns */
   int64_t ld_a, ld_b, step_a, step_b, step_c;
   int64_t align_a, align_b, align_c, bias; /* bytes; bias 0: none */
-  int64_t activation, before, row_sums;    /* the last two as bias */
+  int64_t activation, before, row_sums; /* before and row_sums: alignments in bytes, as bias */
 } Key;
 
-/* A rows x columns matrix by its steps, as the library takes one: side by side in
-   one direction, lines that do not overlap in the other. */
+/* Whether the library takes a rows x columns matrix with these steps as columns: contiguous
+   columns that do not overlap. *ld is the leading dimension. */
 static bool lies_in_columns(int64_t rows, int64_t columns, int64_t row_step,
                             int64_t column_step, int64_t *ld) {
   if (rows > 1 && row_step != 1) return false;
   *ld = columns > 1 ? column_step : rows;
   return *ld >= rows && *ld <= INT32_MAX;
 }
+/* As columns, or else flipped as rows. */
 static bool lies(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step,
                  int64_t *flip, int64_t *ld) {
   *flip = !lies_in_columns(rows, columns, row_step, column_step, ld);
   return !*flip || lies_in_columns(columns, rows, column_step, row_step, ld);
 }
 
-/* The batch dim that is longest goes in as the library's one; the others are loops.
-   c_step: elements from one product of a dim to its next. */
+/* The longest batch dim becomes the library's strided batch; the others are a loop of calls.
+   c_step: elements of c from one product of a dim to the next. */
 typedef struct Batches {
   int along; /* -1: one product */
   int64_t n_loop, c_step[DM_MAX_DIM];
@@ -96,7 +99,8 @@ static Batches batches_of(const dm_Product *p) {
   return b;
 }
 
-/* The largest power of two, to ALIGNED, that every address of the loops divides. */
+/* The largest power of two, up to ALIGNED, that divides the address of every product of the
+   batch. */
 static int64_t alignment(const void *data, const int64_t *step, int n, int64_t size) {
   uintptr_t bits = (uintptr_t)data | ALIGNED;
   for (int d = 0; d < n; d++) bits |= (uintptr_t)(step[d] * size);
@@ -105,8 +109,8 @@ static int64_t alignment(const void *data, const int64_t *step, int n, int64_t s
 
 static bool fits(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
-/* The library's gelu is the tanh form. It keeps what comes before that of one product
-   only, in lines of a multiple of 8 elements. */
+/* The library's gelu is the tanh form. It stores the epilogue's input (`before`) for a single
+   product only, with rows that are a multiple of 8 elements. */
 static bool key_of_activation(const dm_Product *p, const Batches *b, Key *key) {
   if (p->activation == DM_GELU) return false;
   key->activation = (int64_t)p->activation;
@@ -115,8 +119,8 @@ static bool key_of_activation(const dm_Product *p, const Batches *b, Key *key) {
   return b->n_loop == 1 && key->n_batch == 1 && p->n % 8 == 0 && key->before >= BIAS_ALIGNED;
 }
 
-/* It adds up the right operand's columns (BGRADB), of one product, where that goes in
-   transposed and has columns of more than one element. */
+/* The bias gradient as an epilogue (BGRADB): sums over k of the library's B, our a, for a
+   single product, where that is transposed and has more than one element per sum. */
 static bool key_of_row_sums(const dm_Product *p, Key *key) {
   if (!p->row_sums) return true;
   key->row_sums = alignment(p->row_sums, NULL, 0, dm_dtype_size(p->a.dtype));
@@ -124,6 +128,7 @@ static bool key_of_row_sums(const dm_Product *p, Key *key) {
          key->row_sums >= BIAS_ALIGNED;
 }
 
+/* Builds the key; false where the product is not for the library. */
 static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   const int64_t size = dm_dtype_size(p->a.dtype);
   const int d = b->along;
@@ -148,7 +153,8 @@ static bool key_of(const dm_Product *p, const Batches *b, Key *key) {
   key->align_c = alignment(p->c, b->c_step, p->n_batch, size);
   if (p->bias) key->bias = alignment(p->bias, NULL, 0, size);
   if (!key_of_activation(p, b, key) || !key_of_row_sums(p, key)) return false;
-  /* the library is told of no smaller alignment of a bias: it reads words */
+  /* A bias must be aligned to BIAS_ALIGNED: the library cannot be told of less, and reads
+     whole words. */
   return !p->bias || key->bias >= BIAS_ALIGNED;
 }
 
@@ -163,7 +169,8 @@ typedef struct Plan {
   size_t workspace; /* bytes */
 } Plan;
 
-/* A key's plans lie in one row, the newest first; the oldest is dropped. */
+/* A hash table of plans: a key's row holds up to PER_ROW plans, the newest first, and drops
+   the oldest. */
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 
@@ -185,6 +192,7 @@ static cudaDataType type_of(const Key *key) {
   }
 }
 
+/* A matrix layout with its strided batch. */
 static bool make_layout(const Key *key, int64_t rows, int64_t columns, int64_t ld, int64_t step,
                         cublasLtMatrixLayout_t *out) {
   const int32_t n_batch = (int32_t)key->n_batch;
@@ -207,8 +215,8 @@ static bool set_before(Plan *p, const void *before) {
   return set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before, sizeof before);
 }
 
-/* CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_AUX_BIAS and so on are made of bits; 1: of
-   none. Where columns are added up, nothing else is asked for. */
+/* The epilogue of the key. CUBLASLT_EPILOGUE_BIAS, _RELU_BIAS, _GELU_AUX_BIAS and so on are
+   combinations of bits, and DEFAULT stands for none. BGRADB is not combined with others. */
 static uint32_t epilogue_of(const Key *key) {
   if (key->row_sums) return CUBLASLT_EPILOGUE_BGRADB;
   const uint32_t bias = key->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
@@ -219,7 +227,7 @@ static uint32_t epilogue_of(const Key *key) {
   return bias | activation ? bias | activation : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* float32 and the 16-bit types add up in float32; float32 is not cut to TF32. */
+/* Sums are in float32 for float32 and 16 bits; float32 is not reduced to TF32. */
 static bool make_desc(Plan *p) {
   const bool wide = p->key.dtype == DM_F64;
   const int32_t flip_a = p->key.flip_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -235,14 +243,15 @@ static bool make_desc(Plan *p) {
           set_desc(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->key.n, sizeof p->key.n));
 }
 
+/* The epilogue's addresses, which change from call to call. */
 static bool set_pointers(Plan *p, const dm_Product *product) {
   return (!product->bias || set_bias(p, product->bias)) &&
          (!product->row_sums || set_bias(p, product->row_sums)) &&
          (!product->before || set_before(p, product->before));
 }
 
-/* Parts of a long sum may be added up in the type that is computed in, never in a
-   16-bit output: that is rounded once. */
+/* Split-k may add partial sums in the compute type, but not in a 16-bit output, which is
+   rounded once. */
 static bool make_preference(const Key *key, cublasLtMatmulPreference_t *out) {
   const uint64_t workspace = WORKSPACE;
   const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -265,6 +274,7 @@ static bool make_preference(const Key *key, cublasLtMatmulPreference_t *out) {
   return ok;
 }
 
+/* Asks the heuristic for one algorithm; our b is the library's A, and c is both C and D. */
 static bool choose(Plan *p, cublasLtHandle_t handle) {
   cublasLtMatmulPreference_t preference = NULL;
   cublasLtMatmulHeuristicResult_t best;
@@ -280,6 +290,7 @@ static bool choose(Plan *p, cublasLtHandle_t handle) {
   return ok;
 }
 
+/* Makes descriptor, layouts and algorithm. */
 static bool plan_make(Plan *p, cublasLtHandle_t handle, const dm_Product *product) {
   const Key *k = &p->key;
   return make_desc(p) && set_pointers(p, product) &&
@@ -290,12 +301,13 @@ static bool plan_make(Plan *p, cublasLtHandle_t handle, const dm_Product *produc
          make_layout(k, k->n, k->m, k->n, k->step_c, &p->c) && choose(p, handle);
 }
 
-/* Gives up what it holds, but not that it was refused. */
+/* Frees the plan's descriptors but remembers that the library refused. */
 static void plan_refuse(Plan *p) {
   plan_free(p);
   p->refused = true;
 }
 
+/* Finds or makes the plan of a key. */
 static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const dm_Product *product) {
   Plan *row = plans[dm_key_hash(key, sizeof *key) % ROWS];
   for (int i = 0; i < PER_ROW; i++) {
@@ -319,7 +331,7 @@ static const void *at(const dm_Product *p, const void *data, int64_t elements) {
   return (const char *)data + elements * dm_dtype_size(p->a.dtype);
 }
 
-/* Product o of the loops. */
+/* Runs product o of the loop over the other batch dims. */
 static bool launch(const dm_Product *p, const Batches *b, Plan *plan, int64_t o,
                    void *workspace) {
   const float alpha32 = (float)p->alpha, beta32 = (float)p->beta;
@@ -341,6 +353,8 @@ static bool launch(const dm_Product *p, const Batches *b, Plan *plan, int64_t o,
       plan->workspace, dm_cuda_stream()));
 }
 
+/* Runs all products. If the first is refused our own kernel takes over; a later failure is an
+   error, as part of c has been written. */
 static dm_status multiply(const dm_Product *p, const Batches *b, Plan *plan, bool *done) {
   void *workspace = NULL;
   const int64_t n = (int64_t)plan->workspace;

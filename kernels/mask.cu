@@ -1,9 +1,10 @@
-/* Elements chosen by masks, and by the triangles of matrices.
+/* masked_select, masked_put and nonzero, and tril and triu.
 
-   Chosen elements keep their order (stream compaction; Harris et al. 2007): each block counts
-   the chosen elements of its tile, a scan of the counts gives each tile's first position, and
-   a second pass adds an element's rank in its tile to that. Rules whose result is as long as
-   the count have read it before, and waited for it. */
+   The first three are stream compaction, which keeps the elements' order (Harris et al. 2007):
+   each block counts the chosen elements of its tile, a scan of the counts gives the number
+   before each tile, and a second pass adds an element's rank within its tile. The shape rule
+   of an op whose size depends on the count has computed the count before, and waited for
+   it. */
 #include "kernels/own.cuh"
 #include "kernels/scan.cuh"
 
@@ -13,14 +14,14 @@ extern "C" {
 
 enum { EACH = 8, TILE = DM_THREADS * EACH };
 
-/* Elements between a dense row and a masked tensor. */
+/* A choice: elements between a masked tensor and a dense row of the chosen ones. */
 struct MaskedElements {
-  dm_Walk<2> walk; /* tensor, mask */
+  dm_Walk<2> walk; /* offsets in the tensor and in the mask */
   void *tensor, *row;
   const uint8_t *mask;
   int size;     /* bytes of an element */
-  int64_t step; /* from element to element of row */
-  bool put;     /* from row to the tensor, or the other way */
+  int64_t step; /* step between elements of row; 0: one for all */
+  bool put;     /* from row to tensor, or from tensor to row */
 
   __device__ bool chosen(int64_t i) const {
     int64_t off[2];
@@ -35,7 +36,8 @@ struct MaskedElements {
   }
 };
 
-/* Positions of what is not 0, each a row of ndim. C tells 0 from all else. */
+/* A choice: positions of elements that are not 0, each a row of ndim in out. C is a type in
+   which only 0 becomes 0. */
 template <class C> struct NonzeroPositions {
   dm_Walk<1> walk;
   const void *x;
@@ -56,7 +58,8 @@ template <class C> struct NonzeroPositions {
   }
 };
 
-/* counts (tiles): the chosen elements of each tile of TILE elements, EACH a thread. */
+/* The first pass. counts (tiles) gets the number of chosen elements in each tile of TILE
+   elements, EACH per thread. */
 template <class Choice>
 static __global__ void __launch_bounds__(DM_THREADS)
     count_kernel(Choice choice, int64_t n, int64_t *counts) {
@@ -68,7 +71,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) counts[blockIdx.x] = all;
 }
 
-/* ranks: how many are chosen before each block's tile. */
+/* The second pass: takes each chosen element with its rank, the number of chosen ones before
+   it. ranks (tiles) holds the number before each tile. */
 template <class Choice>
 static __global__ void __launch_bounds__(DM_THREADS)
     masked_take_kernel(Choice choice, int64_t n, const int64_t *ranks) {
@@ -82,7 +86,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (chosen[k]) choice.take(first + k, rank++);
 }
 
-/* Calls choice.take(i, rank) for each of n elements that choice.chosen(i). */
+/* Calls choice.take(i, rank) for each i of n for which choice.chosen(i) is true. */
 template <class Choice> static dm_status compact(const Choice &choice, int64_t n) {
   const int64_t n_tile = dm_ceil_div(n, TILE);
   dm_Scratch<int64_t> ranks;
@@ -93,7 +97,7 @@ template <class Choice> static dm_status compact(const Choice &choice, int64_t n
                    ranks.p);
 }
 
-/* Elements of t where the mask is set, to the row or from it. */
+/* Copies the elements of t where the mask is set to `row`, or (put) from it. */
 static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, int64_t step,
                                 bool put) {
   dm_Own own;
@@ -111,7 +115,7 @@ static dm_status compact_masked(dm_Tensor *t, dm_Tensor *mask, const void *row, 
   return compact(m, t->numel);
 }
 
-/* x is expanded as a view, without a copy. */
+/* x is expanded to the broadcast shape as a view. */
 DM_CUDA_KERNEL(masked_select_cuda) {
   dm_Tensor *x = c->in[0], *out = c->out[0];
   dm_Own own;
@@ -124,7 +128,8 @@ DM_CUDA_KERNEL(masked_select_cuda) {
   return compact_masked(&wide, c->in[1], dm_tensor_data(out), 1, false);
 }
 
-/* out = x, with the elements of source, one after another or one for all, where mask is set. */
+/* out = x, but where the mask is set out takes the elements of source in order, or its only
+   one. */
 DM_CUDA_KERNEL(masked_put_cuda) {
   dm_Tensor *out = c->out[0], *source = c->in[2];
   dm_Own own;
@@ -136,8 +141,8 @@ DM_CUDA_KERNEL(masked_put_cuda) {
   return compact_masked(out, c->in[1], row, source->numel == 1 ? 0 : 1, true);
 }
 
-/* x of any strides; C holds its dtype: float64 for itself, float32 for all others, in which no
-   integer but 0 becomes 0. */
+/* Positions of x's nonzero elements. The type C is double for float64 and float for all
+   others: as float, no integer but 0 is 0. */
 template <class C> static dm_status nonzero(dm_Tensor *x, int64_t *out, int base) {
   void *data[1];
   NonzeroPositions<C> p;
@@ -160,7 +165,8 @@ DM_CUDA_KERNEL(nonzero_cuda) {
 /* ---- triangles ---- */
 
 template <class T>
-/* x (..., rows, columns): element i keeps its value by how far it is above the diagonal. */
+/* x (..., rows, columns): element i is kept or zeroed by how far right of the diagonal it
+   is. */
 static __global__ void __launch_bounds__(DM_THREADS)
     triangle_kernel(T *out, const T *x, dm_Walk<2> walk, int64_t rows, int64_t columns,
                     int64_t diagonal, bool upper) {
@@ -172,12 +178,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* tril, triu: the diagonal and what is below or above it; 0 elsewhere. */
+/* tril keeps the diagonal and what is below it, triu what is above; the rest is 0. */
 static dm_status triangle(dm_Call *c, bool upper) {
   dm_Tensor *both[2] = {c->out[0], c->in[0]};
   const dm_Tensor *out = c->out[0];
   const int64_t rows = out->shape[out->ndim - 2], columns = out->shape[out->ndim - 1];
-  const int64_t far = rows + columns; /* beyond it nothing changes; rules out overflow */
+  const int64_t far = rows + columns; /* a larger offset changes nothing; avoids overflow */
   const int64_t diagonal =
       dm_max_i64(-far, dm_min_i64(far, DM_ATTR(dm_TriangleAttr, c)->diagonal));
   void *data[2];

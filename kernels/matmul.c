@@ -1,4 +1,6 @@
-/* The matrix products. Operands go in by their strides, as on the CPU. */
+/* The ops of matrix products: matmul, addmm, linear and its backward. cuBLASLt is asked first
+   (lt.c), then gemm.cu runs. Operands are passed with their strides, so that transposed views
+   need no copy. */
 #include "kernels/fill.h"
 #include "kernels/gemm.h"
 
@@ -22,8 +24,8 @@ dm_status addmm_cuda(dm_Call *c) {
   return multiply(&p);
 }
 
-/* Where cuBLASLt does not take the activation with the product, it may take the product
-   alone: then gelu sees it rounded. Our own kernel does both. */
+/* c = activation(a b + bias). If cuBLASLt refuses the activation it may take the product
+   alone; the activation then sees it rounded. gemm.cu does both in one kernel. */
 static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *before = c->out[c->n_out - 1];
@@ -44,14 +46,15 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
 
 dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply_activated, c, c->out[0]); }
 
-/* cuBLASLt may read gy once more to add up its rows. From the GPU's cache that takes
-   little; a gy that does not fit in there is left to our own kernel. */
+/* With BGRADB cuBLASLt may read gy a second time. That is cheap from the L2 cache; for a gy
+   that does not fit there, a kernel of our own sums the columns. */
 static bool lies_in_cache(const dm_Tensor *t) {
   return t->numel * dm_dtype_size((dm_DType)t->dtype) <= dm_cuda_cache();
 }
 
-/* gw = gy^T x; gb, gy's rows added up: with that product, unless the activation's kernel
-   reads gy anyway. */
+/* The gradients of linear: gw = gy^T x, and gb, the sum of gy's rows. Without an activation gb
+   comes with the product; with one, a kernel multiplies gy by the derivative and sums it in
+   the same pass. */
 dm_status linear_backward_cuda(dm_Call *c) {
   const dm_Activation a = (dm_Activation)DM_ATTR(dm_ActivationAttr, c)->activation;
   dm_Tensor *gy = c->in[0], *gw = c->out[0], *gb = c->out[1];

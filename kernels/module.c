@@ -1,4 +1,7 @@
-/* The one symbol of the library: opens the CUDA back end. */
+/* The one exported symbol of cuda.so. The engine opens the library when a CUDA device is first
+   asked for, and calls dm_backend with a table of its functions. It checks that both sides
+   were built from the same structs, then registers the device, the kernels of the op table and
+   the optimizers' functions. It returns NULL, or why CUDA cannot be used. */
 #include "kernels/host.h"
 #include "kernels/module.h"
 

@@ -1,14 +1,14 @@
-/* The parts that module.c joins. */
+/* What module.c calls to register the back end. */
 #ifndef DM_KERNELS_MODULE_H
 #define DM_KERNELS_MODULE_H
 
 #include "kernels/cuda.h"
 
-/* NULL, or why no device can be used. Registers the device. */
+/* Registers the device; returns NULL, or why none can be used. */
 const char *dm_cuda_device_open(void);
-/* Registers the kernel of every op that has one. */
+/* Registers the kernel functions of all ops that have one. */
 void dm_cuda_table_open(void);
-/* Registers the optimizers. */
+/* Registers the optimizers' functions. */
 void dm_cuda_optim_open(void);
 
 #endif

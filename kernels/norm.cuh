@@ -1,5 +1,6 @@
-/* What the kernels of layer_norm, group_norm and batch_norm share: runs of neighbours, and
-   moments that can be joined. */
+/* Shared by the kernels of layer_norm, group_norm and batch_norm: loads and stores of V
+   neighbours as one word, and moments (count, mean, sum of squared distances) that can be
+   joined. */
 #ifndef DM_NORM_CUH
 #define DM_NORM_CUH
 
@@ -15,7 +16,7 @@ static __device__ inline double root(double v) { return sqrt(v); }
 #define UNROLL
 #endif
 
-/* V neighbours from element i on. */
+/* Loads, or stores, V neighbours from element i on, converted from or to T. */
 template <class C, class T, int V>
 static __device__ inline void load_run(const T *p, int64_t i, C *v) {
   const dm_Run<T, V> run = *(const dm_Run<T, V> *)(p + i);
@@ -28,11 +29,15 @@ static __device__ inline void store_run(T *p, int64_t i, const C *v) {
   *(dm_Run<T, V> *)(p + i) = run;
 }
 
+/* Moments are kept as mean and m2 instead of sum and sum of squares, whose difference would
+   cancel. */
 template <class C> struct Moments {
-  C n, mean, m2; /* m2: squared distances from the mean, summed */
+  C n, mean, m2; /* m2: the sum of squared distances from the mean */
 };
 
-/* Chan, Golub & LeVeque 1979 */
+/* Joins two sets' moments by the pairwise formula of Chan, Golub & LeVeque 1979. `add` takes V
+   elements at once: it computes their own moments in two passes over registers and joins them,
+   with one division for V elements. */
 struct JoinMoments {
   template <class C> __device__ void join(Moments<C> &s, const Moments<C> &o) const {
     if (o.n == 0) return;
@@ -50,6 +55,7 @@ struct JoinMoments {
   }
 };
 
+/* Whether p is aligned to words of that many bytes. */
 static inline bool runs_of(const void *p, int64_t bytes) {
   return (uintptr_t)p % (uint64_t)bytes == 0;
 }

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* x (n, channels, height, width), dense in rows or channels last, as gy and y; the rest
-   are dense vectors of a float32 for each channel. root: 1 / sqrt(variance + eps). */
+/* x (n, channels, height, width), gy and y are dense in rows or channels last; the others are
+   dense float32 vectors (channels). root is 1 / sqrt(variance + eps). */
 typedef struct dm_BatchNorm {
   dm_DType dtype; /* 16-bit or float32 */
   int64_t n, channels, height, width;
@@ -20,9 +20,9 @@ typedef struct dm_BatchNorm {
   void *gy, *gw, *gb; /* backward only */
 } dm_BatchNorm;
 
-/* By cuDNN (dnn_norm.c): y, mean and root by the batch's own statistics; or the
-   gradients y, gw and gb by those. false: it is not there, or not for this one, and
-   nothing is written that our own kernels do not write again. */
+/* By cuDNN (dnn_norm.c): y, mean and root from the batch's own statistics, or the gradients y
+   (of x), gw and gb. Returns false if it is missing or refuses; whatever was written then, our
+   own kernels write again. */
 bool dm_dnn_batch_norm(const dm_BatchNorm *b);
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b);
 

@@ -1,9 +1,9 @@
-/* The optimizers' functions (op/optim/optim.h) on CUDA: this file makes tables of tensors, of
-   which each call is a launch, and keeps the host's part; optim.cu has the kernels. A table
-   stays on the device while the same tensors come again.
+/* The optimizers' functions (op/optim/optim.h) on CUDA. This file builds tables of tensors;
+   each function then is one launch over its table (optim.cu), whatever the number of
+   parameters. A table stays in device memory while the same tensors come again (keep.c).
 
-   The host does not know whether a step is skipped: versions are raised and random
-   numbers are taken as if it were not. */
+   The host does not know whether a step is skipped because of infinite gradients. Versions are
+   raised and random numbers are taken as if it were not. */
 #include "kernels/optim.h"
 
 #include <stdatomic.h>
@@ -17,7 +17,8 @@ enum { MOST_THREADS = 256 };
 
 /* ---- the table ---- */
 
-/* A tensor that kernels cannot take as it is, and its dense copy for the call. */
+/* A tensor that kernels cannot read directly (strided, or float64 where float32 is computed),
+   and its dense copy for the call. */
 typedef struct Copy {
   dm_Tensor *own, *dense;
   bool written;
@@ -25,11 +26,11 @@ typedef struct Copy {
 
 typedef struct Table {
   dm_Item *item;
-  dm_Tensor **param; /* of a step's items: the weights */
+  dm_Tensor **param; /* a step's parameters, by item */
   Copy *copy;
   int32_t n, n_copy, n_chunk;
   int64_t largest; /* elements */
-  int64_t noise;   /* counters that the items' rounding takes */
+  int64_t noise;   /* counters that stochastic rounding takes */
 } Table;
 
 static void table_free(Table *t) {
@@ -48,7 +49,8 @@ static dm_status table_open(Table *t, int64_t n, int lanes) {
   return dm_fail(DM_EMEM, "cuda: out of memory for a list of %lld tensors", (long long)n);
 }
 
-/* Copies results back to tensors that are not dense: st, or that one's failure. */
+/* Copies results back to tensors that are not dense, and frees the table; returns st, or the
+   first failure. */
 static dm_status table_close(Table *t, dm_status st) {
   for (int32_t i = 0; i < t->n_copy; i++) {
     Copy *c = &t->copy[i];
@@ -61,7 +63,7 @@ static dm_status table_close(Table *t, dm_status st) {
   return st;
 }
 
-/* *data: x's elements, dense; of float32 where x is float64 and the kernel's type is not. */
+/* Gives in *data x's elements, dense; as float32 if x is float64 and lane 0 is not. */
 static dm_status set_lane(Table *t, dm_Item *item, dm_Tensor *x, bool written, void **data,
                           uint8_t *dtype) {
   const bool narrow = x->dtype == DM_F64 && item->dtype[0] != DM_F64;
@@ -81,7 +83,8 @@ static dm_status set_lane(Table *t, dm_Item *item, dm_Tensor *x, bool written, v
   return DM_OK;
 }
 
-/* The table's next item; index: from 1. Lanes may be NULL, the first one not. */
+/* Adds an item with its lanes, of which any but the first may be NULL. index counts from 1;
+   `written` has a bit for each lane that is written. */
 static dm_status add(Table *t, int64_t index, int n_lane, dm_Tensor *const *lane,
                      unsigned written, dm_Item **out) {
   dm_Item *item = &t->item[t->n];
@@ -99,6 +102,7 @@ static dm_status add(Table *t, int64_t index, int n_lane, dm_Tensor *const *lane
   return DM_OK;
 }
 
+/* Lists the chunks of all float64 items, or of all others, from entry `at` on. */
 static int32_t add_chunks(Table *t, bool f64, dm_Chunk *chunk, int32_t at) {
   for (int32_t i = 0; i < t->n; i++) {
     if ((t->item[i].dtype[0] == DM_F64) != f64) continue;
@@ -109,11 +113,12 @@ static int32_t add_chunks(Table *t, bool f64, dm_Chunk *chunk, int32_t at) {
   return at;
 }
 
-/* Who asks: a function, and a tensor that comes with each of its calls. */
+/* The site of a table: which function asks, and a tensor that comes with each of its calls. */
 static uint64_t site_of(uint64_t which, const void *tensor, int64_t n) {
   return dm_site(dm_site(which, (uint64_t)(uintptr_t)tensor), (uint64_t)n);
 }
 
+/* Sends items and chunks as one block of bytes, unless the same are there already. */
 static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   const int64_t items = t->n * (int64_t)sizeof(dm_Item);
   const int64_t n_bytes = items + t->n_chunk * (int64_t)sizeof(dm_Chunk);
@@ -133,7 +138,7 @@ static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   return st;
 }
 
-/* Runs `launch` with the table as `list`. */
+/* Runs `launch` on the device's copy of the table, which is locked meanwhile. */
 #define WITH_LIST(st, table, site, list, launch)       \
   do {                                                 \
     dm_List list;                                      \
@@ -147,8 +152,8 @@ static const float *floats(const dm_Tensor *t) { return t ? dm_tensor_data(t) : 
 
 /* ---- steps ---- */
 
-/* Sets the target of a step's rounding: a master's parameter, the 16-bit copy of a float32
-   weight, or, stochastically, the 16-bit weight itself. */
+/* Sets where a step's rounded result goes: to the parameter of a float32 master, to the 16-bit
+   copy of a float32 weight, or, with stochastic rounding, to the 16-bit weight itself. */
 static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, bool stochastic) {
   dm_Tensor *low = s->master ? s->param : dm_fresh_copy(s->param);
   t->param[item - t->item] = s->param;
@@ -161,7 +166,7 @@ static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, boo
   return DM_OK;
 }
 
-/* *out: the first of n counters, on the device; NULL for none. */
+/* Takes n counters of the generator; *out, on the device, holds the generator before them. */
 static dm_status draw(int64_t n, dm_Generator **out) {
   void *memory;
   if (n == 0) return DM_OK;
@@ -170,6 +175,7 @@ static dm_status draw(int64_t n, dm_Generator **out) {
   return dm_cuda_take_counters(n, 1, *out);
 }
 
+/* Adds a parameter with gradient, buffers, counter and numbers. */
 static dm_status add_slot(Table *t, const dm_Step *step, int64_t i, const dm_StepSlot *s) {
   dm_Tensor *lane[DM_LANES] = {s->master ? s->master : s->param, s->grad};
   dm_Item *item;
@@ -182,6 +188,7 @@ static dm_status add_slot(Table *t, const dm_Step *step, int64_t i, const dm_Ste
   return add_low_copy(t, item, s, step->stochastic);
 }
 
+/* One optimizer step over n parameters; those without a gradient are skipped. */
 static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
   Table t;
   DM_TRY(table_open(&t, n, DM_LANES + 1));
@@ -198,6 +205,7 @@ static dm_status cuda_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots
 
 /* ---- gradient scaling ---- */
 
+/* GradScaler.unscale_ over n gradients. */
 static dm_status cuda_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *scale,
                                   dm_Tensor *found_inf, dm_Tensor *where) {
   Table t;
@@ -223,7 +231,8 @@ static dm_status cuda_amp_note(dm_Tensor *history, const dm_Tensor *found_inf,
                         dm_tensor_data(updates));
 }
 
-/* The host's copy of a scaler's `floored`, under way or arrived. */
+/* How many updates the scale has stayed at its floor, as last seen by the host: copied without
+   waiting. */
 typedef struct Held {
   const void *floored;
   uint32_t version; /* of floored, when it was last seen: another tensor may have its address */
@@ -238,6 +247,7 @@ enum { N_HELD = 32 };
 static Held helds[N_HELD]; /* guarded by dm_cuda_keep_begin */
 static uint64_t held_clock;
 
+/* Reads the number if its copy has arrived. */
 static void take_news(Held *h) {
   if (!h->pending || cudaEventQuery(h->arrived) != cudaSuccess) {
     (void)cudaGetLastError();
@@ -247,7 +257,7 @@ static void take_news(Held *h) {
   h->pending = false;
 }
 
-/* floored's record, or the one that was used the longest ago, cleared. */
+/* The record of `floored`, or the least recently used one, cleared. */
 static Held *held_of(const dm_Tensor *floored) {
   Held *h = helds;
   const void *p = dm_tensor_data(floored);
@@ -265,7 +275,7 @@ static Held *held_of(const dm_Tensor *floored) {
   return h;
 }
 
-/* Asks for floored as it is after this update, unless an answer is on its way. */
+/* Queues a copy of `floored` as it is after this update, unless one is on its way. */
 static dm_status ask(Held *h) {
   void *pinned = h->seen;
   if (h->pending) return DM_OK;
@@ -281,8 +291,8 @@ static dm_status ask(Held *h) {
   return DM_OK;
 }
 
-/* The list of found_inf is a table too. *held is that of the last update whose
-   number has arrived: where the device is behind, of an earlier one. */
+/* Updates the scale. The list of found_inf pointers is kept like a table. *held is the number
+   of the last update whose copy has arrived, which may be an earlier one. */
 static dm_status move_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
                             dm_Tensor *updates, int64_t n, const void *pointers,
                             const dm_ScalePolicy *how, int64_t *held) {
@@ -319,6 +329,7 @@ static dm_status cuda_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_track
 
 /* ---- norms and clipping ---- */
 
+/* Adds all tensors as items of one lane. */
 static dm_status add_all(Table *t, int64_t n, dm_Tensor *const *tensors, unsigned written) {
   dm_status st = DM_OK;
   DM_TRY(table_open(t, n, 1));
@@ -327,6 +338,7 @@ static dm_status add_all(Table *t, int64_t n, dm_Tensor *const *tensors, unsigne
   return st == DM_OK ? DM_OK : table_close(t, st);
 }
 
+/* The total norm as a 0-dim tensor, float64 if a tensor is. */
 static dm_status cuda_total_norm(int64_t n, dm_Tensor *const *tensors, double p,
                                  dm_Tensor **out) {
   Table t;

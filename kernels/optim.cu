@@ -1,10 +1,15 @@
-/* The work of a training step on lists of tensors: a block for each chunk of
-   each tensor, one launch for all (and one more where float64 is among them). The
-   arithmetic is base/methods.inc's. This file is compiled without fused multiply-adds:
-   these kernels wait for memory anyway, and results have the CPU's bits.
+/* The optimizers' kernels over lists of tensors (PyTorch's foreach and fused optimizers;
+   NVIDIA Apex's multi_tensor_apply).
 
-   found_inf, scale, norms and step counters stay on the device; what changes from
-   step to step (learning rates, ...) is read there too. */
+   One launch serves a whole list: the tensors are cut into chunks of DM_CHUNK elements, a
+   table in device memory names tensor and part for each chunk, and each block takes one chunk.
+   Float64 tensors, if any, have a second launch. The arithmetic is base/methods.inc, as on the
+   CPU. This file is compiled without fused multiply-adds: the kernels are bound by memory
+   anyway, and results have the CPU's bits.
+
+   found_inf, the scale, norms and step counters stay on the device, and so does what changes
+   from step to step (learning rates and so on). The host never waits to learn whether a step
+   was skipped, and a step can be captured as a graph. */
 #include "kernels/keep.h"
 #include "kernels/optim.h"
 #include "kernels/own.cuh"
@@ -34,7 +39,8 @@ template <> struct Formulas<double> {
 #undef SQRT
 #undef F
 
-/* A row of methods.inc as a type: Constants<C> are READY's, one() is ELEMENT. */
+/* A row of methods.inc as a type: Constants<C> is what READY computes once per tensor, one()
+   is ELEMENT, the update of an element. */
 #define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, ...)                                  \
   struct NAME##Method {                                                                     \
     typedef dm_##NAME##Options Options;                                                     \
@@ -57,9 +63,9 @@ template <> struct Formulas<double> {
 #define BUFFER(NAME, WANTED) +1
 #include "base/methods.inc"
 
-/* A step's constants, on the device: of each item where the method counts steps, written by
-   the launch before the update's; else two of them, of items whose buffers are not new and
-   are, from the host. */
+/* The constants of a step, on the device. Methods that count steps have one record per item,
+   written by ready_kernel just before the update. Others have two, computed by the host: for
+   items whose buffers exist, and for those whose buffers are new. */
 template <class M> struct Record {
   typename M::template Constants<float> f32;
   typename M::template Constants<double> f64;
@@ -77,6 +83,7 @@ static __device__ inline const typename M::template Constants<double> &of(const 
 
 /* ---- four elements of a lane ---- */
 
+/* Loads m of four elements from i on, as one word if `wide` and m == 4. */
 template <class C, class T>
 static __device__ inline void get4(const void *p, int64_t i, int m, bool wide, C *v) {
   const T *from = (const T *)p + i;
@@ -86,8 +93,8 @@ static __device__ inline void get4(const void *p, int64_t i, int m, bool wide, C
     for (int k = 0; k < 4; k++) x.v[k] = from[k < m ? k : 0];
   for (int k = 0; k < 4; k++) v[k] = dm_get<C, T>(x.v[k]);
 }
-/* In words of 8 or 16 bytes: the compiler takes them apart where it can see that the
-   other branch stores the same elements. */
+/* Stores a run in words of 8 or 16 bytes. Inline assembly, because the compiler splits the
+   store where the other branch stores the same elements one by one. */
 template <class Run> static __device__ inline void put_words(void *to, const Run &y) {
 #ifdef __CUDA_ARCH__
   unsigned w[sizeof(Run) / 4];
@@ -114,7 +121,7 @@ static __device__ inline void put4(void *p, int64_t i, int m, bool wide, const C
       if (k < m) to[k] = y.v[k];
 }
 
-/* The dtype is the same for all threads of a block. */
+/* Chooses by dtype, which is the same for all threads of a block. */
 template <class C>
 static __device__ inline void load4(int dtype, const void *p, int64_t i, int m, bool wide,
                                     C *v) {
@@ -132,7 +139,7 @@ static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool 
   else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
 }
 
-/* This block's part of an item: elements begin .. end - 1, four a thread. */
+/* This block's chunk of an item: elements begin .. end - 1, four per thread and step. */
 struct Part {
   const dm_Item &item;
   const int which;
@@ -146,19 +153,20 @@ struct Part {
   __device__ int left(int64_t i) const { return end - i < 4 ? (int)(end - i) : 4; }
 };
 
+/* Loops over the chunk's elements of this thread: m of them from i on. */
 #define FOR_FOUR(part, i, m)                                            \
   for (int64_t i = (part).begin, m; m = (part).left(i), i < (part).end; \
        i += (int64_t)blockDim.x * 4)
 
-/* Threads of a block that has n things to do. */
+/* The threads of a block that has n things to do: a multiple of 32 up to DM_THREADS. */
 static unsigned few(int64_t n) {
   return (unsigned)dm_min_i64(DM_THREADS, dm_max_i64(32, dm_ceil_div(n, 32) * 32));
 }
 
 /* ---- steps ---- */
 
-/* The master becomes the parameter's value where, rounded, it differs from the parameter: the
-   caller has changed that one (loaded it, clamped it). */
+/* Master weights: a float32 master is replaced by its 16-bit parameter wherever, rounded, it
+   differs from it, since then the caller has changed the parameter (loaded or clamped it). */
 template <class T>
 static __device__ inline void follow(const void *param, int64_t i, int m, float *v) {
   for (int k = 0; k < 4; k++) {
@@ -169,7 +177,8 @@ static __device__ inline void follow(const void *param, int64_t i, int m, float 
   }
 }
 
-/* Element i takes word i % 4 of counter i / 4; i is a multiple of 4. */
+/* Stochastic rounding of four elements to 16 bits: element i uses word i % 4 of counter i / 4
+   of the draw; i is a multiple of 4. */
 static __device__ inline void round_stochastic(const dm_Item &item, dm_Generator g, int64_t i,
                                                float *v) {
   const dm_Philox word = dm_philox(g.seed, g.offset + (uint64_t)(item.counter + i / 4));
@@ -177,7 +186,7 @@ static __device__ inline void round_stochastic(const dm_Item &item, dm_Generator
     v[k] = dm_round_stochastic((dm_DType)item.dtype[0], v[k], word.v[k]);
 }
 
-/* The formula of kind h.kind, on four elements. */
+/* Applies the formula of kind h.kind to four elements; each kind is an instance of its own. */
 template <class M, class C, int kind = 0>
 static __device__ inline void update4(const typename M::template Constants<C> &h, C (*x)[4]) {
   if (kind + 1 < M::kinds && h.kind != kind) {
@@ -187,6 +196,8 @@ static __device__ inline void update4(const typename M::template Constants<C> &h
   }
 }
 
+/* Updates m of four elements: loads all lanes (weight, gradient, buffers), computes, rounds,
+   and stores all but the gradient, with the 16-bit copy if there is one. */
 template <class M, class C>
 static __device__ inline void step4(const Part &part,
                                     const typename M::template Constants<C> &h,
@@ -208,8 +219,8 @@ static __device__ inline void step4(const Part &part,
     if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
 }
 
-/* One update, unless *found_inf is not 0: then only 16-bit copies are made, which the host has
-   promised. */
+/* The update of all items, one chunk per block. If *found_inf is set nothing is updated; only
+   16-bit copies are still written, as the host counts on them. */
 template <class M, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     step_kernel(const dm_Item *items, const dm_Chunk *chunks, const Record<M> *records,
@@ -229,7 +240,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* An item a thread: its counter and numbers, and the constants that follow from them. */
+/* One thread per item: advances its step counter, and computes the constants that follow from
+   it, such as Adam's bias corrections. */
 template <class M>
 static __global__ void __launch_bounds__(DM_THREADS)
     ready_kernel(const dm_Item *items, int n, const typename M::Options *o,
@@ -248,11 +260,12 @@ static __global__ void __launch_bounds__(DM_THREADS)
     if (item.number[k]) *item.number[k] = number[k];
 }
 
-/* For a method without counters: the same records for all steps with these options. */
+/* The records of a method that does not count steps; sent again only when the options
+   change. */
 template <class M>
 static dm_status keep_records(uint64_t site, const typename M::Options *o, void **kept) {
   Record<M> r[2];
-  memset((void *)r, 0, sizeof r); /* padding counts when records are compared */
+  memset((void *)r, 0, sizeof r); /* padding is compared too */
   for (int first = 0; first < 2; first++) {
     M::template ready<float>(o, 0, first != 0, NULL, &r[first].f32);
     M::template ready<double>(o, 0, first != 0, NULL, &r[first].f64);
@@ -260,6 +273,7 @@ static dm_status keep_records(uint64_t site, const typename M::Options *o, void 
   return dm_cuda_keep(site, r, sizeof r, kept);
 }
 
+/* Launches a step: constants, float32 and 16-bit items, float64 items. */
 template <class M>
 static dm_status step_all(const dm_List *l, uint64_t site, const dm_Step *s,
                           const dm_Generator *g) {
@@ -296,7 +310,8 @@ dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
 
 /* ---- gradient scaling ---- */
 
-/* bad: of each chunk, how many elements are not finite afterwards. */
+/* Divides gradients by the scale. bad (chunks) gets the number of elements of each chunk that
+   are infinite or NaN afterwards, or exceed the dtype's range. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     unscale_kernel(const dm_Item *items, const dm_Chunk *chunks, const float *scale, int *bad) {
@@ -318,11 +333,13 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) bad[blockIdx.x] = n;
 }
 
+/* The minimum. */
 struct Smaller {
   __device__ void join(int &s, const int &other) const { s = other < s ? other : s; }
 };
 
-/* One block: the first gradient that has any, and how many. */
+/* One block: found_inf, the first gradient in the list with such elements, and how many it
+   has. Two fixed passes over the chunks. */
 static __global__ void __launch_bounds__(DM_THREADS)
     where_kernel(const dm_Item *items, const dm_Chunk *chunks, const int *bad, int n,
                  float *found_inf, int64_t *where) {
@@ -352,6 +369,7 @@ dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_i
                    l->n_f32 + l->n_f64, found_inf, where);
 }
 
+/* Notes the step in the scaler's history, one thread. */
 static __global__ void note_kernel(int64_t *history, const float *found_inf,
                                    const int64_t *where, const int64_t *updates) {
   if (threadIdx.x == 0) dm_note_step(history, dm_is_set(found_inf), where, *updates + 1);
@@ -362,6 +380,8 @@ dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t
   return dm_launch(note_kernel, 1, 32, 0, history, found_inf, where, updates);
 }
 
+/* Moves the scale after a step, one thread: the rules are base/step.h's, the same as on the
+   CPU. */
 static __global__ void scale_kernel(float *scale, int32_t *tracker, int32_t *floored,
                                     int64_t *updates, int64_t n, const float *const *found_inf,
                                     dm_ScalePolicy how) {
@@ -380,7 +400,7 @@ dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int6
 
 /* ---- norms and clipping ---- */
 
-/* How a p-norm's terms come about and join; NaN stays. */
+/* How the terms of a p-norm are made and joined; a NaN stays. */
 template <class C> struct Norm {
   enum { TWO, ONE, ZERO, TOP, ANY };
   int kind;
@@ -412,6 +432,7 @@ template <class C> static Norm<C> norm_of(double p) {
   return n;
 }
 
+/* The norm of each chunk: part_out (chunks), the joined terms. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     norm_kernel(const dm_Item *items, const dm_Chunk *chunks, Norm<C> norm, C *part_out) {
@@ -428,8 +449,9 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (threadIdx.x == 0) part_out[blockIdx.x] = sum;
 }
 
-/* One block: a warp joins the parts of an item to its norm, which goes into each
-   (rounded as the item's dtype says), then all of them are joined. */
+/* One block joins the chunks: a warp per item joins its parts to the item's norm (each,
+   rounded to the item's compute type), then the norm of these norms goes to total. Joining per
+   tensor first is what PyTorch's clip_grad_norm_ does. */
 static __global__ void __launch_bounds__(DM_THREADS)
     total_kernel(const dm_Item *items, int n, Norm<double> norm, Norm<float> single,
                  const float *part32, const double *part64, int n_f32, double *each, bool wide,
@@ -470,7 +492,8 @@ dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total
                    dtype == DM_F64, total);
 }
 
-/* Multiplies v by min(1, max_norm / (total + 1e-6)), computed in total's type T. */
+/* Multiplies elements by min(1, max_norm / (total + 1e-6)), computed in the type T of
+   total. */
 template <class C, class T> struct Clip {
   const T *total;
   T max_norm;
@@ -487,12 +510,14 @@ template <class C, class T> struct Clip {
   }
 };
 
+/* Clamps elements to [-limit, limit]. */
 template <class C> struct Clamp {
   C limit;
   __device__ Clamp ready() const { return *this; }
   __device__ C operator()(C v) const { return Formulas<C>::dm_clamp_one(v, limit); }
 };
 
+/* Applies Clip or Clamp to every element, one chunk per block. */
 template <class Fn, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     map_kernel(const dm_Item *items, const dm_Chunk *chunks, Fn fn) {

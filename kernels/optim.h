@@ -1,5 +1,5 @@
-/* Lists of tensors as one launch sees them: optim.c makes the tables, optim.cu runs
-   over them. */
+/* Lists of tensors as one launch sees them: optim.c makes the tables, optim.cu has the
+   kernels. */
 #ifndef DM_KERNELS_OPTIM_H
 #define DM_KERNELS_OPTIM_H
 
@@ -13,51 +13,52 @@ extern "C" {
 
 enum {
   DM_LANES = 2 + DM_MAX_BUFFERS, /* weight, gradient, buffers */
-  DM_CHUNK = 16384               /* elements of one block; fixed, as sums are cut there */
+  DM_CHUNK = 16384               /* elements per block; fixed, as sums are cut there */
 };
 
-/* A tensor, its gradient and buffers, all dense and of one shape. Lane 0 is computed in its
-   own precision (float32 for 16 bits); the others may be float64 only where lane 0 is. */
+/* A tensor with its gradient and buffers, all dense and of one shape. Lane 0 is computed in
+   its own precision (float32 for 16 bits); the others are float64 only if lane 0 is. */
 typedef struct dm_Item {
   void *lane[DM_LANES];
-  void *low_copy;                 /* 16 bits: gets lane 0 rounded; or NULL */
-  float *step;                    /* of methods that count */
+  void *low_copy;                 /* 16 bits: receives lane 0 rounded; or NULL */
+  float *step;                    /* the step counter, of methods that count */
   double *number[DM_MAX_NUMBERS]; /* of methods with numbers */
   int64_t numel;
-  int64_t counter; /* of the call's random numbers, the first of this tensor */
-  int32_t chunk;   /* the first one */
+  int64_t counter; /* this tensor's first counter of the call's random numbers */
+  int32_t chunk;   /* its first chunk */
   int32_t index;   /* in the caller's list, from 1 */
   uint8_t dtype[DM_LANES], low_copy_dtype;
-  bool wide;       /* all begin on words of four elements */
+  bool wide;       /* all lanes are aligned to words of four elements */
   bool master;     /* lane 0 is low_copy's master; else low_copy is a copy of lane 0 */
   bool first;      /* a buffer holds nothing yet */
   bool stochastic; /* lane 0 is rounded stochastically */
 } dm_Item;
 
 typedef struct dm_Chunk {
-  int32_t item, at; /* at: counts chunks of that item */
+  int32_t item, at; /* at: which chunk of the item */
 } dm_Chunk;
 
-/* On the device. Chunks of float64 come last, so that a launch knows its type. */
+/* The table on the device. Chunks of float64 items come last, so that each launch has one
+   type. */
 typedef struct dm_List {
   const dm_Item *item;
   const dm_Chunk *chunk;
   int32_t n_item, n_f32, n_f64; /* n_f32, n_f64: chunks */
-  int32_t threads;              /* of a block: what the largest tensor keeps busy */
+  int32_t threads;              /* threads per block, as many as the largest tensor uses */
 } dm_List;
 
-/* site: names the caller's options, see keep.h. g: where the call's random numbers begin, on
-   the device; NULL: it draws none. */
+/* One optimizer step. site names the caller's options (keep.h); g, on the device, is the
+   generator before the call's random numbers, or NULL. */
 dm_status dm_step_launch(const dm_List *l, uint64_t site, const dm_Step *s,
                          const dm_Generator *g);
 dm_status dm_unscale_launch(const dm_List *l, const float *scale, float *found_inf,
                             int64_t *where);
 dm_status dm_note_launch(int64_t *history, const float *found_inf, const int64_t *where,
                          const int64_t *updates);
-/* found_inf: n pointers, on the device */
+/* found_inf: n pointers in an array on the device. */
 dm_status dm_scale_launch(float *scale, int32_t *tracker, int32_t *floored, int64_t *updates,
                           int64_t n, const float *const *found_inf, const dm_ScalePolicy *how);
-/* total: one element of dtype */
+/* total: one element of dtype. */
 dm_status dm_norm_launch(const dm_List *l, double p, dm_DType dtype, void *total);
 dm_status dm_clip_launch(const dm_List *l, double max_norm, dm_DType dtype, const void *total);
 dm_status dm_clamp_launch(const dm_List *l, double limit);

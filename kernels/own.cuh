@@ -1,11 +1,13 @@
-/* What a kernel's host function holds until it returns, whichever way. */
+/* What a host function owns until it returns, on success or failure: scratch memory and
+   tensors that their destructors release. */
 #ifndef DM_OWN_CUH
 #define DM_OWN_CUH
 
 #include "kernels/cuda.cuh"
 #include "kernels/fill.h"
 
-/* Scratch memory on the device; see dm_cuda_scratch. */
+/* n elements of scratch memory on the device, returned to the allocator in stream order
+   (dm_cuda_scratch). */
 template <class T> struct dm_Scratch {
   T *p = NULL;
   int64_t n_bytes = 0;
@@ -22,6 +24,7 @@ template <class T> struct dm_Scratch {
   }
 };
 
+/* A reference to a tensor. */
 struct dm_Own {
   dm_Tensor *t = NULL;
 
@@ -30,7 +33,8 @@ struct dm_Own {
   ~dm_Own() { dm_tensor_unref(&t); }
 };
 
-/* t, or a 0-dim CPU tensor's copy on `dev`, for kernels that read it there. */
+/* Replaces *t by a copy on `dev` if it is a 0-dim CPU tensor, for kernels that read it from
+   memory. */
 static inline dm_status dm_bring(dm_Tensor **t, dm_Device dev, dm_Own *own) {
   if (!dm_is_host(*t)) return DM_OK;
   DM_TRY(dm_tensor_new((dm_DType)(*t)->dtype, (*t)->ndim, (*t)->shape, dev, &own->t));
@@ -39,7 +43,8 @@ static inline dm_status dm_bring(dm_Tensor **t, dm_Device dev, dm_Own *own) {
   return DM_OK;
 }
 
-/* t broadcast to shape, dense, of dtype, on `dev`: *data is its own, or a copy's. */
+/* Gives in *data the elements of t broadcast to `shape`, dense, in `dtype`, on `dev`: t's own
+   memory if it is like that already, else a copy's. */
 static inline dm_status dm_dense_as(dm_Tensor *t, dm_DType dtype, int ndim,
                                     const int64_t *shape, dm_Device dev, dm_Own *own,
                                     const void **data) {

@@ -1,5 +1,5 @@
-/* What NVIDIA's libraries are asked for is kept as plans, found by keys; here is how
-   keys are hashed, and how often which way was taken (dm.cuda.plans). */
+/* Plans of NVIDIA's libraries: the hash of their keys, and counters of where plans came from
+   (dm.cuda.plans). */
 #ifndef DM_KERNELS_PLANS_H
 #define DM_KERNELS_PLANS_H
 
@@ -7,7 +7,7 @@
 
 typedef enum dm_PlanLibrary { DM_CUBLASLT, DM_CUDNN, DM_N_PLAN_LIBRARY } dm_PlanLibrary;
 
-/* A key is made of numbers of 8 bytes. */
+/* Hashes a key made of 8-byte numbers. */
 static inline uint64_t dm_key_hash(const void *key, size_t n) {
   uint64_t h = 0, word;
   for (size_t i = 0; i < n; i += sizeof word) {
@@ -18,9 +18,9 @@ static inline uint64_t dm_key_hash(const void *key, size_t n) {
   return h;
 }
 
-/* Counts, from any thread. */
+/* Counts an event; any thread may call it. */
 void dm_plan_count(dm_PlanLibrary library, dm_PlanCounter what);
-/* For dm_DeviceOps. */
+/* Reads the counters, for dm_DeviceOps. */
 int dm_plan_counts(dm_PlanCounts out[DM_MAX_PLAN_LIBRARY]);
 
 #endif

@@ -1,34 +1,36 @@
-/* How a pointwise kernel runs. A formula is a functor, made for the type that is
-   computed in:
+/* The kernels of pointwise ops. A formula is a functor over the compute type:
 
      template <class C> struct Add {
        C p, q;                                  the row's attributes
        __device__ C operator()(const C *x) const { return x[0] + p * x[1]; }
      };
 
-   A kernel moves bytes: its time is the memory's. Operands of one dtype of float32 or 16 bits
-   (and bool ones) whose rows are dense, or repeat one element, take the packed kernel, in which
-   a thread moves 16 bytes of each in one word; all others take the strided kernel, a thread an
-   element, with types known at run time. Both loop over the grid, so that any number of
-   elements fits a launch. 16-bit floats compute in float32 and are rounded once. A host number
-   is a constant of the launch. */
+   A pointwise kernel is bound by memory, so it should move wide words. There are two kernels.
+   The packed kernel is for operands of one dtype, float32 or 16 bits, and bool ones, whose
+   rows are dense or repeat one element: a thread moves a pack of 16 bytes of each operand in
+   one word, 4 elements of float32 or 8 of 16 bits (PyTorch's vectorized_elementwise_kernel
+   does likewise). All others take the strided kernel, one element per thread at a time, with
+   dtypes known at run time. Both loop over the grid, so that any number of elements fits a
+   launch. 16-bit floats compute in float32 and are rounded once. A host number is passed as a
+   constant of the launch. */
 #ifndef DM_POINTWISE_CUH
 #define DM_POINTWISE_CUH
 
 #include "kernels/cuda.cuh"
 
-/* The N inputs of a launch. */
+/* The N inputs of a launch, of any dtypes. */
 template <class C, int N> struct dm_Inputs {
-  const void *data[N > 0 ? N : 1]; /* NULL: the constant */
+  const void *data[N > 0 ? N : 1]; /* NULL: use the constant */
   C constant[N > 0 ? N : 1];
   uint8_t dtype[N > 0 ? N : 1];
 };
 
-/* As many elements of T as 16 bytes hold; and so many of another type. */
+/* The elements of T in a pack of 16 bytes. A pack has as many elements of the bool
+   operands. */
 template <class T> static constexpr DM_HD int dm_pack_size() { return 16 / (int)sizeof(T); }
 
-/* m elements at p as the compute type: one word when they fill the run. Loops have
-   a fixed length, so that arrays stay in registers. */
+/* Reads m elements at p as the compute type, as one word when m fills the run, and writes
+   them. The loops have a fixed length, so that the arrays stay in registers. */
 template <class C, class T, int V>
 static __device__ inline void dm_widen_run(const T *p, int m, C *a) {
   dm_Run<T, V> x;
@@ -47,7 +49,7 @@ static __device__ inline void dm_narrow_run(T *p, int m, const C *a) {
       if (i < m) p[i] = y.v[i];
 }
 
-/* Operand j's m elements of the pack that begins at `at`; step 0: one for all. */
+/* Reads operand j's m elements of the pack that begins at `at`; step 0 repeats one element. */
 template <class C, class T, int N>
 static __device__ inline void dm_widen_pack(const dm_Inputs<C, N> &in, int j, int64_t at,
                                             int64_t step, int m, C *a) {
@@ -64,7 +66,8 @@ static __device__ inline void dm_widen_pack(const dm_Inputs<C, N> &in, int j, in
   for (int i = 0; i < V; i++) a[i] = v;
 }
 
-/* The walk counts packs; n elements, the last pack may be short. */
+/* The packed kernel: one pack per thread and step. The walk counts packs of V elements; n is
+   the number of elements, as the last pack may be short. */
 template <class Fn, class C, class T, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
     packed_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk,
@@ -87,7 +90,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* An element a thread; dtypes and strides are known at run time. */
+/* The strided kernel: one element per thread and step, any dtypes and strides. */
 template <class Fn, class C, int N>
 static __global__ void __launch_bounds__(DM_THREADS)
     strided_kernel(Fn fn, void *out, int out_dtype, dm_Inputs<C, N> in, dm_Walk<N + 1> walk) {
@@ -101,17 +104,18 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* The value of a host number in the compute type. */
+/* Converts a host number to the compute type. */
 static inline void dm_constant(const dm_Tensor *t, float *v) { *v = (float)dm_host_f64(t); }
 static inline void dm_constant(const dm_Tensor *t, double *v) { *v = dm_host_f64(t); }
 static inline void dm_constant(const dm_Tensor *t, int64_t *v) { *v = dm_host_i64(t); }
 
-/* Whether p may be read and written in words of 16 bytes. */
+/* Whether p may be accessed in words of 16 bytes. */
 static inline bool dm_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
-/* A launch's operands: out, then the inputs. */
+/* The operands of a launch: the output, then the inputs, as one walk. */
 template <class C, int N> struct dm_Operands {
-  dm_Inputs<C, N> in = {}; /* whole: launches' arguments are compared */
+  dm_Inputs<C, N> in =
+      {}; /* initialised with padding: captured launches compare their arguments' bytes */
   dm_Walk<N + 1> walk;
   void *data[N + 1];
 
@@ -127,7 +131,7 @@ template <class C, int N> struct dm_Operands {
   }
 };
 
-/* out = fn(in...) in the compute type C. */
+/* Launches the strided kernel: out = fn(in...) in the compute type C. */
 template <class C, int N, class Fn>
 static dm_status dm_strided(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
   if (out->numel == 0) return DM_OK;
@@ -136,9 +140,9 @@ static dm_status dm_strided(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
                    o.data[0], (int)out->dtype, o.in, o.walk);
 }
 
-/* Makes the walk one over packs of V elements; false where packs do not fit. An
-   operand's rows are dense, their packs lying on the words of their size, or
-   repeat one element; rows other than the only one are whole packs. */
+/* Turns the walk into one over packs of V elements; false where that is impossible. Every
+   operand's last dim has to be contiguous, with packs aligned to words of their size, or
+   repeat one element. With more than one row, rows have to be whole packs. */
 template <class C, int N>
 static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
   dm_Walk<N + 1> *w = &o->walk;
@@ -162,6 +166,7 @@ static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
   return true;
 }
 
+/* Launches the packed kernel where the walk allows packs, else the strided one. */
 template <class C, class T, int N, class Fn>
 static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
   if (out->numel == 0) return DM_OK;
@@ -171,8 +176,8 @@ static dm_status dm_packed(dm_Tensor *out, dm_Tensor *const *in, Fn fn) {
                    o.data[0], (int)out->dtype, o.in, o.walk, out->numel);
 }
 
-/* The one float dtype of the operands on the device, bool ones aside; DM_BOOL when
-   there is none or more than one. */
+/* The only float dtype among the operands on the device, bool ones aside; DM_BOOL where there
+   is none or there are several. */
 static inline dm_DType dm_pack_dtype(const dm_Tensor *out, int n, dm_Tensor *const *in) {
   dm_DType one = (dm_DType)out->dtype;
   for (int j = 0; j < n; j++) {
@@ -184,18 +189,20 @@ static inline dm_DType dm_pack_dtype(const dm_Tensor *out, int n, dm_Tensor *con
   return dm_is_float(one) ? one : DM_BOOL;
 }
 
-/* Is an operand on the device float64? Kernels that compute in float meet none. */
+/* Whether an operand on the device is float64: kernels that compute in float32 do not read
+   any. */
 static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in) {
   bool any = out->dtype == DM_F64;
   for (int j = 0; j < n; j++) any |= !dm_is_host(in[j]) && in[j]->dtype == DM_F64;
   return any;
 }
 
-/* Formulas that only take the strided walk: long ones, whose arithmetic takes more
-   time than the memory, and rare ones. RARE marks their formulas in base. */
+/* Formulas for which only the strided kernel is compiled: long ones, which are bound by
+   arithmetic, and rare ones. RARE marks them in base/*.inc. */
 template <template <class> class Fn> static constexpr bool dm_unpacked = false;
 
-/* The formula in float or double, as `compute` (a float dtype) asks. */
+/* Launches the formula in float32 or float64, as the float dtype `compute` and the operands
+   ask. */
 template <template <class> class Fn, int N>
 static dm_status dm_pointwise_float(dm_Tensor *out, dm_Tensor *const *in, dm_DType compute,
                                     double p, double q) {

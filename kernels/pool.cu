@@ -1,8 +1,13 @@
-/* Pooling: a thread an output element, or a warp where windows of means are large.
-   Gradients have a thread an input element, which adds up the windows that cover
-   it, by rows: nothing is added to from two sides.
+/* Max and average pooling, forward and backward.
 
-   Channels that lie last: a thread does V of them, which lie in one word. */
+   The forward has one thread per output element, or a warp where the windows of an average are
+   large. The backward has one thread per input element, which sums the outputs whose windows
+   cover it, row by row: it gathers instead of scattering, so there are no atomics and the
+   order is fixed. max_pool stores for each output a code, the index of the maximum within its
+   window (uint8 where that is enough, else int32), in place of a position in the image.
+
+   With channels last a thread computes V neighbouring channels, read and written as one
+   word. */
 #include "kernels/layout.h"
 #include "kernels/reduce.cuh"
 
@@ -11,16 +16,16 @@ extern "C" {
 #include "op/spatial/pool.h"
 }
 
-/* Run i of V elements, of planes of h by w pixels: which plane, row, column, and, where a
-   pixel has several channels side by side, from which of them on. A plane is a channel of
-   an image, or a whole image with its channels last. */
+/* The position of run i of V elements in planes of h x w pixels: plane, row, column and, with
+   channels last, the first of its V channels. A plane is one channel of an image (N * C of
+   them), or a whole image with its channels last (N of them). */
 struct Pixel {
   int64_t plane, row, col, c;
 };
 struct Planes {
-  int64_t h, w, inner; /* inner: elements of a pixel */
+  int64_t h, w, inner; /* elements per pixel: 1, or the channels */
   int64_t n_run;
-  bool wide; /* 2^31 elements or more: true divisions */
+  bool wide; /* 2^31 elements or more: 64-bit divisions */
   dm_Divisor by_h, by_w, by_run;
 
   template <int V> __device__ Pixel split(int64_t i) const {
@@ -44,7 +49,7 @@ static Planes planes_of(const dm_Tensor *t, bool last, int V) {
   return p;
 }
 
-/* Dense elements of type T; of one known at run time when T is void. */
+/* Dense elements of type T; T void stands for a type known at run time. */
 template <class C, class T> struct Elements {
   T *data;
   template <int V> __device__ void get(int64_t i, C *v) const {
@@ -74,23 +79,24 @@ template <class C, class T> static Elements<C, T> elements(const dm_Tensor *t) {
   return e;
 }
 
-/* As many elements of T as 16 bytes hold. */
+/* The elements of T in 16 bytes. */
 template <class T> static constexpr int run_of() { return 16 / (int)sizeof(T); }
 template <> constexpr int run_of<void>() { return 1; }
 
 static bool is_word(const dm_Tensor *t, int V) {
   return (uintptr_t)dm_tensor_data(t) % (uintptr_t)(V * dm_dtype_sizes[t->dtype]) == 0;
 }
-/* Are there runs of V channels in all of them, which lie last? */
+/* Whether runs of V channels are whole words in all tensors, which are channels last. */
 static bool has_runs(const dm_Tensor *a, const dm_Tensor *b, const dm_Tensor *c, int V) {
   return a->shape[1] % V == 0 && is_word(a, V) && is_word(b, V) && (!c || is_word(c, V));
 }
-/* Do channels lie last on one side? The other may have a single pixel, and lie either way. */
+/* Whether one side is channels last. The other one may have a single pixel, which is both
+   layouts. */
 static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
   return dm_lies_last(in) || dm_lies_last(out);
 }
 
-/* Runs the statements with V, the elements that a thread does: RUN, a constant, or 1. */
+/* Runs the statements with the constant V, the elements per thread: RUN or 1. */
 #define RUNS(RUN, LAST, A, B, EXTRA, ...)         \
   do {                                            \
     if ((LAST) && has_runs(A, B, EXTRA, (RUN))) { \
@@ -102,6 +108,8 @@ static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
     }                                             \
   } while (0)
 
+/* Runs the statements with the types of a dtype: float types, or int64 arithmetic for
+   integers. */
 #define POOL_TYPES(DTYPE, ...)            \
   do {                                    \
     if (dm_is_float((dm_DType)(DTYPE))) { \
@@ -113,11 +121,12 @@ static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
     }                                     \
   } while (0)
 
+/* The windows along both axes. */
 struct Windows {
   dm_PoolAxis h, w;
 };
 
-/* Of positions along an axis, padding included: 31 bits (check_sides). */
+/* Divides positions along an axis, padding included, which check_sides limits to 31 bits. */
 static __device__ inline int64_t steps(int64_t a, int64_t b) {
   return (int64_t)((uint32_t)a / (uint32_t)b);
 }
@@ -129,7 +138,8 @@ static dm_status check_sides(const dm_Tensor *t) {
                  (long long)side, (long long)most);
 }
 
-/* Outputs [*lo, *hi) of a fixed axis whose windows reach input i, holes included. */
+/* The outputs [*lo, *hi) along a fixed axis whose windows span input i, including those whose
+   dilation skips it. */
 static __device__ inline void reaching(const dm_PoolAxis &a, int64_t i, int64_t *lo,
                                        int64_t *hi) {
   const int64_t first = i + a.pad - a.dil * (a.kernel - 1);
@@ -138,7 +148,7 @@ static __device__ inline void reaching(const dm_PoolAxis &a, int64_t i, int64_t 
   if (*hi > a.out) *hi = a.out;
 }
 
-/* Which element of window o is input i, which the window reaches; -1: none. */
+/* The index within window o of input i, which the window spans; -1 where dilation skips it. */
 static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int64_t i) {
   const int64_t away = i + a.pad - o * a.stride;
   const int64_t k = a.dil == 1 ? away : steps(away, a.dil);
@@ -150,13 +160,15 @@ static __device__ inline int64_t element_of(const dm_PoolAxis &a, int64_t o, int
 template <class C> static __device__ inline C lowest(void) { return -INFINITY; }
 template <> __device__ inline int64_t lowest<int64_t>(void) { return INT64_MIN; }
 
-/* V codes, as one word. */
+/* Loads V codes as one word. */
 template <class Code, int V>
 static __device__ inline void load_codes(const Code *codes, int64_t i, int64_t *v) {
   const dm_Run<Code, V> run = *(const dm_Run<Code, V> *)(codes + i);
   for (int k = 0; k < V; k++) v[k] = (int64_t)run.v[k];
 }
 
+/* max_pool forward: one thread per run of V outputs; writes the maximum and its code. Padding
+   is skipped, not compared. */
 template <class C, class T, class Code, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     max_kernel(Elements<C, T> x, Elements<C, T> y, Code *codes, Windows v, Planes out) {
@@ -180,7 +192,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
         x.template get<V>(((o.plane * v.h.in + row) * v.w.in + col) * out.inner + o.c, a);
         for (int k = 0; k < V; k++) {
           if (!(a[k] > best[k] || a[k] != a[k])) continue;
-          best[k] = a[k]; /* the first of equals, the last NaN */
+          best[k] = a[k]; /* the first of equal elements; the last NaN */
           code.v[k] = (Code)(r * v.w.kernel + s);
         }
       }
@@ -190,6 +202,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* max_pool backward: one thread per run of V inputs sums gy of the windows whose code points
+   at it. */
 template <class C, class T, class Code, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     scatter_kernel(Elements<C, T> gy, const Code *codes, Elements<C, T> gx, Windows v,
@@ -218,6 +232,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Picks from x the elements that the codes name; one thread per output. */
 template <class T, class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
     gather_kernel(const T *x, const Code *codes, T *y, Windows v, Planes out) {
@@ -230,6 +245,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Turns codes into positions in the plane h * w, counted from `base`: PyTorch's
+   return_indices. */
 template <class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
     position_kernel(const Code *codes, int64_t *y, int base, Windows v, Planes out) {
@@ -240,7 +257,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* The rule has checked them. */
+/* The windows of max_pool; the shape rule has checked the sizes. */
 static Windows max_windows(const dm_MaxPoolAttr *a, const int64_t *in, const int64_t *out) {
   Windows v;
   for (int i = 0; i < 2; i++) {
@@ -353,16 +370,19 @@ DM_CUDA_KERNEL(max_pool2d_position_cuda) {
 
 /* ---- means ---- */
 
+/* The windows of an average. `over` is what a sum is divided by: the override, or the number
+   of elements. */
 template <class C> struct Means {
   Windows v;
   bool include_pad;
   C divisor; /* 0: the product of the counts */
 
-  /* kernel == 0: adaptive windows */
+  /* The inputs of output o; kernel == 0 stands for adaptive windows. */
   __device__ dm_PoolSpan span(const dm_PoolAxis &a, int64_t o) const {
     return a.kernel == 0 ? dm_pool_adaptive_span(a.in, a.out, o)
                          : dm_pool_fixed_span(&a, include_pad, o);
   }
+  /* The outputs [*lo, *hi) whose windows contain input i. */
   __device__ void covering(const dm_PoolAxis &a, int64_t i, int64_t *lo, int64_t *hi) const {
     if (a.kernel > 0) {
       reaching(a, i, lo, hi);
@@ -377,7 +397,7 @@ template <class C> struct Means {
   }
 };
 
-/* A thread a run of V outputs. */
+/* avg_pool forward: one thread per run of V outputs. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     mean_kernel(Elements<C, T> x, Elements<C, T> y, Means<C> m, Planes out) {
@@ -397,7 +417,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* A warp shares a window: each lane takes every 32nd of its elements, which lie in rows. */
+/* The same for large windows, in rows: a warp shares an output, each lane takes every 32nd
+   element of the window, and the warp sums them. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     wide_mean_kernel(const T *x, T *y, Means<C> m, Planes out) {
@@ -424,6 +445,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* avg_pool backward: one thread per run of V inputs sums gy / count of the windows that
+   contain it, by rows. */
 template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     spread_kernel(Elements<C, T> gy, Elements<C, T> gx, Means<C> m, Planes in) {
@@ -448,10 +471,11 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* avg: NULL for adaptive windows. in, out: the planes' sizes. */
+/* Launches an average's forward or (spread) backward. avg is NULL for adaptive windows; in and
+   out are the sizes of the forward's planes. */
 static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
                        const int64_t *out, bool spread) {
-  enum { ALONE = 16 }; /* elements that a thread adds up by itself */
+  enum { ALONE = 16 }; /* elements that a thread sums by itself */
   dm_Tensor *x, *y = c->out[0];
   dm_status st = DM_OK;
   Windows v;
@@ -474,7 +498,7 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
     const Means<C> m = {v, avg && avg->count_include_pad,
                         (C)(avg && avg->divisor_override.set ? avg->divisor_override.v : 0)};
     const Elements<C, T> from = elements<C, T>(x), to = elements<C, T>(y);
-    if (spread) /* more would not stay in registers: two sums for each */
+    if (spread) /* at most 4: there are two sums for each */
       RUNS((run_of<T>() < 4 ? run_of<T>() : 4), last, y, x, NULL, {
         st = dm_launch((spread_kernel<C, T, V>), dm_blocks(y->numel / V), DM_THREADS, 0, from,
                        to, m, planes_of(y, last, V));

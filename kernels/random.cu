@@ -1,8 +1,10 @@
-/* Random tensors: the same numbers as the CPU's kernels give, from the same words
-   of the generator (op/random/random.h). Its seed and counter are on the device, where each
-   draw takes them and moves them on in the stream's order, so that the
-   launches of a training step are the same each time; the host keeps the same count. A thread
-   computes one counter: four elements, or two of float64. */
+/* Random tensors. They have the values that the CPU's kernels give, from the same words of the
+   same generator (Philox4x32-10, J. Salmon et al. 2011; op/random/random.h).
+
+   Seed and counter are in device memory. A draw copies them and advances the counter in stream
+   order, so that the launches of a training step are the same each time and can be captured;
+   the host keeps the same count without asking. A thread computes one counter: four elements,
+   or two of float64. */
 #include "kernels/keep.h"
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
@@ -15,15 +17,16 @@ extern "C" {
 
 enum { GENERATOR_SITE = 8 };
 
-/* *out: the generator before the draw. One thread: a launch of a warp is the least. */
+/* *out gets the generator before the draw, and the generator advances by n counters. One
+   thread works; a warp is the smallest launch. */
 static __global__ void advance_kernel(dm_Generator *generator, uint64_t n, dm_Generator *out) {
   if (threadIdx.x != 0) return;
   *out = *generator;
   generator->offset += n;
 }
 
-/* A copy of the generator is kept for each stream. It is sent anew only where the host's
-   was moved by something else: another seed or state, the CPU, another stream. */
+/* Each stream keeps its own copy of the generator (keep.c). The host sends it again only where
+   something else has moved its own: a new seed or state, the CPU, or another stream. */
 dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *out) {
   const dm_Generator *host = dm_thread_state()->generator,
                      was = dm_take_counters(n, per_counter);
@@ -39,7 +42,8 @@ dm_status dm_cuda_take_counters(int64_t n, int64_t per_counter, dm_Generator *ou
   return st;
 }
 
-/* The generator at the beginning of a draw, owned while its launches need it. */
+/* The generator at the start of a draw, in scratch memory until the launches that read it are
+   queued. */
 typedef dm_Scratch<dm_Generator> Start;
 
 static dm_status take(int64_t n, int64_t per_counter, Start *start) {
@@ -50,7 +54,7 @@ static dm_status take(int64_t n, int64_t per_counter, Start *start) {
 
 /* ---- a draw over a tensor: one counter a thread ---- */
 
-/* shift + scale v, rounded twice as on the CPU: not to be fused. */
+/* shift + scale v with both roundings, as on the CPU; the intrinsics are never fused. */
 static __device__ inline float affine(float shift, float scale, float v) {
 #ifdef __CUDA_ARCH__
   return __fadd_rn(shift, __fmul_rn(scale, v));
@@ -66,18 +70,19 @@ static __device__ inline double affine(double shift, double scale, double v) {
 #endif
 }
 
-/* Functors make an element of the result of a drawn number u and the input's element x. */
+/* Functors make a result's element of a random number u and the input's element x. `reads`: x
+   is used; `normal`: u is normal rather than uniform. */
 template <bool NORMAL> struct Affine {
   static const bool reads = false, normal = NORMAL;
   float shift, scale;
   __device__ float operator()(float u, float, int64_t) const { return affine(shift, scale, u); }
 };
-template <class C> struct Below { /* bernoulli of one probability */
+template <class C> struct Below { /* bernoulli with one p */
   static const bool reads = false, normal = false;
   float p;
   __device__ C operator()(float u, C, int64_t) const { return u < p ? C(1) : C(0); }
 };
-/* Bernoulli of each element's own probability; one outside [0, 1] is a fault. */
+/* Bernoulli with a probability per element; one outside [0, 1] is noted as a fault. */
 template <class C> struct BelowEach {
   static const bool reads = true, normal = false;
   dm_Fault *fault;
@@ -88,7 +93,7 @@ template <class C> struct BelowEach {
     return u < (float)x ? C(1) : C(0);
   }
 };
-/* Dropout: the scaled element, or 0. */
+/* Dropout: the scaled element, or 0 where u < p. */
 template <class C> struct Drop {
   static const bool reads = true, normal = false;
   float p;
@@ -96,7 +101,7 @@ template <class C> struct Drop {
   __device__ C operator()(float u, C x, int64_t) const { return u < p ? C(0) : x * scale; }
 };
 
-/* A word each; normal ones come in pairs. */
+/* The four numbers of a counter; normal ones are made in pairs (Box & Muller 1958). */
 template <bool NORMAL>
 static __device__ inline void draw4(const dm_Generator &g, int64_t counter, float u[4]) {
   const dm_Philox w = dm_philox(g.seed, g.offset + (uint64_t)counter);
@@ -110,7 +115,8 @@ static __device__ inline void draw4(const dm_Generator &g, int64_t counter, floa
   }
 }
 
-/* Dense elements of one float dtype, four a thread. */
+/* Dense elements of one float dtype: one counter per thread and step, four elements as one
+   word. */
 template <class Fn, class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     dense_draw_kernel(Fn fn, T *out, const T *in, const dm_Generator *start, int64_t n) {
@@ -126,7 +132,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* Of any strides and dtypes. */
+/* The same for any strides and dtypes. */
 template <class Fn, class C>
 static __global__ void __launch_bounds__(DM_THREADS)
     strided_draw_kernel(Fn fn, void *out, int dtype, const void *in, int in_dtype,
@@ -152,7 +158,7 @@ static dm_status dense_draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Gener
                    g, out->numel);
 }
 
-/* out = fn(u, in). A functor that reads nothing may be given out as in. */
+/* out = fn(u, in). For a functor that reads nothing `in` may be out. */
 template <class C, class Fn>
 static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Generator *g) {
   dm_Tensor *both[2] = {out, in};
@@ -177,7 +183,7 @@ static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Generator *
                    walk);
 }
 
-/* float64: two words each, two elements a counter. */
+/* float64: one counter per thread and step, two words for each of two elements. */
 static __global__ void __launch_bounds__(DM_THREADS)
     draw_f64_kernel(double *out, double shift, double scale, const dm_Generator *start,
                     bool normal, dm_Walk<1> walk) {
@@ -195,7 +201,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* shift + scale u, uniform or normal, in t of any float dtype and strides. */
+/* t = shift + scale u with u uniform or normal, in any float dtype and strides. */
 static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double scale) {
   const float a = (float)shift, b = (float)scale;
   Start g;
@@ -221,7 +227,7 @@ DM_CUDA_KERNEL(normal_cuda) {
   return draw_affine(c->out[0], true, a->mean, a->std);
 }
 
-/* p given: x says shape and dtype only; else x holds the probabilities. */
+/* With the attribute p, x only gives shape and dtype; otherwise x holds the probabilities. */
 DM_CUDA_KERNEL(bernoulli_cuda) {
   const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   dm_Tensor *out = c->out[0], *x = c->in[0];
@@ -236,7 +242,8 @@ DM_CUDA_KERNEL(bernoulli_cuda) {
   return draw<float>(out, x, BelowEach<float>{dm_cuda_faults(), op, c->base}, g.p);
 }
 
-/* A mask that the generator as it was then draws, again for the gradient. */
+/* Dropout by a generator as it was when the mask was first drawn: forward and gradient compute
+   the same mask instead of storing it. */
 DM_CUDA_KERNEL(drop_cuda) {
   const dm_DropAttr *a = DM_ATTR(dm_DropAttr, c);
   dm_Tensor *out = c->out[0], *x = c->in[0];
@@ -255,7 +262,7 @@ DM_CUDA_KERNEL(drop_cuda) {
   return draw<float>(out, x, Drop<float>{(float)a->p, (float)scale}, g);
 }
 
-/* The seed and counter of a draw as a tensor, which never visits the host. */
+/* Takes a draw's seed and counter as a tensor, without the host reading them. */
 DM_CUDA_KERNEL(counters_cuda) {
   return dm_cuda_take_counters(DM_ATTR(dm_CountersAttr, c)->n, 4,
                                (dm_Generator *)dm_tensor_data(c->out[0]));
@@ -263,7 +270,7 @@ DM_CUDA_KERNEL(counters_cuda) {
 
 /* ---- integers ---- */
 
-/* Two words an element, as on the CPU. */
+/* Two words per element, scaled to [low, high), as on the CPU. */
 static __global__ void __launch_bounds__(DM_THREADS)
     randint_kernel(void *out, int dtype, const dm_Generator *start, int64_t low, uint64_t count,
                    int64_t n) {
@@ -283,8 +290,8 @@ DM_CUDA_KERNEL(randint_cuda) {
                    (int)t->dtype, g.p, a->low, (uint64_t)a->high - (uint64_t)a->low, t->numel);
 }
 
-/* Each step of the shuffle needs the one before: the host does it. The copy takes
-   what is to be copied before it returns, and waits for no other work. */
+/* Each swap of a shuffle depends on the one before, so the host does it. The copy is from
+   pageable memory: CUDA has read it when the call returns, and waits for no other work. */
 DM_CUDA_KERNEL(randperm_cuda) {
   dm_RandpermAttr a = *DM_ATTR(dm_RandpermAttr, c);
   const dm_Device cpu = {DM_CPU, 0};
@@ -301,11 +308,12 @@ DM_CUDA_KERNEL(randperm_cuda) {
 
 /* ---- multinomial: in double, row by row as on the CPU ---- */
 
-/* Weights (rows, n) of any strides and float dtype, and where to note a bad row. */
+/* Weights (rows, n) of any strides and float dtype, and where a row with bad weights is
+   noted. */
 struct Weights {
   const void *data;
   int dtype;
-  int64_t rows, n, row_stride, stride, k; /* k samples of n weights */
+  int64_t rows, n, row_stride, stride, k; /* k samples per row */
   dm_Fault *fault;
   int op, base;
 
@@ -318,8 +326,9 @@ struct Weights {
   }
 };
 
-/* A block a row: the running sums of its weights, added one after another by the
-   first thread, and where the last weight above 0 is. */
+/* One block per row: the running sums of its weights, and the index of the last weight above
+   0. The first thread adds one weight after another, as on the CPU; the others load and store
+   tiles. */
 static __global__ void __launch_bounds__(DM_THREADS)
     sums_kernel(Weights w, double *sums, int64_t *last) {
   DM_SHARED(double, tile, DM_THREADS);
@@ -350,6 +359,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (bad || !(sum > 0) || sum == (double)INFINITY) w.note(row);
 }
 
+/* With replacement: one thread per sample draws a number below the row's total and finds it in
+   the running sums by binary search. */
 static __global__ void __launch_bounds__(DM_THREADS)
     sample_again_kernel(Weights w, const double *sums, const int64_t *last,
                         const dm_Generator *start, int64_t *out) {
@@ -361,7 +372,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
-/* A block a row: when each arrives. */
+/* Without replacement, first launch: one block per row computes for each item the time at
+   which it arrives, exponentially distributed with its weight as the rate. */
 static __global__ void __launch_bounds__(DM_THREADS)
     times_kernel(Weights w, const dm_Generator *start, double *times) {
   const dm_Generator g = *start;
@@ -385,8 +397,9 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (n_above < w.k) w.note(row);
 }
 
-/* The item that arrives as number s is sample s: a thread counts the earlier ones. Blocks of y
-   share a row. */
+/* Second launch: the k items that arrive first are the samples, in order of arrival
+   (Efraimidis & Spirakis 2006). A thread counts the items that arrive before its own;
+   blockIdx.y counts the blocks of a row. */
 static __global__ void __launch_bounds__(DM_THREADS)
     sample_once_kernel(Weights w, const double *times, int64_t *out) {
   DM_SHARED(double, tile, DM_THREADS);
@@ -407,7 +420,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   if (i < w.n && rank < w.k) out[row * w.k + rank] = i + w.base;
 }
 
-/* With replacement; sums: a buffer of (rows, n). */
+/* Samples with replacement; sums is a buffer of (rows, n). */
 static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, int64_t *out) {
   void *last;
   const int64_t bytes = w.rows * (int64_t)sizeof(int64_t);
@@ -421,14 +434,15 @@ static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, in
   return st;
 }
 
-/* Without replacement; times: a buffer of (rows, n). O(n^2) comparisons, in parallel. */
+/* Samples without replacement; times is a buffer of (rows, n). It makes n^2 comparisons per
+   row, in parallel. */
 static dm_status sample_once(Weights w, double *times, const dm_Generator *g, int64_t *out) {
   const dim3 grid((unsigned)w.rows, (unsigned)dm_ceil_div(w.n, DM_THREADS));
   DM_TRY(dm_launch(times_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
   return dm_launch(sample_once_kernel, grid, DM_THREADS, 0, w, times, out);
 }
 
-/* x (n) is one row. */
+/* A vector x (n) is one row. */
 DM_CUDA_KERNEL(multinomial_cuda) {
   const dm_MultinomialAttr *a = DM_ATTR(dm_MultinomialAttr, c);
   const dm_Tensor *x = c->in[0];

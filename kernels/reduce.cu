@@ -1,5 +1,6 @@
-/* Reductions over dims; how they run is in reduce.cuh. float32 and 16-bit data are
-   added up in float32, in trees. */
+/* Reductions over dims: sum, mean, prod, var, std, norm, logsumexp, any and all. reduce.cuh
+   has the kernels, this file the reducers. float32 and 16-bit data are summed in float32, by a
+   fixed tree. */
 #include "kernels/gemm.h"
 #include "kernels/reduce.cuh"
 
@@ -7,7 +8,8 @@ extern "C" {
 #include "op/reduce/reduce.h"
 }
 
-/* What x is read as for a result of that dtype; double wherever there is one. */
+/* The type that x is read as for a result of dtype `out`: where that is float32 and x is
+   float64, it is double. */
 static dm_DType compute_dtype(const dm_Tensor *x, dm_DType out) {
   const dm_DType compute = dm_compute_dtype(out);
   return compute == DM_F32 && x->dtype == DM_F64 ? DM_F64 : compute;
@@ -15,6 +17,7 @@ static dm_DType compute_dtype(const dm_Tensor *x, dm_DType out) {
 
 /* ---- sum, mean, sum_to_size ---- */
 
+/* sum and mean: `by` is 1, or the number of elements. */
 template <class C> struct Sum {
   typedef C In;
   typedef C State;
@@ -28,6 +31,7 @@ template <class C> struct Sum {
   }
 };
 
+/* The sum over the dims in mask, or the mean, in out's dtype. */
 static dm_status sum_over(const dm_Tensor *out, const dm_Tensor *x, unsigned mask, bool mean) {
   const int64_t n = !mean ? 1 : out->numel > 0 ? x->numel / out->numel : 0;
   const Sum<float> f32 = {(float)n};
@@ -62,6 +66,7 @@ static __device__ inline double product(double a, double b) { return a * b; }
 static __device__ inline int64_t product(int64_t a, int64_t b) {
   return (int64_t)((uint64_t)a * (uint64_t)b);
 }
+/* The product; integers wrap modulo 2^64. */
 template <class C> struct Prod {
   typedef C In;
   typedef C State;
@@ -87,6 +92,9 @@ DM_CUDA_KERNEL(prod_cuda) {
 
 /* ---- var, std: Welford 1962 along a thread, joined as in Chan et al. 1979 ---- */
 
+/* The moments of one output: Welford's update (1962) along a thread, the pairwise formula of
+   Chan, Golub & LeVeque (1979) to join threads. Both avoid the cancellation of sum(x^2) - n
+   mean^2. */
 template <class C> struct Var {
   struct State {
     C mean, m2, n;
@@ -115,6 +123,7 @@ template <class C> struct Var {
   }
 };
 
+/* The variance, or its root, with PyTorch's `correction`. */
 template <class C> static dm_status var_of(dm_Call *c, bool root) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0], *out = c->out[0];
@@ -129,8 +138,9 @@ DM_CUDA_KERNEL(var_cuda) {
 
 /* ---- norm ---- */
 
-/* Squares of float32 leave its range where their root does not: the very large and
-   the very small are scaled and added up apart. Blue 1978. */
+/* The 2-norm in float32. Squares may overflow or underflow where their root does not: very
+   large and very small elements are scaled by powers of two and summed on their own (J. Blue
+   1978). */
 struct Norm2 {
   struct State {
     float big, mid, small;
@@ -158,6 +168,8 @@ struct Norm2 {
   }
 };
 
+/* The p-norm for any finite p: sum(|x|^p)^(1/p), where 0 counts the elements that are not
+   0. */
 template <class C> struct NormP {
   typedef C In;
   typedef C State;
@@ -175,7 +187,7 @@ template <class C> struct NormP {
   }
 };
 
-/* p = inf, -inf; a NaN stays. */
+/* The norm for p = inf or -inf: the largest or smallest absolute value; a NaN stays. */
 template <class C> struct NormInf {
   typedef C In;
   typedef C State;
@@ -208,6 +220,7 @@ DM_CUDA_KERNEL(norm_cuda) {
 
 /* ---- logsumexp ---- */
 
+/* logsumexp: the online sum of reduce.cuh, whose result is top + log(sum). */
 template <class C> struct LogSumExp : dm_LogSum<C> {
   typedef C In;
   static const bool positional = false;
@@ -226,7 +239,8 @@ DM_CUDA_KERNEL(logsumexp_cuda) {
 
 /* ---- any, all ---- */
 
-/* Is there an element whose truth is `sought`? */
+/* any and all as one reducer: looks for an element whose truth is `sought`. any seeks true;
+   all seeks false and is true where none is found. */
 template <class C> struct Seek {
   typedef C In;
   typedef unsigned State;

@@ -1,7 +1,12 @@
-/* layer_norm and group_norm.
+/* layer_norm and group_norm, forward and backward. Both normalise rows of contiguous elements:
+   a row is the normalised dims of layer_norm, or one group of channels of one image.
 
-   A row belongs to a warp, or to a block when it is long. It is kept in registers where it
-   fits: moments come from there, by two passes. Longer rows are read again. */
+   A row belongs to a warp, or to a block when it is long. Where it fits it is kept in
+   registers, and the moments are computed from there in two passes: the mean first, then the
+   squared distances from it. Longer rows are read once for the moments, which are joined as in
+   norm.cuh, and again for the result. The backward recomputes mean and rstd from x instead of
+   storing them in the forward. The gradients of weight and bias are sums over rows
+   (channels.cuh). */
 #include "kernels/channels.cuh"
 
 extern "C" {
@@ -10,22 +15,23 @@ extern "C" {
 
 struct RowShape {
   int64_t n_rows, len;
-  int64_t groups, per, inner; /* channels of a row; elements of a channel */
-  int lanes;                  /* threads of a row: 32, or a block */
+  int64_t groups, per, inner; /* groups of an image; channels of a row; elements of a channel */
+  int lanes;                  /* threads that share a row: 32, or a block */
 };
 
+/* Adds over the threads of a row; each gets the sum. */
 template <class C> static __device__ inline C lane_sum(C v, int lanes) {
   return lanes == 32 ? dm_warp_sum(v) : dm_block_sum(v);
 }
 
-/* f(j, k) for each of a thread's runs j of a row: its k-th, below R; R == 0: as many
-   as there are, k being 0. */
+/* Calls f(j, k) for each of this thread's runs j of a row. R > 0: k counts them, up to R; R ==
+   0: there may be any number, and k is 0. */
 template <int R, class F>
 static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
   const int lane = threadIdx.x & (lanes - 1);
   if constexpr (R > 0) {
     UNROLL
-    for (int k = 0; k < R; k++) { /* unrolled, or what is kept would not be in registers */
+    for (int k = 0; k < R; k++) { /* unrolled, so that what is kept stays in registers */
       const int64_t j = lane + (int64_t)k * lanes;
       if (j < n_run) f(j, k);
     }
@@ -34,7 +40,8 @@ static __device__ inline void each_run(int64_t n_run, int lanes, const F &f) {
   }
 }
 
-/* The mean of row p and 1 / sqrt(variance + eps); keeps the row in `kept` if R > 0. */
+/* Computes the mean of row p and rstd = 1 / sqrt(variance + eps). R > 0: the row is kept in
+   `kept`, R runs of V elements per thread. */
 template <class C, class T, int V, int R>
 static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, C (*kept)[V],
                                           C *mean, C *rstd) {
@@ -66,7 +73,8 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
   *rstd = C(1) / root(m2 / n + eps);
 }
 
-/* The weights of the run at element i of a row whose first channel is c0. */
+/* Loads the weights for the run at element i of a row whose first channel is c0. With inner >
+   1 (group_norm of images) a channel's weight is repeated over its pixels. */
 template <class C, class T, int V>
 static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, int64_t c0,
                                          int64_t i, C otherwise, C *v) {
@@ -91,7 +99,7 @@ static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, 
   }
 }
 
-/* y = (x - mean) * rstd, times weight plus bias */
+/* The forward: y = (x - mean) * rstd * weight + bias, s.lanes threads per row. */
 template <class C, class T, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
     rows_kernel(const T *x, T *y, dm_Vector w, dm_Vector b, RowShape s, C eps) {
@@ -111,8 +119,9 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
   }
 }
 
-/* gx = rstd (gh - mean(gh) - xhat mean(gh xhat)), gh = gy * weight. Each row's mean
-   and rstd go to stats, for the sums by channel. */
+/* The backward: gx = rstd (gh - mean(gh) - xhat mean(gh xhat)), with gh = gy * weight and
+   means over the row. Each row's mean and rstd go to stats (n_rows, 2), for the sums by
+   channel. */
 template <class C, class T, int V, int R>
 static __global__ void __launch_bounds__(DM_THREADS, 2)
     rows_backward_kernel(const T *gy, const T *x, T *gx, dm_Vector w, RowShape s, C eps,
@@ -125,7 +134,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
       stats[2 * row] = mean;
       stats[2 * row + 1] = rstd;
     }
-    /* run j as xhat and gh, in slot k */
+    /* Reads run j as xhat and gh into slot k. */
     const auto read = [&](int64_t j, int k) {
       C scale[V];
       if (R == 0) load_run<C, T, V>(x + first, j * V, kx[k]);
@@ -155,6 +164,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
 
 /* ---- on the host ---- */
 
+/* The rows of a tensor of x's shape, as the attributes split them. */
 static RowShape row_shape(const dm_Tensor *x, const dm_RowNormBackwardAttr &a) {
   RowShape s;
   s.n_rows = a.outer * a.groups;
@@ -166,14 +176,16 @@ static RowShape row_shape(const dm_Tensor *x, const dm_RowNormBackwardAttr &a) {
   return s;
 }
 
-/* May runs of V weights be read? */
+/* Whether V neighbouring weights may be loaded as one word. */
 static bool affine_runs(const dm_Vector &w, const RowShape &s, int V) {
   return !w.data || s.inner > 1 || runs_of(w.data, V * (int64_t)dm_dtype_sizes[w.dtype]);
 }
 
 enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
 
-/* Runs the statements with V and R: how many elements a load, how many loads kept. */
+/* Runs the statements with the constants V, elements per load, and R, loads that a thread
+   keeps: rows of up to 32 * KEPT loads get a warp, longer ones a block, and those beyond
+   DM_THREADS * KEPT are not kept. */
 #define ROW_WAYS(S, PACKS, ...)                                  \
   do {                                                           \
     const int wide = 16 / (int)sizeof(T);                        \
@@ -191,6 +203,7 @@ enum { KEPT = 4 }; /* runs of a row that a thread keeps in registers */
     }                                                            \
   } while (0)
 
+/* The forward of both ops: x dense, weight and bias in any float dtype or missing. */
 static dm_status rows_forward(dm_Call *c, const dm_RowNormBackwardAttr &a) {
   dm_Tensor *own[3] = {NULL}, *out = c->out[0];
   dm_Vector w, b;
@@ -227,6 +240,7 @@ DM_CUDA_KERNEL(group_norm_cuda) {
   return rows_forward(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
 }
 
+/* gx by rows, then gw and gb by channels with the stored statistics. */
 template <class C, class T>
 static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, const dm_Tensor *gy,
                                const dm_Tensor *x, const dm_Vector &w, C *stats) {

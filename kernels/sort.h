@@ -1,4 +1,4 @@
-/* Order, for kernels that need it themselves. */
+/* Sorting for other kernels. */
 #ifndef DM_KERNELS_SORT_H
 #define DM_KERNELS_SORT_H
 
@@ -7,8 +7,8 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-    /* sorted: the n keys, rising; at: where each was (from 0). Equal keys stay in
-       their order. All on the device. */
+    /* sorted gets the n keys in rising order and `at` the position, from 0, that each had.
+       Equal keys keep their order. All are on the device. */
     dm_status
     dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t *at);
 

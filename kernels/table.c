@@ -1,4 +1,5 @@
-/* The op table's CUDA column: each op's kernel on this device. */
+/* Registers the CUDA column of the op table: one kernel function per op, NULL for ops without
+   one. */
 #include "engine/call.h"
 #include "kernels/module.h"
 

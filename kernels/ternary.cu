@@ -1,11 +1,13 @@
-/* The pointwise ops of up to three operands, from the formulas that the CPU uses too:
-   base/triple.inc. p and q are bounds or a factor, which saturate in int64. */
+/* The pointwise ops of up to three operands (where, clamp, lerp, addcmul, addcdiv). Their
+   formulas are the CPU's, base/triple.inc. p and q are bounds or a factor; for integers they
+   saturate in int64. */
 #include "kernels/pointwise.cuh"
 
 extern "C" {
 #include "op/pointwise/ternary.h"
 }
 
+/* Each row becomes a functor over a float type and one over int64. */
 #define U(x) ((uint64_t)(x))
 #define TRIPLE(NAME, N, FLOAT_EXPR, INT_EXPR)                             \
   template <class real> struct NAME##_triple {                            \
@@ -27,7 +29,7 @@ extern "C" {
 #include "base/triple.inc"
 #undef U
 
-/* In the output's dtype. */
+/* Computes in the output's dtype, integers in int64. */
 template <template <class> class Fn, int N>
 static dm_status run(dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
   const dm_DType dtype = (dm_DType)out->dtype;

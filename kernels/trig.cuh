@@ -1,11 +1,11 @@
-/* sin, cos and tan of float32, of any size, in float32 and integers: CUDA's own sinf, cosf and
-   tanf use float64 for large arguments, which most GPUs do slowly. Errors: sin and cos below
-   2 ulp, tan below 4; spec/emulated_check.cu measures them.
+/* sin, cos and tan of any float32, in float32 and integers: CUDA's sinf, cosf and tanf use
+   float64 for large arguments, which is slow on most GPUs. Errors: sin and cos below 2 ulp,
+   tan below 4; spec/emulated_check.cu measures them.
 
-   x is reduced to r in [-pi/4, pi/4] and a number n of quarter turns; n chooses between the
-   polynomials of sin r and cos r and their signs. Up to 1e5 the reduction subtracts n times
-   pi/2 in three parts by fused multiply-adds (Cody & Waite 1980); beyond that it multiplies
-   x's mantissa by the bits of 2/pi that matter, in integers (Payne & Hanek 1983). */
+   x is reduced to r in [-pi/4, pi/4] and n quarter turns; n selects the polynomial of sin r or
+   cos r and the sign. For |x| up to 1e5 the reduction subtracts n pi/2, with pi/2 in three
+   parts, by fused multiply-adds (Cody & Waite 1980). Beyond that it multiplies the mantissa of
+   x by those bits of 2/pi that matter, in integers (Payne & Hanek 1983). */
 #ifndef DM_TRIG_CUH
 #define DM_TRIG_CUH
 
@@ -17,7 +17,7 @@ extern "C" {
 #include "base/half.h"
 }
 
-/* The bits of 2 / pi after the point, and 32 zeros before. */
+/* The bits of 2 / pi after the binary point, 32 at a time, after 32 zeros. */
 static DM_HD inline uint32_t dm_two_over_pi(int i) {
   switch (i) {
   case 1: return 0xa2f9836eu;
@@ -31,9 +31,9 @@ static DM_HD inline uint32_t dm_two_over_pi(int i) {
   }
 }
 
-/* x = n pi/2 + the result, at most pi/4 (and rounding) from 0; n as two bits or more.
-   Payne & Hanek 1983: the product m 2^e with 2/pi, where the bits of 2/pi that give
-   multiples of 4 are left out, and those that are too small. */
+/* Returns r with x = n pi/2 + r and |r| <= pi/4 (up to rounding); only the low two bits of n
+   are used. Payne & Hanek 1983: of the product m 2^e times 2/pi it leaves out the bits of 2/pi
+   that give multiples of 4 quarter turns, and those that are too small to matter. */
 static DM_HD inline float dm_reduce_large(float x, uint32_t *n) {
   const uint32_t bits = dm_f32_to_bits(x), m = (bits & 0x7fffffu) | 0x800000u;
   const int from = (int)(bits >> 23 & 255u) - 150 + 30, i = from >> 5, shift = from & 31;
@@ -56,7 +56,7 @@ static DM_HD inline float dm_reduce_large(float x, uint32_t *n) {
   return -r;
 }
 
-/* r and n for any finite x; NaN for others. */
+/* Returns r and n for any finite x, and NaN for others. */
 static DM_HD inline float dm_reduce_pi_2(float x, uint32_t *n) {
   const float size = fabsf(x);
   if (size > 1e5f) {
@@ -71,7 +71,7 @@ static DM_HD inline float dm_reduce_pi_2(float x, uint32_t *n) {
   return fmaf(k, 0x1.ee59dap-50f, r);
 }
 
-/* Polynomials of least relative error on [-pi/4, pi/4], 4e-9 and 2e-10. */
+/* Minimax polynomials of the relative error on [-pi/4, pi/4]: 4e-9 and 2e-10. */
 static DM_HD inline float dm_sin_part(float r) {
   const float s = r * r;
   const float p = fmaf(fmaf(-1.95146315e-4f, s, 8.332156051e-3f), s, -0.1666665454f);
@@ -83,7 +83,7 @@ static DM_HD inline float dm_cos_part(float r) {
   return fmaf(s * s, p, fmaf(-0.5f, s, 1.0f));
 }
 
-/* Of n quarter turns and r; n = 1 more makes a cosine of a sine. */
+/* The sine of n quarter turns plus r. cos(x) takes n + 1. */
 static DM_HD inline float dm_sin_turned(float r, uint32_t n) {
   const float y = n & 1u ? dm_cos_part(r) : dm_sin_part(r);
   return n & 2u ? -y : y;

@@ -1,5 +1,5 @@
-/* The pointwise ops of one operand, from the formulas that the CPU uses too: base/scalar.inc
-   for floats, base/single.inc for integers and predicates. */
+/* The pointwise ops of one operand. Their formulas are the CPU's: base/scalar.inc for floats,
+   base/single.inc for integers and predicates. */
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/reduce.cuh"
@@ -11,7 +11,7 @@
 #ifdef __GNUC__
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
-/* Formulas that only take the strided walk; see dm_unpacked. */
+/* Marks formulas that are only compiled for the strided kernel; see dm_unpacked. */
 #define RARE(NAME)                                               \
   template <class C> struct NAME##_forward;                      \
   template <class C> struct NAME##_backward;                     \
@@ -34,8 +34,9 @@
 #undef real
 #undef F
 
-/* A pair of functors for each UNARY row: NAME_forward of x, NAME_backward of (gy, saved). Their
-   type chooses between the float and the double formula. */
+/* Two functors for each UNARY row: NAME_forward(x), and NAME_backward(gy, saved), gy times the
+   derivative at the saved input or output. The compute type selects the float or double
+   formula. */
 #define FUNCTORS(NAME)                                                                \
   static __device__ inline float NAME##_v(float x, float p, float q) {                \
     return NAME##_f32(x, p, q);                                                       \
@@ -64,6 +65,7 @@
 
 /* ---- integers ---- */
 
+/* The formulas of integers, as functors over int64. */
 #define U(x) ((uint64_t)(x))
 #define INTEGER(NAME, EXPR)                                  \
   struct NAME##_integer {                                    \
@@ -76,7 +78,7 @@
 #include "base/single.inc"
 #undef U
 
-/* p and q are whole numbers there: hardtanh's bounds, cut off. */
+/* Launches an integer formula; p and q, hardtanh's bounds, are truncated. */
 static dm_status integers(dm_Call *c, double p, double q) {
   switch (dm_op_id(c->op)) {
 #define INTEGER(NAME, EXPR) \
@@ -87,7 +89,7 @@ static dm_status integers(dm_Call *c, double p, double q) {
   }
 }
 
-/* Every op of a UNARY row: the switch is generated from the table. */
+/* All ops of the UNARY rows, by a switch that is generated from the table. */
 DM_CUDA_KERNEL(unary_cuda) {
   dm_Tensor *out = c->out[0];
   const dm_DType dtype = (dm_DType)out->dtype;
@@ -104,15 +106,17 @@ DM_CUDA_KERNEL(unary_cuda) {
   }
 }
 
-/* The activation of a matrix product's result, where no library fuses it. */
+/* Applies the activation to a matrix product's result, where no library fuses it. */
 extern "C" dm_status dm_cuda_activate(dm_Tensor *out, dm_Activation a, dm_Tensor *in) {
   const dm_DType dtype = (dm_DType)out->dtype;
   if (a == DM_RELU) return dm_pointwise_float<relu_forward, 1>(out, &in, dtype, 0, 0);
   return dm_pointwise_float<gelu_forward, 1>(out, &in, dtype, dm_activation_param(a), 0);
 }
 
-/* A column's sum of gy times the derivative, which goes to `before`. gy, saved and before
-   are dense, of one dtype. */
+/* The reducer of linear's backward with an activation: while it sums the columns of gy (rows,
+   columns) for the bias gradient, it multiplies each element by the activation's derivative
+   and writes that to `before`. One read of gy serves both. gy, saved and before are dense, of
+   one dtype. */
 template <class Fn, class C> struct ActivationSum : dm_Plus {
   typedef C In;
   typedef C State;
@@ -140,6 +144,7 @@ template <class Fn, class C> struct ActivationSum : dm_Plus {
 };
 template <class Fn, class C> static constexpr bool dm_visits<ActivationSum<Fn, C>> = true;
 
+/* Launches it in the compute type C. */
 template <template <class> class Fn, class C>
 static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
                                    const dm_Tensor *gy, const dm_Tensor *saved) {
@@ -162,8 +167,8 @@ static dm_status activate_backward(dm_Tensor *before, dm_Tensor *sums, double p,
              : activate_backward<Fn, float>(before, sums, p, dense_gy.t, dense_saved.t);
 }
 
-/* before (rows, columns): gy times the activation's derivative; sums (columns): its columns'
-   sums, the bias gradient, in the same pass. */
+/* before (rows, columns) = gy times the activation's derivative, and sums (columns), the bias
+   gradient, in one pass. */
 extern "C" dm_status dm_cuda_activate_backward(dm_Tensor *before, dm_Tensor *sums,
                                                dm_Activation a, dm_Tensor *gy,
                                                dm_Tensor *saved) {
@@ -189,7 +194,7 @@ DM_CUDA_KERNEL(unary_backward_cuda) {
 
 /* ---- predicates: bool out of any dtype ---- */
 
-/* One kernel has them all; `op` says which. */
+/* All predicates in one functor; `op` selects the formula. */
 template <class C> struct Predicate {
   typedef C real;
   C op, unused;

@@ -1,4 +1,4 @@
-/* Small operands of a kernel (weights, biases, statistics): any float dtype, read as
+/* Small operands of a kernel, such as weights, biases and statistics: any float dtype, read as
    the compute type. */
 #ifndef DM_CUDA_VECTOR_CUH
 #define DM_CUDA_VECTOR_CUH
@@ -10,13 +10,14 @@ extern "C" {
 #include "core/copy.h"
 }
 
-/* Is that the dtype of T? */
+/* Whether `dtype` is that of T. */
 template <class T> static __device__ inline bool dm_dtype_is(int dtype);
 template <> __device__ inline bool dm_dtype_is<dm_f16>(int dtype) { return dtype == DM_F16; }
 template <> __device__ inline bool dm_dtype_is<dm_bf16>(int dtype) { return dtype == DM_BF16; }
 template <> __device__ inline bool dm_dtype_is<float>(int dtype) { return dtype == DM_F32; }
 template <> __device__ inline bool dm_dtype_is<double>(int dtype) { return dtype == DM_F64; }
 
+/* A vector of n elements of a dtype known at run time, or none; at(i) reads element i. */
 struct dm_Vector {
   const void *data; /* NULL: none */
   int dtype;
@@ -26,6 +27,7 @@ struct dm_Vector {
   }
 };
 
+/* Casts t by the op, without recording it for backward. */
 static inline dm_status dm_cast_new(dm_Tensor *t, dm_DType to, dm_Tensor **out) {
   dm_ThreadState *ts = dm_thread_state();
   const int64_t dtype = to;
@@ -36,8 +38,8 @@ static inline dm_status dm_cast_new(dm_Tensor *t, dm_DType to, dm_Tensor **out) 
   return st;
 }
 
-/* t's elements, dense, for kernels that compute in `compute`: a float32 one meets no
-   float64. *own keeps them alive; the caller's to unref. t may be NULL. */
+/* Gives t's elements, dense, to a kernel that computes in `compute`; float64 is cast first if
+   that is float32. *own holds the memory, and the caller unrefs it. t may be NULL. */
 static inline dm_status dm_vector_new(dm_Tensor *t, dm_DType compute, dm_Tensor **own,
                                       dm_Vector *v) {
   v->data = NULL;
@@ -55,7 +57,7 @@ static inline dm_status dm_vector_new(dm_Tensor *t, dm_DType compute, dm_Tensor 
   return DM_OK;
 }
 
-/* t, dense and of that very dtype. */
+/* Returns t dense and of exactly that dtype. */
 static inline dm_status dm_dense_cast(dm_Tensor *t, dm_DType dtype, dm_Tensor **own) {
   if (t->dtype == dtype) return dm_dense_new(t, own);
   dm_Tensor *cast;
