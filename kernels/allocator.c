@@ -163,6 +163,7 @@ static uint64_t mixed(const void *p) {
   h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
   return h ^ h >> 32;
 }
+/* Linear probing: the hash gives the first slot, and the next ones follow. */
 static int64_t home_slot(const dm_Allocator *a, const void *p) {
   return (int64_t)(mixed(p) >> 32) & (a->n_slots - 1);
 }
@@ -191,6 +192,7 @@ static void take_from_table(dm_Allocator *a, const Block *b) {
   int64_t gap = slot_of(a, b->p);
   for (int64_t i = next_slot(a, gap); a->table[i]; i = next_slot(a, i)) {
     const int64_t mask = a->n_slots - 1, home = home_slot(a, a->table[i]->p);
+    /* An entry stays where its probe would not pass the gap. */
     if (((i - home) & mask) < ((i - gap) & mask)) continue;
     a->table[gap] = a->table[i];
     gap = i;
@@ -278,6 +280,7 @@ static bool precedes(const Block *a, const Block *b) {
 /* The heap order of the treap: a block's hash is larger than those below it. */
 static bool is_above(const Block *a, const Block *b) { return mixed(a->p) > mixed(b->p); }
 
+/* A block's tree, and the child on whose side b belongs. */
 static Block **tree_of(const Block *b) { return &b->stream->free[b->pool]; }
 static Block **side_of(Block *at, const Block *b) {
   return precedes(b, at) ? &at->left : &at->right;
@@ -342,6 +345,7 @@ static Block *next_in(Block *tree, const Block *b) {
   return next;
 }
 
+/* In use and waiting blocks are not merged. */
 static bool is_free(const Block *b) { return b && b->asked == 0 && b->n_pending == 0; }
 
 /* Merges b with the block after it, whose record becomes spare. */
@@ -374,6 +378,7 @@ static void make_free(dm_Allocator *a, Block *b) {
 static void split(dm_Allocator *a, Block *b, int64_t n) {
   const int64_t rest = b->n - n;
   if (rest < GRAIN || (b->pool == DM_POOL_LARGE && rest <= SMALL_REQUEST)) return;
+  /* The rest belongs to the same segment, right after b. */
   Block *r = new_block(a, (Block){.p = b->p + n,
                                   .n = rest,
                                   .stream = b->stream,
@@ -420,6 +425,7 @@ static void free_segments_of(dm_Allocator *a, Block *const *tree) {
    of its queue, so that the first pending one ends the search. */
 static void finish_uses(dm_Allocator *a, bool wait) {
   for (Stream *s = a->streams; s; s = s->next) {
+    /* The events of a stream are waited for, or asked, from the oldest on. */
     while (s->first_pending) {
       Use *u = s->first_pending;
       if (wait) a->raw.event_wait(a->raw.ctx, u->event);
@@ -468,6 +474,7 @@ static Block *obtain(dm_Allocator *a, void *stream, int64_t n) {
   Stream *s = stream_of(a, stream);
   if (!s || !reserve(a)) return NULL;
   finish_uses(a, false);
+  /* The cache first, then the device, then whatever frees memory. */
   Block *b = find(s->free[pool], n);
   if (!b) b = new_segment(a, s, pool, segment_bytes(n));
   if (b) return b;
@@ -521,6 +528,7 @@ static void free_block(dm_Allocator *a, Block *b) {
   else make_free(a, b);
 }
 
+/* False if p is no block in use. */
 bool dm_allocator_free(dm_Allocator *a, void *p) {
   pthread_mutex_lock(&a->lock);
   Block *b = block_at(a, p);
@@ -529,6 +537,7 @@ bool dm_allocator_free(dm_Allocator *a, void *p) {
   return b != NULL;
 }
 
+/* The block's own stream needs no event. */
 static bool is_used_on(const Block *b, const Stream *s) {
   if (b->stream == s) return true;
   for (const Use *u = b->uses; u; u = u->next)

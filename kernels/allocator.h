@@ -13,7 +13,7 @@
 #include "base/base.h"
 #include "core/device.h"
 
-/* What the allocator calls, with its lock held, except pressure: these functions must not call
+/* The allocator calls these functions with its lock held, except pressure: they must not call
    the allocator. Streams and events are handles that only they interpret. */
 typedef struct dm_RawMemory {
   void *ctx;

@@ -381,17 +381,21 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   DM_SHARED(Quad<C>, factors, TILE * SIDE);
   const int y = threadIdx.x / SIDE * 4, x = threadIdx.x % SIDE * 4;
   const int n_row = keys ? p.S : p.L, n_column = result == Y || result == GV ? p.D : p.E;
+  /* The tiles of rows are counted fastest, then those of columns. */
   const int n_tile = (n_row + TILE - 1) / TILE, tile = (int)blockIdx.x % n_tile;
   const int column0 = (int)blockIdx.x / n_tile * (WIDE * TILE);
   /* With a causal mask later queries see more keys: those tiles get the lowest block numbers,
      which start first. */
   const int row0 = (p.causal && !keys ? n_tile - 1 - tile : tile) * TILE;
+  /* The keys that a tile of queries may see end with its last row if the mask is causal. */
   const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
   for (int64_t batch = blockIdx.y; batch < p.n_batch; batch += gridDim.y) {
     const Panel<C, T> q(p, p.q, batch, p.L, p.E), k(p, p.k, batch, p.S, p.E);
     const Panel<C, T> v(p, p.v, batch, p.S, p.D), gy(p, p.gy, batch, p.L, p.D);
     Softmax<C> softmax;
     C sum[WIDE][4][4] = {};
+    /* With rows that are keys and a causal mask, earlier queries see none of the tile's
+       keys. */
     for (int line0 = keys && p.causal ? row0 : 0; line0 < n_line; line0 += TILE) {
       const int i = keys ? line0 + x : row0 + y, j = keys ? row0 + y : line0 + x;
       C s[4][4];
@@ -401,6 +405,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
       if (result == Y) {
         C factor[4];
         softmax.add(s, factor);
+        /* The sums so far refer to the old maximum. */
         for (int w = 0; w < WIDE; w++)
           for (int r = 0; r < 4; r++)
             for (int c = 0; c < 4; c++) sum[w][r][c] *= factor[r];
@@ -417,6 +422,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
       } else if (p.draw) {
         drop<keys, C>(p, s, tile_b, batch, i, j);
       }
+      /* The factors are stored transposed, in lines along the dim that is summed next. */
       for (int c = 0; c < 4; c++) {
         const Quad<C> column = {{s[0][c], s[1][c], s[2][c], s[3][c]}};
         factors[slot<C>(x + c, y / 4)] = column;
@@ -441,6 +447,8 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
     for (int r = 0; r < 4; r++) {
       const int64_t row = batch * n_row + row0 + y + r;
       if (row0 + y + r >= n_row) break;
+      /* A row that saw no key has total 0: it gives 0, and lse = inf makes the backward's
+         weights 0. */
       const C total = softmax.sum[r], scale = result == Y ? 1 / total : C(1);
       for (int w = 0; w < WIDE; w++)
         for (int c = 0; c < 4; c++) {
@@ -564,6 +572,7 @@ template <class C, class T> static dm_status backward(dm_Call *c) {
   return launch<GV, T>(p, c->out[2]);
 }
 
+/* in: q, k, v, maybe a mask and the generator; out: y (..., L, D) and lse (..., L). */
 DM_CUDA_KERNEL(attention_cuda) {
   if (dm_dnn_attention(c)) return DM_OK;
   DM_FLOAT_TYPES(c->out[0]->dtype, {
@@ -575,6 +584,8 @@ DM_CUDA_KERNEL(attention_cuda) {
   });
 }
 
+/* in: gy, q, k, v, y, lse, and maybe a mask and the generator; out: gq, gk, gv, of the shapes
+   of q, k and v. */
 DM_CUDA_KERNEL(attention_backward_cuda) {
   if (dm_dnn_attention_backward(c)) return DM_OK;
   DM_FLOAT_TYPES(c->out[0]->dtype, return backward<C, T>(c););

@@ -91,6 +91,7 @@ template <class Fn, class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     apply_kernel(Fn fn, const T *x, const T *gy, T *y, Channels ch, int64_t numel) {
   for (int64_t i = dm_thread() * V; i < numel; i += dm_threads() * V) {
+    /* `line` counts (outer, channels). */
     const int64_t line = dm_quotient(i, ch.inner);
     const typename Fn::At at = fn.at(line - dm_quotient(line, ch.channels) * ch.channels);
     C v[V], g[V] = {};
@@ -232,6 +233,8 @@ static dm_status backward_by_library(dm_Call *c, dm_Tensor *const *in, bool *tak
   return DM_OK;
 }
 
+/* in: x, weight (C) and bias (C) or none; out: y, the batch's mean (C) and biased variance
+   (C). */
 DM_CUDA_KERNEL(batch_norm_train_cuda) {
   dm_Tensor *own[3] = {NULL}, *y = c->out[0], *mean = c->out[1], *var = c->out[2];
   dm_Vector w, b;
@@ -260,6 +263,8 @@ done:
   return st;
 }
 
+/* in: x, weight, bias, and the running mean and variance (C), so there are no moments to
+   compute. */
 DM_CUDA_KERNEL(batch_norm_eval_cuda) {
   dm_Tensor *own[5] = {NULL}, *y = c->out[0];
   dm_Vector v[5] = {};
@@ -287,6 +292,8 @@ static dm_status layout_cast(dm_Tensor *t, dm_DType dtype, bool last, dm_Tensor 
   return st;
 }
 
+/* in: gy, x, weight, mean and rstd (C); out: gx, gw (C), gb (C). The sums run first, as gx
+   needs them in training; in evaluation gx is gy times a constant per channel. */
 DM_CUDA_KERNEL(batch_norm_backward_cuda) {
   dm_Tensor *own[5] = {NULL}, *gx = c->out[0];
   dm_Vector w;

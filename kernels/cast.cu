@@ -168,6 +168,7 @@ dm_status dm_cuda_copy(dm_Tensor *out, dm_Tensor *in) {
   return dm_strided<float, 1>(out, &in, f32);
 }
 
+/* cast: out has another dtype. copy: out is the tensor that is copied into. */
 DM_CUDA_KERNEL(cast_cuda) { return dm_cuda_copy(c->out[0], c->in[0]); }
 DM_CUDA_KERNEL(copy_cuda) { return dm_cuda_copy(c->out[0], c->in[1]); }
 

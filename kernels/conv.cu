@@ -68,10 +68,9 @@ struct Ramp {
 struct Matrix {
   const void *data;
   Ramp line, k;
-  dm_Divisor
-      every[2];    /* image rows and columns stand at multiples of these (the stride, in gx) */
-  int size[2];     /* of the image */
-  int64_t step[2]; /* elements from row to row, from column to column */
+  dm_Divisor every[2]; /* rows and columns stand at multiples of these */
+  int size[2];         /* of the image */
+  int64_t step[2];     /* elements from row to row, from column to column */
   int64_t group_step;
   bool along_k; /* neighbours along k are contiguous, rather than neighbouring lines */
 
@@ -582,6 +581,7 @@ static dm_status convolve(dm_Call *call, dm_ConvKind kind, dm_ConvDims d) {
   return st;
 }
 
+/* in: x and w, gy and w, or gy and x, and in the forward maybe a bias. */
 DM_CUDA_KERNEL(conv2d_cuda) { return convolve(c, DM_CONV_FORWARD, dm_conv2d_dims(c)); }
 DM_CUDA_KERNEL(conv2d_dx_cuda) { return convolve(c, DM_CONV_INPUT, dm_conv2d_dx_dims(c)); }
 DM_CUDA_KERNEL(conv2d_dw_cuda) { return convolve(c, DM_CONV_WEIGHT, dm_conv2d_dw_dims(c)); }

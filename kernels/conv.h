@@ -29,12 +29,12 @@ typedef struct dm_Conv {
   int64_t bias_step;
 } dm_Conv;
 
-/* By our own kernels (conv.cu), for every case. */
+/* Runs our own kernels (conv.cu), which take every case. */
 dm_status dm_cuda_conv(const dm_Conv *c);
 
-/* By cuDNN (dnn.c), without the bias. Returns false if it is missing or refuses; whatever was
-   written then, dm_cuda_conv writes again. Operands must not overlap themselves nor have steps
-   below 1; the gradient of w may be channels last. */
+/* Asks cuDNN (dnn.c), without the bias. Returns false if it is missing or refuses; whatever
+   was written then, dm_cuda_conv writes again. Operands must not overlap themselves nor have
+   steps below 1; the gradient of w may be channels last. */
 bool dm_dnn_conv(const dm_Conv *c);
 
 #ifdef __cplusplus

@@ -83,6 +83,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t states = q.states();
   const C none = -(C)INFINITY;
   for (int64_t t = 0; t < q.steps; t++) {
+    /* The rows of states of this step and of the one before. */
     C *now = alpha + q.states_at(t);
     const C *before = t > 0 ? alpha + q.states_at(t - 1) : NULL;
     for (int64_t s = threadIdx.x; s < states; s += DM_THREADS) {
@@ -95,6 +96,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     __syncthreads();
   }
   if (threadIdx.x != 0) return;
+  /* Without steps only the empty target has a path. */
   const C end = q.steps > 0   ? ended((const C *)alpha + q.states_at(q.steps - 1), states)
                 : states == 1 ? C(0)
                               : (C)INFINITY;
@@ -134,6 +136,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const C nll = ended(alpha + q.states_at(q.steps - 1), states);
   link_states(q, chain);
   for (int64_t t = q.steps - 1; t >= 0; t--) {
+    /* The rows of step t and t + 1, by turns. */
     const C *next = own + (t + 1) % 2 * width, *a = alpha + q.states_at(t);
     C *now = own + t % 2 * width;
     for (int64_t s = threadIdx.x; s < states; s += DM_THREADS) {
@@ -145,6 +148,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
       now[s] = beta + dm_get<C, T>(lp[q.row(t) + q.class_of(s)]);
     }
     __syncthreads();
+    /* The shares of a class are added by its first state, in the order of the states. */
     for (int64_t s = threadIdx.x; s < states; s += DM_THREADS) {
       if (!chain.first[s]) continue;
       C sum = share[s];
@@ -157,7 +161,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- on the host ---- */
 
-/* What a call owns: the inputs as the kernels read them. */
+/* Owns the inputs, converted to the types that the kernels read. */
 struct PathHeld {
   dm_Own lp, label, steps_of, labels_of;
 };
@@ -186,6 +190,8 @@ static dm_status hold(const dm_Call *c, dm_Tensor *const *in, const dm_Tensor *a
   return DM_OK;
 }
 
+/* in: log_probs (T, N, C), targets, and the lengths of inputs and targets (N); out: the loss
+   of each sequence (N), and alpha for the backward. */
 DM_CUDA_KERNEL(ctc_cuda) {
   dm_Tensor *nll = c->out[0], *alpha = c->out[1];
   PathHeld h;
@@ -199,6 +205,8 @@ DM_CUDA_KERNEL(ctc_cuda) {
   return DM_OK;
 }
 
+/* in: gy (N), the forward's four inputs, and alpha; out: gx (T, N, C), 0 where no path
+   passes. */
 DM_CUDA_KERNEL(ctc_backward_cuda) {
   dm_Tensor *gx = c->out[0], *alpha = c->in[5];
   const dm_DType dtype = (dm_DType)gx->dtype;

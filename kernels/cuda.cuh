@@ -234,6 +234,8 @@ template <int N> struct dm_Walk {
 
   __device__ inline void at(int64_t i, int64_t off[N]) const {
     for (int k = 0; k < N; k++) off[k] = 0;
+    /* From the last dim to the first: the remainder is the index along d, the quotient goes
+       on. */
     DM_ROLLED
     for (int d = ndim - 1; d > 0; d--) {
       const int64_t q = wide ? i / shape[d] : dm_divide((uint32_t)i, div[d]);
@@ -260,6 +262,7 @@ static inline void dm_iter_swap(dm_Iter *it, int d) {
 /* Sorts the dims by the first operand's strides, largest first, and merges neighbouring dims
    that are contiguous in every operand: a dense operation becomes one row. */
 static inline void dm_iter_by_memory(dm_Iter *it) {
+  /* Insertion sort: there are few dims. */
   for (int n = 1; n < it->ndim; n++)
     for (int d = n; d > 0 && it->stride[0][d - 1] < it->stride[0][d]; d--)
       dm_iter_swap(it, d - 1);

@@ -84,6 +84,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     cumsum_scan_kernel(Lines p, const C *sums) {
   const int64_t line = blockIdx.x;
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
+  /* The sum of all chunks before this one, in a fixed order. */
   C carry = 0;
   for (int64_t k = threadIdx.x; k < blockIdx.y; k += DM_THREADS)
     carry = dm_plus(carry, sums[line * p.n_chunk + k]);
@@ -123,6 +124,7 @@ template <class C> static dm_status run(Lines p) {
   return st;
 }
 
+/* cumsum and its gradient cumsum_back, which sums from the end. */
 DM_CUDA_KERNEL(cumsum_cuda) {
   dm_Tensor *x = NULL, *y = c->out[0];
   if (y->numel == 0) return DM_OK;

@@ -51,6 +51,8 @@ dm_status dm_cuda_fail(cudaError_t e, const char *what) {
 /* The allocator's ctx is a Device; its index is CUDA's ordinal. */
 static int ordinal(void *ctx) { return (int)((Device *)ctx - devices); }
 
+/* Functions for the allocator: memory of this device, pinned memory, and events without
+   timing, which are cheaper. */
 static bool raw_alloc(void *ctx, int64_t n, void **out) {
   const cudaError_t e = cudaSetDevice(current = ordinal(ctx));
   if (e == cudaSuccess && cudaMalloc(out, (size_t)n) == cudaSuccess) return true;
@@ -112,6 +114,7 @@ static dm_status open_parts(Device *d) {
                             raw_event_wait,
                             raw_event_free,
                             NULL};
+  /* The pinned allocator differs in where its memory comes from. */
   dm_RawMemory raw_pinned = raw;
   raw_pinned.alloc = raw_pinned_alloc;
   raw_pinned.free = raw_pinned_free;
@@ -134,6 +137,7 @@ static dm_status open_parts(Device *d) {
   return DM_OK;
 }
 
+/* Under the lock, so that two threads do not open a device twice. */
 static dm_status open_device(int i) {
   Device *d = &devices[i];
   pthread_mutex_lock(&lock);
@@ -200,6 +204,7 @@ dm_status dm_cuda_check_faults(int i) {
   return tell(&seen);
 }
 
+/* Waiting is when faults are raised. */
 static dm_status wait_for(int i, cudaStream_t stream) {
   DM_CUDA_TRY(cudaStreamSynchronize(stream));
   return dm_cuda_check_faults(i);
@@ -239,6 +244,7 @@ static dm_status no_memory(int i, int64_t n) {
   char list[160] = "";
   const dm_AllocatorUsage usage = dm_allocator_usage(devices[i].memory);
   dm_allocator_each_live(devices[i].memory, note_block, &l);
+  /* Writes the sizes as a list. */
   for (int k = 0, at = 0; k < LISTED && l.n[k] > 0; k++)
     at += snprintf(list + at, sizeof list - (size_t)at, "%s%.1f", k ? ", " : "", mib(l.n[k]));
   return dm_fail(DM_EMEM,
@@ -322,12 +328,14 @@ static bool hold_pinned(int i, const void *p, cudaStream_t stream) {
 static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                            bool later) {
   if (n == 0) return DM_OK;
+  /* From the device: pinned memory may be filled later, everything else is waited for. */
   if (to.type == DM_CPU) {
     DM_TRY(use(from.index));
     const cudaStream_t stream = stream_of(from.index);
     DM_CUDA_TRY(cudaMemcpyAsync(dst, src, (size_t)n, cudaMemcpyDeviceToHost, stream));
     return later && hold_pinned(from.index, dst, stream) ? DM_OK : wait_for(from.index, stream);
   }
+  /* To the device. */
   if (from.type == DM_CPU) {
     DM_TRY(use(to.index));
     const cudaStream_t stream = stream_of(to.index);
@@ -348,6 +356,7 @@ static dm_status cuda_copy(dm_Device to, void *dst, dm_Device from, const void *
   return DM_OK;
 }
 
+/* Copies between dtypes and strides are kernels (cast.cu). */
 static dm_status cuda_copy_elements(dm_Tensor *out, dm_Tensor *in) {
   DM_TRY(begin(out->device));
   DM_TRY(dm_cuda_copy(out, in));
@@ -360,6 +369,7 @@ static dm_status cuda_zero(dm_Device dev, void *dst, int64_t n) {
   return DM_OK;
 }
 
+/* Waits for all streams of the device. */
 static dm_status cuda_synchronize(dm_Device dev) {
   DM_TRY(use(dev.index));
   DM_CUDA_TRY(cudaDeviceSynchronize());
@@ -370,6 +380,7 @@ static dm_status cuda_synchronize(dm_Device dev) {
 static dm_Allocator *memory_of(dm_Device dev) {
   return dev.index < n_device && devices[dev.index].open ? devices[dev.index].memory : NULL;
 }
+/* Kept tables go back to the allocator first. */
 static void cuda_empty_cache(dm_Device dev) {
   if (!memory_of(dev)) return;
   dm_cuda_keep_drop(dev.index);
@@ -390,6 +401,7 @@ static void cuda_reset_totals(dm_Device dev) {
   if (memory_of(dev)) dm_allocator_reset_totals(memory_of(dev));
 }
 
+/* The name and memory of a device, as the driver reports them. */
 static dm_status cuda_info(dm_Device dev, dm_DeviceInfo *out) {
   struct cudaDeviceProp p;
   size_t free_bytes, total;
@@ -470,6 +482,7 @@ static dm_status event_elapsed(void *from, void *to, double *milliseconds) {
   *milliseconds = (double)ms;
   return DM_OK;
 }
+/* Pinned memory for the loader and for copies, from a caching allocator too. */
 static dm_status pinned_alloc(dm_Device dev, int64_t n, void **out) {
   DM_TRY(use(dev.index));
   const dm_status st = dm_allocator_alloc(devices[dev.index].pinned, NULL, n, out);
@@ -482,6 +495,7 @@ static void pinned_free(void *p) {
 static int64_t pinned_bytes(dm_Device dev) {
   return memory_of(dev) ? dm_allocator_allocated_bytes(devices[dev.index].pinned) : 0;
 }
+/* A tensor's memory is used on another stream (PyTorch's record_stream). */
 static dm_status record_use(dm_Device dev, void *p, void *stream) {
   const dm_status st =
       dm_allocator_record_stream(devices[dev.index].memory, p, resolved(dev, stream));

@@ -231,7 +231,8 @@ static bool make_run(Plan *p, cudnnHandle_t handle, Part config, Part engine) {
          p->workspace <= MAX_WORKSPACE;
 }
 
-/* What is written to disk: an engine's number, and its settings (knobs) as type and value. */
+/* A choice is what is written to disk: an engine's number, and its settings (knobs) as type
+   and value. */
 typedef struct Choice {
   int64_t engine, n_knob;
   int64_t type[MAX_KNOB], value[MAX_KNOB];
@@ -243,6 +244,7 @@ static bool choice_of(Plan *p, Part config, Part engine, Choice *out) {
   Part knobs[MAX_KNOB];
   int64_t n = 0;
   bool ok = get(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &out->engine);
+  /* The library fills descriptors that the caller has made. */
   for (int i = 0; ok && i < MAX_KNOB; i++)
     ok = (knobs[i] = dm_dnn_make(p, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)) != NULL;
   ok = ok && get(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -304,6 +306,7 @@ static bool cache_folder(char *out, bool make_it) {
   return !make_it || mkdir(out, 0777) == 0 || errno == EEXIST;
 }
 
+/* The file's name has the library's version, the GPU's name and its compute capability. */
 static bool cache_file(int64_t device, char *out, bool make_it) {
   struct cudaDeviceProp gpu;
   if (dm_cuda_is_off("DEMILUNE_PLAN_CACHE") || !cache_folder(out, make_it) ||
@@ -322,6 +325,7 @@ static uint64_t name_of(const Key *k) {
   return dm_key_hash(&k->kind, sizeof *k - offsetof(Key, kind));
 }
 
+/* Reads one line; false if it belongs to another key or is torn. */
 static bool parse(const char *line, uint64_t name, Choice *out) {
   uint64_t found;
   int at = 0, n = 0;
@@ -385,6 +389,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
       !get(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n,
            NULL))
     return false;
+  /* Asks for at most MAX_CONFIG of them. */
   if (n > MAX_CONFIG) n = MAX_CONFIG;
   while (n_config < n && is_good(dnn.cudnnBackendCreateDescriptor(
                              CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[n_config])))
@@ -393,6 +398,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
                             CUDNN_TYPE_BACKEND_DESCRIPTOR, n_config, &n, configs))
     n = 0;
   const int n_kept = p->n_part;
+  /* Tries them in the library's order. */
   for (int64_t i = 0; i < n && i < n_config && !ok; i++) {
     Choice choice = {.n_knob = 0};
     const Part engine = engine_of(p, configs[i]);
@@ -405,6 +411,7 @@ static bool make_best(Plan *p, cudnnHandle_t handle, cudnnBackendHeurMode_t mode
     p->part[p->n_part++] = configs[i];
     configs[i] = NULL;
   }
+  /* The plan keeps what it uses; the other configurations go. */
   for (int64_t i = 0; i < n_config; i++)
     if (configs[i]) dnn.cudnnBackendDestroyDescriptor(configs[i]);
   return ok;
@@ -417,6 +424,7 @@ static bool plan_make(Plan *p, cudnnHandle_t handle, dm_DnnBuildFn *build) {
   Choice choice = {.n_knob = 0};
   const bool ok = make_graph(p, handle, build);
   const int n_kept = p->n_part;
+  /* An earlier process may have chosen already. */
   if (ok && recall(&p->key, &choice) && make_chosen(p, handle, &choice)) {
     dm_plan_count(DM_CUDNN, DM_PLAN_DISK);
     return true;
@@ -449,6 +457,7 @@ static Plan *plan_of(const Key *key, cudnnHandle_t handle, dm_DnnBuildFn *build)
     dm_plan_count(DM_CUDNN, DM_PLAN_MEMORY);
     return &row[i];
   }
+  /* The row's oldest plan makes way. */
   free_parts(&row[PER_ROW - 1], 0);
   memmove(row + 1, row, (PER_ROW - 1) * sizeof *row);
   memset(row, 0, sizeof *row);
@@ -494,6 +503,7 @@ static bool run(const Memory *m, Plan *p, cudnnHandle_t handle) {
   return ok;
 }
 
+/* The lock is held while a graph is made and launched. */
 bool dm_dnn_run(const Key *key, dm_DnnBuildFn *build, int n, const int64_t *uid,
                 void *const *data) {
   const Memory m = {n, uid, data};
@@ -525,6 +535,7 @@ static dm_DnnShape shape_of(const dm_ConvOperand *o, int64_t a, int64_t b, int64
   return s;
 }
 
+/* Lists sizes, steps and paddings. */
 static Key conv_key(const dm_Conv *c) {
   static const dm_DnnKind kinds[] = {[DM_CONV_FORWARD] = DM_DNN_CONV_FORWARD,
                                      [DM_CONV_INPUT] = DM_DNN_CONV_INPUT,
@@ -547,6 +558,8 @@ static Key conv_key(const dm_Conv *c) {
   return dm_dnn_key(kinds[c->kind], c->dtype, &k, sizeof k);
 }
 
+/* A convolution's descriptor: cross-correlation, as in every deep-learning library, with sums
+   in float32. */
 static Part make_convolution(Plan *p, const ConvKey *k) {
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   const Part c = dm_dnn_make(p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
@@ -609,6 +622,7 @@ static int build_conv(Plan *p, const Key *key, Part *operation) {
          dm_dnn_set(o, names->beta, CUDNN_TYPE_FLOAT, 1, &zero) && dm_dnn_finish(o);
 }
 
+/* Without cuDNN the caller runs conv.cu. */
 bool dm_dnn_conv(const dm_Conv *c) {
   static const int64_t uids[] = {UID_X, UID_W, UID_Y};
   void *const data[] = {c->x.data, c->w.data, c->y.data};

@@ -30,8 +30,8 @@ typedef struct dm_DnnShape {
   int64_t size[4], step[4], align;
 } dm_DnnShape;
 
-/* What a plan may depend on: int64_t without padding, compared as bytes. device comes first,
-   because it is left out of the hash that other processes see. */
+/* The key holds all that a plan may depend on: int64_t without padding, compared as bytes.
+   device comes first, because it is left out of the hash that other processes see. */
 enum { DM_DNN_WORDS = 48 };
 typedef struct dm_DnnKey {
   int64_t device, kind, dtype;

@@ -143,6 +143,7 @@ static Part given_rows(Graph *g, int64_t uid) {
 
 /* Operations; each returns its result y. */
 
+/* y = a b, with sums in float32. */
 static Part multiply(Graph *g, Part a, Part b, Part y) {
   const Port ports[] = {{CUDNN_ATTR_OPERATION_MATMUL_DESC, g->product},
                         {CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
@@ -152,6 +153,7 @@ static Part multiply(Graph *g, Part a, Part b, Part y) {
   return y;
 }
 
+/* y = x reduced along the last dim, by max or add. */
 static Part reduce(Graph *g, cudnnReduceTensorOp_t how, Part x, Part y) {
   const Part d = dm_dnn_make(g->plan, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
   const Port ports[] = {{CUDNN_ATTR_OPERATION_REDUCTION_DESC, d},
@@ -202,6 +204,7 @@ static Part binary(Graph *g, cudnnPointwiseMode_t mode, Part a, Part b, Part y) 
 static Part hide_later(Graph *g, Part x) {
   if (!g->key.causal) return x;
   Part index[2];
+  /* Row and column index of each score, as virtual int32 tensors. */
   for (int i = 0; i < 2; i++)
     index[i] = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, 2 + i, 1, &x,
                          between(g, CUDNN_DATA_INT32, g->scores));
@@ -242,9 +245,11 @@ static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations) 
   const AttentionKey *k = &g.key;
   const Part v = given(&g, k->v, UID_V);
   const Part y = given(&g, dense(&k->q, k->q.size[2], k->q.size[3]), UID_Y);
+  /* s = q k^T, scaled and masked. */
   Part s = multiply(&g, given(&g, k->q, UID_Q), given(&g, turned(k->k), UID_K), scores(&g));
   s = binary(&g, CUDNN_POINTWISE_MUL, s, dm_dnn_scalar(p, UID_SCALE), scores(&g));
   s = hide_later(&g, s);
+  /* The row's maximum is subtracted before exp. */
   const Part top = reduce(&g, CUDNN_REDUCE_TENSOR_MAX, s, rows(&g));
   s = binary(&g, CUDNN_POINTWISE_SUB, s, top, scores(&g));
   const Part w = unary(&g, CUDNN_POINTWISE_EXP, s, scores(&g));
@@ -268,12 +273,14 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   const Part gy = given(&g, k->gy, UID_GY), scale = dm_dnn_scalar(p, UID_SCALE);
   const Shape weights_turned = turned(g.scores);
 
+  /* dot (L, 1) in float32. */
   Part dot = binary(&g, CUDNN_POINTWISE_MUL, gy, given(&g, like_q, UID_Y),
                     between(&g, CUDNN_DATA_FLOAT, like_q));
   dot = reduce(&g, CUDNN_REDUCE_TENSOR_ADD, dot, rows(&g));
   dot =
       binary(&g, CUDNN_POINTWISE_MUL, dot, dm_dnn_scalar(p, UID_ONE), given_rows(&g, UID_DOT));
 
+  /* The weights again, from the forward's lse. */
   Part s = multiply(&g, q, key_turned, scores(&g));
   s = binary(&g, CUDNN_POINTWISE_MUL, s, scale, scores(&g));
   s = binary(&g, CUDNN_POINTWISE_SUB, s, given_rows(&g, UID_LSE), scores(&g));
@@ -281,6 +288,7 @@ static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, Part *operations)
   const Part w = unary(&g, CUDNN_POINTWISE_EXP, s, scores(&g));
   multiply(&g, turn(&g, w, between(&g, g.type, weights_turned)), gy, given(&g, like_k, UID_GV));
 
+  /* The weights' gradient, then the scores'. */
   Part gs = multiply(&g, gy, given(&g, turned(k->v), UID_V), scores(&g));
   gs = binary(&g, CUDNN_POINTWISE_SUB, gs, dot, scores(&g));
   gs = binary(&g, CUDNN_POINTWISE_MUL, gs, w, scores(&g));
@@ -318,6 +326,7 @@ bool dm_dnn_attention(const dm_Call *c) {
   return dm_dnn_run(&key, build_forward, DM_COUNT(uids) - !causal, uids, data);
 }
 
+/* in: gy, q, k, v, y, lse; out: gq, gk, gv. dot is scratch memory of lse's shape. */
 bool dm_dnn_attention_backward(const dm_Call *c) {
   static const int64_t uids[] = {UID_Q,   UID_K,  UID_V,  UID_Y,  UID_LSE,   UID_GY,    UID_DOT,
                                  UID_ONE, UID_GQ, UID_GK, UID_GV, UID_SCALE, UID_HIDDEN};

@@ -72,6 +72,8 @@ static bool set_mode(dm_DnnPart o, cudnnBackendAttributeName_t name) {
   return dm_dnn_set(o, name, CUDNN_TYPE_NORM_MODE, 1, &mode);
 }
 
+/* y = scale (x - mean) / sqrt(variance + eps) + bias, with the batch's statistics as
+   results. */
 static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
   NormKey k;
   memcpy(&k, key->word, sizeof k);
@@ -92,6 +94,8 @@ static int build_forward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operat
 #undef SET
 }
 
+/* gx and the gradients of scale and bias, from the forward's mean and 1 / sqrt(variance +
+   eps). */
 static int build_backward(dm_DnnPlan *p, const dm_DnnKey *key, dm_DnnPart *operation) {
   NormKey k;
   memcpy(&k, key->word, sizeof k);

@@ -29,7 +29,7 @@ dm_status dm_fail(dm_status code, const char *fmt, ...) {
   return code;
 }
 
-/* In the order of dm_DType; the engine has the same table. */
+/* The sizes are in the order of dm_DType; the engine has the same table. */
 const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
 
 /* The value of a number in host memory, as float64 or int64. */

@@ -99,6 +99,8 @@ static dm_status take(dm_Tensor *out, dm_Tensor *x, dm_Tensor *at, const IndexPo
                                              step, inner, n_index););
 }
 
+/* out[i][j] = x[index[i][j]][j] for dim 0, and likewise for others. x and the index may be
+   0-dim. */
 DM_CUDA_KERNEL(gather_cuda) {
   dm_Tensor *x = c->in[0], *index = c->in[1], *out = c->out[0];
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
@@ -106,6 +108,7 @@ DM_CUDA_KERNEL(gather_cuda) {
   if (out->numel == 0) return DM_OK;
   DM_TRY(dm_bring(&x, out->device, &own_x));
   DM_TRY(dm_bring(&index, out->device, &own));
+  /* x is seen with the index's shape; along dim the positions step, not the walk. */
   dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
   if (x->ndim) from.stride[dim] = 0;
   return take(out, &from, index, positions(c, index, size_along(x, dim), false),
@@ -115,6 +118,7 @@ DM_CUDA_KERNEL(gather_cuda) {
 /* Takes rows: out is x with dim replaced by the dims of the index. */
 static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, bool wrap) {
   dm_Tensor *out = c->out[0];
+  /* from and at: the steps of x and of the index along the dims of out. */
   int64_t from[DM_MAX_DIM], at[DM_MAX_DIM], inner = 1;
   const int more = out->ndim - x->ndim + 1; /* dims that replace one */
   if (out->numel == 0) return DM_OK;
@@ -130,6 +134,7 @@ static dm_status take_rows(dm_Call *c, dm_Tensor *x, dm_Tensor *index, int dim, 
               inner, index->numel);
 }
 
+/* index_select rejects negative positions; x[index] counts them from the end. */
 static dm_status take_along(dm_Call *c, bool wrap) {
   dm_Tensor *x = c->in[0], *index = c->in[1];
   dm_Own own;
@@ -139,6 +144,7 @@ static dm_status take_along(dm_Call *c, bool wrap) {
 DM_CUDA_KERNEL(index_select_cuda) { return take_along(c, false); }
 DM_CUDA_KERNEL(index_get_cuda) { return take_along(c, true); }
 
+/* Rows of the weight (n, D) by an index of any shape. */
 DM_CUDA_KERNEL(embedding_cuda) {
   dm_Tensor *index = c->in[0];
   dm_Own own;
@@ -293,6 +299,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t o = e / put.inner / put.m, i = e % put.inner;
     int64_t k = e / put.inner % put.m;
     const int64_t row = put.target[k];
+    /* Only the first source of each row works. */
     if (row < 0 || (k > 0 && put.target[k - 1] == row)) continue;
     const int64_t to = put.offset_of(o, row, i);
     C sum = dm_load<C>(dtype, x, to);
@@ -374,6 +381,7 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   if (!add) return write(out, put);
   IndexPut lines = put;
   set_lines(&lines, index, dim);
+  /* In turn where a thread has few sources or enough threads run; else sorted. */
   if (lines.m <= FEW || lines.outer * lines.inner >= MANY)
     return add_in_turn(out, lines, true, join);
   return add_sorted(out, put, join);
@@ -410,6 +418,8 @@ static dm_status put_rows(dm_Tensor *x, int dim, dm_Tensor *index, const IndexPo
   return put.m <= FEW ? add_in_turn(x, put, false, Plus()) : add_sorted(x, put, Plus());
 }
 
+/* x[index] = values or, to accumulate, += values, along one dim; values broadcast to the
+   rows. */
 DM_CUDA_KERNEL(index_put_cuda) {
   const dm_IndexPutAttr *a = DM_ATTR(dm_IndexPutAttr, c);
   dm_Tensor *x = c->out[0], *index = c->in[1];
@@ -438,6 +448,7 @@ static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
 }
 DM_CUDA_KERNEL(index_copy_cuda) { return put_vector(c, c->in[2], false); }
 
+/* alpha scales the source once before it is added. */
 DM_CUDA_KERNEL(index_add_cuda) {
   const double alpha = DM_ATTR(dm_IndexAddAttr, c)->alpha;
   dm_Own scaled;
@@ -472,6 +483,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* One row of n zeros and a 1 for each element of the index. */
 DM_CUDA_KERNEL(one_hot_cuda) {
   dm_Tensor *index = c->in[0], *out = c->out[0];
   dm_Own own;

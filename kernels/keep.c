@@ -89,12 +89,14 @@ dm_status dm_cuda_keep(uint64_t site, const void *bytes, int64_t n, void **out) 
   *out = k->p;
   if (n == 0 || (k->n == n && memcmp(k->mirror, bytes, (size_t)n) == 0)) return DM_OK;
   k->n = 0;
+  /* The bytes are sent in the stream's order, and the mirror follows. */
   DM_TRY(dm_cuda_send(k->p, bytes, n));
   memcpy(k->mirror, bytes, (size_t)n);
   k->n = n;
   return DM_OK;
 }
 
+/* The mirror follows what a launch wrote. */
 void dm_cuda_kept_is(const void *p, const void *bytes, int64_t n) {
   for (Kept *k = kept; k < kept + N_KEPT; k++)
     if (k->p == p) memcpy(k->mirror, bytes, (size_t)n);

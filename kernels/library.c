@@ -112,6 +112,7 @@ bool dm_cuda_symbol(void *library, const char *name, void *out) {
   return symbol != NULL;
 }
 
+/* "0" switches a library off. */
 bool dm_cuda_is_off(const char *variable) {
   const char *s = getenv(variable);
   return s && strcmp(s, "0") == 0;

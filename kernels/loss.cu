@@ -54,7 +54,7 @@ struct Labels {
   }
 };
 
-/* What the kernels of a call read besides the logits: row shapes, labels, and the weights (C)
+/* The kernels of a call read this besides the logits: row shapes, labels, and the weights (C)
    of the classes. */
 struct LabelRows {
   dm_LossRows r;
@@ -147,6 +147,7 @@ template <class C> struct Soft { C max, sum; };
 template <class C> struct JoinSoft {
   __device__ Soft<C> start() const { return {-INFINITY, 0}; }
   __device__ void add(Soft<C> &s, C z) const {
+    /* A larger logit rescales the sum so far. */
     if (z > s.max) {
       s.sum = s.sum * power(s.max - z) + (1 + (z - z)); /* of an infinity: NaN */
       s.max = z;
@@ -321,7 +322,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 
 /* ---- on the host ---- */
 
-/* What a call owns until its kernels are launched. */
+/* Owns the tensors and scratch memory of a call until its kernels are launched. */
 struct Held {
   dm_Own x, gy, target, weight;
   dm_Scratch<char> shares;
@@ -349,7 +350,7 @@ static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_Op
   return DM_OK;
 }
 
-/* Where each row's loss is written; NULL if losses are summed. */
+/* The address at which the rows' losses are written; NULL if losses are summed. */
 template <class T> static T *each_of(dm_Tensor *out, int64_t reduction) {
   return reduction == DM_LOSS_NONE ? (T *)dm_tensor_data(out) : NULL;
 }
@@ -378,6 +379,8 @@ static dm_status cross(const LabelRows &rows, const Held &h, double smoothing, T
                          lanes, each, shares);
 }
 
+/* in: logits (N, C, ...), labels (N, ...), and maybe weights (C); out: one loss, or (N,
+   ...). */
 DM_CUDA_KERNEL(cross_entropy_cuda) {
   const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
@@ -424,6 +427,7 @@ static dm_status cross_backward(const LabelRows &rows, const Held &h,
                          scalar, (C)a->label_smoothing, lanes, total, gx);
 }
 
+/* in: gy, then the forward's inputs; out: gx of the logits' shape. */
 DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
   const dm_CrossEntropyAttr *a = DM_ATTR(dm_CrossEntropyAttr, c);
   dm_Tensor *x = c->in[1], *gx = c->out[0];
@@ -437,6 +441,7 @@ DM_CUDA_KERNEL(cross_entropy_backward_cuda) {
   DM_FLOAT_TYPES(dtype, { return cross_backward<C, T>(rows, h, a, (T *)dm_tensor_data(gx)); });
 }
 
+/* in: log-probabilities (N, C, ...), labels, and maybe weights (C). */
 DM_CUDA_KERNEL(nll_loss_cuda) {
   const dm_NllLossAttr *a = DM_ATTR(dm_NllLossAttr, c);
   dm_Tensor *x = c->in[0], *out = c->out[0];
@@ -462,6 +467,7 @@ static dm_status nll_backward(const LabelRows &rows, const Held &h, int64_t redu
                    (const T *)dm_tensor_data(h.gy.t), reduction != DM_LOSS_NONE, total, gx);
 }
 
+/* in: gy, labels, and maybe weights; log-probabilities are not needed. */
 DM_CUDA_KERNEL(nll_loss_backward_cuda) {
   const dm_NllLossBackwardAttr *a = DM_ATTR(dm_NllLossBackwardAttr, c);
   dm_Tensor *gx = c->out[0];

@@ -54,8 +54,8 @@ static cublasLtHandle_t handle_of(int device) {
 
 /* ---- what is asked for ---- */
 
-/* What the choice of an algorithm may depend on. All members are int64_t, without padding,
-   since keys are compared as bytes. */
+/* The key holds all that the choice of an algorithm may depend on. Its members are int64_t,
+   without padding, since keys are compared as bytes. */
 typedef struct Key {
   int64_t device, dtype, m, n, k, n_batch;
   int64_t flip_a, flip_b; /* whether memory holds rows where the library expects columns */
@@ -92,6 +92,7 @@ static Batches batches_of(const dm_Product *p) {
   for (int d = p->n_batch - 1; d >= 0; d--) {
     b.c_step[d] = step;
     step *= p->size[d];
+    /* The longest dim, the innermost among equals. */
     if (b.along < 0 || p->size[d] > p->size[b.along]) b.along = d;
   }
   for (int d = 0; d < p->n_batch; d++)
@@ -107,6 +108,7 @@ static int64_t alignment(const void *data, const int64_t *step, int n, int64_t s
   return (int64_t)(bits & (~bits + 1));
 }
 
+/* Sizes that the library takes: positive, of 31 bits. */
 static bool fits(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
 /* The library's gelu is the tanh form. It stores the epilogue's input (`before`) for a single
@@ -174,6 +176,7 @@ typedef struct Plan {
 enum { ROWS = 256, PER_ROW = 4 };
 static Plan plans[ROWS][PER_ROW];
 
+/* Destroys a plan's descriptors. */
 static void plan_free(Plan *p) {
   if (p->desc) lt.cublasLtMatmulDescDestroy(p->desc);
   if (p->a) lt.cublasLtMatrixLayoutDestroy(p->a);
@@ -205,6 +208,7 @@ static bool make_layout(const Key *key, int64_t rows, int64_t columns, int64_t l
              *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step));
 }
 
+/* Attributes of the descriptor. */
 static bool set_desc(Plan *p, cublasLtMatmulDescAttributes_t what, const void *v, size_t n) {
   return is_good(lt.cublasLtMatmulDescSetAttribute(p->desc, what, v, n));
 }
@@ -327,6 +331,7 @@ static Plan *plan_of(const Key *key, cublasLtHandle_t handle, const dm_Product *
 
 /* ---- multiplying ---- */
 
+/* The address of an element. */
 static const void *at(const dm_Product *p, const void *data, int64_t elements) {
   return (const char *)data + elements * dm_dtype_size(p->a.dtype);
 }
@@ -346,6 +351,7 @@ static bool launch(const dm_Product *p, const Batches *b, Plan *plan, int64_t o,
     l += index * b->c_step[d];
   }
   void *const c = (char *)p->c + l * dm_dtype_size(p->a.dtype);
+  /* alpha and beta have the type that the product computes in. */
   return is_good(lt.cublasLtMatmul(
       handles[plan->key.device], plan->desc, wide ? (const void *)&p->alpha : &alpha32,
       at(p, p->b.data, j), plan->b, at(p, p->a.data, i), plan->a,
@@ -371,6 +377,7 @@ static dm_status multiply(const dm_Product *p, const Batches *b, Plan *plan, boo
   return st;
 }
 
+/* The entry for matmul.c: *done says whether the product was computed. */
 dm_status dm_lt_multiply(const dm_Product *p, bool *done) {
   Key key;
   *done = false;

@@ -81,6 +81,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
   bool chosen[EACH];
   int64_t count = 0, all;
   for (int k = 0; k < EACH; k++) count += chosen[k] = first + k < n && choice.chosen(first + k);
+  /* The rank of this thread's first chosen element: those before the tile and before the
+     thread. */
   int64_t rank = ranks[blockIdx.x] + dm_block_scan(count, sums, &all);
   for (int k = 0; k < EACH; k++)
     if (chosen[k]) choice.take(first + k, rank++);
@@ -155,6 +157,7 @@ template <class C> static dm_status nonzero(dm_Tensor *x, int64_t *out, int base
   for (int d = 0; d < x->ndim; d++) p.shape[d] = x->shape[d];
   return compact(p, x->numel);
 }
+/* The number of nonzero elements is known here: it is the size of out. */
 DM_CUDA_KERNEL(nonzero_cuda) {
   int64_t *out = (int64_t *)dm_tensor_data(c->out[0]);
   if (c->out[0]->numel == 0) return DM_OK;

@@ -4,6 +4,7 @@
 #include "kernels/fill.h"
 #include "kernels/gemm.h"
 
+/* dm_product_reduce merges batch dims where strides allow it. */
 static dm_status multiply(dm_Product *p) {
   bool done;
   dm_product_reduce(p);
@@ -11,12 +12,14 @@ static dm_status multiply(dm_Product *p) {
   return done ? DM_OK : dm_cuda_gemm(p);
 }
 
+/* c = a b, in batches that broadcast. */
 dm_status matmul_cuda(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
 }
 
+/* c = beta input + alpha a b; the input, if it counts, is copied to c first. */
 dm_status addmm_cuda(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   dm_Product p = dm_addmm_product(c);
@@ -36,6 +39,7 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   if (c->n_out > 1) p->before = dm_tensor_data(before);
   DM_TRY(dm_lt_multiply(p, &done));
   if (done) return DM_OK;
+  /* The product alone, then the activation from what it gave. */
   dm_Product plain = *p;
   plain.activation = DM_ACTIVATION_NONE;
   plain.before = NULL;
@@ -44,6 +48,8 @@ static dm_status multiply_activated(dm_Product *p, dm_Call *c) {
   return done ? dm_cuda_activate(c->out[0], a, before) : dm_cuda_gemm(p);
 }
 
+/* in: x, weight, maybe a bias; a second output, if there is one, receives the activation's
+   input for the backward. */
 dm_status linear_cuda(dm_Call *c) { return dm_linear_by(multiply_activated, c, c->out[0]); }
 
 /* With BGRADB cuBLASLt may read gy a second time. That is cheap from the L2 cache; for a gy
@@ -65,6 +71,7 @@ dm_status linear_backward_cuda(dm_Call *c) {
   }
   const dm_Tensor gyt = dm_transposed(gy);
   dm_Product p = dm_product_of(&gyt, c->in[1], gw);
+  /* The product gives both gradients. */
   if (plain && lies_in_cache(gy)) {
     bool done;
     p.row_sums = dm_tensor_data(gb);

@@ -1,4 +1,4 @@
-/* What module.c calls to register the back end. */
+/* The functions by which module.c registers the back end. */
 #ifndef DM_KERNELS_MODULE_H
 #define DM_KERNELS_MODULE_H
 

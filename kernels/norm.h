@@ -20,9 +20,9 @@ typedef struct dm_BatchNorm {
   void *gy, *gw, *gb; /* backward only */
 } dm_BatchNorm;
 
-/* By cuDNN (dnn_norm.c): y, mean and root from the batch's own statistics, or the gradients y
-   (of x), gw and gb. Returns false if it is missing or refuses; whatever was written then, our
-   own kernels write again. */
+/* Asks cuDNN (dnn_norm.c) for y, mean and root from the batch's own statistics, or the
+   gradients y (of x), gw and gb. Returns false if it is missing or refuses; whatever was
+   written then, our own kernels write again. */
 bool dm_dnn_batch_norm(const dm_BatchNorm *b);
 bool dm_dnn_batch_norm_backward(const dm_BatchNorm *b);
 

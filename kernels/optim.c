@@ -33,6 +33,7 @@ typedef struct Table {
   int64_t noise;   /* counters that stochastic rounding takes */
 } Table;
 
+/* Host arrays; the device gets a copy of items and chunks. */
 static void table_free(Table *t) {
   dm_free(t->item);
   dm_free(t->param);
@@ -77,6 +78,7 @@ static dm_status set_lane(Table *t, dm_Item *item, dm_Tensor *x, bool written, v
     x = c->dense;
   }
   *data = dm_tensor_data(x);
+  /* A pack of four elements is one word if the address allows it. */
   const uintptr_t word = 4 * (uintptr_t)dm_dtype_sizes[*dtype];
   item->wide &= (uintptr_t)*data % word == 0;
   if (written) x->storage->version++;
@@ -125,6 +127,7 @@ static dm_status upload(Table *t, uint64_t site, dm_List *out) {
   void *kept;
   char *bytes = dm_alloc(n_bytes ? n_bytes : 1);
   if (!bytes) return dm_fail(DM_EMEM, "cuda: out of memory for a table of %d tensors", t->n);
+  /* Items first, then the chunks that refer to them. */
   dm_Chunk *chunk = (dm_Chunk *)(void *)(bytes + items);
   out->n_item = t->n;
   out->threads = (int32_t)dm_min_i64(MOST_THREADS, (t->largest + 127) / 128 * 32);
@@ -217,6 +220,7 @@ static dm_status cuda_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_T
             dm_unscale_launch(&list, floats(scale), dm_tensor_data(found_inf),
                               dm_tensor_data(where)));
   st = table_close(&t, st);
+  /* Gradients are no longer scaled. */
   for (int64_t i = 0; i < n && st == DM_OK; i++)
     if (grads[i]) grads[i]->flags &= (uint8_t)~DM_T_SCALED;
   found_inf->storage->version++;
@@ -354,6 +358,7 @@ static dm_status cuda_total_norm(int64_t n, dm_Tensor *const *tensors, double p,
   return st;
 }
 
+/* Multiplies every tensor by min(1, max_norm / (total_norm + 1e-6)). */
 static dm_status cuda_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                                 const dm_Tensor *total_norm) {
   Table t;
@@ -365,6 +370,7 @@ static dm_status cuda_clip_norm(int64_t n, dm_Tensor *const *tensors, double max
   return table_close(&t, st);
 }
 
+/* Clamps every element to [-limit, limit]. */
 static dm_status cuda_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
   Table t;
   DM_TRY(add_all(&t, n, tensors, 1u));
@@ -373,6 +379,7 @@ static dm_status cuda_clamp_all(int64_t n, dm_Tensor *const *tensors, double lim
   return table_close(&t, st);
 }
 
+/* Registers these functions for CUDA tensors. */
 void dm_cuda_optim_open(void) {
   static const dm_OptimOps ops = {
       .step = cuda_step,

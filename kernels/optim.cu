@@ -204,8 +204,10 @@ static __device__ inline void step4(const Part &part,
                                     const dm_Generator *g, int64_t i, int m) {
   const dm_Item &item = part.item;
   C x[M::lanes][4];
+  /* Lanes that the method does not use for this item are NULL. */
   for (int k = 0; k < M::lanes; k++)
     if (item.lane[k]) load4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
+  /* The parameter may have been changed since the last step. */
   if constexpr (sizeof(C) == 4) {
     if (item.master && item.low_copy_dtype == DM_F16) follow<dm_f16>(item.low_copy, i, m, x[0]);
     if (item.master && item.low_copy_dtype == DM_BF16)
@@ -215,6 +217,7 @@ static __device__ inline void step4(const Part &part,
   if constexpr (sizeof(C) == 4)
     if (item.stochastic) round_stochastic(item, *g, i, x[0]);
   if (item.low_copy) store4<C>(item.low_copy_dtype, item.low_copy, i, m, item.wide, x[0]);
+  /* Lane 1 is the gradient, which is only read. */
   for (int k = 0; k < M::lanes; k++)
     if (k != 1 && item.lane[k]) store4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
 }
@@ -227,6 +230,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
                 const dm_Generator *g, const float *found_inf) {
   const Part part(items, chunks[blockIdx.x]);
   const dm_Item &item = part.item;
+  /* found_inf is read here, on the device: the host launches the step in any case. */
   if (!dm_is_set(found_inf)) {
     const typename M::template Constants<C> h =
         of(records[M::counts ? part.which : item.first], C());
@@ -345,9 +349,11 @@ static __global__ void __launch_bounds__(DM_THREADS)
                  float *found_inf, int64_t *where) {
   int first = INT32_MAX;
   long long count = 0;
+  /* First pass: the smallest index of a gradient with bad elements. */
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
     if (bad[i] && items[chunks[i].item].index < first) first = items[chunks[i].item].index;
   first = dm_block_reduce(Smaller(), first);
+  /* Second pass: how many bad elements that gradient has. */
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
     if (bad[i] && items[chunks[i].item].index == first) count += bad[i];
   count = dm_block_sum(count);
@@ -457,6 +463,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
                  const float *part32, const double *part64, int n_f32, double *each, bool wide,
                  void *total) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  /* A warp joins the parts of one item at a time. */
   for (int i = (int)threadIdx.x / 32; i < n; i += warps) {
     const dm_Item &item = items[i];
     const bool f64 = item.dtype[0] == DM_F64;
@@ -467,6 +474,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     sum = norm.root(dm_warp_reduce(norm, sum, 32));
     if (lane == 0) each[i] = f64 ? sum : (double)(float)sum;
   }
+  /* After this barrier all norms are in `each`. */
   __syncthreads();
   double sum = 0;
   for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)

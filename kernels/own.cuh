@@ -1,5 +1,5 @@
-/* What a host function owns until it returns, on success or failure: scratch memory and
-   tensors that their destructors release. */
+/* These types own scratch memory and tensors for a host function. Their destructors release
+   them when it returns, on success or failure. */
 #ifndef DM_OWN_CUH
 #define DM_OWN_CUH
 

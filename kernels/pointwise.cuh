@@ -151,6 +151,7 @@ static bool dm_walk_packs(dm_Operands<C, N> *o, const dm_Tensor *out, int V) {
     return false;
   for (int k = 0; k <= N; k++) {
     const int dtype = k == 0 ? out->dtype : o->in.dtype[k - 1];
+    /* Host numbers and repeated elements need no packs. */
     if ((k > 0 && !o->in.data[k - 1]) || w->stride[k][last] == 0) continue;
     if (w->stride[k][last] != 1) return false;
     if ((uintptr_t)o->data[k] % (uintptr_t)(V * dm_dtype_sizes[dtype]) != 0) return false;

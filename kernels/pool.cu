@@ -176,12 +176,14 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const Pixel o = out.split<V>(i);
     const int64_t top = dm_pool_first_inside(&v.h, o.row);
     const int64_t left = dm_pool_first_inside(&v.w, o.col);
+    /* All V channels share the window, each with a maximum of its own. */
     C best[V];
     dm_Run<Code, V> code;
     for (int k = 0; k < V; k++) {
       best[k] = lowest<C>();
       code.v[k] = (Code)(top * v.w.kernel + left);
     }
+    /* Rows from `top` on are inside the image; the first one beyond it ends the loop. */
     for (int64_t r = top; r < v.h.kernel; r++) {
       const int64_t row = o.row * v.h.stride - v.h.pad + r * v.h.dil;
       if (row >= v.h.in) break;
@@ -284,6 +286,7 @@ static Windows max_windows(const dm_MaxPoolAttr *a, const int64_t *in, const int
     }                              \
   } while (0)
 
+/* in: x (N, C, H, W); out: y (N, C, P, Q) and the codes, of y's shape. */
 DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   dm_Tensor *x, *y = c->out[0], *codes = c->out[1];
   dm_status st = DM_OK;
@@ -302,6 +305,7 @@ DM_CUDA_KERNEL(max_pool2d_coded_cuda) {
   return st;
 }
 
+/* in: gy and the codes (N, C, P, Q); out: gx (N, C, H, W), each element written once. */
 DM_CUDA_KERNEL(max_pool2d_scatter_cuda) {
   const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   dm_Tensor *gy = NULL, *codes = NULL, *gx = c->out[0];
@@ -328,6 +332,7 @@ done:
   return st;
 }
 
+/* in: x (N, C, H, W) and codes; out: y (N, C, P, Q), the elements that the codes name. */
 DM_CUDA_KERNEL(max_pool2d_gather_cuda) {
   dm_Tensor *x = NULL, *codes = NULL, *y = c->out[0];
   dm_status st = DM_OK;
@@ -351,6 +356,7 @@ done:
   return st;
 }
 
+/* in: codes (N, C, P, Q); out: int64 positions in a plane, counted from `base`. */
 DM_CUDA_KERNEL(max_pool2d_position_cuda) {
   const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   dm_Tensor *codes, *y = c->out[0];
@@ -429,6 +435,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const int64_t across = s.hi - s.lo;
     const bool empty = r.hi <= r.lo || across <= 0;
     C sum = 0;
+    /* The lanes go through the window row by row: 32 elements on are `down` rows and `over`
+       columns. */
     if (!empty) {
       const T *from = x + (o.plane * m.v.h.in + r.lo) * m.v.w.in + s.lo;
       const int64_t down = dm_quotient(lanes, across), over = lanes - down * across;
@@ -458,6 +466,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     C sum[V] = {};
     for (; p < p_end; p++) {
       const dm_PoolSpan r = m.span(m.v.h, p);
+      /* The windows of one row are summed first, then added to the total. */
       C line[V] = {};
       for (int64_t q = q_begin; q < q_end; q++) {
         const C over = m.over(r, m.span(m.v.w, q));
@@ -516,6 +525,8 @@ static dm_status means(dm_Call *c, const dm_AvgPoolAttr *avg, const int64_t *in,
   return st;
 }
 
+/* The forward reads planes of the input's size and writes those of the output's; spread, the
+   gradient, goes the other way. */
 DM_CUDA_KERNEL(avg_pool2d_cuda) {
   return means(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(c->in[0]), dm_plane_size(c->out[0]),
                false);

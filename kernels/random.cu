@@ -121,6 +121,7 @@ template <class Fn, class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS)
     dense_draw_kernel(Fn fn, T *out, const T *in, const dm_Generator *start, int64_t n) {
   const dm_Generator g = *start;
+  /* Thread k computes counter k, whatever the launch: the values depend on nothing else. */
   for (int64_t k = dm_thread(); k * 4 < n; k += dm_threads()) {
     const int m = n - k * 4 < 4 ? (int)(n - k * 4) : 4;
     float u[4];
@@ -216,6 +217,7 @@ static dm_status draw_affine(dm_Tensor *t, bool normal, double shift, double sca
                    (double *)data[0], shift, scale, g.p, normal, walk);
 }
 
+/* Uniform on [0, 1), standard normal, uniform on [from, to), and normal with mean and std. */
 DM_CUDA_KERNEL(rand_cuda) { return draw_affine(c->out[0], false, 0, 1); }
 DM_CUDA_KERNEL(randn_cuda) { return draw_affine(c->out[0], true, 0, 1); }
 DM_CUDA_KERNEL(uniform_cuda) {
@@ -227,7 +229,8 @@ DM_CUDA_KERNEL(normal_cuda) {
   return draw_affine(c->out[0], true, a->mean, a->std);
 }
 
-/* With the attribute p, x only gives shape and dtype; otherwise x holds the probabilities. */
+/* If the attribute p is set, x only gives shape and dtype; otherwise x holds the
+   probabilities. */
 DM_CUDA_KERNEL(bernoulli_cuda) {
   const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   dm_Tensor *out = c->out[0], *x = c->in[0];
@@ -281,6 +284,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   }
 }
 
+/* Integers on [low, high). */
 DM_CUDA_KERNEL(randint_cuda) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   dm_Tensor *t = c->out[0];
@@ -337,6 +341,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   double sum = 0;
   int64_t above = 0;
   bool bad = false;
+  /* Tiles of DM_THREADS weights, so that the serial sum reads shared memory. */
   for (int64_t from = 0; from < w.n; from += DM_THREADS) {
     const int m = w.n - from < DM_THREADS ? (int)(w.n - from) : (int)DM_THREADS;
     if (t < m) tile[t] = w.at(row, from + t);
@@ -407,6 +412,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   const int64_t row = blockIdx.x, i = (int64_t)blockIdx.y * DM_THREADS + t;
   const double *time = times + row * w.n, mine = i < w.n ? time[i] : 0;
   int64_t rank = 0;
+  /* Every item is compared with all of the row, a tile at a time. */
   for (int64_t from = 0; from < w.n; from += DM_THREADS) {
     const int m = w.n - from < DM_THREADS ? (int)(w.n - from) : (int)DM_THREADS;
     if (t < m) tile[t] = time[from + t];

@@ -53,6 +53,7 @@ static dm_status sum_dims(dm_Call *c, bool mean) {
 }
 DM_CUDA_KERNEL(sum_cuda) { return sum_dims(c, false); }
 DM_CUDA_KERNEL(mean_cuda) { return sum_dims(c, true); }
+/* Sums the dims along which a gradient was broadcast, down to `size`. */
 DM_CUDA_KERNEL(sum_to_size_cuda) {
   const dm_Tensor *x = c->in[0];
   return sum_over(c->out[0], x, dm_repeated_bits(x, &DM_ATTR(dm_SumToSizeAttr, c)->size),
@@ -209,6 +210,7 @@ template <class C> static dm_status norm_of(dm_Call *c, unsigned mask, double p)
   if (isinf(p)) return dm_cuda_reduce<false>(c->in[0], mask, extent, dm_reduced(c->out[0]));
   return dm_cuda_reduce<false>(c->in[0], mask, sum, dm_reduced(c->out[0]));
 }
+/* float32 and 16 bits take Blue's sums for p = 2. */
 DM_CUDA_KERNEL(norm_cuda) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
   const unsigned mask = dm_dims_bits(c->in[0]->ndim, a->dim);
@@ -254,6 +256,7 @@ template <class C> struct Seek {
   }
 };
 
+/* any looks for a true element, all for a false one. */
 DM_CUDA_KERNEL(any_cuda) {
   const dm_Tensor *x = c->in[0];
   const unsigned mask = dm_dims_bits(x->ndim, DM_ATTR(dm_DimsAttr, c)->dim);

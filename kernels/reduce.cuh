@@ -168,8 +168,7 @@ template <class Reducer> struct dm_Plan {
   dm_Reduced out;
   const void *x;
   int dtype;
-  int lanes; /* threads that share an output (rows), or loads side by side in a block (columns)
-              */
+  int lanes;              /* threads that share an output, or columns of a block */
   int64_t n_chunk, chunk; /* chunks of a reduction, and loads in one */
   dm_Walk<1> kept, red; /* offsets of loads: of the kept dims and of the reduced ones; one side
                            counts V elements a load */
@@ -218,6 +217,7 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_rows_kernel(dm_Plan<Redu
     const int64_t hi = lo + p.chunk < p.red.numel ? lo + p.chunk : p.red.numel;
     int64_t first, off;
     p.kept.at(o, &first);
+    /* Element numbers count from the beginning of the whole reduction, not of the chunk. */
     for (int64_t i = lo + lane; i < hi; i += p.lanes) {
       p.red.at(i, &off);
       dm_Loads<typename Reducer::In, T, V> x(p.x, p.dtype, first + off);
@@ -253,6 +253,7 @@ static __global__ void __launch_bounds__(DM_THREADS) dm_columns_kernel(dm_Plan<R
       for (int k = 0; k < V; k++) p.reducer.add(s[k], x.v[k], i);
     }
   }
+  /* The tree halves the rows of threads; V states per thread, one after another. */
   for (int k = 0; k < V; k++) tile[k * DM_THREADS + t] = s[k];
   for (int h = rows / 2; h > 0; h /= 2) {
     __syncthreads();
@@ -346,6 +347,8 @@ static inline int dm_lanes(int64_t n, int most) {
    that all outputs make: up to DM_WIDTH blocks, with DM_SHORT to DM_CHAIN loads per thread. */
 template <class Reducer>
 static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64_t blocks) {
+  /* At least as many chunks as bound a thread's chain, at most as many as leave it DM_SHORT
+     loads. */
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
   int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
   if (pieces > most) pieces = most;
@@ -363,6 +366,7 @@ static dm_status dm_launch_reduction(dm_Plan<Reducer> p) {
   int64_t blocks;
   if (rows) {
     const int64_t n = p.red.numel;
+    /* Long rows take a block, and so do those of middle length if there are few of them. */
     p.lanes = n > 512 || (n > 64 && n_out < 512) ? DM_THREADS : dm_lanes(n, 32);
     blocks = dm_ceil_div(n_out * p.lanes, DM_THREADS);
     dm_cut(&p, n, p.lanes, blocks);
@@ -436,6 +440,8 @@ static dm_status dm_cuda_reduce(const dm_Tensor *x, unsigned mask, const Reducer
   p.kept = dm_dims_walk(x, ~mask, true);
   p.red = dm_dims_walk(x, mask, Reducer::positional);
   if (p.kept.numel == 0) return DM_OK;
+  /* The strides of the innermost kept and reduced dims decide: threads go along the smaller
+     one. */
   const int64_t down = p.kept.stride[0][p.kept.ndim - 1];
   const int64_t along = p.red.stride[0][p.red.ndim - 1];
   const bool rows =

@@ -48,6 +48,7 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
   const int64_t n_run = s.len / V;
   const C n = (C)s.len;
   C m2 = 0;
+  /* The row is in registers: two passes, the mean and then the squared distances from it. */
   if constexpr (R > 0) {
     C sum = 0;
     each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
@@ -61,6 +62,7 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
     });
     m2 = lane_sum(m2, s.lanes);
   } else {
+    /* The row is too long: one pass joins moments of V elements at a time. */
     Moments<C> all = {0, 0, 0};
     each_run<R>(n_run, s.lanes, [&](int64_t j, int) {
       load_run<C, T, V>(p, j * V, kept[0]);
@@ -145,6 +147,7 @@ static __global__ void __launch_bounds__(DM_THREADS, 2)
         kg[k][i] *= scale[i];
       }
     };
+    /* First pass: the two means of the formula. Second pass: gx. */
     each_run<R>(n_run, s.lanes, [&](int64_t j, int k) {
       read(j, k);
       for (int i = 0; i < V; i++) {
@@ -231,10 +234,12 @@ done:
   return st;
 }
 
+/* Rows of the last dims, which are normalised together; weight and bias have a row's shape. */
 DM_CUDA_KERNEL(layer_norm_cuda) {
   const dm_Meta m = dm_meta_of(c->in[0]);
   return rows_forward(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
 }
+/* Rows of one group of channels of one image; weight and bias have an element per channel. */
 DM_CUDA_KERNEL(group_norm_cuda) {
   const dm_Meta m = dm_meta_of(c->in[0]);
   return rows_forward(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
@@ -269,6 +274,8 @@ static dm_status rows_backward(dm_Call *c, const dm_RowNormBackwardAttr &a, cons
   return st == DM_OK ? reduce_runs(sums, ch) : st;
 }
 
+/* in: gy, x, weight; out: gx, and gw and gb in the compute type. Scratch: mean and rstd of
+   each row. */
 DM_CUDA_KERNEL(row_norm_backward_cuda) {
   const dm_RowNormBackwardAttr *a = DM_ATTR(dm_RowNormBackwardAttr, c);
   dm_Tensor *gy = NULL, *x = NULL, *own_w = NULL;

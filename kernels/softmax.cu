@@ -57,6 +57,7 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
   const int64_t n = row < p.at.outer ? p.n_load : 0;
   typedef dm_Loads<C, From, V> Loads;
   C top, sum;
+  /* First pass: loads the row and finds its maximum. */
   if (p.slots > 0) {
     top = -(C)INFINITY;
     for (int64_t i = lane, k = 0; i < n; i += p.lanes, k += V) {
@@ -67,6 +68,7 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
       }
     }
     top = dm_join_lanes(dm_Larger(), top, p.lanes);
+    /* Second pass, in shared memory: log_softmax keeps x - max, softmax exp(x - max). */
     sum = 0;
     for (int64_t i = lane, k = 0; i < n; i += p.lanes, k += V)
       for (int e = 0; e < V; e++) {
@@ -76,6 +78,7 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
       }
     sum = dm_join_lanes(dm_Plus(), sum, p.lanes);
   } else {
+    /* One pass over the row: maximum and sum together. */
     const dm_LogSum<C> reducer;
     typename dm_LogSum<C>::State s = reducer.start();
     for (int64_t i = lane; i < n; i += p.lanes) {
@@ -86,6 +89,7 @@ static __global__ void __launch_bounds__(DM_THREADS) softmax_rows_kernel(Rows p)
     top = s.top;
     sum = s.sum + (top - top); /* makes the sum NaN where the largest is infinite */
   }
+  /* Last pass: scales and stores, from shared memory or by reading the row again. */
   const C scale = 1 / sum, shift = dm_log(sum);
   for (int64_t i = lane, k = 0; i < n; i += p.lanes, k += V) {
     C y[V];
@@ -139,7 +143,7 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_rows_kernel(Rows p
   }
 }
 
-/* ---- along another dim: blocks of p.lanes lines, side by side ---- */
+/* ---- along another dim: blocks of p.lanes neighbouring lines ---- */
 
 /* The line of this thread: p.lanes neighbouring lines share a block. */
 static __device__ inline int64_t column_of(const Rows &p) {
@@ -276,6 +280,8 @@ static dm_status run(dm_Call *c, dm_Tensor *x, dm_Tensor *gy, int64_t dim, bool 
   return launch(p);
 }
 
+/* y = exp(x - max) / sum or, for log_softmax, x - max - log(sum). x may have another dtype
+   than y. */
 DM_CUDA_KERNEL(softmax_cuda) {
   dm_Tensor *x = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
@@ -285,6 +291,7 @@ DM_CUDA_KERNEL(softmax_cuda) {
   dm_tensor_unref(&x);
   return st;
 }
+/* in: gy and the forward's y. */
 DM_CUDA_KERNEL(softmax_backward_cuda) {
   const dm_SoftmaxBackwardAttr *a = DM_ATTR(dm_SoftmaxBackwardAttr, c);
   dm_Tensor *gy = NULL, *y = NULL;

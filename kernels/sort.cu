@@ -82,6 +82,8 @@ static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(in
     for (int step = span / 2; step > 0; step /= 2) {
       __syncthreads();
       for (int t = (int)threadIdx.x; t < n / 2; t += DM_THREADS) {
+        /* Each thread compares the pair (low, high), which differ by `step`. Spans sort in
+           turns up and down, so that the next span finds a bitonic sequence. */
         const int low = 2 * t - (t & (step - 1)), high = low + step;
         const bool rising = (low & (width - 1) & span) == 0;
         const uint64_t a = key[low], b = key[high];
@@ -105,6 +107,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
   DM_SHARED(uint64_t, key, RUN);
   DM_SHARED(int, at, RUN);
   const int n = width < SMALL ? SMALL : width;
+  /* Runs are numbered (line, run of the line). */
   const int64_t first = (int64_t)blockIdx.x * (n / width);
   for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
     const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
@@ -148,6 +151,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     merge_kernel(Order from, Order to, int64_t count, int64_t n, int64_t kept, int64_t width) {
   for (int64_t i = dm_thread(); i < count * n; i += dm_threads()) {
     const int64_t line = i / n * n, run = i % n / width, k = i % n % width;
+    /* The run to merge with is the neighbour: 2 j with 2 j + 1. The last run may have none. */
     const int64_t other = (run ^ 1) * width, left = n - other;
     const int64_t n_other = left < 0 ? 0 : dm_min_i64(kept, dm_min_i64(width, left));
     if (k >= kept) continue;
@@ -197,6 +201,7 @@ static dm_status merge_sort(const SortLines &lines) {
   dm_Scratch<int64_t> positions;
   DM_TRY(keys.get(2 * all));
   DM_TRY(positions.get(2 * all));
+  /* The two halves of each scratch buffer take turns as source and destination. */
   Order from = {keys.p, positions.p}, to = {keys.p + all, positions.p + all};
   DM_TRY(sort_runs(lines, dm_ceil_div(lines.n, RUN), RUN, from));
   for (int64_t width = RUN; width < lines.n; width *= 2) {
@@ -234,6 +239,7 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
     lines.kept = out->shape[d];
     lines.out_step = out->stride[d];
     lines.x_step = x->stride[d];
+    /* The walk goes over the other dims only: dim d becomes size 1. */
     for (int i = 0; i < 2; i++) {
       firsts[i].numel /= firsts[i].shape[d];
       firsts[i].shape[d] = 1;
@@ -252,10 +258,12 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   return sort_lines(lines);
 }
 
+/* out: the values and their positions (int64). */
 DM_CUDA_KERNEL(sort_cuda) {
   const dm_SortAttr *a = DM_ATTR(dm_SortAttr, c);
   return sort_along(c, a->dim, a->descending != 0);
 }
+/* The first k of the sorted order; k is the size of out along dim. */
 DM_CUDA_KERNEL(topk_cuda) {
   const dm_TopkAttr *a = DM_ATTR(dm_TopkAttr, c);
   return sort_along(c, a->dim, a->largest != 0);
@@ -299,7 +307,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     int64_t off[2], low = 0, high = edges.n;
     walk.at(i, off);
     const uint64_t key = key_of(dm_load<C>(dtype, x, off[1]));
-    while (low < high) { /* how many edges lie below; right: or on it */
+    while (low < high) { /* counts the edges below x or, with `right`, not above it */
       const int64_t mid = low + (high - low) / 2;
       const uint64_t edge = key_of(dm_load<C>(edges.dtype, edges.data, mid * edges.stride));
       if (edges.right ? edge <= key : edge < key) low = mid + 1;
@@ -318,10 +326,12 @@ template <class C> static dm_status bucketize(dm_Call *c, dm_Tensor *x, const Ed
                    (int)both[0]->dtype, data[1], (int)x->dtype, walk, edges, c->base);
 }
 
+/* Whether float holds every value: float32 and 16 bits. */
 static bool in_float(const dm_Tensor *t) {
   return dm_is_float((dm_DType)t->dtype) && t->dtype != DM_F64;
 }
 
+/* x of any shape, the boundaries (n); C is a type that holds both dtypes. */
 DM_CUDA_KERNEL(bucketize_cuda) {
   dm_Tensor *x = c->in[0], *t = c->in[1];
   dm_Own own;
