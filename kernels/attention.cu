@@ -385,7 +385,7 @@ static __global__ void __launch_bounds__(Square<C>::THREADS, WIDE == 1 ? 2 : 1)
   const int n_tile = (n_row + TILE - 1) / TILE, tile = (int)blockIdx.x % n_tile;
   const int column0 = (int)blockIdx.x / n_tile * (WIDE * TILE);
   /* With a causal mask later queries see more keys: those tiles get the lowest block numbers,
-     which start first. */
+     which usually start first. */
   const int row0 = (p.causal && !keys ? n_tile - 1 - tile : tile) * TILE;
   /* The keys that a tile of queries may see end with its last row if the mask is causal. */
   const int n_line = keys ? p.L : p.causal && row0 + TILE < p.S ? row0 + TILE : p.S;
