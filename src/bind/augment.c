@@ -1,4 +1,7 @@
-/* The engine's transforms of images for Lua: demilune.transforms makes the lists. */
+/* The engine's transforms of images for Lua: demilune.transforms makes the tables with
+   options, this file turns them into dm_Transform rows once, and the threads of a loader
+   apply the list without Lua. The numbers of a transform (means, fills) are in userdata on
+   the stack until dm_augment_new has copied them. */
 #include <string.h>
 
 #include "base/error.h"
@@ -25,6 +28,8 @@ static int read_name(lua_State *L, int t, const char *key, int n, const char *co
   return at;
 }
 
+/* The number t[key], 0 for nil; read_integer and read_int likewise read integers. Raise on
+   other types. */
 static double read_number(lua_State *L, int t, const char *key) {
   const double v = lua_getfield(L, t, key) == LUA_TNIL ? 0 : luaL_checknumber(L, -1);
   lua_pop(L, 1);
@@ -41,7 +46,8 @@ static int read_int(lua_State *L, int t, const char *key) { /* too large stays t
   return (int)dm_max_i64(-1, dm_min_i64(read_integer(L, t, key), INT32_MAX));
 }
 
-/* The first of the numbers of the list t[key] into dst, at most `most`; how many. */
+/* Copies the first numbers of the list t[key] to dst, at most `most`, and returns how
+   many. */
 static int read_list(lua_State *L, int t, const char *key, double *dst, int most) {
   int n = 0;
   if (lua_getfield(L, t, key) == LUA_TTABLE)
@@ -63,7 +69,8 @@ static const float *push_floats(lua_State *L, int t, const char *key, int *n) {
   return to;
 }
 
-/* Reads the transform in the table on top, which the userdata of its numbers replace. */
+/* Reads the transform in the table on top, which the two userdata of its numbers replace.
+   Raises on an unknown kind or word. */
 static void read_transform(lua_State *L, dm_Transform *s) {
   const int t = lua_gettop(L);
   double pad[4] = {0};
@@ -107,23 +114,26 @@ static void read_transform(lua_State *L, dm_Transform *s) {
   lua_replace(L, t + 1);
 }
 
+/* The pointer lives as long as the userdata, which the caller must keep. */
 const dm_Augment *dm_check_augment(lua_State *L, int i) {
   dm_Augment **a = luaL_checkudata(L, i, "demilune.Augment");
   return *a;
 }
 
+/* __gc: frees the list. A loader that uses it holds the userdata. */
 static int augment_gc(lua_State *L) {
   dm_augment_free(luaL_checkudata(L, 1, "demilune.Augment"));
   return 0;
 }
 
-/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the list; nil and why when these
-   transforms are not possible, or not in this order */
+/* augment({{kind = "Resize", height = 8, ...}, ...}) -> the list; nil and a message when
+   these transforms are not possible, or not in this order. */
 static int augment_new(lua_State *L) {
   dm_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   const lua_Integer n = (lua_Integer)luaL_len(L, 1);
+  /* Each transform leaves two userdata on the stack, its numbers, until all are copied. */
   luaL_checkstack(L, (int)dm_min_i64(n, 4096) * 2 + 8, "transforms: too many of them");
   dm_Augment **a = lua_newuserdatauv(L, sizeof *a, 0);
   *a = NULL;
@@ -145,13 +155,14 @@ static int augment_new(lua_State *L) {
   return 1;
 }
 
-/* list:dtype() -> that of its results */
+/* list:dtype() -> dtype of its results: "uint8" or "float32". */
 static int augment_dtype(lua_State *L) {
   lua_pushstring(L, dm_dtype_name(dm_augment_dtype(dm_check_augment(L, 1))));
   return 1;
 }
 
-/* list:shape(channels, height, width), -1 for what is not known -> those of the result */
+/* list:shape(channels, height, width) -> the shape of the result; -1 stands for a size that
+   is not known. Raises for an image that a transform refuses. */
 static int augment_shape(lua_State *L) {
   dm_enter(L);
   int64_t shape[3];
@@ -181,7 +192,8 @@ static dm_status apply_all(const dm_Augment *a, const dm_Tensor *in, uint64_t dr
   return DM_OK;
 }
 
-/* list:apply(uint8 tensor (C,H,W) or (N,C,H,W), draw) -> the result, (C,H,W) or (N,C,H,W) */
+/* list:apply(uint8 tensor (C,H,W) or (N,C,H,W), draw) -> the result, (C,H,W) or (N,C,H,W).
+   draw is an integer that all random numbers follow from. */
 static int augment_apply(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Augment *a = dm_check_augment(L, 1);
@@ -200,6 +212,7 @@ static int augment_apply(lua_State *L) {
   return 1;
 }
 
+/* Sets key of the table on top to a list of n integers. */
 static void set_integers(lua_State *L, const char *key, const int64_t *list, int n) {
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -214,10 +227,10 @@ static void set_flag(lua_State *L, const char *key, bool flag) {
   lua_setfield(L, -2, key);
 }
 
-/* list:plan(height, width, draw) -> what its last transform does to such an image: {pad =
-   {left, top, right, bottom}, box = {top, left, height, width} of the padded image, top and
-   left from 1, size = {height, width}, mirror =, reverse =, grey = booleans, {name, factor},
-   ...} */
+/* list:plan(height, width, draw) -> the effect of its last transform on such an image, for
+   tensors of other dtypes and devices: {pad = {left, top, right, bottom}, box = {top, left,
+   height, width} of the padded image, top and left from 1, size = {height, width}, mirror =,
+   reverse =, grey = booleans, {name, factor}, ...} */
 static int augment_plan(lua_State *L) {
   dm_enter(L);
   const dm_Augment *a = dm_check_augment(L, 1);
@@ -269,6 +282,7 @@ static int augment_boxes(lua_State *L) {
 
 /* ---- the arithmetic of one axis ---- */
 
+/* The integer at i, the side of an image; raises unless it is 1 to 2^31 - 1. */
 static int64_t check_side(lua_State *L, int i) {
   const lua_Integer n = luaL_checkinteger(L, i);
   if (n < 1 || n > INT32_MAX) dm_raise_text(L, "transforms: a side of %I", (LUAI_UACINT)n);

@@ -1,7 +1,11 @@
-/* Autocast's regions as Lua values, and its state. A region is open when it is
-   made and closes once: as a to-be-closed value, by close(), or, forgotten, when
-   it is collected; then a warning names the line that opened it. What there is
-   to say about options is said in Lua, by amp/autocast.lua. */
+/* Autocast's regions as Lua values, and its state. A region is open when it is made and
+   closes once: as a to-be-closed value, by close(), or, forgotten, when it is collected; then
+   a warning names the line that opened it. amp/autocast.lua checks options and writes the
+   messages about them.
+
+   A region is a userdata with two user values: 1 is the coroutine that opened it, whose
+   thread state it changes, and 2 is the function whose line opened it. Opening one happens at
+   each training step, so autocast_plain reads the common options without a Lua table. */
 #include <string.h>
 
 #include "base/error.h"
@@ -10,6 +14,8 @@
 
 static const char region_key = 0; /* its address names the metatable and marks a region */
 
+/* A region as a userdata. `region` is linked into the engine's stack of open regions, so the
+   userdata must leave that before it is freed; __gc sees to it. */
 typedef struct Region {
   const void *magic;
   dm_Region region;
@@ -20,6 +26,7 @@ typedef struct Region {
   bool cache, open;
 } Region;
 
+/* The region at 1; raises on any other value. */
 static Region *check_region(lua_State *L) {
   Region *r = lua_rawlen(L, 1) == sizeof *r ? lua_touserdata(L, 1) : NULL;
   if (!r || r->magic != &region_key)
@@ -27,7 +34,8 @@ static Region *check_region(lua_State *L) {
   return r;
 }
 
-/* Warns (demilune.caller's warn_at): a line or nil and a text are on top; both are popped. */
+/* Calls warn_at of demilune.caller. A line or nil and a text are on top; both are popped.
+   Without that module, which the core alone does not load, it says nothing. */
 static void call_warning(lua_State *L) {
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   if (lua_getfield(L, -1, "demilune.caller") != LUA_TTABLE) { /* the core alone was loaded */
@@ -40,6 +48,7 @@ static void call_warning(lua_State *L) {
   lua_call(L, 2, 0);
 }
 
+/* nil as the line makes warn_at find the line of the script. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what) {
   if (DM_LIKELY(!dm_autocast_on(&S->current->autocast))) return;
   luaL_checkstack(L, 6, NULL);
@@ -51,6 +60,7 @@ void dm_warn_autocast(lua_State *L, const State *S, const char *what) {
   call_warning(L);
 }
 
+/* warn_autocast(name): see dm_warn_autocast. */
 static int warn_autocast(lua_State *L) {
   const State *S = dm_enter(L);
   dm_warn_autocast(L, S, luaL_checkstring(L, 1));
@@ -68,7 +78,8 @@ static Region *push_region(lua_State *L, dm_DeviceType type) {
   return r;
 }
 
-/* Opens the region on top of the stack. */
+/* Opens the region on top of the stack in the current coroutine. Nothing raises between the
+   switch and `open`. */
 static void open_region(lua_State *L, const State *S, Region *r) {
   lua_pushthread(L);
   lua_setiuservalue(L, -2, 1);
@@ -77,7 +88,8 @@ static void open_region(lua_State *L, const State *S, Region *r) {
   r->open = true;
 }
 
-/* The caller of amp/autocast.lua, whose own frame is one: it ends in a tail call. */
+/* Notes the line of the caller of amp/autocast.lua, whose own frame is one: it ends in a tail
+   call. The function goes to user value 2 of the region on top. */
 static void note_line(lua_State *L, Region *r) {
   lua_Debug ar;
   if (!lua_getstack(L, 2, &ar)) return;
@@ -86,17 +98,21 @@ static void note_line(lua_State *L, Region *r) {
   lua_setiuservalue(L, -2, 2);
 }
 
+/* Leaves the region, in whatever order regions close; only the first call counts. */
 static void shut_region(Region *r) {
   if (!r->open) return;
   r->open = false;
   dm_autocast_leave(&r->thread->autocast, &r->region);
 }
 
+/* region:close() and __close. */
 static int region_close(lua_State *L) {
   shut_region(check_region(L));
   return 0;
 }
 
+/* __gc: leaves a forgotten region, gives back its policies, and warns with the line that
+   opened it. */
 static int region_gc(lua_State *L) {
   Region *r = check_region(L);
   const bool forgotten = r->open && r->line > 0;
@@ -113,7 +129,8 @@ static int region_gc(lua_State *L) {
   return 0;
 }
 
-/* A new region with the settings of this one, open. */
+/* region:reopen() -> a new region with the settings of this one, open. This is how a
+   decorator opens one at each call. */
 static int region_reopen(lua_State *L) {
   const State *S = dm_enter(L);
   const Region *from = check_region(L);
@@ -125,6 +142,7 @@ static int region_reopen(lua_State *L) {
   return 1;
 }
 
+/* tostring(region) -> "autocast(cuda, float16, on)". */
 static int region_tostring(lua_State *L) {
   const Region *r = check_region(L);
   lua_pushfstring(L, "autocast(%s, %s, %s)", r->type == DM_CUDA ? "cuda" : "cpu",
@@ -134,7 +152,8 @@ static int region_tostring(lua_State *L) {
 
 /* ---- settings ---- */
 
-/* cuda where there is a device of that type, else cpu. */
+/* The device type named at i; by default cuda where there is a device of that type, else cpu.
+   Raises on other words. */
 static dm_DeviceType check_type(lua_State *L, int i) {
   dm_Device d = {DM_CUDA, 0};
   if (lua_isnoneornil(L, i)) return dm_device_ops(d) ? DM_CUDA : DM_CPU;
@@ -145,7 +164,8 @@ static dm_DeviceType check_type(lua_State *L, int i) {
   return (dm_DeviceType)d.type;
 }
 
-/* The class that the word at the top stands for. */
+/* The class of casts that the policy word at the top names. Raises on an unknown word, with
+   the nearest one. */
 static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
   static const char *const names[] = {"unlisted", "lower_precision", "lower_precision_fp",
                                       "fp32",     "float32",         "fp32_set_opt_dtype",
@@ -173,7 +193,8 @@ static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
   return classes[k];
 }
 
-/* The op named at i; raises on those that autocast never meets. */
+/* The id of the op named at i. Raises on ops that autocast never meets: those without a
+   tensor argument, those only in place, and hidden ones. */
 static int check_op(lua_State *L, int i) {
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : luaL_typename(L, i);
   const int id = dm_op_find(name);
@@ -192,8 +213,9 @@ static int check_op(lua_State *L, int i) {
   return -1;
 }
 
-/* The policies of a region: those around it, or the column named at `rules`,
-   changed by the table at `words`. */
+/* Makes the policies of a region: a copy of those around it, or of the column named at
+   `rules`, changed by the table at `words`. The region owns them at once, so that an error in
+   the table loses nothing. */
 static void read_policies(lua_State *L, Region *r, int rules, int words) {
   const bool fresh = !lua_isnil(L, rules);
   const dm_DeviceType column = fresh ? check_type(L, rules) : (dm_DeviceType)r->type;
@@ -214,8 +236,9 @@ static void read_policies(lua_State *L, Region *r, int rules, int words) {
   }
 }
 
-/* autocast_open(device_type, enabled, dtype, cache, rules, policy, named) -> an
-   open region. nil: as it is around. named: a warning may name the line. */
+/* autocast_open(device_type, enabled, dtype, cache, rules, policy, named) -> an open region.
+   nil keeps the setting around it; `named` lets a warning name the line. Raises on words that
+   mean nothing. */
 static int autocast_open(lua_State *L) {
   const State *S = dm_enter(L);
   lua_settop(L, 7);
@@ -227,18 +250,21 @@ static int autocast_open(lua_State *L) {
   else read_policies(L, r, 5, 6);
   if (!lua_isnil(L, 3)) r->now.dtype = (uint8_t)dm_check_dtype(L, 3);
   r->cache = lua_isnil(L, 4) ? S->current->autocast.now.cache_enabled : lua_toboolean(L, 4);
+  /* The seven arguments and the region remain: the region is on top, where note_line and
+     open_region expect it. */
   lua_settop(L, 8);
   if (lua_toboolean(L, 7)) note_line(L, r);
   open_region(L, S, r);
   return 1;
 }
 
-/* Options of a region as most give them; -1: as it is around. */
+/* The options of a region that need no check in Lua; -1 keeps the setting around it. */
 typedef struct Plain {
   int type, enabled, dtype, cache;
 } Plain;
 
-/* Takes the option whose name and value are on top; false: nothing plain. */
+/* Stores the option whose name and value are on top; false when it is not one of the plain
+   ones. */
 static bool take_option(lua_State *L, Plain *o) {
   if (lua_type(L, -2) != LUA_TSTRING) return false;
   const char *name = lua_tostring(L, -2);
@@ -258,8 +284,8 @@ static bool take_option(lua_State *L, Plain *o) {
   return true;
 }
 
-/* autocast_plain(options, named) -> an open region; nothing when there is
-   something to check or to say, which autocast_open's caller does. */
+/* autocast_plain(options, named) -> an open region; nothing when an option needs a check or a
+   message, and the caller then uses autocast_open. */
 static int autocast_plain(lua_State *L) {
   const State *S = dm_enter(L);
   Plain o = {-1, true, -1, -1};
@@ -285,6 +311,7 @@ static int autocast_plain(lua_State *L) {
   return 1;
 }
 
+/* is_autocast_enabled([device_type]) -> boolean. */
 static int is_autocast_enabled(lua_State *L) {
   const State *S = dm_enter(L);
   lua_pushboolean(L, S->current->autocast.now.autocast[check_type(L, 1)].enabled);
@@ -300,12 +327,15 @@ static int set_autocast_enabled(lua_State *L) {
       lua_toboolean(L, flag);
   return 0;
 }
+/* get_autocast_dtype([device_type]) -> name of the dtype. */
 static int get_autocast_dtype(lua_State *L) {
   const State *S = dm_enter(L);
   lua_pushstring(
       L, dm_dtype_name((dm_DType)S->current->autocast.now.autocast[check_type(L, 1)].dtype));
   return 1;
 }
+/* set_autocast_dtype(device_type, dtype). Raises unless it is a 16-bit float, or float32 on
+   CUDA. */
 static int set_autocast_dtype(lua_State *L) {
   const State *S = dm_enter(L);
   const dm_DeviceType type = check_type(L, 1);
@@ -316,6 +346,7 @@ static int set_autocast_dtype(lua_State *L) {
   S->current->autocast.now.autocast[type].dtype = (uint8_t)dtype;
   return 0;
 }
+/* is_autocast_cache_enabled() -> boolean; set_autocast_cache_enabled(flag). */
 static int is_cache_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->autocast.now.cache_enabled);
   return 1;
@@ -326,15 +357,19 @@ static int set_cache_enabled(lua_State *L) {
   S->current->autocast.now.cache_enabled = lua_toboolean(L, 1);
   return 0;
 }
+/* clear_autocast_cache(): frees the cached casts of weights. */
 static int clear_cache(lua_State *L) {
   dm_autocast_clear_cache(&dm_enter(L)->current->autocast);
   return 0;
 }
+/* autocast_cast_count() -> how many conversions autocast has made in this thread. */
 static int cast_count(lua_State *L) {
   lua_pushinteger(L, dm_autocast_cast_count());
   return 1;
 }
 
+/* The metatable is in the registry under the address of region_key, which push_region uses
+   too; the first call makes it. */
 void dm_push_region_methods(lua_State *L, State *S) {
   static const luaL_Reg meta[] = {{"__close", region_close},
                                   {"__gc", region_gc},

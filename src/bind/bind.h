@@ -1,9 +1,24 @@
 /* The common header of the binding, which is the only code that includes lua.h.
 
-   A failed dm_status becomes a Lua error at the line of the caller outside the library. A call
-   that may raise leaves by longjmp, so the binding stores every engine reference in a userdata
-   before such a call. Every closure has two upvalues: 1 the State, 2 the metatable of
-   tensors. */
+   Values. A tensor is a full userdata of type Handle with one engine reference; its __gc,
+   __close and x:free() give the reference back. Every closure has two upvalues: 1 is the
+   State of this Lua state, 2 is the metatable of tensors, so that a call finds both without a
+   look in the registry. Other resources (files, streams, loaders, scopes) are userdata of
+   their own classes; a user value keeps alive the Lua values that such a resource points to,
+   such as the coroutine whose thread state a scope restores.
+
+   Errors. A failed dm_status becomes a Lua error that names the line of the caller outside
+   the library. lua_error leaves by longjmp and runs no code of the C frames it skips. The
+   binding therefore stores every engine reference in a userdata before any call that may
+   raise; the collector frees it then. For the same reason a callback from the engine into Lua
+   runs under lua_pcall (grad.c).
+
+   Files. module.c opens the module; call.c is the function behind every op; state.c has
+   coroutines, handles, garbage and errors; tensor.c, index.c, print.c and split.c make
+   tensors usable as values; grad.c, autocast.c and scope.c switch and run autograd; optim.c
+   steps parameters; data.c, image.c, images.c, tokens.c, augment.c and loader.c read and
+   write data; cuda.c, memory.c, random.c, profile.c and report.c serve the Lua modules on
+   those subjects; misc.c has the rest. */
 #ifndef DM_BIND_H
 #define DM_BIND_H
 
@@ -15,7 +30,8 @@
 #include "engine/tape.h"
 
 /* A tensor as a Lua value: a full userdata with one reference. It is a member of the ring of
-   the dm.scope in which it was made, so that the scope's end can release it. */
+   the dm.scope in which it was made, so that the scope's end can release it. The magic number
+   tells it from the userdata of other libraries without a comparison of metatables. */
 typedef struct Handle {
   const void *magic;
   dm_Tensor *t;               /* NULL once released */
@@ -23,7 +39,8 @@ typedef struct Handle {
   bool by_scope;              /* a scope released it; the error message says so */
 } Handle;
 
-/* One for each Lua state, shared by its coroutines. */
+/* One for each Lua state, shared by its coroutines. The registry holds it as a userdata until
+   lua_close, so pointers to it stay valid in every closure. */
 typedef struct State {
   dm_ThreadState thread; /* the main coroutine's */
   dm_ThreadState *current;
@@ -43,12 +60,16 @@ typedef struct State {
 
 extern const char dm_handle_magic, dm_state_key;
 
+/* The State of the running closure. It is NULL in a C function without upvalues, such as a
+   __gc that dm_ended_by sets. */
 static inline State *state_of(lua_State *L) {
   return lua_touserdata(L, lua_upvalueindex(UP_STATE));
 }
 
-/* Makes this coroutine's thread state current. Every function that Lua calls begins with it. */
+/* Makes this coroutine's thread state (grad mode, autocast, default device) the one that the
+   engine reads. A function that calls the engine begins with it. It pushes nothing. */
 void dm_enter_slow(lua_State *L, State *S);
+/* The common case costs a comparison and a store: the coroutine is that of the last call. */
 static inline State *dm_enter(lua_State *L) {
   State *S = state_of(L);
   if (DM_UNLIKELY(S->current_thread != L)) dm_enter_slow(L, S);
@@ -56,20 +77,24 @@ static inline State *dm_enter(lua_State *L) {
   return S;
 }
 
-/* The handle at i, or NULL. The length check comes before the magic number is read: a light
-   userdata has length 0. */
+/* The handle at i, or NULL when the value is no tensor. A freed tensor still has a handle.
+   The length check comes before the magic number is read: a light userdata has length 0. */
 static inline Handle *dm_handle(lua_State *L, int i) {
   Handle *b = lua_touserdata(L, i);
   return b && lua_rawlen(L, i) == sizeof *b && b->magic == &dm_handle_magic ? b : NULL;
 }
+/* The tensor at i, borrowed from its handle; NULL when the value is no tensor or was
+   freed. */
 static inline dm_Tensor *dm_to_tensor(lua_State *L, int i) {
   const Handle *b = dm_handle(L, i);
   return b ? b->t : NULL;
 }
 
-/* The tensor at i; raises when there is none, or it was freed. */
+/* The tensor at i, borrowed: the handle must stay on the stack or in a table while it is
+   used. Raises when there is none, when it was freed, or when its scope released it. */
 dm_Tensor *dm_check_tensor(lua_State *L, int i);
-/* Pushes a handle without a tensor. */
+/* Pushes a handle without a tensor and links it into the innermost open scope. The tensor
+   metatable comes from upvalue 2 of the running closure. */
 Handle *dm_push_handle(lua_State *L, State *S);
 /* Gives the handle its tensor, taking the reference. May collect garbage. */
 void dm_handle_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t);
@@ -79,8 +104,11 @@ void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t);
 /* Calls an op of one output and pushes that, or raises; tried twice. */
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr);
-/* Takes b out of its scope: Lua's collector alone decides how long it lives. */
+/* Takes b out of its scope: Lua's collector alone decides how long it lives. The tensor
+   stays. */
 void dm_handle_keep(Handle *b);
+/* Gives up the handle's reference at once. The handle stays as a value, on which every method
+   raises; a second release does nothing. */
 void dm_handle_release(Handle *b);
 
 /* Raises the engine's message (or a formatted one) at the line of the first
@@ -127,11 +155,16 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
 /* The steps at i, as core.augment gives them; or raises. */
 const struct dm_Augment *dm_check_augment(lua_State *L, int i);
 
-/* Registers with the two upvalues (the table is on top). */
+/* Sets the functions in the table on top, each as a closure with the two upvalues. Leaves the
+   stack as it was. */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S);
-/* Makes the metatable of a class, whose methods are found in it. */
+/* Makes the metatable of a class under that name in the registry, with itself as __index, so
+   that the methods are found in it. A second call for the same state changes nothing. Pushes
+   nothing. */
 void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S);
-/* Gives the userdata on top the metatable of that name, whose `event` (__gc, __close) is f. */
+/* Gives the userdata on top the metatable of that name, whose `event` (__gc, __close) is f.
+   This is how a C resource gets an owner before the call that may raise. f has no
+   upvalues. */
 void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunction f);
 /* Runs a full collection. */
 void dm_collect(lua_State *L, State *S);
@@ -141,19 +174,26 @@ void dm_collect_before_backward(lua_State *L, State *S);
 /* Runs one and empties the CPU's cache, before a call that ran out of memory is tried again. */
 void dm_reclaim_memory(lua_State *L, State *S);
 
+/* The dtype that the string at i names; raises with the nearest name otherwise. */
 dm_DType dm_check_dtype(lua_State *L, int i);
+/* The device that the string at i names ("cpu", "cuda", "cuda:1"); raises when the word is
+   none or the device is not there. */
 dm_Device dm_check_device(lua_State *L, int i);
 /* t[key] of an options table at i, or nil; pushes one value. */
 int dm_option(lua_State *L, int i, const char *key);
 /* Raises when the table at i has a key that is none of the n names. */
 void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names);
+/* The truth of t[key] in the table at i; `def` where it is nil or there is no table. Pushes
+   nothing. */
 bool dm_option_bool(lua_State *L, int i, const char *key, bool def);
 /* The nearest of n names to word, or NULL when none is near. */
 const char *dm_nearest(const char *word, int n, const char *const *names);
 
+/* The function behind every op, see call.c. */
 int dm_op_closure(lua_State *L);
 /* Pushes f, which is dm_op_closure or ends in it, for that form of the op. */
 void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace);
+/* x[key], x[key] = value, x:index_put and x:index_put_, see index.c. */
 int dm_index_get(lua_State *L);
 int dm_index_set(lua_State *L);
 int dm_index_put(lua_State *L);
@@ -164,7 +204,8 @@ int dm_tensor_to(lua_State *L);
 /* The script's generator at i, or NULL. */
 dm_Generator *dm_to_generator(lua_State *L, int i);
 
-/* A scope in which the stream at 1 is the current one; a function may be at 2. */
+/* Opens a scope in which the stream at 1 is the current one. A function at 2 is called inside
+   with the arguments after it, and its results are returned; without one the scope is. */
 int dm_stream_scope(lua_State *L, dm_Stream stream);
 /* Warns, once for each line, when `what` is called while autocast is on. */
 void dm_warn_autocast(lua_State *L, const State *S, const char *what);

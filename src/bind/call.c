@@ -20,7 +20,10 @@
 /* The closure's third upvalue is a light userdata: 2 * op id, plus 1 for the in-place form. */
 enum { UP_FORM = 3, LOCAL_IN = 16 };
 
-/* A call under way. The Lua stack has the arguments 1 .. top, then the outputs' handles. */
+/* A call under way. The Lua stack has the arguments 1 .. top, then the outputs' handles. The
+   attributes' values are in `attr` with the layout of the op's own struct
+   (dm_AttrSpec.offset), so that the engine gets them without a copy. `attr_given` has a bit
+   for each one that an argument has set, by position or by name. */
 typedef struct Args {
   lua_State *L;
   const dm_OpInfo *op;
@@ -37,6 +40,8 @@ typedef struct Args {
   _Alignas(8) char attr[DM_ATTR_BYTES];
 } Args;
 
+/* Frees the tensors that number arguments became. Each path that raises calls it first,
+   because longjmp skips this frame and nothing else owns them. */
 static int free_temps(Args *a) {
   for (int i = 0; i < a->n_temp; i++) dm_tensor_unref(&a->temp[i]);
   a->n_temp = 0;
@@ -51,6 +56,8 @@ static int bad(Args *a, const char *name, int i, const char *wanted) {
                                                         : luaL_typename(a->L, i));
 }
 
+/* The integer at i; raises for any other value, also for a string that looks like a
+   number. */
 static int64_t to_int(Args *a, const char *name, int i) {
   int ok;
   const lua_Integer v = lua_tointegerx(a->L, i, &ok);
@@ -58,7 +65,8 @@ static int64_t to_int(Args *a, const char *name, int i) {
   return v;
 }
 
-/* A position in Lua counts from 1; the engine counts from 0. */
+/* A position in Lua counts from 1, the engine counts from 0; a negative one counts from the
+   end in both. Raises for 0. */
 static int64_t to_position(Args *a, const char *name, int i) {
   const int64_t v = to_int(a, name, i);
   if (v == 0) {
@@ -69,13 +77,15 @@ static int64_t to_position(Args *a, const char *name, int i) {
   return v > 0 ? v - 1 : v;
 }
 
+/* The number at i; a boolean counts as 0 or 1. Raises for any other value. */
 static double to_num(Args *a, const char *name, int i) {
   if (lua_type(a->L, i) == LUA_TBOOLEAN) return lua_toboolean(a->L, i);
   if (lua_type(a->L, i) != LUA_TNUMBER) bad(a, name, i, "number");
   return lua_tonumber(a->L, i);
 }
 
-/* One of the words of an enum. A number counts as its text: ord = 2, or math.huge for "inf". */
+/* The index of the word at i among the choices "a|b|c" of an enum. A number counts as its
+   text: ord = 2, or math.huge for "inf". Raises with the list of choices. */
 static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
   const char *word = lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : NULL;
   char number[32];
@@ -144,6 +154,7 @@ static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
   }
 }
 
+/* Whether the attribute is a list of any length, which may swallow several arguments. */
 static bool is_list(const dm_AttrSpec *s) { return s->kind == A_DIMS || s->kind == A_SIZES; }
 
 /* The last argument of a list that begins at i: it takes all numbers that follow, unless
@@ -198,7 +209,8 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   return 1;
 }
 
-/* A number (or a boolean) as an operand. */
+/* The number or boolean at i as a 0-dim tensor, for a slot such as the second of add. a->temp
+   owns it until free_temps. */
 static dm_Tensor *number_tensor(Args *a, int i) {
   dm_Tensor *t = NULL;
   const bool is_bool = lua_type(a->L, i) == LUA_TBOOLEAN;
@@ -221,6 +233,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
   return a->temp[a->n_temp++] = t;
 }
 
+/* The tensor at i, borrowed, or NULL when the value is no tensor; raises on a freed one. */
 static dm_Tensor *read_tensor(Args *a, int i) {
   const Handle *b = dm_handle(a->L, i);
   if (b && !b->t) {
@@ -230,6 +243,8 @@ static dm_Tensor *read_tensor(Args *a, int i) {
   return b ? b->t : NULL;
 }
 
+/* Raises about an option that the op does not have, with the nearest name of its tensors and
+   attributes. */
 static int unknown_option(Args *a, const char *key) {
   const char *names[DM_MAX_IN + DM_MAX_ATTR + 1];
   int n = 0;
@@ -244,6 +259,8 @@ static int unknown_option(Args *a, const char *key) {
   return dm_raise_text(a->L, "%s: unknown option '%s'", a->op->name, key);
 }
 
+/* Reads the value on top as option `key`: an attribute, a tensor given by name (weight = w),
+   requires_grad of an op that creates, or generator of one that draws. */
 static void read_named(Args *a, const char *key) {
   lua_State *L = a->L;
   const int i = lua_gettop(L);
@@ -271,6 +288,7 @@ static void read_named(Args *a, const char *key) {
   }
 }
 
+/* Reads every pair of the options table at i. Keys must be strings. */
 static void read_options(Args *a, int i) {
   lua_State *L = a->L;
   lua_pushnil(L);
@@ -285,7 +303,7 @@ static void read_options(Args *a, int i) {
   }
 }
 
-/* Is the value at i a table of options? It has names and no list part. */
+/* Whether the value at i is a table of options: it has names and no list part. */
 static bool is_options(lua_State *L, int i) {
   if (!lua_istable(L, i) || lua_rawlen(L, i) > 0) return false;
   lua_pushnil(L);
@@ -294,15 +312,21 @@ static bool is_options(lua_State *L, int i) {
   return any;
 }
 
+/* Whether {} is at i: it is an empty list where the op wants a list, and no options
+   elsewhere. */
 static bool is_empty_table(lua_State *L, int i) {
   return lua_istable(L, i) && lua_rawlen(L, i) == 0 && !is_options(L, i);
 }
 
+/* The next attribute in the signature's order that no argument has filled, or NULL. */
 static const dm_AttrSpec *next_attr(Args *a) {
   while (a->next_attr < a->g->n_attr && (a->attr_given >> a->next_attr & 1)) a->next_attr++;
   return a->next_attr < a->g->n_attr ? &a->g->attr[a->next_attr] : NULL;
 }
 
+/* Distributes the arguments first .. last over the slots by the rules at the head of this
+   file. nil skips an optional tensor or leaves an attribute at its default. Raises on an
+   argument too many and on a value of the wrong type. */
 static void read_positional(Args *a, int first, int last) {
   lua_State *L = a->L;
   for (int i = first; i <= last;) {
@@ -326,6 +350,7 @@ static void read_positional(Args *a, int first, int last) {
       read_options(a, i);
       return;
     }
+    /* A last {} is an empty table of options, unless the next attribute is a list. */
     const dm_AttrSpec *s = next_attr(a);
     if (i == last && is_empty_table(L, i) && !(s && is_list(s))) break; /* no options */
     if (slot < a->g->n_required && (!s || type == LUA_TNIL || type == LUA_TUSERDATA))
@@ -344,6 +369,8 @@ static void read_positional(Args *a, int first, int last) {
   }
 }
 
+/* Raises when a required tensor or attribute is missing. Ops of a list have checked their
+   tensors already. */
 static void check_complete(Args *a) {
   for (int k = 0; k < a->g->n_required && !a->g->list; k++) {
     if (DM_LIKELY(a->in[k] != NULL)) continue;
@@ -379,13 +406,15 @@ static void give_result(Args *a, State *S, int k, int n_in, dm_Tensor *const *in
   dm_tensor_unref(&out);
 }
 
+/* Calls the op in the form that was asked for. The in-place form writes into in[0] and has no
+   outputs. */
 static dm_status call_engine(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                              int *n_out) {
   return a->inplace ? dm_call_inplace(a->id, n_in, in, a->attr)
                     : dm_call_n(a->id, n_in, in, a->attr, out, n_out);
 }
 
-/* The same with the generator that the call names, if any. */
+/* call_engine with the generator that the call names, if any, in force. */
 static dm_status call_drawing(const Args *a, int n_in, dm_Tensor *const *in, dm_Tensor **out,
                               int *n_out) {
   if (DM_LIKELY(!a->generator)) return call_engine(a, n_in, in, out, n_out);
@@ -397,7 +426,9 @@ static dm_status call_drawing(const Args *a, int n_in, dm_Tensor *const *in, dm_
   return st;
 }
 
-/* Calls the engine and pushes the results. */
+/* Calls the engine with the attributes read and returns the number of results on the stack:
+   the outputs, or argument 1 for the in-place form. When the memory ends, it restores the
+   generator and the checkpoint's record before the second try. */
 static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   lua_State *L = a->L;
   dm_Tensor *out[DM_MAX_OUT] = {NULL};
@@ -419,10 +450,12 @@ static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   }
   free_temps(a);
   if (DM_UNLIKELY(st != DM_OK)) return dm_raise(L);
+  /* requires_grad is an option of ops that create; it fails unless the result is float. */
   if (a->requires_grad && dm_set_requires_grad(out[0], true) != DM_OK) {
     for (int i = 0; i < n_out; i++) dm_tensor_unref(&out[i]);
     return dm_raise(L);
   }
+  /* The in-place form returns argument 1 itself, so x:add_(1):mul_(2) makes no handle. */
   if (a->inplace) {
     lua_settop(L, 1);
     return 1;
@@ -432,7 +465,9 @@ static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   return n_out;
 }
 
-/* cat and its kind: the tensors come as one table. */
+/* Calls an op whose tensors come as one list: cat, stack, einsum. The list is a table of
+   tensors, or several tensors in a row; arguments before and after it are attributes. More
+   than LOCAL_IN pointers go into a userdata, which an error leaves to the collector. */
 static int call_list(Args *a, State *S) {
   lua_State *L = a->L;
   const int top = a->top;
@@ -475,14 +510,17 @@ static void infer_full(Args *a, int top) {
   else if (lua_isboolean(a->L, value)) *dtype = DM_BOOL;
 }
 
-/* The type of option `key` in the table at i, nil when there is none. */
+/* The Lua type of option `key` in the table at i; LUA_TNIL when it is absent or there is no
+   table. */
 static int option_type(lua_State *L, int i, const char *key) {
   const int type = dm_option(L, i, key);
   lua_pop(L, 1);
   return type;
 }
 
-/* Names that PyTorch gives to two ops, told apart by a tensor argument. */
+/* The id of the op that is meant where PyTorch gives one name to two ops; a tensor argument
+   decides: max(x, y) is maximum, and cross_entropy with a float target takes class
+   probabilities. */
 static int overload(lua_State *L, int id) {
   if (id == DM_OP_max && dm_handle(L, 2)) return DM_OP_maximum;
   if (id == DM_OP_min && dm_handle(L, 2)) return DM_OP_minimum;
@@ -497,7 +535,8 @@ static int overload(lua_State *L, int id) {
   return id;
 }
 
-/* randint(high, size): low is 0. */
+/* Inserts low = 0 in front of randint(high, size) and its forms with options, as PyTorch
+   does. */
 static void supply_low(lua_State *L) {
   const int top = lua_gettop(L);
   if (top == 0 || option_type(L, top, "low") != LUA_TNIL) return;
@@ -508,6 +547,8 @@ static void supply_low(lua_State *L) {
   lua_insert(L, 1);
 }
 
+/* op(...) -> outputs, or op_(x, ...) -> x. Pushes the handles of the outputs above the
+   arguments before it reads anything, for the reason at the head of this file. */
 int dm_op_closure(lua_State *L) {
   State *S = dm_enter(L);
   const uintptr_t form = (uintptr_t)lua_touserdata(L, lua_upvalueindex(UP_FORM));
@@ -533,6 +574,8 @@ int dm_op_closure(lua_State *L) {
   return call_and_push(&a, S, a.g->n_tensor, a.in);
 }
 
+/* The two forms of an op share one C function: the light userdata in upvalue 3 tells them
+   apart. */
 void dm_push_form(lua_State *L, State *S, lua_CFunction f, int id, bool inplace) {
   lua_pushlightuserdata(L, S);
   luaL_getmetatable(L, "demilune.Tensor");

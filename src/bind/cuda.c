@@ -1,4 +1,7 @@
-/* dm.cuda's part in C: what devices there are, streams, events, pinned memory. */
+/* The C part of dm.cuda: which devices exist, streams, events, pinned memory. It reaches a
+   device only through dm_DeviceOps, so it compiles without CUDA. Streams and events are
+   userdata; a stream that was made here is freed by its __gc, one that stands for a device's
+   default or current stream is not. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,12 +16,13 @@ typedef struct Stream {
   bool own;    /* made here, to be freed here */
 } Stream;
 
+/* An event; __gc frees it. handle is NULL where its making failed. */
 typedef struct Event {
   dm_Device device;
   void *handle;
 } Event;
 
-/* cuda_count() -> how many devices, or 0 and why there is none */
+/* cuda_count() -> number of devices, "" or the reason why there is none. */
 static int cuda_count(lua_State *L) {
   dm_enter(L);
   const dm_Device first = {DM_CUDA, 0};
@@ -28,15 +32,16 @@ static int cuda_count(lua_State *L) {
   return 2;
 }
 
-/* _without_cuda(): before CUDA was asked for, in this process and those it starts:
-   as where there is none */
+/* _without_cuda(): makes this process and those it starts behave as on a machine without
+   CUDA. It has an effect only before the first use of CUDA. */
 static int without_cuda(lua_State *L) {
   DM_UNUSED(L);
   setenv("DEMILUNE_CUDA", "0", 1);
   return 0;
 }
 
-/* The device at i: a CUDA one that is there, cuda:0 by default. */
+/* The CUDA device at i, an integer from 0 or a name; cuda:0 by default. Raises when it is the
+   CPU or is not there. */
 static dm_Device check_cuda(lua_State *L, int i) {
   dm_Device d = {DM_CUDA, 0};
   if (lua_isinteger(L, i)) d.index = (uint8_t)lua_tointeger(L, i);
@@ -71,8 +76,8 @@ static int cuda_info(lua_State *L) {
   return 1;
 }
 
-/* cuda_count_of(what) -> how often the emulation has done that; nil of a real device
-   and for a word that it does not know */
+/* cuda_count_of(what, device) -> how often the emulation has done that; nil on a real device
+   and for an unknown word. */
 static int cuda_count_of(lua_State *L) {
   dm_enter(L);
   const char *what = luaL_checkstring(L, 1);
@@ -83,7 +88,8 @@ static int cuda_count_of(lua_State *L) {
   return 1;
 }
 
-/* cuda_plans() -> {library = {asked, memory, disk, refused}} */
+/* cuda_plans(device) -> {library = {asked, memory, disk, refused}}: how often a kernel plan
+   was asked for, found in memory, found on disk, and refused. */
 static int cuda_plans(lua_State *L) {
   static const char *const names[] = {"asked", "memory", "disk", "refused"};
   dm_enter(L);
@@ -102,8 +108,8 @@ static int cuda_plans(lua_State *L) {
   return 1;
 }
 
-/* cuda_work_of(i) -> the name of the i-th piece of work that was queued on the emulation,
-   and a hash of what it was given; nil where that is not known */
+/* cuda_work_of(i, device) -> the name of the i-th kernel that was queued on the emulation,
+   and a hash of its arguments; nil where that is not known. */
 static int cuda_work_of(lua_State *L) {
   dm_enter(L);
   int64_t given = 0;
@@ -116,9 +122,12 @@ static int cuda_work_of(lua_State *L) {
 
 /* ---- streams ---- */
 
+/* The stream at i; raises on other values. */
 static Stream *check_stream(lua_State *L, int i) { return luaL_checkudata(L, i, stream_name); }
+/* The stream functions of an opened device. */
 static const dm_StreamOps *ops_of(dm_Device d) { return dm_device_ops(d)->streams; }
 
+/* Pushes the device's default stream, for the caller to change. */
 static Stream *push_stream(lua_State *L, dm_Device d) {
   Stream *s = lua_newuserdatauv(L, sizeof *s, 0);
   *s = (Stream){.s = {.device = d}};
@@ -126,7 +135,7 @@ static Stream *push_stream(lua_State *L, dm_Device d) {
   return s;
 }
 
-/* cuda_stream(device) -> a new stream */
+/* cuda_stream(device) -> a new stream, freed when it is collected. */
 static int stream_new(lua_State *L) {
   dm_enter(L);
   const dm_Device d = check_cuda(L, 1);
@@ -135,13 +144,14 @@ static int stream_new(lua_State *L) {
   s->own = true;
   return 1;
 }
-/* cuda_default_stream(device) */
+/* cuda_default_stream(device) -> the stream that work uses outside a stream scope. */
 static int stream_default(lua_State *L) {
   dm_enter(L);
   push_stream(L, check_cuda(L, 1));
   return 1;
 }
-/* cuda_current_stream(device) -> another handle on the stream in force */
+/* cuda_current_stream(device) -> another value for the stream in force; it does not own
+   it. */
 static int stream_current(lua_State *L) {
   const State *S = dm_enter(L);
   const dm_Device d = check_cuda(L, 1);
@@ -150,28 +160,33 @@ static int stream_current(lua_State *L) {
   s->s.device = d;
   return 1;
 }
-/* cuda_in_stream(stream), cuda_in_stream(stream, fn, ...): a scope */
+/* cuda_in_stream(stream) -> a scope; cuda_in_stream(stream, fn, ...) -> fn's results. */
 static int in_stream(lua_State *L) { return dm_stream_scope(L, check_stream(L, 1)->s); }
 
+/* __gc: frees a stream that was made here. */
 static int stream_gc(lua_State *L) {
   Stream *s = check_stream(L, 1);
   if (s->own) ops_of(s->s.device)->stream_free(s->s.device, s->s.handle);
   s->own = false;
   return 0;
 }
+/* s:synchronize(): waits until the stream has done all its work. */
 static int stream_synchronize(lua_State *L) {
   dm_enter(L);
   const Stream *s = check_stream(L, 1);
   DM_CHECK(L, ops_of(s->s.device)->stream_synchronize(s->s.device, s->s.handle));
   return 0;
 }
+/* s:query() -> whether the stream has done all its work. */
 static int stream_query(lua_State *L) {
   dm_enter(L);
   const Stream *s = check_stream(L, 1);
   lua_pushboolean(L, ops_of(s->s.device)->stream_idle(s->s.device, s->s.handle));
   return 1;
 }
-/* s:record_event(e), s:wait_event(e), s:wait_stream(other) */
+/* s:record_event(e) -> e; s:wait_event(e); s:wait_stream(other): later work of s waits for
+   the work that other has now. As in PyTorch; a stream and an event of two devices cannot be
+   recorded together. */
 static Event *check_event(lua_State *L, int i) { return luaL_checkudata(L, i, event_name); }
 static int stream_record_event(lua_State *L) {
   dm_enter(L);
@@ -183,6 +198,7 @@ static int stream_record_event(lua_State *L) {
   lua_settop(L, 2);
   return 1;
 }
+/* s:wait_event(e): later work of s waits for e, which may be of another device. */
 static int stream_wait_event(lua_State *L) {
   dm_enter(L);
   const Stream *s = check_stream(L, 1);
@@ -190,6 +206,7 @@ static int stream_wait_event(lua_State *L) {
   DM_CHECK(L, ops_of(s->s.device)->stream_wait(s->s.device, s->s.handle, e->handle));
   return 0;
 }
+/* The event that `other` records and s waits for may be freed at once: the wait is queued. */
 static int stream_wait_stream(lua_State *L) {
   dm_enter(L);
   const Stream *s = check_stream(L, 1), *other = check_stream(L, 2);
@@ -202,6 +219,7 @@ static int stream_wait_stream(lua_State *L) {
   DM_CHECK(L, st);
   return 0;
 }
+/* tostring(s) -> "Stream(cuda:0)", with ", default" for a device's default stream. */
 static int stream_tostring(lua_State *L) {
   char name[16];
   const Stream *s = check_stream(L, 1);
@@ -209,6 +227,7 @@ static int stream_tostring(lua_State *L) {
                   s->s.handle ? "" : ", default");
   return 1;
 }
+/* s == other: whether both name one stream of one device. */
 static int stream_eq(lua_State *L) {
   const Stream *a = check_stream(L, 1), *b = check_stream(L, 2);
   lua_pushboolean(L, dm_device_eq(a->s.device, b->s.device) && a->s.handle == b->s.handle);
@@ -217,7 +236,7 @@ static int stream_eq(lua_State *L) {
 
 /* ---- events ---- */
 
-/* cuda_event(device, timing) */
+/* cuda_event(device, timing) -> an event, which can measure time if timing is true. */
 static int event_new(lua_State *L) {
   dm_enter(L);
   const dm_Device d = check_cuda(L, 1);
@@ -227,6 +246,7 @@ static int event_new(lua_State *L) {
   DM_CHECK(L, ops_of(d)->event_new(d, lua_toboolean(L, 2), &e->handle));
   return 1;
 }
+/* __gc: frees the event. */
 static int event_gc(lua_State *L) {
   Event *e = check_event(L, 1);
   if (e->handle) ops_of(e->device)->event_free(e->device, e->handle);
@@ -241,7 +261,7 @@ static dm_Stream stream_for(lua_State *L, const State *S, int i, dm_Device d) {
   if (!dm_device_eq(s.device, d)) dm_raise_text(L, "a stream and an event of two devices");
   return s;
 }
-/* event:record(stream): what the stream has to do until now */
+/* event:record(stream) -> event, which marks the end of the work the stream has now. */
 static int event_record(lua_State *L) {
   const State *S = dm_enter(L);
   const Event *e = check_event(L, 1);
@@ -250,7 +270,7 @@ static int event_record(lua_State *L) {
   lua_settop(L, 1);
   return 1;
 }
-/* event:wait(stream): later work of the stream waits for the event */
+/* event:wait(stream): later work of the stream waits for the event. */
 static int event_wait(lua_State *L) {
   const State *S = dm_enter(L);
   const Event *e = check_event(L, 1);
@@ -260,6 +280,7 @@ static int event_wait(lua_State *L) {
   DM_CHECK(L, ops_of(s.device)->stream_wait(s.device, s.handle, e->handle));
   return 0;
 }
+/* event:synchronize() waits for the event; event:query() -> whether it has happened. */
 static int event_synchronize(lua_State *L) {
   dm_enter(L);
   const Event *e = check_event(L, 1);
@@ -272,7 +293,8 @@ static int event_query(lua_State *L) {
   lua_pushboolean(L, ops_of(e->device)->event_done(e->device, e->handle));
   return 1;
 }
-/* from:elapsed_time(to) -> milliseconds; both timed and done */
+/* from:elapsed_time(to) -> milliseconds between two events that are timed and done. Raises
+   where the device cannot tell. */
 static int event_elapsed(lua_State *L) {
   dm_enter(L);
   double ms;
@@ -284,11 +306,15 @@ static int event_elapsed(lua_State *L) {
 
 /* ---- pinned memory ---- */
 
+/* Frees pinned memory through the first device's functions; its address also marks a storage
+   as pinned. */
 static void release_pinned(void *p) {
   const dm_Device first = {DM_CUDA, 0};
   ops_of(first)->pinned_free(p);
 }
 
+/* The tensor owns the memory and frees it by release_pinned. One without elements gets a
+   byte. */
 dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *shape,
                         dm_Tensor **out) {
   void *p;
@@ -300,7 +326,8 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
   return st;
 }
 
-/* x:pin_memory(device) -> a dense copy in memory that the device copies by itself */
+/* x:pin_memory(device) -> a contiguous copy in page-locked memory, which the device can copy
+   without the CPU. Raises unless x is on the CPU. */
 static int pin_memory(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -318,6 +345,7 @@ static int pin_memory(lua_State *L) {
   return 1;
 }
 
+/* x:is_pinned() -> whether dm_pinned_new allocated x's storage. */
 static int is_pinned(lua_State *L) {
   dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -325,8 +353,8 @@ static int is_pinned(lua_State *L) {
   return 1;
 }
 
-/* x:record_stream(s): x's memory, once freed, is not used again before s has done
-   what it has to do then */
+/* x:record_stream(s): after x is freed its memory is not used again before s has done the
+   work it has then. Raises when x is on another device. */
 static int record_stream(lua_State *L) {
   dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -338,6 +366,7 @@ static int record_stream(lua_State *L) {
   return 0;
 }
 
+/* __eq is needed because cuda_current_stream makes a new userdata for the same stream. */
 void dm_register_cuda(lua_State *L, State *S) {
   static const luaL_Reg stream[] = {{"synchronize", stream_synchronize},
                                     {"query", stream_query},

@@ -1,6 +1,7 @@
-/* Files for Lua. What the outside world gets wrong comes back as nil and a message; a
-   mistake of the caller raises, and so does the end of memory, after a collection and a
-   second try. */
+/* Files for Lua. An error of the outside world (a missing or damaged file, a full disk) comes
+   back as nil and a message; a mistake of the caller raises, and so does the end of memory,
+   after a collection and a second try. Each open file or buffer is in a userdata whose __gc
+   frees it, so a Lua error between two calls loses nothing. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,6 +14,7 @@
 
 static const dm_Device cpu = {.type = DM_CPU};
 
+/* The one rule for failures of files, see the head of this file. */
 int dm_world_failed(lua_State *L, dm_status st) {
   if (st != DM_EIO) return dm_raise(L);
   lua_pushnil(L);
@@ -20,7 +22,8 @@ int dm_world_failed(lua_State *L, dm_status st) {
   return 2;
 }
 
-/* read_idx(path) -> tensor */
+/* read_idx(path) -> tensor, which takes the reader's memory without a copy; nil and a
+   message. */
 static int read_idx(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
@@ -40,8 +43,8 @@ static int read_idx(lua_State *L) {
   return 1;
 }
 
-/* _from_bytes(string, dtype = "uint8") -> (n): a copy of its bytes, as elements of the
-   host's byte order */
+/* _from_bytes(string, dtype = "uint8") -> (n): a copy of its bytes, as elements of the host's
+   byte order. Raises when the length is no multiple of the element's size. */
 static int from_bytes(lua_State *L) {
   State *S = dm_enter(L);
   size_t n_bytes;
@@ -59,7 +62,8 @@ static int from_bytes(lua_State *L) {
   return 1;
 }
 
-/* _to_bytes(tensor) -> string: its elements row by row, in the host's byte order */
+/* _to_bytes(tensor) -> string: its elements in row-major order, each in the host's byte
+   order. */
 static int to_bytes(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -69,6 +73,7 @@ static int to_bytes(lua_State *L) {
   return 1;
 }
 
+/* Writes n bytes to the path as one atomic replacement, see data/atomic_file.h. */
 static dm_status write_atomic(const char *what, const char *path, const char *bytes, size_t n) {
   dm_AtomicFile file = DM_ATOMIC_FILE(what, path);
   dm_status st = DM_OK;
@@ -80,7 +85,8 @@ done:
   return st;
 }
 
-/* _write_file(what, path, string) -> true; or nil and why, and the old file is as it was */
+/* _write_file(what, path, string) -> true; nil and a message after a failure, which leaves
+   the old file as it was. */
 static int write_file(lua_State *L) {
   dm_enter(L);
   size_t n;
@@ -92,7 +98,8 @@ static int write_file(lua_State *L) {
   return 1;
 }
 
-/* _inflate(string, n) -> string of n bytes; or nil and why */
+/* _inflate(string, n) -> string of n bytes; nil and a message. The buffer is a userdata on
+   the stack, which an error leaves to the collector. */
 static int inflated(lua_State *L) {
   dm_enter(L);
   size_t n_in;
@@ -107,7 +114,7 @@ static int inflated(lua_State *L) {
   return 1;
 }
 
-/* _crc32(string) -> integer, as zip archives have it */
+/* _crc32(string) -> integer: the CRC-32 of zip archives. */
 static int checksum(lua_State *L) {
   size_t n;
   const char *bytes = luaL_checklstring(L, 1, &n);
@@ -115,7 +122,8 @@ static int checksum(lua_State *L) {
   return 1;
 }
 
-/* A new tensor on the CPU in the handle; collects garbage when memory is short. */
+/* Makes a tensor on the CPU of the entry's dtype and shape in the handle; tries twice, with a
+   collection between, when memory is short. */
 static dm_status new_tensor(lua_State *L, State *S, Handle *handle, const dm_StEntry *e) {
   dm_status st = dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &handle->t);
   if (st != DM_EMEM) return st;
@@ -123,6 +131,7 @@ static dm_status new_tensor(lua_State *L, State *S, Handle *handle, const dm_StE
   return dm_tensor_new(e->dtype, e->n_dim, e->shape, cpu, &handle->t);
 }
 
+/* The alias drops the history, so that the copy is not recorded. */
 dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *alias = NULL;
   DM_TRY(dm_tensor_alias(t, &alias));
@@ -136,6 +145,7 @@ dm_status dm_dense_of(const dm_Tensor *t, dm_Tensor **out) {
 
 /* ---- safetensors ---- */
 
+/* __gc of an open safetensors file. */
 static int close_file(lua_State *L) {
   dm_st_close(lua_touserdata(L, 1));
   return 0;
@@ -149,7 +159,9 @@ static dm_StFile **push_file(lua_State *L) {
   return f;
 }
 
-/* safetensors_read(path) -> {tensors = {name = tensor}, metadata = {k = v}} */
+/* safetensors_read(path) -> {tensors = {name = tensor}, metadata = {k = v}}; nil and a
+   message for a bad file. The file is closed at the end, or by its userdata's __gc after an
+   error. */
 static int safetensors_read(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
@@ -179,13 +191,16 @@ static int safetensors_read(lua_State *L) {
   return 1;
 }
 
+/* The number of pairs in the table. */
 static lua_Integer count_pairs(lua_State *L, int table) {
   lua_Integer n = 0;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) n++;
   return n;
 }
 
-/* safetensors_write(path, {name = tensor}, {key = string}) -> true */
+/* safetensors_write(path, {name = tensor}, {key = string}) -> true; nil and a message when
+   the disk fails. Raises on names and metadata that are no strings. A Lua table holds the
+   contiguous copies until the file is written; the arrays borrow from it. */
 static int safetensors_write(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
@@ -219,6 +234,8 @@ static int safetensors_write(lua_State *L) {
         strlen(pairs[i].value) != lua_rawlen(L, -1))
       return dm_raise_text(L, "safetensors_write: metadata '%s' holds a NUL", pairs[i].key);
   }
+  /* The copies are released here and not by the collector, which may let them live for
+     long. */
   const dm_status st = dm_st_write(path, entries, data, (int64_t)n, pairs, (int64_t)n_pairs);
   for (lua_pushnil(L); lua_next(L, held); lua_pop(L, 1)) dm_handle_release(dm_handle(L, -1));
   if (st != DM_OK) return dm_world_failed(L, st);

@@ -1,5 +1,10 @@
-/* backward, autograd.grad, hooks, gradients written in Lua, checkpoints, anomaly
-   detection, and autocast's state as a value. */
+/* backward, autograd.grad, hooks, gradients written in Lua, checkpoints, anomaly detection,
+   and autocast's state as a value.
+
+   The engine calls a Lua function through a Callback: its closure is in the registry, with
+   the binding's two upvalues, which the making of handles needs. `cross` calls it under
+   lua_pcall, so that a Lua error never jumps over engine frames; the error value is kept in
+   the registry, the engine unwinds with a status, and end_backward raises the value again. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -7,12 +12,15 @@
 #include "bind/bind.h"
 #include "engine/policy.h"
 
-/* The coroutine that runs backward, for the functions it calls back. A Lua
-   error in one is kept in the registry and raised again at the end, with what
-   the engine's message says of the node's origin (from its second line on). */
+/* The coroutine that runs backward, for the functions it calls back; NULL outside backward. A
+   Lua error in one of them is kept in the registry and raised again at the end, with the part
+   of the engine's message that names the node's origin (from its second line on). */
 static _Thread_local lua_State *running;
 static const char error_key = 0, where_key = 0; /* only their addresses count */
 
+/* Ends a backward pass that began with `outer` running: restores it, and raises the kept Lua
+   error or the engine's message unless st is DM_OK. The kept error is removed from the
+   registry. */
 static int end_backward(lua_State *L, lua_State *outer, dm_status st) {
   running = outer;
   if (st == DM_OK) return 0;
@@ -29,6 +37,8 @@ static int end_backward(lua_State *L, lua_State *outer, dm_status st) {
   return dm_raise(L);
 }
 
+/* The engine's flags from the options table at i. retain_graph defaults to create_graph, as
+   in PyTorch. */
 static int pass_flags(lua_State *L, int i, bool for_grad) {
   int flags = 0;
   const bool create = dm_option_bool(L, i, "create_graph", false);
@@ -38,9 +48,11 @@ static int pass_flags(lua_State *L, int i, bool for_grad) {
   return flags;
 }
 
-/* x:backward{gradient =, retain_graph =, create_graph =}; also x:backward(g).
-   With create_graph x.grad has a history that holds x, as in PyTorch: memory that
-   comes back when x.grad = nil (zero_grad). autograd.grad makes no such cycle. */
+/* x:backward{gradient =, retain_graph =, create_graph =} or x:backward(g): adds to the
+   gradients of the leaves. Raises on unknown options and the engine's errors, whose message
+   names the origin of the node at fault. With create_graph x.grad has a history that holds x,
+   as in PyTorch: memory that comes back when x.grad = nil (zero_grad). autograd.grad makes no
+   such cycle. */
 static int tensor_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
   State *S = dm_enter(L);
@@ -59,8 +71,9 @@ static int tensor_backward(lua_State *L) {
   return end_backward(L, outer, dm_backward(1, &root, &seed, flags));
 }
 
-/* Pushes a userdata with an array of the tensors in the table at i, or of the one tensor there.
-   The length of a table with holes is in *n, or -1. */
+/* Pushes a userdata with an array of the tensors in the table at i, or of the one tensor
+   there; the tensors are borrowed from the table. *n is the length of a table with holes,
+   whose items become NULL, or -1; then it is set. */
 static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   const bool one = dm_handle(L, i) != NULL;
   if (!one && !lua_istable(L, i))
@@ -84,7 +97,7 @@ static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
   return a;
 }
 
-/* n of a table that table.pack made. */
+/* The field n of a table that table.pack made, at i. */
 static int packed_length(lua_State *L, int i) {
   luaL_checktype(L, i, LUA_TTABLE);
   lua_getfield(L, i, "n");
@@ -93,7 +106,8 @@ static int packed_length(lua_State *L, int i) {
   return n;
 }
 
-/* autograd_grad(outputs, inputs, opts) -> gradients, as values */
+/* autograd_grad(outputs, inputs, opts) -> one gradient for each input, as values of one
+   return; nil for an unused one with allow_unused. x.grad stays as it is. */
 static int autograd_grad(lua_State *L) {
   static const char *const names[] = {"grad_outputs", "retain_graph", "create_graph",
                                       "allow_unused"};
@@ -129,6 +143,8 @@ static int autograd_grad(lua_State *L) {
 
 /* ---- Lua functions that the engine calls ---- */
 
+/* A Lua function that the engine holds. Its owner is the node, hook or checkpoint, which ends
+   it with callback_drop. */
 typedef struct Callback {
   lua_State *main; /* for the release, which has no coroutine at hand */
   State *S;
@@ -136,10 +152,11 @@ typedef struct Callback {
   char name[48];
 } Callback;
 
-/* A closure with the binding's two upvalues around fn's registry entry makes
-   dm_push_handle work: it needs them. */
+/* The closure around fn with the binding's two upvalues, which dm_push_handle needs. */
 static int trampoline(lua_State *L);
 
+/* Makes a Callback of the function at fn, which the registry then holds. Raises without
+   memory. */
 static Callback *callback_new(lua_State *L, int fn) {
   Callback *c = dm_alloc_zero(sizeof *c);
   if (!c) {
@@ -158,6 +175,8 @@ static Callback *callback_new(lua_State *L, int fn) {
   return c;
 }
 
+/* Gives the function back to the collector. It may run while no coroutine is known, so it
+   uses the main one then. */
 static void callback_drop(void *ctx) {
   Callback *c = ctx;
   if (!c) return;
@@ -165,7 +184,7 @@ static void callback_drop(void *ctx) {
   dm_free(c);
 }
 
-/* Tensors in, tensors out, across the border. */
+/* The arguments and results of one call from the engine into Lua. */
 typedef struct Crossing {
   const char *name;
   int n_in, n_out;
@@ -175,13 +194,15 @@ typedef struct Crossing {
   dm_Tensor **saved;
 } Crossing;
 
+/* Pushes a handle with a new reference to t, or nil. */
 static void push_or_nil(lua_State *L, State *S, dm_Tensor *t) {
   if (t) dm_push_tensor(L, S, dm_tensor_ref(t));
   else lua_pushnil(L);
 }
 
-/* Upvalue 3: the function; argument 1: the crossing. Pushes the tensors (or
-   nils), calls, and takes the results. */
+/* The C function that lua_pcall runs for the engine. Upvalue 3 is the Lua function, argument
+   1 the crossing. It pushes the tensors (or nils), calls, and stores new references to the
+   results. It raises on results that are no tensors and on too many. */
 static int trampoline(lua_State *L) {
   State *S = dm_enter(L);
   Crossing *x = lua_touserdata(L, 1);
@@ -215,6 +236,9 @@ static int trampoline(lua_State *L) {
   return 0;
 }
 
+/* Runs the callback with x on the coroutine that runs backward. On an error it keeps the
+   value, gives back the results, and returns DM_ESTATE. The thread state is restored, for the
+   function may have entered another coroutine. */
 static dm_status cross(Callback *c, Crossing *x) {
   lua_State *L = running;
   if (!L) return dm_fail(DM_ESTATE, "%s: no Lua state runs this backward", x->name);
@@ -223,6 +247,7 @@ static dm_status cross(Callback *c, Crossing *x) {
   for (int i = 0; i < x->n_out; i++) x->out[i] = NULL;
   lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
   lua_pushlightuserdata(L, x);
+  /* The error value, if any, is stored in the registry by the call below, which pops it. */
   const int st = lua_pcall(L, 1, 0, 0);
   dm_thread_state_current = ts;
   if (st == LUA_OK) return DM_OK;
@@ -231,6 +256,8 @@ static dm_status cross(Callback *c, Crossing *x) {
   return dm_fail(DM_ESTATE, "%s: error in a Lua function", x->name);
 }
 
+/* The engine's entry to a gradient written in Lua: gy are the gradients of the outputs, gx
+   those of the inputs. */
 static dm_status custom_backward(void *ctx, int n_saved, dm_Tensor **saved, int n_out,
                                  dm_Tensor **gy, int n_in, dm_Tensor **gx) {
   Callback *c = ctx;
@@ -238,9 +265,10 @@ static dm_status custom_backward(void *ctx, int n_saved, dm_Tensor **saved, int 
   return cross(c, &x);
 }
 
-/* custom_record(name, inputs, outputs, saved, backward_fn): inputs has holes where
-   forward's arguments are no tensors; backward_fn(saved, gradient of each output)
-   gives one of each argument. */
+/* custom_record(name, inputs, outputs, saved, backward_fn): records the outputs as results of
+   a function of the inputs (torch.autograd.Function). inputs has holes where forward's
+   arguments are no tensors; backward_fn(saved, gradient of each output) returns one gradient
+   for each argument. */
 static int custom_record(lua_State *L) {
   dm_enter(L);
   const char *name = luaL_checkstring(L, 1);
@@ -259,6 +287,8 @@ static int custom_record(lua_State *L) {
   return 0;
 }
 
+/* Calls a hook with the gradient *g, and replaces it by the hook's result unless that is nil.
+   Another shape is an error. */
 static dm_status hook_call(void *ctx, dm_Tensor **g) {
   Callback *c = ctx;
   dm_Tensor *out = NULL;
@@ -276,6 +306,7 @@ static dm_status hook_call(void *ctx, dm_Tensor **g) {
 
 /* ---- handles of hooks ---- */
 
+/* hook:remove(): the tensor, in user value 1, forgets the hook. It may be called again. */
 static int hook_remove(lua_State *L) {
   const int64_t *id = luaL_checkudata(L, 1, "demilune.Hook");
   lua_getiuservalue(L, 1, 1);
@@ -284,6 +315,9 @@ static int hook_remove(lua_State *L) {
   return 0;
 }
 
+/* x:register_hook(fn) -> handle with remove(). fn(gradient) may return another gradient of
+   the same shape. The tensor owns the hook; the handle holds the tensor. Raises unless x
+   requires grad. */
 static int register_hook(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -311,6 +345,7 @@ static int register_hook(lua_State *L) {
   return 1;
 }
 
+/* x:retain_grad() -> x: backward fills x.grad also of a tensor that is no leaf. */
 static int retain_grad(lua_State *L) {
   dm_enter(L);
   DM_CHECK(L, dm_retain_grad(dm_check_tensor(L, 1)));
@@ -320,19 +355,26 @@ static int retain_grad(lua_State *L) {
 
 /* ---- work that is run again ---- */
 
+/* The engine's entry to a checkpoint's function. Its results are what the ops inside save, so
+   it returns none. */
 static dm_status run_again(void *ctx, int n, dm_Tensor **in) {
   Crossing x = {.name = "checkpoint", .n_in = n, .in = in};
   return cross(ctx, &x);
 }
 
+/* __gc of the record of checkpoint_run, for an error before its end. */
 static int replay_gc(lua_State *L) {
   dm_replay_unref(lua_touserdata(L, 1));
   return 0;
 }
 
-/* checkpoint_run(again, tensors, fn, ...) gives what fn(...) gives, recorded so
-   that again(tensors...) makes once more what the gradients need. */
+/* checkpoint_run(again, tensors, fn, ...) -> fn(...), recorded so that again(tensors...)
+   makes the saved tensors once more in the backward pass (torch.utils.checkpoint). A userdata
+   below fn holds the record, and an error of fn is raised again after the state is
+   restored. */
 static int checkpoint_run(lua_State *L) {
+  /* The stack from the bottom: again, tensors, the userdata of the record, the array of
+     tensors, fn, fn's arguments. lua_pcall replaces fn and its arguments by the results. */
   enum { AGAIN = 1, TENSORS, HELD, ARRAY, FN };
   State *S = dm_enter(L);
   luaL_checktype(L, AGAIN, LUA_TFUNCTION);
@@ -360,7 +402,8 @@ static int checkpoint_run(lua_State *L) {
 
 /* ---- settings that are restored when a value closes ---- */
 
-/* A to-be-closed value: the old settings of anomaly detection or autocast, and whose. */
+/* A to-be-closed value with the old settings of anomaly detection or autocast, and the thread
+   state they belong to. */
 typedef struct Past {
   dm_ThreadState *thread;
   bool open, is_autocast;
@@ -368,6 +411,7 @@ typedef struct Past {
   dm_CastState cast;
 } Past;
 
+/* __close: restores the settings; only the first call counts. */
 static int past_close(lua_State *L) {
   Past *p = luaL_checkudata(L, 1, "demilune.Past");
   if (!p->open) return 0;
@@ -377,6 +421,8 @@ static int past_close(lua_State *L) {
   return 0;
 }
 
+/* Pushes the current settings as a value that is not open yet. User value 1 keeps the
+   coroutine, and so its thread state, alive. */
 static Past *push_past(lua_State *L, State *S) {
   Past *p = lua_newuserdatauv(L, sizeof *p, 1);
   *p = (Past){.thread = S->current, .anomaly = S->current->anomaly};
@@ -386,13 +432,14 @@ static Past *push_past(lua_State *L, State *S) {
   return p;
 }
 
+/* __gc: drops the references of a saved autocast state. */
 static int cast_state_gc(lua_State *L) {
   dm_cast_state_drop(lua_touserdata(L, 1));
   return 0;
 }
 
-/* autocast_state([off]) -> the state, as a value; off: with that device type, or
-   (true) with all of them, switched off. */
+/* autocast_state([off]) -> the coroutine's autocast state as a value, with autocast switched
+   off for the device type `off`, or for all of them where off is true. */
 static int autocast_state(lua_State *L) {
   const dm_AutocastState *a = &dm_enter(L)->current->autocast;
   lua_settop(L, 1);
@@ -406,7 +453,8 @@ static int autocast_state(lua_State *L) {
   return 1;
 }
 
-/* autocast_resume(state) -> to be closed */
+/* autocast_resume(state) -> a to-be-closed value: autocast is as the state says until it
+   closes. */
 static int autocast_resume(lua_State *L) {
   State *S = dm_enter(L);
   const dm_CastState *s = luaL_checkudata(L, 1, "demilune.AutocastState");
@@ -416,9 +464,9 @@ static int autocast_resume(lua_State *L) {
   return 1;
 }
 
-/* autocast_convert(name, {device type = policy}, values) -> does a policy rule?
-   Then the tensors among values are replaced by what an op of that policy would
-   be given. */
+/* autocast_convert(name, {device type = policy}, values) -> whether a policy is listed for
+   the name; nothing while autocast is off. Replaces the tensors among values, a table with n,
+   by the casts that an op of that policy would get. */
 static int autocast_convert(lua_State *L) {
   static const char *const names[] = {"unlisted", "lower_precision_fp", "fp32", "promote",
                                       NULL};
@@ -457,7 +505,7 @@ static int autocast_convert(lua_State *L) {
 /* ---- anomaly detection ---- */
 
 /* Sets *text to the result of the Lua function behind where_key, or to its error, for a
-   module's own describe may raise. ctx is the State. */
+   module's own describe function may raise. ctx is the State; the caller frees *text. */
 static dm_status host_where(void *ctx, char **text) {
   const State *S = ctx;
   lua_State *L = S->current_thread;
@@ -476,7 +524,8 @@ static dm_status host_where(void *ctx, char **text) {
   return st;
 }
 
-/* anomaly_switch(on, check_nan, where_fn) -> to be closed, if at all */
+/* anomaly_switch(on, check_nan, where_fn) -> a value that restores the old setting when it
+   closes. where_fn() -> text names the line of a call while detection is on. */
 static int anomaly_switch(lua_State *L) {
   State *S = dm_enter(L);
   luaL_checktype(L, 3, LUA_TFUNCTION);
@@ -490,6 +539,7 @@ static int anomaly_switch(lua_State *L) {
   return 1;
 }
 
+/* is_anomaly_enabled() -> boolean; is_anomaly_check_nan_enabled() -> boolean. */
 static int is_anomaly_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->anomaly.enabled);
   return 1;

@@ -1,11 +1,13 @@
-/* Images in files for Lua, as uint8 tensors (H,W,C); demilune.image makes of
-   them what scripts see. */
+/* Images in files for Lua, as uint8 tensors (H,W,C); lua/demilune/image turns them into what
+   scripts see. A decoder allocates the pixels, and the tensor takes that memory without a
+   copy. */
 #include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
 #include "bind/images.h"
 #include "data/png.h"
 
+/* Raises on a mode that is none of "unchanged", "gray" and "rgb". */
 dm_ImageHow dm_check_how(lua_State *L, int i) {
   static const char *const modes[] = {[DM_IMAGE_UNCHANGED] = "unchanged",
                                       [DM_IMAGE_GRAY] = "gray",
@@ -15,7 +17,8 @@ dm_ImageHow dm_check_how(lua_State *L, int i) {
   return (dm_ImageHow){.mode = (dm_ImageMode)mode, .exif = lua_toboolean(L, i + 1)};
 }
 
-/* Pushes the image as the handle's tensor, or raises the recorded failure. */
+/* Gives the image's memory to the handle's tensor and returns the number of results; for a
+   failed st it returns nil and the message, or raises. The memory is freed on a failure. */
 static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
   if (st != DM_OK) return dm_world_failed(L, st);
   const int64_t shape[3] = {p->height, p->width, p->channels};
@@ -25,7 +28,8 @@ static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
   return dm_raise(L);
 }
 
-/* _read_image(path, mode, exif) -> tensor; nil and a message when the file is at fault */
+/* _read_image(path, mode, exif) -> uint8 tensor (H,W,C); nil and a message when the file is
+   at fault. */
 static int read_image(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
@@ -40,7 +44,7 @@ static int read_image(lua_State *L) {
   return give(L, handle, st, &p);
 }
 
-/* _decode_image(string, mode, exif), likewise */
+/* _decode_image(string, mode, exif) -> the same of a file's bytes in a string. */
 static int decode_image(lua_State *L) {
   State *S = dm_enter(L);
   size_t n;
@@ -56,7 +60,8 @@ static int decode_image(lua_State *L) {
   return give(L, handle, st, &p);
 }
 
-/* png_write(path, tensor) -> true; nil and a message when the disk is at fault */
+/* png_write(path, tensor) -> true; nil and a message when the disk is at fault. Raises unless
+   the tensor is uint8 (H,W,C). */
 static int png_write(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
@@ -64,6 +69,8 @@ static int png_write(lua_State *L) {
   if (t->dtype != DM_U8 || t->ndim != 3)
     return dm_raise_text(L, "png_write: got %s %s, wanted uint8 {H, W, C}",
                          dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
+  /* The pixels must be contiguous for libpng; the handle owns the copy until the collector
+     frees it. */
   Handle *dense = dm_push_handle(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
   const dm_Image p = {.channels = t->shape[2],

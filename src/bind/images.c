@@ -6,6 +6,7 @@
 
 /* ---- folders ---- */
 
+/* __gc of a listing. */
 static int close_folder(lua_State *L) {
   dm_folder_free(lua_touserdata(L, 1));
   return 0;
@@ -19,8 +20,9 @@ static dm_Folder *push_folder(lua_State *L) {
   return f;
 }
 
-/* _list(what, path) -> names of files, names of folders, {[name of a folder] = which one it
-   is, whatever led to it}; both in the order of bytes. Or nil and why. */
+/* _list(what, path) -> names of files, names of folders, {[name of a folder] = its identity};
+   both lists are sorted by bytes. Two names with one identity lead to the same folder, as
+   links do. nil and a message when it cannot be read. */
 static int list_folder(lua_State *L) {
   State *S = dm_enter(L);
   const char *what = luaL_checkstring(L, 1), *path = luaL_checkstring(L, 2);
@@ -35,6 +37,7 @@ static int list_folder(lua_State *L) {
   lua_newtable(L);
   lua_newtable(L);
   lua_newtable(L);
+  /* The three results, in their order on the stack. */
   const int files = lua_gettop(L) - 2, folders = files + 1, which = files + 2;
   lua_Integer n_files = 0, n_folders = 0;
   for (int64_t i = 0; i < f->n; i++) {
@@ -57,17 +60,20 @@ static int list_folder(lua_State *L) {
 
 static const char images_name[] = "demilune.Images";
 
+/* Borrowed: the userdata must stay in a Lua value while a loader reads it. */
 const dm_Images *dm_to_images(lua_State *L, int i) {
   dm_Images **p = luaL_testudata(L, i, images_name);
   return p ? *p : NULL;
 }
 
+/* __gc of the list of images. */
 static int free_images(lua_State *L) {
   dm_images_free(luaL_checkudata(L, 1, images_name));
   return 0;
 }
 
-/* _images({path, ...}, mode, exif) -> a column for loader_new */
+/* _images({path, ...}, mode, exif) -> a column for loader_new. No file is opened yet. The
+   paths are copied, so the Lua strings may go. */
 static int new_images(lua_State *L) {
   State *S = dm_enter(L);
   luaL_checktype(L, 1, LUA_TTABLE);

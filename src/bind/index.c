@@ -1,19 +1,25 @@
-/* x[i], x[{...}], x[mask], x[ids], read and assigned. A position counts from 1,
-   a negative one from the end. */
+/* x[i], x[{...}], x[mask], x[ids], read and assigned. A position counts from 1, a negative
+   one from the end.
+
+   An integer or a table becomes a chain of views (select, slice), one op for each item; only
+   a tensor of ids copies (index_get). Reading returns the view, assigning copies the value
+   into it, so gradients pass through both. A mask selects rows with masked_select and assigns
+   with masked_fill or masked_put. */
 #include <string.h>
 
 #include "base/error.h"
 #include "bind/bind.h"
 #include "op/pointwise/pointwise.h"
 
+/* The integer at i as a position from 0; a negative one stays. Raises for 0. */
 static int64_t position(lua_State *L, int i) {
   const lua_Integer v = lua_tointeger(L, i);
   if (v == 0) dm_raise_text(L, "index 0: positions count from 1 (or from the end: -1)");
   return v > 0 ? v - 1 : v;
 }
 
-/* The index at i, copied to t's device when it is on the CPU; NULL
-   when there is none. */
+/* The index tensor at i, copied to t's device when it is on the CPU: the copy then replaces
+   it on the stack. NULL when there is none. */
 static dm_Tensor *index_on_device_of(lua_State *L, State *S, int i, const dm_Tensor *t) {
   dm_Tensor *index = dm_to_tensor(L, i);
   if (!index || index->device.type != DM_CPU || t->device.type == DM_CPU) return index;
@@ -23,14 +29,15 @@ static dm_Tensor *index_on_device_of(lua_State *L, State *S, int i, const dm_Ten
   return dm_to_tensor(L, i);
 }
 
-/* Replaces the tensor of the handle on top by a part of it. */
+/* Replaces the handle on top by the result of the op on its tensor. */
 static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
   dm_Tensor *t = dm_to_tensor(L, -1);
   dm_push_call(L, S, op, 1, &t, attr);
   lua_replace(L, -2);
 }
 
-/* {} all, {i, j} from i to j, {i, j, step}; the range table is at `at`. */
+/* Narrows dim `dim` of the handle on top by the range table at `at`: {} all, {i} one, {i, j}
+   from i to j, {i, j, step}. The dim stays, also at size 1. Raises outside the dim. */
 static void take_range(lua_State *L, State *S, int at, int64_t dim) {
   const lua_Unsigned n = lua_rawlen(L, at);
   if (n == 0) return;
@@ -53,7 +60,9 @@ static void take_range(lua_State *L, State *S, int at, int64_t dim) {
   narrow_top(L, S, DM_OP_slice, attr);
 }
 
-/* Pushes the view that the table at `at` asks for. */
+/* Pushes the view that the table at `at` asks for: item k indexes the next dim; an integer
+   removes the dim, a range keeps it, a tensor of ids puts its own dims there. Raises on a
+   mask among them and on more items than dims. */
 static void push_view(lua_State *L, State *S, int at) {
   lua_pushvalue(L, 1);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, at);
@@ -88,8 +97,8 @@ static void push_view(lua_State *L, State *S, int at) {
   }
 }
 
-/* A mask of x's leading dims, with dims of size 1 behind them so that it
-   broadcasts to x. */
+/* Returns a mask of x's leading dims with dims of size 1 behind them, so that it broadcasts
+   to x. */
 static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask) {
   if (mask->ndim >= t->ndim) return mask;
   dm_Ints shape = {t->ndim, {0}};
@@ -97,7 +106,8 @@ static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask) {
   return dm_x(x, DM_OP_reshape, &shape, 1, mask);
 }
 
-/* x[mask]: the selected rows; elements when the mask has x's rank. */
+/* *out = x[mask]: the selected rows; elements when the mask has x's rank. The op picks
+   elements, and a reshape makes rows of them. */
 static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
   if (t->ndim - mask->ndim + 1 > DM_MAX_DIM)
     return dm_fail(DM_EARG, "index: a 0-dim mask cannot take another dim in shape %s",
@@ -116,7 +126,8 @@ static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
   return x.st;
 }
 
-/* value broadcast to x[mask], less leading dims of size 1 that are too many. */
+/* Returns value broadcast to x[mask], whose shape is there's, without leading dims of size 1
+   that are too many. Any other shape is an error, as in NumPy. */
 static dm_Tensor *fit_value(dm_X *x, dm_Tensor *value, const dm_Tensor *there) {
   int ndim, drop = 0;
   int64_t shape[DM_MAX_DIM];
@@ -133,6 +144,8 @@ static dm_Tensor *fit_value(dm_X *x, dm_Tensor *value, const dm_Tensor *there) {
   return NULL;
 }
 
+/* x[mask] = value. A 0-dim value fills; any other is broadcast to the selected rows, which
+   must be selected once for their number. */
 static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) {
   dm_X x = DM_X_INIT;
   dm_Tensor *in[3] = {t, widen_mask(&x, t, mask), value}, *there = NULL;
@@ -148,6 +161,8 @@ static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) 
   return x.st;
 }
 
+/* x[key] -> tensor for an integer, a table, a mask or a tensor of ids. Raises on other
+   keys. */
 int dm_index_get(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -174,7 +189,8 @@ int dm_index_get(lua_State *L) {
   return 1;
 }
 
-/* The value at 3 becomes a tensor, if it is not one. */
+/* Replaces a number or boolean at 3 by a 0-dim tensor; raises on other values but a
+   tensor. */
 static int value_to_tensor(lua_State *L, State *S) {
   if (dm_to_tensor(L, 3)) return 0;
   const int type = lua_type(L, 3);
@@ -189,6 +205,8 @@ static int value_to_tensor(lua_State *L, State *S) {
   return 0;
 }
 
+/* x[key] = value. A mask and ids have ops of their own; any other key makes a view, and the
+   value is copied into it with broadcasting. */
 int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -223,8 +241,9 @@ int dm_index_set(lua_State *L) {
 
 /* ---- x:index_put({i, j}, values, {accumulate = false}) ---- */
 
-/* The indices of the table at 2, and where each begins: {} stands for a whole dim. Gives
-   how many there are. */
+/* Fills index with the tensors of the table at 2 and dims with the dim at which each begins:
+   {} stands for a whole dim, a mask for as many dims as it has. Returns the number of
+   tensors; raises when it is 0. */
 static int read_indices(lua_State *L, dm_Tensor **index, dm_Ints *dims) {
   if (!lua_istable(L, 2))
     dm_raise_text(L, "index_put: a table of indices expected, got %s", luaL_typename(L, 2));
@@ -251,7 +270,8 @@ static int read_indices(lua_State *L, dm_Tensor **index, dm_Ints *dims) {
   return (int)dims->n;
 }
 
-/* Pushes x with the values written. */
+/* Pushes a copy of x (1) with the values (3) written at the indices (2). With accumulate they
+   are added, so repeated indices sum. */
 static void push_put(lua_State *L, State *S) {
   static const char *const names[] = {"accumulate"};
   dm_Tensor *in[2 + DM_MAX_DIM] = {dm_check_tensor(L, 1), NULL};
@@ -269,11 +289,13 @@ static void push_put(lua_State *L, State *S) {
   dm_push_call(L, S, DM_OP_index_put_many, 2 + n, in, &attr);
 }
 
+/* x:index_put({i, j}, values, {accumulate = false}) -> tensor. */
 int dm_index_put(lua_State *L) {
   push_put(L, dm_enter(L));
   return 1;
 }
 
+/* x:index_put_(...) -> x. It copies the result of index_put into x. */
 int dm_index_put_(lua_State *L) {
   State *S = dm_enter(L);
   push_put(L, S);

@@ -1,4 +1,8 @@
-/* The loader for Lua, and the order of an epoch. */
+/* The loader for Lua, and the order of an epoch. data/loader.h assembles batches in threads
+   that never call Lua; this file turns columns, which are tensors, files of tokens or files
+   of images, into its description, and its batches into tensors. The userdata owns a
+   reference to each column's tensor, and its user value holds the Lua table with files and
+   transforms that the threads read. */
 #include "data/loader.h"
 
 #include <string.h>
@@ -13,6 +17,8 @@ static const dm_Device cpu = {.type = DM_CPU};
 
 enum { MAX_COLUMN = 8, WAIT_MS = 50 };
 
+/* A loader as a userdata. The arrays here are read by worker threads while an epoch runs, so
+   they change only in loader_new. */
 typedef struct LoaderHandle {
   dm_Loader *loader;
   dm_Device pin; /* batches lie in memory pinned for it; the CPU: in plain memory */
@@ -24,6 +30,8 @@ typedef struct LoaderHandle {
   int64_t shape[MAX_COLUMN][DM_MAX_DIM]; /* [k][0] is the batch's own */
 } LoaderHandle;
 
+/* dm_LoaderSpec.alloc: makes the tensor of column k of a batch, in pinned memory when asked
+   for. */
 static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
                            dm_LoaderBuffer *out) {
   const LoaderHandle *l = ctx;
@@ -39,6 +47,7 @@ static dm_status new_batch(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
   return DM_OK;
 }
 
+/* dm_LoaderSpec.free: drops a batch's tensor that was never taken. */
 static void free_batch(void *ctx, dm_LoaderBuffer *buffer) {
   dm_Tensor *t = buffer->owner;
   DM_UNUSED(ctx);
@@ -46,12 +55,14 @@ static void free_batch(void *ctx, dm_LoaderBuffer *buffer) {
   *buffer = (dm_LoaderBuffer){NULL, NULL};
 }
 
+/* The loader at 1; raises on other values and on a loader that has been freed. */
 static LoaderHandle *check_loader(lua_State *L) {
   LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   if (!l->loader) dm_raise_text(L, "DataLoader: used after its end");
   return l;
 }
 
+/* __gc: stops the threads first, then drops the columns they read. */
 static int loader_gc(lua_State *L) {
   LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   dm_loader_free(&l->loader);
@@ -59,18 +70,21 @@ static int loader_gc(lua_State *L) {
   return 0;
 }
 
+/* The integer t[key] of the options at i, or def; raises on other values. */
 static int64_t option_integer(lua_State *L, int i, const char *key, int64_t def) {
   const int64_t v = dm_option(L, i, key) == LUA_TNIL ? def : luaL_checkinteger(L, -1);
   lua_pop(L, 1);
   return v;
 }
 
-/* A count, default 0; what does not fit an int stays out of its range. */
+/* A count, default 0. A number beyond int is clamped to -1 or INT32_MAX, which stay out of
+   the range that is checked later. */
 static int option_int(lua_State *L, int i, const char *key) {
   return (int)dm_max_i64(-1, dm_min_i64(option_integer(L, i, key, 0), INT32_MAX));
 }
 
-/* Gives the column of images (N,H,W) or (N,C,H,W) the transforms in the userdata at i. */
+/* Gives the column of images (N,H,W) or (N,C,H,W) the transforms in the userdata at i, and
+   computes the shape of its batches. */
 static dm_status read_augment(lua_State *L, int i, LoaderHandle *l, int k,
                               dm_LoaderColumn *column) {
   const dm_Tensor *t = l->column[k];
@@ -97,7 +111,8 @@ static bool has_dense_rows(const dm_Tensor *t) {
   return t->device.type == DM_CPU && t->stride[0] > 0;
 }
 
-/* The tensor at the top as column k. */
+/* Returns the tensor on top as column k. The loader takes a reference to it, or to a
+   contiguous copy on the host where threads cannot copy its rows. */
 static dm_LoaderColumn tensor_column(lua_State *L, LoaderHandle *l, int k) {
   dm_Tensor *t = dm_check_tensor(L, -1);
   if (t->ndim < 1) dm_raise_text(L, "DataLoader: tensor %d has no dim", k + 1);
@@ -114,8 +129,8 @@ static dm_LoaderColumn tensor_column(lua_State *L, LoaderHandle *l, int k) {
   return c;
 }
 
-/* The table at the top, {tokens = file, first = , length = , step = , count = windows},
-   as column k. */
+/* Returns the table on top, {tokens = file, first =, length =, step =, count = windows}, as
+   column k of int64 rows of `length` tokens. Raises for windows beyond the file. */
 static dm_LoaderColumn windows_column(lua_State *L, LoaderHandle *l, int k) {
   const int at = lua_gettop(L);
   lua_getfield(L, at, "tokens");
@@ -137,7 +152,8 @@ static dm_LoaderColumn windows_column(lua_State *L, LoaderHandle *l, int k) {
       .dtype = DM_I64, .row_numel = length, .read = dm_tokens_window, .source = &l->windows[k]};
 }
 
-/* The table at the top, {images = files, augment = list}, as column k. */
+/* Returns the table on top, {images = files, augment = list}, as column k, whose rows are the
+   transformed images. */
 static dm_LoaderColumn images_column(lua_State *L, LoaderHandle *l, int k) {
   const int at = lua_gettop(L);
   lua_getfield(L, at, "images");
@@ -156,7 +172,7 @@ static dm_LoaderColumn images_column(lua_State *L, LoaderHandle *l, int k) {
                            .source = rows};
 }
 
-/* The table at the top as column k: files that threads read. */
+/* Returns the table on top as column k: files of images or of tokens, which threads read. */
 static dm_LoaderColumn files_column(lua_State *L, LoaderHandle *l, int k) {
   const bool is_images = lua_getfield(L, -1, "images") != LUA_TNIL;
   lua_pop(L, 1);
@@ -164,7 +180,8 @@ static dm_LoaderColumn files_column(lua_State *L, LoaderHandle *l, int k) {
 }
 
 /* loader_new{columns = {tensor or files, ...}, transforms = {[k] = augment{...} or false},
-   batch_size = , drop_last = , num_workers = , prefetch = , seed = , pin = device or nil} */
+   batch_size =, drop_last =, num_workers =, prefetch =, seed =, pin = device or nil} ->
+   loader. Raises when columns differ in their number of rows. */
 static int loader_new(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 1);
@@ -177,6 +194,8 @@ static int loader_new(lua_State *L) {
   lua_pop(L, 1);
   dm_LoaderColumn columns[MAX_COLUMN];
   lua_getfield(L, 1, "columns");
+  /* The options table becomes the user value: it holds the files and transforms that workers
+     read. */
   const int given = lua_gettop(L);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, 2, 1);
@@ -213,7 +232,8 @@ static int loader_new(lua_State *L) {
   return 1;
 }
 
-/* The integers of the int64 tensor at i, dense on the CPU, in a handle of its own. */
+/* Pushes a handle with the int64 tensor at i, contiguous on the CPU, and returns its *n
+   elements. Raises on other dtypes and on more than one dim. */
 static const int64_t *check_integers(lua_State *L, State *S, int i, const char *what,
                                      int64_t *n) {
   const dm_Tensor *t = dm_check_tensor(L, i);
@@ -226,8 +246,8 @@ static const int64_t *check_integers(lua_State *L, State *S, int i, const char *
   return dm_tensor_data(dense->t);
 }
 
-/* loader:epoch(number, order, sizes or nil): order counts from 1; sizes: of the batches,
-   int64. */
+/* loader:epoch(number, order, sizes or nil): starts an epoch over the samples in `order`,
+   which count from 1; sizes (int64) are those of the batches. It stops the epoch before. */
 static int loader_epoch(lua_State *L) {
   State *S = dm_enter(L);
   LoaderHandle *l = check_loader(L);
@@ -246,8 +266,9 @@ static int loader_epoch(lua_State *L) {
   return 0;
 }
 
-/* loader:next(ms) -> tensors of a batch; nil at the end; false: not ready within ms
-   milliseconds, ask again (so that a signal is seen). */
+/* loader:next(ms) -> tensors of a batch; nil at the end of the epoch; false when none was
+   ready within ms milliseconds, and the caller asks again (so that a signal is handled by Lua
+   in between). */
 static int loader_next(lua_State *L) {
   State *S = dm_enter(L);
   LoaderHandle *l = check_loader(L);
@@ -261,6 +282,8 @@ static int loader_next(lua_State *L) {
     dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
     handle[k] = dm_handle(L, -1);
   }
+  /* Observers see the wait as an event of its own, so a profile shows a loader that is too
+     slow. Nothing in between may raise. */
   const dm_Event wait = {.name = "DataLoader.next"};
   dm_observe_begin(&wait);
   dm_status st = dm_loader_next_timed(l->loader, out, &n_rows, ms, &state);
@@ -275,25 +298,28 @@ static int loader_next(lua_State *L) {
     else lua_pushboolean(L, false);
     return 1;
   }
+  /* The batch's references move to the handles. */
   for (int k = 0; k < l->n; k++) handle[k]->t = out[k].owner;
   return l->n;
 }
 
-/* loader:passed() -> how many batches of the epoch were given or passed over */
+/* loader:passed() -> number of batches of the epoch that were returned or skipped after a
+   failure. */
 static int loader_passed(lua_State *L) {
   lua_pushinteger(L, dm_loader_passed(check_loader(L)->loader));
   return 1;
 }
 
-/* Frees the workers and the batches that were not taken; fine more than once. */
+/* loader:stop(), __close: ends the workers and frees the batches that were not taken. It may
+   be called more than once. */
 static int loader_stop(lua_State *L) {
   const LoaderHandle *l = luaL_checkudata(L, 1, "demilune.Loader");
   if (l->loader) dm_loader_stop(l->loader);
   return 0;
 }
 
-/* permutation(n, seed, epoch) -> int64 (n): the positions 1..n in an order that
-   depends on nothing else. Fisher and Yates' shuffle. */
+/* permutation(n, seed, epoch) -> int64 (n): the numbers 1..n in an order that depends on
+   nothing else. Fisher and Yates' shuffle, from the inside out. */
 static int permutation(lua_State *L) {
   State *S = dm_enter(L);
   const int64_t n = luaL_checkinteger(L, 1);
@@ -315,6 +341,8 @@ static int permutation(lua_State *L) {
   return 1;
 }
 
+/* __close is stop and not __gc: a loader whose epoch was left by break serves the next
+   one. */
 void dm_register_loader(lua_State *L, State *S) {
   static const luaL_Reg methods[] = {{"epoch", loader_epoch},
                                      {"next", loader_next},

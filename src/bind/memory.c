@@ -1,13 +1,16 @@
-/* The allocators' counters and caches. Each function takes a device, the CPU by
-   default. */
+/* The allocators' counters and caches, under PyTorch's names (torch.cuda.memory_allocated).
+   Each function takes a device, the CPU by default, and raises for one that is not there. No
+   counter is kept in Lua: each call asks the device's allocator. */
 #include "bind/bind.h"
 
+/* The functions of the device at i, which goes to *d. */
 static const dm_DeviceOps *device_at(lua_State *L, int i, dm_Device *d) {
   *d = (dm_Device){DM_CPU, 0};
   if (!lua_isnoneornil(L, i)) *d = dm_check_device(L, i);
   return dm_device_ops(*d);
 }
 
+/* The counters of the device at i. */
 static dm_MemStats stats_at(lua_State *L, int i) {
   dm_Device d;
   dm_MemStats m;
@@ -15,6 +18,8 @@ static dm_MemStats stats_at(lua_State *L, int i) {
   return m;
 }
 
+/* memory_allocated(device) -> bytes of live tensors; memory_reserved(device) -> bytes that
+   the allocator holds, with its cache; max_... -> the peaks of both. */
 static int memory_allocated(lua_State *L) {
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);
@@ -34,6 +39,7 @@ static int max_memory_reserved(lua_State *L) {
   return 1;
 }
 
+/* Sets "what.pool.field" = v in the table on top. */
 static void put(lua_State *L, const char *what, const char *pool, const char *field,
                 int64_t v) {
   lua_pushfstring(L, "%s%s.%s", what, pool, field);
@@ -41,6 +47,7 @@ static void put(lua_State *L, const char *what, const char *pool, const char *fi
   lua_rawset(L, -3);
 }
 
+/* Sets the four fields of one counter. */
 static void put_stat(lua_State *L, const char *what, const char *pool, const dm_MemStat *s) {
   put(L, what, pool, "current", s->current);
   put(L, what, pool, "peak", s->peak);
@@ -48,9 +55,10 @@ static void put_stat(lua_State *L, const char *what, const char *pool, const dm_
   put(L, what, pool, "freed", s->freed);
 }
 
-/* memory_stats(device) -> PyTorch's flat names. active is allocation (nothing
-   waits for a stream here). Always 0: inactive_split and oversize (no block is
-   split), num_sync_all_streams. max_split_size is absent. */
+/* memory_stats(device) -> table with PyTorch's flat names. `active` counts the same as
+   `allocation`, because nothing waits for a stream here. inactive_split, oversize (no block
+   is split) and num_sync_all_streams are always 0; max_split_size is absent.
+   forced_collections counts the full collections of Lua's garbage that the library ran. */
 static int memory_stats(lua_State *L) {
   static const char *const pools[DM_N_POOL] = {".small_pool", ".large_pool", ".all"};
   static const struct {
@@ -88,6 +96,8 @@ static int memory_stats(lua_State *L) {
   return 1;
 }
 
+/* reset_peak_memory_stats(device), reset_accumulated_memory_stats(device),
+   empty_cache(device). */
 static int reset_peaks(lua_State *L) {
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);
@@ -100,13 +110,14 @@ static int reset_totals(lua_State *L) {
   ops->reset_totals(d);
   return 0;
 }
+/* empty_cache(device): returns cached memory to the system; live tensors stay. */
 static int empty_cache(lua_State *L) {
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);
   ops->empty_cache(d);
   return 0;
 }
-/* synchronize([device]): without one, waits for all that are open */
+/* synchronize([device]): waits for the device, without one for all that are open. */
 static int synchronize(lua_State *L) {
   if (lua_isnoneornil(L, 1)) {
     DM_CHECK(L, dm_synchronize());
@@ -118,7 +129,7 @@ static int synchronize(lua_State *L) {
   return 0;
 }
 
-/* _device_bytes(device) -> free, in all; nothing for the CPU */
+/* _device_bytes(device) -> free bytes, total bytes; nothing for the CPU. */
 static int device_bytes(lua_State *L) {
   dm_Device d;
   dm_DeviceInfo info;

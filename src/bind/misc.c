@@ -1,4 +1,5 @@
-/* Threads, JSON, and the op table as Lua data. */
+/* Threads, JSON, calls of modules, and the op table as Lua data. The Lua side has no copy of
+   that table: help, autocast's policies and amp.report read it through core.ops. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@ static int set_library(lua_State *L) {
   return 0;
 }
 
+/* set_num_threads(n): threads of the CPU's kernels. Raises unless n is 1 to 1024. */
 static int set_num_threads(lua_State *L) {
   const lua_Integer n = luaL_checkinteger(L, 1);
   if (n < 1 || n > 1024)
@@ -33,9 +35,9 @@ static int get_num_threads(lua_State *L) {
   return 1;
 }
 
-/* cpu_info() -> {variant, onednn[, reason]}: which kernels run here ("plain", "neon", "avx2",
-   "avx512", "avx512bf16"), and the version of oneDNN that multiplies 16-bit matrices, or
-   false and why none does. Opens oneDNN where the processor suits it. */
+/* cpu_info() -> {variant, onednn[, reason]}: the kernels that run here ("plain", "neon",
+   "avx2", "avx512", "avx512bf16"), and the version of oneDNN that multiplies 16-bit matrices,
+   or false and the reason. It opens oneDNN where the processor suits it. */
 static int cpu_info(lua_State *L) {
   const char *why, *const version = dm_dnnl_version(&why);
   lua_createtable(L, 0, 3);
@@ -49,7 +51,8 @@ static int cpu_info(lua_State *L) {
   return 1;
 }
 
-/* For the tests of failing allocations: see base/alloc.h. */
+/* alloc_fail_at(n, ...), alloc_requests() -> count, alloc_live() -> count: for the tests of
+   failing allocations, see base/alloc.h. */
 static int alloc_fail_at(lua_State *L) {
   dm_alloc_fail_at(luaL_checkinteger(L, 1), lua_toboolean(L, 2));
   return 0;
@@ -63,7 +66,7 @@ static int alloc_live(lua_State *L) {
   return 1;
 }
 
-/* Seconds on a clock that only goes forward. */
+/* now() -> seconds on a clock that only goes forward. */
 static int now(lua_State *L) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -82,6 +85,9 @@ static int is_terminal(lua_State *L) {
 
 static cJSON *to_json(lua_State *L, int i, int depth);
 
+/* The JSON of the table at i, an array where it has a list part; an empty table is an object.
+   NULL for keys that are no strings and values that JSON lacks. The caller owns the tree. Of
+   the calls here only luaL_checkstack can raise. */
 static cJSON *table_to_json(lua_State *L, int i, int depth) {
   const lua_Integer n = (lua_Integer)lua_rawlen(L, i);
   luaL_checkstack(L, 6, NULL);
@@ -117,6 +123,8 @@ static cJSON *table_to_json(lua_State *L, int i, int depth) {
   return o;
 }
 
+/* The JSON of the value at i, or NULL; depth bounds the recursion, which a cyclic table would
+   not end. */
 static cJSON *to_json(lua_State *L, int i, int depth) {
   char text[40];
   if (depth > 100) return NULL;
@@ -136,6 +144,7 @@ static cJSON *to_json(lua_State *L, int i, int depth) {
   }
 }
 
+/* json_encode(value) -> string. Raises for values that JSON lacks. */
 static int json_encode(lua_State *L) {
   lua_settop(L, 1);
   cJSON *j = to_json(L, 1, 0);
@@ -150,10 +159,8 @@ static int json_encode(lua_State *L) {
   return 1;
 }
 
-/* cJSON reads every number as a double; a whole one below 2^53 was an integer
-   unless the text said otherwise, which cJSON does not keep: so a float goes
-   through json_encode as "1.0" and comes back as the integer 1 only if it was
-   written by another program. */
+/* Pushes the value of a parsed tree. cJSON holds every number as a double: a whole one below
+   2^53 becomes an integer, whether or not the text wrote it with a point. */
 static void from_json(lua_State *L, const cJSON *j) {
   luaL_checkstack(L, 4, NULL);
   if (cJSON_IsBool(j)) {
@@ -177,7 +184,7 @@ static void from_json(lua_State *L, const cJSON *j) {
   }
 }
 
-/* The parsed tree, freed by the collector if a Lua error strikes. */
+/* __gc of the userdata that owns a parsed tree, for a Lua error in from_json. */
 static int free_json(lua_State *L) {
   cJSON **j = lua_touserdata(L, 1);
   cJSON_Delete(*j);
@@ -185,6 +192,7 @@ static int free_json(lua_State *L) {
   return 0;
 }
 
+/* json_decode(text) -> value; nil and "not JSON". */
 static int json_decode(lua_State *L) {
   size_t n;
   const char *text = luaL_checklstring(L, 1, &n);
@@ -205,10 +213,12 @@ static int json_decode(lua_State *L) {
 
 /* ---- the op table as data ---- */
 
+/* Names of dm_AttrKind for Lua, in its order. */
 static const char *const kind_names[] = {"int",  "number", "bool", "dtype",   "device", "enum",
                                          "dim",  "pos",    "str",  "number?", "dim?",   "one",
                                          "pair", "triple", "dims", "sizes"};
 
+/* Whether the option is one to three numbers, of which a single one stands for all. */
 static bool is_tuple(const dm_AttrSpec *s) { return s->kind >= A_ONE && s->kind <= A_TRIPLE; }
 
 /* Pushes an option's default as Lua code would write it; false where it has none. */
@@ -232,6 +242,7 @@ static bool push_default(lua_State *L, const dm_AttrSpec *s) {
   }
 }
 
+/* Pushes {name, kind, required[, choices][, default]} of one attribute. */
 static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
   lua_createtable(L, 0, 5);
   lua_pushstring(L, s->name);
@@ -247,6 +258,8 @@ static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
   if ((s->kind <= A_BOOL || is_tuple(s)) && push_default(L, s)) lua_setfield(L, -2, "default");
 }
 
+/* Pushes the table of one op: its name, signature, flags, autocast policies, tensors and
+   attributes. */
 static void push_row(lua_State *L, const dm_OpInfo *op) {
   const dm_Signature *g = op->signature;
   lua_createtable(L, 0, 14);
@@ -284,6 +297,7 @@ static void push_row(lua_State *L, const dm_OpInfo *op) {
   lua_setfield(L, -2, "attrs");
 }
 
+/* ops() -> list of the tables of all ops, in the order of their ids. */
 static int ops(lua_State *L) {
   lua_createtable(L, DM_N_OP, 0);
   for (int i = 0; i < DM_N_OP; i++) {
@@ -293,7 +307,8 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-/* _op_defaults(op) -> {option = default} of the options that have one. */
+/* _op_defaults(op) -> {option = default} of the options that have one. Raises for an unknown
+   op. */
 static int op_defaults(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   const int id = dm_op_find(name);
@@ -312,12 +327,15 @@ static int op_defaults(lua_State *L) {
 /* Upvalues of module_call. */
 enum { UP_FORWARD = 1, UP_HAS_HOOKS, UP_OBSERVER, UP_CALL_OBSERVED, UP_ANNOTATE };
 
+/* The continuation of call_observed: returns its results. Continuations let the module's code
+   yield. */
 static int observed_done(lua_State *L, int status, lua_KContext context) {
   DM_UNUSED(status), DM_UNUSED(context);
   return lua_gettop(L);
 }
 
-/* The results lie above the module; or the error, which says where it was from here on. */
+/* The continuation of forward: returns the results, which lie above the module, or raises the
+   error again after annotate has added the module's path to it. */
 static int forward_done(lua_State *L, int status, lua_KContext context) {
   DM_UNUSED(context);
   if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - 1;
@@ -328,7 +346,8 @@ static int forward_done(lua_State *L, int status, lua_KContext context) {
   return lua_error(L);
 }
 
-/* module(...): forward, or call_observed for a module with hooks or under an observer. */
+/* module(...) -> results of forward, or of call_observed for a module with hooks or under an
+   observer. lua_pcallk catches errors for the annotation and still lets forward yield. */
 static int module_call(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const int n = lua_gettop(L);
@@ -343,6 +362,8 @@ static int module_call(lua_State *L) {
     lua_callk(L, n, LUA_MULTRET, 0, observed_done);
     return observed_done(L, LUA_OK, 0);
   }
+  /* The stack becomes module, forward, module, arguments: the module at 1 stays for
+     forward_done, its copy is forward's self. */
   lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
   lua_gettable(L, 1);
   lua_pushvalue(L, 1);
@@ -350,8 +371,8 @@ static int module_call(lua_State *L) {
   return forward_done(L, lua_pcallk(L, n, LUA_MULTRET, 0, 0, forward_done), 0);
 }
 
-/* _module_caller(observer, call_observed, annotate) -> __call of modules. call_observed is for
-   modules whose field _has_hooks is true, and for all while observer[1] is set.
+/* _module_caller(observer, call_observed, annotate) -> __call of modules. call_observed
+   serves modules whose field _has_hooks is true, and all modules while observer[1] is set.
    annotate(module, message) -> message of an error. */
 static int module_caller(lua_State *L) {
   lua_settop(L, 3);

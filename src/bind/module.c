@@ -1,11 +1,16 @@
-/* luaopen_demilune_core: one table with every op of dm_ops, the methods of
-   tensors, and the rest of the binding. May be opened more than once in a
-   state: it then shares the state's singletons. */
+/* luaopen_demilune_core: one table with every op of dm_ops, the methods of tensors, and the
+   rest of the binding. It may be opened more than once in a state and then shares the state's
+   singletons: the State and the metatables, which the registry holds.
+
+   An op needs no code here. Each row of dm_ops becomes a closure of dm_op_closure, once as a
+   function and, when its first argument is a tensor, once as a method; a row with an in-place
+   form gets a second closure with the name `op_`. */
 #include <stdlib.h>
 #include <time.h>
 
 #include "bind/bind.h"
 
+/* __gc of the State at lua_close: drops the main coroutine's references. */
 static int state_gc(lua_State *L) {
   State *S = lua_touserdata(L, 1);
   dm_thread_state_clear(&S->thread);
@@ -13,7 +18,8 @@ static int state_gc(lua_State *L) {
   return 0;
 }
 
-/* The state's own record, made when first asked for; lives until lua_close. */
+/* Pushes the userdata of the State, made at the first call; the registry keeps it until
+   lua_close. The generator's seed comes from the clock. */
 static State *push_state(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key) == LUA_TUSERDATA)
     return lua_touserdata(L, -1);
@@ -35,12 +41,13 @@ static State *push_state(lua_State *L) {
   return S;
 }
 
+/* Pushes the closure of the op in that form. */
 static void push_op(lua_State *L, State *S, int id, bool inplace) {
   dm_push_form(L, S, dm_op_closure, id, inplace);
 }
 
-/* Every row as a function of the module (at `module`), and as a method when it
-   takes a tensor. Hidden rows stay inside. */
+/* Registers every row as a function in the table at `module`, and as a method when it takes a
+   tensor first. Hidden rows, which only other ops call, have no name in Lua. */
 static void register_ops(lua_State *L, State *S, int module, int methods) {
   for (int id = 0; id < DM_N_OP; id++) {
     const dm_OpInfo *op = &dm_ops[id];
@@ -66,7 +73,7 @@ static void register_ops(lua_State *L, State *S, int module, int methods) {
   }
 }
 
-/* A second name for an op, in both tables. */
+/* Gives an op a second name in both tables. */
 static void alias(lua_State *L, int module, int methods, const char *op, const char *name) {
   lua_getfield(L, module, op);
   lua_pushvalue(L, -1);
@@ -118,11 +125,13 @@ static const Operator operators[] = {{"__add", DM_OP_add},       {"__sub", DM_OP
                                      {"__mul", DM_OP_mul},       {"__div", DM_OP_div},
                                      {"__mod", DM_OP_remainder}, {"__pow", DM_OP_pow}};
 
+/* __unm: -x is the op neg. */
 static int unary_minus(lua_State *L) {
   lua_settop(L, 1); /* Lua passes the operand twice */
   return dm_op_closure(L);
 }
 
+/* x // y: div with rounding_mode = "floor". */
 static int floor_divide(lua_State *L) {
   lua_settop(L, 2);
   lua_createtable(L, 0, 1);
@@ -131,7 +140,8 @@ static int floor_divide(lua_State *L) {
   return dm_op_closure(L);
 }
 
-/* The metatable is on top, the table of methods at `methods`. */
+/* Fills the metatable on top: metamethods with the methods' table as upvalue 3, and
+   operators, which are closures of the ops. */
 static void fill_metatable(lua_State *L, State *S, int methods) {
   for (const luaL_Reg *r = dm_tensor_metamethods; r->name; r++) {
     lua_pushlightuserdata(L, S);
@@ -150,6 +160,7 @@ static void fill_metatable(lua_State *L, State *S, int methods) {
   lua_setfield(L, -2, "__idiv");
 }
 
+/* require "demilune.core" -> the module. It pushes one value. */
 int luaopen_demilune_core(lua_State *L) {
   luaL_checkversion(L);
   State *S = push_state(L);
@@ -157,6 +168,8 @@ int luaopen_demilune_core(lua_State *L) {
   const int module = lua_gettop(L);
   lua_newtable(L);
   const int methods = lua_gettop(L);
+  /* The metatable is made once for each Lua state. A second opening makes new tables of
+     functions and methods, but handles go on finding their methods in the first. */
   const bool fresh = luaL_newmetatable(L, "demilune.Tensor");
   if (fresh) fill_metatable(L, S, methods);
   lua_pop(L, 1);
@@ -169,6 +182,8 @@ int luaopen_demilune_core(lua_State *L) {
   dm_set_functions(L, dm_grad_methods, S);
   dm_set_functions(L, dm_cuda_methods, S);
   lua_pop(L, 1);
+  /* The classes' metatables are in the registry under their names, so a second call finds
+     them. */
   dm_register_scopes(L, S);
   dm_register_loader(L, S);
   dm_register_tokens(L, S);
@@ -196,19 +211,23 @@ int luaopen_demilune_core(lua_State *L) {
   return 1;
 }
 
-/* From Lua to C: the calls that follow are C's. */
+/* Gives this C thread a copy of the running coroutine's thread state, in which dims count
+   from 0, for the C calls that follow. */
 static void hand_over(lua_State *L) {
   const State *S = push_state(L);
   lua_pop(L, 1);
   dm_thread_state_adopt(S->current);
 }
 
+/* A value that is no tensor gives NULL. */
 dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
   dm_Tensor *t = dm_to_tensor(L, index);
   hand_over(L);
   return t;
 }
 
+/* Called with a light userdata dm_Tensor **: returns a handle that has taken the reference.
+   As a closure it has the upvalues that dm_push_handle reads. */
 static int push_taken(lua_State *L) {
   dm_Tensor **t = lua_touserdata(L, 1);
   State *S = dm_enter(L);
@@ -218,6 +237,8 @@ static int push_taken(lua_State *L) {
   return 1;
 }
 
+/* The caller is C code outside any closure of the binding, so this makes one and calls it.
+   Where Lua has no memory for it, the error passes through the caller. */
 void dm_lua_push(lua_State *L, dm_Tensor *t) {
   State *S = push_state(L);
   lua_pushlightuserdata(L, S);

@@ -1,6 +1,9 @@
-/* Lua's side of op/optim/optim.h. Lists are Lua arrays of tensors; a step reads the parameters
-   of a group and the optimizer's state, a table from parameter to its named buffers, and makes
-   no table itself. Options come as values, which Lua reads from a group faster than C does. */
+/* The binding of op/optim/optim.h: one call does a step, a norm or a clip over a list of
+   parameters, as PyTorch's foreach functions do. Lists are Lua arrays of tensors; a step
+   reads the parameters of a group and the optimizer's state, a table from parameter to its
+   named buffers, and makes no table itself. Options come as values, which Lua reads from a
+   group faster than C does. References to the tensors stay in those Lua tables; the arrays
+   here borrow them. */
 #include <string.h>
 
 #include "bind/bind.h"
@@ -8,8 +11,8 @@
 #include "engine/tape.h"
 #include "op/optim/optim.h"
 
-/* DM_CHECK of work that is no op: observers are told of it by this name. Nothing
-   in the call may raise, for the end would go untold. */
+/* DM_CHECK of work that is no op: observers are told of its begin and end by this name.
+   Nothing in the call may raise, because longjmp would skip the end. */
 #define CHECK_AS(NAME, L, call)            \
   do {                                     \
     const dm_Event event = {.name = NAME}; \
@@ -28,10 +31,12 @@ static double number_at(lua_State *L, int i, const char *name) {
   return lua_toboolean(L, i);
 }
 
+/* The truth of the number or boolean at i. */
 static bool flag_at(lua_State *L, int i, const char *name) {
   return number_at(L, i, name) != 0;
 }
 
+/* The tensor at i that GradScaler passes, or NULL: then the step is never skipped. */
 static dm_Tensor *found_inf_of(lua_State *L, int i) {
   return lua_isnoneornil(L, i) ? NULL : dm_check_tensor(L, i);
 }
@@ -40,7 +45,8 @@ static dm_Tensor *found_inf_of(lua_State *L, int i) {
 
 enum { LOCAL_SLOTS = 16 };
 
-/* An array for the slots of the parameters at 1, *n of them: `local`, or one that is pushed. */
+/* Returns an array, set to zero, for the slots of the parameters at 1, *n of them: `local`,
+   or a userdata that it pushes. Raises unless tables are at 1 and 2. */
 static dm_StepSlot *slots_of(lua_State *L, dm_StepSlot *local, lua_Integer *n) {
   luaL_checktype(L, 1, LUA_TTABLE);
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -76,7 +82,8 @@ static void take(lua_State *L, int state, int key, dm_Tensor **out) {
   lua_pop(L, is_there ? 2 : 1);
 }
 
-/* The state of the slot's parameter, which is at `state`; pushes the names of what lacks. */
+/* Reads the state of the slot's parameter from the table at `state`; pushes the names of the
+   tensors that are missing there. */
 static void take_all(lua_State *L, int state, const dm_MethodRow *row, unsigned wanted,
                      bool master, dm_StepSlot *s) {
   if (master) take(L, state, UP_MASTER, &s->master);
@@ -96,7 +103,7 @@ static void push_array_from(lua_State *L, int i) {
   }
 }
 
-/* Has the table at 4 a true for the value at `key`? */
+/* Whether the table at 4 has a true value for the key at `key`. */
 static bool is_first(lua_State *L, int key) {
   if (!lua_istable(L, 4)) return false;
   lua_pushvalue(L, key);
@@ -108,9 +115,12 @@ static bool is_first(lua_State *L, int key) {
 
 /* A method's step(params, state, found_inf, first, stochastic_rounding, master_weights,
    options in the row's order ...): `first` has a true for each parameter of which a buffer is
-   new. With master_weights a 16-bit parameter has a buffer `master`. Returns nothing; or, with
-   nothing done, the number of a parameter and an array with the names of state it lacks. */
+   new. With master_weights a 16-bit parameter has a buffer `master`. It returns nothing; or,
+   with nothing done, the number of a parameter and an array with the names of state it lacks.
+   The caller makes those tensors and calls again. */
 static int optim_step(lua_State *L) {
+  /* Arguments 1 .. 6 are fixed, the options begin at 7. State tensors that are missing are
+     pushed as names: the stack is higher than before where any is. */
   enum { FIRST_OPTION = 7 };
   dm_enter(L);
   double options[DM_MAX_OPTIONS];
@@ -146,8 +156,9 @@ static int optim_step(lua_State *L) {
   return 0;
 }
 
-/* optimizer_step(method, class) -> the step of the row of that name; observers are told of
-   "class.step". */
+/* optimizer_step(method, class) -> the step function of the row of that name; observers are
+   told of "class.step". The names of the state are upvalues, so that a step makes no strings.
+   Raises on an unknown method. */
 static int optimizer_step(lua_State *L) {
   const char *name = luaL_checkstring(L, 1), *class_name = luaL_checkstring(L, 2);
   int m = 0;
@@ -184,7 +195,8 @@ static dm_Tensor **push_list(lua_State *L, int i, bool grads, int64_t *n) {
   return list;
 }
 
-/* on_one_device(tensors, grads?) -> are they, or their gradients, all on one device? */
+/* on_one_device(tensors, grads?) -> whether all of them, or their gradients, are on one
+   device. */
 static int on_one_device(lua_State *L) {
   const bool grads = lua_toboolean(L, 2);
   const dm_Tensor *first = NULL;
@@ -208,7 +220,7 @@ static int on_one_device(lua_State *L) {
   return 1;
 }
 
-/* drop_grads(params) */
+/* drop_grads(params): every x.grad becomes nil, as zero_grad does. */
 static int drop_grads(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
@@ -220,7 +232,8 @@ static int drop_grads(lua_State *L) {
   return 0;
 }
 
-/* How many parameters the groups {params = } of the array at i have. */
+/* The number of parameters in the groups {params = } of the array at i. Raises on a group
+   without params. */
 static int64_t count_params(lua_State *L, int i) {
   int64_t n = 0;
   luaL_checktype(L, i, LUA_TTABLE);
@@ -234,9 +247,8 @@ static int64_t count_params(lua_State *L, int i) {
   return n;
 }
 
-/* amp_unscale_(param_groups, scale, found_inf, where) -> how many gradients
-   there were on scale's device, how many elsewhere: those are passed over; see
-   dm_amp_unscale */
+/* amp_unscale_(param_groups, scale, found_inf, where) -> the number of gradients on scale's
+   device, and the number elsewhere, which are skipped. See dm_amp_unscale. */
 static int amp_unscale(lua_State *L) {
   dm_enter(L);
   lua_settop(L, 4);
@@ -244,6 +256,8 @@ static int amp_unscale(lua_State *L) {
   const dm_Tensor *scale = dm_check_tensor(L, 2);
   int64_t i = 0, n_grad = 0, elsewhere = 0;
   dm_Tensor **grads = lua_newuserdatauv(L, sizeof *grads * (size_t)(n ? n : 1), 0);
+  /* One pass fills the array in the order of groups and parameters; a gradient that is
+     missing or on another device leaves NULL, so that positions still name parameters. */
   for (lua_Integer g = 1; lua_rawgeti(L, 1, g) == LUA_TTABLE; g++) {
     lua_getfield(L, -1, "params");
     for (lua_Integer k = 1; k <= (lua_Integer)lua_rawlen(L, -1) && i < n; k++) {
@@ -267,7 +281,8 @@ static int amp_unscale(lua_State *L) {
   return 2;
 }
 
-/* amp_note_(history, found_inf, where, updates) */
+/* amp_note_(history, found_inf, where, updates): notes in GradScaler's history on the device
+   how a step went, see dm_amp_note. */
 static int amp_note(lua_State *L) {
   dm_enter(L);
   DM_CHECK(L, dm_amp_note(dm_check_tensor(L, 1), dm_check_tensor(L, 2), dm_check_tensor(L, 3),
@@ -276,7 +291,8 @@ static int amp_note(lua_State *L) {
 }
 
 /* amp_update_scale_(scale, growth_tracker, floored, updates, found_infs, growth, backoff,
-   interval, floor, ceiling) -> updates in a row that the floor held */
+   interval, floor, ceiling) -> number of updates in a row in which the floor held the
+   scale. */
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
   int64_t n, held = 0;
@@ -296,15 +312,15 @@ static int amp_update_scale(lua_State *L) {
   return 1;
 }
 
-/* amp_mark_scaled_(t): gradients that backward sends through the node that made t
-   count as scaled from there on */
+/* amp_mark_scaled_(t): marks the node that made t, so that gradients which backward sends
+   through it count as scaled from there on. */
 static int amp_mark_scaled(lua_State *L) {
   dm_Tensor *t = dm_check_tensor(L, 1);
   if (t->node) t->node->scales = true;
   return 0;
 }
 
-/* amp_any_scaled(params) -> has one of them a gradient that is still scaled */
+/* amp_any_scaled(params) -> whether one of them has a gradient that is still scaled. */
 static int amp_any_scaled(lua_State *L) {
   int64_t n;
   bool any = false;
@@ -314,7 +330,8 @@ static int amp_any_scaled(lua_State *L) {
   return 1;
 }
 
-/* total_norm(tensors, p, grads?) -> 0-dim tensor, number of tensors in it */
+/* total_norm(tensors, p, grads?) -> 0-dim tensor with the p-norm over all elements, number of
+   tensors in it. */
 static int total_norm(lua_State *L) {
   State *S = dm_enter(L);
   int64_t n;
@@ -327,7 +344,8 @@ static int total_norm(lua_State *L) {
   return 2;
 }
 
-/* clip_norm_(tensors, max_norm, total_norm, grads?) */
+/* clip_norm_(tensors, max_norm, total_norm, grads?): scales them in place so that the norm is
+   at most max_norm (clip_grad_norm_). The norm stays on the device. */
 static int clip_norm(lua_State *L) {
   dm_enter(L);
   int64_t n;
@@ -339,7 +357,8 @@ static int clip_norm(lua_State *L) {
   return 0;
 }
 
-/* clamp_all_(tensors, limit, grads?) */
+/* clamp_all_(tensors, limit, grads?): clamps every element to -limit .. limit in place
+   (clip_grad_value_). */
 static int clamp_all(lua_State *L) {
   dm_enter(L);
   int64_t n;

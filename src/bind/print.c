@@ -1,5 +1,7 @@
-/* A tensor as text: its values in columns, a corner of a large one, and a last
-   line with dtype, shape and device. */
+/* A tensor as text: its values in columns, a corner of a large one, and a last line with
+   dtype, shape and device. The text is made in two passes over the values shown: the first
+   measures the widest, the second prints. A large tensor on a device is not copied to the
+   host; its elements are fetched one by one. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +9,13 @@
 #include "bind/bind.h"
 #include "cpu/vec.h"
 
+/* At most MAX_ROWS rows, MAX_COLS columns and MAX_PLANES planes of each further dim are
+   shown. Tensors of more than MAX_READ elements are neither copied to the host nor searched
+   for NaN. */
 enum { MAX_ROWS = 6, MAX_COLS = 8, MAX_PLANES = 4, MAX_READ = 1 << 20 };
 
+/* The state of one tostring: the text so far, the width of a cell, and how numbers are
+   written. */
 typedef struct Printer {
   luaL_Buffer *b;
   const dm_Tensor *t;
@@ -28,6 +35,7 @@ static double fetched(const dm_Tensor *t, int64_t off) {
   return v;
 }
 
+/* The element at the index as a double; on a device it is fetched alone. */
 static double value_at(const dm_Tensor *t, const int64_t *index) {
   int64_t off = 0;
   double v;
@@ -39,7 +47,7 @@ static double value_at(const dm_Tensor *t, const int64_t *index) {
   return v;
 }
 
-/* The digits that the dtype carries and no more. */
+/* Writes v to buf with the digits that the dtype carries and no more; returns the length. */
 static int format(const Printer *p, double v, char *buf, size_t size) {
   if (p->t->dtype == DM_BOOL) return snprintf(buf, size, "%s", v != 0 ? "true" : "false");
   if (isnan(v)) return snprintf(buf, size, "nan");
@@ -52,6 +60,7 @@ static int format(const Printer *p, double v, char *buf, size_t size) {
   return snprintf(buf, size, "%.*f", a >= 1000 ? 1 : digits, v);
 }
 
+/* The number of cells printed for n values, one of them "..." when n > max. */
 static int n_shown(int64_t n, int max) { return n <= max ? (int)n : max + 1; }
 /* The k-th index shown of n, of which at most `max` are; -1: dots. */
 static int64_t pick(int64_t n, int max, int k) {
@@ -62,6 +71,8 @@ static int64_t pick(int64_t n, int max, int k) {
   return n - (max + 1 - k);
 }
 
+/* Widens p->width to the values shown of one row; `last` is its dim, -1 for a 0-dim
+   tensor. */
 static void measure_row(Printer *p, int64_t *index, int last) {
   char buf[64];
   const int64_t n = last < 0 ? 1 : p->t->shape[last];
@@ -75,6 +86,7 @@ static void measure_row(Printer *p, int64_t *index, int last) {
   }
 }
 
+/* Adds the cells of a row, right-aligned to p->width, and a newline. */
 static void print_row(Printer *p, int64_t *index, int last) {
   char buf[80], cell[64];
   const int64_t n = p->t->shape[last];
@@ -93,7 +105,8 @@ static void print_row(Printer *p, int64_t *index, int last) {
   luaL_addchar(p->b, '\n');
 }
 
-/* Calls row for each row that is shown. */
+/* Measures or prints each row that is shown, below dim d of the index. A plane of a tensor
+   with 3 dims or more gets a heading with its index. */
 static void each_row(Printer *p, int64_t *index, int d, bool print) {
   const int last = p->t->ndim - 1;
   if (d >= last) {
@@ -122,7 +135,7 @@ static void each_row(Printer *p, int64_t *index, int d, bool print) {
   }
 }
 
-/* Are all shown values whole? Looked at over the first elements only. */
+/* Whether the values are whole and small, judged by the first 1000 elements only. */
 static bool all_whole(const dm_Tensor *t) {
   int64_t index[DM_MAX_DIM] = {0};
   const int64_t n = dm_min_i64(t->numel, 1000);
@@ -134,6 +147,7 @@ static bool all_whole(const dm_Tensor *t) {
   return true;
 }
 
+/* Counts NaN and inf; both are 0 for tensors above MAX_READ elements, which are not read. */
 static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
   *n_nan = *n_inf = 0;
   if (!dm_is_float((dm_DType)t->dtype) || t->numel > MAX_READ) return;
@@ -146,6 +160,8 @@ static void count_odd(const dm_Tensor *t, int64_t *n_nan, int64_t *n_inf) {
   }
 }
 
+/* tostring(x) -> text; it also serves freed tensors, so that an error message can show
+   them. */
 int dm_tensor_tostring(lua_State *L) {
   const Handle *handle = dm_handle(L, 1);
   if (!handle || !handle->t) {

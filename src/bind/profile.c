@@ -1,5 +1,7 @@
-/* The profiler's recorder and the program's own ranges as Lua values; what they
-   tell is put together in lua/demilune/profiler. */
+/* The profiler's recorder and the program's own ranges as Lua values; lua/demilune/profiler
+   puts together what they record. The recorder observes the ops (engine/observe.h) while it
+   is started; nothing of it runs in Lua during a call, except that `where` reads the Lua
+   stack. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,12 +10,15 @@
 
 enum { MAX_FRAMES = 8 };
 
+/* The recorder of a profile. `where` is the buffer of the stack's text, which dm_profile
+   copies when the callback returns. */
 typedef struct Recorder {
   dm_Profile *p;
   const State *S;
   char where[1024];
 } Recorder;
 
+/* The recorder at 1; raises on other values. */
 static Recorder *check_recorder(lua_State *L) {
   dm_enter(L);
   return luaL_checkudata(L, 1, "demilune.Recorder");
@@ -44,7 +49,8 @@ static const char *where(void *ctx) {
   return r->where;
 }
 
-/* profile_new(memory, shapes, flops, stack, devices' times) -> a recorder, not yet recording */
+/* profile_new(memory, shapes, flops, stack, devices' times) -> a recorder, not yet recording.
+   Each argument is a flag for what it records. */
 static int profile_new(lua_State *L) {
   const State *S = dm_enter(L);
   const int flags = (lua_toboolean(L, 1) ? DM_PROFILE_MEMORY : 0) |
@@ -59,6 +65,8 @@ static int profile_new(lua_State *L) {
   return 1;
 }
 
+/* profile_start(recorder), profile_stop(recorder); profile_count(recorder) -> number of
+   events. */
 static int profile_start(lua_State *L) {
   dm_profile_start(check_recorder(L)->p);
   return 0;
@@ -67,6 +75,7 @@ static int profile_stop(lua_State *L) {
   DM_CHECK(L, dm_profile_stop(check_recorder(L)->p));
   return 0;
 }
+/* __gc: ends the recording and frees its events. */
 static int profile_gc(lua_State *L) {
   Recorder *r = check_recorder(L);
   dm_profile_free(r->p);
@@ -96,11 +105,11 @@ static void push_shapes(lua_State *L, const int64_t *at) {
   luaL_pushresult(&b);
 }
 
-/* profile_event(recorder, i) -> name, start, stop, total, self (microseconds),
-   bytes, self bytes, flops, number of the parent or nil, coroutine, is it an op,
-   shapes or nil, stack or nil, bytes and self bytes of other devices than the CPU, time
-   and self time there (microseconds).
-   Nothing while it is under way. */
+/* profile_event(recorder, i) -> name, start, stop, total, self (microseconds), bytes, self
+   bytes, flops, number of the parent or nil, coroutine, whether it is an op, shapes or nil,
+   stack or nil, bytes and self bytes of other devices than the CPU, time and self time there
+   (microseconds). Nothing while the event is under way; raises when there is none of that
+   number. */
 static int profile_event(lua_State *L) {
   const dm_Profile *p = check_recorder(L)->p;
   const lua_Integer i = luaL_checkinteger(L, 2);
@@ -146,13 +155,16 @@ static int profile_span(lua_State *L) {
 
 /* ---- ranges ---- */
 
+/* A named range of the program. The event points to `name`, behind the struct. */
 typedef struct Range {
   dm_Event event;
   bool open;
   char name[];
 } Range;
 
-/* range_begin(name) -> a to-be-closed value: an event until it is closed */
+/* range_begin(name) -> a to-be-closed value: an event that ends when it is closed. The
+   userdata holds a copy of the name, because the event is shown to observers as long as it is
+   open. */
 static int range_begin(lua_State *L) {
   dm_enter(L);
   size_t n;
@@ -167,6 +179,7 @@ static int range_begin(lua_State *L) {
   return 1;
 }
 
+/* range_end(range), __close, __gc: ends the event; only the first call counts. */
 static int range_end(lua_State *L) {
   dm_enter(L);
   Range *r = luaL_checkudata(L, 1, "demilune.Range");

@@ -1,19 +1,23 @@
-/* Generators of random numbers: the state's own, and those that a script makes
-   for itself and names in a call, {generator = g}. */
+/* Generators of random numbers: the state's own, and those that a script makes for itself and
+   names in a call, {generator = g}. A generator is a seed and an offset, from which Philox
+   computes each number (base/rng.h), so its state is saved and restored as a table of two
+   integers. */
 #include "base/error.h"
 #include "bind/bind.h"
 
 static const char generator_name[] = "demilune.Generator";
 
+/* A generator that a call names must stay referenced by Lua during the call. */
 dm_Generator *dm_to_generator(lua_State *L, int i) {
   return luaL_testudata(L, i, generator_name);
 }
 
-/* A seed at i; positions in the stream of numbers begin at 0. */
+/* A generator with the seed at i, at offset 0. */
 static dm_Generator seeded(lua_State *L, int i) {
   return (dm_Generator){(uint64_t)luaL_checkinteger(L, i), 0};
 }
 
+/* Pushes {seed =, offset =}. */
 static void push_state_of(lua_State *L, const dm_Generator *g) {
   lua_createtable(L, 0, 2);
   lua_pushinteger(L, (lua_Integer)g->seed);
@@ -22,6 +26,8 @@ static void push_state_of(lua_State *L, const dm_Generator *g) {
   lua_setfield(L, -2, "offset");
 }
 
+/* The generator that the table {seed =, offset =} at i describes. Leaves both fields on the
+   stack. */
 static dm_Generator state_at(lua_State *L, int i) {
   luaL_checktype(L, i, LUA_TTABLE);
   lua_getfield(L, i, "seed");
@@ -31,6 +37,8 @@ static dm_Generator state_at(lua_State *L, int i) {
 
 /* ---- the state's own ---- */
 
+/* manual_seed(seed), initial_seed() -> seed, get_rng_state() -> table, set_rng_state(table):
+   those of PyTorch, for the generator that ops use when a call names none. */
 static int manual_seed(lua_State *L) {
   State *S = dm_enter(L);
   S->generator = seeded(L, 1);
@@ -52,12 +60,13 @@ static int set_rng_state(lua_State *L) {
 
 /* ---- a script's ---- */
 
+/* The generator at 1; raises on other values. */
 static dm_Generator *check_generator(lua_State *L) {
   return luaL_checkudata(L, 1, generator_name);
 }
 
-/* dm.Generator{device = } -> a generator with PyTorch's default seed. It serves
-   every device, with the same numbers; the name is checked, no more. */
+/* dm.Generator{device = } -> a generator with PyTorch's default seed. It serves every device,
+   with the same numbers; the device's name is checked, no more. */
 static int generator_new(lua_State *L) {
   static const char *const names[] = {"device"};
   if (lua_istable(L, 1)) {
@@ -71,11 +80,13 @@ static int generator_new(lua_State *L) {
   luaL_setmetatable(L, generator_name);
   return 1;
 }
+/* g:manual_seed(seed) -> g. */
 static int generator_manual_seed(lua_State *L) {
   *check_generator(L) = seeded(L, 2);
   lua_settop(L, 1);
   return 1;
 }
+/* g:initial_seed() -> seed; g:get_state() -> {seed =, offset =}. */
 static int generator_initial_seed(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)check_generator(L)->seed);
   return 1;
@@ -84,6 +95,7 @@ static int generator_get_state(lua_State *L) {
   push_state_of(L, check_generator(L));
   return 1;
 }
+/* g:set_state(table) -> g, where table came from g:get_state(). */
 static int generator_set_state(lua_State *L) {
   dm_Generator *g = check_generator(L);
   *g = state_at(L, 2);

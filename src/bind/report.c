@@ -1,4 +1,6 @@
-/* Gives engine/amp_trace.h and core/stats.h to demilune.amp.report. */
+/* The binding of engine/amp_trace.h and core/stats.h for demilune.amp.report. A trace is an
+   observer of every op, in a userdata that leaves the list of observers before it is freed.
+   It counts in C, so that a step makes no Lua values. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -6,13 +8,15 @@
 #include "core/stats.h"
 #include "engine/amp_trace.h"
 
+/* A trace as a userdata; it is in the State's list of observers while it is open. */
 typedef struct Trace {
   dm_AmpTrace trace;
   State *S;
   bool open;
 } Trace;
 
-/* Called inside an op: takes no memory and raises nothing. */
+/* Writes the user's line to out. It is called inside an op, so it allocates nothing and
+   raises nothing. */
 static void write_line(void *ctx, char *out, size_t n) {
   const Trace *tr = ctx;
   lua_Debug ar;
@@ -26,6 +30,8 @@ static Trace *check_trace(lua_State *L) { return luaL_checkudata(L, 1, "demilune
 static void set_open(Trace *tr, bool open) {
   if (tr->open == open) return;
   tr->open = open;
+  /* dm_observer_add changes the list of the current thread state, so this makes the trace's
+     State the current one for the call: __gc may run in any coroutine. */
   dm_ThreadState *here = dm_thread_state_current;
   dm_thread_state_current = &tr->S->thread;
   if (open) dm_observer_add(&tr->trace.observer);
@@ -34,6 +40,7 @@ static void set_open(Trace *tr, bool open) {
   tr->trace.depth = 0;
 }
 
+/* trace:open(), trace:close(): begin and end to observe; further calls do nothing. */
 static int trace_open(lua_State *L) {
   set_open(check_trace(L), true);
   return 0;
@@ -42,6 +49,7 @@ static int trace_close(lua_State *L) {
   set_open(check_trace(L), false);
   return 0;
 }
+/* __gc: leaves the observers before the memory goes. */
 static int trace_gc(lua_State *L) {
   Trace *tr = check_trace(L);
   set_open(tr, false);
@@ -49,6 +57,7 @@ static int trace_gc(lua_State *L) {
   return 0;
 }
 
+/* These set key = v in the table on top. */
 static void set_integer(lua_State *L, const char *key, int64_t v) {
   lua_pushinteger(L, v);
   lua_setfield(L, -2, key);
@@ -62,11 +71,13 @@ static void set_boolean(lua_State *L, const char *key, bool v) {
   lua_setfield(L, -2, key);
 }
 
+/* The name of a dtype, NULL (nil in Lua) where a tally has none. */
 static const char *dtype_name(uint8_t dtype) {
   return dtype == DM_N_DTYPE ? NULL : dm_dtype_name((dm_DType)dtype);
 }
 
-/* -> array of {module, op, kind, dtype, region, device, mixed, calls, bytes} */
+/* trace:tallies() -> array of {module, op, kind, dtype, region, device, mixed, calls,
+   bytes}. */
 static int trace_tallies(lua_State *L) {
   static const char *const kinds[DM_N_TALLY] = {"forward", "backward", "weight",  "input",
                                                 "kept",    "bad",      "bad_back"};
@@ -91,7 +102,8 @@ static int trace_tallies(lua_State *L) {
   return 1;
 }
 
-/* first(backward?) -> the first call there that made inf or NaN, or nil */
+/* trace:first(backward?) -> table about the first call in that direction whose result had inf
+   or NaN; nothing when there is none. */
 static int trace_first(lua_State *L) {
   const dm_Blame *b = &check_trace(L)->trace.first[lua_toboolean(L, 2)];
   if (!b->found) return 0;
@@ -117,7 +129,8 @@ static int trace_first(lua_State *L) {
   return 1;
 }
 
-/* -> backward passes, tallies lost because memory ran out */
+/* trace:steps() -> number of backward passes, number of tallies lost because memory ran
+   out. */
 static int trace_steps(lua_State *L) {
   const Trace *tr = check_trace(L);
   lua_pushinteger(L, tr->trace.steps);
@@ -125,7 +138,8 @@ static int trace_steps(lua_State *L) {
   return 2;
 }
 
-/* _amp_trace(check) -> a trace, closed */
+/* _amp_trace(check) -> a trace that does not observe yet; with check it looks for inf and
+   NaN. */
 static int new_trace(lua_State *L) {
   static const luaL_Reg methods[] = {{"open", trace_open},
                                      {"close", trace_close},
@@ -160,7 +174,7 @@ static int module_number(lua_State *L) {
   return 1;
 }
 
-/* table[key] += v, the table at i */
+/* Adds v to table[key], where the table is at i; nil counts as 0. */
 static void add_count(lua_State *L, int i, const char *key, int64_t v) {
   lua_getfield(L, i, key);
   lua_pushinteger(L, lua_tointeger(L, -1) + v);
@@ -168,6 +182,7 @@ static void add_count(lua_State *L, int i, const char *key, int64_t v) {
   lua_pop(L, 1);
 }
 
+/* Adds the counts to the table t[key], which it makes when it is missing. */
 static void add_fit(lua_State *L, int i, const char *key, const dm_HalfFit *f) {
   if (lua_getfield(L, i, key) != LUA_TTABLE) {
     lua_pop(L, 1);

@@ -1,9 +1,18 @@
-/* Scopes: no_grad, enable_grad, inference_mode, dm.device, dm.cuda.stream, dm.scope. A scope is
-   a to-be-closed value that switches when it is made and switches back once, on every way out;
-   given a function it runs it inside and returns its results. */
+/* Scopes: no_grad, enable_grad, inference_mode, dm.device, dm.cuda.stream, dm.scope. A scope
+   is a to-be-closed value that switches when it is made and restores the old setting once, on
+   every way out: `local _ <close> = dm.no_grad()`, scope:close(), or its collection. Given a
+   function it runs the function inside and returns its results, and an error in it passes on
+   after the scope has closed.
+
+   dm.scope frees memory without the collector: each handle made inside enters a ring, and the
+   end of the scope releases every handle still in it. dm.keep, and being a result of the
+   scope's function, take a handle out of the ring. The scopes form a stack through `outer`,
+   which coroutines may close in another order than they opened it. */
 #include "base/error.h"
 #include "bind/bind.h"
 
+/* The settings that a scope changes: grad mode off or on, inference mode, the device of new
+   tensors, the stream of a device's work, or the ring that new handles enter. */
 typedef enum Kind { OFF, ON, INFERENCE, DEVICE, STREAM, MEMORY } Kind;
 
 typedef struct Scope {
@@ -17,6 +26,8 @@ typedef struct Scope {
   Handle *outer; /* the scope around */
 } Scope;
 
+/* Saves the thread state's settings in c and switches those of its kind. enable_grad inside
+   inference_mode leaves inference; no_grad stays in it. */
 static void scope_open(lua_State *L, State *S, Scope *c) {
   DM_UNUSED(L);
   c->thread = S->current;
@@ -51,6 +62,8 @@ static void unstack(const Scope *c) {
   if (*at) *at = c->outer;
 }
 
+/* Restores what the scope switched; the second call does nothing. A memory scope releases the
+   handles left in its ring, and each notes that for its error message. */
 static void scope_shut(Scope *c) {
   if (!c->open) return;
   c->open = false;
@@ -67,6 +80,7 @@ static void scope_shut(Scope *c) {
     c->thread->inference = c->old_inference;
     return;
   }
+  /* Handles that the collector took meanwhile have left the ring themselves. */
   while (c->ring.next != &c->ring) {
     Handle *b = c->ring.next;
     b->by_scope = true;
@@ -75,13 +89,14 @@ static void scope_shut(Scope *c) {
   unstack(c);
 }
 
+/* __close, __gc and scope:close(). */
 static int scope_close(lua_State *L) {
   scope_shut(lua_touserdata(L, 1));
   return 0;
 }
 
-/* Takes every tensor among the values from i on (and in tables, one level
-   deep) out of the scope. */
+/* Takes every tensor among the values i .. last out of its scope, also those inside tables,
+   down to the fourth level. */
 static void keep_values(lua_State *L, int i, int last, int depth) {
   for (; i <= last; i++) {
     Handle *b = dm_handle(L, i);
@@ -99,12 +114,15 @@ static void keep_values(lua_State *L, int i, int last, int depth) {
   }
 }
 
+/* dm.keep(...) -> the same values: their tensors, also those in tables, outlive the scope. */
 static int keep(lua_State *L) {
   keep_values(L, 1, lua_gettop(L), 0);
   return lua_gettop(L);
 }
 
-/* Runs the function at 1 in the scope at 2; the results are kept. */
+/* Calls the function that lies below its n_args arguments on top, closes the scope and
+   returns the number of results. Tensors among the results of a memory scope are kept.
+   lua_pcall catches an error, so that the scope closes before it is raised again. */
 static int run_inside(lua_State *L, Scope *c, int n_args) {
   const int base = lua_gettop(L) - n_args; /* function below its arguments */
   const int st = lua_pcall(L, n_args, LUA_MULTRET, 0);
@@ -121,7 +139,8 @@ static void keep_coroutine(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
 }
 
-/* `how` says what to switch; a stream is at 1, and the scope keeps it alive. */
+/* Pushes the scope and opens it; `how` says what to switch. User value 1 holds the coroutine,
+   2 the stream at 1 (STREAM), so that neither is collected while the scope points to it. */
 static Scope *push_scope(lua_State *L, State *S, Scope how) {
   Scope *c = lua_newuserdatauv(L, sizeof *c, 2);
   *c = how;
@@ -136,7 +155,8 @@ static Scope *push_scope(lua_State *L, State *S, Scope how) {
   return c;
 }
 
-/* The function, if any, is at 1; for a stream at 2. */
+/* Opens the scope and returns it, or the results of the function at 1 (at 2 for a stream,
+   which is at 1) when there is one. */
 static int scope_on(lua_State *L, Scope how) {
   State *S = dm_enter(L);
   Scope *c;
@@ -155,6 +175,7 @@ static int scope_on(lua_State *L, Scope how) {
   return run_inside(L, c, lua_gettop(L) - 2);
 }
 
+/* A scope of a kind that has no arguments. */
 static int scope_of(lua_State *L, Kind kind) { return scope_on(L, (Scope){.kind = kind}); }
 
 /* device(name), device(name, fn, ...): tensors are made there unless a call names
@@ -166,22 +187,27 @@ static int device(lua_State *L) {
   return scope_on(L, (Scope){.kind = DEVICE, .device = d});
 }
 
+/* dm.get_default_device() -> "cpu", "cuda:0": the device of the innermost dm.device. */
 static int get_default_device(lua_State *L) {
   char name[16];
   lua_pushstring(L, dm_device_name(dm_enter(L)->current->device, name));
   return 1;
 }
 
+/* The stream's userdata is at 1, where scope_on expects it. */
 int dm_stream_scope(lua_State *L, dm_Stream stream) {
   return scope_on(L, (Scope){.kind = STREAM, .stream = stream});
 }
 
+/* dm.no_grad(), dm.enable_grad(), dm.inference_mode(), dm.scope() -> scope; with (fn, ...) ->
+   fn's results. */
 static int no_grad(lua_State *L) { return scope_of(L, OFF); }
 static int enable_grad(lua_State *L) { return scope_of(L, ON); }
 static int inference_mode(lua_State *L) { return scope_of(L, INFERENCE); }
 static int memory_scope(lua_State *L) { return scope_of(L, MEMORY); }
 
-/* The wrapped function; upvalues: state, meta, function, kind, device. */
+/* The function that scope:wrap returns: it opens a new scope around each call. Its upvalues
+   are state, meta, function, kind, device. */
 static int wrapped(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_insert(L, 1);
@@ -189,7 +215,8 @@ static int wrapped(lua_State *L) {
                              .device = dm_device_of(lua_tointeger(L, lua_upvalueindex(5)))});
 }
 
-/* scope:wrap(fn): closes this one, and opens one at each call of the result. */
+/* scope:wrap(fn) -> function that runs fn in a scope of this kind at each call, as PyTorch's
+   decorator @torch.no_grad() does. It closes this scope. Raises for a stream's scope. */
 static int scope_wrap(lua_State *L) {
   Scope *c = luaL_checkudata(L, 1, "demilune.Scope");
   luaL_checktype(L, 2, LUA_TFUNCTION);
@@ -205,10 +232,12 @@ static int scope_wrap(lua_State *L) {
   return 1;
 }
 
+/* dm.set_grad_enabled(flag): switches this coroutine's grad mode without a scope. */
 static int set_grad_enabled(lua_State *L) {
   dm_enter(L)->current->grad = lua_toboolean(L, 1);
   return 0;
 }
+/* dm.is_grad_enabled() -> boolean; dm.is_inference_mode_enabled() -> boolean. */
 static int is_grad_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->grad);
   return 1;
@@ -218,6 +247,7 @@ static int is_inference_mode_enabled(lua_State *L) {
   return 1;
 }
 
+/* The methods wrap and close need no upvalues: a scope holds the State itself. */
 void dm_register_scopes(lua_State *L, State *S) {
   static const luaL_Reg meta[] = {
       {"__close", scope_close}, {"__gc", scope_close}, {NULL, NULL}};

@@ -1,8 +1,13 @@
-/* split, chunk, unbind, tensor_split, hsplit, vsplit, dsplit: each returns a table of views,
-   the chunks of x along a dim in their order, as PyTorch returns a tuple. */
+/* split, chunk, unbind, tensor_split, hsplit, vsplit, dsplit: each returns a list of views,
+   the chunks of x along a dim in their order, as PyTorch returns a tuple. They are not rows
+   of the op table, whose ops have a fixed number of outputs. Each chunk is a call of `narrow`
+   (`select` in unbind), so each is differentiable on its own and shares x's memory. All are
+   functions of dm and methods of tensors. */
 #include "base/error.h"
 #include "bind/bind.h"
 
+/* The dim at i, default 1, counted from 0. Raises for 0 and for a dim that t does not
+   have. */
 static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
   const lua_Integer d = luaL_optinteger(L, i, 1);
   const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
@@ -12,13 +17,14 @@ static int tensor_dim_arg(lua_State *L, const dm_Tensor *t, int i) {
   return (int)k;
 }
 
-/* Pushes the view of n elements of dim d from position `at` on. */
+/* Pushes the view of n elements of dim d from element `at` on, counted from 0. */
 static void push_chunk(lua_State *L, State *S, dm_Tensor *t, int d, int64_t at, int64_t n) {
   const int64_t attr[3] = {d, at, n};
   dm_push_call(L, S, DM_OP_narrow, 1, &t, attr);
 }
 
-/* Chunks of `each` elements; the last may be shorter. An empty dim gives one empty chunk. */
+/* Pushes a list of chunks of `each` elements; the last may be shorter. An empty dim gives one
+   empty chunk, as in PyTorch. */
 static int split_by_size(lua_State *L, State *S, dm_Tensor *t, int d, int64_t each) {
   lua_newtable(L);
   lua_Integer k = 1;
@@ -30,13 +36,15 @@ static int split_by_size(lua_State *L, State *S, dm_Tensor *t, int d, int64_t ea
   return 1;
 }
 
-/* The dim may come by position or as {dim = }. */
+/* Replaces an options table {dim = d} at 3 by its dim, so that both forms read alike. */
 static void dim_from_options(lua_State *L) {
   if (!lua_istable(L, 3)) return;
   lua_getfield(L, 3, "dim");
   lua_replace(L, 3);
 }
 
+/* dm.split(x, size or {sizes}, dim or {dim = 1}) -> list of views. A size below 1 raises, and
+   so do sizes whose sum is not the size of the dim. */
 static int split(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -80,6 +88,9 @@ static int split(lua_State *L) {
   return 1;
 }
 
+/* dm.chunk(x, n, dim or {dim = 1}) -> list of at most n views of ceil(size / n) elements
+   each, the last shorter; PyTorch too returns fewer than n where they fill the dim. Raises
+   for n < 1. */
 static int chunk(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -91,6 +102,8 @@ static int chunk(lua_State *L) {
   return split_by_size(L, S, t, d, t->shape[d] / n + (t->shape[d] % n != 0));
 }
 
+/* dm.unbind(x, dim = 1) -> list of the views x:select(dim, i), one dim less than x. Raises on
+   a 0-dim tensor. */
 static int unbind(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -109,7 +122,8 @@ static int unbind(lua_State *L) {
 
 enum { MOST_EMPTY = 1 << 16 }; /* a call that asks for more empty chunks is a mistake */
 
-/* n chunks; when n does not divide the size, the first ones have one element more. */
+/* Pushes a list of n chunks; when n does not divide the size, the first ones have one element
+   more. Chunks beyond the size are empty. */
 static int split_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer n) {
   const char *const name = "tensor_split";
   if (n < 1) return dm_raise_text(L, "%s: %I chunks, wanted 1 or more", name, (LUAI_UACINT)n);
@@ -128,8 +142,8 @@ static int split_evenly(lua_State *L, State *S, dm_Tensor *t, int d, lua_Integer
   return 1;
 }
 
-/* Element k of the table at 2: the position, from 0 and clamped to the dim, where chunk k + 1
-   begins. */
+/* Returns element k of the table at 2: the position, from 0 and clamped to the dim, where
+   chunk k + 1 begins. Raises for 0 and for values that are no integers. */
 static int64_t split_position(lua_State *L, lua_Integer k, int64_t size) {
   lua_rawgeti(L, 2, k);
   if (!lua_isinteger(L, -1))
@@ -141,6 +155,8 @@ static int64_t split_position(lua_State *L, lua_Integer k, int64_t size) {
   return dm_max_i64(0, dm_min_i64(at, size));
 }
 
+/* Pushes the chunks of dim d that the number or the table of positions at 2 asks for.
+   Positions that do not rise give empty chunks, as Python's slices do. */
 static int split_at(lua_State *L, State *S, dm_Tensor *t, int d) {
   if (!lua_istable(L, 2)) return split_evenly(L, S, t, d, luaL_checkinteger(L, 2));
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
@@ -166,7 +182,8 @@ static int tensor_split(lua_State *L) {
   return split_at(L, S, t, tensor_dim_arg(L, t, 3));
 }
 
-/* tensor_split along a fixed dim. A number must divide the size. */
+/* tensor_split along a fixed dim, counted from 0; `least` is the least number of dims of x. A
+   number must divide the size, otherwise it raises. */
 static int split_along(lua_State *L, const char *name, int dim, int least) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -181,6 +198,8 @@ static int split_along(lua_State *L, const char *name, int dim, int least) {
                          DM_SHAPE(t), (LUAI_UACINT)n);
   return split_at(L, S, t, dim);
 }
+/* dm.hsplit(x, n or {positions}), dm.vsplit, dm.dsplit -> list of views along dim 2 (dim 1 of
+   a vector), dim 1 and dim 3. */
 static int hsplit(lua_State *L) { return split_along(L, "hsplit", 1, 1); }
 static int vsplit(lua_State *L) { return split_along(L, "vsplit", 0, 2); }
 static int dsplit(lua_State *L) { return split_along(L, "dsplit", 2, 3); }

@@ -1,17 +1,20 @@
-/* Handles, garbage, errors and coroutines: what every file of the binding uses.
+/* Handles, garbage, errors and coroutines: the functions that every file of the binding uses.
 
-   Coroutines. Each has a dm_ThreadState of its own, so that no_grad or autocast in one does not
-   reach another that runs while it is suspended. A new coroutine inherits the state of the one
-   that resumed it first. Lua does not record who resumed a coroutine, so push_starter
-   reconstructs it from the order of calls. States are userdata in a table with weak keys.
+   Coroutines. Each has a dm_ThreadState of its own, so that no_grad or autocast in one does
+   not reach another that runs while it is suspended. A new coroutine inherits the state of
+   the one that resumed it first. Lua does not record who resumed a coroutine, so push_starter
+   reconstructs it from the order of calls. States are userdata in a table with weak keys: a
+   dead coroutine takes its state with it.
 
    Garbage. A handle is a userdata of a few bytes in front of megabytes, so Lua's collector
-   does not feel memory pressure. dm_handle_fill therefore checks dm_live_bytes: above a
-   limit it runs a full collection, with a budget of time, and sets the limit a little above
-   what that leaves. It also runs one after some thousand new handles, which keeps small
+   does not feel memory pressure. dm_handle_fill therefore checks dm_live_bytes: above a limit
+   it runs a full collection, with a budget of time, and sets the limit a little above the
+   bytes that remain. It also runs one after some thousand new handles, which keeps small
    tensors in cache. PyTorch needs none of this: CPython frees by reference counts.
 
-   Errors. dm_raise puts the user's file and line in front of dm_error(). */
+   Errors. dm_raise puts the user's file and line in front of dm_error(). The user's line is
+   that of the first Lua function on the stack whose source is outside the library's folder,
+   so an error in nn.Linear names the script that called it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +34,11 @@ enum {
 
 /* ---- coroutines ---- */
 
+/* Keys of the registry: the thread states by coroutine, the starter of each coroutine, and
+   the coroutine of the last call, which is held so that its address stays its own. */
 static const char states_key = 0, starters_key = 0, anchor_key = 0;
 
+/* __gc of a coroutine's thread state. It drops the references that the state holds. */
 static int free_state(lua_State *L) {
   dm_thread_state_clear(lua_touserdata(L, 1));
   return 0;
@@ -51,15 +57,15 @@ static void push_weak(lua_State *L, const char *key, const char *mode) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, key);
 }
 
-/* Is T running, or waiting for a coroutine that it has resumed? */
+/* Whether T runs, or waits for a coroutine that it has resumed. */
 static bool is_active(lua_State *T) {
   lua_Debug ar;
   return lua_status(T) == LUA_OK && lua_getstack(T, 0, &ar);
 }
 
 /* Pushes the coroutine that resumed L, among those that have called the library: the last
-   caller, or, if that one is not active any more, the one that resumed it, and so on. nil
-   stands for the main one. */
+   caller, or, if that one is not active any more, the one that resumed it, and so on. It
+   pushes nil for the main one. */
 static void push_starter(lua_State *L, const State *S) {
   lua_State *T = S->current_thread;
   push_weak(L, &starters_key, "kv");
@@ -74,8 +80,8 @@ static void push_starter(lua_State *L, const State *S) {
   lua_remove(L, -2);
 }
 
-/* The thread state of the coroutine at i; NULL when it has none yet. The main one's is in
-   S. */
+/* The thread state of the coroutine at i; NULL when it has none yet. The main coroutine's is
+   in S. Pushes nothing. */
 static dm_ThreadState *find_state(lua_State *L, State *S, int i) {
   lua_State *T = lua_tothread(L, i);
   if (!T || T == S->main) return &S->thread;
@@ -88,6 +94,9 @@ static dm_ThreadState *find_state(lua_State *L, State *S, int i) {
   return ts;
 }
 
+/* Makes the thread state of the running coroutine, a copy of the settings of `from`, and
+   stores it in the weak table under the coroutine. The metatable is set after the state is
+   complete, so __gc never sees a half-made one. */
 static dm_ThreadState *make_state(lua_State *L, const dm_ThreadState *from) {
   push_weak(L, &states_key, "k");
   lua_pushthread(L);
@@ -108,6 +117,8 @@ void dm_enter_slow(lua_State *L, State *S) {
   luaL_checkstack(L, 12, "demilune");
   if (lua_pushthread(L)) S->main = L;
   const int self = lua_gettop(L);
+  /* Pushes the starter above self. It is recorded below, for coroutines whose own search for
+     a starter passes through this one. */
   push_starter(L, S);
   dm_ThreadState *ts = find_state(L, S, self);
   if (!ts) {
@@ -127,6 +138,8 @@ void dm_enter_slow(lua_State *L, State *S) {
 
 /* ---- errors ---- */
 
+/* Level 0 is the C function that asks. A function without a current line, such as a C
+   function, is skipped. */
 bool dm_where(lua_State *L, const State *S, lua_Debug *ar) {
   for (int level = 1; lua_getstack(L, level, ar); level++) {
     lua_getinfo(L, "Sl", ar);
@@ -136,7 +149,8 @@ bool dm_where(lua_State *L, const State *S, lua_Debug *ar) {
   return false;
 }
 
-/* Pushes "file:line: ", or nothing when no such function is on the stack. */
+/* Pushes "file:line: " of the user's line, or "" when no such function is on the stack. It
+   takes the State from the registry, for a function without upvalues may raise too. */
 static void push_where(lua_State *L) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key);
   const State *S = lua_touserdata(L, -1);
@@ -146,6 +160,8 @@ static void push_where(lua_State *L) {
   else lua_pushliteral(L, "");
 }
 
+/* The message is pushed on the coroutine that failed; lua_error never returns, and `return
+   dm_raise(L)` only tells the compiler so. */
 int dm_raise(lua_State *L) {
   push_where(L);
   lua_pushstring(L, dm_error());
@@ -165,6 +181,7 @@ int dm_raise_text(lua_State *L, const char *fmt, ...) {
 
 /* ---- handles ---- */
 
+/* Unlinks the handle from its scope's ring, if it is in one. */
 static void ring_out(Handle *b) {
   if (!b->next) return;
   b->prev->next = b->next;
@@ -174,11 +191,13 @@ static void ring_out(Handle *b) {
 
 void dm_handle_keep(Handle *b) { ring_out(b); }
 
+/* The handle leaves its ring first, so a scope's end does not meet it again. */
 void dm_handle_release(Handle *b) {
   ring_out(b);
   dm_tensor_unref(&b->t);
 }
 
+/* A freed handle and one that a scope released have messages of their own. */
 dm_Tensor *dm_check_tensor(lua_State *L, int i) {
   const Handle *b = dm_handle(L, i);
   if (DM_LIKELY(b && b->t)) return b->t;
@@ -193,17 +212,21 @@ dm_Tensor *dm_check_tensor(lua_State *L, int i) {
   return NULL;
 }
 
+/* The time of the clock in seconds. */
 static double seconds_of(clockid_t clock) {
   struct timespec t;
   clock_gettime(clock, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The monotonic time, by which the budget of collections is measured. */
 static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 
-/* The cost is counted in processor time: other programs do not count. */
+/* Runs a full collection and notes its cost, which budgets the next one. The cost is counted
+   in processor time of this thread: other programs do not count. */
 void dm_collect(lua_State *L, State *S) {
   const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+  /* One full cycle runs the finalizers of all handles that it finds unreachable. */
   lua_gc(L, LUA_GCCOLLECT);
   S->n_handle = 0;
   S->gc_end = seconds();
@@ -212,6 +235,8 @@ void dm_collect(lua_State *L, State *S) {
   S->gc_seconds += S->gc_last;
 }
 
+/* The collection frees tensors into the allocator's cache, so the cache is emptied after
+   it. */
 void dm_reclaim_memory(lua_State *L, State *S) {
   const dm_Device cpu = {DM_CPU, 0};
   dm_collect(L, S);
@@ -226,7 +251,8 @@ static void collect_and_learn(lua_State *L, State *S) {
   S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 64, S->gc_limit / 10 * 9));
 }
 
-/* May a collection run now, if collections get 1/parts of the time? */
+/* Whether a collection may run now, if collections get 1/parts of the time: the time since
+   the last one must be parts - 1 times its cost. */
 static bool may_collect(const State *S, int parts) {
   return seconds() - S->gc_end >= (parts - 1) * S->gc_last;
 }
@@ -272,16 +298,21 @@ Handle *dm_push_handle(lua_State *L, State *S) {
   return b;
 }
 
+/* The handle owns the tensor before a collection may run. */
 void dm_handle_fill(lua_State *L, State *S, Handle *b, dm_Tensor *t) {
   b->t = t;
   check_memory(L, S);
   check_handles(L, S);
 }
 
+/* Raises without Lua memory for the handle, and then t's reference is lost: see the
+   header. */
 void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
   dm_handle_fill(L, S, dm_push_handle(L, S), t);
 }
 
+/* The handle is pushed first: once the engine has made the tensor, nothing may raise before a
+   handle owns it. */
 int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
                  const void *attr) {
   Handle *b = dm_push_handle(L, S);
@@ -293,12 +324,14 @@ int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
 
 /* ---- arguments ---- */
 
+/* luaL_setfuncs gives each function a copy of the two upvalues and pops them. */
 void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S) {
   lua_pushlightuserdata(L, S);
   luaL_getmetatable(L, "demilune.Tensor");
   luaL_setfuncs(L, f, 2);
 }
 
+/* luaL_newmetatable says whether the class is new in this state. */
 void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S) {
   if (luaL_newmetatable(L, name)) {
     dm_set_functions(L, methods, S);
@@ -316,6 +349,7 @@ void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunctio
   lua_setmetatable(L, -2);
 }
 
+/* dm_nearest suggests a name for a misspelt one. */
 dm_DType dm_check_dtype(lua_State *L, int i) {
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
   const dm_DType d = name ? dm_dtype_find(name) : DM_NO_DTYPE;
@@ -339,12 +373,14 @@ dm_Device dm_check_device(lua_State *L, int i) {
   return d;
 }
 
+/* No error for a missing table: options are optional as a whole. */
 int dm_option(lua_State *L, int i, const char *key) {
   if (lua_istable(L, i)) return lua_getfield(L, i, key);
   lua_pushnil(L);
   return LUA_TNIL;
 }
 
+/* Keys that are no strings count as unknown options, too. */
 void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names) {
   lua_pushnil(L);
   while (lua_next(L, i)) {
@@ -389,7 +425,7 @@ static int distance(const char *a, const char *b) {
   return row[m];
 }
 
-/* The first of the names with the least distance, which is at most `most`; or NULL. */
+/* The first of the names with the least distance to word, at most `most`; or NULL. */
 static const char *nearest_within(const char *word, int n, const char *const *names, int most) {
   const char *best = NULL;
   for (int i = 0; i < n; i++) {
@@ -402,10 +438,12 @@ static const char *nearest_within(const char *word, int n, const char *const *na
   return best;
 }
 
+/* Near means: at most half of the word's letters are edits. */
 const char *dm_nearest(const char *word, int n, const char *const *names) {
   return nearest_within(word, n, names, (int)strlen(word) / 2);
 }
 
+/* The order of strcmp, for qsort of an array of strings. */
 static int by_bytes(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }

@@ -1,4 +1,8 @@
-/* Tensors as Lua values: properties, indexing, to and from Lua's own values. */
+/* Tensors as Lua values: properties, indexing, to and from Lua's own values. The metatable's
+   __index looks a name up among the methods first, then among the properties (x.shape,
+   x.grad); any other key indexes elements, see index.c. A property is computed at each
+   access: x.grad makes a new handle each time, and __eq compares the tensors behind two
+   handles. */
 #include <math.h>
 #include <string.h>
 
@@ -8,6 +12,7 @@
 
 /* ---- one element to and from Lua ---- */
 
+/* Pushes the element at p: a boolean, a float or an integer, by dtype. */
 static void push_element(lua_State *L, dm_DType t, const void *p) {
   if (t == DM_BOOL) {
     lua_pushboolean(L, *(const uint8_t *)p);
@@ -22,6 +27,7 @@ static void push_element(lua_State *L, dm_DType t, const void *p) {
   }
 }
 
+/* x:item() -> number or boolean. Raises unless x has one element. Waits for the device. */
 static int tensor_item(lua_State *L) {
   dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -34,6 +40,8 @@ static int tensor_item(lua_State *L) {
   return 1;
 }
 
+/* Pushes the elements from dim d on as nested tables; p points to the first, in host
+   memory. */
 static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) {
   if (d == t->ndim) {
     push_element(L, (dm_DType)t->dtype, p);
@@ -47,6 +55,8 @@ static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) 
   }
 }
 
+/* x:totable() -> nested tables; a number for a 0-dim tensor. A tensor on a device is copied
+   to the host first. */
 static int tensor_totable(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -59,12 +69,17 @@ static int tensor_totable(lua_State *L) {
 
 /* ---- dm.tensor(data, opts) ---- */
 
+/* The measure of a nested table: ndim is -1 until the first number, or empty row, fixes
+   it. */
 typedef struct Nested {
   int ndim;
   int64_t shape[DM_MAX_DIM];
   bool any_float, any_int, any_bool;
 } Nested;
 
+/* Measures the nested table (or number) at i: shape and kinds of numbers go to n, whose shape
+   is -1 where no row was seen yet. Raises when rows differ in length or depth, or an element
+   is neither number nor boolean. Nothing is allocated before this pass ends. */
 static void measure(lua_State *L, int i, int depth, Nested *n) {
   const int type = lua_type(L, i);
   if (type == LUA_TTABLE) {
@@ -93,6 +108,8 @@ static void measure(lua_State *L, int i, int depth, Nested *n) {
   else n->any_float = true;
 }
 
+/* Writes the elements of the nested table at i to *p, row by row, and moves *p behind
+   them. */
 static void fill_from(lua_State *L, int i, dm_DType t, char **p) {
   if (lua_istable(L, i)) {
     const int64_t len = (int64_t)lua_rawlen(L, i);
@@ -121,7 +138,8 @@ static int64_t device_option(lua_State *L, int i) {
   return code;
 }
 
-/* Pushes a copy of a tensor, without history. */
+/* Pushes a copy of a tensor, without history, in dtype t and on the device (DM_NO_DTYPE, -1:
+   as given). It may leave the handle of an alias below the result. */
 static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
                      int64_t device) {
   const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
@@ -133,7 +151,8 @@ static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
                : dm_push_call(L, S, DM_OP_to, 1, &hold->t, to);
 }
 
-/* Pushes a tensor of the nested table (or number) at 1. */
+/* Pushes a tensor of the nested table (or number) at 1. Without a dtype it is float32 where
+   any number is a float, else int64 or bool; an empty table gives float32. */
 static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   Nested n = {.ndim = -1};
   for (int d = 0; d < DM_MAX_DIM; d++) n.shape[d] = -1;
@@ -151,6 +170,9 @@ static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   return dm_push_call(L, S, DM_OP_to_device, 1, &b->t, attr);
 }
 
+/* dm.tensor(table, number or tensor, {dtype =, device =, requires_grad =}) -> a new leaf.
+   Raises on an unknown option, a ragged table, or requires_grad for a dtype that is not
+   float. */
 static int tensor_new(lua_State *L) {
   State *S = dm_enter(L);
   lua_settop(L, 2);
@@ -170,6 +192,7 @@ static int tensor_new(lua_State *L) {
 
 /* ---- properties ---- */
 
+/* __tostring of shapes: "{2, 3}". */
 static int shape_tostring(lua_State *L) {
   luaL_Buffer b;
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
@@ -187,6 +210,7 @@ static int shape_tostring(lua_State *L) {
   return 1;
 }
 
+/* __eq of shapes: the same length and integers. */
 static int shape_eq(lua_State *L) {
   bool same = lua_istable(L, 1) && lua_istable(L, 2) && lua_rawlen(L, 1) == lua_rawlen(L, 2);
   for (lua_Integer i = 1; same && i <= (lua_Integer)lua_rawlen(L, 1); i++) {
@@ -199,6 +223,7 @@ static int shape_eq(lua_State *L) {
   return 1;
 }
 
+/* Pushes a list of n integers with the metatable of shapes. */
 static void push_ints(lua_State *L, int n, const int64_t *v) {
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -214,6 +239,7 @@ static void push_ints(lua_State *L, int n, const int64_t *v) {
   lua_setmetatable(L, -2);
 }
 
+/* x:size() -> shape; x:size(dim) -> integer. Raises for a dim that x does not have. */
 static int tensor_size(lua_State *L) {
   dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -230,11 +256,13 @@ static int tensor_size(lua_State *L) {
   return 1;
 }
 
+/* x:stride() -> list of strides in elements. */
 static int tensor_stride(lua_State *L) {
   const dm_Tensor *t = dm_check_tensor(L, 1);
   push_ints(L, t->ndim, t->stride);
   return 1;
 }
+/* x:dim() -> integer; x:numel() -> number of elements; x:is_contiguous() -> boolean. */
 static int tensor_dim(lua_State *L) {
   lua_pushinteger(L, dm_check_tensor(L, 1)->ndim);
   return 1;
@@ -247,14 +275,17 @@ static int tensor_is_contiguous(lua_State *L) {
   lua_pushboolean(L, dm_tensor_is_contiguous(dm_check_tensor(L, 1)));
   return 1;
 }
+/* x:data_ptr() -> address of the first element as an integer, in the device's memory. */
 static int tensor_data_ptr(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)(intptr_t)dm_tensor_data(dm_check_tensor(L, 1)));
   return 1;
 }
+/* x:_version() -> how many in-place changes x's storage has had, which backward compares. */
 static int tensor_version(lua_State *L) {
   lua_pushinteger(L, dm_check_tensor(L, 1)->storage->version);
   return 1;
 }
+/* x:element_size() -> bytes of an element; x:is_floating_point() -> boolean. */
 static int tensor_element_size(lua_State *L) {
   lua_pushinteger(L, dm_dtype_size((dm_DType)dm_check_tensor(L, 1)->dtype));
   return 1;
@@ -264,6 +295,7 @@ static int tensor_is_floating_point(lua_State *L) {
   return 1;
 }
 
+/* Pushes the property `key` and returns 1, or returns 0 when there is none of that name. */
 static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) {
   char name[16];
   if (strcmp(key, "shape") == 0) {
@@ -297,7 +329,7 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
   return 1;
 }
 
-/* A name that is neither method nor property: say which is near. */
+/* Raises for a name that is neither method nor property, and names the nearest one. */
 static int no_such_name(lua_State *L, const char *key) {
   const char *best = NULL;
   const char *names[512] = {"shape",         "dtype",   "device", "grad",
@@ -313,8 +345,9 @@ static int no_such_name(lua_State *L, const char *key) {
   return dm_raise_text(L, "a tensor has no '%s'", key);
 }
 
-/* __index; upvalue 3: the table of methods. */
+/* x[key]. Upvalue 3 is the table of methods, which is read raw before anything else. */
 static int tensor_index(lua_State *L) {
+  /* A method is the most frequent key, so it is looked up before the coroutine is entered. */
   if (lua_type(L, 2) == LUA_TSTRING) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(3)) != LUA_TNIL) return 1;
@@ -326,6 +359,8 @@ static int tensor_index(lua_State *L) {
   return dm_index_get(L);
 }
 
+/* x.grad = tensor or nil. Raises unless the gradient is a float tensor of x's shape on x's
+   device. x takes a reference of its own; the old gradient's is given back. */
 static int set_grad(lua_State *L, dm_Tensor *t) {
   if (lua_isnil(L, 3)) {
     dm_tensor_unref(&t->grad);
@@ -354,7 +389,8 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
   return 0;
 }
 
-/* x.data = y: x's bytes, shape and dtype become y's; the handle stays. */
+/* x.data = y: x's storage, shape and dtype become y's; the handle, the history and the
+   gradient stay. Raises for a view and for a tensor that an op recorded. */
 static int set_data(lua_State *L, dm_Tensor *t) {
   if (t->node || t->base)
     return dm_raise_text(L, "data: only a leaf that is no view takes other data");
@@ -362,6 +398,8 @@ static int set_data(lua_State *L, dm_Tensor *t) {
   return 0;
 }
 
+/* x[key] = value: grad, data and requires_grad by name, elements by any other key. Raises for
+   other names. */
 static int tensor_newindex(lua_State *L) {
   dm_enter(L);
   if (lua_type(L, 2) != LUA_TSTRING) return dm_index_set(L);
@@ -379,12 +417,15 @@ static int tensor_newindex(lua_State *L) {
 
 /* ---- handles ---- */
 
+/* __gc: gives the reference back where free or a scope has not. */
 static int tensor_gc(lua_State *L) {
   Handle *b = lua_touserdata(L, 1);
   dm_handle_release(b);
   return 0;
 }
 
+/* x:free() and __close: give the memory back at once. Later use of x raises; a second free
+   does nothing. */
 static int tensor_free(lua_State *L) {
   Handle *b = dm_handle(L, 1);
   if (!b) dm_check_tensor(L, 1);
@@ -392,6 +433,7 @@ static int tensor_free(lua_State *L) {
   return 0;
 }
 
+/* #x -> size of dim 1. Raises on a 0-dim tensor. */
 static int tensor_len(lua_State *L) {
   const dm_Tensor *t = dm_check_tensor(L, 1);
   if (t->ndim == 0) return dm_raise_text(L, "#: a 0-dim tensor has no length");
@@ -399,12 +441,14 @@ static int tensor_len(lua_State *L) {
   return 1;
 }
 
+/* x == y: whether both handles have the same tensor. Elements are compared by dm.eq. */
 static int tensor_eq(lua_State *L) {
   const dm_Tensor *a = dm_to_tensor(L, 1), *b = dm_to_tensor(L, 2);
   lua_pushboolean(L, a && a == b);
   return 1;
 }
 
+/* x .. text -> string. Two tensors raise, with a hint at dm.cat. */
 static int tensor_concat(lua_State *L) {
   if (dm_handle(L, 1) && dm_handle(L, 2))
     return dm_raise_text(L, "..: joins text; hint: dm.cat({x, y})");
@@ -414,6 +458,7 @@ static int tensor_concat(lua_State *L) {
   return 1;
 }
 
+/* The iterator of pairs(x): (x, i) -> i + 1, x[i + 1]; nothing after the last row. */
 static int next_row(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -425,6 +470,7 @@ static int next_row(lua_State *L) {
   return 2;
 }
 
+/* pairs(x) -> iterator over i, x[i] along dim 1. */
 static int tensor_pairs(lua_State *L) {
   dm_check_tensor(L, 1);
   lua_pushvalue(L, lua_upvalueindex(UP_STATE));
@@ -435,6 +481,7 @@ static int tensor_pairs(lua_State *L) {
   return 3;
 }
 
+/* x:detach() -> a tensor on x's storage without history. */
 static int tensor_detach(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tensor *t = dm_check_tensor(L, 1);
@@ -443,6 +490,7 @@ static int tensor_detach(lua_State *L) {
   return 1;
 }
 
+/* x:detach_() -> x, which loses its history. */
 static int tensor_detach_(lua_State *L) {
   dm_enter(L);
   dm_detach_(dm_check_tensor(L, 1));
@@ -450,6 +498,7 @@ static int tensor_detach_(lua_State *L) {
   return 1;
 }
 
+/* x:requires_grad_(flag = true) -> x. Raises where the engine refuses, as for integers. */
 static int tensor_requires_grad_(lua_State *L) {
   dm_enter(L);
   DM_CHECK(L, dm_set_requires_grad(dm_check_tensor(L, 1),
@@ -464,6 +513,7 @@ typedef struct Target {
   bool copy;                           /* even when nothing changes */
 } Target;
 
+/* Changes `to` by the options table at i of x:to. Raises on unknown options. */
 static void read_target_options(lua_State *L, int i, Target *to) {
   static const char *const names[] = {"dtype", "device", "non_blocking", "copy"};
   dm_check_options(L, "to", i, DM_COUNT(names), names);
@@ -475,10 +525,10 @@ static void read_target_options(lua_State *L, int i, Target *to) {
   to->copy = dm_option_bool(L, i, "copy", to->copy);
 }
 
-/* x:to("float16"), x:to("cuda"), x:to(other), x:to{dtype=, device=, non_blocking=,
-   copy=}: x itself where that changes nothing, unless `copy`. Differentiable. A
-   copy to the host always waits; one to a device goes on behind the script's back
-   where memory is pinned and non_blocking is set. */
+/* x:to("float16"), x:to("cuda"), x:to(other), x:to{dtype=, device=, non_blocking=, copy=}: x
+   itself where that changes nothing, unless `copy`. Differentiable. A copy to the host always
+   waits; one to a device runs while the script goes on where memory is pinned and
+   non_blocking is set. */
 int dm_tensor_to(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
@@ -506,6 +556,7 @@ int dm_tensor_to(lua_State *L) {
   return 1;
 }
 
+/* x:float(), x:half(), x:cpu() and the like: x:to(name). */
 static int to_dtype(lua_State *L, const char *dtype) {
   lua_settop(L, 1);
   lua_pushstring(L, dtype);
@@ -527,13 +578,15 @@ static int tensor_cuda(lua_State *L) {
   }
   return dm_tensor_to(L);
 }
+/* x:type_as(other): x in other's dtype and on its device. */
 static int tensor_type_as(lua_State *L) {
   dm_check_tensor(L, 2);
   lua_settop(L, 2);
   return dm_tensor_to(L);
 }
 
-/* x:equal(y): same shape, dtype and elements, as one boolean. */
+/* x:equal(y) -> boolean: same shape and all elements equal. The handles of the two steps are
+   released before it returns. */
 static int tensor_equal(lua_State *L) {
   State *S = dm_enter(L);
   dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, 2)};
@@ -552,7 +605,8 @@ static int tensor_equal(lua_State *L) {
   return 1;
 }
 
-/* x:allclose(y, opts): isclose everywhere, as one boolean. */
+/* x:allclose(y, {rtol =, atol =, equal_nan =}) -> boolean: isclose holds for every
+   element. */
 static int tensor_allclose(lua_State *L) {
   State *S = dm_enter(L);
   dm_push_form(L, S, dm_op_closure, DM_OP_isclose, false);
@@ -569,12 +623,14 @@ static int tensor_allclose(lua_State *L) {
   return 1;
 }
 
+/* dm.is_tensor(value) -> boolean; true also for a freed tensor. */
 static int is_tensor(lua_State *L) {
   lua_pushboolean(L, dm_handle(L, 1) != NULL);
   return 1;
 }
 
-/* dm.core.parameter(t, requires_grad): marks t; it outlives scopes. */
+/* parameter(t, requires_grad = true) -> t, marked as a parameter of a module; it leaves its
+   scope. */
 static int make_parameter(lua_State *L) {
   dm_enter(L);
   dm_Tensor *t = dm_check_tensor(L, 1);

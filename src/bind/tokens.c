@@ -1,4 +1,6 @@
-/* Files of tokens for Lua, whose ids count from 1; classes of characters. */
+/* Files of tokens for Lua, whose positions count from 1; classes of characters for the
+   tokenizer. A file stays open as long as its userdata, and loaders hold that while they read
+   windows of it. */
 #include "data/tokens.h"
 
 #include "bind/bind.h"
@@ -6,21 +8,24 @@
 
 static const char CLASS[] = "demilune.Tokens";
 
+/* Raises on values that are no file of tokens. */
 const dm_Tokens *dm_check_tokens(lua_State *L, int i) {
   return *(dm_Tokens **)luaL_checkudata(L, i, CLASS);
 }
 
+/* __gc: closes the file. */
 static int tokens_gc(lua_State *L) {
   dm_tokens_close(luaL_checkudata(L, 1, CLASS));
   return 0;
 }
 
-/* tokens_open(path, bits of a token or 0) -> file; or nil and why. It closes when it is
-   collected. */
+/* tokens_open(path, bits of a token or 0) -> file; nil and a message. 0 means that the file's
+   head says it. */
 static int tokens_open(lua_State *L) {
   State *S = dm_enter(L);
   const char *path = luaL_checkstring(L, 1);
   const lua_Integer bits = luaL_checkinteger(L, 2);
+  /* The userdata exists before the file is opened, so that an error loses no descriptor. */
   dm_Tokens **t = lua_newuserdatauv(L, sizeof *t, 0);
   *t = NULL;
   luaL_setmetatable(L, CLASS);
@@ -32,13 +37,14 @@ static int tokens_open(lua_State *L) {
   return st == DM_OK ? 1 : dm_world_failed(L, st);
 }
 
-/* file:count() -> integer */
+/* file:count() -> number of tokens. */
 static int tokens_count(lua_State *L) {
   lua_pushinteger(L, dm_tokens_count(dm_check_tokens(L, 1)));
   return 1;
 }
 
-/* file:read(first, n) -> int64 (n) on the CPU; or nil and why */
+/* file:read(first, n) -> int64 (n) on the CPU, token ids plus 1; nil and a message. Raises
+   for tokens beyond the file. */
 static int tokens_read(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Tokens *t = dm_check_tokens(L, 1);
@@ -58,8 +64,8 @@ void dm_register_tokens(lua_State *L, State *S) {
   dm_register_class(L, CLASS, methods, S);
 }
 
-/* _char_class(code point) -> 1 of a letter, 2 a number, 3 white space, 4 another character;
-   nil and why in a build without utf8proc */
+/* _char_class(code point) -> 1 for a letter, 2 for a number, 3 for white space, 4 for another
+   character; nil and a message in a build without utf8proc. */
 static int char_class(lua_State *L) {
   const lua_Integer code = luaL_checkinteger(L, 1);
   dm_CharClass class = DM_CHAR_OTHER;
