@@ -1,5 +1,5 @@
-/* Temporary files that are renamed to their target: open, write, fsync, rename, fsync the
- * folder. */
+/* Files that are replaced as a whole: a temporary file in the target's folder is written,
+   synced and renamed, then the folder is synced. */
 #define _POSIX_C_SOURCE 200809L
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "data/atomic_file.h"
@@ -16,12 +16,14 @@
 
 enum { MAX_TRANSFER = 1 << 30 /* bytes of one write call */ };
 
+/* Records the failure of a system call, with errno's text. */
 static dm_status write_fault(const dm_AtomicFile *d, const char *what) {
   return dm_fail(DM_EIO, "%s: cannot write '%s': %s%s", d->what, d->path, what,
                  strerror(errno));
 }
 
-/* Opens the folder and a new file in it, with the rights of the old file. */
+/* Resolves links first, so that the file behind a link is replaced and not the link. O_EXCL
+   with a number in the name keeps two writers apart. */
 dm_status dm_atomic_file_open(dm_AtomicFile *d) {
   enum { TRIES = 100 };
   struct stat old;
@@ -59,6 +61,7 @@ dm_status dm_atomic_file_open(dm_AtomicFile *d) {
   return DM_OK;
 }
 
+/* A write may take fewer bytes than given, so it is repeated. */
 dm_status dm_atomic_file_write(dm_AtomicFile *d, const void *src, int64_t n) {
   for (int64_t done = 0; done < n;) {
     const size_t want = (size_t)dm_min_i64(n - done, MAX_TRANSFER);
@@ -88,7 +91,7 @@ dm_status dm_atomic_file_finish(dm_AtomicFile *d) {
   return DM_OK;
 }
 
-/* Closes what is open, and removes a temporary file that was not renamed. */
+/* After dm_atomic_file_finish nothing is left to remove: `temp` is empty then. */
 void dm_atomic_file_close(dm_AtomicFile *d) {
   if (d->fd >= 0) close(d->fd);
   if (d->temp[0]) unlinkat(d->dir, d->temp, 0);

@@ -1,5 +1,8 @@
-/* A list of transforms: which orders are possible, the shape of the result, and one application
-   of it. */
+/* A list of transforms: which orders are possible, the shape of the result, and one
+   application of it. The list falls into two parts. The early transforms work on 8 bits, or
+   move pixels only; ToTensor and Normalize among them become a table of 256 floats a channel,
+   which the last copy of the pixels reads. Transforms from the first erasing one on work on
+   floats. */
 #include "data/augment.h"
 
 #include <inttypes.h>
@@ -19,7 +22,8 @@ struct dm_Augment {
   float *tables;  /* (n_tables, DM_LEVELS): a sample as float32, normalised */
 };
 
-/* Which arguments a kind has, and its name in torchvision. */
+/* The name of a kind in torchvision and the arguments it has, which says which checks it
+   gets. */
 static const struct {
   const char *name;
   bool size, filter, border, fill, box, random;
@@ -48,19 +52,21 @@ static const struct {
 
 const char *dm_transform_name(dm_TransformKind kind) { return kinds[kind].name; }
 
+/* Records a fault of the caller's arguments, with the transform's name. */
 static dm_status fault(const dm_Transform *s, const char *what) {
   return dm_fail(DM_EARG, "%s: %s", kinds[s->kind].name, what);
 }
 
 /* ---- shapes ---- */
 
-/* Grey, or red, green and blue. */
+/* Whether a kind needs images that are grey or red, green and blue. */
 static bool wants_colours(dm_TransformKind kind) {
   return kind == DM_TRANSFORM_GREYSCALE || kind == DM_TRANSFORM_RANDOM_GREY ||
          kind == DM_TRANSFORM_ADJUST || kind == DM_TRANSFORM_JITTER ||
          kind == DM_TRANSFORM_RAND;
 }
 
+/* Checks the images' channels against the kind and its numbers; -1 is not known yet. */
 static dm_status check_channels(const dm_Transform *s, int64_t channels) {
   if (channels < 0) return DM_OK;
   if (s->n_values > 1 && channels != s->n_values)
@@ -73,6 +79,7 @@ static dm_status check_channels(const dm_Transform *s, int64_t channels) {
   return DM_OK;
 }
 
+/* Refuses a crop that is larger than the image with its border. */
 static dm_status check_crop(const dm_Transform *s, int64_t height, int64_t width) {
   int64_t pad[4];
   dm_transform_border(s, height, width, pad);
@@ -86,6 +93,8 @@ static dm_status check_crop(const dm_Transform *s, int64_t height, int64_t width
   return DM_OK;
 }
 
+/* Changes the shape from the transform's input to its output; -1 passes through where the
+   transform does not fix a size. */
 static dm_status transform_shape(const dm_Transform *s, int64_t shape[3]) {
   DM_TRY(check_channels(s, shape[0]));
   if (s->kind == DM_TRANSFORM_CROP) DM_TRY(check_crop(s, shape[1], shape[2]));
@@ -121,6 +130,8 @@ dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]) {
 
 /* ---- a run ---- */
 
+/* The crop collects the early transforms; its pixels are written to out once, as bytes or
+   through the tables. */
 dm_status dm_augment_apply(const dm_Augment *a, const dm_Image *in, uint64_t draw, void *out) {
   dm_status st = DM_OK;
   int64_t shape[3] = {in->channels, in->height, in->width};
@@ -159,10 +170,13 @@ int dm_augment_boxes(const dm_Augment *a, uint64_t draw, int64_t height, int64_t
 
 static bool is_size(int64_t n) { return n >= 1 && n <= DM_MAX_SIDE; }
 
+/* Whether least <= r[0] <= r[1] <= most; false for NaN. */
 static bool is_range(const double r[2], double least, double most) {
   return r[0] >= least && r[0] <= r[1] && r[1] <= most;
 }
 
+/* One check for each group of arguments follows; each names the argument as torchvision
+   does. */
 static dm_status check_size(const dm_Transform *s) {
   const bool one_side = s->kind == DM_TRANSFORM_RESIZE && s->width == 0;
   if (!is_size(s->height) || !(one_side || is_size(s->width)))
@@ -228,6 +242,7 @@ static dm_status check_affine(const dm_Transform *s) {
   return DM_OK;
 }
 
+/* The arguments that only one kind has. */
 static dm_status check_own(const dm_Transform *s) {
   switch (s->kind) {
   case DM_TRANSFORM_GREYSCALE:
@@ -248,7 +263,9 @@ static dm_status check_own(const dm_Transform *s) {
   }
 }
 
-/* Whether s may stand behind the transforms of a. */
+/* Checks that s may follow the transforms of a: kinds for floats after ToTensor, others
+   before it. Transforms that only move pixels may follow ToTensor as long as a black border
+   stays 0. */
 static dm_status check_order(const dm_Transform *s, const dm_Augment *a) {
   if (kinds[s->kind].floats != a->to_float && !kinds[s->kind].moves)
     return fault(s, s->kind == DM_TRANSFORM_TO_FLOAT ? "a second one"
@@ -263,6 +280,7 @@ static dm_status check_order(const dm_Transform *s, const dm_Augment *a) {
   return DM_OK;
 }
 
+/* All checks of one transform, in the order kind, arguments, position in the list. */
 static dm_status check_transform(const dm_Transform *s, const dm_Augment *a) {
   if ((int)s->kind < 0 || s->kind >= DM_TRANSFORM_N_KINDS)
     return dm_fail(DM_EARG, "transforms: no kind has the number %d", (int)s->kind);
@@ -284,7 +302,8 @@ static dm_status check_transform(const dm_Transform *s, const dm_Augment *a) {
 
 /* ---- new and free ---- */
 
-/* tables[c][v] = v after TO_FLOAT and each NORMALIZE behind it. */
+/* Makes tables[c][v]: the float32 that a sample v of channel c becomes after TO_FLOAT and
+   each early NORMALIZE, computed with the operations of a tensor, so with its bits. */
 static dm_status make_tables(dm_Augment *a) {
   a->tables = dm_alloc(a->n_tables * DM_LEVELS * (int64_t)sizeof *a->tables);
   if (!a->tables) return dm_fail(DM_EMEM, "transforms: out of memory for its tables");
@@ -302,7 +321,7 @@ static dm_status make_tables(dm_Augment *a) {
   return DM_OK;
 }
 
-/* Copies the numbers of all transforms into one block. */
+/* Copies the numbers of all transforms into one block, which the list owns. */
 static dm_status copy_numbers(dm_Augment *a) {
   int64_t n = 0;
   for (int i = 0; i < a->n; i++) n += 2 * a->transforms[i].n_values;
@@ -321,6 +340,8 @@ static dm_status copy_numbers(dm_Augment *a) {
   return DM_OK;
 }
 
+/* Checks and appends a transform, and counts those of its kind before it, which selects its
+   random numbers. */
 static dm_status add_transform(dm_Augment *a, const dm_Transform *how) {
   DM_TRY(check_transform(how, a));
   dm_Transform *s = &a->transforms[a->n];

@@ -75,8 +75,8 @@ typedef struct dm_Transform {
 
 typedef struct dm_Augment dm_Augment;
 
-/* What a transform does to an image: a border, then a crop, then a new size, then a mirror
-   image, then colours. All that is random has been drawn. */
+/* The effect of a transform on an image: a border, then a crop, then a new size, then a
+   mirror image, then colours. All that is random has been drawn. */
 typedef struct dm_TransformPlan {
   int64_t pad[4];                   /* left, top, right, bottom */
   int64_t top, left, height, width; /* of the crop of the padded image, from 0 */
@@ -98,8 +98,9 @@ DM_API void dm_augment_free(dm_Augment **augment); /* NULL is fine */
 /* float32 with TO_FLOAT in the list, else uint8. */
 DM_API dm_DType dm_augment_dtype(const dm_Augment *a);
 
-/* In: channels, height, width of an image, -1 for what is not known. Out: those of the result.
-   An image that a transform cannot take (one smaller than a crop, say) is refused. */
+/* Replaces channels, height, width of an image, -1 for a size that is not known, by those of
+   the result. An image that a transform cannot take (one smaller than a crop, say) is
+   refused. */
 DM_API dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]);
 
 /* out (C,H,W), dense, as dm_augment_shape and dm_augment_dtype say. `in` is only read.
@@ -107,11 +108,11 @@ DM_API dm_status dm_augment_shape(const dm_Augment *a, int64_t shape[3]);
 DM_API dm_status dm_augment_apply(const dm_Augment *a, const dm_Image *in, uint64_t draw,
                                   void *out);
 
-/* What the last transform of the list does with this draw to an image of height x width, for
-   who works on something else than 8 bits on the host; none of AFFINE and RAND.
-   dm_augment_boxes is for ERASE and CUTOUT, the other is for all others: the boxes {top, left,
-   bottom, right} that are covered, of which `most` at most are written. It returns how many
-   there are. */
+/* Gives the effect of the list's last transform with this draw on an image of height x width,
+   for callers that work on something else than 8 bits on the host; none of AFFINE and RAND.
+   dm_augment_boxes is for ERASE and CUTOUT, the other is for all others: the boxes {top,
+   left, bottom, right} that are covered, of which `most` at most are written. It returns how
+   many there are. */
 DM_API dm_status dm_augment_plan(const dm_Augment *a, uint64_t draw, int64_t height,
                                  int64_t width, dm_TransformPlan *plan);
 DM_API int dm_augment_boxes(const dm_Augment *a, uint64_t draw, int64_t height, int64_t width,

@@ -11,18 +11,22 @@ enum { LEVELS = 256 };
 
 static int64_t pixels_of(const dm_Image *p) { return p->height * p->width; }
 
+/* v cut to 0 .. 255 and truncated, as Pillow's blend does. */
 static uint8_t clipped(float v) { return v <= 0 ? 0 : v >= 255 ? 255 : (uint8_t)v; }
 
-/* v, `much` as far from `from` as it was. */
+/* Pillow's ImageEnhance blends two images: from + much * (v - from). much is 0 for `from`, 1
+   for v, and larger values extrapolate. */
 static uint8_t away(uint8_t from, uint8_t v, float much) {
   return clipped((float)from + much * (float)(v - from));
 }
 
-/* ITU-R 601-2, in 16 bits below the point. */
+/* Pillow's conversion to "L": the luma of ITU-R 601-2 in fixed point with 16 fraction
+   bits. */
 static uint8_t luma(int r, int g, int b) {
   return (uint8_t)((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16);
 }
 
+/* Replaces each sample by the table's entry. */
 static void look_up(uint8_t *plane, int64_t n, const uint8_t table[LEVELS]) {
   for (int64_t i = 0; i < n; i++) plane[i] = table[plane[i]];
 }
@@ -35,12 +39,16 @@ void dm_image_grey(const dm_Image *p, uint8_t *grey) {
     for (int64_t i = 0; i < n; i++) grey[i] = luma(r[i], g[i], b[i]);
 }
 
+/* ImageEnhance.Brightness: a blend with black, the same for each sample, so one table does
+   it. */
 static void brightness(const dm_Image *p, float much) {
   uint8_t table[LEVELS];
   for (int v = 0; v < LEVELS; v++) table[v] = away(0, (uint8_t)v, much);
   look_up(p->data, p->channels * pixels_of(p), table);
 }
 
+/* ImageEnhance.Contrast: a blend with the mean grey level of the image, rounded to an
+   integer. */
 static void contrast(const dm_Image *p, float much) {
   const int64_t n = pixels_of(p);
   const uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
@@ -52,6 +60,7 @@ static void contrast(const dm_Image *p, float much) {
   look_up(p->data, p->channels * n, table);
 }
 
+/* ImageEnhance.Color: a blend of each pixel with its own grey. */
 static void saturation(const dm_Image *p, float much) {
   if (p->channels == 1) return;
   uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
@@ -65,6 +74,7 @@ static void saturation(const dm_Image *p, float much) {
 
 /* ---- hue: to hue, saturation and value of 8 bits each, and back ---- */
 
+/* Pillow's RGB to HSV (Convert.c), with its float and double steps, for equal bits. */
 static void to_hsv(const uint8_t rgb[3], uint8_t hsv[3]) {
   const uint8_t r = rgb[0], g = rgb[1], b = rgb[2];
   const uint8_t most = r > g ? (r > b ? r : b) : (g > b ? g : b);
@@ -83,6 +93,8 @@ static void to_hsv(const uint8_t rgb[3], uint8_t hsv[3]) {
   hsv[1] = (uint8_t)(int)((double)s * 255.0);
 }
 
+/* Pillow's HSV to RGB: hue in sixths of the circle, each with its order of the four
+   levels. */
 static void to_rgb(const uint8_t hsv[3], uint8_t rgb[3]) {
   const float v = hsv[2];
   rgb[0] = rgb[1] = rgb[2] = hsv[2];
@@ -98,6 +110,7 @@ static void to_rgb(const uint8_t hsv[3], uint8_t rgb[3]) {
   memcpy(rgb, turns[i % 6], 3);
 }
 
+/* torchvision's adjust_hue: adds part of the circle to the 8-bit hue, which wraps around. */
 static void hue(const dm_Image *p, double part) {
   if (p->channels == 1) return;
   uint8_t *r = p->data, *g = r + p->c_step, *b = g + p->c_step;
@@ -113,12 +126,14 @@ static void hue(const dm_Image *p, double part) {
 
 /* ---- tables from a channel's own histogram ---- */
 
+/* The histogram of a plane. */
 static void count_levels(const uint8_t *plane, int64_t n, int64_t counts[LEVELS]) {
   memset(counts, 0, LEVELS * sizeof *counts);
   for (int64_t i = 0; i < n; i++) counts[plane[i]]++;
 }
 
-/* The darkest becomes 0 and the brightest 255. */
+/* ImageOps.autocontrast of one channel: a linear map under which the darkest level becomes 0
+   and the brightest 255. A plane of one level stays. */
 static void stretch(uint8_t *plane, int64_t n) {
   int64_t counts[LEVELS];
   int low = 0, high = LEVELS - 1;
@@ -135,7 +150,8 @@ static void stretch(uint8_t *plane, int64_t n) {
   look_up(plane, n, table);
 }
 
-/* Each level becomes as frequent as any other, as nearly as can be. */
+/* ImageOps.equalize of one channel: the table is the cumulative histogram, scaled so that
+   levels are about equally frequent. Too few pixels leave the plane as it is. */
 static void equalize(uint8_t *plane, int64_t n) {
   int64_t counts[LEVELS];
   int last = LEVELS - 1;
@@ -154,8 +170,9 @@ static void equalize(uint8_t *plane, int64_t n) {
 
 /* ---- sharpness ---- */
 
-/* Away from the image smoothed by {1 1 1; 1 5 1; 1 1 1} / 13, but for its edge. Two rows
-   are kept as they were. */
+/* ImageEnhance.Sharpness: a blend with the image smoothed by {1 1 1; 1 5 1; 1 1 1} / 13; the
+   edge pixels stay. Two rows are saved, because the plane is changed in place while the rows
+   above are still needed. */
 static dm_status sharpness(const dm_Image *p, float much) {
   const int64_t n = p->width;
   uint8_t *rows = dm_alloc(2 * n);
@@ -183,6 +200,7 @@ static dm_status sharpness(const dm_Image *p, float much) {
 
 /* ---- by name ---- */
 
+/* ImageOps.posterize, solarize and invert, which map each level by itself. */
 static void levels(const dm_Image *p, dm_Adjust what, double much) {
   uint8_t table[LEVELS];
   const unsigned kept = what == DM_ADJUST_POSTERIZE ? 0xff00u >> (int)much : 0; /* bits */
@@ -193,6 +211,8 @@ static void levels(const dm_Image *p, dm_Adjust what, double much) {
   look_up(p->data, p->channels * pixels_of(p), table);
 }
 
+/* The operations by number; autocontrast and equalize treat each channel alone, as Pillow
+   does. */
 dm_status dm_image_adjust(const dm_Image *p, dm_Adjust what, double much) {
   const int64_t n = pixels_of(p);
   switch (what) {

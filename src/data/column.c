@@ -7,7 +7,8 @@
 
 #include "base/error.h"
 
-/* Rows are images: what comes in, and what goes out. */
+/* Describes a column whose rows are images: checks that channels, height and width fit the
+   row, and takes dtype and size of the results from the transforms. */
 static dm_status augment_column(dm_Column *k, const dm_LoaderColumn *in, int c) {
   int64_t shape[3], numel = 1;
   if (in->dtype != DM_U8)
@@ -31,6 +32,8 @@ static dm_status augment_column(dm_Column *k, const dm_LoaderColumn *in, int c) 
   return DM_OK;
 }
 
+/* Sizes are checked for overflow here once, so that the offsets of rows need no test
+   later. */
 dm_status dm_column_new(dm_Column *k, const dm_LoaderColumn *in, int64_t n_samples, int c) {
   if (in->dtype < 0 || in->dtype >= DM_N_DTYPE || in->row_numel < 0 ||
       dm_max_i64(in->row_numel, in->row_step) > INT64_MAX / 8 / dm_max_i64(n_samples, 1) ||
@@ -48,6 +51,8 @@ dm_status dm_column_new(dm_Column *k, const dm_LoaderColumn *in, int64_t n_sampl
   return DM_OK;
 }
 
+/* A row comes from a reader, or from the array through transforms, or from the array as it
+   is. */
 dm_status dm_column_row(const dm_Column *k, int64_t sample, uint64_t draw, void *dst) {
   if (k->out_bytes == 0) return DM_OK;
   if (k->read) return k->read(k->source, sample, draw, dst);

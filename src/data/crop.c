@@ -1,4 +1,6 @@
-/* Crops of images: positions, borders, and the copy of the pixels that a crop shows. */
+/* Crops of images. Padding, cropping and mirroring only change top, left, the strides and the
+   sign of strides: a list of such transforms costs one copy at its end, not one each. A
+   border of a constant colour is never stored; positions outside the image show `fill`. */
 #include "data/crop.h"
 
 #include <string.h>
@@ -28,6 +30,8 @@ void dm_crop_narrow(dm_Crop *w, int64_t top, int64_t left, int64_t height, int64
   w->width = width;
 }
 
+/* The strides turn negative and the data pointer moves to the last column; left counts from
+   there. */
 void dm_crop_mirror(dm_Crop *w) {
   dm_Image *p = &w->image;
   p->data += (p->width - 1) * p->w_step;
@@ -50,6 +54,7 @@ typedef struct Span {
   int64_t lo, hi;
 } Span;
 
+/* The span of row y of the crop in channel c. */
 static Span span_of(const dm_Crop *w, int64_t c, int64_t y) {
   const dm_Image *p = &w->image;
   const int64_t row = y + w->top;
@@ -62,6 +67,7 @@ static Span span_of(const dm_Crop *w, int64_t c, int64_t y) {
   return s;
 }
 
+/* Row y of channel c: fill, pixels of the image, fill. */
 static void row_bytes(const dm_Crop *w, int64_t c, int64_t y, uint8_t *out) {
   const Span s = span_of(w, c, y);
   const int64_t step = w->image.w_step, n = s.hi - s.lo;
@@ -77,6 +83,7 @@ void dm_crop_bytes(const dm_Crop *w, uint8_t *out) {
     for (int64_t y = 0; y < w->height; y++, out += w->width) row_bytes(w, c, y, out);
 }
 
+/* Row y of channel c through the table, which converts and normalises in one look-up. */
 static void row_floats(const dm_Crop *w, int64_t c, int64_t y, const float *table, float *out) {
   const Span s = span_of(w, c, y);
   const int64_t step = w->image.w_step;
@@ -113,11 +120,13 @@ void dm_crop_put(dm_Crop *w, const dm_Image *image) {
   w->width = image->width;
 }
 
+/* Whether the crop shows positions outside its image. */
 static bool has_border(const dm_Crop *w) {
   return w->top < 0 || w->left < 0 || w->top + w->height > w->image.height ||
          w->left + w->width > w->image.width;
 }
 
+/* Replaces the crop's image by a dense copy of what it shows, which it owns. */
 static dm_status copy(dm_Crop *w) {
   dm_Image p;
   DM_TRY(dm_crop_make(&p, w->image.channels, w->height, w->width));
@@ -146,6 +155,8 @@ dm_status dm_crop_own(dm_Crop *w) {
 
 /* ---- borders ---- */
 
+/* Reflections are periodic: the position modulo a period of 2 n (2 n - 2 without the edge),
+   whose second half runs backwards. */
 int64_t dm_pad_source(int64_t i, int64_t n, dm_PadMode mode) {
   if (mode == DM_PAD_EDGE || n == 1) return dm_min_i64(dm_max_i64(i, 0), n - 1);
   const int64_t twice = mode == DM_PAD_REFLECT ? 1 : 0; /* the edge is not shown twice */
@@ -153,6 +164,7 @@ int64_t dm_pad_source(int64_t i, int64_t n, dm_PadMode mode) {
   return at < n ? at : 2 * n - 1 - twice - at;
 }
 
+/* Borders that repeat the image's own pixels are stored, unlike those of one colour. */
 static dm_status pad_by_copies(dm_Crop *w, const int64_t pad[4], dm_PadMode mode) {
   dm_Image to, *from = &w->image;
   DM_TRY(dm_crop_make(&to, from->channels, from->height + pad[1] + pad[3],

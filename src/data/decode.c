@@ -1,5 +1,5 @@
-/* Tells JPEG from PNG by the first bytes of a file, has it decoded, and brings the channels and
-   the orientation to what was asked for. */
+/* Decodes images: the first bytes of a file select JPEG or PNG, and the pixels are then
+   brought to the channels and the orientation that the caller wants. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/decode.h"
 
@@ -28,7 +28,8 @@ static void convert(uint8_t *dst, int64_t to, const uint8_t *src, int64_t from) 
     for (int64_t c = 0; c < 3; c++) dst[c] = src[from < 3 ? 0 : c];
 }
 
-/* Copies the image upright and with so many channels, pixels (H,W,C). */
+/* Copies the image with its orientation applied and with that many channels, pixels
+   (H,W,C). */
 static dm_status arrange(dm_Image *out, const dm_Image *stored, int64_t channels,
                          int orientation, const char *name) {
   const dm_Image from = dm_exif_upright(stored, orientation);
@@ -46,6 +47,7 @@ static dm_status arrange(dm_Image *out, const dm_Image *stored, int64_t channels
   return DM_OK;
 }
 
+/* The decoder's own memory is handed on when neither channels nor orientation change. */
 dm_status dm_image_decode(dm_Image *out, const dm_ImageHow *how, const uint8_t *bytes,
                           int64_t n_bytes, const char *name) {
   dm_Image stored;

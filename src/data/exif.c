@@ -1,4 +1,6 @@
-/* Walks the first directory of the TIFF structure that Exif metadata is. */
+/* Finds the orientation in Exif metadata, which is a TIFF structure: a header with the byte
+   order and the offset of the first directory, then entries of 12 bytes (tag, type, count,
+   value). Every offset comes from the file, so each read is checked against its end. */
 #include "data/exif.h"
 
 enum { TIFF_HEADER = 8, ENTRY = 12, ORIENTATION = 274, SHORT = 3 };
@@ -9,8 +11,8 @@ typedef struct Tiff {
   bool big_endian;
 } Tiff;
 
-/* The number of 2 or 4 bytes at position `at`; outside of the bytes 0, which is no tag's value.
- */
+/* Returns the number of 2 or 4 bytes at offset `at`; 0, which no tag has, for an offset
+   outside of the bytes. */
 static int64_t number_at(const Tiff *t, int64_t at, int size) {
   int64_t v = 0;
   if (at < 0 || at > t->n - size) return 0;
@@ -34,6 +36,8 @@ int dm_exif_orientation(const uint8_t *bytes, int64_t n) {
   return 1;
 }
 
+/* Only the strides change: the eight orientations are two mirrors and a transposition (5 to
+   8), and no pixel is copied. */
 dm_Image dm_exif_upright(const dm_Image *stored, int orientation) {
   /* Bit o: orientation o has its columns from right to left, its rows from below. */
   enum {

@@ -12,6 +12,8 @@
 
 enum { MAX_TRANSFER = 1 << 30 }; /* bytes of one call */
 
+/* O_NONBLOCK makes the opening of a pipe return at once; a pipe is then refused by its
+   type. */
 dm_status dm_file_open(const char *what, const char *path, int *fd, int64_t *n_bytes) {
   struct stat info;
   *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -30,6 +32,8 @@ dm_status dm_file_open(const char *what, const char *path, int *fd, int64_t *n_b
   return st;
 }
 
+/* A read may give fewer bytes than wanted, so it is repeated; 0 bytes mean the end of the
+   file. */
 dm_status dm_file_read(const char *what, const char *path, int fd, void *dst, int64_t n,
                        int64_t offset) {
   for (int64_t have = 0; have < n;) {

@@ -1,5 +1,5 @@
-/* A regular file that threads read where they like. `what` is the first word of the
-   messages, `path` as the caller gave it. Failures are DM_EIO. */
+/* Opens a regular file, which any thread then reads at any offset. `what` is the first word
+   of the messages, `path` as the caller gave it. Failures are DM_EIO. */
 #ifndef DM_FILE_H
 #define DM_FILE_H
 

@@ -1,5 +1,6 @@
-/* Lists a folder, sorted by name: readdir, and fstatat where an entry does not tell its type.
- */
+/* Lists a folder with readdir and sorts it by name, because the order of readdir depends on
+   the file system. fstatat is called for all entries that readdir does not call regular
+   files. */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* d_type */
 #include "data/folder.h"
@@ -17,6 +18,7 @@ static dm_status no_memory(const char *what, const char *path) {
   return dm_fail(DM_EMEM, "%s: out of memory for the names in '%s'", what, path);
 }
 
+/* Doubles the array when it is full; false without memory. */
 static bool grow(dm_Folder *f) {
   if (f->n < f->capacity) return true;
   const int64_t capacity = dm_max_i64(2 * f->capacity, 64);
@@ -29,6 +31,7 @@ static bool grow(dm_Folder *f) {
   return true;
 }
 
+/* Appends a copy of the name with its type and identity. */
 static dm_status add(dm_Folder *f, const char *name, const struct stat *info) {
   const int64_t size = (int64_t)strlen(name) + 1;
   if (!grow(f)) return DM_EMEM;
@@ -42,8 +45,8 @@ static dm_status add(dm_Folder *f, const char *name, const struct stat *info) {
   return DM_OK;
 }
 
-/* Fills info->st_mode and, of a folder, the rest; false: nothing to list. Only a folder
-   or a link is asked for more than its entry tells. */
+/* Fills info->st_mode and, for a folder, the rest; false when the entry is not to be listed.
+   A regular file costs no system call: its d_type is enough. */
 static bool look_at(int folder, const struct dirent *e, struct stat *info) {
   if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) return false;
   *info = (struct stat){.st_mode = S_IFREG};
@@ -52,6 +55,7 @@ static bool look_at(int folder, const struct dirent *e, struct stat *info) {
          (S_ISDIR(info->st_mode) || S_ISREG(info->st_mode));
 }
 
+/* The order of strcmp, so that a list is the same under every locale. */
 static int by_name(const void *a, const void *b) {
   return strcmp(((const dm_FolderEntry *)a)->name, ((const dm_FolderEntry *)b)->name);
 }

@@ -1,4 +1,4 @@
-/* Names of the files and folders in a folder. */
+/* Lists the names of the files and folders in a folder. */
 #ifndef DM_FOLDER_H
 #define DM_FOLDER_H
 

@@ -1,9 +1,7 @@
-/* Reads IDX files. A file is a stream of bytes, plain or gzip, told apart by
-   the first two bytes. The header is not believed: memory grows with the data
-   that really arrives, so that a header that lies ends in an error and not in
-   an exhausted machine.
-   zlib's inflate is used and not gzread, which passes over garbage after the
-   last member without a word. */
+/* Reads IDX files. A file is a stream of bytes, plain or gzip, told apart by the first two
+   bytes. The header is not trusted: memory grows with the data that really arrives, so that a
+   false header ends in an error and not in an exhausted machine. zlib's inflate is used and
+   not gzread, because gzread accepts garbage after the last member silently. */
 #include "data/idx.h"
 
 #include <errno.h>
@@ -49,6 +47,7 @@ static void stream_close(Stream *s) {
   dm_free(s);
 }
 
+/* Opens the file and reads its first block, which decides between plain and gzip. */
 static dm_status stream_open(Stream **out, const char *path) {
   dm_status st = DM_OK;
   Stream *s = dm_alloc_zero(sizeof *s);
@@ -76,6 +75,7 @@ done:
   return st;
 }
 
+/* Records zlib's failure, as the end of memory or as a damaged file. */
 static dm_status gzip_fault(const Stream *s, int code) {
   if (code == Z_MEM_ERROR)
     return dm_fail(DM_EMEM, "idx: out of memory decompressing '%s'", s->path);
@@ -83,7 +83,8 @@ static dm_status gzip_fault(const Stream *s, int code) {
                  s->z.msg ? s->z.msg : zError(code));
 }
 
-/* Decompresses up to n bytes, checking sums and lengths of each member. */
+/* Decompresses up to n bytes. zlib checks the sum and the length of each member, of which a
+   gzip file may have several in a row; *got < n only after the last one. */
 static dm_status gzip_read(Stream *s, uint8_t *dst, unsigned n, unsigned *got) {
   s->z.next_out = dst;
   s->z.avail_out = n;
@@ -102,6 +103,7 @@ static dm_status gzip_read(Stream *s, uint8_t *dst, unsigned n, unsigned *got) {
   return DM_OK;
 }
 
+/* Copies up to n bytes from the file's buffer. */
 static dm_status plain_read(Stream *s, uint8_t *dst, unsigned n, unsigned *got) {
   *got = 0;
   while (*got < n) {
@@ -129,6 +131,7 @@ static dm_status stream_read(Stream *s, uint8_t *dst, int64_t n, int64_t *got) {
   return DM_OK;
 }
 
+/* The dtype of IDX's code, the third byte of a file. */
 static dm_DType dtype_of_code(int code) {
   switch (code) {
   case 0x08: return DM_U8;
@@ -141,7 +144,8 @@ static dm_DType dtype_of_code(int code) {
   }
 }
 
-/* Header: 0, 0, element type, number of dims; then each dim in 4 bytes. */
+/* Reads the header: 0, 0, element type, number of dims; then each dim in 4 bytes, most
+   significant first. Sizes whose product overflows are refused. */
 static dm_status read_header(Stream *s, dm_Idx *x) {
   uint8_t magic[4], dim[4];
   int64_t got;
@@ -170,7 +174,8 @@ static dm_status read_header(Stream *s, dm_Idx *x) {
   return DM_OK;
 }
 
-/* Reads x->n_bytes and no more must follow. The block doubles as it fills. */
+/* Reads x->n_bytes and checks that the stream ends there. The block begins with FIRST_BYTES
+   at most and doubles as it fills, so its size follows the bytes that arrived. */
 static dm_status read_data(Stream *s, dm_Idx *x) {
   dm_status st = DM_OK;
   int64_t capacity = dm_min_i64(x->n_bytes, FIRST_BYTES), have = 0, got;
@@ -218,7 +223,7 @@ static bool is_little_endian(void) {
   return first == 1;
 }
 
-/* Turns each element of `size` bytes around. */
+/* Reverses the bytes of each element of `size` bytes, from the file's order to the host's. */
 static void reverse_bytes(uint8_t *p, int64_t n_bytes, int64_t size) {
   for (uint8_t *end = p + n_bytes; p < end; p += size)
     for (int64_t i = 0; i < size / 2; i++) {

@@ -25,8 +25,9 @@ static inline dm_Image dm_image_dense(uint8_t *data, int64_t channels, int64_t h
 /* Resizes src to the size of dst, of the same channels; sides are 1 at least. */
 dm_status dm_image_resize(const dm_Image *dst, const dm_Image *src, dm_Filter filter);
 
-/* The arithmetic of one axis, for who resizes something else than 8 bits. Output i is the sum
-   of weights[i, k] * input k, weights (n_out, n_in); nearest: it is input at[i], from 0. */
+/* The arithmetic of one axis, for callers that resize something else than 8 bits. Output i is
+   the sum of weights[i, k] * input k, weights (n_out, n_in); nearest: it is input at[i], from
+   0. */
 DM_API void dm_resize_weights(double *weights, int64_t n_out, int64_t n_in, dm_Filter filter);
 DM_API void dm_resize_nearest(int64_t *at, int64_t n_out, int64_t n_in);
 
@@ -63,8 +64,8 @@ typedef struct dm_Affine {
    m[0] x + m[1] y + m[2], row m[3] x + m[4] y + m[5]. */
 void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]);
 
-/* dst, dense and as large as src, = src through such a map; pixels from outside of it are fill,
-   one a channel. Nearest or bilinear. */
+/* Fills dst, dense and as large as src, with src through such a map; pixels from outside of
+   it are fill, one a channel. Nearest or bilinear. */
 void dm_image_warp(const dm_Image *dst, const dm_Image *src, const double m[6],
                    dm_Filter filter, const uint8_t *fill);
 

@@ -61,6 +61,7 @@ dm_status dm_images_read(const dm_Images *p, int64_t i, dm_Image *out) {
 
 /* ---- rows of a column ---- */
 
+/* The image's channels, height and width. */
 static void shape_of(const dm_Image *p, int64_t shape[3]) {
   shape[0] = p->channels;
   shape[1] = p->height;
@@ -76,7 +77,8 @@ static dm_status name_file(dm_status st, const char *path, const dm_Image *x) {
   return dm_fail(st, "'%s', %" PRId64 " x %" PRId64 ": %s", path, x->height, x->width, why);
 }
 
-/* The first image that can be decoded; DM_EIO says what is wrong with the first of all. */
+/* Decodes the first image that can be, for the shape of a batch. If none can, it returns the
+   DM_EIO of the first file. */
 static dm_status find_model(const dm_Images *p, int64_t *model, dm_Image *x) {
   dm_status st = DM_OK;
   for (*model = 0; *model < p->n; ++*model) {
@@ -87,6 +89,8 @@ static dm_status find_model(const dm_Images *p, int64_t *model, dm_Image *x) {
   return dm_images_read(p, 0, x);
 }
 
+/* The shape after the transforms is often known without a file (a mode fixes the channels, a
+   crop the size); only otherwise a file is decoded here. */
 dm_status dm_images_rows(dm_ImageRows *out, const dm_Images *p, const dm_Augment *augment) {
   dm_ImageRows r = {.images = p, .augment = augment, .stored = {-1, -1, -1}};
   const dm_ImageMode mode = p->how.mode;
@@ -126,6 +130,8 @@ static dm_status check_shape(const dm_ImageRows *r, int64_t i, const dm_Image *x
                  r->stored[0], r->stored[1], r->stored[2]);
 }
 
+/* One row: read, decode, check, transform into dst. The decoded image lives only for this
+   call. */
 dm_status dm_images_row(const void *rows, int64_t i, uint64_t draw, void *dst) {
   const dm_ImageRows *r = rows;
   dm_Image x;

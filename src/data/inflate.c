@@ -1,4 +1,4 @@
-/* By zlib, whose memory comes through the one door. */
+/* Inflates by zlib, whose memory comes from dm_alloc. */
 #include "data/inflate.h"
 
 #include <limits.h>
@@ -8,9 +8,11 @@
 #include "base/error.h"
 #include "data/zmem.h"
 
-/* What goes into a z_stream at a time: its counters are unsigned ints. */
+/* The part of n bytes that one call of zlib gets: its counters are unsigned ints. */
 static unsigned part_of(int64_t n) { return (unsigned)dm_min_i64(n, INT_MAX); }
 
+/* A call that uses no input and writes no output cannot go on, so it ends the loop; nothing
+   may be left over on either side. */
 dm_status dm_inflate(const void *in, int64_t n_in, void *out, int64_t n_out) {
   z_stream z = {.zalloc = dm_z_alloc, .zfree = dm_z_free};
   if (inflateInit2(&z, -15) != Z_OK) /* the largest window, no wrapper */

@@ -1,7 +1,8 @@
-/* Reads JPEG files by libjpeg (libjpeg-turbo), which this file alone knows. libjpeg
-   reports a failure by a call that must not return: each of its calls is made below
-   guarded(), where the jump out of it ends; what it may skip lives in the Codec, and is
-   freed by the code outside. Its working memory is its own; the image's is dm_alloc's. */
+/* Reads JPEG files by libjpeg (libjpeg-turbo), which only this file includes. libjpeg reports
+   a failure by a callback that must not return: each of its calls is made below guarded(),
+   which holds the setjmp; the resources that the jump may skip are in the Codec, and the code
+   outside frees them. libjpeg allocates its own working memory; the image's comes from
+   dm_alloc. */
 #include "data/jpeg.h"
 
 #include <string.h>
@@ -64,6 +65,7 @@ typedef struct Codec {
 
 /* ---- what libjpeg calls ---- */
 
+/* The Codec behind libjpeg's struct. */
 static Codec *codec_of(j_common_ptr jpeg) { return jpeg->client_data; }
 
 /* Ends the guarded call with a failure that is recorded already. */
@@ -72,6 +74,8 @@ _Noreturn static void give_up(Codec *c, dm_status st) {
   longjmp(c->jump, 1);
 }
 
+/* libjpeg's error_exit: translates its code to a status and message, and jumps to
+   guarded(). */
 _Noreturn static void codec_failed(j_common_ptr jpeg) {
   Codec *c = codec_of(jpeg);
   char text[JMSG_LENGTH_MAX];
@@ -87,8 +91,9 @@ _Noreturn static void codec_failed(j_common_ptr jpeg) {
   }
 }
 
-/* A warning means that pixels were guessed, and then the image is none; but these say
-   only that a file has more than it should, or other words for it. */
+/* libjpeg's emit_message. A warning usually means that pixels were guessed, and then the
+   decode fails; the warnings listed here only say that a file has extra data or an unusual
+   header. */
 static void codec_warned(j_common_ptr jpeg, int level) {
   if (level >= 0) return; /* a trace */
   switch (jpeg->err->msg_code) {
@@ -101,10 +106,11 @@ static void codec_warned(j_common_ptr jpeg, int level) {
   }
 }
 
+/* libjpeg's output_message: nothing is printed. */
 static void codec_quiet(j_common_ptr jpeg) { DM_UNUSED(jpeg); }
 
-/* Each scan of a progressive file goes through the whole image: many tiny ones would
-   take hours. */
+/* libjpeg's progress callback. Each scan of a progressive file decodes the whole image, so a
+   small file with many tiny scans would take hours: their number is bounded. */
 static void codec_progressed(j_common_ptr jpeg) {
   Codec *c = codec_of(jpeg);
   if (c->jpeg.input_scan_number > MAX_SCANS)
@@ -112,7 +118,8 @@ static void codec_progressed(j_common_ptr jpeg) {
         c, dm_fail(DM_EIO, "jpeg: cannot decode '%s': more than %d scans", c->name, MAX_SCANS));
 }
 
-/* body(c), as far as it gets. Nothing of this frame changes after setjmp. */
+/* Calls body(c), and returns its failure when libjpeg jumps out of it. Nothing of this frame
+   changes after setjmp, so no variable needs volatile. */
 static dm_status guarded(Codec *c, void (*body)(Codec *)) {
   if (setjmp(c->jump) == 0) body(c);
   return c->st;
@@ -120,6 +127,8 @@ static dm_status guarded(Codec *c, void (*body)(Codec *)) {
 
 /* ---- the header ---- */
 
+/* Refuses images that are too large, and headers that promise more pixels than so many bytes
+   can encode, before memory is allocated. */
 static void check_size(Codec *c) {
   const int64_t pixels = (int64_t)c->jpeg.image_width * c->jpeg.image_height;
   if (pixels > DM_IMAGE_MAX_PIXELS)
@@ -133,6 +142,7 @@ static void check_size(Codec *c) {
                        c->name, c->n_bytes, c->jpeg.image_width, c->jpeg.image_height));
 }
 
+/* The orientation in the first APP1 marker that begins with "Exif". */
 static int orientation_of(const Codec *c) {
   for (jpeg_saved_marker_ptr m = c->jpeg.marker_list; m; m = m->next)
     if (m->data_length > EXIF_INTRO && memcmp(m->data, "Exif\0", EXIF_INTRO) == 0)
@@ -140,6 +150,7 @@ static int orientation_of(const Codec *c) {
   return 1;
 }
 
+/* Reads the header and chooses the output: grey, RGB, or CMYK, which paint() converts. */
 static void read_header(Codec *c) {
   struct jpeg_decompress_struct *j = &c->jpeg;
   jpeg_create_decompress(j);
@@ -164,17 +175,18 @@ static void read_header(Codec *c) {
 
 /* ---- the pixels ---- */
 
-/* x / 255, rounded */
+/* x / 255, rounded, without a division; exact for products of two bytes. */
 static uint32_t by_255(uint32_t x) { return (x + 128 + ((x + 128) >> 8)) >> 8; }
 
-/* Ink that is stored inverted, 255 for none: what white paper shows under ink c and
-   black k is white * (255 - c) * (255 - k) / 255^2. */
+/* Converts n pixels of inverted CMYK (255 is no ink), as Adobe's programs write it: white
+   paper under ink c and black k shows white * (255 - c) * (255 - k) / 255^2. */
 static void paint(uint8_t *rgb, const uint8_t *cmyk, int64_t n) {
   for (int64_t i = 0; i < n; i++, rgb += 3, cmyk += 4)
     for (int k = 0; k < 3; k++)
       rgb[k] = (uint8_t)(cmyk[3] - by_255((uint32_t)(255 - cmyk[k]) * cmyk[3]));
 }
 
+/* Decodes row by row, straight into the image unless CMYK needs a line of its own. */
 static void read_image(Codec *c) {
   struct jpeg_decompress_struct *j = &c->jpeg;
   const dm_Image *p = &c->image;

@@ -1,10 +1,11 @@
-/* A ring of batches, one producer each of memory and of rows: batch b lives in slot b % depth.
-   The calling thread gives memory to slots and takes batches out; workers fill slots, each a
-   batch of its own.
-   Invariants, under `lock`: taken <= started <= taken + depth; slot b % depth
-   of each b in [taken, taken + depth) has memory; it is ready once filled.
-   A worker touches a slot only between start and ready, the calling thread
-   only outside of that, so that the rows themselves need no lock. */
+/* A ring of batches with two producers, one of memory and one of rows: batch b is in slot b %
+   depth. The calling thread allocates the memory of slots and takes batches out; workers fill
+   slots, each a whole batch. Batches come out in order, whichever worker is done first.
+
+   Invariants, under `lock`: taken <= started <= taken + depth; slot b % depth of each b in
+   [taken, taken + depth) has memory; it is ready once filled. A worker touches a slot only
+   between start and ready, the calling thread only outside of that, so that the rows
+   themselves need no lock. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/loader.h"
 
@@ -31,7 +32,7 @@ enum {
   FAULT_BYTES = 512          /* of a message */
 };
 
-/* What was wrong with the first of a batch's rows that could not be read. */
+/* The failure of the first row of a batch that could not be read. */
 typedef struct Fault {
   dm_status st; /* DM_OK: nothing */
   int64_t row;
@@ -73,6 +74,8 @@ typedef struct Batch {
   Fault *fault;
 } Batch;
 
+/* Keeps the fault of the lowest row, whichever thread met it first, so that the message does
+   not depend on the number of threads. */
 static void record_fault(const Batch *b, dm_status st, int64_t row) {
   Fault *f = b->fault;
   pthread_mutex_lock(&b->loader->lock);
@@ -91,6 +94,7 @@ static uint64_t draw_of(const dm_Loader *l, int64_t sample) {
   return dm_splitmix64(&state) ^ (uint64_t)sample;
 }
 
+/* Writes row i of the batch in each column. */
 static dm_status make_row(const Batch *b, int64_t i) {
   const dm_Loader *l = b->loader;
   const int64_t sample = b->samples[i];
@@ -102,6 +106,7 @@ static dm_status make_row(const Batch *b, int64_t i) {
   return DM_OK;
 }
 
+/* Writes rows [begin, end) until one fails or the epoch is stopped. */
 static void make_rows(void *ctx, int64_t begin, int64_t end) {
   const Batch *b = ctx;
   for (int64_t i = begin; i < end; i++) {
@@ -113,7 +118,7 @@ static void make_rows(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* Where a batch begins in the order. */
+/* The index in the order at which a batch begins. */
 static int64_t begin_of(const dm_Loader *l, int64_t batch) {
   if (!l->ends) return batch * l->spec.batch_size;
   return batch > 0 ? l->ends[batch - 1] : 0;
@@ -128,12 +133,14 @@ static Batch batch_at(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buffers, Fau
   return (Batch){l, l->order + begin_of(l, batch), buffers, fault};
 }
 
+/* Rows per range of dm_parallel_for. */
 static int64_t row_grain(int64_t row_bytes) {
   return dm_max_i64(1, ROW_GRAIN_BYTES / dm_max_i64(row_bytes, 1));
 }
 
 /* ---- memory ---- */
 
+/* The allocator of callers that give none. */
 static dm_status plain_alloc(void *ctx, int k, int64_t n_rows, int64_t n_bytes,
                              dm_LoaderBuffer *out) {
   DM_UNUSED(ctx);
@@ -171,6 +178,8 @@ static dm_status alloc_buffers(dm_Loader *l, int64_t batch, dm_LoaderBuffer *buf
 
 /* ---- workers ---- */
 
+/* A worker: claims the next batch as soon as the ring has a slot for it, fills the slot
+   without the lock, and marks it ready. */
 static void *worker_main(void *arg) {
   dm_Loader *l = arg;
   pthread_mutex_lock(&l->lock);
@@ -192,7 +201,8 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
-/* Signals stay with the program's own threads: Ctrl-C must interrupt it. */
+/* Starts the workers with all signals blocked: signals go to the program's own threads, so
+   that Ctrl-C interrupts it. */
 static dm_status start_workers(dm_Loader *l) {
   sigset_t all, before;
   sigfillset(&all);
@@ -209,6 +219,7 @@ static dm_status start_workers(dm_Loader *l) {
   return DM_OK;
 }
 
+/* Makes the workers leave after the row at hand, and waits for them. */
 static void join_workers(dm_Loader *l) {
   pthread_mutex_lock(&l->lock);
   atomic_store(&l->stopping, true);
@@ -235,7 +246,8 @@ static dm_status check_spec(const dm_LoaderSpec *s) {
   return DM_OK;
 }
 
-/* The lock and its conditions; waiting measures the steady clock. */
+/* Makes the lock and its conditions; timed waits use the monotonic clock, which nobody
+   sets. */
 static dm_status init_locks(dm_Loader *l) {
   pthread_condattr_t steady;
   if (pthread_condattr_init(&steady) != 0) goto fail;
@@ -254,6 +266,7 @@ fail:
   return dm_fail(DM_EMEM, "loader: the system gave no lock");
 }
 
+/* Allocates the slots once; epochs reuse them. With no workers the ring is empty. */
 static dm_status alloc_ring(dm_Loader *l) {
   const int64_t n_columns = l->spec.n_columns;
   l->slots = dm_alloc_zero(l->depth * (int64_t)sizeof *l->slots);
@@ -327,6 +340,7 @@ int64_t dm_loader_num_batches(const dm_Loader *l, int64_t n) {
 
 /* ---- an epoch ---- */
 
+/* Checks samples before an epoch, so that workers need not. */
 static dm_status check_index(const char *op, const int64_t *index, int64_t n, int64_t limit) {
   for (int64_t i = 0; i < n; i++)
     if (index[i] < 0 || index[i] >= limit)
@@ -347,7 +361,8 @@ static int64_t *copy_of(const int64_t *from, int64_t n) {
   return copy;
 }
 
-/* An epoch over a copy of the order. Takes the ends. */
+/* Starts an epoch over a copy of the order: stops the one before, allocates the memory of the
+   first `depth` batches, and starts the workers. Takes the ends. */
 static dm_status start_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, int64_t n,
                              int64_t *ends, int64_t n_batches) {
   dm_status st = DM_OK;
@@ -378,7 +393,7 @@ dm_status dm_loader_epoch(dm_Loader *l, uint64_t epoch, const int64_t *order, in
   return start_epoch(l, epoch, order, n, NULL, dm_loader_num_batches(l, n));
 }
 
-/* Turns sizes into ends; a row of any column has at most 2^60 bytes. */
+/* Turns sizes of batches into their ends and checks that they cover the order. */
 static dm_status sum_up(const dm_Loader *l, int64_t *sizes, int64_t n_batches, int64_t n) {
   int64_t end = 0, largest = 1;
   for (int c = 0; c < l->spec.n_columns; c++)
@@ -409,6 +424,7 @@ dm_status dm_loader_epoch_of(dm_Loader *l, uint64_t epoch, const int64_t *order,
   return st;
 }
 
+/* Workers are joined first, so that nobody writes to the buffers that are freed then. */
 void dm_loader_stop(dm_Loader *l) {
   join_workers(l);
   for (int i = 0; i < l->depth; i++) {
@@ -423,6 +439,7 @@ void dm_loader_stop(dm_Loader *l) {
   l->n_order = l->n_batches = l->started = l->taken = 0;
 }
 
+/* The time on the monotonic clock that is ms from now. */
 static struct timespec deadline_after(int64_t ms) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -449,7 +466,7 @@ static bool wait_ready(dm_Loader *l, const Slot *slot, int64_t timeout_ms) {
   return ready;
 }
 
-/* Makes a batch here and now. */
+/* Fills the batch that is next in turn on this thread and the engine's pool. */
 static void fill_batch(dm_Loader *l, dm_LoaderBuffer *buffers, Fault *fault) {
   int64_t row_bytes = 0;
   for (int c = 0; c < l->spec.n_columns; c++) row_bytes += l->columns[c].out_bytes;
@@ -458,10 +475,12 @@ static void fill_batch(dm_Loader *l, dm_LoaderBuffer *buffers, Fault *fault) {
   dm_parallel_for(rows_of(l, l->taken), row_grain(row_bytes), make_rows, &b);
 }
 
+/* Records the fault of a batch as the failure of this call. */
 static dm_status tell(const Fault *f) { return dm_fail(f->st, "%s", f->text); }
 
-/* Hands a ready batch out, or lets go of one at fault, and its slot, with new memory, to
-   the workers. The memory comes first: when there is none, the batch stays where it is. */
+/* Returns a ready batch, or skips one at fault, and gives its slot new memory for the
+   workers. The memory comes first: when there is none, the batch stays in its slot. A batch
+   whose worker lacked memory is filled again here. */
 static dm_status take_batch(dm_Loader *l, Slot *slot, dm_LoaderBuffer *out) {
   const size_t bytes = (size_t)l->spec.n_columns * sizeof *out;
   if (slot->fault.st == DM_EMEM) fill_batch(l, slot->buffers, &slot->fault);
@@ -483,7 +502,7 @@ static dm_status take_batch(dm_Loader *l, Slot *slot, dm_LoaderBuffer *out) {
   return fault.st == DM_OK ? DM_OK : tell(&fault);
 }
 
-/* num_workers = 0 */
+/* Makes the next batch in this call, for num_workers = 0. */
 static dm_status make_batch(dm_Loader *l, dm_LoaderBuffer *out) {
   DM_TRY(alloc_buffers(l, l->taken, out));
   Fault fault;
@@ -528,6 +547,7 @@ typedef struct Gather {
   const int64_t *index;
 } Gather;
 
+/* Copies rows [begin, end). */
 static void gather_rows(void *ctx, int64_t begin, int64_t end) {
   const Gather *g = ctx;
   for (int64_t i = begin; i < end; i++)

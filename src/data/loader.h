@@ -13,8 +13,8 @@
 
 #include "data/column.h"
 
-/* Where one column of one batch lies. `owner` is the allocator's business: a
-   tensor, say, whose bytes are `data`. */
+/* The memory of one column of one batch. `owner` is the allocator's business: a tensor, say,
+   whose bytes are `data`. */
 typedef struct dm_LoaderBuffer {
   void *data, *owner;
 } dm_LoaderBuffer;
@@ -46,7 +46,7 @@ typedef enum dm_LoaderState {
 DM_API dm_status dm_loader_new(dm_Loader **out, const dm_LoaderSpec *spec);
 DM_API void dm_loader_free(dm_Loader **loader); /* stops first; NULL is fine */
 
-/* Of column k as it leaves the loader: its dtype, and the elements of a row. */
+/* The dtype of column k in a batch, and the elements of a row there. */
 DM_API dm_DType dm_loader_dtype(const dm_Loader *loader, int k);
 DM_API int64_t dm_loader_row_numel(const dm_Loader *loader, int k);
 /* Batches of an epoch over n samples. */
@@ -57,7 +57,8 @@ DM_API int64_t dm_loader_num_batches(const dm_Loader *loader, int64_t n);
 DM_API dm_status dm_loader_epoch(dm_Loader *loader, uint64_t epoch, const int64_t *order,
                                  int64_t n);
 
-/* The same, in n_batches of so many samples each; the sizes are at least 1 and sum to n. */
+/* Starts an epoch whose n_batches batches have the given sizes, at least 1 each, which sum to
+   n. */
 DM_API dm_status dm_loader_epoch_of(dm_Loader *loader, uint64_t epoch, const int64_t *order,
                                     int64_t n, const int64_t *sizes, int64_t n_batches);
 
@@ -67,7 +68,7 @@ DM_API dm_status dm_loader_epoch_of(dm_Loader *loader, uint64_t epoch, const int
    over, and the next call gives the one after it. */
 DM_API dm_status dm_loader_next(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                 dm_LoaderState *state);
-/* The same, waiting at most timeout_ms; below 0 without end. */
+/* dm_loader_next that waits at most timeout_ms; without limit below 0. */
 DM_API dm_status dm_loader_next_timed(dm_Loader *loader, dm_LoaderBuffer *out, int64_t *n_rows,
                                       int64_t timeout_ms, dm_LoaderState *state);
 

@@ -1,7 +1,7 @@
-/* Reads and writes PNG files by libpng, which this file alone knows. libpng
-   reports a failure by a jump: each of its calls is made below guarded(), where
-   the jump ends; what it may skip lives in the Codec, and is freed by the code
-   outside. Its memory comes from dm_alloc. */
+/* Reads and writes PNG files by libpng, which only this file includes. libpng reports a
+   failure by longjmp: each of its calls is made below guarded(), which holds the setjmp; the
+   resources that the jump may skip are in the Codec, and the code outside frees them.
+   libpng's memory comes from dm_alloc. */
 #include "data/png.h"
 
 #include "base/error.h"
@@ -60,6 +60,7 @@ typedef struct Codec {
 
 /* ---- what libpng calls ---- */
 
+/* libpng's allocator: notes the end of memory, which libpng reports only as a failure. */
 static png_voidp codec_alloc(png_structp png, png_alloc_size_t n) {
   Codec *c = png_get_mem_ptr(png);
   void *p = n > PTRDIFF_MAX ? NULL : dm_alloc((int64_t)n);
@@ -71,6 +72,8 @@ static void codec_free(png_structp png, png_voidp p) {
   dm_free(p);
 }
 
+/* libpng's error callback: records the failure, unless one is recorded, and jumps to
+   guarded(). */
 PNG_NORETURN static void codec_failed(png_structp png, png_const_charp text) {
   Codec *c = png_get_error_ptr(png);
   if (c->st == DM_OK && c->no_memory)
@@ -89,6 +92,8 @@ PNG_NORETURN static void give_up(Codec *c, dm_status st) {
   png_error(c->png, "");
 }
 
+/* libpng's reader over the bytes in memory; it fails at their end instead of returning
+   fewer. */
 static void codec_read(png_structp png, png_bytep dst, size_t n) {
   Codec *c = png_get_io_ptr(png);
   if ((int64_t)n > c->n_bytes - c->n_read)
@@ -96,6 +101,7 @@ static void codec_read(png_structp png, png_bytep dst, size_t n) {
   memcpy(dst, c->bytes + c->n_read, n);
   c->n_read += (int64_t)n;
 }
+/* libpng's writer into the atomic file. */
 static void codec_write(png_structp png, png_bytep src, size_t n) {
   Codec *c = png_get_io_ptr(png);
   const dm_status st = dm_atomic_file_write(&c->file, src, (int64_t)n);
@@ -103,7 +109,8 @@ static void codec_write(png_structp png, png_bytep src, size_t n) {
 }
 static void codec_flush(png_structp png) { DM_UNUSED(png); }
 
-/* body(c), as far as it gets. Nothing of this frame changes after setjmp. */
+/* Calls body(c), and returns its failure when libpng jumps out of it. Nothing of this frame
+   changes after setjmp, so no variable needs volatile. */
 static dm_status guarded(Codec *c, void (*body)(Codec *)) {
   if (setjmp(png_jmpbuf(c->png)) == 0) body(c);
   return c->st;
@@ -115,6 +122,7 @@ static dm_status no_memory(const Codec *c) {
   return dm_fail(DM_EMEM, "png: out of memory for '%s'", c->name);
 }
 
+/* Makes libpng's two structs for reading or writing with the callbacks above. */
 static dm_status codec_open(Codec *c, bool reading) {
   c->png = reading ? png_create_read_struct_2(PNG_LIBPNG_VER_STRING, c, codec_failed,
                                               codec_warned, c, codec_alloc, codec_free)
@@ -125,6 +133,7 @@ static dm_status codec_open(Codec *c, bool reading) {
   return c->st != DM_OK ? c->st : no_memory(c);
 }
 
+/* libpng takes an array of pointers to rows. */
 static dm_status point_at_rows(Codec *c) {
   const dm_Image *p = &c->image;
   c->rows = dm_alloc(p->height * (int64_t)sizeof *c->rows);
@@ -135,6 +144,7 @@ static dm_status point_at_rows(Codec *c) {
 
 /* ---- reading ---- */
 
+/* Checks the eight bytes that every PNG begins with. */
 static dm_status check_signature(const Codec *c) {
   const uint8_t *head = c->bytes;
   if (c->n_bytes < SIGNATURE_BYTES)
@@ -145,7 +155,9 @@ static dm_status check_signature(const Codec *c) {
   return DM_OK;
 }
 
-/* The header, and how samples of any kind become 8 bits each. */
+/* Reads the header and sets libpng's conversions to 8 bits a sample: palettes and small
+   depths expand, 16 bits are scaled. Two bounds are checked before the pixels are allocated:
+   deflate shrinks at most 1032 times, and the image has at most DM_IMAGE_MAX_PIXELS. */
 static void read_header(Codec *c) {
   png_set_read_fn(c->png, c, codec_read);
   png_set_user_limits(c->png, MAX_SIDE, MAX_SIDE);
@@ -173,6 +185,8 @@ static void read_header(Codec *c) {
                        c->name, p->width, p->height, DM_IMAGE_MAX_PIXELS));
 }
 
+/* Reads all rows (libpng undoes interlacing), the end of the file with its checksums, and
+   Exif. */
 static void read_image(Codec *c) {
   png_bytep exif = NULL;
   png_uint_32 n_exif = 0;
@@ -209,6 +223,7 @@ done:
 
 /* ---- writing ---- */
 
+/* Writes header, rows and end with libpng's default filters and compression. */
 static void write_image(Codec *c) {
   static const int kind[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
                              PNG_COLOR_TYPE_RGB_ALPHA};

@@ -14,6 +14,7 @@
    overshoots, and they fit 32. */
 enum { FRACTION_BITS = 32 - 8 - 2 };
 
+/* The bilinear filter, of reach 1. */
 static double triangle(double x) {
   x = fabs(x);
   return x < 1 ? 1 - x : 0;
@@ -28,7 +29,8 @@ static double cubic(double x) {
   return 0;
 }
 
-/* Output i of an axis = sum of weights[i * width + k] * input[first[i] + k], k < n[i]. */
+/* The weights of one axis: output i is the sum of weights[i * width + k] * input[first[i] +
+   k] over k < n[i]. Outputs at an edge have fewer inputs than `width`. */
 typedef struct Taps {
   int64_t width; /* the most that an output takes */
   int64_t *first, *n;
@@ -42,13 +44,17 @@ typedef struct Kernel {
   double scale, stretch, reach; /* input pixels an output pixel; of the filter */
 } Kernel;
 
+/* The filter for n_in -> n_out. Enlarging keeps its width; reducing stretches it by the
+   scale. */
 static Kernel kernel_of(dm_Filter filter, int64_t n_out, int64_t n_in) {
   const double scale = (double)n_in / (double)n_out, stretch = fmax(scale, 1);
   if (filter == DM_FILTER_BICUBIC) return (Kernel){cubic, scale, stretch, 2 * stretch};
   return (Kernel){triangle, scale, stretch, stretch};
 }
 
-/* Output i = sum of row[k] * input[*first + k]; returns how many k there are. */
+/* Computes the weights of output i in double: row[k] belongs to input *first + k; returns
+   their number. They are divided by their sum, so that a plane of one value keeps it, also at
+   the edges where the filter is cut. */
 static int64_t weigh(const Kernel *kernel, int64_t i, int64_t n_in, double *row,
                      int64_t *first) {
   const double center = ((double)i + 0.5) * kernel->scale;
@@ -63,6 +69,7 @@ static int64_t weigh(const Kernel *kernel, int64_t i, int64_t n_in, double *row,
   return n;
 }
 
+/* The same weights as a full matrix, which is multiplied with tensors of other dtypes. */
 void dm_resize_weights(double *weights, int64_t n_out, int64_t n_in, dm_Filter filter) {
   const Kernel kernel = kernel_of(filter, n_out, n_in);
   memset(weights, 0, (size_t)(n_out * n_in) * sizeof *weights);
@@ -96,6 +103,8 @@ static dm_status taps_new(Taps *t, int64_t n_out, int64_t n_in, dm_Filter filter
   return DM_OK;
 }
 
+/* The sum without its fraction bits, cut to 0 .. 255. Sums begin with HALF, which rounds
+   them. */
 static uint8_t rounded(int32_t sum) {
   const int32_t v = sum >> FRACTION_BITS;
   return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
@@ -103,7 +112,8 @@ static uint8_t rounded(int32_t sum) {
 
 enum { HALF = 1 << (FRACTION_BITS - 1), LANES = 64 };
 
-/* dst has src's height. */
+/* The pass along rows: each output pixel sums its inputs of the same row. dst has src's
+   height. */
 static void resize_columns(const dm_Image *dst, const dm_Image *src, const Taps *t) {
   for (int64_t c = 0; c < dst->channels; c++)
     for (int64_t y = 0; y < dst->height; y++) {
@@ -119,7 +129,8 @@ static void resize_columns(const dm_Image *dst, const dm_Image *src, const Taps 
     }
 }
 
-/* dst has src's width. Some columns at a time, so that sums stay in registers. */
+/* The pass along columns: each output row is a weighted sum of input rows, LANES columns at a
+   time, so that the sums stay in registers. dst has src's width. */
 static void resize_rows(const dm_Image *dst, const dm_Image *src, const Taps *t) {
   int32_t sum[LANES];
   for (int64_t c = 0; c < dst->channels; c++)
@@ -142,8 +153,8 @@ static void resize_rows(const dm_Image *dst, const dm_Image *src, const Taps *t)
     }
 }
 
-/* Each output shows the input under its middle. Middles add up, as Pillow's do: a tie falls to
-   the same side. */
+/* Each output takes the input under its centre. The centres are accumulated by addition, as
+   Pillow does, so that a tie falls to the same side. */
 void dm_resize_nearest(int64_t *at, int64_t n_out, int64_t n_in) {
   const double step = (double)n_in / (double)n_out;
   double middle = step * 0.5;
@@ -151,6 +162,7 @@ void dm_resize_nearest(int64_t *at, int64_t n_out, int64_t n_in) {
     at[i] = dm_min_i64((int64_t)middle, n_in - 1);
 }
 
+/* Nearest: both axes' source positions once, then one copy a pixel. */
 static dm_status resize_nearest(const dm_Image *dst, const dm_Image *src) {
   int64_t *column = dm_alloc((dst->width + dst->height) * (int64_t)sizeof *column);
   if (!column) return dm_fail(DM_EMEM, "resize: out of memory");
@@ -170,7 +182,8 @@ static dm_status resize_nearest(const dm_Image *dst, const dm_Image *src) {
   return DM_OK;
 }
 
-/* As Pillow 13: rows first where many more of them go than columns. */
+/* Whether the height is changed before the width, as Pillow 13 decides: when it falls by more
+   than twice what the width does. */
 static bool rows_first(const dm_Image *dst, const dm_Image *src) {
   return dst->height < src->height && src->height - dst->height > 2 * (src->width - dst->width);
 }

@@ -1,9 +1,12 @@
-/* Reads and writes safetensors. The reader trusts nothing: all of the header
-   is checked before a tensor is given out, in the order text, JSON, entries,
-   cover of the data. The writer works on a temporary file in the target's folder,
-   which takes the target's name when all of it is on the disk.
-   Names and metadata point into the parsed JSON, which lives as long as the
-   file. cJSON takes its own memory; its hooks belong to the host program. */
+/* Reads and writes safetensors. The reader trusts nothing, because such files come from
+   anywhere: all of the header is checked before a tensor is given out, in the order text,
+   JSON, entries, cover of the data. The last check, that the tensors cover the data without
+   overlap or hole, is the reference implementation's too: no bytes can hide in a file. The
+   writer works on a temporary file in the target's folder, which takes the target's name when
+   all of it is on the disk.
+
+   Names and metadata point into the parsed JSON, which lives as long as the file. cJSON
+   allocates for itself; its hooks belong to the host program. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/safetensors.h"
 
@@ -32,8 +35,8 @@ enum {
 };
 static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
 
-/* By dm_DType: name in the file, and position in the reference's order of layout
-   (falling, so that larger elements come first). */
+/* For each dm_DType its name in the file and its rank in the reference's order of layout
+   (falling, so that larger elements come first and each tensor is aligned). */
 static const struct {
   const char *name;
   int rank;
@@ -77,8 +80,9 @@ static bool is_utf8(const char *text, int64_t n) {
   return true;
 }
 
-/* What is wrong with the header as text, or NULL. Guards the parser: C strings
-   cannot hold NUL, and its memory grows with the number of values. */
+/* Returns the fault of the header as text, or NULL. It guards the parser, before which it
+   runs: C strings cannot hold NUL, and the parser's memory and recursion grow with values and
+   depth. */
 static const char *text_fault(const char *s, int64_t n) {
   if (!is_utf8(s, n)) return "it is not UTF-8";
   int depth = 0;
@@ -113,7 +117,7 @@ static dm_status read_at(const dm_StFile *f, void *dst, int64_t n, int64_t offse
   return dm_file_read("safetensors", f->path, f->fd, dst, n, offset);
 }
 
-/* Opens the file and reads where header and data lie. */
+/* Opens the file and computes from its first 8 bytes where header and data are. */
 static dm_status open_file(dm_StFile *f, int64_t *header_bytes) {
   uint8_t raw[LENGTH_BYTES];
   int64_t size;
@@ -140,6 +144,7 @@ static dm_status open_file(dm_StFile *f, int64_t *header_bytes) {
   return DM_OK;
 }
 
+/* Reads the header and parses it; it must be one JSON object and nothing after it. */
 static dm_status parse_header(dm_StFile *f, int64_t n) {
   dm_status st = DM_OK;
   char *text = dm_alloc(n + 1);
@@ -157,11 +162,14 @@ done:
   return st;
 }
 
+/* The order of strcmp for arrays of strings. */
 static int by_text(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A key that occurs twice in an object of n members, in *key, or NULL there. */
+/* Sets *key to a key that occurs twice in an object of n members, or to NULL. cJSON keeps
+   both members and finds only the first. Sorting takes O(n log n), where comparing all pairs
+   of a hostile file would take O(n^2). */
 static dm_status find_duplicate(const dm_StFile *f, const cJSON *object, int64_t n,
                                 const char **key) {
   *key = NULL;
@@ -176,8 +184,8 @@ static dm_status find_duplicate(const dm_StFile *f, const cJSON *object, int64_t
   return DM_OK;
 }
 
-/* A count or an offset. 2^53 and above are refused: the parser holds numbers
-   as doubles, where neighbours of 2^53 fall together. */
+/* Reads a count or an offset. 2^53 and above are refused: the parser holds numbers as
+   doubles, which do not tell neighbours apart there. */
 static bool read_integer(int64_t *out, const cJSON *v) {
   if (!cJSON_IsNumber(v)) return false;
   const double x = v->valuedouble;
@@ -186,6 +194,7 @@ static bool read_integer(int64_t *out, const cJSON *v) {
   return (double)*out == x;
 }
 
+/* The dtype of a name in the file; DM_NO_DTYPE for others, such as F8_E4M3. */
 static dm_DType read_dtype(const cJSON *v) {
   if (!cJSON_IsString(v)) return DM_NO_DTYPE;
   for (int d = 0; d < DM_N_DTYPE; d++)
@@ -193,6 +202,7 @@ static dm_DType read_dtype(const cJSON *v) {
   return DM_NO_DTYPE;
 }
 
+/* Reads a list of up to DM_MAX_DIM sizes. */
 static bool read_shape(dm_StEntry *e, const cJSON *list) {
   if (!cJSON_IsArray(list)) return false;
   e->n_dim = 0;
@@ -215,7 +225,7 @@ static bool dense_bytes(int64_t *out, const dm_StEntry *e) {
   return true;
 }
 
-/* What is wrong with one tensor of the header, or NULL and *e is filled. */
+/* Fills *e from one tensor of the header and returns NULL, or returns its fault. */
 static const char *read_entry(dm_StEntry *e, const cJSON *v) {
   const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(v, "dtype");
   const cJSON *shape = cJSON_GetObjectItemCaseSensitive(v, "shape");
@@ -238,6 +248,7 @@ static const char *read_entry(dm_StEntry *e, const cJSON *v) {
   return NULL;
 }
 
+/* Reads __metadata__, an object of strings, or null. */
 static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
   if (cJSON_IsNull(object)) return DM_OK;
   if (!cJSON_IsObject(object))
@@ -259,6 +270,7 @@ static dm_status read_pairs(dm_StFile *f, const cJSON *object) {
   return DM_OK;
 }
 
+/* Reads all members of the header but __metadata__ as tensors. */
 static dm_status read_entries(dm_StFile *f) {
   const int64_t n = cJSON_GetArraySize(f->root);
   const char *duplicate;
@@ -283,6 +295,8 @@ static dm_status read_entries(dm_StFile *f) {
   return DM_OK;
 }
 
+/* By offset, then by size, so that empty tensors come before the one that shares their
+   offset. */
 static int by_offset(const void *a, const void *b) {
   const dm_StEntry *x = a, *y = b;
   if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
@@ -373,6 +387,7 @@ dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst) {
 
 /* ---- writing: the header ---- */
 
+/* The order of tensors in a file: larger elements first, then by name. */
 static int by_layout(const void *a, const void *b) {
   const dm_StEntry *x = *(const dm_StEntry *const *)a;
   const dm_StEntry *y = *(const dm_StEntry *const *)b;
@@ -380,7 +395,7 @@ static int by_layout(const void *a, const void *b) {
   return ranks ? ranks : strcmp(x->name, y->name);
 }
 
-/* Whether what is to be written can be: names, sizes, number. */
+/* Checks names, dtypes, shapes and the number of tensors before a file is opened. */
 static dm_status check_entries(const dm_StEntry *entries, int64_t n) {
   if (n > MAX_TENSORS)
     return dm_fail(DM_EARG, "safetensors: %" PRId64 " tensors, a file takes %d", n,
@@ -401,7 +416,7 @@ static dm_status check_entries(const dm_StEntry *entries, int64_t n) {
   return DM_OK;
 }
 
-/* order[n] = the entries as they will lie in the file; refuses duplicate names. */
+/* Fills order[n] with the entries in the file's order; refuses duplicate names. */
 static dm_status order_entries(const dm_StEntry **order, const dm_StEntry *entries, int64_t n) {
   dm_status st = DM_OK;
   const char **names = dm_alloc(n * (int64_t)sizeof *names);
@@ -422,6 +437,7 @@ static dm_status order_entries(const dm_StEntry **order, const dm_StEntry *entri
   return st;
 }
 
+/* Checks that metadata is UTF-8 and has no key twice. */
 static dm_status check_pairs(const dm_StPair *pairs, int64_t n) {
   dm_status st = DM_OK;
   const char **keys = dm_alloc(n * (int64_t)sizeof *keys);
@@ -443,6 +459,7 @@ done:
   return st;
 }
 
+/* Adds __metadata__ to the header; false without memory. */
 static bool add_pairs(cJSON *root, const dm_StPair *pairs, int64_t n) {
   cJSON *object = cJSON_AddObjectToObject(root, "__metadata__");
   for (int64_t i = 0; i < n && object; i++)
@@ -450,7 +467,8 @@ static bool add_pairs(cJSON *root, const dm_StPair *pairs, int64_t n) {
   return object != NULL;
 }
 
-/* Numbers go in as text: the library would print large ones as 2e+15. */
+/* Adds one tensor to the header. Numbers are added as text: cJSON would print large ones as
+   2e+15. */
 static bool add_entry(cJSON *root, const dm_StEntry *e, int64_t begin, int64_t end) {
   char shape[DM_MAX_DIM * 21 + 3] = "[", span[2 * 21 + 3];
   int k = 1;
@@ -464,7 +482,8 @@ static bool add_entry(cJSON *root, const dm_StEntry *e, int64_t begin, int64_t e
          cJSON_AddRawToObject(object, "data_offsets", span);
 }
 
-/* *out = length and header, *n_bytes of them, padded with spaces to 8. */
+/* *out = the length and the header, *n_bytes in all. The header is padded with spaces to a
+   multiple of 8, so that the data begins aligned. */
 static dm_status make_header(char **out, int64_t *n_bytes, const dm_StEntry *const *order,
                              int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
   dm_status st = DM_OK;
@@ -509,6 +528,7 @@ done:
 
 /* ---- writing: the file ---- */
 
+/* All checks precede the file; after a failure the temporary file is removed. */
 dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
                       int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
   dm_status st = DM_OK;

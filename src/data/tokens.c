@@ -1,5 +1,6 @@
-/* Reads files of tokens. A window is read into the end of its own destination and
-   widened from its front on, so that no other memory is wanted. */
+/* Reads files of tokens. A window is read into the end of its own int64 destination and
+   widened from its front on, so it needs no second buffer: an element of 2 or 4 bytes is read
+   before the 8 bytes that replace it reach its position. */
 #define _POSIX_C_SOURCE 200809L
 #include "data/tokens.h"
 
@@ -26,6 +27,8 @@ struct dm_Tokens {
   int64_t begin, n; /* byte of the first token; tokens */
 };
 
+/* Reads llm.c's head when the file has one, and sets the size of a token and their number. A
+   plain file has no head and no magic number. */
 static dm_status read_head(dm_Tokens *t, int64_t n_bytes) {
   int32_t head[3] = {0};
   int size = 0;
@@ -49,6 +52,7 @@ static dm_status read_head(dm_Tokens *t, int64_t n_bytes) {
   return DM_OK;
 }
 
+/* The path is stored behind the struct, for messages. */
 dm_status dm_tokens_open(dm_Tokens **out, const char *path, int n_bits) {
   dm_status st = DM_OK;
   int64_t n_bytes;
@@ -75,6 +79,7 @@ void dm_tokens_close(dm_Tokens **t) {
 
 int64_t dm_tokens_count(const dm_Tokens *t) { return t->n; }
 
+/* Records a token id below 0, as 32-bit files may have. */
 static dm_status negative(const dm_Tokens *t, int64_t at, int32_t v) {
   return dm_fail(DM_EIO, "tokens: '%s': token %" PRId64 " is %d, they count from 0", t->path,
                  at + 1, (int)v);

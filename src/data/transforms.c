@@ -1,6 +1,7 @@
-/* Torchvision's transforms, each in two parts: a plan, which holds all that is random, and its
-   execution on 8 bits. demilune.transforms executes the same plans on tensors of other dtypes
-   and devices. */
+/* Torchvision's transforms, each in two parts: a plan, which holds all that is random, and
+   its execution on 8 bits. The split exists because demilune.transforms executes the same
+   plans on tensors of other dtypes and devices, with equal random numbers. A plan always runs
+   in one order: border, crop, size, mirror, colours. */
 #include "data/transforms.h"
 
 #include <inttypes.h>
@@ -13,16 +14,17 @@
 
 /* ---- random draws ---- */
 
-/* The state of a random stream of t's own: the draws of one transform change nothing for the
-   others. SplitMix64: G. Steele et al., "Fast splittable pseudorandom number generators", 2014.
- */
+/* Returns the state of a random stream of t's own: the draws of one transform change nothing
+   for the others. SplitMix64: G. Steele et al., "Fast splittable pseudorandom number
+   generators", 2014. */
 static uint64_t stream_of(const dm_Transform *t, uint64_t draw) {
   uint64_t state = draw;
   state = dm_splitmix64(&state) ^ ((uint64_t)t->kind * DM_MAX_TRANSFORMS + (uint64_t)t->nth);
   return dm_splitmix64(&state);
 }
 
-/* 0 .. n-1, n < 2^32; the bias of n / 2^32 is beyond notice */
+/* A random integer of 0 .. n-1, n < 2^32, by a multiplication (D. Lemire's method without
+   rejection); the bias is below n / 2^32. */
 static int64_t draw_below(uint64_t *state, int64_t n) {
   return (int64_t)(((dm_splitmix64(state) >> 32) * (uint64_t)n) >> 32);
 }
@@ -35,7 +37,7 @@ static double draw_between(uint64_t *state, const double range[2]) {
   return range[0] + (range[1] - range[0]) * draw_unit(state);
 }
 
-/* One of the two numbers of Box and Muller's method, 1958. */
+/* A normal number: one of the two of Box and Muller's method, 1958. */
 static double draw_normal(uint64_t *state) {
   const double r = sqrt(-2 * log(1 - draw_unit(state)));
   return r * cos(6.28318530717958647693 * draw_unit(state));
@@ -73,6 +75,7 @@ dm_status dm_transform_short_side(const dm_Transform *t, int64_t *height, int64_
 
 /* ---- plans ---- */
 
+/* Sets the crop of the plan; the size stays that of the crop until a resize changes it. */
 static void set_crop(dm_TransformPlan *p, int64_t top, int64_t left, int64_t height,
                      int64_t width) {
   p->top = top;
@@ -81,6 +84,7 @@ static void set_crop(dm_TransformPlan *p, int64_t top, int64_t left, int64_t hei
   p->width = p->to_width = width;
 }
 
+/* Adds a border to the plan; its crop then covers the padded image. */
 static void add_border(dm_TransformPlan *p, const int64_t pad[4]) {
   memcpy(p->pad, pad, sizeof p->pad);
   set_crop(p, 0, 0, p->height + pad[1] + pad[3], p->width + pad[0] + pad[2]);
@@ -100,7 +104,8 @@ static void plan_crop(const dm_Transform *t, uint64_t *state, dm_TransformPlan *
   draw_crop(p, t->height, t->width, state);
 }
 
-/* The middle; halves go to the even neighbour. */
+/* CenterCrop: the middle, with half pixels to the even neighbour as Python's round does; a
+   smaller image gets a border first. */
 static void plan_center_crop(const dm_Transform *t, dm_TransformPlan *p) {
   const int64_t x = dm_max_i64(t->width - p->width, 0),
                 y = dm_max_i64(t->height - p->height, 0);
@@ -109,6 +114,7 @@ static void plan_center_crop(const dm_Transform *t, dm_TransformPlan *p) {
            (int64_t)rint((double)(p->width - t->width) / 2), t->height, t->width);
 }
 
+/* Sets the size after the crop, from two sides or from the shorter one. */
 static dm_status plan_resize(const dm_Transform *t, dm_TransformPlan *p) {
   if (t->width == 0) return dm_transform_short_side(t, &p->to_height, &p->to_width);
   p->to_height = t->height;
@@ -116,7 +122,8 @@ static dm_status plan_resize(const dm_Transform *t, dm_TransformPlan *p) {
   return DM_OK;
 }
 
-/* Height and width of a box whose area and ratio (of a to b) are drawn from t's ranges. */
+/* Draws the sides of a box: its area is uniform in t->area (parts of the whole), its ratio a
+   / b log-uniform in t->ratio, so that a ratio and its inverse are equally likely. */
 static void draw_box(const dm_Transform *t, int64_t whole, uint64_t *state, int64_t *a,
                      int64_t *b) {
   const double log_ratio[2] = {log(t->ratio[0]), log(t->ratio[1])};
@@ -128,8 +135,9 @@ static void draw_box(const dm_Transform *t, int64_t whole, uint64_t *state, int6
 
 enum { TRIES = 10 }; /* for a box that fits */
 
-/* A crop that fits; else the largest in the middle whose aspect is allowed. C. Szegedy et
-   al., "Going deeper with convolutions", 2015. */
+/* RandomResizedCrop: the first of TRIES boxes that fits, at a random position; else the
+   largest centred crop of an allowed aspect. C. Szegedy et al., "Going deeper with
+   convolutions", 2015. */
 static void crop_area(const dm_Transform *t, uint64_t *state, dm_TransformPlan *p) {
   int64_t width, height;
   for (int i = 0; i < TRIES; i++) {
@@ -147,7 +155,8 @@ static void crop_area(const dm_Transform *t, uint64_t *state, dm_TransformPlan *
   set_crop(p, (p->height - height) / 2, (p->width - width) / 2, height, width);
 }
 
-/* An order and four factors are drawn, whatever is switched off. */
+/* ColorJitter. The order and all four factors are drawn even where some are switched off, so
+   that the draws do not depend on the settings. */
 static void plan_jitter(const dm_Transform *t, uint64_t *state, dm_TransformPlan *p) {
   dm_Adjust order[DM_TRANSFORM_N_JITTER] = {DM_ADJUST_BRIGHTNESS, DM_ADJUST_CONTRAST,
                                             DM_ADJUST_SATURATION, DM_ADJUST_HUE};
@@ -194,6 +203,7 @@ dm_status dm_transform_plan(const dm_Transform *t, uint64_t draw, int64_t height
 
 /* ---- the execution of a plan ---- */
 
+/* Replaces the crop by a resized copy, unless it has the size already. */
 static dm_status resize(dm_Crop *w, int64_t height, int64_t width, dm_Filter filter) {
   dm_Image to;
   if (w->height == height && w->width == width) return DM_OK;
@@ -207,6 +217,7 @@ static dm_status resize(dm_Crop *w, int64_t height, int64_t width, dm_Filter fil
 
 /* ---- colours ---- */
 
+/* Replaces the crop by its grey levels, repeated for each channel. */
 static dm_status grey(dm_Crop *w, int64_t channels) {
   dm_Image to;
   DM_TRY(dm_crop_own(w));
@@ -219,11 +230,14 @@ static dm_status grey(dm_Crop *w, int64_t channels) {
   return DM_OK;
 }
 
+/* Adjusts the colours in place, on a copy that the crop owns. */
 static dm_status adjust(dm_Crop *w, dm_Adjust what, double much) {
   DM_TRY(dm_crop_own(w));
   return dm_image_adjust(&w->image, what, much);
 }
 
+/* Executes a plan. The first steps only move the crop; pixels are copied when a resize or a
+   colour needs them. */
 static dm_status run_plan(dm_Crop *w, const dm_Transform *t, const dm_TransformPlan *p) {
   const bool filled = t->kind != DM_TRANSFORM_CENTER_CROP; /* whose border is black */
   DM_TRY(dm_crop_pad(w, p->pad, filled ? t->pad_mode : DM_PAD_CONSTANT,
@@ -240,6 +254,7 @@ static dm_status run_plan(dm_Crop *w, const dm_Transform *t, const dm_TransformP
 
 /* ---- affine maps ---- */
 
+/* Replaces the crop by its image under the affine map. */
 static dm_status warp(dm_Crop *w, const dm_Transform *t, const dm_Affine *a) {
   dm_Image to;
   uint8_t fill[DM_TRANSFORM_MAX_CHANNELS];
@@ -254,6 +269,8 @@ static dm_status warp(dm_Crop *w, const dm_Transform *t, const dm_Affine *a) {
   return DM_OK;
 }
 
+/* RandomAffine: draws angle, translation in whole pixels, scale and shears, in torchvision's
+   order. */
 static dm_status affine(dm_Crop *w, const dm_Transform *t, uint64_t *state) {
   dm_Affine a = {.degrees = draw_between(state, t->degrees)};
   const double x = t->move[0] * (double)w->width, y = t->move[1] * (double)w->height;
@@ -290,6 +307,8 @@ static const struct {
     {-1, DM_ADJUST_EQUALIZE, 0, 0, false},
 };
 
+/* One geometric operation of RandAugment. Shears are about the corner, as torchvision's are
+   here. */
 static dm_status warp_by(dm_Crop *w, const dm_Transform *t, int kind, double much) {
   dm_Affine a = {.scale = 1, .at_corner = kind == SHEAR_X || kind == SHEAR_Y};
   const double slope = atan(much) * 180 / 3.14159265358979323846;
@@ -303,6 +322,8 @@ static dm_status warp_by(dm_Crop *w, const dm_Transform *t, int kind, double muc
   return warp(w, t, &a);
 }
 
+/* Draws and applies `count` operations; all have the strength of the one magnitude, and the
+   sign is random where an operation has one. */
 static dm_status rand_augment(dm_Crop *w, const dm_Transform *t, uint64_t *state) {
   const double part = (double)t->magnitude / (double)dm_max_i64(t->bins - 1, 1);
   for (int i = 0; i < t->count; i++) {
@@ -338,9 +359,10 @@ dm_status dm_transform_run(const dm_Transform *t, uint64_t draw, dm_Crop *w) {
 
 /* ---- transforms of float32 ---- */
 
-/* The next box that t covers, {top, left, bottom, right}, which may be empty; false: none that
-   fits was drawn. CUTOUT: squares whose middle lies anywhere in the image, T. DeVries,
-   G. Taylor, 2017. ERASE: Z. Zhong et al., "Random erasing data augmentation", 2017. */
+/* Draws the next box that t covers, {top, left, bottom, right}, which may be empty; false
+   when none that fits was drawn. CUTOUT: squares whose centre is anywhere in the image, T.
+   DeVries, G. Taylor, 2017. ERASE: Z. Zhong et al., "Random erasing data augmentation",
+   2017. */
 static bool next_box(const dm_Transform *t, uint64_t *state, int64_t height, int64_t width,
                      int64_t box[4]) {
   if (t->kind == DM_TRANSFORM_CUTOUT) {
@@ -365,6 +387,7 @@ static bool next_box(const dm_Transform *t, uint64_t *state, int64_t height, int
   return false;
 }
 
+/* The number of boxes: `count` for CUTOUT, 1 with probability p for ERASE. */
 static int count_boxes(const dm_Transform *t, uint64_t *state) {
   if (t->kind == DM_TRANSFORM_CUTOUT) return t->count;
   return draw_unit(state) < t->p;
@@ -379,6 +402,7 @@ int dm_transform_boxes(const dm_Transform *t, uint64_t draw, int64_t height, int
   return n;
 }
 
+/* Fills the box in each channel with its value, or with normal noise. */
 static void fill_box(const dm_Transform *t, uint64_t *state, const int64_t shape[3],
                      const int64_t box[4], float *x) {
   for (int64_t c = 0; c < shape[0]; c++) {
@@ -389,6 +413,7 @@ static void fill_box(const dm_Transform *t, uint64_t *state, const int64_t shape
   }
 }
 
+/* Normalize of images that were erased before; otherwise the tables have done it. */
 static void normalize(const dm_Transform *t, const int64_t shape[3], float *x) {
   const int64_t n = shape[1] * shape[2];
   for (int64_t c = 0; t->n_values && c < shape[0]; c++) {

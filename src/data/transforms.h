@@ -1,4 +1,5 @@
-/* One transform of a list: what its draw decides, and what it does to an image. */
+/* One transform of a list: the decisions that its draw makes, and their execution on an
+   image. */
 #ifndef DM_TRANSFORMS_H
 #define DM_TRANSFORMS_H
 
@@ -6,8 +7,8 @@
 
 enum { DM_MAX_TRANSFORMS = 256, DM_MAX_SIDE = 1 << 24 };
 
-/* What t does to an image of this height and width with this draw; t is none of AFFINE, RAND,
-   ERASE and CUTOUT. The image fits it: dm_augment_shape was asked. */
+/* *plan = the effect of t on an image of this height and width with this draw; t is none of
+   AFFINE, RAND, ERASE and CUTOUT. The image fits it: dm_augment_shape was asked. */
 dm_status dm_transform_plan(const dm_Transform *t, uint64_t draw, int64_t height, int64_t width,
                             dm_TransformPlan *plan);
 

@@ -1,10 +1,13 @@
-/* Affine maps of images: rotation, shear, scale and translation. Each output pixel is looked up
-   at its position under the inverse map, as torchvision's affine and Pillow's
-   Image.transform(AFFINE) do; positions are those of pixels' middles. */
+/* Affine maps of images: rotation, shear, scale and translation. Each output pixel is looked
+   up at its position under the inverse map, as torchvision's affine and Pillow's
+   Image.transform(AFFINE) do, so that every output gets exactly one value. Coordinates are
+   those of pixel centres, half a pixel from the corner. */
 #include <math.h>
 
 #include "data/image.h"
 
+/* torchvision's _get_inverse_affine_matrix: the map is T(move) C R(degrees) shear scale C^-1
+   with C the centre, and m is its inverse, written out. */
 void dm_affine_inverse(const dm_Affine *a, int64_t height, int64_t width, double m[6]) {
   const double radian = 3.14159265358979323846 / 180;
   const double turn = a->degrees * radian, x = a->shear[0] * radian, y = a->shear[1] * radian;
@@ -33,10 +36,11 @@ static void put(const dm_Image *dst, const dm_Image *src, int64_t to, int64_t x,
     dst->data[c * dst->c_step + to] = inside ? from[c * src->c_step] : fill[c];
 }
 
+/* Truncates; a coordinate below 0 becomes -1, which is outside, where a cast would give 0. */
 static int64_t whole(double v) { return v < 0 ? -1 : (int64_t)v; }
 
-/* As Pillow: positions add up in double where axes stay axes, else in 16 bits below the point.
- */
+/* The nearest pixel. As in Pillow, coordinates accumulate in double where axes stay axes,
+   else they are in fixed point with 16 fraction bits. */
 static void nearest(const dm_Image *dst, const dm_Image *src, const double m[6],
                     const uint8_t *fill) {
   if (m[1] == 0 && m[3] == 0) {
@@ -58,10 +62,13 @@ static void nearest(const dm_Image *dst, const dm_Image *src, const double m[6],
           (fixed[5] + y * fixed[4] + x * fixed[3]) >> 16, fill);
 }
 
+/* Linear interpolation. */
 static double between(double a, double b, double part) { return a + (b - a) * part; }
 
 static int64_t clamped(int64_t i, int64_t n) { return dm_min_i64(dm_max_i64(i, 0), n - 1); }
 
+/* Interpolates the four pixels around the point; neighbours beyond the edge repeat it, and
+   points outside the image are fill. Truncates like Pillow. */
 static void bilinear(const dm_Image *dst, const dm_Image *src, const double m[6],
                      const uint8_t *fill) {
   for (int64_t y = 0; y < dst->height; y++)

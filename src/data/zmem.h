@@ -1,4 +1,5 @@
-/* zlib's memory, through the one door. */
+/* The allocator that zlib is given: dm_alloc and dm_free, so that its memory is counted and
+   failures can be tested. */
 #ifndef DM_DATA_ZMEM_H
 #define DM_DATA_ZMEM_H
 
