@@ -1,9 +1,9 @@
-/* Which algorithm computes which convolution. The list below is the only place that decides:
+/* Chooses the algorithm of each convolution. The list below is the only place that decides:
    the first algorithm whose condition holds serves the call. The condition sees shape, dtype
    and pass, never the number of threads, so that results do not depend on it.
 
      dense      one matrix product with a matrix (O PQ, C HW) spread from the weights
-     pointwise  one matrix product an image, of the planes as they lie
+     pointwise  one matrix product an image, of the planes as they are
      winograd   F(2 x 2, 3 x 3): 16 products where others do 36
      implicit   a matrix product of gathered positions, for every shape */
 #include "cpu/conv.h"
@@ -59,6 +59,7 @@ static bool serves_winograd(const dm_ConvDims *d, dm_DType t, Pass pass) {
                         channels * dm_min_i64(cols, DM_WINOGRAD_STRIP) >= DW_WORTH);
 }
 
+/* implicit takes every shape and dtype, so the list always ends with an answer. */
 static bool serves_all(const dm_ConvDims *d, dm_DType t, Pass pass) {
   DM_UNUSED(d), DM_UNUSED(t), DM_UNUSED(pass);
   return true;
@@ -79,6 +80,7 @@ static const Algorithm algorithms[] = {
     {serves_winograd, dm_winograd_fwd, dm_winograd_dx, dm_winograd_dw},
     {serves_all, dm_conv_implicit_fwd, dm_conv_implicit_dx, dm_conv_implicit_dw}};
 
+/* The first algorithm in the list that serves the pass. */
 static const Algorithm *algorithm_for(const dm_ConvDims *d, dm_DType t, Pass pass) {
   const Algorithm *a = algorithms;
   while (!a->serves(d, t, pass)) a++;

@@ -93,6 +93,7 @@ static bool is_staged(const Job *job) {
   return job->x.dtype != job->weights->gather_kernel->type;
 }
 
+/* The sizes of a task's buffers, in the order of Work. */
 static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   Work *const w = parts;
@@ -145,7 +146,7 @@ static void scatter(const Job *job, const char *product, int64_t rows, int64_t n
     }
 }
 
-/* What all strips of a tile share while they add up one chunk of channels. */
+/* The data that all strips of a tile share while they add up one chunk of channels. */
 typedef struct Chunk {
   const char *weights; /* packed, of the block of output channels and this chunk */
   int64_t depth;       /* products an output */
@@ -259,6 +260,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
   if (is_staged(job)) store_sums(job, &tile, w, chunk.chan, chunk.rows);
 }
 
+/* Tasks [begin, end) with one set of buffers, which belong to the thread. */
 static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Job *const job = ctx;
   Work w;
@@ -294,6 +296,7 @@ static dm_status run_job(Job *job, const char *op) {
 
 /* ---- weights -------------------------------------------------------------------- */
 
+/* n rounded up to whole panels of mr lanes. */
 static int64_t padded_lanes(const dm_Kernel *gather_kernel, int64_t n) {
   return dm_ceil_div(n, gather_kernel->mr) * gather_kernel->mr;
 }
@@ -408,6 +411,7 @@ typedef struct ForwardParts {
   char *panels, *bias;
 } ForwardParts;
 
+/* The packed weights and the bias in the compute type. */
 static void carve_forward(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   const dm_ConvDims *const d = job->weights->d;
@@ -502,6 +506,7 @@ typedef struct DxParts {
   char *panels;
 } DxParts;
 
+/* Panels for all taps, which no phase exceeds: the phases use them one after the other. */
 static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   const Job *const job = ctx;
   const Weights *const p = job->weights;
@@ -511,6 +516,7 @@ static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   x->panels = dm_arena_take(a, p->d->groups * lanes * p->in * p->d->r * p->d->s * job->es);
 }
 
+/* The phases run one after the other, each in parallel; they write disjoint pixels of dx. */
 dm_status dm_conv_implicit_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
                               void *dx) {
   const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));

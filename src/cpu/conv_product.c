@@ -22,6 +22,7 @@
 
 /* ---- 1 x 1 on large planes -------------------------------------------------- */
 
+/* p advanced by n elements of t. */
 static const void *move(const void *p, int64_t n, dm_DType t) {
   return (const char *)p + n * dm_dtype_size(t);
 }
@@ -42,6 +43,8 @@ static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64
   return DM_OK;
 }
 
+/* The three passes differ in the strides of w and in the operands alone: w, w^T, and dy x^T,
+   whose first image of a group sets dw and whose others add to it. */
 dm_status dm_conv_pointwise_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                                 const void *bias, void *y) {
   const int64_t in = d->c / d->groups, out = d->o / d->groups;
@@ -68,10 +71,8 @@ dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy,
 
 /* ---- small planes -------------------------------------------------------------- */
 
-/* A linear layer from every pixel to every position, whose matrix m (O PQ, C HW)
-   is spread from w, multiplies less than taps that fall outside:
-
-     y (N, O PQ) = x (N, C HW) m^T     dx = dy m     dm = dy^T x, folded to dw */
+/* A dense convolution: the matrix m of the head of this file, and the tap that each of its
+   elements comes from. */
 /* A dense convolution: m, and which tap each of its elements comes from. */
 typedef struct Dense {
   const dm_ConvDims *d;
@@ -90,6 +91,7 @@ static int64_t tap_between(const dm_ConvDims *d, int dim, int64_t out, int64_t i
   return at >= 0 && at % d->dil[dim] == 0 && at / d->dil[dim] < n ? at / d->dil[dim] : -1;
 }
 
+/* Lists for each position and pixel the tap that connects them. */
 static void list_pairs(Dense *x, const dm_ConvDims *d, dm_DType t) {
   *x = (Dense){.d = d, .dtype = t, .type = dm_compute_dtype(t)};
   x->n_in = d->h * d->w;
@@ -171,10 +173,12 @@ static dm_status get_matrix(Dense *x, dm_DType dtype) {
   return DM_OK;
 }
 
+/* Output channels of a range of dm_parallel_for, about 2^16 elements of m. */
 static int64_t grain_of(const Dense *x) {
   return dm_max_i64(1, (1 << 16) / (x->d->c * x->n_in * x->n_out));
 }
 
+/* Allocates m and spreads the weights to it. */
 static dm_status spread(Dense *x, const void *w) {
   DM_TRY(get_matrix(x, x->dtype));
   x->w = w;

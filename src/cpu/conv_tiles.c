@@ -24,8 +24,8 @@ void dm_input_range(dm_ConvInput *x) {
   }
 }
 
-/* How many small images make a tile: as many as leave the fewest idle lanes in its last strip
-   of nr positions, and of equal ones the most. */
+/* The number of small images that make a tile: as many as leave the fewest idle lanes in its
+   last strip of nr positions, and of equal ones the most. */
 static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
   int64_t best = 1, best_waste = INT64_MAX;
   for (int64_t i = 1; i <= n_img && i * pixels <= TILE_COLS; i++) {
@@ -66,6 +66,8 @@ dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, in
   return grid;
 }
 
+/* The bands of one group of images are numbered one after the other, then those of the next
+   group; the last band and the last group may be smaller. */
 dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i) {
   dm_ConvTile tile = {.img = i / grid->n_band * grid->n_img,
                       .p = i % grid->n_band * grid->rows};
@@ -108,7 +110,7 @@ static bool is_tiny(const dm_ConvInput *x, const dm_TileGrid *grid) {
   return x->h * x->w > 0 && x->h * x->w <= TINY && grid->ph * grid->pw <= TINY;
 }
 
-/* Where each element of a padded plane lies in its plane; outside: -1. */
+/* Fills the map from each element of a padded plane to its index in the plane; -1 outside. */
 static void map_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t h0,
                       int32_t map[TINY]) {
   for (int64_t i = 0; i < grid->ph; i++)
@@ -152,6 +154,7 @@ static void load_tiny(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t fi
   }
 }
 
+/* Tiny planes go by one map for all, others row by row. */
 void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
                   int64_t c0, int64_t n_chan, dm_DType to, char *dst) {
   const int64_t es = dm_dtype_size(to), size = grid->ph * grid->pw,

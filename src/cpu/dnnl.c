@@ -73,6 +73,7 @@ static bool find(void *library, const char *name, void *function) {
   return p != NULL;
 }
 
+/* Looks up all functions; false when one is missing. */
 static bool find_all(void *library) {
 #define FIND(RESULT_TYPE, NAME, PARAMETERS) find(library, "dnnl_" #NAME, &lib.NAME) &&
   return FUNCTIONS(FIND) true;
@@ -103,6 +104,7 @@ static bool describe(Operand *o, const dm_Mat *x, int64_t rows, int64_t columns)
          !lib.memory_create(&o->memory, o->desc, lib.engine, (void *)(uintptr_t)x->data);
 }
 
+/* Frees both halves of an operand; either may be missing after a failure. */
 static void forget(Operand *o) {
   if (o->memory) lib.memory_destroy(o->memory);
   if (o->desc) lib.memory_desc_destroy(o->desc);
@@ -140,7 +142,8 @@ bool dm_dnnl_sums(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat
 
 /* ---- the library ----------------------------------------------------------------- */
 
-/* What oneDNN takes on this processor it tells by doing it. */
+/* Whether oneDNN multiplies matrices of t on this processor, found by a product of matrices
+   of `one`, the bits of 1. */
 static bool multiplies(dm_DType t, uint16_t one) {
   enum { N = 16 };
   uint16_t ones[N * N];
@@ -172,6 +175,8 @@ static const char *open_library(const char *own) {
   return NULL;
 }
 
+/* The environment and the processor are asked before the library is opened. Returns NULL, or
+   the reason why oneDNN is not used. */
 static const char *try_library(void) {
   const char *const wish = getenv("DEMILUNE_DNNL");
   if (wish && strcmp(wish, "0") == 0) return "DEMILUNE_DNNL=0 leaves it out";
@@ -185,6 +190,7 @@ static const char *try_library(void) {
 
 static void open_once(void) { lib.why = try_library(); }
 
+/* Whether a product goes to oneDNN: 16 bits, usable, and large enough to pay for its plan. */
 bool dm_dnnl_takes(dm_DType t, int64_t m, int64_t n, int64_t k) {
   static const int64_t worth = 1 << 21; /* multiply-adds that pay for a plan: an estimate */
   if (!dm_is_16bit(t)) return false;

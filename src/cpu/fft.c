@@ -37,6 +37,8 @@ struct dm_Fft {
   Complex *kernel;   /* the chirp's conjugate, wrapped round and transformed; scaled */
 };
 
+/* The product of two complex numbers, without C's rules for infinities, which cost a
+   branch. */
 static inline Complex times(Complex a, Complex b) {
   return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
@@ -95,6 +97,7 @@ static bool plan_chirp(dm_Fft *f) {
   return f->chirp && f->kernel && work;
 }
 
+/* Fills the plan by one of the two ways; false without memory. */
 static bool plan(dm_Fft *f) {
   if (factorize(f) > 1) return plan_chirp(f);
   f->roots = dm_alloc((int64_t)sizeof *f->roots * f->n);
@@ -112,6 +115,7 @@ dm_Fft *dm_fft_new(int64_t n) {
   return NULL;
 }
 
+/* A plan of Bluestein's way owns another plan, of a power of two, which needs none. */
 void dm_fft_free(dm_Fft *f) {
   if (!f) return;
   dm_fft_free(f->in);
@@ -121,6 +125,8 @@ void dm_fft_free(dm_Fft *f) {
   dm_free(f);
 }
 
+/* In doubles: one array for the passes, or the convolution's points and its own plan's
+   array. */
 int64_t dm_fft_work_size(const dm_Fft *f) {
   return f->in ? 2 * f->in->n + dm_fft_work_size(f->in) : 2 * f->n;
 }
@@ -200,6 +206,8 @@ static void run_chirp(const dm_Fft *f, Complex *x, Complex *work) {
   for (int64_t k = 0; k < f->n; k++) x[k] = times(work[k], f->chirp[k]);
 }
 
+/* Exchanges real and imaginary parts: between two of them a forward transform becomes the
+   inverse. */
 static void exchange(Complex *x, int64_t n) {
   for (int64_t k = 0; k < n; k++) x[k] = (Complex){x[k].im, x[k].re};
 }

@@ -7,8 +7,8 @@
 
 typedef struct dm_Fft dm_Fft;
 
-/* How transforms of n >= 1 points go; freed by dm_fft_free. NULL when memory is out. May be
-   used by several threads. */
+/* A plan for transforms of n >= 1 points; freed by dm_fft_free. NULL when memory is out.
+   Several threads may use it at once. */
 dm_Fft *dm_fft_new(int64_t n);
 void dm_fft_free(dm_Fft *f);
 

@@ -77,6 +77,7 @@ typedef struct Tile {
   dm_Prologue prologue; /* at NULL: C begins with nothing */
 } Tile;
 
+/* The address of element (i, j) of a matrix at `data`. */
 static const char *mat_at(const dm_Mat *x, const char *data, int64_t i, int64_t j) {
   return data + (i * x->rs + j * x->cs) * dm_dtype_size(x->dtype);
 }
@@ -88,6 +89,8 @@ typedef struct Buffers {
   char *a, *b, *sums;
 } Buffers;
 
+/* Cuts this thread's scratch into the task's buffers; those that the plan does not need are
+   empty. False without memory. */
 static bool get_buffers(const Gemm *g, Buffers *buf) {
   const int64_t kc = dm_depth(g->kn, g->kc), mr = g->kn->mr, nr = g->kn->nr;
   const int64_t n_a = g->direct_a ? 0 : dm_ceil_div(g->tile_m, mr) * mr * kc;
@@ -107,8 +110,8 @@ static bool get_buffers(const Gemm *g, Buffers *buf) {
 
 /* ---- one tile ---------------------------------------------------------------- */
 
-/* What is packed next, spread over the tiles of this group, or of this block:
-   B for the next group, A for the next block. */
+/* Plans the prefetch of the data packed next, spread over the tiles of this group, or of this
+   block: B for the next group, A for the next block. */
 static void list_prefetches(const Gemm *g, const Tile *t, int64_t k0, int64_t kc, int64_t j0,
                             dm_Prefetch *prefetch) {
   const int64_t nr = g->kn->nr, rows = dm_ceil_div(t->m, g->kn->mr);
@@ -156,6 +159,7 @@ static void run_block(const Gemm *g, const Tile *t, const Buffers *buf, int64_t 
   }
 }
 
+/* m rows of n_bytes become 0: the sum over a depth of 0. */
 static void zero_rows(char *out, int64_t m, int64_t n_bytes, int64_t rs_bytes) {
   for (int64_t i = 0; i < m; i++) memset(out + i * rs_bytes, 0, (size_t)n_bytes);
 }
@@ -240,6 +244,7 @@ static void run_tile(Gemm *g, const Buffers *buf, int64_t task) {
   }
 }
 
+/* Tasks [begin, end) with one set of buffers. */
 static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   Gemm *const g = ctx;
   Buffers buf;
@@ -291,9 +296,9 @@ static void plan_split(Gemm *g) {
   g->n_part = dm_ceil_div(g->k, g->part_k);
 }
 
-/* How long a product takes in these tiles, in multiply-adds times a depth common to
-   all plans: the busiest thread's tiles, of which it multiplies the area and packs two
-   sides, and the wait for whoever is last. */
+/* Estimates how long a product takes in these tiles, in multiply-adds times a depth common to
+   all plans: the busiest thread's tiles, of which it multiplies the area and packs two sides,
+   and the wait for the last thread. */
 static double time_in_tiles(const Gemm *g, int64_t tile_m, int64_t tile_n, int threads) {
   static const double pack = 8, wait = 1.0 / 32; /* of an element; of a tile. Measured */
   const int64_t tiles =
@@ -345,10 +350,13 @@ static void plan_direct(Gemm *g) {
       g->b.dtype == type && g->b.cs == 1 && (small || g->m <= DIRECT_PANELS * g->kn->mr);
 }
 
+/* The kernel for both operands' dtype, or that of the compute type where they differ or k is
+   0. */
 static const dm_Kernel *kernel_for(const Gemm *g, dm_DType type) {
   return g->a.dtype == g->b.dtype && g->k > 0 ? dm_kernel_for(g->a.dtype) : dm_kernel(type);
 }
 
+/* Plans the call from its shapes, runs its tasks, and joins the parts of k. */
 static dm_status run(Gemm *g) {
   const bool wide = g->a.dtype == DM_F64 || g->b.dtype == DM_F64;
   if (wide && g->a.dtype != g->b.dtype)

@@ -105,8 +105,8 @@ const dm_Kernel *dm_kernel_plain(dm_DType type) {
 
 /* ---- panels and columns of tiles ---------------------------------------- */
 
-/* Where lanes lie side by side, all panels take a few rows at a time: a row is
-   a page of its own, and the pages of many rows are more than the TLB holds. */
+/* Where lanes are contiguous, all panels take a few rows at a time: a row is a page of its
+   own, and the pages of many rows are more than the TLB holds. */
 void dm_pack_panels(const dm_Kernel *kn, dm_DType t, const void *src, int64_t ls, int64_t ks,
                     int64_t n_lane, int64_t k, int width, void *dst) {
   enum { ROWS = 16 };

@@ -99,7 +99,7 @@ typedef struct dm_Prefetch {
 dm_Prefetch dm_prefetch(dm_DType t, const void *src, int64_t ls, int64_t ks, int64_t n_lane,
                         int64_t k, int64_t n_tile);
 
-/* What c begins with: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the compute
+/* The initial value of c: element (i,j) is at[i*row + j*col], steps of 0 or 1, in the compute
    type. The prologue writes one register tile at a time, so that a bias costs no pass over
    c. */
 typedef struct dm_Prologue {

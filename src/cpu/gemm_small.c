@@ -23,6 +23,7 @@ static bool fits(int64_t rows, int64_t columns) {
   return rows > 0 && columns > 0 && rows <= MOST && columns <= MOST && rows * columns <= MOST;
 }
 
+/* float64 is left to gemm.c. */
 static bool takes(dm_DType t) { return t == DM_F32 || dm_is_16bit(t); }
 
 /* x in float32: where it lies, or in `buffer`. */

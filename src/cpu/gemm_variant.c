@@ -26,6 +26,8 @@ const dm_Kernel *dm_kernel_pairs(void) {
   return dm_cpu_variant() >= DM_AVX512BF16 ? dm_kernel_avx512bf16() : NULL;
 }
 
+/* bfloat16 has kernels of pairs where the processor multiplies them; all other types are
+   converted to the compute type. */
 const dm_Kernel *dm_kernel_for(dm_DType t) {
   const dm_Kernel *const pairs = t == DM_BF16 ? dm_kernel_pairs() : NULL;
   return pairs ? pairs : dm_kernel(dm_compute_dtype(t));

@@ -1,5 +1,5 @@
-/* Which kernels multiply here: the table of the variants (cpu/variant.h) of gemm_kernel.h's
-   kernels. */
+/* Selects the kernels that multiply on this processor: gemm_kernel.h's, one set for each
+   variant (cpu/variant.h). */
 #ifndef DM_GEMM_VARIANT_H
 #define DM_GEMM_VARIANT_H
 

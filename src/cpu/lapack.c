@@ -16,7 +16,8 @@ enum { GETRF, GETRI, GETRS, POTRF, TRTRS, GEQRF, ORGQR, GESDD, SYEVD, N_ROUTINE 
 static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf", "trtrs",
                                              "geqrf", "orgqr", "gesdd", "syevd"};
 
-/* Of each precision; whole when `complete`. Written once, under the lock below. */
+/* The routines of float32 and of float64; all are there when `complete`. Written once, in
+   open_library. */
 typedef void Routine(void);
 static Routine *routines[2][N_ROUTINE];
 static bool complete;
@@ -65,6 +66,7 @@ dm_status dm_lapack_open(const char *op) {
                  op);
 }
 
+/* The integers of the interface have 32 bits. */
 dm_status dm_lapack_fits(const char *op, int64_t count) {
   if (count <= INT32_MAX) return DM_OK;
   return dm_fail(DM_EARG, "%s: matrices too large: LAPACK would count to %lld, beyond 2^31", op,
@@ -148,7 +150,8 @@ int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, vo
   return info;
 }
 
-/* What the routines' descriptions ask for, and blocks of columns. */
+/* The work sizes in LAPACK's documentation, with DM_LAPACK_BLOCK columns for blocked
+   algorithms. */
 int64_t dm_lapack_gesdd_work_size(char job, int64_t m, int64_t n) {
   const int64_t least = dm_min_i64(m, n), most = dm_max_i64(m, n);
   const int64_t blocks = DM_LAPACK_BLOCK * most + 7 * least;

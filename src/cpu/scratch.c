@@ -20,12 +20,14 @@ static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 static bool scratch_has_key;
 
+/* Frees a thread's buffers when it ends. */
 static void free_scratch(void *arg) {
   Scratch *const s = arg;
   for (int i = 0; i < DM_N_SCRATCH; i++) dm_free(s->data[i]);
   *s = (Scratch){0};
 }
 
+/* Makes the key whose destructor runs in each thread that has set it. */
 static void make_scratch_key(void) {
   scratch_has_key = pthread_key_create(&scratch_key, free_scratch) == 0;
 }
@@ -45,6 +47,7 @@ static void *grow_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
   return scratch.data[slot];
 }
 
+/* Returns the slot's buffer where it is large enough; only growth allocates. */
 void *dm_scratch(dm_ScratchSlot slot, int64_t n_bytes) {
   if (DM_LIKELY(n_bytes <= scratch.n_bytes[slot])) return scratch.data[slot];
   return grow_scratch(slot, n_bytes);
@@ -57,6 +60,7 @@ void dm_scratch_trim(dm_ScratchSlot slot) {
   scratch.n_bytes[slot] = 0;
 }
 
+/* The first run measures with base NULL, the second stores the addresses. */
 bool dm_scratch_carve(dm_ScratchSlot slot, dm_CarveFn *carve, const void *job, void *parts) {
   dm_Arena a = {NULL, 0};
   carve(job, &a, parts);

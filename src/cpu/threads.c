@@ -36,7 +36,8 @@ enum {
   SPINS = 3000 /* pauses, some 50 microseconds, before a thread sleeps */
 };
 
-/* What different threads write lies in lines of its own. */
+/* Marks a field that begins a cache line of its own: fields that different threads write must
+   not share one. */
 #define LINE _Alignas(64)
 
 static struct {
@@ -64,6 +65,7 @@ static struct {
 
 static _Thread_local bool inside; /* this thread runs a body: stay inline */
 
+/* Tells the processor that this is a loop that waits. */
 static inline void cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -93,7 +95,8 @@ static int count_quota(void) {
   return limited ? (int)dm_min_i64((quota + period - 1) / period, MAX_THREADS) : MAX_THREADS;
 }
 
-/* What the user's environment says, or 0. OpenMP's may be a list, by depth of nesting. */
+/* The number of threads that the user's environment asks for, or 0. OpenMP's variable may be
+   a list, by depth of nesting, of which the first number counts. */
 static int count_asked_for(void) {
   static const char *const names[] = {"DEMILUNE_NUM_THREADS", "OMP_NUM_THREADS"};
   for (int i = 0; i < DM_COUNT(names); i++) {
@@ -104,6 +107,7 @@ static int count_asked_for(void) {
   return 0;
 }
 
+/* The environment's number, else the cores that the process may use. */
 static int default_threads(void) {
   const int asked_for = count_asked_for();
   return asked_for ? asked_for : (int)dm_min_i64(count_cores(), count_quota());
@@ -123,7 +127,7 @@ int dm_get_num_threads(void) {
 
 int dm_threads_here(void) { return inside ? 1 : dm_get_num_threads(); }
 
-/* The same chunks, one after the other, on this thread. */
+/* Runs the same chunks one after the other on this thread. */
 static void run_serial(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   for (int64_t i = 0; i < n; i += grain) {
     if (n - i <= grain) {
@@ -144,6 +148,8 @@ static void run_chunks(void) {
   }
 }
 
+/* Waits until a job is published: spins SPINS times, then sleeps. The count of sleepers is
+   raised before the round is looked at again, so no wake-up is lost. */
 static void wait_for_round(unsigned seen) {
   for (int i = 0; i < SPINS; i++) {
     if (atomic_load_explicit(&pool.round, memory_order_acquire) != seen) return;
@@ -156,6 +162,7 @@ static void wait_for_round(unsigned seen) {
   pthread_mutex_unlock(&pool.lock);
 }
 
+/* A worker's part in a job: it enters the gate, and takes chunks if the gate was open. */
 static void enter_job(int index) {
   if ((atomic_fetch_add(&pool.gate, 1) & OPEN) && index < pool.n_helpers) run_chunks();
   /* The last one out of a shut gate wakes an owner that went to sleep. */
@@ -183,6 +190,7 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
+/* Publishes a job to spinning workers, and wakes sleeping ones, if there are any. */
 static void next_round(void) {
   atomic_fetch_add(&pool.round, 1);
   if (atomic_load(&pool.sleepers) == 0) return;
@@ -258,6 +266,7 @@ static void run_shared(int64_t n, int64_t grain, int64_t n_chunks, int n_threads
   wait_for_helpers();
 }
 
+/* A second job, while one runs, is run here: `busy` is taken without waiting. */
 void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;

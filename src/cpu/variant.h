@@ -1,4 +1,5 @@
-/* Which of the code compiled for some processors only runs here. */
+/* Chooses among the code that is compiled for some processors only the widest that this
+   processor runs. */
 #ifndef DM_VARIANT_H
 #define DM_VARIANT_H
 
@@ -23,8 +24,8 @@ const char *dm_variant_name(dm_Variant v);
    in float32: AMX-BF16, AMX-FP16. */
 bool dm_cpu_has_tiles(dm_DType t);
 
-/* Of a family get(v), which is NULL where a variant is not built or there is none, the
-   widest that runs here. Every family has DM_PLAIN. */
+/* out = the widest member of the family get(v) that runs here. get returns NULL for a variant
+   that is not built; every family has DM_PLAIN. */
 #define DM_WIDEST(get, out)                      \
   do {                                           \
     int v_ = (int)dm_cpu_variant();              \

@@ -23,9 +23,10 @@ static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
 static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
 }
-/* Bit for bit what the vector forms give: round to nearest even, NaN stays NaN. */
+/* These give the same bits as the vector forms: round to nearest even, NaN stays NaN. */
 static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
 
+/* The conversions of a variant; NULL where it is not built. */
 static const dm_VecTable *table_of(dm_Variant v) {
   switch (v) {
   case DM_NEON: return dm_vec_neon();
@@ -149,6 +150,7 @@ void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int6
 }
 
 #define REAL float
+/* Dense rows of float32 and of 16 bits take the vector forms, all others the typed loops. */
 void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float *src) {
   if (stride == 1 && n > 0) {
     switch (to) {
@@ -223,6 +225,8 @@ static void convert_block(dm_DType from, const void *src, dm_DType to, void *dst
   }
 }
 
+/* Equal types are copied, float32 on either side needs one pass, and other pairs go through a
+   block on the stack. */
 void dm_convert(dm_DType from, const void *src, dm_DType to, void *dst, int64_t n) {
   if (n <= 0) return;
   const int64_t in = dm_dtype_size(from), out = dm_dtype_size(to);

@@ -6,9 +6,10 @@
 
 #include <immintrin.h>
 
-/* Of vec_avx2.c, where the distance was measured. */
+/* The same distance as in vec_avx2.c, where it was measured. */
 enum { VECTOR = 16, CACHE_LINE = 32, PREFETCH = 512 }; /* elements of 16 bits */
 
+/* The mask of the first n lanes, all of them for n >= VECTOR. */
 static inline __mmask16 first(int64_t n) {
   return (__mmask16)(n >= VECTOR ? 0xffff : (1u << n) - 1);
 }
@@ -41,6 +42,7 @@ static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
   }
 }
 
+/* bfloat16 is the upper half of a float32, so widening is a shift. */
 static inline __m512i widen_bf16(__m256i h) {
   return _mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16);
 }

@@ -81,9 +81,9 @@ static void transform_weight(const Wino *j, float g[9][WEIGHTS], int width, floa
     }
 }
 
-/* Of n_in inputs from c on, for n_out outputs from o on; lanes from n_out to `width` are
-   0. Weights that lie side by side are read in one run: of an output, or turned of an
-   input. */
+/* Transforms the weights of n_in inputs from c on, for n_out outputs from o on; lanes from
+   n_out to `width` are 0. Weights contiguous in memory are read in one run: all inputs of an
+   output, or for dx all outputs of an input. */
 static void transform_block(const Wino *j, int64_t o, int n_out, int64_t c, int n_in, int width,
                             float *to) {
   float raw[WEIGHTS][9 * WEIGHTS], g[9][WEIGHTS] = {{0}};
@@ -124,6 +124,7 @@ typedef struct Run {
   int first, n;
 } Run;
 
+/* Cuts the n tiles of a strip into runs along rows of tiles; returns their number. */
 static int list_runs(const Wino *j, int64_t first, int n, Run *run) {
   int count = 0;
   for (int l = 0; l < n;) {
@@ -194,6 +195,7 @@ static void transform_run(const Wino *j, const Run *r, int64_t c, float *v, int6
   j->kn->wino_in(line, step, r->n, v + r->first, e_step);
 }
 
+/* v = the transforms of a strip, channel by channel. */
 static void transform_strip(const Wino *j, const Run *run, int n_run, float *v) {
   for (int64_t c = 0; c < j->in; c++)
     for (int i = 0; i < n_run; i++) transform_run(j, &run[i], c, v + c * j->width, j->v_step);
@@ -298,6 +300,7 @@ static dm_status run(Wino *j, const char *op) {
 
 /* ---- either way ------------------------------------------------------------- */
 
+/* The part of a Wino that forward and dw share. */
 static Wino forward(const dm_ConvDims *d, dm_DType t, const void *x) {
   return (Wino){.dtype = t,
                 .n = d->n,
@@ -361,6 +364,7 @@ typedef struct Dw {
   atomic_bool failed;
 } Dw;
 
+/* g = A dy A^T of a run, for output channel o. */
 static void transform_gradients(const Dw *d, const Run *r, int64_t o, float *g) {
   const Wino *const j = &d->t;
   float buffer[4 * LINE];
@@ -387,7 +391,8 @@ static void transform_chunk(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-/* Tasks [begin, end): a position and a block of channels each. */
+/* Multiplies tasks [begin, end), a position and a block of channels each. A task adds depth
+   after depth in order, so the sums do not depend on the number of threads. */
 static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
   Dw *const d = ctx;
   const dm_Kernel *const kn = d->t.kn;
@@ -423,7 +428,7 @@ static void fold_four(const float *m, int64_t step, int64_t n, float *to, int64_
   }
 }
 
-/* dw of outputs [begin, end). */
+/* Computes dw of outputs [begin, end) from the sums: G^T along rows, then along columns. */
 static void reduce_positions(void *ctx, int64_t begin, int64_t end) {
   const Dw *const d = ctx;
   const int64_t in = d->t.in, step = d->t.out * in, es = dm_dtype_size(d->t.dtype);
@@ -439,6 +444,8 @@ static void reduce_positions(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* A chunk's transforms are computed for all planes, then multiplied, before the next chunk:
+   both fit CHUNK_BYTES as far as DM_WINOGRAD_DW_TILES allows. */
 dm_status dm_winograd_dw(const dm_ConvDims *dims, dm_DType t, const void *dy, const void *x,
                          void *dw) {
   Dw d = {.t = forward(dims, t, x), .dy = dy, .dw = dw};

@@ -7,6 +7,7 @@
 #define LOOPS const dm_Loops dm_loops_plain
 #include "cpu/loops/loops.inc"
 
+/* The loops of a variant; NULL where it is not built. */
 static const dm_Loops *loops_of(dm_Variant v) {
   switch (v) {
   case DM_AVX2: return dm_loops_avx2();
