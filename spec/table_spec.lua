@@ -121,3 +121,11 @@ describe("the page on mixed precision", function()
     end
   end)
 end)
+
+describe("the figures of the sources", function()
+  it("say how wide the table's rows are", function()
+    local pipe <close> = io.popen "lua5.4 scripts/figures.lua"
+    local width = pipe:read("a"):match "widest row: (%d+)"
+    assert.truthy(tonumber(width) <= 100, width)
+  end)
+end)
