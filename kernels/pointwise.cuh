@@ -199,7 +199,7 @@ static inline bool dm_any_f64(const dm_Tensor *out, int n, dm_Tensor *const *in)
 }
 
 /* Formulas for which only the strided kernel is compiled: long ones, which are bound by
-   arithmetic, and rare ones. RARE marks them in base/*.inc. */
+   arithmetic, and rare ones. RARE marks them among the formulas of base/. */
 template <template <class> class Fn> static constexpr bool dm_unpacked = false;
 
 /* Launches the formula in float32 or float64, as the float dtype `compute` and the operands
