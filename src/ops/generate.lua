@@ -39,7 +39,7 @@ local CASTS = {
 local POINTWISE = "inplace pointwise layout"
 local FAMILIES = {
   unary = {rule = "unary_rule", cpu = "unary_cpu", cuda = "unary_cuda", gradient = "unary_grad",
-    flags = POINTWISE}, -- formulas NAME_f and NAME_b in base/scalar.inc
+    flags = POINTWISE}, -- NAME_f and DERIVATIVE(NAME) in base/scalar.inc
   binary = {rule = "binary_rule", cpu = "binary_cpu", cuda = "binary_cuda",
     gradient = "%s_grad", flags = POINTWISE}, -- formulas in base/pair.inc
   kernel = {rule = "%s_rule", cpu = "%s_cpu", cuda = "%s_cuda", gradient = "%s_grad", flags = ""},
