@@ -27,12 +27,8 @@
 
 #include "base/alloc.h"
 
-#ifndef __has_feature /* clang's test; gcc defines a macro instead */
-#define __has_feature(name) 0
-#endif
-#if defined(DM_EMULATED) && (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer))
-#define POISON 1 /* the emulated device's memory is the host's */
-#include <sanitizer/asan_interface.h>
+#ifdef DM_EMULATED
+#define POISON DM_ASAN /* the emulated device's memory is the host's */
 #else
 #define POISON 0
 #endif
@@ -111,24 +107,16 @@ static int64_t segment_bytes(int64_t n) {
                               : round_up(n, SEGMENT_GRAIN);
 }
 
-/* ---- what is forbidden to touch ---------------------------------------------- */
+/* ---- addresses that are forbidden -------------------------------------------- */
 
 /* Poisons free blocks, and the rest of a block beyond the bytes asked for, for the address
    sanitizer: overruns within a segment are reported. This is only correct in the emulation,
    which has finished a launch when it returns. */
 static void forbid(void *p, int64_t n) {
-#if POISON
-  ASAN_POISON_MEMORY_REGION(p, (size_t)n);
-#else
-  DM_UNUSED(p), DM_UNUSED(n);
-#endif
+  if (POISON) dm_forbid(p, n);
 }
 static void permit(void *p, int64_t n) {
-#if POISON
-  ASAN_UNPOISON_MEMORY_REGION(p, (size_t)n);
-#else
-  DM_UNUSED(p), DM_UNUSED(n);
-#endif
+  if (POISON) dm_permit(p, n);
 }
 
 /* ---- counters ---------------------------------------------------------------- */
@@ -571,7 +559,7 @@ void dm_allocator_empty_cache(dm_Allocator *a) {
   pthread_mutex_unlock(&a->lock);
 }
 
-/* ---- what there is ------------------------------------------------------------ */
+/* ---- statistics --------------------------------------------------------------- */
 
 void dm_allocator_stats(dm_Allocator *a, dm_MemStats *out) {
   pthread_mutex_lock(&a->lock);

@@ -51,7 +51,7 @@ static dm_status reduce_runs(BatchMoments<C, T> reducer, const Channels &ch) {
   return reduce_channels<BatchMoments<C, T>, 1>(reducer, ch);
 }
 
-/* ---- what is made of each element ---- */
+/* ---- the formula of each element ---- */
 
 /* The forward's formula, y = (x - mean) * scale + shift with scale = weight / sqrt(var +
    eps). */
@@ -129,8 +129,8 @@ static dm_status apply_columns(const Fn &fn, const T *x, const T *gy, T *y, Chan
   const int64_t n_run = ch.channels / V;
   int lanes = 32;
   while (lanes > 1 && lanes / 2 >= n_run) lanes /= 2;
-  const int64_t pieces = dm_ceil_div(ch.outer, ROWS * (DM_THREADS / lanes));
-  ch.chunk = dm_ceil_div(ch.outer, pieces < 65535 ? pieces : 65535);
+  const int64_t chunks = dm_ceil_div(ch.outer, ROWS * (DM_THREADS / lanes));
+  ch.chunk = dm_ceil_div(ch.outer, chunks < 65535 ? chunks : 65535);
   const dim3 grid((unsigned)dm_ceil_div(n_run, lanes),
                   (unsigned)dm_ceil_div(ch.outer, ch.chunk));
   return dm_launch((apply_columns_kernel<Fn, C, T, V>), grid, DM_THREADS, 0, fn, x, gy, y, ch,
@@ -153,7 +153,7 @@ static dm_status apply(const Fn &fn, const dm_Tensor *x, const dm_Tensor *gy,
                    to, ch, x->numel);
 }
 
-/* x as (outer, channels, inner). With channels last each pixel is a row, so that inner is
+/* x as (outer, channels, inner). With channels last each position is a row, so that inner is
    1. */
 static Channels channels_of(const dm_Tensor *x) {
   const int64_t inner = dm_numel(x->ndim - 2, x->shape + 2);

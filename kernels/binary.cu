@@ -3,6 +3,7 @@
 #include "kernels/pointwise.cuh"
 
 #include "kernels/fill.h"
+#include "kernels/own.cuh"
 #include "op/pointwise/binary.h"
 
 /* Each row becomes two functors: NAME_pair over a float type, and NAME_whole over int64. */
@@ -77,6 +78,31 @@ extern "C" dm_status dm_cuda_add(dm_Tensor *out, dm_Tensor *a, dm_Tensor *b) {
   return dm_pointwise_float<add_pair, 2>(out, in, (dm_DType)out->dtype, 0, 0);
 }
 
+/* v as the 16-bit dtype t holds it. */
+static float rounded(dm_DType t, float v) {
+#define ROW(X, E, S, BITS, ...) \
+  if (t == DM_##E) return dm_##S##_to_f32(dm_f32_to_##S(v));
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+  return v;
+}
+
+/* Gives in in[0 .. 1] the operands of a comparison in 16 bits, which happens in the promoted
+   dtype t: an operand of another dtype is rounded to it first. A host number becomes another
+   one, of float32. */
+static dm_status round_operands(const dm_Call *c, dm_DType t, dm_Own *own, dm_Tensor **in) {
+  for (int i = 0; i < 2; i++) {
+    dm_Tensor *x = c->in[i];
+    if (x->dtype == t) continue;
+    const bool host = dm_is_host(x);
+    DM_TRY(dm_tensor_new(host ? DM_F32 : t, x->ndim, x->shape, x->device, &own[i].t));
+    in[i] = own[i].t;
+    if (host) *(float *)dm_tensor_data(in[i]) = rounded(t, (float)dm_host_f64(x));
+    else DM_TRY(dm_cuda_copy(in[i], x));
+  }
+  return DM_OK;
+}
+
 /* t is the dtype of the arithmetic; ops that make floats of integers use float32. */
 DM_CUDA_KERNEL(binary_cuda) {
   const int pair = dm_pair_of(c);
@@ -84,10 +110,13 @@ DM_CUDA_KERNEL(binary_cuda) {
   dm_DType t = dm_result_dtype(2, c->in);
   if (dm_is_float((dm_DType)c->out[0]->dtype) && !dm_is_float(t)) t = DM_F32;
   if (!dm_is_float(t)) return integers(c, pair, (int64_t)p);
+  dm_Own own[2];
+  dm_Tensor *in[2] = {c->in[0], c->in[1]};
+  if (c->out[0]->dtype == DM_BOOL && dm_is_low(t)) DM_TRY(round_operands(c, t, own, in));
   switch (pair) {
 #define PAIR(NAME, ...) \
   case DM_OP_##NAME:    \
-    return dm_pointwise_float<NAME##_pair, 2>(c->out[0], c->in, t, p, 0);
+    return dm_pointwise_float<NAME##_pair, 2>(c->out[0], in, t, p, 0);
 #include "base/pair.inc"
   default: return dm_fail(DM_EDEV, "%s: no formula on cuda", c->op->name);
   }

@@ -40,19 +40,32 @@ static dm_status convert(dm_Tensor *out, const dm_Tensor *in) {
                    out->numel);
 }
 
-/* The conversions between float32, float16 and bfloat16, which autocast makes; others take the
-   strided kernel. */
+/* From elements of type From, float or a low float, to the other ones. */
+template <class From>
+static bool convert_from(dm_Tensor *out, const dm_Tensor *in, dm_status *st) {
+  const dm_DType to = (dm_DType)out->dtype;
+  if constexpr (!dm_same_type<From, float>)
+    if (to == DM_F32) return *st = convert<float, From, float>(out, in), true;
+#define ROW(X, E, S, ...)                    \
+  if constexpr (!dm_same_type<From, dm_##S>) \
+    if (to == DM_##E) return *st = convert<float, From, dm_##S>(out, in), true;
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+  return false;
+}
+
+/* The conversions between float32 and low floats, which autocast makes; others take the strided
+   kernel. */
 static bool try_convert(dm_Tensor *out, const dm_Tensor *in, dm_status *st) {
-  const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
+#define ROW(X, E, S, ...) \
+  case DM_##E: return convert_from<dm_##S>(out, in, st);
   if (!dm_aligned(dm_tensor_data(in)) || !dm_aligned(dm_tensor_data(out))) return false;
-  if (from == DM_F32 && to == DM_F16) *st = convert<float, float, dm_f16>(out, in);
-  else if (from == DM_F32 && to == DM_BF16) *st = convert<float, float, dm_bf16>(out, in);
-  else if (from == DM_F16 && to == DM_F32) *st = convert<float, dm_f16, float>(out, in);
-  else if (from == DM_BF16 && to == DM_F32) *st = convert<float, dm_bf16, float>(out, in);
-  else if (from == DM_F16 && to == DM_BF16) *st = convert<float, dm_f16, dm_bf16>(out, in);
-  else if (from == DM_BF16 && to == DM_F16) *st = convert<float, dm_bf16, dm_f16>(out, in);
-  else return false;
-  return true;
+  switch ((dm_DType)in->dtype) {
+    DM_LOW_DTYPES(ROW, )
+  case DM_F32: return convert_from<float>(out, in, st);
+  default: return false;
+  }
+#undef ROW
 }
 
 /* Copies elements of one dtype, whatever their bits, between tensors of any strides. */
@@ -107,8 +120,8 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* Copies x (N, C, H, W) from rows to channels last or back, as N matrices (C, H W). */
 static dm_status transpose(dm_Tensor *out, const dm_Tensor *in) {
   const bool last = dm_tensor_is_channels_last(out);
-  const int64_t channels = in->shape[1], pixels = in->shape[2] * in->shape[3];
-  const int64_t rows = last ? channels : pixels, columns = last ? pixels : channels;
+  const int64_t channels = in->shape[1], positions = in->shape[2] * in->shape[3];
+  const int64_t rows = last ? channels : positions, columns = last ? positions : channels;
   const int64_t n_down = dm_ceil_div(rows, SIDE), n_across = dm_ceil_div(columns, SIDE);
   const int64_t n_tile = in->shape[0] * n_down * n_across, most = INT64_C(1) << 30;
   DM_SIZE_TYPES(out->dtype,

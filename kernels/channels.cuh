@@ -7,7 +7,7 @@
    do the first level: channel_kernel, a block per channel, for inner > 1; column_kernel, for
    inner == 1, where threads go along the channels; and column_runs_kernel, the same with V
    neighbouring channels per thread. A channels-last image has inner == 1, as each of its
-   pixels is a row of channels. */
+   positions is a row of channels. */
 #ifndef DM_CHANNELS_CUH
 #define DM_CHANNELS_CUH
 
@@ -133,11 +133,11 @@ static __global__ void __launch_bounds__(DM_THREADS)
    all channels make. It depends on sizes alone. */
 static inline void cut_channels(Channels *ch, int64_t n, int64_t threads, int64_t blocks) {
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
-  int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
-  if (pieces > most) pieces = most;
-  if (pieces < dm_ceil_div(n, threads * DM_CHAIN)) pieces = dm_ceil_div(n, threads * DM_CHAIN);
-  if (pieces > 65535) pieces = 65535; /* the grid's height */
-  ch->chunk = dm_ceil_div(n, pieces);
+  int64_t chunks = dm_ceil_div(DM_WIDTH, blocks);
+  if (chunks > most) chunks = most;
+  if (chunks < dm_ceil_div(n, threads * DM_CHAIN)) chunks = dm_ceil_div(n, threads * DM_CHAIN);
+  if (chunks > 65535) chunks = 65535; /* the grid's height */
+  ch->chunk = dm_ceil_div(n, chunks);
   ch->n_chunk = dm_ceil_div(n, ch->chunk);
 }
 
@@ -176,7 +176,7 @@ static dm_status reduce_channels(const Reducer &reducer, Channels ch) {
   return st;
 }
 
-/* Whether V neighbours are always of one channel, or of one pixel with its channels last. */
+/* Whether V neighbours are always of one channel, or of one position with its channels last. */
 static inline bool has_runs(const Channels &ch, int V) {
   return (ch.inner == 1 ? ch.channels : ch.inner) % V == 0;
 }

@@ -30,7 +30,7 @@ extern "C" {
 enum { TILE = 64, DEPTH = 16, SIDE = 16, EACH = TILE / SIDE, PITCH = TILE + 2 };
 /* Products with fewer rows than this do not use tiles: most of a tile would be empty. */
 enum { FEW_ROWS = 5 };
-/* Where there are fewer tiles than ENOUGH_TILES, a long k is cut into pieces of at least
+/* Where there are fewer tiles than ENOUGH_TILES, a long k is cut into chunks of at least
    LEAST_PIECE (split-k), so that more blocks run. The cut depends on sizes alone, so that sums
    have the same order on every device. */
 enum { ENOUGH_TILES = 256, LEAST_PIECE = 256 };
@@ -97,17 +97,17 @@ struct Product {
   void *out;
   int64_t rows, columns, k, groups;
   /* The offset of element (row, column) of a group in `out` is made of these steps. */
-  int64_t plane, image_step, pixel_step, row_step, group_step;
+  int64_t plane, image_step, position_step, row_step, group_step;
   dm_Divisor by_plane;
   const void *bias; /* one element a row, or NULL */
   int64_t bias_step;
-  int64_t numel, n_piece, piece; /* k is cut into n_piece pieces; their sums go to `part` */
+  int64_t numel, n_chunk, chunk; /* k is cut into n_chunk chunks; their sums go to `part` */
   void *part;
 
-  /* The offset of a column: image number, then pixel. */
+  /* The offset of a column: image number, then position. */
   __device__ inline int64_t column_at(int64_t column) const {
     const int64_t image = b.line.wide ? column / plane : dm_divide((uint32_t)column, by_plane);
-    return image * image_step + (column - image * plane) * pixel_step;
+    return image * image_step + (column - image * plane) * position_step;
   }
   /* Stores one element with the bias added; `at` is the offset of its column. */
   template <class C, class T>
@@ -155,9 +155,9 @@ template <class C, class T> struct Bearer {
   }
 };
 
-/* The tiled kernel: blockIdx.x is a tile, blockIdx.y a group, blockIdx.z a piece of k. Each
-   step loads two tiles of DEPTH k and adds EACH x EACH products per k. With several pieces the
-   partial sums (n_piece, groups, rows, columns) are stored in the compute type. */
+/* The tiled kernel: blockIdx.x is a tile, blockIdx.y a group, blockIdx.z a chunk of k. Each
+   step loads two tiles of DEPTH k and adds EACH x EACH products per k. With several chunks the
+   partial sums (n_chunk, groups, rows, columns) are stored in the compute type. */
 template <class C, class T>
 static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Product p) {
   DM_SHARED(C, tile_a, DEPTH * PITCH);
@@ -165,8 +165,8 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Produc
   const int row = (int)threadIdx.x / SIDE, column = (int)threadIdx.x % SIDE;
   const int64_t n_down = (p.rows + TILE - 1) / TILE;
   const int64_t i0 = blockIdx.x % n_down * TILE, j0 = blockIdx.x / n_down * TILE;
-  const int64_t from = blockIdx.z * p.piece;
-  const int64_t to = from + p.piece < p.k ? from + p.piece : p.k;
+  const int64_t from = blockIdx.z * p.chunk;
+  const int64_t to = from + p.chunk < p.k ? from + p.chunk : p.k;
   for (int64_t g = blockIdx.y; g < p.groups; g += gridDim.y) {
     Bearer<C, T> a, b;
     a.begin(&p.a, g, i0);
@@ -193,19 +193,19 @@ static __global__ void __launch_bounds__(SIDE *SIDE, 1) conv_tiles_kernel(Produc
         const int64_t r = i0 + row + i * SIDE;
         if (r >= p.rows || c >= p.columns) continue;
         const int64_t at = ((blockIdx.z * p.groups + g) * p.rows + r) * p.columns + c;
-        if (p.n_piece > 1) ((C *)p.part)[at] = sum[i][j];
+        if (p.n_chunk > 1) ((C *)p.part)[at] = sum[i][j];
         else p.template store<C, T>(g, r, position, sum[i][j]);
       }
     }
   }
 }
 
-/* Adds the pieces' sums of each output element, first to last, and stores the result with the
+/* Adds the chunks' sums of each output element, first to last, and stores the result with the
    bias. One thread per element. */
 template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
     C sum = C(0);
-    for (int64_t z = 0; z < p.n_piece; z++) sum += ((const C *)p.part)[z * p.numel + i];
+    for (int64_t z = 0; z < p.n_chunk; z++) sum += ((const C *)p.part)[z * p.numel + i];
     const int64_t line = i / p.columns;
     p.template store<C, T>(line / p.rows, line % p.rows, p.column_at(i % p.columns), sum);
   }
@@ -218,7 +218,8 @@ template <class C, class T> static __global__ void conv_sum_kernel(Product p) {
 template <class C, class T> static __global__ void conv_each_kernel(Product p) {
   const int64_t n_b = p.b.k.n_bc / p.b.k.n_c, n_a = p.k / p.b.k.n_bc;
   for (int64_t i = dm_thread(); i < p.numel; i += dm_threads()) {
-    /* The column is the fastest index: neighbouring threads then read neighbouring pixels. */
+    /* The column is the fastest index: neighbouring threads then read neighbouring positions.
+     */
     const int64_t column = i % p.columns, line = i / p.columns;
     const int64_t group = line / p.rows, row = line % p.rows;
     const Spot of_row = p.a.line.at(row), of_column = p.b.line.at(column);
@@ -242,7 +243,7 @@ template <class C, class T> static __global__ void conv_each_kernel(Product p) {
   }
 }
 
-/* One block per element of the output, for gw, where k is all pixels of all images: threads
+/* One block per element of the output, for gw, where k is all positions of all images: threads
    take every DM_THREADS-th k, and a tree in shared memory adds their sums. */
 template <class C, class T>
 static __global__ void __launch_bounds__(DM_THREADS) conv_whole_kernel(Product p) {
@@ -313,17 +314,17 @@ static Matrix weight_matrix(const dm_Conv *c, int64_t lines, int64_t line_step, 
 }
 
 /* Whether neighbouring channels are contiguous and the kernel is 1 x 1: then neighbours along
-   k, or along the lines of gw, are channels of one pixel. */
-static bool are_pixels(const dm_ConvOperand *o, const dm_ConvDims *d) {
+   k, or along the lines of gw, are channels of one position. */
+static bool are_positions(const dm_ConvOperand *o, const dm_ConvDims *d) {
   return o->step[1] == 1 && d->r * d->s == 1;
 }
 
-/* Sets the output to images of `pixels` pixels each. */
-static void write_image(Product *p, const dm_ConvOperand *o, int64_t pixels) {
+/* Sets the output to images of so many positions each. */
+static void write_image(Product *p, const dm_ConvOperand *o, int64_t positions) {
   p->out = o->data;
-  p->plane = pixels;
+  p->plane = positions;
   p->image_step = o->step[0];
-  p->pixel_step = o->step[3];
+  p->position_step = o->step[3];
   p->row_step = o->step[1];
   p->group_step = p->rows * o->step[1];
 }
@@ -341,7 +342,7 @@ static Product forward(const dm_Conv *c) {
   p.b.k = ramp(each, d->r, d->s, c->x.step[1]);
   ramp_scale(&p.b.k, d->dil[0], d->dil[1], 0, 0);
   p.b.group_step = each * c->x.step[1];
-  p.b.along_k = are_pixels(&c->x, d);
+  p.b.along_k = are_positions(&c->x, d);
   p.rows = o;
   write_image(&p, &c->y, d->p * d->q);
   p.bias = c->bias;
@@ -364,7 +365,7 @@ static Product input_gradient(const dm_Conv *c) {
   p.b.k = ramp(o, d->r, d->s, c->y.step[1]);
   ramp_scale(&p.b.k, -d->dil[0], -d->dil[1], 0, 0);
   p.b.group_step = o * c->y.step[1];
-  p.b.along_k = are_pixels(&c->y, d);
+  p.b.along_k = are_positions(&c->y, d);
   p.rows = each;
   write_image(&p, &c->x, d->h * d->w);
   return p;
@@ -388,10 +389,10 @@ static Product weight_gradient(const dm_Conv *c) {
   p.b.k = ramp(d->n, d->p, d->q, c->x.step[0]);
   ramp_scale(&p.b.k, d->stride[0], d->stride[1], -d->pad[0], -d->pad[1]);
   p.b.group_step = each * c->x.step[1];
-  p.b.along_k = !are_pixels(&c->x, d);
+  p.b.along_k = !are_positions(&c->x, d);
   p.rows = o;
   p.plane = p.row_step = each * d->r * d->s;
-  p.pixel_step = 1;
+  p.position_step = 1;
   p.group_step = o * p.plane;
   p.out = c->w.data;
   return p;
@@ -399,22 +400,22 @@ static Product weight_gradient(const dm_Conv *c) {
 
 /* ---- launching ---- */
 
-/* Chooses the number of pieces of k and their length. */
+/* Chooses the number of chunks of k and their length. */
 static void cut(Product *p, int64_t n_tile) {
   const int64_t wanted = ENOUGH_TILES / n_tile, most = p->k / LEAST_PIECE;
   const int64_t n = wanted < most ? wanted : most;
-  p->piece = n > 1 ? dm_ceil_div(p->k, n) : p->k > 0 ? p->k : 1;
-  p->n_piece = n > 1 ? dm_ceil_div(p->k, p->piece) : 1;
+  p->chunk = n > 1 ? dm_ceil_div(p->k, n) : p->k > 0 ? p->k : 1;
+  p->n_chunk = n > 1 ? dm_ceil_div(p->k, p->chunk) : 1;
 }
 
-/* Launches the tiled kernel, and the sum of the pieces where there are several. */
+/* Launches the tiled kernel, and the sum of the chunks where there are several. */
 template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_tile) {
   const unsigned groups = (unsigned)(p->groups < 65535 ? p->groups : 65535);
-  const int64_t bytes = p->n_piece * p->numel * (int64_t)sizeof(C);
-  const dim3 grid((unsigned)n_tile, groups, (unsigned)p->n_piece);
-  if (p->n_piece > 1) DM_TRY(dm_cuda_scratch(bytes, &p->part));
+  const int64_t bytes = p->n_chunk * p->numel * (int64_t)sizeof(C);
+  const dim3 grid((unsigned)n_tile, groups, (unsigned)p->n_chunk);
+  if (p->n_chunk > 1) DM_TRY(dm_cuda_scratch(bytes, &p->part));
   dm_status st = dm_launch((conv_tiles_kernel<C, T>), grid, SIDE * SIDE, 0, *p);
-  if (p->n_piece > 1 && st == DM_OK)
+  if (p->n_chunk > 1 && st == DM_OK)
     st = dm_launch((conv_sum_kernel<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
   dm_cuda_scratch_free(p->part, bytes);
   return st;
@@ -422,7 +423,7 @@ template <class C, class T> static dm_status launch_tiles(Product *p, int64_t n_
 
 /* Chooses the kernel: tiles for FEW_ROWS rows and more; else a block per element for gw, whose
    k is long, or a thread per element. */
-template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels) {
+template <class C, class T> static dm_status launch(Product *p, bool k_is_positions) {
   const int64_t n_tile = dm_ceil_div(p->rows, TILE) * dm_ceil_div(p->columns, TILE);
   const int64_t n_block = p->numel < (INT64_C(1) << 30) ? p->numel : INT64_C(1) << 30;
   if (p->rows >= FEW_ROWS) {
@@ -432,7 +433,7 @@ template <class C, class T> static dm_status launch(Product *p, bool k_is_pixels
                : dm_fail(DM_EARG, "conv2d: an output of %lld elements is too large for cuda",
                          (long long)p->numel);
   }
-  return k_is_pixels
+  return k_is_positions
              ? dm_launch((conv_whole_kernel<C, T>), (unsigned)n_block, DM_THREADS, 0, *p)
              : dm_launch((conv_each_kernel<C, T>), dm_blocks(p->numel), DM_THREADS, 0, *p);
 }
@@ -479,7 +480,7 @@ static void set_operand(dm_Conv *c, dm_ConvKind which, const dm_Tensor *t, bool 
   (which == DM_CONV_FORWARD ? c->y : which == DM_CONV_INPUT ? c->x : c->w) = operand(t, last);
 }
 
-/* y += bias, where the bias (O) is broadcast over pixels. */
+/* y += bias, where the bias (O) is broadcast over positions. */
 static dm_status add_bias(dm_Tensor *y, const dm_Tensor *bias) {
   const int64_t shape[3] = {y->shape[y->ndim - 3], 1, 1}, stride[3] = {bias->stride[0], 0, 0};
   dm_Tensor b = dm_view_of(bias, 3, shape, stride, bias->offset);

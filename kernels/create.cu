@@ -8,9 +8,11 @@ extern "C" {
 
 DM_CUDA_KERNEL(zeros_cuda) { return dm_cuda_fill(c->out[0], 0); }
 DM_CUDA_KERNEL(ones_cuda) { return dm_cuda_fill(c->out[0], 1); }
-DM_CUDA_KERNEL(full_cuda) { return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullAttr, c)->value); }
+DM_CUDA_KERNEL(full_cuda) {
+  return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullAttr, c)->fill_value);
+}
 DM_CUDA_KERNEL(full_like_cuda) {
-  return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
+  return dm_cuda_fill(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->fill_value);
 }
 DM_CUDA_KERNEL(empty_cuda) {
   (void)c; /* the values are whatever the memory holds */

@@ -15,14 +15,14 @@ extern "C" {
 
 /* ---- element types ---- */
 
-/* float16 and bfloat16 as bits. Arithmetic never uses these types: elements are widened to
-   float32 and rounded once when they are stored. */
-struct dm_f16 {
-  uint16_t bits;
-};
-struct dm_bf16 {
-  uint16_t bits;
-};
+/* The low floats as bits: dm_f16, dm_bf16. Arithmetic never uses these types: elements are
+   widened to float32 and rounded once when they are stored. */
+#define ROW(X, E, S, BITS, ...) \
+  struct dm_##S {               \
+    BITS bits;                  \
+  };
+DM_LOW_DTYPES(ROW, )
+#undef ROW
 
 static __device__ inline float dm_widen(dm_f16 h) {
 #ifdef __CUDA_ARCH__
@@ -63,32 +63,28 @@ static __device__ inline int64_t dm_whole(int64_t v) { return v; }
    float, double or int64_t. Kernels that compute in float never read a float64 element, so
    that they hold no float64 instructions. */
 template <class C, class T> static __device__ inline C dm_get(T v) { return (C)v; }
-template <> __device__ inline float dm_get<float, dm_f16>(dm_f16 v) { return dm_widen(v); }
-template <> __device__ inline float dm_get<float, dm_bf16>(dm_bf16 v) { return dm_widen(v); }
-template <> __device__ inline double dm_get<double, dm_f16>(dm_f16 v) {
-  return (double)dm_widen(v);
-}
-template <> __device__ inline double dm_get<double, dm_bf16>(dm_bf16 v) {
-  return (double)dm_widen(v);
-}
-template <> __device__ inline int64_t dm_get<int64_t, dm_f16>(dm_f16 v) {
-  return dm_whole(dm_widen(v));
-}
-template <> __device__ inline int64_t dm_get<int64_t, dm_bf16>(dm_bf16 v) {
-  return dm_whole(dm_widen(v));
-}
+#define ROW(X, E, S, ...)                                                                     \
+  template <> __device__ inline float dm_get<float, dm_##S>(dm_##S v) { return dm_widen(v); } \
+  template <> __device__ inline double dm_get<double, dm_##S>(dm_##S v) {                     \
+    return (double)dm_widen(v);                                                               \
+  }                                                                                           \
+  template <> __device__ inline int64_t dm_get<int64_t, dm_##S>(dm_##S v) {                   \
+    return dm_whole(dm_widen(v));                                                             \
+  }
+DM_LOW_DTYPES(ROW, )
+#undef ROW
 template <> __device__ inline int64_t dm_get<int64_t, float>(float v) { return dm_whole(v); }
 template <> __device__ inline int64_t dm_get<int64_t, double>(double v) { return dm_whole(v); }
 template <> __device__ inline float dm_get<float, bool>(bool v) { return v ? 1.0f : 0.0f; }
 
 template <class C> static __device__ inline void dm_put(float *p, C v) { *p = (float)v; }
 template <class C> static __device__ inline void dm_put(double *p, C v) { *p = (double)v; }
-template <class C> static __device__ inline void dm_put(dm_f16 *p, C v) {
-  dm_narrow((float)v, p);
-}
-template <class C> static __device__ inline void dm_put(dm_bf16 *p, C v) {
-  dm_narrow((float)v, p);
-}
+#define ROW(X, E, S, ...)                                                   \
+  template <class C> static __device__ inline void dm_put(dm_##S *p, C v) { \
+    dm_narrow((float)v, p);                                                 \
+  }
+DM_LOW_DTYPES(ROW, )
+#undef ROW
 template <class C> static __device__ inline void dm_put(int64_t *p, C v) { *p = dm_whole(v); }
 template <class C> static __device__ inline void dm_put(int32_t *p, C v) {
   *p = (int32_t)dm_whole(v);
@@ -114,8 +110,10 @@ template <class C> static __device__ inline C dm_load(int dtype, const void *p, 
   case DM_I16: return dm_get<C, int16_t>(((const int16_t *)p)[i]);
   case DM_I32: return dm_get<C, int32_t>(((const int32_t *)p)[i]);
   case DM_I64: return dm_get<C, int64_t>(((const int64_t *)p)[i]);
-  case DM_F16: return dm_get<C, dm_f16>(((const dm_f16 *)p)[i]);
-  case DM_BF16: return dm_get<C, dm_bf16>(((const dm_bf16 *)p)[i]);
+#define ROW(X, E, S, ...) \
+  case DM_##E: return dm_get<C, dm_##S>(((const dm_##S *)p)[i]);
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
   case DM_F32: return dm_get<C, float>(((const float *)p)[i]);
   default:
     if constexpr (sizeof(C) == 8) return dm_get<C, double>(((const double *)p)[i]);
@@ -131,8 +129,10 @@ template <class C> static __device__ inline void dm_store(int dtype, void *p, in
   case DM_I16: dm_put((int16_t *)p + i, v); return;
   case DM_I32: dm_put((int32_t *)p + i, v); return;
   case DM_I64: dm_put((int64_t *)p + i, v); return;
-  case DM_F16: dm_put((dm_f16 *)p + i, v); return;
-  case DM_BF16: dm_put((dm_bf16 *)p + i, v); return;
+#define ROW(X, E, S, ...) \
+  case DM_##E: dm_put((dm_##S *)p + i, v); return;
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
   case DM_F32: dm_put((float *)p + i, v); return;
   default:
     if constexpr (sizeof(C) == 8) dm_put((double *)p + i, v);
@@ -157,14 +157,23 @@ template <class T, int V> struct alignas(sizeof(T) * V) dm_Run { T v[V]; };
 
 /* ---- which types a kernel is made for ---- */
 
+/* Whether two types are one. */
+template <class A, class B> static constexpr bool dm_same_type = false;
+template <class A> constexpr bool dm_same_type<A, A> = true;
+
 /* clang-format off */
+/* A low float's row of DM_FLOAT_TYPES. BODY has the statements in parentheses, since they hold
+   commas, and DM_BARE takes these away. */
+#define DM_BARE(...) __VA_ARGS__
+#define DM_LOW_TYPE(BODY, E, S, ...) \
+    case DM_##E: { typedef dm_##S T; typedef float C; (void)sizeof(C); DM_BARE BODY } break;
+
 /* Runs the statements with T, the C++ type of a float dtype, and C, the type that it is
    computed in: float, or double for float64. */
 #define DM_FLOAT_TYPES(DTYPE, ...)                                                          \
   do {                                                                                      \
     switch ((dm_DType)(DTYPE)) {                                                            \
-    case DM_F16: { typedef dm_f16 T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;   \
-    case DM_BF16: { typedef dm_bf16 T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break; \
+    DM_LOW_DTYPES(DM_LOW_TYPE, (__VA_ARGS__))                                               \
     case DM_F64: { typedef double T; typedef double C; (void)sizeof(C); __VA_ARGS__ } break;  \
     default: { typedef float T; typedef float C; (void)sizeof(C); __VA_ARGS__ } break;        \
     }                                                                                       \

@@ -1,10 +1,10 @@
 /* Running sums (inclusive scans) along a dim, from its beginning or, for the gradient, from
    its end. x is (outer, n, inner), dense.
 
-   Lines whose elements are far apart (inner >= 32), and short lines, take a thread each:
-   neighbouring threads read neighbouring lines. Other lines take a block each or, if lines are
-   few, one per chunk: a first launch sums each chunk, and in the second each block starts from
-   the sum of the chunks before its own (reduce then scan; no block waits for another). The
+   Slices whose elements are far apart (inner >= 32), and short slices, take a thread each:
+   neighbouring threads read neighbouring slices. Other slices take a block each or, if slices
+   are few, one per chunk: a first launch sums each chunk, and in the second each block starts
+   from the sum of the chunks before its own (reduce then scan; no block waits for another). The
    order of additions depends on sizes alone. */
 #include "kernels/reduce.cuh"
 
@@ -15,36 +15,37 @@ extern "C" {
 
 enum { PER_THREAD = 4, TILE = PER_THREAD * DM_THREADS };
 
-/* The parameters: from and to are dtypes, and a line has n elements `inner` apart. */
-struct Lines {
+/* The parameters: from and to are dtypes, and a slice has n elements `inner` apart. */
+struct Slices {
   const void *x;
   void *y;
   int from, to;
-  int64_t n, inner, n_line;
+  int64_t n, inner, n_slice;
   int64_t chunk, n_chunk;
   bool reverse;
 };
 
-/* The offset of a line's i-th element in the order of summation. */
-static __device__ inline int64_t offset_of(const Lines &p, int64_t line, int64_t i) {
-  const int64_t first = line / p.inner * p.n * p.inner + line % p.inner;
+/* The offset of a slice's i-th element in the order of summation. */
+static __device__ inline int64_t offset_of(const Slices &p, int64_t slice, int64_t i) {
+  const int64_t first = slice / p.inner * p.n * p.inner + slice % p.inner;
   return first + (p.reverse ? p.n - 1 - i : i) * p.inner;
 }
 
-/* One thread per line. */
-template <class C> static __global__ void __launch_bounds__(DM_THREADS) thread_kernel(Lines p) {
-  const int64_t line = dm_thread(), step = p.reverse ? -p.inner : p.inner;
-  if (line >= p.n_line) return;
+/* One thread per slice. */
+template <class C>
+static __global__ void __launch_bounds__(DM_THREADS) thread_kernel(Slices p) {
+  const int64_t slice = dm_thread(), step = p.reverse ? -p.inner : p.inner;
+  if (slice >= p.n_slice) return;
   C sum = 0;
-  for (int64_t i = 0, at = offset_of(p, line, 0); i < p.n; i++, at += step) {
+  for (int64_t i = 0, at = offset_of(p, slice, 0); i < p.n; i++, at += step) {
     sum = dm_plus(sum, dm_load<C>(p.from, p.x, at));
     dm_store<C>(p.to, p.y, at, sum);
   }
 }
 
-/* sums (n_line, n_chunk): the sum of each chunk; blockIdx is (line, chunk). */
+/* sums (n_slice, n_chunk): the sum of each chunk; blockIdx is (slice, chunk). */
 template <class C>
-static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Lines p, C *sums) {
+static __global__ void __launch_bounds__(DM_THREADS) chunk_sum_kernel(Slices p, C *sums) {
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
   C sum = 0;
   for (int64_t i = lo + threadIdx.x; i < hi; i += DM_THREADS)
@@ -81,37 +82,37 @@ template <class C> static __device__ inline C sum_before(C v, C *total) {
    scans these sums, and `carry` goes on to the next tile. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    cumsum_scan_kernel(Lines p, const C *sums) {
-  const int64_t line = blockIdx.x;
+    cumsum_scan_kernel(Slices p, const C *sums) {
+  const int64_t slice = blockIdx.x;
   const int64_t lo = blockIdx.y * p.chunk, hi = lo + p.chunk < p.n ? lo + p.chunk : p.n;
   /* The sum of all chunks before this one, in a fixed order. */
   C carry = 0;
   for (int64_t k = threadIdx.x; k < blockIdx.y; k += DM_THREADS)
-    carry = dm_plus(carry, sums[line * p.n_chunk + k]);
+    carry = dm_plus(carry, sums[slice * p.n_chunk + k]);
   if (blockIdx.y > 0) carry = dm_block_sum(carry);
   for (int64_t tile = lo; tile < hi; tile += TILE) {
     const int64_t begin = tile + threadIdx.x * PER_THREAD;
     C v[PER_THREAD], total;
     for (int k = 0; k < PER_THREAD; k++) {
-      v[k] = begin + k < hi ? dm_load<C>(p.from, p.x, offset_of(p, line, begin + k)) : C(0);
+      v[k] = begin + k < hi ? dm_load<C>(p.from, p.x, offset_of(p, slice, begin + k)) : C(0);
       if (k > 0) v[k] = dm_plus(v[k - 1], v[k]);
     }
     const C before = dm_plus(carry, sum_before(v[PER_THREAD - 1], &total));
     for (int k = 0; k < PER_THREAD && begin + k < hi; k++)
-      dm_store<C>(p.to, p.y, offset_of(p, line, begin + k), dm_plus(before, v[k]));
+      dm_store<C>(p.to, p.y, offset_of(p, slice, begin + k), dm_plus(before, v[k]));
     carry = dm_plus(carry, total);
   }
 }
 
-/* Chooses between a thread and blocks per line, and the chunks. */
-template <class C> static dm_status run(Lines p) {
+/* Chooses between a thread and blocks per slice, and the chunks. */
+template <class C> static dm_status run(Slices p) {
   if (p.inner >= 32 || p.n <= 32)
-    return dm_launch(thread_kernel<C>, dm_blocks(p.n_line), DM_THREADS, 0, p);
-  const int64_t most = dm_ceil_div(p.n, 4 * TILE), wanted = dm_ceil_div(DM_WIDTH, p.n_line);
+    return dm_launch(thread_kernel<C>, dm_blocks(p.n_slice), DM_THREADS, 0, p);
+  const int64_t most = dm_ceil_div(p.n, 4 * TILE), wanted = dm_ceil_div(DM_WIDTH, p.n_slice);
   p.chunk = dm_ceil_div(p.n, wanted < most ? wanted : most);
   p.n_chunk = dm_ceil_div(p.n, p.chunk);
-  const dim3 grid((unsigned)p.n_line, (unsigned)p.n_chunk);
-  const int64_t bytes = p.n_line * p.n_chunk * (int64_t)sizeof(C);
+  const dim3 grid((unsigned)p.n_slice, (unsigned)p.n_chunk);
+  const int64_t bytes = p.n_slice * p.n_chunk * (int64_t)sizeof(C);
   void *sums = NULL;
   dm_status st = DM_OK;
   if (p.n_chunk > 1) {
@@ -130,16 +131,16 @@ DM_CUDA_KERNEL(cumsum_cuda) {
   if (y->numel == 0) return DM_OK;
   DM_TRY(dm_dense_new(c->in[0], &x));
   const dm_Along at = dm_along(x, DM_ATTR(dm_CumsumAttr, c)->dim);
-  const Lines p = {dm_tensor_data(x),
-                   dm_tensor_data(y),
-                   x->dtype,
-                   y->dtype,
-                   at.n,
-                   at.inner,
-                   dm_along_lines(&at),
-                   0,
-                   1,
-                   c->op == &dm_ops[DM_OP_cumsum_back]};
+  const Slices p = {dm_tensor_data(x),
+                    dm_tensor_data(y),
+                    x->dtype,
+                    y->dtype,
+                    at.n,
+                    at.inner,
+                    dm_along_slices(&at),
+                    0,
+                    1,
+                    c->op == &dm_ops[DM_OP_cumsum_back]};
   dm_status st;
   if (!dm_is_float((dm_DType)y->dtype)) st = run<int64_t>(p);
   else if (x->dtype == DM_F64 || y->dtype == DM_F64) st = run<double>(p);

@@ -76,7 +76,7 @@ static cudnnHandle_t handle_of(int device) {
   return handles[device];
 }
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 /* The largest power of two up to ALIGNED that divides the address. */
 int64_t dm_dnn_alignment(const void *data) {
@@ -137,9 +137,14 @@ bool dm_dnn_finish(Part d) { return d && is_good(dnn.cudnnBackendFinalize(d)); }
 /* ---- tensors, and the graph ---- */
 
 cudnnDataType_t dm_dnn_type(const Key *k) {
-  return k->dtype == DM_F16    ? CUDNN_DATA_HALF
-         : k->dtype == DM_BF16 ? CUDNN_DATA_BFLOAT16
-                               : CUDNN_DATA_FLOAT;
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, BRIEF, CUBLAS, \
+            CUDNN, ...)                                                                       \
+  case DM_##E: return CUDNN;
+  switch ((dm_DType)k->dtype) {
+    DM_LOW_DTYPES(ROW, )
+  default: return CUDNN_DATA_FLOAT;
+  }
+#undef ROW
 }
 
 /* A tensor descriptor of 4 dims, not finalised yet. uid names its memory when the plan

@@ -11,7 +11,7 @@
 typedef cudnnBackendDescriptor_t dm_DnnPart;
 typedef struct dm_DnnPlan dm_DnnPlan;
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 /* The kinds of graphs. Their numbers must not change, as plans on disk are found by them. */
 typedef enum dm_DnnKind {

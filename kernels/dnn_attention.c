@@ -89,9 +89,9 @@ static bool key_of(const dm_Call *c, dm_Tensor *const *qkv, const dm_Tensor *gy,
   AttentionKey k;
   memset(&k, 0, sizeof k);
   k.causal = a->is_causal != 0;
-  if ((dtype != DM_F16 && dtype != DM_BF16) || mask || a->drop.p != 0 ||
-      !shape_of(qkv[0], &k.q) || !shape_of(qkv[1], &k.k) || !shape_of(qkv[2], &k.v) ||
-      k.q.size[3] != k.v.size[3] || (gy && !shape_of(gy, &k.gy)))
+  if (!dm_is_low(dtype) || mask || a->drop.p != 0 || !shape_of(qkv[0], &k.q) ||
+      !shape_of(qkv[1], &k.k) || !shape_of(qkv[2], &k.v) || k.q.size[3] != k.v.size[3] ||
+      (gy && !shape_of(gy, &k.gy)))
     return false;
   *out = dm_dnn_key(gy ? DM_DNN_ATTENTION_BACKWARD : DM_DNN_ATTENTION_FORWARD, dtype, &k,
                     sizeof k);

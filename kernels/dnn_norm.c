@@ -30,16 +30,16 @@ typedef struct NormKey {
 } NormKey;
 _Static_assert(sizeof(NormKey) <= sizeof(int64_t) * DM_DNN_WORDS, "a key does not fit");
 
-/* Describes an image tensor. (N, C) is an image of one pixel and is described as channels
+/* Describes an image tensor. (N, C) is an image of one position and is described as channels
    last, so that channels count as neighbours. */
 static dm_DnnShape shape_of(const dm_BatchNorm *b, const void *data) {
-  const int64_t pixels = b->height * b->width;
+  const int64_t positions = b->height * b->width;
   dm_DnnShape s = {{b->n, b->channels, b->height, b->width}, {0}, dm_dnn_alignment(data)};
-  if (b->last || pixels == 1) {
+  if (b->last || positions == 1) {
     dm_channels_last_strides(s.size, s.step);
   } else {
-    s.step[0] = b->channels * pixels;
-    s.step[1] = pixels;
+    s.step[0] = b->channels * positions;
+    s.step[1] = positions;
     s.step[2] = b->width;
     s.step[3] = 1;
   }

@@ -7,7 +7,8 @@ extern "C" {
 }
 
 /* The reducer: the best element so far and its position. Comparing positions on ties makes
-   join commute, so that the order of reduction does not matter. */
+   join commute, so that the order of reduction does not matter. A NaN beats every number, and
+   of several NaN the first one stays. */
 template <class C> struct Extreme {
   struct State {
     C best;

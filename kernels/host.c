@@ -29,8 +29,7 @@ dm_status dm_fail(dm_status code, const char *fmt, ...) {
   return code;
 }
 
-/* The sizes are in the order of dm_DType; the engine has the same table. */
-const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
+const uint8_t dm_dtype_sizes[DM_N_DTYPE] = DM_DTYPE_SIZES;
 
 /* The value of a number in host memory, as float64 or int64. */
 double dm_host_f64(const dm_Tensor *t) {
@@ -38,8 +37,10 @@ double dm_host_f64(const dm_Tensor *t) {
   switch ((dm_DType)t->dtype) {
   case DM_F64: return *(const double *)p;
   case DM_F32: return (double)*(const float *)p;
-  case DM_F16: return (double)dm_f16_to_f32(*(const uint16_t *)p);
-  case DM_BF16: return (double)dm_bf16_to_f32(*(const uint16_t *)p);
+#define ROW(X, E, S, BITS, ...) \
+  case DM_##E: return (double)dm_##S##_to_f32(*(const BITS *)p);
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
   default: return (double)dm_host_i64(t);
   }
 }

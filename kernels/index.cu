@@ -66,10 +66,6 @@ static IndexPositions positions(const dm_Call *c, const dm_Tensor *index, int64_
   return p;
 }
 
-/* The size and step along dim; a 0-dim tensor counts as one element. */
-static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
-static int64_t step_along(const dm_Tensor *t, int dim) { return t->ndim ? t->stride[dim] : 0; }
-
 /* ---- taking ---- */
 
 /* y = x at its walk's offset plus step * position, 0 for an invalid position. `inner`
@@ -109,10 +105,10 @@ DM_CUDA_KERNEL(gather_cuda) {
   DM_TRY(dm_bring(&x, out->device, &own_x));
   DM_TRY(dm_bring(&index, out->device, &own));
   /* x is seen with the index's shape; along dim the positions step, not the walk. */
-  dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
-  if (x->ndim) from.stride[dim] = 0;
-  return take(out, &from, index, positions(c, index, size_along(x, dim), false),
-              step_along(x, dim), 1, out->numel);
+  dm_Tensor from = dm_view_of(x, out->ndim, out->shape, x->stride, x->offset);
+  from.stride[dim] = 0;
+  return take(out, &from, index, positions(c, index, x->shape[dim], false), x->stride[dim], 1,
+              out->numel);
 }
 
 /* Takes rows: out is x with dim replaced by the dims of the index. */
@@ -174,6 +170,22 @@ static dm_status find_targets(dm_Tensor *to, dm_Tensor *index, const IndexPositi
   const dm_Walk<2> walk = dm_walk<2>(both, data);
   return dm_launch(target_kernel, dm_blocks(walk.numel), DM_THREADS, 0, target->p, p, walk,
                    step);
+}
+
+/* The positions themselves, counted from 0. An invalid one is -1 until the fault is raised. */
+DM_CUDA_KERNEL(index_check_cuda) {
+  dm_Tensor *index = c->in[0], *out = c->out[0];
+  const int64_t none[DM_MAX_DIM] = {0};
+  void *data[2];
+  dm_Own own;
+  if (index->numel == 0) return DM_OK;
+  DM_TRY(dm_bring(&index, out->device, &own));
+  dm_Tensor start = dm_view_of(out, index->ndim, index->shape, none, 0);
+  dm_Tensor *both[2] = {&start, index};
+  const dm_Walk<2> walk = dm_walk<2>(both, data);
+  return dm_launch(
+      target_kernel, dm_blocks(walk.numel), DM_THREADS, 0, (int64_t *)dm_tensor_data(out),
+      positions(c, index, DM_ATTR(dm_IndexCheckAttr, c)->n, true), walk, (int64_t)1);
 }
 
 /* Sources (outer, m, inner), dense, for x (outer, n, inner): each of the m sources has a row
@@ -242,8 +254,8 @@ struct Reducer {
   static __device__ float times(float a, float b) { return a * b; }
   static __device__ double times(double a, double b) { return a * b; }
   template <class C> __device__ C operator()(C a, C b) const {
-    if (kind == DM_FOLD_PROD) return times(a, b);
-    return (kind == DM_FOLD_AMAX ? b > a : b < a) || b != b ? b : a;
+    if (kind == DM_SCATTER_PROD) return times(a, b);
+    return (kind == DM_SCATTER_AMAX ? b > a : b < a) || b != b ? b : a;
   }
 };
 
@@ -350,9 +362,9 @@ static IndexPut scattered(const dm_Tensor *out, const dm_Tensor *index, const in
 }
 
 /* The same sources as columns along dim, for adding in turn. */
-static void set_lines(IndexPut *put, const dm_Tensor *index, int dim) {
+static void set_slices(IndexPut *put, const dm_Tensor *index, int dim) {
   put->outer = dm_numel(dim, index->shape);
-  put->m = size_along(index, dim);
+  put->m = index->shape[dim];
   put->inner = index->numel / put->outer / put->m;
 }
 
@@ -367,8 +379,8 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
   DM_TRY(dm_bring(&index, out->device, &own_index));
   dm_Tensor to = dm_view_of(out, index->ndim, index->shape, out->stride, out->offset);
   if (to.ndim) to.stride[dim] = 0;
-  DM_TRY(find_targets(&to, index, positions(c, index, size_along(out, dim), false),
-                      step_along(out, dim), &target));
+  DM_TRY(find_targets(&to, index, positions(c, index, out->shape[dim], false), out->stride[dim],
+                      &target));
   IndexPut put = scattered(out, index, target.p);
   /* The part of src that the index covers; a number is used for all. */
   dm_Tensor corner = dm_is_host(src) || src->ndim == 0
@@ -379,17 +391,17 @@ template <class Join> static dm_status scatter(dm_Call *c, bool add, Join join) 
                      &put.rows));
   put.dtype = dtype;
   if (!add) return write(out, put);
-  IndexPut lines = put;
-  set_lines(&lines, index, dim);
+  IndexPut slices = put;
+  set_slices(&slices, index, dim);
   /* In turn where a thread has few sources or enough threads run; else sorted. */
-  if (lines.m <= FEW || lines.outer * lines.inner >= MANY)
-    return add_in_turn(out, lines, true, join);
+  if (slices.m <= FEW || slices.outer * slices.inner >= MANY)
+    return add_in_turn(out, slices, true, join);
   return add_sorted(out, put, join);
 }
 DM_CUDA_KERNEL(scatter_cuda) { return scatter(c, false, Plus()); }
 DM_CUDA_KERNEL(scatter_add_cuda) { return scatter(c, true, Plus()); }
-DM_CUDA_KERNEL(scatter_fold_cuda) {
-  const Reducer reducer = {(int)DM_ATTR(dm_ScatterFoldAttr, c)->fold};
+DM_CUDA_KERNEL(scatter_reduce_self_cuda) {
+  const Reducer reducer = {(int)DM_ATTR(dm_ScatterReduceSelfAttr, c)->reduce};
   return scatter(c, true, reducer);
 }
 

@@ -83,7 +83,7 @@ struct JoinShares {
   }
 };
 
-enum { FOLDED = 16 }; /* shares that a thread sums before there are more blocks */
+enum { PER_THREAD = 16 }; /* shares that a thread sums before there are more blocks */
 
 /* The sum of this block's slice of n shares. */
 template <class C>
@@ -121,7 +121,7 @@ static int64_t share_bytes(int64_t n, dm_DType dtype) {
 
 /* Reduces many shares to few. *shares and *n become what is left for one block to sum. */
 template <class C> static dm_status reduce_shares(Share<C> **shares, int64_t *n) {
-  int64_t blocks = dm_ceil_div(*n, DM_THREADS * FOLDED);
+  int64_t blocks = dm_ceil_div(*n, DM_THREADS * PER_THREAD);
   if (blocks <= 1) return DM_OK;
   if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
   Share<C> *to = *shares + *n;
@@ -330,9 +330,8 @@ struct Held {
 
 /* Describes the rows of logits of x's shape and dtype. Input `label` has the labels, the one
    after it the classes' weights. An ignore_index that is no whole number matches no label. */
-static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_OptNum ignore,
+static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, double ignored,
                           Held *h, LabelRows *rows) {
-  const double v = ignore.v;
   const dm_DType dtype = (dm_DType)x->dtype;
   const dm_LossRows r = dm_loss_rows(x->ndim, x->shape);
   DM_TRY(dm_dense_new(c->in[label], &h->target.t));
@@ -343,9 +342,9 @@ static dm_status rows_new(const dm_Call *c, const dm_Tensor *x, int label, dm_Op
   rows->label = {
       dm_tensor_data(target), target->dtype, c->base, (int)dm_op_id(c->op), r.c, 0, false,
       dm_cuda_faults()};
-  if (ignore.set && v == floor(v) && v >= -0x1p63 && v < 0x1p63) {
+  if (ignored == floor(ignored) && ignored >= -0x1p63 && ignored < 0x1p63) {
     rows->label.ignores = true;
-    rows->label.ignored = (int64_t)v;
+    rows->label.ignored = (int64_t)ignored;
   }
   return DM_OK;
 }

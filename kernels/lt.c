@@ -52,7 +52,7 @@ static cublasLtHandle_t handle_of(int device) {
   return handles[device];
 }
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 /* The key holds all that the choice of an algorithm may depend on. Its members are int64_t,
    without padding, since keys are compared as bytes. */
@@ -187,12 +187,15 @@ static void plan_free(Plan *p) {
 }
 
 static cudaDataType type_of(const Key *key) {
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, BRIEF, CUBLAS, \
+            ...)                                                                              \
+  case DM_##E: return CUBLAS;
   switch ((dm_DType)key->dtype) {
-  case DM_F16: return CUDA_R_16F;
-  case DM_BF16: return CUDA_R_16BF;
+    DM_LOW_DTYPES(ROW, )
   case DM_F64: return CUDA_R_64F;
   default: return CUDA_R_32F;
   }
+#undef ROW
 }
 
 /* A matrix layout with its strided batch. */

@@ -162,7 +162,7 @@ static dm_status add_low_copy(Table *t, dm_Item *item, const dm_StepSlot *s, boo
   t->param[item - t->item] = s->param;
   item->master = s->master != NULL;
   if (low) return set_lane(t, item, low, true, &item->low_copy, &item->low_copy_dtype);
-  if (!stochastic || !dm_is_16bit((dm_DType)s->param->dtype)) return DM_OK;
+  if (!stochastic || !dm_is_low((dm_DType)s->param->dtype)) return DM_OK;
   item->stochastic = true;
   item->counter = t->noise;
   t->noise += (s->param->numel + 3) / 4;

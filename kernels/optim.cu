@@ -125,17 +125,23 @@ static __device__ inline void put4(void *p, int64_t i, int m, bool wide, const C
 template <class C>
 static __device__ inline void load4(int dtype, const void *p, int64_t i, int m, bool wide,
                                     C *v) {
-  if (dtype == DM_F16) get4<C, dm_f16>(p, i, m, wide, v);
-  else if (dtype == DM_BF16) get4<C, dm_bf16>(p, i, m, wide, v);
-  else if (sizeof(C) == 4 || dtype == DM_F32) get4<C, float>(p, i, m, wide, v);
+#define ROW(X, E, S, ...)                                 \
+  if (dtype == DM_##E) get4<C, dm_##S>(p, i, m, wide, v); \
+  else
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+  if (sizeof(C) == 4 || dtype == DM_F32) get4<C, float>(p, i, m, wide, v);
   else if constexpr (sizeof(C) == 8) get4<C, double>(p, i, m, wide, v);
 }
 template <class C>
 static __device__ inline void store4(int dtype, void *p, int64_t i, int m, bool wide,
                                      const C *v) {
-  if (dtype == DM_F16) put4<C, dm_f16>(p, i, m, wide, v);
-  else if (dtype == DM_BF16) put4<C, dm_bf16>(p, i, m, wide, v);
-  else if (sizeof(C) == 4 || dtype == DM_F32) put4<C, float>(p, i, m, wide, v);
+#define ROW(X, E, S, ...)                                 \
+  if (dtype == DM_##E) put4<C, dm_##S>(p, i, m, wide, v); \
+  else
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+  if (sizeof(C) == 4 || dtype == DM_F32) put4<C, float>(p, i, m, wide, v);
   else if constexpr (sizeof(C) == 8) put4<C, double>(p, i, m, wide, v);
 }
 
@@ -209,9 +215,10 @@ static __device__ inline void step4(const Part &part,
     if (item.lane[k]) load4<C>(item.dtype[k], item.lane[k], i, m, item.wide, x[k]);
   /* The parameter may have been changed since the last step. */
   if constexpr (sizeof(C) == 4) {
-    if (item.master && item.low_copy_dtype == DM_F16) follow<dm_f16>(item.low_copy, i, m, x[0]);
-    if (item.master && item.low_copy_dtype == DM_BF16)
-      follow<dm_bf16>(item.low_copy, i, m, x[0]);
+#define ROW(X, E, S, ...) \
+  if (item.master && item.low_copy_dtype == DM_##E) follow<dm_##S>(item.low_copy, i, m, x[0]);
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
   }
   update4<M, C>(h, x);
   if constexpr (sizeof(C) == 4)

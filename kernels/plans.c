@@ -1,3 +1,5 @@
+/* One counter for each library and event. They are atomic, since any thread may count while
+   another reads, and relaxed, since they order nothing else. */
 #include "kernels/plans.h"
 
 #include <stdatomic.h>

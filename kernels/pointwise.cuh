@@ -211,12 +211,14 @@ static dm_status dm_pointwise_float(dm_Tensor *out, dm_Tensor *const *in, dm_DTy
   if (compute == DM_F64 || dm_any_f64(out, N, in))
     return dm_strided<double, N>(out, in, Fn<double>{p, q});
   if constexpr (!dm_unpacked<Fn>) {
+#define ROW(X, E, S, ...) \
+  case DM_##E: return dm_packed<float, dm_##S, N>(out, in, f32);
     switch (dm_pack_dtype(out, N, in)) {
-    case DM_F16: return dm_packed<float, dm_f16, N>(out, in, f32);
-    case DM_BF16: return dm_packed<float, dm_bf16, N>(out, in, f32);
+      DM_LOW_DTYPES(ROW, )
     case DM_F32: return dm_packed<float, float, N>(out, in, f32);
     default: break;
     }
+#undef ROW
   }
   return dm_strided<float, N>(out, in, f32);
 }

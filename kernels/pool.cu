@@ -16,27 +16,27 @@ extern "C" {
 #include "op/spatial/pool.h"
 }
 
-/* The position of run i of V elements in planes of h x w pixels: plane, row, column and, with
-   channels last, the first of its V channels. A plane is one channel of an image (N * C of
+/* The position of run i of V elements in planes of h x w positions: plane, row, column and,
+   with channels last, the first of its V channels. A plane is one channel of an image (N * C of
    them), or a whole image with its channels last (N of them). */
-struct Pixel {
+struct Position {
   int64_t plane, row, col, c;
 };
 struct Planes {
-  int64_t h, w, inner; /* elements per pixel: 1, or the channels */
+  int64_t h, w, inner; /* elements per position: 1, or the channels */
   int64_t n_run;
   bool wide; /* 2^31 elements or more: 64-bit divisions */
   dm_Divisor by_h, by_w, by_run;
 
-  template <int V> __device__ Pixel split(int64_t i) const {
-    int64_t pixel = i, c = 0;
+  template <int V> __device__ Position split(int64_t i) const {
+    int64_t position = i, c = 0;
     if (inner > 1) {
-      pixel = wide ? i / (inner / V) : dm_divide((uint32_t)i, by_run);
-      c = (i - pixel * (inner / V)) * V;
+      position = wide ? i / (inner / V) : dm_divide((uint32_t)i, by_run);
+      c = (i - position * (inner / V)) * V;
     }
-    const int64_t line = wide ? pixel / w : dm_divide((uint32_t)pixel, by_w);
+    const int64_t line = wide ? position / w : dm_divide((uint32_t)position, by_w);
     const int64_t plane = wide ? line / h : dm_divide((uint32_t)line, by_h);
-    return {plane, line - plane * h, pixel - line * w, c};
+    return {plane, line - plane * h, position - line * w, c};
   }
 };
 
@@ -90,7 +90,7 @@ static bool is_word(const dm_Tensor *t, int V) {
 static bool has_runs(const dm_Tensor *a, const dm_Tensor *b, const dm_Tensor *c, int V) {
   return a->shape[1] % V == 0 && is_word(a, V) && is_word(b, V) && (!c || is_word(c, V));
 }
-/* Whether one side is channels last. The other one may have a single pixel, which is both
+/* Whether one side is channels last. The other one may have a single position, which is both
    layouts. */
 static bool lie_last(const dm_Tensor *in, const dm_Tensor *out) {
   return dm_lies_last(in) || dm_lies_last(out);
@@ -173,7 +173,7 @@ template <class C, class T, class Code, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     max_kernel(Elements<C, T> x, Elements<C, T> y, Code *codes, Windows v, Planes out) {
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
-    const Pixel o = out.split<V>(i);
+    const Position o = out.split<V>(i);
     const int64_t top = dm_pool_first_inside(&v.h, o.row);
     const int64_t left = dm_pool_first_inside(&v.w, o.col);
     /* All V channels share the window, each with a maximum of its own. */
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     scatter_kernel(Elements<C, T> gy, const Code *codes, Elements<C, T> gx, Windows v,
                    Planes in) {
   for (int64_t i = dm_thread(); i < in.n_run; i += dm_threads()) {
-    const Pixel at = in.split<V>(i);
+    const Position at = in.split<V>(i);
     int64_t p, p_end, q_begin, q_end;
     reaching(v.h, at.row, &p, &p_end);
     reaching(v.w, at.col, &q_begin, &q_end);
@@ -240,7 +240,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     gather_kernel(const T *x, const Code *codes, T *y, Windows v, Planes out) {
   const int64_t n_in = v.h.in * v.w.in;
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
-    const Pixel o = out.split<1>(i);
+    const Position o = out.split<1>(i);
     const int64_t from = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
                          dm_pool_position(&v.h, &v.w, (int32_t)codes[i]);
     y[i] = from >= 0 && from < n_in ? x[(o.plane * n_in + from) * out.inner + o.c] : T(0);
@@ -253,7 +253,7 @@ template <class Code>
 static __global__ void __launch_bounds__(DM_THREADS)
     position_kernel(const Code *codes, int64_t *y, int base, Windows v, Planes out) {
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
-    const Pixel o = out.split<1>(i);
+    const Position o = out.split<1>(i);
     y[i] = dm_pool_corner(&v.h, &v.w, o.row, o.col) +
            dm_pool_position(&v.h, &v.w, (int32_t)codes[i]) + base;
   }
@@ -408,7 +408,7 @@ template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     mean_kernel(Elements<C, T> x, Elements<C, T> y, Means<C> m, Planes out) {
   for (int64_t i = dm_thread(); i < out.n_run; i += dm_threads()) {
-    const Pixel o = out.split<V>(i);
+    const Position o = out.split<V>(i);
     const dm_PoolSpan r = m.span(m.v.h, o.row), s = m.span(m.v.w, o.col);
     const bool empty = r.hi <= r.lo || s.hi <= s.lo;
     C sum[V] = {};
@@ -430,7 +430,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
     wide_mean_kernel(const T *x, T *y, Means<C> m, Planes out) {
   const int lanes = 32, lane = threadIdx.x % lanes;
   for (int64_t i = dm_thread() / lanes; i < out.n_run; i += dm_threads() / lanes) {
-    const Pixel o = out.split<1>(i);
+    const Position o = out.split<1>(i);
     const dm_PoolSpan r = m.span(m.v.h, o.row), s = m.span(m.v.w, o.col);
     const int64_t across = s.hi - s.lo;
     const bool empty = r.hi <= r.lo || across <= 0;
@@ -459,7 +459,7 @@ template <class C, class T, int V>
 static __global__ void __launch_bounds__(DM_THREADS)
     spread_kernel(Elements<C, T> gy, Elements<C, T> gx, Means<C> m, Planes in) {
   for (int64_t i = dm_thread(); i < in.n_run; i += dm_threads()) {
-    const Pixel at = in.split<V>(i);
+    const Position at = in.split<V>(i);
     int64_t p, p_end, q_begin, q_end;
     m.covering(m.v.h, at.row, &p, &p_end);
     m.covering(m.v.w, at.col, &q_begin, &q_end);

@@ -10,6 +10,7 @@
 #include "kernels/pointwise.cuh"
 
 extern "C" {
+#include "base/gamma.h"
 #include "op/random/random.h"
 }
 
@@ -170,12 +171,14 @@ static dm_status draw(dm_Tensor *out, dm_Tensor *in, Fn fn, const dm_Generator *
     if constexpr (sizeof(C) == 8) {
       if (out->dtype == DM_F64) return dense_draw<C, double>(out, in, fn, g);
     } else {
+#define ROW(X, E, S, ...) \
+  case DM_##E: return dense_draw<C, dm_##S>(out, in, fn, g);
       switch ((dm_DType)out->dtype) {
-      case DM_F16: return dense_draw<C, dm_f16>(out, in, fn, g);
-      case DM_BF16: return dense_draw<C, dm_bf16>(out, in, fn, g);
+        DM_LOW_DTYPES(ROW, )
       case DM_F32: return dense_draw<C, float>(out, in, fn, g);
       default: break;
       }
+#undef ROW
     }
   }
   const dm_Walk<2> walk = dm_walk<2>(both, data);
@@ -245,6 +248,30 @@ DM_CUDA_KERNEL(bernoulli_cuda) {
   return draw<float>(out, x, BelowEach<float>{dm_cuda_faults(), op, c->base}, g.p);
 }
 
+/* Gamma numbers of the shapes in the second tensor, a counter an element, in float64. */
+static __global__ void __launch_bounds__(DM_THREADS)
+    gamma_f64_kernel(void *out, int dtype, const void *in, int in_dtype,
+                     const dm_Generator *start, dm_Walk<2> walk) {
+  const dm_Generator g = *start;
+  for (int64_t i = dm_thread(); i < walk.numel; i += dm_threads()) {
+    int64_t off[2];
+    walk.at(i, off);
+    dm_store<double>(dtype, out, off[0],
+                     dm_gamma_draw(g, i, dm_load<double>(in_dtype, in, off[1])));
+  }
+}
+
+DM_CUDA_KERNEL(standard_gamma_cuda) {
+  dm_Tensor *both[2] = {c->out[0], c->in[0]};
+  void *data[2];
+  Start g;
+  if (both[0]->numel == 0) return DM_OK;
+  DM_TRY(take(both[0]->numel, 1, &g));
+  const dm_Walk<2> walk = dm_walk<2>(both, data);
+  return dm_launch(gamma_f64_kernel, dm_blocks(walk.numel), DM_THREADS, 0, data[0],
+                   (int)both[0]->dtype, data[1], (int)both[1]->dtype, g.p, walk);
+}
+
 /* Dropout by a generator as it was when the mask was first drawn: forward and gradient compute
    the same mask instead of storing it. */
 DM_CUDA_KERNEL(drop_cuda) {
@@ -273,25 +300,26 @@ DM_CUDA_KERNEL(counters_cuda) {
 
 /* ---- integers ---- */
 
-/* Two words per element, scaled to [low, high), as on the CPU. */
+/* Two words per element, scaled to low .. low + count - 1, as on the CPU; count 0: 2^64. */
 static __global__ void __launch_bounds__(DM_THREADS)
     randint_kernel(void *out, int dtype, const dm_Generator *start, int64_t low, uint64_t count,
                    int64_t n) {
   const dm_Generator g = *start;
   for (int64_t i = dm_thread(); i < n; i += dm_threads()) {
-    const uint64_t u = dm_scale_u64(dm_draw_u64(g, i), count);
+    const uint64_t word = dm_draw_u64(g, i), u = count ? dm_scale_u64(word, count) : word;
     dm_store<int64_t>(dtype, out, i, (int64_t)((uint64_t)low + u));
   }
 }
 
-/* Integers on [low, high). */
+/* Integers from low to high, both included. */
 DM_CUDA_KERNEL(randint_cuda) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   dm_Tensor *t = c->out[0];
   Start g;
   DM_TRY(take(t->numel, 2, &g));
   return dm_launch(randint_kernel, dm_blocks(t->numel), DM_THREADS, 0, dm_tensor_data(t),
-                   (int)t->dtype, g.p, a->low, (uint64_t)a->high - (uint64_t)a->low, t->numel);
+                   (int)t->dtype, g.p, a->low, (uint64_t)a->high - (uint64_t)a->low + 1,
+                   t->numel);
 }
 
 /* Each swap of a shuffle depends on the one before, so the host does it. The copy is from
@@ -380,7 +408,7 @@ static __global__ void __launch_bounds__(DM_THREADS)
 /* Without replacement, first launch: one block per row computes for each item the time at
    which it arrives, exponentially distributed with its weight as the rate. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    times_kernel(Weights w, const dm_Generator *start, double *times) {
+    race_kernel(Weights w, const dm_Generator *start, double *times) {
   const dm_Generator g = *start;
   DM_SHARED(int, above, DM_THREADS);
   const int64_t row = blockIdx.x;
@@ -444,7 +472,7 @@ static dm_status sample_again(Weights w, double *sums, const dm_Generator *g, in
    row, in parallel. */
 static dm_status sample_once(Weights w, double *times, const dm_Generator *g, int64_t *out) {
   const dim3 grid((unsigned)w.rows, (unsigned)dm_ceil_div(w.n, DM_THREADS));
-  DM_TRY(dm_launch(times_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
+  DM_TRY(dm_launch(race_kernel, (unsigned)w.rows, DM_THREADS, 0, w, g, times));
   return dm_launch(sample_once_kernel, grid, DM_THREADS, 0, w, times, out);
 }
 

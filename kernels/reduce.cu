@@ -129,7 +129,7 @@ template <class C> static dm_status var_of(dm_Call *c, bool root) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   const dm_Tensor *x = c->in[0], *out = c->out[0];
   const double n = out->numel > 0 ? (double)(x->numel / out->numel) : 0;
-  const Var<C> reducer = {(C)(n > a->correction ? n - a->correction : 0), root};
+  const Var<C> reducer = {(C)(n > dm_correction(a) ? n - dm_correction(a) : 0), root};
   return dm_cuda_reduce<true>(x, dm_dims_bits(x->ndim, a->dim), reducer, dm_reduced(out));
 }
 DM_CUDA_KERNEL(var_cuda) {

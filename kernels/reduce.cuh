@@ -350,12 +350,12 @@ static inline void dm_cut(dm_Plan<Reducer> *p, int64_t n, int64_t threads, int64
   /* At least as many chunks as bound a thread's chain, at most as many as leave it DM_SHORT
      loads. */
   const int64_t most = dm_ceil_div(n, threads * DM_SHORT);
-  int64_t pieces = dm_ceil_div(DM_WIDTH, blocks);
-  if (pieces > most) pieces = most;
-  if (pieces < dm_ceil_div(n, threads * DM_CHAIN)) pieces = dm_ceil_div(n, threads * DM_CHAIN);
-  if (pieces > 65535) pieces = 65535; /* the grid's height */
-  p->chunk = pieces > 1 ? dm_ceil_div(n, pieces) : n;
-  p->n_chunk = pieces > 1 ? dm_ceil_div(n, p->chunk) : 1;
+  int64_t chunks = dm_ceil_div(DM_WIDTH, blocks);
+  if (chunks > most) chunks = most;
+  if (chunks < dm_ceil_div(n, threads * DM_CHAIN)) chunks = dm_ceil_div(n, threads * DM_CHAIN);
+  if (chunks > 65535) chunks = 65535; /* the grid's height */
+  p->chunk = chunks > 1 ? dm_ceil_div(n, chunks) : n;
+  p->n_chunk = chunks > 1 ? dm_ceil_div(n, p->chunk) : 1;
 }
 
 /* Chooses the threads per output, cuts, and launches the one or two kernels. */
@@ -409,16 +409,18 @@ static bool dm_try_dense(const dm_Plan<Reducer> &plan, bool rows, dm_status *st)
 }
 
 /* The contiguous kernels exist only where `fast` asks for them, which keeps the binary small:
-   for float32 and 16 bits, and for bytes when bools are counted or searched. */
+   for float32 and low floats, and for bytes when bools are counted or searched. */
 template <bool fast, class Reducer>
 static bool dm_try_fast(const dm_Plan<Reducer> &p, bool rows, dm_status *st) {
   if constexpr (fast && sizeof(typename Reducer::In) == 4) {
+#define ROW(X, E, S, ...) \
+  case DM_##E: return dm_try_dense<Reducer, dm_##S>(p, rows, st);
     switch (p.dtype) {
-    case DM_F16: return dm_try_dense<Reducer, dm_f16>(p, rows, st);
-    case DM_BF16: return dm_try_dense<Reducer, dm_bf16>(p, rows, st);
+      DM_LOW_DTYPES(ROW, )
     case DM_F32: return dm_try_dense<Reducer, float>(p, rows, st);
     default: return false;
     }
+#undef ROW
   }
   if constexpr (fast && (typename Reducer::In)0.5 == 0) /* int64 */
     if (p.dtype == DM_BOOL || p.dtype == DM_U8)

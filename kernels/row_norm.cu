@@ -76,7 +76,7 @@ static __device__ inline void row_moments(const T *p, const RowShape &s, C eps, 
 }
 
 /* Loads the weights for the run at element i of a row whose first channel is c0. With inner >
-   1 (group_norm of images) a channel's weight is repeated over its pixels. */
+   1 (group_norm of images) a channel's weight is repeated over its positions. */
 template <class C, class T, int V>
 static __device__ inline void affine_run(const dm_Vector &w, const RowShape &s, int64_t c0,
                                          int64_t i, C otherwise, C *v) {

@@ -5,7 +5,7 @@
    the stable three steps (maximum, sum of exp(x - max), scaling) work there, with one exp per
    element. A longer row is read twice: the first pass computes maximum and sum together by the
    online softmax (M. Milakov & N. Gimelshein 2018; dm_LogSum), the second one writes the
-   results. Along other dims a block takes neighbouring lines, so that loads are contiguous.
+   results. Along other dims a block takes neighbouring slices, so that loads are contiguous.
 
    16-bit inputs compute in float32. Sums are joined by a fixed tree. */
 #include "kernels/reduce.cuh"
@@ -24,7 +24,7 @@ struct Rows {
   bool log;
   dm_Along at;
   int64_t n_load; /* loads of a row */
-  int lanes;      /* threads that share a row, or lines that share a block */
+  int lanes;      /* threads that share a row, or slices that share a block */
   unsigned tiles; /* blocks of one outer index */
   int slots;      /* elements that a thread keeps in shared memory; 0: the row does not fit */
 };
@@ -32,13 +32,13 @@ struct Rows {
 /* Stores V elements in one word, or one element of a dtype known at run time. */
 template <class C, class T, int V>
 static __device__ inline void store_run(void *y, int dtype, int64_t at, const C *v) {
-  if constexpr (sizeof(T) > 1) {
+  if constexpr (!dm_same_type<T, dm_AnyType>) {
     dm_Run<T, V> run;
     for (int k = 0; k < V; k++) dm_put(&run.v[k], v[k]);
     *(dm_Run<T, V> *)((T *)y + at) = run;
     (void)dtype;
   } else {
-    dm_store<C>(dtype, y, at, v[0]); /* dm_AnyType */
+    dm_store<C>(dtype, y, at, v[0]);
   }
 }
 
@@ -143,15 +143,15 @@ static __global__ void __launch_bounds__(DM_THREADS) backward_rows_kernel(Rows p
   }
 }
 
-/* ---- along another dim: blocks of p.lanes neighbouring lines ---- */
+/* ---- along another dim: blocks of p.lanes neighbouring slices ---- */
 
-/* The line of this thread: p.lanes neighbouring lines share a block. */
+/* The slice of this thread: p.lanes neighbouring slices share a block. */
 static __device__ inline int64_t column_of(const Rows &p) {
   return (int64_t)(blockIdx.x % p.tiles) * p.lanes + (threadIdx.x & (p.lanes - 1));
 }
 
-/* Joins the states of the threads of each line by a tree in shared memory; every thread gets
-   its line's result. */
+/* Joins the states of the threads of each slice by a tree in shared memory; every thread gets
+   its slice's result. */
 template <class Reducer, class S>
 static __device__ inline S reduce_column(const Reducer &reducer, S s, int lanes) {
   DM_SHARED(S, tile, DM_THREADS);
@@ -168,8 +168,8 @@ static __device__ inline S reduce_column(const Reducer &reducer, S s, int lanes)
   return tile[t & (lanes - 1)];
 }
 
-/* Forward along a dim that is not the last. Each block has p.lanes lines and DM_THREADS /
-   p.lanes threads per line; the first pass is the online softmax, the second one writes. */
+/* Forward along a dim that is not the last. Each block has p.lanes slices and DM_THREADS /
+   p.lanes threads per slice; the first pass is the online softmax, the second one writes. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS, 4) softmax_columns_kernel(Rows p) {
   const int rows = DM_THREADS / p.lanes;
@@ -252,17 +252,18 @@ template <class C> static dm_status launch_any(Rows p) {
   return dm_launch((softmax_columns_kernel<C>), grid, DM_THREADS, 0, p);
 }
 
-/* Chooses the kernel's types: equal float types, or 16-bit input with float32 output, have
+/* Chooses the kernel's types: equal float types, or low floats with float32 output, have
    instances of their own. */
 static dm_status launch(const Rows &p) {
   const int from = p.from, to = p.to;
   if (from == DM_F64 || to == DM_F64) return launch_any<double>(p);
   if (p.at.inner > 1) return launch_any<float>(p);
   if (from == DM_F32 && to == DM_F32) return launch_fast<float, float>(p);
-  if (from == DM_F16 && to == DM_F16) return launch_fast<dm_f16, dm_f16>(p);
-  if (from == DM_BF16 && to == DM_BF16) return launch_fast<dm_bf16, dm_bf16>(p);
-  if (from == DM_F16 && to == DM_F32 && !p.gy) return launch_fast<dm_f16, float>(p);
-  if (from == DM_BF16 && to == DM_F32 && !p.gy) return launch_fast<dm_bf16, float>(p);
+#define ROW(X, E, S, ...)                                                    \
+  if (from == DM_##E && to == DM_##E) return launch_fast<dm_##S, dm_##S>(p); \
+  if (from == DM_##E && to == DM_F32 && !p.gy) return launch_fast<dm_##S, float>(p);
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
   return launch_any<float>(p);
 }
 

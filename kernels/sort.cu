@@ -1,8 +1,8 @@
 /* sort and topk along a dim, and bucketize.
 
    Elements become 64-bit keys whose unsigned order is the order of the values; NaN is the
-   largest. A line of up to RUN elements is sorted by a bitonic network (K. Batcher 1968) in
-   one block's shared memory, several short lines in one block. A longer line is cut into runs
+   largest. A slice of up to RUN elements is sorted by a bitonic network (K. Batcher 1968) in
+   one block's shared memory, several short slices in one block. A longer slice is cut into runs
    of RUN elements, which are merged pairwise: each element finds its rank in the other run by
    binary search and is written where it belongs (merge by ranks; Satish, Harris & Garland
    2009). Equal keys keep the order of their positions, so the sort is stable. topk merges only
@@ -36,13 +36,13 @@ static __device__ inline uint64_t key_of(double v) {
 }
 static __device__ inline uint64_t key_of(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
 
-/* ---- lines ---- */
+/* ---- slices ---- */
 
-/* All lines to sort, of n elements each, and the outputs. */
-struct SortLines {
-  dm_Walk<2> walk;  /* the lines' first elements: in the outputs, in x */
-  int64_t count, n; /* lines, elements of each */
-  int64_t kept;     /* so many of each line are output */
+/* All slices to sort, of n elements each, and the outputs. */
+struct SortSlices {
+  dm_Walk<2> walk;  /* the slices' first elements: in the outputs, in x */
+  int64_t count, n; /* slices, elements of each */
+  int64_t kept;     /* so many of each slice are output */
   int64_t out_step, x_step;
   const void *x;
   void *y;
@@ -50,23 +50,23 @@ struct SortLines {
   int dtype, size, base;
   bool descending;
 
-  template <class C> __device__ uint64_t key(int64_t line, int64_t at) const {
+  template <class C> __device__ uint64_t key(int64_t slice, int64_t at) const {
     int64_t off[2];
-    walk.at(line, off);
+    walk.at(slice, off);
     const uint64_t key = key_of(dm_load<C>(dtype, x, off[1] + at * x_step));
     return descending ? ~key : key;
   }
-  /* Outputs element `at` of the line as its rank-th. */
-  __device__ void store(int64_t line, int64_t rank, int64_t at) const {
+  /* Outputs element `at` of the slice as its rank-th. */
+  __device__ void store(int64_t slice, int64_t rank, int64_t at) const {
     int64_t off[2];
-    walk.at(line, off);
+    walk.at(slice, off);
     const int64_t to = off[0] + rank * out_step;
     dm_move(size, y, to, x, off[1] + at * x_step);
     index[to] = at + base;
   }
 };
 
-/* Keys and the positions that they came from: a row of n for each line. */
+/* Keys and the positions that they came from: a row of n for each slice. */
 struct Order {
   uint64_t *key;
   int64_t *at;
@@ -100,32 +100,32 @@ static __device__ void sort_shared(DM_SHARED_PTR(uint64_t) key, DM_SHARED_PTR(in
 }
 
 /* Sorts runs of `width`, a power of two, as many as fit in a block. Where a run is a whole
-   line the result is output; otherwise the sorted keys go to `order` for merging. */
+   slice the result is output; otherwise the sorted keys go to `order` for merging. */
 template <class C>
 static __global__ void __launch_bounds__(DM_THREADS)
-    run_kernel(SortLines lines, int64_t runs, int width, Order order) {
+    run_kernel(SortSlices slices, int64_t runs, int width, Order order) {
   DM_SHARED(uint64_t, key, RUN);
   DM_SHARED(int, at, RUN);
   const int n = width < SMALL ? SMALL : width;
-  /* Runs are numbered (line, run of the line). */
+  /* Runs are numbered (slice, run of the slice). */
   const int64_t first = (int64_t)blockIdx.x * (n / width);
   for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
-    const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
+    const int64_t slice = (first + i / width) / runs, run = (first + i / width) % runs;
     const int64_t k = run * width + i % width;
-    /* Elements beyond the end of a line have the largest key. */
-    key[i] = line < lines.count && k < lines.n ? lines.key<C>(line, k) : UINT64_MAX;
+    /* Elements beyond the end of a slice have the largest key. */
+    key[i] = slice < slices.count && k < slices.n ? slices.key<C>(slice, k) : UINT64_MAX;
     at[i] = i % width;
   }
   sort_shared(key, at, n, width);
   for (int i = (int)threadIdx.x; i < n; i += DM_THREADS) {
-    const int64_t line = (first + i / width) / runs, run = (first + i / width) % runs;
+    const int64_t slice = (first + i / width) / runs, run = (first + i / width) % runs;
     const int64_t k = run * width + i % width;
-    if (line >= lines.count || k >= lines.n) continue;
+    if (slice >= slices.count || k >= slices.n) continue;
     if (order.key) {
-      order.key[line * lines.n + k] = key[i];
-      order.at[line * lines.n + k] = run * width + at[i];
-    } else if (k < lines.kept) {
-      lines.store(line, k, at[i]);
+      order.key[slice * slices.n + k] = key[i];
+      order.at[slice * slices.n + k] = run * width + at[i];
+    } else if (k < slices.kept) {
+      slices.store(slice, k, at[i]);
     }
   }
 }
@@ -150,7 +150,7 @@ static __device__ inline int64_t count_before(const uint64_t *keys, int64_t n, u
 static __global__ void __launch_bounds__(DM_THREADS)
     merge_kernel(Order from, Order to, int64_t count, int64_t n, int64_t kept, int64_t width) {
   for (int64_t i = dm_thread(); i < count * n; i += dm_threads()) {
-    const int64_t line = i / n * n, run = i % n / width, k = i % n % width;
+    const int64_t slice = i / n * n, run = i % n / width, k = i % n % width;
     /* The run to merge with is the neighbour: 2 j with 2 j + 1. The last run may have none. */
     const int64_t other = (run ^ 1) * width, left = n - other;
     const int64_t n_other = left < 0 ? 0 : dm_min_i64(kept, dm_min_i64(width, left));
@@ -158,87 +158,87 @@ static __global__ void __launch_bounds__(DM_THREADS)
     const uint64_t key = from.key[i];
     /* On equal keys those of the left run come first, which makes the merge stable. */
     const int64_t rank =
-        k + count_before(from.key + line + (n_other ? other : 0), n_other, key, run & 1);
+        k + count_before(from.key + slice + (n_other ? other : 0), n_other, key, run & 1);
     if (rank >= kept) continue;
-    const int64_t index = line + run / 2 * 2 * width + rank;
+    const int64_t index = slice + run / 2 * 2 * width + rank;
     to.key[index] = key;
     to.at[index] = from.at[i];
   }
 }
 
-/* Outputs the first `kept` of each sorted line. */
+/* Outputs the first `kept` of each sorted slice. */
 static __global__ void __launch_bounds__(DM_THREADS)
-    store_kernel(SortLines lines, const int64_t *at) {
-  for (int64_t i = dm_thread(); i < lines.count * lines.kept; i += dm_threads()) {
-    const int64_t line = i / lines.kept, rank = i % lines.kept;
-    lines.store(line, rank, at[line * lines.n + rank]);
+    store_kernel(SortSlices slices, const int64_t *at) {
+  for (int64_t i = dm_thread(); i < slices.count * slices.kept; i += dm_threads()) {
+    const int64_t slice = i / slices.kept, rank = i % slices.kept;
+    slices.store(slice, rank, at[slice * slices.n + rank]);
   }
 }
 
 /* ---- sort, topk ---- */
 
 /* Launches the first sort, of runs of `width`. */
-static dm_status sort_runs(const SortLines &lines, int64_t runs, int width, Order order) {
-  const int64_t blocks = dm_ceil_div(lines.count * runs, width < SMALL ? SMALL / width : 1);
-  switch (dm_compute_dtype((dm_DType)lines.dtype)) {
+static dm_status sort_runs(const SortSlices &slices, int64_t runs, int width, Order order) {
+  const int64_t blocks = dm_ceil_div(slices.count * runs, width < SMALL ? SMALL / width : 1);
+  switch (dm_compute_dtype((dm_DType)slices.dtype)) {
   case DM_F32:
-    return dm_launch(run_kernel<float>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+    return dm_launch(run_kernel<float>, (unsigned)blocks, DM_THREADS, 0, slices, runs, width,
                      order);
   case DM_F64:
-    return dm_launch(run_kernel<double>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+    return dm_launch(run_kernel<double>, (unsigned)blocks, DM_THREADS, 0, slices, runs, width,
                      order);
   default:
-    return dm_launch(run_kernel<int64_t>, (unsigned)blocks, DM_THREADS, 0, lines, runs, width,
+    return dm_launch(run_kernel<int64_t>, (unsigned)blocks, DM_THREADS, 0, slices, runs, width,
                      order);
   }
 }
 
-/* Sorts long lines: runs first, then merges from one buffer into the other until one run is
+/* Sorts long slices: runs first, then merges from one buffer into the other until one run is
    left. */
-static dm_status merge_sort(const SortLines &lines) {
-  const int64_t all = lines.count * lines.n;
+static dm_status merge_sort(const SortSlices &slices) {
+  const int64_t all = slices.count * slices.n;
   dm_Scratch<uint64_t> keys;
   dm_Scratch<int64_t> positions;
   DM_TRY(keys.get(2 * all));
   DM_TRY(positions.get(2 * all));
   /* The two halves of each scratch buffer take turns as source and destination. */
   Order from = {keys.p, positions.p}, to = {keys.p + all, positions.p + all};
-  DM_TRY(sort_runs(lines, dm_ceil_div(lines.n, RUN), RUN, from));
-  for (int64_t width = RUN; width < lines.n; width *= 2) {
-    DM_TRY(dm_launch(merge_kernel, dm_blocks(all), DM_THREADS, 0, from, to, lines.count,
-                     lines.n, lines.kept, width));
+  DM_TRY(sort_runs(slices, dm_ceil_div(slices.n, RUN), RUN, from));
+  for (int64_t width = RUN; width < slices.n; width *= 2) {
+    DM_TRY(dm_launch(merge_kernel, dm_blocks(all), DM_THREADS, 0, from, to, slices.count,
+                     slices.n, slices.kept, width));
     const Order merged = to;
     to = from;
     from = merged;
   }
-  return dm_launch(store_kernel, dm_blocks(lines.count * lines.kept), DM_THREADS, 0, lines,
+  return dm_launch(store_kernel, dm_blocks(slices.count * slices.kept), DM_THREADS, 0, slices,
                    (const int64_t *)from.at);
 }
 
-/* Sorts lines of any length. */
-static dm_status sort_lines(const SortLines &lines) {
-  if (lines.n > RUN) return merge_sort(lines);
+/* Sorts slices of any length. */
+static dm_status sort_slices(const SortSlices &slices) {
+  if (slices.n > RUN) return merge_sort(slices);
   int width = 1;
-  while (width < lines.n) width *= 2;
-  return sort_runs(lines, 1, width, Order{NULL, NULL});
+  while (width < slices.n) width *= 2;
+  return sort_runs(slices, 1, width, Order{NULL, NULL});
 }
 
-/* sort or topk of x along dim: describes the lines, whose first elements are a walk over the
+/* sort or topk of x along dim: describes the slices, whose first elements are a walk over the
    other dims. */
 static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   dm_Tensor *out = c->out[0], *x = c->in[0];
   const int d = (int)(dim < 0 ? dim + out->ndim : dim);
   void *data[2];
-  SortLines lines;
+  SortSlices slices;
   if (out->numel == 0) return DM_OK;
   dm_Tensor firsts[2] = {dm_view_of(out, out->ndim, out->shape, out->stride, out->offset),
                          dm_view_of(x, x->ndim, x->shape, x->stride, x->offset)};
-  lines.n = lines.kept = lines.out_step = lines.x_step = 1;
+  slices.n = slices.kept = slices.out_step = slices.x_step = 1;
   if (out->ndim > 0) {
-    lines.n = x->shape[d];
-    lines.kept = out->shape[d];
-    lines.out_step = out->stride[d];
-    lines.x_step = x->stride[d];
+    slices.n = x->shape[d];
+    slices.kept = out->shape[d];
+    slices.out_step = out->stride[d];
+    slices.x_step = x->stride[d];
     /* The walk goes over the other dims only: dim d becomes size 1. */
     for (int i = 0; i < 2; i++) {
       firsts[i].numel /= firsts[i].shape[d];
@@ -246,16 +246,16 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
     }
   }
   dm_Tensor *both[2] = {&firsts[0], &firsts[1]};
-  lines.walk = dm_walk<2>(both, data);
-  lines.count = lines.walk.numel;
-  lines.y = data[0];
-  lines.x = data[1];
-  lines.index = (int64_t *)dm_tensor_data(c->out[1]);
-  lines.dtype = x->dtype;
-  lines.size = dm_dtype_sizes[x->dtype];
-  lines.base = c->base;
-  lines.descending = descending;
-  return sort_lines(lines);
+  slices.walk = dm_walk<2>(both, data);
+  slices.count = slices.walk.numel;
+  slices.y = data[0];
+  slices.x = data[1];
+  slices.index = (int64_t *)dm_tensor_data(c->out[1]);
+  slices.dtype = x->dtype;
+  slices.size = dm_dtype_sizes[x->dtype];
+  slices.base = c->base;
+  slices.descending = descending;
+  return sort_slices(slices);
 }
 
 /* out: the values and their positions (int64). */
@@ -271,20 +271,20 @@ DM_CUDA_KERNEL(topk_cuda) {
 
 /* Sorts n int64 keys for another kernel, with their positions from 0. */
 dm_status dm_cuda_order(const int64_t *keys, int64_t n, int64_t *sorted, int64_t *at) {
-  SortLines lines;
-  memset(&lines.walk, 0, sizeof lines.walk);
-  lines.walk.ndim = 1;
-  lines.walk.numel = lines.walk.shape[0] = 1;
-  lines.count = lines.out_step = lines.x_step = 1;
-  lines.n = lines.kept = n;
-  lines.x = keys;
-  lines.y = sorted;
-  lines.index = at;
-  lines.dtype = DM_I64;
-  lines.size = 8;
-  lines.base = 0;
-  lines.descending = false;
-  return n > 0 ? sort_lines(lines) : DM_OK;
+  SortSlices slices;
+  memset(&slices.walk, 0, sizeof slices.walk);
+  slices.walk.ndim = 1;
+  slices.walk.numel = slices.walk.shape[0] = 1;
+  slices.count = slices.out_step = slices.x_step = 1;
+  slices.n = slices.kept = n;
+  slices.x = keys;
+  slices.y = sorted;
+  slices.index = at;
+  slices.dtype = DM_I64;
+  slices.size = 8;
+  slices.base = 0;
+  slices.descending = false;
+  return n > 0 ? sort_slices(slices) : DM_OK;
 }
 
 /* ---- bucketize ---- */

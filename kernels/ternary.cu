@@ -29,7 +29,8 @@ extern "C" {
 #include "base/triple.inc"
 #undef U
 
-/* Computes in the output's dtype, integers in int64. */
+/* Computes in the output's dtype, integers in int64. A mask is the first operand, read as a
+   number of that dtype. */
 template <template <class> class Fn, int N>
 static dm_status run(dm_Tensor *out, dm_Tensor *const *in, double p, double q) {
   const dm_DType dtype = (dm_DType)out->dtype;

@@ -1,5 +1,10 @@
 /* The pointwise ops of one operand. Their formulas are the CPU's: base/scalar.inc for floats,
-   base/single.inc for integers and predicates. */
+   base/single.inc for integers and predicates.
+
+   The text of scalar.inc is compiled twice, as functions over float (NAME_f32, NAME_b32) and
+   over double; a functor picks by the compute type, in which 16-bit elements are float. The op
+   is a template argument of the kernel, so that no thread branches over ops. Predicates are the
+   exception: they are cheap, so one kernel holds all of them and branches. */
 #include "kernels/own.cuh"
 #include "kernels/pointwise.cuh"
 #include "kernels/reduce.cuh"

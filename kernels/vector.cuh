@@ -12,8 +12,10 @@ extern "C" {
 
 /* Whether `dtype` is that of T. */
 template <class T> static __device__ inline bool dm_dtype_is(int dtype);
-template <> __device__ inline bool dm_dtype_is<dm_f16>(int dtype) { return dtype == DM_F16; }
-template <> __device__ inline bool dm_dtype_is<dm_bf16>(int dtype) { return dtype == DM_BF16; }
+#define ROW(X, E, S, ...) \
+  template <> __device__ inline bool dm_dtype_is<dm_##S>(int dtype) { return dtype == DM_##E; }
+DM_LOW_DTYPES(ROW, )
+#undef ROW
 template <> __device__ inline bool dm_dtype_is<float>(int dtype) { return dtype == DM_F32; }
 template <> __device__ inline bool dm_dtype_is<double>(int dtype) { return dtype == DM_F64; }
 

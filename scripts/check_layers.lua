@@ -1,6 +1,7 @@
 -- Reads src/ and fails on an #include that points up, on a function that a lower layer
--- declares and an upper one defines unless HOOKS names it, and on too many circles of files.
--- Run from the repository root; ends with `N passed, N failed` (files, hooks, circles).
+-- declares and an upper one defines unless HOOKS names it, and on too many circles of files;
+-- and reads src/, kernels/ and lua/ for low floats that are named outside of NAMED.
+-- Run from the repository root; ends with `N passed, N failed` (files, hooks, circles, names).
 
 -- Folder -> layer. A file may include its own layer and those below.
 local LAYER = {
@@ -26,10 +27,28 @@ local FACE, GENERATED = "demilune.h", "^[^/]+%.gen%.%l+$"
 -- the files of op/ define them.
 local HOOKS = {
   dm_backend_open = {"core/device.h", "engine/backend.c"},
+  dm_default_dtype = {"core/tensor.h", "engine/state.c"},
   dm_tensor_drop_history = {"core/tensor.h", "engine/tape.c"},
   dm_optim_register = {"engine/backend.h", "op/optim/optim.c"},
   dm_fresh_copy = {"engine/backend.h", "op/optim/optim.c"},
   dm_scaled_new = {"engine/backend.h", "op/index/index_rows.c"},
+}
+
+-- The files whose code names a float of less than 32 bits (DM_F16, "bfloat16"), and why; all
+-- others ask base/dtypes.def, or demilune/dtypes.lua, for a property of it.
+local NAMED = {
+  ["src/demilune.h"] = "the public enum",
+  ["src/engine/autocast.c"] = "the default of autocast on each device",
+  ["src/cpu/variant.c"] = "the processor's flags for AMX, one for each format",
+  ["src/cpu/gemm_variant.c"] = "AVX512-BF16 multiplies pairs of one format",
+  ["src/cpu/gemm_avx2.c"] = "F16C widens one format while it packs",
+  ["lua/demilune/optim/muon.lua"] = "the method is defined in bfloat16",
+  ["lua/demilune/amp/initialize.lua"] = "a default, messages",
+  ["lua/demilune/amp/autocast.lua"] = "messages",
+  ["lua/demilune/trainer.lua"] = "a message",
+  ["lua/demilune/amp/report.lua"] = "how gradients would fit into float16: a field of the report",
+  ["lua/demilune/amp/page.lua"] = "the same, printed",
+  ["lua/demilune/amp/advice.lua"] = "the same, and what to use instead",
 }
 
 -- So many circles of files there may be; see circles(). Lower it when one is opened.
@@ -237,6 +256,30 @@ if #found > MOST_CIRCLES then
   print(("%d circles of files, at most %d may be"):format(#found, MOST_CIRCLES))
 end
 count(#found <= MOST_CIRCLES)
+
+-- ---- low floats by name ----
+
+-- Code without comments: of Lua those of a line, of C all.
+local function code_of(path, text)
+  if path:find "%.lua$" then return (text:gsub("%-%-[^\n]*", "")) end
+  return (text:gsub("/%*.-%*/", " "))
+end
+
+local function names_low_float(path, text)
+  local word = path:find "%.lua$" and "b?float16" or "DM_B?F16"
+  return code_of(path, text):find("%f[%w_]" .. word .. "%f[^%w_]") ~= nil
+end
+
+for _, path in ipairs(lines_of "find src kernels lua -type f -not -name '*.md'") do
+  local file <close> = assert(io.open(path))
+  local names = names_low_float(path, file:read "a")
+  if names and not NAMED[path] then
+    print(path .. ": names a low float; ask dtypes.def for a property, or add it to NAMED")
+  elseif NAMED[path] and not names then
+    print(path .. ": names no low float, and is in NAMED")
+  end
+  count(names == (NAMED[path] ~= nil))
+end
 
 print(("%d passed, %d failed"):format(passed, failed))
 os.exit(failed == 0)

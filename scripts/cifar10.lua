@@ -86,7 +86,7 @@ if args.cutmix then
   mixers[#mixers + 1] = transforms.CutMix{alpha = args.cutmix, num_classes = 10}
 end
 local function mixed(x, y)
-  return mixers[#mixers == 1 and 1 or dm.randint(1, 3, {1}, {device = "cpu"}):item()](x, y)
+  return mixers[#mixers == 1 and 1 or dm.randint(2, {1}, {device = "cpu"}):item()](x, y)
 end
 
 -- A trial with some of the training files may lack the test file: the accuracy is then
@@ -128,7 +128,7 @@ local trainer = dm.Trainer{
   schedule_every = "epoch",
   batch_transform = #mixers > 0 and mixed or nil,
   device = args.device, amp = args.dtype, metrics = {accuracy = dm.metrics.Accuracy()},
-  checkpoint = args.save, resume = args.resume,
+  checkpoint = args.save,
   callbacks = {
     on_load_checkpoint = check_recipe,
     on_save_checkpoint = function(_, state) state.recipe = args.recipe end,
@@ -143,7 +143,7 @@ local trainer = dm.Trainer{
       values.epoch, values.train_loss, measured, 100 * values.valid_accuracy, values.peak)
   end,
 }
-if args.resume then print(("resumed %s after epoch %d"):format(args.resume, trainer.epoch)) end
+command_line.resume(trainer, args.resume)
 
 print(("%s, recipe '%s': %s, %s, %s"):format(args.recipe == "vit" and "ViT" or "ResNet-18",
   args.recipe, args.recipe == "vit" and ("%d blocks of %d"):format(args.layers, args.width)

@@ -41,7 +41,7 @@ local trainer = dm.Trainer{
   schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr,
     {total_steps = args.epochs * #train}),
   device = args.device, amp = args.dtype, metrics = {accuracy = dm.metrics.Accuracy()},
-  checkpoint = args.save, resume = args.resume,
+  checkpoint = args.save,
   callbacks = {
     on_epoch_begin = function() dm.reset_peak_memory_stats(args.device) end,
     on_epoch_end = function() print("saved " .. args.save) end,
@@ -52,7 +52,7 @@ local trainer = dm.Trainer{
       dm.max_memory_allocated(args.device) / 2^20)
   end,
 }
-if args.resume then print(("resumed %s after epoch %d"):format(args.resume, trainer.epoch)) end
+command_line.resume(trainer, args.resume)
 print(model)
 print(("seed %d, %s, batch %d, %s, %d threads"):format(args.seed, args.dtype, args.batch,
   args.device, dm.get_num_threads()))

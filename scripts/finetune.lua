@@ -1,10 +1,9 @@
 -- Trains a ResNet that has learned other images on new ones: the weights come from a
--- safetensors file with torchvision's names, such as Python's safetensors.torch.save_file(
--- model.state_dict(), "resnet18.safetensors") writes; the last layer is new, the others keep
--- their weights, or learn ten times as slowly. `scripts/run scripts/finetune.lua --help`
--- lists the options.
+-- file with torchvision's names, such as its own resnet18-f37072fd.pth, or a safetensors file;
+-- the last layer is new, the others keep their weights, or learn ten times as slowly.
+-- `scripts/run scripts/finetune.lua --help` lists the options.
 --
---   scripts/run scripts/finetune.lua --weights resnet18.safetensors --data my_images --side 224
+--   scripts/run scripts/finetune.lua --weights resnet18-f37072fd.pth --data my_images --side 224
 --   scripts/run scripts/finetune.lua --weights resnet50.safetensors --model resnet50 \
 --     --set fashion_mnist --unfreeze layer4 --side 96
 --
@@ -20,7 +19,8 @@ local nn, optim, data, transforms = dm.nn, dm.optim, dm.data, dm.transforms
 
 local parser, number = command_line.parser("finetune.lua",
   "Train a ResNet with learned weights on new images.")
-parser:option("--weights", "a safetensors file with torchvision's names"):count(1):argname "FILE"
+parser:option("--weights", "a .pth or safetensors file of torchvision's names")
+  :count(1):argname "FILE"
 parser:option("--model", "whose weights these are")
   :choices{"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}:default "resnet18"
 parser:option("--data", "the folder with the images: with a folder of them for each class, or "

@@ -94,7 +94,7 @@ end
 local function wide(readable)
   local name, types = readable:match "([%w_]+)(%b<>)%(" -- NAME<types>(parameters)
   name, types = name or readable:match "([%w_]+)%(" or "", types or ""
-  return WIDE[name] or name:find "_f64_" or types:find "double" or types:find "long"
+  return WIDE[name] or (name .. types):find "_f64_" or types:find "double" or types:find "long"
 end
 
 local passed, failed, tolerated, archs, rows = 0, 0, 0, {}, {}

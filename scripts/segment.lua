@@ -41,7 +41,7 @@ end
 function Scenes:len() return self.count end
 
 function Scenes:draw(low, high)
-  return dm.randint(low, high + 1, {1}, {generator = self.generator, device = "cpu"}):item()
+  return dm.randint(low, high, {1}, {generator = self.generator, device = "cpu"}):item()
 end
 
 function Scenes:get()

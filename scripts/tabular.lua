@@ -94,7 +94,7 @@ local trainer = dm.Trainer{
 }
 trainer:fit{train = loader, valid = test, epochs = args.epochs}
 
--- ---- what came of it ----
+-- ---- results ----
 
 local absolute = dm.metrics.Mean()
 model:eval()

@@ -36,7 +36,13 @@ describe("activations as modules", function()
     assert.is_true(nn.Softmin(1)(x):equal(F.softmax(-x, 1)))
     assert.matches("alpha = 2.0", tostring(nn.CELU(2.0)))
     assert.matches("threshold = 0.5, value = 7", tostring(nn.Threshold(0.5, 7)))
-    refuses("Threshold: wanted two numbers", nn.Threshold, 1)
+    refuses("Threshold: value is missing, wanted a number", nn.Threshold, 1)
+  end)
+
+  it("write over x where asked to", function()
+    local y = dm.tensor{-1.0, 2.0}
+    assert.is_true(rawequal(y, nn.ReLU{inplace = true}(y)))
+    assert.same({0.0, 2.0}, y:totable())
   end)
 
   it("PReLU learns its slopes", function()
@@ -93,5 +99,24 @@ describe("allclose", function()
     assert.is_false(dm.allclose(dm.ones(3), dm.ones(3) * 1.1))
     assert.is_true(dm.allclose(dm.ones(3), dm.ones(3) * 1.1, {rtol = 0.2}))
     refuses("unknown option 'rtoll'; did you mean 'rtol'", dm.allclose, x, x, {rtoll = 1})
+  end)
+end)
+
+describe("rrelu_", function()
+  it("is rrelu in place, with its gradient", function()
+    for _, training in ipairs{false, true} do
+      local x = dm.tensor{-2.0, -1.0, 0.0, 3.0}:requires_grad_()
+      dm.manual_seed(4)
+      local want = F.rrelu(x, 0.1, 0.5, training)
+      local weights = dm.tensor{1.0, 2.0, 3.0, 4.0}
+      local grad = dm.autograd.grad((want * weights):sum(), x)
+      local y = x * 1
+      dm.manual_seed(4)
+      assert.is_true(rawequal(y, F.rrelu_(y, {lower = 0.1, upper = 0.5, training = training})))
+      assert.is_true(dm.equal(want, y))
+      assert.is_true(dm.equal(grad, dm.autograd.grad((y * weights):sum(), x)))
+      assert.is_true(dm.all(y:le(x * 0.1 + x:clamp{min = 0}):logical_or(x:ge(0))):item())
+    end
+    refuses("rrelu: lower is 1, upper 0", F.rrelu_, dm.ones(1), 1, 0)
   end)
 end)

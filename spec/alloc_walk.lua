@@ -28,7 +28,7 @@ scenario("creation", nothing, function()
     dm.tensor{{1, 2}, {3, 4}}, dm.tensor({true, false}, {dtype = "bool"}),
     dm.zeros(3, {dtype = "float16"}), dm.ones(2, 2, {requires_grad = true}), dm.full({2}, 7),
     dm.arange(5), dm.linspace(0, 1, 4), dm.eye(3), dm.rand(4), dm.randn(4),
-    dm.randint(1, 9, {4}), dm.randperm(6), dm.tensor(dm.ones(2)),
+    dm.randint(8, {4}), dm.randperm(6), dm.tensor(dm.ones(2)),
   }
   local text = {}
   for i, t in ipairs(all) do text[i] = tostring(t) end
@@ -41,12 +41,15 @@ end, function(given)
   local x, ids, mask = table.unpack(given)
   local w = x:clone():requires_grad_()
   local sum = (w[1]:sum() + w[{{}, 2}]:sum() + w[{{1, 3, 2}, -1}]:sum() + w[ids]:sum()
-    + w[mask]:sum() + w[{{}, ids}]:sum() + w[w:gt(0)]:sum())
+    + w[mask]:sum() + w[{{}, ids}]:sum() + w[w:gt(0)]:sum() + w[{ids, ids}]:sum()
+    + w[{mask, dm.newaxis, -1}]:sum() + w[{{}, ids, dm.newaxis}]:sum())
   sum:backward()
   local y = w * 2
   y[1] = 3
   y[{{}, 2}] = x[{{}, 1}]
   y[ids] = 0.5
+  y[{ids, "...", ids}] = x[{{1, 2}, 1}]
+  y[{{}, ids}] = 2
   y[mask] = x[mask]
   y[y:gt(1)] = -1
   y:sum():backward()
@@ -289,6 +292,15 @@ end, function(t)
   return back.epoch
 end)
 
+scenario("files of other programs", nothing, function()
+  local golden = "spec/golden/files/"
+  local tree, old = assert(dm.load(golden .. "tree.pt")), assert(dm.load(golden .. "old.pt"))
+  local gpt, arrays = assert(dm.load(golden .. "gpt2")), assert(dm.load(golden .. "packed.npz"))
+  assert(data.write_npz(FILE, arrays))
+  return tostring(tree.turned) .. tostring(old.steps) .. tostring(gpt["transformer.wpe.weight"])
+    .. tostring(assert(dm.load(FILE)).x)
+end)
+
 if dm.save_image(dm.ones(3, 2, 2), FILE) then -- not in a build without libpng
   scenario("images in files", function() return dm.rand(3, 3, 5, 4) end, function(x)
     assert(dm.save_image(x, FILE, {normalize = true}))
@@ -324,6 +336,7 @@ local Squares = data.Dataset:extend "Squares"
 function Squares:len() return 5 end -- luacheck: ignore 212
 function Squares:get(i) return dm.full({2}, i), i * i end -- luacheck: ignore 212
 scenario("an epoch of samples made in Lua", function() return Squares() end, epoch_of(0))
+scenario("an epoch of them by a worker", function() return Squares() end, epoch_of(1))
 
 scenario("an epoch of windows of a file", function()
   assert(dm.text.write_tokens(FILE, dm.arange(40, {device = "cpu"})))

@@ -47,6 +47,17 @@ describe("backward", function()
     assert.refuses("retain_graph", function() y:backward() end)
   end)
 
+  it("goes again through nodes that saved nothing", function()
+    local w = leaf{1.0, 2.0}
+    local y = w + 1
+    y:sum():backward()
+    y:sum():backward()
+    assert.same({2.0, 2.0}, numbers(w.grad))
+    local z = (w * w) + 1 -- the product saved w
+    z:sum():backward()
+    assert.refuses("mul's saved tensors are gone", function() z:sum():backward() end)
+  end)
+
   it("does not overflow the stack on 100,000 nodes #slow", function()
     local x = leaf{1.0}
     local y = x
@@ -168,6 +179,21 @@ describe("a history", function()
       k:mul_(k:t())
       -- what square saved was overwritten: refused, and nothing is left behind
       assert.refuses("square", function() h:sum():backward() end)
+    end
+    work()
+    collectgarbage()
+    local before = dm.memory_allocated(DEVICE)
+    for _ = 1, 10 do work() end
+    collectgarbage()
+    assert.equal(before, dm.memory_allocated(DEVICE))
+  end)
+
+  it("of what its own history saved are collected", function()
+    local function work()
+      local x, w = dm.ones(3), leaf{1.0, 2.0, 3.0}
+      x:copy_(x * w)
+      local y = dm.ones(3)
+      y:addcmul_(y, w)
     end
     work()
     collectgarbage()

@@ -78,6 +78,7 @@ end
 local SYNTAX = {
   ["[]"] = function(x, key) return x[key] end,
   ["[]="] = function(x, key, value)
+    x = x.requires_grad and x:clone() or x
     x[key] = value
     return x
   end,
@@ -107,7 +108,8 @@ end
 
 -- Runs op on args and returns its outputs as a list, whether it returns values or a table.
 function case.call(dm, op, args)
-  local fn = SYNTAX[op] or dm[op] or dm.nn.functional[op]
+  local fn = SYNTAX[op] or dm[op] or dm.nn.functional[op] or dm.methods[op:match "^x:(.+)$"]
+    or dm.vision[op]
   if fn == nil then error("dm." .. op .. " is missing", 0) end
   local outs = table.pack(fn(table.unpack(args)))
   if outs.n == 1 and type(outs[1]) == "table" and not outs[1].dtype then return outs[1] end
@@ -163,6 +165,8 @@ end
 --   exact       0
 --   pointwise   8 e |want|: a few ulp of two good libraries. 16 bits: computed
 --               in float32 and rounded once, so one ulp, 1.5 e |want|.
+--   near        as pointwise, and as much of 1: 1 - y^2 and the like cancel, and 16 bits read
+--               a rounded y.
 --   activation  also 4 e |x|, x being the element's input: x (1 + erf(x)) and
 --               the like cancel by definition.
 --   sum         also 4 e32 M^2 sqrt(N): rounding errors of N terms add like a
@@ -179,6 +183,7 @@ function case.tolerance(kind, dtype, want, scale)
   if scale.grad then e = math.max(e, scale.e) end
   local half = e > 2^-20
   local tol = TINIEST[dtype] + (half and 1.5 or 8) * e * math.abs(want)
+  if kind == "near" then tol = tol + (half and 2.5 or 8) * e end
   if kind == "activation" then tol = tol + (half and 1 or 4) * e * scale.x end
   if kind == "exp" then tol = tol + 4 * e * scale.m * scale.out end
   if kind == "sum" or kind == "exp" then
@@ -209,7 +214,7 @@ function case.check(x, literal, kind, scale, what)
   scale.out = case.magnitude(literal.d)
   for i, d in ipairs(literal.d) do
     local want = as_stored(d, literal.t)
-    scale.x = inputs and math.min(math.abs(inputs[i]), 1e30) or 0
+    scale.x = inputs and inputs[i] and math.min(math.abs(inputs[i]), 1e30) or 0
     local tol = case.tolerance(kind, literal.t, want, scale)
     if not same(got[i], want, tol, kind == "exact") then
       error(("%s element %d is %.17g, wanted %.17g (tolerance %.3g)")

@@ -644,7 +644,7 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
   const int64_t nx = d->n * d->c * d->h * d->w, ny = d->n * d->o * d->p * d->q;
   const int64_t nw = d->o * (d->c / d->groups) * d->r * d->s;
   void *x = random_array(t, nx), *w = random_array(t, nw), *dy = random_array(t, ny);
-  void *bias = random_array(t, d->o);
+  void *bias = random_array(t, dm_max_i64(d->o, d->c));
   double *wx = widen(t, x, nx), *ww = widen(t, w, nw), *wdy = widen(t, dy, ny);
   double *y = calloc((size_t)ny + 1, 8), *dx = calloc((size_t)nx + 1, 8);
   double *dw = calloc((size_t)nw + 1, 8);
@@ -652,6 +652,7 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
   conv_naive(d, wx, ww, wdy, y, dx, dw);
   const bool biased = below(2);
   for (int64_t i = 0; biased && i < ny; i++) y[i] += get(t, bias, i / (d->p * d->q) % d->o);
+  for (int64_t i = 0; biased && i < nx; i++) dx[i] += get(t, bias, i / (d->h * d->w) % d->c);
   bool ok[3] = {true, true, true};
   void *first[3] = {NULL, NULL, NULL};
   const int64_t size[3] = {ny, nx, nw};
@@ -660,7 +661,7 @@ static void check_conv_dims(const dm_ConvDims *d, dm_DType t) {
     void *got[3] = {new_array(t, ny), new_array(t, nx), new_array(t, nw)};
     dm_set_num_threads(threads);
     ok[0] = ok[0] && dm_conv2d_fwd(d, t, x, w, biased ? bias : NULL, got[0]) == DM_OK;
-    ok[1] = ok[1] && dm_conv2d_dx(d, t, dy, w, got[1]) == DM_OK;
+    ok[1] = ok[1] && dm_conv2d_dx(d, t, dy, w, biased ? bias : NULL, got[1]) == DM_OK;
     ok[2] = ok[2] && dm_conv2d_dw(d, t, dy, x, got[2]) == DM_OK;
     const int64_t rs = d->r * d->s;
     ok[0] = ok[0] && near_all(t, got[0], y, ny, d->c / d->groups * rs);
@@ -930,7 +931,7 @@ static void check_formulas(const dm_Loops *a, const dm_Loops *b) {
   for (int i = 0; i < DM_N_PAIR; i++) {
     const char *name = i < DM_N_OP ? dm_ops[i].name : "a pair's second form";
     const bool has_log = i == DM_OP_logaddexp || i == DM_OP_logaddexp2 || i == DM_OP_xlogy ||
-                         i == DM_OP_special_xlog1py;
+                         i == DM_OP_special_xlog1py || i == DM_OP_log_loss;
     snprintf(what, sizeof what, "%s, plain and wide", name);
     if (a->pair[i].f32)
       check(alike(a->pair[i].f32, b->pair[i].f32, has_log ? close_by : same_bits, 0.5), what);

@@ -23,6 +23,7 @@
 #include "data/inflate.h"
 #include "data/loader.h"
 #include "data/safetensors.h"
+#include "data/zip.h"
 #include "data/tokens.h"
 
 enum { N_FUZZ = 2000, FILE_MAX = 1 << 16 };
@@ -140,7 +141,7 @@ static void check_idx_faults(void) {
   for (size_t i = 12; i < n; i++) file[i] = (uint8_t)(i * i >> 3);
 
   CHECK_FAIL(dm_idx_read(&x, path_of("none")), DM_EIO, "No such file");
-  CHECK_FAIL(dm_idx_read(&x, dir), DM_EIO, "directory");
+  CHECK_FAIL(dm_idx_read(&x, dir), DM_EIO, "regular file");
   CHECK_FAIL(dm_idx_read(&x, put_file("b", "", 0)), DM_EIO, "cut short");
   CHECK_FAIL(dm_idx_read(&x, put_file("b", "PNG!abc", 7)), DM_EIO, "no IDX file");
   CHECK_FAIL(dm_idx_read(&x, put_file("b", file, 9)), DM_EIO, "inside its header");
@@ -244,7 +245,7 @@ static const void *const sample_data[N_SAMPLE] = {"\0\0\xc0\x3f\0\0\0\xc0",
 static const dm_StPair sample_pair = {"k", "v\n\"x\""};
 
 static dm_status write_sample(const char *name) {
-  return dm_st_write(path_of(name), sample, sample_data, N_SAMPLE, &sample_pair, 1);
+  return dm_st_write(path_of(name), sample, sample_data, N_SAMPLE, &sample_pair, 1, false);
 }
 
 static void check_st_round_trip(void) {
@@ -271,7 +272,7 @@ static void check_st_round_trip(void) {
     }
   dm_st_close(&f);
   CHECK(f == NULL);
-  CHECK(dm_st_write(path_of("e.st"), NULL, NULL, 0, NULL, 0) == DM_OK);
+  CHECK(dm_st_write(path_of("e.st"), NULL, NULL, 0, NULL, 0, false) == DM_OK);
   CHECK(dm_st_open(&f, path_of("e.st")) == DM_OK);
   dm_st_close(&f);
 }
@@ -384,20 +385,21 @@ static void check_st_writer(void) {
   const void *data[2] = {"a", "b"};
   const dm_StPair pairs[2] = {{"k", "1"}, {"k", "2"}};
   const char *out = path_of("s.st");
-  CHECK_FAIL(dm_st_write(out, duplicates, data, 2, NULL, 0), DM_EARG, "two tensors");
-  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, pairs, 2), DM_EARG, "twice");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 2, NULL, 0, false), DM_EARG, "two tensors");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, pairs, 2, false), DM_EARG, "twice");
   duplicates[0].name = "\xff";
-  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "UTF-8");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0, false), DM_EARG, "UTF-8");
   duplicates[0].name = "__metadata__";
-  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "__metadata__");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0, false), DM_EARG, "__metadata__");
   duplicates[0].name = "x";
   duplicates[0].shape[0] = -1;
-  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0), DM_EARG, "shape");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0, false), DM_EARG, "shape");
   duplicates[0].shape[0] = 1;
-  CHECK_FAIL(dm_st_write("/dev/full", duplicates, data, 1, NULL, 0), DM_EIO, "regular");
-  CHECK_FAIL(dm_st_write(path_of("no/such"), duplicates, data, 1, NULL, 0), DM_EIO, "folder");
-  CHECK_FAIL(dm_st_write(dir, duplicates, data, 1, NULL, 0), DM_EIO, "regular");
-  CHECK_FAIL(dm_st_write("", duplicates, data, 1, NULL, 0), DM_EIO, "nothing");
+  CHECK_FAIL(dm_st_write("/dev/full", duplicates, data, 1, NULL, 0, false), DM_EIO, "regular");
+  CHECK_FAIL(dm_st_write(path_of("no/such"), duplicates, data, 1, NULL, 0, false), DM_EIO,
+             "folder");
+  CHECK_FAIL(dm_st_write(dir, duplicates, data, 1, NULL, 0, false), DM_EIO, "regular");
+  CHECK_FAIL(dm_st_write("", duplicates, data, 1, NULL, 0, false), DM_EIO, "nothing");
   CHECK(get_file("s.st", bytes) == GOLDEN_BYTES && memcmp(bytes, golden, GOLDEN_BYTES) == 0);
   CHECK(count_files() == n_files);
 
@@ -424,12 +426,12 @@ static void check_st_disk_full(void) {
   small = old;
   small.rlim_cur = 100000;
   CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  CHECK_FAIL(dm_st_write(path_of("s.st"), &e, &data, 1, NULL, 0), DM_EIO, "too large");
-  CHECK_FAIL(dm_st_write(path_of("new.st"), &e, &data, 1, NULL, 0), DM_EIO, "too large");
+  CHECK_FAIL(dm_st_write(path_of("s.st"), &e, &data, 1, NULL, 0, false), DM_EIO, "too large");
+  CHECK_FAIL(dm_st_write(path_of("new.st"), &e, &data, 1, NULL, 0, false), DM_EIO, "too large");
   setrlimit(RLIMIT_FSIZE, &old);
   CHECK(get_file("s.st", bytes) == GOLDEN_BYTES && memcmp(bytes, golden, GOLDEN_BYTES) == 0);
   CHECK(count_files() == n_files);
-  CHECK(dm_st_write(path_of("s.st"), &e, &data, 1, NULL, 0) == DM_OK);
+  CHECK(dm_st_write(path_of("s.st"), &e, &data, 1, NULL, 0, false) == DM_OK);
 }
 
 /* ---- loader ---- */
@@ -806,6 +808,54 @@ static void check_inflate(void) {
   CHECK(dm_inflate((uint8_t[]){3, 0}, 2, out, 0) == DM_OK); /* nothing, deflated */
 }
 
+/* ---- zip archives ---- */
+
+static const uint8_t
+    zipped[] = {0x50, 0x4b, 0x03, 0x04, 0x14, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x21,
+                0x00, 0xdc, 0xae, 0x15, 0x39, 0x09, 0x00, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x00,
+                0x01, 0x00, 0x00, 0x00, 0x61, 0x4b, 0x4c, 0x4a, 0x4e, 0x4c, 0x4a, 0x04, 0x11,
+                0x00, 0x50, 0x4b, 0x01, 0x02, 0x14, 0x00, 0x14, 0x00, 0x00, 0x00, 0x08, 0x00,
+                0x00, 0x00, 0x21, 0x00, 0xdc, 0xae, 0x15, 0x39, 0x09, 0x00, 0x00, 0x00, 0x0a,
+                0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+                0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x61, 0x50, 0x4b, 0x05, 0x06,
+                0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x01, 0x00, 0x2f, 0x00, 0x00, 0x00, 0x28,
+                0x00, 0x00, 0x00, 0x00, 0x00}; /* `deflated` under the name of a */
+
+/* Reads the archive's entries into buffer; *n is their number. */
+static dm_status read_zip(const char *path, char *buffer, int64_t n_buffer, int64_t *n) {
+  dm_Zip *zip = NULL;
+  dm_status st = dm_zip_open(&zip, path);
+  const dm_ZipEntry *e = st == DM_OK ? dm_zip_get_entries(zip, n) : NULL;
+  for (int64_t i = 0; st == DM_OK && i < *n; i++)
+    if (e[i].n_bytes <= n_buffer) st = dm_zip_read(zip, &e[i], buffer);
+  dm_zip_close(&zip);
+  return st;
+}
+
+static dm_status use_zip(void) {
+  char buffer[10];
+  int64_t n;
+  return read_zip(path_of("walk.zip"), buffer, sizeof buffer, &n);
+}
+
+static void check_zip(void) {
+  enum { SIZE = sizeof zipped };
+  char buffer[1032 * SIZE];
+  int64_t n = 0;
+  CHECK(read_zip(put_file("walk.zip", zipped, SIZE), buffer, sizeof buffer, &n) == DM_OK &&
+        n == 1);
+  CHECK(memcmp(buffer, "abcababcab", 10) == 0);
+  for (size_t cut = 0; cut < SIZE; cut++)
+    CHECK(read_zip(put_file("z", zipped, cut), buffer, sizeof buffer, &n) == DM_EIO);
+  for (int i = 0; i < 2000; i++) {
+    uint8_t bytes[SIZE];
+    memcpy(bytes, zipped, SIZE);
+    const size_t size = damage(bytes, SIZE);
+    const dm_status st = read_zip(put_file("z", bytes, size), buffer, sizeof buffer, &n);
+    CHECK(st == DM_OK || st == DM_EIO);
+  }
+}
+
 static dm_status use_loader(void) {
   dm_LoaderColumn col[3];
   dm_LoaderSpec s;
@@ -858,12 +908,14 @@ int main(void) {
   check_loader_client();
   check_loader_overlap();
   check_inflate();
+  check_zip();
   check_gather();
   put_file("walk.idx", gz, gzip_bytes(gz, "\0\0\10\1\0\0\0\3abc", 11));
   check_memory_walk(use_idx, 3);
   check_memory_walk(use_st, 8);
   check_memory_walk(use_loader, 30);
   check_memory_walk(use_inflate, 1);
+  check_memory_walk(use_zip, 6);
 
   DIR *d = opendir(dir);
   for (struct dirent *e; (e = readdir(d)) != NULL;)

@@ -134,7 +134,7 @@ static void block_sums(void) {
   cudaFree(dx), cudaFree(d);
 }
 
-/* ---- what the intrinsics answer -------------------------------------------------------------
+/* ---- results of the intrinsics --------------------------------------------------------------
  */
 
 /* Row r of out is what the 32 lanes got from intrinsic r. */
@@ -533,7 +533,7 @@ static void host_threads(void) {
   check(ok[0] && ok[1] && ok[2], "three host threads launch at once");
 }
 
-/* ---- what must end in a message and a death
+/* ---- faults that must end in a message and a death
  * ------------------------------------------------------------ */
 
 /* Runs f in a child; true if the child died of it and said `words`. */

@@ -250,6 +250,11 @@ describe("fashion_mnist:", function()
     end
     has(run("fashion_mnist.lua", "--data", folder, "--epochs", "2", "--resume", saved),
       "resumed " .. saved .. " after epoch 2")
+    local none = folder .. "/none.safetensors"
+    local text, good = try("fashion_mnist.lua", "--data", folder, "--resume", none)
+    assert.is_falsy(good)
+    assert.equal(
+      ("--resume: load: cannot open '%s': No such file or directory\n"):format(none), text)
     os.execute("rm -rf " .. folder)
   end)
 end)

@@ -237,7 +237,7 @@ static const dm_OptimOps optim = {.step = step,
 
 /* ---- opening ---- */
 
-const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
+const uint8_t dm_dtype_sizes[DM_N_DTYPE] = DM_DTYPE_SIZES;
 
 dm_BackendOpenFn dm_backend;
 const char *dm_backend(const dm_Engine *e) {

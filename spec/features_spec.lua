@@ -76,8 +76,10 @@ normalised images | spec/data_spec.lua: and count labels from 1
 vision transformers | spec/transformers_spec.lua: computes what PyTorch's does; spec/transformers_spec.lua: halves the loss of
 BERT and GPT: embedding, attention, layer norm, gelu, tied weights | spec/transformers_spec.lua: gives under autocast the dtypes; spec/transformers_spec.lua: stay one tensor; spec/attention_spec.lua: golden transformer
 ResNet-18 with ten classes | spec/cifar_spec.lua: computes what PyTorch's does
-the ResNet family, ResNet-50 | spec/models_spec.lua: resnet50 = {25557032; spec/models_spec.lua: trains %s: the loss falls in bfloat16; spec/models_spec.lua: resnet50 = {side
-EfficientNet: depthwise convolutions, SiLU, squeeze and excitation | spec/models_spec.lua: efficientnet_b0 = {5288548; spec/models_spec.lua: efficientnet_b0 = {side
+the ResNet family, ResNet-50 | spec/golden/torchvision_models.lua: resnet50={counts; spec/models_spec.lua: trains %s: the loss falls in bfloat16; spec/models_spec.lua: resnet50 = {side
+AlexNet, DenseNet, ConvNeXt, Swin, ResNeXt | spec/golden/torchvision_models.lua: densenet121={side; spec/models_spec.lua: has torchvision's modules, names
+bounding boxes, nms, roi_align, focal loss | spec/golden/vision.lua: op="roi_align"; spec/vision_spec.lua: keeps what the definition keeps
+EfficientNet: depthwise convolutions, SiLU, squeeze and excitation | spec/golden/torchvision_models.lua: efficientnet_b0={counts; spec/models_spec.lua: efficientnet_b0 = {side
 CIFAR-10 from its binary files | spec/cifar_spec.lua: says what to get
 Compose, ToTensor, Normalize | spec/cifar_spec.lua: ToTensor and Normalize give
 the CIFAR-10 script, plain and in mixed precision | spec/cifar_spec.lua: trains by the printed recipe; scripts/cifar10.lua; GPU

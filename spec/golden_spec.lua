@@ -101,8 +101,9 @@ local function run_in_place(c, kind)
 end
 
 local OPS = {"create", "view", "unary", "binary", "compare", "activation", "reduce", "index",
-  "sort", "softmax", "distance", "derived", "matmul", "conv", "pool", "nd", "norm", "layers",
-  "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "positions", "special"}
+  "keys", "sort", "softmax", "distance", "derived", "matmul", "conv", "pool", "nd", "norm",
+  "layers", "loss", "rnn", "attention", "order", "linalg", "fft", "numeric", "positions",
+  "special", "further", "further_pointwise", "vision"}
 
 for _, name in ipairs(OPS) do
   local family = load_family(name)

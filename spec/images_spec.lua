@@ -67,15 +67,16 @@ describe("read_image and decode_image", function()
   end)
 
   it("refuse what are no options, and what is no path", function()
-    assert.refuses('read_image: mode is bgr, wanted "unchanged", "gray" or "rgb"',
+    assert.refuses("read_image: mode is 'bgr', wanted 'unchanged', 'gray' or 'rgb'",
       function() dm.read_image("x", {mode = "bgr"}) end)
     assert.refuses("decode_image: unknown option 'exiv'; did you mean 'exif'",
       function() dm.decode_image("x", {exiv = true}) end)
-    assert.refuses("decode_image: a string expected, got nil", function() dm.decode_image() end)
+    assert.refuses("decode_image: input is missing, wanted a string",
+      function() dm.decode_image() end)
   end)
 end)
 
--- ---- what is damaged ----
+-- ---- damaged files ----
 
 local function refused(bytes)
   local x, message = dm.decode_image(bytes)

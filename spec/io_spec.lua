@@ -262,6 +262,25 @@ describe("The outside world:", function()
   end)
 end)
 
+describe("What has a state of its own", function()
+  it("is not saved with its fields, and the hint says what is", function()
+    local nn, name = dm.nn, path "fields"
+    local model = nn.Linear(2, 2)
+    assert.error_matches(function() dm.save(name, {model = model}) end,
+      "save: model is a Linear.*hint: its :state_dict%(%)")
+    assert.error_matches(function() dm.save(name, model) end, "save: the tree is a Linear")
+    assert.error_matches(function()
+      dm.save(name, {dm.optim.SGD(model:parameters())})
+    end, "save: 1 is a SGD")
+    assert.error_matches(function() dm.save(name, {a = dm.amp.GradScaler()}) end,
+      "demilune.GradScaler")
+    assert.is_nil(io.open(name))
+    assert.is_true(dm.save(name, {model = model:state_dict()}))
+    assert.is_true(dm.save{path = name, tree = {1}})
+    assert.same({1}, dm.load{path = name, map_location = "cpu"})
+  end)
+end)
+
 describe("Other programs:", function()
   it("a foreign file comes as {name = tensor}, and its metadata", function()
     assert(dm.safetensors_write(path "foreign", {["layer.weight"] = dm.ones(2)}, {note = "hi"}))

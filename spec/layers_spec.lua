@@ -161,6 +161,31 @@ describe("bilinear, shuffled and unflattened", function()
 end)
 
 describe("tables of vectors", function()
+  it("Embedding may divide gradients by how often a row is looked up", function()
+    local m = nn.Embedding(4, 3, {padding_idx = 4, scale_grad_by_freq = true})
+    local y = m(dm.tensor({{1, 3}, {3, 2}, {3, 4}}, {dtype = "int64"}))
+    y:retain_grad()
+    local gy = dm.arange(1, 18):float():reshape(3, 2, 3)
+    y:backward(gy)
+    -- PyTorch's
+    assert.same({{1, 2, 3}, {10, 11, 12}, {8, 9, 10}, {0, 0, 0}}, m.weight.grad:totable())
+    assert.same(gy:totable(), y.grad:totable())
+  end)
+
+  it("norms do without a bias", function()
+    for _, m in ipairs{nn.BatchNorm1d(4, {bias = false}), nn.LayerNorm(4, {bias = false}),
+      nn.GroupNorm(2, 4, {bias = false}),
+      nn.InstanceNorm1d(4, {affine = true, bias = false})} do
+      local x = dm.randn(2, 4, 4)
+      local names = {}
+      for name in m:named_parameters() do names[#names + 1] = name end
+      assert.same({"weight"}, names)
+      local y = m(x)
+      m.weight.data:mul_(2)
+      assert.is_true(dm.allclose(m(x), y * 2))
+    end
+  end)
+
   it("shorten the rows that are looked up, in place", function()
     local m = nn.Embedding(4, 3, {max_norm = 1})
     m.weight.data:fill_(2)
@@ -401,8 +426,25 @@ describe("summary", function()
       lstm:summary({7, 4, 3}, {print = false}).total.flops)
     assert.equal(2 * 14 * 2 * (20 * 3 + 20 * 5),
       lstm:summary(dm.ones(7, 2, 3), {print = false}).total.flops)
-    assert.error_matches(function() m:summary() end, "wanted a shape")
+    assert.error_matches(function() m:summary() end, "input is missing")
     assert.error_matches(function() m:summary{2, 3} end, "Linear")
     assert.is_false(layer._has_hooks)
+  end)
+end)
+
+describe("EmbeddingBag", function()
+  it("divides gradients by how often an id comes", function()
+    local ids = dm.tensor({2, 3, 2, 5, 2}, {dtype = "int64"})
+    local offsets = dm.tensor({1, 4}, {dtype = "int64"})
+    -- PyTorch's: row 2 comes twice in a bag of three ids and once in one of two
+    local sum, mean = {0.0, 1, 1, 0, 1}, {0.0, (2 / 3 + 1 / 2) / 3, 1 / 3, 0, 1 / 2}
+    for mode, want in pairs{sum = sum, mean = mean} do
+      local bag = nn.EmbeddingBag(5, 3, {mode = mode, scale_grad_by_freq = true})
+      bag(ids, offsets):sum():backward()
+      near(dm.tensor(want):unsqueeze(2):expand(5, 3), bag.weight.grad)
+    end
+    assert.error_matches(function()
+      nn.EmbeddingBag(5, 3, {mode = "max", scale_grad_by_freq = true})(ids, offsets)
+    end, "scale_grad_by_freq goes with")
   end)
 end)

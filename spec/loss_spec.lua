@@ -51,6 +51,16 @@ describe("losses as modules", function()
     assert.equal("float64", m:double()(a:double(), labels).dtype)
   end)
 
+  it("leave labels of -100 out", function()
+    for _, f in ipairs{F.cross_entropy, nn.CrossEntropyLoss(), F.nll_loss, nn.NLLLoss()} do
+      local x = dm.randn(3, 4)
+      assert.equal(f(dm.stack{x[1], x[3]}, int{1, 2}):item(), f(x, int{1, -100, 2}):item())
+    end
+    refuses("label %-99", function() return F.nll_loss(a, int{1, -99, 2, 1}):item() end)
+    local seen = dm.metrics.Perplexity():update(dm.zeros(2, 4), int{1, -100})
+    assert.near(4, seen:compute(), 1e-6)
+  end)
+
   it("refuse shapes and numbers that do not fit", function()
     refuses("probabilities in x's shape; hint: y:long", F.cross_entropy, a, signs)
     refuses("ignore_index is for labels", F.cross_entropy, a, b, {ignore_index = 2})

@@ -6,19 +6,9 @@ local amp, models, nn = dm.amp, dm.models, dm.nn
 
 -- ---- names and shapes ----
 
--- Parameters, the checksum of the state's names and shapes, and of the parameters' order.
-local EXPECTED = {
-  resnet34 = {21797672, 1947703847, 883266480},
-  resnet50 = {25557032, 3906915457, 2321272283},
-  resnet101 = {44549160, 1815608848, 3585977646},
-  resnet152 = {60192808, 3175253057, 3944314166},
-  efficientnet_b0 = {5288548, 3649574376, 970153884},
-  efficientnet_b4 = {19341616, 1281540843, 3097533414},
-  mobilenet_v2 = {3504872, 730953660, 3484226157},
-  vgg11 = {132863336, 1169884842, 3892964735},
-  vgg16 = {138357544, 242716949, 965393038},
-  vgg16_bn = {138365992, 671103353, 586027137},
-}
+-- models: counts (parameters, the checksum of the state's names and shapes, and of the
+-- parameters' order) and tree; results: see below.
+local GOLDEN = require "spec.golden.torchvision_models"
 
 local function count(model)
   local n = 0
@@ -53,28 +43,47 @@ local function parameter_names(model)
   return names
 end
 
+-- The classes of a module and of those below, with their names, in order. Children of one
+-- structure that stand together share one entry: "Sequential(0,1=Linear)".
+local function tree(model)
+  local groups, last = {}, nil
+  for name, child in model:named_children() do
+    local below = tree(child)
+    if below == last then
+      groups[#groups] = groups[#groups]:sub(1, -#below - 2) .. "," .. name .. "=" .. below
+    else
+      groups[#groups + 1] = name .. "=" .. below
+    end
+    last = below
+  end
+  return #groups > 0 and ("%s(%s)"):format(model.class, table.concat(groups, " ")) or model.class
+end
+
 -- fn() with parameters that get no values: they cost no time then.
 local function without_values(fn)
-  local uniform, normal = nn.init.uniform_, nn.init.normal_
-  local function same(t) return t end
-  nn.init.uniform_, nn.init.normal_ = same, same
+  local kept = {uniform_ = nn.init.uniform_, normal_ = nn.init.normal_,
+    trunc_normal_ = nn.init.trunc_normal_}
+  for name in pairs(kept) do nn.init[name] = function(t) return t end end
   local ok, result = pcall(fn)
-  nn.init.uniform_, nn.init.normal_ = uniform, normal
+  for name, fill in pairs(kept) do nn.init[name] = fill end
   return ok and result or error(result, 0)
 end
 
 describe("models", function()
-  for name, wanted in pairs(EXPECTED) do
-    it(name .. " has torchvision's names, shapes, order and number of parameters", function()
-      local model = without_values(models[name])
-      assert.same(wanted,
-        {count(model), checksum(state_lines(model)), checksum(parameter_names(model))})
-    end)
+  for name, wanted in pairs(GOLDEN.models) do
+    it(name .. " has torchvision's modules, names, shapes, order and number of parameters",
+      function()
+        local model = without_values(models[name])
+        assert.equal(wanted.tree, tree(model))
+        assert.same(wanted.counts,
+          {count(model), checksum(state_lines(model)), checksum(parameter_names(model))})
+      end)
   end
 
   it("are nil when there is none of the name, and refuse unknown options", function()
     assert.is_nil(models.resnet19)
-    for _, name in ipairs{"resnet50", "mobilenet_v2", "efficientnet_b0", "vgg16", "lenet"} do
+    for _, name in ipairs{"resnet50", "mobilenet_v2", "efficientnet_b0", "vgg16", "lenet",
+      "alexnet", "densenet121", "convnext_tiny", "swin_t", "resnext50_32x4d"} do
       local ok, message = pcall(models[name], {num_clases = 10})
       assert.is_false(ok)
       assert.matches(name .. ": unknown option 'num_clases'; did you mean 'num_classes'",
@@ -89,18 +98,27 @@ describe("models", function()
   end)
 end)
 
+describe("densenet", function()
+  it("takes the names of torchvision's files", function()
+    local model = without_values(models.densenet121)
+    local state, name = model:state_dict(), "features.denseblock2.denselayer3.norm1.weight"
+    state["features.denseblock2.denselayer3.norm.1.weight"] = state[name] + 1
+    state[name] = nil
+    local wanted = state["features.denseblock2.denselayer3.norm.1.weight"]
+    model:load_state_dict(state)
+    assert.is_true(dm.equal(wanted, model:state_dict()[name]))
+  end)
+end)
+
 -- ---- results ----
 
--- In float64, without dropout: four images of 32x32, ten classes.
-local RESULTS = {
-  resnet50 = {loss = 5.66400829, eval = {-3.3772134, -36.987294, -23.411136, 2.0570639}},
-  mobilenet_v2 = {loss = 2.79325135, gradient = 5552.97648,
-    eval = {3.3592227, 1.7352347, -1.6273044, -0.59935115}, opts = {dropout = 0}},
-  vgg11_bn = {loss = 4.48614045, eval = {2.1906466, -0.15399799, 0.08859704, -0.77101563},
-    opts = {dropout = 0, small_head = true}},
-  efficientnet_b0 = {loss = 2.0695362, gradient = 280.847017,
-    eval = {0.913315, 0.013365809, -0.061290936, 0.060533138},
-    opts = {dropout = 0, stochastic_depth = 0}},
+-- Of models of ten classes, in float64 and without chance: the loss of four images, the norm of
+-- the first parameter's gradient, and in evaluation four scores of the second image.
+local OPTIONS = {
+  mobilenet_v2 = {dropout = 0}, vgg11_bn = {dropout = 0, small_head = true},
+  efficientnet_b0 = {dropout = 0, stochastic_depth = 0},
+  convnext_tiny = {stochastic_depth_prob = 0, layer_scale = 0.5},
+  swin_t = {stochastic_depth_prob = 0},
 }
 
 -- Of element i, from 0: (i i + 7919 i) mod 1021, which repeats itself after 1021.
@@ -139,13 +157,15 @@ local function close(wanted, got)
 end
 
 describe("results", function()
-  for name, wanted in pairs(RESULTS) do
+  for name, wanted in pairs(GOLDEN.results) do
     it("of " .. name .. " are torchvision's", function()
       local model = without_values(function()
-        return models[name](with(wanted.opts, {num_classes = 10})):double()
+        local model = models[name](with(OPTIONS[name], {num_classes = 10}))
+        if name == "alexnet" then model.classifier = nn.Linear(256 * 6 * 6, 10) end
+        return model:double()
       end)
       fill(model)
-      local x = formula({4, 3, 32, 32}, 4)
+      local x = formula({4, 3, wanted.side, wanted.side}, 4)
       local loss = dm.cross_entropy(model(x), dm.tensor({3, 8, 1, 10}, {dtype = "int64"}))
       close(wanted.loss, loss:item())
       if wanted.gradient then -- those of millions of parameters take long
@@ -162,7 +182,7 @@ end)
 -- ---- parts ----
 
 describe("stochastic depth", function()
-  local StochasticDepth = require("demilune.models.blocks").StochasticDepth
+  local StochasticDepth = require("demilune.vision.layers").StochasticDepth
 
   it("leaves out whole rows in training, and keeps the mean", function()
     dm.manual_seed(1)
@@ -184,9 +204,8 @@ describe("stochastic depth", function()
     for _, m in model:named_modules() do
       if m.class == "StochasticDepth" then seen[#seen + 1] = m.p end
     end
-    assert.equal(9, #seen) -- of 16 blocks those that have a way around
-    assert.near(0.2 * 2 / 16, seen[1], 1e-12)
-    assert.near(0.2 * 14 / 16, seen[9], 1e-12)
+    assert.equal(16, #seen)
+    for i, p in ipairs(seen) do assert.near(0.2 * (i - 1) / 16, p, 1e-12) end
   end)
 end)
 

@@ -29,6 +29,28 @@ describe("nn.Module", function()
     assert.equal(4, #m:parameters())
   end)
 
+  it("a plain tensor instead of a parameter is refused", function()
+    local hint = "Linear: weight was a parameter.*hint: nn.Parameter%(tensor%)"
+    local layer, w = nn.Linear(2, 3), dm.ones(3, 2)
+    layer.weight = nil
+    assert.error_matches(function() layer.weight = w end, hint)
+    assert.equal(1, #layer:parameters())
+    layer.weight = nn.Parameter(w:clone())
+    assert.equal(2, #layer:parameters())
+    layer = nn.Linear(2, 3)
+    layer.weight = w
+    for _, ask in ipairs{"parameters", "state_dict", "zero_grad", "buffers", "float"} do
+      assert.error_matches(function() layer[ask](layer) end, hint)
+      assert.error_matches(function() nn.Sequential{layer}[ask](nn.Sequential{layer}) end, hint)
+    end
+    layer:register_buffer("weight", w)
+    assert.equal(1, #layer:parameters())
+    assert.equal(1, #layer:buffers())
+    local list = nn.ParameterList{w}
+    list[1] = w * 2
+    assert.error_matches(function() list:parameters() end, "ParameterList: 1 was a parameter")
+  end)
+
   it("copy shares no tensor, and keeps what is tied", function()
     local m = Pair()
     m.layers[2].weight.requires_grad = false
@@ -141,6 +163,94 @@ describe("nn.Module", function()
     assert.same({x, y, n = 2}, table.pack(m(x, y)))
   end)
 
+  it("modules, parameters and buffers are found, replaced and added by their names", function()
+    local m = nn.Module:extend "Net"()
+    m.layers = {nn.Linear(2, 2), nn.Sequential{nn.ReLU(), nn.BatchNorm1d(2)}}
+    local norm = m.layers[2][2]
+    for name, module in m:named_modules() do assert.equal(module, m:get_submodule(name)) end
+    assert.equal(m, m:get_submodule "")
+    assert.equal(norm, m:get_submodule "layers.1.1")
+    assert.equal(norm.weight, m:get_parameter "layers.1.1.weight")
+    assert.equal(norm.running_mean, m:get_buffer "layers.1.1.running_mean")
+    local list = nn.ParameterList{nn.Parameter(dm.ones(1))}
+    assert.equal(list[1], list:get_parameter "0")
+    local new = {nn.Linear(2, 3), nn.Tanh(), nn.Tanh(), nn.Linear(1, 1)}
+    m:set_submodule("layers.0", new[1])
+    m:set_submodule("layers.1.0", new[2])
+    m:set_submodule("head", new[3])
+    m:add_module("tail", new[4])
+    assert.equal(new[1], m.layers[1])
+    assert.equal(new[2], m.layers[2][1])
+    assert.equal(new[3], m.head)
+    assert.equal(new[4].weight, m:get_parameter "tail.weight")
+    m:register_module("tail", new[3])
+    assert.equal(new[3], m.tail)
+    fails("get_submodule: Net has no module 'layers.7'", function()
+      m:get_submodule "layers.7"
+    end)
+    fails("get_parameter: Net has no parameter 'layers.1.1.running_mean'", function()
+      m:get_parameter "layers.1.1.running_mean"
+    end)
+    fails("get_buffer: Net has no buffer 'tail'", function() m:get_buffer "tail" end)
+    fails("wanted one without dots", function() m:add_module("a.b", new[1]) end)
+    fails("Net has something else by the name 'forward'", function()
+      m:add_module("forward", new[1])
+    end)
+    fails("get_submodule: Net has no module 'none'", function()
+      m:set_submodule("none.x", new[1])
+    end)
+  end)
+
+  it("full backward hooks get the module's own gradients, and may replace them", function()
+    local m = nn.Bilinear(2, 3, 2)
+    local x, y = dm.randn(4, 2):requires_grad_(), dm.randn(4, 3)
+    local function grads_of(scale)
+      x.grad = nil
+      local h = x * 1
+      ;(m(h, y):sum() * scale + h:sum()):backward() -- h's other use is not the module's
+      return x.grad:totable()
+    end
+    local plain, doubled = grads_of(1), grads_of(2)
+    local seen
+    local handle = m:register_full_backward_hook(function(module, grad_input, grad_output)
+      assert.equal(m, module)
+      seen = {grad_input, grad_output}
+    end)
+    assert.same(plain, grads_of(1))
+    assert.equal(2, seen[1].n)
+    assert.is_nil(seen[1][2])
+    assert.same(plain, (seen[1][1] + 1):totable())
+    assert.equal(1, seen[2].n)
+    assert.same(dm.ones(4, 2):totable(), seen[2][1]:totable())
+    handle.remove()
+    handle = m:register_full_backward_hook(function(_, grad_input)
+      return {grad_input[1] * 2, n = 2}
+    end)
+    assert.same(doubled, grads_of(1))
+    handle.remove()
+    handle = m:register_full_backward_pre_hook(function(_, grad_output)
+      return grad_output[1] * 2
+    end)
+    assert.same(doubled, grads_of(1))
+    handle.remove()
+    seen = nil
+    assert.same(plain, grads_of(1))
+    assert.is_false(m._has_hooks)
+    -- no input wants a gradient
+    handle = m:register_full_backward_hook(function(_, ...) seen = {...} end)
+    m(x:detach(), y):sum():backward()
+    assert.is_nil(seen[1][1])
+    assert.same(dm.ones(4, 2):totable(), seen[2][1]:totable())
+    do
+      local _ <close> = dm.no_grad()
+      assert.is_false(m(x, y).requires_grad)
+    end
+    handle.remove()
+    m:register_full_backward_hook(function() return {} end)
+    assert.error_matches(function() m(x, y):sum():backward() end,
+      "a full backward hook of Bilinear returned 0 gradients, wanted 2 gradients, in a table")
+  end)
+
   it("a forward hook may replace the output, until removed", function()
     local m = nn.Identity()
     local handle = m:register_forward_hook(function(_, inputs, y) return inputs[1] + y end)
@@ -233,6 +343,24 @@ describe("nn layers", function()
     local y = m(x)
     assert.equal(6, x:numel())
     assert.same({2, 3}, {table.unpack(y.shape)})
+  end)
+
+  it("Sequential runs modules with names too, in the order of their assignment", function()
+    local m = nn.Sequential{{"wide", nn.Linear(2, 3)}, {"act", nn.ReLU()}}
+    m.narrow = nn.Linear(3, 1)
+    local names = {}
+    for name in m:named_children() do names[#names + 1] = name end
+    assert.same({"wide", "act", "narrow"}, names)
+    local x = dm.randn(4, 2)
+    assert.is_true(dm.equal(m.narrow(m.wide(x):relu()), m(x)))
+    m.act = nn.Identity()
+    assert.is_true(dm.equal(m.narrow(m.wide(x)), m(x)))
+    local first = nn.Sequential{nn.Flatten()}
+    first.last = nn.Sigmoid()
+    assert.is_true(dm.equal(x:sigmoid(), first(x)))
+    assert.refuses("Sequential: element 2: wanted {name, module}", function()
+      nn.Sequential{{"a", nn.ReLU()}, nn.ReLU()}
+    end)
   end)
 end)
 

@@ -15,7 +15,8 @@ local TOLERANCE = 1e-6
 local function decode(call, how)
   local made, leaves = {}, {}
   local args = case.decode(dm, call, how, made)
-  for _, name in ipairs{"grad", "once", "random", "dense", "pointwise"} do args[name] = nil end
+  for _, name in ipairs{"grad", "once", "random", "dense", "pointwise",
+    "plain"} do args[name] = nil end
   for _, pair in ipairs(made) do
     if pair.literal.g then leaves[#leaves + 1] = pair end
   end
@@ -215,8 +216,8 @@ local function assert_same_results(got, want)
 end
 
 local function check(name, call, row)
-  if call.random then
-    assert(case.call(dm, name, (decode(call)))[1])
+  if call.random or call.plain then
+    assert(case.call(dm, name, (decode(call)))[1] ~= nil)
     return
   end
   if not call.dense then
@@ -253,4 +254,45 @@ describe("dm.ops()", function()
       end
     end
   end
+end)
+
+-- The name by which samples know an op that is written in Lua.
+local function key_of(row)
+  if not row.as_function then return "x:" .. row.name end
+  return row.fn and row.name or row.name .. "_"
+end
+
+describe("ops written in Lua", function()
+  local ops = require "demilune.ops"
+
+  for _, row in ipairs(ops.rows) do
+    local name = key_of(row)
+    it(name .. " has a sample in spec/samples.lua", function() assert.is_table(samples[name]) end)
+    for i, call in ipairs(samples[name] or {}) do
+      it(("%s, sample %d"):format(name, i), function() check(name, call, row) end)
+    end
+  end
+
+  it("have other names, which are the same function", function()
+    for name, op in pairs(ops.aliases) do
+      local fn, method = dm[op], dm.methods[op]
+      assert.is_true(fn ~= nil or method ~= nil, op)
+      assert.equal(fn, dm[name])
+      assert.equal(method, dm.methods[name])
+    end
+    assert.equal(dm.methods.clamp_, dm.methods.clip_)
+  end)
+
+  it("refuse what they do not know, at the caller's line", function()
+    local x = dm.ones(2, 2)
+    assert.refuses("op_spec.lua:%d+: fmax: other: tensor expected, got number",
+      function() dm.fmax(x, 1) end)
+    assert.refuses("fmax: tensor 'other' is missing", function() dm.fmax(x) end)
+    assert.refuses("cov: unknown option 'corection'; did you mean 'correction'",
+      function() x:cov{corection = 1} end)
+    assert.refuses("msort: argument 2 is one too many", function() x:msort(1) end)
+    assert.refuses("select_scatter: 'index' is missing", function() x:select_scatter(x[1], 1) end)
+    assert.refuses("a tensor has no 'clamp_mim'; did you mean 'clamp_min'",
+      function() return x.clamp_mim end)
+  end)
 end)

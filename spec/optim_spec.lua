@@ -103,6 +103,22 @@ describe("optim", function()
     assert.error_matches(function() optim.SGD({p * 2}) end, "wanted a leaf")
     assert.error_matches(function() optim.SGD({p, p}) end, "already")
     assert.error_matches(function() optim.Adam({p}, {betas = {1.5, 0}}) end, "betas")
+    local q = dm.ones(1, {requires_grad = true})
+    assert.error_matches(function()
+      optim.SGD({{params = {p}}, {params = {q}, param_names = {"weight"}}})
+    end, "a group with names of its parameters, and the first one has none")
+  end)
+
+  it("adjusts Muon's rate by the sides of the matrix", function()
+    local function moved(adjust)
+      local p = dm.zeros(2, 8, {requires_grad = true})
+      p.grad = dm.arange(1, 16):reshape(2, 8):float()
+      optim.Muon({p}, {adjust_lr_fn = adjust, weight_decay = 0}):step()
+      return p:detach()
+    end
+    local plain, clamped = moved "spectral_unclamped", moved "original"
+    assert.is_true((plain - clamped / 2):abs():amax():item() < 1e-9)
+    assert.is_true(plain:abs():amax():item() > 0)
   end)
 
   it("keeps masters of 16-bit parameters", function()
@@ -202,6 +218,30 @@ describe("optim", function()
   describe("means of weights", function()
     local nn, swa = dm.nn, optim.swa_utils
 
+    it("by functions, in PyTorch's names", function()
+      local function after(options)
+        local model = nn.Linear(1, 1, {bias = false})
+        local mean = swa.AveragedModel(model, options)
+        for _, v in ipairs{1, 3, 8} do
+          model.weight.data:fill_(v)
+          mean:update_parameters(model)
+        end
+        return mean.module.weight:item()
+      end
+      local ema = after{decay = 0.75}
+      assert.near(0.75 * 1.5 + 0.25 * 8, ema, 1e-6)
+      assert.near(ema, after{multi_avg_fn = swa.get_ema_multi_avg_fn(0.75)}, 1e-6)
+      assert.near(4, after{multi_avg_fn = swa.get_swa_multi_avg_fn()}, 1e-6)
+      local function own(mean, value, n) return mean + (value - mean) / (n + 1) ^ 2 end
+      assert.near(1.5 + 6.5 / 9, after{avg_fn = own}, 1e-6)
+      assert.refuses("one of decay, avg_fn and multi_avg_fn", function()
+        after{decay = 0.5, avg_fn = own}
+      end)
+      assert.refuses("decay is 2, wanted a number from 0 to 1", function()
+        swa.get_ema_multi_avg_fn(2)
+      end)
+    end)
+
     it("of all steps alike", function()
       local model = nn.Linear(1, 1, {bias = false})
       local mean = swa.AveragedModel(model)
@@ -249,7 +289,7 @@ describe("optim", function()
     it("refuse what they cannot use", function()
       assert.error_matches(function() swa.AveragedModel(3) end, "wanted a module")
       local opt = optim.SGD{dm.ones(1, {requires_grad = true})}
-      assert.error_matches(function() swa.SWALR(opt) end, "wanted swa_lr")
+      assert.error_matches(function() swa.SWALR(opt) end, "swa_lr is missing")
       assert.error_matches(function() swa.SWALR(opt, 1, {anneal_strategy = "x"}) end, "'linear'")
     end)
   end)
@@ -263,6 +303,13 @@ describe("optim", function()
       "schedule 2 is of another optimizer")
     assert.error_matches(function() S.SequentialLR(opt, {a}, {milestones = {1}}) end, "wanted 0")
     assert.error_matches(function() S.ReduceLROnPlateau(opt, {mode = "best"}) end, "'min' or 'max'")
+    assert.error_matches(function() S.ChainedScheduler{S.ReduceLROnPlateau(opt)} end,
+      "element 1 is a ReduceLROnPlateau, whose step wants an argument")
+    for _, s in ipairs{S.ReduceLROnPlateau(opt), S.ChainedScheduler{a},
+      S.SequentialLR(opt, {a})} do
+      assert.error_matches(function() s.step() end, "hint: scheduler:step(...)", 1, true)
+      assert.matches("last_epoch", tostring(s:state_dict()))
+    end
     assert.error_matches(function() S.ReduceLROnPlateau(opt):step() end, "the monitored quantity")
     assert.error_matches(function() S.CosineAnnealingWarmRestarts(opt, 0) end, "from 1 up")
   end)
@@ -272,6 +319,8 @@ describe("optim", function()
     local makers = {
       function(o) return S.SequentialLR(o, {S.LinearLR(o, {total_iters = 3}),
         S.StepLR(o, 2, {gamma = 0.5})}, {milestones = {3}}) end,
+      function(o) return S.ChainedScheduler{S.ConstantLR(o, {total_iters = 6}),
+        S.SequentialLR(o, {S.LinearLR(o), S.ExponentialLR(o, 0.5)}, {milestones = {5}})} end,
       function(o) return S.ReduceLROnPlateau(o, {patience = 1}) end,
       function(o) return S.CosineAnnealingWarmRestarts(o, 3) end,
     }

@@ -11,7 +11,7 @@ dm.set_num_threads(1)
 local nn, x, p = dm.nn, dm.randn(1), dm.nn.Parameter(dm.randn(1))
 local model = nn.Sequential{nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)}
 local optimizer, criterion = dm.optim.Adam(model:parameters()), nn.CrossEntropyLoss()
-local images, labels = dm.randn(8, 16), dm.randint(1, 5, {8})
+local images, labels = dm.randn(8, 16), dm.randint(4, {8})
 local calls = {plain = function() return x + x end, recorded = function() return p + x end}
 function calls.step() -- one whole step of Adam
   optimizer:zero_grad()

@@ -113,8 +113,17 @@ local WANTED = {
   ["dm.nn.utils"] = [[
     checkpoint clip_grad_norm clip_grad_norm_ clip_grad_value_ clip_grads_with_norm_
     fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights
-    get_total_norm parameters_to_vector parametrizations parametrize remove_spectral_norm
+    get_total_norm parameters_to_vector parametrizations parametrize prune remove_spectral_norm
     remove_weight_norm rnn skip_init spectral_norm stateless vector_to_parameters weight_norm]],
+  ["dm.nn.utils.parametrize"] = [[
+    ParametrizationList cached is_parametrized register_parametrization remove_parametrizations
+    transfer_parametrizations_and_params type_before_parametrizations]],
+  ["dm.nn.utils.parametrizations"] = [[
+    orthogonal spectral_norm weight_norm]],
+  ["dm.nn.utils.prune"] = [[
+    BasePruningMethod CustomFromMask Identity L1Unstructured LnStructured PruningContainer
+    RandomStructured RandomUnstructured custom_from_mask global_unstructured identity is_pruned
+    l1_unstructured ln_structured random_structured random_unstructured remove]],
   ["dm.nn.utils.rnn"] = [[
     pack_padded_sequence pad_packed_sequence pack_sequence unpack_sequence pad_sequence
     unpad_sequence PackedSequence]],
@@ -136,6 +145,17 @@ local WANTED = {
     digamma entr erf erfc erfcx erfinv exp2 expit expm1 gammainc gammaincc gammaln i0 i0e i1 i1e
     log1p log_ndtr log_softmax logit logsumexp multigammaln ndtr ndtri polygamma psi round sinc
     softmax xlog1py xlogy zeta]],
+  ["dm.distributions"] = [[
+    Bernoulli Beta Binomial Categorical Cauchy Chi2 ContinuousBernoulli Dirichlet Distribution
+    Exponential ExponentialFamily FisherSnedecor Gamma GeneralizedPareto Geometric Gumbel
+    HalfCauchy HalfNormal Independent InverseGamma Kumaraswamy LKJCholesky Laplace LogNormal
+    LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal
+    NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto
+    RelaxedBernoulli RelaxedOneHotCategorical StudentT Poisson Uniform VonMises Weibull Wishart
+    TransformedDistribution biject_to constraints kl_divergence register_kl transform_to]],
+  ["dm.func"] = [[
+    debug_unwrap functional_call functionalize grad grad_and_value hessian jacfwd jacrev jvp
+    linearize rearrange replace_all_batch_norm_modules_ stack_module_state vjp vmap]],
   ["dm.optim"] = [[
     Adadelta Adafactor Adagrad Adam Adamax AdamW ASGD LAMB LBFGS Lion Muon NAdam Optimizer
     RAdam RMSprop Rprop SGD SparseAdam]],
@@ -152,7 +172,9 @@ local WANTED = {
     grad Function gradcheck gradgradcheck detect_anomaly set_detect_anomaly]],
   ["dm.models"] = [[
     resnet18 resnet34 resnet50 resnet101 vgg16 mobilenet_v2 efficientnet_b0 vit_s_16 vit_b_16
-    gpt2 bert lenet unet lstm_lm]],
+    gpt2 bert lenet unet lstm_lm alexnet densenet121 densenet161 densenet169 densenet201
+    convnext_tiny convnext_small convnext_base convnext_large swin_t swin_s swin_b
+    resnext50_32x4d resnext101_32x8d wide_resnet50_2]],
   ["dm.data"] = [[
     Dataset TensorDataset IterableDataset ConcatDataset ChainDataset StackDataset Subset
     random_split DataLoader Sampler SequentialSampler RandomSampler SubsetRandomSampler
@@ -162,7 +184,13 @@ local WANTED = {
   ["dm.transforms"] = [[
     Compose ToTensor Normalize RandomCrop RandomResizedCrop Resize CenterCrop
     RandomHorizontalFlip RandomVerticalFlip ColorJitter RandomErasing Cutout RandAugment MixUp
-    CutMix Pad Grayscale RandomGrayscale RandomRotation RandomAffine]],
+    CutMix Pad Grayscale RandomGrayscale RandomRotation RandomAffine AutoAugment
+    TrivialAugmentWide GaussianBlur RandomPerspective RandomApply RandomChoice RandomOrder]],
+  ["dm.vision"] = [[
+    box_area box_convert box_iou clip_boxes_to_image remove_small_boxes nms batched_nms
+    generalized_box_iou distance_box_iou complete_box_iou generalized_box_iou_loss
+    distance_box_iou_loss complete_box_iou_loss sigmoid_focal_loss roi_align RoIAlign
+    stochastic_depth StochasticDepth Conv2dNormActivation SqueezeExcitation MLP Permute]],
   ["dm.metrics"] = [[
     Accuracy ConfusionMatrix Precision Recall F1Score AUROC Perplexity Mean]],
   ["dm.text"] = [[
@@ -173,33 +201,23 @@ local WANTED = {
 
 -- Reasons, each with the names that are absent for it, by module.
 local ABSENT = {
-  ["rare special functions"] = {
-    ["dm"] = [[
-      acosh arccosh arcsinh arctanh asinh atanh igamma igammac]],
-    ["dm.special"] = [[
-      gammainc gammaincc zeta]],
-  },
   ["decompositions that no training here asks for"] = {
     ["dm"] = [[
-      lobpcg pca_lowrank svd_lowrank]],
-    ["dm.linalg"] = [[
-      ldl_factor ldl_factor_ex ldl_solve lu_factor_ex matmul matrix_sqrth polar solve_ex]],
+      lobpcg]],
   },
   ["a complex dtype, which there is none of: complex numbers are pairs in a last dim"] = {
     ["dm"] = [[
-      angle conj conj_physical imag isreal polar real resolve_conj sgn view_as_complex
-      view_as_real]],
+      angle conj conj_physical imag isreal polar real resolve_conj view_as_complex view_as_real]],
     ["dm.linalg"] = [[
       eig eigvals]],
   },
   ["deprecated: dm.linalg has it"] = {
     ["dm"] = [[
-      chain_matmul cholesky eig geqrf lstsq lu lu_solve lu_unpack matrix_rank nuclear_norm
-      frobenius_norm orgqr ormqr qr solve svd symeig triangular_solve]],
+      chain_matmul cholesky eig lstsq matrix_rank nuclear_norm frobenius_norm qr solve symeig]],
   },
   ["deprecated in PyTorch, by another name here"] = {
     ["dm"] = [[
-      rsub range split_with_sizes]],
+      range]],
     ["dm.nn"] = [[
       Container NLLLoss2d CrossMapLRN2d]],
     ["dm.nn.init"] = [[
@@ -210,20 +228,11 @@ local ABSENT = {
   },
   ["one line of other ops"] = {
     ["dm"] = [[
-      adjoint aminmax argwhere atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to
-      cartesian_prod clamp_max clamp_min combinations corrcoef cov cumulative_trapezoid
-      float_power floor_divide fmax fmin inner isneginf isposinf msort positive randint_like
-      ravel scalar_tensor unravel_index]],
+      unravel_index]],
   },
   ["integer and bit arithmetic, and statistics, that no training asks for"] = {
     ["dm"] = [[
-      binomial bitwise_left_shift bitwise_right_shift frexp gcd gradient histogram histogramdd
-      lcm ldexp poisson]],
-  },
-  ["written through a view or an index: x[{...}] = v, index_put, scatter_reduce"] = {
-    ["dm"] = [[
-      as_strided_scatter diagonal_scatter index_reduce put select_scatter slice_scatter
-      segment_reduce]],
+      binomial bitwise_left_shift bitwise_right_shift gcd lcm]],
   },
   ["sparse tensors, which there are none of"] = {
     ["dm"] = [[
@@ -239,35 +248,36 @@ local ABSENT = {
   },
   ["Python's arrays, compilers, transforms of functions; dm.tensor takes tables"] = {
     ["dm"] = [[
-      as_tensor asarray compile cond fork from_dlpack from_file from_numpy frombuffer
-      to_dlpack vmap wait while_loop typename]],
+      as_tensor asarray compile cond fork from_dlpack from_file from_numpy frombuffer to_dlpack
+      wait while_loop typename]],
   },
   ["no global defaults to trip over: dtypes, devices and modes are options and scopes"] = {
     ["dm"] = [[
-      get_default_dtype set_default_device set_default_dtype set_float32_matmul_precision
-      set_printoptions use_deterministic_algorithms]],
+      set_default_device set_float32_matmul_precision use_deterministic_algorithms]],
   },
   ["dtypes are strings, without objects that describe them"] = {
     ["dm"] = [[
-      can_cast dtype finfo iinfo is_complex is_floating_point promote_types result_type
-      broadcast_shapes]],
+      can_cast dtype promote_types result_type]],
   },
   ["an option or another form of the op by the shorter name"] = {
     ["dm"] = [[
-      embedding_bag gru lstm rnn_relu rnn_tanh rrelu normal seed grid_sampler constant_pad_nd
-      max_pool1d_with_indices]],
+      embedding_bag gru lstm rnn_relu rnn_tanh seed grid_sampler max_pool1d_with_indices]],
     ["dm.nn.functional"] = [[
       adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices
-      adaptive_max_pool3d_with_indices fractional_max_pool2d_with_indices
-      max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
-      multi_head_attention_forward rrelu_]],
+      adaptive_max_pool3d_with_indices fractional_max_pool2d_with_indices max_pool1d_with_indices
+      max_pool2d_with_indices max_pool3d_with_indices multi_head_attention_forward]],
   },
-  ["shapes are given when a module is made"] = {
+  ["a lazy module holds no tensors before its first call"] = {
     ["dm.nn"] = [[
-      LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d
-      LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d
-      LazyInstanceNorm2d LazyInstanceNorm3d LazyLinear UninitializedBuffer
-      UninitializedParameter]],
+      UninitializedBuffer UninitializedParameter]],
+  },
+  ["is_distribution tells a distribution; changes of variables are written out"] = {
+    ["dm.distributions"] = [[
+      Distribution ExponentialFamily TransformedDistribution biject_to transform_to]],
+  },
+  ["vmap runs f slice by slice on plain tensors: nothing to unwrap or replace"] = {
+    ["dm.func"] = [[
+      debug_unwrap functionalize linearize rearrange replace_all_batch_norm_modules_]],
   },
   ["one process drives one device"] = {
     ["dm.nn"] = [[
@@ -280,13 +290,20 @@ local ABSENT = {
       LRScheduler]],
   },
   ["rare, and not built"] = {
+    ["dm.nn.utils.parametrize"] = [[
+      transfer_parametrizations_and_params]],
+    ["dm.distributions"] = [[
+      ContinuousBernoulli FisherSnedecor GeneralizedPareto Gumbel HalfCauchy InverseGamma
+      Kumaraswamy LKJCholesky LogisticNormal LowRankMultivariateNormal MixtureSameFamily
+      NegativeBinomial OneHotCategoricalStraightThrough Pareto RelaxedBernoulli
+      RelaxedOneHotCategorical VonMises Weibull Wishart]],
     ["dm.nn"] = [[
       FractionalMaxPool3d LinearCrossEntropyLoss]],
     ["dm.nn.functional"] = [[
-      conv_tbc fractional_max_pool3d linear_cross_entropy]],
+      conv_tbc]],
     ["dm.nn.utils"] = [[
       fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights
-      parametrize parametrizations skip_init stateless]],
+      skip_init stateless]],
     ["dm.linalg"] = [[
       LinAlgError]],
   },

@@ -37,7 +37,6 @@ describe("a grid", function()
     end
     refused("wanted 1 of 2 dims with 2 numbers", x, dm.zeros(1, 2, 2, 3))
     refused("wanted (N,C,H,W)", x[1], dm.zeros(1, 2, 2, 2))
-    refused("bicubic is for", dm.zeros(1, 1, 2, 2, 2), dm.zeros(1, 1, 1, 1, 3), {mode = "bicubic"})
     refused("is none of", x, dm.zeros(1, 2, 2, 2), {padding_mode = "edge"})
     assert.error_matches(function() F.affine_grid(dm.zeros(1, 2, 2), {1, 1, 2, 2}) end,
       "wanted {1, 2, 3}", 1, true)
@@ -98,7 +97,7 @@ end)
 
 describe("slices", function()
   it("are compared where there are some", function()
-    assert.error_matches(function() dm.zeros(0, 2):unique{dim = 1} end, "no slices")
+    assert.error_matches(function() dm.zeros(2, 0):unique{dim = 1} end, "no slices")
     local x = dm.tensor({{2, 1}, {1, 9}, {2, 1}}, {dtype = "int64"})
     local values, inverse, counts = x:unique{dim = 1, return_inverse = true, return_counts = true}
     assert.same({{1, 9}, {2, 1}}, rows(values))

@@ -137,3 +137,33 @@ describe("reductions", function()
     dm.set_num_threads(before)
   end)
 end)
+
+describe("running products", function()
+  -- Rows of 1, of a few and of many elements, next to each other and apart.
+  for _, shape in ipairs{{70, 3}, {3, 70}, {2, 33, 40}, {1, 500}} do
+    for dim = 1, #shape do
+      local title = ("{%s} along dim %d"):format(table.concat(shape, ", "), dim)
+
+      it("of integers wrap modulo 2^64, " .. title, function()
+        local x = dm.randint(-9, 9, shape):bitwise_or(1):to "int64"
+        local n = shape[dim]
+        local y, product = x:cumprod(dim), nil
+        for i = 1, n do
+          local column = x:select(dim, i)
+          product = product and product * column or column
+          assert.is_true(dm.equal(product, y:select(dim, i)))
+        end
+      end)
+
+      it("have the gradient sum over k >= i of gy_k y_k / x_i, " .. title, function()
+        local x = (dm.rand(shape, {dtype = "float64"}) * 0.2 + 0.9):requires_grad_()
+        local gy = dm.randn(shape, {dtype = "float64"})
+        local y = x:cumprod(dim)
+        y:backward{gradient = gy}
+        local behind = (gy * y:detach()):flip(dim):cumsum(dim):flip(dim) / x:detach()
+        local apart = (x.grad - behind):abs():amax():item()
+        assert(apart <= 1e-11 * behind:abs():amax():item(), apart)
+      end)
+    end
+  end
+end)

@@ -25,7 +25,7 @@ local function uniform(...)
   return (dm.rand(...) * 2 - 1):to "float64":detach():requires_grad_()
 end
 
--- ---- what PyTorch answers: spec/golden/recurrent.lua ----
+-- ---- PyTorch's results: spec/golden/recurrent.lua ----
 
 -- The leaf of a literal, and the literal of its gradient.
 local function leaf(literal)
@@ -39,11 +39,9 @@ local SCALE = {m = 4, n = 64, grad = true, e = 0}
 local function run(c, net, x, given)
   if not c.lengths then return net(x, given) end
   local first = c.opts.batch_first
-  local y, h, cell = net(rnn.pack_padded_sequence(x, c.lengths, {batch_first = first,
+  local y, hidden = net(rnn.pack_padded_sequence(x, c.lengths, {batch_first = first,
     enforce_sorted = c.enforce_sorted}), given)
-  y = rnn.pad_packed_sequence(y, {batch_first = first, padding_value = -1})
-  if cell then return y, h, cell end
-  return y, h
+  return (rnn.pad_packed_sequence(y, {batch_first = first, padding_value = -1})), hidden
 end
 
 local function check_network(c)
@@ -58,6 +56,7 @@ local function check_network(c)
     hx[i], wants[h] = h, grad
   end
   local out = table.pack(run(c, net, x, {hx = #hx == 2 and hx or hx[1]}))
+  if type(out[2]) == "table" then out = table.pack(out[1], table.unpack(out[2])) end
   assert.equal(#c.out, out.n)
   local total = 0
   for i, literal in ipairs(c.out) do
@@ -82,6 +81,9 @@ end)
 -- ---- the rest ----
 
 local KINDS = {"RNN", "LSTM", "GRU"}
+
+-- h, or an LSTM's {h, c}, as a list.
+local function states(hidden) return type(hidden) == "table" and hidden or {hidden} end
 
 describe("a recurrent network", function()
   it("has PyTorch's parameters, in its order", function()
@@ -130,15 +132,16 @@ describe("a recurrent network", function()
   it("starts from zeros, and goes on from the state it gave", function()
     for _, class in ipairs(KINDS) do
       local net, x = nn[class](3, 4), dm.randn(5, 2, 3)
-      local y, h, c = net(x)
-      local zeros = dm.zeros(1, 2, 4)
-      assert.same(y:totable(), (net(x, {hx = c and {zeros, zeros} or zeros})):totable())
-      local first, h1, c1 = net(x:narrow(1, 1, 2))
-      local second, h2, c2 = net(x:narrow(1, 3, 3), c1 and {h1, c1} or h1)
+      local y, want, more = net(x)
+      local zeros, pair = dm.zeros(1, 2, 4), type(want) == "table"
+      assert.equal(class == "LSTM", pair)
+      assert.is_nil(more)
+      assert.same(y:totable(), (net(x, {hx = pair and {zeros, zeros} or zeros})):totable())
+      local first, hidden = net(x:narrow(1, 1, 2))
+      local second
+      second, hidden = net(x:narrow(1, 3, 3), hidden)
       assert.is_true(is_near(dm.cat{first, second}, y))
-      assert.is_true(is_near(h2, h))
-      if c then assert.is_true(is_near(c2, c)) end
-      assert.equal(class == "LSTM", c ~= nil)
+      for i, h in ipairs(states(hidden)) do assert.is_true(is_near(h, states(want)[i])) end
     end
   end)
 
@@ -166,10 +169,10 @@ describe("a recurrent network", function()
       local z, k = first(x:transpose(1, 2))
       assert.same({2, 5, 4}, shape(z))
       assert.is_true(is_near(z:transpose(1, 2), y))
-      assert.is_true(is_near(k, h))
+      for i, last in ipairs(states(k)) do assert.is_true(is_near(last, states(h)[i])) end
       local one, last = plain(x:select(2, 1))
       assert.same({5, 4}, shape(one))
-      assert.same({1, 4}, shape(last))
+      for _, t in ipairs(states(last)) do assert.same({1, 4}, shape(t)) end
       assert.is_true(is_near(one, y:select(2, 1)))
     end
   end)
@@ -232,6 +235,14 @@ describe("a recurrent network", function()
     end)
     fails("GRU: unknown option 'nonlinearity'", function()
       nn.GRU(3, 4, {nonlinearity = "relu"})
+    end)
+    fails("LSTM: proj_size is 4, wanted less than hidden_size (4), or 0 for none", function()
+      nn.LSTM(3, 4, {proj_size = 4})
+    end)
+    fails("GRU: unknown option 'proj_size'", function() nn.GRU(3, 4, {proj_size = 2}) end)
+    local projected = nn.LSTM(3, 4, {proj_size = 2})
+    fails("LSTM: h has shape {1, 2, 4}, wanted {1, 2, 2}", function()
+      projected(x, {dm.zeros(1, 2, 4), dm.zeros(1, 2, 4)})
     end)
     fails("LSTM: num_layers is 0", function() nn.LSTM(3, 4, {num_layers = 0}) end)
     fails("RNN: dropout is 2, wanted a number from 0 to 1", function()
@@ -313,13 +324,14 @@ describe("packed sequences", function()
       for _, two in ipairs{false, true} do
         local net = nn[class](3, 4, {num_layers = 2, bidirectional = two})
         local list = {dm.randn(2, 3), dm.randn(4, 3), dm.randn(1, 3), dm.randn(4, 3)}
-        local y, h, c = net(rnn.pack_sequence(list, {enforce_sorted = false}))
+        local y, hidden = net(rnn.pack_sequence(list, {enforce_sorted = false}))
         local ys = rnn.unpack_sequence(y)
         for i, x in ipairs(list) do
-          local y1, h1, c1 = net(x)
+          local y1, hidden1 = net(x)
           assert.is_true(is_near(ys[i], y1))
-          assert.is_true(is_near(h:select(2, i), h1))
-          if c then assert.is_true(is_near(c:select(2, i), c1)) end
+          for k, h in ipairs(states(hidden1)) do
+            assert.is_true(is_near(states(hidden)[k]:select(2, i), h))
+          end
         end
       end
     end
@@ -344,10 +356,10 @@ describe("packed sequences", function()
     fails("pack_padded_sequence: the input has 1 dims", function()
       rnn.pack_padded_sequence(x[1][1], {3})
     end)
-    fails("pack_padded_sequence: lengths is a number", function()
+    fails("pack_padded_sequence: lengths is 3, wanted a tensor or a list", function()
       rnn.pack_padded_sequence(x, 3)
     end)
-    fails("pad_packed_sequence: got a tensor, wanted a PackedSequence", function()
+    fails("pad_packed_sequence: sequence is a tensor, wanted a PackedSequence", function()
       rnn.pad_packed_sequence(x)
     end)
     fails("pad_packed_sequence: total_length is 2, the longest sequence has 3 steps", function()

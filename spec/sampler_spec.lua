@@ -48,7 +48,7 @@ describe("RandomSampler", function()
     assert.refuses("num_samples is 0", function()
       data.RandomSampler(count_to(3), {num_samples = 0})
     end)
-    assert.refuses("replacement is yes", function()
+    assert.refuses("replacement is 'yes'", function()
       data.RandomSampler(count_to(3), {replacement = "yes"})
     end)
     assert.refuses("4 samples of a data set without any", function()
@@ -96,11 +96,11 @@ describe("WeightedRandomSampler", function()
 
   it("refuses weights that are none", function()
     for pattern, weights in pairs{["finite weights of 0 or more"] = {1, -1}, ["above 0"] = {0, 0},
-      ["one dim"] = {{1, 2}}, ["wanted finite"] = {1, 0 / 0}, ["got string"] = "x",
+      ["one dim"] = {{1, 2}}, ["wanted finite"] = {1, 0 / 0}, ["wanted a tensor or a list"] = "x",
       ["wanted finite weights"] = {1, math.huge}} do
       assert.refuses(pattern, function() data.WeightedRandomSampler(weights, 2) end)
     end
-    assert.refuses("num_samples is nil", function() data.WeightedRandomSampler{1} end)
+    assert.refuses("num_samples is missing", function() data.WeightedRandomSampler{1} end)
     assert.refuses("num_samples is 1.5", function() data.WeightedRandomSampler({1}, 1.5) end)
     assert.refuses("2 samples without replacement, 1 weights are above 0", function()
       data.WeightedRandomSampler({1, 0}, 2, {replacement = false})
@@ -235,7 +235,7 @@ describe("ConcatDataset", function()
       data.ConcatDataset{a, dm.ones(2)}
     end)
     assert.refuses("got none", function() data.ConcatDataset{} end)
-    assert.refuses("got nil", function() data.ConcatDataset() end)
+    assert.refuses("datasets is missing", function() data.ConcatDataset() end)
   end)
 end)
 

@@ -8,6 +8,7 @@
 --   once = true     no second-order check: a second derivative is not defined
 --   dense = true    the meaning depends on the strides: contiguous only
 --   random = true   results differ from call to call
+--   plain = true    the result is no tensor
 --   pointwise       filled in below: the op works on any shape
 
 local samples = {}
@@ -93,12 +94,12 @@ for _, call in ipairs(samples.mvlgamma) do call[2] = {p = 3} end
 for _, name in ipairs{"selu", "celu", "softsign"} do
   table.insert(samples[name], {off_zero(2, 2, 3)})
 end
-table.insert(samples.celu, {off_zero(2, 2, 3), {alpha = 0.5}})
+table.insert(samples.celu, {off_zero(2, 2, 3), {alpha = 0.7}})
 for _, name in ipairs{"hardsigmoid", "hardswish"} do
   samples[name] = {{x(-2.5, 2.5, 2, 3)}, {x(3.2, 4, 3)}, {x(-4, -3.2, 3)}}
 end
 samples.relu6 = {{off_integer(2, 3)}, {x(6.2, 7, 3)}}
-samples.softshrink = {{off_integer(2, 3)}, {off_integer(2, 3), {lambd = 1.5}}}
+samples.softshrink = {{off_integer(2, 3)}, {off_integer(2, 3), {lambd = 1.45}}}
 samples.hardshrink = {{off_integer(2, 3)}, {off_integer(2, 3), {lambd = 1.5}}}
 samples.threshold = {{off_integer(2, 3), 0.5, 7}}
 samples.nan_to_num = {{x(-2, 2, 2, 3)}, {x(-2, 2, 3), {nan = 1, posinf = 2, neginf = -2}}}
@@ -116,6 +117,20 @@ table.insert(samples.softplus, {x(-1, 1, 2, 3), {beta = 2}})
 table.insert(samples.leaky_relu, {off_zero(2, 2, 3), {negative_slope = 0.3}})
 table.insert(samples.elu, {off_zero(2, 2, 3), {alpha = 0.5}})
 table.insert(samples.hardtanh, {off_integer(2, 3), {min_val = -0.5, max_val = 1.5}})
+
+for name, range in pairs{asinh = {-2, 2}, acosh = {1.3, 3}, atanh = {-0.8, 0.8},
+  special_bessel_j0 = {-3, 3}, special_bessel_j1 = {-3, 3}, special_bessel_y0 = {0.4, 3},
+  special_bessel_y1 = {0.4, 3}, special_modified_bessel_k0 = {0.4, 3},
+  special_modified_bessel_k1 = {0.4, 3}, special_scaled_modified_bessel_k0 = {0.4, 3},
+  special_scaled_modified_bessel_k1 = {0.4, 3}, special_airy_ai = {-4, 4},
+  special_spherical_bessel_j0 = {0.3, 4}} do
+  samples[name] = {{x(range[1], range[2], 2, 3)}}
+  UNARY[name] = range -- which makes them pointwise below
+end
+for _, name in ipairs{"bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai"} do
+  table.insert(samples["special_" .. name], {x(8, 35, 2, 3)}) -- the further branches
+end
+table.insert(samples.special_airy_ai, {x(-14, -9.2, 2, 3)})
 
 -- ---- functions of two and three ----
 
@@ -137,7 +152,7 @@ samples.xlogy = {{x(-2, 2, 2, 3), x(0.3, 2, 2, 3)}, {x(-2, 2, 2, 3), x(0.3, 2, 3
 samples.special_xlog1py = {
   {x(-2, 2, 2, 3), x(-0.5, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-0.5, 2, 3)}, {x(1, 2, 3), 2},
 }
-samples.nextafter = {{const(-1, 1, 2, 3), const(-1, 1, 3), grad = false}}
+samples.nextafter = {{x(-1, 1, 2, 3), x(-1, 1, 3)}}
 samples.copysign = {{off_zero(2, 2, 3), off_zero(2, 3)}, {off_zero(2, 2, 3), -1.0}}
 for _, name in ipairs{"logaddexp", "logaddexp2"} do
   samples[name] = {{x(-2, 2, 2, 3), x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 3)}}
@@ -157,7 +172,7 @@ samples.lerp = {
 }
 samples.addcmul = {
   {x(-2, 2, 2, 3), x(-2, 2, 2, 3), x(-2, 2, 2, 3)},
-  {x(-2, 2, 2, 3), x(-2, 2, 3), x(-2, 2, 2, 1), {value = -0.5}},
+  {x(-2, 2, 2, 3), x(-2, 2, 3), x(-2, 2, 2, 1), {value = -0.3}},
 }
 samples.addcdiv = {
   {x(-2, 2, 2, 3), x(-2, 2, 2, 3), x(0.5, 2, 2, 3)},
@@ -193,6 +208,166 @@ for _, name in ipairs(POINTWISE) do
   for _, call in ipairs(samples[name]) do call.pointwise = true end
 end
 
+-- ---- ops written in Lua ----
+
+samples.sum_to_size = {{x(-2, 2, 2, 3), {1, 3}}, {x(-2, 2, 2, 3), 3}}
+samples.as_strided_scatter = {{x(-2, 2, 3, 3), x(-2, 2, 2, 2), {2, 2}, {1, 3}, dense = true}}
+samples.positive = {{x(-2, 2, 2, 3), pointwise = true}}
+for _, name in ipairs{"isposinf", "isneginf"} do
+  samples[name] = {{const(-1, 1, 2, 3), grad = false, pointwise = true}}
+end
+samples.frexp = {{x(0.6, 0.9, 2, 3), pointwise = true}, {x(5, 7, 3)}}
+samples.fmax = {{distinct(2, 3), const(-0.9, -0.8, 2, 3), pointwise = true}}
+samples.fmin = samples.fmax
+samples.clamp_min = {{off_integer(2, 3), -1}, {off_integer(2, 3), x(-0.9, -0.6, 3),
+  pointwise = true}}
+samples.clamp_max = samples.clamp_min
+samples.floor_divide = {{off_integer(2, 3), const(0.9, 1.1, 2, 3), grad = false, pointwise = true}}
+samples.rsub = {{x(-2, 2, 2, 3), x(-2, 2, 3), {alpha = 2}}}
+samples.float_power = {{x(0.5, 2, 2, 3), x(-2, 2, 2, 3), pointwise = true}, {x(0.5, 2, 3), 2}}
+samples.rrelu = {{x(-2, 2, 2, 3)}, {x(-2, 2, 2, 3), {lower = 0.25, upper = 0.75}}}
+samples.ldexp = {{x(-2, 2, 2, 3), x(-2, 2, 3)}}
+samples.fill = {{x(-2, 2, 2, 3), 2.5}, {x(-2, 2, 2, 3), x(-2, 2)}}
+
+for _, name in ipairs{"expand_as", "view_as", "reshape_as"} do
+  samples["x:" .. name] = {{x(-2, 2, 2, 3), const(0, 1, 2, 3), dense = name == "view_as"}}
+end
+table.insert(samples["x:expand_as"], {x(-2, 2, 3), const(0, 1, 2, 3)})
+samples.adjoint = {{x(-2, 2, 2, 3, 4)}}
+samples.broadcast_to = {{x(-2, 2, 3), {2, 3}}, {x(-2, 2, 2, 1), 2, 3}}
+samples.broadcast_shapes = {{{2, 1}, {3}, plain = true}}
+samples.broadcast_tensors = {{{x(-2, 2, 3), x(-2, 2, 2, 1)}}}
+for _, name in ipairs{"atleast_1d", "atleast_2d", "atleast_3d"} do
+  samples[name] = {{x(-2, 2)}, {x(-2, 2, 3)}, {{x(-2, 2, 2, 3), x(-2, 2)}}}
+end
+samples["x:unfold"] = {{x(-2, 2, 2, 7), 2, 3, 2}, {x(-2, 2, 5), 1, 2, 1}, {x(-2, 2, 4, 2), 1, 2, 3}}
+samples.split_with_sizes = {{x(-2, 2, 5, 2), {2, 3}}, {x(-2, 2, 2, 4), {1, 3}, 2}}
+samples.cartesian_prod = {{x(-2, 2, 2), x(-2, 2, 3)}, {x(-2, 2, 3)}}
+samples.combinations = {{x(-2, 2, 4)}, {x(-2, 2, 3), 2, true}, {x(-2, 2, 2), 3}}
+samples.resize_ = {{const(-2, 2, 2, 3), 2, 2, random = true}}
+samples.resize_as_ = {{const(-2, 2, 2, 3), const(0, 1, 4), random = true}}
+
+for _, name in ipairs{"new_zeros", "new_ones"} do
+  samples["x:" .. name] = {{const(0, 1, 2), 2, 3, grad = false}, {const(0, 1, 2), {3},
+    grad = false}}
+end
+samples["x:new_empty"] = {{const(0, 1, 2), {2, 3}, random = true}}
+samples["x:new_full"] = {{const(0, 1, 2), {2, 3}, 7, grad = false}}
+samples["x:new_tensor"] = {{const(0, 1, 2), {{1, 2}, {3, 4}}, grad = false}}
+samples.scalar_tensor = {{2.5, {dtype = "float64"}, grad = false}}
+for _, name in ipairs{"is_floating_point", "is_complex"} do
+  samples[name] = {{const(0, 1, 2), plain = true}}
+end
+samples.is_nonzero = {{const(1, 2, 1), plain = true}}
+samples.finfo, samples.iinfo = {{"float16", plain = true}}, {{"int8", plain = true}}
+
+samples.select_scatter = {{x(-2, 2, 2, 3), x(-2, 2, 3), 1, 2}, {x(-2, 2, 2, 3), x(-2, 2, 2), 2, -1}}
+samples.slice_scatter = {
+  {x(-2, 2, 5, 2), x(-2, 2, 2, 2), 1, 2, 3}, {x(-2, 2, 2, 5), x(-2, 2, 2, 3), 2, 1, 5, 2},
+}
+samples.diagonal_scatter = {{x(-2, 2, 3, 3), x(-2, 2, 3)}, {x(-2, 2, 3, 3), x(-2, 2, 2), 1}}
+for i, reduce in ipairs{"prod", "mean", "amax", "amin"} do
+  samples.index_reduce = samples.index_reduce or {}
+  samples.index_reduce[i] = {distinct(3, 2), int("int64", {2}, {1, 3}), x(2, 3, 2, 2), 1, reduce}
+end
+samples.index_reduce[5] = {distinct(3, 2), int("int64", {2}, {1, 3}), x(2, 3, 2, 2), 1, "mean",
+  {include_self = false}}
+samples.put = {
+  {x(-2, 2, 2, 3), int("int64", {2}, {1, 5}), x(-2, 2, 2)},
+  {x(-2, 2, 2, 3), int("int64", {3}, {1, 5, 1}), x(-2, 2, 3), true},
+}
+samples.nonzero_static = {{mask, {size = 5}, grad = false}, {mask, 1, grad = false}}
+samples.msort = {{distinct(4, 2)}}
+samples.histogram = {
+  {const(-1, 1, 12), 4, grad = false},
+  {const(-1, 1, 12), const(-1, -0.9, 1), grad = false, plain = true},
+  {const(-1, 1, 2, 3), 3, {range = {-1, 1}, density = true}, grad = false},
+}
+samples.histogramdd = {
+  {const(-1, 1, 8, 2), {2, 3}, plain = true},
+  {const(-1, 1, 8, 2), {2, 3}, {range = {-1, 1, -1, 1}, density = true}, plain = true},
+}
+for name, args in pairs{exponential_ = {2}, cauchy_ = {1, 2}, log_normal_ = {0, 1},
+  geometric_ = {0.3}, random_ = {9}} do
+  samples[name] = {{const(0, 1, 2, 3), args[1], args[2], random = true}}
+end
+samples.normal = {{const(0, 1, 2, 3), 1.5, random = true}, {0, 1, {2, 3}, random = true}}
+samples.poisson = {{const(0, 30, 2, 3), random = true}}
+
+samples.aminmax = {{distinct(2, 3)}, {distinct(2, 3), 2, {keepdim = true}}}
+samples.cov = {
+  {x(-2, 2, 3, 5)}, {x(-2, 2, 5), {correction = 0}},
+  {x(-2, 2, 2, 4), {fweights = int("int64", {4}, {1, 2, 1, 3}), aweights = x(0.5, 1, 4)}},
+}
+samples.corrcoef = {{x(-2, 2, 3, 5), once = true}} -- its diagonal lies on the bound of a clamp
+samples.gradient = {
+  {x(-2, 2, 4, 5)}, {x(-2, 2, 4, 5), {spacing = 2, dim = 2, edge_order = 2}},
+  {x(-2, 2, 4), {spacing = {int("float64", {4}, {0, 1, 3, 4})}, edge_order = 2}},
+}
+samples.cumulative_trapezoid = {
+  {x(-2, 2, 2, 4)}, {x(-2, 2, 2, 4), {dx = 0.5, dim = 1}}, {x(-2, 2, 2, 3), x(0, 2, 3)},
+}
+for i, reduce in ipairs{"sum", "mean", "max", "min", "prod"} do
+  samples.segment_reduce = samples.segment_reduce or {}
+  samples.segment_reduce[i] = {distinct(5, 2), int("int64", {2}, {2, 3}), reduce}
+end
+
+samples.inner = {{x(-2, 2, 3), x(-2, 2, 3)}, {x(-2, 2, 2, 3), x(-2, 2, 4, 3)}}
+local square = {t = "float64", s = {2, 2}, d = {2, 0.5, -0.7, 3}, g = true}
+local positive = {t = "float64", s = {2, 2}, d = {2, 0.5, 0.5, 3}, g = true}
+samples.lu, samples.linalg_lu_factor_ex = {{square}}, {{square}}
+samples.linalg_solve_ex = {{square, x(-2, 2, 2, 3)}}
+samples.lu_solve = {{x(-2, 2, 2, 1), {t = "float64", s = {2, 2}, d = {2, 0.5, 0.3, 3}, g = true},
+  int("int32", {2}, {1, 2})}}
+samples.lu_unpack = {{{t = "float64", s = {2, 2}, d = {2, 0.5, 0.3, 3}, g = true},
+  int("int32", {2}, {2, 2})}}
+samples.linalg_ldl_factor_ex = {{positive, grad = false}}
+samples.linalg_ldl_factor = {{positive, grad = false}}
+samples.linalg_ldl_solve = {{{t = "float64", s = {2, 2}, d = {2, 0, 0.25, 3}},
+  int("int32", {2}, {1, 2}), const(-1, 1, 2, 3), grad = false}}
+samples.triangular_solve = {{x(-2, 2, 2, 3), square}, {x(-2, 2, 2, 1), square, false, true}}
+samples.geqrf = {{const(-2, 2, 3, 2), grad = false}}
+samples.ormqr = {
+  {x(-1, 1, 3, 2), x(0.5, 1, 2), x(-2, 2, 3, 2)},
+  {x(-1, 1, 3, 2), x(0.5, 1, 2), x(-2, 2, 2, 3), false, true},
+}
+samples.svd = {{x(-2, 2, 2, 2), random = true}, {x(-2, 2, 3, 2), {compute_uv = false}}}
+samples.linalg_polar = {{{t = "float64", s = {3, 2}, d = {2, 0.5, -0.7, 3, 1, 0.2}, g = true}}}
+samples.linalg_matrix_sqrth = {{positive, grad = false}}
+samples.svd_lowrank = {{x(-2, 2, 4, 3), {q = 2}, random = true}}
+samples.pca_lowrank = {{x(-2, 2, 4, 3), {q = 2}, random = true}}
+
+for _, kind in ipairs{"t", "u", "v", "w"} do
+  local degrees = int("float64", {3}, {0, 1, 4})
+  samples["special_chebyshev_polynomial_" .. kind] = {{x(-0.9, 0.9, 2, 3), degrees}}
+  samples["special_shifted_chebyshev_polynomial_" .. kind] = {{x(0.1, 0.9, 2, 3), degrees}}
+end
+for _, name in ipairs{"hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l",
+  "legendre_polynomial_p"} do
+  samples["special_" .. name] = {{x(-0.9, 0.9, 2, 3), 3}, {x(-0.9, 0.9, 2), int("float64", {2}, {2,
+    -1})}}
+end
+samples.special_zeta = {{x(1.5, 4, 2, 3), x(0.5, 3, 2, 3)}, {x(2, 4, 3), 1}}
+samples.igamma = {
+  {const(0.5, 4, 2, 3), x(0.2, 6, 2, 3), pointwise = true}, {const(20, 40, 3), x(15, 50, 3)},
+}
+samples.igammac = samples.igamma
+for name, own in pairs{bartlett = {}, blackman = {}, cosine = {}, exponential = {tau = 2},
+  gaussian = {std = 2}, general_cosine = {a = {0.5, 0.3, 0.2}}, general_hamming = {alpha = 0.6},
+  hamming = {}, hann = {}, kaiser = {beta = 5}, nuttall = {}} do
+  own.dtype = "float64"
+  samples["signal_windows_" .. name] = {{6, own, grad = false}, {1, own, grad = false}}
+end
+samples.constant_pad_nd = {{x(-2, 2, 2, 3), {1, 2}, 1.5}}
+samples.linear_cross_entropy = {
+  {x(-2, 2, 3, 2), x(-2, 2, 4, 2), int("int64", {3}, {1, 4, 2}), {linear_bias = x(-1, 1, 4)}},
+  {x(-2, 2, 3, 2), x(-2, 2, 4, 5, 2), int("int64", {3, 5}, {1, 4, 2, 3, 1, 2, 2, 3, 4, 4, 1, 1, 2,
+    3, 1})},
+}
+samples.fractional_max_pool3d = {
+  {distinct(1, 2, 3, 4, 3), const(0.1, 0.9, 1, 2, 3), 2, {output_size = {1, 2, 2}}},
+}
+
 -- ---- creation ----
 
 local DOUBLE = {dtype = "float64"}
@@ -203,6 +378,7 @@ end
 samples.full = {{{2, 3}, 1.5, DOUBLE, grad = false}}
 samples.randint = {{1, 7, {2, 3}, grad = false, random = true}}
 samples.randperm = {{7, grad = false, random = true}}
+samples.standard_gamma = {{const(0.2, 3, 2, 3), grad = false, random = true}}
 samples.bernoulli = {{const(0, 1, 3), grad = false, random = true}}
 samples.multinomial = {{const(0.1, 1, 4), 2, grad = false, random = true}}
 samples.arange = {{5, grad = false}, {1, 7, 2, grad = false}}
@@ -467,6 +643,7 @@ samples.adaptive_avg_pool2d = {{x(-1, 1, 1, 2, 5, 4), {2, 3}}}
 samples.conv1d = {{x(-1, 1, 1, 2, 5), x(-1, 1, 2, 2, 3), x(-1, 1, 2), {padding = 1}}}
 samples.conv3d = {
   {x(-1, 1, 1, 2, 3, 3, 2), x(-1, 1, 2, 1, 2, 2, 2), {padding = 1, groups = 2, stride = {2, 1, 1}}},
+  {x(-1, 1, 1, 2, 3, 2, 2), x(-1, 1, 2, 2, 2, 2, 1)},
 }
 samples.conv_transpose1d = {{x(-1, 1, 1, 2, 3), x(-1, 1, 2, 2, 3), x(-1, 1, 2), {stride = 2}}}
 samples.conv_transpose2d = {
@@ -725,6 +902,9 @@ flat.d = {1, 2, 2, 4} -- of rank 1
 for _, name in ipairs{"linalg_inv", "linalg_det", "linalg_slogdet", "linalg_lu_factor"} do
   samples[name] = {{steady(3, 3)}, {steady(2, 2, 2)}, {rolled(3)}}
 end
+for _, shape in ipairs{{3, 2}, {2, 3}, {2, 2, 3}} do
+  table.insert(samples.linalg_lu_factor, {steady(table.unpack(shape))})
+end
 table.insert(samples.linalg_det, {flat, once = true})
 samples.logdet = {{steady(3, 3)}, {steady(2, 2, 2)}}
 samples.linalg_solve = {
@@ -760,7 +940,8 @@ samples.linalg_svdvals = {{steady(3, 3)}, {steady(2, 2, 4)}}
 for _, name in ipairs{"linalg_eigh", "linalg_eigvalsh"} do -- with gradients: linalg_spec
   samples[name] = {{const(-1, 1, 3, 3), grad = false}, {const(-1, 1, 2, 3, 3), "U", grad = false}}
 end
-samples.linalg_pinv = {{steady(3, 2)}, {steady(2, 4)}, {steady(2, 2, 2), {rtol = 1e-3}}}
+samples.linalg_pinv = {{steady(3, 2)}, {steady(2, 4)}}
+samples.pinverse = {{steady(3, 2)}, {steady(2, 4)}, {steady(2, 2, 2), {rtol = 1e-3}}}
 samples.linalg_lstsq = {
   {steady(4, 2), x(-1, 1, 4, 3)}, {steady(2, 4), x(-1, 1, 2)}, {steady(2, 3, 2), x(-1, 1, 3, 1)},
 }
@@ -793,7 +974,7 @@ samples.linalg_tensorsolve = {
   {steady(6, 6), x(-1, 1, 6)}, {plate, x(-1, 1, 3), {dims = {1}}},
 }
 samples.linalg_lu = {
-  {steady(3, 3)}, {rolled(3)}, {const(-1, 1, 2, 3, 2), grad = false},
+  {steady(3, 3)}, {rolled(3)}, {steady(2, 3, 2)}, {steady(2, 3)},
 }
 samples.linalg_householder_product = {
   {x(-1, 1, 3, 2), x(-1, 1, 2)}, {x(-1, 1, 2, 3, 3), x(-1, 1, 2, 1)},

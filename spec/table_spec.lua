@@ -86,11 +86,14 @@ op.kernel "third" {
     local header = folder.read "attrs.gen.h"
     assert.truthy(header:find("typedef struct dm_ThirdAttr {\n  int64_t n;\n"
       .. "  dm_SharedAttr shared;\n  int64_t mode; /* a|b */\n} dm_ThirdAttr;", 1, true), header)
+    local layout = '#define DM_LAYOUT_dm_ThirdAttr "int64_t;int64_t[2];int64_t;int64_t;"'
+    assert.truthy(header:find(layout, 1, true), header)
     local descriptors = folder.read "signatures.gen.inc"
     assert.truthy(descriptors:find(
       '{"stride", "", 0, offsetof(dm_ThirdAttr, shared.stride), A_PAIR, true}', 1, true))
     assert.truthy(descriptors:find(
       '{"mode", "a|b", 1, offsetof(dm_ThirdAttr, mode), A_ENUM, false}', 1, true))
+    assert.truthy(descriptors:find("[DM_OP_third] = DM_LAYOUT_dm_ThirdAttr,", 1, true))
   end)
 
   it("has no line of more than 100 characters", function()

@@ -10,7 +10,7 @@ teardown(folder.remove)
 -- n points of two classes that the first feature separates.
 local function points(n, seed)
   dm.manual_seed(seed)
-  local y = dm.randint(1, 3, {n})
+  local y = dm.randint(2, {n})
   local x = dm.randn(n, 4)
   x:select(2, 1):add_((y * 4 - 6):float())
   return data.TensorDataset(x, y)
@@ -197,19 +197,19 @@ describe("Trainer", function()
     local function fails(pattern, o)
       assert.error_matches(function() dm.Trainer(o) end, pattern)
     end
-    fails("model is a nil", {})
+    fails("model is missing", {})
     fails("wanted loss", {model = model, optimizer = optimizer})
     fails("wanted an optimizer", {model = model, loss = print, optimizer = 3})
-    fails("amp is fp16", {model = model, loss = print, optimizer = optimizer, amp = "fp16"})
-    fails("batch_transform is a string, wanted a function", {model = model, loss = print,
+    fails("amp is 'fp16'", {model = model, loss = print, optimizer = optimizer, amp = "fp16"})
+    fails("batch_transform is 'mixup', wanted a function", {model = model, loss = print,
       optimizer = optimizer, batch_transform = "mixup"})
-    fails("ema is a table, wanted an AveragedModel", {model = model, loss = print,
+    fails("ema is a Linear, wanted an AveragedModel", {model = model, loss = print,
       optimizer = optimizer, ema = model})
     fails("did you mean 'on_step'", {model = model, loss = print, optimizer = optimizer,
       callbacks = {onstep = print}})
     fails("did you mean 'patience'", {model = model, patiense = 3})
     local trainer, run = begun{monitor = "valid_acuracy"}
-    assert.error_matches(function() trainer:fit{} end, "wanted a DataLoader")
+    assert.error_matches(function() trainer:fit{} end, "train is missing")
     assert.error_matches(function() trainer:fit(run) end, "'valid_acuracy', which no epoch has")
   end)
 end)

@@ -8,7 +8,7 @@ local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
 local function clusters(n)
   local g = dm.get_rng_state()
   dm.manual_seed(99)
-  local labels = dm.randint(0, 3, {n}) + 1
+  local labels = dm.randint(3, {n})
   local x = dm.randn(n, 1, 8, 8) + labels:float():reshape(n, 1, 1, 1) - 2
   dm.set_rng_state(g)
   return data.TensorDataset(x, labels)

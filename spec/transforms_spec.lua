@@ -70,12 +70,64 @@ describe("transforms have torchvision's numbers:", function()
         assert.equal("uint8", y.dtype)
         assert.same(case.shape, {table.unpack(y.shape)})
         -- a bilinear turn may meet a tie, which the last bit of its sine decides
-        local most = name == "rotate" and case.args[2].interpolation == "bilinear" and 1 or 0
+        local opts = name == "rotate" and case.args[2] or name == "perspective" and case.args[3]
+        local most = opts and opts.interpolation == "bilinear" and 1 or 0
         local d = distance(expected, y)
         assert.is_true(d <= most, ("%s of image %d is off by %d"):format(name, case.image, d))
       end
     end)
   end
+
+  -- apply() makes each of the images of cases and no other; cases[i][key] is the change's name.
+  local function check_outcomes(cases, key, apply)
+    local expected, seen = {}, {}
+    for i, case in ipairs(cases) do expected[i] = image_of(case) end
+    for _ = 1, 40 * #cases do
+      local y, found = apply(), false
+      for i, image in ipairs(expected) do
+        if distance(image, y) <= (cases[i][key] == "Rotate" and 1 or 0) then
+          seen[i], found = true, true
+        end
+      end
+      assert.is_true(found, "an image of no change")
+    end
+    for i, case in ipairs(cases) do assert.is_true(seen[i], case[key] .. " was never drawn") end
+  end
+
+  it("TrivialAugmentWide: each of its changes and no other", function()
+    dm.manual_seed(3)
+    local cases = {}
+    for _, case in ipairs(golden.cases) do
+      if case.trivial then cases[#cases + 1] = case end
+    end
+    local transform = transforms.TrivialAugmentWide{num_magnitude_bins = 2}
+    check_outcomes(cases, "trivial", function() return transform(images[cases[1].image]) end)
+  end)
+
+  it("AutoAugment: each of its changes, and its policies", function()
+    dm.manual_seed(4)
+    local transform, changes = transforms.AutoAugment(), {}
+    for _, case in ipairs(golden.cases) do
+      if case.auto then
+        changes[case.auto] = changes[case.auto] or {}
+        table.insert(changes[case.auto], case)
+      elseif case.policy then
+        local lines = {}
+        for i, pair in ipairs(transforms.AutoAugment{policy = case.policy}.policies) do
+          local words = {}
+          for k, one in ipairs(pair) do
+            words[k] = ("%s %.1f %s"):format(one.name, one.p, one.magnitude or "-")
+          end
+          lines[i] = table.concat(words, ", ")
+        end
+        assert.equal(case.text, table.concat(lines, "\n"))
+      end
+    end
+    for name, cases in pairs(changes) do
+      transform.policies = {{{name = name, p = 1, magnitude = cases[1].magnitude}}}
+      check_outcomes(cases, "auto", function() return transform(images[cases[1].image]) end)
+    end
+  end)
 
   it("RandAugment: each of its changes and no other", function()
     local groups = {}
@@ -171,7 +223,7 @@ describe("one draw does the same to", function()
       assert.is_nil(list) -- it takes floats
       local y = drawn(T.RandomErasing{p = 0.7, value = -1}, x:float() / 255, seed)
       dm.manual_seed(seed)
-      local draw = core.randint(0, 1 << 62, {1}, {dtype = "int64", device = "cpu"}):item()
+      local draw = core.randint(0, (1 << 62) - 1, {1}, {dtype = "int64", device = "cpu"}):item()
       local by_engine = T.declare(T.Compose{T.ToTensor(), T.RandomErasing{p = 0.7, value = -1}}, 3)
       assert.is_true(dm.equal(by_engine:apply(x, draw), y))
     end
@@ -358,7 +410,7 @@ describe("the loader's threads", function()
   it("and a call make equal images of equal draws", function()
     for seed = 1, 20 do
       dm.manual_seed(seed)
-      local draw = core.randint(0, 1 << 62, {1}, {dtype = "int64", device = "cpu"}):item()
+      local draw = core.randint(0, (1 << 62) - 1, {1}, {dtype = "int64", device = "cpu"}):item()
       dm.manual_seed(seed)
       local called = jpeg_like(images[1])
       assert.is_true(dm.equal(called,
@@ -483,7 +535,7 @@ describe("transforms refuse", function()
   for _, case in ipairs{
     {"a crop of 20 x 20 is larger than the image, 13 x 17", T.RandomCrop(20), x},
     {"a crop of 20 x 20 is larger", T.RandomCrop(20), x:float()},
-    {"padding_mode is wrap, wanted constant, edge", T.Pad, 1, {padding_mode = "wrap"}},
+    {"padding_mode is 'wrap', wanted 'constant', 'edge'", T.Pad, 1, {padding_mode = "wrap"}},
     {"padding is -1; wanted whole numbers", T.Pad, -1},
     {"padding is 1, 2, 3; wanted whole numbers", T.RandomCrop, 3, {padding = {1, 2, 3}}},
     {"fill: wanted a number, or one per channel, 0 to 255", T.Pad, 1, {fill = 300}},
@@ -491,7 +543,7 @@ describe("transforms refuse", function()
     {"size is -4, -4; wanted whole numbers", T.Resize, -4},
     {"size is 0, 3", T.CenterCrop, {0, 3}},
     {"max_size is 4 with size 8", T.Resize, 8, {max_size = 4}},
-    {"interpolation is lanczos", T.Resize, 8, {interpolation = "lanczos"}},
+    {"interpolation is 'lanczos'", T.Resize, 8, {interpolation = "lanczos"}},
     {"antialias is false", T.Resize, 8, {antialias = false}},
     {"unknown option 'interpolaton'; did you mean 'interpolation'", T.Resize, 8,
       {interpolaton = "x"}},
@@ -548,4 +600,101 @@ it("transforms say what they are", function()
     tostring(T.MixUp{num_classes = 10, alpha = 0.2}))
   assert.is_nil(T.NoSuch)
   assert.is_true(all_equal(functional.hflip(functional.hflip(images[1])), images[1]))
+end)
+
+-- ---- transforms that are drawn in Lua ----
+
+describe("transforms of others", function()
+  local T, x = transforms, images[1]
+  local function counted(n, transform)
+    local counts = {}
+    for _ = 1, n do
+      local key = tostring(transform(x):select(1, 1):to "int64":sum():item())
+      counts[key] = (counts[key] or 0) + 1
+    end
+    return counts
+  end
+  local function sum_of(y) return tostring(y:select(1, 1):to "int64":sum():item()) end
+  local invert, black = T.RandomInvert(1), function(y) return y * 0 end
+
+  it("RandomApply applies all or none", function()
+    dm.manual_seed(1)
+    local counts = counted(400, T.RandomApply({invert, black}, {p = 0.25}))
+    assert.near(100, counts["0"], 45) -- 5 standard deviations
+    assert.equal(400, counts["0"] + counts[sum_of(x)])
+  end)
+
+  it("RandomChoice draws by its weights, RandomOrder applies all", function()
+    dm.manual_seed(2)
+    local counts = counted(400, T.RandomChoice({invert, black}, {p = {3, 1}}))
+    assert.near(100, counts["0"], 45)
+    assert.equal(400, counts["0"] + counts[sum_of(invert(x))])
+    counts = counted(100, T.RandomOrder{invert, black})
+    assert.near(50, counts["0"], 25) -- black last
+    assert.equal(100, counts["0"] + counts[sum_of(invert(x * 0))])
+  end)
+
+  it("blur and turn floats as bytes, rounding aside, in any number of dims", function()
+    local f, F = x:float(), functional
+    local corners = {{0, 0}, {16, 0}, {16, 12}, {0, 12}}
+    local moved = {{2, 1}, {15, 0}, {13, 10}, {1, 12}}
+    assert.is_true(dm.equal(F.gaussian_blur(x, 3, 1), F.gaussian_blur(f, 3, 1):round():to "uint8"))
+    assert.is_true(dm.equal(F.perspective(x, corners, moved),
+      F.perspective(f, corners, moved):round():to "uint8"))
+    local batch = dm.stack{dm.stack{x, x}, dm.stack{x, x}}
+    assert.is_true(dm.equal(F.gaussian_blur(x, 3, 1), F.gaussian_blur(batch, 3, 1)[{2, 1}]))
+    assert.is_true(dm.equal(F.perspective(x, corners, moved, {fill = 3}),
+      F.perspective(batch, corners, moved, {fill = 3})[{2, 1}]))
+    assert.is_true(dm.equal(x, F.perspective(x, corners, corners)))
+  end)
+
+  it("GaussianBlur and RandomPerspective draw within their bounds", function()
+    dm.manual_seed(3)
+    local blur = T.GaussianBlur(3, {sigma = {0.5, 0.5}})
+    assert.is_true(dm.equal(functional.gaussian_blur(x, 3, 0.5), blur(x)))
+    assert.is_true(dm.equal(x, T.RandomPerspective{distortion_scale = 0, p = 1}(x)))
+    assert.is_true(dm.equal(x, T.RandomPerspective{p = 0}(x)))
+    local differs = T.RandomPerspective{p = 1}(x)
+    assert.is_false(dm.equal(x, differs))
+    assert.same({table.unpack(x.shape)}, {table.unpack(differs.shape)})
+  end)
+
+  it("run in Lua workers of the loader, with the draws of no workers", function()
+    local Images = data.Dataset:extend "Images"
+    function Images:init(transform) self.transform = transform end
+    function Images.len() return 8 end
+    function Images:get(i)
+      local image = require("demilune").arange(1, 192, {dtype = "int64", device = "cpu"}) * i
+      return self.transform(image:remainder(256):to "uint8":reshape(3, 8, 8))
+    end
+    local all = T.Compose{T.AutoAugment{policy = "cifar10"}, T.TrivialAugmentWide(),
+      T.RandomApply{T.GaussianBlur(3)}, T.RandomPerspective{p = 1},
+      T.RandomChoice{T.RandomInvert(1), T.RandomHorizontalFlip(1)}, T.ToTensor()}
+    local batches = {}
+    for _, workers in ipairs{0, 2} do
+      local loader = data.DataLoader(Images(all), {batch_size = 8, seed = 5,
+        num_workers = workers})
+      batches[#batches + 1] = select(2, loader:iter()())
+    end
+    assert.is_true(dm.equal(batches[1], batches[2]))
+  end)
+
+  it("refuse what they cannot do", function()
+    for _, bad in ipairs{
+      {"RandomApply: element 1 is a number, wanted a transform", T.RandomApply, {1}},
+      {"RandomOrder: wanted a list of transforms, got none", T.RandomOrder, {}},
+      {"RandomChoice: p wants one number for each of 1", T.RandomChoice, {invert}, {p = {1, 2}}},
+      {"GaussianBlur: kernel_size is 4, wanted an odd number", T.GaussianBlur, 4},
+      {"GaussianBlur: sigma wants a number above 0", T.GaussianBlur, 3, {sigma = 0}},
+      {"RandomPerspective: distortion_scale is {2, 2}", T.RandomPerspective,
+        {distortion_scale = 2}},
+      {"AutoAugment: policy is 'mnist', wanted 'imagenet'", T.AutoAugment, {policy = "mnist"}},
+      {"num_magnitude_bins is 1, wanted a whole number from 2", T.TrivialAugmentWide,
+        {num_magnitude_bins = 1}},
+      {"AutoAugment: the image is float32 on", T.AutoAugment(), x:float()},
+      {"startpoints: wanted four corners", functional.perspective, x, {}, {}},
+    } do
+      assert.refuses(bad[1], function() bad[2](table.unpack(bad, 3)) end)
+    end
+  end)
 end)

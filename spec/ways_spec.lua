@@ -122,7 +122,7 @@ end)
 
 it("topk is the beginning of sort, of equal numbers and NaNs too", function()
   for _, n in ipairs{1, 30, 200, 3000} do
-    local x = dm.randint(-20, 20, {3, n}):float()
+    local x = dm.randint(-20, 19, {3, n}):float()
     x:narrow(2, 1, 1):fill_(0 / 0)
     for _, k in ipairs{1, 2, 10, n // 2} do
       for _, largest in ipairs{true, false} do

@@ -37,7 +37,7 @@ typedef enum dm_status {
 /* The message of this thread's last failure; never NULL. Valid until the next failure. */
 DM_API const char *dm_error(void);
 
-/* Element types; within a kind (integers, floats) in the order of promotion. */
+/* Element types. The numbers are part of the interface: a new type goes to the end. */
 typedef enum dm_DType {
   DM_BOOL,
   DM_U8,
@@ -112,6 +112,8 @@ DM_API dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *s
 /* The gradients with respect to `inputs`, into out; no .grad changes. */
 DM_API dm_status dm_grad(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int n_in,
                          dm_Tensor *const *inputs, int flags, dm_Tensor **out);
+/* *out: whether root's gradient flows to a leaf that is none of the n known ones. */
+DM_API dm_status dm_other_leaves(dm_Tensor *root, int n, dm_Tensor *const *known, bool *out);
 
 /* ---- the rest ---- */
 

@@ -183,7 +183,7 @@ static struct {
   size_t scheduler_stack_size;
 } run;
 
-/* ---- what is wrong ------------------------------------------------------------------- */
+/* ---- faults -------------------------------------------------------------------------- */
 
 static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *fmt, ...) {

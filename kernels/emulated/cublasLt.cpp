@@ -135,7 +135,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* ---- what may be asked -------------------------------------------------------- */
+/* ---- supported requests ------------------------------------------------------- */
 
 static size_t size_of(uint32_t type) {
   return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;

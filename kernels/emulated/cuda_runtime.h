@@ -178,7 +178,7 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr, int value);
 
-/* ---- what only the emulation has ---------------------------------------------- */
+/* ---- the emulation alone ------------------------------------------------------ */
 
 /* How often since the start, in all host threads:
      "launch"       kernels run, and the calls of dm_emulated_run

@@ -14,7 +14,7 @@
 
 #include "cudnn_internal.h"
 
-/* ---- what descriptors have ------------------------------------------------------ */
+/* ---- attributes of descriptors -------------------------------------------------- */
 
 /* Attributes by the names of their descriptors, some of which the library shortens. */
 #define CUDNN_BACKEND_OPERATION_CONVOLUTION_BWD_DATA_DESCRIPTOR \
@@ -212,7 +212,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- what is checked when a descriptor is finished ------------------------------- */
+/* ---- checks of a finished descriptor --------------------------------------------- */
 
 /* A convolution's parts, whichever way it goes. */
 struct Operation {
@@ -410,7 +410,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   return st;
 }
 
-/* ---- what is told ---------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------- */
 
 /* Both engines live in the heuristic's results as whole descriptors, like the
    library's: a config and what it points at. They are never given back. */

@@ -64,7 +64,7 @@ static const int64_t *steps(const Descriptor *t) {
   return numbers(t, CUDNN_ATTR_TENSOR_STRIDES);
 }
 
-/* ---- what is checked ---- */
+/* ---- checks ---- */
 
 static bool is_product(const Node &n) {
   const int64_t *a = sizes(n.in[0]), *b = sizes(n.in[1]), *c = sizes(n.y);

@@ -9,16 +9,17 @@ local autograd = {}
 
 local function as_list(v) return core.is_tensor(v) and {v} or v end
 
+local bind_grad = options.signature("autograd.grad", [[outputs: tensor|list,
+  inputs: tensor|list, grad_outputs?: tensor|list, retain_graph?: boolean,
+  create_graph: boolean = false, *, allow_unused: boolean = false]])
+
 --- Gradients of outputs (a tensor or an array) with respect to inputs, one
 --- result an input; .grad stays as it is.
-function autograd.grad(outputs, inputs, opts)
-  if opts and core.is_tensor(opts.grad_outputs) then
-    local copy = {}
-    for key, value in pairs(opts) do copy[key] = value end
-    copy.grad_outputs = {opts.grad_outputs}
-    opts = copy
-  end
-  return core.autograd_grad(as_list(outputs), as_list(inputs), opts)
+function autograd.grad(...)
+  local o = bind_grad(...)
+  return core.autograd_grad(as_list(o.outputs), as_list(o.inputs),
+    {grad_outputs = as_list(o.grad_outputs), retain_graph = o.retain_graph,
+      create_graph = o.create_graph, allow_unused = o.allow_unused})
 end
 
 -- ---- Function ----
@@ -150,14 +151,11 @@ function autograd.is_function(v) return getmetatable(v) == Function end
 --- backward gives one gradient (or nil) an argument of forward. Call it, or its
 --- apply, as forward is called, without ctx. Backward runs in the autocast state
 --- in which the function was called; PyTorch does that for decorated ones only.
-function autograd.Function(def)
-  options.read("Function", def, {name = "Function", forward = options.NONE,
-    backward = options.NONE})
-  if type(def.forward) ~= "function" or type(def.backward) ~= "function" then
-    caller.raise("Function: wanted forward and backward, both functions")
-  end
-  local self = setmetatable({name = def.name or "Function", forward = def.forward,
-    backward = def.backward}, Function)
+local bind_function = options.signature("Function",
+  "*, name: string = 'Function', forward: function, backward: function")
+
+function autograd.Function(...)
+  local self = setmetatable(bind_function(...), Function)
   function self.apply(...) return self(...) end
   return self
 end
@@ -226,16 +224,19 @@ function Anomaly:wrap(fn)
   end
 end
 
-local DETECT = {check_nan = true}
+local bind_detect = options.signature("detect_anomaly",
+  "check_nan: boolean = true, *, fn?: function")
+local bind_set_detect = options.signature("set_detect_anomaly",
+  "mode: boolean, check_nan: boolean = true")
 
 --- A scope in which each recorded call notes where the script made it: an error
 --- in backward then tells, and a gradient that is NaN is one (an infinity is not;
 --- check_nan = false: neither). Three forms: a value to be closed, (opts, fn) or
 --- (fn) returning what fn returns, and :wrap(fn). The same must be on in backward.
 --- It costs time; under a GradScaler the first steps may overflow on purpose.
-function autograd.detect_anomaly(opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  local o = options.read("detect_anomaly", opts, DETECT)
+function autograd.detect_anomaly(...)
+  local o = bind_detect(...)
+  local fn = o.fn
   caller.warn_once("detect_anomaly", "detect_anomaly: it slows every op; for finding faults only")
   local scope = switch(true, o.check_nan)
   if fn == nil then return scope end
@@ -243,8 +244,9 @@ function autograd.detect_anomaly(opts, fn)
 end
 
 --- Switches at once, and stays; what it gives may be closed to go back.
-function autograd.set_detect_anomaly(mode, opts)
-  return switch(mode, options.read("set_detect_anomaly", opts, DETECT).check_nan)
+function autograd.set_detect_anomaly(...)
+  local o = bind_set_detect(...)
+  return switch(o.mode, o.check_nan)
 end
 
 autograd.is_anomaly_enabled = core.is_anomaly_enabled
@@ -252,7 +254,10 @@ autograd.is_anomaly_check_nan_enabled = core.is_anomaly_check_nan_enabled
 
 -- ---- gradcheck ----
 
-local CHECK = {eps = 1e-6, atol = 1e-5, rtol = 1e-3, raise_exception = true}
+local CHECK = [[func: function, inputs: any, *, eps: number = 1e-6, atol: number = 1e-5,
+  rtol: number = 1e-3, raise_exception: boolean = true]]
+local bind_check = options.signature("gradcheck", CHECK)
+local bind_twice = options.signature("gradgradcheck", CHECK)
 
 -- sum of all outputs times their weights, as a number or a recorded tensor
 local function weighted(outputs, weights)
@@ -291,9 +296,9 @@ end
 --- Compares gradients of fn(inputs...) with central differences, weighting the
 --- outputs at random. Inputs: float64 leaves, those with requires_grad checked.
 --- true; else raises (or gives false and the text), naming input and element.
-function autograd.gradcheck(fn, inputs, opts)
-  local o = options.read("gradcheck", opts, CHECK)
-  inputs = as_list(inputs)
+function autograd.gradcheck(...)
+  local o = bind_check(...)
+  local fn, inputs = o.func, as_list(o.inputs)
   local checked = {}
   for i, x in ipairs(inputs) do
     if core.is_tensor(x) and x.requires_grad then
@@ -329,8 +334,9 @@ function autograd.gradcheck(fn, inputs, opts)
 end
 
 --- gradcheck of the gradient itself.
-function autograd.gradgradcheck(fn, inputs, opts)
-  inputs = as_list(inputs)
+function autograd.gradgradcheck(...)
+  local o = bind_twice(...)
+  local fn, inputs = o.func, as_list(o.inputs)
   local seeds
   return autograd.gradcheck(function(...)
     local args, leaves = {...}, {}
@@ -345,7 +351,7 @@ function autograd.gradgradcheck(fn, inputs, opts)
     end
     return core.autograd_grad({weighted(outputs, seeds)}, leaves,
       {create_graph = true, allow_unused = true})
-  end, inputs, opts)
+  end, inputs, {eps = o.eps, atol = o.atol, rtol = o.rtol, raise_exception = o.raise_exception})
 end
 
 return autograd

@@ -17,8 +17,31 @@ local function position()
   end
 end
 
+-- Where in a model the error is, "in model.layers[3] Linear(784 -> 256): ", or ""; nn/module.lua
+-- puts its own function here. The C code of the module calls it too.
+function caller.inside() return "" end
+
 function caller.raise(text, ...)
-  error(position() .. text:format(...), 0)
+  error(position() .. caller.inside() .. text:format(...), 0)
+end
+
+--- Raises for a method that was called with a dot for a colon: another value, or none, was its
+--- self then. word: how an object is called in the message.
+function caller.dotted(word, name)
+  caller.raise("%s.%s was called with a dot; hint: %s:%s(...)", word, name, word, name)
+end
+
+--- Makes the named methods of a class call dotted() for a self that is no object of the class. (A
+--- method that each step calls looks for nil itself: this takes longer than zero_grad.)
+function caller.with_colon(class, word, names)
+  class[class] = true -- an object finds it through its class
+  for name in names:gmatch "%S+" do
+    local method = class[name]
+    class[name] = function(self, ...)
+      if type(self) ~= "table" or not self[class] then caller.dotted(word, name) end
+      return method(self, ...)
+    end
+  end
 end
 
 -- Writes a warning; a program may put a function of its own here.

@@ -62,8 +62,10 @@ cuda.stream = core.cuda_in_stream
 
 --- Event{device = , enable_timing = } -> a mark in a stream. e:record(stream), e:wait(stream),
 --- e:synchronize(), e:query(), from:elapsed_time(to) in milliseconds (both timed).
-function cuda.Event(opts)
-  local o = options.read("Event", opts, {device = "cuda", enable_timing = false})
+local bind_event = options.signature("Event",
+  "enable_timing: boolean = false, *, device: device = 'cuda'")
+function cuda.Event(...)
+  local o = bind_event(...)
   return core.cuda_event(o.device, o.enable_timing)
 end
 
@@ -80,8 +82,8 @@ for _, name in ipairs(MEMORY) do
 end
 
 --- memory_summary(device, {abbreviated = }) -> text
-function cuda.memory_summary(device, opts)
-  return require("demilune.memory").memory_summary(device or "cuda", opts)
+function cuda.memory_summary(...)
+  return require("demilune.memory").summary_of("cuda", ...)
 end
 
 --- mem_get_info(device) -> bytes free, bytes in all

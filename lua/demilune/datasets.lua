@@ -16,11 +16,13 @@ local datasets = {}
 
 local Images = data.Dataset:extend "Images"
 
+local bind_augment = options.signature("augment", "*, padding: integer = 0, flip: number = 0")
+
 -- What normalize and augment say.
 local function default_transform(images, opts)
   local list = {transforms.ToTensor(),
     transforms.Normalize(table.unpack(opts.normalize or {0, 1}))}
-  local augment = options.read("augment", opts.augment, {padding = 0, flip = 0})
+  local augment = bind_augment(opts.augment)
   if augment.flip ~= 0 then
     table.insert(list, 1, transforms.RandomHorizontalFlip(augment.flip))
   end
@@ -59,8 +61,7 @@ end
 -- ---- files ----
 
 local function is_file(path)
-  local f = io.open(path, "rb")
-  return f and f:close() or false
+  return core._read_file("datasets", path, 0) ~= nil
 end
 
 -- The path of the file with one of these names in the first folder that has one.
@@ -73,28 +74,24 @@ local function find(folders, ...)
   end
 end
 
-local DEFAULTS = {train = true, transform = options.NONE, normalize = options.NONE,
-  augment = options.NONE}
-
 local function check_transform(name, opts)
   if opts.transform == nil then return end
-  if not transforms.is_callable(opts.transform) then
-    caller.raise("%s: transform: a function or one of dm.transforms expected, got %s", name,
-      type(opts.transform))
-  elseif opts.normalize ~= nil or opts.augment ~= nil then
+  if opts.normalize ~= nil or opts.augment ~= nil then
     caller.raise("%s: transform with %s: the transform says it all", name,
       opts.augment and "augment" or "normalize")
   end
 end
 
+local function bound(name, more)
+  return (options.signature(name, [[root?: string, train: boolean = true, transform?: function,
+    *, normalize?: any, augment?: table]] .. (more or "")))
+end
+
 -- Checks the options and reads the files with kind.read(kind, folders, opts), which
 -- gives images uint8 (N,C,H,W) and labels from 0, or nil and a message.
-local function read(kind, root, given)
-  if type(root) == "table" and given == nil then root, given = nil, root end
-  if root ~= nil and type(root) ~= "string" then
-    caller.raise("%s: root: a folder's name or nil expected, got %s", kind.name, type(root))
-  end
-  local opts = options.read(kind.name, given, kind.options or DEFAULTS)
+local function read(kind, ...)
+  local opts = kind.bind(...)
+  local root = opts.root
   check_transform(kind.name, opts)
   local folders = root and {root, ("%s/%s"):format(root, kind.below)} or kind.folders
   local images, labels, classes = kind.read(kind, folders, opts)
@@ -148,7 +145,7 @@ local GIVE_FOLDER = "give the folder with the four IDX files (train-images-idx3-
   .. "train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte; plain or .gz)"
 
 local fashion_mnist = {
-  name = "FashionMNIST",
+  name = "FashionMNIST", bind = bound "FashionMNIST",
   class = Images:extend "FashionMNIST",
   read = read_pair,
   below = "FashionMNIST/raw",
@@ -161,7 +158,7 @@ local fashion_mnist = {
 }
 
 local mnist = {
-  name = "MNIST",
+  name = "MNIST", bind = bound "MNIST",
   class = Images:extend "MNIST",
   read = read_pair,
   below = "MNIST/raw",
@@ -175,10 +172,10 @@ local mnist = {
 -- normalize = {mean, std} or false, augment = {padding =, flip =}}) -> a data set of
 -- images float32 (1,28,28) and labels from 1; or nil and a message. No root:
 -- Debian's package, then ./data.
-function datasets.FashionMNIST(root, opts) return read(fashion_mnist, root, opts) end
+function datasets.FashionMNIST(...) return read(fashion_mnist, ...) end
 
 -- MNIST(root or nil, opts), likewise; no root: ./data.
-function datasets.MNIST(root, opts) return read(mnist, root, opts) end
+function datasets.MNIST(...) return read(mnist, ...) end
 
 -- ---- CIFAR: A. Krizhevsky, "Learning multiple layers of features", 2009 ----
 
@@ -188,10 +185,8 @@ local PIXELS = 3 * SIDE * SIDE -- the red, green and blue planes, behind one lab
 -- A file's images uint8 (n, PIXELS) and the labels `column` of n_columns of n_classes; or
 -- nil and a message.
 local function read_records(path, column, n_columns, n_classes)
-  local f <close>, unopened = io.open(path, "rb")
-  if not f then return nil, unopened end
-  local text, problem = f:read "a"
-  if not text then return nil, ("'%s': %s"):format(path, problem) end
+  local text, problem = core._read_file("datasets", path)
+  if not text then return nil, problem end
   local size = n_columns + PIXELS
   if #text == 0 or #text % size ~= 0 then
     return nil, ("'%s' is cut short: %d bytes, wanted records of %d"):format(path, #text, size)
@@ -227,7 +222,7 @@ end
 
 local function read_cifar10(kind, folders, opts)
   local n = opts.batches
-  if math.type(n) ~= "integer" or n < 1 or n > 5 then
+  if n < 1 or n > 5 then
     caller.raise("%s: batches is %s, wanted 1 to 5", kind.name, tostring(n))
   end
   local names = {"test_batch.bin"}
@@ -236,12 +231,11 @@ local function read_cifar10(kind, folders, opts)
 end
 
 local cifar10 = {
-  name = "CIFAR10",
+  name = "CIFAR10", bind = bound("CIFAR10", ", batches: integer = 5"),
   class = Images:extend "CIFAR10",
   read = read_cifar10,
   below = "cifar-10-batches-bin",
   folders = {"./data/cifar-10-batches-bin", "./data"},
-  options = {batches = 5},
   hint = "get CIFAR-10's binary version (cifar-10-binary.tar.gz, from "
     .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
     .. "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
@@ -249,13 +243,12 @@ local cifar10 = {
   classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
     "truck"},
 }
-for name, default in pairs(DEFAULTS) do cifar10.options[name] = default end
 
 -- CIFAR10(root or nil, {train = true, batches = 5, and as FashionMNIST}) -> a data set
 -- of images float32 (3,32,32) and labels from 1; or nil and a message. root: the
 -- folder with the files of the binary version, or the one above; nil: ./data.
 -- batches: so many of the five training files are read.
-function datasets.CIFAR10(root, opts) return read(cifar10, root, opts) end
+function datasets.CIFAR10(...) return read(cifar10, ...) end
 
 local function words(text)
   local list = {}
@@ -281,10 +274,6 @@ local FINE = words [[apple aquarium_fish baby bear beaver bed bee beetle bicycle
 
 local function read_cifar100(kind, folders, opts)
   local coarse = opts.labels == "coarse"
-  if not coarse and opts.labels ~= "fine" then
-    caller.raise("%s: labels is %s, wanted \"fine\" or \"coarse\"", kind.name,
-      tostring(opts.labels))
-  end
   local classes = coarse and COARSE or FINE
   local images, labels = read_files(kind, folders,
     {opts.train and "train.bin" or "test.bin"}, coarse and 1 or 2, 2, #classes)
@@ -292,26 +281,22 @@ local function read_cifar100(kind, folders, opts)
 end
 
 local cifar100 = {
-  name = "CIFAR100",
+  name = "CIFAR100", bind = bound("CIFAR100", ", labels: 'fine'|'coarse' = 'fine'"),
   class = Images:extend "CIFAR100",
   read = read_cifar100,
   below = "cifar-100-binary",
   folders = {"./data/cifar-100-binary", "./data"},
-  options = {labels = "fine"},
   hint = "get CIFAR-100's binary version (cifar-100-binary.tar.gz, from "
     .. "https://www.cs.toronto.edu/~kriz/cifar.html), unpack it, and give the folder with "
     .. "train.bin and test.bin",
   normalize = {{0.5071, 0.4865, 0.4409}, {0.2673, 0.2564, 0.2762}}, -- of the training images
 }
-for name, default in pairs(DEFAULTS) do cifar100.options[name] = default end
 
 -- CIFAR100(root or nil, {train = true, labels = "fine", and as FashionMNIST}), likewise of
 -- 100 classes; labels = "coarse": of the 20 that these fall into.
-function datasets.CIFAR100(root, opts) return read(cifar100, root, opts) end
+function datasets.CIFAR100(...) return read(cifar100, ...) end
 
 -- ImageFolder(root, opts): images in folders, one a class; see image_folder.lua.
-function datasets.ImageFolder(root, opts)
-  return require "demilune.image_folder"(root, opts)
-end
+function datasets.ImageFolder(...) return require "demilune.image_folder"(...) end
 
 return datasets

@@ -16,52 +16,47 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 
-local fft = {}
-for name, fn in pairs(core) do
-  local own = name:match "^fft_(.+)$"
-  if own then fft[own] = fn end
-end
-
-local FREQUENCIES = {d = 1, dtype = options.NONE, device = options.NONE}
+local fft = require "demilune.namespace" "fft_"
 
 -- n, and k = first .. last as floats, over n times the distance d of the points.
-local function frequencies(name, n, opts, last)
-  local o = options.read("fft." .. name, opts, FREQUENCIES)
-  if math.type(n) ~= "integer" or n < 1 then
+local function frequencies(name, o, last)
+  local n = o.n
+  if n < 1 then
     caller.raise("fft.%s: n is %s, wanted an integer of 1 or more", name, tostring(n))
   end
-  if type(o.d) ~= "number" or o.d == 0 then
+  if o.d == 0 then
     caller.raise("fft.%s: d is %s, wanted a number that is not 0", name, tostring(o.d))
   end
   local k = core.arange(0, last(n), {dtype = o.dtype or "float32", device = o.device})
   return k, n * o.d
 end
 
+local FREQUENCIES = "n: integer, d: number = 1, *, dtype?: dtype, device?: device"
+local bind_fftfreq = options.signature("fft.fftfreq", FREQUENCIES)
+local bind_rfftfreq = options.signature("fft.rfftfreq", FREQUENCIES)
+
 --- fftfreq(n, {d = 1, dtype = "float32", device =}) -> the frequencies of fft's n points, for
 --- samples d apart: 0, 1, ... up to n / 2, then the negative ones, by n d.
-function fft.fftfreq(n, opts)
-  local k, by = frequencies("fftfreq", n, opts, function(points) return points - 1 end)
-  local half = n // 2
-  return ((k + half) % n - half) / by
+function fft.fftfreq(...)
+  local o = bind_fftfreq(...)
+  local k, by = frequencies("fftfreq", o, function(points) return points - 1 end)
+  local half = o.n // 2
+  return ((k + half) % o.n - half) / by
 end
 
 --- rfftfreq(n, {d = 1, dtype = "float32", device =}) -> those of rfft's n // 2 + 1 points.
-function fft.rfftfreq(n, opts)
-  local k, by = frequencies("rfftfreq", n, opts, function(points) return points // 2 end)
+function fft.rfftfreq(...)
+  local k, by = frequencies("rfftfreq", bind_rfftfreq(...), function(points) return points // 2 end)
   return k / by
 end
 
-local SHIFT = {dim = options.NONE, complex = false}
+local SHIFT = "input: tensor, dim?: size, *, complex: boolean = false"
+local bind_shift = options.signature("fft.fftshift", SHIFT)
+local bind_back = options.signature("fft.ifftshift", SHIFT)
 
 -- x rolled along dims by half their size; all dims, of complex numbers all but the last.
-local function shift(name, x, dim, opts, amount)
-  if type(dim) == "table" and #dim == 0 then
-    dim, opts = dim.dim, dim
-  end
-  local o = options.read("fft." .. name, opts, SHIFT)
-  if not core.is_tensor(x) then
-    caller.raise("fft.%s: x: tensor expected, got %s", name, type(x))
-  end
+local function shift(name, o, amount)
+  local x, dim = o.input, o.dim
   local rank = x:dim() - (o.complex and 1 or 0)
   local asked, dims, shifts = type(dim) == "table" and dim or {dim}, {}, {}
   if dim == nil then
@@ -79,13 +74,13 @@ end
 
 --- fftshift(x, dim, {complex = false}): frequency 0 in the middle of dim, a number or a list
 --- (all dims where none is given). complex: x holds pairs in a last dim of 2, which stays.
-function fft.fftshift(x, dim, opts)
-  return shift("fftshift", x, dim, opts, function(n) return n // 2 end)
+function fft.fftshift(...)
+  return shift("fftshift", bind_shift(...), function(n) return n // 2 end)
 end
 
 --- ifftshift(x, dim, {complex = false}): the inverse of fftshift.
-function fft.ifftshift(x, dim, opts)
-  return shift("ifftshift", x, dim, opts, function(n) return -(n // 2) end)
+function fft.ifftshift(...)
+  return shift("ifftshift", bind_back(...), function(n) return -(n // 2) end)
 end
 
 return fft

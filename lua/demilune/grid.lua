@@ -7,7 +7,7 @@ local options = require "demilune.options"
 
 local grid = {}
 
-local INDEXING = {ij = true, xy = true}
+local bind_indexing = options.signature("meshgrid", "*, indexing: 'ij'|'xy' = 'ij'")
 
 --- meshgrid(a, b, ..., {indexing = "ij"}) -> as many views, each in the shape
 --- {#a, #b, ...}: tensor k repeated along all dims but dim k. indexing = "xy"
@@ -16,10 +16,7 @@ function grid.meshgrid(...)
   local axes, opts = {...}, nil
   if type(axes[#axes]) == "table" and #axes > 1 then opts = table.remove(axes) end
   if type(axes[1]) == "table" then axes = {table.unpack(axes[1])} end
-  local o = options.read("meshgrid", opts, {indexing = "ij"})
-  if not INDEXING[o.indexing] then
-    caller.raise("meshgrid: indexing is '%s', wanted \"ij\" or \"xy\"", tostring(o.indexing))
-  end
+  local o = bind_indexing(opts)
   if #axes == 0 then caller.raise("meshgrid: no tensors given, wanted at least one") end
   local shape = {}
   for k, axis in ipairs(axes) do
@@ -41,22 +38,30 @@ end
 
 -- The positions {2, n}, rows and then columns, of what tril or triu keeps of a matrix.
 local function triangle(name, kept)
-  grid[name] = function(rows, columns, opts)
-    local o = options.read(name, opts, {offset = 0, device = options.NONE})
-    local matrix = core.ones(rows, columns, {dtype = "uint8", device = o.device})
-    return core.nonzero(kept(matrix, o.offset)):t():contiguous()
+  local bind = options.signature(name,
+    "row: integer, col: integer, offset: integer = 0, *, device?: device, dtype: dtype = 'int64'")
+  grid[name] = function(...)
+    local o = bind(...)
+    local matrix = core.ones(o.row, o.col, {dtype = "uint8", device = o.device})
+    return core.nonzero(kept(matrix, o.offset)):t():contiguous():to(o.dtype)
   end
 end
--- tril_indices(rows, columns, {offset = 0, device =}); triu_indices alike.
+-- tril_indices(rows, columns, {offset = 0, device =, dtype = "int64"}); triu_indices alike.
 triangle("tril_indices", core.tril)
 triangle("triu_indices", core.triu)
 
---- logspace(start, stop, steps, {base = 10, dtype =, device =}): base to the powers from
---- start to stop.
-function grid.logspace(start, stop, steps, opts)
-  local o = options.read("logspace", opts, {base = 10.0, dtype = options.NONE,
-    device = options.NONE})
-  local powers = core.linspace(start, stop, steps, {dtype = "float64", device = o.device})
+--- logspace(start, stop, steps, base, {dtype =, device =}): base to the powers from start to
+--- stop. dtype is "float32" where none is given.
+---@param start number|Tensor a tensor of no dims counts as its number
+---@param stop number|Tensor
+---@param steps integer
+---@param base number|nil
+local bind_logspace = options.signature("logspace", [[start: number|tensor, stop: number|tensor,
+  steps: integer, base: number = 10.0, *, dtype?: dtype, device?: device]])
+
+function grid.logspace(...)
+  local o = bind_logspace(...)
+  local powers = core.linspace(o.start, o.stop, o.steps, {dtype = "float64", device = o.device})
   return core.pow(o.base, powers):to(o.dtype or "float32")
 end
 

@@ -1,4 +1,4 @@
--- demilune.help: dm.help("conv2d") answers from the op table.
+-- demilune.help: dm.help("conv2d") answers from the op table, or from the ops written in Lua.
 
 local core = require "demilune.core"
 local options = require "demilune.options"
@@ -47,11 +47,35 @@ local function text_of(row)
   return table.concat(lines, "\n")
 end
 
---- Prints what an op does ("linalg.inv" or "linalg_inv"); without a name, the names of all.
+-- Of an op written in Lua: an op of its signature's form.
+local function text_of_own(row)
+  local tensors, rest = row.signature:match "^([^;]*);? ?(.*)$"
+  local args = tensors:gsub("[#?]", "")
+  if not row.as_function then args = args:gsub("^%w+,? ?", "") end -- it stands in front
+  local required, named = {args ~= "" and args or nil}, {}
+  for option in rest:gmatch "[^,]+" do
+    option = option:match "^%s*(.-)$"
+    local list = option:find "[?=]" and named or required
+    list[#list + 1] = option:gsub("[?*]", ""):gsub("%.%.%.", "")
+  end
+  if #named > 0 then required[#required + 1] = "{" .. table.concat(named, ", ") .. "}" end
+  local name = row.fn and row.name or row.name .. "_"
+  if not row.as_function then name = "x:" .. name end
+  return ("%s(%s)\n  %s"):format(name, table.concat(required, ", "), row.doc)
+end
+
+--- Prints what an op does ("linalg.inv" or "linalg_inv", or another name of it); without a name,
+--- the names of all.
 function help.help(name)
-  local rows, names = {}, {}
+  local rows, names, ops = {}, {}, require "demilune.ops"
   for _, row in ipairs(core.ops()) do
     if not row.hidden then
+      rows[row.name] = row
+      names[#names + 1] = row.name
+    end
+  end
+  for _, row in ipairs(ops.rows) do
+    if not rows[row.name] then
       rows[row.name] = row
       names[#names + 1] = row.name
     end
@@ -61,8 +85,9 @@ function help.help(name)
   local text
   if name == nil then
     text = table.concat(names, " ")
-  elseif rows[name] then
-    text = text_of(rows[name])
+  elseif rows[name] or rows[ops.aliases[name]] then
+    local row = rows[name] or rows[ops.aliases[name]]
+    text = row.attrs and text_of(row) or text_of_own(row)
   else
     local near = options.nearest(name, rows)
     text = ("no op '%s'%s"):format(name, near and ("; did you mean '%s'?"):format(near) or "")

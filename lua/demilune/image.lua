@@ -7,8 +7,11 @@ local options = require "demilune.options"
 
 local image = {}
 
-local GRID = {nrow = 8, padding = 2, normalize = false, value_range = options.NONE,
-  scale_each = false, pad_value = 0}
+local GRID = [[nrow: integer = 8, padding: integer = 2, normalize: boolean = false,
+  value_range?: numbers, scale_each: boolean = false, pad_value: number = 0]]
+local bind_grid = options.signature("make_grid", "tensor: tensor|list, " .. GRID)
+local bind_save = options.signature("save_image",
+  "tensor: tensor|list, path: string, *, " .. GRID)
 
 -- (H,W), (C,H,W), (N,C,H,W) or a list of images as one (N,C,H,W).
 local function batch_of(what, images)
@@ -55,12 +58,11 @@ local function normalized(what, x, o)
   return core.stack(each)
 end
 
-local function grid_of(what, images, opts)
-  local o = options.read(what, opts, GRID)
+local function grid_of(what, o)
   if o.nrow < 1 or o.padding < 0 then
     caller.raise("%s: nrow is %s and padding %s, wanted 1 and 0 at least", what, o.nrow, o.padding)
   end
-  local x = normalized(what, batch_of(what, images), o)
+  local x = normalized(what, batch_of(what, o.tensor), o)
   local n, channels, height, width = table.unpack(x.shape)
   if n == 1 then return x[1] end
   local columns, pad = math.min(o.nrow, n), o.padding
@@ -79,20 +81,18 @@ end
 -- normalize = false, value_range = {low, high}, scale_each = false, pad_value = 0})
 -- -> (C,H,W): nrow images in a row. normalize brings the range (the lowest and
 -- the highest value, unless given) to 0..1. One image alone gets no padding.
-function image.make_grid(images, opts)
+function image.make_grid(...)
   local _ <close> = core.no_grad()
-  return grid_of("make_grid", images, opts)
+  return grid_of("make_grid", bind_grid(...))
 end
 
 -- save_image(tensor or list, path, opts) -> true; or nil and a message when the
 -- disk or the path is at fault. Floats count from 0 (black) to 1, uint8 from 0
 -- to 255; 1 channel is gray, 3 are red, green, blue. opts as for make_grid.
-function image.save_image(images, path, opts)
-  if type(path) ~= "string" then
-    caller.raise("save_image: a path expected, got %s; hint: dm.save_image(x, path)", type(path))
-  end
+function image.save_image(...)
   local _ <close> = core.no_grad()
-  local x = grid_of("save_image", images, opts):to "cpu"
+  local o = bind_save(...)
+  local x = grid_of("save_image", o):to "cpu"
   if x:size(1) ~= 1 and x:size(1) ~= 3 then
     caller.raise("save_image: images of %d channels, wanted 1 or 3", x:size(1))
   end
@@ -101,21 +101,14 @@ function image.save_image(images, path, opts)
   elseif x.dtype ~= "uint8" then
     caller.raise("save_image: images are %s, wanted a float dtype or uint8", x.dtype)
   end
-  return core.png_write(path, x:permute(2, 3, 1))
+  return core.png_write(o.path, x:permute(2, 3, 1))
 end
 
-local MODES = {unchanged = true, gray = true, rgb = true}
+local HOW = ": string, mode: 'unchanged'|'gray'|'rgb' = 'unchanged', *, exif: boolean = true"
+local bind_read = options.signature("read_image", "path" .. HOW)
+local bind_decode = options.signature("decode_image", "input" .. HOW)
 
-local function read(what, from, opts, core_read)
-  if type(from) ~= "string" then
-    caller.raise("%s: %s expected, got %s", what,
-      core_read == core._decode_image and "a string" or "a path", type(from))
-  end
-  local o = options.read(what, opts, {mode = "unchanged", exif = true})
-  if not MODES[o.mode] then
-    caller.raise("%s: mode is %s, wanted \"unchanged\", \"gray\" or \"rgb\"", what,
-      tostring(o.mode))
-  end
+local function read(from, o, core_read)
   local x, problem = core_read(from, o.mode, o.exif)
   if not x then return nil, problem end
   return x:permute(3, 1, 2):contiguous()
@@ -126,13 +119,15 @@ end
 -- message when the file is at fault: nothing that is cut short or damaged is given.
 -- mode: "rgb", 3 channels of any file (CMYK too, which always becomes them); "gray", one;
 -- alpha is dropped. exif: an image is turned and mirrored as its Exif orientation says.
-function image.read_image(path, opts)
-  return read("read_image", path, opts, core._read_image)
+function image.read_image(...)
+  local o = bind_read(...)
+  return read(o.path, o, core._read_image)
 end
 
 -- decode_image(bytes, {mode = "unchanged", exif = true}): the same of a file's contents.
-function image.decode_image(bytes, opts)
-  return read("decode_image", bytes, opts, core._decode_image)
+function image.decode_image(...)
+  local o = bind_decode(...)
+  return read(o.input, o, core._decode_image)
 end
 
 return image

@@ -11,9 +11,11 @@ local image = require "demilune.image"
 local transforms = require "demilune.transforms"
 
 local ImageFolder = data.Dataset:extend "ImageFolder"
+ImageFolder.__stays = {images = true, declared = true} -- which only columns() reads
 
-local DEFAULTS = {transform = options.NONE, mode = "rgb", exif = true, allow_empty = false,
-  is_valid_file = options.NONE}
+local bind = options.signature("ImageFolder", [[root: string, transform?: function, *,
+  is_valid_file?: function, allow_empty: boolean = false, mode: 'rgb'|'gray' = 'rgb',
+  exif: boolean = true]])
 local EXTENSIONS = {jpg = true, jpeg = true, png = true}
 
 local function has_extension(path)
@@ -125,19 +127,9 @@ end
 -- allow_empty. The set has .classes, .class_to_idx, .samples = {{path, class}, ...}.
 -- transform: dm.transforms.ToTensor() unless given; mode, "rgb" or "gray", and exif as
 -- dm.read_image has them. Images of different sizes need a Resize or a crop.
-return function(root, given)
-  if type(root) ~= "string" then
-    caller.raise("ImageFolder: root: a folder's name expected, got %s", type(root))
-  end
-  local opts = options.read("ImageFolder", given, DEFAULTS)
-  if opts.mode ~= "rgb" and opts.mode ~= "gray" then
-    caller.raise("ImageFolder: mode is %s, wanted \"rgb\" or \"gray\"", tostring(opts.mode))
-  end
-  for _, name in ipairs{"transform", "is_valid_file"} do
-    if opts[name] ~= nil and not transforms.is_callable(opts[name]) then
-      caller.raise("ImageFolder: %s: a function expected, got %s", name, type(opts[name]))
-    end
-  end
+return function(...)
+  local opts = bind(...)
+  local root = opts.root
   root = #root > 1 and root:gsub("/+$", "") or root
   local samples, classes = find(root, opts)
   if not samples then return nil, classes end

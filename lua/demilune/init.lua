@@ -2,7 +2,13 @@
 -- The ops and tensors come from demilune.core (C); the modules in Lua are
 -- loaded when they are first used.
 
+if _VERSION < "Lua 5.4" then
+  local jit = rawget(_G, "jit")
+  error("demilune needs Lua 5.4, and this is " .. (jit and jit.version or _VERSION) .. "; hint: "
+    .. "lua5.4 script.lua", 0)
+end
 local core = require "demilune.core"
+local dtypes = require "demilune.dtypes"
 core._library(debug.getinfo(1, "S").source:match "^(.*)init%.lua$")
 
 local MODULES = {
@@ -20,7 +26,11 @@ local MODULES = {
   linalg = "demilune.linalg",
   fft = "demilune.fft",
   special = "demilune.special",
+  signal = "demilune.signal",
+  distributions = "demilune.distributions",
+  func = "demilune.func",
   profiler = "demilune.profiler",
+  vision = "demilune.vision",
 }
 local FUNCTIONS = {
   progress = {"demilune.progress", "progress"},
@@ -35,27 +45,75 @@ local FUNCTIONS = {
   save_image = {"demilune.image", "save_image"},
   read_image = {"demilune.image", "read_image"},
   decode_image = {"demilune.image", "decode_image"},
+  vmap = {"demilune.func", "vmap"},
   help = {"demilune.help", "help"},
+  set_printoptions = {"demilune.print_options", "set_printoptions"},
   memory_summary = {"demilune.memory", "memory_summary"},
   mem_get_info = {"demilune.memory", "mem_get_info"},
 }
 
 local dm = {}
 for name, value in pairs(core) do dm[name] = value end
-for _, dtype in ipairs{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16",
-  "int8", "uint8", "bool"} do
-  dm[dtype] = dtype
+for _, row in ipairs(dtypes.rows) do dm[row.name] = row.name end
+dm.newaxis = "newaxis"
+
+-- Results that print their content.
+local shown = require "demilune.shown"
+local OP = {__tostring = function(row) return ("%s  %s"):format(row.name, row.doc) end}
+--- The table of ops: a list of rows {name =, doc =, signature =, tensors =, attrs =, ...}.
+function dm.ops()
+  local rows = core.ops()
+  for _, row in ipairs(rows) do setmetatable(row, OP) end
+  return shown(rows)
 end
+for _, name in ipairs{"cpu_info", "memory_stats"} do
+  local of = core[name]
+  dm[name] = function(...) return shown(of(...)) end
+end
+
+local absent = require "demilune.absent"
+local absent_here = absent("demilune", function()
+  local set = {}
+  for _, part in ipairs{dm, MODULES, FUNCTIONS} do
+    for name in pairs(part) do set[name] = true end
+  end
+  return set
+end)
+
+-- A module of this library, which has hints for names that it lacks.
+local function with_hints(name, module)
+  local meta = getmetatable(module) or {}
+  local find, hint = meta.__index, absent(name, function() return module end)
+  function meta.__index(self, key)
+    local value = find and find(self, key)
+    if value == nil then return hint(self, key) end
+    return value
+  end
+  return setmetatable(module, meta)
+end
+
+-- The ops that are written in Lua come with the first name that none in C has.
+local function late(self, name)
+  setmetatable(core, nil)
+  setmetatable(core.methods, nil)
+  require "demilune.ops"
+  return self[name]
+end
+setmetatable(core, {__index = late})
+setmetatable(core.methods, {__index = late})
 
 return setmetatable(dm, {
   __index = function(self, name)
     local value
     if MODULES[name] then
-      value = require(MODULES[name])
+      value = with_hints(name, require(MODULES[name]))
     elseif FUNCTIONS[name] then
       value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
+    else
+      value = core[name]
     end
-    if value ~= nil then rawset(self, name, value) end
+    if value == nil then return absent_here(self, name) end
+    rawset(self, name, value)
     return value
   end,
 })

@@ -1,7 +1,8 @@
 -- dm.save and dm.load: a tree of tensors and plain values as one safetensors
 -- file. Tensors are named by their dotted path, so that other programs find them;
 -- the shape of the tree and its plain values are JSON in the metadata. Loading
--- builds data and never runs code.
+-- builds data and never runs code. dm.load also reads what other programs save: it looks at
+-- the first bytes of a file, not at its name.
 --
 -- JSON of a value:
 --   true, "text", 3, 0.5            itself
@@ -15,6 +16,8 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local npy = require "demilune.data.npy"
+local torch_file = require "demilune.torch_file"
 
 local files = {}
 
@@ -100,6 +103,11 @@ function Writer:add_table(t, path, depth)
   local at = path == "" and "the tree" or path
   if self.open[t] then caller.raise("save: %s holds itself", at) end
   if depth > MAX_DEPTH then caller.raise("save: %s lies deeper than %d tables", at, MAX_DEPTH) end
+  local meta = getmetatable(t)
+  if type(meta) == "table" and type(t.state_dict) == "function" then
+    caller.raise("save: %s is a %s, whose fields are not what a file is for; hint: its "
+      .. ":state_dict()", at, t.class or meta.__name or "thing with a state")
+  end
   self.open[t] = true
   local keys = sorted_keys(t, at)
   local kind, out = kind_of(keys), {}
@@ -120,15 +128,19 @@ function Writer:add(v, path, depth)
     path == "" and "the tree" or path, type(v))
 end
 
+local bind_save = options.signature("save", "path: string, tree: any")
+
 --- save(path, tree) -> true; or nil and a message when the disk or the path is at
---- fault: the file that was there is then as it was.
-function files.save(path, tree)
-  if type(path) ~= "string" then
-    caller.raise("save: a path expected, got %s; hint: dm.save(path, tree)", type(path))
-  end
+--- fault: the file that was there is then as it was. A name that ends in .npy or .npz gives
+--- NumPy's file of a tensor, of a table {name = tensor}.
+function files.save(...)
+  local o = bind_save(...)
+  local path, tree = o.path, o.tree
+  local write = npy["write_" .. (path:lower():match "%.(np[yz])$" or "")]
+  if write then return write(path, tree) end
   local writer = setmetatable({tensors = {}, open = {}}, Writer)
   local text = core.json_encode{writer:add(tree, "", 0)}
-  return core.safetensors_write(path, writer.tensors, {format = "pt", [KEY] = text})
+  return core.safetensors_write(path, writer.tensors, {format = "pt", [KEY] = text}, true)
 end
 
 -- ---- reading ----
@@ -172,14 +184,24 @@ function decode(v, tensors)
   return out
 end
 
---- load(path, {device = "cpu"}) -> the tree that was saved, its tensors on that
---- device (map_location: PyTorch's name for it); or nil and a message.
---- A file that another program wrote comes as {name = tensor}, and its metadata
---- as a second result.
-function files.load(path, opts)
-  if type(path) ~= "string" then caller.raise("load: a path expected, got %s", type(path)) end
-  opts = options.read("load", opts, {device = "cpu", map_location = options.NONE})
-  local device = opts.map_location or opts.device
+-- ---- formats ----
+
+-- Each reader: path, device -> the tree, and its metadata if it has any; or nil and why not.
+local readers = {}
+
+-- A function that gives what `read` does, its tensors moved to the device.
+local function moved(read)
+  return function(path, device)
+    local found, why = read(path)
+    if not found then return nil, why end
+    if core.is_tensor(found) then return found:to(device) end
+    for name, t in next, found do found[name] = t:to(device) end
+    return found
+  end
+end
+readers.npy, readers.npz = moved(npy.read_npy), moved(npy.read_npz)
+
+function readers.safetensors(path, device)
   local file, problem = core.safetensors_read(path)
   if not file then return nil, problem end
   local tensors, text = file.tensors, file.metadata[KEY]
@@ -189,6 +211,136 @@ function files.load(path, opts)
   if ok and type(tree) == "table" and tree[1] ~= nil then return tree[1] end
   return nil, ("load: '%s': the tree in its metadata is damaged: %s"):format(path,
     not ok and type(tree) == "table" and tree.message or "it is no tree")
+end
+
+-- What torch_file gives, with the path in front of a message.
+local function torch_result(path, object, why)
+  if object == nil then return nil, ("load: '%s': %s"):format(path, why) end
+  return object
+end
+
+function readers.zip(path, device)
+  local opened, why = core._zip_open(path)
+  if not opened then return nil, why end
+  local zip <close>, names = opened, opened:names()
+  if torch_file.find(names) then
+    return torch_result(path, torch_file.read_zip(zip, names, device))
+  end
+  for _, name in ipairs(names) do
+    if not name:find "%.npy$" then
+      return nil, ("load: '%s' is a zip archive of neither torch.save nor NumPy: it holds %s")
+        :format(path, name)
+    end
+  end
+  return readers.npz(path, device)
+end
+
+function readers.torch(path, device)
+  local bytes, why = core._read_file("load", path)
+  if not bytes then return nil, why end
+  return torch_result(path, torch_file.read_old(bytes, device))
+end
+
+-- What files begin with, by reader; and files of other programs, which have none.
+local FIRST = {["PK\3\4"] = "zip", ["PK\5\6"] = "zip", ["\x93NUMPY"] = "npy",
+  [torch_file.MAGIC] = "torch"}
+local SAVE = "; hint: save it as safetensors there"
+local IMAGE = "an image; hint: dm.read_image(path)"
+local FOREIGN = {["\x89HDF"] = "an HDF5 file, as Keras writes" .. SAVE,
+  GGUF = "a GGUF file, as llama.cpp reads" .. SAVE, ggml = "a GGML file" .. SAVE,
+  ["\x80"] = "a Python pickle, but none of torch.save" .. SAVE, PAR1 = "a Parquet file",
+  ["\x1f\x8b"] = "a gzip file; hint: gunzip it", ["\x89PNG"] = IMAGE, ["\xff\xd8\xff"] = IMAGE}
+-- Those that their names alone tell.
+local NAMED = {onnx = "an ONNX model" .. SAVE, tflite = "a TensorFlow Lite model" .. SAVE,
+  pb = "a TensorFlow graph" .. SAVE, tar = "a tar archive; hint: unpack it",
+  csv = "a table as text; hint: dm.data.read_csv(path)",
+  lua = "a Lua program; hint: dofile(path)"}
+
+local function look_up(firsts, head)
+  for first, found in next, firsts do
+    if head:sub(1, #first) == first then return found end
+  end
+end
+
+local bind_load = options.signature("load",
+  "path: string, map_location?: device, *, device: device = 'cpu'")
+
+-- The reader of a file; nil and why not. A file that is not known is for the reader of
+-- safetensors, which says what is wrong.
+local function format_of(path)
+  local head, why = core._read_file("load", path, 32)
+  if not head then return nil, why end
+  -- a header of less than 4 GiB, whose length may begin like another format
+  local kind = head:find "^....\0\0\0\0{" and "safetensors" or look_up(FIRST, head)
+    or head:find '^%s*{%s*["}]' and "index"
+  local foreign = not kind
+    and (look_up(FOREIGN, head) or NAMED[(path:match "%.(%w+)$" or ""):lower()])
+  if foreign then return nil, ("load: '%s' is %s"):format(path, foreign) end
+  return kind or "safetensors"
+end
+
+-- An index of files: {"weight_map": {name: file}}, the files beside it.
+function readers.index(path, device)
+  local text, why = core._read_file("load", path)
+  if not text then return nil, why end
+  local index, found, shards = core.json_decode(text), {}, {}
+  local map = type(index) == "table" and index.weight_map
+  if type(map) ~= "table" then
+    return nil, ("load: '%s' is JSON, but no index of files: it has no weight_map"):format(path)
+  end
+  for name, file in next, map do
+    if type(file) ~= "string" or file:find "[/\\\0]" or file:find "^%.*$" then
+      return nil, ("load: '%s': %s lies in %q, which is no file beside it"):format(path, name,
+        tostring(file))
+    end
+    if not shards[file] then
+      local shard = (path:match "^.*/" or "") .. file
+      local kind
+      kind, why = format_of(shard)
+      if kind == "index" then why = ("load: '%s' is an index itself"):format(shard) end
+      if why then return nil, why end
+      shards[file], why = readers[kind](shard, device)
+      if type(shards[file]) ~= "table" then return nil, why or shard .. " holds no tensors" end
+    end
+    found[name] = shards[file][name]
+    if not core.is_tensor(found[name]) then
+      return nil, ("load: '%s': %s is not in %s"):format(path, name, file)
+    end
+  end
+  return found
+end
+
+-- What a folder of Hugging Face's holds, in the order of preference.
+local IN_FOLDER = {"model.safetensors.index.json", "model.safetensors",
+  "pytorch_model.bin.index.json", "pytorch_model.bin"}
+
+-- The file that a path means: in a folder, the first of those above.
+local function file_of(path)
+  for _, name in ipairs(IN_FOLDER) do
+    local inside = ("%s/%s"):format(path, name)
+    if core._read_file("load", inside, 0) then return inside end
+  end
+  return path
+end
+
+--- Reads a file of tensors: of dm.save, the tree that was saved; else by its content
+--- * safetensors: {name = tensor}, and its metadata as a second result;
+--- * model.safetensors.index.json, or the folder of a model of Hugging Face: {name = tensor} of
+---   all files that it names;
+--- * torch.save (.pt, .pth, .bin): the object, of tensors, dicts, lists, tuples, numbers and
+---   text; tensors that shared a storage share one. Anything else in a file, such as a whole
+---   model, is refused by name and never run. None is nil; a list that holds it has its length
+---   as n. A torch.dtype comes as its name;
+--- * NumPy's .npy: a tensor; .npz: {name = tensor}.
+---@overload fun(path: string, map_location?: string): any, any where its tensors go ("cpu")
+---@return any tree or nil
+---@return any metadata or, after nil, a message
+function files.load(...)
+  local o = bind_load(...)
+  local path = file_of(o.path)
+  local kind, why = format_of(path)
+  if not kind then return nil, why end
+  return readers[kind](path, o.map_location or o.device)
 end
 
 return files

@@ -10,30 +10,21 @@
 --   norm vector_norm matrix_norm matrix_power matrix_exp multi_dot cross vecdot vander
 --   lu householder_product tensorinv tensorsolve diagonal inv_ex cholesky_ex
 
-local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 
-local linalg = {}
-for name, fn in pairs(core) do
-  local own = name:match "^linalg_(.+)$"
-  if own then linalg[own] = fn end
-end
+local linalg = require "demilune.namespace" "linalg_"
 
-local DEFAULTS = {ord = options.NONE, dim = options.NONE, keepdim = false,
-  dtype = options.NONE}
+local bind_norm = options.signature("linalg.norm", [[input: tensor, ord?: number|'fro'|'nuc',
+  dim?: size, keepdim: boolean = false, *, dtype?: dtype]])
 
 --- norm(x, ord, dim, {keepdim = false, dtype = x.dtype}): ord and dim may also be options.
 --- Without ord: the 2-norm of all elements, or of those along dim. With ord, which is a
 --- number, math.huge or -math.huge, for matrices also "fro" and "nuc": of a vector or a
 --- matrix, as dim names one dim or two, or as x has. Raises where x has neither.
-function linalg.norm(x, ord, dim, opts)
-  if type(ord) == "table" then
-    ord, dim, opts = ord.ord, ord.dim, ord
-  elseif type(dim) == "table" and #dim == 0 then
-    dim, opts = dim.dim, dim
-  end
-  local o = options.read("linalg.norm", opts, DEFAULTS)
+function linalg.norm(...)
+  local o = bind_norm(...)
+  local x, ord, dim = o.input, o.ord, o.dim
   local n = dim == nil and ord ~= nil and x:dim() or type(dim) == "table" and #dim or 1
   if n ~= 1 and n ~= 2 then
     caller.raise("linalg.norm: x has %d dims, wanted one or two where ord is given and dim is not",

@@ -23,10 +23,13 @@ local ROWS = {
 local POOLS = {{"", ".all."}, {"  from large pool", ".large_pool."},
   {"  from small pool", ".small_pool."}}
 
+local bind = options.signature("memory_summary", "device?: device, abbreviated: boolean = false")
+
 --- memory_summary(device, {abbreviated = }) -> dm.memory_stats as a table of text;
 --- abbreviated: without the rows of the two pools.
-function memory.memory_summary(device, opts)
-  local o = options.read("memory_summary", opts, {abbreviated = false})
+function memory.summary_of(default, ...)
+  local o = bind(...)
+  local device = o.device or default
   local stats = core.memory_stats(device)
   local form = "| %-18s | %11s | %11s | %11s | %11s |"
   local lines = {}
@@ -47,6 +50,8 @@ function memory.memory_summary(device, opts)
   local frame = ("="):rep(#rule)
   return table.concat({frame, title, frame, table.concat(lines, "\n"), frame, ""}, "\n")
 end
+
+function memory.memory_summary(...) return memory.summary_of(nil, ...) end
 
 --- mem_get_info(device) -> bytes free, bytes in all. Of the CPU, the default: what the host
 --- can give without swapping, and its memory; nil and a message where the system

@@ -13,8 +13,9 @@ local options = require "demilune.options"
 
 local metrics = {}
 
--- A class of metrics. init(self, o): from its options; start(self): empties it.
-local function class(name, defaults, init)
+-- A class of metrics. text: its options; init(self, o): from these; start(self): empties it.
+local function class(name, text, init)
+  local bind = options.signature(name, text)
   local c = {class = name}
   c.__index = c
   function c:__tostring() return ("%s(%s)"):format(name, tostring(self:compute())) end
@@ -22,9 +23,9 @@ local function class(name, defaults, init)
     self:start()
     return self
   end
-  metrics[name] = function(opts)
+  metrics[name] = function(...)
     local self = setmetatable({}, c)
-    init(self, options.read(name, opts, defaults))
+    init(self, bind(...))
     return self:reset()
   end
   return c
@@ -66,7 +67,7 @@ end
 
 -- ---- Mean ----
 
-local Mean = class("Mean", {}, function() end)
+local Mean = class("Mean", "", function() end)
 function Mean:start() self.sum, self.weight = 0, 0 end
 
 --- value: a number, or a tensor, whose elements count each; weight: of each, 1.
@@ -91,8 +92,8 @@ end
 -- ---- Accuracy ----
 
 -- {top_k = 1}: the share of labels among the k best scores.
-local Accuracy = class("Accuracy", {top_k = 1}, function(self, o)
-  if math.type(o.top_k) ~= "integer" or o.top_k < 1 then
+local Accuracy = class("Accuracy", "top_k: integer = 1", function(self, o)
+  if o.top_k < 1 then
     caller.raise("Accuracy: top_k is %s, wanted a whole number from 1 up", tostring(o.top_k))
   end
   self.top_k = o.top_k
@@ -128,7 +129,7 @@ end
 
 local function confusion_init(name)
   return function(self, o)
-    if math.type(o.num_classes) ~= "integer" or o.num_classes < 1 then
+    if o.num_classes < 1 then
       caller.raise("%s: num_classes is %s, wanted a whole number from 1 up", name,
         tostring(o.num_classes))
     end
@@ -162,7 +163,7 @@ local function rows_of(self)
 end
 
 -- {num_classes =, names = {"cat", ...}}
-local Confusion = class("ConfusionMatrix", {num_classes = options.NONE, names = options.NONE},
+local Confusion = class("ConfusionMatrix", "num_classes: integer, *, names?: list",
   confusion_init "ConfusionMatrix")
 Confusion.start = confusion_start
 --- scores (N, C) or classes (N); labels y (N).
@@ -216,19 +217,12 @@ local function sum(list)
   return total
 end
 
-local AVERAGES = {macro = true, micro = true, weighted = true, none = true}
-
 -- share(hits, decided, true): of one class, or of all together; 0 where it is 0 / 0, as
 -- scikit-learn has it.
 local function of_classes(name, share)
   local init = confusion_init(name)
-  local c = class(name, {num_classes = options.NONE, average = "macro"}, function(self, o)
-    if not AVERAGES[o.average] then
-      caller.raise("%s: average is '%s', wanted 'macro', 'micro', 'weighted' or 'none'", name,
-        tostring(o.average))
-    end
-    init(self, o)
-  end)
+  local c = class(name, [[num_classes: integer,
+    average: 'macro'|'micro'|'weighted'|'none' = 'macro']], init)
   c.start, c.update = confusion_start, confusion_update(name)
 
   local function safe(...)
@@ -260,7 +254,7 @@ of_classes("F1Score", function(hits, decided_, true_) return 2 * hits / (decided
 
 -- The area under the receiver's curve: how often a positive scores above a negative,
 -- ties counting half.
-local Auroc = class("AUROC", {}, function() end)
+local Auroc = class("AUROC", "", function() end)
 function Auroc:start() self.scores, self.labels = {}, {} end
 
 --- scores (N), larger for the positive class; y (N): 1 or true for it, else 0 or false.
@@ -301,7 +295,7 @@ end
 -- ---- Perplexity ----
 
 -- exp of the mean cross entropy of the next token; {ignore_index =}: labels left out.
-local Perplexity = class("Perplexity", {ignore_index = options.NONE}, function(self, o)
+local Perplexity = class("Perplexity", "ignore_index: integer = -100", function(self, o)
   self.ignore_index = o.ignore_index
 end)
 function Perplexity:start() self.total, self.seen = nil, nil end
@@ -316,8 +310,7 @@ Perplexity.update = silently(function(self, scores, y)
   end
   local loss = core.cross_entropy(scores:reshape(-1, scores:size(-1)):float(), y:reshape(-1),
     {reduction = "sum", ignore_index = self.ignore_index})
-  local n = self.ignore_index and y:ne(self.ignore_index):sum()
-    or core.tensor(y:numel(), {dtype = "int64", device = y.device})
+  local n = y:ne(self.ignore_index):sum()
   self.total = self.total or core.keep(core.zeros({}, {dtype = "float64", device = y.device}))
   self.total:add_(loss:double())
   counts(self, "seen", y, {}):add_(n)

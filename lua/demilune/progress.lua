@@ -128,7 +128,7 @@ local function new_bar(opts, total, source)
   return bar
 end
 
--- ---- what a loop runs over ----
+-- ---- the iterated object ----
 
 local function count_to(n)
   local i = 0
@@ -158,15 +158,15 @@ local function rounds_of(over)
   caller.raise("progress: wanted a loader, a list, a count or an iterator, got %s", type(over))
 end
 
-local DEFAULTS = {desc = options.NONE, total = options.NONE, file = options.NONE}
+local bind = options.signature("progress",
+  "over: rounds, desc?: string, total?: integer, file?: value")
 
 -- progress(over, {desc =, total =, file =}) -> what a generic for takes. `over`
 -- is a DataLoader, a list, a count, or an iterator function.
-local function begin(_, over, given)
-  local opts = options.read("progress", given, DEFAULTS)
-  if opts.total and math.type(opts.total) ~= "integer" then
-    caller.raise("progress: total is %s, wanted a count", tostring(opts.total))
-  elseif opts.file and io.type(opts.file) ~= "file" then
+local function begin(_, ...)
+  local opts = bind(...)
+  local over = opts.over
+  if opts.file and io.type(opts.file) ~= "file" then
     caller.raise("progress: file: an open file expected, got %s", io.type(opts.file)
       or type(opts.file))
   end

@@ -9,42 +9,45 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local amp = require "demilune.amp"
 local metrics = require "demilune.metrics"
 local files = require "demilune.io"
 local progress = require "demilune.progress"
-local Module = require "demilune.nn.module"
 
 local Trainer = {}
 Trainer.__index = Trainer
 Trainer.class = "Trainer"
 
-local NEW = {
-  model = options.NONE,      -- a module
-  loss = options.NONE,       -- loss(model(x), y) -> a tensor of one element
-  forward = options.NONE,    -- instead: forward(model, x, ...) of a batch -> loss, scores
-  optimizer = options.NONE,
-  schedule = options.NONE, schedule_every = "step", -- or "epoch"
-  device = options.NONE,     -- that batches are moved to; by default the model's
-  amp = options.NONE,        -- "float16" (with a GradScaler), "bfloat16"; "float32": no autocast
-  clip = options.NONE,       -- the largest norm that gradients keep (clip_grad_norm_)
-  accumulate = 1,            -- batches to a step
-  batch_transform = options.NONE, -- (x, y) -> x, y of training batches, such as MixUp; the
-                             -- metrics get the y from before
-  ema = options.NONE,        -- an AveragedModel of the model: updated after each step, and
-                             -- evaluated in its place
-  metrics = {},              -- {name = metric}: metric:update(scores, y)
-  callbacks = {},            -- {on_epoch_end = function(trainer, values) end, ...}: see EVENTS
-  checkpoint = options.NONE, -- a file that gets the whole state after each epoch
-  best = options.NONE,       -- a file that gets it when `monitor` improves
-  monitor = options.NONE,    -- "valid_loss", or "train_loss" without `valid`
-  mode = "min",              -- or "max": whether a smaller or a larger value is better
-  patience = options.NONE,   -- epochs without improvement before it stops
-  resume = options.NONE,     -- a checkpoint to go on from
-  verbose = true,            -- a bar, and a line an epoch
-  report = options.NONE,     -- (trainer, values) -> that line; by default all values
-}
+-- model            a module
+-- loss             loss(model(x), y) -> a tensor of one element
+-- forward          instead: forward(model, x, ...) of a batch -> loss, scores
+-- device           that batches are moved to; by default the model's
+-- amp              "float16" (with a GradScaler), "bfloat16"; "float32": no autocast
+-- clip             the largest norm that gradients keep (clip_grad_norm_)
+-- accumulate       batches to a step
+-- batch_transform  (x, y) -> x, y of training batches, such as MixUp; the metrics get the y
+--                  from before
+-- ema              an AveragedModel of the model: updated after each step, and evaluated
+--                  instead of it
+-- metrics          {name = metric}: metric:update(scores, y)
+-- callbacks        {on_epoch_end = function(trainer, values) end, ...}: see EVENTS
+-- checkpoint       a file that gets the whole state after each epoch
+-- best             a file that gets it when `monitor` improves
+-- monitor          "valid_loss", or "train_loss" without `valid`
+-- mode             whether a smaller or a larger value is better
+-- patience         epochs without improvement before it stops
+-- resume           a checkpoint to go on from
+-- verbose          a bar, and a line an epoch
+-- report           (trainer, values) -> that line; by default all values
+local bind = options.signature("Trainer", [[*, model: module, loss?: function,
+  forward?: function, optimizer: optimizer, schedule?: table,
+  schedule_every: 'step'|'epoch' = 'step', device?: device,
+  amp?: string, clip?: number, accumulate: integer = 1,
+  batch_transform?: function, ema?: module, metrics: table = {}, callbacks: table = {},
+  checkpoint?: string, best?: string, monitor?: string, mode: 'min'|'max' = 'min',
+  patience?: integer, resume?: string, verbose: boolean = true, report?: function]])
 
 -- The callbacks, in the order of their calls; each gets the trainer first.
 local EVENTS = {
@@ -57,43 +60,19 @@ local EVENTS = {
   on_epoch_end = true,       -- (values); false stops the training
   on_fit_end = true,
 }
-local PRECISIONS = {float16 = true, bfloat16 = true, float32 = true}
-
-local function callable(v)
-  return type(v) == "function" or (getmetatable(v) or {}).__call ~= nil
-end
 
 local function check(o)
-  if not Module.is_module(o.model) then
-    caller.raise("Trainer: model is a %s, wanted a module", type(o.model))
-  end
   if (o.loss == nil) == (o.forward == nil) then
     caller.raise("Trainer: wanted loss(scores, y), or forward(model, x, ...) that gives the loss")
   end
-  if type(o.optimizer) ~= "table" or not o.optimizer.param_groups then
-    caller.raise("Trainer: optimizer is a %s, wanted an optimizer", type(o.optimizer))
+  if o.ema ~= nil and not o.ema.update_parameters then
+    caller.raise("Trainer: ema is a %s, wanted an AveragedModel", o.ema.class)
   end
-  if o.amp ~= nil and not PRECISIONS[o.amp] then
-    caller.raise("Trainer: amp is %s, wanted 'float32', 'float16', 'bfloat16' or nothing",
-      tostring(o.amp))
+  if o.amp ~= nil and o.amp ~= "float32" and not dtypes.low[o.amp] then
+    caller.raise("Trainer: amp is '%s', wanted 'float32', 'float16', 'bfloat16' or nothing", o.amp)
   end
-  for _, name in ipairs{"batch_transform", "report"} do
-    if o[name] ~= nil and not callable(o[name]) then
-      caller.raise("Trainer: %s is a %s, wanted a function", name, type(o[name]))
-    end
-  end
-  if o.ema ~= nil and not (Module.is_module(o.ema) and o.ema.update_parameters) then
-    caller.raise("Trainer: ema is a %s, wanted an AveragedModel", type(o.ema))
-  end
-  if o.schedule_every ~= "step" and o.schedule_every ~= "epoch" then
-    caller.raise("Trainer: schedule_every is '%s', wanted 'step' or 'epoch'",
-      tostring(o.schedule_every))
-  end
-  if o.mode ~= "min" and o.mode ~= "max" then
-    caller.raise("Trainer: mode is '%s', wanted 'min' or 'max'", tostring(o.mode))
-  end
-  if math.type(o.accumulate) ~= "integer" or o.accumulate < 1 then
-    caller.raise("Trainer: accumulate is %s, wanted a whole number from 1", tostring(o.accumulate))
+  if o.accumulate < 1 then
+    caller.raise("Trainer: accumulate is %d, wanted a whole number from 1", o.accumulate)
   end
   for event in pairs(o.callbacks) do
     if not EVENTS[event] then
@@ -104,14 +83,15 @@ local function check(o)
   end
 end
 
-local function new(_, opts)
-  local o = options.read("Trainer", opts, NEW)
+local function new(_, ...)
+  local o = bind(...)
   check(o)
   local self = setmetatable(o, Trainer)
   local first = self.model:parameters()[1]
   self.device = self.device or first and first.device or "cpu"
   self.kind = self.device:match "^%a+"
-  self.scaler = amp.GradScaler{device = self.kind, enabled = self.amp == "float16"}
+  local narrow = dtypes.of[self.amp or "float32"].narrow
+  self.scaler = amp.GradScaler{device = self.kind, enabled = narrow}
   self.autocast = {device_type = self.kind, enabled = false}
   if self.amp and self.amp ~= "float32" then
     self.autocast.enabled, self.autocast.dtype = true, self.amp
@@ -316,14 +296,16 @@ local function one_epoch(self, o)
   return call_back(self, "on_epoch_end", values) ~= false and goes_on
 end
 
+local bind_fit = options.signature("Trainer:fit",
+  "*, train: table, valid?: table, epochs: integer = 1")
+
 --- Trains up to epoch `epochs`, counted from the first; a resumed training does those that
 --- are left.
----@param opts {train: table, valid: table?, epochs: integer?} two DataLoaders; epochs 1
+---@overload fun(self, opts: {train: table, valid: table?, epochs: integer?}): table
 ---@return table history of each epoch {epoch =, lr =, train_loss =, valid_loss =, each metric}
-function Trainer:fit(opts)
-  local o = options.read("Trainer:fit", opts, {train = options.NONE, valid = options.NONE,
-    epochs = 1})
-  if type(o.train) ~= "table" or not o.train.iter then
+function Trainer:fit(...)
+  local o = bind_fit(...)
+  if not o.train.iter then
     caller.raise("Trainer:fit: train is a %s, wanted a DataLoader", type(o.train))
   end
   self.train_loader = o.train

@@ -33,7 +33,7 @@ local function characters(rows, context)
   local file <close> = assert(io.open(options.text, "rb"))
   local text = file:read "a"
   local ids = dm.text.CharTokenizer(text):encode(text)
-  local first = dm.randint(1, #ids - context, { n_steps * rows, 1 }, { dtype = "int64" })
+  local first = dm.randint(#ids - context - 1, { n_steps * rows, 1 }, { dtype = "int64" })
   local at = first + dm.arange(context) - 1
   local function take(positions)
     return ids:index_select(1, positions:flatten()):reshape(n_steps, rows, context)

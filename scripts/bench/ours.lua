@@ -30,7 +30,7 @@ end
 local function mlp_step()
   local model = nn.Sequential { nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4) }
   local optimizer = optim.Adam(model:parameters(), { lr = 1e-3 })
-  local x, y = dm.randn(8, 16), dm.randint(1, 5, { 8 })
+  local x, y = dm.randn(8, 16), dm.randint(4, { 8 })
   return function()
     optimizer:zero_grad()
     local loss = F.cross_entropy(model(x), y)
@@ -208,7 +208,7 @@ local function memory(dtype, o)
   run = nil
   local t = training(dtype, 1, o)
   t.loader = nil
-  local x, y = dm.randn(o.batch, 1, 28, 28), dm.randint(1, 11, { o.batch })
+  local x, y = dm.randn(o.batch, 1, 28, 28), dm.randint(10, { o.batch })
   for _ = 1, 3 do t.step(x, y) end
   t.optimizer:zero_grad()
   collectgarbage()

@@ -38,7 +38,7 @@ function ops.layer_norm(x)
   return 2, function() return norm(x) end
 end
 function ops.cross_entropy(x)
-  local y = dm.randint(1, x.shape[2] + 1, { x.shape[1] })
+  local y = dm.randint(x.shape[2], { x.shape[1] })
   return 1, function() return F.cross_entropy(x, y) end
 end
 
@@ -65,7 +65,7 @@ function ops.layer_norm_backward(x)
   return both_ways(5, nn.LayerNorm(x.shape[2]):to(x.dtype), x)
 end
 function ops.cross_entropy_backward(x)
-  local y = dm.randint(1, x.shape[2] + 1, { x.shape[1] })
+  local y = dm.randint(x.shape[2], { x.shape[1] })
   return both_ways(3, function(v) return F.cross_entropy(v, y) end, x)
 end
 
@@ -161,7 +161,7 @@ function cases.resnet18(images, stem, side)
   return { model = model, criterion = nn.CrossEntropyLoss(),
     optimizer = optim.SGD(model:parameters(),
       { lr = 1e-3, momentum = 0.9, weight_decay = 1e-4 }),
-    x = dm.randn(images, 3, side or 32, side or 32), y = dm.randint(1, 11, { images }) }
+    x = dm.randn(images, 3, side or 32, side or 32), y = dm.randint(10, { images }) }
 end
 
 --- The network of scripts/fashion_mnist.lua without its dropout.
@@ -175,7 +175,7 @@ function cases.cnn(images)
   }
   return { model = model, criterion = nn.CrossEntropyLoss(),
     optimizer = optim.AdamW(model:parameters(), { lr = 1e-3, weight_decay = 1e-2 }),
-    x = dm.randn(images, 1, 28, 28), y = dm.randint(1, 11, { images }) }
+    x = dm.randn(images, 1, 28, 28), y = dm.randint(10, { images }) }
 end
 
 --- GPT-2 on 65 characters, without dropout.
@@ -185,7 +185,7 @@ function cases.gpt(layers, width, heads, context, rows)
   return { model = model,
     optimizer = optim.AdamW(model:parameters(), { lr = 3e-4, weight_decay = 0.1 }),
     criterion = function(scores, y) return F.cross_entropy(scores:flatten(1, 2), y:flatten()) end,
-    x = dm.randint(1, 66, { rows, context }), y = dm.randint(1, 66, { rows, context }),
+    x = dm.randint(65, { rows, context }), y = dm.randint(65, { rows, context }),
     -- scores and sums of values, of the half that a position sees
     more_flops = 3 * layers * 2 * rows * context * context * width }
 end
@@ -200,14 +200,14 @@ function cases.lstm(layers, width, rows, steps)
   local model = Net()
   return { model = model, optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
     criterion = function(scores, y) return F.cross_entropy(scores:flatten(1, 2), y:flatten()) end,
-    x = dm.randn(rows, steps, width), y = dm.randint(1, 66, { rows, steps }) }
+    x = dm.randn(rows, steps, width), y = dm.randint(65, { rows, steps }) }
 end
 
 function cases.mlp(inputs, hidden, outputs, rows)
   local model = nn.Sequential { nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs) }
   return { model = model, criterion = nn.CrossEntropyLoss(),
     optimizer = optim.Adam(model:parameters(), { lr = 1e-3 }),
-    x = dm.randn(rows, inputs), y = dm.randint(1, outputs + 1, { rows }) }
+    x = dm.randn(rows, inputs), y = dm.randint(outputs, { rows }) }
 end
 
 -- ---------------------------------------------------------------------------

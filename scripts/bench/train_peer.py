@@ -32,7 +32,7 @@ if DEVICE != "cpu":
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-# ---- what the other side saved ----------------------------------------------
+# ---- files of the other side ------------------------------------------------
 
 def load(path):
     """A safetensors file as a dict; positions count from 0 here."""

@@ -1,5 +1,7 @@
 /* demilune inside a C program: opens a Lua state with the module linked in,
    runs a training script, and reads and searches the weights through the C API.
+   With the library installed:
+     cc embed.c -o embed $(pkg-config --cflags --libs demilune-lua lua5.4)
    Usage: embed SCRIPT.lua; the script returns the model's weight and bias. */
 #include <lauxlib.h>
 #include <lua.h>

@@ -22,7 +22,7 @@ print(("Output dtypes:\n  Multiplication: %s %s\n  Addition: %s %s"):format(a.dt
   b.dtype, b.shape))
 
 local image, kernel = dm.rand(1, 3, 8, 8, on), dm.rand(4, 3, 3, 3, on)
-local logits, labels = dm.rand(8, 10, on), dm.randint(1, 11, {8}, on)
+local logits, labels = dm.rand(8, 10, on), dm.randint(10, {8}, on)
 print "Rules:"
 do
   local _ <close> = amp.autocast{device_type = args.device, dtype = args.dtype}

@@ -11,7 +11,7 @@ end)
 local model = task.model(args.device)
 local criterion = nn.CrossEntropyLoss()
 local inputs = dm.randn(256, task.features, {device = args.device})
-local labels = dm.randint(1, task.classes + 1, {256}, {device = args.device})
+local labels = dm.randint(task.classes, {256}, {device = args.device})
 
 local prof
 do

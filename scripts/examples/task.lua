@@ -27,7 +27,7 @@ end
 function task.loader(batch_size)
   local rng = dm.get_rng_state()
   dm.manual_seed(0)
-  local labels = dm.randint(1, task.classes + 1, {512})
+  local labels = dm.randint(task.classes, {512})
   local centers = dm.randn(task.classes, task.features)
   local points = centers:index_select(1, labels) + 0.8 * dm.randn(512, task.features)
   dm.set_rng_state(rng)

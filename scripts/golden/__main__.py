@@ -12,8 +12,9 @@ import zlib
 
 import torch
 
-import creation, derived, dtypes, fourier, linalg, losses, norms, pointwise  # noqa: E401, F401
-import positions, products, reductions, sequence, spatial, training  # noqa: E401, F401
+import creation, derived, distributions, dtypes, edges, fourier, functions  # noqa: E401, F401
+import further, linalg, losses, norms, pointwise, positions, products  # noqa: E401, F401
+import reductions, sequence, spatial, training, vision, weights  # noqa: E401, F401
 import cases
 import store
 

@@ -76,7 +76,12 @@ def lua(v, scalar=f64):
     """Any argument as a Lua literal."""
     if isinstance(v, P):
         if isinstance(v.value, torch.Tensor):
-            return tensor(v.value, shift=1)
+            return tensor(v.value, shift=v.value.dtype != torch.bool)
+        if isinstance(v.value, slice):  # of a key; Lua's include the last position
+            ends = (v.value.start or 0, (v.value.stop or 0) - 1, v.value.step or 1)
+            return "{}" if v.value == slice(None) else lua((P(ends[0]), P(ends[1]), ends[2]))
+        if v.value is None or v.value is Ellipsis:
+            return '"newaxis"' if v.value is None else '"..."'
         if isinstance(v.value, (list, tuple)):
             return "{" + ",".join(lua(P(x)) for x in v.value) + "}"
         return str(v.value + 1 if v.value >= 0 else v.value)
@@ -161,15 +166,16 @@ def describe(op, args, opts):
 
 
 def case(op, *args, fn=None, grad=True, pos=(), inplace=False, after=(), flags=(), kind=None,
-         **opts):
+         label=None, **opts):
     """One call: runs it, its backward with a random cotangent, and writes both.
 
     pos: outputs that hold positions. inplace: op_ must answer the same.
     after: arguments whose contents the call changes, to be checked.
-    kind: the case's own, where it is not its family's.
+    kind: the case's own, where it is not its family's. label: its name, where the op and its
+    operands do not tell it from others.
     """
     args = list(args)
-    label = describe(op, args, opts)
+    label = label or describe(op, args, opts)
     if grad:
         args, opts = leaves(args), leaves(opts)
     fn = fn or getattr(torch, op, None) or getattr(F, op)

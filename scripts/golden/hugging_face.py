@@ -65,7 +65,7 @@ class Vit(nn.Module):
         return self.heads(self.encoder(x)[:, 0])
 
 
-# ---- what both sides know ------------------------------------------------------
+# ---- shared configurations -----------------------------------------------------
 
 def formula(shape, size, k):
     """Numbers in [-1/2, 1/2) that look like chance, times size; another k, others."""

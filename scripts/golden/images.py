@@ -91,19 +91,19 @@ def luma(image):
     return Image.fromarray(image).convert("L")
 
 
-def times_three(gray):
+def three_channels(gray):
     return np.repeat(gray[:, :, None], 3, 2)
 
 
 png("rgb.png", 8, 2, RGB)
 expect("rgb.png", rgb=RGB, unchanged=RGB, gray=luma(RGB))
 png("gray.png", 8, 0, GRAY)
-expect("gray.png", rgb=times_three(GRAY), unchanged=GRAY, gray=GRAY)
+expect("gray.png", rgb=three_channels(GRAY), unchanged=GRAY, gray=GRAY)
 alpha = (255 - GRAY)[:, :, None]
 png("rgba.png", 8, 6, np.concatenate([RGB, alpha], 2))
 expect("rgba.png", rgb=RGB, unchanged=np.concatenate([RGB, alpha], 2), gray=luma(RGB))
 png("gray_alpha.png", 8, 4, np.concatenate([GRAY[:, :, None], alpha], 2))
-expect("gray_alpha.png", rgb=times_three(GRAY), gray=GRAY)
+expect("gray_alpha.png", rgb=three_channels(GRAY), gray=GRAY)
 deep = (RGB.astype(np.uint16) << 8) + 37 * y[:, :, None].astype(np.uint16) % 256
 png("rgb16.png", 16, 2, deep.astype(">u2"))
 nearest = np.round(deep / 257).astype(np.uint8)  # where Pillow drops the lower byte
@@ -125,7 +125,7 @@ for name in ("rgb.png", "gray.png", "rgba.png", "palette.png", "gray_alpha.png")
     ours = wanted[name]["rgb"]
     assert (np.asarray(Image.open(os.path.join(FOLDER, name)).convert("RGB")) == ours).all(), name
 
-# ---- what came out ----
+# ---- results ----
 
 lines = ["-- Made by scripts/golden/images.py: files of spec/golden/images as Pillow decodes",
          "-- them. mode = {height, width, channels, the pixels in hexadecimal digits}",

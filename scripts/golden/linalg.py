@@ -126,11 +126,10 @@ def linalg():
     la("eigvalsh", steady(2, 3, 3), UPLO="U", grad=False)
     la_abs("eigh", steady(3, 3), grad=False)
     la("eigvalsh", r(0, 0, dtype=f64), grad=False)
-    least = lambda a, b, **k: torch.linalg.lstsq(a, b, driver="gelsd", **k)[:3]
-    case("linalg_lstsq", steady(4, 2), r(4, 3, dtype=f64), fn=least, grad=False)
-    case("linalg_lstsq", steady(2, 4), r(2, 1, dtype=f64), fn=least, grad=False)
-    case("linalg_lstsq", rank1, r(2, 2, dtype=f64), fn=least, grad=False)
-    case("linalg_lstsq", steady(2, 4, 2), r(2, 4, 1, dtype=f64), fn=least, grad=False)
+    la("lstsq", steady(4, 2), r(4, 3, dtype=f64), driver="gelsd", grad=False)
+    la("lstsq", steady(2, 4), r(2, 1, dtype=f64), driver="gelsd", grad=False)
+    la("lstsq", rank1, r(2, 2, dtype=f64), driver="gelsd", grad=False)
+    la("lstsq", steady(2, 4, 2), r(2, 4, 1, dtype=f64), driver="gelsd", grad=False)
     for p in (None, "fro", "nuc", 1, -1, 2, -2, INF, -INF):
         opts = {} if p is None else {"p": p}
         la("cond", steady(2, 3, 3), grad=p in (None, 2, -2), **opts)  # the others' backward fails
@@ -159,3 +158,6 @@ def linalg():
     la("vander", torch.tensor([0.0, 2.0, -1.5], dtype=f64), N=5)
     la("vander", ints(3), N=2, grad=False)
     linalg_derived()
+    for opts in ({}, {"driver": "gels"}, {"driver": "gelsy"}, {"driver": "gelss"}):
+        la("lstsq", steady(2, 4, 2), r(2, 4, 3, dtype=f64), grad=False, **opts)
+    la("vander", torch.tensor(2.0, dtype=f64), N=3)

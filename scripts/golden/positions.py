@@ -10,6 +10,14 @@ def positions():
     lists()
     windows()
     bags()
+    cubes()
+
+
+def cubes():
+    for padding in ("zeros", "border", "reflection"):
+        case("grid_sample", r(1, 2, 3, 4, 2, dtype=f64),
+             r(1, 2, 1, 3, 3, dtype=f64, lo=-1.3, hi=1.3), fn=F.grid_sample, mode="bicubic",
+             padding_mode=padding, align_corners=padding == "border")
 
 
 def samplers():
@@ -47,7 +55,6 @@ def samplers():
 def scatter_reductions():
     at = torch.tensor([[0, 2, 0], [3, 3, 3]])
     for reduce in ("sum", "prod", "mean", "amax", "amin"):
-        fold = lambda x, dim, i, s, reduce=reduce, **o: x.scatter_reduce(dim, i, s, reduce, **o)
         one = lambda *a, **o: case("scatter_reduce", *a, fn=lambda x, dim, i, s, how, **k:
                                    x.scatter_reduce(dim, i, s, how, **k), **o)
         for d in FLOATS + [i64, i32, u8]:

@@ -207,13 +207,6 @@ def index():
     brackets()
 
 
-class Key:
-    """An index as Lua writes it, and as PyTorch takes it."""
-
-    def __init__(self, text, key):
-        self.text, self.key = text, key
-
-
 def brackets():
     """x[key] and x[key] = value: ranges are inclusive and count from 1."""
     s = slice
@@ -266,6 +259,58 @@ def brackets():
     y[mask] = v
     emit(['op="[]="', f"args={{{tensor(x)},{tensor(mask)},{tensor(v)}}}", f"out={{{tensor(y)}}}"],
          "index x[mask] = tensor")
+
+
+@family("sum")
+def keys():
+    """Keys that hold index tensors: x[key] and x[key] = value, with gradients."""
+    s, new, rest = slice, None, ...
+    i = lambda *v: torch.tensor(v, dtype=i64)
+    two, three, four = i(1, 0), i(2, 0), i(3, -3)
+    grid, column = i(2, 0, 1, 3).reshape(2, 2), i(0, 2).reshape(2, 1)
+    flag = lambda *v: torch.tensor(v, dtype=torch.bool)
+    m2, m3, m4 = flag(0, 1), flag(1, 0, 1), flag(1, 1, 0, 1)
+    m23, m34 = flag(1, 0, 1, 0, 0, 1).reshape(2, 3), torch.arange(12).reshape(3, 4) % 5 < 2
+    entries = [
+        (two, three), (two, three, four), (s(None), three), (s(None), three, four),
+        (s(None), s(None), four), (two, s(None), four), (two, s(0, 2), four), (two, 1), (1, three),
+        (s(None), three, 2), (s(None), 1, four), (1, s(None), four), (two, 1, four),
+        (two, s(None), 2), (s(None), column, four), (column[:1], three), (grid[:, :1] % 2, grid % 3),
+        (two, rest), (rest, four), (rest, three, four), (two, rest, four), (rest, 1), (0, rest, 2),
+        (rest,), (new,), (s(None), new), (rest, new), (new, rest, new), (new, 1, new, s(1, 3)),
+        (two, new), (new, two), (two, new, three), (two, three, new), (s(None), new, three, four),
+        (new, two, s(None), four, new), (m2,), (s(None), m3), (rest, m4), (1, m3), (s(None), m34),
+        (m23,), (m23, 1), (m23, s(1, 3)), (1, m34), (m23, four[:1]), (two, m3), (m2, s(None), m4),
+        (m2, new, three), (s(None), m3, i(0)), (torch.tensor(1),), (s(None), torch.tensor(-1)),
+        (torch.tensor(1), s(None), four), (two, torch.tensor(2), four), (two.reshape(1, 2, 1),
+        s(None), four), (i(), i()), (i(), 1), (s(None), i()), (m2 & ~m2,), (s(None), m34 & ~m34),
+        (m2 & ~m2, i()), (i().reshape(0, 2), three), (torch.tensor(True),), (torch.tensor(False),),
+        (torch.tensor(True), 1), (s(0, 2), three.to(i32)), (s(None), s(0, 3, 2), four.to(i32)),
+    ]
+    for d in [f32, bf16, i64]:
+        for key in entries if d == f32 else entries[1:8:2]:
+            def put(x, k, v):
+                y = x.clone()
+                y[k] = v
+                return y
+            x, text = any_(2, 3, 4, dtype=d), f"{name_of(d)} x[{key_name(key)}]"
+            y = x[key]
+            case("[]", x, P(key), fn=lambda x, k: x[k], label=text)
+            for v in [any_(*y.shape, dtype=d), any_(*y.shape[-1:], dtype=d), any_(1, 1, dtype=d), 2]:
+                case("[]=", x, P(key), v, fn=put, label=f"{text} = value")
+    x = r(0, 3)
+    case("[]", x, P((s(None), flag(1, 0, 1))), fn=lambda x, k: x[k], label="x{0,3}[:, mask]")
+    for d in [f32, f16]:  # repeated positions: the gradient adds
+        case("[]", r(3, 4, dtype=d), P((i(1, 1, 1, 0), i(2, 2, 2, -1))), fn=lambda x, k: x[k],
+             label=f"{name_of(d)} x[i, j] with repeats")
+
+
+def key_name(key):
+    """A key as Python writes it, tensors by dtype and shape."""
+    words = {slice: lambda v: ":".join("" if n is None else str(n) for n in (v.start, v.stop)),
+             torch.Tensor: lambda v: f"{name_of(v.dtype)}{list(v.shape)}",
+             type(...): lambda v: "...", type(None): lambda v: "new", int: str}
+    return ", ".join(words[type(v)](v) for v in key)
 
 
 @family("sum")

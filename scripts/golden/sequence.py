@@ -86,6 +86,11 @@ def recurrent():
                 num_layers=2, bidirectional=True, bias=False)
     network("RNN", (4, 2, 3), [(1, 2, 2)], nonlinearity="relu")
     network("RNNCell", (2, 3), [(2, 2)], nonlinearity="relu")
+    network("LSTM", (4, 2, 3), [], proj_size=1)
+    network("LSTM", (2, 4, 3), [(4, 2, 1), (4, 2, 2)], num_layers=2, bidirectional=True,
+            batch_first=True, proj_size=1)
+    network("LSTM", (3, 3, 3), [(2, 3, 1), (2, 3, 2)], lengths=[3, 1, 2], enforce_sorted=False,
+            bidirectional=True, bias=False, proj_size=1)
 
 
 @family("sum")
@@ -159,6 +164,10 @@ def transformer():
     module(*mha, two, {"need_weights": False, "is_causal": True}, {"attn_mask": causal(3)})
     module(*mha, two, {"need_weights": False}, {"attn_mask": ints(4, 3, 3, dtype=torch.bool)})
     module(*mha, [(3, 2, 4), (3, 2, 4), (3, 2, 4)], {}, {"attn_mask": r(3, 3)})
+    both = {"key_padding_mask": late, "attn_mask": causal(3)}
+    module(*mha, two, {}, both, add_bias_kv=True)
+    module(*mha, two, {"need_weights": False}, both, add_zero_attn=True, add_bias_kv=True)
+    module(*mha, [(2, 2, 4), (3, 2, 3), (3, 2, 2)], kdim=3, vdim=2, add_zero_attn=True)
     small = dict(dim_feedforward=5, dropout=0.1)
     one = ("TransformerEncoderLayer", (4, 2))
     module(*one, two, **small)

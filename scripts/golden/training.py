@@ -205,6 +205,15 @@ def sched():
     several("SequentialLR", [warm, ("StepLR", [2], {"gamma": 0.5}),
                              ("ExponentialLR", [0.9], {})], [4, 9])
     several("ChainedScheduler", [("StepLR", [3], {"gamma": 0.5}), ("ExponentialLR", [0.9], {})])
+    fall = ("ExponentialLR", [0.9], {})
+    short = {"total_iters": 4}
+    for part in (("ConstantLR", [], dict(short, factor=0.1)), warm, ("PolynomialLR", [], short),
+                 ("MultiStepLR", [[2, 5]], {}), ("CosineAnnealingLR", [5], {"eta_min": 0.05})):
+        several("ChainedScheduler", [part, fall])
+        several("SequentialLR", [warm, part], [5])
+        several("SequentialLR", [part, fall, warm], [3, 8])
+    several("ChainedScheduler", [warm, ("ConstantLR", [], short), fall])
+    several("SequentialLR", [warm, ("StepLR", [2], {})], [0])
     annealed(anneal_epochs=5)
     annealed(anneal_epochs=4, anneal_strategy="linear")
     annealed(anneal_epochs=0)

@@ -17,7 +17,8 @@ import torchvision
 import torchvision.transforms.functional as F
 from PIL import Image
 from torchvision.transforms import InterpolationMode
-from torchvision.transforms.autoaugment import RandAugment, _apply_op
+from torchvision.transforms.autoaugment import (AutoAugment, AutoAugmentPolicy, RandAugment,
+                                                TrivialAugmentWide, _apply_op)
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "spec", "golden",
                     "transforms.lua")
@@ -113,11 +114,57 @@ def outcomes(number, magnitude, mode):
                          f"magnitude={magnitude},interpolation=\"{mode}\",{result(out)}}},")
 
 
+def tensors(number):
+    """What torchvision computes of tensors: Pillow blurs otherwise, or not at all."""
+    x = torch.from_numpy(IMAGES[number - 1].transpose(2, 0, 1).copy())
+
+    def put(name, args, y):
+        case(name, number, args, y.numpy().transpose(1, 2, 0))
+
+    for size, sigma in ((3, 0.7), ([5, 3], [2.0, 0.5]), (5, 1.3)):
+        put("gaussian_blur", [size, sigma], F.gaussian_blur(x, size, sigma))
+    put("gaussian_blur", [3], F.gaussian_blur(x, 3))
+    height, width = IMAGES[number - 1].shape[:2]
+    start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    end = [[1.3, 2.1], [width - 2.9, 1.2], [width - 1.15, height - 3.4], [2.2, height - 2.35]]
+    for mode in ("nearest", "bilinear"):
+        put("perspective", [start, end, Named(interpolation=mode)],
+            F.perspective(x, start, end, MODES[mode]))
+        put("perspective", [start, end, Named(interpolation=mode, fill=[9, 0, 200])],
+            F.perspective(x, start, end, MODES[mode], [9.0, 0.0, 200.0]))
+
+
+def policies(number, magnitude):
+    """What each change of AutoAugment makes of this magnitude, with either sign; likewise all that
+    TrivialAugmentWide may make with two magnitudes; and the policies."""
+    p = Image.fromarray(IMAGES[number - 1])
+
+    def change(of, name, much):
+        out = _apply_op(p, name, much, MODES["nearest"], None)
+        lines.append(f'{{{of}="{name}",image={number},{result(out)}}},')
+
+    for name, (m, signed) in AutoAugment()._augmentation_space(10, p.size[::-1]).items():
+        much = float(m[magnitude]) if m.ndim else 0.0
+        for sign in (1, -1) if signed else (1,):
+            change(f"magnitude={magnitude},auto", name, sign * much)
+    for name, (m, signed) in TrivialAugmentWide()._augmentation_space(2).items():
+        for much in m.tolist() if m.ndim else [0.0]:
+            for sign in (1, -1) if signed and much else (1,) if much or not signed else ():
+                change("trivial", name, sign * much)
+    for policy in AutoAugmentPolicy:
+        text = "\\n".join(", ".join(f"{name} {p} {'-' if m is None else m}" for name, p, m in pair)
+                         for pair in AutoAugment(policy).policies)
+        lines.append(f'{{policy="{policy.value}",text="{text}"}},')
+
+
 def main():
     for number in (1, 2):
         cases(number)
     outcomes(1, 9, "nearest")
     outcomes(2, 25, "bilinear")
+    for number in (1, 2):
+        tensors(number)
+    policies(2, 7)
     with open(PATH, "w", encoding="ascii") as f:
         f.write(f"-- What torchvision {torchvision.__version__.split('+')[0]} with Pillow "
                 f"{PIL.__version__} and PyTorch {torch.__version__.split('+')[0]} answers;\n"

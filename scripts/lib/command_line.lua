@@ -35,6 +35,17 @@ function command_line.stop(message)
   os.exit(1, true)
 end
 
+-- Goes on from the checkpoint at `path`, where one is named. A checkpoint that cannot be read ends
+-- the program.
+function command_line.resume(trainer, path)
+  if not path then return end
+  local ok, problem = pcall(trainer.load, trainer, path)
+  if not ok then
+    command_line.stop("--resume: " .. tostring(problem):gsub("^%S+%.lua:%d+: ", ""))
+  end
+  print(("resumed %s after epoch %d"):format(path, trainer.epoch))
+end
+
 -- Calls fn, a training that saves checkpoints: Ctrl-C ends the program with 130, an error with
 -- its traceback and 1.
 function command_line.run(fn)

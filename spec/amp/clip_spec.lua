@@ -183,7 +183,7 @@ describe("clip_grad_norm_", function()
         utils.clip_grad_norm_(params, 1, {norm_type = bad})
       end)
     end
-    assert.refuses("got a number", function() utils.clip_grad_norm_(3, 1) end)
+    assert.refuses("wanted a tensor", function() utils.clip_grad_norm_(3, 1) end)
     assert.refuses("did you mean 'norm_type'", function()
       utils.clip_grad_norm_(params, 1, {normtype = 1})
     end)

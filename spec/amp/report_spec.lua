@@ -138,7 +138,7 @@ describe("amp.report", function()
 
     it("refuses unknown options and strange grads", function()
       assert.refuses("did you mean 'grads'", function() amp.report{grad = 1} end)
-      assert.refuses("grads is a number", function() amp.report{grads = 1} end)
+      assert.refuses("grads is 1, wanted a module", function() amp.report{grads = 1} end)
       assert.refuses("element 2 is a string", function()
         amp.report{grads = {dm.ones(1), "x"}}
       end)
@@ -299,7 +299,7 @@ describe("amp.report", function()
       assert.equal(24, m.int64.buffers)
       assert.equal(m.float32.total + m.float16.total + m.int64.total, m.total.total)
       assert.matches("float16 +136 B", tostring(m))
-      assert.refuses("wanted a model", function() amp.memory(3) end)
+      assert.refuses("wanted a module", function() amp.memory(3) end)
     end)
   end)
 

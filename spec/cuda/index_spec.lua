@@ -131,7 +131,7 @@ describe("on CUDA", function()
       agree("nonzero", function(a) return a:int():nonzero() end, x:t())
       agree("put", function(a, k)
         a = a:clone()
-        a[k] = a:masked_select(k):flip {1}
+        a[k:expand(n, 2)] = a:masked_select(k):flip {1}
         return a
       end, x, m)
     end

@@ -42,7 +42,7 @@ end
 
 -- The work of a step on a batch in rows, after one that makes what stays.
 local function step_work(model, dtype)
-  local x, y = dm.randn(4, 3, 16, 16), dm.randint(1, 6, {4})
+  local x, y = dm.randn(4, 3, 16, 16), dm.randint(5, {4})
   local function step()
     local _ <close> = dm.scope()
     model:zero_grad()

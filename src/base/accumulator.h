@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 
-/* The running state of one output; what a, b, i and k hold is the fold's. */
+/* The running state of one output; what a, b, i and k hold is the reduction's. */
 typedef struct dm_Acc {
   double a, b;
   int64_t i, k;

@@ -38,7 +38,9 @@ void *dm_alloc(int64_t n_bytes) {
   const size_t n = ((size_t)n_bytes + ALIGN - 1) / ALIGN * ALIGN;
   /* malloc's thread cache serves handles and nodes in a few nanoseconds */
   void *p = n < ALIGN_FROM ? malloc(n ? n : 1) : aligned_alloc(ALIGN, n);
-  if (p) (void)DM_ADD(&live_blocks, 1);
+  if (!p) return NULL;
+  (void)DM_ADD(&live_blocks, 1);
+  dm_noise(p, n_bytes);
   return p;
 }
 

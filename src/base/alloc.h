@@ -5,7 +5,45 @@
 #ifndef DM_ALLOC_H
 #define DM_ALLOC_H
 
+#include <string.h>
+
 #include "base/base.h"
+
+#ifndef __has_feature /* clang's test; gcc defines a macro instead */
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define DM_ASAN 1
+#include <sanitizer/asan_interface.h>
+#else
+#define DM_ASAN 0
+#endif
+
+/* A test build fills fresh memory with a byte (CMake's DM_NOISE), so that a result shows that
+   it was made of memory that nobody wrote. -1: it does not. */
+#ifndef DM_NOISE
+#define DM_NOISE (-1)
+#endif
+static inline void dm_noise(void *p, int64_t n_bytes) {
+  if (DM_NOISE >= 0) memset(p, DM_NOISE, (size_t)n_bytes);
+}
+
+/* Memory that AddressSanitizer took for one block is cut into smaller ones by an allocator,
+   which forbids the bytes between them; in other builds these two do nothing. */
+static inline void dm_forbid(const void *p, int64_t n_bytes) {
+#if DM_ASAN
+  ASAN_POISON_MEMORY_REGION(p, (size_t)n_bytes);
+#else
+  DM_UNUSED(p), DM_UNUSED(n_bytes);
+#endif
+}
+static inline void dm_permit(const void *p, int64_t n_bytes) {
+#if DM_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(p, (size_t)n_bytes);
+#else
+  DM_UNUSED(p), DM_UNUSED(n_bytes);
+#endif
+}
 
 /* 64-byte aligned from 1 KiB up, 16 below; not zeroed; NULL when nothing is left or n < 0. */
 void *dm_alloc(int64_t n_bytes);

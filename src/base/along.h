@@ -15,7 +15,7 @@ static inline dm_Along dm_along_shape(int ndim, const int64_t *shape, int dim) {
   for (int d = 0; d < ndim; d++) *(d < dim ? &a.outer : d == dim ? &a.n : &a.inner) *= shape[d];
   return a;
 }
-static inline int64_t dm_along_lines(const dm_Along *a) { return a->outer * a->inner; }
+static inline int64_t dm_along_slices(const dm_Along *a) { return a->outer * a->inner; }
 /* The first element of slice i. */
 static inline int64_t dm_along_at(const dm_Along *a, int64_t i) {
   return i / a->inner * a->n * a->inner + i % a->inner;

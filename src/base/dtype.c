@@ -1,27 +1,49 @@
-/* The dtype table. Source of promotion: PyTorch's type promotion lattice. */
+/* The rows of dtypes.def as data, and what they say of names and promotion. Source of
+   promotion: PyTorch's type promotion lattice. */
 #include "base/dtype.h"
 
 #include <string.h>
 
-/* Bytes of an element and names, in the order of dm_DType. */
-const uint8_t dm_dtype_sizes[DM_N_DTYPE] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
-static const char *const names[DM_N_DTYPE] = {"bool",    "uint8",  "int8",    "int16",
-                                              "int32",   "int64",  "float16", "bfloat16",
-                                              "float32", "float64"};
+#define ONE(...) +1
+_Static_assert(DM_DTYPES(ONE, ) == DM_N_DTYPE, "dtypes.def has one row for each dm_DType");
+#undef ONE
 
-const char *dm_dtype_name(dm_DType d) { return d >= 0 && d < DM_N_DTYPE ? names[d] : "none"; }
+const uint8_t dm_dtype_sizes[DM_N_DTYPE] = DM_DTYPE_SIZES;
 
-/* The dtype of that name, or DM_NO_DTYPE. A name is found by search: ten are few. */
+#define INT(X, E, S, BITS, NAME, METHOD, RANK, NPY, ...) \
+  [DM_##E] = {.name = NAME, .method = METHOD, .npy = NPY, .rank = RANK},
+#define FLOAT(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, BRIEF, ...) \
+  [DM_##E] = {NAME, METHOD, NPY, BRIEF, RANK, 1.0 / (double)(INT64_C(1) << DIGITS), TINY, MAX},
+const dm_DTypeInfo dm_dtypes[DM_N_DTYPE] = {DM_INT_DTYPES(INT, ) DM_FLOAT_DTYPES(FLOAT, )};
+#undef INT
+#undef FLOAT
+
+const char *dm_dtype_name(dm_DType d) {
+  return d >= 0 && d < DM_N_DTYPE ? dm_dtypes[d].name : "none";
+}
+
+/* The dtype of that name ("float32") or of the method that casts to it ("float"), or
+   DM_NO_DTYPE. A name is found by search: ten are few. */
 dm_DType dm_dtype_find(const char *name) {
   for (int d = 0; d < DM_N_DTYPE; d++)
-    if (strcmp(names[d], name) == 0) return (dm_DType)d;
+    if (strcmp(dm_dtypes[d].name, name) == 0) return (dm_DType)d;
+  for (int d = 0; d < DM_N_DTYPE; d++)
+    if (strcmp(dm_dtypes[d].method, name) == 0) return (dm_DType)d;
   return DM_NO_DTYPE;
 }
 
-/* Along the ORDER the larger wins, but for two pairs that have no order:
-   uint8 with int8 needs int16, float16 with bfloat16 needs float32. */
+/* The higher rank wins. Two types of one rank have no order: uint8 with int8 needs int16,
+   float16 with bfloat16 float32, the lowest type above both. */
 dm_DType dm_promote(dm_DType a, dm_DType b) {
-  if ((a == DM_U8 && b == DM_I8) || (a == DM_I8 && b == DM_U8)) return DM_I16;
-  if ((a == DM_F16 && b == DM_BF16) || (a == DM_BF16 && b == DM_F16)) return DM_F32;
-  return a > b ? a : b;
+  if (a == b) return a;
+  const int rank_a = dm_dtypes[a].rank, rank_b = dm_dtypes[b].rank;
+  if (rank_a != rank_b) return rank_a > rank_b ? a : b;
+  int d = 0;
+  while (dm_dtypes[d].rank != rank_a + 1) d++;
+  return (dm_DType)d;
+}
+
+void dm_make_bools(void *bytes, int64_t n) {
+  uint8_t *b = bytes;
+  for (int64_t i = 0; i < n; i++) b[i] = b[i] != 0;
 }

@@ -10,6 +10,8 @@
 #endif
 
 #include "base/constants.h"
+#include "base/dtype.h"
+#include "base/gamma.h"
 #include "base/half.h"
 #include "base/op_id.h"
 
@@ -20,9 +22,10 @@ enum {
   DM_OP_sub_scaled,
   DM_OP_div_trunc,
   DM_OP_div_floor,
-  DM_OP_nextafter_f16,
-  DM_OP_nextafter_bf16,
-  DM_N_PAIR
+#define ROW(X, E, S, ...) DM_OP_nextafter_##S,
+  DM_LOW_DTYPES(ROW, )
+#undef ROW
+      DM_N_PAIR
 };
 
 /* ---- integers: the divisor is not 0; -1 would overflow ---- */
@@ -49,18 +52,22 @@ static inline DM_HD int64_t dm_floor_div_i64(int64_t a, int64_t b) {
   return dm_fmod_i64(a, b) != 0 && (a < 0) != (b < 0) ? q - 1 : q;
 }
 
-/* ---- 16 bits: their neighbours ---- */
+/* ---- low floats: their neighbours ---- */
 
 /* Numbers of one sign are ordered as their bits are: the neighbour is one bit pattern up or
-   down. brain: bfloat16, else float16. */
-static inline DM_HD float dm_next_16(float a, float b, bool brain) {
-  uint16_t h = brain ? dm_f32_to_bf16(a) : dm_f32_to_f16(a);
-  if (a != a || b != b) return a + b;
-  if (a == b) return b;
-  if (a == 0) h = b < 0 ? 0x8001u : 1u;
-  else h = (uint16_t)((a < b) == (a > 0) ? h + 1u : h - 1u);
-  return brain ? dm_bf16_to_f32(h) : dm_f16_to_f32(h);
-}
+   down. */
+#define ROW(X, E, S, BITS, ...)                             \
+  static inline DM_HD float dm_next_##S(float a, float b) { \
+    const unsigned sign = 1u << (8 * sizeof(BITS) - 1);     \
+    BITS h = dm_f32_to_##S(a);                              \
+    if (a != a || b != b) return a + b;                     \
+    if (a == b) return b;                                   \
+    if (a == 0) h = (BITS)(b < 0 ? sign + 1u : 1u);         \
+    else h = (BITS)((a < b) == (a > 0) ? h + 1u : h - 1u);  \
+    return dm_##S##_to_f32(h);                              \
+  }
+DM_LOW_DTYPES(ROW, )
+#undef ROW
 
 /* ---- floats: the remainder with b's sign, Python's floor division, log2(1 + x) ---- */
 

@@ -18,9 +18,11 @@ typedef struct dm_Philox {
   uint32_t v[4];
 } dm_Philox;
 
-/* The four words of one counter. */
-static inline DM_HD dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
-  uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+/* The four words of one counter; `attempt` is its third word, for draws that take an unknown
+   number of blocks a counter. */
+static inline DM_HD dm_Philox dm_philox_again(uint64_t seed, uint64_t counter,
+                                              uint32_t attempt) {
+  uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = attempt, c3 = 0;
   uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
   for (int round = 0; round < 10; round++) {
     const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
@@ -33,6 +35,9 @@ static inline DM_HD dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
   }
   const dm_Philox words = {{c0, c1, c2, c3}};
   return words;
+}
+static inline DM_HD dm_Philox dm_philox(uint64_t seed, uint64_t counter) {
+  return dm_philox_again(seed, counter, 0);
 }
 
 /* [0, 1) with 24 bits; and with 53 bits from two words. */

@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "base/dtype.h"
 #include "base/half.h"
 #include "base/rng.h"
 
@@ -51,26 +52,45 @@ static inline DM_HD bool dm_is_set(const float *found_inf) {
   return v < 0 || v > 0 || v != v;
 }
 
-/* v rounded stochastically to one of its two neighbours in `to`, to the nearer one more
-   often, so that the mean is v: a random number below the last kept bit is added, and the
-   bits below that one are cut. Overflows where rounding to nearest does. */
-static inline DM_HD float dm_round_stochastic(dm_DType to, float v, uint32_t word) {
-  const float max = to == DM_F16 ? 65504.0f : 0x1.fep127f;
+/* v rounded stochastically to one of its two neighbours in a low float of so many digits, to
+   the nearer one more often, so that the mean is v: a random number below the last kept bit is
+   added, and the bits below that one are cut. Below `tiny`, unless float32's subnormals are the
+   same, numbers are multiples of one step. Overflows where rounding to nearest does. */
+static inline DM_HD float dm_round_to_digits(float v, uint32_t word, int digits, float tiny,
+                                             float max) {
+  const float step = tiny / (float)(1 << digits);
   if (!(fabsf(v) <= max)) return v;
-  if (to == DM_F16 && fabsf(v) < 0x1p-14f) { /* its subnormals: multiples of 2^-24 */
-    const float q = fabsf(v) * 0x1p24f, low = floorf(q);
-    return copysignf((q - low > dm_uniform_f32(word) ? low + 1 : low) * 0x1p-24f, v);
+  if (tiny > FLT_MIN && fabsf(v) < tiny) {
+    const float q = fabsf(v) / step, low = floorf(q);
+    return copysignf((q - low > dm_uniform_f32(word) ? low + 1 : low) * step, v);
   }
-  const uint32_t cut = to == DM_F16 ? 0x1fffu : 0xffffu;
+  const uint32_t cut = (1u << (23 - digits)) - 1;
   const float r = dm_bits_to_f32((dm_f32_to_bits(v) + (word & cut)) & ~cut);
   return fabsf(r) <= max ? r : v;
+}
+/* The same by dtype, a low float. */
+static inline DM_HD float dm_round_stochastic(dm_DType to, float v, uint32_t word) {
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, ...) \
+  case DM_##E: return dm_round_to_digits(v, word, DIGITS, (float)TINY, (float)MAX);
+  switch (to) {
+    DM_LOW_DTYPES(ROW, )
+  default: return v;
+  }
+#undef ROW
 }
 
 /* ---- gradient scaling ---- */
 
-/* The largest magnitude that is rounded to a finite number of the dtype. */
+/* The largest magnitude that is rounded to a finite number of the dtype: the last float32 below
+   the middle between the largest number and the next one, which would be. */
 static inline DM_HD float dm_top_of(dm_DType dtype) {
-  return dtype == DM_F16 ? 65519.996f : dtype == DM_BF16 ? 0x1.fefffep127f : FLT_MAX;
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, ...) \
+  case DM_##E: return dm_bits_to_f32(dm_f32_to_bits((float)MAX) + (1u << (22 - DIGITS)) - 1);
+  switch (dtype) {
+    DM_LOW_DTYPES(ROW, )
+  default: return FLT_MAX;
+  }
+#undef ROW
 }
 
 /* dm_amp_note's h, with `where` w. */

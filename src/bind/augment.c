@@ -1,7 +1,11 @@
 /* The engine's transforms of images for Lua: demilune.transforms makes the tables with
    options, this file turns them into dm_Transform rows once, and the threads of a loader
    apply the list without Lua. The numbers of a transform (means, fills) are in userdata on
-   the stack until dm_augment_new has copied them. */
+   the stack until dm_augment_new has copied them.
+
+   A userdata "demilune.Augment" owns a dm_Augment. The tables of transforms, which
+   the classes of demilune.transforms make, are read once; after that an image is
+   transformed without Lua, which is what lets the loader's threads do it. */
 #include <string.h>
 
 #include "base/error.h"
@@ -95,6 +99,7 @@ static void read_transform(lua_State *L, dm_Transform *s) {
       .count = read_int(L, t, "count"),
       .magnitude = read_int(L, t, "magnitude"),
       .bins = read_int(L, t, "bins"),
+      .at_corner = dm_option_bool(L, t, "at_corner", false),
       .noise = dm_option_bool(L, t, "noise", false),
       .pad_if_needed = dm_option_bool(L, t, "pad_if_needed", false),
       .filter = (dm_Filter)read_name(L, t, "interpolation", DM_COUNT(filters) - 1, filters),
@@ -116,8 +121,9 @@ static void read_transform(lua_State *L, dm_Transform *s) {
 
 /* The pointer lives as long as the userdata, which the caller must keep. */
 const dm_Augment *dm_check_augment(lua_State *L, int i) {
-  dm_Augment **a = luaL_checkudata(L, i, "demilune.Augment");
-  return *a;
+  const dm_Augment *a = *(dm_Augment **)luaL_checkudata(L, i, "demilune.Augment");
+  luaL_argcheck(L, a != NULL, i, "the list was freed");
+  return a;
 }
 
 /* __gc: frees the list. A loader that uses it holds the userdata. */
@@ -192,13 +198,23 @@ static dm_status apply_all(const dm_Augment *a, const dm_Tensor *in, uint64_t dr
   return DM_OK;
 }
 
+/* *out = a new tensor of that shape with the results of apply_all. */
+static dm_status apply_new(const dm_Augment *a, const dm_Tensor *in, const int64_t *shape,
+                           uint64_t draw, dm_Tensor **out) {
+  DM_TRY(dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, out));
+  const dm_status st = apply_all(a, in, draw, *out);
+  if (st != DM_OK) dm_tensor_unref(out);
+  return st;
+}
+
 /* list:apply(uint8 tensor (C,H,W) or (N,C,H,W), draw) -> the result, (C,H,W) or (N,C,H,W).
    draw is an integer that all random numbers follow from. */
 static int augment_apply(lua_State *L) {
   State *S = dm_enter(L);
   const dm_Augment *a = dm_check_augment(L, 1);
-  const dm_Tensor *in = dm_check_tensor(L, 2);
   const uint64_t draw = (uint64_t)luaL_checkinteger(L, 3);
+  Handle *handle = dm_push_handle(L, S);
+  dm_Tensor *in = dm_check_tensor(L, 2);
   if (in->dtype != DM_U8 || in->device.type != DM_CPU || in->ndim < 3 || in->ndim > 4)
     return dm_raise_text(L, "transforms: got %s %s, wanted uint8 {C, H, W} on the CPU",
                          dm_dtype_name((dm_DType)in->dtype), DM_SHAPE(in));
@@ -206,9 +222,10 @@ static int augment_apply(lua_State *L) {
   int64_t shape[4] = {in->shape[0]};
   memcpy(shape + d, in->shape + d, 3 * sizeof *shape);
   DM_CHECK(L, dm_augment_shape(a, shape + d));
-  Handle *handle = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_new(dm_augment_dtype(a), in->ndim, shape, cpu, &handle->t));
-  DM_CHECK_TWICE(L, S, apply_all(a, in, draw, handle->t));
+  /* References: the attempts may collect, and a finalizer may free what is read or written. */
+  dm_Tensor *out = NULL;
+  DM_CHECK_HELD(L, S, 1, &in, apply_new(a, in, shape, draw, &out));
+  handle->t = out;
   return 1;
 }
 
@@ -222,6 +239,7 @@ static void set_integers(lua_State *L, const char *key, const int64_t *list, int
   lua_setfield(L, -2, key);
 }
 
+/* Sets key of the table on top to a boolean. */
 static void set_flag(lua_State *L, const char *key, bool flag) {
   lua_pushboolean(L, flag);
   lua_setfield(L, -2, key);
@@ -327,6 +345,7 @@ static int pad_positions(lua_State *L) {
   return 1;
 }
 
+/* Makes the metatable of the userdata; the registry keeps it. */
 void dm_register_augment(lua_State *L, State *S) {
   static const luaL_Reg methods[] = {{"dtype", augment_dtype},
                                      {"shape", augment_shape},
@@ -338,6 +357,8 @@ void dm_register_augment(lua_State *L, State *S) {
   dm_register_class(L, "demilune.Augment", methods, S);
 }
 
+/* The names with an underscore serve demilune.transforms, for tensors that the C code
+   does not transform. */
 const luaL_Reg dm_augment_functions[] = {{"augment", augment_new},
                                          {"_resize_weights", resize_weights},
                                          {"_resize_nearest", resize_nearest},

@@ -37,14 +37,11 @@ static Region *check_region(lua_State *L) {
 /* Calls warn_at of demilune.caller. A line or nil and a text are on top; both are popped.
    Without that module, which the core alone does not load, it says nothing. */
 static void call_warning(lua_State *L) {
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  if (lua_getfield(L, -1, "demilune.caller") != LUA_TTABLE) { /* the core alone was loaded */
-    lua_pop(L, 4);
+  if (!dm_push_caller(L, "warn_at")) {
+    lua_pop(L, 3);
     return;
   }
-  lua_getfield(L, -1, "warn_at");
-  lua_insert(L, -5);
-  lua_pop(L, 2);
+  lua_insert(L, -3);
   lua_call(L, 2, 0);
 }
 
@@ -72,6 +69,7 @@ static int warn_autocast(lua_State *L) {
 /* Pushes a region that is not open yet. */
 static Region *push_region(lua_State *L, dm_DeviceType type) {
   Region *r = lua_newuserdatauv(L, sizeof *r, 2);
+  (void)dm_enter(L); /* a finalizer may have entered another coroutine */
   *r = (Region){.magic = &region_key, .type = (uint8_t)type, .line = -1};
   lua_rawgetp(L, LUA_REGISTRYINDEX, &region_key);
   lua_setmetatable(L, -2);
@@ -88,14 +86,21 @@ static void open_region(lua_State *L, const State *S, Region *r) {
   r->open = true;
 }
 
-/* Notes the line of the caller of amp/autocast.lua, whose own frame is one: it ends in a tail
-   call. The function goes to user value 2 of the region on top. */
-static void note_line(lua_State *L, Region *r) {
+int dm_note_line(lua_State *L, int level, int value) {
   lua_Debug ar;
-  if (!lua_getstack(L, 2, &ar)) return;
+  if (!lua_getstack(L, level, &ar)) return -1;
   lua_getinfo(L, "fl", &ar);
-  r->line = ar.currentline;
-  lua_setiuservalue(L, -2, 2);
+  lua_setiuservalue(L, -2, value);
+  return ar.currentline;
+}
+
+void dm_warn_forgotten(lua_State *L, int line, int value, const char *text) {
+  lua_Debug ar;
+  if (lua_getiuservalue(L, 1, value) != LUA_TFUNCTION) return;
+  lua_getinfo(L, ">S", &ar);
+  lua_pushfstring(L, "%s:%d: ", ar.short_src, line);
+  lua_pushstring(L, text);
+  call_warning(L);
 }
 
 /* Leaves the region, in whatever order regions close; only the first call counts. */
@@ -118,14 +123,10 @@ static int region_gc(lua_State *L) {
   const bool forgotten = r->open && r->line > 0;
   shut_region(r);
   dm_policies_unref(&r->now.policies);
-  if (!forgotten) return 0;
-  lua_Debug ar;
-  lua_getiuservalue(L, 1, 2);
-  lua_getinfo(L, ">S", &ar);
-  lua_pushfstring(L, "%s:%d: ", ar.short_src, r->line);
-  lua_pushliteral(L, "autocast: this region was never closed; hint: local _ <close> = "
-                     "amp.autocast{...}, or amp.autocast(options, fn)");
-  call_warning(L);
+  if (forgotten)
+    dm_warn_forgotten(L, r->line, 2,
+                      "autocast: this region was never closed; hint: local _ <close> = "
+                      "amp.autocast{...}, or amp.autocast(options, fn)");
   return 0;
 }
 
@@ -253,7 +254,7 @@ static int autocast_open(lua_State *L) {
   /* The seven arguments and the region remain: the region is on top, where note_line and
      open_region expect it. */
   lua_settop(L, 8);
-  if (lua_toboolean(L, 7)) note_line(L, r);
+  if (lua_toboolean(L, 7)) r->line = dm_note_line(L, 2, 2);
   open_region(L, S, r);
   return 1;
 }
@@ -271,9 +272,12 @@ static bool take_option(lua_State *L, Plain *o) {
   const bool flag = lua_isboolean(L, -1);
   const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
   if (strcmp(name, "dtype") == 0) {
-    if (strcmp(word, "float16") == 0) o->dtype = DM_F16;
-    else if (strcmp(word, "bfloat16") == 0) o->dtype = DM_BF16;
-    else return false;
+#define ROW(X, E, S, BITS, NAME, ...)             \
+  if (strcmp(word, NAME) == 0) o->dtype = DM_##E; \
+  else
+    DM_LOW_DTYPES(ROW, )
+#undef ROW
+    return false;
   } else if (strcmp(name, "device_type") == 0) {
     if (strcmp(word, "cpu") == 0) o->type = DM_CPU;
     else if (strcmp(word, "cuda") == 0) o->type = DM_CUDA;
@@ -306,7 +310,7 @@ static int autocast_plain(lua_State *L) {
   if (o.dtype >= 0) r->now.dtype = (uint8_t)o.dtype;
   r->cache = o.cache < 0 ? S->current->autocast.now.cache_enabled : o.cache;
   dm_policies_ref(r->now.policies);
-  if (lua_toboolean(L, 2)) note_line(L, r);
+  if (lua_toboolean(L, 2)) r->line = dm_note_line(L, 2, 2);
   open_region(L, S, r);
   return 1;
 }
@@ -334,13 +338,13 @@ static int get_autocast_dtype(lua_State *L) {
       L, dm_dtype_name((dm_DType)S->current->autocast.now.autocast[check_type(L, 1)].dtype));
   return 1;
 }
-/* set_autocast_dtype(device_type, dtype). Raises unless it is a 16-bit float, or float32 on
+/* set_autocast_dtype(device_type, dtype). Raises unless it is a low float, or float32 on
    CUDA. */
 static int set_autocast_dtype(lua_State *L) {
   const State *S = dm_enter(L);
   const dm_DeviceType type = check_type(L, 1);
   const dm_DType dtype = dm_check_dtype(L, 2);
-  if (!dm_is_16bit(dtype) && !(type == DM_CUDA && dtype == DM_F32))
+  if (!dm_is_low(dtype) && !(type == DM_CUDA && dtype == DM_F32))
     return dm_raise_text(L, "set_autocast_dtype: dtype is %s, wanted float16 or bfloat16",
                          dm_dtype_name(dtype));
   S->current->autocast.now.autocast[type].dtype = (uint8_t)dtype;
@@ -351,6 +355,8 @@ static int is_cache_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->autocast.now.cache_enabled);
   return 1;
 }
+
+/* While it is set a region casts a weight once and keeps the copy until it ends. */
 static int set_cache_enabled(lua_State *L) {
   const State *S = dm_enter(L);
   luaL_checktype(L, 1, LUA_TBOOLEAN);
@@ -384,6 +390,7 @@ void dm_push_region_methods(lua_State *L, State *S) {
     lua_newtable(L);
     dm_set_functions(L, methods, S);
     lua_setfield(L, -2, "__index");
+    dm_close_metatable(L, "demilune.autocast");
     lua_pushvalue(L, -1);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &region_key);
   }

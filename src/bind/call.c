@@ -29,7 +29,7 @@ typedef struct Args {
   const dm_OpInfo *op;
   const dm_Signature *g;
   dm_Tensor *in[DM_MAX_IN];
-  dm_Tensor *temp[DM_MAX_IN]; /* number arguments as tensors; freed after the call */
+  dm_Tensor *temp[DM_MAX_IN]; /* owned: number arguments as tensors; freed after the call */
   int id, n_tensor, n_temp, next_attr;
   int top;
   bool inplace;
@@ -48,12 +48,41 @@ static int free_temps(Args *a) {
   return 0;
 }
 
+/* The text "\n  sum(x, dim?, keepdim = false, dtype?)", pushed on the stack. */
+static const char *takes(Args *a) {
+  lua_State *L = a->L;
+  luaL_Buffer text;
+  luaL_buffinit(L, &text);
+  luaL_addstring(&text, "\n  ");
+  luaL_addstring(&text, a->op->name);
+  luaL_addchar(&text, '(');
+  for (int k = 0; k < a->g->n_tensor + a->g->n_attr; k++) {
+    const dm_AttrSpec *s = k < a->g->n_tensor ? NULL : &a->g->attr[k - a->g->n_tensor];
+    if (k) luaL_addstring(&text, ", ");
+    luaL_addstring(&text, s ? s->name : a->g->tensor[k]);
+    if (s ? s->required : k < a->g->n_required) continue;
+    if (s && dm_push_default(L, s)) {
+      const bool quoted = lua_type(L, -1) == LUA_TSTRING;
+      lua_pushfstring(L, quoted ? " = '%s'" : " = %s", luaL_tolstring(L, -1, NULL));
+      lua_insert(L, -3);
+      lua_pop(L, 2);
+      luaL_addvalue(&text);
+    } else {
+      luaL_addchar(&text, '?');
+    }
+  }
+  luaL_addchar(&text, ')');
+  luaL_pushresult(&text);
+  return lua_tostring(L, -1);
+}
+
 /* Raises an error about argument `name`; frees the call's tensors first. */
 static int bad(Args *a, const char *name, int i, const char *wanted) {
   free_temps(a);
-  return dm_raise_text(a->L, "%s: %s: %s expected, got %s", a->op->name, name, wanted,
-                       lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i)
-                                                        : luaL_typename(a->L, i));
+  const char *got =
+      lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : luaL_typename(a->L, i);
+  return dm_raise_text(a->L, "%s: %s: %s expected, got %s%s", a->op->name, name, wanted, got,
+                       takes(a));
 }
 
 /* The integer at i; raises for any other value, also for a string that looks like a
@@ -131,8 +160,8 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
   return table ? 1 : (int)n;
 }
 
-/* Reads the 1, 2 or 3 numbers of the kind from a table, or one number for all of them. "same"
-   becomes -1, which convolutions interpret, and "valid" 0. */
+/* Reads the 1, 2 or 3 numbers of the kind from a table, or one number for all of them, which
+   may be in a table too. "same" becomes -1, which convolutions interpret, and "valid" 0. */
 static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
   lua_State *L = a->L;
   const int n = s->kind - A_ONE + 1;
@@ -145,27 +174,67 @@ static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
   } else {
     static const char *const wanted[] = {"number or a table of one", "number or a table of two",
                                          "number or a table of three"};
-    if (lua_rawlen(L, i) != (size_t)n) bad(a, s->name, i, wanted[n - 1]);
+    const size_t given = lua_rawlen(L, i);
+    if (given != (size_t)n && given != 1) bad(a, s->name, i, wanted[n - 1]);
     for (int k = 0; k < n; k++) {
-      lua_rawgeti(L, i, k + 1);
+      lua_rawgeti(L, i, given == 1 ? 1 : k + 1);
       v[k] = to_int(a, s->name, lua_gettop(L));
       lua_pop(L, 1);
     }
+  }
+  /* -1 stands for "same", and only for it */
+  if (*word == 0 && strcmp(s->name, "padding") == 0)
+    for (int k = 0; k < n; k++)
+      if (v[k] < 0) bad(a, s->name, i, "0 or more");
+}
+
+/* Reads one to three numbers from a table, or one number. */
+static void to_nums(Args *a, const dm_AttrSpec *s, int i, dm_Nums *out) {
+  lua_State *L = a->L;
+  const bool table = lua_istable(L, i);
+  out->n = table ? (int64_t)lua_rawlen(L, i) : 1;
+  if (out->n < 1 || out->n > DM_COUNT(out->v))
+    bad(a, s->name, i, "number or a table of up to three");
+  for (int k = 0; k < out->n; k++) {
+    if (table) lua_rawgeti(L, i, k + 1);
+    out->v[k] = to_num(a, s->name, table ? lua_gettop(L) : i);
+    if (table) lua_pop(L, 1);
   }
 }
 
 /* Whether the attribute is a list of any length, which may swallow several arguments. */
 static bool is_list(const dm_AttrSpec *s) { return s->kind == A_DIMS || s->kind == A_SIZES; }
 
+/* Whether the attribute holds a number for each dim of a plane or volume, or one for all. */
+static bool is_tuple(const dm_AttrSpec *s) {
+  return s->kind == A_ONE || s->kind == A_PAIR || s->kind == A_TRIPLE;
+}
+
 /* The last argument of a list that begins at i: it takes all numbers that follow, unless
-   another list or a required attribute comes after it in the signature. */
+   another list, a tuple or a required attribute comes after it in the signature: the 1 of
+   max_pool2d(x, 3, 2, 1) is its padding. */
 static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
   const int k = (int)(s - a->g->attr);
   for (int j = k + 1; j < a->g->n_attr; j++)
-    if (a->g->attr[j].required || is_list(&a->g->attr[j])) return i;
+    if (a->g->attr[j].required || is_list(&a->g->attr[j]) || is_tuple(&a->g->attr[j])) return i;
   int end = i;
   while (end < last && lua_type(a->L, end + 1) == LUA_TNUMBER) end++;
   return end;
+}
+
+/* Whether the attribute is one number. */
+static bool is_number(const dm_AttrSpec *s) {
+  return s->kind == A_INT || s->kind == A_NUM || s->kind == A_DIM || s->kind == A_POS ||
+         s->kind == A_OPTNUM || s->kind == A_OPTDIM;
+}
+
+/* Puts the number that a 0-dim tensor at i holds in its place, for an attribute of one number.
+   One that requires a gradient stays, and is refused: its gradient would be lost. */
+static void read_number(Args *a, const dm_AttrSpec *s, int i) {
+  const dm_Tensor *t = is_number(s) ? dm_to_tensor(a->L, i) : NULL;
+  if (!t || t->ndim > 0 || dm_tensor_requires_grad(t)) return;
+  dm_push_item(a->L, t);
+  lua_replace(a->L, i);
 }
 
 /* Reads the value at i (up to `last` for a list) into the attribute; returns how many arguments
@@ -173,17 +242,22 @@ static int list_end(const Args *a, const dm_AttrSpec *s, int i, int last) {
 static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   lua_State *L = a->L;
   void *p = a->attr + s->offset;
+  if (DM_UNLIKELY(lua_type(L, i) == LUA_TUSERDATA)) read_number(a, s, i);
   a->attr_given |= 1u << (s - a->g->attr);
   switch ((dm_AttrKind)s->kind) {
   case A_INT: *(int64_t *)p = to_int(a, s->name, i); break;
   case A_NUM: *(double *)p = to_num(a, s->name, i); break;
-  case A_BOOL: *(int64_t *)p = lua_toboolean(L, i); break;
+  case A_BOOL:
+    if (lua_type(L, i) != LUA_TBOOLEAN) bad(a, s->name, i, "true or false");
+    *(int64_t *)p = lua_toboolean(L, i);
+    break;
   case A_DTYPE:
-    if (lua_type(L, i) != LUA_TSTRING || dm_dtype_find(lua_tostring(L, i)) == DM_NO_DTYPE)
-      free_temps(a);
+    if (lua_type(L, i) != LUA_TSTRING) bad(a, s->name, i, "dtype");
+    if (dm_dtype_find(lua_tostring(L, i)) == DM_NO_DTYPE) free_temps(a);
     *(int64_t *)p = dm_check_dtype(L, i);
     break;
   case A_DEVICE:
+    if (lua_type(L, i) != LUA_TSTRING) bad(a, s->name, i, "device");
     free_temps(a);
     *(int64_t *)p = dm_device_code(dm_check_device(L, i));
     break;
@@ -199,6 +273,7 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   case A_ONE:
   case A_PAIR:
   case A_TRIPLE: to_tuple(a, s, i, p); break;
+  case A_NUMS: to_nums(a, s, i, p); break;
   case A_DIMS:
   case A_SIZES: {
     if (!lua_istable(L, i) && lua_type(L, i) != LUA_TNUMBER)
@@ -207,6 +282,20 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   }
   }
   return 1;
+}
+
+/* Whether a->temp owns a reference to t. */
+static bool is_held(const Args *a, const dm_Tensor *t) {
+  for (int i = 0; i < a->n_temp; i++)
+    if (a->temp[i] == t) return true;
+  return false;
+}
+
+/* Lets a->temp own a reference to each tensor read so far. An op has at most DM_MAX_IN, so
+   they fit. */
+static void hold_borrowed(Args *a) {
+  for (int k = 0; k < a->g->n_tensor; k++)
+    if (a->in[k] && !is_held(a, a->in[k])) a->temp[a->n_temp++] = dm_tensor_ref(a->in[k]);
 }
 
 /* The number or boolean at i as a 0-dim tensor, for a slot such as the second of add. a->temp
@@ -219,6 +308,7 @@ static dm_Tensor *number_tensor(Args *a, int i) {
   const double number = lua_tonumber(a->L, i);
   dm_status st = dm_tensor_number(is_int, number, v, &t);
   if (DM_UNLIKELY(st == DM_EMEM)) {
+    hold_borrowed(a);
     dm_reclaim_memory(a->L, state_of(a->L));
     st = dm_tensor_number(is_int, number, v, &t);
   }
@@ -254,9 +344,9 @@ static int unknown_option(Args *a, const char *key) {
   const char *near = dm_nearest(key, n, names);
   free_temps(a);
   if (near)
-    return dm_raise_text(a->L, "%s: unknown option '%s'; did you mean '%s'?", a->op->name, key,
-                         near);
-  return dm_raise_text(a->L, "%s: unknown option '%s'", a->op->name, key);
+    return dm_raise_text(a->L, "%s: unknown option '%s'; did you mean '%s'?%s", a->op->name,
+                         key, near, takes(a));
+  return dm_raise_text(a->L, "%s: unknown option '%s'%s", a->op->name, key, takes(a));
 }
 
 /* Reads the value on top as option `key`: an attribute, a tensor given by name (weight = w),
@@ -269,8 +359,12 @@ static void read_named(Args *a, const char *key) {
     read_attr(a, &a->g->attr[k], i, i);
     return;
   }
+  /* The first operand is PyTorch's input, where the row calls it x. */
+  const bool is_input = strcmp(key, "input") == 0;
   for (int k = 0; k < a->g->n_tensor; k++) {
-    if (strcmp(a->g->tensor[k], key) != 0) continue;
+    const char *name = a->g->tensor[k];
+    if (strcmp(name, key) != 0 && !(is_input && k == 0 && strcmp(name, "x") == 0)) continue;
+    if (a->g->list) return; /* call_list reads it */
     a->in[k] = read_tensor(a, i);
     if (!a->in[k] && a->g->number_ok[k] && lua_type(L, i) == LUA_TNUMBER)
       a->in[k] = number_tensor(a, i);
@@ -279,6 +373,7 @@ static void read_named(Args *a, const char *key) {
     return;
   }
   if ((a->op->flags & F_CREATE) && strcmp(key, "requires_grad") == 0) {
+    if (lua_type(L, i) != LUA_TBOOLEAN) bad(a, key, i, "true or false");
     a->requires_grad = lua_toboolean(L, i);
   } else if ((a->op->flags & F_RANDOM) && strcmp(key, "generator") == 0) {
     a->generator = dm_to_generator(L, i);
@@ -297,6 +392,10 @@ static void read_options(Args *a, int i) {
       free_temps(a);
       dm_raise_text(L, "%s: options are named; this table mixes names and positions",
                     a->op->name);
+    }
+    if (lua_type(L, -1) == LUA_TSTRING || lua_type(L, -1) == LUA_TUSERDATA) {
+      lua_pushvalue(L, -1); /* below the key: the table may lose it while the op runs */
+      lua_insert(L, -3);
     }
     read_named(a, lua_tostring(L, -2));
     lua_pop(L, 1);
@@ -322,6 +421,13 @@ static bool is_empty_table(lua_State *L, int i) {
 static const dm_AttrSpec *next_attr(Args *a) {
   while (a->next_attr < a->g->n_attr && (a->attr_given >> a->next_attr & 1)) a->next_attr++;
   return a->next_attr < a->g->n_attr ? &a->g->attr[a->next_attr] : NULL;
+}
+
+/* Whether a boolean means the number that follows the optional dims in the signature, as the
+   `unbiased` of var(x, false) does, PyTorch's older form. */
+static bool skips_dims(const Args *a, const dm_AttrSpec *s) {
+  return s->kind == A_DIMS && !s->required && s + 1 < a->g->attr + a->g->n_attr &&
+         s[1].kind == A_NUM;
 }
 
 /* Distributes the arguments first .. last over the slots by the rules at the head of this
@@ -357,14 +463,15 @@ static void read_positional(Args *a, int first, int last) {
       bad(a, a->g->tensor[slot], i, "tensor");
     if (!s) {
       free_temps(a);
-      dm_raise_text(L, "%s: argument %d is one too many", a->op->name, i);
+      dm_raise_text(L, "%s: argument %d is one too many%s", a->op->name, i, takes(a));
     }
     if (type == LUA_TNIL) {
       a->next_attr++;
       i++;
       continue;
     }
-    if (type == LUA_TUSERDATA) bad(a, s->name, i, "value");
+    if (type == LUA_TUSERDATA && !is_number(s)) bad(a, s->name, i, "value");
+    if (DM_UNLIKELY(type == LUA_TBOOLEAN && skips_dims(a, s))) s++;
     i += read_attr(a, s, i, last);
   }
 }
@@ -375,13 +482,14 @@ static void check_complete(Args *a) {
   for (int k = 0; k < a->g->n_required && !a->g->list; k++) {
     if (DM_LIKELY(a->in[k] != NULL)) continue;
     free_temps(a);
-    dm_raise_text(a->L, "%s: tensor '%s' is missing", a->op->name, a->g->tensor[k]);
+    dm_raise_text(a->L, "%s: tensor '%s' is missing%s%s", a->op->name, a->g->tensor[k],
+                  a->top == 0 ? "; hint: a method takes a colon, x:name()" : "", takes(a));
   }
   const uint32_t lacking = a->g->required & ~a->attr_given;
   if (DM_LIKELY(!lacking)) return;
   free_temps(a);
-  dm_raise_text(a->L, "%s: '%s' is missing", a->op->name,
-                a->g->attr[__builtin_ctz(lacking)].name);
+  dm_raise_text(a->L, "%s: '%s' is missing%s", a->op->name,
+                a->g->attr[__builtin_ctz(lacking)].name, takes(a));
 }
 
 /* The argument that is the input t; 0: t was in a table. */
@@ -441,13 +549,19 @@ static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
   dm_Generator *const draws = a->generator ? a->generator : &S->generator;
   const dm_Generator before = *draws;
   const int mark = dm_replay_mark();
+  /* Anomaly detection calls Lua at each record. */
+  bool held = S->current->anomaly.enabled;
+  if (DM_UNLIKELY(held)) dm_hold_all(n_in, in);
   dm_status st = call_drawing(a, n_in, in, out, &n_out);
   if (DM_UNLIKELY(st == DM_EMEM)) {
+    if (!held) dm_hold_all(n_in, in);
+    held = true;
     dm_reclaim_memory(L, S);
     *draws = before;        /* the second try draws the same numbers ... */
     dm_replay_rewind(mark); /* and saves the same tensors */
     st = call_drawing(a, n_in, in, out, &n_out);
   }
+  if (DM_UNLIKELY(held)) dm_let_go_all(n_in, in);
   free_temps(a);
   if (DM_UNLIKELY(st != DM_OK)) return dm_raise(L);
   /* requires_grad is an option of ops that create; it fails unless the result is float. */
@@ -466,17 +580,27 @@ static int call_and_push(Args *a, State *S, int n_in, dm_Tensor *const *in) {
 }
 
 /* Calls an op whose tensors come as one list: cat, stack, einsum. The list is a table of
-   tensors, or several tensors in a row; arguments before and after it are attributes. More
-   than LOCAL_IN pointers go into a userdata, which an error leaves to the collector. */
+   tensors, which may be an option too, or several tensors in a row; arguments before and after
+   it are attributes. More than LOCAL_IN pointers go into a userdata, which an error leaves to
+   the collector. */
 static int call_list(Args *a, State *S) {
   lua_State *L = a->L;
   const int top = a->top;
-  int first = 1;
+  int first = 1, end = top;
   while (first <= top && !lua_istable(L, first) && !dm_handle(L, first)) first++;
   dm_Tensor *local[LOCAL_IN], **in = local;
   int n;
   if (first > top)
     return bad(a, a->g->tensor[0], top ? 1 : lua_gettop(L) + 1, "table of tensors");
+  if (first == top && is_options(L, top)) {
+    lua_getfield(L, top, a->g->tensor[0]);
+    if (!lua_istable(L, -1)) read_options(a, top); /* names what it does not know */
+    if (!lua_istable(L, -1)) return bad(a, a->g->tensor[0], -1, "table of tensors");
+    const int list = lua_gettop(L); /* read_options leaves values above it */
+    read_positional(a, 1, first - 1);
+    read_options(a, top);
+    end = first = list;
+  }
   if (dm_handle(L, first)) { /* einsum("ij,jk->ik", a, b): tensors side by side */
     n = 0;
     while (first + n <= top && dm_handle(L, first + n)) n++;
@@ -494,8 +618,8 @@ static int call_list(Args *a, State *S) {
     if (table) lua_pop(L, 1); /* the table keeps it */
   }
   a->n_tensor = a->g->n_tensor;
-  if (first > 1) read_positional(a, 1, first - 1);
-  read_positional(a, table ? first + 1 : first + n, top);
+  if (first > 1 && first <= top) read_positional(a, 1, first - 1);
+  read_positional(a, table ? first + 1 : first + n, end);
   check_complete(a);
   return call_and_push(a, S, n, in);
 }
@@ -522,29 +646,88 @@ static int option_type(lua_State *L, int i, const char *key) {
    decides: max(x, y) is maximum, and cross_entropy with a float target takes class
    probabilities. */
 static int overload(lua_State *L, int id) {
-  if (id == DM_OP_max && dm_handle(L, 2)) return DM_OP_maximum;
-  if (id == DM_OP_min && dm_handle(L, 2)) return DM_OP_minimum;
-  if (id == DM_OP_clamp &&
-      (dm_handle(L, 2) || dm_handle(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
-       option_type(L, 2, "max") == LUA_TUSERDATA))
-    return DM_OP_clamp_tensor;
-  if (id == DM_OP_cross_entropy) {
+  const int top = lua_gettop(L) > 0 ? lua_gettop(L) : 1;
+  switch (id) {
+  case DM_OP_max: return dm_handle(L, 2) ? DM_OP_maximum : id;
+  case DM_OP_min: return dm_handle(L, 2) ? DM_OP_minimum : id;
+  case DM_OP_clamp:
+    return dm_handle(L, 2) || dm_handle(L, 3) || option_type(L, 2, "min") == LUA_TUSERDATA ||
+                   option_type(L, 2, "max") == LUA_TUSERDATA
+               ? DM_OP_clamp_tensor
+               : id;
+  case DM_OP_cross_entropy: {
     const dm_Tensor *target = dm_to_tensor(L, 2);
-    if (target && dm_is_float((dm_DType)target->dtype)) return DM_OP_cross_entropy_soft;
+    return target && dm_is_float((dm_DType)target->dtype) ? DM_OP_cross_entropy_soft : id;
   }
-  return id;
+  case DM_OP_scatter:
+    return option_type(L, top, "reduce") != LUA_TNIL ? DM_OP_scatter_with : id;
+  case DM_OP_repeat_interleave:
+    return dm_handle(L, 2) || option_type(L, top, "repeats") == LUA_TUSERDATA
+               ? DM_OP_repeat_interleave_each
+               : id;
+  case DM_OP_linear: {
+    const dm_Tensor *weight = dm_to_tensor(L, 2);
+    return weight && weight->ndim == 1 ? DM_OP_linear_vector : id;
+  }
+  case DM_OP_norm:
+    return lua_type(L, 2) == LUA_TSTRING || option_type(L, top, "p") == LUA_TSTRING
+               ? DM_OP_norm_by_name
+               : id;
+  default: return id;
+  }
 }
 
-/* Inserts low = 0 in front of randint(high, size) and its forms with options, as PyTorch
-   does. */
+/* Inserts low = 1 in front of randint(high, size) and its forms with options, as math.random
+   counts. */
 static void supply_low(lua_State *L) {
   const int top = lua_gettop(L);
   if (top == 0 || option_type(L, top, "low") != LUA_TNIL) return;
   if (lua_type(L, 1) == LUA_TNUMBER &&
       (lua_type(L, 2) == LUA_TNUMBER || option_type(L, top, "high") != LUA_TNIL))
     return;
-  lua_pushinteger(L, 0);
+  lua_pushinteger(L, 1);
   lua_insert(L, 1);
+}
+
+/* Names the two lists of tensordot(a, b, {dims of a, dims of b}), PyTorch's form: the last
+   argument becomes a new table {dims_self, dims_other}, with what else it named. */
+static void name_dims(lua_State *L) {
+  const int top = lua_gettop(L);
+  if (top == 0) return;
+  const bool named = option_type(L, top, "dims") == LUA_TTABLE;
+  if (!named && (top != 3 || !lua_istable(L, top) || lua_rawlen(L, top) == 0)) return;
+  if (named) dm_option(L, top, "dims");
+  else lua_pushvalue(L, top);
+  if (lua_rawlen(L, -1) != 2)
+    dm_raise_text(L,
+                  "tensordot: dims is a table of %d, wanted a number or {dims of a, dims of b}",
+                  (int)lua_rawlen(L, -1));
+  lua_newtable(L);
+  if (named) lua_pushnil(L);
+  while (named && lua_next(L, top)) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_settable(L, top + 2);
+  }
+  static const char *const names[] = {"dims_self", "dims_other"};
+  for (int k = 0; k < 2; k++) {
+    lua_rawgeti(L, top + 1, k + 1);
+    lua_setfield(L, top + 2, names[k]);
+  }
+  lua_pushnil(L);
+  lua_setfield(L, top + 2, "dims");
+  lua_replace(L, top);
+  lua_settop(L, top);
+}
+
+/* Whether nonzero is asked for a list of vectors, a dim each. */
+static bool wants_columns(lua_State *L) {
+  const int top = lua_gettop(L);
+  if (lua_isboolean(L, 2)) return lua_toboolean(L, 2);
+  const bool wanted =
+      top > 0 && dm_option(L, top, "as_tuple") == LUA_TBOOLEAN && lua_toboolean(L, -1);
+  lua_settop(L, top);
+  return wanted;
 }
 
 /* op(...) -> outputs, or op_(x, ...) -> x. Pushes the handles of the outputs above the
@@ -562,7 +745,14 @@ int dm_op_closure(lua_State *L) {
   a.attr_given = 0;
   a.generator = NULL;
   if (a.g->n_attr) dm_op_defaults(a.op, a.attr);
-  if (a.id == DM_OP_randint) supply_low(L);
+  switch (a.id) {
+  case DM_OP_randint: supply_low(L); break;
+  case DM_OP_tensordot: name_dims(L); break;
+  case DM_OP_nonzero:
+    if (wants_columns(L)) return dm_nonzero_columns(L);
+    break;
+  default: break;
+  }
   a.top = lua_gettop(L);
   for (int k = 0; k < dm_op_results(a.op) && !a.inplace; k++)
     a.handle[k] = dm_push_handle(L, S);

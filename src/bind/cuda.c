@@ -168,6 +168,7 @@ static int stream_gc(lua_State *L) {
   Stream *s = check_stream(L, 1);
   if (s->own) ops_of(s->s.device)->stream_free(s->s.device, s->s.handle);
   s->own = false;
+  s->s.handle = NULL;
   return 0;
 }
 /* s:synchronize(): waits until the stream has done all its work. */
@@ -187,7 +188,11 @@ static int stream_query(lua_State *L) {
 /* s:record_event(e) -> e; s:wait_event(e); s:wait_stream(other): later work of s waits for
    the work that other has now. As in PyTorch; a stream and an event of two devices cannot be
    recorded together. */
-static Event *check_event(lua_State *L, int i) { return luaL_checkudata(L, i, event_name); }
+static Event *check_event(lua_State *L, int i) {
+  Event *e = luaL_checkudata(L, i, event_name);
+  luaL_argcheck(L, e->handle, i, "the event was freed");
+  return e;
+}
 static int stream_record_event(lua_State *L) {
   dm_enter(L);
   const Stream *s = check_stream(L, 1);
@@ -248,7 +253,7 @@ static int event_new(lua_State *L) {
 }
 /* __gc: frees the event. */
 static int event_gc(lua_State *L) {
-  Event *e = check_event(L, 1);
+  Event *e = luaL_checkudata(L, 1, event_name);
   if (e->handle) ops_of(e->device)->event_free(e->device, e->handle);
   e->handle = NULL;
   return 0;
@@ -330,17 +335,18 @@ dm_status dm_pinned_new(dm_Device dev, dm_DType dtype, int ndim, const int64_t *
    without the CPU. Raises unless x is on the CPU. */
 static int pin_memory(lua_State *L) {
   State *S = dm_enter(L);
+  const dm_Device d = check_cuda(L, 2);
+  Handle *dense = dm_push_own(L, S);
+  dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
+  Handle *handle = dm_handle(L, -1);
   dm_Tensor *t = dm_check_tensor(L, 1);
   if (t->device.type != DM_CPU)
     return dm_raise_text(L, "pin_memory: wanted a tensor on the CPU");
-  const dm_Device d = check_cuda(L, 2);
-  Handle *dense = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_dense_of(t, &dense->t));
-  dm_push_tensor(L, S, NULL); /* the handle first, and a look at memory */
-  Handle *handle = dm_handle(L, -1);
+  DM_CHECK_HELD(L, S, 1, &t, dm_dense_of(t, &dense->t));
+  t = dense->t;
   DM_CHECK_TWICE(L, S, dm_pinned_new(d, (dm_DType)t->dtype, t->ndim, t->shape, &handle->t));
   if (t->numel > 0)
-    memcpy(dm_tensor_data(handle->t), dm_tensor_data(dense->t), (size_t)dm_tensor_bytes(t));
+    memcpy(dm_tensor_data(handle->t), dm_tensor_data(t), (size_t)dm_tensor_bytes(t));
   dm_handle_release(dense);
   return 1;
 }

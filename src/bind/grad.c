@@ -5,6 +5,7 @@
    the binding's two upvalues, which the making of handles needs. `cross` calls it under
    lua_pcall, so that a Lua error never jumps over engine frames; the error value is kept in
    the registry, the engine unwinds with a status, and end_backward raises the value again. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -56,33 +57,49 @@ static int pass_flags(lua_State *L, int i, bool for_grad) {
 static int tensor_backward(lua_State *L) {
   static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
   State *S = dm_enter(L);
-  dm_Tensor *root = dm_check_tensor(L, 1), *seed = dm_to_tensor(L, 2);
-  if (!seed) {
-    if (lua_istable(L, 2)) dm_check_options(L, "backward", 2, DM_COUNT(names), names);
-    if (dm_option(L, 2, "gradient") != LUA_TNIL) seed = dm_check_tensor(L, -1);
-  }
-  const int flags = pass_flags(L, seed && dm_to_tensor(L, 2) ? 3 : 2, false);
+  dm_check_tensor(L, 1);
+  const bool given = dm_handle(L, 2) != NULL;
+  lua_settop(L, 3);
+  if (lua_istable(L, 2)) dm_check_options(L, "backward", 2, DM_COUNT(names), names);
+  if (given) lua_pushvalue(L, 2);
+  else dm_option(L, 2, "gradient");
+  const int seed = lua_gettop(L);
+  const int flags = pass_flags(L, given ? 3 : 2, false);
   lua_State *outer = running;
   if (!outer) {
     dm_warn_autocast(L, S, "backward");
     dm_collect_before_backward(L, S);
   }
+  (void)dm_enter(L);
+  dm_Tensor *const in[2] = {dm_check_tensor(L, 1),
+                            lua_isnil(L, seed) ? NULL : dm_check_tensor(L, seed)};
+  dm_hold_all(2, in); /* hooks and functions in Lua may free them */
   running = L;
-  return end_backward(L, outer, dm_backward(1, &root, &seed, flags));
+  const dm_status st = dm_backward(1, in, in + 1, flags);
+  dm_let_go_all(2, in);
+  return end_backward(L, outer, st);
 }
 
-/* Pushes a userdata with an array of the tensors in the table at i, or of the one tensor
-   there; the tensors are borrowed from the table. *n is the length of a table with holes,
-   whose items become NULL, or -1; then it is set. */
-static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
+enum { MAX_ARRAY = 1 << 24 };
+
+/* Pushes a userdata for the tensors of the table at i, or for the one tensor there. *n is the
+   length of a table with holes, or -1; then it is set. */
+static dm_Tensor **array_for(lua_State *L, int i, const char *what, int *n) {
   const bool one = dm_handle(L, i) != NULL;
   if (!one && !lua_istable(L, i))
     dm_raise_text(L, "%s: tensor or table of tensors expected, got %s", what,
                   luaL_typename(L, i));
   if (one) *n = 1;
   else if (*n < 0) *n = (int)lua_rawlen(L, i);
-  dm_Tensor **a = lua_newuserdatauv(L, sizeof *a * (size_t)(*n ? *n : 1), 0);
-  for (int k = 0; k < *n; k++) {
+  if (*n < 0 || *n > MAX_ARRAY) dm_raise_text(L, "%s: %d tensors", what, *n);
+  return lua_newuserdatauv(L, sizeof(dm_Tensor *) * (size_t)(*n ? *n : 1), 0);
+}
+
+/* Reads n tensors into the array; they are borrowed from the table at i, where a hole becomes
+   NULL. */
+static void fill_array(lua_State *L, int i, const char *what, int n, dm_Tensor **a) {
+  const bool one = dm_handle(L, i) != NULL;
+  for (int k = 0; k < n; k++) {
     if (one) {
       a[k] = dm_check_tensor(L, i);
       continue;
@@ -94,6 +111,12 @@ static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
                     luaL_typename(L, -1));
     lua_pop(L, 1);
   }
+}
+
+/* array_for and fill_array. The tensors are good until the next call that may collect. */
+static dm_Tensor **tensor_array(lua_State *L, int i, const char *what, int *n) {
+  dm_Tensor **a = array_for(L, i, what, n);
+  fill_array(L, i, what, *n, a);
   return a;
 }
 
@@ -115,30 +138,53 @@ static int autograd_grad(lua_State *L) {
   lua_settop(L, 3);
   if (lua_istable(L, 3)) dm_check_options(L, "autograd.grad", 3, DM_COUNT(names), names);
   int n_out = -1, n_in = -1, n_seed = -1;
-  dm_Tensor **roots = tensor_array(L, 1, "autograd.grad: outputs", &n_out);
-  dm_Tensor **inputs = tensor_array(L, 2, "autograd.grad: inputs", &n_in);
+  static const char OUTPUTS[] = "autograd.grad: outputs", INPUTS[] = "autograd.grad: inputs",
+                    SEEDS[] = "autograd.grad: grad_outputs";
+  const int flags = pass_flags(L, 3, true);
+  dm_Tensor **roots = array_for(L, 1, OUTPUTS, &n_out);
+  dm_Tensor **inputs = array_for(L, 2, INPUTS, &n_in);
   dm_Tensor **seeds = NULL;
   if (dm_option(L, 3, "grad_outputs") != LUA_TNIL) {
-    seeds = tensor_array(L, lua_gettop(L), "autograd.grad: grad_outputs", &n_seed);
+    seeds = array_for(L, lua_gettop(L), SEEDS, &n_seed);
     if (n_seed != n_out)
       return dm_raise_text(L, "autograd.grad: %d grad_outputs for %d outputs", n_seed, n_out);
   }
+  dm_Tensor **got = lua_newuserdatauv(L, sizeof *got * (size_t)(n_in ? n_in : 1), 0);
+  luaL_checkstack(L, n_in + 4, NULL);
+  (void)dm_enter(L);
+  if (seeds) fill_array(L, lua_gettop(L) - 2, SEEDS, n_seed, seeds);
+  fill_array(L, 1, OUTPUTS, n_out, roots);
+  fill_array(L, 2, INPUTS, n_in, inputs);
   for (int k = 0; k < n_out; k++)
     if (!roots[k]) return dm_raise_text(L, "autograd.grad: output %d is nil", k + 1);
   for (int k = 0; k < n_in; k++)
     if (!inputs[k]) return dm_raise_text(L, "autograd.grad: input %d is nil", k + 1);
-  dm_Tensor **got = lua_newuserdatauv(L, sizeof *got * (size_t)(n_in ? n_in : 1), 0);
-  luaL_checkstack(L, n_in + 4, NULL);
-  const int flags = pass_flags(L, 3, true);
   lua_State *outer = running;
+  dm_hold_all(n_out, roots); /* hooks and functions in Lua may free them */
+  dm_hold_all(n_in, inputs);
+  dm_hold_all(seeds ? n_seed : 0, seeds);
   running = L;
   const dm_status st = dm_grad(n_out, roots, seeds, n_in, inputs, flags, got);
+  dm_let_go_all(n_out, roots);
+  dm_let_go_all(n_in, inputs);
+  dm_let_go_all(seeds ? n_seed : 0, seeds);
   (void)end_backward(L, outer, st);
   for (int k = 0; k < n_in; k++) {
     if (got[k]) dm_push_tensor(L, S, got[k]);
     else lua_pushnil(L);
   }
   return n_in;
+}
+
+/* other_leaves(x, known) -> whether x's gradient flows to a leaf that is not in the table. */
+static int other_leaves(lua_State *L) {
+  dm_enter(L);
+  int n = -1;
+  dm_Tensor **known = tensor_array(L, 2, "other_leaves: known", &n);
+  bool out;
+  DM_CHECK(L, dm_other_leaves(dm_check_tensor(L, 1), n, known, &out));
+  lua_pushboolean(L, out);
+  return 1;
 }
 
 /* ---- Lua functions that the engine calls ---- */
@@ -155,9 +201,17 @@ typedef struct Callback {
 /* The closure around fn with the binding's two upvalues, which dm_push_handle needs. */
 static int trampoline(lua_State *L);
 
-/* Makes a Callback of the function at fn, which the registry then holds. Raises without
-   memory. */
-static Callback *callback_new(lua_State *L, int fn) {
+/* Pushes the closure that a Callback of the function at fn calls. */
+static void push_callback_function(lua_State *L, int fn) {
+  lua_pushvalue(L, lua_upvalueindex(UP_STATE));
+  lua_pushvalue(L, lua_upvalueindex(UP_META));
+  lua_pushvalue(L, fn);
+  lua_pushcclosure(L, trampoline, 3);
+}
+
+/* Makes a Callback of the closure on top, which it pops; the registry then holds it. Raises
+   without memory, and does not collect. */
+static Callback *callback_of_top(lua_State *L) {
   Callback *c = dm_alloc_zero(sizeof *c);
   if (!c) {
     dm_raise_text(L, "out of memory");
@@ -167,10 +221,6 @@ static Callback *callback_new(lua_State *L, int fn) {
   c->main = lua_tothread(L, -1);
   lua_pop(L, 1);
   c->S = state_of(L);
-  lua_pushvalue(L, lua_upvalueindex(UP_STATE));
-  lua_pushvalue(L, lua_upvalueindex(UP_META));
-  lua_pushvalue(L, fn);
-  lua_pushcclosure(L, trampoline, 3);
   c->ref = luaL_ref(L, LUA_REGISTRYINDEX);
   return c;
 }
@@ -194,18 +244,24 @@ typedef struct Crossing {
   dm_Tensor **saved;
 } Crossing;
 
+/* The call from the engine under way, for the trampoline to take; NULL: a script called it. */
+static _Thread_local Crossing *crossing;
+
 /* Pushes a handle with a new reference to t, or nil. */
 static void push_or_nil(lua_State *L, State *S, dm_Tensor *t) {
   if (t) dm_push_tensor(L, S, dm_tensor_ref(t));
   else lua_pushnil(L);
 }
 
-/* The C function that lua_pcall runs for the engine. Upvalue 3 is the Lua function, argument
-   1 the crossing. It pushes the tensors (or nils), calls, and stores new references to the
-   results. It raises on results that are no tensors and on too many. */
+/* The C function that lua_pcall runs for the engine. Upvalue 3 is the Lua function. It pushes
+   the tensors (or nils), calls, and stores new references to the results. It raises on results
+   that are no tensors and on too many. */
 static int trampoline(lua_State *L) {
   State *S = dm_enter(L);
-  Crossing *x = lua_touserdata(L, 1);
+  Crossing *x = crossing;
+  crossing = NULL;
+  if (!x) return luaL_error(L, "a function of the engine's was called outside backward");
+  lua_settop(L, 0);
   luaL_checkstack(L, x->n_in + x->n_out + 6, NULL);
   lua_pushvalue(L, lua_upvalueindex(3));
   if (x->custom) {
@@ -219,9 +275,9 @@ static int trampoline(lua_State *L) {
   }
   for (int i = 0; i < x->n_in; i++) push_or_nil(L, S, x->in[i]);
   lua_call(L, x->n_in + x->custom, LUA_MULTRET);
-  enum { FIRST = 2 }; /* the crossing is 1 */
-  const int given = lua_gettop(L) - 1;
-  lua_settop(L, 1 + (given > x->n_out ? given : x->n_out));
+  enum { FIRST = 1 };
+  const int given = lua_gettop(L);
+  lua_settop(L, given > x->n_out ? given : x->n_out);
   for (int i = x->n_out; i < given && x->custom; i++)
     if (!lua_isnil(L, FIRST + i))
       return luaL_error(L, "%s: backward gave %d gradients for %d arguments of forward",
@@ -246,9 +302,10 @@ static dm_status cross(Callback *c, Crossing *x) {
   if (!lua_checkstack(L, 6)) return dm_fail(DM_EMEM, "%s: Lua stack overflow", x->name);
   for (int i = 0; i < x->n_out; i++) x->out[i] = NULL;
   lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
-  lua_pushlightuserdata(L, x);
+  crossing = x;
   /* The error value, if any, is stored in the registry by the call below, which pops it. */
-  const int st = lua_pcall(L, 1, 0, 0);
+  const int st = lua_pcall(L, 0, 0, 0);
+  crossing = NULL;
   dm_thread_state_current = ts;
   if (st == LUA_OK) return DM_OK;
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
@@ -261,7 +318,9 @@ static dm_status cross(Callback *c, Crossing *x) {
 static dm_status custom_backward(void *ctx, int n_saved, dm_Tensor **saved, int n_out,
                                  dm_Tensor **gy, int n_in, dm_Tensor **gx) {
   Callback *c = ctx;
-  Crossing x = {c->name, n_out, n_in, gy, gx, true, n_saved, saved};
+  char name[sizeof c->name]; /* a copy: a backward inside this one may end the callback */
+  memcpy(name, c->name, sizeof name);
+  Crossing x = {name, n_out, n_in, gy, gx, true, n_saved, saved};
   return cross(c, &x);
 }
 
@@ -270,18 +329,32 @@ static dm_status custom_backward(void *ctx, int n_saved, dm_Tensor **saved, int 
    arguments are no tensors; backward_fn(saved, gradient of each output) returns one gradient
    for each argument. */
 static int custom_record(lua_State *L) {
-  dm_enter(L);
+  static const char SAVED[] = "save_for_backward";
   const char *name = luaL_checkstring(L, 1);
   luaL_checktype(L, 5, LUA_TFUNCTION);
   int n_in = packed_length(L, 2), n_out = -1, n_saved = packed_length(L, 4);
-  dm_Tensor **in = tensor_array(L, 2, name, &n_in);
-  dm_Tensor **out = tensor_array(L, 3, name, &n_out);
-  dm_Tensor **saved = tensor_array(L, 4, "save_for_backward", &n_saved);
+  dm_Tensor **in = array_for(L, 2, name, &n_in);
+  dm_Tensor **out = array_for(L, 3, name, &n_out);
+  dm_Tensor **saved = array_for(L, 4, SAVED, &n_saved);
   if (n_out > 255) return dm_raise_text(L, "%s: more than 255 outputs", name);
-  Callback *c = callback_new(L, 5);
-  for (int i = 0; i < (int)sizeof c->name - 1 && name[i]; i++) c->name[i] = name[i];
-  const dm_Custom custom = {c->name, custom_backward, callback_drop, c};
-  const dm_status st = dm_record_custom(custom, n_in, in, n_out, out, n_saved, saved);
+  push_callback_function(L, 5);
+  (void)dm_enter(L);
+  fill_array(L, 2, name, n_in, in);
+  fill_array(L, 3, name, n_out, out);
+  fill_array(L, 4, SAVED, n_saved, saved);
+  for (int k = 0; k < n_out; k++)
+    if (!out[k]) return dm_raise_text(L, "%s: output %d is nil", name, k + 1);
+  Callback *c = callback_of_top(L);
+  snprintf(c->name, sizeof c->name, "%s", name);
+  const dm_Custom custom = {custom_backward, callback_drop, c};
+  /* Anomaly detection calls Lua at each record. */
+  dm_hold_all(n_in, in);
+  dm_hold_all(n_out, out);
+  dm_hold_all(n_saved, saved);
+  const dm_status st = dm_record_custom(name, custom, n_in, in, n_out, out, n_saved, saved);
+  dm_let_go_all(n_in, in);
+  dm_let_go_all(n_out, out);
+  dm_let_go_all(n_saved, saved);
   if (st != DM_OK) callback_drop(c);
   DM_CHECK(L, st);
   return 0;
@@ -320,7 +393,7 @@ static int hook_remove(lua_State *L) {
    requires grad. */
 static int register_hook(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
+  dm_check_tensor(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   int64_t *id = lua_newuserdatauv(L, sizeof *id, 1);
   *id = ++S->next_id;
@@ -331,9 +404,12 @@ static int register_hook(lua_State *L) {
     lua_pushcfunction(L, hook_remove);
     lua_setfield(L, -2, "remove");
     lua_setfield(L, -2, "__index");
+    dm_close_metatable(L, "demilune.Hook");
   }
   lua_setmetatable(L, -2);
-  Callback *c = callback_new(L, 2);
+  push_callback_function(L, 2);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  Callback *c = callback_of_top(L);
   dm_Hook *h = dm_alloc(sizeof *h);
   if (h) *h = (dm_Hook){.id = *id, .call = hook_call, .drop = callback_drop, .ctx = c};
   const dm_status st = h ? dm_add_hook(t, h) : dm_fail(DM_EMEM, "register_hook: out of memory");
@@ -364,7 +440,7 @@ static dm_status run_again(void *ctx, int n, dm_Tensor **in) {
 
 /* __gc of the record of checkpoint_run, for an error before its end. */
 static int replay_gc(lua_State *L) {
-  dm_replay_unref(lua_touserdata(L, 1));
+  dm_replay_unref(luaL_checkudata(L, 1, "demilune.Replay"));
   return 0;
 }
 
@@ -376,16 +452,20 @@ static int checkpoint_run(lua_State *L) {
   /* The stack from the bottom: again, tensors, the userdata of the record, the array of
      tensors, fn, fn's arguments. lua_pcall replaces fn and its arguments by the results. */
   enum { AGAIN = 1, TENSORS, HELD, ARRAY, FN };
-  State *S = dm_enter(L);
   luaL_checktype(L, AGAIN, LUA_TFUNCTION);
   int n = -1;
   dm_Replay **held = lua_newuserdatauv(L, sizeof *held, 0);
   *held = NULL;
   dm_ended_by(L, "demilune.Replay", "__gc", replay_gc);
   lua_insert(L, HELD);
-  dm_Tensor **in = tensor_array(L, TENSORS, "checkpoint", &n);
+  dm_Tensor **in = array_for(L, TENSORS, "checkpoint", &n);
   lua_insert(L, ARRAY);
-  Callback *c = callback_new(L, AGAIN);
+  push_callback_function(L, AGAIN);
+  const State *S = dm_enter(L);
+  fill_array(L, TENSORS, "checkpoint", n, in);
+  for (int k = 0; k < n; k++)
+    if (!in[k]) return dm_raise_text(L, "checkpoint: tensor %d is nil", k + 1);
+  Callback *c = callback_of_top(L);
   if (dm_replay_new(n, in, run_again, callback_drop, c, held) != DM_OK) {
     callback_drop(c);
     return dm_raise(L);
@@ -425,27 +505,30 @@ static int past_close(lua_State *L) {
    coroutine, and so its thread state, alive. */
 static Past *push_past(lua_State *L, State *S) {
   Past *p = lua_newuserdatauv(L, sizeof *p, 1);
-  *p = (Past){.thread = S->current, .anomaly = S->current->anomaly};
+  *p = (Past){0};
   dm_ended_by(L, "demilune.Past", "__close", past_close);
   lua_pushthread(L); /* the coroutine, and so its thread state, live on */
   lua_setiuservalue(L, -2, 1);
+  (void)dm_enter(L); /* a finalizer may have entered another coroutine */
+  p->thread = S->current;
+  p->anomaly = S->current->anomaly;
   return p;
 }
 
 /* __gc: drops the references of a saved autocast state. */
 static int cast_state_gc(lua_State *L) {
-  dm_cast_state_drop(lua_touserdata(L, 1));
+  dm_cast_state_drop(luaL_checkudata(L, 1, "demilune.AutocastState"));
   return 0;
 }
 
 /* autocast_state([off]) -> the coroutine's autocast state as a value, with autocast switched
    off for the device type `off`, or for all of them where off is true. */
 static int autocast_state(lua_State *L) {
-  const dm_AutocastState *a = &dm_enter(L)->current->autocast;
   lua_settop(L, 1);
   dm_CastState *s = lua_newuserdatauv(L, sizeof *s, 0);
   *s = (dm_CastState){.cache_enabled = true};
   dm_ended_by(L, "demilune.AutocastState", "__gc", cast_state_gc);
+  const dm_AutocastState *a = &dm_enter(L)->current->autocast;
   dm_Device d;
   if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
   if (lua_isstring(L, 1)) *s = dm_autocast_off(a, d.type);
@@ -473,6 +556,7 @@ static int autocast_convert(lua_State *L) {
   static const uint8_t policies[] = {ASIS, LOW, F32, WIDE};
   State *S = dm_enter(L);
   lua_settop(L, 3);
+  luaL_checktype(L, 2, LUA_TTABLE);
   if (!dm_autocast_on(&S->current->autocast)) return 0;
   dm_OpInfo op = {.name = luaL_checkstring(L, 1)};
   for (int type = 0; type < DM_N_DEVICE_TYPE; type++) {
@@ -481,14 +565,18 @@ static int autocast_convert(lua_State *L) {
     lua_pop(L, 1);
   }
   int n = packed_length(L, 3);
-  dm_Tensor **in = tensor_array(L, 3, op.name, &n);
+  dm_Tensor **in = array_for(L, 3, op.name, &n);
   dm_Tensor **cast = lua_newuserdatauv(L, sizeof *cast * (size_t)(n ? n : 1), 0);
   luaL_checkstack(L, n + 4, NULL);
   const int first = lua_gettop(L) + 1;
-  for (int i = 0; i < n; i++) (void)dm_push_handle(L, S); /* nothing may raise later */
+  for (int i = 0; i < n; i++) (void)dm_push_own(L, S); /* nothing may raise later */
   dm_CastPlan plan;
+  fill_array(L, 3, op.name, n, in);
   DM_CHECK(L, dm_autocast_plan(&op, n, in, NULL, &plan));
-  DM_CHECK(L, dm_cast_inputs(&plan, n, in, cast));
+  dm_hold_all(n, in); /* anomaly detection calls Lua at each record */
+  const dm_status st = dm_cast_inputs(&plan, n, in, cast);
+  dm_let_go_all(n, in);
+  DM_CHECK(L, st);
   for (int i = n - 1; i >= 0; i--) {
     if (cast[i] == in[i]) {
       dm_tensor_unref(&cast[i]);
@@ -544,6 +632,8 @@ static int is_anomaly_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->anomaly.enabled);
   return 1;
 }
+
+/* Whether anomaly detection also looks for NaN in gradients. */
 static int is_anomaly_check_nan_enabled(lua_State *L) {
   lua_pushboolean(L, dm_enter(L)->current->anomaly.check_nan);
   return 1;
@@ -551,6 +641,7 @@ static int is_anomaly_check_nan_enabled(lua_State *L) {
 
 const luaL_Reg dm_grad_functions[] = {
     {"autograd_grad", autograd_grad},
+    {"other_leaves", other_leaves},
     {"custom_record", custom_record},
     {"checkpoint_run", checkpoint_run},
     {"autocast_state", autocast_state},

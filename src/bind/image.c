@@ -32,7 +32,7 @@ static int give(lua_State *L, Handle *handle, dm_status st, dm_Image *p) {
    at fault. */
 static int read_image(lua_State *L) {
   State *S = dm_enter(L);
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = dm_check_path(L, 1);
   const dm_ImageHow how = dm_check_how(L, 2);
   dm_Image p;
   Handle *handle = dm_push_handle(L, S);
@@ -64,15 +64,16 @@ static int decode_image(lua_State *L) {
    the tensor is uint8 (H,W,C). */
 static int png_write(lua_State *L) {
   State *S = dm_enter(L);
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = dm_check_path(L, 1);
+  Handle *dense = dm_push_own(L, S);
   const dm_Tensor *t = dm_check_tensor(L, 2);
   if (t->dtype != DM_U8 || t->ndim != 3)
     return dm_raise_text(L, "png_write: got %s %s, wanted uint8 {H, W, C}",
                          dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
   /* The pixels must be contiguous for libpng; the handle owns the copy until the collector
      frees it. */
-  Handle *dense = dm_push_handle(L, S);
   DM_CHECK(L, dm_dense_of(t, &dense->t));
+  t = dense->t;
   const dm_Image p = {.channels = t->shape[2],
                       .height = t->shape[0],
                       .width = t->shape[1],

@@ -8,7 +8,7 @@
 
 /* __gc of a listing. */
 static int close_folder(lua_State *L) {
-  dm_folder_free(lua_touserdata(L, 1));
+  dm_folder_free(luaL_checkudata(L, 1, "demilune.Folder"));
   return 0;
 }
 
@@ -25,7 +25,7 @@ static dm_Folder *push_folder(lua_State *L) {
    links do. nil and a message when it cannot be read. */
 static int list_folder(lua_State *L) {
   State *S = dm_enter(L);
-  const char *what = luaL_checkstring(L, 1), *path = luaL_checkstring(L, 2);
+  const char *what = luaL_checkstring(L, 1), *path = dm_check_path(L, 2);
   dm_Folder *f = push_folder(L);
   dm_status st = dm_folder_read(f, what, path);
   if (st == DM_EMEM) {
@@ -72,6 +72,16 @@ static int free_images(lua_State *L) {
   return 0;
 }
 
+/* Reads the n strings of the table at 1, which holds them. */
+static void read_paths(lua_State *L, lua_Integer n, const char **paths) {
+  for (lua_Integer i = 0; i < n; i++) {
+    if (lua_rawgeti(L, 1, i + 1) != LUA_TSTRING)
+      dm_raise_text(L, "_images: path %d is no string", (int)i + 1);
+    paths[i] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+}
+
 /* _images({path, ...}, mode, exif) -> a column for loader_new. No file is opened yet. The
    paths are copied, so the Lua strings may go. */
 static int new_images(lua_State *L) {
@@ -80,16 +90,17 @@ static int new_images(lua_State *L) {
   const dm_ImageHow how = dm_check_how(L, 2);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   const char **paths = lua_newuserdatauv(L, sizeof *paths * (size_t)(n + 1), 0);
-  for (lua_Integer i = 0; i < n; i++) {
-    if (lua_rawgeti(L, 1, i + 1) != LUA_TSTRING)
-      return dm_raise_text(L, "_images: path %d is no string", (int)i + 1);
-    paths[i] = lua_tostring(L, -1);
-    lua_pop(L, 1); /* the table holds it */
-  }
   dm_Images **p = lua_newuserdatauv(L, sizeof *p, 0);
   *p = NULL;
   luaL_setmetatable(L, images_name);
-  DM_CHECK_TWICE(L, S, dm_images_new(p, paths, n, &how));
+  read_paths(L, n, paths);
+  dm_status st = dm_images_new(p, paths, n, &how);
+  if (st == DM_EMEM) {
+    dm_reclaim_memory(L, S);
+    read_paths(L, n, paths);
+    st = dm_images_new(p, paths, n, &how);
+  }
+  DM_CHECK(L, st);
   return 1;
 }
 
@@ -97,6 +108,7 @@ void dm_register_images(lua_State *L) {
   luaL_newmetatable(L, images_name);
   lua_pushcfunction(L, free_images);
   lua_setfield(L, -2, "__gc");
+  dm_close_metatable(L, images_name);
   lua_pop(L, 1);
 }
 

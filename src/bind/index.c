@@ -1,158 +1,268 @@
-/* x[i], x[{...}], x[mask], x[ids], read and assigned. A position counts from 1, a negative
-   one from the end.
+/* x[key], read and assigned. A position counts from 1, a negative one from the end.
 
-   An integer or a table becomes a chain of views (select, slice), one op for each item; only
-   a tensor of ids copies (index_get). Reading returns the view, assigning copies the value
-   into it, so gradients pass through both. A mask selects rows with masked_select and assigns
-   with masked_fill or masked_put. */
+   The integers, ranges, newaxis and "..." of a key become a chain of views, one op for each
+   item; a 0-dim tensor of an integer is read and counts as one. What is left are masks and
+   tensors of ids, each for a dim of that view. Without them reading returns the view, and
+   assigning copies the value into it. Ids for one dim read by index_get and write by
+   index_put; a lone mask reads by masked_select and writes by masked_fill or masked_put; more
+   of them are paired by index_many and index_put_many. So gradients pass through all. */
 #include <string.h>
 
 #include "base/error.h"
 #include "bind/bind.h"
+#include "cpu/vec.h"
+#include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 
-/* The integer at i as a position from 0; a negative one stays. Raises for 0. */
+/* A key, read: the view of x that its plain items choose, and its index tensors. Tensors are
+   known by their positions on the stack, for each step may run the collector. */
+typedef struct Key {
+  int slot;               /* of the view's handle on the stack */
+  int64_t dim;            /* the view's dim that the next item indexes */
+  dm_Ints dims;           /* the dim at which each index tensor begins */
+  int at[2 + DM_MAX_DIM]; /* where on the stack operands are: view, value, index tensors */
+} Key;
+
+static dm_Tensor *view_of(lua_State *L, const Key *k) { return dm_check_tensor(L, k->slot); }
+
+/* The number at i, which must be whole; 3.0 is. */
+static int64_t whole_number(lua_State *L, int i) {
+  int whole;
+  const lua_Integer v = lua_tointegerx(L, i, &whole);
+  if (!whole)
+    dm_raise_text(L, "index %f: a position is a whole number; hint: n // 2",
+                  lua_tonumber(L, i));
+  return v;
+}
+
+/* The number at i as a position from 0; a negative one stays. Raises for 0. */
 static int64_t position(lua_State *L, int i) {
-  const lua_Integer v = lua_tointeger(L, i);
+  const int64_t v = whole_number(L, i);
   if (v == 0) dm_raise_text(L, "index 0: positions count from 1 (or from the end: -1)");
   return v > 0 ? v - 1 : v;
 }
 
-/* The index tensor at i, copied to t's device when it is on the CPU: the copy then replaces
-   it on the stack. NULL when there is none. */
-static dm_Tensor *index_on_device_of(lua_State *L, State *S, int i, const dm_Tensor *t) {
-  dm_Tensor *index = dm_to_tensor(L, i);
-  if (!index || index->device.type != DM_CPU || t->device.type == DM_CPU) return index;
-  const int64_t to[2] = {dm_device_code(t->device), 0};
-  dm_push_call(L, S, DM_OP_to_device, 1, &index, to);
+/* Replaces the tensor at i by the result of the op on it. */
+static void replace_by(lua_State *L, State *S, int i, int op, const void *attr) {
+  dm_push_call(L, S, op, 1, &i, attr);
   lua_replace(L, i);
-  return dm_to_tensor(L, i);
 }
 
-/* Replaces the handle on top by the result of the op on its tensor. */
-static void narrow_top(lua_State *L, State *S, int op, const void *attr) {
-  dm_Tensor *t = dm_to_tensor(L, -1);
-  dm_push_call(L, S, op, 1, &t, attr);
-  lua_replace(L, -2);
+/* Replaces the view by the result of the op on it. */
+static void narrow(lua_State *L, State *S, const Key *k, int op, const void *attr) {
+  replace_by(L, S, k->slot, op, attr);
 }
 
-/* Narrows dim `dim` of the handle on top by the range table at `at`: {} all, {i} one, {i, j}
-   from i to j, {i, j, step}. The dim stays, also at size 1. Raises outside the dim. */
-static void take_range(lua_State *L, State *S, int at, int64_t dim) {
+/* Raises unless the view has n more dims to index. */
+static void need_dims(lua_State *L, const Key *k, int64_t n) {
+  if (k->dim + n > view_of(L, k)->ndim)
+    dm_raise_text(L, "index: too many indices for a tensor of shape %s",
+                  DM_SHAPE(dm_check_tensor(L, 1)));
+}
+
+static void take_position(lua_State *L, State *S, Key *k, int64_t at) {
+  const int64_t attr[2] = {k->dim, at};
+  need_dims(L, k, 1);
+  narrow(L, S, k, DM_OP_select, attr);
+}
+
+/* Raises when the table at i has names. */
+static void refuse_names(lua_State *L, int i) {
+  lua_pushnil(L);
+  if (!lua_next(L, i)) return;
+  dm_raise_text(L, "index: a key is a list, given a table with the name '%s'",
+                luaL_tolstring(L, -2, NULL));
+}
+
+/* Narrows the dim by the range table at `at`: {} all, {i} one, {i, j} from i to j, {i, j,
+   step}. The dim stays, also at size 1. Raises outside the dim. */
+static void take_range(lua_State *L, State *S, Key *k, int at) {
   const lua_Unsigned n = lua_rawlen(L, at);
-  if (n == 0) return;
-  if (n > 3) dm_raise_text(L, "index: a range is {first, last} or {first, last, step}");
-  int64_t attr[4] = {dim, 0, -1, 1};
-  for (lua_Unsigned k = 1; k <= n; k++) {
-    lua_rawgeti(L, at, (lua_Integer)k);
-    if (!lua_isinteger(L, -1))
+  need_dims(L, k, 1);
+  int64_t attr[4] = {k->dim++, 0, -1, 1};
+  if (n == 0) {
+    refuse_names(L, at);
+    return;
+  }
+  if (n > 3)
+    dm_raise_text(L, "index: a range is {first, last} or {first, last, step}; hint: "
+                     "dm.tensor{...} takes a list of positions");
+  for (lua_Unsigned i = 1; i <= n; i++) {
+    if (lua_rawgeti(L, at, (lua_Integer)i) != LUA_TNUMBER)
       dm_raise_text(L, "index: a range holds integers, got %s", luaL_typename(L, -1));
-    attr[k] = k < 3 ? position(L, -1) : lua_tointeger(L, -1);
+    attr[i] = i < 3 ? position(L, -1) : whole_number(L, -1);
     lua_pop(L, 1);
   }
   if (n == 1) attr[2] = attr[1];
-  const dm_Tensor *t = dm_to_tensor(L, -1);
-  const int64_t size = dim < t->ndim ? t->shape[dim] : 0;
-  for (int k = 1; k < 3; k++)
-    if (attr[k] >= size || attr[k] < -size)
-      dm_raise_text(L, "index %d is out of range for dim %d of shape %s",
-                    (int)(attr[k] >= 0 ? attr[k] + 1 : attr[k]), (int)dim + 1, DM_SHAPE(t));
-  narrow_top(L, S, DM_OP_slice, attr);
+  const dm_Tensor *t = view_of(L, k);
+  const int64_t size = t->shape[attr[0]];
+  for (int i = 1; i < 3; i++)
+    if (attr[i] >= size || attr[i] < -size)
+      dm_raise_text(L, "index %I is out of range for dim %d of shape %s",
+                    (LUAI_UACINT)(attr[i] >= 0 ? attr[i] + 1 : attr[i]), (int)attr[0] + 1,
+                    DM_SHAPE(t));
+  narrow(L, S, k, DM_OP_slice, attr);
 }
 
-/* Pushes the view that the table at `at` asks for: item k indexes the next dim; an integer
-   removes the dim, a range keeps it, a tensor of ids puts its own dims there. Raises on a
-   mask among them and on more items than dims. */
-static void push_view(lua_State *L, State *S, int at) {
-  lua_pushvalue(L, 1);
-  const lua_Integer n = (lua_Integer)lua_rawlen(L, at);
-  int64_t dim = 0;
-  for (lua_Integer k = 1; k <= n; k++) {
-    const int type = lua_rawgeti(L, at, k);
-    lua_insert(L, -2); /* item below, tensor on top */
-    const int item = lua_gettop(L) - 1;
+static bool is_newaxis(const char *word) { return strcmp(word, "newaxis") == 0; }
+static bool is_ellipsis(const char *word) { return strcmp(word, "...") == 0; }
+bool dm_index_word(const char *word) { return is_newaxis(word) || is_ellipsis(word); }
+
+/* How many dims the items of the table at `key` index, from item `from` on. */
+static int64_t dims_of_items(lua_State *L, int key, lua_Integer from) {
+  int64_t n = 0;
+  for (; lua_rawgeti(L, key, from) != LUA_TNIL; from++) {
     const dm_Tensor *t = dm_to_tensor(L, -1);
-    if (dim >= t->ndim && type != LUA_TNIL)
-      dm_raise_text(L, "index: %d indices for a tensor of shape %s", (int)n,
-                    DM_SHAPE(dm_to_tensor(L, 1)));
-    if (lua_isinteger(L, item)) {
-      const int64_t attr[2] = {dim, position(L, item)};
-      narrow_top(L, S, DM_OP_select, attr);
-    } else if (type == LUA_TTABLE) {
-      take_range(L, S, item, dim++);
-    } else if (dm_to_tensor(L, item)) {
-      dm_Tensor *in[2] = {dm_to_tensor(L, -1), NULL};
-      in[1] = index_on_device_of(L, S, item, in[0]);
-      const int64_t attr = dim;
-      const int ids = in[1]->ndim;
-      if (in[1]->dtype == DM_BOOL) dm_raise_text(L, "index: a mask stands alone: x[mask]");
-      dm_push_call(L, S, DM_OP_index_get, 2, in, &attr);
-      lua_replace(L, -2);
-      dim += ids;
-    } else {
-      dm_raise_text(L, "index: integer, range or tensor expected, got %s",
-                    luaL_typename(L, item));
-    }
-    lua_remove(L, -2);
+    const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    if (is_ellipsis(word)) dm_raise_text(L, "index: \"...\" may stand once in a key");
+    n += t && t->dtype == DM_BOOL ? t->ndim : !is_newaxis(word);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return n;
+}
+
+/* "newaxis" adds a dim of size 1; "..." passes the dims that the items from `next` on do not
+   index. */
+static void take_word(lua_State *L, State *S, Key *k, const char *word, lua_Integer next) {
+  if (is_newaxis(word)) {
+    narrow(L, S, k, DM_OP_unsqueeze, &k->dim);
+    k->dim++;
+  } else if (is_ellipsis(word)) {
+    const int64_t rest = next ? dims_of_items(L, 2, next) : 0;
+    need_dims(L, k, rest);
+    k->dim = view_of(L, k)->ndim - rest;
+  } else {
+    dm_raise_text(L, "index: '%s' is none of \"...\", dm.newaxis", word);
   }
 }
 
-/* Returns a mask of x's leading dims with dims of size 1 behind them, so that it broadcasts
-   to x. */
-static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask) {
-  if (mask->ndim >= t->ndim) return mask;
-  dm_Ints shape = {t->ndim, {0}};
-  for (int d = 0; d < t->ndim; d++) shape.v[d] = d < mask->ndim ? mask->shape[d] : 1;
-  return dm_x(x, DM_OP_reshape, &shape, 1, mask);
+/* Takes the tensor at i, copied to the view's device when it is on the CPU: the copy then
+   replaces it on the stack. */
+static void take_tensor(lua_State *L, State *S, Key *k, int i) {
+  const dm_Tensor *index = dm_check_tensor(L, i);
+  const bool mask = index->dtype == DM_BOOL;
+  if (index->ndim == 0 && dm_is_int((dm_DType)index->dtype)) {
+    char element[8];
+    int64_t at;
+    if (dm_tensor_read(index, dm_dtype_size((dm_DType)index->dtype), element) != DM_OK)
+      dm_raise(L);
+    dm_load_i64((dm_DType)index->dtype, element, 1, 1, &at);
+    lua_pushinteger(L, at);
+    take_position(L, S, k, position(L, -1));
+    lua_pop(L, 1);
+    return;
+  }
+  if (index->ndim == 0 && mask) { /* one element of a dim made for it, or none */
+    narrow(L, S, k, DM_OP_unsqueeze, &k->dim);
+    replace_by(L, S, i, DM_OP_unsqueeze, &(int64_t){0});
+  }
+  const dm_Device dev = view_of(L, k)->device;
+  index = dm_check_tensor(L, i);
+  if (index->device.type == DM_CPU && dev.type != DM_CPU) {
+    const int64_t to[2] = {dm_device_code(dev), 0};
+    replace_by(L, S, i, DM_OP_to_device, to);
+    index = dm_check_tensor(L, i);
+  }
+  need_dims(L, k, mask ? index->ndim : 1);
+  if (k->dims.n == DM_MAX_DIM) dm_raise_text(L, "index: too many indices");
+  k->at[2 + k->dims.n] = i;
+  k->dims.v[k->dims.n++] = k->dim;
+  k->dim += mask ? index->ndim : 1;
 }
 
-/* *out = x[mask]: the selected rows; elements when the mask has x's rank. The op picks
-   elements, and a reshape makes rows of them. */
-static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor **out) {
-  if (t->ndim - mask->ndim + 1 > DM_MAX_DIM)
-    return dm_fail(DM_EARG, "index: a 0-dim mask cannot take another dim in shape %s",
-                   DM_SHAPE(t));
+/* Takes the item at i of the stack; `next` is the number of the item behind it in the table at
+   2, or 0. Returns whether it is a tensor, which must stay on the stack. */
+static bool take_item(lua_State *L, State *S, Key *k, int i, lua_Integer next) {
+  if (dm_handle(L, i)) {
+    take_tensor(L, S, k, i);
+    return true;
+  }
+  switch (lua_type(L, i)) {
+  case LUA_TNUMBER: take_position(L, S, k, position(L, i)); return false;
+  case LUA_TTABLE: take_range(L, S, k, i); return false;
+  case LUA_TSTRING: take_word(L, S, k, lua_tostring(L, i), next); return false;
+  default:
+    dm_raise_text(L, "index: integer, range or tensor expected, got %s%s", luaL_typename(L, i),
+                  lua_isboolean(L, i) ? "; hint: x:eq(y), x:gt(y) make masks" : "");
+    return false;
+  }
+}
+
+/* Reads the key at 2 for the tensor at 1: one item, or a table of items. The view and the
+   index tensors stay on the stack. */
+static void read_key(lua_State *L, State *S, Key *k) {
+  lua_pushvalue(L, 1);
+  k->slot = k->at[0] = k->at[1] = lua_gettop(L);
+  k->dim = k->dims.n = 0;
+  if (!lua_istable(L, 2)) {
+    take_item(L, S, k, 2, 0);
+    return;
+  }
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
+  if (n == 0) refuse_names(L, 2);
+  luaL_checkstack(L, DM_MAX_DIM + 8, "too many indices");
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 2, i);
+    if (!take_item(L, S, k, lua_gettop(L), i + 1)) lua_pop(L, 1);
+  }
+}
+
+/* Returns a mask of t's dims from `dim` on with dims of size 1 behind them, so that it
+   broadcasts to t. */
+static dm_Tensor *widen_mask(dm_X *x, const dm_Tensor *t, dm_Tensor *mask, int64_t dim) {
+  const int64_t n = t->ndim - dim;
+  x->st = dm_check_mask("index", 1, t, mask, dim);
+  if (x->st != DM_OK || mask->ndim == n) return mask;
+  int64_t shape[DM_MAX_DIM];
+  for (int d = 0; d < n; d++) shape[d] = d < mask->ndim ? mask->shape[d] : 1;
+  return x_reshape(x, mask, (int)n, shape);
+}
+
+/* *out = t with the dims of the mask, from `dim` on, replaced by one of what it selects. The op
+   picks elements, and a reshape makes slices of them. */
+static dm_status select_masked(dm_Tensor *t, dm_Tensor *mask, int64_t dim, dm_Tensor **out) {
   dm_X x = DM_X_INIT;
-  dm_Tensor *picked = dm_x(&x, DM_OP_masked_select, NULL, 2, t, widen_mask(&x, t, mask));
+  dm_Tensor *picked = dm_x(&x, DM_OP_masked_select, NULL, 2, t, widen_mask(&x, t, mask, dim));
   if (mask->ndim < t->ndim) {
-    dm_Ints shape = {t->ndim - mask->ndim + 1, {0}};
-    int64_t row = 1;
-    for (int d = mask->ndim; d < t->ndim; d++) row *= shape.v[d - mask->ndim + 1] = t->shape[d];
-    if (picked) shape.v[0] = row ? picked->numel / row : 0;
-    picked = dm_x(&x, DM_OP_reshape, &shape, 1, picked);
+    const int n = t->ndim - mask->ndim + 1;
+    int64_t shape[DM_MAX_DIM], rest = 1;
+    for (int d = 0; d < n; d++) {
+      shape[d] = d <= dim ? t->shape[d] : t->shape[d + mask->ndim - 1];
+      if (d != dim) rest *= shape[d];
+    }
+    dm_Tensor *counted = rest ? picked : x_unary(&x, DM_OP_nonzero, mask);
+    if (counted) shape[dim] = rest ? picked->numel / rest : counted->shape[0];
+    picked = x_reshape(&x, picked, n, shape);
   }
   if (x.st == DM_OK) *out = dm_tensor_ref(picked);
   dm_x_free(&x);
   return x.st;
 }
 
-/* Returns value broadcast to x[mask], whose shape is there's, without leading dims of size 1
-   that are too many. Any other shape is an error, as in NumPy. */
+/* Returns value broadcast to what the mask selects, which has the shape of `there`. Any other
+   shape is an error, as in NumPy. */
 static dm_Tensor *fit_value(dm_X *x, dm_Tensor *value, const dm_Tensor *there) {
-  int ndim, drop = 0;
+  int ndim;
   int64_t shape[DM_MAX_DIM];
-  while (value->ndim - drop > there->ndim && value->shape[drop] == 1) drop++;
-  dm_Tensor *v = value;
-  if (drop) v = x_reshape(x, value, value->ndim - drop, value->shape + drop);
-  if (x->st != DM_OK) return NULL;
-  if (dm_broadcast("index", v, there, &ndim, shape) == DM_OK && ndim == there->ndim &&
+  if (dm_broadcast("index", value, there, &ndim, shape) == DM_OK && ndim == there->ndim &&
       memcmp(shape, there->shape, sizeof *shape * (size_t)ndim) == 0)
-    return x_expand(x, v, ndim, shape);
+    return x_expand(x, value, ndim, shape);
   x->st = dm_fail(DM_EARG,
                   "index: a value of shape %s does not broadcast to %s, what the mask chooses",
                   DM_SHAPE(value), DM_SHAPE(there));
   return NULL;
 }
 
-/* x[mask] = value. A 0-dim value fills; any other is broadcast to the selected rows, which
+/* t[mask] = value. A 0-dim value fills; any other is broadcast to the selected slices, which
    must be selected once for their number. */
-static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) {
+static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, int64_t dim, dm_Tensor *value) {
   dm_X x = DM_X_INIT;
-  dm_Tensor *in[3] = {t, widen_mask(&x, t, mask), value}, *there = NULL;
+  dm_Tensor *in[3] = {t, widen_mask(&x, t, mask, dim), value}, *there = NULL;
   int op = DM_OP_masked_fill;
   if (value->ndim > 0 && x.st == DM_OK) {
     op = DM_OP_masked_put;
-    x.st = select_masked(t, mask, &there);
+    x.st = select_masked(t, mask, dim, &there);
     if (x.st == DM_OK) in[2] = fit_value(&x, value, there);
   }
   if (x.st == DM_OK) x.st = dm_call_inplace(op, 3, in, NULL);
@@ -161,38 +271,43 @@ static dm_status assign_masked(dm_Tensor *t, dm_Tensor *mask, dm_Tensor *value) 
   return x.st;
 }
 
-/* x[key] -> tensor for an integer, a table, a mask or a tensor of ids. Raises on other
-   keys. */
+/* Does ipairs ask? Its loop ends where an element is nil. */
+static bool asked_by_ipairs(lua_State *L, const State *S) {
+  lua_Debug ar;
+  if (!lua_getstack(L, 1, &ar) || !lua_getinfo(L, "f", &ar)) return false;
+  return S->ipairs_next && lua_tocfunction(L, -1) == S->ipairs_next;
+}
+
+/* x[key] -> tensor; nil where ipairs asks for the row behind the last. Raises on other keys. */
 int dm_index_get(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
   if (lua_isinteger(L, 2)) {
     const int64_t attr[2] = {0, position(L, 2)};
-    return dm_push_call(L, S, DM_OP_select, 1, &t, attr);
+    if (t->ndim > 0 && DM_UNLIKELY(attr[1] == t->shape[0]) && asked_by_ipairs(L, S)) return 0;
+    return dm_push_call(L, S, DM_OP_select, 1, &(int){1}, attr);
   }
-  if (lua_istable(L, 2)) {
-    push_view(L, S, 2);
+  Key k;
+  read_key(L, S, &k);
+  const int n = (int)k.dims.n;
+  if (n == 0) {
+    lua_pushvalue(L, k.slot);
     return 1;
   }
-  dm_Tensor *in[2] = {t, index_on_device_of(L, S, 2, t)};
-  if (!in[1])
-    return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
-                         luaL_typename(L, 2));
-  if (in[1]->dtype != DM_BOOL) {
-    const int64_t dim = 0;
-    return dm_push_call(L, S, DM_OP_index_get, 2, in, &dim);
-  }
+  if (n > 1) return dm_push_call(L, S, DM_OP_index_many, 1 + n, k.at + 1, &k.dims);
+  if (dm_check_tensor(L, k.at[2])->dtype != DM_BOOL)
+    return dm_push_call(L, S, DM_OP_index_get, 2, k.at + 1, k.dims.v);
   Handle *b = dm_push_handle(L, S);
-  dm_Tensor *out = NULL;
-  DM_CHECK_TWICE(L, S, select_masked(t, in[1], &out));
+  dm_Tensor *out = NULL, *in[2] = {view_of(L, &k), dm_check_tensor(L, k.at[2])};
+  DM_CHECK_HELD(L, S, 2, in, select_masked(in[0], in[1], k.dims.v[0], &out));
   dm_handle_fill(L, S, b, out);
   return 1;
 }
 
-/* Replaces a number or boolean at 3 by a 0-dim tensor; raises on other values but a
-   tensor. */
-static int value_to_tensor(lua_State *L, State *S) {
-  if (dm_to_tensor(L, 3)) return 0;
+/* Makes the value at 3 a tensor: a number or boolean is replaced by a 0-dim one. Raises on any
+   other. */
+static void value_to_tensor(lua_State *L, State *S) {
+  if (dm_to_tensor(L, 3)) return;
   const int type = lua_type(L, 3);
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN)
     dm_raise_text(L, "index: number or tensor expected as the value, got %s",
@@ -200,69 +315,83 @@ static int value_to_tensor(lua_State *L, State *S) {
   Handle *b = dm_push_handle(L, S);
   const bool is_bool = type == LUA_TBOOLEAN, is_int = is_bool || lua_isinteger(L, 3);
   const int64_t i = is_bool ? lua_toboolean(L, 3) : lua_tointeger(L, 3);
-  DM_CHECK_TWICE(L, S, dm_tensor_number(is_int, lua_tonumber(L, 3), i, &b->t));
+  const double v = lua_tonumber(L, 3);
+  if (dm_tensor_number(is_int, v, i, &b->t) != DM_OK) {
+    dm_reclaim_memory(L, S);
+    if (dm_tensor_number(is_int, v, i, &b->t) != DM_OK) dm_raise(L);
+  }
   lua_replace(L, 3);
-  return 0;
 }
 
-/* x[key] = value. A mask and ids have ops of their own; any other key makes a view, and the
-   value is copied into it with broadcasting. */
+/* Replaces the tensor at 3 by one without leading dims of size 1, which broadcasting adds
+   again where they are wanted. */
+static void strip_value(lua_State *L, State *S) {
+  const dm_Tensor *v = dm_check_tensor(L, 3);
+  int n = 0;
+  while (n < v->ndim && v->shape[n] == 1) n++;
+  if (n == 0) return;
+  dm_Ints shape = {v->ndim - n, {0}};
+  for (int d = n; d < v->ndim; d++) shape.v[d - n] = v->shape[d];
+  replace_by(L, S, 3, DM_OP_reshape, &shape);
+}
+
+/* x[key] = value. */
 int dm_index_set(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
+  Key k;
+  dm_check_tensor(L, 1);
   lua_settop(L, 3);
-  dm_Tensor *index = index_on_device_of(L, S, 2, t);
   value_to_tensor(L, S);
-  dm_Tensor *value = dm_to_tensor(L, 3);
-  if (index && index->dtype == DM_BOOL) {
-    DM_CHECK_TWICE(L, S, assign_masked(t, index, value));
-    return 0;
+  strip_value(L, S);
+  read_key(L, S, &k);
+  const int n = (int)k.dims.n;
+  k.at[1] = 3;
+  if (n > 1) {
+    const dm_IndexPutManyAttr attr = {k.dims, false};
+    dm_push_call(L, S, DM_OP_index_put_many, 2 + n, k.at, &attr);
+    k.at[1] = lua_gettop(L);
   }
-  if (index) {
-    dm_Tensor *in[3] = {t, index, value};
-    const int64_t attr[2] = {0, 0};
-    DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_index_put, 3, in, attr));
-    return 0;
-  }
-  if (lua_istable(L, 2)) {
-    push_view(L, S, 2);
-  } else if (lua_isinteger(L, 2)) {
-    lua_pushvalue(L, 1);
-    const int64_t attr[2] = {0, position(L, 2)};
-    narrow_top(L, S, DM_OP_select, attr);
+  (void)dm_enter(L);
+  dm_Tensor *const in[3] = {view_of(L, &k), n == 1 ? dm_check_tensor(L, k.at[2]) : NULL,
+                            dm_check_tensor(L, k.at[1])};
+  if (n == 1 && in[1]->dtype == DM_BOOL) {
+    DM_CHECK_HELD(L, S, 3, in, assign_masked(in[0], in[1], k.dims.v[0], in[2]));
+  } else if (n == 1) {
+    const int64_t attr[2] = {k.dims.v[0], 0};
+    DM_CHECK_HELD(L, S, 3, in, dm_call_inplace(DM_OP_index_put, 3, in, attr));
   } else {
-    return dm_raise_text(L, "index: integer, table or tensor expected, got %s",
-                         luaL_typename(L, 2));
+    dm_Tensor *const copy[2] = {in[0], in[2]};
+    DM_CHECK_HELD(L, S, 2, copy, dm_call_inplace(DM_OP_copy, 2, copy, NULL));
   }
-  dm_Tensor *in[2] = {dm_to_tensor(L, -1), value};
-  DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_copy, 2, in, NULL));
   return 0;
 }
 
 /* ---- x:index_put({i, j}, values, {accumulate = false}) ---- */
 
-/* Fills index with the tensors of the table at 2 and dims with the dim at which each begins:
-   {} stands for a whole dim, a mask for as many dims as it has. Returns the number of
-   tensors; raises when it is 0. */
-static int read_indices(lua_State *L, dm_Tensor **index, dm_Ints *dims) {
+/* Pushes the tensors of the table at 2; sets `at` to their positions on the stack and dims to
+   the dim at which each begins: {} stands for a whole dim, a mask for as many dims as it has.
+   Returns the number of tensors; raises when it is 0. */
+static int read_indices(lua_State *L, int *at, dm_Ints *dims) {
   if (!lua_istable(L, 2))
     dm_raise_text(L, "index_put: a table of indices expected, got %s", luaL_typename(L, 2));
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   int64_t dim = 0;
   dims->n = 0;
+  luaL_checkstack(L, DM_MAX_DIM + 4, NULL);
   for (lua_Integer k = 1; k <= n; k++) {
     const int type = lua_rawgeti(L, 2, k);
-    dm_Tensor *t = dm_to_tensor(L, -1);
+    const dm_Tensor *t = dm_to_tensor(L, -1);
     const bool all = type == LUA_TTABLE && lua_rawlen(L, -1) == 0;
     if (!t && !all)
       dm_raise_text(L, "index_put: index %d: tensor or {} expected, got %s", (int)k,
                     luaL_typename(L, -1));
-    lua_pop(L, 1); /* the table keeps it */
     if (t && dims->n == DM_MAX_DIM)
       dm_raise_text(L, "index_put: more indices than a tensor has dims");
     if (t) {
-      index[dims->n] = t;
+      at[dims->n] = lua_gettop(L);
       dims->v[dims->n++] = dim;
+    } else {
+      lua_pop(L, 1);
     }
     dim += t && t->dtype == DM_BOOL ? t->ndim : 1;
   }
@@ -274,19 +403,19 @@ static int read_indices(lua_State *L, dm_Tensor **index, dm_Ints *dims) {
    are added, so repeated indices sum. */
 static void push_put(lua_State *L, State *S) {
   static const char *const names[] = {"accumulate"};
-  dm_Tensor *in[2 + DM_MAX_DIM] = {dm_check_tensor(L, 1), NULL};
+  int at[2 + DM_MAX_DIM] = {1, 3};
   struct {
     dm_Ints dims;
     int64_t accumulate;
   } attr;
+  dm_check_tensor(L, 1);
   lua_settop(L, 4);
   value_to_tensor(L, S);
-  in[1] = dm_to_tensor(L, 3);
   if (lua_istable(L, 4)) dm_check_options(L, "index_put", 4, 1, names);
   attr.accumulate =
       lua_istable(L, 4) ? dm_option_bool(L, 4, "accumulate", false) : lua_toboolean(L, 4);
-  const int n = read_indices(L, in + 2, &attr.dims);
-  dm_push_call(L, S, DM_OP_index_put_many, 2 + n, in, &attr);
+  const int n = read_indices(L, at + 2, &attr.dims);
+  dm_push_call(L, S, DM_OP_index_put_many, 2 + n, at, &attr);
 }
 
 /* x:index_put({i, j}, values, {accumulate = false}) -> tensor. */
@@ -299,8 +428,8 @@ int dm_index_put(lua_State *L) {
 int dm_index_put_(lua_State *L) {
   State *S = dm_enter(L);
   push_put(L, S);
-  dm_Tensor *in[2] = {dm_to_tensor(L, 1), dm_to_tensor(L, -1)};
-  DM_CHECK_TWICE(L, S, dm_call_inplace(DM_OP_copy, 2, in, NULL));
+  dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, -1)};
+  DM_CHECK_HELD(L, S, 2, in, dm_call_inplace(DM_OP_copy, 2, in, NULL));
   lua_settop(L, 1);
   return 1;
 }

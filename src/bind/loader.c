@@ -236,11 +236,11 @@ static int loader_new(lua_State *L) {
    elements. Raises on other dtypes and on more than one dim. */
 static const int64_t *check_integers(lua_State *L, State *S, int i, const char *what,
                                      int64_t *n) {
+  Handle *dense = dm_push_own(L, S);
   const dm_Tensor *t = dm_check_tensor(L, i);
   if (t->dtype != DM_I64 || t->ndim != 1)
     dm_raise_text(L, "DataLoader: %s is %s %s, wanted int64 of one dim", what,
                   dm_dtype_name(t->dtype), DM_SHAPE(t));
-  Handle *dense = dm_push_handle(L, S);
   if (dm_dense_of(t, &dense->t) != DM_OK) dm_raise(L);
   *n = t->numel;
   return dm_tensor_data(dense->t);

@@ -26,14 +26,20 @@ static int memory_allocated(lua_State *L) {
   lua_pushinteger(L, ops->allocated_bytes(d));
   return 1;
 }
+
+/* The largest value of that counter since the start or the last reset of peaks. */
 static int max_memory_allocated(lua_State *L) {
   lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_ALLOCATED_BYTES][DM_POOL_ALL].peak);
   return 1;
 }
+
+/* What came from the system and was not given back: live blocks and cached ones. */
 static int memory_reserved(lua_State *L) {
   lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current);
   return 1;
 }
+
+/* The largest value of what the allocator held; a gap to the live bytes is cache. */
 static int max_memory_reserved(lua_State *L) {
   lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].peak);
   return 1;
@@ -104,6 +110,9 @@ static int reset_peaks(lua_State *L) {
   ops->reset_peaks(d);
   return 0;
 }
+
+/* Sets the running sums of allocated and freed bytes to 0; what is live stays
+   counted. */
 static int reset_totals(lua_State *L) {
   dm_Device d;
   const dm_DeviceOps *ops = device_at(L, 1, &d);

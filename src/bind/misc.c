@@ -1,8 +1,10 @@
-/* Threads, JSON, calls of modules, and the op table as Lua data. The Lua side has no copy of
-   that table: help, autocast's policies and amp.report read it through core.ops. */
+/* Threads, JSON, calls of modules, and the tables of ops and dtypes as Lua data. The Lua side
+   has no copy of that table: help, autocast's policies and amp.report read it through core.ops.
+ */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +32,9 @@ static int set_num_threads(lua_State *L) {
   dm_set_num_threads((int)n);
   return 0;
 }
+
+/* get_num_threads() -> the number of threads that the CPU's kernels use, the caller's
+   included. */
 static int get_num_threads(lua_State *L) {
   lua_pushinteger(L, dm_get_num_threads());
   return 1;
@@ -57,10 +62,14 @@ static int alloc_fail_at(lua_State *L) {
   dm_alloc_fail_at(luaL_checkinteger(L, 1), lua_toboolean(L, 2));
   return 0;
 }
+
+/* The number of requests so far, from which a test chooses the one that is to fail. */
 static int alloc_requests(lua_State *L) {
   lua_pushinteger(L, dm_alloc_requests());
   return 1;
 }
+
+/* Blocks in use: a test compares it before and after to find a leak. */
 static int alloc_live(lua_State *L) {
   lua_pushinteger(L, dm_alloc_live());
   return 1;
@@ -83,7 +92,42 @@ static int is_terminal(lua_State *L) {
 
 /* ---- JSON, by libcjson: plain data to text and back ---- */
 
+/* Any plain value as a tree that the caller owns; table_to_json calls it for
+   elements. */
 static cJSON *to_json(lua_State *L, int i, int depth);
+
+/* Sorts the first n members of a list by name, by merging; returns the first and ends the list
+   there. It allocates nothing, so that it cannot fail. */
+static cJSON *sorted(cJSON *first, int64_t n) {
+  cJSON *second = first, *whole = NULL, **end = &whole;
+  if (n < 2) {
+    if (first) first->next = NULL;
+    return first;
+  }
+  for (int64_t i = 0; i < n / 2; i++) second = second->next;
+  second = sorted(second, n - n / 2);
+  first = sorted(first, n / 2);
+  while (first && second) {
+    cJSON **least = strcmp(first->string, second->string) <= 0 ? &first : &second;
+    *end = *least;
+    end = &(*end)->next;
+    *least = *end;
+  }
+  *end = first ? first : second;
+  return whole;
+}
+
+/* Sorts the n members of an object by name, so that equal tables make equal text: Lua's order
+   differs from one process to the next. */
+static void sort_members(cJSON *o, int64_t n) {
+  o->child = sorted(o->child, n);
+  cJSON *before = NULL;
+  for (cJSON *v = o->child; v; v = v->next) {
+    v->prev = before;
+    before = v;
+  }
+  if (o->child) o->child->prev = before; /* cJSON finds the last member there */
+}
 
 /* The JSON of the table at i, an array where it has a list part; an empty table is an object.
    NULL for keys that are no strings and values that JSON lacks. The caller owns the tree. Of
@@ -109,6 +153,7 @@ static cJSON *table_to_json(lua_State *L, int i, int depth) {
     return a;
   }
   cJSON *o = cJSON_CreateObject();
+  int64_t n_members = 0;
   lua_pushnil(L);
   while (o && lua_next(L, i)) {
     cJSON *v = lua_type(L, -2) == LUA_TSTRING ? to_json(L, lua_gettop(L), depth + 1) : NULL;
@@ -119,7 +164,9 @@ static cJSON *table_to_json(lua_State *L, int i, int depth) {
     }
     cJSON_AddItemToObject(o, lua_tostring(L, -2), v);
     lua_pop(L, 1);
+    n_members++;
   }
+  if (o) sort_members(o, n_members);
   return o;
 }
 
@@ -186,7 +233,7 @@ static void from_json(lua_State *L, const cJSON *j) {
 
 /* __gc of the userdata that owns a parsed tree, for a Lua error in from_json. */
 static int free_json(lua_State *L) {
-  cJSON **j = lua_touserdata(L, 1);
+  cJSON **j = luaL_checkudata(L, 1, "demilune.JSON");
   cJSON_Delete(*j);
   *j = NULL;
   return 0;
@@ -216,13 +263,12 @@ static int json_decode(lua_State *L) {
 /* Names of dm_AttrKind for Lua, in its order. */
 static const char *const kind_names[] = {"int",  "number", "bool", "dtype",   "device", "enum",
                                          "dim",  "pos",    "str",  "number?", "dim?",   "one",
-                                         "pair", "triple", "dims", "sizes"};
+                                         "pair", "triple", "nums", "dims",    "sizes"};
 
 /* Whether the option is one to three numbers, of which a single one stands for all. */
 static bool is_tuple(const dm_AttrSpec *s) { return s->kind >= A_ONE && s->kind <= A_TRIPLE; }
 
-/* Pushes an option's default as Lua code would write it; false where it has none. */
-static bool push_default(lua_State *L, const dm_AttrSpec *s) {
+bool dm_push_default(lua_State *L, const dm_AttrSpec *s) {
   const lua_Integer number = (lua_Integer)s->def;
   const char *word = s->choices;
   switch ((dm_AttrKind)s->kind) {
@@ -255,16 +301,21 @@ static void push_attr_spec(lua_State *L, const dm_AttrSpec *s) {
     lua_pushstring(L, s->choices);
     lua_setfield(L, -2, "choices");
   }
-  if ((s->kind <= A_BOOL || is_tuple(s)) && push_default(L, s)) lua_setfield(L, -2, "default");
+  if ((s->kind <= A_BOOL || is_tuple(s)) && dm_push_default(L, s))
+    lua_setfield(L, -2, "default");
 }
+
+/* A field of the table on top. */
+#define STR(KEY, V) (lua_pushstring(L, V), lua_setfield(L, -2, KEY))
+#define BOOL(KEY, V) (lua_pushboolean(L, V), lua_setfield(L, -2, KEY))
+#define INT(KEY, V) (lua_pushinteger(L, V), lua_setfield(L, -2, KEY))
+#define NUM(KEY, V) (lua_pushnumber(L, V), lua_setfield(L, -2, KEY))
 
 /* Pushes the table of one op: its name, signature, flags, autocast policies, tensors and
    attributes. */
 static void push_row(lua_State *L, const dm_OpInfo *op) {
   const dm_Signature *g = op->signature;
   lua_createtable(L, 0, 14);
-#define STR(KEY, V) (lua_pushstring(L, V), lua_setfield(L, -2, KEY))
-#define BOOL(KEY, V) (lua_pushboolean(L, V), lua_setfield(L, -2, KEY))
   STR("name", op->name);
   STR("signature", op->sig);
   STR("doc", op->doc);
@@ -279,10 +330,7 @@ static void push_row(lua_State *L, const dm_OpInfo *op) {
   BOOL("composed", op->compose != NULL);
   BOOL("differentiable", op->grad || (op->compose && !(op->flags & F_CREATE)));
   BOOL("no_double", op->flags & F_NO_DOUBLE);
-#undef STR
-#undef BOOL
-  lua_pushinteger(L, dm_op_results(op));
-  lua_setfield(L, -2, "outputs");
+  INT("outputs", dm_op_results(op));
   lua_createtable(L, g->n_tensor, 0);
   for (int i = 0; i < g->n_tensor; i++) {
     lua_pushfstring(L, "%s%s", g->tensor[i], g->list ? "..." : i >= g->n_required ? "?" : "");
@@ -307,17 +355,51 @@ static int ops(lua_State *L) {
   return 1;
 }
 
-/* _op_defaults(op) -> {option = default} of the options that have one. Raises for an unknown
-   op. */
-static int op_defaults(lua_State *L) {
+/* _op_row(op) -> the op's row of ops(), with defaults = {option = default} of the options that
+   have one. Raises for an unknown op. */
+static int op_row(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   const int id = dm_op_find(name);
   if (id < 0) return dm_raise_text(L, "no op '%s'", name);
   const dm_Signature *g = dm_ops[id].signature;
+  push_row(L, &dm_ops[id]);
   lua_createtable(L, 0, g->n_attr);
   for (int i = 0; i < g->n_attr; i++) {
     const dm_AttrSpec *s = &g->attr[i];
-    if (!s->required && push_default(L, s)) lua_setfield(L, -2, s->name);
+    if (!s->required && dm_push_default(L, s)) lua_setfield(L, -2, s->name);
+  }
+  lua_setfield(L, -2, "defaults");
+  return 1;
+}
+
+/* Pushes the table of one dtype; lua/demilune/dtypes.lua documents it. */
+static void push_dtype(lua_State *L, dm_DType d) {
+  static const char *const kinds[] = {"bool", "int", "float"};
+  const dm_DTypeInfo *info = &dm_dtypes[d];
+  lua_createtable(L, 0, 10);
+  STR("name", info->name);
+  STR("kind", kinds[dm_kind(d)]);
+  STR("method", info->method); /* nil for NULL */
+  STR("npy", info->npy);
+  INT("size", dm_dtype_size(d));
+  if (!dm_is_float(d)) return;
+  BOOL("low", dm_is_low(d));
+  STR("brief", info->brief);
+  NUM("eps", info->eps);
+  NUM("tiny", info->tiny);
+  NUM("max", info->max);
+}
+#undef STR
+#undef BOOL
+#undef INT
+#undef NUM
+
+/* _dtypes() -> list of the tables of all dtypes. */
+static int dtypes(lua_State *L) {
+  lua_createtable(L, DM_N_DTYPE, 0);
+  for (int d = 0; d < DM_N_DTYPE; d++) {
+    push_dtype(L, (dm_DType)d);
+    lua_rawseti(L, -2, d + 1);
   }
   return 1;
 }
@@ -325,29 +407,18 @@ static int op_defaults(lua_State *L) {
 /* ---- calls of modules ---- */
 
 /* Upvalues of module_call. */
-enum { UP_FORWARD = 1, UP_HAS_HOOKS, UP_OBSERVER, UP_CALL_OBSERVED, UP_ANNOTATE };
+enum { UP_FORWARD = 1, UP_HAS_HOOKS, UP_OBSERVER, UP_CALL_OBSERVED };
 
-/* The continuation of call_observed: returns its results. Continuations let the module's code
-   yield. */
-static int observed_done(lua_State *L, int status, lua_KContext context) {
+/* The continuation of forward and of call_observed: returns their results, which lie above the
+   module. Continuations let the module's code yield. */
+static int call_done(lua_State *L, int status, lua_KContext context) {
   DM_UNUSED(status), DM_UNUSED(context);
-  return lua_gettop(L);
-}
-
-/* The continuation of forward: returns the results, which lie above the module, or raises the
-   error again after annotate has added the module's path to it. */
-static int forward_done(lua_State *L, int status, lua_KContext context) {
-  DM_UNUSED(context);
-  if (status == LUA_OK || status == LUA_YIELD) return lua_gettop(L) - 1;
-  lua_pushvalue(L, lua_upvalueindex(UP_ANNOTATE));
-  lua_pushvalue(L, 1);
-  lua_pushvalue(L, -3);
-  lua_call(L, 2, 1);
-  return lua_error(L);
+  return lua_gettop(L) - 1;
 }
 
 /* module(...) -> results of forward, or of call_observed for a module with hooks or under an
-   observer. lua_pcallk catches errors for the annotation and still lets forward yield. */
+   observer. The module stays at 1, where an error's message finds it (see nn/module.lua); no
+   error is caught, so that a traceback has all frames. */
 static int module_call(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const int n = lua_gettop(L);
@@ -356,34 +427,27 @@ static int module_call(lua_State *L) {
   lua_rawgeti(L, lua_upvalueindex(UP_OBSERVER), 1);
   const bool observed = lua_toboolean(L, -1) || lua_toboolean(L, -2);
   lua_settop(L, n);
-  if (observed) {
-    lua_pushvalue(L, lua_upvalueindex(UP_CALL_OBSERVED));
-    lua_insert(L, 1);
-    lua_callk(L, n, LUA_MULTRET, 0, observed_done);
-    return observed_done(L, LUA_OK, 0);
-  }
-  /* The stack becomes module, forward, module, arguments: the module at 1 stays for
-     forward_done, its copy is forward's self. */
-  lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
-  lua_gettable(L, 1);
+  lua_pushvalue(L, lua_upvalueindex(observed ? UP_CALL_OBSERVED : UP_FORWARD));
+  if (!observed) lua_gettable(L, 1);
   lua_pushvalue(L, 1);
-  lua_rotate(L, 2, 2);
-  return forward_done(L, lua_pcallk(L, n, LUA_MULTRET, 0, 0, forward_done), 0);
+  lua_rotate(L, 2, 2); /* module, function, module, arguments */
+  lua_callk(L, n, LUA_MULTRET, 0, call_done);
+  return call_done(L, LUA_OK, 0);
 }
 
-/* _module_caller(observer, call_observed, annotate) -> __call of modules. call_observed
-   serves modules whose field _has_hooks is true, and all modules while observer[1] is set.
-   annotate(module, message) -> message of an error. */
+/* _module_caller(observer, call_observed) -> __call of modules. call_observed serves modules
+   whose field _has_hooks is true, and all modules while observer[1] is set. */
 static int module_caller(lua_State *L) {
-  lua_settop(L, 3);
+  lua_settop(L, 2);
   lua_pushliteral(L, "forward");
   lua_insert(L, 1);
   lua_pushliteral(L, "_has_hooks");
   lua_insert(L, 2);
-  lua_pushcclosure(L, module_call, 5);
+  lua_pushcclosure(L, module_call, 4);
   return 1;
 }
 
+/* Names with an underscore are for demilune's own Lua files. */
 const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"_library", set_library},
                                       {"set_num_threads", set_num_threads},
@@ -397,5 +461,6 @@ const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"json_encode", json_encode},
                                       {"json_decode", json_decode},
                                       {"ops", ops},
-                                      {"_op_defaults", op_defaults},
+                                      {"_op_row", op_row},
+                                      {"_dtypes", dtypes},
                                       {NULL, NULL}};

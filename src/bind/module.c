@@ -12,10 +12,23 @@
 
 /* __gc of the State at lua_close: drops the main coroutine's references. */
 static int state_gc(lua_State *L) {
-  State *S = lua_touserdata(L, 1);
+  State *S = luaL_checkudata(L, 1, "demilune.State");
   dm_thread_state_clear(&S->thread);
   dm_thread_state_forget(); /* they may point into S */
   return 0;
+}
+
+/* The function that ipairs returns to the loop; NULL where a script put its own there. */
+static lua_CFunction ipairs_next(lua_State *L) {
+  lua_CFunction next = NULL;
+  lua_newtable(L);
+  if (lua_getglobal(L, "ipairs") == LUA_TFUNCTION) {
+    lua_pushvalue(L, -2);
+    lua_call(L, 1, 1);
+    next = lua_tocfunction(L, -1);
+  }
+  lua_pop(L, 2);
+  return next;
 }
 
 /* Pushes the userdata of the State, made at the first call; the registry keeps it until
@@ -25,17 +38,15 @@ static State *push_state(lua_State *L) {
     return lua_touserdata(L, -1);
   lua_pop(L, 1);
   State *S = lua_newuserdatauv(L, sizeof *S, 0);
-  *S = (State){.gc_limit = 32 << 20};
+  *S = (State){.gc_limit = 32 << 20, .print = {-1, -1, -1, -1, -1}};
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
   S->generator.seed = (uint64_t)t.tv_sec * 1000003u ^ (uint64_t)t.tv_nsec;
   dm_thread_state_init(&S->thread, &S->generator, &S->observers);
   S->thread.base = 1;
   S->current = &S->thread;
-  lua_newtable(L);
-  lua_pushcfunction(L, state_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
+  S->ipairs_next = ipairs_next(L);
+  dm_ended_by(L, "demilune.State", "__gc", state_gc);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &dm_state_key);
   return S;
@@ -52,7 +63,8 @@ static void register_ops(lua_State *L, State *S, int module, int methods) {
   for (int id = 0; id < DM_N_OP; id++) {
     const dm_OpInfo *op = &dm_ops[id];
     if (op->flags & F_HIDDEN) continue;
-    const bool method = !(op->flags & F_CREATE) && !op->signature->list;
+    /* unfold of images is a function only: x:unfold makes windows along a dim, as PyTorch's */
+    const bool method = !(op->flags & F_CREATE) && !op->signature->list && id != DM_OP_unfold;
     if (!(op->flags & F_ONLY_INPLACE)) {
       push_op(L, S, id, false);
       if (method) {
@@ -73,60 +85,19 @@ static void register_ops(lua_State *L, State *S, int module, int methods) {
   }
 }
 
-/* Gives an op a second name in both tables. */
-static void alias(lua_State *L, int module, int methods, const char *op, const char *name) {
-  lua_getfield(L, module, op);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, module, name);
-  lua_setfield(L, methods, name);
-}
-
-static const struct {
-  const char *op, *name;
-} aliases[] = {
-    {"tile", "repeat"}, /* a keyword: x["repeat"](x, 2, 1) */
-    {"transpose", "swapaxes"},
-    {"transpose", "swapdims"},
-    {"movedim", "moveaxis"},
-    {"linalg_inv", "inverse"},
-    {"linalg_det", "det"},
-    {"linalg_slogdet", "slogdet"},
-    {"linalg_pinv", "pinverse"},
-    {"linalg_matrix_power", "matrix_power"},
-    {"abs", "absolute"},
-    {"acos", "arccos"},
-    {"asin", "arcsin"},
-    {"atan", "arctan"},
-    {"atan2", "arctan2"},
-    {"cat", "concat"},
-    {"cat", "concatenate"},
-    {"vstack", "row_stack"},
-    {"clamp", "clip"},
-    {"div", "divide"},
-    {"div", "true_divide"},
-    {"mul", "multiply"},
-    {"sub", "subtract"},
-    {"neg", "negative"},
-    {"trunc", "fix"},
-    {"outer", "ger"},
-    {"trapezoid", "trapz"},
-    {"gt", "greater"},
-    {"ge", "greater_equal"},
-    {"lt", "less"},
-    {"le", "less_equal"},
-    {"ne", "not_equal"},
-};
-
+/* A metamethod of arithmetic and the op that it calls; mixed operands, a tensor and a
+   number, come in either order. */
 typedef struct Operator {
   const char *event;
   int op;
 } Operator;
-static const Operator operators[] = {{"__add", DM_OP_add},       {"__sub", DM_OP_sub},
-                                     {"__mul", DM_OP_mul},       {"__div", DM_OP_div},
-                                     {"__mod", DM_OP_remainder}, {"__pow", DM_OP_pow}};
+static const Operator operators[] = {
+    {"__add", DM_OP_add},          {"__sub", DM_OP_sub},        {"__mul", DM_OP_mul},
+    {"__div", DM_OP_div},          {"__mod", DM_OP_remainder},  {"__pow", DM_OP_pow},
+    {"__band", DM_OP_bitwise_and}, {"__bor", DM_OP_bitwise_or}, {"__bxor", DM_OP_bitwise_xor}};
 
-/* __unm: -x is the op neg. */
-static int unary_minus(lua_State *L) {
+/* __unm, __bnot: -x is the op neg, ~x bitwise_not. */
+static int unary(lua_State *L) {
   lua_settop(L, 1); /* Lua passes the operand twice */
   return dm_op_closure(L);
 }
@@ -154,10 +125,13 @@ static void fill_metatable(lua_State *L, State *S, int methods) {
     push_op(L, S, operators[i].op, false);
     lua_setfield(L, -2, operators[i].event);
   }
-  dm_push_form(L, S, unary_minus, DM_OP_neg, false);
+  dm_push_form(L, S, unary, DM_OP_neg, false);
   lua_setfield(L, -2, "__unm");
+  dm_push_form(L, S, unary, DM_OP_bitwise_not, false);
+  lua_setfield(L, -2, "__bnot");
   dm_push_form(L, S, floor_divide, DM_OP_div, false);
   lua_setfield(L, -2, "__idiv");
+  dm_close_metatable(L, "demilune.Tensor");
 }
 
 /* require "demilune.core" -> the module. It pushes one value. */
@@ -174,10 +148,9 @@ int luaopen_demilune_core(lua_State *L) {
   if (fresh) fill_metatable(L, S, methods);
   lua_pop(L, 1);
   register_ops(L, S, module, methods);
-  for (int i = 0; i < DM_COUNT(aliases); i++)
-    alias(L, module, methods, aliases[i].op, aliases[i].name);
   lua_pushvalue(L, methods);
   dm_set_functions(L, dm_tensor_methods, S);
+  dm_set_casts(L, S);
   dm_set_functions(L, dm_split_functions, S);
   dm_set_functions(L, dm_grad_methods, S);
   dm_set_functions(L, dm_cuda_methods, S);
@@ -186,7 +159,9 @@ int luaopen_demilune_core(lua_State *L) {
      them. */
   dm_register_scopes(L, S);
   dm_register_loader(L, S);
+  dm_register_worker(L, S);
   dm_register_tokens(L, S);
+  dm_register_zip(L, S);
   dm_register_images(L);
   dm_register_augment(L, S);
   dm_register_random(L, S);
@@ -196,15 +171,18 @@ int luaopen_demilune_core(lua_State *L) {
   lua_setfield(L, module, "region_methods");
   lua_pushvalue(L, module);
   const luaL_Reg *const parts[] = {
-      dm_random_functions, dm_tensor_functions,  dm_scope_functions,  dm_grad_functions,
-      dm_misc_functions,   dm_data_functions,    dm_optim_functions,  dm_report_functions,
-      dm_memory_functions, dm_profile_functions, dm_image_functions,  dm_autocast_functions,
-      dm_cuda_functions,   dm_tokens_functions,  dm_images_functions, dm_augment_functions,
-      dm_loader_functions, dm_split_functions,   dm_state_functions};
+      dm_random_functions,   dm_tensor_functions, dm_scope_functions,   dm_grad_functions,
+      dm_print_functions,    dm_misc_functions,   dm_data_functions,    dm_optim_functions,
+      dm_report_functions,   dm_memory_functions, dm_profile_functions, dm_image_functions,
+      dm_autocast_functions, dm_cuda_functions,   dm_tokens_functions,  dm_images_functions,
+      dm_augment_functions,  dm_loader_functions, dm_split_functions,   dm_state_functions,
+      dm_worker_functions,   dm_zip_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
   lua_pushvalue(L, methods);
   lua_setfield(L, module, "methods");
+  lua_pushinteger(L, DM_MAX_DIM);
+  lua_setfield(L, module, "_MAX_DIM");
   lua_pushstring(L, "demilune " DM_VERSION);
   lua_setfield(L, module, "_VERSION");
   lua_settop(L, module);
@@ -226,14 +204,16 @@ dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
   return t;
 }
 
-/* Called with a light userdata dm_Tensor **: returns a handle that has taken the reference.
-   As a closure it has the upvalues that dm_push_handle reads. */
+/* What the call of push_taken under way is to push; NULL outside one. */
+static _Thread_local dm_Tensor *taken;
+
+/* Returns a handle that has taken the reference. As a closure it has the upvalues that
+   dm_push_handle reads. */
 static int push_taken(lua_State *L) {
-  dm_Tensor **t = lua_touserdata(L, 1);
   State *S = dm_enter(L);
   Handle *b = dm_push_handle(L, S);
-  b->t = *t;
-  *t = NULL;
+  b->t = taken;
+  taken = NULL;
   return 1;
 }
 
@@ -245,7 +225,7 @@ void dm_lua_push(lua_State *L, dm_Tensor *t) {
   luaL_getmetatable(L, "demilune.Tensor");
   lua_pushcclosure(L, push_taken, 2);
   lua_remove(L, -2);
-  lua_pushlightuserdata(L, &t);
-  lua_call(L, 1, 1);
+  taken = t;
+  lua_call(L, 0, 1);
   hand_over(L);
 }

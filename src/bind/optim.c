@@ -77,7 +77,7 @@ static void take(lua_State *L, int state, int key, dm_Tensor **out) {
   lua_pushvalue(L, lua_upvalueindex(key));
   if (!lua_istable(L, state)) return;
   lua_pushvalue(L, -1);
-  const bool is_there = lua_gettable(L, state) != LUA_TNIL;
+  const bool is_there = lua_rawget(L, state) != LUA_TNIL;
   if (is_there) *out = dm_check_tensor(L, -1);
   lua_pop(L, is_there ? 2 : 1);
 }
@@ -122,7 +122,6 @@ static int optim_step(lua_State *L) {
   /* Arguments 1 .. 6 are fixed, the options begin at 7. State tensors that are missing are
      pushed as names: the stack is higher than before where any is. */
   enum { FIRST_OPTION = 7 };
-  dm_enter(L);
   double options[DM_MAX_OPTIONS];
   dm_Step step = {.method = (dm_Method)lua_tointeger(L, lua_upvalueindex(UP_METHOD)),
                   .options = options};
@@ -141,7 +140,7 @@ static int optim_step(lua_State *L) {
     s->param = push_state_of(L, i);
     s->grad = s->param->grad;
     const int state = lua_gettop(L);
-    const bool master = masters && dm_is_16bit((dm_DType)s->param->dtype);
+    const bool master = masters && dm_is_low((dm_DType)s->param->dtype);
     if (s->grad) take_all(L, state, row, wanted, master, s);
     if (lua_gettop(L) > state) {
       push_array_from(L, state + 1);
@@ -152,6 +151,7 @@ static int optim_step(lua_State *L) {
     s->first = !row->counts && is_first(L, state - 1);
     lua_pop(L, 2);
   }
+  (void)dm_enter(L);
   CHECK_AS(lua_tostring(L, lua_upvalueindex(UP_EVENT)), L, dm_optim_step(&step, n, slots));
   return 0;
 }
@@ -232,14 +232,21 @@ static int drop_grads(lua_State *L) {
   return 0;
 }
 
+/* Pushes params of the group on top and gives its type. The key is at KEY, and no metamethod is
+   asked: nothing collects. */
+enum { KEY = 5 };
+static int push_params(lua_State *L) {
+  lua_pushvalue(L, KEY);
+  return lua_rawget(L, -2);
+}
+
 /* The number of parameters in the groups {params = } of the array at i. Raises on a group
    without params. */
 static int64_t count_params(lua_State *L, int i) {
   int64_t n = 0;
   luaL_checktype(L, i, LUA_TTABLE);
   for (lua_Integer g = 1; lua_rawgeti(L, i, g) == LUA_TTABLE; g++) {
-    if (lua_getfield(L, -1, "params") != LUA_TTABLE)
-      dm_raise_text(L, "optimizer: a group without params");
+    if (push_params(L) != LUA_TTABLE) dm_raise_text(L, "optimizer: a group without params");
     n += (int64_t)lua_rawlen(L, -1);
     lua_pop(L, 2);
   }
@@ -250,16 +257,17 @@ static int64_t count_params(lua_State *L, int i) {
 /* amp_unscale_(param_groups, scale, found_inf, where) -> the number of gradients on scale's
    device, and the number elsewhere, which are skipped. See dm_amp_unscale. */
 static int amp_unscale(lua_State *L) {
-  dm_enter(L);
-  lua_settop(L, 4);
+  lua_settop(L, KEY - 1);
+  lua_pushliteral(L, "params");
   const int64_t n = count_params(L, 1);
-  const dm_Tensor *scale = dm_check_tensor(L, 2);
   int64_t i = 0, n_grad = 0, elsewhere = 0;
   dm_Tensor **grads = lua_newuserdatauv(L, sizeof *grads * (size_t)(n ? n : 1), 0);
+  (void)dm_enter(L);
+  const dm_Tensor *scale = dm_check_tensor(L, 2);
   /* One pass fills the array in the order of groups and parameters; a gradient that is
      missing or on another device leaves NULL, so that positions still name parameters. */
   for (lua_Integer g = 1; lua_rawgeti(L, 1, g) == LUA_TTABLE; g++) {
-    lua_getfield(L, -1, "params");
+    if (push_params(L) != LUA_TTABLE) dm_raise_text(L, "optimizer: a group without params");
     for (lua_Integer k = 1; k <= (lua_Integer)lua_rawlen(L, -1) && i < n; k++) {
       lua_rawgeti(L, -1, k);
       grads[i] = dm_check_tensor(L, -1)->grad;
@@ -296,8 +304,6 @@ static int amp_note(lua_State *L) {
 static int amp_update_scale(lua_State *L) {
   dm_enter(L);
   int64_t n, held = 0;
-  dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
-  dm_Tensor *floored = dm_check_tensor(L, 3), *updates = dm_check_tensor(L, 4);
   const dm_ScalePolicy how = {
       .growth = luaL_checknumber(L, 6),
       .backoff = luaL_checknumber(L, 7),
@@ -306,6 +312,8 @@ static int amp_update_scale(lua_State *L) {
       .ceiling = luaL_checknumber(L, 10),
   };
   dm_Tensor **found = push_list(L, 5, false, &n);
+  dm_Tensor *scale = dm_check_tensor(L, 1), *tracker = dm_check_tensor(L, 2);
+  dm_Tensor *floored = dm_check_tensor(L, 3), *updates = dm_check_tensor(L, 4);
   CHECK_AS("GradScaler.update", L,
            dm_amp_update_scale(scale, tracker, floored, updates, n, found, &how, &held));
   lua_pushinteger(L, held);
@@ -336,10 +344,12 @@ static int total_norm(lua_State *L) {
   State *S = dm_enter(L);
   int64_t n;
   lua_settop(L, 3);
-  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 3), &n);
   const double p = luaL_checknumber(L, 2);
   Handle *handle = dm_push_handle(L, S);
+  lua_insert(L, 2); /* the result is at 2, below the list; the flag is at 4 */
+  dm_Tensor **list = push_list(L, 1, lua_toboolean(L, 4), &n);
   CHECK_AS("total_norm", L, dm_total_norm(n, list, p, &handle->t));
+  lua_settop(L, 2);
   lua_pushinteger(L, n);
   return 2;
 }

@@ -2,6 +2,7 @@
    dtype, shape and device. The text is made in two passes over the values shown: the first
    measures the widest, the second prints. A large tensor on a device is not copied to the
    host; its elements are fetched one by one. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,18 +10,21 @@
 #include "bind/bind.h"
 #include "cpu/vec.h"
 
-/* At most MAX_ROWS rows, MAX_COLS columns and MAX_PLANES planes of each further dim are
-   shown. Tensors of more than MAX_READ elements are neither copied to the host nor searched
-   for NaN. */
-enum { MAX_ROWS = 6, MAX_COLS = 8, MAX_PLANES = 4, MAX_READ = 1 << 20 };
+/* Unless dm.set_printoptions says otherwise, at most MAX_ROWS rows, MAX_COLS columns and
+   MAX_PLANES planes of each further dim are shown, and a tensor of up to MAX_COLS elements
+   whole. Tensors of more than MAX_READ elements are neither copied to the host nor searched for
+   NaN. MAX_CELL bytes hold each number, of up to MAX_DIGITS digits behind the point. */
+enum { MAX_ROWS = 6, MAX_COLS = 10, MAX_PLANES = 4, MAX_READ = 1 << 20 };
+enum { MAX_CELL = 400, MAX_DIGITS = 40 };
 
 /* The state of one tostring: the text so far, the width of a cell, and how numbers are
    written. */
 typedef struct Printer {
   luaL_Buffer *b;
   const dm_Tensor *t;
+  const PrintOptions *options;
   int width;
-  bool whole; /* all values are integers */
+  bool whole; /* all values are integers, and written so */
 } Printer;
 
 /* The element at offset off of a large tensor on another device; NaN when that
@@ -54,10 +58,22 @@ static int format(const Printer *p, double v, char *buf, size_t size) {
   if (isinf(v)) return snprintf(buf, size, v > 0 ? "inf" : "-inf");
   if (!dm_is_float((dm_DType)p->t->dtype)) return snprintf(buf, size, "%.0f", v);
   if (p->whole) return snprintf(buf, size, "%.0f.", v);
-  const int digits = dm_is_16bit((dm_DType)p->t->dtype) ? 3 : 4;
+  const PrintOptions *o = p->options;
+  const int digits = o->precision >= 0                  ? o->precision
+                     : dm_is_low((dm_DType)p->t->dtype) ? 3
+                                                        : 4;
   const double a = fabs(v);
-  if (a != 0 && (a < 1e-4 || a >= 1e5)) return snprintf(buf, size, "%.*e", digits, v);
-  return snprintf(buf, size, "%.*f", a >= 1000 ? 1 : digits, v);
+  const bool far = a != 0 && (a < 1e-4 || a >= 1e5);
+  if (o->sci_mode == 1 || (far && o->sci_mode < 0))
+    return snprintf(buf, size, "%.*e", digits, v);
+  return snprintf(buf, size, "%.*f", a >= 1000 && o->precision < 0 ? 1 : digits, v);
+}
+
+/* How many values of a dim are shown, where `usual` are by default. */
+static int most_shown(const Printer *p, int usual) {
+  const PrintOptions *o = p->options;
+  if (p->t->numel <= (o->threshold >= 0 ? o->threshold : MAX_COLS)) return INT_MAX - 1;
+  return o->edgeitems >= 0 ? 2 * o->edgeitems : usual;
 }
 
 /* The number of cells printed for n values, one of them "..." when n > max. */
@@ -74,11 +90,11 @@ static int64_t pick(int64_t n, int max, int k) {
 /* Widens p->width to the values shown of one row; `last` is its dim, -1 for a 0-dim
    tensor. */
 static void measure_row(Printer *p, int64_t *index, int last) {
-  char buf[64];
+  char buf[MAX_CELL];
   const int64_t n = last < 0 ? 1 : p->t->shape[last];
-  const int cols = n_shown(n, MAX_COLS);
+  const int max = most_shown(p, MAX_COLS), cols = n_shown(n, max);
   for (int k = 0; k < cols; k++) {
-    const int64_t i = pick(n, MAX_COLS, k);
+    const int64_t i = pick(n, max, k);
     if (i < 0) continue;
     if (last >= 0) index[last] = i;
     const int w = format(p, value_at(p->t, index), buf, sizeof buf);
@@ -86,13 +102,17 @@ static void measure_row(Printer *p, int64_t *index, int last) {
   }
 }
 
-/* Adds the cells of a row, right-aligned to p->width, and a newline. */
+/* Adds the cells of a row, right-aligned to p->width, and a newline; with a linewidth, a
+   newline also before each cell that would not fit. */
 static void print_row(Printer *p, int64_t *index, int last) {
-  char buf[80], cell[64];
+  char buf[MAX_CELL + 2], cell[MAX_CELL];
   const int64_t n = p->t->shape[last];
-  const int cols = n_shown(n, MAX_COLS);
+  const int max = most_shown(p, MAX_COLS), cols = n_shown(n, max);
+  const int linewidth = p->options->linewidth;
+  const int per_line = linewidth < 0 ? INT_MAX : (int)dm_max_i64(1, linewidth / (p->width + 2));
   for (int k = 0; k < cols; k++) {
-    const int64_t i = pick(n, MAX_COLS, k);
+    const int64_t i = pick(n, max, k);
+    if (k > 0 && k % per_line == 0) luaL_addchar(p->b, '\n');
     if (i < 0) {
       luaL_addstring(p->b, "  ...");
       continue;
@@ -115,7 +135,7 @@ static void each_row(Printer *p, int64_t *index, int d, bool print) {
     return;
   }
   const bool rows = d == last - 1;
-  const int max = rows ? MAX_ROWS : MAX_PLANES;
+  const int max = most_shown(p, rows ? MAX_ROWS : MAX_PLANES);
   const int n = n_shown(p->t->shape[d], max);
   for (int k = 0; k < n; k++) {
     index[d] = pick(p->t->shape[d], max, k);
@@ -169,17 +189,19 @@ int dm_tensor_tostring(lua_State *L) {
                                                  : "[freed tensor]");
     return 1;
   }
-  const dm_Tensor *t = handle->t;
+  State *S = dm_enter(L);
+  Handle *hold = dm_push_own(L, S), *host = dm_push_own(L, S);
+  dm_Tensor *x = hold->t = dm_tensor_ref(dm_check_tensor(L, 1)), *t = x;
   if (t->device.type != DM_CPU && t->numel <= MAX_READ) {
-    Handle *host = dm_push_handle(L, state_of(L));
     DM_CHECK(L, dm_tensor_on_host(t, &host->t));
     t = host->t;
   }
   luaL_Buffer b;
-  char buf[200], name[16];
+  char buf[MAX_CELL], name[16];
   int64_t index[DM_MAX_DIM] = {0}, n_nan, n_inf;
   luaL_buffinit(L, &b);
-  Printer p = {&b, t, 0, all_whole(t)};
+  const PrintOptions *options = &state_of(L)->print;
+  Printer p = {&b, t, options, 0, options->sci_mode != 1 && all_whole(t)};
   if (t->ndim == 0) {
     format(&p, value_at(t, index), buf, sizeof buf);
     luaL_addstring(&b, buf);
@@ -190,16 +212,40 @@ int dm_tensor_tostring(lua_State *L) {
   }
   count_odd(t, &n_nan, &n_inf);
   int at = snprintf(buf, sizeof buf, "[%s tensor %s %s", dm_dtype_name((dm_DType)t->dtype),
-                    DM_SHAPE(t), dm_device_name(handle->t->device, name));
-  if (dm_tensor_requires_grad(handle->t))
+                    DM_SHAPE(t), dm_device_name(x->device, name));
+  if (dm_tensor_requires_grad(x))
     at += snprintf(buf + at, sizeof buf - (size_t)at, ", requires grad");
-  if (handle->t->node)
-    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s",
-                   dm_node_name(handle->t->node));
+  if (x->node)
+    at += snprintf(buf + at, sizeof buf - (size_t)at, ", from %.40s", dm_node_name(x->node));
   if (n_nan) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld nan", (long long)n_nan);
   if (n_inf) at += snprintf(buf + at, sizeof buf - (size_t)at, ", %lld inf", (long long)n_inf);
   snprintf(buf + at, sizeof buf - (size_t)at, "]");
   luaL_addstring(&b, buf);
   luaL_pushresult(&b);
+  dm_handle_release(hold);
+  dm_handle_release(host);
   return 1;
 }
+
+/* The count at i of the stack, at most max; -1 for nil. */
+static int64_t count_at(lua_State *L, int i, int64_t max) {
+  if (lua_isnil(L, i)) return -1;
+  const double v = lua_tonumber(L, i);
+  return v >= (double)max ? max : (int64_t)v;
+}
+
+/* _set_printoptions(precision, threshold, edgeitems, linewidth, sci_mode): of all tensors that
+   are printed from now on; nil stands for this file's own choice. */
+static int set_printoptions(lua_State *L) {
+  lua_settop(L, 5);
+  PrintOptions *o = &state_of(L)->print;
+  o->precision = (int)count_at(L, 1, MAX_DIGITS);
+  o->threshold = count_at(L, 2, INT64_MAX);
+  o->edgeitems = (int)count_at(L, 3, INT_MAX / 4);
+  o->linewidth = (int)count_at(L, 4, INT_MAX / 4);
+  o->sci_mode = lua_isnil(L, 5) ? -1 : lua_toboolean(L, 5);
+  return 0;
+}
+
+/* Names with an underscore are for demilune's own Lua files. */
+const luaL_Reg dm_print_functions[] = {{"_set_printoptions", set_printoptions}, {NULL, NULL}};

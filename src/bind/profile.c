@@ -21,7 +21,9 @@ typedef struct Recorder {
 /* The recorder at 1; raises on other values. */
 static Recorder *check_recorder(lua_State *L) {
   dm_enter(L);
-  return luaL_checkudata(L, 1, "demilune.Recorder");
+  Recorder *r = luaL_checkudata(L, 1, "demilune.Recorder");
+  luaL_argcheck(L, r->p != NULL, 1, "the recorder was freed");
+  return r;
 }
 
 /* The innermost lines of the program outside the library, one to a line of text. */
@@ -77,7 +79,8 @@ static int profile_stop(lua_State *L) {
 }
 /* __gc: ends the recording and frees its events. */
 static int profile_gc(lua_State *L) {
-  Recorder *r = check_recorder(L);
+  dm_enter(L);
+  Recorder *r = luaL_checkudata(L, 1, "demilune.Recorder");
   dm_profile_free(r->p);
   r->p = NULL;
   return 0;

@@ -24,6 +24,7 @@ static void write_line(void *ctx, char *out, size_t n) {
     snprintf(out, n, "%s:%d", ar.short_src, ar.currentline);
 }
 
+/* The trace at 1; raises for any other value. */
 static Trace *check_trace(lua_State *L) { return luaL_checkudata(L, 1, "demilune.AmpTrace"); }
 
 /* Adds the trace to its Lua state's observers, or removes it. */
@@ -45,6 +46,8 @@ static int trace_open(lua_State *L) {
   set_open(check_trace(L), true);
   return 0;
 }
+
+/* Closing keeps what was counted, so that a report can be made afterwards. */
 static int trace_close(lua_State *L) {
   set_open(check_trace(L), false);
   return 0;
@@ -62,6 +65,8 @@ static void set_integer(lua_State *L, const char *key, int64_t v) {
   lua_pushinteger(L, v);
   lua_setfield(L, -2, key);
 }
+
+/* A NULL string sets nil, which leaves the key out. */
 static void set_string(lua_State *L, const char *key, const char *v) {
   lua_pushstring(L, v);
   lua_setfield(L, -2, key);
@@ -151,12 +156,8 @@ static int new_trace(lua_State *L) {
   State *S = dm_enter(L);
   Trace *tr = lua_newuserdatauv(L, sizeof *tr, 0);
   *tr = (Trace){.S = S};
-  if (luaL_newmetatable(L, "demilune.AmpTrace")) {
-    luaL_setfuncs(L, methods, 0);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_setmetatable(L, -2);
+  dm_register_class(L, "demilune.AmpTrace", methods, S);
+  luaL_setmetatable(L, "demilune.AmpTrace");
   DM_CHECK(L, dm_amp_trace_init(&tr->trace, lua_toboolean(L, 1)));
   tr->trace.where = write_line;
   tr->trace.ctx = tr;

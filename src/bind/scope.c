@@ -1,13 +1,14 @@
 /* Scopes: no_grad, enable_grad, inference_mode, dm.device, dm.cuda.stream, dm.scope. A scope
    is a to-be-closed value that switches when it is made and restores the old setting once, on
-   every way out: `local _ <close> = dm.no_grad()`, scope:close(), or its collection. Given a
-   function it runs the function inside and returns its results, and an error in it passes on
-   after the scope has closed.
+   every way out: `local _ <close> = dm.no_grad()`, scope:close(), or its collection, which
+   warns with the line that forgot it. Given a function it runs the function inside and returns
+   its results; an error in it closes the scope as it passes, so that a traceback has all
+   frames.
 
    dm.scope frees memory without the collector: each handle made inside enters a ring, and the
-   end of the scope releases every handle still in it. dm.keep, and being a result of the
-   scope's function, take a handle out of the ring. The scopes form a stack through `outer`,
-   which coroutines may close in another order than they opened it. */
+   end of the scope, but not its collection, releases every handle still in it. dm.keep, and
+   being a result of the scope's function, take a handle out of the ring. The scopes form a
+   stack through `outer`, which coroutines may close in another order than they opened it. */
 #include "base/error.h"
 #include "bind/bind.h"
 
@@ -24,7 +25,10 @@ typedef struct Scope {
   State *S;
   Handle ring;   /* MEMORY: handles made inside */
   Handle *outer; /* the scope around */
+  int line;      /* that opened it, in the function that user value 3 is; or -1 */
 } Scope;
+
+enum { OPENER = 3 };
 
 /* Saves the thread state's settings in c and switches those of its kind. enable_grad inside
    inference_mode leaves inference; no_grad stays in it. */
@@ -89,9 +93,41 @@ static void scope_shut(Scope *c) {
   unstack(c);
 }
 
-/* __close, __gc and scope:close(). */
+static Scope *check_scope(lua_State *L) { return luaL_checkudata(L, 1, "demilune.Scope"); }
+
+/* __close and scope:close(). */
 static int scope_close(lua_State *L) {
-  scope_shut(lua_touserdata(L, 1));
+  scope_shut(check_scope(L));
+  return 0;
+}
+
+/* Does a coroutine wait inside the scope at 1? Nobody resumes it when both are collected. */
+static bool waits_inside(lua_State *L) {
+  lua_getiuservalue(L, 1, 1);
+  lua_State *T = lua_tothread(L, -1);
+  return T && lua_status(T) == LUA_YIELD;
+}
+
+/* __gc: shuts a forgotten scope, and warns: it was in force longer than anybody meant. One of
+   a device or a stream may be meant for the rest of the program. A forgotten dm.scope releases
+   nothing: what it caught until the collector came is still in use. */
+static int scope_gc(lua_State *L) {
+  static const char *const calls[] = {[OFF] = "no_grad",
+                                      [ON] = "enable_grad",
+                                      [INFERENCE] = "inference_mode",
+                                      [MEMORY] = "scope"};
+  Scope *c = check_scope(L);
+  const char *call = c->kind == DEVICE || c->kind == STREAM ? NULL : calls[c->kind];
+  const bool forgotten = c->open && c->line > 0 && call && !waits_inside(L);
+  if (c->open && c->kind == MEMORY)
+    while (c->ring.next != &c->ring) dm_handle_keep(c->ring.next);
+  scope_shut(c);
+  if (!forgotten) return 0;
+  lua_pushfstring(L,
+                  "%s: this scope was never closed; hint: local _ <close> = dm.%s(), or "
+                  "dm.%s(fn)",
+                  call, call, call);
+  dm_warn_forgotten(L, c->line, OPENER, lua_tostring(L, -1));
   return 0;
 }
 
@@ -120,16 +156,15 @@ static int keep(lua_State *L) {
   return lua_gettop(L);
 }
 
-/* Calls the function that lies below its n_args arguments on top, closes the scope and
-   returns the number of results. Tensors among the results of a memory scope are kept.
-   lua_pcall catches an error, so that the scope closes before it is raised again. */
+/* Calls the function that lies below its n_args arguments on top, closes the scope at 1 and
+   returns the number of results. Tensors among the results of a memory scope are kept. */
 static int run_inside(lua_State *L, Scope *c, int n_args) {
   const int base = lua_gettop(L) - n_args; /* function below its arguments */
-  const int st = lua_pcall(L, n_args, LUA_MULTRET, 0);
+  lua_toclose(L, 1);
+  lua_call(L, n_args, LUA_MULTRET);
   const int last = lua_gettop(L);
-  if (st == LUA_OK && c->kind == MEMORY) keep_values(L, base, last, 0);
+  if (c->kind == MEMORY) keep_values(L, base, last, 0);
   scope_shut(c);
-  if (st != LUA_OK) return lua_error(L);
   return last - base + 1;
 }
 
@@ -140,16 +175,19 @@ static void keep_coroutine(lua_State *L) {
 }
 
 /* Pushes the scope and opens it; `how` says what to switch. User value 1 holds the coroutine,
-   2 the stream at 1 (STREAM), so that neither is collected while the scope points to it. */
+   2 the stream at 1 (STREAM), so that neither is collected while the scope points to it, 3 the
+   function that calls. */
 static Scope *push_scope(lua_State *L, State *S, Scope how) {
-  Scope *c = lua_newuserdatauv(L, sizeof *c, 2);
+  Scope *c = lua_newuserdatauv(L, sizeof *c, 3);
   *c = how;
   c->S = S;
-  keep_coroutine(L);
+  c->line = dm_note_line(L, 1, OPENER);
   if (how.kind == STREAM) {
     lua_pushvalue(L, 1);
     lua_setiuservalue(L, -2, 2);
   }
+  (void)dm_enter(L); /* a finalizer may have entered another coroutine */
+  keep_coroutine(L);
   luaL_setmetatable(L, "demilune.Scope");
   scope_open(L, S, c);
   return c;
@@ -194,6 +232,22 @@ static int get_default_device(lua_State *L) {
   return 1;
 }
 
+/* dm.set_default_dtype(dtype): that of floats which are made without one, at first float32;
+   raises for a dtype that is no float. Coroutines made later inherit it. */
+static int set_default_dtype(lua_State *L) {
+  const dm_DType t = dm_check_dtype(L, 1);
+  if (!dm_is_float(t))
+    return dm_raise_text(L, "set_default_dtype: %s given, wanted a float", dm_dtype_name(t));
+  dm_enter(L)->current->dtype = (uint8_t)t;
+  return 0;
+}
+
+/* dm.get_default_dtype() -> "float32" */
+static int get_default_dtype(lua_State *L) {
+  lua_pushstring(L, dm_dtype_name((dm_DType)dm_enter(L)->current->dtype));
+  return 1;
+}
+
 /* The stream's userdata is at 1, where scope_on expects it. */
 int dm_stream_scope(lua_State *L, dm_Stream stream) {
   return scope_on(L, (Scope){.kind = STREAM, .stream = stream});
@@ -218,7 +272,7 @@ static int wrapped(lua_State *L) {
 /* scope:wrap(fn) -> function that runs fn in a scope of this kind at each call, as PyTorch's
    decorator @torch.no_grad() does. It closes this scope. Raises for a stream's scope. */
 static int scope_wrap(lua_State *L) {
-  Scope *c = luaL_checkudata(L, 1, "demilune.Scope");
+  Scope *c = check_scope(L);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   if (c->kind == STREAM)
     return dm_raise_text(L, "wrap: a stream's scope has no wrapper; hint: stream(s, fn)");
@@ -249,8 +303,7 @@ static int is_inference_mode_enabled(lua_State *L) {
 
 /* The methods wrap and close need no upvalues: a scope holds the State itself. */
 void dm_register_scopes(lua_State *L, State *S) {
-  static const luaL_Reg meta[] = {
-      {"__close", scope_close}, {"__gc", scope_close}, {NULL, NULL}};
+  static const luaL_Reg meta[] = {{"__close", scope_close}, {"__gc", scope_gc}, {NULL, NULL}};
   DM_UNUSED(S);
   if (luaL_newmetatable(L, "demilune.Scope")) {
     luaL_setfuncs(L, meta, 0);
@@ -260,6 +313,7 @@ void dm_register_scopes(lua_State *L, State *S) {
     lua_pushcfunction(L, scope_close);
     lua_setfield(L, -2, "close");
     lua_setfield(L, -2, "__index");
+    dm_close_metatable(L, "demilune.Scope");
   }
   lua_pop(L, 1);
 }
@@ -269,6 +323,8 @@ const luaL_Reg dm_scope_functions[] = {{"no_grad", no_grad},
                                        {"inference_mode", inference_mode},
                                        {"device", device},
                                        {"get_default_device", get_default_device},
+                                       {"set_default_dtype", set_default_dtype},
+                                       {"get_default_dtype", get_default_dtype},
                                        {"scope", memory_scope},
                                        {"keep", keep},
                                        {"set_grad_enabled", set_grad_enabled},

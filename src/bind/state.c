@@ -38,9 +38,11 @@ enum {
    the coroutine of the last call, which is held so that its address stays its own. */
 static const char states_key = 0, starters_key = 0, anchor_key = 0;
 
+static const char thread_state_name[] = "demilune.ThreadState";
+
 /* __gc of a coroutine's thread state. It drops the references that the state holds. */
 static int free_state(lua_State *L) {
-  dm_thread_state_clear(lua_touserdata(L, 1));
+  dm_thread_state_clear(luaL_checkudata(L, 1, thread_state_name));
   return 0;
 }
 
@@ -102,10 +104,7 @@ static dm_ThreadState *make_state(lua_State *L, const dm_ThreadState *from) {
   lua_pushthread(L);
   dm_ThreadState *ts = lua_newuserdatauv(L, sizeof *ts, 0);
   dm_thread_state_inherit(ts, from);
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, free_state);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
+  dm_ended_by(L, thread_state_name, "__gc", free_state);
   lua_rawset(L, -3);
   lua_pop(L, 1);
   return ts;
@@ -136,6 +135,15 @@ void dm_enter_slow(lua_State *L, State *S) {
   S->current_thread = L;
 }
 
+/* Makes L, which ran before a finalizer entered another coroutine, the current one again. The
+   registry has the key already, so nothing is allocated. */
+static void come_back(lua_State *L, State *S, dm_ThreadState *here) {
+  S->current_thread = L;
+  S->current = dm_thread_state_current = here;
+  lua_pushthread(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &anchor_key);
+}
+
 /* ---- errors ---- */
 
 /* Level 0 is the C function that asks. A function without a current line, such as a C
@@ -151,7 +159,7 @@ bool dm_where(lua_State *L, const State *S, lua_Debug *ar) {
 
 /* Pushes "file:line: " of the user's line, or "" when no such function is on the stack. It
    takes the State from the registry, for a function without upvalues may raise too. */
-static void push_where(lua_State *L) {
+static void push_line(lua_State *L) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &dm_state_key);
   const State *S = lua_touserdata(L, -1);
   lua_pop(L, 1); /* the registry keeps it */
@@ -160,21 +168,48 @@ static void push_where(lua_State *L) {
   else lua_pushliteral(L, "");
 }
 
+bool dm_push_caller(lua_State *L, const char *name) {
+  luaL_checkstack(L, 8, NULL);
+  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  const bool loaded = lua_getfield(L, -1, "demilune.caller") == LUA_TTABLE;
+  if (loaded) lua_getfield(L, -1, name);
+  else lua_pushnil(L);
+  lua_replace(L, -3);
+  lua_pop(L, 1);
+  return loaded;
+}
+
+/* Pushes "file:line: " and "in model.layers[1] Linear(3 -> 4): " where modules are on the
+   stack. The text names what an error needs; one that prevents it is dropped. */
+static void push_where(lua_State *L) {
+  push_line(L);
+  dm_push_caller(L, "inside");
+  if (lua_pcall(L, 0, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) {
+    lua_concat(L, 2);
+    return;
+  }
+  lua_pop(L, 1);
+}
+
 /* The message is pushed on the coroutine that failed; lua_error never returns, and `return
    dm_raise(L)` only tells the compiler so. */
 int dm_raise(lua_State *L) {
-  push_where(L);
+  luaL_checkstack(L, 3, NULL);
   lua_pushstring(L, dm_error());
+  push_where(L);
+  lua_insert(L, -2);
   lua_concat(L, 2);
   return lua_error(L);
 }
 
 int dm_raise_text(lua_State *L, const char *fmt, ...) {
   va_list ap;
-  push_where(L);
+  luaL_checkstack(L, 3, NULL);
   va_start(ap, fmt);
   lua_pushvfstring(L, fmt, ap);
   va_end(ap);
+  push_where(L);
+  lua_insert(L, -2);
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -202,8 +237,8 @@ dm_Tensor *dm_check_tensor(lua_State *L, int i) {
   const Handle *b = dm_handle(L, i);
   if (DM_LIKELY(b && b->t)) return b->t;
   if (!b) {
-    const char *got = luaL_typename(L, i);
-    dm_raise_text(L, "argument %d: tensor expected, got %s", i, got);
+    dm_raise_text(L, "argument %d: tensor expected, got %s%s", i, luaL_typename(L, i),
+                  i == 1 && lua_isnone(L, 1) ? "; hint: a method takes a colon, x:name()" : "");
   }
   dm_raise_text(L, b->by_scope
                        ? "tensor was released when its scope closed; hint: dm.keep(t), or "
@@ -226,8 +261,10 @@ static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
    in processor time of this thread: other programs do not count. */
 void dm_collect(lua_State *L, State *S) {
   const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+  dm_ThreadState *const here = S->current;
   /* One full cycle runs the finalizers of all handles that it finds unreachable. */
   lua_gc(L, LUA_GCCOLLECT);
+  if (S->current_thread != L) come_back(L, S, here);
   S->n_handle = 0;
   S->gc_end = seconds();
   S->gc_last = seconds_of(CLOCK_THREAD_CPUTIME_ID) - start;
@@ -287,6 +324,7 @@ void dm_collect_before_backward(lua_State *L, State *S) {
 Handle *dm_push_handle(lua_State *L, State *S) {
   Handle *b = lua_newuserdatauv(L, sizeof *b, 0);
   *b = (Handle){.magic = &dm_handle_magic};
+  if (DM_UNLIKELY(S->current_thread != L)) (void)dm_enter(L); /* a finalizer was elsewhere */
   if (S->scope) {
     b->next = S->scope->next;
     b->prev = S->scope;
@@ -295,6 +333,12 @@ Handle *dm_push_handle(lua_State *L, State *S) {
   }
   lua_pushvalue(L, lua_upvalueindex(UP_META));
   lua_setmetatable(L, -2);
+  return b;
+}
+
+Handle *dm_push_own(lua_State *L, State *S) {
+  Handle *b = dm_push_handle(L, S);
+  ring_out(b);
   return b;
 }
 
@@ -313,13 +357,25 @@ void dm_push_tensor(lua_State *L, State *S, dm_Tensor *t) {
 
 /* The handle is pushed first: once the engine has made the tensor, nothing may raise before a
    handle owns it. */
-int dm_push_call(lua_State *L, State *S, int op, int n_in, dm_Tensor *const *in,
-                 const void *attr) {
+int dm_push_call(lua_State *L, State *S, int op, int n_in, const int *at, const void *attr) {
   Handle *b = dm_push_handle(L, S);
-  dm_Tensor *out = NULL;
-  DM_CHECK_TWICE(L, S, dm_call(op, n_in, in, attr, &out));
+  dm_Tensor *out = NULL, *in[2 + DM_MAX_DIM];
+  for (int i = 0; i < n_in; i++) in[i] = dm_check_tensor(L, at[i]);
+  DM_CHECK_HELD(L, S, n_in, in, dm_call(op, n_in, in, attr, &out));
   dm_handle_fill(L, S, b, out);
   return 1;
+}
+
+void dm_hold_all(int64_t n, dm_Tensor *const *in) {
+  for (int64_t i = 0; i < n; i++)
+    if (in[i]) dm_tensor_ref(in[i]);
+}
+
+void dm_let_go_all(int64_t n, dm_Tensor *const *in) {
+  for (int64_t i = 0; i < n; i++) {
+    dm_Tensor *t = in[i];
+    dm_tensor_unref(&t);
+  }
 }
 
 /* ---- arguments ---- */
@@ -331,12 +387,24 @@ void dm_set_functions(lua_State *L, const luaL_Reg *f, State *S) {
   luaL_setfuncs(L, f, 2);
 }
 
+void dm_close_metatable(lua_State *L, const char *name) {
+  lua_pushstring(L, name);
+  lua_setfield(L, -2, "__metatable");
+}
+
 /* luaL_newmetatable says whether the class is new in this state. */
 void dm_register_class(lua_State *L, const char *name, const luaL_Reg *methods, State *S) {
   if (luaL_newmetatable(L, name)) {
-    dm_set_functions(L, methods, S);
-    lua_pushvalue(L, -1);
+    lua_newtable(L);
+    for (; methods->name; methods++) {
+      const luaL_Reg one[] = {*methods, {NULL, NULL}};
+      const bool event = strncmp(methods->name, "__", 2) == 0;
+      lua_pushvalue(L, event ? -2 : -1);
+      dm_set_functions(L, one, S);
+      lua_pop(L, 1);
+    }
     lua_setfield(L, -2, "__index");
+    dm_close_metatable(L, name);
   }
   lua_pop(L, 1);
 }
@@ -345,6 +413,7 @@ void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunctio
   if (luaL_newmetatable(L, name)) {
     lua_pushcfunction(L, f);
     lua_setfield(L, -2, event);
+    dm_close_metatable(L, name);
   }
   lua_setmetatable(L, -2);
 }
@@ -354,14 +423,15 @@ dm_DType dm_check_dtype(lua_State *L, int i) {
   const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
   const dm_DType d = name ? dm_dtype_find(name) : DM_NO_DTYPE;
   if (d != DM_NO_DTYPE) return d;
-  static const char *const names[] = {"float64", "float32", "float16", "bfloat16", "int64",
-                                      "int32",   "int16",   "int8",    "uint8",    "bool"};
+#define LISTED(X, E, S, BITS, NAME, ...) NAME,
+#define JOINED(X, E, S, BITS, NAME, ...) " " NAME
+  static const char *const names[] = {DM_DTYPES(LISTED, )};
   const char *near = name ? dm_nearest(name, DM_COUNT(names), names) : NULL;
   if (near) dm_raise_text(L, "unknown dtype '%s'; did you mean '%s'?", name, near);
-  dm_raise_text(L,
-                "unknown dtype %s: wanted float64 float32 float16 bfloat16 int64 int32 int16 "
-                "int8 uint8 or bool",
+  dm_raise_text(L, "unknown dtype %s: wanted one of" DM_DTYPES(JOINED, ),
                 name ? name : luaL_typename(L, i));
+#undef LISTED
+#undef JOINED
   return d;
 }
 
@@ -380,21 +450,62 @@ int dm_option(lua_State *L, int i, const char *key) {
   return LUA_TNIL;
 }
 
-/* Keys that are no strings count as unknown options, too. */
-void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names) {
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
-    bool known = false;
-    for (int k = 0; k < n; k++) known |= strcmp(names[k], key) == 0;
-    if (!known) {
-      const char *near = dm_nearest(key, n, names);
-      dm_raise_text(
-          L, near ? "%s: unknown option '%s'; did you mean '%s'?" : "%s: unknown option '%s'",
-          what, key, near);
-    }
-    lua_pop(L, 1);
+/* Pushes "\n  what(a, b, c)". */
+static const char *push_names(lua_State *L, const char *what, int n, const char *const *names) {
+  lua_pushfstring(L, "\n  %s(", what);
+  for (int k = 0; k < n; k++) {
+    lua_pushfstring(L, "%s%s", k ? ", " : "", names[k]);
+    lua_concat(L, 2);
   }
+  lua_pushliteral(L, ")");
+  lua_concat(L, 2);
+  return lua_tostring(L, -1);
+}
+
+/* The position of the key at i among the n names; raises where it is none of them, as keys do
+   that are no strings. */
+static int position_of(lua_State *L, int i, const char *what, int n, const char *const *names) {
+  const char *key = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "?";
+  for (int k = 0; k < n; k++)
+    if (strcmp(names[k], key) == 0) return k;
+  const char *near = dm_nearest(key, n, names);
+  const char *all = push_names(L, what, n, names);
+  if (near)
+    return dm_raise_text(L, "%s: unknown option '%s'; did you mean '%s'?%s", what, key, near,
+                         all);
+  return dm_raise_text(L, "%s: unknown option '%s'%s", what, key, all);
+}
+
+void dm_check_options(lua_State *L, const char *what, int i, int n, const char *const *names) {
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) position_of(L, -2, what, n, names);
+}
+
+void dm_position_options(lua_State *L, const char *what, int n, const char *const *names) {
+  const int top = lua_gettop(L);
+  const bool named = top > 0 && lua_istable(L, top) && lua_rawlen(L, top) == 0 &&
+                     !luaL_getmetafield(L, top, "__index");
+  lua_settop(L, top);
+  if (top - named > n)
+    dm_raise_text(L, "%s: argument %d is one too many%s", what, n + 1,
+                  push_names(L, what, n, names));
+  if (!named) {
+    lua_settop(L, n);
+    return;
+  }
+  const int options = n + 1;
+  lua_settop(L, top > options ? top : options);
+  if (top < options) {
+    lua_pushvalue(L, top);
+    lua_replace(L, options);
+    lua_pushnil(L);
+    lua_replace(L, top);
+  }
+  for (lua_pushnil(L); lua_next(L, options);) {
+    const int k = position_of(L, -2, what, n, names);
+    if (!lua_isnil(L, k + 1)) dm_raise_text(L, "%s: %s is given twice", what, names[k]);
+    lua_replace(L, k + 1);
+  }
+  lua_settop(L, n);
 }
 
 bool dm_option_bool(lua_State *L, int i, const char *key, bool def) {
@@ -457,8 +568,9 @@ static int nearest(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1)) n++;
   const char **names = lua_newuserdatauv(L, sizeof *names * (size_t)(n + 1), 0);
+  const int most_names = n;
   n = 0;
-  for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1))
+  for (lua_pushnil(L); lua_next(L, 2) && n < most_names; lua_pop(L, 1))
     if (lua_type(L, -2) == LUA_TSTRING) names[n++] = lua_tostring(L, -2);
   qsort(names, (size_t)n, sizeof *names, by_bytes);
   lua_pushstring(L, nearest_within(word, n, names, most));

@@ -2,7 +2,11 @@
    __index looks a name up among the methods first, then among the properties (x.shape,
    x.grad); any other key indexes elements, see index.c. A property is computed at each
    access: x.grad makes a new handle each time, and __eq compares the tensors behind two
-   handles. */
+   handles.
+
+   A function that calls the engine enters the coroutine's state first (dm_enter) and
+   pushes its handles before it makes a tensor, so that an error of Lua, which jumps,
+   leaves nothing unowned. */
 #include <math.h>
 #include <string.h>
 
@@ -30,14 +34,17 @@ static void push_element(lua_State *L, dm_DType t, const void *p) {
 /* x:item() -> number or boolean. Raises unless x has one element. Waits for the device. */
 static int tensor_item(lua_State *L) {
   dm_enter(L);
-  const dm_Tensor *t = dm_check_tensor(L, 1);
-  if (t->numel != 1)
-    return dm_raise_text(L, "item: wanted one element, given shape %s; hint: x:totable()",
-                         DM_SHAPE(t));
-  char element[8];
-  DM_CHECK(L, dm_tensor_read(t, dm_dtype_size((dm_DType)t->dtype), element));
-  push_element(L, (dm_DType)t->dtype, element);
+  dm_push_item(L, dm_check_tensor(L, 1));
   return 1;
+}
+
+void dm_push_item(lua_State *L, const dm_Tensor *t) {
+  if (t->numel != 1)
+    dm_raise_text(L, "item: wanted one element, given shape %s; hint: x:totable()",
+                  DM_SHAPE(t));
+  char element[8];
+  if (dm_tensor_read(t, dm_dtype_size((dm_DType)t->dtype), element) != DM_OK) dm_raise(L);
+  push_element(L, (dm_DType)t->dtype, element);
 }
 
 /* Pushes the elements from dim d on as nested tables; p points to the first, in host
@@ -59,9 +66,9 @@ static void push_nested(lua_State *L, const dm_Tensor *t, int d, const char *p) 
    to the host first. */
 static int tensor_totable(lua_State *L) {
   State *S = dm_enter(L);
-  const dm_Tensor *t = dm_check_tensor(L, 1);
-  Handle *host = dm_push_handle(L, S); /* below the result, which may end Lua's memory */
-  DM_CHECK_TWICE(L, S, dm_tensor_on_host(t, &host->t));
+  Handle *host = dm_push_own(L, S); /* below the result, which may end Lua's memory */
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  DM_CHECK_HELD(L, S, 1, &t, dm_tensor_on_host(t, &host->t));
   push_nested(L, host->t, 0, dm_tensor_data(host->t));
   dm_handle_release(host);
   return 1;
@@ -108,14 +115,17 @@ static void measure(lua_State *L, int i, int depth, Nested *n) {
   else n->any_float = true;
 }
 
-/* Writes the elements of the nested table at i to *p, row by row, and moves *p behind
-   them. */
-static void fill_from(lua_State *L, int i, dm_DType t, char **p) {
-  if (lua_istable(L, i)) {
-    const int64_t len = (int64_t)lua_rawlen(L, i);
-    for (int64_t k = 1; k <= len; k++) {
+/* Writes the elements of the nested table at i, from dim `depth` of the measure n on, to *p,
+   row by row, and moves *p behind them. Raises where a table has changed since it was measured.
+ */
+static void fill_from(lua_State *L, int i, int depth, const Nested *n, dm_DType t, char **p) {
+  const int type = lua_type(L, i);
+  if (depth < n->ndim ? type != LUA_TTABLE : type != LUA_TNUMBER && type != LUA_TBOOLEAN)
+    dm_raise_text(L, "tensor: the data changed while they were read");
+  if (depth < n->ndim) {
+    for (int64_t k = 1; k <= n->shape[depth]; k++) {
       lua_rawgeti(L, i, k);
-      fill_from(L, lua_gettop(L), t, p);
+      fill_from(L, lua_gettop(L), depth + 1, n, t, p);
       lua_pop(L, 1);
     }
     return;
@@ -138,21 +148,21 @@ static int64_t device_option(lua_State *L, int i) {
   return code;
 }
 
-/* Pushes a copy of a tensor, without history, in dtype t and on the device (DM_NO_DTYPE, -1:
-   as given). It may leave the handle of an alias below the result. */
-static int push_copy(lua_State *L, State *S, const dm_Tensor *given, dm_DType t,
-                     int64_t device) {
+/* Pushes a copy of the tensor at 1, without history, in dtype t and on the device (DM_NO_DTYPE,
+   -1: as given). It may leave the handle of an alias below the result. */
+static int push_copy(lua_State *L, State *S, dm_DType t, int64_t device) {
+  Handle *hold = dm_push_own(L, S);
+  const int at = lua_gettop(L);
+  dm_Tensor *given = dm_check_tensor(L, 1);
   const int64_t dtype = t == DM_NO_DTYPE ? given->dtype : (int64_t)t;
   const int64_t to[3] = {dtype, device, 0};
   const bool stays = device < 0 || device == dm_device_code(given->device);
-  Handle *hold = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_alias(given, &hold->t));
-  return stays ? dm_push_call(L, S, DM_OP_cast, 1, &hold->t, &dtype)
-               : dm_push_call(L, S, DM_OP_to, 1, &hold->t, to);
+  DM_CHECK_HELD(L, S, 1, &given, dm_tensor_alias(given, &hold->t));
+  return dm_push_call(L, S, stays ? DM_OP_cast : DM_OP_to, 1, &at, stays ? &dtype : to);
 }
 
-/* Pushes a tensor of the nested table (or number) at 1. Without a dtype it is float32 where
-   any number is a float, else int64 or bool; an empty table gives float32. */
+/* Pushes a tensor of the nested table (or number) at 1. Without a dtype it is of the default
+   one where any number is a float, else int64 or bool; an empty table too. */
 static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   Nested n = {.ndim = -1};
   for (int d = 0; d < DM_MAX_DIM; d++) n.shape[d] = -1;
@@ -160,14 +170,17 @@ static int push_values(lua_State *L, State *S, dm_DType t, int64_t device) {
   for (int d = 0; d < n.ndim; d++)
     if (n.shape[d] < 0) n.shape[d] = 0;
   if (t == DM_NO_DTYPE)
-    t = n.any_float ? DM_F32 : n.any_int ? DM_I64 : n.any_bool ? DM_BOOL : DM_F32;
+    t = !n.any_float && n.any_int    ? DM_I64
+        : !n.any_float && n.any_bool ? DM_BOOL
+                                     : dm_default_dtype();
   Handle *b = dm_push_handle(L, S);
+  const int at = lua_gettop(L);
   DM_CHECK_TWICE(L, S, dm_tensor_new(t, n.ndim, n.shape, (dm_Device){DM_CPU, 0}, &b->t));
   char *p = dm_tensor_data(b->t);
-  if (b->t->numel > 0) fill_from(L, 1, t, &p);
+  if (b->t->numel > 0) fill_from(L, 1, 0, &n, t, &p);
   const int64_t attr[2] = {dm_device_code(dm_device_of(device)), 0};
   if (DM_LIKELY(attr[0] == dm_device_code(b->t->device))) return 1;
-  return dm_push_call(L, S, DM_OP_to_device, 1, &b->t, attr);
+  return dm_push_call(L, S, DM_OP_to_device, 1, &at, attr);
 }
 
 /* dm.tensor(table, number or tensor, {dtype =, device =, requires_grad =}) -> a new leaf.
@@ -183,10 +196,9 @@ static int tensor_new(lua_State *L) {
   const int64_t device = device_option(L, 2);
   const bool grad = dm_option_bool(L, 2, "requires_grad", false);
   lua_settop(L, 2);
-  const dm_Tensor *given = dm_to_tensor(L, 1);
-  if (given) push_copy(L, S, given, t, device);
+  if (dm_handle(L, 1)) push_copy(L, S, t, device);
   else push_values(L, S, t, device);
-  if (grad) DM_CHECK(L, dm_set_requires_grad(dm_to_tensor(L, -1), true));
+  if (grad) DM_CHECK(L, dm_set_requires_grad(dm_check_tensor(L, -1), true));
   return 1;
 }
 
@@ -195,6 +207,7 @@ static int tensor_new(lua_State *L) {
 /* __tostring of shapes: "{2, 3}". */
 static int shape_tostring(lua_State *L) {
   luaL_Buffer b;
+  luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   luaL_buffinit(L, &b);
   luaL_addchar(&b, '{');
@@ -223,8 +236,11 @@ static int shape_eq(lua_State *L) {
   return 1;
 }
 
-/* Pushes a list of n integers with the metatable of shapes. */
-static void push_ints(lua_State *L, int n, const int64_t *v) {
+/* Pushes a list of n integers with the metatable of shapes. They are copied first: they may lie
+   in a tensor that the collector frees. */
+static void push_ints(lua_State *L, int n, const int64_t *from) {
+  int64_t v[DM_MAX_DIM];
+  memcpy(v, from, sizeof *v * (size_t)n);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
     lua_pushinteger(L, v[i]);
@@ -235,6 +251,7 @@ static void push_ints(lua_State *L, int n, const int64_t *v) {
     lua_setfield(L, -2, "__tostring");
     lua_pushcfunction(L, shape_eq);
     lua_setfield(L, -2, "__eq");
+    dm_close_metatable(L, "demilune.Shape");
   }
   lua_setmetatable(L, -2);
 }
@@ -267,10 +284,14 @@ static int tensor_dim(lua_State *L) {
   lua_pushinteger(L, dm_check_tensor(L, 1)->ndim);
   return 1;
 }
+
+/* The product of the sizes; 1 for a 0-dim tensor. */
 static int tensor_numel(lua_State *L) {
   lua_pushinteger(L, dm_check_tensor(L, 1)->numel);
   return 1;
 }
+
+/* Whether elements lie in row-major order without gaps. */
 static int tensor_is_contiguous(lua_State *L) {
   lua_pushboolean(L, dm_tensor_is_contiguous(dm_check_tensor(L, 1)));
   return 1;
@@ -290,13 +311,39 @@ static int tensor_element_size(lua_State *L) {
   lua_pushinteger(L, dm_dtype_size((dm_DType)dm_check_tensor(L, 1)->dtype));
   return 1;
 }
+
+/* True for float16, bfloat16, float32 and float64. */
 static int tensor_is_floating_point(lua_State *L) {
   lua_pushboolean(L, dm_is_float((dm_DType)dm_check_tensor(L, 1)->dtype));
   return 1;
 }
 
-/* Pushes the property `key` and returns 1, or returns 0 when there is none of that name. */
-static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) {
+/* Pushes the tensor t, which is at 1, with its last two dims swapped: of a matrix for T and H,
+   of matrices in the last two dims for mT and mH. T and H of fewer dims are x itself. */
+static int push_transposed(lua_State *L, State *S, const dm_Tensor *t, const char *key) {
+  const bool batch = key[0] == 'm';
+  if (t->ndim < 2 && !batch) {
+    Handle *b = dm_push_handle(L, S);
+    dm_handle_fill(L, S, b, dm_tensor_ref(dm_check_tensor(L, 1)));
+    return 1;
+  }
+  if (t->ndim < 2 || (t->ndim > 2 && !batch))
+    return dm_raise_text(L, "%s: x has shape %s, wanted a matrix%s", key, DM_SHAPE(t),
+                         batch ? " or several" : "; hint: x.mT, x:permute(...)");
+  return dm_push_call(L, S, DM_OP_transpose, 1, &(int){1}, &(dm_TransposeAttr){-2, -1});
+}
+
+/* Pushes a tensor on the storage of the one at 1, without history. */
+static int push_alias(lua_State *L, State *S) {
+  Handle *b = dm_push_handle(L, S);
+  dm_Tensor *t = dm_check_tensor(L, 1);
+  DM_CHECK_HELD(L, S, 1, &t, dm_tensor_alias(t, &b->t));
+  return 1;
+}
+
+/* Pushes the property `key` of the tensor t, which is at 1, and returns 1, or returns 0 when
+ * there is none of that name. */
+static int push_property(lua_State *L, State *S, const dm_Tensor *t, const char *key) {
   char name[16];
   if (strcmp(key, "shape") == 0) {
     push_ints(L, t->ndim, t->shape);
@@ -317,9 +364,11 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
     lua_pushboolean(L, t->flags & DM_T_PARAMETER);
   } else if (strcmp(key, "ndim") == 0) {
     lua_pushinteger(L, t->ndim);
+  } else if (strcmp(key, "T") == 0 || strcmp(key, "mT") == 0 || strcmp(key, "H") == 0 ||
+             strcmp(key, "mH") == 0) {
+    return push_transposed(L, S, t, key);
   } else if (strcmp(key, "data") == 0) {
-    Handle *b = dm_push_handle(L, S);
-    DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
+    push_alias(L, S);
   } else if (strcmp(key, "grad_fn") == 0) {
     if (t->node) lua_pushstring(L, dm_node_name(t->node));
     else lua_pushnil(L);
@@ -331,21 +380,30 @@ static int push_property(lua_State *L, State *S, dm_Tensor *t, const char *key) 
 
 /* Raises for a name that is neither method nor property, and names the nearest one. */
 static int no_such_name(lua_State *L, const char *key) {
+  enum { MANY = 1024 };
   const char *best = NULL;
-  const char *names[512] = {"shape",         "dtype",   "device", "grad",
-                            "requires_grad", "is_leaf", "data"};
-  int n = 7;
+  const char *names[MANY] = {"shape",   "dtype", "device", "grad", "requires_grad",
+                             "is_leaf", "data",  "T",      "mT"};
+  int n = 9;
   lua_pushnil(L);
-  while (lua_next(L, lua_upvalueindex(3)) && n < 512) {
+  while (lua_next(L, lua_upvalueindex(3)) && n < MANY) {
     names[n++] = lua_tostring(L, -2);
     lua_pop(L, 1);
   }
+  if (strcmp(key, "indices") == 0 || strcmp(key, "values") == 0)
+    return dm_raise_text(
+        L,
+        "a tensor has no '%s'; hint: max(dim) and its like return two tensors, "
+        "as in local values, indices = x:max(1)",
+        key);
   best = dm_nearest(key, n, names);
   if (best) return dm_raise_text(L, "a tensor has no '%s'; did you mean '%s'?", key, best);
   return dm_raise_text(L, "a tensor has no '%s'", key);
 }
 
-/* x[key]. Upvalue 3 is the table of methods, which is read raw before anything else. */
+/* x[key]. Upvalue 3 is the table of methods, which is read raw before anything else. Its own
+   __index, where it has one, brings the methods that are written in Lua at the first name that
+   is none of those in C. */
 static int tensor_index(lua_State *L) {
   /* A method is the most frequent key, so it is looked up before the coroutine is entered. */
   if (lua_type(L, 2) == LUA_TSTRING) {
@@ -354,6 +412,9 @@ static int tensor_index(lua_State *L) {
     State *S = dm_enter(L);
     const char *key = lua_tostring(L, 2);
     if (push_property(L, S, dm_check_tensor(L, 1), key)) return 1;
+    if (dm_index_word(key)) return dm_index_get(L);
+    if (lua_getfield(L, lua_upvalueindex(3), key) != LUA_TNIL) return 1;
+    lua_pop(L, 1);
     return no_such_name(L, key);
   }
   return dm_index_get(L);
@@ -394,7 +455,12 @@ static int set_grad(lua_State *L, dm_Tensor *t) {
 static int set_data(lua_State *L, dm_Tensor *t) {
   if (t->node || t->base)
     return dm_raise_text(L, "data: only a leaf that is no view takes other data");
-  dm_tensor_swap_storage(t, dm_check_tensor(L, 3));
+  const dm_Tensor *from = dm_check_tensor(L, 3);
+  if (dm_tensor_requires_grad(t) && !dm_is_float((dm_DType)from->dtype))
+    return dm_raise_text(L,
+                         "data: a tensor that requires a gradient takes float data, given %s",
+                         dm_dtype_name((dm_DType)from->dtype));
+  dm_tensor_swap_storage(t, from);
   return 0;
 }
 
@@ -411,6 +477,7 @@ static int tensor_newindex(lua_State *L) {
     DM_CHECK(L, dm_set_requires_grad(t, lua_toboolean(L, 3)));
     return 0;
   }
+  if (dm_index_word(key)) return dm_index_set(L);
   return dm_raise_text(L, "a tensor has no field '%s' to assign (grad, data, requires_grad)",
                        key);
 }
@@ -419,8 +486,8 @@ static int tensor_newindex(lua_State *L) {
 
 /* __gc: gives the reference back where free or a scope has not. */
 static int tensor_gc(lua_State *L) {
-  Handle *b = lua_touserdata(L, 1);
-  dm_handle_release(b);
+  Handle *b = dm_handle(L, 1);
+  if (b) dm_handle_release(b);
   return 0;
 }
 
@@ -448,6 +515,20 @@ static int tensor_eq(lua_State *L) {
   return 1;
 }
 
+/* Raises for x < y, as Lua would make one boolean of the result. `0 < x` is how Lua writes
+   x > 0; names: the methods for both orders. */
+static int no_order(lua_State *L, const char *forward, const char *turned) {
+  const bool first = dm_handle(L, 1) != NULL;
+  const bool both = first && dm_handle(L, 2);
+  luaL_tolstring(L, first ? 2 : 1, NULL);
+  return dm_raise_text(L,
+                       "a comparison of tensors has no single truth value; hint: x:%s(%s), or "
+                       "x:item() for one number",
+                       first ? forward : turned, both ? "y" : lua_tostring(L, -1));
+}
+static int tensor_lt(lua_State *L) { return no_order(L, "lt", "gt"); }
+static int tensor_le(lua_State *L) { return no_order(L, "le", "ge"); }
+
 /* x .. text -> string. Two tensors raise, with a hint at dm.cat. */
 static int tensor_concat(lua_State *L) {
   if (dm_handle(L, 1) && dm_handle(L, 2))
@@ -461,12 +542,12 @@ static int tensor_concat(lua_State *L) {
 /* The iterator of pairs(x): (x, i) -> i + 1, x[i + 1]; nothing after the last row. */
 static int next_row(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
   const lua_Integer i = lua_tointeger(L, 2);
-  if (t->ndim == 0 || i >= t->shape[0]) return 0;
+  if (t->ndim == 0 || i < 0 || i >= t->shape[0]) return 0;
   const int64_t attr[2] = {0, i};
   lua_pushinteger(L, i + 1);
-  dm_push_call(L, S, DM_OP_select, 1, &t, attr);
+  dm_push_call(L, S, DM_OP_select, 1, &(int){1}, attr);
   return 2;
 }
 
@@ -482,13 +563,7 @@ static int tensor_pairs(lua_State *L) {
 }
 
 /* x:detach() -> a tensor on x's storage without history. */
-static int tensor_detach(lua_State *L) {
-  State *S = dm_enter(L);
-  const dm_Tensor *t = dm_check_tensor(L, 1);
-  Handle *b = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_tensor_alias(t, &b->t));
-  return 1;
-}
+static int tensor_detach(lua_State *L) { return push_alias(L, dm_enter(L)); }
 
 /* x:detach_() -> x, which loses its history. */
 static int tensor_detach_(lua_State *L) {
@@ -531,7 +606,7 @@ static void read_target_options(lua_State *L, int i, Target *to) {
    non_blocking is set. */
 int dm_tensor_to(lua_State *L) {
   State *S = dm_enter(L);
-  dm_Tensor *t = dm_check_tensor(L, 1);
+  const dm_Tensor *t = dm_check_tensor(L, 1);
   Target to = {t->dtype, dm_device_code(t->device), false, false};
   for (int i = 2; i <= lua_gettop(L); i++) {
     const dm_Tensor *like = dm_to_tensor(L, i);
@@ -549,27 +624,27 @@ int dm_tensor_to(lua_State *L) {
                            luaL_typename(L, i));
     }
   }
-  if (to.device != dm_device_code(t->device)) return dm_push_call(L, S, DM_OP_to, 1, &t, &to);
-  if (to.dtype != t->dtype) return dm_push_call(L, S, DM_OP_cast, 1, &t, &to.dtype);
-  if (to.copy) return dm_push_call(L, S, DM_OP_clone, 1, &t, NULL);
+  t = dm_check_tensor(L, 1); /* a table of options may have a metatable, and so call Lua */
+  const int x = 1;
+  if (to.device != dm_device_code(t->device)) return dm_push_call(L, S, DM_OP_to, 1, &x, &to);
+  if (to.dtype != t->dtype) return dm_push_call(L, S, DM_OP_cast, 1, &x, &to.dtype);
+  if (to.copy) return dm_push_call(L, S, DM_OP_clone, 1, &x, NULL);
   lua_settop(L, 1);
   return 1;
 }
 
-/* x:float(), x:half(), x:cpu() and the like: x:to(name). */
-static int to_dtype(lua_State *L, const char *dtype) {
+/* x:float(), x:half() and the like: x:to(name), where the name is upvalue 3. Each gives x
+   itself where nothing changes, and is differentiable between floats. */
+static int tensor_to_dtype(lua_State *L) {
   lua_settop(L, 1);
-  lua_pushstring(L, dtype);
+  lua_pushvalue(L, lua_upvalueindex(3));
   return dm_tensor_to(L);
 }
-static int tensor_float(lua_State *L) { return to_dtype(L, "float32"); }
-static int tensor_half(lua_State *L) { return to_dtype(L, "float16"); }
-static int tensor_bfloat16(lua_State *L) { return to_dtype(L, "bfloat16"); }
-static int tensor_double(lua_State *L) { return to_dtype(L, "float64"); }
-static int tensor_long(lua_State *L) { return to_dtype(L, "int64"); }
-static int tensor_int(lua_State *L) { return to_dtype(L, "int32"); }
-static int tensor_bool(lua_State *L) { return to_dtype(L, "bool"); }
-static int tensor_cpu(lua_State *L) { return to_dtype(L, "cpu"); }
+static int tensor_cpu(lua_State *L) {
+  lua_settop(L, 1);
+  lua_pushliteral(L, "cpu");
+  return dm_tensor_to(L);
+}
 /* x:cuda(), x:cuda("cuda:1"), x:cuda{non_blocking = true} */
 static int tensor_cuda(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) {
@@ -589,13 +664,13 @@ static int tensor_type_as(lua_State *L) {
    released before it returns. */
 static int tensor_equal(lua_State *L) {
   State *S = dm_enter(L);
+  Handle *eq = dm_push_own(L, S), *all = dm_push_own(L, S);
   dm_Tensor *in[2] = {dm_check_tensor(L, 1), dm_check_tensor(L, 2)};
   if (!dm_same_shape(in[0], in[1])) {
     lua_pushboolean(L, false);
     return 1;
   }
-  Handle *eq = dm_push_handle(L, S), *all = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
+  DM_CHECK_HELD(L, S, 2, in, dm_call(DM_OP_eq, 2, in, NULL, &eq->t));
   DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &eq->t, NULL, &all->t));
   char truth;
   DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
@@ -609,12 +684,13 @@ static int tensor_equal(lua_State *L) {
    element. */
 static int tensor_allclose(lua_State *L) {
   State *S = dm_enter(L);
+  luaL_checkany(L, 1);
   dm_push_form(L, S, dm_op_closure, DM_OP_isclose, false);
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 1);
+  Handle *all = dm_push_own(L, S);
   dm_Tensor *close = dm_check_tensor(L, 1);
-  Handle *all = dm_push_handle(L, S);
-  DM_CHECK_TWICE(L, S, dm_call(DM_OP_all, 1, &close, NULL, &all->t));
+  DM_CHECK_HELD(L, S, 1, &close, dm_call(DM_OP_all, 1, &close, NULL, &all->t));
   char truth;
   DM_CHECK(L, dm_tensor_read(all->t, 1, &truth));
   push_element(L, DM_BOOL, &truth);
@@ -642,11 +718,13 @@ static int make_parameter(lua_State *L) {
   return 1;
 }
 
+/* Functions of the module, next to those that the op table gives. */
 const luaL_Reg dm_tensor_functions[] = {
     {"detach", tensor_detach},     {"tensor", tensor_new},      {"is_tensor", is_tensor},
     {"parameter", make_parameter}, {"equal", tensor_equal},     {"numel", tensor_numel},
     {"allclose", tensor_allclose}, {"index_put", dm_index_put}, {NULL, NULL}};
 
+/* Methods of tensors, next to those of the op table. */
 const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"totable", tensor_totable},
                                       {"size", tensor_size},
@@ -663,13 +741,6 @@ const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"detach_", tensor_detach_},
                                       {"requires_grad_", tensor_requires_grad_},
                                       {"to", dm_tensor_to},
-                                      {"float", tensor_float},
-                                      {"half", tensor_half},
-                                      {"bfloat16", tensor_bfloat16},
-                                      {"double", tensor_double},
-                                      {"long", tensor_long},
-                                      {"int", tensor_int},
-                                      {"bool", tensor_bool},
                                       {"cpu", tensor_cpu},
                                       {"cuda", tensor_cuda},
                                       {"type_as", tensor_type_as},
@@ -679,13 +750,28 @@ const luaL_Reg dm_tensor_methods[] = {{"item", tensor_item},
                                       {"index_put_", dm_index_put_},
                                       {NULL, NULL}};
 
+/* Arithmetic is not here: __add and its like are ops too, see module.c. */
 const luaL_Reg dm_tensor_metamethods[] = {{"__newindex", tensor_newindex},
                                           {"__gc", tensor_gc},
                                           {"__close", tensor_free},
                                           {"__len", tensor_len},
                                           {"__eq", tensor_eq},
+                                          {"__lt", tensor_lt},
+                                          {"__le", tensor_le},
                                           {"__concat", tensor_concat},
                                           {"__pairs", tensor_pairs},
                                           {"__tostring", dm_tensor_tostring},
                                           {"__index", tensor_index},
                                           {NULL, NULL}};
+
+/* The first two upvalues are those of dm_set_functions. */
+void dm_set_casts(lua_State *L, State *S) {
+  for (int d = 0; d < DM_N_DTYPE; d++) {
+    if (!dm_dtypes[d].method) continue;
+    lua_pushlightuserdata(L, S);
+    luaL_getmetatable(L, "demilune.Tensor");
+    lua_pushstring(L, dm_dtypes[d].name);
+    lua_pushcclosure(L, tensor_to_dtype, 3);
+    lua_setfield(L, -2, dm_dtypes[d].method);
+  }
+}

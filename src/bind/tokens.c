@@ -10,7 +10,9 @@ static const char CLASS[] = "demilune.Tokens";
 
 /* Raises on values that are no file of tokens. */
 const dm_Tokens *dm_check_tokens(lua_State *L, int i) {
-  return *(dm_Tokens **)luaL_checkudata(L, i, CLASS);
+  const dm_Tokens *t = *(dm_Tokens **)luaL_checkudata(L, i, CLASS);
+  luaL_argcheck(L, t != NULL, i, "the file is closed");
+  return t;
 }
 
 /* __gc: closes the file. */
@@ -23,7 +25,7 @@ static int tokens_gc(lua_State *L) {
    head says it. */
 static int tokens_open(lua_State *L) {
   State *S = dm_enter(L);
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = dm_check_path(L, 1);
   const lua_Integer bits = luaL_checkinteger(L, 2);
   /* The userdata exists before the file is opened, so that an error loses no descriptor. */
   dm_Tokens **t = lua_newuserdatauv(L, sizeof *t, 0);

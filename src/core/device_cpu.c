@@ -15,6 +15,11 @@
    dm.cpu.empty_cache is called, or when the system refuses memory; the request is then tried
    once more.
 
+   Under AddressSanitizer free blocks and the rest of a block beyond the bytes asked for are
+   forbidden, and so is a red zone after each block (and before each that is mapped), so that it
+   reports overruns and the use of freed blocks. The functions that follow the links in free
+   blocks are left out of its checks.
+
    Invariant: a free block is in the list of its own class and in no other; a segment's `live`
    counts its blocks in use. All of it is guarded by one spin lock, which is not taken while
    the process has one thread. */
@@ -34,6 +39,14 @@
 enum { GRAIN = 512, SEGMENT = 1 << 20, N_CLASS = 160 };
 enum { SMALL_CLASS = 36 };     /* the first that is mapped by itself: 256 KiB */
 enum { SMALL_POOL = 1 << 20 }; /* the largest block of the small pool, as in PyTorch */
+
+enum { RED_ZONE = DM_ASAN ? 64 : 0 };   /* bytes after a small block */
+enum { RED_PAGE = DM_ASAN ? 4096 : 0 }; /* before and after a mapped block */
+#if DM_ASAN
+#define READS_FREE_BLOCKS __attribute__((no_sanitize_address))
+#else
+#define READS_FREE_BLOCKS
+#endif
 
 /* A free block; its own memory stores the link. */
 typedef struct Block {
@@ -66,9 +79,11 @@ static Segment *segments;
 static char *segment_at, *segment_end; /* the unused rest of the newest segment */
 
 /* One counter, by pool. Only these numbers are updated for each block; the others follow from
-   them: all = small + large, freed = allocated + start - current. */
+   them: all = small + large, freed = allocated + start - current. `current` changes under the
+   lock, and is read without it by Lua states of other threads. */
 typedef struct Counter {
-  int64_t current[2], allocated[2], peak[DM_N_POOL];
+  _Atomic int64_t current[2];
+  int64_t allocated[2], peak[DM_N_POOL];
   int64_t start[2]; /* current when `allocated` was set to 0 */
 } Counter;
 static Counter counters[DM_N_MEM];
@@ -77,6 +92,8 @@ static int64_t num_alloc_retries, num_ooms;
 /* Class k = 4e + f holds blocks of GRAIN * 2^e * (1 + f/4) bytes. */
 static int64_t class_bytes(int k) { return ((int64_t)GRAIN << (k / 4)) / 4 * (4 + k % 4); }
 
+/* The smallest class that holds n bytes: the power of two from the leading bit, then
+   at most four steps. */
 static int class_of(int64_t n_bytes) {
   if (DM_LIKELY(n_bytes <= GRAIN)) return 0;
   const uint64_t units = ((uint64_t)n_bytes + GRAIN - 1) / GRAIN;
@@ -89,20 +106,34 @@ static int class_of(int64_t n_bytes) {
 /* The pool of a block or of a request: the same, for 1 MiB is a size class. */
 static bool is_large(int64_t n_bytes) { return n_bytes > SMALL_POOL; }
 
+static inline int64_t current_of(const Counter *c, dm_MemPool pool) {
+  return atomic_load_explicit(&c->current[pool], memory_order_relaxed);
+}
+
+/* Adds n to the counter's current value, and returns that. */
+static inline int64_t change(Counter *c, dm_MemPool pool, int64_t n) {
+  const int64_t now = current_of(c, pool) + n;
+  atomic_store_explicit(&c->current[pool], now, memory_order_relaxed);
+  return now;
+}
+
+/* Raises a counter by n, and its peaks. */
 static inline void count(dm_MemCounter what, dm_MemPool pool, int64_t n) {
   Counter *c = &counters[what];
-  const int64_t now = c->current[pool] += n, all = now + c->current[!pool];
+  const int64_t now = change(c, pool, n), all = now + current_of(c, !pool);
   c->allocated[pool] += n;
   if (now > c->peak[pool]) c->peak[pool] = now;
   if (all > c->peak[DM_POOL_ALL]) c->peak[DM_POOL_ALL] = all;
 }
 
 static inline void uncount(dm_MemCounter what, dm_MemPool pool, int64_t n) {
-  counters[what].current[pool] -= n;
+  change(&counters[what], pool, -n);
 }
 
+/* PyTorch's counters of allocated bytes round each block up to 512. */
 static int64_t rounded(int64_t n_bytes) { return (n_bytes + GRAIN - 1) & -(int64_t)GRAIN; }
 
+/* The three counters of one block. */
 static inline void count_in(dm_MemPool pool, int64_t n_bytes) {
   count(DM_MEM_ALLOCATION, pool, 1);
   count(DM_MEM_REQUESTED_BYTES, pool, n_bytes);
@@ -139,8 +170,11 @@ static void uncount_reserved(int64_t n_bytes) {
 
 /* n fresh bytes from the system, zero. */
 static void *map_pages(int64_t n) {
-  void *p = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char *p = mmap(NULL, (size_t)(n + 2 * RED_PAGE), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
+  dm_forbid(p, n + 2 * RED_PAGE);
+  p += RED_PAGE;
 #ifdef MADV_HUGEPAGE
   if (n >= (2 << 20)) (void)madvise(p, (size_t)n, MADV_HUGEPAGE);
 #endif
@@ -148,6 +182,15 @@ static void *map_pages(int64_t n) {
   return p;
 }
 
+/* Returns n bytes of map_pages to the system. */
+static void unmap_pages(void *p, int64_t n) {
+  char *from = (char *)p - RED_PAGE;
+  dm_permit(from, n + 2 * RED_PAGE);
+  munmap(from, (size_t)(n + 2 * RED_PAGE));
+  uncount_reserved(n);
+}
+
+/* The head of the segment that p, a small block, was cut from. */
 static Segment *segment_of(const void *p) {
   return (Segment *)((uintptr_t)p & ~(uintptr_t)(SEGMENT - 1));
 }
@@ -163,13 +206,14 @@ static Segment *map_segment(void) {
   if (begin > p) munmap(p, (size_t)(begin - p));
   if (p + 2 * SEGMENT > end) munmap(end, (size_t)(p + 2 * SEGMENT - end));
   *s = (Segment){segments, 0};
+  dm_forbid(s + 1, SEGMENT - (int64_t)sizeof *s);
   segments = s;
   count_reserved(SEGMENT);
   return s;
 }
 
 /* Takes the free blocks of unused segments off the lists, then the segments. */
-static void release_segments(void) {
+READS_FREE_BLOCKS static void release_segments(void) {
   if (segment_end && segment_of(segment_end - 1)->live == 0) segment_at = segment_end = NULL;
   for (int k = 0; is_small(k); k++) {
     for (Block **at = &free_blocks[k]; *at;) {
@@ -184,26 +228,26 @@ static void release_segments(void) {
       continue;
     }
     *at = s->next;
+    dm_permit(s, SEGMENT);
     munmap(s, SEGMENT);
     uncount_reserved(SEGMENT);
   }
 }
 
 /* Returns all unused memory to the system. The caller holds the lock. */
-static void release_cached(void) {
+READS_FREE_BLOCKS static void release_cached(void) {
   release_segments();
   for (int k = SMALL_CLASS; k < N_CLASS; k++) {
     while (free_blocks[k]) {
       Block *b = free_blocks[k];
       free_blocks[k] = b->next;
-      munmap(b, (size_t)class_bytes(k));
-      uncount_reserved(class_bytes(k));
+      unmap_pages(b, class_bytes(k));
     }
   }
 }
 
 /* A new block of class k. The caller holds the lock. */
-__attribute__((noinline)) static void *fresh_block(int k) {
+__attribute__((noinline)) READS_FREE_BLOCKS static void *fresh_block(int k) {
   const int64_t n = class_bytes(k);
   if (!is_small(k)) {
     void *p = map_pages(n);
@@ -214,13 +258,13 @@ __attribute__((noinline)) static void *fresh_block(int k) {
     }
     return p;
   }
-  if (segment_end - segment_at < n) {
+  if (segment_end - segment_at < n + RED_ZONE) {
     /* the rest of the old segment is cut into the largest classes that fit */
-    while (segment_end - segment_at >= GRAIN) {
-      int j = class_of(segment_end - segment_at);
-      if (class_bytes(j) > segment_end - segment_at) j--;
+    for (int64_t rest; (rest = segment_end - segment_at - RED_ZONE) >= GRAIN;) {
+      int j = class_of(rest);
+      if (class_bytes(j) > rest) j--;
       Block *b = (Block *)(void *)segment_at;
-      segment_at += class_bytes(j);
+      segment_at += class_bytes(j) + RED_ZONE;
       b->next = free_blocks[j];
       free_blocks[j] = b;
     }
@@ -236,17 +280,20 @@ __attribute__((noinline)) static void *fresh_block(int k) {
     segment_end = (char *)s + SEGMENT;
   }
   void *p = segment_at;
-  segment_at += n;
+  segment_at += n + RED_ZONE;
   return p;
 }
 
+/* Bytes in use, in blocks rounded to 512; what dm.cpu.memory_allocated shows. */
 static int64_t cpu_allocated_bytes(dm_Device dev) {
   DM_UNUSED(dev);
   const Counter *c = &counters[DM_MEM_ALLOCATED_BYTES];
-  return c->current[DM_POOL_SMALL] + c->current[DM_POOL_LARGE];
+  return current_of(c, DM_POOL_SMALL) + current_of(c, DM_POOL_LARGE);
 }
 
-static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
+/* A block from its class's list, else from a segment or the system. One attempt after
+   the cache was released decides whether memory is short. */
+READS_FREE_BLOCKS static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   DM_UNUSED(dev);
   const bool possible = n_bytes > 0 && n_bytes <= (int64_t)1 << 44 && !dm_alloc_should_fail();
   const int k = possible ? class_of(n_bytes) : 0;
@@ -265,14 +312,19 @@ static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
   if (!p)
     return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
                    (double)n_bytes / 1048576.0, (double)cpu_allocated_bytes(dev) / 1048576.0);
+  dm_permit(p, n_bytes);
+  dm_noise(p, n_bytes);
   *out = p;
   return DM_OK;
 }
 
-static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
+/* n_bytes is what was asked for, from which the class follows, so that blocks need no
+   head. */
+READS_FREE_BLOCKS static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
   DM_UNUSED(dev);
   const int k = class_of(n_bytes);
   Block *b = p;
+  dm_forbid(p, class_bytes(k));
   lock();
   b->next = free_blocks[k];
   free_blocks[k] = b;
@@ -317,11 +369,11 @@ static void cpu_stats(dm_Device dev, dm_MemStats *out) {
   for (int i = 0; i < DM_N_MEM; i++) {
     const Counter *c = &counters[i];
     dm_MemStat *all = &out->of[i][DM_POOL_ALL];
-    for (int pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++) {
-      const dm_MemStat s = {.current = c->current[pool],
+    for (dm_MemPool pool = DM_POOL_SMALL; pool <= DM_POOL_LARGE; pool++) {
+      const dm_MemStat s = {.current = current_of(c, pool),
                             .peak = c->peak[pool],
                             .allocated = c->allocated[pool],
-                            .freed = c->allocated[pool] + c->start[pool] - c->current[pool]};
+                            .freed = c->allocated[pool] + c->start[pool] - current_of(c, pool)};
       out->of[i][pool] = s;
       all->current += s.current;
       all->allocated += s.allocated;
@@ -337,7 +389,7 @@ static void cpu_reset_peaks(dm_Device dev) {
   lock();
   for (Counter *c = counters; c < counters + DM_N_MEM; c++) {
     memcpy(c->peak, c->current, sizeof c->current);
-    c->peak[DM_POOL_ALL] = c->current[DM_POOL_SMALL] + c->current[DM_POOL_LARGE];
+    c->peak[DM_POOL_ALL] = current_of(c, DM_POOL_SMALL) + current_of(c, DM_POOL_LARGE);
   }
   unlock();
 }

@@ -1,7 +1,13 @@
 /* Handles and storage: see tensor.h.
 
    Invariants: numel is the product of shape; strides are 0 or more; a contiguous tensor's
-   strides are dm_contiguous_strides(shape), except in dims of size 1, whose stride is free. */
+   strides are dm_contiguous_strides(shape), except in dims of size 1, whose stride is free. A
+   tensor of no dims has shape[0] = stride[0] = 1: ops along a dim find one element there.
+
+   Ownership: a handle holds its storage, a view also holds its base's handle, and
+   handles are counted by their users. The last reference to a handle drops the
+   history, gradient and copies that hang on it, and then its reference to the
+   storage. */
 #include "core/tensor.h"
 
 #include <stdio.h>
@@ -9,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/sizes.h"
 
 void (*dm_tensor_drop_history)(dm_Tensor *t);
 
@@ -17,6 +24,9 @@ void (*dm_tensor_drop_history)(dm_Tensor *t);
 typedef struct Inline {
   dm_Storage storage;
   _Alignas(16) dm_Tensor handle;
+#if DM_ASAN
+  char zone[16]; /* forbidden */
+#endif
   _Alignas(16) char data[];
 } Inline;
 enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
@@ -30,6 +40,8 @@ static void leave_block(dm_Storage *s) {
   else dm_free(s);
 }
 
+/* Drops one reference to the storage; the last one gives the data back to its owner:
+   the caller of dm_tensor_wrap, or the device's allocator. */
 static void storage_unref(dm_Storage *s) {
   if (!dm_let_go(&s->refs)) return;
   if (s->release) s->release(s->release_ctx);
@@ -72,6 +84,10 @@ static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   Inline *p = block;
   *out = inline_init(p, dev, n_bytes, true);
   p->storage.data = n_bytes ? p->data : NULL;
+#if DM_ASAN
+  dm_forbid(p->zone, sizeof p->zone);
+#endif
+  dm_forbid(p->data + n_bytes, INLINE_BYTES - n_bytes);
   return DM_OK;
 }
 
@@ -89,7 +105,7 @@ static dm_status large_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
 
 int64_t dm_numel(int ndim, const int64_t *shape) {
   int64_t n = 1;
-  for (int d = 0; d < ndim; d++) n *= shape[d];
+  for (int d = 0; d < ndim; d++) n = dm_mul_sizes(n, shape[d]);
   return n;
 }
 
@@ -124,6 +140,7 @@ static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *num
 static inline void set_shape(dm_Tensor *t, int ndim, const int64_t *shape, int64_t numel) {
   t->ndim = (uint8_t)ndim;
   t->numel = numel;
+  t->shape[0] = t->stride[0] = 1;
   int64_t s = 1;
   for (int d = ndim - 1; d >= 0; d--) {
     t->shape[d] = shape[d];
@@ -132,6 +149,8 @@ static inline void set_shape(dm_Tensor *t, int ndim, const int64_t *shape, int64
   }
 }
 
+/* The elements are not initialized. Small tensors of the CPU are one block of
+   BLOCK_BYTES, which the allocator serves from one list. */
 dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Device dev,
                         dm_Tensor **out) {
   int64_t numel;
@@ -152,6 +171,8 @@ dm_status dm_tensor_new_meta(const dm_Meta *m, dm_Tensor **out) {
   return DM_OK;
 }
 
+/* A number takes part in an op as a 0-dim tensor that has little say in the dtype,
+   see dm_result_dtype. */
 dm_status dm_tensor_number(bool is_int, double f, int64_t i, dm_Tensor **out) {
   DM_TRY(dm_tensor_new(is_int ? DM_I64 : DM_F64, 0, NULL, (dm_Device){DM_CPU, 0}, out));
   (*out)->flags |= DM_T_NUMBER;
@@ -160,6 +181,7 @@ dm_status dm_tensor_number(bool is_int, double f, int64_t i, dm_Tensor **out) {
   return DM_OK;
 }
 
+/* The handle is made without elements and then told where the caller's data lie. */
 dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *shape,
                          void (*release)(void *), void *ctx, dm_Tensor **out) {
   int64_t numel;
@@ -176,6 +198,7 @@ dm_status dm_tensor_wrap(void *data, dm_DType dtype, int ndim, const int64_t *sh
   return DM_OK;
 }
 
+/* A second handle of the same elements, without history, gradient or base. */
 dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
   dm_Tensor *a = dm_alloc(sizeof *a);
   if (!a) return dm_fail(DM_EMEM, "out of memory: cannot allocate a tensor handle");
@@ -185,6 +208,7 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
   a->flags = t->flags & (DM_T_NUMBER | DM_T_INFERENCE);
   a->offset = t->offset;
   a->numel = t->numel;
+  a->shape[0] = a->stride[0] = 1;
   for (int d = 0; d < t->ndim; d++) {
     a->shape[d] = t->shape[d];
     a->stride[d] = t->stride[d];
@@ -194,6 +218,7 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out) {
   return DM_OK;
 }
 
+/* Views of a view share its base, so that a base's history is found in one step. */
 dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
                          int64_t offset, dm_Tensor **out) {
   int64_t numel;
@@ -204,6 +229,7 @@ dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int
   v->ndim = (uint8_t)ndim;
   v->offset = offset;
   v->numel = numel;
+  v->shape[0] = v->stride[0] = 1;
   for (int d = 0; d < ndim; d++) {
     v->shape[d] = shape[d];
     v->stride[d] = stride[d];
@@ -219,6 +245,8 @@ dm_Tensor *dm_tensor_ref(dm_Tensor *t) {
   return t;
 }
 
+/* Fields are tested first: most tensors have none of them, and a handle dies at every
+   op. */
 void dm_tensor_unref(dm_Tensor **tp) {
   dm_Tensor *t = *tp;
   *tp = NULL;
@@ -234,6 +262,8 @@ void dm_tensor_unref(dm_Tensor **tp) {
   if (home) leave_block(home);
 }
 
+/* t gets from's elements and keeps its identity. A handle that lives in its old
+   storage's block keeps that block, not its data, until both are gone. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   dm_hold(&from->storage->refs);
   dm_Storage *old = t->storage;
@@ -245,7 +275,8 @@ void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from) {
   t->numel = from->numel;
   memcpy(t->shape, from->shape, sizeof t->shape);
   memcpy(t->stride, from->stride, sizeof t->stride);
-  dm_tensor_unref(&t->low); /* versions of two storages do not compare */
+  t->gen++; /* tells those who saved t: versions of two storages do not compare */
+  dm_tensor_unref(&t->low);
   dm_tensor_unref(&t->last);
   if ((t->flags & DM_T_INLINED) && !t->home) {
     t->home = old;
@@ -263,6 +294,8 @@ static dm_status copy(dm_Device to, void *dst, dm_Device from, const void *src, 
   return dm_device_ops(to.type == DM_CPU ? from : to)->copy(to, dst, from, src, n, later);
 }
 
+/* Both are dense and of one size; with `later` the host may go on before the copy is
+   done. */
 dm_status dm_tensor_copy_bytes(dm_Tensor *dst, const dm_Tensor *src, bool later) {
   return copy(dst->device, dm_tensor_data(dst), src->device, dm_tensor_data(src),
               dm_tensor_bytes(src), later);
@@ -272,6 +305,8 @@ dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst) {
   return copy((dm_Device){DM_CPU, 0}, dst, t->device, dm_tensor_data(t), n_bytes, false);
 }
 
+/* A strided tensor is copied with the gaps between its elements, so that its strides
+   stay. */
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out) {
   if (t->device.type == DM_CPU) {
     *out = dm_tensor_ref((dm_Tensor *)(uintptr_t)t);
@@ -309,6 +344,7 @@ void *dm_tensor_data(const dm_Tensor *t) {
   return p ? p + t->offset * dm_dtype_size((dm_DType)t->dtype) : NULL;
 }
 
+/* Row-major without gaps. A dim of size 1 has any stride: it is never stepped along. */
 bool dm_tensor_is_contiguous(const dm_Tensor *t) {
   int64_t s = 1;
   for (int d = t->ndim - 1; d >= 0; d--) {
@@ -319,6 +355,7 @@ bool dm_tensor_is_contiguous(const dm_Tensor *t) {
   return true;
 }
 
+/* (N, C, H, W) whose channels are adjacent in memory, then W, H and N. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t) {
   int64_t stride[4];
   if (t->ndim != 4) return false;
@@ -332,6 +369,7 @@ bool dm_tensor_requires_grad(const dm_Tensor *t) {
   return (t->flags & DM_T_REQUIRES_GRAD) || t->node;
 }
 
+/* Expanded tensors show one element several times, by a stride of 0. */
 bool dm_tensor_overlaps_itself(const dm_Tensor *t) {
   for (int d = 0; d < t->ndim; d++)
     if (t->stride[d] == 0 && t->shape[d] > 1) return true;
@@ -345,6 +383,7 @@ bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b) {
   return true;
 }
 
+/* "{2, 3}" in buf; a shape that is too long for it is cut. */
 const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]) {
   int at = snprintf(buf, 96, "{");
   for (int d = 0; d < ndim && at < 96; d++)
@@ -353,6 +392,7 @@ const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]) {
   return buf;
 }
 
+/* NumPy's rule: dims are aligned at the last one; equal sizes, or one of them 1. */
 dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, int *ndim,
                        int64_t *shape) {
   const int n = a->ndim > b->ndim ? a->ndim : b->ndim;
@@ -370,8 +410,12 @@ dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, i
   return DM_OK;
 }
 
+/* PyTorch's promotion: tensors with dims decide first; 0-dim tensors, and after them
+   numbers, count only where their kind (bool, integer, float) is higher than what
+   stands so far. */
 dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
-  if (n == 2 && in[0]->dtype == in[1]->dtype && !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
+  if (n == 2 && in[1] && in[0]->dtype == in[1]->dtype &&
+      !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
     return (dm_DType)in[0]->dtype;
   /* classes: 0 = tensors with dims, 1 = 0-dim tensors, 2 = numbers */
   dm_DType best[3] = {DM_NO_DTYPE, DM_NO_DTYPE, DM_NO_DTYPE};
@@ -379,7 +423,7 @@ dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
     if (!in[i]) continue;
     const int class = in[i]->flags & DM_T_NUMBER ? 2 : in[i]->ndim == 0;
     dm_DType d = (dm_DType)in[i]->dtype;
-    if (class == 2 && dm_is_float(d)) d = DM_F32; /* the default float dtype */
+    if (class == 2 && dm_is_float(d)) d = dm_default_dtype();
     best[class] = best[class] == DM_NO_DTYPE ? d : dm_promote(best[class], d);
   }
   dm_DType r = best[0];

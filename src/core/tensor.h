@@ -53,7 +53,9 @@ struct dm_Tensor {
   uint8_t flags;
   uint8_t out_index; /* which output of node */
   uint8_t low_dtype; /* the dtype that autocast cast it to since the last step; or 0 */
-  uint32_t gen; /* a base counts its rewritten histories; a view has its base's count then */
+  /* A base counts its rewritten histories and the exchanges of its data; a view has the count
+     that its base had when their histories last agreed. */
+  uint32_t gen;
   int64_t offset, numel;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   dm_Storage *storage;
@@ -86,7 +88,7 @@ dm_status dm_tensor_alias(const dm_Tensor *t, dm_Tensor **out);
 /* A view: remembers t's base so that in-place changes reach its history. */
 dm_status dm_tensor_view(dm_Tensor *t, int ndim, const int64_t *shape, const int64_t *stride,
                          int64_t offset, dm_Tensor **out);
-/* t gets from's storage, shape and strides; its history and gradient stay. */
+/* t gets from's storage, shape and strides; its history and gradient stay, its gen rises. */
 void dm_tensor_swap_storage(dm_Tensor *t, const dm_Tensor *from);
 
 /* Copies the bytes of src into dst: both dense, of one shape and dtype, on any
@@ -99,7 +101,7 @@ dm_status dm_tensor_read(const dm_Tensor *t, int64_t n_bytes, void *dst);
 dm_status dm_tensor_on_host(const dm_Tensor *t, dm_Tensor **out);
 
 bool dm_tensor_is_contiguous(const dm_Tensor *t);
-/* (N,C,H,W), dense in the order N, H, W, C. With one channel or one pixel it is contiguous
+/* (N,C,H,W), dense in the order N, H, W, C. With one channel or one position it is contiguous
    as well. */
 bool dm_tensor_is_channels_last(const dm_Tensor *t);
 bool dm_tensor_requires_grad(const dm_Tensor *t);
@@ -135,6 +137,8 @@ const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]);
 /* The shape that a and b broadcast to (NumPy's rules); the failure names shapes and dim. */
 dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, int *ndim,
                        int64_t *shape);
+/* The dtype of floats that are made without one: of integers, of the host's numbers. */
+dm_DType dm_default_dtype(void);
 /* The dtype of arithmetic on these, by PyTorch's promotion: tensors with dims decide; 0-dim
    tensors, and then numbers, count only when their kind (bool, integer, float) is higher. */
 dm_DType dm_result_dtype(int n, dm_Tensor *const *in);

@@ -19,7 +19,7 @@ typedef enum Pass { FORWARD, DX, DW } Pass;
 
 /* ---- the conditions; no size of d is 0 ------------------------------------------- */
 
-/* Planes of at most as many pixels as the kernel has taps: most taps of an implicit product
+/* Planes of at most as many positions as the kernel has taps: most taps of an implicit product
    would fall outside. Few images do not pay for spreading the weights. */
 static bool serves_dense(const dm_ConvDims *d, dm_DType t, Pass pass) {
   enum { IMAGES = 8, MOST_MATRIX = 16 << 20 /* elements */ };
@@ -31,13 +31,13 @@ static bool serves_dense(const dm_ConvDims *d, dm_DType t, Pass pass) {
 
 /* 1 x 1 kernels on large planes: the planes of an image are a matrix (C, HW) already. A
    small plane would have the weights packed again for each image. A group that makes fewer
-   than THIN channels has too few products for the packing of its pixels. dw adds images up
+   than THIN channels has too few products for the packing of its positions. dw adds images up
    in the memory of dw: for one image, or for sums that need no rounding. */
 static bool serves_pointwise(const dm_ConvDims *d, dm_DType t, Pass pass) {
-  enum { LEAST_PIXELS = 800, THIN = 8 };
+  enum { LEAST_POSITIONS = 800, THIN = 8 };
   const bool plain = d->r == 1 && d->s == 1 && d->stride[0] == 1 && d->stride[1] == 1 &&
                      d->pad[0] == 0 && d->pad[1] == 0;
-  if (!plain || d->h * d->w < LEAST_PIXELS) return false;
+  if (!plain || d->h * d->w < LEAST_POSITIONS) return false;
   if (pass == DW) return d->n == 1 || t == dm_compute_dtype(t);
   return (pass == FORWARD ? d->o : d->c) >= THIN * d->groups;
 }
@@ -95,23 +95,22 @@ dm_status dm_conv2d_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const v
   return algorithm_for(d, t, FORWARD)->forward(d, t, x, w, bias, y);
 }
 
-/* A gradient that no output reaches is 0. */
-static bool is_unreached(const dm_ConvDims *d, dm_DType t, void *gradient, int64_t size) {
-  if (d->n * d->o * d->p * d->q > 0) return false;
-  memset(gradient, 0, (size_t)(size * dm_dtype_size(t)));
-  return true;
-}
+/* Does no output reach the gradients? Then dw is 0, and dx the bias alone. */
+static bool is_unreached(const dm_ConvDims *d) { return d->n * d->o * d->p * d->q <= 0; }
 
 dm_status dm_conv2d_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                       void *dx) {
-  const int64_t size = d->n * d->c * d->h * d->w;
-  if (size <= 0 || is_unreached(d, t, dx, size)) return DM_OK;
-  return algorithm_for(d, t, DX)->dx(d, t, dy, w, dx);
+                       const void *bias, void *dx) {
+  if (d->n * d->c * d->h * d->w <= 0) return DM_OK;
+  if (!is_unreached(d)) return algorithm_for(d, t, DX)->dx(d, t, dy, w, bias, dx);
+  dm_conv_fill(d, t, bias, dx);
+  return DM_OK;
 }
 
 dm_status dm_conv2d_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
                        void *dw) {
   const int64_t size = d->o * (d->c / d->groups) * d->r * d->s;
-  if (size <= 0 || is_unreached(d, t, dw, size)) return DM_OK;
-  return algorithm_for(d, t, DW)->dw(d, t, dy, x, dw);
+  if (size <= 0) return DM_OK;
+  if (!is_unreached(d)) return algorithm_for(d, t, DW)->dw(d, t, dy, x, dw);
+  memset(dw, 0, (size_t)(size * dm_dtype_size(t)));
+  return DM_OK;
 }

@@ -12,11 +12,11 @@ typedef struct dm_ConvDims {
   int64_t stride[2], pad[2], dil[2];
 } dm_ConvDims;
 
-/* bias: (O), or NULL. */
+/* bias: one number a channel of the result, (O) of y and (C) of dx, or NULL. */
 typedef dm_status dm_ConvForwardFn(const dm_ConvDims *d, dm_DType t, const void *x,
                                    const void *w, const void *bias, void *y);
 typedef dm_status dm_ConvDxFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                              void *dx);
+                              const void *bias, void *dx);
 typedef dm_status dm_ConvDwFn(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
                               void *dw);
 

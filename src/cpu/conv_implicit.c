@@ -6,11 +6,11 @@
      dx       dx (C x NH'W') = w^T (C x O taps) * gathered dy (O taps x NH'W'),
               one such product for each of stride[0] * stride[1] phases
 
-   Backward by phases: pixel h = h' * stride + phase of dx meets kernel row r only if
-   (phase + pad - r * dil) % stride == 0. All pixels of a phase share these taps, so dx of a
+   Backward by phases: position h = h' * stride + phase of dx meets kernel row r only if
+   (phase + pad - r * dil) % stride == 0. All positions of a phase share these taps, so dx of a
    phase is a forward convolution of dy with stride 1 and fewer taps. No product is computed
    with the zeros that a transposed convolution would insert, and no element of dx is written
-   twice. A phase without taps keeps the zeros that dx begins with.
+   twice. A phase without taps keeps what dx begins with: the bias, or zeros.
 
    A task is one tile of output positions (conv_tiles.h), one group, and a block of at most
    ROWS output channels. It copies the planes under the tile, gathers strips of nr positions
@@ -74,7 +74,7 @@ typedef struct Job {
   dm_TileGrid grid;
   int64_t rows, n_block;                           /* output channels of a task; tasks a tile */
   const char *bias;                                /* compute type, or NULL */
-  char *y;                                         /* first output pixel of this job */
+  char *y;                                         /* first output position of this job */
   int64_t img_step, chan_step, row_step, col_step; /* of the output */
   atomic_bool failed;
 } Job;
@@ -84,7 +84,7 @@ typedef struct Work {
   char *planes, *strip; /* the padded planes; a gathered strip */
   char *product;        /* of a strip, where its outputs are not contiguous */
   char *sums;           /* (rows, cols) of a tile, where y has 16 bits */
-  int32_t *pixel, *tap;
+  int32_t *position, *tap;
   int64_t *to; /* output offset of each position */
 } Work;
 
@@ -103,7 +103,7 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   w->strip = dm_arena_take(a, depth * nr * job->es);
   w->product = dm_arena_take(a, job->rows * nr * job->es);
   w->sums = dm_arena_take(a, is_staged(job) ? job->rows * job->grid.cols * job->es : 0);
-  w->pixel = dm_arena_take(a, job->grid.cols * 4);
+  w->position = dm_arena_take(a, job->grid.cols * 4);
   w->tap = dm_arena_take(a, depth * 4);
   w->to = dm_arena_take(a, job->grid.cols * 8);
 }
@@ -210,7 +210,7 @@ static void run_stencil(const Job *job, const Work *w, const Chunk *chunk) {
     char *const dst = is_staged(job) ? w->sums + j * job->es : y + w->to[j] * job->es;
     const bool biased = job->bias && !chunk->add;
     if (biased) fill_bias(job, chunk->chan, job->x.q, dst);
-    kernel->stencil(w->planes + w->pixel[j] * job->es, w->tap, chunk->depth, chunk->weights,
+    kernel->stencil(w->planes + w->position[j] * job->es, w->tap, chunk->depth, chunk->weights,
                     kernel->mr, job->x.q, dst, chunk->add || biased);
   }
 }
@@ -227,7 +227,8 @@ static void run_chunk(const Job *job, const Work *w, const Chunk *chunk) {
   }
   for (int64_t j = 0; j < chunk->cols; j += nr) {
     const int n = (int)dm_min_i64(nr, chunk->cols - j);
-    gather_kernel->gather(w->planes, w->pixel + j, n, w->tap, chunk->depth, (int)nr, w->strip);
+    gather_kernel->gather(w->planes, w->position + j, n, w->tap, chunk->depth, (int)nr,
+                          w->strip);
     if (multiply_kernel->pairs) multiply_kernel->join(chunk->depth, (int)nr, w->strip);
     run_strip(job, w, chunk, j, n);
   }
@@ -246,7 +247,7 @@ static void run_task(const Job *job, const Work *w, int64_t task) {
   Chunk chunk = {.chan = group * p->out + first,
                  .rows = dm_min_i64(job->rows, p->out - first),
                  .cols = tile.cols};
-  dm_list_pixels(&job->x, &job->grid, &tile, w->pixel);
+  dm_list_positions(&job->x, &job->grid, &tile, w->position);
   list_outputs(job, &tile, w->to);
   for (int64_t c = 0; c < p->in; c += job->grid.n_chan) {
     const int64_t n_chan = dm_min_i64(job->grid.n_chan, p->in - c);
@@ -282,7 +283,7 @@ static dm_status run_job(Job *job, const char *op) {
   job->grid = dm_tile_grid(&job->x, p->in, DEPTH, INT64_MAX, p->gather_kernel->nr,
                            p->multiply_kernel->pairs ? 2 : 1);
   if (job->grid.buffer > INT32_MAX)
-    return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 pixels", op);
+    return dm_fail(DM_EARG, "%s: a row of taps spans more than 2^31 positions", op);
   job->rows = dm_even_part(p->out, ROWS, p->gather_kernel->mr);
   while (job->grid.n_tile * p->d->groups * dm_ceil_div(p->out, job->rows) < 2 * threads &&
          job->rows > 8 * p->gather_kernel->mr)
@@ -366,7 +367,7 @@ static void pack_backward(void *ctx, int64_t begin, int64_t end) {
       const int n_lane = (int)dm_min_i64(mr, p->out - c);
       const char *at = src + c * rs * in;
       dm_DType type = p->dtype;
-      if (dm_is_16bit(type) && n_lane * rs <= WIDE) {
+      if (dm_is_low(type) && n_lane * rs <= WIDE) {
         dm_load_f32(type, at, 1, n_lane * rs, wide);
         at = (const char *)wide;
         type = DM_F32;
@@ -423,7 +424,7 @@ static void carve_forward(const void *ctx, dm_Arena *a, void *parts) {
 
 dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                                const void *bias, void *y) {
-  const int64_t pixels = d->p * d->q, out = d->o / d->groups;
+  const int64_t positions = d->p * d->q, out = d->o / d->groups;
   const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));
   Weights p = {.d = d,
                .dtype = t,
@@ -437,8 +438,8 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
   Job job = {.weights = &p,
              .es = dm_dtype_size(kernel->type),
              .y = y,
-             .img_step = d->o * pixels,
-             .chan_step = pixels,
+             .img_step = d->o * positions,
+             .chan_step = positions,
              .row_step = d->q,
              .col_step = 1};
   ForwardParts parts;
@@ -459,7 +460,7 @@ dm_status dm_conv_implicit_fwd(const dm_ConvDims *d, dm_DType t, const void *x, 
 
 /* ---- dx -------------------------------------------------------------------------- */
 
-/* Taps r of one dim that reach pixels h = h'*step + phase: lists r, and the
+/* Taps r of one dim that reach positions h = h'*step + phase: lists r, and the
    row of dy that it reads for h' = 0. Returns how many. */
 static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t *which,
                           int64_t *tap) {
@@ -474,7 +475,7 @@ static int64_t phase_taps(const dm_ConvDims *d, int dim, int64_t phase, int64_t 
   return count;
 }
 
-/* dx of pixels (h' * stride + ph, w' * stride + pw). lists: buffer for 2 (R + S) numbers. */
+/* dx of positions (h' * stride + ph, w' * stride + pw). lists: buffer for 2 (R + S) numbers. */
 static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t *lists,
                            char *dx) {
   const dm_ConvDims *const d = p->d;
@@ -503,7 +504,7 @@ static dm_status run_phase(Job *job, Weights *p, int64_t ph, int64_t pw, int64_t
 
 typedef struct DxParts {
   int64_t *lists; /* of run_phase */
-  char *panels;
+  char *panels, *bias;
 } DxParts;
 
 /* Panels for all taps, which no phase exceeds: the phases use them one after the other. */
@@ -514,15 +515,23 @@ static void carve_dx(const void *ctx, dm_Arena *a, void *parts) {
   DxParts *const x = parts;
   x->lists = dm_arena_take(a, 2 * (p->d->r + p->d->s) * 8);
   x->panels = dm_arena_take(a, p->d->groups * lanes * p->in * p->d->r * p->d->s * job->es);
+  x->bias = dm_arena_take(a, p->d->c * job->es);
 }
 
-/* The phases run one after the other, each in parallel; they write disjoint pixels of dx. */
+void dm_conv_fill(const dm_ConvDims *d, dm_DType t, const void *bias, void *dx) {
+  const int64_t plane = d->h * d->w, es = dm_dtype_size(t);
+  if (!bias) memset(dx, 0, (size_t)(d->n * d->c * plane * es));
+  for (int64_t i = 0; bias && i < d->n * d->c * plane; i++)
+    memcpy((char *)dx + i * es, (const char *)bias + i / plane % d->c * es, (size_t)es);
+}
+
+/* The phases run one after the other, each in parallel; they write disjoint positions of dx. */
 dm_status dm_conv_implicit_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                              void *dx) {
+                              const void *bias, void *dx) {
   const dm_Kernel *const kernel = dm_kernel(dm_compute_dtype(t));
-  /* pixels that no tap reaches have gradient 0 */
+  /* positions that no tap reaches */
   if (d->r < d->stride[0] || d->s < d->stride[1] || d->dil[0] > 1 || d->dil[1] > 1)
-    memset(dx, 0, (size_t)(d->n * d->c * d->h * d->w * dm_dtype_size(t)));
+    dm_conv_fill(d, t, bias, dx);
   Weights p = {.d = d,
                .dtype = t,
                .gather_kernel = kernel,
@@ -547,6 +556,10 @@ dm_status dm_conv_implicit_dx(const dm_ConvDims *d, dm_DType t, const void *dy, 
   if (!dm_scratch_carve(DM_SCRATCH_JOB, carve_dx, &job, &parts))
     return dm_conv_no_memory("conv2d_dx");
   p.panels = parts.panels;
+  if (bias) {
+    dm_convert(t, bias, kernel->type, parts.bias, d->c);
+    job.bias = parts.bias;
+  }
   dm_status st = DM_OK;
   for (int64_t ph = 0; ph < d->stride[0] && st == DM_OK; ph++)
     for (int64_t pw = 0; pw < d->stride[1] && st == DM_OK; pw++)

@@ -12,7 +12,10 @@ dm_ConvForwardFn dm_conv_implicit_fwd;
 dm_ConvDxFn dm_conv_implicit_dx;
 dm_ConvDwFn dm_conv_implicit_dw;
 
-/* ---- what the two sources share ---- */
+/* Fills dx (N,C,H,W) with the bias (C), or with 0. */
+void dm_conv_fill(const dm_ConvDims *d, dm_DType t, const void *bias, void *dx);
+
+/* ---- shared by the two sources ---- */
 
 enum { DM_CONV_TASK_WORK = 1 << 18 }; /* multiply-adds worth a task */
 

@@ -47,7 +47,7 @@ typedef struct Job {
 
 typedef struct Work {
   char *planes, *strip, *dy;
-  int32_t *pixel, *tap;
+  int32_t *position, *tap;
 } Work;
 
 static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
@@ -58,7 +58,7 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
   w->planes = dm_arena_take(a, (job->grid.buffer + DM_SLACK) * job->es);
   w->strip = dm_arena_take(a, DEPTH * job->gather_kernel->nr * job->es);
   w->dy = copy ? dm_arena_take(a, job->out * job->grid.cols * job->es) : NULL;
-  w->pixel = dm_arena_take(a, job->grid.cols * 4);
+  w->position = dm_arena_take(a, job->grid.cols * 4);
   w->tap = dm_arena_take(a, job->grid.n_chan * taps * 4);
 }
 
@@ -66,20 +66,20 @@ static void carve_work(const void *ctx, dm_Arena *a, void *parts) {
    lies side by side in rows of bfloat16, those of odd length with a zero behind. */
 static const char *get_dy(const Job *job, const Work *w, const dm_ConvTile *tile, int64_t group,
                           int64_t *rs) {
-  const int64_t pixels = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
+  const int64_t positions = job->d->p * job->d->q, in = dm_dtype_size(job->x.dtype);
   const int64_t n = tile->rows * job->d->q; /* of an image */
   const char *src =
       job->dy +
-      ((tile->img * job->d->o + group * job->out) * pixels + tile->p * job->d->q) * in;
-  *rs = pixels;
+      ((tile->img * job->d->o + group * job->out) * positions + tile->p * job->d->q) * in;
+  *rs = positions;
   if (!w->dy) return src;
   const bool pairs = job->multiply_kernel->pairs;
   *rs = dm_depth(job->multiply_kernel, tile->cols);
   const dm_DType to = pairs ? job->x.dtype : job->gather_kernel->type;
   const int64_t es = dm_dtype_size(to), row = *rs * job->es;
-  for (int64_t i = 0; i < tile->n_img; i++, src += job->d->o * pixels * in)
+  for (int64_t i = 0; i < tile->n_img; i++, src += job->d->o * positions * in)
     for (int64_t o = 0; o < job->out; o++)
-      dm_convert(job->x.dtype, src + o * pixels * in, to, w->dy + o * row + i * n * es, n);
+      dm_convert(job->x.dtype, src + o * positions * in, to, w->dy + o * row + i * n * es, n);
   for (int64_t o = 0; pairs && tile->cols % 2 && o < job->out; o++)
     memset(w->dy + o * row + tile->cols * es, 0, (size_t)es);
   return w->dy;
@@ -97,7 +97,7 @@ static void add_tile(const Job *job, const Work *w, const dm_ConvTile *tile, con
     for (int64_t j = 0; j < lanes; j += nr) {
       const int n = (int)dm_min_i64(nr, lanes - j);
       const dm_Sums to = {sums + j * es, job->k, add, NULL};
-      job->gather_kernel->gather_t(w->planes, w->tap + j, n, w->pixel + k, depth, (int)nr,
+      job->gather_kernel->gather_t(w->planes, w->tap + j, n, w->position + k, depth, (int)nr,
                                    w->strip);
       if (kernel->pairs) kernel->join(depth, (int)nr, w->strip);
       dm_tile_column(kernel, job->out, n, dm_depth(kernel, depth), &rows, &strip, &to, NULL);
@@ -134,7 +134,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end) {
   }
   memset(w.planes + job->grid.buffer * job->es, 0, (size_t)(DM_SLACK * job->es));
   const dm_ConvTile whole = {0, job->grid.n_img, 0, job->grid.rows, job->grid.cols};
-  dm_list_pixels(&job->x, &job->grid, &whole, w.pixel);
+  dm_list_positions(&job->x, &job->grid, &whole, w.position);
   dm_list_taps(&job->x, &job->grid, w.tap);
   for (int64_t i = begin; i < end; i++) run_task(job, &w, i);
 }
@@ -181,7 +181,7 @@ dm_status dm_conv_implicit_dw(const dm_ConvDims *d, dm_DType t, const void *dy, 
   job.part_tiles = dm_ceil_div(job.grid.n_tile, most);
   job.n_part = dm_ceil_div(job.grid.n_tile, job.part_tiles);
   if (job.grid.buffer > INT32_MAX) {
-    st = dm_fail(DM_EARG, "conv2d_dw: a row of taps spans more than 2^31 pixels");
+    st = dm_fail(DM_EARG, "conv2d_dw: a row of taps spans more than 2^31 positions");
     goto done;
   }
   job.parts = dm_scratch(DM_SCRATCH_JOB, job.n_part * size * job.es);

@@ -3,11 +3,11 @@
    Pointwise: x of an image is a matrix (C, HW) as it lies, so a 1 x 1 convolution is one
    product an image and group. dw adds the products of all images up in dw.
 
-   Dense: on planes of a few pixels nearly every output sees every input, and most taps fall
+   Dense: on planes of a few positions nearly every output sees every input, and most taps fall
    outside. The weights are spread to the matrix m (O PQ, C HW) of the linear layer from all
-   pixels to all positions, with zeros where no tap connects them; then the batch is one
-   product, y = x m^T, dx = dy m, dm = dy^T x, and dw sums the elements of dm that belong to
-   one tap. */
+   input positions to all output positions, with zeros where no tap connects them; then the
+   batch is one product, y = x m^T, dx = dy m, dm = dy^T x, and dw sums the elements of dm that
+   belong to one tap. */
 #include "cpu/conv_product.h"
 
 #include "base/error.h"
@@ -30,13 +30,13 @@ static const void *move(const void *p, int64_t n, dm_DType t) {
 /* to (rows, HW) = w (rows, depth) from (depth, HW), for each image and group. */
 static dm_status run_pointwise(const dm_ConvDims *d, dm_DType t, dm_Mat w, int64_t rows,
                                int64_t depth, const void *from, const void *bias, void *to) {
-  const int64_t pixels = d->h * d->w;
+  const int64_t positions = d->h * d->w;
   for (int64_t i = 0; i < d->n * d->groups; i++) {
     const int64_t g = i % d->groups;
     const dm_Mat a = {move(w.data, g * rows * depth, t), t, w.rs, w.cs};
-    const dm_Mat b = {move(from, i * depth * pixels, t), t, pixels, 1};
-    char *const c = (char *)to + i * rows * pixels * dm_dtype_size(t);
-    DM_TRY(dm_gemm(rows, pixels, depth, 1, a, b, 0, c, t, pixels,
+    const dm_Mat b = {move(from, i * depth * positions, t), t, positions, 1};
+    char *const c = (char *)to + i * rows * positions * dm_dtype_size(t);
+    DM_TRY(dm_gemm(rows, positions, depth, 1, a, b, 0, c, t, positions,
                    bias ? move(bias, g * rows, t) : NULL, t,
                    bias ? DM_BIAS_PER_ROW : DM_BIAS_NONE));
   }
@@ -52,19 +52,20 @@ dm_status dm_conv_pointwise_fwd(const dm_ConvDims *d, dm_DType t, const void *x,
 }
 
 dm_status dm_conv_pointwise_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                               void *dx) {
+                               const void *bias, void *dx) {
   const int64_t in = d->c / d->groups, out = d->o / d->groups;
-  return run_pointwise(d, t, (dm_Mat){w, t, 1, in}, in, out, dy, NULL, dx);
+  return run_pointwise(d, t, (dm_Mat){w, t, 1, in}, in, out, dy, bias, dx);
 }
 
 dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy, const void *x,
                                void *dw) {
-  const int64_t pixels = d->h * d->w, out = d->o / d->groups, in = d->c / d->groups;
+  const int64_t positions = d->h * d->w, out = d->o / d->groups, in = d->c / d->groups;
   for (int64_t i = 0; i < d->n * d->groups; i++) {
-    const dm_Mat a = {move(dy, i * out * pixels, t), t, pixels, 1};
-    const dm_Mat b = {move(x, i * in * pixels, t), t, 1, pixels};
+    const dm_Mat a = {move(dy, i * out * positions, t), t, positions, 1};
+    const dm_Mat b = {move(x, i * in * positions, t), t, 1, positions};
     char *const c = (char *)dw + i % d->groups * out * in * dm_dtype_size(t);
-    DM_TRY(dm_gemm(out, in, pixels, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_BIAS_NONE));
+    DM_TRY(
+        dm_gemm(out, in, positions, 1, a, b, i >= d->groups, c, t, in, NULL, t, DM_BIAS_NONE));
   }
   return DM_OK;
 }
@@ -73,15 +74,14 @@ dm_status dm_conv_pointwise_dw(const dm_ConvDims *d, dm_DType t, const void *dy,
 
 /* A dense convolution: the matrix m of the head of this file, and the tap that each of its
    elements comes from. */
-/* A dense convolution: m, and which tap each of its elements comes from. */
 typedef struct Dense {
   const dm_ConvDims *d;
   dm_DType dtype, type; /* of tensors, of sums */
-  int64_t n_in, n_out;  /* pixels, positions */
+  int64_t n_in, n_out;  /* positions of x, of y */
   const char *w;
   char *m, *dw, *bias;
   atomic_bool failed;
-  int tap[DM_DENSE_PAIRS]; /* [position][pixel]: r * S + s, or -1 */
+  int tap[DM_DENSE_PAIRS]; /* [position of y][of x]: r * S + s, or -1 */
 } Dense;
 
 /* The tap of one dim that connects input `in` with output `out`, or -1. */
@@ -91,7 +91,7 @@ static int64_t tap_between(const dm_ConvDims *d, int dim, int64_t out, int64_t i
   return at >= 0 && at % d->dil[dim] == 0 && at / d->dil[dim] < n ? at / d->dil[dim] : -1;
 }
 
-/* Lists for each position and pixel the tap that connects them. */
+/* Lists for each position of y and of x the tap that connects them. */
 static void list_pairs(Dense *x, const dm_ConvDims *d, dm_DType t) {
   *x = (Dense){.d = d, .dtype = t, .type = dm_compute_dtype(t)};
   x->n_in = d->h * d->w;
@@ -130,7 +130,7 @@ static void spread_weights(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-#define DEFINE_FOLD(REAL, NAME)                                                     \
+#define DEFINE_REDUCE(REAL, NAME)                                                   \
   static void NAME(const Dense *x, int64_t o, REAL *line) {                         \
     const int64_t taps = x->d->r * x->d->s, n = x->d->c;                            \
     memset(line, 0, (size_t)(n * taps) * sizeof *line);                             \
@@ -142,12 +142,12 @@ static void spread_weights(void *ctx, int64_t begin, int64_t end) {
       for (int64_t c = 0; c < n; c++) line[c * taps + x->tap[i]] += m[c * x->n_in]; \
     }                                                                               \
   }
-DEFINE_FOLD(float, fold_f32)
-DEFINE_FOLD(double, fold_f64)
-#undef DEFINE_FOLD
+DEFINE_REDUCE(float, reduce_f32)
+DEFINE_REDUCE(double, reduce_f64)
+#undef DEFINE_REDUCE
 
 /* dw of outputs [begin, end): the sum of what m holds for each tap. */
-static void fold_weights(void *ctx, int64_t begin, int64_t end) {
+static void reduce_weights(void *ctx, int64_t begin, int64_t end) {
   Dense *const x = ctx;
   const int64_t size = x->d->c * x->d->r * x->d->s;
   const dm_Epilogue plain = {1, 0, x->dtype, x->dtype};
@@ -157,17 +157,18 @@ static void fold_weights(void *ctx, int64_t begin, int64_t end) {
     return;
   }
   for (int64_t o = begin; o < end; o++) {
-    if (x->type == DM_F64) fold_f64(x, o, line);
-    else fold_f32(x, o, line);
+    if (x->type == DM_F64) reduce_f64(x, o, line);
+    else reduce_f32(x, o, line);
     dm_epilogue_row(&plain, x->type, line, size, x->dw + o * size * dm_dtype_size(x->dtype),
                     NULL, 0);
   }
 }
 
-/* Scratch for m in `dtype`, and for the bias of each position. */
+/* Scratch for m in `dtype`, and for the bias of each column. */
 static dm_status get_matrix(Dense *x, dm_DType dtype) {
   const int64_t rows = x->d->o * x->n_out, es = dm_dtype_size(dtype);
-  x->m = dm_scratch(DM_SCRATCH_MATRIX, (rows * x->d->c * x->n_in + rows) * es);
+  const int64_t longest = dm_max_i64(rows, x->d->c * x->n_in);
+  x->m = dm_scratch(DM_SCRATCH_MATRIX, (rows * x->d->c * x->n_in + longest) * es);
   if (!x->m) return dm_fail(DM_EMEM, "conv2d: out of memory for the matrix of a small plane");
   x->bias = x->m + rows * x->d->c * x->n_in * es;
   return DM_OK;
@@ -186,30 +187,36 @@ static dm_status spread(Dense *x, const void *w) {
   return DM_OK;
 }
 
+/* The bias of each column, `each` of which belong to one channel; NULL stays NULL. */
+static const void *repeat_bias(const Dense *x, const void *bias, int64_t n, int64_t each) {
+  const int64_t es = dm_dtype_size(x->dtype);
+  for (int64_t i = 0; bias && i < n; i++)
+    memcpy(x->bias + i * es, move(bias, i / each, x->dtype), (size_t)es);
+  return bias ? x->bias : NULL;
+}
+
 dm_status dm_conv_dense_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const void *w,
                             const void *bias, void *y) {
   Dense dense;
   list_pairs(&dense, d, t);
   DM_TRY(spread(&dense, w));
-  const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out, es = dm_dtype_size(t);
-  for (int64_t i = 0; bias && i < out; i++)
-    memcpy(dense.bias + i * es, move(bias, i / dense.n_out, t), (size_t)es);
-  const dm_status st =
-      dm_gemm(d->n, out, in, 1, (dm_Mat){x, t, in, 1}, (dm_Mat){dense.m, t, 1, in}, 0, y, t,
-              out, dense.bias, t, bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
+  const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
+  const dm_status st = dm_gemm(
+      d->n, out, in, 1, (dm_Mat){x, t, in, 1}, (dm_Mat){dense.m, t, 1, in}, 0, y, t, out,
+      repeat_bias(&dense, bias, out, dense.n_out), t, bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
   dm_scratch_trim(DM_SCRATCH_MATRIX);
   return st;
 }
 
 dm_status dm_conv_dense_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                           void *dx) {
+                           const void *bias, void *dx) {
   Dense dense;
   list_pairs(&dense, d, t);
   DM_TRY(spread(&dense, w));
   const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
-  const dm_status st =
-      dm_gemm(d->n, in, out, 1, (dm_Mat){dy, t, out, 1}, (dm_Mat){dense.m, t, in, 1}, 0, dx, t,
-              in, NULL, t, DM_BIAS_NONE);
+  const dm_status st = dm_gemm(
+      d->n, in, out, 1, (dm_Mat){dy, t, out, 1}, (dm_Mat){dense.m, t, in, 1}, 0, dx, t, in,
+      repeat_bias(&dense, bias, in, dense.n_in), t, bias ? DM_BIAS_PER_COL : DM_BIAS_NONE);
   dm_scratch_trim(DM_SCRATCH_MATRIX);
   return st;
 }
@@ -223,7 +230,7 @@ dm_status dm_conv_dense_dw(const dm_ConvDims *d, dm_DType t, const void *dy, con
   const int64_t in = d->c * dense.n_in, out = d->o * dense.n_out;
   dm_status st = dm_gemm(out, in, d->n, 1, (dm_Mat){dy, t, 1, out}, (dm_Mat){x, t, in, 1}, 0,
                          dense.m, dense.type, in, NULL, t, DM_BIAS_NONE);
-  if (st == DM_OK) dm_parallel_for(d->o, grain_of(&dense), fold_weights, &dense);
+  if (st == DM_OK) dm_parallel_for(d->o, grain_of(&dense), reduce_weights, &dense);
   if (atomic_load(&dense.failed))
     st = dm_fail(DM_EMEM, "conv2d_dw: out of memory for the sums of a small plane");
   dm_scratch_trim(DM_SCRATCH_MATRIX);

@@ -15,6 +15,6 @@ dm_ConvForwardFn dm_conv_dense_fwd;
 dm_ConvDxFn dm_conv_dense_dx;
 dm_ConvDwFn dm_conv_dense_dw;
 
-enum { DM_DENSE_PAIRS = 256 }; /* most pixels times positions, HW * PQ */
+enum { DM_DENSE_PAIRS = 256 }; /* most positions of x times those of y, HW * PQ */
 
 #endif

@@ -7,10 +7,10 @@
 #include <string.h>
 
 enum {
-  TILE_COLS = 800,   /* pixels of a task, when planes are small */
+  TILE_COLS = 800,   /* positions of a task, when planes are small */
   BUFFER = 96 << 10, /* elements of a padded buffer that stay in L2 */
   WIDE = 1 << 10,    /* elements of 16 bits that are widened on the stack */
-  TINY = 64          /* pixels of a plane that is copied by a map */
+  TINY = 64          /* positions of a plane that is copied by a map */
 };
 
 void dm_input_range(dm_ConvInput *x) {
@@ -26,11 +26,11 @@ void dm_input_range(dm_ConvInput *x) {
 
 /* The number of small images that make a tile: as many as leave the fewest idle lanes in its
    last strip of nr positions, and of equal ones the most. */
-static int64_t best_n_img(int64_t pixels, int64_t n_img, int64_t nr) {
+static int64_t best_n_img(int64_t positions, int64_t n_img, int64_t nr) {
   int64_t best = 1, best_waste = INT64_MAX;
-  for (int64_t i = 1; i <= n_img && i * pixels <= TILE_COLS; i++) {
-    /* idle lanes per thousand pixels */
-    const int64_t all = i * pixels;
+  for (int64_t i = 1; i <= n_img && i * positions <= TILE_COLS; i++) {
+    /* idle lanes per thousand positions */
+    const int64_t all = i * positions;
     const int64_t waste = (dm_ceil_div(all, nr) * nr - all) * 1000 / all;
     if (waste <= best_waste) best = i, best_waste = waste;
   }
@@ -50,8 +50,9 @@ static void measure_grid(const dm_ConvInput *x, dm_TileGrid *grid) {
 dm_TileGrid dm_tile_grid(const dm_ConvInput *x, int64_t group, int64_t depth, int64_t most_img,
                          int64_t nr, int64_t unit) {
   dm_TileGrid grid = {.n_img = 1, .rows = x->p};
-  const int64_t pixels = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
-  if (pixels <= TILE_COLS) grid.n_img = best_n_img(pixels, dm_min_i64(x->n_img, most_img), nr);
+  const int64_t positions = x->p * x->q, taps = x->n_tap[0] * x->n_tap[1];
+  if (positions <= TILE_COLS)
+    grid.n_img = best_n_img(positions, dm_min_i64(x->n_img, most_img), nr);
   else grid.rows = dm_even_part(x->p, dm_max_i64(1, TILE_COLS / x->q), 1);
   grid.n_chan = dm_min_i64(group, dm_even_part(group, dm_max_i64(1, depth / taps), unit));
   measure_grid(x, &grid);
@@ -87,7 +88,7 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
   const int64_t end = dm_max_i64(left, dm_min_i64(x->w - x->lo[1], grid->pw));
   const int64_t top = dm_max_i64(0, h0), rows = dm_min_i64(x->h, h0 + grid->ph) - top;
   const char *src = x->data + (plane * x->h + top) * x->w * dm_dtype_size(t);
-  if (dm_is_16bit(t) && rows > 0 && rows * x->w <= WIDE) {
+  if (dm_is_low(t) && rows > 0 && rows * x->w <= WIDE) {
     dm_load_f32(t, src, 1, rows * x->w, wide);
     src = (const char *)wide;
     t = DM_F32;
@@ -105,7 +106,7 @@ static void load_plane(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t p
   }
 }
 
-/* A plane of a few pixels, whole: rows are too short for a call each. */
+/* A plane of a few positions, whole: rows are too short for a call each. */
 static bool is_tiny(const dm_ConvInput *x, const dm_TileGrid *grid) {
   return x->h * x->w > 0 && x->h * x->w <= TINY && grid->ph * grid->pw <= TINY;
 }
@@ -172,13 +173,13 @@ void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvT
   }
 }
 
-void dm_list_pixels(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
-                    int32_t *pixel) {
+void dm_list_positions(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
+                       int32_t *position) {
   const int64_t img = grid->n_chan * grid->ph * grid->pw;
   for (int64_t i = 0; i < tile->n_img; i++)
     for (int64_t p = 0; p < tile->rows; p++)
       for (int64_t q = 0; q < x->q; q++)
-        *pixel++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q * x->step[1]);
+        *position++ = (int32_t)(i * img + p * x->step[0] * grid->pw + q * x->step[1]);
 }
 
 void dm_list_taps(const dm_ConvInput *x, const dm_TileGrid *grid, int32_t *tap) {

@@ -54,11 +54,11 @@ dm_ConvTile dm_tile_at(const dm_ConvInput *x, const dm_TileGrid *grid, int64_t i
 void dm_load_tile(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
                   int64_t c0, int64_t n_chan, dm_DType to, char *dst);
 
-/* pixel[j]: the offset in the buffer where output position j of a tile begins to read. */
-void dm_list_pixels(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
-                    int32_t *pixel);
+/* position[j]: the offset in the buffer where output position j of a tile begins to read. */
+void dm_list_positions(const dm_ConvInput *x, const dm_TileGrid *grid, const dm_ConvTile *tile,
+                       int32_t *position);
 /* tap[k]: the offset of (channel, r, s) from there. So position j and tap k read element
-   pixel[j] + tap[k]. */
+   position[j] + tap[k]. */
 void dm_list_taps(const dm_ConvInput *x, const dm_TileGrid *grid, int32_t *tap);
 
 #endif

@@ -14,12 +14,13 @@
 #include <string.h>
 
 #include "cpu/variant.h"
+#include "cpu/vec.h"
 
 /* ---- of oneDNN's C interface (oneapi/dnnl/dnnl.h), the same throughout version 3 ---- */
 
 enum { MAJOR = 3 };
 enum { CPU_ENGINE = 1, IN_ORDER = 1, SEQUENTIAL = 1, OPENMP = 2 };
-enum { TYPE_F16 = 1, TYPE_BF16 = 2, TYPE_F32 = 3 };
+enum { TYPE_F32 = 3 };
 enum { SOURCE = 1, RESULT = 17, WEIGHTS = 33 };
 
 typedef struct Version {
@@ -60,9 +61,9 @@ static struct {
   void (*omp_set_num_threads)(int);
   int (*omp_get_max_threads)(void);
   void *engine;
-  bool forced, takes[2]; /* float16, bfloat16 */
-  char text[32];         /* the version */
-  const char *why;       /* it is not used */
+  bool forced, takes[DM_N_DTYPE];
+  char text[32];   /* the version */
+  const char *why; /* it is not used */
 } lib;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 
@@ -84,7 +85,14 @@ static bool find_all(void *library) {
 
 /* oneDNN's number of a dtype. */
 static int type_of(dm_DType t) {
-  return t == DM_F16 ? TYPE_F16 : t == DM_BF16 ? TYPE_BF16 : TYPE_F32;
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, ST, AT, DIGITS, TINY, MAX, BRIEF, CUBLAS, \
+            CUDNN, ONEDNN)                                                                    \
+  case DM_##E: return ONEDNN;
+  switch (t) {
+    DM_LOW_DTYPES(ROW, )
+  default: return TYPE_F32;
+  }
+#undef ROW
 }
 
 /* A matrix as oneDNN sees it: its description, and the memory that has it. */
@@ -142,15 +150,26 @@ bool dm_dnnl_sums(int64_t m, int64_t n, int64_t k, const dm_Mat *a, const dm_Mat
 
 /* ---- the library ----------------------------------------------------------------- */
 
-/* Whether oneDNN multiplies matrices of t on this processor, found by a product of matrices
-   of `one`, the bits of 1. */
-static bool multiplies(dm_DType t, uint16_t one) {
+/* Whether oneDNN multiplies matrices of t on this processor, found by a product of matrices of
+   ones. */
+static bool multiplies(dm_DType t) {
   enum { N = 16 };
-  uint16_t ones[N * N];
-  float sums[N * N] = {0};
-  for (int i = 0; i < N * N; i++) ones[i] = one;
+  uint32_t ones[N * N]; /* as wide as the widest low float, or wider */
+  float sums[N * N];
+  for (int i = 0; i < N * N; i++) sums[i] = 1;
+  dm_store_f32(t, ones, 1, N * N, sums);
   const dm_Mat x = {ones, t, N, 1};
   return dm_dnnl_sums(N, N, N, &x, &x, sums, N) && sums[0] == N && sums[N * N - 1] == N;
+}
+
+/* Of the types that are taken it keeps those that pass; false: none does. */
+static bool keep_types(bool (*passes)(dm_DType)) {
+  bool some = false;
+  for (int t = 0; t < DM_N_DTYPE; t++) {
+    lib.takes[t] = lib.takes[t] && passes((dm_DType)t);
+    some |= lib.takes[t];
+  }
+  return some;
 }
 
 /* NULL, or why it cannot be used. Other runtimes would have threads of their own. */
@@ -168,9 +187,7 @@ static const char *open_library(const char *own) {
        !find(library, "omp_get_max_threads", &lib.omp_get_max_threads)))
     return "libdnnl is built for neither OpenMP nor one thread";
   if (lib.engine_create(&lib.engine, CPU_ENGINE, 0)) return "libdnnl does not start";
-  lib.takes[0] = lib.takes[0] && multiplies(DM_F16, 0x3c00);
-  lib.takes[1] = lib.takes[1] && multiplies(DM_BF16, 0x3f80);
-  if (!lib.takes[0] && !lib.takes[1]) return "libdnnl multiplies no 16-bit matrices here";
+  if (!keep_types(multiplies)) return "libdnnl multiplies no 16-bit matrices here";
   snprintf(lib.text, sizeof lib.text, "%d.%d.%d", v->major, v->minor, v->patch);
   return NULL;
 }
@@ -181,9 +198,8 @@ static const char *try_library(void) {
   const char *const wish = getenv("DEMILUNE_DNNL");
   if (wish && strcmp(wish, "0") == 0) return "DEMILUNE_DNNL=0 leaves it out";
   lib.forced = wish && strcmp(wish, "1") == 0;
-  lib.takes[0] = lib.forced || dm_cpu_has_tiles(DM_F16);
-  lib.takes[1] = lib.forced || dm_cpu_has_tiles(DM_BF16);
-  if (!lib.takes[0] && !lib.takes[1])
+  for (int t = 0; t < DM_N_DTYPE; t++) lib.takes[t] = dm_is_low((dm_DType)t);
+  if (!lib.forced && !keep_types(dm_cpu_has_tiles))
     return "this processor has no tiles of 16-bit numbers (AMX)";
   return open_library(wish && *wish && !lib.forced ? wish : NULL);
 }
@@ -193,9 +209,9 @@ static void open_once(void) { lib.why = try_library(); }
 /* Whether a product goes to oneDNN: 16 bits, usable, and large enough to pay for its plan. */
 bool dm_dnnl_takes(dm_DType t, int64_t m, int64_t n, int64_t k) {
   static const int64_t worth = 1 << 21; /* multiply-adds that pay for a plan: an estimate */
-  if (!dm_is_16bit(t)) return false;
+  if (!dm_is_low(t)) return false;
   pthread_once(&opened, open_once);
-  return !lib.why && lib.takes[t == DM_BF16] && (lib.forced || m * n * k >= worth);
+  return !lib.why && lib.takes[t] && (lib.forced || m * n * k >= worth);
 }
 
 const char *dm_dnnl_version(const char **why) {

@@ -2,7 +2,7 @@
    registers hold sums, two hold a row of B, one a broadcast element of A. A step of k is two
    loads, six broadcasts and twelve independent multiply-adds, enough to hide their latency.
 
-   A tile at the edge of C has a kernel of its own: fewer rows by constant folding of m, fewer
+   A tile at the edge of C has a kernel of its own: fewer rows by a constant m, fewer
    columns by masked loads and stores. Packing converts 16-bit elements with F16C, and turns
    8 x 8 blocks in registers where k is the contiguous dim. */
 #include "cpu/gemm_kernel.h"
@@ -13,16 +13,17 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define FOLD static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))
 
 enum { MR = 6 };
 
 /* ---- register kernels --------------------------------------------------------- */
 
-FOLD __m256i mask_f32(int n) {
+/* All bits set in the first n lanes. */
+INLINE __m256i mask_f32(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-FOLD __m256i mask_f64(int n) {
+INLINE __m256i mask_f64(int n) {
   return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
 }
 
@@ -35,12 +36,17 @@ FOLD __m256i mask_f64(int n) {
     __builtin_prefetch(c + I * c_rs, 1);                     \
     __builtin_prefetch(c + I * c_rs + n_vec * LANES - 1, 1); \
   }
+
+/* The six rows of A are addressed from two pointers with offsets 0, 1 and 2 strides,
+   which the addressing modes of x86 have; more pointers would spill. */
 #define ADD_ROW(I)                                                  \
   if (m > I) {                                                      \
     const VEC x = BROADCAST((I < 3 ? low : high) + (I % 3) * a_rs); \
     u##I = FMA(x, row0, u##I);                                      \
     if (n_vec == 2) v##I = FMA(x, row1, v##I);                      \
   }
+
+/* Stores or adds row I: whole vectors, and the last one under the mask. */
 #define STORE_ROW(I)                                         \
   if (m > I) {                                               \
     REAL *const to = c + I * c_rs;                           \
@@ -53,24 +59,24 @@ FOLD __m256i mask_f64(int n) {
 #define STORE_WHOLE(TO, V) STORE(TO, add ? ADD(LOAD(TO), V) : V);
 
 /* m rows, n_vec vectors of columns, the last under `mask` if masked. */
-#define DEFINE_FOLD(NAME)                                                               \
-  FOLD void NAME(int m, int n_vec, bool masked, __m256i mask, int64_t k, const REAL *a, \
-                 int64_t a_rs, int64_t a_cs, const REAL *b, int64_t b_rs, REAL *c,      \
-                 int64_t c_rs, bool add) {                                              \
-    EACH_ROW(CLEAR)                                                                     \
-    EACH_ROW(ASK_ROW)                                                                   \
-    const REAL *low = a, *high = m > 3 ? a + 3 * a_rs : a;                              \
-    _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {                           \
-      const VEC row0 = n_vec == 1 && masked ? MASK_LOAD(b, mask) : LOAD(b);             \
-      const VEC row1 = n_vec == 1 ? ZERO()                                              \
-                       : masked   ? MASK_LOAD(b + LANES, mask)                          \
-                                  : LOAD(b + LANES);                                      \
-      EACH_ROW(ADD_ROW)                                                                 \
-      low += a_cs;                                                                      \
-      high += a_cs;                                                                     \
-      b += b_rs;                                                                        \
-    }                                                                                   \
-    EACH_ROW(STORE_ROW)                                                                 \
+#define DEFINE_PRODUCT(NAME)                                                              \
+  INLINE void NAME(int m, int n_vec, bool masked, __m256i mask, int64_t k, const REAL *a, \
+                   int64_t a_rs, int64_t a_cs, const REAL *b, int64_t b_rs, REAL *c,      \
+                   int64_t c_rs, bool add) {                                              \
+    EACH_ROW(CLEAR)                                                                       \
+    EACH_ROW(ASK_ROW)                                                                     \
+    const REAL *low = a, *high = m > 3 ? a + 3 * a_rs : a;                                \
+    _Pragma("GCC unroll 4") for (int64_t p = 0; p < k; p++) {                             \
+      const VEC row0 = n_vec == 1 && masked ? MASK_LOAD(b, mask) : LOAD(b);               \
+      const VEC row1 = n_vec == 1 ? ZERO()                                                \
+                       : masked   ? MASK_LOAD(b + LANES, mask)                            \
+                                  : LOAD(b + LANES);                                        \
+      EACH_ROW(ADD_ROW)                                                                   \
+      low += a_cs;                                                                        \
+      high += a_cs;                                                                       \
+      b += b_rs;                                                                          \
+    }                                                                                     \
+    EACH_ROW(STORE_ROW)                                                                   \
   }
 
 #define REAL float
@@ -84,7 +90,7 @@ FOLD __m256i mask_f64(int n) {
 #define BROADCAST _mm256_broadcast_ss
 #define FMA _mm256_fmadd_ps
 #define ADD _mm256_add_ps
-DEFINE_FOLD(fold_f32)
+DEFINE_PRODUCT(product_f32)
 #undef REAL
 #undef VEC
 #undef LANES
@@ -108,7 +114,7 @@ DEFINE_FOLD(fold_f32)
 #define BROADCAST _mm256_broadcast_sd
 #define FMA _mm256_fmadd_pd
 #define ADD _mm256_add_pd
-DEFINE_FOLD(fold_f64)
+DEFINE_PRODUCT(product_f64)
 #undef REAL
 #undef VEC
 #undef LANES
@@ -120,7 +126,7 @@ DEFINE_FOLD(fold_f64)
 #undef BROADCAST
 #undef FMA
 #undef ADD
-#undef DEFINE_FOLD
+#undef DEFINE_PRODUCT
 #undef STORE_WHOLE
 #undef STORE_MASKED
 #undef STORE_ROW
@@ -142,6 +148,9 @@ DEFINE_FOLD(fold_f64)
   default: FN(6, N_VEC, MASKED, mask, REST); return; \
   }
 
+/* Chooses the function of a shape once per tile: rows and vectors are constants in
+   each, so that the loop over k has no branch. The common full tile of packed
+   operands also has constant strides. */
 #define DEFINE_TILE(REAL, TILE, FN, MASK, LANES)                                        \
   static void TILE(int m, int n, int64_t k, const void *va, int64_t a_rs, int64_t a_cs, \
                    const void *vb, int64_t b_rs, void *vc, int64_t c_rs, bool add) {    \
@@ -162,26 +171,28 @@ DEFINE_FOLD(fold_f64)
       ROWS(FN, 1, true)                                                                 \
     }                                                                                   \
   }
-DEFINE_TILE(float, tile_f32, fold_f32, mask_f32, 8)
-DEFINE_TILE(double, tile_f64, fold_f64, mask_f64, 4)
+DEFINE_TILE(float, tile_f32, product_f32, mask_f32, 8)
+DEFINE_TILE(double, tile_f64, product_f64, mask_f64, 4)
 #undef DEFINE_TILE
 #undef ROWS
 #undef REST
 
 /* ---- packing floats --------------------------------------------------------------- */
 
-FOLD __m256 widen(dm_DType t, __m128i half) {
+/* Eight 16-bit floats as float32: bfloat16 is the upper half of a float32. */
+INLINE __m256 widen(dm_DType t, __m128i half) {
   if (t == DM_F16) return _mm256_cvtph_ps(half);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-FOLD __m256 load8(dm_DType t, const char *src, int64_t at) {
+/* Eight neighbours from element `at` on as float32. */
+INLINE __m256 load8(dm_DType t, const char *src, int64_t at) {
   if (t == DM_F32) return _mm256_loadu_ps((const float *)(const void *)src + at);
   return widen(t, _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * at)));
 }
 
 /* Six elements, reading no more. */
-FOLD __m256 load6(dm_DType t, const char *src, int64_t at) {
+INLINE __m256 load6(dm_DType t, const char *src, int64_t at) {
   if (t == DM_F32) {
     const float *p = (const float *)(const void *)src + at;
     const __m128i high = _mm_loadl_epi64((const __m128i *)(const void *)(p + 4));
@@ -195,13 +206,14 @@ FOLD __m256 load6(dm_DType t, const char *src, int64_t at) {
   return widen(t, _mm_insert_epi32(low, tail, 2));
 }
 
-FOLD void store6(float *dst, __m256 v) {
+/* The first six lanes; a panel of A is six wide and the next k follows at once. */
+INLINE void store6(float *dst, __m256 v) {
   _mm_storeu_ps(dst, _mm256_castps256_ps128(v));
   _mm_storel_pi((__m64 *)(void *)(dst + 4), _mm256_extractf128_ps(v, 1));
 }
 
 /* Rows become columns in three steps: pairs, fours, halves of registers. */
-FOLD void transpose8(__m256 r[8]) {
+INLINE void transpose8(__m256 r[8]) {
   __m256 t[8], u[8];
   for (int i = 0; i < 4; i++) {
     t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -220,7 +232,8 @@ FOLD void transpose8(__m256 r[8]) {
 }
 
 /* Lanes side by side in memory: rows are copied. */
-FOLD void pack_rows(dm_DType t, const char *src, int64_t ks, int64_t k, int width, float *dst) {
+INLINE void pack_rows(dm_DType t, const char *src, int64_t ks, int64_t k, int width,
+                      float *dst) {
   for (int64_t p = 0; p < k; p++) {
     if (width == MR) {
       store6(dst + p * MR, load6(t, src, p * ks));
@@ -233,8 +246,8 @@ FOLD void pack_rows(dm_DType t, const char *src, int64_t ks, int64_t k, int widt
 
 /* k side by side in memory: 8 x 8 blocks are transposed. Returns how many k
    it did; the rest is less than a block. */
-FOLD int64_t pack_columns(dm_DType t, const char *src, int64_t ls, int n_lane, int64_t k,
-                          int width, float *dst) {
+INLINE int64_t pack_columns(dm_DType t, const char *src, int64_t ls, int n_lane, int64_t k,
+                            int width, float *dst) {
   int64_t p = 0;
   for (; p + 8 <= k; p += 8)
     for (int l0 = 0; l0 < n_lane; l0 += 8) {
@@ -250,8 +263,10 @@ FOLD int64_t pack_columns(dm_DType t, const char *src, int64_t ls, int n_lane, i
   return p;
 }
 
-FOLD void pack_typed(dm_DType t, const char *src, int64_t ls, int64_t ks, int n_lane, int64_t k,
-                     int width, float *dst) {
+/* One panel or strip of a dtype that is a constant here, by rows, by 8 x 8 blocks,
+   or, for what is left over and for rare strides, by the plain loop. */
+INLINE void pack_typed(dm_DType t, const char *src, int64_t ls, int64_t ks, int n_lane,
+                       int64_t k, int width, float *dst) {
   int64_t done = 0;
   if (ls == 1 && n_lane == width) {
     pack_rows(t, src, ks, k, width, dst);
@@ -267,6 +282,8 @@ FOLD void pack_typed(dm_DType t, const char *src, int64_t ls, int64_t ks, int n_
     dm_pack_f32(t, src + done * ks * es, ls, ks, n_lane, k - done, width, dst + done * width);
 }
 
+/* The dtype is tested once per panel: each case inlines pack_typed for its own
+   constant. */
 static void pack_f32(dm_DType t, const void *src, int64_t ls, int64_t ks, int n_lane, int64_t k,
                      int width, void *dst) {
   if (width == MR || width == 16) {
@@ -290,6 +307,7 @@ typedef struct Runs {
   int n_run;   /* 1, 2, or 0: too broken */
 } Runs;
 
+/* Finds one or two runs of neighbours in eight lanes' offsets. */
 static Runs find_runs(const int32_t *lane, int n_lane) {
   Runs r = {0};
   if (n_lane < 8) return r;
@@ -306,7 +324,8 @@ static Runs find_runs(const int32_t *lane, int n_lane) {
   return r;
 }
 
-FOLD __m256 load_runs(const Runs *r, const float *src) {
+/* Eight lanes from two overlapping loads; both stay inside what the caller padded. */
+INLINE __m256 load_runs(const Runs *r, const float *src) {
   const __m256 first = _mm256_loadu_ps(src + r->first);
   if (r->n_run == 1) return first;
   return _mm256_blendv_ps(first, _mm256_loadu_ps(src + r->second), r->take);

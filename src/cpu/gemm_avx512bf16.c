@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-#define FOLD static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))
 #define WIDE 64
 #define MR 12
 #define N_VEC 2
@@ -32,34 +32,34 @@ typedef int32_t N(WideItems) __attribute__((vector_size(WIDE)));
 typedef int32_t N(NarrowItems) __attribute__((vector_size(16)));
 
 #if defined(DM_EMULATE)
-FOLD float low(uint32_t x) { return dm_bits_to_f32(x << 16); }
-FOLD float high(uint32_t x) { return dm_bits_to_f32(x & 0xffff0000u); }
-#define TIMES_OF(NAME, VEC, ITEMS)            \
-  FOLD VEC NAME(VEC s, uint32_t x, ITEMS b) { \
-    s += high(x) * (VEC)(b & ~0xffff);        \
-    return s + low(x) * (VEC)(b << 16);       \
+INLINE float low(uint32_t x) { return dm_bits_to_f32(x << 16); }
+INLINE float high(uint32_t x) { return dm_bits_to_f32(x & 0xffff0000u); }
+#define DEFINE_FMA(NAME, VEC, ITEMS)            \
+  INLINE VEC NAME(VEC s, uint32_t x, ITEMS b) { \
+    s += high(x) * (VEC)(b & ~0xffff);          \
+    return s + low(x) * (VEC)(b << 16);         \
   }
-TIMES_OF(N(times_wide), N(Wide), N(WideItems))
-TIMES_OF(N(times_narrow), N(Narrow), N(NarrowItems))
-#undef TIMES_OF
+DEFINE_FMA(N(fma_wide), N(Wide), N(WideItems))
+DEFINE_FMA(N(fma_narrow), N(Narrow), N(NarrowItems))
+#undef DEFINE_FMA
 #else
-FOLD N(Wide) N(times_wide)(N(Wide) s, uint32_t x, N(WideItems) b) {
+INLINE N(Wide) N(fma_wide)(N(Wide) s, uint32_t x, N(WideItems) b) {
   return (N(Wide))_mm512_dpbf16_ps((__m512)s, (__m512bh)_mm512_set1_epi32((int)x), (__m512bh)b);
 }
-FOLD N(Narrow) N(times_narrow)(N(Narrow) s, uint32_t x, N(NarrowItems) b) {
+INLINE N(Narrow) N(fma_narrow)(N(Narrow) s, uint32_t x, N(NarrowItems) b) {
   return (N(Narrow))_mm_dpbf16_ps((__m128)s, (__m128bh)_mm_set1_epi32((int)x), (__m128bh)b);
 }
 #endif
-FOLD float N(times_one)(float s, uint32_t x, uint32_t b) {
-  return N(times_narrow)((N(Narrow)){s}, x, (N(NarrowItems)){(int32_t)b})[0];
+INLINE float N(fma_one)(float s, uint32_t x, uint32_t b) {
+  return N(fma_narrow)((N(Narrow)){s}, x, (N(NarrowItems)){(int32_t)b})[0];
 }
 #include "cpu/gemm_tile.inc"
 
 /* ---- packing ---------------------------------------------------------------------- */
 
 /* Lanes side by side: two rows are interleaved. */
-FOLD void pack_rows(const uint16_t *src, int64_t ks, int n_lane, int64_t n_pair, int width,
-                    uint32_t *dst) {
+INLINE void pack_rows(const uint16_t *src, int64_t ks, int n_lane, int64_t n_pair, int width,
+                      uint32_t *dst) {
   for (int64_t p = 0; p < n_pair; p++, src += 2 * ks, dst += width)
     for (int l = 0; l < n_lane; l++) dst[l] = src[l] | (uint32_t)src[ks + l] << 16;
 }

@@ -1,6 +1,13 @@
 /* The plain C kernels, packing for any dtype and stride, and the loops around a kernel:
    panels, columns of register tiles, the prologue and the epilogue. gemm_avx2.c and
-   gemm_wide.inc have the faster kernels; they use the packing here for rare strides. */
+   gemm_wide.inc have the faster kernels; they use the packing here for rare strides.
+
+   A register kernel adds a product of (m, k) and (k, n) to at most mr x nr sums that
+   it keeps in registers over all of k. Operands come packed: a panel of A has mr rows
+   and a strip of B nr columns, stored k by k, so that each step of k reads two
+   contiguous pieces. The loops around it follow K. Goto & R. van de Geijn, "Anatomy
+   of high-performance matrix multiplication", 2008: a strip of B stays in the
+   first-level cache while panels of A pass by. */
 #include "cpu/gemm_kernel.h"
 
 #include "cpu/vec.h"
@@ -79,6 +86,7 @@ DEFINE_KERNELS(double, NR_F64, tile_f64, edge_f64, dm_pack_f64, dm_gather_f64, d
 
 #include "cpu/winograd.inc"
 
+/* The table of plain kernels: what runs on a processor without AVX2 or Neon. */
 static const dm_Kernel plain_f32 = {.type = DM_F32,
                                     .mr = MR,
                                     .nr = NR_F32,
@@ -99,6 +107,7 @@ static const dm_Kernel plain_f64 = {.type = DM_F64,
                                     .gather_t = dm_gather_f64,
                                     .stencil = dm_stencil_f64};
 
+/* Kernels exist for float32 and float64; 16 bits are widened when they are packed. */
 const dm_Kernel *dm_kernel_plain(dm_DType type) {
   return type == DM_F64 ? &plain_f64 : &plain_f32;
 }
@@ -161,6 +170,8 @@ DEFINE_PROLOGUE(float, prologue_f32)
 DEFINE_PROLOGUE(double, prologue_f64)
 #undef DEFINE_PROLOGUE
 
+/* One strip of B times all panels of A: a column of register tiles of C. The prologue
+   writes initial values (a bias) into the sums first, which the kernel then adds to. */
 void dm_tile_column(const dm_Kernel *kn, int64_t m, int n, int64_t k, const dm_Panels *a,
                     const dm_Strip *b, const dm_Sums *c, dm_Prefetch *prefetch) {
   const int64_t es = dm_dtype_size(kn->type), rs = c->rs;

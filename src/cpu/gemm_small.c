@@ -24,7 +24,7 @@ static bool fits(int64_t rows, int64_t columns) {
 }
 
 /* float64 is left to gemm.c. */
-static bool takes(dm_DType t) { return t == DM_F32 || dm_is_16bit(t); }
+static bool takes(dm_DType t) { return t == DM_F32 || dm_is_low(t); }
 
 /* x in float32: where it lies, or in `buffer`. */
 static Small widen(const dm_Mat *x, int64_t rows, int64_t columns, float *buffer) {

@@ -1,7 +1,12 @@
 /* See lapack.h. The Fortran interface is an ABI of its own: names in lower case with an
    underscore, every argument by address, matrices in columns, and at the end the length of each
    character argument. The reference LAPACK and OpenBLAS share it, so one table of pointers
-   serves whichever is installed. */
+   serves whichever is installed.
+
+   Arguments of the functions below are LAPACK's, in its order, without leading
+   dimensions, which are the numbers of rows, and without info, which is the result:
+   0, -i for a bad argument i, or what the routine says about the matrix. t chooses
+   float32 (s...) or float64 (d...). */
 #include "cpu/lapack.h"
 
 #include <dlfcn.h>
@@ -12,9 +17,10 @@
 
 #include "base/error.h"
 
-enum { GETRF, GETRI, GETRS, POTRF, TRTRS, GEQRF, ORGQR, GESDD, SYEVD, N_ROUTINE };
-static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf", "trtrs",
-                                             "geqrf", "orgqr", "gesdd", "syevd"};
+enum { GETRF, GETRI, GETRS, POTRF, TRTRS, GEQRF, ORGQR, GESDD, SYEVD, SYTRF, SYTRS, N_ROUTINE };
+static const char *const names[N_ROUTINE] = {"getrf", "getri", "getrs", "potrf",
+                                             "trtrs", "geqrf", "orgqr", "gesdd",
+                                             "syevd", "sytrf", "sytrs"};
 
 /* The routines of float32 and of float64; all are there when `complete`. Written once, in
    open_library. */
@@ -81,18 +87,21 @@ dm_status dm_lapack_fits(const char *op, int64_t count) {
 typedef const int *In;
 typedef const char *Word;
 
+/* A = P L U (m, n) in place, pivots from 1; info i: U[i][i] is 0. */
 int dm_lapack_getrf(dm_DType t, int m, int n, void *a, int *pivots) {
   int info = 0;
   CALL(GETRF, (In, In, void *, In, int *, int *), &m, &n, a, &m, pivots);
   return info;
 }
 
+/* A^-1 in place from getrf's factors. */
 int dm_lapack_getri(dm_DType t, int n, void *a, const int *pivots, void *work, int lwork) {
   int info = 0;
   CALL(GETRI, (In, void *, In, In, void *, In, int *), &n, a, &n, pivots, work, &lwork);
   return info;
 }
 
+/* B (n, k) becomes A^-1 B, from getrf's factors. */
 int dm_lapack_getrs(dm_DType t, int n, int k, const void *a, const int *pivots, void *b) {
   int info = 0;
   CALL_WORDS(GETRS, (Word, In, In, const void *, In, In, void *, In, int *, size_t), "N", &n,
@@ -100,12 +109,15 @@ int dm_lapack_getrs(dm_DType t, int n, int k, const void *a, const int *pivots, 
   return info;
 }
 
+/* The Cholesky factor of A in its upper or lower triangle; info i: the leading minor
+   of order i is not positive. */
 int dm_lapack_potrf(dm_DType t, char uplo, int n, void *a) {
   int info = 0;
   CALL_WORDS(POTRF, (Word, In, void *, In, int *, size_t), &uplo, &n, a, &n, &info, 1);
   return info;
 }
 
+/* B (n, k) becomes the solution of a triangular system. */
 int dm_lapack_trtrs(dm_DType t, char uplo, char trans, char diag, int n, int k, const void *a,
                     void *b) {
   int info = 0;
@@ -116,6 +128,23 @@ int dm_lapack_trtrs(dm_DType t, char uplo, char trans, char diag, int n, int k, 
   return info;
 }
 
+int dm_lapack_sytrf(dm_DType t, char uplo, int n, void *a, int *pivots, void *work, int lwork) {
+  int info = 0;
+  CALL_WORDS(SYTRF, (Word, In, void *, In, int *, void *, In, int *, size_t), &uplo, &n, a, &n,
+             pivots, work, &lwork, &info, 1);
+  return info;
+}
+
+int dm_lapack_sytrs(dm_DType t, char uplo, int n, int k, const void *a, const int *pivots,
+                    void *b) {
+  int info = 0;
+  CALL_WORDS(SYTRS, (Word, In, In, const void *, In, In, void *, In, int *, size_t), &uplo, &n,
+             &k, a, &n, pivots, b, &n, &info, 1);
+  return info;
+}
+
+/* A = Q R (m, n): R in the upper triangle, Householder vectors below it, their
+   factors in tau. */
 int dm_lapack_geqrf(dm_DType t, int m, int n, void *a, void *tau, void *work, int lwork) {
   int info = 0;
   CALL(GEQRF, (In, In, void *, In, void *, void *, In, int *), &m, &n, a, &m, tau, work,
@@ -123,6 +152,7 @@ int dm_lapack_geqrf(dm_DType t, int m, int n, void *a, void *tau, void *work, in
   return info;
 }
 
+/* The first n columns of Q from geqrf's vectors. */
 int dm_lapack_orgqr(dm_DType t, int m, int n, int k, void *a, const void *tau, void *work,
                     int lwork) {
   int info = 0;
@@ -131,6 +161,7 @@ int dm_lapack_orgqr(dm_DType t, int m, int n, int k, void *a, const void *tau, v
   return info;
 }
 
+/* Singular values and vectors by divide and conquer. */
 int dm_lapack_gesdd(dm_DType t, char job, int m, int n, void *a, void *s, void *u, int ldu,
                     void *vt, int ldvt, void *work, int lwork, int *iwork) {
   int info = 0;
@@ -141,6 +172,8 @@ int dm_lapack_gesdd(dm_DType t, char job, int m, int n, void *a, void *s, void *
   return info;
 }
 
+/* Eigenvalues in ascending order and vectors of a symmetric matrix, by divide and
+   conquer. */
 int dm_lapack_syevd(dm_DType t, char job, char uplo, int n, void *a, void *w, void *work,
                     int lwork, int *iwork, int liwork) {
   int info = 0;

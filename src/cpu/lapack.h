@@ -29,6 +29,12 @@ int dm_lapack_potrf(dm_DType t, char uplo, int n, void *a);
    is 0. */
 int dm_lapack_trtrs(dm_DType t, char uplo, char trans, char diag, int n, int k, const void *a,
                     void *b);
+/* A = L D L^T ('L') of a symmetric matrix, D of blocks of 1 or 2. info k: the k-th of D is 0.
+ */
+int dm_lapack_sytrf(dm_DType t, char uplo, int n, void *a, int *pivots, void *work, int lwork);
+/* A X = B for k columns, from what sytrf left. */
+int dm_lapack_sytrs(dm_DType t, char uplo, int n, int k, const void *a, const int *pivots,
+                    void *b);
 /* A = Q R: R in the upper triangle, Q as k = min(m, n) reflectors with factors tau. */
 int dm_lapack_geqrf(dm_DType t, int m, int n, void *a, void *tau, void *work, int lwork);
 /* The first n columns of the Q of k reflectors. */

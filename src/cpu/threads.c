@@ -63,7 +63,7 @@ static struct {
           .wake = PTHREAD_COND_INITIALIZER,
           .done = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local bool inside; /* this thread runs a body: stay inline */
+static _Thread_local bool inside; /* this thread runs a body, or computes alone: stay inline */
 
 /* Tells the processor that this is a loop that waits. */
 static inline void cpu_relax(void) {
@@ -124,6 +124,8 @@ int dm_get_num_threads(void) {
   dm_set_num_threads(0);
   return atomic_load(&pool.n_threads);
 }
+
+void dm_stay_serial(void) { inside = true; }
 
 int dm_threads_here(void) { return inside ? 1 : dm_get_num_threads(); }
 
@@ -213,8 +215,11 @@ static void wait_for_helpers(void) {
   pthread_mutex_unlock(&pool.lock);
 }
 
+static atomic_uint forks;
+
 /* After fork() only the calling thread exists; locks may have been held. */
 static void forget_workers(void) {
+  atomic_fetch_add(&forks, 1);
   pool.n_workers = 0;
   atomic_store(&pool.gate, 0);
   atomic_store(&pool.sleepers, 0);
@@ -226,13 +231,21 @@ static void forget_workers(void) {
 }
 
 static void register_fork_handler(void) { pthread_atfork(NULL, NULL, forget_workers); }
+static void notice_forks(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, register_fork_handler);
+}
+
+unsigned dm_fork_count(void) {
+  notice_forks();
+  return atomic_load(&forks);
+}
 
 /* Brings the pool to `want` workers, or as many as the system gives. They
    take no signals: those belong to the program's own threads. */
 static void start_workers(int want) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
   if (pool.n_workers >= want) return;
-  pthread_once(&once, register_fork_handler);
+  notice_forks();
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

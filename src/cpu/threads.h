@@ -13,8 +13,16 @@ typedef void dm_RangeFn(void *ctx, int64_t begin, int64_t end);
    dm_parallel_for. The ranges are the same for every thread count. */
 void dm_parallel_for(int64_t n, int64_t grain, dm_RangeFn *fn, void *ctx);
 
+/* How many forks lie between this process and the first one that asked: threads that began
+   at another count stayed in another process. */
+unsigned dm_fork_count(void);
+
 /* Threads that would share a dm_parallel_for called here: 1 inside another one. */
 int dm_threads_here(void);
+
+/* From now on dm_parallel_for runs on this thread alone, when this thread calls it: for
+   threads that themselves are one of many. */
+void dm_stay_serial(void);
 
 /* The size of the pool: dm_set_num_threads, demilune.h. */
 

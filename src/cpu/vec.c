@@ -1,8 +1,7 @@
 /* Loads, stores and conversions over arrays: one typed loop per dtype, and
-   the dense 16-bit forms through a table that is filled once. */
+   the dense forms of low floats through a table that is filled once. */
 #include "cpu/vec.h"
 
-#include "base/half.h"
 #include "cpu/variant.h"
 #include "cpu/vec_table.h"
 
@@ -11,20 +10,10 @@
 
 /* ---- the table --------------------------------------------------------- */
 
-static void f16_to_f32(const uint16_t *src, int64_t n, float *dst) {
-  for (int64_t i = 0; i < n; i++) dst[i] = dm_f16_to_f32(src[i]);
-}
-static void bf16_to_f32(const uint16_t *src, int64_t n, float *dst) {
-  for (int64_t i = 0; i < n; i++) dst[i] = dm_bf16_to_f32(src[i]);
-}
-static void f32_to_f16(const float *src, int64_t n, uint16_t *dst) {
-  for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_f16(src[i]);
-}
-static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
-  for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
-}
+/* One element at a time, for processors without vector conversions. */
+DM_LOW_DTYPES(DM_VEC_PLAIN, )
 /* These give the same bits as the vector forms: round to nearest even, NaN stays NaN. */
-static const dm_VecTable plain = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
+static const dm_VecTable plain = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
 
 /* The conversions of a variant; NULL where it is not built. */
 static const dm_VecTable *table_of(dm_Variant v) {
@@ -89,6 +78,7 @@ static inline int64_t f32_to_i64(float v) {
     return;                                          \
   }
 
+/* The rows of integer dtypes; any byte but 0 is a true bool. */
 #define LOAD_INTS(REAL)                       \
   LOAD_CASE(DM_BOOL, uint8_t, (REAL)(v != 0)) \
   LOAD_CASE(DM_U8, uint8_t, (REAL)v)          \
@@ -105,44 +95,61 @@ static inline int64_t f32_to_i64(float v) {
   STORE_CASE(DM_I32, int32_t, (int32_t)TO_I64(v)) \
   STORE_CASE(DM_I64, int64_t, TO_I64(v))
 
+/* Rows of low floats: WIDEN goes on from float32, and a store rounds once more from there. */
+#define LOAD_LOW(WIDEN, E, S, BITS, ...) LOAD_CASE(DM_##E, BITS, WIDEN(dm_##S##_to_f32(v)))
+#define STORE_LOW(X, E, S, BITS, ...) STORE_CASE(DM_##E, BITS, dm_f32_to_##S((float)v))
+#define STORE_FLOATS                  \
+  DM_LOW_DTYPES(STORE_LOW, )          \
+  STORE_CASE(DM_F32, float, (float)v) \
+  STORE_CASE(DM_F64, double, (double)v)
+
+#define LOAD_DENSE(X, E, S, ...)      \
+  case DM_##E:                        \
+    table()->S##_to_f32(src, n, dst); \
+    return;
+#define STORE_DENSE(X, E, S, ...) \
+  case DM_##E: table()->f32_to_##S(src, n, dst); return;
+
+/* Any dtype to float32: dense rows of low floats by the vector forms, the rest element by
+   element. */
 void dm_load_f32(dm_DType from, const void *src, int64_t stride, int64_t n, float *dst) {
   LOAD_ONE(dm_load_f32)
   if (stride == 1 && n > 0) {
     switch (from) {
-    case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
-    case DM_F16: table()->f16_to_f32(src, n, dst); return;
-    case DM_BF16: table()->bf16_to_f32(src, n, dst); return;
+    case DM_F32:
+      memcpy(dst, src, (size_t)n * 4);
+      return;
+      DM_LOW_DTYPES(LOAD_DENSE, )
     default: break;
     }
   }
   switch (from) {
     LOAD_INTS(float)
-    LOAD_CASE(DM_F16, uint16_t, dm_f16_to_f32(v))
-    LOAD_CASE(DM_BF16, uint16_t, dm_bf16_to_f32(v))
+    DM_LOW_DTYPES(LOAD_LOW, (float))
     LOAD_CASE(DM_F32, float, v)
     LOAD_CASE(DM_F64, double, (float)v)
   default: return;
   }
 }
 
+/* Any dtype to float64, exactly but for large int64, which are rounded. */
 void dm_load_f64(dm_DType from, const void *src, int64_t stride, int64_t n, double *dst) {
   LOAD_ONE(dm_load_f64)
   switch (from) {
     LOAD_INTS(double)
-    LOAD_CASE(DM_F16, uint16_t, (double)dm_f16_to_f32(v))
-    LOAD_CASE(DM_BF16, uint16_t, (double)dm_bf16_to_f32(v))
+    DM_LOW_DTYPES(LOAD_LOW, (double))
     LOAD_CASE(DM_F32, float, (double)v)
     LOAD_CASE(DM_F64, double, v)
   default: return;
   }
 }
 
+/* Any dtype to int64; floats are truncated. */
 void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int64_t *dst) {
   LOAD_ONE(dm_load_i64)
   switch (from) {
     LOAD_INTS(int64_t)
-    LOAD_CASE(DM_F16, uint16_t, f32_to_i64(dm_f16_to_f32(v)))
-    LOAD_CASE(DM_BF16, uint16_t, f32_to_i64(dm_bf16_to_f32(v)))
+    DM_LOW_DTYPES(LOAD_LOW, f32_to_i64)
     LOAD_CASE(DM_F32, float, f32_to_i64(v))
     LOAD_CASE(DM_F64, double, f64_to_i64(v))
   default: return;
@@ -150,48 +157,43 @@ void dm_load_i64(dm_DType from, const void *src, int64_t stride, int64_t n, int6
 }
 
 #define REAL float
-/* Dense rows of float32 and of 16 bits take the vector forms, all others the typed loops. */
+/* Dense rows of float32 and of low floats take the vector forms, all others the typed loops. */
 void dm_store_f32(dm_DType to, void *dst, int64_t stride, int64_t n, const float *src) {
   if (stride == 1 && n > 0) {
     switch (to) {
-    case DM_F32: memcpy(dst, src, (size_t)n * 4); return;
-    case DM_F16: table()->f32_to_f16(src, n, dst); return;
-    case DM_BF16: table()->f32_to_bf16(src, n, dst); return;
+    case DM_F32:
+      memcpy(dst, src, (size_t)n * 4);
+      return;
+      DM_LOW_DTYPES(STORE_DENSE, )
     default: break;
     }
   }
   switch (to) {
     STORE_INTS(f32_to_i64)
-    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16(v))
-    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16(v))
-    STORE_CASE(DM_F32, float, v)
-    STORE_CASE(DM_F64, double, (double)v)
+    STORE_FLOATS
   default: return;
   }
 }
 #undef REAL
 
 #define REAL double
+/* Float64 to any dtype. 16 bits are rounded twice, by way of float32, as PyTorch
+   does. */
 void dm_store_f64(dm_DType to, void *dst, int64_t stride, int64_t n, const double *src) {
   switch (to) {
     STORE_INTS(f64_to_i64)
-    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16((float)v))
-    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16((float)v))
-    STORE_CASE(DM_F32, float, (float)v)
-    STORE_CASE(DM_F64, double, v)
+    STORE_FLOATS
   default: return;
   }
 }
 #undef REAL
 
 #define REAL int64_t
+/* Integers are cut to their low bits, which is how C and PyTorch narrow them. */
 void dm_store_i64(dm_DType to, void *dst, int64_t stride, int64_t n, const int64_t *src) {
   switch (to) {
     STORE_INTS()
-    STORE_CASE(DM_F16, uint16_t, dm_f32_to_f16((float)v))
-    STORE_CASE(DM_BF16, uint16_t, dm_f32_to_bf16((float)v))
-    STORE_CASE(DM_F32, float, (float)v)
-    STORE_CASE(DM_F64, double, (double)v)
+    STORE_FLOATS
   default: return;
   }
 }
@@ -200,6 +202,11 @@ void dm_store_i64(dm_DType to, void *dst, int64_t stride, int64_t n, const int64
 #undef STORE_CASE
 #undef LOAD_INTS
 #undef STORE_INTS
+#undef LOAD_LOW
+#undef STORE_LOW
+#undef STORE_FLOATS
+#undef LOAD_DENSE
+#undef STORE_DENSE
 
 /* ---- any to any --------------------------------------------------------- */
 

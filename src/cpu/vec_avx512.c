@@ -93,7 +93,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   _mm256_mask_storeu_epi16(dst + i, m, narrow_bf16(_mm512_maskz_loadu_epi32(m, src + i)));
 }
 
-static const dm_VecTable avx512 = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
+static const dm_VecTable avx512 = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
 
 const dm_VecTable *dm_vec_avx512(void) { return &avx512; }
 #else

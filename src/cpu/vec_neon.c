@@ -56,7 +56,7 @@ static void f32_to_bf16(const float *src, int64_t n, uint16_t *dst) {
   for (; i < n; i++) dst[i] = dm_f32_to_bf16(src[i]);
 }
 
-static const dm_VecTable neon = {f16_to_f32, bf16_to_f32, f32_to_f16, f32_to_bf16};
+static const dm_VecTable neon = {DM_LOW_DTYPES(DM_VEC_ENTRY, )};
 
 const dm_VecTable *dm_vec_neon(void) { return &neon; }
 #else

@@ -3,14 +3,28 @@
 #ifndef DM_VEC_TABLE_H
 #define DM_VEC_TABLE_H
 
-#include "base/base.h"
+#include "base/dtype.h"
+#include "base/half.h"
 
+/* f16_to_f32, f32_to_f16 and so on for each low float. */
 typedef struct dm_VecTable {
-  void (*f16_to_f32)(const uint16_t *src, int64_t n, float *dst);
-  void (*bf16_to_f32)(const uint16_t *src, int64_t n, float *dst);
-  void (*f32_to_f16)(const float *src, int64_t n, uint16_t *dst);
-  void (*f32_to_bf16)(const float *src, int64_t n, uint16_t *dst);
+#define MEMBERS(X, E, S, BITS, ...)                           \
+  void (*S##_to_f32)(const BITS *src, int64_t n, float *dst); \
+  void (*f32_to_##S)(const float *src, int64_t n, BITS *dst);
+  DM_LOW_DTYPES(MEMBERS, )
+#undef MEMBERS
 } dm_VecTable;
+
+/* A low float's entries in a table, functions of its members' names; and such functions as
+   plain loops, for a type that has no faster ones. */
+#define DM_VEC_ENTRY(X, E, S, ...) .S##_to_f32 = S##_to_f32, .f32_to_##S = f32_to_##S,
+#define DM_VEC_PLAIN(X, E, S, BITS, ...)                              \
+  static void S##_to_f32(const BITS *src, int64_t n, float *dst) {    \
+    for (int64_t i = 0; i < n; i++) dst[i] = dm_##S##_to_f32(src[i]); \
+  }                                                                   \
+  static void f32_to_##S(const float *src, int64_t n, BITS *dst) {    \
+    for (int64_t i = 0; i < n; i++) dst[i] = dm_f32_to_##S(src[i]);   \
+  }
 
 /* NULL where they are not built. */
 const dm_VecTable *dm_vec_neon(void);

@@ -32,7 +32,7 @@
 enum {
   LANES = DM_WINOGRAD_STRIP, /* tiles of a strip */
   POSITIONS = 16,            /* of a 4 x 4 tile */
-  LINE = 2 * LANES + 2,      /* pixels that a run of tiles reads of a row */
+  LINE = 2 * LANES + 2,      /* positions that a run of tiles reads of a row */
   APART = 16,            /* floats between positions: else they meet in one set of a cache */
   STRIPS = 16,           /* most strips of a task, */
   TASK_BYTES = 4 << 20,  /* and what their transforms may hold */
@@ -148,7 +148,7 @@ static inline void copy_row(float *to, const float *from, int64_t n) {
   memcpy(to + n - STEP, from + n - STEP, STEP * sizeof *to);
 }
 
-/* n_row rows of n pixels from (row, col) on, of a plane (h, w), with zeros outside: where
+/* n_row rows of n positions from (row, col) on, of a plane (h, w), with zeros outside: where
    they lie, *step apart, or else in `buffer` of 2 n_row lines. Rows of 16 bits that are not
    longer than a line are widened in one run. */
 static const float *get_lines(dm_DType t, const char *plane, int64_t h, int64_t w, int64_t row,
@@ -326,7 +326,7 @@ dm_status dm_winograd_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const
 }
 
 dm_status dm_winograd_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const void *w,
-                         void *dx) {
+                         const void *bias, void *dx) {
   Wino j = {.dtype = t,
             .n = d->n,
             .in = d->o,
@@ -338,6 +338,7 @@ dm_status dm_winograd_dx(const dm_ConvDims *d, dm_DType t, const void *dy, const
             .pad = {2 - d->pad[0], 2 - d->pad[1]},
             .x = dy,
             .weights = w,
+            .bias = bias,
             .y = dx,
             .w_in = 9 * d->c,
             .w_out = 9,
@@ -419,7 +420,7 @@ static void multiply_chunk(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* G^T of four numbers `step` apart is three, to_step apart, for n lanes. */
-static void fold_four(const float *m, int64_t step, int64_t n, float *to, int64_t to_step) {
+static void transpose_g(const float *m, int64_t step, int64_t n, float *to, int64_t to_step) {
   for (int64_t l = 0; l < n; l++) {
     const float sum = 0.5f * (m[step + l] + m[2 * step + l]);
     to[l] = m[l] + sum;
@@ -435,8 +436,9 @@ static void reduce_positions(void *ctx, int64_t begin, int64_t end) {
   float t[3][4][LANES], nine[9][LANES], line[9];
   for (int64_t i = begin * in; i < end * in; i += LANES) {
     const int64_t n = dm_min_i64(LANES, end * in - i);
-    for (int j = 0; j < 4; j++) fold_four(d->m + j * step + i, 4 * step, n, t[0][j], 4 * LANES);
-    for (int r = 0; r < 3; r++) fold_four(t[r][0], LANES, n, nine[3 * r], LANES);
+    for (int j = 0; j < 4; j++)
+      transpose_g(d->m + j * step + i, 4 * step, n, t[0][j], 4 * LANES);
+    for (int r = 0; r < 3; r++) transpose_g(t[r][0], LANES, n, nine[3 * r], LANES);
     for (int64_t l = 0; l < n; l++) {
       for (int k = 0; k < 9; k++) line[k] = nine[k][l];
       dm_store_f32(d->t.dtype, d->dw + (i + l) * 9 * es, 1, 9, line);

@@ -1,7 +1,8 @@
-/* Replaces a file as a whole or not at all: the new bytes are written to a temporary file in
-   the same folder, flushed to the disk by fsync, and renamed to the target, which POSIX's
-   rename() does in one step. Until then, and after any failure, the file that was there is as
-   it was. */
+/* Replaces a file as a whole or not at all: the new bytes are written to a file in the same
+   folder, which has no name where the file system can do that, flushed to the disk by fsync,
+   and linked or renamed to the target, either of which is one step. Until then, and after any
+   failure, the file that was there is as it was. What a killed process may leave, a file named
+   .demilune-*.tmp, goes with the next file that another process writes to the folder. */
 #ifndef DM_ATOMIC_FILE_H
 #define DM_ATOMIC_FILE_H
 
@@ -14,7 +15,7 @@ typedef struct dm_AtomicFile {
   const char *path;      /* as the caller gave it, for messages; borrowed */
   char target[PATH_MAX]; /* the same with links followed */
   const char *base;      /* its last part */
-  char temp[64];         /* of the temporary file in dir; empty when there is none */
+  char temp[64];         /* its temporary name in dir; empty when there is none */
   int dir, fd;
 } dm_AtomicFile;
 

@@ -28,7 +28,7 @@ typedef enum dm_TransformKind {
   DM_TRANSFORM_RANDOM_GREY,  /* p; as many channels as before */
   DM_TRANSFORM_ADJUST,       /* p, adjust, much */
   DM_TRANSFORM_JITTER,       /* jitter: four adjustments in a random order */
-  DM_TRANSFORM_AFFINE,       /* p, degrees, move, zoom, shear, filter, values */
+  DM_TRANSFORM_AFFINE,       /* p, degrees, move, zoom, shear, at_corner, filter, values */
   DM_TRANSFORM_RAND,         /* RandAugment: count, magnitude, bins, filter, values */
   /* 8 bits -> float32, 0 to 1; at most once */
   DM_TRANSFORM_TO_FLOAT,
@@ -66,6 +66,7 @@ typedef struct dm_Transform {
                                             and {0, 0}: not at all */
   double degrees[2], zoom[2], shear[4];    /* shear: a range along x, and one along y */
   double move[2];                          /* at most, as parts of width and height */
+  bool at_corner;                          /* AFFINE: about the upper left corner */
   int count, magnitude, bins;
   bool noise;
   const float *values, *deviations;

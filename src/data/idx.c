@@ -8,10 +8,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "data/file.h"
 #include "data/zmem.h"
 
 enum {
@@ -50,11 +52,15 @@ static void stream_close(Stream *s) {
 /* Opens the file and reads its first block, which decides between plain and gzip. */
 static dm_status stream_open(Stream **out, const char *path) {
   dm_status st = DM_OK;
+  int fd;
+  int64_t n_bytes;
   Stream *s = dm_alloc_zero(sizeof *s);
   if (!s) return dm_fail(DM_EMEM, "idx: out of memory reading '%s'", path);
   s->path = path;
-  s->file = fopen(path, "rb");
+  DM_GO(dm_file_open("idx", path, &fd, &n_bytes));
+  s->file = fdopen(fd, "rb");
   if (!s->file) {
+    close(fd);
     st = dm_fail(DM_EIO, "idx: cannot open '%s': %s", path, strerror(errno));
     goto done;
   }

@@ -63,7 +63,7 @@ typedef struct Codec {
   dm_Image image;
 } Codec;
 
-/* ---- what libjpeg calls ---- */
+/* ---- callbacks of libjpeg ---- */
 
 /* The Codec behind libjpeg's struct. */
 static Codec *codec_of(j_common_ptr jpeg) { return jpeg->client_data; }

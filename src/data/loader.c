@@ -53,6 +53,7 @@ struct dm_Loader {
   dm_LoaderBuffer *spare;       /* n_columns: the next memory of a taken slot */
   pthread_t *workers;
   int n_running, depth;
+  unsigned forks; /* of the process when the workers started */
 
   /* The epoch. Constant while workers run. */
   uint64_t epoch;
@@ -201,6 +202,11 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
+/* Whether the loader's workers run in the process that this one was forked from. */
+static bool is_orphan(const dm_Loader *l) {
+  return l->n_running > 0 && l->forks != dm_fork_count();
+}
+
 /* Starts the workers with all signals blocked: signals go to the program's own threads, so
    that Ctrl-C interrupts it. */
 static dm_status start_workers(dm_Loader *l) {
@@ -208,6 +214,7 @@ static dm_status start_workers(dm_Loader *l) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int fault = 0;
+  l->forks = dm_fork_count();
   while (l->n_running < l->spec.num_workers && !fault) {
     fault = pthread_create(&l->workers[l->n_running], NULL, worker_main, l);
     if (!fault) l->n_running++;
@@ -219,8 +226,35 @@ static dm_status start_workers(dm_Loader *l) {
   return DM_OK;
 }
 
-/* Makes the workers leave after the row at hand, and waits for them. */
+/* Makes the lock and its conditions; timed waits use the monotonic clock, which nobody
+   sets. */
+static dm_status init_locks(dm_Loader *l) {
+  pthread_condattr_t steady;
+  if (pthread_condattr_init(&steady) != 0) goto fail;
+  const int fault = pthread_condattr_setclock(&steady, CLOCK_MONOTONIC) ||
+                    pthread_cond_init(&l->batch_ready, &steady);
+  pthread_condattr_destroy(&steady);
+  if (fault) goto fail;
+  if (pthread_cond_init(&l->slot_free, NULL) != 0) goto no_free;
+  if (pthread_mutex_init(&l->lock, NULL) != 0) goto no_lock;
+  return DM_OK;
+no_lock:
+  pthread_cond_destroy(&l->slot_free);
+no_free:
+  pthread_cond_destroy(&l->batch_ready);
+fail:
+  return dm_fail(DM_EMEM, "loader: the system gave no lock");
+}
+
+/* Makes the workers leave after the row at hand, and waits for them. After a fork there are
+   none, and one of them may have held the lock: it is made anew. */
 static void join_workers(dm_Loader *l) {
+  if (is_orphan(l)) {
+    l->n_running = 0;
+    atomic_store(&l->stopping, false);
+    (void)init_locks(l); /* it made them before */
+    return;
+  }
   pthread_mutex_lock(&l->lock);
   atomic_store(&l->stopping, true);
   pthread_cond_broadcast(&l->slot_free);
@@ -244,26 +278,6 @@ static dm_status check_spec(const dm_LoaderSpec *s) {
     return dm_fail(DM_EARG, "loader: prefetch is %d, 0 to %d are possible", s->prefetch,
                    MAX_PREFETCH);
   return DM_OK;
-}
-
-/* Makes the lock and its conditions; timed waits use the monotonic clock, which nobody
-   sets. */
-static dm_status init_locks(dm_Loader *l) {
-  pthread_condattr_t steady;
-  if (pthread_condattr_init(&steady) != 0) goto fail;
-  const int fault = pthread_condattr_setclock(&steady, CLOCK_MONOTONIC) ||
-                    pthread_cond_init(&l->batch_ready, &steady);
-  pthread_condattr_destroy(&steady);
-  if (fault) goto fail;
-  if (pthread_cond_init(&l->slot_free, NULL) != 0) goto no_free;
-  if (pthread_mutex_init(&l->lock, NULL) != 0) goto no_lock;
-  return DM_OK;
-no_lock:
-  pthread_cond_destroy(&l->slot_free);
-no_free:
-  pthread_cond_destroy(&l->batch_ready);
-fail:
-  return dm_fail(DM_EMEM, "loader: the system gave no lock");
 }
 
 /* Allocates the slots once; epochs reuse them. With no workers the ring is empty. */
@@ -517,6 +531,12 @@ dm_status dm_loader_next_timed(dm_Loader *l, dm_LoaderBuffer *out, int64_t *n_ro
   *n_rows = 0;
   *state = DM_LOADER_END;
   if (l->taken >= l->n_batches) return DM_OK;
+  if (is_orphan(l)) {
+    dm_loader_stop(l);
+    return dm_fail(DM_ESTATE,
+                   "loader: its workers stayed behind when this process was forked, and "
+                   "so did the epoch; hint: begin an epoch in the process that uses it");
+  }
   const int64_t rows = rows_of(l, l->taken);
   if (l->depth == 0) {
     DM_TRY(make_batch(l, out));

@@ -58,7 +58,7 @@ typedef struct Codec {
   dm_AtomicFile file; /* writing */
 } Codec;
 
-/* ---- what libpng calls ---- */
+/* ---- callbacks of libpng ---- */
 
 /* libpng's allocator: notes the end of memory, which libpng reports only as a failure. */
 static png_voidp codec_alloc(png_structp png, png_alloc_size_t n) {

@@ -5,6 +5,11 @@
    writer works on a temporary file in the target's folder, which takes the target's name when
    all of it is on the disk.
 
+   A file of dm.save carries checksums (data/checksum.h) as one more pair of metadata: of the
+   other pairs, and of each tensor in the order of the data, with its name, dtype and shape.
+   A file whose list is of another length was written anew by another program, which kept the
+   pair and not the tensors: it is read without them.
+
    Names and metadata point into the parsed JSON, which lives as long as the file. cJSON
    allocates for itself; its hooks belong to the host program. */
 #define _POSIX_C_SOURCE 200809L
@@ -21,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "data/atomic_file.h"
+#include "data/checksum.h"
 #include "data/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -32,7 +38,10 @@ enum {
   MAX_TENSORS = 1 << 20,
   MAX_DEPTH = 3,                 /* {name: {shape: [ ] } } */
   MAX_COMMAS = 12 * MAX_TENSORS, /* 11 a tensor of 8 dims: bounds the parser */
+  SUM_DIGITS = 16,               /* of a checksum, in hex */
+  READ_BYTES = 1 << 18           /* at a time: still in the cache for the checksum */
 };
+static const char SUMS_KEY[] = "demilune.checksums";
 static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
 
 /* For each dm_DType its name in the file and its rank in the reference's order of layout
@@ -40,10 +49,12 @@ static const double INTEGER_LIMIT = 9007199254740992.0; /* 2^53 */
 static const struct {
   const char *name;
   int rank;
-} types[DM_N_DTYPE] = {[DM_BOOL] = {"BOOL", 0}, [DM_U8] = {"U8", 1},   [DM_I8] = {"I8", 2},
-                       [DM_I16] = {"I16", 3},   [DM_F16] = {"F16", 4}, [DM_BF16] = {"BF16", 5},
-                       [DM_I32] = {"I32", 6},   [DM_F32] = {"F32", 7}, [DM_F64] = {"F64", 8},
-                       [DM_I64] = {"I64", 9}};
+} types[DM_N_DTYPE] = {
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, CODE, LAYOUT, ...) \
+  [DM_##E] = {CODE, LAYOUT},
+    DM_DTYPES(ROW, )
+#undef ROW
+};
 
 struct dm_StFile {
   char *path;
@@ -53,6 +64,7 @@ struct dm_StFile {
   dm_StEntry *entries;
   dm_StPair *pairs;
   int64_t n_entries, n_pairs;
+  const char *sums; /* SUM_DIGITS of the metadata, then of each entry; NULL: without */
 };
 
 static dm_status no_memory(const char *path) {
@@ -109,6 +121,41 @@ static const char *text_fault(const char *s, int64_t n) {
     }
   }
   return NULL;
+}
+
+/* ---- checksums ---- */
+
+/* That of an entry's name, dtype and shape, which that of its data begins with. */
+static uint64_t entry_seed(const dm_StEntry *e) {
+  const int64_t kind[2] = {(int64_t)e->dtype, e->n_dim};
+  dm_Checksum s = dm_checksum_begin(0);
+  dm_checksum_add(&s, e->name, (int64_t)strlen(e->name));
+  s = dm_checksum_begin(dm_checksum_end(&s));
+  dm_checksum_add(&s, kind, sizeof kind);
+  s = dm_checksum_begin(dm_checksum_end(&s));
+  dm_checksum_add(&s, e->shape, e->n_dim * (int64_t)sizeof *e->shape);
+  return dm_checksum_end(&s);
+}
+
+/* That of the pairs in their order, without the checksums' own. */
+static uint64_t sum_pairs(const dm_StPair *pairs, int64_t n) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; i++) {
+    const char *const texts[2] = {pairs[i].key, pairs[i].value};
+    for (int k = 0; k < 2; k++) {
+      dm_Checksum s = dm_checksum_begin(sum);
+      dm_checksum_add(&s, texts[k], (int64_t)strlen(texts[k]));
+      sum = dm_checksum_end(&s);
+    }
+  }
+  return sum;
+}
+
+/* Whether `sum` stands at position i of the file's list. */
+static bool sum_is(const dm_StFile *f, int64_t i, uint64_t sum) {
+  char text[SUM_DIGITS + 1];
+  snprintf(text, sizeof text, "%016" PRIx64, sum);
+  return memcmp(f->sums + i * SUM_DIGITS, text, SUM_DIGITS) == 0;
 }
 
 /* ---- reading ---- */
@@ -235,7 +282,9 @@ static const char *read_entry(dm_StEntry *e, const cJSON *v) {
     return "wanted dtype, shape and data_offsets, once each and nothing else";
   *e = (dm_StEntry){.name = v->string, .dtype = read_dtype(dtype)};
   if (e->dtype == DM_NO_DTYPE)
-    return "its dtype is none of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL";
+#define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, CODE, ...) " " CODE
+    return "its dtype is none of" DM_DTYPES(ROW, );
+#undef ROW
   if (!read_shape(e, shape)) return "its shape is not a list of up to 8 sizes";
   if (!cJSON_IsArray(span) || cJSON_GetArraySize(span) != 2 ||
       !read_integer(&begin, span->child) || !read_integer(&end, span->child->next))
@@ -330,6 +379,23 @@ static dm_status check_cover(dm_StFile *f) {
   return DM_OK;
 }
 
+/* Takes the checksums out of the metadata, and compares that of the metadata. */
+static dm_status check_pair_sums(dm_StFile *f) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < f->n_pairs; i++) {
+    if (strcmp(f->pairs[i].key, SUMS_KEY) == 0) f->sums = f->pairs[i].value;
+    else f->pairs[n++] = f->pairs[i];
+  }
+  f->n_pairs = n;
+  if (f->sums && strlen(f->sums) != (size_t)(f->n_entries + 1) * SUM_DIGITS) f->sums = NULL;
+  if (f->sums && !sum_is(f, 0, sum_pairs(f->pairs, n)))
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' is damaged: its metadata does not have the checksum "
+                   "that it was saved with",
+                   f->path);
+  return DM_OK;
+}
+
 dm_status dm_st_open(dm_StFile **out, const char *path) {
   dm_status st = DM_OK;
   int64_t header_bytes = 0;
@@ -347,6 +413,7 @@ dm_status dm_st_open(dm_StFile **out, const char *path) {
   DM_GO(parse_header(f, header_bytes));
   DM_GO(read_entries(f));
   DM_GO(check_cover(f));
+  DM_GO(check_pair_sums(f));
   *out = f;
 done:
   if (st != DM_OK) dm_st_close(&f);
@@ -377,11 +444,19 @@ const dm_StPair *dm_st_get_pairs(const dm_StFile *f, int64_t *n) {
 
 dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst) {
   assert(e >= f->entries && e < f->entries + f->n_entries);
-  DM_TRY(read_at(f, dst, e->n_bytes, f->data_begin + e->offset));
-  if (e->dtype == DM_BOOL) { /* a bool is 0 or 1, whatever the file says */
-    uint8_t *b = dst;
-    for (int64_t i = 0; i < e->n_bytes; i++) b[i] = b[i] != 0;
+  dm_Checksum sum = dm_checksum_begin(f->sums ? entry_seed(e) : 0);
+  for (int64_t at = 0; at < e->n_bytes; at += READ_BYTES) {
+    const int64_t n = dm_min_i64(e->n_bytes - at, READ_BYTES);
+    uint8_t *to = (uint8_t *)dst + at;
+    DM_TRY(read_at(f, to, n, f->data_begin + e->offset + at));
+    if (f->sums) dm_checksum_add(&sum, to, n);
   }
+  if (f->sums && !sum_is(f, e - f->entries + 1, dm_checksum_end(&sum)))
+    return dm_fail(DM_EIO,
+                   "safetensors: '%s' is damaged: tensor '%s' does not have the checksum that "
+                   "it was saved with",
+                   f->path, e->name);
+  if (e->dtype == DM_BOOL) dm_make_bools(dst, e->n_bytes);
   return DM_OK;
 }
 
@@ -444,6 +519,11 @@ static dm_status check_pairs(const dm_StPair *pairs, int64_t n) {
   if (!keys) return dm_fail(DM_EMEM, "safetensors: out of memory writing the metadata");
   for (int64_t i = 0; i < n; i++) {
     keys[i] = pairs[i].key;
+    if (strcmp(pairs[i].key, SUMS_KEY) == 0) {
+      st = dm_fail(DM_EARG, "safetensors: metadata key '%s' is taken by the checksums",
+                   SUMS_KEY);
+      goto done;
+    }
     if (!is_utf8(pairs[i].key, (int64_t)strlen(pairs[i].key)) ||
         !is_utf8(pairs[i].value, (int64_t)strlen(pairs[i].value))) {
       st = dm_fail(DM_EARG, "safetensors: metadata pair %" PRId64 " is not UTF-8", i + 1);
@@ -457,6 +537,42 @@ static dm_status check_pairs(const dm_StPair *pairs, int64_t n) {
 done:
   dm_free(keys);
   return st;
+}
+
+/* By key, so that equal metadata makes equal files. */
+static int by_key(const void *a, const void *b) {
+  return strcmp(((const dm_StPair *)a)->key, ((const dm_StPair *)b)->key);
+}
+
+/* *out = the pairs by their keys, and a last one without a value for the checksums. */
+static dm_status order_pairs(dm_StPair **out, const dm_StPair *pairs, int64_t n) {
+  dm_StPair *copy = dm_alloc((n + 1) * (int64_t)sizeof *copy);
+  if (!copy) return dm_fail(DM_EMEM, "safetensors: out of memory writing the metadata");
+  if (n > 0) {
+    memcpy(copy, pairs, (size_t)n * sizeof *copy);
+    qsort(copy, (size_t)n, sizeof *copy, by_key);
+  }
+  copy[n] = (dm_StPair){SUMS_KEY, NULL};
+  *out = copy;
+  return DM_OK;
+}
+
+/* *out = the checksums of the pairs, then of the tensors in the file's order, as hex. */
+static dm_status make_sums(char **out, const dm_StEntry *const *order,
+                           const dm_StEntry *entries, const void *const *data, int64_t n,
+                           const dm_StPair *pairs, int64_t n_pairs) {
+  char *text = dm_alloc((n + 1) * SUM_DIGITS + 1);
+  if (!text) return dm_fail(DM_EMEM, "safetensors: out of memory writing the checksums");
+  snprintf(text, SUM_DIGITS + 1, "%016" PRIx64, sum_pairs(pairs, n_pairs));
+  for (int64_t i = 0; i < n; i++) {
+    int64_t n_bytes = 0;
+    dense_bytes(&n_bytes, order[i]);
+    dm_Checksum sum = dm_checksum_begin(entry_seed(order[i]));
+    if (n_bytes > 0) dm_checksum_add(&sum, data[order[i] - entries], n_bytes);
+    snprintf(text + (i + 1) * SUM_DIGITS, SUM_DIGITS + 1, "%016" PRIx64, dm_checksum_end(&sum));
+  }
+  *out = text;
+  return DM_OK;
 }
 
 /* Adds __metadata__ to the header; false without memory. */
@@ -530,17 +646,23 @@ done:
 
 /* All checks precede the file; after a failure the temporary file is removed. */
 dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *const *data,
-                      int64_t n, const dm_StPair *pairs, int64_t n_pairs) {
+                      int64_t n, const dm_StPair *given, int64_t n_pairs, bool checked) {
   dm_status st = DM_OK;
   dm_AtomicFile file = DM_ATOMIC_FILE("safetensors", path);
-  char *header = NULL;
+  char *header = NULL, *sums = NULL;
+  dm_StPair *pairs = NULL;
   int64_t header_bytes = 0;
   DM_TRY(check_entries(entries, n));
-  DM_TRY(check_pairs(pairs, n_pairs));
+  DM_TRY(check_pairs(given, n_pairs));
   const dm_StEntry **order = dm_alloc(n * (int64_t)sizeof *order);
   if (!order)
     return dm_fail(DM_EMEM, "safetensors: out of memory writing %" PRId64 " tensors", n);
   DM_GO(order_entries(order, entries, n));
+  DM_GO(order_pairs(&pairs, given, n_pairs));
+  if (checked) {
+    DM_GO(make_sums(&sums, order, entries, data, n, pairs, n_pairs));
+    pairs[n_pairs++].value = sums;
+  }
   DM_GO(make_header(&header, &header_bytes, order, n, pairs, n_pairs));
   DM_GO(dm_atomic_file_open(&file));
   DM_GO(dm_atomic_file_write(&file, header, header_bytes));
@@ -553,6 +675,8 @@ dm_status dm_st_write(const char *path, const dm_StEntry *entries, const void *c
 done:
   dm_atomic_file_close(&file);
   dm_free(header);
+  dm_free(sums);
+  dm_free(pairs);
   dm_free(order);
   return st;
 }

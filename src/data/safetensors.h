@@ -29,19 +29,21 @@ DM_API dm_status dm_st_open(dm_StFile **out, const char *path);
 DM_API void dm_st_close(dm_StFile **f); /* sets *f to NULL; NULL is fine */
 
 /* Borrowed, valid until dm_st_close: the tensors by rising offset, and the
-   metadata in the order of the file. */
+   metadata in the order of the file, without checksums. */
 DM_API const dm_StEntry *dm_st_get_entries(const dm_StFile *f, int64_t *n);
 DM_API const dm_StPair *dm_st_get_pairs(const dm_StFile *f, int64_t *n);
 
-/* dst (e->n_bytes) = the data of one of f's own entries. Threads may share f. */
+/* dst (e->n_bytes) = the data of one of f's own entries, compared with its checksum where the
+   file has one: DM_EIO names a damaged tensor. Threads may share f. */
 DM_API dm_status dm_st_read(const dm_StFile *f, const dm_StEntry *e, void *dst);
 
 /* Writes n tensors (data[i]: dense bytes of entries[i]) and n_pairs of
    metadata. All or nothing: after a failure the file that was there is still
    there, and after DM_OK the new one has reached the disk. Tensors are laid
-   out by falling element size, then by name, so that each is aligned. */
+   out by falling element size, then by name, so that each is aligned, metadata by its keys.
+   `checked` adds checksums to the metadata, which other programs pass over. */
 DM_API dm_status dm_st_write(const char *path, const dm_StEntry *entries,
                              const void *const *data, int64_t n, const dm_StPair *pairs,
-                             int64_t n_pairs);
+                             int64_t n_pairs, bool checked);
 
 #endif

@@ -272,7 +272,7 @@ static dm_status warp(dm_Crop *w, const dm_Transform *t, const dm_Affine *a) {
 /* RandomAffine: draws angle, translation in whole pixels, scale and shears, in torchvision's
    order. */
 static dm_status affine(dm_Crop *w, const dm_Transform *t, uint64_t *state) {
-  dm_Affine a = {.degrees = draw_between(state, t->degrees)};
+  dm_Affine a = {.degrees = draw_between(state, t->degrees), .at_corner = t->at_corner};
   const double x = t->move[0] * (double)w->width, y = t->move[1] * (double)w->height;
   a.move[0] = rint(draw_between(state, (const double[2]){-x, x}));
   a.move[1] = rint(draw_between(state, (const double[2]){-y, y}));

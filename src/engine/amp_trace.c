@@ -13,6 +13,7 @@ enum { N_BIRTHS = 1 << 13 }; /* a power of two */
 
 /* ---- the tables ---- */
 
+/* The key as one word; bit 0 is set, so that no key is 0, which marks a free slot. */
 static uint64_t pack(dm_TallyKey k) {
   return (uint64_t)(uint32_t)k.module << 32 | (uint64_t)k.op << 16 | (uint64_t)k.kind << 12 |
          (uint64_t)k.dtype << 8 | (uint64_t)k.region << 4 | (uint64_t)k.device << 2 |
@@ -30,6 +31,8 @@ dm_TallyKey dm_tally_key(const dm_Tally *t) {
                        .mixed = u >> 1 & 1};
 }
 
+/* The slot of a key, or the free slot where it belongs: open addressing with linear
+   probing from Fibonacci hashing of the key (D. Knuth, volume 3, 6.4). */
 static dm_Tally *slot_of(const dm_TallyTable *t, uint64_t key) {
   uint64_t at = key * 0x9e3779b97f4a7c15u >> 32;
   for (;; at++) {
@@ -38,6 +41,8 @@ static dm_Tally *slot_of(const dm_TallyTable *t, uint64_t key) {
   }
 }
 
+/* Doubles the table and enters what it held; false, with the table as it was, without
+   memory. */
 static bool grow(dm_TallyTable *t) {
   dm_TallyTable more = {t->n, t->capacity ? 2 * t->capacity : 256, NULL};
   more.slot = dm_alloc_zero((int64_t)sizeof *more.slot * more.capacity);
@@ -63,6 +68,8 @@ static void clear(dm_TallyTable *t) {
   t->n = 0;
 }
 
+/* Adds one call and its bytes to a tally. Without memory the loss is counted instead,
+   because an observer has no way to fail. */
 static void tally(dm_AmpTrace *tr, dm_TallyKey k, int64_t bytes) {
   dm_Tally *t = entry(&tr->tallies, pack(k));
   if (!t) {
@@ -75,6 +82,8 @@ static void tally(dm_AmpTrace *tr, dm_TallyKey k, int64_t bytes) {
 
 /* ---- modules ---- */
 
+/* The module whose forward pass recorded the node; the ring of births holds the
+   newest N_BIRTHS nodes. */
 static int module_of_node(const dm_AmpTrace *tr, uint64_t seq) {
   const dm_Birth *b = &tr->births[seq & (N_BIRTHS - 1)];
   return b->seq == seq ? b->module : DM_MODULE_LOST;
@@ -82,6 +91,7 @@ static int module_of_node(const dm_AmpTrace *tr, uint64_t seq) {
 
 /* ---- reading an event ---- */
 
+/* Whether a tensor says something about precision: a float that is no plain number. */
 static bool counts(const dm_Tensor *t) {
   return t && dm_is_float((dm_DType)t->dtype) && !(t->flags & DM_T_NUMBER);
 }
@@ -93,6 +103,8 @@ static uint8_t dtype_of(int n, dm_Tensor *const *t) {
   return DM_N_DTYPE;
 }
 
+/* What an event is counted under: its module, op, dtype (of the results, else of the
+   inputs), device and region. */
 static dm_TallyKey key_of(const dm_AmpTrace *tr, const dm_Event *e, dm_TallyKind kind) {
   const dm_ThreadState *ts = dm_thread_state();
   dm_TallyKey k = {.module = tr->module, .kind = (uint8_t)kind, .region = DM_N_DTYPE};
@@ -102,7 +114,7 @@ static dm_TallyKey key_of(const dm_AmpTrace *tr, const dm_Event *e, dm_TallyKind
   for (int i = 0; i < e->n_in; i++) {
     if (!e->in[i]) continue;
     if (e->in[i]->device.type != DM_CPU) k.device = e->in[i]->device.type;
-    k.mixed |= dm_is_16bit((dm_DType)e->in[i]->dtype);
+    k.mixed |= dm_is_low((dm_DType)e->in[i]->dtype);
   }
   const dm_Autocast *a = &ts->autocast.now.autocast[k.device];
   if (!ts->in_backward && a->enabled) k.region = a->dtype;
@@ -116,6 +128,7 @@ static int64_t bytes_out(const dm_Event *e) {
   return sum;
 }
 
+/* A parameter of a module, or any leaf that a gradient is asked for. */
 static bool is_weight(const dm_Tensor *t) {
   return (t->flags & DM_T_PARAMETER) || (!t->node && (t->flags & DM_T_REQUIRES_GRAD));
 }

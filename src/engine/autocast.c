@@ -2,10 +2,11 @@
 
    The cache holds 16-bit casts of float32 leaves that require a gradient, so that a weight
    which several ops of a region use is converted once. Its key is the tensor, the tensor's
-   version and the dtype: an in-place change of the weight makes the entry invalid. The
-   cache owns the source as well as the cast, so the address of a freed tensor cannot match
-   a new one. An entry stays until the last region closes; there is one for each weight and
-   dtype. PyTorch's `cached_casts` works the same way. */
+   version, the count of its exchanges (gen) and the dtype: an in-place change of the weight,
+   or other data for it, makes the entry invalid. The cache owns the source as well as the
+   cast, so the address of a freed tensor cannot match a new one. An entry stays until the
+   last region closes; there is one for each weight and dtype. PyTorch's `cached_casts` works
+   the same way. */
 #include "engine/autocast.h"
 
 #include "base/alloc.h"
@@ -14,7 +15,7 @@
 
 typedef struct Entry {
   dm_Tensor *source, *cast; /* NULL: a free slot */
-  uint32_t version;
+  uint32_t version, gen;
 } Entry;
 
 typedef struct dm_CastCache {
@@ -51,7 +52,7 @@ static Entry *cache_slot(const dm_CastCache *c, const dm_Tensor *t, dm_DType to)
 dm_Tensor *dm_autocast_find(const dm_AutocastState *a, const dm_Tensor *t, dm_DType to) {
   if (!a->cache || a->cache->capacity == 0) return NULL; /* 0: an allocation failed */
   const Entry *e = cache_slot(a->cache, t, to);
-  return e->source && e->version == t->storage->version ? e->cast : NULL;
+  return e->source && e->version == t->storage->version && e->gen == t->gen ? e->cast : NULL;
 }
 
 /* Has everybody else dropped the weight? This entry and its cast's history hold the last two
@@ -72,7 +73,7 @@ static bool cache_grow(dm_CastCache *c) {
     Entry *e = &c->entries[i];
     if (!e->source || is_unused(e)) continue;
     *cache_slot(&next, e->source, (dm_DType)e->cast->dtype) = *e;
-    *e = (Entry){NULL, NULL, 0};
+    *e = (Entry){NULL, NULL, 0, 0};
   }
   drop_entries(c);
   *c = next;
@@ -88,6 +89,7 @@ void dm_autocast_add(dm_AutocastState *a, dm_Tensor *t, dm_Tensor *cast) {
   else c->n++, e->source = dm_tensor_ref(t);
   e->cast = dm_tensor_ref(cast);
   e->version = t->storage->version;
+  e->gen = t->gen;
 }
 
 /* ---- policies and settings: counted references ---- */

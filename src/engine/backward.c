@@ -38,6 +38,7 @@ typedef struct Pass {
   dm_Tensor *const *want;
   dm_Tensor **got;
   uint32_t mark; /* on nodes behind which a wanted tensor lies; mark + 1: on others */
+  bool strays;   /* a leaf that is not wanted lies behind a root */
 } Pass;
 
 static atomic_uint next_mark = 2;
@@ -131,16 +132,30 @@ static dm_status run_hooks(dm_Hook *hooks, int out, dm_Tensor **g) {
   return st;
 }
 
+/* A gradient of a leaf must have the leaf's shape and device, which change when its data are
+   exchanged; a hook may miss them, too. */
+static dm_status check_fit(const dm_Tensor *leaf, const char *what, const dm_Tensor *g) {
+  char a[16], b[16];
+  if (DM_LIKELY(dm_same_shape(g, leaf) && dm_device_eq(g->device, leaf->device))) return DM_OK;
+  return dm_fail(DM_ESTATE,
+                 "backward: %s has shape %s on %s, its leaf has shape %s on %s; hint: backward "
+                 "before x.data = y, and x.grad = nil after it",
+                 what, DM_SHAPE(g), dm_device_name(g->device, a), DM_SHAPE(leaf),
+                 dm_device_name(leaf->device, b));
+}
+
 /* Adds g to leaf.grad (dm_backward) or to the wanted result (dm_grad). */
 static dm_status into_leaf(Pass *p, dm_Tensor *leaf, dm_Tensor *g) {
   dm_Tensor *mine = dm_tensor_ref(g);
   dm_status st = DM_OK;
   const bool create = p->flags & DM_CREATE_GRAPH;
   if (leaf->hooks) DM_GO(run_hooks(leaf->hooks, 0, &mine));
+  DM_GO(check_fit(leaf, "a new gradient", mine));
   if (p->want) {
     for (int i = 0; i < p->n_want; i++)
       if (p->want[i] == leaf) DM_GO(accumulate(&p->got[i], mine, create, false));
   } else if (leaf->grad) {
+    DM_GO(check_fit(leaf, "x.grad", leaf->grad));
     DM_GO(accumulate(&leaf->grad, mine, create, false));
   } else if (atomic_load(&mine->refs) <= 2 && g == mine &&
              atomic_load(&mine->storage->refs) == 1 && !mine->base &&
@@ -233,22 +248,17 @@ static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tens
                    dm_shape_str(m->ndim, m->shape, (char[96]){0}),
                    dm_dtype_name((dm_DType)m->dtype));
   const dm_Tensor *leaf = s->from >= 0 ? n->in[s->from].leaf : NULL;
-  if (leaf && leaf->storage->version != s->version)
-    return dm_fail(DM_ESTATE,
-                   "backward: a leaf of shape %s that %s needs for its gradient was changed "
-                   "in place since the checkpoint's forward (version %u, wanted %u)",
-                   DM_SHAPE(leaf), dm_node_name(n), leaf->storage->version, s->version);
-  return DM_OK;
+  return leaf && !dm_saved_is_same(s, leaf) ? dm_saved_refuse(s, n, leaf) : DM_OK;
 }
 
 /* The saved tensor, checked. Under create_graph it needs its history: a saved output gets this
    node, a tensor that a checkpoint made again gets the edge's node or leaf. */
 static dm_status unpack(dm_Node *n, const dm_Saved *s, bool create, dm_Tensor **to) {
-  if (DM_LIKELY(s->t && s->t->storage->version == s->version && !create)) {
+  if (DM_LIKELY(s->t && dm_saved_is_same(s, s->t) && !create)) {
     *to = dm_tensor_ref(s->t);
     return DM_OK;
   }
-  dm_status st = dm_saved_get(s, dm_node_name(n), to);
+  dm_status st = dm_saved_get(s, n, to);
   if (st != DM_OK || !*to) return st;
   if (s->replay) DM_GO(check_remade(n, s, *to));
   if (!create || (s->out < 0 && !s->replay)) return DM_OK;
@@ -281,14 +291,42 @@ static dm_Tensor *sum_so_far(const dm_Node *n, bool create) {
   return ours ? sum : NULL;
 }
 
-/* Calls the row's gradient with the saved tensors. */
+/* Does a 16-bit gradient of the node sum over a dim along which its input was broadcast? Only
+   nodes that saved something count: the gradient of the others is gy itself. */
+static bool sums_products(const dm_Node *n, const bool *need) {
+  const dm_Tensor *gy = n->gy[0];
+  if (!gy || !dm_is_low(gy->dtype) || !(n->op->flags & F_POINTWISE) || n->n_saved == 0)
+    return false;
+  for (int i = 0; i < n->n_in; i++) {
+    const dm_Meta *m = &n->in_meta[i];
+    if (need[i] && dm_numel(m->ndim, m->shape) < gy->numel) return true;
+  }
+  return false;
+}
+
+/* Replaces *t, a reference of its own, by t in float32. */
+static void widen(dm_X *x, dm_Tensor **t) {
+  dm_Tensor *wide = dm_x_widen(x, *t);
+  if (!wide || wide == *t) return;
+  dm_tensor_ref(wide);
+  dm_tensor_unref(t);
+  *t = wide;
+}
+
+/* Calls the row's gradient with the saved tensors. A gradient of several steps (F_WIDEN), or
+   one whose products are then summed, is computed in float32; fit rounds it to 16 bits once. */
 static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool create, dm_X *x) {
-  dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL};
+  dm_Tensor *in[DM_MAX_IN] = {NULL}, *out[DM_MAX_OUT] = {NULL}, *gy[DM_MAX_OUT];
   dm_status st = DM_OK;
   for (int i = 0; i < n->n_saved && i < DM_MAX_IN; i++)
     DM_GO(unpack(n, &n->saved_in[i], create, &in[i]));
   for (int i = 0; n->saved_out && i < n->n_out; i++)
     DM_GO(unpack(n, &n->saved_out[i], create, &out[i]));
+  const bool wide = n->op->flags & F_WIDEN, wide_gy = wide || sums_products(n, need);
+  for (int i = 0; i < n->n_out; i++) gy[i] = wide_gy ? dm_x_widen(x, n->gy[i]) : n->gy[i];
+  for (int i = 0; i < DM_MAX_IN && wide; i++) widen(x, &in[i]);
+  for (int i = 0; i < DM_MAX_OUT && wide; i++) widen(x, &out[i]);
+  DM_GO(x->st);
   if (create && (n->op->flags & F_NO_DOUBLE)) {
     st =
         dm_fail(DM_ESTATE, "backward: %s has no second derivative (create_graph)", n->op->name);
@@ -298,13 +336,13 @@ static dm_status call_grad(dm_Node *n, const bool *need, dm_Tensor **gx, bool cr
                .attr = n->attr,
                .n_in = n->n_in,
                .n_out = n->n_out,
-               .gy = n->gy,
+               .gy = gy,
                .gx = gx,
                .need = need,
                .in = in,
                .out = out,
                .in_meta = n->in_meta,
-               .sum = n->n_in == 1 ? sum_so_far(n, create) : NULL,
+               .sum = n->n_in == 1 && gy[0] == n->gy[0] ? sum_so_far(n, create) : NULL,
                .create_graph = create,
                .x = x};
   n->op->grad(&g);
@@ -509,6 +547,7 @@ static dm_status mark_from(Pass *p, dm_Node *root) {
     }
     const dm_Edge *e = &f->n->in[f->next++];
     if (leaf_wanted(p, e->leaf)) f->reaches = true;
+    else if (e->leaf) p->strays = true;
     if (!e->node) continue;
     if (e->node->mark == p->mark) f->reaches = true;
     if (e->node->mark == p->mark || e->node->mark == p->mark + 1) continue;
@@ -610,6 +649,15 @@ static dm_status pass_in_state(Pass *p, int n, dm_Tensor *const *roots,
   ts->replay = replay;
   dm_autocast_restore(&ts->autocast, cast);
   return st;
+}
+
+dm_status dm_other_leaves(dm_Tensor *root, int n, dm_Tensor *const *known, bool *out) {
+  Pass pass = {.n_want = n, .want = known, .mark = atomic_fetch_add(&next_mark, 2)};
+  if (root->base) DM_TRY(dm_refresh_view(root));
+  if (root->node) DM_TRY(mark_from(&pass, root->node));
+  *out = pass.strays ||
+         (!root->node && dm_tensor_requires_grad(root) && !leaf_wanted(&pass, root));
+  return DM_OK;
 }
 
 dm_status dm_backward(int n, dm_Tensor *const *roots, dm_Tensor *const *seeds, int flags) {

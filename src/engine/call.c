@@ -174,6 +174,31 @@ static dm_status run_kernel(dm_Call *c) {
   return launch(c, c->out[0]->device);
 }
 
+/* Does the row want float32 for operands of this call, which promote to 16 bits? An option
+   dtype says what to compute in by itself. */
+static bool wants_widening(const dm_Call *c) {
+  const dm_Signature *g = c->op->signature;
+  if (!(c->op->flags & F_WIDEN) || !dm_is_low(dm_result_dtype(c->n_in, c->in))) return false;
+  if (g->dtype_attr < 0) return true;
+  const char *attr = (const char *)c->attr + g->attr[g->dtype_attr].offset;
+  return *(const int64_t *)(const void *)attr == DM_NO_DTYPE;
+}
+
+/* Composes the op of float32 operands, so that the steps of its definition do not each round to
+   16 bits; the result is rounded once. The row's tensors are no list. */
+static dm_status compose_wide(dm_Call *c, dm_X *x) {
+  const int64_t narrow = dm_result_dtype(c->n_in, c->in);
+  dm_Tensor *wide[DM_MAX_IN] = {NULL};
+  for (int i = 0; i < c->n_in; i++) wide[i] = dm_x_widen(x, c->in[i]);
+  DM_TRY(x->st);
+  c->in = wide;
+  DM_TRY(c->op->compose(c, x));
+  for (int i = 0; i < c->n_out; i++)
+    if (c->out[i] && c->out[i]->dtype == DM_F32)
+      c->out[i] = dm_x(x, DM_OP_cast, &narrow, 1, c->out[i]);
+  return DM_OK;
+}
+
 /* A composition may read each tensor of its signature, so optional ones that the caller left
    out at the end become NULL. */
 static dm_status run_composed(dm_Call *c) {
@@ -184,7 +209,7 @@ static dm_status run_composed(dm_Call *c) {
     for (int i = 0; i < c->n_in; i++) all[i] = c->in[i];
     c->in = all;
   }
-  dm_status st = c->op->compose(c, &x);
+  dm_status st = wants_widening(c) ? compose_wide(c, &x) : c->op->compose(c, &x);
   if (st == DM_OK) st = x.st;
   for (int i = 0; i < c->n_out; i++) {
     if (st == DM_OK && c->out[i]) dm_tensor_ref(c->out[i]);
@@ -194,6 +219,7 @@ static dm_status run_composed(dm_Call *c) {
   return st;
 }
 
+/* Releases what a call that failed has made. */
 static void drop_outputs(dm_Call *c) {
   for (int i = 0; i < DM_MAX_OUT; i++) dm_tensor_unref(&c->out[i]);
 }
@@ -292,8 +318,8 @@ static dm_status cast_input(dm_ThreadState *ts, dm_Tensor *t, dm_DType to, dm_Te
     *out = dm_tensor_ref(t);
     return DM_OK;
   }
-  const bool weight = t->dtype == DM_F32 && dm_is_16bit(to) &&
-                      (t->flags & DM_T_REQUIRES_GRAD) && !t->node && !t->base && !ts->inference;
+  const bool weight = t->dtype == DM_F32 && dm_is_low(to) && (t->flags & DM_T_REQUIRES_GRAD) &&
+                      !t->node && !t->base && !ts->inference;
   const bool cached = weight && dm_autocast_caches(&ts->autocast);
   dm_Tensor *hit = cached ? dm_autocast_find(&ts->autocast, t, to) : NULL;
   if (hit) {
@@ -364,7 +390,7 @@ static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *
                                const void *attr, dm_Tensor **out, int *n_out) {
   dm_CastPlan plan;
   DM_TRY(dm_autocast_plan(op, n_in, in, attr, &plan));
-  if (!plan.listed) return call_plain(op, n_in, in, attr, out, n_out);
+  if (!plan.listed && !(op->flags & F_WHOLE)) return call_plain(op, n_in, in, attr, out, n_out);
   if (plan.to != DM_NO_DTYPE) return call_cast(op, &plan, n_in, in, attr, out, n_out);
   if (!plan.f32_result) return call_masked(op, n_in, in, attr, out, n_out);
   _Alignas(8) char copy[DM_ATTR_BYTES];
@@ -476,12 +502,15 @@ typedef struct History {
   uint8_t out_index, flags;
 } History;
 
+/* Remembers t's history before an in-place op records over it. */
 static void save_history(History *h, dm_Tensor *t) {
   if (!t) return;
   *h = (History){t, t->node, t->gen, t->out_index, t->flags};
   if (h->node) dm_hold(&h->node->refs);
 }
 
+/* Ends the change of t's history: keeps the new one, or restores the old one after a
+   failure. */
 static void end_history(History *h, bool restore) {
   if (!h->t) return;
   if (restore) {
@@ -645,6 +674,11 @@ dm_Tensor *dm_x_number(dm_X *x, double v) {
   if (x->st != DM_OK) return NULL;
   x->st = dm_tensor_number(false, v, 0, &t);
   return x->st == DM_OK ? dm_x_own(x, t) : NULL;
+}
+
+dm_Tensor *dm_x_widen(dm_X *x, dm_Tensor *t) {
+  const int64_t wide = DM_F32;
+  return t && dm_is_low(t->dtype) ? dm_x(x, DM_OP_cast, &wide, 1, t) : t;
 }
 
 void dm_x_free(dm_X *x) {

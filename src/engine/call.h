@@ -19,6 +19,8 @@ bool dm_op_has_kernel(dm_OpId id, dm_Device dev);
 dm_Tensor *dm_x(dm_X *x, int op, const void *attr, int n_in, ...);
 dm_Tensor *dm_x_own(dm_X *x, dm_Tensor *t); /* x frees t at its end */
 dm_Tensor *dm_x_number(dm_X *x, double v);  /* a host number as an operand */
+dm_Tensor *dm_x_widen(dm_X *x,
+                      dm_Tensor *t); /* a 16-bit tensor in float32, others as they are */
 void dm_x_free(dm_X *x);
 #define DM_X_INIT \
   { .st = DM_OK }

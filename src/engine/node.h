@@ -37,7 +37,6 @@ typedef struct dm_Hook {
    gy, the outputs' gradients (NULL where none arrived), and sets gx, the inputs' gradients.
    It runs under the autocast settings of its forward. */
 typedef struct dm_Custom {
-  const char *name; /* borrowed from ctx */
   dm_status (*backward)(void *ctx, int n_saved, dm_Tensor **saved, int n_out, dm_Tensor **gy,
                         int n_in, dm_Tensor **gx);
   void (*drop)(void *ctx);
@@ -64,8 +63,14 @@ typedef struct dm_Node {
   void *attr;
   dm_Hook *hooks;
   char *where;                 /* owned; under anomaly detection, where it was made */
+  char *name;                  /* owned; of a custom one: it outlives custom.ctx */
   struct dm_Node *next_doomed; /* in the list of nodes that wait to be freed */
   dm_Custom custom;
 } dm_Node;
+
+/* The op's name, or the one that a custom function was given. */
+static inline const char *dm_node_name(const dm_Node *n) {
+  return n->op ? n->op->name : n->name;
+}
 
 #endif

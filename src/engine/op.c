@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,17 @@ const dm_OpInfo dm_ops[DM_N_OP] = {
 #undef OP
 };
 
+#ifdef DM_CHECK_ATTR
+/* layout: the C types of the members that the caller reads, from the first on. */
+const void *dm_checked_attr(const dm_OpInfo *op, const void *attr, const char *layout) {
+  const char *own = layouts[dm_op_id(op)];
+  if (own && strncmp(own, layout, strlen(layout)) == 0) return attr;
+  fprintf(stderr, "%s has the attributes %s and is read as %s\n", op->name, own ? own : "none",
+          layout);
+  abort();
+}
+#endif
+
 void dm_op_defaults(const dm_OpInfo *op, void *attr) {
   const dm_Signature *g = op->signature;
   for (int i = 0; i < g->n_attr; i++) {
@@ -39,6 +51,7 @@ void dm_op_defaults(const dm_OpInfo *op, void *attr) {
     case A_TRIPLE:
       for (int k = 0; k <= a->kind - A_ONE; k++) ((int64_t *)p)[k] = (int64_t)a->def;
       break;
+    case A_NUMS: *(dm_Nums *)p = (dm_Nums){-1, {0}}; break;
     case A_DIMS:
     case A_SIZES: *(dm_Ints *)p = (dm_Ints){-1, {0}}; break;
     default: *(int64_t *)p = (int64_t)a->def;

@@ -7,7 +7,7 @@
 #include "core/tensor.h"
 #include "engine/state.h"
 
-enum { DM_MAX_IN = 8, DM_MAX_OUT = 3, DM_MAX_ATTR = 12 };
+enum { DM_MAX_IN = 8, DM_MAX_OUT = 4, DM_MAX_ATTR = 12 };
 
 /* Autocast's policies, in PyTorch's words: unlisted, lower_precision_fp, fp32,
    fp32_set_opt_dtype, promote, banned. */
@@ -42,7 +42,9 @@ enum {
   F_ANY_DEVICE = 256, /* its kernel serves every device, its rule names the outputs' */
   F_ASIDE = 512,      /* outputs but the first are kept for the gradient: no caller gets them */
   F_PLACED = 1024,    /* its rule names the outputs' device, whose kernel runs */
-  F_LAYOUT = 2048     /* outside the CPU its outputs lie channels last when an input does */
+  F_LAYOUT = 2048,    /* outside the CPU its outputs lie channels last when an input does */
+  F_WHOLE = 4096,     /* autocast, where it does not list the op, leaves its inner calls too */
+  F_WIDEN = 8192      /* 16 bits are widened to float32 for its composition, or its gradient */
 };
 
 /* The kind of an option in a row, and its C type in the attribute struct. */
@@ -61,6 +63,7 @@ typedef enum dm_AttrKind {
   A_ONE,    /* int64_t[1], of what the next two hold more: sizes along dims */
   A_PAIR,   /* int64_t[2]; one number gives both */
   A_TRIPLE, /* int64_t[3]; likewise */
+  A_NUMS,   /* dm_Nums; n = -1: none given */
   A_DIMS,   /* dm_Ints; positions; n = -1: none given */
   A_SIZES   /* dm_Ints; counts or data; n = -1: none given */
 } dm_AttrKind;
@@ -75,6 +78,11 @@ typedef struct dm_OptInt {
 typedef struct dm_Ints {
   int64_t n, v[DM_MAX_DIM];
 } dm_Ints;
+
+typedef struct dm_Nums { /* one number stands for a list of any length */
+  int64_t n;
+  double v[3];
+} dm_Nums;
 
 /* A struct of each op's options: dm_NameAttr, or what the row calls it. */
 #include "attrs.gen.h"
@@ -202,7 +210,14 @@ dm_status dm_check_dim(const dm_Call *c, const dm_Tensor *t, int64_t dim, int *o
 /* Fails unless t is of a float dtype / an integer dtype. */
 dm_status dm_check_float(const dm_Call *c, const dm_Tensor *t, const char *what);
 
-/* The attribute struct of a call. */
+/* The attribute struct of a call. The builds under a sanitizer check that the op's own struct
+   begins with members of TYPE's types, and abort where it does not. */
+#ifdef DM_CHECK_ATTR
+const void *dm_checked_attr(const dm_OpInfo *op, const void *attr, const char *layout);
+#define DM_ATTR(TYPE, CALL) \
+  ((const TYPE *)dm_checked_attr((CALL)->op, (CALL)->attr, DM_LAYOUT_##TYPE))
+#else
 #define DM_ATTR(TYPE, CALL) ((const TYPE *)(CALL)->attr)
+#endif
 
 #endif

@@ -20,11 +20,12 @@ static inline bool dm_autocast_concerns(const dm_AutocastState *a, const dm_OpIn
          a->now.autocast[DM_CUDA].policies || op == &dm_ops[DM_OP_div];
 }
 
-/* Autocast converts float32, float16 and bfloat16 tensors of the device type; no float64, and
-   no host number. */
+/* Autocast converts tensors of float32 and of low floats on the device type; no float64, and no
+   host number. */
 static inline bool dm_autocast_eligible(const dm_Tensor *t, int type) {
-  const uint32_t floats = 1u << DM_F32 | 1u << DM_F16 | 1u << DM_BF16;
-  return t && floats >> t->dtype & 1 && t->device.type == type && !(t->flags & DM_T_NUMBER);
+  const unsigned floats = 1u << DM_F32 | DM_LOW_FLOATS;
+  return t && dm_dtype_in((dm_DType)t->dtype, floats) && t->device.type == type &&
+         !(t->flags & DM_T_NUMBER);
 }
 
 /* What autocast does to one call. */

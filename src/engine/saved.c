@@ -5,6 +5,8 @@
    has no history, so the checkpoint holds none of the nodes that hold it. */
 #include "engine/saved.h"
 
+#include <stdio.h>
+
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/node.h"
@@ -105,7 +107,7 @@ static dm_status number_tensor(dm_Replay *r, const dm_Tensor *t, uint32_t versio
 static dm_status make_leaves(const dm_Replay *r, dm_Tensor **in) {
   for (int i = 0; i < r->n_in; i++) {
     dm_Tensor *kept = NULL;
-    DM_TRY(dm_saved_get(&r->in[i].saved, "a checkpoint", &kept));
+    DM_TRY(dm_saved_get(&r->in[i].saved, NULL, &kept));
     const dm_status st = dm_tensor_alias(kept, &in[i]);
     dm_tensor_unref(&kept);
     DM_TRY(st);
@@ -174,20 +176,22 @@ void dm_replay_rewind(int mark) {
 
 /* ---- saved tensors ---- */
 
-/* A leaf is saved itself. Of another tensor a second handle is saved, with the history that
-   the tensor has now: a later in-place change gives the script's handle a node that depends
-   on this one, and saving that handle would close a cycle. */
+/* A leaf that requires a gradient is saved itself: nothing recorded may change it in place. Of
+   another tensor a second handle is saved, with the history that the tensor has now: a later
+   in-place change gives the script's handle a node that depends on this one, and saving that
+   handle would close a cycle. */
 static dm_status save_input(dm_Tensor *t, dm_Tensor **out) {
-  if (!t->node) {
+  if (!t->node && dm_tensor_requires_grad(t)) {
     *out = dm_tensor_ref(t);
     return DM_OK;
   }
   DM_TRY(dm_tensor_alias(t, out));
+  if (t->last) (*out)->last = dm_tensor_ref(t->last);
+  if (!t->node) return DM_OK;
   dm_hold(&t->node->refs);
   (*out)->node = t->node;
   (*out)->out_index = t->out_index;
   (*out)->flags |= DM_T_REQUIRES_GRAD;
-  if (t->last) (*out)->last = dm_tensor_ref(t->last);
   return DM_OK;
 }
 
@@ -197,29 +201,66 @@ dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out
   s->out = (int16_t)out;
   dm_Replay *r = dm_thread_state()->replay;
   if (DM_UNLIKELY(r != NULL)) {
+    s->gen = t->gen;
     DM_TRY(number_tensor(r, t, version, &s->index));
     s->replay = r;
     return DM_OK;
   }
-  return out >= 0 ? dm_tensor_alias(t, &s->t) : save_input(t, &s->t);
+  DM_TRY(out >= 0 ? dm_tensor_alias(t, &s->t) : save_input(t, &s->t));
+  s->gen = s->t->gen;
+  return DM_OK;
 }
 
-void dm_saved_drop(dm_Saved *s) {
+bool dm_saved_drop(dm_Saved *s) {
+  const bool any = s->t || s->replay;
   if (s->t) dm_tensor_unref(&s->t);
   if (s->replay) dm_replay_unref(&s->replay);
+  return any;
 }
 
-dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to) {
-  uint32_t version = s->version;
+/* "input 2 (weight) of linear", in buf. */
+static const char *role_of(const dm_Saved *s, const dm_Node *n, char *buf, size_t size) {
+  const dm_Signature *g = n && n->op ? n->op->signature : NULL;
+  if (!n) {
+    snprintf(buf, size, "an input of a checkpoint");
+  } else if (s->from >= 0) {
+    const char *name = g && !g->list && s->from < DM_MAX_IN ? g->tensor[s->from] : NULL;
+    snprintf(buf, size, "input %d%s%s%s of %s", s->from + n->base, name ? " (" : "",
+             name ? name : "", name ? ")" : "", dm_node_name(n));
+  } else {
+    snprintf(buf, size, "%s of %s",
+             s->out >= 0 ? "the result" : "a tensor saved in the forward", dm_node_name(n));
+  }
+  return buf;
+}
+
+dm_status dm_saved_refuse(const dm_Saved *s, const dm_Node *n, const dm_Tensor *t) {
+  char role[96];
+  role_of(s, n, role, sizeof role);
+  /* A recorded change of a view rewrites its base's history, too: the base has a node then. */
+  if (t->gen != s->gen && !t->node)
+    return dm_fail(
+        DM_ESTATE,
+        "backward: the data of %s, which its gradient needs, were exchanged afterwards "
+        "for a %s tensor of shape %s; hint: backward before x.data = y, or x:clone()",
+        role, dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
+  return dm_fail(DM_ESTATE,
+                 "backward: %s, of shape %s, which its gradient needs, was changed in place "
+                 "afterwards (version %u, wanted %u); hint: x:clone() before the change",
+                 role, DM_SHAPE(t), t->storage->version, s->version);
+}
+
+dm_status dm_saved_get(const dm_Saved *s, const dm_Node *n, dm_Tensor **to) {
+  dm_Saved now = *s;
   *to = NULL;
-  if (s->replay) DM_TRY(take_tensor(s->replay, s->index, to, &version));
-  else if (s->t) *to = dm_tensor_ref(s->t);
-  if (!*to || (*to)->storage->version == version) return DM_OK;
-  const dm_status st =
-      dm_fail(DM_ESTATE,
-              "backward: a tensor of shape %s that %s needs for its gradient was changed "
-              "in place afterwards (version %u, wanted %u); hint: x:clone() before the change",
-              DM_SHAPE(*to), who, (*to)->storage->version, version);
+  if (s->replay) {
+    DM_TRY(take_tensor(s->replay, s->index, to, &now.version));
+    now.gen = (*to)->gen; /* a handle that nobody else has */
+  } else if (s->t) {
+    *to = dm_tensor_ref(s->t);
+  }
+  if (!*to || dm_saved_is_same(&now, *to)) return DM_OK;
+  const dm_status st = dm_saved_refuse(&now, n, *to);
   dm_tensor_unref(to);
   return st;
 }

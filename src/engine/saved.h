@@ -15,20 +15,29 @@ typedef struct dm_Replay dm_Replay;
 
 /* A saved tensor, and its version when it was saved. Of an output an alias is saved: the
    tensor itself holds the node, which must not hold it. Inside a checkpoint only the number
-   is saved. */
+   is saved. The count gen tells whether a leaf's data were exchanged since: storage, shape,
+   strides and dtype of a handle change in no other way. */
 typedef struct dm_Saved {
   dm_Tensor *t;      /* owned */
   dm_Replay *replay; /* owned; makes the tensor again */
-  uint32_t version, index;
+  uint32_t version, index, gen;
   int16_t from, out; /* which input or output of the node it is, or -1 */
 } dm_Saved;
 
 /* Saves t, which is input `from` or output `out` of the node (-1: it is not). */
 dm_status dm_save(dm_Saved *s, dm_Tensor *t, uint32_t version, int from, int out);
 /* A new reference to the saved tensor, made again if need be. Fails when the tensor was
-   changed in place after it was saved; `who` names the op that needs it. */
-dm_status dm_saved_get(const dm_Saved *s, const char *who, dm_Tensor **to);
-void dm_saved_drop(dm_Saved *s);
+   changed in place after it was saved, or its data were exchanged. The message names the
+   tensor by its role in n, the node that saved it; NULL: a checkpoint did. */
+dm_status dm_saved_get(const dm_Saved *s, const struct dm_Node *n, dm_Tensor **to);
+/* Whether t, a tensor that was saved as s, is as it was then. */
+static inline bool dm_saved_is_same(const dm_Saved *s, const dm_Tensor *t) {
+  return t->storage->version == s->version && t->gen == s->gen;
+}
+/* Fails for t, which is not as it was when it was saved as s. */
+dm_status dm_saved_refuse(const dm_Saved *s, const struct dm_Node *n, const dm_Tensor *t);
+/* Returns whether there was one. */
+bool dm_saved_drop(dm_Saved *s);
 
 /* Runs the checkpoint's function again, on leaves that require a gradient where the inputs
    did. The host switches recording on, and restores all other state of the first run. */

@@ -8,8 +8,11 @@ static _Thread_local struct dm_Observer *own_observers;
 
 void dm_thread_state_init(dm_ThreadState *ts, dm_Generator *gen,
                           struct dm_Observer **observers) {
-  *ts = (dm_ThreadState){
-      .grad = true, .anomaly.check_nan = true, .generator = gen, .observers = observers};
+  *ts = (dm_ThreadState){.grad = true,
+                         .dtype = DM_F32,
+                         .anomaly.check_nan = true,
+                         .generator = gen,
+                         .observers = observers};
   dm_autocast_init(&ts->autocast);
 }
 
@@ -40,3 +43,5 @@ void dm_thread_state_forget(void) {
 }
 
 void dm_manual_seed(uint64_t seed) { *dm_thread_state()->generator = (dm_Generator){seed, 0}; }
+
+dm_DType dm_default_dtype(void) { return (dm_DType)dm_thread_state()->dtype; }

@@ -34,6 +34,7 @@ typedef struct dm_ThreadState {
   bool inference;   /* results are never recorded, now or later */
   bool in_backward; /* a backward pass is running */
   uint8_t base;     /* positions count from 0 (C) or 1 (Lua) */
+  uint8_t dtype;    /* of floats that are made without a dtype of their own */
   dm_Device device; /* of tensors that are made without a device of their own */
   dm_Stream stream; /* takes the work of its device; the host keeps the handle alive */
   int module;       /* number of the module path that is running, for observers; 0: none */

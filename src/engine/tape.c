@@ -44,8 +44,6 @@ static void free_hooks(dm_Hook *h) {
   }
 }
 
-const char *dm_node_name(const dm_Node *n) { return n->op ? n->op->name : n->custom.name; }
-
 /* A long chain of nodes is freed by a loop, not by recursion, which would overflow the stack:
    a node whose last reference goes while another one is being freed waits in this list. */
 static _Thread_local dm_Node *doomed;
@@ -53,10 +51,11 @@ static _Thread_local bool draining;
 
 void dm_node_release_saved(dm_Node *n) {
   if (n->released) return;
-  n->released = true;
-  for (int i = 0; i < n->n_saved; i++) dm_saved_drop(&n->saved_in[i]);
-  for (int i = 0; n->saved_out && i < n->n_out; i++) dm_saved_drop(&n->saved_out[i]);
+  for (int i = 0; i < n->n_saved; i++) n->released |= dm_saved_drop(&n->saved_in[i]);
+  for (int i = 0; n->saved_out && i < n->n_out; i++)
+    n->released |= dm_saved_drop(&n->saved_out[i]);
   if (!n->op && n->custom.drop) {
+    n->released = true;
     n->custom.drop(n->custom.ctx);
     n->custom.ctx = NULL;
   }
@@ -73,6 +72,7 @@ static void node_free(dm_Node *n) {
   dm_cast_state_drop(&n->cast);
   dm_free(n->retain);
   dm_free(n->where);
+  dm_free(n->name);
   dm_free(n);
 }
 
@@ -241,11 +241,17 @@ static int index_of(const dm_Tensor *t, int n, dm_Tensor *const *list) {
   return -1;
 }
 
-dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
-                           dm_Tensor **out, int n_saved, dm_Tensor *const *saved) {
+dm_status dm_record_custom(const char *name, dm_Custom custom, int n_in, dm_Tensor *const *in,
+                           int n_out, dm_Tensor **out, int n_saved, dm_Tensor *const *saved) {
   dm_Node *n = node_new(NULL, n_in, in, n_out, out, n_saved, false, 0);
   if (!n) return DM_EMEM;
   dm_status st = DM_OK;
+  const int64_t name_bytes = (int64_t)strlen(name) + 1;
+  if (!(n->name = dm_alloc(name_bytes))) {
+    st = dm_fail(DM_EMEM, "%s: out of memory", name);
+    goto done;
+  }
+  memcpy(n->name, name, (size_t)name_bytes);
   n->cast = dm_autocast_copy(&dm_thread_state()->autocast);
   for (int i = 0; i < n_saved; i++) {
     if (!saved[i]) continue;
@@ -273,6 +279,10 @@ static AsStrided geometry(const dm_Tensor *v) {
 dm_status dm_refresh_view(dm_Tensor *v) {
   dm_Tensor *b = v->base;
   if (!b || v->gen == b->gen) return DM_OK;
+  if (v->storage != b->storage) { /* b's data were exchanged: v keeps the old ones */
+    dm_tensor_unref(&v->base);
+    return DM_OK;
+  }
   if (!dm_tensor_requires_grad(b)) {
     v->gen = b->gen;
     return DM_OK;

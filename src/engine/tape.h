@@ -16,9 +16,9 @@ dm_status dm_record(const dm_Call *c, dm_Tensor *save_in);
 /* The same for an op of one output, *out, which is already computed. */
 dm_status dm_record_op(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, const void *attr,
                        dm_Tensor **out, dm_Tensor *save_in);
-/* The same for a gradient that the host wrote; saved[i] may be NULL. */
-dm_status dm_record_custom(dm_Custom custom, int n_in, dm_Tensor *const *in, int n_out,
-                           dm_Tensor **out, int n_saved, dm_Tensor *const *saved);
+/* The same for a gradient that the host wrote; saved[i] may be NULL. `name` is copied. */
+dm_status dm_record_custom(const char *name, dm_Custom custom, int n_in, dm_Tensor *const *in,
+                           int n_out, dm_Tensor **out, int n_saved, dm_Tensor *const *saved);
 
 /* Rewrites the history of v's base, and v's own, after a recorded op changed the view v
    in place. */
@@ -27,9 +27,9 @@ dm_status dm_rebase(dm_Tensor *v);
 dm_status dm_refresh_view(dm_Tensor *v);
 
 void dm_node_unref(dm_Node **n);
-/* Drops the saved tensors: a second backward pass through n then fails. */
+/* Drops the saved tensors: a second backward pass through n then fails. A node that saved none
+   may be walked again. */
 void dm_node_release_saved(dm_Node *n);
-const char *dm_node_name(const dm_Node *n);
 
 dm_status dm_add_hook(dm_Tensor *t, dm_Hook *hook); /* takes hook on success */
 void dm_remove_hook(dm_Tensor *t, int64_t id);

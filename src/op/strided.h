@@ -19,6 +19,7 @@ static inline dm_Tensor dm_view_of(const dm_Tensor *t, int ndim, const int64_t *
   w.device = t->device;
   w.offset = offset;
   w.storage = t->storage;
+  w.shape[0] = w.stride[0] = 1;
   for (int d = 0; d < ndim; d++) {
     w.shape[d] = shape[d];
     w.stride[d] = stride[d];

@@ -25,6 +25,7 @@ op.binary "div" {
   tensors = "x#, other#",
   options = {"rounding_mode:enum(none|trunc|floor)=none"},
   saves = "C0 I1",
+  flags = "widen",
   doc = "x / other; a float, or rounded by rounding_mode",
 }
 
@@ -32,6 +33,7 @@ op.binary "pow" {
   tensors = "x#, exponent#",
   saves = "I0 I1 O0",
   autocast = {cuda = "fp32"},
+  flags = "widen",
   doc = "x to the exponent",
 }
 
@@ -50,12 +52,14 @@ op.binary "minimum" {
 op.binary "fmod" {
   tensors = "x, other#",
   saves = "I0 I1",
+  flags = "inplace pointwise layout widen",
   doc = "remainder with the sign of x",
 }
 
 op.binary "remainder" {
   tensors = "x#, other#",
   saves = "I0 I1",
+  flags = "inplace pointwise layout widen",
   doc = "remainder with the sign of other, as Lua's %",
 }
 
@@ -63,6 +67,7 @@ op.binary "atan2" {
   tensors = "x, other#",
   saves = "I0 I1",
   autocast = {cuda = "promote"},
+  flags = "widen",
   doc = "angle of the point (other, x), radians",
 }
 
@@ -74,19 +79,22 @@ op.binary "copysign" {
 
 op.binary "hypot" {
   tensors = "x, other",
-  saves = "I0 I1 O0",
+  saves = "I0 I1",
+  flags = "widen",
   doc = "sqrt(x^2 + other^2), without overflow",
 }
 
 op.binary "xlogy" {
   tensors = "x#, other#",
   saves = "I0 I1",
+  flags = "widen",
   doc = "x * log(other), 0 where x is 0",
 }
 
 op.binary "logaddexp" {
   tensors = "x, other",
   saves = "I0 I1",
+  flags = "widen",
   doc = "log(exp(x) + exp(other)), without overflow",
 }
 
@@ -94,18 +102,20 @@ op.binary "logaddexp2" {
   tensors = "x, other",
   gradient = "logaddexp_grad",
   saves = "I0 I1",
+  flags = "widen",
   doc = "log2(2^x + 2^other), without overflow",
 }
 
 op.binary "special_xlog1py" {
   tensors = "x#, other#",
   saves = "I0 I1",
+  flags = "widen",
   doc = "x * log(1 + other), 0 where x is 0",
 }
 
 op.binary "nextafter" {
   tensors = "x, other",
-  gradient = false,
+  saves = "I0 I1",
   doc = "the number of x's dtype next to x on the way to other",
 }
 
@@ -164,19 +174,19 @@ op.binary "logical_xor" {
 }
 
 op.binary "bitwise_and" {
-  tensors = "x, other#",
+  tensors = "x#, other#",
   gradient = false,
   doc = "the bits that both have; integers or bool",
 }
 
 op.binary "bitwise_or" {
-  tensors = "x, other#",
+  tensors = "x#, other#",
   gradient = false,
   doc = "the bits that one of them has; integers or bool",
 }
 
 op.binary "bitwise_xor" {
-  tensors = "x, other#",
+  tensors = "x#, other#",
   gradient = false,
   doc = "the bits that just one of them has; integers or bool",
 }
@@ -191,4 +201,11 @@ op.composed "isclose" {
   tensors = "x, other",
   options = {"rtol:num=1e-5", "atol:num=1e-8", "equal_nan:bool=0"},
   doc = "|x - other| <= atol + rtol |other|",
+}
+
+op.binary "gamma_f64_slope" {
+  tensors = "x, other",
+  gradient = false,
+  flags = "hidden",
+  doc = "the derivative in its shape x of a number that standard_gamma gave; computed in float64",
 }

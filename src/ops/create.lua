@@ -29,7 +29,7 @@ op.kernel "empty" {
 }
 
 op.kernel "full" {
-  options = {"size:sizes", "value:num", "dtype:dtype=none", "device:device=none"},
+  options = {"size:sizes", "fill_value:num", "dtype:dtype=none", "device:device=none"},
   gradient = false,
   flags = "create",
   doc = "a tensor of a size, every element the value",
@@ -96,7 +96,7 @@ op.kernel "empty_like" {
 
 op.kernel "full_like" {
   tensors = "x",
-  options = {"value:num", "dtype:dtype=none", "device:device=none"},
+  options = {"fill_value:num", "dtype:dtype=none", "device:device=none"},
   gradient = false,
   flags = "placed",
   nests = {like = "dm_LikeAttr"},
@@ -149,7 +149,8 @@ op.kernel "randint" {
   options = {"low:int", "high:int", "size:sizes", "dtype:dtype=none", "device:device=none"},
   gradient = false,
   flags = "create random",
-  doc = "whole numbers from low (0 when only high is given) to high, high left out",
+  doc = "whole numbers from low (1 when only high is given) to high, both included, as "
+    .. "math.random's",
 }
 
 op.kernel "randperm" {
@@ -173,6 +174,14 @@ op.kernel "multinomial" {
   gradient = false,
   flags = "random",
   doc = "positions drawn by the weights in the rows of x",
+}
+
+op.kernel "standard_gamma" {
+  tensors = "x",
+  saves = "I0 O0",
+  flags = "random no_double",
+  doc = "numbers of the gamma distribution of rate 1, each of its own shape x; the gradient is "
+    .. "that of the number at a fixed value of the cumulative distribution",
 }
 
 op.kernel "uniform" {

@@ -5,20 +5,25 @@ op.composed "cosine_similarity" {
   tensors = "x1, x2",
   options = {"dim:dim=1", "eps:num=1e-8"},
   autocast = {cuda = "fp32"},
+  flags = "widen",
   doc = "x1 x2 / (|x1| |x2|) along a dim, no length below eps",
 }
 
 op.composed "pairwise_distance" {
   tensors = "x1, x2",
   options = {"p:num=2", "eps:num=1e-6", "keepdim:bool=0"},
+  flags = "widen",
   doc = "norm of x1 - x2 + eps along the last dim",
 }
 
 op.composed "cdist" {
   tensors = "x1, x2",
-  options = {"p:num=2"},
+  options = {
+    "p:num=2", "compute_mode:enum(use_mm_for_euclid_dist_if_necessary|use_mm_for_euclid_dist|"
+      .. "donot_use_mm_for_euclid_dist)=use_mm_for_euclid_dist_if_necessary",
+  },
   autocast = "fp32",
-  attr = "dm_PNormAttr",
+  flags = "widen",
   doc = "norms of the differences of all pairs of rows: (..., P, M) and (..., R, M) give (..., P, "
     .. "R)",
 }
@@ -28,6 +33,7 @@ op.composed "pdist" {
   options = {"p:num=2"},
   autocast = {cuda = "fp32"},
   attr = "dm_PNormAttr",
+  flags = "widen",
   doc = "norms of the differences of all pairs of rows of (N, M), (1, 2) first, then (1, 3), ...: "
     .. "N (N - 1) / 2",
 }
@@ -37,6 +43,7 @@ op.composed "dist" {
   options = {"p:num=2"},
   autocast = {cuda = "fp32"},
   attr = "dm_PNormAttr",
+  flags = "widen",
   doc = "norm of x - other",
 }
 
@@ -44,6 +51,6 @@ op.composed "renorm" {
   tensors = "x",
   options = {"p:num", "dim:dim", "maxnorm:num"},
   autocast = {cuda = "fp32"},
-  flags = "inplace",
+  flags = "inplace widen",
   doc = "x with those slices along dim scaled down whose norm is above maxnorm",
 }

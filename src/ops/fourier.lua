@@ -7,11 +7,11 @@ op.composed "complex" {
   doc = "complex numbers: pairs in a new last dim of 2",
 }
 
-op.kernel "fft_lines" {
+op.kernel "fft_slices" {
   tensors = "x",
   options = {"dim:dim", "inverse:bool", "scale:num"},
   flags = "hidden any_device",
-  doc = "scale times the transforms of complex lines along dim",
+  doc = "scale times the transforms of complex signals along dim",
 }
 
 op.composed "fft_fft" {
@@ -19,7 +19,7 @@ op.composed "fft_fft" {
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
   attr = "dm_FftAttr",
-  doc = "transform of complex lines along dim, cut or filled with zeros to n points: sums of x_j "
+  doc = "transform of complex signals along dim, cut or filled with zeros to n points: sums of x_j "
     .. "e^(-2 pi i j k / n); norm: what divides by n (backward: the inverse; ortho: both, by its "
     .. "root); Cooley & Tukey 1965",
 }
@@ -37,7 +37,7 @@ op.composed "fft_rfft" {
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   autocast = {cpu = "fp32"},
   attr = "dm_FftAttr",
-  doc = "the first half, n / 2 + 1 points, of the transform of real lines; complex",
+  doc = "the first half, n / 2 + 1 points, of the transform of real signals; complex",
 }
 
 op.composed "fft_irfft" {
@@ -119,7 +119,7 @@ op.composed "fft_hfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   attr = "dm_FftAttr",
-  doc = "transform, real, of lines whose second half would be the conjugates of the first: n "
+  doc = "transform, real, of signals whose second half would be the conjugates of the first: n "
     .. "points, 2 (m - 1) from m where none are given",
 }
 
@@ -127,7 +127,7 @@ op.composed "fft_ihfft" {
   tensors = "x",
   options = {"n:int=-1", "dim:dim=-1", "norm:enum(backward|ortho|forward)=backward"},
   attr = "dm_FftAttr",
-  doc = "inverse of hfft: the first half, complex, of real lines' inverse transform",
+  doc = "inverse of hfft: the first half, complex, of real signals' inverse transform",
 }
 
 op.composed "fft_hfft2" {
@@ -170,7 +170,7 @@ op.composed "stft" {
   autocast = {cpu = "fp32"},
   doc = "transforms of stretches of n_fft points, each hop_length (n_fft / 4) after the one "
     .. "before, times a window of win_length (n_fft): (batch, points) gives (batch, n_fft / 2 + "
-    .. "1, stretches, 2), all n_fft lines where onesided is false; center: stretches have their "
+    .. "1, stretches, 2), all n_fft rows where onesided is false; center: stretches have their "
     .. "middle on points, x is padded",
 }
 

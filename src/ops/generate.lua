@@ -29,6 +29,7 @@ local KINDS = { -- C type, and the words of dm_AttrKind
   optnum = {"dm_OptNum %s", "A_OPTNUM", none = 0}, optdim = {"dm_OptInt %s", "A_OPTDIM", none = 0},
   one = {"int64_t %s", "A_ONE"}, pair = {"int64_t %s[2]", "A_PAIR"},
   triple = {"int64_t %s[3]", "A_TRIPLE"},
+  nums = {"dm_Nums %s", "A_NUMS", none = -1},
   dims = {"dm_Ints %s", "A_DIMS", none = -1}, sizes = {"dm_Ints %s", "A_SIZES", none = -1},
 }
 local CASTS = {
@@ -50,7 +51,7 @@ local FUNCTIONS = {rule = "NO_RULE", cpu = "NO_KERNEL", cuda = "NO_KERNEL",
   compose = "NO_COMPOSE", gradient = "NO_GRAD"}
 local FLAGS, SAVED, COLUMNS = {}, {}, {}
 for flag in ([[inplace pointwise only_inplace view hidden create no_double random any_device
-  aside placed layout]]):gmatch "%S+" do FLAGS[flag] = "F_" .. flag:upper() end
+  aside placed layout whole widen]]):gmatch "%S+" do FLAGS[flag] = "F_" .. flag:upper() end
 for bit in ("I0 I1 I2 I3 I4 I5 O0 O1 O2 C0 C1 C2"):gmatch "%S+" do SAVED[bit] = bit end
 for column in ([[tensors options outputs rule cpu cuda compose gradient saves autocast flags attr
   nests doc]]):gmatch "%S+" do COLUMNS[column] = true end
@@ -253,7 +254,7 @@ for i = 2, #arg do
   assert(loadfile(arg[i]))(op)
 end
 
--- ---- what the engine includes ----
+-- ---- files that the engine includes ----
 
 -- A file that stays as it is when nothing changed, so that nothing is compiled again.
 local function write(name, lines)
@@ -281,9 +282,17 @@ end
 write("ops.gen.def", def)
 write("unary.gen.def", unary)
 
+-- The C types of the options in order, a string: how a struct lies in memory.
+local function layout(opts)
+  local types = {}
+  for i, o in ipairs(opts) do types[i] = KINDS[o.kind][1]:gsub(" ?%%s", "") .. ";" end
+  return quoted(table.concat(types))
+end
+
 local header = {NOTE, "#ifndef DM_ATTRS_GEN_H", "#define DM_ATTRS_GEN_H", ""}
 for _, name in ipairs(struct_names) do
   header[#header + 1] = ("typedef struct %s {\n%s} %s;"):format(name, structs[name].text, name)
+  header[#header + 1] = ("#define DM_LAYOUT_%s %s"):format(name, layout(structs[name].opts))
 end
 header[#header + 1] = "\n#endif"
 write("attrs.gen.h", header)
@@ -309,4 +318,12 @@ for _, row in ipairs(rows) do
       #list > 0 and row.name .. "_attrs" or "NULL")
 end
 signatures[#signatures + 1] = "};"
-write("signatures.gen.inc", {table.concat(specs, "\n"), table.concat(signatures, "\n")})
+local layouts = {"#ifdef DM_CHECK_ATTR", "static const char *const layouts[DM_N_OP] = {"}
+for _, row in ipairs(rows) do
+  if #row.opts > 0 then
+    layouts[#layouts + 1] = ("    [DM_OP_%s] = DM_LAYOUT_%s,"):format(row.name, row.attr)
+  end
+end
+layouts[#layouts + 1] = "};\n#endif"
+write("signatures.gen.inc", {table.concat(specs, "\n"), table.concat(signatures, "\n"),
+  table.concat(layouts, "\n")})

@@ -45,14 +45,22 @@ op.composed "block_diag" {
 
 op.composed "tile" {
   tensors = "x",
-  options = {"reps:sizes"},
+  options = {"dims:sizes"},
   doc = "x repeated along each dim, a dense copy",
 }
 
 op.composed "repeat_interleave" {
   tensors = "x",
   options = {"repeats:int", "dim:optdim=none"},
-  doc = "every slice along dim (or every element) repeats times in a row",
+  doc = "every slice along dim (or every element) repeats times in a row; repeats may be a tensor "
+    .. "with a number for each",
+}
+
+op.composed "repeat_interleave_each" {
+  tensors = "x, repeats",
+  options = {"dim:optdim=none", "output_size:int=-1"},
+  flags = "hidden",
+  doc = "repeat_interleave with a number of its own for each slice",
 }
 
 op.kernel "flip" {
@@ -98,7 +106,15 @@ op.kernel "scatter" {
   saves = "I1",
   flags = "inplace",
   attr = "dm_AlongAttr",
-  doc = "x with src (or a number) written at the positions that index holds along dim",
+  doc = "x with src (or a number) written at the positions that index holds along dim; reduce = "
+    .. "\"add\", \"multiply\": put together with what is there",
+}
+
+op.composed "scatter_with" {
+  tensors = "x, index, src#",
+  options = {"dim:dim", "reduce:enum(add|multiply)"},
+  flags = "inplace hidden",
+  doc = "scatter{reduce = }: src added to or multiplied with what is there",
 }
 
 op.kernel "scatter_add" {
@@ -114,14 +130,14 @@ op.kernel "scatter_add" {
 op.composed "scatter_reduce" {
   tensors = "x, index, src",
   options = {"dim:dim", "reduce:enum(sum|prod|mean|amax|amin)", "include_self:bool=1"},
-  flags = "inplace",
-  doc = "x with src folded into the positions that index holds along dim, what was there among it "
+  flags = "inplace widen",
+  doc = "x with src reduced into the positions that index holds along dim, what was there among it "
     .. "or, without include_self, forgotten",
 }
 
-op.kernel "scatter_fold" {
+op.kernel "scatter_reduce_self" {
   tensors = "x, index, src",
-  options = {"dim:dim", "fold:enum(prod|amax|amin)"},
+  options = {"dim:dim", "reduce:enum(prod|amax|amin)"},
   saves = "I0 I1 I2 O0",
   flags = "hidden",
   doc = "x with src multiplied to, or the larger or smaller of both kept at, the positions that "
@@ -170,6 +186,21 @@ op.kernel "index_put" {
   autocast = {cuda = "promote"},
   flags = "inplace hidden",
   doc = "x[index] = source, or += where it accumulates",
+}
+
+op.kernel "index_check" {
+  tensors = "index",
+  options = {"n:int"},
+  gradient = false,
+  flags = "hidden",
+  doc = "positions from 0 for an index into n elements; negative ones count from the end",
+}
+
+op.composed "index_many" {
+  tensors = "tensors...",
+  options = {"dims:dims"},
+  flags = "hidden",
+  doc = "x and one index (or mask) for each of the dims: x[index, index, ...]",
 }
 
 op.composed "index_put_many" {
@@ -260,7 +291,7 @@ op.composed "diag_embed" {
 }
 
 op.composed "take_along_dim" {
-  tensors = "x, index",
+  tensors = "x, indices",
   options = {"dim:optdim=none"},
   doc = "gather, with the other dims broadcast; without dim from the flat x",
 }
@@ -278,9 +309,9 @@ op.composed "index_fill" {
 }
 
 op.composed "isin" {
-  tensors = "x, test_elements",
+  tensors = "elements, test_elements",
   options = {"invert:bool=0"},
-  doc = "true where an element of x is among the test elements; invert: is not",
+  doc = "true where an element is among the test elements; invert: is not",
 }
 
 op.composed "masked_scatter" {

@@ -48,6 +48,8 @@ op.kernel "solve_matrices" {
 
 op.kernel "linalg_lu_factor" {
   tensors = "A",
+  options = {"pivot:bool=1"},
+  attr = "dm_LuAttr",
   outputs = 2,
   saves = "O0 O1",
   flags = "any_device",
@@ -108,6 +110,55 @@ op.kernel "linalg_solve_triangular" {
     .. "unitriangular: with ones on its diagonal",
 }
 
+op.kernel "linalg_ldl_factor_ex" {
+  tensors = "A",
+  options = {"hermitian:bool=0"},
+  outputs = 3,
+  gradient = false,
+  flags = "any_device",
+  doc = "A = L D L^T of symmetric matrices, of which the lower triangle is read, as LAPACK's sytrf "
+    .. "packs it; its pivots; and for each matrix 0, or the first of D that is 0. hermitian "
+    .. "changes nothing for real numbers",
+}
+
+op.kernel "ldl_solve_matrices" {
+  tensors = "LD, B, pivots",
+  rule = "solve_matrices_rule",
+  gradient = false,
+  flags = "hidden any_device",
+  doc = "ldl_solve, with pivots for each of the result's matrices",
+}
+
+op.composed "linalg_ldl_solve" {
+  tensors = "LD, pivots, B",
+  options = {"hermitian:bool=0"},
+  attr = "dm_LinalgLdlFactorExAttr",
+  doc = "X with A X = B from ldl_factor(A)",
+}
+
+op.kernel "geqrf" {
+  tensors = "A",
+  outputs = 2,
+  gradient = false,
+  autocast = {cpu = "fp32"},
+  flags = "any_device",
+  doc = "A = Q R as LAPACK leaves it: R in the upper triangle, below it the vectors v of Q's "
+    .. "reflectors 1 - tau v v^T without their leading 1; and their tau",
+}
+
+op.composed "linalg_polar" {
+  tensors = "A",
+  outputs = 2,
+  doc = "A = U H with orthonormal columns U, the nearest such matrix, and a symmetric H whose "
+    .. "eigenvalues are at least 0; A has no fewer rows than columns",
+}
+
+op.composed "linalg_matrix_sqrth" {
+  tensors = "A",
+  doc = "the symmetric X with X X = A, of positive definite matrices, of which the lower triangle "
+    .. "is read",
+}
+
 op.kernel "linalg_qr" {
   tensors = "A",
   options = {"mode:enum(reduced|complete|r)=reduced"},
@@ -161,31 +212,46 @@ op.kernel "linalg_eigvalsh" {
   doc = "eigenvalues of symmetric matrices, rising",
 }
 
-op.kernel "linalg_pinv" {
-  tensors = "A",
-  options = {"atol:optnum=none", "rtol:optnum=none", "hermitian:bool=0"},
-  saves = "I0 O0",
-  flags = "any_device",
+op.composed "pinverse" {
+  tensors = "A, atol#?, rtol#?",
+  options = {"hermitian:bool=0"},
+  autocast = {cpu = "fp32"},
   attr = "dm_RankAttr",
   doc = "pseudoinverses: singular values not above max(atol, rtol * the largest) count as 0; rtol "
-    .. "is max(m, n) eps where neither is given",
+    .. "is max(m, n) eps where neither is given; both may be tensors with a number for each matrix",
+}
+
+op.kernel "pinv_matrices" {
+  tensors = "A, atol, rtol",
+  saves = "I0 O0",
+  flags = "hidden any_device",
+  doc = "pinverse with both tolerances",
+}
+
+op.composed "linalg_pinv" {
+  tensors = "A, atol#?, rtol#?",
+  options = {"hermitian:bool=0"},
+  attr = "dm_RankAttr",
+  doc = "pinverse, under autocast in the dtype of products",
 }
 
 op.composed "linalg_lstsq" {
   tensors = "A, B",
-  options = {"rcond:optnum=none"},
-  outputs = 3,
+  options = {"rcond:optnum=none", "driver:enum(none|gels|gelsy|gelsd|gelss)=none"},
+  outputs = 4,
   autocast = {cpu = "fp32"},
-  doc = "X that makes |A X - B| least, the shortest one; the squared remainders where A has more "
-    .. "rows than columns, all independent; A's rank",
+  doc = "X that makes |A X - B| least, the shortest one; and of what the driver (gelsy where none "
+    .. "is given) gives, empty tensors for the others: the squared remainders where A has more "
+    .. "rows than columns, all independent (not gelsy); A's rank (not gels); its singular values "
+    .. "(gelsd, gelss)",
 }
 
 op.composed "linalg_matrix_rank" {
-  tensors = "A",
-  options = {"atol:optnum=none", "rtol:optnum=none", "hermitian:bool=0"},
+  tensors = "A, atol#?, rtol#?",
+  options = {"hermitian:bool=0"},
   autocast = {cpu = "fp32"},
   attr = "dm_RankAttr",
-  doc = "how many singular values are above max(atol, rtol * the largest)",
+  doc = "how many singular values are above max(atol, rtol * the largest), as pinverse has these",
 }
 
 op.composed "linalg_cond" {
@@ -202,6 +268,7 @@ op.composed "linalg_matrix_norm" {
     "dtype:dtype=none",
   },
   autocast = {cuda = "fp32_set_opt_dtype"},
+  flags = "widen",
   doc = "norms of matrices in the last two dims or those given: fro, nuc (sum of singular "
     .. "values), 2 (the largest), 1 (largest sum of a column), inf (of a row); -1, -2, -inf: the "
     .. "smallest",
@@ -211,12 +278,14 @@ op.composed "linalg_vector_norm" {
   tensors = "x",
   options = {"ord:num=2", "dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
   autocast = {cuda = "fp32_set_opt_dtype"},
+  flags = "widen",
   doc = "(sum of |x|^ord)^(1/ord) over all dims or those given; ord may be inf, -inf or 0",
 }
 
 op.composed "linalg_matrix_power" {
   tensors = "A",
   options = {"n:int"},
+  flags = "widen",
   doc = "A multiplied with itself n times; of the inverse where n is negative",
 }
 
@@ -230,6 +299,7 @@ op.composed "linalg_multi_dot" {
 op.composed "linalg_cross" {
   tensors = "x, other",
   options = {"dim:dim=-1"},
+  flags = "widen",
   doc = "cross products of vectors of three elements along a dim",
 }
 
@@ -237,13 +307,15 @@ op.composed "cross" {
   tensors = "x, other",
   options = {"dim:optdim=none"},
   autocast = {cuda = "promote"},
+  flags = "widen",
   doc = "cross products along a dim of three elements, the first such one where none is given",
 }
 
 op.composed "linalg_vecdot" {
-  tensors = "x, other",
+  tensors = "x, y",
   options = {"dim:dim=-1"},
   autocast = "lower_precision_fp",
+  flags = "widen",
   doc = "inner products of vectors along a dim",
 }
 
@@ -268,6 +340,8 @@ op.composed "linalg_tensorsolve" {
 
 op.composed "linalg_lu" {
   tensors = "A",
+  options = {"pivot:bool=1"},
+  attr = "dm_LuAttr",
   outputs = 3,
   doc = "A = P L U: a permutation, a lower triangle with ones on its diagonal, an upper one",
 }
@@ -319,12 +393,14 @@ op.kernel "linalg_cholesky_ex" {
 op.composed "linalg_vander" {
   tensors = "x",
   options = {"N:int=-1"},
+  flags = "widen",
   doc = "powers 0 to N - 1 (or as many as x has elements) of each element, in a new last dim",
 }
 
 op.composed "vander" {
   tensors = "x",
   options = {"N:int=-1", "increasing:bool=0"},
+  flags = "widen",
   doc = "powers N - 1 (as many as x has elements) to 0 of each element of a vector, a row each; "
     .. "increasing: from 0 on",
 }

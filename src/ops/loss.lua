@@ -4,7 +4,7 @@ local op = ...
 op.kernel "cross_entropy" {
   tensors = "x, target, weight?",
   options = {
-    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+    "ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
   },
   saves = "I0 I1 I2",
   autocast = "fp32",
@@ -14,10 +14,10 @@ op.kernel "cross_entropy" {
 op.composed "cross_entropy_soft" {
   tensors = "x, target, weight?",
   options = {
-    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+    "ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
   },
   autocast = "fp32",
-  flags = "hidden",
+  flags = "hidden widen",
   attr = "dm_CrossEntropyAttr",
   doc = "cross_entropy of targets that are probabilities",
 }
@@ -25,7 +25,7 @@ op.composed "cross_entropy_soft" {
 op.kernel "cross_entropy_backward" {
   tensors = "gy, x, target, weight?",
   options = {
-    "ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
+    "ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "label_smoothing:num=0",
   },
   gradient = false,
   flags = "hidden",
@@ -35,7 +35,7 @@ op.kernel "cross_entropy_backward" {
 
 op.kernel "nll_loss" {
   tensors = "x, target, weight?",
-  options = {"ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean"},
+  options = {"ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean"},
   saves = "I1 I2",
   autocast = "fp32",
   doc = "-x at each target, x being log-probabilities, dim 2 the classes",
@@ -43,7 +43,7 @@ op.kernel "nll_loss" {
 
 op.kernel "nll_loss_backward" {
   tensors = "gy, target, weight?",
-  options = {"ignore_index:optnum=none", "reduction:enum(none|mean|sum)=mean", "shape:sizes"},
+  options = {"ignore_index:num=-100", "reduction:enum(none|mean|sum)=mean", "shape:sizes"},
   saves = "I1 I2",
   flags = "hidden",
   doc = "gradient of nll_loss in x",
@@ -54,6 +54,7 @@ op.composed "mse_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "(x - target)^2",
 }
 
@@ -69,6 +70,7 @@ op.composed "smooth_l1_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "beta:num=1"},
   autocast = "fp32",
+  flags = "widen",
   doc = "d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2",
 }
 
@@ -76,7 +78,15 @@ op.composed "huber_loss" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum)=mean", "delta:num=1"},
   autocast = "fp32",
+  flags = "widen",
   doc = "d^2 / 2 where d = |x - target| < delta, else delta (d - delta / 2)",
+}
+
+op.binary "log_loss" {
+  tensors = "x, target",
+  saves = "I0 I1",
+  flags = "hidden widen",
+  doc = "binary_cross_entropy of each element",
 }
 
 op.composed "binary_cross_entropy" {
@@ -84,6 +94,7 @@ op.composed "binary_cross_entropy" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = {cpu = "fp32", cuda = "banned"},
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "-(target log x + (1 - target) log(1 - x)), x being probabilities",
 }
 
@@ -93,6 +104,7 @@ op.composed "binary_cross_entropy_with_logits" {
   compose = "bce_with_logits_compose",
   autocast = "fp32",
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "binary_cross_entropy of sigmoid(x), without overflow",
 }
 
@@ -101,6 +113,7 @@ op.composed "soft_margin_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "log(1 + exp(-target x)), targets being 1 or -1",
 }
 
@@ -108,6 +121,7 @@ op.composed "multilabel_soft_margin_loss" {
   tensors = "x, target, weight?",
   options = {"reduction:enum(none|mean|sum)=mean"},
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "mean over the classes (the last dim) of binary_cross_entropy_with_logits",
 }
 
@@ -115,6 +129,7 @@ op.composed "kl_div" {
   tensors = "x, target",
   options = {"reduction:enum(none|mean|sum|batchmean)=mean", "log_target:bool=0"},
   autocast = "fp32",
+  flags = "widen",
   doc = "target * (log target - x), x being log-probabilities, and target too with log_target; "
     .. "batchmean: the sum by the size of dim 1",
 }
@@ -122,57 +137,64 @@ op.composed "kl_div" {
 op.composed "poisson_nll_loss" {
   tensors = "x, target",
   options = {
-    "reduction:enum(none|mean|sum)=mean", "log_input:bool=1", "full:bool=0", "eps:num=1e-8",
+    "log_input:bool=1", "full:bool=0", "eps:num=1e-8", "reduction:enum(none|mean|sum)=mean",
   },
   autocast = "fp32",
+  flags = "widen",
   doc = "exp(x) - target * x, or x - target * log(x + eps) when not log_input; full: with "
     .. "log(target!) by Stirling's formula",
 }
 
 op.composed "gaussian_nll_loss" {
   tensors = "x, target, var#",
-  options = {"reduction:enum(none|mean|sum)=mean", "full:bool=0", "eps:num=1e-6"},
+  options = {"full:bool=0", "eps:num=1e-6", "reduction:enum(none|mean|sum)=mean"},
+  flags = "widen",
   doc = "(log var + (x - target)^2 / var) / 2, var not below eps; full: with log(2 pi) / 2",
 }
 
 op.composed "hinge_embedding_loss" {
   tensors = "x, target",
-  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=1"},
+  options = {"margin:num=1", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
   doc = "x where target is 1, max(0, margin - x) where it is -1",
 }
 
 op.composed "margin_ranking_loss" {
-  tensors = "x1, x2, target",
-  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
+  tensors = "input1, input2, target",
+  options = {"margin:num=0", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
-  doc = "max(0, margin - target * (x1 - x2)), targets being 1 or -1",
+  flags = "widen",
+  doc = "max(0, margin - target * (input1 - input2)), targets being 1 or -1",
 }
 
 op.composed "cosine_embedding_loss" {
-  tensors = "x1, x2, target",
-  options = {"reduction:enum(none|mean|sum)=mean", "margin:num=0"},
+  tensors = "input1, input2, target",
+  options = {"margin:num=0", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
-  doc = "1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where it is -1",
+  flags = "widen",
+  doc = "1 - cos(input1, input2) where target is 1, max(0, cos(input1, input2) - margin) where it "
+    .. "is -1",
 }
 
 op.composed "triplet_margin_loss" {
   tensors = "anchor, positive, negative",
   options = {
-    "reduction:enum(none|mean|sum)=mean", "margin:num=1", "p:num=2", "eps:num=1e-6", "swap:bool=0",
+    "margin:num=1", "p:num=2", "eps:num=1e-6", "swap:bool=0", "reduction:enum(none|mean|sum)=mean",
   },
   autocast = "fp32",
+  flags = "widen",
   doc = "max(0, margin + d(anchor, positive) - d(anchor, negative)), d being pairwise_distance; "
     .. "swap: or d(positive, negative) where that is smaller; Balntas et al. 2016",
 }
 
 op.composed "multi_margin_loss" {
   tensors = "x, target, weight?",
-  options = {"reduction:enum(none|mean|sum)=mean", "p:num=1", "margin:num=1"},
+  options = {"p:num=1", "margin:num=1", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
+  flags = "widen",
   doc = "mean over classes of max(0, margin - x[target] + x)^p, of the others",
 }
 
@@ -181,6 +203,7 @@ op.composed "multilabel_margin_loss" {
   options = {"reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_ReductionAttr",
+  flags = "widen",
   doc = "mean over classes of max(0, 1 - x[label] + x), of the others, summed over a row's "
     .. "labels, which -1 ends",
 }
@@ -189,7 +212,7 @@ op.composed "ctc_loss" {
   tensors = "log_probs, targets, input_lengths, target_lengths",
   options = {"blank:pos=0", "reduction:enum(none|mean|sum)=mean", "zero_infinity:bool=0"},
   autocast = {cpu = "fp32"},
-  flags = "no_double",
+  flags = "no_double widen",
   doc = "-log of the probability of the labels, however they lie in time: log_probs (T,N,C), "
     .. "targets (N,S) or one after another; the mean is by each one's labels; Graves et al. 2006",
 }

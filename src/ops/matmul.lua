@@ -39,7 +39,7 @@ op.kernel "mv" {
 }
 
 op.kernel "dot" {
-  tensors = "x, other",
+  tensors = "x, tensor",
   cpu = "matmul_cpu",
   cuda = "matmul_cuda",
   gradient = "matmul_grad",
@@ -89,7 +89,7 @@ op.composed "addmv" {
   tensors = "x, mat, vec",
   options = {"beta:num=1", "alpha:num=1"},
   autocast = {cuda = "lower_precision_fp"},
-  flags = "inplace",
+  flags = "inplace whole",
   attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (mat vec)",
 }
@@ -98,7 +98,7 @@ op.composed "addr" {
   tensors = "x, vec1, vec2",
   options = {"beta:num=1", "alpha:num=1"},
   autocast = {cuda = "lower_precision_fp"},
-  flags = "inplace",
+  flags = "inplace whole",
   attr = "dm_AddmmAttr",
   doc = "beta * x + alpha * (products of all pairs of two vectors' elements)",
 }
@@ -112,6 +112,14 @@ op.kernel "linear" {
   flags = "aside",
   attr = "dm_ActivationAttr",
   doc = "x times the transpose of weight, plus bias; of that the activation, before it is rounded",
+}
+
+op.composed "linear_vector" {
+  tensors = "x, weight, bias?",
+  options = {"activation:enum(none|relu|gelu|gelu_tanh)=none"},
+  flags = "hidden",
+  attr = "dm_ActivationAttr",
+  doc = "linear with a vector as weight, of one output that has no dim of its own",
 }
 
 op.kernel "linear_backward" {
@@ -141,11 +149,11 @@ op.composed "kron" {
 }
 
 op.composed "tensordot" {
-  tensors = "x, other",
+  tensors = "a, b",
   options = {"dims:int=2", "dims_self:dims=none", "dims_other:dims=none"},
   autocast = {cuda = "promote"},
-  doc = "sums of products over the last dims of x and as many first ones of other, or over those "
-    .. "named",
+  doc = "sums of products over the last dims of a and as many first ones of b, or over those "
+    .. "named; dims may be a table of both lists",
 }
 
 op.composed "einsum" {
@@ -156,7 +164,8 @@ op.composed "einsum" {
 }
 
 op.composed "bilinear" {
-  tensors = "x1, x2, weight, bias?",
+  tensors = "input1, input2, weight, bias?",
   autocast = {cuda = "promote"},
-  doc = "x1 W_o x2 for each matrix of weight (O,I,J), plus bias",
+  flags = "widen",
+  doc = "input1 W_o input2 for each matrix of weight (O,I,J), plus bias",
 }

@@ -25,6 +25,7 @@ op.composed "softmin" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
   attr = "dm_SoftmaxAttr",
+  flags = "widen",
   doc = "softmax of -x along a dim",
 }
 
@@ -81,6 +82,7 @@ op.composed "rms_norm" {
 op.composed "local_response_norm" {
   tensors = "x",
   options = {"size:int", "alpha:num=1e-4", "beta:num=0.75", "k:num=1"},
+  flags = "widen",
   doc = "x / (k + alpha * mean of x^2 over size neighbouring channels)^beta; Krizhevsky et al. "
     .. "2012",
 }

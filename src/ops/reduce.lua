@@ -11,7 +11,6 @@ op.kernel "sum" {
 op.kernel "sum_to_size" {
   tensors = "x",
   options = {"size:sizes"},
-  flags = "hidden",
   doc = "sums the dims along which a tensor of that size was repeated",
 }
 
@@ -29,40 +28,46 @@ op.kernel "prod" {
   saves = "I0",
   autocast = {cpu = "fp32", cuda = "fp32_set_opt_dtype"},
   attr = "dm_SumAttr",
+  flags = "widen",
   doc = "product over all dims, or those given",
 }
 
 op.kernel "var" {
   tensors = "x",
-  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
+  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0", "unbiased:bool=1"},
   saves = "I0",
-  doc = "variance: squared differences from the mean, summed, by n - correction",
+  flags = "widen",
+  doc = "variance: squared differences from the mean, summed, by n - correction, or by n where "
+    .. "unbiased is false",
 }
 
 op.kernel "std" {
   tensors = "x",
-  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
+  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0", "unbiased:bool=1"},
   rule = "var_rule",
   cpu = "var_cpu",
   cuda = "var_cuda",
   saves = "I0 O0",
   attr = "dm_VarAttr",
+  flags = "widen",
   doc = "standard deviation, the root of the variance",
 }
 
 op.composed "var_mean" {
   tensors = "x",
-  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
+  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0", "unbiased:bool=1"},
   outputs = 2,
   attr = "dm_VarAttr",
+  flags = "widen",
   doc = "var and mean",
 }
 
 op.composed "std_mean" {
   tensors = "x",
-  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0"},
+  options = {"dim:dims=none", "correction:num=1", "keepdim:bool=0", "unbiased:bool=1"},
   outputs = 2,
   attr = "dm_VarAttr",
+  flags = "widen",
   doc = "std and mean",
 }
 
@@ -77,6 +82,7 @@ op.composed "nanmean" {
   tensors = "x",
   options = {"dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
   attr = "dm_SumAttr",
+  flags = "widen",
   doc = "mean of what is not NaN",
 }
 
@@ -85,7 +91,16 @@ op.kernel "norm" {
   options = {"p:num=2", "dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
   saves = "I0 O0",
   autocast = {cuda = "fp32_set_opt_dtype"},
-  doc = "(sum of |x|^p)^(1/p); p may be inf, -inf or 0",
+  flags = "widen",
+  doc = "(sum of |x|^p)^(1/p); p may be inf, -inf or 0, or a word: fro (2), nuc (the sum of a "
+    .. "matrix's singular values)",
+}
+
+op.composed "norm_by_name" {
+  tensors = "x",
+  options = {"p:enum(fro|nuc|inf|-inf)=fro", "dim:dims=none", "keepdim:bool=0", "dtype:dtype=none"},
+  flags = "hidden",
+  doc = "norm whose p is a word",
 }
 
 op.kernel "logsumexp" {
@@ -94,6 +109,7 @@ op.kernel "logsumexp" {
   saves = "I0 O0",
   autocast = {cuda = "fp32"},
   attr = "dm_DimsAttr",
+  flags = "widen",
   doc = "log of the sum of exp(x), without overflow",
 }
 
@@ -181,6 +197,7 @@ op.kernel "cumsum" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
   autocast = {cuda = "fp32_set_opt_dtype"},
+  flags = "inplace",
   doc = "running sum along a dim",
 }
 
@@ -195,10 +212,31 @@ op.kernel "cumsum_back" {
   doc = "running sum along a dim, from its end",
 }
 
+op.kernel "running_product" {
+  tensors = "x",
+  options = {"dim:dim", "dtype:dtype=none"},
+  rule = "cumsum_rule",
+  saves = "I0",
+  flags = "hidden",
+  attr = "dm_CumsumAttr",
+  doc = "running product along a dim, element by element",
+}
+
+op.kernel "running_product_back" {
+  tensors = "x, gy",
+  options = {"dim:dim", "dtype:dtype=none"},
+  rule = "cumsum_rule",
+  gradient = false,
+  flags = "hidden",
+  attr = "dm_CumsumAttr",
+  doc = "gradient of running_product",
+}
+
 op.composed "cumprod" {
   tensors = "x",
   options = {"dim:dim", "dtype:dtype=none"},
   autocast = {cuda = "fp32_set_opt_dtype"},
+  flags = "inplace",
   attr = "dm_CumsumAttr",
   doc = "running product along a dim",
 }
@@ -258,7 +296,7 @@ op.kernel "bucketize" {
 }
 
 op.composed "searchsorted" {
-  tensors = "sorted_sequence, values#, sorter?",
+  tensors = "sorted_sequence, input#, sorter?",
   options = {"right:bool=0", "side:enum(none|left|right)=none", "out_int32:bool=0"},
   doc = "where each value would enter the rising sequence (or its row's), before its equals or "
     .. "(right) behind them",
@@ -348,8 +386,10 @@ op.composed "histc" {
 
 op.kernel "nonzero" {
   tensors = "x",
+  options = {"as_tuple:bool=0"},
   gradient = false,
-  doc = "the positions of what is not 0, one row (of x's dims) each",
+  doc = "the positions of what is not 0, one row (of x's dims) each; as_tuple: in a list of "
+    .. "vectors, a dim each",
 }
 
 op.composed "count_nonzero" {
@@ -361,11 +401,13 @@ op.composed "count_nonzero" {
 op.composed "diff" {
   tensors = "x, prepend?, append?",
   options = {"n:int=1", "dim:dim=-1"},
+  flags = "widen",
   doc = "differences of neighbours along a dim, n times over; of bools: whether they differ",
 }
 
 op.composed "trapezoid" {
   tensors = "y, x?",
   options = {"dx:num=1", "dim:dim=-1"},
+  flags = "widen",
   doc = "integral along a dim by the trapezoidal rule, of points dx apart or at x",
 }

@@ -61,8 +61,8 @@ op.composed "contiguous" {
 
 op.view "view" {
   tensors = "x",
-  options = {"shape:sizes"},
-  attr = "dm_ShapeAttr",
+  options = {"size:sizes"},
+  attr = "dm_SizeAttr",
   doc = "x in another shape without a copy; one size may be -1",
 }
 
@@ -112,8 +112,8 @@ op.view "unsqueeze" {
 
 op.view "expand" {
   tensors = "x",
-  options = {"shape:sizes"},
-  attr = "dm_ShapeAttr",
+  options = {"size:sizes"},
+  attr = "dm_SizeAttr",
   doc = "repeats dims of size 1 without a copy; -1 keeps a size",
 }
 
@@ -164,9 +164,9 @@ op.composed "unflatten" {
 }
 
 op.kernel "as_strided_scatter" {
-  tensors = "x, source#",
+  tensors = "x, src#",
   options = {"size:sizes", "stride:sizes", "storage_offset:int=0"},
-  flags = "hidden any_device",
+  flags = "any_device",
   attr = "dm_AsStridedAttr",
   doc = "x with a window replaced by source",
 }

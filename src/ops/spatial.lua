@@ -11,13 +11,13 @@ op.kernel "conv2d" {
 }
 
 op.kernel "conv2d_dx" {
-  tensors = "gy, weight",
+  tensors = "gy, weight, bias?",
   options = {"stride:pair", "padding:pair", "dilation:pair", "groups:int", "size:pair"},
   saves = "I0 I1",
   flags = "hidden",
   attr = "dm_ConvSizedAttr",
   nests = {conv = "dm_ConvAttr"},
-  doc = "conv2d's gradient for x of that size",
+  doc = "conv2d's gradient for x of that size, and a bias a channel",
 }
 
 op.kernel "conv2d_dw" {
@@ -69,6 +69,7 @@ op.composed "conv_transpose3d" {
     "dilation:triple=1",
   },
   autocast = "lower_precision_fp",
+  flags = "widen",
   doc = "the gradient of conv3d for its input: (N,C,D,H,W) and (C,O/groups,T,R,S) give (N,O,E,P,Q)",
 }
 
@@ -79,7 +80,7 @@ op.composed "max_pool1d" {
     "return_indices:bool=0",
   },
   outputs = 2,
-  doc = "largest value of each window of a line; with return_indices also its position",
+  doc = "largest value of each window of a signal; with return_indices also its position",
 }
 
 op.composed "max_pool3d" {
@@ -90,8 +91,8 @@ op.composed "max_pool3d" {
   },
   outputs = 2,
   autocast = {cpu = "fp32"},
-  doc = "largest value of each window of a space; with return_indices also its position in the "
-    .. "flat space",
+  doc = "largest value of each window of a volume; with return_indices also its position in the "
+    .. "flat volume",
 }
 
 op.composed "max_unpool3d" {
@@ -100,7 +101,7 @@ op.composed "max_unpool3d" {
     "kernel_size:triple", "stride:sizes=none", "padding:triple=0", "output_size:sizes=none",
   },
   autocast = {cpu = "fp32"},
-  doc = "zeros with each element of x at its position in the flat space, as max_pool3d names them",
+  doc = "zeros with each element of x at its position in the flat volume, as max_pool3d names them",
 }
 
 op.composed "max_unpool2d" {
@@ -113,7 +114,7 @@ op.composed "max_unpool2d" {
 op.composed "max_unpool1d" {
   tensors = "x, indices",
   options = {"kernel_size:one", "stride:sizes=none", "padding:one=0", "output_size:sizes=none"},
-  doc = "zeros with each element of x at its position in the flat line, as max_pool1d names them",
+  doc = "zeros with each element of x at its position in the flat signal, as max_pool1d names them",
 }
 
 op.composed "avg_pool1d" {
@@ -122,7 +123,7 @@ op.composed "avg_pool1d" {
     "kernel_size:one", "stride:sizes=none", "padding:one=0", "ceil_mode:bool=0",
     "count_include_pad:bool=1",
   },
-  doc = "mean of each window of a line",
+  doc = "mean of each window of a signal",
 }
 
 op.composed "avg_pool3d" {
@@ -132,27 +133,27 @@ op.composed "avg_pool3d" {
     "count_include_pad:bool=1", "divisor_override:optnum=none",
   },
   autocast = {cpu = "fp32"},
-  doc = "mean of each window of a space",
+  doc = "mean of each window of a volume",
 }
 
 op.composed "adaptive_avg_pool1d" {
   tensors = "x",
   options = {"output_size:one"},
-  doc = "means of so many windows that cover the line",
+  doc = "means of so many windows that cover the signal",
 }
 
 op.composed "adaptive_avg_pool3d" {
   tensors = "x",
   options = {"output_size:triple"},
   autocast = {cpu = "fp32"},
-  doc = "means of a grid of that many windows that cover the space",
+  doc = "means of a grid of that many windows that cover the volume",
 }
 
 op.composed "adaptive_max_pool1d" {
   tensors = "x",
   options = {"output_size:one", "return_indices:bool=0"},
   outputs = 2,
-  doc = "largest values of so many windows that cover the line; with return_indices also their "
+  doc = "largest values of so many windows that cover the signal; with return_indices also their "
     .. "positions",
 }
 
@@ -169,8 +170,8 @@ op.composed "adaptive_max_pool3d" {
   options = {"output_size:triple", "return_indices:bool=0"},
   outputs = 2,
   autocast = {cpu = "fp32"},
-  doc = "largest values of a grid of that many windows that cover the space; with return_indices "
-    .. "also their positions in the flat space",
+  doc = "largest values of a grid of that many windows that cover the volume; with return_indices "
+    .. "also their positions in the flat volume",
 }
 
 op.composed "pad" {
@@ -234,12 +235,14 @@ op.composed "channel_shuffle" {
 op.composed "interpolate" {
   tensors = "x",
   options = {
-    "size:sizes=none", "scale_factor:optnum=none",
+    "size:sizes=none", "scale_factor:nums=none",
     "mode:enum(nearest|linear|bilinear|bicubic|trilinear|area|nearest-exact)=nearest",
-    "align_corners:bool=0",
+    "align_corners:bool=0", "recompute_scale_factor:bool=0", "antialias:bool=0",
   },
   autocast = {cuda = "fp32"},
-  doc = "(N,C,...) with planes of another size",
+  doc = "(N,C,...) with planes of another size; scale_factor: of all dims, or a list; "
+    .. "recompute_scale_factor: positions by the sizes, not by it; antialias: by a filter as wide "
+    .. "as the elements of a smaller plane (bilinear, bicubic)",
 }
 
 op.composed "fractional_max_pool2d" {

@@ -2,10 +2,10 @@
 local op = ...
 
 op.kernel "where" {
-  tensors = "cond, x#, y#",
+  tensors = "condition, input#, other#",
   saves = "I0",
   flags = "pointwise layout",
-  doc = "x where cond holds, else y",
+  doc = "input where the condition holds, else other",
 }
 
 op.kernel "clamp" {
@@ -34,26 +34,26 @@ op.kernel "clamp_backward" {
 op.kernel "lerp" {
   tensors = "x, end, weight#",
   saves = "I0 I1 I2",
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout widen",
   doc = "x + weight * (end - x)",
 }
 
 op.kernel "addcmul" {
-  tensors = "x, t1, t2",
+  tensors = "x, tensor1, tensor2",
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout widen",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 * t2",
 }
 
 op.kernel "addcdiv" {
-  tensors = "x, t1, t2",
+  tensors = "x, tensor1, tensor2",
   options = {"value:num=1"},
   saves = "I1 I2",
   autocast = {cuda = "promote"},
-  flags = "inplace pointwise layout",
+  flags = "inplace pointwise layout widen",
   attr = "dm_ValueAttr",
   doc = "x + value * t1 / t2",
 }

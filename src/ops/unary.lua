@@ -36,7 +36,8 @@ op.unary "ceil" {
 
 op.unary "round" {
   tensors = "x",
-  doc = "nearest integer, ties to even",
+  options = {"decimals:int=0"},
+  doc = "nearest integer, ties to even; of x 10^decimals, which is then divided by that again",
 }
 
 op.unary "trunc" {
@@ -165,6 +166,24 @@ op.unary "cosh" {
   doc = "hyperbolic cosine",
 }
 
+op.unary "asinh" {
+  tensors = "x",
+  saves = "I0",
+  doc = "inverse hyperbolic sine",
+}
+
+op.unary "acosh" {
+  tensors = "x",
+  saves = "I0",
+  doc = "inverse hyperbolic cosine",
+}
+
+op.unary "atanh" {
+  tensors = "x",
+  saves = "I0",
+  doc = "inverse hyperbolic tangent",
+}
+
 op.unary "tanh" {
   tensors = "x",
   saves = "O0",
@@ -239,6 +258,67 @@ op.unary "special_i1e" {
   doc = "exp(-|x|) i1(x), which does not overflow",
 }
 
+op.unary "special_bessel_j0" {
+  tensors = "x",
+  saves = "I0",
+  doc = "Bessel function of the first kind, of order 0",
+}
+
+op.unary "special_bessel_j1" {
+  tensors = "x",
+  saves = "I0",
+  doc = "Bessel function of the first kind, of order 1",
+}
+
+op.unary "special_bessel_y0" {
+  tensors = "x",
+  saves = "I0",
+  doc = "Bessel function of the second kind, of order 0",
+}
+
+op.unary "special_bessel_y1" {
+  tensors = "x",
+  saves = "I0",
+  doc = "Bessel function of the second kind, of order 1",
+}
+
+op.unary "special_modified_bessel_k0" {
+  tensors = "x",
+  saves = "I0",
+  doc = "modified Bessel function of the second kind, of order 0",
+}
+
+op.unary "special_modified_bessel_k1" {
+  tensors = "x",
+  saves = "I0",
+  doc = "modified Bessel function of the second kind, of order 1",
+}
+
+op.unary "special_scaled_modified_bessel_k0" {
+  tensors = "x",
+  saves = "I0",
+  doc = "exp(x) times modified_bessel_k0, which does not underflow",
+}
+
+op.unary "special_scaled_modified_bessel_k1" {
+  tensors = "x",
+  saves = "I0",
+  doc = "exp(x) times modified_bessel_k1, which does not underflow",
+}
+
+op.unary "special_airy_ai" {
+  tensors = "x",
+  saves = "I0",
+  doc = "Airy function Ai",
+}
+
+op.unary "airy_slope" {
+  tensors = "x",
+  saves = "I0",
+  flags = "hidden",
+  doc = "the derivative of Ai",
+}
+
 op.unary "special_erfcx" {
   tensors = "x",
   saves = "I0",
@@ -307,6 +387,7 @@ op.unary "softplus" {
 op.unary "hardtanh" {
   tensors = "x",
   options = {"min_val:num=-1", "max_val:num=1"},
+  rule = "hardtanh_rule",
   saves = "I0",
   doc = "x held between min_val and max_val",
 }
@@ -333,6 +414,36 @@ op.unary "logsigmoid" {
   tensors = "x",
   saves = "I0",
   doc = "logarithm of sigmoid(x), without its underflow",
+}
+
+op.unary "softshrink" {
+  tensors = "x",
+  options = {"lambd:num=0.5"},
+  saves = "I0",
+  attr = "dm_ShrinkAttr",
+  doc = "x moved towards 0 by lambd, 0 where it is nearer",
+}
+
+op.unary "hardshrink" {
+  tensors = "x",
+  options = {"lambd:num=0.5"},
+  saves = "I0",
+  attr = "dm_ShrinkAttr",
+  doc = "x, 0 where it lies within lambd of 0",
+}
+
+op.unary "sinc" {
+  tensors = "x",
+  saves = "I0",
+  doc = "sin(pi x) / (pi x), 1 at 0",
+}
+
+op.unary "logit" {
+  tensors = "x",
+  options = {"eps:num=-1"},
+  saves = "I0",
+  doc = "log(x / (1 - x)), sigmoid's inverse; eps: of x held between eps and 1 - eps, where it is "
+    .. "not negative",
 }
 
 op.kernel "unary_backward" {
@@ -404,28 +515,22 @@ op.composed "rad2deg" {
   doc = "radians as degrees",
 }
 
-op.composed "sinc" {
+op.composed "special_spherical_bessel_j0" {
   tensors = "x",
-  flags = "inplace",
-  doc = "sin(pi x) / (pi x), 1 at 0",
+  flags = "widen",
+  doc = "sin(x) / x, 1 at 0",
 }
 
 op.composed "special_ndtr" {
   tensors = "x",
+  flags = "widen",
   doc = "the normal distribution's integral up to x",
-}
-
-op.composed "logit" {
-  tensors = "x",
-  options = {"eps:optnum=none"},
-  flags = "inplace",
-  doc = "log(x / (1 - x)), sigmoid's inverse; eps: of x held between eps and 1 - eps",
 }
 
 op.composed "mvlgamma" {
   tensors = "x",
   options = {"p:int"},
-  flags = "inplace",
+  flags = "inplace widen",
   doc = "log of the multivariate gamma function of p dims",
 }
 
@@ -445,39 +550,27 @@ op.composed "relu6" {
 
 op.composed "selu" {
   tensors = "x",
-  flags = "inplace",
+  flags = "inplace widen",
   doc = "elu scaled so that mean and variance settle at 0 and 1; Klambauer et al. 2017",
 }
 
 op.composed "celu" {
   tensors = "x",
   options = {"alpha:num=1"},
-  flags = "inplace",
+  flags = "inplace widen",
   doc = "x above 0, alpha * (exp(x / alpha) - 1) below; Barron 2017",
 }
 
 op.composed "softsign" {
   tensors = "x",
+  flags = "widen",
   doc = "x / (1 + |x|)",
 }
 
 op.composed "tanhshrink" {
   tensors = "x",
+  flags = "widen",
   doc = "x - tanh(x)",
-}
-
-op.composed "softshrink" {
-  tensors = "x",
-  options = {"lambd:num=0.5"},
-  attr = "dm_ShrinkAttr",
-  doc = "x moved towards 0 by lambd, 0 where it is nearer",
-}
-
-op.composed "hardshrink" {
-  tensors = "x",
-  options = {"lambd:num=0.5"},
-  attr = "dm_ShrinkAttr",
-  doc = "x, 0 where it lies within lambd of 0",
 }
 
 op.composed "threshold" {
@@ -497,5 +590,6 @@ op.composed "prelu" {
 op.composed "glu" {
   tensors = "x",
   options = {"dim:dim=-1"},
+  flags = "widen",
   doc = "the first half of x along a dim times the sigmoid of the other half; Dauphin et al. 2016",
 }

@@ -2,18 +2,22 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local shown = require "demilune.shown"
 local cuda = require "demilune.cuda"
 
 local autocast = {}
 
-local NONE = options.NONE
 local TYPES = {cpu = true, cuda = true}
 local DEFAULT = cuda.is_available() and "cuda" or "cpu"
-local LOW = {float16 = true, bfloat16 = true}
-local DTYPES = {float64 = true, float32 = true, float16 = true, bfloat16 = true}
-local REGION = {device_type = NONE, dtype = NONE, enabled = true, cache_enabled = NONE,
-  rules = NONE, policy = NONE}
+local LOW, FLOATS = dtypes.low, {}
+for _, row in ipairs(dtypes.floats) do FLOATS[row.name] = true end
+local bind_region = options.signature("autocast", [[device_type?: value,
+  dtype?: value, enabled?: boolean, cache_enabled?: boolean, *, rules?: value, policy?: any,
+  fn?: function]])
+local REGION = {device_type = true, dtype = true, enabled = true, cache_enabled = true,
+  rules = true, policy = true}
 
 --- "cpu" or "cuda", from a device's name. nil: cuda where there is a CUDA device, else cpu.
 function autocast.device_type_of(name)
@@ -57,14 +61,14 @@ local function open(opts, named)
   local kind, dtype, enabled, cache
   if opts ~= nil then
     for key in next, opts do
-      if not REGION[key] then options.read("autocast", opts, REGION) end
+      if not REGION[key] then bind_region(opts) end
     end
     kind, dtype, enabled, cache = opts.device_type, opts.dtype, opts.enabled, opts.cache_enabled
     if enabled ~= nil then check_flag("enabled", enabled) end
     if cache ~= nil then check_flag("cache_enabled", cache) end
   end
   if not TYPES[kind] then kind = autocast.device_type_of(kind) end
-  if dtype ~= nil and not DTYPES[dtype] then
+  if dtype ~= nil and not FLOATS[dtype] then
     caller.raise("autocast: dtype is '%s', wanted \"float16\" or \"bfloat16\"", tostring(dtype))
   end
   if enabled == nil then enabled = true end
@@ -75,19 +79,6 @@ local function open(opts, named)
   if dtype and not enabled and not LOW[dtype] then dtype = nil end
   return core.autocast_open(kind, enabled, dtype, cache, opts and opts.rules,
     opts and opts.policy, named)
-end
-
--- autocast("cpu", {...}, fn) as autocast({device_type = "cpu", ...}, fn).
-local function device_first(device_type, opts, fn)
-  if type(device_type) ~= "string" then options.read("autocast", device_type, REGION) end
-  local all = {}
-  if type(opts) == "table" and getmetatable(opts) == nil then
-    for key, value in next, opts do all[key] = value end
-    all.device_type = device_type
-    return all, fn
-  end
-  all.device_type = device_type
-  return all, opts
 end
 
 local function check_callable(fn)
@@ -126,8 +117,13 @@ end
 --- A region that cannot be on (no CUDA, another dtype on the CPU) warns and is off.
 --- A coroutine starts with the state of the one that starts it, and from
 --- then on its regions are its own.
-function autocast.autocast(opts, fn, last)
-  if opts ~= nil and type(opts) ~= "table" then opts, fn = device_first(opts, fn, last) end
+function autocast.autocast(opts, fn, ...)
+  if type(opts) == "string" then -- by position
+    opts = bind_region(opts, fn, ...)
+    fn, opts.fn = opts.fn, nil
+  elseif opts ~= nil and type(opts) ~= "table" then
+    caller.raise("autocast: device_type is a %s, wanted a string such as \"cpu\"", type(opts))
+  end
   if fn == nil then return core.autocast_plain(opts, true) or open(opts, true) end
   if type(fn) ~= "function" then check_callable(fn) end
   local _ <close> = core.autocast_plain(opts) or open(opts)
@@ -158,7 +154,7 @@ function autocast.op_table(device_type)
   for _, row in ipairs(core.ops()) do
     if not row.hidden then words[row.name] = row[kind] end
   end
-  return words
+  return shown(words)
 end
 
 return autocast

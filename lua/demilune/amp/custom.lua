@@ -9,7 +9,9 @@ local regions = require "demilune.amp.autocast"
 
 local custom = {}
 
-local CUSTOM = {cast_inputs = options.NONE, device_type = options.NONE}
+local bind_forward = options.signature("custom_fwd",
+  "fwd: function, *, device_type?: device, cast_inputs?: dtype")
+local bind_backward = options.signature("custom_bwd", "bwd: function, *, device_type?: device")
 
 local function kind_of(o) return o.device_type and regions.device_type_of(o.device_type) end
 
@@ -26,9 +28,9 @@ end
 --- {cast_inputs = dtype}: where autocast is on, tensors among the arguments become
 --- that dtype (in tables too; float64 stays) and forward runs with autocast off.
 --- {device_type = }: only that one; without it, all.
-function custom.custom_fwd(fn, opts)
-  local o = options.read("custom_fwd", opts, CUSTOM)
-  local kind = kind_of(o)
+function custom.custom_fwd(...)
+  local o = bind_forward(...)
+  local fn, kind = o.fwd, kind_of(o)
   local off = o.cast_inputs and (kind or true)
   return function(ctx, ...)
     ctx._autocast = core.autocast_state(off)
@@ -45,8 +47,10 @@ end
 --- For backward: runs in the state that custom_fwd noted. A Function without the
 --- two gets back the state of its call anyway; it differs under cast_inputs, when
 --- backward runs without autocast as forward did.
-function custom.custom_bwd(fn, opts)
-  kind_of(options.read("custom_bwd", opts, {device_type = options.NONE}))
+function custom.custom_bwd(...)
+  local o = bind_backward(...)
+  local fn = o.bwd
+  kind_of(o)
   return function(ctx, ...)
     if not ctx._autocast then
       caller.raise("custom_bwd: forward was not wrapped by amp.custom_fwd")
@@ -56,7 +60,8 @@ function custom.custom_bwd(fn, opts)
   end
 end
 
-local REGISTER = {op = options.NONE, policy = options.NONE, device_type = options.NONE}
+local bind_register = options.signature("register",
+  "*, op?: any, policy?: any, device_type?: device")
 local POLICIES = {lower_precision = "lower_precision_fp", lower_precision_fp = "lower_precision_fp",
   fp32 = "fp32", promote = "promote", unlisted = "unlisted"}
 
@@ -64,8 +69,8 @@ local POLICIES = {lower_precision = "lower_precision_fp", lower_precision_fp = "
 --- its tensors are converted as a listed op's, and it runs with autocast off.
 --- policy: "lower_precision" (or op_table's name for it), "fp32", "promote", or
 --- "unlisted" to undo it. device_type: only that one; without it, all.
-function custom.register(opts)
-  local o = options.read("register", opts, REGISTER)
+function custom.register(...)
+  local o = bind_register(...)
   if not autograd.is_function(o.op) then
     caller.raise("register: op is a %s, wanted an autograd.Function", type(o.op))
   end

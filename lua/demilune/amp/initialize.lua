@@ -10,31 +10,31 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local convert = require "demilune.amp.convert"
 local regions = require "demilune.amp.autocast"
 local scaler = require "demilune.amp.scaler"
 local Module = require "demilune.nn.module"
 
-local NONE = options.NONE
-local SIXTEEN = {float16 = true, bfloat16 = true}
 
 -- The properties of each level. cast_model_type: dtype of parameters and inputs, "low" the
 -- 16-bit one; patch_functions: forward runs under autocast.
 local LEVELS = {
-  O0 = {cast_model_type = "float32", patch_functions = false, keep_batchnorm_fp32 = NONE,
-    master_weights = false, loss_scale = 1.0},
-  O1 = {cast_model_type = NONE, patch_functions = true, keep_batchnorm_fp32 = NONE,
-    master_weights = NONE, loss_scale = "dynamic"},
+  O0 = {cast_model_type = "float32", patch_functions = false, master_weights = false,
+    loss_scale = 1.0},
+  O1 = {patch_functions = true, loss_scale = "dynamic"},
   O2 = {cast_model_type = "low", patch_functions = false, keep_batchnorm_fp32 = true,
     master_weights = true, loss_scale = "dynamic"},
   O3 = {cast_model_type = "low", patch_functions = false, keep_batchnorm_fp32 = false,
     master_weights = false, loss_scale = 1.0},
 }
 
-local OPTIONS = {opt_level = "O1", enabled = true, dtype = "float16", num_losses = 1,
-  min_loss_scale = 0.0, max_loss_scale = 2.0 ^ 24, cast_model_type = NONE, patch_functions = NONE,
-  keep_batchnorm_fp32 = NONE, master_weights = NONE, loss_scale = NONE}
+local bind = options.signature("amp.initialize", [[models: module|list, optimizers?: optimizer|list,
+  *, opt_level: any = 'O1', enabled: boolean = true, dtype: dtype = 'float16',
+  num_losses: any = 1, min_loss_scale: any = 0.0, max_loss_scale: any = 2.0 ^ 24,
+  cast_model_type?: any, patch_functions?: boolean, keep_batchnorm_fp32?: boolean,
+  master_weights?: boolean, loss_scale?: any]])
 
 -- ---- properties ----
 
@@ -63,18 +63,18 @@ local function loss_scale_of(value)
     "number as a string, or \"dynamic\"", tostring(value))
 end
 
--- The level's properties, overridden by what is given; o as options.read gives it.
+-- The level's properties, overridden by what is given.
 local function properties_of(o)
   check_level(o)
-  if not SIXTEEN[o.dtype] then
+  if not dtypes.low[o.dtype] then
     caller.raise("amp.initialize: dtype is %s, wanted 'float16' or 'bfloat16'", tostring(o.dtype))
   end
   for name, value in pairs(LEVELS[o.opt_level]) do
-    if o[name] == nil and value ~= NONE then o[name] = value end
+    if o[name] == nil then o[name] = value end
   end
   if o.cast_model_type == "low" then o.cast_model_type = o.dtype end
   if o.cast_model_type ~= nil and o.cast_model_type ~= "float32"
-    and not SIXTEEN[o.cast_model_type] then
+    and not dtypes.low[o.cast_model_type] then
     caller.raise("amp.initialize: cast_model_type is %s, wanted 'float32', 'float16' or " ..
       "'bfloat16'", tostring(o.cast_model_type))
   end
@@ -245,8 +245,10 @@ end
 --   O3  all in 16 bits
 -- Raises where an option has no meaning, a model is not float32, or one of them
 -- was initialized before; then nothing is changed.
-local function initialize(models, optimizers, opts)
-  local o = properties_of(options.read("amp.initialize", opts, OPTIONS))
+local function initialize(...)
+  local o = properties_of(bind(...))
+  local models, optimizers = o.models, o.optimizers
+  o.models, o.optimizers = nil, nil
   for _, model in ipairs(array_of(models)) do check_model(model) end
   for _, optimizer in ipairs(array_of(optimizers)) do check_optimizer(optimizer, o) end
   o.scalers = o.enabled and new_scalers(o) or {}
@@ -345,10 +347,10 @@ function Scope:backward(...) return self.loss:backward(...) end
 function Scope:__close(err) leave(self, err ~= nil) end
 function Scope:__tostring() return ("scaled_loss(%s)"):format(tostring(self.loss)) end
 
-local function check_scale_loss(loss, list, o)
-  if not core.is_tensor(loss) then
-    caller.raise("amp.scale_loss: got a %s, wanted the loss, a tensor", type(loss))
-  end
+local bind_scale_loss = options.signature("amp.scale_loss",
+  "loss: tensor, optimizers: optimizer|list, loss_id: integer = 1, *, fn?: function")
+
+local function check_scale_loss(list, o)
   local plan
   for _, optimizer in ipairs(list) do
     if not records[optimizer] then
@@ -377,11 +379,10 @@ end
 --   amp.scale_loss(loss, optimizer[, opts], fn): what fn(the scaled tensor) returns
 -- opts: loss_id (1), of initialize's num_losses. Raises where nothing was
 -- initialized, or, at its end, where no parameter got a gradient.
-local function scale_loss(loss, optimizers, opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  local o = options.read("amp.scale_loss", opts, {loss_id = 1})
-  local list = array_of(optimizers)
-  local plan = check_scale_loss(loss, list, o)
+local function scale_loss(...)
+  local o = bind_scale_loss(...)
+  local loss, fn, list = o.loss, o.fn, array_of(o.optimizers)
+  local plan = check_scale_loss(list, o)
   local s = plan.scalers[o.loss_id]
   local scope = setmetatable({plan = plan, optimizers = list, before = {}, loss = loss,
     scaler = s and s:is_enabled() and s or nil}, Scope)
@@ -396,7 +397,9 @@ local function scale_loss(loss, optimizers, opts, fn)
 end
 
 -- The GradScalers of an initialized optimizer's losses, to be looked at and saved.
-local function loss_scalers(optimizer)
+local bind_scalers = options.signature("amp.loss_scalers", "optimizer: optimizer")
+local function loss_scalers(...)
+  local optimizer = bind_scalers(...).optimizer
   if not records[optimizer] then
     caller.raise("amp.loss_scalers: the optimizer is not known here; hint: amp.initialize")
   end

@@ -1,5 +1,7 @@
 -- The text of an amp.report: tables of at most 100 columns, a step's share each.
 
+local dtypes = require "demilune.dtypes"
+
 local page = {}
 
 local WIDTH = 100
@@ -39,9 +41,6 @@ local function align(rows, left)
   return lines, widths
 end
 
-local SHORT = {float16 = "fp16", bfloat16 = "bf16", float32 = "fp32", float64 = "fp64"}
-local ORDER = {"float16", "bfloat16", "float32", "float64"}
-
 local function name_of(row, width)
   local name = row.path == "" and row.class or row.path .. " " .. row.class
   name = name:gsub("%s+$", "")
@@ -53,9 +52,10 @@ end
 -- The dtypes that ops ran in, in one cell: "2 bf16 1 fp32"
 local function dtypes_cell(counts, steps)
   local parts = {}
-  for _, dtype in ipairs(ORDER) do
-    if counts[dtype] then
-      parts[#parts + 1] = number(counts[dtype] / steps) .. " " .. SHORT[dtype]
+  for _, dtype in ipairs(dtypes.floats) do
+    local count = counts[dtype.name]
+    if count then
+      parts[#parts + 1] = number(count / steps) .. " " .. dtype.brief
     end
   end
   return #parts > 0 and table.concat(parts, " ") or "-"
@@ -247,13 +247,13 @@ end
 -- m: what amp.memory gives.
 function page.memory(m)
   local rows = {{"dtype", "parameters", "buffers", "gradients", "state", "total"}}
-  local dtypes = {}
+  local names = {}
   for dtype in pairs(m) do
-    if dtype ~= "total" then dtypes[#dtypes + 1] = dtype end
+    if dtype ~= "total" then names[#names + 1] = dtype end
   end
-  table.sort(dtypes)
-  dtypes[#dtypes + 1] = "total"
-  for _, dtype in ipairs(dtypes) do
+  table.sort(names)
+  names[#names + 1] = "total"
+  for _, dtype in ipairs(names) do
     local row = m[dtype] or {parameters = 0, buffers = 0, gradients = 0, state = 0, total = 0}
     rows[#rows + 1] = {dtype, bytes_cell(row.parameters), bytes_cell(row.buffers),
       bytes_cell(row.gradients), bytes_cell(row.state), bytes_cell(row.total)}

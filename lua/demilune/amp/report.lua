@@ -4,6 +4,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 local paths = require "demilune.nn.paths"
 local Module = require "demilune.nn.module"
@@ -14,7 +15,8 @@ local page = require "demilune.amp.page"
 local Report, readers = {}, {}
 Report.__name = "demilune.amp.report"
 
-local REPORT = {grads = options.NONE, scaler = options.NONE, check = true}
+local bind = options.signature("report", [[grads?: module|optimizer|parameters|boolean,
+  scaler?: table, check: boolean = true, *, fn?: function]])
 
 -- ---- gradients: looked at when an optimizer steps ----
 
@@ -176,9 +178,9 @@ end
 --           optimizer, parameters; all by default; false: none
 --   scaler  the GradScaler, so that its scale is judged, too
 --   check   look at each result for inf and NaN (true)
-local function report(opts, fn)
-  if type(opts) == "function" then opts, fn = nil, opts end
-  local o = options.read("report", opts, REPORT)
+local function report(...)
+  local o = bind(...)
+  local fn = o.fn
   local self = setmetatable({
     _trace = core._amp_trace(o.check), _open = false, _scaler = o.scaler,
     _wanted = wanted_of(o.grads),
@@ -189,7 +191,7 @@ local function report(opts, fn)
   return self:wrap(fn)(self)
 end
 
--- ---- what was seen ----
+-- ---- observations ----
 
 local function add(t, key, n) t[key] = (t[key] or 0) + n end
 
@@ -231,7 +233,7 @@ local function count(row, tally)
     add(row.casts, kind .. "_bytes", bytes)
   elseif kind == "kept" then
     add(row.kept, dtype, bytes)
-    if dtype == "float16" or dtype == "bfloat16" then row.saved = row.saved + bytes end
+    if dtypes.low[dtype] then row.saved = row.saved + bytes end
   elseif kind == "bad" or kind == "bad_back" then
     row.nonfinite = row.nonfinite + calls
   elseif dtype then
@@ -364,10 +366,10 @@ function readers:suggestion() return all(self).suggestion end
 function Report:dtypes()
   local list = {}
   for _, row in ipairs(self.modules) do
-    for _, dtype in ipairs{"float16", "bfloat16", "float32", "float64"} do
-      if row.outputs[dtype] then
-        list[#list + 1] = {path = row.path, class = row.class, dtype = dtype,
-          bytes = row.outputs[dtype]}
+    for _, dtype in ipairs(dtypes.floats) do
+      local bytes = row.outputs[dtype.name]
+      if bytes then
+        list[#list + 1] = {path = row.path, class = row.class, dtype = dtype.name, bytes = bytes}
       end
     end
   end
@@ -388,10 +390,10 @@ local Memory = {__name = "demilune.amp.memory", __tostring = page.memory}
 
 -- Bytes that live on with the model, by dtype: {float32 = {parameters, buffers,
 -- gradients, state, total}, ..., total = {...}}. state: the optimizer's.
-local function memory(model, optimizer)
-  if not Module.is_module(model) then
-    caller.raise("memory: wanted a model, got %s", type(model))
-  end
+local bind_memory = options.signature("memory", "model: module, optimizer?: optimizer")
+local function memory(...)
+  local o = bind_memory(...)
+  local model, optimizer = o.model, o.optimizer
   local m = setmetatable({}, Memory)
   local function put(t, what)
     if not core.is_tensor(t) then return end

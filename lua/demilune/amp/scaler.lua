@@ -10,6 +10,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local shown = require "demilune.shown"
 local options = require "demilune.options"
 local regions = require "demilune.amp.autocast"
 
@@ -19,8 +20,10 @@ GradScaler.__name = "demilune.GradScaler"
 
 -- ---- settings ----
 
-local SCALER = {device = "cpu", init_scale = 2.0 ^ 16, growth_factor = 2.0, backoff_factor = 0.5,
-  growth_interval = 2000, enabled = true, min_scale = 1.0, max_scale = math.huge, patience = 10}
+local bind = options.signature("GradScaler", [[device: device = 'cpu',
+  init_scale: value = 2.0 ^ 16, growth_factor: value = 2.0, backoff_factor: value = 0.5,
+  growth_interval: value = 2000, enabled: boolean = true, *, min_scale: value = 1.0,
+  max_scale: value = math.huge, patience: value = 10]]) -- looked at by a scaler that is on
 
 local function is_finite(v) return v > -math.huge and v < math.huge end
 local function is_count(v) return math.tointeger(v) ~= nil and v >= 0 end
@@ -51,14 +54,14 @@ end
 -- does; patience (10): after so many updates in a row that the floor held, one
 -- warning says which gradients are to blame (0: never).
 -- A scaler that is off does nothing, and its settings are not looked at.
-local function new(opts)
-  local o = options.read("GradScaler", opts, SCALER)
+local function new(...)
+  local o = bind(...)
   o.device = regions.device_type_of(o.device)
   if o.enabled and o.device == "cuda" and not require("demilune.cuda").is_available() then
     caller.warn("GradScaler: there is no CUDA device; the scaler is off")
     o.enabled = false
   end
-  local self = {_enabled = o.enabled and true or false, _device = o.device, _init_tracker = 0,
+  local self = {_enabled = o.enabled, _device = o.device, _init_tracker = 0,
     _records = setmetatable({}, {__mode = "k"}), _open = {}}
   for name in pairs(WANTED) do
     self["_" .. name] = o.enabled and checked("GradScaler", name, o[name]) or o[name]
@@ -368,6 +371,8 @@ local function adapt(self)
   end
 end
 
+local bind_update = options.signature("update", "new_scale?: number|tensor")
+
 --- Ends an iteration: backs the scale off, once, if a gradient of any optimizer
 --- was inf or NaN, else counts towards growth. new_scale (a number, a tensor of
 --- one element, or {new_scale = }) sets the scale instead; the counter stays.
@@ -377,9 +382,7 @@ function GradScaler:update(new_scale)
     caller.raise("update: there is no scale yet: scale() was not called; hint: " ..
       "scaler:scale(loss):backward(), scaler:step(optimizer), scaler:update()")
   end
-  if type(new_scale) == "table" then
-    new_scale = options.read("update", new_scale, {new_scale = options.NONE}).new_scale
-  end
+  if type(new_scale) == "table" then new_scale = bind_update(new_scale).new_scale end
   if new_scale ~= nil then
     set_scale(self, new_scale)
     self._updates:add_(1)
@@ -459,14 +462,14 @@ end
 --- PyTorch's five entries; empty for a scaler that is off. Between step() and
 --- update() it raises: the file would lack what the last gradients did.
 function GradScaler:state_dict()
-  if not self._enabled then return {} end
+  if not self._enabled then return shown{} end
   for _, record in ipairs(self._open) do
     if record.stage == "stepped" then
       caller.raise("state_dict: called between step() and update(); hint: save at the end of an " ..
         "iteration, after update()")
     end
   end
-  return {scale = self:get_scale(), growth_factor = self._growth_factor,
+  return shown{scale = self:get_scale(), growth_factor = self._growth_factor,
     backoff_factor = self._backoff_factor, growth_interval = self._growth_interval,
     _growth_tracker = tracker_of(self)}
 end
@@ -503,5 +506,8 @@ function GradScaler:__tostring()
   return ("GradScaler(scale = %g, %d of %d steps skipped, %s)"):format(s.scale, s.skipped,
     s.steps, s.grows_in and ("grows in %d"):format(s.grows_in) or "does not grow")
 end
+
+caller.with_colon(GradScaler, "scaler", "scale unscale_ step update skipped stepped get_scale "
+  .. "stats is_enabled state_dict load_state_dict")
 
 return {GradScaler = new}

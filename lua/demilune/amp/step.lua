@@ -1,28 +1,20 @@
 -- A training step's calls in the one order that is right:
 -- scale, backward, unscale, clip, step, update, zero_grad.
 
-local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local utils = require "demilune.nn.utils"
 
 local step = {}
 
-local STEP = {loss = options.NONE, optimizer = options.NONE, scaler = options.NONE,
-  max_norm = options.NONE, accumulate = 1, parameters = options.NONE}
+local bind = options.signature("amp.step", [[loss: tensor, optimizer: optimizer|list,
+  scaler?: table, max_norm?: number, accumulate: integer = 1, parameters?: parameters]])
 
 -- Backward passes since the last step, by (first) optimizer.
 local passes = setmetatable({}, {__mode = "k"})
 
-local function read(opts)
-  local o = options.read("amp.step", opts, STEP)
-  if not core.is_tensor(o.loss) then
-    caller.raise("amp.step: loss is a %s, wanted a tensor", type(o.loss))
-  end
-  if type(o.optimizer) ~= "table" then
-    caller.raise("amp.step: optimizer is a %s, wanted an optimizer or an array of them",
-      type(o.optimizer))
-  end
+local function read(...)
+  local o = bind(...)
   o.optimizers = o.optimizer.param_groups and {o.optimizer} or o.optimizer
   if #o.optimizers == 0 then caller.raise("amp.step: the array of optimizers is empty") end
   for i, optimizer in ipairs(o.optimizers) do
@@ -30,11 +22,9 @@ local function read(opts)
       caller.raise("amp.step: optimizer %d is a %s, wanted an optimizer", i, type(optimizer))
     end
   end
-  local n = math.tointeger(o.accumulate)
-  if not n or n < 1 then
-    caller.raise("amp.step: accumulate is %s, wanted a whole number from 1", tostring(o.accumulate))
+  if o.accumulate < 1 then
+    caller.raise("amp.step: accumulate is %d, wanted a whole number from 1", o.accumulate)
   end
-  o.accumulate = n
   if o.scaler and not o.scaler:is_enabled() then o.scaler = nil end
   return o
 end
@@ -58,8 +48,8 @@ end
 --- Returns whether this call stepped, and the norm before clipping (a tensor, or
 --- nil). It waits for nothing, so a step that the scaler skips counts as stepped:
 --- scaler:stepped(optimizer) tells whether it was.
-function step.step(opts)
-  local o = read(opts)
+function step.step(...)
+  local o = read(...)
   local scaler, optimizers, n = o.scaler, o.optimizers, o.accumulate
   local loss = n > 1 and o.loss / n or o.loss
   if scaler then loss = scaler:scale(loss) end

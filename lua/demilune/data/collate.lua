@@ -110,6 +110,19 @@ end
 
 -- ---- batches ----
 
+-- f(...) with the generator of dm.manual_seed at a state that follows from the epoch's seed and
+-- the batch alone, so that what samples draw does not depend on the number of workers. The
+-- program's own draws go on as if there were none in between.
+local function with_draws_of(draws, batch, f, ...)
+  local before = core.get_rng_state()
+  core.manual_seed(draws * 6364136223846793005 + batch)
+  local function restored(...)
+    core.set_rng_state(before)
+    return passed(...)
+  end
+  return restored(pcall(f, ...))
+end
+
 -- Does in Lua what the C engine does: next() gives a batch, nil at the end. What goes wrong
 -- with a sample costs its batch: the next one begins where it would have.
 local Batches = {}
@@ -121,10 +134,8 @@ local function check_batch(first, ...)
   return first, ...
 end
 
-function Batches:next()
-  if not self.take then return nil end
+local function next_batch(self)
   self.pass(self.owed)
-  self.done = self.done + 1
   local size = self.sizes and (self.sizes[self.done] or 0) or self.batch_size
   local samples = {}
   self.owed = size
@@ -140,6 +151,12 @@ function Batches:next()
   return check_batch(self.collate(samples))
 end
 
+function Batches:next()
+  if not self.take then return nil end
+  self.done = self.done + 1
+  return with_draws_of(self.draws, self.first + self.done, next_batch, self)
+end
+
 function Batches:stop()
   local _ <close> = self.closing
   self.take, self.closing = nil, nil
@@ -148,12 +165,14 @@ end
 -- How many batches were given, or could not be made.
 function Batches:passed() return self.done end
 
--- o: batch_size or sizes, a list; drop_last, collate, pin. owed: how many samples of the
+-- o: batch_size or sizes, a list; drop_last, collate, pin; draws, the seed of what samples draw
+-- in this epoch; first, how many batches of the epoch are behind. owed: how many samples of the
 -- batch that was begun were not asked for.
 local function new(o, take, pass, closing)
   return setmetatable({take = take, pass = pass, closing = closing, done = 0, owed = 0,
     batch_size = o.batch_size, sizes = o.sizes, drop_last = o.drop_last,
-    collate = o.collate or collate.default_collate, pin = o.pin}, Batches)
+    collate = o.collate or collate.default_collate, pin = o.pin, draws = o.draws,
+    first = o.first}, Batches)
 end
 
 -- Batches of a set's samples at these positions, a list.
@@ -166,9 +185,11 @@ end
 
 -- Batches of a stream, without its first `skip` samples.
 function collate.of_stream(set, epoch, skip, o)
-  local batches = new(o, of_stream(set, epoch))
-  batches.pass(skip)
-  return batches
+  return with_draws_of(o.draws, 0, function()
+    local batches = new(o, of_stream(set, epoch))
+    batches.pass(skip)
+    return batches
+  end)
 end
 
 return collate

@@ -160,16 +160,16 @@ end
 --- read_csv(path, {header = true, separator = ",", names = from the first row}) -> a table
 --- as above, or nil and why not. Rows without any field are passed over; so are those
 --- that begin with `comment`, if given.
-function csv.read_csv(path, opts)
-  local o = options.read("read_csv", opts, {header = true, separator = ",", names = options.NONE,
-    comment = options.NONE})
-  if type(o.separator) ~= "string" or not o.separator:find "^[^%w\"\r\n%^%]%%-]$" then
+local bind = options.signature("read_csv", [[path: string, *, header: boolean = true,
+  separator: string = ',', names?: list, comment?: string]])
+function csv.read_csv(...)
+  local o = bind(...)
+  local path = o.path
+  if not o.separator:find "^[^%w\"\r\n%^%]%%-]$" then
     caller.raise("read_csv: separator is '%s', wanted one sign", tostring(o.separator))
   end
-  local file <close>, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local text = file:read "a"
-  if not text then return nil, path .. ": cannot be read" end
+  local text, why = core._read_file("read_csv", path)
+  if not text then return nil, why end
   local lists, n, head = read_rows((text:gsub("^\xef\xbb\xbf", "")), o)
   if not lists then return nil, path .. ": " .. n end
   local names = o.names or head or {}

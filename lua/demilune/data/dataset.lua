@@ -46,6 +46,13 @@ dataset.Dataset = Dataset
 function Dataset:get() caller.raise("%s has no get(i)", self.class) end
 function Dataset:len() caller.raise("%s has no len()", self.class) end
 
+local function next_sample(set, i)
+  if i < set:len() then return i + 1, set:get(i + 1) end
+end
+
+-- for i, x, y in pairs(set) do
+function Dataset:__pairs() return next_sample, self, 0 end
+
 -- The samples in a data set; a plain table with get and len is one as well.
 function dataset.count(what, set)
   if type(set) ~= "table" or not (set.get and set.len) then
@@ -108,7 +115,7 @@ function dataset.check_seed(what, opts)
   elseif seed ~= nil and math.type(seed) ~= "integer" then
     caller.raise("%s: seed is %s, wanted an integer", what, tostring(seed))
   elseif generator ~= nil and (type(generator) ~= "userdata"
-    or getmetatable(generator).__name ~= "demilune.Generator") then
+    or getmetatable(generator) ~= "demilune.Generator") then
     caller.raise("%s: generator is a %s, wanted dm.Generator()", what, type(generator))
   end
 end
@@ -117,7 +124,7 @@ end
 -- dm.manual_seed.
 function dataset.draw_seed(opts)
   if not opts.generator then return opts.seed or core.initial_seed() end
-  return core.randint(0, 1 << 62, {1}, {generator = opts.generator, dtype = "int64"}):item()
+  return core.randint(0, (1 << 62) - 1, {1}, {generator = opts.generator, dtype = "int64"}):item()
 end
 
 -- For the loader: a list of columns {tensor =, augment = what transforms.declare gives, or
@@ -174,10 +181,12 @@ local Subset = Dataset:extend "Subset"
 dataset.Subset = Subset
 
 -- Subset(set, indices): the samples at these positions, in this order.
-function Subset:init(set, indices)
-  local n = dataset.count("Subset", set)
-  self.dataset = set
-  self.indices = core.keep(dataset.positions("Subset", indices, n))
+local bind_subset = options.signature("Subset", "dataset: dataset, indices: tensor|list")
+function Subset:init(...)
+  local o = bind_subset(...)
+  self.dataset = o.dataset
+  self.indices = core.keep(dataset.positions("Subset", o.indices,
+    dataset.count("Subset", o.dataset)))
 end
 
 function Subset:len() return #self.indices end
@@ -199,11 +208,10 @@ local ConcatDataset = Dataset:extend "ConcatDataset"
 dataset.ConcatDataset = ConcatDataset
 
 -- ConcatDataset{a, b, ...}: the samples of a, then those of b, ...
-function ConcatDataset:init(sets)
-  if type(sets) ~= "table" or #sets == 0 then
-    caller.raise("ConcatDataset: wanted a list of data sets, got %s",
-      type(sets) == "table" and "none" or type(sets))
-  end
+local bind_concat = options.signature("ConcatDataset", "datasets: list")
+function ConcatDataset:init(...)
+  local sets = bind_concat(...).datasets
+  if #sets == 0 then caller.raise("ConcatDataset: wanted a list of data sets, got none") end
   self.datasets, self.ends = sets, {}
   local n = 0
   for k, set in ipairs(sets) do
@@ -294,8 +302,11 @@ end
 -- share nothing.
 -- lengths: counts that sum to #set, or shares that sum to 1.
 -- local train, valid = data.random_split(set, {0.9, 0.1})
-function dataset.random_split(set, lengths, opts)
-  opts = options.read("random_split", opts, {seed = options.NONE, generator = options.NONE})
+local bind_split = options.signature("random_split",
+  "dataset: dataset, lengths: list, generator?: generator, *, seed?: integer")
+function dataset.random_split(...)
+  local opts = bind_split(...)
+  local set, lengths = opts.dataset, opts.lengths
   dataset.check_seed("random_split", opts)
   local n = dataset.count("random_split", set)
   local sum, are_counts = 0, true

@@ -9,6 +9,7 @@
 -- its first control value and a value to close. A stream may have a `len()`.
 
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
 
 local iterable = {}
@@ -33,11 +34,10 @@ end
 -- ChainDataset{a, b, ...}: one stream after the other.
 local ChainDataset = IterableDataset:extend "ChainDataset"
 iterable.ChainDataset = ChainDataset
-function ChainDataset:init(sets)
-  if type(sets) ~= "table" or #sets == 0 then
-    caller.raise("ChainDataset: wanted a list of streams, got %s",
-      type(sets) == "table" and "none" or type(sets))
-  end
+local bind_chain = options.signature("ChainDataset", "datasets: list")
+function ChainDataset:init(...)
+  local sets = bind_chain(...).datasets
+  if #sets == 0 then caller.raise("ChainDataset: wanted a list of streams, got none") end
   for k, set in ipairs(sets) do
     if not dataset.is_stream(set) then
       caller.raise("ChainDataset: %d: wanted a stream, with iter(); hint: ConcatDataset joins "

@@ -9,7 +9,9 @@ local options = require "demilune.options"
 local dataset = require "demilune.data.dataset"
 local prefetch = require "demilune.data.prefetch"
 local collate = require "demilune.data.collate"
+local workers = require "demilune.data.workers"
 local closing = require "demilune.closing"
+local shown = require "demilune.shown"
 
 local loader = {}
 
@@ -52,16 +54,14 @@ DataLoader.__len = function(self)
     .. "give it a len(), or count them in a loop", self.dataset.class or "stream")
 end
 
-local DEFAULTS = {
-  batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, prefetch_factor = 2,
-  sampler = options.NONE, batch_sampler = options.NONE, collate_fn = options.NONE,
-  seed = options.NONE,
-  generator = options.NONE, pin_memory = false, device = options.NONE,
-}
+local bind, defaults = options.signature("DataLoader", [[dataset: dataset, batch_size: integer = 1,
+  shuffle: boolean = false, sampler?: sampler, batch_sampler?: sampler, num_workers: integer = 0,
+  collate_fn?: function, pin_memory: boolean = false, drop_last: boolean = false, *,
+  generator?: generator, prefetch_factor: integer = 2, seed?: integer, device?: device]])
 
 local function check_count(opts, name, least, most)
   local v = opts[name]
-  if math.type(v) ~= "integer" or v < least or v > most then
+  if v < least or v > most then
     caller.raise("DataLoader: %s is %s, wanted %s", name, tostring(v),
       most == math.maxinteger and ("a count of at least %d"):format(least)
       or ("%d to %d"):format(least, most))
@@ -69,7 +69,7 @@ local function check_count(opts, name, least, most)
 end
 
 -- What decides the order, and what cuts it, is one thing of these.
-local function check_order(opts, given, is_stream)
+local function check_order(opts, is_stream)
   local sampler, batches = opts.sampler, opts.batch_sampler
   if sampler and opts.shuffle then
     caller.raise("DataLoader: shuffle = true and a sampler: one of them decides the order")
@@ -80,7 +80,7 @@ local function check_order(opts, given, is_stream)
       type(batches))
   end
   for _, name in ipairs{"batch_size", "shuffle", "sampler", "drop_last"} do
-    if batches and given[name] then
+    if batches and opts[name] ~= defaults()[name] then
       caller.raise("DataLoader: batch_sampler and %s: the batches decide it", name)
     end
   end
@@ -92,15 +92,12 @@ local function check_order(opts, given, is_stream)
   end
 end
 
-local function check(opts, given, is_stream)
+local function check(opts, is_stream)
   check_count(opts, "batch_size", 1, math.maxinteger)
   check_count(opts, "num_workers", 0, 256)
   check_count(opts, "prefetch_factor", 1, 64)
   dataset.check_seed("DataLoader", opts)
-  check_order(opts, given or {}, is_stream)
-  if opts.collate_fn and type(opts.collate_fn) ~= "function" then
-    caller.raise("DataLoader: collate_fn: function expected, got %s", type(opts.collate_fn))
-  end
+  check_order(opts, is_stream)
 end
 
 -- For which CUDA device batches are pinned, and to which they go: nil for none.
@@ -115,24 +112,26 @@ end
 -- DataLoader(set, {batch_size =, shuffle =, num_workers =, ...}). The seed is by
 -- default the one of dm.manual_seed; with generator = dm.Generator() it is drawn from
 -- that, once: every epoch follows from it. The set may be a stream (data.IterableDataset),
--- which comes in its own order. batch_sampler in place of batch_size, shuffle, sampler and
+-- which comes in its own order. num_workers = n: so many threads make batches, prefetch_factor
+-- of them each, while the program works on the one in hand. Of tensors, images and tokens they
+-- are C threads; a data set written in Lua runs in Lua states of their own, each with a copy of
+-- the set as it is when the epoch begins (data/travel.lua tells what can be copied); a stream
+-- takes one. What samples draw by dm.rand and its like follows from the seed, the epoch and the
+-- batch, so that batches are the same bits for every number of workers; what they draw by
+-- math.random is not. batch_sampler in place of batch_size, shuffle, sampler and
 -- drop_last: batches(epoch), a list of lists of positions, and len().
 -- pin_memory = true: batches lie in memory that x:to("cuda", {non_blocking = true})
 -- copies from without waiting. device = "cuda": they lie on that device, and the next
 -- one is copied there while the program works on the one in hand.
-local function construct(class, set, given)
+local function construct(class, ...)
+  local self = bind(...)
+  local set = self.dataset
   local is_stream = dataset.is_stream(set)
   local n = not is_stream and dataset.count("DataLoader", set) or nil
-  local self = setmetatable(options.read("DataLoader", given, DEFAULTS), class)
-  check(self, given, is_stream)
-  self.dataset, self.n_samples = set, n
+  check(setmetatable(self, class), is_stream)
+  self.n_samples = n
   self.is_stream = is_stream
   self.native = not self.collate_fn and dataset.source(set) ~= nil
-  if not self.native and self.num_workers > 0 then
-    caller.raise("DataLoader: num_workers = %d: workers are C threads that cut batches out of "
-      .. "tensors, and the samples of this data set are made by Lua code; hint: num_workers = 0, "
-      .. "or a TensorDataset without collate_fn", self.num_workers)
-  end
   self.pin, self.device = devices(self)
   self.stream = self.device and core.cuda_stream(self.device)
   self.seed, self.generator = dataset.draw_seed(self), nil
@@ -192,19 +191,41 @@ local function native_batches(self, epoch, order, sizes)
   return engine
 end
 
-local function lua_batches(self, order, sizes)
-  return collate.of_positions(self.dataset, #order > 0 and order:totable() or {}, {
+-- The positions of each batch, as lists of numbers.
+local function lists_of(self, order, sizes)
+  local lists, at = {}, 0
+  while at < #order do
+    local size = math.min(sizes and sizes[#lists + 1] or self.batch_size, #order - at)
+    if self.drop_last and size < self.batch_size then break end
+    lists[#lists + 1] = order:narrow(1, at + 1, size):totable()
+    at = at + size
+  end
+  return lists
+end
+
+-- Batches of samples that Lua code makes: here, or in workers with Lua states of their own.
+local function lua_batches(self, epoch, position, order, sizes)
+  local o = {
     batch_size = self.batch_size, sizes = sizes, drop_last = self.drop_last,
-    collate = self.collate_fn, pin = self.pin})
+    collate = self.collate_fn, first = position,
+    draws = self.seed * 6364136223846793005 + epoch, -- any mixture that tells epochs apart
+  }
+  if self.num_workers > 0 then
+    local job = {dataset = self.dataset, options = o, is_stream = self.is_stream, epoch = epoch,
+      skip = position * self.batch_size}
+    return workers.new(job, {num_workers = self.num_workers, prefetch = self.prefetch_factor,
+      pin = self.pin, first = position, lists = order and lists_of(self, order, sizes)})
+  end
+  o.pin = self.pin
+  if self.is_stream then
+    return collate.of_stream(self.dataset, epoch, position * self.batch_size, o)
+  end
+  return collate.of_positions(self.dataset, #order > 0 and order:totable() or {}, o)
 end
 
 -- The batches of an epoch after so many of them.
 local function source_of(self, epoch, position)
-  if self.is_stream then
-    return collate.of_stream(self.dataset, epoch, position * self.batch_size, {
-      batch_size = self.batch_size, drop_last = self.drop_last, collate = self.collate_fn,
-      pin = self.pin})
-  end
+  if self.is_stream then return lua_batches(self, epoch, position) end
   local order, sizes
   if self.batch_sampler then
     order, sizes = cut_order(self, epoch, position)
@@ -212,7 +233,7 @@ local function source_of(self, epoch, position)
     order = rest_of(order_of(self, epoch), position * self.batch_size)
   end
   if self.native then return native_batches(self, epoch, order, sizes) end
-  return lua_batches(self, order, sizes)
+  return lua_batches(self, epoch, position, order, sizes)
 end
 
 local function batches_of(self, epoch, position)
@@ -239,12 +260,29 @@ function DataLoader:iter()
   return function() return step(run) end, nil, nil, closing(run, 1)
 end
 
+-- for i, x, y in loader do: the same. A loop that is left early leaves its workers to the next
+-- loop over the loader, or to finish().
+function DataLoader:__call(_, i)
+  local run = self.run
+  if i == nil then
+    self:finish()
+    self:iter()
+    run = self.run
+  elseif not run or run:position() ~= i then
+    caller.raise("DataLoader: another loop over the loader, or finish(), has ended this one; hint: "
+      .. "for i, x in loader:iter() do, where loops lie in each other")
+  end
+  return step(run)
+end
+
+function DataLoader:__pairs() return self end
+
 -- Where the loader stands: inside a loop, after the batch in hand; outside, at
 -- the start of the next epoch. A loader with this state goes on with the same
 -- batches, provided data set and options are the same.
 function DataLoader:state_dict()
   local run, after = self.run, self.next_run
-  return {seed = self.seed, epoch = (run or after).epoch,
+  return shown{seed = self.seed, epoch = (run or after).epoch,
     position = run and run:position() or after.position}
 end
 
@@ -259,6 +297,8 @@ function DataLoader:load_state_dict(state)
   self.seed = state.seed
   self.next_run = {epoch = state.epoch, position = state.position}
 end
+
+caller.with_colon(DataLoader, "loader", "len iter finish state_dict load_state_dict")
 
 function DataLoader:__tostring()
   local n = self:len()

@@ -7,15 +7,17 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 
 local npy = {}
 
 local MAGIC = "\x93NUMPY"
-local DTYPES = {f2 = "float16", f4 = "float32", f8 = "float64", b1 = "bool", i1 = "int8",
-  i2 = "int16", i4 = "int32", i8 = "int64", u1 = "uint8"}
-local KINDS = {}
-for kind, dtype in pairs(DTYPES) do
-  KINDS[dtype] = (kind:find "1$" and "|" or "<") .. kind
+local DTYPES, KINDS = {}, {} -- f2 -> "float16", float16 -> "<f2"
+for _, row in ipairs(dtypes.rows) do
+  if row.npy then
+    DTYPES[row.npy] = row.name
+    KINDS[row.name] = (row.size == 1 and "|" or "<") .. row.npy
+  end
 end
 
 -- ---- one array ----
@@ -44,7 +46,9 @@ local function read_head(bytes)
     end
     shape[#shape + 1], numel, span = size, numel * size, span * math.max(size, 1)
   end
-  if #shape > 8 then return nil, ("its shape has %d dims, 8 can be read"):format(#shape) end
+  if #shape > core._MAX_DIM then
+    return nil, ("its shape has %d dims, %d can be read"):format(#shape, core._MAX_DIM)
+  end
   return {dtype = DTYPES[kind], shape = shape, numel = numel, fortran = fortran == "True",
     at = first + n}
 end
@@ -54,12 +58,12 @@ local function decode(bytes)
   local head, why = read_head(bytes)
   if not head then return nil, why end
   local _ <close> = core.scope()
-  local size = core.empty({1}, {dtype = head.dtype, device = "cpu"}):element_size()
+  local size = dtypes.of[head.dtype].size
   local have = #bytes - head.at + 1
   if have ~= head.numel * size then
     return nil, ("%d bytes of data, its shape wants %d"):format(have, head.numel * size)
   end
-  local t = core._from_bytes(bytes:sub(head.at), head.dtype)
+  local t = core._from_bytes(bytes, head.dtype, head.at)
   local n, turned = #head.shape, {}
   for d, v in ipairs(head.shape) do turned[n + 1 - d] = v end
   if not head.fortran or n < 2 then return core.keep(t:reshape(head.shape)) end
@@ -81,75 +85,11 @@ local function encode(what, t)
   return MAGIC .. "\1\0" .. ("<I2"):pack(#head) .. head .. core._to_bytes(t:detach())
 end
 
--- ---- zip archives: PKWARE's application note ----
-
-local LOCAL, CENTRAL, LAST = 0x04034b50, 0x02014b50, 0x06054b50
-local STORED, DEFLATED = 0, 8
-local MOST = 1032 -- times that deflated bytes may grow
-
--- name -> {method, crc, packed, size, at}, and the names in order; nil and why.
-local function read_directory(bytes)
-  local last
-  for at = #bytes - 21, math.max(1, #bytes - 21 - 65535), -1 do -- a comment may follow
-    if ("<I4"):unpack(bytes, at) == LAST then
-      last = at
-      break
-    end
-  end
-  if not last then return nil, "no zip archive" end
-  local count, _, at = ("<I2I4I4"):unpack(bytes, last + 10)
-  if count == 0xffff or at == 0xffffffff then return nil, "a zip archive of the large kind" end
-  local entries, names = {}, {}
-  at = at + 1
-  for _ = 1, count do
-    if at + 45 > #bytes or ("<I4"):unpack(bytes, at) ~= CENTRAL then
-      return nil, "its directory is broken"
-    end
-    local flags, method, _, crc, packed, size, n_name, n_extra, n_comment =
-      ("<I2I2I4I4I4I4I2I2I2"):unpack(bytes, at + 8)
-    local begin = ("<I4"):unpack(bytes, at + 42)
-    local name = bytes:sub(at + 46, at + 45 + n_name)
-    if flags & 1 ~= 0 then return nil, name .. " is encrypted" end
-    names[#names + 1] = name
-    entries[name] = {method = method, crc = crc, packed = packed, size = size, at = begin + 1}
-    at = at + 46 + n_name + n_extra + n_comment
-  end
-  return entries, names
-end
-
--- The bytes of an entry; or nil and why.
-local function unpacked(bytes, e)
-  if e.at + 29 > #bytes or ("<I4"):unpack(bytes, e.at) ~= LOCAL then
-    return nil, "it is not there"
-  end
-  local n_name, n_extra = ("<I2I2"):unpack(bytes, e.at + 26)
-  local first = e.at + 30 + n_name + n_extra
-  local raw = bytes:sub(first, first + e.packed - 1)
-  if #raw < e.packed then return nil, "it is cut" end
-  if e.method == DEFLATED and e.size <= MOST * (e.packed + 1) then
-    local why
-    raw, why = core._inflate(raw, e.size)
-    if not raw then return nil, why end
-  elseif e.method ~= STORED then
-    return nil, ("it is packed in a way that is not read (%d)"):format(e.method)
-  end
-  if #raw ~= e.size or core._crc32(raw) ~= e.crc then return nil, "its checksum is wrong" end
-  return raw
-end
-
 -- ---- files ----
-
-local function read_all(path)
-  local file <close>, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local bytes = file:read "a"
-  if not bytes then return nil, path .. ": cannot be read" end
-  return bytes
-end
 
 --- read_npy(path) -> a tensor, or nil and why not.
 function npy.read_npy(path)
-  local bytes, why = read_all(path)
+  local bytes, why = core._read_file("read_npy", path)
   if not bytes then return nil, why end
   local t
   t, why = decode(bytes)
@@ -164,15 +104,14 @@ end
 
 --- read_npz(path) -> {name = tensor}, or nil and why not.
 function npy.read_npz(path)
-  local bytes, why = read_all(path)
-  if not bytes then return nil, why end
-  local entries, names = read_directory(bytes)
-  if not entries then return nil, ("%s: %s"):format(path, names) end
-  local found = {}
-  for _, name in ipairs(names) do
-    local raw, t
-    raw, why = unpacked(bytes, entries[name])
-    if raw then t, why = decode(raw) end
+  local opened, why = core._zip_open(path)
+  if not opened then return nil, why end
+  local zip <close>, found = opened, {}
+  for i, name in ipairs(zip:names()) do
+    local bytes, t
+    bytes, why = zip:read(i)
+    if not bytes then return nil, why end
+    t, why = decode(bytes)
     if not t then return nil, ("%s: %s: %s"):format(path, name, why) end
     found[name:gsub("%.npy$", "")] = t
   end
@@ -192,6 +131,7 @@ function npy.write_npz(path, tensors)
     names[#names + 1] = name
   end
   table.sort(names)
+  local LOCAL, CENTRAL, LAST, STORED = 0x04034b50, 0x02014b50, 0x06054b50, 0
   local parts, directory, at = {}, {}, 0
   for _, name in ipairs(names) do
     local bytes, file = encode("write_npz: " .. name, tensors[name]), name .. ".npy"

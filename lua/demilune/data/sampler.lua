@@ -17,13 +17,10 @@ function Sampler:len() return self.n end
 function Sampler:order() caller.raise("%s has no order(epoch)", self.class) end
 sampler.Sampler = Sampler
 
-local SEEDS = {seed = options.NONE, generator = options.NONE}
-
--- The options, and the seed that they say.
-local function read_seeded(what, opts, defaults)
-  local o = options.read(what, opts, defaults or SEEDS)
+-- The seed that the options say.
+local function seed_of(what, o)
   dataset.check_seed(what, o)
-  return o, dataset.draw_seed(o)
+  return dataset.draw_seed(o)
 end
 
 -- A seed for the k-th epoch, or round, of another one; that one itself for 0.
@@ -34,14 +31,8 @@ local function generator_for(seed, epoch)
 end
 
 local function check_count(what, name, v, least)
-  if math.type(v) ~= "integer" or v < least then
+  if v < least then
     caller.raise("%s: %s is %s, wanted a count of at least %d", what, name, tostring(v), least)
-  end
-end
-
-local function check_flag(what, name, v)
-  if type(v) ~= "boolean" then
-    caller.raise("%s: %s is %s, wanted true or false", what, name, tostring(v))
   end
 end
 
@@ -49,7 +40,10 @@ end
 
 -- SequentialSampler(set): 1, 2, ...
 local SequentialSampler = Sampler:extend "SequentialSampler"
-function SequentialSampler:init(set) self.n = dataset.count(self.class, set) end
+local bind_sequential = options.signature("SequentialSampler", "data_source: dataset")
+function SequentialSampler:init(...)
+  self.n = dataset.count(self.class, bind_sequential(...).data_source)
+end
 function SequentialSampler:order()
   return core.arange(1, self.n, {dtype = "int64", device = "cpu"})
 end
@@ -59,21 +53,21 @@ sampler.SequentialSampler = SequentialSampler
 -- a new permutation each epoch, and as many more as num_samples takes; or, with
 -- replacement, num_samples independent draws.
 local RandomSampler = Sampler:extend "RandomSampler"
-function RandomSampler:init(set, opts)
-  local o, n = options.read(self.class, opts, {seed = options.NONE, generator = options.NONE,
-    replacement = false, num_samples = options.NONE}), dataset.count(self.class, set)
-  check_flag(self.class, "replacement", o.replacement)
+local bind_random = options.signature("RandomSampler", [[data_source: dataset,
+  replacement: boolean = false, num_samples?: integer, generator?: generator, *, seed?: integer]])
+function RandomSampler:init(...)
+  local o = bind_random(...)
+  local n = dataset.count(self.class, o.data_source)
   self.n, self.n_samples, self.replacement = o.num_samples or n, n, o.replacement
   check_count(self.class, "num_samples", self.n, o.num_samples and 1 or 0)
   if n == 0 and self.n > 0 then
     caller.raise("%s: %d samples of a data set without any", self.class, self.n)
   end
-  dataset.check_seed(self.class, o)
-  self.seed = dataset.draw_seed(o)
+  self.seed = seed_of(self.class, o)
 end
 function RandomSampler:order(epoch)
   if self.replacement and self.n > 0 then
-    return core.randint(1, self.n_samples + 1, {self.n},
+    return core.randint(self.n_samples, {self.n},
       {generator = generator_for(self.seed, epoch), dtype = "int64", device = "cpu"})
   elseif self.n == self.n_samples then
     return core.permutation(self.n, self.seed, epoch)
@@ -90,10 +84,12 @@ sampler.RandomSampler = RandomSampler
 
 -- SubsetRandomSampler(indices, {seed = n}), or {generator = g}: these positions, shuffled.
 local SubsetRandomSampler = Sampler:extend "SubsetRandomSampler"
-function SubsetRandomSampler:init(indices, opts)
-  self.indices = core.keep(dataset.positions(self.class, indices, math.maxinteger))
-  self.n = #self.indices
-  self.seed = select(2, read_seeded(self.class, opts))
+local bind_subset = options.signature("SubsetRandomSampler",
+  "indices: tensor|list, generator?: generator, *, seed?: integer")
+function SubsetRandomSampler:init(...)
+  local o = bind_subset(...)
+  self.indices = core.keep(dataset.positions(self.class, o.indices, math.maxinteger))
+  self.n, self.seed = #self.indices, seed_of(self.class, o)
 end
 function SubsetRandomSampler:order(epoch)
   return self.indices[core.permutation(self.n, self.seed, epoch)]
@@ -104,19 +100,17 @@ sampler.SubsetRandomSampler = SubsetRandomSampler
 -- g}): num_samples draws of the positions 1..#weights, each as likely as its weight is
 -- large; without replacement a position comes once.
 local WeightedRandomSampler = Sampler:extend "WeightedRandomSampler"
-function WeightedRandomSampler:init(weights, num_samples, opts)
-  local what = self.class
-  if type(weights) ~= "table" and not core.is_tensor(weights) then
-    caller.raise("%s: wanted a list or tensor of weights, got %s", what, type(weights))
-  end
-  local w = core.tensor(weights, {dtype = "float64", device = "cpu"})
+local bind_weighted = options.signature("WeightedRandomSampler", [[weights: tensor|list,
+  num_samples: integer, replacement: boolean = true, generator?: generator, *, seed?: integer]])
+function WeightedRandomSampler:init(...)
+  local what, o = self.class, bind_weighted(...)
+  local num_samples = o.num_samples
+  local w = core.tensor(o.weights, {dtype = "float64", device = "cpu"})
   if w:dim() ~= 1 then
     caller.raise("%s: weights of shape %s, wanted one dim", what, tostring(w.shape))
   end
   check_count(what, "num_samples", num_samples, 1)
-  local o, seed = read_seeded(what, opts, {seed = options.NONE, generator = options.NONE,
-    replacement = true})
-  check_flag(what, "replacement", o.replacement)
+  local seed = seed_of(what, o)
   if not (w:ge(0):all():item() and w:isfinite():all():item() and w:sum():item() > 0) then
     caller.raise("%s: wanted finite weights of 0 or more, one of them above 0", what)
   end
@@ -143,20 +137,19 @@ sampler.WeightedRandomSampler = WeightedRandomSampler
 -- RANK say, or 1 and 0. Where the samples do not divide, the first ones come twice, or
 -- with drop_last the last ones not at all.
 local DistributedSampler = Sampler:extend "DistributedSampler"
-function DistributedSampler:init(set, opts)
-  local what, total = self.class, dataset.count(self.class, set)
-  local o = options.read(what, opts, {num_replicas = options.NONE, rank = options.NONE,
-    shuffle = true, seed = 0, drop_last = false})
+local bind_distributed = options.signature("DistributedSampler", [[dataset: dataset,
+  num_replicas?: integer, rank?: integer, shuffle: boolean = true, seed: integer = 0,
+  drop_last: boolean = false]])
+function DistributedSampler:init(...)
+  local what, o = self.class, bind_distributed(...)
+  local total = dataset.count(what, o.dataset)
   local function from_environment(name) return math.tointeger(tonumber(os.getenv(name))) end
   local n = o.num_replicas or from_environment "WORLD_SIZE" or 1
   local rank = o.rank or from_environment "RANK" or 0
   check_count(what, "num_replicas", n, 1)
-  if math.type(rank) ~= "integer" or rank < 0 or rank >= n then
+  if rank < 0 or rank >= n then
     caller.raise("%s: rank is %s, wanted 0 to %d", what, tostring(rank), n - 1)
   end
-  check_flag(what, "shuffle", o.shuffle)
-  check_flag(what, "drop_last", o.drop_last)
-  dataset.check_seed(what, o)
   self.num_replicas, self.rank, self.total = n, rank, total
   self.n = o.drop_last and total // n or (total + n - 1) // n
   self.shuffle, self.seed = o.shuffle, o.seed
@@ -185,15 +178,17 @@ sampler.DistributedSampler = DistributedSampler
 -- BatchSampler(sampler, batch_size, drop_last): what the sampler gives, in lists of
 -- batch_size. A class of one's own has batches(epoch) and len() of its own.
 local BatchSampler = Sampler:extend "BatchSampler"
-function BatchSampler:init(from, batch_size, drop_last)
+local bind_batches = options.signature("BatchSampler",
+  "sampler: sampler, batch_size: integer, drop_last: boolean = false")
+function BatchSampler:init(...)
+  local o = bind_batches(...)
+  local from = o.sampler
   if type(from) ~= "table" or not (from.order and from.len) then
     caller.raise("%s: wanted a sampler, with order(epoch) and len(), got %s", self.class,
       type(from))
   end
-  check_count(self.class, "batch_size", batch_size, 1)
-  if drop_last == nil then drop_last = false end
-  check_flag(self.class, "drop_last", drop_last)
-  self.sampler, self.batch_size, self.drop_last = from, batch_size, drop_last
+  check_count(self.class, "batch_size", o.batch_size, 1)
+  self.sampler, self.batch_size, self.drop_last = from, o.batch_size, o.drop_last
 end
 function BatchSampler:len()
   local n = self.sampler:len()

@@ -24,15 +24,10 @@ function TokenFile:__tostring() return ("TokenFile(%d tokens)"):format(self.n) e
 --- TokenFile(path, {dtype = "uint16" or "int32"}) -> the ids of a file of tokens, plain or
 --- with llm.c's head; or nil and why not. dtype: by default as the head says, uint16
 --- without one.
-local function open(class, path, opts)
-  if type(path) ~= "string" then
-    caller.raise("TokenFile: wanted a file's name, got %s", type(path))
-  end
-  local o = options.read("TokenFile", opts, {dtype = options.NONE})
-  if o.dtype ~= nil and not BITS[o.dtype] then
-    caller.raise("TokenFile: dtype is %s, wanted uint16 or int32", tostring(o.dtype))
-  end
-  local file, why = core.tokens_open(path, BITS[o.dtype] or 0)
+local bind = options.signature("TokenFile", "path: string, dtype?: 'uint16'|'int32'")
+local function open(class, ...)
+  local o = bind(...)
+  local file, why = core.tokens_open(o.path, BITS[o.dtype] or 0)
   if not file then return nil, why end
   return setmetatable({file = file, first = 1, n = file:count()}, class)
 end
@@ -67,6 +62,7 @@ function TokenFile:windows(first, length, step, n)
 end
 
 function tokens.is_file(value) return getmetatable(value) == TokenFile end
+options.kind("tokens", tokens.is_file, "a TokenFile")
 
 tokens.TokenFile = setmetatable(TokenFile, {__call = open})
 

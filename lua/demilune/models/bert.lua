@@ -119,12 +119,13 @@ function Model:init(o)
   self.encoder = Encoder(o)
 end
 
-local CALL = {attention_mask = options.NONE, token_type_ids = options.NONE}
+local bind_call = options.signature("bert",
+  "input_ids: tensor, attention_mask?: tensor, token_type_ids?: tensor")
 
 -- ids (B, T) -> (B, T, hidden)
-function Model:forward(ids, opts)
-  local o = options.read("bert", opts, CALL)
-  local mask = o.attention_mask
+function Model:forward(...)
+  local o = bind_call(...)
+  local ids, mask = o.input_ids, o.attention_mask
   if mask then
     if tostring(mask.shape) ~= tostring(ids.shape) then
       caller.raise("BERT: attention_mask is %s, wanted the ids' shape %s", tostring(mask.shape),
@@ -206,20 +207,22 @@ local TIED = {
   ["cls.predictions.decoder.bias"] = "cls.predictions.bias",
 }
 
---- Takes what Hugging Face's files hold too: gamma and beta for a norm's weight and bias,
---- a pooler and the head of the next sentence, tied tensors once.
-function Bert:load_state_dict(state, opts)
-  local load = Bert.super.load_state_dict
-  if type(state) ~= "table" then return load(self, state, opts) end
+--- Takes what Hugging Face's files hold too: names without "bert." of a model without a head,
+--- gamma and beta for a norm's weight and bias, a pooler and the head of the next sentence, tied
+--- tensors once.
+function Bert.known_names(_, state)
   local own = {}
   for name, t in pairs(state) do
+    if type(name) == "string" and not name:find "^bert%." and not name:find "^cls%." then
+      name = "bert." .. name
+    end
     if type(name) == "string" and not is_unused(name) then
       name = name:gsub("LayerNorm%.gamma$", "LayerNorm.weight")
       own[name:gsub("LayerNorm%.beta$", "LayerNorm.bias")] = t
     end
   end
   for name, source in pairs(TIED) do own[name] = own[name] or own[source] end
-  return load(self, own, opts)
+  return own
 end
 
 --- bert{vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12,
@@ -229,11 +232,11 @@ end
 --- position (B, T, vocab_size); model.bert gives the input of the head, (B, T, hidden_size).
 --- Options of a call: attention_mask (B, T), 1 or true where a token counts;
 --- token_type_ids (B, T), from 1. Ids count from 1: Hugging Face's and one.
-function bert.bert(opts)
-  return Bert(options.read("bert", opts, {vocab_size = 30522, hidden_size = 768,
-    num_hidden_layers = 12, num_attention_heads = 12, intermediate_size = 3072,
-    max_position_embeddings = 512, type_vocab_size = 2, hidden_dropout_prob = 0.1,
-    attention_probs_dropout_prob = 0.1, pad_token_id = 1}))
-end
+local bind = options.signature("bert", [[*, vocab_size: integer = 30522,
+  hidden_size: integer = 768, num_hidden_layers: integer = 12, num_attention_heads: integer = 12,
+  intermediate_size: integer = 3072, max_position_embeddings: integer = 512,
+  type_vocab_size: integer = 2, hidden_dropout_prob: number = 0.1,
+  attention_probs_dropout_prob: number = 0.1, pad_token_id: integer = 1]])
+function bert.bert(...) return Bert(bind(...)) end
 
 return bert

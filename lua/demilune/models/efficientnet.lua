@@ -4,12 +4,13 @@
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local blocks = require "demilune.models.blocks"
+local layers = require "demilune.vision.layers"
 
 local efficientnet = {}
 
 local function conv(inputs, outputs, size, stride, groups)
-  return blocks.conv_norm(inputs, outputs, size,
-    {stride = stride, groups = groups, activation = nn.SiLU})
+  return layers.Conv2dNormActivation(inputs, outputs,
+    {kernel_size = size, stride = stride, groups = groups, activation_layer = nn.SiLU})
 end
 
 --- Widens by 1x1, filters each channel, weighs channels, narrows by 1x1 without an
@@ -21,16 +22,17 @@ function MBConv:init(inputs, outputs, size, stride, expansion, drop)
   self.block = nn.Sequential{}
   if expansion ~= 1 then self.block:append(conv(inputs, wide, 1)) end
   self.block:append(conv(wide, wide, size, stride, wide))
-  self.block:append(blocks.SqueezeExcitation(wide, math.max(1, inputs // 4), nn.SiLU))
-  self.block:append(blocks.conv_norm(wide, outputs, 1, {}))
-  if stride == 1 and inputs == outputs then
-    self.stochastic_depth = blocks.StochasticDepth(drop)
-  end
+  self.block:append(layers.SqueezeExcitation(wide, math.max(1, inputs // 4),
+    {activation = nn.SiLU}))
+  self.block:append(layers.Conv2dNormActivation(wide, outputs,
+    {kernel_size = 1, activation_layer = false}))
+  self.around = stride == 1 and inputs == outputs
+  self.stochastic_depth = layers.StochasticDepth(drop)
 end
 
 function MBConv:forward(x)
   local y = self.block(x)
-  return self.stochastic_depth and self.stochastic_depth(y) + x or y
+  return self.around and self.stochastic_depth(y) + x or y
 end
 
 -- {expansion, size, stride of the first, channels out, blocks} of B0
@@ -93,10 +95,9 @@ end
 -- would be left out. small_stem, for small images: the first convolution does not
 -- stride.
 for name, how in pairs(VARIANTS) do
-  efficientnet[name] = function(opts)
-    return EfficientNet(how[1], how[2], options.read(name, opts, {num_classes = 1000,
-      dropout = how[3], stochastic_depth = 0.2, small_stem = false}))
-  end
+  local bind = options.signature(name, ([[*, num_classes: integer = 1000, dropout: number = %g,
+    stochastic_depth: number = 0.2, small_stem: boolean = false]]):format(how[3]))
+  efficientnet[name] = function(...) return EfficientNet(how[1], how[2], bind(...)) end
 end
 
 return efficientnet

@@ -16,10 +16,12 @@ local function draw(scores, o)
 end
 
 -- ids with n more in each row; the model looks at the last `context` of them.
-return function(model, ids, n, opts, context)
-  local o = options.read("generate", opts, {temperature = 1.0, top_k = 50,
-    generator = options.NONE})
-  if type(o.temperature) ~= "number" or o.temperature < 0 then
+local bind = options.signature("generate", [[ids: tensor, n: integer,
+  temperature: number = 1.0, top_k: integer = 50, generator?: generator]])
+return function(model, context, ...)
+  local o = bind(...)
+  local ids, n = o.ids, o.n
+  if o.temperature < 0 then
     caller.raise("generate: temperature is %s, wanted a number from 0", tostring(o.temperature))
   end
   if not core.is_tensor(ids) or ids:dim() ~= 2 or ids:size(2) == 0 then

@@ -134,9 +134,7 @@ function GPT2:forward(ids) return self.lm_head(self.transformer(ids)) end
 
 --- Takes what Hugging Face's files hold too: names without "transformer.", causal masks
 --- among the weights, and no lm_head, which is wte.
-function GPT2:load_state_dict(state, opts)
-  local load = GPT2.super.load_state_dict
-  if type(state) ~= "table" then return load(self, state, opts) end
+function GPT2.known_names(_, state)
   local own = {}
   for name, t in pairs(state) do
     if type(name) == "string" and not name:find "%.attn%.bias$"
@@ -146,21 +144,21 @@ function GPT2:load_state_dict(state, opts)
     end
   end
   own["lm_head.weight"] = own["lm_head.weight"] or own["transformer.wte.weight"]
-  return load(self, own, opts)
+  return own
 end
 
 --- generate(ids, n, {temperature = 1, top_k = 50, generator =}) -> ids with n more in each
 --- row. Only the last block_size of them are looked at.
-function GPT2:generate(ids, n, opts)
-  return generate(self, ids, n, opts, self.transformer.block_size)
+function GPT2:generate(...)
+  return generate(self, self.transformer.block_size, ...)
 end
 
 --- gpt2{n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50257,
 --- dropout = 0.1} -> a module of token ids (B, T) that gives scores of the next token
 --- (B, T, vocab_size). The defaults are the model of 124 million parameters.
-function gpt.gpt2(opts)
-  return GPT2(options.read("gpt2", opts, {n_layer = 12, n_head = 12, n_embd = 768,
-    block_size = 1024, vocab_size = 50257, dropout = 0.1}))
-end
+local bind = options.signature("gpt2", [[*, n_layer: integer = 12, n_head: integer = 12,
+  n_embd: integer = 768, block_size: integer = 1024, vocab_size: integer = 50257,
+  dropout: number = 0.1]])
+function gpt.gpt2(...) return GPT2(bind(...)) end
 
 return gpt

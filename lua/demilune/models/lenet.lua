@@ -24,6 +24,6 @@ end
 
 --- lenet{num_classes = 10, in_channels = 1, padding = 2} -> a module of images
 --- (N, in_channels, 28, 28), with padding = 0 of 32x32, that gives (N, num_classes).
-return {lenet = function(opts)
-  return LeNet(options.read("lenet", opts, {num_classes = 10, in_channels = 1, padding = 2}))
-end}
+local bind = options.signature("lenet",
+  "*, num_classes: integer = 10, in_channels: integer = 1, padding: integer = 2")
+return {lenet = function(...) return LeNet(bind(...)) end}

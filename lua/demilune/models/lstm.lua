@@ -25,15 +25,14 @@ end
 
 --- generate(ids, n, {temperature = 1, top_k = 50, generator =}) -> ids with n more in each
 --- row; the last block_size of them are read anew for each.
-function LanguageModel:generate(ids, n, opts)
-  return generate(self, ids, n, opts, self.block_size)
+function LanguageModel:generate(...)
+  return generate(self, self.block_size, ...)
 end
 
 --- lstm_lm{vocab_size =, n_layer = 2, width = 256, block_size = 256, dropout = 0} -> a module
 --- of token ids (B, T) that gives scores of the next token (B, T, vocab_size).
-function lstm.lstm_lm(opts)
-  return LanguageModel(options.read("lstm_lm", opts, {vocab_size = 50257, n_layer = 2,
-    width = 256, block_size = 256, dropout = 0.0}))
-end
+local bind = options.signature("lstm_lm", [[*, vocab_size: integer = 50257,
+  n_layer: integer = 2, width: integer = 256, block_size: integer = 256, dropout: number = 0.0]])
+function lstm.lstm_lm(...) return LanguageModel(bind(...)) end
 
 return lstm

@@ -4,12 +4,13 @@
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local blocks = require "demilune.models.blocks"
+local layers = require "demilune.vision.layers"
 
 local mobilenet = {}
 
 local function conv(inputs, outputs, size, stride, groups)
-  return blocks.conv_norm(inputs, outputs, size,
-    {stride = stride, groups = groups, activation = nn.ReLU6})
+  return layers.Conv2dNormActivation(inputs, outputs,
+    {kernel_size = size, stride = stride, groups = groups, activation_layer = nn.ReLU6})
 end
 
 --- Widens by 1x1, filters each channel by 3x3, narrows by 1x1 without an activation;
@@ -64,9 +65,8 @@ end
 --- -> a module of images (N,3,H,W) that gives (N, num_classes). width_mult: how wide
 --- the layers are. small_stem, for small images: the first convolution does not
 --- stride.
-function mobilenet.mobilenet_v2(opts)
-  return MobileNetV2(options.read("mobilenet_v2", opts,
-    {num_classes = 1000, width_mult = 1.0, dropout = 0.2, small_stem = false}))
-end
+local bind = options.signature("mobilenet_v2", [[*, num_classes: integer = 1000,
+  width_mult: number = 1.0, dropout: number = 0.2, small_stem: boolean = false]])
+function mobilenet.mobilenet_v2(...) return MobileNetV2(bind(...)) end
 
 return mobilenet

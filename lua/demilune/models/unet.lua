@@ -8,14 +8,14 @@ local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
 local blocks = require "demilune.models.blocks"
+local layers = require "demilune.vision.layers"
 
 --- x (N, C, H, W) -> scores (N, num_classes, H, W).
 local UNet = nn.Module:extend "UNet"
 
 local function double(inputs, outputs)
-  local opts = {activation = nn.ReLU}
-  return nn.Sequential{blocks.conv_norm(inputs, outputs, 3, opts),
-    blocks.conv_norm(outputs, outputs, 3, opts)}
+  return nn.Sequential{layers.Conv2dNormActivation(inputs, outputs),
+    layers.Conv2dNormActivation(outputs, outputs)}
 end
 
 -- (N, C, H, W) -> (N, C, 2 H, 2 W), each pixel as four.
@@ -58,7 +58,6 @@ end
 -- unet{num_classes = 2, in_channels = 3, width = 64, depth = 4} -> a module of images
 -- (N, in_channels, H, W) that gives (N, num_classes, H, W). width: channels at full
 -- size; depth: how often sizes are halved and channels doubled.
-return {unet = function(opts)
-  return UNet(options.read("unet", opts, {num_classes = 2, in_channels = 3, width = 64,
-    depth = 4}))
-end}
+local bind = options.signature("unet", [[*, num_classes: integer = 2, in_channels: integer = 3,
+  width: integer = 64, depth: integer = 4]])
+return {unet = function(...) return UNet(bind(...)) end}

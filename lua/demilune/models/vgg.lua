@@ -57,10 +57,9 @@ end
 for name, depths in pairs(DEPTHS) do
   for _, batch_norm in ipairs{false, true} do
     local full = batch_norm and name .. "_bn" or name
-    vgg[full] = function(opts)
-      return VGG(depths, batch_norm, options.read(full, opts,
-        {num_classes = 1000, dropout = 0.5, small_head = false}))
-    end
+    local bind = options.signature(full, [[*, num_classes: integer = 1000,
+      dropout: number = 0.5, small_head: boolean = false]])
+    vgg[full] = function(...) return VGG(depths, batch_norm, bind(...)) end
   end
 end
 

@@ -5,10 +5,14 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local nn = require "demilune.nn"
 local options = require "demilune.options"
+local layers = require "demilune.vision.layers"
 
 local vit = {}
 
 -- ---- one block ----
+
+--- Two products with GELU between them: x (..., dim) -> the same shape.
+local MLPBlock = layers.MLP:extend "MLPBlock"
 
 --- One block: x (N, patches + 1, hidden_dim) -> the same shape.
 local Block = nn.Module:extend "EncoderBlock"
@@ -23,8 +27,8 @@ function Block:init(o)
     {dropout = o.attention_dropout, batch_first = true})
   self.dropout = nn.Dropout(o.dropout)
   self.ln_2 = norm(dim)
-  self.mlp = nn.Sequential{nn.Linear(dim, o.mlp_dim), nn.GELU(), nn.Dropout(o.dropout),
-    nn.Linear(o.mlp_dim, dim), nn.Dropout(o.dropout)}
+  self.mlp = MLPBlock(dim, {o.mlp_dim, dim},
+    {activation_layer = nn.GELU, dropout = o.dropout})
   for _, layer in ipairs{self.mlp[1], self.mlp[4]} do
     nn.init.xavier_uniform_(layer.weight)
     nn.init.normal_(layer.bias, 0, 1e-6)
@@ -43,23 +47,19 @@ end
 --- Positions are added, then all blocks: x (N, patches + 1, hidden_dim) -> the same shape.
 local Encoder = nn.Module:extend "Encoder"
 
--- Names count from 0, as torchvision's.
-local function layer_name(i) return "encoder_layer_" .. i - 1 end
-
 function Encoder:init(length, o)
-  self.num_layers = o.num_layers
   self.pos_embedding = nn.Parameter(core.empty(1, length, o.hidden_dim))
   nn.init.normal_(self.pos_embedding, 0, 0.02)
   self.dropout = nn.Dropout(o.dropout)
-  self.layers = nn.Module()
-  for i = 1, o.num_layers do self.layers[layer_name(i)] = Block(o) end
+  self.layers = nn.Sequential()
+  for i = 1, o.num_layers do -- names count from 0, as torchvision's
+    self.layers["encoder_layer_" .. i - 1] = Block(o)
+  end
   self.ln = norm(o.hidden_dim)
 end
 
 function Encoder:forward(x)
-  x = self.dropout(x + self.pos_embedding)
-  for i = 1, self.num_layers do x = self.layers[layer_name(i)](x) end
-  return self.ln(x)
+  return self.ln(self.layers(self.dropout(x + self.pos_embedding)))
 end
 
 -- ---- VisionTransformer ----
@@ -80,7 +80,7 @@ function VisionTransformer:init(o)
   nn.init.zeros_(self.conv_proj.bias)
   local side = o.image_size // patch
   self.encoder = Encoder(side * side + 1, o)
-  self.heads = nn.Module()
+  self.heads = nn.Sequential()
   self.heads.head = nn.Linear(dim, o.num_classes)
   nn.init.zeros_(self.heads.head.weight)
   nn.init.zeros_(self.heads.head.bias)
@@ -95,13 +95,11 @@ function VisionTransformer:forward(x)
   x = self.conv_proj(x):flatten(3):transpose(2, 3) -- (N, patches, dim)
   local class = self.class_token:expand(x:size(1), -1, -1)
   x = self.encoder(core.cat({class, x}, {dim = 2}))
-  return self.heads.head(x:select(2, 1))
+  return self.heads(x:select(2, 1))
 end
 
 --- Takes torchvision's first files too, which name the two products of a block's MLP.
-function VisionTransformer:load_state_dict(state, opts)
-  local load = VisionTransformer.super.load_state_dict
-  if type(state) ~= "table" then return load(self, state, opts) end
+function VisionTransformer.known_names(_, state)
   local own = {}
   for name, t in pairs(state) do
     if type(name) == "string" then
@@ -109,18 +107,19 @@ function VisionTransformer:load_state_dict(state, opts)
     end
     own[name] = t
   end
-  return load(self, own, opts)
+  return own
 end
 
 -- A builder: NAME{image_size = 224, patch_size = 16, num_classes = 1000, dropout = 0,
 -- attention_dropout = 0, num_layers, num_heads, hidden_dim, mlp_dim} -> a module of
 -- images (N, 3, image_size, image_size) that gives (N, num_classes).
 local function builder(name, num_layers, num_heads, hidden_dim, mlp_dim)
-  vit[name] = function(opts)
-    return VisionTransformer(options.read(name, opts, {image_size = 224, patch_size = 16,
-      num_classes = 1000, dropout = 0, attention_dropout = 0, num_layers = num_layers,
-      num_heads = num_heads, hidden_dim = hidden_dim, mlp_dim = mlp_dim}))
-  end
+  local bind = options.signature(name, ([[*, image_size: integer = 224,
+    patch_size: integer = 16, num_classes: integer = 1000, dropout: number = 0,
+    attention_dropout: number = 0, num_layers: integer = %d, num_heads: integer = %d,
+    hidden_dim: integer = %d, mlp_dim: integer = %d]]):format(num_layers, num_heads, hidden_dim,
+    mlp_dim))
+  vit[name] = function(...) return VisionTransformer(bind(...)) end
 end
 builder("vit_s_16", 12, 6, 384, 1536)
 builder("vit_b_16", 12, 12, 768, 3072)

@@ -4,75 +4,72 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local functional = require "demilune.nn.functional"
+local in_place = require "demilune.nn.in_place"
 local Module = require "demilune.nn.module"
 
 local layers = {}
 
--- A module that calls core[op](x, opts) and has its options; `first` names an option that may be
--- given as the first argument, as in LeakyReLU(0.2).
-local function activation(name, op, first)
-  local defaults = options.of_op(op)
+-- A module that calls core[op](x, opts) and has its options: `text` names them.
+local function activation(name, op, text)
+  local bind, defaults = options.signature(name, text, op)
+  local apply, apply_ = core[op], in_place(op)
   local Class = Module:extend(name)
   Class.holds_no_activations = true
-  function Class:init(value, opts)
-    if type(value) == "table" then value, opts = nil, value end
-    self.opts = options.read(name, opts, defaults())
-    if value ~= nil and first then self.opts[first] = value end
-    self.shown = options.shown(opts or (value ~= nil and {[first] = value} or {}))
+  function Class:init(...)
+    local o = bind(...)
+    self.inplace, o.inplace = o.inplace, nil
+    self.opts, self.shown = o, options.shown(o, defaults())
   end
-  function Class:forward(x) return core[op](x, self.opts) end
+  function Class:forward(x)
+    if self.inplace then return apply_(x, self.opts) end
+    return apply(x, self.opts)
+  end
   function Class:extra_repr() return self.shown end
   layers[name] = Class
 end
 
--- The same without options.
-local function plain(name, op)
+-- The same of an op without options.
+local function plain(name, op, text)
+  local bind, apply, apply_ = options.signature(name, text), core[op], in_place(op)
   local Class = Module:extend(name)
   Class.holds_no_activations = true
-  function Class.init(_, opts) options.read(name, opts, {}) end
-  function Class.forward(_, x) return core[op](x) end
+  function Class:init(...) self.inplace = bind(...).inplace end
+  function Class:forward(x)
+    if self.inplace then return apply_(x) end
+    return apply(x)
+  end
   layers[name] = Class
 end
 
-for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Tanh = "tanh",
-  Sigmoid = "sigmoid", Mish = "mish", Hardswish = "hardswish", Hardsigmoid = "hardsigmoid",
-  LogSigmoid = "logsigmoid", SELU = "selu", Softsign = "softsign", Tanhshrink = "tanhshrink"} do
-  plain(name, op)
+for name, op in pairs{Tanh = "tanh", Sigmoid = "sigmoid", LogSigmoid = "logsigmoid",
+  Softsign = "softsign", Tanhshrink = "tanhshrink"} do
+  plain(name, op, "")
+end
+for name, op in pairs{ReLU = "relu", ReLU6 = "relu6", SiLU = "silu", Mish = "mish",
+  Hardswish = "hardswish", Hardsigmoid = "hardsigmoid", SELU = "selu"} do
+  plain(name, op, "inplace: boolean = false")
 end
 layers.ReLU.relu_forward = layers.ReLU.forward -- see nn/module.lua
-activation("LeakyReLU", "leaky_relu", "negative_slope")
-activation("ELU", "elu", "alpha")
-activation("CELU", "celu", "alpha")
-activation("GELU", "gelu")
-activation("Softplus", "softplus", "beta")
-activation("Hardtanh", "hardtanh")
+activation("LeakyReLU", "leaky_relu", "negative_slope, inplace: boolean = false")
+activation("ELU", "elu", "alpha, inplace: boolean = false")
+activation("CELU", "celu", "alpha, inplace: boolean = false")
+activation("GELU", "gelu", "approximate")
+activation("Softplus", "softplus", "beta, threshold")
+activation("Hardtanh", "hardtanh", "min_val, max_val, inplace: boolean = false")
 activation("Softshrink", "softshrink", "lambd")
 activation("Hardshrink", "hardshrink", "lambd")
-
---- x above the threshold, else the value.
-local Threshold = Module:extend "Threshold"
-Threshold.holds_no_activations = true
-function Threshold:init(threshold, value)
-  if type(threshold) ~= "number" or type(value) ~= "number" then
-    caller.raise("Threshold: wanted two numbers, the threshold and the value below it")
-  end
-  self.threshold, self.value = threshold, value
-end
-function Threshold:forward(x) return core.threshold(x, self.threshold, self.value) end
-function Threshold:extra_repr()
-  return ("threshold = %s, value = %s"):format(self.threshold, self.value)
-end
-layers.Threshold = Threshold
+activation("Threshold", "threshold", "threshold, value, inplace: boolean = false")
 
 --- x above 0, weight * x below: one weight, or num_parameters of them, one for each
 --- channel (dim 2). opts: init = 0.25, dtype, device.
 local PReLU = Module:extend "PReLU"
 PReLU.holds_no_activations = true
-function PReLU:init(num_parameters, opts)
-  if type(num_parameters) == "table" then num_parameters, opts = nil, num_parameters end
-  local o = options.read("PReLU", opts,
-    {num_parameters = 1, init = 0.25, dtype = "float32", device = options.NONE})
-  self.num_parameters = num_parameters or o.num_parameters
+local bind_prelu = options.signature("PReLU", [[num_parameters: integer = 1,
+  init: number = 0.25, device?: device, dtype?: dtype]])
+
+function PReLU:init(...)
+  local o = bind_prelu(...)
+  self.num_parameters = o.num_parameters
   self.weight = core.parameter(core.full({self.num_parameters}, o.init,
     {dtype = o.dtype, device = o.device}))
 end
@@ -81,9 +78,10 @@ function PReLU:extra_repr() return ("num_parameters = %d"):format(self.num_param
 layers.PReLU = PReLU
 
 local function along_dim(name, op)
+  local bind = options.signature(name, "dim: integer = -1")
   local Class = Module:extend(name)
   Class.holds_no_activations = true
-  function Class:init(dim) self.dim = type(dim) == "table" and dim.dim or dim or -1 end
+  function Class:init(...) self.dim = bind(...).dim end
   function Class:forward(x) return core[op](x, self.dim) end
   function Class:extra_repr() return tostring(self.dim) end
   layers[name] = Class
@@ -96,6 +94,8 @@ along_dim("GLU", "glu")
 --- Softmax2d(): over the channels of (N,C,H,W) or (C,H,W).
 local Softmax2d = Module:extend "Softmax2d"
 Softmax2d.holds_no_activations = true
+local bind_softmax2d = options.signature("Softmax2d", "")
+function Softmax2d.init(_, ...) bind_softmax2d(...) end
 function Softmax2d.forward(_, x)
   if not core.is_tensor(x) or x:dim() ~= 3 and x:dim() ~= 4 then
     caller.raise("Softmax2d: wanted (N,C,H,W) or (C,H,W), got %s",
@@ -107,12 +107,15 @@ layers.Softmax2d = Softmax2d
 
 --- RReLU{lower = 1/8, upper = 1/3}: nn.functional.rrelu.
 local RReLU = Module:extend "RReLU"
-function RReLU:init(opts)
-  local o = options.read("RReLU", opts, {lower = 1 / 8, upper = 1 / 3})
-  self.lower, self.upper = o.lower, o.upper
+local bind_rrelu = options.signature("RReLU",
+  "lower: number = 1 / 8, upper: number = 1 / 3, inplace: boolean = false")
+function RReLU:init(...)
+  local o = bind_rrelu(...)
+  self.lower, self.upper, self.inplace = o.lower, o.upper, o.inplace
 end
 function RReLU:forward(x)
-  return functional.rrelu(x, {lower = self.lower, upper = self.upper, training = self.training})
+  local y = functional.rrelu(x, self.lower, self.upper, self.training)
+  return self.inplace and x:copy_(y) or y
 end
 function RReLU:extra_repr() return ("lower = %g, upper = %g"):format(self.lower, self.upper) end
 layers.RReLU = RReLU

@@ -29,9 +29,13 @@ end
 -- AdaptiveLogSoftmaxWithLoss(in_features, n_classes, cutoffs, {div_value = 4, head_bias =
 -- false}): cutoffs {10, 100} of 1000 classes make a head of 10 and clusters of 90 and 900;
 -- classes are numbered by falling frequency.
-function Adaptive:init(in_features, n_classes, cutoffs, opts)
-  local o = options.read("AdaptiveLogSoftmaxWithLoss", opts, {div_value = 4.0,
-    head_bias = false, dtype = "float32", device = options.NONE})
+local bind = options.signature("AdaptiveLogSoftmaxWithLoss", [[in_features: integer,
+  n_classes: integer, cutoffs: list, div_value: number = 4.0, head_bias: boolean = false,
+  device?: device, dtype?: dtype]])
+
+function Adaptive:init(...)
+  local o = bind(...)
+  local in_features, n_classes, cutoffs = o.in_features, o.n_classes, o.cutoffs
   check(n_classes, cutoffs, o.div_value)
   self.in_features, self.n_classes = in_features, n_classes
   self._ends = {table.unpack(cutoffs)}

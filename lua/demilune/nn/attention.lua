@@ -5,6 +5,7 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local fill = require "demilune.nn.fill"
 local init = require "demilune.nn.init_weights"
 local Module = require "demilune.nn.module"
 local containers = require "demilune.nn.containers"
@@ -12,10 +13,9 @@ local linear = require "demilune.nn.linear"
 local LayerNorm = require("demilune.nn.norm").LayerNorm
 
 local layers = {}
-local NONE = options.NONE
 
 local function rate_of(class, p)
-  if type(p) ~= "number" or not (p >= 0 and p <= 1) then
+  if not (p >= 0 and p <= 1) then
     caller.raise("%s: dropout is %s, wanted a number from 0 to 1", class, tostring(p))
   end
   return p
@@ -69,18 +69,24 @@ end
 --- matrix of them is ever held). Options of a call: key_padding_mask (N, S), attn_mask
 --- (L, S) or (N H, L, S): bool, true where a key is NOT seen, or numbers to add;
 --- need_weights, average_attn_weights; is_causal: a query sees no key after it (a mask
---- that comes with it is the causal one).
+--- that comes with it is the causal one). add_bias_kv: one more key and value, learnt, and
+--- add_zero_attn: one more of zeros, which every query sees; they count in S of the weights.
 local MultiheadAttention = Module:extend "MultiheadAttention"
 MultiheadAttention.holds_no_activations = true
 
 local function parameter(...) return core.parameter(core.empty(...)) end
 
-function MultiheadAttention:init(embed_dim, num_heads, opts)
-  local o = options.read("MultiheadAttention", opts, {dropout = 0, bias = true, kdim = NONE,
-    vdim = NONE, batch_first = false, dtype = "float32", device = NONE})
-  if math.type(num_heads) ~= "integer" or num_heads < 1 or embed_dim % num_heads ~= 0 then
-    caller.raise("MultiheadAttention: %s heads do not divide embed_dim = %s",
-      tostring(num_heads), tostring(embed_dim))
+local bind_attention = options.signature("MultiheadAttention", [[embed_dim: integer,
+  num_heads: integer, dropout: number = 0, bias: boolean = true,
+  add_bias_kv: boolean = false, add_zero_attn: boolean = false, kdim?: integer, vdim?: integer,
+  batch_first: boolean = false, device?: device, dtype?: dtype]])
+
+function MultiheadAttention:init(...)
+  local o = bind_attention(...)
+  local embed_dim, num_heads = o.embed_dim, o.num_heads
+  if num_heads < 1 or embed_dim % num_heads ~= 0 then
+    caller.raise("MultiheadAttention: %d heads do not divide embed_dim = %d", num_heads,
+      embed_dim)
   end
   self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, o.batch_first
   self.dropout = rate_of(self.class, o.dropout)
@@ -96,17 +102,25 @@ function MultiheadAttention:init(embed_dim, num_heads, opts)
   if o.bias then self.in_proj_bias = parameter(3 * embed_dim, how) end
   self.out_proj = linear.Linear(embed_dim, embed_dim,
     {bias = o.bias, dtype = o.dtype, device = o.device})
+  if o.add_bias_kv then
+    self.bias_k, self.bias_v = parameter(1, 1, embed_dim, how), parameter(1, 1, embed_dim, how)
+  end
+  self.add_zero_attn = o.add_zero_attn
   self:reset_parameters()
 end
 
--- PyTorch's: xavier for what goes in, 0 for all biases.
+-- PyTorch's: xavier for what goes in and for bias_k and bias_v, 0 for all other biases.
 function MultiheadAttention:reset_parameters()
   for _, name in ipairs{"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"} do
     if self[name] then init.xavier_uniform_(self[name]) end
   end
   if self.in_proj_bias then
-    init.zeros_(self.in_proj_bias)
-    init.zeros_(self.out_proj.bias)
+    fill(self.in_proj_bias, "zero_")
+    fill(self.out_proj.bias, "zero_")
+  end
+  if self.bias_k then
+    init.xavier_normal_(self.bias_k)
+    init.xavier_normal_(self.bias_v)
   end
 end
 
@@ -142,10 +156,25 @@ local function attend_openly(q, k, v, mask, p)
   return y:reshape(N, H, L, -1), weights:reshape(N, H, L, S)
 end
 
+-- k and v (N, H, S, E / H) with those that every query sees, and the mask for them.
+local function extended(self, k, v, mask)
+  local N, S = k:size(1), k:size(3)
+  if self.bias_k then
+    local function learnt(bias) return split_heads(self, bias:expand(N, 1, -1)) end
+    k = core.cat({k, learnt(self.bias_k):to(k.dtype)}, {dim = 3})
+    v = core.cat({v, learnt(self.bias_v):to(v.dtype)}, {dim = 3})
+  end
+  if self.add_zero_attn then
+    k, v = core.pad(k, {0, 0, 0, 1}), core.pad(v, {0, 0, 0, 1})
+  end
+  return k, v, mask and core.pad(mask, {0, k:size(3) - S})
+end
+
 local function attend(self, q, k, v, o)
   local N, L, S = q:size(1), q:size(3), k:size(3)
   local p = self.training and self.dropout or 0
-  local causal = o.is_causal and not (o.need_weights or o.key_padding_mask)
+  local causal = o.is_causal
+    and not (o.need_weights or o.key_padding_mask or self.bias_k or self.add_zero_attn)
   if causal then
     return core.scaled_dot_product_attention(q, k, v, {is_causal = true, dropout_p = p})
   end
@@ -153,18 +182,20 @@ local function attend(self, q, k, v, o)
     o.attn_mask = causal_mask(L, S, {dtype = q.dtype, device = q.device})
   end
   local mask = merged_mask(self, o, q.dtype, N, L, S)
+  if self.bias_k or self.add_zero_attn then k, v, mask = extended(self, k, v, mask) end
   if o.need_weights then return attend_openly(q, k, v, mask, p) end
   return core.scaled_dot_product_attention(q, k, v, {attn_mask = mask, dropout_p = p})
 end
 
-local CALL = {key_padding_mask = NONE, need_weights = true, attn_mask = NONE,
-  average_attn_weights = true, is_causal = false}
+local bind_call = options.signature("MultiheadAttention", [[query: tensor, key: tensor,
+  value: tensor, key_padding_mask?: tensor, need_weights: boolean = true, attn_mask?: tensor,
+  average_attn_weights: boolean = true, is_causal: boolean = false]])
 
 local function check_inputs(self, query, key, value)
   for name, x in pairs{query = query, key = key, value = value} do
-    if not core.is_tensor(x) or x:dim() ~= query:dim() or x:dim() ~= 2 and x:dim() ~= 3 then
+    if x:dim() ~= query:dim() or x:dim() ~= 2 and x:dim() ~= 3 then
       caller.raise("%s: %s is %s, wanted 3 dims, or 2 of a single sequence", self.class, name,
-        core.is_tensor(x) and tostring(x.shape) or type(x))
+        tostring(x.shape))
     end
   end
 end
@@ -179,11 +210,9 @@ end
 local function unbatched(x) return x:unsqueeze(1) end
 local function swapped(x) return x:transpose(1, 2) end
 
-function MultiheadAttention:forward(query, key, value, opts)
-  local o = options.read(self.class, opts, CALL)
-  if not core.is_tensor(query) then
-    caller.raise("%s: query is a %s, wanted a tensor", self.class, type(query))
-  end
+function MultiheadAttention:forward(...)
+  local o = bind_call(...)
+  local query, key, value = o.query, o.key, o.value
   check_inputs(self, query, key, value)
   local batched = query:dim() == 3
   local turn = batched and not self.batch_first and swapped or not batched and unbatched
@@ -204,20 +233,18 @@ end
 
 -- ---- layers ----
 
-local LAYER = {dim_feedforward = 2048, dropout = 0.1, activation = "relu",
-  layer_norm_eps = 1e-5, batch_first = false, norm_first = false, bias = true,
-  dtype = "float32", device = NONE}
+local LAYER = [[dim_feedforward: integer = 2048, dropout: number = 0.1,
+  activation: 'relu'|'gelu'|function = 'relu', ]]
+local LAYER_FORM = [[layer_norm_eps: number = 1e-5, batch_first: boolean = false,
+  norm_first: boolean = false, bias: boolean = true, device?: device, dtype?: dtype]]
 
 --- The parts that encoder and decoder layers share.
 local Layer = Module:extend "Layer"
 Layer.holds_no_activations = true
 
-function Layer:init(d_model, nhead, opts)
-  local o = options.read(self.class, opts, LAYER)
-  if type(o.activation) == "string" and o.activation ~= "relu" and o.activation ~= "gelu" then
-    caller.raise("%s: activation is '%s', wanted 'relu', 'gelu' or a function", self.class,
-      o.activation)
-  end
+function Layer:init(...)
+  local o = self.bind(...)
+  local d_model, nhead = o.d_model, o.nhead
   local how = {bias = o.bias, dtype = o.dtype, device = o.device}
   local function attention()
     return MultiheadAttention(d_model, nhead, {dropout = o.dropout, batch_first = o.batch_first,
@@ -267,24 +294,34 @@ end
 
 --- src (L, N, E), with batch_first (N, L, E), or (L, E) -> the same shape.
 local TransformerEncoderLayer = Layer:extend "TransformerEncoderLayer"
+TransformerEncoderLayer.bind = options.signature("TransformerEncoderLayer",
+  "d_model: integer, nhead: integer, " .. LAYER .. LAYER_FORM)
 
-function TransformerEncoderLayer:forward(src, opts)
-  local o = options.read(self.class, opts,
-    {src_mask = NONE, src_key_padding_mask = NONE, is_causal = false})
-  local x = self:attend_self(src, o.src_mask, o.src_key_padding_mask, o.is_causal)
+local bind_encode = options.signature("TransformerEncoderLayer", [[src: tensor,
+  src_mask?: tensor, src_key_padding_mask?: tensor, is_causal: boolean = false]])
+
+function TransformerEncoderLayer:forward(...)
+  local o = bind_encode(...)
+  local x = self:attend_self(o.src, o.src_mask, o.src_key_padding_mask, o.is_causal)
   return self:feed_forward(2, x)
 end
 
 --- tgt (T, N, E), memory (S, N, E), with batch_first (N, T, E), (N, S, E) -> tgt's shape.
 local TransformerDecoderLayer = Layer:extend "TransformerDecoderLayer"
 TransformerDecoderLayer.attends_twice = true
+TransformerDecoderLayer.bind = options.signature("TransformerDecoderLayer",
+  "d_model: integer, nhead: integer, " .. LAYER .. LAYER_FORM)
 
-local DECODE = {tgt_mask = NONE, memory_mask = NONE, tgt_key_padding_mask = NONE,
-  memory_key_padding_mask = NONE, tgt_is_causal = false, memory_is_causal = false}
+local DECODE = [[tgt_mask?: tensor, memory_mask?: tensor, tgt_key_padding_mask?: tensor,
+  memory_key_padding_mask?: tensor, tgt_is_causal: boolean = false,
+  memory_is_causal: boolean = false]]
+local bind_decode = options.signature("TransformerDecoderLayer",
+  "tgt: tensor, memory: tensor, " .. DECODE)
 
-function TransformerDecoderLayer:forward(tgt, memory, opts)
-  local o = options.read(self.class, opts, DECODE)
-  local x = self:attend_self(tgt, o.tgt_mask, o.tgt_key_padding_mask, o.tgt_is_causal)
+function TransformerDecoderLayer:forward(...)
+  local o = bind_decode(...)
+  local memory = o.memory
+  local x = self:attend_self(o.tgt, o.tgt_mask, o.tgt_key_padding_mask, o.tgt_is_causal)
   x = self:add_branch(2, x, function(y)
     return (self.multihead_attn(y, memory, memory, {attn_mask = o.memory_mask,
       key_padding_mask = o.memory_key_padding_mask, is_causal = o.memory_is_causal,
@@ -295,25 +332,31 @@ end
 
 -- ---- stacks of layers ----
 
---- num_layers copies of a layer, then opts.norm.
+--- num_layers copies of a layer, then norm.
 local Stack = Module:extend "Stack"
 
-function Stack:init(layer, num_layers, opts)
-  local o = options.read(self.class, opts, {norm = NONE})
-  if not Module.is_module(layer) then
-    caller.raise("%s: the layer is a %s, wanted a module", self.class, type(layer))
-  end
+local function stack(self, o, layer)
   self.layers = containers.ModuleList()
-  for _ = 1, num_layers do self.layers:append(layer:copy()) end
+  for _ = 1, o.num_layers do self.layers:append(layer:copy()) end
   self.norm = o.norm
 end
 
 --- All encoder layers in turn: src as a layer's -> the same shape.
 local TransformerEncoder = Stack:extend "TransformerEncoder"
 
-function TransformerEncoder:forward(src, opts)
-  local o = options.read(self.class, opts,
-    {mask = NONE, src_key_padding_mask = NONE, is_causal = false})
+local bind_encoder = options.signature("TransformerEncoder",
+  "encoder_layer: module, num_layers: integer, norm?: module")
+function TransformerEncoder:init(...)
+  local o = bind_encoder(...)
+  stack(self, o, o.encoder_layer)
+end
+
+local bind_encode_all = options.signature("TransformerEncoder", [[src: tensor, mask?: tensor,
+  src_key_padding_mask?: tensor, is_causal: boolean = false]])
+
+function TransformerEncoder:forward(...)
+  local o = bind_encode_all(...)
+  local src = o.src
   local each = {src_mask = o.mask, src_key_padding_mask = o.src_key_padding_mask,
     is_causal = o.is_causal}
   for _, layer in ipairs(self.layers) do src = layer(src, each) end
@@ -323,8 +366,21 @@ end
 --- All decoder layers in turn, with a decoder layer's options: tgt and memory -> tgt's shape.
 local TransformerDecoder = Stack:extend "TransformerDecoder"
 
-function TransformerDecoder:forward(tgt, memory, opts)
-  for _, layer in ipairs(self.layers) do tgt = layer(tgt, memory, opts) end
+local bind_decoder = options.signature("TransformerDecoder",
+  "decoder_layer: module, num_layers: integer, norm?: module")
+function TransformerDecoder:init(...)
+  local o = bind_decoder(...)
+  stack(self, o, o.decoder_layer)
+end
+
+local bind_decode_all = options.signature("TransformerDecoder",
+  "tgt: tensor, memory: tensor, " .. DECODE)
+
+function TransformerDecoder:forward(...)
+  local o = bind_decode_all(...)
+  local tgt, memory = o.tgt, o.memory
+  o.tgt, o.memory = nil, nil
+  for _, layer in ipairs(self.layers) do tgt = layer(tgt, memory, o) end
   return self.norm and self.norm(tgt) or tgt
 end
 
@@ -334,36 +390,45 @@ end
 --- (N, T, E) -> tgt's shape.
 local Transformer = Module:extend "Transformer"
 
-local TRANSFORMER = {d_model = 512, nhead = 8, num_encoder_layers = 6, num_decoder_layers = 6}
-for key, default in pairs(LAYER) do TRANSFORMER[key] = default end
+local bind_transformer = options.signature("Transformer", [[d_model: integer = 512,
+  nhead: integer = 8, num_encoder_layers: integer = 6, num_decoder_layers: integer = 6, ]]
+  .. LAYER .. "custom_encoder?: module, custom_decoder?: module, " .. LAYER_FORM)
 
-function Transformer:init(opts)
-  local o = options.read("Transformer", opts, TRANSFORMER)
+function Transformer:init(...)
+  local o = bind_transformer(...)
   local how = {}
-  for key in pairs(LAYER) do how[key] = o[key] end
+  for key, value in pairs(o) do how[key] = value end
+  for _, key in ipairs{"d_model", "nhead", "num_encoder_layers", "num_decoder_layers",
+    "custom_encoder", "custom_decoder"} do
+    how[key] = nil
+  end
   local function norm()
     return LayerNorm(o.d_model, {eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype,
       device = o.device})
   end
-  self.encoder = TransformerEncoder(TransformerEncoderLayer(o.d_model, o.nhead, how),
-    o.num_encoder_layers, {norm = norm()})
-  self.decoder = TransformerDecoder(TransformerDecoderLayer(o.d_model, o.nhead, how),
-    o.num_decoder_layers, {norm = norm()})
+  self.encoder = o.custom_encoder or TransformerEncoder(
+    TransformerEncoderLayer(o.d_model, o.nhead, how), o.num_encoder_layers, norm())
+  self.decoder = o.custom_decoder or TransformerDecoder(
+    TransformerDecoderLayer(o.d_model, o.nhead, how), o.num_decoder_layers, norm())
   for _, p in self:named_parameters() do
     if p:dim() > 1 then init.xavier_uniform_(p) end
   end
 end
 
-local TRANSLATE = {src_mask = NONE, src_key_padding_mask = NONE, src_is_causal = false}
-for key, default in pairs(DECODE) do TRANSLATE[key] = default end
+local bind_translate = options.signature("Transformer", [[src: tensor, tgt: tensor,
+  src_mask?: tensor, tgt_mask?: tensor, memory_mask?: tensor, src_key_padding_mask?: tensor,
+  tgt_key_padding_mask?: tensor, memory_key_padding_mask?: tensor,
+  src_is_causal: boolean = false, tgt_is_causal: boolean = false,
+  memory_is_causal: boolean = false]])
 
-function Transformer:forward(src, tgt, opts)
-  local o = options.read("Transformer", opts, TRANSLATE)
-  local memory = self.encoder(src, {mask = o.src_mask,
+function Transformer:forward(...)
+  local o = bind_translate(...)
+  local memory = self.encoder(o.src, {mask = o.src_mask,
     src_key_padding_mask = o.src_key_padding_mask, is_causal = o.src_is_causal})
-  local each = {}
-  for key in pairs(DECODE) do each[key] = o[key] end
-  return self.decoder(tgt, memory, each)
+  return self.decoder(o.tgt, memory, {tgt_mask = o.tgt_mask, memory_mask = o.memory_mask,
+    tgt_key_padding_mask = o.tgt_key_padding_mask,
+    memory_key_padding_mask = o.memory_key_padding_mask, tgt_is_causal = o.tgt_is_causal,
+    memory_is_causal = o.memory_is_causal})
 end
 
 --- (n, n): what a query adds to the scores so that it sees no key after it.

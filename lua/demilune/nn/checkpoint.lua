@@ -8,20 +8,19 @@ local options = require "demilune.options"
 
 local checkpoint = {}
 
-local OPTIONS = {use_reentrant = false, preserve_rng_state = true}
+local OPTIONS = "use_reentrant: boolean = false, preserve_rng_state: boolean = true"
+local bind_options = options.signature("checkpoint", "*, " .. OPTIONS)
 
 -- A last table that has one of the options' names is the options.
 local function split(args)
   local last = args[args.n]
   if args.n > 0 and type(last) == "table" and getmetatable(last) == nil then
-    for name in pairs(OPTIONS) do
-      if last[name] ~= nil then
-        args[args.n], args.n = nil, args.n - 1
-        return options.read("checkpoint", last, OPTIONS)
-      end
+    if last.use_reentrant ~= nil or last.preserve_rng_state ~= nil then
+      args[args.n], args.n = nil, args.n - 1
+      return bind_options(last)
     end
   end
-  return OPTIONS
+  return bind_options()
 end
 
 -- The default generator as it was, until closed.
@@ -67,12 +66,16 @@ function checkpoint.checkpoint(fn, ...)
   return core.checkpoint_run(again, tensors, fn, table.unpack(args, 1, n))
 end
 
+local bind_sequential = options.signature("checkpoint_sequential",
+  "functions: module|list, segments: integer, input: any, *, " .. OPTIONS)
+
 --- Runs the functions (a Sequential, or an array) one after another on input, cut
 --- into that many segments of which all but the last are checkpointed.
-function checkpoint.checkpoint_sequential(functions, segments, input, opts)
-  local o = options.read("checkpoint_sequential", opts, OPTIONS)
+function checkpoint.checkpoint_sequential(...)
+  local o = bind_sequential(...)
+  local functions, segments, input = o.functions, o.segments, o.input
   local n = #functions
-  if math.type(segments) ~= "integer" or segments < 1 or segments > n then
+  if segments < 1 or segments > n then
     caller.raise("checkpoint_sequential: %s segments for %d functions, wanted an integer from 1 " ..
       "to %d", tostring(segments), n, n)
   end
@@ -84,7 +87,8 @@ function checkpoint.checkpoint_sequential(functions, segments, input, opts)
   end
   local size = n // segments
   for first = 1, size * (segments - 1), size do
-    input = checkpoint.checkpoint(segment(first, first + size - 1), input, o)
+    input = checkpoint.checkpoint(segment(first, first + size - 1), input,
+      {preserve_rng_state = o.preserve_rng_state})
   end
   return segment(size * (segments - 1) + 1, n)(input)
 end

@@ -3,9 +3,34 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
 local containers = {}
+
+-- What belongs to a module and has a name, in the order of the first assignments.
+local function by_name(self)
+  local i, fields = 0, self._fields
+  return function()
+    local name, value
+    repeat
+      i = i + 1
+      name = fields[i]
+      value = name ~= nil and rawget(self, name)
+    until name == nil or Module.is_module(value) or core.is_tensor(value)
+    return name, value
+  end
+end
+
+-- pairs and # of a container by name; those by position have Lua's #.
+local function named(class)
+  class.__pairs = by_name
+  function class:__len()
+    local n = 0
+    for _ in by_name(self) do n = n + 1 end
+    return n
+  end
+end
 
 local function check(self, i, module)
   if not Module.is_module(module) then
@@ -14,10 +39,13 @@ local function check(self, i, module)
   return module
 end
 
+local bind_fill = options.signature("modules", "modules?: list")
+
 -- Takes modules as arguments, or one table of them.
 local function fill(self, ...)
   local first = ...
-  local list = type(first) == "table" and not Module.is_module(first) and first or {...}
+  local list = type(first) == "table" and not Module.is_module(first)
+    and (bind_fill(...).modules or {}) or {...}
   for i, module in ipairs(list) do self[i] = check(self, i, module) end
 end
 
@@ -26,10 +54,50 @@ local function append(self, module)
   return self
 end
 
---- y = f_n(... f_1(x)). In files the first is 0, in Lua 1.
+--- y = f_n(... f_1(x)). In files the first is 0, in Lua 1. Sequential{{"conv", f_1}, ...} gives
+--- names, and so does an assignment: sequential.conv = f. Those with names come after the
+--- others, in the order of their first assignment.
 local Sequential = Module:extend "Sequential"
-Sequential.init = fill
 Sequential.append = append
+
+function Sequential:init(...)
+  local list = ...
+  local pair = type(list) == "table" and not Module.is_module(list) and list[1]
+  if type(pair) ~= "table" or Module.is_module(pair) then return fill(self, ...) end
+  for i, entry in ipairs(list) do
+    if type(entry) ~= "table" or type(entry[1]) ~= "string" then
+      caller.raise("%s: element %d: wanted {name, module}, as the first is", self.class, i)
+    end
+    self[entry[1]] = check(self, entry[1], entry[2])
+  end
+end
+
+-- A name of named_children ("0", "1" ...) stands for the index: list["0"] = m is list[1] = m.
+local function set_child(self, name, value)
+  local i = type(name) == "string" and name:find "^%d+$" and math.tointeger(name)
+  if i and rawget(self, i + 1) ~= nil then
+    rawset(self, i + 1, value)
+  else
+    Module.__newindex(self, name, value)
+  end
+end
+
+function Sequential:__newindex(name, value)
+  set_child(self, name, value)
+  if type(name) == "string" and rawget(self, name) and Module.is_module(value) then
+    rawset(self, "_has_names", true)
+  end
+end
+
+-- All in order, where some have names.
+local function in_order(self)
+  local list = table.move(self, 1, #self, 1, {})
+  for _, name in ipairs(self._fields) do
+    local module = type(name) == "string" and rawget(self, name)
+    if Module.is_module(module) then list[#list + 1] = module end
+  end
+  return list
+end
 
 -- Whether a module and the ReLU after it are computed as one op: see nn/module.lua.
 local function is_fusible(module, after)
@@ -43,9 +111,10 @@ local free, rawequal = core.methods.free, rawequal
 
 function Sequential:forward(x, ...)
   local input, private, extra = x, false, ...
-  local i, n = 1, #self
+  local list = self._has_names and in_order(self) or self
+  local i, n = 1, #list
   while i <= n do
-    local module, after = self[i], i < n and self[i + 1]
+    local module, after = list[i], i < n and list[i + 1]
     local y
     if i == 1 and extra ~= nil then
       y = module(x, ...)
@@ -65,6 +134,7 @@ end
 --- A list of modules; the owner calls them.
 local ModuleList = Module:extend "ModuleList"
 ModuleList.init = fill
+ModuleList.__newindex = set_child
 ModuleList.append = append
 function ModuleList.forward()
   caller.raise("ModuleList has no forward; call its elements")
@@ -72,12 +142,14 @@ end
 
 --- Modules by name, in the order of the names.
 local ModuleDict = Module:extend "ModuleDict"
-function ModuleDict:init(modules)
-  local names = {}
-  for name in pairs(modules or {}) do names[#names + 1] = name end
+local bind_modules = options.signature("ModuleDict", "modules?: table")
+function ModuleDict:init(...)
+  local modules, names = bind_modules(...).modules or {}, {}
+  for name in pairs(modules) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do self[name] = check(self, name, modules[name]) end
 end
+named(ModuleDict)
 function ModuleDict.forward()
   caller.raise("ModuleDict has no forward; call its elements")
 end
@@ -99,8 +171,9 @@ end
 
 --- ParameterList{p, ...}: in files the first is 0, in Lua 1.
 local ParameterList = Module:extend "ParameterList"
-function ParameterList:init(list)
-  for i, t in ipairs(list or {}) do self[i] = as_parameter(self, i, t) end
+local bind_list = options.signature("ParameterList", "values?: list")
+function ParameterList:init(...)
+  for i, t in ipairs(bind_list(...).values or {}) do self[i] = as_parameter(self, i, t) end
 end
 --- Adds a tensor as a parameter at the end. Returns the list.
 function ParameterList:append(t)
@@ -111,9 +184,10 @@ function ParameterList:extra_repr() return tostring(#self) end
 
 --- ParameterDict{name = p, ...}, in the order of the names.
 local ParameterDict = Module:extend "ParameterDict"
-function ParameterDict:init(parameters)
-  local names = {}
-  for name in pairs(parameters or {}) do names[#names + 1] = name end
+local bind_parameters = options.signature("ParameterDict", "parameters?: table")
+function ParameterDict:init(...)
+  local parameters, names = bind_parameters(...).parameters or {}, {}
+  for name in pairs(parameters) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do self[name] = as_parameter(self, name, parameters[name]) end
 end
@@ -122,6 +196,9 @@ for _, class in ipairs{ParameterList, ParameterDict} do
     caller.raise("%s has no forward; its owner reads its elements", self.class)
   end
 end
+
+named(ParameterDict)
+for _, class in ipairs{Sequential, ModuleList, ParameterList} do class.__pairs = ipairs end
 
 containers.ParameterList, containers.ParameterDict = ParameterList, ParameterDict
 containers.Sequential, containers.ModuleList = Sequential, ModuleList

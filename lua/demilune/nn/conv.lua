@@ -5,7 +5,7 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local functional = require "demilune.nn.functional"
-local init = require "demilune.nn.init_weights"
+local fill = require "demilune.nn.fill"
 local Module = require "demilune.nn.module"
 
 local layers = {}
@@ -49,11 +49,11 @@ end
 
 -- PyTorch's: both uniform within 1 / sqrt(fan in).
 local function reset_parameters(self)
-  init.kaiming_uniform_(self.weight, {a = math.sqrt(5)})
-  local fan_in = init.fans(self.weight)
-  if self.bias and fan_in > 0 then
-    init.uniform_(self.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
-  end
+  local fan_in = self.weight:size(2)
+  for _, k in ipairs(self.kernel_size) do fan_in = fan_in * k end
+  local bound = fan_in > 0 and 1 / math.sqrt(fan_in) or 0
+  fill(self.weight, "uniform_", -bound, bound)
+  if self.bias then fill(self.bias, "uniform_", -bound, bound) end
 end
 
 local SHOWN = {{"stride", 1}, {"padding", 0}, {"output_padding", 0}, {"dilation", 1},
@@ -68,27 +68,23 @@ end
 
 -- Fields that Conv and ConvTranspose share; `sides` gives the weight's first two dims from
 -- in_channels, out_channels and groups.
-local function begin(self, name, dims, channels, o, sides)
-  local in_channels, out_channels, kernel_size = table.unpack(channels)
-  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
+local function begin(self, name, dims, o, sides)
+  local in_channels, out_channels = o.in_channels, o.out_channels
+  if o.groups < 1 or in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
     caller.raise("%s: groups = %d does not divide %d channels in and %d out", name, o.groups,
       in_channels, out_channels)
   end
   self.in_channels, self.out_channels, self.groups = in_channels, out_channels, o.groups
-  self.kernel_size = tuple(name, "kernel_size", kernel_size, dims)
+  self.kernel_size = tuple(name, "kernel_size", o.kernel_size, dims)
   self.stride = tuple(name, "stride", o.stride, dims)
   self.dilation = tuple(name, "dilation", o.dilation, dims)
   self.padding_mode = o.padding_mode
-  local how, shape = {dtype = o.dtype, device = o.device}, sides
+  local how, shape = {dtype = o.dtype, device = o.device}, sides()
   table.move(self.kernel_size, 1, dims, 3, shape)
   self.weight = core.parameter(core.empty(shape, how))
   if o.bias then self.bias = core.parameter(core.empty(out_channels, how)) end
   reset_parameters(self)
 end
-
-local CONV = {stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
-  padding_mode = "zeros", dtype = "float32", device = options.NONE}
-local MODES = {zeros = true, reflect = true, replicate = true, circular = true}
 
 -- The argument of pad: `padding` on both sides of each dim, or as "same" wants it.
 local function border_of(self, padding, dims)
@@ -121,15 +117,14 @@ local function conv(dims)
   Conv.holds_no_activations = true
   Conv.reset_parameters = reset_parameters
   Conv.extra_repr = describe
+  local bind = options.signature(name, [[in_channels: integer, out_channels: integer,
+    kernel_size: size, stride, padding, dilation, groups, bias: boolean = true,
+    padding_mode: 'zeros'|'reflect'|'replicate'|'circular' = 'zeros', device?: device,
+    dtype?: dtype]], op)
 
-  function Conv:init(in_channels, out_channels, kernel_size, opts)
-    local o = options.read(name, opts, CONV)
-    if not MODES[o.padding_mode] then
-      caller.raise("%s: padding_mode is '%s', wanted 'zeros', 'reflect', 'replicate' or "
-        .. "'circular'", name, tostring(o.padding_mode))
-    end
-    begin(self, name, dims, {in_channels, out_channels, kernel_size}, o,
-      {out_channels, in_channels // o.groups})
+  function Conv:init(...)
+    local o = bind(...)
+    begin(self, name, dims, o, function() return {o.out_channels, o.in_channels // o.groups} end)
     self.padding = check_padding(name, self, o.padding, dims)
     if o.padding_mode ~= "zeros" then self._border = border_of(self, self.padding, dims) end
     self._opts = {stride = self.stride, padding = self._border and 0 or self.padding,
@@ -144,9 +139,6 @@ local function conv(dims)
 end
 for dims = 1, 3 do conv(dims) end
 
-local TRANSPOSED = {stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1,
-  bias = true, dtype = "float32", device = options.NONE}
-
 -- ConvTranspose2d(in_channels, out_channels, kernel_size, {stride =, padding =,
 -- output_padding =, dilation =, groups =, bias = true}): the gradient of a convolution with
 -- these options as a layer; ConvTranspose1d and 3d likewise.
@@ -157,11 +149,13 @@ local function transposed(dims)
   Conv.reset_parameters = reset_parameters
   Conv.extra_repr = describe
 
-  function Conv:init(in_channels, out_channels, kernel_size, opts)
-    local o = options.read(name, opts, TRANSPOSED)
-    o.padding_mode = "zeros"
-    begin(self, name, dims, {in_channels, out_channels, kernel_size}, o,
-      {in_channels, out_channels // o.groups})
+  local bind = options.signature(name, [[in_channels: integer, out_channels: integer,
+    kernel_size: size, stride, padding, output_padding, groups, bias: boolean = true, dilation,
+    padding_mode: 'zeros' = 'zeros', device?: device, dtype?: dtype]], op)
+
+  function Conv:init(...)
+    local o = bind(...)
+    begin(self, name, dims, o, function() return {o.in_channels, o.out_channels // o.groups} end)
     self.padding = tuple(name, "padding", o.padding, dims)
     self.output_padding = tuple(name, "output_padding", o.output_padding, dims)
     self._opts = {stride = self.stride, padding = self.padding, dilation = self.dilation,
@@ -201,16 +195,14 @@ transposed(3)
 -- ---- pools ----
 
 -- shown: the options that are printed where they differ from the op's defaults.
-local function pool(name, op, more, shown)
-  local defaults = options.of_op(op, more)
+local function pool(name, op, parameters, shown)
+  local bind, defaults = options.signature(name, parameters, op)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
-  function Pool:init(kernel_size, opts)
-    self._opts = options.read(name, opts, defaults())
+  function Pool:init(...)
+    self._opts = bind(...)
     for key, value in pairs(self._opts) do self[key] = value end
-    self.kernel_size = kernel_size
-    self.stride = self.stride or kernel_size
-    self._opts.kernel_size = kernel_size
+    self.stride = self.stride or self.kernel_size
   end
   function Pool:forward(x) return core[op](x, self._opts) end
   function Pool:extra_repr()
@@ -221,14 +213,14 @@ local function pool(name, op, more, shown)
   layers[name] = Pool
 end
 
--- AdaptiveAvgPool2d(output_size, {return_indices = false} for maxima).
-local function adaptive(name, op, dims)
-  local defaults = options.of_op(op)
+-- AdaptiveAvgPool2d(output_size), AdaptiveMaxPool2d(output_size, return_indices).
+local function adaptive(name, op, dims, parameters)
+  local bind = options.signature(name, parameters, op)
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
-  function Pool:init(output_size, opts)
-    self.output_size = tuple(name, "output_size", output_size, dims)
-    self._opts = options.read(name, opts, defaults())
+  function Pool:init(...)
+    self._opts = bind(...)
+    self.output_size = tuple(name, "output_size", self._opts.output_size, dims)
     self._opts.output_size = dims > 1 and self.output_size or self.output_size[1]
   end
   function Pool:forward(x) return core[op](x, self._opts) end
@@ -238,22 +230,24 @@ end
 
 for dims = 1, 3 do
   pool(("MaxPool%dd"):format(dims), ("max_pool%dd"):format(dims),
-    {stride = options.NONE}, {"padding", "dilation", "ceil_mode"})
+    "kernel_size, stride?, padding, dilation, return_indices, ceil_mode",
+    {"padding", "dilation", "ceil_mode"})
   pool(("AvgPool%dd"):format(dims), ("avg_pool%dd"):format(dims),
-    {stride = options.NONE, divisor_override = dims > 1 and options.NONE or nil},
+    "kernel_size, stride?, padding, ceil_mode, count_include_pad"
+      .. (dims > 1 and ", divisor_override" or ""),
     {"padding", "ceil_mode", "count_include_pad"})
-  adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims)
-  adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims)
+  adaptive(("AdaptiveAvgPool%dd"):format(dims), ("adaptive_avg_pool%dd"):format(dims), dims,
+    "output_size")
+  adaptive(("AdaptiveMaxPool%dd"):format(dims), ("adaptive_max_pool%dd"):format(dims), dims,
+    "output_size, return_indices")
 end
 
 -- MaxUnpool1d(kernel_size, {stride = kernel_size, padding = 0}): model(x, indices, output_size
 -- or nil), the indices being those of MaxPool1d{..., return_indices = true}.
 local function unpool(name, op)
+  local bind = options.signature(name, "kernel_size, stride?, padding", op)
   local Pool = Module:extend(name)
-  function Pool:init(kernel_size, opts)
-    self._opts = options.read(name, opts, {stride = options.NONE, padding = 0})
-    self._opts.kernel_size = kernel_size
-  end
+  function Pool:init(...) self._opts = bind(...) end
   function Pool:forward(x, indices, output_size)
     local o = self._opts
     return core[op](x, indices, {kernel_size = o.kernel_size, stride = o.stride,
@@ -269,31 +263,32 @@ end
 --- FractionalMaxPool2d(kernel_size, {output_size =, output_ratio =, return_indices = false,
 --- _random_samples = drawn at each call}): output_size or output_ratio; Graham 2014.
 local FractionalMaxPool2d = Module:extend "FractionalMaxPool2d"
-function FractionalMaxPool2d:init(kernel_size, opts)
-  self._opts = options.read("FractionalMaxPool2d", opts, {output_size = options.NONE,
-    output_ratio = options.NONE, return_indices = false, _random_samples = options.NONE})
-  self.kernel_size = kernel_size
+local bind_fractional = options.signature("FractionalMaxPool2d", [[kernel_size, output_size?,
+  output_ratio?: number|numbers, return_indices, _random_samples]], "fractional_max_pool2d")
+function FractionalMaxPool2d:init(...)
+  self._opts = bind_fractional(...)
+  self.kernel_size = self._opts.kernel_size
   if (self._opts.output_size == nil) == (self._opts.output_ratio == nil) then
     caller.raise("FractionalMaxPool2d: wanted output_size or output_ratio, one of them")
   end
 end
 function FractionalMaxPool2d:forward(x)
-  return functional.fractional_max_pool2d(x, self.kernel_size, self._opts)
+  return functional.fractional_max_pool2d(x, self._opts)
 end
 function FractionalMaxPool2d:extra_repr() return text(self.kernel_size) end
 layers.FractionalMaxPool2d = FractionalMaxPool2d
 
 -- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
 local function power_pool(name, op)
+  local bind = options.signature(name, [[norm_type: number, kernel_size: size, stride?: size,
+    ceil_mode: boolean = false]])
   local Pool = Module:extend(name)
   Pool.holds_no_activations = true
-  function Pool:init(p, kernel_size, opts)
-    self._opts = options.read(name, opts, {stride = options.NONE, ceil_mode = false})
-    self.norm_type, self.kernel_size = p, kernel_size
+  function Pool:init(...)
+    self._opts = bind(...)
+    self.norm_type, self.kernel_size = self._opts.norm_type, self._opts.kernel_size
   end
-  function Pool:forward(x)
-    return functional[op](x, self.norm_type, self.kernel_size, self._opts)
-  end
+  function Pool:forward(x) return functional[op](x, self._opts) end
   function Pool:extra_repr()
     return ("norm_type = %g, kernel_size = %s"):format(self.norm_type, text(self.kernel_size))
   end

@@ -5,41 +5,52 @@
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local fill = require "demilune.nn.fill"
 
 local init = {}
 
-local function fill(t, method, ...)
-  local _ <close> = core.no_grad()
-  t[method](t, ...)
-  return t
+-- init.NAME(tensor, ...), with the arguments bound: fn(t, o) fills t and returns it.
+local function define(name, text, fn)
+  local bind = options.signature(name, "tensor: tensor" .. (text ~= "" and ", " .. text or ""))
+  init[name] = function(...)
+    local o = bind(...)
+    return fn(o.tensor, o)
+  end
 end
 
---- Fills t with uniform numbers of [a, b) ([0, 1)). Like all of these, it returns t.
-function init.uniform_(t, a, b) return fill(t, "uniform_", a or 0, b or 1) end
---- Fills t with normal numbers of this mean (0) and std (1).
-function init.normal_(t, mean, std) return fill(t, "normal_", mean or 0, std or 1) end
---- Fills t with the value.
-function init.constant_(t, value) return fill(t, "fill_", value) end
---- Fills t with 1.
-function init.ones_(t) return fill(t, "fill_", 1) end
---- Fills t with 0.
-function init.zeros_(t) return fill(t, "zero_") end
+--- uniform_(tensor, a, b): uniform numbers of [a, b) ([0, 1)). Like all of these, it returns
+--- the tensor.
+define("uniform_", [[a: number = 0, b: number = 1, generator?: generator]], function(t, o)
+  return fill(t, "uniform_", o.a, o.b, {generator = o.generator})
+end)
+--- normal_(tensor, mean, std): normal numbers of this mean (0) and std (1).
+define("normal_", "mean: number = 0, std: number = 1, generator?: generator", function(t, o)
+  return fill(t, "normal_", o.mean, o.std, {generator = o.generator})
+end)
+--- constant_(tensor, val): fills it with the value.
+define("constant_", "val: number", function(t, o) return fill(t, "fill_", o.val) end)
+--- ones_(tensor): fills it with 1.
+define("ones_", "", function(t) return fill(t, "fill_", 1) end)
+--- zeros_(tensor): fills it with 0.
+define("zeros_", "", function(t) return fill(t, "zero_") end)
 
---- Normal numbers within [a, b] (-2, 2): those outside are drawn again.
-function init.trunc_normal_(t, mean, std, a, b)
+--- trunc_normal_(tensor, mean, std, a, b): normal numbers within [a, b] (-2, 2); those outside
+--- are drawn again.
+define("trunc_normal_", [[mean: number = 0, std: number = 1, a: number = -2, b: number = 2,
+  generator?: generator]], function(t, o)
   local _ <close> = core.no_grad()
-  mean, std, a, b = mean or 0, std or 1, a or -2, b or 2
+  local mean, std, a, b, how = o.mean, o.std, o.a, o.b, {generator = o.generator}
   if a >= b or mean + 6 * std < a or mean - 6 * std > b then
     caller.raise("trunc_normal_: no normal number of mean %g, std %g is likely in [%g, %g]",
       mean, std, a, b)
   end
-  t:normal_(mean, std)
+  t:normal_(mean, std, how)
   while true do
     local outside = core.logical_or(t:lt(a), t:gt(b))
     if not outside:any():item() then return t end
-    t:copy_(core.where(outside, core.empty_like(t):normal_(mean, std), t))
+    t:copy_(core.where(outside, core.empty_like(t):normal_(mean, std, how), t))
   end
-end
+end)
 
 --- fan in and fan out of a weight (O, I, ...): I and O, each times the size of the kernel.
 function init.fans(t)
@@ -60,20 +71,20 @@ local function check_matrix(name, t, least, most)
   end
 end
 
---- Ones on the diagonal of a matrix, zeros elsewhere.
-function init.eye_(t)
+--- eye_(tensor): ones on the diagonal of a matrix, zeros elsewhere.
+define("eye_", "", function(t)
   check_matrix("eye_", t, 2, 2)
   local _ <close> = core.no_grad()
   return t:copy_(core.eye(t:size(1), t:size(2)))
-end
+end)
 
---- Convolutions (O, I, ...) that hand their channels on, as many as there are; by groups
---- (1).
-function init.dirac_(t, groups)
-  groups = groups or 1
+--- dirac_(tensor, groups): convolutions (O, I, ...) that hand their channels on, as many as
+--- there are; by groups (1).
+define("dirac_", "groups: integer = 1", function(t, o)
+  local groups = o.groups
   check_matrix("dirac_", t, 3, 5)
   local out, channels = t:size(1), t:size(2)
-  if out % groups ~= 0 then
+  if groups < 1 or out % groups ~= 0 then
     caller.raise("dirac_: %d groups do not divide %d channels out", groups, out)
   end
   local _ <close> = core.no_grad()
@@ -86,19 +97,18 @@ function init.dirac_(t, groups)
     end
   end
   return t
-end
+end)
 
---- Rows (or columns, where those are fewer) that stand at right angles, of length gain (1):
---- the dims behind the first count as one. Random rows, each less its shadow on those
---- before it, twice, for rounding's sake.
-function init.orthogonal_(t, opts)
-  local o = options.read("orthogonal_", opts, {gain = 1})
+--- orthogonal_(tensor, gain): rows (or columns, where those are fewer) that stand at right
+--- angles, of length gain (1): the dims behind the first count as one. Random rows, each less
+--- its shadow on those before it, twice, for rounding's sake.
+define("orthogonal_", "gain: number = 1, generator?: generator", function(t, o)
   check_matrix("orthogonal_", t, 2)
   local _ <close> = core.no_grad()
   local n, m = t:size(1), t:numel() // math.max(1, t:size(1))
   if t:numel() == 0 then return t end
   local few, many = math.min(n, m), math.max(n, m)
-  local q = core.randn(few, many, {dtype = "float64"})
+  local q = core.randn(few, many, {dtype = "float64", generator = o.generator})
   for i = 1, few do
     local row = q[i]
     for _ = 1, i > 1 and 2 or 0 do
@@ -109,68 +119,70 @@ function init.orthogonal_(t, opts)
   end
   if n > m then q = q:t() end
   return t:copy_((q * o.gain):reshape(table.unpack(t.shape)))
-end
+end)
 
---- Normal numbers of std (0.01), of which a share `sparsity` of each column is zero.
-function init.sparse_(t, sparsity, std)
+--- sparse_(tensor, sparsity, std): normal numbers of std (0.01), of which a share `sparsity`
+--- of each column is zero.
+define("sparse_", "sparsity: number, std: number = 0.01, generator?: generator", function(t, o)
+  local sparsity, how = o.sparsity, {generator = o.generator}
   check_matrix("sparse_", t, 2, 2)
-  if type(sparsity) ~= "number" or not (sparsity >= 0 and sparsity <= 1) then
+  if not (sparsity >= 0 and sparsity <= 1) then
     caller.raise("sparse_: sparsity is %s, wanted 0 to 1", tostring(sparsity))
   end
   local _ <close> = core.no_grad()
-  t:normal_(0, std or 0.01)
+  t:normal_(0, o.std, how)
   local rows, zeros = t:size(1), math.ceil(sparsity * t:size(1))
   if zeros == 0 then return t end
   for column = 1, t:size(2) do
     local chosen = t:select(2, column)
-    chosen[core.randperm(rows):narrow(1, 1, zeros):to(t.device)] = 0
+    chosen[core.randperm(rows, how):narrow(1, 1, zeros):to(t.device)] = 0
   end
   return t
-end
+end)
 
 -- ---- by fan in and fan out ----
 
-local GAIN = {linear = 1, conv2d = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
+local GAIN = {tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
 
---- The factor by which a nonlinearity wants the deviation of the weights before it: math.sqrt(2)
---- for 'relu'. slope: of 'leaky_relu' (0.01).
-function init.calculate_gain(nonlinearity, slope)
-  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (slope or 0.01) ^ 2)) end
-  if not GAIN[nonlinearity] then
-    caller.raise("init: unknown nonlinearity '%s'", tostring(nonlinearity))
-  end
-  return GAIN[nonlinearity]
+local NONLINEARITY = [['linear'|'conv1d'|'conv2d'|'conv3d'|'conv_transpose1d'|
+  'conv_transpose2d'|'conv_transpose3d'|'sigmoid'|'tanh'|'relu'|'leaky_relu'|'selu']]
+
+local bind_gain = options.signature("calculate_gain", "nonlinearity: " .. NONLINEARITY
+  .. ", param: number = 0.01")
+
+--- calculate_gain(nonlinearity, param): the factor by which a nonlinearity wants the deviation
+--- of the weights before it: math.sqrt(2) for 'relu'. param: the slope of 'leaky_relu' (0.01).
+function init.calculate_gain(...)
+  local o = bind_gain(...)
+  if o.nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + o.param ^ 2)) end
+  return GAIN[o.nonlinearity] or 1
 end
 
-local KAIMING = {a = 0, mode = "fan_in", nonlinearity = "leaky_relu"}
-
-local function kaiming_std(name, t, opts)
-  local o = options.read(name, opts, KAIMING)
+local function kaiming_std(t, o)
   local fan_in, fan_out = init.fans(t)
-  if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    caller.raise("%s: mode is '%s', wanted 'fan_in' or 'fan_out'", name, tostring(o.mode))
-  end
   local fan = o.mode == "fan_in" and fan_in or fan_out
   return init.calculate_gain(o.nonlinearity, o.a) / math.sqrt(fan)
 end
 
-local function xavier_std(name, t, opts)
-  local o = options.read(name, opts, {gain = 1})
+local function xavier_std(t, o)
   local fan_in, fan_out = init.fans(t)
   return o.gain * math.sqrt(2 / (fan_in + fan_out))
 end
 
--- init.NAME_uniform_(t, opts) and init.NAME_normal_(t, opts) fill t with numbers
--- whose standard deviation is deviation(t, opts).
-local function scheme(name, deviation)
-  local uniform, normal = name .. "_uniform_", name .. "_normal_"
-  init[uniform] = function(t, opts)
-    local bound = math.sqrt(3) * deviation(uniform, t, opts)
-    return init.uniform_(t, -bound, bound)
-  end
-  init[normal] = function(t, opts) return init.normal_(t, 0, deviation(normal, t, opts)) end
+-- init.NAME_uniform_(tensor, ...) and init.NAME_normal_(tensor, ...) fill it with numbers
+-- whose standard deviation is deviation(tensor, o).
+local function scheme(name, text, deviation)
+  text = text .. ", generator?: generator"
+  define(name .. "_uniform_", text, function(t, o)
+    local bound = math.sqrt(3) * deviation(t, o)
+    return init.uniform_(t, -bound, bound, o.generator)
+  end)
+  define(name .. "_normal_", text, function(t, o)
+    return init.normal_(t, 0, deviation(t, o), o.generator)
+  end)
 end
-scheme("kaiming", kaiming_std)
-scheme("xavier", xavier_std)
+scheme("kaiming", [[a: number = 0, mode: 'fan_in'|'fan_out' = 'fan_in',
+  nonlinearity: ]] .. NONLINEARITY .. " = 'leaky_relu'", kaiming_std)
+scheme("xavier", "gain: number = 1", xavier_std)
 
 return init

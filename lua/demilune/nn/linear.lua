@@ -1,10 +1,10 @@
 -- Linear, Bilinear, Embedding and EmbeddingBag, Flatten, the dropouts.
 
 local core = require "demilune.core"
-local caller = require "demilune.caller"
 local options = require "demilune.options"
+local fill = require "demilune.nn.fill"
 local functional = require "demilune.nn.functional"
-local init = require "demilune.nn.init_weights"
+local in_place = require "demilune.nn.in_place"
 local Module = require "demilune.nn.module"
 
 local layers = {}
@@ -14,30 +14,24 @@ local layers = {}
 local Linear = Module:extend "Linear"
 Linear.holds_no_activations = true
 
-local ACTIVATIONS = {none = true, relu = true, gelu = true, gelu_tanh = true}
+local bind_linear = options.signature("Linear", [[in_features: integer, out_features: integer,
+  bias: boolean = true, device?: device, dtype?: dtype, *, activation]], "linear")
 
-function Linear:init(in_features, out_features, opts)
-  local o = options.read("Linear", opts,
-    {bias = true, activation = "none", dtype = "float32", device = options.NONE})
-  if not ACTIVATIONS[o.activation] then
-    caller.raise("Linear: activation is '%s', wanted 'none', 'relu', 'gelu' or 'gelu_tanh'",
-      tostring(o.activation))
-  end
+function Linear:init(...)
+  local o = bind_linear(...)
   self.activation = o.activation ~= "none" and o.activation
-  self.in_features, self.out_features = in_features, out_features
+  self.in_features, self.out_features = o.in_features, o.out_features
   local how = {dtype = o.dtype, device = o.device}
-  self.weight = core.parameter(core.empty(out_features, in_features, how))
-  if o.bias then self.bias = core.parameter(core.empty(out_features, how)) end
+  self.weight = core.parameter(core.empty(o.out_features, o.in_features, how))
+  if o.bias then self.bias = core.parameter(core.empty(o.out_features, how)) end
   self:reset_parameters()
 end
 
 -- PyTorch's: both uniform within 1 / sqrt(fan in).
 function Linear:reset_parameters()
-  init.kaiming_uniform_(self.weight, {a = math.sqrt(5)})
-  if self.bias then
-    local bound = self.in_features > 0 and 1 / math.sqrt(self.in_features) or 0
-    init.uniform_(self.bias, -bound, bound)
-  end
+  local bound = self.in_features > 0 and 1 / math.sqrt(self.in_features) or 0
+  fill(self.weight, "uniform_", -bound, bound)
+  if self.bias then fill(self.bias, "uniform_", -bound, bound) end
 end
 
 -- activation: for this call, in place of the module's own.
@@ -70,21 +64,25 @@ end
 local Bilinear = Module:extend "Bilinear"
 Bilinear.holds_no_activations = true
 
-function Bilinear:init(in1_features, in2_features, out_features, opts)
-  local o = options.read("Bilinear", opts, {bias = true, dtype = "float32", device = options.NONE})
+local bind_bilinear = options.signature("Bilinear", [[in1_features: integer,
+  in2_features: integer, out_features: integer, bias: boolean = true, device?: device,
+  dtype?: dtype]])
+
+function Bilinear:init(...)
+  local o = bind_bilinear(...)
   local how = {dtype = o.dtype, device = o.device}
-  self.in1_features, self.in2_features = in1_features, in2_features
-  self.out_features = out_features
-  self.weight = core.parameter(core.empty(out_features, in1_features, in2_features, how))
-  if o.bias then self.bias = core.parameter(core.empty(out_features, how)) end
+  self.in1_features, self.in2_features = o.in1_features, o.in2_features
+  self.out_features = o.out_features
+  self.weight = core.parameter(core.empty(o.out_features, o.in1_features, o.in2_features, how))
+  if o.bias then self.bias = core.parameter(core.empty(o.out_features, how)) end
   self:reset_parameters()
 end
 
 -- PyTorch's: both uniform within 1 / sqrt(in1_features).
 function Bilinear:reset_parameters()
   local bound = self.in1_features > 0 and 1 / math.sqrt(self.in1_features) or 0
-  init.uniform_(self.weight, -bound, bound)
-  if self.bias then init.uniform_(self.bias, -bound, bound) end
+  fill(self.weight, "uniform_", -bound, bound)
+  if self.bias then fill(self.bias, "uniform_", -bound, bound) end
 end
 
 function Bilinear:forward(x1, x2) return core.bilinear(x1, x2, self.weight, self.bias) end
@@ -96,28 +94,36 @@ end
 
 --- ids (...) -> rows (..., D) of weight (N, D); ids count from 1. max_norm: rows that are
 --- looked up are first shortened, in place, to that norm of order norm_type.
+--- scale_grad_by_freq: a row's gradient is divided by how often it is looked up.
 local Embedding = Module:extend "Embedding"
 Embedding.holds_no_activations = true
 
-function Embedding:init(num_embeddings, embedding_dim, opts)
-  local o = options.read("Embedding", opts, {padding_idx = options.NONE,
-    max_norm = options.NONE, norm_type = 2.0, dtype = "float32", device = options.NONE})
-  self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+local bind_embedding = options.signature("Embedding", [[num_embeddings: integer,
+  embedding_dim: integer, padding_idx?: integer, max_norm?: number, norm_type: number = 2.0,
+  scale_grad_by_freq: boolean = false, *, device?: device, dtype?: dtype]])
+
+function Embedding:init(...)
+  local o = bind_embedding(...)
+  self.num_embeddings, self.embedding_dim = o.num_embeddings, o.embedding_dim
   self.padding_idx, self.max_norm, self.norm_type = o.padding_idx, o.max_norm, o.norm_type
-  self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
+  self.scale_grad_by_freq = o.scale_grad_by_freq
+  self.weight = core.parameter(core.empty(o.num_embeddings, o.embedding_dim,
     {dtype = o.dtype, device = o.device}))
   self:reset_parameters()
 end
 
 -- Normal; the padding row is zero.
 function Embedding:reset_parameters()
-  init.normal_(self.weight)
-  if self.padding_idx then init.zeros_(self.weight.data[self.padding_idx]) end
+  fill(self.weight, "normal_", 0, 1)
+  if self.padding_idx then fill(self.weight.data[self.padding_idx], "zero_") end
 end
 
 function Embedding:forward(ids)
-  return functional.embedding(ids, self.weight, {padding_idx = self.padding_idx,
-    max_norm = self.max_norm, norm_type = self.max_norm and self.norm_type})
+  if not (self.max_norm or self.scale_grad_by_freq) then
+    return core.embedding(ids, self.weight, self.padding_idx)
+  end
+  return functional.embedding(ids, self.weight, self.padding_idx, self.max_norm, self.norm_type,
+    self.scale_grad_by_freq)
 end
 
 function Embedding:extra_repr()
@@ -130,14 +136,19 @@ end
 local EmbeddingBag = Module:extend "EmbeddingBag"
 EmbeddingBag.holds_no_activations = true
 
-function EmbeddingBag:init(num_embeddings, embedding_dim, opts)
-  local o = options.read("EmbeddingBag", opts, {mode = "mean", max_norm = options.NONE,
-    norm_type = 2.0, include_last_offset = false, padding_idx = options.NONE,
-    dtype = "float32", device = options.NONE})
-  self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+local bind_bag = options.signature("EmbeddingBag", [[num_embeddings: integer,
+  embedding_dim: integer, max_norm?: number, norm_type: number = 2.0,
+  scale_grad_by_freq: boolean = false, *, mode: 'sum'|'mean'|'max' = 'mean',
+  include_last_offset: boolean = false, padding_idx?: integer, device?: device,
+  dtype?: dtype]])
+
+function EmbeddingBag:init(...)
+  local o = bind_bag(...)
+  self.num_embeddings, self.embedding_dim = o.num_embeddings, o.embedding_dim
   self.mode, self.include_last_offset = o.mode, o.include_last_offset
+  self.scale_grad_by_freq = o.scale_grad_by_freq
   self.padding_idx, self.max_norm, self.norm_type = o.padding_idx, o.max_norm, o.norm_type
-  self.weight = core.parameter(core.empty(num_embeddings, embedding_dim,
+  self.weight = core.parameter(core.empty(o.num_embeddings, o.embedding_dim,
     {dtype = o.dtype, device = o.device}))
   self:reset_parameters()
 end
@@ -147,7 +158,8 @@ EmbeddingBag.reset_parameters = Embedding.reset_parameters
 function EmbeddingBag:forward(ids, offsets, per_sample_weights)
   return functional.embedding_bag(ids, self.weight, {offsets = offsets, mode = self.mode,
     per_sample_weights = per_sample_weights, include_last_offset = self.include_last_offset,
-    padding_idx = self.padding_idx, max_norm = self.max_norm, norm_type = self.norm_type})
+    padding_idx = self.padding_idx, max_norm = self.max_norm, norm_type = self.norm_type,
+    scale_grad_by_freq = self.scale_grad_by_freq})
 end
 
 function EmbeddingBag:extra_repr()
@@ -159,8 +171,12 @@ end
 local Flatten = Module:extend "Flatten"
 Flatten.holds_no_activations = true
 
-function Flatten:init(start_dim, end_dim)
-  self.start_dim, self.end_dim = start_dim or 2, end_dim or -1
+local bind_flatten = options.signature("Flatten", [[start_dim: integer = 2,
+  end_dim: integer = -1]])
+
+function Flatten:init(...)
+  local o = bind_flatten(...)
+  self.start_dim, self.end_dim = o.start_dim, o.end_dim
 end
 
 function Flatten:forward(x) return core.flatten(x, self.start_dim, self.end_dim) end
@@ -168,10 +184,17 @@ function Flatten:forward(x) return core.flatten(x, self.start_dim, self.end_dim)
 -- Zeros with probability p while training, and scales the rest by 1 / (1 - p);
 -- N. Srivastava et al. 2014.
 local function dropout(name, op)
+  local bind = options.signature(name, "p, inplace: boolean = false", op)
+  local apply, apply_ = core[op], in_place(op)
   local Dropout = Module:extend(name)
   Dropout.holds_no_activations = true
-  function Dropout:init(p) self.p = p or 0.5 end
-  function Dropout:forward(x) return core[op](x, {p = self.p, training = self.training}) end
+  function Dropout:init(...)
+    local o = bind(...)
+    self.p, self.inplace = o.p, o.inplace
+  end
+  function Dropout:forward(x)
+    return (self.inplace and apply_ or apply)(x, {p = self.p, training = self.training})
+  end
   function Dropout:extra_repr() return tostring(self.p) end
   layers[name] = Dropout
 end

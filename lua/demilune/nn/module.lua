@@ -23,7 +23,10 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local absent = require "demilune.absent"
+local shown = require "demilune.shown"
 
 local Module = {}
 Module.__index = Module
@@ -31,6 +34,7 @@ Module.class = "Module"
 
 local is_tensor = core.is_tensor
 local classes = setmetatable({[Module] = true}, {__mode = "k"})
+local field_names = {}
 
 -- ---- classes and instances ----
 
@@ -68,22 +72,49 @@ local function is_module(v)
   return type(v) == "table" and classes[getmetatable(v)] == true
 end
 Module.is_module = is_module
+options.kind("module", is_module, "a module")
 
--- First assignment of a field; later ones are plain.
+-- Raises where a field that held a parameter holds a tensor that is none.
+local function check_parameter(self, name, value)
+  if self._fields[tostring(name)] and is_tensor(value) and not value.is_parameter then
+    caller.raise("%s: %s was a parameter and is given a plain tensor, which is neither trained "
+      .. "nor saved; hint: nn.Parameter(tensor), or module:register_buffer('%s', tensor)",
+      self.class, name, name)
+  end
+end
+
+-- First assignment of a field; later ones are plain. _fields lists the names, and has
+-- [name] = true of those that parameters had.
 function Module:__newindex(name, value)
-  rawset(self, name, value)
   local fields = self._fields
+  check_parameter(self, name, value)
+  rawset(self, name, value)
+  if is_tensor(value) and value.is_parameter then fields[tostring(name)] = true end
   for _, known in ipairs(fields) do
     if known == name then return end
   end
   fields[#fields + 1] = name
+  field_names[name] = true
 end
 
---- Adds a buffer: a tensor that is saved and moved with the module, but not trained.
---- opts.persistent = false leaves it out of the state_dict.
-function Module:register_buffer(name, tensor, opts)
-  self._buffers[name] = opts and opts.persistent == false and "passing" or "saved"
-  self[name] = tensor
+-- Takes a field away, with what is known of it: no parameter and no buffer has its name then.
+function Module:_drop_field(name)
+  for i, field in ipairs(self._fields) do
+    if field == name then table.remove(self._fields, i) break end
+  end
+  self._fields[name], self._buffers[name] = nil, nil
+  rawset(self, name, nil)
+end
+
+local bind_buffer = options.signature("register_buffer",
+  "name: string, tensor?: tensor, persistent: boolean = true")
+
+--- register_buffer(name, tensor, persistent): adds a buffer, a tensor that is saved and moved
+--- with the module, but not trained. persistent = false leaves it out of the state_dict.
+function Module:register_buffer(...)
+  local o = bind_buffer(...)
+  self._buffers[o.name], self._fields[o.name] = o.persistent and "saved" or "passing", nil
+  self[o.name] = o.tensor
 end
 
 --- The same as self[name] = parameter.
@@ -160,6 +191,7 @@ local function each_tensor(self, wanted, fn)
   each_module(self, function(prefix, module)
     for _, field in ipairs(module._fields) do
       local value = rawget(module, field)
+      check_parameter(module, field, value)
       if is_tensor(value) and not seen[value] and wanted(module, field, value) then
         seen[value] = true
         fn(join(prefix, file_name{field}), value, module, field)
@@ -172,6 +204,17 @@ local function is_parameter(_, _, value) return value.is_parameter end
 local function is_buffer(module, field) return module._buffers[field] ~= nil end
 local function is_saved(module, field, value)
   return value.is_parameter or module._buffers[field] == "saved"
+end
+
+-- Raises where this module or one below is lazy (nn/lazy.lua) and has no tensors yet.
+local function check_made(self)
+  each_module(self, function(name, module)
+    if rawget(module, "_later") then
+      caller.raise("%s%s has no parameters before its first call; hint: call the model on a batch, "
+        .. "or load_state_dict, before its parameters or its state_dict are asked for",
+        module.class, name == "" and "" or (" (%s)"):format(name))
+    end
+  end, "", {})
 end
 
 -- name, value pairs as an iterator.
@@ -189,6 +232,7 @@ end
 --- Iterates over name, parameter of this module and those below, each once:
 --- `for name, p in model:named_parameters() do`.
 function Module:named_parameters()
+  check_made(self)
   return iterator(function(fn) each_tensor(self, is_parameter, fn) end)
 end
 
@@ -222,6 +266,86 @@ Module.buffers = values_of "named_buffers"
 Module.modules = values_of "named_modules"
 Module.children = values_of "named_children"
 
+-- The module of that name below this one, the module that holds it, and the keys from there.
+local function find(self, target)
+  local found, owner, keys
+  each_child(self, function(path, child)
+    local name = file_name(path)
+    if found then return end
+    if target == name then
+      found, owner, keys = child, self, path
+    elseif target:sub(1, #name + 1) == name .. "." then
+      found, owner, keys = find(child, target:sub(#name + 2))
+    end
+  end)
+  return found, owner, keys
+end
+
+local bind_target = options.signature("get_submodule", "target: string")
+
+--- The module of a name that named_modules gives, such as "layers.0.conv"; "" is this one.
+---@param target string
+function Module:get_submodule(...)
+  local target = bind_target(...).target
+  return target == "" and self or find(self, target)
+    or caller.raise("get_submodule: %s has no module '%s'", self.class, target)
+end
+
+local bind_set = options.signature("set_submodule", "target: string, module: module")
+
+--- Puts another module where that of a name is, or adds one to the module that the name
+--- begins with.
+---@param target string
+---@param module table
+function Module:set_submodule(...)
+  local o = bind_set(...)
+  local _, owner, keys = find(self, o.target)
+  if not owner then
+    local above, name = o.target:match "^(.*)%.([^.]+)$"
+    self:get_submodule(above or ""):add_module(name or o.target, o.module)
+    return
+  end
+  for i = 1, #keys - 1 do owner = owner[keys[i]] end
+  owner[keys[#keys]] = o.module
+end
+
+local bind_add = options.signature("add_module", "name: string, module?: module")
+
+--- The same as self[name] = module, for a name that nothing has yet.
+---@param name string
+---@param module? table
+function Module:add_module(...)
+  local o = bind_add(...)
+  if o.name == "" or o.name:find("%.") then
+    caller.raise("add_module: the name is '%s', wanted one without dots", o.name)
+  end
+  if self[o.name] ~= nil and not is_module(rawget(self, o.name)) then
+    caller.raise("add_module: %s has something else by the name '%s'", self.class, o.name)
+  end
+  self[o.name] = o.module
+end
+Module.register_module = Module.add_module
+
+-- get_parameter and get_buffer.
+local function getter(method, word, wanted)
+  local bind = options.signature(method, "target: string")
+  Module[method] = function(self, ...)
+    local target = bind(...).target
+    local above, name = target:match "^(.*)%.([^.]+)$"
+    local owner = self:get_submodule(above or "")
+    for _, field in ipairs(owner._fields) do
+      local value = rawget(owner, field)
+      if file_name{field} == (name or target) and is_tensor(value)
+        and wanted(owner, field, value) then
+        return value
+      end
+    end
+    caller.raise("%s: %s has no %s '%s'", method, self.class, word, target)
+  end
+end
+getter("get_parameter", "parameter", is_parameter)
+getter("get_buffer", "buffer", is_buffer)
+
 --- Calls fn(module) for all modules below, then for this one. Returns the module.
 function Module:apply(fn)
   each_child(self, function(_, child) child:apply(fn) end)
@@ -253,10 +377,11 @@ end
 
 --- Drops the gradients of all parameters.
 function Module:zero_grad()
-  for _, p in self:named_parameters() do p.grad = nil end
+  each_tensor(self, is_parameter, function(_, p) p.grad = nil end)
 end
 
-local TO = {dtype = options.NONE, device = options.NONE, non_blocking = false}
+local bind_to = options.signature("to",
+  "*, device?: device, dtype?: dtype, non_blocking: boolean = false")
 
 --- Converts floating-point parameters and buffers to a dtype, and moves all of them to a
 --- device, with their gradients. They stay the same tensors, so that an optimizer keeps them;
@@ -266,7 +391,7 @@ function Module:to(...)
   local dtype, device, non_blocking
   for _, arg in ipairs{...} do
     if type(arg) == "table" then
-      local o = options.read("to", arg, TO)
+      local o = bind_to(arg)
       dtype, device, non_blocking = o.dtype or dtype, o.device or device, o.non_blocking
     elseif core.is_tensor(arg) then
       dtype, device = arg.dtype, arg.device
@@ -278,6 +403,10 @@ function Module:to(...)
   end
   if dtype and not (type(dtype) == "string" and dtype:find "float") then
     caller.raise("%s:to: dtype is %s, wanted a float dtype", self.class, tostring(dtype))
+  end
+  for _, module in self:named_modules() do
+    local later = rawget(module, "_later")
+    if later then later.dtype, later.device = dtype or later.dtype, device or later.device end
   end
   local function convert(t)
     return t:to{dtype = t:is_floating_point() and dtype or nil, device = device,
@@ -295,9 +424,11 @@ function Module:to(...)
   return self
 end
 
-for method, dtype in pairs{float = "float32", half = "float16", bfloat16 = "bfloat16",
-  double = "float64"} do
-  Module[method] = function(self) return self:to{dtype = dtype} end
+for _, row in ipairs(dtypes.floats) do
+  if row.method then
+    Module[row.method] = function(self) return self:to{dtype = row.name} end
+    caller.with_colon(Module, "module", row.method)
+  end
 end
 --- The same as to{device = "cpu"}, to{device = device or "cuda"}.
 function Module:cpu() return self:to{device = "cpu"} end
@@ -325,25 +456,32 @@ end
 
 -- ---- state ----
 
+-- {name = tensor}, and the names in PyTorch's order: of each module the parameters, then the
+-- buffers, then the modules below.
 local function saved_tensors(self)
-  local found = {}
+  local found, names = {}, {}
   each_module(self, function(prefix, module)
-    for _, field in ipairs(module._fields) do
-      local value = rawget(module, field)
-      if is_tensor(value) and is_saved(module, field, value) then
-        found[join(prefix, file_name{field})] = value
+    for _, kind in ipairs{is_parameter, is_saved} do
+      for _, field in ipairs(module._fields) do
+        local value, name = rawget(module, field), join(prefix, file_name{field})
+        check_parameter(module, field, value)
+        if is_tensor(value) and not found[name] and kind(module, field, value) then
+          found[name], names[#names + 1] = value, name
+        end
       end
     end
   end, "", {})
-  return found
+  return found, names
 end
 
---- {name = tensor} of the parameters and persistent buffers, with PyTorch's names; the
---- tensors share storage with the module's.
+--- {name = tensor} of the parameters and persistent buffers, with PyTorch's names and in its
+--- order, which pairs keeps; the tensors share storage with the module's. It prints its content.
 function Module:state_dict()
+  check_made(self)
+  local tensors, names = saved_tensors(self)
   local state = {}
-  for name, t in pairs(saved_tensors(self)) do state[name] = t:detach() end
-  return state
+  for _, name in ipairs(names) do state[name] = tensors[name]:detach() end
+  return shown(state, names)
 end
 
 local function list(title, words)
@@ -351,23 +489,40 @@ local function list(title, words)
   return #words > 0 and {("%s: %s"):format(title, table.concat(words, ", "))} or {}
 end
 
+--- For classes whose weights other programs name otherwise: the state_dict to load, with the
+--- names of this module.
+function Module.known_names(_, state) return state end
+
+--- Called for each module before a state_dict is loaded, with the module's own name and a dot
+--- before its tensors' (or ""): a class may make its tensors in the shapes of the state, or
+--- rename entries of it, a copy.
+function Module.before_load() end
+
+local bind_load = options.signature("load_state_dict",
+  "state_dict: table, strict: boolean = true")
+
 --- Copies the tensors of a state_dict into the module's. A missing or unexpected name is an
---- error unless opts.strict = false; a shape that differs always is. Nothing is copied after
+--- error unless strict is false; a shape that differs always is. Nothing is copied after
 --- an error.
----@param state table {name = tensor}
----@param opts? {strict: boolean} strict = true
+---@overload fun(self, state_dict: table<string, userdata>, strict?: boolean): table
 ---@return table keys {missing_keys =, unexpected_keys =}
-function Module:load_state_dict(state, opts)
-  local strict = not (opts and opts.strict == false)
+function Module:load_state_dict(...)
+  local o = bind_load(...)
+  local state, strict = {}, o.strict
+  for name, t in pairs(self:known_names(o.state_dict)) do state[name] = t end
+  for prefix, module in self:named_modules() do
+    module:before_load(state, prefix == "" and "" or prefix .. ".")
+  end
   local missing, unexpected, shapes = {}, {}, {}
-  if type(state) ~= "table" then
-    caller.raise("load_state_dict: wanted a table of tensors, got %s", type(state))
+  for prefix, module in self:named_modules() do
+    if rawget(module, "_later") then missing[#missing + 1] = join(prefix, "weight") end
   end
   local own = saved_tensors(self)
   for name, t in pairs(own) do
     local given = state[name]
     if given == nil then
-      missing[#missing + 1] = name
+      -- PyTorch counts batches since 0.4.1, and takes older states as they are
+      if not name:find "num_batches_tracked$" then missing[#missing + 1] = name end
     elseif not is_tensor(given) or tostring(given.shape) ~= tostring(t.shape) then
       shapes[#shapes + 1] = ("%s is %s, wanted %s"):format(name,
         is_tensor(given) and tostring(given.shape) or type(given), tostring(t.shape))
@@ -388,16 +543,10 @@ function Module:load_state_dict(state, opts)
   for name, t in pairs(own) do
     if state[name] ~= nil then t.data:copy_(state[name]) end
   end
-  return {missing_keys = missing, unexpected_keys = unexpected}
+  return shown{missing_keys = missing, unexpected_keys = unexpected}
 end
 
 -- ---- calls ----
-
--- Errors inside forward get the path of the module in front. They pass through
--- each enclosing call, which puts its own step in front of the path. The last
--- fault is remembered, but keeps no module alive.
-local WEAK = {__mode = "v"}
-local fault = {}
 
 -- The path from this module to one below, as Lua writes it: ".layers[3]"; nil when it is
 -- not below.
@@ -420,21 +569,25 @@ end
 
 Module.path_to = path_to
 
-local function annotate(self, message)
-  if type(message) ~= "string" then return message end
-  if message == fault.message then
-    local step = path_to(self, fault.top)
-    if not step then return message end
-    fault.path = step .. fault.path
-    fault.top = self
-  else
-    local where, text = message:match "^(.-:%d+: )(.*)$"
-    fault = setmetatable({where = where or "", text = text or message, path = "", top = self,
-      name = self:describe()}, WEAK)
+-- Errors raised by the library name the module whose forward runs, by its path from the
+-- outermost one. Calls of modules are found on the stack, where each holds its module as the
+-- first value; nothing is caught, so that a traceback shows every frame.
+function caller.inside()
+  local path, name, top = "", nil, nil
+  local level = 2
+  local info = debug.getinfo(level, "f")
+  while info do
+    if info.func == Module.__call then
+      local _, module = debug.getlocal(level, 1)
+      local step = top == nil and "" or path_to(module, top)
+      if not step then break end
+      path, name, top = step .. path, name or module:describe(), module
+    end
+    level = level + 1
+    info = debug.getinfo(level, "f")
   end
-  local path = fault.path == "" and "" or "model" .. fault.path .. " "
-  fault.message = ("%sin %s%s: %s"):format(fault.where, path, fault.name, fault.text)
-  return fault.message
+  if not name then return "" end
+  return ("in %s%s: "):format(path == "" and "" or "model" .. path .. " ", name)
 end
 
 -- [1]: the function that is told which module runs, or nil: see Module.observe.
@@ -447,11 +600,6 @@ function Module:is_observed() return self._has_hooks or observer[1] ~= nil end
 --- (core._module_number) that is set again after it, also after an error. nil ends this.
 function Module.observe(fn) observer[1] = fn end
 
-local function finish(self, ok, ...)
-  if ok then return ... end
-  return error(annotate(self, ...), 0)
-end
-
 -- A hook may replace the (first) output by what it returns.
 local function run_hooks(self, inputs, output, ...)
   for _, hook in ipairs(rawget(self, "_hooks") or {}) do
@@ -459,13 +607,6 @@ local function run_hooks(self, inputs, output, ...)
     if changed ~= nil then output = changed end
   end
   return output, ...
-end
-
--- outer: the id of the module path to set again, or nil; inputs: for the hooks, or nil.
-local function finish_observed(self, outer, inputs, ...)
-  if outer then core._module_number(outer) end
-  if inputs then return run_hooks(self, inputs, finish(self, ...)) end
-  return finish(self, ...)
 end
 
 -- The inputs as hooks leave them: one may replace them all by what it returns, an
@@ -485,21 +626,35 @@ end
 
 -- True in a module that has hooks (the C call of modules reads this name).
 Module._has_hooks = false
+-- The promises at the head of this file, which a class makes by fields of its own.
+Module.can_fuse_relu, Module.holds_no_activations = false, false
 
-local function call_observed(self, ...)
-  local before = rawget(self, "_pre_hooks")
-  local inputs = before and changed_inputs(self, before, ...)
-  local after = rawget(self, "_hooks")
-  if after and not inputs then inputs = table.pack(...) end
+-- Sets the module path of the caller again, also after an error.
+local RESTORE = {__close = function(outer) core._module_number(outer[1]) end}
+
+local function forward_numbered(self, ...)
   local outer = observer[1] and observer[1](self)
-  if inputs then
-    return finish_observed(self, outer, after and inputs,
-      pcall(self.forward, self, table.unpack(inputs, 1, inputs.n)))
-  end
-  return finish_observed(self, outer, nil, pcall(self.forward, self, ...))
+  local _ <close> = outer and setmetatable({outer}, RESTORE) or nil
+  return self:forward(...)
 end
 
-Module.__call = core._module_caller(observer, call_observed, annotate)
+-- The lists of a module's hooks.
+local HOOKS = {"_pre_hooks", "_hooks", "_backward_pre_hooks", "_backward_hooks"}
+
+local function call_observed(self, ...)
+  local before, after = rawget(self, "_pre_hooks"), rawget(self, "_hooks")
+  local backward = rawget(self, "_backward_hooks") or rawget(self, "_backward_pre_hooks")
+  if not (before or after or backward) then return forward_numbered(self, ...) end
+  local inputs = before and changed_inputs(self, before, ...) or table.pack(...)
+  local function forward(given)
+    if not after then return forward_numbered(self, table.unpack(given, 1, given.n)) end
+    return run_hooks(self, given, forward_numbered(self, table.unpack(given, 1, given.n)))
+  end
+  if not (backward and core.is_grad_enabled()) then return forward(inputs) end
+  return require "demilune.nn.backward_hooks".around(self, inputs, forward)
+end
+
+Module.__call = core._module_caller(observer, call_observed)
 
 local function drop_hook(self, list_name, fn)
   local hooks = rawget(self, list_name) or {}
@@ -507,7 +662,9 @@ local function drop_hook(self, list_name, fn)
     if hook == fn then table.remove(hooks, i) break end
   end
   if #hooks == 0 then rawset(self, list_name, nil) end
-  rawset(self, "_has_hooks", rawget(self, "_hooks") ~= nil or rawget(self, "_pre_hooks") ~= nil)
+  local any = false
+  for _, name in ipairs(HOOKS) do any = any or rawget(self, name) ~= nil end
+  rawset(self, "_has_hooks", any)
 end
 
 local function add_hook(self, list_name, fn)
@@ -528,6 +685,16 @@ function Module:register_forward_hook(fn) return add_hook(self, "_hooks", fn) en
 --- Calls fn(module, inputs) before each forward. What it returns, unless nil, replaces the
 --- inputs: a plain table is an array of them (with n where some are nil).
 function Module:register_forward_pre_hook(fn) return add_hook(self, "_pre_hooks", fn) end
+--- Calls fn(module, grad_input, grad_output) when the gradients of the module's inputs are known:
+--- lists, nil at a position that has none (n: the positions). What it returns, unless nil, replaces
+--- grad_input. Where no input wants a gradient it is called with an empty grad_input, once
+--- those of the outputs are known.
+function Module:register_full_backward_hook(fn) return add_hook(self, "_backward_hooks", fn) end
+--- Calls fn(module, grad_output) before the module's backward pass. What it returns, unless nil,
+--- replaces grad_output.
+function Module:register_full_backward_pre_hook(fn)
+  return add_hook(self, "_backward_pre_hooks", fn)
+end
 
 -- For nn.utils, whose hooks a copy of the module has too.
 function Module:_drop_pre_hook(fn) drop_hook(self, "_pre_hooks", fn) end
@@ -554,11 +721,11 @@ end
 
 local function count_of(module)
   local n, bytes, dtype = 0, 0, nil
-  for _, p in module:named_parameters() do
+  each_tensor(module, is_parameter, function(_, p)
     n = n + p:numel()
     bytes = bytes + p:numel() * p:element_size()
     if dtype and dtype ~= p.dtype then dtype = "mixed" else dtype = p.dtype end
-  end
+  end)
   return n, bytes, dtype
 end
 
@@ -606,4 +773,33 @@ function Module:__tostring()
   return table.concat(text, "\n")
 end
 
-return setmetatable(Module, {__call = construct})
+caller.with_colon(Module, "module", "extend parameters buffers modules children named_parameters "
+  .. "named_buffers named_modules named_children apply train eval requires_grad_ zero_grad to "
+  .. "cpu cuda copy state_dict load_state_dict summary "
+  .. "register_buffer register_parameter register_forward_hook register_forward_pre_hook "
+  .. "get_submodule set_submodule add_module register_module get_parameter get_buffer "
+  .. "register_full_backward_hook register_full_backward_pre_hook")
+
+-- The names of methods, and of fields that some module has or had.
+local function names()
+  local set = {}
+  for name in pairs(field_names) do set[name] = type(name) == "string" or nil end
+  for class in pairs(classes) do
+    for name, value in pairs(class) do
+      if type(name) == "string" and type(value) == "function" then set[name] = true end
+    end
+  end
+  return set
+end
+
+local absent_here = absent("a module", names)
+
+-- A range of positions is a table, which no module has as a key.
+local function missing(self, key)
+  if type(key) == "table" then
+    caller.raise "a module takes no ranges; hint: nn.Sequential(table.unpack(layers, first, last))"
+  end
+  return absent_here(self, key)
+end
+
+return setmetatable(Module, {__call = construct, __index = missing})

@@ -13,15 +13,12 @@ local function ones(...) return core.parameter(core.ones(...)) end
 local function zeros(...) return core.parameter(core.zeros(...)) end
 
 -- The fields that batch norms and instance norms share.
-local function begin(self, name, op, num_features, opts, on)
-  local default = core._op_defaults(op)
-  local o = options.read(name, opts, {eps = default.eps, momentum = default.momentum,
-    affine = on, track_running_stats = on, dtype = "float32", device = options.NONE})
-  local how = {dtype = o.dtype, device = o.device}
+local function begin(self, o)
+  local num_features, how = o.num_features, {dtype = o.dtype, device = o.device}
   self.num_features, self.eps, self.momentum = num_features, o.eps, o.momentum
   if o.affine then
     self.weight = ones(num_features, how)
-    self.bias = zeros(num_features, how)
+    if o.bias then self.bias = zeros(num_features, how) end
   end
   if o.track_running_stats then
     self:register_buffer("running_mean", core.zeros(num_features, how))
@@ -36,9 +33,17 @@ end
 local function batch_norm(name, wanted, ranks)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
+  local bind = options.signature(name, [[num_features: integer, eps,
+    momentum: number|'cumulative' = 0.1, affine: boolean = true,
+    track_running_stats: boolean = true, device?: device, dtype?: dtype, *,
+    bias: boolean = true]], "batch_norm")
 
-  function Norm:init(num_features, opts)
-    begin(self, name, "batch_norm", num_features, opts, true)
+  function Norm:init(...)
+    local o = bind(...)
+    if o.eps <= 0 or o.eps ~= o.eps then
+      caller.raise("%s: eps is %g, wanted above 0", name, o.eps)
+    end
+    begin(self, o)
   end
 
   -- The share of this batch in the running statistics.
@@ -71,10 +76,11 @@ local function instance_norm(dims, wanted)
   local name = ("InstanceNorm%dd"):format(dims)
   local Norm = Module:extend(name)
   Norm.holds_no_activations = true
+  local bind = options.signature(name, [[num_features: integer, eps, momentum,
+    affine: boolean = false, track_running_stats: boolean = false, device?: device,
+    dtype?: dtype, *, bias: boolean = true]], "instance_norm")
 
-  function Norm:init(num_features, opts)
-    begin(self, name, "instance_norm", num_features, opts, false)
-  end
+  function Norm:init(...) begin(self, bind(...)) end
 
   function Norm:forward(x)
     local rank = x:dim()
@@ -98,11 +104,15 @@ end
 local LayerNorm = Module:extend "LayerNorm"
 LayerNorm.holds_no_activations = true
 
-function LayerNorm:init(normalized_shape, opts)
-  local o = options.read("LayerNorm", opts, {eps = core._op_defaults("layer_norm").eps,
-    elementwise_affine = true, bias = true, dtype = "float32", device = options.NONE})
-  local shape = type(normalized_shape) == "table" and {table.unpack(normalized_shape)}
-    or {normalized_shape}
+local bind_layer = options.signature("LayerNorm", [[normalized_shape: size, eps,
+  elementwise_affine: boolean = true, bias: boolean = true, device?: device,
+  dtype?: dtype]], "layer_norm")
+
+local function as_shape(size) return type(size) == "table" and {table.unpack(size)} or {size} end
+
+function LayerNorm:init(...)
+  local o = bind_layer(...)
+  local shape = as_shape(o.normalized_shape)
   self.normalized_shape, self.eps = shape, o.eps
   local args = {table.unpack(shape)}
   args[#args + 1] = {dtype = o.dtype, device = o.device}
@@ -124,11 +134,12 @@ function LayerNorm:extra_repr() return table.concat(self.normalized_shape, ", ")
 local RMSNorm = Module:extend "RMSNorm"
 RMSNorm.holds_no_activations = true
 
-function RMSNorm:init(normalized_shape, opts)
-  local o = options.read("RMSNorm", opts, {eps = options.NONE, elementwise_affine = true,
-    dtype = "float32", device = options.NONE})
-  local shape = type(normalized_shape) == "table" and {table.unpack(normalized_shape)}
-    or {normalized_shape}
+local bind_rms = options.signature("RMSNorm", [[normalized_shape: size, eps,
+  elementwise_affine: boolean = true, device?: device, dtype?: dtype]], "rms_norm")
+
+function RMSNorm:init(...)
+  local o = bind_rms(...)
+  local shape = as_shape(o.normalized_shape)
   self.normalized_shape, self.eps = shape, o.eps
   if o.elementwise_affine then self.weight = ones(shape, {dtype = o.dtype, device = o.device}) end
 end
@@ -141,32 +152,37 @@ function RMSNorm:extra_repr() return table.concat(self.normalized_shape, ", ") e
 
 --- Over neighbouring channels, x (N, C, ...).
 local LocalResponseNorm = Module:extend "LocalResponseNorm"
-local response = options.of_op "local_response_norm"
 LocalResponseNorm.holds_no_activations = true
+local bind_response = options.signature("LocalResponseNorm", "size, alpha, beta, k",
+  "local_response_norm")
 
-function LocalResponseNorm:init(size, opts)
-  self.size = size
-  self._opts = options.read("LocalResponseNorm", opts, response())
+function LocalResponseNorm:init(...)
+  self._opts = bind_response(...)
+  self.size = self._opts.size
 end
 
-function LocalResponseNorm:forward(x) return core.local_response_norm(x, self.size, self._opts) end
+function LocalResponseNorm:forward(x) return core.local_response_norm(x, self._opts) end
 function LocalResponseNorm:extra_repr() return tostring(self.size) end
 
 --- Over groups of channels, x (N, C, ...).
 local GroupNorm = Module:extend "GroupNorm"
 GroupNorm.holds_no_activations = true
 
-function GroupNorm:init(num_groups, num_channels, opts)
-  local o = options.read("GroupNorm", opts, {eps = core._op_defaults("group_norm").eps,
-    affine = true, dtype = "float32", device = options.NONE})
-  if num_channels % num_groups ~= 0 then
+local bind_group = options.signature("GroupNorm", [[num_groups, num_channels: integer, eps,
+  affine: boolean = true, device?: device, dtype?: dtype, *,
+  bias: boolean = true]], "group_norm")
+
+function GroupNorm:init(...)
+  local o = bind_group(...)
+  local num_groups, num_channels = o.num_groups, o.num_channels
+  if num_groups < 1 or num_channels % num_groups ~= 0 then
     caller.raise("GroupNorm: %d groups do not divide %d channels", num_groups, num_channels)
   end
   self.num_groups, self.num_channels, self.eps = num_groups, num_channels, o.eps
   if o.affine then
     local how = {dtype = o.dtype, device = o.device}
     self.weight = ones(num_channels, how)
-    self.bias = zeros(num_channels, how)
+    if o.bias then self.bias = zeros(num_channels, how) end
   end
 end
 

@@ -4,6 +4,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
 
 local packed = {}
@@ -23,6 +24,7 @@ end
 
 --- Whether v is a PackedSequence.
 function packed.is_packed(v) return getmetatable(v) == PackedSequence end
+options.kind("packed", packed.is_packed, "a PackedSequence")
 
 --- The same sequences with other data, of as many steps.
 function PackedSequence:with_data(data)
@@ -30,7 +32,9 @@ function PackedSequence:with_data(data)
 end
 
 -- As a tensor's: data of another dtype, or elsewhere; itself where nothing changes.
-for _, name in ipairs{"to", "double", "float", "half", "bfloat16", "cpu", "cuda", "long", "int"} do
+local CONVERSIONS = {"to", "cpu", "cuda"}
+for _, row in ipairs(dtypes.rows) do CONVERSIONS[#CONVERSIONS + 1] = row.method end
+for _, name in ipairs(CONVERSIONS) do
   PackedSequence[name] = function(self, ...)
     local data = self.data[name](self.data, ...)
     if rawequal(data, self.data) then return self end
@@ -122,15 +126,16 @@ end
 
 -- ---- packing ----
 
-local PACK = {batch_first = false, enforce_sorted = true}
+local bind_pack = options.signature("pack_padded_sequence", [[input: tensor,
+  lengths: tensor|list, batch_first: boolean = false, enforce_sorted: boolean = true]])
 
 --- x (steps, batch, ...), or with batch_first (batch, steps, ...); lengths: an array or
 --- an integer tensor -> PackedSequence. Without enforce_sorted the lengths may come in
 --- any order; with it a shorter one before a longer raises.
-function packed.pack_padded_sequence(x, lengths, opts)
-  local name = "pack_padded_sequence"
-  local o = options.read(name, opts, PACK)
-  if check_tensor(name, x):dim() < 2 then
+function packed.pack_padded_sequence(...)
+  local name, o = "pack_padded_sequence", bind_pack(...)
+  local x, lengths = o.input, o.lengths
+  if x:dim() < 2 then
     caller.raise("%s: the input has %d dims, wanted time, batch and features", name, x:dim())
   end
   local steps, batch = x:size(o.batch_first and 2 or 1), x:size(o.batch_first and 1 or 2)
@@ -171,17 +176,18 @@ local function packed_lengths(sizes, order)
   return lengths
 end
 
-local PAD_PACKED = {batch_first = false, padding_value = 0.0, total_length = options.NONE}
+local bind_pad_packed = options.signature("pad_packed_sequence", [[sequence: packed,
+  batch_first: boolean = false, padding_value: number = 0.0, total_length?: integer]])
 
 --- PackedSequence -> x (steps, batch, ...), or with batch_first (batch, steps, ...), and
 --- the lengths (int64), in the order of before packing. Steps past a sequence's end
 --- hold padding_value; total_length: at least so many steps.
-function packed.pad_packed_sequence(sequence, opts)
-  local name = "pad_packed_sequence"
-  local o = options.read(name, opts, PAD_PACKED)
-  local sizes = check_packed(name, sequence).batch_sizes:totable()
+function packed.pad_packed_sequence(...)
+  local name, o = "pad_packed_sequence", bind_pad_packed(...)
+  local sequence = o.sequence
+  local sizes = sequence.batch_sizes:totable()
   local steps = o.total_length or #sizes
-  if math.type(steps) ~= "integer" or steps < #sizes then
+  if steps < #sizes then
     caller.raise("%s: total_length is %s, the longest sequence has %d steps", name,
       tostring(steps), #sizes)
   end
@@ -213,18 +219,16 @@ local function list_lengths(name, list)
   return lengths
 end
 
-local PAD = {batch_first = false, padding_value = 0.0, padding_side = "right"}
+local bind_pad = options.signature("pad_sequence", [[sequences: list,
+  batch_first: boolean = false, padding_value: number = 0.0,
+  padding_side: 'right'|'left' = 'right']])
 
 --- An array of tensors (length, ...) -> (longest, batch, ...), or with batch_first
 --- (batch, longest, ...), shorter ones followed (padding_side = "left": preceded) by
 --- padding_value.
-function packed.pad_sequence(sequences, opts)
-  local name = "pad_sequence"
-  local o = options.read(name, opts, PAD)
-  if o.padding_side ~= "right" and o.padding_side ~= "left" then
-    caller.raise("%s: padding_side is '%s', wanted 'right' or 'left'", name,
-      tostring(o.padding_side))
-  end
+function packed.pad_sequence(...)
+  local name, o = "pad_sequence", bind_pad(...)
+  local sequences = o.sequences
   local lengths = list_lengths(name, sequences)
   local steps, rows = math.max(table.unpack(lengths)), {}
   for b, length in ipairs(lengths) do
@@ -238,22 +242,28 @@ function packed.pad_sequence(sequences, opts)
   return spread(core.cat(sequences), index(rows), shape, o.padding_value)
 end
 
+local bind_pack_list = options.signature("pack_sequence",
+  "sequences: list, enforce_sorted: boolean = true")
+
 --- An array of tensors (length, ...) -> PackedSequence. enforce_sorted: as
 --- pack_padded_sequence's.
-function packed.pack_sequence(sequences, opts)
-  local name = "pack_sequence"
-  local o = options.read(name, opts, {enforce_sorted = true})
-  local lengths = list_lengths(name, sequences)
-  return packed.pack_padded_sequence(packed.pad_sequence(sequences), lengths, o)
+function packed.pack_sequence(...)
+  local o = bind_pack_list(...)
+  local lengths = list_lengths("pack_sequence", o.sequences)
+  return packed.pack_padded_sequence(packed.pad_sequence(o.sequences), lengths,
+    {enforce_sorted = o.enforce_sorted})
 end
 
+local bind_unpad = options.signature("unpad_sequence", [[padded_sequences: tensor,
+  lengths: tensor|list, batch_first: boolean = false]])
+
 --- The inverse of pad_sequence: an array of views.
-function packed.unpad_sequence(padded, lengths, opts)
-  local name = "unpad_sequence"
-  local o = options.read(name, opts, {batch_first = false})
+function packed.unpad_sequence(...)
+  local name, o = "unpad_sequence", bind_unpad(...)
+  local padded, lengths = o.padded_sequences, o.lengths
   local batch_dim, step_dim = o.batch_first and 1 or 2, o.batch_first and 2 or 1
   local list = {}
-  lengths = lengths_of(name, lengths, check_tensor(name, padded):size(step_dim))
+  lengths = lengths_of(name, lengths, padded:size(step_dim))
   for b, length in ipairs(lengths) do
     list[b] = padded:select(batch_dim, b):narrow(1, 1, length)
   end

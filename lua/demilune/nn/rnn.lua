@@ -1,11 +1,12 @@
 -- Recurrent networks: RNN, LSTM, GRU, and one step of each: RNNCell, LSTMCell, GRUCell.
 -- A layer in one direction is core.rnn_layer; packed sequences take one call of it for each
--- run of steps with the same batch size.
+-- run of steps with the same batch size. An LSTM with a projection (H. Sak et al. 2014) is a
+-- composition, step by step.
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
-local init = require "demilune.nn.init_weights"
+local fill = require "demilune.nn.fill"
 local Module = require "demilune.nn.module"
 local packed = require "demilune.nn.packed"
 
@@ -15,9 +16,7 @@ local layers = {}
 -- LSTM {h, c}.
 local function first_state(self, given)
   local hx = given
-  if type(given) == "table" and given[1] == nil then
-    hx = options.read(self.class, given, {hx = options.NONE}).hx
-  end
+  if type(given) == "table" and given[1] == nil then hx = self.bind_state(given).hx end
   if hx == nil then return nil end
   local pair = type(hx) == "table"
   local h, c = pair and hx[1] or hx, pair and hx[2] or nil
@@ -50,34 +49,28 @@ local function check_input(self, x, dims, wanted)
   end
 end
 
-local NONLINEARITY = {tanh = true, relu = true}
-
-local function check_nonlinearity(self, word)
-  if not NONLINEARITY[word] then
-    caller.raise("%s: nonlinearity is '%s', wanted 'tanh' or 'relu'", self.class, tostring(word))
-  end
-  return word
-end
-
--- weight_ih (gates H, inputs), weight_hh (gates H, H) and their biases, by names
--- with the suffix.
+-- weight_ih (gates H, inputs), weight_hh (gates H, h's width), their biases, and with
+-- a projection weight_hr (P, H), by names with the suffix.
 local function make_parameters(self, suffix, inputs, o)
   local how = {dtype = o.dtype, device = o.device}
   local hidden, rows = self.hidden_size, self.gates * self.hidden_size
+  local projected = (o.proj_size or 0) > 0
   local function make(name, ...)
     self[name .. suffix] = core.parameter(core.empty(...))
   end
   make("weight_ih", rows, inputs, how)
-  make("weight_hh", rows, hidden, how)
-  if not o.bias then return end
-  make("bias_ih", rows, how)
-  make("bias_hh", rows, how)
+  make("weight_hh", rows, projected and o.proj_size or hidden, how)
+  if o.bias then
+    make("bias_ih", rows, how)
+    make("bias_hh", rows, how)
+  end
+  if projected then make("weight_hr", o.proj_size, hidden, how) end
 end
 
 -- PyTorch's: all uniform within 1 / sqrt(hidden size).
 local function reset_parameters(self)
   local bound = self.hidden_size > 0 and 1 / math.sqrt(self.hidden_size) or 0
-  for _, p in self:named_parameters() do init.uniform_(p, -bound, bound) end
+  for _, p in self:named_parameters() do fill(p, "uniform_", -bound, bound) end
 end
 
 -- ---- one step ----
@@ -87,16 +80,15 @@ end
 local Cell = Module:extend "Cell"
 Cell.reset_parameters = reset_parameters
 
-local CELL = {bias = true, dtype = "float32", device = options.NONE}
-local RNN_CELL = {bias = true, nonlinearity = "tanh", dtype = "float32", device = options.NONE}
+local SIZES = "input_size: integer, hidden_size: integer, "
+local WORDS = "nonlinearity: 'tanh'|'relu' = 'tanh', "
+local HOW = "device?: device, dtype?: dtype"
 
-function Cell:init(input_size, hidden_size, opts)
-  local o = options.read(self.class, opts, self.has_nonlinearity and RNN_CELL or CELL)
-  self.input_size, self.hidden_size = input_size, hidden_size
-  if self.has_nonlinearity then
-    self.step = core[("rnn_%s_cell"):format(check_nonlinearity(self, o.nonlinearity))]
-  end
-  make_parameters(self, "", input_size, o)
+function Cell:init(...)
+  local o = self.bind(...)
+  self.input_size, self.hidden_size = o.input_size, o.hidden_size
+  if o.nonlinearity then self.step = core[("rnn_%s_cell"):format(o.nonlinearity)] end
+  make_parameters(self, "", o.input_size, o)
   self:reset_parameters()
 end
 
@@ -117,10 +109,13 @@ function Cell:extra_repr() return ("%d -> %d"):format(self.input_size, self.hidd
 
 local function cell(name, fields)
   local class = Cell:extend(name)
+  class.bind_state = options.signature(name, "hx?: tensor|list")
+  class.bind = options.signature(name, SIZES .. "bias: boolean = true, "
+    .. (fields.step and "" or WORDS) .. HOW)
   for key, value in pairs(fields) do class[key] = value end
   layers[name] = class
 end
-cell("RNNCell", {gates = 1, has_cell = false, has_nonlinearity = true})
+cell("RNNCell", {gates = 1, has_cell = false}) -- its step is its nonlinearity's
 cell("LSTMCell", {gates = 4, has_cell = true, step = core.lstm_cell})
 cell("GRUCell", {gates = 3, has_cell = false, step = core.gru_cell})
 
@@ -128,40 +123,48 @@ cell("GRUCell", {gates = 3, has_cell = false, step = core.gru_cell})
 
 --- x (T, B, F), with batch_first (B, T, F), or (T, F) without a batch; h and c
 --- (layers directions, B, H), or without B; zeros when not given
---- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: c.
+--- -> y (T, B, directions H), laid out as x, of the last layer; h; an LSTM: {h, c}, so that
+--- `y, hidden = rnn(x, hidden)` goes on with each of them. With proj_size P, y and h are P wide.
 --- For a PackedSequence x, y is one too; h and c are those of each sequence's last step, in
 --- the order before packing.
 local Recurrent = Module:extend "Recurrent"
 Recurrent.reset_parameters = reset_parameters
 
-local LAYERS = {num_layers = 1, bias = true, batch_first = false, dropout = 0,
-  bidirectional = false, dtype = "float32", device = options.NONE}
-local RNN_LAYERS = {nonlinearity = "tanh"}
-for key, default in pairs(LAYERS) do RNN_LAYERS[key] = default end
+local LAYERS = [[bias: boolean = true, batch_first: boolean = false, dropout: number = 0,
+  bidirectional: boolean = false, ]]
 
 -- PyTorch's: weight_ih_l0, weight_ih_l0_reverse, ...; layers count from 0.
 local function suffix_of(layer, direction)
   return ("_l%d%s"):format(layer - 1, direction == 2 and "_reverse" or "")
 end
 
-function Recurrent:init(input_size, hidden_size, opts)
-  local o = options.read(self.class, opts, self.mode and LAYERS or RNN_LAYERS)
-  if math.type(o.num_layers) ~= "integer" or o.num_layers < 1 then
-    caller.raise("%s: num_layers is %s, wanted 1 or more", self.class, tostring(o.num_layers))
+function Recurrent:init(...)
+  local o = self.bind(...)
+  local input_size, hidden_size = o.input_size, o.hidden_size
+  for _, name in ipairs{"input_size", "hidden_size", "num_layers"} do
+    if o[name] < 1 then
+      caller.raise("%s: %s is %d, wanted 1 or more", self.class, name, o[name])
+    end
   end
-  if type(o.dropout) ~= "number" or not (o.dropout >= 0 and o.dropout <= 1) then
+  if not (o.dropout >= 0 and o.dropout <= 1) then
     caller.raise("%s: dropout is %s, wanted a number from 0 to 1", self.class,
       tostring(o.dropout))
   end
   if o.dropout > 0 and o.num_layers == 1 then
     caller.warn("%s: dropout works between layers, and there is only one", self.class)
   end
-  if not self.mode then self.mode = check_nonlinearity(self, o.nonlinearity) end
+  local proj_size = o.proj_size or 0
+  if proj_size < 0 or proj_size >= hidden_size and proj_size > 0 then
+    caller.raise("%s: proj_size is %d, wanted less than hidden_size (%d), or 0 for none",
+      self.class, proj_size, hidden_size)
+  end
+  self.mode = self.mode or o.nonlinearity
   self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, o.num_layers
   self.batch_first, self.dropout, self.bidirectional = o.batch_first, o.dropout, o.bidirectional
   self.directions = o.bidirectional and 2 or 1
+  self.proj_size, self.width = proj_size, proj_size > 0 and proj_size or hidden_size
   for layer = 1, o.num_layers do
-    local inputs = layer == 1 and input_size or self.directions * hidden_size
+    local inputs = layer == 1 and input_size or self.directions * self.width
     for direction = 1, self.directions do
       make_parameters(self, suffix_of(layer, direction), inputs, o)
     end
@@ -169,8 +172,27 @@ function Recurrent:init(input_size, hidden_size, opts)
   self:reset_parameters()
 end
 
+-- An LSTM's layer whose h is hr (P, H) times what its gates let out.
+local function run_projected(x, weights, o)
+  local gx = core.linear(x, weights.ih, o.b_ih)
+  local how, batch, steps = {dtype = gx.dtype, device = gx.device}, x:size(2), x:size(1)
+  local h = o.hx and o.hx:to(gx.dtype) or core.zeros(batch, weights.hr:size(1), how)
+  local c = o.cx and o.cx:to(gx.dtype) or core.zeros(batch, weights.hr:size(2), how)
+  local first, last, by, ys = 1, steps, 1, {}
+  if o.reverse then first, last, by = last, first, -1 end
+  for t = first, last, by do
+    local gates = gx[t] + core.linear(h, weights.hh, o.b_hh)
+    local i, f, g, out = table.unpack(gates:chunk(4, {dim = 2}))
+    c = f:sigmoid() * c + i:sigmoid() * g:tanh()
+    h = core.linear(out:sigmoid() * c:tanh(), weights.hr)
+    ys[t] = h
+  end
+  return core.stack(ys), h, c
+end
+
 -- One layer in one direction over all of x (T, B, F) -> y, last h and c.
 local function run_batch(_, x, weights, mode, o)
+  if weights.hr then return run_projected(x, weights, o) end
   return core.rnn_layer(x, weights.ih, weights.hh, mode, o)
 end
 
@@ -223,7 +245,7 @@ local function run_packed(runs, x, weights, mode, o)
     local part = x:narrow(1, s.from, s.steps * s.batch):reshape(s.steps, s.batch, -1)
     local y
     o.hx, o.cx = h, c
-    y, h, c = core.rnn_layer(part, weights.ih, weights.hh, mode, o)
+    y, h, c = run_batch(nil, part, weights, mode, o)
     ys[i] = y:flatten(1, 2)
   end
   return core.cat(ys), with_ended(h, h_ended), c and with_ended(c, c_ended)
@@ -249,7 +271,8 @@ local function run_layers(self, x, h, c, runs)
     local ys = {}
     for direction = 1, self.directions do
       local i, suffix = #hs + 1, suffix_of(layer, direction)
-      local weights = {ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix]}
+      local weights = {ih = self["weight_ih" .. suffix], hh = self["weight_hh" .. suffix],
+        hr = self.proj_size > 0 and self["weight_hr" .. suffix] or nil}
       ys[direction], hs[i], cs[i] = run(runs, x, weights, self.mode,
         {b_ih = self["bias_ih" .. suffix], b_hh = self["bias_hh" .. suffix], hx = h and h[i],
           cx = c and c[i], reverse = direction == 2})
@@ -263,10 +286,12 @@ local function run_layers(self, x, h, c, runs)
 end
 
 local function check_states(self, h, c, batch)
-  local wanted = {self.num_layers * self.directions, self.hidden_size}
-  if batch then table.insert(wanted, 2, batch) end
-  check_shape(self, "h", h, wanted)
-  check_shape(self, "c", c, wanted)
+  local function check(name, state, width)
+    check_shape(self, name, state, batch and {self.num_layers * self.directions, batch, width}
+      or {self.num_layers * self.directions, width})
+  end
+  check("h", h, self.width)
+  check("c", c, self.hidden_size)
 end
 
 -- States in the order of an index of sequences, or as they are.
@@ -311,8 +336,7 @@ function Recurrent:forward(x, given)
   local y
   if packed.is_packed(x) then y, h, c = forward_packed(self, x, h, c)
   else y, h, c = forward_batch(self, x, h, c) end
-  if c then return y, h, c end
-  return y, h
+  return y, c and {h, c} or h
 end
 
 function Recurrent:extra_repr()
@@ -322,11 +346,15 @@ end
 
 local function recurrent(name, fields)
   local class = Recurrent:extend(name)
+  class.bind_state = options.signature(name, "hx?: tensor|list")
+  class.bind = options.signature(name, SIZES .. "num_layers: integer = 1, "
+    .. (fields.mode and "" or WORDS) .. LAYERS .. (fields.rest or "") .. HOW)
   for key, value in pairs(fields) do class[key] = value end
   layers[name] = class
 end
 recurrent("RNN", {gates = 1, has_cell = false}) -- its mode is its nonlinearity
-recurrent("LSTM", {gates = 4, has_cell = true, mode = "lstm"})
-recurrent("GRU", {gates = 3, has_cell = false, mode = "gru"})
+recurrent("LSTM", {gates = 4, has_cell = true, mode = "lstm",
+  rest = "proj_size: integer = 0, "})
+recurrent("GRU", {gates = 3, has_cell = false, mode = "gru", rest = "*, "})
 
 return layers

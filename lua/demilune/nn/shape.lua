@@ -10,9 +10,13 @@ local layers = {}
 
 -- ReflectionPad2d(padding): a number for all sides, or {left, right, top, bottom, ...}.
 local function pad(name, dims, mode, value)
+  local bind = options.signature(name, "padding: size"
+    .. (mode == "constant" and not value and ", value: number" or ""))
   local Pad = Module:extend(name)
   Pad.holds_no_activations = true
-  function Pad:init(padding, given)
+  function Pad:init(...)
+    local o = bind(...)
+    local padding = o.padding
     local list = padding
     if type(padding) == "number" then
       list = {}
@@ -21,10 +25,7 @@ local function pad(name, dims, mode, value)
       caller.raise("%s: wanted a number or a table of %d, two a dim, the last dim first", name,
         2 * dims)
     end
-    self.padding, self.value = list, value or given
-    if mode == "constant" and type(self.value) ~= "number" then
-      caller.raise("%s: value is %s, wanted a number", name, tostring(self.value))
-    end
+    self.padding, self.value = list, value or o.value
     self._opts = {mode = mode, value = mode == "constant" and self.value or nil}
   end
   function Pad:forward(x) return core.pad(x, self.padding, self._opts) end
@@ -44,25 +45,20 @@ end
 
 -- ---- columns ----
 
-local columns = options.of_op "unfold" -- fold has the same
-
 --- Unfold(kernel_size, {dilation =, padding =, stride =})
 local Unfold = Module:extend "Unfold"
 Unfold.holds_no_activations = true
-function Unfold:init(kernel_size, opts)
-  self._opts = options.read("Unfold", opts, columns())
-  self._opts.kernel_size = kernel_size
-end
+local bind_unfold = options.signature("Unfold", "kernel_size, dilation, padding, stride", "unfold")
+function Unfold:init(...) self._opts = bind_unfold(...) end
 function Unfold:forward(x) return core.unfold(x, self._opts) end
 layers.Unfold = Unfold
 
 --- Fold(output_size, kernel_size, {dilation =, padding =, stride =})
 local Fold = Module:extend "Fold"
 Fold.holds_no_activations = true
-function Fold:init(output_size, kernel_size, opts)
-  self._opts = options.read("Fold", opts, columns())
-  self._opts.output_size, self._opts.kernel_size = output_size, kernel_size
-end
+local bind_fold = options.signature("Fold",
+  "output_size, kernel_size, dilation, padding, stride", "fold")
+function Fold:init(...) self._opts = bind_fold(...) end
 function Fold:forward(x) return core.fold(x, self._opts) end
 layers.Fold = Fold
 
@@ -71,9 +67,10 @@ layers.Fold = Fold
 --- Upsample{size =, or scale_factor =, mode = "nearest", align_corners = false}
 local Upsample = Module:extend "Upsample"
 Upsample.holds_no_activations = true
-function Upsample:init(opts)
-  self._opts = options.read("Upsample", opts, {size = options.NONE, scale_factor = options.NONE,
-    mode = "nearest", align_corners = false})
+local bind_upsample = options.signature("Upsample",
+  "size?, scale_factor, mode, align_corners", "interpolate")
+function Upsample:init(...)
+  self._opts = bind_upsample(...)
   if (self._opts.size == nil) == (self._opts.scale_factor == nil) then
     caller.raise("Upsample: wanted size or scale_factor, one of them")
   end
@@ -89,9 +86,10 @@ layers.Upsample = Upsample
 
 -- UpsamplingNearest2d{size =, or scale_factor =}; UpsamplingBilinear2d, which aligns corners.
 local function upsampling(name, mode, align_corners)
+  local bind = options.signature(name, "size?, scale_factor", "interpolate")
   local Class = Upsample:extend(name)
-  function Class:init(opts)
-    local o = options.read(name, opts, {size = options.NONE, scale_factor = options.NONE})
+  function Class:init(...)
+    local o = bind(...)
     o.mode, o.align_corners = mode, align_corners
     Upsample.init(self, o)
   end
@@ -102,33 +100,28 @@ upsampling("UpsamplingBilinear2d", "bilinear", true)
 
 -- PixelShuffle(r): (N, C r^2, H, W) -> (N, C, H r, W r); PixelUnshuffle(r): the inverse.
 -- W. Shi et al. 2016.
-local function shuffle(name, op)
+-- ChannelShuffle(groups): the channels of all groups taken in turn. X. Zhang et al. 2017.
+local function shuffle(name, op, option)
+  local bind = options.signature(name, option, op)
   local Shuffle = Module:extend(name)
   Shuffle.holds_no_activations = true
-  function Shuffle:init(factor) self.factor = factor end
-  function Shuffle:forward(x) return core[op](x, self.factor) end
-  function Shuffle:extra_repr() return tostring(self.factor) end
+  function Shuffle:init(...) self[option] = bind(...)[option] end
+  function Shuffle:forward(x) return core[op](x, self[option]) end
+  function Shuffle:extra_repr() return tostring(self[option]) end
   layers[name] = Shuffle
 end
-shuffle("PixelShuffle", "pixel_shuffle")
-shuffle("PixelUnshuffle", "pixel_unshuffle")
-
---- ChannelShuffle(groups): the channels of all groups taken in turn. X. Zhang et al. 2017.
-local ChannelShuffle = Module:extend "ChannelShuffle"
-ChannelShuffle.holds_no_activations = true
-function ChannelShuffle:init(groups) self.groups = groups end
-function ChannelShuffle:forward(x) return core.channel_shuffle(x, self.groups) end
-function ChannelShuffle:extra_repr() return tostring(self.groups) end
-layers.ChannelShuffle = ChannelShuffle
+shuffle("PixelShuffle", "pixel_shuffle", "upscale_factor")
+shuffle("PixelUnshuffle", "pixel_unshuffle", "downscale_factor")
+shuffle("ChannelShuffle", "channel_shuffle", "groups")
 
 --- Unflatten(dim, {sizes}): one dim as several; one size may be -1.
 local Unflatten = Module:extend "Unflatten"
 Unflatten.holds_no_activations = true
-function Unflatten:init(dim, unflattened_size)
-  if math.type(dim) ~= "integer" or dim == 0 or type(unflattened_size) ~= "table" then
-    caller.raise("Unflatten: wanted a dim, from 1 or from the end, and a table of sizes")
-  end
-  self.dim, self.unflattened_size = dim, {table.unpack(unflattened_size)}
+local bind_unflatten = options.signature("Unflatten", "dim: integer, unflattened_size: list")
+function Unflatten:init(...)
+  local o = bind_unflatten(...)
+  if o.dim == 0 then caller.raise("Unflatten: dims count from 1, or from the end") end
+  self.dim, self.unflattened_size = o.dim, {table.unpack(o.unflattened_size)}
 end
 function Unflatten:forward(x) return core.unflatten(x, self.dim, self.unflattened_size) end
 function Unflatten:extra_repr()

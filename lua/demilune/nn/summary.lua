@@ -5,7 +5,8 @@ local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
 
-local OPTS = {dtype = "float32", device = options.NONE, print = true}
+local bind = options.signature("summary", [[model: module, input: any, *,
+  dtype: dtype = 'float32', device?: device, print: boolean = true]])
 
 -- A tensor; a shape; or an array of these.
 local function inputs_of(given, o)
@@ -137,8 +138,9 @@ end
 -- {name, layer, shape, dtype, parameters, trainable, parameter_bytes, bytes (the output's),
 -- flops}; and total, their sums. opts: dtype ("float32") and device of the ones, print
 -- (true): as a table, which tostring gives too.
-local function summary(model, given, opts)
-  local o = options.read("summary", opts, OPTS)
+local function summary(...)
+  local o = bind(...)
+  local model, given = o.model, o.input
   local first = model:parameters()[1]
   o.device = o.device or first and first.device
   local inputs = inputs_of(given, o)

@@ -1,5 +1,6 @@
 -- nn.utils: gradient clipping, parameters as one vector, weights made anew before each
--- forward (weights.lua); nn.utils.rnn: packing.
+-- forward (weights.lua); nn.utils.rnn: packing; parametrize, parametrizations: weights that are
+-- computed; prune: masks.
 -- R. Pascanu et al. 2013.
 
 local core = require "demilune.core"
@@ -80,7 +81,8 @@ local function clip(tensors, max_norm, total_norm)
   end
 end
 
-local NORM = {norm_type = 2.0, error_if_nonfinite = false, foreach = options.NONE}
+local NORM = [[norm_type: number|'inf' = 2.0, error_if_nonfinite: boolean = false,
+  foreach?: boolean]]
 
 local function norm_of(name, tensors, o, of_grads)
   local p = o.norm_type == "inf" and math.huge or o.norm_type
@@ -99,21 +101,27 @@ local function norm_of(name, tensors, o, of_grads)
   return norm
 end
 
+local bind_total = options.signature("get_total_norm", "tensors: parameters, " .. NORM)
+
 --- The p-norm of all elements of the tensors (a tensor, an array, an iterator), as
 --- a 0-dim tensor. Options: norm_type (2; a number from 0, or "inf"),
 --- error_if_nonfinite (false): raise when the norm is inf or NaN. 16-bit tensors:
 --- float32.
-function utils.get_total_norm(tensors, opts)
-  local o = options.read("get_total_norm", opts, NORM)
-  return norm_of("get_total_norm", as_list("get_total_norm", tensors), o, false)
+function utils.get_total_norm(...)
+  local o = bind_total(...)
+  return norm_of("get_total_norm", as_list("get_total_norm", o.tensors), o, false)
 end
+
+local bind_clip_with = options.signature("clip_grads_with_norm_", [[parameters: parameters,
+  max_norm: number, total_norm: tensor|number, foreach?: boolean]])
 
 --- Multiplies the gradients by min(1, max_norm / (total_norm + 1e-6)), without
 --- waiting for the device. total_norm: from get_total_norm, or a number.
-function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
-  options.read("clip_grads_with_norm_", opts, {foreach = options.NONE})
+function utils.clip_grads_with_norm_(...)
+  local o = bind_clip_with(...)
+  local max_norm, total_norm = o.max_norm, o.total_norm
   check_limit("clip_grads_with_norm_", "max_norm", max_norm)
-  local list = as_list("clip_grads_with_norm_", parameters)
+  local list = as_list("clip_grads_with_norm_", o.parameters)
   if type(total_norm) == "number" then
     local device = list[1] and list[1].device
     total_norm = core.tensor(total_norm + 0.0, {dtype = "float32", device = device})
@@ -121,52 +129,70 @@ function utils.clip_grads_with_norm_(parameters, max_norm, total_norm, opts)
   clip(list, max_norm, total_norm)
 end
 
+local bind_clip = options.signature("clip_grad_norm_",
+  "parameters: parameters, max_norm: number, " .. NORM)
+
 --- Scales all gradients so that their common norm is at most max_norm; returns the
 --- norm before (a 0-dim tensor, on the device of the first gradient; 0 where there
 --- is no gradient). Options as get_total_norm's; foreach is
 --- accepted and means nothing here: lists are always worked on in one call. With a
 --- GradScaler: after unscale_(). Does not wait for the device, unless
 --- error_if_nonfinite; that leaves the gradients as they were.
-function utils.clip_grad_norm_(parameters, max_norm, opts)
-  local o = options.read("clip_grad_norm_", opts, NORM)
-  check_limit("clip_grad_norm_", "max_norm", max_norm)
-  local list = as_list("clip_grad_norm_", parameters)
+function utils.clip_grad_norm_(...)
+  local o = bind_clip(...)
+  check_limit("clip_grad_norm_", "max_norm", o.max_norm)
+  local list = as_list("clip_grad_norm_", o.parameters)
   warn_scaled("clip_grad_norm_", list)
   local norm = norm_of("clip_grad_norm_", list, o, true)
-  clip(list, max_norm, norm)
+  clip(list, o.max_norm, norm)
   return norm
 end
 
+local bind_clip_value = options.signature("clip_grad_value_",
+  "parameters: parameters, clip_value: number, foreach?: boolean")
+
 --- Holds each element of the gradients in [-clip_value, clip_value]; NaN stays.
-function utils.clip_grad_value_(parameters, clip_value, opts)
-  options.read("clip_grad_value_", opts, {foreach = options.NONE})
+function utils.clip_grad_value_(...)
+  local o = bind_clip_value(...)
+  local clip_value = o.clip_value
   check_limit("clip_grad_value_", "clip_value", clip_value)
-  local list = as_list("clip_grad_value_", parameters)
+  local list = as_list("clip_grad_value_", o.parameters)
   warn_scaled("clip_grad_value_", list)
   for _, part in ipairs(by_device(list, true)) do core.clamp_all_(part, clip_value, true) end
 end
 
 -- ---- parameters as one vector ----
 
+local bind_to_vector = options.signature("parameters_to_vector", "parameters: parameters")
+
 --- The elements of all parameters in one tensor (total); gradients flow through.
-function utils.parameters_to_vector(parameters)
+function utils.parameters_to_vector(...)
   local flat = {}
-  for i, p in ipairs(parameters) do flat[i] = p:reshape(-1) end
+  for i, p in ipairs(as_list("parameters_to_vector", bind_to_vector(...).parameters)) do
+    flat[i] = p:reshape(-1)
+  end
   return core.cat(flat)
 end
 
+local bind_from_vector = options.signature("vector_to_parameters",
+  "vec: tensor, parameters: parameters")
+
 --- Copies the elements of a vector (total) into the parameters, in order.
-function utils.vector_to_parameters(vector, parameters)
+function utils.vector_to_parameters(...)
+  local o = bind_from_vector(...)
   local _ <close> = core.no_grad()
   local from = 1
-  for _, p in ipairs(parameters) do
+  for _, p in ipairs(as_list("vector_to_parameters", o.parameters)) do
     local n = p:numel()
-    p.data:copy_(vector:narrow(1, from, n):reshape(table.unpack(p.shape)))
+    p.data:copy_(o.vec:narrow(1, from, n):reshape(table.unpack(p.shape)))
     from = from + n
   end
 end
 
 utils.rnn = require "demilune.nn.packed"
+utils.parametrize = require "demilune.nn.parametrize"
+utils.parametrizations = require "demilune.nn.parametrizations"
+utils.prune = require "demilune.nn.prune"
 
 for _, file in ipairs{"checkpoint", "weights"} do
   for name, fn in pairs(require("demilune.nn." .. file)) do utils[name] = fn end

@@ -6,8 +6,11 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Module = require "demilune.nn.module"
+local weight_math = require "demilune.nn.weight_math"
 
 local weights = {}
+local check_dim, lengths = weight_math.check_dim, weight_math.lengths
+local unit, as_matrix = weight_math.unit, weight_math.as_matrix
 
 local made_by = setmetatable({}, {__mode = "k"}) -- [hook] = {function's name, field}
 
@@ -17,10 +20,7 @@ local function take(what, module, name)
   if not (core.is_tensor(p) and p.is_parameter) then
     caller.raise("%s: wanted a module with a parameter '%s'", what, tostring(name))
   end
-  for i, field in ipairs(module._fields) do
-    if field == name then table.remove(module._fields, i) break end
-  end
-  rawset(module, name, nil)
+  module:_drop_field(name)
   return p
 end
 
@@ -35,8 +35,7 @@ end
 
 -- The weight as it is becomes the parameter again, the fields with these endings go.
 local function remove(what, module, name, endings)
-  name = name or "weight"
-  for _, hook in ipairs(Module.is_module(module) and rawget(module, "_pre_hooks") or {}) do
+  for _, hook in ipairs(rawget(module, "_pre_hooks") or {}) do
     local made = made_by[hook]
     if made and made[1] == what and made[2] == name then
       local training = module.training
@@ -48,12 +47,7 @@ local function remove(what, module, name, endings)
       local weight = core.keep(module[name]:detach():clone())
       rawset(module, name, nil)
       for _, ending in ipairs(endings) do
-        local field = name .. ending
-        for i, known in ipairs(module._fields) do
-          if known == field then table.remove(module._fields, i) break end
-        end
-        module._buffers[field] = nil
-        rawset(module, field, nil)
+        module:_drop_field(name .. ending)
       end
       module[name] = core.parameter(weight)
       return module
@@ -62,32 +56,16 @@ local function remove(what, module, name, endings)
   caller.raise("remove_%s: the module has no %s of '%s'", what, what, tostring(name))
 end
 
--- 1..rank without dim, as negative dims count too.
-local function check_dim(what, dim, p)
-  local rank = p:dim()
-  local d = math.type(dim) == "integer" and (dim < 0 and rank + 1 + dim or dim)
-  if not d or d < 1 or d > rank then
-    caller.raise("%s: dim is %s, the weight %s", what, tostring(dim), tostring(p.shape))
-  end
-  return d
-end
-
 -- ---- weight_norm ----
-
--- The norm of v over all dims but one, or (dim "all") over all.
-local function lengths(v, dim)
-  if dim == "all" then return v:norm() end
-  local others = {}
-  for d = 1, v:dim() do
-    if d ~= dim then others[#others + 1] = d end
-  end
-  return #others > 0 and v:norm{dim = others, keepdim = true} or v:abs()
-end
 
 --- The module's parameter `name` becomes name_g, its lengths along `dim`, times name_v over
 --- its own. opts: name ("weight"), dim (1; "all": one length). Returns the module.
-function weights.weight_norm(module, opts)
-  local o = options.read("weight_norm", opts, {name = "weight", dim = 1})
+local bind_weight = options.signature("weight_norm",
+  "module: module, name: string = 'weight', dim: integer|'all' = 1")
+
+function weights.weight_norm(...)
+  local o = bind_weight(...)
+  local module = o.module
   local p = rawget(module, o.name)
   local dim = o.dim
   if core.is_tensor(p) and dim ~= "all" then dim = check_dim("weight_norm", dim, p) end
@@ -100,19 +78,16 @@ function weights.weight_norm(module, opts)
   end)
 end
 
+local bind_off_weight = options.signature("remove_weight_norm",
+  "module: module, name: string = 'weight'")
+
 --- Takes weight_norm of the parameter `name` ("weight") back. Returns the module.
-function weights.remove_weight_norm(module, name)
-  return remove("weight_norm", module, name, {"_g", "_v"})
+function weights.remove_weight_norm(...)
+  local o = bind_off_weight(...)
+  return remove("weight_norm", o.module, o.name, {"_g", "_v"})
 end
 
 -- ---- spectral_norm ----
-
-local function unit(t, eps) return t / t:norm():clamp{min = eps} end
-
--- The weight as a matrix (size of dim, all other dims).
-local function as_matrix(w, dim)
-  return w:movedim({dim}, {1}):reshape(w:size(dim), -1)
-end
 
 -- One step more towards the largest singular value's vectors, in place.
 local function iterate(matrix, u, v, eps)
@@ -125,15 +100,18 @@ end
 --- power iteration finds, n_power_iterations a forward in training; its vectors are the
 --- buffers name_u and name_v. opts: name ("weight"), n_power_iterations (1), eps (1e-12),
 --- dim (1; 2 of transposed convolutions). Returns the module.
-function weights.spectral_norm(module, opts)
-  local o = options.read("spectral_norm", opts, {name = "weight", n_power_iterations = 1,
-    eps = 1e-12, dim = options.NONE})
-  if math.type(o.n_power_iterations) ~= "integer" or o.n_power_iterations < 1 then
+local bind_spectral = options.signature("spectral_norm", [[module: module,
+  name: string = 'weight', n_power_iterations: integer = 1, eps: number = 1e-12, dim?: integer]])
+
+function weights.spectral_norm(...)
+  local o = bind_spectral(...)
+  local module = o.module
+  if o.n_power_iterations < 1 then
     caller.raise("spectral_norm: n_power_iterations is %s, wanted 1 or more",
       tostring(o.n_power_iterations))
   end
   local given = rawget(module, o.name)
-  local dim = o.dim or (module.class or ""):match "^ConvTranspose" and 2 or 1
+  local dim = o.dim or weight_math.output_dim(module)
   if core.is_tensor(given) then dim = check_dim("spectral_norm", dim, given) end
   local p = take("spectral_norm", module, o.name)
   local orig, uname, vname = o.name .. "_orig", o.name .. "_u", o.name .. "_v"
@@ -152,9 +130,13 @@ function weights.spectral_norm(module, opts)
   end)
 end
 
+local bind_off_spectral = options.signature("remove_spectral_norm",
+  "module: module, name: string = 'weight'")
+
 --- Takes spectral_norm of the parameter `name` ("weight") back. Returns the module.
-function weights.remove_spectral_norm(module, name)
-  return remove("spectral_norm", module, name, {"_orig", "_u", "_v"})
+function weights.remove_spectral_norm(...)
+  local o = bind_off_spectral(...)
+  return remove("spectral_norm", o.module, o.name, {"_orig", "_u", "_v"})
 end
 
 return weights

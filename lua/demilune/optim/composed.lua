@@ -8,22 +8,20 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
-local options = require "demilune.options"
+local dtypes = require "demilune.dtypes"
 local Optimizer = require "demilune.optim.optimizer"
 
 local composed = {}
 
 -- The options of every class here, in addition to its own.
-local COMMON = {maximize = false, master_weights = false, foreach = options.NONE,
-  fused = options.NONE, capturable = options.NONE, differentiable = options.NONE}
-
-local SIXTEEN = {float16 = true, bfloat16 = true}
+local COMMON = [[, *, maximize: boolean = false, master_weights: boolean = false,
+  foreach?: boolean, fused?: boolean, capturable?: boolean, differentiable?: boolean]]
 
 -- The weights that a step updates, and their gradient.
 local function operands(p, state, group)
   local grad = p.grad
   if group.maximize then grad = -grad end
-  if not (group.master_weights and SIXTEEN[p.dtype]) then return p, grad end
+  if not (group.master_weights and dtypes.low[p.dtype]) then return p, grad end
   state.master = state.master or core.keep(p.data:float())
   return state.master, grad:float()
 end
@@ -68,9 +66,8 @@ local function update(self, group, found_inf, step)
 end
 
 -- A class of this name. check(o) looks at its options.
-function composed.class(name, defaults, check, step)
-  for key, value in pairs(COMMON) do defaults[key] = value end
-  local class = Optimizer.extend(name, defaults)
+function composed.class(name, text, check, step)
+  local class = Optimizer.extend(name, text .. COMMON)
   class.check = check
   class.counters = {step = "float32"}
   class.takes_found_inf = true
@@ -84,7 +81,7 @@ local function checks(name, numbers)
   return function(o)
     for _, key in ipairs(numbers) do Optimizer.check_range(name, o, key) end
     if o.betas ~= nil then
-      if type(o.betas) ~= "table" then caller.raise("%s: betas is a pair {b1, b2}", name) end
+      if #o.betas ~= 2 then caller.raise("%s: betas is a pair {b1, b2}", name) end
       for i = 1, 2 do Optimizer.check_range(name .. ": betas", o.betas, i, 1) end
     end
   end
@@ -116,14 +113,12 @@ local function moved(state, name, square, dim, weight)
   return state[name]
 end
 
-local GAP = {float64 = 2^-52, float32 = 2^-23, float16 = 2^-10, bfloat16 = 2^-7}
-
 -- N. Shazeer, M. Stern 2018: of a matrix only the rows' and the columns' mean squares are
 -- kept. eps[1] is the dtype's gap after 1 where none is given; d bounds the step's size.
-add("Adafactor", {lr = 1e-2, beta2_decay = -0.8, eps = {false, 1e-3}, d = 1.0,
-  weight_decay = 0.0}, checks("Adafactor", {"lr", "weight_decay"}),
+add("Adafactor", [[lr: number = 1e-2, beta2_decay: number = -0.8, eps: list = {false, 1e-3},
+  d: number = 1.0, weight_decay: number = 0.0]], checks("Adafactor", {"lr", "weight_decay"}),
   function(w, grad, state, o)
-    local eps1 = o.eps[1] or GAP[w.dtype]
+    local eps1 = o.eps[1] or dtypes.of[w.dtype].eps
     local t = state.step:double()
     local wide = w.dtype == "float64" and "float64" or "float32"
     local weight = (t ^ o.beta2_decay):to(wide)
@@ -152,7 +147,8 @@ composed.Adafactor.reduced = {row_var = true, col_var = true}
 
 -- Y. You et al. 2019: Adam's step, as long as the weights are, layer by layer. The ratio
 -- of the norms stays on the device.
-add("LAMB", {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-6, weight_decay = 0.01},
+add("LAMB", [[lr: number = 1e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-6,
+  weight_decay: number = 0.01]],
   checks("LAMB", {"lr", "eps", "weight_decay"}),
   function(w, grad, state, o)
     local m, v = means(state, w, grad, o.betas)

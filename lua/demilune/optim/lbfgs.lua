@@ -12,20 +12,15 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
-local options = require "demilune.options"
 local Optimizer = require "demilune.optim.optimizer"
 
-local LBFGS = Optimizer.extend("LBFGS", {lr = 1, max_iter = 20, max_eval = options.NONE,
-  tolerance_grad = 1e-7, tolerance_change = 1e-9, history_size = 100,
-  line_search_fn = options.NONE})
+local LBFGS = Optimizer.extend("LBFGS", [[lr: number = 1, max_iter: integer = 20,
+  max_eval?: integer, tolerance_grad: number = 1e-7, tolerance_change: number = 1e-9,
+  history_size: integer = 100, line_search_fn?: 'strong_wolfe']])
 
 function LBFGS.check(o)
   for _, key in ipairs{"lr", "max_iter", "tolerance_grad", "tolerance_change"} do
     Optimizer.check_range("LBFGS", o, key)
-  end
-  if o.line_search_fn ~= nil and o.line_search_fn ~= "strong_wolfe" then
-    caller.raise("LBFGS: line_search_fn is '%s', wanted 'strong_wolfe' or none",
-      tostring(o.line_search_fn))
   end
 end
 

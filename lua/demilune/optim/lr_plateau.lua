@@ -2,27 +2,23 @@
 
 local caller = require "demilune.caller"
 local options = require "demilune.options"
+local shown = require "demilune.shown"
 local lr_scheduler = require "demilune.optim.lr_scheduler"
 
 local Plateau = {class = "ReduceLROnPlateau"}
 Plateau.__index = Plateau
 
 local NAME = Plateau.class
-local DEFAULTS = {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
-  threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}
-
-local function check_word(o, key, first, second)
-  if o[key] ~= first and o[key] ~= second then
-    caller.raise("%s: %s is '%s', wanted '%s' or '%s'", NAME, key, tostring(o[key]), first, second)
-  end
-end
+local bind = options.signature(NAME, [[optimizer: optimizer, mode: 'min'|'max' = 'min',
+  factor: number = 0.1, patience: integer = 10, threshold: number = 1e-4,
+  threshold_mode: 'rel'|'abs' = 'rel', cooldown: integer = 0, min_lr: number|numbers = 0,
+  eps: number = 1e-8]])
 
 -- min_lr: a number, or one a group.
-local function new(optimizer, opts)
-  lr_scheduler.check_optimizer(NAME, optimizer)
-  local o = options.read(NAME, opts, DEFAULTS)
-  check_word(o, "mode", "min", "max")
-  check_word(o, "threshold_mode", "rel", "abs")
+local function new(...)
+  local o = bind(...)
+  local optimizer = o.optimizer
+  o.optimizer = nil
   if o.factor >= 1 then
     caller.raise("%s: factor is %g, wanted less than 1", NAME, o.factor)
   end
@@ -82,7 +78,7 @@ local SAVED = {"last_epoch", "num_bad_epochs", "cooldown_counter", "best"}
 function Plateau:state_dict()
   local state = {}
   for _, key in ipairs(SAVED) do state[key] = self[key] end
-  return state
+  return shown(state)
 end
 
 function Plateau:load_state_dict(state)
@@ -92,5 +88,7 @@ end
 function Plateau:__tostring()
   return ("%s(step %d, lr = %g)"):format(NAME, self.last_epoch, self.optimizer.param_groups[1].lr)
 end
+
+caller.with_colon(Plateau, "scheduler", "step state_dict load_state_dict get_last_lr")
 
 return {ReduceLROnPlateau = new}

@@ -3,6 +3,7 @@
 -- steps done: the first is 0.
 
 local caller = require "demilune.caller"
+local shown = require "demilune.shown"
 local options = require "demilune.options"
 
 local lr_scheduler = {}
@@ -10,8 +11,17 @@ local lr_scheduler = {}
 local Schedule = {}
 Schedule.__index = Schedule
 
-function Schedule:apply()
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:rate(i, group) end
+-- Sets the rates: rate(self, i, group) gives group i's.
+local function set(self, rate)
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = rate(self, i, group) end
+end
+
+-- Sets the first rates. Those of schedules that multiply rates combine with those of schedules
+-- made before.
+function Schedule:begin()
+  self.last_epoch, self.is_initial = 0, true
+  set(self, self.rate)
+  self.is_initial = nil
 end
 
 -- Optimizers of this library count their steps, those that a GradScaler made them
@@ -26,15 +36,11 @@ function Schedule:step(epoch)
       "hint: step the optimizer first", self.class)
   end
   self.last_epoch = epoch or self.last_epoch + 1
-  self:apply()
+  set(self, epoch and self.closed or self.rate)
 end
 
--- Back to the first step, from the base rates.
-function Schedule:restart()
-  self.last_epoch = 0
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self.base_lrs[i] end
-  self:apply()
-end
+-- Within a sequence, when its turn comes.
+function Schedule:restart() self:step(0) end
 
 -- The groups' rates; for other kinds of schedules too.
 function lr_scheduler.get_last_lr(self)
@@ -50,7 +56,7 @@ function Schedule:state_dict()
   for key, value in pairs(self.settings) do
     if type(value) ~= "function" and type(value) ~= "table" then state[key] = value end
   end
-  return state
+  return shown(state)
 end
 
 function Schedule:load_state_dict(state)
@@ -66,26 +72,21 @@ function Schedule:__tostring()
     self.optimizer.param_groups[1].lr)
 end
 
-local function check_optimizer(name, optimizer)
-  if type(optimizer) ~= "table" or not optimizer.param_groups then
-    caller.raise("%s: wanted an optimizer first", name)
-  end
-end
+caller.with_colon(Schedule, "scheduler", "step state_dict load_state_dict get_last_lr")
 
--- A class of schedules. required: names of positional settings; prepare(self)
--- runs before the first rates are set; rate(self, i, group) gives group i's.
-local function schedule(name, required, defaults, rate, prepare)
+-- A class of schedules. text: its settings, behind the optimizer; prepare(self)
+-- runs before the first rates are set; rate(self, i, group) gives group i's, from that of the
+-- step before where schedules shall combine. class.closed(self, i) then gives it without, for
+-- step(epoch).
+local function schedule(name, text, rate, prepare)
+  local bind = options.signature(name, "optimizer: optimizer, " .. text)
   local class = setmetatable({class = name, rate = rate, __tostring = Schedule.__tostring},
     {__index = Schedule})
   class.__index = class
-  lr_scheduler[name] = function(optimizer, ...)
-    local args = {...}
-    check_optimizer(name, optimizer)
-    local settings = options.read(name, args[#required + 1], defaults)
-    for i, key in ipairs(required) do
-      if args[i] == nil then caller.raise("%s: %s is missing", name, key) end
-      settings[key] = args[i]
-    end
+  lr_scheduler[name] = function(...)
+    local settings = bind(...)
+    local optimizer = settings.optimizer
+    settings.optimizer = nil
     local self = setmetatable({optimizer = optimizer, settings = settings, last_epoch = 0,
       base_lrs = {}}, class)
     for i, group in ipairs(optimizer.param_groups) do
@@ -93,62 +94,89 @@ local function schedule(name, required, defaults, rate, prepare)
       self.base_lrs[i] = group.initial_lr
     end
     if prepare then prepare(self) end
-    self:apply()
+    self:begin()
     return self
   end
+  return class
 end
 
 -- lr *= gamma every step_size steps
-schedule("StepLR", {"step_size"}, {gamma = 0.1}, function(self, _, group)
+schedule("StepLR", "step_size: integer, gamma: number = 0.1", function(self, _, group)
   local t, s = self.last_epoch, self.settings
   if t == 0 or t % s.step_size ~= 0 then return group.lr end
   return group.lr * s.gamma
-end)
+end).closed = function(self, i)
+  return self.base_lrs[i] * self.settings.gamma ^ (self.last_epoch // self.settings.step_size)
+end
 
 -- lr *= gamma at each milestone (steps done)
-schedule("MultiStepLR", {"milestones"}, {gamma = 0.1}, function(self, _, group)
+schedule("MultiStepLR", "milestones: numbers, gamma: number = 0.1", function(self, _, group)
   local lr = group.lr
   for _, milestone in ipairs(self.settings.milestones) do
     if milestone == self.last_epoch and milestone > 0 then lr = lr * self.settings.gamma end
   end
   return lr
-end)
+end).closed = function(self, i)
+  local lr = self.base_lrs[i]
+  for _, milestone in ipairs(self.settings.milestones) do
+    if milestone <= self.last_epoch then lr = lr * self.settings.gamma end
+  end
+  return lr
+end
 
 -- lr *= gamma every step
-schedule("ExponentialLR", {"gamma"}, {}, function(self, _, group)
+schedule("ExponentialLR", "gamma: number", function(self, _, group)
   return self.last_epoch == 0 and group.lr or group.lr * self.settings.gamma
-end)
+end).closed = function(self, i)
+  return self.base_lrs[i] * self.settings.gamma ^ self.last_epoch
+end
 
 -- From start_factor to end_factor of the base rate in a straight line.
-schedule("LinearLR", {}, {start_factor = 1 / 3, end_factor = 1.0, total_iters = 5},
-  function(self, i)
-    local s = self.settings
-    local done = math.min(self.last_epoch, s.total_iters) / s.total_iters
-    return self.base_lrs[i] * (s.start_factor + (s.end_factor - s.start_factor) * done)
-  end)
+schedule("LinearLR", [[start_factor: number = 1 / 3, end_factor: number = 1.0,
+  total_iters: integer = 5]], function(self, _, group)
+  local t, s = self.last_epoch, self.settings
+  if t == 0 then return group.lr * s.start_factor end
+  if t > s.total_iters then return group.lr end
+  local rise = s.end_factor - s.start_factor
+  return group.lr * (1 + rise / (s.total_iters * s.start_factor + (t - 1) * rise))
+end).closed = function(self, i)
+  local s = self.settings
+  local done = math.min(self.last_epoch, s.total_iters) / s.total_iters
+  return self.base_lrs[i] * (s.start_factor + (s.end_factor - s.start_factor) * done)
+end
 
 -- The base rate times factor, until total_iters steps are done.
-schedule("ConstantLR", {}, {factor = 1 / 3, total_iters = 5}, function(self, i)
+schedule("ConstantLR", "factor: number = 1 / 3, total_iters: integer = 5",
+function(self, _, group)
+  local t, s = self.last_epoch, self.settings
+  if t == 0 then return group.lr * s.factor end
+  return t == s.total_iters and group.lr * (1 / s.factor) or group.lr
+end).closed = function(self, i)
   local s = self.settings
   return self.base_lrs[i] * (self.last_epoch < s.total_iters and s.factor or 1)
-end)
+end
 
 -- From the base rate to 0 in total_iters steps, by a power of what is left.
-schedule("PolynomialLR", {}, {total_iters = 5, power = 1.0}, function(self, i)
+schedule("PolynomialLR", "total_iters: integer = 5, power: number = 1.0",
+function(self, _, group)
+  local t, s = self.last_epoch, self.settings
+  if t == 0 or t > s.total_iters then return group.lr end
+  return group.lr * ((1 - t / s.total_iters) / (1 - (t - 1) / s.total_iters)) ^ s.power
+end).closed = function(self, i)
   local s = self.settings
   return self.base_lrs[i] * (1 - math.min(self.last_epoch, s.total_iters) / s.total_iters) ^ s.power
-end)
+end
 
 -- rate *= fn(steps done); fn: a function, or one a group
-schedule("MultiplicativeLR", {"lr_lambda"}, {}, function(self, i, group)
-  if self.last_epoch == 0 then return group.lr end
+schedule("MultiplicativeLR", "lr_lambda: function|list", function(self, i, group)
+  if self.is_initial then return group.lr end
   local fn = self.settings.lr_lambda
   if type(fn) == "table" then fn = fn[i] end
   return group.lr * fn(self.last_epoch)
 end)
 
 -- base * fn(steps done); fn: a function, or one a group
-schedule("LambdaLR", {"lr_lambda"}, {}, function(self, i)
+schedule("LambdaLR", "lr_lambda: function|list", function(self, i)
   local fn = self.settings.lr_lambda
   if type(fn) == "table" then fn = fn[i] end
   return self.base_lrs[i] * fn(self.last_epoch)
@@ -156,7 +184,7 @@ end)
 
 -- Half a cosine from the base rate to eta_min in T_max steps, and back.
 -- I. Loshchilov, F. Hutter 2016. Recursive, as PyTorch's.
-schedule("CosineAnnealingLR", {"T_max"}, {eta_min = 0.0}, function(self, i, group)
+schedule("CosineAnnealingLR", "T_max: number, eta_min: number = 0.0", function(self, i, group)
   local t, n, low = self.last_epoch, self.settings.T_max, self.settings.eta_min
   if t == 0 then return group.lr end
   if (t - 1 - n) % (2 * n) == 0 then
@@ -164,11 +192,16 @@ schedule("CosineAnnealingLR", {"T_max"}, {eta_min = 0.0}, function(self, i, grou
   end
   return (1 + math.cos(math.pi * t / n)) / (1 + math.cos(math.pi * (t - 1) / n))
     * (group.lr - low) + low
-end)
+end).closed = function(self, i)
+  local s = self.settings
+  local height = (1 + math.cos(math.pi * self.last_epoch / s.T_max)) / 2
+  return s.eta_min + (self.base_lrs[i] - s.eta_min) * height
+end
 
 -- Half a cosine in T_0 steps, again in T_0 T_mult, and so on. I. Loshchilov, F. Hutter
 -- 2016. step(epoch) with a number, fractions too, goes to that position.
-schedule("CosineAnnealingWarmRestarts", {"T_0"}, {T_mult = 1, eta_min = 0.0}, function(self, i)
+schedule("CosineAnnealingWarmRestarts", [[T_0: integer, T_mult: integer = 1,
+  eta_min: number = 0.0]], function(self, i)
   local s, t = self.settings, self.last_epoch
   local length, from = s.T_0, 0
   if s.T_mult == 1 then
@@ -180,13 +213,11 @@ schedule("CosineAnnealingWarmRestarts", {"T_0"}, {T_mult = 1, eta_min = 0.0}, fu
   return s.eta_min + (self.base_lrs[i] - s.eta_min) * height
 end, function(self)
   local s = self.settings
-  if math.type(s.T_0) ~= "integer" or s.T_0 < 1 then
-    caller.raise("CosineAnnealingWarmRestarts: T_0 is %s, wanted a whole number from 1 up",
-      tostring(s.T_0))
-  end
-  if math.type(s.T_mult) ~= "integer" or s.T_mult < 1 then
-    caller.raise("CosineAnnealingWarmRestarts: T_mult is %s, wanted a whole number from 1 up",
-      tostring(s.T_mult))
+  for _, key in ipairs{"T_0", "T_mult"} do
+    if s[key] < 1 then
+      caller.raise("CosineAnnealingWarmRestarts: %s is %d, wanted a whole number from 1 up", key,
+        s[key])
+    end
   end
 end)
 
@@ -204,10 +235,6 @@ local function one_cycle_prepare(self)
       caller.raise("OneCycleLR: wanted total_steps, or epochs and steps_per_epoch")
     end
     s.total_steps = s.epochs * s.steps_per_epoch
-  end
-  if not ANNEAL[s.anneal_strategy] then
-    caller.raise("OneCycleLR: anneal_strategy is '%s', wanted 'cos' or 'linear'",
-      tostring(s.anneal_strategy))
   end
   local n, up = s.total_steps, s.pct_start
   if s.three_phase then
@@ -232,10 +259,11 @@ local function one_cycle_prepare(self)
   end
 end
 
-schedule("OneCycleLR", {"max_lr"}, {total_steps = options.NONE, epochs = options.NONE,
-  steps_per_epoch = options.NONE, pct_start = 0.3, anneal_strategy = "cos", cycle_momentum = true,
-  base_momentum = 0.85, max_momentum = 0.95, div_factor = 25.0, final_div_factor = 1e4,
-  three_phase = false}, function(self, i, group)
+schedule("OneCycleLR", [[max_lr: number|numbers, total_steps?: integer, epochs?: integer,
+  steps_per_epoch?: integer, pct_start: number = 0.3, anneal_strategy: 'cos'|'linear' = 'cos',
+  cycle_momentum: boolean = true, base_momentum: number = 0.85, max_momentum: number = 0.95,
+  div_factor: number = 25.0, final_div_factor: number = 1e4, three_phase: boolean = false]],
+function(self, i, group)
   local s, t, from = self.settings, self.last_epoch, 0
   if t > s.total_steps then
     caller.raise("OneCycleLR: step %d of %d", t, s.total_steps)
@@ -282,9 +310,12 @@ local function cycle_position(s, t)
 end
 
 -- base_lr to max_lr in step_size_up steps and back in step_size_down, momentum the other way.
-schedule("CyclicLR", {"base_lr", "max_lr"}, {step_size_up = 2000, step_size_down = options.NONE,
-  mode = "triangular", gamma = 1.0, scale_fn = options.NONE, scale_mode = "cycle",
-  cycle_momentum = true, base_momentum = 0.8, max_momentum = 0.9}, function(self, i, group)
+schedule("CyclicLR", [[base_lr: number|numbers, max_lr: number|numbers,
+  step_size_up: integer = 2000, step_size_down?: integer,
+  mode: 'triangular'|'triangular2'|'exp_range' = 'triangular', gamma: number = 1.0,
+  scale_fn?: function, scale_mode: 'cycle'|'iterations' = 'cycle',
+  cycle_momentum: boolean = true, base_momentum: number|numbers = 0.8,
+  max_momentum: number|numbers = 0.9]], function(self, i, group)
   local s = self.settings
   local position = cycle_position(s, self.last_epoch)
   if s.cycle_momentum then
@@ -295,10 +326,6 @@ schedule("CyclicLR", {"base_lr", "max_lr"}, {step_size_up = 2000, step_size_down
   return self.base_lrs[i] + (of_group(s.max_lr, i) - self.base_lrs[i]) * position
 end, function(self)
   local s = self.settings
-  if not HEIGHT[s.mode] and not s.scale_fn then
-    caller.raise("CyclicLR: mode is '%s', wanted 'triangular', 'triangular2' or 'exp_range', "
-      .. "or a scale_fn", tostring(s.mode))
-  end
   for i, group in ipairs(self.optimizer.param_groups) do
     self.base_lrs[i] = of_group(s.base_lr, i)
     group.initial_lr = self.base_lrs[i]
@@ -307,8 +334,6 @@ end, function(self)
     end
   end
 end)
-
-lr_scheduler.check_optimizer = check_optimizer
 
 -- Schedules of another kind, in modules of their own.
 local FILES = {ReduceLROnPlateau = "lr_plateau", SequentialLR = "lr_sequence",

@@ -10,16 +10,15 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
-local options = require "demilune.options"
 local Optimizer = require "demilune.optim.optimizer"
 
 local methods = {}
 
 -- The options of every class here. PyTorch's choices of an implementation are accepted and
 -- change nothing.
-local COMMON = {maximize = false, master_weights = false, stochastic_rounding = false,
-  foreach = options.NONE, fused = options.NONE, capturable = options.NONE,
-  differentiable = options.NONE}
+local COMMON = [[, *, maximize: boolean = false, master_weights: boolean = false,
+  stochastic_rounding: boolean = false, foreach?: boolean, fused?: boolean,
+  capturable?: boolean, differentiable?: boolean]]
 
 local check_range = Optimizer.check_range
 
@@ -44,22 +43,32 @@ local function complete(self, group, p, names)
 end
 
 -- The engine answers with a parameter and the names that its state lacks, until there is none.
+-- A first step that the host knows to be skipped leaves no state, if the method counts no steps:
+-- the next one is the first.
 local function update(self, group, found_inf, step, ...)
-  local params, first = group.params, nil
+  local params, first, fresh = group.params, nil, nil
   local rounding, masters = group.stochastic_rounding, group.master_weights
   local lacking, names = step(params, self.state, found_inf, first, rounding, masters, ...)
   while lacking do
     local p = params[lacking]
     first = first or {}
+    local is_fresh = not self.state[p]
     first[p] = complete(self, group, p, names)
+    if is_fresh and not self.state[p].step then
+      fresh = fresh or {}
+      fresh[#fresh + 1] = p
+    end
     lacking, names = step(params, self.state, found_inf, first, rounding, masters, ...)
+  end
+  if fresh and found_inf and found_inf.device == "cpu" and found_inf:item() ~= 0 then
+    for _, p in ipairs(fresh) do self.state[p] = nil end
   end
 end
 
 local function check(name, row, o)
   for _, key in ipairs(row.from_zero) do check_range(name, o, key) end
   if o.betas ~= nil then
-    if type(o.betas) ~= "table" then caller.raise("%s: betas is a pair {b1, b2}", name) end
+    if #o.betas ~= 2 then caller.raise("%s: betas is a pair {b1, b2}", name) end
     for i = 1, 2 do check_range(name .. ": betas", o.betas, i, 1) end
   end
   if row.check then row.check(o) end
@@ -70,7 +79,7 @@ local function check(name, row, o)
 end
 
 -- Adds a class. In its row:
---   options    with their defaults
+--   options    as options.signature reads them
 --   arguments  a function: a group's options in the order of the engine's row
 --   from_zero  names of options that are numbers from 0 up
 --   check      a function that looks at further options
@@ -78,9 +87,7 @@ end
 --   initial    state that does not begin with zeros: {name = value, or the option that has it}
 --   formula    the engine's row, where its name is another
 local function add(name, row)
-  local defaults = row.options
-  for key, value in pairs(COMMON) do defaults[key] = value end
-  local class = Optimizer.extend(name, defaults)
+  local class = Optimizer.extend(name, row.options .. COMMON)
   class.takes_found_inf = true
   class.initial = row.initial or {}
   class.counters = {step = "float32"}
@@ -95,7 +102,8 @@ local function add(name, row)
 end
 
 add("SGD", {
-  options = {lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false},
+  options = [[lr: number = 1e-3, momentum: number = 0, dampening: number = 0,
+    weight_decay: number = 0, nesterov: boolean = false]],
   from_zero = {"lr", "momentum", "weight_decay"},
   check = function(o)
     if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
@@ -111,8 +119,9 @@ add("SGD", {
 for name, decay in pairs{Adam = {0, false}, AdamW = {1e-2, true}} do
   add(name, {
     formula = "Adam", saves_tensors = true,
-    options = {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = decay[1],
-      amsgrad = false, decoupled_weight_decay = decay[2]},
+    options = ([[lr: number = 1e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-8,
+      weight_decay: number = %g, amsgrad: boolean = false, *,
+      decoupled_weight_decay: boolean = %s]]):format(decay[1], decay[2]),
     from_zero = {"lr", "eps", "weight_decay"},
     arguments = function(g)
       local betas = g.betas
@@ -124,8 +133,8 @@ end
 
 -- The gradient over the root of the mean of its squares; centered: of its variance.
 add("RMSprop", {
-  options = {lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0,
-    centered = false},
+  options = [[lr: number = 1e-2, alpha: number = 0.99, eps: number = 1e-8,
+    weight_decay: number = 0, momentum: number = 0, centered: boolean = false]],
   from_zero = {"lr", "alpha", "eps", "weight_decay", "momentum"},
   arguments = function(g)
     return g.lr, g.alpha, g.eps, g.weight_decay, g.momentum, g.centered, g.maximize
@@ -133,18 +142,18 @@ add("RMSprop", {
 })
 
 add("Adagrad", {
-  options = {lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0,
-    eps = 1e-10},
+  options = [[lr: number = 1e-2, lr_decay: number = 0, weight_decay: number = 0,
+    initial_accumulator_value: number = 0, eps: number = 1e-10]],
   from_zero = {"lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"},
   initial = {sum = "initial_accumulator_value"},
   arguments = function(g) return g.lr, g.lr_decay, g.eps, g.weight_decay, g.maximize end,
 })
 
 add("Adadelta", {
-  options = {lr = 1.0, rho = 0.9, eps = 1e-6, weight_decay = 0},
+  options = [[lr: number = 1.0, rho: number = 0.9, eps: number = 1e-6, weight_decay: number = 0]],
   from_zero = {"lr", "eps", "weight_decay"},
   check = function(o)
-    if type(o.rho) ~= "number" or not (o.rho >= 0 and o.rho <= 1) then
+    if not (o.rho >= 0 and o.rho <= 1) then
       caller.raise("Adadelta: rho is %s, wanted a number from 0 to 1", tostring(o.rho))
     end
   end,
@@ -152,7 +161,8 @@ add("Adadelta", {
 })
 
 add("Adamax", {
-  options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0},
+  options = [[lr: number = 2e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-8,
+    weight_decay: number = 0]],
   from_zero = {"lr", "eps", "weight_decay"},
   arguments = function(g)
     return g.lr, g.betas[1], g.betas[2], g.eps, g.weight_decay, g.maximize
@@ -161,8 +171,9 @@ add("Adamax", {
 
 -- Adam with Nesterov's momentum, which grows along a schedule.
 add("NAdam", {
-  options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0,
-    momentum_decay = 4e-3, decoupled_weight_decay = false},
+  options = [[lr: number = 2e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-8,
+    weight_decay: number = 0, momentum_decay: number = 4e-3,
+    decoupled_weight_decay: boolean = false]],
   from_zero = {"lr", "eps", "weight_decay", "momentum_decay"},
   numbers = {"mu_product"}, initial = {mu_product = 1},
   arguments = function(g)
@@ -173,8 +184,8 @@ add("NAdam", {
 
 -- Adam that waits with its adaptive rates until the squares' mean can be trusted.
 add("RAdam", {
-  options = {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0,
-    decoupled_weight_decay = false},
+  options = [[lr: number = 1e-3, betas: numbers = {0.9, 0.999}, eps: number = 1e-8,
+    weight_decay: number = 0, decoupled_weight_decay: boolean = false]],
   from_zero = {"lr", "eps", "weight_decay"},
   arguments = function(g)
     return g.lr, g.betas[1], g.betas[2], g.eps, g.weight_decay, g.decoupled_weight_decay,
@@ -184,7 +195,8 @@ add("RAdam", {
 
 -- SGD whose mean state.ax is the answer; t0: steps before the mean begins.
 add("ASGD", {
-  options = {lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0},
+  options = [[lr: number = 1e-2, lambd: number = 1e-4, alpha: number = 0.75, t0: number = 1e6,
+    weight_decay: number = 0]],
   from_zero = {"lr", "weight_decay"},
   numbers = {"eta", "mu"}, initial = {eta = "lr", mu = 1},
   arguments = function(g) return g.lr, g.lambd, g.alpha, g.t0, g.weight_decay, g.maximize end,
@@ -193,11 +205,11 @@ add("ASGD", {
 -- Each weight's own step size grows by etas[2] while its gradient keeps its sign, and shrinks
 -- by etas[1] where that turned.
 add("Rprop", {
-  options = {lr = 1e-2, etas = {0.5, 1.2}, step_sizes = {1e-6, 50}},
+  options = [[lr: number = 1e-2, etas: numbers = {0.5, 1.2}, step_sizes: numbers = {1e-6, 50}]],
   from_zero = {"lr"},
   check = function(o)
     local e = o.etas
-    if type(e) ~= "table" or not (e[1] > 0 and e[1] < 1 and e[2] > 1) then
+    if #e ~= 2 or not (e[1] > 0 and e[1] < 1 and e[2] > 1) then
       caller.raise "Rprop: etas is a pair {less than 1, more than 1}"
     end
   end,
@@ -209,7 +221,7 @@ add("Rprop", {
 
 -- The sign of a mean of gradients, and decoupled weight decay.
 add("Lion", {
-  options = {lr = 1e-4, betas = {0.9, 0.99}, weight_decay = 0},
+  options = [[lr: number = 1e-4, betas: numbers = {0.9, 0.99}, weight_decay: number = 0]],
   from_zero = {"lr", "weight_decay"},
   arguments = function(g)
     return g.lr, g.betas[1], g.betas[2], g.weight_decay, g.maximize

@@ -4,7 +4,6 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
-local options = require "demilune.options"
 local composed = require "demilune.optim.composed"
 local Optimizer = require "demilune.optim.optimizer"
 
@@ -24,30 +23,29 @@ local function orthogonal(g, o)
   return is_tall and x:t() or x
 end
 
--- Rates as if for AdamW, or as the authors': by the sides of the matrix.
+-- Rates as if for AdamW, or as the authors': by the sides of the matrix, with or without a
+-- lower bound of 1.
 local ADJUST = {
   original = function(lr, rows, columns) return lr * math.sqrt(math.max(1, rows / columns)) end,
   match_rms_adamw = function(lr, rows, columns)
     return lr * 0.2 * math.sqrt(math.max(rows, columns))
   end,
+  spectral_unclamped = function(lr, rows, columns) return lr * math.sqrt(rows / columns) end,
 }
 
 local function check(o)
   for _, key in ipairs{"lr", "momentum", "weight_decay"} do
     Optimizer.check_range("Muon", o, key)
   end
-  if o.adjust_lr_fn ~= nil and not ADJUST[o.adjust_lr_fn] then
-    caller.raise("Muon: adjust_lr_fn is '%s', wanted 'original' or 'match_rms_adamw'",
-      tostring(o.adjust_lr_fn))
-  end
-  if type(o.ns_coefficients) ~= "table" or #o.ns_coefficients ~= 3 then
+  if #o.ns_coefficients ~= 3 then
     caller.raise("Muon: ns_coefficients are three numbers {a, b, c}")
   end
 end
 
-local Muon = composed.class("Muon", {lr = 1e-3, weight_decay = 0.1, momentum = 0.95,
-  nesterov = true, ns_coefficients = {3.4445, -4.7750, 2.0315}, eps = 1e-7, ns_steps = 5,
-  adjust_lr_fn = options.NONE}, check,
+local Muon = composed.class("Muon", [[lr: number = 1e-3, weight_decay: number = 0.1,
+  momentum: number = 0.95, nesterov: boolean = true,
+  ns_coefficients: numbers = {3.4445, -4.7750, 2.0315}, eps: number = 1e-7,
+  ns_steps: integer = 5, adjust_lr_fn?: 'original'|'match_rms_adamw'|'spectral_unclamped']], check,
   function(w, grad, state, o)
     state.momentum_buffer = state.momentum_buffer or Optimizer.zeros_like(w)
     local buffer = state.momentum_buffer

@@ -8,7 +8,9 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
 local options = require "demilune.options"
+local shown = require "demilune.shown"
 
 local drop_grads, on_one_device, warn_autocast =
   core.drop_grads, core.on_one_device, core.warn_autocast
@@ -16,13 +18,27 @@ local drop_grads, on_one_device, warn_autocast =
 local Optimizer = {counters = {}, reduced = {}}
 Optimizer.__index = Optimizer
 
--- A class of optimizers; class.defaults are its options.
-function Optimizer.extend(name, defaults)
-  local class = {__name = name, class = name, defaults = defaults,
-    __tostring = Optimizer.__tostring}
+-- {name = default} as options.signature reads them, by name only.
+local function text_of(defaults)
+  local parts = {}
+  for key, value in pairs(defaults) do
+    parts[#parts + 1] = ("%s: any = %s"):format(key, options.written(value))
+  end
+  table.sort(parts)
+  return "*, " .. table.concat(parts, ", ")
+end
+
+-- A class of optimizers. text: its options, as options.signature reads them, or a table
+-- {name = default}.
+function Optimizer.extend(name, text)
+  if type(text) == "table" then text = text_of(text) end
+  local bind, defaults = options.signature(name, "params: parameters, " .. text)
+  local class = {__name = name, class = name, __tostring = Optimizer.__tostring,
+    bind = bind, class_defaults = defaults,
+    bind_group = options.signature(name, "params: parameters, *, param_names?: list, " .. text)}
   class.__index = class
-  return setmetatable(class, {__index = Optimizer, __call = function(_, params, opts)
-    return Optimizer.new(class, params, opts)
+  return setmetatable(class, {__index = Optimizer, __call = function(_, ...)
+    return Optimizer.new(class, ...)
   end})
 end
 
@@ -37,14 +53,14 @@ local function listed(params)
 end
 
 -- params: an array of parameters or of groups, or model:named_parameters().
-function Optimizer.new(class, params, opts)
+function Optimizer.new(class, ...)
   local self = setmetatable({state = {}, param_groups = {}}, class)
-  self.defaults = options.read(class.class, opts, class.defaults)
-  local names
+  local o = class.bind(...)
+  local params, names = o.params, nil
+  self.defaults, o.params = o, nil
   if type(params) == "function" then params, names = listed(params) end
-  if type(params) ~= "table" then
-    caller.raise("%s: wanted an array of parameters or groups, got %s", class.class,
-      core.is_tensor(params) and "one tensor" or type(params))
+  if core.is_tensor(params) then
+    caller.raise("%s: wanted an array of parameters or groups, got one tensor", class.class)
   end
   if #params == 0 then caller.raise("%s: the array of parameters is empty", class.class) end
   if type(params[1]) ~= "table" then params = {{params = params, param_names = names}} end
@@ -55,17 +71,18 @@ end
 -- group: {params = {...}, lr = , ...}; what it does not name is the default.
 -- params may be module:named_parameters(); the names go into param_names.
 function Optimizer:add_param_group(group)
-  local given = {}
-  for key, value in pairs(group) do
-    if key ~= "params" and key ~= "param_names" then given[key] = value end
+  if type(group) ~= "table" or group.params == nil then
+    caller.raise("%s: a group without params", self.class)
   end
-  local new = options.read(self.class, given, self.defaults)
+  local given = {}
+  for key, value in pairs(self.defaults) do given[key] = value end
+  for key, value in pairs(group) do given[key] = value end
+  local new = self.bind_group(given)
   if self.check then self.check(new) end
   for key, value in pairs(new) do
     if type(value) == "table" then new[key] = {table.unpack(value)} end
   end
   local params, names = listed(group.params)
-  if type(params) ~= "table" then caller.raise("%s: a group without params", self.class) end
   local taken = {}
   for _, other in ipairs(self.param_groups) do
     for _, p in ipairs(other.params) do taken[p] = true end
@@ -85,10 +102,17 @@ function Optimizer:add_param_group(group)
     new.params[i] = core.keep(p)
   end
   new.param_names = names or group.param_names
+  local first = self.param_groups[1]
+  if first and (first.param_names == nil) ~= (new.param_names == nil) then
+    caller.raise("%s: a group %s names of its parameters, and the first one has %s; hint: "
+      .. "param_names, or model:named_parameters(), for all groups or for none", self.class,
+      new.param_names and "with" or "without", first.param_names and "some" or "none")
+  end
   self.param_groups[#self.param_groups + 1] = new
 end
 
 function Optimizer:zero_grad()
+  if self == nil then caller.dotted("optimizer", "zero_grad") end
   local groups = self.param_groups
   for i = 1, #groups do drop_grads(groups[i].params) end
 end
@@ -116,6 +140,7 @@ end
 -- returned. found_inf: a float32 scalar; not 0: nothing is changed. Parameters may be
 -- on different devices, within a group too.
 function Optimizer:step(closure, found_inf)
+  if self == nil then caller.dotted("optimizer", "step") end
   warn_autocast "step"
   local loss
   if closure then
@@ -141,7 +166,7 @@ function Optimizer:widen_gradients()
   for _, group in ipairs(self.param_groups) do
     for _, p in ipairs(group.master_weights and group.params or {}) do
       local grad = p.grad
-      if grad and (grad.dtype == "float16" or grad.dtype == "bfloat16") then
+      if grad and dtypes.low[grad.dtype] then
         p.grad = grad:float()
       end
     end
@@ -199,7 +224,7 @@ function Optimizer:state_dict()
     end
     saved.param_groups[g] = copy
   end
-  return saved
+  return shown(saved)
 end
 
 local function check_saved(self, saved)
@@ -271,14 +296,14 @@ end
 
 -- "Adam(lr = 0.001, betas = {0.9, 0.999}, ..., 6 parameters)"
 function Optimizer:__tostring()
-  local groups = {}
+  local groups, defaults = {}, self.class_defaults()
   for g, group in ipairs(self.param_groups) do
     local parts = {}
     for key, value in pairs(group) do
       if key ~= "params" and key ~= "lr" and key ~= "param_names" then
         local text = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}"
           or tostring(value)
-        if value ~= getmetatable(self).defaults[key] then
+        if value ~= defaults[key] then
           parts[#parts + 1] = key .. " = " .. text
         end
       end
@@ -290,5 +315,7 @@ function Optimizer:__tostring()
   end
   return ("%s(%s)"):format(self.class, table.concat(groups, "; "))
 end
+
+caller.with_colon(Optimizer, "optimizer", "state_dict load_state_dict add_param_group")
 
 return Optimizer

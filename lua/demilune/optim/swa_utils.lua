@@ -17,19 +17,24 @@ local AveragedModel = Module:extend "AveragedModel"
 swa_utils.AveragedModel = AveragedModel
 
 -- decay: an exponential mean with this share of what was; without one all steps weigh
--- alike. use_buffers: means of float buffers too; else they are the last model's.
-function AveragedModel:init(model, opts)
-  if not Module.is_module(model) then
-    caller.raise("AveragedModel: wanted a module, got %s", type(model))
-  end
-  local o = options.read("AveragedModel", opts, {decay = options.NONE, use_buffers = false,
-    device = options.NONE})
-  if o.decay ~= nil and not (type(o.decay) == "number" and o.decay >= 0 and o.decay <= 1) then
+-- alike. avg_fn(mean, value, n) gives another mean of two tensors, multi_avg_fn(means, values, n)
+-- changes a list of them in place; n counts the models before. use_buffers: means of float
+-- buffers too; else they are the last model's.
+local bind_averaged = options.signature("AveragedModel", [[model: module, device?: device,
+  avg_fn?: function, multi_avg_fn?: function, use_buffers: boolean = false, *, decay?: number]])
+
+function AveragedModel:init(...)
+  local o = bind_averaged(...)
+  if o.decay ~= nil and not (o.decay >= 0 and o.decay <= 1) then
     caller.raise("AveragedModel: decay is %s, wanted a number from 0 to 1", tostring(o.decay))
   end
-  self.module = model:copy()
+  self.module = o.model:copy()
   if o.device then self.module:to(o.device) end
+  if (o.decay and 1 or 0) + (o.avg_fn and 1 or 0) + (o.multi_avg_fn and 1 or 0) > 1 then
+    caller.raise "AveragedModel: wanted one of decay, avg_fn and multi_avg_fn"
+  end
   self.decay, self.use_buffers = o.decay, o.use_buffers
+  self.avg_fn, self.multi_avg_fn = o.avg_fn, o.multi_avg_fn
   self:register_buffer("n_averaged", core.tensor(0, {dtype = "int64"}))
 end
 
@@ -45,23 +50,78 @@ local function blend(mean, value, share)
   end
 end
 
+-- Lists of the float tensors' data, and of the values' on the same devices in the same dtypes.
+local function data_of(means, values)
+  local ours, theirs = {}, {}
+  for i, mean in ipairs(means) do
+    if mean:is_floating_point() then
+      ours[#ours + 1] = mean.data
+      theirs[#theirs + 1] = values[i].data:to(mean.device):to(mean.dtype)
+    end
+  end
+  return ours, theirs
+end
+
+-- Takes `values` into `means`, after n others; share: of the values, where no function says more.
+local function mean_of(self, means, values, n, share)
+  local own = n > 0 and (self.multi_avg_fn or self.avg_fn)
+  if not own then
+    for i, mean in ipairs(means) do blend(mean, values[i], share) end
+    return
+  end
+  local ours, theirs = data_of(means, values)
+  if self.multi_avg_fn then return self.multi_avg_fn(ours, theirs, n) end
+  for i, mean in ipairs(ours) do mean:copy_(self.avg_fn(mean, theirs[i], n)) end
+end
+
 --- Takes the weights that `model` has now into the mean.
 function AveragedModel:update_parameters(model)
   local _ <close> = core.no_grad()
   local n = self.n_averaged:item()
   local share = n == 0 and 1 or self.decay and 1 - self.decay or 1 / (n + 1)
-  local theirs = model:parameters()
-  for i, p in ipairs(self.module:parameters()) do blend(p, theirs[i], share) end
-  theirs = model:buffers()
+  mean_of(self, self.module:parameters(), model:parameters(), n, share)
+  local theirs = model:buffers()
   for i, b in ipairs(self.module:buffers()) do
-    blend(b, theirs[i], self.use_buffers and share or 1)
+    if self.use_buffers then
+      mean_of(self, {b}, {theirs[i]}, n, share)
+    else
+      blend(b, theirs[i], 1)
+    end
   end
   self.n_averaged:add_(1)
 end
 
+local bind_ema = options.signature("get_ema_multi_avg_fn", "decay: number = 0.999")
+
+--- The multi_avg_fn of an exponential mean.
+function swa_utils.get_ema_multi_avg_fn(...)
+  local decay = bind_ema(...).decay
+  if not (decay >= 0 and decay <= 1) then
+    caller.raise("get_ema_multi_avg_fn: decay is %s, wanted a number from 0 to 1", tostring(decay))
+  end
+  return function(means, values)
+    for i, mean in ipairs(means) do mean:lerp_(values[i], 1 - decay) end
+  end
+end
+
+local bind_swa = options.signature("get_swa_multi_avg_fn", "")
+
+--- The multi_avg_fn of a mean in which all steps weigh alike.
+function swa_utils.get_swa_multi_avg_fn(...)
+  bind_swa(...)
+  return function(means, values, n)
+    for i, mean in ipairs(means) do mean:lerp_(values[i], 1 / (n + 1)) end
+  end
+end
+
+local bind_update = options.signature("update_bn",
+  "loader: rounds, model: module, device?: device")
+
 --- Makes the running statistics of the batch norms in `model` anew: their mean over the
 --- batches x of `loader`, a DataLoader or an iterator.
-function swa_utils.update_bn(loader, model)
+function swa_utils.update_bn(...)
+  local o = bind_update(...)
+  local loader, model = o.loader, o.model
   local norms, was_training = {}, model.training
   for _, m in model:named_modules() do
     if m.running_mean then
@@ -77,7 +137,8 @@ function swa_utils.update_bn(loader, model)
   local _ <close> = core.no_grad()
   local function feed(x)
     local _ <close> = core.scope()
-    model(core.is_tensor(x) and x or x[1])
+    x = core.is_tensor(x) and x or x[1]
+    model(o.device and x:to(o.device) or x)
   end
   if type(loader) == "function" then
     for x in loader do feed(x) end
@@ -96,19 +157,17 @@ local SHARE = {
 local SWALR = {class = "SWALR"}
 SWALR.__index = SWALR
 
+local bind_swalr = options.signature("SWALR", [[optimizer: optimizer, swa_lr: number|numbers,
+  anneal_epochs: integer = 10, anneal_strategy: 'cos'|'linear' = 'cos']])
+
 --- Moves each group's rate to swa_lr (a number, or one a group) within anneal_epochs
 --- steps, by a 'cos' or 'linear' curve, and holds it there; with 0 of them at once.
-function swa_utils.SWALR(optimizer, swa_lr, opts)
-  lr_scheduler.check_optimizer("SWALR", optimizer)
-  local o = options.read("SWALR", opts, {anneal_epochs = 10, anneal_strategy = "cos"})
-  if not SHARE[o.anneal_strategy] then
-    caller.raise("SWALR: anneal_strategy is '%s', wanted 'cos' or 'linear'",
-      tostring(o.anneal_strategy))
-  end
-  local rates = {}
+function swa_utils.SWALR(...)
+  local o = bind_swalr(...)
+  local optimizer, swa_lr, rates = o.optimizer, o.swa_lr, {}
   for i in ipairs(optimizer.param_groups) do
     rates[i] = type(swa_lr) == "table" and swa_lr[i] or swa_lr
-    if type(rates[i]) ~= "number" then caller.raise("SWALR: wanted swa_lr, a number") end
+    if not rates[i] then caller.raise("SWALR: swa_lr has no number for group %d", i) end
   end
   if o.anneal_epochs == 0 then
     for i, group in ipairs(optimizer.param_groups) do group.lr = rates[i] end

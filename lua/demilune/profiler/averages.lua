@@ -181,17 +181,17 @@ local function add_entry(lines, columns, e)
   if n > 0 then lines[#lines + 1] = "" end
 end
 
-local TABLE = {sort_by = options.NONE, row_limit = 100, header = options.NONE,
-  max_name_column_width = 55, max_shapes_column_width = 80, max_src_column_width = 75,
-  top_level_events_only = false}
+local bind_table = options.signature("table", [[sort_by?: string, row_limit: integer = 100,
+  max_src_column_width: integer = 75, max_name_column_width: integer = 55,
+  max_shapes_column_width: integer = 80, header?: string, top_level_events_only: boolean = false]])
 
 --- list:table{sort_by =, row_limit = 100, header =, max_name_column_width = 55,
 --- top_level_events_only = false, ...} -> text; "" where there are no events.
 --- sort_by: "self_cpu_time_total", "cpu_time_total", "cpu_time", "count",
 --- "cuda_time_total", "cpu_memory_usage", "cuda_memory_usage", "flops", ..., largest
 --- first. row_limit -1: all rows. Raises on an unknown key.
-function List:table(opts)
-  local o = options.read("table", opts, TABLE)
+function List:table(...)
+  local o = bind_table(...)
   local entries = sorted(self, o.sort_by)
   if #entries == 0 then return "" end
   local total, device_total = 0, 0

@@ -111,9 +111,10 @@ end
 --- prof:key_averages{group_by_input_shape = false, group_by_stack_n = 0} -> the
 --- events summed by name, and by shapes of the inputs and the innermost n lines of
 --- the program where asked for and recorded; see averages.lua.
-function Profile:key_averages(opts)
-  local o = options.read("key_averages", opts,
-    {group_by_input_shape = false, group_by_stack_n = 0})
+local bind_averages = options.signature("key_averages",
+  "group_by_input_shape: boolean = false, group_by_stack_n: integer = 0")
+function Profile:key_averages(...)
+  local o = bind_averages(...)
   local list = setmetatable({memory = self.settings.profile_memory}, averages.List)
   local groups, ended = {}, {}
   for i = 1, count(self) do
@@ -171,8 +172,6 @@ end
 --- Writes the events as a trace that chrome://tracing and ui.perfetto.dev open.
 --- true; nil and a message where the file cannot be written.
 function Profile:export_chrome_trace(path)
-  local file <close>, text = io.open(path, "w")
-  if not file then return nil, "export_chrome_trace: " .. text end
   local form = '{"ph": "X", "cat": "%s", "name": %s, "pid": 1, "tid": %d, "ts": %.3f, '
     .. '"dur": %.3f, "args": %s}'
   local parts = {'{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "demilune"}}'}
@@ -188,12 +187,8 @@ function Profile:export_chrome_trace(path)
       core.json_encode(e.name), e.thread, e.start, e.cpu_time_total, core.json_encode(args))
   end
   add_device_rows(self, parts)
-  local done
-  done, text = file:write('{"displayTimeUnit": "ms", "traceEvents": [\n',
-    table.concat(parts, ",\n"), "\n]}\n")
-  if done then done, text = file:close() end
-  if not done then return nil, "export_chrome_trace: " .. text end
-  return true
+  return core._write_file("export_chrome_trace", path,
+    '{"displayTimeUnit": "ms", "traceEvents": [\n' .. table.concat(parts, ",\n") .. "\n]}\n")
 end
 
 function Profile:__tostring()
@@ -201,8 +196,9 @@ function Profile:__tostring()
     self.recording and "recording" or "stopped")
 end
 
-local PROFILE = {activities = options.NONE, profile_memory = false, record_shapes = false,
-  with_stack = false, with_flops = false}
+local bind_profile = options.signature("profile", [[*, activities?: any,
+  record_shapes: boolean = false, profile_memory: boolean = false, with_stack: boolean = false,
+  with_flops: boolean = false, fn?: function]])
 
 -- Does the profile record at all, and devices' times?
 local function recorded(activities)
@@ -233,9 +229,9 @@ end
 --- counted for products and convolutions. "cuda" takes the times of CUDA devices around
 --- what each op queues there, and reads them at the stop, which waits. Profiles may lie
 --- within each other; one that is forgotten stops when it is collected.
-function profiler.profile(opts, fn)
-  local settings = options.read("profile", opts, PROFILE)
-  if fn ~= nil then check_function("profile", fn) end
+function profiler.profile(...)
+  local settings = bind_profile(...)
+  local fn = settings.fn
   local records, devices = recorded(settings.activities)
   local prof = setmetatable({settings = settings, recorder = core.profile_new(
     settings.profile_memory, settings.record_shapes, settings.with_flops,

@@ -7,6 +7,8 @@ local options = require "demilune.options"
 local Measure = {__name = "demilune.Measure"}
 Measure.__index = Measure
 
+local bind = options.signature("measure", "*, device?: device")
+
 local function begin(device)
   collectgarbage()
   collectgarbage() -- what the first one's finalizers let go of
@@ -71,7 +73,7 @@ local function measure(first, ...)
   if type(first) ~= "table" or meta and meta.__call then
     return run(core.get_default_device(), first, ...)
   end
-  return run(options.read("measure", first, {device = core.get_default_device()}).device, ...)
+  return run(bind(first).device or core.get_default_device(), ...)
 end
 
 return measure

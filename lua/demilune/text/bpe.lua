@@ -132,9 +132,10 @@ end
 
 --- -> int64 (number of tokens), of a text in UTF-8. {special = true}: "<|endoftext|>" is
 --- its token, and not so many characters.
-function Tokenizer:encode(text, opts)
-  simple.check_text("encode", text)
-  local o = options.read("encode", opts, {special = false})
+local bind_encode = options.signature("encode", "text: string, special: boolean = false")
+function Tokenizer:encode(...)
+  local o = bind_encode(...)
+  local text = o.text
   local ok, at = utf8.len(text)
   if not ok then caller.raise("encode: byte %d of the text is not UTF-8", at) end
   local ids, from = {}, 1
@@ -165,8 +166,9 @@ end
 
 local function read_file(folder, names)
   for _, name in ipairs(names) do
-    local file <close> = io.open(folder .. "/" .. name, "rb")
-    if file then return file:read "a", folder .. "/" .. name end
+    local path = folder .. "/" .. name
+    local text = core._read_file("load", path)
+    if text then return text, path end
   end
   return nil, ("%s: there is neither %s"):format(folder, table.concat(names, " nor "))
 end

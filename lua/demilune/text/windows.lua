@@ -14,15 +14,18 @@ windows.Windows = Windows
 -- Windows(ids, {length = 256, step = 1}): sample i is x = ids[a .. a + length - 1], a =
 -- 1 + (i - 1) step, and y, the same one further. ids: a tensor, of which these are views on
 -- the CPU, or a data.TokenFile: nothing is copied.
-function Windows:init(ids, opts)
-  local o = options.read("Windows", opts, {length = 256, step = 1})
+local bind = options.signature("Windows",
+  "ids: tensor|tokens, length: integer = 256, step: integer = 1")
+function Windows:init(...)
+  local o = bind(...)
+  local ids = o.ids
   local is_file = tokens.is_file(ids)
   if not is_file and not (core.is_tensor(ids) and ids:dim() == 1) then
     caller.raise("Windows: wanted ids, a tensor of one dim or a TokenFile, got %s",
       core.is_tensor(ids) and tostring(ids.shape) or type(ids))
   end
   for _, key in ipairs{"length", "step"} do
-    if math.type(o[key]) ~= "integer" or o[key] < 1 then
+    if o[key] < 1 then
       caller.raise("Windows: %s is %s, wanted a whole number from 1", key, tostring(o[key]))
     end
   end
@@ -67,10 +70,11 @@ local KINDS = {uint16 = {magic = 20240520, version = 1, most = 1 << 16, format =
 
 --- read_tokens(path, {first = 1, count = all, dtype = as TokenFile}) -> int64 (count), or
 --- nil and why not: the ids of a file of tokens, plain or with llm.c's head.
-function windows.read_tokens(path, opts)
-  local o = options.read("read_tokens", opts, {first = 1, count = options.NONE,
-    dtype = options.NONE})
-  local file, why = tokens.TokenFile(path, {dtype = o.dtype})
+local bind_read = options.signature("read_tokens",
+  "path: string, first: integer = 1, count?: integer, dtype?: 'uint16'|'int32'")
+function windows.read_tokens(...)
+  local o = bind_read(...)
+  local file, why = tokens.TokenFile(o.path, {dtype = o.dtype})
   if not file then return nil, why end
   local count = o.count or #file - o.first + 1
   return file:read(o.first, count)
@@ -78,13 +82,12 @@ end
 
 --- write_tokens(path, ids, {dtype = "uint16" or "int32"}): llm.c's head and the ids; true,
 --- or nil and why not.
-function windows.write_tokens(path, ids, opts)
-  local o = options.read("write_tokens", opts, {dtype = "uint16"})
+local bind_write = options.signature("write_tokens",
+  "path: string, ids: any, dtype: 'uint16'|'int32' = 'uint16'")
+function windows.write_tokens(...)
+  local o = bind_write(...)
   local kind = KINDS[o.dtype]
-  if not kind then
-    caller.raise("write_tokens: dtype is %s, wanted uint16 or int32", tostring(o.dtype))
-  end
-  local list = require "demilune.text.simple".ids_of("write_tokens", ids)
+  local list = require "demilune.text.simple".ids_of("write_tokens", o.ids)
   for i, id in ipairs(list) do
     if math.type(id) ~= "integer" or id < 1 or id > kind.most then
       caller.raise("write_tokens: id %s at %d, wanted 1 to %d", tostring(id), i, kind.most)
@@ -92,7 +95,7 @@ function windows.write_tokens(path, ids, opts)
   end
   local parts = {("<i4i4i4"):pack(kind.magic, kind.version, #list) .. ("\0"):rep(HEAD - 12)}
   for i, id in ipairs(list) do parts[i + 1] = kind.format:pack(id - 1) end
-  return core._write_file("write_tokens", path, table.concat(parts))
+  return core._write_file("write_tokens", o.path, table.concat(parts))
 end
 
 return windows

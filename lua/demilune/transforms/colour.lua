@@ -33,8 +33,10 @@ end
 -- ColorJitter{brightness = 0, contrast = 0, saturation = 0, hue = 0}: the four, in an order
 -- drawn, by factors drawn: n: 1 - n to 1 + n, 0 at least (hue: -n to n, up to 0.5); or
 -- {low, high}.
-function colour.ColorJitter(opts)
-  opts = options.read("ColorJitter", opts, {brightness = 0, contrast = 0, saturation = 0, hue = 0})
+local bind_jitter = options.signature("ColorJitter", [[brightness: number|numbers = 0,
+  contrast: number|numbers = 0, saturation: number|numbers = 0, hue: number|numbers = 0]])
+function colour.ColorJitter(...)
+  local opts = bind_jitter(...)
   for _, name in ipairs(JITTER) do
     local v, neutral = opts[name], NEUTRAL[name]
     if type(v) == "number" then
@@ -54,8 +56,9 @@ function Grayscale:declare() return {kind = "Grayscale", channels = self.channel
 function Grayscale:describe() return tostring(self.channels) end
 
 -- Grayscale(num_output_channels = 1): without colour; 3: as three equal channels.
-function colour.Grayscale(channels)
-  if channels == nil then channels = 1 end
+local bind_grey = options.signature("Grayscale", "num_output_channels: integer = 1")
+function colour.Grayscale(...)
+  local channels = bind_grey(...).num_output_channels
   if channels ~= 1 and channels ~= 3 then
     caller.raise("Grayscale: num_output_channels is %s, wanted 1 or 3", tostring(channels))
   end
@@ -67,8 +70,10 @@ function RandomGrayscale:declare() return {kind = "RandomGrayscale", p = self.p}
 function RandomGrayscale:describe() return ("p = %g"):format(self.p) end
 
 -- RandomGrayscale(p = 0.1): with this probability without colour; as many channels.
-function colour.RandomGrayscale(p)
-  return setmetatable({p = step.probability("RandomGrayscale", p, 0.1)}, RandomGrayscale)
+local bind_random_grey = options.signature("RandomGrayscale", "p: number = 0.1")
+function colour.RandomGrayscale(...)
+  return setmetatable({p = step.probability("RandomGrayscale", bind_random_grey(...).p)},
+    RandomGrayscale)
 end
 
 -- ---- one adjustment, with a probability ----
@@ -82,15 +87,15 @@ local function adjustment(name, adjust, argument, least, most)
   function class:describe()
     return ("%sp = %g"):format(argument and ("%g, "):format(self.much) or "", self.p)
   end
-  local function make(much, p)
-    return setmetatable({much = much, p = step.probability(name, p, 0.5)}, class)
-  end
-  if not argument then return function(p) return make(nil, p) end end
-  return function(much, p)
-    if type(much) ~= "number" or not (much >= least and much <= most) then
+  local bind = options.signature(name, (argument and argument .. ": number, " or "")
+    .. "p: number = 0.5")
+  return function(...)
+    local o = bind(...)
+    local much = o[argument or "p"]
+    if argument and not (much >= least and much <= most) then
       caller.raise("%s: %s is %s, wanted %g to %g", name, argument, tostring(much), least, most)
     end
-    return make(much, p)
+    return setmetatable({much = argument and much, p = step.probability(name, o.p)}, class)
   end
 end
 
@@ -121,10 +126,11 @@ end
 -- RandAugment{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation =
 -- "nearest", fill = 0}: so many of fourteen changes, drawn one by one, each of that
 -- magnitude (0 to num_magnitude_bins - 1): E. Cubuk et al., 2019.
-function colour.RandAugment(opts)
-  opts = options.read("RandAugment", opts, {num_ops = 2, magnitude = 9, num_magnitude_bins = 31,
-    interpolation = "nearest", fill = 0})
-  step.one_of("RandAugment", "interpolation", opts.interpolation, {"nearest", "bilinear"})
+local bind_augment = options.signature("RandAugment", [[num_ops: integer = 2,
+  magnitude: integer = 9, num_magnitude_bins: integer = 31,
+  interpolation: 'nearest'|'bilinear' = 'nearest', fill: number|numbers = 0]])
+function colour.RandAugment(...)
+  local opts = bind_augment(...)
   local bins = opts.num_magnitude_bins
   if not (step.is_count(opts.num_ops, 0) and step.is_count(bins, 2)
     and step.is_count(opts.magnitude, 0) and opts.magnitude < bins) then

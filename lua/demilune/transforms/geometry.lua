@@ -7,13 +7,14 @@ local ops = require "demilune.transforms.ops"
 
 local geometry = {}
 
-local MODES = {"constant", "edge", "reflect", "symmetric"}
-local FILTERS = {"nearest", "bilinear", "bicubic"}
+local BORDER = [[fill: number|numbers = 0,
+  padding_mode: 'constant'|'edge'|'reflect'|'symmetric' = 'constant']]
+local SMOOTH = "interpolation: 'nearest'|'bilinear'|'bicubic' = 'bilinear', "
+local ROUGH = "interpolation: 'nearest'|'bilinear' = 'nearest', "
 
 local function borders(what, opts)
   opts.padding = step.padding(what, opts.padding)
   opts.fill = step.fill(what, opts.fill)
-  step.one_of(what, "padding_mode", opts.padding_mode, MODES)
   return opts
 end
 
@@ -30,11 +31,8 @@ end
 -- Pad(padding, {fill = 0, padding_mode = "constant"}): a border. padding: a number, {x, y}
 -- or {left, top, right, bottom}; padding_mode: "constant" (fill: a number, or one per
 -- channel), "edge", "reflect" or "symmetric".
-function geometry.Pad(padding, opts)
-  opts = options.read("Pad", opts, {fill = 0, padding_mode = "constant"})
-  opts.padding = padding
-  return setmetatable(borders("Pad", opts), Pad)
-end
+local bind_pad = options.signature("Pad", "padding: number|numbers, " .. BORDER)
+function geometry.Pad(...) return setmetatable(borders("Pad", bind_pad(...)), Pad) end
 
 local RandomCrop = step.class("RandomCrop", ops.move)
 
@@ -50,10 +48,11 @@ end
 -- RandomCrop(size, {padding = 0, pad_if_needed = false, fill = 0, padding_mode =
 -- "constant"}): a crop at a random position of the image with a border as Pad's.
 -- size: a number, or {height, width}.
-function geometry.RandomCrop(size, opts)
-  opts = options.read("RandomCrop", opts,
-    {padding = 0, pad_if_needed = false, fill = 0, padding_mode = "constant"})
-  opts.height, opts.width = step.size("RandomCrop", size)
+local bind_crop = options.signature("RandomCrop", [[size: number|numbers,
+  padding: number|numbers = 0, pad_if_needed: boolean = false, ]] .. BORDER)
+function geometry.RandomCrop(...)
+  local opts = bind_crop(...)
+  opts.height, opts.width = step.size("RandomCrop", opts.size)
   return setmetatable(borders("RandomCrop", opts), RandomCrop)
 end
 
@@ -64,8 +63,9 @@ end
 function CenterCrop:describe() return ("%dx%d"):format(self.height, self.width) end
 
 -- CenterCrop(size): the middle; a smaller image gets a black border.
-function geometry.CenterCrop(size)
-  local height, width = step.size("CenterCrop", size)
+local bind_center = options.signature("CenterCrop", "size: number|numbers")
+function geometry.CenterCrop(...)
+  local height, width = step.size("CenterCrop", bind_center(...).size)
   return setmetatable({height = height, width = width}, CenterCrop)
 end
 
@@ -75,7 +75,10 @@ local function flip(name)
   local class = step.class(name, ops.move)
   function class:declare() return {kind = name, p = self.p} end
   function class:describe() return ("p = %g"):format(self.p) end
-  return function(p) return setmetatable({p = step.probability(name, p, 0.5)}, class) end
+  local bind = options.signature(name, "p: number = 0.5")
+  return function(...)
+    return setmetatable({p = step.probability(name, bind(...).p)}, class)
+  end
 end
 
 -- RandomHorizontalFlip(p = 0.5): with this probability left and right are exchanged;
@@ -85,14 +88,11 @@ geometry.RandomVerticalFlip = flip "RandomVerticalFlip"
 
 -- ---- other sizes ----
 
-local function filters(what, given, defaults)
-  local opts = options.read(what, given, defaults)
-  step.one_of(what, "interpolation", opts.interpolation, FILTERS)
-  if opts.antialias ~= true then
-    caller.raise("%s: antialias is %s; images made smaller are always smoothed, as Pillow does",
-      what, tostring(opts.antialias))
+local function check_antialias(what, opts)
+  if not opts.antialias then
+    caller.raise("%s: antialias is false; images made smaller are always smoothed, as Pillow does",
+      what)
   end
-  return opts
 end
 
 local Resize = step.class("Resize", ops.move)
@@ -110,9 +110,12 @@ end
 -- Resize(size, {interpolation = "bilinear", max_size = nil, antialias = true}): size:
 -- {height, width}, or a number, which the shorter side becomes; then the longer one is at
 -- most max_size. interpolation: "bilinear", "bicubic" or "nearest".
-function geometry.Resize(size, opts)
-  opts = filters("Resize", opts,
-    {interpolation = "bilinear", max_size = options.NONE, antialias = true})
+local bind_resize = options.signature("Resize",
+  "size: number|numbers, " .. SMOOTH .. "max_size?: number, antialias: boolean = true")
+function geometry.Resize(...)
+  local opts = bind_resize(...)
+  check_antialias("Resize", opts)
+  local size = opts.size
   local one = type(size) ~= "table" or #size == 1
   opts.height, opts.width = step.size("Resize", size)
   if one then opts.width = nil end
@@ -145,10 +148,13 @@ end
 -- RandomResizedCrop(size, {scale = {0.08, 1}, ratio = {3/4, 4/3}, interpolation =
 -- "bilinear", antialias = true}): a crop with so much of the area and this aspect, at a
 -- random position, resized. size: a number, or {height, width}.
-function geometry.RandomResizedCrop(size, opts)
-  opts = filters("RandomResizedCrop", opts, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3},
-    interpolation = "bilinear", antialias = true})
-  opts.height, opts.width = step.size("RandomResizedCrop", size)
+local bind_resized = options.signature("RandomResizedCrop", [[size: number|numbers,
+  scale: numbers = {0.08, 1}, ratio: numbers = {3 / 4, 4 / 3}, ]] .. SMOOTH
+  .. "antialias: boolean = true")
+function geometry.RandomResizedCrop(...)
+  local opts = bind_resized(...)
+  check_antialias("RandomResizedCrop", opts)
+  opts.height, opts.width = step.size("RandomResizedCrop", opts.size)
   return setmetatable(boxes("RandomResizedCrop", opts), RandomResizedCrop)
 end
 
@@ -178,11 +184,12 @@ end
 -- "nearest", fill = 0}): turned by degrees (n: -n to n; or {low, high}), moved by up to
 -- these parts of width and height, scaled, and sheared by degrees along x (n, {low, high}),
 -- and along y too with {x low, x high, y low, y high}.
-function geometry.RandomAffine(degrees, opts)
-  opts = options.read("RandomAffine", opts, {translate = {0, 0}, scale = {1, 1}, shear = 0,
-    interpolation = "nearest", fill = 0})
-  step.one_of("RandomAffine", "interpolation", opts.interpolation, {"nearest", "bilinear"})
-  opts.degrees = both_sides("RandomAffine", "degrees", degrees, 1e6)
+local bind_affine = options.signature("RandomAffine", [[degrees: number|numbers,
+  translate: numbers = {0, 0}, scale: numbers = {1, 1}, shear: number|numbers = 0, ]] .. ROUGH
+  .. "fill: number|numbers = 0")
+function geometry.RandomAffine(...)
+  local opts = bind_affine(...)
+  opts.degrees = both_sides("RandomAffine", "degrees", opts.degrees, 1e6)
   opts.translate = step.numbers("RandomAffine", "translate", opts.translate, 0, 1)
   if #opts.translate ~= 2 then
     caller.raise("RandomAffine: translate is {%s}, wanted {x, y}", step.words(opts.translate))
@@ -206,10 +213,11 @@ function RandomRotation:describe() return ("degrees = {%s}"):format(step.words(s
 
 -- RandomRotation(degrees, {interpolation = "nearest", fill = 0}): turned about its middle
 -- by degrees, counter-clockwise: n: -n to n; or {low, high}.
-function geometry.RandomRotation(degrees, opts)
-  opts = options.read("RandomRotation", opts, {interpolation = "nearest", fill = 0})
-  step.one_of("RandomRotation", "interpolation", opts.interpolation, {"nearest", "bilinear"})
-  opts.degrees = both_sides("RandomRotation", "degrees", degrees, 1e6)
+local bind_rotation = options.signature("RandomRotation",
+  "degrees: number|numbers, " .. ROUGH .. "*, fill: number|numbers = 0")
+function geometry.RandomRotation(...)
+  local opts = bind_rotation(...)
+  opts.degrees = both_sides("RandomRotation", "degrees", opts.degrees, 1e6)
   opts.fill = step.fill("RandomRotation", opts.fill)
   return setmetatable(opts, RandomRotation)
 end
@@ -242,9 +250,11 @@ end
 -- RandomErasing{p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0}: with
 -- probability p a box with so much of the area and this ratio of height to width becomes
 -- value: a number, one per channel, or "random", normal noise.
-function geometry.RandomErasing(opts)
-  opts = options.read("RandomErasing", opts,
-    {p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0})
+local bind_erasing = options.signature("RandomErasing", [[p: number = 0.5,
+  scale: numbers = {0.02, 0.33}, ratio: numbers = {0.3, 3.3},
+  value: number|numbers|'random' = 0]])
+function geometry.RandomErasing(...)
+  local opts = bind_erasing(...)
   opts.p = step.probability("RandomErasing", opts.p)
   if opts.value == "random" then opts.value = nil
   else
@@ -260,13 +270,13 @@ function Cutout:describe() return ("%d, n_holes = %d"):format(self.length, self.
 
 -- Cutout(length, {n_holes = 1}): squares of this side become 0, as far as they lie inside;
 -- their middles are anywhere in the image.
-function geometry.Cutout(length, opts)
-  opts = options.read("Cutout", opts, {n_holes = 1})
-  if not (step.is_count(length, 1) and step.is_count(opts.n_holes, 0)) then
+local bind_cutout = options.signature("Cutout", "length: integer, n_holes: integer = 1")
+function geometry.Cutout(...)
+  local opts = bind_cutout(...)
+  if opts.length < 1 or opts.n_holes < 0 then
     caller.raise("Cutout: length is %s and n_holes %s; wanted whole numbers from 1 and 0 on",
-      tostring(length), tostring(opts.n_holes))
+      opts.length, opts.n_holes)
   end
-  opts.length = length
   return setmetatable(opts, Cutout)
 end
 

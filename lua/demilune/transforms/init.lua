@@ -9,6 +9,7 @@
 
 local core = require "demilune.core"
 local caller = require "demilune.caller"
+local options = require "demilune.options"
 local step = require "demilune.transforms.step"
 
 local transforms = {}
@@ -20,7 +21,8 @@ function ToTensor.declare() return {kind = "ToTensor"} end
 function ToTensor.apply(_, x) return x.dtype == "uint8" and x:to "float32" / 255 or x end
 
 -- ToTensor(): uint8 0..255 becomes float32 0..1; other dtypes stay.
-function transforms.ToTensor() return setmetatable({}, ToTensor) end
+local bind_tensor = options.signature("ToTensor", "")
+function transforms.ToTensor(...) return setmetatable(bind_tensor(...), ToTensor) end
 
 local Normalize = step.class "Normalize"
 
@@ -44,10 +46,12 @@ function Normalize:declare(channels)
 end
 
 -- Normalize(mean, std): (x - mean) / std; each a number, or one per channel.
-function transforms.Normalize(mean, std)
+local bind_normalize = options.signature("Normalize", "mean: number|numbers, std: number|numbers")
+function transforms.Normalize(...)
+  local o = bind_normalize(...)
   local self = setmetatable({
-    mean = step.numbers("Normalize", "mean", mean, -math.huge, math.huge),
-    std = step.numbers("Normalize", "std", std, -math.huge, math.huge),
+    mean = step.numbers("Normalize", "mean", o.mean, -math.huge, math.huge),
+    std = step.numbers("Normalize", "std", o.std, -math.huge, math.huge),
   }, Normalize)
   for _, deviation in ipairs(self.std) do
     if deviation == 0 then caller.raise("Normalize: std is 0, which divides by zero") end
@@ -58,12 +62,14 @@ end
 -- ---- Compose ----
 
 local Compose = step.class "Compose"
+Compose.__stays = {lists = true}
 
 -- All in one go where C can do all of it, with the draws that the loader's threads would
 -- make of the same seed; else one after the other.
 function Compose:apply(x)
   local channels = x:size(-3)
   if step.is_bytes(x) then
+    self.lists = self.lists or {} -- by the number of channels: what declare gives, or false
     if self.lists[channels] == nil then
       self.lists[channels] = transforms.declare(self, channels) or false
     end
@@ -86,18 +92,15 @@ end
 transforms.is_callable = is_callable
 
 -- Compose{first, second, ...}: one after the other; functions of one's own too.
-function transforms.Compose(list)
-  if type(list) ~= "table" or getmetatable(list) then
-    caller.raise("Compose: a list of transforms expected, got %s", type(list))
-  end
+local bind_compose = options.signature("Compose", "transforms: list")
+function transforms.Compose(...)
+  local list = bind_compose(...).transforms
   for i, one in ipairs(list) do
     if not is_callable(one) then
       caller.raise("Compose: element %d is a %s, wanted a transform", i, type(one))
     end
   end
-  local self = {table.unpack(list)}
-  self.lists = {} -- by the number of channels: what declare gives, or false
-  return setmetatable(self, Compose)
+  return setmetatable({table.unpack(list)}, Compose)
 end
 
 -- ---- for C ----
@@ -127,16 +130,26 @@ function transforms.declare(transform, channels)
 end
 
 -- The others are loaded when they are asked for.
-local MODULES = {"geometry", "colour", "mix"}
+local MODULES = {"geometry", "colour", "mix", "policies", "choice", "blur", "perspective"}
+local function load_others()
+  for _, module in ipairs(MODULES) do
+    for key, value in pairs(require("demilune.transforms." .. module)) do
+      rawset(transforms, key, value)
+    end
+  end
+end
+
+-- The classes by name, by which another Lua state finds them (data/travel.lua).
+transforms.classes = setmetatable(step.classes, {__index = function(self, name)
+  load_others()
+  return rawget(self, name)
+end})
+
 return setmetatable(transforms, {__index = function(self, name)
   if name == "functional" then
     self.functional = require "demilune.transforms.functional"
     return self.functional
   end
-  for _, module in ipairs(MODULES) do
-    for key, value in pairs(require("demilune.transforms." .. module)) do
-      rawset(self, key, value)
-    end
-  end
+  load_others()
   return rawget(self, name)
 end})

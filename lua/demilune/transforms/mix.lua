@@ -76,9 +76,10 @@ local function class(name)
     return ("%s(alpha = %g, num_classes = %s)"):format(name, self.alpha,
       tostring(self.num_classes))
   end
-  return c, function(opts)
-    opts = options.read(name, opts, {alpha = 1, num_classes = options.NONE})
-    if type(opts.alpha) ~= "number" or not (opts.alpha > 0 and opts.alpha < math.huge) then
+  local bind = options.signature(name, "*, alpha: number = 1, num_classes?: integer")
+  return c, function(...)
+    local opts = bind(...)
+    if not (opts.alpha > 0 and opts.alpha < math.huge) then
       caller.raise("%s: alpha is %s, wanted a number above 0", name, tostring(opts.alpha))
     elseif opts.num_classes ~= nil and not step.is_count(opts.num_classes, 1) then
       caller.raise("%s: num_classes is %s, wanted a count", name, tostring(opts.num_classes))
@@ -106,7 +107,7 @@ function CutMix:apply(x)
   local height, width = x:size(-2), x:size(-1)
   local half = 0.5 * math.sqrt(1 - draw_beta(self.alpha))
   local function span(n)
-    local middle = core.randint(0, n, {1}, {device = "cpu"}):item()
+    local middle = core.randint(0, n - 1, {1}, {device = "cpu"}):item()
     local reach = math.floor(half * n)
     return math.max(middle - reach, 0), math.min(middle + reach, n)
   end

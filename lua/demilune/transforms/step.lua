@@ -8,9 +8,12 @@ local caller = require "demilune.caller"
 
 local step = {}
 
+-- The classes by name, see transforms.classes.
+step.classes = {}
+
 -- A seed for one call's draws, from the generator of dm.manual_seed.
 function step.draw()
-  return core.randint(0, 1 << 62, {1}, {dtype = "int64", device = "cpu"}):item()
+  return core.randint(0, (1 << 62) - 1, {1}, {dtype = "int64", device = "cpu"}):item()
 end
 
 -- A number in [low, high), likewise.
@@ -52,6 +55,7 @@ end
 function step.class(name, on_tensor)
   local c = {class = name, apply = apply, on_tensor = on_tensor}
   c.__index = c
+  step.classes[name] = c
   function c:__call(x)
     if not core.is_tensor(x) or x:dim() < 3 then
       caller.raise("%s: wanted an image {C, H, W} or a batch {N, C, H, W}, got %s", name,
@@ -79,9 +83,8 @@ function step.size(what, size)
   return height, width
 end
 
-function step.probability(what, p, default)
-  if p == nil then p = default end
-  if type(p) ~= "number" or not (p >= 0 and p <= 1) then
+function step.probability(what, p)
+  if not (p >= 0 and p <= 1) then
     caller.raise("%s: p is %s, wanted 0 to 1", what, tostring(p))
   end
   return p
@@ -97,14 +100,6 @@ function step.range(what, name, v, least, most)
       most)
   end
   return {v[1], v[2]}
-end
-
--- One of the names; v itself.
-function step.one_of(what, name, v, names)
-  for _, known in ipairs(names) do
-    if v == known then return v end
-  end
-  caller.raise("%s: %s is %s, wanted %s", what, name, tostring(v), table.concat(names, ", "))
 end
 
 -- A number or a list of them as a list, each within least and most.

@@ -133,9 +133,9 @@ typedef struct dm_Loops {
   void (*philox_words)(dm_Generator g, uint64_t counter, int64_t n, uint32_t *out);
   /* v rounded stochastically; see dm_round_stochastic. */
   void (*round_stochastic)(dm_DType to, const uint32_t *w, int64_t n, float *v);
-  dm_ReduceF32 *fold32[DM_N_FOLD];
-  dm_ReduceF64 *fold64[DM_N_FOLD];
-  dm_BesideF32 *beside[DM_N_FOLD]; /* NULL: none */
+  dm_ReduceF32 *reduce32[DM_N_REDUCE];
+  dm_ReduceF64 *reduce64[DM_N_REDUCE];
+  dm_ReduceColumnsF32 *columns[DM_N_REDUCE]; /* NULL: none */
 } dm_Loops;
 
 extern const dm_Loops dm_loops_plain;

@@ -4,25 +4,26 @@
 
 #include "base/accumulator.h"
 
-/* Folds n elements, of which the first has index `at` among the reduced. */
+/* Reduces n elements, of which the first has index `at` among the reduced. */
 typedef void dm_ReduceF32(dm_Acc *s, const float *v, int64_t n, int64_t at, double param);
 typedef void dm_ReduceF64(dm_Acc *s, const double *v, int64_t n, int64_t at, double param);
 typedef void dm_ReduceI64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param);
 
-/* Folds of floats that are loops.h's. */
+/* Reductions of floats whose loops are in loops.h; DM_REDUCE_OWN: the reduction brings its own.
+ */
 enum {
-  DM_FOLD_OWN,
-  DM_FOLD_SUM,
-  DM_FOLD_NORM,
-  DM_FOLD_LARGEST,
-  DM_FOLD_VAR,
-  DM_FOLD_EXTREME,
-  DM_FOLD_TOP,
-  DM_FOLD_LSE,
-  DM_N_FOLD
+  DM_REDUCE_OWN,
+  DM_REDUCE_SUM,
+  DM_REDUCE_NORM,
+  DM_REDUCE_LARGEST,
+  DM_REDUCE_VAR,
+  DM_REDUCE_EXTREME,
+  DM_REDUCE_TOP,
+  DM_REDUCE_LSE,
+  DM_N_REDUCE
 };
 
 /* A row of outputs at once: v (n) joins what each has so far. */
-typedef void dm_BesideF32(float *so_far, const float *v, int64_t n, float param);
+typedef void dm_ReduceColumnsF32(float *so_far, const float *v, int64_t n, float param);
 
 #endif

@@ -1,6 +1,16 @@
 /* conv2d: x (N,C,H,W), weight (O,C/G,R,S) -> y (N,O,P,Q); x without N gives y
    without. It is linear in x and in weight, so the three products conv2d,
-   conv2d_dx and conv2d_dw are each other's gradients, to any order. */
+   conv2d_dx and conv2d_dw are each other's gradients, to any order.
+
+   With d the geometry (strides U and V, padding A and B, dilation D and E), each
+   output is y[n, o, p, q] = sum over c, r, s of x[n, c, p U - A + r D, q V - B + s E]
+   w[o, c, r, s], where x is 0 outside and c runs over the channels of o's group.
+   conv2d_dx is the sum over o, p, q of the same products for each element of x, and
+   conv2d_dw the sum over n, p, q for each element of w. cpu/conv.c chooses the
+   algorithm. Sums of 16-bit floats run in float32.
+
+   The gradient ops take the size that they give as an attribute: with a stride
+   several sizes of x, and several sizes of the kernel, give one size of y. */
 #include "op/conv/conv.h"
 
 #include "base/error.h"
@@ -9,6 +19,7 @@
 
 /* ---- shapes ---- */
 
+/* A batch of images (N, C, H, W) or one image (C, H, W), of floats. */
 static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *what) {
   if (t->ndim == 3 || t->ndim == 4) return dm_check_float(c, t, what);
   return dm_fail(DM_EARG,
@@ -17,6 +28,7 @@ static dm_status check_image(const dm_Call *c, const dm_Tensor *t, const char *w
                  c->op->name, what, DM_SHAPE(t));
 }
 
+/* Products of mixed dtypes are not computed; the hint names the two ways out. */
 static dm_status check_same_dtype(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *w,
                                   const char *what) {
   if (x->dtype == w->dtype) return DM_OK;
@@ -33,6 +45,8 @@ static bool out_of_bounds(int64_t v, int64_t least) {
   return v < least || v > MAX_STEP;
 }
 
+/* Stride and dilation from 1, padding from 0 or DM_CONV_SAME, which needs stride 1:
+   with a larger stride y cannot have x's size. */
 static dm_status check_attr(const dm_Call *c, const dm_ConvAttr *a) {
   for (int i = 0; i < 2; i++) {
     if (out_of_bounds(a->stride[i], 1) || out_of_bounds(a->dilation[i], 1) ||
@@ -49,6 +63,8 @@ static dm_status check_attr(const dm_Call *c, const dm_ConvAttr *a) {
   return DM_OK;
 }
 
+/* Fails where the kernel, spread by its dilation, is wider than the padded input:
+   there would be no output position. i is 0 for the height, 1 for the width. */
 static dm_status check_axis(const dm_Call *c, const dm_ConvAttr *a, int i, int64_t in,
                             int64_t kernel, int64_t pad, int64_t out) {
   const int64_t span = a->dilation[i] * (kernel - 1) + 1;
@@ -61,6 +77,7 @@ static dm_status check_axis(const dm_Call *c, const dm_ConvAttr *a, int i, int64
       c->op->name, (long long)span, i ? "width" : "height", (long long)(in + 2 * pad));
 }
 
+/* Groups divide both numbers of channels, and the kernel fits along both axes. */
 static dm_status check_dims(const dm_Call *c, const dm_ConvAttr *a, const dm_ConvDims *d) {
   if (a->groups < 1 || d->o % a->groups != 0 || d->c % a->groups != 0)
     return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
@@ -69,6 +86,8 @@ static dm_status check_dims(const dm_Call *c, const dm_ConvAttr *a, const dm_Con
   return check_axis(c, a, 1, d->w, d->s, d->pad[1], d->q);
 }
 
+/* The weight is (O, C/G, R, S) with no size of 0; an empty batch is allowed, an empty
+   kernel is not. */
 static dm_status weight_dims(const dm_Call *c, const dm_Tensor *w) {
   if (w->ndim == 4 && w->numel > 0) return DM_OK;
   return dm_fail(
@@ -98,10 +117,13 @@ static void image_meta(dm_Call *c, const dm_Tensor *like, const dm_ConvDims *d,
   c->out_meta[0].channels_last = dm_conv_is_last(like, d);
 }
 
+/* The bias (O), or NULL: callers without one pass two tensors. */
 static dm_Tensor *bias_of(const dm_Call *c) { return c->n_in > 2 ? c->in[2] : NULL; }
 
 /* ---- rules ---- */
 
+/* x (N, C, H, W), weight (O, C/G, R, S), bias (O) -> y (N, O, P, Q), all of one float
+   dtype. */
 dm_status conv2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0], *w = c->in[1], *bias = bias_of(c);
   const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, c);
@@ -127,12 +149,15 @@ dm_status conv2d_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* in: gy (N, O, P, Q), weight (O, C/G, R, S); out: gx (N, C, H, W), with H and W from
+   `size`. */
 dm_status conv2d_dx_rule(dm_Call *c) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
   DM_TRY(check_image(c, c->in[0], "gradient"));
   DM_TRY(weight_dims(c, c->in[1]));
   DM_TRY(check_same_dtype(c, c->in[0], c->in[1], "weight"));
   DM_TRY(check_attr(c, a));
+  if (bias_of(c)) DM_TRY(check_same_dtype(c, c->in[0], bias_of(c), "bias"));
   const dm_ConvDims d = dm_conv2d_dx_dims(c);
   DM_TRY(check_dims(c, a, &d));
   DM_TRY(check_gy(c, &d, c->in[0]));
@@ -140,6 +165,8 @@ dm_status conv2d_dx_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* in: gy (N, O, P, Q), x (N, C, H, W); out: gw (O, C/G, R, S), with R and S from
+   `size`. Without a batch dim the sum runs over one image. */
 dm_status conv2d_dw_rule(dm_Call *c) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, c)->conv;
   DM_TRY(check_image(c, c->in[0], "gradient"));
@@ -158,6 +185,8 @@ dm_status conv2d_dw_rule(dm_Call *c) {
 
 /* ---- kernels ---- */
 
+/* One of the three products on dense NCHW tensors: two operands, the bias (NULL for
+   the gradients), and the result. */
 typedef dm_status RunFn(const dm_ConvDims *d, dm_DType t, const void *a, const void *b,
                         const void *bias, void *out);
 
@@ -167,8 +196,7 @@ static dm_status run_fwd(const dm_ConvDims *d, dm_DType t, const void *x, const 
 }
 static dm_status run_dx(const dm_ConvDims *d, dm_DType t, const void *gy, const void *w,
                         const void *bias, void *gx) {
-  DM_UNUSED(bias);
-  return dm_conv2d_dx(d, t, gy, w, gx);
+  return dm_conv2d_dx(d, t, gy, w, bias, gx);
 }
 static dm_status run_dw(const dm_ConvDims *d, dm_DType t, const void *gy, const void *x,
                         const void *bias, void *gw) {
@@ -190,6 +218,7 @@ done:
   return st;
 }
 
+/* The bias joins each output's sum before it is rounded. */
 dm_status conv2d_cpu(dm_Call *c) {
   const dm_ConvDims d = dm_conv2d_dims(c);
   return run_dense(c, &d, run_fwd);
@@ -224,24 +253,30 @@ static dm_Tensor *x_dw(dm_X *x, const dm_ConvAttr *a, dm_Tensor *gy, dm_Tensor *
   return dm_x(x, DM_OP_conv2d_dw, &sized, 2, gy, in);
 }
 
+/* Of a bias, input 2: the sum over all dims but the channels. */
+static void bias_gradient(dm_Grad *g) {
+  dm_Tensor *gy = g->gy[0];
+  const dm_Ints dims = gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
+  if (g->n_in > 2 && g->need[2]) g->gx[2] = x_sum(g->x, gy, dims, false);
+}
+
+/* gx = conv2d_dx(gy, w), gw = conv2d_dw(gy, x), and gb sums gy over all dims but the
+   channels. */
 void conv2d_grad(dm_Grad *g) {
   const dm_ConvAttr *a = DM_ATTR(dm_ConvAttr, g);
   dm_Tensor *gy = g->gy[0];
   if (g->need[0]) g->gx[0] = x_dx(g->x, a, gy, g->in[1], &g->in_meta[0]);
   if (g->need[1]) g->gx[1] = x_dw(g->x, a, gy, g->in[0], &g->in_meta[1]);
-  if (g->n_in > 2 && g->need[2]) {
-    const dm_Ints all_but_channels =
-        gy->ndim == 4 ? (dm_Ints){3, {0, 2, 3}} : (dm_Ints){2, {1, 2}};
-    g->gx[2] = x_sum(g->x, gy, all_but_channels, false);
-  }
+  bias_gradient(g);
 }
 
-/* z = conv2d_dx(gy, w) */
+/* z = conv2d_dx(gy, w), and a bias a channel of z: a transposed convolution. */
 void conv2d_dx_grad(dm_Grad *g) {
   const dm_ConvAttr *a = &DM_ATTR(dm_ConvSizedAttr, g)->conv;
   dm_Tensor *gz = g->gy[0];
   if (g->need[0]) g->gx[0] = x_fwd(g->x, a, gz, g->in[1]);
   if (g->need[1]) g->gx[1] = x_dw(g->x, a, g->in[0], gz, &g->in_meta[1]);
+  bias_gradient(g);
 }
 
 /* z = conv2d_dw(gy, x) */

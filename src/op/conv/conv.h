@@ -50,7 +50,7 @@ static inline dm_ConvDims dm_conv_dims(const dm_ConvAttr *a, dm_ImageDims x, int
 }
 
 /* Outside the CPU a batch's channels lie last: libraries are fastest so, and the ops between
-   convolutions leave them there (F_LAYOUT). Lines (conv1d's) lie in rows: between their
+   convolutions leave them there (F_LAYOUT). Signals (conv1d's) lie in rows: between their
    convolutions they have three dims. */
 static inline bool dm_conv_is_last(const dm_Tensor *image, const dm_ConvDims *d) {
   return image->ndim == 4 && image->device.type != DM_CPU && (d->h > 1 || d->r > 1);

@@ -4,6 +4,7 @@
    1-d: a plane of height 1. 3-d: the taps along the depth become channels, so that one
    2-d convolution sums them all and rounds once. */
 #include "base/error.h"
+#include "base/sizes.h"
 #include "op/conv/conv.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -23,7 +24,7 @@ static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor
   return dm_x(x, DM_OP_conv2d, a, bias ? 3 : 2, in, w, bias);
 }
 
-/* Along a line: {1, n}, padding {0, n}. */
+/* In one dim: {1, n}, padding {0, n}. */
 dm_status conv1d_compose(dm_Call *c, dm_X *x) {
   const dm_Conv1dAttr *a = DM_ATTR(dm_Conv1dAttr, c);
   DM_TRY(check_rank(c, 1));
@@ -74,7 +75,8 @@ dm_status conv3d_compose(dm_Call *c, dm_X *x) {
   if (!batched) in = x_unsqueeze(x, in, 0);
   if (x->st != DM_OK) return x->st;
   const int64_t *s = in->shape, taps = w->shape[2];
-  if (a->stride[0] < 1 || a->dilation[0] < 1 || a->padding[0] < DM_CONV_SAME)
+  if (a->stride[0] < 1 || a->dilation[0] < 1 || a->padding[0] < DM_CONV_SAME ||
+      dm_max_i64(dm_max_i64(a->stride[0], a->dilation[0]), a->padding[0]) > INT32_MAX)
     return dm_fail(DM_EARG, "conv3d: stride %lld, dilation %lld, padding %lld along the depth",
                    (long long)a->stride[0], (long long)a->dilation[0],
                    (long long)a->padding[0]);
@@ -112,7 +114,8 @@ typedef struct Axis {
 
 static dm_status transposed_size(const dm_Call *c, const Axis *a, int64_t in, int64_t kernel,
                                  int64_t *size) {
-  if (a->stride < 1 || a->dilation < 1 || a->padding < 0)
+  if (a->stride < 1 || a->dilation < 1 || a->padding < 0 ||
+      dm_max_i64(dm_max_i64(a->stride, a->dilation), a->padding) > INT32_MAX)
     return dm_fail(DM_EARG, "%s: stride %lld, dilation %lld, padding %lld", c->op->name,
                    (long long)a->stride, (long long)a->dilation, (long long)a->padding);
   if (a->more < 0 || a->more >= dm_max_i64(a->stride, a->dilation))
@@ -120,7 +123,9 @@ static dm_status transposed_size(const dm_Call *c, const Axis *a, int64_t in, in
                    "%s: output_padding is %lld, wanted 0 or more, and less than stride or "
                    "dilation",
                    c->op->name, (long long)a->more);
-  *size = (in - 1) * a->stride - 2 * a->padding + a->dilation * (kernel - 1) + a->more + 1;
+  const int64_t reach = dm_mul_sizes(a->dilation, kernel - 1);
+  *size = dm_add_sizes(dm_mul_sizes(in - 1, a->stride), dm_add_sizes(reach, a->more + 1));
+  *size -= 2 * a->padding;
   if (*size >= 1) return DM_OK;
   return dm_fail(DM_EARG, "%s: the output would have size %lld; hint: less padding",
                  c->op->name, (long long)*size);
@@ -132,21 +137,19 @@ static dm_status check_transposed(const dm_Call *c, int dims, int64_t groups) {
   if (channels != w->shape[0])
     return dm_fail(DM_EARG, "%s: input has %lld channels, weight wants %lld", c->op->name,
                    (long long)channels, (long long)w->shape[0]);
+  if (groups < 1 || groups > dm_max_i64(channels, 1) || channels % groups != 0)
+    return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input channels", c->op->name,
+                   (long long)groups, (long long)channels);
   if (bias && (bias->ndim != 1 || bias->numel != w->shape[1] * groups))
     return dm_fail(DM_EARG, "%s: bias has shape %s, wanted {%lld}", c->op->name, DM_SHAPE(bias),
                    (long long)(w->shape[1] * groups));
   return DM_OK;
 }
 
-/* y and the bias, one number a channel, of `dims` dims behind it. */
-static dm_Tensor *with_bias(dm_X *x, dm_Tensor *y, dm_Tensor *bias, int dims) {
-  if (!bias) return y;
-  return x_add(x, y, x_reshape(x, bias, dims + 1, (int64_t[]){bias->numel, 1, 1, 1}));
-}
-
-/* Of planes, without the bias. */
+/* Of planes; bias may be NULL. output_padding of a stride or more, which dilation allows, is
+   what zeros behind the input would give. */
 static dm_status transposed(dm_Call *c, dm_X *x, const Axis axis[2], int64_t groups,
-                            dm_Tensor *in, dm_Tensor *w, dm_Tensor **out) {
+                            dm_Tensor *in, dm_Tensor *w, dm_Tensor *bias, dm_Tensor **out) {
   dm_ConvSizedAttr sized = {{{axis[0].stride, axis[1].stride},
                              {axis[0].padding, axis[1].padding},
                              {axis[0].dilation, axis[1].dilation},
@@ -156,7 +159,13 @@ static dm_status transposed(dm_Call *c, dm_X *x, const Axis axis[2], int64_t gro
   for (int i = 0; i < 2; i++)
     DM_TRY(transposed_size(c, &axis[i], in->shape[in->ndim - 2 + i], w->shape[2 + i],
                            &sized.size[i]));
-  *out = dm_x(x, DM_OP_conv2d_dx, &sized, 2, in, w);
+  const dm_Ints beyond = {4,
+                          {0, axis[1].more / axis[1].stride, 0, axis[0].more / axis[0].stride}};
+  if (beyond.v[1] || beyond.v[3]) in = pad_zeros(x, in, beyond);
+  const bool inside = bias && in && in->device.type == DM_CPU; /* added before the rounding */
+  *out = dm_x(x, DM_OP_conv2d_dx, &sized, inside ? 3 : 2, in, w, bias);
+  if (bias && !inside)
+    *out = x_add(x, *out, x_reshape(x, bias, 3, (int64_t[]){bias->numel, 1, 1}));
   return x->st;
 }
 
@@ -167,9 +176,7 @@ dm_status conv_transpose2d_compose(dm_Call *c, dm_X *x) {
   Axis axis[2];
   for (int i = 0; i < 2; i++)
     axis[i] = (Axis){a->stride[i], a->padding[i], a->dilation[i], a->output_padding[i]};
-  dm_Tensor *y = NULL;
-  DM_TRY(transposed(c, x, axis, a->groups, c->in[0], c->in[1], &y));
-  c->out[0] = with_bias(x, y, c->in[2], 2);
+  DM_TRY(transposed(c, x, axis, a->groups, c->in[0], c->in[1], c->in[2], &c->out[0]));
   return x->st;
 }
 
@@ -181,19 +188,17 @@ dm_status conv_transpose1d_compose(dm_Call *c, dm_X *x) {
   const int64_t height = -2;
   dm_Tensor *y = NULL;
   DM_TRY(transposed(c, x, axis, a->groups, x_unsqueeze(x, c->in[0], height),
-                    x_unsqueeze(x, c->in[1], height), &y));
-  y = dm_x(x, DM_OP_select, &(int64_t[2]){height, 0}, 1, y);
-  c->out[0] = with_bias(x, y, c->in[2], 1);
+                    x_unsqueeze(x, c->in[1], height), c->in[2], &y));
+  c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){height, 0}, 1, y);
   return x->st;
 }
 
 /* Planes first, whose channels are outputs times taps along the depth; then each tap is
    added to the depth that it falls on, as fold does it: to planes of width 1, whose
-   channels are all positions of a plane. 16-bit numbers are summed in float32. */
+   channels are all positions of a plane. */
 dm_status conv_transpose3d_compose(dm_Call *c, dm_X *x) {
   const dm_ConvTranspose3dAttr *a = c->attr;
   dm_Tensor *in = c->in[0], *w = c->in[1], *bias = c->in[2];
-  const dm_DType dtype = (dm_DType)in->dtype;
   Axis axis[3];
   DM_TRY(check_rank(c, 3));
   DM_TRY(check_transposed(c, 3, a->groups));
@@ -206,17 +211,12 @@ dm_status conv_transpose3d_compose(dm_Call *c, dm_X *x) {
   DM_TRY(transposed_size(c, &axis[0], s[1], k[2], &depth));
   /* what output_padding beyond the stride makes of the depth, fold wants columns for */
   const int64_t beyond = axis[0].more / axis[0].stride;
-  if (dm_is_16bit(dtype)) {
-    in = x_cast(x, in, DM_F32);
-    w = x_cast(x, w, DM_F32);
-    if (bias) bias = x_cast(x, bias, DM_F32);
-  }
   in = x_reshape(x, in, 5, (int64_t[]){n, s[0], s[1], s[2], s[3]});
   in = x_permute(x, in, (dm_Ints){5, {0, 2, 1, 3, 4}});
   in = x_reshape(x, in, 4, (int64_t[]){n * s[1], s[0], s[2], s[3]});
   w = x_reshape(x, w, 4, (int64_t[]){k[0], k[1] * k[2], k[3], k[4]});
   dm_Tensor *y = NULL;
-  DM_TRY(transposed(c, x, axis + 1, a->groups, in, w, &y));
+  DM_TRY(transposed(c, x, axis + 1, a->groups, in, w, NULL, &y));
   const int64_t p = y->shape[2], q = y->shape[3];
   /* (N, D, O, T, P, Q) -> (N, O P Q T, D) */
   y = x_reshape(x, y, 6, (int64_t[]){n, s[1], o, k[2], p, q});
@@ -228,7 +228,7 @@ dm_status conv_transpose3d_compose(dm_Call *c, dm_X *x) {
   y = dm_x(x, DM_OP_fold, fold, 1, y);
   y = x_reshape(x, y, 5, (int64_t[]){n, o, p, q, depth});
   y = x_permute(x, y, (dm_Ints){5, {0, 1, 4, 2, 3}});
-  y = x_cast(x, with_bias(x, y, bias, 3), dtype);
+  if (bias) y = x_add(x, y, x_reshape(x, bias, 4, (int64_t[]){bias->numel, 1, 1, 1}));
   c->out[0] = batched ? y : dm_x(x, DM_OP_select, &(int64_t[2]){0, 0}, 1, y);
   return x->st;
 }

@@ -9,7 +9,11 @@
    src[i][j]. When several positions name one element, the writes come in the order
    of the positions, whatever the number of threads: threads divide the other dims
    and never `dim`. The result is deterministic, unlike atomic adds; the last write
-   wins in scatter, and sums round the same way every time. */
+   wins in scatter, and sums round the same way every time.
+
+   Gradients: gather reads elements, so x's gradient is scatter_add of gy into zeros;
+   scatter_add adds elements, so the source's gradient is gather of gy; scatter
+   overwrites, so x's gradient is gy with the written positions set to 0. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -27,6 +31,8 @@ enum { GRAIN = 32768 };
 
 /* ---- positions ---- */
 
+/* Positions are integers. A mask of bool is refused with a hint: read as numbers its
+   elements would be the positions 0 and 1. */
 dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index) {
   if (dm_is_int((dm_DType)index->dtype)) return DM_OK;
   return dm_fail(DM_EARG,
@@ -46,6 +52,7 @@ typedef struct Read {
   atomic_bool bad;
 } Read;
 
+/* One thread's part of the job: where in `out` its next run of positions goes. */
 typedef struct ReadRange {
   Read *read;
   int64_t at;
@@ -115,6 +122,19 @@ dm_status dm_positions_new(const dm_Call *c, dm_Tensor *index, int64_t n, bool w
   return DM_OK;
 }
 
+dm_status index_check_rule(dm_Call *c) {
+  DM_TRY(dm_check_index(c, c->in[0]));
+  dm_out_like(c, 0, c->in[0], DM_I64);
+  return DM_OK;
+}
+dm_status index_check_cpu(dm_Call *c) {
+  dm_Tensor *at = NULL;
+  DM_TRY(dm_positions_new(c, c->in[0], DM_ATTR(dm_IndexCheckAttr, c)->n, true, &at));
+  const dm_status st = dm_copy_to(c->out[0], at);
+  dm_tensor_unref(&at);
+  return st;
+}
+
 /* sum(t != 0) by ops on t's device, read from there. */
 dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
   dm_X x = DM_X_INIT;
@@ -127,6 +147,15 @@ dm_status dm_count_far(dm_Tensor *t, int64_t *count) {
 }
 
 /* ---- operands ---- */
+
+dm_status dm_check_mask(const char *what, int base, const dm_Tensor *t, const dm_Tensor *mask,
+                        int64_t dim) {
+  bool fits = dim + mask->ndim <= t->ndim;
+  for (int d = 0; fits && d < mask->ndim; d++) fits = mask->shape[d] == t->shape[dim + d];
+  if (fits) return DM_OK;
+  return dm_fail(DM_EARG, "%s: a mask of shape %s for dim %lld of shape %s", what,
+                 DM_SHAPE(mask), (long long)dim + base, DM_SHAPE(t));
+}
 
 /* Values may be written when their kind (bool, integer, float) is at most x's:
    PyTorch's can_cast. */
@@ -144,6 +173,8 @@ dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor 
                  dm_dtype_name(from), dm_dtype_name(to), dm_dtype_name(from));
 }
 
+/* Most calls pass a tensor that fits, which costs a comparison of shapes and a
+   reference. */
 dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
                           dm_Tensor **out) {
   bool same = t->ndim == ndim && t->dtype == dtype && dm_tensor_is_contiguous(t);
@@ -156,6 +187,26 @@ dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t 
   return dm_copy_to(*out, t);
 }
 
+dm_status dm_run_on_host(dm_Call *c, dm_DType dtype, dm_HostFn *run) {
+  dm_Tensor *near = NULL, *x = NULL, *y = NULL, *out = c->out[0];
+  dm_Meta m = c->out_meta[0];
+  m.device = (dm_Device){DM_CPU, 0};
+  dm_status st;
+  DM_GO(dm_tensor_on_host(c->in[0], &near));
+  DM_GO(dm_dense_as_new(near, dtype, near->ndim, near->shape, &x));
+  if (out->device.type == DM_CPU) y = dm_tensor_ref(out);
+  else DM_GO(dm_tensor_new_meta(&m, &y));
+  DM_GO(run(c, x, y));
+  if (y != out) st = dm_tensor_copy_bytes(out, y, false);
+done:
+  dm_tensor_unref(&y);
+  dm_tensor_unref(&x);
+  dm_tensor_unref(&near);
+  return st;
+}
+
+/* float32, float64 and int64 are summed in the result itself; 16 bits and the small
+   integers in a tensor of their own, so that every sum is rounded once. */
 dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums) {
   const dm_DType dtype = dm_compute_dtype((dm_DType)out->dtype);
   if (dtype == out->dtype) *sums = dm_tensor_ref(out);
@@ -165,10 +216,12 @@ dm_status dm_sums_new(dm_Tensor *out, dm_Tensor *x, dm_Tensor **sums) {
   return DM_OK;
 }
 
+/* Nothing is left to do where the sums are the result. */
 dm_status dm_sums_store(dm_Tensor *out, dm_Tensor *sums) {
   return sums == out ? DM_OK : dm_copy_to(out, sums);
 }
 
+/* A call of op zeros, which makes them on like's device. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like) {
   if (x->st != DM_OK) return NULL;
   dm_SizedAttr a = {.size = {.n = ndim}};
@@ -178,7 +231,7 @@ dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *lik
   return dm_x(x, DM_OP_zeros, &a, 0);
 }
 
-/* ---- single elements: gather, scatter, scatter_add, scatter_fold ---- */
+/* ---- single elements: gather, scatter, scatter_add, scatter_reduce_self ---- */
 
 /* A traversal of the index in row-major order, or by slices along dim. */
 typedef struct Traversal {
@@ -225,28 +278,28 @@ SCATTER(add_i64, uint64_t, +=) /* unsigned: wraps modulo 2^64 */
 
 /* The same with a reduction of the present element x and the source's v; NaN stays
    in extremes. */
-#define FOLD(NAME, TYPE, JOINED)                                                      \
-  static void fold_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
-    const int64_t step = ((const Traversal *)ctx)->step;                              \
-    TYPE *to = (TYPE *)(void *)ptr[0];                                                \
-    const TYPE *from = (const TYPE *)(const void *)ptr[1];                            \
-    const int64_t *at = (const int64_t *)(const void *)ptr[2];                        \
-    for (int64_t i = 0; i < n; i++) {                                                 \
-      TYPE *p = &to[i * s[0] + at[i * s[2]] * step];                                  \
-      const TYPE x = *p, v = from[i * s[1]];                                          \
-      *p = JOINED;                                                                    \
-    }                                                                                 \
+#define REDUCE(NAME, TYPE, JOINED)                                                      \
+  static void reduce_##NAME(void *ctx, char *const *ptr, const int64_t *s, int64_t n) { \
+    const int64_t step = ((const Traversal *)ctx)->step;                                \
+    TYPE *to = (TYPE *)(void *)ptr[0];                                                  \
+    const TYPE *from = (const TYPE *)(const void *)ptr[1];                              \
+    const int64_t *at = (const int64_t *)(const void *)ptr[2];                          \
+    for (int64_t i = 0; i < n; i++) {                                                   \
+      TYPE *p = &to[i * s[0] + at[i * s[2]] * step];                                    \
+      const TYPE x = *p, v = from[i * s[1]];                                            \
+      *p = JOINED;                                                                      \
+    }                                                                                   \
   }
-FOLD(prod_f32, float, x *v)
-FOLD(prod_f64, double, x *v)
-FOLD(prod_i64, int64_t, (int64_t)((uint64_t)x *(uint64_t)v)) /* wraps */
-FOLD(amax_f32, float, v > x || v != v ? v : x)
-FOLD(amax_f64, double, v > x || v != v ? v : x)
-FOLD(amax_i64, int64_t, v > x ? v : x)
-FOLD(amin_f32, float, v < x || v != v ? v : x)
-FOLD(amin_f64, double, v < x || v != v ? v : x)
-FOLD(amin_i64, int64_t, v < x ? v : x)
-#undef FOLD
+REDUCE(prod_f32, float, x *v)
+REDUCE(prod_f64, double, x *v)
+REDUCE(prod_i64, int64_t, (int64_t)((uint64_t)x *(uint64_t)v)) /* wraps */
+REDUCE(amax_f32, float, v > x || v != v ? v : x)
+REDUCE(amax_f64, double, v > x || v != v ? v : x)
+REDUCE(amax_i64, int64_t, v > x ? v : x)
+REDUCE(amin_f32, float, v < x || v != v ? v : x)
+REDUCE(amin_f64, double, v < x || v != v ? v : x)
+REDUCE(amin_i64, int64_t, v < x ? v : x)
+#undef REDUCE
 
 /* Thread bodies: any elements (gather), or whole slices along dim (scatter), whose
    writes stay in order. */
@@ -259,18 +312,21 @@ static void run_slices(void *ctx, int64_t begin, int64_t end) {
   dm_iter_range(&w->it, begin * w->length, end * w->length, w->run, ctx);
 }
 
+/* The index of a dtype's loop in tables by size: 0 to 3 for 1, 2, 4 and 8 bytes. */
 static int log2_size(const dm_Tensor *t) {
   const int64_t n = dm_dtype_size((dm_DType)t->dtype);
   return n == 1 ? 0 : n == 2 ? 1 : n == 4 ? 2 : 3;
 }
 
-/* Fails unless the index has x's rank and, except along dim, no larger sizes. */
+/* Fails unless the index has x's rank and, except along dim, no larger sizes. A tensor of no
+   dims counts as a vector of one element; an index of no elements may have any shape. */
 static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Tensor *index,
                               int *dim) {
   DM_TRY(dm_check_dim(c, x, DM_ATTR(dm_AlongAttr, c)->dim, dim));
   DM_TRY(dm_check_index(c, index));
-  bool fits = x->ndim == index->ndim;
+  bool fits = x->ndim == index->ndim || (x->ndim <= 1 && index->ndim <= 1);
   for (int d = 0; fits && d < x->ndim; d++) fits = d == *dim || index->shape[d] <= x->shape[d];
+  fits |= index->numel == 0;
   if (fits) return DM_OK;
   return dm_fail(DM_EARG,
                  "%s: an index of shape %s for x of shape %s; wanted the same rank and, "
@@ -278,6 +334,7 @@ static dm_status check_gather(const dm_Call *c, const dm_Tensor *x, const dm_Ten
                  c->op->name, DM_SHAPE(index), DM_SHAPE(x), *dim + c->base);
 }
 
+/* x, index -> index's shape and x's dtype. */
 dm_status gather_rule(dm_Call *c) {
   int dim;
   DM_TRY(check_gather(c, c->in[0], c->in[1], &dim));
@@ -285,21 +342,18 @@ dm_status gather_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* The size along dim; a 0-dim tensor counts as one element. */
-static int64_t size_along(const dm_Tensor *t, int dim) { return t->ndim ? t->shape[dim] : 1; }
-
 /* Elements are copied as words of their size; x is viewed with the index's shape and
    stride 0 along dim, so that only the position chooses along dim. */
 dm_status gather_cpu(dm_Call *c) {
   static dm_RunFn *const runs[] = {gather_8, gather_16, gather_32, gather_64};
   dm_Tensor *x = c->in[0], *out = c->out[0], *at;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
-  DM_TRY(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  DM_TRY(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
   if (out->numel > 0) {
-    dm_Tensor from = dm_view_of(x, x->ndim, out->shape, x->stride, x->offset);
-    if (x->ndim) from.stride[dim] = 0;
+    dm_Tensor from = dm_view_of(x, out->ndim, out->shape, x->stride, x->offset);
+    from.stride[dim] = 0;
     dm_Tensor *t[3] = {out, &from, at};
-    Traversal w = {.step = x->ndim ? x->stride[dim] : 0, .run = runs[log2_size(x)]};
+    Traversal w = {.step = x->stride[dim], .run = runs[log2_size(x)]};
     dm_iter_init(&w.it, 3, t);
     dm_parallel_for(out->numel, GRAIN, run_elements, &w);
   }
@@ -307,11 +361,14 @@ dm_status gather_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* Added, not written: an element that was taken twice gets both gradients. */
 dm_Tensor *x_put_back(dm_Grad *g, int64_t dim, dm_Tensor *gy, dm_Tensor *index) {
   const dm_Meta *m = &g->in_meta[0];
   dm_Tensor *zeros = gy ? x_zeros(g->x, m->ndim, m->shape, gy) : NULL;
   return dm_x(g->x, DM_OP_scatter_add, &dim, 3, zeros, index, gy);
 }
+
+/* Positions that occur several times add up their gradients. */
 void gather_grad(dm_Grad *g) {
   g->gx[0] = x_put_back(g, DM_ATTR(dm_AlongAttr, g)->dim, g->gy[0], g->in[1]);
 }
@@ -324,18 +381,22 @@ static dm_status check_scatter(dm_Call *c, bool number_ok) {
   DM_TRY(dm_check_source(c, x, src));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   if (number_ok && src->ndim == 0) return DM_OK;
-  bool fits = src->ndim == index->ndim;
+  bool fits = src->ndim == index->ndim || (src->ndim <= 1 && index->ndim <= 1);
   for (int d = 0; fits && d < src->ndim; d++) fits = index->shape[d] <= src->shape[d];
+  fits |= index->numel == 0;
   if (fits) return DM_OK;
   return dm_fail(DM_EARG,
                  "%s: a source of shape %s for an index of shape %s; wanted the same "
                  "rank and no smaller sizes",
                  c->op->name, DM_SHAPE(src), DM_SHAPE(index));
 }
+
+/* x, index, source -> x's shape and dtype. The source may be larger than the index;
+   what the index does not cover is not used. */
 dm_status scatter_rule(dm_Call *c) { return check_scatter(c, true); }
 dm_status dm_check_scatter(dm_Call *c) { return check_scatter(c, false); }
 dm_status scatter_add_rule(dm_Call *c) { return check_scatter(c, false); }
-dm_status scatter_fold_rule(dm_Call *c) { return check_scatter(c, false); }
+dm_status scatter_reduce_self_rule(dm_Call *c) { return check_scatter(c, false); }
 
 /* A view of t with the index's shape and dim as the last dim, so that the iterator
    runs along dim. */
@@ -355,10 +416,9 @@ static void scatter_into(dm_Tensor *x, dm_Tensor *src, dm_Tensor *at, int dim, d
   if (at->numel == 0) return;
   dm_Tensor to = slices_of(x, at, dim), from = slices_of(src, at, dim);
   dm_Tensor positions = slices_of(at, at, dim);
-  if (x->ndim) to.stride[x->ndim - 1] = 0;
+  to.stride[dm_max_i64(at->ndim, 1) - 1] = 0;
   dm_Tensor *t[3] = {&to, &from, &positions};
-  Traversal w = {
-      .step = x->ndim ? x->stride[dim] : 0, .length = size_along(at, dim), .run = run};
+  Traversal w = {.step = x->stride[dim], .length = at->shape[dim], .run = run};
   dm_iter_init(&w.it, 3, t);
   dm_parallel_for(at->numel / w.length, dm_max_i64(1, GRAIN / w.length), run_slices, &w);
 }
@@ -369,7 +429,7 @@ dm_status scatter_cpu(dm_Call *c) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_status st;
-  DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
   DM_GO(dm_dense_as_new(src, (dm_DType)x->dtype, src->ndim, src->shape, &values));
   DM_GO(dm_copy_to(c->out[0], x));
   scatter_into(c->out[0], values, at, dim, runs[log2_size(x)]);
@@ -390,7 +450,7 @@ static dm_status join_into(dm_Call *c, dm_RunFn *const run[3]) {
   dm_Tensor *x = c->in[0], *src = c->in[2], *at = NULL, *values = NULL, *sums = NULL;
   const int dim = dm_dim_of(x, DM_ATTR(dm_AlongAttr, c)->dim);
   dm_status st;
-  DM_GO(dm_positions_new(c, c->in[1], size_along(x, dim), false, &at));
+  DM_GO(dm_positions_new(c, c->in[1], x->shape[dim], false, &at));
   DM_GO(dm_sums_new(c->out[0], x, &sums));
   const dm_DType dtype = (dm_DType)sums->dtype;
   DM_GO(dm_dense_as_new(src, dtype, src->ndim, src->shape, &values));
@@ -403,15 +463,18 @@ done:
   return st;
 }
 
+/* Integers wrap modulo 2^64, as in PyTorch. */
 dm_status scatter_add_cpu(dm_Call *c) {
   static dm_RunFn *const runs[3] = {scatter_add_f32, scatter_add_f64, scatter_add_i64};
   return join_into(c, runs);
 }
-dm_status scatter_fold_cpu(dm_Call *c) {
-  static dm_RunFn *const runs[][3] = {{fold_prod_f32, fold_prod_f64, fold_prod_i64},
-                                      {fold_amax_f32, fold_amax_f64, fold_amax_i64},
-                                      {fold_amin_f32, fold_amin_f64, fold_amin_i64}};
-  return join_into(c, runs[DM_ATTR(dm_ScatterFoldAttr, c)->fold]);
+
+/* One loop for each reduction (prod, amax, amin) and compute type. */
+dm_status scatter_reduce_self_cpu(dm_Call *c) {
+  static dm_RunFn *const runs[][3] = {{reduce_prod_f32, reduce_prod_f64, reduce_prod_i64},
+                                      {reduce_amax_f32, reduce_amax_f64, reduce_amax_i64},
+                                      {reduce_amin_f32, reduce_amin_f64, reduce_amin_i64}};
+  return join_into(c, runs[DM_ATTR(dm_ScatterReduceSelfAttr, c)->reduce]);
 }
 
 /* dsrc is gy gathered at the positions, and 0 where the source is larger than the
@@ -420,6 +483,7 @@ static dm_Tensor *source_gradient(dm_Grad *g) {
   dm_Tensor *t = dm_x(g->x, DM_OP_gather, g->attr, 2, g->gy[0], g->in[1]);
   const dm_Meta *m = &g->in_meta[2];
   if (!t || m->ndim == 0) return t;
+  if (t->numel == 0) return x_zeros(g->x, m->ndim, m->shape, t);
   bool same = true;
   for (int d = 0; d < m->ndim; d++) same = same && t->shape[d] == m->shape[d];
   if (same) return t;

@@ -5,7 +5,11 @@
 
 #include "engine/op.h"
 
-typedef enum dm_ReduceKind { DM_FOLD_PROD, DM_FOLD_AMAX, DM_FOLD_AMIN } dm_ReduceKind;
+typedef enum dm_ScatterReduction {
+  DM_SCATTER_PROD,
+  DM_SCATTER_AMAX,
+  DM_SCATTER_AMIN
+} dm_ScatterReduction;
 /* The dim of a checked call as 0 .. ndim - 1. */
 static inline int dm_dim_of(const dm_Tensor *t, int64_t dim) {
   return (int)(dim < 0 ? dim + (t->ndim > 0 ? t->ndim : 1) : dim);
@@ -19,6 +23,10 @@ dm_status dm_check_source(const dm_Call *c, const dm_Tensor *x, const dm_Tensor 
 dm_status dm_count_far(dm_Tensor *t, int64_t *count);
 /* Fails unless index is of an integer dtype. */
 dm_status dm_check_index(const dm_Call *c, const dm_Tensor *index);
+/* Fails unless the mask has the sizes of t's dims from `dim` on; `base` counts dims in the
+   message. */
+dm_status dm_check_mask(const char *what, int base, const dm_Tensor *t, const dm_Tensor *mask,
+                        int64_t dim);
 /* scatter's rule for x, index and a source tensor; the call's first attribute is the dim. */
 dm_status dm_check_scatter(dm_Call *c);
 /* *out: index as a contiguous int64 tensor of positions in 0 .. n - 1. wrap:
@@ -36,10 +44,17 @@ dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **
    one. For the CPU, never recorded. *out is to be unreffed after a failure as well. */
 dm_status dm_dense_as_new(dm_Tensor *t, dm_DType dtype, int ndim, const int64_t *shape,
                           dm_Tensor **out);
+/* Runs an op of one operand on the host, whatever its device: `run` gets x contiguous in
+   `dtype` and y, which is contiguous too and then becomes output 0. Waits for another device.
+ */
+typedef dm_status dm_HostFn(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y);
+dm_status dm_run_on_host(dm_Call *c, dm_DType dtype, dm_HostFn *run);
 /* Zeros of this shape with the dtype and device of `like`. */
 dm_Tensor *x_zeros(dm_X *x, int ndim, const int64_t *shape, const dm_Tensor *like);
 /* Fails unless operand 0 has shape (N, C, ...) or (C, ...) with `dims` spatial dims, 1 to 3. */
 dm_status dm_check_spatial(const dm_Call *c, int dims);
+/* Fails where a sample, without the batch's dim, has no elements: it has no maximum. */
+dm_status dm_check_samples(const dm_Call *c, int dims);
 /* A CPU tensor of n int64 positions whose elements *to the composition fills in;
    both are NULL after a failure. */
 dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to);

@@ -6,7 +6,14 @@
    Writes to one element come in the order of the positions, whatever the number of
    threads: threads divide the outer and the inner dims and never the positions, so
    that index_add and embedding's gradient give the same bits in every run. Sums of
-   16-bit rows are kept in float32 and rounded once. */
+   16-bit rows are kept in float32 and rounded once.
+
+   The gradient of reading rows is adding gy's rows at the same positions to zeros of
+   x's shape, and the gradient of adding rows is reading them. Writing rows is linear
+   in x and in the rows: x gets gy with the written rows set to 0, the rows get gy at
+   their positions. Where a position occurs twice in index_copy or index_put without
+   accumulate, the last write decides the result, and each written row still gets gy
+   of that position, as in PyTorch. */
 #include <string.h>
 
 #include "base/error.h"
@@ -139,10 +146,10 @@ static dm_status replaced_shape(const dm_Call *c, const dm_Tensor *x, int dim,
   return DM_OK;
 }
 
-/* Checks that all row ops make: input 0 has dims, input 1 is an integer tensor. */
+/* Checks that all row ops make: the dim is one of input 0's, which counts as a vector of one
+   element where it has none; input 1 is an integer tensor. */
 static dm_status check_rows(const dm_Call *c, int64_t attr, int *dim) {
   const dm_Tensor *x = c->in[0];
-  if (x->ndim == 0) return dm_fail(DM_EARG, "%s: x has no dims", c->op->name);
   DM_TRY(dm_check_dim(c, x, attr, dim));
   return dm_check_index(c, c->in[1]);
 }
@@ -161,10 +168,16 @@ dm_status index_select_rule(dm_Call *c) {
   int dim;
   DM_TRY(check_rows(c, DM_ATTR(dm_AlongAttr, c)->dim, &dim));
   DM_TRY(check_vector(c, c->in[1]));
+  if (c->in[0]->ndim == 0 && c->in[1]->numel != 1)
+    return dm_fail(DM_EARG, "%s: %lld positions given for x of no dims, wanted one",
+                   c->op->name, (long long)c->in[1]->numel);
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   c->out_meta[0].shape[dim] = c->in[1]->numel;
   return DM_OK;
 }
+
+/* y[..., i, ...] = x[..., index[i], ...]; a negative position is an error here, as in
+   torch.index_select. */
 dm_status index_select_cpu(dm_Call *c) {
   return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), false);
 }
@@ -185,6 +198,9 @@ dm_status index_get_rule(dm_Call *c) {
   c->out_meta[0].ndim = (uint8_t)ndim;
   return DM_OK;
 }
+
+/* The same with negative positions counted from the end, as indexing with brackets
+   does. */
 dm_status index_get_cpu(dm_Call *c) {
   return take(c, c->in[1], dm_dim_of(c->in[0], DM_ATTR(dm_AlongAttr, c)->dim), true);
 }
@@ -238,6 +254,9 @@ dm_status index_put_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
+
+/* With accumulate the source is added at the positions, else it replaces what is
+   there. */
 dm_status index_put_cpu(dm_Call *c) {
   const dm_IndexPutAttr *a = DM_ATTR(dm_IndexPutAttr, c);
   return put(c, dm_dim_of(c->in[0], a->dim), c->in[2], true, a->accumulate);
@@ -263,7 +282,7 @@ static dm_status check_row_source(dm_Call *c) {
   DM_TRY(dm_check_source(c, x, source));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   bool fits = source->ndim == x->ndim;
-  for (int d = 0; fits && d < x->ndim; d++)
+  for (int d = 0; fits && d < dm_max_i64(x->ndim, 1); d++)
     fits = source->shape[d] == (d == dim ? c->in[1]->numel : x->shape[d]);
   if (fits) return DM_OK;
   dm_Meta want = c->out_meta[0];
@@ -272,6 +291,7 @@ static dm_status check_row_source(dm_Call *c) {
                  DM_SHAPE(source), dm_shape_str(want.ndim, want.shape, (char[96]){0}));
 }
 
+/* x (..., n, ...), index (m), source (..., m, ...) -> x's shape and dtype. */
 dm_status index_add_rule(dm_Call *c) { return check_row_source(c); }
 dm_status index_copy_rule(dm_Call *c) { return check_row_source(c); }
 
@@ -282,6 +302,7 @@ static dm_Tensor as_vector(const dm_Tensor *index) {
                      : dm_view_of(index, 1, &one, &one, index->offset);
 }
 
+/* Output 0 = input 0 with the rows of `source` written or added along the op's dim. */
 static dm_status put_vector(dm_Call *c, dm_Tensor *source, bool add) {
   dm_Tensor index = as_vector(c->in[1]);
   dm_Tensor *const in[2] = {c->in[0], &index};
@@ -304,6 +325,8 @@ dm_status dm_scaled_new(dm_Tensor *t, dm_DType dtype, double alpha, dm_Tensor **
   return x.st;
 }
 
+/* x + alpha * source at the positions. With another alpha than 1 the source is scaled
+   in a copy of the compute type first. */
 dm_status index_add_cpu(dm_Call *c) {
   const double alpha = DM_ATTR(dm_IndexAddAttr, c)->alpha;
   if (alpha == 1) return put_vector(c, c->in[2], true);
@@ -368,6 +391,7 @@ void embedding_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = dm_x(g->x, DM_OP_embedding_backward, &attr, 2, g->gy[0], g->in[0]);
 }
 
+/* in: gy (..., E), index (...); out: gw (V, E), where the attribute n gives V. */
 dm_status embedding_backward_rule(dm_Call *c) {
   const dm_Tensor *gy = c->in[0];
   dm_Meta *m = &c->out_meta[0];
@@ -419,6 +443,7 @@ void embedding_backward_grad(dm_Grad *g) {
 
 /* ---- one_hot ---- */
 
+/* The traversal of an index and the largest value seen so far. */
 typedef struct Largest {
   dm_Iter it;
   dm_DType dtype;
@@ -496,13 +521,14 @@ dm_status one_hot_cpu(dm_Call *c) {
 
 /* Elements of the flattened x at the positions, in index's shape. */
 dm_status take_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *flat = x_reshape(x, c->in[0], 1, &c->in[0]->numel), *at = c->in[1];
-  dm_Tensor *taken = dm_x_select(x, flat, 0, x_reshape(x, at, 1, &at->numel));
-  c->out[0] = x_reshape(x, taken, at->ndim, at->shape);
+  const int64_t first = 0;
+  dm_Tensor *flat = x_reshape(x, c->in[0], 1, &c->in[0]->numel);
+  c->out[0] = dm_x(x, DM_OP_index_get, &first, 2, flat, c->in[1]);
   return x->st;
 }
 
-/* index_copy of one number broadcast to the rows. */
+/* The number where a mask of the dim's positions, which index_copy sets, holds: so it counts
+   once in the gradient of a row that the index names twice. */
 dm_status index_fill_compose(dm_Call *c, dm_X *x) {
   const int64_t at = DM_ATTR(dm_IndexFillAttr, c)->dim;
   dm_Tensor *t = c->in[0], *value = c->in[2];
@@ -512,11 +538,16 @@ dm_status index_fill_compose(dm_Call *c, dm_X *x) {
   if (value->ndim != 0)
     return dm_fail(DM_EARG, "index_fill: the value has shape %s, wanted a number",
                    DM_SHAPE(value));
+  /* A mask, 1 at the positions: a position that is named twice counts once for the value. */
   int64_t shape[DM_MAX_DIM];
-  for (int d = 0; d < t->ndim; d++) shape[d] = d == dim ? c->in[1]->numel : t->shape[d];
+  for (int d = 0; d < t->ndim; d++) shape[d] = d == dim ? t->shape[d] : 1;
+  const int64_t n = t->ndim ? t->shape[dim] : 1, first = 0;
+  const dm_FullAttr no = {{1, {n}}, 0, DM_BOOL, dm_device_code(t->device)};
+  const dm_FullAttr yes = {{1, {c->in[1]->numel}}, 1, DM_BOOL, dm_device_code(t->device)};
+  dm_Tensor *mask = dm_x(x, DM_OP_index_copy, &first, 3, dm_x(x, DM_OP_full, &no, 0), c->in[1],
+                         dm_x(x, DM_OP_full, &yes, 0));
+  mask = x_reshape(x, mask, t->ndim, shape);
   value = dm_x_there(x, x_cast(x, value, (dm_DType)t->dtype), t->device);
-  const int64_t along = dim;
-  c->out[0] =
-      dm_x(x, DM_OP_index_copy, &along, 3, t, c->in[1], x_expand(x, value, t->ndim, shape));
+  c->out[0] = x_where(x, mask, value, t);
   return x->st;
 }

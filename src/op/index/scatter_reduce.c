@@ -2,7 +2,7 @@
    names, by sum, mean, product or extreme, as in PyTorch. With include_self x's own
    element takes part; without it the positions are first set to the reduction's
    identity. sum is scatter_add, mean divides it by a count that is scattered the
-   same way, product and extremes are the kernel scatter_fold. */
+   same way, product and extremes are the kernel scatter_reduce_self. */
 #include <math.h>
 
 #include "base/error.h"
@@ -11,9 +11,9 @@
 
 typedef enum Reduce { SUM, PROD, MEAN, AMAX, AMIN } Reduce;
 
-static dm_Tensor *x_fold(dm_X *x, const dm_ScatterFoldAttr *a, dm_Tensor *t, dm_Tensor *at,
-                         dm_Tensor *src) {
-  return dm_x(x, DM_OP_scatter_fold, a, 3, t, at, src);
+static dm_Tensor *x_reduce_self(dm_X *x, const dm_ScatterReduceSelfAttr *a, dm_Tensor *t,
+                                dm_Tensor *at, dm_Tensor *src) {
+  return dm_x(x, DM_OP_scatter_reduce_self, a, 3, t, at, src);
 }
 static dm_Tensor *x_gather(dm_X *x, int64_t dim, dm_Tensor *t, dm_Tensor *at) {
   return dm_x(x, DM_OP_gather, &dim, 2, t, at);
@@ -27,7 +27,7 @@ static dm_Tensor *x_scatter(dm_X *x, int op, int64_t dim, dm_Tensor *t, dm_Tenso
 
 /* dx and dsrc of an extreme: gy is divided equally among all elements that equal the
    result, x's own one included. */
-static void extreme_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
+static void extreme_grad(dm_Grad *g, const dm_ScatterReduceSelfAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *y = g->out[0], *at = g->in[1], *gy = g->gy[0];
   dm_Tensor *own = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), gy);
@@ -41,13 +41,13 @@ static void extreme_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
 /* The gradient of a factor is the product of the other factors: the whole product divided by
    that factor, or, for a single factor of 0, the product with 1 in its position. Where a
    position has several zeros, no factor has a gradient. */
-static void product_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
+static void product_grad(dm_Grad *g, const dm_ScatterReduceSelfAttr *a) {
   dm_X *x = g->x;
   dm_Tensor *own = g->in[0], *at = g->in[1], *src = g->in[2], *gy = g->gy[0];
   dm_Tensor *one = dm_x_number(x, 1);
   if (g->need[0]) {
     dm_Tensor *filled = x_where(x, x_test(x, DM_OP_eq, own, 0), one, own);
-    g->gx[0] = x_div(x, x_mul(x, gy, x_fold(x, a, filled, at, src)), filled);
+    g->gx[0] = x_div(x, x_mul(x, gy, x_reduce_self(x, a, filled, at, src)), filled);
   }
   if (!g->need[2]) return;
   dm_Tensor *zero = x_test(x, DM_OP_eq, src, 0);
@@ -55,15 +55,15 @@ static void product_grad(dm_Grad *g, const dm_ScatterFoldAttr *a) {
       x_scatter(x, DM_OP_scatter_add, a->dim, x_zeros_like(x, gy), at, x_like(x, zero, gy));
   zeros = x_gather(x, a->dim, zeros, at);
   dm_Tensor *single = dm_x(x, DM_OP_logical_and, NULL, 2, zero, x_test(x, DM_OP_eq, zeros, 1));
-  dm_Tensor *without = x_fold(x, a, own, at, x_where(x, single, one, src));
+  dm_Tensor *without = x_reduce_self(x, a, own, at, x_where(x, single, one, src));
   dm_Tensor *whole = x_gather(x, a->dim, x_mul(x, gy, g->out[0]), at);
   g->gx[2] = x_where(x, single, x_gather(x, a->dim, x_mul(x, gy, without), at),
                      x_div(x, whole, x_where(x, zero, one, src)));
 }
 
-void scatter_fold_grad(dm_Grad *g) {
-  const dm_ScatterFoldAttr *a = g->attr;
-  if (a->fold == DM_FOLD_PROD) product_grad(g, a);
+void scatter_reduce_self_grad(dm_Grad *g) {
+  const dm_ScatterReduceSelfAttr *a = g->attr;
+  if (a->reduce == DM_SCATTER_PROD) product_grad(g, a);
   else extreme_grad(g, a);
 }
 
@@ -102,7 +102,7 @@ static dm_Tensor *mean(dm_X *x, dm_Tensor *sum, dm_Tensor *at, dm_Tensor *src, i
               count);
 }
 
-/* The public op; means of 16-bit floats are computed in float32. */
+/* The public op. */
 dm_status scatter_reduce_compose(dm_Call *c, dm_X *x) {
   const dm_ScatterReduceAttr *a = c->attr;
   dm_Tensor *t = c->in[0], *at = c->in[1], *src = c->in[2];
@@ -110,21 +110,31 @@ dm_status scatter_reduce_compose(dm_Call *c, dm_X *x) {
   const Reduce reduce = (Reduce)a->reduce;
   DM_TRY(dm_check_scatter(c));
   src = corner_of(x, src, at);
-  if (reduce == MEAN && dm_is_16bit(dtype)) {
-    t = x_cast(x, t, DM_F32);
-    src = x_cast(x, src, DM_F32);
-  }
   if (!a->include_self)
     t = x_scatter(x, DM_OP_scatter, a->dim, t, at, identity(x, reduce, dtype));
   if (reduce == SUM || reduce == MEAN) {
     t = x_scatter(x, DM_OP_scatter_add, a->dim, t, at, src);
     if (reduce == MEAN) t = mean(x, t, at, src, a->dim, a->include_self != 0);
   } else {
-    const dm_ScatterFoldAttr fold = {a->dim, reduce == PROD   ? DM_FOLD_PROD
-                                             : reduce == AMAX ? DM_FOLD_AMAX
-                                                              : DM_FOLD_AMIN};
-    t = x_fold(x, &fold, t, at, src);
+    const dm_ScatterReduceSelfAttr into = {a->dim, reduce == PROD   ? DM_SCATTER_PROD
+                                                   : reduce == AMAX ? DM_SCATTER_AMAX
+                                                                    : DM_SCATTER_AMIN};
+    t = x_reduce_self(x, &into, t, at, src);
   }
-  c->out[0] = x->st == DM_OK ? x_cast(x, t, dtype) : NULL;
+  c->out[0] = t;
+  return x->st;
+}
+
+/* scatter{reduce = }: a number as src stands for as many as the index has. */
+dm_status scatter_with_compose(dm_Call *c, dm_X *x) {
+  const dm_ScatterWithAttr *a = DM_ATTR(dm_ScatterWithAttr, c);
+  dm_Tensor *t = c->in[0], *at = c->in[1], *src = c->in[2];
+  if (src->flags & DM_T_NUMBER) {
+    src = dm_x_there(x, x_cast(x, src, (dm_DType)t->dtype), t->device);
+    src = x_expand(x, src, at->ndim, at->shape);
+  }
+  const dm_ScatterReduceSelfAttr product = {a->dim, DM_SCATTER_PROD};
+  c->out[0] = a->reduce == 0 ? dm_x(x, DM_OP_scatter_add, &a->dim, 3, t, at, src)
+                             : x_reduce_self(x, &product, t, at, src);
   return x->st;
 }

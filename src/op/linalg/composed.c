@@ -2,10 +2,12 @@
    lu_solve, cholesky_solve, cholesky_inverse, matrix_rank, lstsq, norms, cond,
    logdet, matrix_power, multi_dot, cross, vander, tensorinv, tensorsolve, lu,
    householder_product. Their gradients are those of the ops they call. */
+#include <float.h>
 #include <math.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/policy.h"
 #include "op/index/index.h"
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
@@ -97,72 +99,114 @@ static dm_Tensor *singular_values(dm_X *x, dm_Tensor *t) {
   return dm_x(x, DM_OP_linalg_svdvals, NULL, 1, t);
 }
 
-/* The number of singular values s above both atol and rtol * max(s), int64. */
-static dm_Tensor *rank_of(dm_X *x, dm_Tensor *t, const dm_RankAttr *a) {
-  double atol, rtol;
-  dm_rank_tolerance(a, t, &atol, &rtol);
-  dm_Tensor *s = singular_values(x, t);
+/* The smallest or largest element of t along dim. */
+static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
+  return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
+}
+
+/* tol[0], tol[1]: atol and rtol of each of t's matrices, singular values up to max(atol, rtol *
+   the largest) being 0: as given, or as in PyTorch atol 0, and rtol max(M, N) eps where atol is
+   0 too. */
+static void tolerances(dm_X *x, const dm_Tensor *t, dm_Tensor *const *given, dm_Tensor **tol) {
+  const double gap = t->dtype == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+  dm_Tensor *zero = dm_x_number(x, 0),
+            *own = dm_x_number(x, gap * (double)dm_max_i64(dm_rows(t), dm_columns(t)));
+  tol[0] = given[0] ? given[0] : zero;
+  if (given[1]) tol[1] = given[1];
+  else tol[1] = given[0] ? x_where(x, x_test(x, DM_OP_gt, given[0], 0), zero, own) : own;
+  for (int i = 0; i < 2; i++) tol[i] = dm_x_there(x, tol[i], t->device);
+}
+
+static dm_Tensor *pseudoinverse(dm_X *x, dm_Tensor *t, dm_Tensor *const *given) {
+  dm_Tensor *tol[2];
+  tolerances(x, t, given, tol);
+  return dm_x(x, DM_OP_pinv_matrices, NULL, 3, t, tol[0], tol[1]);
+}
+
+/* The number of the singular values s of t above both atol and rtol * max(s), int64. */
+static dm_Tensor *rank_of(dm_X *x, const dm_Tensor *t, dm_Tensor *s, dm_Tensor *const *given) {
+  dm_Tensor *tol[2];
   if (!s) return NULL;
-  dm_Tensor *count = dm_x(x, DM_OP_gt, NULL, 2, s, dm_x_number(x, atol));
-  if (dm_columns(s) > 0) {
-    dm_Tensor *most = dm_x(x, DM_OP_narrow, &(int64_t[3]){-1, 0, 1}, 1, s);
-    dm_Tensor *above = dm_x(x, DM_OP_gt, NULL, 2, s, x_scale(x, most, rtol));
-    count = dm_x(x, DM_OP_logical_and, NULL, 2, count, above);
-  }
-  return x_sum(x, count, (dm_Ints){1, {-1}}, false);
+  tolerances(x, t, given, tol);
+  dm_Tensor *most = dm_columns(s) > 0 ? extreme(x, s, -1, false) : dm_x_number(x, 0);
+  dm_Tensor *least = dm_x(x, DM_OP_maximum, NULL, 2, tol[0], x_mul(x, most, tol[1]));
+  dm_Tensor *above = dm_x(x, DM_OP_gt, NULL, 2, s, x_wider(x, least, -1));
+  return x_sum(x, above, (dm_Ints){1, {-1}}, false);
 }
 
 dm_status linalg_matrix_rank_compose(dm_Call *c, dm_X *x) {
-  const dm_RankAttr *a = DM_ATTR(dm_RankAttr, c);
-  DM_TRY(dm_check_matrix(c, "A", c->in[0], a->hermitian));
-  c->out[0] = rank_of(x, c->in[0], a);
+  dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, DM_ATTR(dm_RankAttr, c)->hermitian));
+  c->out[0] = rank_of(x, t, singular_values(x, t), c->in + 1);
   return x->st;
 }
 
-/* torch.linalg.lstsq: X = pinv(A) B, the least-squares solution of least norm; the
-   residuals sum((A X - B)^2) when A (M, N) has M > N and full rank N, else an empty
-   tensor; and A's rank. Whether all matrices have full rank is read from the device,
-   because it decides the shape. */
+dm_status pinverse_compose(dm_Call *c, dm_X *x) {
+  DM_TRY(dm_check_matrix(c, "A", c->in[0], DM_ATTR(dm_RankAttr, c)->hermitian));
+  c->out[0] = pseudoinverse(x, c->in[0], c->in + 1);
+  return x->st;
+}
+
+/* PyTorch ends in a product of the factors, which autocast runs in the region's dtype: so the
+   result is converted as that product's operands would be. */
+dm_status linalg_pinv_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *y = dm_x(x, DM_OP_pinverse, c->attr, 3, c->in[0], c->in[1], c->in[2]);
+  dm_CastPlan plan;
+  if (!y) return x->st;
+  c->out[0] = y;
+  const dm_AutocastState *a = &dm_thread_state()->autocast;
+  if (!dm_autocast_on(a)) return DM_OK;
+  DM_TRY(dm_autocast_plan(&dm_ops[DM_OP_matmul], 1, &y, NULL, &plan));
+  if (plan.to != DM_NO_DTYPE) c->out[0] = x_cast(x, y, plan.to);
+  return x->st;
+}
+
+/* True when all matrices have rank n; waits for the rank's device. */
+static bool is_full(dm_X *x, dm_Tensor *rank, int64_t n) {
+  const dm_DimsAttr all = {{-1, {0}}, false};
+  dm_Tensor *full =
+      dm_x(x, DM_OP_all, &all, 1, rank ? x_test(x, DM_OP_eq, rank, (double)n) : NULL);
+  uint8_t found = 0;
+  if (x->st == DM_OK) x->st = dm_tensor_read(full, 1, &found);
+  return found;
+}
+
+/* torch.linalg.lstsq: X = pinv(A) B, the least-squares solution of least norm, by every
+   driver. The driver tells what else there is, as it does with LAPACK's: the residuals
+   sum((A X - B)^2) when A (M, N) has M > N and full rank N, which gels assumes; A's rank; its
+   singular values. What is missing is an empty tensor. */
 dm_status linalg_lstsq_compose(dm_Call *c, dm_X *x) {
-  const dm_OptNum *rcond = &DM_ATTR(dm_LinalgLstsqAttr, c)->rcond;
-  dm_Tensor *a = c->in[0], *b = c->in[1];
+  enum { NONE, GELS, GELSY, GELSD, GELSS };
+  const dm_LinalgLstsqAttr *at = c->attr;
+  dm_Tensor *a = c->in[0], *b = c->in[1], *given[2] = {NULL, NULL};
   DM_TRY(dm_check_matrix(c, "A", a, false));
+  const bool by_values = at->driver == GELSD || at->driver == GELSS;
   const int64_t m = dm_rows(a), n = dm_columns(a);
-  const dm_RankAttr at = {.rtol = *rcond};
   const bool vectors = is_vectors(a, b);
   if (vectors) b = x_wider(x, b, -1);
+  if (at->rcond.set) given[1] = dm_x_number(x, at->rcond.v);
   DM_TRY(x->st);
   if (b->ndim < 2 || dm_rows(b) != m)
     return dm_fail(DM_EARG, "linalg.lstsq: A has shape %s and B %s, wanted as many rows",
                    DM_SHAPE(a), DM_SHAPE(c->in[1]));
-  dm_Tensor *solution = x_matmul(x, dm_x(x, DM_OP_linalg_pinv, &at, 1, a), b);
-  dm_Tensor *rank = rank_of(x, a, &at), *left = NULL;
-  const dm_DimsAttr all = {{-1, {0}}, false};
-  dm_Tensor *full =
-      dm_x(x, DM_OP_all, &all, 1, rank ? x_test(x, DM_OP_eq, rank, (double)n) : NULL);
-  uint8_t is_full = 0;
-  if (x->st == DM_OK) x->st = dm_tensor_read(full, 1, &is_full);
-  DM_TRY(x->st);
-  if (m > n && is_full) {
+  dm_Tensor *solution = x_matmul(x, pseudoinverse(x, a, given), b);
+  dm_Tensor *none = x_zeros(x, 1, &(int64_t){0}, a), *left = none;
+  dm_Tensor *values = at->driver == GELS ? none : singular_values(x, a);
+  dm_Tensor *rank = at->driver == GELS ? x_cast(x, none, DM_I64) : rank_of(x, a, values, given);
+  if (m > n && (at->driver == GELS || (by_values && is_full(x, rank, n)))) {
     left = x_sub(x, x_matmul(x, a, solution), b);
     left = x_sum(x, x_mul(x, left, left), (dm_Ints){1, {-2}}, false);
-  } else {
-    left = x_zeros(x, 1, &(int64_t){0}, a);
   }
   c->out[0] = vectors ? vectors_only(x, solution) : solution;
   c->out[1] = left;
   c->out[2] = rank;
+  c->out[3] = by_values ? values : none;
   return x->st;
 }
 
 /* ---- norms ---- */
 
 enum { BY_FRO, BY_NUC, BY_1, BY_MINUS_1, BY_2, BY_MINUS_2, BY_INF, BY_MINUS_INF };
-
-/* The smallest or largest element of t along dim. */
-static dm_Tensor *extreme(dm_X *x, dm_Tensor *t, int64_t dim, bool least) {
-  return dm_x(x, least ? DM_OP_amin : DM_OP_amax, &(dm_DimsAttr){{1, {dim}}, false}, 1, t);
-}
 
 /* The norm of the matrices (..., M, N) in the last two dims: fro is sqrt(sum of
    squares), nuc the sum of the singular values, +-2 their largest or smallest, +-1
@@ -201,6 +245,79 @@ dm_status linalg_matrix_norm_compose(dm_Call *c, dm_X *x) {
   for (int d = 0; a->keepdim && d < c->in[0]->ndim; d++)
     if (d == at[0] || d == at[1]) y = x_wider(x, y, d);
   c->out[0] = y;
+  return x->st;
+}
+
+/* The pivots are repeated as the matrices are. */
+dm_status linalg_ldl_solve_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *ld = c->in[0], *pivots = c->in[1], *b = c->in[2];
+  DM_TRY(dm_check_matrix(c, "LD", ld, true));
+  DM_TRY(dm_check_matrix(c, "B", b, false));
+  if (pivots->dtype != DM_I32 || pivots->ndim != ld->ndim - 1 ||
+      pivots->shape[pivots->ndim - 1] != dm_rows(ld))
+    return dm_fail(
+        DM_EARG,
+        "linalg.ldl_solve: LD has shape %s, pivots are %s of shape %s, wanted int32, "
+        "one for each row",
+        DM_SHAPE(ld), dm_dtype_name((dm_DType)pivots->dtype), DM_SHAPE(pivots));
+  dm_Tensor lead[2] = {*ld, *b};
+  int64_t shape[DM_MAX_DIM];
+  int ndim;
+  lead[0].ndim -= 2;
+  lead[1].ndim -= 2;
+  DM_TRY(dm_broadcast("linalg.ldl_solve", &lead[0], &lead[1], &ndim, shape));
+  shape[ndim] = dm_rows(ld);
+  pivots = dm_x(x, DM_OP_contiguous, NULL, 1, x_expand(x, pivots, ndim + 1, shape));
+  c->out[0] = dm_x(x, DM_OP_ldl_solve_matrices, NULL, 3, ld, b, pivots);
+  return x->st;
+}
+
+/* a b in the operands' own dtype, also inside a region of autocast. */
+static dm_Tensor *own_product(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
+  bool *const masked = &dm_thread_state()->autocast.masked, was = *masked;
+  *masked = true;
+  dm_Tensor *y = x_matmul(x, a, b);
+  *masked = was;
+  return y;
+}
+
+/* A = U S V^T: U V^T and V S V^T. */
+dm_status linalg_polar_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *out[3];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  if (dm_rows(t) < dm_columns(t))
+    return dm_fail(DM_EARG, "linalg.polar: A has shape %s, wanted no fewer rows than columns",
+                   DM_SHAPE(t));
+  if (!x_call(x, DM_OP_linalg_svd, &(dm_LinalgSvdAttr){false}, 1, &t, out)) return x->st;
+  dm_Tensor *scaled = x_mul(x, x_wider(x, out[1], -1), out[2]);
+  c->out[0] = own_product(x, out[0], out[2]);
+  c->out[1] = own_product(x, x_transpose(x, out[2], -1, -2), scaled);
+  return x->st;
+}
+
+/* The eigenvectors of A with the roots of its eigenvalues. */
+dm_status linalg_matrix_sqrth_compose(dm_Call *c, dm_X *x) {
+  dm_Tensor *t = c->in[0], *out[2];
+  if (!x_call(x, DM_OP_linalg_eigh, &(dm_UploAttr){0}, 1, &t, out)) return x->st;
+  dm_Tensor *root = x_wider(x, x_unary(x, DM_OP_sqrt, out[0]), -2);
+  c->out[0] = own_product(x, x_mul(x, out[1], root), x_transpose(x, out[1], -1, -2));
+  return x->st;
+}
+
+/* norm whose p is a word: of all elements, or of the dims given. */
+dm_status norm_by_name_compose(dm_Call *c, dm_X *x) {
+  const dm_NormByNameAttr *a = DM_ATTR(dm_NormByNameAttr, c);
+  enum { FRO, NUC, INF };
+  static const dm_Ints whole = {2, {0, 1}};
+  if (a->p == NUC) {
+    const dm_LinalgMatrixNormAttr nuclear = {BY_NUC, a->dim.n < 0 ? whole : a->dim, a->keepdim,
+                                             a->dtype};
+    c->out[0] = dm_x(x, DM_OP_linalg_matrix_norm, &nuclear, 1, c->in[0]);
+  } else {
+    const double p = a->p == FRO ? 2 : a->p == INF ? (double)INFINITY : -(double)INFINITY;
+    const dm_NormAttr norm = {p, a->dim, a->keepdim, a->dtype};
+    c->out[0] = dm_x(x, DM_OP_norm, &norm, 1, c->in[0]);
+  }
   return x->st;
 }
 
@@ -362,14 +479,17 @@ dm_status linalg_vecdot_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
-/* x (..., M) -> (..., M, n) with the powers x^0 .. x^(n - 1), as a running product
-   of 1, x, x, ..., whose gradient is finite at x = 0 too. */
+/* x (..., M), or () as (1) -> (..., M, n) with the powers x^0 .. x^(n - 1), as a running
+   product of 1, x, x, ..., whose gradient is finite at x = 0 too. */
 dm_status linalg_vander_compose(dm_Call *c, dm_X *x) {
   const int64_t given = DM_ATTR(dm_LinalgVanderAttr, c)->N;
   dm_Tensor *t = c->in[0];
-  if (t->ndim < 1) return dm_fail(DM_EARG, "linalg.vander: x has no dims, wanted one or more");
+  if (t->ndim < 1 && given < 0)
+    return dm_fail(DM_EARG, "linalg.vander: x has no dims, wanted one or more, or N");
   const int64_t n = given < 0 ? t->shape[t->ndim - 1] : given;
   int64_t shape[DM_MAX_DIM];
+  if (t->ndim == 0) t = x_reshape(x, t, 1, &t->numel);
+  DM_TRY(x->st);
   if (t->ndim == DM_MAX_DIM)
     return dm_fail(DM_EARG, "linalg.vander: x has %d dims, wanted fewer", t->ndim);
   for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
@@ -469,7 +589,7 @@ dm_status linalg_tensorsolve_compose(dm_Call *c, dm_X *x) {
    moved each row of A. */
 dm_status linalg_lu_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *out[2];
-  if (!x_call(x, DM_OP_linalg_lu_factor, NULL, 1, &t, out)) return x->st;
+  if (!x_call(x, DM_OP_linalg_lu_factor, c->attr, 1, &t, out)) return x->st;
   const int64_t m = dm_rows(t), n = dm_columns(t), k = dm_min_i64(m, n);
   dm_Tensor *went = dm_x(x, DM_OP_lu_order, &(int64_t[2]){m, true}, 1, out[1]);
   c->out[0] = x_like(x, dm_x(x, DM_OP_one_hot, &m, 1, went), t);

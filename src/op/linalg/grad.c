@@ -16,6 +16,7 @@
 #include "op/linalg/linalg.h"
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
+#include "op/sort/order.h"
 
 /* ---- helpers ---- */
 
@@ -137,22 +138,34 @@ void linalg_slogdet_grad(dm_Grad *g) {
   else g->gx[0] = x_mul(x, as_matrices(x, g->gy[1]), x_turned(x, inverse(x, g->in[0])));
 }
 
-/* P A = L U: gA = P^T L^-T (tril(L^T gL, -1) + triu(gU U^T)) U^-T, for square A. gy
-   holds gL below its diagonal and gU above and on it. */
+/* P A = L U, of square parts L1, U1 and, of one of them, a rest: B = P A has L1 U1 at its
+   beginning and L2 U1 below it, or L1 U2 beside it. gy holds gL below its diagonal and gU above
+   and on it. From L2 = B2 U1^-1: gB2 = gL2 U1^-T, and gU1 gets -L2^T gB2; likewise of U2. So
+   gB1 = L1^-T (tril(L1^T gL1 - gU2 U2^T, -1) + triu(gU1 U1^T - L2^T gL2)) U1^-T. */
 void linalg_lu_factor_grad(dm_Grad *g) {
+  enum { ROWS = -2, COLUMNS = -1 };
   dm_X *x = g->x;
-  dm_Tensor *lu = g->out[0], *gy = g->gy[0];
-  if (dm_rows(lu) != dm_columns(lu)) {
-    x->st = dm_fail(DM_EARG, "linalg.lu_factor: only square matrices have a gradient, got %s",
-                    DM_SHAPE(lu));
-    return;
+  dm_Tensor *lu = g->out[0], *gy = g->gy[0], *rest = NULL;
+  const int64_t m = dm_rows(lu), n = dm_columns(lu), k = dm_min_i64(m, n);
+  const int64_t dim = m > n ? ROWS : COLUMNS, more = dm_max_i64(m, n) - k;
+  dm_Tensor *first = x_narrow(x, x_narrow(x, lu, ROWS, 0, k), COLUMNS, 0, k);
+  dm_Tensor *g1 = x_narrow(x, x_narrow(x, gy, ROWS, 0, k), COLUMNS, 0, k);
+  dm_Tensor *lower = x_turned(x, x_add(x, x_below(x, first, -1), x_eye(x, k, lu)));
+  dm_Tensor *upper = x_turned(x, x_above(x, first, 0));
+  dm_Tensor *gl = x_matmul(x, lower, x_below(x, g1, -1));
+  dm_Tensor *gu = x_matmul(x, x_above(x, g1, 0), upper);
+  if (more > 0) {
+    dm_Tensor *t = x_narrow(x, lu, dim, k, more);
+    rest = x_narrow(x, gy, dim, k, more);
+    if (m > n) gu = x_sub(x, gu, x_matmul(x, x_turned(x, t), rest));
+    else gl = x_sub(x, gl, x_matmul(x, rest, x_turned(x, t)));
+    rest = m > n ? x_triangular(x, upper, rest, false, false, false)
+                 : x_triangular(x, lower, rest, true, true, true);
   }
-  dm_Tensor *lower = x_add(x, x_below(x, lu, -1), x_eye(x, dm_rows(lu), lu));
-  dm_Tensor *upper = x_turned(x, x_above(x, lu, 0));
-  dm_Tensor *s = x_add(x, x_below(x, x_matmul(x, x_turned(x, lower), x_below(x, gy, -1)), -1),
-                       x_above(x, x_matmul(x, x_above(x, gy, 0), upper), 0));
-  s = x_triangular(x, x_turned(x, lower), s, true, true, true);
+  dm_Tensor *s = x_add(x, x_below(x, gl, -1), x_above(x, gu, 0));
+  s = x_triangular(x, lower, s, true, true, true);
   s = x_triangular(x, upper, s, false, false, false);
+  if (rest) s = x_cat(x, s, rest, dim);
   g->gx[0] = x_pivoted(x, s, g->out[1], true);
 }
 
@@ -298,7 +311,7 @@ void linalg_eigvalsh_grad(dm_Grad *g) {
 /* P = pinv(A), H = gP^T: gA = -(P H P)^T + P^T P (H - H P A) + (1 - A P) H P P^T,
    from the differential of Golub & Pereyra 1973. Two orders of the products, so that
    no intermediate is larger than (longer side, shorter side). */
-void linalg_pinv_grad(dm_Grad *g) {
+void pinv_matrices_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *p = g->out[0], *pt = x_turned(x, p), *h = x_turned(x, g->gy[0]);
   if (dm_rows(a) <= dm_columns(a)) {

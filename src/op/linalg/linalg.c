@@ -50,14 +50,14 @@ static dm_status bring(dm_Tensor *t, int lead, const int64_t *batch, dm_Tensor *
   return st;
 }
 
-/* Opens the work of a call whose operands broadcast to `lead` leading dims of sizes
-   `batch`. */
-static void open_work(Work *w, dm_Call *c, int lead, const int64_t *batch) {
+/* Opens the work of a call whose first n operands are matrices that broadcast to `lead`
+   leading dims of sizes `batch`. */
+static void open_work(Work *w, dm_Call *c, int n, int lead, const int64_t *batch) {
   const dm_Tensor *a = c->in[0];
   *w = (Work){.c = c, .t = (dm_DType)a->dtype, .batch = dm_numel(lead, batch)};
   w->size = dm_dtype_size(w->t);
   w->st = dm_lapack_open(DM_LINALG(c));
-  for (int i = 0; i < c->n_in && w->st == DM_OK; i++) {
+  for (int i = 0; i < n && w->st == DM_OK; i++) {
     w->st = bring(c->in[i], lead, batch, &w->in[i]);
     for (int d = 1; d <= 2 && w->st == DM_OK; d++)
       w->st = dm_lapack_fits(DM_LINALG(c), c->in[i]->shape[c->in[i]->ndim - d]);
@@ -67,12 +67,14 @@ static void open_work(Work *w, dm_Call *c, int lead, const int64_t *batch) {
     m.device = (dm_Device){DM_CPU, 0};
     if (c->out[i]->device.type == DM_CPU) w->out[i] = dm_tensor_ref(c->out[i]);
     else w->st = dm_tensor_new_meta(&m, &w->out[i]);
+    const bool info = w->st == DM_OK && m.dtype == DM_I32 && w->out[i]->numel > 0;
+    if (info) memset(dm_tensor_data(w->out[i]), 0, (size_t)dm_tensor_bytes(w->out[i]));
   }
 }
 
-/* Opens the work with operand 0's own leading dims. */
+/* Opens the work with operand 0 and its own leading dims. */
 static void open_own(Work *w, dm_Call *c) {
-  open_work(w, c, c->in[0]->ndim - 2, c->in[0]->shape);
+  open_work(w, c, 1, c->in[0]->ndim - 2, c->in[0]->shape);
 }
 
 /* Copies results to their device and frees everything; returns the status of the
@@ -198,10 +200,10 @@ dm_status linalg_inv_any(dm_Call *c) {
   const int64_t count = (int64_t)n * n, n_work = (int64_t)n * DM_LAPACK_BLOCK;
   void *a = matrix_buffer(&w, n, n), *work = elements(&w, n_work);
   int *pivots = ints(&w, n);
-  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+  for (int64_t b = 0; going(&w, b); b++) {
     turn(&w, a, nth(&w, w.in[0], count, b), n, n);
-    const int info = dm_lapack_getrf(w.t, n, n, a, pivots);
-    if (noted(&w, b, info, count)) continue;
+    const int info = n > 0 ? dm_lapack_getrf(w.t, n, n, a, pivots) : 0;
+    if (noted(&w, b, info, count) || n == 0) continue;
     if (singular(&w, b, info, "pivot")) break;
     dm_lapack_getri(w.t, n, a, pivots, work, (int)n_work);
     turn(&w, nth(&w, w.out[0], count, b), a, n, n);
@@ -212,7 +214,7 @@ dm_status linalg_inv_any(dm_Call *c) {
 /* A X = B by getrf and getrs, for B (..., N, K) with broadcast leading dims. */
 dm_status solve_matrices_any(dm_Call *c) {
   Work w;
-  open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
+  open_work(&w, c, 2, c->out[0]->ndim - 2, c->out[0]->shape);
   const int n = rows_of(&w), k = w.st == DM_OK ? (int)dm_columns(w.in[1]) : 0;
   void *a = matrix_buffer(&w, n, n), *x = matrix_buffer(&w, n, k);
   int *pivots = ints(&w, n);
@@ -238,6 +240,49 @@ dm_status linalg_lu_factor_any(dm_Call *c) {
     dm_lapack_getrf(w.t, m, n, a, (int *)dm_tensor_data(w.out[1]) + b * k);
     turn(&w, nth(&w, w.out[0], (int64_t)m * n, b), a, n, m);
   }
+  return close_work(&w);
+}
+
+/* L D L^T by sytrf, which packs L and D into the lower triangle; the upper one stays as it is,
+   as in PyTorch. */
+dm_status linalg_ldl_factor_ex_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  const int n = rows_of(&w);
+  const int64_t count = (int64_t)n * n, n_work = (int64_t)n * DM_LAPACK_BLOCK;
+  void *a = matrix_buffer(&w, n, n), *work = elements(&w, n_work);
+  for (int64_t b = 0; going(&w, b); b++) {
+    int *const pivots = (int *)dm_tensor_data(w.out[1]) + b * n;
+    turn(&w, a, nth(&w, w.in[0], count, b), n, n);
+    ((int32_t *)dm_tensor_data(w.out[2]))[b] =
+        n > 0 ? dm_lapack_sytrf(w.t, 'L', n, a, pivots, work, (int)n_work) : 0;
+    for (int64_t j = 0; j < n; j++)
+      for (int64_t i = 0; i < j; i++) set(&w, a, j * n + i, 0);
+    turn(&w, nth(&w, w.out[0], count, b), a, n, n);
+  }
+  return close_work(&w);
+}
+/* in[2]: LAPACK's pivots (..., n), dense and for as many matrices as the result has; each is
+   the number of a row, from 1, or less than 0 for a block of two. */
+dm_status ldl_solve_matrices_any(dm_Call *c) {
+  Work w;
+  open_work(&w, c, 2, c->out[0]->ndim - 2, c->out[0]->shape);
+  const int n = rows_of(&w), k = w.st == DM_OK ? (int)dm_columns(w.in[1]) : 0;
+  void *a = matrix_buffer(&w, n, n), *x = matrix_buffer(&w, n, k);
+  dm_Tensor *host = NULL;
+  if (w.st == DM_OK) w.st = dm_tensor_on_host(c->in[2], &host);
+  const int32_t *p = host ? dm_tensor_data(host) : NULL;
+  for (int64_t i = 0; w.st == DM_OK && i < host->numel; i++)
+    if (p[i] == 0 || p[i] > n || p[i] < -n)
+      w.st = dm_fail(DM_EARG, "linalg.ldl_solve: a pivot is %d, wanted 1 to %d or -%d to -1",
+                     (int)p[i], n, n);
+  for (int64_t b = 0; going(&w, b) && n > 0 && k > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), n, n);
+    turn(&w, x, nth(&w, w.in[1], (int64_t)n * k, b), n, k);
+    dm_lapack_sytrs(w.t, 'L', n, k, a, p + b * n, x);
+    turn(&w, nth(&w, w.out[0], (int64_t)n * k, b), x, k, n);
+  }
+  dm_tensor_unref(&host);
   return close_work(&w);
 }
 
@@ -269,40 +314,27 @@ dm_status linalg_det_any(dm_Call *c) {
 /* Turns pivots (k) into an order of rows (n): row i of P A is row order[i] of A;
    with `back` row i of A is row order[i] of P A, up to the base. Pivots are row
    exchanges, applied one after another, or in reverse order for `back`. */
-dm_status lu_order_any(dm_Call *c) {
-  const dm_LuOrderAttr *a = c->attr;
-  dm_Tensor *near = NULL, *pivots = NULL, *order = NULL;
-  dm_Meta m = c->out_meta[0];
-  m.device = (dm_Device){DM_CPU, 0};
-  dm_status st;
-  DM_GO(dm_tensor_on_host(c->in[0], &near));
-  DM_GO(dm_dense_as_new(near, DM_I32, near->ndim, near->shape, &pivots));
-  DM_GO(dm_tensor_new_meta(&m, &order));
+static dm_status order_rows(const dm_Call *c, const dm_Tensor *pivots, dm_Tensor *order) {
+  const dm_LuOrderAttr *a = DM_ATTR(dm_LuOrderAttr, c);
   const int64_t k = dm_columns(pivots), n = a->n;
   const int64_t n_batch = dm_numel(pivots->ndim - 1, pivots->shape);
-  for (int64_t b = 0; b < n_batch && st == DM_OK; b++) {
+  for (int64_t b = 0; b < n_batch; b++) {
     const int32_t *p = (const int32_t *)dm_tensor_data(pivots) + b * k;
     int64_t *o = (int64_t *)dm_tensor_data(order) + b * n;
     for (int64_t i = 0; i < n; i++) o[i] = i + c->base;
     for (int64_t s = 0; s < k; s++) {
       const int64_t i = a->back ? k - 1 - s : s, j = p[i] - 1;
-      if (j < 0 || j >= n) {
-        st = dm_fail(DM_EARG, "linalg.lu_solve: a pivot is %d, wanted 1 to %lld", (int)p[i],
-                     (long long)n);
-        break;
-      }
+      if (j < 0 || j >= n)
+        return dm_fail(DM_EARG, "linalg.lu_solve: a pivot is %d, wanted 1 to %lld", (int)p[i],
+                       (long long)n);
       const int64_t o_i = o[i];
       o[i] = o[j];
       o[j] = o_i;
     }
   }
-  if (st == DM_OK) st = dm_tensor_copy_bytes(c->out[0], order, false);
-done:
-  dm_tensor_unref(&order);
-  dm_tensor_unref(&pivots);
-  dm_tensor_unref(&near);
-  return st;
+  return DM_OK;
 }
+dm_status lu_order_any(dm_Call *c) { return dm_run_on_host(c, DM_I32, order_rows); }
 
 /* ---- triangles ---- */
 
@@ -314,10 +346,10 @@ dm_status linalg_cholesky_any(dm_Call *c) {
   Work w;
   open_own(&w, c);
   const int n = rows_of(&w);
-  for (int64_t b = 0; going(&w, b) && n > 0; b++) {
+  for (int64_t b = 0; going(&w, b); b++) {
     char *a = nth(&w, w.out[0], (int64_t)n * n, b);
     copy_matrix(&w, a, nth(&w, w.in[0], (int64_t)n * n, b), (int64_t)n * n);
-    const int info = dm_lapack_potrf(w.t, upper ? 'L' : 'U', n, a);
+    const int info = n > 0 ? dm_lapack_potrf(w.t, upper ? 'L' : 'U', n, a) : 0;
     if (noted(&w, b, info, (int64_t)n * n)) continue;
     if (info > 0)
       w.st = dm_fail(DM_EARG, "%s: %s is not positive definite: pivot %d is not above 0",
@@ -334,7 +366,7 @@ dm_status linalg_cholesky_any(dm_Call *c) {
 dm_status linalg_solve_triangular_any(dm_Call *c) {
   const dm_TriangularAttr *at = DM_ATTR(dm_TriangularAttr, c);
   Work w;
-  open_work(&w, c, c->out[0]->ndim - 2, c->out[0]->shape);
+  open_work(&w, c, 2, c->out[0]->ndim - 2, c->out[0]->shape);
   const int n = rows_of(&w);
   const int64_t count = w.st == DM_OK ? dm_rows(w.in[1]) * dm_columns(w.in[1]) : 0;
   const int k = n > 0 ? (int)(count / n) : 0;
@@ -364,6 +396,19 @@ static void take_r(const Work *w, char *r, const void *a, int64_t m, int64_t row
       set(w, r, i * n + j, i <= j && i < m ? value(w, a, j * m + i) : 0);
 }
 
+dm_status geqrf_any(dm_Call *c) {
+  Work w;
+  open_own(&w, c);
+  const int m = rows_of(&w), n = columns_of(&w), k = m < n ? m : n;
+  const int64_t n_work = (int64_t)DM_LAPACK_BLOCK * (n + 1);
+  void *a = matrix_buffer(&w, m, n), *work = elements(&w, n_work);
+  for (int64_t b = 0; going(&w, b) && k > 0; b++) {
+    turn(&w, a, nth(&w, w.in[0], (int64_t)m * n, b), m, n);
+    dm_lapack_geqrf(w.t, m, n, a, nth(&w, w.out[1], k, b), work, (int)n_work);
+    turn(&w, nth(&w, w.out[0], (int64_t)m * n, b), a, n, m);
+  }
+  return close_work(&w);
+}
 /* geqrf, then R from its upper triangle and, unless mode is "r", Q (M, q) by orgqr. */
 dm_status linalg_qr_any(dm_Call *c) {
   const int64_t mode = DM_ATTR(dm_LinalgQrAttr, c)->mode;
@@ -453,20 +498,30 @@ dm_status linalg_svdvals_any(dm_Call *c) {
   return close_work(&w);
 }
 
+/* The tolerance t on the host, float64, one number for each matrix. */
+static dm_Tensor *tolerance(Work *w, dm_Tensor *t) {
+  dm_Tensor *near = NULL, *out = NULL;
+  const dm_Tensor *a = w->c->in[0];
+  if (w->st == DM_OK) w->st = dm_tensor_on_host(t, &near);
+  if (w->st == DM_OK) w->st = dm_dense_as_new(near, DM_F64, a->ndim - 2, a->shape, &out);
+  dm_tensor_unref(&near);
+  return out;
+}
+
 /* pinv(A) = V S^+ U^T by SVD and gemm; singular values at or below the tolerance
    max(atol, rtol max(s)) count as 0. */
-dm_status linalg_pinv_any(dm_Call *c) {
-  double atol, rtol;
+dm_status pinv_matrices_any(dm_Call *c) {
   Work w;
-  dm_rank_tolerance(DM_ATTR(dm_RankAttr, c), c->in[0], &atol, &rtol);
   open_own(&w, c);
+  dm_Tensor *atol = tolerance(&w, c->in[1]), *rtol = tolerance(&w, c->in[2]);
   Svd s = open_svd(&w, 'S');
   void *u = matrix_buffer(&w, s.m, s.k), *vh = matrix_buffer(&w, s.k, s.n + 1);
   for (int64_t b = 0; going(&w, b) && s.k > 0; b++) {
     char *values = (char *)vh + (int64_t)s.k * s.n * w.size;
     run_svd(&w, &s, b, u, values, vh);
     if (w.st != DM_OK) break;
-    const double least = fmax(atol, rtol * value(&w, values, 0));
+    const double least = fmax(((const double *)dm_tensor_data(atol))[b],
+                              ((const double *)dm_tensor_data(rtol))[b] * value(&w, values, 0));
     for (int64_t i = 0; i < s.k; i++) {
       const double v = value(&w, values, i);
       for (int64_t j = i * s.n; j < (i + 1) * s.n; j++)
@@ -475,6 +530,8 @@ dm_status linalg_pinv_any(dm_Call *c) {
     w.st = dm_gemm(s.n, s.m, s.k, 1, (dm_Mat){vh, w.t, 1, s.n}, (dm_Mat){u, w.t, 1, s.k}, 0,
                    nth(&w, w.out[0], (int64_t)s.n * s.m, b), w.t, s.m, NULL, w.t, DM_BIAS_NONE);
   }
+  dm_tensor_unref(&atol);
+  dm_tensor_unref(&rtol);
   return close_work(&w);
 }
 

@@ -18,10 +18,6 @@ dm_status dm_check_matrix(const dm_Call *c, const char *what, const dm_Tensor *t
    cols; a negative one is left out. */
 void dm_out_matrix(dm_Call *c, int i, const dm_Tensor *t, int drop, int64_t rows, int64_t cols,
                    dm_DType dtype);
-/* The tolerances of rank and pinv: singular values up to max(atol, rtol * the
-   largest) count as 0. Defaults as in PyTorch: atol 0 and rtol = max(M, N) *
-   epsilon, or rtol 0 where atol is given. */
-void dm_rank_tolerance(const dm_RankAttr *a, const dm_Tensor *t, double *atol, double *rtol);
 
 /* Steps of compositions. */
 dm_Tensor *x_turned(dm_X *x, dm_Tensor *t);                  /* matrices transposed */

@@ -80,7 +80,8 @@ static dm_status exponentiate(double *a, double *scratch, int64_t n) {
 }
 
 /* e^x for every matrix of the contiguous x. */
-static dm_status run(const dm_Tensor *x, dm_Tensor *y) {
+static dm_status run(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) {
+  DM_UNUSED(c);
   const int64_t n = dm_columns(x), count = n * n;
   double *scratch = dm_alloc((int64_t)sizeof *scratch * dm_max_i64((N_SCRATCH + 1) * count, 1));
   dm_status st = scratch ? DM_OK : dm_fail(DM_EMEM, "linalg.matrix_exp: out of memory");
@@ -95,23 +96,8 @@ static dm_status run(const dm_Tensor *x, dm_Tensor *y) {
   return st;
 }
 
-/* The op for every device: the matrices are copied to the host and the result back. */
 dm_status linalg_matrix_exp_any(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *near = NULL, *dense = NULL, *y = NULL;
-  dm_Meta m = c->out_meta[0];
-  m.device = (dm_Device){DM_CPU, 0};
-  dm_status st;
-  DM_GO(dm_tensor_on_host(x, &near));
-  DM_GO(dm_dense_as_new(near, (dm_DType)x->dtype, x->ndim, x->shape, &dense));
-  if (x->device.type == DM_CPU) y = dm_tensor_ref(c->out[0]);
-  else DM_GO(dm_tensor_new_meta(&m, &y));
-  DM_GO(run(dense, y));
-  if (y != c->out[0]) st = dm_tensor_copy_bytes(c->out[0], y, false);
-done:
-  dm_tensor_unref(&y);
-  dm_tensor_unref(&dense);
-  dm_tensor_unref(&near);
-  return st;
+  return dm_run_on_host(c, (dm_DType)c->in[0]->dtype, run);
 }
 
 /* gA is the upper right block of exp([A^T, gY; 0, A^T]) (Van Loan 1978). */

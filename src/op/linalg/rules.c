@@ -1,14 +1,17 @@
 /* The rules of dm.linalg's factorizations: checks of the operands and shapes of the
    results. */
-#include <float.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "op/linalg/linalg.h"
 
 const char *dm_linalg_name(const dm_OpInfo *op, char buf[40]) {
-  const bool hidden = op->flags & F_HIDDEN; /* an inner op of solve */
-  snprintf(buf, 40, "linalg.%s", hidden ? "solve" : op->name + sizeof "linalg");
+  const bool hidden = op->flags & F_HIDDEN, own = strncmp(op->name, "linalg_", 7) == 0;
+  if (hidden) /* NAME_matrices is the inner op of linalg.NAME */
+    snprintf(buf, 40, "linalg.%.*s", (int)(strlen(op->name) - strlen("_matrices")), op->name);
+  else if (own) snprintf(buf, 40, "linalg.%s", op->name + sizeof "linalg");
+  else snprintf(buf, 40, "%s", op->name);
   return buf;
 }
 
@@ -67,9 +70,31 @@ dm_status linalg_eigh_rule(dm_Call *c) {
 /* A (..., M, N) -> LU (..., M, N), pivots (..., min(M, N)) as int32. */
 dm_status linalg_lu_factor_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
+  if (!DM_ATTR(dm_LuAttr, c)->pivot)
+    return dm_fail(DM_EARG, "linalg.lu_factor: without pivots there is none on the CPU; hint: "
+                            "leave pivot out");
   DM_TRY(dm_check_matrix(c, "A", t, false));
   dm_out_like(c, 0, t, (dm_DType)t->dtype);
   dm_out_matrix(c, 1, t, 2, dm_min_i64(dm_rows(t), dm_columns(t)), -1, DM_I32);
+  return DM_OK;
+}
+
+/* A (..., M, N) -> (..., M, N), tau (..., min(M, N)). */
+dm_status geqrf_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  dm_out_like(c, 0, t, (dm_DType)t->dtype);
+  dm_out_matrix(c, 1, t, 2, dm_min_i64(dm_rows(t), dm_columns(t)), -1, (dm_DType)t->dtype);
+  return DM_OK;
+}
+
+/* A (..., N, N) -> LD (..., N, N), pivots (..., N) and info (...) as int32. */
+dm_status linalg_ldl_factor_ex_rule(dm_Call *c) {
+  const dm_Tensor *t = c->in[0];
+  DM_TRY(dm_check_matrix(c, "A", t, true));
+  dm_out_like(c, 0, t, (dm_DType)t->dtype);
+  dm_out_matrix(c, 1, t, 2, dm_rows(t), -1, DM_I32);
+  dm_out_matrix(c, 2, t, 2, -1, -1, DM_I32);
   return DM_OK;
 }
 
@@ -107,10 +132,20 @@ dm_status linalg_svdvals_rule(dm_Call *c) {
   return DM_OK;
 }
 
-/* A (..., M, N) -> (..., N, M). */
-dm_status linalg_pinv_rule(dm_Call *c) {
+/* A (..., M, N), and two tolerances of shape (...) or that of one matrix -> (..., N, M). */
+dm_status pinv_matrices_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
-  DM_TRY(dm_check_matrix(c, "A", t, DM_ATTR(dm_RankAttr, c)->hermitian));
+  DM_TRY(dm_check_matrix(c, "A", t, false));
+  for (int i = 1; i < 3; i++) {
+    const dm_Tensor *tol = c->in[i];
+    const int lead = t->ndim - 2 - tol->ndim;
+    bool fits = lead >= 0;
+    for (int d = 0; fits && d < tol->ndim; d++)
+      fits = tol->shape[d] == 1 || tol->shape[d] == t->shape[lead + d];
+    if (!fits)
+      return dm_fail(DM_EARG, "linalg.pinv: %s has shape %s, A %s, wanted a number a matrix",
+                     i == 1 ? "atol" : "rtol", DM_SHAPE(tol), DM_SHAPE(t));
+  }
   dm_out_matrix(c, 0, t, 2, dm_columns(t), dm_rows(t), (dm_DType)t->dtype);
   return DM_OK;
 }
@@ -156,12 +191,4 @@ dm_status lu_order_rule(dm_Call *c) {
                    dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
   dm_out_matrix(c, 0, t, 1, n, -1, DM_I64);
   return DM_OK;
-}
-
-void dm_rank_tolerance(const dm_RankAttr *a, const dm_Tensor *t, double *atol, double *rtol) {
-  const double gap = t->dtype == DM_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
-  *atol = a->atol.set ? a->atol.v : 0;
-  *rtol = a->rtol.set ? a->rtol.v
-          : *atol > 0 ? 0
-                      : gap * (double)dm_max_i64(dm_rows(t), dm_columns(t));
 }

@@ -55,16 +55,18 @@ static dm_Tensor *euclidean(dm_X *x, dm_Tensor *u, dm_Tensor *v) {
    than 25 rows the product formula is used; otherwise the differences (..., P, R, M)
    are made and their p-norm taken. */
 dm_status cdist_compose(dm_Call *c, dm_X *x) {
-  const double p = DM_ATTR(dm_PNormAttr, c)->p;
+  enum { IF_NECESSARY, BY_PRODUCT, DIRECT, FEW = 25 }; /* compute_mode; rows */
+  const dm_CdistAttr *a = DM_ATTR(dm_CdistAttr, c);
+  const double p = a->p;
   dm_Tensor *u = c->in[0], *v = c->in[1];
-  enum { FEW = 25 }; /* rows; PyTorch's use_mm_for_euclid_dist_if_necessary */
   DM_TRY(dm_check_float(c, u, "x1"));
   DM_TRY(dm_check_float(c, v, "x2"));
   if (u->ndim < 2 || v->ndim < 2 || u->shape[u->ndim - 1] != v->shape[v->ndim - 1])
     return dm_fail(DM_EARG, "cdist: x1 has shape %s, x2 %s, wanted rows of one length",
                    DM_SHAPE(u), DM_SHAPE(v));
   if (!(p >= 0)) return dm_fail(DM_EARG, "cdist: p is %g, wanted 0 or more", p);
-  if (p == 2 && (u->shape[u->ndim - 2] > FEW || v->shape[v->ndim - 2] > FEW)) {
+  const bool many = u->shape[u->ndim - 2] > FEW || v->shape[v->ndim - 2] > FEW;
+  if (p == 2 && (a->compute_mode == BY_PRODUCT || (a->compute_mode == IF_NECESSARY && many))) {
     c->out[0] = euclidean(x, u, v);
     return x->st;
   }

@@ -29,6 +29,8 @@ static dm_Mat at(dm_Mat m, int64_t elements) {
   return m;
 }
 
+/* Integer arithmetic modulo 2^64: signed overflow is not defined in C, so it is done
+   unsigned. */
 static int64_t mul_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
 static int64_t add_wrap(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
@@ -158,6 +160,8 @@ static dm_status product_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b
   return DM_OK;
 }
 
+/* (..., M, K) x (..., K, N) -> (..., M, N), leading dims broadcast; a vector on the
+   left is a row, on the right a column, and its dim is absent from the result. */
 dm_status matmul_rule(dm_Call *c) {
   const dm_Tensor *a = c->in[0], *b = c->in[1];
   if (a->ndim == 0 || b->ndim == 0)
@@ -166,11 +170,13 @@ dm_status matmul_rule(dm_Call *c) {
   return product_rule(c, a, b);
 }
 
+/* (M, K) x (K, N) -> (M, N). */
 dm_status mm_rule(dm_Call *c) {
   DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 2));
   return product_rule(c, c->in[0], c->in[1]);
 }
 
+/* (B, M, K) x (B, K, N) -> (B, M, N); the batches are equal, nothing broadcasts. */
 static dm_status batched_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b) {
   DM_TRY(check_ranks(c, a, 3, b, 3));
   if (a->shape[0] != b->shape[0])
@@ -182,11 +188,13 @@ static dm_status batched_rule(dm_Call *c, const dm_Tensor *a, const dm_Tensor *b
 
 dm_status bmm_rule(dm_Call *c) { return batched_rule(c, c->in[0], c->in[1]); }
 
+/* (M, K) x (K) -> (M). */
 dm_status mv_rule(dm_Call *c) {
   DM_TRY(check_ranks(c, c->in[0], 2, c->in[1], 1));
   return product_rule(c, c->in[0], c->in[1]);
 }
 
+/* (K) x (K) -> a number. */
 dm_status dot_rule(dm_Call *c) {
   DM_TRY(check_ranks(c, c->in[0], 1, c->in[1], 1));
   return product_rule(c, c->in[0], c->in[1]);
@@ -214,12 +222,14 @@ static dm_status check_added(const dm_Call *c) {
   return DM_OK;
 }
 
+/* input, (M, K), (K, N) -> (M, N) = beta input + alpha a b. */
 dm_status addmm_rule(dm_Call *c) {
   DM_TRY(check_ranks(c, c->in[1], 2, c->in[2], 2));
   DM_TRY(product_rule(c, c->in[1], c->in[2]));
   return check_added(c);
 }
 
+/* input, (B, M, K), (B, K, N) -> (B, M, N), the same for each of the batch. */
 dm_status baddbmm_rule(dm_Call *c) {
   DM_TRY(batched_rule(c, c->in[1], c->in[2]));
   return check_added(c);
@@ -275,12 +285,14 @@ dm_status linear_backward_rule(dm_Call *c) {
 
 /* ---- CPU kernels ---- */
 
+/* An output with K = 0 is a sum of nothing; gemm writes zeros. */
 dm_status matmul_cpu(dm_Call *c) {
   if (c->out[0]->numel == 0) return DM_OK;
   dm_Product p = dm_product_of(c->in[0], c->in[1], c->out[0]);
   return multiply(&p);
 }
 
+/* The identity of one operand, by which addmm broadcasts its input into the output. */
 static void same_f32(const float *const *in, float *out, int64_t n, const double *param) {
   DM_UNUSED(param);
   memcpy(out, in[0], (size_t)n * sizeof *out);
@@ -306,6 +318,7 @@ dm_status addmm_cpu(dm_Call *c) {
   return multiply(&p);
 }
 
+/* multiply in the form that dm_linear_by wants. */
 static dm_status multiply_for(dm_Product *p, dm_Call *c) {
   DM_UNUSED(c);
   return multiply(p);
@@ -363,6 +376,7 @@ dm_status linear_backward_cpu(dm_Call *c) {
 
 /* ---- gradients ---- */
 
+/* t^T of the last two dims, a view. */
 static dm_Tensor *x_mt(dm_X *x, dm_Tensor *t) { return x_transpose(x, t, -2, -1); }
 
 /* t (..., C) as (R, C). */
@@ -373,10 +387,23 @@ static dm_Tensor *x_rows(dm_X *x, dm_Tensor *t) {
   return x_reshape(x, t, 2, shape);
 }
 
+/* a b, the gradient of an operand m. If the tape sums it over batches along which m was
+   broadcast, the products are float32, so that 16 bits are rounded once. */
+static dm_Tensor *summed_product(dm_X *x, dm_Tensor *a, dm_Tensor *b, const dm_Meta *m) {
+  if (x->st != DM_OK) return NULL;
+  const int batches = m->ndim > 2 ? m->ndim - 2 : 0;
+  const dm_Tensor *most = a->ndim > b->ndim ? a : b;
+  if (dm_numel(most->ndim - 2, most->shape) > dm_numel(batches, m->shape)) {
+    a = dm_x_widen(x, a);
+    b = dm_x_widen(x, b);
+  }
+  return x_matmul(x, a, b);
+}
+
 /* db = a^T gy. Where b has no batch dims the sum over all batches is one product of
    the flattened rows. */
-static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, int b_ndim, dm_Tensor *gy) {
-  if (b_ndim > 2) return x_matmul(x, x_mt(x, a), gy);
+static dm_Tensor *right_gradient(dm_X *x, dm_Tensor *a, const dm_Meta *b, dm_Tensor *gy) {
+  if (b->ndim > 2) return summed_product(x, x_mt(x, a), gy, b);
   return x_matmul(x, x_mt(x, x_rows(x, a)), x_rows(x, gy));
 }
 
@@ -395,11 +422,12 @@ void matmul_grad(dm_Grad *g) {
     if (a) a = x_unsqueeze(x, a, 0);
   }
   if (x->st != DM_OK) return;
-  if (g->need[0]) g->gx[0] = x_matmul(x, gy, x_mt(x, b));
-  if (g->need[1]) g->gx[1] = right_gradient(x, a, g->in_meta[1].ndim, gy);
+  if (g->need[0]) g->gx[0] = summed_product(x, gy, x_mt(x, b), &g->in_meta[0]);
+  if (g->need[1]) g->gx[1] = right_gradient(x, a, &g->in_meta[1], gy);
   if (b_vec && g->gx[1]) g->gx[1] = x_reshape(x, g->gx[1], 1, g->in_meta[1].shape);
 }
 
+/* t, or t times s where s is not 1: most calls have alpha = beta = 1. */
 static dm_Tensor *scaled(dm_X *x, dm_Tensor *t, double s) {
   return s == 1 ? t : x_scale(x, t, s);
 }
@@ -414,6 +442,7 @@ void addmm_grad(dm_Grad *g) {
   if (g->need[2]) g->gx[2] = scaled(x, x_matmul(x, x_mt(x, g->in[1]), gy), a->alpha);
 }
 
+/* The activation that linear applied. */
 static dm_Activation activation_of(const dm_Grad *g) {
   return (dm_Activation)DM_ATTR(dm_ActivationAttr, g)->activation;
 }
@@ -473,10 +502,22 @@ void linear_grad(dm_Grad *g) {
 
 /* ---- outer ---- */
 
+/* u (M), v (N) -> u v^T (M, N) by broadcasting. */
 dm_status outer_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *a = c->in[0], *b = c->in[1];
   DM_TRY(check_ranks(c, a, 1, b, 1));
   c->out[0] = x_mul(x, x_unsqueeze(x, a, 1), b);
+  return x->st;
+}
+
+/* x (..., in), weight (in), bias () or (1) -> (...): linear without the dim of its outputs. */
+dm_status linear_vector_compose(dm_Call *c, dm_X *x) {
+  const int64_t one = 1;
+  dm_Tensor *row = x_unsqueeze(x, c->in[1], 0), *bias = bias_of(c), *y;
+  if (bias && bias->ndim == 0) bias = x_reshape(x, bias, 1, &one);
+  y = bias ? dm_x(x, DM_OP_linear, c->attr, 3, c->in[0], row, bias)
+           : dm_x(x, DM_OP_linear, c->attr, 2, c->in[0], row);
+  c->out[0] = x_squeeze(x, y, -1);
   return x->st;
 }
 
@@ -518,6 +559,7 @@ dm_status addbmm_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* dot; there are no complex numbers to conjugate. */
 dm_status vdot_compose(dm_Call *c, dm_X *x) {
   c->out[0] = dm_x(x, DM_OP_dot, NULL, 2, c->in[0], c->in[1]);
   return x->st;

@@ -68,14 +68,25 @@ dm_status huber_loss_compose(dm_Call *c, dm_X *x) {
 
 /* ---- probabilities ---- */
 
-/* -(t log p + (1 - t) log(1 - p)) * weight. The logarithms are clamped at -100, as
-   in PyTorch, so that a certain but wrong prediction has a finite loss. */
+/* gy (p - t) / (p (1 - p)), the divisor at least 1e-12 as in PyTorch, so that a probability of
+   0 or 1 has a finite gradient; and gy (log(1 - p) - log p). */
+void log_loss_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *gy = g->gy[0], *p = g->in[0], *t = g->in[1];
+  if (g->need[0]) {
+    dm_Tensor *by = x_floor(x, x_mul(x, p, from_one(x, p)), 1e-12);
+    g->gx[0] = x_div(x, x_mul(x, gy, x_sub(x, p, t)), by);
+  }
+  if (g->need[1]) {
+    dm_Tensor *log_q = x_unary(x, DM_OP_log1p, x_scale(x, p, -1));
+    g->gx[1] = x_mul(x, gy, x_sub(x, log_q, x_unary(x, DM_OP_log, p)));
+  }
+}
+
+/* -(t log p + (1 - t) log(1 - p)) * weight. The logarithms are clamped at -100, as in PyTorch,
+   so that a certain but wrong prediction has a finite loss. */
 dm_status binary_cross_entropy_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *p = c->in[0], *t = c->in[1];
-  dm_Tensor *log_p = x_floor(x, x_unary(x, DM_OP_log, p), -100);
-  dm_Tensor *log_q = x_floor(x, x_unary(x, DM_OP_log1p, x_scale(x, p, -1)), -100);
-  dm_Tensor *sum = x_add(x, x_mul(x, t, log_p), x_mul(x, from_one(x, t), log_q));
-  dm_Tensor *loss = x_scale(x, sum, -1);
+  dm_Tensor *loss = dm_x(x, DM_OP_log_loss, NULL, 2, c->in[0], c->in[1]);
   if (c->in[2]) loss = x_mul(x, loss, c->in[2]);
   return reduced(c, x, loss);
 }
@@ -136,24 +147,30 @@ dm_status poisson_nll_loss_compose(dm_Call *c, dm_X *x) {
     dm_Tensor *few = x_test(x, DM_OP_le, t, 1);
     loss = x_add(x, loss, x_where(x, few, dm_x_number(x, 0), stirling));
   }
-  return reduced(c, x, loss);
+  return reduced_as(a->reduction, c, x, loss);
 }
 
-/* Brings *var to a shape that broadcasts over x: x's shape, with a last dim of 1, or
-   without the last dim. */
+/* Brings *var to a shape that broadcasts over x: x's, with one dim of size 1 in place of its
+   own, or without the last dim; or a number. */
 static dm_status shape_variance(dm_X *x, const dm_Tensor *z, dm_Tensor **var) {
   const dm_Tensor *v = *var;
-  int same = 0;
-  while (same < v->ndim && same < z->ndim && v->shape[same] == z->shape[same]) same++;
-  if (v->ndim == 0 || (same == z->ndim && v->ndim == z->ndim)) return DM_OK;
-  if (same == z->ndim - 1 && v->ndim == z->ndim && v->shape[same] == 1) return DM_OK;
-  if (same == z->ndim - 1 && v->ndim == same) {
+  int other = 0; /* dims in which they differ */
+  bool ones = true;
+  for (int d = 0; d < v->ndim && d < z->ndim; d++) {
+    other += v->shape[d] != z->shape[d];
+    ones &= v->shape[d] == z->shape[d] || v->shape[d] == 1;
+  }
+  if (v->ndim == 0 || (v->ndim == z->ndim && other <= 1 && ones)) return DM_OK;
+  if (v->ndim == z->ndim - 1 && other == 0) {
     const int64_t last = -1;
     *var = dm_x(x, DM_OP_unsqueeze, &last, 1, *var);
     return x->st;
   }
-  return dm_fail(DM_EARG, "gaussian_nll_loss: x has shape %s, var %s, wanted the same",
-                 DM_SHAPE(z), DM_SHAPE(v));
+  return dm_fail(
+      DM_EARG,
+      "gaussian_nll_loss: x has shape %s, var %s, wanted the same, one dim of size 1, "
+      "or no last dim",
+      DM_SHAPE(z), DM_SHAPE(v));
 }
 
 /* True when an element of a CPU tensor is negative. On other devices the check is
@@ -179,7 +196,7 @@ dm_status gaussian_nll_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *sum = x_add(x, x_unary(x, DM_OP_log, var), x_div(x, square, var));
   dm_Tensor *loss = x_scale(x, sum, 0.5);
   if (a->full) loss = x_shift(x, loss, 0.91893853320467274178); /* log(2 pi) / 2 */
-  return reduced(c, x, loss);
+  return reduced_as(a->reduction, c, x, loss);
 }
 
 /* cross_entropy with class probabilities as targets, in x's shape (N, C, ...): -sum
@@ -193,7 +210,7 @@ dm_status cross_entropy_soft_compose(dm_Call *c, dm_X *x) {
                    "cross_entropy: x has shape %s, the target is %s of shape %s, wanted labels "
                    "as int64, or probabilities in x's shape; hint: y:long()",
                    DM_SHAPE(z), dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t));
-  if (a->ignore_index.set)
+  if (a->ignore_index != -100)
     return dm_fail(DM_EARG, "cross_entropy: ignore_index is for labels, the target has "
                             "probabilities");
   if (!(a->label_smoothing >= 0 && a->label_smoothing <= 1))
@@ -224,13 +241,15 @@ dm_status hinge_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
   const double margin = DM_ATTR(dm_MarginAttr, c)->margin;
   dm_Tensor *near = x_floor(x, x_shift(x, x_scale(x, z, -1), margin), 0);
-  return reduced(c, x, x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
+  return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x,
+                    x_add(x, unless(x, t, -1, z), unless(x, t, 1, near)));
 }
 
 /* max(0, -t (x1 - x2) + margin) */
 dm_status margin_ranking_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *lead = x_mul(x, c->in[2], x_sub(x, c->in[1], c->in[0]));
-  return reduced(c, x, x_floor(x, x_shift(x, lead, DM_ATTR(dm_MarginAttr, c)->margin), 0));
+  return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x,
+                    x_floor(x, x_shift(x, lead, DM_ATTR(dm_MarginAttr, c)->margin), 0));
 }
 
 /* 1 - cos(x1, x2) for label 1, max(0, cos - margin) for label -1. As in PyTorch
@@ -252,7 +271,7 @@ dm_status cosine_embedding_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *zero = dm_x_number(x, 0);
   dm_Tensor *unlike = x_where(x, x_test(x, DM_OP_eq, t, -1), near, zero);
   dm_Tensor *like = x_where(x, x_test(x, DM_OP_eq, t, 1), from_one(x, cos), zero);
-  return reduced(c, x, x_add(x, like, unlike));
+  return reduced_as(DM_ATTR(dm_MarginAttr, c)->reduction, c, x, x_add(x, like, unlike));
 }
 
 /* max(0, d(anchor, pos) - d(anchor, neg) + margin); swap takes the smaller of
@@ -261,28 +280,29 @@ dm_status triplet_margin_loss_compose(dm_Call *c, dm_X *x) {
   const dm_TripletMarginLossAttr *a = DM_ATTR(dm_TripletMarginLossAttr, c);
   const dm_PairwiseDistanceAttr how = {a->p, a->eps, false};
   dm_Tensor *anchor = c->in[0], *pos = c->in[1], *neg = c->in[2];
+  if (!(a->margin > 0))
+    return dm_fail(DM_EARG, "triplet_margin_loss: margin is %g, wanted above 0", a->margin);
   dm_Tensor *near = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, pos);
   dm_Tensor *far = dm_x(x, DM_OP_pairwise_distance, &how, 2, anchor, neg);
   if (a->swap) {
     dm_Tensor *other = dm_x(x, DM_OP_pairwise_distance, &how, 2, pos, neg);
     far = dm_x(x, DM_OP_minimum, NULL, 2, far, other);
   }
-  return reduced(c, x, x_floor(x, x_shift(x, x_sub(x, near, far), a->margin), 0));
+  return reduced_as(a->reduction, c, x,
+                    x_floor(x, x_shift(x, x_sub(x, near, far), a->margin), 0));
 }
 
-/* Turns x (C) and the target of a single sample into a batch of one. */
-static dm_status as_batch(dm_X *x, dm_Tensor **z, dm_Tensor **t) {
-  const int64_t first = 0;
-  *z = dm_x(x, DM_OP_unsqueeze, &first, 1, *z);
-  *t = dm_x(x, DM_OP_unsqueeze, &first, 1, *t);
-  return x->st;
+/* A single sample (C), or () of one class, as a batch of one. */
+static dm_Tensor *as_batch(dm_X *x, dm_Tensor *t) {
+  return x_reshape(x, t, 2, (int64_t[]){1, t->numel});
 }
 
 /* Sums loss (N, C) over the classes, divides by their number and reduces the rows; a
    sample that came without a batch gives a scalar. */
-static dm_status of_rows(dm_Call *c, dm_X *x, dm_Tensor *loss, double classes, bool alone) {
+static dm_status of_rows(int64_t how, dm_Call *c, dm_X *x, dm_Tensor *loss, double classes,
+                         bool alone) {
   dm_Tensor *rows = x_scale(x, x_sum(x, loss, (dm_Ints){1, {1}}, false), 1 / classes);
-  return reduced(c, x, alone ? x_reshape(x, rows, 0, NULL) : rows);
+  return reduced_as(how, c, x, alone ? x_reshape(x, rows, 0, NULL) : rows);
 }
 
 /* sum over classes i != y of max(0, margin - x[y] + x[i])^p * weight[y], divided by
@@ -290,16 +310,17 @@ static dm_status of_rows(dm_Call *c, dm_X *x, dm_Tensor *loss, double classes, b
 dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
   const dm_MultiMarginLossAttr *a = DM_ATTR(dm_MultiMarginLossAttr, c);
   dm_Tensor *z = c->in[0], *t = c->in[1], *weight = c->in[2];
-  const bool alone = z->ndim == 1;
-  if (z->ndim < 1 || z->ndim > 2 || t->ndim != z->ndim - 1 ||
-      (!alone && z->shape[0] != t->shape[0]))
+  const bool single = z->ndim < 2;
+  if (z->ndim > 2 || t->ndim > 1 || t->numel != (single ? 1 : z->shape[0]))
     return dm_fail(DM_EARG,
                    "multi_margin_loss: x has shape %s, the target %s, wanted {N, classes} and "
                    "{N}, or {classes} and {}",
                    DM_SHAPE(z), DM_SHAPE(t));
   if (a->p != 1 && a->p != 2)
     return dm_fail(DM_EARG, "multi_margin_loss: p is %g, wanted 1 or 2", a->p);
-  if (alone) DM_TRY(as_batch(x, &z, &t));
+  if (single) z = as_batch(x, z);
+  t = x_reshape(x, t, 1, &t->numel);
+  DM_TRY(x->st);
   const int64_t one = 1, zero = 0, classes = z->shape[1];
   dm_Tensor *at = dm_x(x, DM_OP_unsqueeze, &one, 1, t);
   dm_Tensor *own = dm_x(x, DM_OP_gather, &one, 2, z, at);
@@ -310,20 +331,24 @@ dm_status multi_margin_loss_compose(dm_Call *c, dm_X *x) {
     loss = x_mul(x, loss, dm_x(x, DM_OP_unsqueeze, &one, 1, each));
   }
   loss = dm_x(x, DM_OP_scatter, &one, 3, loss, at, dm_x_number(x, 0));
-  return of_rows(c, x, loss, (double)classes, alone);
+  return of_rows(a->reduction, c, x, loss, (double)classes, c->in[1]->ndim == 0);
 }
 
 /* sum over a row's labels j, which end at its first negative one, and over the
    classes i that are no labels of max(0, 1 - x[j] + x[i]), divided by C. */
 dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *z = c->in[0], *t = c->in[1];
-  const bool alone = z->ndim == 1;
-  if (!dm_same_shape(z, t) || z->ndim < 1 || z->ndim > 2)
+  const bool alone = z->ndim < 2;
+  if (!dm_same_shape(z, t) || z->ndim > 2)
     return dm_fail(DM_EARG,
                    "multilabel_margin_loss: x has shape %s, the target %s, wanted {N, classes} "
                    "for both, labels first and then -1",
                    DM_SHAPE(z), DM_SHAPE(t));
-  if (alone) DM_TRY(as_batch(x, &z, &t));
+  if (alone) {
+    z = as_batch(x, z);
+    t = as_batch(x, t);
+    DM_TRY(x->st);
+  }
   const int64_t one = 1, two = 2, running[2] = {1, DM_NO_DTYPE};
   dm_Tensor *ended = dm_x(x, DM_OP_cumsum, running, 1, x_test(x, DM_OP_lt, t, 0));
   dm_Tensor *valid = x_like(x, x_test(x, DM_OP_eq, ended, 0), z);
@@ -338,5 +363,6 @@ dm_status multilabel_margin_loss_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *loss = x_mul(x, near, dm_x(x, DM_OP_unsqueeze, &two, 1, valid));
   loss = x_sum(x, loss, (dm_Ints){1, {1}}, false);
   DM_TRY(x->st);
-  return of_rows(c, x, x_mul(x, loss, free_), (double)z->shape[1], alone);
+  return of_rows(DM_ATTR(dm_ReductionAttr, c)->reduction, c, x, x_mul(x, loss, free_),
+                 (double)z->shape[1], alone);
 }

@@ -43,7 +43,7 @@ static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
 
 /* label[i]: the targets as classes from 0, with -1 for an ignored one. A label out
    of range is an error that names its position. */
-static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNum ignore,
+static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, double ignore,
                              int64_t classes, int64_t *label) {
   dm_Tensor *dense;
   DM_TRY(dm_dense_new((dm_Tensor *)(uintptr_t)target, &dense));
@@ -52,7 +52,7 @@ static dm_status read_labels(const dm_Call *c, const dm_Tensor *target, dm_OptNu
   dm_tensor_unref(&dense);
   for (int64_t i = 0; i < target->numel; i++) {
     const int64_t given = label[i];
-    if (ignore.set && (double)given == ignore.v) {
+    if ((double)given == ignore) {
       label[i] = -1;
       continue;
     }
@@ -76,6 +76,7 @@ typedef struct Work {
   double *weight, few_rows[FEW_ROWS];
 } Work;
 
+/* Releases what work_new allocated, and nothing of what it found. */
 static void work_free(Work *w) {
   dm_tensor_unref(&w->x);
   dm_free(w->weight);
@@ -86,7 +87,7 @@ static void work_free(Work *w) {
 /* Prepares a call over rows r: labels, weights as float64, x contiguous if it is
    given. The caller calls work_free even after a failure. */
 static dm_status work_new(const dm_Call *c, dm_LossRows r, dm_Tensor *x, dm_Tensor *target,
-                          dm_Tensor *weight, dm_OptNum ignore, Work *w) {
+                          dm_Tensor *weight, double ignore, Work *w) {
   const bool few = r.n <= FEW_ROWS;
   w->j = (dm_CrossJob){.r = r, .weight_sum = (double)r.c};
   w->x = NULL;
@@ -210,12 +211,16 @@ done:
   return st;
 }
 
+/* One pass over each row for its logsumexp and its label's logit. */
 dm_status cross_entropy_cpu(dm_Call *c) { return cross_entropy(c, c->in, NULL); }
 
+/* in: gy, x, target, weight; out: dx like x. */
 dm_status cross_entropy_backward_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[1], (dm_DType)c->in[1]->dtype);
   return DM_OK;
 }
+
+/* The softmax of each row is computed again from x, which costs less than storing it. */
 dm_status cross_entropy_backward_cpu(dm_Call *c) {
   return cross_entropy(c, c->in + 1, c->in[0]);
 }
@@ -233,6 +238,8 @@ static void cross_entropy_composed(dm_Grad *g) {
   each.reduction = DM_LOSS_NONE;
   const dm_NllLossAttr pick = {a->ignore_index, DM_LOSS_NONE};
   dm_Tensor *zeros = x_zeros_like(x, logits), *minus = x_shift(x, zeros, -1);
+  /* nll_loss of -1 everywhere picks 1 times the weight of each target, and 0 for
+     ignored ones. */
   dm_Tensor *weigh = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, weight);
   dm_Tensor *mask = dm_x(x, DM_OP_nll_loss, &pick, 3, minus, target, NULL);
   dm_Tensor *total = weight ? x_sum(x, weight, (dm_Ints){-1, {0}}, false) : NULL;
@@ -298,6 +305,7 @@ void nll_loss_grad(dm_Grad *g) {
     g->gx[0] = dm_x(g->x, DM_OP_nll_loss_backward, &b, 3, g->gy[0], g->in[1], g->in[2]);
 }
 
+/* in: gy, target, weight; out: dx of the shape in the attributes, in gy's dtype. */
 dm_status nll_loss_backward_rule(dm_Call *c) {
   const dm_Ints *shape = &DM_ATTR(dm_NllLossBackwardAttr, c)->shape;
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);

@@ -93,7 +93,8 @@ static dm_status keep_means(dm_X *x, dm_Tensor *const running[2], dm_Tensor *con
 
 /* instance_norm with the statistics of each sample: x (N, C, ...) is seen as one sample
    with N C channels, (1, N C, ...), and batch_norm in training normalizes each of them
-   by itself. Weight, bias and running statistics are repeated N times for that. */
+   by itself. Weight, bias and running statistics are repeated N times for that, in float32,
+   so that 16 bits are rounded once. */
 static dm_status by_sample(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *one[5];
   const int64_t n = t->shape[0];
@@ -110,7 +111,7 @@ static dm_status by_sample(dm_Call *c, dm_X *x) {
   for (int d = 2; d < t->ndim; d++) shape[d] = t->shape[d];
   one[0] = x_reshape(x, t, t->ndim, shape);
   for (int i = 1; i < 5; i++)
-    one[i] = c->in[i] ? dm_x(x, DM_OP_tile, &times, 1, c->in[i]) : NULL;
+    one[i] = c->in[i] ? dm_x(x, DM_OP_tile, &times, 1, dm_x_widen(x, c->in[i])) : NULL;
   dm_Tensor *y = dm_x(x, DM_OP_batch_norm, &train, 5, one[0], one[1], one[2], one[3], one[4]);
   c->out[0] = x_reshape(x, y, t->ndim, t->shape);
   return keep_means(x, c->in + 1, one + 1, n);

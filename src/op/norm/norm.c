@@ -12,7 +12,12 @@
    arithmetic are in the compute type, with block sums in float64. layer_norm and
    group_norm compute their moments again in the backward pass, where the row is in
    cache anyway; batch_norm saves them. With create_graph the gradients are composed
-   of differentiable ops. The loops are in cpu/loops/norm.inc. */
+   of differentiable ops. The loops are in cpu/loops/norm.inc.
+
+   dx follows from xhat's derivative: rstd and the mean depend on every element of the
+   group, and with d xhat / dx = rstd (I - J / n - xhat xhat^T / n), J all ones, the two
+   subtracted means are the projections of gh on the constant vector and on xhat. Statistics
+   that are given (batch_norm in evaluation) do not depend on x, and both terms drop out. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -26,6 +31,7 @@
 #include "op/pointwise/pointwise.h"
 #include "op/reduce/reduce.h"
 
+/* The loops of a compute type, float32 or float64. */
 static const dm_RealLoops *loops_of(dm_DType compute) {
   return compute == DM_F64 ? &dm_loops()->f64 : &dm_loops()->f32;
 }
@@ -89,6 +95,11 @@ dm_status group_norm_rule(dm_Call *c) {
       x->shape[1] % a->num_groups != 0)
     return dm_fail(DM_EARG, "group_norm: %lld channels do not part into %lld groups",
                    (long long)x->shape[1], (long long)a->num_groups);
+  int64_t each = x->shape[1] / a->num_groups; /* elements of a group */
+  for (int d = 2; d < x->ndim; d++) each *= x->shape[d];
+  if (x->shape[0] > 0 && x->shape[0] * each <= 1)
+    return dm_fail(DM_EARG, "group_norm: x is %s, wanted more than one element in its groups",
+                   DM_SHAPE(x));
   DM_TRY(dm_check_affine(c, "weight", c->in[1], x->shape[1]));
   DM_TRY(dm_check_affine(c, "bias", c->in[2], x->shape[1]));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
@@ -132,10 +143,14 @@ done:
   dm_tensor_unref(&x);
   return st;
 }
+
+/* Rows are the elements of normalized_shape; every sample is one group. */
 dm_status layer_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
   return rows_cpu(c, dm_layer_rows(&m, DM_ATTR(dm_LayerNormAttr, c)));
 }
+
+/* Rows are the elements of one group of channels; weight and bias change per channel. */
 dm_status group_norm_cpu(dm_Call *c) {
   const dm_Meta m = dm_meta_of(c->in[0]);
   return rows_cpu(c, dm_group_rows(&m, DM_ATTR(dm_GroupNormAttr, c)));
@@ -215,6 +230,7 @@ static dm_Tensor *x_norm_back(dm_X *x, dm_Tensor *gh, dm_Tensor *v, dm_Ints dims
   return x_mul(x, r, x_sub(x, gh, rest));
 }
 
+/* The dtype of means and variances of an x of this meta: float32, or float64. */
 static dm_DType compute_of(const dm_Meta *m) { return dm_compute_dtype((dm_DType)m->dtype); }
 
 /* The gradients of layer_norm and group_norm as a composition. x is reshaped to (outer,
@@ -224,7 +240,11 @@ static void rows_grad_composed(dm_Grad *g, const dm_RowNormBackwardAttr *a) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_DType compute = compute_of(m);
   const int64_t n = dm_numel(m->ndim, m->shape);
-  const int64_t channels = n / dm_max_i64(1, a->outer * a->inner);
+  const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
+  /* the shape of no elements does not tell: then weight or bias do */
+  const int64_t channels = g->in[1]     ? dm_numel(w->ndim, w->shape)
+                           : g->need[2] ? dm_numel(b->ndim, b->shape)
+                                        : n / dm_max_i64(1, a->outer * a->inner);
   const int64_t by_row[3] = {a->outer, a->groups, n / dm_max_i64(1, a->outer * a->groups)};
   const int64_t by_channel[3] = {a->outer, channels, a->inner}, weight[3] = {1, channels, 1};
   const dm_Ints last = {1, {2}}, others = {2, {0, 2}};
@@ -233,17 +253,17 @@ static void rows_grad_composed(dm_Grad *g, const dm_RowNormBackwardAttr *a) {
   if (g->in[1]) gh = x_mul(x, gy, x_reshape(x, x_cast(x, g->in[1], compute), 3, weight));
   dm_Tensor *gx = x_norm_back(x, x_reshape(x, gh, 3, by_row), v, last, a->eps, &xhat);
   g->gx[0] = x_reshape(x, gx, m->ndim, m->shape);
-  const dm_Meta *w = &g->in_meta[1], *b = &g->in_meta[2];
   if (g->need[1])
     g->gx[1] =
         x_reshape(x, x_sum(x, x_mul(x, gy, x_reshape(x, xhat, 3, by_channel)), others, false),
                   w->ndim, w->shape);
   if (g->need[2]) g->gx[2] = x_reshape(x, x_sum(x, gy, others, false), b->ndim, b->shape);
 }
-/* The gradients by one fused call, or composed with create_graph. */
+/* The gradients by one fused call, or composed with create_graph and where x has no elements.
+ */
 static void rows_grad(dm_Grad *g, dm_RowNormBackwardAttr a) {
   dm_Tensor *in[3] = {g->gy[0], g->in[0], g->in[1]}, *out[3] = {NULL};
-  if (g->create_graph) {
+  if (g->create_graph || dm_numel(g->in_meta[0].ndim, g->in_meta[0].shape) == 0) {
     rows_grad_composed(g, &a);
     return;
   }
@@ -252,9 +272,13 @@ static void rows_grad(dm_Grad *g, dm_RowNormBackwardAttr a) {
   for (int i = 1; i < 3; i++)
     if (g->need[i]) g->gx[i] = x_reshape(g->x, out[i], g->in_meta[i].ndim, g->in_meta[i].shape);
 }
+
+/* dweight and dbias come back as vectors and are reshaped to normalized_shape. */
 void layer_norm_grad(dm_Grad *g) {
   rows_grad(g, dm_layer_rows(&g->in_meta[0], DM_ATTR(dm_LayerNormAttr, g)));
 }
+
+/* The same with rows of a group of channels. */
 void group_norm_grad(dm_Grad *g) {
   rows_grad(g, dm_group_rows(&g->in_meta[0], DM_ATTR(dm_GroupNormAttr, g)));
 }
@@ -305,6 +329,8 @@ static dm_status batch_norm_training(dm_Call *c, dm_X *x) {
   dm_Tensor *in[3] = {v, c->in[3], c->in[4]}, *out[3];
   DM_TRY(dm_check_running(c, "running_mean", mean));
   DM_TRY(dm_check_running(c, "running_var", var));
+  /* The variance of a single value is 0 and its unbiased variance 0 / 0; PyTorch
+     refuses it too. */
   const double n = v->shape[1] ? (double)(v->numel / v->shape[1]) : 0;
   if (n == 1)
     return dm_fail(DM_EARG, "batch_norm: one value per channel in %s, wanted more to train on",
@@ -394,6 +420,7 @@ done:
   return st;
 }
 
+/* x (N, C, ...), weight, bias, mean, var (C) -> x's shape and dtype. */
 dm_status batch_norm_eval_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;

@@ -1,6 +1,14 @@
 /* Updates of lists of tensors. A tensor is cut into blocks; each block's lanes (weight,
    gradient, buffers) are widened to the compute type where they are not of it, computed, and
-   rounded once into the lanes that are written. methods.inc has the optimizers' formulas. */
+   rounded once into the lanes that are written. methods.inc has the optimizers' formulas.
+
+   The update of an element depends on no other element, so blocks run in any order
+   and on any thread with the same result. Blocks of BLOCK elements keep every lane of
+   an update, widened, in the first-level cache: each weight, gradient and buffer is
+   read from memory once and written once, which is what a step costs.
+
+   Norms have a fixed order of summation: partial sums of GRAIN elements, joined first
+   to last. */
 #include "op/optim/optim.h"
 
 #include <float.h>
@@ -26,6 +34,8 @@
 enum { WEIGHT, GRAD, FIRST_BUFFER, COPY = FIRST_BUFFER + DM_MAX_BUFFERS, MAX_LANE };
 enum { BLOCK = 512, GRAIN = 32 * BLOCK };
 
+/* One update: the tensors it reads and writes, and the loop that computes a block of
+   them. All lanes have the shape of lane 0. */
 typedef struct Update {
   unsigned written;          /* bit i: lane i is changed */
   dm_Tensor *lane[MAX_LANE]; /* NULL: the method does without; never lane 0 */
@@ -38,6 +48,8 @@ typedef struct Update {
 
 /* ---- the block loop ---- */
 
+/* The address of element i of a dense tensor, as bytes: its dtype is known at run
+   time only. */
 static char *at(const dm_Tensor *t, int64_t i) {
   return (char *)dm_tensor_data(t) + i * dm_dtype_size(t->dtype);
 }
@@ -45,14 +57,15 @@ static char *at(const dm_Tensor *t, int64_t i) {
 /* The master becomes the parameter's value where, rounded, it differs from the parameter: the
    caller has changed that one (loaded it, clamped it). */
 static void follow(const dm_Tensor *param, int64_t i, int64_t n, float *master) {
-  uint16_t rounded[BLOCK];
-  const uint16_t *now = (const uint16_t *)(const void *)at(param, i);
+  _Alignas(float) char rounded[BLOCK * sizeof(float)];
+  const char *now = at(param, i);
+  const size_t size = (size_t)dm_dtype_size(param->dtype);
   dm_store_f32(param->dtype, rounded, 1, n, master);
-  if (memcmp(rounded, now, sizeof *now * (size_t)n) == 0) return;
+  if (memcmp(rounded, now, size * (size_t)n) == 0) return;
   float wide[BLOCK];
   dm_load_f32(param->dtype, now, 1, n, wide);
-  for (int64_t k = 0; k < n; k++)
-    if (rounded[k] != now[k]) master[k] = wide[k];
+  for (size_t k = 0; k < (size_t)n; k++)
+    if (memcmp(rounded + k * size, now + k * size, size) != 0) master[k] = wide[k];
 }
 
 /* Element i + k takes word (i + k) % 4 of counter (i + k) / 4; i is a multiple of
@@ -86,6 +99,8 @@ static void blocks_f32(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* The same for float64 weights. They have neither masters nor copies of 16 bits, so
+   that there is nothing to follow or to round. */
 static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
   const Update *u = ctx;
   double buffer[MAX_LANE][BLOCK], *x[MAX_LANE];
@@ -103,8 +118,12 @@ static void blocks_f64(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
+/* Whether lane k exists and is one that the method changes. */
 static bool is_written(const Update *u, int k) { return u->lane[k] && (u->written >> k & 1u); }
 
+/* Runs u over its dense lanes. A version is counted for each tensor that is written,
+   also where its elements happen to keep their values: saved tensors and cached casts
+   compare versions. */
 static void run_dense(Update *u) {
   dm_parallel_for(u->lane[0]->numel, GRAIN,
                   u->lane[0]->dtype == DM_F64 ? blocks_f64 : blocks_f32, u);
@@ -137,6 +156,8 @@ done:
   return st;
 }
 
+/* Updates one list of lanes. A single lane that is not dense, such as a transposed
+   weight, sends all of them through copies. */
 static dm_status run(Update *u) {
   for (int k = 0; k < MAX_LANE; k++)
     if (u->lane[k] && !dm_tensor_is_contiguous(u->lane[k])) return run_strided(u);
@@ -166,7 +187,7 @@ dm_Tensor *dm_fresh_copy(dm_Tensor *p) {
    that is skipped takes them all the same: the host does not know what another device skips. */
 static bool draw(const Update *u, const dm_Tensor *param, bool stochastic, dm_Generator *out) {
   const bool is_drawn =
-      stochastic && u->lane[WEIGHT] == param && dm_is_16bit((dm_DType)param->dtype);
+      stochastic && u->lane[WEIGHT] == param && dm_is_low((dm_DType)param->dtype);
   *out = dm_take_counters(is_drawn ? param->numel : 0, 4);
   return is_drawn;
 }
@@ -184,6 +205,8 @@ static dm_status run_weight(Update *u, dm_Tensor *param, const dm_Generator *noi
 
 /* ---- arguments ---- */
 
+/* The functions of the back ends, by the type of device; NULL for the CPU and for
+   devices without a back end. */
 static const dm_OptimOps *far[DM_N_DEVICE_TYPE];
 
 void dm_optim_register(dm_DeviceType type, const dm_OptimOps *ops) { far[type] = ops; }
@@ -194,6 +217,8 @@ typedef struct Check {
   const dm_Tensor *first;
 } Check;
 
+/* Fails unless t is on the device of the tensors that were checked before. A back end
+   runs a list in one launch, so a list on two devices has no place to run. */
 static dm_status check_device(Check *c, const char *what, int64_t i, const dm_Tensor *t) {
   if (!c->first) c->first = t;
   if (DM_LIKELY(dm_device_eq(c->first->device, t->device))) return DM_OK;
@@ -218,6 +243,8 @@ static dm_status find_ops(const Check *c, const dm_OptimOps **ops) {
   return dm_fail(DM_EDEV, "%s: no kernel on %s", c->op, dm_device_name(c->first->device, name));
 }
 
+/* Ends what find_ops began: tells the observers and the device that the work was
+   submitted. A failure of the work itself goes first. */
 static dm_status far_done(const Check *c, dm_status st) {
   if (st == DM_OK && dm_observed()) dm_observe_work(c->first->device, false);
   return st == DM_OK ? dm_device_ops(c->first->device)->end(c->first->device) : st;
@@ -242,7 +269,7 @@ static dm_status check_lanes(Check *c, int64_t i, int n, dm_Tensor *const *lane)
 static dm_status check_weight(Check *c, int64_t i, dm_Tensor *param, dm_Tensor *master) {
   if (!master) return DM_OK;
   DM_TRY(check_lanes(c, i, 2, (dm_Tensor *[2]){master, param}));
-  if (master->dtype == DM_F32 && dm_is_16bit((dm_DType)param->dtype)) return DM_OK;
+  if (master->dtype == DM_F32 && dm_is_low((dm_DType)param->dtype)) return DM_OK;
   return dm_fail(DM_EARG, "%s: parameter %lld is %s, its master %s; wanted 16 bits and float32",
                  c->op, (long long)i + 1, dm_dtype_name((dm_DType)param->dtype),
                  dm_dtype_name((dm_DType)master->dtype));
@@ -260,18 +287,26 @@ static dm_status check_scalar(Check *c, const char *name, const dm_Tensor *t, dm
                  dm_device_name(t->device, at), dm_dtype_name(dtype));
 }
 
+/* The element of a float32 scalar on the CPU. */
 static float scalar_of(const dm_Tensor *t) { return *(const float *)dm_tensor_data(t); }
 
+/* found_inf is optional: without a GradScaler there is none, and every step counts. */
 static dm_status check_found_inf(Check *c, const dm_Tensor *found_inf) {
   return found_inf ? check_scalar(c, "found_inf", found_inf, DM_F32) : DM_OK;
 }
 
+/* Whether the step is to be skipped; read on the CPU only, where reading does not
+   wait. */
 static bool is_set(const dm_Tensor *found_inf) {
   return found_inf && dm_is_set(dm_tensor_data(found_inf));
 }
 
 /* ---- steps ---- */
 
+/* For each method a function that tells which buffers its options want, as bits: SGD
+   without momentum keeps no buffer, Adam without amsgrad keeps two of its three. It
+   is generated from the rows of methods.inc, whose conditions read the options by
+   name. */
 #define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, ...)     \
   static unsigned NAME##_wanted(const double *options) {       \
     const dm_##NAME##Options *const o = (const void *)options; \
@@ -286,6 +321,8 @@ static bool is_set(const dm_Tensor *found_inf) {
   bit <<= 1;
 #include "base/methods.inc"
 
+/* The same rows as data: the names that callers pass, and the sizes that they must
+   have. */
 const dm_MethodRow dm_method_rows[DM_N_METHOD] = {
 #define METHOD(NAME, KINDS, COUNTS, OPTIONS, BUFFERS, NUMBERS)                  \
   {#NAME,          COUNTS,         sizeof(dm_##NAME##Options) / sizeof(double), \
@@ -298,12 +335,17 @@ const dm_MethodRow dm_method_rows[DM_N_METHOD] = {
 #include "base/methods.inc"
 };
 
+/* The lanes of a parameter's step. The weight that the method updates is the master
+   where there is one: the parameter itself is then lane COPY, written last. */
 static void set_lanes(const dm_StepSlot *s, dm_Tensor **lane) {
   lane[WEIGHT] = s->master ? s->master : s->param;
   lane[GRAD] = s->grad;
   for (int k = 0; k < DM_MAX_BUFFERS; k++) lane[FIRST_BUFFER + k] = s->buffer[k];
 }
 
+/* Checks one parameter before any is changed, so that a step that fails has changed
+   nothing: buffers that the options want exist, shapes, dtypes and devices fit, and
+   the scalars are scalars. */
 static dm_status check_slot(Check *c, const dm_MethodRow *row, unsigned wanted, int64_t i,
                             const dm_StepSlot *s) {
   dm_Tensor *lane[COPY], *given[COPY];
@@ -346,6 +388,10 @@ static void make_ready(const dm_MethodRow *row, const dm_MethodLoops *loops, con
   c->step = step;
 }
 
+/* A step of a list. Checks come first, for all slots. Counters and random numbers
+   advance in the order of the list, and random numbers also where the step is
+   skipped, so that a run with skipped steps draws the same numbers on the CPU and on
+   a device that does not wait. */
 dm_status dm_optim_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
   const dm_MethodRow *row = &dm_method_rows[s->method];
   const dm_MethodLoops *f32 = &dm_loops()->f32.methods[s->method];
@@ -378,6 +424,7 @@ dm_status dm_optim_step(const dm_Step *s, int64_t n, const dm_StepSlot *slots) {
 
 /* ---- gradient scaling ---- */
 
+/* What the threads share that unscale one gradient, which may be strided. */
 typedef struct Unscale {
   dm_Iter it;
   dm_DType dtype;
@@ -385,6 +432,8 @@ typedef struct Unscale {
   atomic_llong *bad; /* elements that are not finite afterwards */
 } Unscale;
 
+/* g *= factor for n elements; returns how many are inf or NaN afterwards. The
+   comparison with the largest double is false for both. */
 static int64_t unscale_f64(double *g, int64_t n, double factor) {
   int64_t bad = 0; /* as wide as a double, for the vectorizer */
   for (int64_t i = 0; i < n; i++) {
@@ -416,6 +465,8 @@ static int64_t unscale_block(const Unscale *u, char *at_, int64_t stride, int64_
   return bad;
 }
 
+/* A run of n elements that are `stride` apart, block by block; the count is added
+   once. */
 static void unscale_run(void *ctx, char *const *ptr, const int64_t *stride, int64_t n) {
   const Unscale *u = ctx;
   const int64_t step = stride[0] * dm_dtype_size(u->dtype);
@@ -425,11 +476,13 @@ static void unscale_run(void *ctx, char *const *ptr, const int64_t *stride, int6
   if (bad) atomic_fetch_add_explicit(u->bad, bad, memory_order_relaxed);
 }
 
+/* The elements begin .. end - 1 in the order of the iterator. */
 static void unscale_range(void *ctx, int64_t begin, int64_t end) {
   Unscale *u = ctx;
   dm_iter_range(&u->it, begin, end, unscale_run, u);
 }
 
+/* A record that the host and the device share: n dense elements of int64. */
 static dm_status check_record(Check *c, const char *name, const dm_Tensor *t, int n) {
   DM_TRY(check_device(c, name, 0, t));
   if (t->numel == n && t->dtype == DM_I64 && dm_tensor_is_contiguous(t)) return DM_OK;
@@ -437,6 +490,8 @@ static dm_status check_record(Check *c, const char *name, const dm_Tensor *t, in
                  dm_dtype_name((dm_DType)t->dtype), DM_SHAPE(t), n);
 }
 
+/* Gradients are scaled in place, so an element that is shown twice, by a stride of 0,
+   would be scaled twice. */
 static dm_status check_grads(Check *c, int64_t n, dm_Tensor *const *grads) {
   for (int64_t i = 0; i < n; i++) {
     if (!grads[i]) continue;
@@ -485,6 +540,9 @@ dm_status dm_amp_unscale(int64_t n, dm_Tensor *const *grads, const dm_Tensor *sc
   return DM_OK;
 }
 
+/* Notes the outcome of a step in the scaler's history without reading the device:
+   `updates` is the number of update() calls so far, so the step belongs to the next
+   one. */
 dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_Tensor *where,
                       const dm_Tensor *updates) {
   Check c = {"step", NULL};
@@ -501,6 +559,10 @@ dm_status dm_amp_note(dm_Tensor *history, const dm_Tensor *found_inf, const dm_T
   return DM_OK;
 }
 
+/* The policy of loss scaling (P. Micikevicius et al. 2018): multiply the scale by the
+   backoff factor when a step found inf or NaN, by the growth factor after `interval`
+   updates without one. dm_move_scale has the arithmetic, in float32, for the CPU and
+   for kernels. */
 dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Tensor *floored,
                               dm_Tensor *updates, int64_t n, dm_Tensor *const *found_inf,
                               const dm_ScalePolicy *how, int64_t *held) {
@@ -530,12 +592,16 @@ dm_status dm_amp_update_scale(dm_Tensor *scale, dm_Tensor *growth_tracker, dm_Te
 
 /* ---- norms and clipping ---- */
 
+/* What the threads share that sum up one tensor. */
 typedef struct NormCtx {
   const dm_Tensor *t;
   double p;
   double *part; /* one per GRAIN elements: the sum does not depend on threads */
 } NormCtx;
 
+/* The sum of |x|^p over n elements, before the root: for p = 2 squares in float64,
+   for p = 0 the number of nonzero elements, for p = inf the largest |x|, where a NaN
+   ends the search. NaN counts as nonzero. */
 static double block_sum_f32(const float *x, int64_t n, double p) {
   double sum = 0;
   if (p == 2) {
@@ -556,6 +622,7 @@ static double block_sum_f32(const float *x, int64_t n, double p) {
   return sum;
 }
 
+/* The same for float64, which powers and sums in float64. */
 static double block_sum_f64(const double *x, int64_t n, double p) {
   double sum = 0;
   for (int64_t i = 0; i < n; i++) {
@@ -576,6 +643,8 @@ static double join(double a, double b, double p) {
   return a != a || a > b ? a : b;
 }
 
+/* The partial sum of one GRAIN of elements. Its index is where the range begins,
+   because dm_parallel_for cuts at multiples of GRAIN. */
 static void norm_range(void *ctx_, int64_t begin, int64_t end) {
   const NormCtx *ctx = ctx_;
   double wide[BLOCK];
@@ -597,6 +666,7 @@ static void norm_range(void *ctx_, int64_t begin, int64_t end) {
   ctx->part[begin / GRAIN] = sum;
 }
 
+/* The p-th root of a sum of powers; sums for p = 0, 1 and inf are the norm already. */
 static double root_of(double sum, double p) {
   if (p == 2) return sqrt(sum);
   return p == 1 || p == 0 || isinf(p) ? sum : pow(sum, 1 / p);
@@ -626,6 +696,10 @@ done:
   return st;
 }
 
+/* The norm of the norms: for finite p that equals the norm of all elements joined,
+   for p = 0 the number of tensors that have a nonzero element, as in PyTorch. Each
+   norm is rounded to float32 before it is summed unless tensors are float64, so that
+   the result has PyTorch's digits. */
 dm_status dm_total_norm(int64_t n, dm_Tensor *const *tensors, double p, dm_Tensor **out) {
   dm_ThreadState *ts = dm_thread_state();
   const bool grad = ts->grad;
@@ -656,6 +730,7 @@ done:
   return st;
 }
 
+/* Runs u, which changes lane 0 alone, for each of the n tensors. */
 static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
   u.written = 1u;
   for (int64_t i = 0; i < n; i++) {
@@ -665,6 +740,8 @@ static dm_status run_all(int64_t n, dm_Tensor *const *tensors, Update u) {
   return DM_OK;
 }
 
+/* min(1, max_norm / (total + 1e-6)) in the dtype of `total`; the small number keeps a
+   norm of 0 from dividing, as in PyTorch. */
 static double clip_factor(double max_norm, const dm_Tensor *total) {
   double t;
   dm_load_f64((dm_DType)total->dtype, dm_tensor_data(total), 1, 1, &t);
@@ -672,6 +749,8 @@ static double clip_factor(double max_norm, const dm_Tensor *total) {
   return (double)dm_clip_factor_f32((float)max_norm, (float)t);
 }
 
+/* Multiplies by the factor also where it is 1, so that nothing has to be read back
+   from a device to decide. */
 dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                        const dm_Tensor *total_norm) {
   Check c = {"clip_grad_norm_", NULL};
@@ -687,6 +766,8 @@ dm_status dm_clip_norm(int64_t n, dm_Tensor *const *tensors, double max_norm,
                  (Update){.f32 = l->f32.scale, .f64 = l->f64.scale, .how = &factor});
 }
 
+/* Clamps every element of the list; NaN fails both comparisons and stays, so that it
+   is seen. */
 dm_status dm_clamp_all(int64_t n, dm_Tensor *const *tensors, double limit) {
   Check c = {"clip_grad_value_", NULL};
   const dm_OptimOps *ops;

@@ -1,7 +1,6 @@
 /* Pointwise functions and activations composed of other ops. Each has its autocast class
    in its row; those that PyTorch leaves unlisted are made of unlisted ops, so that they
    keep their input's dtype inside a region. */
-#include <float.h>
 #include <math.h>
 
 #include "base/constants.h"
@@ -36,29 +35,11 @@ dm_status frac_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_trunc, c->in[0])));
 }
 
-/* sin(pi x) / (pi x), 1 at 0. The quotient there is computed of 1 instead, and not taken:
-   neither it nor its gradient divides by 0. */
-dm_status sinc_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *zero = x_test(x, DM_OP_eq, c->in[0], 0), *one = dm_x_number(x, 1);
-  dm_Tensor *t = x_scale(x, x_where(x, zero, one, c->in[0]), DM_PI);
-  return give(c, x, x_where(x, zero, one, x_div(x, x_unary(x, DM_OP_sin, t), t)));
-}
-
-/* The largest finite number of a float dtype. */
-static double largest(dm_DType dtype) {
-  switch (dtype) {
-  case DM_F16: return 65504;
-  case DM_BF16: return 0x1.fep127;
-  case DM_F32: return (double)FLT_MAX;
-  default: return DBL_MAX;
-  }
-}
-
 /* Three choices, each of which passes the gradient where x itself is kept. */
 dm_status nan_to_num_compose(dm_Call *c, dm_X *x) {
   const dm_NanToNumAttr *a = DM_ATTR(dm_NanToNumAttr, c);
   dm_Tensor *t = c->in[0];
-  const double top = largest((dm_DType)t->dtype);
+  const double top = dm_dtypes[t->dtype].max;
   if (!dm_is_float((dm_DType)t->dtype)) return give(c, x, x_unary(x, DM_OP_clone, t));
   dm_Tensor *pos = dm_x_number(x, a->posinf.set ? a->posinf.v : top);
   dm_Tensor *neg = dm_x_number(x, a->neginf.set ? a->neginf.v : -top);
@@ -80,6 +61,10 @@ dm_status isclose_compose(dm_Call *c, dm_X *x) {
                    dm_dtype_name((dm_DType)t->dtype), dm_dtype_name((dm_DType)o->dtype));
   if (t->dtype == DM_BOOL) return give(c, x, dm_x(x, DM_OP_eq, NULL, 2, t, o));
   dm_Tensor *close = dm_x(x, DM_OP_eq, NULL, 2, t, o);
+  if (!dm_is_float((dm_DType)t->dtype)) { /* a difference of integers may overflow */
+    t = x_cast(x, t, DM_F64);
+    o = x_cast(x, o, DM_F64);
+  }
   if (a->equal_nan) {
     dm_Tensor *nan = dm_x(x, DM_OP_logical_and, NULL, 2, x_unary(x, DM_OP_isnan, t),
                           x_unary(x, DM_OP_isnan, o));
@@ -123,21 +108,6 @@ dm_status softsign_compose(dm_Call *c, dm_X *x) {
 
 dm_status tanhshrink_compose(dm_Call *c, dm_X *x) {
   return give(c, x, x_sub(x, c->in[0], x_unary(x, DM_OP_tanh, c->in[0])));
-}
-
-/* The proximal operator of the L1 norm: towards 0 by lambd, and 0 within it. */
-dm_status softshrink_compose(dm_Call *c, dm_X *x) {
-  const double l = DM_ATTR(dm_ShrinkAttr, c)->lambd;
-  if (!(l >= 0)) return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more", l);
-  dm_Tensor *t = c->in[0], *near = x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, t), l);
-  dm_Tensor *moved = x_sub(x, t, x_scale(x, x_unary(x, DM_OP_sign, t), l));
-  return give(c, x, x_where(x, near, dm_x_number(x, 0), moved));
-}
-
-dm_status hardshrink_compose(dm_Call *c, dm_X *x) {
-  dm_Tensor *near =
-      x_test(x, DM_OP_le, x_unary(x, DM_OP_abs, c->in[0]), DM_ATTR(dm_ShrinkAttr, c)->lambd);
-  return give(c, x, x_where(x, near, dm_x_number(x, 0), c->in[0]));
 }
 
 dm_status threshold_compose(dm_Call *c, dm_X *x) {

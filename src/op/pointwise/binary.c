@@ -1,5 +1,12 @@
 /* The pointwise ops of two operands. The formulas of base/pair.inc, by way of
-   loops.h, tell what result a row has: the promoted dtype, a float, a bool. */
+   loops.h, tell what result a row has: the promoted dtype, a float, a bool.
+
+   Operands broadcast together: sizes are equal or 1, counted from the last dim. The dtypes
+   promote as PyTorch's do (dm_result_dtype): the higher kind of bool, integer and float
+   decides, and a number changes a tensor's dtype only when its kind is higher.
+
+   A gradient is computed for the broadcast shape, with no regard to which operand was
+   repeated; the tape sums it to the operand's own shape. */
 #include "op/pointwise/binary.h"
 
 #include "base/constants.h"
@@ -57,7 +64,7 @@ dm_status binary_rule(dm_Call *c) {
       return dm_fail(DM_EARG, "pow: integers to a negative power; hint: x:float()");
   }
   m->dtype = (uint8_t)(result == BOOL                       ? DM_BOOL
-                       : result == FLOAT && !dm_is_float(t) ? DM_F32
+                       : result == FLOAT && !dm_is_float(t) ? dm_default_dtype()
                                                             : t);
   return DM_OK;
 }
@@ -99,11 +106,24 @@ static const dm_Pointwise *simple_power(dm_Tensor *exponent, dm_DType t) {
                      : NULL;
 }
 
+/* A comparison happens in the promoted dtype t: operands of another one are rounded to 16 bits
+   first, as PyTorch does on the CPU. */
+static dm_status compare_16bit(dm_Call *c, int pair, dm_DType t) {
+  dm_X x = DM_X_INIT;
+  const double pq[2] = {0, 0};
+  dm_Tensor *const in[2] = {x_cast(&x, c->in[0], t), x_cast(&x, c->in[1], t)};
+  dm_status st = x.st;
+  if (st == DM_OK) st = dm_pointwise(c->out[0], 2, in, t, &dm_loops()->pair[pair], pq);
+  dm_x_free(&x);
+  return st;
+}
+
 /* t: the dtype of the arithmetic; the output's may differ (bool). */
 dm_status binary_cpu(dm_Call *c) {
   const int pair = dm_pair_of(c);
   dm_DType t = dm_result_dtype(2, c->in);
-  if (results[pair] == FLOAT && !dm_is_float(t)) t = DM_F32;
+  if (results[pair] == FLOAT && !dm_is_float(t)) t = dm_default_dtype();
+  if (results[pair] == BOOL && dm_is_low(t)) return compare_16bit(c, pair, t);
   const double pq[2] = {dm_pair_param(c), 0};
   const dm_Pointwise *const power = pair == DM_OP_pow ? simple_power(c->in[1], t) : NULL;
   if (power) return dm_pointwise(c->out[0], 1, c->in, t, power, pq);
@@ -132,7 +152,7 @@ void mul_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_mul(g->x, g->gy[0], g->in[0]);
 }
 
-/* y = a / b: gy / b, and -(gy / b)(a / b), which does not square b. A rounded quotient is
+/* y = a / b: gy / b, and -gy (a / b) / b, which does not square b. A rounded quotient is
    constant almost everywhere. */
 void div_grad(dm_Grad *g) {
   dm_X *x = g->x;
@@ -142,9 +162,8 @@ void div_grad(dm_Grad *g) {
       if (g->need[i]) g->gx[i] = x_zeros_like(x, gy);
     return;
   }
-  dm_Tensor *ga = x_div(x, gy, b);
-  if (g->need[0]) g->gx[0] = ga;
-  if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, ga, x_div(x, a, b)), -1);
+  if (g->need[0]) g->gx[0] = x_div(x, gy, b);
+  if (g->need[1]) g->gx[1] = x_mul(x, x_scale(x, gy, -1), x_div(x, x_div(x, a, b), b));
 }
 
 /* A bool tensor: a == v. */
@@ -169,20 +188,25 @@ void pow_grad(dm_Grad *g) {
   }
 }
 
-/* The larger one gets the gradient; equal ones share it. */
-static void choose_grad(dm_Grad *g, int wins) {
+/* The larger one gets the gradient; equal ones share it; both get it of NaN, as in PyTorch. */
+static void choose_grad(dm_Grad *g, int loses) {
   dm_X *x = g->x;
   dm_Tensor *gy = g->gy[0], *zero = dm_x_number(x, 0);
   dm_Tensor *tie = dm_x(x, DM_OP_eq, NULL, 2, g->in[0], g->in[1]);
+  /* Both halves add up to gy, as a subgradient of max(a, b) at a = b must. */
   dm_Tensor *half = x_scale(x, gy, 0.5);
   for (int i = 0; i < 2; i++) {
     if (!g->need[i]) continue;
-    dm_Tensor *mine = dm_x(x, wins, NULL, 2, g->in[i], g->in[1 - i]);
-    g->gx[i] = x_where(x, tie, half, x_where(x, mine, gy, zero));
+    dm_Tensor *other = dm_x(x, loses, NULL, 2, g->in[i], g->in[1 - i]);
+    g->gx[i] = x_where(x, tie, half, x_where(x, other, zero, gy));
   }
 }
-void maximum_grad(dm_Grad *g) { choose_grad(g, DM_OP_gt); }
-void minimum_grad(dm_Grad *g) { choose_grad(g, DM_OP_lt); }
+
+/* The loser is less; a comparison with NaN is false both ways, so NaN and its partner both get
+   the gradient. */
+void maximum_grad(dm_Grad *g) { choose_grad(g, DM_OP_lt); }
+/* The loser is greater. */
+void minimum_grad(dm_Grad *g) { choose_grad(g, DM_OP_gt); }
 
 /* a - b q with q the rounded quotient, which is constant almost everywhere. */
 static void modulo_grad(dm_Grad *g, int64_t mode) {
@@ -197,12 +221,14 @@ static void modulo_grad(dm_Grad *g, int64_t mode) {
 void fmod_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_TRUNC); }
 void remainder_grad(dm_Grad *g) { modulo_grad(g, DM_ROUND_FLOOR); }
 
-/* y = atan2(a, b): gy b / (a^2 + b^2), and -gy a / (a^2 + b^2). */
+/* y = atan2(a, b): gy b / (a^2 + b^2), and -gy a / (a^2 + b^2); 0 at the origin. */
 void atan2_grad(dm_Grad *g) {
   dm_X *x = g->x;
   dm_Tensor *a = g->in[0], *b = g->in[1];
   dm_Tensor *r2 = x_add(x, x_mul(x, a, a), x_mul(x, b, b));
-  dm_Tensor *w = x_div(x, g->gy[0], r2);
+  dm_Tensor *origin = equals(x, r2, 0), *zero = dm_x_number(x, 0);
+  dm_Tensor *safe = x_where(x, origin, dm_x_number(x, 1), r2);
+  dm_Tensor *w = x_where(x, origin, zero, x_div(x, g->gy[0], safe));
   if (g->need[0]) g->gx[0] = x_mul(x, w, b);
   if (g->need[1]) g->gx[1] = x_scale(x, x_mul(x, w, a), -1);
 }
@@ -218,11 +244,12 @@ void copysign_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = x_zeros_like(x, gy);
 }
 
-/* y = sqrt(a^2 + b^2): gy a / y, and gy b / y. */
+/* y = sqrt(a^2 + b^2): gy a / y, and gy b / y, with y that is not rounded to 16 bits. */
 void hypot_grad(dm_Grad *g) {
   dm_X *x = g->x;
+  dm_Tensor *y = dm_x(x, DM_OP_hypot, NULL, 2, g->in[0], g->in[1]);
   for (int i = 0; i < 2; i++)
-    if (g->need[i]) g->gx[i] = x_mul(x, g->gy[0], x_div(x, g->in[i], g->out[0]));
+    if (g->need[i]) g->gx[i] = x_mul(x, g->gy[0], x_div(x, g->in[i], y));
 }
 
 /* log b, 0 where a is 0 and the logarithm is none; and a / b. */
@@ -234,7 +261,7 @@ void xlogy_grad(dm_Grad *g) {
     dm_Tensor *flat = dm_x(x, DM_OP_logical_and, NULL, 2, equals(x, a, 0), none);
     g->gx[0] = x_mul(x, gy, x_where(x, flat, zero, x_unary(x, DM_OP_log, b)));
   }
-  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, b));
+  if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), b);
 }
 
 /* log(1 + b), 0 where a is 0 and the logarithm is none; and a / (1 + b). */
@@ -247,7 +274,15 @@ void special_xlog1py_grad(dm_Grad *g) {
     dm_Tensor *log1p = x_unary(x, DM_OP_log1p, b);
     g->gx[0] = x_mul(x, gy, x_where(x, flat, dm_x_number(x, 0), log1p));
   }
-  if (g->need[1]) g->gx[1] = x_mul(x, gy, x_div(x, a, x_shift(x, b, 1)));
+  if (g->need[1]) g->gx[1] = x_div(x, x_mul(x, gy, a), x_shift(x, b, 1));
+}
+
+/* The step to the next number counts as a constant; where x is other already, PyTorch has 0. */
+void nextafter_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  dm_Tensor *same = dm_x(x, DM_OP_eq, NULL, 2, g->in[0], g->in[1]);
+  if (g->need[0]) g->gx[0] = x_where(x, same, dm_x_number(x, 0), g->gy[0]);
+  if (g->need[1]) g->gx[1] = x_zeros_like(x, g->gy[0]);
 }
 
 /* The share of each: sigmoid of how much larger it is, in powers of 2 times ln 2. */

@@ -16,11 +16,14 @@ static inline int dm_pair_of(const dm_Call *c) {
   if (id == DM_OP_div && DM_ATTR(dm_DivAttr, c)->rounding_mode != DM_ROUND_NONE)
     return DM_ATTR(dm_DivAttr, c)->rounding_mode == DM_ROUND_TRUNC ? DM_OP_div_trunc
                                                                    : DM_OP_div_floor;
-  if (id == DM_OP_nextafter) {
-    const dm_DType t = dm_result_dtype(2, c->in);
-    if (dm_is_16bit(t)) return t == DM_F16 ? DM_OP_nextafter_f16 : DM_OP_nextafter_bf16;
+  if (id != DM_OP_nextafter) return id;
+#define ROW(X, E, S, ...) \
+  case DM_##E: return DM_OP_nextafter_##S;
+  switch (dm_result_dtype(2, c->in)) {
+    DM_LOW_DTYPES(ROW, )
+  default: return id;
   }
-  return id;
+#undef ROW
 }
 /* alpha of add and sub, or 0 */
 static inline double dm_pair_param(const dm_Call *c) {

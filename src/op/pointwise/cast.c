@@ -1,4 +1,8 @@
-/* Copies: to another dtype or device, into another tensor, of one number. */
+/* Copies: to another dtype or device, into another tensor, of one number.
+
+   Conversions between floats round to nearest, ties to even; floats to integers
+   truncate; every number but 0, NaN included, is true as a bool. The gradient of a
+   copy is gy, converted back by the tape to the input's dtype. */
 #include <string.h>
 
 #include "base/error.h"
@@ -13,6 +17,7 @@ dm_status cast_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* A new tensor with x's elements. */
 dm_status clone_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
@@ -34,18 +39,22 @@ static void same_int(const int64_t *const *in, int64_t *out, int64_t n, const do
   if (in[0] != out) memcpy(out, in[0], sizeof *out * (size_t)n);
 }
 
+/* A conversion between two dense arrays. */
 typedef struct Dense {
   const char *src;
   char *dst;
   dm_DType from, to;
 } Dense;
 
+/* Thread body: converts elements [begin, end). */
 static void convert_range(void *ctx, int64_t begin, int64_t end) {
   const Dense *d = ctx;
   dm_convert(d->from, d->src + begin * dm_dtype_size(d->from), d->to,
              d->dst + begin * dm_dtype_size(d->to), end - begin);
 }
 
+/* out = in, broadcast and converted: bytes where the dtypes are equal, one loop over
+   dense arrays where the shapes are, else the iterator. */
 static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
   const dm_DType from = (dm_DType)in->dtype, to = (dm_DType)out->dtype;
   if (out->numel == 0) return DM_OK;
@@ -65,9 +74,11 @@ static dm_status copy_elements(dm_Tensor *out, dm_Tensor *in) {
   return dm_pointwise(out, 1, &in, via, &same, NULL);
 }
 
+/* Serves clone too, whose dtypes are equal. */
 dm_status cast_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[0]); }
 
 void cast_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; } /* the tape casts back */
+/* Each element came from one element of x. */
 void clone_grad(dm_Grad *g) { g->gx[0] = g->gy[0]; }
 
 /* copy_(x, source): x keeps its shape and dtype, source broadcasts to it. */
@@ -83,6 +94,7 @@ dm_status copy_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Writes into x itself, of any strides. */
 dm_status copy_cpu(dm_Call *c) { return copy_elements(c->out[0], c->in[1]); }
 
 /* The old values of x are gone: their gradient is 0. */
@@ -91,8 +103,10 @@ void copy_grad(dm_Grad *g) {
   if (g->need[1]) g->gx[1] = g->gy[0];
 }
 
+/* x's shape and dtype. */
 dm_status fill_rule(dm_Call *c) { return clone_rule(c); }
 
+/* One number into n elements, in each compute type. */
 static void fill32(const float *const *in, float *out, int64_t n, const double *p) {
   DM_UNUSED(in);
   for (int64_t i = 0; i < n; i++) out[i] = (float)*p;

@@ -14,6 +14,8 @@
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 
+/* A call in progress: operands, output first, their dtypes, and the loops of the
+   formula. */
 typedef struct Job {
   dm_Iter it;
   const dm_Pointwise *fn;
@@ -70,19 +72,19 @@ static bool is_one_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in, d
 }
 
 /* The same for float16 and bfloat16, mixed or not, which compute in float32. */
-static bool is_16bit_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
-  if (out->numel > DM_BLOCK || !dm_is_16bit(out->dtype) || !dm_tensor_is_contiguous(out))
+static bool is_low_block(const dm_Tensor *out, int n_in, dm_Tensor *const *in) {
+  if (out->numel > DM_BLOCK || !dm_is_low(out->dtype) || !dm_tensor_is_contiguous(out))
     return false;
   for (int i = 0; i < n_in; i++)
-    if (!dm_is_16bit(in[i]->dtype) || in[i]->numel != out->numel ||
+    if (!dm_is_low(in[i]->dtype) || in[i]->numel != out->numel ||
         !dm_tensor_is_contiguous(in[i]))
       return false;
   return true;
 }
 
 /* Widened on the stack, computed, and rounded once. */
-static void block_16bit(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
-                        const double *param) {
+static void block_low(dm_Tensor *out, int n_in, dm_Tensor *const *in, const dm_Pointwise *fn,
+                      const double *param) {
   float buffer[DM_POINT_IN + 1][DM_BLOCK], *const y = buffer[DM_POINT_IN];
   const float *x[DM_POINT_IN];
   for (int i = 0; i < n_in; i++) {
@@ -114,8 +116,8 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
     one_block(out, n_in, in, type, fn, param);
     return DM_OK;
   }
-  if (type == DM_F32 && is_16bit_block(out, n_in, in)) {
-    block_16bit(out, n_in, in, fn, param);
+  if (type == DM_F32 && is_low_block(out, n_in, in)) {
+    block_low(out, n_in, in, fn, param);
     return DM_OK;
   }
   Job j = {.fn = fn, .param = param, .n_in = n_in};
@@ -133,6 +135,7 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
 
 /* ---- short hands of compositions; they do nothing after a step that failed ---- */
 
+/* a + b, a - b, a b and a / b with broadcasting and promotion of dtypes. */
 dm_Tensor *x_add(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_add, NULL, 2, a, b);
 }
@@ -145,18 +148,24 @@ dm_Tensor *x_mul(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
 dm_Tensor *x_div(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_div, NULL, 2, a, b);
 }
+
+/* s a and a + s: a number takes a's dtype, so float16 stays float16. */
 dm_Tensor *x_scale(dm_X *x, dm_Tensor *a, double s) { return x_mul(x, a, dm_x_number(x, s)); }
 dm_Tensor *x_shift(dm_X *x, dm_Tensor *a, double s) { return x_add(x, a, dm_x_number(x, s)); }
 dm_Tensor *x_unary(dm_X *x, int op, dm_Tensor *a) { return dm_x(x, op, NULL, 1, a); }
 
+/* a in another dtype; a itself where it has that dtype. */
 dm_Tensor *x_cast(dm_X *x, dm_Tensor *a, dm_DType to) {
   const int64_t dtype = to;
   if (x->st != DM_OK || a->dtype == to) return a;
   return dm_x(x, DM_OP_cast, &dtype, 1, a);
 }
+
+/* A mask, or another tensor, in t's dtype, so that it can be multiplied. */
 dm_Tensor *x_like(dm_X *x, dm_Tensor *mask, dm_Tensor *t) {
   return x->st == DM_OK ? x_cast(x, mask, (dm_DType)t->dtype) : NULL;
 }
+
 dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_where, NULL, 3, mask, a, b);
 }
@@ -164,6 +173,8 @@ dm_Tensor *x_where(dm_X *x, dm_Tensor *mask, dm_Tensor *a, dm_Tensor *b) {
 dm_Tensor *x_test(dm_X *x, int op, dm_Tensor *a, double v) {
   return dm_x(x, op, NULL, 2, a, dm_x_number(x, v));
 }
+
+/* An integer number, which promotes no integer tensor to float. */
 dm_Tensor *x_whole(dm_X *x, int64_t v) {
   dm_Tensor *t = NULL;
   if (x->st != DM_OK) return NULL;
@@ -184,11 +195,13 @@ dm_Tensor *x_constant_sub(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   ts->grad = grad;
   return d;
 }
+
 dm_Tensor *x_norm(dm_X *x, dm_Tensor *a, double p, int64_t dim, bool keepdim) {
   const dm_NormAttr attr = {p, {1, {dim}}, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_norm, &attr, 1, a);
 }
 
+/* Sums of bool and of integers are int64. */
 dm_Tensor *x_sum(dm_X *x, dm_Tensor *a, dm_Ints dims, bool keepdim) {
   const dm_SumAttr attr = {dims, keepdim, DM_NO_DTYPE};
   return dm_x(x, DM_OP_sum, &attr, 1, a);
@@ -200,18 +213,24 @@ static dm_Ints sizes(int ndim, const int64_t *shape) {
   for (int d = 0; d < ndim; d++) s.v[d] = shape[d];
   return s;
 }
+
+/* a in another shape: a view where strides allow it. */
 dm_Tensor *x_reshape(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape) {
   const dm_Ints s = sizes(ndim, shape);
   return dm_x(x, DM_OP_reshape, &s, 1, a);
 }
+
+/* A view in which sizes of 1 are repeated to `shape`. */
 dm_Tensor *x_expand(dm_X *x, dm_Tensor *a, int ndim, const int64_t *shape) {
   const dm_Ints s = sizes(ndim, shape);
   return dm_x(x, DM_OP_expand, &s, 1, a);
 }
+
 dm_Tensor *x_unsqueeze(dm_X *x, dm_Tensor *a, int64_t dim) {
   return dm_x(x, DM_OP_unsqueeze, &dim, 1, a);
 }
 
+/* A view without dim, if its size is 1. */
 dm_Tensor *x_squeeze(dm_X *x, dm_Tensor *a, int64_t dim) {
   return dm_x(x, DM_OP_squeeze, &(dm_Ints){1, {dim}}, 1, a);
 }
@@ -220,7 +239,9 @@ dm_Tensor *x_transpose(dm_X *x, dm_Tensor *a, int d0, int d1) {
   const int64_t attr[2] = {d0, d1};
   return dm_x(x, DM_OP_transpose, attr, 1, a);
 }
+
 dm_Tensor *x_matmul(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_matmul, NULL, 2, a, b);
 }
+
 dm_Tensor *x_zeros_like(dm_X *x, dm_Tensor *a) { return dm_x(x, DM_OP_zeros_like, NULL, 1, a); }

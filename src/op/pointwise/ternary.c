@@ -64,7 +64,10 @@ dm_status clamp_rule(dm_Call *c) {
   if (!a->min.set && !a->max.set)
     return dm_fail(DM_EARG, "clamp: neither min nor max given, wanted at least one");
   const bool floats = dm_is_float(x) || !fits_int(a->min) || !fits_int(a->max);
-  dm_out_like(c, 0, c->in[0], floats && !dm_is_float(x) ? DM_F32 : x == DM_BOOL ? DM_I64 : x);
+  dm_out_like(c, 0, c->in[0],
+              floats && !dm_is_float(x) ? dm_default_dtype()
+              : x == DM_BOOL            ? DM_I64
+                                        : x);
   return DM_OK;
 }
 

@@ -49,13 +49,25 @@ dm_status unary_rule(dm_Call *c) {
   if (n < 0 || n > most)
     return dm_fail(DM_EARG, "polygamma: n is %lld, wanted 0 to %lld", (long long)n,
                    (long long)most);
+  if (id == DM_OP_softshrink && !(DM_ATTR(dm_ShrinkAttr, c)->lambd >= 0))
+    return dm_fail(DM_EARG, "softshrink: lambd is %g, wanted 0 or more",
+                   DM_ATTR(dm_ShrinkAttr, c)->lambd);
   const bool keeps = dm_is_float(d) || (d != DM_BOOL && integer[id]);
   if (d == DM_BOOL && id == DM_OP_neg)
     return dm_fail(DM_EARG, "neg: bool has no negative; hint: x:logical_not()");
-  dm_out_like(c, 0, c->in[0], keeps ? d : DM_F32);
+  dm_out_like(c, 0, c->in[0], keeps ? d : dm_default_dtype());
   return DM_OK;
 }
 
+dm_status hardtanh_rule(dm_Call *c) {
+  const dm_HardtanhAttr *a = DM_ATTR(dm_HardtanhAttr, c);
+  if (a->min_val > a->max_val)
+    return dm_fail(DM_EARG, "hardtanh: min_val is %g and max_val %g, wanted it not above",
+                   a->min_val, a->max_val);
+  return unary_rule(c);
+}
+
+/* Floats by the loops of the instruction set in use, integers by the formulas above. */
 dm_status unary_cpu(dm_Call *c) {
   const dm_OpId id = dm_op_id(c->op);
   dm_Pointwise fn = dm_loops()->unary[id];
@@ -65,6 +77,7 @@ dm_status unary_cpu(dm_Call *c) {
   return dm_pointwise(c->out[0], 1, c->in, (dm_DType)c->out_meta[0].dtype, &fn, pq);
 }
 
+/* out = the op of `in` with one parameter, for kernels that end in an activation. */
 dm_status dm_unary_into(dm_Tensor *out, dm_OpId id, double p, dm_Tensor *in) {
   const double pq[2] = {p, 0};
   return dm_pointwise(out, 1, &in, (dm_DType)out->dtype, &dm_loops()->unary[id], pq);
@@ -76,6 +89,7 @@ dm_status unary_backward_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* One pass over gy and the saved tensor, without a tensor for the derivative itself. */
 dm_status unary_backward_cpu(dm_Call *c) {
   const dm_UnaryBackwardAttr *a = DM_ATTR(dm_UnaryBackwardAttr, c);
   return dm_pointwise(c->out[0], 2, c->in, (dm_DType)c->out[0]->dtype,
@@ -105,6 +119,7 @@ static Term choose(const Graph *g, Term mask, double j, double k) {
   return k == 0 ? t : x_shift(g->x, t, k);
 }
 
+/* The n-th derivative of digamma; its own derivative is polygamma of n + 1. */
 static Term polygamma(const Graph *g, int64_t n, Term a) {
   return dm_x(g->x, DM_OP_polygamma, &n, 1, a);
 }
@@ -172,6 +187,7 @@ dm_Tensor *x_unary_back(dm_X *x, dm_OpId id, const double pq[2], dm_Tensor *gy,
   return dm_x(x, DM_OP_unary_backward, &a, 2, gy, saved);
 }
 
+/* The row says whether the derivative reads x or y, so only one of them was saved. */
 void unary_grad(dm_Grad *g) {
   dm_Tensor *saved = g->in[0] ? g->in[0] : g->out[0];
   double pq[2];
@@ -181,6 +197,7 @@ void unary_grad(dm_Grad *g) {
 
 /* ---- predicates: a bool for every element ---- */
 
+/* A bool for each element of x. */
 dm_status predicate_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], DM_BOOL);
   return DM_OK;

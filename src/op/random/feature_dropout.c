@@ -30,14 +30,15 @@ static dm_Tensor *kept(dm_X *x, double p, const dm_Tensor *t, int own) {
 /* ---- whole channels ---- */
 
 /* x (N, C, ...) or (C, ...), with `dims` spatial dims: one draw for each n and c.
-   batched: x of dims + 1 dims is (N, C, ...) too. */
+   batched: x of any other number of dims is (N, C, ...) too. */
 static dm_status drop_channels(dm_Call *c, dm_X *x, int dims, bool batched) {
   const dm_DropoutAttr *a = DM_ATTR(dm_DropoutAttr, c);
   dm_Tensor *t = c->in[0];
   bool drops;
-  if (t->ndim != dims + 2 && t->ndim != dims + 1)
-    return dm_fail(DM_EARG, "%s: x is %s, wanted %d or %d dims", c->op->name, DM_SHAPE(t),
-                   dims + 1, dims + 2);
+  const bool known = t->ndim == dims + 2 || t->ndim == dims + 1;
+  if (!known && !(batched && t->ndim >= 2))
+    return dm_fail(DM_EARG, "%s: x is %s, wanted %s%d or %d dims", c->op->name, DM_SHAPE(t),
+                   batched ? "(N, C, ...), best " : "", dims + 1, dims + 2);
   DM_TRY(begin(c, &drops));
   if (!drops) return DM_OK;
   dm_Tensor *scale = kept(x, a->p, t, batched || t->ndim == dims + 2 ? 2 : 1);

@@ -5,7 +5,12 @@
    the n in the middle: blocks may begin anywhere, so that threads and strides do not matter.
    dropout stores no mask. Its words come from the seed and counter that the forward pass took,
    which are attributes (or a tensor) of op drop; the gradient is drop of gy with the same
-   ones, and draws the same words again. */
+   ones, and draws the same words again.
+
+   Philox (J. Salmon et al. 2011) is a function of a seed and a counter without any
+   state, so element i has the same number wherever and in whatever order it is
+   computed: with one thread or many, on the CPU or on CUDA, in a dense tensor or a
+   strided one. */
 #include "op/random/random.h"
 
 #include <stdlib.h>
@@ -13,12 +18,14 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/gamma.h"
 #include "core/copy.h"
 #include "core/iter.h"
 #include "cpu/loops/loops.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "engine/call.h"
+#include "op/pointwise/pointwise.h"
 #include "op/shape/create.h"
 
 /* GRAIN: elements that pay for a thread, a multiple of BLOCK, the elements drawn at once. */
@@ -167,15 +174,21 @@ static dm_status check_out_float(const dm_Call *c) {
                  dm_dtype_name(t));
 }
 
+/* Sizes, dtype and device of the attributes; a float dtype. */
 dm_status random_rule(dm_Call *c) {
   DM_TRY(sized_rule(c));
   return check_out_float(c);
 }
+
+/* x's shape, dtype and device unless others are given; a float dtype. */
 dm_status random_like_rule(dm_Call *c) {
   DM_TRY(like_rule(c));
   return check_out_float(c);
 }
+
+/* Uniform in [0, 1): float32 from 24 bits of a word, float64 from 53 bits of two. */
 dm_status rand_cpu(dm_Call *c) { return draw_affine(c->out[0], uniform4, uniform2, 0, 1); }
+/* Normal with mean 0 and standard deviation 1. */
 dm_status randn_cpu(dm_Call *c) { return draw_affine(c->out[0], normal4, normal2, 0, 1); }
 
 /* uniform_: from + (to - from) u, u in [0, 1). */
@@ -186,6 +199,8 @@ dm_status uniform_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return check_out_float(c);
 }
+
+/* In 16 bits `to` itself may appear: the number is drawn in float32 and then rounded. */
 dm_status uniform_cpu(dm_Call *c) {
   const dm_UniformAttr *a = DM_ATTR(dm_UniformAttr, c);
   return draw_affine(c->out[0], uniform4, uniform2, a->from, a->to - a->from);
@@ -199,6 +214,8 @@ dm_status normal_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return check_out_float(c);
 }
+
+/* A std of 0 gives the mean everywhere, and still moves the generator on. */
 dm_status normal_cpu(dm_Call *c) {
   const dm_NormalAttr *a = DM_ATTR(dm_NormalAttr, c);
   return draw_affine(c->out[0], normal4, normal2, a->mean, a->std);
@@ -215,21 +232,21 @@ static bool holds(dm_DType t, int64_t v) {
   return v >= -top - 1 && v <= top;
 }
 
-/* low <= v < high, and the dtype must hold both ends. */
+/* low <= v <= high, and the dtype must hold both ends. */
 dm_status randint_rule(dm_Call *c) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
-  if (a->low >= a->high)
-    return dm_fail(DM_EARG, "randint: low %lld and high %lld given, wanted low < high",
+  if (a->low > a->high)
+    return dm_fail(DM_EARG, "randint: low %lld and high %lld given, wanted low <= high",
                    (long long)a->low, (long long)a->high);
   dm_out_sized(c, a->size, a->dtype, DM_I64, a->device);
   const dm_DType t = (dm_DType)c->out_meta[0].dtype;
-  if (!holds(t, a->low) || !holds(t, a->high - 1))
+  if (!holds(t, a->low) || !holds(t, a->high))
     return dm_fail(DM_EARG, "randint: %s does not hold the numbers from %lld to %lld",
-                   dm_dtype_name(t), (long long)a->low, (long long)a->high - 1);
+                   dm_dtype_name(t), (long long)a->low, (long long)a->high);
   return DM_OK;
 }
 
-/* out: dense; v = low + a number below count. */
+/* out: dense; v = low + a number below count, 0 meaning 2^64. */
 typedef struct Integers {
   dm_Tensor *out;
   dm_Generator gen;
@@ -250,16 +267,18 @@ static void integers_range(void *ctx, int64_t begin, int64_t end) {
     element_words(r->gen, at, n, 2, w, &words); /* `at` is even because BLOCK and GRAIN are */
     for (int64_t i = 0; i < n; i++) {
       const uint64_t u = (uint64_t)w[2 * i] << 32 | w[2 * i + 1];
-      v[i] = (int64_t)((uint64_t)r->low + dm_scale_u64(u, r->count));
+      v[i] = (int64_t)((uint64_t)r->low + (r->count ? dm_scale_u64(u, r->count) : u));
     }
     dm_store_i64(t, (char *)dm_tensor_data(r->out) + at * dm_dtype_size(t), 1, n, v);
   }
 }
 
+/* The count is computed unsigned: high - low may exceed the largest int64. */
 dm_status randint_cpu(dm_Call *c) {
   const dm_RandintAttr *a = DM_ATTR(dm_RandintAttr, c);
   dm_Tensor *t = c->out[0];
-  Integers r = {t, dm_take_counters(t->numel, 2), a->low, (uint64_t)a->high - (uint64_t)a->low};
+  Integers r = {t, dm_take_counters(t->numel, 2), a->low,
+                (uint64_t)a->high - (uint64_t)a->low + 1};
   if (t->numel > 0) dm_parallel_for(t->numel, GRAIN, integers_range, &r);
   return DM_OK;
 }
@@ -333,6 +352,8 @@ static void bernoulli_run(const Draw *d, int64_t at, char *const *ptr, const int
   dm_store_f32(d->dtype, ptr[0], stride[0], n, u);
 }
 
+/* The probabilities are checked before the generator moves on, so that a call that
+   fails changes nothing. */
 dm_status bernoulli_cpu(dm_Call *c) {
   const dm_OptNum p = DM_ATTR(dm_BernoulliAttr, c)->p;
   dm_Tensor *x = c->in[0], *t[2] = {c->out[0], x};
@@ -349,14 +370,49 @@ dm_status bernoulli_cpu(dm_Call *c) {
   return DM_OK;
 }
 
+/* ---- gamma ---- */
+
+/* The shapes' own shape and dtype. */
+dm_status standard_gamma_rule(dm_Call *c) {
+  DM_TRY(dm_check_float(c, c->in[0], "x, the shapes,"));
+  dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
+  return DM_OK;
+}
+
+/* A counter an element, for its attempts; in float64, rounded once. */
+static void gamma_run(const Draw *d, int64_t at, char *const *ptr, const int64_t *stride,
+                      int64_t n) {
+  double v[BLOCK];
+  dm_load_f64(d->in_dtype, ptr[1], stride[1], n, v);
+  for (int64_t i = 0; i < n; i++) v[i] = dm_gamma_draw(d->gen, at + i, v[i]);
+  dm_store_f64(d->dtype, ptr[0], stride[0], n, v);
+}
+dm_status standard_gamma_cpu(dm_Call *c) {
+  dm_Tensor *t[2] = {c->out[0], c->in[0]};
+  Draw d = {.run = gamma_run, .gen = dm_take_counters(t[0]->numel, 1)};
+  draw_all(&d, 2, t);
+  return DM_OK;
+}
+
+/* gx = gy dy/dx */
+void standard_gamma_grad(dm_Grad *g) {
+  dm_Tensor *slope = dm_x(g->x, DM_OP_gamma_f64_slope, NULL, 2, g->in[0], g->out[0]);
+  g->gx[0] = x_mul(g->x, g->gy[0], slope);
+}
+
 /* ---- dropout ---- */
 
+/* The uniform numbers of elements first .. first + n - 1, for kernels that drop while
+   they compute (attention). */
 void dm_drop_draw(const dm_DropAttr *a, int64_t first, int64_t n, float *out) {
   const dm_Generator g = {(uint64_t)a->seed, (uint64_t)a->offset};
   for (int64_t at = 0; at < n; at += BLOCK)
     draw_f32(g, uniform4, first + at, dm_min_i64(BLOCK, n - at), out + at);
 }
 
+/* On the CPU the seed and counter become attributes. On a device they are a tensor
+   that op counters fills there, so that a captured graph of kernels draws new numbers
+   each time it is replayed. */
 dm_Tensor *dm_x_drop_draw(dm_X *x, double p, int64_t n, dm_Device device, dm_DropAttr *out) {
   *out = (dm_DropAttr){.p = p};
   if (device.type == DM_CPU) {
@@ -377,6 +433,7 @@ dm_Tensor *dm_x_dropout(dm_X *x, double p, dm_Tensor *t) {
   return dm_x(x, DM_OP_drop, &drop, counters ? 2 : 1, t, counters);
 }
 
+/* Two int64 on the device of the draw. */
 dm_status counters_rule(dm_Call *c) {
   dm_out_sized(c, (dm_Ints){1, {2}}, DM_I64, DM_I64, DM_ATTR(dm_CountersAttr, c)->device);
   return DM_OK;
@@ -401,6 +458,7 @@ dm_status dropout_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* x's shape and dtype. */
 dm_status drop_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;

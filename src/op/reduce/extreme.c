@@ -44,12 +44,12 @@ static double extreme_value(const dm_Acc *s, double sign, int64_t n) {
   return s->a * sign;
 }
 static const dm_Reduction max_reduction = {.start = {0, 0, 0, -1},
-                                           .loop = DM_FOLD_EXTREME,
+                                           .loop = DM_REDUCE_EXTREME,
                                            .i64 = extreme_i64,
                                            .merge = max_merge,
                                            .value = extreme_value};
 static const dm_Reduction min_reduction = {.start = {0, 0, 0, -1},
-                                           .loop = DM_FOLD_EXTREME,
+                                           .loop = DM_REDUCE_EXTREME,
                                            .i64 = extreme_i64,
                                            .merge = min_merge,
                                            .value = extreme_value};
@@ -63,12 +63,12 @@ static bool wants_least(const dm_Call *c) {
 /* The same without an index, for amax and amin: the loops compare values only, which
    vectorizes. */
 static const dm_Reduction top_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
-                                           .loop = DM_FOLD_TOP,
+                                           .loop = DM_REDUCE_TOP,
                                            .i64 = extreme_i64,
                                            .merge = max_merge,
                                            .value = extreme_value};
 static const dm_Reduction bottom_reduction = {.start = {(double)-INFINITY, 0, 0, -1},
-                                              .loop = DM_FOLD_TOP,
+                                              .loop = DM_REDUCE_TOP,
                                               .i64 = extreme_i64,
                                               .merge = min_merge,
                                               .value = extreme_value};
@@ -110,16 +110,19 @@ dm_status amax_cpu(dm_Call *c) {
 }
 
 /* dx = gy * [x == y] / count, where count is the number of elements of the reduced
-   slice that equal y. */
-static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims) {
+   slice that equal y. nan: NaN equals NaN, as in PyTorch's max of all elements, but not in
+   its amax. */
+static dm_Tensor *to_equals(dm_Grad *g, dm_Ints dims, bool nan) {
   dm_X *x = g->x;
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, dims);
   dm_Tensor *y = x_keepdim(x, g->out[0], m, mask), *gy = x_keepdim(x, g->gy[0], m, mask);
-  dm_Tensor *hit = x_like(x, dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y), g->in[0]);
+  dm_Tensor *equal = dm_x(x, DM_OP_eq, NULL, 2, g->in[0], y);
+  if (nan) equal = dm_x(x, DM_OP_logical_or, NULL, 2, equal, x_unary(x, DM_OP_isnan, g->in[0]));
+  dm_Tensor *hit = x_like(x, equal, g->in[0]);
   return x_mul(x, hit, x_div(x, gy, x_sum(x, hit, dims, true)));
 }
-void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dim); }
+void amax_grad(dm_Grad *g) { g->gx[0] = to_equals(g, DM_ATTR(dm_DimsAttr, g)->dim, false); }
 
 /* ---- max, min, argmax, argmin ---- */
 
@@ -161,7 +164,7 @@ void max_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   if (!g->gy[0]) return;
   if (!a->dim.set) {
-    g->gx[0] = to_equals(g, (dm_Ints){-1, {0}});
+    g->gx[0] = to_equals(g, (dm_Ints){-1, {0}}, true);
     return;
   }
   const int64_t d = a->dim.v < 0 && m->ndim > 0 ? a->dim.v + m->ndim : a->dim.v;

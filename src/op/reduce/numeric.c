@@ -19,7 +19,7 @@ static dm_Tensor *earlier(dm_X *x, dm_Tensor *t, int dim) {
 }
 
 /* torch.diff: n times y_i = x_(i+1) - x_i along dim, after `prepend` and `append` are
-   joined to x. The difference of bools is their exclusive or. */
+   joined to x; x itself where n is 0. The difference of bools is their exclusive or. */
 dm_status diff_compose(dm_Call *c, dm_X *x) {
   const dm_DiffAttr *a = DM_ATTR(dm_DiffAttr, c);
   dm_Tensor *t = c->in[0];
@@ -30,8 +30,8 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
                    DM_SHAPE(t), (long long)a->n);
   DM_TRY(dm_check_dim(c, t, a->dim, &dim));
   const int64_t at = dim;
-  if (c->in[1]) t = dm_x(x, DM_OP_cat, &at, 2, c->in[1], t);
-  if (c->in[2]) t = dm_x(x, DM_OP_cat, &at, 2, t, c->in[2]);
+  if (c->in[1] && a->n > 0) t = dm_x(x, DM_OP_cat, &at, 2, c->in[1], t);
+  if (c->in[2] && a->n > 0) t = dm_x(x, DM_OP_cat, &at, 2, t, c->in[2]);
   const bool is_bool = t && t->dtype == DM_BOOL;
   int64_t n = t ? dm_min_i64(a->n, t->shape[dim]) : 0;
   for (; n > 0 && t && t->shape[dim] > 0; n--)
@@ -42,29 +42,36 @@ dm_status diff_compose(dm_Call *c, dm_X *x) {
 }
 
 /* The trapezoidal rule along dim: sum over i of (y_i + y_(i+1)) / 2 * (x_(i+1) - x_i),
-   with a constant step dx where no x is given. x has y's shape or is the vector of its
-   points. */
+   with a constant step dx where no x is given. x is the vector of y's points, or has dims
+   of its own; its steps broadcast with y. No points give 0. */
 dm_status trapezoid_compose(dm_Call *c, dm_X *x) {
   const dm_TrapezoidAttr *a = c->attr;
   dm_Tensor *y = c->in[0], *at = c->in[1];
   int dim;
   if (y->ndim < 1) return dm_fail(DM_EARG, "trapezoid: y has no dims, wanted one or more");
   DM_TRY(dm_check_dim(c, y, a->dim, &dim));
-  if (y->shape[dim] == 0)
-    return dm_fail(DM_EARG, "trapezoid: y has shape %s, wanted points along dim %d",
-                   DM_SHAPE(y), dim + c->base);
   const int64_t n = y->shape[dim], from_end = dim - y->ndim;
-  if (at && (at->ndim != 1 || at->shape[0] != n) && !dm_same_shape(at, y))
-    return dm_fail(DM_EARG, "trapezoid: y has shape %s, x %s, wanted y's, or its %lld points",
-                   DM_SHAPE(y), DM_SHAPE(at), (long long)n);
+  const dm_Ints along = {1, {from_end}};
+  if (n == 0) {
+    c->out[0] = x_sum(x, y, along, false);
+    return x->st;
+  }
   dm_Tensor *sum = x_add(x, later(x, y, dim), earlier(x, y, dim));
-  if (at && at->ndim == 1 && y->ndim > 1) {
+  if (at && at->ndim <= y->ndim) {
     int64_t shape[DM_MAX_DIM];
-    for (int d = 0; d < y->ndim; d++) shape[d] = d == dim ? n : 1;
+    for (int d = 0, lead = y->ndim - at->ndim; d < y->ndim; d++)
+      shape[d] = at->ndim == 1 ? (d == dim ? at->numel : 1)
+                 : d < lead    ? 1
+                               : at->shape[d - lead];
     at = x_reshape(x, at, y->ndim, shape);
   }
-  if (at) sum = x_mul(x, sum, x_sub(x, later(x, at, dim), earlier(x, at, dim)));
-  sum = x_sum(x, sum, (dm_Ints){1, {from_end}}, false);
+  DM_TRY(x->st);
+  const int own = at ? (int)from_end + at->ndim : 0; /* the dim of x */
+  if (at && at->shape[own] != n)
+    return dm_fail(DM_EARG, "trapezoid: y has shape %s, x %s, wanted %lld points along the dim",
+                   DM_SHAPE(y), DM_SHAPE(c->in[1]), (long long)n);
+  if (at) sum = x_mul(x, sum, x_sub(x, later(x, at, own), earlier(x, at, own)));
+  sum = x_sum(x, sum, along, false);
   c->out[0] = x_scale(x, sum, at ? 0.5 : a->dx / 2);
   return x->st;
 }

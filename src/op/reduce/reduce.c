@@ -18,6 +18,8 @@
 
 /* ---- helpers of rules and gradients ---- */
 
+/* Bit d of *mask is set when dim d is reduced. A dim that is named twice, also once
+   as a negative number, is an error. */
 dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsigned *mask) {
   unsigned seen = 0;
   for (int64_t i = 0; i < dims.n; i++) {
@@ -31,6 +33,7 @@ dm_status dm_dims_mask(const dm_Call *c, const dm_Tensor *t, dm_Ints dims, unsig
   return DM_OK;
 }
 
+/* x (A, B, C) over dim 1 gives (A, C), or (A, 1, C) with keepdim. */
 void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool keepdim,
                     dm_DType dtype) {
   dm_Meta *m = &c->out_meta[i];
@@ -43,6 +46,7 @@ void dm_out_reduced(dm_Call *c, int i, const dm_Tensor *t, unsigned mask, bool k
   }
 }
 
+/* A gradient must be broadcast against x in the backward pass, whatever keepdim was. */
 dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask) {
   if (x->st != DM_OK || !r || r->ndim == m->ndim) return r;
   int64_t shape[DM_MAX_DIM];
@@ -50,6 +54,7 @@ dm_Tensor *x_keepdim(dm_X *x, dm_Tensor *r, const dm_Meta *m, unsigned mask) {
   return x_reshape(x, r, m->ndim, shape);
 }
 
+/* dm_x returns the first output only; ops with several are called here. */
 bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
             dm_Tensor **out) {
   int n_out = 0;
@@ -64,16 +69,21 @@ bool x_call(dm_X *x, int op, const void *attr, int n_in, dm_Tensor *const *in,
 
 /* ---- sum, mean: s->a the sum of floats, s->i the sum of integers ---- */
 
+/* s->i += the n elements, modulo 2^64. */
 static void sum_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
   DM_UNUSED(at), DM_UNUSED(param);
   uint64_t sum = (uint64_t)s->i; /* wraps, as integers do */
   for (int64_t i = 0; i < n; i++) sum += (uint64_t)v[i];
   s->i = (int64_t)sum;
 }
+
+/* Adds the sums of a later part; one of a and i is not used and stays 0. */
 static void sum_merge(dm_Acc *s, const dm_Acc *later) {
   s->a += later->a;
   s->i = (int64_t)((uint64_t)s->i + (uint64_t)later->i);
 }
+
+/* The sum is the value. */
 static double sum_value(const dm_Acc *s, double param, int64_t n) {
   DM_UNUSED(param), DM_UNUSED(n);
   return s->a;
@@ -85,9 +95,9 @@ static double mean_value(const dm_Acc *s, double param, int64_t n) {
 }
 
 static const dm_Reduction sum_reduction = {
-    .loop = DM_FOLD_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
+    .loop = DM_REDUCE_SUM, .i64 = sum_i64, .merge = sum_merge, .value = sum_value};
 static const dm_Reduction mean_reduction = {
-    .loop = DM_FOLD_SUM, .merge = sum_merge, .value = mean_value};
+    .loop = DM_REDUCE_SUM, .merge = sum_merge, .value = mean_value};
 
 /* Reduces input 0 over dims, in the compute type of the output's dtype, so that
    sum(dtype = ...) converts before it adds. */
@@ -119,7 +129,7 @@ static bool sum_few_rows(const dm_Call *c) {
   enum { MOST = 256 };
   const dm_Tensor *x = c->in[0], *out = c->out[0];
   const dm_DType from = (dm_DType)x->dtype, to = (dm_DType)out->dtype;
-  if (x->ndim != 2 || x->shape[0] > DM_FOLD_ROWS || x->shape[1] > MOST || x->numel == 0 ||
+  if (x->ndim != 2 || x->shape[0] > DM_REDUCE_ROWS || x->shape[1] > MOST || x->numel == 0 ||
       dm_compute_dtype(from) != DM_F32 || dm_compute_dtype(to) != DM_F32 ||
       dm_dims_bits(2, DM_ATTR(dm_SumAttr, c)->dim) != 1u || !dm_tensor_is_contiguous(x))
     return false;
@@ -136,6 +146,7 @@ static bool sum_few_rows(const dm_Call *c) {
   return true;
 }
 
+/* float16 and bfloat16 are added in float32 and rounded once. */
 dm_status sum_cpu(dm_Call *c) {
   if (sum_few_rows(c)) return DM_OK;
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &sum_reduction);
@@ -148,6 +159,8 @@ static dm_Tensor *spread(dm_Grad *g, dm_Ints dims) {
   dm_Tensor *gy = x_keepdim(g->x, g->gy[0], m, dm_dims_bits(m->ndim, dims));
   return x_expand(g->x, gy, m->ndim, m->shape);
 }
+
+/* Each element of x entered one sum with the factor 1. */
 void sum_grad(dm_Grad *g) { g->gx[0] = spread(g, DM_ATTR(dm_SumAttr, g)->dim); }
 
 /* The mean of integers is refused unless a float dtype is asked for, as in PyTorch. */
@@ -165,6 +178,8 @@ dm_status mean_rule(dm_Call *c) {
   dm_out_reduced(c, 0, x, mask, a->keepdim, to);
   return DM_OK;
 }
+
+/* The sum is divided in float64 before it is rounded to the dtype. */
 dm_status mean_cpu(dm_Call *c) {
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &mean_reduction);
 }
@@ -204,12 +219,16 @@ dm_status sum_to_size_rule(dm_Call *c) {
   for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];
   return DM_OK;
 }
+
+/* Sums over the dims along which `size` would be repeated; leading dims disappear. */
 dm_status sum_to_size_cpu(dm_Call *c) {
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, c->in[0],
                    dm_repeated_bits(c->in[0], &DM_ATTR(dm_SumToSizeAttr, c)->size),
                    dm_compute_dtype((dm_DType)c->out[0]->dtype), &sum_reduction, 0, 0);
 }
+
+/* The adjoint of the adjoint: gy broadcast to x's shape. */
 void sum_to_size_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   g->gx[0] = x_expand(g->x, g->gy[0], m->ndim, m->shape);
@@ -228,12 +247,15 @@ void sum_to_size_grad(dm_Grad *g) {
 PROD(f32, float)
 PROD(f64, double)
 #undef PROD
+/* s->i *= the n elements, modulo 2^64. */
 static void prod_i64(dm_Acc *s, const int64_t *v, int64_t n, int64_t at, double param) {
   DM_UNUSED(at), DM_UNUSED(param);
   uint64_t p = (uint64_t)s->i; /* wraps, as integers do */
   for (int64_t i = 0; i < n; i++) p *= (uint64_t)v[i];
   s->i = (int64_t)p;
 }
+
+/* Multiplies with the product of a later part. */
 static void prod_merge(dm_Acc *s, const dm_Acc *later) {
   s->a *= later->a;
   s->i = (int64_t)((uint64_t)s->i * (uint64_t)later->i);
@@ -245,14 +267,49 @@ static const dm_Reduction prod_reduction = {.start = {1, 0, 1, 0},
                                             .merge = prod_merge,
                                             .value = sum_value};
 
+/* Products run in float64, whose range delays overflow; the value is rounded once. */
 dm_status prod_cpu(dm_Call *c) {
   return reduce_in_out_dtype(c, DM_ATTR(dm_SumAttr, c)->dim, &prod_reduction);
+}
+
+/* For each element the product of the elements before it along the last dim. */
+static dm_Tensor *before_each(dm_X *x, dm_Tensor *t) {
+  const int64_t last = -1, n = x->st == DM_OK ? t->shape[t->ndim - 1] : 1;
+  const int64_t one[3] = {-1, 0, 1}, rest[3] = {-1, 0, n - 1};
+  const dm_CumsumAttr along = {-1, DM_NO_DTYPE};
+  dm_Tensor *ones = x_unary(x, DM_OP_ones_like, dm_x(x, DM_OP_narrow, one, 1, t));
+  dm_Tensor *products = dm_x(x, DM_OP_cumprod, &along, 1, t);
+  return dm_x(x, DM_OP_cat, &last, 2, ones, dm_x(x, DM_OP_narrow, rest, 1, products));
+}
+
+/* For each element the product of the others over the dims of the mask, without a division: it
+   has the right gradient at zeros. */
+static dm_Tensor *others(dm_X *x, dm_Tensor *v, unsigned mask) {
+  dm_Ints order = {v->ndim, {0}}, back = {v->ndim, {0}};
+  int64_t shape[DM_MAX_DIM + 1];
+  int n = 0;
+  for (int reduced = 0; reduced < 2; reduced++)
+    for (int d = 0; d < v->ndim; d++)
+      if ((mask >> d & 1) == (unsigned)reduced) order.v[n++] = d;
+  for (int d = 0; d < n; d++) back.v[order.v[d]] = d;
+  dm_Tensor *t = dm_x(x, DM_OP_permute, &order, 1, v);
+  if (x->st != DM_OK) return NULL;
+  int kept = 0;
+  while (kept < n && !(mask >> order.v[kept] & 1)) kept++;
+  for (int d = 0; d < kept; d++) shape[d] = t->shape[d];
+  shape[kept] = dm_numel(n - kept, t->shape + kept);
+  dm_Tensor *lines = x_reshape(x, t, kept + 1, shape);
+  const dm_Ints turn = {1, {-1}};
+  dm_Tensor *after = before_each(x, dm_x(x, DM_OP_flip, &turn, 1, lines));
+  lines = x_mul(x, before_each(x, lines), dm_x(x, DM_OP_flip, &turn, 1, after));
+  return dm_x(x, DM_OP_permute, &back, 1, x_reshape(x, lines, n, t->shape));
 }
 
 /* dx_i = gy * product of all other elements. With no zero in the slice that is prod /
    x_i; with exactly one zero only its own element has a gradient, the product of the
    rest; with more zeros none has. `rest` is x with its zeros replaced by 1, so that no
-   division by zero occurs. */
+   division by zero occurs. That has no second gradient at a zero, and so another way is taken
+   where one is asked for. */
 void prod_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_SumAttr *a = DM_ATTR(dm_SumAttr, g);
@@ -260,8 +317,12 @@ void prod_grad(dm_Grad *g) {
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   dm_Tensor *v =
       x->st == DM_OK && a->dtype >= 0 ? x_cast(x, g->in[0], (dm_DType)a->dtype) : g->in[0];
-  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask), *zero = dm_x_number(x, 0),
-            *one = dm_x_number(x, 1);
+  dm_Tensor *gy = x_keepdim(x, g->gy[0], m, mask);
+  if (g->create_graph && x->st == DM_OK && v->numel > 0) {
+    g->gx[0] = x_mul(x, gy, others(x, v, mask));
+    return;
+  }
+  dm_Tensor *zero = dm_x_number(x, 0), *one = dm_x_number(x, 1);
   dm_Tensor *is_zero = dm_x(x, DM_OP_eq, NULL, 2, v, zero);
   dm_Tensor *n_zero = x_sum(x, is_zero, a->dim, true);
   dm_Tensor *rest = x_where(x, is_zero, one, v);
@@ -277,6 +338,7 @@ void prod_grad(dm_Grad *g) {
 /* ---- var, std: s->a the mean, s->b the sum of squared differences from it, s->k the
    count; parts are merged as in Chan, Golub & LeVeque 1979 ---- */
 
+/* Joins two sets of elements given by mean, squared differences and count. */
 static void var_merge(dm_Acc *s, const dm_Acc *later) {
   dm_var_join(s, later->a, later->b, later->k);
 }
@@ -286,14 +348,17 @@ static double var_value(const dm_Acc *s, double correction, int64_t n) {
   const double by = (double)n - correction;
   return s->b / (by > 0 ? by : 0);
 }
+
+/* The root of the variance, taken before the value is rounded. */
 static double std_value(const dm_Acc *s, double correction, int64_t n) {
   return sqrt(var_value(s, correction, n));
 }
 static const dm_Reduction var_reduction = {
-    .loop = DM_FOLD_VAR, .merge = var_merge, .value = var_value};
+    .loop = DM_REDUCE_VAR, .merge = var_merge, .value = var_value};
 static const dm_Reduction std_reduction = {
-    .loop = DM_FOLD_VAR, .merge = var_merge, .value = std_value};
+    .loop = DM_REDUCE_VAR, .merge = var_merge, .value = std_value};
 
+/* A float x; the result has its dtype. */
 dm_status var_rule(dm_Call *c) {
   const dm_VarAttr *a = DM_ATTR(dm_VarAttr, c);
   unsigned mask;
@@ -308,8 +373,8 @@ dm_status var_cpu(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   dm_Tensor *out[2] = {c->out[0], NULL};
   return dm_reduce(out, x, dm_dims_bits(x->ndim, a->dim), dm_compute_dtype((dm_DType)x->dtype),
-                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction, a->correction,
-                   0);
+                   c->op == &dm_ops[DM_OP_std] ? &std_reduction : &var_reduction,
+                   dm_correction(a), 0);
 }
 
 /* The gradient of var: dx = gy * 2 (x - mean) / (n - correction). */
@@ -319,10 +384,12 @@ static dm_Tensor *var_slope(dm_Grad *g, dm_Tensor *gy) {
   const dm_Meta *m = &g->in_meta[0];
   const unsigned mask = dm_dims_bits(m->ndim, a->dim);
   const dm_SumAttr keep = {a->dim, 1, DM_NO_DTYPE};
-  const double by = (double)n_reduced(m, mask) - a->correction;
+  const double by = (double)n_reduced(m, mask) - dm_correction(a);
   dm_Tensor *d = x_sub(x, g->in[0], dm_x(x, DM_OP_mean, &keep, 1, g->in[0]));
   return x_mul(x, x_keepdim(x, x_scale(x, gy, 2 / (by > 0 ? by : 0)), m, mask), d);
 }
+
+/* The mean's own dependence on x adds nothing: the differences from it sum to 0. */
 void var_grad(dm_Grad *g) { g->gx[0] = var_slope(g, g->gy[0]); }
 /* std = sqrt(var): gy becomes gy / (2 std), and 0 where std is 0. */
 void std_grad(dm_Grad *g) {
@@ -348,11 +415,11 @@ static void least_merge(dm_Acc *s, const dm_Acc *later) {
   if (s->a == s->a && (later->a < s->a || later->a != later->a)) s->a = later->a;
 }
 static const dm_Reduction norm_reduction = {
-    .loop = DM_FOLD_NORM, .merge = sum_merge, .value = norm_value};
+    .loop = DM_REDUCE_NORM, .merge = sum_merge, .value = norm_value};
 static const dm_Reduction largest_reduction = {
-    .loop = DM_FOLD_LARGEST, .merge = largest_merge, .value = sum_value};
+    .loop = DM_REDUCE_LARGEST, .merge = largest_merge, .value = sum_value};
 static const dm_Reduction least_reduction = {
-    .loop = DM_FOLD_LARGEST, .merge = least_merge, .value = sum_value};
+    .loop = DM_REDUCE_LARGEST, .merge = least_merge, .value = sum_value};
 
 /* Norms with p < 0 and p = +-inf of no elements are not defined; the others are 0. */
 dm_status norm_rule(dm_Call *c) {
@@ -371,6 +438,9 @@ dm_status norm_rule(dm_Call *c) {
                    a->p, DM_SHAPE(x));
   return DM_OK;
 }
+
+/* The reduction that belongs to p; x is read in the compute type of the output's
+   dtype. */
 dm_status norm_cpu(dm_Call *c) {
   const dm_NormAttr *a = DM_ATTR(dm_NormAttr, c);
   const dm_Reduction *reduction = !isinf(a->p) ? &norm_reduction
@@ -381,9 +451,12 @@ dm_status norm_cpu(dm_Call *c) {
                    dm_compute_dtype((dm_DType)c->out[0]->dtype), reduction, a->p, 0);
 }
 
+/* a^p for a number p. */
 static dm_Tensor *x_pow(dm_X *x, dm_Tensor *a, double p) {
   return dm_x(x, DM_OP_pow, NULL, 2, a, dm_x_number(x, p));
 }
+
+/* A bool tensor: a == b. */
 static dm_Tensor *x_same(dm_X *x, dm_Tensor *a, dm_Tensor *b) {
   return dm_x(x, DM_OP_eq, NULL, 2, a, b);
 }
@@ -413,19 +486,23 @@ void norm_grad(dm_Grad *g) {
     g->gx[0] = x_mul(x, x_mul(x, x_unary(x, DM_OP_sign, v), hit), gy);
     return;
   }
+  /* where y is 0 it is not divided by, for the gradient of this would be NaN */
+  dm_Tensor *none = x_same(x, y, zero);
+  y = x_where(x, none, dm_x_number(x, 1), y);
   dm_Tensor *top = v, *scale = x_div(x, gy, y);
   if (a->p != 2.0) {
     top = x_mul(x, x_unary(x, DM_OP_sign, v), x_pow(x, x_unary(x, DM_OP_abs, v), a->p - 1));
     if (a->p < 1) top = x_where(x, x_same(x, v, zero), zero, top);
     scale = x_div(x, gy, x_pow(x, y, a->p - 1));
   }
-  scale = x_where(x, x_same(x, y, zero), zero, scale);
+  scale = x_where(x, none, zero, scale);
   g->gx[0] = x_mul(x, top, scale);
 }
 
 /* ---- logsumexp: s->a the maximum m, s->b the sum of e^(x - m), see dm_lse_join; y = m
    + log(s->b) ---- */
 
+/* Rescales the sum with the smaller maximum to the larger one and adds it. */
 static void lse_merge(dm_Acc *s, const dm_Acc *later) { dm_lse_join(s, later->a, later->b); }
 /* log(sum of e^(x - m)) + m; -inf for no elements. */
 static double lse_value(const dm_Acc *s, double param, int64_t n) {
@@ -433,7 +510,7 @@ static double lse_value(const dm_Acc *s, double param, int64_t n) {
   return s->a + log(s->b);
 }
 static const dm_Reduction lse_reduction = {.start = {(double)-INFINITY, 0, 0, 0},
-                                           .loop = DM_FOLD_LSE,
+                                           .loop = DM_REDUCE_LSE,
                                            .merge = lse_merge,
                                            .value = lse_value};
 
@@ -444,9 +521,11 @@ dm_status logsumexp_rule(dm_Call *c) {
   unsigned mask;
   DM_TRY(dm_dims_mask(c, x, a->dim, &mask));
   dm_out_reduced(c, 0, x, mask, a->keepdim,
-                 dm_is_float((dm_DType)x->dtype) ? (dm_DType)x->dtype : DM_F32);
+                 dm_is_float((dm_DType)x->dtype) ? (dm_DType)x->dtype : dm_default_dtype());
   return DM_OK;
 }
+
+/* One pass: the running sum is rescaled whenever a larger maximum appears. */
 dm_status logsumexp_cpu(dm_Call *c) {
   return reduce_in_out_dtype(c, DM_ATTR(dm_DimsAttr, c)->dim, &lse_reduction);
 }

@@ -19,7 +19,7 @@
    final value. */
 typedef struct dm_Reduction {
   dm_Acc start;
-  int loop; /* DM_FOLD_OWN: f32 and f64 below are used */
+  int loop; /* DM_REDUCE_OWN: f32 and f64 below are used */
   dm_ReduceF32 *f32;
   dm_ReduceF64 *f64;
   dm_ReduceI64 *i64; /* integers and bool; NULL: not defined for them */
@@ -27,9 +27,14 @@ typedef struct dm_Reduction {
   double (*value)(const dm_Acc *s, double param, int64_t n); /* NULL: the value is s->i */
 } dm_Reduction;
 
+/* What n becomes less by in var and std; 0 where unbiased is switched off. */
+static inline double dm_correction(const dm_VarAttr *a) {
+  return a->unbiased ? a->correction : 0;
+}
+
 /* The number of rows that the traversal by tiles adds up in the compute type before the
    sums go on in float64. */
-enum { DM_FOLD_ROWS = 64 };
+enum { DM_REDUCE_ROWS = 64 };
 
 /* Reduces x over the dims set in `mask`. out[0] receives the value; out[1], when it is
    not NULL, receives the state's k plus base as int64. x is read as the `compute` type.

@@ -19,12 +19,12 @@
 #include "op/reduce/reduce.h"
 
 enum {
-  TILE = 64,           /* outputs reduced together in one tile */
-  BROAD = 1024,        /* the same for reductions whose state is one float */
-  ROWS = DM_FOLD_ROWS, /* reduced elements gathered per output before they are joined */
-  CHUNK = 65536,       /* elements of one chunk of a long reduction */
-  FEW = 64,            /* with at most so many outputs a long reduction is split into chunks */
-  FEW_TILES = 8        /* the same for tiles, and the number of chunks it is split into */
+  TILE = 64,             /* outputs reduced together in one tile */
+  BROAD = 1024,          /* the same for reductions whose state is one float */
+  ROWS = DM_REDUCE_ROWS, /* reduced elements gathered per output before they are joined */
+  CHUNK = 65536,         /* elements of one chunk of a long reduction */
+  FEW = 64,     /* with at most so many outputs a long reduction is split into chunks */
+  FEW_TILES = 8 /* the same for tiles, and the number of chunks it is split into */
 };
 
 typedef struct Job {
@@ -39,7 +39,7 @@ typedef struct Job {
   dm_ReduceF32 *f32; /* the reduction's own loops, or those of loops.h */
   dm_ReduceF64 *f64;
   dm_ReduceI64 *i64;
-  dm_BesideF32 *columns; /* NULL: tiles are gathered and joined column by column */
+  dm_ReduceColumnsF32 *columns; /* NULL: tiles are gathered and joined column by column */
   double param;
   dm_Acc *acc; /* (n_out, n_chunk) */
 } Job;
@@ -147,7 +147,7 @@ static void tile_columns(void *ctx, char *const *ptr, const int64_t *stride, int
   Pass *w = ctx;
   const Job *j = w->j;
   const bool direct = j->dtype == DM_F32 && j->step == 1,
-             sums = j->reduction->loop == DM_FOLD_SUM;
+             sums = j->reduction->loop == DM_REDUCE_SUM;
   float row[BROAD];
   for (int64_t r = 0; r < n; r++) {
     const char *p = ptr[0] + r * stride[0] * j->red.size[0];
@@ -246,10 +246,10 @@ dm_status dm_reduce(dm_Tensor *const *out, const dm_Tensor *x, unsigned mask, dm
   Job j = {
       .dtype = (dm_DType)x->dtype, .compute = compute, .reduction = reduction, .param = param};
   const dm_Loops *loops = dm_loops();
-  j.f32 = reduction->loop ? loops->fold32[reduction->loop] : reduction->f32;
-  j.f64 = reduction->loop ? loops->fold64[reduction->loop] : reduction->f64;
+  j.f32 = reduction->loop ? loops->reduce32[reduction->loop] : reduction->f32;
+  j.f64 = reduction->loop ? loops->reduce64[reduction->loop] : reduction->f64;
   j.i64 = reduction->i64;
-  j.columns = compute == DM_F32 ? loops->beside[reduction->loop] : NULL;
+  j.columns = compute == DM_F32 ? loops->columns[reduction->loop] : NULL;
   dims_into(&j.red, x, mask);
   dims_into(&j.kept, x, ~mask);
   j.n_red = j.red.numel;

@@ -20,7 +20,7 @@ static dm_status run(dm_Call *c, dm_SliceJob *j) {
   j->to = (dm_DType)c->out[0]->dtype;
   j->y = dm_tensor_data(c->out[0]);
   atomic_init(&j->failed, false);
-  dm_parallel_for(dm_along_lines(&j->at), dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
+  dm_parallel_for(dm_along_slices(&j->at), dm_max_i64(1, DM_POINT_GRAIN / 4 / j->at.n),
                   j->to == DM_F64 ? dm_loops()->f64.slices : dm_loops()->f32.slices, j);
   return atomic_load(&j->failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }

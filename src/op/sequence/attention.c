@@ -392,12 +392,13 @@ static dm_Tensor *x_drop(dm_Grad *g, dm_Tensor *w) {
   return a->drop.p == 0 ? w : dm_x(g->x, DM_OP_drop, &a->drop, counters ? 2 : 1, w, counters);
 }
 
-/* The formulas at the head of the file with whole (L, S) matrices; the mask's
-   gradient is gs without the scale. */
+/* The formulas at the head of the file with whole (L, S) matrices, 16 bits in float32; the
+   mask's gradient is gs without the scale. */
 static void composed_grad(dm_Grad *g) {
   dm_X *x = g->x;
   const dm_AttentionAttr *a = DM_ATTR(dm_AttentionAttr, g);
-  dm_Tensor *q = g->in[0], *k = g->in[1], *v = g->in[2], *gy = g->gy[0];
+  dm_Tensor *q = dm_x_widen(x, g->in[0]), *k = dm_x_widen(x, g->in[1]);
+  dm_Tensor *v = dm_x_widen(x, g->in[2]), *gy = dm_x_widen(x, g->gy[0]);
   dm_Tensor *w = x_weights(x, a, q, k, g->n_in > 3 ? g->in[3] : NULL);
   dm_Tensor *gw = x_drop(g, x_matmul(x, gy, x_mt(x, v)));
   dm_Tensor *sum = x_sum(x, x_mul(x, w, gw), (dm_Ints){1, {-1}}, true);
@@ -550,9 +551,28 @@ static dm_status check_options(const dm_Call *c, const dm_Tensor *mask) {
   return DM_OK;
 }
 
-dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
+/* Query, key and value with as many dims, new ones of size 1 in front. */
+static dm_status even_ranks(dm_X *x, int n, dm_Tensor **in) {
+  int most = 0;
+  for (int i = 0; i < n; i++) most = in[i]->ndim > most ? in[i]->ndim : most;
+  for (int i = 0; i < n; i++) {
+    int64_t shape[DM_MAX_DIM];
+    const int lead = most - in[i]->ndim;
+    if (lead == 0) continue;
+    for (int d = 0; d < most; d++) shape[d] = d < lead ? 1 : in[i]->shape[d - lead];
+    in[i] = x_reshape(x, in[i], most, shape);
+    DM_TRY(x->st);
+  }
+  return DM_OK;
+}
+
+dm_status scaled_dot_product_attention_compose(dm_Call *given, dm_X *x) {
+  dm_Call own = *given, *c = &own;
+  dm_Tensor *in[3] = {given->in[0], given->in[1], given->in[2]};
+  DM_TRY(even_ranks(x, 3, in));
+  own.in = in;
   const dm_SdpaAttr *a = DM_ATTR(dm_SdpaAttr, c);
-  dm_Tensor *q = c->in[0], *mask = c->n_in > 3 ? c->in[3] : NULL;
+  dm_Tensor *q = in[0], *mask = given->n_in > 3 ? given->in[3] : NULL;
   Batch b;
   DM_TRY(check_dtypes(c, mask));
   DM_TRY(check_sizes(c));
@@ -581,6 +601,6 @@ dm_status scaled_dot_product_attention_compose(dm_Call *c, dm_X *x) {
     shape[b.n + 1] = c->in[2]->shape[c->in[2]->ndim - 1];
     y = x_reshape(x, y, b.n + 2, shape);
   }
-  c->out[0] = y;
+  given->out[0] = y;
   return x->st;
 }

@@ -1,6 +1,10 @@
 /* Ops that rearrange elements or sum over several dims, composed of views, scatters
    and one product: diag, diag_embed, diagflat, fliplr, flipud, rot90,
-   take_along_dim, masked_scatter, tensordot and unflatten. */
+   take_along_dim, masked_scatter, tensordot and unflatten.
+
+   tensordot sums products over pairs of dims. Each operand is permuted and reshaped
+   to a matrix, (free, summed) and (summed, free), so that the sum over all pairs is
+   one matrix product, whose result is reshaped to the free dims of both. */
 #include "base/error.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
@@ -73,6 +77,7 @@ dm_status diag_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The elements of x in row-major order on a diagonal of a new square matrix. */
 dm_status diagflat_compose(dm_Call *c, dm_X *x) {
   const int64_t offset = DM_ATTR(dm_DiagflatAttr, c)->offset;
   DM_TRY(check_offset(c, offset));
@@ -82,6 +87,7 @@ dm_status diagflat_compose(dm_Call *c, dm_X *x) {
 
 /* ---- flips and rotations ---- */
 
+/* t reversed along one dim. */
 static dm_Tensor *x_flip(dm_X *x, dm_Tensor *t, int64_t dim) {
   return dm_x(x, DM_OP_flip, &(dm_Ints){1, {dim}}, 1, t);
 }
@@ -94,7 +100,10 @@ static dm_status flipped(dm_Call *c, dm_X *x, int dim) {
   c->out[0] = x_flip(x, c->in[0], dim);
   return x->st;
 }
+
+/* Columns in reverse order: dim 1, as in PyTorch, also with more than two dims. */
 dm_status fliplr_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 1); }
+/* Rows in reverse order: dim 0. */
 dm_status flipud_compose(dm_Call *c, dm_X *x) { return flipped(c, x, 0); }
 
 /* k quarter turns from the first dim towards the second: a flip of one dim and a
@@ -111,6 +120,7 @@ dm_status rot90_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_dim(c, t, plane.v[1], &to));
   if (from == to)
     return dm_fail(DM_EARG, "rot90: dim %d is given twice, wanted two", from + c->base);
+  /* k counts modulo 4, also negative. */
   const int turns = (int)(a->k % 4 + 4) % 4;
   if (turns == 1 || turns == 2) t = x_flip(x, t, to);
   if (turns == 3 || turns == 2) t = x_flip(x, t, from);
@@ -121,6 +131,12 @@ dm_status rot90_compose(dm_Call *c, dm_X *x) {
 
 /* ---- elements chosen by positions or a mask ---- */
 
+/* Negative positions among n, which count from the end, as positions from the beginning. */
+static dm_Tensor *from_start(const dm_Call *c, dm_X *x, dm_Tensor *at, int64_t n) {
+  dm_Tensor *wrapped = x_add(x, at, x_whole(x, n + c->base));
+  return x_where(x, x_test(x, DM_OP_lt, at, 0), wrapped, at);
+}
+
 /* gather after x and index were broadcast against each other in all dims but `dim`;
    without a dim both are flattened. */
 dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
@@ -129,7 +145,8 @@ dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
   int dim = 0;
   if (!a->set) {
     t = x_reshape(x, t, 1, &t->numel);
-    c->out[0] = dm_x(x, DM_OP_gather, &(int64_t){0}, 2, t, x_reshape(x, at, 1, &at->numel));
+    at = from_start(c, x, x_reshape(x, at, 1, &at->numel), c->in[0]->numel);
+    c->out[0] = dm_x(x, DM_OP_gather, &(int64_t){0}, 2, t, at);
     return x->st;
   }
   DM_TRY(dm_check_dim(c, t, a->v, &dim));
@@ -141,6 +158,8 @@ dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
                      "take_along_dim: x has shape %s, index %s: sizes %lld and %lld of "
                      "dim %d do not fit",
                      DM_SHAPE(t), DM_SHAPE(at), (long long)n, (long long)m, d + c->base);
+    /* Along dim both keep their own size; elsewhere both take the larger one, which
+       the other has or broadcasts to. */
     from[d] = d == dim || m == 1 ? n : m;
     to[d] = d == dim ? m : from[d];
   }
@@ -148,7 +167,7 @@ dm_status take_along_dim_compose(dm_Call *c, dm_X *x) {
     return dm_fail(DM_EARG, "take_along_dim: x has shape %s, index %s, wanted as many dims",
                    DM_SHAPE(t), DM_SHAPE(at));
   c->out[0] = dm_x(x, DM_OP_gather, &(int64_t){dim}, 2, x_expand(x, t, t->ndim, from),
-                   x_expand(x, at, at->ndim, to));
+                   x_expand(x, from_start(c, x, at, t->shape[dim]), at->ndim, to));
   return x->st;
 }
 
@@ -214,6 +233,7 @@ static int left_over(const dm_Tensor *t, const int *summed, int n_summed, int64_
 static dm_status check_summed(const dm_Call *c, const dm_TensordotAttr *a, int *own,
                               int *others, int *n) {
   const dm_Tensor *t = c->in[0], *o = c->in[1];
+  /* Without names the last `dims` dims of x pair with the first of other, in order. */
   const bool named = a->dims_self.n >= 0 || a->dims_other.n >= 0;
   if (named && a->dims_self.n != a->dims_other.n)
     return dm_fail(
@@ -232,7 +252,8 @@ static dm_status check_summed(const dm_Call *c, const dm_TensordotAttr *a, int *
       return dm_fail(DM_EARG, "tensordot: a dim is given twice");
     seen[0] |= 1u << own[i];
     seen[1] |= 1u << others[i];
-    if (t->shape[own[i]] != o->shape[others[i]])
+    const int64_t left = t->shape[own[i]], right = o->shape[others[i]];
+    if (left != right && left != 1 && right != 1)
       return dm_fail(DM_EARG,
                      "tensordot: dim %d of shape %s and dim %d of shape %s differ in size",
                      own[i] + c->base, DM_SHAPE(t), others[i] + c->base, DM_SHAPE(o));
@@ -242,7 +263,18 @@ static dm_status check_summed(const dm_Call *c, const dm_TensordotAttr *a, int *
                  t->ndim + o->ndim - 2 * *n, DM_MAX_DIM);
 }
 
-/* Sums of products over n dims as one matmul of (free, summed) and (summed, free). */
+/* t summed over those of its n dims that meet a dim of size 1 of o: a broadcast one. */
+static dm_Tensor *narrowed(dm_X *x, dm_Tensor *t, const int *own, const dm_Tensor *o,
+                           const int *others, int n) {
+  dm_Ints wide = {0, {0}};
+  for (int i = 0; i < n; i++)
+    if (o->shape[others[i]] == 1 && t->shape[own[i]] != 1) wide.v[wide.n++] = own[i];
+  return wide.n ? x_sum(x, t, wide, true) : t;
+}
+
+/* Sums of products over n dims as one matmul of (free, summed) and (summed, free), or as the
+   dot product of two vectors where no dim is left, which autocast keeps in float32 on the
+   CPU. */
 dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0], *o = c->in[1];
   int own[DM_MAX_DIM], others[DM_MAX_DIM], n = 0;
@@ -250,8 +282,15 @@ dm_status tensordot_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_summed(c, DM_ATTR(dm_TensordotAttr, c), own, others, &n));
   int ndim = left_over(t, own, n, shape, 0);
   ndim = left_over(o, others, n, shape, ndim);
-  dm_Tensor *y = dm_x(x, DM_OP_mm, NULL, 2, as_matrix(x, t, own, n, false),
-                      as_matrix(x, o, others, n, true));
+  dm_Tensor *wide = narrowed(x, t, own, o, others, n);
+  o = narrowed(x, o, others, t, own, n);
+  if (x->st != DM_OK) return x->st;
+  dm_Tensor *a = as_matrix(x, wide, own, n, false), *b = as_matrix(x, o, others, n, true);
+  const int64_t all = -1;
+  const bool one = dm_numel(ndim, shape) == 1;
+  dm_Tensor *y =
+      one ? dm_x(x, DM_OP_dot, NULL, 2, x_reshape(x, a, 1, &all), x_reshape(x, b, 1, &all))
+          : dm_x(x, DM_OP_mm, NULL, 2, a, b);
   c->out[0] = x_reshape(x, y, ndim, shape);
   return x->st;
 }
@@ -276,6 +315,8 @@ dm_status unflatten_compose(dm_Call *c, dm_X *x) {
     shape[n++] = size;
   }
   const int64_t whole = t->shape[dim];
+  /* `known` is -1 after a bad or overflowing size and 0 after a size of 0; with
+     either no size can be derived. */
   const bool fits = open < 0 ? known == whole : known > 0 && whole % known == 0;
   if (!fits)
     return dm_fail(DM_EARG, "unflatten: dim %d of size %lld as %s", dim + c->base,

@@ -25,13 +25,13 @@ void dm_out_sized(dm_Call *c, dm_Ints size, int64_t dtype, dm_DType standard, in
    is given. */
 dm_status sized_rule(dm_Call *c) {
   const dm_SizedAttr *a = DM_ATTR(dm_SizedAttr, c);
-  dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
+  dm_out_sized(c, a->size, a->dtype, dm_default_dtype(), a->device);
   return DM_OK;
 }
 
 dm_status full_rule(dm_Call *c) {
   const dm_FullAttr *a = DM_ATTR(dm_FullAttr, c);
-  dm_out_sized(c, a->size, a->dtype, DM_F32, a->device);
+  dm_out_sized(c, a->size, a->dtype, dm_default_dtype(), a->device);
   return DM_OK;
 }
 
@@ -82,9 +82,11 @@ static dm_status fill_dense(dm_Tensor *t, double value) {
 
 dm_status zeros_cpu(dm_Call *c) { return fill_dense(c->out[0], 0); }
 dm_status ones_cpu(dm_Call *c) { return fill_dense(c->out[0], 1); }
-dm_status full_cpu(dm_Call *c) { return fill_dense(c->out[0], DM_ATTR(dm_FullAttr, c)->value); }
+dm_status full_cpu(dm_Call *c) {
+  return fill_dense(c->out[0], DM_ATTR(dm_FullAttr, c)->fill_value);
+}
 dm_status full_like_cpu(dm_Call *c) {
-  return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->value);
+  return fill_dense(c->out[0], DM_ATTR(dm_FullLikeAttr, c)->fill_value);
 }
 dm_status empty_cpu(dm_Call *c) {
   DM_UNUSED(c); /* the values are whatever the memory holds */
@@ -143,7 +145,7 @@ dm_status arange_rule(dm_Call *c) {
   if (n > 0x1p58) return dm_fail(DM_EMEM, "arange: %g elements are more than memory holds", n);
   const bool ints = whole(first) && whole(last) && whole(a->step);
   const dm_Ints size = {1, {n > 0 ? (int64_t)n : 0}};
-  dm_out_sized(c, size, a->dtype, ints ? DM_I64 : DM_F32, a->device);
+  dm_out_sized(c, size, a->dtype, ints ? DM_I64 : dm_default_dtype(), a->device);
   return DM_OK;
 }
 
@@ -157,7 +159,7 @@ dm_status linspace_rule(dm_Call *c) {
   if (a->steps < 0)
     return dm_fail(DM_EARG, "linspace: %lld steps given, wanted 0 or more",
                    (long long)a->steps);
-  dm_out_sized(c, (dm_Ints){1, {a->steps}}, a->dtype, DM_F32, a->device);
+  dm_out_sized(c, (dm_Ints){1, {a->steps}}, a->dtype, dm_default_dtype(), a->device);
   return DM_OK;
 }
 
@@ -172,7 +174,7 @@ dm_status eye_rule(dm_Call *c) {
   if (a->n < 0 || m < 0)
     return dm_fail(DM_EARG, "eye: sizes %lld and %lld given, wanted 0 or more", (long long)a->n,
                    (long long)m);
-  dm_out_sized(c, (dm_Ints){2, {a->n, m}}, a->dtype, DM_F32, a->device);
+  dm_out_sized(c, (dm_Ints){2, {a->n, m}}, a->dtype, dm_default_dtype(), a->device);
   return DM_OK;
 }
 

@@ -10,11 +10,13 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "cpu/threads.h"
+#include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/strided.h"
 
 enum { GRAIN_BYTES = 1 << 17 };
 
+/* The product of n sizes; 1 for none. */
 static int64_t product(const int64_t *v, int n) { return dm_numel(n, v); }
 
 /* Rows to copy with one memcpy each. */
@@ -61,6 +63,7 @@ static dm_status copy_columns(dm_Tensor *out, dm_Tensor *src, int64_t outer, int
 /* A tensor of shape {0}, which cat skips, as PyTorch does for old code. */
 static bool is_legacy_empty(const dm_Tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
 
+/* A list of no tensors has neither a dtype nor a shape to give. */
 static dm_status check_list(const dm_Call *c) {
   if (c->n_in > 0) return DM_OK;
   return dm_fail(DM_EARG, "%s: no tensors given, wanted at least one", c->op->name);
@@ -71,6 +74,7 @@ dm_status cat_rule(dm_Call *c) {
   DM_TRY(check_list(c));
   const dm_Tensor *first = c->in[0];
   int dim, at = 0;
+  /* The first tensor that counts decides rank and sizes for all others. */
   for (int i = 0; i < c->n_in && is_legacy_empty(first); i++) first = c->in[at = i];
   DM_TRY(dm_check_dim(c, first, DM_ATTR(dm_JoinAttr, c)->dim, &dim));
   if (first->ndim == 0)
@@ -202,7 +206,8 @@ static dm_status multiply(const dm_Call *c, int64_t *size, int64_t n) {
 /* Repeats dims from the last to the first: for dim d, t as (before, from d on) with
    every row n times. Each repeated dim makes one contiguous copy. */
 dm_status tile_compose(dm_Call *c, dm_X *x) {
-  const dm_Ints *reps = &DM_ATTR(dm_TileAttr, c)->reps;
+  /* Missing leading sizes of x, and missing leading repeats, count as 1. */
+  const dm_Ints *reps = &DM_ATTR(dm_TileAttr, c)->dims;
   dm_Tensor *t = c->in[0];
   const int ndim = (int)dm_max_i64(t->ndim, reps->n);
   int64_t shape[DM_MAX_DIM];
@@ -249,6 +254,45 @@ dm_status repeat_interleave_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* The slices along dim (or the elements) as often as repeats, one number or one for each, says:
+   they are selected by the positions, which the host counts out. */
+dm_status repeat_interleave_each_compose(dm_Call *c, dm_X *x) {
+  const dm_RepeatInterleaveEachAttr *a = DM_ATTR(dm_RepeatInterleaveEachAttr, c);
+  dm_Tensor *t = c->in[0], *repeats = c->in[1];
+  int dim = 0;
+  if (!a->dim.set || t->ndim == 0) t = x_reshape(x, t, 1, &(int64_t){-1});
+  else DM_TRY(dm_check_dim(c, t, a->dim.v, &dim));
+  DM_TRY(x->st);
+  const int64_t n = t->shape[dim];
+  if (dm_is_float((dm_DType)repeats->dtype) || repeats->dtype == DM_BOOL || repeats->ndim > 1 ||
+      (repeats->numel != 1 && repeats->numel != n))
+    return dm_fail(
+        DM_EARG, "repeat_interleave: repeats are %s of shape %s, wanted integers, one or %lld",
+        dm_dtype_name((dm_DType)repeats->dtype), DM_SHAPE(repeats), (long long)n);
+  dm_Tensor *host = NULL, *wide = x_cast(x, repeats, DM_I64);
+  DM_TRY(x->st);
+  DM_TRY(dm_tensor_on_host(wide, &host));
+  host = dm_x(x, DM_OP_contiguous, NULL, 1, dm_x_own(x, host));
+  DM_TRY(x->st);
+  const int64_t *times = dm_tensor_data(host), step = host->numel > 1;
+  int64_t total = 0, *at = NULL;
+  for (int64_t i = 0; i < n; i++) {
+    if (times[i * step] < 0)
+      return dm_fail(DM_EARG, "repeat_interleave: %lld repeats given, wanted 0 or more",
+                     (long long)times[i * step]);
+    total += times[i * step];
+  }
+  if (a->output_size >= 0 && a->output_size != total)
+    return dm_fail(DM_EARG, "repeat_interleave: output_size is %lld, the repeats sum to %lld",
+                   (long long)a->output_size, (long long)total);
+  dm_Tensor *index = dm_x_positions(x, total, &at);
+  DM_TRY(x->st);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t k = 0; k < times[i * step]; k++) *at++ = i + c->base;
+  c->out[0] = dm_x_select(x, t, dim, index);
+  return x->st;
+}
+
 /* ---- flip, roll ---- */
 
 /* Each dim at most once. */
@@ -270,6 +314,7 @@ dm_status flip_cpu(dm_Call *c) {
   const dm_Ints *dims = &DM_ATTR(dm_FlipAttr, c)->dims;
   const dm_Tensor *t = c->in[0];
   if (t->numel == 0) return DM_OK;
+  /* The view starts at the last element of each reversed dim and steps backwards. */
   dm_Tensor back = dm_view_of(t, t->ndim, t->shape, t->stride, t->offset);
   for (int i = 0; i < dims->n && t->ndim > 0; i++) {
     const int64_t d = dims->v[i] < 0 ? dims->v[i] + t->ndim : dims->v[i];
@@ -279,6 +324,7 @@ dm_status flip_cpu(dm_Call *c) {
   return dm_copy_to(c->out[0], &back);
 }
 
+/* Reversing twice restores the order: the gradient is gy flipped along the same dims. */
 void flip_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_flip, g->attr, 1, g->gy[0]); }
 
 /* t with the last `shift` elements along dim moved to the front: cat of two narrowed
@@ -286,6 +332,7 @@ void flip_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_flip, g->attr, 1, g->gy
 static dm_Tensor *roll_dim(dm_X *x, dm_Tensor *t, int dim, int64_t shift) {
   if (!t) return NULL;
   const int64_t n = t->shape[dim];
+  /* A shift is taken modulo the size, also a negative one. */
   const int64_t k = n ? (shift % n + n) % n : 0;
   if (k == 0) return dm_x(x, DM_OP_clone, NULL, 1, t);
   const int64_t tail[3] = {dim, n - k, k}, head[3] = {dim, 0, n - k}, at = dim;
@@ -310,8 +357,10 @@ dm_status roll_compose(dm_Call *c, dm_X *x) {
                    (long long)a->shifts.n, (long long)a->dims.n);
   for (int i = 0; i < a->dims.n && x->st == DM_OK; i++) {
     int d;
+    if (c->in[0]->ndim == 0)
+      return dm_fail(DM_EARG, "roll: x has no dims, wanted no dims to roll");
     DM_TRY(dm_check_dim(c, c->in[0], a->dims.v[i], &d));
-    t = c->in[0]->ndim ? roll_dim(x, t, d, a->shifts.v[i]) : t;
+    t = roll_dim(x, t, d, a->shifts.v[i]);
   }
   c->out[0] = t;
   return x->st;
@@ -319,6 +368,8 @@ dm_status roll_compose(dm_Call *c, dm_X *x) {
 
 /* ---- joins along a dim that the tensors may lack ---- */
 
+/* Output 0 = the list joined by cat or stack along dim. dm_x takes a fixed number of
+   operands, so the call is made by dm_call and its result given to x. */
 static dm_status call_joined(dm_Call *c, dm_X *x, int op, int64_t dim, dm_Tensor *const *in) {
   dm_Tensor *y = NULL;
   if (x->st == DM_OK) x->st = dm_call(op, c->n_in, in, &dim, &y);
@@ -345,18 +396,25 @@ static dm_status join_all(dm_Call *c, dm_X *x, int least, int64_t dim, bool behi
   return st;
 }
 
+/* Vectors are joined along their only dim, others along the second one. */
 dm_status hstack_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_list(c));
   return join_all(c, x, 1, c->in[0]->ndim > 1, false);
 }
+
+/* Vectors count as rows (1, N); joined along the first dim. */
 dm_status vstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 0, false); }
+/* Joined along the third dim: (M, N) counts as (M, N, 1), (N) as (1, N, 1). */
 dm_status dstack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 3, 2, true); }
+/* Vectors count as columns (N, 1); joined along the second dim. */
 dm_status column_stack_compose(dm_Call *c, dm_X *x) { return join_all(c, x, 2, 1, true); }
 
 /* Each block (m, n) is padded with zeros to all columns, and the blocks are joined
    along the rows. */
 dm_status block_diag_compose(dm_Call *c, dm_X *x) {
   DM_TRY(check_list(c));
+  /* `columns` is the width of the result, `at` the column where the next block
+     begins. */
   int64_t columns = 0, at = 0;
   const dm_DType dtype = dm_result_dtype(c->n_in, c->in);
   for (int i = 0; i < c->n_in; i++) {

@@ -4,7 +4,11 @@
 
    Gradients are views of gy: the inverse permutation, a reshape, or, for expand, the
    sum that the tape takes over broadcast dims. The gradient of a region (narrow,
-   select, slice, diagonal) is zeros of x's shape with gy added in that region. */
+   select, slice, diagonal) is zeros of x's shape with gy added in that region.
+
+   A view of a view refers to the same storage and is described from the storage's
+   first element, so chains of views cost no more than one. A rule makes its output
+   itself; there is no kernel to run, on any device. */
 #include <string.h>
 
 #include "base/error.h"
@@ -59,6 +63,8 @@ static bool view_strides(const dm_Tensor *x, int ndim, const int64_t *shape, int
     return true;
   }
   int d = ndim - 1;
+  /* Walks x's dims from the last one: a chunk ends where the next dim's stride is not
+     the size of the chunk, and the new dims must then fill the chunk exactly. */
   int64_t chunk = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1;
   for (int k = x->ndim - 1; k >= 0; k--) {
     chunk *= x->shape[k];
@@ -99,7 +105,7 @@ dm_status view_rule(dm_Call *c) {
   int ndim;
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   const dm_Tensor *x = c->in[0];
-  DM_TRY(resolve_shape("view", x, &DM_ATTR(dm_ShapeAttr, c)->shape, shape, &ndim));
+  DM_TRY(resolve_shape("view", x, &DM_ATTR(dm_SizeAttr, c)->size, shape, &ndim));
   const bool ok = view_strides(x, ndim, shape, stride);
   if (!ok && x->device.type != DM_CPU && dm_tensor_is_channels_last(x))
     return make_apart(c, ndim, shape);
@@ -162,6 +168,8 @@ static dm_status swapped(dm_Call *c, int a, int b) {
   return make(c, t->ndim, shape, stride, t->offset);
 }
 
+/* (..., A, ..., B, ...) -> (..., B, ..., A, ...): shape and stride of two dims are
+   exchanged. */
 dm_status transpose_rule(dm_Call *c) {
   const dm_TransposeAttr *a = DM_ATTR(dm_TransposeAttr, c);
   int d0, d1;
@@ -170,10 +178,12 @@ dm_status transpose_rule(dm_Call *c) {
   return swapped(c, d0, d1);
 }
 
+/* The exchange is its own inverse: gy with the same dims exchanged. */
 void transpose_grad(dm_Grad *g) {
   g->gx[0] = dm_x(g->x, DM_OP_transpose, g->attr, 1, g->gy[0]);
 }
 
+/* (M, N) -> (N, M); a vector or a 0-dim tensor stays as it is, as in PyTorch. */
 dm_status t_rule(dm_Call *c) {
   const dm_Tensor *t = c->in[0];
   if (t->ndim > 2)
@@ -183,6 +193,7 @@ dm_status t_rule(dm_Call *c) {
   return make(c, t->ndim, t->shape, t->stride, t->offset);
 }
 
+/* The transpose of gy. */
 void t_grad(dm_Grad *g) { g->gx[0] = dm_x(g->x, DM_OP_t, NULL, 1, g->gy[0]); }
 
 /* Checks that dims names each dim of t once and writes them to `order`. */
@@ -219,6 +230,7 @@ static void unpermute(dm_Grad *g, const int *order) {
   g->gx[0] = dm_x(g->x, DM_OP_permute, &back, 1, g->gy[0]);
 }
 
+/* Dim i of the result is dim dims[i] of x. */
 dm_status permute_rule(dm_Call *c) {
   int order[DM_MAX_DIM];
   DM_TRY(permutation(c, c->in[0], &DM_ATTR(dm_PermuteAttr, c)->dims, order));
@@ -265,6 +277,8 @@ static dm_status each_dim_once(const dm_Call *c, const dm_Ints *dims, int *out) 
   return DM_OK;
 }
 
+/* Dim source[i] becomes dim destination[i]; the others fill the remaining positions
+   in their order. */
 dm_status movedim_rule(dm_Call *c) {
   const dm_MovedimAttr *a = DM_ATTR(dm_MovedimAttr, c);
   int from[DM_MAX_DIM], to[DM_MAX_DIM], order[DM_MAX_DIM];
@@ -277,6 +291,7 @@ dm_status movedim_rule(dm_Call *c) {
   return permuted(c, order);
 }
 
+/* dx moves the dims of gy back: the permutation is computed again and inverted. */
 void movedim_grad(dm_Grad *g) {
   const dm_MovedimAttr *a = g->attr;
   const int ndim = g->in_meta[0].ndim;
@@ -335,7 +350,7 @@ dm_status unsqueeze_rule(dm_Call *c) {
 
 /* Dims of size 1, and new leading dims, are repeated by stride 0; -1 keeps a size. */
 dm_status expand_rule(dm_Call *c) {
-  const dm_Ints *want = &DM_ATTR(dm_ShapeAttr, c)->shape;
+  const dm_Ints *want = &DM_ATTR(dm_SizeAttr, c)->size;
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
   const char *to = dm_shape_str((int)dm_max_i64(want->n, 0), want->v, (char[96]){0});
@@ -349,6 +364,8 @@ dm_status expand_rule(dm_Call *c) {
       return dm_fail(DM_EARG,
                      "expand: shape %s to %s: dim %d is %lld, only a size of 1 expands",
                      DM_SHAPE(t), to, d + c->base, (long long)have);
+    /* A size of 1 that stays 1 keeps its stride, so that a contiguous tensor stays
+       contiguous. */
     stride[d] = k < 0 || have == 1 ? 0 : t->stride[k];
     if (k >= 0 && have == shape[d]) stride[d] = t->stride[k];
   }
@@ -459,6 +476,9 @@ dm_status diagonal_rule(dm_Call *c) {
     shape[n_dim] = t->shape[d];
     stride[n_dim++] = t->stride[d];
   }
+
+  /* A positive offset k starts k columns to the right, a negative one -k rows down;
+     the sum is clamped before it is negated, because -INT64_MIN does not exist. */
   const int64_t row = k < 0 ? dm_min_i64(-(k + 1), t->shape[d1]) + 1 : 0, col = k > 0 ? k : 0;
   const int64_t n = dm_max_i64(dm_min_i64(t->shape[d1] - row, t->shape[d2] - col), 0);
   shape[n_dim] = n;
@@ -486,28 +506,41 @@ void as_region_grad(dm_Grad *g) {
 enum { OWN = -1 };
 
 /* Any sizes and non-negative strides that stay inside the storage. */
+/* The offset at which the window begins in a storage of so many elements: 0 where it is empty,
+   and `own` where the call names none. Fails where it leaves the storage. */
+static dm_status check_window(const dm_Call *c, int64_t capacity, int64_t own, int64_t *first) {
+  const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
+  if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
+    return dm_fail(DM_EARG, "%s: %lld sizes and %lld strides", c->op->name,
+                   (long long)a->size.n, (long long)a->stride.n);
+  *first = a->storage_offset == OWN ? own : a->storage_offset;
+  int64_t last = *first;
+  /* `last` is the largest offset that is reached; every factor is bounded by the
+     storage before it is multiplied, so that nothing overflows. */
+  bool empty = false;
+  for (int d = 0; d < a->size.n; d++) empty |= a->size.v[d] == 0;
+  bool fits = last >= 0 && (empty || last < capacity);
+  for (int d = 0; fits && d < a->size.n; d++) {
+    const int64_t size = a->size.v[d], stride = a->stride.v[d];
+    const bool steps = size > 1 && !empty; /* where nothing steps, any stride will do */
+    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(capacity, 1) && stride >= 0 &&
+           (!steps || stride <= capacity);
+    if (fits && steps) last += (size - 1) * stride;
+    fits &= empty || last < capacity;
+  }
+  if (!fits || (!empty && last >= capacity))
+    return dm_fail(DM_EARG, "%s: the window leaves the storage of %lld elements", c->op->name,
+                   (long long)capacity);
+  if (empty) *first = 0;
+  return DM_OK;
+}
+
 dm_status as_strided_rule(dm_Call *c) {
   const dm_AsStridedAttr *a = DM_ATTR(dm_AsStridedAttr, c);
   const dm_Tensor *t = c->in[0];
-  if (a->size.n != a->stride.n || a->size.n > DM_MAX_DIM)
-    return dm_fail(DM_EARG, "as_strided: %lld sizes and %lld strides", (long long)a->size.n,
-                   (long long)a->stride.n);
-  const int64_t capacity = t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype);
-  const int64_t first = a->storage_offset == OWN ? t->offset : a->storage_offset;
-  int64_t last = first;
-  bool fits = last >= 0 && last <= capacity, empty = false;
-  for (int d = 0; fits && d < a->size.n; d++) {
-    const int64_t size = a->size.v[d], stride = a->stride.v[d];
-    fits = size >= 0 && size <= INT64_MAX / 2 / dm_max_i64(capacity, 1) && stride >= 0 &&
-           stride <= capacity;
-    if (!fits) break;
-    if (size == 0) empty = true;
-    else last += (size - 1) * stride;
-    fits = last <= capacity;
-  }
-  if (!fits || (!empty && last >= capacity))
-    return dm_fail(DM_EARG, "as_strided: the window leaves the storage of %lld elements",
-                   (long long)capacity);
+  int64_t first;
+  DM_TRY(check_window(c, t->storage->n_bytes / dm_dtype_size((dm_DType)t->dtype), t->offset,
+                      &first));
   return make(c, (int)a->size.n, a->size.v, a->stride.v, first);
 }
 
@@ -569,16 +602,20 @@ void as_strided_grad(dm_Grad *g) {
   g->gx[0] = x_reshape(x, flat, m->ndim, m->shape);
 }
 
+/* x, source -> a tensor of x's shape and dtype, dense, in whose elements the region lies. */
 dm_status as_strided_scatter_rule(dm_Call *c) {
+  int64_t first;
+  DM_TRY(check_window(c, c->in[0]->numel, 0, &first));
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
 
-/* Writes source into the strided region of `whole`. */
+/* Writes source into the strided region of `whole`, which the rule has checked. */
 static dm_status write_window(dm_Tensor *whole, const dm_AsStridedAttr *a, dm_Tensor *source) {
   dm_Tensor *window;
-  DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v,
-                        whole->offset + a->storage_offset, &window));
+  const int64_t first = a->storage_offset == OWN ? 0 : a->storage_offset;
+  DM_TRY(dm_tensor_view(whole, (int)a->size.n, a->size.v, a->stride.v, whole->offset + first,
+                        &window));
   dm_Tensor *in[2] = {window, source};
   const dm_status st = dm_call_inplace(DM_OP_copy, 2, in, NULL);
   dm_tensor_unref(&window);

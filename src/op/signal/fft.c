@@ -1,5 +1,5 @@
 /* dm.fft: Fourier transforms. There is no complex dtype: complex numbers are pairs in a last
-   dim of 2, real part first, which attributes' dims do not count. One kernel, fft_lines,
+   dim of 2, real part first, which attributes' dims do not count. One kernel, fft_slices,
    transforms every slice of pairs along one dim; transforms of real numbers and over several
    dims are composed of it, and so are their gradients.
 
@@ -22,14 +22,14 @@
 
 /* ---- transforms along one dim ---- */
 
-/* Op fft_lines: x (..., 2) float32 or float64, along dim, times scale. */
-dm_status fft_lines_rule(dm_Call *c) {
+/* Op fft_slices: x (..., 2) float32 or float64, along dim, times scale. */
+dm_status fft_slices_rule(dm_Call *c) {
   dm_out_like(c, 0, c->in[0], (dm_DType)c->in[0]->dtype);
   return DM_OK;
 }
 
 /* Slices of n pairs along a dim of x, to y; both dense, float64 if wide, else float32. */
-typedef struct Lines {
+typedef struct Slices {
   const dm_Fft *plan;
   dm_Along along; /* in pairs */
   const void *x;
@@ -37,85 +37,71 @@ typedef struct Lines {
   bool wide, inverse;
   double scale;
   atomic_bool failed; /* out of memory */
-} Lines;
+} Slices;
 
-/* Slice i: 2 n numbers are gathered as float64, transformed in `line` and scattered. */
-static void transform_line(const Lines *l, int64_t i, double *line, double *scratch) {
+/* Slice i: 2 n numbers are gathered as float64, transformed in `slice` and scattered. */
+static void transform_slice(const Slices *l, int64_t i, double *slice, double *scratch) {
   const int64_t n = l->along.n, step = 2 * l->along.inner, at = 2 * dm_along_at(&l->along, i);
   for (int64_t k = 0; k < 2 * n; k++) {
     const int64_t p = at + k / 2 * step + k % 2;
-    line[k] = l->wide ? ((const double *)l->x)[p] : (double)((const float *)l->x)[p];
+    slice[k] = l->wide ? ((const double *)l->x)[p] : (double)((const float *)l->x)[p];
   }
-  dm_fft_run(l->plan, line, l->inverse, scratch);
+  dm_fft_run(l->plan, slice, l->inverse, scratch);
   for (int64_t k = 0; k < 2 * n; k++) {
     const int64_t p = at + k / 2 * step + k % 2;
-    const double v = line[k] * l->scale;
+    const double v = slice[k] * l->scale;
     if (l->wide) ((double *)l->y)[p] = v;
     else ((float *)l->y)[p] = (float)v;
   }
 }
 
 /* Slices begin .. end - 1, with a buffer of the thread. */
-static void transform_lines(void *ctx, int64_t begin, int64_t end) {
-  Lines *l = ctx;
+static void transform_slices(void *ctx, int64_t begin, int64_t end) {
+  Slices *l = ctx;
   const int64_t n = 2 * l->along.n;
-  double *line = dm_alloc((int64_t)sizeof *line * (n + dm_fft_work_size(l->plan)));
-  if (!line) atomic_store(&l->failed, true);
-  for (int64_t i = begin; line && i < end; i++) transform_line(l, i, line, line + n);
-  dm_free(line);
+  double *slice = dm_alloc((int64_t)sizeof *slice * (n + dm_fft_work_size(l->plan)));
+  if (!slice) atomic_store(&l->failed, true);
+  for (int64_t i = begin; slice && i < end; i++) transform_slice(l, i, slice, slice + n);
+  dm_free(slice);
 }
 
 /* x and y dense on the host. GRAIN: points that pay for a thread. */
-static dm_status run_lines(const dm_FftLinesAttr *a, const dm_Tensor *x, dm_Tensor *y) {
+static dm_status run_slices(const dm_Call *c, const dm_Tensor *x, dm_Tensor *y) {
   enum { GRAIN = 8192 };
-  Lines l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
-             .x = dm_tensor_data(x),
-             .y = dm_tensor_data(y),
-             .wide = x->dtype == DM_F64,
-             .inverse = a->inverse,
-             .scale = a->scale};
+  const dm_FftSlicesAttr *a = DM_ATTR(dm_FftSlicesAttr, c);
+  Slices l = {.along = dm_along_shape(x->ndim - 1, x->shape, (int)a->dim),
+              .x = dm_tensor_data(x),
+              .y = dm_tensor_data(y),
+              .wide = x->dtype == DM_F64,
+              .inverse = a->inverse,
+              .scale = a->scale};
   if (x->numel == 0) return DM_OK;
   dm_Fft *plan = dm_fft_new(l.along.n);
   l.plan = plan;
   if (plan)
-    dm_parallel_for(dm_along_lines(&l.along), dm_max_i64(GRAIN / l.along.n, 1), transform_lines,
-                    &l);
+    dm_parallel_for(dm_along_slices(&l.along), dm_max_i64(GRAIN / l.along.n, 1),
+                    transform_slices, &l);
   dm_fft_free(plan);
   return plan && !atomic_load(&l.failed) ? DM_OK
                                          : dm_fail(DM_EMEM,
-                                                   "fft: out of memory for lines of "
+                                                   "fft: out of memory for slices of "
                                                    "%lld points",
                                                    (long long)l.along.n);
 }
 
-/* For every device: x is brought to the host and made dense, the result sent back. */
-dm_status fft_lines_any(dm_Call *c) {
-  dm_Tensor *x = c->in[0], *near = NULL, *dense = NULL, *y = NULL;
-  dm_Meta m = c->out_meta[0];
-  m.device = (dm_Device){DM_CPU, 0};
-  dm_status st;
-  DM_GO(dm_tensor_on_host(x, &near));
-  DM_GO(dm_dense_as_new(near, (dm_DType)x->dtype, x->ndim, x->shape, &dense));
-  if (x->device.type == DM_CPU) y = dm_tensor_ref(c->out[0]);
-  else DM_GO(dm_tensor_new_meta(&m, &y));
-  DM_GO(run_lines(DM_ATTR(dm_FftLinesAttr, c), dense, y));
-  if (y != c->out[0]) st = dm_tensor_copy_bytes(c->out[0], y, false);
-done:
-  dm_tensor_unref(&y);
-  dm_tensor_unref(&dense);
-  dm_tensor_unref(&near);
-  return st;
+dm_status fft_slices_any(dm_Call *c) {
+  return dm_run_on_host(c, (dm_DType)c->in[0]->dtype, run_slices);
 }
 
 /* The transform is linear, and its matrix symmetric: the adjoint is the other direction, with
    the same scale. */
-void fft_lines_grad(dm_Grad *g) {
-  dm_FftLinesAttr a = *(const dm_FftLinesAttr *)g->attr;
+void fft_slices_grad(dm_Grad *g) {
+  dm_FftSlicesAttr a = *(const dm_FftSlicesAttr *)g->attr;
   a.inverse = !a.inverse;
-  g->gx[0] = dm_x(g->x, DM_OP_fft_lines, &a, 1, g->gy[0]);
+  g->gx[0] = dm_x(g->x, DM_OP_fft_slices, &a, 1, g->gy[0]);
 }
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 enum { BACKWARD, ORTHO, FORWARD };
 
@@ -208,7 +194,7 @@ static dm_Tensor *fitted(dm_X *x, dm_Tensor *t, int dim, int64_t n) {
 
 /* One dim of t transformed. norm: backward scales the inverse by 1 / n, forward the transform,
    ortho both by 1 / sqrt(n). */
-static dm_Tensor *lines(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inverse) {
+static dm_Tensor *slices(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inverse) {
   if (x->st != DM_OK) return NULL;
   const double n = (double)t->shape[dim];
   if (n < 1) {
@@ -216,17 +202,17 @@ static dm_Tensor *lines(dm_X *x, const Asked *a, dm_Tensor *t, int dim, bool inv
     return NULL;
   }
   const bool divides = a->norm == (inverse ? BACKWARD : FORWARD);
-  const dm_FftLinesAttr attr = {dim, inverse,
-                                a->norm == ORTHO ? 1 / sqrt(n)
-                                : divides        ? 1 / n
-                                                 : 1};
-  return dm_x(x, DM_OP_fft_lines, &attr, 1, t);
+  const dm_FftSlicesAttr attr = {dim, inverse,
+                                 a->norm == ORTHO ? 1 / sqrt(n)
+                                 : divides        ? 1 / n
+                                                  : 1};
+  return dm_x(x, DM_OP_fft_slices, &attr, 1, t);
 }
 
 /* Pairs along the dims asked for, without the last `but` of them. */
 static dm_Tensor *transformed(dm_X *x, const Asked *a, dm_Tensor *t, int but, bool inverse) {
   for (int i = a->n - but - 1; i >= 0; i--)
-    t = lines(x, a, fitted(x, t, a->dim[i], a->points[i]), a->dim[i], inverse);
+    t = slices(x, a, fitted(x, t, a->dim[i], a->points[i]), a->dim[i], inverse);
   return t;
 }
 
@@ -242,7 +228,7 @@ static dm_status real_to_complex(dm_Call *c, dm_X *x, const Asked *a) {
   dm_Tensor *t = fitted(x, a->t, last, a->points[a->n - 1]);
   if (!t) return x->st;
   t = dm_x(x, DM_OP_stack, &(int64_t){-1}, 2, t, x_zeros_like(x, t));
-  t = lines(x, a, t, last, false);
+  t = slices(x, a, t, last, false);
   if (!t) return x->st;
   t = x_narrow(x, t, last, 0, t->shape[last] / 2 + 1);
   c->out[0] = transformed(x, a, t, 1, false);
@@ -272,7 +258,7 @@ static dm_status complex_to_real(dm_Call *c, dm_X *x, const Asked *a) {
     rest = dm_x(x, DM_OP_flip, &(dm_Ints){1, {last}}, 1, rest);
     t = rest ? x_cat(x, t, conjugate(x, rest), last) : NULL;
   }
-  t = lines(x, a, t, last, true);
+  t = slices(x, a, t, last, true);
   c->out[0] = dm_x(x, DM_OP_select, &(int64_t[2]){-1, 0}, 1, t);
   return x->st;
 }

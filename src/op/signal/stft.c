@@ -38,7 +38,7 @@ static dm_Tensor *points(dm_X *x, const dm_WindowAttr *w, double from, double by
 /* One point is 1, whatever the window. */
 static dm_status give_window(dm_Call *c, dm_X *x, const dm_WindowAttr *w, dm_Tensor *y) {
   const dm_SizedAttr few = {{1, {w->window_length}}, w->dtype, w->device};
-  const dm_DType dtype = w->dtype < 0 ? DM_F32 : (dm_DType)w->dtype;
+  const dm_DType dtype = w->dtype < 0 ? dm_default_dtype() : (dm_DType)w->dtype;
   c->out[0] = w->window_length < 2 ? dm_x(x, DM_OP_ones, &few, 0) : x_cast(x, y, dtype);
   return x->st;
 }

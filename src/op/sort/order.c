@@ -25,29 +25,50 @@ static dm_status read_range(dm_X *x, dm_Tensor *t, dm_DType as, void *low, void 
 
 /* ---- running products ---- */
 
-/* A prefix scan of t along dim with a binary op: after the step with distance s,
-   element i has been joined with the 2 s - 1 elements before it (Hillis & Steele 1986).
-   The products contain no division, so elements that are zero have their gradient. */
-static dm_Tensor *scan(dm_X *x, dm_Tensor *t, int dim, int op) {
+/* A prefix scan of t along dim with logaddexp: after the step with distance s, element i has
+   been joined with the 2 s - 1 elements before it (Hillis & Steele 1986). */
+static dm_Tensor *scan(dm_X *x, dm_Tensor *t, int dim) {
   const int64_t n = t && t->ndim ? t->shape[dim] : 1;
   for (int64_t s = 1; s < n; s *= 2) {
     dm_Tensor *behind = x_narrow(x, t, dim, s, n - s), *before = x_narrow(x, t, dim, 0, n - s);
-    t = x_cat(x, x_narrow(x, t, dim, 0, s), dm_x(x, op, NULL, 2, behind, before), dim);
+    t = x_cat(x, x_narrow(x, t, dim, 0, s), dm_x(x, DM_OP_logaddexp, NULL, 2, behind, before),
+              dim);
   }
   return t;
 }
 
-/* Converts input 0 to dtype `to`, scans 16-bit floats in float32 and rounds once at the
-   end. */
-static dm_status scanned(dm_Call *c, dm_X *x, int64_t dim, dm_DType to, int op) {
-  dm_Tensor *t = c->in[0];
-  int d;
-  DM_TRY(dm_check_dim(c, t, dim, &d));
-  dm_Tensor *y = x_cast(x, t, to);
-  y = y ? scan(x, x_cast(x, y, wide_of(y)), d, op) : NULL;
-  y = x_cast(x, y, to);
-  c->out[0] = y == t ? x_unary(x, DM_OP_clone, t) : y;
-  return x->st;
+/* t moved on by one along dim, with `first` (size 1 along dim) before it. */
+static dm_Tensor *delayed(dm_X *x, dm_Tensor *first, dm_Tensor *t, int dim, int64_t n) {
+  return x_cat(x, first, x_narrow(x, t, dim, 0, n - 1), dim);
+}
+
+/* The gradient by a kernel; for create_graph composed: dx_i = P_i S_i with P_i the product of
+   the elements before i, and S_i = gy_i + m_i S_(i+1), m_i = x_(i+1), by doubling: after the
+   step with distance s, S_i has the 2 s terms from i on, m_i is the product of as many
+   elements. */
+void running_product_grad(dm_Grad *g) {
+  dm_X *x = g->x;
+  const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, g);
+  dm_Tensor *v = g->in[0], *gy = g->gy[0];
+  const int64_t n = v->ndim ? v->shape[a->dim < 0 ? a->dim + v->ndim : a->dim] : 1;
+  const int dim = (int)a->dim;
+  if (!g->create_graph || v->ndim == 0 || n < 2) {
+    g->gx[0] = v->ndim && n > 1 ? dm_x(x, DM_OP_running_product_back, a, 2, v, gy) : gy;
+    return;
+  }
+  dm_Tensor *none = x_unary(x, DM_OP_zeros_like, x_narrow(x, v, dim, 0, 1));
+  dm_Tensor *before =
+      delayed(x, x_shift(x, none, 1), dm_x(x, DM_OP_running_product, a, 1, v), dim, n);
+  dm_Tensor *m = x_cat(x, x_narrow(x, v, dim, 1, n - 1), none, dim);
+  for (int64_t s = 1; s < n; s *= 2) {
+    dm_Tensor *factor = x_narrow(x, m, dim, 0, n - s), *rest = x_narrow(x, gy, dim, n - s, s);
+    dm_Tensor *sum = x_add(x, x_narrow(x, gy, dim, 0, n - s),
+                           x_mul(x, factor, x_narrow(x, gy, dim, s, n - s)));
+    m = x_cat(x, x_mul(x, factor, x_narrow(x, m, dim, s, n - s)),
+              x_unary(x, DM_OP_zeros_like, rest), dim);
+    gy = x_cat(x, sum, rest, dim);
+  }
+  g->gx[0] = x_mul(x, before, gy);
 }
 
 /* Integers and bool give int64 unless a dtype is asked for, as torch.cumprod. */
@@ -55,15 +76,22 @@ dm_status cumprod_compose(dm_Call *c, dm_X *x) {
   const dm_CumsumAttr *a = DM_ATTR(dm_CumsumAttr, c);
   const dm_DType own = (dm_DType)c->in[0]->dtype;
   const dm_DType to = a->dtype >= 0 ? (dm_DType)a->dtype : dm_is_float(own) ? own : DM_I64;
-  return scanned(c, x, a->dim, to, DM_OP_mul);
+  /* from one end to the other: a product of later elements alone may overflow */
+  const dm_CumsumAttr own_dtype = {a->dim, DM_NO_DTYPE};
+  c->out[0] = dm_x(x, DM_OP_running_product, &own_dtype, 1, x_cast(x, c->in[0], to));
+  return x->st;
 }
 
 /* y_i = log(sum over k <= i of e^(x_k)): a scan with logaddexp, which does not
-   overflow. */
+   overflow. 16-bit floats are scanned in float32 and rounded once at the end. */
 dm_status logcumsumexp_compose(dm_Call *c, dm_X *x) {
   DM_TRY(dm_check_float(c, c->in[0], "x"));
-  return scanned(c, x, DM_ATTR(dm_ScanAttr, c)->dim, (dm_DType)c->in[0]->dtype,
-                 DM_OP_logaddexp);
+  dm_Tensor *t = c->in[0];
+  int d;
+  DM_TRY(dm_check_dim(c, t, DM_ATTR(dm_ScanAttr, c)->dim, &d));
+  dm_Tensor *y = x_cast(x, scan(x, x_cast(x, t, wide_of(t)), d), (dm_DType)t->dtype);
+  c->out[0] = y == t ? x_unary(x, DM_OP_clone, t) : y;
+  return x->st;
 }
 
 /* ---- kthvalue, median ---- */

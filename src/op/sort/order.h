@@ -48,9 +48,9 @@ static inline bool x_sort(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor **out) {
   return x_call(x, DM_OP_sort, &(dm_SortAttr){dim, false, true}, 1, &t, out);
 }
 static inline dm_Tensor *x_flat(dm_X *x, dm_Tensor *t) { return x_reshape(x, t, 1, &t->numel); }
-/* float32 for 16-bit floats, else t's own dtype. */
+/* float32 for low floats, else t's own dtype. */
 static inline dm_DType wide_of(const dm_Tensor *t) {
-  return t->dtype == DM_F16 || t->dtype == DM_BF16 ? DM_F32 : (dm_DType)t->dtype;
+  return dm_is_low((dm_DType)t->dtype) ? DM_F32 : (dm_DType)t->dtype;
 }
 
 /* int64, 1 where a sorted element differs from the one before it and at the first of

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "core/copy.h"
+#include "cpu/scratch.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
 #include "op/along.h"
@@ -33,11 +34,11 @@ typedef struct Item {
   int64_t at;
 } Item;
 
-/* One call of sort, topk or cumsum. */
+/* One call of sort, topk, cumsum or cumprod. */
 typedef struct Job {
   dm_Along in, out; /* they differ in n: topk gives k elements */
   dm_DType from, to;
-  const char *x;
+  const char *x, *gy; /* gy: of cumprod's gradient */
   char *y;
   int64_t *index; /* the position that each element came from */
   bool descending, reverse;
@@ -197,7 +198,7 @@ static dm_status sort_along(dm_Call *c, int64_t dim, bool descending) {
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, dim, &dense));
   j.index = dm_tensor_data(c->out[1]);
-  dm_parallel_for(dm_along_lines(&j.in), slice_grain(&j), sort_slices, &j);
+  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), sort_slices, &j);
   dm_tensor_unref(&dense);
   return atomic_load(&j.failed) ? dm_fail(DM_EMEM, "%s: out of memory", c->op->name) : DM_OK;
 }
@@ -327,36 +328,68 @@ done:
   return st;
 }
 
-/* ---- cumsum: y_i = sum over k <= i of x_k; its gradient is the same sum from the end,
-   cumsum_back ---- */
+/* ---- running sums and products: y_i of all x_k with k <= i; the gradient of cumsum is the
+   same sum from the end, cumsum_back ---- */
 
-/* Thread body: running sums of slices [begin, end), from the last element on when
-   `reverse` is set. */
-static void cumsum_slices(void *ctx, int64_t begin, int64_t end) {
-  const Job *j = ctx;
-  const int64_t n = j->in.n, inner = j->in.inner;
-  const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);
-  double f[DM_BLOCK];
-  int64_t v[DM_BLOCK];
+/* Thread bodies: slices [begin, end), from the last element on when `reverse` is set.
+   Integers wrap. */
+#define RUNNING(NAME, START, STEP)                                                       \
+  static void NAME(void *ctx, int64_t begin, int64_t end) {                              \
+    const Job *j = ctx;                                                                  \
+    const int64_t n = j->in.n, inner = j->in.inner;                                      \
+    const int64_t size = dm_dtype_size(j->from), to_size = dm_dtype_size(j->to);         \
+    double f[DM_BLOCK];                                                                  \
+    int64_t v[DM_BLOCK];                                                                 \
+    for (int64_t i = begin; i < end; i++) {                                              \
+      const int64_t first = dm_along_at(&j->in, i) + (j->reverse ? (n - 1) * inner : 0); \
+      const int64_t step = j->reverse ? -inner : inner;                                  \
+      double real = START;                                                               \
+      uint64_t whole = START;                                                            \
+      for (int64_t at = 0; at < n; at += DM_BLOCK) {                                     \
+        const int64_t m = dm_min_i64(DM_BLOCK, n - at);                                  \
+        const char *x = j->x + (first + at * step) * size;                               \
+        char *y = j->y + (first + at * step) * to_size;                                  \
+        if (dm_is_float(j->to)) {                                                        \
+          dm_load_f64(j->from, x, step, m, f);                                           \
+          for (int64_t k = 0; k < m; k++) f[k] = real STEP f[k];                         \
+          dm_store_f64(j->to, y, step, m, f);                                            \
+        } else {                                                                         \
+          dm_load_i64(j->from, x, step, m, v);                                           \
+          for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(whole STEP(uint64_t) v[k]);   \
+          dm_store_i64(j->to, y, step, m, v);                                            \
+        }                                                                                \
+      }                                                                                  \
+    }                                                                                    \
+  }
+RUNNING(cumsum_slices, 0, +=)
+RUNNING(cumprod_slices, 1, *=)
+#undef RUNNING
+
+/* dx_i of a slice of running products y: P_i S_i, with P_i the product of the elements before
+   i and S_i = gy_i + x_(i+1) S_(i+1). Nothing is divided, so that zeros have their gradient. */
+static void cumprod_back_slices(void *ctx, int64_t begin, int64_t end) {
+  Job *j = ctx;
+  const int64_t n = j->in.n, inner = j->in.inner, size = dm_dtype_size(j->from);
+  double *const x = dm_scratch(DM_SCRATCH_TASK, 3 * n * (int64_t)sizeof *x);
+  if (!x) {
+    atomic_store(&j->failed, true);
+    return;
+  }
+  double *const gy = x + n, *const before = gy + n;
   for (int64_t i = begin; i < end; i++) {
-    const int64_t first = dm_along_at(&j->in, i) + (j->reverse ? (n - 1) * inner : 0);
-    const int64_t step = j->reverse ? -inner : inner;
-    double sum = 0;
-    uint64_t total = 0; /* wraps, as integers do */
-    for (int64_t at = 0; at < n; at += DM_BLOCK) {
-      const int64_t m = dm_min_i64(DM_BLOCK, n - at);
-      const char *x = j->x + (first + at * step) * size;
-      char *y = j->y + (first + at * step) * to_size;
-      if (dm_is_float(j->to)) {
-        dm_load_f64(j->from, x, step, m, f);
-        for (int64_t k = 0; k < m; k++) f[k] = sum += f[k];
-        dm_store_f64(j->to, y, step, m, f);
-      } else {
-        dm_load_i64(j->from, x, step, m, v);
-        for (int64_t k = 0; k < m; k++) v[k] = (int64_t)(total += (uint64_t)v[k]);
-        dm_store_i64(j->to, y, step, m, v);
-      }
+    const int64_t at = dm_along_at(&j->in, i) * size;
+    dm_load_f64(j->from, j->x + at, inner, n, x);
+    dm_load_f64(j->from, j->gy + at, inner, n, gy);
+    double product = 1, sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+      before[k] = product;
+      product *= x[k];
     }
+    for (int64_t k = n; k-- > 0;) {
+      sum = k == n - 1 ? gy[k] : gy[k] + x[k + 1] * sum;
+      gy[k] = before[k] * sum;
+    }
+    dm_store_f64(j->from, j->y + at, inner, n, gy);
   }
 }
 /* Integers and bool give int64 unless a dtype is asked for. */
@@ -371,14 +404,36 @@ dm_status cumsum_rule(dm_Call *c) {
                                  : DM_I64);
   return DM_OK;
 }
-dm_status cumsum_cpu(dm_Call *c) {
-  Job j = {.reverse = c->op == &dm_ops[DM_OP_cumsum_back]};
+static dm_status running(dm_Call *c, bool reverse, dm_RangeFn *slices) {
+  Job j = {.reverse = reverse};
   dm_Tensor *dense = NULL;
   if (c->out[0]->numel == 0) return DM_OK;
   DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
-  dm_parallel_for(dm_along_lines(&j.in), slice_grain(&j), cumsum_slices, &j);
+  dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), slices, &j);
   dm_tensor_unref(&dense);
   return DM_OK;
+}
+dm_status cumsum_cpu(dm_Call *c) {
+  return running(c, c->op == &dm_ops[DM_OP_cumsum_back], cumsum_slices);
+}
+dm_status running_product_cpu(dm_Call *c) { return running(c, false, cumprod_slices); }
+
+/* in: x and gy, of one dtype and shape. */
+dm_status running_product_back_cpu(dm_Call *c) {
+  Job j = {.reverse = false};
+  dm_Tensor *dense = NULL, *gy = NULL;
+  if (c->out[0]->numel == 0) return DM_OK;
+  DM_TRY(open_job(&j, c, DM_ATTR(dm_CumsumAttr, c)->dim, &dense));
+  dm_status st = dm_dense_new(c->in[1], &gy);
+  if (st == DM_OK) {
+    j.gy = dm_tensor_data(gy);
+    dm_parallel_for(dm_along_slices(&j.in), slice_grain(&j), cumprod_back_slices, &j);
+    dm_scratch_trim(DM_SCRATCH_TASK);
+    if (atomic_load(&j.failed)) st = dm_fail(DM_EMEM, "cumprod: out of memory");
+  }
+  dm_tensor_unref(&dense);
+  dm_tensor_unref(&gy);
+  return st;
 }
 /* dx_i = sum over k >= i of gy_k. */
 void cumsum_grad(dm_Grad *g) {

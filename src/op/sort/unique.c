@@ -129,13 +129,19 @@ static dm_status slices(dm_Call *c, dm_X *x, int64_t along, Wants w, bool sortin
   dm_Tensor *t = c->in[0], *sorted[2] = {NULL, NULL};
   int dim;
   DM_TRY(dm_check_dim(c, t, along, &dim));
-  if (t->ndim == 0 || t->numel == 0)
+  const int64_t n = t->shape[dim];
+  const int64_t rest =
+      dm_numel(dim, t->shape) * dm_numel(t->ndim - dim - 1, t->shape + dim + 1);
+  if (t->ndim == 0 || rest == 0)
     return dm_fail(DM_EARG, "%s: x has shape %s: there are no slices along a dim to compare",
                    c->op->name, DM_SHAPE(t));
-  const int64_t n = t->shape[dim];
+  if (n == 0) {
+    dm_Tensor *none = x_full(x, 0, 0, DM_I64, t);
+    c->out[0] = x_unary(x, DM_OP_clone, t);
+    return give_more(c, x, w, none, none, 0);
+  }
   const dm_MovedimAttr front = {{1, {dim}}, {1, {0}}};
-  dm_Tensor *rows =
-      x_reshape(x, dm_x(x, DM_OP_movedim, &front, 1, t), 2, (int64_t[]){n, t->numel / n});
+  dm_Tensor *rows = x_reshape(x, dm_x(x, DM_OP_movedim, &front, 1, t), 2, (int64_t[]){n, rest});
   dm_Tensor *starts, *first, *run, *inverse;
   if (sorting) {
     dm_Tensor *codes = codes_of(x, rows);

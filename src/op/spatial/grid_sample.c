@@ -155,8 +155,8 @@ typedef struct Tap {
 } Tap;
 
 /* Adds one combination of taps to the sum: rows gathered (N, points, C) times
-   weight. Its intermediate tensors are freed here, so that of the 16 combinations of
-   bicubic only one is alive at a time. */
+   weight. Its intermediate tensors are freed here, so that of the 16 (64 in 3-d)
+   combinations of bicubic only one is alive at a time. */
 static void add_tap(dm_X *x, Sampler *s, Tap tap) {
   if (x->st != DM_OK) return;
   dm_X step = DM_X_INIT;
@@ -199,7 +199,7 @@ static void add_taps(dm_X *x, Sampler *s, int axis, Tap before) {
 
 /* x (N, C, H, W) with grid (N, h, w, 2), or x (N, C, D, H, W) with grid (N, d, h, w,
    3). */
-static dm_status check(const dm_Call *c, const dm_GridSampleAttr *a) {
+static dm_status check(const dm_Call *c) {
   const dm_Tensor *t = c->in[0], *grid = c->in[1];
   const int dims = t->ndim - 2;
   DM_TRY(dm_check_float(c, t, "x"));
@@ -212,9 +212,6 @@ static dm_status check(const dm_Call *c, const dm_GridSampleAttr *a) {
                    "grid_sample: the grid has shape %s, wanted %lld of %d dims with %d numbers "
                    "for each point",
                    DM_SHAPE(grid), (long long)t->shape[0], dims, dims);
-  if (a->mode == BICUBIC && dims == 3)
-    return dm_fail(DM_EARG, "grid_sample: bicubic is for (N,C,H,W), x has shape %s",
-                   DM_SHAPE(t));
   for (int d = 2; d < t->ndim; d++)
     if (t->shape[d] < 1)
       return dm_fail(DM_EARG, "grid_sample: x has shape %s, nothing to sample", DM_SHAPE(t));
@@ -248,7 +245,7 @@ dm_status grid_sample_compose(dm_Call *c, dm_X *x) {
   static const int taps[] = {2, 1, 4};
   const dm_GridSampleAttr *a = DM_ATTR(dm_GridSampleAttr, c);
   dm_Tensor *t = c->in[0], *grid = c->in[1];
-  DM_TRY(check(c, a));
+  DM_TRY(check(c));
   const dm_DType wide = t->dtype == DM_F64 || grid->dtype == DM_F64 ? DM_F64 : DM_F32;
   Sampler s = {.mode = (Mode)a->mode,
                .padding = (Padding)a->padding_mode,

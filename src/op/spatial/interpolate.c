@@ -108,6 +108,44 @@ static dm_Tensor *resized(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode
   return sum;
 }
 
+/* ---- antialias ---- */
+
+/* The filter at a distance of t: a triangle, or cubic convolution with a = -1/2. */
+static double filter_at(Mode mode, double t) {
+  const double a = -0.5;
+  t = fabs(t);
+  if (mode == BILINEAR) return t < 1 ? 1 - t : 0;
+  if (t < 1) return ((a + 2) * t - (a + 3)) * t * t + 1;
+  return t < 2 ? (((t - 5) * t + 8) * t - 4) * a : 0;
+}
+
+/* t with dim d resized by a filter that is as wide as `scale` elements where that is more than
+   one, whose weights sum to 1: a product with the matrix (in, out) of the weights. */
+static dm_Tensor *filtered(dm_X *x, dm_Tensor *t, int d, const Axis *a, Mode mode) {
+  const double wide = fmax(a->scale, 1), support = (mode == BILINEAR ? 1 : 2) * wide;
+  dm_Tensor *weights = NULL;
+  x->st = x->st != DM_OK ? x->st
+                         : dm_tensor_new(DM_F64, 2, (int64_t[]){a->in, a->out},
+                                         (dm_Device){DM_CPU, 0}, &weights);
+  weights = dm_x_own(x, weights);
+  if (x->st != DM_OK) return NULL;
+  double *const w = dm_tensor_data(weights);
+  for (int64_t i = 0; i < a->out; i++) {
+    const double centre = a->scale * ((double)i + 0.5);
+    const int64_t first = dm_max_i64((int64_t)(centre - support + 0.5), 0);
+    const int64_t end = dm_min_i64((int64_t)(centre + support + 0.5), a->in);
+    double sum = 0;
+    for (int64_t k = first; k < end; k++)
+      sum += filter_at(mode, ((double)k - centre + 0.5) / wide);
+    for (int64_t k = 0; k < a->in; k++) {
+      const bool inside = k >= first && k < end;
+      w[k * a->out + i] = inside ? filter_at(mode, ((double)k - centre + 0.5) / wide) / sum : 0;
+    }
+  }
+  weights = dm_x_there(x, x_cast(x, weights, (dm_DType)t->dtype), t->device);
+  return x_transpose(x, x_matmul(x, x_transpose(x, t, d, -1), weights), d, -1);
+}
+
 /* The number of spatial dims that the mode is for; 0: any. */
 static int dims_of(Mode mode) {
   switch (mode) {
@@ -133,14 +171,24 @@ static dm_status check(const dm_Call *c, const dm_InterpolateAttr *a, int dims) 
                    : wanted == 2 ? "2"
                    : wanted == 3 ? "3"
                                  : "1 to 3");
-  if ((a->size.n >= 0) == (a->scale_factor.set != 0))
+  if ((a->size.n >= 0) == (a->scale_factor.n >= 0))
     return dm_fail(DM_EARG, "interpolate: wanted size or scale_factor, one of them");
   if (a->size.n >= 0 && a->size.n != 1 && a->size.n != dims)
     return dm_fail(DM_EARG, "interpolate: size has %lld numbers, wanted %d",
                    (long long)a->size.n, dims);
-  if (a->scale_factor.set && !(a->scale_factor.v > 0 && a->scale_factor.v < 1e6))
-    return dm_fail(DM_EARG, "interpolate: scale_factor is %g, wanted more than 0",
-                   a->scale_factor.v);
+  if (a->scale_factor.n > 1 && a->scale_factor.n != dims)
+    return dm_fail(DM_EARG, "interpolate: scale_factor has %lld numbers, wanted %d",
+                   (long long)a->scale_factor.n, dims);
+  for (int k = 0; k < a->scale_factor.n; k++)
+    if (!(a->scale_factor.v[k] > 0 && a->scale_factor.v[k] < 1e6))
+      return dm_fail(DM_EARG, "interpolate: scale_factor is %g, wanted more than 0",
+                     a->scale_factor.v[k]);
+  if (a->recompute_scale_factor && a->size.n >= 0)
+    return dm_fail(DM_EARG,
+                   "interpolate: recompute_scale_factor is for a scale_factor, not a size");
+  if (a->antialias && mode != BILINEAR && mode != BICUBIC)
+    return dm_fail(DM_EARG, "interpolate: antialias with '%s', wanted bilinear or bicubic",
+                   words[mode]);
   if (a->align_corners && (wanted == 0))
     return dm_fail(DM_EARG, "interpolate: align_corners with '%s', which has no corners",
                    words[mode]);
@@ -159,15 +207,17 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
   Axis axis[3];
   for (int k = 0; k < dims; k++) {
     const int64_t in = t->shape[2 + k];
+    const double factor = a->scale_factor.v[a->scale_factor.n > 1 ? k : 0];
     const int64_t out = a->size.n == 1   ? a->size.v[0]
                         : a->size.n >= 0 ? a->size.v[k]
-                                         : (int64_t)floor((double)in * a->scale_factor.v);
+                                         : (int64_t)floor((double)in * factor);
     if (in < 1 || out < 1 || out > INT32_MAX)
       return dm_fail(DM_EARG, "interpolate: dim %d from size %lld to %lld, wanted at least 1",
                      2 + k + c->base, (long long)in, (long long)out);
     Axis *s = &axis[k];
     *s = (Axis){in, out, 0, a->align_corners != 0, dtype != DM_F64};
-    const double ratio = a->scale_factor.set ? 1 / a->scale_factor.v : (double)in / (double)out;
+    const bool by_factor = a->scale_factor.n >= 0 && !a->recompute_scale_factor;
+    const double ratio = by_factor ? 1 / factor : (double)in / (double)out;
     s->scale = !s->align ? ratio : out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
     s->scale = rounded(s, s->scale);
   }
@@ -185,7 +235,8 @@ dm_status interpolate_compose(dm_Call *c, dm_X *x) {
   if (weighs && dtype != DM_F64) t = x_cast(x, t, DM_F32);
   if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 2, 3, 1}}, 1, t);
   for (int k = dims - 1; k >= 0 && x->st == DM_OK; k--) /* the last dim first, as in PyTorch */
-    t = resized(x, t, (last ? 1 : 2) + k, &axis[k], mode, c->base);
+    t = a->antialias ? filtered(x, t, (last ? 1 : 2) + k, &axis[k], mode)
+                     : resized(x, t, (last ? 1 : 2) + k, &axis[k], mode, c->base);
   t = x_cast(x, t, dtype);
   if (last) t = dm_x(x, DM_OP_permute, &(dm_Ints){4, {0, 3, 1, 2}}, 1, t);
   c->out[0] = t;

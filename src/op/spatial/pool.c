@@ -25,6 +25,7 @@
 #include "core/copy.h"
 #include "cpu/threads.h"
 #include "cpu/vec.h"
+#include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/spatial/pool.h"
 
@@ -35,6 +36,7 @@ enum { PLANE_GRAIN = 65536 }; /* elements that are worth a thread */
 /* The number of planes of t (N, C, H, W): N C. */
 static int64_t n_planes(const dm_Tensor *t) { return dm_numel(t->ndim - 2, t->shape); }
 
+/* Fails unless t has the dims (N, C, H, W) or (C, H, W). */
 static dm_status check_planes(const dm_Call *c, const dm_Tensor *t) {
   if (t->ndim == 3 || t->ndim == 4) return DM_OK;
   return dm_fail(DM_EARG,
@@ -61,6 +63,9 @@ enum {
   MAX_WINDOW = 1 << 20
 }; /* the limit of kernel, stride and dilation; no product of them overflows */
 
+/* With slack = in + 2 pad - dil (kernel - 1) - 1 the outputs are floor(slack /
+   stride) + 1; ceil_mode adds stride - 1 before the division, which rounds up. Limits
+   on the numbers keep all products in int64. */
 dm_status dm_pool_axis_of(const dm_Call *c, const char *name, int64_t in, int64_t kernel,
                           int64_t stride, int64_t pad, int64_t dil, bool ceil_mode,
                           dm_PoolAxis *a) {
@@ -399,6 +404,9 @@ done:
   return st;
 }
 
+/* gx = zeros, gx[position of code o] += gy[o]: windows that overlap may name one
+   element several times. Sums run in the compute type and 16-bit planes are rounded
+   once. */
 dm_status max_pool2d_scatter_cpu(dm_Call *c) {
   const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   const dm_DType t = dm_compute_dtype((dm_DType)c->in[0]->dtype);
@@ -420,6 +428,7 @@ dm_status max_pool2d_gather_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* y[o] = x[position of code o]: elements are copied as bytes, whatever their dtype. */
 dm_status max_pool2d_gather_cpu(dm_Call *c) {
   return run_coded(c, DM_ATTR(dm_MaxPoolAttr, c), dm_plane_size(c->in[0]), gather_range);
 }
@@ -438,6 +447,8 @@ dm_status max_pool2d_position_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Positions depend on the codes and the geometry alone, not on x, so they are
+   computed only when the caller asks for indices. */
 dm_status max_pool2d_position_cpu(dm_Call *c) {
   const dm_MaxPoolSizedAttr *a = DM_ATTR(dm_MaxPoolSizedAttr, c);
   dm_Tensor *codes;
@@ -460,6 +471,7 @@ dm_status max_pool2d_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *in = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(check_planes(c, in));
+  DM_TRY(dm_check_samples(c, 2));
   dm_PoolAxis ax[2]; /* checked here so that messages name the public op */
   DM_TRY(max_axes(c, &a->max, dm_plane_size(in), ax));
   c->out[0] = dm_x(x, DM_OP_max_pool2d_coded, &a->max, 1, in);
@@ -606,6 +618,7 @@ static dm_status avg_axes(const dm_Call *c, const dm_AvgPoolAttr *a, const int64
   return DM_OK;
 }
 
+/* The spans of all windows of an axis. */
 static void fixed_spans(const dm_PoolAxis *a, bool include_pad, dm_PoolSpan *span) {
   for (int64_t o = 0; o < a->out; o++) span[o] = dm_pool_fixed_span(a, include_pad, o);
 }
@@ -625,6 +638,7 @@ static dm_status run_avg(dm_Call *c, const dm_AvgPoolAttr *a, const int64_t size
   return run_means(c, &j, spread);
 }
 
+/* (..., H, W) -> (..., P, Q) in x's dtype, which must be a float. */
 dm_status avg_pool2d_rule(dm_Call *c) {
   const dm_Tensor *x = c->in[0];
   dm_PoolAxis ax[2];
@@ -635,6 +649,8 @@ dm_status avg_pool2d_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* Each y[p, q] is the sum over its span of rows and columns divided by the product of
+   both counts, or by divisor_override. */
 dm_status avg_pool2d_cpu(dm_Call *c) {
   return run_avg(c, DM_ATTR(dm_AvgPoolAttr, c), dm_plane_size(c->in[0]), false);
 }
@@ -647,17 +663,22 @@ void avg_pool2d_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
 
+/* in: gy (..., P, Q); out: gx (..., H, W), where `size` gives H and W, which gy's
+   shape does not tell: the number of windows is rounded down. */
 dm_status avg_pool2d_spread_rule(dm_Call *c) {
   const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
+/* gx[i, j] = the sum of gy / divisor over all windows that cover (i, j). */
 dm_status avg_pool2d_spread_cpu(dm_Call *c) {
   const dm_AvgPoolSizedAttr *a = DM_ATTR(dm_AvgPoolSizedAttr, c);
   return run_avg(c, &a->avg, a->size, true);
 }
 
+/* The op is the transpose of the mean, and the transpose of the transpose is the
+   mean: the second gradient is avg_pool2d of the incoming one. */
 void avg_pool2d_spread_grad(dm_Grad *g) {
   const dm_AvgPoolAttr *a = &DM_ATTR(dm_AvgPoolSizedAttr, g)->avg;
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_avg_pool2d, a, 1, g->gy[0]);
@@ -665,6 +686,8 @@ void avg_pool2d_spread_grad(dm_Grad *g) {
 
 /* ---- adaptive_avg_pool2d ---- */
 
+/* The spans of all outputs of an axis; neighbours overlap where out does not divide
+   in. */
 static void adaptive_spans(int64_t in, int64_t out, dm_PoolSpan *span) {
   for (int64_t o = 0; o < out; o++) span[o] = dm_pool_adaptive_span(in, out, o);
 }
@@ -696,6 +719,8 @@ dm_status adaptive_avg_pool2d_rule(dm_Call *c) {
   return DM_OK;
 }
 
+/* The mean over the window of each output, whose size may differ by one element from
+   its neighbour's. */
 dm_status adaptive_avg_pool2d_cpu(dm_Call *c) {
   return run_adaptive(c, dm_plane_size(c->in[0]),
                       DM_ATTR(dm_AdaptiveAvgPool2dAttr, c)->output_size, false);
@@ -708,17 +733,21 @@ void adaptive_avg_pool2d_grad(dm_Grad *g) {
   if (g->need[0]) g->gx[0] = dm_x(g->x, DM_OP_adaptive_avg_pool2d_spread, &a, 1, g->gy[0]);
 }
 
+/* in: gy (..., P, Q); out: gx (..., H, W) with H and W from `size`. */
 dm_status adaptive_avg_pool2d_spread_rule(dm_Call *c) {
   const dm_AdaptiveAvgPool2dSpreadAttr *a = DM_ATTR(dm_AdaptiveAvgPool2dSpreadAttr, c);
   planes_meta(c, 0, c->in[0], (dm_DType)c->in[0]->dtype, a->size[0], a->size[1]);
   return DM_OK;
 }
 
+/* The transpose of the adaptive mean: the window of output (p, q) gets gy / (its
+   elements). */
 dm_status adaptive_avg_pool2d_spread_cpu(dm_Call *c) {
   return run_adaptive(c, DM_ATTR(dm_AdaptiveAvgPool2dSpreadAttr, c)->size,
                       dm_plane_size(c->in[0]), true);
 }
 
+/* As for fixed windows: the gradient of the spreading is the mean. */
 void adaptive_avg_pool2d_spread_grad(dm_Grad *g) {
   const dm_Meta *m = &g->in_meta[0];
   const dm_AdaptiveAvgPool2dAttr a = {{m->shape[m->ndim - 2], m->shape[m->ndim - 1]}};

@@ -8,6 +8,7 @@
    window repeating its first element, and reduced by max. max_unpool scatters values
    to the indices that max pooling returned. */
 #include "base/error.h"
+#include "base/sizes.h"
 #include "op/index/index.h"
 #include "op/pointwise/pointwise.h"
 #include "op/spatial/pool.h"
@@ -28,6 +29,7 @@ static dm_status check_axes(const dm_Call *c, int dims, const int64_t *kernel,
   return DM_OK;
 }
 
+/* A stride has one number for all dims or one for each; none means the kernel's size. */
 static dm_status check_stride(const dm_Call *c, const dm_Ints *stride, int dims) {
   if (stride->n <= 1 || stride->n == dims) return DM_OK;
   return dm_fail(DM_EARG, "%s: stride has %lld numbers, wanted 1 or %d", c->op->name,
@@ -53,6 +55,7 @@ dm_status max_pool1d_compose(dm_Call *c, dm_X *x) {
   const dm_MaxPool1dAttr *a = DM_ATTR(dm_MaxPool1dAttr, c);
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(dm_check_spatial(c, 1));
+  DM_TRY(dm_check_samples(c, 1));
   DM_TRY(check_stride(c, &a->stride, 1));
   const int64_t step = a->stride.n < 1 ? a->kernel_size : a->stride.v[0];
   DM_TRY(check_axes(c, 1, &a->kernel_size, &step, &a->padding, &a->dilation, a->ceil_mode));
@@ -82,6 +85,8 @@ dm_status avg_pool1d_compose(dm_Call *c, dm_X *x) {
   return x->st;
 }
 
+/* (N, C, L) -> (N, C, P): the mean over [floor(i L / P), ceil((i + 1) L / P)) for
+   each i. */
 dm_status adaptive_avg_pool1d_compose(dm_Call *c, dm_X *x) {
   const int64_t size[2] = {1, DM_ATTR(dm_AdaptiveAvgPool1dAttr, c)->output_size};
   DM_TRY(dm_check_spatial(c, 1));
@@ -132,6 +137,7 @@ static dm_Tensor *widened(dm_X *x, dm_Tensor *t) {
   return x_cast(x, t, t->dtype == DM_F64 ? DM_F64 : DM_F32);
 }
 
+/* The stride along dim i; see dm_pool_stride. */
 static int64_t stride_of(const dm_Ints *stride, const int64_t *kernel, int i) {
   return stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
 }
@@ -143,6 +149,7 @@ dm_status max_pool3d_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *t = c->in[0];
   c->n_out = a->return_indices ? 2 : 1;
   DM_TRY(dm_check_spatial(c, 3));
+  DM_TRY(dm_check_samples(c, 3));
   DM_TRY(check_stride(c, &a->stride, 3));
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel_size, i);
@@ -191,6 +198,9 @@ dm_status avg_pool3d_compose(dm_Call *c, dm_X *x) {
   int64_t step[3];
   for (int i = 0; i < 3; i++) step[i] = stride_of(&a->stride, a->kernel_size, i);
   DM_TRY(check_axes(c, 3, a->kernel_size, step, a->padding, NULL, a->ceil_mode));
+  /* With divisor 1 both steps give sums, whose order of rounding is that of one 3-d
+     sum; without an override each step divides by its own count and the product is
+     the 3-d count. */
   const dm_OptNum sums = {a->divisor_override.set, 1};
   const dm_AvgPoolAttr plane = {{a->kernel_size[1], a->kernel_size[2]},
                                 {2, {step[1], step[2]}},
@@ -280,6 +290,8 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   dm_Tensor *flat = x_reshape(x, t, 2, (int64_t[]){lead, dm_numel(3, in)});
   dm_Tensor *windows =
       x_reshape(x, dm_x_select(x, flat, 1, positions), 3, (int64_t[]){lead, cells, elements});
+  /* The maximum over the last dim also gives the winning element, whose gradient
+     flows back through the selection to x. */
   const dm_DimAttr last = {{1, 2}, 0};
   dm_Tensor *out[2] = {NULL, NULL};
   if (!x_call(x, DM_OP_max, &last, 1, &windows, out)) return x->st;
@@ -295,14 +307,19 @@ static dm_status adaptive_max(dm_Call *c, dm_X *x, int dims, const int64_t *size
   return x->st;
 }
 
+/* (N, C, L) -> (N, C, P). */
 dm_status adaptive_max_pool1d_compose(dm_Call *c, dm_X *x) {
   const dm_AdaptiveMaxPool1dAttr *a = DM_ATTR(dm_AdaptiveMaxPool1dAttr, c);
   return adaptive_max(c, x, 1, &a->output_size, a->return_indices != 0);
 }
+
+/* (N, C, H, W) -> (N, C, P, Q); indices are flat in a plane (H, W). */
 dm_status adaptive_max_pool2d_compose(dm_Call *c, dm_X *x) {
   const dm_AdaptiveMaxPool2dAttr *a = DM_ATTR(dm_AdaptiveMaxPool2dAttr, c);
   return adaptive_max(c, x, 2, a->output_size, a->return_indices != 0);
 }
+
+/* (N, C, D, H, W) -> (N, C, E, P, Q); indices are flat in (D, H, W). */
 dm_status adaptive_max_pool3d_compose(dm_Call *c, dm_X *x) {
   const dm_AdaptiveMaxPool3dAttr *a = DM_ATTR(dm_AdaptiveMaxPool3dAttr, c);
   return adaptive_max(c, x, 3, a->output_size, a->return_indices != 0);
@@ -329,13 +346,16 @@ static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
   for (int d = 0; d < t->ndim; d++) shape[d] = t->shape[d];
   for (int i = 0; i < dims; i++) {
     const int64_t step = stride->n < 1 ? kernel[i] : stride->v[stride->n == 1 ? 0 : i];
-    if (kernel[i] < 1 || step < 1 || padding[i] < 0 || kernel[i] > INT32_MAX ||
-        step > INT32_MAX)
+    if (kernel[i] < 1 || step < 1 || padding[i] < 0 ||
+        dm_max_i64(dm_max_i64(kernel[i], step), padding[i]) > INT32_MAX)
       return dm_fail(DM_EARG, "%s: kernel_size %lld, stride %lld, padding %lld", c->op->name,
                      (long long)kernel[i], (long long)step, (long long)padding[i]);
-    const int64_t least = (t->shape[lead + i] - 1) * step - 2 * padding[i] + kernel[i];
+    /* The inverse of the size of pooling, (size + 2 padding - kernel) / stride + 1,
+       which rounded down: all sizes less than one stride away give t's size back. */
+    const int64_t least =
+        dm_add_sizes(dm_mul_sizes(t->shape[lead + i] - 1, step), kernel[i] - 2 * padding[i]);
     const int64_t size = wanted->n >= 0 ? wanted->v[wanted->n - dims + i] : least;
-    if (size < 1 || size <= least - step || size >= least + step)
+    if (size < 1 || size <= least - step || size - step >= least)
       return dm_fail(DM_EARG, "%s: output_size %lld, wanted %lld give or take less than %lld",
                      c->op->name, (long long)size, (long long)least, (long long)step);
     shape[lead + i] = size;
@@ -348,14 +368,19 @@ static dm_status unpool(dm_Call *c, dm_X *x, int dims, const int64_t *kernel,
   return x->st;
 }
 
+/* (N, C, P) -> (N, C, L). */
 dm_status max_unpool1d_compose(dm_Call *c, dm_X *x) {
   const dm_MaxUnpool1dAttr *a = c->attr;
   return unpool(c, x, 1, &a->kernel_size, &a->stride, &a->padding, &a->output_size);
 }
+
+/* (N, C, P, Q) -> (N, C, H, W). */
 dm_status max_unpool2d_compose(dm_Call *c, dm_X *x) {
   const dm_MaxUnpool2dAttr *a = c->attr;
   return unpool(c, x, 2, a->kernel_size, &a->stride, a->padding, &a->output_size);
 }
+
+/* (N, C, E, P, Q) -> (N, C, D, H, W). */
 dm_status max_unpool3d_compose(dm_Call *c, dm_X *x) {
   const dm_MaxUnpool3dAttr *a = c->attr;
   return unpool(c, x, 3, a->kernel_size, &a->stride, a->padding, &a->output_size);

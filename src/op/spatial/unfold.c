@@ -5,8 +5,14 @@
    holds the C R S elements of the window at (p, q), for a kernel (R, S). It is an
    index_select from the flat padded plane by the table of positions(r, s, p, q).
    fold (col2im) is its adjoint: index_add of the columns into a plane of zeros by
-   the same table, so overlapping windows are summed. */
+   the same table, so overlapping windows are summed.
+
+   Both are linear, and each is the other's adjoint: the gradient of unfold is fold of
+   gy and the reverse, which follows here from the gradients of index_select and
+   index_add. The table depends on sizes alone, so it is computed on the host; nothing
+   is read from the device. */
 #include "base/error.h"
+#include "base/sizes.h"
 #include "op/conv/conv.h"
 #include "op/shape/create.h"
 #include "op/index/index.h"
@@ -14,6 +20,7 @@
 
 /* ---- checks ---- */
 
+/* x has `dims` spatial dims behind the channels, with a batch dim or without. */
 dm_status dm_check_spatial(const dm_Call *c, int dims) {
   static const char *const wanted[] = {"{n, channels, length}", "{n, channels, height, width}",
                                        "{n, channels, depth, height, width}"};
@@ -23,8 +30,18 @@ dm_status dm_check_spatial(const dm_Call *c, int dims) {
                  DM_SHAPE(t), wanted[dims - 1]);
 }
 
+dm_status dm_check_samples(const dm_Call *c, int dims) {
+  const dm_Tensor *t = c->in[0];
+  for (int d = t->ndim - dims - 1; d < t->ndim; d++)
+    if (t->shape[d] < 1)
+      return dm_fail(DM_EARG, "%s: input has shape %s, only a batch may be empty", c->op->name,
+                     DM_SHAPE(t));
+  return DM_OK;
+}
+
 /* ---- positions ---- */
 
+/* Positions follow from sizes, so the host computes them while a device still works. */
 dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to) {
   dm_Tensor *t = NULL;
   *to = NULL;
@@ -34,11 +51,13 @@ dm_Tensor *dm_x_positions(dm_X *x, int64_t n, int64_t **to) {
   return dm_x_own(x, t);
 }
 
+/* One copy from the host, by op to_device. */
 dm_Tensor *dm_x_there(dm_X *x, dm_Tensor *t, dm_Device dev) {
   const int64_t move[2] = {dm_device_code(dev), 0};
   return dev.type == DM_CPU ? t : dm_x(x, DM_OP_to_device, move, 1, t);
 }
 
+/* index_select has a gradient, so a composition that reads by positions has one too. */
 dm_Tensor *dm_x_select(dm_X *x, dm_Tensor *t, int64_t dim, dm_Tensor *at) {
   if (x->st != DM_OK) return NULL;
   return dm_x(x, DM_OP_index_select, &dim, 2, t, dm_x_there(x, at, t->device));
@@ -52,23 +71,26 @@ typedef enum PadMode { CONSTANT, REFLECT, REPLICATE, CIRCULAR } PadMode;
    1 and n the dim's size: clamped, wrapped or mirrored without repeating the border. */
 static int64_t source_of(PadMode mode, int64_t i, int64_t n) {
   if (mode == REPLICATE) return dm_max_i64(0, dm_min_i64(i, n - 1));
-  if (mode == CIRCULAR) return i < 0 ? i + n : i >= n ? i - n : i;
+  if (mode == CIRCULAR) return i < 0 ? i % n + (i % n ? n : 0) : i % n;
   return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
 }
 
 /* Fails where the mode cannot fill the border (reflect reaches n - 1 elements,
-   circular n) or where negative padding removes more than there is. */
+   circular what is left) or where negative padding removes more than
+   there is. */
 static dm_status check_pad(const dm_Call *c, PadMode mode, int d, int64_t before,
                            int64_t behind) {
   const int64_t n = c->in[0]->shape[d], most = INT64_MAX / 4;
-  const int64_t limit = mode == REFLECT ? n - 1 : mode == CIRCULAR ? n : most;
+  const int64_t rest =
+      dm_add_sizes(n, dm_add_sizes(dm_min_i64(before, 0), dm_min_i64(behind, 0)));
+  const int64_t limit = mode == REFLECT ? n - 1 : mode == CIRCULAR ? rest : most;
   if (before > limit || behind > limit || (mode == REPLICATE && n == 0))
     return dm_fail(DM_EARG, "pad: %lld and %lld elements around dim %d of size %lld%s",
                    (long long)before, (long long)behind, d + c->base, (long long)n,
                    mode == CONSTANT ? "" : ", which the mode cannot fill");
   if (before < -most || behind < -most || n + before + behind < 0)
-    return dm_fail(DM_EARG, "pad: %lld and %lld elements fewer leave nothing of dim %d of %lld",
-                   (long long)-before, (long long)-behind, d + c->base, (long long)n);
+    return dm_fail(DM_EARG, "pad: %lld and %lld elements leave nothing of dim %d of %lld",
+                   (long long)before, (long long)behind, d + c->base, (long long)n);
   return DM_OK;
 }
 
@@ -98,11 +120,15 @@ static dm_Tensor *bordered(dm_X *x, dm_Tensor *t, PadMode mode, const dm_Ints *b
                            const dm_Ints *behind, int base) {
   for (int d = 0; d < before->n && x->st == DM_OK; d++) {
     if (before->v[d] == 0 && behind->v[d] == 0) continue;
-    const int64_t n = t->shape[d], size = n + before->v[d] + behind->v[d];
-    int64_t *at;
+    const int64_t size = t->shape[d] + before->v[d] + behind->v[d];
+    int64_t n = t->shape[d], skip = 0, *at;
+    if (mode == CIRCULAR) { /* what a negative side cuts off does not come round again */
+      skip = dm_max_i64(-before->v[d], 0);
+      n -= skip + dm_max_i64(-behind->v[d], 0);
+    }
     dm_Tensor *from = dm_x_positions(x, size, &at);
     for (int64_t i = 0; at && i < size; i++)
-      at[i] = source_of(mode, i - before->v[d], n) + base;
+      at[i] = skip + source_of(mode, i - before->v[d] - skip, n) + base;
     t = dm_x_select(x, t, d, from);
   }
   return t;
@@ -140,9 +166,13 @@ dm_status pad_compose(dm_Call *c, dm_X *x) {
   c->out[0] = dm_x(x, op, &a->pad, 1, c->in[0]);
   return x->st;
 }
+
+/* The border mirrors the interior without repeating the edge element. */
 dm_status reflection_pad_compose(dm_Call *c, dm_X *x) {
   return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REFLECT, 0);
 }
+
+/* The border repeats the edge element. */
 dm_status replication_pad_compose(dm_Call *c, dm_X *x) {
   return padded(c, x, &DM_ATTR(dm_PadsAttr, c)->pad, REPLICATE, 0);
 }
@@ -244,6 +274,8 @@ dm_status fold_compose(dm_Call *c, dm_X *x) {
   dm_Tensor *source = x_reshape(x, t, 3, (int64_t[]){batch, channels, each * n[0] * n[1]});
   dm_Tensor *at = dm_x_there(x, positions(x, a, n, padded[1], c->base), t->device);
   dm_Tensor *plane = x_zeros(x, 3, (int64_t[]){batch, channels, padded[0] * padded[1]}, t);
+  /* index_add has a fixed order of additions, so that overlapping windows give the
+     same bits in each run. */
   const dm_IndexAddAttr add = {2, 1};
   dm_Tensor *y = dm_x(x, DM_OP_index_add, &add, 3, plane, at, source);
   y = x_reshape(x, y, 4, (int64_t[]){batch, channels, padded[0], padded[1]});

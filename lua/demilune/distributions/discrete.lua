@@ -1,0 +1,312 @@
+-- Distributions of counts and choices. They are given probs or logits; the other one is computed.
+-- A Categorical's values are positions, which count from 1; all other values are numbers.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
+local constraints = require "demilune.distributions.constraints"
+local distribution = require "demilune.distributions.distribution"
+
+local class, join = distribution.class, distribution.join
+
+local discrete = {}
+
+local function always(value) return function() return value end end
+
+local function one_of(self)
+  local probs, logits = rawget(self, "probs"), rawget(self, "logits")
+  if (probs == nil) == (logits == nil) then
+    caller.raise("%s: %s of probs and logits given, wanted one of them", self.class.name,
+      probs and "both" or "none")
+  end
+end
+
+-- Away from 0 and 1, so that logarithms are finite.
+local function inside(probs)
+  local e = dtypes.of[probs.dtype].eps
+  return probs:clamp(e, 1 - e)
+end
+
+local BINARY = {probs = constraints.unit_interval, logits = constraints.real}
+local function binary_probs(self) return self.logits:sigmoid() end
+local function binary_logits(self)
+  local p = inside(self.probs)
+  return p:log() - (-p):log1p()
+end
+local function cross_entropy(logits, target)
+  return core.binary_cross_entropy_with_logits(logits, target, {reduction = "none"})
+end
+
+-- 0, 1, ..., n in the dtype and on the device of p.
+local function counts(n, p)
+  return core.arange(0, n, {dtype = p.dtype, device = p.device})
+end
+
+--- Bernoulli(probs, {logits, validate_args}): 1 with probability probs, else 0.
+---@param probs? any
+---@param logits? any log(probs / (1 - probs))
+discrete.Bernoulli = class{
+  name = "Bernoulli", arguments = "probs?, logits?", parameters = BINARY,
+  init = one_of,
+  draw = function(self, shape) return self.probs:expand(shape):bernoulli() end,
+  log_prob = function(self, value)
+    local logits = self.logits
+    local shape = distribution.broadcast(logits.shape, value.shape)
+    return -cross_entropy(logits:expand(shape), value:expand(shape))
+  end,
+  entropy = function(self) return cross_entropy(self.logits, self.probs) end,
+  values = function(self) return counts(1, distribution.like(self)) end,
+  properties = {
+    support = always(constraints.boolean), probs = binary_probs, logits = binary_logits,
+    mean = function(self) return self.probs end,
+    mode = function(self)
+      local p = self.probs
+      return core.where(p:eq(0.5), 0 / 0, p:ge(0.5):to(p.dtype))
+    end,
+    variance = function(self) return self.probs * (1 - self.probs) end,
+  },
+}
+
+--- Geometric(probs, {logits, validate_args}): failures before the first success.
+---@param probs? any more than 0
+---@param logits? any
+discrete.Geometric = class{
+  name = "Geometric", arguments = "probs?, logits?", parameters = BINARY,
+  init = function(self)
+    one_of(self)
+    local probs = self._validate and rawget(self, "probs")
+    if probs then distribution.check("Geometric", "probs", probs, constraints.positive) end
+  end,
+  draw = function(self, shape)
+    return ((-distribution.uniform(self, shape)):log1p() / (-self.probs):log1p()):floor()
+  end,
+  log_prob = function(self, value)
+    -- no failure where probs is 1: 0 times the logarithm of 0
+    return value:special_xlog1py(-self.probs) + self.probs:log()
+  end,
+  entropy = function(self) return cross_entropy(self.logits, self.probs) / self.probs end,
+  properties = {
+    support = always(constraints.nonnegative_integer), probs = binary_probs,
+    logits = binary_logits,
+    mean = function(self) return self.probs:reciprocal() - 1 end,
+    mode = function(self) return core.zeros_like(self.probs) end,
+    variance = function(self) return (self.probs:reciprocal() - 1) / self.probs end,
+  },
+}
+
+-- log n! - log k! - log (n - k)! + k logits - n log(1 + e^logits)
+local function binomial_log_prob(n, logits, value)
+  local per_trial = logits:clamp{min = 0} + (-logits:abs()):exp():log1p()
+  return value * logits - n * per_trial + (n + 1):lgamma() - (value + 1):lgamma()
+    - (n - value + 1):lgamma()
+end
+
+--- Binomial(total_count = 1, probs, {logits, validate_args}): successes in total_count trials. A
+--- draw makes a number for each trial.
+---@param total_count? any
+---@param probs? any
+---@param logits? any
+discrete.Binomial = class{
+  name = "Binomial", arguments = "total_count = 1, probs?, logits?",
+  parameters = {total_count = constraints.nonnegative_integer, probs = BINARY.probs,
+    logits = BINARY.logits},
+  init = one_of,
+  draw = function(self, shape)
+    local n = self.total_count:numel() > 0 and math.tointeger(self.total_count:max():item()) or 0
+    local trials = distribution.uniform(self, join(shape, {n})):lt(self.probs:unsqueeze(-1))
+    local taken = counts(n, self.total_count):narrow(1, 1, n):lt(self.total_count:unsqueeze(-1))
+    return trials:logical_and(taken):to(self.total_count.dtype):sum(-1)
+  end,
+  log_prob = function(self, value)
+    return binomial_log_prob(self.total_count, self.logits, value)
+  end,
+  entropy = function(self)
+    local log_prob = self:log_prob(self:enumerate_support())
+    return -(log_prob:exp() * log_prob):sum(1)
+  end,
+  values = function(self)
+    local n = self.total_count
+    if n:numel() == 0 or n:min():item() ~= n:max():item() then
+      caller.raise("Binomial: its values can be listed where all of total_count is one number")
+    end
+    return counts(n:max():item(), n)
+  end,
+  properties = {
+    support = function(self) return constraints.integer_interval(0, self.total_count) end,
+    probs = binary_probs, logits = binary_logits,
+    mean = function(self) return self.total_count * self.probs end,
+    mode = function(self)
+      return core.minimum(((self.total_count + 1) * self.probs):floor(), self.total_count)
+    end,
+    variance = function(self) return self.total_count * self.probs * (1 - self.probs) end,
+  },
+}
+
+--- Poisson(rate, {validate_args}): events in a unit of time. A draw counts the waiting times that
+--- fit in: it takes as many steps as the largest number drawn.
+---@param rate any 0 or more
+discrete.Poisson = class{
+  name = "Poisson", arguments = "rate",
+  parameters = {rate = constraints.nonnegative},
+  draw = function(self, shape)
+    local rate = self.rate:expand(shape)
+    local count, time = core.zeros_like(rate), core.zeros(shape, {dtype = "float64",
+      device = rate.device})
+    while true do
+      time = time - (-core.rand_like(time)):log1p()
+      local fits = time:lt(rate)
+      if not fits:any():item() then return count end
+      count = count + fits:to(count.dtype)
+    end
+  end,
+  log_prob = function(self, value)
+    return value:xlogy(self.rate) - self.rate - (value + 1):lgamma()
+  end,
+  properties = {
+    support = always(constraints.nonnegative_integer),
+    mean = function(self) return self.rate end, variance = function(self) return self.rate end,
+    mode = function(self) return self.rate:floor() end,
+  },
+}
+
+-- ---- a choice of n ----
+
+local CHOICE = {probs = constraints.nonnegative_vector, logits = constraints.real_vector}
+
+-- Normalizes: probs sum to 1, exp(logits) too.
+local function normalize(self)
+  one_of(self)
+  local probs, logits = rawget(self, "probs"), rawget(self, "logits")
+  if probs then
+    self.probs = probs / probs:sum(-1, {keepdim = true})
+  else
+    self.logits = logits - logits:logsumexp(-1, {keepdim = true})
+  end
+end
+local function choice_probs(self) return self.logits:softmax(-1) end
+local function choice_logits(self) return inside(self.probs):log() end
+local function choices(self)
+  local p = distribution.like(self)
+  return p.shape[#p.shape]
+end
+
+-- Positions drawn, of a shape that ends with the batch_shape.
+local function draw_positions(self, shape)
+  local batch, n, samples = self.batch_shape, choices(self), 1
+  for i = 1, #shape - #batch do samples = samples * shape[i] end
+  local rows = self.probs:reshape(-1, n)
+  if samples * rows.shape[1] == 0 then
+    return core.zeros(shape, {dtype = "int64", device = rows.device})
+  end
+  return rows:multinomial(samples, {replacement = true}):t():reshape(shape)
+end
+
+local function choice_entropy(self)
+  local logits = self.logits:clamp{min = -3e38}
+  return -(logits * self.probs):sum(-1)
+end
+
+local function filled(value)
+  return function(self)
+    local p = distribution.like(self)
+    return core.full(self.batch_shape, value, {dtype = p.dtype, device = p.device})
+  end
+end
+
+--- Categorical(probs, {logits, validate_args}): positions, from 1 to n; probs need not sum to 1.
+---@param probs? table tensor batch_shape + {n}, of 0 or more
+---@param logits? table tensor batch_shape + {n}, logarithms of weights
+discrete.Categorical = class{
+  name = "Categorical", arguments = "probs?, logits?", parameters = CHOICE,
+  init = normalize,
+  draw = draw_positions,
+  log_prob = function(self, value)
+    local shape = distribution.broadcast(self.batch_shape, value.shape)
+    local logits = self.logits:expand(join(shape, {choices(self)}))
+    return logits:gather(value:long():expand(shape):unsqueeze(-1), -1):squeeze(-1)
+  end,
+  entropy = choice_entropy,
+  values = function(self)
+    return core.arange(1, choices(self), {device = distribution.like(self).device})
+  end,
+  properties = {
+    support = function(self) return constraints.integer_interval(1, choices(self)) end,
+    probs = choice_probs, logits = choice_logits, mean = filled(0 / 0), variance = filled(0 / 0),
+    mode = function(self) return self.probs:argmax(-1) end,
+  },
+}
+
+-- Of vectors of n numbers.
+local function of_vectors(self)
+  normalize(self)
+  self.event_shape = {choices(self)}
+end
+
+local function one_hot(self, positions)
+  return core.one_hot(positions, {num_classes = choices(self)}):to(distribution.like(self).dtype)
+end
+
+--- OneHotCategorical(probs, {logits, validate_args}): vectors of one 1, where Categorical has its
+--- position, and zeros.
+---@param probs? table tensor batch_shape + {n}
+---@param logits? table tensor batch_shape + {n}
+discrete.OneHotCategorical = class{
+  name = "OneHotCategorical", arguments = "probs?, logits?", parameters = CHOICE,
+  init = of_vectors,
+  draw = function(self, shape)
+    return one_hot(self, draw_positions(self, distribution.part(shape, 1, #shape - 1)))
+  end,
+  log_prob = function(self, value) return (self.logits * value):sum(-1) end,
+  entropy = choice_entropy,
+  values = function(self)
+    local p = distribution.like(self)
+    return core.eye(choices(self), {dtype = p.dtype, device = p.device})
+  end,
+  properties = {
+    support = always(constraints.one_hot), probs = choice_probs, logits = choice_logits,
+    mean = function(self) return self.probs end,
+    mode = function(self) return one_hot(self, self.probs:argmax(-1)) end,
+    variance = function(self) return self.probs * (1 - self.probs) end,
+  },
+}
+
+--- Multinomial(total_count = 1, probs, {logits, validate_args}): how often each of n is chosen in
+--- total_count choices.
+---@param total_count? integer
+---@param probs? table tensor batch_shape + {n}
+---@param logits? table tensor batch_shape + {n}
+discrete.Multinomial = class{
+  name = "Multinomial", arguments = "total_count: integer = 1, probs?, logits?",
+  parameters = CHOICE,
+  init = function(self, o)
+    if o.total_count < 0 then
+      caller.raise("Multinomial: total_count is %d, wanted 0 or more", o.total_count)
+    end
+    self.total_count = o.total_count
+    of_vectors(self)
+  end,
+  draw = function(self, shape)
+    local chosen = draw_positions(self, join({self.total_count},
+      distribution.part(shape, 1, #shape - 1)))
+    return one_hot(self, chosen):sum(1)
+  end,
+  log_prob = function(self, value)
+    return (value:sum(-1) + 1):lgamma() - (value + 1):lgamma():sum(-1)
+      + core.where(value:eq(0), 0, self.logits * value):sum(-1)
+  end,
+  entropy = function(self)
+    local n, p = self.total_count, self.probs
+    local k = counts(n, p):reshape(join({n + 1}, distribution.ones(#self.batch_shape + 1)))
+    local each = binomial_log_prob(core.full_like(k, n), binary_logits{probs = p}, k):exp()
+    return n * choice_entropy(self) - core.full({}, n + 1.0, {dtype = p.dtype,
+      device = p.device}):lgamma() + (each * (k + 1):lgamma()):sum({1, -1})
+  end,
+  properties = {
+    support = function(self) return constraints.counts(self.total_count) end,
+    probs = choice_probs, logits = choice_logits,
+    mean = function(self) return self.total_count * self.probs end,
+    variance = function(self) return self.total_count * self.probs * (1 - self.probs) end,
+  },
+}
+
+return discrete

@@ -1,0 +1,151 @@
+-- Distributions of vectors: MultivariateNormal, and Independent, which counts dims of a batch as
+-- one event.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local constraints = require "demilune.distributions.constraints"
+local distribution = require "demilune.distributions.distribution"
+
+local class, join, part = distribution.class, distribution.join, distribution.part
+local LOG_2PI = math.log(2 * math.pi)
+
+local multivariate = {}
+
+-- The lower L with L L^T = P^-1: reversing rows and columns turns P's factor into an upper one.
+local function inverse_factor(precision)
+  local reversed = core.linalg_cholesky(precision:flip{-2, -1})
+  local upper = reversed:flip{-2, -1}:transpose(-2, -1)
+  local n = precision.shape[#precision.shape]
+  local eye = core.eye(n, {dtype = precision.dtype, device = precision.device})
+  return core.linalg_solve_triangular(upper, eye:expand(precision.shape), {upper = false})
+end
+
+-- |L^-1 d|^2 of vectors d (..., n); one L for all is a solve of one matrix.
+local function distance(factor, d)
+  local n = d.shape[#d.shape]
+  if #factor.shape == 2 then
+    local solved = core.linalg_solve_triangular(factor, d:reshape(-1, n):t(), {upper = false})
+    return solved:square():sum(1):reshape(part(d.shape, 1, #d.shape - 1))
+  end
+  local all = factor:expand(join(d.shape, {n}))
+  return core.linalg_solve_triangular(all, d:unsqueeze(-1), {upper = false}):square():sum({-2, -1})
+end
+
+local function half_log_det(factor) return factor:diagonal(0, -2, -1):log():sum(-1) end
+
+local KINDS = {"covariance_matrix", "precision_matrix", "scale_tril"}
+
+--- MultivariateNormal(loc, covariance_matrix, {precision_matrix, scale_tril, validate_args}): one
+--- of the three is given; scale_tril, the lower Cholesky factor of the covariance, is fastest.
+---@param loc table tensor batch_shape + {n}
+---@param covariance_matrix? table tensor batch_shape + {n, n}
+---@param precision_matrix? table its inverse
+---@param scale_tril? table lower triangular, with a diagonal above 0
+multivariate.MultivariateNormal = class{
+  name = "MultivariateNormal",
+  arguments = "loc, covariance_matrix?, precision_matrix?, scale_tril?",
+  parameters = {loc = constraints.real_vector, covariance_matrix = constraints.positive_definite,
+    precision_matrix = constraints.positive_definite, scale_tril = constraints.lower_cholesky},
+  init = function(self)
+    local given, n = {}, self.loc.shape[#self.loc.shape]
+    for _, kind in ipairs(KINDS) do
+      if rawget(self, kind) then given[#given + 1] = kind end
+    end
+    if #given ~= 1 then
+      caller.raise("MultivariateNormal: %d of %s given, wanted one", #given,
+        table.concat(KINDS, ", "))
+    end
+    local matrix = self[given[1]]
+    local rows, columns = matrix.shape[#matrix.shape - 1], matrix.shape[#matrix.shape]
+    if rows ~= n or columns ~= n then
+      caller.raise("MultivariateNormal: %s has shape %s, wanted {..., %d, %d} for a loc of %s",
+        given[1], distribution.shown(matrix.shape), n, n, distribution.shown(self.loc.shape))
+    end
+    self.event_shape = {n}
+    self._factor = given[1] == "scale_tril" and matrix
+      or given[1] == "precision_matrix" and inverse_factor(matrix)
+      or core.linalg_cholesky(matrix)
+  end,
+  expand = function(self, shape)
+    local n = self.event_shape[1]
+    return self.class(self.loc:expand(join(shape, {n})),
+      {scale_tril = self._factor:expand(join(shape, {n, n})), validate_args = false})
+  end,
+  rsample = function(self, shape)
+    local z = distribution.normal(self, shape):unsqueeze(-1)
+    return self.loc + self._factor:matmul(z):squeeze(-1)
+  end,
+  log_prob = function(self, value)
+    local n = self.event_shape[1]
+    return -0.5 * (n * LOG_2PI + distance(self._factor, value - self.loc))
+      - half_log_det(self._factor)
+  end,
+  entropy = function(self)
+    return half_log_det(self._factor) + 0.5 * self.event_shape[1] * (1 + LOG_2PI)
+  end,
+  properties = {
+    support = function() return constraints.real_vector end,
+    scale_tril = function(self) return self._factor end,
+    covariance_matrix = function(self)
+      return self._factor:matmul(self._factor:transpose(-2, -1))
+    end,
+    precision_matrix = function(self) return self._factor:cholesky_inverse() end,
+    mean = function(self) return self.loc end, mode = function(self) return self.loc end,
+    variance = function(self) return self._factor:square():sum(-1) end,
+  },
+}
+
+local function sum_last(x, n)
+  for _ = 1, n do x = x:sum(-1) end
+  return x
+end
+
+-- A property of the base distribution.
+local function of_base(name) return function(self) return self.base_dist[name] end end
+
+--- Independent(base_distribution, reinterpreted_batch_ndims, {validate_args}): the last dims of
+--- the base's batch_shape belong to the event, so that log_prob sums over them.
+---@param base_distribution table
+---@param reinterpreted_batch_ndims integer
+multivariate.Independent = class{
+  name = "Independent",
+  arguments = "base_distribution: distribution, reinterpreted_batch_ndims: integer",
+  parameters = {},
+  init = function(self, o)
+    local base, n = o.base_distribution, o.reinterpreted_batch_ndims
+    local batch = base.batch_shape
+    if n < 0 or n > #batch then
+      caller.raise("Independent: reinterpreted_batch_ndims is %d, wanted 0 to %d, the dims of " ..
+        "the base's batch_shape", n, #batch)
+    end
+    self.base_dist, self.reinterpreted_batch_ndims = base, n
+    self.batch_shape = part(batch, 1, #batch - n)
+    self.event_shape = join(part(batch, #batch - n + 1, #batch), base.event_shape)
+  end,
+  expand = function(self, shape)
+    local base, n = self.base_dist, self.reinterpreted_batch_ndims
+    local kept = part(base.batch_shape, #base.batch_shape - n + 1, #base.batch_shape)
+    return self.class(base:expand(join(shape, kept)), n, {validate_args = self._validate})
+  end,
+  rsample = function(self, shape)
+    local base = self.base_dist
+    return (base.class.parts.rsample or base.class.parts.draw)(base, shape)
+  end,
+  log_prob = function(self, value)
+    return sum_last(self.base_dist:log_prob(value), self.reinterpreted_batch_ndims)
+  end,
+  entropy = function(self)
+    return sum_last(self.base_dist:entropy(), self.reinterpreted_batch_ndims)
+  end,
+  properties = {
+    has_rsample = of_base "has_rsample", mean = of_base "mean", mode = of_base "mode",
+    variance = of_base "variance", stddev = of_base "stddev",
+    support = function(self)
+      return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
+    end,
+  },
+}
+
+multivariate.distance, multivariate.half_log_det = distance, half_log_det
+
+return multivariate

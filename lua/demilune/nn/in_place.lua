@@ -1,0 +1,7 @@
+-- in_place(op): the op in place, x becoming the result, for layers with the option inplace.
+
+local core = require "demilune.core"
+
+return function(op)
+  return core[op .. "_"] or function(x, ...) return x:copy_(core[op](x, ...)) end
+end

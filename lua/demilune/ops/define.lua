@@ -1,0 +1,175 @@
+-- demilune.ops.define: what an op written in Lua has in common with a row of src/ops: a
+-- signature, by which its arguments are read, a documentation, and the forms op and op_.
+
+local core = require "demilune.core"
+local caller = require "demilune.caller"
+local dtypes = require "demilune.dtypes"
+local options = require "demilune.options"
+
+local define = {}
+
+local is_tensor = core.is_tensor
+
+-- The value of a default in a signature: a number, true, false, or a word.
+local function value_of(word)
+  if word == "true" or word == "false" then return word == "true" end
+  return math.tointeger(word) or tonumber(word) or word
+end
+
+-- The slots of a signature: "x, other#, w?, tensors...; dim, n = 1, size..., dtype?". Tensors
+-- stand before the semicolon (# a number will do, ... a list of them), options behind it
+-- (... numbers or a table of them, * all that follows); ? marks what may be left out.
+local function parse(signature)
+  local slots, tensors, rest = {n_tensor = 0}, signature:match "^([^;]*);?(.*)$"
+  for part, text in ipairs{tensors, rest} do
+    for name, marks, default in text:gmatch "([%w_]+)([.#?*]*)%s*=?%s*([^,%s]*)" do
+      slots[#slots + 1] = {name = name, tensor = part == 1, list = marks:find("...", 1, true),
+        number = marks:find "#", rest = marks:find "*",
+        optional = marks:find "?" or default ~= ""}
+      if default ~= "" then slots[#slots].default = value_of(default) end
+      slots[name] = #slots
+    end
+    if part == 1 then slots.n_tensor = #slots end
+  end
+  return slots
+end
+
+-- A table of options: it has names and no list part.
+local function is_options(v)
+  return type(v) == "table" and #v == 0 and type(next(v)) == "string"
+end
+
+-- Whether v may stand in a tensor slot.
+local function fits(slot, v)
+  if slot.list then return is_tensor(v) or type(v) == "table" and (#v > 0 or next(v) == nil) end
+  return is_tensor(v) or slot.number and (type(v) == "number" or type(v) == "boolean")
+end
+
+-- given[i] and what follows it of the same kind, as a list, apart when it was no table; and the
+-- argument after these.
+local function list_at(given, i, n, belongs)
+  if type(given[i]) == "table" then return given[i], i + 1 end
+  local list = {apart = true}
+  while i <= n and belongs(given[i]) do list[#list + 1], i = given[i], i + 1 end
+  return list, i
+end
+
+local function is_number(v) return type(v) == "number" end
+
+-- Reads the options table into the slots' values.
+local function read_named(name, slots, named, values)
+  for key, v in pairs(named) do
+    local at = slots[key]
+    if type(at) ~= "number" or key == "n_tensor" then
+      local near = options.nearest(tostring(key), slots)
+      caller.raise("%s: unknown option '%s'%s", name, tostring(key),
+        near and ("; did you mean '%s'?"):format(near) or "")
+    end
+    values[at] = v
+  end
+end
+
+-- The arguments in the order of the slots. Their types decide, as in ops of rows: a tensor fills
+-- the next tensor's slot, any other value the next option's.
+local function read(name, slots, ...)
+  local given, n, values = {...}, select("#", ...), {}
+  if n > 0 and is_options(given[n]) then
+    read_named(name, slots, given[n], values)
+    n = n - 1
+  end
+  local i, tensor, option = 1, 1, slots.n_tensor + 1
+  while i <= n do
+    local v, slot = given[i], tensor <= slots.n_tensor and slots[tensor]
+    if slot and (fits(slot, v) or v == nil and slot.optional) then
+      if slot.list then values[tensor], i = list_at(given, i, n, is_tensor)
+      else values[tensor], i = v, i + 1 end
+      tensor = tensor + 1
+    else
+      while values[option] ~= nil do option = option + 1 end
+      local gap = slots[option]
+      if slot and not slot.optional and not gap then
+        caller.raise("%s: %s: tensor expected, got %s", name, slot.name, type(v))
+      elseif not gap and not (type(v) == "table" and next(v) == nil) then
+        caller.raise("%s: argument %d is one too many", name, i)
+      end
+      if gap and gap.list and type(v) ~= "number" and type(v) ~= "table" then
+        caller.raise("%s: %s: number or table of numbers expected, got %s", name, gap.name,
+          type(v))
+      end
+      if gap and gap.rest then values[option], i = {table.unpack(given, i, n)}, n + 1
+      elseif gap and gap.list then values[option], i = list_at(given, i, n, is_number)
+      else values[option], i = v, i + 1 end
+      option = option + 1
+    end
+  end
+  for k, slot in ipairs(slots) do
+    if values[k] == nil then values[k] = slot.default end
+    if values[k] == nil and not slot.optional then
+      caller.raise("%s: %s is missing", name, slot.tensor and ("tensor '%s'"):format(slot.name)
+        or ("'%s'"):format(slot.name))
+    end
+    if slot.tensor and values[k] ~= nil and not fits(slot, values[k]) then
+      caller.raise("%s: %s: tensor expected, got %s", name, slot.name, type(values[k]))
+    end
+  end
+  return table.unpack(values, 1, #slots)
+end
+
+-- fn on float32 where tensors of one 16-bit dtype are given, and its results in that dtype again,
+-- so that they are rounded once.
+local function widened(fn)
+  local function narrowed(dtype, y, ...)
+    if is_tensor(y) and y.dtype == "float32" then y = y:to(dtype) end
+    if select("#", ...) == 0 then return y end
+    return y, narrowed(dtype, ...)
+  end
+  return function(...)
+    local args, dtype = {...}, nil
+    for i = 1, select("#", ...) do
+      local t = args[i]
+      if is_tensor(t) and t:is_floating_point() and (t:dim() > 0 or not dtype) then
+        if dtype and dtype ~= t.dtype or not dtypes.low[t.dtype] then return fn(...) end
+        dtype = t.dtype
+      end
+    end
+    if not dtype then return fn(...) end
+    for i = 1, select("#", ...) do
+      if is_tensor(args[i]) and dtypes.low[args[i].dtype] then args[i] = args[i]:float() end
+    end
+    return narrowed(dtype, fn(table.unpack(args, 1, select("#", ...))))
+  end
+end
+
+--- A family of ops as a table op, to be filled by op.NAME(signature, doc, fn, flags). Flags:
+--- inplace: there is op_, too, which writes the result into x; only_inplace: fn itself changes x
+--- and is op_; wide: 16-bit tensors are computed in float32 and rounded once; method, function:
+--- only a method of tensors, or only a function of dm; the rest are both when a tensor comes
+--- first. Its rows are {name, signature, doc, fn, in_place, method, as_function}, in order.
+---@return table op, table[] rows
+function define.family()
+  local rows = {}
+  local op = setmetatable({}, {__index = function(_, name)
+    return function(signature, doc, fn, flags)
+      flags = " " .. (flags or "") .. " "
+      local slots = parse(signature)
+      if flags:find " wide " then fn = widened(fn) end
+      local function call(...) return fn(read(name, slots, ...)) end
+      local only = flags:find " only_inplace "
+      local row = {name = name, signature = signature, doc = doc, fn = not only and call or nil,
+        method = slots.n_tensor > 0 and not slots[1].list and not flags:find " function ",
+        as_function = not flags:find " method "}
+      if only then
+        row.in_place = call
+      elseif flags:find " inplace " then
+        row.in_place = function(x, ...) -- what the gradient reads must not change with x
+          return x:copy_(call(is_tensor(x) and x.requires_grad and x:clone() or x, ...))
+        end
+      end
+      rows[#rows + 1] = row
+      return call
+    end
+  end})
+  return op, rows
+end
+
+return define

@@ -1,0 +1,125 @@
+-- Copies of a tensor of which a part is another's, and positions.
+
+local core = require "demilune.core"
+local op, rows = require("demilune.ops.define").family()
+
+-- A copy of x whose part, a view, is src.
+local function with(x, src, part)
+  local out = x:clone()
+  part(out):copy_(src)
+  return out
+end
+
+op.select_scatter("x, src; dim, index", "x with src at one position of a dim",
+  function(x, src, dim, index)
+    return with(x, src, function(out) return out:select(dim, index) end)
+  end)
+op.slice_scatter("x, src; dim = 1, start = 1, stop = -1, step = 1", "x with src from start to "
+  .. "stop, "
+  .. "both included, along a dim", function(x, src, dim, start, stop, step)
+  return with(x, src, function(out) return out:slice(dim, start, stop, {step = step}) end)
+end)
+op.diagonal_scatter("x, src; offset = 0, dim1 = 1, dim2 = 2", "x with src as the diagonal of two "
+  .. "dims",
+  function(x, src, offset, dim1, dim2)
+    return with(x, src, function(out)
+      return out:diagonal{offset = offset, dim1 = dim1, dim2 = dim2}
+    end)
+  end)
+op.index_reduce("x, index, source; dim, reduce, include_self = true", "x with the slices of source "
+  .. "reduced into positions along dim by reduce (prod, mean, amax, amin), what was there among "
+  .. "them "
+  .. "or, without include_self, forgotten", function(x, index, source, dim, reduce, include_self)
+  local shape = {}
+  for d = 1, source:dim() do shape[d] = 1 end
+  local d = dim < 0 and dim + #shape + 1 or dim
+  if #shape > 0 then shape[d] = -1 end
+  local at = index:reshape(shape):expand(source.shape)
+  return core.scatter_reduce(x, dim, at, source, reduce, {include_self = include_self})
+end, "inplace")
+op.put("x, index, source; accumulate = false", "x with the elements of source at positions of the "
+  .. "flat x, or added to what is there", function(x, index, source, accumulate)
+  local flat, at = x:reshape(-1), index:reshape(-1)
+  return core.index_put(flat, {at}, source:reshape(-1), accumulate):reshape(x.shape)
+end, "inplace")
+op.nonzero_static("x; size, fill_value = -1", "the first size rows of nonzero, filled up with "
+  .. "rows of "
+  .. "the value", function(x, size, fill_value)
+  local found = core.nonzero(x)
+  local n = math.min(#found, size)
+  local rest = core.full({size - n, x:dim()}, fill_value, {dtype = "int64", device = x.device})
+  return core.cat{found:narrow(1, 1, n), rest}
+end)
+op.msort("x", "x in order along its first dim", function(x) return (core.sort(x, {dim = 1})) end)
+
+-- ---- histograms ----
+
+-- The edges of n equal bins from lo to hi; of values' own range where these are nil.
+local function edges_of(values, n, lo, hi)
+  if not lo then
+    if values:numel() == 0 then lo, hi = 0.0, 1.0
+    else lo, hi = values:min():item(), values:max():item() end
+  end
+  if lo == hi then lo, hi = lo - 0.5, hi + 0.5 end
+  return core.linspace(lo, hi, n + 1, {dtype = values.dtype, device = values.device})
+end
+
+-- Which bin, from 1, each of a vector's values lies in: the last holds its end; 0: none.
+local function bin_of(values, edges)
+  local last = #edges - 1
+  local at = core.bucketize(values, edges, {right = true}) - 1
+  at = core.where(values:eq(edges[-1]), last, at)
+  return core.where(at:gt(last), 0, at)
+end
+
+-- Counts (or sums of weights) of bins numbered from 1 to n, of x's dtype; 0 counts nowhere.
+local function counts_of(at, n, weight, x)
+  local w = weight and weight:reshape(-1) or core.ones(#at, {dtype = x.dtype, device = x.device})
+  return x:new_zeros(n + 1):index_add(1, at + 1, w):narrow(1, 2, n)
+end
+
+local HISTOGRAM = "how many elements (or what sum of weights) lie in each bin, and the bins' "
+  .. "edges; "
+  .. "bins: a number of equally wide ones in range (x's own where none is given), or the edges; "
+  .. "density: by the sum and the bins' sizes"
+
+op.histogram("x; bins, range?, weight?, density = false", HISTOGRAM,
+  function(x, bins, range, weight, density)
+    local flat = x:detach():reshape(-1)
+    local edges = core.is_tensor(bins) and bins
+      or edges_of(flat, bins, table.unpack(range or {}))
+    local counts = counts_of(bin_of(flat, edges), #edges - 1, weight, flat)
+    if density then counts = counts / counts:sum() / edges:diff() end
+    return counts, edges
+  end)
+op.histogramdd("x; bins, range?, weight?, density = false", HISTOGRAM .. "; of points, the rows "
+  .. "of x, "
+  .. "in as many dims as these are long: bins has a number, or edges, for each, and the edges are "
+  .. "a "
+  .. "list", function(x, bins, range, weight, density)
+  local points = x:detach():reshape(-1, x:size(-1))
+  local edges, shape, at, outside = {}, {}, nil, nil
+  for d = 1, points:size(2) do
+    local column, of = points:select(2, d):contiguous(), type(bins) == "table" and bins[d] or bins
+    edges[d] = core.is_tensor(of) and of
+      or edges_of(column, of, table.unpack(range or {}, 2 * d - 1, 2 * d))
+    shape[d] = #edges[d] - 1
+    local bin = bin_of(column, edges[d])
+    outside = outside and outside:logical_or(bin:eq(0)) or bin:eq(0)
+    at = at and at * shape[d] + bin - 1 or bin - 1
+  end
+  local n = 1
+  for _, s in ipairs(shape) do n = n * s end
+  local counts = counts_of(core.where(outside, 0, at + 1), n, weight, points):reshape(shape)
+  if density then
+    counts = counts / counts:sum()
+    for d, edge in ipairs(edges) do
+      local wide = {}
+      for k = 1, #shape do wide[k] = k == d and -1 or 1 end
+      counts = counts / edge:diff():reshape(wide)
+    end
+  end
+  return counts, edges
+end)
+
+return rows

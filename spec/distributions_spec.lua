@@ -1,0 +1,433 @@
+-- dm.distributions: PyTorch's values (spec/golden/distributions), moments of draws, gradients of
+-- draws, shapes and error messages.
+
+local dm = require "demilune"
+local case = require "spec.case"
+local here = require "spec.device"
+local load_family = require("spec.golden").load
+local D = dm.distributions
+
+-- ---- PyTorch's values ----
+
+-- The arguments of a case, tensors in a dtype.
+local function decode(args, dtype)
+  if args.base then
+    local base = D[args.base](decode(args.opts, dtype))
+    return {base_distribution = base, reinterpreted_batch_ndims = args.n}
+  end
+  local out = {}
+  for name, v in pairs(args) do
+    out[name] = case.is_literal(v) and case.build(dm, v):to(dtype) or v
+  end
+  return out
+end
+
+-- Each formula is a sum of a few terms, none above M.
+local function check(got, want, dtype, what)
+  assert.same(want.s, {table.unpack(got.shape)}, what)
+  local scale = {m = math.sqrt(case.magnitude(want.d, 4)), n = 16}
+  for i, v in ipairs(case.values(got)) do
+    local w = want.d[i]
+    local near = v == w or v ~= v and w ~= w
+      or math.abs(v - w) <= case.tolerance("sum", dtype, w, scale)
+    assert.is_true(near, ("%s in %s: element %d is %.17g, wanted %.17g"):format(what, dtype, i, v,
+      w))
+  end
+end
+
+local PROPERTIES = {"mean", "variance", "stddev", "mode", "probs", "logits", "covariance_matrix",
+  "precision_matrix", "scale_tril"}
+
+local function check_case(c, dtype)
+  local d = D[c.class](decode(c.args, dtype))
+  assert.same(c.batch_shape, d.batch_shape)
+  assert.same(c.event_shape, d.event_shape)
+  for _, name in ipairs(PROPERTIES) do
+    if c.out[name] then check(d[name], c.out[name], dtype, c.name .. "." .. name) end
+  end
+  if c.out.entropy then check(d:entropy(), c.out.entropy, dtype, c.name .. ":entropy") end
+  local value = c.value and case.build(dm, c.value)
+  if value and value:is_floating_point() then value = value:to(dtype) end
+  for _, name in ipairs{"log_prob", "cdf"} do
+    if c.out[name] then check(d[name](d, value), c.out[name], dtype, c.name .. ":" .. name) end
+  end
+  if c.out.icdf then
+    check(d:icdf(case.build(dm, c.probabilities):to(dtype)), c.out.icdf, dtype, c.name .. ":icdf")
+  end
+  if c.other then
+    local q = D[c.q](decode(c.other, dtype))
+    check(D.kl_divergence(d, q), c.out.kl, dtype, c.name .. " kl_divergence")
+  end
+end
+
+describe("distributions have PyTorch's values:", function()
+  for _, c in ipairs(load_family("distributions").cases) do
+    it(c.name, function()
+      for _, dtype in ipairs{"float64", "float32"} do check_case(c, dtype) end
+    end)
+  end
+end)
+
+-- ---- draws ----
+
+local f64 = {dtype = "float64"}
+local function t(list) return dm.tensor(list, f64) end
+
+-- Distributions by the name of their class.
+local function examples()
+  local matrix = t{{2, 0.5}, {0.5, 1}}
+  return {
+    Normal = D.Normal(t{0.5, -1}, 2), LogNormal = D.LogNormal(t{0.5, -1}, 0.4),
+    HalfNormal = D.HalfNormal(t{0.5, 2}), Laplace = D.Laplace(t{0.5, -1}, 0.7),
+    Uniform = D.Uniform(t{-1, 0}, 2), Exponential = D.Exponential(t{0.5, 2}),
+    Gamma = D.Gamma(t{0.3, 3}, 2), Chi2 = D.Chi2(t{0.6, 5}), StudentT = D.StudentT(t{9, 30}, 1),
+    Beta = D.Beta(t{0.4, 3}, 2), Dirichlet = D.Dirichlet(t{{0.5, 3, 2}, {1, 2, 3}}),
+    Bernoulli = D.Bernoulli(t{0.2, 0.7}), Geometric = D.Geometric{logits = t{-1, 1}},
+    Binomial = D.Binomial(5, t{0.3, 0.8}), Poisson = D.Poisson(t{0.2, 7}),
+    OneHotCategorical = D.OneHotCategorical(t{{0.2, 0.7, 0.1}, {1, 2, 3}}),
+    Multinomial = D.Multinomial(4, t{{0.2, 0.7, 0.1}, {1, 2, 3}}),
+    MultivariateNormal = D.MultivariateNormal(t{{1, 2}, {3, 4}}, matrix),
+    Independent = D.Independent(D.Normal(t{{0, 1}, {2, 3}}, 0.5), 1),
+  }
+end
+
+describe("draws of", function()
+  local n = 20000
+  for name in pairs(examples()) do
+    it(name .. " have mean and variance, and an entropy of -log_prob's mean", function()
+      local d = examples()[name]
+      dm.manual_seed(7)
+      local x = d:sample(n)
+      -- 5 standard errors of the mean; the variance's own is measured
+      local off = ((x:mean(1) - d.mean):abs() / (d.variance / n):sqrt()):max():item()
+      assert.is_true(off < 5, off)
+      local square = (x - d.mean):square()
+      off = (square:mean(1) - d.variance):abs() / (square:std(1) / math.sqrt(n) + 1e-12)
+      assert.is_true(off:max():item() < 5, tostring(off))
+      if name == "Poisson" then return end -- which has none in PyTorch either
+      local log_prob = -d:log_prob(x)
+      assert.is_true((log_prob:mean(1) - d:entropy()):abs():le(
+        5 * log_prob:std(1) / math.sqrt(n) + 1e-12):all():item())
+    end)
+  end
+
+  it("Categorical have the frequencies of probs, at positions from 1", function()
+    local d = D.Categorical(t{{0.2, 0.7, 0.1}, {3, 0, 1}})
+    dm.manual_seed(7)
+    local x = d:sample(n)
+    assert.equal("int64", x.dtype)
+    for row, probs in ipairs{{0.2, 0.7, 0.1}, {0.75, 0, 0.25}} do
+      for k, p in ipairs(probs) do
+        local share = x:select(2, row):eq(k):double():mean():item()
+        assert.is_true(math.abs(share - p) <= 5 * math.sqrt(p * (1 - p) / n))
+      end
+    end
+  end)
+
+  it("Cauchy and StudentT have the cdf's quantiles", function()
+    dm.manual_seed(7)
+    local cauchy = D.Cauchy(t{1}, 2)
+    for _, p in ipairs{0.1, 0.5, 0.8} do
+      local below = cauchy:sample(n):le(cauchy:icdf(p)):double():mean():item()
+      assert.is_true(math.abs(below - p) < 5 * math.sqrt(p * (1 - p) / n))
+    end
+  end)
+
+  it("16-bit and float32 parameters have these dtypes", function()
+    for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
+      local p = dm.tensor({0.5, 3}, {dtype = dtype})
+      for _, d in ipairs{D.Normal(p, 1), D.Gamma(p, p), D.Beta(p, p), D.Dirichlet(p),
+        D.StudentT(p), D.Bernoulli{logits = p}, D.Poisson(p), D.Laplace(p, p)} do
+        assert.equal(dtype, d:sample(3).dtype)
+        assert.equal(dtype, d:log_prob(d:sample(3)).dtype)
+      end
+    end
+  end)
+
+  it("a seed are the same again; sample leaves no graph, rsample does", function()
+    for name, d in pairs(examples()) do
+      dm.manual_seed(5)
+      local x = d:sample{3, 2}
+      dm.manual_seed(5)
+      assert.is_true(dm.equal(x, d:sample{3, 2}), name)
+    end
+    local loc = t{1, 2}:requires_grad_()
+    assert.is_false(D.Normal(loc, 1):sample().requires_grad)
+    assert.is_true(D.Normal(loc, 1):rsample().requires_grad)
+  end)
+end)
+
+-- ---- gradients ----
+
+-- The regularized lower incomplete gamma function by its series (A&S 6.5.29).
+local function gamma_cdf(a, x)
+  local term, sum = 1 / a, 1 / a
+  for k = 1, 2000 do
+    term = term * x / (a + k)
+    sum = sum + term
+  end
+  return sum * math.exp(a * math.log(x) - x - t{a}:lgamma():item())
+end
+
+describe("gradients of draws:", function()
+  it("the gamma distribution's is -(dP/da) / p at the draw", function()
+    dm.manual_seed(3)
+    for _, a in ipairs{0.02, 0.3, 0.9, 1.5, 8, 60, 500} do
+      local shape = dm.full({40}, a, f64):requires_grad_()
+      local x = D.Gamma(shape, 1):rsample()
+      local slope = dm.autograd.grad(x:sum(), shape):totable()
+      for i, v in ipairs(x:totable()) do
+        if v > 1e-200 then
+          local h, density = 1e-4 * a, math.exp((a - 1) * math.log(v) - v - t{a}:lgamma():item())
+          local function P(s) return gamma_cdf(a + s * h, v) end
+          local want = -(8 * (P(1) - P(-1)) - (P(2) - P(-2))) / (12 * h) / density
+          assert.is_true(math.abs(slope[i] - want) <= 1e-6 * want + 3e-12 / (h * density),
+            ("a %g, x %g: %.12g, wanted %.12g"):format(a, v, slope[i], want))
+        end
+      end
+    end
+  end)
+
+  it("standard_gamma of 16 bits and float32 has float64's, rounded once", function()
+    for _, dtype in ipairs{"float32", "float16", "bfloat16"} do
+      local a = dm.tensor({0.5, 2, 30}, {dtype = dtype}):requires_grad_()
+      local wide = a:detach():double():requires_grad_()
+      dm.manual_seed(2)
+      local x = a:standard_gamma()
+      dm.manual_seed(2)
+      assert.is_true(dm.equal(x, wide:standard_gamma():to(dtype)))
+      x:sum():backward()
+      assert.is_true((a.grad:double() - 1):abs():lt(1):all():item())
+    end
+    assert.same({0, math.huge}, t{0, math.huge}:standard_gamma():totable())
+    assert.is_true(t{-1, 0 / 0}:standard_gamma():isnan():all():item())
+    assert.refuses("the shapes, .*int64", function() dm.tensor{1, 2}:standard_gamma() end)
+  end)
+
+  -- d E[f] / d parameter from draws: the mean of f' dx / d parameter, to 5 standard errors.
+  local function expects(parameter, distribution, f, want)
+    parameter:requires_grad_()
+    dm.manual_seed(11)
+    local n = 20000
+    local wide = parameter:expand{n, #parameter}:detach():requires_grad_()
+    local x = distribution(wide):rsample()
+    local each = dm.autograd.grad(f(x):sum(), wide)
+    local off = (each:mean(1) - t(want)):abs() / (each:std(1) / math.sqrt(n))
+    assert.is_true(off:max():item() < 5, tostring(off))
+  end
+
+  it("means of draws have the gradients of the moments", function()
+    local function first(x) return x end
+    local function square(x) return x * x end
+    expects(t{0.3, 4}, function(a) return D.Gamma(a, 2) end, first, {0.5, 0.5})
+    expects(t{0.3, 4}, function(a) return D.Gamma(a, 1) end, square, {1.6, 9})
+    expects(t{0.5, 3}, function(a) return D.Beta(a, 2) end, first, {2 / 2.5 ^ 2, 2 / 25})
+    expects(t{0.5, 3, 2}, function(a) return D.Dirichlet(a) end,
+      function(x) return x:select(-1, 1) end,
+      {5 / 5.5 ^ 2, -0.5 / 5.5 ^ 2, -0.5 / 5.5 ^ 2})
+    expects(t{0.5, 2}, function(a) return D.Exponential(a) end, first, {-4, -0.25})
+    expects(t{0.5, 2}, function(a) return D.Laplace(1, a) end, square, {2, 8})
+    expects(t{0.5, 2}, function(a) return D.LogNormal(0, a) end, first,
+      {0.5 * math.exp(0.125), 2 * math.exp(2)})
+    expects(t{6, 8}, function(a) return D.StudentT(a) end, square, {-2 / 16, -2 / 36})
+  end)
+
+  it("of log_prob, entropy and kl_divergence in the parameters are those of differences", function()
+    local gradcheck = dm.autograd.gradcheck
+    local function leaf(list) return t(list):requires_grad_() end
+    local a, b = leaf{0.7, 2.5}, leaf{1.5, 0.6}
+    local value = t{0.3, 0.6}
+    for _, class in ipairs{D.Normal, D.Laplace, D.Cauchy, D.LogNormal, D.Gamma, D.Beta} do
+      gradcheck(function(p, q)
+        local d = class(p, q)
+        return d:log_prob(value), d:entropy(), D.kl_divergence(d, class(q, p))
+      end, {a, b})
+    end
+    gradcheck(function(logits)
+      local d = D.Categorical{logits = logits}
+      return d:log_prob(dm.tensor{2, 3}), d:entropy(), D.kl_divergence(d, D.Categorical(t{1, 2, 1}))
+    end, {leaf{0.1, -0.4, 0.9}})
+    gradcheck(function(loc, factor)
+      local d = D.MultivariateNormal(loc, {scale_tril = factor:tril(), validate_args = false})
+      return d:log_prob(value), d:entropy()
+    end, {a, leaf{{1.5, 0}, {0.3, 0.8}}})
+  end)
+end)
+
+-- ---- shapes ----
+
+describe("shapes:", function()
+  it("sample + batch + event, of expanded distributions too", function()
+    for name, d in pairs(examples()) do
+      local event, wider = d.event_shape, {4, table.unpack(d.batch_shape)}
+      local wide = d:expand(wider)
+      assert.same(wider, wide.batch_shape, name)
+      assert.same(event, wide.event_shape, name)
+      local shape = {3, table.unpack(wider)}
+      local x = wide:sample{3}
+      assert.same(shape, {table.unpack(wide:log_prob(x).shape)}, name)
+      assert.same(#shape + #event, x:dim(), name)
+      assert.is_true(dm.allclose(wide:log_prob(x), d:log_prob(x)), name)
+      assert.same({0, table.unpack(wider)}, {table.unpack(wide:log_prob(wide:sample(0)).shape)},
+        name)
+      assert.is_true(D.is_distribution(wide))
+    end
+    assert.is_false(D.is_distribution{})
+  end)
+
+  it("arguments go by position, by name, as numbers and as integers", function()
+    for _, d in ipairs{D.Normal(1, 2), D.Normal{loc = 1, scale = 2}, D.Normal(1, {scale = 2}),
+      D.Normal(dm.tensor(1), 2.0), D.Normal(1, 2, {validate_args = false})} do
+      assert.same({}, d.batch_shape)
+      assert.equal("float32", d.loc.dtype)
+      assert.near(-math.log(2 * math.sqrt(2 * math.pi)), d:log_prob(1):item(), 1e-6)
+    end
+    assert.equal("float64", D.Normal(0, t{1, 2}).loc.dtype)
+    assert.equal("Normal(loc: 1, scale: 2)", tostring(D.Normal(1, 2)))
+    assert.equal("Independent(Normal(loc: {2}, scale: {2}))",
+      tostring(D.Independent(D.Normal(dm.zeros(2), 1), 1)))
+  end)
+
+  it("enumerate_support lists the values", function()
+    local d = D.Categorical(dm.ones(2, 3))
+    assert.same({{1, 1}, {2, 2}, {3, 3}}, d:enumerate_support():totable())
+    assert.same({{1}, {2}, {3}}, d:enumerate_support{expand = false}:totable())
+    assert.same({{0, 0}, {1, 1}}, D.Bernoulli(dm.tensor{0.5, 0.1}):enumerate_support():totable())
+    assert.same({3, 2, 3}, {table.unpack(
+      D.OneHotCategorical(dm.ones(2, 3)):enumerate_support().shape)})
+    assert.same({0, 1, 2}, D.Binomial(2, 0.5):enumerate_support():totable())
+    assert.near(1, D.Binomial(9, 0.3):log_prob(D.Binomial(9, 0.3):enumerate_support()):exp()
+      :sum():item(), 1e-6)
+  end)
+
+  it("a classifier's policy has PyTorch's gradient by log_prob", function()
+    local logits = dm.zeros(4, {requires_grad = true})
+    local policy = D.Categorical{logits = logits}
+    policy:log_prob(dm.tensor(3)):backward()
+    assert.same({-0.25, -0.25, 0.75, -0.25}, logits.grad:totable())
+  end)
+
+  it("run under autocast, in the dtypes of their ops", function()
+    local x = dm.randn(4, 3)
+    local w = dm.eye(3)
+    local _ <close> = dm.amp.autocast{device_type = here.type, dtype = "bfloat16"}
+    local low = x:matmul(w)
+    assert.equal("bfloat16", low.dtype)
+    local d = D.Categorical{logits = low}
+    assert.same({4}, {table.unpack(d:log_prob(d:sample()).shape)})
+    assert.equal("float32", D.Bernoulli{logits = low}:log_prob(dm.ones(3)).dtype)
+    assert.equal("float32", D.Normal(low, dm.ones(3)):log_prob(x).dtype)
+    local normal = D.MultivariateNormal(x, {covariance_matrix = w})
+    assert.equal("float32", normal:log_prob(x).dtype)
+  end)
+end)
+
+-- ---- mistakes ----
+
+describe("mistakes name distribution, argument, what was given and wanted:", function()
+  local function wrong(pattern, f, ...)
+    local args = table.pack(...)
+    assert.refuses("distributions_spec.lua:%d+: " .. pattern,
+      function() f(table.unpack(args, 1, args.n)) end)
+  end
+
+  it("parameters", function()
+    wrong("Normal: scale has %-1, wanted more than 0", D.Normal, 0, t{1, -1})
+    wrong("Normal: loc has NaN, wanted a real number", D.Normal, 0 / 0, 1)
+    wrong("Normal: scale is missing, wanted a tensor or a number\n  Normal%(loc", D.Normal, 0)
+    wrong("Normal: unknown option 'scal'; did you mean 'scale'%?", D.Normal, {loc = 0, scal = 1})
+    wrong("Normal: loc is given twice", D.Normal, 0, {loc = 1, scale = 1})
+    wrong("Normal: argument 4, 4, is one too many\n  Normal%(", D.Normal, 0, 1, true, 4)
+    wrong("Normal: loc is '0', wanted a tensor or a number", D.Normal, "0", 1)
+    wrong("Normal: scale has shape {2}, which does not broadcast with {3}", D.Normal, dm.zeros(3),
+      dm.ones(2))
+    wrong("Uniform: high %- low has %-1, wanted more than 0", D.Uniform, 2, 1)
+    wrong("Bernoulli: none of probs and logits given, wanted one", D.Bernoulli)
+    wrong("Bernoulli: both of probs and logits given, wanted one", D.Bernoulli, 0.5, 0)
+    wrong("Bernoulli: probs has 1.5, wanted a number from 0 to 1", D.Bernoulli, 1.5)
+    wrong("Categorical: probs has shape {}, wanted a vector", D.Categorical, 0.5)
+    wrong("Categorical: probs has {0.5, %-1}, wanted a vector", D.Categorical, t{0.5, -1})
+    wrong("Geometric: probs has 0, wanted more than 0", D.Geometric, 0)
+    wrong("Multinomial: total_count is %-1, wanted 0", D.Multinomial, -1, dm.ones(2))
+    wrong("MultivariateNormal: 0 of covariance_matrix, .* wanted one", D.MultivariateNormal,
+      dm.zeros(2))
+    wrong("MultivariateNormal: covariance_matrix has .*, wanted a symmetric positive definite",
+      D.MultivariateNormal, dm.zeros(2), t{{1, 2}, {2, 1}})
+    wrong("MultivariateNormal: scale_tril has .*, wanted a lower triangular matrix",
+      D.MultivariateNormal, dm.zeros(2), {scale_tril = t{{1, 2}, {2, 1}}})
+    wrong("MultivariateNormal: scale_tril has shape {2, 2}, wanted {..., 3, 3}",
+      D.MultivariateNormal, dm.zeros(3), {scale_tril = dm.eye(2)})
+    wrong("Independent: reinterpreted_batch_ndims is 2, wanted 0 to 1", D.Independent,
+      D.Normal(dm.zeros(3), 1), 2)
+    wrong("Independent: base_distribution is 1, wanted a distribution", D.Independent, 1, 1)
+  end)
+
+  it("values", function()
+    local d = D.Normal(dm.zeros(3), 1)
+    wrong("Normal:log_prob: the value has shape {2}, wanted one that broadcasts to batch_shape {3}",
+      d.log_prob, d, dm.zeros(2))
+    wrong("Normal:log_prob: the value is a nil, wanted a tensor", d.log_prob, d)
+    wrong("Normal:log_prob: the value has NaN, .*hint: validate_args", d.log_prob, d, 0 / 0)
+    local c = D.Categorical(dm.ones(3))
+    wrong("Categorical:log_prob: the value has 0, wanted a whole number from 1 to 3", c.log_prob, c,
+      dm.tensor{1, 0})
+    wrong("Categorical:log_prob: .* 1.5", c.log_prob, c, 1.5)
+    local u = D.Uniform(t{0, 1}, 2)
+    wrong("Uniform:log_prob: the value has 3, wanted a number from 0..1 to 2", u.log_prob, u, 3)
+    wrong("Dirichlet:log_prob: the value has {0.5, 0.6}, wanted a vector", D.Dirichlet(
+      dm.ones(2)).log_prob, D.Dirichlet(dm.ones(2)), dm.tensor{0.5, 0.6})
+    assert.equal(-math.huge, D.Uniform(0, 1, {validate_args = false}):log_prob(3):item())
+  end)
+
+  it("what a distribution does not have", function()
+    local d, p = D.Normal(0, 1), D.Poisson(1)
+    wrong("Bernoulli:rsample: its numbers have no gradient.*hint: sample",
+      D.Bernoulli(0.5).rsample, D.Bernoulli(0.5))
+    local independent = D.Independent(D.Bernoulli(dm.ones(2) / 2), 1)
+    wrong("Independent:rsample: its numbers have no gradient", independent.rsample, independent)
+    wrong("Poisson has no entropy", p.entropy, p)
+    local mixed = D.Binomial(t{5, 2}, 0.5)
+    wrong("Binomial: its values can be listed where all", mixed.entropy, mixed)
+    wrong("Normal has no values", d.enumerate_support, d)
+    wrong("Normal has no 'logprob'; did you mean 'log_prob'%?", function() return d:logprob(1) end)
+    wrong("Normal has no 'probs'", function() return d.probs end)
+    wrong("kl_divergence: none is known from Normal to Poisson; hint", D.kl_divergence, d, p)
+    wrong("kl_divergence: q is 1, wanted a distribution", D.kl_divergence, d, 1)
+    wrong("Normal:sample: the shape has %-1", d.sample, d, -1)
+    wrong("Normal:expand: batch_shape {3} does not broadcast to {2}", d.expand,
+      D.Normal(dm.zeros(3), 1), 2)
+  end)
+
+  it("are not looked for where validation is off", function()
+    D.set_default_validate_args(false)
+    local ok, d = pcall(D.Normal, 0, -1)
+    D.set_default_validate_args(true)
+    assert.is_true(ok)
+    assert.equal(-1, d.scale:item())
+    assert.refuses("set_default_validate_args: value is 1, wanted true or false", function()
+      D.set_default_validate_args(1)
+    end)
+  end)
+end)
+
+describe("register_kl", function()
+  it("adds a pair", function()
+    local p, q = D.StudentT(3), D.StudentT(5)
+    assert.refuses("none is known", function() D.kl_divergence(p, q) end)
+    D.register_kl(D.StudentT, D.StudentT, function(a, b) return a.df - b.df end)
+    assert.equal(-2, D.kl_divergence(p, q):item())
+    assert.refuses("register_kl: got a number, wanted two classes", function()
+      D.register_kl(D.StudentT, 1)
+    end)
+  end)
+
+  it("infinities and zeros are as the definition has them", function()
+    assert.equal(math.huge, D.kl_divergence(D.Bernoulli(0.5), D.Bernoulli(1.0)):item())
+    assert.equal(0, D.kl_divergence(D.Bernoulli(1.0), D.Bernoulli(1.0)):item())
+    assert.equal(math.huge,
+      D.kl_divergence(D.Categorical(t{1, 1}), D.Categorical(t{1, 0})):item())
+    assert.near(math.log(2), D.kl_divergence(D.Categorical(t{1, 0}), D.Categorical(t{1, 1})):item(),
+      1e-12)
+    assert.equal(math.huge, D.kl_divergence(D.Uniform(0, 2), D.Uniform(0, 1)):item())
+  end)
+end)

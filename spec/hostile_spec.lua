@@ -1,0 +1,93 @@
+-- Scripts that pass wrong values to metamethods, or let a finalizer change what a call reads. Each
+-- runs in a process of its own, so that a crash is a failed test.
+
+local script = os.tmpname()
+
+-- Whether the program ends by itself, and what it printed.
+local function run(program)
+  local file = assert(io.open(script, "w"))
+  file:write(("package.path, package.cpath = %q, %q\n"):format(package.path, package.cpath),
+    'local dm = require "demilune"\n', program, '\nprint "done"\n')
+  file:close()
+  local pipe = assert(io.popen("lua5.4 " .. script .. " 2>&1"))
+  local text = pipe:read "a"
+  pipe:close()
+  return text:match "done\n$" ~= nil, text
+end
+
+-- A finalizer that runs act() at the next allocation of Lua.
+local ARMED = [[
+local function armed(act)
+  collectgarbage "incremental"
+  collectgarbage("incremental", 1, 1000, 60)
+  setmetatable({}, {__gc = act})
+end
+]]
+
+-- The search path with full names, for a process in another folder.
+local function absolute(path)
+  return (path:gsub("[^;]+", function(part)
+    return part:sub(1, 1) == "/" and part or os.getenv "PWD" .. "/" .. part
+  end))
+end
+
+describe("a hostile script", function()
+  it("calls each C function with each kind of value, and the process goes on", function()
+    local folder, progress = script .. "-folder", script .. "-progress"
+    local pipe = assert(io.popen(("mkdir %s && cd %s && LUA_PATH='%s' LUA_CPATH='%s' lua5.4 "
+      .. "%s/spec/hostile_arguments.lua %s 2>&1; cd / && rm -r %s"):format(folder, folder,
+      absolute(package.path), absolute(package.cpath), os.getenv "PWD", progress, folder)))
+    local text = pipe:read "a"
+    pipe:close()
+    local file = assert(io.open(progress))
+    local reached = file:read "l"
+    file:close()
+    os.remove(progress)
+    assert.is_truthy(text:find "%d+ functions, %d+ calls\n$", reached .. "\n" .. text)
+  end)
+
+  teardown(function() os.remove(script) end)
+
+  for name, program in pairs{
+    ["a method with a dot"] = "local s <close> = dm.no_grad(); pcall(s.close)",
+    ["a metamethod with another library's userdata"] = [[
+      for _, v in ipairs{dm.ones(2), dm.no_grad(function() return dm.Generator() end)} do
+        local gc = debug.getmetatable(v).__gc
+        if gc then pcall(gc, io.stdout); pcall(gc, 1); pcall(gc); pcall(gc, {}) end
+      end
+      for name, meta in pairs(debug.getregistry()) do
+        if type(meta) == "table" and tostring(name):find "^demilune" then
+          for _, event in ipairs{"__gc", "__close", "__tostring", "__eq"} do
+            local f = rawget(meta, event)
+            if f then pcall(f, io.stdout, 1); pcall(f, 1, 1); pcall(f); pcall(f, "text", "text") end
+          end
+        end
+      end]],
+    ["metatables that are closed"] = [[
+      for _, v in ipairs{dm.ones(2), dm.Generator(), dm.ones(2).shape} do
+        assert(type(getmetatable(v)) == "string")
+        assert(not pcall(setmetatable, {}, getmetatable(v)))
+      end]],
+    ["data that grow while they are read"] = ARMED .. [[
+      for _ = 1, 50 do
+        local t = {1, 2, 3}
+        armed(function() for i = 1, 1000 do t[#t + 1] = i end end)
+        local ok, x = pcall(dm.tensor, t)
+        assert(not ok or x:numel() == 3 or x:numel() == 1003)
+      end]],
+    ["an operand that is freed while it is split"] = ARMED .. [[
+      for _, f in ipairs{"unbind", "detach", "totable", "stride", "exp"} do
+        for _ = 1, 50 do
+          local x = dm.ones(40, 2)
+          armed(function() x:free(); dm.zeros(40, 2) end)
+          pcall(x[f], x)
+          collectgarbage()
+        end
+      end]],
+  } do
+    it("does not end the process: " .. name, function()
+      local ok, text = run(program)
+      assert.is_true(ok, text)
+    end)
+  end
+end)

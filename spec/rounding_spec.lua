@@ -1,0 +1,162 @@
+-- Rounding: a result of 16 bits is the float64 result of the same inputs, rounded once: sums and
+-- the steps of a definition run in float32. Every row of dm.ops() is held to it, forward and
+-- backward, on the inputs of spec/samples.lua rounded to float16 and to bfloat16.
+--
+-- Allowed are half a gap of the 16-bit dtype at the result, and what float32's own arithmetic makes
+-- of the same inputs. A gradient that reads the op's output reads a rounded one, as PyTorch's
+-- does: it may be off by two gaps of the largest gradient.
+
+local dm = require "demilune"
+local case = require "spec.case"
+local samples = require "spec.samples"
+local ON_DEVICE = require("spec.device").type ~= "cpu"
+
+local LEAST = {float16 = 2^-24, bfloat16 = 2^-133} -- the gap at 0
+
+local READS_OUTPUT = {}
+for name in ([[exp expm1 exp2 sqrt rsqrt reciprocal tan tanh sigmoid erfinv special_ndtri pow std
+  norm logsumexp softmax log_softmax]]):gmatch "%S+" do READS_OUTPUT[name] = true end
+
+-- What is rounded more than once, as in PyTorch.
+local GATES = "the products of input and state are rounded before they are added, and so are the "
+  .. "states between the steps"
+local EXCEPT = {
+  nextafter = "the neighbour in 16 bits is no rounded neighbour of float64",
+  linalg_multi_dot = "a chain of products, each of which is rounded",
+  rnn_tanh_cell = GATES, rnn_relu_cell = GATES, lstm_cell = GATES, gru_cell = GATES,
+  rnn_layer = GATES,
+}
+-- On a CUDA device, by its libraries and as PyTorch there.
+local BIAS = "the library's result is rounded before the bias is added"
+local EXCEPT_DEVICE = {
+  conv1d = BIAS, conv2d = BIAS, conv_transpose1d = BIAS, conv_transpose2d = BIAS,
+  linear = "the product is rounded before the activation",
+}
+local EXCEPT_GRADIENT = {
+  conv3d = "the gradients of the taps along the depth are rounded before they are added",
+  linear = "the activation's gradient is rounded before its products",
+  scaled_dot_product_attention = "gradients of shared heads are rounded before they are added",
+}
+-- Of those, the samples that are held to the rule all the same.
+local function has_rule(name, call)
+  if name == "conv3d" or ON_DEVICE then return false end
+  if name == "linear" then return type(call[#call]) ~= "table" or not call[#call].activation end
+  local shape = call[1].s
+  for i = 2, 3 do -- attention: query, key and value with the same batch dims
+    for d = 1, #shape - 2 do
+      if call[i].s[d] ~= shape[d] then return false end
+    end
+  end
+  return true
+end
+
+-- Half the gap between neighbours of the dtype at v.
+local function half_gap(v, dtype)
+  if v == 0 then return LEAST[dtype] / 2 end
+  local exponent = math.floor(math.log(math.abs(v), 2))
+  return math.max(2.0^exponent * case.EPS[dtype], LEAST[dtype]) / 2
+end
+
+-- The call with its float64 literals in dtype, of values that the 16-bit dtype has.
+local function in_dtype(v, dtype, half)
+  if type(v) ~= "table" then return v == "float64" and dtype or v end
+  if case.is_literal(v) then
+    if v.t ~= "float64" then return v end
+    return {t = dtype, s = v.s, g = v.g, d = case.values(dm.tensor(v.d, {dtype = half}))}
+  end
+  local out = {}
+  for key, item in pairs(v) do out[key] = in_dtype(item, dtype, half) end
+  return out
+end
+
+-- Weights of output k, whole multiples of 1/32: 16 bits hold them.
+local function weights(y, k)
+  local w = {}
+  for i = 1, y:numel() do w[i] = math.floor(32 * (math.sin(1.7 * i + k) + 0.3)) / 32 end
+  return case.build(dm, {t = "float64", s = {table.unpack(y.shape)}, d = w})
+end
+
+-- The values of a call's outputs, and the gradients of their weighted sum by literal.
+local function results(name, call)
+  local made, outs, total = {}, {}, nil
+  local args = case.decode(dm, call, {grad = true}, made)
+  for _, field in ipairs{"grad", "once", "random", "dense", "pointwise"} do args[field] = nil end
+  for k, y in ipairs(case.call(dm, name, args)) do
+    if y.dtype:find "float" then outs[k] = case.values(y:detach()) end
+    if y.requires_grad then
+      local part = (y:double() * weights(y, k)):sum()
+      total = total and total + part or part
+    end
+  end
+  if total then total:backward() end
+  local grads = {}
+  for _, pair in ipairs(made) do
+    if pair.tensor.grad then grads[pair.literal] = case.values(pair.tensor.grad) end
+  end
+  return outs, grads
+end
+
+-- got: of 16 bits, single: float32, want: float64.
+local function check(what, got, single, want, half, extra)
+  local top, off = case.magnitude(want), 0
+  for i, v in ipairs(want) do
+    local d = math.abs(single[i] - v)
+    if d > off then off = d end
+  end
+  for i, v in ipairs(want) do
+    local tol = half_gap(v, half) + 2 * off + (2^-22 + extra) * top
+    local close = math.abs(got[i] - v) <= tol -- false for NaN
+    if not close and math.abs(v) < 6e4 then -- below float16's largest
+      error(("%s element %d is %.9g, wanted %.9g: off by %.2f half gaps"):format(what, i, got[i], v,
+        math.abs(got[i] - v) / half_gap(v, half)), 0)
+    end
+  end
+end
+
+local function run(name, call, half)
+  local calls = {}
+  for _, t in ipairs{half, "float32", "float64"} do calls[t] = in_dtype(call, t, half) end
+  local ok, outs, grads = pcall(results, name, calls[half])
+  if not ok and tostring(outs):find "wanted float32 or float64" then return end -- as PyTorch
+  assert(ok, outs)
+  local outs32, grads32 = results(name, calls.float32)
+  local outs64, grads64 = results(name, calls.float64)
+  for k, want in pairs(outs64) do
+    check("result " .. k, outs[k], outs32[k], want, half, 0)
+  end
+  if EXCEPT_GRADIENT[name] and not has_rule(name, call) then return end
+  local extra = READS_OUTPUT[name] and 2 * case.EPS[half] or 0
+  -- the same literal in three dtypes
+  local function each(a, b, c)
+    if case.is_literal(a) then
+      if grads64[c] then check("gradient", grads[a], grads32[b], grads64[c], half, extra) end
+    elseif type(a) == "table" then
+      for key in pairs(a) do each(a[key], b[key], c[key]) end
+    end
+  end
+  each(calls[half], calls.float32, calls.float64)
+end
+
+-- What is no row: bags of rows, weighted.
+local function real(shape, d) return {t = "float64", s = shape, d = d, g = true} end
+local bags = {
+  {t = "int64", s = {2, 3}, d = {4, 1, 5, 2, 6, 3}},
+  real({6, 2}, {0.31, -1.7, 2.21, 0.83, -0.47, 1.13, 1.9, -0.7, 0.57, -2.3, -1.19, 0.91}),
+  {mode = "sum", per_sample_weights = real({2, 3}, {0.3, -1.3, 0.7, 1.7, 0.9, -0.6})},
+}
+
+describe("16 bits are rounded once by", function()
+  for _, half in ipairs{"float16", "bfloat16"} do
+    it("embedding_bag, " .. half, function() run("embedding_bag", bags, half) end)
+  end
+  for _, row in ipairs(dm.ops()) do
+    local name = row.name
+    if not samples[name] and samples[name .. "_"] then name = name .. "_" end
+    local excepted = EXCEPT[name] or ON_DEVICE and EXCEPT_DEVICE[name]
+    for i, call in ipairs(not row.hidden and not excepted and samples[name] or {}) do
+      for _, half in ipairs(call.random and {} or {"float16", "bfloat16"}) do
+        it(("%s, sample %d, %s"):format(name, i, half), function() run(name, call, half) end)
+      end
+    end
+  end
+end)
