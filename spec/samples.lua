@@ -78,7 +78,10 @@ local UNARY = {
   special_ndtr = {-3, 3}, special_ndtri = {0.1, 0.9}, special_log_ndtr = {-3, 3},
   special_entr = {0.2, 3}, logit = {0.1, 0.9}, mvlgamma = {1.6, 3},
 }
-for name, range in pairs(UNARY) do samples[name] = {{x(range[1], range[2], 2, 3)}} end
+local unary = {}
+for name in pairs(UNARY) do unary[#unary + 1] = name end
+table.sort(unary) -- pairs has another order in each process, and the sequence would follow it
+for _, name in ipairs(unary) do samples[name] = {{x(UNARY[name][1], UNARY[name][2], 2, 3)}} end
 for _, name in ipairs{"abs", "sign", "relu", "leaky_relu", "elu", "hardtanh"} do
   samples[name] = {{off_zero(0.9, 2, 3)}, {off_zero(3.1, 2, 3)}}
 end
@@ -203,7 +206,7 @@ local POINTWISE = {"clamp", "add", "sub", "mul", "div", "pow", "atan2", "fmod", 
   "threshold", "nan_to_num", "frac", "hypot", "xlogy", "copysign", "logaddexp", "logaddexp2",
   "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "isclose", "signbit",
   "special_xlog1py", "nextafter"}
-for name in pairs(UNARY) do POINTWISE[#POINTWISE + 1] = name end
+table.move(unary, 1, #unary, #POINTWISE + 1, POINTWISE)
 for _, name in ipairs(POINTWISE) do
   for _, call in ipairs(samples[name]) do call.pointwise = true end
 end

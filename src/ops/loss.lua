@@ -157,6 +157,7 @@ op.composed "hinge_embedding_loss" {
   options = {"margin:num=1", "reduction:enum(none|mean|sum)=mean"},
   autocast = "fp32",
   attr = "dm_MarginAttr",
+  flags = "widen",
   doc = "x where target is 1, max(0, margin - x) where it is -1",
 }
 
