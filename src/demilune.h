@@ -23,7 +23,7 @@ extern "C" {
 
 #define DM_VERSION "0.2.0" /* the only place; CMake and Lua read it here */
 
-enum { DM_MAX_DIM = 8 }; /* the most dims that a tensor can have */
+enum { DM_MAX_DIM = 16 }; /* the most dims that a tensor can have */
 
 typedef enum dm_status {
   DM_OK = 0,

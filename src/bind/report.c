@@ -119,7 +119,7 @@ static int trace_first(lua_State *L) {
   set_string(L, "phase", lua_toboolean(L, 2) ? "backward" : "forward");
   set_string(L, "value", b->nan ? "NaN" : "inf");
   set_string(L, "dtype", dtype_name(b->dtype));
-  set_string(L, "shape", dm_shape_str(b->ndim, b->shape, (char[96]){0}));
+  set_string(L, "shape", DM_DIMS(b->ndim, b->shape));
   set_boolean(L, "autocast", b->autocast);
   set_integer(L, "module", b->module);
   set_integer(L, "step", b->step);

@@ -126,11 +126,11 @@ static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *num
   for (int d = 0; d < ndim; d++) {
     if (shape[d] < 0)
       return dm_fail(DM_EARG, "negative size %lld in shape %s", (long long)shape[d],
-                     dm_shape_str(ndim, shape, (char[96]){0}));
+                     DM_DIMS(ndim, shape));
     if (shape[d] == 0) empty = true;
     else if (__builtin_mul_overflow(n, shape[d], &n) || n > (int64_t)1 << 58)
       return dm_fail(DM_EMEM, "shape %s has more elements than memory has bytes",
-                     dm_shape_str(ndim, shape, (char[96]){0}));
+                     DM_DIMS(ndim, shape));
   }
   *numel = empty ? 0 : n;
   return DM_OK;
@@ -384,11 +384,12 @@ bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b) {
 }
 
 /* "{2, 3}" in buf; a shape that is too long for it is cut. */
-const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]) {
-  int at = snprintf(buf, 96, "{");
-  for (int d = 0; d < ndim && at < 96; d++)
-    at += snprintf(buf + at, (size_t)(96 - at), "%s%lld", d ? ", " : "", (long long)shape[d]);
-  if (at < 95) snprintf(buf + at, (size_t)(96 - at), "}");
+const char *dm_shape_str(int ndim, const int64_t *shape, char buf[DM_SHAPE_TEXT]) {
+  int at = snprintf(buf, DM_SHAPE_TEXT, "{");
+  for (int d = 0; d < ndim && at < DM_SHAPE_TEXT; d++)
+    at += snprintf(buf + at, (size_t)(DM_SHAPE_TEXT - at), "%s%lld", d ? ", " : "",
+                   (long long)shape[d]);
+  if (at < DM_SHAPE_TEXT - 1) snprintf(buf + at, (size_t)(DM_SHAPE_TEXT - at), "}");
   return buf;
 }
 

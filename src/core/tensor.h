@@ -117,22 +117,31 @@ static inline void dm_channels_last_strides(const int64_t *shape, int64_t *strid
   stride[2] = stride[3] * dm_max_i64(shape[3], 1);
   stride[0] = stride[2] * dm_max_i64(shape[2], 1);
 }
-/* Copies all DM_MAX_DIM sizes: a copy of fixed length is cheaper than a loop over ndim, and
-   this runs for every operand of every recorded call. */
+/* Copies FEW_DIM sizes at once, and the others only where a tensor has them: a copy of fixed
+   length is cheaper than a loop over ndim, and this runs for every operand of every recorded
+   call. */
+enum { FEW_DIM = 8 };
+static inline void dm_meta_set(dm_Meta *m, const dm_Tensor *t) {
+  m->dtype = t->dtype;
+  m->ndim = t->ndim;
+  m->device = t->device;
+  m->channels_last = false;
+  memcpy(m->shape, t->shape, FEW_DIM * sizeof *m->shape);
+  if (DM_UNLIKELY(t->ndim > FEW_DIM))
+    memcpy(m->shape + FEW_DIM, t->shape + FEW_DIM, (DM_MAX_DIM - FEW_DIM) * sizeof *m->shape);
+}
 static inline dm_Meta dm_meta_of(const dm_Tensor *t) {
   dm_Meta m;
-  m.dtype = t->dtype;
-  m.ndim = t->ndim;
-  m.device = t->device;
-  m.channels_last = false;
-  memcpy(m.shape, t->shape, sizeof m.shape);
+  dm_meta_set(&m, t);
   return m;
 }
 int64_t dm_numel(int ndim, const int64_t *shape);
 bool dm_same_shape(const dm_Tensor *a, const dm_Tensor *b);
 /* "{2, 3, 4}" into buf. */
-const char *dm_shape_str(int ndim, const int64_t *shape, char buf[96]);
-#define DM_SHAPE(t) dm_shape_str((t)->ndim, (t)->shape, (char[96]){0})
+enum { DM_SHAPE_TEXT = 192 };
+const char *dm_shape_str(int ndim, const int64_t *shape, char buf[DM_SHAPE_TEXT]);
+#define DM_DIMS(ndim, shape) dm_shape_str(ndim, shape, (char[DM_SHAPE_TEXT]){0})
+#define DM_SHAPE(t) DM_DIMS((t)->ndim, (t)->shape)
 
 /* The shape that a and b broadcast to (NumPy's rules); the failure names shapes and dim. */
 dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, int *ndim,

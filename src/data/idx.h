@@ -1,5 +1,5 @@
 /* IDX files, the format of MNIST and Fashion-MNIST: plain or gzip, any of the six
-   element types, up to 8 dims, most significant byte first.
+   element types, up to 16 dims, most significant byte first.
    Format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database", 1998. */
 #ifndef DM_IDX_H
 #define DM_IDX_H

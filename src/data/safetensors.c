@@ -37,7 +37,7 @@ enum {
   MAX_HEADER = 100000000, /* the reference implementation's limit */
   MAX_TENSORS = 1 << 20,
   MAX_DEPTH = 3,                 /* {name: {shape: [ ] } } */
-  MAX_COMMAS = 12 * MAX_TENSORS, /* 11 a tensor of 8 dims: bounds the parser */
+  MAX_COMMAS = 20 * MAX_TENSORS, /* 19 a tensor of 16 dims: bounds the parser */
   SUM_DIGITS = 16,               /* of a checksum, in hex */
   READ_BYTES = 1 << 18           /* at a time: still in the cache for the checksum */
 };

@@ -245,8 +245,7 @@ static dm_status check_remade(const dm_Node *n, const dm_Saved *s, const dm_Tens
                    "checkpoint: run again, the function gave %s a tensor of shape %s and dtype "
                    "%s, at first %s %s; hint: it must do the same both times",
                    dm_node_name(n), DM_SHAPE(t), dm_dtype_name((dm_DType)t->dtype),
-                   dm_shape_str(m->ndim, m->shape, (char[96]){0}),
-                   dm_dtype_name((dm_DType)m->dtype));
+                   DM_DIMS(m->ndim, m->shape), dm_dtype_name((dm_DType)m->dtype));
   const dm_Tensor *leaf = s->from >= 0 ? n->in[s->from].leaf : NULL;
   return leaf && !dm_saved_is_same(s, leaf) ? dm_saved_refuse(s, n, leaf) : DM_OK;
 }

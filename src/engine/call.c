@@ -447,7 +447,7 @@ static dm_status check_inplace(const dm_OpInfo *op, const dm_Tensor *t, const dm
                     memcmp(m->shape, t->shape, sizeof m->shape[0] * (size_t)t->ndim) == 0;
   if (!same)
     return dm_fail(DM_EARG, "%s_: the result has shape %s, but it is written into %s", op->name,
-                   dm_shape_str(m->ndim, m->shape, (char[96]){0}), DM_SHAPE(t));
+                   DM_DIMS(m->ndim, m->shape), DM_SHAPE(t));
   if (DM_UNLIKELY(!dm_device_eq(m->device, t->device))) {
     char a[16], b[16];
     return dm_fail(DM_EARG, "%s_: the result is on %s, but it is written into %s", op->name,

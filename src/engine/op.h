@@ -200,7 +200,7 @@ enum { DM_ATTR_BYTES = 512 };
 
 /* For rules. */
 static inline void dm_out_like(dm_Call *c, int i, const dm_Tensor *t, dm_DType dtype) {
-  c->out_meta[i] = dm_meta_of(t);
+  dm_meta_set(&c->out_meta[i], t);
   c->out_meta[i].dtype = (uint8_t)dtype;
 }
 /* Fails unless input i, called `name` in the message, has ndim dims. */

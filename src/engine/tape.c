@@ -165,12 +165,12 @@ static dm_Node *node_new(const dm_OpInfo *op, int n_in, dm_Tensor *const *in, in
   n->attr = p + grads;
   for (int i = 0; i < n_in; i++) {
     n->in[i] = edge_of(in[i]);
-    if (in[i]) n->in_meta[i] = dm_meta_of(in[i]);
+    if (in[i]) dm_meta_set(&n->in_meta[i], in[i]);
     else memset(&n->in_meta[i], 0, sizeof n->in_meta[i]);
   }
   for (int i = 0; i < n_out; i++) {
     n->gy[i] = NULL;
-    n->out_meta[i] = dm_meta_of(out[i]);
+    dm_meta_set(&n->out_meta[i], out[i]);
   }
   return n;
 }

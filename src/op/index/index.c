@@ -98,7 +98,7 @@ static dm_status bad_position(const dm_Call *c, const dm_Tensor *index, const Re
     return dm_fail(DM_EARG, "%s: the index holds %lld, but there is nothing to choose from",
                    c->op->name, (long long)value);
   return dm_fail(DM_EARG, "%s: the index holds %lld at %s, wanted %d to %lld", c->op->name,
-                 (long long)value, dm_shape_str(index->ndim, at, (char[96]){0}), c->base,
+                 (long long)value, DM_DIMS(index->ndim, at), c->base,
                  (long long)(r->n - 1 + c->base));
 }
 

@@ -78,8 +78,7 @@ static dm_status choose(const dm_Call *c, dm_X *x, const dm_Ints *dims, int from
   const int n = ch->ndim + t->ndim - ch->n;
   if (n <= DM_MAX_DIM) return DM_OK;
   return dm_fail(DM_EARG, "%s: indices of shape %s in shape %s give %d dims, the most is %d",
-                 ch->what, dm_shape_str(ch->ndim, ch->shape, (char[96]){0}), DM_SHAPE(t), n,
-                 DM_MAX_DIM);
+                 ch->what, DM_DIMS(ch->ndim, ch->shape), DM_SHAPE(t), n, DM_MAX_DIM);
 }
 
 /* The positions along dim `d`, counted from 0, with `ones` dims of size 1 behind them: those of

@@ -288,7 +288,7 @@ static dm_status check_row_source(dm_Call *c) {
   dm_Meta want = c->out_meta[0];
   want.shape[dim] = c->in[1]->numel;
   return dm_fail(DM_EARG, "%s: a source of shape %s given, wanted %s", c->op->name,
-                 DM_SHAPE(source), dm_shape_str(want.ndim, want.shape, (char[96]){0}));
+                 DM_SHAPE(source), DM_DIMS(want.ndim, want.shape));
 }
 
 /* x (..., n, ...), index (m), source (..., m, ...) -> x's shape and dtype. */

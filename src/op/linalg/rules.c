@@ -167,7 +167,7 @@ static dm_status system_rule(dm_Call *c, bool left) {
   lead[1].ndim -= 2;
   dm_Meta *m = &c->out_meta[0];
   int ndim;
-  *m = dm_meta_of(b);
+  dm_meta_set(m, b);
   DM_TRY(dm_broadcast(DM_LINALG(c), &lead[0], &lead[1], &ndim, m->shape));
   m->ndim = (uint8_t)ndim;
   m->shape[m->ndim++] = dm_rows(b);

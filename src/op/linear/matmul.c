@@ -213,7 +213,7 @@ static dm_status check_added(const dm_Call *c) {
   }
   if (!fits)
     return dm_fail(DM_EARG, "%s: input of shape %s does not broadcast to the product's %s",
-                   c->op->name, DM_SHAPE(x), dm_shape_str(m->ndim, m->shape, (char[96]){0}));
+                   c->op->name, DM_SHAPE(x), DM_DIMS(m->ndim, m->shape));
   const bool whole =
       a->beta == (double)(int64_t)a->beta && a->alpha == (double)(int64_t)a->alpha;
   if (!dm_is_float((dm_DType)x->dtype) && !whole)

@@ -33,7 +33,7 @@ static dm_status check_loss(const dm_Call *c, int ndim, const int64_t *x,
   for (int d = 0; fits && d < target->ndim; d++) fits = target->shape[d] == x[d ? d + 1 : 0];
   if (!fits)
     return dm_fail(DM_EARG, "%s: x has shape %s, the target %s; wanted one label for each row",
-                   op, dm_shape_str(ndim, x, (char[96]){0}), DM_SHAPE(target));
+                   op, DM_DIMS(ndim, x), DM_SHAPE(target));
   const int64_t classes = x[ndim == 1 ? 0 : 1];
   if (weight && (weight->ndim != 1 || weight->shape[0] != classes))
     return dm_fail(DM_EARG, "%s: weight has shape %s, wanted one for each of %lld classes", op,

@@ -25,8 +25,7 @@ dm_status dm_check_ends_in(const dm_Call *c, const dm_Tensor *x, const dm_Ints *
   for (int64_t d = 0; ok && d < shape->n; d++) ok = shape->v[d] == x->shape[lead + d];
   if (ok) return DM_OK;
   return dm_fail(DM_EARG, "%s: x is %s, wanted one that ends in normalized_shape %s",
-                 c->op->name, DM_SHAPE(x),
-                 dm_shape_str((int)shape->n, shape->v, (char[96]){0}));
+                 c->op->name, DM_SHAPE(x), DM_DIMS((int)shape->n, shape->v));
 }
 
 dm_status dm_check_channels(const dm_Call *c, const dm_Tensor *x) {

@@ -40,7 +40,7 @@ dm_status binary_rule(dm_Call *c) {
   dm_Meta *m = &c->out_meta[0];
   int ndim;
   if (dm_same_shape(x, y)) {
-    *m = dm_meta_of(x);
+    dm_meta_set(m, x);
   } else {
     DM_TRY(dm_broadcast(c->op->name, x, y, &ndim, m->shape));
     m->ndim = (uint8_t)ndim;

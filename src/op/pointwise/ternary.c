@@ -23,7 +23,7 @@ static dm_status broadcast_all(dm_Call *c, dm_DType dtype) {
     sum.ndim = (uint8_t)ndim;
     for (int d = 0; d < ndim; d++) sum.shape[d] = shape[d];
   }
-  *m = dm_meta_of(&sum);
+  dm_meta_set(m, &sum);
   m->dtype = (uint8_t)dtype;
   return DM_OK;
 }

@@ -213,7 +213,7 @@ dm_status sum_to_size_rule(dm_Call *c) {
     ok = size->v[d] == 1 || size->v[d] == x->shape[d + lead];
   if (!ok)
     return dm_fail(DM_EARG, "sum_to_size: %s does not broadcast to %s",
-                   dm_shape_str((int)size->n, size->v, (char[96]){0}), DM_SHAPE(x));
+                   DM_DIMS((int)size->n, size->v), DM_SHAPE(x));
   dm_out_like(c, 0, x, (dm_DType)x->dtype);
   c->out_meta[0].ndim = (uint8_t)size->n;
   for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];

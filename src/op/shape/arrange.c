@@ -320,7 +320,7 @@ dm_status unflatten_compose(dm_Call *c, dm_X *x) {
   const bool fits = open < 0 ? known == whole : known > 0 && whole % known == 0;
   if (!fits)
     return dm_fail(DM_EARG, "unflatten: dim %d of size %lld as %s", dim + c->base,
-                   (long long)whole, dm_shape_str((int)a->sizes.n, a->sizes.v, (char[96]){0}));
+                   (long long)whole, DM_DIMS((int)a->sizes.n, a->sizes.v));
   if (open >= 0) shape[open] = whole / known;
   for (int d = dim + 1; d < t->ndim; d++) shape[n++] = t->shape[d];
   c->out[0] = x_reshape(x, t, n, shape);

@@ -150,8 +150,9 @@ dm_status stack_rule(dm_Call *c) {
   int dim;
   DM_TRY(stack_dim(c, first->ndim, &dim));
   if (first->ndim == DM_MAX_DIM)
-    return dm_fail(DM_EARG, "stack: tensors of shape %s cannot take another dim",
-                   DM_SHAPE(first));
+    return dm_fail(DM_EARG,
+                   "stack: tensors of shape %s cannot take another dim, %d is the most",
+                   DM_SHAPE(first), DM_MAX_DIM);
   for (int i = 1; i < c->n_in; i++)
     if (!dm_same_shape(first, c->in[i]))
       return dm_fail(DM_EARG, "stack: tensor %d has shape %s, tensor %d %s; wanted equal ones",

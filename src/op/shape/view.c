@@ -36,7 +36,7 @@ static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints
     if (shape[d] == -1 && unknown < 0) unknown = d;
     else if (shape[d] < 0)
       return dm_fail(DM_EARG, "%s: size %lld in %s; one size may be -1, the others count", op,
-                     (long long)shape[d], dm_shape_str((int)want->n, want->v, (char[96]){0}));
+                     (long long)shape[d], DM_DIMS((int)want->n, want->v));
     else if (shape[d] > 0 && known > MAX_NUMEL / shape[d]) huge = true;
     else if (shape[d] > 0) known *= shape[d];
     else empty = true;
@@ -48,8 +48,7 @@ static dm_status resolve_shape(const char *op, const dm_Tensor *x, const dm_Ints
     shape[unknown] = x->numel / known;
   else if (unknown >= 0 || known != x->numel)
     return dm_fail(DM_EARG, "%s: shape %s with %lld elements does not fit into %s", op,
-                   DM_SHAPE(x), (long long)x->numel,
-                   dm_shape_str((int)want->n, want->v, (char[96]){0}));
+                   DM_SHAPE(x), (long long)x->numel, DM_DIMS((int)want->n, want->v));
   *ndim = (int)want->n;
   return DM_OK;
 }
@@ -113,7 +112,7 @@ dm_status view_rule(dm_Call *c) {
     return dm_fail(DM_EARG,
                    "view: shape %s with these strides cannot be seen as %s; hint: "
                    "x:reshape(...) copies where it must",
-                   DM_SHAPE(c->in[0]), dm_shape_str(ndim, shape, (char[96]){0}));
+                   DM_SHAPE(c->in[0]), DM_DIMS(ndim, shape));
   return make(c, ndim, shape, stride, c->in[0]->offset);
 }
 
@@ -353,7 +352,7 @@ dm_status expand_rule(dm_Call *c) {
   const dm_Ints *want = &DM_ATTR(dm_SizeAttr, c)->size;
   const dm_Tensor *t = c->in[0];
   int64_t shape[DM_MAX_DIM], stride[DM_MAX_DIM];
-  const char *to = dm_shape_str((int)dm_max_i64(want->n, 0), want->v, (char[96]){0});
+  const char *to = DM_DIMS((int)dm_max_i64(want->n, 0), want->v);
   if (want->n < t->ndim)
     return dm_fail(DM_EARG, "expand: shape %s to fewer dims %s", DM_SHAPE(t), to);
   for (int d = 0; d < want->n; d++) {
