@@ -91,3 +91,70 @@ describe("a hostile script", function()
     end)
   end
 end)
+
+describe("a string that holds NUL", function()
+  local dm = require "demilune"
+  local x = dm.ones(1, 1, 3)
+
+  -- C would read the part before it, which names something else.
+  for what, f in pairs{
+    dtype = function() return dm.zeros(2, {dtype = "float64\0x"}) end,
+    ["the default dtype"] = function() return dm.set_default_dtype "float64\0x" end,
+    device = function() return dm.zeros(2, {device = "cpu\0x"}) end,
+    to = function() return x:to "float64\0x" end,
+    equation = function() return dm.einsum("abc->a\0x", x) end,
+    choice = function() return x:pad({1, 1}, {mode = "reflect\0x"}) end,
+    option = function() return x:sum{["dim\0x"] = 1} end,
+    property = function() return x["shape\0x"] end,
+    field = function() x["data\0x"] = dm.ones(2) end,
+    index = function() return x[{"newaxis\0x", 1}] end,
+    autocast = function() return (dm.amp.autocast{dtype = "bfloat16\0x"}) end,
+    ["device type"] = function() return dm.amp.is_autocast_enabled "cpu\0x" end,
+    json = function() return dm.json_encode "a\0b" end,
+    key = function() return dm.json_encode{["a\0b"] = 1} end,
+  } do
+    it("is no name of anything: " .. what, function()
+      assert.refuses("^%S*hostile_spec.lua:%d+: ", f)
+      assert.refuses(what == "autocast" and "bfloat16%z" or "NUL", f)
+    end)
+  end
+end)
+
+describe("what holds itself", function()
+  local dm = require "demilune"
+
+  it("is printed once: a module", function()
+    local m = dm.nn.Sequential(dm.nn.ReLU())
+    m.itself = m
+    m.list = dm.nn.ModuleList(m)
+    assert.equal([[Sequential {
+  [1] ReLU
+  itself Sequential (the one around it)
+  list ModuleList {
+    [1] Sequential (the one around it)
+  }
+}]], (tostring(m):gsub(" +0?%f[\n\0]", "")))
+  end)
+
+  it("is printed once: a state", function()
+    local state = dm.nn.Linear(2, 2):state_dict()
+    state.itself = {state}
+    for _ = 1, 2 do assert.matches("itself = {%s*%(the table around it%)", tostring(state)) end
+  end)
+
+  it("is refused by apply", function()
+    local m = dm.nn.Sequential(dm.nn.ReLU())
+    m.itself = m
+    assert.refuses("hostile_spec.lua:%d+: apply: a Sequential holds itself", function()
+      m:apply(function() end)
+    end)
+  end)
+
+  it("is printed again after content that raises", function()
+    local state = dm.nn.Linear(2, 2):state_dict()
+    state.x = setmetatable({}, {__tostring = function() error "on purpose" end})
+    for _ = 1, 2 do assert.refuses("on purpose$", function() return tostring(state) end) end
+    state.x = 1
+    assert.matches("x = 1", tostring(state), 1, true)
+  end)
+end)

@@ -44,6 +44,9 @@ end
 
 local text_of
 
+-- The tables that are being printed: one that holds itself is printed once.
+local open = setmetatable({}, {__mode = "k"})
+
 -- One line where that is short and holds no tables, else a line for each key.
 local function table_text(t, indent, depth)
   local words, long = {}, false
@@ -63,13 +66,25 @@ function text_of(value, indent, depth)
   if core.is_tensor(value) then return ("%s %s"):format(value.dtype, tostring(value.shape)) end
   if type(value) == "string" then return ("%q"):format(value) end
   local meta = getmetatable(value)
+  if type(value) == "table" and open[value] then return "(the table around it)" end
   if type(value) ~= "table" or meta and meta ~= Shown and meta.__tostring or depth > MAX_DEPTH then
     return tostring(value)
   end
   return table_text(value, indent, depth)
 end
 
-function Shown.__tostring(t) return table_text(t, "", 1) end
+-- The text of a table, also where the content raises; it is open for that long.
+local function finished(t, ok, text)
+  open[t] = nil
+  if not ok then error(text, 0) end
+  return text
+end
+
+function Shown.__tostring(t)
+  if open[t] then return "(the table around it)" end
+  open[t] = true
+  return finished(t, pcall(table_text, t, "", 1))
+end
 
 --- Returns t, which prints its content from now on. keys: a list, the order in which pairs walks
 --- it; other keys follow, numbers before strings.

@@ -161,7 +161,7 @@ static dm_DeviceType check_type(lua_State *L, int i) {
   if (lua_type(L, i) != LUA_TSTRING)
     dm_raise_text(L, "autocast: device_type is a %s, wanted a string such as \"cpu\"",
                   luaL_typename(L, i));
-  if (dm_device_parse(lua_tostring(L, i), &d) != DM_OK) dm_raise(L);
+  if (dm_device_parse(dm_word(L, i), &d) != DM_OK) dm_raise(L);
   return (dm_DeviceType)d.type;
 }
 
@@ -172,7 +172,7 @@ static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
                                       "fp32",     "float32",         "fp32_set_opt_dtype",
                                       "promote",  "banned"};
   static const uint8_t classes[] = {ASIS, LOW, LOW, F32, F32, F32OUT, WIDE, BAN};
-  const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  const char *word = lua_type(L, -1) == LUA_TSTRING ? dm_word(L, -1) : NULL;
   if (!word)
     dm_raise_text(L, "autocast: policy of %s is a %s, wanted a word such as \"fp32\"", op->name,
                   luaL_typename(L, -1));
@@ -197,7 +197,7 @@ static uint8_t check_word(lua_State *L, const dm_OpInfo *op) {
 /* The id of the op named at i. Raises on ops that autocast never meets: those without a
    tensor argument, those only in place, and hidden ones. */
 static int check_op(lua_State *L, int i) {
-  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : luaL_typename(L, i);
+  const char *name = lua_type(L, i) == LUA_TSTRING ? dm_word(L, i) : luaL_typename(L, i);
   const int id = dm_op_find(name);
   const uint32_t flags = id < 0 ? 0 : dm_ops[id].flags;
   if (flags & (F_CREATE | F_ONLY_INPLACE))
@@ -268,9 +268,9 @@ typedef struct Plain {
    ones. */
 static bool take_option(lua_State *L, Plain *o) {
   if (lua_type(L, -2) != LUA_TSTRING) return false;
-  const char *name = lua_tostring(L, -2);
+  const char *name = dm_word(L, -2);
   const bool flag = lua_isboolean(L, -1);
-  const char *word = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  const char *word = lua_type(L, -1) == LUA_TSTRING ? dm_word(L, -1) : "";
   if (strcmp(name, "dtype") == 0) {
 #define ROW(X, E, S, BITS, NAME, ...)             \
   if (strcmp(word, NAME) == 0) o->dtype = DM_##E; \

@@ -224,6 +224,9 @@ void dm_collect_before_backward(lua_State *L, State *S);
 /* Runs one and empties the CPU's cache, before a call that ran out of memory is tried again. */
 void dm_reclaim_memory(lua_State *L, State *S);
 
+/* The string at i. One that holds NUL is no name of anything, though C would read the part
+   before it: a text that names nothing stands for it. */
+const char *dm_word(lua_State *L, int i);
 /* The dtype that the string at i names; raises with the nearest name otherwise. */
 dm_DType dm_check_dtype(lua_State *L, int i);
 /* The device that the string at i names ("cpu", "cuda", "cuda:1"); raises when the word is

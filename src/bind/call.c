@@ -116,7 +116,7 @@ static double to_num(Args *a, const char *name, int i) {
 /* The index of the word at i among the choices "a|b|c" of an enum. A number counts as its
    text: ord = 2, or math.huge for "inf". Raises with the list of choices. */
 static int64_t to_choice(Args *a, const dm_AttrSpec *s, int i) {
-  const char *word = lua_type(a->L, i) == LUA_TSTRING ? lua_tostring(a->L, i) : NULL;
+  const char *word = lua_type(a->L, i) == LUA_TSTRING ? dm_word(a->L, i) : NULL;
   char number[32];
   if (lua_type(a->L, i) == LUA_TNUMBER) {
     snprintf(number, sizeof number, "%.14g", (double)lua_tonumber(a->L, i));
@@ -165,7 +165,7 @@ static int to_list(Args *a, const dm_AttrSpec *s, int i, int last, dm_Ints *out)
 static void to_tuple(Args *a, const dm_AttrSpec *s, int i, int64_t *v) {
   lua_State *L = a->L;
   const int n = s->kind - A_ONE + 1;
-  const char *word = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
+  const char *word = lua_type(L, i) == LUA_TSTRING ? dm_word(L, i) : "";
   if (strcmp(word, "same") == 0 || strcmp(word, "valid") == 0) {
     for (int k = 0; k < n; k++) v[k] = word[0] == 's' ? -1 : 0;
   } else if (!lua_istable(L, i)) {
@@ -253,7 +253,7 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
     break;
   case A_DTYPE:
     if (lua_type(L, i) != LUA_TSTRING) bad(a, s->name, i, "dtype");
-    if (dm_dtype_find(lua_tostring(L, i)) == DM_NO_DTYPE) free_temps(a);
+    if (dm_dtype_find(dm_word(L, i)) == DM_NO_DTYPE) free_temps(a);
     *(int64_t *)p = dm_check_dtype(L, i);
     break;
   case A_DEVICE:
@@ -266,7 +266,7 @@ static int read_attr(Args *a, const dm_AttrSpec *s, int i, int last) {
   case A_POS: *(int64_t *)p = to_position(a, s->name, i); break;
   case A_STR:
     if (lua_type(L, i) != LUA_TSTRING) bad(a, s->name, i, "string");
-    *(const char **)p = lua_tostring(L, i);
+    *(const char **)p = dm_word(L, i);
     break;
   case A_OPTNUM: *(dm_OptNum *)p = (dm_OptNum){1, to_num(a, s->name, i)}; break;
   case A_OPTDIM: *(dm_OptInt *)p = (dm_OptInt){1, to_position(a, s->name, i)}; break;
@@ -397,7 +397,7 @@ static void read_options(Args *a, int i) {
       lua_pushvalue(L, -1); /* below the key: the table may lose it while the op runs */
       lua_insert(L, -3);
     }
-    read_named(a, lua_tostring(L, -2));
+    read_named(a, dm_word(L, -2));
     lua_pop(L, 1);
   }
 }

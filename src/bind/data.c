@@ -260,6 +260,9 @@ static int safetensors_write(lua_State *L) {
   for (lua_pushnil(L); lua_next(L, 2); lua_pop(L, 1), i++) {
     if (lua_type(L, -2) != LUA_TSTRING)
       return dm_raise_text(L, "safetensors_write: the name of a tensor is no string");
+    if (strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
+      return dm_raise_text(L, "safetensors_write: the name of a tensor holds NUL, after '%s'",
+                           lua_tostring(L, -2));
     if (i == n) return dm_raise_text(L, "safetensors_write: the table grew while it was read");
     Handle *dense = dm_push_own(L, S);
     const dm_Tensor *t = dm_check_tensor(L, -2);

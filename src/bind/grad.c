@@ -530,7 +530,7 @@ static int autocast_state(lua_State *L) {
   dm_ended_by(L, "demilune.AutocastState", "__gc", cast_state_gc);
   const dm_AutocastState *a = &dm_enter(L)->current->autocast;
   dm_Device d;
-  if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(lua_tostring(L, 1), &d));
+  if (lua_isstring(L, 1)) DM_CHECK(L, dm_device_parse(dm_word(L, 1), &d));
   if (lua_isstring(L, 1)) *s = dm_autocast_off(a, d.type);
   else *s = lua_toboolean(L, 1) ? dm_autocast_off(a, -1) : dm_autocast_copy(a);
   return 1;

@@ -181,7 +181,7 @@ static bool take_item(lua_State *L, State *S, Key *k, int i, lua_Integer next) {
   switch (lua_type(L, i)) {
   case LUA_TNUMBER: take_position(L, S, k, position(L, i)); return false;
   case LUA_TTABLE: take_range(L, S, k, i); return false;
-  case LUA_TSTRING: take_word(L, S, k, lua_tostring(L, i), next); return false;
+  case LUA_TSTRING: take_word(L, S, k, dm_word(L, i), next); return false;
   default:
     dm_raise_text(L, "index: integer, range or tensor expected, got %s%s", luaL_typename(L, i),
                   lua_isboolean(L, i) ? "; hint: x:eq(y), x:gt(y) make masks" : "");

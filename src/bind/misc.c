@@ -92,6 +92,11 @@ static int is_terminal(lua_State *L) {
 
 /* ---- JSON, by libcjson: plain data to text and back ---- */
 
+/* Whether the value at i is a string without NUL, where a string of cJSON would end. */
+static bool is_c_string(lua_State *L, int i) {
+  return lua_type(L, i) == LUA_TSTRING && strlen(lua_tostring(L, i)) == lua_rawlen(L, i);
+}
+
 /* Any plain value as a tree that the caller owns; table_to_json calls it for
    elements. */
 static cJSON *to_json(lua_State *L, int i, int depth);
@@ -156,7 +161,7 @@ static cJSON *table_to_json(lua_State *L, int i, int depth) {
   int64_t n_members = 0;
   lua_pushnil(L);
   while (o && lua_next(L, i)) {
-    cJSON *v = lua_type(L, -2) == LUA_TSTRING ? to_json(L, lua_gettop(L), depth + 1) : NULL;
+    cJSON *v = is_c_string(L, -2) ? to_json(L, lua_gettop(L), depth + 1) : NULL;
     if (!v) {
       lua_pop(L, 2);
       cJSON_Delete(o);
@@ -177,7 +182,7 @@ static cJSON *to_json(lua_State *L, int i, int depth) {
   if (depth > 100) return NULL;
   switch (lua_type(L, i)) {
   case LUA_TBOOLEAN: return cJSON_CreateBool(lua_toboolean(L, i));
-  case LUA_TSTRING: return cJSON_CreateString(lua_tostring(L, i));
+  case LUA_TSTRING: return is_c_string(L, i) ? cJSON_CreateString(lua_tostring(L, i)) : NULL;
   case LUA_TNUMBER:
     if (lua_isinteger(L, i))
       snprintf(text, sizeof text, "%lld", (long long)lua_tointeger(L, i));
@@ -196,7 +201,7 @@ static int json_encode(lua_State *L) {
   lua_settop(L, 1);
   cJSON *j = to_json(L, 1, 0);
   if (!j)
-    return dm_raise_text(L, "json_encode: wanted nested tables of finite numbers, strings and "
+    return dm_raise_text(L, "json_encode: wanted nested tables of finite numbers, strings without NUL and "
                             "booleans, each with string keys or as a list");
   char *text = cJSON_PrintUnformatted(j);
   cJSON_Delete(j);

@@ -418,9 +418,15 @@ void dm_ended_by(lua_State *L, const char *name, const char *event, lua_CFunctio
   lua_setmetatable(L, -2);
 }
 
+const char *dm_word(lua_State *L, int i) {
+  size_t n;
+  const char *word = lua_tolstring(L, i, &n);
+  return strlen(word) == n ? word : "(a string with NUL)";
+}
+
 /* dm_nearest suggests a name for a misspelt one. */
 dm_DType dm_check_dtype(lua_State *L, int i) {
-  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
+  const char *name = lua_type(L, i) == LUA_TSTRING ? dm_word(L, i) : NULL;
   const dm_DType d = name ? dm_dtype_find(name) : DM_NO_DTYPE;
   if (d != DM_NO_DTYPE) return d;
 #define LISTED(X, E, S, BITS, NAME, ...) NAME,
@@ -437,7 +443,7 @@ dm_DType dm_check_dtype(lua_State *L, int i) {
 
 dm_Device dm_check_device(lua_State *L, int i) {
   dm_Device d = {DM_CPU, 0};
-  const char *name = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : NULL;
+  const char *name = lua_type(L, i) == LUA_TSTRING ? dm_word(L, i) : NULL;
   if (!name) dm_raise_text(L, "device: string expected, got %s", luaL_typename(L, i));
   else if (dm_device_parse(name, &d) != DM_OK || dm_device_check(d) != DM_OK) dm_raise(L);
   return d;
@@ -465,7 +471,7 @@ static const char *push_names(lua_State *L, const char *what, int n, const char 
 /* The position of the key at i among the n names; raises where it is none of them, as keys do
    that are no strings. */
 static int position_of(lua_State *L, int i, const char *what, int n, const char *const *names) {
-  const char *key = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "?";
+  const char *key = lua_type(L, i) == LUA_TSTRING ? dm_word(L, i) : "?";
   for (int k = 0; k < n; k++)
     if (strcmp(names[k], key) == 0) return k;
   const char *near = dm_nearest(key, n, names);

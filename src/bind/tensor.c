@@ -410,7 +410,7 @@ static int tensor_index(lua_State *L) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(3)) != LUA_TNIL) return 1;
     State *S = dm_enter(L);
-    const char *key = lua_tostring(L, 2);
+    const char *key = dm_word(L, 2);
     if (push_property(L, S, dm_check_tensor(L, 1), key)) return 1;
     if (dm_index_word(key)) return dm_index_get(L);
     if (lua_getfield(L, lua_upvalueindex(3), key) != LUA_TNIL) return 1;
@@ -470,7 +470,7 @@ static int tensor_newindex(lua_State *L) {
   dm_enter(L);
   if (lua_type(L, 2) != LUA_TSTRING) return dm_index_set(L);
   dm_Tensor *t = dm_check_tensor(L, 1);
-  const char *key = lua_tostring(L, 2);
+  const char *key = dm_word(L, 2);
   if (strcmp(key, "grad") == 0) return set_grad(L, t);
   if (strcmp(key, "data") == 0) return set_data(L, t);
   if (strcmp(key, "requires_grad") == 0) {
@@ -614,7 +614,7 @@ int dm_tensor_to(lua_State *L) {
       to.dtype = like->dtype;
       to.device = dm_device_code(like->device);
     } else if (lua_type(L, i) == LUA_TSTRING) {
-      const dm_DType d = dm_dtype_find(lua_tostring(L, i));
+      const dm_DType d = dm_dtype_find(dm_word(L, i));
       if (d != DM_NO_DTYPE) to.dtype = d;
       else to.device = dm_device_code(dm_check_device(L, i));
     } else if (lua_istable(L, i)) {

@@ -346,8 +346,17 @@ end
 getter("get_parameter", "parameter", is_parameter)
 getter("get_buffer", "buffer", is_buffer)
 
+-- Raises where a module below is one of those around it: `open` has these.
+local function refuse_circles(module, open)
+  if open[module] then caller.raise("apply: a %s holds itself", module.class) end
+  open[module] = true
+  each_child(module, function(_, child) refuse_circles(child, open) end)
+  open[module] = nil
+end
+
 --- Calls fn(module) for all modules below, then for this one. Returns the module.
 function Module:apply(fn)
+  refuse_circles(self, {})
   each_child(self, function(_, child) child:apply(fn) end)
   fn(self)
   return self
@@ -735,7 +744,13 @@ local function bytes_text(n)
   return ("%.1f MB"):format(n / 1e6)
 end
 
-local function lines_of(module, indent, name, out)
+-- Appends the lines of a module to out. `open` has the modules around it: one that holds itself is
+-- named where it comes again, and not entered, so that printing ends.
+local function lines_of(module, indent, name, out, open)
+  if open[module] then
+    out[#out + 1] = {indent .. name .. module:describe() .. " (the one around it)", ""}
+    return
+  end
   local children = {}
   each_child(module, function(path, child)
     children[#children + 1] = {lua_name(path):gsub("^%.", ""), child}
@@ -746,7 +761,11 @@ local function lines_of(module, indent, name, out)
     return
   end
   out[#out + 1] = {indent .. name .. module:describe() .. " {", ""}
-  for _, pair in ipairs(children) do lines_of(pair[2], indent .. "  ", pair[1] .. " ", out) end
+  open[module] = true
+  for _, pair in ipairs(children) do
+    lines_of(pair[2], indent .. "  ", pair[1] .. " ", out, open)
+  end
+  open[module] = nil
   out[#out + 1] = {indent .. "}", with_commas(n)}
 end
 
@@ -757,7 +776,7 @@ end
 
 function Module:__tostring()
   local rows, width, column = {}, 0, 0
-  lines_of(self, "", "", rows)
+  lines_of(self, "", "", rows, {})
   for _, row in ipairs(rows) do
     width, column = math.max(width, #row[1]), math.max(column, #row[2])
   end
