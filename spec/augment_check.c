@@ -117,6 +117,41 @@ static void check_any_list(void) {
   CHECK(dm_alloc_live() == live);
 }
 
+/* ---- transforms that are refused ---- */
+
+/* A list with this one transform is refused with this message. */
+static void check_refused(dm_Transform t, const char *message, int line) {
+  dm_Augment *a = NULL;
+  const dm_status st = dm_augment_new(&a, &t, 1);
+  check_at(st == DM_EARG && !a && strstr(dm_error(), message), message, line);
+  dm_augment_free(&a);
+}
+#define REFUSED(message, ...) check_refused((dm_Transform){__VA_ARGS__}, message, __LINE__)
+
+static void check_refusals(void) {
+  static const float zero[] = {0};
+  REFUSED("no kind has the number 99", .kind = (dm_TransformKind)99);
+  REFUSED("numbers for 1 to 64 channels", .kind = DM_TRANSFORM_PAD, .n_values = 65);
+  REFUSED("no such padding_mode", .kind = DM_TRANSFORM_PAD, .pad_mode = (dm_PadMode)9);
+  REFUSED("no such interpolation", .kind = DM_TRANSFORM_RESIZE, .height = 4,
+          .filter = (dm_Filter)9);
+  REFUSED("p is a probability", .kind = DM_TRANSFORM_RANDOM_GREY, .p = 2);
+  REFUSED("no such adjustment", .kind = DM_TRANSFORM_ADJUST, .p = 1, .adjust = DM_ADJUST_N);
+  REFUSED("factors are ranges", .kind = DM_TRANSFORM_JITTER, .jitter = {{2, 1}});
+  REFUSED("shear's within -89 to 89", .kind = DM_TRANSFORM_AFFINE, .p = 1,
+          .shear = {-90, 90, 0, 0}, .zoom = {1, 1});
+  REFUSED("translate is two parts", .kind = DM_TRANSFORM_AFFINE, .p = 1, .zoom = {1, 1},
+          .move = {2, 0});
+  REFUSED("magnitude 0 to num_magnitude_bins - 1", .kind = DM_TRANSFORM_RAND, .count = 1,
+          .magnitude = 31, .bins = 31);
+  const dm_Transform by_zero[] = {
+      {.kind = DM_TRANSFORM_TO_FLOAT},
+      {.kind = DM_TRANSFORM_NORMALIZE, .values = zero, .deviations = zero, .n_values = 1}};
+  dm_Augment *a = NULL;
+  CHECK(dm_augment_new(&a, by_zero, 2) == DM_EARG && strstr(dm_error(), "std is not 0"));
+  CHECK(dm_augment_new(&a, by_zero, -1) == DM_EARG && strstr(dm_error(), "-1 of them"));
+}
+
 /* ---- memory that runs out ---- */
 
 static const float mean[] = {0.5f, 0.25f, 0.75f}, std[] = {1, 2, 3};
@@ -213,6 +248,7 @@ static void check_loader(void) {
 int main(void) {
   for (int i = 0; i < DM_COUNT(pixels); i++) pixels[i] = (uint8_t)dm_splitmix64(&seed);
   check_any_list();
+  check_refusals();
   check_memory_walk();
   check_loader();
   printf("%d passed, %d failed\n", n_passed, n_failed);

@@ -387,6 +387,10 @@ static void check_st_writer(void) {
   const char *out = path_of("s.st");
   CHECK_FAIL(dm_st_write(out, duplicates, data, 2, NULL, 0, false), DM_EARG, "two tensors");
   CHECK_FAIL(dm_st_write(out, duplicates, data, 1, pairs, 2, false), DM_EARG, "twice");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, (1 << 20) + 1, NULL, 0, false), DM_EARG,
+             "1048577 tensors, a file takes 1048576");
+  CHECK_FAIL(dm_st_write(out, duplicates, data, 1, &(dm_StPair){"k", "\xff"}, 1, false),
+             DM_EARG, "metadata pair 1 is not UTF-8");
   duplicates[0].name = "\xff";
   CHECK_FAIL(dm_st_write(out, duplicates, data, 1, NULL, 0, false), DM_EARG, "UTF-8");
   duplicates[0].name = "__metadata__";
@@ -595,6 +599,12 @@ static void check_loader_images(void) {
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "int64");
   col[0].dtype = DM_U8, s.batch_size = 0;
   CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "batches of 0");
+  col[0].augment = NULL, s.batch_size = INT64_MAX;
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "a batch of it overflows");
+  s.batch_size = 1, s.num_workers = -1;
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "num_workers is -1");
+  s.num_workers = 1, s.prefetch = -1;
+  CHECK_FAIL(dm_loader_new(&l, &s), DM_EARG, "prefetch is -1");
   dm_augment_free(&mirrored);
   dm_augment_free(&bytes);
   dm_augment_free(&wider);
@@ -612,6 +622,9 @@ static void check_loader_windows(void) {
     const char *path = put_file("w.bin", tokens, sizeof tokens);
     dm_Tokens *t = NULL;
     CHECK(dm_tokens_open(&t, path, 16) == DM_OK && dm_tokens_count(t) == DM_COUNT(tokens));
+    int64_t beyond[2];
+    CHECK_FAIL(dm_tokens_read(t, DM_COUNT(tokens) - 1, 2, 1, beyond), DM_EARG,
+               "2 tokens from 15 on");
     const dm_TokenWindows windows = {t, 0, LENGTH, STEP, 1};
     const dm_LoaderColumn col = {
         .dtype = DM_I64, .row_numel = LENGTH, .read = dm_tokens_window, .source = &windows};

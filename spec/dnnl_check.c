@@ -103,7 +103,7 @@ static void in_child(void (*checks)(const Case *), const Case *c) {
     n_failed = 0;
     checks(c);
     fflush(stdout);
-    _exit(n_failed != 0);
+    exit(n_failed != 0);
   }
   int status = -1;
   waitpid(child, &status, 0);
