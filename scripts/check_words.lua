@@ -41,8 +41,8 @@ local WORDS = {
   {"the ground", "the layer"},
   {"%-%-%-%-+ what", "a noun in a heading"},
 }
--- Generated values, seeds of the fuzzers, measured tables, and this list itself.
-local SKIPPED = {"^spec/golden/", "^spec/fuzz/corpus/", "^scripts/bench/results/",
+-- Generated values, measured tables, and this list itself.
+local SKIPPED = {"^spec/golden/", "^scripts/bench/results/",
   "^scripts/check_words%.lua$", "^LICENSE$"}
 local KINDS = {c = true, h = true, inc = true, def = true, cu = true, cuh = true, cpp = true,
   lua = true, py = true, md = true, txt = true}

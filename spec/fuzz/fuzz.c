@@ -13,9 +13,11 @@
 #include "base/alloc.h"
 #include "demilune.h"
 
+enum { N_FILES = 3 };
+
 const char *fuzz_file(int slot, const void *bytes, size_t n) {
-  static int fds[2] = {-1, -1};
-  static char paths[2][32];
+  static int fds[N_FILES] = {-1, -1, -1};
+  static char paths[N_FILES][32];
   if (fds[slot] < 0) {
     fds[slot] = memfd_create("fuzz", 0);
     snprintf(paths[slot], sizeof paths[slot], "/proc/self/fd/%d", fds[slot]);
@@ -42,13 +44,41 @@ static void failed(lua_State *L) {
   abort();
 }
 
+/* Every line of Lua that ran, for scripts/coverage --fuzz: they are written at the end to the
+   file that FUZZ_LINES names, a line "source:number" each. */
+enum { MAX_SOURCES = 64, MAX_LINE = 2048 };
+static const char *sources[MAX_SOURCES];
+static uint8_t reached[MAX_SOURCES][MAX_LINE];
+
+static void write_lines(void) {
+  FILE *file = fopen(getenv("FUZZ_LINES"), "w");
+  if (!file) return;
+  for (int i = 0; i < MAX_SOURCES && sources[i]; i++)
+    for (int line = 1; line < MAX_LINE; line++)
+      if (reached[i][line]) fprintf(file, "%s:%d\n", sources[i], line);
+  fclose(file);
+}
+
+static void keep_line(const lua_Debug *ar) {
+  if (ar->source[0] != '@' || ar->currentline >= MAX_LINE) return;
+  for (int i = 0; i < MAX_SOURCES; i++) {
+    if (!sources[i]) sources[i] = strdup(ar->source + 1);
+    if (strcmp(sources[i], ar->source + 1) != 0) continue;
+    reached[i][ar->currentline] = 1;
+    return;
+  }
+}
+
 /* The fuzzer seeks inputs that reach new code; of Lua code it knows by these counters, one
    or more lines each. */
 enum { N_LINES = 1 << 13 };
 __attribute__((section("__libfuzzer_extra_counters"))) static uint8_t lines[N_LINES];
 
+static int keeps_lines;
+
 static void count_line(lua_State *L, lua_Debug *ar) {
   lua_getinfo(L, "S", ar);
+  if (keeps_lines) keep_line(ar);
   size_t n = ar->srclen; /* tells most files apart */
   n = (n * 1009 + (size_t)(unsigned char)ar->source[n > 7 ? n - 7 : 0]) * 257;
   lines[(n + (size_t)ar->currentline) % N_LINES]++;
@@ -66,6 +96,8 @@ static lua_State *open_state(const char *chunk) {
   if (luaL_dostring(L, "package.path = '" FUZZ_LUA "/?.lua;" FUZZ_LUA "/?/init.lua'"))
     failed(L);
   if (luaL_loadstring(L, chunk) || lua_pcall(L, 0, 1, 0)) failed(L);
+  keeps_lines = getenv("FUZZ_LINES") != NULL;
+  if (keeps_lines) atexit(write_lines);
   lua_sethook(L, count_line, LUA_MASKLINE, 0);
   return L;
 }

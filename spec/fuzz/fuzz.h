@@ -1,11 +1,13 @@
 /* Functions that the fuzzers share. A fuzzer is a program, NAME_fuzz.c with
    LLVMFuzzerTestOneInput: it gives random bytes to a reader as a file. The reader must answer
    with a value or a failure, without a report of the sanitizers and without a leak. The seeds
-   are in spec/fuzz/corpus/NAME. scripts/test --parts=fuzz runs all fuzzers.
+   are below NAME/ in spec/fuzz/corpus.tar. scripts/test --parts=fuzz unpacks them and runs all
+   fuzzers, `python3 scripts/coverage --fuzz` tells which lines of the readers they reach.
 
      CC=clang cmake -B build/fuzz -G Ninja -DDM_FUZZ=ON
      ninja -C build/fuzz fuzzers
-     build/fuzz/spec/NAME_fuzz -max_total_time=60 -detect_leaks=0 spec/fuzz/corpus/NAME */
+     mkdir build/fuzz/seeds && tar -xf spec/fuzz/corpus.tar -C build/fuzz/seeds
+     build/fuzz/spec/NAME_fuzz -max_total_time=60 -detect_leaks=0 build/fuzz/seeds/NAME */
 #ifndef DM_FUZZ_H
 #define DM_FUZZ_H
 
@@ -14,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* The path of a file with these bytes, in memory; `slot` 0 or 1 is which of two. It is
+/* The path of a file with these bytes, in memory; `slot` 0, 1 or 2 is which of three. It is
    good until the next call for that slot. */
 const char *fuzz_file(int slot, const void *bytes, size_t n);
 
