@@ -337,3 +337,42 @@ describe("hooks", function()
     assert.same({4.0}, numbers(h.grad))
   end)
 end)
+
+-- Of y = f(x) with a seed v: gx is linear in v, and so the gradient of (gx * c):sum() in v is f's
+-- own slope in the direction of c. That one is linear in c, and its gradient there is gx again.
+describe("the gradient of a gradient in its seed, of", function()
+  local function double(...) return dm.randn({...}, {dtype = "float64", requires_grad = true}) end
+  local function grad(y, x, seed)
+    return dm.autograd.grad({y}, {x}, {grad_outputs = seed and {seed}, create_graph = true})
+  end
+  local function is_close(a, b)
+    assert.is_true((a - b):abs():max():item() < 1e-12)
+  end
+  local rows = dm.tensor({1, 3, 1}, {dtype = "int64"})
+  local function add_rows(x) return dm.zeros_like(x):index_add(1, rows, x, {alpha = 2}) end
+
+  for _, case in ipairs{
+    {"embedding", {4, 2}, function(w) return dm.nn.functional.embedding(rows, w) end},
+    {"nll_loss", {3, 4}, function(x)
+      return dm.nn.functional.nll_loss(x, rows, {reduction = "none"})
+    end},
+    {"cumsum", {3, 4}, function(x) return x:cumsum(2) end},
+    {"index_add", {3, 2}, add_rows},
+    {"adaptive_avg_pool2d", {1, 2, 5, 4}, function(x)
+      return dm.nn.functional.adaptive_avg_pool2d(x, {2, 3})
+    end},
+    {"max_pool2d", {1, 2, 4, 4}, function(x) return dm.nn.functional.max_pool2d(x, 2) end, true},
+  } do
+    local name, shape, f, is_bent = table.unpack(case, 1, 4)
+    it(name .. " is its slope", function()
+      local x, c = double(table.unpack(shape)), double(table.unpack(shape))
+      local y = f(x)
+      local v, d = double(table.unpack(y.shape)), double(table.unpack(y.shape))
+      local gx = grad(y, x, v)
+      local slope = grad((gx * c):sum(), v)
+      is_close((slope * v):sum(), (gx * c):sum())
+      if not is_bent then is_close(slope, f(c)) end
+      is_close(grad((slope * d):sum(), c), grad(f(x), x, d))
+    end)
+  end
+end)

@@ -5,6 +5,8 @@
 local dm = require "demilune"
 local F = dm.nn.functional
 
+local FILE = "/nowhere/refused.safetensors" -- no call comes so far as to open it
+
 local function shaped(...) return dm.zeros({...}, {device = "cpu"}) end
 local function whole(...) return dm.zeros({...}, {dtype = "int64", device = "cpu"}) end
 local function ones(...) return dm.ones({...}, {dtype = "int64", device = "cpu"}) end
@@ -31,6 +33,9 @@ local PRODUCTS = {
     dm.einsum("a,b,c", shaped(2), shaped(2))
   end},
   {[[einsum: a lone '-' in "a-b", wanted "->"]], function() dm.einsum("a-b", shaped(2)) end},
+  {'einsum: the result of "abcde,fghij" has more than 8 dims', function()
+    dm.einsum("abcde,fghij", shaped(1, 1, 1, 1, 1), shaped(1, 1, 1, 1, 1))
+  end},
   {"bilinear: bias has shape {6}, wanted {5}", function()
     F.bilinear(shaped(2, 3), shaped(2, 4), shaped(5, 3, 4), shaped(6))
   end},
@@ -46,6 +51,9 @@ local PRODUCTS = {
   {"bmm: {2, 3, 4} x {3, 4, 5}: 2 and 3 matrices; hint: matmul broadcasts", function()
     dm.bmm(shaped(2, 3, 4), shaped(3, 4, 5))
   end},
+  {"mv: {2, 3} x {4}: dim 2 of the left is 3, dim 1 of the right is 4", function()
+    dm.mv(shaped(2, 3), shaped(4))
+  end},
   {"tensordot: the result would have 10 dims, wanted at most 8", function()
     dm.tensordot(shaped(1, 1, 1, 1, 1), shaped(1, 1, 1, 1, 1), 0)
   end},
@@ -55,6 +63,9 @@ local PRODUCTS = {
   {"linalg.ldl_solve: a pivot is 3, wanted 1 to 2", function()
     local pivots = dm.tensor({1, 3}, {dtype = "int32", device = "cpu"})
     dm.linalg.ldl_solve(shaped(2, 2), pivots, shaped(2, 1))
+  end},
+  {"linalg.vander: x has no dims, wanted one or more, or N", function()
+    dm.linalg.vander(shaped(1)[1])
   end},
   {"vander: N is -2, wanted 0 or more", function() dm.vander(shaped(3), {N = -2}) end},
 }
@@ -87,6 +98,24 @@ local IMAGES = {
   {"conv2d: bias has shape {5}, wanted {1}", function()
     F.conv2d(shaped(1, 1, 4, 4), shaped(1, 1, 2, 2), shaped(5))
   end},
+  {"conv1d: bias has shape {5}, wanted {1}", function()
+    F.conv1d(shaped(1, 1, 4), shaped(1, 1, 2), shaped(5))
+  end},
+  {"conv1d: input has 3 channels, weight wants 1 times 2", function()
+    F.conv1d(shaped(1, 3, 4), shaped(1, 2, 2))
+  end},
+  {"conv1d: groups is 0, wanted at least 1", function()
+    F.conv1d(shaped(1, 2, 4), shaped(1, 2, 2), {groups = 0})
+  end},
+  {"conv3d: bias has shape {5}, wanted {1}", function()
+    F.conv3d(shaped(1, 1, 4, 4, 4), shaped(1, 1, 2, 2, 2), shaped(5))
+  end},
+  {"conv3d: 2 groups do not divide 4 input and 3 output channels", function()
+    F.conv3d(shaped(1, 4, 4, 4, 4), shaped(3, 2, 2, 2, 2), {groups = 2})
+  end},
+  {"conv_transpose3d: bias has shape {5}, wanted {1}", function()
+    F.conv_transpose3d(shaped(1, 1, 4, 4, 4), shaped(1, 1, 2, 2, 2), shaped(5))
+  end},
 }
 
 local LOSSES = {
@@ -110,6 +139,9 @@ local LOSSES = {
   end},
   {"ctc_loss: targets is float32 of shape {1, 2}, wanted int64", function()
     F.ctc_loss(shaped(5, 1, 3), shaped(1, 2), ones(1), ones(1))
+  end},
+  {"ctc_loss: input_lengths is float32, wanted int64; hint: input_lengths:long()", function()
+    F.ctc_loss(shaped(5, 1, 3), ones(1, 2), shaped(1), ones(1))
   end},
   {"instance_norm: running_mean and running_var are wanted where use_input_stats is", function()
     F.instance_norm(shaped(2, 3, 4), {use_input_stats = false})
@@ -152,6 +184,23 @@ local SHAPES = {
   {"repeat_interleave: output_size is 7, the repeats sum to 3", function()
     dm.repeat_interleave(shaped(3), ones(3), 1, {output_size = 7})
   end},
+  {"repeat_interleave: -1 repeats given, wanted 0 or more", function()
+    dm.repeat_interleave(shaped(2), ones(2) * -1)
+  end},
+  {"index_put: values of shape {5, 5} do not broadcast to {1, 3}", function()
+    shaped(3, 3):index_put({ones(1)}, shaped(5, 5))
+  end},
+  {"index_get: an index of shape {1, 1} in x of shape {1, 1, 1, 1, 1, 1, 1, 1} gives", function()
+    local _ = shaped(1, 1, 1, 1, 1, 1, 1, 1)[ones(1, 1)]
+  end},
+  {"index: a value of shape {5} does not broadcast to {2}, what the mask chooses", function()
+    local x = shaped(2)
+    x[ones(2):bool()] = shaped(5)
+  end},
+  {"quantile: the result would have more than 8 dims", function()
+    local q = shaped(2)
+    dm.quantile(shaped(1, 1, 1, 1, 1, 1, 1, 1), q, {dim = 1, keepdim = true})
+  end},
   {"masked_scatter: 2 elements for the 3 that the mask holds", function()
     shaped(3):masked_scatter(ones(3):bool(), shaped(2))
   end},
@@ -166,6 +215,12 @@ local SHAPES = {
     F.embedding(ones(1, 1, 1, 1, 1, 1, 1, 1), shaped(3, 2))
   end},
   {"split: chunks of 0 elements, wanted 1 or more", function() dm.split(shaped(4), 0) end},
+  {"split: dim 2 is out of range for shape {4} (dims count from 1)", function()
+    dm.split(shaped(4), 1, 2)
+  end},
+  {"tensor_split: dim 3 is out of range for shape {4} (dims count from 1)", function()
+    dm.tensor_split(shaped(4), 2, 3)
+  end},
   {"split: a chunk of -1 elements", function() dm.split(shaped(4), {1, -1}) end},
   {"split: chunks of 2 elements together, dim 1 has 4", function()
     dm.split(shaped(4), {1, 1})
@@ -189,6 +244,16 @@ local MODULES = {
     local y = leaf(3) * 2
     y:backward(shaped(4))
   end},
+  {"copy_: a gradient cannot flow into int64", function() whole(3):copy_(leaf(3)) end},
+  {"safetensors_write: the name of a tensor is no string", function()
+    dm.safetensors_write(FILE, {shaped(2)}, {})
+  end},
+  {"safetensors_write: metadata wants strings for keys and values", function()
+    dm.safetensors_write(FILE, {a = shaped(2)}, {b = 3})
+  end},
+  {"safetensors_write: metadata 'b' holds a NUL", function()
+    dm.safetensors_write(FILE, {a = shaped(2)}, {b = "a\0"})
+  end},
   {'autocast: policy of matmul is a number, wanted a word such as "fp32"', function()
     dm.amp.autocast{policy = {matmul = 3}}
   end},
@@ -202,7 +267,7 @@ local MODULES = {
 
 local ALL = {
   {"products", PRODUCTS}, {"ops on images", IMAGES}, {"losses and norms", LOSSES},
-  {"random draws", DRAWS}, {"ops on shapes", SHAPES}, {"autograd and autocast", MODULES},
+  {"random draws", DRAWS}, {"ops on shapes", SHAPES}, {"autograd, autocast and files", MODULES},
 }
 for _, family in ipairs(ALL) do
   describe("refused by " .. family[1] .. ":", function()

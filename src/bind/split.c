@@ -19,8 +19,8 @@ static int tensor_dim_arg(lua_State *L, const char *what, const dm_Tensor *t, in
   const lua_Integer d = lua_isnil(L, i) ? 1 : integer_arg(L, what, "dim", i);
   const lua_Integer k = d > 0 ? d - 1 : d + t->ndim;
   if (d == 0 || k < 0 || k >= t->ndim)
-    dm_raise_text(L, "dim %d is out of range for shape %s (dims count from 1)", (int)d,
-                  DM_SHAPE(t));
+    dm_raise_text(L, "%s: dim %d is out of range for shape %s (dims count from 1)", what,
+                  (int)d, DM_SHAPE(t));
   return (int)k;
 }
 

@@ -19,6 +19,26 @@ static dm_status check_rank(const dm_Call *c, int dims) {
   return DM_OK;
 }
 
+/* Fails unless groups, channels and bias fit: conv2d, which would fail too, does not know the
+   name of this op. */
+static dm_status check_channels(const dm_Call *c, int dims, int64_t groups) {
+  const dm_Tensor *in = c->in[0], *w = c->in[1], *bias = c->in[2];
+  const int64_t channels = in->shape[in->ndim - dims - 1], n_out = w->shape[0];
+  if (groups < 1)
+    return dm_fail(DM_EARG, "%s: groups is %lld, wanted at least 1", c->op->name,
+                   (long long)groups);
+  if (channels % groups != 0 || channels / groups != w->shape[1])
+    return dm_fail(DM_EARG, "%s: input has %lld channels, weight wants %lld times %lld",
+                   c->op->name, (long long)channels, (long long)groups, (long long)w->shape[1]);
+  if (n_out % groups != 0)
+    return dm_fail(DM_EARG, "%s: %lld groups do not divide %lld input and %lld output channels",
+                   c->op->name, (long long)groups, (long long)channels, (long long)n_out);
+  if (bias && (bias->ndim != 1 || bias->numel != n_out))
+    return dm_fail(DM_EARG, "%s: bias has shape %s, wanted {%lld}", c->op->name, DM_SHAPE(bias),
+                   (long long)n_out);
+  return DM_OK;
+}
+
 static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor *w,
                          dm_Tensor *bias) {
   return dm_x(x, DM_OP_conv2d, a, bias ? 3 : 2, in, w, bias);
@@ -28,6 +48,7 @@ static dm_Tensor *x_conv(dm_X *x, const dm_ConvAttr *a, dm_Tensor *in, dm_Tensor
 dm_status conv1d_compose(dm_Call *c, dm_X *x) {
   const dm_Conv1dAttr *a = DM_ATTR(dm_Conv1dAttr, c);
   DM_TRY(check_rank(c, 1));
+  DM_TRY(check_channels(c, 1, a->groups));
   const dm_ConvAttr plane = {{1, a->stride}, {0, a->padding}, {1, a->dilation}, a->groups};
   const int64_t height = -2;
   dm_Tensor *y = x_conv(x, &plane, x_unsqueeze(x, c->in[0], height),
@@ -70,6 +91,7 @@ dm_status conv3d_compose(dm_Call *c, dm_X *x) {
   const dm_Conv3dAttr *a = DM_ATTR(dm_Conv3dAttr, c);
   dm_Tensor *in = c->in[0], *w = c->in[1];
   DM_TRY(check_rank(c, 3));
+  DM_TRY(check_channels(c, 3, a->groups));
   const dm_ConvAttr depthwise = {{a->stride[0], 1}, {a->padding[0], 0}, {a->dilation[0], 1}, 1};
   const bool batched = in->ndim == 5;
   if (!batched) in = x_unsqueeze(x, in, 0);
