@@ -61,7 +61,8 @@ local function text_of_own(row)
   if #named > 0 then required[#required + 1] = "{" .. table.concat(named, ", ") .. "}" end
   local name = row.fn and row.name or row.name .. "_"
   if not row.as_function then name = "x:" .. name end
-  return ("%s(%s)\n  %s"):format(name, table.concat(required, ", "), row.doc)
+  local like = row.like and "\n  autocast: as " .. row.like or ""
+  return ("%s(%s)\n  %s%s"):format(name, table.concat(required, ", "), row.doc, like)
 end
 
 --- Prints what an op does ("linalg.inv" or "linalg_inv", or another name of it); without a name,

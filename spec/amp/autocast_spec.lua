@@ -7,52 +7,14 @@ local device = require "spec.device"
 local warnings_of = require "spec.warnings"
 local amp, nn = dm.amp, dm.nn
 
--- PyTorch's lists, in its names. Those of the device that the spec does not run on
--- are tried by rules = "cuda" or "cpu".
--- rnn_layer is its mkldnn_rnn_layer; on CUDA it converts what cuDNN's networks get.
-local LISTS = {
-  cuda = {
-    lower_precision_fp = [[conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
-      conv_transpose3d prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm
-      baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-      rnn_layer scaled_dot_product_attention]],
-    fp32 = [[acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow
-      softplus layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity
-      poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div l1_loss
-      smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss
-      soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
-      dist pdist cdist renorm logsumexp interpolate cross_entropy square]],
-    fp32_set_opt_dtype = [[prod softmax log_softmax cumprod cumsum linalg_vector_norm
-      linalg_matrix_norm sum norm]],
-    promote = [[addcdiv addcmul atan2 bilinear cross dot vdot grid_sample tensordot
-      scatter_add]],
-    banned = "binary_cross_entropy",
-  },
-  cpu = {
-    lower_precision_fp = [[conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear
-      matmul conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
-      rnn_layer scaled_dot_product_attention]],
-    fp32 = [[avg_pool3d binary_cross_entropy grid_sample polar prod quantile nanquantile stft
-      cdist trace cholesky cholesky_inverse cholesky_solve inverse pinverse max_pool3d
-      max_unpool2d max_unpool3d
-      adaptive_avg_pool3d reflection_pad1d
-      replication_pad1d mse_loss cosine_embedding_loss nll_loss hinge_embedding_loss
-      poisson_nll_loss smooth_l1_loss cross_entropy l1_loss huber_loss margin_ranking_loss
-      soft_margin_loss triplet_margin_loss multi_margin_loss ctc_loss kl_div
-      multilabel_margin_loss binary_cross_entropy_with_logits fft_fft fft_ifft fft_fft2
-      fft_ifft2 fft_fftn fft_ifftn fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn
-      linalg_cond linalg_matrix_rank linalg_solve linalg_cholesky linalg_svdvals linalg_eigvalsh
-      linalg_inv linalg_qr linalg_svd linalg_eig linalg_eigh linalg_lstsq geqrf qr svd
-      triangular_solve fractional_max_pool2d adaptive_max_pool3d]],
-    promote = "stack cat index_copy",
-  },
-}
+-- Those of the device that the spec does not run on are tried by rules = "cuda" or "cpu".
+local LISTS = require "spec.amp.lists"
 
 -- Ops of the lists that the engine does not have by name; x[i] = v is its index_put.
 local ABSENT = {}
 for name in ([[conv_tbc chain_matmul frobenius_norm nuclear_norm
   polar cholesky inverse
-  reflection_pad1d replication_pad1d linalg_eig qr svd triangular_solve]]):gmatch "%S+" do
+  reflection_pad1d replication_pad1d linalg_eig qr]]):gmatch "%S+" do
   ABSENT[name] = true
 end
 
@@ -206,9 +168,10 @@ CALLS.cross = function(x, other) return x(-1, 1, 4, 3), other(-1, 1, 4, 3), 2 en
 CALLS.linalg_cholesky = function(x) return x(0.5, 1, 3, 1, 1) end
 CALLS.cholesky_solve = function(x) return x(-1, 1, 3, 2), x(0.5, 1, 3, 3) end
 CALLS.linalg_solve = function(x) return x(-1, 1, 3, 3), x(-1, 1, 3, 2) end
+CALLS.triangular_solve = function(x) return x(-1, 1, 3, 2), x(0.5, 1, 3, 3) end
 CALLS.linalg_lstsq = function(x) return x(-1, 1, 4, 2), x(-1, 1, 4, 3) end
 for name in ([[linalg_vector_norm linalg_matrix_norm linalg_cond linalg_svdvals linalg_eigvalsh
-  linalg_eigh linalg_inv linalg_qr linalg_svd cholesky_inverse]]):gmatch "%S+" do
+  linalg_eigh linalg_inv linalg_qr linalg_svd cholesky_inverse svd]]):gmatch "%S+" do
   CALLS[name] = function(x) return x(0.5, 1, 3, 3) end
 end
 CALLS.stft = function(x) return x(-1, 1, 2, 16), 8 end
@@ -338,6 +301,20 @@ describe("the op tables", function()
     end
   end)
 
+  it("give float32 for each result of svd and triangular_solve", function()
+    local h = dm.tensor({{2, 0.5}, {-0.5, 3}}, {dtype = "bfloat16"})
+    local _ <close> = amp.autocast(device.region("cpu", "bfloat16"))
+    local results = {dm.svd(h)}
+    table.move({dm.svd(h, {compute_uv = false})}, 1, 3, 4, results)
+    table.move({dm.triangular_solve(h, h)}, 1, 2, 7, results)
+    for i = 1, 8 do assert.equal("float32", results[i].dtype) end
+    amp.autocast({policy = {linalg_svd = "unlisted"}}, function()
+      assert.equal("bfloat16", (dm.svd(h, {compute_uv = false})).dtype)
+    end)
+    assert.equal("fp32", amp.op_table("cpu").svd)
+    assert.equal("unlisted", amp.op_table("cuda").svd)
+  end)
+
   it("are what help prints", function()
     local print_, lines = print, {}
     _G.print = function(text) lines[#lines + 1] = text end
@@ -346,6 +323,12 @@ describe("the op tables", function()
     assert(ok, text)
     assert.matches("CPU: unlisted", lines[1])
     assert.matches("CUDA: fp32_set_opt_dtype", lines[1])
+    lines = {}
+    _G.print = function(line) lines[#lines + 1] = line end
+    ok = pcall(dm.help, "svd")
+    _G.print = print_
+    assert.is_true(ok)
+    assert.matches("autocast: as linalg_svd", lines[1])
   end)
 
   it("CUDA's 16-bit list equals casts by hand", function()

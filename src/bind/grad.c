@@ -547,19 +547,21 @@ static int autocast_resume(lua_State *L) {
   return 1;
 }
 
-/* autocast_convert(name, {device type = policy}, values) -> whether a policy is listed for
-   the name; nothing while autocast is off. Replaces the tensors among values, a table with n,
-   by the casts that an op of that policy would get. */
+/* autocast_convert(name, {device type = policy} or a row's name, values) -> whether a policy is
+   listed for the name, or for that row in the region; nothing while autocast is off. Replaces
+   the tensors among values, a table with n, by the casts that an op of that policy would get.
+ */
 static int autocast_convert(lua_State *L) {
   static const char *const names[] = {"unlisted", "lower_precision_fp", "fp32", "promote",
                                       NULL};
   static const uint8_t policies[] = {ASIS, LOW, F32, WIDE};
   State *S = dm_enter(L);
   lua_settop(L, 3);
-  luaL_checktype(L, 2, LUA_TTABLE);
   if (!dm_autocast_on(&S->current->autocast)) return 0;
   dm_OpInfo op = {.name = luaL_checkstring(L, 1)};
-  for (int type = 0; type < DM_N_DEVICE_TYPE; type++) {
+  const int row = lua_type(L, 2) == LUA_TSTRING ? dm_op_find(lua_tostring(L, 2)) : -1;
+  if (row < 0) luaL_checktype(L, 2, LUA_TTABLE);
+  for (int type = 0; row < 0 && type < DM_N_DEVICE_TYPE; type++) {
     lua_getfield(L, 2, type == DM_CPU ? "cpu" : "cuda");
     op.cast[type] = policies[luaL_checkoption(L, -1, "unlisted", names)];
     lua_pop(L, 1);
@@ -572,7 +574,7 @@ static int autocast_convert(lua_State *L) {
   for (int i = 0; i < n; i++) (void)dm_push_own(L, S); /* nothing may raise later */
   dm_CastPlan plan;
   fill_array(L, 3, op.name, n, in);
-  DM_CHECK(L, dm_autocast_plan(&op, n, in, NULL, &plan));
+  DM_CHECK(L, dm_autocast_plan(row < 0 ? &op : &dm_ops[row], n, in, NULL, &plan));
   dm_hold_all(n, in); /* anomaly detection calls Lua at each record */
   const dm_status st = dm_cast_inputs(&plan, n, in, cast);
   dm_let_go_all(n, in);

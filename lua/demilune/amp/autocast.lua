@@ -154,6 +154,9 @@ function autocast.op_table(device_type)
   for _, row in ipairs(core.ops()) do
     if not row.hidden then words[row.name] = row[kind] end
   end
+  for _, row in ipairs(require("demilune.ops").rows) do -- those that are written in Lua
+    if row.like then words[row.name] = words[row.like] end
+  end
   return shown(words)
 end
 

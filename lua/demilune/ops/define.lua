@@ -140,11 +140,25 @@ local function widened(fn)
   end
 end
 
+-- fn under autocast's policy for the row `like`: its tensors are cast as that row's, and it runs
+-- with autocast off.
+local function with_policy(name, like, fn)
+  return function(...)
+    local args, tensors = table.pack(...), {n = select("#", ...)}
+    for i = 1, args.n do tensors[i] = is_tensor(args[i]) and args[i] or nil end
+    if not core.autocast_convert(name, like, tensors) then return fn(...) end
+    for i = 1, args.n do args[i] = tensors[i] or args[i] end
+    local _ <close> = core.autocast_resume(core.autocast_state(true))
+    return fn(table.unpack(args, 1, args.n))
+  end
+end
+
 --- A family of ops as a table op, to be filled by op.NAME(signature, doc, fn, flags). Flags:
 --- inplace: there is op_, too, which writes the result into x; only_inplace: fn itself changes x
---- and is op_; wide: 16-bit tensors are computed in float32 and rounded once; method, function:
---- only a method of tensors, or only a function of dm; the rest are both when a tensor comes
---- first. Its rows are {name, signature, doc, fn, in_place, method, as_function}, in order.
+--- and is op_; wide: 16-bit tensors are computed in float32 and rounded once; like:ROW: autocast
+--- has the policy of that row for it; method, function: only a method of tensors, or only a
+--- function of dm; the rest are both when a tensor comes first. Its rows are {name, signature, doc,
+--- fn, in_place, method, as_function, like}, in order.
 ---@return table op, table[] rows
 function define.family()
   local rows = {}
@@ -153,11 +167,13 @@ function define.family()
       flags = " " .. (flags or "") .. " "
       local slots = parse(signature)
       if flags:find " wide " then fn = widened(fn) end
+      local like = flags:match " like:([%w_]+) "
+      if like then fn = with_policy(name, like, fn) end
       local function call(...) return fn(read(name, slots, ...)) end
       local only = flags:find " only_inplace "
       local row = {name = name, signature = signature, doc = doc, fn = not only and call or nil,
         method = slots.n_tensor > 0 and not slots[1].list and not flags:find " function ",
-        as_function = not flags:find " method "}
+        as_function = not flags:find " method ", like = like}
       if only then
         row.in_place = call
       elseif flags:find " inplace " then

@@ -103,7 +103,7 @@ op.triangular_solve("B, A; upper = true, transpose = false, unitriangular = fals
   end
   return core.linalg_solve_triangular(wide(of), wide(B), {upper = upper ~= transpose,
     unitriangular = unitriangular}), wide(A):clone()
-end)
+end, "like:linalg_solve")
 
 -- ---- QR ----
 
@@ -138,7 +138,7 @@ op.svd("A; some = true, compute_uv = true", "U, S and V with A = U diag(S) V^T; 
   end
   local U, S, Vh = core.linalg_svd(A, {full_matrices = not some})
   return U, S, Vh.mT
-end)
+end, "like:linalg_svd")
 -- The range of A found by random vectors and niter rounds; Halko et al. 2009, algorithm 4.4.
 local function range_of(A, q, niter)
   local Q = core.matmul(A, core.randn(A:size(-1), q, {dtype = A.dtype, device = A.device}))
