@@ -324,7 +324,7 @@ describe("the op tables", function()
     assert.matches("CPU: unlisted", lines[1])
     assert.matches("CUDA: fp32_set_opt_dtype", lines[1])
     lines = {}
-    _G.print = function(line) lines[#lines + 1] = line end
+    _G.print = function(printed) lines[#lines + 1] = printed end
     ok = pcall(dm.help, "svd")
     _G.print = print_
     assert.is_true(ok)
