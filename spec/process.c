@@ -6,10 +6,11 @@
      kill(process, signal) -> whether there was such a process
      sleep(seconds)
      catch(signal): a handler counts it, caught() -> how many came
-     limit_files(bytes): longer files fail to be written; without bytes: no limit
-     pin(process, first, n): all its threads run on so many processors from that one (0 is the
-   first) entries(folder) -> how many entries a folder has, such as /proc/self/task or
-   /proc/self/fd */
+     interrupt(signal): a handler raises the error "interrupted!" in Lua, as lua5.4 does for
+   Ctrl-C, while allow(true) lets it; otherwise it is counted only limit_files(bytes): longer
+   files fail to be written; without bytes: no limit pin(process, first, n): all its threads run
+   on so many processors from that one (0 is the first) entries(folder) -> how many entries a
+   folder has, such as /proc/self/task or /proc/self/fd */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <lauxlib.h>
@@ -22,7 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t n_caught;
+static volatile sig_atomic_t n_caught, allowed;
+static lua_State *main_state;
 
 static int set_variable(lua_State *L) {
   setenv(luaL_checkstring(L, 1), luaL_checkstring(L, 2), 1);
@@ -76,6 +78,32 @@ static int catch_signal(lua_State *L) {
   return 0;
 }
 
+static void raise_interrupted(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  if (allowed) luaL_error(L, "interrupted!");
+}
+
+/* Lua allows a hook to be set by a handler. */
+static void interrupt_lua(int number) {
+  const int events = LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT;
+  count_signal(number);
+  if (allowed) lua_sethook(main_state, raise_interrupted, events, 1);
+}
+
+static int interrupt_by(lua_State *L) {
+  const struct sigaction action = {.sa_handler = interrupt_lua};
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  main_state = lua_tothread(L, -1);
+  sigaction((int)luaL_checkinteger(L, 1), &action, NULL);
+  return 0;
+}
+
+static int allow_interrupts(lua_State *L) {
+  allowed = lua_toboolean(L, 1);
+  return 0;
+}
+
 static int caught_signals(lua_State *L) {
   lua_pushinteger(L, n_caught);
   return 1;
@@ -117,19 +145,12 @@ static int count_entries(lua_State *L) {
 }
 
 int luaopen_process(lua_State *L) {
-  const luaL_Reg functions[] = {{"setenv", set_variable},
-                                {"fork", fork_process},
-                                {"wait", wait_process},
-                                {"pid", this_process},
-                                {"parent", parent_process},
-                                {"kill", kill_process},
-                                {"sleep", sleep_process},
-                                {"catch", catch_signal},
-                                {"caught", caught_signals},
-                                {"limit_files", limit_files},
-                                {"pin", pin_process},
-                                {"entries", count_entries},
-                                {NULL, NULL}};
+  const luaL_Reg functions[] = {
+      {"setenv", set_variable},    {"fork", fork_process},      {"wait", wait_process},
+      {"pid", this_process},       {"parent", parent_process},  {"kill", kill_process},
+      {"sleep", sleep_process},    {"catch", catch_signal},     {"caught", caught_signals},
+      {"interrupt", interrupt_by}, {"allow", allow_interrupts}, {"limit_files", limit_files},
+      {"pin", pin_process},        {"entries", count_entries},  {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }

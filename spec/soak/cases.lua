@@ -3,7 +3,7 @@
 
 local cases = {}
 
-local KINDS = {"memory", "disk", "signals", "affinity", "threads", "kill"}
+local KINDS = {"memory", "disk", "signals", "interrupts", "affinity", "threads", "kill"}
 cases.KINDS = {table.unpack(KINDS)}
 cases.KINDS[#KINDS + 1] = "all"
 

@@ -1,13 +1,14 @@
 -- What disturbs a training: "memory" (requests for memory are refused), "disk" (a checkpoint does
 -- not fit), "signals" (caught ones, and stops), "affinity" (other processors), "threads" (other
--- numbers of them), "kill" (SIGKILL at a random moment). Signals and affinity come from a second
--- process, so that they meet the training anywhere. None of them may change a bit of its end.
+-- numbers of them), "kill" (SIGKILL at a random moment), "interrupts" (Ctrl-C raises an error in
+-- the middle of a step, which is caught). Signals and affinity come from a second process, so that
+-- they meet the training anywhere. None of them may change a bit of its end.
 
 local disturbances = {}
 local Disturbances = {}
 Disturbances.__index = Disturbances
 
-local INT, KILL, USR1, CHLD, CONT, STOP = 2, 9, 10, 17, 18, 19
+local INT, KILL, USR1, USR2, CHLD, CONT, STOP = 2, 9, 10, 12, 17, 18, 19
 local CAUGHT = {INT, USR1, CHLD}
 local FAILURES = 6 -- injected into a training: it has to end some time
 
@@ -23,6 +24,9 @@ local ACTS = {
   signals = function(process, target)
     if math.random() < 0.2 then return stop_for_a_moment(process, target) end
     process.kill(target, CAUGHT[math.random(#CAUGHT)])
+  end,
+  interrupts = function(process, target)
+    if math.random() < 0.2 then process.kill(target, USR2) end
   end,
   affinity = function(process, target, processors)
     local n = math.random(processors)
@@ -65,13 +69,17 @@ end
 -- kinds: "none", or names with commas between them. chance: the seed of the moments. seconds: what
 -- the undisturbed training took.
 function disturbances.new(process, kinds, chance, seconds)
-  local self = setmetatable({process = process, failures = FAILURES, chance = chance, met = 0},
-    Disturbances)
+  local self = setmetatable({process = process, failures = FAILURES, chance = chance, met = 0,
+    interruptions = FAILURES}, Disturbances)
   for kind in kinds:gmatch "%a+" do self[kind] = true end
   local acts = {}
   if self.signals then
     for _, signal in ipairs(CAUGHT) do process.catch(signal) end
     acts[#acts + 1] = ACTS.signals
+  end
+  if self.interrupts then
+    process.interrupt(USR2) -- INT's own handler only counts
+    acts[#acts + 1] = ACTS.interrupts
   end
   if self.affinity then acts[#acts + 1] = ACTS.affinity end
   if #acts > 0 then self.second = begin(process, disturb, acts, chance) end
@@ -102,9 +110,11 @@ function Disturbances:before_step()
   if self.memory and self:fails(4) then
     core.alloc_fail_at(self:random(300), self:random(2) == 1)
   end
+  if self.interrupts and self.interruptions > 0 then self.process.allow(true) end
 end
 
 function Disturbances:after_step()
+  self.process.allow(false)
   if self.memory then core.alloc_fail_at(0, false) end
 end
 
@@ -144,6 +154,14 @@ function Disturbances:callbacks()
   }
 end
 
+-- pcall(f, ...), after whose errors no more interrupt is raised: it would miss the pcall.
+function Disturbances:protected(f, ...)
+  return xpcall(f, function(problem)
+    self.process.allow(false)
+    return problem
+  end, ...)
+end
+
 -- After an error: it has to be one that was injected.
 function Disturbances:expect(problem)
   self:after_step()
@@ -151,6 +169,9 @@ function Disturbances:expect(problem)
   self.full = nil
   local wanted = self.memory and tostring(problem):find "memory"
     or self.disk and tostring(problem):find "File too large"
+  if self.interrupts and tostring(problem):find "interrupted!" then
+    self.interruptions, wanted = self.interruptions - 1, true
+  end
   if not wanted then error(problem, 0) end
   self.met = self.met + 1
 end

@@ -138,7 +138,7 @@ local function step(i)
   end
 end
 
--- ---- what may not grow ----
+-- ---- figures ----
 
 local function resident()
   local file <close> = assert(io.open "/proc/self/statm")

@@ -3,17 +3,34 @@
 local argparse = require "argparse"
 local cases = require "spec.soak.cases"
 
+-- A converter of argparse: a whole number from `least` up.
+local function count_from(least)
+  return function(text)
+    local n = math.tointeger(text)
+    if n and n >= least then return n end
+    return nil, ("'%s' is given, wanted a whole number from %d"):format(text, least)
+  end
+end
+
+-- Likewise: a number that is not negative.
+local function length(text)
+  local n = tonumber(text)
+  if n and n >= 0 then return n end
+  return nil, ("'%s' is given, wanted a number of minutes, such as 5"):format(text)
+end
+
 local parser = argparse("scripts/soak", "Disturb random small trainings for some time: each has "
   .. "to end with the bits of the undisturbed one.")
-parser:option("--minutes", "how long"):convert(tonumber):default "60"
+parser:option("--minutes", "how long"):convert(length):default "60"
 parser:option("--seed", "the first training's; the next one has the next number")
-  :convert(math.tointeger):default "1"
+  :convert(count_from(0)):default "1"
 parser:option("--only", "one kind of disturbance, or of test")
-  :choices{"memory", "disk", "signals", "affinity", "threads", "kill", "all", "loop", "resume"}
-parser:option("--cases", "as many disturbed trainings at most"):convert(math.tointeger)
-parser:option("--steps", "of the loop that has to stay flat"):convert(math.tointeger)
+  :choices{"memory", "disk", "signals", "interrupts", "affinity", "threads", "kill", "all",
+    "loop", "resume"}
+parser:option("--cases", "as many disturbed trainings at most"):convert(count_from(1))
+parser:option("--steps", "of the loop that has to stay flat"):convert(count_from(1000))
   :default "100000"
-parser:option("--every", "kill at every n-th point only"):convert(math.tointeger):default "1"
+parser:option("--every", "kill at every n-th point only"):convert(count_from(1)):default "1"
 local args = parser:parse()
 
 local begun, passed, failed = os.time(), 0, 0
@@ -34,8 +51,8 @@ end
 -- The loop that has to stay flat.
 local function loop()
   local text, code = cases.lua("loop", ("%d %s"):format(args.steps, cases.path "process.so"))
-  io.write(text:gsub("%d+ passed, %d+ failed\n", ""))
-  count(code ~= 0 and "it grew" or nil, "loop", "--only loop --steps " .. args.steps)
+  io.write((text:gsub("%d+ passed, %d+ failed\n", "")))
+  count(code ~= 0 and "exit status " .. code or nil, "loop", "--only loop --steps " .. args.steps)
 end
 
 -- Trainings that are killed everywhere.
@@ -63,7 +80,8 @@ local function disturb(kinds)
     counts[kind] = {trainings = sum.trainings + 1, met = sum.met + (ok and met or 0)}
     seed = seed + 1
   end
-  for kind, sum in pairs(counts) do
+  for _, kind in ipairs(kinds) do
+    local sum = counts[kind] or {trainings = 0, met = 0}
     print(("%s: %d trainings met %d failures, signals and kills"):format(kind, sum.trainings,
       sum.met))
   end

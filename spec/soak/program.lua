@@ -47,7 +47,7 @@ local function own_loop(t)
   if exists(checkpoint) then t:load(assert(dm.load(checkpoint))) end
   local kept = {state = copied(t:state())}
   while t.loader:state_dict().epoch <= t.epochs do
-    local whole, problem = pcall(one_epoch, t, kept)
+    local whole, problem = disturbed:protected(one_epoch, t, kept)
     if not whole then
       disturbed:expect(problem)
       t:load(kept.state)
@@ -64,7 +64,8 @@ local function trainer_loop(t)
   while true do
     local trainer = t:trainer(checkpoint, exists(checkpoint) and checkpoint or nil,
       disturbed:callbacks())
-    local whole, problem = pcall(trainer.fit, trainer, {train = t.loader, epochs = t.epochs})
+    local whole, problem = disturbed:protected(trainer.fit, trainer,
+      {train = t.loader, epochs = t.epochs})
     if whole then
       local state = t:state()
       state.losses, state.scaler, state.steps = trainer.history, nil, trainer.steps

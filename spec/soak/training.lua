@@ -8,7 +8,7 @@ local training = {}
 local Training = {}
 Training.__index = Training
 
--- ---- what learns ----
+-- ---- models ----
 
 local LastOfLSTM = nn.Module:extend "LastOfLSTM"
 function LastOfLSTM:init(width)
@@ -49,7 +49,7 @@ local function choose(list)
   return keys[math.random(#keys)]
 end
 
--- ---- what it learns from ----
+-- ---- data ----
 
 -- A data set written in Lua, which adds noise of its own: workers run it in Lua states.
 local Noisy = data.Dataset:extend "Noisy"
