@@ -51,7 +51,7 @@ for _, name in ipairs(names) do
   end
 end
 
--- ---- what reads tables, tensors and objects of a script ----
+-- ---- calls that read tables, tensors and objects of a script ----
 
 local function one() return {dm.randn(6, 2)} end
 local function leaf() return {dm.randn({6, 2}, {requires_grad = true})} end
@@ -175,7 +175,7 @@ scenario("json", function() return {{x = {1, 2, {y = "z"}}, list = {1, 2, 3}}} e
   function(o) dm.json_decode(dm.json_encode(o[1])) end)
 table.sort(scenarios, function(a, b) return a.name < b.name end)
 
--- ---- what a finalizer does to the values that a call reads ----
+-- ---- changes that a finalizer makes to the values that a call reads ----
 
 local is_tensor = dm.is_tensor
 local function each(v, fn, seen)

@@ -201,8 +201,9 @@ static int json_encode(lua_State *L) {
   lua_settop(L, 1);
   cJSON *j = to_json(L, 1, 0);
   if (!j)
-    return dm_raise_text(L, "json_encode: wanted nested tables of finite numbers, strings without NUL and "
-                            "booleans, each with string keys or as a list");
+    return dm_raise_text(L,
+                         "json_encode: wanted nested tables of finite numbers, strings without "
+                         "NUL and booleans, each with string keys or as a list");
   char *text = cJSON_PrintUnformatted(j);
   cJSON_Delete(j);
   if (!text) return dm_raise_text(L, "json_encode: out of memory");
