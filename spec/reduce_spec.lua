@@ -120,6 +120,23 @@ describe("reductions", function()
     assert(apart < 1e-3, apart)
   end)
 
+  it("of one row in several parts: products, and largest and smallest magnitudes", function()
+    local x = dm.ones(300001, {dtype = "float64"})
+    x[7], x[150000], x[300001] = -4, 0.5, 3
+    local norm = dm.linalg.vector_norm
+    assert.equal(-6.0, x:prod():item())
+    assert.equal(4.0, norm(x, math.huge):item())
+    assert.equal(0.5, norm(x, -math.huge):item())
+    local whole = dm.ones(300001, {dtype = "int64"})
+    whole[7], whole[300001] = -4, 3
+    assert.equal(-12, whole:prod():item())
+    x[290000] = 0 / 0
+    for _, p in ipairs{math.huge, -math.huge} do
+      local y = norm(x, p):item()
+      assert.is_true(y ~= y)
+    end
+  end)
+
   it("do not depend on the number of threads", function()
     local x, before = dm.randn(1000, 300), dm.get_num_threads()
     local seen = {}

@@ -39,6 +39,9 @@ local PRODUCTS = {
   {"bilinear: bias has shape {6}, wanted {5}", function()
     F.bilinear(shaped(2, 3), shaped(2, 4), shaped(5, 3, 4), shaped(6))
   end},
+  {"norm: the norm with p = inf of no elements is not defined; x is {0}", function()
+    shaped(0):norm(math.huge)
+  end},
   {"renorm: x has shape {3}, wanted 2 dims or more", function()
     dm.renorm(shaped(3), 2, 1, 1)
   end},
