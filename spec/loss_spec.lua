@@ -25,6 +25,22 @@ describe("losses as modules", function()
   local a, b, c = dm.rand(4, 3), dm.rand(4, 3), dm.rand(4, 3)
   local signs, labels = dm.tensor{1.0, -1.0, 1.0, -1.0}, int{2, 1, 3, 2}
 
+  it("hold a linear layer of their own", function()
+    local x, loss = dm.randn(4, 5), nn.LinearCrossEntropyLoss(5, 3, {reduction = "sum"})
+    local weight, named = loss.linear.weight, {}
+    for name in loss:named_parameters() do named[#named + 1] = name end
+    assert.same({"linear.weight"}, named)
+    assert.is_true(loss(x, labels):equal(F.cross_entropy(F.linear(x, weight), labels,
+      {reduction = "sum"})))
+    loss = nn.LinearCrossEntropyLoss(5, 3, {out_features = {2}, bias = true, label_smoothing = 0.1,
+      weight = dm.tensor{1.0, 2.0, 3.0}})
+    local logits = F.linear(x, loss.linear.weight, loss.linear.bias):view(4, 3, 2)
+    local target = int{{1, 2}, {3, 1}, {2, 2}, {3, 3}}
+    assert.is_true(loss(x, target):equal(F.cross_entropy(logits, target,
+      {weight = loss.weight, label_smoothing = 0.1})))
+    refuses("LinearCrossEntropyLoss: num_classes is missing", nn.LinearCrossEntropyLoss, 5)
+  end)
+
   it("agree with the functions", function()
     local w = dm.tensor{1.0, 2.0, 3.0}
     agrees(nn.KLDivLoss{reduction = "batchmean"}, "kl_div", a:log(), b)

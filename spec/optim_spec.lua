@@ -192,6 +192,26 @@ describe("optim", function()
       assert.equal(44, opt.state[p].memory.func_evals)
     end)
 
+    it("maximizes, as it minimizes the negated loss", function()
+      for _, search in ipairs{false, "strong_wolfe"} do
+        local function opts(maximize)
+          return {lr = search and 1 or 1e-3, line_search_fn = search or nil, maximize = maximize}
+        end
+        local p, a, f = valley(opts(false))
+        local q, b, g = valley(opts(true))
+        for _ = 1, 2 do
+          local loss = a:step(f):item()
+          local negated = b:step(function()
+            local y = -g()
+            q.grad:neg_()
+            return y
+          end)
+          assert.equal(-loss, negated:item())
+          assert.same(p:totable(), q:totable())
+        end
+      end
+    end)
+
     it("goes on from its state, which later steps leave alone", function()
       local p, a, f = valley{lr = 1e-3}
       a:step(f)

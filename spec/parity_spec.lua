@@ -297,8 +297,6 @@ local ABSENT = {
       Kumaraswamy LKJCholesky LogisticNormal LowRankMultivariateNormal MixtureSameFamily
       NegativeBinomial OneHotCategoricalStraightThrough Pareto RelaxedBernoulli
       RelaxedOneHotCategorical VonMises Weibull Wishart]],
-    ["dm.nn"] = [[
-      FractionalMaxPool3d LinearCrossEntropyLoss]],
     ["dm.nn.functional"] = [[
       conv_tbc]],
     ["dm.nn.utils"] = [[

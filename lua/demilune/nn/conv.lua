@@ -262,21 +262,23 @@ end
 
 --- FractionalMaxPool2d(kernel_size, {output_size =, output_ratio =, return_indices = false,
 --- _random_samples = drawn at each call}): output_size or output_ratio; Graham 2014.
-local FractionalMaxPool2d = Module:extend "FractionalMaxPool2d"
-local bind_fractional = options.signature("FractionalMaxPool2d", [[kernel_size, output_size?,
-  output_ratio?: number|numbers, return_indices, _random_samples]], "fractional_max_pool2d")
-function FractionalMaxPool2d:init(...)
-  self._opts = bind_fractional(...)
-  self.kernel_size = self._opts.kernel_size
-  if (self._opts.output_size == nil) == (self._opts.output_ratio == nil) then
-    caller.raise("FractionalMaxPool2d: wanted output_size or output_ratio, one of them")
+local function fractional_pool(name, op)
+  local bind = options.signature(name, [[kernel_size: size, output_size?: size,
+    output_ratio?: number|numbers, return_indices: boolean = false, _random_samples?: tensor]])
+  local Pool = Module:extend(name)
+  function Pool:init(...)
+    self._opts = bind(...)
+    self.kernel_size = self._opts.kernel_size
+    if (self._opts.output_size == nil) == (self._opts.output_ratio == nil) then
+      caller.raise("%s: wanted output_size or output_ratio, one of them", name)
+    end
   end
+  function Pool:forward(x) return functional[op](x, self._opts) end
+  function Pool:extra_repr() return text(self.kernel_size) end
+  layers[name] = Pool
 end
-function FractionalMaxPool2d:forward(x)
-  return functional.fractional_max_pool2d(x, self._opts)
-end
-function FractionalMaxPool2d:extra_repr() return text(self.kernel_size) end
-layers.FractionalMaxPool2d = FractionalMaxPool2d
+fractional_pool("FractionalMaxPool2d", "fractional_max_pool2d")
+fractional_pool("FractionalMaxPool3d", "fractional_max_pool3d")
 
 -- LPPool1d(p, kernel_size, {stride = kernel_size, ceil_mode = false}).
 local function power_pool(name, op)

@@ -3,6 +3,7 @@
 local functional = require "demilune.nn.functional"
 local core = require "demilune.core"
 local options = require "demilune.options"
+local Linear = require("demilune.nn.linear").Linear
 local Module = require "demilune.nn.module"
 
 local layers = {}
@@ -59,5 +60,32 @@ criterion("PairwiseDistance", "pairwise_distance", "p, eps, keepdim")
 criterion("TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss",
   "*, distance_function?: function, margin: number = 1.0, swap: boolean = false, "
     .. "reduction: 'none'|'mean'|'sum' = 'mean'", 3)
+
+--- LinearCrossEntropyLoss(in_features, num_classes, {out_features = {}, bias = false, reduction =,
+--- weight =, ignore_index =, label_smoothing =}): cross_entropy of a linear layer of its own. x is
+--- (in) or (N, in), the target () or (N, d1, ...) where out_features is {d1, ...}.
+local LinearCrossEntropyLoss = Module:extend "LinearCrossEntropyLoss"
+local bind_linear = options.signature("LinearCrossEntropyLoss", [[in_features: integer,
+  num_classes: integer, *, out_features?: list, bias: boolean = false, device?: device,
+  dtype?: dtype, reduction: 'none'|'mean'|'sum' = 'mean', weight?: tensor, ignore_index?: integer,
+  label_smoothing: number = 0.0]])
+function LinearCrossEntropyLoss:init(...)
+  local o = bind_linear(...)
+  local rows = o.num_classes
+  for _, size in ipairs(o.out_features or {}) do rows = rows * size end
+  self.linear = Linear(o.in_features, rows, {bias = o.bias, device = o.device, dtype = o.dtype})
+  self:register_buffer("weight", o.weight)
+  self.sizes = {o.num_classes, table.unpack(o.out_features or {})}
+  self.opts = {reduction = o.reduction, ignore_index = o.ignore_index,
+    label_smoothing = o.label_smoothing}
+end
+function LinearCrossEntropyLoss:forward(x, target)
+  local linear, sizes, opts = self.linear, {table.unpack(self.sizes)}, {weight = self.weight}
+  for key, value in pairs(self.opts) do opts[key] = value end
+  opts.linear_bias = linear.bias and linear.bias:reshape(sizes)
+  sizes[#sizes + 1] = linear.in_features
+  return functional.linear_cross_entropy(x, linear.weight:reshape(sizes), target, opts)
+end
+layers.LinearCrossEntropyLoss = LinearCrossEntropyLoss
 
 return layers

@@ -16,7 +16,8 @@ local Optimizer = require "demilune.optim.optimizer"
 
 local LBFGS = Optimizer.extend("LBFGS", [[lr: number = 1, max_iter: integer = 20,
   max_eval?: integer, tolerance_grad: number = 1e-7, tolerance_change: number = 1e-9,
-  history_size: integer = 100, line_search_fn?: 'strong_wolfe']])
+  history_size: integer = 100, line_search_fn?: 'strong_wolfe', *,
+  maximize: boolean = false]])
 
 function LBFGS.check(o)
   for _, key in ipairs{"lr", "max_iter", "tolerance_grad", "tolerance_change"} do
@@ -52,15 +53,17 @@ local function move(params, t, d)
   end
 end
 
--- {f = loss, g = gradient} where the parameters are.
-local function evaluate(params, closure)
+-- {f = loss, g = gradient} where the parameters are, both negated where `maximize` is set.
+local function evaluate(params, closure, maximize)
   local _ <close> = core.scope()
   local f
   do
     local _ <close> = core.enable_grad()
     f = closure():item()
   end
-  return {f = f, g = core.keep(flat_gradient(params))}
+  local g = flat_gradient(params)
+  if maximize then f, g = -f, -g end
+  return {f = f, g = core.keep(g)}
 end
 
 -- ---- the line search ----
@@ -177,7 +180,7 @@ local function iterate(params, closure, m, o, here, last)
     local function at(t)
       for i, p in ipairs(params) do p:copy_(start[i]) end
       move(params, t, m.d)
-      local point = evaluate(params, closure)
+      local point = evaluate(params, closure, o.maximize)
       point.t, point.slope = t, point.g:dot(m.d):item()
       return point
     end
@@ -189,7 +192,7 @@ local function iterate(params, closure, m, o, here, last)
   end
   move(params, m.t, m.d)
   if last then return {f = here.f, g = here.g}, 0 end
-  return evaluate(params, closure), 1
+  return evaluate(params, closure, o.maximize), 1
 end
 
 --- closure computes the loss and the gradients, as often as the search asks. Returns the
@@ -211,7 +214,7 @@ function LBFGS:step(closure)
   local here = evaluate(params, function()
     loss = core.keep(closure())
     return loss
-  end)
+  end, o.maximize)
   local evaluations, most = 1, o.max_eval or o.max_iter * 5 // 4
   local done = largest(here.g) <= o.tolerance_grad
   for i = 1, done and 0 or o.max_iter do
