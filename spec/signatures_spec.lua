@@ -104,6 +104,19 @@ for name in ([[nn.init.fans nn.utils.rnn.is_packed nn.utils.rnn.PackedSequence
   ONE[name] = true
 end
 
+-- A value that is of no kind.
+local NO_KIND = coroutine.create(print)
+
+-- Arguments that are looked at behind others, or may be anything.
+local ANYTHING = {}
+for name in ([[amp.initialize/cast_model_type amp.initialize/loss_scale
+  amp.initialize/max_loss_scale amp.initialize/min_loss_scale amp.initialize/num_losses
+  amp.initialize/opt_level amp.autocast/rules amp.register/policy autograd.gradcheck/inputs
+  autograd.gradgradcheck/inputs data.read_csv/... nn.utils.checkpoint_sequential/input
+  progress/file save/tree text.write_tokens/ids]]):gmatch "%S+" do
+  ANYTHING[name] = true
+end
+
 -- {["nn.Linear"] = class, ...}
 local function all()
   local found = {}
@@ -153,6 +166,26 @@ describe("each class and function", function()
     end
     table.sort(mute)
     assert.equal("", table.concat(mute, "\n"))
+  end)
+
+  it("names each argument that is of another kind, at the caller's line", function()
+    local wrong, n = {}, 0
+    for name, fn in pairs(found) do
+      for _, p in ipairs(parameters_of(fn) or {}) do
+        local full = ("%s/%s"):format(name, p.name or "...")
+        local ok, text = pcall(function() return (fn{[p.name or 1] = NO_KIND}) end)
+        text = tostring(text)
+        local told = not ok and text:find "^%S*signatures_spec.lua:%d+: " ~= nil
+          and text:find((": %s is "):format(p.name), 1, true) ~= nil
+        n = n + 1
+        if told == (ANYTHING[full] or false) then
+          wrong[#wrong + 1] = ("%s: %s"):format(full, text:match "[^\n]*")
+        end
+      end
+    end
+    table.sort(wrong)
+    assert.equal("", table.concat(wrong, "\n"))
+    assert.is_true(n > 1000, n .. " arguments")
   end)
 
   it("has PyTorch's names in PyTorch's order, but for those listed", function()

@@ -84,7 +84,7 @@ end
 
 local function bound(name, more)
   return (options.signature(name, [[root?: string, train: boolean = true, transform?: function,
-    *, normalize?: any, augment?: table]] .. (more or "")))
+    *, normalize?: table|boolean, augment?: table]] .. (more or "")))
 end
 
 -- Checks the options and reads the files with kind.read(kind, folders, opts), which
@@ -96,7 +96,7 @@ local function read(kind, ...)
   local folders = root and {root, ("%s/%s"):format(root, kind.below)} or kind.folders
   local images, labels, classes = kind.read(kind, folders, opts)
   if not images then return nil, ("%s: %s"):format(kind.name, labels) end
-  if opts.normalize == nil then opts.normalize = kind.normalize end
+  if opts.normalize == nil or opts.normalize == true then opts.normalize = kind.normalize end
   opts.classes = classes or kind.classes
   return kind.class(images, labels:to("int64") + 1, opts)
 end
