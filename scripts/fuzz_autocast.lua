@@ -54,7 +54,7 @@ end
 local began, processor = os.time(), os.clock()
 for i = 1, args.programs do
   check(args.seed + i - 1)
-  if i % 10000 == 0 then
+  if i % 1000 == 0 then
     print(("%d programs, %d differ, %.0f s of the processor"):format(i, failed,
       os.clock() - processor))
     io.stdout:flush()

@@ -511,6 +511,26 @@ describe("regions", function()
     end
   end)
 
+  it("have an op's policy in each form of the op", function()
+    local m, v = dm.randn(2, 3), dm.randn(3)
+    local forms = {
+      clamp = function() return dm.clamp(m, v, v + 1) end,
+      cross_entropy = function() return dm.cross_entropy(m, m:softmax(-1)) end,
+      linear = function() return dm.linear(m, v) end,
+      norm = function() return dm.norm(m, "nuc") end,
+      repeat_interleave = function() return dm.repeat_interleave(m, labels(2, 1), {dim = 1}) end,
+      scatter = function() return dm.scatter(m, 2, index(), m, {reduce = "add"}) end,
+    }
+    for name, call in pairs(forms) do
+      call()
+      amp.autocast({policy = {[name] = "banned"}}, function()
+        assert.refuses("banned by this autocast region", call)
+      end)
+      local y = amp.autocast({dtype = "float16", policy = {[name] = "lower_precision"}}, call)
+      assert.equal("float16", y.dtype, name)
+    end
+  end)
+
   it("refuse what is no device, and other nonsense, at the caller's line", function()
     for pattern, opts in pairs{
       ["unknown device 'not a real device'"] = {device_type = "not a real device"},

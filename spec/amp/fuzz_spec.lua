@@ -64,6 +64,23 @@ describe("random programs under autocast", function()
     assert.is_true(compared > 1000, "only " .. compared)
   end)
 
+  it("do so for each op with each policy of its own", function()
+    local compared = 0
+    for i, name in ipairs(calls.names) do
+      for k, call in ipairs(calls.by_name[name]) do
+        local word = ({"lower_precision", "fp32", "promote", "unlisted", "banned"})[(i + k) % 5 + 1]
+        local region = {policy = {[name] = word}, rules = "cuda", dtype = "float16"}
+        if name ~= "clone" and pcall(dm.amp.autocast, region, function() end) then
+          local program = alone(call, region, {"bfloat16", "float32"})
+          local text = programs.difference(program)
+          if text then error(programs.report(program, text), 0) end
+          compared = compared + 1
+        end
+      end
+    end
+    assert.is_true(compared > 500, "only " .. compared)
+  end)
+
   it("are printed as Lua that runs", function()
     local region = 0
     for seed = 1, 40 do

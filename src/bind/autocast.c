@@ -214,6 +214,24 @@ static int check_op(lua_State *L, int i) {
   return -1;
 }
 
+/* The rows that calls by a public op's name reach when their arguments say so (overload in
+   call.c). They have no name of their own that a script could give. */
+static const uint16_t OVERLOADS[][2] = {
+    {DM_OP_clamp, DM_OP_clamp_tensor},
+    {DM_OP_cross_entropy, DM_OP_cross_entropy_soft},
+    {DM_OP_scatter, DM_OP_scatter_with},
+    {DM_OP_repeat_interleave, DM_OP_repeat_interleave_each},
+    {DM_OP_linear, DM_OP_linear_vector},
+    {DM_OP_norm, DM_OP_norm_by_name},
+};
+
+/* Sets the policy of an op, in each of its forms. */
+static void set_policy(dm_Policies *p, int id, uint8_t policy) {
+  p->of[id] = policy;
+  for (size_t i = 0; i < sizeof OVERLOADS / sizeof *OVERLOADS; i++)
+    if (OVERLOADS[i][0] == id) p->of[OVERLOADS[i][1]] = policy;
+}
+
 /* Makes the policies of a region: a copy of those around it, or of the column named at
    `rules`, changed by the table at `words`. The region owns them at once, so that an error in
    the table loses nothing. */
@@ -232,7 +250,7 @@ static void read_policies(lua_State *L, Region *r, int rules, int words) {
   lua_pushnil(L);
   while (lua_next(L, words)) {
     const int id = check_op(L, lua_gettop(L) - 1);
-    r->now.policies->of[id] = check_word(L, &dm_ops[id]);
+    set_policy(r->now.policies, id, check_word(L, &dm_ops[id]));
     lua_pop(L, 1);
   }
 }

@@ -14,6 +14,7 @@
 
 local dm = require "demilune"
 local case = require "spec.case"
+local device = require "spec.device"
 local lists = require "spec.amp.lists"
 local samples = require "spec.samples"
 
@@ -78,7 +79,7 @@ local function add_sample(key, sample)
   local slots = {}
   local args = open_slots(sample, slots, true)
   if #slots == 0 then return end
-  local name = key:match "^x:(.+)$" or key
+  local name = key == "x:unfold" and key or key:match "^x:(.+)$" or key -- unfold is another op
   local fn, text = function_of(key)
   if fn == nil then return end
   add{name = name, args = args, slots = slots, fn = fn, text = text,
@@ -161,7 +162,9 @@ end
 
 -- ---- results, and calls inside ----
 
+-- The call on its sample, whatever region is open.
 local function try(call, dtype)
+  local _ <close> = dm.amp.autocast{device_type = device.type, enabled = false}
   local tensors = {}
   for i, literal in ipairs(call.slots) do
     tensors[i] = case.build(dm, literal):to(dtype):requires_grad_(literal.g)
