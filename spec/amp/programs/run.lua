@@ -159,8 +159,9 @@ end
 local function cast(self, now, v, to)
   if not rules.casts(v, to) then return v end
   if not rules.shares(now, v, to) then return convert(self, v, to) end
-  local of = now.shared[v] or {}
-  now.shared[v] = of
+  local key = v:data_ptr() -- saved tensors are other handles of a weight
+  local of = now.shared[key] or {}
+  now.shared[key] = of
   of[to] = of[to] or convert(self, v, to, true)
   return of[to]
 end
@@ -261,7 +262,7 @@ function hand:node(node, now)
   end
   if node.clear or node.update then
     for key in pairs(now.shared or {}) do
-      if node.clear or key == values[node.update] then now.shared[key] = nil end
+      if node.clear or key == values[node.update]:data_ptr() then now.shared[key] = nil end
     end
     if node.update then
       dm.no_grad(function() values[node.update]:mul_(0.5) end)
