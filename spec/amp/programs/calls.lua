@@ -151,11 +151,17 @@ function calls.with_dtype(args, dtype)
   return out
 end
 
+-- Arguments 2 and 3 of these are statistics that change with each call: they get clones, for a
+-- checkpoint calls twice.
+local KEEPS_STATISTICS = {batch_norm = true, instance_norm = true}
+
 -- The results of a call on tensors, as a list. dtype: its option dtype, or nil.
 function calls.run(call, tensors, dtype)
   local args = filled(calls.with_dtype(call.args, dtype), tensors)
   if call.in_place then args[1] = args[1]:clone() end
+  if KEEPS_STATISTICS[call.name] then args[2], args[3] = args[2]:clone(), args[3]:clone() end
   local outs = table.pack(call.fn(table.unpack(args)))
+  if device.type == "cuda" then dm.cuda.synchronize() end -- a kernel's fault is raised here
   call.packs = outs.n == 1 and type(outs[1]) == "table"
   return call.packs and outs[1] or outs
 end
@@ -240,6 +246,9 @@ end
 function calls.text(call, names, dtype)
   local words = {}
   for i, v in ipairs(calls.with_dtype(call.args, dtype)) do words[i] = written(v, names) end
+  if KEEPS_STATISTICS[call.name] then
+    for i = 2, 3 do words[i] = words[i] .. ":clone()" end
+  end
   local text
   if call.number_first then
     text = "1 / " .. words[1]
