@@ -5,6 +5,7 @@
 -- next run must succeed. scripts/test --parts=sanitizers runs this file under AddressSanitizer.
 
 local dm = require "demilune"
+local hooks = require("demilune.core")._test
 local case = require "spec.case"
 local samples = require "spec.samples"
 local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
@@ -377,17 +378,17 @@ end)
 local function in_use()
   collectgarbage()
   collectgarbage() -- what finalizers let go of
-  return dm.alloc_live(), dm.memory_allocated()
+  return hooks.alloc_live(), dm.memory_allocated()
 end
 
 -- Runs s with request n refused; n = 0: none. Gives whether n was reached.
 local function attempt(s, n, sticky)
   dm.manual_seed(1)
   local given = s.setup()
-  dm.alloc_fail_at(n, sticky)
+  hooks.alloc_fail_at(n, sticky)
   local ok, value = pcall(s.run, given)
-  local reached = dm.alloc_requests() >= n
-  dm.alloc_fail_at(0)
+  local reached = hooks.alloc_requests() >= n
+  hooks.alloc_fail_at(0)
   return reached, ok, value
 end
 

@@ -1,6 +1,6 @@
 -- Zip archives and pickles as strings, sound or hostile, for the specs of what reads them.
 
-local dm = require "demilune"
+local core = require "demilune.core"
 local archive = {}
 
 local pack = string.pack
@@ -16,7 +16,7 @@ function archive.zip(entries, after)
       local function of(key, value) return own[key] or more[key] or value end
       local extra = of("extra", "")
       return pack("<I2I2I2I2I2I4I4I4I2I2", 20, of("flags", 0), of("method", 0), 0, 33,
-        of("crc", dm._crc32(bytes)), of("packed", #bytes), of("size", #bytes), #of("name", name),
+        of("crc", core._crc32(bytes)), of("packed", #bytes), of("size", #bytes), #of("name", name),
         #extra), of("name", name) .. extra
     end
     local head, tail = common(more.head or {})

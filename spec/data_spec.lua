@@ -1,6 +1,7 @@
 -- Data sets, the loader, the readers, and the progress bar.
 
 local dm = require "demilune"
+local hooks = require("demilune.core")._test
 local data, datasets = dm.data, dm.datasets
 
 local folder = require "spec.folder"
@@ -315,11 +316,11 @@ describe("DataLoader:", function()
     local set = pairs_of(64)
     for n = 1, 40 do
       local loader = data.DataLoader(set, {batch_size = 8, num_workers = 2, seed = 1})
-      dm.alloc_fail_at(n, true)
+      hooks.alloc_fail_at(n, true)
       local ok, message = pcall(function()
         for _ in loader:iter() do end -- luacheck: ignore 542
       end)
-      dm.alloc_fail_at(0, false)
+      hooks.alloc_fail_at(0, false)
       if not ok then assert.matches("memory", message) end
     end
     collectgarbage()
@@ -333,9 +334,9 @@ describe("DataLoader:", function()
         local loader = data.DataLoader(set, {batch_size = 2, num_workers = workers})
         local next_batch = loader:iter()
         local first = select(3, next_batch()):totable()
-        dm.alloc_fail_at(n, true)
+        hooks.alloc_fail_at(n, true)
         local ok = pcall(next_batch)
-        dm.alloc_fail_at(0, false)
+        hooks.alloc_fail_at(0, false)
         if not ok then
           failures = failures + 1
           assert.equal(1, loader:state_dict().position)

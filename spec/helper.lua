@@ -15,7 +15,7 @@ rawset(_G, "DEMILUNE_TOLD", {})
 -- Open until the process ends: every spec runs on that device.
 local device = os.getenv "DEMILUNE_DEVICE" or "cpu"
 if device == "cpu" then -- also for programs that specs start, on machines with GPUs
-  require("demilune.core")._without_cuda()
+  require("demilune.core")._test.without_cuda()
 else
   rawset(_G, "DEMILUNE_DEVICE_SCOPE", require("demilune").device(device))
 end

@@ -416,3 +416,26 @@ describe("modules", function()
     end)
   end)
 end)
+
+describe("the module", function()
+  local hooks = require("demilune.core")._test
+
+  it("shows no hook of the tests, and no name of its own files", function()
+    local hook_names = {}
+    for name, f in pairs(hooks) do hook_names[f] = name end
+    assert.is_string(hook_names[hooks.alloc_fail_at])
+    for _, module in ipairs{dm, nn.functional, nn, optim, data, dm.amp, dm.autograd, dm.cuda} do
+      assert.is_nil(module._test)
+      assert.is_nil(module._write_file)
+      for name in pairs(hooks) do assert.is_nil(rawget(module, name), name) end
+      for name, value in pairs(module) do assert.is_nil(hook_names[value], tostring(name)) end
+    end
+    for name in pairs(hooks) do
+      assert.is_nil(dm[name], name)
+      assert.is_nil(nn.functional[name], name)
+    end
+    for name in pairs(dm) do
+      assert.is_true(name == "_VERSION" or name:sub(1, 1) ~= "_", name)
+    end
+  end)
+end)

@@ -52,8 +52,13 @@ local FUNCTIONS = {
   mem_get_info = {"demilune.memory", "mem_get_info"},
 }
 
-local dm = {}
-for name, value in pairs(core) do dm[name] = value end
+-- Names of the core with an underscore are for this library's own files and the tests.
+local function is_public(name) return type(name) == "string" and name:sub(1, 1) ~= "_" end
+
+local dm = {_VERSION = core._VERSION}
+for name, value in pairs(core) do
+  if is_public(name) then dm[name] = value end
+end
 for _, row in ipairs(dtypes.rows) do dm[row.name] = row.name end
 dm.newaxis = "newaxis"
 
@@ -109,7 +114,7 @@ return setmetatable(dm, {
       value = with_hints(name, require(MODULES[name]))
     elseif FUNCTIONS[name] then
       value = require(FUNCTIONS[name][1])[FUNCTIONS[name][2]]
-    else
+    elseif is_public(name) then
       value = core[name]
     end
     if value == nil then return absent_here(self, name) end

@@ -9,6 +9,7 @@
 --   {  ...  }                      a table's list
 
 local dm = require "demilune"
+local core = require "demilune.core"
 dm.set_num_threads(1)
 
 local env = setmetatable({dm = dm, t = {}, out = {n = 0}}, {__index = _G})
@@ -17,7 +18,7 @@ local data = ""
 --- A tensor of the request's data, n bytes from byte `at` (from 0): these in rows; or, where
 --- there are strides, a window of them.
 function env.T(dtype, at, n, size, requires_grad, stride, offset)
-  local x = dm._from_bytes(data:sub(at + 1, at + n), dtype)
+  local x = core._from_bytes(data:sub(at + 1, at + n), dtype)
   x = stride and x:as_strided(size, stride, offset) or x:reshape(size):clone()
   return requires_grad and x:detach():requires_grad_() or x
 end
@@ -92,7 +93,7 @@ local function write_value(v, lines, bytes)
   if dm.is_tensor(v) then
     lines[#lines + 1] = ("t %s %s %s"):format(v.dtype, table.concat(v.shape, ","),
       v.requires_grad and 1 or 0)
-    bytes[#bytes + 1] = dm._to_bytes(v:detach():to "cpu")
+    bytes[#bytes + 1] = core._to_bytes(v:detach():to "cpu")
   elseif kind == "table" then
     lines[#lines + 1] = "{"
     for i = 1, v.n or #v do write_value(v[i], lines, bytes) end

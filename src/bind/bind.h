@@ -285,6 +285,7 @@ extern const luaL_Reg dm_loader_functions[], dm_report_functions[], dm_memory_fu
 extern const luaL_Reg dm_profile_functions[], dm_image_functions[], dm_images_functions[];
 extern const luaL_Reg dm_augment_functions[], dm_autocast_functions[], dm_cuda_functions[];
 extern const luaL_Reg dm_state_functions[], dm_worker_functions[], dm_zip_functions[];
+extern const luaL_Reg dm_test_functions[];
 extern const luaL_Reg dm_tensor_methods[], dm_tensor_metamethods[];
 extern const luaL_Reg dm_grad_methods[], dm_cuda_methods[];
 void dm_register_scopes(lua_State *L, State *S);

@@ -32,14 +32,6 @@ static int cuda_count(lua_State *L) {
   return 2;
 }
 
-/* _without_cuda(): makes this process and those it starts behave as on a machine without
-   CUDA. It has an effect only before the first use of CUDA. */
-static int without_cuda(lua_State *L) {
-  DM_UNUSED(L);
-  setenv("DEMILUNE_CUDA", "0", 1);
-  return 0;
-}
-
 /* The CUDA device at i, an integer from 0 or a name; cuda:0 by default. Raises when it is the
    CPU or is not there. */
 static dm_Device check_cuda(lua_State *L, int i) {
@@ -399,7 +391,6 @@ const luaL_Reg dm_cuda_methods[] = {{"pin_memory", pin_memory},
                                     {"record_stream", record_stream},
                                     {NULL, NULL}};
 const luaL_Reg dm_cuda_functions[] = {{"cuda_count", cuda_count},
-                                      {"_without_cuda", without_cuda},
                                       {"cuda_info", cuda_info},
                                       {"cuda_count_of", cuda_count_of},
                                       {"cuda_plans", cuda_plans},

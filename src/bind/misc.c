@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "bind/bind.h"
 #include "cpu/dnnl.h"
@@ -53,25 +52,6 @@ static int cpu_info(lua_State *L) {
   lua_setfield(L, -2, "onednn");
   lua_pushstring(L, why); /* nil where there is no reason */
   lua_setfield(L, -2, "reason");
-  return 1;
-}
-
-/* alloc_fail_at(n, ...), alloc_requests() -> count, alloc_live() -> count: for the tests of
-   failing allocations, see base/alloc.h. */
-static int alloc_fail_at(lua_State *L) {
-  dm_alloc_fail_at(luaL_checkinteger(L, 1), lua_toboolean(L, 2));
-  return 0;
-}
-
-/* The number of requests so far, from which a test chooses the one that is to fail. */
-static int alloc_requests(lua_State *L) {
-  lua_pushinteger(L, dm_alloc_requests());
-  return 1;
-}
-
-/* Blocks in use: a test compares it before and after to find a leak. */
-static int alloc_live(lua_State *L) {
-  lua_pushinteger(L, dm_alloc_live());
   return 1;
 }
 
@@ -459,9 +439,6 @@ const luaL_Reg dm_misc_functions[] = {{"_module_caller", module_caller},
                                       {"set_num_threads", set_num_threads},
                                       {"get_num_threads", get_num_threads},
                                       {"cpu_info", cpu_info},
-                                      {"alloc_fail_at", alloc_fail_at},
-                                      {"alloc_requests", alloc_requests},
-                                      {"alloc_live", alloc_live},
                                       {"now", now},
                                       {"isatty", is_terminal},
                                       {"json_encode", json_encode},

@@ -179,6 +179,9 @@ int luaopen_demilune_core(lua_State *L) {
       dm_worker_functions,   dm_zip_functions};
   for (int i = 0; i < DM_COUNT(parts); i++) dm_set_functions(L, parts[i], S);
   lua_pop(L, 1);
+  lua_newtable(L);
+  dm_set_functions(L, dm_test_functions, S);
+  lua_setfield(L, module, "_test");
   lua_pushvalue(L, methods);
   lua_setfield(L, module, "methods");
   lua_pushinteger(L, DM_MAX_DIM);

@@ -4,7 +4,13 @@ local core = require "demilune.core"
 local caller = require "demilune.caller"
 local options = require "demilune.options"
 
-local functional = setmetatable({}, {__index = core})
+-- Every op of the core, but none of the names with an underscore, which are the library's own.
+local functional = setmetatable({}, {__index = function(self, name)
+  if type(name) ~= "string" or name:sub(1, 1) == "_" then return nil end
+  local value = core[name]
+  rawset(self, name, value)
+  return value
+end})
 
 -- A number, or a table of them, as an int64 tensor on x's device; a tensor as it is.
 local function lengths(v, x)
