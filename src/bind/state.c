@@ -282,7 +282,7 @@ void dm_reclaim_memory(lua_State *L, State *S) {
 
 /* Collects, and sets the limit a little above the bytes that are left. The limit falls by at
    most a tenth: a collection between two steps leaves less than the next step needs. */
-static void collect_and_learn(lua_State *L, State *S) {
+static __attribute__((noinline)) void collect_and_learn(lua_State *L, State *S) {
   dm_collect(L, S);
   const int64_t left = dm_live_bytes();
   S->gc_limit = dm_max_i64(GC_FLOOR, dm_max_i64(left + left / 64, S->gc_limit / 10 * 9));

@@ -117,22 +117,32 @@ void dm_contiguous_strides(int ndim, const int64_t *shape, int64_t *stride) {
   }
 }
 
-/* Fails on a rank or an element count that no tensor can have. */
-static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
+/* The failures of check_shape. They are a function apart, for their text is an array, and the
+   compiler guards the frame of every function that holds one. */
+static __attribute__((noinline)) dm_status bad_shape(int ndim, const int64_t *shape,
+                                                     const int64_t *negative) {
   if (ndim < 0 || ndim > DM_MAX_DIM)
     return dm_fail(DM_EARG, "a tensor has at most %d dims, %d asked for", DM_MAX_DIM, ndim);
+  if (negative)
+    return dm_fail(DM_EARG, "negative size %lld in shape %s", (long long)*negative,
+                   DM_DIMS(ndim, shape));
+  return dm_fail(DM_EMEM, "shape %s has more elements than memory has bytes",
+                 DM_DIMS(ndim, shape));
+}
+
+/* Fails on a rank or an element count that no tensor can have; *numel is then 0. */
+static inline dm_status check_shape(int ndim, const int64_t *shape, int64_t *numel) {
+  *numel = 0;
+  if (ndim < 0 || ndim > DM_MAX_DIM) return bad_shape(ndim, shape, NULL);
   int64_t n = 1;
   bool empty = false;
   for (int d = 0; d < ndim; d++) {
-    if (shape[d] < 0)
-      return dm_fail(DM_EARG, "negative size %lld in shape %s", (long long)shape[d],
-                     DM_DIMS(ndim, shape));
+    if (shape[d] < 0) return bad_shape(ndim, shape, &shape[d]);
     if (shape[d] == 0) empty = true;
     else if (__builtin_mul_overflow(n, shape[d], &n) || n > (int64_t)1 << 58)
-      return dm_fail(DM_EMEM, "shape %s has more elements than memory has bytes",
-                     DM_DIMS(ndim, shape));
+      return bad_shape(ndim, shape, NULL);
   }
-  *numel = empty ? 0 : n;
+  if (!empty) *numel = n;
   return DM_OK;
 }
 
@@ -414,10 +424,7 @@ dm_status dm_broadcast(const char *op, const dm_Tensor *a, const dm_Tensor *b, i
 /* PyTorch's promotion: tensors with dims decide first; 0-dim tensors, and after them
    numbers, count only where their kind (bool, integer, float) is higher than what
    stands so far. */
-dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
-  if (n == 2 && in[1] && in[0]->dtype == in[1]->dtype &&
-      !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
-    return (dm_DType)in[0]->dtype;
+static __attribute__((noinline)) dm_DType promoted(int n, dm_Tensor *const *in) {
   /* classes: 0 = tensors with dims, 1 = 0-dim tensors, 2 = numbers */
   dm_DType best[3] = {DM_NO_DTYPE, DM_NO_DTYPE, DM_NO_DTYPE};
   for (int i = 0; i < n; i++) {
@@ -434,4 +441,12 @@ dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
     else if (dm_kind(best[class]) > dm_kind(r)) r = best[class];
   }
   return r;
+}
+
+/* Two tensors of one dtype are most calls; a function without an array needs no guard. */
+dm_DType dm_result_dtype(int n, dm_Tensor *const *in) {
+  if (n == 2 && in[1] && in[0]->dtype == in[1]->dtype &&
+      !((in[0]->flags | in[1]->flags) & DM_T_NUMBER))
+    return (dm_DType)in[0]->dtype;
+  return promoted(n, in);
 }

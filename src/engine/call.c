@@ -256,10 +256,12 @@ static dm_status run_unobserved(const dm_OpInfo *op, int n_in, dm_Tensor *const 
   return DM_OK;
 }
 
-/* The call after autocast. */
-static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                            const void *attr, dm_Tensor **out, int *n_out) {
-  if (!dm_observed()) return run_unobserved(op, n_in, in, attr, out, n_out);
+/* The call of op between the observers' two. Like call_with_defaults and call_autocast it stays
+   a function apart: the compiler guards frames that hold an array or a struct whose address is
+   taken, and dm_call_n, through which every call goes, is to have none. */
+static __attribute__((noinline)) dm_status run_observed(const dm_OpInfo *op, int n_in,
+                                                        dm_Tensor *const *in, const void *attr,
+                                                        dm_Tensor **out, int *n_out) {
   dm_Event e = {.op = op,
                 .name = op->name,
                 .autocast = dm_thread_state()->autocast.casting,
@@ -271,6 +273,13 @@ static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
   if (st == DM_OK) e.n_out = *n_out;
   dm_observe_end(&e);
   return st;
+}
+
+/* The call after autocast. */
+static dm_status call_plain(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
+                            const void *attr, dm_Tensor **out, int *n_out) {
+  if (DM_UNLIKELY(dm_observed())) return run_observed(op, n_in, in, attr, out, n_out);
+  return run_unobserved(op, n_in, in, attr, out, n_out);
 }
 
 /* ---- autocast ---- */
@@ -386,8 +395,9 @@ static dm_status call_cast(const dm_OpInfo *op, const dm_CastPlan *plan, int n_i
 }
 
 /* A call that autocast concerns. fp32_set_opt_dtype sets the attribute dtype in a copy. */
-static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *in,
-                               const void *attr, dm_Tensor **out, int *n_out) {
+static __attribute__((noinline)) dm_status call_autocast(const dm_OpInfo *op, int n_in,
+                                                         dm_Tensor *const *in, const void *attr,
+                                                         dm_Tensor **out, int *n_out) {
   dm_CastPlan plan;
   DM_TRY(dm_autocast_plan(op, n_in, in, attr, &plan));
   if (!plan.listed && !(op->flags & F_WHOLE)) return call_plain(op, n_in, in, attr, out, n_out);
@@ -400,8 +410,8 @@ static dm_status call_autocast(const dm_OpInfo *op, int n_in, dm_Tensor *const *
   return call_masked(op, n_in, in, copy, out, n_out);
 }
 
-static dm_status call_with_defaults(int id, int n_in, dm_Tensor *const *in, dm_Tensor **out,
-                                    int *n_out) {
+static __attribute__((noinline)) dm_status
+call_with_defaults(int id, int n_in, dm_Tensor *const *in, dm_Tensor **out, int *n_out) {
   _Alignas(8) char defaults[DM_ATTR_BYTES];
   dm_op_defaults(&dm_ops[id], defaults);
   return dm_call_n(id, n_in, in, defaults, out, n_out);

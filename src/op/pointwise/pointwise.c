@@ -107,6 +107,23 @@ static void one_block(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType t
   else fn->i64((const int64_t *const *)(const void *)p, q, out->numel, param);
 }
 
+/* Operands of any strides and dtypes, converted where they are not the dtype of the formula. A
+   function apart, so that the common path needs no guard of this frame's arrays. */
+static __attribute__((noinline)) void strided(dm_Tensor *out, int n_in, dm_Tensor *const *in,
+                                              dm_DType type, const dm_Pointwise *fn,
+                                              const double *param) {
+  Job j = {.fn = fn, .param = param, .n_in = n_in};
+  dm_Tensor *all[DM_POINT_IN + 1] = {out};
+  for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
+  for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
+  dm_iter_init(&j.it, n_in + 1, all);
+  dm_parallel_for(out->numel, DM_POINT_GRAIN,
+                  type == DM_F32   ? range_f32
+                  : type == DM_F64 ? range_f64
+                                   : range_i64,
+                  &j);
+}
+
 /* Small calls skip the iterator and the threads; see the head for the others. */
 dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType compute,
                        const dm_Pointwise *fn, const double *param) {
@@ -120,16 +137,7 @@ dm_status dm_pointwise(dm_Tensor *out, int n_in, dm_Tensor *const *in, dm_DType 
     block_low(out, n_in, in, fn, param);
     return DM_OK;
   }
-  Job j = {.fn = fn, .param = param, .n_in = n_in};
-  dm_Tensor *all[DM_POINT_IN + 1] = {out};
-  for (int i = 0; i < n_in; i++) all[i + 1] = in[i];
-  for (int i = 0; i <= n_in; i++) j.dtype[i] = all[i]->dtype;
-  dm_iter_init(&j.it, n_in + 1, all);
-  dm_parallel_for(out->numel, DM_POINT_GRAIN,
-                  type == DM_F32   ? range_f32
-                  : type == DM_F64 ? range_f64
-                                   : range_i64,
-                  &j);
+  strided(out, n_in, in, type, fn, param);
   return DM_OK;
 }
 
