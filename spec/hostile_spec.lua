@@ -68,6 +68,13 @@ describe("a hostile script", function()
         assert(type(getmetatable(v)) == "string")
         assert(not pcall(setmetatable, {}, getmetatable(v)))
       end]],
+    ["calls that lack what they take"] = [[
+      local ok, why = pcall(dm.ones(1).cuda)
+      assert(not ok and why:find("tensor expected, got no value", 1, true), why)
+      for _, arguments in ipairs{{print}, {print, {}}} do
+        ok, why = pcall(dm.checkpoint_run, table.unpack(arguments))
+        assert(not ok and why:find("bad argument #3", 1, true), why)
+      end]],
     ["data that grow while they are read"] = ARMED .. [[
       for _ = 1, 50 do
         local t = {1, 2, 3}

@@ -453,6 +453,7 @@ static int checkpoint_run(lua_State *L) {
      tensors, fn, fn's arguments. lua_pcall replaces fn and its arguments by the results. */
   enum { AGAIN = 1, TENSORS, HELD, ARRAY, FN };
   luaL_checktype(L, AGAIN, LUA_TFUNCTION);
+  luaL_checkany(L, 3); /* fn, which the record and the array push up to FN */
   int n = -1;
   dm_Replay **held = lua_newuserdatauv(L, sizeof *held, 0);
   *held = NULL;

@@ -647,6 +647,7 @@ static int tensor_cpu(lua_State *L) {
 }
 /* x:cuda(), x:cuda("cuda:1"), x:cuda{non_blocking = true} */
 static int tensor_cuda(lua_State *L) {
+  dm_check_tensor(L, 1); /* lua_insert wants something below */
   if (lua_type(L, 2) != LUA_TSTRING) {
     lua_pushliteral(L, "cuda");
     lua_insert(L, 2);
