@@ -151,6 +151,8 @@ function autograd.is_function(v) return getmetatable(v) == Function end
 --- backward gives one gradient (or nil) an argument of forward. Call it, or its
 --- apply, as forward is called, without ctx. Backward runs in the autocast state
 --- in which the function was called; PyTorch does that for decorated ones only.
+--- A backward, or a field of ctx, that reaches the function's own result makes a circle which
+--- Lua's collector does not see: a backward pass frees it, as in PyTorch.
 local bind_function = options.signature("Function",
   "*, name: string = 'Function', forward: function, backward: function")
 

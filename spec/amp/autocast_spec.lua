@@ -762,6 +762,16 @@ describe("regions", function()
       assert.equal(lp, dm.mm(a, a).dtype)
       assert.equal("float32", c:copy_(dm.mm(a, a)).dtype)
     end
+    local x = dm.tensor{1.2345678} -- exp_ has a kernel, rad2deg_ is made of another op
+    for _, word in ipairs{"lower_precision_fp", "banned"} do
+      for name in pairs{exp = true, rad2deg = true, mul = true} do
+        local want = name == "mul" and x * x or x[name](x)
+        local _ <close> = amp.autocast{policy = {[name] = word}}
+        local y = x:clone()
+        y = name == "mul" and y:mul_(y) or y[name .. "_"](y)
+        assert.equal(want:item(), y:item())
+      end
+    end
   end)
 
   it("one that is off changes nothing", function()

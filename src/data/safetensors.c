@@ -31,6 +31,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "data is copied as it lies in the file: least significant first");
+_Static_assert(DM_MAX_DIM == 16, "MAX_COMMAS and a message below say 16");
 
 enum {
   LENGTH_BYTES = 8,
@@ -285,7 +286,7 @@ static const char *read_entry(dm_StEntry *e, const cJSON *v) {
 #define ROW(X, E, S, BITS, NAME, METHOD, RANK, NPY, CODE, ...) " " CODE
     return "its dtype is none of" DM_DTYPES(ROW, );
 #undef ROW
-  if (!read_shape(e, shape)) return "its shape is not a list of up to 8 sizes";
+  if (!read_shape(e, shape)) return "its shape is not a list of up to 16 sizes";
   if (!cJSON_IsArray(span) || cJSON_GetArraySize(span) != 2 ||
       !read_integer(&begin, span->child) || !read_integer(&end, span->child->next))
     return "its data_offsets are not two offsets below 2^53";

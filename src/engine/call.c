@@ -543,13 +543,18 @@ static dm_status record_inplace(const dm_OpInfo *op, int n_in, dm_Tensor *const 
 }
 
 /* A composed op has no kernel that could write in place: its result is copied into in[0]. It
-   reads a clone of in[0], so that the copy does not overwrite what its gradient saved. */
+   reads a clone of in[0], so that the copy does not overwrite what its gradient saved. Autocast
+   converts nothing in place, so it is off for the op and those inside. */
 static dm_status compose_inplace(int id, int n_in, dm_Tensor *const *in, const void *attr) {
   dm_Tensor *from[DM_MAX_IN], *clone = NULL, *out[DM_MAX_OUT] = {NULL};
   int n_out = 0;
   DM_TRY(dm_call(DM_OP_clone, 1, in, NULL, &clone));
   for (int i = 0; i < n_in; i++) from[i] = in[i] == in[0] ? clone : in[i];
+  dm_AutocastState *a = &dm_thread_state()->autocast;
+  const bool masked = a->masked;
+  a->masked = true;
   dm_status st = dm_call_n(id, n_in, from, attr, out, &n_out);
+  a->masked = masked;
   if (st == DM_OK) {
     const dm_Meta m = dm_meta_of(out[0]);
     dm_Tensor *pair[2] = {in[0], out[0]};

@@ -28,21 +28,27 @@ local UNWRITTEN = {empty_like = true, resize_ = true, resize_as_ = true, ["x:new
 local TAKES_DTYPE = {}
 for name in lists.cuda.fp32_set_opt_dtype:gmatch "%S+" do TAKES_DTYPE[name] = true end
 
-local NO_DOUBLE = {}
-for _, row in ipairs(dm.ops()) do NO_DOUBLE[row.name] = row.no_double or nil end
+local NO_DOUBLE, OPERANDS = {}, {} -- OPERANDS: of an op by name, the place of each operand
+for _, row in ipairs(dm.ops()) do
+  NO_DOUBLE[row.name] = row.no_double or nil
+  OPERANDS[row.name] = {}
+  for i, name in ipairs(row.tensors) do OPERANDS[row.name][name] = i end
+end
 
--- The keys of a table in a fixed order, so that slots have the same numbers in each process.
-local function sorted_keys(t)
-  local keys = {}
+-- The keys of a table in a fixed order, so that slots have the same numbers in each process:
+-- numbers, operands by place (the engine casts them in this order, too), other names.
+local function sorted_keys(t, operands)
+  local keys, place = {}, operands or {}
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b)
-    if type(a) == type(b) then return a < b end
-    return type(a) == "number"
+    if type(a) ~= type(b) then return type(a) == "number" end
+    if place[a] ~= place[b] then return (place[a] or math.huge) < (place[b] or math.huge) end
+    return a < b
   end)
   return keys
 end
 
-local function open_slots(v, slots, is_top)
+local function open_slots(v, slots, operands, is_top)
   if type(v) ~= "table" then return v end
   if case.is_literal(v) then
     if v.t ~= "float64" then return v end
@@ -50,8 +56,8 @@ local function open_slots(v, slots, is_top)
     return {slot = #slots}
   end
   local out = {}
-  for _, key in ipairs(sorted_keys(v)) do
-    if not (is_top and TESTING[key]) then out[key] = open_slots(v[key], slots) end
+  for _, key in ipairs(sorted_keys(v, operands)) do
+    if not (is_top and TESTING[key]) then out[key] = open_slots(v[key], slots, operands) end
   end
   return out
 end
@@ -77,7 +83,7 @@ end
 
 local function add_sample(key, sample)
   local slots = {}
-  local args = open_slots(sample, slots, true)
+  local args = open_slots(sample, slots, OPERANDS[key], true)
   if #slots == 0 then return end
   local name = key == "x:unfold" and key or key:match "^x:(.+)$" or key -- unfold is another op
   local fn, text = function_of(key)

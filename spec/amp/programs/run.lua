@@ -43,6 +43,12 @@ local function keep(node, values, ok, outs)
   return {node = node, ok = ok, outs = ok and outs or {}, problem = not ok and outs or nil}
 end
 
+-- Empties a table of a run. The functions of a checkpoint and of an autograd.Function reach it, and
+-- it holds their results: such a circle through the tape is freed by a backward pass only.
+local function let_go(held)
+  for key in pairs(held) do held[key] = nil end
+end
+
 -- ---- with regions ----
 
 local engine = {}
@@ -56,13 +62,13 @@ function run.checkpoint(fn)
     for _, list in ipairs(lists) do table.move(list, 1, #list, #all + 1, all) end
     return table.unpack(all)
   end))
-  local at = 0
+  local at, given = 0, {}
   for k, list in ipairs(lists) do
-    local out = {}
-    for i = 1, #list do out[i] = flat[at + i] end
-    lists[k], at = out, at + #list
+    given[k] = table.move(flat, at + 1, at + #list, 1, {})
+    at = at + #list
   end
-  return table.unpack(lists)
+  lists = nil -- it is the function's, too: a circle (let_go)
+  return table.unpack(given)
 end
 
 function engine.region(self, node)
@@ -91,6 +97,7 @@ local function in_checkpoint(self, node)
     return table.unpack(lists)
   end))
   for i, item in ipairs(seen) do items[#items + 1] = keep(item.node, values, item.ok, lists[i]) end
+  let_go(seen)
 end
 
 function engine.scope(self, node)
@@ -441,6 +448,15 @@ function run.by_hand(program, tables, log)
   return by_hand
 end
 
+local function compared(program, regions, by_hand, casts)
+  local text = differing_results(regions.items, by_hand.items)
+  if text then return text end
+  if casts ~= by_hand.casts then return ("%d casts, by hand %d"):format(casts, by_hand.casts) end
+  if program.backward == 0 then return nil end
+  return differing_gradients(program, regions.values, regions.items, by_hand.values,
+    by_hand.items)
+end
+
 -- The first difference between the two runs as text, or nil. tables: the policies that casts by
 -- hand follow (rules.tables). seen(name, ok) is told of each call. Nothing is compared where the
 -- lists do not say what a call does: nil, true. Only neighbours of a program are such.
@@ -451,16 +467,13 @@ function run.difference(program, tables, seen)
   local casts = amp.cast_count() - before
   if amp.is_autocast_enabled(device.type) then return "autocast is on afterwards" end
   local by_hand = run.by_hand(program, tables)
-  if by_hand.unsaid then return nil, true end
-  for _, item in ipairs(seen and regions.items or {}) do
+  for _, item in ipairs(seen and not by_hand.unsaid and regions.items or {}) do
     seen(item.node.call and item.node.call.name or item.node.custom, item.ok)
   end
-  local text = differing_results(regions.items, by_hand.items)
-  if text then return text end
-  if casts ~= by_hand.casts then return ("%d casts, by hand %d"):format(casts, by_hand.casts) end
-  if program.backward == 0 then return nil end
-  return differing_gradients(program, regions.values, regions.items, by_hand.values,
-    by_hand.items)
+  local text = not by_hand.unsaid and compared(program, regions, by_hand, casts) or nil
+  for _, held in ipairs{regions.values, regions.items, by_hand.values, by_hand.items,
+    by_hand.names} do let_go(held) end
+  return text, by_hand.unsaid
 end
 
 return run
