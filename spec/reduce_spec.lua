@@ -183,4 +183,16 @@ describe("running products", function()
       end)
     end
   end
+
+  it("sum_to_size counts bool and adds integers in int64, as sum does", function()
+    for _, dtype in ipairs{"bool", "uint8", "int32", "int64"} do
+      local x = dm.ones(2, 3):to(dtype)
+      for want, size in pairs{["2,2,2"] = {1, 3}, ["3,3"] = {2, 1}, ["6"] = {}} do
+        local y = x:sum_to_size(size)
+        assert.equal("int64", y.dtype)
+        assert.equal(want, table.concat(y:reshape(-1):totable(), ","))
+      end
+      assert.equal(dtype, x:sum_to_size(2, 3).dtype)
+    end
+  end)
 end)

@@ -28,7 +28,7 @@ local UNWRITTEN = {empty_like = true, resize_ = true, resize_as_ = true, ["x:new
 local TAKES_DTYPE = {}
 for name in lists.cuda.fp32_set_opt_dtype:gmatch "%S+" do TAKES_DTYPE[name] = true end
 
-local NO_DOUBLE, OPERANDS = {}, {} -- OPERANDS: of an op by name, the place of each operand
+local NO_DOUBLE, OPERANDS = {}, {} -- OPERANDS: of an op by name, the position of each operand
 for _, row in ipairs(dm.ops()) do
   NO_DOUBLE[row.name] = row.no_double or nil
   OPERANDS[row.name] = {}
@@ -36,13 +36,13 @@ for _, row in ipairs(dm.ops()) do
 end
 
 -- The keys of a table in a fixed order, so that slots have the same numbers in each process:
--- numbers, operands by place (the engine casts them in this order, too), other names.
+-- numbers, operands by position (the engine casts them in this order, too), other names.
 local function sorted_keys(t, operands)
-  local keys, place = {}, operands or {}
+  local keys, position = {}, operands or {}
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b)
     if type(a) ~= type(b) then return type(a) == "number" end
-    if place[a] ~= place[b] then return (place[a] or math.huge) < (place[b] or math.huge) end
+    if position[a] ~= position[b] then return (position[a] or math.huge) < (position[b] or math.huge) end
     return a < b
   end)
   return keys

@@ -203,18 +203,22 @@ void mean_grad(dm_Grad *g) {
 /* ---- sum_to_size: the adjoint of broadcasting ---- */
 
 /* x broadcasts to its shape from `size`: every size is equal or 1, counted from the
-   last dim. */
+   last dim. Sums of integers and of bool are int64, as those of sum; x's own size sums nothing.
+ */
 dm_status sum_to_size_rule(dm_Call *c) {
   const dm_Ints *size = &DM_ATTR(dm_SumToSizeAttr, c)->size;
   const dm_Tensor *x = c->in[0];
   const int64_t lead = x->ndim - size->n;
-  bool ok = lead >= 0;
-  for (int64_t d = 0; ok && d < size->n; d++)
+  bool ok = lead >= 0, same = lead == 0;
+  for (int64_t d = 0; ok && d < size->n; d++) {
     ok = size->v[d] == 1 || size->v[d] == x->shape[d + lead];
+    same &= size->v[d] == x->shape[d + lead];
+  }
   if (!ok)
     return dm_fail(DM_EARG, "sum_to_size: %s does not broadcast to %s",
                    DM_DIMS((int)size->n, size->v), DM_SHAPE(x));
-  dm_out_like(c, 0, x, (dm_DType)x->dtype);
+  const dm_DType dtype = (dm_DType)x->dtype;
+  dm_out_like(c, 0, x, same || dm_is_float(dtype) ? dtype : DM_I64);
   c->out_meta[0].ndim = (uint8_t)size->n;
   for (int64_t d = 0; d < size->n; d++) c->out_meta[0].shape[d] = size->v[d];
   return DM_OK;
