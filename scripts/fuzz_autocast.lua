@@ -19,7 +19,7 @@ package.path = "./?.lua;./?/init.lua;./lua/?.lua;./lua/?/init.lua;" .. package.p
 package.cpath = "./" .. build .. "/lua/?.so;" .. package.cpath
 
 local dm = require "demilune"
-if args.device == "cpu" then require("demilune.core")._without_cuda() end
+if args.device == "cpu" then require("demilune.core")._test.without_cuda() end
 local _ <close> = dm.device(args.device)
 require("demilune.caller").sink = function() end -- warnings of ops
 

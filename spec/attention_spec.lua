@@ -164,7 +164,7 @@ describe("scaled_dot_product_attention", function()
     fails("dim 2 does not broadcast; hint: enable_gqa", sdpa, q, k, k)
     fails("dim 2 does not broadcast, nor are", sdpa, dm.zeros(2, 3, 3, 8), k, k,
       {enable_gqa = true})
-    fails("enable_gqa wants 3 to 7 dims", sdpa, dm.zeros(3, 8), dm.zeros(3, 8), dm.zeros(3, 8),
+    fails("enable_gqa wants 3 to 15 dims", sdpa, dm.zeros(3, 8), dm.zeros(3, 8), dm.zeros(3, 8),
       {enable_gqa = true})
     k = q
     fails("attn_mask is int64, wanted bool", sdpa, q, k, k, {attn_mask = dm.zeros(3, 3):long()})

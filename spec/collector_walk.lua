@@ -10,7 +10,7 @@
 local stride, most_calls = math.tointeger(arg[1]), math.tointeger(arg[2])
 
 local dm = require "demilune"
-require("demilune.core")._without_cuda()
+require("demilune.core")._test.without_cuda()
 local case = require "spec.case"
 local samples = require "spec.samples"
 local nn, optim = dm.nn, dm.optim

@@ -486,6 +486,12 @@ describe("quantised_sine:", function()
   end)
 end)
 
+it("the fuzzer of autocast tells how many programs agreed", function()
+  local pipe <close> = assert(io.popen("lua5.4 scripts/fuzz_autocast.lua --programs 30 --build "
+    .. (os.getenv "DEMILUNE_BUILD" or "build") .. " 2>&1"))
+  assert.matches("30 passed, 0 failed\n$", pipe:read "a")
+end)
+
 describe("every program", function()
   it("of scripts/ is run by a spec, or by the suite itself", function()
     local pipe <close> = io.popen("cat $(ls spec/*.lua | grep -v features_spec) "

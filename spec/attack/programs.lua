@@ -92,7 +92,6 @@ end
 -- ---- the library's names ----
 
 local OPS, METHODS, PATHS = {}, {}, {}
-local LEFT_OUT = {alloc_fail_at = true, _library = true, _without_cuda = true} -- of the tests
 for _, row in ipairs(dm.ops()) do
   if not row.hidden then OPS[#OPS + 1] = row end
 end
@@ -111,8 +110,7 @@ local function add_paths(prefix, module)
     local plain = type(name) == "string" and name:match "^[%a][%w_]*$" and name ~= "repeat"
     local v = plain and module[name]
     local meta = type(v) == "table" and getmetatable(v)
-    if plain and not LEFT_OUT[name] and (type(v) == "function" or type(meta) == "table"
-      and meta.__call) then
+    if plain and (type(v) == "function" or type(meta) == "table" and meta.__call) then
       PATHS[#PATHS + 1] = prefix .. "." .. name
     end
   end

@@ -5,7 +5,7 @@
 -- scripts/attack starts it in an empty folder and with a time limit.
 local MEMORY = 3 << 30 -- bytes that the process may take more than at the start
 
-require "demilune.core"._without_cuda()
+require "demilune.core"._test.without_cuda()
 local values = require "spec.attack.values"
 warn "@off"
 require "demilune.caller".sink = function() end

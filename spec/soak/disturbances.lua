@@ -108,14 +108,14 @@ function Disturbances:before_step()
   core = core or require "demilune.core"
   if self.threads then core.set_num_threads(self:random(4)) end
   if self.memory and self:fails(4) then
-    core.alloc_fail_at(self:random(300), self:random(2) == 1)
+    core._test.alloc_fail_at(self:random(300), self:random(2) == 1)
   end
   if self.interrupts and self.interruptions > 0 then self.process.allow(true) end
 end
 
 function Disturbances:after_step()
   self.process.allow(false)
-  if self.memory then core.alloc_fail_at(0, false) end
+  if self.memory then core._test.alloc_fail_at(0, false) end
 end
 
 -- Limits the length of files, for a moment.

@@ -11,6 +11,7 @@
 local steps, library = tonumber(arg[1]), arg[2]
 local process = assert(package.loadlib(library, "luaopen_process"))()
 local dm = require "demilune"
+local hooks = require("demilune.core")._test
 local nn, optim, amp, data = dm.nn, dm.optim, dm.amp, dm.data
 
 local FILE = os.tmpname()
@@ -57,9 +58,9 @@ end
 
 -- The n-th request is refused, and all after it.
 local function refuse_memory(n)
-  dm.alloc_fail_at(n, true)
+  hooks.alloc_fail_at(n, true)
   local ok, problem = pcall(loss_of, "bfloat16")
-  dm.alloc_fail_at(0, false)
+  hooks.alloc_fail_at(0, false)
   assert(ok or tostring(problem):find "memory", problem)
 end
 
@@ -159,7 +160,7 @@ local function figures()
   collectgarbage()
   local stats = dm.memory_stats()
   return {tensors = stats["allocation.all.current"], bytes = stats["allocated_bytes.all.current"],
-    blocks = dm.alloc_live(), lua = math.floor(collectgarbage "count" * 1024),
+    blocks = hooks.alloc_live(), lua = math.floor(collectgarbage "count" * 1024),
     resident = resident(), threads = process.entries "/proc/self/task",
     files = process.entries "/proc/self/fd"}
 end
