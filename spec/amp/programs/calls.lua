@@ -42,7 +42,8 @@ local function sorted_keys(t, operands)
   for key in pairs(t) do keys[#keys + 1] = key end
   table.sort(keys, function(a, b)
     if type(a) ~= type(b) then return type(a) == "number" end
-    if position[a] ~= position[b] then return (position[a] or math.huge) < (position[b] or math.huge) end
+    local p, q = position[a] or math.huge, position[b] or math.huge
+    if p ~= q then return p < q end
     return a < b
   end)
   return keys
