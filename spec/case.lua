@@ -148,7 +148,7 @@ local function same(got, want, tol, signed_zero)
   if got == want then
     return not (signed_zero and want == 0) or 1 / got == 1 / want
   end
-  return math.abs(got - want) <= tol -- false for infinities and NaN
+  return math.abs(want) < math.huge and math.abs(got - want) <= tol -- false for NaN, too
 end
 
 -- The largest finite magnitude of a list.
