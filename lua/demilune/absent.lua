@@ -48,9 +48,10 @@ end
 return function(what, names)
   local nearest = {} -- a name that was asked for -> the nearest one, or false
   return function(_, name)
-    if type(name) ~= "string" then return nil end
     local near = nearest[name]
+    if near == false then return nil end -- most readings: it is a question
     if near == nil then
+      if type(name) ~= "string" then return nil end
       local set = name:find "^%a[%w_]*$" and names() or {}
       near = rawget(set, name) == nil and options.nearest(name, set) or false
       nearest[name] = near

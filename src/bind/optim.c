@@ -115,7 +115,8 @@ static bool is_first(lua_State *L, int key) {
 
 /* A method's step(params, state, found_inf, first, stochastic_rounding, master_weights,
    options in the row's order ...): `first` has a true for each parameter of which a buffer is
-   new. With master_weights a 16-bit parameter has a buffer `master`. It returns nothing; or,
+   new. With master_weights a 16-bit parameter has a buffer `master`. One option less than the
+   row has, or one more, would shift the others unnoticed: it raises. It returns nothing; or,
    with nothing done, the number of a parameter and an array with the names of state it lacks.
    The caller makes those tensors and calls again. */
 static int optim_step(lua_State *L) {
@@ -126,7 +127,10 @@ static int optim_step(lua_State *L) {
   dm_Step step = {.method = (dm_Method)lua_tointeger(L, lua_upvalueindex(UP_METHOD)),
                   .options = options};
   const dm_MethodRow *row = &dm_method_rows[step.method];
-  lua_settop(L, FIRST_OPTION - 1 + row->n_option);
+  const int given = lua_gettop(L) - FIRST_OPTION + 1;
+  if (given != row->n_option)
+    dm_raise_text(L, "optimizer: %d options given for the %d of the method's row", given,
+                  row->n_option);
   step.found_inf = found_inf_of(L, 3);
   step.stochastic = flag_at(L, 5, "stochastic_rounding");
   const bool masters = flag_at(L, 6, "master_weights");

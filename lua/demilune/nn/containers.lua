@@ -58,6 +58,7 @@ end
 --- names, and so does an assignment: sequential.conv = f. Those with names come after the
 --- others, in the order of their first assignment.
 local Sequential = Module:extend "Sequential"
+Sequential._has_names = false -- of one that has some, a field of its own
 Sequential.append = append
 
 function Sequential:init(...)
