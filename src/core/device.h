@@ -75,6 +75,12 @@ typedef struct dm_StreamOps {
   dm_status (*record_use)(dm_Device dev, void *p, void *stream);
 } dm_StreamOps;
 
+/* The block of a small CPU tensor: its storage, handle and data. It counts as 512 bytes, as the
+   smallest block of PyTorch does: the handle is no data. */
+enum { DM_SMALL_BLOCK = 640 };
+dm_status dm_small_block_new(void **out);
+void dm_small_block_free(void *p);
+
 typedef struct dm_DeviceOps {
   int (*count)(void); /* devices of this type; ordinals count from 0 */
   /* Called before and after each kernel; NULL for the CPU. */

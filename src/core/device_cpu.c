@@ -293,8 +293,8 @@ static int64_t cpu_allocated_bytes(dm_Device dev) {
 
 /* A block from its class's list, else from a segment or the system. One attempt after
    the cache was released decides whether memory is short. */
-READS_FREE_BLOCKS static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
-  DM_UNUSED(dev);
+READS_FREE_BLOCKS static inline dm_status take_block(int64_t n_bytes, int64_t counted,
+                                                     void **out) {
   const bool possible = n_bytes > 0 && n_bytes <= (int64_t)1 << 44 && !dm_alloc_should_fail();
   const int k = possible ? class_of(n_bytes) : 0;
   lock();
@@ -304,14 +304,15 @@ READS_FREE_BLOCKS static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, voi
   else if (possible) p = fresh_block(k);
   if (p) {
     if (is_small(k)) segment_of(p)->live++;
-    count_block(n_bytes);
+    count_block(counted);
   } else {
     num_ooms++;
   }
   unlock();
   if (!p)
     return dm_fail(DM_EMEM, "cpu: out of memory: %.1f MiB asked for, %.1f MiB in use",
-                   (double)n_bytes / 1048576.0, (double)cpu_allocated_bytes(dev) / 1048576.0);
+                   (double)n_bytes / 1048576.0,
+                   (double)cpu_allocated_bytes((dm_Device){DM_CPU, 0}) / 1048576.0);
   dm_permit(p, n_bytes);
   dm_noise(p, n_bytes);
   *out = p;
@@ -320,8 +321,7 @@ READS_FREE_BLOCKS static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, voi
 
 /* n_bytes is what was asked for, from which the class follows, so that blocks need no
    head. */
-READS_FREE_BLOCKS static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
-  DM_UNUSED(dev);
+READS_FREE_BLOCKS static inline void give_block(void *p, int64_t n_bytes, int64_t counted) {
   const int k = class_of(n_bytes);
   Block *b = p;
   dm_forbid(p, class_bytes(k));
@@ -329,9 +329,21 @@ READS_FREE_BLOCKS static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) 
   b->next = free_blocks[k];
   free_blocks[k] = b;
   if (is_small(k)) segment_of(p)->live--;
-  uncount_block(n_bytes);
+  uncount_block(counted);
   unlock();
 }
+
+static dm_status cpu_alloc(dm_Device dev, int64_t n_bytes, void **out) {
+  DM_UNUSED(dev);
+  return take_block(n_bytes, n_bytes, out);
+}
+static void cpu_free(dm_Device dev, void *p, int64_t n_bytes) {
+  DM_UNUSED(dev);
+  give_block(p, n_bytes, n_bytes);
+}
+
+dm_status dm_small_block_new(void **out) { return take_block(DM_SMALL_BLOCK, GRAIN, out); }
+void dm_small_block_free(void *p) { give_block(p, DM_SMALL_BLOCK, GRAIN); }
 
 static dm_status cpu_copy(dm_Device to, void *dst, dm_Device from, const void *src, int64_t n,
                           bool later) {

@@ -29,14 +29,14 @@ typedef struct Inline {
 #endif
   _Alignas(16) char data[];
 } Inline;
-enum { BLOCK_BYTES = 512, INLINE_BYTES = BLOCK_BYTES - (int)sizeof(Inline) };
+enum { INLINE_BYTES = DM_SMALL_BLOCK - (int)sizeof(Inline) };
 
 /* Called when the last reference to the storage is dropped, and when the handle of its block is
    freed. The later of the two frees the block; they differ only when the handle has moved. */
 static void leave_block(dm_Storage *s) {
   if (atomic_load_explicit(&s->tenants, memory_order_relaxed) && !dm_let_go(&s->tenants))
     return;
-  if (s->inlined) dm_device_ops(s->device)->free(s->device, s, BLOCK_BYTES);
+  if (s->inlined) dm_small_block_free(s);
   else dm_free(s);
 }
 
@@ -80,7 +80,7 @@ static dm_Tensor *inline_init(Inline *p, dm_Device dev, int64_t n_bytes, bool in
 /* A small CPU tensor: one block of the caching allocator for storage, handle and data. */
 static dm_status small_new(dm_Device dev, int64_t n_bytes, dm_Tensor **out) {
   void *block;
-  DM_TRY(dm_device_ops(dev)->alloc(dev, BLOCK_BYTES, &block));
+  DM_TRY(dm_small_block_new(&block));
   Inline *p = block;
   *out = inline_init(p, dev, n_bytes, true);
   p->storage.data = n_bytes ? p->data : NULL;
@@ -160,7 +160,7 @@ static inline void set_shape(dm_Tensor *t, int ndim, const int64_t *shape, int64
 }
 
 /* The elements are not initialized. Small tensors of the CPU are one block of
-   BLOCK_BYTES, which the allocator serves from one list. */
+   DM_SMALL_BLOCK bytes, which the allocator serves from one list. */
 dm_status dm_tensor_new(dm_DType dtype, int ndim, const int64_t *shape, dm_Device dev,
                         dm_Tensor **out) {
   int64_t numel;
