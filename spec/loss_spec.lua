@@ -39,6 +39,10 @@ describe("losses as modules", function()
     assert.is_true(loss(x, target):equal(F.cross_entropy(logits, target,
       {weight = loss.weight, label_smoothing = 0.1})))
     refuses("LinearCrossEntropyLoss: num_classes is missing", nn.LinearCrossEntropyLoss, 5)
+    refuses("weight has shape {3}, wanted one for each class, {2}", nn.LinearCrossEntropyLoss, 5, 2,
+      {weight = dm.ones(3)})
+    refuses("label_smoothing is 2, wanted 0 to 1", nn.LinearCrossEntropyLoss, 5, 2,
+      {label_smoothing = 2.0})
   end)
 
   it("agree with the functions", function()

@@ -2,6 +2,7 @@
 
 local functional = require "demilune.nn.functional"
 local core = require "demilune.core"
+local caller = require "demilune.caller"
 local options = require "demilune.options"
 local Linear = require("demilune.nn.linear").Linear
 local Module = require "demilune.nn.module"
@@ -71,7 +72,14 @@ local bind_linear = options.signature("LinearCrossEntropyLoss", [[in_features: i
   label_smoothing: number = 0.0]])
 function LinearCrossEntropyLoss:init(...)
   local o = bind_linear(...)
-  local rows = o.num_classes
+  local rows, w = o.num_classes, o.weight
+  if w and (w:dim() ~= 1 or #w ~= rows) then
+    caller.raise("LinearCrossEntropyLoss: weight has shape %s, wanted one for each class, {%d}",
+      tostring(w.shape), rows)
+  end
+  if not (o.label_smoothing >= 0 and o.label_smoothing <= 1) then
+    caller.raise("LinearCrossEntropyLoss: label_smoothing is %g, wanted 0 to 1", o.label_smoothing)
+  end
   for _, size in ipairs(o.out_features or {}) do rows = rows * size end
   self.linear = Linear(o.in_features, rows, {bias = o.bias, device = o.device, dtype = o.dtype})
   self:register_buffer("weight", o.weight)
