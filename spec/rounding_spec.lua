@@ -18,7 +18,7 @@ local READS_OUTPUT = {}
 for name in ([[exp expm1 exp2 sqrt rsqrt reciprocal tan tanh sigmoid erfinv special_ndtri pow std
   norm logsumexp softmax log_softmax]]):gmatch "%S+" do READS_OUTPUT[name] = true end
 
--- What is rounded more than once, as in PyTorch.
+-- Ops that round more than once, as in PyTorch.
 local GATES = "the products of input and state are rounded before they are added, and so are the "
   .. "states between the steps"
 local EXCEPT = {

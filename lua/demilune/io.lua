@@ -241,7 +241,7 @@ function readers.torch(path, device)
   return torch_result(path, torch_file.read_old(bytes, device))
 end
 
--- What files begin with, by reader; and files of other programs, which have none.
+-- The first bytes of files, by reader; and files of other programs, which have none.
 local FIRST = {["PK\3\4"] = "zip", ["PK\5\6"] = "zip", ["\x93NUMPY"] = "npy",
   [torch_file.MAGIC] = "torch"}
 local SAVE = "; hint: save it as safetensors there"
@@ -310,7 +310,7 @@ function readers.index(path, device)
   return found
 end
 
--- What a folder of Hugging Face's holds, in the order of preference.
+-- The files in a folder of Hugging Face's, in the order of preference.
 local IN_FOLDER = {"model.safetensors.index.json", "model.safetensors",
   "pytorch_model.bin.index.json", "pytorch_model.bin"}
 

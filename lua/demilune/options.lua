@@ -342,7 +342,7 @@ end
 
 -- ---- printing ----
 
--- What differs from the defaults, for extra_repr: "key = value" by name, tensors aside.
+-- The options that differ from the defaults, for extra_repr: "key = value" by name, tensors aside.
 function options.shown(given, defaults)
   local parts = {}
   for key, value in pairs(given) do

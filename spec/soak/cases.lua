@@ -65,7 +65,7 @@ local function clean()
   os.execute(("rm -rf %s; mkdir %s"):format(cases.path "at", cases.path "at"))
 end
 
--- What lies in the folder and is neither the end nor the checkpoint: nil, or the names.
+-- The files in the folder that are neither the end nor the checkpoint: nil, or the names.
 local function litter()
   local names = run(("ls -A %s | grep -vx -e end -e checkpoint"):format(cases.path "at"))
   return names ~= "" and names:gsub("\n", " ") or nil

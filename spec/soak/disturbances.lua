@@ -1,4 +1,4 @@
--- What disturbs a training: "memory" (requests for memory are refused), "disk" (a checkpoint does
+-- Disturbances of a training: "memory" (requests for memory are refused), "disk" (a checkpoint does
 -- not fit), "signals" (caught ones, and stops), "affinity" (other processors), "threads" (other
 -- numbers of them), "kill" (SIGKILL at a random moment), "interrupts" (Ctrl-C raises an error in
 -- the middle of a step, which is caught). Signals and affinity come from a second process, so that

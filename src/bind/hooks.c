@@ -1,4 +1,4 @@
-/* What only the tests call: core._test. These functions refuse memory on purpose, count its
+/* The hooks of the tests: core._test. These functions refuse memory on purpose, count its
    blocks and hide the GPU, so that no name of the public module leads to them. */
 #include <stdlib.h>
 

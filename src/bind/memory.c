@@ -33,7 +33,7 @@ static int max_memory_allocated(lua_State *L) {
   return 1;
 }
 
-/* What came from the system and was not given back: live blocks and cached ones. */
+/* Memory that came from the system and was not given back: live blocks and cached ones. */
 static int memory_reserved(lua_State *L) {
   lua_pushinteger(L, stats_at(L, 1).of[DM_MEM_RESERVED_BYTES][DM_POOL_ALL].current);
   return 1;

@@ -207,7 +207,7 @@ dm_Tensor *dm_lua_tensor(lua_State *L, int index) {
   return t;
 }
 
-/* What the call of push_taken under way is to push; NULL outside one. */
+/* The value that the call of push_taken under way is to push; NULL outside one. */
 static _Thread_local dm_Tensor *taken;
 
 /* Returns a handle that has taken the reference. As a closure it has the upvalues that

@@ -1,10 +1,10 @@
--- What runs in the Lua state of a loader's worker: it receives the data set, then makes one
+-- The code in the Lua state of a loader's worker: it receives the data set, then makes one
 -- batch for each request, see workers.lua.
 
 local collate = require "demilune.data.collate"
 local travel = require "demilune.data.travel"
 
--- What makes the batch with these positions; of a stream, the next one.
+-- The work that makes the batch with these positions; of a stream, the next one.
 local function maker(job)
   local o = job.options
   if not job.is_stream then

@@ -1,4 +1,4 @@
--- What all distributions share. A class is made by distribution.class(def); def has
+-- The common part of all distributions. A class is made by distribution.class(def); def has
 --
 --   name, arguments      as "loc, scale = 1": the constructor's arguments in PyTorch's order, as
 --                        options.signature has them; a name alone is a tensor or a number, and
@@ -57,7 +57,7 @@ local function ones(n)
   return out
 end
 
--- What a function was given as a shape: numbers, a list of them, or {sample_shape = list}.
+-- The shape that a function was given: numbers, a list of them, or {sample_shape = list}.
 local function shape_of(what, first, ...)
   local list = type(first) == "table" and first or {first, ...}
   if list.sample_shape then list = list.sample_shape end
@@ -146,7 +146,7 @@ local PROPERTIES, METHODS = {}, {}
 function PROPERTIES:stddev() return self.variance:sqrt() end
 function PROPERTIES:has_rsample() return self.class.parts.rsample ~= nil end
 
--- What a field means that is not set: a property, a method, an argument that was not given, or a
+-- A field that is not set means a property, a method, an argument that was not given, or a
 -- mistake.
 local function look_up(self, key)
   local class = rawget(self, "class")

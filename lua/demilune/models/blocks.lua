@@ -1,4 +1,4 @@
--- What several families of convolutional networks share: widths and initial weights.
+-- The common parts of several families of convolutional networks: widths and initial weights.
 
 local nn = require "demilune.nn"
 

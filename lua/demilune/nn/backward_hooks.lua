@@ -43,7 +43,7 @@ local function pass(values, fn)
   return list
 end
 
--- What hooks make of a list of gradients: each may replace it by a list or by one tensor.
+-- A list of gradients after the hooks: each may replace it by a list or by one tensor.
 local function run(hooks, what, module, grads, ...)
   for _, hook in ipairs(hooks or {}) do
     local changed = hook(module, grads, ...)

@@ -8,7 +8,7 @@ local Module = require "demilune.nn.module"
 
 local containers = {}
 
--- What belongs to a module and has a name, in the order of the first assignments.
+-- The named members of a module, in the order of the first assignments.
 local function by_name(self)
   local i, fields = 0, self._fields
   return function()

@@ -21,7 +21,7 @@ local function no_inverse(module)
     module.class)
 end
 
--- What the modules' inverses, the last module's first, make of a tensor: one tensor, or a list.
+-- The modules' inverses of a tensor, the last module's first: one tensor, or a list.
 -- missing(module) is called where a module has none.
 local function inverted(list, value, missing)
   local _ <close> = core.no_grad()

@@ -101,7 +101,7 @@ function boxes.box_area(...)
   return area(widen(check("box_area", o.boxes)), o.fmt)
 end
 
--- What the pairs of a (..., N, 4) and b (..., M, 4) have in common, each (..., N, M):
+-- Intersections and the like of all pairs of a (..., N, 4) and b (..., M, 4), each (..., N, M):
 -- intersection, union, and width and height of the smallest box around both; and the corners of
 -- a (..., N, 1) and b (..., 1, M).
 local function pairs_of(what, a, b, format)

@@ -23,7 +23,7 @@ local bind_conv = options.signature("Conv2dNormActivation", [[in_channels: integ
   groups: integer = 1, norm_layer?: function|boolean, activation_layer?: function|boolean,
   dilation: integer = 1, bias?: boolean]])
 
--- What makes a layer: `given`, or the class where nothing is given; false makes none.
+-- The maker of a layer: `given`, or the class where nothing is given; false makes none.
 local function maker(given, class)
   if given == nil then return class end
   return given

@@ -30,7 +30,7 @@ local function tensors_of(refs, values)
   return out
 end
 
--- What stands for the results of a call that failed, so that the rest still runs.
+-- Stand-ins for the results of a call that failed, so that the rest still runs.
 local function stand_ins(node)
   local shapes = node.call and calls.shapes(node.call) or {functions[node.custom].gives}
   local out = {}
